@@ -100,7 +100,14 @@ static void find_need(struct train *t) {
         t->need.kept_contents = ot_saver_kept_contents(s, t->checkpoints);
 }
 
-/* Reads the inputs, and checks that the checkpoint is of the same run. */
+static int find_shape(struct train *t) {
+    OT_TRY(ot_shape_run(&t->settings, t->rows.seq_len, ot_packing_sequences(t->rows.train), &t->shape));
+    OT_TRY(ot_resume_check_length(&t->resume, t->session.options, &t->shape));
+    return ot_resume_advise(&t->resume, ot_resume_check_position(&t->resume, &t->shape));
+}
+
+/* Reads the inputs, and checks that the checkpoint is of the same run. Finds the run's length, unless the step
+ * is still to be chosen. */
 static int read_inputs(struct train *t) {
     struct ot_session *s = &t->session;
     const struct ot_options *o = s->options;
@@ -114,16 +121,9 @@ static int read_inputs(struct train *t) {
     OT_TRY(ot_run_identity_make(s, &t->rows, &t->identity));
     OT_TRY(ot_resume_check(&t->resume, o, &t->identity));
     OT_TRY(ot_resume_check_arithmetic(&t->resume, o, ot_device_arithmetic(s->device)));
-    return ot_resume_check_ranks(&t->resume, o, ot_shard_ranks(&s->shard));
-}
-
-/* Finds the length of the run. */
-static int find_shape(struct train *t) {
-    const struct ot_session *s = &t->session;
-    OT_TRY(ot_shape_run(&t->settings, t->rows.seq_len, ot_packing_sequences(t->rows.train),
-                        ot_model_param_count(&s->config), &t->shape));
-    OT_TRY(ot_resume_check_length(&t->resume, s->options, &t->shape));
-    return ot_resume_advise(&t->resume, ot_resume_check_position(&t->resume, &t->shape));
+    OT_TRY(ot_resume_check_ranks(&t->resume, o, ot_shard_ranks(&s->shard)));
+    ot_shape_choose(&t->settings, ot_model_param_count(&s->config));
+    return ot_step_is_open(o) ? 0 : find_shape(t);
 }
 
 static struct ot_forecast_rows forecast_rows(const struct train *t) {
@@ -143,16 +143,14 @@ static int predict_step(void *context, struct ot_step_candidate *candidate) {
     return 0;
 }
 
-/* With --tokens-per-step auto, chooses the number. May take seconds. */
+/* Chooses the step of --tokens-per-step auto, which takes seconds, and finds the run's length. */
 static int choose_step(struct train *t) {
     struct ot_step_choice *choice = &t->choice;
     OT_TRY(ot_step_choice_make(t->session.options, t->rows.seq_len, ot_packing_sequences(t->rows.train),
                                predict_step, t, choice));
-    if (choice->n == 0)
-        return 0;
     OT_TRY(ot_team_choose(&t->session, &choice->chosen));
     ot_settings_choose_step(&t->settings, choice->candidates[choice->chosen].tokens);
-    return 0;
+    return find_shape(t);
 }
 
 static int prepare(struct train *t) {
@@ -444,12 +442,6 @@ static int agree(struct train *t) {
     return ot_agree_on_run(&t->session, &t->identity);
 }
 
-/* The run is finished already. */
-static int confirm_finished(struct train *t) {
-    OT_TRY(find_shape(t));
-    return ot_finished_confirm(t->session.options, t->resume.record, t->shape.lr.steps, t->log);
-}
-
 static int prepare_and_run(struct train *t) {
     const struct ot_options *options = &t->settings.in_effect;
     OT_TRY(open_world(t));
@@ -458,11 +450,13 @@ static int prepare_and_run(struct train *t) {
     OT_TRY(ot_session_open(&t->settings, &t->session));
     OT_TRY(read_inputs(t));
     if (ot_resume_is_finished(&t->resume))
-        return ot_team_speaks(&t->session) ? confirm_finished(t) : 0;
+        return ot_team_speaks(&t->session)
+                   ? ot_finished_confirm(options, t->resume.record, t->shape.lr.steps, t->log)
+                   : 0;
     OT_TRY(agree(t));
     find_need(t);
-    OT_TRY(choose_step(t));
-    OT_TRY(find_shape(t));
+    if (ot_step_is_open(options))
+        OT_TRY(choose_step(t));
     OT_TRY(prepare(t));
     if (options->dry_run) {
         OT_TRY(forecast(t));

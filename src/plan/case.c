@@ -59,11 +59,6 @@ static int count_sequences(struct ot_plan_case *c) {
     return 0;
 }
 
-/* True until --tokens-per-step auto is chosen. */
-static bool is_step_open(const struct ot_plan_case *c) {
-    return c->options->tokens_per_step.count == 0 && c->options->tokens_per_step.most > 0;
-}
-
 static void set_step(struct ot_plan_case *c, int64_t step_sequences) {
     c->step_sequences = c->request.step_sequences = step_sequences;
     c->steps = ot_shape_steps(c->options, c->sequences, step_sequences);
@@ -74,19 +69,21 @@ static int shape_run(struct ot_plan_case *c) {
     const struct ot_options *o = c->options;
     OT_TRY(ot_shape_seq_len(&c->settings, c->config.max_position, &c->seq_len));
     OT_TRY(count_sequences(c));
-    int64_t most = o->tokens_per_step.most / c->seq_len;
-    set_step(c, is_step_open(c) ? (most > 0 ? most : 1)
-                                : ot_shape_step_sequences(o, c->seq_len, o->data ? c->sequences : INT64_MAX));
-    if (!o->tokens_per_step.count && !is_step_open(c))
-        ot_settings_choose_step(&c->settings, c->step_sequences * c->seq_len);
-    if (o->micro_batch > c->step_sequences)
-        return ot_fail(
-            OT_E_USAGE,
-            "--micro-batch %lld is more than the %lld sequences of a step; raise --tokens-per-step",
-            (long long)o->micro_batch, (long long)c->step_sequences);
     if (c->sequences && !o->epochs && !o->steps)
         ot_settings_choose_count(&c->settings, "epochs", OT_DEFAULT_EPOCHS);
-    return 0;
+    if (ot_step_is_open(o)) {
+        set_step(c, o->tokens_per_step.most / c->seq_len);
+        return 0;
+    }
+    set_step(c, ot_shape_step_sequences(o, c->seq_len, o->data ? c->sequences : INT64_MAX));
+    if (!o->tokens_per_step.count)
+        ot_settings_choose_step(&c->settings, c->step_sequences * c->seq_len);
+    return o->micro_batch <= c->step_sequences
+               ? 0
+               : ot_fail(OT_E_USAGE,
+                         "--micro-batch %lld is more than the %lld sequences of a step; raise "
+                         "--tokens-per-step",
+                         (long long)o->micro_batch, (long long)c->step_sequences);
 }
 
 /* 1 for this machine, of which one GPU is measured. */
@@ -212,8 +209,6 @@ static int predict_step(void *context, struct ot_step_candidate *candidate) {
 
 static int choose_step(struct ot_plan_case *c) {
     struct ot_step_choice *choice = &c->choice;
-    if (!is_step_open(c))
-        return 0;
     OT_TRY(ot_step_choice_make(c->options, c->seq_len, c->sequences, predict_step, c, choice));
     const struct ot_step_candidate *chosen = &choice->candidates[choice->chosen];
     set_step(c, chosen->sequences);
@@ -223,7 +218,8 @@ static int choose_step(struct ot_plan_case *c) {
 
 int ot_plan_case_predict(struct ot_plan_case *c) {
     struct ot_plan_request *rq = &c->request;
-    OT_TRY(choose_step(c));
+    if (ot_step_is_open(c->options))
+        OT_TRY(choose_step(c));
     int rc = choose_plan(c);
     if (rc < 0)
         return rc == -OT_E_BUDGET ? refuse(c) : rc;

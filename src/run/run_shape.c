@@ -42,8 +42,8 @@ int64_t ot_shape_step_sequences(const struct ot_options *options, int64_t seq_le
 }
 
 int64_t ot_shape_steps(const struct ot_options *options, int64_t sequences, int64_t step_sequences) {
-    int64_t epochs = options->epochs ? options->epochs : OT_DEFAULT_EPOCHS;
-    return options->steps ? options->steps : epochs * ((sequences + step_sequences - 1) / step_sequences);
+    return options->steps ? options->steps
+                          : options->epochs * ((sequences + step_sequences - 1) / step_sequences);
 }
 
 int64_t ot_shape_half_steps(const struct ot_options *options, int64_t sequences, int64_t step_sequences) {
@@ -75,8 +75,16 @@ int ot_shape_schedule(const struct ot_options *options, int64_t steps, struct ot
                    (long long)steps);
 }
 
-int ot_shape_run(struct ot_settings *settings, int64_t seq_len, int64_t sequences, int64_t params,
-                 struct ot_run_shape *out) {
+void ot_shape_choose(struct ot_settings *settings, int64_t params) {
+    const struct ot_options *options = &settings->in_effect;
+    if (!options->steps && !options->epochs)
+        ot_settings_choose_count(settings, "epochs", OT_DEFAULT_EPOCHS);
+    if (!ot_options_given(options, "lr"))
+        ot_settings_choose_real(settings, "lr",
+                                ot_shape_default_lr(params, options->init == OT_CHOICE_INIT_RANDOM));
+}
+
+int ot_shape_run(struct ot_settings *settings, int64_t seq_len, int64_t sequences, struct ot_run_shape *out) {
     const struct ot_options *options = &settings->in_effect;
     *out = (struct ot_run_shape){.seq_len = seq_len, .sequences = sequences};
     out->step_sequences = ot_shape_step_sequences(options, seq_len, sequences);
@@ -88,10 +96,5 @@ int ot_shape_run(struct ot_settings *settings, int64_t seq_len, int64_t sequence
             (long long)options->micro_batch, (long long)out->step_sequences);
     if (!options->tokens_per_step.count)
         ot_settings_choose_step(settings, out->step_sequences * seq_len);
-    if (!options->steps && !options->epochs)
-        ot_settings_choose_count(settings, "epochs", OT_DEFAULT_EPOCHS);
-    if (!ot_options_given(options, "lr"))
-        ot_settings_choose_real(settings, "lr",
-                                ot_shape_default_lr(params, options->init == OT_CHOICE_INIT_RANDOM));
     return ot_shape_schedule(options, ot_shape_steps(options, sequences, out->step_sequences), &out->lr);
 }

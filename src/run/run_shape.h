@@ -20,11 +20,11 @@ struct ot_run_shape {
 /* --seq-len, or a default that is within the model's positions and a step's tokens. Errors: OT_E_USAGE
  * (longer than the model's positions). */
 int ot_shape_seq_len(struct ot_settings *settings, int64_t max_position, int64_t *seq_len);
-/* Everything else. --tokens-per-step auto is chosen before (step_choice.h). sequences: in one epoch; params: of
- * the model. Errors: OT_E_USAGE (a warm-up longer than
+/* --epochs and --lr, which do not depend on the step. params: of the model. */
+void ot_shape_choose(struct ot_settings *settings, int64_t params);
+/* Everything else, once --tokens-per-step is not open (step_choice.h). sequences: in one epoch. Errors: OT_E_USAGE (a warm-up longer than
  * the run, a micro-batch larger than a step). */
-int ot_shape_run(struct ot_settings *settings, int64_t seq_len, int64_t sequences, int64_t params,
-                 struct ot_run_shape *out);
+int ot_shape_run(struct ot_settings *settings, int64_t seq_len, int64_t sequences, struct ot_run_shape *out);
 
 /* Sequences in a step, from --tokens-per-step. The default is OT_DEFAULT_STEP_TOKENS, or a fiftieth of an
  * epoch if an epoch of this many sequences would have fewer than 50 such steps. */

@@ -1,5 +1,7 @@
 #include "src/run/step_choice.h"
 
+#include <math.h>
+
 #include "offload/predict/planner.h"
 #include "src/base/error.h"
 #include "src/run/run_shape.h"
@@ -32,13 +34,16 @@ static int list(const struct ot_options *o, int64_t seq_len, int64_t sequences, 
     }
 }
 
-static int pick(const struct ot_step_choice *choice) {
+bool ot_step_is_open(const struct ot_options *options) {
+    return options->tokens_per_step.count == 0 && options->tokens_per_step.most > 0;
+}
+
+static int pick(const struct ot_step_candidate *candidates, int n) {
     double best = 0;
     int i = 0;
-    for (int k = 0; k < choice->n; k++)
-        best =
-            choice->candidates[k].tokens_per_second > best ? choice->candidates[k].tokens_per_second : best;
-    while (choice->candidates[i].tokens_per_second < (1 - OT_PLANNER_RESOLUTION) * best)
+    for (int k = 0; k < n; k++)
+        best = fmax(best, candidates[k].tokens_per_second);
+    while (candidates[i].tokens_per_second < (1 - OT_PLANNER_RESOLUTION) * best)
         i++;
     return i;
 }
@@ -46,14 +51,12 @@ static int pick(const struct ot_step_choice *choice) {
 int ot_step_choice_make(const struct ot_options *options, int64_t seq_len, int64_t sequences,
                         ot_step_predict *predict, void *context, struct ot_step_choice *out) {
     *out = (struct ot_step_choice){0};
-    if (options->tokens_per_step.count > 0 || options->tokens_per_step.most == 0)
-        return 0;
     OT_TRY(list(options, seq_len, sequences, out));
     for (int i = out->n - 1; i >= 0; i--) {
         int rc = predict(context, &out->candidates[i]);
         if (rc < 0 && rc != -OT_E_BUDGET)
             return rc;
     }
-    out->chosen = pick(out);
+    out->chosen = pick(out->candidates, out->n);
     return 0;
 }

@@ -34,11 +34,14 @@ struct ot_step_choice {
     struct ot_step_candidate candidates[OT_STEP_CANDIDATES]; /* fewest tokens first */
 };
 
+/* True if --tokens-per-step auto is given and the number is not chosen yet. */
+bool ot_step_is_open(const struct ot_options *options);
+
 /* Predicts a step of candidate->sequences. Errors: OT_E_BUDGET: no plan fits. */
 typedef int ot_step_predict(void *context, struct ot_step_candidate *candidate);
 
 /* Predicts each candidate, the largest first, and chooses. sequences: of an epoch; 0: unknown. If no candidate
- * fits, the choice is the smallest. Does nothing if the options have a number, or no auto. Errors: OT_E_USAGE (no
+ * fits, the choice is the smallest. Errors: OT_E_USAGE (no
  * step lies within the bounds); as predict, but for OT_E_BUDGET. */
 int ot_step_choice_make(const struct ot_options *options, int64_t seq_len, int64_t sequences,
                         ot_step_predict *predict, void *context, struct ot_step_choice *out);

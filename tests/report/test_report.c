@@ -263,26 +263,52 @@ static void a_forecast_is_told(void **state) {
 static void an_explanation_is_told(void **state) {
     (void)state;
     char lines[OT_EXPLANATION_LINES][OT_FORECAST_LINE_BYTES];
-    struct ot_explanation e = {
-        .bound = OT_LANE_COMPUTE,
-        .bound_share = 0.9,
-        .second = OT_LANE_COMPUTE,
-        .ifs = {{"1 GiB more gpu memory", 1.6, 625, 0.25}, {"twice the tokens, half the steps", 4, 500, 0}},
-        .n_ifs = 2};
-    assert_int_equal(ot_report_explanation(&e, lines), 3);
+    struct ot_explanation e = {.bound = OT_LANE_COMPUTE,
+                               .bound_share = 0.9,
+                               .second = OT_LANE_COMPUTE,
+                               .ifs = {{"1 GiB more gpu memory", 1.6, 625, 0.25, false},
+                                       {"twice the tokens, half the steps", 4, 500, 0, true}},
+                               .n_ifs = 2};
+    assert_int_equal(ot_report_explanation(&e, 3051, 1526, lines), 3);
     assert_string_equal(lines[0], "computing, 90.0 % of the step");
     assert_string_equal(lines[1],
                         "1 GiB more gpu memory                1.60 s a step          625 tok/s    +25 %");
     assert_string_equal(lines[2],
+                        "twice the tokens, half the steps     4.00 s a step          500 tok/s  no gain"
+                        " · 1,526 steps instead of 3,051");
+    ot_report_explanation(&e, 0, 0, lines); /* the run's length is not known */
+    assert_string_equal(lines[2],
                         "twice the tokens, half the steps     4.00 s a step          500 tok/s  no gain");
     e.second = OT_LANE_H2D; /* the second limit is named */
     e.second_share = 0.07;
-    ot_report_explanation(&e, lines);
+    ot_report_explanation(&e, 3051, 1526, lines);
     assert_string_equal(lines[0], "computing, 90.0 % of the step; next h2d, compute stalls on it for 7.0 %");
     e.bound = e.second = OT_LANE_NVME_READ;
     e.n_ifs = 0;
-    assert_int_equal(ot_report_explanation(&e, lines), 1);
+    assert_int_equal(ot_report_explanation(&e, 3051, 1526, lines), 1);
     assert_string_equal(lines[0], "nvme_read, compute stalls on it for 90.0 % of the step");
+}
+
+static void the_choice_of_a_step_is_told(void **state) {
+    (void)state;
+    char line[OT_FORECAST_LINE_BYTES];
+    struct ot_step_choice c = {.n = 3,
+                               .chosen = 1,
+                               .candidates = {{4, 8192, 12204, 5.7, 1428.9},
+                                              {16, 32768, 3051, 11.2, 2913.2},
+                                              {64, 131072, 763, 44.4, 2950.4}}};
+    assert_string_equal(
+        ot_report_choice(&c, line),
+        "32,768 a step, chosen from 8,192 to 131,072: 2,913 tok/s predicted, 1,428 with 8,192, "
+        "2,950 with 131,072 · 3,051 steps instead of 12,204");
+    c.candidates[2].tokens_per_second = 0;
+    c.chosen = 0;
+    assert_string_equal(
+        ot_report_choice(&c, line),
+        "8,192 a step, chosen from 8,192 to 131,072: 1,428 tok/s predicted, 131,072 does not fit");
+    c.n = 1;
+    assert_string_equal(ot_report_choice(&c, line),
+                        "8,192 a step, chosen from 8,192 to 8,192: 1,428 tok/s predicted");
 }
 
 static struct ot_json *read_line(FILE *file) {
@@ -482,6 +508,7 @@ int main(void) {
         cmocka_unit_test(seconds_have_three_digits),
         cmocka_unit_test(a_forecast_is_told),
         cmocka_unit_test(an_explanation_is_told),
+        cmocka_unit_test(the_choice_of_a_step_is_told),
         cmocka_unit_test(the_log_has_its_fields),
         cmocka_unit_test(a_resumed_run_goes_on_with_its_log),
         cmocka_unit_test(a_log_that_cannot_be_written_says_so),

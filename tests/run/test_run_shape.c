@@ -61,6 +61,12 @@ static struct ot_settings parsed(int argc, char **argv) {
     parsed(sizeof((char *[]){"--model", "m", "--data", "d", __VA_ARGS__}) / sizeof(char *),                  \
            (char *[]){"--model", "m", "--data", "d", __VA_ARGS__})
 
+static int shape_run(struct ot_settings *settings, int64_t seq_len, int64_t sequences, int64_t params,
+                     struct ot_run_shape *out) {
+    ot_shape_choose(settings, params);
+    return ot_shape_run(settings, seq_len, sequences, out);
+}
+
 static void defaults_follow_model_and_data(void **state) {
     (void)state;
     struct ot_settings o = OPTIONS("--seed", "1");
@@ -68,7 +74,7 @@ static void defaults_follow_model_and_data(void **state) {
     int64_t seq_len;
     check_ok(ot_shape_seq_len(&o, 4096, &seq_len));
     assert_int_equal(seq_len, 2048);
-    check_ok(ot_shape_run(&o, seq_len, 2794, 6738415616, &shape)); /* much data: 64Ki tokens a step */
+    check_ok(shape_run(&o, seq_len, 2794, 6738415616, &shape)); /* much data: 64Ki tokens a step */
     assert_int_equal(shape.step_sequences, 32);
     assert_int_equal(shape.steps_per_epoch, 88);
     assert_int_equal(shape.lr.steps, 264);
@@ -80,10 +86,10 @@ static void defaults_follow_model_and_data(void **state) {
     o = OPTIONS("--seed", "1");
     check_ok(ot_shape_seq_len(&o, 512, &seq_len));
     assert_int_equal(seq_len, 512);
-    check_ok(ot_shape_run(&o, seq_len, 1000, 656000, &shape)); /* little data: about 50 steps an epoch */
+    check_ok(shape_run(&o, seq_len, 1000, 656000, &shape)); /* little data: about 50 steps an epoch */
     assert_int_equal(shape.step_sequences, 20);
     assert_int_equal(shape.steps_per_epoch, 50);
-    check_ok(ot_shape_run(&o, seq_len, 1, 656000, &shape));
+    check_ok(shape_run(&o, seq_len, 1, 656000, &shape));
     assert_int_equal(shape.steps_per_epoch, 1);
     ot_options_free(&o.in_effect);
 }
@@ -96,7 +102,7 @@ static void given_options_are_kept(void **state) {
     int64_t seq_len;
     check_ok(ot_shape_seq_len(&o, 512, &seq_len));
     assert_int_equal(seq_len, 64);
-    check_ok(ot_shape_run(&o, seq_len, 100, 1000000, &shape));
+    check_ok(shape_run(&o, seq_len, 100, 1000000, &shape));
     assert_int_equal(shape.step_sequences, 15); /* rounded down */
     assert_int_equal(shape.lr.steps, 7);
     assert_int_equal(shape.lr.warmup, 4);
@@ -117,11 +123,11 @@ static void what_cannot_be_is_refused(void **state) {
     int64_t seq_len;
     check_fails(ot_shape_seq_len(&o, 512, &seq_len), OT_E_USAGE,
                 "--seq-len 1024 is beyond the model's 512 positions");
-    check_fails(ot_shape_run(&o, 1024, 100, 1000, &shape), OT_E_USAGE,
+    check_fails(shape_run(&o, 1024, 100, 1000, &shape), OT_E_USAGE,
                 "--micro-batch 9 is more than the 8 sequences");
     ot_options_free(&o.in_effect);
     o = OPTIONS("--epochs", "1", "--warmup", "11");
-    check_fails(ot_shape_run(&o, 2048, 10, 1000, &shape), OT_E_USAGE,
+    check_fails(shape_run(&o, 2048, 10, 1000, &shape), OT_E_USAGE,
                 "--warmup 11 is longer than the run's 10 steps");
     ot_options_free(&o.in_effect);
 }
