@@ -106,8 +106,8 @@ static int find_shape(struct train *t) {
     return ot_resume_advise(&t->resume, ot_resume_check_position(&t->resume, &t->shape));
 }
 
-/* Reads the inputs, and checks that the checkpoint is of the same run. Finds the run's length, unless the step
- * is still to be chosen. */
+/* Reads the inputs, and checks that the checkpoint is of the same run. Finds the run's length, unless the
+ * step is still to be chosen. */
 static int read_inputs(struct train *t) {
     struct ot_session *s = &t->session;
     const struct ot_options *o = s->options;

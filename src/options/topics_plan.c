@@ -67,12 +67,16 @@ static const struct ot_topic_block planning[] = {
      "state and weights as fit, first blocks first. Data that does not fit in RAM goes to nvme."},
     {"2. what is fast",
      "Then the planner changes one thing at a time: the engines of tiles, homes of state, "
-     "weights and activations, slots, tile size, recomputation, rounds, shadow updates. It simulates one "
-     "step of each plan in virtual time, up to some dozens of plans, and keeps the fastest plan. "
-     "If everything is on the GPU, there is nothing to choose."},
+     "weights and activations, slots, tile size, recomputation, rounds, shadow updates. It simulates a step "
+     "of up to some dozens of plans in virtual time, and keeps the fastest. If everything is on the GPU, "
+     "there is nothing to choose."},
     {"micro-batch",
      "Number of sequences computed at once. The bits of the result depend on it, so the planner changes it "
      "only for a gain of at least 5 %. --micro-batch sets it; run.json and checkpoints record it."},
+    {"tokens per step",
+     "More tokens need no more transfers, so tokens per second rise with them. --tokens-per-step "
+     "auto:8k..64k takes the fewest within these bounds whose predicted rate is within 2 % of the best: "
+     "fewer tokens make more steps. The number changes the result; run.json and checkpoints record it."},
     {"recompute",
      "What backward computes again inside a layer: all; products (everything but attention); elementwise "
      "(norms and activation functions); none. The rest is kept, on the GPU if it fits. The bits are "
@@ -93,8 +97,8 @@ static const struct ot_topic_block planning[] = {
      "Says which lane limits the speed of a step (compute, h2d, d2h, cpu, nvme_read or nvme_write) and how "
      "long compute waits for each lane. Also says what you would gain with 1 GiB more on each tier, with "
      "twice a rate, or with twice the tokens per step. A gain below 2 % is shown as 'no gain'."},
-    {"--trace FILE", "Writes a timeline of all tasks, one row per lane, with the predicted steps below. From "
-                     "the command plan it has only the predicted steps. Open the file in Perfetto."},
+    {"--trace FILE", "Writes a timeline of all tasks, one row per lane, with the predicted steps below (from "
+                     "the command plan, only these). Open the file in Perfetto."},
     {NULL, "A run that does not fit ends before step 1 with exit code 4. One sentence gives the numbers and "
            "up to three cures. Each cure was tried: with it there is a plan."},
     {NULL, "The command plan for a machine that you do not have:"},
@@ -107,8 +111,6 @@ static const struct ot_topic_block planning[] = {
      "tokens-per-step shows the gain of a larger step. --minimum prints the smallest GPU, RAM and disk."},
     {"--price/h", "The price of the run, if you also give its length: --steps, or --tokens, --rows or --data "
                   "with --epochs."},
-    {NULL, "A step with more tokens (--tokens-per-step) needs the same transfers as a smaller step, so "
-           "tokens per second rise with it."},
 };
 const struct ot_topic ot_topic_planning =
     OT_TOPIC("planning", "How the plan is chosen and its time predicted", planning);
@@ -136,10 +138,12 @@ static const struct ot_topic_block bits[] = {
      "On a GPU, cuBLASLt computes them. The first algorithm of its heuristic fixes the bits of a shape; the "
      "program times only algorithms that gave the same bits in a test, and uses the fastest. AdamW, sums of "
      "squares, activations and embeddings have the same bits as on the cpu device."},
-    {"the micro-batch", "If a plan streams data, the planner chooses the micro-batch from measured rates, "
-                        "which are kept for later runs. When they are measured again, the same command may "
-                        "choose another micro-batch. To repeat a run exactly, use --config OUT/run.json or "
-                        "--micro-batch; or use --no-forecast from the first run on, which measures nothing."},
+    {"the micro-batch",
+     "If a plan streams data, the planner chooses the micro-batch from measured rates, "
+     "which are kept for later runs. When they are measured again, the same command may "
+     "choose another micro-batch. To repeat a run exactly, use --config OUT/run.json, or "
+     "its --micro-batch (and, after auto, its --tokens-per-step); or use --no-forecast from "
+     "the first run on, which measures nothing."},
     {"--exact", "Refuses to resume from a checkpoint on a device whose bits may differ. Without it, the "
                 "program only warns."},
     {NULL, "Training is in fp32 with --dtype fp32, else in mixed precision with exact fp32 masters. In bf16, "

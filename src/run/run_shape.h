@@ -22,8 +22,8 @@ struct ot_run_shape {
 int ot_shape_seq_len(struct ot_settings *settings, int64_t max_position, int64_t *seq_len);
 /* --epochs and --lr, which do not depend on the step. params: of the model. */
 void ot_shape_choose(struct ot_settings *settings, int64_t params);
-/* Everything else, once --tokens-per-step is not open (step_choice.h). sequences: in one epoch. Errors: OT_E_USAGE (a warm-up longer than
- * the run, a micro-batch larger than a step). */
+/* Everything else, once --tokens-per-step is not open (step_choice.h). sequences: in one epoch. Errors:
+ * OT_E_USAGE (a warm-up longer than the run, a micro-batch larger than a step). */
 int ot_shape_run(struct ot_settings *settings, int64_t seq_len, int64_t sequences, struct ot_run_shape *out);
 
 /* Sequences in a step, from --tokens-per-step. The default is OT_DEFAULT_STEP_TOKENS, or a fiftieth of an

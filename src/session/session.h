@@ -47,10 +47,10 @@ struct ot_session_need {
 /* Makes session->plan. Errors: OT_E_BUDGET, OT_E_USAGE, OT_E_INPUT (the weight files do not fit this
  * model). */
 int ot_session_plan(struct ot_session *session, const struct ot_session_need *need);
-/* For a run that trains, before its plan is made: predicts a step with the plan that ot_session_forecast would
- * choose, and keeps no plan. The first call measures the machine and the model's blocks; later calls and the
- * forecast use the same costs. `need` may differ from call to call in step_sequences alone. Errors: as
- * ot_session_forecast; OT_E_BUDGET on all ranks if no plan fits on one of them. */
+/* For a run that trains, before its plan is made: predicts a step with the plan that ot_session_forecast
+ * would choose, and keeps no plan. The first call measures the machine and the model's blocks; later calls
+ * and the forecast use the same costs. `need` may differ from call to call in step_sequences alone. Errors:
+ * as ot_session_forecast; OT_E_BUDGET on all ranks if no plan fits on one of them. */
 int ot_session_predict(struct ot_session *session, const struct ot_session_need *need,
                        const struct ot_forecast_rows *rows, struct ot_prediction *out);
 /* For a run that trains, with the same `need`: measures the machine and the model's blocks, which takes

@@ -140,6 +140,42 @@ class Plan(program.ProgramTest):
             if what != "twice the tokens, half the steps":
                 self.assertGreaterEqual(rate, answer["prediction"]["tokens_per_s"] * (1 - 1e-9))
 
+    def test_twice_the_tokens_are_half_the_steps(self):
+        for words, steps in ((["--steps", "7"], "4 steps instead of 7"), (["--tokens", "100k", "--epochs", "1"], "7 steps instead of 13")):
+            text, _ = self.plan(*SMALL, "--gpu-mem", "3G", "--explain", *words)
+            self.assertRegex(text, rf"\n +twice the tokens, half the steps .* · {steps}\n")
+            self.assertEqual(text.count("steps instead of"), 1)
+
+    def test_a_step_within_bounds(self):
+        """The table has each step's own prediction, and the rest of the answer is that of the chosen step."""
+        words = [*SMALL[:-2], "--gpu-mem", "3G", "--tokens", "1M", "--epochs", "1", "--tokens-per-step"]
+        text, answer = self.plan(*words, "auto:8k..20000")
+        choice = answer["step_choice"]
+        self.assertEqual([one["tokens"] for one in choice], [8192, 16384, 18432])
+        alone = [self.plan(*words, str(one["tokens"]))[1] for one in choice]
+        for one, its in zip(choice, alone):
+            self.assertEqual((one["step_seconds"], one["tokens_per_s"], one["steps"]),
+                             (its["prediction"]["step_seconds"], its["prediction"]["tokens_per_s"], its["run"]["steps"]))
+        rates = [one["tokens_per_s"] for one in choice]
+        chosen = next(i for i, rate in enumerate(rates) if rate >= 0.98 * max(rates))
+        self.assertEqual([one["chosen"] for one in choice], [i == chosen for i in range(3)])
+        self.assertEqual(answer["options"]["tokens-per-step"], choice[chosen]["tokens"])
+        for part in ("plan", "prediction", "run"):
+            self.assertEqual(answer[part], alone[chosen][part])
+        rows = re.findall(r"\n +([\d,]+) +[\d.]+ s +([\d,]+) +(\d+)(   chosen)?(?=\n)", text)
+        self.assertEqual(rows, [(f"{one['tokens']:,}", three_digits(one["tokens_per_s"]), str(one["steps"]),
+                                 "   chosen" if one["chosen"] else "") for one in choice])
+
+    def test_each_card_has_its_own_step(self):
+        words = ["plan", "--model", "llama-7b", "--gpu", "rtx4090,h200", "--ram", "128G", "--tokens-per-step"]
+        table = self.succeed(*words, "auto:16k..64k", "--json").json()["compare"]
+        self.assertEqual([row["step_tokens"] for row in table], [65536, 32768])
+        text = self.succeed(*words, "auto:16k..64k").out
+        self.assertRegex(text, r"^card +model +tokens a step +lives on ")
+        small = self.succeed(*words[:4], "rtx4090", "--ram", "88G", "--tokens-per-step", "auto:16k..64k").out
+        self.assertRegex(small, r"\n +65,536   does not fit\n")
+        self.assertNotIn("tokens a step", self.succeed(*words, "16k").out)
+
     def test_this_machine_is_measured_once(self):
         here = ["plan", "--model", "tiny-sql", "--device", "cpu", "--threads", "1", "--gpu-mem", "64M", "--host-mem", "64M",
                 "--tokens-per-step", "4096"]
@@ -447,6 +483,9 @@ class Plan(program.ProgramTest):
                 (USAGE, "must be one of none|tokens-per-step", [*base, "--sweep", "lr"]),
                 (USAGE, "--seq-len 4096 is beyond", [*base, "--seq-len", "4096"]),
                 (USAGE, "less than one sequence", [*base, "--seq-len", "1024", "--tokens-per-step", "512"]),
+                (USAGE, "--minimum needs one step", [*base, "--minimum", "--tokens-per-step", "auto:8k..64k"]),
+                (USAGE, "no step of whole sequences (2048 tokens each) lies within", [*base, "--tokens-per-step", "auto:5k..6000"]),
+                (BUDGET, "What helps: --nvme", [*base, "--tokens-per-step", "auto:8k..64k"]),
                 (USAGE, "--micro-batch 64 is more than the 4", [*base, "--micro-batch", "64", "--tokens-per-step", "8192"]),
                 (USAGE, "--epochs has no effect", [*base, "--epochs", "2"]),
                 (USAGE, "contradict", [*base, "--steps", "2", "--tokens", "5k"]),

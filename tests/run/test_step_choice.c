@@ -5,8 +5,8 @@
 #include "tests/options/option_lines.h"
 #include "tests/support/check.h"
 
-/* A machine whose step takes `fixed` seconds and one more for each sequence; steps of more than `most` sequences
- * do not fit. */
+/* A machine whose step takes `fixed` seconds and one more for each sequence; steps of more than `most`
+ * sequences do not fit. */
 struct machine {
     double fixed;
     int64_t most, last;
