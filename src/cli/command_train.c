@@ -9,6 +9,7 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/base/stop.h"
+#include "src/base/units.h"
 #include "src/cli/command.h"
 #include "src/cli/launch.h"
 #include "src/files/out_dir.h"
@@ -136,6 +137,11 @@ static int predict_step(void *context, struct ot_step_candidate *candidate) {
     struct train *t = context;
     struct ot_forecast_rows rows = forecast_rows(t);
     struct ot_prediction prediction;
+    char tokens[OT_TEXT_BYTES], status[64];
+    snprintf(status, sizeof status, "predicting a step of %s tokens",
+             ot_text_count(candidate->tokens, tokens));
+    if (!t->session.options->quiet && ot_team_speaks(&t->session))
+        ot_log_set_status(status);
     t->need.step_sequences = candidate->sequences;
     OT_TRY(ot_session_predict(&t->session, &t->need, &rows, &prediction));
     candidate->step_seconds = prediction.step_seconds;
@@ -146,8 +152,10 @@ static int predict_step(void *context, struct ot_step_candidate *candidate) {
 /* Chooses the step of --tokens-per-step auto, which takes seconds, and finds the run's length. */
 static int choose_step(struct train *t) {
     struct ot_step_choice *choice = &t->choice;
-    OT_TRY(ot_step_choice_make(t->session.options, t->rows.seq_len, ot_packing_sequences(t->rows.train),
-                               predict_step, t, choice));
+    int rc = ot_step_choice_make(t->session.options, t->rows.seq_len, ot_packing_sequences(t->rows.train),
+                                 predict_step, t, choice);
+    ot_log_set_status("");
+    OT_TRY(rc);
     OT_TRY(ot_team_choose(&t->session, &choice->chosen));
     ot_settings_choose_step(&t->settings, choice->candidates[choice->chosen].tokens);
     return find_shape(t);

@@ -20,7 +20,7 @@ class StepTest(program.ProgramTest):
         """A run of 10 steps; the micro-batch is fixed, so that the bits depend on the step alone."""
         place = ["--out", self.path(out)] if out else ["--no-save"]
         return ["--model", "tiny-test", "--init", "random", "--data", self.rows, "--device", "cpu", "--threads", "1",
-                "--seq-len", "128", "--micro-batch", "1", "--steps", "10", *place, *words]
+                "--seq-len", "128", "--micro-batch", "1", "--steps", "10", "--gpu-mem", "32M", "--host-mem", "32M", *place, *words]
 
     def chosen(self, result):
         return int(re.search(r"  tokens  ([\d,]+) a step, chosen from 128 to 2,048: ", result.err)[1].replace(",", ""))
