@@ -94,8 +94,7 @@ static int choose(struct ot_session *s, struct ot_plan_request *request, struct 
 int ot_forecast_predict(struct ot_session *s, struct ot_plan_request *request,
                         const struct ot_forecast_rows *rows, struct ot_prediction *out) {
     struct ot_planner_result result;
-    int rc = choose(s, request, &result);
-    OT_TRY(rc);
+    OT_TRY(choose(s, request, &result));
     count_tokens(request, &result.prediction, &(struct ot_explanation){0}, rows->fill);
     *out = result.prediction;
     ot_plan_free(&result.plan);
