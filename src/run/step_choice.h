@@ -8,7 +8,8 @@
  * CANDIDATES are MIN, its doublings below MAX, and MAX. MIN is rounded up to whole sequences, MAX down. A
  * step is at least one micro-batch, if --micro-batch gives it, and at most an epoch. A candidate drops out if
  * no plan fits it, or if the run would have fewer steps than its warm-up. MAX is at most 64 times MIN, so
- * there are at most 7 candidates. A prediction takes up to a second for 7 billion parameters.
+ * there are at most 7 candidates. Planning a step of 7 billion parameters takes about a second, so a choice
+ * takes a few seconds, and never more than about seven.
  *
  * The choice changes the result of training and depends on the machine. So it is made only if the user asks
  * for it, and once: it is printed, and run.json and the checkpoints have the number as if the user had given

@@ -9,8 +9,9 @@
  *
  * TAKE OVER, before anything is opened. Options that decide the bits of the result (ot_option.on_resume) get
  * their recorded values, including values that the program chose (micro-batch, learning rate, dtype). If the
- * user gave such an option another value, that is an error that lists all these options. Options that only
- * decide where data is kept, how often something is written or which device computes are free.
+ * user gave such an option another value, that is an error that lists all these options. (Given as auto,
+ * or as bounds around the recorded value, it keeps that value.) Options that only decide where data is kept,
+ * how often something is written or which device computes are free.
  *
  * CHECK, once model and rows are read. Compares their recorded fingerprints and the length of the run.
  * --steps and --epochs may change if every learning rate up to the checkpoint stays the same. Also compares
