@@ -48,8 +48,7 @@ struct taking {
     int n_differences;
 };
 
-/* True if the value that the user gives now leaves the recorded one: "auto", or bounds that it lies within.
- * */
+/* True if the value that the user gives now leaves the recorded one: "auto", or bounds around it. */
 static bool leaves_open(const struct taking *t, const struct ot_option *option, const char *is) {
     if (option->type != OT_OPTION_STEP)
         return strcmp(is, "auto") == 0;
