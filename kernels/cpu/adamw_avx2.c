@@ -335,39 +335,10 @@ INLINE void update_block(const struct ot_adamw *args, const struct vectors *k, e
     }
 }
 
-INLINE void update_8bit(const struct ot_adamw *args, const struct vectors *k, enum ot_dtype dtype,
-                        int64_t n) {
-    enum { BLOCK = GROUPS * OT_STATE_GROUP };
-    for (int64_t i = 0; i < n; i += BLOCK)
-        update_block(args, k, dtype, i, (int)((n - i < BLOCK ? n - i : BLOCK) / OT_STATE_GROUP),
-                     args->scales + i / OT_STATE_GROUP);
-}
-
 /* ---- entry ---- */
 
-INLINE void update_format(const struct ot_adamw *args, const struct vectors *k, enum ot_dtype dtype,
-                          int64_t n) {
-    if (args->state == OT_STATE_F32)
-        update_f32(args, k, dtype, n);
-    else if (args->state == OT_STATE_16BIT)
-        update_16bit(args, k, dtype, n);
-    else
-        update_8bit(args, k, dtype, n);
-}
+#include "kernels/cpu/adamw_entry.h"
 
 void ot_adamw_avx2(const struct ot_adamw *args) {
-    if (args->step->skip)
-        return;
-    struct ot_adamw_cut cut = ot_adamw_cut(args, args->state == OT_STATE_F32 ? LANES : OT_STATE_GROUP);
-    struct ot_adamw_numbers numbers = ot_adamw_numbers(args);
-    struct vectors k = broadcast(&numbers);
-    struct ot_adamw body = cut.body;
-    ot_adamw_scalar(&cut.before);
-    if (args->dtype == OT_F32)
-        update_format(&body, &k, OT_F32, body.n);
-    else if (args->dtype == OT_BF16)
-        update_format(&body, &k, OT_BF16, body.n);
-    else
-        update_format(&body, &k, OT_F16, body.n);
-    ot_adamw_scalar(&cut.after);
+    update_all(args, LANES);
 }
