@@ -15,7 +15,8 @@
  *
  * p is the fp32 master. Where its bits are stored depends on the dtype: for OT_F32 p is the weight itself;
  * for OT_BF16 the weight and a 16-bit remainder together are p (src/base/dtype.h); for OT_F16 p is a separate
- * array, and the weight is p rounded to fp16.
+ * array, and the weight is p rounded to fp16. With OT_MASTERS_NONE p begins as the bf16 weight, and the
+ * weight becomes p rounded stochastically (kernels/state_format.h).
  *
  * m and v are decoded before these operations and encoded after them (kernels/state_format.h). With
  * OT_STATE_F32 both are the identity.
@@ -45,9 +46,11 @@ typedef void (*ot_adamw_fn)(const struct ot_adamw *args);
 ot_adamw_fn ot_adamw_kernel(const char *name);
 
 /* Bytes that an update reads plus bytes that it writes, per parameter. */
-static inline double ot_adamw_bytes(enum ot_dtype dtype, enum ot_state_format state) {
+static inline double ot_adamw_bytes(enum ot_dtype dtype, enum ot_state_format state,
+                                    enum ot_masters masters) {
     static const double moments[OT_STATE_FORMATS] = {8, 4, 2.125};
-    return (dtype == OT_BF16 ? 10 : 12) + 2 * moments[state];
+    double weights = masters == OT_MASTERS_NONE ? 6 : dtype == OT_BF16 ? 10 : 12; /* with the gradient */
+    return weights + 2 * moments[state];
 }
 
 /* Returns the arguments that update only the parameters [first, first + n) of `whole`. */

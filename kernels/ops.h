@@ -236,18 +236,21 @@ struct ot_cast {
 /* The numbers of one AdamW step, in memory that the updating engine can read (device memory for the op). */
 struct ot_adamw_step {
     float lr, beta1, beta2, eps, weight_decay;
-    float bias1, bias2_sqrt;     /* 1 - beta1^t and sqrt(1 - beta2^t) */
-    float grad_scale;            /* the clipping factor: gradients are multiplied by it */
-    int32_t skip;                /* not 0: the update changes nothing */
-    struct ot_state_noise noise; /* of the random words that round a compact state (kernels/state_format.h) */
+    float bias1, bias2_sqrt; /* 1 - beta1^t and sqrt(1 - beta2^t) */
+    float grad_scale;        /* the clipping factor: gradients are multiplied by it */
+    int32_t skip;            /* not 0: the update changes nothing */
+    /* Of the random words that round a compact state, and weights without masters
+     * (kernels/state_format.h). */
+    struct ot_state_noise noise, weight_noise;
 };
 
 /* AdamW (Loshchilov & Hutter, "Decoupled Weight Decay Regularization") on n parameters. kernels/adamw.h
  * defines the exact arithmetic, the same for every engine.
  *
  * OT_F32: weight is the fp32 master, grad is fp32. OT_BF16: weight and low together are the master (weight is
- * the master rounded to bf16, low the 16-bit remainder), grad is bf16. OT_F16: master is a separate fp32
- * array, grad is fp16, and the op writes weight as the master rounded to nearest even.
+ * the master rounded to bf16, low the 16-bit remainder), grad is bf16; with OT_MASTERS_NONE weight is all
+ * there is, rounded stochastically. OT_F16: master is a separate fp32 array, grad is fp16, and the op writes
+ * weight as the master rounded to nearest even.
  *
  * m, v and scales are stored as kernels/state_format.h says: fp32, bf16 bits, or codes with scales.
  *
@@ -255,12 +258,13 @@ struct ot_adamw_step {
 struct ot_adamw {
     enum ot_dtype dtype;
     enum ot_state_format state;
-    int64_t first; /* compact state: the place of the first parameter in its slab */
+    enum ot_masters masters; /* OT_MASTERS_NONE: OT_BF16 only */
+    int64_t first;           /* if anything is rounded: the place of the first parameter in its slab */
     int64_t n;
     bool decay;
     const struct ot_adamw_step *step;
     void *weight;
-    int16_t *low;  /* OT_BF16 only */
+    int16_t *low;  /* OT_BF16 with masters only */
     float *master; /* OT_F16 only */
     void *m, *v;
     struct ot_state_scale *scales; /* OT_STATE_8BIT only: the first one is of the group of `first` */

@@ -12,6 +12,10 @@ const char *ot_state_format_name(enum ot_state_format format) {
     return names[format];
 }
 
+const char *ot_masters_name(enum ot_masters masters) {
+    return masters == OT_MASTERS_NONE ? "none" : "fp32";
+}
+
 struct ot_state_noise ot_state_noise(uint64_t seed, uint64_t stream) {
     uint32_t words[4];
     ot_random_block(seed, stream, 0, words);

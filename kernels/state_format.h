@@ -1,6 +1,7 @@
-/* How the optimizer's moments m and v are stored between two updates. An update (kernels/adamw.h) decodes
- * them to fp32, computes in fp32, and encodes the new ones. Every operation below is exact or rounds once, in
- * the order written here, so all engines store the same bits.
+/* How the optimizer's moments m and v are stored between two updates, and how weights without masters are
+ * rounded. An update (kernels/adamw.h) decodes the moments to fp32, computes in fp32, and encodes the new
+ * ones. Every operation below is exact or rounds once, in the order written here, so all engines store the
+ * same bits.
  *
  * OT_STATE_F32    m and v are fp32: 8 bytes a parameter. Nothing is lost. The default.
  * OT_STATE_16BIT  m and v are bf16, rounded stochastically: 4 bytes a parameter.
@@ -8,16 +9,24 @@
  *                 parameter. As in FlashOptim (Ortiz et al., arXiv 2602.23349), the codes of m are denser
  *                 near zero, and v is coded by its square root.
  *
- * A state of zero bytes means m = v = 0 in every format. The master weight is not part of the format: it is
- * exact in all three (src/base/dtype.h).
+ * A state of zero bytes means m = v = 0 in every format. With OT_MASTERS_F32 the fp32 master weight is exact
+ * in all three (src/base/dtype.h).
+ *
+ * MASTERS. With OT_MASTERS_NONE there is no master: a weight is bf16 alone, which saves 2 bytes a parameter
+ * (Zamirai et al., "Revisiting BFloat16 Training", arXiv 2010.06192; llm.c and llmq train so too). An update
+ * begins at the bf16 weight and rounds its fp32 result stochastically, as 16BIT rounds m and v. The random
+ * bits are the upper half of a word that nothing else uses. Rounding to nearest would drop most updates,
+ * because they are smaller than half a step of bf16. The mean of a rounded weight is the exact result, but
+ * each update of a weight may add an error of up to one step.
  *
  * RANDOM NUMBERS. Rounding to nearest would stop the decay of v: with beta2 = 0.999, v changes by less than
  * half a step of bf16 or of 8 bits. So rounding is stochastic, which is right on average. A random word is a
  * pure function of the seed, the update (counted from 1), the slab, and a place in the slab, so neither
  * tiles, ranks, threads nor engines change it. One block of Philox (src/base/random.h) makes two keys for an
- * update of a slab; a hash makes the words from them: that of lowbias32 (Wellons, "Prospecting for Hash
- * Functions", 2018) without its last step, and with the second key added in the middle. It takes eight
- * integer operations a word, a fifth of what Philox takes, and rounding asks for no more.
+ * update of a slab, and another block two keys for its weights; a hash makes the words from them: that of
+ * lowbias32 (Wellons, "Prospecting for Hash Functions", 2018) without its last step, and with the second key
+ * added in the middle. It takes eight integer operations a word, a fifth of what Philox takes, and rounding
+ * asks for no more.
  *
  * 16BIT. bits(x) + r is cut to its upper 16 bits, where r are 16 random bits, for m the low half of the
  * parameter's word and for v the high half; r is 0 if |x| is at least the largest finite bf16. The error is
@@ -60,14 +69,20 @@
 enum ot_state_format { OT_STATE_F32, OT_STATE_16BIT, OT_STATE_8BIT, OT_STATE_FORMATS };
 enum { OT_STATE_GROUP = 32 };
 
+/* OT_MASTERS_NONE: with bf16 weights only. fp32 weights are their own masters. */
+enum ot_masters { OT_MASTERS_F32, OT_MASTERS_NONE };
+
 /* "fp32", "16bit", "8bit" */
 const char *ot_state_format_name(enum ot_state_format format);
+/* "fp32", "none" */
+const char *ot_masters_name(enum ot_masters masters);
 
 /* The keys of the random words of one update of a slab. */
 struct ot_state_noise {
     uint32_t begin, key;
 };
-/* stream: ot_random_stream(OT_RANDOM_ROUNDING, update, slab) */
+/* stream: ot_random_stream(OT_RANDOM_ROUNDING, update, slab), or OT_RANDOM_WEIGHTS for weights without
+ * masters. */
 struct ot_state_noise ot_state_noise(uint64_t seed, uint64_t stream);
 
 /* The constants of the hash. OT_NOISE_STEP and OT_NOISE_PAGE spread the low and the high half of a place. */
@@ -82,6 +97,11 @@ static inline uint32_t ot_state_word(struct ot_state_noise noise, int64_t index)
         noise.begin + (uint32_t)index * OT_NOISE_STEP + (uint32_t)((uint64_t)index >> 32) * OT_NOISE_PAGE;
     x = (x ^ x >> 16) * OT_NOISE_MIX1;
     return (x ^ x >> 15 ^ noise.key) * OT_NOISE_MIX2;
+}
+
+/* The 16 random bits of a weight without a master. noise: of the weights. */
+static inline uint32_t ot_state_weight_bits(struct ot_state_noise noise, int64_t index) {
+    return ot_state_word(noise, index) >> 16;
 }
 
 /* The 16 random bits of a parameter with 8-bit state. Two parameters share a word: those at places that

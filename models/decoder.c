@@ -148,8 +148,9 @@ out:
     return rc;
 }
 
-void ot_model_set_state(struct ot_model *model, enum ot_state_format format) {
+void ot_model_set_state(struct ot_model *model, enum ot_state_format format, enum ot_masters masters) {
     model->chain.state = format;
+    model->chain.masters = masters;
 }
 
 void ot_model_close(struct ot_model *model) {

@@ -104,8 +104,9 @@ struct ot_model; /* tensors, slabs and chain of blocks, built from a config */
  * Errors: OT_E_INPUT (the config, as ot_model_config_check, or max_position), OT_E_BUDGET (no memory). */
 int ot_model_open(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_position,
                   struct ot_model **out);
-/* The format of the optimizer's moments; OT_STATE_F32 if it is not set. Before a plan is made. */
-void ot_model_set_state(struct ot_model *model, enum ot_state_format format);
+/* The format of the optimizer's moments, and whether bf16 weights have fp32 masters; OT_STATE_F32 and
+ * OT_MASTERS_F32 if they are not set. Before a plan is made. */
+void ot_model_set_state(struct ot_model *model, enum ot_state_format format, enum ot_masters masters);
 void ot_model_close(struct ot_model *model);
 const struct ot_model_config *ot_model_get_config(const struct ot_model *model);
 int64_t ot_model_tensor_count(const struct ot_model *model);

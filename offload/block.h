@@ -133,6 +133,7 @@ struct ot_chain {
     const void *context;        /* owned by the model; outlives the engine */
     enum ot_dtype dtype;        /* of weights and activations on the device */
     enum ot_state_format state; /* of the optimizer's moments */
+    enum ot_masters masters;    /* OT_MASTERS_NONE: OT_BF16 only */
     int n_blocks, n_slabs;
     const struct ot_block_spec *blocks;
     const struct ot_slab_spec *slabs;

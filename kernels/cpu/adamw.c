@@ -153,7 +153,7 @@ struct ot_adamw ot_adamw_slice(const struct ot_adamw *whole, int64_t first, int6
 }
 
 struct ot_adamw_cut ot_adamw_cut(const struct ot_adamw *args, int64_t unit) {
-    int64_t lead = args->state == OT_STATE_F32 ? 0 : args->first % unit, head = lead ? unit - lead : 0;
+    int64_t lead = ot_adamw_rounds(args) ? args->first % unit : 0, head = lead ? unit - lead : 0;
     head = head < args->n ? head : args->n;
     int64_t whole = (args->n - head) / unit * unit, behind = head + whole;
     return (struct ot_adamw_cut){ot_adamw_slice(args, 0, head), ot_adamw_slice(args, head, whole),

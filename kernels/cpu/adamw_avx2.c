@@ -1,4 +1,5 @@
 #include <immintrin.h>
+#include <stdbool.h>
 
 #include "kernels/adamw.h"
 #include "kernels/cpu/adamw_scales.h"
@@ -23,11 +24,42 @@ static struct vectors broadcast(const struct ot_adamw_numbers *k) {
     };
 }
 
+#define INLINE static inline __attribute__((always_inline))
+
+/* ---- random words (ot_state_word) and rounding ---- */
+
+/* The words of parameters index + places, all in the same page of 2^32 places. */
+INLINE __m256i random_words(struct ot_state_noise noise, int64_t index, __m256i places) {
+    uint32_t first =
+        noise.begin + (uint32_t)index * OT_NOISE_STEP + (uint32_t)((uint64_t)index >> 32) * OT_NOISE_PAGE;
+    __m256i x = _mm256_mullo_epi32(places, _mm256_set1_epi32((int)OT_NOISE_STEP)); /* a constant */
+    x = _mm256_add_epi32(x, _mm256_set1_epi32((int)first));
+    x = _mm256_xor_si256(x, _mm256_srli_epi32(x, 16));
+    x = _mm256_mullo_epi32(x, _mm256_set1_epi32((int)OT_NOISE_MIX1));
+    x = _mm256_xor_si256(_mm256_xor_si256(x, _mm256_srli_epi32(x, 15)), _mm256_set1_epi32((int)noise.key));
+    return _mm256_mullo_epi32(x, _mm256_set1_epi32((int)OT_NOISE_MIX2));
+}
+
+/* The words of a vector, and those of half a pair: parameters index + {0-3, 8-11}. index: a multiple of 4. */
+INLINE __m256i vector_words(struct ot_state_noise noise, int64_t index) {
+    return random_words(noise, index, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+INLINE __m256i pair_words(struct ot_state_noise noise, int64_t index) {
+    return random_words(noise, index, _mm256_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11));
+}
+
+/* ot_state_round_bf16, without the cut; the random bits are the low 16 bits of each element of `random`. */
+INLINE __m256i add_random(__m256 value, __m256i random) {
+    __m256i bits = _mm256_castps_si256(value);
+    __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff));
+    __m256i in_range = _mm256_cmpgt_epi32(_mm256_set1_epi32(0x7f7f0000), magnitude);
+    return _mm256_add_epi32(bits, _mm256_and_si256(in_range, random));
+}
+
 /* ---- master weights and gradients of each dtype ----
  *
- * `dtype` is a constant in every call, and inlining removes the branches. */
-
-#define INLINE static inline __attribute__((always_inline))
+ * `master` is a constant in every call, and inlining removes the branches. */
 
 INLINE __m256i load_u16(const void *at) {
     return _mm256_cvtepu16_epi32(_mm_loadu_si128(at));
@@ -43,30 +75,35 @@ INLINE __m256 load_bf16(const void *at) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(load_u16(at), 16));
 }
 
-INLINE __m256 load_grad(const struct ot_adamw *args, enum ot_dtype dtype, int64_t i) {
-    if (dtype == OT_F32)
+INLINE __m256 load_grad(const struct ot_adamw *args, enum adamw_master master, int64_t i) {
+    if (master == MASTER_F32)
         return _mm256_loadu_ps((const float *)args->grad + i);
     const uint16_t *grad = (const uint16_t *)args->grad + i;
-    return dtype == OT_BF16 ? load_bf16(grad) : _mm256_cvtph_ps(_mm_loadu_si128((const void *)grad));
+    return master == MASTER_F16 ? _mm256_cvtph_ps(_mm_loadu_si128((const void *)grad)) : load_bf16(grad);
 }
 
-INLINE __m256 load_master(const struct ot_adamw *args, enum ot_dtype dtype, int64_t i) {
-    if (dtype == OT_F32)
+INLINE __m256 load_master(const struct ot_adamw *args, enum adamw_master master, int64_t i) {
+    if (master == MASTER_F32)
         return _mm256_loadu_ps((const float *)args->weight + i);
-    if (dtype == OT_F16)
+    if (master == MASTER_F16)
         return _mm256_loadu_ps(args->master + i);
+    if (master == MASTER_NONE)
+        return load_bf16((const uint16_t *)args->weight + i);
     __m256i low = _mm256_cvtepi16_epi32(_mm_loadu_si128((const void *)(args->low + i)));
     __m256i high = load_u16((const uint16_t *)args->weight + i);
     return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_slli_epi32(high, 16), low));
 }
 
-INLINE void store_master(const struct ot_adamw *args, enum ot_dtype dtype, int64_t i, __m256 p) {
+INLINE void store_master(const struct ot_adamw *args, enum adamw_master master, int64_t i, __m256 p) {
     uint16_t *half = (uint16_t *)args->weight + i;
-    if (dtype == OT_F32) {
+    if (master == MASTER_F32) {
         _mm256_storeu_ps((float *)args->weight + i, p);
-    } else if (dtype == OT_F16) {
+    } else if (master == MASTER_F16) {
         _mm256_storeu_ps(args->master + i, p);
         _mm_storeu_si128((void *)half, _mm256_cvtps_ph(p, _MM_FROUND_TO_NEAREST_INT));
+    } else if (master == MASTER_NONE) {
+        __m256i random = vector_words(args->step->weight_noise, args->first + i);
+        store_u16(half, _mm256_srli_epi32(add_random(p, _mm256_srli_epi32(random, 16)), 16));
     } else {
         __m256i bits = _mm256_castps_si256(p);
         store_u16(half, _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x8000)), 16));
@@ -86,12 +123,13 @@ INLINE __m256 update(const struct vectors *k, __m256 p, __m256 grad, __m256 *m, 
     return _mm256_fmadd_ps(k->minus_rate, _mm256_div_ps(*m, d), p);
 }
 
-INLINE void update_f32(const struct ot_adamw *args, const struct vectors *k, enum ot_dtype dtype, int64_t n) {
+INLINE void update_f32(const struct ot_adamw *args, const struct vectors *k, enum adamw_master master,
+                       int64_t n) {
     for (int64_t i = 0; i < n; i += LANES) {
         float *m_at = (float *)args->m + i, *v_at = (float *)args->v + i;
         __m256 m = _mm256_loadu_ps(m_at), v = _mm256_loadu_ps(v_at), root;
-        __m256 p = load_master(args, dtype, i), grad = load_grad(args, dtype, i);
-        store_master(args, dtype, i, update(k, p, grad, &m, &v, &root));
+        __m256 p = load_master(args, master, i), grad = load_grad(args, master, i);
+        store_master(args, master, i, update(k, p, grad, &m, &v, &root));
         _mm256_storeu_ps(m_at, m);
         _mm256_storeu_ps(v_at, v);
     }
@@ -127,26 +165,44 @@ INLINE __m256i upper_halves(__m256i a, __m256i b) {
     return _mm256_packus_epi32(_mm256_srli_epi32(a, 16), _mm256_srli_epi32(b, 16));
 }
 
-INLINE struct pair load_grads(const struct ot_adamw *args, enum ot_dtype dtype, int64_t i) {
-    if (dtype == OT_BF16)
-        return pair_of_bf16(load_halves((const uint16_t *)args->grad + i));
-    return in_pair_order(load_grad(args, dtype, i), load_grad(args, dtype, i + LANES));
+INLINE bool is_bf16(enum adamw_master master) {
+    return master == MASTER_SPLIT || master == MASTER_NONE;
 }
 
-INLINE struct pair load_masters(const struct ot_adamw *args, enum ot_dtype dtype, int64_t i) {
-    if (dtype != OT_BF16)
-        return in_pair_order(load_master(args, dtype, i), load_master(args, dtype, i + LANES));
-    __m256i low = load_halves(args->low + i), high = load_halves((const uint16_t *)args->weight + i);
+/* Stores a pair as bf16. The random bits are the low 16 bits of each element of a and b. */
+INLINE void store_rounded(uint16_t *at, struct pair x, __m256i a, __m256i b) {
+    _mm256_storeu_si256((void *)at, upper_halves(add_random(x.a, a), add_random(x.b, b)));
+}
+
+INLINE struct pair load_grads(const struct ot_adamw *args, enum adamw_master master, int64_t i) {
+    if (is_bf16(master))
+        return pair_of_bf16(load_halves((const uint16_t *)args->grad + i));
+    return in_pair_order(load_grad(args, master, i), load_grad(args, master, i + LANES));
+}
+
+INLINE struct pair load_masters(const struct ot_adamw *args, enum adamw_master master, int64_t i) {
+    if (!is_bf16(master))
+        return in_pair_order(load_master(args, master, i), load_master(args, master, i + LANES));
+    __m256i high = load_halves((const uint16_t *)args->weight + i);
+    if (master == MASTER_NONE)
+        return pair_of_bf16(high);
+    __m256i low = load_halves(args->low + i);
     high = _mm256_add_epi16(high, _mm256_srai_epi16(low, 15)); /* the borrow of a negative remainder */
     return (struct pair){_mm256_castsi256_ps(_mm256_unpacklo_epi16(low, high)),
                          _mm256_castsi256_ps(_mm256_unpackhi_epi16(low, high))};
 }
 
-INLINE void store_masters(const struct ot_adamw *args, enum ot_dtype dtype, int64_t i, struct pair p) {
-    if (dtype != OT_BF16) {
+INLINE void store_masters(const struct ot_adamw *args, enum adamw_master master, int64_t i, struct pair p) {
+    if (!is_bf16(master)) {
         p = in_pair_order(p.a, p.b);
-        store_master(args, dtype, i, p.a);
-        store_master(args, dtype, i + LANES, p.b);
+        store_master(args, master, i, p.a);
+        store_master(args, master, i + LANES, p.b);
+        return;
+    }
+    if (master == MASTER_NONE) {
+        __m256i a = pair_words(args->step->weight_noise, args->first + i);
+        __m256i b = pair_words(args->step->weight_noise, args->first + i + 4);
+        store_rounded((uint16_t *)args->weight + i, p, _mm256_srli_epi32(a, 16), _mm256_srli_epi32(b, 16));
         return;
     }
     const __m256i mask = _mm256_set1_epi32(0xffff);
@@ -158,56 +214,28 @@ INLINE void store_masters(const struct ot_adamw *args, enum ot_dtype dtype, int6
 }
 
 /* Updates 16 parameters. Returns the square roots of the new v. */
-INLINE struct pair update_pair(const struct ot_adamw *args, const struct vectors *k, enum ot_dtype dtype,
+INLINE struct pair update_pair(const struct ot_adamw *args, const struct vectors *k, enum adamw_master master,
                                int64_t i, struct pair *m, struct pair *v) {
-    struct pair p = load_masters(args, dtype, i), grads = load_grads(args, dtype, i), roots;
+    struct pair p = load_masters(args, master, i), grads = load_grads(args, master, i), roots;
     p.a = update(k, p.a, grads.a, &m->a, &v->a, &roots.a);
     p.b = update(k, p.b, grads.b, &m->b, &v->b, &roots.b);
-    store_masters(args, dtype, i, p);
+    store_masters(args, master, i, p);
     return roots;
-}
-
-/* ---- random words: ot_state_word ---- */
-
-/* The words of parameters index + {0-3, 8-11}. index: a multiple of 4, and index + 11 is in the same page of
- * 2^32 places. */
-INLINE __m256i random_words(struct ot_state_noise noise, int64_t index) {
-    uint32_t first =
-        noise.begin + (uint32_t)index * OT_NOISE_STEP + (uint32_t)((uint64_t)index >> 32) * OT_NOISE_PAGE;
-    __m256i x = _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11),
-                                   _mm256_set1_epi32((int)OT_NOISE_STEP)); /* a constant */
-    x = _mm256_add_epi32(x, _mm256_set1_epi32((int)first));
-    x = _mm256_xor_si256(x, _mm256_srli_epi32(x, 16));
-    x = _mm256_mullo_epi32(x, _mm256_set1_epi32((int)OT_NOISE_MIX1));
-    x = _mm256_xor_si256(_mm256_xor_si256(x, _mm256_srli_epi32(x, 15)), _mm256_set1_epi32((int)noise.key));
-    return _mm256_mullo_epi32(x, _mm256_set1_epi32((int)OT_NOISE_MIX2));
 }
 
 /* ---- 16 bits ---- */
 
-/* ot_state_round_bf16, without the cut; the random bits are the low 16 bits of each element of `random`. */
-INLINE __m256i add_random(__m256 value, __m256i random) {
-    __m256i bits = _mm256_castps_si256(value);
-    __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff));
-    __m256i in_range = _mm256_cmpgt_epi32(_mm256_set1_epi32(0x7f7f0000), magnitude);
-    return _mm256_add_epi32(bits, _mm256_and_si256(in_range, random));
-}
-
-INLINE void update_16bit(const struct ot_adamw *args, const struct vectors *k, enum ot_dtype dtype,
+INLINE void update_16bit(const struct ot_adamw *args, const struct vectors *k, enum adamw_master master,
                          int64_t n) {
     const __m256i mask = _mm256_set1_epi32(0xffff);
     for (int64_t i = 0; i < n; i += PAIR) {
         uint16_t *m_at = (uint16_t *)args->m + i, *v_at = (uint16_t *)args->v + i;
         struct pair m = pair_of_bf16(load_halves(m_at)), v = pair_of_bf16(load_halves(v_at));
-        update_pair(args, k, dtype, i, &m, &v);
-        __m256i a = random_words(args->step->noise, args->first + i);
-        __m256i b = random_words(args->step->noise, args->first + i + 4);
-        __m256i m_a = add_random(m.a, _mm256_and_si256(a, mask)),
-                v_a = add_random(v.a, _mm256_srli_epi32(a, 16));
-        __m256i m_b = add_random(m.b, _mm256_and_si256(b, mask)),
-                v_b = add_random(v.b, _mm256_srli_epi32(b, 16));
-        _mm256_storeu_si256((void *)m_at, upper_halves(m_a, m_b));
-        _mm256_storeu_si256((void *)v_at, upper_halves(v_a, v_b));
+        update_pair(args, k, master, i, &m, &v);
+        __m256i a = pair_words(args->step->noise, args->first + i);
+        __m256i b = pair_words(args->step->noise, args->first + i + 4);
+        store_rounded(m_at, m, _mm256_and_si256(a, mask), _mm256_and_si256(b, mask));
+        store_rounded(v_at, v, _mm256_srli_epi32(a, 16), _mm256_srli_epi32(b, 16));
     }
 }
 
@@ -254,14 +282,14 @@ INLINE void decode_v(const uint8_t *at, float scale, struct pair v[PAIRS]) {
     }
 }
 
-INLINE void update_group(const struct ot_adamw *args, const struct vectors *k, enum ot_dtype dtype, int64_t i,
-                         const struct ot_state_scale *scale, struct block *block, int g) {
+INLINE void update_group(const struct ot_adamw *args, const struct vectors *k, enum adamw_master master,
+                         int64_t i, const struct ot_state_scale *scale, struct block *block, int g) {
     struct pair m[PAIRS], v[PAIRS];
     __m256 most_m = _mm256_setzero_ps(), most_root = _mm256_setzero_ps();
     decode_m((const int8_t *)args->m + i, ot_bf16_to_f32(scale->m), m);
     decode_v((const uint8_t *)args->v + i, ot_bf16_to_f32(scale->v), v);
     for (int q = 0; q < PAIRS; q++) {
-        struct pair root = update_pair(args, k, dtype, i + q * PAIR, &m[q], &v[q]);
+        struct pair root = update_pair(args, k, master, i + q * PAIR, &m[q], &v[q]);
         block->m[g][q] = m[q];
         block->root[g][q] = root;
         /* If the first operand is NaN, max returns the second one, as fmaxf does. */
@@ -299,7 +327,7 @@ INLINE void encode_group(const struct ot_adamw *args, int64_t i, const struct bl
     __m256 k = _mm256_set1_ps(m_steps), k2 = _mm256_set1_ps(m_steps * 0.5f), v_k = _mm256_set1_ps(v_steps);
     for (int q = 0; q < PAIRS; q++) {
         struct pair m = block->m[g][q], root = block->root[g][q];
-        __m256i words = random_words(args->step->noise, args->first + i + q * PAIR);
+        __m256i words = pair_words(args->step->noise, args->first + i + q * PAIR);
         __m256i m_a = code_of_m(m.a, k, k2, _mm256_srli_epi32(_mm256_slli_epi32(words, 16), 22));
         __m256i m_b = code_of_m(m.b, k, k2, _mm256_srli_epi32(words, 22));
         __m256i v_a = code_of(_mm256_mul_ps(root.a, v_k), _mm256_and_si256(words, ten_bits));
@@ -320,12 +348,12 @@ INLINE void encode_group(const struct ot_adamw *args, int64_t i, const struct bl
 }
 
 /* Updates `groups` groups, at most GROUPS, from parameter i on. */
-INLINE void update_block(const struct ot_adamw *args, const struct vectors *k, enum ot_dtype dtype, int64_t i,
-                         int groups, struct ot_state_scale *scales) {
+INLINE void update_block(const struct ot_adamw *args, const struct vectors *k, enum adamw_master master,
+                         int64_t i, int groups, struct ot_state_scale *scales) {
     struct block block;
     struct block_scales found;
     for (int g = 0; g < groups; g++)
-        update_group(args, k, dtype, i + g * OT_STATE_GROUP, &scales[g], &block, g);
+        update_group(args, k, master, i + g * OT_STATE_GROUP, &scales[g], &block, g);
     for (int g = groups; g < GROUPS; g++)
         block.most_m[g] = block.most_root[g] = _mm256_setzero_ps();
     find_scales(block.most_m, block.most_root, &found);

@@ -57,82 +57,7 @@ INLINE void store16(struct lanes lanes, void *at, __m256i value) {
         _mm256_mask_storeu_epi16(at, lanes.mask, value);
 }
 
-/* ---- master weights and gradients of each dtype ----
- *
- * `dtype` is a constant in every call, and inlining removes the branches. */
-
-INLINE __m512i load_high(struct lanes lanes, const void *at) {
-    return _mm512_slli_epi32(_mm512_cvtepu16_epi32(load16(lanes, at)), 16);
-}
-
-INLINE __m512 load_grad(const struct ot_adamw *args, enum ot_dtype dtype, int64_t i, struct lanes lanes) {
-    if (dtype == OT_F32)
-        return load(lanes, (const float *)args->grad + i);
-    const uint16_t *grad = (const uint16_t *)args->grad + i;
-    return dtype == OT_BF16 ? _mm512_castsi512_ps(load_high(lanes, grad))
-                            : _mm512_cvtph_ps(load16(lanes, grad));
-}
-
-INLINE __m512 load_master(const struct ot_adamw *args, enum ot_dtype dtype, int64_t i, struct lanes lanes) {
-    if (dtype == OT_F32)
-        return load(lanes, (const float *)args->weight + i);
-    if (dtype == OT_F16)
-        return load(lanes, args->master + i);
-    __m512i low = _mm512_cvtepi16_epi32(load16(lanes, args->low + i));
-    return _mm512_castsi512_ps(_mm512_add_epi32(load_high(lanes, (const uint16_t *)args->weight + i), low));
-}
-
-INLINE void store_master(const struct ot_adamw *args, enum ot_dtype dtype, int64_t i, struct lanes lanes,
-                         __m512 p) {
-    uint16_t *half = (uint16_t *)args->weight + i;
-    if (dtype == OT_F32) {
-        store(lanes, (float *)args->weight + i, p);
-    } else if (dtype == OT_F16) {
-        store(lanes, args->master + i, p);
-        store16(lanes, half, _mm512_cvtps_ph(p, _MM_FROUND_TO_NEAREST_INT));
-    } else {
-        __m512i bits = _mm512_castps_si512(p);
-        __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x8000)), 16);
-        store16(lanes, half, _mm512_cvtepi32_epi16(rounded));
-        /* bits - (hi << 16), cut to 16 bits, is the low half of bits, whichever way hi was rounded. */
-        store16(lanes, args->low + i, _mm512_cvtepi32_epi16(bits));
-    }
-}
-
-/* Implements kernels/adamw.h line by line for parameters [i, i + 16). Returns the square root of the new v.
- */
-INLINE __m512 update(const struct ot_adamw *args, const struct vectors *k, enum ot_dtype dtype, int64_t i,
-                     struct lanes lanes, __m512 *m, __m512 *v) {
-    __m512 g = _mm512_mul_ps(load_grad(args, dtype, i, lanes), k->grad_scale);
-    *m = _mm512_fmadd_ps(k->beta1, *m, _mm512_mul_ps(k->rest1, g));
-    *v = _mm512_fmadd_ps(k->beta2, *v, _mm512_mul_ps(_mm512_mul_ps(k->rest2, g), g));
-    __m512 root = _mm512_sqrt_ps(*v), d = _mm512_fmadd_ps(root, k->per_bias2, k->eps);
-    __m512 p = load_master(args, dtype, i, lanes);
-    p = _mm512_fmadd_ps(k->minus_decay, p, p);
-    store_master(args, dtype, i, lanes, _mm512_fmadd_ps(k->minus_rate, _mm512_div_ps(*m, d), p));
-    return root;
-}
-
-/* ---- fp32 ---- */
-
-INLINE void vector_f32(const struct ot_adamw *args, const struct vectors *k, enum ot_dtype dtype, int64_t i,
-                       struct lanes lanes) {
-    float *m_at = (float *)args->m + i, *v_at = (float *)args->v + i;
-    __m512 m = load(lanes, m_at), v = load(lanes, v_at);
-    update(args, k, dtype, i, lanes, &m, &v);
-    store(lanes, m_at, m);
-    store(lanes, v_at, v);
-}
-
-INLINE void update_f32(const struct ot_adamw *args, const struct vectors *k, enum ot_dtype dtype, int64_t n) {
-    int64_t whole = n / LANES * LANES;
-    for (int64_t i = 0; i < whole; i += LANES)
-        vector_f32(args, k, dtype, i, all);
-    if (whole < n)
-        vector_f32(args, k, dtype, whole, (struct lanes){.mask = (__mmask16)((1u << (n - whole)) - 1)});
-}
-
-/* ---- random words: ot_state_word ---- */
+/* ---- random words (ot_state_word) and rounding ---- */
 
 /* The words of parameters index + places. index: a multiple of 16 or 32, so they share the upper half of
  * their places. */
@@ -167,8 +92,6 @@ INLINE __m512i half_words(__m512i words, int j) {
     return _mm512_and_si512(_mm512_srlv_epi32(words, high), _mm512_set1_epi32(0xffff));
 }
 
-/* ---- 16 bits ---- */
-
 /* ot_state_round_bf16; the random bits are the low 16 bits of each element of `random`. */
 INLINE void store_rounded(uint16_t *at, __m512 value, __m512i random) {
     __m512i bits = _mm512_castps_si512(value);
@@ -178,12 +101,97 @@ INLINE void store_rounded(uint16_t *at, __m512 value, __m512i random) {
     store16(all, at, _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
 }
 
-INLINE void update_16bit(const struct ot_adamw *args, const struct vectors *k, enum ot_dtype dtype,
+/* ---- master weights and gradients of each dtype ----
+ *
+ * `master` is a constant in every call, and inlining removes the branches. */
+
+INLINE __m512i load_high(struct lanes lanes, const void *at) {
+    return _mm512_slli_epi32(_mm512_cvtepu16_epi32(load16(lanes, at)), 16);
+}
+
+INLINE __m512 load_grad(const struct ot_adamw *args, enum adamw_master master, int64_t i,
+                        struct lanes lanes) {
+    if (master == MASTER_F32)
+        return load(lanes, (const float *)args->grad + i);
+    const uint16_t *grad = (const uint16_t *)args->grad + i;
+    return master == MASTER_F16 ? _mm512_cvtph_ps(load16(lanes, grad))
+                                : _mm512_castsi512_ps(load_high(lanes, grad));
+}
+
+INLINE __m512 load_master(const struct ot_adamw *args, enum adamw_master master, int64_t i,
+                          struct lanes lanes) {
+    if (master == MASTER_F32)
+        return load(lanes, (const float *)args->weight + i);
+    if (master == MASTER_F16)
+        return load(lanes, args->master + i);
+    __m512i high = load_high(lanes, (const uint16_t *)args->weight + i);
+    if (master == MASTER_NONE)
+        return _mm512_castsi512_ps(high);
+    return _mm512_castsi512_ps(_mm512_add_epi32(high, _mm512_cvtepi16_epi32(load16(lanes, args->low + i))));
+}
+
+INLINE void store_master(const struct ot_adamw *args, enum adamw_master master, int64_t i, struct lanes lanes,
+                         __m512 p) {
+    uint16_t *half = (uint16_t *)args->weight + i;
+    if (master == MASTER_F32) {
+        store(lanes, (float *)args->weight + i, p);
+    } else if (master == MASTER_F16) {
+        store(lanes, args->master + i, p);
+        store16(lanes, half, _mm512_cvtps_ph(p, _MM_FROUND_TO_NEAREST_INT));
+    } else if (master == MASTER_NONE) { /* whole vectors alone */
+        __m512i words = whole_words(args->step->weight_noise, args->first + i);
+        store_rounded(half, p, _mm512_srli_epi32(words, 16));
+    } else {
+        __m512i bits = _mm512_castps_si512(p);
+        __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x8000)), 16);
+        store16(lanes, half, _mm512_cvtepi32_epi16(rounded));
+        /* bits - (hi << 16), cut to 16 bits, is the low half of bits, whichever way hi was rounded. */
+        store16(lanes, args->low + i, _mm512_cvtepi32_epi16(bits));
+    }
+}
+
+/* Implements kernels/adamw.h line by line for parameters [i, i + 16). Returns the square root of the new v.
+ */
+INLINE __m512 update(const struct ot_adamw *args, const struct vectors *k, enum adamw_master master,
+                     int64_t i, struct lanes lanes, __m512 *m, __m512 *v) {
+    __m512 g = _mm512_mul_ps(load_grad(args, master, i, lanes), k->grad_scale);
+    *m = _mm512_fmadd_ps(k->beta1, *m, _mm512_mul_ps(k->rest1, g));
+    *v = _mm512_fmadd_ps(k->beta2, *v, _mm512_mul_ps(_mm512_mul_ps(k->rest2, g), g));
+    __m512 root = _mm512_sqrt_ps(*v), d = _mm512_fmadd_ps(root, k->per_bias2, k->eps);
+    __m512 p = load_master(args, master, i, lanes);
+    p = _mm512_fmadd_ps(k->minus_decay, p, p);
+    store_master(args, master, i, lanes, _mm512_fmadd_ps(k->minus_rate, _mm512_div_ps(*m, d), p));
+    return root;
+}
+
+/* ---- fp32 ---- */
+
+INLINE void vector_f32(const struct ot_adamw *args, const struct vectors *k, enum adamw_master master,
+                       int64_t i, struct lanes lanes) {
+    float *m_at = (float *)args->m + i, *v_at = (float *)args->v + i;
+    __m512 m = load(lanes, m_at), v = load(lanes, v_at);
+    update(args, k, master, i, lanes, &m, &v);
+    store(lanes, m_at, m);
+    store(lanes, v_at, v);
+}
+
+INLINE void update_f32(const struct ot_adamw *args, const struct vectors *k, enum adamw_master master,
+                       int64_t n) {
+    int64_t whole = n / LANES * LANES;
+    for (int64_t i = 0; i < whole; i += LANES)
+        vector_f32(args, k, master, i, all);
+    if (whole < n)
+        vector_f32(args, k, master, whole, (struct lanes){.mask = (__mmask16)((1u << (n - whole)) - 1)});
+}
+
+/* ---- 16 bits ---- */
+
+INLINE void update_16bit(const struct ot_adamw *args, const struct vectors *k, enum adamw_master master,
                          int64_t n) {
     for (int64_t i = 0; i < n; i += LANES) {
         uint16_t *m_at = (uint16_t *)args->m + i, *v_at = (uint16_t *)args->v + i;
         __m512 m = _mm512_castsi512_ps(load_high(all, m_at)), v = _mm512_castsi512_ps(load_high(all, v_at));
-        update(args, k, dtype, i, all, &m, &v);
+        update(args, k, master, i, all, &m, &v);
         __m512i words = whole_words(args->step->noise, args->first + i);
         store_rounded(m_at, m, _mm512_and_si512(words, _mm512_set1_epi32(0xffff)));
         store_rounded(v_at, v, _mm512_srli_epi32(words, 16));
@@ -210,8 +218,8 @@ INLINE __m256 larger_half(__m512 x) {
     return _mm256_max_ps(_mm512_castps512_ps256(x), high);
 }
 
-INLINE void update_group(const struct ot_adamw *args, const struct vectors *k, enum ot_dtype dtype, int64_t i,
-                         const struct ot_state_scale *scale, struct block *block, int g) {
+INLINE void update_group(const struct ot_adamw *args, const struct vectors *k, enum adamw_master master,
+                         int64_t i, const struct ot_state_scale *scale, struct block *block, int g) {
     __m512 s = _mm512_set1_ps(ot_bf16_to_f32(scale->m)), u = _mm512_set1_ps(ot_bf16_to_f32(scale->v));
     __m512 most_m = _mm512_set1_ps(0), most_root = _mm512_set1_ps(0);
     for (int j = 0; j < VECTORS; j++) {
@@ -219,7 +227,7 @@ INLINE void update_group(const struct ot_adamw *args, const struct vectors *k, e
         __m512 m = decode_m((const int8_t *)args->m + at, s);
         __m512i v_code = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)((const uint8_t *)args->v + at)));
         __m512 root = _mm512_mul_ps(_mm512_cvtepi32_ps(v_code), u), v = _mm512_mul_ps(root, root);
-        root = update(args, k, dtype, at, all, &m, &v);
+        root = update(args, k, master, at, all, &m, &v);
         block->m[g][j] = m;
         block->root[g][j] = root;
         /* If the first operand is NaN, max and min return the second one, as fmaxf and fminf do. */
@@ -250,12 +258,12 @@ INLINE __m128i encode_v(__m512 root, __m512 k, __m512i random) {
 }
 
 /* Updates `groups` groups, at most GROUPS, from parameter i on. */
-INLINE void update_block(const struct ot_adamw *args, const struct vectors *k, enum ot_dtype dtype, int64_t i,
-                         int groups, struct ot_state_scale *scales) {
+INLINE void update_block(const struct ot_adamw *args, const struct vectors *k, enum adamw_master master,
+                         int64_t i, int groups, struct ot_state_scale *scales) {
     struct block block;
     struct block_scales found;
     for (int g = 0; g < groups; g++)
-        update_group(args, k, dtype, i + g * OT_STATE_GROUP, &scales[g], &block, g);
+        update_group(args, k, master, i + g * OT_STATE_GROUP, &scales[g], &block, g);
     for (int g = groups; g < GROUPS; g++)
         block.most_m[g] = block.most_root[g] = _mm256_setzero_ps();
     find_scales(block.most_m, block.most_root, &found);

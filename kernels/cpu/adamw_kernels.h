@@ -30,8 +30,21 @@ static inline struct ot_adamw_numbers ot_adamw_numbers(const struct ot_adamw *ar
     };
 }
 
-/* Cuts an update for a kernel that works on whole units of parameters, with a compact state on whole groups.
- * The scalar kernel updates the parameters before and after the body. */
+/* Where the fp32 master of a parameter is. The vector kernels are compiled for each of them. */
+enum adamw_master {
+    MASTER_F32,   /* the weight is the master */
+    MASTER_SPLIT, /* bf16: the weight and a remainder */
+    MASTER_F16,   /* a separate array */
+    MASTER_NONE   /* bf16 */
+};
+
+/* True if an update rounds stochastically: then it depends on the places of the parameters. */
+static inline bool ot_adamw_rounds(const struct ot_adamw *args) {
+    return args->state != OT_STATE_F32 || args->masters == OT_MASTERS_NONE;
+}
+
+/* Cuts an update for a kernel that works on whole units of parameters; if it rounds, on whole groups. The
+ * scalar kernel updates the parameters before and after the body. */
 struct ot_adamw_cut {
     struct ot_adamw before, body, after;
 };

@@ -20,6 +20,10 @@ static void update_param(const struct ot_adamw *args, const struct ot_adamw_numb
     if (args->dtype == OT_F32) {
         float *p = (float *)args->weight + i;
         *p = update(k, *p, grad, m, v);
+    } else if (args->masters == OT_MASTERS_NONE) {
+        uint16_t *weight = (uint16_t *)args->weight + i;
+        uint32_t random = ot_state_weight_bits(args->step->weight_noise, args->first + i);
+        *weight = ot_state_round_bf16(update(k, ot_bf16_to_f32(*weight), grad, m, v), random);
     } else if (args->dtype == OT_BF16) {
         uint16_t *hi = (uint16_t *)args->weight + i;
         ot_split_f32(update(k, ot_join_f32(*hi, args->low[i]), grad, m, v), hi, &args->low[i]);

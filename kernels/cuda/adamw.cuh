@@ -35,6 +35,19 @@ __device__ __forceinline__ float update(const numbers &k, float p, float grad, f
     return fmaf(k.minus_rate, *m / d, p);
 }
 
+/* ot_state_word of kernels/state_format.h. */
+__device__ __forceinline__ uint32_t random_word(const struct ot_state_noise &noise, int64_t index) {
+    uint32_t x =
+        noise.begin + (uint32_t)index * OT_NOISE_STEP + (uint32_t)((uint64_t)index >> 32) * OT_NOISE_PAGE;
+    x = (x ^ x >> 16) * OT_NOISE_MIX1;
+    return (x ^ x >> 15 ^ noise.key) * OT_NOISE_MIX2;
+}
+
+__device__ __forceinline__ uint16_t round_bf16(float value, uint32_t random) { /* ot_state_round_bf16 */
+    uint32_t bits = __float_as_uint(value);
+    return (uint16_t)((bits + ((bits & 0x7fffffffu) < 0x7f7f0000u ? random : 0)) >> 16);
+}
+
 /* Access to the master weights of each dtype: loads [i, i + W) as fp32, and stores them. */
 
 struct f32_master {
@@ -103,6 +116,34 @@ struct f16_master {
     __device__ __forceinline__ void write(int64_t i, const ot_values<W> &p) const {
         ot_write(master + i, p);
         ot_write(weight + i, p);
+    }
+};
+
+/* bf16 weights without masters (OT_MASTERS_NONE). first: the place of weight[0] in its slab. */
+struct no_master {
+    using grad_type = __nv_bfloat16;
+    static constexpr int N = 8;
+    uint16_t *weight;
+    const struct ot_adamw_step *step;
+    int64_t first;
+
+    template <int W>
+    __device__ __forceinline__ ot_values<W> read(int64_t i) const {
+        halves<W> bits = *reinterpret_cast<const halves<W> *>(weight + i);
+        ot_values<W> p;
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            p.v[j] = __uint_as_float((uint32_t)bits.v[j] << 16);
+        return p;
+    }
+    template <int W>
+    __device__ __forceinline__ void write(int64_t i, const ot_values<W> &p) const {
+        struct ot_state_noise noise = step->weight_noise;
+        halves<W> bits;
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            bits.v[j] = round_bf16(p.v[j], random_word(noise, first + i + j) >> 16);
+        *reinterpret_cast<halves<W> *>(weight + i) = bits;
     }
 };
 

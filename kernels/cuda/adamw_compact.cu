@@ -5,7 +5,8 @@
  * neighbouring threads have a group, and share the largest m and v through shuffles. A pack that is whole and
  * aligned takes 16-byte accesses; otherwise its parameters go one at a time.
  *
- * Bytes per parameter with a split master: 18 (16 bits) or 14.25 (8 bits). A random word takes eight
+ * Bytes per parameter with a split master: 18 (16 bits) or 14.25 (8 bits); without a master, 14 or 10.25. A
+ * random word takes eight
  * instructions, and the 8-bit codes take a second square root but no division.
  */
 #include "kernels/cuda/adamw.cuh"
@@ -14,14 +15,6 @@ namespace {
 
 /* BLOCKS: on a multiprocessor, so that a thread may have 128 registers. */
 enum { PACK = 8, THREADS = 256, BLOCKS = 2, GROUP_THREADS = OT_STATE_GROUP / PACK };
-
-/* ot_state_word of kernels/state_format.h. */
-__device__ __forceinline__ uint32_t random_word(const struct ot_state_noise &noise, int64_t index) {
-    uint32_t x =
-        noise.begin + (uint32_t)index * OT_NOISE_STEP + (uint32_t)((uint64_t)index >> 32) * OT_NOISE_PAGE;
-    x = (x ^ x >> 16) * OT_NOISE_MIX1;
-    return (x ^ x >> 15 ^ noise.key) * OT_NOISE_MIX2;
-}
 
 /* ---- packs ---- */
 
@@ -84,19 +77,14 @@ struct sixteen_bits {
         }
     }
 
-    static __device__ __forceinline__ uint16_t round(float value, uint32_t random) {
-        uint32_t bits = __float_as_uint(value);
-        return (uint16_t)((bits + ((bits & 0x7fffffffu) < 0x7f7f0000u ? random : 0)) >> 16);
-    }
-
     template <bool WHOLE>
     __device__ __forceinline__ void write(int64_t i, int64_t, int from, int to, const moments &x,
                                           const uint32_t *random) const {
         raw<uint16_t> m16, v16;
 #pragma unroll
         for (int j = 0; j < PACK; j++) {
-            m16.v[j] = round(x.m[j], random[j] & 0xffffu);
-            v16.v[j] = round(x.v[j], random[j] >> 16);
+            m16.v[j] = round_bf16(x.m[j], random[j] & 0xffffu);
+            v16.v[j] = round_bf16(x.v[j], random[j] >> 16);
         }
         store_raw<WHOLE>(m + i, m16, from, to);
         store_raw<WHOLE>(v + i, v16, from, to);
@@ -303,6 +291,8 @@ cudaError_t ot_cuda_adamw_compact(const struct ot_adamw *args, const struct ot_c
     case OT_F32:
         return launch_format(args, f32_master{(float *)args->weight}, on);
     case OT_BF16:
+        if (args->masters == OT_MASTERS_NONE)
+            return launch_format(args, no_master{(uint16_t *)args->weight, args->step, args->first}, on);
         return launch_format(args, split_master{(uint16_t *)args->weight, (uint16_t *)args->low}, on);
     case OT_F16:
         return launch_format(args, f16_master{(__half *)args->weight, args->master}, on);

@@ -169,7 +169,9 @@ struct ot_adamw_step ot_engine_adamw_step(const struct ot_engine *en, int64_t st
         .bias2_sqrt = (float)sqrt(1 - pow((double)o->beta2, t)),
         .grad_scale = (float)scale,
         .skip = skip,
-        .noise = ot_state_noise(o->seed, ot_random_stream(OT_RANDOM_ROUNDING, (uint64_t)t, (uint64_t)slab))};
+        .noise = ot_state_noise(o->seed, ot_random_stream(OT_RANDOM_ROUNDING, (uint64_t)t, (uint64_t)slab)),
+        .weight_noise =
+            ot_state_noise(o->seed, ot_random_stream(OT_RANDOM_WEIGHTS, (uint64_t)t, (uint64_t)slab))};
 }
 
 /* Dynamic loss scaling (Micikevicius et al., "Mixed Precision Training", ICLR 2018), with the initial numbers

@@ -46,8 +46,7 @@ static int move_staged(struct ot_engine *en, enum ot_part_array array, int slab,
         struct ot_engine_staged *staged;
         int extent = en->layout.buffers[buffer].first_extent + tile - first_tile;
         OT_TRY(ot_engine_stage(en, kind, slab, extent, &staged));
-        struct ot_part content = {
-            .n = span.n, .has_state = !weights, .has_weights = weights, .state = en->chain.state};
+        struct ot_part content = ot_part_of(&en->chain, !weights, weights, span.n);
         struct ot_part_place place = ot_part_find(en->chain.dtype, &content, array);
         char *at = staged->memory + place.offset + ot_part_run(place, first - span.first);
         size_t bytes = ot_part_run(place, part);
@@ -64,13 +63,11 @@ static int move_staged(struct ot_engine *en, enum ot_part_array array, int slab,
  * the device, the rest on the host or on nvme. The scales of 8 bits: a range of whole groups. */
 static int move_state(struct ot_engine *en, enum ot_part_array array, int slab, int64_t first, int64_t n,
                       void *values, bool in) {
-    enum ot_dtype dtype = en->chain.dtype;
-    enum ot_state_format format = en->chain.state;
     const struct ot_slab_buffers *b = &en->layout.slabs[slab];
     struct ot_tile_span on_gpu = ot_slab_part(&en->chain, &en->plan, slab, OT_TILE_GPU);
     struct ot_tile_span off_gpu = ot_slab_state_off_gpu(&en->chain, &en->plan, slab);
     int64_t end = on_gpu.first + on_gpu.n, there = end - first < 0 ? 0 : end - first < n ? end - first : n;
-    struct ot_part_place place = ot_state_find(dtype, format, array, on_gpu.n);
+    struct ot_part_place place = ot_state_find(&en->chain, array, on_gpu.n);
     if (there > 0)
         OT_TRY(move(en, b->state_gpu, place.offset + ot_part_run(place, first - on_gpu.first), values,
                     ot_part_run(place, there), in));
@@ -80,7 +77,7 @@ static int move_state(struct ot_engine *en, enum ot_part_array array, int slab, 
     if (b->state_nvme != OT_NO_BUFFER)
         return move_staged(en, array, slab, b->state_nvme, off_gpu.first_tile, first + there, n - there, rest,
                            in);
-    place = ot_state_find(dtype, format, array, off_gpu.n);
+    place = ot_state_find(&en->chain, array, off_gpu.n);
     return move(en, b->state_host, place.offset + ot_part_run(place, first + there - off_gpu.first), rest,
                 ot_part_run(place, n - there), in);
 }
@@ -89,10 +86,10 @@ static int move_state(struct ot_engine *en, enum ot_part_array array, int slab, 
 
 /* Host memory for the moments of n parameters in the engine's format. NULL: no memory. */
 static void *open_moments(const struct ot_engine *en, int64_t n, struct ot_state_arrays *out) {
-    struct ot_part_place v = ot_state_find(en->chain.dtype, en->chain.state, OT_PART_V, n);
-    struct ot_part_place scales =
-        ot_state_find(OT_F32, en->chain.state, OT_PART_SCALES, n); /* fp32: no rest */
-    char *memory = malloc(ot_state_bytes(OT_F32, en->chain.state, n));
+    struct ot_part part = ot_part_of(&en->chain, true, false, n);
+    struct ot_part_place v = ot_part_find(OT_F32, &part, OT_PART_V); /* OT_F32: no rest */
+    struct ot_part_place scales = ot_part_find(OT_F32, &part, OT_PART_SCALES);
+    char *memory = malloc(ot_part_bytes(OT_F32, &part));
     *out = (struct ot_state_arrays){en->chain.state, memory, memory + v.offset,
                                     (struct ot_state_scale *)(void *)(memory + scales.offset)};
     if (!memory)
@@ -156,6 +153,22 @@ static int put_converted(struct ot_engine *en, const struct ot_part *part, struc
     return rc;
 }
 
+/* Puts the bits of the masters that the weights lack. A part without masters has none: the masters begin as
+ * the weights. An engine without masters takes none. */
+static int put_rest(struct ot_engine *en, const struct ot_part *part, struct ot_shard_range range,
+                    void *values) {
+    if (en->chain.dtype == OT_F32 || en->chain.masters == OT_MASTERS_NONE)
+        return 0;
+    if (values)
+        return move_state(en, OT_PART_REST, part->slab, range.first, range.n, values, true);
+    int16_t *zeros = calloc((size_t)range.n, sizeof *zeros);
+    if (!zeros)
+        return ot_fail(OT_E_BUDGET, "no memory for %lld parameters", (long long)range.n);
+    int rc = move_state(en, OT_PART_REST, part->slab, range.first, range.n, zeros, true);
+    free(zeros);
+    return rc;
+}
+
 static size_t weight_offset(const struct ot_engine *en, int buffer, int slab, int64_t first) {
     int64_t index = ot_layout_index(&en->layout, &en->chain, &en->plan, buffer, slab, first);
     return (size_t)index * ot_dtype_bytes(en->chain.dtype);
@@ -176,8 +189,8 @@ static int move_weights(struct ot_engine *en, int slab, int64_t first, int64_t n
     return 0;
 }
 
-/* bf16: splits the master into weight and remainder (state), or joins them. A plan that does not train has no
- * remainder. */
+/* bf16: splits the master into weight and remainder (state), or joins them. A plan that does not train, or
+ * trains without masters, has no remainder. */
 static int move_split(struct ot_engine *en, int slab, int64_t first, int64_t n, float *values, bool in) {
     int rc = 0;
     uint16_t *high = calloc((size_t)n, sizeof *high);
@@ -189,7 +202,7 @@ static int move_split(struct ot_engine *en, int slab, int64_t first, int64_t n, 
     for (int64_t i = 0; in && i < n; i++)
         ot_split_f32(values[i], &high[i], &low[i]);
     OT_TRY_GOTO(move_weights(en, slab, first, n, high, in), rc, out);
-    if (en->plan.train)
+    if (en->plan.train && en->chain.masters == OT_MASTERS_F32)
         OT_TRY_GOTO(move_state(en, OT_PART_REST, slab, first, n, low, in), rc, out);
     for (int64_t i = 0; !in && i < n; i++)
         values[i] = ot_join_f32(high[i], low[i]);
@@ -291,8 +304,8 @@ int ot_engine_put(struct ot_engine *en, const struct ot_part *part, const void *
         OT_TRY(move_moments(en, part->slab, held.first, held.n, &moments, true));
     else if (state)
         OT_TRY(put_converted(en, part, held, &moments));
-    if (state && arrays[OT_PART_REST])
-        OT_TRY(move_state(en, OT_PART_REST, part->slab, held.first, held.n, arrays[OT_PART_REST], true));
+    if (state)
+        OT_TRY(put_rest(en, part, held, arrays[OT_PART_REST]));
     return part->has_weights ? move_weights(en, part->slab, held.first, held.n, arrays[OT_PART_WEIGHTS], true)
                              : 0;
 }

@@ -207,7 +207,9 @@ static int refer(struct ot_snapshot *sn, struct ot_tile_place place, bool state,
     const struct ot_snapshot_source *source = &sn->source;
     const struct ot_snapshot_sink *sink = &sn->config.sink;
     struct ot_tile_span span = ot_slab_span(source->chain, source->plan, place.slab, place.tile, 1);
-    struct ot_part part = {place.slab, span.first, span.n, state, !state, source->chain->state};
+    struct ot_part part = ot_part_of(source->chain, state, !state, span.n);
+    part.slab = place.slab;
+    part.first = span.first;
     int n = ot_store_find_spans(source->store, pin, sn->spans, ot_store_max_spans(source->store));
     return sink->refer(sink->context, &part, sn->spans, n);
 }

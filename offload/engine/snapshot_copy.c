@@ -33,23 +33,21 @@ static void copy_state(struct ot_snapshot *snapshot, const struct tile_source *t
                        const struct ot_part *part, enum ot_part_array array, char *to) {
     const struct ot_snapshot_source *source = &snapshot->source;
     const struct ot_slab_buffers *b = &source->layout->slabs[part->slab];
-    enum ot_dtype dtype = source->chain->dtype;
-    enum ot_state_format format = source->chain->state;
     struct ot_tile_span home = ot_slab_part(source->chain, source->plan, part->slab, OT_TILE_GPU);
     struct source from;
     if (tile->state) {
-        struct ot_part_place place = ot_state_find(dtype, format, array, tile->span.n);
+        struct ot_part_place place = ot_state_find(source->chain, array, tile->span.n);
         size_t at = place.offset + ot_part_run(place, part->first - tile->span.first);
         from = (struct source){tile->state + at, false};
     } else {
         bool on_gpu = home.n > 0 && part->first < home.first + home.n;
         if (!on_gpu)
             home = ot_slab_state_off_gpu(source->chain, source->plan, part->slab);
-        struct ot_part_place place = ot_state_find(dtype, format, array, home.n);
+        struct ot_part_place place = ot_state_find(source->chain, array, home.n);
         from = in_buffer(source, on_gpu ? b->state_gpu : b->state_host,
                          place.offset + ot_part_run(place, part->first - home.first));
     }
-    copy(snapshot, to, from, ot_part_run(ot_part_find(dtype, part, array), part->n));
+    copy(snapshot, to, from, ot_part_run(ot_part_find(source->chain->dtype, part, array), part->n));
 }
 
 static void copy_weights(struct ot_snapshot *snapshot, const struct tile_source *tile,
@@ -110,10 +108,9 @@ static int read_extents(struct ot_snapshot *snapshot, struct ot_tile_place place
 
 int ot_snapshot_copy_tile(struct ot_snapshot *snapshot, struct ot_tile_place place, int64_t *copied) {
     const struct ot_snapshot_source *source = &snapshot->source;
-    struct ot_part part = {.slab = place.slab,
-                           .state = source->chain->state,
-                           .has_state = !ot_snapshot_refers_state(snapshot, place),
-                           .has_weights = !ot_snapshot_refers_weights(snapshot, place)};
+    struct ot_part part = ot_part_of(source->chain, !ot_snapshot_refers_state(snapshot, place),
+                                     !ot_snapshot_refers_weights(snapshot, place), 0);
+    part.slab = place.slab;
     struct tile_source tile = {.span = ot_slab_span(source->chain, source->plan, place.slab, place.tile, 1)};
     if (!part.has_state && !part.has_weights)
         return 0;

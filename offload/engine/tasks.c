@@ -283,11 +283,12 @@ static struct ot_adamw span_update(const struct ot_engine *en, const struct ot_t
     enum ot_dtype dtype = en->chain.dtype;
     void *arrays[OT_PART_STATE_ARRAYS];
     for (enum ot_part_array array = OT_PART_M; array < OT_PART_STATE_ARRAYS; array++) {
-        struct ot_part_place place = ot_state_find(dtype, en->chain.state, array, at.n);
+        struct ot_part_place place = ot_state_find(&en->chain, array, at.n);
         arrays[array] = place.width ? at.memory + place.offset + ot_part_run(place, at.first) : NULL;
     }
     return (struct ot_adamw){.dtype = dtype,
                              .state = en->chain.state,
+                             .masters = en->chain.masters,
                              .first = task->span.first,
                              .n = task->span.n,
                              .step = step,
@@ -333,8 +334,7 @@ static void update_gpu(struct ot_engine *en, const struct ot_task *task, struct 
 
 /* The gradients in a state slot, for a tile whose gradients waited off the device. */
 static char *slot_grads(const struct ot_engine *en, int slot) {
-    return (char *)ot_engine_at(en, slot) +
-           ot_state_bytes(en->chain.dtype, en->chain.state, en->layout.slot_params);
+    return (char *)ot_engine_at(en, slot) + ot_state_bytes(&en->chain, en->layout.slot_params);
 }
 
 /* The weights in a state slot, for a tile of a slab with one copy. */
@@ -360,11 +360,10 @@ static void copy_state(struct ot_engine *en, const struct ot_task *task, struct 
     struct state_place host = state_off_gpu(en, task);
     int64_t n = task->span.n, room = en->layout.slot_params;
     char *device = ot_engine_at(en, slot);
-    enum ot_dtype dtype = en->chain.dtype;
     for (enum ot_part_array array = OT_PART_M; array < OT_PART_STATE_ARRAYS; array++) {
-        struct ot_part_place place = ot_state_find(dtype, en->chain.state, array, host.n);
+        struct ot_part_place place = ot_state_find(&en->chain, array, host.n);
         char *h = host.memory + place.offset + ot_part_run(place, host.first);
-        char *d = device + ot_state_find(dtype, en->chain.state, array, room).offset;
+        char *d = device + ot_state_find(&en->chain, array, room).offset;
         if (place.width > 0)
             ot_lane_copy(lane, kind, kind == OT_COPY_H2D ? d : h, kind == OT_COPY_H2D ? h : d,
                          ot_part_run(place, n));
@@ -395,15 +394,14 @@ static void state_out(struct ot_engine *en, const struct ot_task *task, struct o
 /* The pool's work on one tile. */
 struct tile_work {
     const struct ot_slab_spec *slab;
+    struct ot_part tile; /* state and weights, as in a frame */
     struct ot_adamw whole;
     enum ot_tile_work kind;
     char *frame; /* NULL for OT_TILE_UPDATE */
 };
 
-/* Copies a chunk of the tile to the frame or back. A frame is a part (part.h) with state and weights. */
+/* Copies a chunk of the tile to the frame or back. */
 static void move_frame(const struct tile_work *work, const struct ot_adamw *chunk, int64_t begin) {
-    const struct ot_part tile = {
-        .n = work->whole.n, .has_state = true, .has_weights = true, .state = chunk->state};
     void *const arrays[OT_PART_ARRAYS] = {
         [OT_PART_M] = chunk->m,
         [OT_PART_V] = chunk->v,
@@ -412,7 +410,7 @@ static void move_frame(const struct tile_work *work, const struct ot_adamw *chun
         [OT_PART_WEIGHTS] = chunk->weight,
     };
     for (enum ot_part_array array = OT_PART_M; array < OT_PART_ARRAYS; array++) {
-        struct ot_part_place place = ot_part_find(chunk->dtype, &tile, array);
+        struct ot_part_place place = ot_part_find(chunk->dtype, &work->tile, array);
         char *kept = work->frame + place.offset + ot_part_run(place, begin);
         bool undo = work->kind == OT_TILE_UNDO;
         if (place.width > 0)
@@ -444,6 +442,7 @@ static char *frame_of(struct ot_engine *en, const struct ot_task *task) {
 void ot_engine_work_on_tile(struct ot_engine *en, const struct ot_task *task, enum ot_tile_work kind,
                             const struct ot_adamw_step *step) {
     struct tile_work work = {.slab = &en->chain.slabs[task->slab],
+                             .tile = ot_part_of(&en->chain, true, true, task->span.n),
                              .whole = span_update(en, task, step, state_off_gpu(en, task),
                                                   weights_off_gpu(en, task), grads_off_gpu(en, task)),
                              .kind = kind,

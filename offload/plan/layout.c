@@ -149,7 +149,7 @@ static size_t weight_bytes(const struct ot_chain *chain, int64_t n_params) {
 }
 
 static size_t state_bytes(const struct ot_chain *chain, int64_t n_params) {
-    return ot_state_bytes(chain->dtype, chain->state, n_params);
+    return ot_state_bytes(chain, n_params);
 }
 
 /* Rounded up to whole blocks of the store: the last tile of a share may have any size. */

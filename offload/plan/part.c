@@ -4,19 +4,22 @@
 
 /* Bytes of the part of a master value that the weight lacks: bf16: a remainder; fp16: the whole master; fp32:
  * nothing. */
-static size_t rest_width(enum ot_dtype dtype) {
-    return dtype == OT_F32 ? 0 : dtype == OT_BF16 ? sizeof(int16_t) : sizeof(float);
+static size_t rest_width(enum ot_dtype dtype, enum ot_masters masters) {
+    if (dtype == OT_F32 || masters == OT_MASTERS_NONE)
+        return 0;
+    return dtype == OT_BF16 ? sizeof(int16_t) : sizeof(float);
 }
 
 /* Bytes of one value. 0: there is no such array. */
-static size_t width_of(enum ot_dtype dtype, enum ot_state_format format, enum ot_part_array array) {
+static size_t width_of(enum ot_dtype dtype, enum ot_state_format format, enum ot_masters masters,
+                       enum ot_part_array array) {
     static const size_t moments[OT_STATE_FORMATS] = {sizeof(float), sizeof(uint16_t), sizeof(uint8_t)};
     switch (array) {
     case OT_PART_M:
     case OT_PART_V:
         return moments[format];
     case OT_PART_REST:
-        return rest_width(dtype);
+        return rest_width(dtype, masters);
     case OT_PART_SCALES:
         return format == OT_STATE_8BIT ? sizeof(struct ot_state_scale) : 0;
     case OT_PART_WEIGHTS:
@@ -25,6 +28,11 @@ static size_t width_of(enum ot_dtype dtype, enum ot_state_format format, enum ot
         break;
     }
     return 0;
+}
+
+struct ot_part ot_part_of(const struct ot_chain *chain, bool state, bool weights, int64_t n) {
+    return (struct ot_part){
+        .n = n, .has_state = state, .has_weights = weights, .state = chain->state, .masters = chain->masters};
 }
 
 size_t ot_part_run(struct ot_part_place place, int64_t n) {
@@ -36,7 +44,7 @@ struct ot_part_place ot_part_find(enum ot_dtype dtype, const struct ot_part *par
     for (enum ot_part_array i = OT_PART_M; i <= array; i++) {
         place.offset += ot_part_run(place, part->n);
         bool has = i == OT_PART_WEIGHTS ? part->has_weights : part->has_state;
-        place.width = has ? width_of(dtype, part->state, i) : 0;
+        place.width = has ? width_of(dtype, part->state, part->masters, i) : 0;
         place.per = i == OT_PART_SCALES ? OT_STATE_GROUP : 1;
     }
     return place;
@@ -55,15 +63,16 @@ size_t ot_part_slot_bytes(enum ot_dtype dtype) {
     return ot_part_padded_bytes(dtype, &most);
 }
 
-struct ot_part_place ot_state_find(enum ot_dtype dtype, enum ot_state_format format, enum ot_part_array array,
-                                   int64_t n_params) {
-    return ot_part_find(dtype, &(struct ot_part){.n = n_params, .has_state = true, .state = format}, array);
+struct ot_part_place ot_state_find(const struct ot_chain *chain, enum ot_part_array array, int64_t n_params) {
+    struct ot_part part = ot_part_of(chain, true, false, n_params);
+    return ot_part_find(chain->dtype, &part, array);
 }
 
-size_t ot_state_bytes(enum ot_dtype dtype, enum ot_state_format format, int64_t n_params) {
+size_t ot_state_bytes(const struct ot_chain *chain, int64_t n_params) {
     /* Written out, because planning asks for it millions of times. */
-    size_t scales = width_of(dtype, format, OT_PART_SCALES), groups = 0;
+    size_t scales = width_of(chain->dtype, chain->state, chain->masters, OT_PART_SCALES), groups = 0;
+    size_t moment = width_of(chain->dtype, chain->state, chain->masters, OT_PART_M);
     if (scales > 0)
         groups = (size_t)((n_params + OT_STATE_GROUP - 1) / OT_STATE_GROUP);
-    return (size_t)n_params * (2 * width_of(dtype, format, OT_PART_M) + rest_width(dtype)) + groups * scales;
+    return (size_t)n_params * (2 * moment + rest_width(chain->dtype, chain->masters)) + groups * scales;
 }

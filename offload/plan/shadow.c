@@ -27,7 +27,7 @@ int64_t ot_plan_shadow_tiles(const struct ot_plan *plan) {
 }
 
 size_t ot_plan_frame_bytes(const struct ot_chain *chain, const struct ot_plan *plan) {
-    struct ot_part most = {.has_state = true, .has_weights = true, .state = chain->state};
+    struct ot_part most = ot_part_of(chain, true, true, 0);
     for (int s = 0; s < plan->n_slabs; s++) {
         int64_t held = ot_slab_shadow_tiles(plan, s) > 0 ? ot_slab_holding(chain, plan, s).n : 0;
         held = held < plan->tile_params ? held : plan->tile_params;

@@ -120,7 +120,7 @@ static double weight_bytes(const struct context *c, int64_t n) {
 }
 
 static double state_bytes(const struct context *c, int64_t n) {
-    return (double)ot_state_bytes(c->chain->dtype, c->chain->state, n);
+    return (double)ot_state_bytes(c->chain, n);
 }
 
 /* Bytes that AdamW reads and writes (adamw.h). State: read and written. Gradient: read. Weights: written;

@@ -103,9 +103,9 @@ static double balanced_stream(const struct search *s) {
     enum { PARAMS = 1 << 20 };
     const struct ot_chain *chain = s->given->chain;
     const struct ot_rates *r = &s->costs->rates;
-    double state = (double)ot_state_bytes(chain->dtype, chain->state, PARAMS) / PARAMS;
+    double state = (double)ot_state_bytes(chain, PARAMS) / PARAMS;
     double stream = r->both_bytes / (2 * (state + (double)ot_dtype_bytes(chain->dtype)));
-    double pool = r->adamw_bytes[chain->state] / ot_adamw_bytes(chain->dtype, chain->state);
+    double pool = r->adamw_bytes[chain->state] / ot_adamw_bytes(chain->dtype, chain->state, chain->masters);
     return stream + pool > 0 ? stream / (stream + pool) : 0.5;
 }
 

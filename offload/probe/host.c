@@ -302,7 +302,7 @@ static int probe_update(struct host *h, int number, const char *kernel, const st
     struct ot_probe_row row = {.group = OT_PROBE_OPTIMIZER,
                                .use = is_training ? OT_PROBE_ADAMW + op->state : OT_PROBE_NO_USE,
                                .name = name,
-                               .work = ot_adamw_bytes(op->dtype, op->state) * (double)op->n,
+                               .work = ot_adamw_bytes(op->dtype, op->state, op->masters) * (double)op->n,
                                .peak = h->triads[number]};
     const ot_pool_fn fn = run_update;
     struct ot_repeats times;

@@ -405,7 +405,7 @@ static int probe_optimizer(struct ot_probe *p) {
      * change the work. */
     ot_lane_fill(p->compute, p->buffers[3], 0, p->config->buffer_bytes);
     return probe_kernel(p, split ? "AdamW, split master" : "AdamW, fp32", run_adamw, &op,
-                        ot_adamw_bytes(op.dtype, op.state) * (double)op.n);
+                        ot_adamw_bytes(op.dtype, op.state, op.masters) * (double)op.n);
 }
 
 int ot_probe_ops(struct ot_probe *p) {

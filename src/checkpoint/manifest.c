@@ -19,7 +19,7 @@ enum {
     SPAN_BYTES = 4 + 8 + 4 + 4,
     CRC_BYTES = 4
 };
-enum { HAS_STATE = 1, HAS_WEIGHTS = 2, STATE_FORMAT_SHIFT = 2 };
+enum { HAS_STATE = 1, HAS_WEIGHTS = 2, STATE_FORMAT_SHIFT = 2, STATE_FORMATS = 3, NO_MASTERS = 16 };
 enum { MAX_NAME_BYTES = 64 };
 
 /* Most parameters of a slab, and most bytes of a file. Sums, and products with the bytes of a parameter, stay
@@ -50,6 +50,22 @@ static size_t encoded_bytes(const struct ot_manifest *manifest) {
     for (int i = 0; i < manifest->n_files; i++)
         bytes += FILE_BYTES + strlen(manifest->files[i].name);
     return bytes;
+}
+
+static unsigned flags_of(const struct ot_part *part) {
+    unsigned state = HAS_STATE | (unsigned)part->state << STATE_FORMAT_SHIFT |
+                     (part->masters == OT_MASTERS_NONE ? NO_MASTERS : 0);
+    return (part->has_state ? state : 0) | (part->has_weights ? HAS_WEIGHTS : 0);
+}
+
+/* The inverse of flags_of. Ignores bits that flags_of does not set. */
+static struct ot_part part_with(unsigned flags) {
+    return (struct ot_part){
+        .has_state = flags & HAS_STATE,
+        .has_weights = flags & HAS_WEIGHTS,
+        .state = (enum ot_state_format)(flags >> STATE_FORMAT_SHIFT & STATE_FORMATS),
+        .masters = flags & NO_MASTERS ? OT_MASTERS_NONE : OT_MASTERS_F32,
+    };
 }
 
 static unsigned char *put_head(unsigned char *at, const struct ot_manifest *manifest) {
@@ -88,9 +104,7 @@ int ot_manifest_encode(const struct ot_manifest *manifest, unsigned char **bytes
         at = put(at, 4, (uint32_t)part->part.slab);
         at = put(at, 8, (uint64_t)part->part.first);
         at = put(at, 8, (uint64_t)part->part.n);
-        at = put(at, 1,
-                 (part->part.has_state ? HAS_STATE | (unsigned)part->part.state << STATE_FORMAT_SHIFT : 0) |
-                     (part->part.has_weights ? HAS_WEIGHTS : 0));
+        at = put(at, 1, flags_of(&part->part));
         at = put(at, 4, (uint32_t)part->n_spans);
     }
     for (int64_t i = 0; i < manifest->n_spans; i++) {
@@ -251,26 +265,20 @@ static int take_parts(struct decoder *d) {
         if (n == 0 || first > params || n > params - first)
             return FAIL_AT(d, at + 4, "part %lld is empty or not within slab %u", (long long)i,
                            (unsigned)slab);
-        uint64_t format = flags >> STATE_FORMAT_SHIFT;
-        if ((flags & (HAS_STATE | HAS_WEIGHTS)) == 0 || format >= OT_STATE_FORMATS ||
-            (format && !(flags & HAS_STATE)))
+        struct ot_part part = part_with((unsigned)flags);
+        if ((flags & (HAS_STATE | HAS_WEIGHTS)) == 0 || part.state >= OT_STATE_FORMATS ||
+            flags_of(&part) != flags || (part.masters == OT_MASTERS_NONE && m->dtype != OT_BF16))
             return FAIL_AT(d, at + 20, "part %lld has unknown flags %u", (long long)i, (unsigned)flags);
-        if (format && (first % OT_STATE_GROUP || n % OT_STATE_GROUP))
+        if (part.state && (first % OT_STATE_GROUP || n % OT_STATE_GROUP))
             return FAIL_AT(d, at + 4, "part %lld has a compact state, but is not of whole groups of %d",
                            (long long)i, OT_STATE_GROUP);
         if (spans > (uint64_t)(m->n_spans - n_spans))
             return FAIL_AT(d, at + 21, "part %lld has %u spans, but only %lld are left", (long long)i,
                            (unsigned)spans, (long long)(m->n_spans - n_spans));
-        m->parts[i] = (struct ot_manifest_part){
-            .part = {.slab = (int)slab,
-                     .first = (int64_t)first,
-                     .n = (int64_t)n,
-                     .has_state = flags & HAS_STATE,
-                     .has_weights = flags & HAS_WEIGHTS,
-                     .state = (enum ot_state_format)format},
-            .first_span = n_spans,
-            .n_spans = (int)spans,
-        };
+        part.slab = (int)slab;
+        part.first = (int64_t)first;
+        part.n = (int64_t)n;
+        m->parts[i] = (struct ot_manifest_part){.part = part, .first_span = n_spans, .n_spans = (int)spans};
         n_spans += (int64_t)spans;
     }
     if (n_spans != m->n_spans)
@@ -301,21 +309,24 @@ static int take_spans(struct decoder *d) {
 
 /* ---- decoding: consistency ---- */
 
-enum ot_state_format ot_manifest_state(const struct ot_manifest *m) {
+struct ot_part ot_manifest_state(const struct ot_manifest *m) {
     for (int64_t i = 0; i < m->n_parts; i++)
         if (m->parts[i].part.has_state)
-            return m->parts[i].part.state;
-    return OT_STATE_F32;
+            return m->parts[i].part;
+    return (struct ot_part){0};
 }
 
 static int check_lengths(const struct ot_manifest *m, const char *where) {
-    enum ot_state_format format = ot_manifest_state(m);
+    struct ot_part state = ot_manifest_state(m);
     for (int64_t i = 0; i < m->n_parts; i++) {
         const struct ot_manifest_part *part = &m->parts[i];
-        if (part->part.has_state && part->part.state != format)
+        if (part->part.has_state && part->part.state != state.state)
             return ot_fail(OT_E_INPUT, "%s: part %lld has a state in %s, but others have it in %s", where,
                            (long long)i, ot_state_format_name(part->part.state),
-                           ot_state_format_name(format));
+                           ot_state_format_name(state.state));
+        if (part->part.has_state && part->part.masters != state.masters)
+            return ot_fail(OT_E_INPUT, "%s: some parts have fp32 masters, and others have none (part %lld)",
+                           where, (long long)i);
         int64_t want = (int64_t)ot_part_padded_bytes(m->dtype, &part->part), have = 0;
         for (int64_t s = 0; s < part->n_spans; s++)
             have += m->spans[part->first_span + s].bytes;

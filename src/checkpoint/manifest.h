@@ -14,13 +14,13 @@
  * files, parts, spans; u64 bytes and u32 CRC-32 of checkpoint.json; then for each slab u64 parameters; for
  * each file u16 length of its name, the name, u64 its size (for .store files: the least size it must have);
  * for each part u32 slab, u64 first, u64 n, u8 flags (1: state, 2: weights; with state 4 times the enum
- * ot_state_format of its moments), u32 number of spans (0: all zeros); for each span u32 file, u64 offset,
+ * ot_state_format of its moments, and 16 if the weights have no masters), u32 number of spans (0: all zeros); for each span u32 file, u64 offset,
  * u32 bytes, u32 CRC-32; last u32 CRC-32 of all bytes before it. The spans are in the order of the parts.
  *
  * The decoder trusts nothing. It checks every count against the bytes of the file before it allocates memory.
  * A manifest that it accepts is consistent: file names are plain and differ; spans are aligned to 4 KiB, lie
  * within their files and do not overlap; the spans of a part add up to the part's padded size; all states
- * have one format, and compact ones are of whole groups; the parts cover every parameter's state exactly once
+ * have one format, and all or none have masters; compact ones are of whole groups; the parts cover every parameter's state exactly once
  * and every parameter's weights exactly once.
  */
 #ifndef OT_CHECKPOINT_MANIFEST_H
@@ -56,8 +56,8 @@ struct ot_manifest {
 };
 
 void ot_manifest_free(struct ot_manifest *manifest);
-/* The format of the moments. */
-enum ot_state_format ot_manifest_state(const struct ot_manifest *manifest);
+/* A part with state. All have its format and its masters. Zeros: there is none. */
+struct ot_part ot_manifest_state(const struct ot_manifest *manifest);
 /* The caller frees the bytes. Errors: OT_E_BUDGET (no memory, or more than OT_MANIFEST_MAX_BYTES). */
 int ot_manifest_encode(const struct ot_manifest *manifest, unsigned char **bytes, size_t *n);
 /* where: the path of the file, for error messages. Errors: OT_E_INPUT (the message names the fault and the

@@ -168,7 +168,7 @@ static int64_t get_run(struct ot_checkpoint_master *master, int slab, int64_t fi
         return get_values(master, OT_PART_WEIGHTS, slab, first, n, values);
     if (dtype == OT_F16)
         return get_values(master, OT_PART_REST, slab, first, n, values);
-    int16_t lo[CHUNK_PARAMS];
+    int16_t lo[CHUNK_PARAMS] = {0}; /* stays 0 if there are no masters */
     uint16_t hi[CHUNK_PARAMS];
     n = get_values(master, OT_PART_REST, slab, first, n < CHUNK_PARAMS ? n : CHUNK_PARAMS, lo);
     if (n > 0)

@@ -45,8 +45,7 @@ struct ot_checkpoint_writer {
 int64_t ot_checkpoint_state_bytes(const struct ot_chain *chain) {
     int64_t bytes = 0;
     for (int s = 0; s < chain->n_slabs; s++) {
-        struct ot_part part = {.n = chain->slabs[s].n_params, .has_state = true, .has_weights = true};
-        part.state = chain->state;
+        struct ot_part part = ot_part_of(chain, true, true, chain->slabs[s].n_params);
         bytes += (int64_t)ot_part_padded_bytes(chain->dtype, &part);
     }
     return bytes;

@@ -207,8 +207,9 @@ struct ot_options {
     struct ot_step_tokens tokens_per_step;
 
     double lr, weight_decay, beta1, beta2, eps, clip;
-    int schedule; /* enum ot_schedule_kind */
-    int state;    /* enum ot_state_format */
+    int schedule;       /* enum ot_schedule_kind */
+    int state;          /* enum ot_state_format */
+    int master_weights; /* enum ot_masters */
     struct ot_warmup warmup;
 
     struct ot_device_choice device;

@@ -326,6 +326,18 @@ static const struct ot_option table[] = {
              "8bit need less memory and move fewer bytes, but round the means stochastically, so results "
              "differ a little. The fp32 master weights stay exact. Where the means live is --home state=.",
      .elsewhere = "optim-bits adam8bit adamw-8bit adamw8bit optimizer-bits optimizer-state"},
+    {.name = "master-weights",
+     .type = OT_OPTION_CHOICE,
+     .choices = "fp32|none",
+     .fallback = "fp32",
+     .commands = TRAIN | PLAN,
+     .on_resume = OT_RESUME_CONVERT,
+     .section = OT_SECTION_OPTIMIZER,
+     .field = FIELD(master_weights),
+     .help = "fp32: exact. none: bf16 weights without fp32 masters, rounded stochastically in each update. "
+             "This takes 2 bytes a parameter less, and training is less exact. Needs --dtype bf16. It is for "
+             "comparison with programs that train so.",
+     .elsewhere = "masters use-master-weights keep-master-weights master-params stochastic-rounding"},
     {.name = "eps",
      .type = OT_OPTION_REAL,
      .argument = "X",

@@ -132,7 +132,7 @@ int ot_plan_case_open(const struct ot_options *options, const char *model, const
     OT_TRY(ot_plan_machine_open(&c->settings, &c->machine));
     OT_TRY(shape_run(c));
     OT_TRY(ot_model_open(&c->config, c->machine.dtype, c->seq_len, &c->model));
-    ot_model_set_state(c->model, (enum ot_state_format)c->options->state);
+    OT_TRY(ot_plan_request_state(c->options, c->model));
     make_request(c);
     OT_TRY(ot_shard_check(&c->request.shard));
     OT_TRY(check_sharing(c));

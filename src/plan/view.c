@@ -147,6 +147,8 @@ static void print_plan(const struct ot_plan_case *c, FILE *out) {
     fprintf(out, "        updates %s\n", ot_report_engines(plan, text));
     if (c->options->state != OT_STATE_F32)
         fprintf(out, "        state   %s\n", ot_report_state((enum ot_state_format)c->options->state, text));
+    if (c->options->master_weights == OT_MASTERS_NONE)
+        fprintf(out, "        masters %s\n", ot_report_no_masters);
     fprintf(out, "        %s · %d weight slots%s\n", ot_report_kept(plan, (int)c->config.n_layers, text),
             plan->weight_slots[OT_SLOT_LAYER], ot_report_rounds(plan, rounds));
     int n = ot_report_table(&ledger, c->machine.budget_bytes, c->options->explain, lines);

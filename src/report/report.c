@@ -185,6 +185,8 @@ static void print_shape(const struct ot_report *r) {
     ot_log(OT_LOG_INFO, "        updates %s", ot_report_engines(plan, line));
     if (o->state != OT_STATE_F32)
         ot_log(OT_LOG_INFO, "        state   %s", ot_report_state((enum ot_state_format)o->state, line));
+    if (o->master_weights == OT_MASTERS_NONE)
+        ot_log(OT_LOG_INFO, "        masters %s", ot_report_no_masters);
 }
 
 static void add_entry(struct ot_ledger *ledger, enum ot_tier tier, const char *name, size_t bytes) {

@@ -178,6 +178,9 @@ const char *ot_report_state(enum ot_state_format format, char line[OT_TABLE_LINE
     return line;
 }
 
+const char ot_report_no_masters[] =
+    "none: each update rounds the bf16 weights stochastically; training is less exact than with fp32 masters";
+
 const char *ot_report_engines(const struct ot_plan *plan, char line[OT_TABLE_LINE_BYTES]) {
     int64_t all = 0;
     int used = 0;

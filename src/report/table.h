@@ -41,5 +41,7 @@ const char *ot_report_rounds(const struct ot_plan *plan, char text[OT_TEXT_BYTES
 void ot_report_put_kept(const struct ot_plan *plan, struct ot_json_writer *w);
 /* What a compact state takes and gives up, for a person. format: not OT_STATE_F32. */
 const char *ot_report_state(enum ot_state_format format, char line[OT_TABLE_LINE_BYTES]);
+/* What OT_MASTERS_NONE gives up, for a person. */
+extern const char ot_report_no_masters[];
 
 #endif

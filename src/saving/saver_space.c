@@ -45,9 +45,9 @@ void ot_saver_own_bytes(const struct ot_session *s, int64_t *copied, int64_t *re
     for (int i = 0; i < chain->n_slabs; i++) {
         int64_t held = ot_slab_holding(chain, &s->plan, i).n;
         struct ot_tile_span off = ot_slab_state_off_gpu(chain, &s->plan, i);
-        struct ot_part state = {.n = off.n, .has_state = true, .state = chain->state};
-        struct ot_part weights = {.n = held, .has_weights = true};
-        struct ot_part all = {.n = held, .has_state = true, .has_weights = true, .state = chain->state};
+        struct ot_part state = ot_part_of(chain, true, false, off.n);
+        struct ot_part weights = ot_part_of(chain, false, true, held);
+        struct ot_part all = ot_part_of(chain, true, true, held);
         *copied += (int64_t)ot_part_padded_bytes(chain->dtype, &all);
         if (s->plan.kept_contents > 0 && s->plan.slabs[i].state == OT_HOME_NVME)
             *referred += (int64_t)ot_part_bytes(chain->dtype, &state);

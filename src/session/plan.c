@@ -89,7 +89,7 @@ static int open_model(struct ot_session *s, const struct ot_session_need *need) 
     if (s->model)
         return 0;
     OT_TRY(ot_model_open(&s->config, s->dtype, need->max_position, &s->model));
-    ot_model_set_state(s->model, (enum ot_state_format)s->options->state);
+    OT_TRY(ot_plan_request_state(s->options, s->model));
     if (s->options->init == OT_CHOICE_INIT_FILES)
         OT_TRY(ot_model_dir_check(s->dir, s->model));
     if (need->cache_tokens)

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "src/base/error.h"
+
 static int keep_of(const struct ot_options *o) {
     static const int levels[] = {[OT_CHOICE_RECOMPUTE_AUTO] = OT_KEEP_CHOSEN,
                                  [OT_CHOICE_RECOMPUTE_ALL] = OT_KEEP_NONE,
@@ -31,6 +33,18 @@ struct ot_plan_request ot_plan_request_of(const struct ot_options *o) {
     }
     memcpy(request.shares, o->optimizer_engine.share, sizeof request.shares);
     return request;
+}
+
+int ot_plan_request_state(const struct ot_options *o, struct ot_model *model) {
+    enum ot_dtype dtype = ot_model_chain(model)->dtype;
+    if (o->master_weights == OT_MASTERS_NONE && dtype != OT_BF16)
+        return ot_fail(
+            OT_E_USAGE,
+            "--master-weights none: weights are %s here, and only bf16 weights are trained without "
+            "masters; add --dtype bf16, or leave out --master-weights",
+            ot_dtype_name(dtype));
+    ot_model_set_state(model, (enum ot_state_format)o->state, (enum ot_masters)o->master_weights);
+    return 0;
 }
 
 enum ot_shard_mode ot_plan_request_mode(const struct ot_options *o) {

@@ -25,8 +25,7 @@ static int check_model(const struct ot_session *s) {
 }
 
 /* The run goes on in another format of the moments only if the user asked for it. Says what that means. */
-static int check_state(const struct ot_session *s) {
-    enum ot_state_format was = ot_manifest_state(ot_checkpoint_manifest(s->restored));
+static int check_format(const struct ot_session *s, enum ot_state_format was) {
     enum ot_state_format is = ot_model_chain(s->model)->state;
     const char *dir = ot_checkpoint_dir(s->restored);
     if (was == is)
@@ -42,6 +41,33 @@ static int check_state(const struct ot_session *s) {
         "from those of a run that keeps %s",
         dir, ot_state_format_name(was), ot_state_format_name(is), ot_state_format_name(was));
     return 0;
+}
+
+/* The same for fp32 masters that the run gives up or takes up. */
+static int check_masters(const struct ot_session *s, enum ot_masters was) {
+    enum ot_masters is = ot_model_chain(s->model)->masters;
+    const char *dir = ot_checkpoint_dir(s->restored);
+    if (was == is)
+        return 0;
+    if (s->options->exact)
+        return ot_fail(OT_E_USAGE,
+                       "%s was made with --master-weights %s, and this run uses --master-weights %s: --exact "
+                       "resumes only with the same",
+                       dir, ot_masters_name(was), ot_masters_name(is));
+    ot_log(OT_LOG_WARN,
+           "%s has %s: from now on, losses and weights differ from those of a run that keeps "
+           "--master-weights %s",
+           dir,
+           is == OT_MASTERS_NONE ? "fp32 master weights, which are dropped; the bf16 weights go on without"
+                                 : "no fp32 master weights; they begin as its bf16 weights",
+           ot_masters_name(was));
+    return 0;
+}
+
+static int check_state(const struct ot_session *s) {
+    struct ot_part was = ot_manifest_state(ot_checkpoint_manifest(s->restored));
+    OT_TRY(check_format(s, was.state));
+    return check_masters(s, was.masters);
 }
 
 static bool wants_part(void *context, const struct ot_part *part) {

@@ -226,12 +226,13 @@ int ot_verify_checkpoint(const char *dir, bool progress, struct ot_verify *out) 
     OT_TRY_GOTO(ot_checkpoint_open(dir, &c.checkpoint), rc, out);
     c.manifest = ot_checkpoint_manifest(c.checkpoint);
     const struct ot_checkpoint_record *record = ot_checkpoint_record(c.checkpoint);
-    enum ot_state_format format = ot_manifest_state(c.manifest);
+    struct ot_part state = ot_manifest_state(c.manifest);
     out->step = record->progress.step;
-    snprintf(out->what, sizeof out->what, "step %lld of %lld, %s%s%s, made %s by offload-train %s on %s",
+    snprintf(out->what, sizeof out->what, "step %lld of %lld, %s%s%s%s, made %s by offload-train %s on %s",
              (long long)record->progress.step, (long long)record->steps, ot_dtype_name(c.manifest->dtype),
-             format ? ", state in " : "", format ? ot_state_format_name(format) : "", record->made,
-             record->library, record->device);
+             state.state ? ", state in " : "", state.state ? ot_state_format_name(state.state) : "",
+             state.masters == OT_MASTERS_NONE ? ", without masters" : "", record->made, record->library,
+             record->device);
     OT_TRY_GOTO(check_model(&c), rc, out);
     OT_TRY_GOTO(add_files(&c), rc, out);
     rc = read_parts(&c);

@@ -38,7 +38,7 @@ struct ot_verify {
     char *dir;
     bool is_checkpoint;
     int64_t step;   /* step of a checkpoint that could be opened; else -1 */
-    char what[256]; /* "step 120 of 500, bf16, ..." */
+    char what[320]; /* "step 120 of 500, bf16, ..." */
     int n_slabs, n_files;
     struct ot_verify_slab *slabs;
     struct ot_verify_file *files;

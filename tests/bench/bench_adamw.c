@@ -150,7 +150,7 @@ static struct ot_adamw with_format(const struct ot_adamw *full, enum ot_state_fo
 
 static void measure_format(struct ot_pool *pool, int threads, const struct ot_adamw *args, double triad) {
     static const char *const kernels[] = {"avx512", "avx2", "scalar"};
-    double bytes = ot_adamw_bytes(args->dtype, args->state);
+    double bytes = ot_adamw_bytes(args->dtype, args->state, args->masters);
     for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++) {
         struct update update = {*args, ot_adamw_kernel(kernels[k])};
         bool slow = update.kernel == ot_adamw_kernel("scalar") && args->state != OT_STATE_F32;

@@ -148,8 +148,13 @@ static int set_random(struct bench *b) {
     for (int s = 0; s < chain->n_slabs; s++)
         for (int64_t first = 0; first < chain->slabs[s].n_params; first += OT_PART_PARAMS, number++) {
             int64_t left = chain->slabs[s].n_params - first;
-            struct ot_part part = {s,    first, left < OT_PART_PARAMS ? left : OT_PART_PARAMS,
-                                   true, true,  OT_STATE_F32};
+            struct ot_part part = {s,
+                                   first,
+                                   left < OT_PART_PARAMS ? left : OT_PART_PARAMS,
+                                   true,
+                                   true,
+                                   OT_STATE_F32,
+                                   OT_MASTERS_F32};
             size_t n = (size_t)part.n, at = ot_random_below(1, 5, number, TABLE - OT_PART_PARAMS);
             memcpy(memory, m + at, 4 * n);
             memcpy(memory + 4 * n, v + at, 4 * n);

@@ -247,7 +247,7 @@ int main(int argc, char **argv) {
         &(struct ot_device_config){.kind = "cpu", .memory_bytes = (size_t)8 << 30, .threads = 1}, &device));
     open_engine(&m, device, &store, threads, &engine);
     set_random(engine, &m.chain);
-    size_t tile = ot_state_bytes(OT_BF16, OT_STATE_F32, TILE_PARAMS);
+    size_t tile = ot_state_bytes(&(struct ot_chain){.dtype = OT_BF16}, TILE_PARAMS);
     int tiles = (int)(BLOCKS * (m.group.n / TILE_PARAMS));
     char *memory = aligned_alloc(OT_STORE_ALIGN, 2 * IN_FLIGHT * tile);
     if (!memory)

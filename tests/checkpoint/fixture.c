@@ -58,7 +58,8 @@ void fixture_fill(enum ot_dtype dtype, uint64_t seed, const struct ot_part *part
 static int refer_slab(const struct saving *saving, const struct ot_snapshot_sink *sink, int slab) {
     struct ot_store_span spans[64];
     for (int i = 0; i < 2; i++) {
-        struct ot_part part = {slab, 0, saving->chain->slabs[slab].n_params, i == 0, i == 1, OT_STATE_F32};
+        struct ot_part part = {
+            slab, 0, saving->chain->slabs[slab].n_params, i == 0, i == 1, OT_STATE_F32, OT_MASTERS_F32};
         int n = ot_store_find_spans(saving->store, saving->pins[i], spans, 64);
         assert_in_range(n, 0, 64);
         OT_TRY(sink->refer(sink->context, &part, spans, n));
@@ -79,7 +80,7 @@ static int put_all(const struct saving *saving, const struct ot_snapshot_sink *s
             int64_t left = chain->slabs[slab].n_params - first;
             void *memory;
             n = left < OT_PART_PARAMS ? left : OT_PART_PARAMS;
-            struct ot_part part = {slab, first, n, true, true, OT_STATE_F32};
+            struct ot_part part = {slab, first, n, true, true, OT_STATE_F32, OT_MASTERS_F32};
             OT_TRY(sink->room(sink->context, &memory));
             fixture_fill(chain->dtype, saving->seed, &part, memory);
             OT_TRY(sink->put(sink->context, &part, memory));
@@ -94,7 +95,8 @@ static void soil(const struct ot_chain *chain, char *memory, int n_slots) {
     size_t slot = ot_part_slot_bytes(chain->dtype), most = 0;
     for (int slab = 0; slab < chain->n_slabs; slab++) {
         int64_t n = chain->slabs[slab].n_params;
-        struct ot_part part = {slab, 0, n < OT_PART_PARAMS ? n : OT_PART_PARAMS, true, true, OT_STATE_F32};
+        struct ot_part part = {
+            slab, 0, n < OT_PART_PARAMS ? n : OT_PART_PARAMS, true, true, OT_STATE_F32, OT_MASTERS_F32};
         size_t bytes = ot_part_bytes(chain->dtype, &part);
         most = bytes > most ? bytes : most;
     }

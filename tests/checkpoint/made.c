@@ -90,11 +90,13 @@ static void add_slab(struct writing *w, int slab) {
     int64_t n = slab_params[slab], step = (slab == 1 ? 64 : 7) * OT_SLAB_ALIGN_PARAMS;
     bool apart = slab > 0;
     if (apart)
-        add_part(w, (struct ot_part){slab, 0, n, true, false, OT_STATE_F32}, slab == MADE_ZERO_SLAB, true);
+        add_part(w, (struct ot_part){slab, 0, n, true, false, OT_STATE_F32, OT_MASTERS_F32},
+                 slab == MADE_ZERO_SLAB, true);
     for (int64_t first = 0; first < n; first += step)
-        add_part(
-            w, (struct ot_part){slab, first, n - first < step ? n - first : step, !apart, true, OT_STATE_F32},
-            false, slab == 1);
+        add_part(w,
+                 (struct ot_part){slab, first, n - first < step ? n - first : step, !apart, true,
+                                  OT_STATE_F32, OT_MASTERS_F32},
+                 false, slab == 1);
 }
 
 static void write_record(struct made *made) {

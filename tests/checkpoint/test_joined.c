@@ -65,7 +65,7 @@ static void write_third(struct team *t, int r) {
         for (int64_t n; first < end; first += n) {
             void *memory;
             n = end - first < OT_PART_PARAMS ? end - first : OT_PART_PARAMS;
-            struct ot_part part = {slab, first, n, true, true, OT_STATE_F32};
+            struct ot_part part = {slab, first, n, true, true, OT_STATE_F32, OT_MASTERS_F32};
             check_ok(sink.room(sink.context, &memory));
             fixture_fill(OT_BF16, SEED, &part, memory);
             check_ok(sink.put(sink.context, &part, memory));

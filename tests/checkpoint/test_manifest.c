@@ -18,6 +18,7 @@ struct making {
     struct dice dice;
     struct ot_manifest *m;
     enum ot_state_format format;
+    enum ot_masters masters;
     int64_t file_end[4];
 };
 
@@ -27,8 +28,9 @@ static int64_t below(struct making *mk, int64_t bound) {
 
 static void add_part(struct making *mk, int slab, int64_t first, int64_t n, bool state, bool weights) {
     struct ot_manifest_part *part = &mk->m->parts[mk->m->n_parts++];
-    *part = (struct ot_manifest_part){
-        .part = {slab, first, n, state, weights, state ? mk->format : OT_STATE_F32}};
+    *part =
+        (struct ot_manifest_part){.part = {slab, first, n, state, weights, state ? mk->format : OT_STATE_F32,
+                                           state ? mk->masters : OT_MASTERS_F32}};
     assert_true(mk->m->n_parts <= MAX_PARTS);
 }
 
@@ -85,6 +87,7 @@ static struct ot_manifest make_manifest(uint64_t round) {
     struct making mk = {.dice = {.round = round}, .m = &m};
     m.dtype = (enum ot_dtype)below(&mk, 3);
     mk.format = (enum ot_state_format)below(&mk, OT_STATE_FORMATS);
+    mk.masters = m.dtype == OT_BF16 && below(&mk, 2) ? OT_MASTERS_NONE : OT_MASTERS_F32;
     m.n_slabs = (int)(1 + below(&mk, 4));
     m.n_files = (int)(1 + below(&mk, 4));
     m.record_bytes = below(&mk, OT_RECORD_MAX_BYTES);
@@ -169,8 +172,8 @@ static void test_format_is_fixed(void **state) {
         0,   0,   0,   0,   0,   0,   0,    0x10, 0,   0,    7,    0,    0,    0,
     };
     struct ot_manifest_file file = {.name = (char[]){"state.bin"}, .bytes = 0x6000};
-    struct ot_manifest_part parts[] = {{{0, 0, 2048, true, false, OT_STATE_F32}, 0, 2},
-                                       {{0, 0, 2048, false, true, OT_STATE_F32}, 2, 0}};
+    struct ot_manifest_part parts[] = {{{0, 0, 2048, true, false, OT_STATE_F32, OT_MASTERS_F32}, 0, 2},
+                                       {{0, 0, 2048, false, true, OT_STATE_F32, OT_MASTERS_F32}, 2, 0}};
     struct ot_store_span spans[] = {{0, 0, 0x4000, 0xdeadbeef}, {0, 0x5000, 0x1000, 7}};
     struct ot_manifest m = {.dtype = OT_BF16,
                             .n_slabs = 1,
@@ -283,8 +286,8 @@ struct small {
 static void make_small(struct small *s) {
     *s = (struct small){.slab_params = {4096},
                         .files = {{(char *)"state.bin", 49152}, {(char *)"nvme-0.store", 0}},
-                        .parts = {{{0, 0, 2048, true, true, OT_STATE_F32}, 0, 1},
-                                  {{0, 2048, 2048, true, true, OT_STATE_F32}, 1, 1}},
+                        .parts = {{{0, 0, 2048, true, true, OT_STATE_F32, OT_MASTERS_F32}, 0, 1},
+                                  {{0, 2048, 2048, true, true, OT_STATE_F32, OT_MASTERS_F32}, 1, 1}},
                         .spans = {{0, 0, 24576, 1}, {0, 24576, 24576, 2}}};
     s->m = (struct ot_manifest){.dtype = OT_BF16,
                                 .n_slabs = 1,
@@ -311,7 +314,8 @@ static void test_each_lie_has_its_sentence(void **state) {
             s.spans[1].bytes = 4096);
     REFUSED("parameter 2047 of slab 0 has state twice", s.parts[1].part.first = 2047);
     REFUSED("parameter 4095 of slab 0 has no weights", s.parts[1].part.n = 2047;
-            s.parts[2] = (struct ot_manifest_part){{0, 4095, 1, true, false, OT_STATE_F32}, 2, 0};
+            s.parts[2] =
+                (struct ot_manifest_part){{0, 4095, 1, true, false, OT_STATE_F32, OT_MASTERS_F32}, 2, 0};
             s.m.n_parts = 3);
     REFUSED("two spans of state.bin overlap at offset 20480", s.spans[1].offset = 20480);
     REFUSED("part 1 has 20480 bytes, should have 24576", s.spans[1].bytes = 20480);
@@ -323,6 +327,10 @@ static void test_each_lie_has_its_sentence(void **state) {
     REFUSED("byte 113: part 0 has unknown flags 0",
             s.parts[0].part.has_state = s.parts[0].part.has_weights = false);
     REFUSED("byte 113: part 0 has unknown flags 15", s.parts[0].part.state = (enum ot_state_format)3);
+    REFUSED("byte 113: part 0 has unknown flags 19", s.parts[0].part.masters = OT_MASTERS_NONE;
+            s.m.dtype = OT_F16);
+    REFUSED("some parts have fp32 masters, and others have none (part 1)",
+            s.parts[1].part.masters = OT_MASTERS_NONE);
     REFUSED("part 1 has a state in 8bit, but others have it in fp32", s.parts[1].part.state = OT_STATE_8BIT);
     REFUSED("part 1 has a compact state, but is not of whole groups of 32", s.parts[1].part.n = 2047;
             s.parts[1].part.state = OT_STATE_16BIT);

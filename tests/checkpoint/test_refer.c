@@ -32,7 +32,8 @@ static int logged_sync(void *context, int fd) {
 }
 
 static struct ot_part part_of(const struct run *run, int extent) {
-    return (struct ot_part){1, 0, run->chain.slabs[1].n_params, extent == 0, extent == 1, OT_STATE_F32};
+    return (struct ot_part){
+        1, 0, run->chain.slabs[1].n_params, extent == 0, extent == 1, OT_STATE_F32, OT_MASTERS_F32};
 }
 
 static void open_store(struct run *run) {

@@ -256,7 +256,7 @@ static void test_cast(void **state) {
 static void test_adamw(void **state) {
     (void)state;
     enum { N = 50021 };
-    struct ot_adamw_step step = {1e-3f, 0.9f, 0.999f, 1e-8f, 0.1f, 0.1f, 0.0316f, 0.5f, 0, {0, 0}};
+    struct ot_adamw_step step = {1e-3f, 0.9f, 0.999f, 1e-8f, 0.1f, 0.1f, 0.0316f, 0.5f, 0, {0, 0}, {0, 0}};
     float *values[4];
     struct ops_fixture f;
     ops_open(&f, 3, OT_F32);

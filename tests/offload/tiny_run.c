@@ -97,7 +97,7 @@ void tiny_defaults(struct tiny_run *run, int layers, bool tied, enum ot_dtype dt
 
 void tiny_open_model(const struct tiny_run *run, struct ot_model **out) {
     check_ok(ot_model_open(&run->config, run->dtype, TINY_SEQUENCE, out));
-    ot_model_set_state(*out, run->state);
+    ot_model_set_state(*out, run->state, run->masters);
 }
 
 void tiny_plan(struct tiny_run *run, enum ot_home weights, enum ot_home state, enum ot_home activations,

@@ -17,6 +17,7 @@ struct tiny_run {
     struct ot_model_config config;
     enum ot_dtype dtype;
     enum ot_state_format state;
+    enum ot_masters masters;
     int device_threads, optimizer_threads;
     uint64_t delay_seed; /* random delays in every lane of the device and the executor */
     int64_t micro_sequences;

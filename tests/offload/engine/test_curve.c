@@ -45,12 +45,12 @@ static void set_weights(struct curve_run *run, const struct ot_golden *g) {
 /* Opens a run in which everything streams: this plan has the most places for errors. Placement changes no bit
  * (test_placement). */
 static void open_run(struct curve_run *run, const struct ot_golden *g, enum ot_dtype dtype,
-                     enum ot_state_format format) {
+                     enum ot_state_format format, enum ot_masters masters) {
     struct ot_model_config config =
         tiny_golden_config(golden_i64(g, "config", NULL), golden_f64(g, "config_real", NULL));
     const double *o = golden_f64(g, "optimizer", NULL);
     check_ok(ot_model_open(&config, dtype, SEQUENCE, &run->model));
-    ot_model_set_state(run->model, format);
+    ot_model_set_state(run->model, format, masters);
     struct ot_plan_request request = {.chain = ot_model_chain(run->model),
                                       .budget_bytes = {(size_t)1 << 26, (size_t)1 << 26},
                                       .sequence_tokens = SEQUENCE,
@@ -108,13 +108,14 @@ static void fill_batch(struct step_batch *b, const struct ot_golden *g, int step
 
 /* g: has the model and the rows. rates: has the learning rate of each of the steps. */
 static void train_steps(const struct ot_golden *g, const struct ot_golden *rates, int steps,
-                        enum ot_dtype dtype, enum ot_state_format format, double *losses) {
+                        enum ot_dtype dtype, enum ot_state_format format, enum ot_masters masters,
+                        double *losses) {
     const float *lr = golden_f32(rates, "lr", NULL);
     struct curve_run run;
     struct step_batch batch;
     assert_int_equal(golden_dim(rates, "lr", 0), steps);
     assert_int_equal(golden_dim(g, "pool", 1), SEQUENCE + 1);
-    open_run(&run, g, dtype, format);
+    open_run(&run, g, dtype, format, masters);
     for (int s = 0; s < steps; s++) {
         struct ot_step_result r;
         fill_batch(&batch, g, s);
@@ -128,7 +129,7 @@ static void train_steps(const struct ot_golden *g, const struct ot_golden *rates
 }
 
 static void train_curve(const struct ot_golden *g, enum ot_dtype dtype, double losses[STEPS]) {
-    train_steps(g, g, STEPS, dtype, OT_STATE_F32, losses);
+    train_steps(g, g, STEPS, dtype, OT_STATE_F32, OT_MASTERS_F32, losses);
 }
 
 /* ---- the comparisons ---- */
@@ -236,7 +237,7 @@ static void compact_state_follows_fp32(void **state) {
     for (int format = OT_STATE_16BIT; format < OT_STATE_FORMATS; format++) {
         const char *name = ot_state_format_name((enum ot_state_format)format);
         double losses[STATE_STEPS];
-        train_steps(g, states, STATE_STEPS, OT_F32, (enum ot_state_format)format, losses);
+        train_steps(g, states, STATE_STEPS, OT_F32, (enum ot_state_format)format, OT_MASTERS_F32, losses);
         for (int first = 0; first < STATE_STEPS; first += TENTH) {
             double size = deviate(losses, base, first, TENTH).size;
             double theirs = deviate(peer, base, first, TENTH).size;

@@ -130,6 +130,7 @@ static void random_plans(void **state) {
             struct tiny_result whole;
             defaults(&run, (enum ot_dtype)dtype, ranks == 3, ranks == 4 ? 0 : 1);
             run.state = (enum ot_state_format)(ranks % OT_STATE_FORMATS);
+            run.masters = dtype == OT_BF16 && ranks != 3 ? OT_MASTERS_NONE : OT_MASTERS_F32;
             struct tiny_world w = resident(ranks);
             tiny_train_ranks(&run, &w, &whole);
             for (int i = ranks; i < count; i += 6) {
@@ -292,6 +293,7 @@ static void any_number_of_ranks(enum ot_dtype dtype, bool tied, float clip, int 
     struct tiny_result one;
     defaults(&run, dtype, tied, clip);
     run.state = dtype == OT_BF16 ? OT_STATE_8BIT : OT_STATE_F32;
+    run.masters = dtype == OT_BF16 && !tied ? OT_MASTERS_NONE : OT_MASTERS_F32;
     struct tiny_world w = resident(1);
     w.world = true;
     tiny_train_ranks(&run, &w, &one);

@@ -174,6 +174,7 @@ static void random_plans(void **state) {
         tiny_defaults(&run, 1 + variant % 3, variant & 1, variant & 2 ? OT_BF16 : OT_F32);
         run.clip = variant & 4 ? 0 : 1.0f;
         run.state = (enum ot_state_format)((variant + 1) % OT_STATE_FORMATS);
+        run.masters = variant % 4 == 3 ? OT_MASTERS_NONE : OT_MASTERS_F32;
         train_resident(&run, &resident);
         for (int i = variant; i < count; i += 8) {
             tiny_plan(&run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_NVME, 2);

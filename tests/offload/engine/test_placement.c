@@ -22,7 +22,8 @@ static void train_resident(struct tiny_run *run, struct tiny_result *result) {
 /* Every mix of homes. If tests are brief: one number of slots for each, and only the second variant of each
  * pair. Slow tests try every number of slots, others the odd and the even numbers in turns from call to
  * call. */
-static void all_homes(enum ot_dtype dtype, enum ot_state_format format, bool tied, float clip) {
+static void all_homes(enum ot_dtype dtype, enum ot_state_format format, enum ot_masters masters, bool tied,
+                      float clip) {
     static int calls;
     struct tiny_run run;
     struct tiny_result resident, other;
@@ -31,15 +32,16 @@ static void all_homes(enum ot_dtype dtype, enum ot_state_format format, bool tie
     calls++;
     tiny_defaults(&run, 3, tied, dtype);
     run.state = format;
+    run.masters = masters;
     run.clip = clip;
     train_resident(&run, &resident);
     for (int mix = 0; mix < 8; mix++)
         for (int slots = 1 + (mix + (step == 2 ? calls : 0)) % step; slots <= 4; slots += step) {
             tiny_plan(&run, homes[mix & 1], homes[mix >> 1 & 1], homes[mix >> 2], slots);
             snprintf(what, sizeof what,
-                     "%s, %s state, tied=%d clip=%g weights=%s state=%s activations=%s slots=%d",
-                     ot_dtype_name(dtype), ot_state_format_name(format), tied, (double)clip,
-                     ot_tier_name((enum ot_tier)homes[mix & 1]),
+                     "%s, %s state, %s masters, tied=%d clip=%g weights=%s state=%s activations=%s slots=%d",
+                     ot_dtype_name(dtype), ot_state_format_name(format), ot_masters_name(masters), tied,
+                     (double)clip, ot_tier_name((enum ot_tier)homes[mix & 1]),
                      ot_tier_name((enum ot_tier)homes[mix >> 1 & 1]),
                      ot_tier_name((enum ot_tier)homes[mix >> 2]), slots);
             run.optimizer_threads = 1 + slots % 3;
@@ -54,29 +56,29 @@ static void all_homes(enum ot_dtype dtype, enum ot_state_format format, bool tie
 static void homes_fp32(void **state) {
     (void)state;
     if (!tests_are_brief())
-        all_homes(OT_F32, OT_STATE_F32, true, 1.0f);
-    all_homes(OT_F32, OT_STATE_F32, false, 1.0f);
+        all_homes(OT_F32, OT_STATE_F32, OT_MASTERS_F32, true, 1.0f);
+    all_homes(OT_F32, OT_STATE_F32, OT_MASTERS_F32, false, 1.0f);
 }
 
 static void homes_bf16(void **state) {
     (void)state;
     if (!tests_are_brief())
-        all_homes(OT_BF16, OT_STATE_F32, false, 1.0f);
-    all_homes(OT_BF16, OT_STATE_F32, true, 1.0f);
+        all_homes(OT_BF16, OT_STATE_F32, OT_MASTERS_F32, false, 1.0f);
+    all_homes(OT_BF16, OT_STATE_F32, OT_MASTERS_F32, true, 1.0f);
 }
 
 static void homes_fp16(void **state) {
     (void)state;
-    all_homes(OT_F16, OT_STATE_F32, true, 1.0f);
+    all_homes(OT_F16, OT_STATE_F32, OT_MASTERS_F32, true, 1.0f);
     if (!tests_are_few())
-        all_homes(OT_F16, OT_STATE_F32, false, 1.0f);
+        all_homes(OT_F16, OT_STATE_F32, OT_MASTERS_F32, false, 1.0f);
 }
 
 static void homes_without_clipping(void **state) {
     (void)state;
     if (!tests_are_brief())
-        all_homes(OT_F32, OT_STATE_F32, true, 0);
-    all_homes(OT_BF16, OT_STATE_F32, false, 0);
+        all_homes(OT_F32, OT_STATE_F32, OT_MASTERS_F32, true, 0);
+    all_homes(OT_BF16, OT_STATE_F32, OT_MASTERS_F32, false, 0);
 }
 
 /* The same with compact moments. They are not those of fp32, so the format reaches the updates. */
@@ -92,14 +94,30 @@ static void homes_of_compact_state(void **state) {
     size_t bytes = (size_t)results[0].n_values * sizeof(float);
     for (int format = OT_STATE_16BIT; format < OT_STATE_FORMATS; format++) {
         assert_memory_not_equal(results[format].values, results[format - 1].values, bytes);
-        all_homes(OT_BF16, (enum ot_state_format)format, true, 1.0f);
+        all_homes(OT_BF16, (enum ot_state_format)format, OT_MASTERS_F32, true, 1.0f);
         if (!tests_are_brief())
-            all_homes(OT_F32, (enum ot_state_format)format, false, 0);
+            all_homes(OT_F32, (enum ot_state_format)format, OT_MASTERS_F32, false, 0);
         if (!tests_are_few())
-            all_homes(OT_F16, (enum ot_state_format)format, false, 1.0f);
+            all_homes(OT_F16, (enum ot_state_format)format, OT_MASTERS_F32, false, 1.0f);
     }
     for (int format = 0; format < OT_STATE_FORMATS; format++)
         tiny_result_free(&results[format]);
+}
+
+/* bf16 weights without masters, with each format. The results are not those with masters. */
+static void homes_without_masters(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct tiny_result with, without;
+    tiny_defaults(&run, 2, true, OT_BF16);
+    train_resident(&run, &with);
+    run.masters = OT_MASTERS_NONE;
+    train_resident(&run, &without);
+    assert_memory_not_equal(with.values, without.values, (size_t)with.n_values * sizeof(float));
+    for (int format = tests_are_few() ? OT_STATE_8BIT : OT_STATE_F32; format < OT_STATE_FORMATS; format++)
+        all_homes(OT_BF16, (enum ot_state_format)format, OT_MASTERS_NONE, true, format ? 1.0f : 0);
+    tiny_result_free(&with);
+    tiny_result_free(&without);
 }
 
 /* Rule 3: a step in rounds of one micro-batch (micro-batch-major) gives the same bits as a step of one round
@@ -159,6 +177,7 @@ static void random_plans(void **state) {
         tiny_defaults(&run, 1 + variant % 3, variant & 1, variant & 2 ? OT_BF16 : OT_F32);
         run.clip = variant & 4 ? 0 : 1.0f;
         run.state = (enum ot_state_format)(variant % OT_STATE_FORMATS);
+        run.masters = variant % 4 == 3 ? OT_MASTERS_NONE : OT_MASTERS_F32;
         train_resident(&run, &resident);
         for (int i = variant; i < count; i += 8) {
             tiny_plan(&run, OT_HOME_HOST, OT_HOME_HOST, OT_HOME_HOST, 2);
@@ -202,6 +221,7 @@ int main(void) {
         cmocka_unit_test(homes_fp16),
         cmocka_unit_test(homes_without_clipping),
         cmocka_unit_test(homes_of_compact_state),
+        cmocka_unit_test(homes_without_masters),
         cmocka_unit_test(orders),
         cmocka_unit_test(random_plans),
         cmocka_unit_test(tuning),

@@ -105,13 +105,15 @@ static void finish(struct tiny_run *run, struct tiny_engine *tiny, struct tiny_r
 
 /* ---- what becomes of shadows ---- */
 
-static void one_end(enum ot_dtype dtype, enum ot_state_format state, bool tied, bool clips) {
+static void one_end(enum ot_dtype dtype, enum ot_state_format state, enum ot_masters masters, bool tied,
+                    bool clips) {
     struct tiny_run run;
     struct tiny_engine tiny;
     struct tiny_result result = {0};
     char what[96];
     plan_shadows(&run, 2, tied, dtype, clips ? always_clips : never_clips, 1e30);
     run.state = state;
+    run.masters = masters;
     tiny_finish(&run);
     tiny_open(&run, &tiny);
     assert_int_equal(ot_plan_free_frames(&tiny.engine->chain, &run.plan) > 0, dtype == OT_F16);
@@ -124,23 +126,26 @@ static void one_end(enum ot_dtype dtype, enum ot_state_format state, bool tied, 
     assert_true(usage.committed >= kept && usage.dropped >= TINY_STEPS - kept);
     assert_true((usage.committed > 0) == (kept > 0) && (usage.dropped > 0) == (kept < TINY_STEPS));
     assert_int_equal(count_pending(tiny.engine), 0);
-    snprintf(what, sizeof what, "shadows in %s, %s state, tied=%d clips=%d", ot_dtype_name(dtype),
-             ot_state_format_name(state), tied, clips);
+    snprintf(what, sizeof what, "shadows in %s, %s state, %s masters, tied=%d clips=%d", ot_dtype_name(dtype),
+             ot_state_format_name(state), ot_masters_name(masters), tied, clips);
     finish(&run, &tiny, &result, what);
 }
 
 static void unclipped_steps_keep_shadows(void **state) {
     (void)state;
     for (int dtype = OT_F32; dtype <= OT_F16; dtype++)
-        one_end((enum ot_dtype)dtype, (enum ot_state_format)(dtype % OT_STATE_FORMATS), dtype == OT_BF16,
-                false);
+        for (int masters = OT_MASTERS_F32; masters <= (dtype == OT_BF16); masters++)
+            one_end((enum ot_dtype)dtype, (enum ot_state_format)(dtype % OT_STATE_FORMATS),
+                    (enum ot_masters)masters, dtype == OT_BF16, false);
 }
 
 static void clipped_steps_undo_shadows(void **state) {
     (void)state;
     for (int dtype = OT_F32; dtype <= OT_F16; dtype++)
         for (int format = 0; format < OT_STATE_FORMATS; format++)
-            one_end((enum ot_dtype)dtype, (enum ot_state_format)format, (dtype + format) % 2, true);
+            one_end((enum ot_dtype)dtype, (enum ot_state_format)format,
+                    dtype == OT_BF16 && format == OT_STATE_16BIT ? OT_MASTERS_NONE : OT_MASTERS_F32,
+                    (dtype + format) % 2, true);
 }
 
 /* The first step has no shadow, because no share is known. Later the norm is far below the limit. */

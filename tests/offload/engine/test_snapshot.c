@@ -268,6 +268,7 @@ static void snapshots_beside_steps(void **state) {
         tiny_defaults(&run, 1 + variant % 3, variant & 1, dtypes[variant % 3]);
         run.clip = run.dtype == OT_F16 || variant < 3 ? 1.0f : 0;
         run.state = (enum ot_state_format)((variant + variant / 3 + 1) % OT_STATE_FORMATS);
+        run.masters = variant == 1 ? OT_MASTERS_NONE : OT_MASTERS_F32;
         whole_run(&run, &whole);
         for (int i = variant; i < count; i += 6)
             split_run(&run, &whole, (uint64_t)i + 1);

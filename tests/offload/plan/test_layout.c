@@ -246,8 +246,8 @@ static void arrays_of_a_part_follow_each_other(void **state) {
         check_place(dtype, &whole, OT_PART_WEIGHTS, state_bytes, weights[i]);
         check_place(dtype, &only_weights, OT_PART_V, 0, 0);
         check_place(dtype, &only_weights, OT_PART_WEIGHTS, 0, weights[i]);
-        assert_int_equal(ot_state_bytes(dtype, OT_STATE_F32, 1000), state_bytes);
-        assert_int_equal(ot_state_find(dtype, OT_STATE_F32, OT_PART_REST, 1000).offset, 8000);
+        assert_int_equal(ot_state_bytes(&(struct ot_chain){.dtype = dtype}, 1000), state_bytes);
+        assert_int_equal(ot_state_find(&(struct ot_chain){.dtype = dtype}, OT_PART_REST, 1000).offset, 8000);
         assert_int_equal(ot_part_padded_bytes(dtype, &whole) % OT_STORE_ALIGN, 0);
     }
 }
@@ -267,7 +267,7 @@ static void compact_arrays_of_a_part_follow_each_other(void **state) {
     check_place(OT_BF16, &part, OT_PART_SCALES, 4 * 2048, 4);
     check_place(OT_BF16, &part, OT_PART_WEIGHTS, 4 * 2048 + 256, 2);
     assert_int_equal(ot_part_bytes(OT_BF16, &part), 6 * 2048 + 256);
-    assert_int_equal(ot_state_bytes(OT_F32, OT_STATE_8BIT, 64), 2 * 64 + 8);
+    assert_int_equal(ot_state_bytes(&(struct ot_chain){.state = OT_STATE_8BIT}, 64), 2 * 64 + 8);
     assert_int_equal(ot_part_run(ot_part_find(OT_BF16, &part, OT_PART_SCALES), 320), 40);
 }
 
