@@ -12,12 +12,18 @@
 #include "tests/support/check.h"
 
 enum { ROOM = 4099 + 32, EDGE = 16 /* EDGE: elements on either side of the update, which must not change */ };
+/* Place of the arrays in the slab: they go on behind parameter 2^32. */
+#define FIRST (((int64_t)1 << 32) - 1024)
 
 /* ---- parameters with their state ---- */
+
+enum kind { FULL, SPLIT, APART, BARE, N_KINDS }; /* of masters: fp32, bf16, fp16, bf16 without */
+static const enum ot_dtype dtypes[N_KINDS] = {OT_F32, OT_BF16, OT_F16, OT_BF16};
 
 /* The arrays as the op takes them: weight and grad in the dtype, low only with bf16, master only with fp16.
  * All arrays begin 16-byte aligned, so element i is aligned in all of them or in none. */
 struct params {
+    enum kind kind;
     enum ot_dtype dtype;
     _Alignas(64) char weight[ROOM * 4];
     _Alignas(64) char grad[ROOM * 4];
@@ -60,8 +66,10 @@ static void set_gradient(struct params *x, enum inputs inputs, int t) {
     }
 }
 
-static void fill(struct params *x, enum ot_dtype dtype, enum inputs inputs) {
+static void fill(struct params *x, enum kind kind, enum inputs inputs) {
+    enum ot_dtype dtype = dtypes[kind];
     memset(x, 0, sizeof *x);
+    x->kind = kind;
     x->dtype = dtype;
     for (int64_t i = 0; i < ROOM; i++) {
         float weight = input(inputs, 1, i, 0.02f);
@@ -69,7 +77,9 @@ static void fill(struct params *x, enum ot_dtype dtype, enum inputs inputs) {
         x->v[i] = fabsf(input(inputs, 3, i, 1e-3f));
         if (dtype == OT_F32)
             ((float *)(void *)x->weight)[i] = weight;
-        else if (dtype == OT_BF16)
+        else if (kind == BARE)
+            ((uint16_t *)(void *)x->weight)[i] = ot_bf16_from_f32(weight);
+        else if (kind == SPLIT)
             ot_split_f32(weight, (uint16_t *)(void *)x->weight + i, &x->low[i]);
         x->master[i] = weight;
     }
@@ -84,7 +94,8 @@ static struct ot_adamw_step step_number(int t, enum inputs inputs) {
                                   .bias1 = (float)(1 - pow(0.9, t)),
                                   .bias2_sqrt = (float)sqrt(1 - pow(0.95, t)),
                                   .grad_scale = 0.73f,
-                                  .skip = t % 10 == 9};
+                                  .skip = t % 10 == 9,
+                                  .weight_noise = {0x89abcdefu + (uint32_t)t, 0x1234567u * (uint32_t)t}};
 }
 
 /* ---- on the device ---- */
@@ -112,14 +123,16 @@ static void upload_step(struct ops_fixture *f, struct on_device *d, struct param
 }
 
 /* Elements [first, first + n) of x. */
-static struct ot_adamw args_for(struct params *x, enum ot_dtype dtype, bool decay, int64_t first, int64_t n,
+static struct ot_adamw args_for(struct params *x, enum kind kind, bool decay, int64_t first, int64_t n,
                                 const struct ot_adamw_step *step) {
     struct ot_adamw whole = {
-        .dtype = dtype, .n = ROOM, .decay = decay, .step = step, .weight = x->weight, .grad = x->grad};
+        .dtype = dtypes[kind], .n = ROOM, .decay = decay, .step = step, .weight = x->weight, .grad = x->grad};
+    whole.masters = kind == BARE ? OT_MASTERS_NONE : OT_MASTERS_F32;
+    whole.first = FIRST;
     whole.m = x->m;
     whole.v = x->v;
-    whole.low = dtype == OT_BF16 ? x->low : NULL;
-    whole.master = dtype == OT_F16 ? x->master : NULL;
+    whole.low = kind == SPLIT ? x->low : NULL;
+    whole.master = kind == APART ? x->master : NULL;
     return ot_adamw_slice(&whole, first, n);
 }
 
@@ -151,20 +164,19 @@ static void check_same(const struct params *got, const struct params *want) {
     }
 }
 
-static void check_steps(enum ot_dtype dtype, enum inputs inputs, int64_t first, int64_t n, bool decay,
-                        int steps) {
+static void check_steps(enum kind kind, enum inputs inputs, int64_t first, int64_t n, bool decay, int steps) {
     static struct params got, want;
     struct ops_fixture f;
-    cuda_open(&f, dtype);
+    cuda_open(&f, dtypes[kind]);
     struct on_device d = {ops_blank(&f, sizeof got), ops_blank(&f, sizeof *d.step)};
-    fill(&want, dtype, inputs);
+    fill(&want, kind, inputs);
     copy(&f, OT_COPY_H2D, d.x, &want, sizeof want);
     for (int t = 1; t <= steps; t++) {
         struct ot_adamw_step step = step_number(t, inputs);
         set_gradient(&want, inputs, t);
         upload_step(&f, &d, &want, &step);
-        struct ot_adamw on_cuda = args_for(d.x, dtype, decay, first, n, d.step);
-        struct ot_adamw on_cpu = args_for(&want, dtype, decay, first, n, &step);
+        struct ot_adamw on_cuda = args_for(d.x, kind, decay, first, n, d.step);
+        struct ot_adamw on_cpu = args_for(&want, kind, decay, first, n, &step);
         f.ops->adamw(f.lane, &on_cuda);
         ot_adamw_run(&on_cpu);
     }
@@ -175,37 +187,36 @@ static void check_steps(enum ot_dtype dtype, enum inputs inputs, int64_t first, 
 
 static void test_hundred_steps(void **state) {
     (void)state;
-    for (int dtype = OT_F32; dtype <= OT_F16; dtype++)
+    for (int kind = FULL; kind < N_KINDS; kind++)
         for (int inputs = 0; inputs < N_INPUTS; inputs++)
-            check_steps((enum ot_dtype)dtype, (enum inputs)inputs, EDGE, ROOM - 2 * EDGE, inputs != ANY_SIZE,
-                        100);
+            check_steps((enum kind)kind, (enum inputs)inputs, EDGE, ROOM - 2 * EDGE, inputs != ANY_SIZE, 100);
 }
 
 static void test_sizes_and_alignments(void **state) {
     (void)state;
     static const int64_t sizes[] = {0, 1, 7, 8, 9, 15, 16, 17, 31, 33, 100, 1037};
-    for (int dtype = OT_F32; dtype <= OT_F16; dtype++)
+    for (int kind = FULL; kind < N_KINDS; kind++)
         for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
-            check_steps((enum ot_dtype)dtype, s % 2 ? EDGES : ORDINARY, (int64_t)(EDGE + s % 9), sizes[s],
-                        s % 3, 2);
+            check_steps((enum kind)kind, s % 2 ? EDGES : ORDINARY, (int64_t)(EDGE + s % 9), sizes[s], s % 3,
+                        2);
 }
 
 /* No 16-byte access fits all arrays: m begins at another offset than weight. */
 static void test_arrays_out_of_step(void **state) {
     (void)state;
     enum { N = 1000 };
-    for (int dtype = OT_F32; dtype <= OT_F16; dtype++) {
+    for (int kind = FULL; kind < N_KINDS; kind++) {
         static struct params got, want;
         struct ops_fixture f;
-        cuda_open(&f, (enum ot_dtype)dtype);
+        cuda_open(&f, dtypes[kind]);
         struct on_device d = {ops_blank(&f, sizeof got), ops_blank(&f, sizeof *d.step)};
-        fill(&want, (enum ot_dtype)dtype, ORDINARY);
+        fill(&want, (enum kind)kind, ORDINARY);
         set_gradient(&want, ORDINARY, 1);
         copy(&f, OT_COPY_H2D, d.x, &want, sizeof want);
         struct ot_adamw_step step = step_number(1, ORDINARY);
         upload_step(&f, &d, &want, &step);
-        struct ot_adamw on_cuda = args_for(d.x, want.dtype, true, EDGE, N, d.step);
-        struct ot_adamw on_cpu = args_for(&want, want.dtype, true, EDGE, N, &step);
+        struct ot_adamw on_cuda = args_for(d.x, want.kind, true, EDGE, N, d.step);
+        struct ot_adamw on_cpu = args_for(&want, want.kind, true, EDGE, N, &step);
         on_cuda.m = (float *)on_cuda.m + 1;
         on_cpu.m = (float *)on_cpu.m + 1;
         f.ops->adamw(f.lane, &on_cuda);

@@ -17,6 +17,7 @@ enum { GROUP = OT_STATE_GROUP, ROOM = 140 * GROUP, STEPS = 6 };
 struct params {
     enum ot_dtype dtype;
     enum ot_state_format format;
+    enum ot_masters masters;
     _Alignas(64) char weight[ROOM * 4 + 64];
     _Alignas(64) char grad[ROOM * 4 + 64];
     _Alignas(64) int16_t low[ROOM];
@@ -43,8 +44,10 @@ static void set_gradient(struct params *x, bool wild, int t) {
     }
 }
 
-static void fill(struct params *x, enum ot_dtype dtype, enum ot_state_format format, bool wild) {
+static void fill(struct params *x, enum ot_dtype dtype, enum ot_masters masters, enum ot_state_format format,
+                 bool wild) {
     memset(x, 0, sizeof *x);
+    x->masters = masters;
     x->dtype = dtype;
     x->format = format;
     for (int64_t i = 0; i < ROOM; i++) {
@@ -53,6 +56,8 @@ static void fill(struct params *x, enum ot_dtype dtype, enum ot_state_format for
             ((float *)(void *)x->weight)[i] = weight;
         else if (dtype == OT_BF16)
             ot_split_f32(weight, (uint16_t *)(void *)x->weight + i, &x->low[i]);
+        if (masters == OT_MASTERS_NONE) /* low must not change */
+            x->low[i] = 0;
         x->master[i] = weight;
     }
 }
@@ -62,13 +67,14 @@ static struct ot_adamw args_for(struct params *x, const struct params *like, int
                                 int shift, const struct ot_adamw_step *step) {
     struct ot_adamw whole = {.dtype = like->dtype,
                              .state = like->format,
+                             .masters = like->masters,
                              .first = FIRST,
                              .n = ROOM,
                              .decay = true,
                              .step = step,
                              .weight = x->weight + shift,
                              .grad = x->grad + shift,
-                             .low = like->dtype == OT_BF16 ? x->low : NULL,
+                             .low = like->dtype == OT_BF16 && like->masters == OT_MASTERS_F32 ? x->low : NULL,
                              .master = like->dtype == OT_F16 ? x->master : NULL,
                              .m = x->m,
                              .v = x->v,
@@ -103,7 +109,8 @@ static void check_steps(struct ops_fixture *f, struct params *want, bool wild, i
                                      .bias2_sqrt = (float)sqrt(1 - pow(0.95, t)),
                                      .grad_scale = 0.73f,
                                      .skip = t == 3,
-                                     .noise = {0x89abcdefu + (uint32_t)t, 0x1234567u * (uint32_t)t}};
+                                     .noise = {0x89abcdefu + (uint32_t)t, 0x1234567u * (uint32_t)t},
+                                     .weight_noise = {0x13579bdfu * (uint32_t)t, 0x2468aceu + (uint32_t)t}};
         set_gradient(want, wild, t);
         copy(f, OT_COPY_H2D, on_device->grad, want->grad, sizeof want->grad);
         copy(f, OT_COPY_H2D, device_step, &step, sizeof step);
@@ -124,12 +131,19 @@ static void test_compact_steps_have_the_bytes_of_the_cpu(void **state) {
         int shift;
     } ranges[] = {{0, ROOM, 0}, {40, ROOM - 77, 0}, {31, 2, 0}, {64, 32, 0},
                   {13, 1, 0},   {32, 1000, 4},      {5, 0, 0}};
-    for (int dtype = OT_F32; dtype <= OT_F16; dtype++)
+    static const struct {
+        enum ot_dtype dtype;
+        enum ot_masters masters;
+    } kinds[] = {{OT_F32, OT_MASTERS_F32},
+                 {OT_BF16, OT_MASTERS_F32},
+                 {OT_F16, OT_MASTERS_F32},
+                 {OT_BF16, OT_MASTERS_NONE}};
+    for (int kind = 0; kind < 4; kind++)
         for (int format = OT_STATE_16BIT; format < OT_STATE_FORMATS; format++)
             for (size_t r = 0; r < sizeof ranges / sizeof *ranges; r++) {
                 struct ops_fixture f;
-                cuda_open(&f, (enum ot_dtype)dtype);
-                fill(&want, (enum ot_dtype)dtype, (enum ot_state_format)format, r == 1);
+                cuda_open(&f, kinds[kind].dtype);
+                fill(&want, kinds[kind].dtype, kinds[kind].masters, (enum ot_state_format)format, r == 1);
                 check_steps(&f, &want, r == 1, ranges[r].first, ranges[r].n, ranges[r].shift);
                 ops_close(&f);
             }
