@@ -67,8 +67,8 @@ static void check_apart(struct ot_state_noise one, struct ot_state_noise other, 
     assert_true(fabs(sum / WORDS) < 4 / sqrt(WORDS));
 }
 
-/* Words are even, and independent of those of other parameters, other updates and other slabs; the bits for m
- * and for v are independent of each other. */
+/* Words are even, and independent of those of other parameters, other updates and other slabs; the bits for m,
+ * for v and for the weight are independent of each other. */
 static void test_words_are_random(void **state) {
     (void)state;
     static const int64_t distances[] = {1, 2, 8, 32, 4096, 65536};
@@ -77,11 +77,13 @@ static void test_words_are_random(void **state) {
         struct ot_state_noise noise = ot_state_noise(1, ot_random_stream(OT_RANDOM_ROUNDING, update, 7));
         struct ot_state_noise next = ot_state_noise(1, ot_random_stream(OT_RANDOM_ROUNDING, update + 1, 7));
         struct ot_state_noise slab = ot_state_noise(1, ot_random_stream(OT_RANDOM_ROUNDING, update, 8));
+        struct ot_state_noise weights = ot_state_noise(1, ot_random_stream(OT_RANDOM_WEIGHTS, update, 7));
         check_apart(noise, noise, 0, 0, 22);
         for (int s = 0; s < 4; s++) {
             check_even(noise, shifts[s]);
             check_apart(noise, next, 0, shifts[s], shifts[s]);
             check_apart(noise, slab, 0, shifts[s], shifts[s]);
+            check_apart(noise, weights, 0, shifts[s], 22); /* the upper half of a word rounds a weight */
             for (size_t d = 0; d < sizeof distances / sizeof *distances; d++)
                 check_apart(noise, noise, distances[d], shifts[s], shifts[s]);
         }
@@ -281,6 +283,8 @@ static void test_format_names(void **state) {
     assert_string_equal(ot_state_format_name(OT_STATE_F32), "fp32");
     assert_string_equal(ot_state_format_name(OT_STATE_16BIT), "16bit");
     assert_string_equal(ot_state_format_name(OT_STATE_8BIT), "8bit");
+    assert_string_equal(ot_masters_name(OT_MASTERS_F32), "fp32");
+    assert_string_equal(ot_masters_name(OT_MASTERS_NONE), "none");
 }
 
 int main(void) {
