@@ -302,6 +302,9 @@ static int check_train(const struct ot_options *o) {
                        (long long)o->warmup.steps, (long long)o->steps);
     if (ot_options_given(o, "eval-every") && !o->eval_data && o->eval_fraction == 0)
         return ot_fail(OT_E_USAGE, "--eval-every has no effect with --eval-fraction 0; add --eval-data FILE");
+    if (o->master && strcmp(o->master, "none") == 0)
+        return ot_fail(OT_E_USAGE, "--master is the address of rank 0; to train bf16 weights without fp32 "
+                                   "masters, give --master-weights none");
     if (o->skip_spikes > 0 && o->clip == 0)
         return ot_fail(OT_E_USAGE,
                        "--skip-spikes needs clipping; with --clip 0, updates begin before the loss is known");

@@ -71,6 +71,8 @@ static void contradictions_and_idle_options_are_refused(void **state) {
     refuse(BASE "--no-save --resume auto", "--no-save and --resume contradict");
     refuse(BASE "--no-save --grace 30s", "--no-save and --grace contradict");
     refuse(BASE "--skip-spikes 3 --clip 0", "--skip-spikes needs clipping");
+    refuse(BASE "--master none", "give --master-weights none");
+    refuse("eval m --data d --master-weights none", "--master-weights has no effect with eval");
     refuse("eval m --data d --resume auto", "--resume has no effect with eval; it belongs to train");
 }
 
