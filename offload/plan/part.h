@@ -1,11 +1,12 @@
 /* A part: the unit of snapshots and checkpoints.
  *
  * A part is consecutive parameters of one slab. With state it has m[n] and v[n] in the part's format
- * (kernels/state_format.h) and rest[n]: the bits of the master that the weights lack (bf16: int16, nothing
- * with OT_MASTERS_NONE; fp16: the whole master in fp32; fp32: nothing). With 8-bit moments it then has their scales, one for each group. With
- * weights it then has weights[n] in the chain's dtype. Values are little-endian, without gaps. A part does
- * not depend on the plan, so an engine with any plan can take it back (ot_engine_put). A snapshot has the
- * state and the weights of every parameter exactly once, in any order.
+ * (kernels/state_format.h) and rest[n]: the bits of the master that the weights lack (bf16: int16, or nothing
+ * with OT_MASTERS_NONE; fp16: the whole master in fp32; fp32: nothing). With 8-bit moments it then has their
+ * scales, one for each group. With weights it then has weights[n] in the chain's dtype. Values are
+ * little-endian, without gaps. A part does not depend on the plan, so an engine with any plan can take it
+ * back (ot_engine_put). A snapshot has the state and the weights of every parameter exactly once, in any
+ * order.
  */
 #ifndef OT_OFFLOAD_PLAN_PART_H
 #define OT_OFFLOAD_PLAN_PART_H

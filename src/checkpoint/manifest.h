@@ -14,14 +14,15 @@
  * files, parts, spans; u64 bytes and u32 CRC-32 of checkpoint.json; then for each slab u64 parameters; for
  * each file u16 length of its name, the name, u64 its size (for .store files: the least size it must have);
  * for each part u32 slab, u64 first, u64 n, u8 flags (1: state, 2: weights; with state 4 times the enum
- * ot_state_format of its moments, and 16 if the weights have no masters), u32 number of spans (0: all zeros); for each span u32 file, u64 offset,
- * u32 bytes, u32 CRC-32; last u32 CRC-32 of all bytes before it. The spans are in the order of the parts.
+ * ot_state_format of its moments, and 16 if the weights have no masters), u32 number of spans (0: all zeros);
+ * for each span u32 file, u64 offset, u32 bytes, u32 CRC-32; last u32 CRC-32 of all bytes before it. The
+ * spans are in the order of the parts.
  *
  * The decoder trusts nothing. It checks every count against the bytes of the file before it allocates memory.
  * A manifest that it accepts is consistent: file names are plain and differ; spans are aligned to 4 KiB, lie
  * within their files and do not overlap; the spans of a part add up to the part's padded size; all states
- * have one format, and all or none have masters; compact ones are of whole groups; the parts cover every parameter's state exactly once
- * and every parameter's weights exactly once.
+ * have one format, and all or none have masters; compact states are of whole groups; the parts cover every
+ * parameter's state exactly once and every parameter's weights exactly once.
  */
 #ifndef OT_CHECKPOINT_MANIFEST_H
 #define OT_CHECKPOINT_MANIFEST_H

@@ -67,8 +67,8 @@ static void check_apart(struct ot_state_noise one, struct ot_state_noise other, 
     assert_true(fabs(sum / WORDS) < 4 / sqrt(WORDS));
 }
 
-/* Words are even, and independent of those of other parameters, other updates and other slabs; the bits for m,
- * for v and for the weight are independent of each other. */
+/* Words are even, and independent of those of other parameters, other updates and other slabs. The bits for
+ * m, for v and for the weight are independent of each other. */
 static void test_words_are_random(void **state) {
     (void)state;
     static const int64_t distances[] = {1, 2, 8, 32, 4096, 65536};

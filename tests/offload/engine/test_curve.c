@@ -260,8 +260,8 @@ static void compact_state_follows_fp32(void **state) {
 /* bf16 weights without masters scatter more: every update rounds each weight to one of two neighbours, which
  * are 2^-8 to 2^-7 of the weight apart. Measured with each format of the moments: 1.3 to 1.5 times as far
  * from the fp32 curve as the AdamW8bit of bitsandbytes, whose weights are fp32. The bound leaves room for
- * other random numbers. The mean of the last 100 losses must be as near to that of fp32 as above. The same run
- * with masters stays within 2.3e-3, so 4e-3 proves that there are none. */
+ * other random numbers. The mean of the last 100 losses must be as near to that of fp32 as above. The same
+ * runs with masters stay within 4.7e-3, so 6e-3 proves that there are none. */
 static void without_masters_it_does_not_stay_behind(void **state) {
     (void)state;
     enum { LAST = 100 };
@@ -277,7 +277,7 @@ static void without_masters_it_does_not_stay_behind(void **state) {
         print_message("%s without masters: %.2e from the fp32 curve, bitsandbytes %.2e; the last %d losses "
                       "differ by %.2e\n",
                       ot_state_format_name((enum ot_state_format)format), size, theirs, LAST, behind);
-        assert_true(size > 4e-3 && size <= 2 * theirs);
+        assert_true(size > 6e-3 && size <= 2 * theirs);
         assert_true(behind <= deviate(peer, base, STATE_STEPS - LAST, LAST).size);
     }
     golden_close(states);
