@@ -40,13 +40,16 @@ INLINE __m256i random_words(struct ot_state_noise noise, int64_t index, __m256i 
     return _mm256_mullo_epi32(x, _mm256_set1_epi32((int)OT_NOISE_MIX2));
 }
 
-/* The words of a vector, and those of half a pair: parameters index + {0-3, 8-11}. index: a multiple of 4. */
-INLINE __m256i vector_words(struct ot_state_noise noise, int64_t index) {
-    return random_words(noise, index, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-}
-
+/* The words of half a pair: parameters index + {0-3, 8-11}. index: a multiple of 4. */
 INLINE __m256i pair_words(struct ot_state_noise noise, int64_t index) {
     return random_words(noise, index, _mm256_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11));
+}
+
+/* ot_state_half_word of a vector. index: a multiple of 8. */
+INLINE __m256i half_words(struct ot_state_noise noise, int64_t index) {
+    __m256i words = random_words(noise, index, _mm256_setr_epi32(0, 1, 2, 3, 0, 1, 2, 3));
+    words = _mm256_srlv_epi32(words, _mm256_setr_epi32(0, 0, 0, 0, 16, 16, 16, 16));
+    return _mm256_and_si256(words, _mm256_set1_epi32(0xffff));
 }
 
 /* ot_state_round_bf16, without the cut; the random bits are the low 16 bits of each element of `random`. */
@@ -102,8 +105,8 @@ INLINE void store_master(const struct ot_adamw *args, enum adamw_master master, 
         _mm256_storeu_ps(args->master + i, p);
         _mm_storeu_si128((void *)half, _mm256_cvtps_ph(p, _MM_FROUND_TO_NEAREST_INT));
     } else if (master == MASTER_NONE) {
-        __m256i random = vector_words(args->step->weight_noise, args->first + i);
-        store_u16(half, _mm256_srli_epi32(add_random(p, _mm256_srli_epi32(random, 16)), 16));
+        __m256i random = half_words(args->step->weight_noise, args->first + i);
+        store_u16(half, _mm256_srli_epi32(add_random(p, random), 16));
     } else {
         __m256i bits = _mm256_castps_si256(p);
         store_u16(half, _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x8000)), 16));
@@ -199,13 +202,14 @@ INLINE void store_masters(const struct ot_adamw *args, enum adamw_master master,
         store_master(args, master, i + LANES, p.b);
         return;
     }
-    if (master == MASTER_NONE) {
-        __m256i a = pair_words(args->step->weight_noise, args->first + i);
-        __m256i b = pair_words(args->step->weight_noise, args->first + i + 4);
-        store_rounded((uint16_t *)args->weight + i, p, _mm256_srli_epi32(a, 16), _mm256_srli_epi32(b, 16));
+    const __m256i mask = _mm256_set1_epi32(0xffff);
+    if (master ==
+        MASTER_NONE) { /* ot_state_half_word: a has the lower halves of the words, b the upper ones */
+        __m256i words = pair_words(args->step->weight_noise, args->first + i);
+        store_rounded((uint16_t *)args->weight + i, p, _mm256_and_si256(words, mask),
+                      _mm256_srli_epi32(words, 16));
         return;
     }
-    const __m256i mask = _mm256_set1_epi32(0xffff);
     __m256i a = _mm256_castps_si256(p.a), b = _mm256_castps_si256(p.b);
     __m256i low = _mm256_packus_epi32(_mm256_and_si256(a, mask), _mm256_and_si256(b, mask));
     __m256i high = _mm256_add_epi16(upper_halves(a, b), _mm256_srli_epi16(low, 15)); /* rounds away */

@@ -78,7 +78,7 @@ INLINE __m512i whole_words(struct ot_state_noise noise, int64_t index) {
                         _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
 }
 
-/* The words of a group of 8-bit state: one for each two parameters (ot_state_half_word). */
+/* The words of a group: one for each two parameters (ot_state_half_word). index: a multiple of 16. */
 INLINE __m512i group_words(struct ot_state_noise noise, int64_t index) {
     return random_words(noise, index,
                         _mm512_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27));
@@ -139,8 +139,7 @@ INLINE void store_master(const struct ot_adamw *args, enum adamw_master master, 
         store(lanes, args->master + i, p);
         store16(lanes, half, _mm512_cvtps_ph(p, _MM_FROUND_TO_NEAREST_INT));
     } else if (master == MASTER_NONE) { /* whole vectors alone */
-        __m512i words = whole_words(args->step->weight_noise, args->first + i);
-        store_rounded(half, p, _mm512_srli_epi32(words, 16));
+        store_rounded(half, p, half_words(group_words(args->step->weight_noise, args->first + i), 0));
     } else {
         __m512i bits = _mm512_castps_si512(p);
         __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x8000)), 16);

@@ -22,7 +22,7 @@ static void update_param(const struct ot_adamw *args, const struct ot_adamw_numb
         *p = update(k, *p, grad, m, v);
     } else if (args->masters == OT_MASTERS_NONE) {
         uint16_t *weight = (uint16_t *)args->weight + i;
-        uint32_t random = ot_state_weight_bits(args->step->weight_noise, args->first + i);
+        uint32_t random = ot_state_half_word(args->step->weight_noise, args->first + i);
         *weight = ot_state_round_bf16(update(k, ot_bf16_to_f32(*weight), grad, m, v), random);
     } else if (args->dtype == OT_BF16) {
         uint16_t *hi = (uint16_t *)args->weight + i;

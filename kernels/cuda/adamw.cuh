@@ -43,6 +43,11 @@ __device__ __forceinline__ uint32_t random_word(const struct ot_state_noise &noi
     return (x ^ x >> 15 ^ noise.key) * OT_NOISE_MIX2;
 }
 
+/* ot_state_half_word. */
+__device__ __forceinline__ uint32_t half_word(const struct ot_state_noise &noise, int64_t index) {
+    return random_word(noise, index & ~(int64_t)4) >> (index & 4 ? 16 : 0) & 0xffffu;
+}
+
 __device__ __forceinline__ uint16_t round_bf16(float value, uint32_t random) { /* ot_state_round_bf16 */
     uint32_t bits = __float_as_uint(value);
     return (uint16_t)((bits + ((bits & 0x7fffffffu) < 0x7f7f0000u ? random : 0)) >> 16);
@@ -142,7 +147,7 @@ struct no_master {
         halves<W> bits;
 #pragma unroll
         for (int j = 0; j < W; j++)
-            bits.v[j] = round_bf16(p.v[j], random_word(noise, first + i + j) >> 16);
+            bits.v[j] = round_bf16(p.v[j], half_word(noise, first + i + j));
         *reinterpret_cast<halves<W> *>(weight + i) = bits;
     }
 };

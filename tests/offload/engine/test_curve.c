@@ -1,7 +1,7 @@
 /* 320 steps against PyTorch's loss curves (scripts/golden/curve.py). fp32 must agree step by step. bf16 with
  * a split master must stay as near to the fp32 curve as PyTorch's own bf16 over an fp32 master. 500 steps
  * with compact state must stay nearer than the 8-bit AdamW of bitsandbytes (scripts/golden/curve_state.py),
- * and without masters they may scatter twice as far. */
+ * and without masters they may scatter 2.5 times as far. */
 #include <math.h>
 #include <stdio.h>
 
@@ -258,10 +258,11 @@ static void compact_state_follows_fp32(void **state) {
 }
 
 /* bf16 weights without masters scatter more: every update rounds each weight to one of two neighbours, which
- * are 2^-8 to 2^-7 of the weight apart. Measured with each format of the moments: 1.3 to 1.5 times as far
- * from the fp32 curve as the AdamW8bit of bitsandbytes, whose weights are fp32. The bound leaves room for
- * other random numbers. The mean of the last 100 losses must be as near to that of fp32 as above. The same
- * runs with masters stay within 4.7e-3, so 6e-3 proves that there are none. */
+ * are 2^-8 to 2^-7 of the weight apart. With ten seeds, the runs were 1.2 to 1.8 times as far from the fp32
+ * curve as the AdamW8bit of bitsandbytes, whose weights are fp32, and the mean of their last 100 losses
+ * differed from that of fp32 by 4.5e-3 (standard deviation; the mean of the seeds by -1.5e-3, a third of it).
+ * Each bound leaves room for other random numbers and other matrix products: the second is 1.7e-2. The same
+ * runs with masters stay within 4.7e-3 of the curve, so 6e-3 proves that there are none. */
 static void without_masters_it_does_not_stay_behind(void **state) {
     (void)state;
     enum { LAST = 100 };
@@ -277,8 +278,8 @@ static void without_masters_it_does_not_stay_behind(void **state) {
         print_message("%s without masters: %.2e from the fp32 curve, bitsandbytes %.2e; the last %d losses "
                       "differ by %.2e\n",
                       ot_state_format_name((enum ot_state_format)format), size, theirs, LAST, behind);
-        assert_true(size > 6e-3 && size <= 2 * theirs);
-        assert_true(behind <= deviate(peer, base, STATE_STEPS - LAST, LAST).size);
+        assert_true(size > 6e-3 && size <= 2.5 * theirs);
+        assert_true(behind <= 2 * deviate(peer, base, STATE_STEPS - LAST, LAST).size);
     }
     golden_close(states);
     golden_close(g);
