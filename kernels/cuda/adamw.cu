@@ -34,13 +34,20 @@ struct adamw {
     }
 };
 
-/* For sm_100 and sm_120 the compiler by itself takes 64 registers, and spills one value. */
-constexpr int ot_map_blocks(const adamw<f16_master> *) {
+/* Blocks on a multiprocessor of sm_100 and sm_120. By itself the compiler takes 64 registers for fp16 weights
+ * there, and spills one value; without masters it takes 122, and few threads fit. */
+constexpr int newest_blocks() {
 #if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 1000
     return 3;
 #else
     return 0;
 #endif
+}
+constexpr int ot_map_blocks(const adamw<f16_master> *) {
+    return newest_blocks();
+}
+constexpr int ot_map_blocks(const adamw<no_master> *) {
+    return newest_blocks();
 }
 
 template <class Master>
