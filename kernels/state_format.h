@@ -14,10 +14,10 @@
  *
  * MASTERS. With OT_MASTERS_NONE there is no master: a weight is bf16 alone, which saves 2 bytes a parameter
  * (Zamirai et al., "Revisiting BFloat16 Training", arXiv 2010.06192; llm.c and llmq train so too). An update
- * begins at the bf16 weight and rounds its fp32 result stochastically, as 16BIT rounds m and v, with half of a
- * word that rounds weights alone. Rounding to nearest would drop most updates, because they are smaller than
- * half a step of bf16. The mean of a rounded weight is the exact result, but
- * each update of a weight may add an error of up to one step.
+ * begins at the bf16 weight and rounds its fp32 result stochastically, as 16BIT rounds m and v, with half of
+ * a word that rounds weights alone. Rounding to nearest would drop most updates, because they are smaller
+ * than half a step of bf16. The mean of a rounded weight is the exact result, but each update of a weight may
+ * add an error of up to one step.
  *
  * RANDOM NUMBERS. Rounding to nearest would stop the decay of v: with beta2 = 0.999, v changes by less than
  * half a step of bf16 or of 8 bits. So rounding is stochastic, which is right on average. A random word is a
@@ -99,8 +99,8 @@ static inline uint32_t ot_state_word(struct ot_state_noise noise, int64_t index)
     return (x ^ x >> 15 ^ noise.key) * OT_NOISE_MIX2;
 }
 
-/* The 16 random bits of a parameter with 8-bit state, or of a weight without a master. Two parameters share a word: those at places that
- * differ in bit 2 alone. */
+/* The 16 random bits of a parameter with 8-bit state, or of a weight without a master. Two parameters share a
+ * word: those at places that differ in bit 2 alone. */
 static inline uint32_t ot_state_half_word(struct ot_state_noise noise, int64_t index) {
     return ot_state_word(noise, index & ~(int64_t)4) >> (index & 4 ? 16 : 0) & 0xffffu;
 }

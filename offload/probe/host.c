@@ -269,9 +269,11 @@ static struct ot_adamw make_update(struct host *h, enum ot_state_format format,
                                    const struct ot_adamw_step *step) {
     static const size_t moments[OT_STATE_FORMATS] = {8, 4, 3}; /* enough bytes for each */
     enum ot_dtype dtype = h->config->dtype;
+    enum ot_masters masters = h->config->masters;
     size_t elem = ot_dtype_bytes(dtype), master = dtype == OT_F32 ? 0 : dtype == OT_BF16 ? 2 : 4;
     int64_t n = elements_of(h, 2 * elem + master + moments[format]);
-    struct ot_adamw op = {.dtype = dtype, .state = format, .n = n, .decay = true, .step = step};
+    struct ot_adamw op = {
+        .dtype = dtype, .state = format, .masters = masters, .n = n, .decay = true, .step = step};
     h->used_bytes = 0;
     make_floats(h, dtype, 0.02f, -1, 1);
     op.weight = add_array(h, n, elem);
@@ -282,7 +284,7 @@ static struct ot_adamw make_update(struct host *h, enum ot_state_format format,
     make_floats(h, dtype, 1e-3f, -1, 2);
     op.grad = add_array(h, n, elem);
     make_moments(h, n, &op);
-    if (dtype == OT_BF16) {
+    if (dtype == OT_BF16 && masters == OT_MASTERS_F32) {
         make_words(h);
         op.low = add_array(h, n, 2);
     }

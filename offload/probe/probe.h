@@ -134,6 +134,7 @@ enum { OT_PROBE_HOST_LEAST_BYTES = 4 << 20 };
 
 struct ot_probe_host_config {
     enum ot_dtype dtype;                /* dtype of weights and gradients */
+    enum ot_masters masters;            /* OT_MASTERS_NONE: OT_BF16 only */
     int threads;                        /* measures 1, 2, 4 .. and this many; quick: only this many */
     int optimizer_threads;              /* the number in training; measured too */
     size_t bytes;                       /* memory to work on, at least OT_PROBE_HOST_LEAST_BYTES */

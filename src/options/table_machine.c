@@ -22,8 +22,8 @@ static const struct ot_option table[] = {
      .section = OT_SECTION_MEMORY,
      .field = FIELD(dtype),
      .help = "Format of weights and activations on the device. auto is bf16 on a GPU (fp16 on a GPU without "
-             "bf16), and fp32 on the cpu device. Training keeps exact fp32 masters. fp16 uses a dynamic loss "
-             "scale.",
+             "bf16), and fp32 on the cpu device. Training keeps exact fp32 masters (--master-weights). fp16 "
+             "uses a dynamic loss scale.",
      .elsewhere = "precision mixed-precision torch-dtype bf16 fp32 fp16"},
     {.name = "cublaslt",
      .type = OT_OPTION_TEXT,

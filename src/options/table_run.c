@@ -324,7 +324,8 @@ static const struct ot_option table[] = {
      .field = FIELD(state),
      .help = "Format of AdamW's two running means: 8, 4 or 2.1 bytes a parameter. fp32 is exact. 16bit and "
              "8bit need less memory and move fewer bytes, but round the means stochastically, so results "
-             "differ a little. The fp32 master weights stay exact. Where the means live is --home state=.",
+             "differ a little. The master weights stay exact (--master-weights). Where the means live is "
+             "--home state=.",
      .elsewhere = "optim-bits adam8bit adamw-8bit adamw8bit optimizer-bits optimizer-state"},
     {.name = "master-weights",
      .type = OT_OPTION_CHOICE,

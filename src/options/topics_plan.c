@@ -34,7 +34,8 @@ static const struct ot_topic_block tiers[] = {
     {NULL, "Rows of the plan table (--explain shows all rows; without it, you see five groups):"},
     {"weights", "Weights in --dtype: 2 bytes per parameter in bf16 and fp16, 4 in fp32."},
     {"optimizer state", "Both moments in fp32, and the part of the fp32 masters that the weights do not "
-                        "hold: 10 bytes per parameter in bf16, 12 in fp16, 8 in fp32."},
+                        "hold: 10 bytes per parameter in bf16, 12 in fp16, 8 in fp32. --state and "
+                        "--master-weights make it smaller."},
     {"gradients", "Gradients that wait for the global norm: 2 bytes per parameter (4 in fp32)."},
     {"gradient sums", "Sums in fp32 that wait for the next round: 4 bytes per parameter."},
     {"... slots", "Buffers for streamed weights, gradients and optimizer state. Gradients are summed in fp32 "
@@ -146,9 +147,11 @@ static const struct ot_topic_block bits[] = {
      "the first run on, which measures nothing."},
     {"--exact", "Refuses to resume from a checkpoint on a device whose bits may differ. Without it, the "
                 "program only warns."},
-    {NULL, "Training is in fp32 with --dtype fp32, else in mixed precision with exact fp32 masters. In bf16, "
-           "a weight and a 16-bit remainder together are the master, without loss. Gradients are summed in "
-           "fp32 over micro-batches. The global norm is the norm of the whole step."},
+    {NULL,
+     "Training is in fp32 with --dtype fp32, else in mixed precision with exact fp32 masters. In bf16, "
+     "a weight and a 16-bit remainder together are the master, without loss (--master-weights none gives "
+     "this up). Gradients are summed in "
+     "fp32 over micro-batches. The global norm is the norm of the whole step."},
 };
 const struct ot_topic ot_topic_bits = OT_TOPIC("bits", "What the bits of a result depend on", bits);
 
@@ -157,7 +160,7 @@ static const struct ot_topic_block gpu[] = {
                  "device if this build can use no GPU. If the machine has a GPU that cannot be used, a line "
                  "says why: driver too old, GPU busy, architecture unknown, library missing."},
     {"--dtype", "auto is bf16 if the GPU supports it, else fp16, with a dynamic loss scale; on the cpu "
-                "device, auto is fp32. Masters are always fp32."},
+                "device, auto is fp32. Masters are fp32, unless --master-weights is none."},
     {"what it needs",
      "The NVIDIA driver, and libcublasLt of CUDA toolkit 12 or 13. The program opens the file of --cublaslt "
      "or $OFFLOAD_TRAIN_CUBLASLT, or else searches the loader's paths, CUDA toolkits and Python packages. "

@@ -17,10 +17,10 @@ static const struct ot_topic_block checkpoints[] = {
                     "copied: the checkpoint's nvme-0.store is a hard link to the store."},
     {"space",
      "A checkpoint takes 12 bytes per parameter: 75.3 GiB for 7B. With --dtype fp16 it takes 2 more, with "
-     "--state 16bit 4 less, with 8bit 6 less. A run needs room for --keep checkpoints, for one more while "
-     "it is written, and for the final model; with evaluations, also for the best checkpoint. Before step 1, "
-     "the file OUT/checkpoints/reserved reserves this space. A disk that is too small is an error before "
-     "step 1."},
+     "--state 16bit 4 less, with 8bit 6 less, with --master-weights none 2 less. A run needs room for --keep "
+     "checkpoints, for one more while it is written, and for the final model; with evaluations, also for the "
+     "best checkpoint. Before step 1, the file OUT/checkpoints/reserved reserves this space, or the run ends "
+     "with an error."},
     {"--keep N",
      "The run keeps the newest N (default: 1). It deletes an old one only when a newer one is complete."},
     {"--save-local",

@@ -128,9 +128,14 @@ const struct ot_pod *ot_pod_at(int index) {
 enum { DESKTOP_GIB = 64, DESKTOP_CORES = 8, SERVER_CORES = 32, DESKTOP_GPUS = 2, SOCKET_GPUS = 4 };
 static const double DESKTOP_BYTES = 60e9, SERVER_BYTES = 200e9, CORE_BYTES = 12e9;
 /* The optimizer reaches this share of the memory rate, which is the project's target. A core runs AdamW at
- * this many bytes/s if memory does not limit it, by format of the state (measured: two cores with AVX-512 did
- * 50 GB/s with fp32; from its cache, a virtual core of Zen 3 did 20 with 16 bits and 13 with 8 bits). */
-static const double OPTIMIZER_SHARE = 0.9, OPTIMIZER_CORE_BYTES[OT_STATE_FORMATS] = {20e9, 20e9, 13e9};
+ * this many bytes/s if memory does not limit it, by masters and by format of the state (measured: two cores
+ * with AVX-512 did 50 GB/s with fp32; from its cache, a virtual core of Zen 3 did 20 with 16 bits and 13 with
+ * 8 bits; without masters, a core with AVX2 updates 0.68, 0.85 and 0.89 times as many parameters). */
+static const double OPTIMIZER_SHARE = 0.9;
+static const double OPTIMIZER_CORE_BYTES[][OT_STATE_FORMATS] = {
+    [OT_MASTERS_F32] = {20e9, 20e9, 13e9},
+    [OT_MASTERS_NONE] = {20e9, 13e9, 8.5e9},
+};
 /* Bytes/s of a PCIe lane, by generation. Pinned copies reach four fifths of it (PCIe 3, 4, 5 x16: 12.6, 25,
  * 50 GB/s). Copies in both directions at once reach 1.6 times the rate of one direction. */
 static const double PCIE_LANE_BYTES[] = {0, 0, 0, 0.985e9, 1.969e9, 3.938e9};
@@ -274,7 +279,8 @@ static void set_rates(const struct ot_described_request *rq, struct ot_described
     r->both_bytes = r->h2d_bytes * PCIE_BOTH;
     r->triad_bytes = either(rq->host_bw, socket < by_cores ? socket : by_cores);
     for (int format = 0; format < OT_STATE_FORMATS; format++)
-        r->adamw_bytes[format] = fmin(r->triad_bytes * OPTIMIZER_SHARE, cores * OPTIMIZER_CORE_BYTES[format]);
+        r->adamw_bytes[format] =
+            fmin(r->triad_bytes * OPTIMIZER_SHARE, cores * OPTIMIZER_CORE_BYTES[rq->masters][format]);
     r->cores = cores;
     r->crc_bytes = CRC_BYTES;
     r->task_seconds = TASK_SECONDS;

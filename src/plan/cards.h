@@ -57,6 +57,7 @@ struct ot_described_request {
     int gpus, nodes;                             /* GPUs of each host; hosts */
     double nic;                                  /* bits/s of a host's network, in each direction */
     enum ot_p2p p2p;                             /* copies from GPU to GPU */
+    enum ot_masters masters;                     /* of the optimizer whose rates are assumed */
 };
 
 /* Budgets and rates are those of one rank. */

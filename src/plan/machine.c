@@ -101,7 +101,8 @@ static int describe(struct ot_settings *settings, struct ot_plan_machine *out) {
                                            .nvme_write = o->nvme_write,
                                            .nodes = (int)o->nodes,
                                            .nic = o->nic,
-                                           .p2p = p2p[o->p2p]};
+                                           .p2p = p2p[o->p2p],
+                                           .masters = (enum ot_masters)o->master_weights};
     OT_TRY(count_gpus(o, &request.gpus));
     OT_TRY(sum_described_disks(o, &request.nvme_bytes));
     OT_TRY(ot_cards_describe(&request, &machine));

@@ -150,11 +150,16 @@ static int measure_disks(struct measurement *m, bool quick) {
     return 0;
 }
 
+enum ot_masters ot_measure_masters(const struct ot_session *s) {
+    return s->dtype == OT_BF16 ? (enum ot_masters)s->options->master_weights : OT_MASTERS_F32;
+}
+
 static int measure_host(struct measurement *m, bool quick) {
     const struct ot_session *s = m->session;
     const struct ot_options *o = s->options;
     double seconds = sizes[m->size].seconds < 0.1 ? sizes[m->size].seconds : 0.1;
     struct ot_probe_host_config config = {.dtype = s->dtype,
+                                          .masters = ot_measure_masters(s),
                                           .threads = s->machine.cores,
                                           .optimizer_threads =
                                               (int)(o->optimizer_threads ? o->optimizer_threads : o->threads),

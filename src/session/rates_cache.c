@@ -136,8 +136,9 @@ int ot_rates_key(const struct ot_session *s, char **out) {
     /* Ranks of one host measure at the same time, and share the host while they do. */
     int local_ranks = s->world ? ot_world_ranks(s->world)->local_ranks : 1;
     return ot_string_format(
-        out, "machine %s, %s, layers to %lld wide, %lld + %lld threads, %d ranks, I/O %s%s", machine,
-        ot_dtype_name(s->dtype), (long long)ot_measure_widest(s), (long long)o->threads,
+        out, "machine %s, %s%s, layers to %lld wide, %lld + %lld threads, %d ranks, I/O %s%s", machine,
+        ot_dtype_name(s->dtype), ot_measure_masters(s) == OT_MASTERS_NONE ? " without masters" : "",
+        (long long)ot_measure_widest(s), (long long)o->threads,
         (long long)(o->optimizer_threads ? o->optimizer_threads : o->threads), local_ranks,
         ot_io_choice_name((enum ot_io_choice)o->io_engine), o->no_io_verify ? " without checksums" : "");
 }

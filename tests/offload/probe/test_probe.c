@@ -381,7 +381,12 @@ static void a_quick_probe_gives_every_rate(void **state) {
     (void)state;
     struct seen seen = {0};
     probe(OT_F32, true, &seen, 0);
-    probe_host((struct ot_probe_host_config){.threads = 2, .optimizer_threads = 1, .quick = true}, &seen);
+    probe_host((struct ot_probe_host_config){.dtype = OT_BF16,
+                                             .masters = OT_MASTERS_NONE,
+                                             .threads = 2,
+                                             .optimizer_threads = 1,
+                                             .quick = true},
+               &seen);
     assert_int_equal(seen.uses[OT_PROBE_NO_USE], 0);
     assert_int_equal(seen.groups[OT_PROBE_MEMORY], 2);
     assert_int_equal(seen.groups[OT_PROBE_OPTIMIZER], OT_STATE_FORMATS);
