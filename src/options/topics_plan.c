@@ -33,9 +33,8 @@ static const struct ot_topic_block tiers[] = {
                "RAM, by CPU threads. --optimizer-engine forces one engine, or shares: cpu:0.6,gpu:0.4."},
     {NULL, "Rows of the plan table (--explain shows all rows; without it, you see five groups):"},
     {"weights", "Weights in --dtype: 2 bytes per parameter in bf16 and fp16, 4 in fp32."},
-    {"optimizer state", "Both moments in fp32, and the part of the fp32 masters that the weights do not "
-                        "hold: 10 bytes per parameter in bf16, 12 in fp16, 8 in fp32. --state and "
-                        "--master-weights make it smaller."},
+    {"optimizer state", "Both moments (--state), and the part of the fp32 masters that the weights do not "
+                        "hold: 10 bytes per parameter in bf16, 12 in fp16, 8 in fp32."},
     {"gradients", "Gradients that wait for the global norm: 2 bytes per parameter (4 in fp32)."},
     {"gradient sums", "Sums in fp32 that wait for the next round: 4 bytes per parameter."},
     {"... slots", "Buffers for streamed weights, gradients and optimizer state. Gradients are summed in fp32 "
