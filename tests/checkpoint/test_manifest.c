@@ -127,6 +127,7 @@ static void check_same(const struct ot_manifest *a, const struct ot_manifest *b)
         assert_int_equal(x->part.has_state, y->part.has_state);
         assert_int_equal(x->part.has_weights, y->part.has_weights);
         assert_int_equal(x->part.state, y->part.state);
+        assert_int_equal(x->part.masters, y->part.masters);
         assert_int_equal(x->first_span, y->first_span);
         assert_int_equal(x->n_spans, y->n_spans);
     }

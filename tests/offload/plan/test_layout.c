@@ -252,7 +252,8 @@ static void arrays_of_a_part_follow_each_other(void **state) {
     }
 }
 
-/* The same with compact moments: 4 or 2 bytes a parameter, and 4 bytes of scales for each 32 of 8 bits. */
+/* The same with compact moments: 4 or 2 bytes a parameter, and 4 bytes of scales for each 32 of 8 bits.
+ * Without masters there is no rest. */
 static void compact_arrays_of_a_part_follow_each_other(void **state) {
     (void)state;
     struct ot_part part = {.n = 2048, .has_state = true, .has_weights = true, .state = OT_STATE_16BIT};
@@ -269,6 +270,12 @@ static void compact_arrays_of_a_part_follow_each_other(void **state) {
     assert_int_equal(ot_part_bytes(OT_BF16, &part), 6 * 2048 + 256);
     assert_int_equal(ot_state_bytes(&(struct ot_chain){.state = OT_STATE_8BIT}, 64), 2 * 64 + 8);
     assert_int_equal(ot_part_run(ot_part_find(OT_BF16, &part, OT_PART_SCALES), 320), 40);
+    part.masters = OT_MASTERS_NONE;
+    check_place(OT_BF16, &part, OT_PART_REST, 2 * 2048, 0);
+    check_place(OT_BF16, &part, OT_PART_SCALES, 2 * 2048, 4);
+    assert_int_equal(ot_part_bytes(OT_BF16, &part), 4 * 2048 + 256);
+    const struct ot_chain bare = {.dtype = OT_BF16, .state = OT_STATE_8BIT, .masters = OT_MASTERS_NONE};
+    assert_int_equal(ot_state_bytes(&bare, 64), 2 * 64 + 8);
 }
 
 /* A slot of a snapshot fits the largest part of any kind, without one page more. */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/adamw.h"
 #include "offload/predict/costs.h"
 #include "tests/offload/fake_chain.h"
 #include "tests/offload/tiny_run.h"
@@ -246,30 +247,37 @@ static void every_engine_moves_what_it_must(void **state) {
 }
 
 static double update_seconds(const struct ot_costs *costs, enum ot_state_format format,
-                             enum ot_task_kind kind, enum ot_lane_id lane) {
-    const struct ot_chain chain = {.dtype = OT_BF16, .state = format};
+                             enum ot_masters masters, enum ot_task_kind kind, enum ot_lane_id lane) {
+    const struct ot_chain chain = {.dtype = OT_BF16, .state = format, .masters = masters};
     const struct ot_task task = {.kind = kind, .lane = lane, .span = {.n = 1 << 20}};
     const struct ot_plan plan = {0};
     const struct ot_layout layout = {0};
     return ot_costs_of_task(costs, &chain, &plan, &layout, &task).seconds - costs->rates.task_seconds;
 }
 
-/* The optimizer's rate is that of the state's format. The cpu device's rate, measured with fp32 state, falls
- * as much as the optimizer's; a GPU's does not. */
+/* The optimizer's rate is that of the state's format, for the bytes that an update moves: 4 fewer without
+ * masters. The cpu device's rate, measured with fp32 state, falls as much as the optimizer's; a GPU's does
+ * not. */
 static void compact_updates_have_their_own_rate(void **state) {
     (void)state;
     static const double bytes[OT_STATE_FORMATS] = {26, 18, 14.25},
                         rate[OT_STATE_FORMATS] = {5e10, 4e10, 3e10};
     struct ot_costs gpu = {.rates = rates}, cpu = {.rates = rates};
     cpu.rates.device_is_host = true;
-    for (int i = 0; i < OT_STATE_FORMATS; i++) {
-        enum ot_state_format format = (enum ot_state_format)i;
-        double all = bytes[i] * (1 << 20), on_gpu = all / rates.device_bytes;
-        check_near("pool", update_seconds(&gpu, format, OT_TASK_UPDATE_CPU, OT_LANE_CPU), all / rate[i]);
-        check_near("gpu", update_seconds(&gpu, format, OT_TASK_UPDATE_GPU, OT_LANE_COMPUTE), on_gpu);
-        check_near("stream", update_seconds(&gpu, format, OT_TASK_UPDATE_STREAM, OT_LANE_COMPUTE), on_gpu);
-        check_near("cpu device", update_seconds(&cpu, format, OT_TASK_UPDATE_STREAM, OT_LANE_COMPUTE),
-                   on_gpu * rate[0] / rate[i]);
+    for (int i = 0; i < 2 * OT_STATE_FORMATS; i++) {
+        enum ot_state_format format = (enum ot_state_format)(i / 2);
+        enum ot_masters masters = i % 2 ? OT_MASTERS_NONE : OT_MASTERS_F32;
+        double each = bytes[format] - (i % 2 ? 4 : 0), all = each * (1 << 20),
+               on_gpu = all / rates.device_bytes;
+        check_near("bytes", ot_adamw_bytes(OT_BF16, format, masters), each);
+        check_near("pool", update_seconds(&gpu, format, masters, OT_TASK_UPDATE_CPU, OT_LANE_CPU),
+                   all / rate[format]);
+        check_near("gpu", update_seconds(&gpu, format, masters, OT_TASK_UPDATE_GPU, OT_LANE_COMPUTE), on_gpu);
+        check_near("stream", update_seconds(&gpu, format, masters, OT_TASK_UPDATE_STREAM, OT_LANE_COMPUTE),
+                   on_gpu);
+        check_near("cpu device",
+                   update_seconds(&cpu, format, masters, OT_TASK_UPDATE_STREAM, OT_LANE_COMPUTE),
+                   on_gpu * rate[0] / rate[format]);
     }
 }
 
