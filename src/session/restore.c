@@ -58,8 +58,8 @@ static int check_masters(const struct ot_session *s, enum ot_masters was) {
            "%s has %s: from now on, losses and weights differ from those of a run that keeps "
            "--master-weights %s",
            dir,
-           is == OT_MASTERS_NONE ? "fp32 master weights, which are dropped; the bf16 weights go on without"
-                                 : "no fp32 master weights; they begin as its bf16 weights",
+           is == OT_MASTERS_NONE ? "fp32 master weights, which this run drops"
+                                 : "no fp32 master weights, so they begin as its bf16 weights",
            ot_masters_name(was));
     return 0;
 }

@@ -94,8 +94,8 @@ class CompactState(program.ProgramTest):
 
     def test_a_resume_may_give_up_and_take_up_masters(self):
         for was, now, words, what in (
-                ("8bit", "bare", ["--master-weights", "none"], "fp32 master weights, which are dropped; the bf16 weights go on"),
-                ("bare", "8bit", ["--master-weights", "fp32"], "no fp32 master weights; they begin as its bf16 weights")):
+                ("8bit", "bare", ["--master-weights", "none"], "fp32 master weights, which this run drops"),
+                ("bare", "8bit", ["--master-weights", "fp32"], "no fp32 master weights, so they begin as its bf16 weights")):
             out = f"{was}-to-{now}"
             self.interrupted(was, out)
             self.fail_with(2, "--exact resumes only with the same", *self.command(out, "--quiet", *words, "--exact"))
