@@ -153,8 +153,8 @@ static int put_converted(struct ot_engine *en, const struct ot_part *part, struc
     return rc;
 }
 
-/* Puts the bits of the masters that the weights lack. A part without masters has none: the masters begin as
- * the weights. An engine without masters takes none. */
+/* Puts the bits of the masters that the weights lack. A part of bf16 weights without masters has none: the
+ * masters begin as the weights. An engine without masters takes none. */
 static int put_rest(struct ot_engine *en, const struct ot_part *part, struct ot_shard_range range,
                     void *values) {
     if (en->chain.dtype == OT_F32 || en->chain.masters == OT_MASTERS_NONE)

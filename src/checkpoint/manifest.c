@@ -19,7 +19,7 @@ enum {
     SPAN_BYTES = 4 + 8 + 4 + 4,
     CRC_BYTES = 4
 };
-enum { HAS_STATE = 1, HAS_WEIGHTS = 2, STATE_FORMAT_SHIFT = 2, STATE_FORMATS = 3, NO_MASTERS = 16 };
+enum { HAS_STATE = 1, HAS_WEIGHTS = 2, STATE_FORMAT_SHIFT = 2, STATE_FORMAT_MASK = 3, NO_MASTERS = 16 };
 enum { MAX_NAME_BYTES = 64 };
 
 /* Most parameters of a slab, and most bytes of a file. Sums, and products with the bytes of a parameter, stay
@@ -63,7 +63,7 @@ static struct ot_part part_with(unsigned flags) {
     return (struct ot_part){
         .has_state = flags & HAS_STATE,
         .has_weights = flags & HAS_WEIGHTS,
-        .state = (enum ot_state_format)(flags >> STATE_FORMAT_SHIFT & STATE_FORMATS),
+        .state = (enum ot_state_format)(flags >> STATE_FORMAT_SHIFT & STATE_FORMAT_MASK),
         .masters = flags & NO_MASTERS ? OT_MASTERS_NONE : OT_MASTERS_F32,
     };
 }

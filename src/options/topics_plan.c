@@ -149,8 +149,8 @@ static const struct ot_topic_block bits[] = {
     {NULL,
      "Training is in fp32 with --dtype fp32, else in mixed precision with exact fp32 masters. In bf16, "
      "a weight and a 16-bit remainder together are the master, without loss (--master-weights none gives "
-     "this up). Gradients are summed in "
-     "fp32 over micro-batches. The global norm is the norm of the whole step."},
+     "this up). Gradients are summed in fp32 over micro-batches. The global norm is the norm of the whole "
+     "step."},
 };
 const struct ot_topic ot_topic_bits = OT_TOPIC("bits", "What the bits of a result depend on", bits);
 
