@@ -1,4 +1,5 @@
-/* Each rank takes from a part what it holds of it, wherever the borders of the part lie. */
+/* Each rank takes from a part what it holds of it, wherever the borders of the part lie. An engine takes parts
+ * with masters and without, whether it has masters or not. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,8 +117,77 @@ static void test_a_rank_takes_what_it_holds(void **state) {
             clip((enum ot_shard_mode)mode, (enum ot_home)home);
 }
 
+/* ---- masters ---- */
+
+static uint16_t weight_of(int slab, int64_t index) {
+    return (uint16_t)(0x3c00 + (index * 7 + slab * 31) % 251);
+}
+
+static int16_t low_of(int64_t index) {
+    return (int16_t)(index % 201 * 100 - 10000);
+}
+
+/* Puts a slab as one part; the moments are zeros. */
+static void put_bf16(const struct tiny_engine *tiny, int slab, enum ot_masters masters) {
+    struct ot_part part = {.slab = slab,
+                           .n = tiny->chain.slabs[slab].n_params,
+                           .has_state = true,
+                           .has_weights = true,
+                           .masters = masters};
+    char *memory = calloc(1, ot_part_bytes(OT_BF16, &part));
+    assert_non_null(memory);
+    struct ot_part_place rest = ot_part_find(OT_BF16, &part, OT_PART_REST);
+    int16_t *low = (int16_t *)(void *)(memory + rest.offset);
+    uint16_t *high = (uint16_t *)(void *)(memory + ot_part_find(OT_BF16, &part, OT_PART_WEIGHTS).offset);
+    for (int64_t i = 0; i < part.n; i++) {
+        if (rest.width)
+            low[i] = low_of(i);
+        high[i] = weight_of(slab, i);
+    }
+    check_ok(ot_engine_put(tiny->engine, &part, memory));
+    free(memory);
+}
+
+/* Masters are what weights and remainders say if the part and the engine have remainders; else they are the
+ * weights. The engine had other masters before. */
+static void check_masters(const struct tiny_engine *tiny, int slab, bool both) {
+    int64_t n = tiny->chain.slabs[slab].n_params;
+    float *values = calloc((size_t)n, sizeof *values);
+    assert_non_null(values);
+    check_ok(ot_engine_get(tiny->engine, OT_SLAB_MASTER, slab, 0, n, values));
+    for (int64_t i = 0; i < n; i++) {
+        float want = ot_join_f32(weight_of(slab, i), both ? low_of(i) : 0);
+        if (values[i] != want)
+            fail_msg("slab %d: master %lld is %a, not %a", slab, (long long)i, (double)values[i],
+                     (double)want);
+    }
+    free(values);
+}
+
+static void test_parts_with_and_without_masters(void **state) {
+    (void)state;
+    for (int home = OT_HOME_GPU; home <= OT_HOME_NVME; home++)
+        for (int mix = 0; mix < 4; mix++) {
+            struct tiny_run run;
+            struct tiny_engine tiny;
+            tiny_defaults(&run, 1, false, OT_BF16);
+            run.masters = mix & 1 ? OT_MASTERS_NONE : OT_MASTERS_F32;
+            tiny_plan(&run, (enum ot_home)home, (enum ot_home)home, OT_HOME_GPU, 2);
+            tiny_open(&run, &tiny);
+            for (int slab = 0; slab < tiny.chain.n_slabs; slab++) {
+                put_bf16(&tiny, slab, mix & 2 ? OT_MASTERS_NONE : OT_MASTERS_F32);
+                check_masters(&tiny, slab, mix == 0);
+            }
+            tiny_close(&tiny);
+            ot_plan_free(&run.plan);
+        }
+}
+
 int main(void) {
     tiny_skip_without_device();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_rank_takes_what_it_holds)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_rank_takes_what_it_holds),
+        cmocka_unit_test(test_parts_with_and_without_masters),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
