@@ -45,13 +45,6 @@ INLINE __m256i pair_words(struct ot_state_noise noise, int64_t index) {
     return random_words(noise, index, _mm256_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11));
 }
 
-/* ot_state_half_word of a vector. index: a multiple of 8. */
-INLINE __m256i half_words(struct ot_state_noise noise, int64_t index) {
-    __m256i words = random_words(noise, index, _mm256_setr_epi32(0, 1, 2, 3, 0, 1, 2, 3));
-    words = _mm256_srlv_epi32(words, _mm256_setr_epi32(0, 0, 0, 0, 16, 16, 16, 16));
-    return _mm256_and_si256(words, _mm256_set1_epi32(0xffff));
-}
-
 /* ot_state_round_bf16, without the cut; the random bits are the low 16 bits of each element of `random`. */
 INLINE __m256i add_random(__m256 value, __m256i random) {
     __m256i bits = _mm256_castps_si256(value);
@@ -90,8 +83,6 @@ INLINE __m256 load_master(const struct ot_adamw *args, enum adamw_master master,
         return _mm256_loadu_ps((const float *)args->weight + i);
     if (master == MASTER_F16)
         return _mm256_loadu_ps(args->master + i);
-    if (master == MASTER_NONE)
-        return load_bf16((const uint16_t *)args->weight + i);
     __m256i low = _mm256_cvtepi16_epi32(_mm_loadu_si128((const void *)(args->low + i)));
     __m256i high = load_u16((const uint16_t *)args->weight + i);
     return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_slli_epi32(high, 16), low));
@@ -104,9 +95,6 @@ INLINE void store_master(const struct ot_adamw *args, enum adamw_master master, 
     } else if (master == MASTER_F16) {
         _mm256_storeu_ps(args->master + i, p);
         _mm_storeu_si128((void *)half, _mm256_cvtps_ph(p, _MM_FROUND_TO_NEAREST_INT));
-    } else if (master == MASTER_NONE) {
-        __m256i random = half_words(args->step->weight_noise, args->first + i);
-        store_u16(half, _mm256_srli_epi32(add_random(p, random), 16));
     } else {
         __m256i bits = _mm256_castps_si256(p);
         store_u16(half, _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x8000)), 16));
@@ -124,18 +112,6 @@ INLINE __m256 update(const struct vectors *k, __m256 p, __m256 grad, __m256 *m, 
     __m256 d = _mm256_fmadd_ps(*root, k->per_bias2, k->eps);
     p = _mm256_fmadd_ps(k->minus_decay, p, p);
     return _mm256_fmadd_ps(k->minus_rate, _mm256_div_ps(*m, d), p);
-}
-
-INLINE void update_f32(const struct ot_adamw *args, const struct vectors *k, enum adamw_master master,
-                       int64_t n) {
-    for (int64_t i = 0; i < n; i += LANES) {
-        float *m_at = (float *)args->m + i, *v_at = (float *)args->v + i;
-        __m256 m = _mm256_loadu_ps(m_at), v = _mm256_loadu_ps(v_at), root;
-        __m256 p = load_master(args, master, i), grad = load_grad(args, master, i);
-        store_master(args, master, i, update(k, p, grad, &m, &v, &root));
-        _mm256_storeu_ps(m_at, m);
-        _mm256_storeu_ps(v_at, v);
-    }
 }
 
 /* ---- pairs ----
@@ -225,6 +201,45 @@ INLINE struct pair update_pair(const struct ot_adamw *args, const struct vectors
     p.b = update(k, p.b, grads.b, &m->b, &v->b, &roots.b);
     store_masters(args, master, i, p);
     return roots;
+}
+
+/* ---- fp32 ---- */
+
+INLINE struct pair load_pair(const float *at) {
+    return in_pair_order(_mm256_loadu_ps(at), _mm256_loadu_ps(at + LANES));
+}
+
+INLINE void store_pair(float *at, struct pair x) {
+    x = in_pair_order(x.a, x.b);
+    _mm256_storeu_ps(at, x.a);
+    _mm256_storeu_ps(at + LANES, x.b);
+}
+
+/* Without masters, in pairs: two parameters share a random word. */
+INLINE void update_f32_bare(const struct ot_adamw *args, const struct vectors *k, int64_t n) {
+    for (int64_t i = 0; i < n; i += PAIR) {
+        float *m_at = (float *)args->m + i, *v_at = (float *)args->v + i;
+        struct pair m = load_pair(m_at), v = load_pair(v_at);
+        update_pair(args, k, MASTER_NONE, i, &m, &v);
+        store_pair(m_at, m);
+        store_pair(v_at, v);
+    }
+}
+
+INLINE void update_f32(const struct ot_adamw *args, const struct vectors *k, enum adamw_master master,
+                       int64_t n) {
+    if (master == MASTER_NONE) {
+        update_f32_bare(args, k, n);
+        return;
+    }
+    for (int64_t i = 0; i < n; i += LANES) {
+        float *m_at = (float *)args->m + i, *v_at = (float *)args->v + i;
+        __m256 m = _mm256_loadu_ps(m_at), v = _mm256_loadu_ps(v_at), root;
+        __m256 p = load_master(args, master, i), grad = load_grad(args, master, i);
+        store_master(args, master, i, update(k, p, grad, &m, &v, &root));
+        _mm256_storeu_ps(m_at, m);
+        _mm256_storeu_ps(v_at, v);
+    }
 }
 
 /* ---- 16 bits ---- */
