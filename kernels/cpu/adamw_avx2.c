@@ -53,53 +53,27 @@ INLINE __m256i add_random(__m256 value, __m256i random) {
     return _mm256_add_epi32(bits, _mm256_and_si256(in_range, random));
 }
 
-/* ---- master weights and gradients of each dtype ----
+/* ---- master weights and gradients in fp32 and fp16 ----
  *
  * `master` is a constant in every call, and inlining removes the branches. */
-
-INLINE __m256i load_u16(const void *at) {
-    return _mm256_cvtepu16_epi32(_mm_loadu_si128(at));
-}
-
-/* Stores the low halves of eight 32-bit numbers. */
-INLINE void store_u16(void *at, __m256i x) {
-    __m256i halves = _mm256_packus_epi32(x, x); /* works inside 128-bit parts */
-    _mm_storeu_si128(at, _mm256_castsi256_si128(_mm256_permute4x64_epi64(halves, 0x08)));
-}
-
-INLINE __m256 load_bf16(const void *at) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(load_u16(at), 16));
-}
 
 INLINE __m256 load_grad(const struct ot_adamw *args, enum adamw_master master, int64_t i) {
     if (master == MASTER_F32)
         return _mm256_loadu_ps((const float *)args->grad + i);
-    const uint16_t *grad = (const uint16_t *)args->grad + i;
-    return master == MASTER_F16 ? _mm256_cvtph_ps(_mm_loadu_si128((const void *)grad)) : load_bf16(grad);
+    return _mm256_cvtph_ps(_mm_loadu_si128((const void *)((const uint16_t *)args->grad + i)));
 }
 
 INLINE __m256 load_master(const struct ot_adamw *args, enum adamw_master master, int64_t i) {
-    if (master == MASTER_F32)
-        return _mm256_loadu_ps((const float *)args->weight + i);
-    if (master == MASTER_F16)
-        return _mm256_loadu_ps(args->master + i);
-    __m256i low = _mm256_cvtepi16_epi32(_mm_loadu_si128((const void *)(args->low + i)));
-    __m256i high = load_u16((const uint16_t *)args->weight + i);
-    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_slli_epi32(high, 16), low));
+    return _mm256_loadu_ps((master == MASTER_F32 ? (const float *)args->weight : args->master) + i);
 }
 
 INLINE void store_master(const struct ot_adamw *args, enum adamw_master master, int64_t i, __m256 p) {
-    uint16_t *half = (uint16_t *)args->weight + i;
     if (master == MASTER_F32) {
         _mm256_storeu_ps((float *)args->weight + i, p);
-    } else if (master == MASTER_F16) {
-        _mm256_storeu_ps(args->master + i, p);
-        _mm_storeu_si128((void *)half, _mm256_cvtps_ph(p, _MM_FROUND_TO_NEAREST_INT));
     } else {
-        __m256i bits = _mm256_castps_si256(p);
-        store_u16(half, _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x8000)), 16));
-        /* bits - (hi << 16), cut to 16 bits, is the low half of bits, whichever way hi was rounded. */
-        store_u16(args->low + i, _mm256_and_si256(bits, _mm256_set1_epi32(0xffff)));
+        __m128i half = _mm256_cvtps_ph(p, _MM_FROUND_TO_NEAREST_INT);
+        _mm256_storeu_ps(args->master + i, p);
+        _mm_storeu_si128((void *)((uint16_t *)args->weight + i), half);
     }
 }
 
@@ -116,8 +90,8 @@ INLINE __m256 update(const struct vectors *k, __m256 p, __m256 grad, __m256 *m, 
 
 /* ---- pairs ----
  *
- * Kernels of compact states work on 16 parameters in two vectors. AVX2 widens and narrows inside 128-bit
- * parts, so a has the parameters 0-3 and 8-11, and b has 4-7 and 12-15. */
+ * Kernels of compact states and of bf16 weights work on 16 parameters in two vectors. AVX2 widens and narrows
+ * inside 128-bit parts, so a has the parameters 0-3 and 8-11, and b has 4-7 and 12-15. */
 
 enum { PAIR = 2 * LANES, PAIRS = OT_STATE_GROUP / PAIR /* of a group */ };
 
@@ -215,12 +189,12 @@ INLINE void store_pair(float *at, struct pair x) {
     _mm256_storeu_ps(at + LANES, x.b);
 }
 
-/* Without masters, in pairs: two parameters share a random word. */
-INLINE void update_f32_bare(const struct ot_adamw *args, const struct vectors *k, int64_t n) {
+INLINE void update_f32_pairs(const struct ot_adamw *args, const struct vectors *k, enum adamw_master master,
+                             int64_t n) {
     for (int64_t i = 0; i < n; i += PAIR) {
         float *m_at = (float *)args->m + i, *v_at = (float *)args->v + i;
         struct pair m = load_pair(m_at), v = load_pair(v_at);
-        update_pair(args, k, MASTER_NONE, i, &m, &v);
+        update_pair(args, k, master, i, &m, &v);
         store_pair(m_at, m);
         store_pair(v_at, v);
     }
@@ -228,8 +202,8 @@ INLINE void update_f32_bare(const struct ot_adamw *args, const struct vectors *k
 
 INLINE void update_f32(const struct ot_adamw *args, const struct vectors *k, enum adamw_master master,
                        int64_t n) {
-    if (master == MASTER_NONE) {
-        update_f32_bare(args, k, n);
+    if (is_bf16(master)) {
+        update_f32_pairs(args, k, master, n);
         return;
     }
     for (int64_t i = 0; i < n; i += LANES) {
@@ -387,5 +361,5 @@ INLINE void update_block(const struct ot_adamw *args, const struct vectors *k, e
 #include "kernels/cpu/adamw_entry.h"
 
 void ot_adamw_avx2(const struct ot_adamw *args) {
-    update_all(args, LANES);
+    update_all(args, PAIR);
 }

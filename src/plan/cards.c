@@ -130,7 +130,7 @@ static const double DESKTOP_BYTES = 60e9, SERVER_BYTES = 200e9, CORE_BYTES = 12e
 /* The optimizer reaches this share of the memory rate, which is the project's target. A core runs AdamW at
  * this many bytes/s if memory does not limit it, by masters and by format of the state (measured: two cores
  * with AVX-512 did 50 GB/s with fp32; from its cache, a virtual core of Zen 3 did 20 with 16 bits and 13 with
- * 8 bits; without masters, a core with AVX2 updates 0.9 times as many parameters). */
+ * 8 bits; without masters, a core with AVX2 updates 0.85 to 0.89 times as many parameters). */
 static const double OPTIMIZER_SHARE = 0.9;
 static const double OPTIMIZER_CORE_BYTES[][OT_STATE_FORMATS] = {
     [OT_MASTERS_F32] = {20e9, 20e9, 13e9},
