@@ -1,5 +1,5 @@
-/* Each rank takes from a part what it holds of it, wherever the borders of the part lie. An engine takes parts
- * with masters and without, whether it has masters or not. */
+/* Each rank takes from a part what it holds of it, wherever the borders of the part lie. And an engine takes
+ * parts with masters and without, whether it has masters or not. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
