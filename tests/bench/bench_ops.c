@@ -260,7 +260,7 @@ static void bench_cross_entropy(struct bench *b) {
     memset(targets, 0, ROWS * sizeof *targets);
     struct ot_cross_entropy op = {
         ROWS, VOCAB,    VOCAB, targets, numbers(b, OT_F32, ROWS * VOCAB), numbers(b, OT_F32, ROWS),
-        true, b->dtype, 1};
+        true, b->dtype, 1,     NULL};
     report(b, "cross-entropy", measure(b, enqueue_cross_entropy, &op),
            (double)ROWS * VOCAB * (4.0 + (double)ot_dtype_bytes(b->dtype)));
 }
