@@ -261,6 +261,9 @@ void *ot_engine_snapshot_slots(const struct ot_engine *engine, int *n);
  * or on a drained engine. `memory`: the part as `put` of the sink got it. Errors: OT_E_INTERNAL (no such
  * parameters), OT_E_IO, OT_E_DEVICE. */
 int ot_engine_put(struct ot_engine *engine, const struct ot_part *part, const void *memory);
+/* Waits until all values that were set or put are at their homes. Steps, passes and snapshots do so by
+ * themselves when they begin; call it to learn of a failed write at once. Errors: OT_E_IO, OT_E_STALL. */
+int ot_engine_unstage(struct ot_engine *engine);
 /* True if this rank holds a value of the part. */
 bool ot_engine_holds(const struct ot_engine *engine, const struct ot_part *part);
 

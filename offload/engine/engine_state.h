@@ -1,5 +1,5 @@
 /* Declarations that the files of the engine share (engine.c, tasks.c, decide.c, shadow.c, diagnose.c, nvme.c,
- * params.c, one_copy.c, take_snapshot.c). Internal to offload/. */
+ * stage.c, params.c, one_copy.c, take_snapshot.c). Internal to offload/. */
 #ifndef OT_OFFLOAD_ENGINE_ENGINE_STATE_H
 #define OT_OFFLOAD_ENGINE_ENGINE_STATE_H
 
@@ -49,22 +49,28 @@ struct ot_engine_shadows {
     struct ot_shadow_usage usage;
 };
 
-/* An extent that is staged in host memory between steps, so that the driver can read and change it. It is in
- * a slot, because slots are idle between steps. */
-struct ot_engine_staged {
-    int extent; /* -1: none */
-    bool changed;
-    char *memory;
-};
+/* Staging (stage.c): extents on nvme in host memory between steps, so that the driver can read and change
+ * them. */
 enum { OT_STAGED_STATE, OT_STAGED_WEIGHTS, OT_STAGED_KINDS };
+enum { OT_MOST_STAGED = 8 }; /* extents of a kind: enough writes in flight for a deep queue of the disk */
 
-/* One transfer that the driver waits for. It is a member of the engine because it may outlive the wait: see
- * ot_engine_is_stuck. */
-struct ot_engine_wait {
+struct ot_engine_staged {
+    struct ot_engine_stages *stages; /* to which it belongs */
+    int extent;                      /* -1: none */
+    bool changed;                    /* since it was read or written */
+    char *memory;
+    /* protected by the mutex of the stages: */
+    bool moves;            /* a transfer is under way; the driver leaves the memory alone */
+    struct ot_error error; /* of the last transfer */
+};
+
+/* It is a member of the engine because a transfer may outlive the wait for it: see ot_engine_is_stuck. */
+struct ot_engine_stages {
+    struct ot_engine_staged slots[OT_STAGED_KINDS][OT_MOST_STAGED];
+    int last[OT_STAGED_KINDS]; /* the slot that was staged last: no transfer moves it */
     pthread_mutex_t mutex;
-    pthread_cond_t ended;
-    bool done;
-    struct ot_error error; /* valid when done */
+    pthread_cond_t ended; /* a transfer */
+    bool stuck;           /* a transfer hangs */
 };
 
 struct ot_engine {
@@ -84,10 +90,8 @@ struct ot_engine {
     bool one_copy_is_read;              /* a forward pass alone has read it since the last step */
     struct ot_store *store;             /* NULL: the plan has nothing on nvme */
     struct ot_store_piece *slab_pieces; /* pieces of one slab's weights, for the nvme_read lane */
-    struct ot_engine_staged staged[OT_STAGED_KINDS];
-    struct ot_engine_wait wait; /* initialised if `store` is not NULL */
+    struct ot_engine_stages stages;     /* initialised if `store` is not NULL */
     double stall_limit_seconds;
-    bool stuck;           /* the transfer of `wait` hangs */
     struct ot_pool *pool; /* pool of the optimizer */
     struct ot_topology_binding optimizer_binding;
     struct ot_executor *executor;
@@ -203,11 +207,13 @@ void ot_engine_close_store(struct ot_engine *engine); /* does nothing if there i
 /* The executor's callback for the nvme lanes. */
 void ot_engine_start_task(void *context, const struct ot_task *task, int64_t step, ot_task_done_fn done,
                           void *arg);
+
+/* Staging (engine/stage.c). Open it after the store, close it after the store. */
+void ot_engine_open_stages(struct ot_engine *engine);
+void ot_engine_close_stages(struct ot_engine *engine);
 /* Between steps: brings an extent into host memory. *out is valid until another extent of the same kind is
- * staged or a step starts. Errors: OT_E_IO, OT_E_STALL. */
+ * staged or a step starts; the caller sets `changed` if it changes the content. Errors: OT_E_IO, OT_E_STALL;
+ * also those of an earlier extent that could not be written back. */
 int ot_engine_stage(struct ot_engine *engine, int kind, int slab, int extent, struct ot_engine_staged **out);
-/* Call it before a step or pass runs: writes back changed extents and gives their slots back. Errors:
- * OT_E_IO, OT_E_STALL. */
-int ot_engine_unstage(struct ot_engine *engine);
 
 #endif

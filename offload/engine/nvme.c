@@ -1,12 +1,9 @@
-/* The engine's use of nvme: opening the store, tasks of the nvme lanes, and extents in host memory between
- * steps. */
-#include <math.h>
+/* The engine's use of nvme while steps run: opening the store, and tasks of the nvme lanes. stage.c has the use
+ * between steps. */
 #include <stdlib.h>
 
 #include "offload/engine/engine_state.h"
-#include "src/base/clock.h"
 #include "src/base/error.h"
-#include "src/base/thread.h"
 
 /* ---- opening ---- */
 
@@ -21,8 +18,6 @@ static int open_pieces(struct ot_engine *en) {
 }
 
 int ot_engine_open_store(struct ot_engine *en, const struct ot_store_config *config) {
-    for (int kind = 0; kind < OT_STAGED_KINDS; kind++)
-        en->staged[kind].extent = -1;
     if (en->layout.n_extents == 0)
         return 0;
     if (!config || config->n_dirs < 1)
@@ -41,8 +36,7 @@ int ot_engine_open_store(struct ot_engine *en, const struct ot_store_config *con
     int rc = ot_store_open(&own, &en->store);
     free(order);
     OT_TRY(rc);
-    ot_cond_init(&en->wait.ended);
-    pthread_mutex_init(&en->wait.mutex, NULL);
+    ot_engine_open_stages(en);
     return 0;
 }
 
@@ -50,8 +44,7 @@ void ot_engine_close_store(struct ot_engine *en) {
     if (!en->store)
         return;
     ot_store_close(en->store);
-    pthread_cond_destroy(&en->wait.ended);
-    pthread_mutex_destroy(&en->wait.mutex);
+    ot_engine_close_stages(en);
 }
 
 /* ---- tasks ---- */
@@ -124,78 +117,7 @@ void ot_engine_start_task(void *context, const struct ot_task *task, int64_t ste
     }
 }
 
-/* ---- between steps ---- */
-
-static void on_ended(void *arg, const struct ot_error *error) {
-    struct ot_engine_wait *wait = arg;
-    pthread_mutex_lock(&wait->mutex);
-    wait->done = true;
-    wait->error = error ? *error : (struct ot_error){0};
-    pthread_cond_signal(&wait->ended);
-    pthread_mutex_unlock(&wait->mutex);
-}
-
-static int fail_stuck(const struct ot_engine *en) {
-    return ot_fail(
-        OT_E_STALL,
-        "no progress for %.0f s: an nvme transfer between steps (a disk or a driver hangs: see dmesg)",
-        ceil(en->stall_limit_seconds));
-}
-
-/* Moves one extent and waits for it, at most stall_limit_seconds: the executor's watchdog does not cover this
- * wait. */
-static int transfer(struct ot_engine *en, bool write, int extent, void *memory) {
-    struct ot_engine_wait *wait = &en->wait;
-    struct ot_store_piece piece = {extent, memory};
-    bool late = false;
-    if (en->stuck) /* the transfer that hangs still uses `wait` */
-        return fail_stuck(en);
-    wait->done = false;
-    OT_TRY(ot_store_start(en->store, &(struct ot_transfer){write, 1, &piece, on_ended, wait}));
-    int64_t until = ot_clock_ns() + (int64_t)(1e9 * ceil(en->stall_limit_seconds));
-    pthread_mutex_lock(&wait->mutex);
-    while (!wait->done && !late)
-        late = !ot_cond_wait_until(&wait->ended, &wait->mutex, until);
-    en->stuck = !wait->done;
-    struct ot_error error = wait->error;
-    pthread_mutex_unlock(&wait->mutex);
-    return en->stuck ? fail_stuck(en) : ot_error_load(&error);
-}
-
-static int write_back(struct ot_engine *en, struct ot_engine_staged *staged) {
-    if (staged->changed)
-        OT_TRY(transfer(en, true, staged->extent, staged->memory));
-    staged->changed = false;
-    return 0;
-}
-
-/* A slot that fits any extent of the kind. */
-static char *staging_memory(struct ot_engine *en, int kind, int slab) {
-    if (kind == OT_STAGED_STATE)
-        return ot_engine_at(en, en->layout.tile_slots[0]);
-    if (en->plan.train)
-        return (char *)ot_engine_at(en, en->layout.tile_slots[0]) + en->layout.slot_weights_offset;
-    return ot_engine_at(en, en->layout.host_weight_slots[ot_slab_slot_kind(&en->chain, slab)][0]);
-}
-
-int ot_engine_stage(struct ot_engine *en, int kind, int slab, int extent, struct ot_engine_staged **out) {
-    struct ot_engine_staged *staged = *out = &en->staged[kind];
-    if (staged->extent == extent)
-        return 0;
-    OT_TRY(write_back(en, staged));
-    *staged = (struct ot_engine_staged){.extent = -1, .memory = staging_memory(en, kind, slab)};
-    OT_TRY(transfer(en, false, extent, staged->memory));
-    staged->extent = extent;
-    return 0;
-}
-
-int ot_engine_unstage(struct ot_engine *en) {
-    for (int kind = 0; kind < OT_STAGED_KINDS; kind++) {
-        OT_TRY(write_back(en, &en->staged[kind]));
-        en->staged[kind].extent = -1;
-    }
-    return 0;
-}
+/* ---- asking ---- */
 
 const char *ot_engine_describe_store(const struct ot_engine *en) {
     return en->store ? ot_store_describe(en->store) : NULL;

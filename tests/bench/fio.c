@@ -19,9 +19,10 @@ int fio_run(const struct fio *fio, const char *jobs, double *rate) {
     double kib = 0, most_ms = 0;
     *rate = 0;
     snprintf(command, sizeof command,
-             "fio --minimal --terse-version=3 --filename=\"$BENCH_FIO_FILE\" --direct=1 --ioengine=%s "
+             "fio --minimal --terse-version=3 %s --direct=1 --ioengine=%s "
              "--bs=%zu --iodepth=%d %s",
-             fio->uring ? "io_uring" : "libaio", fio->block_bytes, fio->depth, jobs);
+             fio->own_names ? "" : "--filename=\"$BENCH_FIO_FILE\"", fio->uring ? "io_uring" : "libaio",
+             fio->block_bytes, fio->depth, jobs);
     FILE *pipe = setenv("BENCH_FIO_FILE", fio->file, 1) < 0 ||
                          setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1", 1) < 0
                      ? NULL

@@ -7,7 +7,8 @@
 #include <stddef.h>
 
 struct fio {
-    const char *file; /* used by all jobs; fio makes the file if it does not exist */
+    const char *file; /* fio makes the file if it does not exist */
+    bool own_names;   /* the jobs name their files, from "$BENCH_FIO_FILE". False: all jobs use the file */
     bool uring;       /* fio's io_uring engine instead of libaio */
     size_t block_bytes;
     int depth;

@@ -1,0 +1,144 @@
+/* Staging: between steps the driver reads and changes extents on nvme in slots of host memory, which are idle
+ * then.
+ *
+ * WRITE-BEHIND. A changed extent is written back when the driver goes on to another extent, which gets the
+ * next slot. The driver waits for a write only before it uses the slot again. So while a checkpoint is
+ * restored, the disk always has several writes to do, and reading, checking and copying go on meanwhile. An
+ * extent that is still in its slot is not read again.
+ *
+ * ERRORS. A write that fails is reported by the next call that needs its slot, at the latest before the next
+ * step. The extent then counts as changed again: as long as it cannot be written, no step runs.
+ *
+ * The driver waits for a transfer at most stall_limit_seconds, because the executor's watchdog does not cover
+ * these waits. */
+#include <math.h>
+
+#include "offload/engine/engine_state.h"
+#include "src/base/clock.h"
+#include "src/base/error.h"
+#include "src/base/thread.h"
+
+void ot_engine_open_stages(struct ot_engine *en) {
+    struct ot_engine_stages *stages = &en->stages;
+    for (int kind = 0; kind < OT_STAGED_KINDS; kind++)
+        for (int i = 0; i < OT_MOST_STAGED; i++)
+            stages->slots[kind][i] = (struct ot_engine_staged){.stages = stages, .extent = -1};
+    ot_cond_init(&stages->ended);
+    pthread_mutex_init(&stages->mutex, NULL);
+}
+
+void ot_engine_close_stages(struct ot_engine *en) {
+    pthread_cond_destroy(&en->stages.ended);
+    pthread_mutex_destroy(&en->stages.mutex);
+}
+
+/* ---- transfers ---- */
+
+static void on_ended(void *arg, const struct ot_error *error) {
+    struct ot_engine_staged *staged = arg;
+    struct ot_engine_stages *stages = staged->stages;
+    pthread_mutex_lock(&stages->mutex);
+    staged->moves = false;
+    staged->error = error ? *error : (struct ot_error){0};
+    pthread_cond_signal(&stages->ended);
+    pthread_mutex_unlock(&stages->mutex);
+}
+
+static int fail_stuck(const struct ot_engine *en) {
+    return ot_fail(
+        OT_E_STALL,
+        "no progress for %.0f s: an nvme transfer between steps (a disk or a driver hangs: see dmesg)",
+        ceil(en->stall_limit_seconds));
+}
+
+static int start(struct ot_engine *en, bool write, int extent, struct ot_engine_staged *staged) {
+    struct ot_store_piece piece = {extent, staged->memory};
+    staged->moves = true;
+    int rc = ot_store_start(en->store, &(struct ot_transfer){write, 1, &piece, on_ended, staged});
+    if (rc < 0) /* on_ended is not called */
+        staged->moves = false;
+    return rc;
+}
+
+/* Waits for the slot's transfer. Returns its error, once. */
+static int settle(struct ot_engine *en, struct ot_engine_staged *staged) {
+    struct ot_engine_stages *stages = &en->stages;
+    bool late = stages->stuck;
+    int64_t until = ot_clock_ns() + (int64_t)(1e9 * ceil(en->stall_limit_seconds));
+    pthread_mutex_lock(&stages->mutex);
+    while (staged->moves && !late)
+        late = !ot_cond_wait_until(&stages->ended, &stages->mutex, until);
+    stages->stuck = stages->stuck || staged->moves;
+    struct ot_error error = staged->error;
+    staged->error.code = 0;
+    pthread_mutex_unlock(&stages->mutex);
+    return stages->stuck ? fail_stuck(en) : ot_error_load(&error);
+}
+
+static int write_back(struct ot_engine *en, struct ot_engine_staged *staged) {
+    if (!staged->changed)
+        return 0;
+    OT_TRY(start(en, true, staged->extent, staged));
+    staged->changed = false;
+    return 0;
+}
+
+/* Waits until the extent in the slot is on the disk. */
+static int flush(struct ot_engine *en, struct ot_engine_staged *staged) {
+    OT_TRY(write_back(en, staged));
+    int rc = settle(en, staged);
+    staged->changed = rc < 0;
+    return rc;
+}
+
+/* ---- slots ---- */
+
+/* The memory of slot number i, which fits any extent of the kind. NULL: there is no such slot. */
+static char *slot_memory(struct ot_engine *en, int kind, int slab, int i) {
+    enum ot_slot_kind k = ot_slab_slot_kind(&en->chain, slab);
+    if (i >= OT_MOST_STAGED || i >= (en->plan.train ? en->plan.tile_slots : en->plan.host_weight_slots[k]))
+        return NULL;
+    if (!en->plan.train)
+        return ot_engine_at(en, en->layout.host_weight_slots[k][i]);
+    size_t offset = kind == OT_STAGED_STATE ? 0 : en->layout.slot_weights_offset;
+    return (char *)ot_engine_at(en, en->layout.tile_slots[i]) + offset;
+}
+
+int ot_engine_stage(struct ot_engine *en, int kind, int slab, int extent, struct ot_engine_staged **out) {
+    struct ot_engine_stages *stages = &en->stages;
+    struct ot_engine_staged *slots = stages->slots[kind];
+    int *last = &stages->last[kind], i = 0;
+    if (slots[*last].extent != extent)
+        OT_TRY(write_back(en, &slots[*last]));
+    while (i < OT_MOST_STAGED && slots[i].extent != extent)
+        i++;
+    bool is_here = i < OT_MOST_STAGED;
+    if (!is_here)
+        i = slot_memory(en, kind, slab, *last + 1) ? *last + 1 : 0;
+    struct ot_engine_staged *staged = *out = &slots[i];
+    if (!is_here || i != *last)
+        OT_TRY(flush(en, staged));
+    *last = i;
+    if (is_here)
+        return 0;
+    staged->extent = -1;
+    staged->memory = slot_memory(en, kind, slab, i);
+    OT_TRY(start(en, false, extent, staged));
+    OT_TRY(settle(en, staged));
+    staged->extent = extent;
+    return 0;
+}
+
+int ot_engine_unstage(struct ot_engine *en) {
+    if (!en->store)
+        return 0;
+    for (int kind = 0; kind < OT_STAGED_KINDS; kind++)
+        OT_TRY(write_back(en, &en->stages.slots[kind][en->stages.last[kind]]));
+    for (int kind = 0; kind < OT_STAGED_KINDS; kind++)
+        for (int i = 0; i < OT_MOST_STAGED; i++) {
+            struct ot_engine_staged *staged = &en->stages.slots[kind][i];
+            OT_TRY(flush(en, staged));
+            staged->extent = -1;
+        }
+    return 0;
+}
