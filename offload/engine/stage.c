@@ -129,16 +129,18 @@ int ot_engine_stage(struct ot_engine *en, int kind, int slab, int extent, struct
     return 0;
 }
 
+/* Goes on after an error, so that one call learns the result of every write. */
 int ot_engine_unstage(struct ot_engine *en) {
+    struct ot_error first = {0};
     if (!en->store)
         return 0;
     for (int kind = 0; kind < OT_STAGED_KINDS; kind++)
-        OT_TRY(write_back(en, &en->stages.slots[kind][en->stages.last[kind]]));
-    for (int kind = 0; kind < OT_STAGED_KINDS; kind++)
         for (int i = 0; i < OT_MOST_STAGED; i++) {
             struct ot_engine_staged *staged = &en->stages.slots[kind][i];
-            OT_TRY(flush(en, staged));
-            staged->extent = -1;
+            int rc = flush(en, staged);
+            if (rc < 0 && first.code == 0)
+                ot_error_save(&first, rc);
+            staged->extent = rc < 0 ? staged->extent : -1;
         }
-    return 0;
+    return ot_error_load(&first);
 }
