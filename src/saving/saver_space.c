@@ -43,18 +43,17 @@ void ot_saver_own_bytes(const struct ot_session *s, int64_t *copied, int64_t *re
     const struct ot_chain *chain = ot_model_chain(s->model);
     *copied = *referred = 0;
     for (int i = 0; i < chain->n_slabs; i++) {
+        bool refers = s->plan.kept_contents > 0;
+        bool state = refers && s->plan.slabs[i].state == OT_HOME_NVME; /* off the GPU */
+        bool weights = refers && s->plan.slabs[i].weights == OT_HOME_NVME;
         int64_t held = ot_slab_holding(chain, &s->plan, i).n;
-        struct ot_tile_span off = ot_slab_state_off_gpu(chain, &s->plan, i);
-        struct ot_part state = ot_part_of(chain, true, false, off.n);
-        struct ot_part weights = ot_part_of(chain, false, true, held);
-        struct ot_part all = ot_part_of(chain, true, true, held);
-        *copied += (int64_t)ot_part_padded_bytes(chain->dtype, &all);
-        if (s->plan.kept_contents > 0 && s->plan.slabs[i].state == OT_HOME_NVME)
-            *referred += (int64_t)ot_part_bytes(chain->dtype, &state);
-        if (s->plan.kept_contents > 0 && s->plan.slabs[i].weights == OT_HOME_NVME)
-            *referred += (int64_t)ot_part_bytes(chain->dtype, &weights);
+        int64_t off = ot_slab_state_off_gpu(chain, &s->plan, i).n;
+        const struct ot_part parts[] = {
+            ot_part_of(chain, true, false, state ? off : 0), ot_part_of(chain, false, true, weights ? held : 0),
+            ot_part_of(chain, true, false, state ? held - off : 0), ot_part_of(chain, !state, !weights, held)};
+        for (int part = 0; part < 4; part++)
+            *(part < 2 ? referred : copied) += (int64_t)ot_part_padded_bytes(chain->dtype, &parts[part]);
     }
-    *copied -= *referred;
 }
 
 void ot_saver_bytes(const struct ot_session *s, int64_t *copied, int64_t *referred) {

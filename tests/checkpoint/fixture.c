@@ -34,32 +34,23 @@ static uint64_t mix(uint64_t x) {
     return x ^ x >> 31;
 }
 
-static char *fill_kind(char *at, size_t each, uint64_t stream, const struct ot_part *part) {
-    for (int64_t i = 0; i < part->n; i++, at += each) {
-        uint64_t value = mix(stream + (uint64_t)(part->first + i) * 0x9e3779b97f4a7c15u);
-        memcpy(at, &value, each);
-    }
-    return at;
-}
-
 void fixture_fill(enum ot_dtype dtype, uint64_t seed, const struct ot_part *part, void *memory) {
-    size_t rest = dtype == OT_F32 ? 0 : dtype == OT_BF16 ? 2 : 4;
-    uint64_t stream = mix(seed * 64 + (uint64_t)part->slab) * 4;
-    char *at = memory;
-    if (part->has_state) {
-        at = fill_kind(at, 4, stream, part);
-        at = fill_kind(at, 4, stream + 1, part);
-        at = rest ? fill_kind(at, rest, stream + 2, part) : at;
+    uint64_t stream = mix(seed * 64 + (uint64_t)part->slab) * OT_PART_ARRAYS;
+    for (enum ot_part_array array = OT_PART_M; array < OT_PART_ARRAYS; array++, stream++) {
+        struct ot_part_place place = ot_part_find(dtype, part, array);
+        char *at = (char *)memory + place.offset, *end = at + ot_part_run(place, part->n);
+        for (int64_t i = part->first / place.per; at < end; i++, at += place.width) {
+            uint64_t value = mix(stream + (uint64_t)i * 0x9e3779b97f4a7c15u);
+            memcpy(at, &value, place.width);
+        }
     }
-    if (part->has_weights)
-        fill_kind(at, ot_dtype_bytes(dtype), stream + 3, part);
 }
 
 static int refer_slab(const struct saving *saving, const struct ot_snapshot_sink *sink, int slab) {
     struct ot_store_span spans[64];
     for (int i = 0; i < 2; i++) {
         struct ot_part part = {
-            slab, 0, saving->chain->slabs[slab].n_params, i == 0, i == 1, OT_STATE_F32, OT_MASTERS_F32};
+            slab, 0, saving->chain->slabs[slab].n_params, i == 0, i == 1, saving->chain->state, OT_MASTERS_F32};
         int n = ot_store_find_spans(saving->store, saving->pins[i], spans, 64);
         assert_in_range(n, 0, 64);
         OT_TRY(sink->refer(sink->context, &part, spans, n));
@@ -80,7 +71,7 @@ static int put_all(const struct saving *saving, const struct ot_snapshot_sink *s
             int64_t left = chain->slabs[slab].n_params - first;
             void *memory;
             n = left < OT_PART_PARAMS ? left : OT_PART_PARAMS;
-            struct ot_part part = {slab, first, n, true, true, OT_STATE_F32, OT_MASTERS_F32};
+            struct ot_part part = {slab, first, n, true, true, chain->state, OT_MASTERS_F32};
             OT_TRY(sink->room(sink->context, &memory));
             fixture_fill(chain->dtype, saving->seed, &part, memory);
             OT_TRY(sink->put(sink->context, &part, memory));

@@ -68,6 +68,29 @@ class CompactState(program.ProgramTest):
             self.succeed("export", self.path(f"{state}/checkpoints/step-00000008"), "--out", self.path("export" + state))
             self.assertEqual(self.model("export" + state), self.model(state))
 
+    def test_state_on_disk_is_saved_by_hard_links(self):
+        """A save links the store's files, and writes no state. Later steps do not change what it refers to."""
+        for state in ("16bit", "8bit"):
+            out = "linked" + state
+            words = ["--state", state, "--home", "state=nvme,weights=nvme", "--nvme", self.path("disk")]
+            result = self.succeed(*self.command(out, *words))
+            self.assertRegex(result.err, r"checkpoint \S+step-00000004: [0-9.]+ [KM]iB referred to on NVMe, in ")
+            self.assertRegex(result.err, r"checkpoints every 4 steps · [0-9.]+ [KM]iB each, on NVMe")
+            folder = self.path(f"{out}/checkpoints/step-00000004")
+            self.assertEqual(os.path.getsize(f"{folder}/state.bin"), 0)
+            self.assertEqual(os.stat(f"{folder}/nvme-0.store").st_nlink, 2)  # the other name: step 8
+            linked = self.succeed("verify", "--json", folder).json()["checkpoint"]
+            copied = self.succeed("verify", "--json", self.path(f"{state}/checkpoints/step-00000004")).json()["checkpoint"]
+            for slab in linked["slabs"] + copied["slabs"]:
+                del slab["bytes"]  # padded differently
+            self.assertEqual(linked["slabs"], copied["slabs"])
+            self.interrupted(out, "again" + out)
+            self.succeed(*self.command("again" + out, *words))
+            self.assertEqual(self.model("again" + out), self.model(state))
+            self.interrupted(out, "home" + out)
+            self.succeed(*self.command("home" + out, "--home", "host"))
+            self.assertEqual(self.model("home" + out), self.model(state))
+
     def test_checkpoints_are_smaller_and_valid(self):
         sizes = {}
         for state, words in FORMATS.items():
