@@ -61,8 +61,9 @@ int ot_checkpoint_read(struct ot_checkpoint *checkpoint, const struct ot_checkpo
 
 struct ot_checkpoint_master;
 
-/* The checkpoint must outlive the master. The master holds a few spans in memory and is fastest when ranges
- * ascend. Errors: OT_E_BUDGET. */
+/* The checkpoint must outlive the master. The master reads ahead of ranges that ascend, with many reads in
+ * flight; a range that does not ascend makes it begin anew there. Nobody else reads the checkpoint meanwhile.
+ * Errors: OT_E_BUDGET, OT_E_IO. */
 int ot_checkpoint_master_open(struct ot_checkpoint *checkpoint, struct ot_checkpoint_master **out);
 void ot_checkpoint_master_close(struct ot_checkpoint_master *master); /* NULL is fine */
 /* Returns the fp32 values of parameters [first, first + n) of a slab, as ot_engine_get returned them when the

@@ -1,27 +1,17 @@
-/* Reads ranges of the master weights. Whole spans are read and checked; the last few spans stay in memory. */
+/* Reads ranges of the master weights out of spans that are read ahead in the order of slabs and parameters. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/crc32.h"
-#include "src/base/file_io.h"
 #include "src/checkpoint/reader_state.h"
 
-/* A range needs at most 4 spans at once: its low bits and its weights lie in different spans, and each may
- * cross the border of two spans. */
-enum { KEPT_SPANS = 4 };
 enum { CHUNK_PARAMS = 2048 };
-
-struct kept {
-    int64_t span, used; /* span: -1: none. used: clock of the last use */
-    char *bytes;
-    int64_t capacity;
-};
 
 struct ot_checkpoint_master {
     struct ot_checkpoint *checkpoint;
     int64_t *state, *weights; /* parts that have state, or weights, sorted by slab and first parameter */
-    int64_t n_state, n_weights, clock;
-    struct kept kept[KEPT_SPANS];
+    int64_t n_state, n_weights;
+    int64_t *order; /* the spans with master weights, in order of slabs and parameters */
+    struct ot_span_reader *spans;
 };
 
 /* ---- opening ---- */
@@ -34,18 +24,12 @@ static int compare_parts(const void *a, const void *b, void *parts) {
     return (x->first > y->first) - (x->first < y->first);
 }
 
-int ot_checkpoint_master_open(struct ot_checkpoint *checkpoint, struct ot_checkpoint_master **out) {
-    const struct ot_manifest *m = &checkpoint->manifest;
-    struct ot_checkpoint_master *master = *out = calloc(1, sizeof *master);
+static int list_parts(struct ot_checkpoint_master *master) {
+    const struct ot_manifest *m = &master->checkpoint->manifest;
     size_t bytes = (size_t)(m->n_parts + 1) * sizeof(int64_t);
-    if (!master || !(master->state = malloc(bytes)) || !(master->weights = malloc(bytes))) {
-        ot_checkpoint_master_close(master);
-        *out = NULL;
-        return ot_fail(OT_E_BUDGET, "%s: no memory for %lld parts", checkpoint->dir, (long long)m->n_parts);
-    }
-    master->checkpoint = checkpoint;
-    for (int i = 0; i < KEPT_SPANS; i++)
-        master->kept[i].span = -1;
+    if (!(master->state = malloc(bytes)) || !(master->weights = malloc(bytes)))
+        return ot_fail(OT_E_BUDGET, "%s: no memory for %lld parts", master->checkpoint->dir,
+                       (long long)m->n_parts);
     for (int64_t i = 0; i < m->n_parts; i++) {
         if (m->parts[i].part.has_state)
             master->state[master->n_state++] = i;
@@ -57,52 +41,96 @@ int ot_checkpoint_master_open(struct ot_checkpoint *checkpoint, struct ot_checkp
     return 0;
 }
 
+struct need { /* a span, and the first parameter whose values are wanted from it */
+    int slab;
+    int64_t param, span;
+};
+
+static int compare_needs(const void *a, const void *b) {
+    const struct need *x = a, *y = b;
+    if (x->slab != y->slab)
+        return x->slab < y->slab ? -1 : 1;
+    if (x->param != y->param)
+        return x->param < y->param ? -1 : 1;
+    return (x->span > y->span) - (x->span < y->span);
+}
+
+/* Adds the spans with values of an array. Returns their number. */
+static int64_t add_needs(const struct ot_checkpoint *c, const struct ot_manifest_part *part,
+                         enum ot_part_array array, struct need *needs) {
+    struct ot_part_place place = ot_part_find(c->manifest.dtype, &part->part, array);
+    int64_t begin = (int64_t)place.offset, end = begin + (int64_t)ot_part_run(place, part->part.n);
+    if (part->n_spans == 0 || begin == end)
+        return 0;
+    int64_t first = ot_checkpoint_find_span(c, part, begin), last = ot_checkpoint_find_span(c, part, end - 1);
+    for (int64_t i = first; i <= last; i++) {
+        int64_t from = c->span_begin[i] > begin ? c->span_begin[i] : begin;
+        needs[i - first] =
+            (struct need){part->part.slab, part->part.first + (from - begin) / (int64_t)place.width, i};
+    }
+    return last - first + 1;
+}
+
+/* Fills in the order: each span once, where it is first wanted. Returns the number of spans. */
+static int64_t put_in_order(const struct ot_checkpoint_master *master, struct need *needs, bool *seen) {
+    const struct ot_checkpoint *c = master->checkpoint;
+    enum ot_dtype dtype = c->manifest.dtype;
+    int64_t n = 0, n_spans = 0;
+    for (int64_t i = 0; i < master->n_state && dtype != OT_F32; i++)
+        n += add_needs(c, &c->manifest.parts[master->state[i]], OT_PART_REST, needs + n);
+    for (int64_t i = 0; i < master->n_weights && dtype != OT_F16; i++)
+        n += add_needs(c, &c->manifest.parts[master->weights[i]], OT_PART_WEIGHTS, needs + n);
+    qsort(needs, (size_t)n, sizeof *needs, compare_needs);
+    for (int64_t i = 0; i < n; i++)
+        if (!seen[needs[i].span]) {
+            seen[needs[i].span] = true;
+            master->order[n_spans++] = needs[i].span;
+        }
+    return n_spans;
+}
+
+static int open_spans(struct ot_checkpoint_master *master) {
+    struct ot_checkpoint *c = master->checkpoint;
+    size_t n = (size_t)c->manifest.n_spans + 1;
+    struct need *needs = malloc(2 * n * sizeof *needs); /* a span may have values of two arrays */
+    bool *seen = calloc(n, sizeof *seen);
+    master->order = malloc(n * sizeof *master->order);
+    int rc = needs && seen && master->order
+                 ? ot_span_reader_open(c, master->order, put_in_order(master, needs, seen), &master->spans)
+                 : ot_fail(OT_E_BUDGET, "%s: no memory for %zu spans", c->dir, n);
+    free(needs);
+    free(seen);
+    return rc;
+}
+
+int ot_checkpoint_master_open(struct ot_checkpoint *checkpoint, struct ot_checkpoint_master **out) {
+    struct ot_checkpoint_master *master = calloc(1, sizeof *master);
+    int rc;
+    *out = NULL;
+    if (!master)
+        return ot_fail(OT_E_BUDGET, "%s: no memory to read the weights", checkpoint->dir);
+    master->checkpoint = checkpoint;
+    OT_TRY_GOTO(list_parts(master), rc, out);
+    rc = open_spans(master);
+out:
+    if (rc < 0)
+        ot_checkpoint_master_close(master);
+    else
+        *out = master;
+    return rc;
+}
+
 void ot_checkpoint_master_close(struct ot_checkpoint_master *master) {
     if (!master)
         return;
-    for (int i = 0; i < KEPT_SPANS; i++)
-        free(master->kept[i].bytes);
+    ot_span_reader_close(master->spans);
+    free(master->order);
     free(master->state);
     free(master->weights);
     free(master);
 }
 
-/* ---- spans ---- */
-
-static int read_span(const struct ot_checkpoint *c, const struct ot_store_span *span, char *bytes) {
-    int64_t n = ot_read_at(c->fds[span->file], bytes, (size_t)span->bytes, span->offset);
-    if (n < span->bytes)
-        return ot_checkpoint_fail_read(c, span, span->offset + (n > 0 ? n : 0), n < 0 ? n : 0);
-    uint32_t crc = ot_crc32(0, bytes, (size_t)span->bytes);
-    return crc == span->crc ? 0 : ot_checkpoint_fail_span(c, span, crc);
-}
-
-/* Returns a span's bytes from memory, or reads the span in place of the least recently used one. */
-static int keep_span(struct ot_checkpoint_master *master, int64_t index, const char **bytes) {
-    const struct ot_store_span *span = &master->checkpoint->manifest.spans[index];
-    struct kept *kept = &master->kept[0];
-    for (int i = 0; i < KEPT_SPANS; i++) {
-        struct kept *other = &master->kept[i];
-        if (other->span == index || (kept->span != index && other->used < kept->used))
-            kept = other;
-    }
-    if (kept->span != index) {
-        kept->span = -1;
-        if (kept->capacity < span->bytes) {
-            free(kept->bytes);
-            kept->bytes = malloc((size_t)span->bytes);
-            kept->capacity = kept->bytes ? span->bytes : 0;
-        }
-        if (!kept->bytes)
-            return ot_fail(OT_E_BUDGET, "%s: no memory to read %lld bytes of the checkpoint",
-                           master->checkpoint->dir, (long long)span->bytes);
-        OT_TRY(read_span(master->checkpoint, span, kept->bytes));
-        kept->span = index;
-    }
-    kept->used = ++master->clock;
-    *bytes = kept->bytes;
-    return 0;
-}
+/* ---- ranges ---- */
 
 /* Copies bytes [at, at + n) of a part. */
 static int get_bytes(struct ot_checkpoint_master *master, const struct ot_manifest_part *part, int64_t at,
@@ -115,7 +143,7 @@ static int get_bytes(struct ot_checkpoint_master *master, const struct ot_manife
         int64_t index = ot_checkpoint_find_span(c, part, at), within = at - c->span_begin[index];
         int64_t run = c->manifest.spans[index].bytes - within;
         run = run < n ? run : n;
-        OT_TRY(keep_span(master, index, &bytes));
+        OT_TRY(ot_span_reader_get(master->spans, index, &bytes));
         memcpy(out, bytes + within, (size_t)run);
         at += run;
         out += run;
@@ -123,8 +151,6 @@ static int get_bytes(struct ot_checkpoint_master *master, const struct ot_manife
     }
     return 0;
 }
-
-/* ---- ranges ---- */
 
 /* The part that holds a parameter. The manifest's parts cover each parameter exactly once. */
 static const struct ot_manifest_part *find_part(const struct ot_checkpoint_master *master, bool state,
