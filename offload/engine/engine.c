@@ -134,6 +134,7 @@ int ot_engine_open(const struct ot_engine_config *config, struct ot_engine **out
     if (!en)
         return ot_fail(OT_E_BUDGET, "no memory for the engine");
     pthread_mutex_init(&en->shadows.mutex, NULL);
+    pthread_mutex_init(&en->putting, NULL);
     en->chain = *config->chain;
     en->optimizer = config->optimizer;
     en->skip_spikes = config->skip_spikes;
@@ -217,6 +218,7 @@ void ot_engine_close(struct ot_engine *en) {
     free(en->slab_pieces);
     ot_layout_free(&en->layout);
     free(en->plan.slabs);
+    pthread_mutex_destroy(&en->putting);
     free(en);
 }
 

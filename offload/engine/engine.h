@@ -258,8 +258,8 @@ void *ot_engine_snapshot_slots(const struct ot_engine *engine, int *n);
 
 /* Copies those values of a part that this rank holds to their homes: all, some or none of them. So each rank
  * of a run takes its own from the parts of a run with another number of ranks. Call it before the first step
- * or on a drained engine. `memory`: the part as `put` of the sink got it. Errors: OT_E_INTERNAL (no such
- * parameters), OT_E_IO, OT_E_DEVICE. */
+ * or on a drained engine. `memory`: the part as `put` of the sink got it. Several threads may put parts of
+ * different parameters at the same time. Errors: OT_E_INTERNAL (no such parameters), OT_E_IO, OT_E_DEVICE. */
 int ot_engine_put(struct ot_engine *engine, const struct ot_part *part, const void *memory);
 /* Waits until all values that were set or put are at their homes. Steps, passes and snapshots do so by
  * themselves when they begin; call it to learn of a failed write at once. Errors: OT_E_IO, OT_E_STALL. */

@@ -4,6 +4,7 @@
 #define OT_OFFLOAD_ENGINE_ENGINE_STATE_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "kernels/ops.h"
 #include "offload/engine/engine.h"
@@ -91,6 +92,8 @@ struct ot_engine {
     struct ot_store *store;             /* NULL: the plan has nothing on nvme */
     struct ot_store_piece *slab_pieces; /* pieces of one slab's weights, for the nvme_read lane */
     struct ot_engine_stages stages;     /* initialised if `store` is not NULL */
+    /* Several threads may put parts at the same time (params.c): taken for all but copies in host memory. */
+    pthread_mutex_t putting;
     double stall_limit_seconds;
     struct ot_pool *pool; /* pool of the optimizer */
     struct ot_topology_binding optimizer_binding;
@@ -101,7 +104,8 @@ struct ot_engine {
     struct ot_schedule train, flush, gather, eval, decode;
     struct ot_bound *train_bound, *flush_bound, *gather_bound, *eval_bound, *decode_bound;
     bool behind; /* the last step left updates to the next one: flush before anyone reads the slabs */
-    bool stale;  /* the other ranks' shares of whole weights are old: gather before a forward pass alone */
+    atomic_bool
+        stale; /* the other ranks' shares of whole weights are old: gather before a forward pass alone */
     struct ot_snapshot *snapshot;   /* NULL: the plan does not train */
     int decide_task;                /* task number of the step's last decision */
     struct ot_engine_step steps[2]; /* [step & 1] */

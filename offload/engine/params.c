@@ -16,8 +16,11 @@ static int move(struct ot_engine *en, int buffer, size_t offset, void *host, siz
         memcpy(in ? at : host, in ? host : at, bytes);
         return 0;
     }
+    pthread_mutex_lock(&en->putting);
     ot_lane_copy(en->lane, in ? OT_COPY_H2D : OT_COPY_D2H, in ? at : host, in ? host : at, bytes);
-    return ot_lane_sync(en->lane);
+    int rc = ot_lane_sync(en->lane);
+    pthread_mutex_unlock(&en->putting);
+    return rc;
 }
 
 static int check_range(struct ot_engine *en, int slab, int64_t first, int64_t n) {
@@ -29,32 +32,50 @@ static int check_range(struct ot_engine *en, int slab, int64_t first, int64_t n)
                        (long long)first, (long long)(first + n), slab);
     if (en->submitted != en->collected)
         return ot_fail(OT_E_INTERNAL, "collect and drain the steps in flight first");
-    return ot_engine_drain(en);
+    pthread_mutex_lock(&en->putting);
+    int rc = ot_engine_drain(en);
+    pthread_mutex_unlock(&en->putting);
+    return rc;
 }
 
-/* Moves the values of [first, first + n) on nvme, tile by tile. The buffer's first extent belongs to tile
- * first_tile. */
-static int move_staged(struct ot_engine *en, enum ot_part_array array, int slab, int buffer, int first_tile,
-                       int64_t first, int64_t n, char *values, bool in) {
-    bool weights = array == OT_PART_WEIGHTS;
-    int kind = weights ? OT_STAGED_WEIGHTS : OT_STAGED_STATE;
-    while (n > 0) {
-        int64_t held = ot_slab_holding(&en->chain, &en->plan, slab).first;
-        int tile = (int)((first - held) / en->plan.tile_params);
-        struct ot_tile_span span = ot_slab_span(&en->chain, &en->plan, slab, tile, 1);
-        int64_t end = span.first + span.n, part = end - first < n ? end - first : n;
-        struct ot_engine_staged *staged;
-        int extent = en->layout.buffers[buffer].first_extent + tile - first_tile;
-        OT_TRY(ot_engine_stage(en, kind, slab, extent, &staged));
-        struct ot_part content = ot_part_of(&en->chain, !weights, weights, span.n);
-        struct ot_part_place place = ot_part_find(en->chain.dtype, &content, array);
+/* Values of an array on nvme. */
+struct on_nvme {
+    enum ot_part_array array;
+    int slab, buffer, first_tile; /* first_tile: of the buffer's first extent */
+};
+
+/* Moves the values of [first, first + n) that are in the tile of the first of them. Returns their number, or
+ * an error. Adds their bytes to *values. */
+static int64_t move_in_tile(struct ot_engine *en, struct on_nvme where, int64_t first, int64_t n,
+                            char **values, bool in) {
+    int64_t held = ot_slab_holding(&en->chain, &en->plan, where.slab).first;
+    int tile = (int)((first - held) / en->plan.tile_params);
+    struct ot_tile_span span = ot_slab_span(&en->chain, &en->plan, where.slab, tile, 1);
+    int extent = en->layout.buffers[where.buffer].first_extent + tile - where.first_tile;
+    bool weights = where.array == OT_PART_WEIGHTS;
+    struct ot_part content = ot_part_of(&en->chain, !weights, weights, span.n);
+    struct ot_part_place place = ot_part_find(en->chain.dtype, &content, where.array);
+    n = span.first + span.n - first < n ? span.first + span.n - first : n;
+    size_t bytes = ot_part_run(place, n);
+    struct ot_engine_staged *staged;
+    pthread_mutex_lock(&en->putting);
+    int rc = ot_engine_stage(en, weights ? OT_STAGED_WEIGHTS : OT_STAGED_STATE, where.slab, extent, &staged);
+    if (rc == 0) {
         char *at = staged->memory + place.offset + ot_part_run(place, first - span.first);
-        size_t bytes = ot_part_run(place, part);
-        memcpy(in ? at : values, in ? values : at, bytes);
+        memcpy(in ? at : *values, in ? *values : at, bytes);
         staged->changed = staged->changed || in;
-        values += bytes;
-        first += part;
-        n -= part;
+    }
+    pthread_mutex_unlock(&en->putting);
+    *values += bytes;
+    return rc < 0 ? rc : n;
+}
+
+static int move_staged(struct ot_engine *en, struct on_nvme where, int64_t first, int64_t n, char *values,
+                       bool in) {
+    for (int64_t end = first + n; first < end;) {
+        int64_t moved = move_in_tile(en, where, first, end - first, &values, in);
+        OT_TRY((int)moved);
+        first += moved;
     }
     return 0;
 }
@@ -75,8 +96,8 @@ static int move_state(struct ot_engine *en, enum ot_part_array array, int slab, 
         return 0;
     char *rest = (char *)values + ot_part_run(place, there);
     if (b->state_nvme != OT_NO_BUFFER)
-        return move_staged(en, array, slab, b->state_nvme, off_gpu.first_tile, first + there, n - there, rest,
-                           in);
+        return move_staged(en, (struct on_nvme){array, slab, b->state_nvme, off_gpu.first_tile},
+                           first + there, n - there, rest, in);
     place = ot_state_find(&en->chain, array, off_gpu.n);
     return move(en, b->state_host, place.offset + ot_part_run(place, first + there - off_gpu.first), rest,
                 ot_part_run(place, n - there), in);
@@ -179,11 +200,13 @@ static size_t weight_offset(const struct ot_engine *en, int buffer, int slab, in
 static int move_weights(struct ot_engine *en, int slab, int64_t first, int64_t n, void *host, bool in) {
     const struct ot_slab_buffers *b = &en->layout.slabs[slab];
     size_t one = ot_dtype_bytes(en->chain.dtype), bytes = (size_t)n * one;
-    en->stale = en->stale || (in && en->gather.n_tasks > 0);
+    if (in && en->gather.n_tasks > 0)
+        en->stale = true;
     if (b->weights_gpu != OT_NO_BUFFER)
         OT_TRY(move(en, b->weights_gpu, weight_offset(en, b->weights_gpu, slab, first), host, bytes, in));
     if (b->weights_nvme != OT_NO_BUFFER)
-        OT_TRY(move_staged(en, OT_PART_WEIGHTS, slab, b->weights_nvme, 0, first, n, host, in));
+        OT_TRY(
+            move_staged(en, (struct on_nvme){OT_PART_WEIGHTS, slab, b->weights_nvme, 0}, first, n, host, in));
     if (b->weights_host != OT_NO_BUFFER && (in || b->weights_gpu == OT_NO_BUFFER))
         OT_TRY(move(en, b->weights_host, weight_offset(en, b->weights_host, slab, first), host, bytes, in));
     return 0;

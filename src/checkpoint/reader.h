@@ -12,7 +12,7 @@
  *
  * MASTER returns the fp32 weights of any range, and checks the checksums of the spans that it reads.
  *
- * One thread uses a checkpoint. The checkpoint may be removed meanwhile: open files stay readable.
+ * One thread uses a checkpoint; a read may have threads of its own. The checkpoint may be removed meanwhile: open files stay readable.
  */
 #ifndef OT_CHECKPOINT_READER_H
 #define OT_CHECKPOINT_READER_H
@@ -36,13 +36,18 @@ bool ot_checkpoint_has_file(const struct ot_checkpoint *checkpoint, int file);
 /* 0 if all files are here. Else OT_E_INPUT: names a missing file, its rank and host, and the cure. */
 int ot_checkpoint_check_whole(const struct ot_checkpoint *checkpoint);
 
+enum { OT_READ_MOST_THREADS = 16 };
+
 struct ot_checkpoint_read {
     void *memory; /* n_slots slots, as in writer.h; aligned to 4 KiB */
     int n_slots;  /* >= 2 */
     enum ot_io_choice io_engine;
     const struct ot_io_calls *calls; /* NULL: the system's */
-    /* Runs on the calling thread; `memory` is valid during the call. An error stops the read and is
-     * returned. */
+    /* Threads for checksums and for the sink, at most OT_READ_MOST_THREADS. 0: the calling thread does it all.
+     */
+    int threads;
+    /* Several threads may call it at the same time, for different parameters. `memory` is valid during the
+     * call. An error stops the read and is returned. The other functions are called one at a time. */
     int (*sink)(void *context, const struct ot_part *part, const void *memory);
     void *context;
     /* False: the sink has no use for the part, so it is neither read nor checked. NULL: all are read. */

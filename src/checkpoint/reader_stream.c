@@ -1,11 +1,18 @@
 /* Streams a checkpoint. Parts are cut into pieces, one piece a slot. Pieces are cut into reads; many reads
  * are in flight.
  *
+ * THREADS. The calling thread starts the reads and takes their results, in the order of the files, because
+ * many disks are slower out of order. A read that is done becomes a JOB: its checksum is computed, and the job
+ * that completes a piece gives the piece to the sink. Jobs run on threads of their own, or on the calling
+ * thread if there are none; it then starts the next read before it runs a job. The mutex is free while a
+ * checksum is computed and while the sink works.
+ *
  * A piece that is a whole part is read as the part lies in the file. A piece of a larger part has a share of
  * each of the part's arrays (m, v, rest, weights), so the bytes of a span do not arrive in order. The span's
  * checksum is still computed: the CRC-32 of a concatenation is the XOR of the CRC-32 of each section, each
  * shifted by the number of bytes behind that section (zlib's crc32_combine with zero as the other CRC).
  */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,11 +20,14 @@
 
 #include "src/base/crc32.h"
 #include "src/base/file_io.h"
+#include "src/base/thread.h"
 #include "src/checkpoint/reader_state.h"
 #include "src/checkpoint/writer.h"
 
 /* As for the NVMe store: 32 reads of 1 MiB came near the full rate of every disk that we measured. */
 enum { DEPTH = 32, READ_BYTES = 1 << 20 };
+/* Reads in flight, and as many jobs that wait or run. */
+enum { READS = 2 * DEPTH };
 
 struct segment { /* bytes [at, end) of the part are read to `memory` */
     int64_t at, end;
@@ -34,10 +44,13 @@ struct piece {                           /* the contents of a slot */
     bool is_cut, is_damaged; /* all reads of the piece were started; one of them failed */
 };
 
-struct read_io { /* a read that is in flight, or a free entry */
+struct read_io { /* a read that is in flight, a job, or a free entry */
     struct piece *piece;
-    int64_t span;
+    int64_t span; /* -1: no read; the piece is zeros */
     struct ot_io_chunk chunk;
+    bool failed;
+    int64_t result; /* of a read that failed */
+    struct read_io *next;
 };
 
 struct span_check {
@@ -54,16 +67,24 @@ struct stream {
     const struct ot_manifest *manifest;
     const struct ot_checkpoint_read *read;
     size_t slot_bytes;
-    struct place *order;       /* [n_parts] */
-    int64_t next, next_first;  /* the next piece: index in `order`, first parameter within the part */
-    struct piece *pieces;      /* [n_slots] */
-    struct piece *cutting;     /* the piece whose reads are being started; NULL: none */
-    struct span_check *checks; /* [n_spans] */
-    bool *direct;              /* [n_files] */
+    struct place *order;      /* [n_parts] */
+    int64_t next, next_first; /* the next piece: index in `order`, first parameter within the part */
+    struct piece *cutting;    /* the piece whose reads are being started; NULL: none */
+    bool *direct;             /* [n_files] */
     struct ot_io_engine *engine;
-    struct read_io ios[DEPTH], *free_ios[DEPTH];
-    int n_free;
+    int in_flight;
+    pthread_t threads[OT_READ_MOST_THREADS];
+    int n_threads;
+
+    pthread_mutex_t mutex; /* protects what follows */
+    pthread_cond_t queued, ended;
+    struct piece *pieces;      /* [n_slots] */
+    struct span_check *checks; /* [n_spans] */
+    struct read_io reads[READS], *free, *queue, **queue_end;
+    int n_jobs;    /* queued or running */
     int64_t bytes; /* read so far and found undamaged */
+    struct ot_error error;
+    bool stopping;
 };
 
 /* ---- pieces ---- */
@@ -161,16 +182,6 @@ static bool cut_piece(struct stream *s, struct piece *piece) {
     return true;
 }
 
-static int end_piece(struct stream *s, struct piece *piece) {
-    const struct ot_checkpoint_read *read = s->read;
-    piece->part = NULL;
-    if (!piece->is_damaged)
-        OT_TRY(read->sink(read->context, &piece->what, piece->memory));
-    if (read->progress)
-        read->progress(read->context, s->bytes, s->checkpoint->bytes);
-    return 0;
-}
-
 /* ---- reads ---- */
 
 /* Cuts the next read of the piece in s->cutting. */
@@ -207,37 +218,66 @@ static struct piece *find_free(const struct stream *s) {
     return NULL;
 }
 
-/* Starts as many reads as may be in flight. A part of zeros needs no read. */
+static void queue_job(struct stream *s, struct read_io *io) {
+    io->next = NULL;
+    *s->queue_end = io;
+    s->queue_end = &io->next;
+    s->n_jobs++;
+    pthread_cond_signal(&s->queued);
+}
+
+/* Starts as many reads as may be in flight. A piece of zeros needs no read. The mutex is held. */
 static int start_reads(struct stream *s) {
-    while (s->n_free > 0) {
+    while (s->in_flight < DEPTH && s->free) {
+        struct read_io *io = s->free;
         if (!s->cutting) {
             struct piece *piece = find_free(s);
             if (!piece || !cut_piece(s, piece))
                 return 0;
             if (piece->part->n_spans == 0) {
-                memset(piece->memory, 0, ot_part_bytes(s->manifest->dtype, &piece->what));
-                OT_TRY(end_piece(s, piece));
+                s->free = io->next;
+                *io = (struct read_io){.piece = piece, .span = -1};
+                piece->in_flight = 1;
+                piece->is_cut = true;
+                queue_job(s, io);
                 continue;
             }
             s->cutting = piece;
         }
-        struct read_io *io = s->free_ios[--s->n_free];
+        s->free = io->next;
         cut_read(s, io);
+        s->in_flight++;
         OT_TRY(ot_io_chunk_start(s->engine, &io->chunk));
     }
     return 0;
 }
 
-/* ---- results ---- */
+/* Waits for a read. *done: NULL if it has to go on. */
+static int take_result(struct stream *s, struct read_io **done) {
+    struct ot_io_result result;
+    *done = NULL;
+    OT_TRY(ot_io_engine_reap(s->engine, &result, 1));
+    struct read_io *io = result.owner;
+    enum ot_io_end end = ot_io_chunk_end(s->engine, &io->chunk, result.result);
+    if (end == OT_IO_AGAIN)
+        return ot_io_chunk_start(s->engine, &io->chunk);
+    ot_io_chunk_drop_cache(s->engine, &io->chunk);
+    s->in_flight--;
+    io->failed = end == OT_IO_FAILED;
+    io->result = result.result;
+    *done = io;
+    return 0;
+}
 
-/* Adds the bytes of a finished read to the span's checksum. Compares the checksum when the span is
- * complete. */
-static int check_span(struct stream *s, const struct read_io *io) {
+/* ---- jobs ---- */
+
+/* Adds the bytes of a read to the span's checksum. Compares the checksum when the span is complete. The mutex
+ * is held. */
+static int check_span(struct stream *s, const struct read_io *io, uint32_t crc) {
     const struct ot_store_span *span = &s->manifest->spans[io->span];
     const struct ot_io_request *request = &io->chunk.request;
     struct span_check *check = &s->checks[io->span];
     int64_t behind = span->offset + span->bytes - (int64_t)request->offset - (int64_t)request->bytes;
-    uint32_t crc = ot_crc32(0, request->memory, request->bytes);
     check->crc ^= behind ? (uint32_t)crc32_combine(crc, 0, (z_off_t)behind) : crc;
     check->left -= (uint32_t)request->bytes;
     s->bytes += (int64_t)request->bytes;
@@ -246,38 +286,116 @@ static int check_span(struct stream *s, const struct read_io *io) {
     return ot_checkpoint_fail_span(s->checkpoint, span, check->crc);
 }
 
-static int take_result(struct stream *s, struct read_io *io, int64_t result) {
-    enum ot_io_end end = ot_io_chunk_end(s->engine, &io->chunk, result);
-    if (end == OT_IO_AGAIN)
-        return ot_io_chunk_start(s->engine, &io->chunk);
-    /* Start the next read first: the disk then works while the CPU checks this one. */
-    struct read_io was = *io;
-    s->free_ios[s->n_free++] = io;
-    OT_TRY(start_reads(s));
-    ot_io_chunk_drop_cache(s->engine, &was.chunk);
-    struct piece *piece = was.piece;
+/* The mutex is held, but not while the sink works. */
+static int end_piece(struct stream *s, struct piece *piece) {
     const struct ot_checkpoint_read *read = s->read;
-    struct ot_io_request rest = ot_io_chunk_rest(&was.chunk);
-    int rc = end == OT_IO_WHOLE ? check_span(s, &was)
-                                : ot_checkpoint_fail_read(s->checkpoint, &s->manifest->spans[was.span],
-                                                          (int64_t)rest.offset, result);
+    int rc = 0;
+    if (!piece->is_damaged) {
+        pthread_mutex_unlock(&s->mutex);
+        rc = read->sink(read->context, &piece->what, piece->memory);
+        pthread_mutex_lock(&s->mutex);
+    }
+    piece->part = NULL;
+    if (rc >= 0 && read->progress)
+        read->progress(read->context, s->bytes, s->checkpoint->bytes);
+    return rc;
+}
+
+/* The mutex is held, but not while the checksum is computed. */
+static int do_job(struct stream *s, const struct read_io *io) {
+    const struct ot_checkpoint_read *read = s->read;
+    const struct ot_io_request *request = &io->chunk.request;
+    struct piece *piece = io->piece;
+    uint32_t crc = 0;
+    int rc = 0;
+    pthread_mutex_unlock(&s->mutex);
+    if (io->span < 0)
+        memset(piece->memory, 0, ot_part_bytes(s->manifest->dtype, &piece->what));
+    else if (!io->failed)
+        crc = ot_crc32(0, request->memory, request->bytes);
+    pthread_mutex_lock(&s->mutex);
+    if (io->failed)
+        rc = ot_checkpoint_fail_read(s->checkpoint, &s->manifest->spans[io->span],
+                                     (int64_t)ot_io_chunk_rest(&io->chunk).offset, io->result);
+    else if (io->span >= 0)
+        rc = check_span(s, io, crc);
     if (rc < 0) {
         piece->is_damaged = true;
-        OT_TRY(read->damaged ? read->damaged(read->context, &piece->part->part, rest.file, rc) : rc);
+        OT_TRY(read->damaged ? read->damaged(read->context, &piece->part->part, request->file, rc) : rc);
     }
     piece->in_flight--;
     return piece->is_cut && piece->in_flight == 0 ? end_piece(s, piece) : 0;
 }
 
+/* Runs the first job of the queue. The mutex is held when it begins and when it ends. */
+static void run_job(struct stream *s) {
+    struct read_io *io = s->queue;
+    s->queue = io->next;
+    if (!s->queue)
+        s->queue_end = &s->queue;
+    int rc = do_job(s, io);
+    if (rc < 0 && s->error.code == 0)
+        ot_error_save(&s->error, rc);
+    io->next = s->free;
+    s->free = io;
+    s->n_jobs--;
+    pthread_cond_signal(&s->ended);
+}
+
+static void *work(void *arg) {
+    struct stream *s = arg;
+    pthread_mutex_lock(&s->mutex);
+    for (;;) {
+        while (!s->queue && !s->stopping)
+            pthread_cond_wait(&s->queued, &s->mutex);
+        if (s->stopping)
+            break;
+        run_job(s);
+    }
+    pthread_mutex_unlock(&s->mutex);
+    return NULL;
+}
+
+/* The mutex is held. Returns with 0 when every piece has reached the sink. */
 static int stream_parts(struct stream *s) {
-    OT_TRY(start_reads(s));
-    while (s->n_free < DEPTH) {
-        struct ot_io_result result;
-        OT_TRY(ot_io_engine_reap(s->engine, &result, 1));
-        OT_TRY(take_result(s, result.owner, result.result));
+    while (s->error.code == 0) {
         OT_TRY(start_reads(s));
+        if (s->n_threads == 0 && s->queue) {
+            run_job(s);
+        } else if (s->in_flight > 0) {
+            struct read_io *done;
+            pthread_mutex_unlock(&s->mutex);
+            int rc = take_result(s, &done);
+            pthread_mutex_lock(&s->mutex);
+            OT_TRY(rc);
+            if (done)
+                queue_job(s, done);
+        } else if (s->n_jobs > 0) {
+            pthread_cond_wait(&s->ended, &s->mutex);
+        } else {
+            break;
+        }
+    }
+    return ot_error_load(&s->error);
+}
+
+static int start_threads(struct stream *s) {
+    for (; s->n_threads < s->read->threads; s->n_threads++) {
+        int error = ot_thread_start(&s->threads[s->n_threads], "checkpoint", work, s);
+        if (error)
+            return ot_fail_errno(OT_E_IO, error, "%s: cannot start a thread to read the checkpoint",
+                                 s->checkpoint->dir);
     }
     return 0;
+}
+
+static void stop_threads(struct stream *s) {
+    pthread_mutex_lock(&s->mutex);
+    s->stopping = true;
+    pthread_cond_broadcast(&s->queued);
+    pthread_mutex_unlock(&s->mutex);
+    for (int i = 0; i < s->n_threads; i++)
+        pthread_join(s->threads[i], NULL);
 }
 
 /* ---- the whole checkpoint ---- */
@@ -299,8 +417,11 @@ static int allocate(struct stream *s) {
                        ot_set_direct(s->checkpoint->fds[i], true); /* opened without O_DIRECT */
     for (int i = 0; i < s->read->n_slots; i++)
         s->pieces[i].memory = (char *)s->read->memory + (size_t)i * s->slot_bytes;
-    for (; s->n_free < DEPTH; s->n_free++)
-        s->free_ios[s->n_free] = &s->ios[s->n_free];
+    for (int i = 0; i < READS; i++) {
+        s->reads[i].next = s->free;
+        s->free = &s->reads[i];
+    }
+    s->queue_end = &s->queue;
     return 0;
 }
 
@@ -324,14 +445,24 @@ int ot_checkpoint_read(struct ot_checkpoint *checkpoint, const struct ot_checkpo
     s->manifest = &checkpoint->manifest;
     s->read = read;
     s->slot_bytes = ot_part_slot_bytes(checkpoint->manifest.dtype);
+    pthread_mutex_init(&s->mutex, NULL);
+    pthread_cond_init(&s->queued, NULL);
+    pthread_cond_init(&s->ended, NULL);
     OT_TRY_GOTO(check_here(s), rc, out);
     OT_TRY_GOTO(allocate(s), rc, out);
     OT_TRY_GOTO(open_engine(s), rc, out);
+    OT_TRY_GOTO(start_threads(s), rc, out);
+    pthread_mutex_lock(&s->mutex);
     rc = stream_parts(s);
+    pthread_mutex_unlock(&s->mutex);
 out:
+    stop_threads(s);
     ot_io_engine_close(s->engine); /* waits for the reads: afterwards nothing writes to the slots */
     for (int i = 0; s->direct && i < s->manifest->n_files; i++)
         ot_set_direct(s->checkpoint->fds[i], false);
+    pthread_cond_destroy(&s->ended);
+    pthread_cond_destroy(&s->queued);
+    pthread_mutex_destroy(&s->mutex);
     free(s->pieces);
     free(s->direct);
     free(s->checks);

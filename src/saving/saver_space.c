@@ -48,9 +48,10 @@ void ot_saver_own_bytes(const struct ot_session *s, int64_t *copied, int64_t *re
         bool weights = refers && s->plan.slabs[i].weights == OT_HOME_NVME;
         int64_t held = ot_slab_holding(chain, &s->plan, i).n;
         int64_t off = ot_slab_state_off_gpu(chain, &s->plan, i).n;
-        const struct ot_part parts[] = {
-            ot_part_of(chain, true, false, state ? off : 0), ot_part_of(chain, false, true, weights ? held : 0),
-            ot_part_of(chain, true, false, state ? held - off : 0), ot_part_of(chain, !state, !weights, held)};
+        const struct ot_part parts[] = {ot_part_of(chain, true, false, state ? off : 0),
+                                        ot_part_of(chain, false, true, weights ? held : 0),
+                                        ot_part_of(chain, true, false, state ? held - off : 0),
+                                        ot_part_of(chain, !state, !weights, held)};
         for (int part = 0; part < 4; part++)
             *(part < 2 ? referred : copied) += (int64_t)ot_part_padded_bytes(chain->dtype, &parts[part]);
     }

@@ -106,8 +106,15 @@ static void print_time(const struct ot_session *s) {
            ot_text_bytes((int64_t)((double)bytes / fmax(s->restore_seconds, 1e-6)), rate));
 }
 
+/* More threads do not make a restore faster: each takes checksums and copies at several GB/s. */
+enum { MOST_THREADS = 4 };
+
 int ot_session_restore(struct ot_session *s) {
+    int threads = (int)s->options->threads;
     struct ot_checkpoint_read read = {.io_engine = (enum ot_io_choice)s->options->io_engine,
+                                      .threads = threads < 2              ? 0
+                                                 : threads < MOST_THREADS ? threads
+                                                                          : MOST_THREADS,
                                       .sink = put_part,
                                       .context = s->engine,
                                       .wants = wants_part,
@@ -118,6 +125,8 @@ int ot_session_restore(struct ot_session *s) {
     read.memory = ot_engine_snapshot_slots(s->engine, &read.n_slots);
     double begun = ot_clock_seconds();
     int rc = ot_checkpoint_read(s->restored, &read);
+    if (rc == 0)
+        rc = ot_engine_unstage(s->engine);
     s->restore_seconds = ot_clock_seconds() - begun;
     ot_log_set_status("");
     OT_TRY(rc);

@@ -49,8 +49,9 @@ void fixture_fill(enum ot_dtype dtype, uint64_t seed, const struct ot_part *part
 static int refer_slab(const struct saving *saving, const struct ot_snapshot_sink *sink, int slab) {
     struct ot_store_span spans[64];
     for (int i = 0; i < 2; i++) {
-        struct ot_part part = {
-            slab, 0, saving->chain->slabs[slab].n_params, i == 0, i == 1, saving->chain->state, OT_MASTERS_F32};
+        struct ot_part part = {slab,          0,      saving->chain->slabs[slab].n_params,
+                               i == 0,        i == 1, saving->chain->state,
+                               OT_MASTERS_F32};
         int n = ot_store_find_spans(saving->store, saving->pins[i], spans, 64);
         assert_in_range(n, 0, 64);
         OT_TRY(sink->refer(sink->context, &part, spans, n));
