@@ -2,6 +2,7 @@
  * driver. Whatever the order of gets and sets, the number of slots and the speed of the disk, a get returns
  * what was set last. A write that fails is reported, and no value is lost. */
 #include <errno.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -149,12 +150,85 @@ static void a_failed_write_is_reported(void **state) {
     }
 }
 
+/* ---- several threads ---- */
+
+enum { THREADS = 3 };
+
+struct putter {
+    struct ot_engine *engine;
+    const struct ot_chain *chain;
+    int number, count; /* puts every part whose number is `number` modulo `count` */
+    int rc;
+};
+
+static int put_part(struct ot_engine *engine, enum ot_dtype dtype, const struct ot_part *part) {
+    size_t bytes = ot_part_bytes(dtype, part);
+    char *memory = malloc(bytes);
+    if (!memory)
+        return ot_fail(OT_E_BUDGET, "no memory for a part");
+    for (size_t i = 0; i < bytes; i++) /* no byte makes a value that is not finite */
+        memory[i] = (char)ot_random_below(3, (uint64_t)part->slab, (uint64_t)part->first * 64 + i, 60);
+    int rc = ot_engine_put(engine, part, memory);
+    free(memory);
+    return rc;
+}
+
+static void *put_parts(void *arg) {
+    struct putter *p = arg;
+    int number = 0;
+    for (int s = 0; s < p->chain->n_slabs; s++)
+        for (int64_t first = 0, n = p->chain->slabs[s].n_params; first < n; first += OT_SLAB_ALIGN_PARAMS) {
+            struct ot_part part = {s, first, OT_SLAB_ALIGN_PARAMS, true, true, p->chain->state};
+            if (number++ % p->count == p->number && p->rc == 0)
+                p->rc = put_part(p->engine, p->chain->dtype, &part);
+        }
+    return NULL;
+}
+
+static void put_all(const struct tiny_engine *tiny, int count, struct tiny_result *result) {
+    struct putter putters[THREADS];
+    pthread_t threads[THREADS];
+    for (int i = 0; i < count; i++) {
+        putters[i] = (struct putter){tiny->engine, &tiny->chain, i, count, 0};
+        assert_int_equal(pthread_create(&threads[i], NULL, put_parts, &putters[i]), 0);
+    }
+    for (int i = 0; i < count; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        assert_int_equal(putters[i].rc, 0);
+    }
+    check_ok(ot_engine_unstage(tiny->engine));
+    *result = (struct tiny_result){0};
+    tiny_read(tiny, result);
+}
+
+static void threads_put_at_the_same_time(void **state) {
+    (void)state;
+    for (int home = OT_HOME_GPU; home <= OT_HOME_NVME; home++) {
+        struct tiny_result results[2];
+        for (int i = 0; i < 2; i++) {
+            struct tiny_run run;
+            struct tiny_engine tiny;
+            tiny_defaults(&run, 2, false, OT_BF16);
+            tiny_plan(&run, (enum ot_home)home, (enum ot_home)home, OT_HOME_GPU, 2);
+            tiny_deal(&run, 3 * OT_SLAB_ALIGN_PARAMS, home == OT_HOME_GPU ? 7 : 1 << OT_TILE_CPU, 0);
+            tiny_open(&run, &tiny);
+            put_all(&tiny, i ? THREADS : 1, &results[i]);
+            tiny_close(&tiny);
+            ot_plan_free(&run.plan);
+        }
+        tiny_same(&results[0], &results[1], ot_tier_name((enum ot_tier)home));
+        tiny_result_free(&results[0]);
+        tiny_result_free(&results[1]);
+    }
+}
+
 int main(void) {
     tiny_skip_without_device();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_get_returns_what_was_set),
         cmocka_unit_test(the_driver_does_not_wait_for_writes),
         cmocka_unit_test(a_failed_write_is_reported),
+        cmocka_unit_test(threads_put_at_the_same_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
