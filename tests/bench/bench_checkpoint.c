@@ -237,7 +237,8 @@ static int put_part(void *context, const struct ot_part *part, const void *memor
 
 /* *bytes: read from the checkpoint, and written to the store. */
 static int restore(struct bench *b, enum ot_io_choice io, double *seconds, int64_t *bytes) {
-    struct ot_checkpoint_read read = {.io_engine = io, .sink = put_part, .context = b->engine};
+    struct ot_checkpoint_read read = {
+        .io_engine = io, .threads = b->threads > 1 ? b->threads : 0, .sink = put_part, .context = b->engine};
     struct ot_checkpoint *checkpoint;
     char *dir;
     OT_TRY(ot_checkpoint_name(b->parent, COPIED, &dir));

@@ -33,11 +33,11 @@ static int take_part(void *context, const struct ot_part *part, const void *memo
     int mark = (part->has_state ? 1 : 0) | (part->has_weights ? 2 : 0);
     assert_int_equal((uintptr_t)memory % OT_STORE_ALIGN, 0);
     check_part(d->made, part, memory);
+    pthread_mutex_lock(&d->mutex);
     for (int64_t i = 0; i < part->n; i++) {
         assert_int_equal(d->seen[part->slab][part->first + i] & mark, 0);
         d->seen[part->slab][part->first + i] |= (char)mark;
     }
-    pthread_mutex_lock(&d->mutex);
     d->most = part->n > d->most ? part->n : d->most;
     bool fails = ++d->pieces == d->fail_at;
     pthread_mutex_unlock(&d->mutex);
