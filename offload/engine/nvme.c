@@ -1,5 +1,5 @@
-/* The engine's use of nvme while steps run: opening the store, and tasks of the nvme lanes. stage.c has the use
- * between steps. */
+/* The engine's use of nvme while steps run: opening the store, and tasks of the nvme lanes. stage.c has the
+ * use between steps. */
 #include <stdlib.h>
 
 #include "offload/engine/engine_state.h"

@@ -10,9 +10,11 @@
  * is larger than a slot (a whole tile of the NVMe store) arrives in pieces; some pieces reach the sink before
  * the part's last checksum is known. So use what the sink received only after the read has succeeded.
  *
- * MASTER returns the fp32 weights of any range, and checks the checksums of the spans that it reads.
+ * MASTER returns the fp32 weights of any range. It reads and checks only the spans with master weights,
+ * many of them ahead of the caller.
  *
- * One thread uses a checkpoint; a read may have threads of its own. The checkpoint may be removed meanwhile: open files stay readable.
+ * One thread uses a checkpoint; a read may have threads of its own. The checkpoint may be removed meanwhile:
+ * open files stay readable.
  */
 #ifndef OT_CHECKPOINT_READER_H
 #define OT_CHECKPOINT_READER_H
@@ -43,8 +45,7 @@ struct ot_checkpoint_read {
     int n_slots;  /* >= 2 */
     enum ot_io_choice io_engine;
     const struct ot_io_calls *calls; /* NULL: the system's */
-    /* Threads for checksums and for the sink, at most OT_READ_MOST_THREADS. 0: the calling thread does it all.
-     */
+    /* Threads for checksums and the sink, at most OT_READ_MOST_THREADS. 0: the calling thread does it all. */
     int threads;
     /* Several threads may call it at the same time, for different parameters. `memory` is valid during the
      * call. An error stops the read and is returned. The other functions are called one at a time. */
@@ -68,8 +69,9 @@ struct ot_checkpoint_master;
 
 /* The checkpoint must outlive the master. The master reads ahead of ranges that ascend, with many reads in
  * flight; a range that does not ascend makes it begin anew there. Nobody else reads the checkpoint meanwhile.
- * Errors: OT_E_BUDGET, OT_E_IO. */
-int ot_checkpoint_master_open(struct ot_checkpoint *checkpoint, struct ot_checkpoint_master **out);
+ * calls NULL: the system's. Errors: OT_E_BUDGET, OT_E_IO. */
+int ot_checkpoint_master_open(struct ot_checkpoint *checkpoint, enum ot_io_choice io_engine,
+                              const struct ot_io_calls *calls, struct ot_checkpoint_master **out);
 void ot_checkpoint_master_close(struct ot_checkpoint_master *master); /* NULL is fine */
 /* Returns the fp32 values of parameters [first, first + n) of a slab, as ot_engine_get returned them when the
  * checkpoint was made. Errors: OT_E_INPUT (a checksum differs; no such parameters), OT_E_IO, OT_E_BUDGET. */

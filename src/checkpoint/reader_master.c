@@ -1,4 +1,4 @@
-/* Reads ranges of the master weights out of spans that are read ahead in the order of slabs and parameters. */
+/* Reads ranges of the master weights. Their spans are read ahead in the order of slabs and parameters. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,21 +89,26 @@ static int64_t put_in_order(const struct ot_checkpoint_master *master, struct ne
     return n_spans;
 }
 
-static int open_spans(struct ot_checkpoint_master *master) {
+static int open_spans(struct ot_checkpoint_master *master, enum ot_io_choice io_engine,
+                      const struct ot_io_calls *calls) {
     struct ot_checkpoint *c = master->checkpoint;
     size_t n = (size_t)c->manifest.n_spans + 1;
     struct need *needs = malloc(2 * n * sizeof *needs); /* a span may have values of two arrays */
     bool *seen = calloc(n, sizeof *seen);
     master->order = malloc(n * sizeof *master->order);
-    int rc = needs && seen && master->order
-                 ? ot_span_reader_open(c, master->order, put_in_order(master, needs, seen), &master->spans)
-                 : ot_fail(OT_E_BUDGET, "%s: no memory for %zu spans", c->dir, n);
+    int rc;
+    if (needs && seen && master->order)
+        rc = ot_span_reader_open(c, master->order, put_in_order(master, needs, seen), io_engine, calls,
+                                 &master->spans);
+    else
+        rc = ot_fail(OT_E_BUDGET, "%s: no memory for %zu spans", c->dir, n);
     free(needs);
     free(seen);
     return rc;
 }
 
-int ot_checkpoint_master_open(struct ot_checkpoint *checkpoint, struct ot_checkpoint_master **out) {
+int ot_checkpoint_master_open(struct ot_checkpoint *checkpoint, enum ot_io_choice io_engine,
+                              const struct ot_io_calls *calls, struct ot_checkpoint_master **out) {
     struct ot_checkpoint_master *master = calloc(1, sizeof *master);
     int rc;
     *out = NULL;
@@ -111,7 +116,7 @@ int ot_checkpoint_master_open(struct ot_checkpoint *checkpoint, struct ot_checkp
         return ot_fail(OT_E_BUDGET, "%s: no memory to read the weights", checkpoint->dir);
     master->checkpoint = checkpoint;
     OT_TRY_GOTO(list_parts(master), rc, out);
-    rc = open_spans(master);
+    rc = open_spans(master, io_engine, calls);
 out:
     if (rc < 0)
         ot_checkpoint_master_close(master);

@@ -38,7 +38,7 @@ struct ot_span_reader {
 
 /* ---- opening ---- */
 
-static int allocate(struct ot_span_reader *r) {
+static int allocate(struct ot_span_reader *r, enum ot_io_choice io_engine, const struct ot_io_calls *calls) {
     const struct ot_checkpoint *c = r->checkpoint;
     const struct ot_manifest *m = &c->manifest;
     int64_t most = OT_STORE_ALIGN;
@@ -59,7 +59,9 @@ static int allocate(struct ot_span_reader *r) {
         r->slots[i] = (struct slot){.memory = r->memory + i * most};
     for (int i = 0; i < m->n_files; i++)
         r->direct[i] = ot_checkpoint_has_file(c, i) && ot_set_direct(c->fds[i], true);
-    const struct ot_io_engine_config engine = {.n_files = m->n_files,
+    const struct ot_io_engine_config engine = {.choice = io_engine,
+                                               .calls = calls,
+                                               .n_files = m->n_files,
                                                .files = c->fds,
                                                .depth = r->n_slots,
                                                .arena = r->memory,
@@ -68,6 +70,7 @@ static int allocate(struct ot_span_reader *r) {
 }
 
 int ot_span_reader_open(struct ot_checkpoint *checkpoint, const int64_t *order, int64_t n,
+                        enum ot_io_choice io_engine, const struct ot_io_calls *calls,
                         struct ot_span_reader **out) {
     struct ot_span_reader *r = *out = calloc(1, sizeof *r);
     if (!r)
@@ -75,7 +78,7 @@ int ot_span_reader_open(struct ot_checkpoint *checkpoint, const int64_t *order, 
     r->checkpoint = checkpoint;
     r->order = order;
     r->n = n;
-    return allocate(r);
+    return allocate(r, io_engine, calls);
 }
 
 void ot_span_reader_close(struct ot_span_reader *r) {

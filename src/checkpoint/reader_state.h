@@ -35,15 +35,16 @@ int64_t ot_checkpoint_find_span(const struct ot_checkpoint *checkpoint, const st
 
 struct ot_span_reader;
 
-/* order [n]: the spans that will be read, in about this order; it outlives the reader. One thread uses the
- * reader, and nobody else reads the checkpoint meanwhile. Errors: OT_E_BUDGET, OT_E_IO. *out must be closed
- * also after an error. */
+/* order [n]: the spans that will be read, in about this order; it outlives the reader. calls NULL: the
+ * system's. One thread uses the reader, and nobody else reads the checkpoint meanwhile. Errors: OT_E_BUDGET,
+ * OT_E_IO. *out must be closed also after an error. */
 int ot_span_reader_open(struct ot_checkpoint *checkpoint, const int64_t *order, int64_t n,
+                        enum ot_io_choice io_engine, const struct ot_io_calls *calls,
                         struct ot_span_reader **out);
 void ot_span_reader_close(struct ot_span_reader *reader); /* NULL is fine */
 /* Returns the bytes of a span of the order, with the checksum of the manifest. They are valid until the next
- * call. A span that lies far from the last one makes the reader begin anew there. Errors: OT_E_INPUT (damaged),
- * OT_E_IO. */
+ * call. A span that lies far from the last one makes the reader begin anew there. Errors: OT_E_INPUT
+ * (damaged), OT_E_IO. */
 int ot_span_reader_get(struct ot_span_reader *reader, int64_t span, const char **bytes);
 
 #endif

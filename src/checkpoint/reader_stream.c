@@ -2,8 +2,8 @@
  * are in flight.
  *
  * THREADS. The calling thread starts the reads and takes their results, in the order of the files, because
- * many disks are slower out of order. A read that is done becomes a JOB: its checksum is computed, and the job
- * that completes a piece gives the piece to the sink. Jobs run on threads of their own, or on the calling
+ * many disks are slower out of order. A read that is done becomes a JOB: its checksum is computed, and the
+ * job that completes a piece gives the piece to the sink. Jobs run on threads of their own, or on the calling
  * thread if there are none; it then starts the next read before it runs a job. The mutex is free while a
  * checksum is computed and while the sink works.
  *

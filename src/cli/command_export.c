@@ -129,7 +129,7 @@ static int get_values(void *context, int slab, int64_t first, int64_t n, float *
 
 static int write_model(struct export *e) {
     OT_TRY(ot_result_open(&e->session, e->options->out, e->lock, &e->result));
-    OT_TRY(ot_checkpoint_master_open(e->checkpoint, &e->master));
+    OT_TRY(ot_checkpoint_master_open(e->checkpoint, OT_IO_AUTO, NULL, &e->master));
     int rc = ot_result_write_from(&e->result, e->record, get_values, e);
     ot_log_set_status("");
     return rc;

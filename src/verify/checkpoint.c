@@ -12,8 +12,8 @@
 #include "src/machine/machine.h"
 #include "src/verify/verify.h"
 
-/* With parts of 3 MiB this is as many reads of 1 MiB as an engine can have in flight. With more slots the data
- * leaves the cache before it is checked: 20 slots took 1.5 times the CPU time. */
+/* With parts of 3 MiB this is as many reads of 1 MiB as an engine can have in flight. With more slots the
+ * data leaves the cache before it is checked: 20 slots took 1.5 times the CPU time. */
 enum { SLOTS = 12 };
 /* Enough for a fast disk: a thread checks 8-bit moments at about 1 GB/s, other values at 4 GB/s. */
 enum { MOST_THREADS = 8 };

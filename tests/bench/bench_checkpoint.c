@@ -12,8 +12,9 @@
  *              pinned memory. Peer: fio reads the same file.
  *   slow-down  Steps with a save under way, paced as the program paces it, against steps without a save. The
  *              drain that must precede a save is measured separately.
- *   nvme       The optimizer state is on nvme. Restoring reads the checkpoint and writes the state to the same
- *              disk, so the rates count the bytes read and written, and the time ends when all is written.
+ *   nvme       The optimizer state is on nvme. Restoring reads the checkpoint and writes the state to the
+ *              same disk, so the rates count the bytes read and written, and the time ends when all is
+ *              written.
  *              Peer: fio reads the same file and at the same time writes as many bytes to a new, preallocated
  *              file. Then saves that refer to the state's files (by hard link) instead of copying them.
  *

@@ -420,14 +420,14 @@ static void check_range(struct ot_checkpoint_master *master, enum ot_dtype dtype
 }
 
 static void test_master_weights_of_any_range(void **state) {
-    (void)state;
+    const struct way *way = *state;
     for (int dtype = OT_F32; dtype <= OT_F16; dtype++) {
         struct made made;
         struct ot_checkpoint *c;
         struct ot_checkpoint_master *master;
         make_checkpoint(&made, (enum ot_dtype)dtype);
         check_ok(ot_checkpoint_open(made.folder, &c));
-        check_ok(ot_checkpoint_master_open(c, &master));
+        check_ok(ot_checkpoint_master_open(c, way->engine, NULL, &master));
         for (int slab = 0; slab < MADE_SLABS; slab++) {
             int64_t params = made.manifest.slab_params[slab];
             check_range(master, (enum ot_dtype)dtype, slab, 0, params);
@@ -450,7 +450,7 @@ static void test_master_weights_of_any_range(void **state) {
 }
 
 static void test_damaged_master_weights_are_not_given_out(void **state) {
-    (void)state;
+    const struct way *way = *state;
     struct made made;
     struct ot_checkpoint *c;
     struct ot_checkpoint_master *master;
@@ -459,7 +459,7 @@ static void test_damaged_master_weights_are_not_given_out(void **state) {
     const struct ot_store_span *span = &made.manifest.spans[made.manifest.parts[0].n_spans];
     flip(&made, made.manifest.files[span->file].name, span->offset + 17);
     check_ok(ot_checkpoint_open(made.folder, &c));
-    check_ok(ot_checkpoint_master_open(c, &master));
+    check_ok(ot_checkpoint_master_open(c, way->engine, NULL, &master));
     int refused = 0;
     for (int slab = 0; slab < MADE_SLABS; slab++)
         for (int64_t first = 0; first < made.manifest.slab_params[slab]; first += OT_SLAB_ALIGN_PARAMS) {
@@ -474,6 +474,38 @@ static void test_damaged_master_weights_are_not_given_out(void **state) {
     remove_made(&made);
 }
 
+static void test_master_weights_under_faults(void **state) {
+    const struct way *way = *state;
+    struct faults storm = {.short_transfers = true, .storm_percent = 20, .storm_error = EINTR};
+    struct ot_io_calls calls = faulty_calls(&storm);
+    struct made made;
+    struct ot_checkpoint *c;
+    struct ot_checkpoint_master *master;
+    char path[512];
+    float value;
+    make_checkpoint(&made, OT_BF16);
+    check_ok(ot_checkpoint_open(made.folder, &c));
+    check_ok(ot_checkpoint_master_open(c, way->engine, &calls, &master));
+    for (int slab = 0; slab < MADE_SLABS; slab++)
+        check_range(master, OT_BF16, slab, 0, made.manifest.slab_params[slab]);
+    ot_checkpoint_master_close(master);
+    in_folder(&made, "nvme-1.store", path); /* cut while it is open: said again and again */
+    assert_int_equal(truncate(path, 0), 0);
+    check_ok(ot_checkpoint_master_open(c, way->engine, NULL, &master));
+    int refused = 0;
+    for (int time = 0; time < 2; time++)
+        for (int64_t at = 0; at < made.manifest.slab_params[1]; at += OT_SLAB_ALIGN_PARAMS) {
+            int rc = ot_checkpoint_master_get(master, 1, at, 1, &value);
+            refused += rc < 0;
+            if (rc < 0)
+                check_fails(rc, OT_E_INPUT, "nvme-1.store: damaged: the file ends at");
+        }
+    assert_true(refused > 0 && refused % 2 == 0);
+    ot_checkpoint_master_close(master);
+    ot_checkpoint_close(c);
+    remove_made(&made);
+}
+
 int main(void) {
     const struct CMUnitTest by_engine[] = {
         cmocka_unit_test(test_every_value_arrives_once),
@@ -483,6 +515,9 @@ int main(void) {
         cmocka_unit_test(test_every_byte_of_the_state_counts),
         cmocka_unit_test(test_a_file_that_is_cut_while_it_is_open),
         cmocka_unit_test(test_a_removed_checkpoint_stays_readable_while_it_is_open),
+        cmocka_unit_test(test_master_weights_of_any_range),
+        cmocka_unit_test(test_damaged_master_weights_are_not_given_out),
+        cmocka_unit_test(test_master_weights_under_faults),
     };
     const struct CMUnitTest others[] = {
         cmocka_unit_test(test_a_checkpoint_says_what_it_is),
@@ -490,8 +525,6 @@ int main(void) {
         cmocka_unit_test(test_every_byte_of_manifest_and_record_counts),
         cmocka_unit_test(test_files_that_are_not_what_they_were),
         cmocka_unit_test(test_what_is_no_checkpoint),
-        cmocka_unit_test(test_master_weights_of_any_range),
-        cmocka_unit_test(test_damaged_master_weights_are_not_given_out),
     };
     enum { N = sizeof by_engine / sizeof *by_engine };
     int failures = 0;
