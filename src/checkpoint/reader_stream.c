@@ -29,9 +29,13 @@ enum { DEPTH = 32, READ_BYTES = 1 << 20 };
 /* Reads in flight, and as many jobs that wait or run. */
 enum { READS = 2 * DEPTH };
 
-struct segment { /* bytes [at, end) of the part are read to `memory` */
+/* Bytes [at, end) of the part. They are read in whole blocks: `memory` is for the block of byte `at`. When
+ * all is read, n bytes are moved from `from` to their place in the piece. */
+struct segment {
     int64_t at, end;
     char *memory;
+    char *from, *to;
+    size_t n;
 };
 
 struct piece {                           /* the contents of a slot */
@@ -46,7 +50,10 @@ struct piece {                           /* the contents of a slot */
 
 struct read_io { /* a read that is in flight, a job, or a free entry */
     struct piece *piece;
-    int64_t span; /* -1: no read; the piece is zeros */
+    int64_t span;   /* -1: no read; the piece is zeros */
+    int64_t within; /* the first byte of the segment that is read, counted from the span's first */
+    char *memory;   /* where this byte is read to */
+    size_t n;       /* bytes of the segment */
     struct ot_io_chunk chunk;
     bool failed;
     int64_t result; /* of a read that failed */
@@ -113,17 +120,34 @@ static int64_t padded_bytes(const struct stream *s, const struct ot_manifest_par
                               : s->checkpoint->span_begin[last] + s->manifest->spans[last].bytes;
 }
 
-/* Sets the piece's segments: its share of each array of the part. first: the piece's first parameter, counted
- * from the part's. */
+static int64_t block_of(int64_t at) {
+    return at / OT_STORE_ALIGN * OT_STORE_ALIGN;
+}
+
+static int64_t block_behind(int64_t end) {
+    return block_of(end + OT_STORE_ALIGN - 1);
+}
+
+/* Room in a slot for the first and the last block of each array, which may lie in the piece only in part. */
+enum { SLACK_BYTES = 2 * OT_PART_ARRAYS * OT_STORE_ALIGN };
+
+/* Sets the piece's segments: its share of each array of the part, and behind the last array the part's
+ * padding. first: the piece's first parameter, counted from the part's. */
 static void cut_arrays(const struct stream *s, struct piece *piece, int64_t first) {
     const struct ot_part *part = &piece->part->part;
+    int64_t bytes = (int64_t)ot_part_bytes(s->manifest->dtype, part);
+    char *memory = piece->memory;
     for (enum ot_part_array array = OT_PART_M; array < OT_PART_ARRAYS; array++) {
         struct ot_part_place from = ot_part_find(s->manifest->dtype, part, array);
         struct ot_part_place to = ot_part_find(s->manifest->dtype, &piece->what, array);
         int64_t at = (int64_t)(from.offset + ot_part_run(from, first));
-        int64_t end = at + (int64_t)ot_part_run(from, piece->what.n);
-        if (from.width > 0)
-            piece->segments[piece->n_segments++] = (struct segment){at, end, piece->memory + to.offset};
+        size_t n = ot_part_run(from, piece->what.n);
+        if (from.width == 0)
+            continue;
+        int64_t end = at + (int64_t)n == bytes ? padded_bytes(s, piece->part) : at + (int64_t)n;
+        piece->segments[piece->n_segments++] =
+            (struct segment){at, end, memory, memory + (at - block_of(at)), piece->memory + to.offset, n};
+        memory += block_behind(end) - block_of(at);
     }
 }
 
@@ -164,14 +188,15 @@ static bool cut_piece(struct stream *s, struct piece *piece) {
     int64_t first = s->next_first, n = part->part.n - first, whole_bytes = padded_bytes(s, part);
     one.n = OT_SLAB_ALIGN_PARAMS;
     bool is_whole = whole_bytes <= (int64_t)s->slot_bytes;
-    int64_t most = (int64_t)(s->slot_bytes / ot_part_bytes(s->manifest->dtype, &one)) * one.n;
+    size_t room = s->slot_bytes - SLACK_BYTES;
+    int64_t most = (int64_t)(room / ot_part_bytes(s->manifest->dtype, &one)) * one.n;
     if (!is_whole && n > most)
         n = most;
     *piece = (struct piece){.part = part, .what = part->part, .memory = piece->memory};
     piece->what.first += first;
     piece->what.n = n;
     if (is_whole)
-        piece->segments[piece->n_segments++] = (struct segment){0, whole_bytes, piece->memory};
+        piece->segments[piece->n_segments++] = (struct segment){.end = whole_bytes, .memory = piece->memory};
     else
         cut_arrays(s, piece, first);
     s->next_first += n;
@@ -184,27 +209,29 @@ static bool cut_piece(struct stream *s, struct piece *piece) {
 
 /* ---- reads ---- */
 
-/* Cuts the next read of the piece in s->cutting. */
+/* Cuts the next read of the piece in s->cutting: whole blocks of one span, because O_DIRECT needs them. */
 static void cut_read(struct stream *s, struct read_io *io) {
     struct piece *piece = s->cutting;
     struct segment *segment = &piece->segments[piece->segment];
     int64_t index = ot_checkpoint_find_span(s->checkpoint, piece->part, segment->at);
     const struct ot_store_span *span = &s->manifest->spans[index];
-    int64_t within = segment->at - s->checkpoint->span_begin[index];
-    int64_t bytes = segment->end - segment->at;
-    bytes = bytes < span->bytes - within ? bytes : span->bytes - within;
-    bytes = bytes < READ_BYTES ? bytes : READ_BYTES;
+    int64_t span_begin = s->checkpoint->span_begin[index], block = block_of(segment->at);
+    int64_t end = segment->end < span_begin + span->bytes ? segment->end : span_begin + span->bytes;
+    end = end < block + READ_BYTES ? end : block + READ_BYTES;
     *io = (struct read_io){.piece = piece,
                            .span = index,
+                           .within = segment->at - span_begin,
+                           .memory = segment->memory + (segment->at - block),
+                           .n = (size_t)(end - segment->at),
                            .chunk = {.request = {.file = span->file,
                                                  .memory = segment->memory,
-                                                 .bytes = (size_t)bytes,
-                                                 .offset = (off_t)(span->offset + within),
+                                                 .bytes = (size_t)(block_behind(end) - block),
+                                                 .offset = (off_t)(span->offset + block - span_begin),
                                                  .owner = io},
                                      .direct = &s->direct[span->file]}};
     piece->in_flight++;
-    segment->at += bytes;
-    segment->memory += bytes;
+    segment->at = end;
+    segment->memory += end - block;
     if (segment->at < segment->end || ++piece->segment < piece->n_segments)
         return;
     piece->is_cut = true;
@@ -237,6 +264,7 @@ static int start_reads(struct stream *s) {
             if (piece->part->n_spans == 0) {
                 s->free = io->next;
                 *io = (struct read_io){.piece = piece, .span = -1};
+                piece->n_segments = 0;
                 piece->in_flight = 1;
                 piece->is_cut = true;
                 queue_job(s, io);
@@ -275,15 +303,21 @@ static int take_result(struct stream *s, struct read_io **done) {
  * is held. */
 static int check_span(struct stream *s, const struct read_io *io, uint32_t crc) {
     const struct ot_store_span *span = &s->manifest->spans[io->span];
-    const struct ot_io_request *request = &io->chunk.request;
     struct span_check *check = &s->checks[io->span];
-    int64_t behind = span->offset + span->bytes - (int64_t)request->offset - (int64_t)request->bytes;
+    int64_t behind = span->bytes - io->within - (int64_t)io->n;
     check->crc ^= behind ? (uint32_t)crc32_combine(crc, 0, (z_off_t)behind) : crc;
-    check->left -= (uint32_t)request->bytes;
-    s->bytes += (int64_t)request->bytes;
+    check->left -= (uint32_t)io->n;
+    s->bytes += (int64_t)io->n;
     if (check->left > 0 || check->crc == span->crc)
         return 0;
     return ot_checkpoint_fail_span(s->checkpoint, span, check->crc);
+}
+
+/* Moves the arrays together. No array is moved over one that has still to be moved. */
+static void close_gaps(const struct piece *piece) {
+    for (int i = 0; i < piece->n_segments; i++)
+        if (piece->segments[i].to != piece->segments[i].from)
+            memmove(piece->segments[i].to, piece->segments[i].from, piece->segments[i].n);
 }
 
 /* The mutex is held, but not while the sink works. */
@@ -292,6 +326,7 @@ static int end_piece(struct stream *s, struct piece *piece) {
     int rc = 0;
     if (!piece->is_damaged) {
         pthread_mutex_unlock(&s->mutex);
+        close_gaps(piece);
         rc = read->sink(read->context, &piece->what, piece->memory);
         pthread_mutex_lock(&s->mutex);
     }
@@ -304,7 +339,6 @@ static int end_piece(struct stream *s, struct piece *piece) {
 /* The mutex is held, but not while the checksum is computed. */
 static int do_job(struct stream *s, const struct read_io *io) {
     const struct ot_checkpoint_read *read = s->read;
-    const struct ot_io_request *request = &io->chunk.request;
     struct piece *piece = io->piece;
     uint32_t crc = 0;
     int rc = 0;
@@ -312,7 +346,7 @@ static int do_job(struct stream *s, const struct read_io *io) {
     if (io->span < 0)
         memset(piece->memory, 0, ot_part_bytes(s->manifest->dtype, &piece->what));
     else if (!io->failed)
-        crc = ot_crc32(0, request->memory, request->bytes);
+        crc = ot_crc32(0, io->memory, io->n);
     pthread_mutex_lock(&s->mutex);
     if (io->failed)
         rc = ot_checkpoint_fail_read(s->checkpoint, &s->manifest->spans[io->span],
@@ -321,7 +355,8 @@ static int do_job(struct stream *s, const struct read_io *io) {
         rc = check_span(s, io, crc);
     if (rc < 0) {
         piece->is_damaged = true;
-        OT_TRY(read->damaged ? read->damaged(read->context, &piece->part->part, request->file, rc) : rc);
+        OT_TRY(read->damaged ? read->damaged(read->context, &piece->part->part, io->chunk.request.file, rc)
+                             : rc);
     }
     piece->in_flight--;
     return piece->is_cut && piece->in_flight == 0 ? end_piece(s, piece) : 0;

@@ -11,7 +11,7 @@
 #include "src/checkpoint/record.h"
 #include "tests/support/damage.h"
 
-static const int64_t slab_params[MADE_SLABS] = {19 * OT_SLAB_ALIGN_PARAMS, 301 * OT_SLAB_ALIGN_PARAMS,
+static const int64_t slab_params[MADE_SLABS] = {19 * OT_SLAB_ALIGN_PARAMS, 401 * OT_SLAB_ALIGN_PARAMS,
                                                 5 * OT_SLAB_ALIGN_PARAMS};
 
 uint32_t made_bits(enum made_kind kind, int slab, int64_t index) {
@@ -23,27 +23,29 @@ uint32_t made_bits(enum made_kind kind, int slab, int64_t index) {
     return (uint32_t)(x >> 32);
 }
 
-/* Writes the values of an array, or compares them. Advances `memory` to the end of the array. */
-static char *do_array(char *memory, size_t width, enum made_kind kind, const struct ot_part *part, bool put) {
-    for (int64_t i = 0; i < part->n && width; i++, memory += width) {
-        uint32_t bits = made_bits(kind, part->slab, part->first + i);
+/* Writes the values of an array, or compares them. */
+static void do_array(char *memory, struct ot_part_place place, enum made_kind kind,
+                     const struct ot_part *part, bool put) {
+    for (int64_t i = 0; i < part->n / place.per && place.width; i++, memory += place.width) {
+        uint32_t bits = made_bits(kind, part->slab, part->first / place.per + i);
         if (put)
-            memcpy(memory, &bits, width);
-        else if (memcmp(memory, &bits, width) != 0)
-            fail_msg("array %d of slab %d is wrong at parameter %lld", (int)kind, part->slab,
-                     (long long)(part->first + i));
+            memcpy(memory, &bits, place.width);
+        else if (memcmp(memory, &bits, place.width) != 0)
+            fail_msg("array %d of slab %d is wrong at value %lld", (int)kind, part->slab,
+                     (long long)(part->first / place.per + i));
     }
-    return memory;
 }
 
 static void do_part(enum ot_dtype dtype, const struct ot_part *part, char *memory, bool put) {
-    if (part->has_state) {
-        memory = do_array(memory, sizeof(float), MADE_M, part, put);
-        memory = do_array(memory, sizeof(float), MADE_V, part, put);
-        memory = do_array(memory, dtype == OT_F32 ? 0 : dtype == OT_BF16 ? 2 : 4, MADE_REST, part, put);
+    static const enum made_kind kinds[OT_PART_ARRAYS] = {[OT_PART_M] = MADE_M,
+                                                         [OT_PART_V] = MADE_V,
+                                                         [OT_PART_REST] = MADE_REST,
+                                                         [OT_PART_SCALES] = MADE_SCALES,
+                                                         [OT_PART_WEIGHTS] = MADE_WEIGHTS};
+    for (enum ot_part_array array = OT_PART_M; array < OT_PART_ARRAYS; array++) {
+        struct ot_part_place place = ot_part_find(dtype, part, array);
+        do_array(memory + place.offset, place, kinds[array], part, put);
     }
-    if (part->has_weights)
-        do_array(memory, ot_dtype_bytes(dtype), MADE_WEIGHTS, part, put);
 }
 
 void check_part(const struct made *made, const struct ot_part *part, const void *memory) {
@@ -55,6 +57,7 @@ struct writing {
     struct dice dice;
     int fds[MADE_FILES];
     int64_t end[MADE_FILES];
+    enum ot_state_format state;
 };
 
 static void write_span(struct writing *w, int file, const char *bytes, int64_t n) {
@@ -69,9 +72,9 @@ static void write_span(struct writing *w, int file, const char *bytes, int64_t n
 /* on_disks: in short spans that alternate between two files, with gaps between them. */
 static void add_part(struct writing *w, struct ot_part part, bool zeros, bool on_disks) {
     struct ot_manifest *m = &w->made->manifest;
-    int64_t bytes = (int64_t)ot_part_bytes(m->dtype, &part), at = 0;
+    int64_t bytes = (int64_t)ot_part_padded_bytes(m->dtype, &part), at = 0;
     struct ot_manifest_part added = {.part = part, .first_span = m->n_spans};
-    assert_int_equal(bytes % OT_STORE_ALIGN, 0);
+    memset(w->made->part, 0x5a, (size_t)bytes); /* padding counts too */
     do_part(m->dtype, &part, w->made->part, true);
     while (!zeros && at < bytes) {
         int64_t n = bytes - at, most = (1 + (int64_t)throw_below(&w->dice, 60)) * OT_STORE_ALIGN;
@@ -90,12 +93,12 @@ static void add_slab(struct writing *w, int slab) {
     int64_t n = slab_params[slab], step = (slab == 1 ? 64 : 7) * OT_SLAB_ALIGN_PARAMS;
     bool apart = slab > 0;
     if (apart)
-        add_part(w, (struct ot_part){slab, 0, n, true, false, OT_STATE_F32, OT_MASTERS_F32},
+        add_part(w, (struct ot_part){slab, 0, n, true, false, w->state, OT_MASTERS_F32},
                  slab == MADE_ZERO_SLAB, true);
     for (int64_t first = 0; first < n; first += step)
         add_part(w,
-                 (struct ot_part){slab, first, n - first < step ? n - first : step, !apart, true,
-                                  OT_STATE_F32, OT_MASTERS_F32},
+                 (struct ot_part){slab, first, n - first < step ? n - first : step, !apart, true, w->state,
+                                  OT_MASTERS_F32},
                  false, slab == 1);
 }
 
@@ -119,11 +122,16 @@ void write_manifest(struct made *made) {
 }
 
 void make_checkpoint(struct made *made, enum ot_dtype dtype) {
+    make_checkpoint_with(made, dtype, OT_STATE_F32);
+}
+
+void make_checkpoint_with(struct made *made, enum ot_dtype dtype, enum ot_state_format state) {
     static const char *const names[MADE_FILES] = {OT_STATE_NAME, "nvme-0.store", "nvme-1.store"};
     char path[512];
-    *made = (struct made){.folder = make_folder(), .part = malloc((size_t)slab_params[1] * 14)};
+    *made =
+        (struct made){.folder = make_folder(), .part = malloc((size_t)slab_params[1] * 14 + OT_STORE_ALIGN)};
     struct ot_manifest *m = &made->manifest;
-    struct writing w = {.made = made};
+    struct writing w = {.made = made, .state = state};
     m->dtype = dtype;
     m->n_slabs = MADE_SLABS;
     m->slab_params = malloc(sizeof slab_params);

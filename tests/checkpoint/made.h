@@ -6,7 +6,7 @@
 #include "src/checkpoint/manifest.h"
 #include "tests/support/check.h"
 
-enum made_kind { MADE_M, MADE_V, MADE_REST, MADE_WEIGHTS };
+enum made_kind { MADE_M, MADE_V, MADE_REST, MADE_WEIGHTS, MADE_SCALES };
 
 /* The bits of a value: all 32 of fp32, the low 16 of other kinds. In a slab of `zeros` every value except the
  * weights is 0. */
@@ -23,6 +23,8 @@ enum { MADE_SLABS = 3, MADE_FILES = 3, MADE_ZERO_SLAB = 2 };
  * larger than a slot, and its weights in several parts, in pieces over two .store files. Slab 2: its state is
  * all zeros and takes no byte on the disk. */
 void make_checkpoint(struct made *made, enum ot_dtype dtype);
+/* With moments of another format. In 8 bits no array of slab 1's state begins or ends with a block. */
+void make_checkpoint_with(struct made *made, enum ot_dtype dtype, enum ot_state_format state);
 void write_manifest(struct made *made); /* writes the manifest again after the test changed it */
 void remove_made(struct made *made);
 
