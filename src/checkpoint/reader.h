@@ -5,10 +5,10 @@
  * holds them open and compares their sizes. It allocates no more memory than these sizes justify.
  *
  * READ streams every part through slots of the caller's memory, with an I/O engine. Up to n_slots parts are
- * read ahead, in the order in which they lie in the files. Every checksum is compared. A part reaches the sink
- * only after the checksums of all its bytes were found right. A part that is larger than a slot (a whole tile
- * of the NVMe store) arrives in pieces; some pieces reach the sink before the part's last checksum is known.
- * So use what the sink received only after the read has succeeded.
+ * read ahead, in the order in which they lie in the files. Every checksum is compared. A part reaches the
+ * sink only after the checksums of all its bytes were found right. A part that is larger than a slot (a whole
+ * tile of the NVMe store) arrives in pieces; some pieces reach the sink before the part's last checksum is
+ * known. So use what the sink received only after the read has succeeded.
  *
  * MASTER returns the fp32 weights of any range. It reads and checks only the spans with master weights,
  * many of them ahead of the caller.
