@@ -178,7 +178,8 @@ static void *put_parts(void *arg) {
     int number = 0;
     for (int s = 0; s < p->chain->n_slabs; s++)
         for (int64_t first = 0, n = p->chain->slabs[s].n_params; first < n; first += OT_SLAB_ALIGN_PARAMS) {
-            struct ot_part part = {s, first, OT_SLAB_ALIGN_PARAMS, true, true, p->chain->state};
+            struct ot_part part = {s,    first,           OT_SLAB_ALIGN_PARAMS, true,
+                                   true, p->chain->state, p->chain->masters};
             if (number++ % p->count == p->number && p->rc == 0)
                 p->rc = put_part(p->engine, p->chain->dtype, &part);
         }
