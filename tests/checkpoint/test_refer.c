@@ -148,7 +148,7 @@ static void check_outlives(enum ot_state_format format) {
     write_extents(&run, 3);
     write_extents(&run, 4);
     assert_string_equal(fixture_names(dir_of(&first)), "checkpoint.json manifest.bin nvme-0.store state.bin");
-    struct ot_part copied = {0, 0, run.chain.slabs[0].n_params, true, true, format};
+    struct ot_part copied = {0, 0, run.chain.slabs[0].n_params, true, true, format, OT_MASTERS_F32};
     int64_t referred = (int64_t)(extent_bytes(&run, 0) + extent_bytes(&run, 1));
     assert_int_equal(first.referred, referred);
     assert_int_equal(first.written, ot_part_padded_bytes(run.chain.dtype, &copied));
