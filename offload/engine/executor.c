@@ -296,7 +296,7 @@ static void start_instance(struct ot_executor *ex, struct instance *in, int64_t 
     bool overlaps = ex->submitted > ex->completed; /* then the step in flight is the step before */
     in->step = step;
     in->previous = overlaps ? other : NULL;
-    in->traced = in->watch != NULL;
+    in->traced = ot_stopwatch_start(in->watch);
     in->remaining = DEVICE_LANES;
     for (int i = 0; i < s->n_tasks; i++) {
         in->issued[i] = in->done[i] = false;

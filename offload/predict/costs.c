@@ -318,5 +318,7 @@ struct ot_task_cost ot_costs_of_task(const struct ot_costs *costs, const struct 
         add_work(&c, task, OT_WORK_FORWARD, &cost);
     else if (task->kind == OT_TASK_BACKWARD)
         add_backward(&c, task, &cost);
+    if (costs->slower[task->lane] > 0)
+        cost.seconds *= costs->slower[task->lane];
     return cost;
 }

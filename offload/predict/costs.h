@@ -34,6 +34,9 @@ struct ot_costs {
     struct ot_block_cost *blocks; /* [n_blocks], owned */
     int n_blocks;
     bool is_measured; /* false: all blocks are estimates; true: the middle blocks at least were measured */
+    /* How many times as long as these costs say the tasks of a lane take. A run measures it (measured.h).
+     * 0: not measured, counts as 1. */
+    double slower[OT_LANE_COUNT];
 };
 
 /* Estimates every block from its work and the rates. If the chain has no work function, N parameters cost 2 N

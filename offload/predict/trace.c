@@ -10,6 +10,7 @@
 struct ot_stopwatch {
     struct ot_trace *trace;
     const struct ot_schedule *schedule;
+    bool is_on;                 /* the present step is recorded */
     struct ot_event **events;   /* [2 * n_tasks]: beginning and end of each task; NULL for host lanes */
     struct ot_task_span *spans; /* [n_tasks] */
 };
@@ -30,6 +31,11 @@ void ot_trace_clear(struct ot_trace *trace) {
         free(trace->steps[i].spans);
     trace->n = 0;
     trace->n_spans = trace->left_out = 0;
+}
+
+void ot_trace_pause(struct ot_trace *trace, bool paused) {
+    if (trace)
+        trace->is_paused = paused;
 }
 
 void ot_trace_close(struct ot_trace *trace) {
@@ -104,27 +110,36 @@ void ot_stopwatch_close(struct ot_stopwatch *watch) {
     free(watch);
 }
 
+bool ot_stopwatch_start(struct ot_stopwatch *watch) {
+    if (!watch)
+        return false;
+    struct ot_trace *trace = watch->trace;
+    watch->is_on = trace->left_out == 0 && !trace->is_paused;
+    trace->left_out += trace->left_out > 0 && !trace->is_paused;
+    return watch->is_on;
+}
+
 void ot_stopwatch_begin(struct ot_stopwatch *watch, int task, struct ot_lane *lane) {
-    if (watch && lane)
+    if (!watch || !watch->is_on)
+        return;
+    if (lane)
         ot_lane_record(lane, watch->events[2 * task]);
-    else if (watch)
+    else
         watch->spans[task].begin = ot_clock_seconds();
 }
 
 void ot_stopwatch_end(struct ot_stopwatch *watch, int task, struct ot_lane *lane) {
-    if (watch && lane)
+    if (!watch || !watch->is_on)
+        return;
+    if (lane)
         ot_lane_record(lane, watch->events[2 * task + 1]);
-    else if (watch)
+    else
         watch->spans[task].end = ot_clock_seconds();
 }
 
 int ot_stopwatch_collect(struct ot_stopwatch *watch, int64_t step) {
-    if (!watch)
+    if (!watch || !watch->is_on)
         return 0;
-    if (watch->trace->left_out) { /* the trace is full: do not read the events */
-        watch->trace->left_out++;
-        return 0;
-    }
     for (int i = 0; i < watch->schedule->n_tasks; i++)
         if (ot_lane_is_device(watch->schedule->tasks[i].lane)) {
             OT_TRY(ot_event_seconds(watch->events[2 * i], &watch->spans[i].begin));

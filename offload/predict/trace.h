@@ -4,8 +4,9 @@
  * The executor records the beginning and the end of every task: with timed events on device lanes (device.h),
  * with the clock on the other lanes. All times are on the scale of ot_clock_seconds. Recording does not
  * change the order of tasks and waits for nothing. A complete step's spans are added to the trace until the
- * trace is full. A full trace holds the first steps of the run, each complete. The simulator (simulate.h)
- * fills traces too, with its virtual times.
+ * trace is full. A full trace holds the first steps of the run, each complete. A step that begins while the
+ * trace is full or paused is not recorded, and its stopwatch costs nothing. The simulator (simulate.h) fills
+ * traces too, with its virtual times.
  *
  * EXPOSED TIME. A step takes longer than its computing because the compute lane has gaps, in which it waits.
  * The summary says which lanes it waited for. It follows each gap backwards from its end. First comes the
@@ -40,6 +41,8 @@ int ot_trace_open(const struct ot_chain *chain, int64_t max_spans, struct ot_tra
 void ot_trace_close(struct ot_trace *trace); /* NULL is fine */
 /* Forgets all steps, to make room for others. No step may be in flight. */
 void ot_trace_clear(struct ot_trace *trace);
+/* Steps that begin while the trace is paused are not recorded, and not counted as left out. NULL is fine. */
+void ot_trace_pause(struct ot_trace *trace, bool paused);
 /* Adds one complete step and copies its spans. The schedule must outlive the trace. If the step does not fit,
  * the trace is full: this step and all later ones are only counted (left_out). Errors: OT_E_BUDGET (no
  * memory). */
@@ -52,6 +55,8 @@ int ot_trace_add(struct ot_trace *trace, const struct ot_schedule *schedule, int
 int ot_stopwatch_open(struct ot_trace *trace, struct ot_device *device, const struct ot_schedule *schedule,
                       struct ot_stopwatch **out);
 void ot_stopwatch_close(struct ot_stopwatch *watch);
+/* Call this before the first task of a step. Returns true if the step is recorded: collect it then. */
+bool ot_stopwatch_start(struct ot_stopwatch *watch);
 /* lane NULL: the task runs on the calling thread, so the clock is read now. */
 void ot_stopwatch_begin(struct ot_stopwatch *watch, int task, struct ot_lane *lane);
 void ot_stopwatch_end(struct ot_stopwatch *watch, int task, struct ot_lane *lane);
@@ -76,6 +81,11 @@ int ot_trace_summarise(const struct ot_trace *trace, struct ot_trace_summary *ou
  * OT_E_USAGE (the trace lacks one of the steps). */
 int ot_trace_summarise_between(const struct ot_trace *trace, int64_t first, int64_t last,
                                struct ot_trace_summary *out);
+/* Summarises the training steps `first` to `last` alone, each with all its tasks. Unlike a part of the run,
+ * whole steps tell how long their tasks took even if the pipeline was empty before or between them. Errors:
+ * OT_E_BUDGET, OT_E_USAGE (the trace lacks one of the steps). */
+int ot_trace_summarise_steps(const struct ot_trace *trace, int64_t first, int64_t last,
+                             struct ot_trace_summary *out);
 /* Checks that ot_trace_write may write to `path`: the path does not exist, is an empty or special file, or
  * holds an earlier trace. Errors: OT_E_INPUT (another file is there), OT_E_IO. */
 int ot_trace_check_file(const char *path);

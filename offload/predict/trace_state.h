@@ -13,6 +13,7 @@ struct ot_traced_step {
 struct ot_trace {
     const struct ot_chain *chain;
     int64_t max_spans, n_spans, left_out;
+    bool is_paused;
     int n, capacity;
     struct ot_traced_step *steps;
 };

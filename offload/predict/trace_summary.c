@@ -242,16 +242,40 @@ static double decision_of(const struct ot_trace *trace, int64_t step) {
     return end;
 }
 
+static int lacks(int64_t first, int64_t last) {
+    return ot_fail(OT_E_USAGE, "the trace does not hold the steps from %lld to %lld", (long long)first,
+                   (long long)last);
+}
+
 int ot_trace_summarise_between(const struct ot_trace *trace, int64_t first, int64_t last,
                                struct ot_trace_summary *out) {
     struct reading r = {
         .trace = trace, .from = decision_of(trace, first), .to = decision_of(trace, last), .out = out};
     *out = (struct ot_trace_summary){.left_out = trace->left_out};
     if (last <= first || r.from == -INFINITY || r.to == -INFINITY)
-        return ot_fail(OT_E_USAGE, "the trace does not hold the steps from %lld to %lld", (long long)first,
-                       (long long)last);
+        return lacks(first, last);
     int rc = read_trace(&r);
     close_reading(&r);
     out->steps = last - first;
     return rc;
+}
+
+/* The index of the training step in the trace; -1: the trace lacks it. */
+static int find_step(const struct ot_trace *trace, int64_t step) {
+    for (int at = 0; at < trace->n; at++)
+        if (ot_trace_is_training(trace->steps[at].schedule) && trace->steps[at].step == step)
+            return at;
+    return -1;
+}
+
+int ot_trace_summarise_steps(const struct ot_trace *trace, int64_t first, int64_t last,
+                             struct ot_trace_summary *out) {
+    struct ot_trace alone = *trace;
+    int begin = find_step(trace, first), end = find_step(trace, last);
+    if (begin < 0 || end < begin)
+        return lacks(first, last);
+    alone.steps += begin;
+    alone.n = end - begin + 1;
+    OT_TRY(ot_trace_summarise(&alone, out));
+    return out->steps == last - first + 1 ? 0 : lacks(first, last);
 }

@@ -45,9 +45,22 @@ static double measured_step(const struct ot_outcome *outcome) {
     return outcome->timed_steps ? outcome->timed_seconds / (double)outcome->timed_steps : 0;
 }
 
+/* "; predicted again after step 4: 760 ms, +1.2 %"; empty if the second prediction was not told. */
+static const char *put_again(const struct ot_session *s, double measured, char text[OT_FORECAST_LINE_BYTES]) {
+    const struct ot_forecast *f = &s->forecast;
+    double seconds = f->again.step_seconds;
+    char step[OT_TEXT_BYTES];
+    if (seconds > 0 && ot_report_again(&s->prediction, &f->again, f->again_from, f->again_to, text))
+        snprintf(text, OT_FORECAST_LINE_BYTES, "; predicted again after step %lld: %s, %+.1f %%",
+                 (long long)f->again_to, ot_text_seconds(seconds, step), 100 * (seconds / measured - 1));
+    else
+        text[0] = '\0';
+    return text;
+}
+
 static void print_speed(const struct ot_report *r, const struct ot_outcome *outcome) {
     double predicted = r->session->prediction.step_seconds, measured = measured_step(outcome);
-    char text[2][OT_TEXT_BYTES];
+    char text[2][OT_TEXT_BYTES], again[OT_FORECAST_LINE_BYTES];
     ot_text_seconds(predicted, text[0]);
     if (r->session->options->no_forecast && measured > 0)
         ot_log(OT_LOG_INFO, "speed   %s a step, measured over %lld", ot_text_seconds(measured, text[1]),
@@ -55,9 +68,9 @@ static void print_speed(const struct ot_report *r, const struct ot_outcome *outc
     if (r->session->options->no_forecast)
         return;
     if (measured > 0)
-        ot_log(OT_LOG_INFO, "speed   %s a step predicted, %s measured over %lld steps (off by %+.1f %%)",
+        ot_log(OT_LOG_INFO, "speed   %s a step predicted, %s measured over %lld steps (off by %+.1f %%%s)",
                text[0], ot_text_seconds(measured, text[1]), (long long)outcome->timed_steps,
-               100 * (predicted / measured - 1));
+               100 * (predicted / measured - 1), put_again(r->session, measured, again));
     else
         ot_log(OT_LOG_INFO, "speed   %s a step predicted; too few steps in a row to measure one", text[0]);
 }
@@ -215,6 +228,8 @@ int ot_report_record_done(const struct ot_report *r, const struct ot_outcome *ou
         ot_json_put_text(w, "checkpoint", outcome->checkpoint);
     if (!r->session->options->no_forecast)
         ot_json_put_real(w, "predicted_step_seconds", r->session->prediction.step_seconds);
+    if (r->session->forecast.again.step_seconds > 0)
+        ot_json_put_real(w, "predicted_again_step_seconds", r->session->forecast.again.step_seconds);
     ot_json_put_int(w, "measured_steps", outcome->timed_steps);
     if (outcome->timed_steps)
         ot_json_put_real(w, "measured_step_seconds", measured_step(outcome));

@@ -1,5 +1,6 @@
 #include "src/report/forecast.h"
 
+#include <math.h>
 #include <stdio.h>
 
 #include "src/base/units.h"
@@ -21,6 +22,37 @@ const char *ot_report_prediction(const struct ot_prediction *p, int64_t done, in
     snprintf(line + n, OT_FORECAST_LINE_BYTES - (size_t)n, "%s steps in %s", ot_text_count(steps, count),
              ot_text_duration(p->step_seconds * (double)steps, run));
     return line;
+}
+
+/* A lane whose time changes by less than this share of the step does not explain why the step changes. */
+static const double LEAST_CHANGE = 0.05;
+static const double MOST_TIMES = 9999; /* fits the line */
+
+static int put_changes(const struct ot_prediction *first, const struct ot_prediction *second, char *line,
+                       size_t bytes) {
+    int n = 0;
+    for (int l = 0; l < OT_LANE_COUNT; l++) {
+        double before = first->busy[l], change = second->busy[l] - before;
+        if (before > 0 && fabs(change) > LEAST_CHANGE * first->step_seconds)
+            n += snprintf(line + n, bytes - (size_t)n, change < 0 ? "%s%s%s %.2gx" : "%s%s%s %.1fx",
+                          n ? ", " : " (", ot_lane_name((enum ot_lane_id)l), n ? "" : " takes",
+                          fmin(second->busy[l] / before, MOST_TIMES));
+    }
+    return n + snprintf(line + n, bytes - (size_t)n, n ? " of the predicted time)" : "");
+}
+
+bool ot_report_again(const struct ot_prediction *first, const struct ot_prediction *second, int64_t from_step,
+                     int64_t to_step, char line[OT_FORECAST_LINE_BYTES]) {
+    char before[OT_TEXT_BYTES], now[OT_TEXT_BYTES];
+    line[0] = '\0';
+    if (!(fabs(second->step_seconds / first->step_seconds - 1) > OT_FORECAST_TOLD))
+        return false;
+    int n =
+        snprintf(line, OT_FORECAST_LINE_BYTES, "%s a step, not %s: predicted again from steps %lld and %lld",
+                 ot_text_seconds(second->step_seconds, now), ot_text_seconds(first->step_seconds, before),
+                 (long long)from_step, (long long)to_step);
+    put_changes(first, second, line + n, OT_FORECAST_LINE_BYTES - (size_t)n);
+    return true;
 }
 
 /* ---- lanes ---- */

@@ -15,6 +15,13 @@ enum { OT_FORECAST_LINE_BYTES = 256 };
 const char *ot_report_prediction(const struct ot_prediction *prediction, int64_t done, int64_t steps,
                                  char line[OT_FORECAST_LINE_BYTES]);
 
+/* "4.10 s a step, not 3.20 s: predicted again from steps 3 and 4 (compute takes 1.6x, nvme_read 1.2x of the
+ * predicted time)". Names the lanes that change the step. Returns false, with an empty line, if the second
+ * prediction is within OT_FORECAST_TOLD of the first. */
+#define OT_FORECAST_TOLD 0.1
+bool ot_report_again(const struct ot_prediction *first, const struct ot_prediction *second, int64_t from_step,
+                     int64_t to_step, char line[OT_FORECAST_LINE_BYTES]);
+
 /* A table of time by lane: the share of the time that each lane was busy ("busy"), and the share that compute
  * stalled on it ("stalled on"). Each timeline ("predicted", "measured") has one row of each kind, in the
  * given order. Lanes without work have no column. Returns the number of lines. */

@@ -429,3 +429,20 @@ int ot_report_record(const struct ot_report *r, struct ot_run_log *log) {
         record_forecast(r, w);
     return ot_run_log_end(log);
 }
+
+int ot_report_forecast_again(const struct ot_session *session, struct ot_run_log *log) {
+    const struct ot_forecast *f = &session->forecast;
+    const struct ot_prediction *first = &session->prediction, *again = &f->again;
+    char line[OT_FORECAST_LINE_BYTES];
+    if (ot_report_again(first, again, f->again_from, f->again_to, line))
+        ot_log(OT_LOG_INFO, "expect  %s", line);
+    struct ot_json_writer *w = ot_run_log_begin(log, "predicted_again");
+    ot_json_put_int(w, "from_step", f->again_from);
+    ot_json_put_int(w, "to_step", f->again_to);
+    ot_json_put_real(w, "first_step_seconds", first->step_seconds);
+    ot_json_put_real(w, "step_seconds", again->step_seconds);
+    ot_report_put_lanes("busy_seconds", again->busy, w);
+    ot_report_put_lanes("exposed_seconds", again->exposed, w);
+    ot_json_put_real(w, "exposed_host_seconds", again->exposed_host);
+    return ot_run_log_end(log);
+}

@@ -10,15 +10,17 @@
  *   step        step, epoch, loss, grad_norm, clipped_norm, lr, tokens, trained_tokens, tokens_per_s,
  *               seconds, gpu_bytes, host_bytes (in use), [nvme_read_bytes], [nvme_written_bytes] (since the
  *               step before), [loss_scale] (fp16), [skipped] (why), [spike]
+ *   predicted_again   from_step, to_step (measured), first_step_seconds (predicted before step 1),
+ *               step_seconds, busy_seconds, exposed_seconds, exposed_host_seconds
  *   eval        step, loss, perplexity, trained_tokens, rows, seconds
  *   checkpoint  step, dir, written_bytes, referred_bytes, seconds; after a failed save: step, error
  *   sample      step, prompt, text: an answer to a held-out row, at the end
  *   trace       file, steps, left_out, seconds, busy_seconds, exposed_seconds, exposed_host_seconds
  *   done        steps, tokens, seconds, loss, flops_per_s, skipped, spikes, interrupted, [resumed_after],
- *               [checkpoint], [predicted_step_seconds], measured_steps, [measured_step_seconds],
- *               nvme_read_bytes, nvme_written_bytes, shadow_committed, shadow_dropped (tiles, of this rank),
- *               gpu_planned_bytes, gpu_used_bytes, host_planned_bytes, host_used_bytes, nvme_planned_bytes,
- *               nvme_used_bytes, process_peak_bytes, [out]
+ *               [checkpoint], [predicted_step_seconds], [predicted_again_step_seconds], measured_steps,
+ *               [measured_step_seconds], nvme_read_bytes, nvme_written_bytes, shadow_committed,
+ *               shadow_dropped (tiles, of this rank), gpu_planned_bytes, gpu_used_bytes, host_planned_bytes,
+ *               host_used_bytes, nvme_planned_bytes, nvme_used_bytes, process_peak_bytes, [out]
  *
  * Every line is flushed, so that the log of a killed run ends with its last step.
  *

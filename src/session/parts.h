@@ -31,6 +31,9 @@ struct ot_forecast {
     struct ot_trace *trace; /* with --trace: the simulated steps, of this layout and schedule: */
     struct ot_layout layout;
     struct ot_schedule schedule;
+    /* The prediction from the times of these steps of the run (forecast_again.h). step_seconds 0: none. */
+    struct ot_prediction again;
+    int64_t again_from, again_to;
 };
 
 struct ot_session {

@@ -12,6 +12,7 @@
 #include "src/base/stop.h"
 #include "src/session/chat_choice.h"
 #include "src/session/device.h"
+#include "src/session/forecast_again.h"
 #include "src/session/restore.h"
 #include "src/session/store.h"
 #include "src/session/team.h"
@@ -271,6 +272,7 @@ int ot_session_start(struct ot_session *s, const struct ot_optimizer_config *opt
     int64_t traced = s->traced_tasks ? s->traced_tasks : o->trace ? MAX_TRACED_TASKS : 0;
     if (traced)
         OT_TRY(ot_trace_open(ot_model_chain(s->model), traced, &s->trace));
+    OT_TRY(ot_forecast_again_trace(s));
     struct ot_engine_config engine = {
         .chain = ot_model_chain(s->model),
         .device = s->device,

@@ -10,6 +10,7 @@
 #include "src/base/stop.h"
 #include "src/base/units.h"
 #include "src/data/batch.h"
+#include "src/session/forecast_again.h"
 #include "src/session/team.h"
 #include "src/train/progress.h"
 
@@ -36,6 +37,7 @@ struct loop {
     struct ot_progress progress;
     struct flight flights[IN_FLIGHT];
     struct ot_guard guard;
+    struct ot_forecast_again again;
     int64_t submitted, done;
     int64_t eval_at; /* the loop evaluates after this step, and submits no later step before that */
     int64_t tune_at; /* the loop tunes after this step, likewise; 0: never, or done */
@@ -101,13 +103,15 @@ static int submit_step(struct loop *l) {
     batch.input.lr = (float)lr;
     const struct ot_shard *shard = &l->of->session->shard;
     batch.input.micro += ot_shard_micro(shard, batch.input.n_micro, shard->rank).first;
+    ot_forecast_again_submit(&l->again, l->submitted + 1);
     OT_TRY(ot_engine_submit(l->of->session->engine, &batch.input));
     double passed = (double)(batch.position.sequence + batch.sequences) / (double)shape->sequences;
     l->flights[l->submitted % IN_FLIGHT] = (struct flight){
         batch.tokens,  batch.input.trained_tokens, batch.sequences, lr, (double)batch.position.epoch + passed,
         batch.position};
     l->submitted++;
-    return 0;
+    int made = ot_forecast_again_make(&l->again, l->submitted);
+    return made > 0 ? log_result(l, ot_report_forecast_again(l->of->session, l->of->log)) : made;
 }
 
 static int record_step(struct loop *l, const struct flight *flight, const struct ot_step_result *result) {
@@ -150,12 +154,14 @@ static int record_step(struct loop *l, const struct flight *flight, const struct
 }
 
 /* Times a step in the middle of a run. The forecast predicts such steps. */
-static void time_step(struct loop *l, const struct flight *flight, double seconds) {
-    l->step_seconds = seconds;
-    if (l->done - l->filled_from <= FILLING_STEPS || flight->sequences < l->of->shape->step_sequences)
+static void time_step(struct loop *l, const struct flight *flight, const struct ot_step_result *result) {
+    bool is_full = flight->sequences == l->of->shape->step_sequences;
+    l->step_seconds = result->seconds;
+    ot_forecast_again_finish(&l->again, l->done, is_full && !result->skipped);
+    if (l->done - l->filled_from <= FILLING_STEPS || !is_full)
         return;
     l->out->timed_steps++;
-    l->out->timed_seconds += seconds;
+    l->out->timed_seconds += result->seconds;
 }
 
 /* After a stop request that took too long: forgets this step, which has changed nothing, and the step behind
@@ -207,7 +213,7 @@ static int finish_step(struct loop *l) {
     }
     const struct flight *flight = &l->flights[l->done % IN_FLIGHT];
     count_step(l, flight, &result);
-    time_step(l, flight, result.seconds);
+    time_step(l, flight, &result);
     OT_TRY(log_result(l, record_step(l, flight, &result)));
     return ot_guard_add(&l->guard, &result) ? give_up(l, flight, &result) : 0;
 }
@@ -548,6 +554,7 @@ int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out,
     l.eval_at = next_eval_step(&l);
     l.save_at = next_save_step(&l);
     l.filled_from = l.done;
+    ot_forecast_again_open(of->session, l.done, &l.again);
     l.tune_at = l.done + TUNE_AFTER;
     struct ot_store_usage before, after;
     ot_engine_store_usage(of->session->engine, &before);

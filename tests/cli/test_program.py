@@ -2,6 +2,7 @@
 write."""
 
 import fcntl
+import glob
 import json
 import math
 import os
@@ -255,6 +256,36 @@ class Train(program.ProgramTest):
         self.assertGreater(done["measured_step_seconds"], 0)
         self.assertEqual(done["measured_steps"], 6)  # the first two steps fill the pipeline
 
+    def test_a_wrong_prediction_is_made_again(self):
+        """The rates of the cache file say that a task takes 50 ms to start. Two full steps after the warm-up show that
+        it does not. A run that is too short to show it keeps the first prediction, and a resumed run counts its own
+        steps."""
+        words, env = ["--home", "host", "--micro-batch", "4", "--schedule", "constant"], {"XDG_CACHE_HOME": self.path("wrong")}
+        self.train("w1", "--steps", "1", *words, forecast=True)
+        shutil.copytree(os.environ["XDG_CACHE_HOME"], self.path("wrong"))
+        for rates in glob.glob(self.path("wrong/offload-train/rates-*.json")):
+            with open(rates) as file:
+                kept = json.load(file)
+            kept["rates"]["task_seconds"] = 0.05
+            with open(rates, "w") as file:
+                json.dump(kept, file)
+        short = self.train("w2", "--steps", "5", *words, forecast=True, env=env)
+        self.assertRegex(short.err, r"\(off by \+\d+\.\d %\)\n")
+        self.assertNotIn("predicted again", short.err)
+        result = self.train("w3", "--steps", "6", "--save-every", "6", *words, forecast=True, env=env)
+        self.assertRegex(result.err, r"\nexpect  [\d.]+ [mu]?s a step, not [\d.]+ m?s: predicted again from steps 3 and 4 \(.*compute ")
+        self.assertRegex(result.err, r"\(off by \+\d+\.\d %; predicted again after step 4: [\d.]+ [mu]?s, [+-][\d.]+ %\)\n")
+        log = self.log("w3")
+        again, = (event for event in log if event["event"] == "predicted_again")
+        self.assertEqual((again["from_step"], again["to_step"]), (3, 4))
+        self.assertLess(again["step_seconds"], 0.5 * again["first_step_seconds"])
+        self.assertEqual(log[0]["prediction"]["step_seconds"], again["first_step_seconds"])
+        self.assertEqual(log[-1]["predicted_again_step_seconds"], again["step_seconds"])
+        self.assertLess(log.index(again), [event.get("step") for event in log].index(5))
+        result = self.train("w4", "--steps", "12", "--resume", self.path("w3/checkpoints/step-00000006"), *words,
+                            forecast=True, env=env)
+        self.assertIn(": predicted again from steps 9 and 10 (", result.err)
+
     def test_a_run_without_a_forecast_has_the_same_bits_and_measures_nothing(self):
         cache = self.path("no-cache")
         result = self.train("q1", "--steps", "8", "--trace", self.path("q1.json"), env={"XDG_CACHE_HOME": cache})
@@ -453,7 +484,7 @@ class Signals(program.ProgramTest):
         os.remove(self.path("te/config.json"))
         self.fail_with(3, "te/config.json: this file exists", *words, self.path("te/config.json"), "--resume", "never")
         self.assertIn("architectures", json.loads(program.read_bytes(self.path("te/config.json"))))
-        self.fail_with(2, "--force has no effect without --trace", *words[:-1], "--force")
+        self.fail_with(2, "--force has no effect without --trace", *words, "--force")
 
     def test_two_runs_do_not_share_an_output(self):
         child = self.start("shared")

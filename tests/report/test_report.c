@@ -260,6 +260,40 @@ static void a_forecast_is_told(void **state) {
     assert_int_equal(strlen(lines[0]), strlen(lines[3]));
 }
 
+static void a_second_prediction_is_told_if_it_differs(void **state) {
+    (void)state;
+    char line[OT_FORECAST_LINE_BYTES];
+    struct ot_prediction first = {.step_seconds = 2}, second = first;
+    first.busy[OT_LANE_COMPUTE] = second.busy[OT_LANE_COMPUTE] = 1.5;
+    first.busy[OT_LANE_NVME_READ] = second.busy[OT_LANE_NVME_READ] = 1;
+    second.step_seconds = 2.19; /* within a tenth */
+    assert_false(ot_report_again(&first, &second, 3, 4, line));
+    assert_string_equal(line, "");
+    second.step_seconds = 1.81;
+    assert_false(ot_report_again(&first, &second, 3, 4, line));
+    second.step_seconds = 3;
+    assert_true(ot_report_again(&first, &second, 3, 4, line));
+    assert_string_equal(line, "3.00 s a step, not 2.00 s: predicted again from steps 3 and 4");
+    second.busy[OT_LANE_COMPUTE] = 1.55; /* too little to matter */
+    second.busy[OT_LANE_NVME_READ] = 2.5;
+    assert_true(ot_report_again(&first, &second, 13, 14, line));
+    assert_string_equal(line,
+                        "3.00 s a step, not 2.00 s: predicted again from steps 13 and 14 (nvme_read takes "
+                        "2.5x of the predicted time)");
+    second.step_seconds = 1.5;
+    second.busy[OT_LANE_COMPUTE] = 0.75;
+    assert_true(ot_report_again(&first, &second, 3, 4, line));
+    assert_string_equal(line,
+                        "1.50 s a step, not 2.00 s: predicted again from steps 3 and 4 (compute takes 0.5x, "
+                        "nvme_read 2.5x of the predicted time)");
+    for (int l = 0; l < OT_LANE_COUNT; l++) { /* the longest line is not cut */
+        first.busy[l] = 1e-30;
+        second.busy[l] = 1e30;
+    }
+    assert_true(ot_report_again(&first, &second, INT64_MAX - 1, INT64_MAX, line));
+    assert_non_null(strstr(line, "nvme_write 9999.0x of the predicted time)"));
+}
+
 static void an_explanation_is_told(void **state) {
     (void)state;
     char lines[OT_EXPLANATION_LINES][OT_FORECAST_LINE_BYTES];
@@ -507,6 +541,7 @@ int main(void) {
         cmocka_unit_test(a_plan_is_told_in_two_lines),
         cmocka_unit_test(seconds_have_three_digits),
         cmocka_unit_test(a_forecast_is_told),
+        cmocka_unit_test(a_second_prediction_is_told_if_it_differs),
         cmocka_unit_test(an_explanation_is_told),
         cmocka_unit_test(the_choice_of_a_step_is_told),
         cmocka_unit_test(the_log_has_its_fields),

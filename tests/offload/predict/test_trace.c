@@ -107,6 +107,34 @@ static void a_full_trace_holds_whole_steps(void **state) {
     ot_trace_close(trace);
 }
 
+/* Whole steps count with all their tasks, wherever other steps lie. Evaluations between them do not count. */
+static void whole_steps_are_summarised(void **state) {
+    (void)state;
+    struct hand h, alone;
+    struct ot_chain chain = {0};
+    struct ot_trace *trace;
+    struct ot_trace_summary s;
+    make_hand(&h);
+    make_hand(&alone);
+    alone.schedule.lane_count[OT_LANE_CPU] = 0;
+    check_ok(ot_trace_open(&chain, 100, &trace));
+    add_hand_step(trace, &h, 2, 0);
+    add_hand_step(trace, &h, 3, 7);
+    add_hand_step(trace, &alone, 0, 14);
+    add_hand_step(trace, &h, 4, 21);
+    add_hand_step(trace, &h, 5, 22); /* overlaps with the step before */
+    check_ok(ot_trace_summarise_steps(trace, 3, 4, &s));
+    assert_int_equal(s.steps, 2);
+    check_real("compute", s.busy[OT_LANE_COMPUTE], 2 * 2);
+    check_real("cpu", s.busy[OT_LANE_CPU], 2 * 1.25);
+    check_ok(ot_trace_summarise_steps(trace, 5, 5, &s));
+    check_real("compute", s.busy[OT_LANE_COMPUTE], 2);
+    check_fails(ot_trace_summarise_steps(trace, 1, 2, &s), OT_E_USAGE, "from 1 to 2");
+    check_fails(ot_trace_summarise_steps(trace, 5, 6, &s), OT_E_USAGE, "from 5 to 6");
+    check_fails(ot_trace_summarise_steps(trace, 4, 3, &s), OT_E_USAGE, "from 4 to 3");
+    ot_trace_close(trace);
+}
+
 /* A decision lets two updates begin. Both need the lane, so the second waits for the first, and the next
  * forward waits for the second. */
 static void a_queue_counts_for_its_lane(void **state) {
@@ -245,11 +273,13 @@ struct traced_run {
     struct ot_trace *trace;
 };
 
-static void run_steps(struct traced_run *t, struct tiny_run *run, int steps) {
+/* Pauses the trace except before the steps from `from` to `to`. */
+static void run_some_steps(struct traced_run *t, struct tiny_run *run, int steps, int from, int to,
+                           int64_t max_spans) {
     check_ok(ot_model_open(&run->config, run->dtype, TINY_SEQUENCE, &t->model));
     struct ot_device_config device = {.kind = "cpu", .threads = 1, .lane_delay_seed = run->delay_seed};
     check_ok(ot_device_open(&device, &t->device));
-    check_ok(ot_trace_open(ot_model_chain(t->model), 100000, &t->trace));
+    check_ok(ot_trace_open(ot_model_chain(t->model), max_spans, &t->trace));
     struct ot_engine_config config = {.chain = ot_model_chain(t->model),
                                       .device = t->device,
                                       .plan = &run->plan,
@@ -262,6 +292,7 @@ static void run_steps(struct traced_run *t, struct tiny_run *run, int steps) {
     for (int step = 0; step < steps; step++) {
         struct ot_step_result result;
         tiny_fill_batch(batch, run->config.vocab, step, TINY_STEP_SEQUENCES, run->micro_sequences);
+        ot_trace_pause(t->trace, step + 1 < from || step + 1 > to);
         check_ok(ot_engine_submit(t->engine, &batch->input));
         if (step > 0)
             check_ok(ot_engine_result(t->engine, &result));
@@ -272,6 +303,10 @@ static void run_steps(struct traced_run *t, struct tiny_run *run, int steps) {
     float losses[TINY_STEP_SEQUENCES * TINY_SEQUENCE];
     check_ok(ot_engine_eval(t->engine, &batch->micro[0], losses));
     free(batch);
+}
+
+static void run_steps(struct traced_run *t, struct tiny_run *run, int steps) {
+    run_some_steps(t, run, steps, 1, steps, 100000);
 }
 
 static void close_run(struct traced_run *t) {
@@ -347,14 +382,51 @@ static void real_steps(void **state) {
     }
 }
 
+/* A run of six steps that records those from `from` to `to`. */
+static struct ot_trace_summary trace_some(int from, int to, int64_t max_spans) {
+    struct tiny_run run;
+    struct traced_run t = {0};
+    struct ot_trace_summary s;
+    tiny_defaults(&run, 1, true, OT_F32);
+    tiny_plan(&run, OT_HOME_HOST, OT_HOME_HOST, OT_HOME_HOST, 2);
+    run_some_steps(&t, &run, 6, from, to, max_spans);
+    check_ok(ot_trace_summarise(t.trace, &s));
+    if (s.steps > 0)
+        check_ok(ot_trace_summarise_steps(t.trace, from, from + s.steps - 1, &s));
+    for (int l = 0; l < OT_LANE_COMM; l++) /* spans of other steps would make lanes busier than that */
+        assert_true(s.busy[l] >= 0 && s.busy[l] <= s.seconds);
+    close_run(&t);
+    ot_plan_free(&run.plan);
+    return s;
+}
+
+/* Steps that begin before the pause and end in it are whole. */
+static void a_paused_trace_records_nothing(void **state) {
+    (void)state;
+    struct ot_trace_summary s = trace_some(3, 4, 100000);
+    assert_true(s.steps == 2 && s.left_out == 0);
+    s = trace_some(7, 8, 100000);
+    assert_true(s.steps == 0 && s.left_out == 0);
+}
+
+/* Steps that begin before the trace is known to be full are left out like those that begin after it. */
+static void a_trace_fills_up_with_steps_in_flight(void **state) {
+    (void)state;
+    struct ot_trace_summary s = trace_some(2, 5, 1);
+    assert_true(s.steps == 0 && s.left_out == 4);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gaps_go_to_who_filled_them),
         cmocka_unit_test(a_full_trace_holds_whole_steps),
+        cmocka_unit_test(whole_steps_are_summarised),
         cmocka_unit_test(a_queue_counts_for_its_lane),
         cmocka_unit_test(tasks_at_once_are_busy_once),
         cmocka_unit_test(predictions_stand_below_measurements),
         cmocka_unit_test(real_steps),
+        cmocka_unit_test(a_paused_trace_records_nothing),
+        cmocka_unit_test(a_trace_fills_up_with_steps_in_flight),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
