@@ -284,6 +284,14 @@ static double rate_of(const struct context *c, const struct ot_task *task) {
     return by_lane[task->lane];
 }
 
+/* Beside the time of starting any task. */
+static double start_seconds(const struct ot_rates *rates, enum ot_lane_id lane) {
+    return lane == OT_LANE_COMM         ? rates->comm_seconds
+           : lane == OT_LANE_NVME_READ  ? rates->nvme_read_seconds
+           : lane == OT_LANE_NVME_WRITE ? rates->nvme_write_seconds
+                                        : 0;
+}
+
 static void add_work(const struct context *c, const struct ot_task *task, enum ot_work_part part,
                      struct ot_task_cost *cost) {
     const struct ot_block_cost *block = &c->costs->blocks[task->block];
@@ -312,8 +320,7 @@ struct ot_task_cost ot_costs_of_task(const struct ot_costs *costs, const struct 
     const struct context c = {costs, chain, plan, layout};
     struct ot_task_cost cost = {.seconds = costs->rates.task_seconds, .bytes = bytes_of(&c, task)};
     cost.seconds += time_of(cost.bytes, rate_of(&c, task));
-    if (task->lane == OT_LANE_COMM)
-        cost.seconds += costs->rates.comm_seconds;
+    cost.seconds += start_seconds(&costs->rates, task->lane);
     if (task->kind == OT_TASK_FORWARD)
         add_work(&c, task, OT_WORK_FORWARD, &cost);
     else if (task->kind == OT_TASK_BACKWARD)

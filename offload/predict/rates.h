@@ -46,8 +46,11 @@ struct ot_rates {
     /* the disks, through the store, with all its directories together */
     double nvme_read_bytes, nvme_write_bytes;
     double nvme_mixed_bytes; /* sum of reads and writes, while both run */
-    double crc_bytes;        /* bytes/s of checksums on one thread */
-    double task_seconds;     /* time to start a task */
+    /* Time of a transfer through the store beside its bytes: its latency, as far as the next transfer, which
+     * is under way too, does not hide it. */
+    double nvme_read_seconds, nvme_write_seconds;
+    double crc_bytes;    /* bytes/s of checksums on one thread */
+    double task_seconds; /* time to start a task */
     /* several ranks */
     double comm_bytes;   /* bytes/s that a rank receives from the other ranks, while all ranks do */
     double comm_seconds; /* time of an operation without bytes */

@@ -9,15 +9,17 @@
 #include "src/base/clock.h"
 #include "src/base/error.h"
 
+/* WINDOW: transfers in flight in each direction: more than the store's depth, so that its queues are never
+ * empty. Small transfers show what a transfer costs beside its bytes, so they are in flight as in training
+ * (engine/executor_lanes.c). PASSES: of each row. */
 enum {
     MOST_EXTENTS = 128,
     LEAST_EXTENTS = 4,
-    WINDOW =
-        /* Transfers in flight in each direction: more than the store's depth, so that its queues are never
-         * empty. */
-    8,
+    MOST_SMALL = 64,
+    WINDOW = 8,
+    SMALL_WINDOW = 2,
     WAYS = 2,
-    PASSES = 3 /* passes of each row */
+    PASSES = 3
 };
 
 struct way { /* one direction: reading or writing */
@@ -29,8 +31,9 @@ struct through {
     const struct ot_probe_nvme_config *config;
     struct ot_store *store;
     size_t extent_bytes;
-    int n_extents; /* extents in use */
-    char *memory;  /* WINDOW extents for each direction */
+    int n_extents;            /* extents in use */
+    int first_small, n_small; /* extents of OT_STORE_ALIGN bytes; 0: there is no room for them */
+    char *memory;             /* WINDOW extents for each direction */
     size_t memory_bytes;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
@@ -81,6 +84,7 @@ static int wait_for(struct through *t, bool write, int most) {
 
 struct pass {
     enum ot_probe_io io;
+    bool small;        /* uses the small extents */
     double limit;      /* seconds after which no transfer is started */
     int64_t most;      /* limit of transfers in each direction */
     double seconds;    /* out */
@@ -90,7 +94,9 @@ struct pass {
 static int run_pass(struct through *t, struct pass *pass) {
     bool uses[WAYS] = {pass->io != OT_PROBE_WRITE, pass->io != OT_PROBE_READ};
     bool both = uses[0] && uses[1];
-    int n = both ? t->n_extents / 2 : t->n_extents, window = n < WINDOW ? n : WINDOW, rc = 0;
+    int first = pass->small ? t->first_small : 0, all = pass->small ? t->n_small : t->n_extents;
+    int most = pass->small ? SMALL_WINDOW : WINDOW, n = both ? all / 2 : all, window = n < most ? n : most;
+    int rc = 0;
     t->ways[0] = t->ways[1] = (struct way){.through = t};
     double since = ot_clock_seconds();
     for (int64_t i = 0; i < pass->most && rc == 0 && (i == 0 || ot_clock_seconds() - since < pass->limit);
@@ -100,7 +106,7 @@ static int run_pass(struct through *t, struct pass *pass) {
                 continue;
             rc = wait_for(t, write, window);
             if (rc == 0)
-                rc = start_next(t, write, both && write ? n : 0, n);
+                rc = start_next(t, write, first + (both && write ? n : 0), n);
         }
     for (int write = 0; write < WAYS; write++) {
         int rest = wait_for(t, write, 0);
@@ -115,12 +121,15 @@ static int run_pass(struct through *t, struct pass *pass) {
 
 /* Chooses extents within the allowed disk space: as large as possible with at least LEAST_EXTENTS extents of
  * two sides each. */
-static int choose_extents(struct through *t, size_t extent_bytes[MOST_EXTENTS]) {
+static int choose_extents(struct through *t, size_t extent_bytes[MOST_EXTENTS + MOST_SMALL]) {
     const struct ot_probe_nvme_config *c = t->config;
     size_t room = 0;
     for (int i = 0; i < c->store->n_dirs; i++)
         room += c->store->dirs[i].bytes / OT_STORE_ALIGN * OT_STORE_ALIGN;
     room = room < c->bytes ? room : c->bytes;
+    size_t small = room / OT_STORE_ALIGN / 32; /* two sides each: a sixteenth of the room at most */
+    t->n_small = small < MOST_SMALL ? (int)small : MOST_SMALL;
+    room -= 2 * (size_t)t->n_small * OT_STORE_ALIGN;
     size_t extent = room / (2 * LEAST_EXTENTS) / OT_STORE_ALIGN * OT_STORE_ALIGN;
     if (extent == 0)
         return ot_fail(OT_E_BUDGET, "%s: the probe needs %d KiB of disk space there", c->store->dirs[0].path,
@@ -132,19 +141,20 @@ static int choose_extents(struct through *t, size_t extent_bytes[MOST_EXTENTS]) 
     t->extent_bytes = extent < most ? extent : most;
     t->n_extents =
         (int)(room / 2 / t->extent_bytes < MOST_EXTENTS ? room / 2 / t->extent_bytes : MOST_EXTENTS);
-    for (int i = 0; i < t->n_extents; i++)
-        extent_bytes[i] = t->extent_bytes;
+    t->first_small = t->n_extents;
+    for (int i = 0; i < t->n_extents + t->n_small; i++)
+        extent_bytes[i] = i < t->first_small ? t->extent_bytes : OT_STORE_ALIGN;
     return 0;
 }
 
 static int open_store(struct through *t) {
-    size_t extent_bytes[MOST_EXTENTS];
+    size_t extent_bytes[MOST_EXTENTS + MOST_SMALL];
     const struct ot_probe_nvme_config *c = t->config;
     OT_TRY(choose_extents(t, extent_bytes));
     t->memory_bytes = WAYS * WINDOW * t->extent_bytes;
     OT_TRY(ot_probe_map_random(t->memory_bytes, &t->memory));
     struct ot_store_config config = *c->store;
-    config.n_extents = t->n_extents;
+    config.n_extents = t->n_extents + t->n_small;
     config.extent_bytes = extent_bytes;
     config.arena = t->memory;
     config.arena_bytes = t->memory_bytes;
@@ -153,11 +163,11 @@ static int open_store(struct through *t) {
 
 /* Writes both sides of the extents once. Only the extents written within the time of a row stay in use. */
 static int write_first(struct through *t) {
-    struct pass pass = {OT_PROBE_WRITE, t->config->seconds, t->n_extents, 0, 0};
+    struct pass pass = {.io = OT_PROBE_WRITE, .limit = t->config->seconds, .most = t->n_extents};
     OT_TRY(run_pass(t, &pass));
     if (pass.transfers < t->n_extents)
         t->n_extents = pass.transfers < LEAST_EXTENTS ? LEAST_EXTENTS : (int)pass.transfers;
-    pass = (struct pass){OT_PROBE_WRITE, 1e9, t->n_extents, 0, 0};
+    pass = (struct pass){.io = OT_PROBE_WRITE, .limit = 1e9, .most = t->n_extents};
     return run_pass(t, &pass);
 }
 
@@ -173,8 +183,9 @@ static int run_passes(struct through *t, struct total totals[OT_PROBE_IOS]) {
     int64_t most = t->n_extents / PASSES > 1 ? t->n_extents / PASSES : 1;
     for (int number = 0; number < PASSES; number++)
         for (int io = 0; io < OT_PROBE_IOS; io++) {
-            struct pass pass = {(enum ot_probe_io)io, t->config->seconds / 2,
-                                io == OT_PROBE_READ ? INT64_MAX : most, 0, 0};
+            struct pass pass = {.io = (enum ot_probe_io)io,
+                                .limit = t->config->seconds / 2,
+                                .most = io == OT_PROBE_READ ? INT64_MAX : most};
             OT_TRY(run_pass(t, &pass));
             double work = (double)pass.transfers * (double)t->extent_bytes;
             totals[io].work += work;
@@ -206,6 +217,31 @@ static int probe_store(struct through *t, const double best[OT_PROBE_IOS]) {
     return 0;
 }
 
+/* The time of a transfer of so few bytes that only its start counts. */
+static int probe_starts(struct through *t) {
+    static const enum ot_probe_use uses[WAYS] = {OT_PROBE_NVME_READ_START, OT_PROBE_NVME_WRITE_START};
+    struct ot_repeats times[WAYS] = {0};
+    struct pass first = {.io = OT_PROBE_WRITE, .small = true, .limit = 1e9, .most = t->n_small};
+    if (t->n_small == 0)
+        return 0;
+    OT_TRY(run_pass(t, &first));
+    for (int i = 0; i < PASSES * WAYS; i++) {
+        struct pass pass = {.io = i % WAYS ? OT_PROBE_WRITE : OT_PROBE_READ,
+                            .small = true,
+                            .limit = t->config->seconds / 2,
+                            .most = 4 * t->n_small};
+        OT_TRY(run_pass(t, &pass));
+        ot_repeats_add(&times[i % WAYS], pass.seconds / (double)pass.transfers);
+    }
+    for (int write = 0; write < WAYS; write++) {
+        char name[32];
+        snprintf(name, sizeof name, "store %s of %d KiB", write ? "write" : "read", OT_STORE_ALIGN / 1024);
+        struct ot_probe_row row = {.group = OT_PROBE_TASK, .use = uses[write], .name = name, .work = 1};
+        OT_TRY(ot_probe_report_times(&t->config->reader, row, &times[write]));
+    }
+    return 0;
+}
+
 int ot_probe_nvme(const struct ot_probe_nvme_config *config, struct ot_probe_nvme_result *out) {
     struct through t = {
         .config = config, .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
@@ -217,6 +253,7 @@ int ot_probe_nvme(const struct ot_probe_nvme_config *config, struct ot_probe_nvm
     OT_TRY_GOTO(open_store(&t), rc, out);
     snprintf(out->store, sizeof out->store, "%s", ot_store_describe(t.store));
     OT_TRY_GOTO(probe_store(&t, best), rc, out);
+    OT_TRY_GOTO(probe_starts(&t), rc, out);
 out:
     if (t.store) {
         struct ot_store_usage usage;

@@ -13,7 +13,8 @@
  *
  * THE DISKS, all directories together, in temporary files of limited size. Rows: each I/O engine reading,
  * writing and alternating both, by block size (256 KiB to 4 MiB, 32 in flight) and by depth (8 to 128 blocks
- * of 1 MiB); then the store with its checksums and its defaults. The files are written once before the
+ * of 1 MiB); then the store with its checksums and its defaults, and what a transfer through it takes beside
+ * its bytes. The files are written once before the
  * measurement, since the first write to a block is slower. A row writes at most the size of the files,
  * because disks wear out. A row is left out if its I/O in flight exceeds the files, the memory, or the bytes
  * that the disk moves in a second.
@@ -74,6 +75,8 @@ enum ot_probe_use {
     OT_PROBE_NVME_READ,
     OT_PROBE_NVME_WRITE,
     OT_PROBE_NVME_MIXED,
+    OT_PROBE_NVME_READ_START,
+    OT_PROBE_NVME_WRITE_START,
     OT_PROBE_USES
 };
 

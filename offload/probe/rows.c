@@ -54,7 +54,9 @@ static void put_spread(const struct ot_probe_sums *sums, struct ot_rates *out) {
                                                      [OT_PROBE_CRC] = "checksums",
                                                      [OT_PROBE_NVME_READ] = "reading the disks",
                                                      [OT_PROBE_NVME_WRITE] = "writing the disks",
-                                                     [OT_PROBE_NVME_MIXED] = "reading and writing the disks"};
+                                                     [OT_PROBE_NVME_MIXED] = "reading and writing the disks",
+                                                     [OT_PROBE_NVME_READ_START] = "single reads",
+                                                     [OT_PROBE_NVME_WRITE_START] = "single writes"};
     for (int use = 0; use < OT_PROBE_USES; use++) {
         double spread = sums->seconds[use] > 0 ? sums->apart[use] / sums->seconds[use] : 0;
         if (!names[use] || spread <= out->spread)
@@ -82,7 +84,11 @@ void ot_probe_put_rates(const struct ot_probe_sums *sums, struct ot_rates *out) 
     for (int use = 0; use < OT_PROBE_USES; use++)
         if (rates[use] && sums->seconds[use] > 0)
             *rates[use] = sums->work[use] / sums->seconds[use];
-    if (sums->work[OT_PROBE_START] > 0)
-        out->task_seconds = sums->seconds[OT_PROBE_START] / sums->work[OT_PROBE_START];
+    double *const starts[OT_PROBE_USES] = {[OT_PROBE_START] = &out->task_seconds,
+                                           [OT_PROBE_NVME_READ_START] = &out->nvme_read_seconds,
+                                           [OT_PROBE_NVME_WRITE_START] = &out->nvme_write_seconds};
+    for (int use = 0; use < OT_PROBE_USES; use++)
+        if (starts[use] && sums->work[use] > 0)
+            *starts[use] = sums->seconds[use] / sums->work[use];
     put_spread(sums, out);
 }

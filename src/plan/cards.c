@@ -144,6 +144,8 @@ static const double PCIE_SHARE = 0.8, PCIE_BOTH = 1.6;
 static const double DISK_READ_BYTES = 6e9, DISK_WRITE_BYTES = 2.5e9;
 /* CRC-32 with PCLMULQDQ on one thread, of data in memory (crc32.h); the host's time to start a task. */
 static const double CRC_BYTES = 10e9, TASK_SECONDS = 10e-6;
+/* Half of the time of a single read and a single write of 4 KiB, since two are under way. */
+static const double DISK_READ_SECONDS = 40e-6, DISK_WRITE_SECONDS = 20e-6;
 /* The part of the GPU's memory that the context and the kernels take, and scratch of the device's ops.
  * Without --gpu-mem a reserve of a thirty-second, from 256 MiB to 1 GiB, stays free, as in kernels/cuda. */
 enum { CONTEXT_MIB = 512, WORKSPACE_MIB = 64 };
@@ -256,6 +258,8 @@ void ot_cards_set_disk(double read_bytes, double write_bytes, struct ot_rates *r
     rates->nvme_write_bytes = either(write_bytes, DISK_WRITE_BYTES);
     /* Half reads and half writes, one after the other: this drive gains nothing by doing both at once. */
     rates->nvme_mixed_bytes = 2 / (1 / rates->nvme_read_bytes + 1 / rates->nvme_write_bytes);
+    rates->nvme_read_seconds = DISK_READ_SECONDS;
+    rates->nvme_write_seconds = DISK_WRITE_SECONDS;
     if (rates->crc_bytes == 0)
         rates->crc_bytes = CRC_BYTES;
 }

@@ -101,6 +101,8 @@ static void print_row(FILE *out, const struct ot_probe_row *row) {
 void ot_probe_table_add(struct ot_probe_table *t, const struct ot_probe_row *row) {
     if (!t->out)
         return;
+    if (row->group != OT_PROBE_NVME)
+        end_disk_line(t);
     if (t->rows == 0 || row->group != t->last.group)
         print_header(t->out, row->group);
     if (row->group == OT_PROBE_NVME)

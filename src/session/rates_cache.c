@@ -35,6 +35,8 @@ static const struct {
     {"nvme_read_bytes_per_s", offsetof(struct ot_rates, nvme_read_bytes), false},
     {"nvme_write_bytes_per_s", offsetof(struct ot_rates, nvme_write_bytes), false},
     {"nvme_mixed_bytes_per_s", offsetof(struct ot_rates, nvme_mixed_bytes), false},
+    {"nvme_read_seconds", offsetof(struct ot_rates, nvme_read_seconds), false},
+    {"nvme_write_seconds", offsetof(struct ot_rates, nvme_write_seconds), false},
     {"crc_bytes_per_s", offsetof(struct ot_rates, crc_bytes), false},
     {"task_seconds", offsetof(struct ot_rates, task_seconds), true},
     {"comm_bytes_per_s", offsetof(struct ot_rates, comm_bytes), false},
@@ -80,6 +82,8 @@ static int parse_rates(const struct ot_json *root, const char *path, const char 
         OT_TRY(ot_json_need_real(rates, path, fields[i].name, fields[i].always, 1e-12, 1e30, &value));
         set_field(out, i, value);
     }
+    if (out->nvme_read_bytes > 0 && !(out->nvme_read_seconds > 0 && out->nvme_write_seconds > 0))
+        return ot_fail(OT_E_INPUT, "%s: lacks the times of single reads and writes", path);
     return 0;
 }
 

@@ -20,6 +20,8 @@ static const struct ot_rates some = {.product_flops = 1.5e12,
                                      .triad_bytes = 7e10,
                                      .adamw_bytes = {8e10, 7e10, 6e10},
                                      .nvme_read_bytes = 9e9,
+                                     .nvme_read_seconds = 3e-5,
+                                     .nvme_write_seconds = 2e-5,
                                      .task_seconds = 1e-5,
                                      .spread = 0.5};
 
@@ -88,9 +90,11 @@ static void damaged_files_count_as_none(void **state) {
         check_ok(ot_cache_write(path, others[i], strlen(others[i])));
         assert_false(finds(folder, "this machine", &got));
     }
-    /* A number that no machine has, and a missing number. */
-    static const char *const changes[][2] = {{"1.5e+12", "-5.0e12"}, {"h2d_bytes_per_s", "h2d_bytes_per_h"}};
-    for (int i = 0; i < 2; i++) {
+    /* A number that no machine has, and missing numbers: of the device, and of the disks that have rates. */
+    static const char *const changes[][2] = {{"1.5e+12", "-5.0e12"},
+                                             {"h2d_bytes_per_s", "h2d_bytes_per_h"},
+                                             {"nvme_write_seconds", "nvme_write_minutes"}};
+    for (int i = 0; i < 3; i++) {
         char *changed = strdup(text), *at = strstr(changed, changes[i][0]);
         assert_non_null(at);
         memcpy(at, changes[i][1], strlen(changes[i][1]));
