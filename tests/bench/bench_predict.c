@@ -2,15 +2,16 @@
  * and state, kept activations, formats of the state, and all that may live on a disk. Rates come from a quick
  * probe and block costs from calibration, both in the same run.
  *
- *     bench_predict DIR [THREADS [ROUNDS [WORD]]]     DIR: on the disk to use; default: all CPUs, 3 rounds
+ *     bench_predict DIR [THREADS [ROUNDS [WORD]]]     DIR: on the disk to use; default: all CPUs, 2 rounds
  *
  * A round probes the machine, then predicts and measures each case whose line has WORD in it. Other programs
  * make a machine slower and never faster, so the least of the rounds' predictions is compared with the least
  * of their measurements.
  *
- * Prints a line per case: the step's time predicted and measured, the same after the case was predicted again
- * from two of its steps (measured.h), and how busy the lanes were in the best round (predicted/measured, in
- * percent of the step). The last lines give the median and the worst error, of groups and of all. */
+ * In each round, prints a line per case with the best so far: the step's time predicted and measured, the
+ * error, the error after the step was predicted again from two of its steps (measured.h), and how busy the
+ * lanes were (predicted/measured, in percent of the step). At the end of a round: the median and the worst
+ * error, of groups and of all. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,7 +81,7 @@ static const struct placement placements[] = {
     {"compact", "8bit, streamed", HOST, HOST, AUTO, GPU, AUTO, {0, 1, 0}, OT_KEEP_NONE, 4, OT_STATE_8BIT},
     {"compact", "8bit, disk", GPU, NVME, HOST, GPU, AUTO, CPU_ALONE, OT_KEEP_PRODUCTS, 4, OT_STATE_8BIT},
 };
-enum { PLACEMENTS = sizeof placements / sizeof *placements };
+enum { PLACEMENTS = sizeof placements / sizeof *placements, GROUPS = 5 };
 
 /* The best of the rounds. */
 struct best {
@@ -282,7 +283,7 @@ static void run_case(struct bench *b, const struct ot_model *model, const struct
     struct ot_trace_summary sum, whole;
     make_plan(chain, p, &plan);
     must(ot_calibrate(&(struct ot_calibration){chain, b->device, &b->rates, plan.micro_tokens, SEQUENCE,
-                                               (size_t)1 << 30, 0.7},
+                                               (size_t)1 << 30, 0.5},
                       &costs));
     must(ot_simulate_plan(chain, &plan, &costs, &predicted));
     measure(b, model, &plan, &sum, &whole);
@@ -301,47 +302,6 @@ static void run_case(struct bench *b, const struct ot_model *model, const struct
     ot_plan_free(&plan);
 }
 
-/* The homes are measured for all models, the other groups for the dtype of most runs and, in fp32, for the
- * smallest model, where the start of a task counts most. */
-static bool is_measured(const struct placement *p, enum ot_dtype dtype, int shape) {
-    return strcmp(p->group, "homes") == 0 || dtype == OT_BF16 || shape == SHAPES - 1;
-}
-
-static void run_cases(struct bench *b, enum ot_dtype dtype, int shape) {
-    struct ot_model_config config = config_of(&shapes[shape]);
-    for (int i = 0; i < PLACEMENTS; i++) {
-        const struct placement *p = &placements[i];
-        char name[96];
-        snprintf(name, sizeof name, "%-5s %-4s %-7s %-20s", ot_dtype_name(dtype), shapes[shape].name,
-                 p->group, p->name);
-        if (!is_measured(p, dtype, shape) || !strstr(name, b->word))
-            continue;
-        struct ot_model *model;
-        must(ot_model_open(&config, dtype, SEQUENCE, &model));
-        ot_model_set_state(model, p->format);
-        run_case(b, model, p, find_case(b, name, p->group));
-        ot_model_close(model);
-    }
-}
-
-static void run_round(struct bench *b, enum ot_dtype dtype) {
-    must(ot_device_open(&(struct ot_device_config){.kind = "cpu", .threads = b->threads}, &b->device));
-    b->rates = probe(b, dtype);
-    const struct ot_rates *r = &b->rates;
-    printf("%-5s products %.0f GFLOP/s, attention %.0f, device %.1f GB/s, copies %.1f and %.1f, both %.1f, "
-           "triad %.1f, AdamW %.1f, 16bit %.1f, 8bit %.1f, disk %.2f read, %.2f write, %.2f both, %.1f us a "
-           "task\n",
-           ot_dtype_name(dtype), r->product_flops * 1e-9, r->attention_flops * 1e-9, r->device_bytes * 1e-9,
-           r->h2d_bytes * 1e-9, r->d2h_bytes * 1e-9, r->both_bytes * 1e-9, r->triad_bytes * 1e-9,
-           r->adamw_bytes[OT_STATE_F32] * 1e-9, r->adamw_bytes[OT_STATE_16BIT] * 1e-9,
-           r->adamw_bytes[OT_STATE_8BIT] * 1e-9, r->nvme_read_bytes * 1e-9, r->nvme_write_bytes * 1e-9,
-           r->nvme_mixed_bytes * 1e-9, r->task_seconds * 1e6);
-    fflush(stdout);
-    for (int shape = 0; shape < SHAPES; shape++)
-        run_cases(b, dtype, shape);
-    ot_device_close(b->device);
-}
-
 /* ---- the table ---- */
 
 static void print_case(const struct best *best) {
@@ -356,6 +316,7 @@ static void print_case(const struct best *best) {
                    100 * sum->busy[l] / sum->seconds);
     printf(" host %.0f/%.0f\n", 100 * p->exposed_host / p->step_seconds,
            100 * sum->exposed_host / sum->seconds);
+    fflush(stdout);
 }
 
 static int ascending(const void *a, const void *b) {
@@ -378,30 +339,73 @@ static void print_errors(const struct bench *b, const char *group) {
         return;
     for (int i = 0; i < 2; i++)
         qsort(errors[i], (size_t)n, sizeof **errors, ascending);
-    printf(
-        "%-8s %3d cases: error %.1f %% median, %.1f %% worst; predicted again %.1f %% median, %.1f %% worst\n",
-        group ? group : "all", n, 100 * errors[0][n / 2], 100 * errors[0][n - 1], 100 * errors[1][n / 2],
-        100 * errors[1][n - 1]);
+    printf("%-8s %3d cases: error %.1f %% median, %.1f %% worst; again %.1f %% median, %.1f %% worst\n",
+           group ? group : "all", n, 100 * errors[0][n / 2], 100 * errors[0][n - 1], 100 * errors[1][n / 2],
+           100 * errors[1][n - 1]);
+}
+
+/* ---- rounds ---- */
+
+/* The homes are measured for all models, the other groups for the dtype of most runs and, in fp32, for the
+ * smallest model, where the start of a task counts most. */
+static bool is_measured(const struct placement *p, enum ot_dtype dtype, int shape) {
+    return strcmp(p->group, "homes") == 0 || dtype == OT_BF16 || shape == SHAPES - 1;
+}
+
+static void run_cases(struct bench *b, enum ot_dtype dtype, int shape) {
+    struct ot_model_config config = config_of(&shapes[shape]);
+    for (int i = 0; i < PLACEMENTS; i++) {
+        const struct placement *p = &placements[i];
+        char name[96];
+        snprintf(name, sizeof name, "%-5s %-4s %-7s %-20s", ot_dtype_name(dtype), shapes[shape].name,
+                 p->group, p->name);
+        if (!is_measured(p, dtype, shape) || !strstr(name, b->word))
+            continue;
+        struct ot_model *model;
+        must(ot_model_open(&config, dtype, SEQUENCE, &model));
+        ot_model_set_state(model, p->format);
+        struct best *best = find_case(b, name, p->group);
+        run_case(b, model, p, best);
+        print_case(best);
+        ot_model_close(model);
+    }
+}
+
+static void run_round(struct bench *b, enum ot_dtype dtype) {
+    must(ot_device_open(&(struct ot_device_config){.kind = "cpu", .threads = b->threads}, &b->device));
+    b->rates = probe(b, dtype);
+    const struct ot_rates *r = &b->rates;
+    printf("%-5s products %.0f GFLOP/s, attention %.0f, device %.1f GB/s, copies %.1f and %.1f, both %.1f, "
+           "triad %.1f, AdamW %.1f, 16bit %.1f, 8bit %.1f, disk %.2f read, %.2f write, %.2f both, %.1f us a "
+           "task\n",
+           ot_dtype_name(dtype), r->product_flops * 1e-9, r->attention_flops * 1e-9, r->device_bytes * 1e-9,
+           r->h2d_bytes * 1e-9, r->d2h_bytes * 1e-9, r->both_bytes * 1e-9, r->triad_bytes * 1e-9,
+           r->adamw_bytes[OT_STATE_F32] * 1e-9, r->adamw_bytes[OT_STATE_16BIT] * 1e-9,
+           r->adamw_bytes[OT_STATE_8BIT] * 1e-9, r->nvme_read_bytes * 1e-9, r->nvme_write_bytes * 1e-9,
+           r->nvme_mixed_bytes * 1e-9, r->task_seconds * 1e6);
+    fflush(stdout);
+    for (int shape = 0; shape < SHAPES; shape++)
+        run_cases(b, dtype, shape);
+    ot_device_close(b->device);
 }
 
 int main(int argc, char **argv) {
-    static const char *const groups[] = {"homes", "kept", "disk", "compact", NULL};
+    static const char *const groups[GROUPS] = {"homes", "kept", "disk", "compact", NULL};
     static struct bench b;
     b.dir = (struct ot_store_dir){argc > 1 ? argv[1] : NULL, (size_t)4 << 30};
     b.store = (struct ot_store_config){.n_dirs = 1, .dirs = &b.dir};
     b.threads = argc > 2 ? atoi(argv[2]) : (int)sysconf(_SC_NPROCESSORS_ONLN);
-    b.rounds = argc > 3 ? atoi(argv[3]) : 3;
+    b.rounds = argc > 3 ? atoi(argv[3]) : 2;
     b.word = argc > 4 ? argv[4] : "";
     if (argc < 2 || b.threads < 1 || b.rounds < 1) {
         fprintf(stderr, "usage: bench_predict DIR [THREADS [ROUNDS [WORD]]]\n");
         return 2;
     }
-    for (int round = 0; round < b.rounds; round++)
+    for (int round = 0; round < b.rounds; round++) {
         for (enum ot_dtype dtype = OT_F32; dtype <= OT_BF16; dtype++)
             run_round(&b, dtype);
-    for (int i = 0; i < b.n_cases; i++)
-        print_case(&b.cases[i]);
-    for (int i = 0; i < 5; i++)
-        print_errors(&b, groups[i]);
+        for (int i = 0; i < GROUPS; i++)
+            print_errors(&b, groups[i]);
+    }
     return 0;
 }

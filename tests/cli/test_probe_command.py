@@ -102,6 +102,9 @@ class Probe(program.ProgramTest):
         self.assertEqual(list(stored), ["read", "write", "mixed"])
         for io, row in stored.items():
             self.assertAlmostEqual(report["rates"][f"nvme_{io}_bytes_per_s"] / row["bytes_per_s"], 1, delta=1e-6)
+        for io in ("read", "write"):
+            row, = (row for row in report["rows"] if row["name"] == f"store {io} of 4 KiB")
+            self.assertAlmostEqual(report["rates"][f"nvme_{io}_seconds"] / row["seconds"], 1, delta=1e-6)
         engines = [row for row in rows if row["by"] != "store"]
         self.assertIn("pool", {row["by"] for row in engines})
         for row in engines:
@@ -115,7 +118,8 @@ class Probe(program.ProgramTest):
         rate = r" +(\d+\.\d\d GB/s|-)"
         self.assertRegex(result.out, "\ndisks, by block size and depth +read +write +mixed\n")
         self.assertRegex(result.out, f"\n  pool 256 KiB x 32{rate}{rate}{rate}\n")
-        self.assertRegex(result.out, f"\n  the store{rate}{rate}{rate}\n    spread( +\\d+\\.\\d %){{3}}\n    of the best engine( +\\d+ %){{3}}\n$")
+        self.assertRegex(result.out, f"\n  the store{rate}{rate}{rate}\n    spread( +\\d+\\.\\d %){{3}}\n    of the best engine( +\\d+ %){{3}}\n"
+                         "starting a task .*\n  store read of 4 KiB +\\d+ tasks/s .*\n  store write of 4 KiB +\\d+ tasks/s .*\n$")
         self.assertRegex(result.err, r"\nnvme    .*CRC-32.* · the probe wrote \d+\.\d MiB\n")
 
     def test_bad_disks_are_refused(self):
