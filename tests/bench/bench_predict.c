@@ -291,13 +291,14 @@ static void run_case(struct bench *b, const struct ot_model *model, const struct
         whole.busy[l] /= (double)whole.steps;
     must(ot_predict_measured(chain, &plan, &predicted, whole.busy, &costs, &again));
     double measured = sum.seconds / (double)sum.steps;
-    if (lesser(best->measured, measured) == measured)
+    if (lesser(best->measured, measured) == measured) {
         best->sum = sum;
+        best->again = again.step_seconds; /* from the steps of this very run */
+    }
     if (lesser(best->predicted, predicted.step_seconds) == predicted.step_seconds)
         best->prediction = predicted;
     best->measured = lesser(best->measured, measured);
     best->predicted = lesser(best->predicted, predicted.step_seconds);
-    best->again = lesser(best->again, again.step_seconds);
     ot_costs_free(&costs);
     ot_plan_free(&plan);
 }

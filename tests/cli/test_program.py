@@ -58,8 +58,9 @@ class Train(program.ProgramTest):
         constant = ["--schedule", "constant", "--save-every", "1"]
         self.train("rec2", "--steps", "2", *constant)
         self.train("rec2", "--steps", "4", *constant, "--resume", self.path("rec2/checkpoints"))
+        self.train("rec3", "--steps", "6", forecast=True)
         seen = set()
-        for record in self.log("rec") + self.log("rec2"):
+        for record in self.log("rec") + self.log("rec2") + self.log("rec3"):
             event = record.pop("event")
             seen.add(event)
             self.assertLessEqual(set(record), documented.get(event, set()), event)
@@ -484,7 +485,7 @@ class Signals(program.ProgramTest):
         os.remove(self.path("te/config.json"))
         self.fail_with(3, "te/config.json: this file exists", *words, self.path("te/config.json"), "--resume", "never")
         self.assertIn("architectures", json.loads(program.read_bytes(self.path("te/config.json"))))
-        self.fail_with(2, "--force has no effect without --trace", *words, "--force")
+        self.fail_with(2, "--force has no effect without --trace", *words[:-1], "--force")
 
     def test_two_runs_do_not_share_an_output(self):
         child = self.start("shared")
