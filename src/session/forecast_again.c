@@ -24,8 +24,9 @@ void ot_forecast_again_open(struct ot_session *session, int64_t begun, struct ot
 }
 
 void ot_forecast_again_submit(struct ot_forecast_again *again, int64_t step) {
+    bool is_wanted = !again->is_over && !again->measured && step - again->begun > WARM_UP;
     if (!again->session->options->trace)
-        ot_trace_pause(again->session->trace, again->is_over || step - again->begun <= WARM_UP);
+        ot_trace_pause(again->session->trace, !is_wanted);
 }
 
 void ot_forecast_again_finish(struct ot_forecast_again *again, int64_t step, bool is_typical) {
