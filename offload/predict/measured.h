@@ -16,8 +16,8 @@
 /* Sets costs->slower so that each lane of the simulated step is as busy as it was measured, and predicts the
  * step. busy: seconds of a step, as ot_prediction has them; a lane without work keeps its costs. first: the
  * prediction that these costs gave. Lanes that share a resource slow each other down in the simulation as
- * they did in the run, so the factors come from a few simulations. Takes as long as these: 2 us a task and
- * simulated step. Errors: as ot_simulate_plan; *costs is then half corrected. */
+ * they did in the run, so the factors come from three simulations, of about 2 us a task each. Errors: as
+ * ot_simulate_plan; *costs is then half corrected. */
 int ot_predict_measured(const struct ot_chain *chain, const struct ot_plan *plan,
                         const struct ot_prediction *first, const double busy[OT_LANE_COUNT],
                         struct ot_costs *costs, struct ot_prediction *out);
