@@ -8,9 +8,9 @@
  * a long evaluation) has none either. Resumed runs count their own steps.
  *
  * COST. Before and after these steps tracing costs nothing, and during them about 0.1 us a task of the host
- * and two timed events a task of the device. The memory is 16 bytes a traced task, 4 MB at most. The forecast
- * simulates the plan three times on the thread that submits steps: milliseconds for a small model, about 0.2 s
- * for 7B, once in a run, with two steps already submitted.
+ * and two timed events a task of the device. The memory is 16 bytes a traced task, 4 MB at most, and the
+ * events of two steps. The forecast simulates the plan three times on the thread that submits steps:
+ * milliseconds for a small model, about 0.2 s for 7B, once in a run, with two steps already submitted.
  *
  * The plan stays. Another plan would need another layout of all memory, so it means a new start: stop the run
  * and continue it with --resume, which probes the blocks again and may choose another plan. The kept rates of
