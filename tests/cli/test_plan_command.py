@@ -171,7 +171,8 @@ class Plan(program.ProgramTest):
         table = self.succeed(*words, "auto:16k..64k", "--json").json()["compare"]
         alone = [self.succeed(*words[:4], card, "--ram", "128G", "--tokens-per-step", "auto:16k..64k", "--json").json()
                  for card in ("rtx4090", "h200")]
-        self.assertEqual([row["step_tokens"] for row in table], [one["tokens"] for answer in alone for one in answer["step_choice"] if one["chosen"]])
+        chosen = [one["tokens"] for answer in alone for one in answer["step_choice"] if one["chosen"]]
+        self.assertEqual([row["step_tokens"] for row in table], chosen)
         text = self.succeed(*words, "auto:16k..64k").out
         self.assertRegex(text, r"^card +model +tokens a step +lives on ")
         small = self.succeed(*words[:4], "rtx4090", "--ram", "88G", "--tokens-per-step", "auto:16k..64k").out
