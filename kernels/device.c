@@ -63,6 +63,10 @@ bool ot_device_has_dtype(const struct ot_device *device, enum ot_dtype dtype) {
     return device->api->has_dtype(device, dtype);
 }
 
+int64_t ot_device_token_multiple(const struct ot_device *device) {
+    return device->api->token_multiple ? device->api->token_multiple : 1;
+}
+
 /* ---- memory ---- */
 
 int ot_device_alloc(struct ot_device *device, size_t bytes, const char *name, void **out) {

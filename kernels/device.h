@@ -26,6 +26,11 @@
  * of one lane visible to another. So a missing dependency is a data race. ThreadSanitizer reports it on the
  * cpu device, whose lanes are threads.
  *
+ * SHAPES. A device may choose an algorithm for each shape of an op. A new shape costs time: the choice is
+ * made while the step waits, and tuning has not measured it. The number of tokens of a packed micro-batch
+ * differs a little each time. So the caller pads micro-batches to a multiple of ot_device_token_multiple
+ * tokens, and the ops meet few shapes.
+ *
  * TUNING. A device may know several algorithms for the same matrix product, and only a measurement tells
  * which one is the fastest. ot_device_tune tries them for the shapes that the device has met, on operands of
  * its own in memory that the caller lends. The device then uses a faster algorithm only if its results have
@@ -103,6 +108,9 @@ const char *ot_device_arithmetic(const struct ot_device *device);
 const struct ot_ops *ot_device_ops(const struct ot_device *device);
 /* True if the ops of this device take activations and weights of this dtype. */
 bool ot_device_has_dtype(const struct ot_device *device, enum ot_dtype dtype);
+
+/* Micro-batches are padded to a multiple of this number of tokens, see SHAPES. 1: they are not padded. */
+int64_t ot_device_token_multiple(const struct ot_device *device);
 
 /* Allocates device memory, 256-byte aligned. `name` appears in the error text. OT_E_BUDGET: the text tells
  * how many bytes are missing. */
@@ -216,6 +224,7 @@ struct ot_device_api {
     const char *(*name)(const struct ot_device *device);
     const char *(*arithmetic)(const struct ot_device *device);
     bool (*has_dtype)(const struct ot_device *device, enum ot_dtype dtype);
+    int64_t token_multiple; /* 0: micro-batches are not padded */
     int (*alloc)(struct ot_device *device, size_t bytes, const char *name, void **out);
     void (*free)(struct ot_device *device, void *memory);
     int (*alloc_pinned)(struct ot_device *device, size_t bytes, const char *name, void **out);

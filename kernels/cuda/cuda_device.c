@@ -353,6 +353,10 @@ static int tune(struct ot_device *base, void *memory, size_t bytes, double secon
     return rc;
 }
 
+/* Tiles of matrix products have 64, 128 or 256 rows, so up to a multiple of 128 tokens padding costs next to
+ * nothing. */
+enum { TOKEN_MULTIPLE = 128 };
+
 const struct ot_device_api ot_cuda_device_api = {
     .is_present = ot_cuda_is_present,
     .bus_id = ot_cuda_bus_id,
@@ -361,6 +365,7 @@ const struct ot_device_api ot_cuda_device_api = {
     .name = get_name,
     .arithmetic = get_arithmetic,
     .has_dtype = has_dtype,
+    .token_multiple = TOKEN_MULTIPLE,
     .alloc = alloc_device,
     .free = free_device,
     .alloc_pinned = alloc_pinned,

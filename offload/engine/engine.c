@@ -249,13 +249,30 @@ static int check_micro(const struct ot_engine *en, const struct ot_micro_batch *
     return 0;
 }
 
-static void copy_micro(struct ot_engine *en, int64_t step, int micro, const struct ot_micro_batch *mb) {
+/* The number of tokens of a padded micro-batch: PADDING in engine.h. */
+static int64_t padded_tokens(const struct ot_engine *en, int64_t n_tokens) {
+    int64_t multiple = ot_device_token_multiple(en->device);
+    int64_t padded = (n_tokens + multiple - 1) / multiple * multiple;
+    return padded < en->plan.micro_tokens ? padded : en->plan.micro_tokens;
+}
+
+/* Copies a micro-batch to its place in the step, and pads it to n_tokens tokens. */
+static void copy_micro(struct ot_engine *en, int64_t step, int micro, const struct ot_micro_batch *mb,
+                       int64_t n_tokens) {
     int32_t *batch = ot_engine_at(en, en->layout.batch_host[step & 1]);
     const int32_t *fields[4] = {mb->tokens, mb->targets, mb->position, mb->row_start};
-    for (int f = 0; f < 4; f++)
-        memcpy(batch + (size_t)(micro * 4 + f) * (size_t)en->plan.micro_tokens, fields[f],
-               (size_t)mb->n_tokens * sizeof(int32_t));
-    en->steps[step & 1].micro_tokens[micro] = mb->n_tokens;
+    int32_t *copy[4];
+    for (int f = 0; f < 4; f++) {
+        copy[f] = batch + (size_t)(micro * 4 + f) * (size_t)en->plan.micro_tokens;
+        memcpy(copy[f], fields[f], (size_t)mb->n_tokens * sizeof(int32_t));
+    }
+    for (int64_t i = mb->n_tokens; i < n_tokens; i++) {
+        copy[0][i] = mb->tokens[0];
+        copy[1][i] = -1;
+        copy[2][i] = mb->position[0];
+        copy[3][i] = (int32_t)i;
+    }
+    en->steps[step & 1].micro_tokens[micro] = n_tokens;
 }
 
 /* Puts this rank's micro-batches in the places of their groups. */
@@ -271,7 +288,8 @@ static void place_micros(struct ot_engine *en, int64_t step, const struct ot_ste
         int64_t n = ot_shard_group(shard, input->n_micro, shard->rank * groups + g).n;
         for (int64_t i = 0; i < n; i++) {
             st->n_places = g * places + (int)i + 1;
-            copy_micro(en, step, st->n_places - 1, next++);
+            copy_micro(en, step, st->n_places - 1, next, padded_tokens(en, next->n_tokens));
+            next++;
         }
     }
 }
@@ -399,7 +417,9 @@ static int run_forward(struct ot_engine *en, enum ot_pass pass, const struct ot_
     en->one_copy_is_read = en->layout.one_copy_bytes > 0;
     int64_t step = 0; /* any number: nothing else is in flight */
     en->steps[step].n_micro = en->steps[step].n_places = 1;
-    copy_micro(en, step, 0, micro);
+    /* a padding token would get a place in the key-value cache */
+    copy_micro(en, step, 0, micro,
+               pass == OT_PASS_DECODE ? micro->n_tokens : padded_tokens(en, micro->n_tokens));
     en->pass = pass; /* safe: nothing is in flight before and after */
     struct ot_bound *bound = pass == OT_PASS_DECODE ? en->decode_bound : en->eval_bound;
     OT_TRY(ot_executor_submit(en->executor, bound, step));

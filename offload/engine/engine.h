@@ -9,6 +9,12 @@
  *
  * The same seed, data, device and micro-batch size give the same bits with every plan (offload/README.md).
  *
+ * PADDING. The engine pads micro-batches to a multiple of tokens that the device names (device.h, SHAPES),
+ * but never beyond plan.micro_tokens. A padding token repeats the first token of the micro-batch, in a row of
+ * its own and without a target. So its activations are those of the first token, and finite if those are. Its
+ * loss and all its gradients are zeros, and it adds zeros to the gradients of weights. Padding depends on the
+ * micro-batch and on plan.micro_tokens alone.
+ *
  * fp16 training scales the loss, so that small gradients stay in the range of fp16. It adapts the scale: a
  * step whose gradients overflow is skipped as a whole. Therefore clipping must be on.
  *

@@ -46,15 +46,15 @@ static int tear_down(void **state) {
 }
 
 /* Trains the smallest model, without a forecast, because the forecast's own use of the device must not be
- * counted. `more`: options after the common ones. */
-static int train(const struct place *place, const char *steps, const char *more) {
+ * counted. lengths: of a sequence and a step, in tokens. `more`: options after the common ones. */
+static int train_lengths(const struct place *place, const char *steps, const char *lengths,
+                         const char *more) {
     char text[256];
     char *words[MOST_WORDS] = {
         "--model", "tiny-test",         "--init", "random",           "--device", "cuda",
         "--data",  (char *)place->data, "--out",  (char *)place->out, "--steps",  (char *)steps};
     int n = 12;
-    snprintf(text, sizeof text,
-             "--seq-len 32 --tokens-per-step 64 --eval-fraction 0 --quiet --no-forecast --resume never %s",
+    snprintf(text, sizeof text, "%s --eval-fraction 0 --quiet --no-forecast --resume never %s", lengths,
              more);
     for (char *rest = text, *word; (word = strsep(&rest, " "));)
         if (*word)
@@ -65,6 +65,10 @@ static int train(const struct place *place, const char *steps, const char *more)
         rc = ot_command_train(&options);
     ot_options_free(&options);
     return rc;
+}
+
+static int train(const struct place *place, const char *steps, const char *more) {
+    return train_lengths(place, steps, "--seq-len 32 --tokens-per-step 64", more);
 }
 
 /* Reads a whole file of the result. The caller frees it. */
@@ -183,6 +187,26 @@ static void test_tunes_where_it_pays(void **state) {
     free(weights[1]);
 }
 
+/* An epoch of 40 rows makes 9 packed sequences of 225 to 256 tokens. All have one shape on the device, which
+ * the first step meets. */
+static void test_a_packed_epoch_has_one_shape(void **state) {
+    struct place *place = *state;
+    static const char *const steps[] = {"1", "9"};
+    char rows[ROWS * 160];
+    int n = 0, heuristics[2];
+    for (int i = 0; i < ROWS; i++)
+        n += snprintf(rows + n, sizeof rows - (size_t)n, "{\"prompt\": \"%0*d\", \"completion\": \"%d\"}\n",
+                      40 + i * 7 % 23, i, i);
+    write_file(place->folder, "rows.jsonl", rows, (size_t)n);
+    for (int i = 0; i < 2; i++) {
+        ot_fake_cublaslt_reset();
+        check_ok(train_lengths(place, steps[i], "--seq-len 256 --tokens-per-step 256", "--micro-batch 1"));
+        heuristics[i] = ot_fake_cublaslt.heuristics;
+    }
+    assert_true(heuristics[0] > 0);
+    assert_int_equal(heuristics[1], heuristics[0]);
+}
+
 static void test_gpu_is_lost(void **state) {
     struct place *place = *state;
     size_t bytes, bytes_after;
@@ -249,6 +273,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_steps_do_not_wait, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_offloaded_equals_resident, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_tunes_where_it_pays, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_a_packed_epoch_has_one_shape, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_gpu_is_lost, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_does_not_fit, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_more_than_there_is, set_up, tear_down),
