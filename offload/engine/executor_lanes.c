@@ -6,21 +6,51 @@
 #include "offload/engine/executor_state.h"
 #include "src/base/random.h"
 
-/* ---- completion (mutex held) ---- */
-
 void ot_executor_wake_lanes(struct ot_executor *ex) {
     for (int l = 0; l < OT_LANE_COUNT; l++)
         if (ex->lanes[l].waiting)
             pthread_cond_signal(&ex->lanes[l].wake);
 }
 
-void ot_executor_push_ready(struct ot_executor *ex, struct instance *in, int task) {
-    struct lane_thread *lt = &ex->lanes[in->bound->schedule->tasks[task].lane];
+/* ---- ready tasks (mutex held): a binary heap, because a decision makes thousands of tiles ready ---- */
+
+/* Older steps first, then earlier deadlines. */
+static bool comes_before(const struct ready *a, const struct ready *b) {
+    if (a->step != b->step)
+        return a->step < b->step;
+    return a->deadline != b->deadline ? a->deadline < b->deadline : a->task < b->task;
+}
+
+void ot_executor_push_ready(struct ot_executor *ex, struct instance *in, int index) {
+    const struct ot_task *task = &in->bound->schedule->tasks[index];
+    struct lane_thread *lt = &ex->lanes[task->lane];
+    const struct ready added = {in, in->step, index, task->deadline};
     assert(lt->n_ready < lt->ready_capacity);
-    lt->ready[lt->n_ready++] = (struct ready){in, task};
+    int at = lt->n_ready++;
+    for (; at > 0 && comes_before(&added, &lt->ready[(at - 1) / 2]); at = (at - 1) / 2)
+        lt->ready[at] = lt->ready[(at - 1) / 2];
+    lt->ready[at] = added;
     if (lt->waiting)
         pthread_cond_signal(&lt->wake);
 }
+
+/* Takes the task that comes before all others. */
+static struct ready take_ready(struct lane_thread *lt) {
+    struct ready taken = lt->ready[0], last = lt->ready[--lt->n_ready];
+    int at = 0;
+    for (int child = 1; child < lt->n_ready; child = 2 * at + 1) {
+        if (child + 1 < lt->n_ready && comes_before(&lt->ready[child + 1], &lt->ready[child]))
+            child++;
+        if (!comes_before(&lt->ready[child], &last))
+            break;
+        lt->ready[at] = lt->ready[child];
+        at = child;
+    }
+    lt->ready[at] = last;
+    return taken;
+}
+
+/* ---- completion (mutex held) ---- */
 
 static void keep_failure(struct ot_executor *ex, int rc) {
     if (rc < 0 && !ex->failed) {
@@ -171,23 +201,6 @@ static void *device_lane_main(void *arg) {
 }
 
 /* ---- the host's lanes ---- */
-
-/* Takes the ready task with the earliest deadline; tasks of an older step first. */
-static struct ready take_ready(struct lane_thread *lt) {
-    int best = 0;
-    for (int i = 1; i < lt->n_ready; i++) {
-        const struct ready *a = &lt->ready[i], *b = &lt->ready[best];
-        int da = a->instance->bound->schedule->tasks[a->task].deadline;
-        int db = b->instance->bound->schedule->tasks[b->task].deadline;
-        if (a->instance->step != b->instance->step ? a->instance->step < b->instance->step
-            : da != db                             ? da < db
-                                                   : a->task < b->task)
-            best = i;
-    }
-    struct ready taken = lt->ready[best];
-    lt->ready[best] = lt->ready[--lt->n_ready];
-    return taken;
-}
 
 static void *cpu_lane_main(void *arg) {
     struct lane_thread *lt = arg;

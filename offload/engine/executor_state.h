@@ -49,7 +49,8 @@ struct ot_bound {
 
 struct ready {
     struct instance *instance;
-    int task;
+    int64_t step; /* of the instance */
+    int task, deadline;
 };
 
 struct lane_thread {
@@ -64,8 +65,8 @@ struct lane_thread {
     uint64_t delays;
     /* host lanes only: */
     int n_ready, ready_capacity;
-    struct ready *ready;
-    int n_under_way; /* nvme lanes: tasks started and not complete, oldest first */
+    struct ready *ready; /* a heap: entry 0 is the next task, see executor_lanes.c */
+    int n_under_way;     /* nvme lanes: tasks started and not complete, oldest first */
     struct ready under_way[NVME_STARTED];
 };
 
