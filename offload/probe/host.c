@@ -17,7 +17,7 @@
 #include "src/base/random.h"
 
 enum {
-    CHUNK = 1 << 16, /* elements of a chunk, as in the engine's optimizer */
+    CHUNK = 1 << 14, /* elements of a chunk, as in the engine's optimizer */
     PATTERN_BYTES = 1 << 20,
     /* Gap between arrays. Without it all arrays would begin at the same address modulo a large power of two,
      * and compete for the same cache sets. The engine's buffers do not. */
