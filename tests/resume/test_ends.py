@@ -176,6 +176,14 @@ class Ends(StoppingTest):
         shutil.rmtree(self.path("place"))
         self.check_goes_on("place", err, where="place.rescued/step-")
 
+    def hold_between_saves(self, process, out):
+        """Stops the process at a moment when no checkpoint is half made."""
+        process.send_signal(signal.SIGSTOP)
+        while glob.glob(self.path(f"{out}/checkpoints/*.partial")):
+            process.send_signal(signal.SIGCONT)
+            time.sleep(0.001)
+            process.send_signal(signal.SIGSTOP)
+
     def test_the_store_loses_its_name(self):
         """The store's files are deleted. Saves still read them through open descriptors: at a stop, and when a
         checkpoint is due during the run."""
@@ -183,7 +191,7 @@ class Ends(StoppingTest):
             words = ("--home", home, "--nvme", self.disk, "--io-engine", ("pool", "auto")[i])
             process = self.start(f"store{i}", *words, "--save-every", "10")
             self.assertTrue(self.wait_for(process, lambda: self.logged(f"store{i}", "checkpoint", 10)))
-            process.send_signal(signal.SIGSTOP)
+            self.hold_between_saves(process, f"store{i}")
             for path in glob.glob(self.disk + "/*"):
                 os.unlink(path)
             before = self.checkpoints(f"store{i}")
