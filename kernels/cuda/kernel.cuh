@@ -9,7 +9,7 @@
  * - Shared memory is dynamic: ot_shared<T>() is its start, the launch gives its size. No __shared__
  *   variables.
  * - Allowed are __syncthreads, __syncwarp, full-mask shuffles, votes, and atomics on 32- and 64-bit numbers.
- * - PTX only through the wrappers of ptx.cuh.
+ * - PTX only through the wrappers of ptx.cuh and ptx_hopper.cuh.
  *
  * EXACTNESS. Everything is compiled with -fmad=false (host: -ffp-contract=off) and without fast-math: a
  * product and a sum are two roundings unless the code says fmaf. So the emulator has the GPU's bits wherever

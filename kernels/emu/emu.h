@@ -2,10 +2,11 @@
  * host code that launches them. C and C++ code may include this header.
  *
  * THE KERNELS are compiled unchanged, with kernels/emu/include first in the include path. The headers there
- * provide __global__, threadIdx, __shfl_sync and the rest (emu_thread.h, cuda_runtime.h); ptx_emu.h replaces
- * the PTX. A launch runs block after block. The threads of a block are fibers (emu_fiber.h). A thread runs
- * until it waits at a barrier or for its warp. The last lane that reaches a warp operation executes it for
- * all 32 (emu_warp.cpp). So a run is deterministic. ot_emu_set_order() selects another, equally valid order.
+ * provide __global__, threadIdx, __shfl_sync and the rest (emu_thread.h, cuda_runtime.h); ptx_emu.h and
+ * ptx_hopper_emu.h replace the PTX. A launch runs block after block. The threads of a block are fibers
+ * (emu_fiber.h). A thread runs until it waits at a barrier or for its warp. The last lane that reaches a
+ * warp operation executes it for all 32 (emu_warp.cpp). So a run is deterministic. ot_emu_set_order()
+ * selects another, equally valid order.
  *
  * THE RUNTIME (emu_runtime.cpp, emu_memory.cpp, emu_stream.cpp) has the C interface of libcudart, as far as
  * kernels/cuda uses it. Streams are threads with queues, ordered by events only. So a dependency that the
@@ -17,6 +18,7 @@
  *
  * - a __syncthreads or warp operation that some threads of the block or warp do not reach, or reach at
  *   another line of the source; masks that are not full;
+ * - wrong uses of wgmma and mbarrier, which ptx_hopper_emu.h lists;
  * - in builds that instrument kernels (emu_instrument.cpp, emu_race.cpp), every access: outside of live
  *   allocations, of the launch's shared memory and of the thread's own variables; two threads at the same
  *   byte, one of them writing, with no barrier between them, within a block and between blocks; bytes of a

@@ -10,6 +10,7 @@
 namespace ot_emu {
 
 Block block;
+uint32_t fence_time;
 thread_local Thread *current;
 
 /* ---- order ---- */
@@ -36,7 +37,7 @@ static uint32_t random_below(uint32_t n) {
     return (uint32_t)(((z >> 32) * n) >> 32);
 }
 
-static void make_ready(Thread *thread) {
+void wake(Thread *thread) {
     ready[(ready_first + ready_count++) % MAX_THREADS] = thread;
 }
 
@@ -101,6 +102,10 @@ __attribute__((always_inline)) static inline void wait_as(State state) {
     self->state = State::RUNNING;
 }
 
+void sleep_as(State state) {
+    wait_as(state);
+}
+
 void leave_launch() {
     switch_to(current->fiber, nullptr);
     abort(); /* no thread resumes this one */
@@ -130,7 +135,7 @@ ot_emu_tally barrier(bool predicate, ot_emu_site site) {
     check_next_interval();
     for (int i = 0; i < block.n_threads; i++)
         if (&block.threads[i] != self)
-            make_ready(&block.threads[i]);
+            wake(&block.threads[i]);
     return block.tally;
 }
 
@@ -151,6 +156,8 @@ const char *name_of(WarpOp op, int kind) {
         return "ldmatrix";
     case WarpOp::MMA:
         return "mma";
+    case WarpOp::WGMMA:
+        return name_of_wgmma(kind);
     }
     return "";
 }
@@ -182,7 +189,7 @@ void meet(WarpOp op, unsigned mask, ot_emu_site site, void (*combine)(Warp *)) {
     combine(warp);
     for (int lane = 0; lane < warp->n_threads; lane++)
         if (&warp->threads[lane] != self)
-            make_ready(&warp->threads[lane]);
+            wake(&warp->threads[lane]);
 }
 
 /* ---- no thread can continue ---- */
@@ -193,6 +200,8 @@ static std::string whereabouts(const Thread *thread) {
         return who + " has exited";
     if (thread->state == State::AT_BARRIER)
         return who + " waits in __syncthreads at " + name_of(thread->site);
+    if (thread->state == State::AT_MBARRIER)
+        return who + " waits for an mbarrier at " + name_of(thread->site);
     return who + " waits in " + name_of(thread->op, thread->kind) + " at " + name_of(thread->site);
 }
 
@@ -219,6 +228,11 @@ static void report_stuck() {
     for (int i = 0; i < block.n_warps; i++)
         if (report_stuck_warp(&block.warps[i]))
             return;
+    for (int i = 0; i < block.n_threads; i++)
+        if (block.threads[i].state == State::AT_MBARRIER) {
+            mbarrier_report_stuck(&block.threads[i]);
+            return;
+        }
     Thread *waiting = block.first_at_barrier, *missing = block.threads;
     while (missing->state == State::AT_BARRIER)
         missing++;
@@ -239,11 +253,13 @@ static void begin_block() {
         thread->groups = 0;
     }
     for (int i = 0; i < block.n_warps; i++)
-        block.warps[i].arrived = 0, block.warps[i].epoch = 0;
+        block.warps[i].arrived = 0;
     block.n_unstarted = block.n_threads;
     for (int i = 0; i < block.n_threads; i++)
         start_order[i] = (uint16_t)(block.n_threads - 1 - i);
     shared_poison();
+    wgmma_begin_block();
+    mbarrier_begin_block();
     check_begin_block();
 }
 
@@ -257,6 +273,8 @@ static void run_block() {
         report_stuck();
     if (!block.failed)
         shared_check_end();
+    if (!block.failed)
+        wgmma_end_block();
     if (block.failed)
         for (int i = 0; i < block.n_threads; i++)
             if (block.threads[i].fiber)

@@ -14,18 +14,37 @@
 
 #include "kernels/emu/emu_fiber.h"
 #include "kernels/emu/launch.h"
+#include "kernels/emu/ptx_hopper_emu.h"
 
 namespace ot_emu {
 
 enum { WARP = 32, MAX_THREADS = 1024, MAX_WARPS = MAX_THREADS / WARP };
 
-enum class State : uint8_t { RUNNING, AT_BARRIER, AT_WARP, DONE };
-enum class WarpOp : uint8_t { SYNC, SHUFFLE, VOTE, LDMATRIX, MMA };
+enum class State : uint8_t { RUNNING, AT_BARRIER, AT_WARP, AT_MBARRIER, DONE };
+enum class WarpOp : uint8_t { SYNC, SHUFFLE, VOTE, LDMATRIX, MMA, WGMMA };
+
+/* Address of the first byte of shared memory, not aligned to more than kernel.cuh promises. */
+enum { SHARED_ADDRESS = 1024 + 128 };
 
 struct Copy { /* one cp.async */
     void *to;
     const void *from; /* NULL: writes zeros */
     int group;        /* the thread's group of copies, counted from 0 */
+};
+
+struct Product {    /* one wgmma of a warp, in flight */
+    struct Shared { /* what the four warps of a warpgroup have in common */
+        uint64_t b;
+        int n8;
+        ot_emu_mma_type type;
+        bool transposed, add;
+        int line;
+    };
+    ot_emu_wgmma lanes[WARP];
+    uint32_t a[WARP][4];
+    float c[WARP][16][4]; /* the sums before; unless it */
+    bool follows;         /* adds to the sums of another product in flight */
+    int group;            /* the warp's group of products, counted from 0 */
 };
 
 struct Warp;
@@ -48,6 +67,8 @@ struct Thread {
 
     std::vector<Copy> copies; /* outstanding copies, oldest first */
     int groups;               /* number of committed groups */
+
+    uint32_t wgmma_fence, proxy_fence; /* times of its last fences, in fence_time; 0: none in this block */
 };
 
 struct Warp {
@@ -55,6 +76,12 @@ struct Warp {
     int n_threads, arrived;
     Thread *first;  /* the first thread to arrive at the current operation */
     uint32_t epoch; /* number of __syncwarps passed */
+    uint16_t
+        seen[MAX_WARPS]; /* this warp comes after all that these warps did in earlier epochs than these */
+
+    std::vector<Product> products; /* in flight, oldest first */
+    int n_groups;                  /* committed groups of products */
+    size_t n_products;             /* in this block */
 };
 
 struct Block {
@@ -76,10 +103,12 @@ struct Block {
 
     Thread threads[MAX_THREADS];
     Warp warps[MAX_WARPS];
+    std::vector<Product::Shared> warpgroups[MAX_WARPS / 4]; /* all products of each */
 };
 
 extern Block block;                  /* the running block, or the last one */
 extern thread_local Thread *current; /* NULL: the calling thread runs no kernel thread */
+extern uint32_t fence_time;          /* number of fences of wgmma and of proxies so far */
 
 /* Runs every block of a launch. If it fails, *report describes the failure. */
 cudaError_t run_grid(const ot_emu_call *call, dim3 grid, dim3 size, size_t shared_bytes, std::string *report);
@@ -102,9 +131,24 @@ void record_failure(cudaError_t error, const Thread *thread, ot_emu_site site, c
 std::string name_of(const Thread *thread); /* "thread (1,2,3)" */
 std::string name_of(ot_emu_site site);     /* "file:line", or "" */
 
+/* The calling thread waits until another thread wakes it. */
+void sleep_as(State state);
+void wake(Thread *thread);
+
 /* All lanes meet. The last lane to arrive runs combine(warp) for all. */
 void meet(WarpOp op, unsigned mask, ot_emu_site site, void (*combine)(Warp *));
 const char *name_of(WarpOp op, int kind);
+
+/* Two bf16 or fp16 numbers as fp32. */
+void unpack_two(int type, uint32_t bits, float *low, float *high);
+
+/* ---- emu_wgmma.cpp, emu_mbarrier.cpp ---- */
+
+void wgmma_begin_block();
+void wgmma_end_block(); /* reports warps that executed fewer products than others of their warpgroup */
+const char *name_of_wgmma(int kind);
+void mbarrier_begin_block();
+void mbarrier_report_stuck(const Thread *thread);
 
 /* ---- emu_shared.cpp: the block's shared memory ---- */
 

@@ -30,7 +30,13 @@ void check_next_interval(); /* all threads of the block have passed a barrier */
 void check_access(Access access, const void *at, size_t bytes, ot_emu_site site);
 /* Checks a load or store of the kernel's code. Does not return if the access is wrong. */
 void check_instruction(Access access, const void *at, size_t bytes, const void *pc);
-void check_fence(); /* __threadfence */
+void check_fence();        /* __threadfence */
+uint32_t check_interval(); /* number of the interval between two barriers */
+/* Checks a read of shared memory by wgmma, in the name of a thread. */
+void check_async_read(Thread *thread, const void *at, size_t bytes, ot_emu_site site);
+/* emu_wgmma.cpp: the thread accesses variables of its own. Names the variables if a wgmma in flight uses
+ * them; otherwise NULL. */
+const char *wgmma_touch(Thread *thread, Access access, const void *at, size_t bytes);
 /* cp.async: the destination belongs to the copy from begin to end. */
 void check_copy_begin(void *to, size_t bytes, ot_emu_site site);
 void check_copy_end(void *to, size_t bytes);

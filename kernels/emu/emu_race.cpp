@@ -2,8 +2,9 @@
  *
  * Time is divided into intervals, numbered through all launches. A new interval begins with each block and
  * after each __syncthreads. Blocks run one after another, so an interval belongs to one block, and "another
- * block of this launch" is a comparison of numbers. Within an interval, two warps are never ordered. Two
- * lanes of a warp are ordered if a __syncwarp lies between their accesses (the warp's epoch differs).
+ * block of this launch" is a comparison of numbers. Two lanes of a warp are ordered if a __syncwarp lies
+ * between their accesses (the warp's epoch differs). Within an interval, two warps are ordered by mbarriers
+ * alone: a warp knows up to which epoch of each other warp it has seen everything (emu_mbarrier.cpp).
  * Shuffles, votes and mma give no order: CUDA promises order for barriers only.
  *
  * Each two bytes of memory have a cell with their last write and two readers. For these bytes that is enough
@@ -58,6 +59,7 @@ struct Cell {
 
 static constexpr size_t SHARED_ROOM = 256 << 10;
 static Cell *arena_cells, *shared_cells;
+static uint32_t write_times[SHARED_ROOM / 2]; /* fence_time at the last write to each cell of shared memory */
 
 /* numbers of intervals: the current one, the first one of the block, the first one of the launch */
 static uint32_t now, block_first, launch_first;
@@ -119,8 +121,10 @@ static inline bool is_past(Mark m, const Toucher &t) {
 static bool is_concurrent(Mark m, const Toucher &t) {
     if (m.interval != now)
         return is_other_block(m, t);
-    if (m.warp() != t.mark.warp() || (m.who & Mark::ATOMIC && m.who & Mark::MANY))
+    if (m.who & Mark::ATOMIC && m.who & Mark::MANY)
         return true;
+    if (m.warp() != t.mark.warp())
+        return m.epoch >= t.thread->warp->seen[m.warp()];
     return m.epoch == t.mark.epoch && (m.thread() != t.mark.thread() || m.who & Mark::MANY);
 }
 
@@ -312,6 +316,9 @@ static Cell *find_cells(Toucher *t, const void *at, size_t bytes, const Place &p
     }
     if (!is_private(*t, at, bytes))
         report_outside(*t, at, bytes, place);
+    if (const char *what = wgmma_touch(t->thread, t->access, at, bytes))
+        OT_EMU_FAIL(cudaErrorLaunchFailure, place.site, "%s that has not been waited for are %s%s", what,
+                    t->access == Access::READ ? "read" : "written", name_of(place).c_str());
     return nullptr;
 }
 
@@ -320,11 +327,20 @@ static Toucher toucher_of(Thread *thread, Access access) {
     return {thread, mark, launch_first, access};
 }
 
+/* For cells of shared memory: they are written now. */
+static void note_time(const Cell *cell, size_t n) {
+    size_t first = (size_t)(cell - shared_cells);
+    for (size_t i = first; i < first + n && first < SHARED_ROOM / 2; i++)
+        write_times[i] = fence_time;
+}
+
 static void touch_all(Thread *thread, Access access, const void *at, size_t bytes, const Place &place) {
     Toucher t = toucher_of(thread, access);
     Cell *cell = find_cells(&t, at, bytes, place);
     if (!cell)
         return;
+    if (access != Access::READ)
+        note_time(cell, (bytes + 1) / 2);
     if (bytes == 1) {
         t.mark.who ^= (uintptr_t)at % 2 ? Mark::LOW : Mark::HIGH;
         touch(cell, t, at, place);
@@ -360,8 +376,18 @@ void check_begin_grid() {
     handshakes.clear();
 }
 
+/* Orders of warps within the interval before say nothing about the new one. */
+static void begin_interval() {
+    now++;
+    for (int i = 0; i < block.n_warps; i++) {
+        block.warps[i].epoch = 0;
+        memset(block.warps[i].seen, 0, sizeof block.warps[i].seen);
+    }
+}
+
 void check_begin_block() {
-    block_first = ++now;
+    begin_interval();
+    block_first = now;
     block_starts.push_back(now);
     block_indices.push_back(block.index);
     seen_blocks.clear();
@@ -369,9 +395,7 @@ void check_begin_block() {
 }
 
 void check_next_interval() {
-    now++;
-    for (int i = 0; i < block.n_warps; i++)
-        block.warps[i].epoch = 0;
+    begin_interval();
 }
 
 void check_access(Access access, const void *at, size_t bytes, ot_emu_site site) {
@@ -382,6 +406,24 @@ void check_access(Access access, const void *at, size_t bytes, ot_emu_site site)
 
 void check_instruction(Access access, const void *at, size_t bytes, const void *pc) {
     touch_all(current, access, at, bytes, {pc, {}});
+}
+
+uint32_t check_interval() {
+    return now;
+}
+
+/* The writer of each byte must have executed a fence of the proxies since. */
+void check_async_read(Thread *thread, const void *at, size_t bytes, ot_emu_site site) {
+    touch_all(thread, Access::READ, at, bytes, {nullptr, site});
+    size_t first = (size_t)((const char *)at - block.shared) / 2;
+    for (size_t i = first; i < first + bytes / 2; i++) {
+        Mark write = shared_cells[i].write;
+        Thread *writer = &block.threads[write.thread()];
+        if (write.interval >= block_first && write_times[i] >= writer->proxy_fence)
+            OT_EMU_FAIL(cudaErrorLaunchFailure, site,
+                        "wgmma reads %s, but %s, which wrote it, has executed no fence.proxy.async since",
+                        describe_place(at, thread).c_str(), name_of(writer).c_str());
+    }
 }
 
 void check_fence() {
@@ -402,6 +444,7 @@ void check_copy_end(void *to, size_t bytes) {
     Cell *cell = shared_cells + ((char *)to - block.shared) / 2;
     for (size_t i = 0; i < bytes / 2; i++)
         cell[i].write = toucher_of(current, Access::WRITE).mark;
+    note_time(cell, bytes / 2);
 }
 
 } // namespace ot_emu

@@ -72,7 +72,7 @@ struct MmaOperands {
     uint32_t b[2];
 };
 
-static void unpack_two(int type, uint32_t bits, float *low, float *high) {
+void unpack_two(int type, uint32_t bits, float *low, float *high) {
     if (type == OT_EMU_MMA_BF16) {
         *low = ot_bf16_to_f32((uint16_t)bits);
         *high = ot_bf16_to_f32((uint16_t)(bits >> 16));

@@ -57,4 +57,61 @@ void run_well(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, 
         fail_msg("%s", cudaGetErrorString(error));
 }
 
+/* ---- wrong and right kernels ---- */
+
+/* A wrong kernel and its right twin. Each case is launched as kernel(data, wrong) with 256 floats of data. */
+struct Case {
+    const char *name;
+    void (*kernel)(float *data, bool wrong);
+    dim3 grid, block;
+    size_t shared_bytes;
+    cudaError_t error;
+    std::vector<const char *> words; /* the report contains these words */
+    bool needs_access_checks;        /* false: page faults or the scheduler find the error, in every build */
+};
+
+inline void check_right(const Case &c) {
+    ot_emu_reset();
+    DeviceArray<float> data(256, 0.5f);
+    for (uint64_t seed = 0; seed < 4; seed++) {
+        ot_emu_set_order(seed);
+        cudaError_t error = run(c.kernel, c.grid, c.block, c.shared_bytes, data.device, false);
+        if (error != cudaSuccess)
+            fail_msg("the right version of %s failed in order %d: %s", c.name, (int)seed,
+                     cudaGetErrorString(error));
+    }
+    ot_emu_set_order(0);
+}
+
+inline void check_wrong(const Case &c) {
+    ot_emu_reset();
+    DeviceArray<float> data(256, 0.5f);
+    cudaError_t error = run(c.kernel, c.grid, c.block, c.shared_bytes, data.device, true);
+    std::string report = ot_emu_report();
+    ot_emu_reset();
+    if (error != c.error)
+        fail_msg("%s: error %d instead of %d: %s", c.name, error, c.error, report.c_str());
+    for (const char *words : c.words)
+        if (report.find(words) == std::string::npos)
+            fail_msg("%s: the report does not contain \"%s\": %s", c.name, words, report.c_str());
+}
+
+/* The right version of each case passes, in random orders too. */
+inline void check_right_kernels(const std::vector<Case> &cases) {
+    for (const Case &c : cases)
+        check_right(c);
+}
+
+/* The wrong version of each case is reported. */
+inline void check_wrong_kernels(const std::vector<Case> &cases) {
+    int skipped = 0;
+    for (const Case &c : cases)
+        if (c.needs_access_checks && !ot_emu_checks_accesses())
+            skipped++;
+        else
+            check_wrong(c);
+    if (skipped)
+        print_message("%d kernels are left out: this build does not check accesses\n", skipped);
+}
+
 #endif
