@@ -1,11 +1,13 @@
-/* Attention on a GPU: two implementations of one contract (kernels/ops.h), and the rule that chooses between
- * them.
+/* Attention on a GPU: three implementations of one contract (kernels/ops.h), and the rule that chooses
+ * between them.
  *
- * TILED (attention_forward.cu, attention_backward.cu): tensor cores work on tiles in shared memory. It takes
- * two-byte types and the head sizes of common models. PLAIN (attention_plain.cu): ordinary arithmetic for any
- * dtype and any head size. It takes everything that tiled cannot: fp32, odd head sizes, and rows that 16-byte
- * accesses cannot reach. It also replaces tiled kernels that failed their check (cuda_guard.h). The choice
- * depends on the arguments and the machine alone, never on timing, so that a run repeats.
+ * HOPPER (attention_hopper.cu): forward alone, on the tensor cores of compute capability 9.0, for heads of 64
+ * and 128 elements. TILED (attention_forward.cu, attention_backward.cu): tensor cores work on tiles in
+ * shared memory. It takes two-byte types and the head sizes of common models. PLAIN (attention_plain.cu):
+ * ordinary arithmetic for any dtype and any head size. It takes everything that tiled cannot: fp32, odd head
+ * sizes, and rows that 16-byte accesses cannot reach. It also replaces tiled kernels that failed their check
+ * (cuda_guard.h). The choice depends on the arguments and the machine alone, never on timing, so that a run
+ * repeats.
  */
 #ifndef OT_KERNELS_CUDA_ATTENTION_H
 #define OT_KERNELS_CUDA_ATTENTION_H
@@ -16,6 +18,16 @@ cudaError_t ot_attention_forward_plain(const struct ot_attention *op, const stru
 /* Writes dot(out, dout) to op->scratch first. */
 cudaError_t ot_attention_backward_plain(const struct ot_attention_backward *op,
                                         const struct ot_cuda_stream *on);
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* True if the kernel for compute capability 9.0 computes this forward pass, unless on->plain is set. */
+bool ot_attention_is_hopper(const struct ot_attention *op, const struct ot_cuda_stream *on);
+#ifdef __cplusplus
+}
+#endif
+cudaError_t ot_attention_forward_hopper(const struct ot_attention *op, const struct ot_cuda_stream *on);
 
 /* True if rows that start at p and lie ld two-byte elements apart can be read 16 bytes at a time. */
 static inline bool ot_attention_is_aligned(const void *p, int64_t ld) {

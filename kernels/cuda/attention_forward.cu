@@ -2,13 +2,7 @@
  * (Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018; Rabe & Staats, "Self-attention
  * Does Not Need O(n^2) Memory", 2021). Warps own rows as in Dao, "FlashAttention-2", 2023.
  *
- * With s = q k^T of a tile, each row has a reference `top`, weights p = exp2(s scale log2(e) - top), total =
- * sum p and sum = p V; out = sum / total. When a score exceeds all scores before it, the reference rises, and
- * sum and total are multiplied by exp2(old - new). A reference within 2^8 of the maximum is as good as the
- * maximum: p stays in range, and relative errors are the same. So the reference rises only if it has to rise
- * by more than 8. A warp skips the multiplication if no reference of its rows has risen; multiplying by 1
- * would give the same bits. p is rounded to dtype for the product with V (relative error 2^-8 in bf16, 2^-11
- * in fp16, of sum p |v|). total is summed in fp32 before that rounding.
+ * attention_softmax.cuh explains the running softmax.
  *
  * WHICH TILES. A block visits the tiles from the first key of its first query to the own key of its last
  * query. Rows packed before and keys behind the window are never read. A warp also skips tiles that none of
@@ -39,7 +33,7 @@
  * would be the limit. M = 2 needs 128 registers for `sum` and 64 for s at head_dim 128. At head_dim 256 the
  * registers suffice for M = 1 only.
  */
-#include "kernels/cuda/attention_tiles.cuh"
+#include "kernels/cuda/attention_softmax.cuh"
 
 /* ---- sizes ---- */
 
@@ -118,148 +112,6 @@ __device__ __forceinline__ int forward_warp_row() {
     return (int)(ot_thread() / OT_WARP) * 16 * S::M;
 }
 
-/* A lane's part of a warp's rows: of each 16 rows, the rows g and g + 8. */
-template <class S>
-struct forward_rows {
-    float top[S::M][2];   /* reference, as an exponent of 2 */
-    float total[S::M][2]; /* sum of this lane's exp2(score - top) */
-    float sum[S::M][S::DIM / 8][4];
-
-    __device__ __forceinline__ forward_rows() {
-        ot_tile_zero(sum);
-#pragma unroll
-        for (int m = 0; m < S::M; m++) {
-            top[m][0] = top[m][1] = -FLT_MAX; /* below every score; masked scores are -infinity */
-            total[m][0] = total[m][1] = 0.0f;
-        }
-    }
-};
-
-/* How q.k becomes a score, as an exponent of 2. */
-struct forward_scale {
-    float factor, slope;
-    bool bent; /* slopes, or a factor that is not positive: scores are computed before the maximum */
-
-    __device__ __forceinline__ forward_scale(const struct ot_attention &op, int head)
-        : factor(op.scale * OT_LOG2_E), slope(op.slopes ? op.slopes[head] * OT_LOG2_E : 0.0f),
-          bent(op.slopes || !(factor > 0.0f)) {}
-};
-
-/* Computes the scores from q.k. distance: this lane's first key minus its first query. */
-template <class S>
-__device__ __forceinline__ void forward_bend(float (&s)[S::M][S::N][4], const forward_scale &scale,
-                                             int distance) {
-#pragma unroll
-    for (int m = 0; m < S::M; m++)
-#pragma unroll
-        for (int n = 0; n < S::N; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float away = (float)distance + (float)(8 * n + i % 2 - 16 * m - i / 2 * 8);
-                s[m][n][i] = fmaf(s[m][n][i], scale.factor, scale.slope * away);
-            }
-}
-
-/* query, key: the first ones of this lane. */
-template <class S>
-__device__ __forceinline__ void forward_mask(float (&s)[S::M][S::N][4], const struct ot_attention &op,
-                                             int query, int key) {
-#pragma unroll
-    for (int m = 0; m < S::M; m++)
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            ot_attention_span seen = ot_attention_keys(op, query + 16 * m + 8 * r);
-            int first = seen.first - key, last = seen.last - key;
-#pragma unroll
-            for (int n = 0; n < S::N; n++)
-#pragma unroll
-                for (int i = 0; i < 2; i++)
-                    if (8 * n + i < first || 8 * n + i > last)
-                        s[m][n][2 * r + i] = -INFINITY;
-        }
-}
-
-/* Raises the references of the rows if the scores, times the factor, require it. */
-template <class S>
-__device__ __forceinline__ void forward_raise(const float (&s)[S::M][S::N][4], float factor,
-                                              forward_rows<S> &rows) {
-    constexpr float SLACK = 8.0f; /* fp16 can hold 2^8, and the fp32 sum with V does not overflow */
-    float shrink[S::M][2];
-    bool raised = false;
-#pragma unroll
-    for (int m = 0; m < S::M; m++)
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            float top = s[m][0][2 * r];
-#pragma unroll
-            for (int n = 0; n < S::N; n++)
-                top = fmaxf(top, fmaxf(s[m][n][2 * r], s[m][n][2 * r + 1]));
-            top = ot_quad_max(top) * factor;
-            float before = rows.top[m][r];
-            top = top > before + SLACK ? top : before;
-            raised = raised || top != before;
-            rows.top[m][r] = top;
-            shrink[m][r] = ot_exp2_approx(before - top);
-            rows.total[m][r] *= shrink[m][r];
-        }
-    if (!__any_sync(0xffffffffu, raised))
-        return;
-#pragma unroll
-    for (int m = 0; m < S::M; m++)
-#pragma unroll
-        for (int d = 0; d < S::DIM / 8; d++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                rows.sum[m][d][i] *= shrink[m][i / 2];
-}
-
-/* Turns scores into weights. */
-template <class S>
-__device__ __forceinline__ void forward_weights(float (&s)[S::M][S::N][4], float factor,
-                                                forward_rows<S> &rows) {
-#pragma unroll
-    for (int m = 0; m < S::M; m++)
-#pragma unroll
-        for (int n = 0; n < S::N; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                s[m][n][i] = ot_exp2_approx(fmaf(s[m][n][i], factor, -rows.top[m][i / 2]));
-                rows.total[m][i / 2] += s[m][n][i];
-            }
-}
-
-/* Divides, rounds and stores a warp's rows through `room`, the place of its queries in shared memory. */
-template <class T, class S>
-__device__ __forceinline__ void forward_store(const struct ot_attention &op, int head, int first_query,
-                                              const forward_rows<S> &rows, T *room) {
-    int lane = ot_lane(), row = lane / 4, column = lane % 4 * 2;
-#pragma unroll
-    for (int m = 0; m < S::M; m++)
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            int at = row + 16 * m + 8 * r, query = first_query + at;
-            float total = ot_quad_sum(rows.total[m][r]), inverse = 1.0f / total;
-            if (op.lse && column == 0 && query < op.n)
-                op.lse[head * op.n + query] = rows.top[m][r] * OT_LN_2 + logf(total);
-#pragma unroll
-            for (int d = 0; d < S::DIM / 8; d++)
-                *reinterpret_cast<uint32_t *>(room + ot_tile<S::DIM>::at(at, d) + column) =
-                    ot_pack_two<T>(rows.sum[m][d][2 * r] * inverse, rows.sum[m][d][2 * r + 1] * inverse);
-        }
-    __syncwarp();
-    constexpr int P = ot_tile<S::DIM>::P, ROWS = OT_WARP / P;
-    T *out = static_cast<T *>(op.out) + (first_query + lane / P) * op.ldo + head * S::DIM;
-#pragma unroll
-    for (int at = lane / P; at < 16 * S::M; at += ROWS) {
-#pragma unroll
-        for (int chunk = lane % P; chunk < ot_tile<S::DIM>::CHUNKS; chunk += P)
-            if (first_query + at < op.n)
-                *reinterpret_cast<uint4 *>(out + chunk * 8) =
-                    *reinterpret_cast<const uint4 *>(room + ot_tile<S::DIM>::at(at, chunk));
-        out += ROWS * op.ldo;
-    }
-}
-
 /* ---- the kernel ---- */
 
 template <class T, class S>
@@ -279,8 +131,8 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
                                                  op.ldq, block_query, (int)op.n);
     forward_ring<T, S> ring(op, head / (heads / (int)op.kv_heads), ot_attention_keys(op, block_query).first,
                             block_self, queries + S::QUERIES * S::DIM, stages);
-    const forward_scale scale(op, head);
-    forward_rows<S> rows;
+    const ot_softmax_scale scale(op, head);
+    ot_softmax_rows<S> rows;
     uint32_t q[S::DIM / 16][S::M][4]; /* used if QUERIES_STAY */
     for (int key = ring.first_key; key < ring.end_key; key += S::KEYS) {
         int row = forward_warp_row<S>(), self = block_self + row;
@@ -299,11 +151,13 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
             else
                 ot_tile_dots<S::DIM>(s, queries + row * S::DIM, k);
             if (scale.bent)
-                forward_bend<S>(s, scale, lane_key - lane_self);
+                ot_softmax_bend<S>(s, scale, lane_key - lane_self);
             if (key < common || key + S::KEYS - 1 > self)
-                forward_mask<S>(s, op, lane_self - past, lane_key);
-            forward_raise<S>(s, factor, rows);
-            forward_weights<S>(s, factor, rows);
+                ot_softmax_mask<S>(s, op, lane_self - past, lane_key);
+            float shrink[S::M][2];
+            if (ot_softmax_raise<S>(s, factor, rows, shrink))
+                ot_softmax_shrink<S>(rows, shrink);
+            ot_softmax_weights<S>(s, factor, rows);
             ot_tile_round<T>(p, s);
         }
         const T *v = ring.next();
@@ -311,7 +165,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
             ot_tile_weigh<S::DIM>(rows.sum, p, v);
     }
     int row = forward_warp_row<S>();
-    forward_store<T, S>(op, head, block_query + row, rows, queries + row * S::DIM);
+    ot_softmax_store<T, S>(op, head, block_query + row, rows, queries + row * S::DIM);
 }
 
 /* ---- launch ---- */
@@ -344,6 +198,7 @@ static cudaError_t forward_tiled(const struct ot_attention *op, const struct ot_
 extern "C" cudaError_t ot_cuda_attention(const struct ot_attention *args, const struct ot_cuda_stream *on) {
     if (args->n == 0)
         return cudaSuccess;
-    return ot_attention_is_tiled(args, on->arch) && !on->plain ? forward_tiled(args, on)
-                                                               : ot_attention_forward_plain(args, on);
+    if (on->plain || !ot_attention_is_tiled(args, on->arch))
+        return ot_attention_forward_plain(args, on);
+    return ot_attention_is_hopper(args, on) ? ot_attention_forward_hopper(args, on) : forward_tiled(args, on);
 }

@@ -25,7 +25,7 @@ enum verdict { UNKNOWN = '?', TRUSTED = '+', DISTRUSTED = '-' };
 static const int head_dims[] = {64, 80, 96, 128, 256}; /* the head sizes of ot_attention_is_tiled */
 enum {
     HEAD_DIMS = sizeof head_dims / sizeof *head_dims,
-    ATTENTION_PATHS = 2 * 3 * HEAD_DIMS, /* forward or backward; dtype */
+    ATTENTION_PATHS = 3 * 3 * HEAD_DIMS, /* enum attention_path; dtype */
     GEMM_PATHS = 3 << 5,                 /* dtype; five flags */
     PATHS = ATTENTION_PATHS + GEMM_PATHS,
 };
@@ -39,11 +39,13 @@ struct ot_cuda_guard {
     struct ot_guard_distance *seen; /* pinned; the check's row_start array follows it */
 };
 
-static int attention_path(const struct ot_attention *op, bool backward) {
+enum attention_path { HOPPER, FORWARD, BACKWARD };
+
+static int attention_path(const struct ot_attention *op, enum attention_path path) {
     int dim = 0;
     while (dim < HEAD_DIMS && head_dims[dim] != op->head_dim)
         dim++;
-    return ((int)backward * 3 + (int)op->dtype) * HEAD_DIMS + dim;
+    return ((int)path * 3 + (int)op->dtype) * HEAD_DIMS + dim;
 }
 
 static int gemm_path(const struct ot_gemm *op) {
@@ -114,12 +116,13 @@ static cudaError_t compare_all(const struct ot_cuda_guard *guard, const struct p
 /* ---- attention ----
  *
  * The problem is two rows of tokens in one causal sequence, so that masks, row borders and the last, shorter
- * tile occur; two query heads share a key head. The tiled kernels round the weights (and in backward the
+ * tile occur; two query heads share a key head. The problem of the kernel for compute capability 9.0 is
+ * longer, so that its ring of tiles turns. The fast kernels round the weights (and in backward the
  * gradients of the scores) to the dtype before they multiply them; the plain kernels do not. That makes a
  * difference of some units in the last place. A wrong fragment, mask or tile makes a difference as large as
  * the numbers themselves. */
 
-enum { TOKENS = 136, ROW_BORDER = 50, HEADS = 2 };
+enum { TOKENS = 136, HOPPER_TOKENS = 400, ROW_BORDER = 50, HEADS = 2 };
 
 static double attention_bound(enum ot_dtype dtype) {
     return dtype == OT_BF16 ? 0x1p-5 : 0x1p-8; /* 8 units of roundoff, which are 2^-8 and 2^-11 */
@@ -142,25 +145,30 @@ static struct pair make_pair(struct room *room, enum ot_dtype dtype, int64_t n, 
 }
 
 static cudaError_t make_attention(const struct ot_cuda_guard *guard, const struct ot_attention *like,
-                                  const struct ot_cuda_stream *on, struct attention_check *c) {
-    int64_t dim = like->head_dim, wide = TOKENS * HEADS * dim, narrow = TOKENS * dim;
+                                  enum attention_path path, const struct ot_cuda_stream *on,
+                                  struct attention_check *c) {
+    int64_t tokens = path == HOPPER ? HOPPER_TOKENS : TOKENS;
+    int64_t dim = like->head_dim, wide = tokens * HEADS * dim, narrow = tokens * dim;
     double bound = attention_bound(like->dtype);
     struct room *room = &c->room;
     *room = (struct room){.memory = on->scratch, .bytes = on->scratch_bytes};
     void *q = take(room, wide, like->dtype), *k = take(room, narrow, like->dtype);
-    void *v = take(room, narrow, like->dtype), *dout = take(room, wide, like->dtype);
-    int32_t *row_start = take(room, TOKENS, OT_F32);
-    float *scratch = take(room, TOKENS * HEADS, OT_F32);
+    void *v = take(room, narrow, like->dtype), *dout = NULL;
+    int32_t *row_start = take(room, tokens, OT_F32);
+    float *scratch = take(room, tokens * HEADS, OT_F32);
     c->out = make_pair(room, like->dtype, wide, bound);
-    c->lse = make_pair(room, OT_F32, TOKENS * HEADS, LSE_BOUND);
-    c->gradients[0] = make_pair(room, like->dtype, wide, bound);
-    c->gradients[1] = make_pair(room, like->dtype, narrow, bound);
-    c->gradients[2] = make_pair(room, like->dtype, narrow, bound);
+    c->lse = make_pair(room, OT_F32, tokens * HEADS, LSE_BOUND);
+    if (path == BACKWARD) {
+        dout = take(room, wide, like->dtype);
+        c->gradients[0] = make_pair(room, like->dtype, wide, bound);
+        c->gradients[1] = make_pair(room, like->dtype, narrow, bound);
+        c->gradients[2] = make_pair(room, like->dtype, narrow, bound);
+    }
     if (room->used > room->bytes)
         return cudaErrorMemoryAllocation;
     c->op = (struct ot_attention_backward){.forward = {.dtype = like->dtype,
-                                                       .n = TOKENS,
-                                                       .n_keys = TOKENS,
+                                                       .n = tokens,
+                                                       .n_keys = tokens,
                                                        .heads = HEADS,
                                                        .kv_heads = 1,
                                                        .head_dim = dim,
@@ -176,13 +184,14 @@ static cudaError_t make_attention(const struct ot_cuda_guard *guard, const struc
                                            .dout = dout,
                                            .scratch = scratch};
     int32_t *starts = (int32_t *)(void *)(guard->seen + 1);
-    for (int i = 0; i < TOKENS; i++)
+    for (int i = 0; i < tokens; i++)
         starts[i] = i < ROW_BORDER ? 0 : ROW_BORDER;
-    TRY(cudaMemcpyAsync(row_start, starts, TOKENS * sizeof *starts, cudaMemcpyHostToDevice, on->stream));
+    TRY(cudaMemcpyAsync(row_start, starts, (size_t)tokens * sizeof *starts, cudaMemcpyHostToDevice,
+                        on->stream));
     TRY(ot_cuda_gemm_fill(like->dtype, q, wide, 1, on));
     TRY(ot_cuda_gemm_fill(like->dtype, k, narrow, 2, on));
     TRY(ot_cuda_gemm_fill(like->dtype, v, narrow, 3, on));
-    return ot_cuda_gemm_fill(like->dtype, dout, wide, 4, on);
+    return path == BACKWARD ? ot_cuda_gemm_fill(like->dtype, dout, wide, 4, on) : cudaSuccess;
 }
 
 /* Runs the fast or the plain kernels: the launchers use the plain ones if on->plain is set. */
@@ -204,9 +213,10 @@ static cudaError_t run_attention(struct attention_check *c, bool backward, bool 
 }
 
 static cudaError_t check_attention(const struct ot_cuda_guard *guard, const struct ot_attention *like,
-                                   bool backward, const struct ot_cuda_stream *on, bool *agree) {
+                                   enum attention_path path, const struct ot_cuda_stream *on, bool *agree) {
     struct attention_check c;
-    TRY(make_attention(guard, like, on, &c));
+    bool backward = path == BACKWARD;
+    TRY(make_attention(guard, like, path, on, &c));
     const struct pair forward[] = {c.out, c.lse}, *pairs = backward ? c.gradients : forward;
     int n = backward ? 3 : 2;
     for (int i = 0; i < n; i++)
@@ -272,8 +282,8 @@ static bool is_trusted(struct ot_cuda_guard *guard, int path, const char *name) 
     if (!guard->said[path])
         ot_log(
             OT_LOG_WARN,
-            "the results of %s differ from those of the plain kernel on this GPU; the plain kernel replaces "
-            "it and is slow; please report this with the output of probe",
+            "the results of %s differ from those of the plain kernel on this GPU; a slower kernel replaces "
+            "it; please report this with the output of probe",
             name);
     guard->said[path] = true;
     return false;
@@ -293,31 +303,36 @@ static bool decide(struct ot_cuda_guard *guard, int path, cudaError_t rc, bool a
     return is_trusted(guard, path, name);
 }
 
-static bool check_attention_path(struct ot_cuda_guard *guard, const struct ot_attention *op, bool backward,
-                                 const struct ot_cuda_stream *on) {
+static bool check_attention_path(struct ot_cuda_guard *guard, const struct ot_attention *op,
+                                 enum attention_path kind, const struct ot_cuda_stream *on) {
+    static const char *const names[] = {"forward (compute capability 9.0)", "forward", "backward"};
     if (guard->is_off || !ot_attention_is_tiled(op, on->arch))
         return true;
-    int path = attention_path(op, backward);
+    int path = attention_path(op, kind);
     if (guard->verdicts[path] == TRUSTED)
         return true;
     char name[96];
     bool agree = false;
-    snprintf(name, sizeof name, "attention %s in %s with heads of %lld", backward ? "backward" : "forward",
+    snprintf(name, sizeof name, "attention %s in %s with heads of %lld", names[kind],
              ot_dtype_name(op->dtype), (long long)op->head_dim);
     if (guard->verdicts[path] != UNKNOWN)
         return is_trusted(guard, path, name);
-    cudaError_t rc = check_attention(guard, op, backward, on, &agree);
+    cudaError_t rc = check_attention(guard, op, kind, on, &agree);
     return decide(guard, path, rc, agree, name);
 }
 
-bool ot_cuda_guard_attention(struct ot_cuda_guard *guard, const struct ot_attention *op,
-                             const struct ot_cuda_stream *on) {
-    return check_attention_path(guard, op, false, on);
+void ot_cuda_guard_attention(struct ot_cuda_guard *guard, const struct ot_attention *op,
+                             struct ot_cuda_stream *on) {
+    on->plain = on->no_hopper = false;
+    if (ot_attention_is_hopper(op, on) && check_attention_path(guard, op, HOPPER, on))
+        return;
+    on->no_hopper = true;
+    on->plain = !check_attention_path(guard, op, FORWARD, on);
 }
 
 bool ot_cuda_guard_attention_backward(struct ot_cuda_guard *guard, const struct ot_attention *op,
                                       const struct ot_cuda_stream *on) {
-    return check_attention_path(guard, op, true, on);
+    return check_attention_path(guard, op, BACKWARD, on);
 }
 
 bool ot_cuda_guard_gemm(struct ot_cuda_guard *guard, struct ot_cuda_gemm *gemm, const struct ot_gemm *op,
@@ -356,7 +371,7 @@ static int open_cache(struct ot_cuda_guard *guard, const struct ot_cuda_guard_co
     ot_build_id(build);
     if (!config->cache_folder || !build[0])
         return 0;
-    snprintf(guard->identity, sizeof guard->identity, "guard 1, %s, driver %d, %s, build %s", config->gpu,
+    snprintf(guard->identity, sizeof guard->identity, "guard 2, %s, driver %d, %s, build %s", config->gpu,
              config->driver_version, config->library, build);
     ot_utf8_keep_line(guard->identity);
     OT_TRY(ot_string_format(&guard->cache_path, "%s/guard-%s", config->cache_folder, build));
@@ -373,7 +388,7 @@ int ot_cuda_guard_open(const struct ot_cuda_guard_config *config, struct ot_cuda
         return ot_fail(OT_E_BUDGET, "no host memory to check kernels with");
     guard->is_off = wish && strcmp(wish, "off") == 0;
     memset(guard->verdicts, UNKNOWN, PATHS);
-    OT_TRY_GOTO(ot_cuda_check(cudaHostAlloc(&seen, sizeof *guard->seen + TOKENS * sizeof(int32_t),
+    OT_TRY_GOTO(ot_cuda_check(cudaHostAlloc(&seen, sizeof *guard->seen + HOPPER_TOKENS * sizeof(int32_t),
                                             cudaHostAllocPortable),
                               "pin host memory"),
                 rc, out);

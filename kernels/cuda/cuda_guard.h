@@ -2,10 +2,12 @@
  *
  * A kernel may be wrong on a GPU or under a driver on which nobody has tested it. So before the first use of
  * each fast path, the guard runs it once on a small random problem and compares it with the plain kernel for
- * the same op. If the two agree within rounding, the guard trusts the path. If not, the plain kernel computes
- * this op for the whole run, slowly, and a warning names it. The fast paths are
+ * the same op. If the two agree within rounding, the guard trusts the path. If not, a slower kernel computes
+ * this op for the whole run, and a warning names it: the tiled kernel instead of the one for compute
+ * capability 9.0, and the plain kernel instead of the others. The fast paths are
  *
- *   attention forward and backward on tensor cores, each by dtype and head size
+ *   attention forward for compute capability 9.0, by dtype and head size
+ *   attention forward and backward on any tensor cores, each by dtype and head size
  *   matrix products of cuBLASLt, by dtypes, transpositions, bias and accumulation
  *
  * A file stores each verdict for this GPU, driver, cuBLASLt and build, and later runs start with it. A
@@ -44,9 +46,10 @@ struct ot_cuda_guard_config {
 int ot_cuda_guard_open(const struct ot_cuda_guard_config *config, struct ot_cuda_guard **out);
 void ot_cuda_guard_close(struct ot_cuda_guard *guard); /* NULL is allowed */
 
+/* Chooses the kernel of the op: sets on->no_hopper and on->plain. */
+void ot_cuda_guard_attention(struct ot_cuda_guard *guard, const struct ot_attention *op,
+                             struct ot_cuda_stream *on);
 /* True if the op may use its fast path, or has none. */
-bool ot_cuda_guard_attention(struct ot_cuda_guard *guard, const struct ot_attention *op,
-                             const struct ot_cuda_stream *on);
 bool ot_cuda_guard_attention_backward(struct ot_cuda_guard *guard, const struct ot_attention *op,
                                       const struct ot_cuda_stream *on);
 bool ot_cuda_guard_gemm(struct ot_cuda_guard *guard, struct ot_cuda_gemm *gemm, const struct ot_gemm *op,

@@ -68,7 +68,7 @@ static void cuda_attention(struct ot_lane *base, const struct ot_attention *op) 
     if (op->n == 0 || !ot_cuda_lane_begin_op(lane))
         return;
     struct ot_cuda_stream on = device->on;
-    on.plain = !ot_cuda_guard_attention(device->guard, op, &device->on);
+    ot_cuda_guard_attention(device->guard, op, &on);
     ot_cuda_lane_check(lane, ot_cuda_attention(op, &on));
 }
 

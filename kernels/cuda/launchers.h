@@ -21,8 +21,9 @@ struct ot_cuda_stream {
     int sm_count;         /* multiprocessors; may decide the size of a grid, never the order of a sum */
     int shared_bytes;     /* the most that one block may have (opt-in limit) */
     int arch;             /* compute capability times ten: 80, 89, 90, 120 */
-    /* attention: use the plain kernels, because the guard does not trust the tiled ones */
-    bool plain;
+    /* attention: the guard trusts neither the tiled kernels nor the one for compute capability 9.0; or it
+     * trusts the tiled kernels alone */
+    bool plain, no_hopper;
 };
 
 enum { OT_CUDA_MIN_SCRATCH_BYTES = 1 << 20 };

@@ -20,6 +20,9 @@
 #define OT_TESTS_CUDA_CUDA_FIXTURE_H
 
 #include "tests/kernels/ops_fixture.h"
+#ifdef OT_TEST_SM
+#include "kernels/emu/emu_faults.h"
+#endif
 
 struct cuda_pair {
     struct ops_fixture cuda, cpu;
@@ -33,6 +36,16 @@ struct cuda_bound {
 
 /* Half an ulp of 1: 2^-24, 2^-8 (bf16), 2^-11 (fp16). */
 double cuda_unit_roundoff(enum ot_dtype dtype);
+
+/* The emulated card has the architecture and the shared memory for which the test was built. */
+static inline void cuda_choose_card(void) {
+#ifdef OT_TEST_SM
+    struct ot_emu_card card = ot_emu_default_card();
+    card.compute_capability = OT_TEST_SM;
+    card.shared_bytes = OT_TEST_SHARED_BYTES;
+    ot_emu_set_card(&card);
+#endif
+}
 
 /* Opens the device that all cases share, and trusts every kernel (no checks of first use). If there is no
  * GPU, prints the reason and exits with 77 (skipped). The emulated device always exists. */

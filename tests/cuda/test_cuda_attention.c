@@ -208,22 +208,27 @@ static void check_shape(const struct shape *s, enum ot_dtype dtype, int shift) {
 /* ---- tests ---- */
 
 static const enum ot_dtype DTYPES[] = {OT_BF16, OT_F16};
+#if defined(OT_TEST_SM) && OT_TEST_SM == 90
+static const int64_t DIMS[] = {64, 128}; /* of attention_hopper.cu */
+#else
 static const int64_t DIMS[] = {64, 80, 96, 128, 256};
+#endif
+enum { N_DIMS = sizeof DIMS / sizeof *DIMS };
 
 /* One query, a part of a warp's rows, a tile of keys and one key more or less, several blocks. */
 static void test_sizes(void **state) {
     (void)state;
-    static const int64_t sizes[] = {1, 17, 63, 64, 65, 200};
+    static const int64_t sizes[] = {1, 17, 63, 64, 65, 129, 200};
     for (int dtype = 0; dtype < 2; dtype++)
-        for (int dim = 0; dim < 5; dim++)
-            for (int i = dim == 0 ? 0 : 4; i < 6; i++)
+        for (int dim = 0; dim < N_DIMS; dim++)
+            for (int i = dim == 0 ? 0 : 4; i < 7; i++)
                 check_shape(&(struct shape){sizes[i], sizes[i], 1, 1, .dim = DIMS[dim]}, DTYPES[dtype], 0);
     check_shape(&(struct shape){333, 333, 1, 1, .dim = 128}, OT_BF16, 0);
 }
 
 static void test_heads(void **state) {
     (void)state;
-    for (int dim = 0; dim < 5; dim++) {
+    for (int dim = 0; dim < N_DIMS; dim++) {
         check_shape(&(struct shape){40, 40, 4, 2, .dim = DIMS[dim]}, OT_BF16, 0);
         check_shape(&(struct shape){40, 40, 3, 1, .dim = DIMS[dim]}, OT_F16, 0);
     }
@@ -233,7 +238,7 @@ static void test_heads(void **state) {
 /* Borders inside tiles, between tiles of keys and between blocks of queries; a row of one token. */
 static void test_rows(void **state) {
     (void)state;
-    for (int dim = 0; dim < 5; dim++) {
+    for (int dim = 0; dim < N_DIMS; dim++) {
         check_shape(&(struct shape){333, 333, 1, 1, DIMS[dim], .rows = {10, 54, 64, 1, 63, 77}}, OT_BF16, 0);
         check_shape(&(struct shape){150, 150, 2, 1, DIMS[dim], .rows = {128, 3, 3}}, OT_F16, 0);
     }
@@ -244,13 +249,13 @@ static void test_windows(void **state) {
     static const int64_t windows[] = {1, 33, 64, 199, 200, 1000};
     for (int i = 0; i < 6; i++)
         check_shape(&(struct shape){200, 200, 1, 1, 64, .window = windows[i]}, OT_BF16, 0);
-    for (int dim = 1; dim < 5; dim++)
+    for (int dim = 1; dim < N_DIMS; dim++)
         check_shape(&(struct shape){260, 260, 1, 1, DIMS[dim], .window = 70, .rows = {150}}, OT_F16, 0);
 }
 
 static void test_slopes(void **state) {
     (void)state;
-    for (int dim = 0; dim < 5; dim++)
+    for (int dim = 0; dim < N_DIMS; dim++)
         check_shape(&(struct shape){140, 140, 2, 1, DIMS[dim], .rows = {50}, .slopes = true}, DTYPES[dim % 2],
                     0);
     check_shape(&(struct shape){30, 170, 4, 2, 64, .window = 100, .slopes = true}, OT_BF16, 0);
@@ -259,19 +264,22 @@ static void test_slopes(void **state) {
 /* Queries after a past of keys; rows and windows may begin inside the past. */
 static void test_past(void **state) {
     (void)state;
-    for (int dim = 0; dim < 5; dim++) {
+    for (int dim = 0; dim < N_DIMS; dim++) {
         check_shape(&(struct shape){1, 200, 2, 1, .dim = DIMS[dim]}, DTYPES[dim % 2], 0);
         check_shape(&(struct shape){15, 101, 1, 1, DIMS[dim], .window = 60, .rows = {37}}, DTYPES[dim % 2],
                     0);
     }
     check_shape(&(struct shape){140, 300, 1, 1, 64, .rows = {190, 30}}, OT_BF16, 0);
+    /* so many keys that every ring of tiles turns more than once */
+    check_shape(&(struct shape){130, 900, 1, 1, .dim = 128}, OT_BF16, 0);
+    check_shape(&(struct shape){130, 900, 1, 1, 64, .window = 700, .rows = {300}}, OT_F16, 0);
 }
 
 /* Tokens that are further apart than their heads, and arrays that begin at any element. Where 16-byte
  * accesses are impossible, the plain kernel runs. */
 static void test_strides(void **state) {
     (void)state;
-    for (int dim = 0; dim < 5; dim++) {
+    for (int dim = 0; dim < N_DIMS; dim++) {
         check_shape(&(struct shape){70, 70, 2, 1, DIMS[dim], .pad = 8}, OT_BF16, 8);
         check_shape(&(struct shape){20, 20, 2, 1, DIMS[dim], .pad = 40, .no_lse = true}, OT_F16, 0);
     }
@@ -282,7 +290,7 @@ static void test_strides(void **state) {
 /* Scores that outgrow the running maximum again and again, and degenerate scales. */
 static void test_scores(void **state) {
     (void)state;
-    for (int dim = 0; dim < 5; dim++)
+    for (int dim = 0; dim < N_DIMS; dim++)
         check_shape(&(struct shape){200, 200, 1, 1, DIMS[dim], .q_size = 12}, DTYPES[dim % 2], 0);
     check_shape(&(struct shape){100, 100, 1, 1, 64, .scale = -0.25f}, OT_BF16, 0);
     check_shape(&(struct shape){100, 100, 1, 1, 64, .scale = 0x1p-140f}, OT_BF16, 0);
@@ -292,10 +300,10 @@ static void test_scores(void **state) {
  * block are NaN. */
 static void test_foreign_tiles_are_skipped(void **state) {
     (void)state;
-    for (int dim = 0; dim < 5; dim++) {
+    for (int dim = 0; dim < N_DIMS; dim++) {
         struct shape rows = {60, 316, 1, 1, DIMS[dim], .rows = {256}, .foreign = 256};
         check_shape(&rows, DTYPES[dim % 2], 0);
-        struct shape window = {60, 316, 1, 1, DIMS[dim], .window = 65, .foreign = 192};
+        struct shape window = {60, 316, 1, 1, DIMS[dim], .window = 129, .foreign = 128};
         check_shape(&window, DTYPES[dim % 2], 0);
     }
 }
@@ -330,6 +338,7 @@ static void test_packing_does_not_show(void **state) {
 }
 
 int main(void) {
+    cuda_choose_card();
     cuda_skip_without_device();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes),

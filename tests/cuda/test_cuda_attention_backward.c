@@ -23,9 +23,6 @@
 
 #include "tests/cuda/cuda_fixture.h"
 #include "tests/support/check.h"
-#ifdef OT_TEST_SM
-#include "kernels/emu/emu_faults.h"
-#endif
 
 struct shape {
     int64_t n, heads, kv_heads, head_dim;
@@ -325,18 +322,8 @@ static void test_foreign_rows(void **state) {
     CHECK(shapes, OT_BF16);
 }
 
-/* The build may choose a card with another amount of shared memory. */
-static void choose_card(void) {
-#ifdef OT_TEST_SM
-    struct ot_emu_card card = ot_emu_default_card();
-    card.compute_capability = OT_TEST_SM;
-    card.shared_bytes = OT_TEST_SHARED_BYTES;
-    ot_emu_set_card(&card);
-#endif
-}
-
 int main(void) {
-    choose_card();
+    cuda_choose_card();
     cuda_skip_without_device();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tiled_bf16),

@@ -135,6 +135,44 @@ static void test_right_kernels_are_trusted(void **state) {
     close_work(&w);
 }
 
+static void choose_card(int compute_capability) {
+    struct ot_emu_card card = ot_emu_default_card();
+    card.compute_capability = compute_capability;
+    card.shared_bytes = compute_capability == 90 ? 227 << 10 : card.shared_bytes;
+    ot_emu_set_card(&card);
+}
+
+/* The result of forward on a card. broken: a kernel, or NULL. checks: OFFLOAD_TRAIN_KERNEL_CHECKS, or NULL.
+ * */
+static void run_on_card(void **state, int compute_capability, const char *broken, const char *checks,
+                        uint16_t *out) {
+    struct work w;
+    assert_int_equal(teardown(state), 0);
+    setup(state);
+    choose_card(compute_capability);
+    if (checks)
+        setenv("OFFLOAD_TRAIN_KERNEL_CHECKS", checks, 1);
+    ot_emu_break_kernels(broken);
+    open_work(&w);
+    run_attention(&w);
+    memcpy(out, w.host + 3 * N * DIM, N * DIM * sizeof *out);
+    close_work(&w);
+}
+
+/* On compute capability 9.0 forward has a kernel of its own. If that fails its check, the tiled kernel
+ * computes the same bits as on other cards. */
+static void test_hopper_gives_way_to_tiled(void **state) {
+    uint16_t hopper[N * DIM], other[N * DIM], tiled[N * DIM];
+    run_on_card(state, 90, NULL, NULL, hopper);
+    run_on_card(state, 90, "attention_forward", "off", other); /* not needed */
+    assert_memory_equal(hopper, other, sizeof hopper);
+    run_on_card(state, 90, "attention_hopper", "off", other); /* needed */
+    assert_memory_not_equal(hopper, other, sizeof hopper);
+    run_on_card(state, 80, NULL, "off", tiled);
+    run_on_card(state, 90, "attention_hopper", NULL, other);
+    assert_memory_equal(tiled, other, sizeof tiled);
+}
+
 /* Each element must be near the right result. The plain kernels compute the same result in another order. */
 static void check_near(const uint16_t *got, const uint16_t *want, int n) {
     for (int i = 0; i < n; i++) {
@@ -156,9 +194,17 @@ static void check_broken(const char *kernel, const uint16_t *want) {
     }
 }
 
+/* A kernel that is wrong on a card. */
+static const struct wrong {
+    const char *kernel;
+    int compute_capability;
+} WRONG[] = {{"attention_forward", 80},
+             {"attention_backward_queries", 80},
+             {"attention_backward_keys", 80},
+             {"attention_hopper", 90},
+             {"attention_backward_queries", 90}};
+
 static void test_wrong_kernels_give_way(void **state) {
-    static const char *const kernels[] = {"attention_forward", "attention_backward_queries",
-                                          "attention_backward_keys"};
     struct work w;
     uint16_t want[8 * N * DIM];
     setenv("OFFLOAD_TRAIN_KERNEL_CHECKS", "off", 1);
@@ -166,10 +212,11 @@ static void test_wrong_kernels_give_way(void **state) {
     run_attention(&w);
     memcpy(want, w.host, sizeof want);
     close_work(&w);
-    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
+    for (size_t i = 0; i < sizeof WRONG / sizeof *WRONG; i++) {
         teardown(state);
         setup(state);
-        check_broken(kernels[i], want);
+        choose_card(WRONG[i].compute_capability);
+        check_broken(WRONG[i].kernel, want);
     }
 }
 
@@ -284,6 +331,7 @@ static void test_a_check_that_fails_decides_nothing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_right_kernels_are_trusted, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_hopper_gives_way_to_tiled, setup, teardown),
         cmocka_unit_test_setup_teardown(test_wrong_kernels_give_way, setup, teardown),
         cmocka_unit_test_setup_teardown(test_right_products_are_trusted, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_wrong_epilogue_gives_way, setup, teardown),

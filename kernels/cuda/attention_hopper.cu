@@ -1,0 +1,355 @@
+/* Attention forward on the tensor cores of compute capability 9.0 (ptx_hopper.cuh), for heads of 64 and 128
+ * elements. The softmax is that of attention_softmax.cuh, and warps own rows as in attention_forward.cu. The
+ * division of labour is that of Shah et al., "FlashAttention-3", 2024: one warpgroup copies, two multiply.
+ *
+ * A block computes 128 queries of one head and walks over tiles of 128 keys. The warpgroup that copies sends
+ * tiles of keys and of values alternately through a ring in shared memory. The other two have 64 queries
+ * each. While the tensor cores add P V of one tile, a warpgroup computes the softmax of the next:
+ *
+ *     s = q K0^T                                       p = softmax(s)
+ *     start s = q K1^T, start sum += p V0, wait for s, softmax(s), wait for sum, p = s
+ *     ...
+ *     sum += p V
+ *
+ * The two warpgroups also overlap with each other, as the hardware schedules them.
+ *
+ * WHAT IS NOT USED, AND WHY. Copies are cp.async, not the tensor memory accelerator: four warps copy a tile
+ * with 150 instructions each, in exactly the swizzle that wgmma reads (ot_tile<64>). The accelerator would
+ * need a tensor map from the driver for each operand and launch. q stays in registers: as an operand in
+ * shared memory it would add 16 bytes a clock to the traffic below. No barrier makes the two warpgroups take
+ * turns.
+ *
+ * DETERMINISM. One warp owns a row of the result and takes the tiles in order. Tiles begin at multiples of
+ * KEYS. So the bits depend on what attention_forward.cu says. They differ from the bits of that kernel,
+ * because its tiles are smaller and its reference rises at other keys.
+ *
+ * A warpgroup skips tiles that none of its queries sees. So what attention_forward.cu says about keys and
+ * values that are not finite is true for tiles of 128 keys.
+ *
+ * COST for one tile of keys and of values, head_dim 128, both warpgroups (128 x 128 x 128 x 2 multiply-adds),
+ * counted; not run on a GPU:
+ *
+ *     tensor cores         32 wgmma of 64x128x16, 64 clocks each at 2048 multiply-adds a clock    2048 clocks
+ *     shared memory        32 x 4 KiB of operands + 64 KiB of copies, at 128 bytes a clock        1536
+ *     special functions    128 x 128 exponentials, 16 a clock                                     1024
+ *     issue of a scheduler 2 warps with 500 instructions each, 1 warp with 300 for the copies     1300
+ *
+ * (500: without masks, slopes and risen references, which most tiles do not need; the loop has 906 with
+ * them.) So the tensor cores are the limit where the two warpgroups cover each other's softmax. A block
+ * begins with a copy that nothing covers and ends with a store. L2 delivers 64 KiB for each 2^23 FLOP, 128
+ * FLOP a byte, as in attention_forward.cu.
+ */
+#include "kernels/cuda/attention_softmax.cuh"
+#include "kernels/cuda/ptx_hopper.cuh"
+
+/* The build defines OT_HOPPER if it compiles this file for sm_90a. Otherwise other kernels replace it. */
+#if defined(OT_HOPPER) || defined(OT_EMU)
+
+/* ---- sizes ---- */
+
+template <int HEAD_DIM>
+struct hopper_shape {
+    static constexpr int DIM = HEAD_DIM, M = 1, N = 16; /* of a warp, for attention_softmax.cuh */
+    static constexpr int GROUP = 128;                   /* threads of a warpgroup; the first one copies */
+    static constexpr int GROUPS = 2, GROUP_QUERIES = 64;
+    static constexpr int THREADS = (1 + GROUPS) * GROUP;
+    static constexpr int QUERIES = GROUPS * GROUP_QUERIES, KEYS = 8 * N;
+    static constexpr int PANELS = DIM / 64, PANEL_BYTES = KEYS * 128;
+    static constexpr int STAGES = 6; /* slots of the ring, for keys and values alternately */
+    static constexpr int QUERY_BYTES = QUERIES * DIM * 2, TILE_BYTES = PANELS * PANEL_BYTES;
+    static constexpr int ALIGNMENT = 1024; /* of panels */
+    static constexpr int SHARED_BYTES =
+        ALIGNMENT + STAGES * TILE_BYTES + QUERY_BYTES + 2 * STAGES * (int)sizeof(uint64_t);
+    /* registers of a thread: a multiprocessor has 65536, and the launch gives each thread 168 */
+    static constexpr int COPY_REGISTERS = 40, PRODUCT_REGISTERS = 232;
+    static_assert(GROUP * COPY_REGISTERS + GROUPS * GROUP * PRODUCT_REGISTERS <= 65536, "registers suffice");
+};
+
+/* ---- the ring ---- */
+
+/* Shared memory of a block. Tile 2 i is the i-th tile of keys, tile 2 i + 1 that of values. Tile j goes
+ * through slot j % STAGES. full[slot] ends a phase when the four copying warps have filled the slot,
+ * empty[slot] when all multiplying warps have finished with it. The first phase of full[0] also covers the
+ * queries. */
+template <class T, class S>
+struct hopper_room {
+    T *slots, *queries;
+    uint64_t *full, *empty;
+
+    __device__ __forceinline__ hopper_room() {
+        char *shared = ot_shared<char>();
+        shared += (S::ALIGNMENT - ot_shared_address(shared) % S::ALIGNMENT) % S::ALIGNMENT;
+        slots = reinterpret_cast<T *>(shared);
+        queries = reinterpret_cast<T *>(shared + S::STAGES * S::TILE_BYTES);
+        full = reinterpret_cast<uint64_t *>(shared + S::STAGES * S::TILE_BYTES + S::QUERY_BYTES);
+        empty = full + S::STAGES;
+    }
+
+    /* All threads of the block must call. */
+    __device__ __forceinline__ void init() const {
+        if (threadIdx.x == 0)
+            for (int i = 0; i < S::STAGES; i++) {
+                ot_mbarrier_init(full + i, S::GROUP / OT_WARP);
+                ot_mbarrier_init(empty + i, S::GROUPS * S::GROUP / OT_WARP);
+            }
+        __syncthreads();
+    }
+
+    __device__ __forceinline__ T *slot(int i) const { return slots + i * (S::TILE_BYTES / (int)sizeof(T)); }
+};
+
+/* A place in the ring. Its tiles are STEP apart: 1 for the copying warps, 2 for those that take keys and
+ * values separately. */
+template <class S, int STEP>
+struct hopper_place {
+    int slot;
+    uint32_t parity; /* of the phase of full[slot] that its tile ends */
+
+    __device__ __forceinline__ explicit hopper_place(int first) : slot(first), parity(0) {}
+    __device__ __forceinline__ void advance() {
+        static_assert(S::STAGES % STEP == 0, "a turn ends where it began");
+        slot += STEP;
+        if (slot >= S::STAGES) {
+            slot -= S::STAGES;
+            parity ^= 1;
+        }
+    }
+};
+
+/* One arrival for a warp, after all that its lanes have done. */
+__device__ __forceinline__ void hopper_arrive(uint64_t *barrier) {
+    __syncwarp();
+    if (ot_lane() == 0)
+        ot_mbarrier_arrive(barrier);
+}
+
+/* The keys [first, end) that some queries see, first rounded down to a tile. Empty if there is no query. */
+struct hopper_keys {
+    int first, end;
+};
+
+template <class S>
+__device__ __forceinline__ hopper_keys hopper_range(const struct ot_attention &op, int query, int queries) {
+    if (query >= op.n)
+        return {0, 0};
+    int past = (int)(op.n_keys - op.n), end = query + queries + past;
+    return {ot_attention_keys(op, query).first / S::KEYS * S::KEYS, end < op.n_keys ? end : (int)op.n_keys};
+}
+
+/* ---- the warpgroup that copies ---- */
+
+template <class T, class S>
+__device__ __forceinline__ void hopper_copy_tile(T *tile, const T *from, int64_t ld, int key, int end) {
+#pragma unroll
+    for (int panel = 0; panel < S::PANELS; panel++)
+        ot_tile_copy<S::KEYS, 64, S::GROUP>(tile + panel * (S::KEYS * 64), from + panel * 64, ld, key, end);
+}
+
+/* Fills the ring. A tile is announced when LAG more have been started, so that LAG to LAG + 1 tiles are on
+ * their way. The ring is deeper than that, so that the announcement never waits for a slot that depends on
+ * it. */
+template <class T, class S>
+__device__ __forceinline__ void hopper_copy(const struct ot_attention &op, const hopper_room<T, S> &room,
+                                            int head, int query, hopper_keys keys) {
+    constexpr int LAG = 2;
+    static_assert(LAG + 3 < S::STAGES + 1, "the multiplying warps hold up to three tiles");
+    int kv_head = head / (int)(op.heads / op.kv_heads);
+    const T *k = static_cast<const T *>(op.k) + kv_head * S::DIM;
+    const T *v = static_cast<const T *>(op.v) + kv_head * S::DIM;
+    ot_tile_copy<S::QUERIES, S::DIM, S::GROUP>(room.queries, static_cast<const T *>(op.q) + head * S::DIM,
+                                               op.ldq, query, (int)op.n);
+    hopper_place<S, 1> next(0), oldest(0);
+    int tiles = 2 * ((keys.end - keys.first + S::KEYS - 1) / S::KEYS);
+#pragma unroll 1
+    for (int i = 0; i < tiles + LAG; i++) {
+        if (i < tiles) {
+            ot_mbarrier_wait(room.empty + next.slot, next.parity ^ 1);
+            hopper_copy_tile<T, S>(room.slot(next.slot), i % 2 ? v : k, i % 2 ? op.ldv : op.ldk,
+                                   keys.first + i / 2 * S::KEYS, keys.end);
+            next.advance();
+        }
+        ot_cp_async_commit(); /* also an empty group, because the wait counts groups */
+        if (i >= LAG) {
+            ot_cp_async_wait<LAG>();
+            ot_fence_proxy_async();
+            hopper_arrive(room.full + oldest.slot);
+            oldest.advance();
+        }
+    }
+}
+
+/* ---- a warpgroup that multiplies ---- */
+
+/* Starts s = q k^T. */
+template <class T, class S>
+__device__ __forceinline__ void hopper_start_dots(float (&s)[1][S::N][4],
+                                                  const uint32_t (&q)[S::DIM / 16][1][4], const T *k) {
+    uint64_t keys = ot_wgmma_operand(k, 0, 1024);
+    ot_wgmma_fence();
+    ot_wgmma<T, false, false>(s[0], q[0][0], keys);
+#pragma unroll
+    for (int i = 1; i < S::DIM / 16; i++)
+        ot_wgmma<T, false, true>(s[0], q[i][0], ot_wgmma_advance(keys, i / 4 * S::PANEL_BYTES + i % 4 * 32));
+    ot_wgmma_commit();
+}
+
+/* Starts sum += p v. */
+template <class T, class S>
+__device__ __forceinline__ void hopper_start_weigh(float (&sum)[1][S::DIM / 8][4],
+                                                   const uint32_t (&p)[1][S::N / 2][4], const T *v) {
+    uint64_t values = ot_wgmma_operand(v, S::PANEL_BYTES, 1024);
+    ot_wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < S::KEYS / 16; i++)
+        ot_wgmma<T, true, true>(sum[0], p[0][i], ot_wgmma_advance(values, i * 16 * 128));
+    ot_wgmma_commit();
+}
+
+/* What a warp knows of its rows. */
+template <class T, class S>
+struct hopper_warp {
+    const struct ot_attention &op;
+    const hopper_room<T, S> &room;
+    const ot_softmax_scale scale;
+    int row, query; /* the warp's first row in the block, and its query */
+    int common;     /* the first key that all of its queries see; behind all keys if it has less than 16 */
+    hopper_place<S, 2> keys, values;
+    ot_softmax_rows<S> rows;
+
+    __device__ __forceinline__ hopper_warp(const struct ot_attention &op_, const hopper_room<T, S> &room_,
+                                           int head, int block_query)
+        : op(op_), room(room_), scale(op_, head), row((int)(ot_thread() / OT_WARP - S::GROUP / OT_WARP) * 16),
+          query(block_query + row), common(ot_attention_keys(op_, query + 15).first), keys(0), values(1) {}
+
+    __device__ __forceinline__ const T *take(const hopper_place<S, 2> &place) const {
+        ot_mbarrier_wait(room.full + place.slot, place.parity);
+        return room.slot(place.slot);
+    }
+    __device__ __forceinline__ void give(hopper_place<S, 2> &place) const {
+        hopper_arrive(room.empty + place.slot);
+        place.advance();
+    }
+    /* Tiles that the warpgroup's queries do not see. */
+    __device__ __forceinline__ void skip(int first, int end) {
+#pragma unroll 1
+        for (int key = first; key < end; key += S::KEYS) {
+            take(keys);
+            give(keys);
+            take(values);
+            give(values);
+        }
+    }
+
+    /* Turns the products of a tile of keys into weights. True: the sums must shrink. */
+    __device__ __forceinline__ bool weigh(float (&s)[1][S::N][4], int key, float (&shrink)[1][2]) {
+        int past = (int)(op.n_keys - op.n), self = query + past, lane = ot_lane();
+        int lane_query = query + lane / 4, lane_key = key + lane % 4 * 2;
+        float factor = scale.bent ? 1.0f : scale.factor;
+        if (scale.bent)
+            ot_softmax_bend<S>(s, scale, lane_key - lane_query - past);
+        if (key < common || key + S::KEYS - 1 > self)
+            ot_softmax_mask<S>(s, op, lane_query, lane_key);
+        bool raised = ot_softmax_raise<S>(s, factor, rows, shrink);
+        ot_softmax_weights<S>(s, factor, rows);
+        return raised;
+    }
+};
+
+/* All tiles of one warpgroup. seen: the keys that its queries see; all: those that the block copies. */
+template <class T, class S>
+__device__ __forceinline__ void hopper_multiply(hopper_warp<T, S> &warp, hopper_keys seen, hopper_keys all) {
+    uint32_t q[S::DIM / 16][1][4], p[1][S::N / 2][4];
+    float s[1][S::N][4], shrink[1][2];
+    warp.skip(all.first, seen.first);
+    const T *k = warp.take(warp.keys);
+    ot_tile_load<S::DIM>(q, warp.room.queries + warp.row * S::DIM);
+    hopper_start_dots<T, S>(s, q, k);
+    ot_wgmma_wait<0>();
+    ot_wgmma_ready(s[0]);
+    warp.give(warp.keys);
+    warp.weigh(s, seen.first, shrink); /* the sums are 0 */
+    ot_tile_round<T>(p, s);
+    int key = seen.first + S::KEYS;
+#pragma unroll 1
+    for (; key < seen.end; key += S::KEYS) {
+        k = warp.take(warp.keys);
+        hopper_start_dots<T, S>(s, q, k);
+        hopper_start_weigh<T, S>(warp.rows.sum, p, warp.take(warp.values));
+        ot_wgmma_wait<1>();
+        ot_wgmma_ready(s[0]);
+        warp.give(warp.keys);
+        bool raised = warp.weigh(s, key, shrink);
+        ot_wgmma_wait<0>();
+        ot_wgmma_ready(warp.rows.sum[0]);
+        warp.give(warp.values);
+        if (raised)
+            ot_softmax_shrink<S>(warp.rows, shrink);
+        ot_tile_round<T>(p, s);
+    }
+    hopper_start_weigh<T, S>(warp.rows.sum, p, warp.take(warp.values));
+    ot_wgmma_wait<0>();
+    ot_wgmma_ready(warp.rows.sum[0]);
+    warp.give(warp.values);
+    warp.skip(key, all.end);
+}
+
+/* ---- the kernel ---- */
+
+template <class T, class S>
+__global__ void __launch_bounds__(S::THREADS, 1) attention_hopper(const struct ot_attention op) {
+    /* The last queries see most keys, so the longest blocks start first. */
+    int blocks = (int)((op.n + S::QUERIES - 1) / S::QUERIES), heads = (int)op.heads;
+    int head = (int)blockIdx.x % heads, query = (blocks - 1 - (int)blockIdx.x / heads) * S::QUERIES;
+    const hopper_room<T, S> room;
+    hopper_keys all = hopper_range<S>(op, query, S::QUERIES);
+    room.init();
+    if (threadIdx.x < S::GROUP) {
+        ot_registers_give<S::COPY_REGISTERS>();
+        hopper_copy<T, S>(op, room, head, query, all);
+        return;
+    }
+    ot_registers_take<S::PRODUCT_REGISTERS>();
+    hopper_warp<T, S> warp(op, room, head, query);
+    int group_query = query + warp.row / S::GROUP_QUERIES * S::GROUP_QUERIES;
+    hopper_keys seen = hopper_range<S>(op, group_query, S::GROUP_QUERIES);
+    if (seen.first == seen.end) /* no query: the other warpgroup still needs the slots */
+        warp.skip(all.first, all.end);
+    else {
+        hopper_multiply<T, S>(warp, seen, all);
+        ot_softmax_store<T, S>(op, head, warp.query, warp.rows, room.queries + warp.row * S::DIM);
+    }
+}
+
+/* ---- launch ---- */
+
+template <class T>
+static cudaError_t launch(const struct ot_attention *op, const struct ot_cuda_stream *on) {
+    auto with = [&](auto shape) {
+        using S = decltype(shape);
+        unsigned grid = (unsigned)(ot_ceil_div(op->n, S::QUERIES) * op->heads);
+        return ot_launch(attention_hopper<T, S>, dim3(grid), dim3(S::THREADS), S::SHARED_BYTES, on->stream,
+                         *op);
+    };
+    return op->head_dim == 64 ? with(hopper_shape<64>()) : with(hopper_shape<128>());
+}
+
+bool ot_attention_is_hopper(const struct ot_attention *op, const struct ot_cuda_stream *on) {
+    return on->arch == 90 && !on->no_hopper && (op->head_dim == 64 || op->head_dim == 128) &&
+           on->shared_bytes >= hopper_shape<128>::SHARED_BYTES && ot_attention_is_tiled(op, on->arch);
+}
+
+cudaError_t ot_attention_forward_hopper(const struct ot_attention *op, const struct ot_cuda_stream *on) {
+    return op->dtype == OT_BF16 ? launch<__nv_bfloat16>(op, on) : launch<__half>(op, on);
+}
+
+#else
+
+bool ot_attention_is_hopper(const struct ot_attention *, const struct ot_cuda_stream *) {
+    return false;
+}
+
+cudaError_t ot_attention_forward_hopper(const struct ot_attention *, const struct ot_cuda_stream *) {
+    return cudaErrorInvalidDeviceFunction;
+}
+
+#endif

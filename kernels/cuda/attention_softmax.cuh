@@ -1,0 +1,163 @@
+/* The running softmax of attention forward (Milakov & Gimelshein, "Online normalizer calculation for
+ * softmax", 2018), for warps that own rows of queries. attention_forward.cu and attention_hopper.cu use it.
+ * S describes the shape: a warp has 16 S::M rows, a tile has 8 S::N keys, a head has S::DIM elements.
+ *
+ * With s = q k^T of a tile, each row has a reference `top`, weights p = exp2(s scale log2(e) - top), total =
+ * sum p and sum = p V; out = sum / total. When a score exceeds all scores before it, the reference rises, and
+ * sum and total are multiplied by exp2(old - new). A reference within 2^8 of the maximum is as good as the
+ * maximum: p stays in range, and relative errors are the same. So the reference rises only if it has to rise
+ * by more than 8. A warp skips the multiplication if no reference of its rows has risen; multiplying by 1
+ * would give the same bits. p is rounded to dtype for the product with V (relative error 2^-8 in bf16, 2^-11
+ * in fp16, of sum p |v|). total is summed in fp32 before that rounding.
+ */
+#ifndef OT_KERNELS_CUDA_ATTENTION_SOFTMAX_CUH
+#define OT_KERNELS_CUDA_ATTENTION_SOFTMAX_CUH
+
+#include "kernels/cuda/attention_tiles.cuh"
+
+/* A lane's part of a warp's rows: of each 16 rows, the rows g and g + 8. */
+template <class S>
+struct ot_softmax_rows {
+    float top[S::M][2];   /* reference, as an exponent of 2 */
+    float total[S::M][2]; /* sum of this lane's exp2(score - top) */
+    float sum[S::M][S::DIM / 8][4];
+
+    __device__ __forceinline__ ot_softmax_rows() {
+        ot_tile_zero(sum);
+#pragma unroll
+        for (int m = 0; m < S::M; m++) {
+            top[m][0] = top[m][1] = -FLT_MAX; /* below every score; masked scores are -infinity */
+            total[m][0] = total[m][1] = 0.0f;
+        }
+    }
+};
+
+/* How q.k becomes a score, as an exponent of 2. */
+struct ot_softmax_scale {
+    float factor, slope;
+    bool bent; /* slopes, or a factor that is not positive: scores are computed before the maximum */
+
+    __device__ __forceinline__ ot_softmax_scale(const struct ot_attention &op, int head)
+        : factor(op.scale * OT_LOG2_E), slope(op.slopes ? op.slopes[head] * OT_LOG2_E : 0.0f),
+          bent(op.slopes || !(factor > 0.0f)) {}
+};
+
+/* Computes the scores from q.k. distance: this lane's first key minus its first query. */
+template <class S>
+__device__ __forceinline__ void ot_softmax_bend(float (&s)[S::M][S::N][4], const ot_softmax_scale &scale,
+                                                int distance) {
+#pragma unroll
+    for (int m = 0; m < S::M; m++)
+#pragma unroll
+        for (int n = 0; n < S::N; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float away = (float)distance + (float)(8 * n + i % 2 - 16 * m - i / 2 * 8);
+                s[m][n][i] = fmaf(s[m][n][i], scale.factor, scale.slope * away);
+            }
+}
+
+/* query, key: the first ones of this lane. */
+template <class S>
+__device__ __forceinline__ void ot_softmax_mask(float (&s)[S::M][S::N][4], const struct ot_attention &op,
+                                                int query, int key) {
+#pragma unroll
+    for (int m = 0; m < S::M; m++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            ot_attention_span seen = ot_attention_keys(op, query + 16 * m + 8 * r);
+            int first = seen.first - key, last = seen.last - key;
+#pragma unroll
+            for (int n = 0; n < S::N; n++)
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    if (8 * n + i < first || 8 * n + i > last)
+                        s[m][n][2 * r + i] = -INFINITY;
+        }
+}
+
+/* Raises the references of the rows if the scores, times the factor, require it. Returns true if a row of the
+ * warp was raised; then the caller must shrink the sums by `shrink`, which is 1 for other rows. */
+template <class S>
+__device__ __forceinline__ bool ot_softmax_raise(const float (&s)[S::M][S::N][4], float factor,
+                                                 ot_softmax_rows<S> &rows, float (&shrink)[S::M][2]) {
+    constexpr float SLACK = 8.0f; /* fp16 can hold 2^8, and the fp32 sum with V does not overflow */
+    bool raised = false;
+#pragma unroll
+    for (int m = 0; m < S::M; m++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float top = s[m][0][2 * r];
+#pragma unroll
+            for (int n = 0; n < S::N; n++)
+                top = fmaxf(top, fmaxf(s[m][n][2 * r], s[m][n][2 * r + 1]));
+            top = ot_quad_max(top) * factor;
+            float before = rows.top[m][r];
+            top = top > before + SLACK ? top : before;
+            raised = raised || top != before;
+            rows.top[m][r] = top;
+            shrink[m][r] = ot_exp2_approx(before - top);
+            rows.total[m][r] *= shrink[m][r];
+        }
+    return __any_sync(0xffffffffu, raised);
+}
+
+template <class S>
+__device__ __forceinline__ void ot_softmax_shrink(ot_softmax_rows<S> &rows, const float (&shrink)[S::M][2]) {
+#pragma unroll
+    for (int m = 0; m < S::M; m++)
+#pragma unroll
+        for (int d = 0; d < S::DIM / 8; d++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                rows.sum[m][d][i] *= shrink[m][i / 2];
+}
+
+/* Turns scores into weights. */
+template <class S>
+__device__ __forceinline__ void ot_softmax_weights(float (&s)[S::M][S::N][4], float factor,
+                                                   ot_softmax_rows<S> &rows) {
+#pragma unroll
+    for (int m = 0; m < S::M; m++)
+#pragma unroll
+        for (int n = 0; n < S::N; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                s[m][n][i] = ot_exp2_approx(fmaf(s[m][n][i], factor, -rows.top[m][i / 2]));
+                rows.total[m][i / 2] += s[m][n][i];
+            }
+}
+
+/* Divides, rounds and stores a warp's rows through `room`, the place of its queries in shared memory. */
+template <class T, class S>
+__device__ __forceinline__ void ot_softmax_store(const struct ot_attention &op, int head, int first_query,
+                                                 const ot_softmax_rows<S> &rows, T *room) {
+    int lane = ot_lane(), row = lane / 4, column = lane % 4 * 2;
+#pragma unroll
+    for (int m = 0; m < S::M; m++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int at = row + 16 * m + 8 * r, query = first_query + at;
+            float total = ot_quad_sum(rows.total[m][r]), inverse = 1.0f / total;
+            if (op.lse && column == 0 && query < op.n)
+                op.lse[head * op.n + query] = rows.top[m][r] * OT_LN_2 + logf(total);
+#pragma unroll
+            for (int d = 0; d < S::DIM / 8; d++)
+                *reinterpret_cast<uint32_t *>(room + ot_tile<S::DIM>::at(at, d) + column) =
+                    ot_pack_two<T>(rows.sum[m][d][2 * r] * inverse, rows.sum[m][d][2 * r + 1] * inverse);
+        }
+    __syncwarp();
+    constexpr int P = ot_tile<S::DIM>::P, ROWS = OT_WARP / P;
+    T *out = static_cast<T *>(op.out) + (first_query + lane / P) * op.ldo + head * S::DIM;
+#pragma unroll
+    for (int at = lane / P; at < 16 * S::M; at += ROWS) {
+#pragma unroll
+        for (int chunk = lane % P; chunk < ot_tile<S::DIM>::CHUNKS; chunk += P)
+            if (first_query + at < op.n)
+                *reinterpret_cast<uint4 *>(out + chunk * 8) =
+                    *reinterpret_cast<const uint4 *>(room + ot_tile<S::DIM>::at(at, chunk));
+        out += ROWS * op.ldo;
+    }
+}
+
+#endif
