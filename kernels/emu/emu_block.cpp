@@ -37,7 +37,7 @@ static uint32_t random_below(uint32_t n) {
     return (uint32_t)(((z >> 32) * n) >> 32);
 }
 
-void wake(Thread *thread) {
+static void make_ready(Thread *thread) {
     ready[(ready_first + ready_count++) % MAX_THREADS] = thread;
 }
 
@@ -102,6 +102,10 @@ __attribute__((always_inline)) static inline void wait_as(State state) {
     self->state = State::RUNNING;
 }
 
+void wake(Thread *thread) {
+    make_ready(thread);
+}
+
 void sleep_as(State state) {
     wait_as(state);
 }
@@ -135,7 +139,7 @@ ot_emu_tally barrier(bool predicate, ot_emu_site site) {
     check_next_interval();
     for (int i = 0; i < block.n_threads; i++)
         if (&block.threads[i] != self)
-            wake(&block.threads[i]);
+            make_ready(&block.threads[i]);
     return block.tally;
 }
 
@@ -189,7 +193,7 @@ void meet(WarpOp op, unsigned mask, ot_emu_site site, void (*combine)(Warp *)) {
     combine(warp);
     for (int lane = 0; lane < warp->n_threads; lane++)
         if (&warp->threads[lane] != self)
-            wake(&warp->threads[lane]);
+            make_ready(&warp->threads[lane]);
 }
 
 /* ---- no thread can continue ---- */

@@ -102,6 +102,7 @@ struct Block {
     std::string report;
 
     Thread threads[MAX_THREADS];
+    bool has_proxy_fence; /* some thread has executed a fence of the proxies */
     Warp warps[MAX_WARPS];
     std::vector<Product::Shared> warpgroups[MAX_WARPS / 4]; /* all products of each */
 };
@@ -140,7 +141,15 @@ void meet(WarpOp op, unsigned mask, ot_emu_site site, void (*combine)(Warp *));
 const char *name_of(WarpOp op, int kind);
 
 /* Two bf16 or fp16 numbers as fp32. */
-void unpack_two(int type, uint32_t bits, float *low, float *high);
+inline void unpack_two(int type, uint32_t bits, float *low, float *high) {
+    if (type == OT_EMU_MMA_BF16) {
+        *low = ot_bf16_to_f32((uint16_t)bits);
+        *high = ot_bf16_to_f32((uint16_t)(bits >> 16));
+    } else {
+        *low = ot_f16_to_f32((uint16_t)bits);
+        *high = ot_f16_to_f32((uint16_t)(bits >> 16));
+    }
+}
 
 /* ---- emu_wgmma.cpp, emu_mbarrier.cpp ---- */
 

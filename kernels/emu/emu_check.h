@@ -34,8 +34,8 @@ void check_fence();        /* __threadfence */
 uint32_t check_interval(); /* number of the interval between two barriers */
 /* Checks a read of shared memory by wgmma, in the name of a thread. */
 void check_async_read(Thread *thread, const void *at, size_t bytes, ot_emu_site site);
-/* emu_wgmma.cpp: the thread accesses variables of its own. Names the variables if a wgmma in flight uses
- * them; otherwise NULL. */
+/* emu_wgmma.cpp: a thread that has executed wgmma.fence accesses variables of its own. Names the variables
+ * if a wgmma in flight uses them; otherwise NULL. */
 const char *wgmma_touch(Thread *thread, Access access, const void *at, size_t bytes);
 /* cp.async: the destination belongs to the copy from begin to end. */
 void check_copy_begin(void *to, size_t bytes, ot_emu_site site);

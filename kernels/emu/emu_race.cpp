@@ -316,7 +316,8 @@ static Cell *find_cells(Toucher *t, const void *at, size_t bytes, const Place &p
     }
     if (!is_private(*t, at, bytes))
         report_outside(*t, at, bytes, place);
-    if (const char *what = wgmma_touch(t->thread, t->access, at, bytes))
+    const char *what = t->thread->wgmma_fence ? wgmma_touch(t->thread, t->access, at, bytes) : nullptr;
+    if (what)
         OT_EMU_FAIL(cudaErrorLaunchFailure, place.site, "%s that has not been waited for are %s%s", what,
                     t->access == Access::READ ? "read" : "written", name_of(place).c_str());
     return nullptr;
@@ -327,7 +328,8 @@ static Toucher toucher_of(Thread *thread, Access access) {
     return {thread, mark, launch_first, access};
 }
 
-/* For cells of shared memory: they are written now. */
+/* For cells of shared memory: they are written now. Writes before the first fence of the block need no time:
+ * the times of earlier blocks are before all fences of this one. */
 static void note_time(const Cell *cell, size_t n) {
     size_t first = (size_t)(cell - shared_cells);
     for (size_t i = first; i < first + n && first < SHARED_ROOM / 2; i++)
@@ -339,7 +341,7 @@ static void touch_all(Thread *thread, Access access, const void *at, size_t byte
     Cell *cell = find_cells(&t, at, bytes, place);
     if (!cell)
         return;
-    if (access != Access::READ)
+    if (block.has_proxy_fence && access != Access::READ)
         note_time(cell, (bytes + 1) / 2);
     if (bytes == 1) {
         t.mark.who ^= (uintptr_t)at % 2 ? Mark::LOW : Mark::HIGH;

@@ -72,16 +72,6 @@ struct MmaOperands {
     uint32_t b[2];
 };
 
-void unpack_two(int type, uint32_t bits, float *low, float *high) {
-    if (type == OT_EMU_MMA_BF16) {
-        *low = ot_bf16_to_f32((uint16_t)bits);
-        *high = ot_bf16_to_f32((uint16_t)(bits >> 16));
-    } else {
-        *low = ot_f16_to_f32((uint16_t)bits);
-        *high = ot_f16_to_f32((uint16_t)(bits >> 16));
-    }
-}
-
 /* The layouts are those of kernels/cuda/ptx.cuh. */
 static void combine_mma(Warp *warp) {
     float a[16][16], b[16][8], c[16][8];

@@ -125,7 +125,7 @@ const char *wgmma_touch(Thread *thread, Access access, const void *at, size_t by
         if (access != Access::READ && overlap(at, bytes, w.a, sizeof p.a[0]))
             return "registers of A of a wgmma";
     }
-    if (access != Access::READ && thread->wgmma_fence)
+    if (access != Access::READ)
         for (size_t i = 0; i < bytes; i += 4)
             if (uint32_t *time = time_of_write(thread, (const char *)at + i))
                 *time = fence_time;
@@ -260,6 +260,7 @@ static void combine_wait(Warp *warp) {
 static void combine_nothing(Warp *) {}
 
 void wgmma_begin_block() {
+    block.has_proxy_fence = false;
     for (int i = 0; i < block.n_warps; i++) {
         block.warps[i].products.clear();
         block.warps[i].n_products = 0;
@@ -297,6 +298,7 @@ uint32_t ot_emu_shared_address(const void *p, ot_emu_site site) {
 
 void ot_emu_fence_proxy_async() {
     current->proxy_fence = ++fence_time;
+    block.has_proxy_fence = true;
 }
 
 void ot_emu_wgmma_fence(ot_emu_site site) {
