@@ -34,7 +34,7 @@
  *     special functions    128 x 128 exponentials, 16 a clock                                     1024
  *     issue of a scheduler 2 warps with 500 instructions each, 1 warp with 300 for the copies     1300
  *
- * (500: without masks, slopes and risen references, which most tiles do not need; the loop has 906 with
+ * (500: without masks, slopes and risen references, which most tiles do not need; the loop has 905 with
  * them.) So the tensor cores are the limit where the two warpgroups cover each other's softmax. A block
  * begins with a copy that nothing covers and ends with a store. L2 delivers 64 KiB for each 2^23 FLOP, 128
  * FLOP a byte, as in attention_forward.cu.

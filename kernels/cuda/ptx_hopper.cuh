@@ -53,8 +53,8 @@ __device__ __forceinline__ void ot_mbarrier_wait(uint64_t *barrier, uint32_t par
                  ".reg .pred ended;\n"
                  "again:\n"
                  "mbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1;\n"
-                 "@ended bra.uni done;\n"
-                 "bra.uni again;\n"
+                 "@ended bra done;\n"
+                 "bra again;\n"
                  "done:\n"
                  "}" ::"r"(ot_shared_address(barrier)),
                  "r"(parity)

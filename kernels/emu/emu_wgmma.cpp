@@ -10,6 +10,7 @@
 
 #include "kernels/emu/emu_block.h"
 #include "kernels/emu/emu_check.h"
+#include "kernels/emu/emu_runtime.h"
 #include "kernels/emu/ptx_hopper_emu.h"
 
 namespace ot_emu {
@@ -26,6 +27,9 @@ const char *name_of_wgmma(int kind) {
 
 /* Lanes that meet for such an instruction. */
 static void meet_as(Kind kind, ot_emu_site site, void (*combine)(Warp *)) {
+    if (card().compute_capability != 90)
+        OT_EMU_FAIL(cudaErrorLaunchFailure, site, "%s on a card of compute capability %d.%d: only 9.0 has it",
+                    name_of_wgmma(kind), card().compute_capability / 10, card().compute_capability % 10);
     current->kind = kind;
     meet(WarpOp::WGMMA, 0xffffffffu, site, combine);
 }

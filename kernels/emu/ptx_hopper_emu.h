@@ -3,6 +3,7 @@
  * A wgmma happens at the wait for its group, not before (emu_wgmma.cpp). Until then its sums hold NaNs. Its
  * sums are added in the order of ptx_emu.h. These errors are reported:
  *
+ * - wgmma and setmaxnreg on a card of another compute capability than 9.0;
  * - the four warps of a warpgroup do not execute the same wgmmas with the same operands in shared memory;
  * - an operand that is outside of shared memory, that is not aligned to the swizzle, or that leaves the rows
  *   of its panel; a swizzle other than that of 128 bytes;

@@ -68,10 +68,20 @@ struct Case {
     cudaError_t error;
     std::vector<const char *> words; /* the report contains these words */
     bool needs_access_checks;        /* false: page faults or the scheduler find the error, in every build */
+    int compute_capability;          /* of the card; 0: the default card */
 };
 
-inline void check_right(const Case &c) {
+/* A new runtime with a card of this compute capability; 0: with the default card. */
+inline void reset_to(int compute_capability) {
     ot_emu_reset();
+    struct ot_emu_card card = ot_emu_default_card();
+    if (compute_capability)
+        card.compute_capability = compute_capability;
+    ot_emu_set_card(&card);
+}
+
+inline void check_right(const Case &c) {
+    reset_to(c.compute_capability);
     DeviceArray<float> data(256, 0.5f);
     for (uint64_t seed = 0; seed < 4; seed++) {
         ot_emu_set_order(seed);
@@ -84,7 +94,7 @@ inline void check_right(const Case &c) {
 }
 
 inline void check_wrong(const Case &c) {
-    ot_emu_reset();
+    reset_to(c.compute_capability);
     DeviceArray<float> data(256, 0.5f);
     cudaError_t error = run(c.kernel, c.grid, c.block, c.shared_bytes, data.device, true);
     std::string report = ot_emu_report();

@@ -85,6 +85,7 @@ static void check_product() {
 }
 
 static void test_wgmma_multiplies(void **) {
+    reset_to(90);
     check_product<__nv_bfloat16, false, 64>();
     check_product<__nv_bfloat16, true, 64>();
     check_product<__nv_bfloat16, false, 128>();
@@ -252,12 +253,12 @@ static constexpr size_t ROOM =
 static const Case make_product(const char *name, void (*kernel)(float *, bool),
                                std::vector<const char *> words, bool needs_access_checks = false,
                                cudaError_t error = cudaErrorLaunchFailure) {
-    return {name, kernel, 1, 128, ROOM, error, words, needs_access_checks};
+    return {name, kernel, 1, 128, ROOM, error, words, needs_access_checks, 90};
 }
 
 static const Case make_hand(const char *name, void (*kernel)(float *, bool), std::vector<const char *> words,
                             bool needs_access_checks = false) {
-    return {name, kernel, 1, 256, ROOM + 16, cudaErrorLaunchFailure, words, needs_access_checks};
+    return {name, kernel, 1, 256, ROOM + 16, cudaErrorLaunchFailure, words, needs_access_checks, 90};
 }
 
 static const std::vector<Case> cases = {
@@ -308,11 +309,23 @@ static void test_wrong_hopper_kernels_are_reported(void **) {
     check_wrong_kernels(cases);
 }
 
+/* The code of the kernels is for sm_90a; a newer card does not run it either. */
+static void test_other_cards_have_no_wgmma(void **) {
+    for (int compute_capability : {80, 89, 100, 120}) {
+        reset_to(compute_capability);
+        DeviceArray<float> data(256, 0.5f);
+        assert_int_equal(run(product<NONE>, 1, 128, ROOM, data.device, false), cudaErrorLaunchFailure);
+        assert_non_null(strstr(ot_emu_report(), "only 9.0 has it"));
+        ot_emu_reset();
+    }
+}
+
 int main() {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wgmma_multiplies),
         cmocka_unit_test(test_right_hopper_kernels_pass),
         cmocka_unit_test(test_wrong_hopper_kernels_are_reported),
+        cmocka_unit_test(test_other_cards_have_no_wgmma),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }
