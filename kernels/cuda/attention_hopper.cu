@@ -34,7 +34,7 @@
  *     special functions    128 x 128 exponentials, 16 a clock                                     1024
  *     issue of a scheduler 2 warps with 500 instructions each, 1 warp with 300 for the copies     1300
  *
- * (500: without masks, slopes and risen references, which most tiles do not need; the loop has 905 with
+ * (500: without masks, slopes and risen references, which most tiles do not need; the loop has 909 with
  * them.) So the tensor cores are the limit where the two warpgroups cover each other's softmax. A block
  * begins with a copy that nothing covers and ends with a store. L2 delivers 64 KiB for each 2^23 FLOP, 128
  * FLOP a byte, as in attention_forward.cu.
@@ -255,6 +255,15 @@ struct hopper_warp {
     }
 };
 
+/* The compiler must finish the weights here. It knows that nothing in them needs the wait that follows, and
+ * moves the wait before them: then they would not run beside the products. It does not move the wait over a
+ * branch. A sum of weights is never negative. */
+template <class S>
+__device__ __forceinline__ void hopper_finish(const ot_softmax_rows<S> &rows) {
+    if (rows.total[0][0] < 0.0f || rows.total[0][1] < 0.0f)
+        __trap();
+}
+
 /* All tiles of one warpgroup. seen: the keys that its queries see; all: those that the block copies. */
 template <class T, class S>
 __device__ __forceinline__ void hopper_multiply(hopper_warp<T, S> &warp, hopper_keys seen, hopper_keys all) {
@@ -279,6 +288,7 @@ __device__ __forceinline__ void hopper_multiply(hopper_warp<T, S> &warp, hopper_
         ot_wgmma_ready(s[0]);
         warp.give(warp.keys);
         bool raised = warp.weigh(s, key, shrink);
+        hopper_finish(warp.rows);
         ot_wgmma_wait<0>();
         ot_wgmma_ready(warp.rows.sum[0]);
         warp.give(warp.values);
