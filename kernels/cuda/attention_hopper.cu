@@ -32,12 +32,12 @@
  *     tensor cores         32 wgmma of 64x128x16, 64 clocks each at 2048 multiply-adds a clock    2048 clocks
  *     shared memory        32 x 4 KiB of operands + 64 KiB of copies, at 128 bytes a clock        1536
  *     special functions    128 x 128 exponentials, 16 a clock                                     1024
- *     issue of a scheduler 2 warps with 500 instructions each, 1 warp with 300 for the copies     1300
+ *     issue of a scheduler 2 warps with 480 instructions each, 1 warp with 300 for the copies     1260
  *
- * (500: without masks, slopes and risen references, which most tiles do not need; the loop has 909 with
- * them.) So the tensor cores are the limit where the two warpgroups cover each other's softmax. A block
- * begins with a copy that nothing covers and ends with a store. L2 delivers 64 KiB for each 2^23 FLOP, 128
- * FLOP a byte, as in attention_forward.cu.
+ * (480: without masks, slopes and risen references, which most tiles do not need; the loop has 909 with
+ * them.) So the tensor cores are the limit. If both warpgroups run in step, the exponentials of both run
+ * beside p V of both (1024 clocks each). A block begins with a copy that nothing covers and ends with a
+ * store. L2 delivers 64 KiB for each 2^23 FLOP, 128 FLOP a byte, as in attention_forward.cu.
  */
 #include "kernels/cuda/attention_softmax.cuh"
 #include "kernels/cuda/ptx_hopper.cuh"
