@@ -27,14 +27,15 @@
 #include "kernels/state_format.h"
 #include "src/base/dtype.h"
 
-/* C[m,n] = op(A)[m,k] op(B)[k,n] (+ bias[n]) (+ C if accumulate). op transposes if trans_* is set. For a
- * linear layer y = x W^T sets trans_b; dx = dy W sets nothing; dW += dy^T x sets trans_a and accumulate. A, B
- * and bias have dtype; C has c_dtype. accumulate requires c_dtype OT_F32. C must not overlap the inputs. */
+/* C[m,n] = op(A)[m,k] op(B)[k,n] (+ bias[n]) (+ addend[m,n]). op transposes if trans_* is set. For a linear
+ * layer y = x W^T sets trans_b; dx = dy W sets nothing; dW += dy^T x sets trans_a, and addend to C. A, B and
+ * bias have dtype; C and addend have c_dtype and ldc. All is added in fp32, before the only rounding. C must
+ * not overlap A, B and bias; addend is C, or does not overlap C. */
 struct ot_gemm {
     enum ot_dtype dtype, c_dtype;
-    bool trans_a, trans_b, accumulate;
+    bool trans_a, trans_b;
     int64_t m, n, k;
-    const void *a, *b, *bias; /* bias may be NULL */
+    const void *a, *b, *bias, *addend; /* bias and addend may be NULL */
     void *c;
     int64_t lda, ldb, ldc;
 };

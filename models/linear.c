@@ -28,7 +28,7 @@ void ot_linear_backward_params(const struct ot_block_run *run, const struct ot_l
         .dtype = run->dtype,
         .c_dtype = OT_F32,
         .trans_a = true,
-        .accumulate = true,
+        .addend = linear->dweight,
         .m = linear->out,
         .n = linear->in,
         .k = linear->rows,

@@ -79,18 +79,31 @@ static void product_converted(enum ot_dtype dtype, const struct ot_cpu_product *
     }
 }
 
-/* Stores the sums of a tile, with the bias, in C. */
+/* The product itself adds to C: its sums are those of C, and need no other place. */
+static bool gemm_adds_in_place(const struct ot_gemm *op) {
+    return op->addend && op->addend == op->c && op->c_dtype == OT_F32;
+}
+
+/* Stores the sums of a tile, with the bias and the addend, in C. */
 static OT_INLINE void gemm_finish(enum ot_dtype dtype, const struct ot_gemm *op, const struct gemm_tile *tile,
                                   const float *from, int64_t ld) {
+    const void *addend = gemm_adds_in_place(op) ? NULL : op->addend;
     for (int64_t row = 0; row < tile->rows; row++) {
         int64_t first = (tile->row + row) * op->ldc + tile->col;
         OT_FOR_LANES(i, lanes, tile->cols, {
             ot_vf value = vec_load(OT_F32, from, row * ld + i, lanes);
             if (op->bias)
                 value += vec_load(op->dtype, op->bias, tile->col + i, lanes);
+            if (addend)
+                value += vec_load(dtype, addend, first + i, lanes);
             vec_store(dtype, op->c, first + i, lanes, value);
         });
     }
+}
+
+/* The sums of a tile still miss something, or lie elsewhere. */
+static bool gemm_needs_finish(const struct ot_gemm *op) {
+    return op->c_dtype != OT_F32 || op->bias || (op->addend && !gemm_adds_in_place(op));
 }
 
 static bool gemm_converts(const struct ot_gemm *op) {
@@ -105,8 +118,8 @@ static void gemm_tile(const struct gemm_run *run, const struct gemm_tile *tile, 
     const void *a = at(op->dtype, op->a, op->trans_a ? tile->row : tile->row * op->lda);
     const void *b = at(op->dtype, op->b, op->trans_b ? tile->col * op->ldb : tile->col);
     struct ot_cpu_product product = {
-        op->trans_a, op->trans_b, op->accumulate, tile->rows, tile->cols, op->k, a,
-        b,           c,           op->lda,        op->ldb,    ldc};
+        op->trans_a, op->trans_b, gemm_adds_in_place(op), tile->rows, tile->cols, op->k, a, b, c, op->lda,
+        op->ldb,     ldc};
     show_read(op->dtype, a, op->trans_a ? op->k : tile->rows, op->lda);
     show_read(op->dtype, b, op->trans_b ? tile->cols : op->k, op->ldb);
     show_write(c, tile->rows, ldc);
@@ -118,7 +131,7 @@ static void gemm_tile(const struct gemm_run *run, const struct gemm_tile *tile, 
         product_converted(op->dtype, &product,
                           scratch + run->worker_elems - (run->tile_m + run->tile_n) * CONVERT_K,
                           scratch + run->worker_elems - run->tile_n * CONVERT_K);
-    if (!direct || op->bias)
+    if (gemm_needs_finish(op))
         WITH_DTYPE(op->c_dtype, gemm_finish, op, tile, c, ldc);
 }
 

@@ -22,8 +22,8 @@ static void gemm_few_store(const struct ot_gemm *op, int64_t row, int64_t col, f
     int64_t at_c = row * op->ldc + col;
     if (op->bias)
         value += ot_dtype_read(op->dtype, op->bias, col);
-    if (op->accumulate)
-        value = ((const float *)op->c)[at_c] + value;
+    if (op->addend)
+        value += ot_dtype_read(op->c_dtype, op->addend, at_c);
     ot_dtype_write(op->c_dtype, op->c, at_c, value);
 }
 
@@ -60,6 +60,5 @@ static void run_gemm(struct ot_lane *lane, const void *args) {
 }
 
 static void cpu_gemm(struct ot_lane *lane, const struct ot_gemm *op) {
-    assert(!op->accumulate || op->c_dtype == OT_F32);
     ot_cpu_lane_push(lane, run_gemm, op, sizeof *op);
 }

@@ -40,7 +40,8 @@ static void packed_tile(const struct packed_run *run, int64_t row, int64_t col, 
     struct gemm_tile tile = {run->row + row, run->col + col, smaller(run->tile, run->rows - row),
                              smaller(run->tile, run->cols - col)};
     bool direct = op->c_dtype == OT_F32;
-    struct ot_cpu_product part = {.accumulate = op->accumulate, .m = tile.rows, .n = tile.cols, .k = op->k};
+    struct ot_cpu_product part = {
+        .accumulate = gemm_adds_in_place(op), .m = tile.rows, .n = tile.cols, .k = op->k};
     part.a = run->a_in_place ? at(op->dtype, op->a, tile.row * op->lda)
                              : run->a + row / OT_CPU_AMX_PANEL * run->panel_elems;
     part.lda = run->a_in_place ? op->lda : 0;
@@ -49,7 +50,7 @@ static void packed_tile(const struct packed_run *run, int64_t row, int64_t col, 
     part.ldc = direct ? op->ldc : run->tile;
     show_write(part.c, tile.rows, part.ldc);
     ot_cpu_amx_multiply(&part);
-    if (!direct || op->bias)
+    if (gemm_needs_finish(op))
         WITH_DTYPE(op->c_dtype, gemm_finish, op, &tile, part.c, part.ldc);
 }
 

@@ -113,7 +113,7 @@ static int place_bias(const struct ot_gemm *op, const struct ot_cuda_stream *on,
 static int start(struct ot_cuda_gemm *gemm, const struct ot_gemm_plan *plan, const struct ot_gemm *op,
                  const struct ot_cuda_stream *on, int *status) {
     static const float zero = 0, one = 1;
-    const void *bias;
+    const void *bias, *addend = op->addend ? op->addend : op->c;
     *status = OT_CUBLASLT_SUCCESS;
     if (plan->is_plain)
         return ot_cuda_check(ot_cuda_gemm_plain(op, on), "compute the product %s",
@@ -123,7 +123,7 @@ static int start(struct ot_cuda_gemm *gemm, const struct ot_gemm_plan *plan, con
         *status = gemm->lt.desc_set(plan->desc, OT_CUBLASLT_DESC_BIAS_POINTER, &bias, sizeof bias);
     if (*status == OT_CUBLASLT_SUCCESS)
         *status = gemm->lt.matmul(gemm->context, plan->desc, &one, op->b, plan->a, op->a, plan->b,
-                                  op->accumulate ? &one : &zero, op->c, plan->c, op->c, plan->c, &plan->algo,
+                                  op->addend ? &one : &zero, addend, plan->c, op->c, plan->c, &plan->algo,
                                   on->scratch, OT_CUDA_GEMM_WORKSPACE_BYTES, on->stream);
     return ot_gemm_check(gemm, *status, "start a kernel", &plan->key);
 }
@@ -143,7 +143,6 @@ static bool is_refusal(int status) {
 int ot_cuda_gemm(struct ot_cuda_gemm *gemm, const struct ot_gemm *op, const struct ot_cuda_stream *on) {
     assert(op->m >= 1 && op->n >= 1 && op->k >= 1);
     assert(op->c_dtype == OT_F32 || op->c_dtype == op->dtype);
-    assert(!op->accumulate || op->c_dtype == OT_F32);
     assert(on->scratch_bytes >= OT_CUDA_GEMM_SCRATCH_BYTES);
     struct ot_gemm_plan *plan;
     int status;

@@ -4,7 +4,7 @@
  * [n,m] for the library. So the call computes C^T = op(B)^T op(A)^T: the operands are swapped. Our bias over
  * n becomes its bias over rows. Its epilogue adds the bias in fp32 before the only rounding. The epilogue
  * needs the bias in the dtype of C and 16-byte aligned. Any other bias is first copied to the scratch
- * (converted to fp32 if C is fp32). accumulate becomes beta = 1.
+ * (converted to fp32 if C is fp32). An addend becomes its matrix C, with beta = 1.
  *
  * ARITHMETIC. Two-byte operands use COMPUTE_32F: exact products and fp32 sums. fp32 operands use
  * COMPUTE_32F_PEDANTIC, because the environment or a later library may turn plain COMPUTE_32F into TF32 or
@@ -18,7 +18,9 @@
  * shape, the first algorithm that the library's heuristic returns under the rules above defines the bits. The
  * heuristic depends on GPU, library and shape alone, so the bits do too; timing has no part. A shape is all
  * of struct ot_gemm, with addresses reduced to their alignment up to 16 bytes, because kernels require no
- * more. The choice is made when a shape is first met, and kept.
+ * more, and without the addend, because the heuristic does not learn beta. So a product has one algorithm,
+ * whether it adds or not, and the first micro-batch of a step (which overwrites the gradients) has that of
+ * the others. The choice is made when a shape is first met, and kept.
  *
  * Speed comes second and cannot change bits. Between steps, ot_cuda_gemm_tune measures the heuristic's other
  * proposals for every shape met so far, on random operands in memory that the caller lends. A faster proposal

@@ -8,7 +8,7 @@
 #include "src/base/error.h"
 #include "src/base/strings.h"
 
-static const char magic[8] = "OTGEMM1\n";
+static const char magic[8] = "OTGEMM2\n";
 enum {
     HEADER_BYTES = 16,
     KEY_BYTES = sizeof(struct ot_gemm_key),

@@ -1,8 +1,8 @@
 /* The file that stores the results of tuning (cuda_gemm.h): one file for each GPU, driver, library and
  * workspace.
  *
- * Format, little-endian: "OTGEMM1\n"; u32 length of the identity; u32 number of choices; the text of the
- * identity; the choices, each a shape (six i64, nine bytes, seven zero bytes) and an algorithm (eight u64);
+ * Format, little-endian: "OTGEMM2\n"; u32 length of the identity; u32 number of choices; the text of the
+ * identity; the choices, each a shape (six i64, eight bytes, eight zero bytes) and an algorithm (eight u64);
  * u32 CRC-32 of everything before. A file that is damaged or has another identity counts as no file.
  */
 #ifndef OT_KERNELS_CUDA_GEMM_CACHE_H
@@ -17,9 +17,9 @@
  * bytes. */
 struct ot_gemm_key {
     int64_t m, n, k, lda, ldb, ldc;
-    uint8_t dtype, c_dtype, trans_a, trans_b, accumulate, bias;
+    uint8_t dtype, c_dtype, trans_a, trans_b, bias;
     uint8_t align_a, align_b, align_c; /* alignment in bytes, at most OT_GEMM_ALIGNMENT */
-    uint8_t zero[7];
+    uint8_t zero[8];
 };
 
 struct ot_gemm_choice {

@@ -10,8 +10,9 @@ _Static_assert(sizeof(struct ot_gemm_key) == 6 * 8 + 16, "compared as bytes: no 
 
 /* ---- shapes ---- */
 
-static uint8_t alignment_of(const void *address) {
-    uintptr_t bits = (uintptr_t)address | OT_GEMM_ALIGNMENT;
+/* Of both addresses; the second may be NULL. */
+static uint8_t alignment_of(const void *address, const void *other) {
+    uintptr_t bits = (uintptr_t)address | (uintptr_t)other | OT_GEMM_ALIGNMENT;
     return (uint8_t)(bits & -bits);
 }
 
@@ -26,11 +27,10 @@ static struct ot_gemm_key make_key(const struct ot_gemm *op) {
                                 .c_dtype = (uint8_t)op->c_dtype,
                                 .trans_a = op->trans_a,
                                 .trans_b = op->trans_b,
-                                .accumulate = op->accumulate,
                                 .bias = op->bias != NULL,
-                                .align_a = alignment_of(op->a),
-                                .align_b = alignment_of(op->b),
-                                .align_c = alignment_of(op->c)};
+                                .align_a = alignment_of(op->a, NULL),
+                                .align_b = alignment_of(op->b, NULL),
+                                .align_c = alignment_of(op->c, op->addend)};
 }
 
 /* FNV-1a. */
@@ -43,8 +43,8 @@ static size_t hash_of(const struct ot_gemm_key *key) {
 
 struct ot_gemm_text ot_gemm_key_text(const struct ot_gemm_key *key) {
     struct ot_gemm_text out;
-    snprintf(out.text, sizeof out.text, "%s [%lld,%lld] %s= [%lld,%lld]%s [%lld,%lld]%s%s",
-             ot_dtype_name(key->dtype), (long long)key->m, (long long)key->n, key->accumulate ? "+" : "",
+    snprintf(out.text, sizeof out.text, "%s [%lld,%lld] = [%lld,%lld]%s [%lld,%lld]%s%s",
+             ot_dtype_name(key->dtype), (long long)key->m, (long long)key->n,
              (long long)(key->trans_a ? key->k : key->m), (long long)(key->trans_a ? key->m : key->k),
              key->trans_a ? "^T" : "", (long long)(key->trans_b ? key->n : key->k),
              (long long)(key->trans_b ? key->k : key->n), key->trans_b ? "^T" : "",

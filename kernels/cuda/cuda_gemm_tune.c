@@ -56,7 +56,6 @@ static bool lay_out(struct tuner *t, const struct ot_gemm_key *key) {
         .c_dtype = key->c_dtype,
         .trans_a = key->trans_a,
         .trans_b = key->trans_b,
-        .accumulate = key->accumulate,
         .m = key->m,
         .n = key->n,
         .k = key->k,
@@ -96,11 +95,13 @@ static uint32_t proofs_needed(const struct tuner *t, const struct ot_gemm_key *k
 
 /* ---- one proposal ---- */
 
-/* Computes into c. The old content of c is the same each time: it is accumulated into, and compare() also
- * reads the padding. */
+/* Computes into c. A product into fp32 also adds to c, as that of a weight's gradient does: the addition is the
+ * same for all proposals. The old content of c is the same each time, because compare() also reads the
+ * padding. */
 static int compute(const struct tuner *t, const struct ot_gemm_plan *plan, void *c) {
     struct ot_gemm op = t->op;
     op.c = c;
+    op.addend = op.c_dtype == OT_F32 ? c : NULL;
     OT_TRY(fill(t, plan->key.c_dtype, c, t->c_elems, SEED_C));
     return ot_gemm_plan_run(t->gemm, plan, &op, t->on);
 }

@@ -50,7 +50,7 @@ static int attention_path(const struct ot_attention *op, enum attention_path pat
 
 static int gemm_path(const struct ot_gemm *op) {
     return ATTENTION_PATHS + ((int)op->dtype << 5 | (op->c_dtype != op->dtype) << 4 | op->trans_a << 3 |
-                              op->trans_b << 2 | op->accumulate << 1 | (op->bias != NULL));
+                              op->trans_b << 2 | (op->addend != NULL) << 1 | (op->bias != NULL));
 }
 
 /* ---- memory for a check ---- */
@@ -244,19 +244,20 @@ static cudaError_t check_gemm(const struct ot_cuda_guard *guard, struct ot_cuda_
     struct room room = {.memory = (char *)on->scratch + OT_CUDA_GEMM_SCRATCH_BYTES,
                         .bytes = on->scratch_bytes - OT_CUDA_GEMM_SCRATCH_BYTES};
     void *a = take(&room, M * K, like->dtype), *b = take(&room, K * N, like->dtype);
-    void *bias = take(&room, N, like->dtype);
+    void *bias = take(&room, N, like->dtype), *addend = take(&room, M * N, like->c_dtype);
     struct pair c = make_pair(&room, like->c_dtype, M * N, gemm_bound(like->c_dtype));
     if (room.used > room.bytes)
         return cudaErrorMemoryAllocation;
     struct ot_gemm op = *like;
     op.m = M, op.n = N, op.k = K;
     op.a = a, op.b = b, op.bias = like->bias ? bias : NULL, op.c = c.fast;
+    op.addend = like->addend ? addend : NULL;
     op.lda = op.trans_a ? M : K, op.ldb = op.trans_b ? K : N, op.ldc = N;
     TRY(ot_cuda_gemm_fill(op.dtype, a, M * K, 1, on));
     TRY(ot_cuda_gemm_fill(op.dtype, b, K * N, 2, on));
     TRY(ot_cuda_gemm_fill(op.dtype, bias, N, 3, on));
-    TRY(op.accumulate ? ot_cuda_gemm_fill(op.c_dtype, c.fast, M * N, 4, on) : spoil(&c, on));
-    TRY(ot_cuda_gemm_fill(op.c_dtype, c.plain, M * N, 4, on));
+    TRY(spoil(&c, on));
+    TRY(ot_cuda_gemm_fill(op.c_dtype, addend, M * N, 4, on));
     if (ot_cuda_gemm(gemm, &op, on) < 0)
         return cudaErrorInvalidValue; /* the op itself will report the library's error */
     op.c = c.plain;
@@ -343,7 +344,7 @@ bool ot_cuda_guard_gemm(struct ot_cuda_guard *guard, struct ot_cuda_gemm *gemm, 
     char name[96];
     bool agree = false;
     snprintf(name, sizeof name, "the product %s %s%s%s of %s into %s", op->trans_a ? "A^T" : "A",
-             op->trans_b ? "B^T" : "B", op->bias ? " + bias" : "", op->accumulate ? " + C" : "",
+             op->trans_b ? "B^T" : "B", op->bias ? " + bias" : "", op->addend ? " + C" : "",
              ot_dtype_name(op->dtype), ot_dtype_name(op->c_dtype));
     if (guard->verdicts[path] != UNKNOWN)
         return is_trusted(guard, path, name);

@@ -30,7 +30,7 @@ static bool is_sound_attention_backward(const struct ot_attention_backward *op) 
 }
 
 static bool is_sound_gemm(const struct ot_gemm *op) {
-    return (!op->accumulate || op->c_dtype == OT_F32) && op->m >= 1 && op->n >= 1 && op->k >= 1;
+    return op->m >= 1 && op->n >= 1 && op->k >= 1;
 }
 
 /* ---- the ops ---- */

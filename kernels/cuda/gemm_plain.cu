@@ -41,12 +41,12 @@ __global__ void gemm_plain(struct ot_gemm op) {
     }
     if (row >= op.m || col >= op.n)
         return;
-    C *to = static_cast<C *>(op.c) + row * op.ldc + col;
-    if (op.accumulate)
-        sum += ot_to_float(*to);
+    int64_t place = row * op.ldc + col;
+    if (op.addend)
+        sum += ot_to_float(static_cast<const C *>(op.addend)[place]);
     if (op.bias)
         sum += ot_to_float(static_cast<const T *>(op.bias)[col]);
-    *to = ot_from_float<C>(sum);
+    static_cast<C *>(op.c)[place] = ot_from_float<C>(sum);
 }
 
 template <class T, class C>

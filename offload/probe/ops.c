@@ -55,7 +55,8 @@ static struct ot_gemm product(const struct ot_probe *p, enum product kind, int64
     } else if (kind == PRODUCT_DX) {
         op.m = n, op.n = in, op.k = out, op.lda = out, op.ldb = in, op.ldc = in;
     } else {
-        op.trans_a = op.accumulate = true;
+        op.trans_a = true;
+        op.addend = op.c;
         op.c_dtype = OT_F32;
         op.m = out, op.n = in, op.k = n, op.lda = out, op.ldb = in, op.ldc = in;
     }

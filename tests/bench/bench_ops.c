@@ -91,7 +91,7 @@ static double gemm_rate(struct bench *b, int kind, int64_t tokens, int64_t out, 
     else if (kind == 1)
         op.m = tokens, op.n = in, op.k = out, op.lda = out, op.ldb = in, op.ldc = in;
     else
-        op.trans_a = op.accumulate = true, op.c_dtype = OT_F32, op.m = out, op.n = in, op.k = tokens,
+        op.trans_a = true, op.addend = r, op.c_dtype = OT_F32, op.m = out, op.n = in, op.k = tokens,
         op.lda = out, op.ldb = in, op.ldc = in;
     double rate = 2e-9 * (double)tokens * (double)out * (double)in / measure(b, enqueue_gemm, &op);
     ot_device_free(b->device, p);

@@ -10,15 +10,21 @@
 
 #include "tests/support/check.h"
 
-/* Variants of a product. WIDE: C is fp32 for every dtype. */
-enum { PLAIN, BIAS, WIDE, WIDE_BIAS, ADDED, ADDED_BIAS, VARIANTS };
+/* Variants of a product. WIDE: C is fp32 for every dtype. ADDED: to the old content of C, in fp32. SUM: with
+ * another matrix. */
+enum { PLAIN, BIAS, WIDE, WIDE_BIAS, ADDED, ADDED_BIAS, SUM, SUM_BIAS, VARIANTS };
 static const struct {
     const char *name;
-    bool bias, accumulate, wide;
+    bool bias, adds, in_place, wide;
 } variants[VARIANTS] = {
-    [PLAIN] = {"plain", false, false, false},     [BIAS] = {"with bias", true, false, false},
-    [WIDE] = {"in fp32", false, false, true},     [WIDE_BIAS] = {"in fp32, with bias", true, false, true},
-    [ADDED] = {"accumulated", false, true, true}, [ADDED_BIAS] = {"accumulated, with bias", true, true, true},
+    [PLAIN] = {"plain", .wide = false},
+    [BIAS] = {"with bias", .bias = true},
+    [WIDE] = {"in fp32", .wide = true},
+    [WIDE_BIAS] = {"in fp32, with bias", .bias = true, .wide = true},
+    [ADDED] = {"accumulated", .adds = true, .in_place = true, .wide = true},
+    [ADDED_BIAS] = {"accumulated, with bias", .bias = true, .adds = true, .in_place = true, .wide = true},
+    [SUM] = {"with an addend", .adds = true},
+    [SUM_BIAS] = {"with an addend and bias", .bias = true, .adds = true},
 };
 
 struct product {
@@ -61,11 +67,13 @@ static void run_product(struct ops_fixture *f, const struct product *p) {
         if (!(p->variants >> v & 1))
             continue;
         op.bias = variants[v].bias ? bias : NULL;
-        op.accumulate = variants[v].accumulate;
         op.c_dtype = variants[v].wide ? OT_F32 : f->dtype;
         op.ldc = p->n + p->pad_c;
-        op.c = op.accumulate ? upload_matrix(f, OT_F32, p->c, p->m, p->n, false, p->pad_c, &op.ldc)
-                             : ops_blank_values(f, op.c_dtype, p->m * op.ldc);
+        void *addend = variants[v].adds
+                           ? upload_matrix(f, op.c_dtype, p->c, p->m, p->n, false, p->pad_c, &op.ldc)
+                           : NULL;
+        op.addend = addend;
+        op.c = variants[v].in_place ? addend : ops_blank_values(f, op.c_dtype, p->m * op.ldc);
         f->ops->gemm(f->lane, &op);
         ops_collect(f, p->names[v], op.c_dtype, op.c, p->m * op.ldc);
     }
@@ -131,8 +139,8 @@ static void check_batch(struct batch batch, enum ot_dtype dtype, int shift) {
 
 /* All transpositions of one shape, each with some of the variants. Two shapes together have all variants. */
 static void check_shape(const int64_t shape[3], int number, enum ot_dtype dtype, int shift) {
-    static const unsigned halves[] = {1 << PLAIN | 1 << WIDE_BIAS | 1 << ADDED,
-                                      1 << BIAS | 1 << WIDE | 1 << ADDED_BIAS};
+    static const unsigned halves[] = {1 << PLAIN | 1 << WIDE_BIAS | 1 << ADDED | 1 << SUM_BIAS,
+                                      1 << BIAS | 1 << WIDE | 1 << ADDED_BIAS | 1 << SUM};
     struct product products[4];
     for (int trans = 0; trans < 4; trans++)
         products[trans] = (struct product){.m = shape[0],
@@ -182,7 +190,7 @@ static void test_decoder_layer(void **state) {
         {TOKENS, MLP, HIDDEN, .trans_b = true, .pad_c = MLP, .variants = 1 << PLAIN},
         {TOKENS, HIDDEN, MLP, .pad_a = MLP, .variants = 1 << PLAIN},
         {MLP, HIDDEN, TOKENS, .trans_a = true, .pad_a = MLP, .variants = 1 << ADDED},
-        {TOKENS, HIDDEN, MLP, .trans_b = true, .variants = 1 << BIAS},
+        {TOKENS, HIDDEN, MLP, .trans_b = true, .variants = 1 << SUM_BIAS},
         {TOKENS, MLP, HIDDEN, .variants = 1 << PLAIN},
         {HIDDEN, MLP, TOKENS, .trans_a = true, .variants = 1 << ADDED},
         {TOKENS, VOCAB, HIDDEN, .trans_b = true, .variants = 1 << WIDE},

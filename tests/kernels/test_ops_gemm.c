@@ -7,9 +7,13 @@
 #include "tests/support/check.h"
 #include "tests/support/golden.h"
 
+/* The addend: none, the old content of C, or another matrix. */
+enum adds { ADDS_NOTHING, ADDS_TO_C, ADDS_OTHER, ADDS };
+
 struct gemm_case {
     int64_t m, n, k, pad;
-    bool trans_a, trans_b, with_bias, accumulate;
+    bool trans_a, trans_b, with_bias;
+    enum adds adds;
     enum ot_dtype c_dtype;         /* used by bf16 runs; an fp32 run writes fp32 */
     const float *a, *b, *bias, *c; /* dense, not transposed */
 };
@@ -36,7 +40,6 @@ static void run_case(struct ops_fixture *f, const void *argument) {
                          .c_dtype = c_dtype,
                          .trans_a = c->trans_a,
                          .trans_b = c->trans_b,
-                         .accumulate = c->accumulate,
                          .m = c->m,
                          .n = c->n,
                          .k = c->k};
@@ -44,10 +47,9 @@ static void run_case(struct ops_fixture *f, const void *argument) {
     op.b = upload_matrix(f, f->dtype, c->b, c->k, c->n, c->trans_b, c->pad, &op.ldb);
     op.bias = c->with_bias ? ops_upload(f, f->dtype, c->bias, c->n) : NULL;
     op.ldc = c->n + c->pad;
-    if (c->accumulate)
-        op.c = upload_matrix(f, OT_F32, c->c, c->m, c->n, false, c->pad, &op.ldc);
-    else
-        op.c = ops_blank_values(f, c_dtype, c->m * op.ldc);
+    if (c->adds != ADDS_NOTHING)
+        op.addend = upload_matrix(f, c_dtype, c->c, c->m, c->n, false, c->pad, &op.ldc);
+    op.c = c->adds == ADDS_TO_C ? (void *)(uintptr_t)op.addend : ops_blank_values(f, c_dtype, c->m * op.ldc);
     f->ops->gemm(f->lane, &op);
     ops_collect(f, "c", c_dtype, op.c, c->m * op.ldc);
 }
@@ -95,15 +97,16 @@ static void test_golden(void **state) {
     for (int i = 0; i < 4; i++) {
         c.trans_a = i & 1;
         c.trans_b = i & 2;
-        c.with_bias = c.accumulate = false;
+        c.with_bias = false;
+        c.adds = ADDS_NOTHING;
         /* 19 terms of magnitude 1: each fp32 rounding is 2^-24 of a partial sum below 16. bf16 and fp16
          * represent the inputs exactly. */
         check_dtypes(&c, golden_f32(golden, "gemm.product", NULL), 4e-6);
         c.with_bias = true;
         check_dtypes(&c, golden_f32(golden, "gemm.with_bias", NULL), 4e-6);
         c.with_bias = false;
-        c.accumulate = true;
-        check_dtypes(&c, golden_f32(golden, "gemm.accumulated", NULL), 4e-6);
+        for (c.adds = ADDS_TO_C; c.adds < ADDS; c.adds++)
+            check_dtypes(&c, golden_f32(golden, "gemm.accumulated", NULL), 4e-6);
     }
     golden_close(golden);
 }
@@ -116,7 +119,7 @@ static float *reference(const struct gemm_case *c) {
     assert_non_null(row);
     for (int64_t i = 0; i < c->m; i++) {
         for (int64_t j = 0; j < c->n; j++)
-            row[j] = (c->with_bias ? c->bias[j] : 0) + (c->accumulate ? c->c[i * c->n + j] : 0);
+            row[j] = (c->with_bias ? c->bias[j] : 0) + (c->adds ? c->c[i * c->n + j] : 0);
         for (int64_t p = 0; p < c->k; p++)
             for (int64_t j = 0; j < c->n; j++)
                 row[j] += (double)c->a[i * c->k + p] * c->b[p * c->n + j];
@@ -143,17 +146,15 @@ static void test_shapes(void **state) {
         for (int i = 0; i < 4; i++) {
             c.trans_a = i & 1;
             c.trans_b = i & 2;
-            c.accumulate = i & 1;
+            c.adds = (enum adds)(i % ADDS);
             c.with_bias = !(i & 1);
             c.c_dtype = OT_F32;
             float *want = reference(&c);
             check_dtypes(&c, want, fp32);
-            if (!c.accumulate) {
-                c.c_dtype = OT_BF16; /* one rounding to 8 bits: half of 2^-7 of the value */
-                check_case(&c, OT_BF16, want, fp32, 0x1p-8);
-                c.c_dtype = OT_F16; /* one rounding to 11 bits */
-                check_case(&c, OT_F16, want, fp32, 0x1p-11);
-            }
+            c.c_dtype = OT_BF16; /* one rounding to 8 bits: half of 2^-7 of the value */
+            check_case(&c, OT_BF16, want, fp32, 0x1p-8);
+            c.c_dtype = OT_F16; /* one rounding to 11 bits */
+            check_case(&c, OT_F16, want, fp32, 0x1p-11);
             free(want);
         }
         free(a);
@@ -161,6 +162,41 @@ static void test_shapes(void **state) {
         free(bias);
         free(old);
     }
+}
+
+/* A gradient of weights, twice: overwriting C, and adding to zeros. The engine does the former for the first
+ * micro-batch of a sum, and the latter after a micro-batch without tokens. */
+static void run_first_sums(struct ops_fixture *f, const void *argument) {
+    const struct gemm_case *c = argument;
+    struct ot_gemm op = {
+        .dtype = f->dtype, .c_dtype = OT_F32, .trans_a = true, .m = c->m, .n = c->n, .k = c->k};
+    op.lda = c->m, op.ldb = op.ldc = c->n;
+    op.a = ops_upload(f, f->dtype, c->a, c->k * c->m);
+    op.b = ops_upload(f, f->dtype, c->b, c->k * c->n);
+    op.c = ops_blank_values(f, OT_F32, c->m * c->n);
+    f->ops->gemm(f->lane, &op);
+    ops_collect(f, "overwritten", OT_F32, op.c, c->m * c->n);
+    op.addend = op.c = ops_upload(f, OT_F32, c->c, c->m * c->n);
+    f->ops->gemm(f->lane, &op);
+    ops_collect(f, "added to zeros", OT_F32, op.c, c->m * c->n);
+}
+
+static void test_first_sum_has_the_bits_of_adding_to_zeros(void **state) {
+    (void)state;
+    enum { WIDTH = 530, TOKENS = 700 };
+    float *a = ops_random(1, TOKENS * WIDTH, 1), *b = ops_random(2, TOKENS * WIDTH, 1);
+    float *zeros = calloc(WIDTH * WIDTH, sizeof *zeros);
+    assert_non_null(zeros);
+    for (int dtype = OT_F32; dtype <= OT_F16; dtype++)
+        for (int64_t k = 1; k <= TOKENS; k += TOKENS - 1) {
+            const struct gemm_case c = {.m = WIDTH, .n = WIDTH - 7, .k = k, .a = a, .b = b, .c = zeros};
+            struct ops_fixture f;
+            ops_check_threads(&f, run_first_sums, &c, (enum ot_dtype)dtype);
+            assert_memory_equal(ops_result(&f, "added to zeros", NULL), ops_result(&f, "overwritten", NULL),
+                                (size_t)(c.m * c.n) * sizeof(float));
+            ops_close(&f);
+        }
+    free(a), free(b), free(zeros);
 }
 
 /* A product so long that the packed method cuts it into blocks of C. Its sums with random signs over each row
@@ -206,6 +242,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden),
         cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_first_sum_has_the_bits_of_adding_to_zeros),
         cmocka_unit_test(test_large),
     };
     return cmocka_run_group_tests_name("gemm", tests, NULL, NULL);
