@@ -50,8 +50,28 @@ static void forward(const void *context, int block, const struct ot_block_run *r
     }
 }
 
+/* What `first` clears in a slab's gradient: the parameters from this one to the end. Products overwrite the
+ * matrices, which come first in a slab. The embedding's own backward only adds to its table. */
+static int64_t first_cleared(const struct ot_model *model, int block, const struct ot_slab_spec *slab) {
+    return kind_of(model, block) != BLOCK_EMBED && slab->groups[0].decay ? slab->groups[0].n : 0;
+}
+
+static const struct ot_slab_spec *slab_of(const struct ot_model *model, int block, int use) {
+    return &model->slabs[model->blocks[block].uses[use].slab];
+}
+
+static void clear_grads(const struct ot_model *model, int block, const struct ot_block_run *run) {
+    for (int u = 0; u < model->blocks[block].n_uses; u++) {
+        const struct ot_slab_spec *slab = slab_of(model, block, u);
+        int64_t from = first_cleared(model, block, slab);
+        ot_lane_fill(run->lane, run->grads[u] + from, 0, (size_t)(slab->n_params - from) * sizeof(float));
+    }
+}
+
 static void backward(const void *context, int block, const struct ot_block_run *run) {
     const struct ot_model *model = context;
+    if (run->first)
+        clear_grads(model, block, run);
     switch (kind_of(model, block)) {
     case BLOCK_EMBED:
         ot_embed_backward(model, run);
@@ -68,6 +88,14 @@ static void backward(const void *context, int block, const struct ot_block_run *
 static void work(const void *context, int block, enum ot_work_part part, enum ot_keep_level level,
                  int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out) {
     const struct ot_model *model = context;
+    *out = (struct ot_block_work){0};
+    if (part == OT_WORK_CLEAR) {
+        for (int u = 0; u < model->blocks[block].n_uses; u++) {
+            const struct ot_slab_spec *slab = slab_of(model, block, u);
+            out->moved_bytes += (double)(slab->n_params - first_cleared(model, block, slab)) * sizeof(float);
+        }
+        return;
+    }
     switch (kind_of(model, block)) {
     case BLOCK_EMBED:
         ot_embed_work(model, part, n_tokens, out);

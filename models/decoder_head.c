@@ -33,35 +33,48 @@ void ot_embed_backward(const struct ot_model *model, const struct ot_block_run *
     ot_run_ops(run)->embed_backward(run->lane, &op);
 }
 
-/* Tokens of a chunk: the most that keep the logits within 64 MiB, but from 256 to 1024. Every chunk reads and
- * writes the projection's fp32 gradient (8 bytes for 6 x tokens FLOPs): below 256 tokens that traffic costs
- * time, above 1024 it no longer shows. The size depends on the vocabulary alone, so that sums are split in
- * the same places on every machine. */
-static int64_t chunk_tokens(int64_t vocab) {
-    const int64_t logits_bytes = (int64_t)64 << 20, least = 256, most = 1024;
-    int64_t tokens = most;
+/* Tokens are computed in chunks. A chunk is the unit of the gradients: each rewrites the projection's fp32
+ * gradient, 8 bytes a parameter for 2 x CHUNK_TOKENS FLOPs. At the rates of an H100 (3.0 TB/s, 700 TFLOP/s)
+ * these bytes take as long as 1050 tokens, so with 1024 they hide behind the arithmetic; with 256 they took
+ * four times as long. A chunk's gradient of the logits is kept in the compute dtype.
+ *
+ * The fp32 logits exist for a piece of a chunk only: for the most tokens that keep them within 32 MiB, where
+ * a GPU's L2 cache still has some of them when their loss is computed, but for 256 at least, so that the
+ * product stays large. Both sizes depend on the vocabulary alone, so that sums are split in the same places
+ * on every machine. */
+enum { CHUNK_TOKENS = 1024 };
+static int64_t piece_tokens(int64_t vocab) {
+    const int64_t logits_bytes = (int64_t)32 << 20, least = 256;
+    int64_t tokens = CHUNK_TOKENS;
     while (tokens > least && tokens * vocab * (int64_t)sizeof(float) > logits_bytes)
         tokens /= 2;
     return tokens;
 }
 
-/* One chunk: its tokens, and its buffers in scratch. */
+static int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+/* One chunk: its tokens, and its buffers in scratch. In fp32 the gradient overwrites the logits: there a
+ * piece of the logits is a piece of dlogits. */
 struct chunk {
     int64_t first, n; /* tokens of the micro-batch */
-    void *normed, *dnormed;
+    void *normed, *dnormed, *dlogits;
     float *rstd, *logits;
     struct ot_linear projection;
 };
 
 static size_t head_memory(const struct ot_model *model, enum ot_dtype dtype, int64_t n_tokens, void *scratch,
                           struct chunk *chunk) {
-    int64_t most = chunk_tokens(model->config.vocab), n = n_tokens < most ? n_tokens : most;
-    size_t width = (size_t)model->config.hidden * ot_dtype_bytes(dtype);
+    size_t vocab = (size_t)model->config.vocab, width = (size_t)model->config.hidden * ot_dtype_bytes(dtype);
+    size_t n = (size_t)smaller(n_tokens, CHUNK_TOKENS);
+    size_t piece = (size_t)smaller(n_tokens, piece_tokens(model->config.vocab));
     struct ot_pieces pieces = {.base = scratch};
-    chunk->normed = ot_pieces_take(&pieces, (size_t)n * width);
-    chunk->dnormed = ot_pieces_take(&pieces, (size_t)n * width);
-    chunk->rstd = ot_pieces_take(&pieces, (size_t)n * sizeof(float));
-    chunk->logits = ot_pieces_take(&pieces, (size_t)n * (size_t)model->config.vocab * sizeof(float));
+    chunk->normed = ot_pieces_take(&pieces, n * width);
+    chunk->dnormed = ot_pieces_take(&pieces, n * width);
+    chunk->rstd = ot_pieces_take(&pieces, n * sizeof(float));
+    chunk->dlogits = ot_pieces_take(&pieces, n * vocab * ot_dtype_bytes(dtype));
+    chunk->logits = dtype == OT_F32 ? NULL : ot_pieces_take(&pieces, piece * vocab * sizeof(float));
     return pieces.bytes;
 }
 
@@ -76,18 +89,17 @@ static struct chunk make_chunk(const struct ot_model *model, const struct ot_blo
     int use = model->head.projection_use;
     head_memory(model, run->dtype, run->batch.n_tokens, run->scratch, &chunk);
     chunk.projection = (struct ot_linear){
-        .rows = n,
         .in = model->config.hidden,
         .out = model->config.vocab,
         .weight = ot_run_weight(run, use, model->head.projection),
         .dweight = want_grad ? ot_run_grad(run, use, model->head.projection) : NULL,
+        .adds = !run->first || first > 0,
     };
     return chunk;
 }
 
-/* logits = norm(x) projection^T */
-static void chunk_logits(const struct ot_model *model, const struct ot_block_run *run,
-                         const struct chunk *chunk, float *logits) {
+static void chunk_norm(const struct ot_model *model, const struct ot_block_run *run,
+                       const struct chunk *chunk) {
     const struct ot_model_config *c = &model->config;
     const struct ot_norm norm = {
         .dtype = run->dtype,
@@ -104,33 +116,46 @@ static void chunk_logits(const struct ot_model *model, const struct ot_block_run
         .rstd = chunk->rstd,
     };
     ot_run_ops(run)->norm(run->lane, &norm);
-    ot_linear_forward(run, &chunk->projection, chunk->normed, OT_F32, logits);
 }
 
-static void chunk_loss(const struct ot_model *model, const struct ot_block_run *run,
-                       const struct chunk *chunk, bool want_grad) {
+/* The logits of n tokens of the chunk, from token `first` of the chunk on. */
+static void piece_logits(const struct ot_block_run *run, const struct chunk *chunk, int64_t first, int64_t n,
+                         float *logits) {
+    struct ot_linear projection = chunk->projection;
+    projection.rows = n;
+    ot_linear_forward(run, &projection, ot_run_at(run, chunk->normed, first * projection.in), OT_F32, logits);
+}
+
+/* The losses of a piece, and the gradient of its logits. */
+static void piece_loss(const struct ot_model *model, const struct ot_block_run *run,
+                       const struct chunk *chunk, int64_t first, int64_t n, bool want_grad) {
+    int64_t vocab = model->config.vocab;
+    void *dlogits = ot_run_at(run, chunk->dlogits, first * vocab);
+    float *logits = chunk->logits ? chunk->logits : dlogits;
     const struct ot_cross_entropy op = {
-        .rows = chunk->n,
-        .vocab = model->config.vocab,
-        .ld = model->config.vocab,
-        .targets = run->batch.targets + chunk->first,
-        .logits = chunk->logits,
-        .loss = run->token_loss + chunk->first,
-        .want_grad = want_grad,
+        .rows = n,
+        .vocab = vocab,
+        .ld = vocab,
+        .ld_grad = vocab,
+        .targets = run->batch.targets + chunk->first + first,
+        .logits = logits,
+        .loss = run->token_loss + chunk->first + first,
+        .grad = want_grad ? dlogits : NULL,
         .grad_dtype = run->dtype,
         .grad_scale = run->batch.grad_scale,
         .loss_scale = run->batch.loss_scale,
     };
+    piece_logits(run, chunk, first, n, logits);
     ot_run_ops(run)->cross_entropy(run->lane, &op);
 }
 
 static void chunk_backward(const struct ot_model *model, const struct ot_block_run *run,
                            const struct chunk *chunk) {
     const struct ot_model_config *c = &model->config;
-    /* The gradient is in the compute dtype and begins at the start of each row of fp32 logits. */
-    int64_t ld = c->vocab * (int64_t)(sizeof(float) / ot_dtype_bytes(run->dtype));
-    ot_linear_backward_params(run, &chunk->projection, chunk->normed, chunk->logits, ld);
-    ot_linear_backward_input(run, &chunk->projection, chunk->logits, ld, chunk->dnormed);
+    struct ot_linear projection = chunk->projection;
+    projection.rows = chunk->n;
+    ot_linear_backward_params(run, &projection, chunk->normed, chunk->dlogits, c->vocab);
+    ot_linear_backward_input(run, &projection, chunk->dlogits, c->vocab, chunk->dnormed);
     const struct ot_norm_backward norm = {
         .dtype = run->dtype,
         .kind = c->norm,
@@ -150,11 +175,12 @@ static void chunk_backward(const struct ot_model *model, const struct ot_block_r
 }
 
 static void run_chunks(const struct ot_model *model, const struct ot_block_run *run, bool want_grad) {
-    int64_t n = run->batch.n_tokens, step = chunk_tokens(model->config.vocab);
-    for (int64_t first = 0; first < n; first += step) {
-        struct chunk chunk = make_chunk(model, run, first, n - first < step ? n - first : step, want_grad);
-        chunk_logits(model, run, &chunk, chunk.logits);
-        chunk_loss(model, run, &chunk, want_grad);
+    int64_t n = run->batch.n_tokens, step = piece_tokens(model->config.vocab);
+    for (int64_t first = 0; first < n; first += CHUNK_TOKENS) {
+        struct chunk chunk = make_chunk(model, run, first, smaller(n - first, CHUNK_TOKENS), want_grad);
+        chunk_norm(model, run, &chunk);
+        for (int64_t at = 0; at < chunk.n; at += step)
+            piece_loss(model, run, &chunk, at, smaller(chunk.n - at, step), want_grad);
         if (want_grad)
             chunk_backward(model, run, &chunk);
     }
@@ -165,7 +191,8 @@ void ot_head_forward(const struct ot_model *model, const struct ot_block_run *ru
         run_chunks(model, run, false);
     } else if (run->pass == OT_PASS_DECODE) {
         struct chunk last = make_chunk(model, run, run->batch.n_tokens - 1, 1, false);
-        chunk_logits(model, run, &last, run->logits);
+        chunk_norm(model, run, &last);
+        piece_logits(run, &last, 0, 1, run->logits);
     }
     /* In training forward does nothing here: backward computes the loss together with its gradient. */
 }

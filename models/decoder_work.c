@@ -12,13 +12,14 @@ static double layer_elems(const struct ot_model *model, enum ot_work_part part, 
     double norm = 2 * h, glu = 3 * ffn;
     double project = norm + (c->qk_norm ? 2 * qk : 0) + 2 * qk; /* norm1; norms of q and k; rope */
     double bias = (c->mlp_bias ? h + 2 * ffn : 0) + (c->out_bias ? h : 0) + (c->qkv_bias ? qkv : 0);
-    if (part == OT_WORK_FORWARD) /* norm2 with the first residual sum; 3 h: the second residual sum */
-        return project + 2 * norm + glu + 3 * h;
+    if (part == OT_WORK_FORWARD) /* 2 h: the products read x and mid, to add them */
+        return project + norm + glu + 2 * h;
     if (part == OT_WORK_BACKWARD) /* both norms, the gated activation, rope, the norms of q and k, biases */
         return 4 * norm + 5 * ffn + 2 * qk + (c->qk_norm ? 3 * qk : 0) + bias;
     if (level >= OT_KEEP_PRODUCTS) /* norm1, norm2 and the gated activation */
         return level == OT_KEEP_ALL ? 0 : 2 * norm + glu;
-    return (qkv_kept ? 0 : project) + 3 * norm + glu; /* as forward, and norm1 for its weight's gradient */
+    /* As forward without its last product, and norm1 for its weight's gradient. */
+    return (qkv_kept ? 0 : project) + 2 * norm + glu + h;
 }
 
 /* FLOPs for a token. attention: those of one of attention's products. */
@@ -38,6 +39,8 @@ static void layer_flops(const struct ot_model *model, enum ot_work_part part, en
     case OT_WORK_RECOMPUTE: /* everything before the last projection */
         out->product_flops = level < OT_KEEP_PRODUCTS ? 2 * ((qkv_kept ? 0 : qkv) + o + 2 * down) : 0;
         out->attention_flops = level < OT_KEEP_ATTENTION ? 2 * attention : 0;
+        break;
+    case OT_WORK_CLEAR: /* decoder.c */
         break;
     }
 }
@@ -71,7 +74,7 @@ void ot_embed_work(const struct ot_model *model, enum ot_work_part part, int64_t
 }
 
 /* The head's backward includes its forward. Cross-entropy reads the fp32 logits once for the loss, twice
- * where it also computes the gradient, and writes the gradient over them. */
+ * where it also computes the gradient, and writes that in the compute dtype. */
 void ot_head_work(const struct ot_model *model, enum ot_work_part part, int64_t n_tokens,
                   struct ot_block_work *out) {
     const struct ot_model_config *c = &model->config;

@@ -16,6 +16,7 @@ void ot_linear_forward(const struct ot_block_run *run, const struct ot_linear *l
         .b = linear->weight,
         .ldb = linear->in,
         .bias = linear->bias,
+        .addend = linear->residual,
         .c = y,
         .ldc = linear->out,
     };
@@ -28,7 +29,7 @@ void ot_linear_backward_params(const struct ot_block_run *run, const struct ot_l
         .dtype = run->dtype,
         .c_dtype = OT_F32,
         .trans_a = true,
-        .addend = linear->dweight,
+        .addend = linear->adds ? linear->dweight : NULL,
         .m = linear->out,
         .n = linear->in,
         .k = linear->rows,

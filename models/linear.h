@@ -10,13 +10,15 @@
 struct ot_linear {
     int64_t rows, in, out;
     const void *weight, *bias; /* bias NULL: the layer has no bias */
-    float *dweight, *dbias;    /* backward adds to these; fp32 */
+    const void *residual;   /* [rows, out] of y's dtype, which forward adds before it rounds y; may be NULL */
+    float *dweight, *dbias; /* fp32; backward adds to dbias */
+    bool adds;              /* backward adds to dweight; false: it overwrites dweight */
 };
 
 /* y_dtype: the run's dtype, or OT_F32 (logits). */
 void ot_linear_forward(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
                        enum ot_dtype y_dtype, void *y);
-/* Adds the gradients of weight and bias, computed from dy and x. ld_dy: elements from one row of dy to the
+/* Computes the gradients of weight and bias from dy and x. ld_dy: elements from one row of dy to the
  * next. */
 void ot_linear_backward_params(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
                                const void *dy, int64_t ld_dy);

@@ -1,4 +1,4 @@
-/* Softmax cross-entropy, row by row. The gradient overwrites the logits. */
+/* Softmax cross-entropy, row by row. */
 #include "kernels/cpu/op_parts.h"
 
 static OT_INLINE float cross_entropy_max(const float *logits, int64_t vocab) {
@@ -21,35 +21,34 @@ static OT_INLINE float cross_entropy_sum(const float *logits, int64_t vocab, flo
     return vec_sum(sum);
 }
 
-/* A row of two-byte gradients fills the first half of its logits. So element i is written in front of all
- * logits that are still to be read. */
-static OT_INLINE void cross_entropy_gradient(enum ot_dtype dtype, float *logits, int64_t vocab, float max,
-                                             float factor) {
+static OT_INLINE void cross_entropy_gradient(enum ot_dtype dtype, const float *logits, void *grad,
+                                             int64_t vocab, float max, float factor) {
     OT_FOR_LANES(i, lanes, vocab, {
         ot_vf e = vec_exp(vec_load(OT_F32, logits, i, lanes) - max);
-        vec_store(dtype, logits, i, lanes, e * factor);
+        vec_store(dtype, grad, i, lanes, e * factor);
     });
 }
 
 static void cross_entropy_row(const struct ot_cross_entropy *op, int64_t row) {
-    float *logits = op->logits + row * op->ld;
+    const float *logits = op->logits + row * op->ld;
+    void *grad = op->grad ? at_mut(op->grad_dtype, op->grad, row * op->ld_grad) : NULL;
     int32_t target = op->targets[row];
     assert(target < op->vocab);
     if (target < 0) {
         op->loss[row] = 0;
-        if (op->want_grad)
-            memset(logits, 0, (size_t)op->vocab * ot_dtype_bytes(op->grad_dtype));
+        if (grad)
+            memset(grad, 0, (size_t)op->vocab * ot_dtype_bytes(op->grad_dtype));
         return;
     }
     float max = cross_entropy_max(logits, op->vocab);
     float sum = cross_entropy_sum(logits, op->vocab, max), hit = logits[target];
     op->loss[row] = logf(sum) + (max - hit);
-    if (!op->want_grad)
+    if (!grad)
         return;
     float scale = op->loss_scale ? op->grad_scale * *op->loss_scale : op->grad_scale;
-    WITH_DTYPE(op->grad_dtype, cross_entropy_gradient, logits, op->vocab, max, scale / sum);
+    WITH_DTYPE(op->grad_dtype, cross_entropy_gradient, logits, grad, op->vocab, max, scale / sum);
     float slope = (expf(hit - max) / sum - 1.0f) * scale;
-    ot_dtype_write(op->grad_dtype, logits, target, slope);
+    ot_dtype_write(op->grad_dtype, grad, target, slope);
 }
 
 static void cross_entropy_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {

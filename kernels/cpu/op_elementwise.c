@@ -202,15 +202,17 @@ static OT_INLINE void cast_to(enum ot_dtype to, enum ot_dtype from, const void *
     WITH_DTYPE(from, cast_span_from, to, src, dst, n);
 }
 
+static void cast_span(enum ot_dtype from, enum ot_dtype to, const void *src, void *dst, int64_t n) {
+    if (from == to)
+        memcpy(dst, src, (size_t)n * ot_dtype_bytes(to));
+    else
+        WITH_DTYPE(to, cast_to, from, src, dst, n);
+}
+
 static void cast_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
     (void)chunk, (void)worker;
     const struct ot_cast *op = context;
-    const void *src = at(op->from, op->src, begin);
-    void *dst = at_mut(op->to, op->dst, begin);
-    if (op->from == op->to)
-        memcpy(dst, src, (size_t)(end - begin) * ot_dtype_bytes(op->to));
-    else
-        WITH_DTYPE(op->to, cast_to, op->from, src, dst, end - begin);
+    cast_span(op->from, op->to, at(op->from, op->src, begin), at_mut(op->to, op->dst, begin), end - begin);
 }
 
 static void run_cast(struct ot_lane *lane, const void *args) {

@@ -9,7 +9,6 @@ enum {
         /* rows that are summed before they join the total: the rounding error grows with the block, not with
          * all rows */
     256,
-    REDUCE_ELEMENTS = 65536,
 };
 
 /* ---- bias ---- */
@@ -121,15 +120,18 @@ static void reduce_chunk(void *context, int64_t begin, int64_t end, int64_t chun
     for (int i = 0; i < 8; i++)
         total += both[i];
     run->partial[chunk] = total;
+    if (run->op->rounded) /* the chunk is still in the cache */
+        cast_span(OT_F32, run->op->rounded_dtype, x, at_mut(run->op->rounded_dtype, run->op->rounded, begin),
+                  end - begin);
 }
 
 static void run_reduce(struct ot_lane *lane, const void *args) {
     const struct ot_reduce *op = args;
-    int64_t chunks = ot_chunk_count(op->n, REDUCE_ELEMENTS);
+    int64_t chunks = ot_chunk_count(op->n, OT_REDUCE_CHUNK);
     struct reduce_run run = {op, ot_cpu_lane_scratch(lane, (size_t)larger(chunks, 1) * sizeof(double))};
     if (!run.partial)
         return;
-    ot_pool_run(ot_cpu_lane_pool(lane), op->n, REDUCE_ELEMENTS, reduce_chunk, &run);
+    ot_pool_run(ot_cpu_lane_pool(lane), op->n, OT_REDUCE_CHUNK, reduce_chunk, &run);
     double total = op->accumulate ? *op->out : 0;
     for (int64_t i = 0; i < chunks; i++)
         total += run.partial[i];

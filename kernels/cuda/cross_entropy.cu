@@ -1,4 +1,4 @@
-/* Softmax cross-entropy over rows of fp32 logits. The gradient overwrites the logits.
+/* Softmax cross-entropy over rows of fp32 logits, and its gradient.
  *
  * Bytes moved per logit: 4 for the loss. The gradient adds 4 to read and 4 or 2 to write; these reads mostly
  * hit the L2 cache (a row is 128 KiB at a vocabulary of 32000). Two exp per logit, some 45 FLOPs.
@@ -7,11 +7,8 @@
  * keeps the maximum of its logits and rescales its sum when that maximum grows (Milakov & Gimelshein, "Online
  * normalizer calculation for softmax", 2018). Then the threads' sums are rescaled to the maximum of all and
  * added. The second pass writes the gradient. Order of the sum: a thread's logits from the left, four at a
- * time, then the tree of ot_block_sum.
- *
- * A row of two-byte gradients begins where its logits begin. So a thread overwrites logits that other threads
- * need, but never logits further to the right than its own. Therefore the block goes along the row in steps;
- * in each step all threads read before any thread writes.
+ * time, then the tree of ot_block_sum. The gradient may overwrite the logits, because a thread writes the
+ * elements that it has just read.
  */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/scalar.cuh"
@@ -72,23 +69,19 @@ static __device__ __forceinline__ struct loss_sum loss_read_row(const float *log
 }
 
 template <class G, bool ALIGNED>
-static __device__ __forceinline__ void loss_write_row(const struct ot_cross_entropy &op, float *logits,
-                                                      int target, const struct loss_sum &all) {
+static __device__ __forceinline__ void loss_write_row(const struct ot_cross_entropy &op, const float *logits,
+                                                      G *gradient, int target, const struct loss_sum &all) {
     constexpr int N = ot_pack<G>::N;
     int vocab = (int)op.vocab, packs = (vocab + N - 1) / N;
-    G *gradient = reinterpret_cast<G *>(logits);
     float scale = op.loss_scale ? op.grad_scale * *op.loss_scale : op.grad_scale;
     float factor = scale / all.sum;
-    for (int first = 0; first < packs; first += LOSS_BLOCK) {
-        int p = first + (int)threadIdx.x;
+    for (int p = (int)threadIdx.x; p < packs; p += LOSS_BLOCK) {
         ot_pack<G> x = ot_row_load_floats<ALIGNED, G>(logits, p, vocab), slope;
 #pragma unroll
         for (int i = 0; i < N; i++) {
             float e = vec_exp(x.v[i] - all.max);
             slope.v[i] = p * N + i == target ? (e / all.sum - 1.0f) * scale : e * factor;
         }
-        if (sizeof(G) < sizeof(float))
-            __syncthreads();
         ot_row_store<ALIGNED>(gradient, p, vocab, slope);
     }
 }
@@ -97,21 +90,22 @@ template <class G, bool ALIGNED>
 __global__ void loss_rows(struct ot_cross_entropy op) {
     int64_t row = blockIdx.x;
     int vocab = (int)op.vocab, target = op.targets[row];
-    float *logits = op.logits + row * op.ld;
+    const float *logits = op.logits + row * op.ld;
+    G *gradient = op.grad ? static_cast<G *>(op.grad) + row * op.ld_grad : nullptr;
     if (target < 0) {
         if (threadIdx.x == 0)
             op.loss[row] = 0;
-        if (op.want_grad)
+        if (gradient)
             for (int p = (int)threadIdx.x; p * ot_pack<G>::N < vocab; p += LOSS_BLOCK)
-                ot_row_store<ALIGNED>(reinterpret_cast<G *>(logits), p, vocab, ot_pack<G>{});
+                ot_row_store<ALIGNED>(gradient, p, vocab, ot_pack<G>{});
         return;
     }
     float hit = logits[target]; /* no thread has written yet: the barriers of the sums come first */
     struct loss_sum all = loss_read_row<ALIGNED>(logits, vocab);
     if (threadIdx.x == 0)
         op.loss[row] = logf(all.sum) + (all.max - hit);
-    if (op.want_grad)
-        loss_write_row<G, ALIGNED>(op, logits, target, all);
+    if (gradient)
+        loss_write_row<G, ALIGNED>(op, logits, gradient, target, all);
 }
 
 cudaError_t ot_cuda_cross_entropy(const struct ot_cross_entropy *args, const struct ot_cuda_stream *on) {
@@ -119,9 +113,10 @@ cudaError_t ot_cuda_cross_entropy(const struct ot_cross_entropy *args, const str
         return cudaSuccess;
     if (args->rows > INT32_MAX || args->vocab > INT32_MAX / 2)
         return cudaErrorInvalidValue;
-    return ot_dispatch(args->want_grad ? args->grad_dtype : OT_F32, [&](auto zero) {
+    return ot_dispatch(args->grad ? args->grad_dtype : OT_F32, [&](auto zero) {
         using G = decltype(zero);
-        bool aligned = ot_rows_aligned(args->logits, args->ld, sizeof(float));
+        bool aligned = ot_rows_aligned(args->logits, args->ld, sizeof(float)) &&
+                       ot_rows_aligned(args->grad, args->grad ? args->ld_grad : 0, sizeof(G));
         return ot_launch(aligned ? loss_rows<G, true> : loss_rows<G, false>, dim3((unsigned)args->rows),
                          dim3(LOSS_BLOCK), OT_WARP * sizeof(float), on->stream, *args);
     });

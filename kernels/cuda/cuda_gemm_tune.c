@@ -95,8 +95,8 @@ static uint32_t proofs_needed(const struct tuner *t, const struct ot_gemm_key *k
 
 /* ---- one proposal ---- */
 
-/* Computes into c. A product into fp32 also adds to c, as that of a weight's gradient does: the addition is the
- * same for all proposals. The old content of c is the same each time, because compare() also reads the
+/* Computes into c. A product into fp32 also adds to c, as that of a weight's gradient does: the addition is
+ * the same for all proposals. The old content of c is the same each time, because compare() also reads the
  * padding. */
 static int compute(const struct tuner *t, const struct ot_gemm_plan *plan, void *c) {
     struct ot_gemm op = t->op;

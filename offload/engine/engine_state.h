@@ -159,6 +159,9 @@ static inline unsigned ot_engine_wishes(const struct ot_engine *engine) {
 int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, struct ot_lane *lane);
 /* Runs a task of the comm lane, or one that prepares or ends it (engine/rank_tasks.c). */
 void ot_engine_run_rank_task(struct ot_engine *engine, const struct ot_task *task, struct ot_lane *lane);
+/* Run GRAD_FINISH and GRAD_KEEP tasks (engine/finish.c). */
+void ot_engine_finish_grads(struct ot_engine *engine, const struct ot_task *task, struct ot_lane *lane);
+void ot_engine_keep_grads(struct ot_engine *engine, const struct ot_task *task, struct ot_lane *lane);
 /* Runs a DECIDE task (engine/decide.c). Errors: OT_E_NUMERIC; OT_E_COMM: the results are not those of all
  * ranks, and nothing is updated. */
 int ot_engine_decide(struct ot_engine *engine, const struct ot_task *task, int64_t step);

@@ -166,15 +166,23 @@ static void forward(struct ot_engine *en, const struct ot_task *task, int64_t st
         ot_engine_diagnose_output(en, task, lane);
 }
 
-static void backward(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
+/* The sums of a step's first micro-batch, if it has no tokens. */
+static void clear_sums(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     const struct ot_block_spec *block = &en->chain.blocks[task->block];
-    struct ot_block_run run;
-    for (int u = 0; task->first && u < block->n_uses; u++)
+    for (int u = 0; u < block->n_uses; u++)
         ot_lane_fill(lane, ot_engine_at(en, task->grads[u]), 0,
                      (size_t)en->chain.slabs[block->uses[u].slab].n_params * sizeof(float));
-    if (!has_micro(en, step, task->micro) || ot_engine_has_given_up(en))
+}
+
+static void backward(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
+    struct ot_block_run run;
+    if (!has_micro(en, step, task->micro) || ot_engine_has_given_up(en)) {
+        if (task->first)
+            clear_sums(en, task, lane);
         return;
+    }
     fill_run(en, task, step, lane, &run);
+    run.first = task->first;
     en->chain.backward(en->chain.context, task->block, &run);
     if (task->block < en->chain.n_blocks - 1)
         return;
@@ -200,63 +208,6 @@ static void grad_merge(struct ot_engine *en, const struct ot_task *task, struct 
                                         .a = sum,
                                         .b = ot_engine_at(en, task->from),
                                         .out = sum});
-}
-
-/* Rounds the gradients of the span from the sum `task->from` to the storage dtype. */
-static void round_grads(struct ot_engine *en, struct ot_lane *lane, const struct ot_task *task, int to,
-                        int64_t first, int64_t n) {
-    const float *sum = (const float *)ot_engine_at(en, task->from) +
-                       ot_layout_index(&en->layout, &en->chain, &en->plan, task->from, task->slab, first);
-    char *dst = at_param(en, to, task->slab, first);
-    if (en->chain.dtype == OT_F32)
-        ot_lane_copy(lane, OT_COPY_D2D, dst, sum, weight_bytes(en, n));
-    else
-        en->ops->cast(
-            lane, &(struct ot_cast){.from = OT_F32, .to = en->chain.dtype, .n = n, .src = sum, .dst = dst});
-}
-
-/* Takes the squared norm of one part (shard.h): of its trained groups, one after the other. */
-static void take_norm(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane,
-                      struct ot_shard_range part, double *norm) {
-    const struct ot_slab_spec *slab = &en->chain.slabs[task->slab];
-    const float *sum = ot_engine_at(en, task->from);
-    bool more = false;
-    ot_lane_fill(lane, norm, 0, sizeof *norm);
-    for (int g = 0; g < slab->n_groups; g++) {
-        const struct ot_param_group *group = &slab->groups[g];
-        int64_t first = group->first > part.first ? group->first : part.first;
-        int64_t group_end = group->first + group->n, end = part.first + part.n;
-        end = group_end < end ? group_end : end;
-        if (!group->trained || end <= first)
-            continue;
-        en->ops->reduce(
-            lane, &(struct ot_reduce){
-                      .n = end - first, .x = sum + first, .out = norm, .squares = true, .accumulate = more});
-        more = true;
-    }
-}
-
-static void grad_finish(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
-    const struct ot_shard *shard = &en->plan.shard;
-    int64_t n_params = en->chain.slabs[task->slab].n_params;
-    struct ot_shard_range held = ot_slab_holding(&en->chain, &en->plan, task->slab);
-    int own = en->layout.own_norms, first = own < en->layout.norms ? shard->rank * own : 0;
-    double *norms = ot_engine_results(en, task->state, task->slab);
-    for (int i = 0; i < own; i++)
-        take_norm(en, task, lane, ot_shard_norm_part(shard, n_params, first + i), norms + i);
-    struct ot_tile_span stays = ot_slab_waiting_on_gpu(&en->chain, &en->plan, task->slab);
-    if (task->to != OT_NO_BUFFER && task->to != task->from)
-        round_grads(en, lane, task, task->to, stays.first, stays.n);
-    if (task->stage != OT_NO_BUFFER)
-        round_grads(en, lane, task, task->stage, stays.first + stays.n, held.n - stays.n);
-}
-
-static void grad_keep(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
-    struct ot_shard_range held = ot_slab_holding(&en->chain, &en->plan, task->slab);
-    const float *sum =
-        (const float *)ot_engine_at(en, task->from) +
-        ot_layout_index(&en->layout, &en->chain, &en->plan, task->from, task->slab, held.first);
-    ot_lane_copy(lane, OT_COPY_D2H, ot_engine_at(en, task->to), sum, (size_t)held.n * sizeof(float));
 }
 
 /* ---- updates ---- */
@@ -502,13 +453,13 @@ int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, 
         grad_merge(en, task, lane);
         break;
     case OT_TASK_GRAD_FINISH:
-        grad_finish(en, task, lane);
+        ot_engine_finish_grads(en, task, lane);
         break;
     case OT_TASK_GRAD_OUT:
         grad_out(en, task, lane);
         break;
     case OT_TASK_GRAD_KEEP:
-        grad_keep(en, task, lane);
+        ot_engine_keep_grads(en, task, lane);
         break;
     case OT_TASK_RESULT_OUT:
         result_out(en, task, step, lane);

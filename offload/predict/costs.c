@@ -10,7 +10,7 @@
 
 /* The work of a block of a chain that has no work function: assumes that every parameter is part of a matrix
  * product, and that recomputation below OT_KEEP_PRODUCTS costs a share of forward: that of the bytes not
- * kept. */
+ * kept. The first backward of a sum clears all of it. */
 static void work_from_params(const struct ot_chain *chain, int block, enum ot_work_part part,
                              enum ot_keep_level level, int64_t n_tokens, struct ot_block_work *out) {
     const struct ot_block_spec *spec = &chain->blocks[block];
@@ -19,7 +19,9 @@ static void work_from_params(const struct ot_chain *chain, int block, enum ot_wo
         params += (double)chain->slabs[spec->uses[u].slab].n_params;
     double whole = (double)chain->work_bytes(chain->context, block, OT_KEEP_NONE, n_tokens);
     *out = (struct ot_block_work){0};
-    if (part == OT_WORK_RECOMPUTE && whole > 0)
+    if (part == OT_WORK_CLEAR)
+        out->moved_bytes = params * sizeof(float);
+    else if (part == OT_WORK_RECOMPUTE && whole > 0)
         out->product_flops =
             2 * n * params * (double)chain->work_bytes(chain->context, block, level, n_tokens) / whole;
     else if (part != OT_WORK_RECOMPUTE)
@@ -141,7 +143,7 @@ static double sum_bytes(int64_t n, int passes) {
     return (double)n * (double)sizeof(float) * passes;
 }
 
-/* Takes the norm (one read), and rounds the gradients that do not stay in the accumulator. */
+/* One pass takes the norm and rounds the gradients that do not stay in the accumulator. */
 static double finish_bytes(const struct context *c, const struct ot_task *task) {
     int64_t n = ot_slab_holding(c->chain, c->plan, task->slab).n, rounded = 0;
     int64_t stays = ot_slab_waiting_on_gpu(c->chain, c->plan, task->slab).n;
@@ -149,7 +151,7 @@ static double finish_bytes(const struct context *c, const struct ot_task *task) 
         rounded += stays;
     if (task->stage != OT_NO_BUFFER)
         rounded += n - stays;
-    return sum_bytes(n, 1) + sum_bytes(rounded, 1) + weight_bytes(c, rounded);
+    return sum_bytes(n, 1) + weight_bytes(c, rounded);
 }
 
 /* Every tile counts an equal share of its buffer. A shorter last tile counts as much as the others; the sum
@@ -306,12 +308,13 @@ static void add_work(const struct context *c, const struct ot_task *task, enum o
 }
 
 static void add_backward(const struct context *c, const struct ot_task *task, struct ot_task_cost *cost) {
-    const struct ot_block_spec *block = &c->chain->blocks[task->block];
+    int64_t n = c->plan->micro_tokens;
     add_work(c, task, OT_WORK_BACKWARD, cost);
     add_work(c, task, OT_WORK_RECOMPUTE, cost);
-    for (int u = 0; task->first && u < block->n_uses; u++) /* clears the accumulators */
-        cost->seconds += time_of(sum_bytes(c->chain->slabs[block->uses[u].slab].n_params, 1),
-                                 c->costs->rates.device_bytes);
+    if (task->first)
+        cost->seconds += time_of(
+            work_of(c->chain, task->block, OT_WORK_CLEAR, OT_KEEP_ALL, n, c->costs->row_tokens).moved_bytes,
+            c->costs->rates.device_bytes);
 }
 
 struct ot_task_cost ot_costs_of_task(const struct ot_costs *costs, const struct ot_chain *chain,

@@ -346,16 +346,17 @@ static int probe_tokens(struct ot_probe *p) {
     struct ot_cross_entropy loss = {.rows = p->rows / 8,
                                     .vocab = p->vocab,
                                     .ld = p->vocab,
+                                    .ld_grad = p->vocab,
                                     .targets = p->ids,
                                     .logits = (float *)(void *)p->buffers[2],
                                     .loss = (float *)(void *)p->buffers[3],
-                                    .want_grad = true,
+                                    .grad = p->buffers[0],
                                     .grad_dtype = p->config->dtype,
                                     .grad_scale = 1e-3f};
     double gathered = (double)n * (double)h * (double)elem(p), table = (double)distinct * (double)h;
     OT_TRY(probe_kernel(p, "embedding", run_embed, &embed, gathered + table * (double)elem(p)));
     OT_TRY(probe_kernel(p, "embedding backward", run_embed_backward, &back, gathered + 8 * table));
-    /* Logits are read twice (maximum and sum in one pass, gradient in another) and written once. */
+    /* Logits are read twice: for maximum and sum, and for the gradient, which is written. */
     return probe_kernel(p, "cross-entropy", run_cross_entropy, &loss,
                         (double)loss.rows * (double)loss.vocab * (8 + (double)elem(p)));
 }
@@ -379,13 +380,17 @@ static int probe_elements(struct ot_probe *p) {
     struct ot_add add = {
         .dtype = OT_F32, .n = n, .a = p->buffers[0], .b = p->buffers[1], .out = p->buffers[2]};
     struct ot_cast cast = {.from = OT_F32, .to = OT_BF16, .n = n, .src = p->buffers[0], .dst = p->buffers[2]};
-    struct ot_reduce norm = {
-        .n = n, .x = (float *)(void *)p->buffers[0], .out = (double *)(void *)p->buffers[3], .squares = true};
+    struct ot_reduce norm = {.n = n,
+                             .x = (float *)(void *)p->buffers[0],
+                             .out = (double *)(void *)p->buffers[3],
+                             .squares = true,
+                             .rounded_dtype = OT_BF16,
+                             .rounded = p->buffers[2]};
     OT_TRY(probe_kernel(p, "SwiGLU", run_glu, &glu, 3 * wide));
     OT_TRY(probe_kernel(p, "SwiGLU backward", run_glu_backward, &glu_back, 5 * wide));
     OT_TRY(probe_kernel(p, "add fp32", run_add, &add, 12.0 * (double)n));
     OT_TRY(probe_kernel(p, "cast fp32 to bf16", run_cast, &cast, 6.0 * (double)n));
-    return probe_kernel(p, "sum of squares", run_reduce, &norm, 4.0 * (double)n);
+    return probe_kernel(p, "sum of squares, cast", run_reduce, &norm, 6.0 * (double)n);
 }
 
 /* The buffers hold: weights and remainders; gradients; m; v. */

@@ -145,7 +145,7 @@ struct ot_task {
     int block, slab, micro, tile; /* -1: none */
     int deadline;                 /* host lanes: smaller first; equal ones in listed order */
     struct ot_tile_span span;     /* the part of the slab that it moves or updates */
-    bool first;                   /* BACKWARD: clears the gradient sums before it adds */
+    bool first;                   /* BACKWARD: overwrites the gradient sums (ot_block_run.first) */
     int n_norms;                  /* SHADOW: slabs whose norms are on the host, from its own on */
     int frame;                    /* SHADOW, UPDATE_CPU: the tile's frame (layout.h); -1: none */
     /* Buffers by role; OT_NO_BUFFER: none. Of a parity pair, the first buffer. */

@@ -258,9 +258,16 @@ static void bench_cross_entropy(struct bench *b) {
     enum { ROWS = 256, VOCAB = 32000 };
     int32_t *targets = numbers(b, OT_F32, ROWS);
     memset(targets, 0, ROWS * sizeof *targets);
-    struct ot_cross_entropy op = {
-        ROWS, VOCAB,    VOCAB, targets, numbers(b, OT_F32, ROWS * VOCAB), numbers(b, OT_F32, ROWS),
-        true, b->dtype, 1,     NULL};
+    struct ot_cross_entropy op = {.rows = ROWS,
+                                  .vocab = VOCAB,
+                                  .ld = VOCAB,
+                                  .ld_grad = VOCAB,
+                                  .targets = targets,
+                                  .logits = numbers(b, OT_F32, ROWS * VOCAB),
+                                  .loss = numbers(b, OT_F32, ROWS),
+                                  .grad = numbers(b, b->dtype, ROWS * VOCAB),
+                                  .grad_dtype = b->dtype,
+                                  .grad_scale = 1};
     report(b, "cross-entropy", measure(b, enqueue_cross_entropy, &op),
            (double)ROWS * VOCAB * (4.0 + (double)ot_dtype_bytes(b->dtype)));
 }

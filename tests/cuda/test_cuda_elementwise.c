@@ -297,15 +297,23 @@ static void run_reduce(struct ops_fixture *f, const void *argument) {
     const float *x = ops_upload(f, OT_F32, c->x, c->n);
     double *out = ops_blank(f, sizeof *out);
     for (int kind = 0; kind < 4; kind++) {
-        f->ops->reduce(f->lane, &(struct ot_reduce){c->n, x, out, kind & 1, kind & 2});
+        struct ot_reduce op = {.n = c->n, .x = x, .out = out, .squares = kind & 1, .accumulate = kind & 2};
+        op.rounded_dtype = f->dtype;
+        op.rounded = kind & 2 ? ops_blank_values(f, f->dtype, c->n) : NULL;
+        f->ops->reduce(f->lane, &op);
         ops_collect(f, names[kind], OT_F32, out, 2);
+        if (kind & 2)
+            ops_collect(f, kind & 1 ? "rounded beside squares" : "rounded beside the sum", f->dtype,
+                        op.rounded, c->n);
     }
 }
 
-static void check_reduce(const float *x, int64_t n, int shift) {
+static void check_reduce(const float *x, int64_t n, enum ot_dtype dtype, int shift) {
     static const char *const names[] = {"sum", "squares", "sum, accumulated", "squares, accumulated"};
     struct cuda_pair p;
-    cuda_run(&p, run_reduce, &(struct span){.n = n, .x = x}, OT_F32, shift);
+    cuda_run(&p, run_reduce, &(struct span){.n = n, .x = x}, dtype, shift);
+    cuda_check_bits(&p, "rounded beside squares");
+    cuda_check_bits(&p, "rounded beside the sum");
     for (int kind = 0; kind < 4; kind++) {
         cuda_check_bits(&p, names[kind]);
         double value;
@@ -324,7 +332,7 @@ static void test_reduce(void **state) {
     for (int64_t i = 0; i < ROOM; i++) /* other orders of summation give other bits for such numbers */
         x[i] = ldexpf(x[i] * 1.0001f, (int)(i % 80) - 40);
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
-        check_reduce(x, sizes[s], (int)(s % 4));
+        check_reduce(x, sizes[s], (enum ot_dtype)(s % 3), (int)(s % 4));
     free(x);
 }
 
@@ -332,7 +340,7 @@ static void run_reduce_infinite(struct ops_fixture *f, const void *argument) {
     const struct span *c = argument;
     const float *x = ops_upload(f, OT_F32, c->x, c->n);
     double *out = ops_blank(f, sizeof *out);
-    f->ops->reduce(f->lane, &(struct ot_reduce){c->n, x, out, true, false});
+    f->ops->reduce(f->lane, &(struct ot_reduce){.n = c->n, .x = x, .out = out, .squares = true});
     ops_collect(f, "squares", OT_F32, out, 2);
 }
 

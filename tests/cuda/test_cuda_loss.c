@@ -1,6 +1,6 @@
 /* Softmax cross-entropy on the cuda device against the cpu device: vocabularies from one entry to more
- * entries than a block reads at once, rows at any alignment, gradients of every dtype that overwrite their
- * own logits, ignored rows, logits of -infinity and +infinity.
+ * entries than a block reads at once, rows at any alignment, gradients of every dtype (fp32 gradients
+ * overwrite their own logits), ignored rows, logits of -infinity and +infinity.
  *
  * Bounds. u is 2^-24. Both devices have the same exp; its argument logit - max is off by u of its size. The
  * sum has only positive terms. Each term goes through at most vocab / 512 + 14 additions on the cuda device
@@ -49,7 +49,7 @@ static const char *const gradient_names[] = {"gradient 0", "gradient 1", "gradie
                                              "gradient 4"};
 static const char *const gap_names[] = {"gap 0", "gap 1", "gap 2", "gap 3", "gap 4"};
 
-/* The gradient has the run's dtype. Its row i begins at the byte where row i of the logits begins. */
+/* The gradient has the run's dtype, and the stride of the logits. */
 static void run_loss(struct ops_fixture *f, const void *argument) {
     const struct loss_input *in = argument;
     const struct loss_shape *s = in->shape;
@@ -62,14 +62,17 @@ static void run_loss(struct ops_fixture *f, const void *argument) {
     ops_collect(f, "loss alone", OT_F32, op.loss, s->rows);
     ops_collect(f, "logits kept", OT_F32, op.logits, s->rows * s->ld);
     op.loss = ops_blank_values(f, OT_F32, s->rows);
-    op.want_grad = true;
+    op.ld_grad = s->ld;
+    op.grad =
+        f->dtype == OT_F32 ? (void *)(uintptr_t)op.logits : ops_blank_values(f, f->dtype, s->rows * s->ld);
     f->ops->cross_entropy(f->lane, &op);
     ops_collect(f, "loss", OT_F32, op.loss, s->rows);
     for (int64_t row = 0; row < s->rows; row++) {
-        const float *logits = op.logits + row * s->ld;
-        ops_collect(f, gradient_names[row], f->dtype, logits, s->vocab);
+        const char *grad = (const char *)op.grad + (size_t)(row * s->ld) * ot_dtype_bytes(f->dtype);
+        ops_collect(f, gradient_names[row], f->dtype, grad, s->vocab);
         if (s->ld > s->vocab)
-            ops_collect(f, gap_names[row], OT_F32, logits + s->vocab, s->ld - s->vocab);
+            ops_collect(f, gap_names[row], f->dtype, grad + (size_t)s->vocab * ot_dtype_bytes(f->dtype),
+                        s->ld - s->vocab);
     }
 }
 

@@ -454,19 +454,19 @@ static void run_loss(struct ops_fixture *f, const void *argument) {
     f->ops->cross_entropy(f->lane, &op);
     ops_collect(f, "loss alone", OT_F32, op.loss, c->rows);
     ops_collect(f, "logits kept", OT_F32, op.logits, c->rows * c->ld);
-    op.want_grad = true;
+    op.ld_grad = c->ld;
+    op.grad =
+        f->dtype == OT_F32 ? (void *)(uintptr_t)op.logits : ops_blank_values(f, f->dtype, c->rows * c->ld);
     f->ops->cross_entropy(f->lane, &op);
     ops_collect(f, "loss", OT_F32, op.loss, c->rows);
-    ops_collect(f, "grad", f->dtype, op.logits, c->rows * c->ld * (f->dtype == OT_F32 ? 1 : 2));
+    ops_collect(f, "grad", f->dtype, op.grad, c->rows * c->ld);
 }
 
-/* Each row of the gradient begins where the row of the logits began. */
 static void check_loss_gradient(const struct ops_fixture *f, const struct loss_case *c, const float *want,
                                 double absolute, double relative) {
-    int64_t ld = c->ld * (f->dtype == OT_F32 ? 1 : 2);
     for (int64_t row = 0; row < c->rows; row++)
-        check_close("grad", ops_result(f, "grad", NULL) + row * ld, want + row * c->vocab, c->vocab, absolute,
-                    relative);
+        check_close("grad", ops_result(f, "grad", NULL) + row * c->ld, want + row * c->vocab, c->vocab,
+                    absolute, relative);
 }
 
 static void test_cross_entropy(void **state) {
@@ -537,9 +537,13 @@ static void run_reduce(struct ops_fixture *f, const void *argument) {
     const struct reduce_case *c = argument;
     float *x = ops_upload(f, OT_F32, c->x, c->n);
     double *out = ops_blank(f, 2 * sizeof *out);
-    f->ops->reduce(f->lane, &(struct ot_reduce){c->n, x, out, false, false});
-    f->ops->reduce(f->lane, &(struct ot_reduce){c->n, x, out + 1, true, false});
-    f->ops->reduce(f->lane, &(struct ot_reduce){c->n, x, out + 1, true, true});
+    f->ops->reduce(f->lane, &(struct ot_reduce){.n = c->n, .x = x, .out = out});
+    f->ops->reduce(f->lane, &(struct ot_reduce){.n = c->n, .x = x, .out = out + 1, .squares = true});
+    struct ot_reduce more = {.n = c->n, .x = x, .out = out + 1, .squares = true, .accumulate = true};
+    more.rounded_dtype = f->dtype;
+    more.rounded = ops_blank_values(f, f->dtype, c->n);
+    f->ops->reduce(f->lane, &more);
+    ops_collect(f, "rounded", f->dtype, more.rounded, c->n);
     ops_collect(f, "sum and squares", OT_F32, out, 4); /* two doubles, compared by their bits */
 }
 

@@ -22,6 +22,7 @@ struct runner {
     void **saved;                 /* [n_blocks] */
     void *work, *scratch, *constants, *dxy;
     size_t work_bytes, scratch_bytes;
+    bool first; /* of the next runner_train */
     int32_t *tokens, *targets, *position, *row_start;
     float *token_loss, *logits;
     struct ot_kv_cache *caches; /* [n_blocks] while decoding */
@@ -176,13 +177,22 @@ void runner_init_weights(struct runner *r, uint64_t seed) {
     }
 }
 
-void runner_zero_grads(struct runner *r) {
+static void fill_grads(struct runner *r, int byte) {
     for (int b = 0; b < r->chain->n_blocks; b++)
         for (int u = 0; u < r->chain->blocks[b].n_uses; u++) {
             int64_t n = r->chain->slabs[r->chain->blocks[b].uses[u].slab].n_params;
-            ot_lane_fill(r->lane, r->grads[b][u], 0, (size_t)n * sizeof(float));
+            ot_lane_fill(r->lane, r->grads[b][u], byte, (size_t)n * sizeof(float));
         }
     check_ok(ot_lane_sync(r->lane));
+}
+
+void runner_zero_grads(struct runner *r) {
+    fill_grads(r, 0);
+}
+
+void runner_begin_grads(struct runner *r) {
+    fill_grads(r, 0xff);
+    r->first = true;
 }
 
 static void upload_batch(struct runner *r, const struct runner_batch *batch) {
@@ -242,6 +252,7 @@ void runner_train(struct runner *r, const struct runner_batch *batch, enum ot_ke
     for (int b = chain->n_blocks - 1; b >= 0; b--) {
         struct ot_block_run run = make_run(r, b, OT_PASS_TRAIN, batch);
         memcpy(run.grads, r->grads[b], sizeof run.grads);
+        run.first = r->first;
         run.y = NULL;
         run.dxy = r->dxy;
         keep_inside(r, b, level, batch->n, &run);
@@ -252,6 +263,7 @@ void runner_train(struct runner *r, const struct runner_batch *batch, enum ot_ke
         if (b > 0)
             ot_lane_copy(r->lane, OT_COPY_D2D, r->boundary_grad[b - 1], r->dxy, boundary_bytes(r, batch->n));
     }
+    r->first = false;
     check_ok(ot_lane_sync(r->lane));
     if (token_loss)
         download(r, token_loss, r->token_loss, (size_t)batch->n * sizeof(float));

@@ -31,6 +31,8 @@ void runner_set_tensor(struct runner *runner, const struct ot_tensor *tensor, co
 void runner_init_weights(struct runner *runner, uint64_t seed);
 
 void runner_zero_grads(struct runner *runner);
+/* Makes the next runner_train overwrite the gradients (ot_block_run.first), which hold NaNs until then. */
+void runner_begin_grads(struct runner *runner);
 /* Runs forward and backward, and adds to the gradients. level: what forward keeps for backward. token_loss
  * [n] may be NULL. */
 void runner_train(struct runner *runner, const struct runner_batch *batch, enum ot_keep_level level,
