@@ -8,12 +8,15 @@
  *
  * with the arithmetic of the cpu device, so the bits are the same on both.
  *
- * A thread has one pack of first halves and the matching pack of second halves. If packs do not begin at
- * 16-byte borders, a thread has one pair.
+ * A thread has one pack of first halves and the matching pack of second halves, or one pair if packs do not
+ * begin at 16-byte borders: the same piece of every token that it visits. So it finds its head and its place
+ * in the head once (two divisions), and goes from token to token by additions. A block has as many tokens at
+ * a time as its threads have room for, or a part of a token's pieces (blockIdx.y), and ROPE_TOKENS times
+ * that.
  */
 #include "kernels/cuda/rows.cuh"
 
-enum { ROPE_BLOCK = 256 };
+enum { ROPE_BLOCK = 256, ROPE_TOKENS = 4 };
 
 /* Rotates a pack of pairs, or one pair. x points to the first halves; cosines and sines point to their
  * factors. */
@@ -39,20 +42,27 @@ static __device__ __forceinline__ void rope_pairs(T *x, int half, const float *c
     }
 }
 
-/* A block has `tokens` tokens. Each token has `heads` times half / WIDTH pieces of work. */
+/* Each token has `heads` times half / WIDTH pieces of work; a block has `tokens` tokens at a time. */
 template <class T, bool PACKED>
 __global__ void rope_tokens(struct ot_rope op, int tokens) {
     constexpr int WIDTH = PACKED ? ot_pack<T>::N : 1;
-    int half = (int)op.rotary_dim / 2, per_head = half / WIDTH, per_token = (int)op.heads * per_head;
-    int64_t first = (int64_t)blockIdx.x * tokens;
-    int here = op.n - first < tokens ? (int)(op.n - first) : tokens;
+    unsigned half = (unsigned)op.rotary_dim / 2, per_head = half / WIDTH;
+    unsigned per_token = (unsigned)op.heads * per_head;
+    unsigned slot = tokens > 1 ? threadIdx.x / per_token : 0;
+    unsigned piece = blockIdx.y * ROPE_BLOCK + threadIdx.x - slot * per_token;
+    if (piece >= per_token || slot >= (unsigned)tokens)
+        return;
+    unsigned head = piece / per_head, j = (piece - head * per_head) * WIDTH;
+    int64_t first = (int64_t)blockIdx.x * tokens * ROPE_TOKENS + slot;
+    T *x = static_cast<T *>(op.x) + first * op.ld + head * op.head_dim + j;
     float direction = op.inverse ? -1.0f : 1.0f;
-    for (int i = (int)threadIdx.x; i < here * per_token; i += (int)blockDim.x) {
-        int64_t token = first + i / per_token;
-        int head = i % per_token / per_head, j = i % per_head * WIDTH;
+#pragma unroll
+    for (int i = 0; i < ROPE_TOKENS; i++, x += tokens * op.ld) {
+        int64_t token = first + i * tokens;
+        if (token >= op.n)
+            return;
         int64_t row = (int64_t)op.position[token] * half + j;
-        T *x = static_cast<T *>(op.x) + token * op.ld + head * op.head_dim + j;
-        rope_pairs<T, PACKED>(x, half, op.cos_table + row, op.sin_table + row, direction);
+        rope_pairs<T, PACKED>(x, (int)half, op.cos_table + row, op.sin_table + row, direction);
     }
 }
 
@@ -73,8 +83,9 @@ cudaError_t ot_cuda_rope(const struct ot_rope *args, const struct ot_cuda_stream
         bool packed = rope_packed<T>(args);
         int64_t per_token = args->heads * (args->rotary_dim / 2) / (packed ? ot_pack<T>::N : 1);
         int tokens = per_token < ROPE_BLOCK ? (int)(ROPE_BLOCK / per_token) : 1;
-        return ot_launch(packed ? rope_tokens<T, true> : rope_tokens<T, false>,
-                         dim3((unsigned)ot_ceil_div(args->n, tokens)), dim3(ROPE_BLOCK), 0, on->stream, *args,
-                         tokens);
+        dim3 grid((unsigned)ot_ceil_div(args->n, tokens * ROPE_TOKENS),
+                  (unsigned)ot_ceil_div(per_token, ROPE_BLOCK));
+        return ot_launch(packed ? rope_tokens<T, true> : rope_tokens<T, false>, grid, dim3(ROPE_BLOCK), 0,
+                         on->stream, *args, tokens);
     });
 }
