@@ -8,19 +8,28 @@
  *
  * A block has a chunk of rows; each row has a team of threads as in norm.cu. x and dy are read once and kept
  * in shared memory, together with each team's sums of columns. Threads touch only their own packs of all
- * these, so they wait for each other in the sums over a row only. If shared memory is too small for the row,
- * the row is read again. (dx is written pack by pack after that, so dx may be dy.) If shared memory is too
- * small for the sums, they are kept in the scratch. Order of sums: over a row as in norm.cu. Of a column:
- * team k of a block adds rows k, k + teams, ... of the chunk; the teams are added in order; ot_column_join
- * adds the chunks.
+ * these, so they wait for each other in the sums over a row only. A team works on up to ROWS rows at once: it
+ * waits once for the sums of all, reads a weight and a sum of columns once for all, and has the loads of all
+ * in flight. It takes fewer rows if else shared memory would have no room for two blocks; the number changes
+ * no bit. If shared memory is too small for one row, rows are read again. (dx is written pack by pack after
+ * that, so dx may be dy.) If shared memory is too small for the sums, they are kept in the scratch. Order of
+ * sums: over a row as in norm.cu. Of a column: team k of a block adds rows k, k + teams, ... of the chunk;
+ * the teams are added in order; ot_column_join adds the chunks.
  */
 #include "kernels/cuda/rows.cuh"
 
-enum { ROOM_BYTES = OT_WARP * (int)sizeof(float), MIN_ROWS = 16, MAX_CHUNKS = 1024 };
+enum {
+    RESERVED = 1024, /* of each block for CUDA; a multiprocessor has the limit of a block and this */
+    ROWS = 4,
+    ROOM = ROWS * OT_WARP,
+    MIN_ROWS = 16,
+    MAX_CHUNKS = 1024
+};
 
 /* Where a block keeps its data. */
 struct norm_backward_shape {
     int team;             /* in threads */
+    int rows;             /* of a team at once */
     bool keep, sums_here; /* in shared memory: x and dy; sums of columns */
 };
 
@@ -42,12 +51,13 @@ struct norm_places { /* addresses of a thread's team */
     T *x, *dy; /* NULL if they are not kept */
 };
 
-/* Shared memory: room for the sums; dweight and dbias [teams, packs * N]; x and dy [teams, 2, packs * N]. */
+/* Shared memory: room for the sums; dweight and dbias [teams, packs * N]; x and dy [teams, rows, 2, packs *
+ * N]. */
 template <class T>
 static __device__ __forceinline__ norm_places<T> norm_find_places(const struct norm_backward_shape &shape,
                                                                   const struct norm_backward_round &round,
                                                                   const struct ot_team &team, int width) {
-    float *next = ot_shared<float>() + OT_WARP;
+    float *next = ot_shared<float>() + ROOM;
     norm_places<T> to = {round.dweight + (int64_t)blockIdx.x * width, NULL, NULL, NULL};
     if (round.dbias)
         to.dbias = round.dbias + (int64_t)blockIdx.x * width;
@@ -60,39 +70,60 @@ static __device__ __forceinline__ norm_places<T> norm_find_places(const struct n
         }
     }
     if (shape.keep) {
-        to.x = reinterpret_cast<T *>(next) + team.index * 2 * width;
+        to.x = reinterpret_cast<T *>(next) + team.index * shape.rows * 2 * width;
         to.dy = to.x + width;
     }
     return to;
 }
 
-/* sums[pack p] += more. */
-template <class T>
-static __device__ __forceinline__ void norm_add_columns(float *sums, int p, int width,
-                                                        const ot_pack<T> &more) {
-    ot_pack<T> sum = ot_row_load_floats<true, T>(sums, p, width);
-#pragma unroll
-    for (int i = 0; i < ot_pack<T>::N; i++)
-        sum.v[i] += more.v[i];
-    ot_row_store_floats<true, T>(sums, p, width, sum);
+/* The rows of a team that it works on at once: the first one, and those `step` rows apart. */
+struct norm_rows {
+    int64_t first;
+    int step, live;
+    float mean[ROWS], rstd[ROWS];
+    float g[ROWS], gz[ROWS]; /* of a row: the sums of g and of g * z, then their means; g: LAYER only */
+};
+
+template <class T, bool ALIGNED>
+static __device__ __forceinline__ norm_packs<T> norm_load(const struct ot_norm_backward &op, int64_t row,
+                                                          int p) {
+    int cols = (int)op.cols;
+    const T *x = static_cast<const T *>(op.x) + ot_norm_offset(row, op.group, op.ldx, op.cols);
+    const T *dy = static_cast<const T *>(op.dy) + ot_norm_offset(row, op.group, op.ldy, op.cols);
+    return {ot_row_load<ALIGNED>(x, p, cols), ot_row_load<ALIGNED>(dy, p, cols)};
 }
 
-/* Adds one pack of a row to the sums over columns and to the row's own sums of g and of g * z. */
+/* Adds pack p of all rows to the sums over columns and to each row's own sums. */
 template <class T, bool ALIGNED>
-static __device__ __forceinline__ void
-norm_add_pack(const struct ot_norm_backward &op, const norm_places<T> &to, const norm_packs<T> &in, int p,
-              int width, float mean, float rstd, float *sum_g, float *sum_gz) {
-    ot_pack<T> weight = ot_row_load<ALIGNED>(static_cast<const T *>(op.weight), p, (int)op.cols), dweight;
-#pragma unroll
-    for (int i = 0; i < ot_pack<T>::N; i++) { /* beyond the end dy is 0 and adds nothing */
-        float z = (in.x.v[i] - mean) * rstd, g = in.dy.v[i] * weight.v[i];
-        *sum_g += g;
-        *sum_gz += g * z;
-        dweight.v[i] = in.dy.v[i] * z;
-    }
-    norm_add_columns<T>(to.dweight, p, width, dweight);
+static __device__ __forceinline__ void norm_add_packs(const struct ot_norm_backward &op,
+                                                      const norm_places<T> &to, struct norm_rows *rows, int p,
+                                                      int width) {
+    constexpr int N = ot_pack<T>::N;
+    ot_pack<T> weight = ot_row_load<ALIGNED>(static_cast<const T *>(op.weight), p, (int)op.cols);
+    ot_pack<T> dweight = ot_row_load_floats<true, T>(to.dweight, p, width), dbias = {};
     if (to.dbias)
-        norm_add_columns<T>(to.dbias, p, width, in.dy);
+        dbias = ot_row_load_floats<true, T>(to.dbias, p, width);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        if (r >= rows->live)
+            break;
+        norm_packs<T> in = norm_load<T, ALIGNED>(op, rows->first + r * rows->step, p);
+        if (to.x) {
+            ot_store(to.x + r * 2 * width + p * N, in.x);
+            ot_store(to.dy + r * 2 * width + p * N, in.dy);
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++) { /* beyond the end dy is 0 and adds nothing */
+            float z = (in.x.v[i] - rows->mean[r]) * rows->rstd[r], g = in.dy.v[i] * weight.v[i];
+            rows->g[r] += g;
+            rows->gz[r] += g * z;
+            dweight.v[i] += in.dy.v[i] * z;
+            dbias.v[i] += in.dy.v[i];
+        }
+    }
+    ot_row_store_floats<true, T>(to.dweight, p, width, dweight);
+    if (to.dbias)
+        ot_row_store_floats<true, T>(to.dbias, p, width, dbias);
 }
 
 template <class T, bool ALIGNED>
@@ -115,37 +146,38 @@ static __device__ __forceinline__ void norm_write_pack(const struct ot_norm_back
     ot_row_store<ALIGNED>(static_cast<T *>(op.dx) + offset, p, cols, dx);
 }
 
-/* Processes one row of a team. packs is 0 if the team has no row left; it then only takes part in the
- * sums. */
+/* Processes the live rows of a team. A team without any has packs = 0 and only takes part in the sums. */
 template <class T, bool ALIGNED>
-static __device__ __forceinline__ void norm_backward_row(const struct ot_norm_backward &op,
-                                                         const norm_places<T> &to, const struct ot_team &team,
-                                                         int64_t row, int packs, int width) {
+static __device__ __forceinline__ void
+norm_backward_rows(const struct ot_norm_backward &op, const norm_places<T> &to, const struct ot_team &team,
+                   struct norm_rows *rows, int packs, int width) {
     constexpr int N = ot_pack<T>::N;
     float *room = ot_shared<float>();
     bool layer = op.kind == OT_NORM_LAYER;
-    int cols = (int)op.cols;
-    int64_t offset = ot_norm_offset(row, op.group, op.ldx, op.cols);
-    const T *x = static_cast<const T *>(op.x) + offset;
-    const T *dy = static_cast<const T *>(op.dy) + ot_norm_offset(row, op.group, op.ldy, op.cols);
-    float mean = layer ? op.mean[row] : 0.0f, rstd = op.rstd[row], sum_g = 0, sum_gz = 0;
-    for (int p = team.rank; p < packs; p += team.size) {
-        norm_packs<T> in = {ot_row_load<ALIGNED>(x, p, cols), ot_row_load<ALIGNED>(dy, p, cols)};
-        if (to.x) {
-            ot_store(to.x + p * N, in.x);
-            ot_store(to.dy + p * N, in.dy);
-        }
-        norm_add_pack<T, ALIGNED>(op, to, in, p, width, mean, rstd, &sum_g, &sum_gz);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        int64_t row = rows->first + r * rows->step;
+        rows->mean[r] = layer && r < rows->live ? op.mean[row] : 0.0f;
+        rows->rstd[r] = r < rows->live ? op.rstd[row] : 0.0f;
+        rows->g[r] = rows->gz[r] = 0;
     }
-    float mean_g = layer ? ot_team_sum(team, sum_g, room) / (float)cols : 0.0f;
-    float mean_gz = ot_team_sum(team, sum_gz, room) / (float)cols;
-    for (int p = team.rank; p < packs; p += team.size) {
-        norm_packs<T> in;
-        if (to.x)
-            in = {ot_load(to.x + p * N), ot_load(to.dy + p * N)};
-        else
-            in = {ot_row_load<ALIGNED>(x, p, cols), ot_row_load<ALIGNED>(dy, p, cols)};
-        norm_write_pack<T, ALIGNED>(op, in, offset, p, mean, rstd, mean_g, mean_gz);
+    for (int p = team.rank; p < packs; p += team.size)
+        norm_add_packs<T, ALIGNED>(op, to, rows, p, width);
+    ot_team_sums(team, rows->gz, room);
+    if (layer)
+        ot_team_sums(team, rows->g, room);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        int64_t row = rows->first + r * rows->step, offset = ot_norm_offset(row, op.group, op.ldx, op.cols);
+        float mean_g = layer ? rows->g[r] / (float)op.cols : 0.0f, mean_gz = rows->gz[r] / (float)op.cols;
+        for (int p = team.rank; p < packs && r < rows->live; p += team.size) {
+            norm_packs<T> in;
+            if (to.x)
+                in = {ot_load(to.x + r * 2 * width + p * N), ot_load(to.dy + r * 2 * width + p * N)};
+            else
+                in = norm_load<T, ALIGNED>(op, row, p);
+            norm_write_pack<T, ALIGNED>(op, in, offset, p, rows->mean[r], rows->rstd[r], mean_g, mean_gz);
+        }
     }
 }
 
@@ -183,14 +215,17 @@ __global__ void NORM_BACKWARD_BOUNDS norm_backward_chunk(struct ot_norm_backward
     }
     int64_t begin = (round.first + blockIdx.x) * round.chunk_rows;
     int64_t end = begin + round.chunk_rows < op.rows ? begin + round.chunk_rows : op.rows;
-    for (int64_t row = begin; row < end; row += team.count) { /* all teams make the same number of rounds */
-        bool live = row + team.index < end;
-        norm_backward_row<T, ALIGNED>(op, to, team, live ? row + team.index : begin, live ? packs : 0, width);
+    /* All teams make the same number of rounds. */
+    for (int64_t row = begin; row < end; row += shape.rows * team.count) {
+        int64_t left = (end - row - team.index + team.count - 1) / team.count;
+        int live = left < 0 ? 0 : left < shape.rows ? (int)left : shape.rows;
+        struct norm_rows rows = {live > 0 ? row + team.index : begin, team.count, live};
+        norm_backward_rows<T, ALIGNED>(op, to, team, &rows, live > 0 ? packs : 0, width);
     }
     if (!shape.sums_here)
         return;
     __syncthreads();
-    const float *sums = ot_shared<float>() + OT_WARP;
+    const float *sums = ot_shared<float>() + ROOM;
     norm_join_teams(sums, team.count, width, round.dweight);
     if (round.dbias)
         norm_join_teams(sums + team.count * width, team.count, width, round.dbias);
@@ -204,6 +239,22 @@ static bool norm_backward_aligned(const struct ot_norm_backward *op) {
            ot_rows_aligned(op->weight, 0, bytes);
 }
 
+/* Where blocks keep their data on this card. *bytes: their shared memory. */
+static struct norm_backward_shape norm_backward_shape(int64_t packs, int64_t sums_bytes,
+                                                      struct ot_team_shape threads,
+                                                      const struct ot_cuda_stream *on, int64_t *bytes) {
+    int64_t teams = threads.block / threads.team, row_bytes = teams * 2 * packs * 16, room = on->shared_bytes;
+    struct norm_backward_shape shape = {threads.team, ROWS};
+    *bytes = ROOM * (int64_t)sizeof(float);
+    shape.sums_here = *bytes + sums_bytes <= room;
+    *bytes += shape.sums_here ? sums_bytes : 0;
+    shape.keep = shape.sums_here && *bytes + row_bytes <= room;
+    while (shape.keep && shape.rows > 1 && *bytes + shape.rows * row_bytes > (room - RESERVED) / 2)
+        shape.rows /= 2;
+    *bytes += shape.keep ? shape.rows * row_bytes : 0;
+    return shape;
+}
+
 /* Processes all chunks, as many at a time as the scratch holds. After each round the partial sums are
  * added. */
 template <class T>
@@ -214,13 +265,8 @@ static cudaError_t norm_backward_run(const struct ot_norm_backward *op, const st
     OT_CUDA_TRY(ot_column_plan(op->rows, width, arrays, MIN_ROWS, MAX_CHUNKS, on, &plan));
 
     struct ot_team_shape threads = ot_team_shape(packs);
-    int64_t teams = threads.block / threads.team, bytes = ROOM_BYTES;
-    int64_t sums_bytes = teams * arrays * width * (int64_t)sizeof(float), keep_bytes = teams * 2 * packs * 16;
-    bool sums_here = bytes + sums_bytes <= on->shared_bytes;
-    bytes += sums_here ? sums_bytes : 0;
-    bool keep = sums_here && bytes + keep_bytes <= on->shared_bytes;
-    bytes += keep ? keep_bytes : 0;
-    struct norm_backward_shape shape = {threads.team, keep, sums_here};
+    int64_t sums_bytes = threads.block / threads.team * arrays * width * (int64_t)sizeof(float), bytes;
+    struct norm_backward_shape shape = norm_backward_shape(packs, sums_bytes, threads, on, &bytes);
 
     auto kernel = norm_backward_aligned(op) ? norm_backward_chunk<T, true> : norm_backward_chunk<T, false>;
     float *dweight = static_cast<float *>(on->scratch),

@@ -101,6 +101,28 @@ __device__ __forceinline__ float ot_team_sum(const struct ot_team &team, float x
     return x;
 }
 
+/* N sums at once, each in the order of ot_team_sum, with the barriers of one. room: as for ot_block_sum, N
+ * times. */
+template <int N>
+__device__ __forceinline__ void ot_team_sums(const struct ot_team &team, float (&x)[N], float *room) {
+    int lane = (int)threadIdx.x % OT_WARP, size = team.size < OT_WARP ? team.size : OT_WARP;
+    for (int offset = size / 2; offset > 0; offset /= 2)
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            x[i] += __shfl_xor_sync(0xffffffffu, x[i], offset);
+    if (team.size <= OT_WARP)
+        return;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (lane == 0)
+            room[i * OT_WARP + (int)threadIdx.x / OT_WARP] = x[i];
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        x[i] = ot_warp_sum(lane < (int)blockDim.x / OT_WARP ? room[i * OT_WARP + lane] : 0.0f);
+    __syncthreads();
+}
+
 enum { OT_TEAM_LARGE_BLOCK = 512 };
 
 struct ot_team_shape {
