@@ -73,21 +73,19 @@ struct ot_embed_backward {
  *     RMS:   y = x * rstd * weight,           rstd = 1 / sqrt(mean(x^2) + eps)
  *     LAYER: y = (x - mean) * rstd * weight + bias
  *
- * If delta is not NULL (same shape and ld as x), the op fuses the residual addition: it rounds x + delta to
- * dtype, writes that to sum (which may be x), and normalises it. y may be x if sum is NULL. mean (LAYER only)
- * and rstd are fp32 [rows]. */
+ * y may be x. mean (LAYER only) and rstd are fp32 [rows]. */
 enum ot_norm_kind { OT_NORM_RMS, OT_NORM_LAYER };
 struct ot_norm {
     enum ot_dtype dtype;
     enum ot_norm_kind kind;
     int64_t rows, cols, group, ldx, ldy;
     float eps;
-    const void *x, *delta, *weight, *bias; /* delta may be NULL; bias: LAYER only */
-    void *sum, *y;
+    const void *x, *weight, *bias; /* bias: LAYER only */
+    void *y;
     float *mean, *rstd; /* mean: LAYER only */
 };
 
-/* x is the input of the normalisation: the sum, if forward had a delta. dx = gradient (+ dx_add if not NULL,
+/* x is the input of the normalisation. dx = gradient (+ dx_add if not NULL,
  * the gradient that arrives over the residual). dx may be dx_add or dy. ldx is the stride of x, dx and
  * dx_add; ldy is the stride of dy. dweight and dbias are accumulated. */
 struct ot_norm_backward {

@@ -1,5 +1,4 @@
-/* RMSNorm (Zhang & Sennrich, 2019) and LayerNorm, with the residual addition in front of them, and their
- * backward. */
+/* RMSNorm (Zhang & Sennrich, 2019) and LayerNorm, and their backward. */
 #include "kernels/cpu/op_parts.h"
 
 /* Backward sums dweight and dbias over the rows of a chunk, then over chunks in order. The partial sums take
@@ -11,15 +10,6 @@ static int64_t norm_offset(int64_t row, int64_t group, int64_t ld, int64_t cols)
 }
 
 /* ---- forward ---- */
-
-/* sum = x + delta, rounded to dtype. */
-static OT_INLINE void norm_residual(enum ot_dtype dtype, const struct ot_norm *op, int64_t offset) {
-    const void *x = at(dtype, op->x, offset), *delta = at(dtype, op->delta, offset);
-    void *sum = at_mut(dtype, op->sum, offset);
-    OT_FOR_LANES(i, lanes, op->cols, {
-        vec_store(dtype, sum, i, lanes, vec_load(dtype, x, i, lanes) + vec_load(dtype, delta, i, lanes));
-    });
-}
 
 static OT_INLINE float norm_mean(enum ot_dtype dtype, const void *x, int64_t cols) {
     ot_vf sum = {0};
@@ -40,12 +30,7 @@ static OT_INLINE float norm_rstd(enum ot_dtype dtype, const void *x, int64_t col
 }
 
 static OT_INLINE void norm_row(enum ot_dtype dtype, const struct ot_norm *op, int64_t row) {
-    int64_t offset = norm_offset(row, op->group, op->ldx, op->cols);
-    const void *x = at(dtype, op->x, offset);
-    if (op->delta) {
-        norm_residual(dtype, op, offset);
-        x = at(dtype, op->sum, offset);
-    }
+    const void *x = at(dtype, op->x, norm_offset(row, op->group, op->ldx, op->cols));
     float mean = op->kind == OT_NORM_LAYER ? norm_mean(dtype, x, op->cols) : 0.0f;
     float rstd = norm_rstd(dtype, x, op->cols, mean, op->eps);
     void *y = at_mut(dtype, op->y, norm_offset(row, op->group, op->ldy, op->cols));
@@ -73,7 +58,6 @@ static void run_norm(struct ot_lane *lane, const void *args) {
 }
 
 static void cpu_norm(struct ot_lane *lane, const struct ot_norm *op) {
-    assert(!op->delta || op->sum);
     ot_cpu_lane_push(lane, run_norm, op, sizeof *op);
 }
 

@@ -9,6 +9,12 @@
  * added. The second pass writes the gradient. Order of the sum: a thread's logits from the left, four at a
  * time, then the tree of ot_block_sum. The gradient may overwrite the logits, because a thread writes the
  * elements that it has just read.
+ *
+ * Why the second pass computes exp again. To keep a row's first results takes 4 bytes of shared memory a
+ * logit: 128 KiB at a vocabulary of 32000, so one block a multiprocessor, whose loads would wait for its
+ * arithmetic. To keep them in the logits' place moves 8 bytes more a logit, and the maximum must be known
+ * before: 4 more. Counted on an H100, the two passes take 7.4 us of arithmetic and 7.8 us of L2 traffic a row
+ * and multiprocessor, beside each other. Not measured.
  */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/scalar.cuh"

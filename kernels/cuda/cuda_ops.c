@@ -10,7 +10,7 @@
 /* ---- preconditions of the contract (ops.h) that the host can check ---- */
 
 static bool is_sound_norm(const struct ot_norm *op) {
-    return (!op->delta || op->sum) && (op->kind == OT_NORM_RMS || (op->bias && op->mean)) && op->group >= 1;
+    return (op->kind == OT_NORM_RMS || (op->bias && op->mean)) && op->group >= 1;
 }
 
 static bool is_sound_norm_backward(const struct ot_norm_backward *op) {

@@ -1,8 +1,7 @@
-/* RMSNorm (Zhang & Sennrich, 2019) and LayerNorm (Ba et al., 2016), with the residual addition in front of
- * them.
+/* RMSNorm (Zhang & Sennrich, 2019) and LayerNorm (Ba et al., 2016).
  *
- * Bytes moved per value: x and y, and with a residual also delta and sum: 2 or 4 times the dtype. The weights
- * stay in the caches. Some 4 FLOPs per value: bound by memory bandwidth.
+ * Bytes moved per value: x and y, 2 times the dtype. The weights stay in the caches. Some 4 FLOPs per value:
+ * bound by memory bandwidth.
  *
  * A team of threads has a row (rows.cuh). For short rows the team is a part of a warp, so that a warp works
  * on several heads; for long rows it is a block. The row is read once and kept in shared memory. Each thread
@@ -15,21 +14,6 @@
 
 /* In shared memory: room for the sums; behind it, if rows are kept, one row for each team. */
 enum { NORM_ROOM_BYTES = OT_WARP * (int)sizeof(float) };
-
-/* Loads x (+ delta, rounded to T and stored in sum). */
-template <class T, bool ALIGNED>
-static __device__ __forceinline__ ot_pack<T> norm_input(const struct ot_norm &op, int64_t offset, int p) {
-    int cols = (int)op.cols;
-    ot_pack<T> x = ot_row_load<ALIGNED>(static_cast<const T *>(op.x) + offset, p, cols);
-    if (op.delta) {
-        ot_pack<T> delta = ot_row_load<ALIGNED>(static_cast<const T *>(op.delta) + offset, p, cols);
-#pragma unroll
-        for (int i = 0; i < ot_pack<T>::N; i++)
-            x.v[i] = ot_to_float(ot_from_float<T>(x.v[i] + delta.v[i]));
-        ot_row_store<ALIGNED>(static_cast<T *>(op.sum) + offset, p, cols, x);
-    }
-    return x;
-}
 
 /* Adds a pack of x, or of (x - mean)^2, to the sum of the row. Values beyond the row's end add nothing. */
 template <class T>
@@ -59,13 +43,13 @@ __global__ void norm_rows(struct ot_norm op, int team_size, bool keep) {
     bool live = row < op.rows, layer = op.kind == OT_NORM_LAYER;
     int cols = (int)op.cols, packs = (cols + N - 1) / N;
     int end = live ? packs : 0; /* a team without a row has no packs but takes part in the sums */
-    int64_t offset = ot_norm_offset(live ? row : 0, op.group, op.ldx, op.cols);
 
     T *kept = reinterpret_cast<T *>(room + OT_WARP) + (int64_t)team.index * packs * N;
-    const T *source = static_cast<const T *>(op.delta ? op.sum : op.x) + offset;
+    const T *source =
+        static_cast<const T *>(op.x) + ot_norm_offset(live ? row : 0, op.group, op.ldx, op.cols);
     float sum = 0;
     for (int p = team.rank; p < end; p += team.size) {
-        ot_pack<T> x = norm_input<T, ALIGNED>(op, offset, p);
+        ot_pack<T> x = ot_row_load<ALIGNED>(source, p, cols);
         if (keep)
             ot_store(kept + p * N, x);
         sum = layer ? norm_add(sum, x, cols - p * N) : norm_add_squares(sum, x, 0.0f, cols - p * N);
@@ -108,9 +92,9 @@ __global__ void norm_rows(struct ot_norm op, int team_size, bool keep) {
 static bool norm_aligned(const struct ot_norm *op) {
     size_t bytes = ot_dtype_bytes(op->dtype);
     int64_t inner = op->group > 1 ? op->cols : 0; /* rows also begin at multiples of cols */
-    return ot_rows_aligned(op->x, op->ldx, bytes) && ot_rows_aligned(op->delta, inner, bytes) &&
-           ot_rows_aligned(op->delta ? op->sum : NULL, 0, bytes) && ot_rows_aligned(op->y, op->ldy, bytes) &&
-           ot_rows_aligned(op->weight, 0, bytes) && ot_rows_aligned(op->bias, 0, bytes);
+    return ot_rows_aligned(op->x, op->ldx, bytes) && ot_rows_aligned(op->x, inner, bytes) &&
+           ot_rows_aligned(op->y, op->ldy, bytes) && ot_rows_aligned(op->weight, 0, bytes) &&
+           ot_rows_aligned(op->bias, 0, bytes);
 }
 
 cudaError_t ot_cuda_norm(const struct ot_norm *args, const struct ot_cuda_stream *on) {

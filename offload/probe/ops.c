@@ -291,9 +291,7 @@ static int probe_rows(struct ot_probe *p) {
                            .ldy = h,
                            .eps = 1e-5f,
                            .x = p->buffers[0],
-                           .delta = p->buffers[1],
                            .weight = grads,
-                           .sum = p->buffers[0],
                            .y = p->buffers[2],
                            .rstd = stats};
     struct ot_norm_backward back = {.dtype = p->config->dtype,
@@ -320,7 +318,7 @@ static int probe_rows(struct ot_probe *p) {
                            .cos_table = stats,
                            .sin_table = stats + p->config->tokens * 64,
                            .x = p->buffers[0]};
-    OT_TRY(probe_kernel(p, "residual + RMSNorm", run_norm, &norm, 4 * row));
+    OT_TRY(probe_kernel(p, "RMSNorm", run_norm, &norm, 2 * row));
     OT_TRY(probe_kernel(p, "RMSNorm backward", run_norm_backward, &back, 4 * row));
     return probe_kernel(p, "RoPE", run_rope, &rope, 2 * row);
 }

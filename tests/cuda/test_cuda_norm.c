@@ -15,7 +15,7 @@
 struct norm_shape {
     enum ot_norm_kind kind;
     int64_t rows, cols, group, pad; /* pad: elements between groups of rows */
-    /* In place: the sum overwrites x, or y overwrites x if there is no residual. */
+    /* Residual: backward adds a gradient to dx. In place: y overwrites x. */
     bool residual, in_place;
     int shift;
 };
@@ -55,7 +55,7 @@ enum dx_place { DX_OVER_DY, DX_OVER_ADD, DX_OWN };
 struct norm_input {
     const struct norm_shape *shape;
     enum dx_place place;
-    float *x, *delta, *dy, *weight, *bias;
+    float *x, *add, *dy, *weight, *bias;
 };
 
 static int64_t row_ld(const struct norm_shape *s) {
@@ -91,7 +91,7 @@ static struct norm_input make_input(const struct norm_shape *s, enum dx_place pl
 
 static void free_input(struct norm_input *in) {
     free(in->x);
-    free(in->delta);
+    free(in->add);
     free(in->dy);
     free(in->weight);
     free(in->bias);
@@ -112,19 +112,13 @@ static struct ot_norm run_forward(struct ops_fixture *f, const struct norm_input
                          .eps = 1e-5f};
     op.x = x;
     op.weight = ops_upload(f, f->dtype, in->weight, s->cols);
-    if (s->residual) {
-        op.delta = ops_upload(f, f->dtype, in->delta, n);
-        op.sum = s->in_place ? x : ops_blank_values(f, f->dtype, n);
-    }
-    op.y = s->in_place && !s->residual ? x : ops_blank_values(f, f->dtype, n);
+    op.y = s->in_place ? x : ops_blank_values(f, f->dtype, n);
     op.rstd = ops_blank_values(f, OT_F32, s->rows);
     if (layer) {
         op.bias = ops_upload(f, f->dtype, in->bias, s->cols);
         op.mean = ops_blank_values(f, OT_F32, s->rows);
     }
     f->ops->norm(f->lane, &op);
-    if (s->residual)
-        ops_collect(f, "sum", f->dtype, op.sum, n);
     ops_collect(f, "y", f->dtype, op.y, n);
     ops_collect(f, "rstd", OT_F32, op.rstd, s->rows);
     if (layer)
@@ -136,7 +130,7 @@ static void run_backward(struct ops_fixture *f, const struct norm_input *in, con
     const struct norm_shape *s = in->shape;
     int64_t n = all_values(s);
     void *dy = ops_upload(f, f->dtype, in->dy, n);
-    void *add = s->residual ? ops_upload(f, f->dtype, in->delta, n) : NULL;
+    void *add = s->residual ? ops_upload(f, f->dtype, in->add, n) : NULL;
     struct ot_norm_backward op = {.dtype = f->dtype,
                                   .kind = s->kind,
                                   .rows = s->rows,
@@ -145,7 +139,7 @@ static void run_backward(struct ops_fixture *f, const struct norm_input *in, con
                                   .ldx = row_ld(s),
                                   .ldy = row_ld(s)};
     /* The forward pass may have overwritten its own input. */
-    op.x = s->residual ? forward->sum : ops_upload(f, f->dtype, in->x, n);
+    op.x = ops_upload(f, f->dtype, in->x, n);
     op.dy = dy;
     op.dx_add = add;
     op.weight = forward->weight;
@@ -181,25 +175,21 @@ struct row_numbers {
     double mean, rstd, abs_x, abs_g, abs_gz;
 };
 
-static double input_at(const struct norm_input *in, int64_t i) {
-    return in->x[i] + (in->delta ? (double)in->delta[i] : 0);
-}
-
 static struct row_numbers measure_row(const struct norm_input *in, int64_t at) {
     const struct norm_shape *s = in->shape;
     struct row_numbers row = {0};
     double squares = 0, cols = (double)s->cols;
     for (int64_t i = 0; i < s->cols; i++) {
-        row.abs_x += fabs(input_at(in, at + i)) / cols;
-        row.mean += s->kind == OT_NORM_LAYER ? input_at(in, at + i) / cols : 0;
+        row.abs_x += fabs((double)in->x[at + i]) / cols;
+        row.mean += s->kind == OT_NORM_LAYER ? (double)in->x[at + i] / cols : 0;
     }
     for (int64_t i = 0; i < s->cols; i++)
-        squares += pow(input_at(in, at + i) - row.mean, 2) / cols;
+        squares += pow((double)in->x[at + i] - row.mean, 2) / cols;
     row.rstd = 1 / sqrt(squares + 1e-5);
     for (int64_t i = 0; i < s->cols; i++) {
         double g = fabs((double)in->dy[at + i] * in->weight[i]);
         row.abs_g += g / cols;
-        row.abs_gz += g * (fabs(input_at(in, at + i)) + fabs(row.mean)) * row.rstd / cols;
+        row.abs_gz += g * (fabs((double)in->x[at + i]) + fabs(row.mean)) * row.rstd / cols;
     }
     return row;
 }
@@ -211,10 +201,10 @@ static void add_row_bounds(struct norm_bounds *b, const struct norm_input *in, i
     struct row_numbers row = measure_row(in, at);
     for (int64_t i = 0; i < s->cols; i++) {
         double weight = fabs((double)in->weight[i]), dy = fabs((double)in->dy[at + i]);
-        double z = (fabs(input_at(in, at + i)) + (layer ? row.abs_x : 0)) * row.rstd;
+        double z = (fabs((double)in->x[at + i]) + (layer ? row.abs_x : 0)) * row.rstd;
         b->y[at + i] = error * (z * weight + (layer ? fabs((double)in->bias[i]) : 0));
         b->dx[at + i] = error * row.rstd * (dy * weight + (layer ? row.abs_g : 0) + z * row.abs_gz);
-        b->dx[at + i] += 0x1p-23 * (in->delta ? fabs((double)in->delta[i]) : 0);
+        b->dx[at + i] += 0x1p-23 * (in->add ? fabs((double)in->add[at + i]) : 0);
         b->dweight[i] += dy * z;
         b->dbias[i] += dy;
     }
@@ -249,8 +239,6 @@ static void check_norm(const struct norm_shape *shape, enum ot_dtype dtype, enum
     struct norm_bounds b = make_bounds(&in);
     struct cuda_pair p;
     cuda_run(&p, run_norm, &in, dtype, shape->shift);
-    if (shape->residual)
-        cuda_check_bits(&p, "sum");
     cuda_check_close(&p, "y", &(struct cuda_bound){.each = b.y});
     cuda_check_close(&p, "rstd", &(struct cuda_bound){.relative = b.rstd});
     cuda_check_close(&p, "dx", &(struct cuda_bound){.each = b.dx});

@@ -15,8 +15,8 @@
 struct norm_case {
     enum ot_norm_kind kind;
     int64_t rows, cols, group, pad; /* pad: elements between groups of rows */
-    bool residual;
-    const float *x, *delta, *weight, *bias, *dy;
+    bool residual;                  /* backward adds the gradient of a residual */
+    const float *x, *weight, *bias, *dy;
 };
 
 /* Dense rows, with `pad` NaNs after every `group` rows. */
@@ -38,7 +38,7 @@ static void *upload_rows(struct ops_fixture *f, const float *from, const struct 
     return memory;
 }
 
-/* Forward with the fused residual, then backward. dx, dx_add and dy share memory where the layout allows
+/* Forward, then backward. dx, dx_add and dy share memory where the layout allows
  * it. */
 static void run_norm(struct ops_fixture *f, const void *argument) {
     const struct norm_case *c = argument;
@@ -53,8 +53,6 @@ static void run_norm(struct ops_fixture *f, const void *argument) {
                          .ldy = ld,
                          .eps = 1e-5f};
     op.x = upload_rows(f, c->x, c);
-    op.delta = c->residual ? upload_rows(f, c->delta, c) : NULL;
-    op.sum = c->residual ? (void *)(uintptr_t)op.x : NULL; /* in place, as the models use it */
     op.weight = ops_upload(f, f->dtype, c->weight, c->cols);
     op.bias = layer ? ops_upload(f, f->dtype, c->bias, c->cols) : NULL;
     op.y = ops_blank_values(f, f->dtype, n);
@@ -63,8 +61,6 @@ static void run_norm(struct ops_fixture *f, const void *argument) {
     f->ops->norm(f->lane, &op);
     ops_collect(f, "y", f->dtype, op.y, n);
     ops_collect(f, "rstd", OT_F32, op.rstd, c->rows);
-    if (c->residual)
-        ops_collect(f, "sum", f->dtype, op.sum, n);
     if (layer)
         ops_collect(f, "mean", OT_F32, op.mean, c->rows);
     float *ones = malloc((size_t)c->cols * sizeof *ones);
@@ -166,25 +162,22 @@ static void reference_norm_row(const struct norm_case *c, const float *x, const 
 /* Wide cases against double: residual, groups of heads, many rows. */
 static void check_norm_case(struct norm_case *c) {
     int64_t n = c->rows * c->cols, ld = c->group * c->cols;
-    float *inputs[5];
-    for (int i = 0; i < 5; i++)
+    float *inputs[4];
+    for (int i = 0; i < 4; i++)
         inputs[i] = ops_random(10 + (uint64_t)i, n, 1);
     c->x = inputs[0];
-    c->delta = inputs[1];
-    c->weight = inputs[2];
-    c->bias = inputs[3];
-    c->dy = inputs[4];
+    c->weight = inputs[1];
+    c->bias = inputs[2];
+    c->dy = inputs[3];
     struct ops_fixture f;
     ops_check_threads(&f, run_norm, c, OT_F32);
     double *y = calloc((size_t)c->cols, sizeof *y), *dx = calloc((size_t)c->cols, sizeof *dx),
            *dweight = calloc((size_t)c->cols, sizeof *dweight);
-    float *row = malloc((size_t)c->cols * sizeof *row), *want = malloc((size_t)c->cols * sizeof *want);
-    assert_true(y && dx && dweight && row && want);
+    float *want = malloc((size_t)c->cols * sizeof *want);
+    assert_true(y && dx && dweight && want);
     for (int64_t r = 0; r < c->rows; r++) {
         int64_t first = r / c->group * (ld + c->pad) + r % c->group * c->cols;
-        for (int64_t i = 0; i < c->cols; i++)
-            row[i] = c->x[r * c->cols + i] + (c->residual ? c->delta[r * c->cols + i] : 0);
-        reference_norm_row(c, row, c->dy + r * c->cols, y, dx, dweight);
+        reference_norm_row(c, c->x + r * c->cols, c->dy + r * c->cols, y, dx, dweight);
         for (int64_t i = 0; i < c->cols; i++)
             want[i] = (float)y[i];
         check_close("y", ops_result(&f, "y", NULL) + first, want, c->cols, 2e-6, 2e-6);
@@ -199,15 +192,13 @@ static void check_norm_case(struct norm_case *c) {
     ops_close(&f);
     ops_check_threads(&f, run_norm, c, OT_BF16);
     ops_close(&f);
-    if (c->pad ==
-        0) /* norms over the padding would be NaN; bf16 rounds x + delta, y and dx by at most 2^-9 each */
+    if (c->pad == 0) /* norms over the padding would be NaN; bf16 rounds y and dx by at most 2^-9 each */
         ops_check_half(run_norm, c, 6e-3);
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 4; i++)
         free(inputs[i]);
     free(y);
     free(dx);
     free(dweight);
-    free(row);
     free(want);
 }
 

@@ -113,6 +113,30 @@ static void shares_of_a_request_train_alike(void **state) {
     tiny_result_free(&resident);
 }
 
+/* Slabs of several chunks of the reduction (ot_reduce). The border between gradients that wait on the device
+ * and those that leave lies inside a chunk. The norm is taken in pieces around it, with the bits of one. */
+static void norms_of_cut_slabs_are_those_of_whole_slabs(void **state) {
+    (void)state;
+    enum { TILE = 13 * OT_SLAB_ALIGN_PARAMS };
+    struct tiny_run run;
+    struct tiny_result resident, other;
+    tiny_defaults(&run, 2, false, OT_BF16);
+    run.config.ffn = 2048;
+    run.clip = 1e-3f; /* so small that every bit of the norm reaches the weights */
+    plan_resident(&run);
+    tiny_train(&run, &resident);
+    ot_plan_free(&run.plan);
+    for (uint64_t seed = 0; seed < 3; seed++) {
+        tiny_plan(&run, OT_HOME_HOST, OT_HOME_HOST, OT_HOME_GPU, 2);
+        tiny_deal(&run, TILE, GPU | CPU, seed);
+        tiny_train(&run, &other);
+        tiny_same(&resident, &other, "cut slabs");
+        tiny_result_free(&other);
+        ot_plan_free(&run.plan);
+    }
+    tiny_result_free(&resident);
+}
+
 /* ---- delayed updates, and calls that need their result ---- */
 
 static void step(const struct tiny_run *run, struct ot_engine *engine, int number, float lr,
@@ -356,6 +380,7 @@ int main(void) {
         cmocka_unit_test(mixes_bf16),
         cmocka_unit_test(mixes_fp16),
         cmocka_unit_test(shares_of_a_request_train_alike),
+        cmocka_unit_test(norms_of_cut_slabs_are_those_of_whole_slabs),
         cmocka_unit_test(updates_are_made_before_anyone_looks),
         cmocka_unit_test(runs_go_on_under_another_mix),
         cmocka_unit_test(pieces_are_read_across_borders),
