@@ -364,7 +364,7 @@ static void run_cases(struct bench *b, enum ot_dtype dtype, int shape) {
             continue;
         struct ot_model *model;
         must(ot_model_open(&config, dtype, SEQUENCE, &model));
-        ot_model_set_state(model, p->format);
+        ot_model_set_state(model, p->format, OT_MASTERS_F32);
         struct best *best = find_case(b, name, p->group);
         run_case(b, model, p, best);
         print_case(best);
