@@ -386,10 +386,13 @@ static int search(struct search *s) {
         OT_TRY(taken = move_tiles(s));
     int late = s->most_tries;
     s->most_tries = s->out->tried + (late < FEWEST_LATE_TRIES ? FEWEST_LATE_TRIES : late);
-    for (int taken = s->given->shadows == OT_SHADOWS_CHOSEN && s->given->clip; taken > 0 && waits(s);) {
-        OT_TRY(taken = move_shadows(s));
-        if (taken > 0)
-            OT_TRY(taken = move_kept(s));
+    bool shadows = s->given->shadows == OT_SHADOWS_CHOSEN && s->given->clip;
+    for (int taken = 1; shadows && taken > 0 && waits_or_recomputes(s);) {
+        int rc = 0;
+        if (waits(s))
+            OT_TRY(rc = move_shadows(s));
+        OT_TRY(taken = move_kept(s));
+        taken = taken > 0 || rc > 0;
     }
     return 0;
 }
@@ -442,31 +445,49 @@ failed:
     return rc;
 }
 
-/* Makes plans in which a share of the blocks without room on the device keeps activations off the device: all
- * of them in as few rounds as possible, or else fewer, until one fits and pushes no other data to nvme.
- * Returns 1 if there is one: it is made of *keeping. */
-static int find_keeping(const struct ot_plan_request *request, const struct ot_plan *without,
-                        struct ot_plan_request *keeping) {
+/* Makes and simulates the plan of a request. If the plan fits, has no more than on_nvme bytes on nvme and is
+ * faster than *seconds, takes both over. Returns 1 if the plan fits, 0 if it does not, < 0 on errors. */
+static int try_keeping(const struct ot_plan_request *keeping, const struct ot_costs *costs, size_t on_nvme,
+                       struct ot_plan_request *best, double *seconds) {
+    struct ot_plan plan;
+    struct ot_prediction prediction;
+    int rc = ot_plan_make(keeping, &plan), faster = 0;
+    if (rc < 0)
+        return rc == -OT_E_BUDGET ? 0 : rc;
+    bool fits = ot_ledger_total(&plan.ledger, OT_TIER_NVME) <= on_nvme;
+    if (fits)
+        faster = ot_simulate_faster(keeping->chain, &plan, costs, *seconds, &prediction);
+    ot_plan_free(&plan);
+    if (faster > 0) {
+        *best = *keeping;
+        *seconds = prediction.step_seconds;
+    }
+    return faster < 0 ? faster : fits;
+}
+
+/* Finds a plan to begin with in which blocks without room on the device keep activations off the device: all
+ * of them in as few rounds as possible, or as many as one round allows, whichever is faster. It must push no
+ * other data to nvme. Returns 1 if there is one: it is made of *best. */
+static int find_keeping(const struct ot_plan_request *request, const struct ot_costs *costs,
+                        const struct ot_plan *without, struct ot_plan_request *best) {
+    struct ot_plan_request keeping = *request;
     size_t on_nvme = ot_ledger_total(&without->ledger, OT_TIER_NVME);
-    int most = request->rounds ? 1 : without->max_micro;
-    double least = on_nvme > 0 ? 1 : 0.125; /* nvme has what the host has no room for */
-    *keeping = *request;
+    int most = request->rounds ? 1 : without->max_micro, fits = 0;
+    double seconds = INFINITY, least = on_nvme > 0 ? 1 : 0.125; /* nvme has what the host has no room for */
     if (request->shadows == OT_SHADOWS_CHOSEN && request->clip)
-        keeping->shadows = 1; /* many of them lie over what the host keeps */
-    for (keeping->kept_off = 1; keeping->kept_off >= least; keeping->kept_off /= 2)
-        for (int rounds = 1; rounds <= most; rounds *= 2) {
-            struct ot_plan plan;
-            keeping->rounds = request->rounds ? request->rounds : rounds;
-            int rc = ot_plan_make(keeping, &plan);
-            if (rc < 0 && rc != -OT_E_BUDGET)
-                return rc;
-            bool fits = rc == 0 && ot_ledger_total(&plan.ledger, OT_TIER_NVME) <= on_nvme;
-            if (rc == 0)
-                ot_plan_free(&plan);
-            if (fits)
-                return 1;
-        }
-    return 0;
+        keeping.shadows = 1; /* many of them lie over what the host keeps */
+    keeping.kept_off = 1;
+    for (int rounds = 1; rounds <= most && !fits; rounds *= 2) {
+        keeping.rounds = request->rounds ? request->rounds : rounds;
+        OT_TRY(fits = try_keeping(&keeping, costs, on_nvme, best, &seconds));
+    }
+    if (fits && keeping.rounds <= 1)
+        return 1;
+    keeping.rounds = request->rounds;
+    fits = 0;
+    for (keeping.kept_off = 0.5; keeping.kept_off >= least && !fits; keeping.kept_off /= 2)
+        OT_TRY(fits = try_keeping(&keeping, costs, on_nvme, best, &seconds));
+    return seconds < INFINITY;
 }
 
 /* Takes the better of two searches: from the plan that keeps activations on the device alone, and from one
@@ -481,7 +502,7 @@ int ot_planner_choose_from(const struct ot_plan_request *request, const struct o
     if (!request->train || request->keep != OT_KEEP_CHOSEN || request->kept == OT_HOME_GPU ||
         !recomputes(&(struct search){.given = request, .out = out}))
         return 0;
-    OT_TRY_GOTO(find_keeping(request, &out->plan, &keeping), rc, failed);
+    OT_TRY_GOTO(find_keeping(request, costs, &out->plan, &keeping), rc, failed);
     if (rc == 0)
         return 0;
     OT_TRY_GOTO(climb(request, &keeping, costs, NULL, &other), rc, failed);
