@@ -181,8 +181,15 @@ static int open_ours(struct bench *bench, int engine, struct ot_store **store) {
 
 /* ---- fio ---- */
 
+static struct fio fio_of(const struct bench *bench) {
+    return (struct fio){.file = bench->fio_file,
+                        .uring = !bench->no_uring,
+                        .block_bytes = bench->block_bytes,
+                        .depth = bench->depth};
+}
+
 static int measure_fio(struct bench *bench, bool random) {
-    const struct fio fio = {bench->fio_file, !bench->no_uring, bench->block_bytes, bench->depth};
+    const struct fio fio = fio_of(bench);
     const char *order = random ? "rand" : "";
     char jobs[N_WHATS][256];
     long long bytes = (long long)bench->n_extents * EXTENT_BYTES,
@@ -202,7 +209,7 @@ static int measure_fio(struct bench *bench, bool random) {
 
 /* Makes fio's file and writes all of its blocks. */
 static int open_fio(struct bench *bench) {
-    const struct fio fio = {bench->fio_file, !bench->no_uring, bench->block_bytes, bench->depth};
+    const struct fio fio = fio_of(bench);
     char job[256];
     double rate;
     snprintf(job, sizeof job, "--name=write --rw=write --size=%lld",
