@@ -6,8 +6,7 @@
  * aligned takes 16-byte accesses; otherwise its parameters go one at a time.
  *
  * Bytes per parameter with a split master: 18 (16 bits) or 14.25 (8 bits); without a master, 14 or 10.25. A
- * random word takes eight
- * instructions, and the 8-bit codes take a second square root but no division.
+ * random word takes eight instructions, and the 8-bit codes take a second square root but no division.
  */
 #include "kernels/cuda/adamw.cuh"
 

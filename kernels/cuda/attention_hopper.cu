@@ -13,11 +13,11 @@
  *
  * The two warpgroups also overlap with each other, as the hardware schedules them.
  *
- * WHAT IS NOT USED, AND WHY. Copies are cp.async, not the tensor memory accelerator: four warps copy a tile
- * with 150 instructions each, in exactly the swizzle that wgmma reads (ot_tile<64>). The accelerator would
- * need a tensor map from the driver for each operand and launch. q stays in registers: as an operand in
- * shared memory it would add 16 bytes a clock to the traffic below. No barrier makes the two warpgroups take
- * turns.
+ * ALTERNATIVES that this kernel does not use. Copies are cp.async, not the tensor memory accelerator: four
+ * warps copy a tile with 150 instructions each, in exactly the swizzle that wgmma reads (ot_tile<64>). The
+ * accelerator would need a tensor map from the driver for each operand and launch. q stays in registers: as
+ * an operand in shared memory it would add 16 bytes a clock to the traffic below. No barrier makes the two
+ * warpgroups take turns.
  *
  * DETERMINISM. One warp owns a row of the result and takes the tiles in order. Tiles begin at multiples of
  * KEYS. So the bits depend on what attention_forward.cu says. They differ from the bits of that kernel,
@@ -116,7 +116,7 @@ struct hopper_place {
     }
 };
 
-/* One arrival for a warp, after all that its lanes have done. */
+/* A warp arrives once, after all that its lanes have done. */
 __device__ __forceinline__ void hopper_arrive(uint64_t *barrier) {
     __syncwarp();
     if (ot_lane() == 0)
@@ -205,7 +205,7 @@ __device__ __forceinline__ void hopper_start_weigh(float (&sum)[1][S::DIM / 8][4
     ot_wgmma_commit();
 }
 
-/* What a warp knows of its rows. */
+/* The state of a multiplying warp: its rows, and its next tiles of keys and of values. */
 template <class T, class S>
 struct hopper_warp {
     const struct ot_attention &op;

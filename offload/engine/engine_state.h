@@ -65,7 +65,8 @@ struct ot_engine_staged {
     struct ot_error error; /* of the last transfer */
 };
 
-/* It is a member of the engine because a transfer may outlive the wait for it: see ot_engine_is_stuck. */
+/* All staged extents. They are a member of the engine because a transfer may outlive the wait for it: see
+ * ot_engine_is_stuck. */
 struct ot_engine_stages {
     struct ot_engine_staged slots[OT_STAGED_KINDS][OT_MOST_STAGED];
     int last[OT_STAGED_KINDS]; /* the slot that was staged last: no transfer moves it */

@@ -10,9 +10,10 @@
  * clock the result is never slower than that plan.
  *
  * The search is local. From the best plan so far it changes one field at a time to nearby values, in a fixed
- * order, with tile sizes last. It ends when a whole round gains nothing or the tries are used up. The number
- * of tries depends on the tasks of a step and never on time: the same request and the same costs always give
- * the same plan.
+ * order, with tile sizes and then shadows last. It ends when a whole round gains nothing or the tries are
+ * used up. If blocks are computed again, a second search begins with a plan that keeps activations off the
+ * device, and the faster result counts. The number of tries depends on the tasks of a step and never on time:
+ * the same request and the same costs always give the same plan.
  *
  * Because the search is local, more memory or a faster machine can lead it to another plan, with a predicted
  * step that is longer by at most about OT_PLANNER_MARGIN.

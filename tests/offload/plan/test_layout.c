@@ -150,6 +150,12 @@ static void a_snapshot_has_room_for_a_tile_it_copies(void **state) {
     }
 }
 
+/* The device updates the first tile of slab s and streams half of the others. */
+static void keep_state_on_host(struct uneven *u, int s, enum ot_home grads, enum ot_home sums) {
+    u->slab_plans[s] = (struct ot_slab_plan){
+        .state = OT_HOME_HOST, .tiles = {1, s / 2, s - s / 2}, .grads = grads, .sums = sums};
+}
+
 /* Gradients on nvme have one extent per tile, or piece of a sum, with one side. The slots on the host fit the
  * largest of them. */
 static void gradients_on_nvme_have_one_side(void **state) {
@@ -159,10 +165,7 @@ static void gradients_on_nvme_have_one_side(void **state) {
         struct ot_layout l;
         open_uneven(&u);
         for (int s = 0; s < BLOCKS; s++)
-            u.slab_plans[s] = (struct ot_slab_plan){.state = OT_HOME_HOST,
-                                                    .tiles = {1, s / 2, s - s / 2},
-                                                    .grads = OT_HOME_NVME,
-                                                    .sums = OT_HOME_NVME};
+            keep_state_on_host(&u, s, OT_HOME_NVME, OT_HOME_NVME);
         ot_plan_set_rounds(&u.plan, rounds);
         u.plan.kept_contents = 1;
         u.plan.tile_slots = u.plan.host_grad_slots = u.plan.snapshot_slots = 2;
@@ -201,10 +204,7 @@ static void gradients_take_the_place_of_sums(void **state) {
         struct ot_layout l;
         open_uneven(&u);
         for (int s = 0; s < BLOCKS; s++)
-            u.slab_plans[s] = (struct ot_slab_plan){.state = OT_HOME_HOST,
-                                                    .tiles = {1, s / 2, s - s / 2},
-                                                    .grads = s % 2 ? OT_HOME_GPU : OT_HOME_HOST,
-                                                    .sums = OT_HOME_HOST};
+            keep_state_on_host(&u, s, s % 2 ? OT_HOME_GPU : OT_HOME_HOST, OT_HOME_HOST);
         ot_plan_set_rounds(&u.plan, rounds);
         const struct ot_buffer *buffers = make(&u, &l);
         for (int s = 0; s < BLOCKS; s++) {
