@@ -117,27 +117,43 @@ struct ot_rope {
  *     row_start[i] <= j <= i + n_keys - n   and   (window == 0 or j > i + n_keys - n - window)
  *
  * q, out: [n, heads, head_dim]; k, v: [n_keys, kv_heads, head_dim]; query head h uses kv head h / (heads /
- * kv_heads). The score of key j is scale * q.k. If slopes is not NULL (ALiBi, Press et al. 2022; fp32
- * [heads], device memory), the score is scale * q.k - slopes[h] * (i + n_keys - n - j). lse: fp32 [heads, n],
- * the log of the sum of exp(score), which backward needs; it may be NULL. Memory is linear in n. */
+ * kv_heads). Three steps make the score of key j, in this order:
+ *
+ *     x = scale * q.k
+ *     x = softcap * tanh(x / softcap)             if softcap is not 0 (Gemma 2; Bello et al. 2016)
+ *     x = x - slopes[h] * (i + n_keys - n - j)    if slopes is not NULL (ALiBi, Press et al. 2022)
+ *
+ * Keys that the query does not see are left out after these steps. softcap is finite and not negative; slopes
+ * are fp32 [heads] in device memory.
+ *
+ * If sinks is not NULL (gpt-oss; Xiao et al. 2023; dtype, [heads]), each softmax of head h has one more
+ * logit, sinks[h], without a value: it takes its part of the sum, and nothing is added to out. The three
+ * steps do not apply to it.
+ *
+ * lse: fp32 [heads, n], the log of the sum of exp(score), with exp(sinks[h]) where sinks are given. Backward
+ * needs it; it may be NULL. Memory is linear in n. */
 struct ot_attention {
     enum ot_dtype dtype;
     int64_t n, n_keys, heads, kv_heads, head_dim, window;
     int64_t ldq, ldk, ldv, ldo; /* elements between tokens */
     float scale;
+    float softcap;            /* 0: none */
     const int32_t *row_start; /* [n], key indices; never decreasing */
     const float *slopes;      /* [heads]; NULL: no ALiBi */
+    const void *sinks;        /* [heads]; NULL: none */
     const void *q, *k, *v;
     void *out;
     float *lse;
 };
 
 /* For the training shape only (n_keys = n). dq, dk and dv are written with ldq, ldk and ldv and must not
- * overlap the inputs. scratch: fp32, ot_attention_backward_scratch_bytes() bytes. */
+ * overlap the inputs. dsinks is accumulated, like the gradient of a weight: one sum over all queries for each
+ * head. scratch: fp32, ot_attention_backward_scratch_bytes() bytes. */
 struct ot_attention_backward {
     struct ot_attention forward; /* the arguments of forward, with the out and lse that it wrote */
     const void *dout;            /* stride: forward.ldo */
     void *dq, *dk, *dv;
+    float *dsinks; /* [heads]; NULL: not wanted, and always without sinks */
     float *scratch;
 };
 

@@ -140,20 +140,41 @@ static void attention_mask_row(float *row, int64_t first, int64_t last, int64_t 
     memset(row + last, 0, (size_t)(n - last) * sizeof *row);
 }
 
-/* Returns the factor that turns q.k into scores. With slopes (Press et al., "Train Short, Test Long"), the
- * function turns q.k of keys [key, key + keys) into the scores themselves, and the factor is 1. */
+/* Turns a row of q.k into capped scores. If derivative is not NULL, the function writes there the derivative
+ * of each score by scale * q.k. */
+static void attention_cap_row(const struct ot_attention *op, float *qk, int64_t keys, float *derivative) {
+    float factor = op->scale / op->softcap;
+    OT_FOR_LANES(i, lanes, keys, {
+        ot_vf tanh, slope = vec_tanh_slope(factor * vec_load(OT_F32, qk, i, lanes), &tanh);
+        vec_store(OT_F32, qk, i, lanes, op->softcap * tanh);
+        if (derivative)
+            vec_store(OT_F32, derivative, i, lanes, slope);
+    });
+}
+
+/* Returns the factor that turns q.k into scores. With a softcap or slopes, the function turns q.k of keys
+ * [key, key + keys) into the scores themselves, and the factor is 1. derivative: see attention_cap_row; not
+ * written without a softcap. */
 static float attention_scale_row(const struct ot_attention *op, int64_t head, int64_t query, int64_t key,
-                                 float *qk, int64_t keys) {
+                                 float *qk, int64_t keys, float *derivative) {
+    float scale = op->scale;
+    if (op->softcap > 0) {
+        attention_cap_row(op, qk, keys, derivative);
+        scale = 1;
+    }
     if (!op->slopes)
-        return op->scale;
+        return scale;
     const ot_vf lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     int64_t self = query + op->n_keys - op->n;
     OT_FOR_LANES(i, lanes, keys, {
         ot_vf distance = (float)(self - key - i) - lane;
-        vec_store(OT_F32, qk, i, lanes,
-                  op->scale * vec_load(OT_F32, qk, i, lanes) - op->slopes[head] * distance);
+        vec_store(OT_F32, qk, i, lanes, scale * vec_load(OT_F32, qk, i, lanes) - op->slopes[head] * distance);
     });
     return 1;
+}
+
+static float attention_sink(const struct ot_attention *op, int64_t head) {
+    return vec_load(op->dtype, op->sinks, head, 1)[0];
 }
 
 /* Turns the visible part of a row of q.k into exp(scale * q.k - new maximum). Rescales the running sum and
@@ -194,9 +215,9 @@ static void attention_block(const struct ot_attention *op, int64_t head, int64_t
     struct head_rows q = head_rows_at(op->dtype, op->q, op->ldq, begin, rows, head * dim);
     struct key_range all = attention_block_keys(op, begin, end);
     memset(tile->sum, 0, (size_t)(rows * dim) * sizeof(float));
-    for (int64_t i = 0; i < rows; i++) {
-        tile->max[i] = -INFINITY;
-        tile->total[i] = 0;
+    for (int64_t i = 0; i < rows; i++) { /* a sink is a key without a value, which every row has seen */
+        tile->max[i] = op->sinks ? attention_sink(op, head) : -INFINITY;
+        tile->total[i] = op->sinks ? 1 : 0;
     }
     for (int64_t key = all.first; key < all.last; key += KEYS) {
         int64_t keys = smaller(KEYS, all.last - key);
@@ -211,7 +232,7 @@ static void attention_block(const struct ot_attention *op, int64_t head, int64_t
             if (first == last)
                 continue;
             float *row = tile->scores + i * KEYS + first;
-            float scale = attention_scale_row(op, head, begin + i, key + first, row, last - first);
+            float scale = attention_scale_row(op, head, begin + i, key + first, row, last - first, NULL);
             attention_softmax_row(op, scale, row, last - first, &tile->max[i], &tile->total[i],
                                   tile->sum + i * dim);
         }
@@ -260,6 +281,6 @@ static void run_attention(struct ot_lane *lane, const void *args) {
 }
 
 static void cpu_attention(struct ot_lane *lane, const struct ot_attention *op) {
-    assert(op->heads % op->kv_heads == 0 && op->n_keys >= op->n);
+    assert(op->heads % op->kv_heads == 0 && op->n_keys >= op->n && op->softcap >= 0);
     ot_cpu_lane_push(lane, run_attention, op, sizeof *op);
 }

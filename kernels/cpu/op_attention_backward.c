@@ -3,7 +3,9 @@
  *     p = exp(score - lse)     delta = dout.out     ds = p * (dout.v - delta) * scale
  *     dv += p dout             dq += ds k           dk += ds q
  *
- * ALiBi's part of a score is a constant, so it has no gradient.
+ * ALiBi's part of a score is a constant, so it has no gradient. With a softcap, ds has one more factor, the
+ * derivative of the capped score: 1 - tanh^2. A sink changes p through lse alone. It is a key whose value is
+ * 0, so its own gradient is the sum of -exp(sink - lse) delta over the queries.
  *
  * There are two passes over the tiles, and each recomputes p. One pass owns a block of queries and sums dq
  * over keys. The other owns a block of keys and sums dk and dv over queries and over the heads that share the
@@ -48,6 +50,7 @@ struct attention_pair {
 static void attention_slopes(const struct ot_attention_backward *op, const struct attention_pair *pair,
                              struct attention_tile *tile) {
     const struct ot_attention *forward = &op->forward;
+    float derivative[KEYS];
     attention_dots(forward, pair->q, pair->k, tile->copy, tile->scores);
     attention_dots(forward, pair->dout, pair->v, tile->copy, tile->slopes);
     for (int64_t i = 0; i < pair->q.rows; i++) {
@@ -62,12 +65,18 @@ static void attention_slopes(const struct ot_attention_backward *op, const struc
         attention_mask_row(ds, first, last, keys);
         p += first;
         ds += first;
-        float scale = attention_scale_row(forward, pair->head, query, pair->key + first, p, last - first);
+        float scale =
+            attention_scale_row(forward, pair->head, query, pair->key + first, p, last - first, derivative);
         OT_FOR_LANES(j, lanes, last - first, {
             ot_vf e = vec_exp(scale * vec_load(OT_F32, p, j, lanes) - lse);
             vec_store(OT_F32, p, j, lanes, e);
             vec_store(OT_F32, ds, j, lanes, e * (vec_load(OT_F32, ds, j, lanes) - delta) * forward->scale);
         });
+        if (forward->softcap > 0)
+            OT_FOR_LANES(j, lanes, last - first, {
+                ot_vf slope = vec_load(OT_F32, derivative, j, lanes);
+                vec_store(OT_F32, ds, j, lanes, slope * vec_load(OT_F32, ds, j, lanes));
+            });
     }
 }
 
@@ -163,6 +172,26 @@ static void attention_dkv_chunk(void *context, int64_t begin, int64_t end, int64
     }
 }
 
+/* ---- dsinks ---- */
+
+/* One chunk has one head, and adds its queries in order. */
+static void attention_dsinks_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    (void)chunk, (void)worker;
+    const struct ot_attention_backward *op = context;
+    const struct ot_attention *f = &op->forward;
+    for (int64_t head = begin; head < end; head++) {
+        const float *lse = f->lse + head * f->n, *delta = op->scratch + head * f->n;
+        float sink = attention_sink(f, head);
+        ot_vf sum = {0};
+        OT_FOR_LANES(i, lanes, f->n, {
+            ot_vf p = vec_exp(sink - vec_load(OT_F32, lse, i, lanes));
+            p = vec_select(vec_first(lanes), p, vec_set(0.0f));
+            sum += p * vec_load(OT_F32, delta, i, lanes);
+        });
+        op->dsinks[head] -= vec_sum(sum);
+    }
+}
+
 static void run_attention_backward(struct ot_lane *lane, const void *args) {
     const struct ot_attention_backward *op = args;
     const struct ot_attention *forward = &op->forward;
@@ -172,6 +201,8 @@ static void run_attention_backward(struct ot_lane *lane, const void *args) {
         return;
     ot_pool_run(pool, forward->n, rows_per_chunk(forward->heads * forward->head_dim), attention_delta_chunk,
                 (void *)op);
+    if (op->dsinks)
+        ot_pool_run(pool, forward->heads, 1, attention_dsinks_chunk, (void *)op);
     run.blocks = ot_chunk_count(forward->n, QUERIES);
     ot_pool_run(pool, run.blocks * forward->heads, 1, attention_dq_chunk, &run);
     run.blocks = ot_chunk_count(forward->n, OWNED_KEYS);
@@ -179,6 +210,7 @@ static void run_attention_backward(struct ot_lane *lane, const void *args) {
 }
 
 static void cpu_attention_backward(struct ot_lane *lane, const struct ot_attention_backward *op) {
-    assert(op->forward.n_keys == op->forward.n && op->forward.lse);
+    assert(op->forward.n_keys == op->forward.n && op->forward.lse && op->forward.softcap >= 0);
+    assert(op->forward.sinks || !op->dsinks);
     ot_cpu_lane_push(lane, run_attention_backward, op, sizeof *op);
 }

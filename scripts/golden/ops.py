@@ -123,6 +123,40 @@ def attention():
         backward(case, out, {"dq": q, "dk": k, "dv": v})
 
 
+def bent_attention():
+    """Attention with a softcap (Gemma 2) and with sinks (gpt-oss), in the order of their Hugging Face models: scores,
+    softcap, mask; then the sink as one more logit, whose weight is dropped after the softmax."""
+    rows = [0] * 9 + [9] * 8 + [17] * 1
+    cases = {
+        "attention.capped": (18, 18, 4, 2, 8, 0, rows, 1.5, False, 1),
+        "attention.sinks": (18, 18, 4, 2, 8, 5, rows, 0, True, 1),
+        "attention.capped_sinks": (18, 18, 6, 2, 8, 5, rows, 2.5, True, 1),
+        "attention.saturated": (18, 18, 4, 1, 8, 7, rows, 3, True, 16),
+        "attention.capped_decode": (3, 20, 4, 2, 8, 0, [0] * 3, 1.5, True, 1),
+    }
+    for case, (n, n_keys, heads, kv_heads, dim, window, row_start, softcap, sunk, size) in cases.items():
+        q, k, v = inputs(case, q=(n, heads, dim), k=(n_keys, kv_heads, dim), v=(n_keys, kv_heads, dim))
+        with torch.no_grad():
+            q *= size
+        arrays[f"{case}.q"] = q.detach().float()
+        constant(case, "row_start", torch.tensor(row_start, dtype=torch.int32))
+        constant(case, "window", torch.tensor([window], dtype=torch.int32))
+        leaves = {"dq": q, "dk": k, "dv": v}
+        wide_k, wide_v = (t.repeat_interleave(heads // kv_heads, 1).transpose(0, 1) for t in (k, v))
+        scores = (q.transpose(0, 1) @ wide_k.transpose(1, 2)) / dim**0.5
+        if softcap:
+            constant(case, "softcap", torch.tensor([float(softcap)]))
+            scores = torch.tanh(scores / softcap) * softcap
+        scores = scores.masked_fill(~attention_mask(row_start, n_keys, window), float("-inf"))
+        if sunk:
+            (sinks,) = inputs(case, sinks=(heads,))
+            scores = torch.cat((scores, sinks[:, None, None].expand(heads, n, 1)), -1)
+            leaves["dsinks"] = sinks
+        out = (scores.softmax(-1)[..., :n_keys] @ wide_v).transpose(0, 1)
+        results(case, out=out, lse=scores.logsumexp(-1))
+        backward(case, out, leaves)
+
+
 def activations():
     acts = {
         "silu": F.silu,
@@ -164,6 +198,6 @@ def bias():
     results("bias", dbias=dy.sum(0))
 
 
-for make in (gemm, bias, embed, norm, rope, attention, activations, cross_entropy):
+for make in (gemm, bias, embed, norm, rope, attention, activations, cross_entropy, bent_attention):
     make()
 write(os.path.join(os.path.dirname(__file__), "../../tests/golden/ops.bin"), arrays)

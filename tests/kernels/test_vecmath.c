@@ -23,6 +23,18 @@ static void run_erf(const float *x, float *y) {
     store(y, vec_erf(load(x)));
 }
 
+static void run_tanh(const float *x, float *y) {
+    ot_vf value;
+    vec_tanh_slope(load(x), &value);
+    store(y, value);
+}
+
+/* Up to 43: beyond, tanh' is smaller than the derivative's last value (formulas.h). */
+static void run_tanh_slope(const float *x, float *y) {
+    ot_vf value = load(x), ignored, most = vec_set(43);
+    store(y, vec_tanh_slope(vec_select(vec_abs(value) > most, most, value), &ignored));
+}
+
 /* Multiplies by 1, or by NaN where x is NaN: vec_sigmoid leaves NaNs to its callers. */
 static void run_sigmoid(const float *x, float *y) {
     ot_vf value = load(x);
@@ -31,6 +43,11 @@ static void run_sigmoid(const float *x, float *y) {
 
 static double sigmoid(double x) {
     return 1 / (1 + exp(-x));
+}
+
+static double tanh_slope(double x) {
+    double e = exp(-2 * fmin(fabs(x), 43));
+    return 4 * e / ((1 + e) * (1 + e));
 }
 
 /* |got - want| in units of the last place of `want` as fp32 (of the smallest normal number, if `want` is
@@ -78,6 +95,12 @@ static void test_erf(void **state) {
 static void test_sigmoid(void **state) {
     (void)state;
     assert_true(worst_ulps(run_sigmoid, sigmoid) < 2.5);
+}
+
+static void test_tanh(void **state) {
+    (void)state;
+    assert_true(worst_ulps(run_tanh, tanh) < 2.5);
+    assert_true(worst_ulps(run_tanh_slope, tanh_slope) < 2.5);
 }
 
 /* bf16 rounding equals the scalar definition for every pattern of the half that is rounded off, for NaN and
@@ -165,9 +188,9 @@ static void test_sums(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exp),  cmocka_unit_test(test_erf), cmocka_unit_test(test_sigmoid),
-        cmocka_unit_test(test_bf16), cmocka_unit_test(test_f16), cmocka_unit_test(test_tails),
-        cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_exp),   cmocka_unit_test(test_erf),  cmocka_unit_test(test_sigmoid),
+        cmocka_unit_test(test_tanh),  cmocka_unit_test(test_bf16), cmocka_unit_test(test_f16),
+        cmocka_unit_test(test_tails), cmocka_unit_test(test_sums),
     };
     return cmocka_run_group_tests_name("vecmath", tests, NULL, NULL);
 }
