@@ -6,8 +6,9 @@
  * shared memory. It takes two-byte types and the head sizes of common models. PLAIN (attention_plain.cu):
  * ordinary arithmetic for any dtype and any head size. It takes everything that tiled cannot: fp32, odd head
  * sizes, and rows that 16-byte accesses cannot reach. It also replaces tiled kernels that failed their check
- * (cuda_guard.h). The choice depends on the arguments and the machine alone, never on timing, so that a run
- * repeats.
+ * (cuda_guard.h). All of them take softcaps and sinks; one kernel sums the gradients of the sinks for all
+ * (attention_sinks.cu). The choice depends on the arguments and the machine alone, never on timing, so that
+ * a run repeats.
  */
 #ifndef OT_KERNELS_CUDA_ATTENTION_H
 #define OT_KERNELS_CUDA_ATTENTION_H
@@ -17,6 +18,11 @@
 cudaError_t ot_attention_forward_plain(const struct ot_attention *op, const struct ot_cuda_stream *on);
 /* Writes dot(out, dout) to op->scratch first. */
 cudaError_t ot_attention_backward_plain(const struct ot_attention_backward *op,
+                                        const struct ot_cuda_stream *on);
+
+/* Adds the gradients of the sinks to op->dsinks, for every implementation. Needs dot(out, dout) in
+ * op->scratch. */
+cudaError_t ot_attention_backward_sinks(const struct ot_attention_backward *op,
                                         const struct ot_cuda_stream *on);
 
 #ifdef __cplusplus

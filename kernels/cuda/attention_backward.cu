@@ -3,8 +3,10 @@
  *
  *     dv += p dout          ds = p (dout.v - delta) scale          dq += ds k          dk += ds q
  *
- * (Dao, "FlashAttention-2", 2023, section 3.1.2). p and ds are rounded to the two-byte type before they are
- * multiplied. Everything else between loads and stores is fp32.
+ * (Dao, "FlashAttention-2", 2023, section 3.1.2). With a softcap, ds has one more factor, the derivative of
+ * the score (attention_score.cuh). A sink changes p through lse alone; attention_sinks.cu computes its own
+ * gradient. p and ds are rounded to the two-byte type before they are multiplied. Everything else between
+ * loads and stores is fp32.
  *
  * TWO PASSES. Gradients of keys are sums over queries; gradients of queries are sums over keys. A kernel that
  * walks over the tiles once can keep one of the two sums in registers. It must add the other in memory, tile
@@ -32,6 +34,7 @@
  */
 #include <type_traits>
 
+#include "kernels/cuda/attention_score.cuh"
 #include "kernels/cuda/attention_tiles.cuh"
 
 /* ---- delta ---- */
@@ -170,38 +173,6 @@ __device__ __forceinline__ backward_sight backward_look(int any_first, int all_f
     return key + keys - 1 <= query && key >= all_first ? SEES_ALL : SEES_SOME;
 }
 
-/* factor converts dot products to exponents of 2; slope is ALiBi's slope in the same unit. If `bent`,
- * backward_bend computes the scores before the mask, and the factor after the mask is 1. That is needed with
- * a slope, and with a factor that is not positive, which would turn the mask's -infinity into another
- * value. */
-struct backward_scale {
-    float factor, slope;
-    bool bent;
-
-    __device__ __forceinline__ backward_scale(const struct ot_attention &op, int head)
-        : factor(op.scale * OT_LOG2_E), slope(op.slopes ? op.slopes[head] * OT_LOG2_E : 0.0f),
-          bent(op.slopes || !(factor > 0.0f)) {}
-    __device__ __forceinline__ float rest() const { return bent ? 1.0f : factor; }
-};
-
-/* distance: key - query of the lane's first element. It grows along columns if columns are keys (SIGN 1), and
- * along rows if rows are keys (SIGN -1). */
-template <int SIGN, int M, int N>
-__device__ __forceinline__ void backward_bend(float (&s)[M][N][4], const backward_scale &scale,
-                                              int distance) {
-    if (!scale.bent)
-        return;
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int n = 0; n < N; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float away = (float)distance + (float)(SIGN * (8 * n + i % 2 - 16 * m - i / 2 * 8));
-                s[m][n][i] = fmaf(s[m][n][i], scale.factor, scale.slope * away);
-            }
-}
-
 /* query, key: of the lane's first element. Rows are queries. */
 template <int M, int N>
 __device__ __forceinline__ void backward_mask_rows(float (&s)[M][N][4], const struct ot_attention &op,
@@ -247,6 +218,26 @@ __device__ __forceinline__ float backward_lse(const struct ot_attention &op, int
 __device__ __forceinline__ float backward_delta(const struct ot_attention_backward &op, int head, int query) {
     const struct ot_attention &f = op.forward;
     return query < f.n ? op.scratch[head * f.n + query] * f.scale : 0.0f;
+}
+
+/* Multiplies each weight by the derivative of its capped score. The weight still tells its score: log2(p) +
+ * lse, off by 2^-22 (|log2 p| + |lse|) at most. So no registers keep scores while the kernel of keys sums
+ * dv. A weight of 0 stays 0. query: of the lane's first element; SIGN, distance: see ot_score_bend. */
+template <int SIGN, int M, int N>
+__device__ __forceinline__ void backward_cap(float (&p)[M][N][4], const struct ot_attention &op,
+                                             const ot_score_scale &scale, int head, int query, int distance) {
+    if (!(scale.cap > 0.0f))
+        return;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float lse = backward_lse(op, head, query + (SIGN == 1 ? 16 * m + i / 2 * 8 : 8 * n + i % 2));
+                float away = (float)distance + (float)ot_score_step<SIGN>(m, n, i);
+                p[m][n][i] *= ot_score_slope(scale, ot_log2_approx(p[m][n][i]) + lse, away);
+            }
 }
 
 /* Rounds and stores a warp's rows through `room`: the warp's own rows of a tile that no warp reads any more.
@@ -312,8 +303,8 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
         ot_tile_zero(p);
         ot_tile_dots<S::DIM>(p, q, k);
         const int lane = ot_lane(), lane_query = query + lane / 4, lane_key = key + lane % 4 * 2;
-        const backward_scale scale(f, head);
-        backward_bend<1>(p, scale, lane_key - lane_query);
+        const ot_score_scale scale(f, head);
+        ot_score_bend<1>(p, scale, lane_key - lane_query);
         if (sight == SEES_SOME)
             backward_mask_rows(p, f, lane_query, lane_key);
 #pragma unroll
@@ -327,6 +318,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
                     for (int i = 2 * r; i < 2 * r + 2; i++)
                         p[m][n][i] = ot_exp2_approx(fmaf(p[m][n][i], scale.rest(), -lse));
             }
+        backward_cap<1>(p, f, scale, head, lane_query, lane_key - lane_query);
         float ds[S::M][S::N][4];
         uint32_t rounded[S::M][S::N / 2][4];
         ot_tile_zero(ds);
@@ -391,8 +383,8 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
             ot_tile_zero(p);
             ot_tile_dots<S::DIM>(p, k, q);
             const int lane = ot_lane(), lane_query = query + lane % 4 * 2, lane_key = key + lane / 4;
-            const backward_scale scale(f, head);
-            backward_bend<-1>(p, scale, lane_key - lane_query);
+            const ot_score_scale scale(f, head);
+            ot_score_bend<-1>(p, scale, lane_key - lane_query);
             if (sight == SEES_SOME)
                 backward_mask_columns(p, f, lane_query, lane_key);
 #pragma unroll
@@ -412,6 +404,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
                 ot_tile_weigh<S::DIM>(dv, rounded, dout);
             }
             if constexpr ((SUMS & SUM_KEYS) != 0) {
+                backward_cap<-1>(p, f, scale, head, lane_query, lane_key - lane_query);
                 float ds[S::M][S::N][4];
                 uint32_t rounded[S::M][S::N / 2][4];
                 ot_tile_zero(ds);
@@ -489,6 +482,8 @@ extern "C" cudaError_t ot_cuda_attention_backward(const struct ot_attention_back
     if (args->forward.n == 0)
         return cudaSuccess;
     OT_CUDA_TRY(launch_delta(args, on));
+    if (args->dsinks)
+        OT_CUDA_TRY(ot_attention_backward_sinks(args, on));
     if (!is_tiled(args, on->arch) || on->plain)
         return ot_attention_backward_plain(args, on);
     return ot_attention_dispatch(&args->forward, [&](auto zero, auto dim) {

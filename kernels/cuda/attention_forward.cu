@@ -17,7 +17,7 @@
  *
  * COST, causal, head_dim 128, for one warp and tile (32 queries x 64 keys, 2^20 multiply-adds), counted in
  * the SASS of sm_90. Masks (282), slopes (112) and risen references (128) are not included; most tiles need
- * none of them:
+ * none of them. A softcap (1050, with 128 MUFU) is not included either:
  *
  *     256 HMMA.16816   80 LDSM   16 LDGSTS   68 MUFU   32 F2FP   about 910 instructions in all
  *
@@ -131,8 +131,8 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
                                                  op.ldq, block_query, (int)op.n);
     forward_ring<T, S> ring(op, head / (heads / (int)op.kv_heads), ot_attention_keys(op, block_query).first,
                             block_self, queries + S::QUERIES * S::DIM, stages);
-    const ot_softmax_scale scale(op, head);
-    ot_softmax_rows<S> rows;
+    const ot_score_scale scale(op, head);
+    ot_softmax_rows<S> rows(static_cast<const T *>(op.sinks), head);
     uint32_t q[S::DIM / 16][S::M][4]; /* used if QUERIES_STAY */
     for (int key = ring.first_key; key < ring.end_key; key += S::KEYS) {
         int row = forward_warp_row<S>(), self = block_self + row;
@@ -143,15 +143,14 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
             if (key == ring.first_key)
                 ot_tile_load<S::DIM>(q, queries + row * S::DIM);
         if (sees_any) {
-            float s[S::M][S::N][4], factor = scale.bent ? 1.0f : scale.factor;
+            float s[S::M][S::N][4], factor = scale.rest();
             int lane = ot_lane(), lane_self = self + lane / 4, lane_key = key + lane % 4 * 2;
             ot_tile_zero(s);
             if constexpr (S::QUERIES_STAY)
                 ot_tile_dots<S::DIM>(s, q, k);
             else
                 ot_tile_dots<S::DIM>(s, queries + row * S::DIM, k);
-            if (scale.bent)
-                ot_softmax_bend<S>(s, scale, lane_key - lane_self);
+            ot_score_bend<1>(s, scale, lane_key - lane_self);
             if (key < common || key + S::KEYS - 1 > self)
                 ot_softmax_mask<S>(s, op, lane_self - past, lane_key);
             float shrink[S::M][2];

@@ -35,9 +35,10 @@
  *     issue of a scheduler 2 warps with 480 instructions each, 1 warp with 300 for the copies     1260
  *
  * (480: without masks, slopes and risen references, which most tiles do not need; the loop has 909 with
- * them.) So the tensor cores are the limit. If both warpgroups run in step, the exponentials of both run
- * beside p V of both (1024 clocks each). A block begins with a copy that nothing covers and ends with a
- * store. L2 delivers 64 KiB for each 2^23 FLOP, 128 FLOP a byte, as in attention_forward.cu.
+ * them, and 1100 more for a softcap.) So the tensor cores are the limit. If both warpgroups run in step,
+ * the exponentials of both run beside p V of both (1024 clocks each). A block begins with a copy that
+ * nothing covers and ends with a store. L2 delivers 64 KiB for each 2^23 FLOP, 128 FLOP a byte, as in
+ * attention_forward.cu.
  */
 #include "kernels/cuda/attention_softmax.cuh"
 #include "kernels/cuda/ptx_hopper.cuh"
@@ -210,7 +211,7 @@ template <class T, class S>
 struct hopper_warp {
     const struct ot_attention &op;
     const hopper_room<T, S> &room;
-    const ot_softmax_scale scale;
+    const ot_score_scale scale;
     int row, query; /* the warp's first row in the block, and its query */
     int common;     /* the first key that all of its queries see; behind all keys if it has less than 16 */
     hopper_place<S, 2> keys, values;
@@ -219,7 +220,8 @@ struct hopper_warp {
     __device__ __forceinline__ hopper_warp(const struct ot_attention &op_, const hopper_room<T, S> &room_,
                                            int head, int block_query)
         : op(op_), room(room_), scale(op_, head), row((int)(ot_thread() / OT_WARP - S::GROUP / OT_WARP) * 16),
-          query(block_query + row), common(ot_attention_keys(op_, query + 15).first), keys(0), values(1) {}
+          query(block_query + row), common(ot_attention_keys(op_, query + 15).first), keys(0), values(1),
+          rows(static_cast<const T *>(op_.sinks), head) {}
 
     __device__ __forceinline__ const T *take(const hopper_place<S, 2> &place) const {
         ot_mbarrier_wait(room.full + place.slot, place.parity);
@@ -244,9 +246,8 @@ struct hopper_warp {
     __device__ __forceinline__ bool weigh(float (&s)[1][S::N][4], int key, float (&shrink)[1][2]) {
         int past = (int)(op.n_keys - op.n), self = query + past, lane = ot_lane();
         int lane_query = query + lane / 4, lane_key = key + lane % 4 * 2;
-        float factor = scale.bent ? 1.0f : scale.factor;
-        if (scale.bent)
-            ot_softmax_bend<S>(s, scale, lane_key - lane_query - past);
+        float factor = scale.rest();
+        ot_score_bend<1>(s, scale, lane_key - lane_query - past);
         if (key < common || key + S::KEYS - 1 > self)
             ot_softmax_mask<S>(s, op, lane_query, lane_key);
         bool raised = ot_softmax_raise<S>(s, factor, rows, shrink);

@@ -17,6 +17,7 @@
 #include <math.h>
 
 #include "kernels/cuda/attention_tiles.cuh"
+#include "kernels/cuda/scalar.cuh"
 
 /* BLOCKS: the least number of blocks on a multiprocessor; it allows a thread 255 registers. */
 enum { PLAIN_THREADS = 64, PLAIN_BLOCKS = 4, PLAIN_MAX_DIM = 256 };
@@ -138,10 +139,15 @@ __device__ __forceinline__ float plain_row_sum(float x) {
 
 /* ---- forward ---- */
 
-/* The score of a dot product, for a key that the query sees. */
+/* The score of a dot product, for a key that the query sees. *derivative: of the score by scale * dot. */
 __device__ __forceinline__ float plain_score(const struct ot_attention &op, float dot, float slope, int query,
-                                             int key) {
+                                             int key, float *derivative) {
     float score = op.scale * dot;
+    *derivative = 1.0f;
+    if (op.softcap > 0.0f) {
+        *derivative = vec_tanh_slope(op.scale / op.softcap * dot, &score);
+        score *= op.softcap;
+    }
     return op.slopes ? score - slope * (float)(query + (int)(op.n_keys - op.n) - key) : score;
 }
 
@@ -181,10 +187,12 @@ __global__ void __launch_bounds__(PLAIN_THREADS, PLAIN_BLOCKS) plain_forward(con
     float slope = op.slopes ? op.slopes[head] : 0.0f;
     float top[S::M], total[S::M], sum[S::M][S::E];
     plain_zero<S>(sum);
+    /* A sink is a key without a value, which every row has seen. A NaN stays. */
+    float sink = op.sinks ? ot_to_float(static_cast<const T *>(op.sinks)[head]) : -FLT_MAX;
 #pragma unroll
     for (int a = 0; a < S::M; a++) {
-        top[a] = -FLT_MAX;
-        total[a] = 0.0f;
+        top[a] = sink < -FLT_MAX ? -FLT_MAX : sink;
+        total[a] = op.sinks ? 1.0f : 0.0f;
     }
     plain_copy<S>(q, static_cast<const T *>(op.q) + head * dim, op.ldq, begin, end, dim);
     int end_key = ot_attention_keys(op, end - 1).last + 1;
@@ -202,8 +210,10 @@ __global__ void __launch_bounds__(PLAIN_THREADS, PLAIN_BLOCKS) plain_forward(con
 #pragma unroll
             for (int b = 0; b < S::M; b++) {
                 int j = key + column + 8 * b;
-                s[a][b] =
-                    j < seen.first || j > seen.last ? -INFINITY : plain_score(op, s[a][b], slope, query, j);
+                float derivative;
+                s[a][b] = j < seen.first || j > seen.last
+                              ? -INFINITY
+                              : plain_score(op, s[a][b], slope, query, j, &derivative);
             }
         }
         plain_softmax<S>(s, top, total, sum);
@@ -233,8 +243,9 @@ __device__ __forceinline__ void plain_slope(const struct ot_attention_backward &
         p = ds = 0.0f;
         return;
     }
-    p = expf(plain_score(f, p, slope, query, key) - f.lse[head * f.n + query]);
-    ds = p * (ds - op.scratch[head * f.n + query]) * f.scale;
+    float derivative;
+    p = expf(plain_score(f, p, slope, query, key, &derivative) - f.lse[head * f.n + query]);
+    ds = p * (ds - op.scratch[head * f.n + query]) * f.scale * derivative;
 }
 
 template <class T, class S>

@@ -2,17 +2,18 @@
  * softmax", 2018), for warps that own rows of queries. attention_forward.cu and attention_hopper.cu use it.
  * S describes the shape: a warp has 16 S::M rows, a tile has 8 S::N keys, a head has S::DIM elements.
  *
- * With s = q k^T of a tile, each row has a reference `top`, weights p = exp2(s scale log2(e) - top), total =
- * sum p and sum = p V; out = sum / total. When a score exceeds all scores before it, the reference rises, and
- * sum and total are multiplied by exp2(old - new). A reference within 2^8 of the maximum is as good as the
- * maximum: p stays in range, and relative errors are the same. So the reference rises only if it has to rise
- * by more than 8. A warp skips the multiplication if no reference of its rows has risen; multiplying by 1
- * would give the same bits. p is rounded to dtype for the product with V (relative error 2^-8 in bf16, 2^-11
- * in fp16, of sum p |v|). total is summed in fp32 before that rounding.
+ * With the scores s of a tile (attention_score.cuh), each row has a reference `top`, weights p = exp2(s -
+ * top), total = sum p and sum = p V; out = sum / total. When a score exceeds all scores before it, the
+ * reference rises, and sum and total are multiplied by exp2(old - new). A reference within 2^8 of the
+ * maximum is as good as the maximum: p stays in range, and relative errors are the same. So the reference
+ * rises only if it has to rise by more than 8. A warp skips the multiplication if no reference of its rows
+ * has risen; multiplying by 1 would give the same bits. p is rounded to dtype for the product with V
+ * (relative error 2^-8 in bf16, 2^-11 in fp16, of sum p |v|). total is summed in fp32 before that rounding.
  */
 #ifndef OT_KERNELS_CUDA_ATTENTION_SOFTMAX_CUH
 #define OT_KERNELS_CUDA_ATTENTION_SOFTMAX_CUH
 
+#include "kernels/cuda/attention_score.cuh"
 #include "kernels/cuda/attention_tiles.cuh"
 
 /* A lane's part of a warp's rows: of each 16 rows, the rows g and g + 8. */
@@ -22,40 +23,20 @@ struct ot_softmax_rows {
     float total[S::M][2]; /* sum of this lane's exp2(score - top) */
     float sum[S::M][S::DIM / 8][4];
 
-    __device__ __forceinline__ ot_softmax_rows() {
+    /* A sink is a key without a value: the rows begin as if they had seen it. Without sinks, the first
+     * reference is below every score; masked scores are -infinity. */
+    template <class T>
+    __device__ __forceinline__ ot_softmax_rows(const T *sinks, int head) {
+        float first = sinks ? ot_to_float(sinks[head]) * OT_LOG2_E : -FLT_MAX;
+        first = first < -FLT_MAX ? -FLT_MAX : first; /* a NaN stays, so that it is seen */
         ot_tile_zero(sum);
 #pragma unroll
         for (int m = 0; m < S::M; m++) {
-            top[m][0] = top[m][1] = -FLT_MAX; /* below every score; masked scores are -infinity */
-            total[m][0] = total[m][1] = 0.0f;
+            top[m][0] = top[m][1] = first;
+            total[m][0] = total[m][1] = sinks && ot_lane() % 4 == 0 ? 1.0f : 0.0f;
         }
     }
 };
-
-/* How q.k becomes a score, as an exponent of 2. */
-struct ot_softmax_scale {
-    float factor, slope;
-    bool bent; /* slopes, or a factor that is not positive: scores are computed before the maximum */
-
-    __device__ __forceinline__ ot_softmax_scale(const struct ot_attention &op, int head)
-        : factor(op.scale * OT_LOG2_E), slope(op.slopes ? op.slopes[head] * OT_LOG2_E : 0.0f),
-          bent(op.slopes || !(factor > 0.0f)) {}
-};
-
-/* Computes the scores from q.k. distance: this lane's first key minus its first query. */
-template <class S>
-__device__ __forceinline__ void ot_softmax_bend(float (&s)[S::M][S::N][4], const ot_softmax_scale &scale,
-                                                int distance) {
-#pragma unroll
-    for (int m = 0; m < S::M; m++)
-#pragma unroll
-        for (int n = 0; n < S::N; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float away = (float)distance + (float)(8 * n + i % 2 - 16 * m - i / 2 * 8);
-                s[m][n][i] = fmaf(s[m][n][i], scale.factor, scale.slope * away);
-            }
-}
 
 /* query, key: the first ones of this lane. */
 template <class S>

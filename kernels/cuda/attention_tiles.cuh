@@ -46,9 +46,6 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/ptx.cuh"
 
-#define OT_LOG2_E 1.4426950408889634f
-#define OT_LN_2   0.6931471805599453f
-
 /* threadIdx.x, hidden from the compiler's optimizer. Loads and copies of a tile shall recompute the values
  * that they derive from it: that costs a few instructions. Otherwise the compiler keeps the values in
  * registers, which the fragments need. */

@@ -25,8 +25,9 @@ enum verdict { UNKNOWN = '?', TRUSTED = '+', DISTRUSTED = '-' };
 static const int head_dims[] = {64, 80, 96, 128, 256}; /* the head sizes of ot_attention_is_tiled */
 enum {
     HEAD_DIMS = sizeof head_dims / sizeof *head_dims,
-    ATTENTION_PATHS = 3 * 3 * HEAD_DIMS, /* enum attention_path; dtype */
-    GEMM_PATHS = 3 << 5,                 /* dtype; five flags */
+    SCORES = 4,                                   /* with and without a softcap, with and without sinks */
+    ATTENTION_PATHS = 3 * 3 * HEAD_DIMS * SCORES, /* enum attention_path; dtype */
+    GEMM_PATHS = 3 << 5,                          /* dtype; five flags */
     PATHS = ATTENTION_PATHS + GEMM_PATHS,
 };
 
@@ -45,7 +46,8 @@ static int attention_path(const struct ot_attention *op, enum attention_path pat
     int dim = 0;
     while (dim < HEAD_DIMS && head_dims[dim] != op->head_dim)
         dim++;
-    return ((int)path * 3 + (int)op->dtype) * HEAD_DIMS + dim;
+    int scores = (op->softcap > 0) | (op->sinks != NULL) << 1;
+    return (((int)path * 3 + (int)op->dtype) * HEAD_DIMS + dim) * SCORES + scores;
 }
 
 static int gemm_path(const struct ot_gemm *op) {
@@ -117,12 +119,15 @@ static cudaError_t compare_all(const struct ot_cuda_guard *guard, const struct p
  *
  * The problem is two rows of tokens in one causal sequence, so that masks, row borders and the last, shorter
  * tile occur; two query heads share a key head. The problem of the kernel for compute capability 9.0 is
- * longer, so that its ring of tiles turns. The fast kernels round the weights (and in backward the
- * gradients of the scores) to the dtype before they multiply them; the plain kernels do not. That makes a
- * difference of some units in the last place. A wrong fragment, mask or tile makes a difference as large as
- * the numbers themselves. */
+ * longer, so that its ring of tiles turns. An op with a softcap or with sinks has a problem of its own,
+ * which has them too: other instructions compute its scores. Scores are about 1/3, so the softcap is as
+ * small as they are. The gradient of the sinks is not compared, because one kernel computes it for all
+ * paths. The fast kernels round the weights (and in backward the gradients of the scores) to the dtype
+ * before they multiply them; the plain kernels do not. That makes a difference of some units in the last
+ * place. A wrong fragment, mask or tile makes a difference as large as the numbers themselves. */
 
 enum { TOKENS = 136, HOPPER_TOKENS = 400, ROW_BORDER = 50, HEADS = 2 };
+#define SOFTCAP 0.5f
 
 static double attention_bound(enum ot_dtype dtype) {
     return dtype == OT_BF16 ? 0x1p-5 : 0x1p-8; /* 8 units of roundoff, which are 2^-8 and 2^-11 */
@@ -156,6 +161,7 @@ static cudaError_t make_attention(const struct ot_cuda_guard *guard, const struc
     void *v = take(room, narrow, like->dtype), *dout = NULL;
     int32_t *row_start = take(room, tokens, OT_F32);
     float *scratch = take(room, tokens * HEADS, OT_F32);
+    void *sinks = take(room, HEADS, like->dtype);
     c->out = make_pair(room, like->dtype, wide, bound);
     c->lse = make_pair(room, OT_F32, tokens * HEADS, LSE_BOUND);
     if (path == BACKWARD) {
@@ -177,7 +183,9 @@ static cudaError_t make_attention(const struct ot_cuda_guard *guard, const struc
                                                        .ldv = dim,
                                                        .ldo = HEADS * dim,
                                                        .scale = 1 / sqrtf((float)dim),
+                                                       .softcap = like->softcap > 0 ? SOFTCAP : 0,
                                                        .row_start = row_start,
+                                                       .sinks = like->sinks ? sinks : NULL,
                                                        .q = q,
                                                        .k = k,
                                                        .v = v},
@@ -191,6 +199,7 @@ static cudaError_t make_attention(const struct ot_cuda_guard *guard, const struc
     TRY(ot_cuda_gemm_fill(like->dtype, q, wide, 1, on));
     TRY(ot_cuda_gemm_fill(like->dtype, k, narrow, 2, on));
     TRY(ot_cuda_gemm_fill(like->dtype, v, narrow, 3, on));
+    TRY(ot_cuda_gemm_fill(like->dtype, sinks, HEADS, 5, on));
     return path == BACKWARD ? ot_cuda_gemm_fill(like->dtype, dout, wide, 4, on) : cudaSuccess;
 }
 
@@ -312,10 +321,11 @@ static bool check_attention_path(struct ot_cuda_guard *guard, const struct ot_at
     int path = attention_path(op, kind);
     if (guard->verdicts[path] == TRUSTED)
         return true;
-    char name[96];
+    char name[128];
     bool agree = false;
-    snprintf(name, sizeof name, "attention %s in %s with heads of %lld", names[kind],
-             ot_dtype_name(op->dtype), (long long)op->head_dim);
+    snprintf(name, sizeof name, "attention %s in %s with heads of %lld%s%s", names[kind],
+             ot_dtype_name(op->dtype), (long long)op->head_dim, op->softcap > 0 ? ", a softcap" : "",
+             op->sinks ? ", sinks" : "");
     if (guard->verdicts[path] != UNKNOWN)
         return is_trusted(guard, path, name);
     cudaError_t rc = check_attention(guard, op, kind, on, &agree);
@@ -372,7 +382,7 @@ static int open_cache(struct ot_cuda_guard *guard, const struct ot_cuda_guard_co
     ot_build_id(build);
     if (!config->cache_folder || !build[0])
         return 0;
-    snprintf(guard->identity, sizeof guard->identity, "guard 2, %s, driver %d, %s, build %s", config->gpu,
+    snprintf(guard->identity, sizeof guard->identity, "guard 3, %s, driver %d, %s, build %s", config->gpu,
              config->driver_version, config->library, build);
     ot_utf8_keep_line(guard->identity);
     OT_TRY(ot_string_format(&guard->cache_path, "%s/guard-%s", config->cache_folder, build));

@@ -6,8 +6,8 @@
  * this op for the whole run, and a warning names it: the tiled kernel instead of the one for compute
  * capability 9.0, and the plain kernel instead of the others. The fast paths are
  *
- *   attention forward for compute capability 9.0, by dtype and head size
- *   attention forward and backward on any tensor cores, each by dtype and head size
+ *   attention forward for compute capability 9.0, by dtype, head size, softcap (or none) and sinks (or none)
+ *   attention forward and backward on any tensor cores, each by the same
  *   matrix products of cuBLASLt, by dtypes, transpositions, bias and accumulation
  *
  * A file stores each verdict for this GPU, driver, cuBLASLt and build, and later runs start with it. A

@@ -22,11 +22,12 @@ static bool is_sound_rope(const struct ot_rope *op) {
 }
 
 static bool is_sound_attention(const struct ot_attention *op) {
-    return op->heads % op->kv_heads == 0 && op->n_keys >= op->n && op->window >= 0;
+    return op->heads % op->kv_heads == 0 && op->n_keys >= op->n && op->window >= 0 && op->softcap >= 0;
 }
 
 static bool is_sound_attention_backward(const struct ot_attention_backward *op) {
-    return is_sound_attention(&op->forward) && op->forward.n_keys == op->forward.n && op->forward.lse;
+    return is_sound_attention(&op->forward) && op->forward.n_keys == op->forward.n && op->forward.lse &&
+           (op->forward.sinks || !op->dsinks);
 }
 
 static bool is_sound_gemm(const struct ot_gemm *op) {

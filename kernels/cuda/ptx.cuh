@@ -1,7 +1,8 @@
 /* GPU instructions that CUDA C++ cannot express, one function each, with the meaning of the PTX ISA (chapter
- * 9): matrix products on tensor cores, their loads from shared memory, and asynchronous copies into shared
- * memory. kernels/emu/ptx_emu.h implements the same list for the emulator. If an architecture lacks an
- * instruction, the function uses others: sm_75 copies synchronously and computes k16 as two k8 (fp16 only).
+ * 9): matrix products on tensor cores, their loads from shared memory, asynchronous copies into shared
+ * memory, and special functions. kernels/emu/ptx_emu.h implements the same list for the emulator. If an
+ * architecture lacks an instruction, the function uses others: sm_75 copies synchronously and computes k16
+ * as two k8 (fp16 only).
  */
 #ifndef OT_KERNELS_CUDA_PTX_CUH
 #define OT_KERNELS_CUDA_PTX_CUH
@@ -116,6 +117,21 @@ __device__ __forceinline__ void ot_mma_16816<__half>(float (&c)[4], const uint32
 __device__ __forceinline__ float ot_exp2_approx(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* log2(x) by the special-function unit: error up to 2^-22, relative outside of 0.5 < x < 2 and absolute
+ * inside; subnormal x counts as zero. */
+__device__ __forceinline__ float ot_log2_approx(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* 1 / x by the special-function unit: error up to 1 ulp, subnormal x and results count as zero. */
+__device__ __forceinline__ float ot_rcp_approx(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 

@@ -60,4 +60,15 @@ __forceinline__ float ot_exp2_approx(float x) {
     return y < 0x1p-126f ? 0.0f : y;
 }
 
+/* Within an ulp of the host's log2f. Subnormal arguments are zero, as with lg2.approx.ftz. */
+__forceinline__ float ot_log2_approx(float x) {
+    return log2f(fabsf(x) < 0x1p-126f ? 0.0f : x);
+}
+
+/* Correctly rounded. Subnormal arguments and results are zero, as with rcp.approx.ftz. */
+__forceinline__ float ot_rcp_approx(float x) {
+    float y = 1.0f / (fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x);
+    return fabsf(y) < 0x1p-126f ? copysignf(0.0f, y) : y;
+}
+
 #endif

@@ -5,9 +5,12 @@
  * weight, u the unit roundoff of dtype. out = sum w_j v_j. The device rounds p_j to dtype (u), and its
  * exponents and sums are off by e in numerator and denominator, so |error| <= (u + 2 e) sum w_j |v_j|. The
  * exponent is off by the error of q.k (head_dim products and sums, scale and slopes, relative to the sum of
- * absolute values) and by the errors of exp2 and of the scaling by log2 e. A sum over keys is off by 2^-23 a
- * key, because the order and the rounding inside a tensor core's sums are not documented. A weight below
- * fp16's normal range is off by 2^-25 absolutely; the largest weight is at least 1. */
+ * absolute values) and by the errors of exp2 and of the scaling by log2 e. A softcap adds at most 2^-20 of
+ * the score: 2^-21 for tanh (attention_score.cuh), the rest for its argument and its product; the slope of
+ * tanh is at most 1, so it does not enlarge the errors before it. A sink is one more key without a value. A
+ * sum over keys is off by 2^-23 a key, because the order and the rounding inside a tensor core's sums are
+ * not documented. A weight below fp16's normal range is off by 2^-25 absolutely; the largest weight is at
+ * least 1. */
 #include "tests/cuda/cuda_fixture.h"
 
 #include <math.h>
@@ -22,15 +25,17 @@ struct shape {
     int64_t n, n_keys, heads, kv_heads, dim, window;
     int64_t rows[MOST_ROWS]; /* lengths of all rows except the last, beginning at key 0 */
     bool slopes, no_lse;
-    int64_t pad;     /* elements of NaN between tokens */
-    float q_size;    /* 0: means 1 */
-    float scale;     /* 0: means 1 / sqrt(dim) */
+    int64_t pad;  /* elements of NaN between tokens */
+    float q_size; /* 0: means 1 */
+    float scale;  /* 0: means 1 / sqrt(dim) */
+    float softcap;
+    float sink;      /* of head 0; the other heads' are close to it; 0: none */
     int64_t foreign; /* keys before this key are NaN */
 };
 
 struct attention_case {
     const struct shape *shape;
-    float *q, *k, *v, *slopes;
+    float *q, *k, *v, *slopes, *sinks;
     int32_t *row_start;
     double *out_bound, *lse_bound;
 };
@@ -89,10 +94,12 @@ static struct score score_of(const struct attention_case *c, int64_t query, int6
         sum += (double)q[d] * k[d];
         absolute += fabs((double)q[d] * k[d]);
     }
-    struct score result = {scale * sum - bias, 0};
+    double score = s->softcap > 0 ? s->softcap * tanh(scale * sum / s->softcap) : scale * sum;
+    struct score result = {score - bias, 0};
     /* The error of the sums of products, then some roundings of the scaled score and of the running maximum
      * that is subtracted. */
-    result.error = fabs(scale) * absolute * (double)s->dim * 0x1p-23 + (fabs(scale * sum) + bias) * 0x1p-21;
+    result.error = fabs(scale) * absolute * (double)s->dim * 0x1p-23 + (fabs(score) + bias) * 0x1p-21;
+    result.error += s->softcap > 0 ? fabs(score) * 0x1p-20 : 0;
     return result;
 }
 
@@ -109,6 +116,11 @@ static void bound_head(const struct attention_case *c, enum ot_dtype dtype, int6
         max = fmax(max, score.value);
         error = fmax(error, score.error);
         keys++;
+    }
+    if (s->sink != 0) {
+        max = fmax(max, c->sinks[head]);
+        error = fmax(error, fabs((double)c->sinks[head]) * 0x1p-21);
+        sum = exp(c->sinks[head] - max);
     }
     for (int64_t j = 0; j < s->n_keys; j++)
         sum += exp(p[j] - max);
@@ -138,6 +150,9 @@ static struct attention_case make_case(const struct shape *s, enum ot_dtype dtyp
     c.slopes = filled(s->heads, sizeof *c.slopes);
     for (int64_t h = 0; h < s->heads; h++)
         c.slopes[h] = 0.7f / (float)(1 << h);
+    c.sinks = filled(s->heads, sizeof *c.sinks);
+    for (int64_t h = 0; h < s->heads; h++)
+        c.sinks[h] = s->sink - 0.5f * (float)h;
     c.row_start = filled(s->n, sizeof *c.row_start);
     for (int64_t i = 0; i < s->n; i++)
         c.row_start[i] = row_of(s, i);
@@ -156,6 +171,7 @@ static void free_case(struct attention_case *c) {
     free(c->k);
     free(c->v);
     free(c->slopes);
+    free(c->sinks);
     free(c->row_start);
     free(c->out_bound);
     free(c->lse_bound);
@@ -180,8 +196,10 @@ static void run_case(struct ops_fixture *f, const void *argument) {
         .ldv = kv_ld,
         .ldo = ld,
         .scale = scale_of(s),
+        .softcap = s->softcap,
         .row_start = ops_upload_ids(f, c->row_start, s->n),
         .slopes = s->slopes ? ops_upload(f, OT_F32, c->slopes, s->heads) : NULL,
+        .sinks = s->sink != 0 ? ops_upload(f, f->dtype, c->sinks, s->heads) : NULL,
         .q = ops_upload(f, f->dtype, c->q, s->n * ld),
         .k = ops_upload(f, f->dtype, c->k, s->n_keys * kv_ld),
         .v = ops_upload(f, f->dtype, c->v, s->n_keys * kv_ld),
@@ -296,6 +314,43 @@ static void test_scores(void **state) {
     check_shape(&(struct shape){100, 100, 1, 1, 64, .scale = 0x1p-140f}, OT_BF16, 0);
 }
 
+/* A softcap before ALiBi, rows and windows; scores far beyond the cap and far below it; one query after a
+ * past. The plain kernel too, in fp32 and in bf16 with a head that others do not take. */
+static void test_softcaps(void **state) {
+    (void)state;
+    for (int dim = 0; dim < N_DIMS; dim++) {
+        struct shape grouped = {140, 140, 4, 2, DIMS[dim], .rows = {50}, .window = 60, .softcap = 1.5f};
+        check_shape(&grouped, DTYPES[dim % 2], 0);
+        check_shape(&(struct shape){1, 200, 2, 1, DIMS[dim], .softcap = 2}, DTYPES[dim % 2], 0);
+    }
+    check_shape(&(struct shape){140, 140, 2, 1, 64, .rows = {50}, .slopes = true, .softcap = 2}, OT_BF16, 0);
+    check_shape(&(struct shape){200, 200, 1, 1, 64, .q_size = 60, .softcap = 4}, OT_F16, 0);
+    check_shape(&(struct shape){100, 100, 1, 1, 128, .softcap = 1e6f}, OT_BF16, 0);
+    check_shape(&(struct shape){100, 100, 1, 1, 64, .scale = -0.25f, .softcap = 1}, OT_BF16, 0);
+    check_shape(&(struct shape){70, 90, 2, 1, 24, .slopes = true, .pad = 3, .softcap = 2}, OT_F32, 0);
+    check_shape(&(struct shape){70, 70, 2, 1, 72, .q_size = 60, .softcap = 4}, OT_BF16, 0);
+}
+
+/* Sinks with all the rest; much larger and much smaller than the scores; queries that see one key alone. */
+static void test_sinks(void **state) {
+    (void)state;
+    for (int dim = 0; dim < N_DIMS; dim++) {
+        struct shape grouped = {140, 140, 4, 2, DIMS[dim], .rows = {50}, .window = 60, .sink = 1};
+        check_shape(&grouped, DTYPES[dim % 2], 0);
+        check_shape(&(struct shape){1, 200, 2, 1, DIMS[dim], .softcap = 2, .sink = 2}, DTYPES[dim % 2], 0);
+    }
+    static const float sinks[] = {-1e30f, -40, -5, 5, 12, 200};
+    for (int i = 0; i < 6; i++)
+        check_shape(&(struct shape){200, 200, 2, 1, 64, .sink = sinks[i]}, DTYPES[i % 2], 0);
+    check_shape(&(struct shape){90, 90, 2, 1, 64, .rows = {70}, .sink = -1e30f}, OT_F16, 0); /* -infinity */
+    check_shape(&(struct shape){70, 70, 2, 1, 64, .window = 1, .sink = 0.5f}, OT_BF16, 0);
+    check_shape(&(struct shape){200, 200, 1, 1, 64, .q_size = 12, .slopes = true, .sink = 3}, OT_F16, 0);
+    check_shape(&(struct shape){70, 90, 2, 1, 24, .slopes = true, .pad = 3, .softcap = 2, .sink = 1}, OT_F32,
+                0);
+    check_shape(&(struct shape){70, 70, 2, 1, 72, .sink = -30}, OT_F32, 0);
+    check_shape(&(struct shape){70, 70, 2, 1, 72, .sink = 30}, OT_BF16, 0);
+}
+
 /* The kernel never reads tiles that no query of a block sees: keys and values before the row of the last
  * block are NaN. */
 static void test_foreign_tiles_are_skipped(void **state) {
@@ -349,6 +404,8 @@ int main(void) {
         cmocka_unit_test(test_past),
         cmocka_unit_test(test_strides),
         cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_softcaps),
+        cmocka_unit_test(test_sinks),
         cmocka_unit_test(test_foreign_tiles_are_skipped),
         cmocka_unit_test(test_packing_does_not_show),
     };

@@ -11,6 +11,11 @@
  *   - p = exp(score - lse), a few ulps of exp and of its argument's reduction: off by p (e + 8 u).
  *   - dout.v and delta are dot products: off by d = u (head_dim + 2) (sum |dout v| + sum |dout out|).
  *     So ds = p (dout.v - delta) scale is off by |ds| (e + 12 u) + p scale d.
+ *   - A softcap: the score is off by 16 u |score| more (tests/cuda/test_cuda_attention.c). ds has the
+ *     factor 1 - t^2, t = score / softcap, which the tiled kernels compute from log2(p) + lse: t is off by
+ *     the errors of the score, of lse and of the logarithm (4 u of it), all divided by the softcap; so the
+ *     factor is off by twice that, and by 16 u of 1.
+ *   - dsinks sums -exp(sink - lse) delta, in fp32 on both devices.
  *   - dv sums k terms p dout: off by k u sum |p dout|; dq and dk likewise. The sums inside tensor cores keep
  *     at
  *     least fp32's bits but may truncate instead of rounding: twice that. Both devices have these errors, so
@@ -28,6 +33,9 @@ struct shape {
     int64_t n, heads, kv_heads, head_dim;
     int64_t window, row; /* 0: no window; rows of `row` tokens, 0: one row */
     bool slopes;
+    float softcap;
+    float sink;  /* of head 0; the other heads' are close to it; 0: none */
+    float size;  /* of q; 0: 1 */
     int64_t pad; /* elements between tokens, which must not change */
     int shift;
     int64_t nan_first, nan_end; /* tokens that are all NaN: whole rows and whole tiles of them */
@@ -41,8 +49,8 @@ struct backward_case {
     float scale;
     int32_t *row_start;
     float *arrays[ARRAYS], *lse;
-    float slopes[8];
-    double *bounds[GRADS];
+    float slopes[8], sinks[8];
+    double *bounds[GRADS], dsinks_bounds[8];
 };
 
 /* ---- memory layout ---- */
@@ -83,7 +91,7 @@ static void *zeros(int64_t n, size_t size) {
 /* Random numbers, with NaNs between the tokens and in tokens [nan_first, nan_end). */
 static float *random_array(const struct shape *s, int array) {
     int64_t step = ld(s, is_query_side(array)), used = width(s, is_query_side(array));
-    float *values = ops_random(10 + (uint64_t)array, s->n * step, 1);
+    float *values = ops_random(10 + (uint64_t)array, s->n * step, array == Q && s->size > 0 ? s->size : 1);
     for (int64_t i = 0; i < s->n * step; i++)
         if (i % step >= used || (i / step >= s->nan_first && i / step < s->nan_end))
             values[i] = NAN;
@@ -111,22 +119,31 @@ static struct sums dot(const float *a, const float *b, int64_t n) {
     return sum;
 }
 
-/* A score, and its error in fp32 without the part of lse. */
-static double score(const struct backward_case *c, int64_t head, int64_t query, int64_t key, double *error) {
+/* A score, its derivative by scale * q.k, and its error in fp32 without the part of lse. */
+struct score {
+    double value, derivative, error, away;
+};
+
+static struct score score(const struct backward_case *c, int64_t head, int64_t query, int64_t key) {
     const struct shape *s = c->shape;
     struct sums qk = dot(c->arrays[Q] + place(s, true, query, head),
                          c->arrays[K] + place(s, false, key, kv_head(s, head)), s->head_dim);
-    double away = s->slopes ? c->slopes[head] * (double)(query - key) : 0, value = c->scale * qk.value - away;
-    *error = 0x1p-24 * ((double)(s->head_dim + 2) * c->scale * qk.absolute + 6 * (fabs(value) + away));
-    return value;
+    double t = s->softcap > 0 ? tanh(c->scale * qk.value / s->softcap) : 0;
+    double product = s->softcap > 0 ? s->softcap * t : c->scale * qk.value;
+    struct score x = {.derivative = 1 - t * t,
+                      .away = s->slopes ? c->slopes[head] * (double)(query - key) : 0};
+    x.value = product - x.away;
+    x.error = 0x1p-24 * ((double)(s->head_dim + 2) * c->scale * qk.absolute + 6 * (fabs(x.value) + x.away));
+    x.error += s->softcap > 0 ? 0x1p-20 * fabs(product) : 0;
+    return x;
 }
 
 /* Fills in lse and out of one query and head, as the forward pass leaves them. */
 static void fill_forward(struct backward_case *c, int64_t head, int64_t query) {
     const struct shape *s = c->shape;
-    double sum = 0, error, *out = zeros(s->head_dim, sizeof *out);
+    double sum = s->sink != 0 ? exp((double)c->sinks[head]) : 0, *out = zeros(s->head_dim, sizeof *out);
     for (int64_t key = 0; key <= query; key++) {
-        double p = sees(c, query, key) ? exp(score(c, head, query, key, &error)) : 0;
+        double p = sees(c, query, key) ? exp(score(c, head, query, key).value) : 0;
         const float *v = c->arrays[V] + place(s, false, key, kv_head(s, head));
         sum += p;
         for (int64_t d = 0; sees(c, query, key) && d < s->head_dim; d++)
@@ -146,14 +163,19 @@ static void add_pair(struct backward_case *c, enum ot_dtype dtype, int64_t head,
     const double v = dtype == OT_F32 ? 0 : cuda_unit_roundoff(dtype), tiny = dtype == OT_F16 ? 0x1p-25 : 0;
     int64_t at_query = place(s, true, query, head), at_key = place(s, false, key, kv_head(s, head));
     const float *q = c->arrays[Q] + at_query, *k = c->arrays[K] + at_key, *dout = c->arrays[DOUT] + at_query;
-    double lse = c->lse[head * s->n + query], e, x = score(c, head, query, key, &e), p = exp(x - lse);
+    struct score x = score(c, head, query, key);
+    double lse = c->lse[head * s->n + query], e = x.error + 6 * u * fabs(lse), p = exp(x.value - lse);
     struct sums dp = dot(dout, c->arrays[V] + at_key, s->head_dim),
                 delta = dot(dout, c->arrays[OUT] + at_query, s->head_dim);
-    e += 6 * u * fabs(lse);
     double ds = fabs(p * (dp.value - delta.value) * c->scale);
     double p_error = p * (e + 8 * u);
     double ds_error =
         ds * (e + 12 * u) + p * c->scale * u * (double)(s->head_dim + 2) * (dp.absolute + delta.absolute);
+    if (s->softcap > 0) {
+        double t_error = (e + 4 * u * (fabs(x.value - lse) + fabs(lse) + x.away)) / s->softcap;
+        ds_error = ds_error * x.derivative + ds * (2 * t_error + 16 * u);
+        ds *= x.derivative;
+    }
     /* the errors of both devices, and cuda's rounding */
     p_error = 2 * p_error + v * (p + p_error) + tiny;
     ds_error = 2 * ds_error + v * (ds + ds_error) + tiny;
@@ -166,6 +188,18 @@ static void add_pair(struct backward_case *c, enum ot_dtype dtype, int64_t head,
     }
 }
 
+/* Adds the effect of one query on the error of its head's dsinks, on both devices. */
+static void add_sink(struct backward_case *c, int64_t head, int64_t query) {
+    const struct shape *s = c->shape;
+    const double u = 0x1p-24, terms = (double)(s->n + 2);
+    int64_t at = place(s, true, query, head);
+    struct sums delta = dot(c->arrays[DOUT] + at, c->arrays[OUT] + at, s->head_dim);
+    double lse = c->lse[head * s->n + query], sink = c->sinks[head], p = exp(sink - lse);
+    double error = p * fabs(delta.value) * u * (2 * (fabs(sink) + fabs(lse)) + 8 + terms) +
+                   p * u * (double)(s->head_dim + 2) * delta.absolute;
+    c->dsinks_bounds[head] += 2 * error;
+}
+
 static struct backward_case make_case(const struct shape *s, enum ot_dtype dtype) {
     struct backward_case c = {.shape = s, .scale = 1.0f / sqrtf((float)s->head_dim)};
     c.row_start = zeros(s->n, sizeof *c.row_start);
@@ -173,6 +207,8 @@ static struct backward_case make_case(const struct shape *s, enum ot_dtype dtype
         c.row_start[i] = (int32_t)(s->row ? i / s->row * s->row : 0);
     for (int head = 0; head < 8; head++)
         c.slopes[head] = 0.3f / (float)(1 + head * head);
+    for (int head = 0; head < 8; head++)
+        c.sinks[head] = s->sink - 0.5f * (float)head;
     for (int array = 0; array < ARRAYS; array++)
         c.arrays[array] = random_array(s, array);
     c.lse = zeros(s->heads * s->n, sizeof *c.lse);
@@ -184,6 +220,7 @@ static struct backward_case make_case(const struct shape *s, enum ot_dtype dtype
             for (int64_t key = 0; key <= query; key++)
                 if (sees(&c, query, key))
                     add_pair(&c, dtype, head, query, key);
+            add_sink(&c, head, query);
         }
     return c;
 }
@@ -216,6 +253,7 @@ static void run_case(struct ops_fixture *f, const void *argument) {
                                                    .ldv = ld(s, false),
                                                    .ldo = ld(s, true),
                                                    .scale = c->scale,
+                                                   .softcap = s->softcap,
                                                    .row_start = ops_upload_ids(f, c->row_start, s->n)}};
     void *arrays[ARRAYS], *grads[GRADS];
     for (int array = 0; array < ARRAYS; array++)
@@ -233,9 +271,15 @@ static void run_case(struct ops_fixture *f, const void *argument) {
     op.forward.lse = ops_upload(f, OT_F32, c->lse, s->heads * s->n);
     op.forward.slopes = s->slopes ? ops_upload(f, OT_F32, c->slopes, s->heads) : NULL;
     op.scratch = ops_blank(f, ot_attention_backward_scratch_bytes(s->n, s->heads));
+    if (s->sink != 0) {
+        op.forward.sinks = ops_upload(f, f->dtype, c->sinks, s->heads);
+        op.dsinks = ops_upload(f, OT_F32, c->slopes, s->heads); /* any numbers: dsinks is accumulated */
+    }
     f->ops->attention_backward(f->lane, &op);
     for (int grad = 0; grad < GRADS; grad++)
         ops_collect(f, names[grad], f->dtype, grads[grad], s->n * ld(s, grad == DQ));
+    if (op.dsinks)
+        ops_collect(f, "dsinks", OT_F32, op.dsinks, s->heads);
 }
 
 static void check_shape(const struct shape *s, enum ot_dtype dtype) {
@@ -251,6 +295,8 @@ static void check_shape(const struct shape *s, enum ot_dtype dtype) {
         }
         cuda_check_close(&pair, names[grad], &(struct cuda_bound){.each = c.bounds[grad]});
     }
+    if (s->sink != 0)
+        cuda_check_close(&pair, "dsinks", &(struct cuda_bound){.each = c.dsinks_bounds});
     cuda_close(&pair);
     free_case(&c);
 }
@@ -311,6 +357,40 @@ static void test_plain(void **state) {
     CHECK(single, OT_F32);
 }
 
+/* Softcaps and sinks in the tiled kernels, for each head size, with rows, windows, ALiBi and shared keys;
+ * scores far beyond the cap; a window of one key, where only the sink is left to compete. */
+static const struct shape bent[] = {
+    {.n = 129,
+     .heads = 4,
+     .kv_heads = 2,
+     .head_dim = 64,
+     .window = 40,
+     .row = 70,
+     .softcap = 1.5f,
+     .sink = 1},
+    {.n = 97, .heads = 2, .kv_heads = 1, .head_dim = 80, .slopes = true, .softcap = 2},
+    {.n = 71, .heads = 2, .kv_heads = 2, .head_dim = 96, .sink = -1, .pad = 8},
+    {.n = 133, .heads = 2, .kv_heads = 1, .head_dim = 128, .row = 90, .softcap = 3, .sink = 0.5f, .pad = 16},
+    {.n = 71, .heads = 2, .kv_heads = 1, .head_dim = 256, .slopes = true, .softcap = 1.5f, .sink = 2},
+    {.n = 80, .heads = 1, .kv_heads = 1, .head_dim = 64, .softcap = 4, .size = 40},
+    {.n = 40, .heads = 2, .kv_heads = 1, .head_dim = 64, .window = 1, .sink = 0.5f},
+    {.n = 70, .heads = 2, .kv_heads = 1, .head_dim = 64, .sink = 12},
+    {.n = 70, .heads = 2, .kv_heads = 1, .head_dim = 64, .softcap = 50, .sink = -40},
+};
+static const struct shape bent_plain[] = {
+    {.n = 45, .heads = 4, .kv_heads = 2, .head_dim = 7, .window = 9, .pad = 3, .softcap = 1, .sink = 1},
+    {.n = 70, .heads = 2, .kv_heads = 1, .head_dim = 72, .row = 33, .slopes = true, .softcap = 2, .sink = -2},
+    {.n = 50, .heads = 1, .kv_heads = 1, .head_dim = 24, .softcap = 4, .size = 40, .sink = 15},
+};
+
+static void test_softcaps_and_sinks(void **state) {
+    (void)state;
+    CHECK(bent, OT_BF16);
+    CHECK(bent, OT_F16);
+    CHECK(bent_plain, OT_F32);
+    CHECK(bent_plain, OT_BF16);
+}
+
 /* A row full of NaNs, before or after another row, does not touch it: its tiles are skipped. */
 static void test_foreign_rows(void **state) {
     (void)state;
@@ -326,9 +406,8 @@ int main(void) {
     cuda_choose_card();
     cuda_skip_without_device();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tiled_bf16),
-        cmocka_unit_test(test_tiled_fp16),
-        cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_tiled_bf16),   cmocka_unit_test(test_tiled_fp16),
+        cmocka_unit_test(test_plain),        cmocka_unit_test(test_softcaps_and_sinks),
         cmocka_unit_test(test_foreign_rows),
     };
     return cmocka_run_group_tests_name("cuda_attention_backward", tests, NULL, NULL);

@@ -19,7 +19,7 @@ struct work {
     struct ot_lane *lane;
     uint16_t *memory,
         *host; /* arrays of N * DIM elements: q, k, v, out, dout, dq, dk, dv; the host has the last four */
-    float *lse, *scratch;
+    float *lse, *scratch, *dsinks;
     int32_t *row_start;
 };
 
@@ -35,11 +35,12 @@ static void open_work(struct work *w) {
     struct ot_device_config config = {.kind = "cuda", .threads = 1};
     check_ok(ot_device_open(&config, &w->device));
     check_ok(ot_lane_open(w->device, "compute", &w->lane));
-    check_ok(ot_device_alloc(w->device, 8 * N * DIM * 2 + 3 * N * 4, "memory", (void **)&w->memory));
+    check_ok(ot_device_alloc(w->device, 8 * N * DIM * 2 + 4 * N * 4, "memory", (void **)&w->memory));
     check_ok(ot_device_alloc_pinned(w->device, 8 * N * DIM * 2, "host", (void **)&w->host));
     w->lse = (float *)(void *)part(w, 8);
     w->scratch = w->lse + N;
-    w->row_start = (int32_t *)(w->scratch + N);
+    w->dsinks = w->scratch + N;
+    w->row_start = (int32_t *)(w->dsinks + N);
     for (int i = 0; i < 8 * N * DIM; i++)
         w->host[i] = ot_bf16_from_f32((float)(i * 7919 % 1009) / 504.5f - 1);
     ot_lane_copy(w->lane, OT_COPY_H2D, w->memory, w->host, 8 * N * DIM * 2);
@@ -133,6 +134,34 @@ static void test_right_kernels_are_trusted(void **state) {
     run_attention(&w);
     assert_memory_equal(w.host, trusted, sizeof trusted);
     close_work(&w);
+}
+
+/* Launches of one op with sinks, with or without a softcap. */
+static int64_t run_with_sinks(const struct work *w, float softcap) {
+    struct ot_attention_backward op = attention(w);
+    op.forward.softcap = softcap;
+    op.forward.sinks = part(w, 0); /* any numbers */
+    op.dsinks = w->dsinks;
+    int64_t before = launches();
+    ot_device_ops(w->device)->attention(w->lane, &op.forward);
+    ot_device_ops(w->device)->attention_backward(w->lane, &op);
+    check_ok(ot_lane_sync(w->lane));
+    return launches() - before;
+}
+
+/* A verdict on one kind of scores says nothing about another kind. */
+static void test_softcaps_and_sinks_have_their_own_checks(void **state) {
+    (void)state;
+    for (int run = 0; run < 2; run++) { /* the second run reads the saved verdicts */
+        struct work w;
+        open_work(&w);
+        run_attention(&w);
+        for (int i = 0; i < 4; i++) {
+            int64_t count = run_with_sinks(&w, i % 2 ? 0.75f : 0); /* 5 without a check: dsinks is one more */
+            assert_true(run == 0 && i < 2 ? count > 5 : count == 5);
+        }
+        close_work(&w);
+    }
 }
 
 static void choose_card(int compute_capability) {
@@ -331,6 +360,7 @@ static void test_a_check_that_fails_decides_nothing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_right_kernels_are_trusted, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_softcaps_and_sinks_have_their_own_checks, setup, teardown),
         cmocka_unit_test_setup_teardown(test_hopper_gives_way_to_tiled, setup, teardown),
         cmocka_unit_test_setup_teardown(test_wrong_kernels_give_way, setup, teardown),
         cmocka_unit_test_setup_teardown(test_right_products_are_trusted, setup, teardown),

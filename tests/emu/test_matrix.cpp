@@ -1,4 +1,6 @@
-/* The wrappers of PTX (kernels/cuda/ptx.cuh) against plain loops: fragments, products, copies. */
+/* The wrappers of PTX (kernels/cuda/ptx.cuh) against plain loops: fragments, products, copies, special
+ * functions; and the tanh that is made of them. */
+#include "kernels/cuda/attention_score.cuh"
 #include "tests/emu/emu_fixture.h"
 
 /* ---- ldmatrix ---- */
@@ -136,7 +138,7 @@ static void test_copies_end_with_their_block(void **) {
     assert_true(isnan(out.get()[0]));
 }
 
-/* ---- 2^x ---- */
+/* ---- 2^x, log2(x), 1 / x ---- */
 
 static __global__ void powers(const float *x, float *y) {
     y[threadIdx.x] = ot_exp2_approx(x[threadIdx.x]);
@@ -151,6 +153,54 @@ static void test_exp2_flushes_what_is_subnormal(void **) {
         assert_true(y.host[i] == want[i]);
 }
 
+static __global__ void logarithms(const float *x, float *y) {
+    y[threadIdx.x] = ot_log2_approx(x[threadIdx.x]);
+}
+
+static __global__ void reciprocals(const float *x, float *y) {
+    y[threadIdx.x] = ot_rcp_approx(x[threadIdx.x]);
+}
+
+static void test_log2_and_rcp_flush_what_is_subnormal(void **) {
+    DeviceArray<float> x({1, -4, 0x1p-126f, 0x1p-127f, -0x1p-140f, 0x1p127f, -INFINITY, 0}), y(8, -1);
+    const float inverse[] = {1, -0.25f, 0x1p126f, INFINITY, -INFINITY, 0, 0, INFINITY};
+    const float log2[] = {0, NAN, -126, -INFINITY, -INFINITY, 127, NAN, -INFINITY};
+    run_well(reciprocals, 1, 8, 0, (const float *)x.device, y.device);
+    y.get();
+    for (size_t i = 0; i < 8; i++)
+        assert_true(y.host[i] == inverse[i]);
+    run_well(logarithms, 1, 8, 0, (const float *)x.device, y.device);
+    y.get();
+    for (size_t i = 0; i < 8; i++)
+        assert_true(y.host[i] == log2[i] || (isnan(y.host[i]) && isnan(log2[i])));
+}
+
+/* ---- the softcap's tanh ---- */
+
+static __global__ void capped(const float *x, float *y) {
+    y[threadIdx.x] = ot_score_tanh(x[threadIdx.x]);
+}
+
+/* Each 2^16th float: 128 of each exponent and sign. */
+static void test_score_tanh(void **) {
+    enum { COUNT = 1024, LAUNCHES = 64 };
+    for (uint32_t launch = 0; launch < LAUNCHES; launch++) {
+        std::vector<float> values(COUNT);
+        for (uint32_t i = 0; i < COUNT; i++)
+            values[i] = ot_f32_from_bits((launch * COUNT + i) << 16 | (i * 2654435761u) >> 16);
+        DeviceArray<float> x(values), y(COUNT, -2);
+        run_well(capped, 1, COUNT, 0, (const float *)x.device, y.device);
+        y.get();
+        for (size_t i = 0; i < COUNT; i++) {
+            double want = tanh((double)x.host[i]);
+            if (isnan(want))
+                assert_true(isnan(y.host[i]));
+            else
+                assert_true(fabs(y.host[i] - want) <= 0x1p-21 * fabs(want) + 0x1p-149);
+        }
+    }
+}
+
 int main() {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ldmatrix_gives_each_lane_its_elements),
@@ -158,6 +208,8 @@ int main() {
         cmocka_unit_test(test_copies_come_in_groups),
         cmocka_unit_test(test_copies_end_with_their_block),
         cmocka_unit_test(test_exp2_flushes_what_is_subnormal),
+        cmocka_unit_test(test_log2_and_rcp_flush_what_is_subnormal),
+        cmocka_unit_test(test_score_tanh),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }
