@@ -137,6 +137,7 @@ static void build_chain(struct ot_model *model, enum ot_dtype dtype, int64_t max
     chain->n_blocks = chain->n_slabs = (int)model->config.n_layers + 2;
     chain->boundary_elems = model->config.hidden;
     chain->kv_elems = model->kv_elems;
+    chain->head_dim = model->config.head_dim;
     chain->vocab = model->config.vocab;
     chain->max_position = max_position;
     chain->constant_bytes = 2 * ot_rope_table_bytes(model);

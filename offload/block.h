@@ -122,8 +122,8 @@ struct ot_block_run {
 };
 
 /* The work of one call, for predictions. product_flops: multiplications and additions of matrix products.
- * attention_flops: those of causal attention, without the masked part. moved_bytes: bytes that all other
- * operations read and write in device memory. */
+ * attention_flops: those of causal attention, as struct ot_attention_rates counts them. moved_bytes: bytes
+ * that all other operations read and write in device memory. */
 struct ot_block_work {
     double product_flops, attention_flops, moved_bytes;
 };
@@ -145,6 +145,7 @@ struct ot_chain {
     const struct ot_slab_spec *slabs;
     int64_t boundary_elems; /* per token */
     int64_t kv_elems;       /* per token and middle block, each of k and v */
+    int64_t head_dim;       /* elements of a head of attention; 0: unknown. Only predictions read it */
     int64_t vocab;          /* tokens and targets are less than this */
     int64_t max_position;   /* positions are less than this */
     size_t constant_bytes;  /* small read-only tables that every block may read */

@@ -298,7 +298,7 @@ static double saved_attention(const struct bench *b, int block, enum ot_work_par
         return 0;
     c->chain->work(c->chain->context, block, part, level, n, c->sequence_tokens, &full);
     c->chain->work(c->chain->context, block, part, level, n, n, &brief);
-    return (full.attention_flops - brief.attention_flops) / c->rates->attention_flops;
+    return (full.attention_flops - brief.attention_flops) / ot_costs_attention_rate(c->rates, c->chain, part);
 }
 
 /* The line through two points. If noise gives it a negative slope or a negative time at zero, the line goes

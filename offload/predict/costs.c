@@ -43,13 +43,19 @@ static double time_of(double work, double rate) {
     return work > 0 ? work / rate : 0;
 }
 
+double ot_costs_attention_rate(const struct ot_rates *rates, const struct ot_chain *chain,
+                               enum ot_work_part part) {
+    struct ot_attention_rates attention = ot_rates_attention(rates, chain->head_dim);
+    return part == OT_WORK_BACKWARD ? attention.backward : attention.forward;
+}
+
 /* The estimate is proportional to the tokens, so the line goes through zero. */
 static struct ot_line estimate(const struct ot_costs *costs, const struct ot_chain *chain, int block,
                                enum ot_work_part part, enum ot_keep_level level, int64_t n_tokens) {
     const struct ot_rates *r = &costs->rates;
     struct ot_block_work work = work_of(chain, block, part, level, n_tokens, costs->row_tokens);
     double seconds = time_of(work.product_flops, r->product_flops) +
-                     time_of(work.attention_flops, r->attention_flops) +
+                     time_of(work.attention_flops, ot_costs_attention_rate(r, chain, part)) +
                      time_of(work.moved_bytes, r->device_bytes);
     return (struct ot_line){0, seconds / (double)n_tokens};
 }
@@ -59,7 +65,8 @@ static int check_rates(const struct ot_rates *rates) {
         const char *name;
         double value;
     } needed[] = {{"products", rates->product_flops},
-                  {"attention", rates->attention_flops},
+                  {"attention forward", rates->attention[OT_HEAD_128].forward},
+                  {"attention backward", rates->attention[OT_HEAD_128].backward},
                   {"device memory", rates->device_bytes},
                   {"copies to the device", rates->h2d_bytes},
                   {"copies from the device", rates->d2h_bytes}};

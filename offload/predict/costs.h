@@ -39,6 +39,10 @@ struct ot_costs {
     double slower[OT_LANE_COUNT];
 };
 
+/* FLOP/s of attention in one part of a block's work, for the chain's heads. Recomputation is forward. */
+double ot_costs_attention_rate(const struct ot_rates *rates, const struct ot_chain *chain,
+                               enum ot_work_part part);
+
 /* Estimates every block from its work and the rates. If the chain has no work function, N parameters cost 2 N
  * FLOPs a token forward and 4 N backward. Free with ot_costs_free. Errors: OT_E_BUDGET (no memory),
  * OT_E_USAGE (a rate that is needed is 0). */

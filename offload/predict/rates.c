@@ -2,6 +2,14 @@
 
 #include <stddef.h>
 
+struct ot_attention_rates ot_rates_attention(const struct ot_rates *rates, int64_t head_dim) {
+    enum ot_head_size size = head_dim > 128               ? OT_HEAD_256
+                             : head_dim > 64 || !head_dim ? OT_HEAD_128
+                                                          : OT_HEAD_64;
+    const struct ot_attention_rates *found = &rates->attention[size];
+    return found->forward > 0 && found->backward > 0 ? *found : rates->attention[OT_HEAD_128];
+}
+
 void ot_rates_scale_memory(struct ot_rates *rates, double factor) {
     rates->triad_bytes *= factor;
     for (int format = 0; format < OT_STATE_FORMATS; format++)

@@ -23,17 +23,29 @@
 #define OT_OFFLOAD_PREDICT_RATES_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "kernels/state_format.h"
 
+/* Sizes of attention's heads that have rates of their own. Small heads have fewer products for each
+ * exponential, and large heads need other kernels. */
+enum ot_head_size { OT_HEAD_64, OT_HEAD_128, OT_HEAD_256, OT_HEAD_SIZES };
+
+/* FLOP/s of causal attention. Masked scores do not count. Forward has 2 products, backward 5; what a kernel
+ * computes again beyond these does not count. */
+struct ot_attention_rates {
+    double forward, backward;
+};
+
 struct ot_rates {
     /* the device, in the training dtype */
-    double product_flops;   /* FLOP/s of a decoder layer's matrix products */
-    double attention_flops; /* FLOP/s of causal attention; masked scores do not count */
-    double device_bytes;    /* bytes/s that a kernel reads and writes, added, in device memory */
-    double h2d_bytes;       /* bytes/s from pinned memory, while nothing else is copied */
-    double d2h_bytes;       /* bytes/s to pinned memory, likewise */
-    double both_bytes;      /* sum of both directions, while both are copied */
+    double product_flops; /* FLOP/s of a decoder layer's matrix products */
+    /* The rates of heads of 128 elements are always known. 0 elsewhere: as heads of 128. */
+    struct ot_attention_rates attention[OT_HEAD_SIZES];
+    double device_bytes; /* bytes/s that a kernel reads and writes, added, in device memory */
+    double h2d_bytes;    /* bytes/s from pinned memory, while nothing else is copied */
+    double d2h_bytes;    /* bytes/s to pinned memory, likewise */
+    double both_bytes;   /* sum of both directions, while both are copied */
     /* the host */
     double triad_bytes; /* bytes/s of host memory that all cores reach together */
     /* Bytes/s of the optimizer on all its threads, by format of the state (ot_adamw_bytes in adamw.h says
@@ -61,6 +73,10 @@ struct ot_rates {
     double spread;
     const char *uncertain;
 };
+
+/* The rates of attention for heads of head_dim elements: those of the next larger size that has rates.
+ * 0: unknown, as 128. */
+struct ot_attention_rates ot_rates_attention(const struct ot_rates *rates, int64_t head_dim);
 
 /* Multiplies the rates of the host's memory and of the optimizer. */
 void ot_rates_scale_memory(struct ot_rates *rates, double factor);

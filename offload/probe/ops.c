@@ -177,7 +177,9 @@ static struct ot_attention_backward attention_of(struct ot_probe *p, int64_t n, 
                                           .scratch = (float *)(void *)p->buffers[3] + n * heads};
 }
 
-static int probe_attention_of(struct ot_probe *p, int64_t n, int64_t head_dim, enum ot_probe_use use) {
+/* forward_use: of the forward row. The use of the backward row follows it. */
+static int probe_attention_of(struct ot_probe *p, int64_t n, int64_t head_dim,
+                              enum ot_probe_use forward_use) {
     struct ot_attention_backward op = attention_of(p, n, head_dim);
     char name[64];
     struct ot_repeats times[2];
@@ -188,22 +190,26 @@ static int probe_attention_of(struct ot_probe *p, int64_t n, int64_t head_dim, e
     const struct ot_probe_call calls[2] = {{run_attention, &op.forward}, {run_attention_backward, &op}};
     OT_TRY(ot_probe_measure(p, calls, 2, times));
     snprintf(name, sizeof name, "forward %lld tokens, head %lld", (long long)n, (long long)head_dim);
-    struct ot_probe_row row = {
-        .group = OT_PROBE_ATTENTION, .use = use, .name = name, .work = forward, .peak = p->product_rate};
+    struct ot_probe_row row = {.group = OT_PROBE_ATTENTION,
+                               .use = forward_use,
+                               .name = name,
+                               .work = forward,
+                               .peak = p->product_rate};
     OT_TRY(ot_probe_report_times(&p->config->reader, row, &times[0]));
     snprintf(name, sizeof name, "backward %lld tokens, head %lld", (long long)n, (long long)head_dim);
     row.work = 2.5 * forward;
+    row.use = forward_use == OT_PROBE_NO_USE ? OT_PROBE_NO_USE : forward_use + 1;
     return ot_probe_report_times(&p->config->reader, row, &times[1]);
 }
 
 static int probe_attention(struct ot_probe *p) {
     int64_t n = p->config->tokens;
-    OT_TRY(probe_attention_of(p, n, 128, OT_PROBE_CAUSAL));
+    OT_TRY(probe_attention_of(p, n, 128, OT_PROBE_ATTENTION_FORWARD));
     if (p->config->quick)
         return 0;
     OT_TRY(probe_attention_of(p, n / 4, 128, OT_PROBE_NO_USE));
     OT_TRY(probe_attention_of(p, 4 * n, 128, OT_PROBE_NO_USE));
-    return probe_attention_of(p, n, 64, OT_PROBE_NO_USE);
+    return probe_attention_of(p, n, 64, OT_PROBE_ATTENTION_64_FORWARD);
 }
 
 /* ---- kernels that move bytes ---- */

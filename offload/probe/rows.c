@@ -41,7 +41,8 @@ void ot_probe_add(struct ot_probe_sums *sums, const struct ot_probe_row *row) {
 /* Sets out->spread and out->uncertain: the rate with the largest spread. */
 static void put_spread(const struct ot_probe_sums *sums, struct ot_rates *out) {
     static const char *const names[OT_PROBE_USES] = {[OT_PROBE_PRODUCT] = "products",
-                                                     [OT_PROBE_CAUSAL] = "attention",
+                                                     [OT_PROBE_ATTENTION_FORWARD] = "attention forward",
+                                                     [OT_PROBE_ATTENTION_BACKWARD] = "attention backward",
                                                      [OT_PROBE_DEVICE_COPY] = "copies on the device",
                                                      [OT_PROBE_H2D] = "copies to the device",
                                                      [OT_PROBE_D2H] = "copies from the device",
@@ -67,8 +68,12 @@ static void put_spread(const struct ot_probe_sums *sums, struct ot_rates *out) {
 }
 
 void ot_probe_put_rates(const struct ot_probe_sums *sums, struct ot_rates *out) {
+    struct ot_attention_rates *large = &out->attention[OT_HEAD_128], *small = &out->attention[OT_HEAD_64];
     double *const rates[OT_PROBE_USES] = {[OT_PROBE_PRODUCT] = &out->product_flops,
-                                          [OT_PROBE_CAUSAL] = &out->attention_flops,
+                                          [OT_PROBE_ATTENTION_FORWARD] = &large->forward,
+                                          [OT_PROBE_ATTENTION_BACKWARD] = &large->backward,
+                                          [OT_PROBE_ATTENTION_64_FORWARD] = &small->forward,
+                                          [OT_PROBE_ATTENTION_64_BACKWARD] = &small->backward,
                                           [OT_PROBE_DEVICE_COPY] = &out->device_bytes,
                                           [OT_PROBE_H2D] = &out->h2d_bytes,
                                           [OT_PROBE_D2H] = &out->d2h_bytes,

@@ -23,6 +23,14 @@ struct ot_card_share {
     const char *source; /* the published measurement; "assumed: REASON" if there is none */
 };
 
+/* Attention beside the products of the same card: the published rates of a kernel of the same kind as ours,
+ * without a mask, and the best published product, all in one unit. */
+struct ot_attention_share {
+    struct ot_attention_rates published[OT_HEAD_SIZES];
+    double product;
+    const char *source; /* as in struct ot_card_share; and whether our kernels have run on a GPU */
+};
+
 struct ot_card {
     const char *name, *title; /* "rtx4090", "GeForce RTX 4090" */
     enum ot_card_family family;
@@ -30,6 +38,7 @@ struct ot_card {
     int memory_mib;     /* as the driver reports it */
     double peak_tflops; /* dense, bf16 (Turing: fp16), fp32 accumulation */
     const struct ot_card_share *achieved;
+    const struct ot_attention_share *attention;
     double memory_gb; /* GB/s */
     int pcie_gen, pcie_lanes;
 };
@@ -72,6 +81,8 @@ struct ot_described {
     size_t workspace_bytes; /* scratch of the device's ops, part of the gpu budget */
     int64_t host_ram_bytes; /* installed RAM of a host; the host budget is a part of it */
     struct ot_rates rates;
+    const char *memory_source; /* of the rate of device memory */
+    const char *link_source;   /* of the rates of copies; NULL: the user gave them */
 };
 
 /* Finds the card or the rented machine, and fills in its budgets and rates. Errors: OT_E_USAGE (unknown name;

@@ -43,6 +43,7 @@ int ot_cards_print_json(void) {
         ot_json_put_real(&w, "achieved", card->achieved->share);
         ot_json_put_real(&w, "achieved_spread", card->achieved->spread);
         ot_json_put_text(&w, "achieved_source", card->achieved->source);
+        ot_json_put_text(&w, "attention_source", card->attention->source);
         ot_json_put_real(&w, "memory_bytes_per_s", card->memory_gb * 1e9);
         ot_json_put_int(&w, "pcie_generation", card->pcie_gen);
         ot_json_put_int(&w, "pcie_lanes", card->pcie_lanes);

@@ -76,26 +76,47 @@ static void print_fabric(const struct ot_plan_case *c, FILE *out) {
     fprintf(out, ": %.3g GB/s into each\n", c->costs.rates.comm_bytes * 1e-9);
 }
 
+static void print_source(const char *what, const char *source, FILE *out) {
+    if (source)
+        fprintf(out, "          %s: %s\n", what, source);
+}
+
+/* Where the rates of a described card come from. */
+static void print_sources(const struct ot_described *machine, FILE *out) {
+    const struct ot_card *card = machine->card;
+    fprintf(out, "        sources of the shares of the data sheet\n");
+    print_source("products", card->achieved->source, out);
+    print_source("attention", card->attention->source, out);
+    print_source("device memory", machine->memory_source, out);
+    print_source("link", machine->link_source, out);
+}
+
 static void print_machine(const struct ot_plan_case *c, FILE *out) {
     const struct ot_rates *r = &c->costs.rates;
     const struct ot_card *card = c->machine.card;
-    char products[OT_TEXT_BYTES], attention[OT_TEXT_BYTES];
+    struct ot_attention_rates attention = ot_rates_attention(r, c->config.head_dim);
+    char products[OT_TEXT_BYTES], forward[OT_TEXT_BYTES], backward[OT_TEXT_BYTES];
     fprintf(out, "machine %s\n", c->machine.name);
     fprintf(out, "        products %s/s", text_flops(r->product_flops, products));
     if (card)
         fprintf(out, ", %.0f %% of the data sheet (+-%.0f %%)", 100 * card->achieved->share,
                 100 * card->achieved->spread);
-    fprintf(out, " · attention %s/s · device memory %.0f GB/s\n", text_flops(r->attention_flops, attention),
-            r->device_bytes * 1e-9);
+    fprintf(out, " · device memory %.0f GB/s", r->device_bytes * 1e-9);
     if (card)
-        fprintf(out, "        source of this share: %s\n", card->achieved->source);
-    fprintf(out,
-            "        link %.1f GB/s to the device, %.1f back, %.1f both · host memory %.1f GB/s, %d cores\n",
-            r->h2d_bytes * 1e-9, r->d2h_bytes * 1e-9, r->both_bytes * 1e-9, r->triad_bytes * 1e-9, r->cores);
+        fprintf(out, ", %.0f %%", 100 * r->device_bytes / (card->memory_gb * 1e9));
+    fprintf(out, "\n        attention with heads of %lld: %s/s forward, %s/s backward",
+            (long long)c->config.head_dim, text_flops(attention.forward, forward),
+            text_flops(attention.backward, backward));
+    fprintf(
+        out,
+        "\n        link %.1f GB/s to the device, %.1f back, %.1f both · host memory %.1f GB/s, %d cores\n",
+        r->h2d_bytes * 1e-9, r->d2h_bytes * 1e-9, r->both_bytes * 1e-9, r->triad_bytes * 1e-9, r->cores);
     if (c->machine.budget_bytes[OT_TIER_NVME])
         fprintf(out, "        nvme reads %.2f GB/s, writes %.2f, both %.2f\n", r->nvme_read_bytes * 1e-9,
                 r->nvme_write_bytes * 1e-9, r->nvme_mixed_bytes * 1e-9);
     print_fabric(c, out);
+    if (card)
+        print_sources(&c->machine.described, out);
     if (*c->machine.assumed)
         fprintf(out, "        Assumed (override with): %s\n", c->machine.assumed);
 }

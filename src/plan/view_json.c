@@ -37,7 +37,9 @@ static void put_machine(const struct ot_plan_case *c, struct ot_json_writer *w) 
     ot_json_put_bool(w, "described", c->machine.card != NULL);
     ot_json_put_text(w, "assumed", c->machine.assumed);
     ot_json_put_real(w, "product_flops", r->product_flops);
-    ot_json_put_real(w, "attention_flops", r->attention_flops);
+    struct ot_attention_rates attention = ot_rates_attention(r, c->config.head_dim);
+    ot_json_put_real(w, "attention_forward_flops", attention.forward);
+    ot_json_put_real(w, "attention_backward_flops", attention.backward);
     ot_json_put_real(w, "device_bytes_per_s", r->device_bytes);
     ot_json_put_real(w, "h2d_bytes_per_s", r->h2d_bytes);
     ot_json_put_real(w, "d2h_bytes_per_s", r->d2h_bytes);
@@ -53,6 +55,10 @@ static void put_machine(const struct ot_plan_case *c, struct ot_json_writer *w) 
         ot_json_put_real(w, "product_share", c->machine.card->achieved->share);
         ot_json_put_real(w, "product_share_spread", c->machine.card->achieved->spread);
         ot_json_put_text(w, "product_share_source", c->machine.card->achieved->source);
+        ot_json_put_text(w, "attention_source", c->machine.card->attention->source);
+        ot_json_put_text(w, "device_memory_source", c->machine.described.memory_source);
+        if (c->machine.described.link_source)
+            ot_json_put_text(w, "link_source", c->machine.described.link_source);
     }
     ot_json_begin_object(w, "budget_bytes");
     for (int t = 0; t < OT_TIER_COUNT; t++)

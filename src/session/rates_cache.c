@@ -23,7 +23,10 @@ static const struct {
     bool always; /* a run needs this rate on every machine */
 } fields[] = {
     {"product_flops_per_s", offsetof(struct ot_rates, product_flops), true},
-    {"attention_flops_per_s", offsetof(struct ot_rates, attention_flops), true},
+    {"attention_forward_flops_per_s", offsetof(struct ot_rates, attention[OT_HEAD_128].forward), true},
+    {"attention_backward_flops_per_s", offsetof(struct ot_rates, attention[OT_HEAD_128].backward), true},
+    {"attention_64_forward_flops_per_s", offsetof(struct ot_rates, attention[OT_HEAD_64].forward), false},
+    {"attention_64_backward_flops_per_s", offsetof(struct ot_rates, attention[OT_HEAD_64].backward), false},
     {"device_bytes_per_s", offsetof(struct ot_rates, device_bytes), true},
     {"h2d_bytes_per_s", offsetof(struct ot_rates, h2d_bytes), true},
     {"d2h_bytes_per_s", offsetof(struct ot_rates, d2h_bytes), true},

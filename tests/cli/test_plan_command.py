@@ -223,6 +223,30 @@ class Plan(program.ProgramTest):
             self.assertGreater(answer["prediction"]["tokens_per_s"], 0)
             self.assertLess(answer["prediction"]["mfu"], 1)
 
+    def test_every_share_has_its_source(self):
+        """A share follows from a measurement or a publication that has a year or a table, or says that it is assumed."""
+        for card in self.succeed("plan", "--gpu", "list", "--json").json()["cards"]:
+            text, answer = self.plan("plan", "--model", "tiny-sql", "--gpu", card["name"])
+            machine = answer["machine"]
+            for key in ("product_share_source", "attention_source", "device_memory_source", "link_source"):
+                self.assertRegex(machine[key], r"20\d\d|MAMF|gpu_benchmark|llmq|FlexTrain|measured|assumed|share of PCIe", card["name"])
+                self.assertIn(": " + machine[key] + "\n", text)
+            self.assertLess(machine["attention_backward_flops"], machine["attention_forward_flops"])
+            self.assertLess(machine["attention_forward_flops"], machine["product_flops"])
+            self.assertLess(machine["device_bytes_per_s"], card["memory_bytes_per_s"])
+        said = self.succeed(*SMALL, "--pcie", "20GB", "--json").json()["machine"]
+        self.assertNotIn("link_source", said)
+
+    def test_attention_has_a_rate_by_the_size_of_heads(self):
+        """tinyllama has heads of 64, llama-7b of 128. Backward is slower by more than its products, since it computes the
+        scores twice."""
+        small, large = ({key: self.succeed("plan", "--model", model, "--gpu", "h200", "--tokens-per-step", "16k",
+                                           "--json").json()["machine"][f"attention_{key}_flops"] for key in ("forward", "backward")}
+                        for model in ("tinyllama-1.1b", "llama-7b"))
+        self.assertLess(small["forward"], large["forward"])
+        self.assertLess(small["backward"], large["backward"])
+        self.assertLess(large["backward"], 5 / 7 * large["forward"])
+
     def test_other_spellings_of_a_card(self):
         want = self.succeed(*SMALL, "--json").json()["prediction"]
         for name in ("RTX3060", "rtx-3060", "RTX 3060", "3060", "GeForce RTX 3060 12GB"):

@@ -12,7 +12,8 @@ from program import run
 
 GROUPS = ["copy", "task", "gemm", "attention", "kernel", "memory", "optimizer"]
 UNITS = {"gemm": "flops", "attention": "flops", "task": "tasks"}
-RATES = ["product_flops_per_s", "attention_flops_per_s", "device_bytes_per_s", "h2d_bytes_per_s", "d2h_bytes_per_s",
+RATES = ["product_flops_per_s", "attention_forward_flops_per_s", "attention_backward_flops_per_s",
+         "attention_64_forward_flops_per_s", "attention_64_backward_flops_per_s", "device_bytes_per_s", "h2d_bytes_per_s", "d2h_bytes_per_s",
          "both_ways_bytes_per_s", "triad_bytes_per_s", "adamw_bytes_per_s", "adamw_16bit_bytes_per_s",
          "adamw_8bit_bytes_per_s", "crc_bytes_per_s", "task_seconds", "spread"]
 SMALL = ["probe", "--device", "cpu", "--gpu-mem", "24M", "--host-mem", "32M", "--threads", "1"]
@@ -77,6 +78,10 @@ class Probe(program.ProgramTest):
         products = [row for row in rows if row["group"] == "gemm"]
         whole = sum(row["flops"] for row in products) / sum(row["seconds"] for row in products)
         self.assertAlmostEqual(rates["product_flops_per_s"] / whole, 1, delta=1e-6)
+        for way in ("forward", "backward"):
+            row = next(row for row in rows if row["group"] == "attention" and row["name"].startswith(way))
+            self.assertTrue(row["name"].endswith("head 128"), row)
+            self.assertAlmostEqual(rates[f"attention_{way}_flops_per_s"] / row["flops_per_s"], 1, delta=1e-6)
         triad = [row["name"] for row in rows if row["name"].startswith("triad")][-1]
         for name, rate in (("host to device", "h2d_bytes_per_s"), (triad, "triad_bytes_per_s"),
                            ("copy", "device_bytes_per_s"), ("both at once", "both_ways_bytes_per_s")):

@@ -12,7 +12,7 @@
 #include "tests/support/check.h"
 
 static const struct ot_rates some = {.product_flops = 1.5e12,
-                                     .attention_flops = 2.5e11,
+                                     .attention = {[OT_HEAD_128] = {2.5e11, 1.5e11}},
                                      .device_bytes = 3e10,
                                      .h2d_bytes = 4e10,
                                      .d2h_bytes = 5e10,

@@ -12,7 +12,7 @@
 #include "tests/support/check.h"
 
 static const struct ot_rates rates = {.product_flops = 1e10,
-                                      .attention_flops = 1e10,
+                                      .attention = {[OT_HEAD_128] = {1e10, 1e10}},
                                       .device_bytes = 1e10,
                                       .h2d_bytes = 1e9,
                                       .d2h_bytes = 2e9,

@@ -16,7 +16,7 @@ static void check_near(const char *what, double got, double want) {
 }
 
 static const struct ot_rates rates = {.product_flops = 1e12,
-                                      .attention_flops = 5e11,
+                                      .attention = {[OT_HEAD_128] = {5e11, 5e11}},
                                       .device_bytes = 1e11,
                                       .h2d_bytes = 1e10,
                                       .d2h_bytes = 2e10,
@@ -54,14 +54,19 @@ static void parameters_make_the_estimate(void **state) {
 
 static void missing_rates_are_named(void **state) {
     (void)state;
-    static const char *const names[] = {"of products", "of attention", "of device memory",
-                                        "of copies to the device", "of copies from the device"};
+    static const char *const names[] = {
+        "of products",      "of attention forward",    "of attention backward",
+        "of device memory", "of copies to the device", "of copies from the device"};
     struct fake f;
     fake_open_small(&f, OT_BF16, false);
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         struct ot_rates some = rates;
         struct ot_costs costs;
-        double *all[] = {&some.product_flops, &some.attention_flops, &some.device_bytes, &some.h2d_bytes,
+        double *all[] = {&some.product_flops,
+                         &some.attention[OT_HEAD_128].forward,
+                         &some.attention[OT_HEAD_128].backward,
+                         &some.device_bytes,
+                         &some.h2d_bytes,
                          &some.d2h_bytes};
         *all[i] = 0;
         check_fails(ot_costs_estimate(&f.chain, &some, 512, 2048, &costs), OT_E_USAGE, names[i]);
@@ -156,6 +161,41 @@ static void a_known_layer(void **state) {
     check_ok(ot_costs_estimate(chain, &rates, 2048, 4096, &costs));
     check_near("seconds", ot_line_at(costs.blocks[7].forward, 4096),
                forward.product_flops / 1e12 + forward.attention_flops / 5e11 + forward.moved_bytes / 1e11);
+    ot_costs_free(&costs);
+    ot_model_close(model);
+}
+
+/* Forward and recomputation have the rate of forward, backward has its own, each for the size of the heads. A
+ * size without rates has those of heads of 128. */
+static void attention_has_rates_by_pass_and_size(void **state) {
+    (void)state;
+    struct ot_rates some = rates;
+    struct ot_chain chain = {.head_dim = 128};
+    some.attention[OT_HEAD_64] = (struct ot_attention_rates){3, 2};
+    some.attention[OT_HEAD_128] = (struct ot_attention_rates){5, 4};
+    assert_true(ot_costs_attention_rate(&some, &chain, OT_WORK_FORWARD) == 5);
+    assert_true(ot_costs_attention_rate(&some, &chain, OT_WORK_RECOMPUTE) == 5);
+    assert_true(ot_costs_attention_rate(&some, &chain, OT_WORK_BACKWARD) == 4);
+    const struct {
+        int64_t head_dim;
+        double forward;
+    } sizes[] = {{0, 5}, {16, 3}, {64, 3}, {65, 5}, {96, 5}, {128, 5}, {256, 5}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        assert_true(ot_rates_attention(&some, sizes[i].head_dim).forward == sizes[i].forward);
+    some.attention[OT_HEAD_256] = (struct ot_attention_rates){7, 6};
+    assert_true(ot_rates_attention(&some, 256).forward == 7 && ot_rates_attention(&some, 128).forward == 5);
+    some.attention[OT_HEAD_64].backward = 0;
+    assert_true(ot_rates_attention(&some, 64).forward == 5);
+    struct ot_model *model;
+    struct ot_costs costs;
+    some = rates;
+    some.attention[OT_HEAD_128].backward = 1e11;
+    check_ok(ot_model_open(&ot_preset_find("llama-7b")->config, OT_BF16, 2048, &model));
+    const struct ot_chain *llama = ot_model_chain(model);
+    struct ot_block_work work = work_of(llama, 1, OT_WORK_BACKWARD);
+    check_ok(ot_costs_estimate(llama, &some, 2048, 4096, &costs));
+    check_near("seconds", ot_line_at(costs.blocks[1].backward, 4096),
+               work.product_flops / 1e12 + work.attention_flops / 1e11 + work.moved_bytes / 1e11);
     ot_costs_free(&costs);
     ot_model_close(model);
 }
@@ -388,6 +428,7 @@ int main(void) {
         cmocka_unit_test(missing_rates_are_named),
         cmocka_unit_test(work_adds_up_to_the_models),
         cmocka_unit_test(a_known_layer),
+        cmocka_unit_test(attention_has_rates_by_pass_and_size),
         cmocka_unit_test(every_engine_moves_what_it_must),
         cmocka_unit_test(compact_updates_have_their_own_rate),
         cmocka_unit_test(recomputation_costs_a_forward),

@@ -13,7 +13,7 @@
 /* Rates at which every lane bounds a part of the step. On the cpu device the lanes share cores and memory. */
 static struct ot_rates some_rates(bool device_is_host) {
     return (struct ot_rates){.product_flops = 1e13,
-                             .attention_flops = 5e12,
+                             .attention = {[OT_HEAD_128] = {5e12, 5e12}},
                              .device_bytes = 500 * GB,
                              .h2d_bytes = 20 * GB,
                              .d2h_bytes = 20 * GB,

@@ -33,7 +33,7 @@ static struct ot_rates random_rates(uint64_t seed) {
                          .cores = 8,
                          .crc_bytes = 10 * GB,
                          .task_seconds = 1e-5};
-    r.attention_flops = r.product_flops / 2;
+    r.attention[OT_HEAD_128] = (struct ot_attention_rates){r.product_flops / 2, r.product_flops / 3};
     r.device_bytes = 500 * GB;
     r.d2h_bytes = r.h2d_bytes;
     r.both_bytes = 1.6 * r.h2d_bytes;

@@ -16,7 +16,7 @@ static void check_near(const char *what, double got, double want) {
 }
 
 static const struct ot_rates rates = {.product_flops = 1e13,
-                                      .attention_flops = 5e12,
+                                      .attention = {[OT_HEAD_128] = {5e12, 5e12}},
                                       .device_bytes = 5e11,
                                       .h2d_bytes = 2e10,
                                       .d2h_bytes = 2e10,

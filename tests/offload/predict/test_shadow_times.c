@@ -18,7 +18,7 @@ struct machine {
 
 static void open_machine(struct machine *m, double adamw) {
     struct ot_rates rates = {.product_flops = 2e13,
-                             .attention_flops = 1e13,
+                             .attention = {[OT_HEAD_128] = {1e13, 1e13}},
                              .device_bytes = 500 * GB,
                              .h2d_bytes = 25 * GB,
                              .d2h_bytes = 25 * GB,

@@ -372,7 +372,7 @@ static struct ot_rates some_rates(uint64_t seed) {
     for (int i = 0; i < 8; i++) /* from a tenth of a typical machine's rate to ten times it */
         r[i] = pow(10, 2 * ot_random_unit(seed, 7, (uint64_t)i) - 1);
     return (struct ot_rates){.product_flops = 1e13 * r[0],
-                             .attention_flops = 5e12 * r[0],
+                             .attention = {[OT_HEAD_128] = {5e12 * r[0], 5e12 * r[0]}},
                              .device_bytes = 5e11 * r[1],
                              .h2d_bytes = 2e10 * r[2],
                              .d2h_bytes = 2e10 * r[2],
@@ -441,10 +441,19 @@ static void any_plan(void **state) {
         assert_memory_equal(&p, &again, sizeof p);
         check_near("alone", p.flops / rates.product_flops <= p.step_seconds, 1);
         check_near("the way in", p.bytes[OT_LANE_H2D] / rates.h2d_bytes <= p.step_seconds, 1);
-        double *all[] = {&twice.product_flops,    &twice.attention_flops,  &twice.device_bytes,
-                         &twice.h2d_bytes,        &twice.d2h_bytes,        &twice.both_bytes,
-                         &twice.triad_bytes,      &twice.adamw_bytes[0],   &twice.nvme_read_bytes,
-                         &twice.nvme_write_bytes, &twice.nvme_mixed_bytes, &twice.crc_bytes};
+        double *all[] = {&twice.product_flops,
+                         &twice.attention[OT_HEAD_128].forward,
+                         &twice.attention[OT_HEAD_128].backward,
+                         &twice.device_bytes,
+                         &twice.h2d_bytes,
+                         &twice.d2h_bytes,
+                         &twice.both_bytes,
+                         &twice.triad_bytes,
+                         &twice.adamw_bytes[0],
+                         &twice.nvme_read_bytes,
+                         &twice.nvme_write_bytes,
+                         &twice.nvme_mixed_bytes,
+                         &twice.crc_bytes};
         for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
             *all[i] *= 2;
             struct ot_prediction faster = predict(&f, &plan, &twice);

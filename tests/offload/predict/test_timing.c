@@ -71,7 +71,7 @@ static struct ot_trace_summary execute(const struct ot_chain *chain, const struc
 /* The rates of a machine on which the larger tasks of the tiny model take some milliseconds. No resource is
  * shared. */
 static const struct ot_rates rates = {.product_flops = 1e9,
-                                      .attention_flops = 1e9,
+                                      .attention = {[OT_HEAD_128] = {1e9, 1e9}},
                                       .device_bytes = 1e8,
                                       .h2d_bytes = 1e7,
                                       .d2h_bytes = 1e7,

@@ -397,10 +397,18 @@ static void a_quick_probe_gives_every_rate(void **state) {
     assert_int_equal(seen.groups[OT_PROBE_OPTIMIZER], OT_STATE_FORMATS);
     struct ot_rates rates = {.cores = 7};
     ot_probe_put_rates(&seen.sums, &rates);
-    const double all[] = {rates.product_flops,  rates.attention_flops, rates.device_bytes,
-                          rates.h2d_bytes,      rates.d2h_bytes,       rates.both_bytes,
-                          rates.triad_bytes,    rates.adamw_bytes[0],  rates.adamw_bytes[1],
-                          rates.adamw_bytes[2], rates.task_seconds};
+    const double all[] = {rates.product_flops,
+                          rates.attention[OT_HEAD_128].forward,
+                          rates.attention[OT_HEAD_128].backward,
+                          rates.device_bytes,
+                          rates.h2d_bytes,
+                          rates.d2h_bytes,
+                          rates.both_bytes,
+                          rates.triad_bytes,
+                          rates.adamw_bytes[0],
+                          rates.adamw_bytes[1],
+                          rates.adamw_bytes[2],
+                          rates.task_seconds};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         assert_true(all[i] > 0);
     assert_int_equal(rates.cores, 7);
