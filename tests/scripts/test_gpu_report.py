@@ -78,6 +78,17 @@ class GpuReport(program.ProgramTest):
                                                  ("probe", "tiny-offloaded", "tiny-resident")])
         self.assertIn("- tiny-resident: the 0 minutes were up", text)
 
+    def test_some_parts(self):
+        """They have all the time among them. The names of the others are known, and not listed as missing."""
+        out = self.path("some")
+        self.report("--out", out, "--minutes", "1", "--parts", "tiny-resident")
+        report, text = self.read(out)
+        self.assertIsNone(report["probe"])
+        self.assertEqual([(row["part"], row["mix"]) for row in report["training"]], [("tiny-resident", "all gpu")])
+        self.assertEqual(report["not_run"], [])
+        self.assertRegex(self.report("--out", self.path("x"), "--parts", "tiny-resident fast", code=2).stderr,
+                         "no part 'fast'; its parts: probe tiny-offloaded tiny-resident peers$")
+
     def test_bad_options(self):
         for words, phrase in ((["--minutes", "soon"], "whole number"), (["--what"], "unknown option"),
                               (["--nvme", "absent"], "is no directory"), (["--out"], "needs a value"),
