@@ -1,5 +1,12 @@
 /* FLOPs and bytes of each block, for predictions (offload/predict/costs.h). They count the ops of
- * decoder_layer.c and decoder_head.c one by one; a change there needs a change here. */
+ * decoder_layer.c and decoder_head.c one by one; a change there needs a change here, and tests/models/test_work.c
+ * compares them.
+ *
+ * Bytes are those of arrays that have a row for each token. Weights, tables, ids and single numbers of a row
+ * are not counted: they are small or stay in the caches. What products and attention move is not counted
+ * either, because their rates were measured with it: operands and results, the gradient that a product adds
+ * to, and attention's q, k, v, lse and delta. The exception is a residual that a product adds: the measured
+ * products add none. */
 #include "models/decoder.h"
 
 /* Elements of the compute dtype per token that a layer's elementwise ops and norms read and write. Matrix
@@ -9,13 +16,13 @@ static double layer_elems(const struct ot_model *model, enum ot_work_part part, 
     const struct ot_model_config *c = &model->config;
     double h = (double)c->hidden, ffn = (double)c->ffn, qkv = (double)model->qkv_elems;
     double qk = (double)(model->q_elems + model->kv_elems);
-    double norm = 2 * h, glu = 3 * ffn;
-    double project = norm + (c->qk_norm ? 2 * qk : 0) + 2 * qk; /* norm1; norms of q and k; rope */
+    double norm = 2 * h, glu = 3 * ffn, rope = 2 * (double)((c->n_heads + c->n_kv_heads) * c->rotary_dim);
+    double project = norm + (c->qk_norm ? 2 * qk : 0) + rope; /* norm1; norms of q and k; rope */
     double bias = (c->mlp_bias ? h + 2 * ffn : 0) + (c->out_bias ? h : 0) + (c->qkv_bias ? qkv : 0);
     if (part == OT_WORK_FORWARD) /* 2 h: the products read x and mid, to add them */
         return project + norm + glu + 2 * h;
     if (part == OT_WORK_BACKWARD) /* both norms, the gated activation, rope, the norms of q and k, biases */
-        return 4 * norm + 5 * ffn + 2 * qk + (c->qk_norm ? 3 * qk : 0) + bias;
+        return 4 * norm + 5 * ffn + rope + (c->qk_norm ? 3 * qk : 0) + bias;
     if (level >= OT_KEEP_PRODUCTS) /* norm1, norm2 and the gated activation */
         return level == OT_KEEP_ALL ? 0 : 2 * norm + glu;
     /* As forward without its last product, and norm1 for its weight's gradient. */

@@ -1,0 +1,254 @@
+/* The table of work (models/decoder_work.c) beside what the blocks enqueue. A device that computes nothing
+ * counts each op by its contract, so models of any size run here without memory.
+ *
+ * Counted as moved bytes: every array that grows with the tokens and has a row of values for each, once for
+ * each time that an op reads or writes it. Products count their FLOPs instead, and an addend that is not
+ * their own result; attention counts its FLOPs alone, because its rate was measured with all that it moves
+ * (q, k, v, lse, delta). Not counted: weights, tables, token ids, and single numbers of a row. They are small
+ * or stay in the caches. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/ops.h"
+#include "models/model.h"
+#include "offload/block.h"
+#include "tests/support/check.h"
+
+enum { TOKENS = 3072, ROW = 1024, VARIANTS = 3 };
+
+/* ---- a device that counts ---- */
+
+static struct counts { double product_flops, attention_flops, moved_bytes, filled_bytes; } counted;
+
+static void move(double rows, int64_t cols, enum ot_dtype dtype, double times) {
+    counted.moved_bytes += times * rows * (double)cols * (double)ot_dtype_bytes(dtype);
+}
+
+static void count_gemm(struct ot_lane *lane, const struct ot_gemm *op) {
+    (void)lane;
+    counted.product_flops += 2.0 * (double)op->m * (double)op->n * (double)op->k;
+    if (op->addend && op->addend != op->c)
+        move((double)op->m, op->n, op->c_dtype, 1);
+}
+
+static void count_bias_backward(struct ot_lane *lane, const struct ot_bias_backward *op) {
+    (void)lane;
+    move((double)op->rows, op->cols, op->dtype, 1);
+}
+
+static void count_embed(struct ot_lane *lane, const struct ot_embed *op) {
+    (void)lane;
+    move((double)op->n, op->cols, op->dtype, 2);
+}
+
+static void count_embed_backward(struct ot_lane *lane, const struct ot_embed_backward *op) {
+    (void)lane;
+    move((double)op->n, op->cols, op->dtype, 1);
+    move((double)op->n, op->cols, OT_F32, 2);
+}
+
+static void count_norm(struct ot_lane *lane, const struct ot_norm *op) {
+    (void)lane;
+    move((double)op->rows, op->cols, op->dtype, 2);
+}
+
+static void count_norm_backward(struct ot_lane *lane, const struct ot_norm_backward *op) {
+    (void)lane;
+    move((double)op->rows, op->cols, op->dtype, op->dx_add ? 4 : 3);
+}
+
+static void count_rope(struct ot_lane *lane, const struct ot_rope *op) {
+    (void)lane;
+    move((double)(op->n * op->heads), op->rotary_dim, op->dtype, 2);
+}
+
+static double attention_of(const struct ot_attention *op, int products) {
+    double pairs = 0;
+    assert_int_equal(op->n_keys, op->n);
+    for (int64_t i = 0; i < op->n; i++) {
+        int64_t keys = i - op->row_start[i] + 1;
+        pairs += (double)(op->window && keys > op->window ? op->window : keys);
+    }
+    return 2.0 * products * pairs * (double)(op->heads * op->head_dim);
+}
+
+static void count_attention(struct ot_lane *lane, const struct ot_attention *op) {
+    (void)lane;
+    counted.attention_flops += attention_of(op, 2);
+}
+
+static void count_attention_backward(struct ot_lane *lane, const struct ot_attention_backward *op) {
+    (void)lane;
+    counted.attention_flops += attention_of(&op->forward, 5);
+}
+
+static void count_glu(struct ot_lane *lane, const struct ot_glu *op) {
+    (void)lane;
+    move((double)op->rows, op->cols, op->dtype, 3);
+}
+
+static void count_glu_backward(struct ot_lane *lane, const struct ot_glu_backward *op) {
+    (void)lane;
+    move((double)op->forward.rows, op->forward.cols, op->forward.dtype, 5);
+}
+
+static void count_cross_entropy(struct ot_lane *lane, const struct ot_cross_entropy *op) {
+    (void)lane;
+    move((double)op->rows, op->vocab, OT_F32, op->grad ? 2 : 1);
+    if (op->grad)
+        move((double)op->rows, op->vocab, op->grad_dtype, 1);
+}
+
+static void count_fill(struct ot_lane *lane, void *device_dst, int byte, size_t bytes) {
+    (void)lane, (void)device_dst, (void)byte;
+    counted.filled_bytes += (double)bytes;
+}
+
+/* An op that is not listed is NULL, so a block that begins to use it crashes this test. */
+static const struct ot_ops counting_ops = {.gemm = count_gemm,
+                                           .bias_backward = count_bias_backward,
+                                           .embed = count_embed,
+                                           .embed_backward = count_embed_backward,
+                                           .norm = count_norm,
+                                           .norm_backward = count_norm_backward,
+                                           .rope = count_rope,
+                                           .attention = count_attention,
+                                           .attention_backward = count_attention_backward,
+                                           .glu = count_glu,
+                                           .glu_backward = count_glu_backward,
+                                           .cross_entropy = count_cross_entropy};
+static const struct ot_device_api counting_api = {.fill = count_fill};
+static struct ot_device counting_device = {.api = &counting_api, .ops = &counting_ops};
+static struct ot_lane counting_lane = {.device = &counting_device};
+
+/* ---- calls ---- */
+
+static int32_t row_start[TOKENS];
+
+/* An address that nothing reads: only ops would. Distinct arrays have distinct addresses. */
+static void *somewhere(int number) {
+    return (void *)((uintptr_t)(number + 1) << 40);
+}
+
+static struct ot_block_run make_run(const struct ot_chain *chain, enum ot_keep_level level, bool first) {
+    struct ot_block_run run = {.lane = &counting_lane,
+                               .dtype = chain->dtype,
+                               .pass = OT_PASS_TRAIN,
+                               .batch = {.n_tokens = TOKENS, .row_start = row_start},
+                               .constants = somewhere(0),
+                               .first = first,
+                               .x = somewhere(1),
+                               .y = somewhere(2),
+                               .dxy = somewhere(3),
+                               .saved = somewhere(4),
+                               .saved_level = level,
+                               .work = somewhere(5),
+                               .scratch = somewhere(6),
+                               .token_loss = somewhere(7)};
+    for (int use = 0; use < OT_MAX_USES; use++) {
+        run.weights[use] = somewhere(8 + use);
+        run.grads[use] = somewhere(8 + OT_MAX_USES + use);
+    }
+    for (int i = 0; i < TOKENS; i++)
+        row_start[i] = i - i % ROW;
+    return run;
+}
+
+/* The last block has a forward of its own in evaluation alone. */
+static struct counts count_forward(const struct ot_chain *chain, int block) {
+    struct ot_block_run run = make_run(chain, OT_KEEP_ALL, false);
+    if (block == chain->n_blocks - 1)
+        run.pass = OT_PASS_EVAL, run.saved_level = OT_KEEP_NONE;
+    counted = (struct counts){0};
+    chain->forward(chain->context, block, &run);
+    return counted;
+}
+
+static struct counts count_backward(const struct ot_chain *chain, int block, enum ot_keep_level level,
+                                    bool first) {
+    struct ot_block_run run = make_run(chain, level, first);
+    counted = (struct counts){0};
+    chain->backward(chain->context, block, &run);
+    return counted;
+}
+
+static struct counts less(struct counts a, struct counts b) {
+    return (struct counts){a.product_flops - b.product_flops, a.attention_flops - b.attention_flops,
+                           a.moved_bytes - b.moved_bytes, a.filled_bytes - b.filled_bytes};
+}
+
+/* ---- the table ---- */
+
+static void check_one(const char *what, int block, const char *kind, double table, double want) {
+    if (!(fabs(table - want) <= 1e-12 * fmax(fabs(want), 1e6))) /* sums of doubles in another order */
+        fail_msg("%s of block %d: %s are %.15g in the table, %.15g counted", what, block, kind, table, want);
+}
+
+static void check_part(const struct ot_chain *chain, int block, enum ot_work_part part,
+                       enum ot_keep_level level, struct counts want) {
+    static const char *const names[] = {"forward", "backward", "recomputation", "clearing"};
+    struct ot_block_work work;
+    chain->work(chain->context, block, part, level, TOKENS, ROW, &work);
+    check_one(names[part], block, "FLOPs of products", work.product_flops, want.product_flops);
+    check_one(names[part], block, "FLOPs of attention", work.attention_flops, want.attention_flops);
+    check_one(names[part], block, "bytes", work.moved_bytes, want.moved_bytes + want.filled_bytes);
+}
+
+static void check_block(const struct ot_chain *chain, int block) {
+    struct counts backward = count_backward(chain, block, OT_KEEP_ALL, false);
+    assert_true(backward.filled_bytes == 0);
+    check_part(chain, block, OT_WORK_FORWARD, OT_KEEP_ALL, count_forward(chain, block));
+    check_part(chain, block, OT_WORK_BACKWARD, OT_KEEP_ALL, backward);
+    check_part(chain, block, OT_WORK_CLEAR, OT_KEEP_ALL,
+               less(count_backward(chain, block, OT_KEEP_ALL, true), backward));
+    bool layer = block > 0 && block < chain->n_blocks - 1;
+    for (int level = OT_KEEP_NONE; layer && level < OT_KEEP_LEVELS; level++)
+        check_part(chain, block, OT_WORK_RECOMPUTE, (enum ot_keep_level)level,
+                   less(count_backward(chain, block, (enum ot_keep_level)level, false), backward));
+}
+
+static void check_model(const struct ot_model_config *config, enum ot_dtype dtype) {
+    struct ot_model *model;
+    check_ok(ot_model_open(config, dtype, ROW, &model));
+    const struct ot_chain *chain = ot_model_chain(model);
+    const int blocks[] = {0, 1, chain->n_blocks - 2, chain->n_blocks - 1};
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+        check_block(chain, blocks[i]);
+    ot_model_close(model);
+}
+
+static void every_preset_moves_what_its_table_says(void **state) {
+    (void)state;
+    for (int i = 0; ot_preset_at(i); i++)
+        for (int dtype = OT_F32; dtype <= OT_F16; dtype++)
+            check_model(&ot_preset_at(i)->config, (enum ot_dtype)dtype);
+}
+
+/* With every optional tensor; with heads that rotate in part; with a window in the second layer, so small that
+ * level `attention` keeps q, k and v there. */
+static void every_option_of_a_layer_is_counted(void **state) {
+    (void)state;
+    for (int i = 0; i < VARIANTS; i++) {
+        struct ot_model_config c = ot_preset_find("tinyllama-1.1b")->config;
+        c.n_layers = 2;
+        if (i == 0)
+            c.qkv_bias = c.out_bias = c.mlp_bias = c.qk_norm = true;
+        if (i == 1)
+            c.rotary_dim = c.head_dim / 2;
+        if (i == 2) {
+            c.window = 40;
+            c.window_by_layer = true;
+            c.window_layers[0] = 2;
+        }
+        check_model(&c, OT_BF16);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_preset_moves_what_its_table_says),
+        cmocka_unit_test(every_option_of_a_layer_is_counted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
