@@ -1,6 +1,6 @@
 /* FLOPs and bytes of each block, for predictions (offload/predict/costs.h). They count the ops of
- * decoder_layer.c and decoder_head.c one by one; a change there needs a change here, and tests/models/test_work.c
- * compares them.
+ * decoder_layer.c and decoder_head.c one by one. A change there needs a change here: tests/models/test_work.c
+ * compares both.
  *
  * Bytes are those of arrays that have a row for each token. Weights, tables, ids and single numbers of a row
  * are not counted: they are small or stay in the caches. What products and attention move is not counted

@@ -42,13 +42,14 @@ struct bench {
     struct memory memory;
 };
 
-/* Seconds of one block's calls with one number of tokens. backward: by what forward kept. */
+/* Seconds of one block's calls with one number of tokens. backward: by what forward kept. first: backward at
+ * OT_KEEP_ALL that overwrites the gradients. */
 struct times {
-    double forward, backward[OT_KEEP_LEVELS];
+    double forward, backward[OT_KEEP_LEVELS], first;
 };
 struct rounds {
     int64_t tokens, row;
-    struct ot_repeats forward, backward[OT_KEEP_LEVELS];
+    struct ot_repeats forward, backward[OT_KEEP_LEVELS], first;
 };
 enum { SIZES = 2 }; /* micro-batch sizes that each block is measured with */
 
@@ -214,22 +215,30 @@ static enum ot_keep_level lowest_level(const struct ot_chain *chain, int block) 
     return chain->saved_bytes(chain->context, block, OT_KEEP_ALL, 1) > 0 ? OT_KEEP_NONE : OT_KEEP_ALL;
 }
 
-/* Times forward, and backward at each level. The lower levels find in `saved` what the higher ones left,
- * which takes the same time as what forward would write. */
+static int time_backward(const struct bench *b, int block, struct ot_block_run *run, double *seconds) {
+    const struct ot_chain *chain = b->config->chain;
+    int64_t n = run->batch.n_tokens;
+    size_t boundary = (size_t)(n * chain->boundary_elems) * ot_dtype_bytes(chain->dtype);
+    run->work = b->memory.inside + chain->saved_bytes(chain->context, block, run->saved_level, n);
+    ot_lane_copy(b->lane, OT_COPY_D2D, b->memory.dxy, b->memory.dxy_first, boundary);
+    return time_call(b, chain->backward, block, run, seconds);
+}
+
+/* Times forward, and backward at each level and as the first of a sum. Later calls find in `saved` what the
+ * earlier ones left, which takes the same time as what forward would write. */
 static int time_once(const struct bench *b, int block, int64_t n, struct times *out) {
     const struct ot_chain *chain = b->config->chain;
     struct ot_block_run run = make_run(b, block, n);
-    size_t boundary = (size_t)(n * chain->boundary_elems) * ot_dtype_bytes(chain->dtype);
     *out = (struct times){0};
     if (block < chain->n_blocks - 1)
         OT_TRY(time_call(b, chain->forward, block, &run, &out->forward));
     for (int level = OT_KEEP_ALL; level >= (int)lowest_level(chain, block); level--) {
         run.saved_level = (enum ot_keep_level)level;
-        run.work = b->memory.inside + chain->saved_bytes(chain->context, block, run.saved_level, n);
-        ot_lane_copy(b->lane, OT_COPY_D2D, b->memory.dxy, b->memory.dxy_first, boundary);
-        OT_TRY(time_call(b, chain->backward, block, &run, &out->backward[level]));
+        OT_TRY(time_backward(b, block, &run, &out->backward[level]));
     }
-    return 0;
+    run.saved_level = OT_KEEP_ALL;
+    run.first = true;
+    return time_backward(b, block, &run, &out->first);
 }
 
 static int add_round(struct bench *b, int block, struct rounds *rounds) {
@@ -237,6 +246,7 @@ static int add_round(struct bench *b, int block, struct rounds *rounds) {
     OT_TRY(fill_inputs(b, block, rounds->tokens, rounds->row));
     OT_TRY(time_once(b, block, rounds->tokens, &once));
     ot_repeats_add(&rounds->forward, once.forward);
+    ot_repeats_add(&rounds->first, once.first);
     for (int level = 0; level < OT_KEEP_LEVELS; level++)
         ot_repeats_add(&rounds->backward[level], once.backward[level]);
     return 0;
@@ -312,7 +322,7 @@ static struct ot_line line_through(int64_t n0, double t0, int64_t n1, double t1)
 }
 
 static double whole_time(const struct ot_block_cost *cost, int64_t n) {
-    double seconds = ot_line_at(cost->forward, n);
+    double seconds = ot_line_at(cost->forward, n) + ot_line_at(cost->backward, n) + cost->first;
     for (int level = 0; level < OT_KEEP_LEVELS; level++)
         seconds += ot_line_at(cost->backward, n) + ot_line_at(cost->recompute[level], n);
     return seconds;
@@ -354,6 +364,14 @@ static void take_times(const struct bench *b, int block, const struct rounds *ro
     }
 }
 
+/* Clearing and overwriting do not depend on the tokens, so both sizes measure the same difference. */
+static double first_time(const struct rounds rounds[SIZES]) {
+    double sum = 0;
+    for (int i = 0; i < SIZES; i++)
+        sum += ot_repeats_median(&rounds[i].first) - ot_repeats_median(&rounds[i].backward[OT_KEEP_ALL]);
+    return sum / SIZES;
+}
+
 /* If the block does not fit, *cost keeps the estimate and *measured is false. */
 static int measure_block(struct bench *b, int block, double seconds, struct ot_block_cost *cost,
                          bool *measured) {
@@ -377,6 +395,7 @@ static int measure_block(struct bench *b, int block, double seconds, struct ot_b
         take_times(b, block, &rounds[i], &forward[i], &backward[i], recompute[i]);
     cost->forward = line_through(n[0], forward[0], n[1], forward[1]);
     cost->backward = line_through(n[0], backward[0], n[1], backward[1]);
+    cost->first = first_time(rounds);
     for (int level = 0; level < OT_KEEP_LEVELS; level++)
         cost->recompute[level] = line_through(n[0], recompute[0][level], n[1], recompute[1][level]);
 out:

@@ -90,6 +90,9 @@ int ot_costs_estimate(const struct ot_chain *chain, const struct ot_rates *rates
         for (int level = 0; level < OT_KEEP_LEVELS; level++)
             block->recompute[level] =
                 estimate(out, chain, b, OT_WORK_RECOMPUTE, (enum ot_keep_level)level, micro_tokens);
+        block->first =
+            time_of(work_of(chain, b, OT_WORK_CLEAR, OT_KEEP_ALL, micro_tokens, sequence_tokens).moved_bytes,
+                    rates->device_bytes);
     }
     return 0;
 }
@@ -315,13 +318,10 @@ static void add_work(const struct context *c, const struct ot_task *task, enum o
 }
 
 static void add_backward(const struct context *c, const struct ot_task *task, struct ot_task_cost *cost) {
-    int64_t n = c->plan->micro_tokens;
     add_work(c, task, OT_WORK_BACKWARD, cost);
     add_work(c, task, OT_WORK_RECOMPUTE, cost);
-    if (task->first)
-        cost->seconds += time_of(
-            work_of(c->chain, task->block, OT_WORK_CLEAR, OT_KEEP_ALL, n, c->costs->row_tokens).moved_bytes,
-            c->costs->rates.device_bytes);
+    if (task->first) /* `first` was measured with other micro-batches, so it may exceed a small one's time */
+        cost->seconds = fmax(cost->seconds + c->costs->blocks[task->block].first, 0);
 }
 
 struct ot_task_cost ot_costs_of_task(const struct ot_costs *costs, const struct ot_chain *chain,

@@ -15,8 +15,8 @@
 
 /* ---- cards ---- */
 
-/* PRODUCTS: the share of the peak that the matrix products of a decoder layer reach. Published tables show the
- * best of many shapes. Their figures are lowered by a tenth, because a layer's shapes are not the best ones.
+/* PRODUCTS: the share of the peak that the matrix products of a decoder layer reach. Published tables show
+ * the best of many shapes. Their figures are lowered by a tenth, because a layer's shapes are not the best ones.
  * Published runs count whole steps, and products are faster than the rest of a step. The best shapes of a
  * table can run too briefly to heat a card, but cards of 70 to 350 W lower their clock under a long load: for
  * them the tables are upper bounds. The tables and runs:
@@ -192,8 +192,8 @@ static const double OPTIMIZER_CORE_BYTES[][OT_STATE_FORMATS] = {
 };
 /* Bytes/s of pinned copies over a PCIe lane, by generation. Generation 4: an A100 copies 24.8 GB/s over 16
  * lanes (NVIDIA developer forum, thread 352186, 2025: four fifths of the link). Generation 3: the same share.
- * Generation 5: 55.6 GB/s (NVIDIA, "NVbandwidth", 2025). Copies in both directions at once reach 1.6 times the
- * rate of one direction: assumed, between 1.4 (that A100, across sockets) and 2 (the link's promise). */
+ * Generation 5: 55.6 GB/s (NVIDIA, "NVbandwidth", 2025). Copies in both directions at once reach 1.6 times
+ * the rate of one direction: assumed, between 1.4 (that A100, across sockets) and 2 (the link's promise). */
 static const double PCIE_LANE_BYTES[] = {0, 0, 0, 12.6e9 / 16, 24.8e9 / 16, 55.6e9 / 16};
 static const char *const PCIE_SOURCE[] = {NULL,
                                           NULL,

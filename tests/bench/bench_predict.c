@@ -377,8 +377,8 @@ static void run_round(struct bench *b, enum ot_dtype dtype) {
     b->rates = probe(b, dtype);
     const struct ot_rates *r = &b->rates;
     printf(
-        "%-5s products %.0f GFLOP/s, attention %.0f and %.0f, device %.1f GB/s, copies %.1f and %.1f, both %.1f, "
-        "triad %.1f, AdamW %.1f, 16bit %.1f, 8bit %.1f, disk %.2f read, %.2f write, %.2f both, %.1f us a "
+        "%-5s products %.0f GFLOP/s, attention %.0f and %.0f, device %.1f GB/s, copies %.1f and %.1f, "
+        "both %.1f, triad %.1f, AdamW %.1f, 16bit %.1f, 8bit %.1f, disk %.2f read, %.2f write, %.2f both, %.1f us a "
         "task\n",
         ot_dtype_name(dtype), r->product_flops * 1e-9, r->attention[OT_HEAD_128].forward * 1e-9,
         r->attention[OT_HEAD_128].backward * 1e-9, r->device_bytes * 1e-9, r->h2d_bytes * 1e-9,

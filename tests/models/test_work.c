@@ -225,8 +225,8 @@ static void every_preset_moves_what_its_table_says(void **state) {
             check_model(&ot_preset_at(i)->config, (enum ot_dtype)dtype);
 }
 
-/* With every optional tensor; with heads that rotate in part; with a window in the second layer, so small that
- * level `attention` keeps q, k and v there. */
+/* With every optional tensor; with heads that rotate in part; with a window in the second layer, so small
+ * that level `attention` keeps q, k and v there. */
 static void every_option_of_a_layer_is_counted(void **state) {
     (void)state;
     for (int i = 0; i < VARIANTS; i++) {

@@ -200,6 +200,34 @@ static void attention_has_rates_by_pass_and_size(void **state) {
     ot_model_close(model);
 }
 
+/* The first backward of a sum takes what it clears, or the difference that was measured. */
+static void a_first_backward_has_its_own_time(void **state) {
+    (void)state;
+    struct ot_model *model;
+    struct ot_costs costs;
+    check_ok(ot_model_open(&ot_preset_find("llama-7b")->config, OT_BF16, 2048, &model));
+    const struct ot_chain *chain = ot_model_chain(model);
+    check_ok(ot_costs_estimate(chain, &rates, 2048, 4096, &costs));
+    struct ot_plan plan = {.micro_tokens = 2048};
+    struct ot_layout layout = {0};
+    struct ot_task adds = {
+        .kind = OT_TASK_BACKWARD, .lane = OT_LANE_COMPUTE, .block = 1, .saved_level = OT_KEEP_ALL};
+    struct ot_task first = adds;
+    first.first = true;
+    double without = ot_costs_of_task(&costs, chain, &plan, &layout, &adds).seconds;
+    const double extra[] = {work_of(chain, 1, OT_WORK_CLEAR).moved_bytes / rates.device_bytes, -without / 2};
+    for (int i = 0; i < 2; i++) {
+        costs.blocks[1].first = i == 0 ? costs.blocks[1].first : extra[i];
+        check_near("first", ot_costs_of_task(&costs, chain, &plan, &layout, &first).seconds,
+                   without + extra[i]);
+    }
+    costs.blocks[1].first = -2 * without;
+    assert_true(ot_costs_of_task(&costs, chain, &plan, &layout, &first).seconds == 0);
+    check_near("adds", ot_costs_of_task(&costs, chain, &plan, &layout, &adds).seconds, without);
+    ot_costs_free(&costs);
+    ot_model_close(model);
+}
+
 /* ---- tasks ---- */
 
 /* Sums of a step by kind. */
@@ -429,6 +457,7 @@ int main(void) {
         cmocka_unit_test(work_adds_up_to_the_models),
         cmocka_unit_test(a_known_layer),
         cmocka_unit_test(attention_has_rates_by_pass_and_size),
+        cmocka_unit_test(a_first_backward_has_its_own_time),
         cmocka_unit_test(every_engine_moves_what_it_must),
         cmocka_unit_test(compact_updates_have_their_own_rate),
         cmocka_unit_test(recomputation_costs_a_forward),
