@@ -376,16 +376,15 @@ static void run_round(struct bench *b, enum ot_dtype dtype) {
     must(ot_device_open(&(struct ot_device_config){.kind = "cpu", .threads = b->threads}, &b->device));
     b->rates = probe(b, dtype);
     const struct ot_rates *r = &b->rates;
-    printf(
-        "%-5s products %.0f GFLOP/s, attention %.0f and %.0f, device %.1f GB/s, copies %.1f and %.1f, "
-        "both %.1f, triad %.1f, AdamW %.1f, 16bit %.1f, 8bit %.1f, disk %.2f read, %.2f write, %.2f both, %.1f us a "
-        "task\n",
-        ot_dtype_name(dtype), r->product_flops * 1e-9, r->attention[OT_HEAD_128].forward * 1e-9,
-        r->attention[OT_HEAD_128].backward * 1e-9, r->device_bytes * 1e-9, r->h2d_bytes * 1e-9,
-        r->d2h_bytes * 1e-9, r->both_bytes * 1e-9, r->triad_bytes * 1e-9, r->adamw_bytes[OT_STATE_F32] * 1e-9,
-        r->adamw_bytes[OT_STATE_16BIT] * 1e-9, r->adamw_bytes[OT_STATE_8BIT] * 1e-9,
-        r->nvme_read_bytes * 1e-9, r->nvme_write_bytes * 1e-9, r->nvme_mixed_bytes * 1e-9,
-        r->task_seconds * 1e6);
+    printf("%-5s products %.0f GFLOP/s, attention %.0f and %.0f, device %.1f GB/s, copies %.1f and %.1f, "
+           "both %.1f, triad %.1f, AdamW %.1f, 16bit %.1f, 8bit %.1f, disk %.2f read, "
+           "%.2f write, %.2f both, %.1f us a task\n",
+           ot_dtype_name(dtype), r->product_flops * 1e-9, r->attention[OT_HEAD_128].forward * 1e-9,
+           r->attention[OT_HEAD_128].backward * 1e-9, r->device_bytes * 1e-9, r->h2d_bytes * 1e-9,
+           r->d2h_bytes * 1e-9, r->both_bytes * 1e-9, r->triad_bytes * 1e-9,
+           r->adamw_bytes[OT_STATE_F32] * 1e-9, r->adamw_bytes[OT_STATE_16BIT] * 1e-9,
+           r->adamw_bytes[OT_STATE_8BIT] * 1e-9, r->nvme_read_bytes * 1e-9, r->nvme_write_bytes * 1e-9,
+           r->nvme_mixed_bytes * 1e-9, r->task_seconds * 1e6);
     fflush(stdout);
     for (int shape = 0; shape < SHAPES; shape++)
         run_cases(b, dtype, shape);
