@@ -17,9 +17,9 @@
 
 /* PRODUCTS: the share of the peak that the matrix products of a decoder layer reach. Published tables show
  * the best of many shapes. Their figures are lowered by a tenth, because a layer's shapes are not the best
- * ones. Published runs count whole steps, and products are faster than the rest of a step. The best shapes of a
- * table can run too briefly to heat a card, but cards of 70 to 350 W lower their clock under a long load: for
- * them the tables are upper bounds. The tables and runs:
+ * ones. Published runs count whole steps, and products are faster than the rest of a step. The best shape of
+ * a table can run too briefly to heat a card, but cards of 70 to 350 W lower their clock under a long load:
+ * for them the tables are upper bounds. The tables and runs:
  *
  *   MAMF           S. Bekman, "Machine Learning Engineering", maximum achievable matmul FLOPS, 2024 to 2026
  *   gpu_benchmark  mag-/gpu_benchmark, the same search on more cards, 2024
