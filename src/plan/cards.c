@@ -38,8 +38,7 @@ static const struct ot_card_share
         {0.90, 0.10,
          "FlexTrain on an RTX 5090: 83 % over a whole step, 90 % without attention and moved bytes"},
     GEFORCE = {0.83, 0.15,
-               "whole steps: RTX 5090 83 % (FlexTrain), 4090 72 %, 5060 Ti 81 % (llmq); products alone: 4090 "
-               "108 %, 3090 110 % (gpu_benchmark; clocks above the sheet's)"},
+               "whole steps: RTX 4090 72 %, 5060 Ti 81 % (llmq); products alone: 4090 108 % (gpu_benchmark)"},
     PRO_6000 = {0.75, 0.15, "llmq on an RTX PRO 6000: 69 % over a whole step"},
     L40 = {0.55, 0.15, "L40S: 47 % over a whole step (llmq), products alone 70 % (gpu_benchmark)"},
     WORK = {0.75, 0.20, "gpu_benchmark: RTX A5000 85 %, less a tenth"},
