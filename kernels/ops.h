@@ -25,6 +25,7 @@
 
 #include "kernels/device.h"
 #include "kernels/state_format.h"
+#include "kernels/weight_format.h"
 #include "src/base/dtype.h"
 
 /* C[m,n] = op(A)[m,k] op(B)[k,n] (+ bias[n]) (+ addend[m,n]). op transposes if trans_* is set. For a linear
@@ -254,6 +255,18 @@ struct ot_cast {
     void *dst;
 };
 
+/* Decodes n frozen weights, from `first` on, of a matrix in a storage type (kernels/weight_format.h): computes
+ * them in fp32 and rounds once. first: a multiple of the layout's unit (64 weights for NF4, a row for int8,
+ * one for plain formats). n: a multiple of it too, or all that is left. encoded: the whole matrix, aligned to
+ * OT_WEIGHT_ALIGN. out: n elements; it must not overlap the matrix. */
+struct ot_decode {
+    struct ot_weight weight;
+    enum ot_dtype dtype; /* of out */
+    int64_t first, n;
+    const void *encoded;
+    void *out;
+};
+
 /* The numbers of one AdamW step, in memory that the updating engine can read (device memory for the op). */
 struct ot_adamw_step {
     float lr, beta1, beta2, eps, weight_decay;
@@ -311,6 +324,7 @@ struct ot_ops {
     void (*cross_entropy)(struct ot_lane *, const struct ot_cross_entropy *);
     void (*reduce)(struct ot_lane *, const struct ot_reduce *);
     void (*cast)(struct ot_lane *, const struct ot_cast *);
+    void (*decode)(struct ot_lane *, const struct ot_decode *);
     void (*adamw)(struct ot_lane *, const struct ot_adamw *);
 };
 

@@ -3,6 +3,7 @@
 #include "kernels/cpu/op_parts.h"
 
 #include "kernels/cpu/op_elementwise.c"
+#include "kernels/cpu/op_decode.c"
 #include "kernels/cpu/op_sums.c"
 #include "kernels/cpu/op_rope.c"
 #include "kernels/cpu/op_norm.c"
@@ -35,5 +36,6 @@ const struct ot_ops OT_CPU_OPS = {
     .cross_entropy = cpu_cross_entropy,
     .reduce = cpu_reduce,
     .cast = cpu_cast,
+    .decode = cpu_decode,
     .adamw = cpu_adamw,
 };

@@ -27,6 +27,7 @@ typedef float ot_vf __attribute__((vector_size(64)));
 typedef int32_t ot_vi __attribute__((vector_size(64)));
 typedef uint32_t ot_vu __attribute__((vector_size(64)));
 typedef uint16_t ot_vh __attribute__((vector_size(32)));
+typedef int8_t ot_vb __attribute__((vector_size(16)));
 typedef double ot_vd __attribute__((vector_size(64))); /* 8 lanes */
 typedef float ot_vf8 __attribute__((vector_size(32)));
 /* The same types at any address, for memory of any declared type. */
@@ -204,6 +205,31 @@ static OT_INLINE float vec_largest(ot_vf a) {
 static OT_INLINE ot_vi vec_first(int64_t count) {
     const ot_vi index = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     return index < (int32_t)count;
+}
+
+/* table[index] for each lane; index is in [0, 16). */
+static OT_INLINE ot_vf vec_lookup(const float *table, ot_vi index) {
+#if defined(__AVX512F__)
+    return (ot_vf)_mm512_permutexvar_ps((__m512i)index, _mm512_loadu_ps(table));
+#elif defined(__AVX2__)
+    /* Each half of the table is looked up with the lower three bits; bit 3, moved to the sign, chooses. */
+    __m256 low = _mm256_loadu_ps(table), high = _mm256_loadu_ps(table + 8);
+    __m256i half[2];
+    __m256 found[2];
+    memcpy(half, &index, sizeof half);
+    for (int i = 0; i < 2; i++)
+        found[i] =
+            _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, half[i]), _mm256_permutevar8x32_ps(high, half[i]),
+                             (__m256)_mm256_slli_epi32(half[i], 28));
+    ot_vf value;
+    memcpy(&value, found, sizeof value);
+    return value;
+#else
+    ot_vf value;
+    for (int i = 0; i < OT_LANES; i++)
+        value[i] = table[index[i]];
+    return value;
+#endif
 }
 
 /* ---- functions ---- */
