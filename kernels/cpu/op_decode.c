@@ -92,6 +92,7 @@ static void run_decode(struct ot_lane *lane, const void *args) {
 
 static void cpu_decode(struct ot_lane *lane, const struct ot_decode *op) {
     assert(ot_weight_is_range(&op->weight, op->first, op->n));
+    assert((uintptr_t)op->encoded % OT_WEIGHT_ALIGN == 0);
     enum ot_dtype plain = (enum ot_dtype)op->weight.format;
     if (ot_weight_is_plain(op->weight.format))
         cpu_cast(lane,

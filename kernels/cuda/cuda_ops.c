@@ -34,6 +34,10 @@ static bool is_sound_gemm(const struct ot_gemm *op) {
     return op->m >= 1 && op->n >= 1 && op->k >= 1;
 }
 
+static bool is_sound_decode(const struct ot_decode *op) {
+    return ot_weight_is_range(&op->weight, op->first, op->n) && (uintptr_t)op->encoded % OT_WEIGHT_ALIGN == 0;
+}
+
 /* ---- the ops ---- */
 
 /* empty: the op has nothing to do. CUDA would return an error for a grid without blocks. */
@@ -60,6 +64,7 @@ DEFINE_OP(join, true, op->n == 0)
 DEFINE_OP(cross_entropy, true, op->rows == 0)
 DEFINE_OP(reduce, true, op->n == 0 && op->accumulate)
 DEFINE_OP(cast, true, op->n == 0)
+DEFINE_OP(decode, is_sound_decode(op), op->n == 0)
 DEFINE_OP(adamw, true, op->n == 0)
 
 static void cuda_attention(struct ot_lane *base, const struct ot_attention *op) {
@@ -122,5 +127,6 @@ const struct ot_ops ot_cuda_ops = {
     .cross_entropy = cuda_cross_entropy,
     .reduce = cuda_reduce,
     .cast = cuda_cast,
+    .decode = cuda_decode,
     .adamw = cuda_adamw,
 };

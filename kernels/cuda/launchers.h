@@ -54,6 +54,7 @@ cudaError_t ot_cuda_join(const struct ot_join *args, const struct ot_cuda_stream
 cudaError_t ot_cuda_cross_entropy(const struct ot_cross_entropy *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_reduce(const struct ot_reduce *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_cast(const struct ot_cast *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_decode(const struct ot_decode *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_adamw(const struct ot_adamw *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_adamw_compact(const struct ot_adamw *args, const struct ot_cuda_stream *on);
 
