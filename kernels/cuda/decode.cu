@@ -11,8 +11,8 @@
  *
  * Bytes a weight in bf16: NF4 0.5625 read (double 0.516) and 2 written; int8 1 read and 2 written. On an H100
  * (3.35 TB/s) the floor of a layer of Llama-7B (202 million weights) is 155 us in NF4, a fifth of which is
- * reading; a copy of the decoded weights would take 241 us. Arithmetic: about 6 instructions a weight in NF4, a
- * fifth of what the floor leaves time for.
+ * reading; a copy of the decoded weights would take 241 us. Arithmetic: 7 instructions a weight in NF4 (sm_90), a
+ * third of what the floor leaves time for.
  */
 #include "kernels/cuda/map.cuh"
 
@@ -34,11 +34,11 @@ struct nibbles {
     int64_t n, packs;    /* packs that one access reads and writes; the other weights go one at a time */
     T *out;
 
-    /* values: the 16 values of the codes, and the 256 of the scales behind them. */
+    /* values: the 16 values of the codes; behind them the 256 of the scales, and the offset. */
     __device__ __forceinline__ float scale(const float *values, int64_t block) const {
         if constexpr (DOUBLE) {
             float group = group_scales[(first_block + block) / OT_WEIGHT_GROUP];
-            return values[16 + nested[block]] * group + tables->offset;
+            return values[16 + nested[block]] * group + values[16 + 256];
         } else {
             return scales[block];
         }
@@ -50,8 +50,11 @@ __global__ void __launch_bounds__(THREADS) decode_nibbles(nibbles<T, DOUBLE> op)
     float *values = ot_shared<float>();
     if (threadIdx.x < 16)
         values[threadIdx.x] = op.tables->table[threadIdx.x];
-    if constexpr (DOUBLE)
+    if constexpr (DOUBLE) {
         values[16 + threadIdx.x] = op.tables->map[threadIdx.x];
+        if (threadIdx.x == 0)
+            values[16 + 256] = op.tables->offset;
+    }
     __syncthreads();
 #pragma unroll 1
     for (int64_t tile = blockIdx.x; tile * TILE < op.packs; tile += gridDim.x) {
@@ -105,7 +108,7 @@ cudaError_t launch_nibbles(const struct ot_decode *args, const struct ot_cuda_st
     int64_t tiles = ot_ceil_div(packs, TILE), rounds = ot_ceil_div(singles, THREADS);
     int64_t most = (int64_t)on->sm_count * OT_MAP_BLOCKS_PER_SM, blocks = tiles > rounds ? tiles : rounds;
     return ot_launch(decode_nibbles<T, DOUBLE>, dim3((unsigned)(blocks < most ? blocks : most)),
-                     dim3(THREADS), (16 + (DOUBLE ? 256 : 0)) * sizeof(float), on->stream, op);
+                     dim3(THREADS), (16 + (DOUBLE ? 256 + 1 : 0)) * sizeof(float), on->stream, op);
 }
 
 /* ---- int8 ---- */
