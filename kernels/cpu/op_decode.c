@@ -15,9 +15,10 @@ static OT_INLINE ot_vi nibbles(const uint8_t *from, int64_t bytes) {
 
 static OT_INLINE void decode_block(enum ot_dtype dtype, const uint8_t *codes, const float *table, float scale,
                                    void *out, int64_t at_out, int64_t n) {
+    const ot_vf scales = vec_repeat(scale);
     OT_FOR_LANES(i, lanes, n, {
         ot_vf value = vec_lookup(table, nibbles(codes + i / 2, (lanes + 1) / 2));
-        vec_store(dtype, out, at_out + i, lanes, value * scale);
+        vec_store(dtype, out, at_out + i, lanes, value * scales);
     });
 }
 
@@ -64,7 +65,7 @@ static OT_INLINE void decode_int8_row(enum ot_dtype dtype, const struct ot_decod
     struct ot_weight_layout l = ot_weight_layout(&op->weight);
     int64_t cols = op->weight.cols, first = op->first + row * cols;
     const int8_t *codes = (const int8_t *)op->encoded + first;
-    float scale = ((const float *)((const char *)op->encoded + l.scales))[first / cols];
+    const ot_vf scale = vec_repeat(((const float *)((const char *)op->encoded + l.scales))[first / cols]);
     OT_FOR_LANES(i, lanes, cols, {
         ot_vf value = vec_from_int8(codes + i, lanes) * scale * OT_WEIGHT_INT8_STEP;
         vec_store(dtype, op->out, row * cols + i, lanes, value);

@@ -44,10 +44,16 @@ static OT_INLINE ot_vf vec_from_bf16(ot_vh half) {
     return (ot_vf)(__builtin_convertvector(half, ot_vu) << 16);
 }
 
+/* All ones where a > limit, for a < 2^31 and limit >= 0. gcc makes scalar code of a comparison of vectors that
+ * are longer than a register, but not of this. */
+static OT_INLINE ot_vu vec_above(ot_vu a, int32_t limit) {
+    return (ot_vu)((limit - (ot_vi)a) >> 31);
+}
+
 /* Rounds like ot_bf16_from_f32. */
 static OT_INLINE ot_vh vec_to_bf16(ot_vf value) {
     ot_vu bits = (ot_vu)value;
-    ot_vu nan = (ot_vu)((bits & 0x7fffffffu) > 0x7f800000u);
+    ot_vu nan = vec_above(bits & 0x7fffffffu, 0x7f800000);
     ot_vu rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     ot_vu quiet = (bits >> 16) | 0x40u;
     return __builtin_convertvector((nan & quiet) | (~nan & rounded), ot_vh);
@@ -58,7 +64,7 @@ static OT_INLINE ot_vh vec_to_bf16(ot_vf value) {
 static OT_INLINE ot_vf vec_from_f16(ot_vh half) {
     ot_vu bits = __builtin_convertvector(half, ot_vu), magnitude = (bits & 0x7fffu) << 13;
     ot_vu finite = (ot_vu)((ot_vf)magnitude * 0x1p112f);
-    ot_vu special = (ot_vu)(magnitude >= 0x0f800000u);
+    ot_vu special = vec_above(magnitude, 0x0f7fffff);
     return (ot_vf)((bits & 0x8000u) << 16 | (special & (magnitude | 0x7f800000u)) | (~special & finite));
 }
 
@@ -68,8 +74,8 @@ static OT_INLINE ot_vh vec_to_f16(ot_vf value) {
     ot_vu sign = ((ot_vu)value >> 16) & 0x8000u, bits = (ot_vu)value & 0x7fffffffu;
     ot_vu normal = (bits + 0xfffu + ((bits >> 13) & 1u) - 0x38000000u) >> 13;
     ot_vu subnormal = (ot_vu)((ot_vf)bits + 0.5f) - 0x3f000000u;
-    ot_vu small = (ot_vu)(bits < 0x38800000u), large = (ot_vu)(bits >= 0x477ff000u);
-    ot_vu nan = (ot_vu)(bits > 0x7f800000u);
+    ot_vu small = ~vec_above(bits, 0x387fffff), large = vec_above(bits, 0x477fefff);
+    ot_vu nan = vec_above(bits, 0x7f800000);
     ot_vu half = (small & subnormal) | (~small & normal);
     half = (large & 0x7c00u) | (~large & half);
     half = (nan & 0x7e00u) | (~nan & half);
@@ -207,23 +213,31 @@ static OT_INLINE ot_vi vec_first(int64_t count) {
     return index < (int32_t)count;
 }
 
+/* A variable in every lane. (gcc stores it 16 times to the stack for vec_set, and loads them.) */
+static OT_INLINE ot_vf vec_repeat(float value) {
+#if defined(__AVX512F__)
+    return (ot_vf)_mm512_set1_ps(value);
+#elif defined(__FMA__)
+    __m256 x = _mm256_set1_ps(value);
+    return __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+#else
+    return vec_set(value);
+#endif
+}
+
 /* table[index] for each lane; index is in [0, 16). */
 static OT_INLINE ot_vf vec_lookup(const float *table, ot_vi index) {
 #if defined(__AVX512F__)
     return (ot_vf)_mm512_permutexvar_ps((__m512i)index, _mm512_loadu_ps(table));
-#elif defined(__AVX2__)
+#elif defined(__AVX2__) && defined(__FMA__)
     /* Each half of the table is looked up with the lower three bits; bit 3, moved to the sign, chooses. */
-    __m256 low = _mm256_loadu_ps(table), high = _mm256_loadu_ps(table + 8);
-    __m256i half[2];
-    __m256 found[2];
-    memcpy(half, &index, sizeof half);
-    for (int i = 0; i < 2; i++)
-        found[i] =
-            _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, half[i]), _mm256_permutevar8x32_ps(high, half[i]),
-                             (__m256)_mm256_slli_epi32(half[i], 28));
-    ot_vf value;
-    memcpy(&value, found, sizeof value);
-    return value;
+    __m256 first = _mm256_loadu_ps(table), second = _mm256_loadu_ps(table + 8);
+    __m256i low = (__m256i)VEC_LOW((ot_vf)index), high = (__m256i)VEC_HIGH((ot_vf)index);
+    __m256 x = _mm256_blendv_ps(_mm256_permutevar8x32_ps(first, low), _mm256_permutevar8x32_ps(second, low),
+                                (__m256)_mm256_slli_epi32(low, 28));
+    __m256 y = _mm256_blendv_ps(_mm256_permutevar8x32_ps(first, high), _mm256_permutevar8x32_ps(second, high),
+                                (__m256)_mm256_slli_epi32(high, 28));
+    return __builtin_shufflevector(x, y, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
 #else
     ot_vf value;
     for (int i = 0; i < OT_LANES; i++)
