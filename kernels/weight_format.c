@@ -44,9 +44,8 @@ static const float nf4_table[16] = {
     -1.0f,        -0.69619280f, -0.52507305f, -0.39491749f, -0.28444138f, -0.18477343f, -0.091050036f, 0.0f,
     0.079580300f, 0.16093020f,  0.24611230f,  0.33791524f,  0.44070983f,  0.56261700f,  0.72295684f,   1.0f};
 
-/* One decade of the dynamic map, which begins at map + 1: the means of neighbouring points of a line of n + 1
- * points from 0.1 to 1, times power. The line is computed from both ends, as torch.linspace does on CPUs with
- * fma. */
+/* One decade of the dynamic map: the means of neighbouring points of a line of n + 1 points from 0.1 to 1,
+ * times power. The line is computed from both ends, as torch.linspace computes it on CPUs with fma. */
 static void fill_decade(float *decade, int n, float power) {
     float point[65], step = (1.0f - 0.1f) / (float)n;
     for (int i = 0; i <= n; i++)

@@ -35,9 +35,8 @@
  * map is the dynamic data type (Dettmers, arXiv 1511.04561): seven decades of either sign, each with twice as
  * many values as the decade below it, and 0 and 1.
  *
- * A decoded weight is rounded from fp32 to the compute dtype once. A decoded NF4 matrix that is encoded again
- * has the same codes and scales if it was decoded to fp32, and every block has a code 0 or 15, as every
- * encoded block has.
+ * A decoded weight is rounded from fp32 to the compute dtype once. An NF4 matrix that was decoded to fp32 has
+ * the same codes and scales when it is encoded again, unless a scale is between 0 and 1e-38.
  *
  * WHERE BITSANDBYTES DIFFERS FROM ITSELF. Its CPU and its CUDA code do not agree everywhere:
  * - 1 / a: the CPU divides, CUDA approximates (it is compiled with --use_fast_math). Ours: the CPU's.
@@ -50,6 +49,7 @@
  *   devices without a kernel of their own.
  * - offset: torch.mean adds in an order that depends on the machine. Ours does not.
  * - int8 of a row with a < 127 / (the largest fp32): infinite products there. Ours: the bound on k.
+ * - Subnormal numbers: CUDA takes them as 0. Ours are exact, as on the CPU.
  * NaNs and infinities: bitsandbytes makes arbitrary codes of them. Ours refuses them.
  *
  * IN MEMORY an encoded matrix is contiguous, so one transfer moves all of it. It begins at a multiple of
@@ -112,8 +112,8 @@ struct ot_weight_tables {
     float map[256];
 };
 
-/* Where the parts of an encoded matrix are, in bytes from its begin. A part that the format lacks has 0 bytes,
- * at the place of the next part. */
+/* Where the parts of an encoded matrix are, in bytes from its begin. A part that the format lacks has 0
+ * bytes, at the place of the next part. */
 struct ot_weight_layout {
     int64_t n;    /* weights */
     int64_t unit; /* weights that share a scale: OT_WEIGHT_BLOCK, or the columns of an INT8 matrix; else 1 */
