@@ -44,8 +44,8 @@ static OT_INLINE ot_vf vec_from_bf16(ot_vh half) {
     return (ot_vf)(__builtin_convertvector(half, ot_vu) << 16);
 }
 
-/* All ones where a > limit, for a < 2^31 and limit >= 0. gcc makes scalar code of a comparison of vectors that
- * are longer than a register, but not of this. */
+/* All ones where a > limit, for a < 2^31 and limit >= 0. gcc makes scalar code of a comparison of vectors
+ * that are longer than a register, but not of this. */
 static OT_INLINE ot_vu vec_above(ot_vu a, int32_t limit) {
     return (ot_vu)((limit - (ot_vi)a) >> 31);
 }
