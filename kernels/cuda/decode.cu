@@ -9,10 +9,10 @@
  *
  * int8: a thread decodes packs of 8 weights of a row: a load of 8 bytes, a store of 16.
  *
- * Bytes a weight in bf16: NF4 0.5625 read (double 0.516) and 2 written; int8 1 read and 2 written. On an H100
- * (3.35 TB/s) the floor of a layer of Llama-7B (202 million weights) is 155 us in NF4, a fifth of which is
- * reading; a copy of the decoded weights would take 241 us. Arithmetic: 7 instructions a weight in NF4 (sm_90),
- * a third of what the floor leaves time for.
+ * Bytes a weight in bf16: NF4 0.5625 read (double 0.516) and 2 written; int8 1 read and 2 written. On an
+ * H100 (3.35 TB/s) the floor of a layer of Llama-7B (202 million weights) is 155 us in NF4, a fifth of which
+ * is reading; a copy of the decoded weights would take 241 us. Arithmetic: 7 instructions a weight in NF4
+ * (sm_90), a third of what the floor leaves time for.
  */
 #include "kernels/cuda/map.cuh"
 

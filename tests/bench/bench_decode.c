@@ -1,7 +1,7 @@
 /* Frozen weights in their storage types (kernels/weight_format.h): decoding them on the cpu device, beside a
  * copy of the decoded weights by the same threads, which is the memory's roof; and encoding them from bf16.
  *
- *     bench_decode [MILLION_WEIGHTS [THREADS]]     default: 100 (200 MB of bf16, larger than caches), all CPUs
+ *     bench_decode [MILLION_WEIGHTS [THREADS]]     default: 100 (200 MB of bf16), all CPUs
  *
  * GB/s are the bytes that must move, read and written: for NF4 to bf16 0.5625 + 2 a weight, for the copy 2 +
  * 2. Stores read the lines that they write, which neither figure counts. Each figure is the best of several
