@@ -88,7 +88,7 @@ struct ot_norm {
 
 /* x is the input of the normalisation. dx = gradient (+ dx_add if not NULL,
  * the gradient that arrives over the residual). dx may be dx_add or dy. ldx is the stride of x, dx and
- * dx_add; ldy is the stride of dy. dweight and dbias are accumulated. */
+ * dx_add; ldy is the stride of dy. dweight and dbias are accumulated; NULL: they are not wanted. */
 struct ot_norm_backward {
     enum ot_dtype dtype;
     enum ot_norm_kind kind;

@@ -53,7 +53,7 @@ static void forward(const void *context, int block, const struct ot_block_run *r
 /* What `first` clears in a slab's gradient: the parameters from this one to the end. Products overwrite the
  * matrices, which come first in a slab. The embedding's own backward only adds to its table. */
 static int64_t first_cleared(const struct ot_model *model, int block, const struct ot_slab_spec *slab) {
-    return kind_of(model, block) != BLOCK_EMBED && slab->groups[0].decay ? slab->groups[0].n : 0;
+    return kind_of(model, block) == BLOCK_EMBED ? 0 : ot_slab_matrix_params(slab);
 }
 
 static const struct ot_slab_spec *slab_of(const struct ot_model *model, int block, int use) {
@@ -64,6 +64,8 @@ static void clear_grads(const struct ot_model *model, int block, const struct ot
     for (int u = 0; u < model->blocks[block].n_uses; u++) {
         const struct ot_slab_spec *slab = slab_of(model, block, u);
         int64_t from = first_cleared(model, block, slab);
+        if (slab->frozen)
+            continue;
         ot_lane_fill(run->lane, run->grads[u] + from, 0, (size_t)(slab->n_params - from) * sizeof(float));
     }
 }
@@ -92,7 +94,9 @@ static void work(const void *context, int block, enum ot_work_part part, enum ot
     if (part == OT_WORK_CLEAR) {
         for (int u = 0; u < model->blocks[block].n_uses; u++) {
             const struct ot_slab_spec *slab = slab_of(model, block, u);
-            out->moved_bytes += (double)(slab->n_params - first_cleared(model, block, slab)) * sizeof(float);
+            if (!slab->frozen)
+                out->moved_bytes +=
+                    (double)(slab->n_params - first_cleared(model, block, slab)) * sizeof(float);
         }
         return;
     }
@@ -113,28 +117,11 @@ static void fill_constants(const void *context, void *host_memory) {
     ot_rope_fill_tables(context, host_memory);
 }
 
-static int build_blocks(struct ot_model *model) {
-    int n = model->chain.n_blocks;
-    model->blocks = calloc((size_t)n, sizeof *model->blocks);
-    if (!model->blocks)
-        return ot_fail(OT_E_BUDGET, "no memory for the table of %d blocks", n);
-    for (int b = 0; b < n; b++) {
-        model->blocks[b].name = model->slab_memory[b].name;
-        model->blocks[b].n_uses = 1;
-        model->blocks[b].uses[0] = (struct ot_block_use){.slab = b, .needed_in_backward = b > 0};
-    }
-    if (model->config.tied) {
-        struct ot_block_spec *head = &model->blocks[n - 1];
-        head->uses[head->n_uses++] = (struct ot_block_use){.slab = 0, .needed_in_backward = true};
-    }
-    return 0;
-}
-
 static void build_chain(struct ot_model *model, enum ot_dtype dtype, int64_t max_position) {
     struct ot_chain *chain = &model->chain;
     chain->context = model;
     chain->dtype = dtype;
-    chain->n_blocks = chain->n_slabs = (int)model->config.n_layers + 2;
+    chain->n_blocks = (int)model->config.n_layers + 2;
     chain->boundary_elems = model->config.hidden;
     chain->kv_elems = model->kv_elems;
     chain->head_dim = model->config.head_dim;
@@ -152,6 +139,11 @@ static void build_chain(struct ot_model *model, enum ot_dtype dtype, int64_t max
 
 int ot_model_open(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_position,
                   struct ot_model **out) {
+    return ot_model_open_parts(config, dtype, max_position, NULL, out);
+}
+
+int ot_model_open_parts(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_position,
+                        const struct ot_model_parts *parts, struct ot_model **out) {
     int rc;
     *out = NULL;
     OT_TRY(ot_model_config_check(config, "model"));
@@ -166,8 +158,7 @@ int ot_model_open(const struct ot_model_config *config, enum ot_dtype dtype, int
     model->kv_elems = config->n_kv_heads * config->head_dim;
     model->qkv_elems = model->q_elems + 2 * model->kv_elems;
     build_chain(model, dtype, max_position);
-    OT_TRY_GOTO(ot_model_build_params(model), rc, out);
-    OT_TRY_GOTO(build_blocks(model), rc, out);
+    OT_TRY_GOTO(ot_model_build_params(model, parts), rc, out);
     model->chain.slabs = model->slabs;
     model->chain.blocks = model->blocks;
     *out = model;
@@ -189,6 +180,8 @@ void ot_model_close(struct ot_model *model) {
     free(model->slab_memory);
     free(model->slabs);
     free(model->blocks);
+    free(model->block_names);
+    free(model->layers);
     free(model);
 }
 

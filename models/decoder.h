@@ -1,12 +1,13 @@
 /* The implementation of model.h and offload/block.h. Private to models/.
  *
  * Chain: block 0 is the embedding, blocks 1..n_layers are the layers, the last block is the head (final norm,
- * output projection, loss). Block i owns slab i. A tied head has two uses: its own slab, with the norm alone,
- * and the embedding's slab.
+ * output projection, loss). A block has one slab of its own, or two: its frozen tensors, then its trained
+ * ones. A tied head also uses the slab with the embedding.
  *
  * A slab holds its matrices, then its vectors, then frozen zeros up to a multiple of OT_SLAB_ALIGN_PARAMS.
  * Matrices that multiply the same input (q, k, v; gate, up) are adjacent, so that one GEMM computes them.
- * Their biases are adjacent too.
+ * Their biases are adjacent too. Such a UNIT is frozen if all its tensors are. If some are trained, all of it
+ * lies in the trained slab; groups that are not trained then keep the bits of the others.
  *
  * An open ot_model never changes, so any thread may call every function here.
  */
@@ -19,22 +20,29 @@
 #include "models/model.h"
 #include "offload/block.h"
 
-/* Offsets of a layer's tensors in its slab, in parameters. OT_ABSENT: the model has no such tensor. */
+/* Where a tensor or a unit lies: in which of its block's uses, and at which parameter of that slab. use
+ * OT_ABSENT: the model has no such tensor. */
 enum { OT_ABSENT = -1 };
+struct ot_place {
+    int use;
+    int64_t at;
+};
 struct ot_layer_layout {
-    int64_t qkv, o, gate_up, down;
-    int64_t qkv_bias, o_bias, gate_up_bias, down_bias;
-    int64_t q_norm, k_norm, norm1, norm2;
+    struct ot_place qkv, o, gate_up, down;
+    struct ot_place qkv_bias, o_bias, gate_up_bias, down_bias;
+    struct ot_place q_norm, k_norm, norm1, norm2;
 };
 
 struct ot_head_layout {
-    int projection_use; /* 0: own slab; 1: the embedding's, tied */
-    int64_t projection, norm;
+    struct ot_place projection, norm;
 };
 
+enum { OT_MAX_BLOCK_TENSORS = 18 };
+
 struct ot_slab_memory { /* owns what the pointers of a slab's ot_slab_spec refer to */
-    char name[24];
-    struct ot_param_group groups[3]; /* matrices, vectors, padding */
+    char name[32];
+    struct ot_param_group
+        groups[OT_MAX_BLOCK_TENSORS + 1]; /* in order; neighbours differ; then the padding */
     int64_t first_tensor, n_tensors;
 };
 
@@ -47,14 +55,18 @@ struct ot_model {
     struct ot_slab_memory *slab_memory;
     struct ot_slab_spec *slabs;
     struct ot_block_spec *blocks;
-    struct ot_layer_layout layer;
+    char (*block_names)[24];
+    struct ot_place embedding;
+    struct ot_layer_layout *layers; /* [n_layers] */
     struct ot_head_layout head;
     struct ot_chain chain;
 };
 
-/* Fills in tensors, slabs and layouts. The model's config must be set and checked. Errors: OT_E_BUDGET (no
- * memory). */
-int ot_model_build_params(struct ot_model *model);
+/* Fills in tensors, slabs, blocks and layouts. The model's config must be set and checked. parts: NULL, or as
+ * given to ot_model_open_parts. Errors: OT_E_BUDGET (no memory). */
+int ot_model_build_params(struct ot_model *model, const struct ot_model_parts *parts);
+/* The parameters at the beginning of a trained slab that are matrices, whose gradients products compute. */
+int64_t ot_slab_matrix_params(const struct ot_slab_spec *slab);
 
 /* ---- the blocks ---- */
 
@@ -101,13 +113,19 @@ static inline void *ot_run_at(const struct ot_block_run *run, const void *base, 
     return (char *)base + (size_t)index * ot_dtype_bytes(run->dtype);
 }
 
-/* Address of a weight or a gradient at an offset of a layout. NULL if the offset is OT_ABSENT. */
-static inline const void *ot_run_weight(const struct ot_block_run *run, int use, int64_t offset) {
-    return offset == OT_ABSENT ? NULL : ot_run_at(run, run->weights[use], offset);
+/* Address of a weight or a gradient. NULL if the model has no such tensor; of a gradient also if the tensor
+ * is frozen. */
+static inline const void *ot_run_weight(const struct ot_block_run *run, struct ot_place place) {
+    return place.use == OT_ABSENT ? NULL : ot_run_at(run, run->weights[place.use], place.at);
 }
 
-static inline float *ot_run_grad(const struct ot_block_run *run, int use, int64_t offset) {
-    return offset == OT_ABSENT ? NULL : run->grads[use] + offset;
+static inline float *ot_run_grad(const struct ot_block_run *run, struct ot_place place) {
+    return place.use == OT_ABSENT || !run->grads[place.use] ? NULL : run->grads[place.use] + place.at;
+}
+
+/* The place n parameters further on. */
+static inline struct ot_place ot_place_behind(struct ot_place place, int64_t n) {
+    return (struct ot_place){place.use, place.at + n};
 }
 
 /* Cuts one allocation into pieces that are aligned to 256 bytes, as device allocations are. With base NULL,

@@ -14,7 +14,7 @@ void ot_embed_forward(const struct ot_model *model, const struct ot_block_run *r
         .cols = model->config.hidden,
         .vocab = model->config.vocab,
         .tokens = run->batch.tokens,
-        .table = run->weights[0],
+        .table = ot_run_weight(run, model->embedding),
         .out = run->y,
     };
     ot_run_ops(run)->embed(run->lane, &op);
@@ -28,7 +28,7 @@ void ot_embed_backward(const struct ot_model *model, const struct ot_block_run *
         .vocab = model->config.vocab,
         .tokens = run->batch.tokens,
         .dout = run->dxy,
-        .dtable = run->grads[0],
+        .dtable = ot_run_grad(run, model->embedding),
     };
     ot_run_ops(run)->embed_backward(run->lane, &op);
 }
@@ -86,13 +86,12 @@ size_t ot_head_scratch_bytes(const struct ot_model *model, int64_t n_tokens) {
 static struct chunk make_chunk(const struct ot_model *model, const struct ot_block_run *run, int64_t first,
                                int64_t n, bool want_grad) {
     struct chunk chunk = {.first = first, .n = n};
-    int use = model->head.projection_use;
     head_memory(model, run->dtype, run->batch.n_tokens, run->scratch, &chunk);
     chunk.projection = (struct ot_linear){
         .in = model->config.hidden,
         .out = model->config.vocab,
-        .weight = ot_run_weight(run, use, model->head.projection),
-        .dweight = want_grad ? ot_run_grad(run, use, model->head.projection) : NULL,
+        .weight = ot_run_weight(run, model->head.projection),
+        .dweight = want_grad ? ot_run_grad(run, model->head.projection) : NULL,
         .adds = !run->first || first > 0,
     };
     return chunk;
@@ -111,7 +110,7 @@ static void chunk_norm(const struct ot_model *model, const struct ot_block_run *
         .ldy = c->hidden,
         .eps = c->norm_eps,
         .x = ot_run_at(run, run->x, chunk->first * c->hidden),
-        .weight = ot_run_weight(run, 0, model->head.norm),
+        .weight = ot_run_weight(run, model->head.norm),
         .y = chunk->normed,
         .rstd = chunk->rstd,
     };
@@ -166,10 +165,10 @@ static void chunk_backward(const struct ot_model *model, const struct ot_block_r
         .ldy = c->hidden,
         .x = ot_run_at(run, run->x, chunk->first * c->hidden),
         .dy = chunk->dnormed,
-        .weight = ot_run_weight(run, 0, model->head.norm),
+        .weight = ot_run_weight(run, model->head.norm),
         .rstd = chunk->rstd,
         .dx = ot_run_at(run, run->dxy, chunk->first * c->hidden),
-        .dweight = ot_run_grad(run, 0, model->head.norm),
+        .dweight = ot_run_grad(run, model->head.norm),
     };
     ot_run_ops(run)->norm_backward(run->lane, &norm);
 }

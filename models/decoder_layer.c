@@ -159,29 +159,33 @@ static struct call make_call(const struct ot_model *model, int64_t layer, const 
 
 /* ---- the layer's linear maps and norms ---- */
 
-static struct ot_linear linear(const struct call *call, int64_t in, int64_t out, int64_t weight, int64_t bias,
-                               bool want_grad) {
+static const struct ot_layer_layout *layout_of(const struct call *call) {
+    return &call->model->layers[call->layer];
+}
+
+static struct ot_linear linear(const struct call *call, int64_t in, int64_t out, struct ot_place weight,
+                               struct ot_place bias, bool want_grad) {
     const struct ot_block_run *run = call->run;
     return (struct ot_linear){
         .rows = call->n,
         .in = in,
         .out = out,
-        .weight = ot_run_weight(run, 0, weight),
-        .bias = ot_run_weight(run, 0, bias),
-        .dweight = want_grad ? ot_run_grad(run, 0, weight) : NULL,
-        .dbias = want_grad ? ot_run_grad(run, 0, bias) : NULL,
+        .weight = ot_run_weight(run, weight),
+        .bias = ot_run_weight(run, bias),
+        .dweight = want_grad ? ot_run_grad(run, weight) : NULL,
+        .dbias = want_grad ? ot_run_grad(run, bias) : NULL,
         .adds = !run->first,
     };
 }
 
 static struct ot_linear qkv_proj(const struct call *call, bool want_grad) {
-    const struct ot_layer_layout *at = &call->model->layer;
+    const struct ot_layer_layout *at = layout_of(call);
     return linear(call, call->config->hidden, call->model->qkv_elems, at->qkv, at->qkv_bias, want_grad);
 }
 
 /* Its forward adds the residual: mid = x + o(attn). */
 static struct ot_linear o_proj(const struct call *call, bool want_grad) {
-    const struct ot_layer_layout *at = &call->model->layer;
+    const struct ot_layer_layout *at = layout_of(call);
     struct ot_linear o =
         linear(call, call->model->q_elems, call->config->hidden, at->o, at->o_bias, want_grad);
     o.residual = call->run->x;
@@ -189,21 +193,21 @@ static struct ot_linear o_proj(const struct call *call, bool want_grad) {
 }
 
 static struct ot_linear gate_up_proj(const struct call *call, bool want_grad) {
-    const struct ot_layer_layout *at = &call->model->layer;
+    const struct ot_layer_layout *at = layout_of(call);
     return linear(call, call->config->hidden, 2 * call->config->ffn, at->gate_up, at->gate_up_bias,
                   want_grad);
 }
 
 /* Its forward adds the residual: y = mid + down(inner). */
 static struct ot_linear down_proj(const struct call *call, bool want_grad) {
-    const struct ot_layer_layout *at = &call->model->layer;
+    const struct ot_layer_layout *at = layout_of(call);
     struct ot_linear down =
         linear(call, call->config->ffn, call->config->hidden, at->down, at->down_bias, want_grad);
     down.residual = call->memory.mid;
     return down;
 }
 
-static void norm(const struct call *call, const void *x, int64_t weight, void *y, float *rstd) {
+static void norm(const struct call *call, const void *x, struct ot_place weight, void *y, float *rstd) {
     const struct ot_norm op = {
         .dtype = call->run->dtype,
         .kind = call->config->norm,
@@ -214,7 +218,7 @@ static void norm(const struct call *call, const void *x, int64_t weight, void *y
         .ldy = call->config->hidden,
         .eps = call->config->norm_eps,
         .x = x,
-        .weight = ot_run_weight(call->run, 0, weight),
+        .weight = ot_run_weight(call->run, weight),
         .y = y,
         .rstd = rstd,
     };
@@ -224,18 +228,18 @@ static void norm(const struct call *call, const void *x, int64_t weight, void *y
 /* memory.normed1 = norm1(x). */
 static void norm1(const struct call *call) {
     const struct memory *memory = &call->memory;
-    norm(call, call->run->x, call->model->layer.norm1, memory->normed1, memory->rstd1);
+    norm(call, call->run->x, layout_of(call)->norm1, memory->normed1, memory->rstd1);
 }
 
 /* memory.normed2 = norm2(memory.mid). */
 static void norm2(const struct call *call) {
     const struct memory *memory = &call->memory;
-    norm(call, memory->mid, call->model->layer.norm2, memory->normed2, memory->rstd2);
+    norm(call, memory->mid, layout_of(call)->norm2, memory->normed2, memory->rstd2);
 }
 
 /* run->dxy holds the gradient of the residual path. Adds the gradient of x through norm(x), computed from
  * memory.narrow. */
-static void norm_backward(const struct call *call, const void *x, int64_t weight, const float *rstd) {
+static void norm_backward(const struct call *call, const void *x, struct ot_place weight, const float *rstd) {
     const struct ot_norm_backward op = {
         .dtype = call->run->dtype,
         .kind = call->config->norm,
@@ -246,11 +250,11 @@ static void norm_backward(const struct call *call, const void *x, int64_t weight
         .ldy = call->config->hidden,
         .x = x,
         .dy = call->memory.narrow,
-        .weight = ot_run_weight(call->run, 0, weight),
+        .weight = ot_run_weight(call->run, weight),
         .dx_add = call->run->dxy,
         .rstd = rstd,
         .dx = call->run->dxy,
-        .dweight = ot_run_grad(call->run, 0, weight),
+        .dweight = ot_run_grad(call->run, weight),
     };
     call->ops->norm_backward(call->run->lane, &op);
 }
@@ -280,7 +284,7 @@ static struct qkv packed_qkv(const struct call *call, void *qkv, void *qk) {
 
 /* Norm of each head of q or k. y may be x. */
 static void head_norm(const struct call *call, const void *x, int64_t ldx, void *y, int64_t ldy,
-                      int64_t heads, int64_t weight, float *rstd) {
+                      int64_t heads, struct ot_place weight, float *rstd) {
     const struct ot_norm op = {
         .dtype = call->run->dtype,
         .kind = OT_NORM_RMS,
@@ -291,7 +295,7 @@ static void head_norm(const struct call *call, const void *x, int64_t ldx, void 
         .ldy = ldy,
         .eps = call->config->norm_eps,
         .x = x,
-        .weight = ot_run_weight(call->run, 0, weight),
+        .weight = ot_run_weight(call->run, weight),
         .y = y,
         .rstd = rstd,
     };
@@ -299,7 +303,7 @@ static void head_norm(const struct call *call, const void *x, int64_t ldx, void 
 }
 
 static void head_norm_backward(const struct call *call, const void *x, const void *dy, int64_t ldy, void *dx,
-                               int64_t heads, int64_t weight, const float *rstd) {
+                               int64_t heads, struct ot_place weight, const float *rstd) {
     const struct ot_norm_backward op = {
         .dtype = call->run->dtype,
         .kind = OT_NORM_RMS,
@@ -310,10 +314,10 @@ static void head_norm_backward(const struct call *call, const void *x, const voi
         .ldy = ldy,
         .x = x,
         .dy = dy,
-        .weight = ot_run_weight(call->run, 0, weight),
+        .weight = ot_run_weight(call->run, weight),
         .rstd = rstd,
         .dx = dx,
-        .dweight = ot_run_grad(call->run, 0, weight),
+        .dweight = ot_run_grad(call->run, weight),
     };
     call->ops->norm_backward(call->run->lane, &op);
 }
@@ -370,7 +374,7 @@ static void project_qkv(const struct call *call) {
                      at = packed_qkv(call, memory->qkv, memory->qk);
     ot_linear_forward(call->run, &proj, memory->normed1, call->run->dtype, memory->qkv);
     if (c->qk_norm) {
-        const struct ot_layer_layout *layout = &call->model->layer;
+        const struct ot_layer_layout *layout = layout_of(call);
         head_norm(call, raw.q, raw.ldq, at.q, at.ldq, c->n_heads, layout->q_norm, memory->rstd_q);
         head_norm(call, raw.k, raw.ldk, at.k, at.ldk, c->n_kv_heads, layout->k_norm, memory->rstd_k);
     }
@@ -386,10 +390,10 @@ static void attend(const struct call *call) {
 
 /* Writes outputs [first, first + out) of the fused qkv projection to y. */
 static void project_part(const struct call *call, int64_t first, int64_t out, void *y) {
-    const struct ot_layer_layout *at = &call->model->layer;
-    int64_t bias = at->qkv_bias == OT_ABSENT ? OT_ABSENT : at->qkv_bias + first;
-    const struct ot_linear proj =
-        linear(call, call->config->hidden, out, at->qkv + first * call->config->hidden, bias, false);
+    const struct ot_layer_layout *at = layout_of(call);
+    int64_t in = call->config->hidden;
+    const struct ot_linear proj = linear(call, in, out, ot_place_behind(at->qkv, first * in),
+                                         ot_place_behind(at->qkv_bias, first), false);
     ot_linear_forward(call->run, &proj, call->memory.normed1, call->run->dtype, y);
 }
 
@@ -408,8 +412,9 @@ static void attention_decode(const struct call *call) {
     project_part(call, q_elems, kv_elems, new_k);
     project_part(call, q_elems + kv_elems, kv_elems, new_v);
     if (c->qk_norm) {
-        head_norm(call, at.q, q_elems, at.q, q_elems, c->n_heads, model->layer.q_norm, memory->rstd_q);
-        head_norm(call, new_k, kv_elems, new_k, kv_elems, c->n_kv_heads, model->layer.k_norm, memory->rstd_k);
+        head_norm(call, at.q, q_elems, at.q, q_elems, c->n_heads, layout_of(call)->q_norm, memory->rstd_q);
+        head_norm(call, new_k, kv_elems, new_k, kv_elems, c->n_kv_heads, layout_of(call)->k_norm,
+                  memory->rstd_k);
     }
     rope(call, at.q, q_elems, c->n_heads, false);
     rope(call, new_k, kv_elems, c->n_kv_heads, false);
@@ -434,7 +439,7 @@ static void attention_backward(const struct call *call) {
     call->ops->attention_backward(call->run->lane, &op);
     rope(call, grad.q, grad.ldq, c->n_heads + c->n_kv_heads, true);
     if (c->qk_norm) {
-        const struct ot_layer_layout *layout = &call->model->layer;
+        const struct ot_layer_layout *layout = layout_of(call);
         const struct qkv raw = packed_qkv(call, memory->qkv, NULL),
                          raw_grad = packed_qkv(call, memory->wide, NULL);
         head_norm_backward(call, raw.q, grad.q, grad.ldq, raw_grad.q, c->n_heads, layout->q_norm,
@@ -514,7 +519,7 @@ static void mlp_backward(const struct call *call) {
     call->ops->glu_backward(run->lane, &glu_backward);
     ot_linear_backward_params(run, &gate_up, memory->normed2, memory->gate_up, gate_up.out);
     ot_linear_backward_input(run, &gate_up, memory->gate_up, gate_up.out, memory->narrow);
-    norm_backward(call, memory->mid, call->model->layer.norm2, memory->rstd2);
+    norm_backward(call, memory->mid, layout_of(call)->norm2, memory->rstd2);
 }
 
 void ot_layer_backward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run) {
@@ -531,5 +536,5 @@ void ot_layer_backward(const struct ot_model *model, int64_t layer, const struct
         norm1(&call);
     ot_linear_backward_params(run, &qkv, memory->normed1, memory->wide, qkv.out);
     ot_linear_backward_input(run, &qkv, memory->wide, qkv.out, memory->narrow);
-    norm_backward(&call, run->x, model->layer.norm1, memory->rstd1);
+    norm_backward(&call, run->x, layout_of(&call)->norm1, memory->rstd1);
 }

@@ -40,7 +40,8 @@ void ot_linear_backward_params(const struct ot_block_run *run, const struct ot_l
         .c = linear->dweight,
         .ldc = linear->in,
     };
-    ot_run_ops(run)->gemm(run->lane, &gemm);
+    if (linear->dweight)
+        ot_run_ops(run)->gemm(run->lane, &gemm);
     if (!linear->dbias)
         return;
     const struct ot_bias_backward bias = {

@@ -11,7 +11,7 @@ struct ot_linear {
     int64_t rows, in, out;
     const void *weight, *bias; /* bias NULL: the layer has no bias */
     const void *residual;   /* [rows, out] of y's dtype, which forward adds before it rounds y; may be NULL */
-    float *dweight, *dbias; /* fp32; backward adds to dbias */
+    float *dweight, *dbias; /* fp32; backward adds to dbias; NULL: not wanted */
     bool adds;              /* backward adds to dweight; false: it overwrites dweight */
 };
 

@@ -88,13 +88,21 @@ enum ot_init { OT_INIT_NORMAL, OT_INIT_NORMAL_RESIDUAL, OT_INIT_ONE, OT_INIT_ZER
 
 /* One tensor of the checkpoint inside its slab. Linear weights are [out, in], as stored by Hugging Face. */
 struct ot_tensor {
-    char name[96]; /* "model.layers.3.self_attn.q_proj.weight" */
+    char name[96];  /* "model.layers.3.self_attn.q_proj.weight" */
+    int64_t number; /* in the order of a model that trains all: the random numbers of its initial values */
     int slab;
     int64_t first; /* in parameters from the slab's start */
     int64_t rows, cols;
     int dims; /* 1: a vector of `cols`; 2: a matrix */
-    bool decay;
+    bool decay, trained;
     enum ot_init init;
+};
+
+/* What a run does with the parameters. */
+struct ot_model_parts {
+    /* Returns true if the run trains the tensor with this name. NULL: it trains all tensors. */
+    bool (*trains)(const void *context, const char *name);
+    const void *context;
 };
 
 struct ot_model; /* tensors, slabs and chain of blocks, built from a config */
@@ -104,6 +112,9 @@ struct ot_model; /* tensors, slabs and chain of blocks, built from a config */
  * Errors: OT_E_INPUT (the config, as ot_model_config_check, or max_position), OT_E_BUDGET (no memory). */
 int ot_model_open(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_position,
                   struct ot_model **out);
+/* The same, for a run that does not train all parameters. parts: read before it returns; NULL: all. */
+int ot_model_open_parts(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_position,
+                        const struct ot_model_parts *parts, struct ot_model **out);
 /* The format of the optimizer's moments, and whether bf16 weights have fp32 masters; OT_STATE_F32 and
  * OT_MASTERS_F32 if they are not set. Before a plan is made. */
 void ot_model_set_state(struct ot_model *model, enum ot_state_format format, enum ot_masters masters);

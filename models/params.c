@@ -1,5 +1,5 @@
-/* Places every tensor in its slab. One walk fills the tensor table, the slabs' groups and the layouts, so
- * they cannot disagree. */
+/* Places every tensor in its slab. One walk over a block's tensors fills the tensor table, the slabs' groups
+ * and the layouts, so they cannot disagree. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,147 +8,231 @@
 #include "src/base/error.h"
 #include "src/base/random.h"
 
-enum { MAX_LAYER_TENSORS = 18 };
-
-/* A walk over one slab. */
+/* The tensors of a block, before they have places. */
 struct walk {
     struct ot_model *model;
-    int slab;
+    const struct ot_model_parts *parts;
+    int block;
     const char *prefix; /* "model.layers.3." */
-    int64_t next;       /* parameters placed so far */
+    bool edge;
+    int n;
+    struct ot_tensor tensors[OT_MAX_BLOCK_TENSORS];
+    struct ot_place *places[OT_MAX_BLOCK_TENSORS]; /* of the unit that begins with the tensor; else NULL */
 };
 
-static int64_t add(struct walk *w, const char *name, int64_t rows, int64_t cols, enum ot_init init) {
-    struct ot_tensor *t = &w->model->tensors[w->model->n_tensors++];
+/* place: where the place of a unit goes, whose first tensor this is. NULL: the tensor goes on with the unit
+ * before it. */
+static void add(struct walk *w, struct ot_place *place, const char *name, int64_t rows, int64_t cols,
+                enum ot_init init) {
+    struct ot_tensor *t = &w->tensors[w->n];
+    w->places[w->n++] = place;
+    *t = (struct ot_tensor){.number = w->model->n_tensors + w->n - 1,
+                            .rows = rows ? rows : 1,
+                            .cols = cols,
+                            .dims = rows ? 2 : 1,
+                            .decay = rows != 0,
+                            .init = init};
     snprintf(t->name, sizeof t->name, "%s%s", w->prefix, name);
-    t->slab = w->slab;
-    t->first = w->next;
-    t->rows = rows ? rows : 1;
-    t->cols = cols;
-    t->dims = rows ? 2 : 1;
-    t->decay = rows != 0;
-    t->init = init;
-    w->next += t->rows * cols;
-    return t->first;
+    t->trained = !w->parts || !w->parts->trains || w->parts->trains(w->parts->context, t->name);
 }
 
-static int64_t add_matrix(struct walk *w, const char *name, int64_t rows, int64_t cols, enum ot_init init) {
-    return add(w, name, rows, cols, init);
+static void add_matrix(struct walk *w, struct ot_place *place, const char *name, int64_t rows, int64_t cols,
+                       enum ot_init init) {
+    add(w, place, name, rows, cols, init);
 }
 
-static int64_t add_vector(struct walk *w, const char *name, int64_t cols, enum ot_init init) {
-    return add(w, name, 0, cols, init);
+static void add_vector(struct walk *w, struct ot_place *place, const char *name, int64_t cols,
+                       enum ot_init init) {
+    add(w, place, name, 0, cols, init);
 }
 
-static void begin_slab(struct walk *w, struct ot_model *model, int slab, const char *prefix) {
-    *w = (struct walk){.model = model, .slab = slab, .prefix = prefix};
-    model->slab_memory[slab].first_tensor = model->n_tensors;
+/* ---- from tensors to slabs ---- */
+
+/* The end of the unit that begins with tensor `first`. */
+static int unit_end(const struct walk *w, int first) {
+    int end = first + 1;
+    while (end < w->n && !w->places[end])
+        end++;
+    return end;
 }
 
-static void add_group(struct ot_slab_spec *spec, struct ot_param_group *groups, struct ot_param_group group) {
-    if (group.n > 0)
-        groups[spec->n_groups++] = group;
+static bool unit_is_frozen(const struct walk *w, int first) {
+    for (int i = first; i < unit_end(w, first); i++)
+        if (w->tensors[i].trained)
+            return false;
+    return true;
 }
 
-/* n_matrices: parameters of all matrices of the slab. The matrices come first. */
-static void end_slab(const struct walk *w, int64_t n_matrices, bool edge) {
+/* Adds n parameters to the slab's last group, or to a new one. */
+static void add_group(struct ot_slab_spec *spec, struct ot_param_group *groups, int64_t n, bool decay,
+                      bool trained) {
+    struct ot_param_group *last = spec->n_groups > 0 ? &groups[spec->n_groups - 1] : NULL;
+    int64_t first = last ? last->first + last->n : 0;
+    if (n == 0 || spec->frozen)
+        return;
+    if (last && last->decay == decay && last->trained == trained)
+        last->n += n;
+    else
+        groups[spec->n_groups++] = (struct ot_param_group){first, n, decay, trained};
+}
+
+/* Places a unit at the end of the slab. */
+static void put_unit(struct walk *w, int first, int slab) {
     struct ot_model *model = w->model;
-    struct ot_slab_memory *memory = &model->slab_memory[w->slab];
-    struct ot_slab_spec *spec = &model->slabs[w->slab];
-    int64_t n = (w->next + OT_SLAB_ALIGN_PARAMS - 1) / OT_SLAB_ALIGN_PARAMS * OT_SLAB_ALIGN_PARAMS;
-    memory->n_tensors = model->n_tensors - memory->first_tensor;
-    *spec =
-        (struct ot_slab_spec){.name = memory->name, .n_params = n, .edge = edge, .groups = memory->groups};
-    add_group(spec, memory->groups, (struct ot_param_group){0, n_matrices, true, true});
-    add_group(spec, memory->groups, (struct ot_param_group){n_matrices, w->next - n_matrices, false, true});
-    add_group(spec, memory->groups, (struct ot_param_group){w->next, n - w->next, false, false});
+    struct ot_slab_spec *spec = &model->slabs[slab];
+    *w->places[first] = (struct ot_place){model->blocks[w->block].n_uses, spec->n_params};
+    for (int i = first; i < unit_end(w, first); i++) {
+        struct ot_tensor *t = &model->tensors[model->n_tensors++];
+        *t = w->tensors[i];
+        t->slab = slab;
+        t->first = spec->n_params;
+        add_group(spec, model->slab_memory[slab].groups, t->rows * t->cols, t->decay, t->trained);
+        spec->n_params += t->rows * t->cols;
+    }
 }
 
-static void build_embed(struct ot_model *model) {
-    const struct ot_model_config *c = &model->config;
-    struct walk w;
-    snprintf(model->slab_memory[0].name, sizeof model->slab_memory[0].name, "embed");
-    begin_slab(&w, model, 0, "model.");
-    add_matrix(&w, "embed_tokens.weight", c->vocab, c->hidden, OT_INIT_NORMAL);
-    end_slab(&w, w.next, true);
+/* Makes the block's slab of frozen or of trained units, if there are any. */
+static void put_slab(struct walk *w, bool frozen) {
+    struct ot_model *model = w->model;
+    int slab = model->chain.n_slabs;
+    struct ot_slab_memory *memory = &model->slab_memory[slab];
+    struct ot_slab_spec *spec = &model->slabs[slab];
+    struct ot_block_spec *block = &model->blocks[w->block];
+    snprintf(memory->name, sizeof memory->name, "%s%s", block->name, frozen ? ".frozen" : "");
+    memory->first_tensor = model->n_tensors;
+    *spec = (struct ot_slab_spec){
+        .name = memory->name, .edge = w->edge, .frozen = frozen, .groups = memory->groups};
+    for (int dims = 2; dims >= 1; dims--)
+        for (int i = 0; i < w->n; i = unit_end(w, i))
+            if (w->tensors[i].dims == dims && unit_is_frozen(w, i) == frozen)
+                put_unit(w, i, slab);
+    if (spec->n_params == 0)
+        return;
+    int64_t n = (spec->n_params + OT_SLAB_ALIGN_PARAMS - 1) / OT_SLAB_ALIGN_PARAMS * OT_SLAB_ALIGN_PARAMS;
+    add_group(spec, memory->groups, n - spec->n_params, false, false);
+    spec->n_params = n;
+    memory->n_tensors = model->n_tensors - memory->first_tensor;
+    block->uses[block->n_uses++] = (struct ot_block_use){slab, w->block > 0};
+    model->chain.n_slabs++;
+}
+
+static void begin_block(struct walk *w, int block, const char *name) {
+    struct ot_model *model = w->model;
+    snprintf(model->block_names[block], sizeof model->block_names[block], "%s", name);
+    model->blocks[block].name = model->block_names[block];
+    w->block = block;
+    w->edge = block == 0 || block == model->chain.n_blocks - 1;
+    w->n = 0;
+}
+
+static void end_block(struct walk *w) {
+    put_slab(w, true);
+    put_slab(w, false);
+}
+
+int64_t ot_slab_matrix_params(const struct ot_slab_spec *slab) {
+    int64_t n = 0;
+    for (int g = 0; g < slab->n_groups && slab->groups[g].decay; g++)
+        n += slab->groups[g].n;
+    return n;
+}
+
+/* ---- the blocks ---- */
+
+static void build_embed(struct walk *w) {
+    const struct ot_model_config *c = &w->model->config;
+    begin_block(w, 0, "embed");
+    w->prefix = "model.";
+    add_matrix(w, &w->model->embedding, "embed_tokens.weight", c->vocab, c->hidden, OT_INIT_NORMAL);
+    end_block(w);
+}
+
+static void add_layer_matrices(struct walk *w, const struct ot_model_config *c, struct ot_layer_layout *at) {
+    const struct ot_model *model = w->model;
+    int64_t q = model->q_elems, kv = model->kv_elems, h = c->hidden;
+    add_matrix(w, &at->qkv, "self_attn.q_proj.weight", q, h, OT_INIT_NORMAL);
+    add_matrix(w, NULL, "self_attn.k_proj.weight", kv, h, OT_INIT_NORMAL);
+    add_matrix(w, NULL, "self_attn.v_proj.weight", kv, h, OT_INIT_NORMAL);
+    add_matrix(w, &at->o, "self_attn.o_proj.weight", h, q, OT_INIT_NORMAL_RESIDUAL);
+    add_matrix(w, &at->gate_up, "mlp.gate_proj.weight", c->ffn, h, OT_INIT_NORMAL);
+    add_matrix(w, NULL, "mlp.up_proj.weight", c->ffn, h, OT_INIT_NORMAL);
+    add_matrix(w, &at->down, "mlp.down_proj.weight", h, c->ffn, OT_INIT_NORMAL_RESIDUAL);
 }
 
 static void add_layer_vectors(struct walk *w, const struct ot_model_config *c, struct ot_layer_layout *at) {
     const struct ot_model *model = w->model;
     if (c->qkv_bias) {
-        at->qkv_bias = add_vector(w, "self_attn.q_proj.bias", model->q_elems, OT_INIT_ZERO);
-        add_vector(w, "self_attn.k_proj.bias", model->kv_elems, OT_INIT_ZERO);
-        add_vector(w, "self_attn.v_proj.bias", model->kv_elems, OT_INIT_ZERO);
+        add_vector(w, &at->qkv_bias, "self_attn.q_proj.bias", model->q_elems, OT_INIT_ZERO);
+        add_vector(w, NULL, "self_attn.k_proj.bias", model->kv_elems, OT_INIT_ZERO);
+        add_vector(w, NULL, "self_attn.v_proj.bias", model->kv_elems, OT_INIT_ZERO);
     }
     if (c->out_bias)
-        at->o_bias = add_vector(w, "self_attn.o_proj.bias", c->hidden, OT_INIT_ZERO);
+        add_vector(w, &at->o_bias, "self_attn.o_proj.bias", c->hidden, OT_INIT_ZERO);
     if (c->mlp_bias) {
-        at->gate_up_bias = add_vector(w, "mlp.gate_proj.bias", c->ffn, OT_INIT_ZERO);
-        add_vector(w, "mlp.up_proj.bias", c->ffn, OT_INIT_ZERO);
-        at->down_bias = add_vector(w, "mlp.down_proj.bias", c->hidden, OT_INIT_ZERO);
+        add_vector(w, &at->gate_up_bias, "mlp.gate_proj.bias", c->ffn, OT_INIT_ZERO);
+        add_vector(w, NULL, "mlp.up_proj.bias", c->ffn, OT_INIT_ZERO);
+        add_vector(w, &at->down_bias, "mlp.down_proj.bias", c->hidden, OT_INIT_ZERO);
     }
     if (c->qk_norm) {
-        at->q_norm = add_vector(w, "self_attn.q_norm.weight", c->head_dim, OT_INIT_ONE);
-        at->k_norm = add_vector(w, "self_attn.k_norm.weight", c->head_dim, OT_INIT_ONE);
+        add_vector(w, &at->q_norm, "self_attn.q_norm.weight", c->head_dim, OT_INIT_ONE);
+        add_vector(w, &at->k_norm, "self_attn.k_norm.weight", c->head_dim, OT_INIT_ONE);
     }
-    at->norm1 = add_vector(w, "input_layernorm.weight", c->hidden, OT_INIT_ONE);
-    at->norm2 = add_vector(w, "post_attention_layernorm.weight", c->hidden, OT_INIT_ONE);
+    add_vector(w, &at->norm1, "input_layernorm.weight", c->hidden, OT_INIT_ONE);
+    add_vector(w, &at->norm2, "post_attention_layernorm.weight", c->hidden, OT_INIT_ONE);
 }
 
-static void build_layer(struct ot_model *model, int layer) {
-    const struct ot_model_config *c = &model->config;
-    int slab = 1 + layer;
-    char prefix[48];
-    struct walk w;
-    struct ot_layer_layout at = {.qkv_bias = OT_ABSENT,
-                                 .o_bias = OT_ABSENT,
-                                 .gate_up_bias = OT_ABSENT,
-                                 .down_bias = OT_ABSENT,
-                                 .q_norm = OT_ABSENT,
-                                 .k_norm = OT_ABSENT};
-    snprintf(model->slab_memory[slab].name, sizeof model->slab_memory[slab].name, "layer.%d", layer);
+static void build_layer(struct walk *w, int layer) {
+    const struct ot_model_config *c = &w->model->config;
+    struct ot_layer_layout *at = &w->model->layers[layer];
+    const struct ot_place absent = {OT_ABSENT, 0};
+    char prefix[48], name[24];
+    snprintf(name, sizeof name, "layer.%d", layer);
     snprintf(prefix, sizeof prefix, "model.layers.%d.", layer);
-    begin_slab(&w, model, slab, prefix);
-    at.qkv = add_matrix(&w, "self_attn.q_proj.weight", model->q_elems, c->hidden, OT_INIT_NORMAL);
-    add_matrix(&w, "self_attn.k_proj.weight", model->kv_elems, c->hidden, OT_INIT_NORMAL);
-    add_matrix(&w, "self_attn.v_proj.weight", model->kv_elems, c->hidden, OT_INIT_NORMAL);
-    at.o = add_matrix(&w, "self_attn.o_proj.weight", c->hidden, model->q_elems, OT_INIT_NORMAL_RESIDUAL);
-    at.gate_up = add_matrix(&w, "mlp.gate_proj.weight", c->ffn, c->hidden, OT_INIT_NORMAL);
-    add_matrix(&w, "mlp.up_proj.weight", c->ffn, c->hidden, OT_INIT_NORMAL);
-    at.down = add_matrix(&w, "mlp.down_proj.weight", c->hidden, c->ffn, OT_INIT_NORMAL_RESIDUAL);
-    int64_t n_matrices = w.next;
-    add_layer_vectors(&w, c, &at);
-    end_slab(&w, n_matrices, false);
-    model->layer = at; /* the same for all layers */
+    begin_block(w, 1 + layer, name);
+    w->prefix = prefix;
+    *at = (struct ot_layer_layout){.qkv_bias = absent,
+                                   .o_bias = absent,
+                                   .gate_up_bias = absent,
+                                   .down_bias = absent,
+                                   .q_norm = absent,
+                                   .k_norm = absent};
+    add_layer_matrices(w, c, at);
+    add_layer_vectors(w, c, at);
+    end_block(w);
 }
 
-static void build_head(struct ot_model *model) {
+static void build_head(struct walk *w) {
+    struct ot_model *model = w->model;
     const struct ot_model_config *c = &model->config;
-    int slab = model->chain.n_slabs - 1;
-    struct walk w;
-    snprintf(model->slab_memory[slab].name, sizeof model->slab_memory[slab].name, "head");
-    begin_slab(&w, model, slab, "");
-    model->head.projection_use = c->tied ? 1 : 0;
-    model->head.projection = 0;
+    struct ot_block_spec *block = &model->blocks[model->chain.n_blocks - 1];
+    begin_block(w, model->chain.n_blocks - 1, "head");
+    w->prefix = "";
     if (!c->tied)
-        model->head.projection = add_matrix(&w, "lm_head.weight", c->vocab, c->hidden, OT_INIT_NORMAL);
-    int64_t n_matrices = w.next;
-    model->head.norm = add_vector(&w, "model.norm.weight", c->hidden, OT_INIT_ONE);
-    end_slab(&w, n_matrices, true);
+        add_matrix(w, &model->head.projection, "lm_head.weight", c->vocab, c->hidden, OT_INIT_NORMAL);
+    add_vector(w, &model->head.norm, "model.norm.weight", c->hidden, OT_INIT_ONE);
+    end_block(w);
+    if (c->tied) {
+        model->head.projection = (struct ot_place){block->n_uses, model->embedding.at};
+        block->uses[block->n_uses++] = (struct ot_block_use){model->blocks[0].uses[0].slab, true};
+    }
 }
 
-int ot_model_build_params(struct ot_model *model) {
-    size_t n_slabs = (size_t)model->chain.n_slabs;
-    model->tensors = calloc(n_slabs * MAX_LAYER_TENSORS, sizeof *model->tensors);
-    model->slab_memory = calloc(n_slabs, sizeof *model->slab_memory);
-    model->slabs = calloc(n_slabs, sizeof *model->slabs);
-    if (!model->tensors || !model->slab_memory || !model->slabs)
-        return ot_fail(OT_E_BUDGET, "no memory for the tensor table of %lld layers",
-                       (long long)model->config.n_layers);
-    build_embed(model);
+int ot_model_build_params(struct ot_model *model, const struct ot_model_parts *parts) {
+    size_t n_blocks = (size_t)model->chain.n_blocks, n_layers = (size_t)model->config.n_layers;
+    struct walk w = {.model = model, .parts = parts};
+    model->tensors = calloc(n_blocks * OT_MAX_BLOCK_TENSORS, sizeof *model->tensors);
+    model->slab_memory = calloc(2 * n_blocks, sizeof *model->slab_memory);
+    model->slabs = calloc(2 * n_blocks, sizeof *model->slabs);
+    model->blocks = calloc(n_blocks, sizeof *model->blocks);
+    model->block_names = calloc(n_blocks, sizeof *model->block_names);
+    model->layers = calloc(n_layers, sizeof *model->layers);
+    if (!model->tensors || !model->slab_memory || !model->slabs || !model->blocks || !model->block_names ||
+        !model->layers)
+        return ot_fail(OT_E_BUDGET, "no memory for the tensor table of %zu layers", n_layers);
+    build_embed(&w);
     for (int l = 0; l < model->config.n_layers; l++)
-        build_layer(model, l);
-    build_head(model);
+        build_layer(&w, l);
+    build_head(&w);
     return 0;
 }
 
@@ -164,7 +248,7 @@ static void init_part(const struct ot_model *model, uint64_t seed, int64_t tenso
                       float *out) {
     const struct ot_tensor *t = &model->tensors[tensor];
     double std = model->config.init_std;
-    uint64_t stream = ot_random_stream(OT_RANDOM_INIT, 0, (uint64_t)tensor);
+    uint64_t stream = ot_random_stream(OT_RANDOM_INIT, 0, (uint64_t)t->number);
     if (t->init == OT_INIT_NORMAL_RESIDUAL)
         std /= sqrt(2.0 * (double)model->config.n_layers);
     for (int64_t i = 0; i < n; i++) {

@@ -10,6 +10,13 @@
  * two uses. Each use accumulates its gradient in its own buffer, and the engine adds the buffers in block
  * order, so the sum does not depend on the order in which micro-batches ran.
  *
+ * FROZEN SLABS. A block may have its parameters in two slabs: those that are trained, and those that are not
+ * (the base under adapters, for example). A frozen slab keeps its bytes through a whole run. It has no
+ * gradient, no optimizer state and no update, is never written back, and is in no checkpoint. It may be
+ * ENCODED: then its homes hold bytes of which the engine knows the number alone (quantized weights), and
+ * these bytes cross the bus. Before each use the chain decodes them on the device, into a slot, as parameters
+ * in the compute dtype. Blocks see only decoded weights.
+ *
  * forward and backward only enqueue ops on run->lane, and keep no state: `run` has everything that a call
  * needs. The engine may call them for any micro-batch in any order, because it orders the work itself. All
  * data that `run` points to is in device memory.
@@ -42,15 +49,21 @@ struct ot_slab_spec {
     const char *name; /* "embed", "layer.3", "head" */
     int64_t n_params; /* a multiple of OT_SLAB_ALIGN_PARAMS: the model pads with frozen zeros */
     bool edge;        /* not one of the equal layers (embedding, head): has its own kind of slots */
-    int n_groups;
+    bool frozen;
+    /* Frozen and encoded: the bytes in its homes, a multiple of OT_ENCODED_ALIGN. 0: its homes hold
+     * parameters in the chain's dtype. */
+    int64_t encoded_bytes;
+    int n_groups; /* 0 in a frozen slab */
     const struct ot_param_group *groups;
 };
 
 /* Slabs are cut into tiles, and tiles into extents, at multiples of this number: 4 KiB of the narrowest
  * (2-byte) values. */
 enum { OT_SLAB_ALIGN_PARAMS = 2048 };
+/* Encoded slabs are moved in units of so many bytes: as many as the narrowest values have. */
+enum { OT_ENCODED_UNIT = 2, OT_ENCODED_ALIGN = OT_SLAB_ALIGN_PARAMS * OT_ENCODED_UNIT };
 
-enum { OT_MAX_USES = 2 };
+enum { OT_MAX_USES = 3 };
 
 struct ot_block_use {
     int slab;
@@ -99,7 +112,7 @@ struct ot_block_run {
     struct ot_batch_view batch;
     const void *constants;            /* written by fill_constants */
     const void *weights[OT_MAX_USES]; /* one per use */
-    float *grads[OT_MAX_USES];        /* backward adds to these; one per use */
+    float *grads[OT_MAX_USES];        /* backward adds to these; one per use; NULL: the slab is frozen */
     /* backward: the first of a sum. Whatever `grads` hold, it is overwritten: the matrices by the products
      * that compute them, the rest after it was cleared. That saves a fill (4 bytes a parameter) and a read of
      * the old sums (4 more): 4 bytes a parameter instead of 12. The bits are those of adding to zeros, but a
@@ -163,7 +176,11 @@ struct ot_chain {
     void (*work)(const void *context, int block, enum ot_work_part part, enum ot_keep_level level,
                  int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out);
     void (*forward)(const void *context, int block, const struct ot_block_run *run);
+    /* Not called for the blocks before the first one that uses a trained slab. */
     void (*backward)(const void *context, int block, const struct ot_block_run *run);
+    /* Enqueues the decoding of an encoded slab. encoded: [encoded_bytes]; weights: [n_params] of the chain's
+     * dtype; both in device memory, aligned to 256 bytes. NULL if no slab is encoded. */
+    void (*decode)(const void *context, int slab, struct ot_lane *lane, const void *encoded, void *weights);
 };
 
 #endif

@@ -127,7 +127,8 @@ static void norm_add_partials(float *out, const float *partial, int64_t chunks, 
 static void norm_backward_join(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
     (void)chunk, (void)worker;
     const struct norm_backward_run *run = context;
-    norm_add_partials(run->op->dweight, run->dweight, run->chunks, run->op->cols, begin, end);
+    if (run->op->dweight)
+        norm_add_partials(run->op->dweight, run->dweight, run->chunks, run->op->cols, begin, end);
     if (run->dbias)
         norm_add_partials(run->op->dbias, run->dbias, run->chunks, run->op->cols, begin, end);
 }

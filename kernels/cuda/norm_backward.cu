@@ -276,7 +276,8 @@ static cudaError_t norm_backward_run(const struct ot_norm_backward *op, const st
         struct norm_backward_round round = {first, plan.chunk_rows, dweight, dbias};
         OT_CUDA_TRY(ot_launch(kernel, dim3((unsigned)chunks), dim3((unsigned)threads.block), (size_t)bytes,
                               on->stream, *op, shape, round));
-        OT_CUDA_TRY(ot_column_join(dweight, width, chunks, plan.group, op->cols, op->dweight, on));
+        if (op->dweight)
+            OT_CUDA_TRY(ot_column_join(dweight, width, chunks, plan.group, op->cols, op->dweight, on));
         if (dbias)
             OT_CUDA_TRY(ot_column_join(dbias, width, chunks, plan.group, op->cols, op->dbias, on));
     }

@@ -68,6 +68,8 @@ static int bind_schedules(struct ot_engine *en) {
     if (en->gather.n_tasks > 0)
         OT_TRY(ot_executor_bind(en->executor, &en->gather, &en->gather_bound));
     en->stale = en->gather.n_tasks > 0;
+    for (int s = 0; s < en->chain.n_slabs; s++)
+        en->frozen_stale = en->frozen_stale || (en->stale && en->chain.slabs[s].frozen);
     OT_TRY(ot_executor_bind(en->executor, &en->eval, &en->eval_bound));
     return ot_executor_bind(en->executor, &en->decode, &en->decode_bound);
 }
@@ -95,6 +97,16 @@ static int forget_updates(struct ot_engine *en) {
     return ot_lane_sync(en->lane);
 }
 
+/* Frozen slabs have no norm. Their results stay zero. */
+static void clear_results(struct ot_engine *en) {
+    const struct ot_layout *layout = &en->layout;
+    const int on_gpu[] = {layout->results_gpu, layout->all_results};
+    for (int i = 0; i < 2; i++)
+        ot_lane_fill(en->lane, ot_engine_at(en, on_gpu[i]), 0, layout->buffers[on_gpu[i]].bytes);
+    for (int p = 0; p < 2; p++)
+        memset(ot_engine_at(en, layout->results_host[p]), 0, layout->buffers[layout->results_host[p]].bytes);
+}
+
 #define DEFAULT_LOSS_SCALE 0x1p16f
 
 /* Copies the constant tables to the device, and sets the moments to zero. */
@@ -112,6 +124,7 @@ static int initialise(struct ot_engine *en, float loss_scale) {
         if (state != OT_NO_BUFFER)
             ot_lane_fill(en->lane, ot_engine_at(en, state), 0, en->layout.buffers[state].bytes);
     }
+    clear_results(en);
     *(float *)ot_engine_at(en, en->layout.control) = loss_scale > 0 ? loss_scale : DEFAULT_LOSS_SCALE;
     int rc = forget_updates(en);
     free(constants);
@@ -307,6 +320,16 @@ static int check_input(const struct ot_engine *en, const struct ot_step_input *i
     return 0;
 }
 
+/* Makes whole weights whole again, on the device or in one copy. */
+static int gather_weights(struct ot_engine *en) {
+    if (!en->stale)
+        return 0;
+    OT_TRY(ot_executor_submit(en->executor, en->gather_bound, 0)); /* any number: it runs alone */
+    OT_TRY(ot_executor_drain(en->executor));
+    en->stale = en->frozen_stale = false;
+    return en->comm ? ot_comm_error(en->comm) : 0;
+}
+
 int ot_engine_submit(struct ot_engine *en, const struct ot_step_input *input) {
     if (!en->plan.train)
         return ot_fail(OT_E_INTERNAL, "this plan cannot train");
@@ -318,6 +341,8 @@ int ot_engine_submit(struct ot_engine *en, const struct ot_step_input *input) {
     struct ot_engine_step *st = &en->steps[step & 1];
     OT_TRY(ot_executor_wait_parity(en->executor));
     OT_TRY(ot_engine_unstage(en));
+    if (en->frozen_stale) /* nothing is in flight yet */
+        OT_TRY(gather_weights(en));
     place_micros(en, step, input);
     st->grad_scale = (float)(1.0 / (double)input->trained_tokens);
     st->inverse_tokens = 1.0 / (double)input->trained_tokens;
@@ -395,16 +420,6 @@ void ot_engine_set_progress(struct ot_engine *en, const struct ot_engine_progres
 }
 
 /* ---- forward alone ---- */
-
-/* Makes whole weights whole again, on the device or in one copy. */
-static int gather_weights(struct ot_engine *en) {
-    if (!en->stale)
-        return 0;
-    OT_TRY(ot_executor_submit(en->executor, en->gather_bound, 0)); /* any number: it runs alone */
-    OT_TRY(ot_executor_drain(en->executor));
-    en->stale = false;
-    return en->comm ? ot_comm_error(en->comm) : 0;
-}
 
 /* Runs a forward schedule over one micro-batch. *results: its results in host memory. */
 static int run_forward(struct ot_engine *en, enum ot_pass pass, const struct ot_micro_batch *micro,

@@ -204,13 +204,17 @@ int ot_engine_find_bad_block(struct ot_engine *engine, const struct ot_micro_bat
 
 enum ot_slab_kind { OT_SLAB_MASTER, OT_SLAB_M, OT_SLAB_V };
 
-/* Sets or gets the fp32 values of parameters [first, first + n) of a slab. MASTER is exact: a get returns
- * what was set. If the ranks have one copy of weights (plan/one_copy.h), set and ot_engine_put are called
+/* Sets or gets the fp32 values of parameters [first, first + n) of a slab that is not encoded. MASTER is
+ * exact: a get returns what was set; of a frozen slab, rounded to the chain's dtype. A frozen slab has no M
+ * and V. If the ranks have one copy of weights (plan/one_copy.h), set and ot_engine_put are called
  * while no rank is in a pass: before the first step, or after a barrier. */
 int ot_engine_set(struct ot_engine *engine, enum ot_slab_kind kind, int slab, int64_t first, int64_t n,
                   const float *values);
 int ot_engine_get(struct ot_engine *engine, enum ot_slab_kind kind, int slab, int64_t first, int64_t n,
                   float *values);
+/* The same for units [first, first + n) of an encoded slab, of OT_ENCODED_UNIT bytes each. */
+int ot_engine_set_encoded(struct ot_engine *engine, int slab, int64_t first, int64_t n, const void *bytes);
+int ot_engine_get_encoded(struct ot_engine *engine, int slab, int64_t first, int64_t n, void *bytes);
 /* Collective: brings a whole slab together on rank 0, through device memory that holds nothing between steps.
  * All ranks call it with the same kind and slab. values: [n_params] on the host; NULL except on rank 0.
  * Errors: OT_E_COMM; OT_E_BUDGET; as ot_engine_get. After an error the other ranks still wait, so the caller

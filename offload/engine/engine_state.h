@@ -52,7 +52,7 @@ struct ot_engine_shadows {
 
 /* Staging (stage.c): extents on nvme in host memory between steps, so that the driver can read and change
  * them. */
-enum { OT_STAGED_STATE, OT_STAGED_WEIGHTS, OT_STAGED_KINDS };
+enum { OT_STAGED_STATE, OT_STAGED_WEIGHTS, OT_STAGED_FROZEN, OT_STAGED_KINDS };
 enum { OT_MOST_STAGED = 8 }; /* extents of a kind: enough writes in flight for a deep queue of the disk */
 
 struct ot_engine_staged {
@@ -107,6 +107,7 @@ struct ot_engine {
     bool behind; /* the last step left updates to the next one: flush before anyone reads the slabs */
     atomic_bool
         stale; /* the other ranks' shares of whole weights are old: gather before a forward pass alone */
+    atomic_bool frozen_stale;       /* the same of frozen weights, before the first step */
     struct ot_snapshot *snapshot;   /* NULL: the plan does not train */
     int decide_task;                /* task number of the step's last decision */
     struct ot_engine_step steps[2]; /* [step & 1] */

@@ -60,8 +60,7 @@ static int slab_pieces(struct ot_engine *en, const struct ot_task *task, struct 
         int64_t first = ot_slab_span(&en->chain, &en->plan, task->slab, tile, 1).first;
         int64_t index = ot_layout_index(&en->layout, &en->chain, &en->plan, task->to, task->slab, first);
         pieces[i].extent = extent_of(en, task->from, tile);
-        pieces[i].memory =
-            (char *)ot_engine_at(en, task->to) + (size_t)index * ot_dtype_bytes(en->chain.dtype);
+        pieces[i].memory = (char *)ot_engine_at(en, task->to) + ot_slab_bytes(&en->chain, task->slab, index);
     }
     return task->span.n_tiles;
 }

@@ -55,11 +55,15 @@ static int64_t move_in_tile(struct ot_engine *en, struct on_nvme where, int64_t 
     bool weights = where.array == OT_PART_WEIGHTS;
     struct ot_part content = ot_part_of(&en->chain, !weights, weights, span.n);
     struct ot_part_place place = ot_part_find(en->chain.dtype, &content, where.array);
+    place.width = weights ? ot_slab_bytes(&en->chain, where.slab, 1) : place.width;
     n = span.first + span.n - first < n ? span.first + span.n - first : n;
     size_t bytes = ot_part_run(place, n);
     struct ot_engine_staged *staged;
     pthread_mutex_lock(&en->putting);
-    int rc = ot_engine_stage(en, weights ? OT_STAGED_WEIGHTS : OT_STAGED_STATE, where.slab, extent, &staged);
+    int kind = en->chain.slabs[where.slab].frozen ? OT_STAGED_FROZEN
+               : weights                          ? OT_STAGED_WEIGHTS
+                                                  : OT_STAGED_STATE;
+    int rc = ot_engine_stage(en, kind, where.slab, extent, &staged);
     if (rc == 0) {
         char *at = staged->memory + place.offset + ot_part_run(place, first - span.first);
         memcpy(in ? at : *values, in ? *values : at, bytes);
@@ -192,16 +196,18 @@ static int put_rest(struct ot_engine *en, const struct ot_part *part, struct ot_
 
 static size_t weight_offset(const struct ot_engine *en, int buffer, int slab, int64_t first) {
     int64_t index = ot_layout_index(&en->layout, &en->chain, &en->plan, buffer, slab, first);
-    return (size_t)index * ot_dtype_bytes(en->chain.dtype);
+    return ot_slab_bytes(&en->chain, slab, index);
 }
 
-/* Moves weights from or to their homes. There may be two copies. The one on the device is always up to date,
- * so reads take it if it exists. */
+/* Moves units (plan/slabs.h) of the weights from or to their homes. There may be two copies. The one on the
+ * device is always up to date, so reads take it if it exists. */
 static int move_weights(struct ot_engine *en, int slab, int64_t first, int64_t n, void *host, bool in) {
     const struct ot_slab_buffers *b = &en->layout.slabs[slab];
-    size_t one = ot_dtype_bytes(en->chain.dtype), bytes = (size_t)n * one;
-    if (in && en->gather.n_tasks > 0)
+    size_t bytes = ot_slab_bytes(&en->chain, slab, n);
+    if (in && en->gather.n_tasks > 0) {
         en->stale = true;
+        en->frozen_stale = en->frozen_stale || en->chain.slabs[slab].frozen;
+    }
     if (b->weights_gpu != OT_NO_BUFFER)
         OT_TRY(move(en, b->weights_gpu, weight_offset(en, b->weights_gpu, slab, first), host, bytes, in));
     if (b->weights_nvme != OT_NO_BUFFER)
@@ -212,8 +218,13 @@ static int move_weights(struct ot_engine *en, int slab, int64_t first, int64_t n
     return 0;
 }
 
-/* bf16: splits the master into weight and remainder (state), or joins them. A plan that does not train, or
- * trains without masters, has no remainder. */
+/* True if the parameters of the slab have a state. */
+static bool has_state(const struct ot_engine *en, int slab) {
+    return en->plan.train && !en->chain.slabs[slab].frozen;
+}
+
+/* bf16: splits the master into weight and remainder (state), or joins them. Without state or without masters
+ * there is no remainder. */
 static int move_split(struct ot_engine *en, int slab, int64_t first, int64_t n, float *values, bool in) {
     int rc = 0;
     uint16_t *high = calloc((size_t)n, sizeof *high);
@@ -225,7 +236,7 @@ static int move_split(struct ot_engine *en, int slab, int64_t first, int64_t n, 
     for (int64_t i = 0; in && i < n; i++)
         ot_split_f32(values[i], &high[i], &low[i]);
     OT_TRY_GOTO(move_weights(en, slab, first, n, high, in), rc, out);
-    if (en->plan.train && en->chain.masters == OT_MASTERS_F32)
+    if (has_state(en, slab) && en->chain.masters == OT_MASTERS_F32)
         OT_TRY_GOTO(move_state(en, OT_PART_REST, slab, first, n, low, in), rc, out);
     for (int64_t i = 0; !in && i < n; i++)
         values[i] = ot_join_f32(high[i], low[i]);
@@ -235,13 +246,13 @@ out:
     return rc;
 }
 
-/* fp16: the master is in the state, and the weights are the rounded master. A plan that does not train has
- * only the weights. */
+/* fp16: the master is in the state, and the weights are the rounded master. Without state there are only the
+ * weights. */
 static int move_rounded(struct ot_engine *en, int slab, int64_t first, int64_t n, float *values, bool in) {
     int rc = 0;
-    if (en->plan.train)
+    if (has_state(en, slab))
         OT_TRY(move_state(en, OT_PART_REST, slab, first, n, values, in));
-    if (en->plan.train && !in)
+    if (has_state(en, slab) && !in)
         return 0;
     uint16_t *half = calloc((size_t)n, sizeof *half);
     if (!half)
@@ -258,14 +269,17 @@ out:
 
 static int move_kind(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_t first, int64_t n,
                      float *values, bool in) {
+    if (ot_slab_is_encoded(&en->chain, slab))
+        return ot_fail(OT_E_INTERNAL, "the parameters of slab '%s' are encoded", en->chain.slabs[slab].name);
     if (kind == OT_SLAB_MASTER && en->chain.dtype == OT_BF16)
         return move_split(en, slab, first, n, values, in);
     if (kind == OT_SLAB_MASTER && en->chain.dtype == OT_F16)
         return move_rounded(en, slab, first, n, values, in);
     if (kind == OT_SLAB_MASTER)
         return move_weights(en, slab, first, n, values, in);
-    if (!en->plan.train)
-        return ot_fail(OT_E_INTERNAL, "this plan does not train: it has no optimizer state");
+    if (!has_state(en, slab))
+        return ot_fail(OT_E_INTERNAL, "slab '%s' is not trained: it has no optimizer state",
+                       en->chain.slabs[slab].name);
     if (en->chain.state != OT_STATE_F32)
         return move_decoded(en, kind == OT_SLAB_M, slab, first, n, values, in);
     return move_state(en, kind == OT_SLAB_M ? OT_PART_M : OT_PART_V, slab, first, n, values, in);
@@ -289,6 +303,21 @@ int ot_engine_set(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_
 int ot_engine_get(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_t first, int64_t n,
                   float *values) {
     return move_chunks(en, kind, slab, first, n, values, false);
+}
+
+static int move_encoded(struct ot_engine *en, int slab, int64_t first, int64_t n, void *bytes, bool in) {
+    OT_TRY(check_range(en, slab, first, n));
+    if (!ot_slab_is_encoded(&en->chain, slab))
+        return ot_fail(OT_E_INTERNAL, "slab '%s' is not encoded", en->chain.slabs[slab].name);
+    return move_weights(en, slab, first, n, bytes, in);
+}
+
+int ot_engine_set_encoded(struct ot_engine *en, int slab, int64_t first, int64_t n, const void *bytes) {
+    return move_encoded(en, slab, first, n, (void *)bytes, true); /* not written: `in` is true */
+}
+
+int ot_engine_get_encoded(struct ot_engine *en, int slab, int64_t first, int64_t n, void *bytes) {
+    return move_encoded(en, slab, first, n, bytes, false);
 }
 
 /* The parameters of a part that this rank holds; n is 0 if there are none. */

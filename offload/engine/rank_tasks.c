@@ -4,8 +4,9 @@
 #include "offload/comm/comm.h"
 #include "offload/engine/engine_state.h"
 
+/* In units (plan/slabs.h). */
 static int64_t share_of(const struct ot_engine *en, const struct ot_task *task) {
-    return ot_shard_share(&en->plan.shard, en->chain.slabs[task->slab].n_params);
+    return ot_shard_share(&en->plan.shard, ot_slab_units(&en->chain, task->slab));
 }
 
 /* The gradients on their way between ranks: what this rank sends, what it receives, and its own part. */
@@ -30,11 +31,12 @@ static struct crossing crossing_of(const struct ot_engine *en, const struct ot_t
 }
 
 static void gather(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
-    size_t one = ot_dtype_bytes(en->chain.dtype), bytes = (size_t)share_of(en, task) * one;
-    struct ot_shard_range held = ot_slab_holding(&en->chain, &en->plan, task->slab);
-    int64_t at = ot_layout_index(&en->layout, &en->chain, &en->plan, task->from, task->slab, held.first);
-    const char *part = (char *)ot_engine_at(en, task->from) + (size_t)at * one;
-    ot_comm_all_gather(en->comm, lane, part, ot_engine_at(en, task->to), bytes);
+    int slab = task->slab;
+    struct ot_shard_range held = ot_slab_holding(&en->chain, &en->plan, slab);
+    int64_t at = ot_layout_index(&en->layout, &en->chain, &en->plan, task->from, slab, held.first);
+    const char *part = (char *)ot_engine_at(en, task->from) + ot_slab_bytes(&en->chain, slab, at);
+    ot_comm_all_gather(en->comm, lane, part, ot_engine_at(en, task->to),
+                       ot_slab_bytes(&en->chain, slab, share_of(en, task)));
 }
 
 /* An operation that every rank enters when its own updates are complete. The bytes mean nothing. */

@@ -42,7 +42,7 @@ static void make_order(struct ot_snapshot *sn) {
         for (int i = 0; i < source->chain->n_slabs; i++) {
             int slab = source->plan->clip || streamed ? i : source->chain->n_slabs - 1 - i;
             struct ot_tile_span part = ot_slab_part(source->chain, source->plan, slab, OT_TILE_STREAM);
-            int tiles = ot_slab_tiles(source->chain, source->plan, slab);
+            int tiles = ot_slab_trained_tiles(source->chain, source->plan, slab);
             for (int t = 0; t < tiles; t++)
                 if ((t >= part.first_tile && t < part.first_tile + part.n_tiles) == streamed)
                     sn->order[n++] = sn->first_tile[slab] + t;
@@ -59,7 +59,7 @@ static int open_tiles(struct ot_snapshot *sn) {
         return ot_fail(OT_E_BUDGET, "no memory for a snapshot");
     for (int s = 0; s < source->chain->n_slabs; s++) {
         sn->first_tile[s] = sn->n_tiles;
-        sn->n_tiles += ot_slab_tiles(source->chain, source->plan, s);
+        sn->n_tiles += ot_slab_trained_tiles(source->chain, source->plan, s);
     }
     sn->order = calloc((size_t)sn->n_tiles + 1, sizeof *sn->order);
     sn->taken = calloc((size_t)sn->n_tiles + 1, sizeof *sn->taken);

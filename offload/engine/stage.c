@@ -96,9 +96,10 @@ static int flush(struct ot_engine *en, struct ot_engine_staged *staged) {
 /* The memory of slot number i, which fits any extent of the kind. NULL: there is no such slot. */
 static char *slot_memory(struct ot_engine *en, int kind, int slab, int i) {
     enum ot_slot_kind k = ot_slab_slot_kind(&en->chain, slab);
-    if (i >= OT_MOST_STAGED || i >= (en->plan.train ? en->plan.tile_slots : en->plan.host_weight_slots[k]))
+    bool in_tiles = kind != OT_STAGED_FROZEN && en->plan.train;
+    if (i >= OT_MOST_STAGED || i >= (in_tiles ? en->plan.tile_slots : en->plan.host_weight_slots[k]))
         return NULL;
-    if (!en->plan.train)
+    if (!in_tiles)
         return ot_engine_at(en, en->layout.host_weight_slots[k][i]);
     size_t offset = kind == OT_STAGED_STATE ? 0 : en->layout.slot_weights_offset;
     return (char *)ot_engine_at(en, en->layout.tile_slots[i]) + offset;

@@ -15,12 +15,16 @@ static size_t weight_bytes(const struct ot_engine *en, int64_t n) {
     return (size_t)n * ot_dtype_bytes(en->chain.dtype);
 }
 
+static size_t span_bytes(const struct ot_engine *en, const struct ot_task *task) {
+    return ot_slab_bytes(&en->chain, task->slab, task->span.n);
+}
+
 /* ---- copies ---- */
 
-/* The address of parameter `first` of a slab, in a buffer of values in the chain's dtype. */
-static char *at_param(const struct ot_engine *en, int buffer, int slab, int64_t first) {
+/* The address of unit `first` (slabs.h) of a slab, in a buffer of its weights or gradients. */
+static char *at_unit(const struct ot_engine *en, int buffer, int slab, int64_t first) {
     int64_t index = ot_layout_index(&en->layout, &en->chain, &en->plan, buffer, slab, first);
-    return (char *)ot_engine_at(en, buffer) + weight_bytes(en, index);
+    return (char *)ot_engine_at(en, buffer) + ot_slab_bytes(&en->chain, slab, index);
 }
 
 /* The micro-batch with this place exists in the step. */
@@ -32,32 +36,37 @@ static bool has_micro(struct ot_engine *en, int64_t step, int micro) {
 static char *grads_off_gpu(const struct ot_engine *en, const struct ot_task *task) {
     if (en->plan.slabs[task->slab].grads == OT_HOME_NVME)
         return (char *)ot_engine_at(en, task->from) + en->layout.slot_grads_offset;
-    return at_param(en, task->from, task->slab, task->span.first);
+    return at_unit(en, task->from, task->slab, task->span.first);
 }
 
 /* The address of the task's weights outside the device: at home, or in a tile slot. */
 static char *weights_off_gpu(const struct ot_engine *en, const struct ot_task *task) {
     if (ot_slab_weights_pass(&en->plan, task->slab))
         return (char *)ot_engine_at(en, task->to) + en->layout.slot_weights_offset;
-    return at_param(en, task->to, task->slab, task->span.first);
+    return at_unit(en, task->to, task->slab, task->span.first);
 }
 
 static void copy_in(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     int64_t first = task->span.first;
-    ot_lane_copy(lane, OT_COPY_H2D, at_param(en, task->to, task->slab, first),
-                 at_param(en, task->from, task->slab, first), weight_bytes(en, task->span.n));
+    ot_lane_copy(lane, OT_COPY_H2D, at_unit(en, task->to, task->slab, first),
+                 at_unit(en, task->from, task->slab, first), span_bytes(en, task));
+}
+
+static void decode(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
+    en->chain.decode(en->chain.context, task->slab, lane, ot_engine_at(en, task->from),
+                     ot_engine_at(en, task->to));
 }
 
 static void store(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     ot_lane_copy(lane, OT_COPY_D2H, weights_off_gpu(en, task),
-                 at_param(en, task->from, task->slab, task->span.first), weight_bytes(en, task->span.n));
+                 at_unit(en, task->from, task->slab, task->span.first), weight_bytes(en, task->span.n));
 }
 
 /* To their home, or those of one tile into a slot. */
 static void grad_out(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     int64_t first = task->span.first;
-    char *to = task->tile >= 0 ? ot_engine_at(en, task->to) : at_param(en, task->to, task->slab, first);
-    ot_lane_copy(lane, OT_COPY_D2H, to, at_param(en, task->from, task->slab, first),
+    char *to = task->tile >= 0 ? ot_engine_at(en, task->to) : at_unit(en, task->to, task->slab, first);
+    ot_lane_copy(lane, OT_COPY_D2H, to, at_unit(en, task->from, task->slab, first),
                  weight_bytes(en, task->span.n));
 }
 
@@ -170,8 +179,9 @@ static void forward(struct ot_engine *en, const struct ot_task *task, int64_t st
 static void clear_sums(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     const struct ot_block_spec *block = &en->chain.blocks[task->block];
     for (int u = 0; u < block->n_uses; u++)
-        ot_lane_fill(lane, ot_engine_at(en, task->grads[u]), 0,
-                     (size_t)en->chain.slabs[block->uses[u].slab].n_params * sizeof(float));
+        if (task->grads[u] != OT_NO_BUFFER)
+            ot_lane_fill(lane, ot_engine_at(en, task->grads[u]), 0,
+                         (size_t)en->chain.slabs[block->uses[u].slab].n_params * sizeof(float));
 }
 
 static void backward(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
@@ -277,9 +287,9 @@ static void update_on_device(struct ot_engine *en, const struct ot_task *task, s
 static void update_gpu(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     const struct ot_adamw_step *params = ot_engine_at(en, en->layout.params_gpu);
     struct state_place state = {ot_engine_at(en, task->state), task->span.n, 0};
-    struct ot_adamw whole = span_update(en, task, params + task->slab, state,
-                                        at_param(en, task->to, task->slab, task->span.first),
-                                        at_param(en, task->from, task->slab, task->span.first));
+    struct ot_adamw whole =
+        span_update(en, task, params + task->slab, state, at_unit(en, task->to, task->slab, task->span.first),
+                    at_unit(en, task->from, task->slab, task->span.first));
     update_on_device(en, task, lane, &whole);
 }
 
@@ -296,10 +306,10 @@ static char *slot_weights(const struct ot_engine *en, int slot) {
 static void update_stream(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     const struct ot_adamw_step *params = ot_engine_at(en, en->layout.params_gpu);
     int64_t first = task->span.first;
-    const char *grad = task->from != OT_NO_BUFFER ? at_param(en, task->from, task->slab, first)
-                                                  : slot_grads(en, task->state);
+    const char *grad =
+        task->from != OT_NO_BUFFER ? at_unit(en, task->from, task->slab, first) : slot_grads(en, task->state);
     char *weights =
-        task->to != OT_NO_BUFFER ? at_param(en, task->to, task->slab, first) : slot_weights(en, task->state);
+        task->to != OT_NO_BUFFER ? at_unit(en, task->to, task->slab, first) : slot_weights(en, task->state);
     struct state_place state = {ot_engine_at(en, task->state), en->layout.slot_params, 0};
     struct ot_adamw whole = span_update(en, task, params + task->slab, state, weights, grad);
     update_on_device(en, task, lane, &whole);
@@ -325,7 +335,7 @@ static void state_in(struct ot_engine *en, const struct ot_task *task, struct ot
     copy_state(en, task, lane, task->to, OT_COPY_H2D);
     if (task->weights[0] != OT_NO_BUFFER)
         ot_lane_copy(lane, OT_COPY_H2D, slot_weights(en, task->to),
-                     at_param(en, task->weights[0], task->slab, task->span.first),
+                     at_unit(en, task->weights[0], task->slab, task->span.first),
                      weight_bytes(en, task->span.n));
     if (task->from == OT_NO_BUFFER)
         return;
@@ -336,8 +346,8 @@ static void state_in(struct ot_engine *en, const struct ot_task *task, struct ot
 static void state_out(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     copy_state(en, task, lane, task->from, OT_COPY_D2H);
     int from = task->weights[0];
-    const char *weights = from != OT_NO_BUFFER ? at_param(en, from, task->slab, task->span.first)
-                                               : slot_weights(en, task->from);
+    const char *weights =
+        from != OT_NO_BUFFER ? at_unit(en, from, task->slab, task->span.first) : slot_weights(en, task->from);
     if (task->to != OT_NO_BUFFER)
         ot_lane_copy(lane, OT_COPY_D2H, weights_off_gpu(en, task), weights, weight_bytes(en, task->span.n));
 }
@@ -430,6 +440,9 @@ int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, 
     case OT_TASK_FETCH:
     case OT_TASK_UPLOAD:
         copy_in(en, task, lane);
+        break;
+    case OT_TASK_DECODE:
+        decode(en, task, lane);
         break;
     case OT_TASK_FORWARD:
         forward(en, task, step, lane);

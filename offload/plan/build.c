@@ -13,7 +13,7 @@ static int64_t streamed_of_first(int64_t n, int64_t streamed, int64_t shared) {
 int64_t ot_plan_all_tiles(const struct ot_chain *chain, const struct ot_plan *plan) {
     int64_t total = 0;
     for (int s = 0; s < chain->n_slabs; s++)
-        total += ot_slab_tiles(chain, plan, s);
+        total += ot_slab_trained_tiles(chain, plan, s);
     return total;
 }
 
@@ -34,7 +34,7 @@ static void deal_shares(const struct ot_plan_request *rq, struct ot_plan *plan) 
     ot_plan_count_shares(rq, ot_plan_all_tiles(rq->chain, plan), counts);
     int64_t gpu = counts[OT_TILE_GPU], streamed = counts[OT_TILE_STREAM];
     for (int s = 0; s < plan->n_slabs; s++) {
-        int64_t end = before + ot_slab_tiles(rq->chain, plan, s);
+        int64_t end = before + ot_slab_trained_tiles(rq->chain, plan, s);
         int64_t from = before > gpu ? before - gpu : 0, to = end > gpu ? end - gpu : 0;
         int64_t shared = streamed + counts[OT_TILE_CPU];
         int64_t streams = streamed_of_first(to, streamed, shared) - streamed_of_first(from, streamed, shared);
@@ -51,8 +51,10 @@ static void deal_tiles(const struct ot_plan_request *rq, const struct ot_candida
         deal_shares(rq, plan);
         return;
     }
-    for (int s = 0; rq->train && s < plan->n_slabs; s++) {
-        bool gpu = rq->state != OT_HOME_AUTO ? rq->state == OT_HOME_GPU : s < c->resident;
+    for (int s = 0, turn = 0; rq->train && s < plan->n_slabs; s++) {
+        if (rq->chain->slabs[s].frozen)
+            continue;
+        bool gpu = rq->state != OT_HOME_AUTO ? rq->state == OT_HOME_GPU : turn++ < c->resident;
         int n = ot_slab_tiles(rq->chain, plan, s);
         plan->slabs[s].tiles[OT_TILE_GPU] = gpu ? n : 0;
         plan->slabs[s].tiles[OT_TILE_CPU] = gpu ? 0 : n;
@@ -72,15 +74,17 @@ static int wanted_state_slots(const struct ot_plan *plan, int slots) {
 
 static void set_slots(const struct ot_chain *chain, const struct ot_plan_request *rq,
                       const struct ot_candidate *c, struct ot_plan *plan) {
-    const bool tied = ot_chain_is_tied(chain);
-    for (int k = 0; k < OT_SLOT_KINDS; k++) {
-        bool edge = k == OT_SLOT_EDGE;
-        bool grads = ot_plan_any_slab(chain, plan, (enum ot_slot_kind)k, ot_plan_passes_grads);
-        bool moves = ot_plan_any_slab(chain, plan, (enum ot_slot_kind)k, ot_plan_moves_grads);
+    for (enum ot_slot_kind k = 0; k < OT_SLOT_KINDS; k++) {
+        bool edge = ot_slot_kind_is_edge(k), tied = ot_chain_is_tied(chain, k);
+        bool grads = ot_plan_any_slab(chain, plan, k, ot_plan_passes_grads);
+        bool moves = ot_plan_any_slab(chain, plan, k, ot_plan_moves_grads);
         int needed = edge ? 1 + tied : 1; /* a tied head works with two edge slabs at once */
         int wanted = edge && !rq->slots ? needed : c->slots;
-        bool weights = ot_plan_any_slab(chain, plan, (enum ot_slot_kind)k, ot_plan_passes_weights);
-        plan->weight_slots[k] = !weights ? 0 : wanted > needed ? wanted : needed;
+        wanted = wanted > needed ? wanted : needed;
+        bool streamed = ot_plan_any_slab(chain, plan, k, ot_plan_streams_plain);
+        bool decoded = ot_plan_any_slab(chain, plan, k, ot_plan_decodes);
+        plan->weight_slots[k] = streamed ? wanted : decoded ? needed : 0;
+        plan->encoded_slots[k] = ot_plan_any_slab(chain, plan, k, ot_plan_streams_encoded) ? wanted : 0;
         /* The gradients of two layers are in flight, and of one edge slab. A tied head works with two edge
          * slabs at once, and a tied slab needs a buffer for each of its two uses. Each block at work needs
          * all levels of its tree. */
@@ -96,9 +100,9 @@ static void set_slots(const struct ot_chain *chain, const struct ot_plan_request
 /* Sets the host slots of data on nvme. There is one slot more than on the device, so that a read is under way
  * while the slab before it is copied. There are no more slots than data to pass. */
 static void set_nvme_slots(const struct ot_chain *chain, const struct ot_candidate *c, struct ot_plan *plan) {
-    for (int k = 0; k < OT_SLOT_KINDS; k++) {
-        bool passes = ot_plan_any_slab(chain, plan, (enum ot_slot_kind)k, ot_plan_passes_host);
-        int wanted = k == OT_SLOT_EDGE || c->slots == 1 ? 1 : c->slots + 1;
+    for (enum ot_slot_kind k = 0; k < OT_SLOT_KINDS; k++) {
+        bool passes = ot_plan_any_slab(chain, plan, k, ot_plan_passes_host);
+        int wanted = ot_slot_kind_is_edge(k) || c->slots == 1 ? 1 : c->slots + 1;
         plan->host_weight_slots[k] = !passes ? 0 : wanted > OT_PLAN_MAX_SLOTS ? OT_PLAN_MAX_SLOTS : wanted;
     }
     int64_t tiles = ot_plan_passing_tiles(plan);
@@ -109,24 +113,32 @@ static void set_nvme_slots(const struct ot_chain *chain, const struct ot_candida
         plan->activation_slots > 0 && plan->activations == OT_HOME_NVME ? plan->activation_slots + 2 : 0;
 }
 
-/* Sets the homes of all slabs and of the activations. A home that the request forces wins. */
-static void set_homes(const struct ot_plan_request *rq, const struct ot_candidate *c, struct ot_plan *plan) {
+/* Sets the homes of a slab. turn: its number in the order of candidate.h. */
+static void set_slab_homes(const struct ot_plan_request *rq, const struct ot_candidate *c, int turn,
+                           enum ot_shard_mode mode, struct ot_slab_plan *slab) {
     int n = rq->chain->n_slabs;
     bool may_spill = rq->budget_bytes[OT_TIER_NVME] > 0;
-    for (int s = 0; s < n; s++) {
-        struct ot_slab_plan *slab = &plan->slabs[s];
-        bool state = may_spill && s >= n - c->spilled, grads = may_spill && s >= n - (c->spilled - n - 1);
-        bool weights = may_spill && s >= n - (c->spilled - 2 * n - 1);
-        enum ot_home home = s < c->resident ? OT_HOME_GPU : weights ? OT_HOME_NVME : OT_HOME_HOST;
-        home = plan->shard.mode == OT_SHARD_STATE ? OT_HOME_GPU : home;
-        slab->weights = rq->weights != OT_HOME_AUTO ? rq->weights : home;
-        home = grads ? OT_HOME_NVME : OT_HOME_HOST;
-        slab->sums = rq->sums != OT_HOME_AUTO ? rq->sums : home;
-        home = s < c->waiting ? OT_HOME_GPU : home;
-        slab->grads = rq->grads != OT_HOME_AUTO ? rq->grads : home;
-        slab->state =
-            rq->state == OT_HOME_NVME || (rq->state == OT_HOME_AUTO && state) ? OT_HOME_NVME : OT_HOME_HOST;
-    }
+    bool state = may_spill && turn >= n - c->spilled, grads = may_spill && turn >= n - (c->spilled - n - 1);
+    bool weights = may_spill && turn >= n - (c->spilled - 2 * n - 1);
+    enum ot_home home = turn < c->resident ? OT_HOME_GPU : weights ? OT_HOME_NVME : OT_HOME_HOST;
+    home = mode == OT_SHARD_STATE ? OT_HOME_GPU : home;
+    slab->weights = rq->weights != OT_HOME_AUTO ? rq->weights : home;
+    home = grads ? OT_HOME_NVME : OT_HOME_HOST;
+    slab->sums = rq->sums != OT_HOME_AUTO ? rq->sums : home;
+    home = turn < c->waiting ? OT_HOME_GPU : home;
+    slab->grads = rq->grads != OT_HOME_AUTO ? rq->grads : home;
+    slab->state =
+        rq->state == OT_HOME_NVME || (rq->state == OT_HOME_AUTO && state) ? OT_HOME_NVME : OT_HOME_HOST;
+}
+
+/* Sets the homes of all slabs and of the activations. A home that the request forces wins. */
+static void set_homes(const struct ot_plan_request *rq, const struct ot_candidate *c, struct ot_plan *plan) {
+    int n = rq->chain->n_slabs, turn = 0;
+    bool may_spill = rq->budget_bytes[OT_TIER_NVME] > 0;
+    for (int frozen = 0; frozen < 2; frozen++)
+        for (int s = 0; s < n; s++)
+            if (rq->chain->slabs[s].frozen == frozen)
+                set_slab_homes(rq, c, turn++, plan->shard.mode, &plan->slabs[s]);
     enum ot_home activations =
         c->activations == OT_HOME_HOST && may_spill && c->spilled > n ? OT_HOME_NVME : c->activations;
     plan->activations = rq->activations != OT_HOME_AUTO ? rq->activations : activations;

@@ -8,7 +8,9 @@
 #include "offload/plan/layout.h"
 #include "offload/plan/make.h"
 
-/* The choices that the search makes. */
+/* The choices that the search makes. They count slabs in this order: the trained ones, then the frozen ones,
+ * each in the order in which forward needs them. A trained slab on the device saves its gradients and state
+ * their ways as well, and beside a large frozen base the trained slabs are small. */
 struct ot_candidate {
     int64_t micro_sequences;
     /* the first so many slabs live on the device: the next forward waits for their update first */
@@ -47,15 +49,21 @@ void ot_plan_count_shares(const struct ot_plan_request *request, int64_t total,
 int64_t ot_plan_all_tiles(const struct ot_chain *chain, const struct ot_plan *plan);
 
 bool ot_plan_streams_state(const struct ot_plan *plan);
-bool ot_chain_is_tied(const struct ot_chain *chain);
+/* True if two blocks use a slab of the kind. */
+bool ot_chain_is_tied(const struct ot_chain *chain, enum ot_slot_kind kind);
 int ot_chain_most_micro(const struct ot_chain *chain);
 
 /* True if the test holds for some slab of the kind. */
 bool ot_plan_any_slab(const struct ot_chain *chain, const struct ot_plan *plan, enum ot_slot_kind kind,
                       bool (*test)(const struct ot_chain *, const struct ot_plan *, int));
-/* Tests for ot_plan_any_slab. Weights pass through a device slot; weights pass through a host slot; gradients
- * accumulate in a gradient slot; gradients are finished elsewhere than in their sum. */
+/* Tests for ot_plan_any_slab. Blocks use the weights in a weight slot: because they are streamed without
+ * encoding, or because they are decoded into it. Encoded weights pass through an encoded slot. Weights pass
+ * through a host slot; gradients accumulate in a gradient slot; gradients are finished elsewhere than in
+ * their sum. */
 bool ot_plan_passes_weights(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
+bool ot_plan_streams_plain(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
+bool ot_plan_streams_encoded(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
+bool ot_plan_decodes(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 bool ot_plan_passes_host(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 bool ot_plan_passes_grads(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 bool ot_plan_moves_grads(const struct ot_chain *chain, const struct ot_plan *plan, int slab);

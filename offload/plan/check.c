@@ -17,9 +17,21 @@ bool ot_plan_any_slab(const struct ot_chain *chain, const struct ot_plan *plan, 
     return false;
 }
 
+bool ot_plan_decodes(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
+    (void)plan;
+    return ot_slab_is_encoded(chain, slab);
+}
+
+bool ot_plan_streams_plain(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
+    return ot_slab_is_streamed(plan, slab) && !ot_slab_is_encoded(chain, slab);
+}
+
+bool ot_plan_streams_encoded(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
+    return ot_slab_is_streamed(plan, slab) && ot_slab_is_encoded(chain, slab);
+}
+
 bool ot_plan_passes_weights(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
-    (void)chain;
-    return ot_slab_is_streamed(plan, slab);
+    return ot_slab_is_streamed(plan, slab) || ot_slab_is_encoded(chain, slab);
 }
 
 bool ot_plan_passes_host(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
@@ -28,7 +40,7 @@ bool ot_plan_passes_host(const struct ot_chain *chain, const struct ot_plan *pla
 }
 
 bool ot_plan_moves_grads(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
-    return plan->train && !ot_slab_grad_in_place(chain, plan, slab);
+    return plan->train && !chain->slabs[slab].frozen && !ot_slab_grad_in_place(chain, plan, slab);
 }
 
 bool ot_plan_passes_grads(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
@@ -39,9 +51,9 @@ bool ot_plan_streams_state(const struct ot_plan *plan) {
     return ot_plan_count_tiles(plan, OT_TILE_STREAM) > 0;
 }
 
-bool ot_chain_is_tied(const struct ot_chain *chain) {
+bool ot_chain_is_tied(const struct ot_chain *chain, enum ot_slot_kind kind) {
     for (int s = 0; s < chain->n_slabs; s++)
-        if (chain->slabs[s].edge && ot_slab_uses(chain, s) > 1)
+        if (ot_slab_slot_kind(chain, s) == kind && ot_slab_uses(chain, s) > 1)
             return true;
     return false;
 }
@@ -52,14 +64,13 @@ int ot_chain_most_micro(const struct ot_chain *chain) {
 
 static int check_slots(const char *what, const int slots[OT_SLOT_KINDS], const bool needed[OT_SLOT_KINDS],
                        int most) {
-    static const char *const kinds[] = {"layer", "edge"};
-    for (int k = 0; k < OT_SLOT_KINDS; k++) {
+    for (enum ot_slot_kind k = 0; k < OT_SLOT_KINDS; k++) {
         if (needed[k] && slots[k] < 1)
             return ot_fail(OT_E_USAGE, "plan: %s need a slot to pass through, but there is no %s slot", what,
-                           kinds[k]);
+                           ot_slot_kind_name(k));
         if (slots[k] < 0 || slots[k] > most)
-            return ot_fail(OT_E_USAGE, "plan: %d %s slots for %s; give 1 to %d", slots[k], kinds[k], what,
-                           most);
+            return ot_fail(OT_E_USAGE, "plan: %d %s slots for %s; give 1 to %d", slots[k],
+                           ot_slot_kind_name(k), what, most);
     }
     return 0;
 }
@@ -83,6 +94,8 @@ static int check_shape(const struct ot_chain *chain, const struct ot_plan *plan)
             OT_E_USAGE, OT_CAUSE_MICRO_BATCHES,
             "a step of %d micro-batches is too long: a schedule of %d blocks has room for %d",
             plan->max_micro, chain->n_blocks, ot_chain_most_micro(chain));
+    if (plan->train && ot_chain_first_trained(chain) == chain->n_blocks)
+        return ot_fail(OT_E_USAGE, "plan: every parameter is frozen, so there is nothing to train");
     if (plan->train && chain->dtype == OT_F16 && !plan->clip)
         return ot_fail_cause(
             OT_E_USAGE, OT_CAUSE_UNCLIPPED_FP16,
@@ -94,7 +107,7 @@ static int check_shape(const struct ot_chain *chain, const struct ot_plan *plan)
 static int check_tiles(const struct ot_chain *chain, const struct ot_plan *plan) {
     for (int s = 0; s < plan->n_slabs; s++) {
         const int *tiles = plan->slabs[s].tiles;
-        int there = plan->train ? ot_slab_tiles(chain, plan, s) : 0;
+        int there = plan->train ? ot_slab_trained_tiles(chain, plan, s) : 0;
         if (plan->slabs[s].state == OT_HOME_GPU && tiles[OT_TILE_STREAM] + tiles[OT_TILE_CPU] > 0)
             return ot_fail(OT_E_USAGE,
                            "plan: the state of slab '%s' must live on the host or on nvme, where stream and "
@@ -124,7 +137,7 @@ static int check_shard(const struct ot_chain *chain, const struct ot_plan *plan)
         return ot_fail(OT_E_USAGE, "plan: %d micro-batches do not divide among the %d groups of a rank",
                        plan->max_micro, ot_shard_own_groups(shard));
     for (int s = 0; s < chain->n_slabs && ranks > 1; s++) {
-        int64_t n = chain->slabs[s].n_params;
+        int64_t n = ot_slab_units(chain, s);
         if ((ranks - 1) * ot_shard_share(shard, n) >= n)
             return ot_fail_cause(OT_E_USAGE, OT_CAUSE_SMALL_SHARES,
                                  "%s has only %lld parameters, too few for a share on each of %d ranks",
@@ -195,19 +208,22 @@ static int check_kept(const struct ot_chain *chain, const struct ot_plan *plan) 
 
 int ot_plan_finish(const struct ot_chain *chain, struct ot_plan *plan) {
     struct ot_layout layout;
-    bool weights[OT_SLOT_KINDS], grads[OT_SLOT_KINDS], stages[OT_SLOT_KINDS], exchanges[OT_SLOT_KINDS];
+    bool weights[OT_SLOT_KINDS], encoded[OT_SLOT_KINDS];
+    bool grads[OT_SLOT_KINDS], stages[OT_SLOT_KINDS], exchanges[OT_SLOT_KINDS];
     OT_TRY(check_shape(chain, plan));
     OT_TRY(check_shard(chain, plan));
     OT_TRY(check_tiles(chain, plan));
     OT_TRY(check_nvme(chain, plan));
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
         weights[k] = ot_plan_any_slab(chain, plan, (enum ot_slot_kind)k, ot_plan_passes_weights);
+        encoded[k] = ot_plan_any_slab(chain, plan, (enum ot_slot_kind)k, ot_plan_streams_encoded);
         grads[k] = ot_plan_any_slab(chain, plan, (enum ot_slot_kind)k, ot_plan_passes_grads);
         bool moves = ot_plan_any_slab(chain, plan, (enum ot_slot_kind)k, ot_plan_moves_grads);
         stages[k] = moves && chain->dtype != OT_F32;
         exchanges[k] = moves && ot_shard_ranks(&plan->shard) > 1;
     }
     OT_TRY(check_slots("weights", plan->weight_slots, weights, OT_PLAN_MAX_SLOTS));
+    OT_TRY(check_slots("encoded weights", plan->encoded_slots, encoded, OT_PLAN_MAX_SLOTS));
     OT_TRY(check_slots("gradients", plan->grad_slots, grads, chain->n_slabs + 1 + OT_SHARD_WORLD_GROUPS));
     OT_TRY(check_slots("gradients of other ranks", plan->exchange_slots, exchanges, OT_PLAN_MAX_SLOTS));
     OT_TRY(check_slots("gradients on their way out", plan->stage_slots, stages, OT_PLAN_MAX_SLOTS));

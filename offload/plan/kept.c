@@ -1,9 +1,11 @@
 #include "offload/plan/kept.h"
 
+#include "offload/plan/slabs.h"
+
 struct ot_kept ot_plan_kept(const struct ot_chain *chain, const struct ot_plan *plan, int block) {
     struct ot_kept none = {OT_KEEP_NONE, OT_TIER_GPU};
     int behind = chain->n_blocks - 2 - block; /* middle blocks behind this one */
-    if (!plan->train || block < 1 || behind < 0)
+    if (!plan->train || block < 1 || behind < 0 || block < ot_chain_first_trained(chain))
         return none;
     for (int t = 0; t < OT_TIER_COUNT; t++) {
         if (behind < plan->kept[t].blocks)

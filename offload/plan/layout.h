@@ -38,13 +38,14 @@ struct ot_buffer {
     bool one_copy;
     int n_tiles;
     int first_extent;    /* nvme: the extent of its first tile */
-    int64_t first_param; /* the parameter of its slab with which it begins, or OT_HELD_PARAM */
+    int64_t first_param; /* the unit (slabs.h) of its slab with which it begins, or OT_HELD_PARAM */
 };
 
 /* Indices into `buffers`. OT_NO_BUFFER: the plan has no such buffer. */
 struct ot_slab_buffers {
-    /* The holding in the chain's dtype, cut into tiles. With OT_SHARD_STATE weights_gpu is the whole slab,
-     * and with one copy weights_host is. */
+    bool frozen; /* as in the chain, for the verifier */
+    /* The holding, cut into tiles. With OT_SHARD_STATE weights_gpu is the whole slab, and with one copy
+     * weights_host is. */
     int weights_gpu, weights_host, weights_nvme;
     /* state_gpu: state of the tiles that the gpu engine updates. state_host: state of the other tiles, cut
      * into tiles. Both hold m and v, fp32 [n] each, then lo int16 [n] (bf16 training) or the master fp32 [n]
@@ -69,6 +70,7 @@ struct ot_layout {
     /* Room for the gradients of one share from every rank, in fp32. If they cross in the chain's dtype, it
      * holds what is sent, then what is received. */
     int *exchange_slots[OT_SLOT_KINDS];
+    int *encoded_slots[OT_SLOT_KINDS];
     int n_boundaries; /* boundaries that have their own device buffers */
     int places;       /* the most micro-batches of a round */
     /* Of the micro-batches of a round: [n_boundaries][places] for all n_blocks - 1 boundaries, or 2 that
@@ -144,7 +146,7 @@ static inline void *ot_layout_at(const struct ot_layout *layout, char *const *me
     return memory[b->one_copy ? OT_MEMORY_ONE_COPY : (int)b->tier] + b->offset;
 }
 
-/* The parameters before `first` in a buffer that has this slab. */
+/* The units (slabs.h) before `first` in a buffer that has this slab. */
 int64_t ot_layout_index(const struct ot_layout *layout, const struct ot_chain *chain,
                         const struct ot_plan *plan, int buffer, int slab, int64_t first);
 

@@ -12,6 +12,7 @@ void ot_layout_free(struct ot_layout *layout) {
         free(layout->stage_slots[k]);
         free(layout->host_weight_slots[k]);
         free(layout->exchange_slots[k]);
+        free(layout->encoded_slots[k]);
     }
     free(layout->boundary_gpu);
     free(layout->boundary_host);

@@ -13,6 +13,11 @@ const char *ot_tile_engine_name(enum ot_tile_engine engine) {
     return names[engine];
 }
 
+const char *ot_slot_kind_name(enum ot_slot_kind kind) {
+    static const char *const names[] = {"layer", "edge", "frozen layer", "frozen edge"};
+    return names[kind];
+}
+
 size_t ot_ledger_total(const struct ot_ledger *ledger, enum ot_tier tier) {
     size_t total = 0;
     for (int i = 0; i < ledger->n; i++)

@@ -25,13 +25,18 @@
  * its updates are copied to the device just before the slab's next use.
  *
  * SLOTS. Everything that is not resident passes through slots. A `layer` slot fits the largest layer slab, an
- * `edge` slot the largest other slab (embedding, head). Gradients accumulate in fp32 slots of the same two
- * kinds. Finished gradients leave through staging slots in the gradient's storage dtype; fp32 gradients leave
- * straight from the accumulator. A state slot holds one streamed tile: its state, and its gradients if they
- * wait off the device. Data on nvme passes through slots on the host: the weights of a slab on their way to
- * the device, one tile's state, weights and gradients (read before its update and written after it), and
- * boundary activations. A tile is read as soon as a slot is free. So during backward these slots fill with
- * the tiles that are updated first.
+ * `edge` slot the largest other slab (embedding, head). Frozen slabs (block.h) have two kinds of their own,
+ * because they may be much larger than the trained slabs beside them. Gradients accumulate in fp32 slots of
+ * the first two kinds. Finished gradients leave through staging slots in the gradient's storage dtype;
+ * fp32 gradients leave straight from the accumulator. A state slot holds one streamed tile: its state, and
+ * its gradients if they wait off the device. Data on nvme passes through slots on the host: the weights of
+ * a slab on their way to the device, one tile's state, weights and gradients (read before its update and
+ * written after it), and boundary activations. A tile is read as soon as a slot is free. So during
+ * backward these slots fill with the tiles that are updated first.
+ *
+ * ENCODED SLABS are decoded into a weight slot for each visit of a block, wherever their home is. The encoded
+ * bytes come to the device in an encoded slot, ahead of the visit; the decoding itself is work of the device
+ * between two visits. So one weight slot is enough for them, and more encoded slots let copies run ahead.
  *
  * GRADIENTS ON NVME. A finished gradient leaves the device tile by tile through a ring of host slots, and
  * comes back into the slot of its tile just before the update. A gradient sum leaves between rounds, and
@@ -67,7 +72,14 @@ enum ot_home {
     OT_HOME_NVME = OT_TIER_NVME
 };
 
-enum ot_slot_kind { OT_SLOT_LAYER, OT_SLOT_EDGE, OT_SLOT_KINDS };
+enum ot_slot_kind { OT_SLOT_LAYER, OT_SLOT_EDGE, OT_SLOT_FROZEN_LAYER, OT_SLOT_FROZEN_EDGE, OT_SLOT_KINDS };
+const char *ot_slot_kind_name(enum ot_slot_kind kind); /* "layer", "edge", "frozen layer", "frozen edge" */
+static inline bool ot_slot_kind_is_edge(enum ot_slot_kind kind) {
+    return kind == OT_SLOT_EDGE || kind == OT_SLOT_FROZEN_EDGE;
+}
+static inline bool ot_slot_kind_is_frozen(enum ot_slot_kind kind) {
+    return kind == OT_SLOT_FROZEN_LAYER || kind == OT_SLOT_FROZEN_EDGE;
+}
 
 enum {
     OT_PLAN_MAX_SLOTS = 8,
@@ -135,6 +147,7 @@ struct ot_plan {
     bool keep_grads; /* test seam: see ot_engine_get_grad */
     /* 0: nothing passes through such a slot */
     int weight_slots[OT_SLOT_KINDS], grad_slots[OT_SLOT_KINDS], stage_slots[OT_SLOT_KINDS];
+    int encoded_slots[OT_SLOT_KINDS];  /* of the bytes of encoded slabs that are not resident */
     int exchange_slots[OT_SLOT_KINDS]; /* of the gradients that other ranks send */
     int state_slots;                   /* of the stream engine; one tile each */
     int activation_slots;              /* device slots for boundary activations homed elsewhere */

@@ -151,9 +151,11 @@ static int refuse(const struct ot_plan_request *rq, const struct seen *seen, str
  * one more resident slab needs more of the device and less of the host. When the last slab of a kind becomes
  * resident, the slots of that kind go away, so there the rule does not hold. */
 static int stretch_start(const struct ot_chain *chain, int resident) {
-    int all[OT_SLOT_KINDS] = {0}, start = 0;
-    for (int s = 0; s < chain->n_slabs; s++)
-        all[ot_slab_slot_kind(chain, s)] = s + 1;
+    int all[OT_SLOT_KINDS] = {0}, start = 0, turn = 0;
+    for (int frozen = 0; frozen < 2; frozen++)
+        for (int s = 0; s < chain->n_slabs; s++)
+            if (chain->slabs[s].frozen == frozen)
+                all[ot_slab_slot_kind(chain, s)] = ++turn;
     for (int k = 0; k < OT_SLOT_KINDS; k++)
         start = all[k] <= resident && all[k] > start ? all[k] : start;
     return start;
@@ -368,7 +370,7 @@ static int check_request(const struct ot_plan_request *rq) {
 static int64_t choose_tile(const struct ot_chain *chain) {
     int64_t total = 0;
     for (int s = 0; s < chain->n_slabs; s++)
-        total += chain->slabs[s].n_params;
+        total += chain->slabs[s].frozen ? 0 : chain->slabs[s].n_params;
     int64_t tile = (total / MOST_TILES / OT_SLAB_ALIGN_PARAMS + 1) * OT_SLAB_ALIGN_PARAMS;
     return tile > TILE_PARAMS ? tile : TILE_PARAMS;
 }
@@ -388,7 +390,7 @@ static int grow_tile_slots(const struct ot_plan_request *rq, struct ot_candidate
 static int grow_grad_slots(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan) {
     int most = 0;
     for (int s = 0; s < plan->n_slabs; s++) {
-        int tiles = ot_slab_tiles(rq->chain, plan, s);
+        int tiles = ot_slab_trained_tiles(rq->chain, plan, s);
         most = tiles > most ? tiles : most;
     }
     return plan->host_grad_slots == 0 ? 0 : grow(rq, c, plan, &c->grad_slots, 2 * most);

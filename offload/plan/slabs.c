@@ -2,8 +2,32 @@
 
 #include "offload/plan/rounds.h"
 
+int ot_chain_first_trained(const struct ot_chain *chain) {
+    for (int b = 0; b < chain->n_blocks; b++)
+        for (int u = 0; u < chain->blocks[b].n_uses; u++)
+            if (!chain->slabs[chain->blocks[b].uses[u].slab].frozen)
+                return b;
+    return chain->n_blocks;
+}
+
 enum ot_slot_kind ot_slab_slot_kind(const struct ot_chain *chain, int slab) {
-    return chain->slabs[slab].edge ? OT_SLOT_EDGE : OT_SLOT_LAYER;
+    const struct ot_slab_spec *spec = &chain->slabs[slab];
+    if (spec->frozen)
+        return spec->edge ? OT_SLOT_FROZEN_EDGE : OT_SLOT_FROZEN_LAYER;
+    return spec->edge ? OT_SLOT_EDGE : OT_SLOT_LAYER;
+}
+
+bool ot_slab_is_encoded(const struct ot_chain *chain, int slab) {
+    return chain->slabs[slab].encoded_bytes > 0;
+}
+
+int64_t ot_slab_units(const struct ot_chain *chain, int slab) {
+    const struct ot_slab_spec *spec = &chain->slabs[slab];
+    return spec->encoded_bytes > 0 ? spec->encoded_bytes / OT_ENCODED_UNIT : spec->n_params;
+}
+
+size_t ot_slab_bytes(const struct ot_chain *chain, int slab, int64_t units) {
+    return (size_t)units * (ot_slab_is_encoded(chain, slab) ? OT_ENCODED_UNIT : ot_dtype_bytes(chain->dtype));
 }
 
 bool ot_plan_is_sharded(const struct ot_plan *plan) {
@@ -61,14 +85,18 @@ bool ot_slab_grad_in_place(const struct ot_chain *chain, const struct ot_plan *p
            ot_slab_waiting_on_gpu(chain, plan, slab).n == chain->slabs[slab].n_params;
 }
 
+/* True if gradient sums of the slab must survive from round to round. */
+static bool has_sums_to_keep(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
+    return plan->train && !chain->slabs[slab].frozen && ot_plan_rounds(plan) > 1 &&
+           !ot_slab_grad_in_place(chain, plan, slab);
+}
+
 bool ot_slab_sum_stays(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
-    return plan->train && ot_plan_rounds(plan) > 1 && !ot_slab_grad_in_place(chain, plan, slab) &&
-           plan->slabs[slab].sums == OT_HOME_GPU;
+    return plan->slabs[slab].sums == OT_HOME_GPU && has_sums_to_keep(chain, plan, slab);
 }
 
 bool ot_slab_sum_leaves(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
-    return plan->train && ot_plan_rounds(plan) > 1 && !ot_slab_grad_in_place(chain, plan, slab) &&
-           plan->slabs[slab].sums != OT_HOME_GPU;
+    return plan->slabs[slab].sums != OT_HOME_GPU && has_sums_to_keep(chain, plan, slab);
 }
 
 bool ot_slab_grads_follow_sum(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
@@ -87,13 +115,16 @@ int ot_slab_uses(const struct ot_chain *chain, int slab) {
 }
 
 struct ot_shard_range ot_slab_holding(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
-    int64_t n_params = chain->slabs[slab].n_params;
-    return ot_plan_is_sharded(plan) ? ot_shard_own(&plan->shard, n_params)
-                                    : (struct ot_shard_range){0, n_params};
+    int64_t units = ot_slab_units(chain, slab);
+    return ot_plan_is_sharded(plan) ? ot_shard_own(&plan->shard, units) : (struct ot_shard_range){0, units};
 }
 
 int ot_slab_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
     return (int)((ot_slab_holding(chain, plan, slab).n + plan->tile_params - 1) / plan->tile_params);
+}
+
+int ot_slab_trained_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
+    return chain->slabs[slab].frozen ? 0 : ot_slab_tiles(chain, plan, slab);
 }
 
 int ot_slab_used_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {

@@ -1,6 +1,8 @@
 /* What a plan means for each slab: what this rank holds of it, its tiles, and the parts of the holding that
  * the tile engines update.
  *
+ * UNITS. Homes, holdings, tiles and spans count a slab in units. A unit is a parameter in the chain's dtype,
+ * or OT_ENCODED_UNIT bytes of an encoded slab (block.h). Everything of trained slabs counts parameters.
  */
 #ifndef OT_OFFLOAD_PLAN_SLABS_H
 #define OT_OFFLOAD_PLAN_SLABS_H
@@ -14,8 +16,13 @@ struct ot_tile_span {
     int64_t first, n;
 };
 
+/* The first block that uses a trained slab: backward ends there. n_blocks: all slabs are frozen. */
+int ot_chain_first_trained(const struct ot_chain *chain);
 enum ot_slot_kind ot_slab_slot_kind(const struct ot_chain *chain, int slab);
-/* True if blocks use the weights of the slab in a slot. */
+bool ot_slab_is_encoded(const struct ot_chain *chain, int slab);
+int64_t ot_slab_units(const struct ot_chain *chain, int slab);
+size_t ot_slab_bytes(const struct ot_chain *chain, int slab, int64_t units);
+/* True if the weights pass through a device slot on their way to a block, before they are decoded. */
 bool ot_slab_is_streamed(const struct ot_plan *plan, int slab);
 /* True if the home of the rank's weights is the device: updates on the device change them there. */
 bool ot_slab_is_resident(const struct ot_plan *plan, int slab);
@@ -46,6 +53,8 @@ int ot_slab_uses(const struct ot_chain *chain, int slab); /* number of blocks th
 /* The rank's holding of a slab, and the tiles in it. */
 struct ot_shard_range ot_slab_holding(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 int ot_slab_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
+/* Those that the optimizer updates: all of them, or none of a frozen slab. */
+int ot_slab_trained_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 /* The tiles that a use of the slab reads: those of the holding, and the rest. */
 int ot_slab_used_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 struct ot_tile_span ot_slab_span(const struct ot_chain *chain, const struct ot_plan *plan, int slab,

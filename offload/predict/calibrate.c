@@ -81,7 +81,7 @@ static void cut(struct memory *m, const struct ot_chain *chain, int block, int64
     for (int u = 0; u < spec->n_uses; u++) {
         size_t params = (size_t)chain->slabs[spec->uses[u].slab].n_params;
         m->weights[u] = take(m, params * item);
-        m->grads[u] = take(m, params * sizeof(float));
+        m->grads[u] = chain->slabs[spec->uses[u].slab].frozen ? NULL : take(m, params * sizeof(float));
     }
     m->x = take(m, boundary);
     m->y = take(m, boundary);
@@ -138,7 +138,8 @@ static void fill_weights(const struct bench *b, int block) {
     for (int u = 0; u < spec->n_uses; u++) {
         size_t params = (size_t)chain->slabs[spec->uses[u].slab].n_params;
         fill_random(b, m->weights[u], params * item);
-        ot_lane_fill(b->lane, m->grads[u], 0, params * sizeof(float));
+        if (m->grads[u])
+            ot_lane_fill(b->lane, m->grads[u], 0, params * sizeof(float));
     }
 }
 
@@ -168,7 +169,7 @@ static struct ot_block_run make_run(const struct bench *b, int block, int64_t n)
     const struct ot_chain *chain = b->config->chain;
     const struct memory *m = &b->memory;
     bool first = block == 0, last = block == chain->n_blocks - 1;
-    return (struct ot_block_run){
+    struct ot_block_run run = {
         .lane = b->lane,
         .dtype = chain->dtype,
         .pass = OT_PASS_TRAIN,
@@ -180,8 +181,6 @@ static struct ot_block_run make_run(const struct bench *b, int block, int64_t n)
                   .grad_scale = 1 / (float)n,
                   .loss_scale = chain->dtype == OT_F16 ? m->loss_scale : NULL},
         .constants = m->constants,
-        .weights = {m->weights[0], m->weights[1]},
-        .grads = {m->grads[0], m->grads[1]},
         .x = first ? NULL : m->x,
         .y = last ? NULL : m->y,
         .dxy = m->dxy,
@@ -190,6 +189,11 @@ static struct ot_block_run make_run(const struct bench *b, int block, int64_t n)
         .scratch = m->scratch,
         .token_loss = m->token_loss,
     };
+    for (int u = 0; u < OT_MAX_USES; u++) {
+        run.weights[u] = m->weights[u];
+        run.grads[u] = m->grads[u];
+    }
+    return run;
 }
 
 /* Clearing scratch before the call, which may hold anything, has two effects. The lane is busy while the call
@@ -232,6 +236,8 @@ static int time_once(const struct bench *b, int block, int64_t n, struct times *
     *out = (struct times){0};
     if (block < chain->n_blocks - 1)
         OT_TRY(time_call(b, chain->forward, block, &run, &out->forward));
+    if (block < ot_chain_first_trained(chain))
+        return 0; /* it has no backward */
     for (int level = OT_KEEP_ALL; level >= (int)lowest_level(chain, block); level--) {
         run.saved_level = (enum ot_keep_level)level;
         OT_TRY(time_backward(b, block, &run, &out->backward[level]));

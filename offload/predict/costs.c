@@ -193,9 +193,9 @@ static double received_bytes(const struct context *c, const struct ot_task *task
     if (task->kind == OT_TASK_RESULT_GATHER)
         return others * (double)sizeof(double) *
                (task->slab >= 0 ? c->layout->own_norms : c->layout->own_results);
-    int64_t share = ot_shard_share(shard, c->chain->slabs[task->slab].n_params);
+    int64_t share = ot_shard_share(shard, ot_slab_units(c->chain, task->slab));
     bool wide = task->kind == OT_TASK_GRAD_GATHER || (task->kind == OT_TASK_EXCHANGE && !shard->narrow);
-    return others * (wide ? sum_bytes(share, 1) : weight_bytes(c, share));
+    return others * (wide ? sum_bytes(share, 1) : (double)ot_slab_bytes(c->chain, task->slab, share));
 }
 
 /* Reads the sums of all ranks and writes one. */
@@ -212,6 +212,10 @@ static double bytes_of(const struct context *c, const struct ot_task *task) {
     case OT_TASK_BATCH_IN:
         return (double)c->plan->max_micro * (double)micro_tokens * 4 * sizeof(int32_t);
     case OT_TASK_FETCH:
+        return (double)ot_slab_bytes(c->chain, task->slab, task->span.n);
+    case OT_TASK_DECODE: /* reads the encoded bytes, writes the weights */
+        return (double)c->chain->slabs[task->slab].encoded_bytes +
+               weight_bytes(c, c->chain->slabs[task->slab].n_params);
     case OT_TASK_UPLOAD:
     case OT_TASK_STORE:
     case OT_TASK_GRAD_OUT:

@@ -41,7 +41,7 @@ static uint64_t fingerprint(const struct ot_plan *p) {
     }
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
         hash = mix(mix(hash, p->weight_slots[k]), p->host_weight_slots[k]);
-        hash = mix(mix(hash, p->grad_slots[k]), p->stage_slots[k]);
+        hash = mix(mix(mix(hash, p->grad_slots[k]), p->stage_slots[k]), p->encoded_slots[k]);
     }
     hash = mix(mix(mix(hash, p->state_slots), p->tile_slots), p->host_activation_slots);
     hash = mix(hash, p->host_grad_slots);
@@ -215,6 +215,8 @@ static int move_tiles(struct search *s) {
     const struct ot_chain *chain = s->given->chain;
     int64_t largest = 0, all = 0, now = s->out->plan.tile_params;
     for (int i = 0; i < chain->n_slabs; i++) {
+        if (chain->slabs[i].frozen)
+            continue;
         all += chain->slabs[i].n_params;
         largest = chain->slabs[i].n_params > largest ? chain->slabs[i].n_params : largest;
     }

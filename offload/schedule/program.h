@@ -62,9 +62,11 @@ struct ot_program {
     struct ot_access spare_accesses[OT_TASK_MAX_ACCESSES];
 
     int n_visits, n_needs, next_need;
+    int look_ahead; /* the number of needs to look at, from next_need on */
     struct ot_visit *visits;
     struct ot_need *needs;
     struct ot_ring weights[OT_SLOT_KINDS], grads[OT_SLOT_KINDS], stages[OT_SLOT_KINDS];
+    struct ot_ring encoded[OT_SLOT_KINDS];
     struct ot_ring exchanges[OT_SLOT_KINDS];    /* owner: a use of a slab */
     struct ot_ring host_weights[OT_SLOT_KINDS]; /* owner: the slab whose current weights are in the slot */
 
@@ -118,13 +120,22 @@ void ot_program_narrow(struct ot_task *task, int first_tile, int n_tiles); /* li
 void ot_program_batch_in(struct ot_program *p);
 /* Fetches the weights that the visit needs, and those of later visits as far as slots allow. */
 void ot_program_fetch_ahead(struct ot_program *p, int visit);
+/* slot: of ot_program_fetch_ring. */
 void ot_program_fetch(struct ot_program *p, int slab, int slot, struct ot_tile_span span);
+/* The slots to which the slab's weights are fetched. */
+struct ot_ring *ot_program_fetch_ring(struct ot_program *p, int slab);
+/* Decodes the encoded slabs that the visit uses, unless a weight slot has them. */
+void ot_program_decode(struct ot_program *p, int visit);
 /* A weight slot that no slab of a later, prepared visit needs; -1, and an error: there is none. */
 int ot_program_spare_slot(struct ot_program *p, struct ot_ring *ring);
 /* The device buffer in which blocks find the slab's weights now. OT_NO_BUFFER: none. */
 int ot_program_weights(struct ot_program *p, int slab);
+/* The device buffer that has the whole slab as its homes have it: the same, or before it is decoded. */
+int ot_program_stored_weights(struct ot_program *p, int slab);
 /* The device buffer in which updates find the rank's holding of them: their home, or the same slot. */
 int ot_program_held_weights(struct ot_program *p, int slab);
+/* The tag of a slab's weights as its homes have them. version: counts for trained slabs. */
+struct ot_tag ot_program_weights_tag(const struct ot_program *p, int slab, int version);
 /* What a fetch for a pass copies: the holding, or with one copy the whole slab. */
 struct ot_tile_span ot_program_whole(const struct ot_program *p, int slab);
 void ot_program_forward(struct ot_program *p, int block, int micro);

@@ -13,6 +13,7 @@
 
 static bool boundary_returns(const struct ot_program *p, int boundary) {
     return ot_layout_spills_boundaries(p->layout) && boundary >= 0 &&
+           boundary >= ot_chain_first_trained(p->chain) - 1 &&
            boundary < p->chain->n_blocks - 1 - p->layout->n_boundaries;
 }
 

@@ -12,7 +12,7 @@ static void add_visits(struct ot_program *p, int first_micro, int n_micro) {
     bool train = p->pass == OT_PASS_TRAIN;
     for (int b = 0; b < (train ? n - 1 : n); b++) /* the last block's backward includes its forward */
         p->visits[p->n_visits++] = (struct ot_visit){b, false, first_micro, n_micro};
-    for (int b = n - 1; train && b >= 0; b--)
+    for (int b = n - 1; train && b >= ot_chain_first_trained(p->chain); b--)
         p->visits[p->n_visits++] = (struct ot_visit){b, true, first_micro, n_micro};
 }
 
@@ -23,6 +23,18 @@ static void add_needs(struct ot_program *p, int v) {
         if (ot_slab_is_streamed(p->plan, block->uses[u].slab) &&
             (!visit->backward || block->uses[u].needed_in_backward))
             p->needs[p->n_needs++] = (struct ot_need){block->uses[u].slab, v};
+}
+
+/* The rings of all kinds that the chain has have no more slots together, so further needs find no slot. */
+enum { MOST_LOOKED_AT = OT_SLOT_KINDS * OT_PLAN_MAX_SLOTS };
+static int find_look_ahead(const struct ot_chain *chain) {
+    bool has[OT_SLOT_KINDS] = {false};
+    int n = 0;
+    for (int s = 0; s < chain->n_slabs; s++)
+        has[ot_slab_slot_kind(chain, s)] = true;
+    for (int k = 0; k < OT_SLOT_KINDS; k++)
+        n += has[k] ? OT_PLAN_MAX_SLOTS : 0;
+    return n;
 }
 
 int ot_program_open(struct ot_program *p, const struct ot_chain *chain, const struct ot_plan *plan,
@@ -45,11 +57,13 @@ int ot_program_open(struct ot_program *p, const struct ot_chain *chain, const st
     p->joining = calloc((size_t)chain->n_slabs, sizeof *p->joining);
     p->sums = calloc((size_t)ot_layout_sum(chain->n_blocks, 0, 0), sizeof *p->sums);
     p->prepared = -1;
+    p->look_ahead = find_look_ahead(chain);
     if (!p->visits || !p->needs || !p->uses_left || !p->deferred || !p->streamed || !p->uploaded ||
         !p->gathered || !p->met || !p->finished || !p->joining || !p->sums)
         return p->rc = ot_fail(OT_E_BUDGET, "no memory for the schedule of %d blocks", chain->n_blocks);
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
         OT_TRY(p->rc = ot_ring_open(&p->weights[k], layout->weight_slots[k], plan->weight_slots[k]));
+        OT_TRY(p->rc = ot_ring_open(&p->encoded[k], layout->encoded_slots[k], plan->encoded_slots[k]));
         OT_TRY(p->rc = ot_ring_open(&p->grads[k], layout->grad_slots[k], plan->grad_slots[k]));
         OT_TRY(p->rc = ot_ring_open(&p->stages[k], layout->stage_slots[k], plan->stage_slots[k]));
         OT_TRY(p->rc = ot_ring_open(&p->exchanges[k], layout->exchange_slots[k], plan->exchange_slots[k]));
@@ -67,8 +81,10 @@ int ot_program_open(struct ot_program *p, const struct ot_chain *chain, const st
         p->uses_left[s] = ot_slab_uses(chain, s);
         /* Other passes come after a flush, so nothing is pending, and whole weights are whole. */
         p->streamed[s] = train ? 0 : plan->slabs[s].tiles[OT_TILE_STREAM];
-        p->gathered[s] = !train && !ot_slab_is_streamed(plan, s);
-        p->met[s] = !train;
+        bool same = !train || chain->slabs[s].frozen; /* no rank has updated it since */
+        p->gathered[s] = same && !ot_slab_is_streamed(plan, s);
+        p->met[s] = same;
+        p->finished[s] = chain->slabs[s].frozen;
     }
     return 0;
 }
@@ -77,6 +93,7 @@ int ot_program_close(struct ot_program *p) {
     int rc = p->rc;
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
         ot_ring_close(&p->weights[k]);
+        ot_ring_close(&p->encoded[k]);
         ot_ring_close(&p->grads[k]);
         ot_ring_close(&p->stages[k]);
         ot_ring_close(&p->host_weights[k]);
@@ -103,17 +120,22 @@ int ot_program_close(struct ot_program *p) {
 
 /* ---- weights ---- */
 
+struct ot_tag ot_program_weights_tag(const struct ot_program *p, int slab, int version) {
+    return p->chain->slabs[slab].frozen ? ot_tag(OT_CONTENT_FROZEN, slab, 0, 0)
+                                        : ot_tag(OT_CONTENT_WEIGHTS, slab, 0, version);
+}
+
 struct ot_tile_span ot_program_whole(const struct ot_program *p, int slab) {
     if (ot_slab_has_one_copy(p->plan, slab))
         return (struct ot_tile_span){.n_tiles = ot_slab_used_tiles(p->chain, p->plan, slab),
-                                     .n = p->chain->slabs[slab].n_params};
+                                     .n = ot_slab_units(p->chain, slab)};
     return ot_slab_span(p->chain, p->plan, slab, 0, ot_slab_tiles(p->chain, p->plan, slab));
 }
 
 /* Adds the accesses of the moved tiles in [first, end), which all have one version. */
 static void move_tiles(struct ot_program *p, struct ot_task *task, int places[2], int first, int end,
                        int version) {
-    struct ot_tag tag = ot_tag(OT_CONTENT_WEIGHTS, task->slab, 0, version);
+    struct ot_tag tag = ot_program_weights_tag(p, task->slab, version);
     int from = first > task->span.first_tile ? first : task->span.first_tile;
     int to = task->span.first_tile + task->span.n_tiles;
     to = end < to ? end : to;
@@ -134,8 +156,13 @@ void ot_program_move_weights(struct ot_program *p, struct ot_task *task, int fro
     move_tiles(p, task, places, end, task->span.first_tile + task->span.n_tiles, 0);
 }
 
+struct ot_ring *ot_program_fetch_ring(struct ot_program *p, int slab) {
+    enum ot_slot_kind kind = ot_slab_slot_kind(p->chain, slab);
+    return ot_slab_is_encoded(p->chain, slab) ? &p->encoded[kind] : &p->weights[kind];
+}
+
 void ot_program_fetch(struct ot_program *p, int slab, int slot, struct ot_tile_span span) {
-    struct ot_ring *ring = &p->weights[ot_slab_slot_kind(p->chain, slab)];
+    struct ot_ring *ring = ot_program_fetch_ring(p, slab);
     if (ring->owner[slot] >= 0)
         p->gathered[ring->owner[slot]] = false;
     if (ot_slab_has_one_copy(p->plan, slab) && span.n_tiles == ot_program_whole(p, slab).n_tiles)
@@ -166,15 +193,11 @@ int ot_program_spare_slot(struct ot_program *p, struct ot_ring *ring) {
     return slot;
 }
 
-/* Number of needs to look at: the rings of all kinds together have no more slots, so further needs find no
- * slot. */
-enum { LOOK_AHEAD = OT_SLOT_KINDS * OT_PLAN_MAX_SLOTS };
-
 /* Appends the fetch of need `i`, unless its slab is in a slot. Returns false if an earlier need holds every
  * slot. */
 static bool fetch_need(struct ot_program *p, int i) {
-    int slab = p->needs[i].slab, needed[LOOK_AHEAD], n_needed = 0;
-    struct ot_ring *ring = &p->weights[ot_slab_slot_kind(p->chain, slab)];
+    int slab = p->needs[i].slab, needed[MOST_LOOKED_AT], n_needed = 0;
+    struct ot_ring *ring = ot_program_fetch_ring(p, slab);
     if (ot_ring_find(ring, slab) >= 0)
         return true;
     for (int j = p->next_need; j < i; j++)
@@ -187,31 +210,30 @@ static bool fetch_need(struct ot_program *p, int i) {
 }
 
 int ot_program_next_meeting(const struct ot_program *p) {
-    for (int i = p->next_need; i < p->n_needs && i < p->next_need + LOOK_AHEAD; i++)
+    for (int i = p->next_need; i < p->n_needs && i < p->next_need + p->look_ahead; i++)
         if (ot_slab_has_one_copy(p->plan, p->needs[i].slab) && !p->met[p->needs[i].slab])
             return p->needs[i].slab;
     return -1;
 }
 
 void ot_program_fetch_ahead(struct ot_program *p, int visit) {
-    bool blocked[OT_SLOT_KINDS] = {false};
+    bool blocked[2][OT_SLOT_KINDS] = {{false}};
     while (p->next_need < p->n_needs && p->needs[p->next_need].visit < visit)
         p->next_need++;
-    for (int i = p->next_need; i < p->n_needs && i < p->next_need + LOOK_AHEAD && p->rc >= 0; i++) {
-        enum ot_slot_kind kind = ot_slab_slot_kind(p->chain, p->needs[i].slab);
-        if (!blocked[kind])
-            blocked[kind] = !fetch_need(p, i);
-        if (blocked[kind] && p->needs[i].visit == visit)
+    for (int i = p->next_need; i < p->n_needs && i < p->next_need + p->look_ahead && p->rc >= 0; i++) {
+        int slab = p->needs[i].slab;
+        bool *is_blocked = &blocked[ot_slab_is_encoded(p->chain, slab)][ot_slab_slot_kind(p->chain, slab)];
+        if (!*is_blocked)
+            *is_blocked = !fetch_need(p, i);
+        if (*is_blocked && p->needs[i].visit == visit)
             p->rc = ot_fail_cause(OT_E_USAGE, OT_CAUSE_WEIGHT_SLOTS,
                                   "plan: block '%s' needs more weight slots at once than there are",
                                   p->chain->blocks[p->visits[visit].block].name);
     }
 }
 
-int ot_program_weights(struct ot_program *p, int slab) {
-    if (!ot_slab_is_streamed(p->plan, slab))
-        return p->layout->slabs[slab].weights_gpu;
-    struct ot_ring *ring = &p->weights[ot_slab_slot_kind(p->chain, slab)];
+/* The buffer of the slot that has the slab. OT_NO_BUFFER: none has it. */
+static int find_slot(struct ot_program *p, struct ot_ring *ring, int slab) {
     int slot = ot_ring_find(ring, slab);
     if (slot < 0)
         return OT_NO_BUFFER;
@@ -219,9 +241,56 @@ int ot_program_weights(struct ot_program *p, int slab) {
     return ring->buffers[slot];
 }
 
+int ot_program_stored_weights(struct ot_program *p, int slab) {
+    return ot_slab_is_streamed(p->plan, slab) ? find_slot(p, ot_program_fetch_ring(p, slab), slab)
+                                              : p->layout->slabs[slab].weights_gpu;
+}
+
+int ot_program_weights(struct ot_program *p, int slab) {
+    return ot_slab_is_encoded(p->chain, slab)
+               ? find_slot(p, &p->weights[ot_slab_slot_kind(p->chain, slab)], slab)
+               : ot_program_stored_weights(p, slab);
+}
+
 int ot_program_held_weights(struct ot_program *p, int slab) {
     return ot_slab_is_resident(p->plan, slab) ? p->layout->slabs[slab].weights_gpu
-                                              : ot_program_weights(p, slab);
+                                              : ot_program_stored_weights(p, slab);
+}
+
+/* needed: the slabs whose slots must stay. */
+static void decode_slab(struct ot_program *p, int slab, const int *needed, int n_needed) {
+    struct ot_ring *ring = &p->weights[ot_slab_slot_kind(p->chain, slab)];
+    if (ot_ring_find(ring, slab) >= 0)
+        return;
+    int slot = ot_ring_victim(ring, needed, n_needed);
+    if (slot < 0) {
+        p->rc = ot_fail_cause(OT_E_USAGE, OT_CAUSE_WEIGHT_SLOTS,
+                              "plan: there is no weight slot into which '%s' could be decoded",
+                              p->chain->slabs[slab].name);
+        return;
+    }
+    int from = ot_program_stored_weights(p, slab);
+    struct ot_task *task = ot_program_task(p, OT_TASK_DECODE, OT_LANE_COMPUTE);
+    task->slab = slab;
+    task->from = from;
+    task->to = ring->buffers[slot];
+    ot_program_read(p, task, from, ot_program_weights_tag(p, slab, 0));
+    ot_program_narrow(task, 0, ot_slab_used_tiles(p->chain, p->plan, slab));
+    ot_program_write(p, task, task->to, ot_tag(OT_CONTENT_DECODED, slab, 0, 0));
+    ring->owner[slot] = slab;
+    ring->last[slot] = p->schedule->n_tasks;
+}
+
+void ot_program_decode(struct ot_program *p, int visit) {
+    const struct ot_visit *at = &p->visits[visit];
+    const struct ot_block_spec *block = &p->chain->blocks[at->block];
+    int needed[OT_MAX_USES], n = 0;
+    for (int u = 0; u < block->n_uses; u++)
+        if (!at->backward || block->uses[u].needed_in_backward)
+            needed[n++] = block->uses[u].slab;
+    for (int i = 0; i < n && p->rc >= 0; i++)
+        if (ot_slab_is_encoded(p->chain, needed[i]))
+            decode_slab(p, needed[i], needed, n);
 }
 
 /* ---- blocks ---- */
@@ -247,7 +316,11 @@ void ot_program_block_inputs(struct ot_program *p, struct ot_task *task, int n_u
             continue;
         int slab = block->uses[u].slab;
         task->weights[u] = ot_program_weights(p, slab);
-        ot_program_read(p, task, task->weights[u], ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0));
+        if (ot_slab_is_encoded(p->chain, slab)) {
+            ot_program_read(p, task, task->weights[u], ot_tag(OT_CONTENT_DECODED, slab, 0, 0));
+            continue;
+        }
+        ot_program_read(p, task, task->weights[u], ot_program_weights_tag(p, slab, 0));
         ot_program_narrow(task, 0, ot_slab_used_tiles(p->chain, p->plan, slab));
     }
     ot_program_read(p, task, p->layout->batch_gpu[0], ot_tag(OT_CONTENT_BATCH, 0, 0, 0));
@@ -293,6 +366,7 @@ int ot_schedule_make_forward(const struct ot_chain *chain, const struct ot_plan 
     for (int v = 0; v < p.n_visits && p.rc >= 0; v++) {
         ot_program_fetch_ahead(&p, v);
         ot_program_gather(&p, v);
+        ot_program_decode(&p, v);
         ot_program_forward(&p, p.visits[v].block, 0);
     }
     struct ot_task *task = ot_program_task(&p, OT_TASK_LOSS_OUT, OT_LANE_D2H);

@@ -28,11 +28,11 @@ static struct ot_tag sum_tag(int slab, int use, int what) {
 
 static void gather_slab(struct ot_program *p, int slab) {
     int tiles = ot_slab_tiles(p->chain, p->plan, slab);
-    struct ot_tag tag = ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0);
+    struct ot_tag tag = ot_program_weights_tag(p, slab, 0);
     struct ot_task *task = ot_program_task(p, OT_TASK_GATHER, OT_LANE_COMM);
     task->slab = slab;
     task->from = ot_program_held_weights(p, slab);
-    task->to = ot_program_weights(p, slab);
+    task->to = ot_program_stored_weights(p, slab);
     ot_program_read(p, task, task->from, tag);
     ot_program_narrow(task, 0, tiles);
     ot_program_write(p, task, task->to, tag);
@@ -58,7 +58,7 @@ void ot_program_gather(struct ot_program *p, int visit) {
 
 static void meet(struct ot_program *p, int slab) {
     int tiles = ot_slab_tiles(p->chain, p->plan, slab), weights = p->layout->slabs[slab].weights_host;
-    struct ot_tag tag = ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0);
+    struct ot_tag tag = ot_program_weights_tag(p, slab, 0);
     struct ot_task *task = ot_program_task(p, OT_TASK_MEET, OT_LANE_COMM);
     task->slab = slab;
     task->to = p->layout->meeting;

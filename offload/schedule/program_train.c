@@ -21,6 +21,10 @@ static struct ot_ring *grad_ring(struct ot_program *p, int slab) {
     return &p->grads[ot_slab_slot_kind(p->chain, slab)];
 }
 
+static bool is_frozen(const struct ot_program *p, int block, int use) {
+    return p->chain->slabs[p->chain->blocks[block].uses[use].slab].frozen;
+}
+
 static void join_oldest(struct ot_program *p);
 
 /* Takes a free slot. If there is none, finishes slabs whose exchange is under way, which gives slots back. */
@@ -130,6 +134,8 @@ static void merge_groups(struct ot_program *p, int block, int micro) {
         return;
     for (int i = 0; i < ot_shard_merges(group); i++, level--)
         for (int u = 0; u < spec->n_uses && p->rc >= 0; u++) {
+            if (is_frozen(p, block, u))
+                continue;
             int slab = spec->uses[u].slab, id = use_id(block, u);
             int first = micro + 1 - (places << i), to = accumulator(p, block, u, level - 1);
             merge(p, slab, to, ot_tag(OT_CONTENT_GRAD_SUM, id, first, 0), accumulator(p, block, u, level),
@@ -158,7 +164,7 @@ static void backward(struct ot_program *p, int block, int micro) {
     int saved = ot_program_find_kept(p, block, micro);
     int grads[OT_MAX_USES], level = ot_shard_level(micro / group_places(p));
     for (int u = 0; u < spec->n_uses; u++)
-        grads[u] = accumulator(p, block, u, level);
+        grads[u] = is_frozen(p, block, u) ? OT_NO_BUFFER : accumulator(p, block, u, level);
     bool scales = block == last && layout->loss_scale != OT_NO_BUFFER;
     if (scales && micro == 0)
         scale_in(p);
@@ -178,6 +184,8 @@ static void backward(struct ot_program *p, int block, int micro) {
         ot_program_update(p, task, task->dxy, ot_tag(OT_CONTENT_BOUNDARY_GRAD, block, micro, 0),
                           ot_tag(OT_CONTENT_BOUNDARY_GRAD, block - 1, micro, 0));
     for (int u = 0; u < spec->n_uses; u++) {
+        if (is_frozen(p, block, u))
+            continue;
         struct ot_tag sum = ot_tag(OT_CONTENT_GRAD_SUM, use_id(block, u), micro, 0), more = sum;
         more.micro++;
         task->grads[u] = grads[u];
@@ -422,12 +430,17 @@ static void prepare(struct ot_program *p, int v) {
     ot_program_fetch_ahead(p, v);
     stream_rest(p, visit);
     ot_program_gather(p, v);
+    ot_program_decode(p, v);
     p->prepared = v;
 }
 
 /* With several ranks the weights of a visit are gathered during the visit before, if there is a slot. */
 static bool prepares_ahead(const struct ot_program *p) {
-    return ot_plan_is_sharded(p->plan) && p->plan->weight_slots[OT_SLOT_LAYER] != 1;
+    for (int k = 0; k < OT_SLOT_KINDS; k++)
+        if (!ot_slot_kind_is_edge((enum ot_slot_kind)k) &&
+            (p->plan->encoded_slots[k] > 0 ? p->plan->encoded_slots[k] : p->plan->weight_slots[k]) == 1)
+            return false;
+    return ot_plan_is_sharded(p->plan);
 }
 
 static void run_visit(struct ot_program *p, int v) {
@@ -459,7 +472,7 @@ static void run_visit(struct ot_program *p, int v) {
         join_oldest(p);
     const struct ot_block_spec *block = &p->chain->blocks[visit->block];
     for (int u = 0; u < block->n_uses && p->rc >= 0; u++)
-        if (--p->uses_left[block->uses[u].slab] == 0)
+        if (!is_frozen(p, visit->block, u) && --p->uses_left[block->uses[u].slab] == 0)
             complete_slab(p, block->uses[u].slab);
 }
 

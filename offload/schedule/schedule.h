@@ -54,6 +54,7 @@ static inline bool ot_lane_is_device(enum ot_lane_id lane) {
 enum ot_task_kind {
     OT_TASK_BATCH_IN,     /* h2d: token arrays of the step */
     OT_TASK_FETCH,        /* h2d: weights from their host home into a slot */
+    OT_TASK_DECODE,       /* compute: an encoded slab into a weight slot */
     OT_TASK_FORWARD,      /* compute: block, micro */
     OT_TASK_SCALE_IN,     /* h2d, fp16: the loss scale that the last decision left */
     OT_TASK_BOUNDARY_OUT, /* d2h: boundary activation to its host home */
@@ -100,6 +101,8 @@ const char *ot_task_kind_name(enum ot_task_kind kind);
 enum ot_content {
     OT_CONTENT_ANY, /* no meaning: a read accepts any bytes; after a write the bytes are garbage */
     OT_CONTENT_WEIGHTS,
+    OT_CONTENT_FROZEN,  /* weights of a frozen slab, as its home has them: never change */
+    OT_CONTENT_DECODED, /* weights of an encoded slab, decoded: never change */
     OT_CONTENT_STATE,
     OT_CONTENT_BATCH,
     OT_CONTENT_BOUNDARY,

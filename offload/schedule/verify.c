@@ -185,10 +185,11 @@ static int check_conflicts(struct verifier *vf) {
 
 /* ---- contents: every read finds what it expects ---- */
 
-/* The tag with its version counted from step 0. Constants never change. Weights do not change if no task
- * updates them. */
+/* The tag with its version counted from step 0. Constants and frozen weights never change. Weights do not
+ * change if no task updates them. */
 static struct ot_tag absolute(const struct verifier *vf, struct ot_tag tag, int step) {
-    bool constant = tag.content == OT_CONTENT_CONSTANTS ||
+    bool constant = tag.content == OT_CONTENT_CONSTANTS || tag.content == OT_CONTENT_FROZEN ||
+                    tag.content == OT_CONTENT_DECODED ||
                     (!vf->trains && (tag.content == OT_CONTENT_WEIGHTS || tag.content == OT_CONTENT_STATE));
     tag.version = (int8_t)(constant ? 0 : tag.version + step);
     return tag;
@@ -220,11 +221,24 @@ static void hold_rest(const struct verifier *vf, int slab, int buffer, int first
              (struct ot_tag){.content = OT_CONTENT_WEIGHTS, .index = slab, .version = -1});
 }
 
+/* A frozen slab is whole everywhere before step 0. */
+static void hold_frozen(const struct verifier *vf, int slab, struct ot_tag *held) {
+    const struct ot_slab_buffers *b = &vf->layout->slabs[slab];
+    const int homes[] = {b->weights_gpu, b->weights_host, b->weights_nvme};
+    for (int i = 0; i < 3; i++)
+        for (int t = 0; homes[i] != OT_NO_BUFFER && t < vf->layout->buffers[homes[i]].n_tiles; t++)
+            hold(vf, held, homes[i], t, (struct ot_tag){.content = OT_CONTENT_FROZEN, .index = slab});
+}
+
 /* Sets the contents of a slab's homes before step 0, as if a step came before. Streamed tiles lack one
  * update, and its gradients and parameters wait. Tiles on the device that the pool updates on the host lack
  * one update too. */
 static void hold_slab(const struct verifier *vf, int slab, struct ot_tag *held) {
     const struct ot_slab_buffers *b = &vf->layout->slabs[slab];
+    if (b->frozen) {
+        hold_frozen(vf, slab, held);
+        return;
+    }
     const struct ot_slab_plan *sp = &vf->plan->slabs[slab];
     int buffer = b->weights_host != OT_NO_BUFFER   ? b->weights_host
                  : b->weights_nvme != OT_NO_BUFFER ? b->weights_nvme

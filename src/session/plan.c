@@ -33,13 +33,14 @@ static struct ot_plan_request make_request(const struct ot_session *s, const str
 static int agree(struct ot_session *s, struct ot_plan_request *request) {
     struct ot_plan *plan = &s->plan;
     int64_t micro = plan->micro_tokens / request->sequence_tokens;
-    int *const fields[] = {&plan->grad_slots[OT_SLOT_LAYER],
-                           &plan->grad_slots[OT_SLOT_EDGE],
-                           &plan->first_round,
-                           &plan->round_micro,
-                           &plan->weight_slots[OT_SLOT_LAYER],
-                           &plan->weight_slots[OT_SLOT_EDGE]};
-    enum { FIELDS = sizeof fields / sizeof *fields };
+    int *const fields[] = {
+        &plan->grad_slots[OT_SLOT_LAYER], &plan->grad_slots[OT_SLOT_EDGE], &plan->first_round,
+        &plan->round_micro,
+        /* of weights that are gathered: */
+        &plan->weight_slots[OT_SLOT_LAYER], &plan->weight_slots[OT_SLOT_EDGE],
+        &plan->weight_slots[OT_SLOT_FROZEN_LAYER], &plan->weight_slots[OT_SLOT_FROZEN_EDGE],
+        &plan->encoded_slots[OT_SLOT_FROZEN_LAYER], &plan->encoded_slots[OT_SLOT_FROZEN_EDGE]};
+    enum { FIELDS = sizeof fields / sizeof *fields, GATHER_FIELDS = 6 };
     int64_t values[1 + FIELDS] = {micro};
     for (int i = 0; i < FIELDS; i++)
         values[1 + i] = *fields[i];
@@ -50,7 +51,7 @@ static int agree(struct ot_session *s, struct ot_plan_request *request) {
         OT_TRY(ot_plan_make(request, plan));
     }
     bool gathers = ot_plan_is_sharded(plan);
-    for (int i = 0; i < FIELDS - (gathers ? 0 : OT_SLOT_KINDS); i++) /* else no weights are gathered */
+    for (int i = 0; i < FIELDS - (gathers ? 0 : GATHER_FIELDS); i++)
         *fields[i] = (int)values[1 + i];
     return ot_plan_finish(request->chain, plan);
 }

@@ -95,9 +95,52 @@ void tiny_defaults(struct tiny_run *run, int layers, bool tied, enum ot_dtype dt
                              .clip = 1.0f};
 }
 
+/* ---- encoded slabs ---- */
+
+enum { RUBBISH_BYTES = OT_ENCODED_ALIGN };
+
+enum ot_dtype tiny_encoding(enum ot_dtype dtype) {
+    return dtype == OT_F32 ? OT_BF16 : OT_F32;
+}
+
+static void decode(const void *context, int slab, struct ot_lane *lane, const void *encoded, void *weights) {
+    const struct ot_chain *chain = ot_model_chain(context);
+    ot_device_ops(ot_lane_device(lane))
+        ->cast(lane, &(struct ot_cast){.from = tiny_encoding(chain->dtype),
+                                       .to = chain->dtype,
+                                       .n = chain->slabs[slab].n_params,
+                                       .src = (const char *)encoded + RUBBISH_BYTES,
+                                       .dst = weights});
+}
+
+/* The bytes of an encoded slab with these values. To be freed with free. */
+static char *encode(const struct ot_chain *chain, int slab, const float *values) {
+    int64_t bytes = chain->slabs[slab].encoded_bytes;
+    char *encoded = malloc((size_t)bytes);
+    assert_non_null(encoded);
+    memset(encoded, 0xa5, (size_t)bytes);
+    for (int64_t i = 0; i < chain->slabs[slab].n_params; i++)
+        ot_dtype_write(tiny_encoding(chain->dtype), encoded + RUBBISH_BYTES, i, values[i]);
+    return encoded;
+}
+
+/* Changes the model's own chain: every user of the run's model then sees the same slabs. */
+static void encode_slabs(struct ot_model *model) {
+    struct ot_chain *chain = (struct ot_chain *)ot_model_chain(model);
+    struct ot_slab_spec *slabs = (struct ot_slab_spec *)chain->slabs;
+    int64_t item = (int64_t)ot_dtype_bytes(tiny_encoding(chain->dtype));
+    for (int s = 0; s < chain->n_slabs; s++)
+        if (slabs[s].frozen)
+            slabs[s].encoded_bytes = RUBBISH_BYTES + slabs[s].n_params * item;
+    chain->decode = decode;
+}
+
 void tiny_open_model(const struct tiny_run *run, struct ot_model **out) {
-    check_ok(ot_model_open(&run->config, run->dtype, TINY_SEQUENCE, out));
+    const struct ot_model_parts parts = {.trains = run->trains};
+    check_ok(ot_model_open_parts(&run->config, run->dtype, TINY_SEQUENCE, &parts, out));
     ot_model_set_state(*out, run->state, run->masters);
+    if (run->encodes)
+        encode_slabs(*out);
 }
 
 void tiny_plan(struct tiny_run *run, enum ot_home weights, enum ot_home state, enum ot_home activations,
@@ -151,7 +194,7 @@ void tiny_deal(struct tiny_run *run, int64_t tile_params, unsigned engines, uint
     run->plan.tile_params = tile_params;
     for (int s = 0; s < run->plan.n_slabs; s++) {
         struct ot_slab_plan *slab = &run->plan.slabs[s];
-        deal_slab(ot_slab_tiles(ot_model_chain(model), &run->plan, s), engines, seed, s, slab->tiles);
+        deal_slab(ot_slab_trained_tiles(ot_model_chain(model), &run->plan, s), engines, seed, s, slab->tiles);
         slab->grads = (s + seed) % 2 ? OT_HOME_GPU : OT_HOME_HOST;
     }
     if (run->plan.state_slots == 0)
@@ -195,16 +238,47 @@ void tiny_fill_batch(struct tiny_batch *b, int64_t vocab, int step, int sequence
     }
 }
 
+/* The values of a slab with which every run begins. To be freed with free. */
+static float *first_values(const struct ot_model *model, int slab) {
+    int64_t n = ot_model_chain(model)->slabs[slab].n_params;
+    float *values = malloc((size_t)n * sizeof *values);
+    assert_non_null(values);
+    ot_model_init_values(model, 42, slab, 0, n, values);
+    return values;
+}
+
 static void set_weights(struct ot_engine *engine, const struct ot_model *model) {
     const struct ot_chain *chain = ot_model_chain(model);
     for (int s = 0; s < chain->n_slabs; s++) {
         struct ot_shard_range held = ot_slab_holding(chain, &engine->plan, s);
-        float *values = malloc((size_t)held.n * sizeof *values);
-        assert_non_null(values);
-        ot_model_init_values(model, 42, s, held.first, held.n, values);
-        check_ok(ot_engine_set(engine, OT_SLAB_MASTER, s, held.first, held.n, values));
+        float *values = first_values(model, s);
+        if (ot_slab_is_encoded(chain, s)) {
+            char *encoded = encode(chain, s, values);
+            check_ok(
+                ot_engine_set_encoded(engine, s, held.first, held.n, encoded + held.first * OT_ENCODED_UNIT));
+            free(encoded);
+        } else {
+            check_ok(ot_engine_set(engine, OT_SLAB_MASTER, s, held.first, held.n, values + held.first));
+        }
         free(values);
     }
+}
+
+/* Fails the test if the slab has other bytes than those with which the run began. */
+static void check_encoded(const struct tiny_engine *tiny, int slab, struct ot_shard_range held) {
+    const struct ot_chain *chain = ot_model_chain(tiny->model);
+    float *values = first_values(tiny->model, slab);
+    char *want = encode(chain, slab, values), *got = malloc((size_t)held.n * OT_ENCODED_UNIT + 1);
+    assert_non_null(got);
+    check_ok(ot_engine_get_encoded(tiny->engine, slab, held.first, held.n, got));
+    assert_memory_equal(got, want + held.first * OT_ENCODED_UNIT, (size_t)held.n * OT_ENCODED_UNIT);
+    free(values);
+    free(want);
+    free(got);
+}
+
+static bool has_kind(const struct ot_chain *chain, int slab, enum ot_slab_kind kind) {
+    return !ot_slab_is_encoded(chain, slab) && (kind == OT_SLAB_MASTER || !chain->slabs[slab].frozen);
 }
 
 void tiny_read(const struct tiny_engine *tiny, struct tiny_result *result) {
@@ -215,9 +289,12 @@ void tiny_read(const struct tiny_engine *tiny, struct tiny_result *result) {
     assert_non_null(at);
     for (int s = 0; s < chain->n_slabs; s++) {
         struct ot_shard_range held = ot_slab_holding(chain, &tiny->engine->plan, s);
-        for (int kind = OT_SLAB_MASTER; kind <= OT_SLAB_V; kind++, at += chain->slabs[s].n_params)
-            check_ok(
-                ot_engine_get(tiny->engine, (enum ot_slab_kind)kind, s, held.first, held.n, at + held.first));
+        if (ot_slab_is_encoded(chain, s))
+            check_encoded(tiny, s, held);
+        for (enum ot_slab_kind kind = OT_SLAB_MASTER; kind <= OT_SLAB_V;
+             kind++, at += chain->slabs[s].n_params)
+            if (has_kind(chain, s, kind))
+                check_ok(ot_engine_get(tiny->engine, kind, s, held.first, held.n, at + held.first));
     }
 }
 
@@ -230,9 +307,11 @@ static void collect_slabs(const struct tiny_engine *tiny, struct tiny_result *re
     size_t least = (size_t)ranks * OT_SHARD_ALIGN_PARAMS * sizeof(float) + 1;
     assert_non_null(at);
     for (int s = 0; s < chain->n_slabs; s++)
-        for (int kind = OT_SLAB_MASTER; kind <= OT_SLAB_V; kind++, at += chain->slabs[s].n_params) {
+        for (enum ot_slab_kind kind = OT_SLAB_MASTER; kind <= OT_SLAB_V;
+             kind++, at += chain->slabs[s].n_params) {
             tiny->engine->layout.idle_bytes = kind == OT_SLAB_M ? least * (size_t)(1 + rank) : idle;
-            check_ok(ot_engine_collect(tiny->engine, (enum ot_slab_kind)kind, s, rank == 0 ? at : NULL));
+            if (has_kind(chain, s, kind))
+                check_ok(ot_engine_collect(tiny->engine, kind, s, rank == 0 ? at : NULL));
         }
 }
 
@@ -367,90 +446,6 @@ void tiny_close(struct tiny_engine *tiny) {
     assert_int_equal(usage.used_bytes, usage.scratch_bytes);
     ot_device_close(tiny->device);
     ot_model_close(tiny->model);
-}
-
-void tiny_random_rounds(struct tiny_run *run, uint64_t seed) {
-    uint64_t i = 0;
-#define PICK(bound)                                                                                          \
-    ((int)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, 0, 78), i++, (uint64_t)(bound)))
-    run->plan.first_round = PICK(run->plan.max_micro + 1);
-    run->plan.round_micro = 1 + PICK(run->plan.max_micro);
-    for (int s = 0; s < run->plan.n_slabs; s++)
-        run->plan.slabs[s].sums = (enum ot_home)PICK(2);
-#undef PICK
-}
-
-void tiny_random_grads(struct tiny_run *run, uint64_t seed) {
-    uint64_t i = 0;
-#define PICK(bound) ((int)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, 0, 80), i++, (bound)))
-    for (int s = 0; s < run->plan.n_slabs; s++) {
-        struct ot_slab_plan *slab = &run->plan.slabs[s];
-        slab->grads = PICK(2) ? OT_HOME_NVME : slab->grads;
-        slab->sums = PICK(2) ? OT_HOME_NVME : slab->sums;
-    }
-    run->plan.host_grad_slots = 1 + PICK(4);
-    if (run->plan.tile_slots == 0)
-        run->plan.tile_slots = ot_plan_passing_tiles(&run->plan) > 0;
-#undef PICK
-}
-
-void tiny_random_kept(struct tiny_run *run, uint64_t seed, enum ot_tier last) {
-    uint64_t i = 0;
-    int left = (int)run->config.n_layers;
-#define PICK(bound)                                                                                          \
-    ((int)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, 0, 79), i++, (uint64_t)(bound)))
-    for (int t = 0; t < OT_TIER_COUNT; t++) {
-        int blocks = t > (int)last ? 0 : PICK(left + 1);
-        run->plan.kept[t] = (struct ot_kept_part){(enum ot_keep_level)PICK(OT_KEEP_LEVELS), blocks};
-        left -= blocks;
-    }
-    run->plan.kept_slots = 1 + PICK(4);
-    run->plan.host_kept_slots = 1 + PICK(4);
-#undef PICK
-}
-
-void tiny_random_shadows(struct tiny_run *run, uint64_t seed) {
-    int64_t most = ot_plan_shadow_tiles(&run->plan);
-    uint64_t stream = ot_random_stream(OT_RANDOM_TEST, 0, 81);
-    run->plan.shadow_frames = (int)ot_random_below(seed, stream, 0, (uint64_t)most + 1);
-    run->shadow_belief = ot_random_below(seed, stream, 1, 2) ? 1e30 : 0;
-    tiny_finish(run);
-}
-
-void tiny_randomise(struct tiny_run *run, uint64_t seed) {
-    uint64_t i = 0;
-#define PICK(bound) ((int)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, 0, 77), i++, (bound)))
-    for (int s = 0; s < run->plan.n_slabs; s++) {
-        enum ot_home weights = (enum ot_home)PICK(3);
-        run->plan.slabs[s].weights = run->plan.shard.mode == OT_SHARD_STATE ? OT_HOME_GPU : weights;
-        run->plan.slabs[s].state = (enum ot_home)(1 + PICK(2));
-    }
-    run->plan.activations = (enum ot_home)PICK(3);
-    run->plan.activation_slots = 1 + PICK(4);
-    run->plan.host_activation_slots = 1 + PICK(4);
-    tiny_random_kept(run, seed, OT_TIER_NVME);
-    tiny_random_rounds(run, seed);
-    run->plan.state_slots = 1 + PICK(4);
-    run->plan.tile_slots = 1 + PICK(8);
-    for (int k = 0; k < OT_SLOT_KINDS; k++) {
-        bool edge = k == OT_SLOT_EDGE;
-        run->plan.weight_slots[k] = (edge ? 2 : 1) + PICK(3);
-        run->plan.host_weight_slots[k] = 1 + PICK(4);
-        run->plan.grad_slots[k] = (edge ? 2 : 1) + PICK(2);
-        run->plan.stage_slots[k] = 1 + PICK(3);
-    }
-    run->optimizer_threads = 1 + PICK(3);
-    run->device_threads = 1 + PICK(2);
-    run->delay_seed = PICK(3) == 0 ? seed : 0;
-    run->io = PICK(2) ? OT_IO_URING : OT_IO_POOL;
-    run->stripes = 1 + PICK(4);
-    run->chunk_bytes = (size_t)4096 << PICK(5);
-    run->io_depth = 1 + PICK(8);
-    int64_t tile = OT_SLAB_ALIGN_PARAMS * (1 + PICK(4));
-    tiny_deal(run, tile, 1 + (unsigned)PICK(7), seed);
-    tiny_random_grads(run, seed);
-    tiny_random_shadows(run, seed);
-#undef PICK
 }
 
 int64_t tiny_adam_step(const struct ot_engine *engine) {

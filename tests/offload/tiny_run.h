@@ -18,6 +18,10 @@ struct tiny_run {
     enum ot_dtype dtype;
     enum ot_state_format state;
     enum ot_masters masters;
+    /* Returns true if the run trains the tensor. NULL: it trains all. */
+    bool (*trains)(const void *context, const char *name);
+    /* Frozen slabs are encoded: in another dtype (tiny_encoding), behind a page of rubbish. */
+    bool encodes;
     int device_threads, optimizer_threads;
     uint64_t delay_seed; /* random delays in every lane of the device and the executor */
     int64_t micro_sequences;
@@ -54,7 +58,7 @@ struct tiny_result {
     float token_loss[TINY_SEQUENCE]; /* of the evaluation; 0 without it */
     struct ot_device_tuning tuning;
     int64_t n_values;
-    float *values;    /* master, m and v of every slab, one after the other */
+    float *values;    /* master, m and v of every slab, one after the other; 0: it has none */
     float *collected; /* the same, as rank 0 of several ranks collected it; NULL: one rank */
 };
 
@@ -71,6 +75,8 @@ struct ot_model_config tiny_config(int layers, bool tied);
 struct ot_model_config tiny_golden_config(const int64_t *counts, const double *reals);
 /* Defaults: fp32, clip 1.0, two sequences per micro-batch, everything on the device. Opens nothing. */
 void tiny_defaults(struct tiny_run *run, int layers, bool tied, enum ot_dtype dtype);
+/* The dtype of encoded slabs: bf16 in fp32, otherwise fp32, which loses nothing. */
+enum ot_dtype tiny_encoding(enum ot_dtype dtype);
 /* The run's model, with the run's format of the moments. Close it with ot_model_close. */
 void tiny_open_model(const struct tiny_run *run, struct ot_model **out);
 /* Makes a plan for the run with the given homes. Free it with ot_plan_free. Fails the test if there is no

@@ -117,6 +117,7 @@ static void randomise(struct tiny_run *run, int rank, void *context) {
     tiny_random_rounds(run, *seed);
     tiny_random_grads(run, *seed * 64 + (uint64_t)rank + 1);
     memcpy(run->plan.weight_slots, kept.weight_slots, sizeof kept.weight_slots);
+    memcpy(run->plan.encoded_slots, kept.encoded_slots, sizeof kept.encoded_slots);
     memcpy(run->plan.grad_slots, kept.grad_slots, sizeof kept.grad_slots);
     tiny_finish(run);
 }

@@ -152,9 +152,10 @@ static void randomise(struct tiny_run *run, uint64_t seed) {
     tiny_random_kept(run, seed, OT_TIER_HOST);
     tiny_random_rounds(run, seed);
     run->plan.state_slots = 1 + PICK(4);
-    for (int k = 0; k < OT_SLOT_KINDS; k++) {
-        run->plan.weight_slots[k] = (k == OT_SLOT_EDGE ? 2 : 1) + PICK(3);
-        run->plan.grad_slots[k] = (k == OT_SLOT_EDGE ? 2 : 1) + PICK(2);
+    for (enum ot_slot_kind k = 0; k < OT_SLOT_KINDS; k++) {
+        bool edge = ot_slot_kind_is_edge(k);
+        run->plan.weight_slots[k] = (edge ? 2 : 1) + PICK(3);
+        run->plan.grad_slots[k] = (edge ? 2 : 1) + PICK(2);
         run->plan.stage_slots[k] = 1 + PICK(3);
     }
     run->optimizer_threads = 1 + PICK(3);

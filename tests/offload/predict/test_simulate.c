@@ -37,6 +37,7 @@ struct hand {
 static void open_hand(struct hand *h) {
     memset(h, 0, sizeof *h);
     h->chain.dtype = OT_F32;
+    h->chain.slabs = h->slab;
     h->disk = (struct ot_buffer){.tier = OT_TIER_NVME, .bytes = 4 * 100, .n_tiles = 100};
     h->layout = (struct ot_layout){.n_buffers = 1, .buffers = &h->disk};
     h->plan = (struct ot_plan){.micro_tokens = 10, .max_micro = 3};
@@ -62,7 +63,7 @@ static int add(struct hand *h, enum ot_lane_id lane, int seconds) {
     task->kind = seconds == 0 ? OT_TASK_DECIDE : kinds[lane];
     task->lane = lane;
     task->block = task->micro = task->tile = task->frame = -1;
-    task->slab = kinds[lane] == OT_TASK_GATHER ? 0 : -1;
+    task->slab = kinds[lane] == OT_TASK_GATHER || kinds[lane] == OT_TASK_FETCH ? 0 : -1;
     task->span.n = seconds;
     task->deps = h->deps[i];
     task->n_accesses = lane >= OT_LANE_NVME_READ;
@@ -212,7 +213,6 @@ static void the_host_is_shared(void **state) {
 /* A gather of the smallest share, one byte a second, beside a task of another lane. */
 static struct ot_prediction run_gather(struct hand *h, enum ot_lane_id lane, int seconds) {
     h->costs.rates.comm_bytes = 1;
-    h->chain.slabs = h->slab;
     h->slab[0].n_params = 2 * OT_SHARD_ALIGN_PARAMS;
     h->plan.shard = (struct ot_shard){.ranks = 2, .mode = OT_SHARD_FULL};
     return run_pair(h, OT_LANE_COMM, 1, lane, seconds);

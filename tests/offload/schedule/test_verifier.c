@@ -208,7 +208,8 @@ static void versions_go_with_the_step(void **state) {
             struct hand h;
             open_hand(&h, false);
             struct ot_tag tag = {.content = (uint8_t)content};
-            bool fixed = content == OT_CONTENT_CONSTANTS ||
+            bool fixed = content == OT_CONTENT_CONSTANTS || content == OT_CONTENT_FROZEN ||
+                         content == OT_CONTENT_DECODED ||
                          (!updates && (content == OT_CONTENT_WEIGHTS || content == OT_CONTENT_STATE));
             int reader = add(&h, OT_LANE_H2D), writer = add(&h, OT_LANE_H2D);
             h.tasks[writer].kind = updates ? OT_TASK_UPDATE_GPU : OT_TASK_STORE;

@@ -3,146 +3,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "offload/plan/layout_add.h"
 #include "offload/plan/one_copy.h"
 #include "offload/plan/shadow.h"
 #include "offload/store/store.h"
 #include "src/base/error.h"
 
-/* Alignment of buffers: 256 bytes for a device's vector loads, 4 KiB for disks and page tables. BUFFER_LIMIT:
- * the most buffers of a layout. */
-enum { GPU_ALIGN = 256, HOST_ALIGN = 4096, BUFFER_LIMIT = 1 << 22 };
 /* Sides of an extent that is never pinned: one holds the present content, the next content is written to the
- * other. Gradients need no old content: a step that fails while it writes them cannot be continued anyway. */
-enum { LEAST_SIDES = 2, GRAD_SIDES = 1 };
+ * other. Gradients need no old content: a step that fails while it writes them cannot be continued anyway.
+ * Frozen weights are written before the first step alone. */
+enum { LEAST_SIDES = 2, GRAD_SIDES = 1, FROZEN_SIDES = 1 };
 _Static_assert(LEAST_SIDES + OT_PLAN_MAX_KEPT_CONTENTS == OT_STORE_MAX_SIDES, "plan.h");
-
-struct maker {
-    const struct ot_chain *chain;
-    const struct ot_plan *plan;
-    struct ot_layout *layout;
-    int capacity, extent_capacity;
-    int rc;
-};
-
-/* Adds a buffer and returns its index. After a failure mk->rc has the error, and further calls do nothing. */
-static int add_sides(struct maker *mk, enum ot_tier tier, const char *name, size_t bytes, int n_tiles,
-                     int sides) {
-    struct ot_layout *layout = mk->layout;
-    if (mk->rc < 0)
-        return OT_NO_BUFFER;
-    if (layout->n_buffers == mk->capacity) {
-        int capacity = mk->capacity ? mk->capacity * 2 : 256;
-        struct ot_buffer *grown =
-            capacity > BUFFER_LIMIT ? NULL : realloc(layout->buffers, (size_t)capacity * sizeof *grown);
-        if (!grown) {
-            mk->rc = ot_fail(OT_E_BUDGET, "no memory for the plan's %d buffers", layout->n_buffers);
-            return OT_NO_BUFFER;
-        }
-        layout->buffers = grown;
-        mk->capacity = capacity;
-    }
-    size_t align = tier == OT_TIER_GPU ? GPU_ALIGN : HOST_ALIGN;
-    size_t rounded = (bytes + align - 1) / align * align * (size_t)sides;
-    if (bytes > SIZE_MAX / 4 / OT_STORE_MAX_SIDES || layout->tier_bytes[tier] > SIZE_MAX / 4) {
-        mk->rc = ot_fail(
-            OT_E_BUDGET,
-            "%s: %zu bytes are more than any machine has; lower the sequence length or the micro-batch", name,
-            bytes);
-        return OT_NO_BUFFER;
-    }
-    layout->buffers[layout->n_buffers] = (struct ot_buffer){.tier = tier,
-                                                            .name = name,
-                                                            .bytes = bytes,
-                                                            .reserved = rounded,
-                                                            .offset = layout->tier_bytes[tier],
-                                                            .n_tiles = n_tiles};
-    layout->tier_bytes[tier] += rounded;
-    return layout->n_buffers++;
-}
-
-static int add(struct maker *mk, enum ot_tier tier, const char *name, size_t bytes, int n_tiles) {
-    return add_sides(mk, tier, name, bytes, n_tiles, 1);
-}
-
-static bool make_room_for_extents(struct maker *mk, int n) {
-    struct ot_layout *layout = mk->layout;
-    while (layout->n_extents + n > mk->extent_capacity) {
-        int capacity = mk->extent_capacity ? mk->extent_capacity * 2 : 256;
-        size_t *bytes = realloc(layout->extent_bytes, (size_t)capacity * sizeof *bytes);
-        layout->extent_bytes = bytes ? bytes : layout->extent_bytes;
-        int *sides = realloc(layout->extent_sides, (size_t)capacity * sizeof *sides);
-        layout->extent_sides = sides ? sides : layout->extent_sides;
-        if (!bytes || !sides)
-            return false;
-        mk->extent_capacity = capacity;
-    }
-    return true;
-}
-
-/* Adds a buffer on nvme as a row of n extents. */
-static int add_extents(struct maker *mk, const char *name, const size_t *bytes, int n, int sides) {
-    struct ot_layout *layout = mk->layout;
-    size_t sum = 0;
-    for (int i = 0; i < n; i++)
-        sum += bytes[i];
-    int buffer = add_sides(mk, OT_TIER_NVME, name, sum, n, sides);
-    if (buffer == OT_NO_BUFFER)
-        return OT_NO_BUFFER;
-    if (!make_room_for_extents(mk, n)) {
-        mk->rc = ot_fail(OT_E_BUDGET, "no memory for a plan with %d extents", layout->n_extents);
-        return OT_NO_BUFFER;
-    }
-    layout->buffers[buffer].first_extent = layout->n_extents;
-    for (int i = 0; i < n; i++) {
-        layout->extent_bytes[layout->n_extents] = bytes[i];
-        layout->extent_sides[layout->n_extents++] = sides;
-    }
-    return buffer;
-}
-
-static int *new_indices(struct maker *mk, int64_t n) {
-    if (n == 0)
-        return NULL;
-    int *indices = n > 0 && n < BUFFER_LIMIT ? malloc((size_t)n * sizeof *indices) : NULL;
-    if (!indices) {
-        if (mk->rc >= 0)
-            mk->rc = ot_fail(OT_E_BUDGET, "no memory for a plan with %lld buffers of a kind", (long long)n);
-        return NULL;
-    }
-    for (int64_t i = 0; i < n; i++)
-        indices[i] = OT_NO_BUFFER;
-    return indices;
-}
-
-static int *add_tiled(struct maker *mk, enum ot_tier tier, const char *name, size_t bytes, int n_tiles,
-                      int64_t n) {
-    int *indices = new_indices(mk, n);
-    for (int64_t i = 0; indices && i < n; i++)
-        indices[i] = add(mk, tier, name, bytes, n_tiles);
-    return indices;
-}
-
-/* Slots for the holdings of slabs. */
-static int *add_held(struct maker *mk, enum ot_tier tier, const char *name, size_t bytes, int n_tiles,
-                     int64_t n) {
-    int *indices = add_tiled(mk, tier, name, bytes, n_tiles, n);
-    for (int64_t i = 0; indices && i < n && indices[i] != OT_NO_BUFFER; i++)
-        mk->layout->buffers[indices[i]].first_param = OT_HELD_PARAM;
-    return indices;
-}
-
-static int *add_many(struct maker *mk, enum ot_tier tier, const char *name, size_t bytes, int64_t n) {
-    return add_tiled(mk, tier, name, bytes, 1, n);
-}
-
-/* Adds a buffer that begins with parameter `first` of its slab. */
-static int add_from(struct maker *mk, enum ot_tier tier, const char *name, int64_t first, size_t bytes,
-                    int n_tiles) {
-    int buffer = add(mk, tier, name, bytes, n_tiles);
-    if (buffer != OT_NO_BUFFER)
-        mk->layout->buffers[buffer].first_param = first;
-    return buffer;
-}
 
 static size_t weight_bytes(const struct ot_chain *chain, int64_t n_params) {
     return (size_t)n_params * ot_dtype_bytes(chain->dtype);
@@ -159,7 +30,7 @@ static size_t pages(size_t bytes) {
 
 /* Adds n parameters of a slab, from `first` on, as one extent per tile. bytes(chain, n): the bytes of n
  * parameters. */
-static int add_on_nvme(struct maker *mk, const char *name, int64_t first, int64_t n, int sides,
+static int add_on_nvme(struct ot_layout_maker *mk, const char *name, int64_t first, int64_t n, int sides,
                        size_t (*bytes)(const struct ot_chain *, int64_t)) {
     int64_t tile = mk->plan->tile_params;
     int n_tiles = (int)((n + tile - 1) / tile);
@@ -173,7 +44,7 @@ static int add_on_nvme(struct maker *mk, const char *name, int64_t first, int64_
         extents[t] = full;
     if (n_tiles > 0) /* the last tile of a slab may be short */
         extents[n_tiles - 1] = pages(bytes(mk->chain, n - (n_tiles - 1) * tile));
-    int buffer = add_extents(mk, name, extents, n_tiles, sides);
+    int buffer = ot_layout_add_extents(mk, name, extents, n_tiles, sides);
     if (buffer != OT_NO_BUFFER)
         mk->layout->buffers[buffer].first_param = first;
     free(extents);
@@ -181,12 +52,25 @@ static int add_on_nvme(struct maker *mk, const char *name, int64_t first, int64_
 }
 
 /* The same for contents that may be pinned. */
-static int add_kept_on_nvme(struct maker *mk, const char *name, int64_t first, int64_t n,
+static int add_kept_on_nvme(struct ot_layout_maker *mk, const char *name, int64_t first, int64_t n,
                             size_t (*bytes)(const struct ot_chain *, int64_t)) {
     return add_on_nvme(mk, name, first, n, LEAST_SIDES + mk->plan->kept_contents, bytes);
 }
 
-static void add_training(struct maker *mk, int s) {
+static size_t encoded_bytes(const struct ot_chain *chain, int64_t units) {
+    (void)chain;
+    return (size_t)units * OT_ENCODED_UNIT;
+}
+
+/* Frozen weights are in no checkpoint, so no content of theirs is pinned. */
+static int add_weights_on_nvme(struct ot_layout_maker *mk, int s, struct ot_shard_range held) {
+    if (!mk->chain->slabs[s].frozen)
+        return add_kept_on_nvme(mk, "weights", held.first, held.n, weight_bytes);
+    return add_on_nvme(mk, "weights", held.first, held.n, FROZEN_SIDES,
+                       ot_slab_is_encoded(mk->chain, s) ? encoded_bytes : weight_bytes);
+}
+
+static void add_training(struct ot_layout_maker *mk, int s) {
     const struct ot_chain *chain = mk->chain;
     struct ot_slab_buffers *b = &mk->layout->slabs[s];
     struct ot_shard_range held = ot_slab_holding(chain, mk->plan, s);
@@ -194,32 +78,33 @@ static void add_training(struct maker *mk, int s) {
     struct ot_tile_span off_gpu = ot_slab_state_off_gpu(chain, mk->plan, s);
     struct ot_tile_span waiting = ot_slab_waiting_on_gpu(chain, mk->plan, s);
     if (on_gpu.n > 0)
-        b->state_gpu =
-            add_from(mk, OT_TIER_GPU, "optimizer state", on_gpu.first, state_bytes(chain, on_gpu.n), 1);
+        b->state_gpu = ot_layout_add_from(mk, OT_TIER_GPU, "optimizer state", on_gpu.first,
+                                          state_bytes(chain, on_gpu.n), 1);
     if (off_gpu.n > 0 && mk->plan->slabs[s].state == OT_HOME_NVME)
         b->state_nvme = add_kept_on_nvme(mk, "optimizer state", off_gpu.first, off_gpu.n, state_bytes);
     else if (off_gpu.n > 0)
-        b->state_host = add_from(mk, OT_TIER_HOST, "optimizer state", off_gpu.first,
-                                 state_bytes(chain, off_gpu.n), off_gpu.n_tiles);
+        b->state_host = ot_layout_add_from(mk, OT_TIER_HOST, "optimizer state", off_gpu.first,
+                                           state_bytes(chain, off_gpu.n), off_gpu.n_tiles);
     if (waiting.n > 0)
-        b->grad_gpu =
-            add_from(mk, OT_TIER_GPU, "gradients", waiting.first, weight_bytes(chain, waiting.n), 1);
+        b->grad_gpu = ot_layout_add_from(mk, OT_TIER_GPU, "gradients", waiting.first,
+                                         weight_bytes(chain, waiting.n), 1);
     if (mk->plan->slabs[s].grads == OT_HOME_NVME && off_gpu.n > 0)
         b->grad_nvme = add_on_nvme(mk, "gradients", off_gpu.first, off_gpu.n, GRAD_SIDES, weight_bytes);
     else if (waiting.n < held.n && !ot_slab_grads_follow_sum(chain, mk->plan, s)) /* or: add_sums */
-        b->grad_host = add_from(mk, OT_TIER_HOST, "gradients", waiting.first + waiting.n,
-                                weight_bytes(chain, held.n - waiting.n), 1);
+        b->grad_host = ot_layout_add_from(mk, OT_TIER_HOST, "gradients", waiting.first + waiting.n,
+                                          weight_bytes(chain, held.n - waiting.n), 1);
     if (mk->plan->keep_grads)
-        b->kept_grad = add_from(mk, OT_TIER_HOST, "kept gradients", held.first, (size_t)held.n * 4, 1);
+        b->kept_grad =
+            ot_layout_add_from(mk, OT_TIER_HOST, "kept gradients", held.first, (size_t)held.n * 4, 1);
 }
 
 /* Adds the whole slab in the memory that the ranks share. */
-static int add_one_copy(struct maker *mk, int slab) {
+static int add_one_copy(struct ot_layout_maker *mk, int slab) {
     struct ot_layout *layout = mk->layout;
     const struct ot_shard *shard = &mk->plan->shard;
-    int64_t share = ot_shard_share(shard, mk->chain->slabs[slab].n_params);
-    int buffer = add(mk, OT_TIER_HOST, "weights", weight_bytes(mk->chain, share),
-                     ot_slab_used_tiles(mk->chain, mk->plan, slab));
+    int64_t share = ot_shard_share(shard, ot_slab_units(mk->chain, slab));
+    int buffer = ot_layout_add(mk, OT_TIER_HOST, "weights", ot_slab_bytes(mk->chain, slab, share),
+                               ot_slab_used_tiles(mk->chain, mk->plan, slab));
     if (buffer == OT_NO_BUFFER)
         return OT_NO_BUFFER;
     struct ot_buffer *b = &layout->buffers[buffer];
@@ -230,10 +115,10 @@ static int add_one_copy(struct maker *mk, int slab) {
     return buffer;
 }
 
-/* Parameters of a buffer for the shares of all ranks: the slab, rounded up to equal shares. */
-static int64_t shares_of(const struct maker *mk, int s) {
+/* Units of a buffer for the shares of all ranks: the slab, rounded up to equal shares. */
+static int64_t shares_of(const struct ot_layout_maker *mk, int s) {
     const struct ot_shard *shard = &mk->plan->shard;
-    return ot_shard_ranks(shard) * ot_shard_share(shard, mk->chain->slabs[s].n_params);
+    return ot_shard_ranks(shard) * ot_shard_share(shard, ot_slab_units(mk->chain, s));
 }
 
 static size_t sum_bytes(const struct ot_chain *chain, int64_t n_params) {
@@ -242,26 +127,26 @@ static size_t sum_bytes(const struct ot_chain *chain, int64_t n_params) {
 }
 
 /* The home of a gradient sum between rounds. */
-static int add_sum(struct maker *mk, int slab) {
+static int add_sum(struct ot_layout_maker *mk, int slab) {
     if (ot_slab_sum_stays(mk->chain, mk->plan, slab))
-        return add(mk, OT_TIER_GPU, "gradient sums", sum_bytes(mk->chain, shares_of(mk, slab)), 1);
+        return ot_layout_add(mk, OT_TIER_GPU, "gradient sums", sum_bytes(mk->chain, shares_of(mk, slab)), 1);
     if (mk->plan->slabs[slab].sums == OT_HOME_NVME)
         return add_on_nvme(mk, "gradient sums", 0, mk->chain->slabs[slab].n_params, GRAD_SIDES, sum_bytes);
-    return add(mk, OT_TIER_HOST, "gradient sums", sum_bytes(mk->chain, shares_of(mk, slab)), 1);
+    return ot_layout_add(mk, OT_TIER_HOST, "gradient sums", sum_bytes(mk->chain, shares_of(mk, slab)), 1);
 }
 
 /* Lets the finished gradients of a slab wait where its first sum waited between rounds: the last round has
  * brought the sum to the device before the gradients leave. */
-static void let_grads_follow(struct maker *mk, int slab, int sum) {
+static void let_grads_follow(struct ot_layout_maker *mk, int slab, int sum) {
     int *grads = &mk->layout->slabs[slab].grad_host;
     if (*grads == OT_NO_BUFFER && ot_slab_grads_follow_sum(mk->chain, mk->plan, slab))
         *grads = sum;
 }
 
 /* Homes of the gradient sums between rounds: one for each use, and each level of its tree. */
-static void add_sums(struct maker *mk) {
+static void add_sums(struct ot_layout_maker *mk) {
     const struct ot_chain *chain = mk->chain;
-    mk->layout->sums = new_indices(mk, mk->plan->train ? ot_layout_sum(chain->n_blocks, 0, 0) : 0);
+    mk->layout->sums = ot_layout_new_indices(mk, mk->plan->train ? ot_layout_sum(chain->n_blocks, 0, 0) : 0);
     for (int b = 0; mk->layout->sums && b < chain->n_blocks; b++)
         for (int u = 0; u < chain->blocks[b].n_uses; u++) {
             int slab = chain->blocks[b].uses[u].slab;
@@ -274,36 +159,38 @@ static void add_sums(struct maker *mk) {
         }
 }
 
-static void add_slab(struct maker *mk, int s) {
+static void add_slab(struct ot_layout_maker *mk, int s) {
     const struct ot_slab_plan *sp = &mk->plan->slabs[s];
     struct ot_slab_buffers *b = &mk->layout->slabs[s];
     struct ot_shard_range held = ot_slab_holding(mk->chain, mk->plan, s);
-    int64_t n_params = mk->chain->slabs[s].n_params;
-    size_t bytes = weight_bytes(mk->chain, held.n);
+    int64_t share = ot_shard_share(&mk->plan->shard, ot_slab_units(mk->chain, s));
+    bool frozen = mk->chain->slabs[s].frozen;
     int tiles = ot_slab_tiles(mk->chain, mk->plan, s);
-    *b = (struct ot_slab_buffers){-1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
+    *b = (struct ot_slab_buffers){frozen, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
     if (sp->weights == OT_HOME_GPU && !ot_slab_is_streamed(mk->plan, s))
-        b->weights_gpu = add(mk, OT_TIER_GPU, "weights", weight_bytes(mk->chain, shares_of(mk, s)),
-                             ot_slab_used_tiles(mk->chain, mk->plan, s));
+        b->weights_gpu =
+            ot_layout_add(mk, OT_TIER_GPU, "weights", ot_slab_bytes(mk->chain, s, shares_of(mk, s)),
+                          ot_slab_used_tiles(mk->chain, mk->plan, s));
     else if (sp->weights == OT_HOME_GPU)
-        b->weights_gpu = add_from(mk, OT_TIER_GPU, "weights", held.first,
-                                  weight_bytes(mk->chain, ot_shard_share(&mk->plan->shard, n_params)), tiles);
+        b->weights_gpu = ot_layout_add_from(mk, OT_TIER_GPU, "weights", held.first,
+                                            ot_slab_bytes(mk->chain, s, share), tiles);
     if (sp->weights == OT_HOME_NVME)
-        b->weights_nvme = add_kept_on_nvme(mk, "weights", held.first, held.n, weight_bytes);
+        b->weights_nvme = add_weights_on_nvme(mk, s, held);
     else if (ot_slab_has_one_copy(mk->plan, s))
         b->weights_host = add_one_copy(mk, s);
     else if (sp->weights == OT_HOME_HOST || (mk->plan->train && sp->tiles[OT_TILE_CPU] > 0))
-        b->weights_host = add_from(mk, OT_TIER_HOST, "weights", held.first, bytes, tiles);
-    if (mk->plan->train)
+        b->weights_host = ot_layout_add_from(mk, OT_TIER_HOST, "weights", held.first,
+                                             ot_slab_bytes(mk->chain, s, held.n), tiles);
+    if (mk->plan->train && !frozen)
         add_training(mk, s);
 }
 
 /* Parameters of the largest tile among n parameters. */
-static int64_t largest_tile(const struct maker *mk, int64_t n) {
+static int64_t largest_tile(const struct ot_layout_maker *mk, int64_t n) {
     return n < mk->plan->tile_params ? n : mk->plan->tile_params;
 }
 
-static void add_state_slots(struct maker *mk) {
+static void add_state_slots(struct ot_layout_maker *mk) {
     struct ot_layout *layout = mk->layout;
     bool grads = false, weights = false;
     for (int s = 0; mk->plan->train && s < mk->chain->n_slabs; s++) {
@@ -315,11 +202,12 @@ static void add_state_slots(struct maker *mk) {
     }
     size_t bytes = state_bytes(mk->chain, layout->slot_params) +
                    (size_t)(weights ? 2 : grads) * weight_bytes(mk->chain, layout->slot_params);
-    layout->state_slots = add_many(mk, OT_TIER_GPU, "optimizer state slots", bytes, mk->plan->state_slots);
+    layout->state_slots =
+        ot_layout_add_many(mk, OT_TIER_GPU, "optimizer state slots", bytes, mk->plan->state_slots);
 }
 
 /* A slot fits the largest tile that passes through it: its state, then its weights, then its gradients. */
-static void add_tile_slots(struct maker *mk) {
+static void add_tile_slots(struct ot_layout_maker *mk) {
     struct ot_layout *layout = mk->layout;
     int64_t state = 0, weights = 0, grads = 0;
     for (int s = 0; mk->plan->train && s < mk->chain->n_slabs; s++) {
@@ -327,20 +215,20 @@ static void add_tile_slots(struct maker *mk) {
         bool off_gpu = ot_slab_state_off_gpu(mk->chain, mk->plan, s).n > 0;
         if (off_gpu && mk->plan->slabs[s].state == OT_HOME_NVME && tile > state)
             state = tile;
-        if (ot_slab_weights_pass(mk->plan, s) && tile > weights)
+        if (ot_slab_weights_pass(mk->plan, s) && !mk->chain->slabs[s].frozen && tile > weights)
             weights = tile;
         if (off_gpu && mk->plan->slabs[s].grads == OT_HOME_NVME && tile > grads)
             grads = tile;
     }
     layout->slot_weights_offset = pages(state_bytes(mk->chain, state));
     layout->slot_grads_offset = layout->slot_weights_offset + pages(weight_bytes(mk->chain, weights));
-    layout->tile_slots =
-        add_tiled(mk, OT_TIER_HOST, "optimizer state slots",
-                  layout->slot_grads_offset + pages(weight_bytes(mk->chain, grads)), 3, mk->plan->tile_slots);
+    layout->tile_slots = ot_layout_add_tiled(
+        mk, OT_TIER_HOST, "optimizer state slots",
+        layout->slot_grads_offset + pages(weight_bytes(mk->chain, grads)), 3, mk->plan->tile_slots);
 }
 
 /* A slot fits the gradients of the largest tile, or the largest piece of a sum. */
-static void add_host_grad_slots(struct maker *mk) {
+static void add_host_grad_slots(struct ot_layout_maker *mk) {
     const struct ot_chain *chain = mk->chain;
     size_t bytes = 0, piece;
     for (int s = 0; mk->plan->train && s < chain->n_slabs; s++) {
@@ -353,10 +241,10 @@ static void add_host_grad_slots(struct maker *mk) {
         bytes = sums && piece > bytes ? piece : bytes;
     }
     mk->layout->host_grad_slots =
-        add_many(mk, OT_TIER_HOST, "gradient slots", pages(bytes), mk->plan->host_grad_slots);
+        ot_layout_add_many(mk, OT_TIER_HOST, "gradient slots", pages(bytes), mk->plan->host_grad_slots);
 }
 
-static void add_snapshot(struct maker *mk) {
+static void add_snapshot(struct ot_layout_maker *mk) {
     struct ot_layout *layout = mk->layout;
     const struct ot_plan *plan = mk->plan;
     size_t slots = (size_t)plan->snapshot_slots * ot_part_slot_bytes(mk->chain->dtype);
@@ -364,49 +252,70 @@ static void add_snapshot(struct maker *mk) {
     layout->snapshot_slots = layout->snapshot_tile = OT_NO_BUFFER;
     if (slots == 0)
         return;
-    layout->snapshot_slots = add(mk, OT_TIER_HOST, "checkpoint", slots, 1);
+    layout->snapshot_slots = ot_layout_add(mk, OT_TIER_HOST, "checkpoint", slots, 1);
     if (copies)
-        layout->snapshot_tile = add(mk, OT_TIER_HOST, "checkpoint", layout->slot_grads_offset, 1);
+        layout->snapshot_tile = ot_layout_add(mk, OT_TIER_HOST, "checkpoint", layout->slot_grads_offset, 1);
 }
 
-static void add_slots(struct maker *mk) {
+/* The largest slabs of a kind of slots. */
+struct largest {
+    size_t used, encoded, held;  /* bytes: the weights that blocks use; an encoded slab; a holding */
+    int64_t params, held_params; /* the shares of all ranks; a holding */
+    int tiles;
+};
+
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+static void note_slab(const struct ot_layout_maker *mk, int s, struct largest *largest) {
     const struct ot_chain *chain = mk->chain;
-    int64_t largest[OT_SLOT_KINDS] = {0}, held[OT_SLOT_KINDS] = {0};
-    int tiles[OT_SLOT_KINDS] = {0};
-    for (int s = 0; s < chain->n_slabs; s++) {
-        enum ot_slot_kind k = ot_slab_slot_kind(chain, s);
-        int64_t params = shares_of(mk, s), own = ot_slab_holding(chain, mk->plan, s).n;
-        int n_tiles = ot_slab_used_tiles(chain, mk->plan, s);
-        largest[k] = params > largest[k] ? params : largest[k];
-        held[k] = own > held[k] ? own : held[k];
-        tiles[k] = n_tiles > tiles[k] ? n_tiles : tiles[k];
-    }
+    int64_t shares = shares_of(mk, s), held = ot_slab_holding(chain, mk->plan, s).n;
+    int tiles = ot_slab_used_tiles(chain, mk->plan, s);
+    bool encoded = ot_slab_is_encoded(chain, s);
+    size_t bytes = ot_slab_bytes(chain, s, shares);
+    largest->used = larger(largest->used, encoded ? weight_bytes(chain, chain->slabs[s].n_params) : bytes);
+    largest->encoded = larger(largest->encoded, encoded ? bytes : 0);
+    largest->held = larger(largest->held, ot_slab_bytes(chain, s, held));
+    largest->params = shares > largest->params ? shares : largest->params;
+    largest->held_params = held > largest->held_params ? held : largest->held_params;
+    largest->tiles = tiles > largest->tiles ? tiles : largest->tiles;
+}
+
+static void add_slots(struct ot_layout_maker *mk) {
+    const struct ot_plan *plan = mk->plan;
+    struct ot_layout *layout = mk->layout;
+    struct largest kinds[OT_SLOT_KINDS] = {0};
+    for (int s = 0; s < mk->chain->n_slabs; s++)
+        note_slab(mk, s, &kinds[ot_slab_slot_kind(mk->chain, s)]);
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
-        const struct ot_plan *plan = mk->plan;
-        struct ot_layout *layout = mk->layout;
-        layout->weight_slots[k] = add_tiled(mk, OT_TIER_GPU, "weight slots", weight_bytes(chain, largest[k]),
-                                            tiles[k], plan->weight_slots[k]);
-        layout->host_weight_slots[k] =
-            add_held(mk, OT_TIER_HOST, "weight slots", pages(weight_bytes(chain, held[k])), tiles[k],
-                     plan->host_weight_slots[k]);
+        const struct largest *at = &kinds[k];
+        size_t sums = (size_t)at->params * sizeof(float);
+        layout->weight_slots[k] =
+            ot_layout_add_tiled(mk, OT_TIER_GPU, "weight slots", at->used, at->tiles, plan->weight_slots[k]);
+        layout->encoded_slots[k] = ot_layout_add_tiled(mk, OT_TIER_GPU, "encoded weight slots", at->encoded,
+                                                       at->tiles, plan->encoded_slots[k]);
+        layout->host_weight_slots[k] = ot_layout_add_held(mk, OT_TIER_HOST, "weight slots", pages(at->held),
+                                                          at->tiles, plan->host_weight_slots[k]);
         layout->grad_slots[k] =
-            add_many(mk, OT_TIER_GPU, "gradient slots", (size_t)largest[k] * 4, plan->grad_slots[k]);
-        layout->stage_slots[k] = add_held(mk, OT_TIER_GPU, "gradient slots", weight_bytes(chain, held[k]), 1,
-                                          plan->stage_slots[k]);
+            ot_layout_add_many(mk, OT_TIER_GPU, "gradient slots", sums, plan->grad_slots[k]);
+        layout->stage_slots[k] =
+            ot_layout_add_held(mk, OT_TIER_GPU, "gradient slots", weight_bytes(mk->chain, at->held_params), 1,
+                               plan->stage_slots[k]);
         layout->exchange_slots[k] =
-            add_many(mk, OT_TIER_GPU, "exchange slots", (size_t)largest[k] * 4, plan->exchange_slots[k]);
+            ot_layout_add_many(mk, OT_TIER_GPU, "exchange slots", sums, plan->exchange_slots[k]);
     }
 }
 
-static int *add_boundary_extents(struct maker *mk, size_t bytes, int64_t n) {
-    int *indices = new_indices(mk, n);
-    size_t rounded = (bytes + HOST_ALIGN - 1) / HOST_ALIGN * HOST_ALIGN;
+static int *add_boundary_extents(struct ot_layout_maker *mk, size_t bytes, int64_t n) {
+    int *indices = ot_layout_new_indices(mk, n);
+    size_t rounded = pages(bytes);
     for (int64_t i = 0; indices && i < n; i++)
-        indices[i] = add_extents(mk, "activations", &rounded, 1, LEAST_SIDES);
+        indices[i] = ot_layout_add_extents(mk, "activations", &rounded, 1, LEAST_SIDES);
     return indices;
 }
 
-static void add_boundaries(struct maker *mk) {
+static void add_boundaries(struct ot_layout_maker *mk) {
     const struct ot_chain *chain = mk->chain;
     const struct ot_plan *plan = mk->plan;
     struct ot_layout *layout = mk->layout;
@@ -416,36 +325,38 @@ static void add_boundaries(struct maker *mk) {
     layout->places = places;
     layout->n_boundaries = all || boundaries < 2 ? boundaries : 2;
     layout->boundary_gpu =
-        add_many(mk, OT_TIER_GPU, "activations", bytes, (int64_t)layout->n_boundaries * places);
+        ot_layout_add_many(mk, OT_TIER_GPU, "activations", bytes, (int64_t)layout->n_boundaries * places);
     if (!plan->train)
         return;
     if (plan->activations == OT_HOME_HOST)
         layout->boundary_host =
-            add_many(mk, OT_TIER_HOST, "activations", bytes, (int64_t)boundaries * places);
+            ot_layout_add_many(mk, OT_TIER_HOST, "activations", bytes, (int64_t)boundaries * places);
     if (plan->activations == OT_HOME_NVME)
         layout->boundary_nvme = add_boundary_extents(mk, bytes, (int64_t)boundaries * places);
     layout->host_activation_slots =
-        add_many(mk, OT_TIER_HOST, "activation slots", bytes, plan->host_activation_slots);
-    layout->activation_slots = add_many(mk, OT_TIER_GPU, "activation slots", bytes, plan->activation_slots);
-    layout->boundary_grad = add_many(mk, OT_TIER_GPU, "activation gradients", bytes, places);
+        ot_layout_add_many(mk, OT_TIER_HOST, "activation slots", bytes, plan->host_activation_slots);
+    layout->activation_slots =
+        ot_layout_add_many(mk, OT_TIER_GPU, "activation slots", bytes, plan->activation_slots);
+    layout->boundary_grad = ot_layout_add_many(mk, OT_TIER_GPU, "activation gradients", bytes, places);
 }
 
 /* The home of what a block keeps for one micro-batch. Each frame of a shadow over it is a tile. */
-static int add_kept_home(struct maker *mk, struct ot_kept kept, size_t bytes, int frames) {
+static int add_kept_home(struct ot_layout_maker *mk, struct ot_kept kept, size_t bytes, int frames) {
     size_t rounded = pages(bytes);
-    return kept.tier == OT_TIER_NVME ? add_extents(mk, "kept activations", &rounded, 1, LEAST_SIDES)
-                                     : add(mk, kept.tier, "kept activations", bytes, frames > 0 ? frames : 1);
+    return kept.tier == OT_TIER_NVME
+               ? ot_layout_add_extents(mk, "kept activations", &rounded, 1, LEAST_SIDES)
+               : ot_layout_add(mk, kept.tier, "kept activations", bytes, frames > 0 ? frames : 1);
 }
 
 /* Adds the inner activations that blocks keep for backward. */
-static void add_kept(struct maker *mk) {
+static void add_kept(struct ot_layout_maker *mk) {
     const struct ot_chain *chain = mk->chain;
     const struct ot_plan *plan = mk->plan;
     struct ot_layout *layout = mk->layout;
     size_t largest = 0, largest_on_nvme = 0;
     if (ot_plan_kept_blocks(plan, OT_TIER_COUNT) == 0)
         return;
-    layout->kept = new_indices(mk, (int64_t)chain->n_blocks * layout->places);
+    layout->kept = ot_layout_new_indices(mk, (int64_t)chain->n_blocks * layout->places);
     for (int b = 0; layout->kept && b < chain->n_blocks; b++) {
         struct ot_kept kept = ot_plan_kept(chain, plan, b);
         size_t bytes = chain->saved_bytes(chain->context, b, kept.level, plan->micro_tokens);
@@ -457,14 +368,15 @@ static void add_kept(struct maker *mk) {
         if (kept.tier == OT_TIER_NVME && bytes > largest_on_nvme)
             largest_on_nvme = bytes;
     }
-    layout->kept_slots = add_many(mk, OT_TIER_GPU, "kept activation slots", largest, plan->kept_slots);
-    layout->host_kept_slots =
-        add_many(mk, OT_TIER_HOST, "kept activation slots", pages(largest_on_nvme), plan->host_kept_slots);
+    layout->kept_slots =
+        ot_layout_add_many(mk, OT_TIER_GPU, "kept activation slots", largest, plan->kept_slots);
+    layout->host_kept_slots = ot_layout_add_many(mk, OT_TIER_HOST, "kept activation slots",
+                                                 pages(largest_on_nvme), plan->host_kept_slots);
 }
 
 /* The next frame over what blocks keep, from the last block to the first. *place counts the micro-batches of
  * all blocks behind it. */
-static struct ot_frame next_over_kept(struct maker *mk, int *place, int *tile) {
+static struct ot_frame next_over_kept(struct ot_layout_maker *mk, int *place, int *tile) {
     const struct ot_layout *l = mk->layout;
     for (;; ++*place, *tile = 0) {
         int block = mk->chain->n_blocks - 1 - *place / l->places;
@@ -475,7 +387,7 @@ static struct ot_frame next_over_kept(struct maker *mk, int *place, int *tile) {
 
 /* Adds the frames of shadows. The last slabs take what the last blocks keep: shadow.h needs it to be behind
  * the first use of the slab. */
-static void add_frames(struct maker *mk) {
+static void add_frames(struct ot_layout_maker *mk) {
     struct ot_layout *l = mk->layout;
     int n_slabs = mk->chain->n_slabs, frame = mk->plan->shadow_frames, place = 0, tile = 0;
     struct ot_shadow_frames *deal = calloc((size_t)n_slabs, sizeof *deal);
@@ -493,7 +405,8 @@ static void add_frames(struct maker *mk) {
             l->frames[--frame] =
                 i < deal[s].over_kept
                     ? next_over_kept(mk, &place, &tile)
-                    : (struct ot_frame){add(mk, OT_TIER_HOST, "shadow updates", l->frame_bytes, 1), 0};
+                    : (struct ot_frame){ot_layout_add(mk, OT_TIER_HOST, "shadow updates", l->frame_bytes, 1),
+                                        0};
     }
 out:
     free(deal);
@@ -501,7 +414,7 @@ out:
 
 /* Adds the memory for inner activations that blocks do not keep, and the scratch that all blocks share. Only
  * the compute lane uses them. Evaluation keeps nothing, so `work` is that of OT_KEEP_NONE. */
-static void add_workspace(struct maker *mk) {
+static void add_workspace(struct ot_layout_maker *mk) {
     const struct ot_chain *chain = mk->chain;
     const struct ot_plan *plan = mk->plan;
     struct ot_layout *layout = mk->layout;
@@ -512,14 +425,15 @@ static void add_workspace(struct maker *mk) {
         bytes = chain->scratch_bytes(chain->context, b, plan->micro_tokens);
         scratch = bytes > scratch ? bytes : scratch;
     }
-    layout->work = add(mk, OT_TIER_GPU, "workspace", work, 1);
-    layout->scratch = add(mk, OT_TIER_GPU, "workspace", scratch, 1);
-    layout->token_loss = add(mk, OT_TIER_GPU, "workspace", (size_t)plan->micro_tokens * sizeof(float), 1);
-    layout->logits = add(mk, OT_TIER_GPU, "workspace", (size_t)chain->vocab * sizeof(float), 1);
+    layout->work = ot_layout_add(mk, OT_TIER_GPU, "workspace", work, 1);
+    layout->scratch = ot_layout_add(mk, OT_TIER_GPU, "workspace", scratch, 1);
+    layout->token_loss =
+        ot_layout_add(mk, OT_TIER_GPU, "workspace", (size_t)plan->micro_tokens * sizeof(float), 1);
+    layout->logits = ot_layout_add(mk, OT_TIER_GPU, "workspace", (size_t)chain->vocab * sizeof(float), 1);
 }
 
 /* Adds the results of a step. Evaluation and generation use the host's pages for token losses and logits. */
-static void add_results(struct maker *mk) {
+static void add_results(struct ot_layout_maker *mk) {
     const struct ot_plan *plan = mk->plan;
     struct ot_layout *layout = mk->layout;
     size_t n_slabs = (size_t)mk->chain->n_slabs, ranks = (size_t)ot_shard_ranks(&plan->shard);
@@ -531,42 +445,44 @@ static void add_results(struct maker *mk) {
     size_t all = n_slabs * (size_t)layout->norms + ranks * (size_t)layout->own_results;
     size_t forward = (size_t)most * sizeof(float), bytes = all * sizeof(double);
     const char *name = "batches, results";
-    layout->results_gpu = add(mk, OT_TIER_GPU, name, own * sizeof(double), (int)n_slabs + 1);
+    layout->results_gpu = ot_layout_add(mk, OT_TIER_GPU, name, own * sizeof(double), (int)n_slabs + 1);
     layout->all_results =
-        ranks > 1 ? add(mk, OT_TIER_GPU, name, bytes, (int)n_slabs + 1) : layout->results_gpu;
+        ranks > 1 ? ot_layout_add(mk, OT_TIER_GPU, name, bytes, (int)n_slabs + 1) : layout->results_gpu;
     for (int p = 0; p < 2; p++)
         layout->results_host[p] =
-            add(mk, OT_TIER_HOST, name, bytes > forward ? bytes : forward, (int)n_slabs + 1);
+            ot_layout_add(mk, OT_TIER_HOST, name, bytes > forward ? bytes : forward, (int)n_slabs + 1);
 }
 
-static void add_step_buffers(struct maker *mk) {
+static void add_step_buffers(struct ot_layout_maker *mk) {
     const struct ot_plan *plan = mk->plan;
     struct ot_layout *layout = mk->layout;
     size_t batch = (size_t)plan->max_micro * (size_t)plan->micro_tokens * 4 * sizeof(int32_t);
-    layout->constants = add(mk, OT_TIER_GPU, "constants", mk->chain->constant_bytes, 1);
+    layout->constants = ot_layout_add(mk, OT_TIER_GPU, "constants", mk->chain->constant_bytes, 1);
     add_results(mk);
     size_t params = (size_t)mk->chain->n_slabs * sizeof(struct ot_adamw_step);
-    layout->params_gpu = add(mk, OT_TIER_GPU, "batches, results", params, mk->chain->n_slabs);
+    layout->params_gpu = ot_layout_add(mk, OT_TIER_GPU, "batches, results", params, mk->chain->n_slabs);
     for (int p = 0; p < 2; p++)
-        layout->batch_gpu[p] = add(mk, OT_TIER_GPU, "batches, results", batch, 1);
+        layout->batch_gpu[p] = ot_layout_add(mk, OT_TIER_GPU, "batches, results", batch, 1);
     for (int p = 0; p < 2; p++)
-        layout->batch_host[p] = add(mk, OT_TIER_HOST, "batches, results", batch, 1);
+        layout->batch_host[p] = ot_layout_add(mk, OT_TIER_HOST, "batches, results", batch, 1);
     for (int p = 0; p < 2; p++)
-        layout->params_host[p] = add(mk, OT_TIER_HOST, "batches, results", params, mk->chain->n_slabs);
-    layout->control = add(mk, OT_TIER_HOST, "batches, results", 64, 1);
-    layout->staging = plan->staging_bytes > 0 ? add(mk, OT_TIER_HOST, "communicator", plan->staging_bytes, 1)
-                                              : OT_NO_BUFFER;
+        layout->params_host[p] =
+            ot_layout_add(mk, OT_TIER_HOST, "batches, results", params, mk->chain->n_slabs);
+    layout->control = ot_layout_add(mk, OT_TIER_HOST, "batches, results", 64, 1);
+    layout->staging = plan->staging_bytes > 0
+                          ? ot_layout_add(mk, OT_TIER_HOST, "communicator", plan->staging_bytes, 1)
+                          : OT_NO_BUFFER;
     layout->meeting = OT_NO_BUFFER;
     if (ot_plan_has_one_copy(plan))
-        layout->meeting = add(mk, OT_TIER_GPU, "batches, results",
-                              (size_t)ot_shard_ranks(&plan->shard) * OT_MEETING_BYTES, 1);
+        layout->meeting = ot_layout_add(mk, OT_TIER_GPU, "batches, results",
+                                        (size_t)ot_shard_ranks(&plan->shard) * OT_MEETING_BYTES, 1);
     layout->loss_scale = plan->train && mk->chain->dtype == OT_F16
-                             ? add(mk, OT_TIER_GPU, "batches, results", 64, 1)
+                             ? ot_layout_add(mk, OT_TIER_GPU, "batches, results", 64, 1)
                              : OT_NO_BUFFER;
 }
 
 int ot_layout_make(const struct ot_chain *chain, const struct ot_plan *plan, struct ot_layout *out) {
-    struct maker mk = {.chain = chain, .plan = plan, .layout = out};
+    struct ot_layout_maker mk = {.chain = chain, .plan = plan, .layout = out};
     memset(out, 0, sizeof *out);
     out->slabs = calloc((size_t)chain->n_slabs, sizeof *out->slabs);
     if (!out->slabs)

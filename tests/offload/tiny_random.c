@@ -1,0 +1,89 @@
+/* Random plans: every field that a plan may choose, from a seed. */
+#include "offload/plan/shadow.h"
+#include "src/base/random.h"
+#include "tests/offload/tiny_run.h"
+
+void tiny_random_rounds(struct tiny_run *run, uint64_t seed) {
+    uint64_t i = 0;
+#define PICK(bound)                                                                                          \
+    ((int)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, 0, 78), i++, (uint64_t)(bound)))
+    run->plan.first_round = PICK(run->plan.max_micro + 1);
+    run->plan.round_micro = 1 + PICK(run->plan.max_micro);
+    for (int s = 0; s < run->plan.n_slabs; s++)
+        run->plan.slabs[s].sums = (enum ot_home)PICK(2);
+#undef PICK
+}
+
+void tiny_random_grads(struct tiny_run *run, uint64_t seed) {
+    uint64_t i = 0;
+#define PICK(bound) ((int)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, 0, 80), i++, (bound)))
+    for (int s = 0; s < run->plan.n_slabs; s++) {
+        struct ot_slab_plan *slab = &run->plan.slabs[s];
+        slab->grads = PICK(2) ? OT_HOME_NVME : slab->grads;
+        slab->sums = PICK(2) ? OT_HOME_NVME : slab->sums;
+    }
+    run->plan.host_grad_slots = 1 + PICK(4);
+    if (run->plan.tile_slots == 0)
+        run->plan.tile_slots = ot_plan_passing_tiles(&run->plan) > 0;
+#undef PICK
+}
+
+void tiny_random_kept(struct tiny_run *run, uint64_t seed, enum ot_tier last) {
+    uint64_t i = 0;
+    int left = (int)run->config.n_layers;
+#define PICK(bound)                                                                                          \
+    ((int)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, 0, 79), i++, (uint64_t)(bound)))
+    for (int t = 0; t < OT_TIER_COUNT; t++) {
+        int blocks = t > (int)last ? 0 : PICK(left + 1);
+        run->plan.kept[t] = (struct ot_kept_part){(enum ot_keep_level)PICK(OT_KEEP_LEVELS), blocks};
+        left -= blocks;
+    }
+    run->plan.kept_slots = 1 + PICK(4);
+    run->plan.host_kept_slots = 1 + PICK(4);
+#undef PICK
+}
+
+void tiny_random_shadows(struct tiny_run *run, uint64_t seed) {
+    int64_t most = ot_plan_shadow_tiles(&run->plan);
+    uint64_t stream = ot_random_stream(OT_RANDOM_TEST, 0, 81);
+    run->plan.shadow_frames = (int)ot_random_below(seed, stream, 0, (uint64_t)most + 1);
+    run->shadow_belief = ot_random_below(seed, stream, 1, 2) ? 1e30 : 0;
+    tiny_finish(run);
+}
+
+void tiny_randomise(struct tiny_run *run, uint64_t seed) {
+    uint64_t i = 0;
+#define PICK(bound) ((int)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, 0, 77), i++, (bound)))
+    for (int s = 0; s < run->plan.n_slabs; s++) {
+        enum ot_home weights = (enum ot_home)PICK(3);
+        run->plan.slabs[s].weights = run->plan.shard.mode == OT_SHARD_STATE ? OT_HOME_GPU : weights;
+        run->plan.slabs[s].state = (enum ot_home)(1 + PICK(2));
+    }
+    run->plan.activations = (enum ot_home)PICK(3);
+    run->plan.activation_slots = 1 + PICK(4);
+    run->plan.host_activation_slots = 1 + PICK(4);
+    tiny_random_kept(run, seed, OT_TIER_NVME);
+    tiny_random_rounds(run, seed);
+    run->plan.state_slots = 1 + PICK(4);
+    run->plan.tile_slots = 1 + PICK(8);
+    for (enum ot_slot_kind k = 0; k < OT_SLOT_KINDS; k++) {
+        bool edge = ot_slot_kind_is_edge(k);
+        run->plan.weight_slots[k] = (edge ? 2 : 1) + PICK(3);
+        run->plan.encoded_slots[k] = (edge ? 2 : 1) + PICK(3);
+        run->plan.host_weight_slots[k] = 1 + PICK(4);
+        run->plan.grad_slots[k] = (edge ? 2 : 1) + PICK(2);
+        run->plan.stage_slots[k] = 1 + PICK(3);
+    }
+    run->optimizer_threads = 1 + PICK(3);
+    run->device_threads = 1 + PICK(2);
+    run->delay_seed = PICK(3) == 0 ? seed : 0;
+    run->io = PICK(2) ? OT_IO_URING : OT_IO_POOL;
+    run->stripes = 1 + PICK(4);
+    run->chunk_bytes = (size_t)4096 << PICK(5);
+    run->io_depth = 1 + PICK(8);
+    int64_t tile = OT_SLAB_ALIGN_PARAMS * (1 + PICK(4));
+    tiny_deal(run, tile, 1 + (unsigned)PICK(7), seed);
+    tiny_random_grads(run, seed);
+    tiny_random_shadows(run, seed);
+#undef PICK
+}
