@@ -48,6 +48,14 @@ __device__ __forceinline__ void ot_cp_async_wait() {
 #endif
 }
 
+/* ---- barriers of some warps ---- */
+
+/* Like __syncthreads, for `threads` threads of the block: whole warps, all of whose lanes call. Warps that
+ * meet pass the same id, 1 to 15, and the same number. */
+__device__ __forceinline__ void ot_barrier_sync(int id, int threads) {
+    asm volatile("barrier.sync.aligned %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 /* ---- fragments from shared memory ---- */
 
 /* Loads four 8x8 tiles of two-byte elements. Lane 8 i + r passes the address of row r of tile i (16 bytes,

@@ -156,6 +156,8 @@ const char *name_of(WarpOp op, int kind) {
         return shuffles[kind];
     case WarpOp::VOTE:
         return votes[kind];
+    case WarpOp::BARRIER:
+        return "barrier.sync";
     case WarpOp::LDMATRIX:
         return "ldmatrix";
     case WarpOp::MMA:
@@ -204,6 +206,8 @@ static std::string whereabouts(const Thread *thread) {
         return who + " has exited";
     if (thread->state == State::AT_BARRIER)
         return who + " waits in __syncthreads at " + name_of(thread->site);
+    if (thread->state == State::AT_NAMED_BARRIER)
+        return who + " waits in barrier.sync at " + name_of(thread->site);
     if (thread->state == State::AT_MBARRIER)
         return who + " waits for an mbarrier at " + name_of(thread->site);
     return who + " waits in " + name_of(thread->op, thread->kind) + " at " + name_of(thread->site);
@@ -232,11 +236,13 @@ static void report_stuck() {
     for (int i = 0; i < block.n_warps; i++)
         if (report_stuck_warp(&block.warps[i]))
             return;
-    for (int i = 0; i < block.n_threads; i++)
-        if (block.threads[i].state == State::AT_MBARRIER) {
-            mbarrier_report_stuck(&block.threads[i]);
-            return;
-        }
+    for (int i = 0; i < block.n_threads; i++) {
+        const Thread *thread = &block.threads[i];
+        if (thread->state == State::AT_MBARRIER)
+            return mbarrier_report_stuck(thread);
+        if (thread->state == State::AT_NAMED_BARRIER)
+            return named_barrier_report_stuck(thread);
+    }
     Thread *waiting = block.first_at_barrier, *missing = block.threads;
     while (missing->state == State::AT_BARRIER)
         missing++;
@@ -264,6 +270,7 @@ static void begin_block() {
     shared_poison();
     wgmma_begin_block();
     mbarrier_begin_block();
+    named_barrier_begin_block();
     check_begin_block();
 }
 

@@ -20,8 +20,8 @@ namespace ot_emu {
 
 enum { WARP = 32, MAX_THREADS = 1024, MAX_WARPS = MAX_THREADS / WARP };
 
-enum class State : uint8_t { RUNNING, AT_BARRIER, AT_WARP, AT_MBARRIER, DONE };
-enum class WarpOp : uint8_t { SYNC, SHUFFLE, VOTE, LDMATRIX, MMA, WGMMA };
+enum class State : uint8_t { RUNNING, AT_BARRIER, AT_NAMED_BARRIER, AT_WARP, AT_MBARRIER, DONE };
+enum class WarpOp : uint8_t { SYNC, SHUFFLE, VOTE, BARRIER, LDMATRIX, MMA, WGMMA };
 
 /* Address of the first byte of shared memory, not aligned to more than kernel.cuh promises. */
 enum { SHARED_ADDRESS = 1024 + 128 };
@@ -71,13 +71,22 @@ struct Thread {
     uint32_t wgmma_fence, proxy_fence; /* times of its last fences, in fence_time; 0: none in this block */
 };
 
+/* For each warp, its epoch at some time. */
+struct Clocks {
+    uint16_t epochs[MAX_WARPS];
+
+    void merge(const Clocks &other) {
+        for (int i = 0; i < MAX_WARPS; i++)
+            epochs[i] = epochs[i] > other.epochs[i] ? epochs[i] : other.epochs[i];
+    }
+};
+
 struct Warp {
     Thread *threads; /* in lane order */
     int n_threads, arrived;
     Thread *first;  /* the first thread to arrive at the current operation */
     uint32_t epoch; /* number of __syncwarps passed */
-    uint16_t
-        seen[MAX_WARPS]; /* this warp comes after all that these warps did in earlier epochs than these */
+    Clocks seen;    /* this warp comes after all that the warps did in earlier epochs than these */
 
     std::vector<Product> products; /* in flight, oldest first */
     int n_groups;                  /* committed groups of products */
@@ -151,13 +160,15 @@ inline void unpack_two(int type, uint32_t bits, float *low, float *high) {
     }
 }
 
-/* ---- emu_wgmma.cpp, emu_mbarrier.cpp ---- */
+/* ---- emu_wgmma.cpp, emu_mbarrier.cpp, emu_named_barrier.cpp ---- */
 
 void wgmma_begin_block();
 void wgmma_end_block(); /* reports warps that executed fewer products than others of their warpgroup */
 const char *name_of_wgmma(int kind);
 void mbarrier_begin_block();
 void mbarrier_report_stuck(const Thread *thread);
+void named_barrier_begin_block();
+void named_barrier_report_stuck(const Thread *thread);
 
 /* ---- emu_shared.cpp: the block's shared memory ---- */
 

@@ -2,7 +2,6 @@
  *
  * A barrier carries clocks: for each warp the epoch at its latest arrival. A thread that passes a wait has
  * seen all that those warps did in earlier epochs (emu_race.cpp). */
-#include <algorithm>
 #include <map>
 #include <string.h>
 
@@ -11,15 +10,6 @@
 #include "kernels/emu/ptx_hopper_emu.h"
 
 namespace ot_emu {
-
-struct Clocks {
-    uint16_t epochs[MAX_WARPS];
-
-    void merge(const Clocks &other) {
-        for (int i = 0; i < MAX_WARPS; i++)
-            epochs[i] = std::max(epochs[i], other.epochs[i]);
-    }
-};
 
 struct MBarrier {
     unsigned count, arrived;
@@ -56,10 +46,6 @@ static MBarrier *find(const uint64_t *at, const char *what, ot_emu_site site) {
     return barrier;
 }
 
-static Clocks *clocks_of(Thread *thread) {
-    return (Clocks *)thread->warp->seen;
-}
-
 void mbarrier_report_stuck(const Thread *thread) {
     const MBarrier &barrier = barriers.at((const uint64_t *)thread->in);
     record_failure(
@@ -87,7 +73,7 @@ void ot_emu_mbarrier_init(uint64_t *at, unsigned count, ot_emu_site site) {
 void ot_emu_mbarrier_arrive(uint64_t *at, ot_emu_site site) {
     MBarrier *barrier = find(at, "an arrival", site);
     Thread *self = current;
-    Clocks mine = *clocks_of(self);
+    Clocks mine = self->warp->seen;
     mine.epochs[self->warp - block.warps] = (uint16_t)self->warp->epoch;
     barrier->arriving.merge(mine);
     if (++barrier->arrived < barrier->count)
@@ -110,5 +96,5 @@ void ot_emu_mbarrier_wait(uint64_t *at, uint32_t parity, ot_emu_site site) {
         barrier->waiting.push_back(self);
         sleep_as(State::AT_MBARRIER);
     }
-    clocks_of(self)->merge(barrier->ended);
+    self->warp->seen.merge(barrier->ended);
 }

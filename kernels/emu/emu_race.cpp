@@ -4,7 +4,8 @@
  * after each __syncthreads. Blocks run one after another, so an interval belongs to one block, and "another
  * block of this launch" is a comparison of numbers. Two lanes of a warp are ordered if a __syncwarp lies
  * between their accesses (the warp's epoch differs). Within an interval, two warps are ordered by mbarriers
- * alone: a warp knows up to which epoch of each other warp it has seen everything (emu_mbarrier.cpp).
+ * and named barriers alone: a warp knows up to which epoch of each other warp it has seen everything
+ * (emu_mbarrier.cpp, emu_named_barrier.cpp).
  * Shuffles, votes and mma give no order: CUDA promises order for barriers only.
  *
  * Each two bytes of memory have a cell with their last write and two readers. For these bytes that is enough
@@ -124,7 +125,7 @@ static bool is_concurrent(Mark m, const Toucher &t) {
     if (m.who & Mark::ATOMIC && m.who & Mark::MANY)
         return true;
     if (m.warp() != t.mark.warp())
-        return m.epoch >= t.thread->warp->seen[m.warp()];
+        return m.epoch >= t.thread->warp->seen.epochs[m.warp()];
     return m.epoch == t.mark.epoch && (m.thread() != t.mark.thread() || m.who & Mark::MANY);
 }
 
@@ -383,7 +384,7 @@ static void begin_interval() {
     now++;
     for (int i = 0; i < block.n_warps; i++) {
         block.warps[i].epoch = 0;
-        memset(block.warps[i].seen, 0, sizeof block.warps[i].seen);
+        block.warps[i].seen = {};
     }
 }
 

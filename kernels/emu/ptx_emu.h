@@ -5,6 +5,10 @@
  * a[0] b[0] + a[1] b[1] + ... is summed from left to right, and each sum is rounded to nearest even. The
  * result is within the error bound of any order.
  *
+ * A barrier of some warps (ot_barrier_sync) orders memory between these warps alone. Reported are warps that
+ * meet with different numbers of threads, numbers that no barrier can have, and a barrier where too few warps
+ * meet.
+ *
  * An asynchronous copy happens at the wait for its group, not before. Until then its destination holds NaNs;
  * if accesses are checked, touching it is an error. */
 #ifndef OT_EMU_PTX_EMU_H
@@ -17,6 +21,7 @@
 void ot_emu_cp_async_16(void *shared, const void *global, bool valid, ot_emu_site site);
 void ot_emu_cp_async_commit();
 void ot_emu_cp_async_wait(int groups);
+void ot_emu_barrier_sync(int id, int threads, ot_emu_site site);
 void ot_emu_ldmatrix_x4(uint32_t (&out)[4], const void *row, bool transposed, ot_emu_site site);
 enum ot_emu_mma_type { OT_EMU_MMA_BF16, OT_EMU_MMA_F16 };
 void ot_emu_mma_16816(ot_emu_mma_type type, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
@@ -31,6 +36,10 @@ __forceinline__ void ot_cp_async_commit() {
 template <int N>
 __forceinline__ void ot_cp_async_wait() {
     ot_emu_cp_async_wait(N);
+}
+
+__forceinline__ void ot_barrier_sync(int id, int threads, OT_EMU_HERE) {
+    ot_emu_barrier_sync(id, threads, {file, line});
 }
 
 __forceinline__ void ot_ldmatrix_x4(uint32_t (&out)[4], const void *row, OT_EMU_HERE) {

@@ -186,6 +186,38 @@ static __global__ void wait_without_barrier(float *data, bool wrong) {
     data[threadIdx.x] = x;
 }
 
+/* ---- barriers of some warps ---- */
+
+enum TeamFault { NO_BARRIER, OTHER_TEAM, EARLY_REUSE, OTHER_NUMBER, LONE_WARP, BAD_ID, PART_OF_A_WARP };
+
+/* Warps 0 and 1 are a team, warps 2 and 3 another. In each team, the first warp hands three rounds of numbers
+ * to the second one, through two rooms that alternate. */
+template <TeamFault F>
+static __global__ void teams(float *data, bool wrong) {
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, team = warp / 2, id = 1 + team;
+    const int from = wrong && F == OTHER_TEAM ? 1 - team : team;
+    float sum = 0;
+    for (int round = 0; round < 3; round++) {
+        const int room = wrong && F == EARLY_REUSE ? 0 : round % 2 * 64;
+        if (warp % 2 == 0)
+            ot_shared<float>()[room + 32 * team + lane] = (float)(round + team);
+        if (wrong && ((F == LONE_WARP && warp == 3) || (F == PART_OF_A_WARP && threadIdx.x == 40)))
+            break;
+        if (!wrong || F != NO_BARRIER)
+            ot_barrier_sync(wrong && F == BAD_ID ? 16 : id,
+                            wrong && F == OTHER_NUMBER && warp == 1 ? 96 : 64);
+        if (warp % 2 == 1)
+            sum += ot_shared<float>()[room + 32 * from + lane];
+    }
+    if (warp % 2 == 1)
+        data[threadIdx.x] = sum;
+}
+
+static Case make_team(const char *name, void (*kernel)(float *, bool), std::vector<const char *> words,
+                      bool needs_access_checks = false) {
+    return {name, kernel, 1, 128, 512, cudaErrorLaunchFailure, words, needs_access_checks};
+}
+
 static const std::vector<Case> cases = {
     {"early_exit",
      early_exit,
@@ -382,7 +414,26 @@ static const std::vector<Case> cases = {
      cudaErrorLaunchFailure,
      {"of shared memory"},
      true},
+    make_team("no_barrier", teams<NO_BARRIER>, {"race: offset", "of shared memory"}, true),
+    make_team("other_team", teams<OTHER_TEAM>, {"race: offset", "of shared memory"}, true),
+    make_team("early_reuse", teams<EARLY_REUSE>, {"race: offset", "of shared memory"}, true),
+    make_team("other_number", teams<OTHER_NUMBER>,
+              {"barrier.sync 1 for 96 threads, but thread (0,0,0) waits there for 64", "test_checks.cpp:"}),
+    make_team("lone_warp", teams<LONE_WARP>,
+              {"thread (64,0,0)", "divergent barrier: 32 of 64 threads wait in barrier.sync 2"}),
+    make_team("bad_id", teams<BAD_ID>, {"barrier.sync 16 for 64 of the block's 128 threads"}),
+    make_team("part_of_a_warp", teams<PART_OF_A_WARP>,
+              {"barrier.sync by part of a warp: 31 of 32", "thread (40,0,0) has exited"}),
 };
+
+/* What the second warps add up. */
+static void test_teams_hand_over(void **) {
+    DeviceArray<float> data(256, -1.0f);
+    run_well(teams<NO_BARRIER>, 1, 128, 512, data.device, false);
+    data.get();
+    for (size_t thread = 0; thread < 128; thread++)
+        assert_true(data.host[thread] == (thread / 32 % 2 == 0 ? -1.0f : thread < 64 ? 3.0f : 6.0f));
+}
 
 static void test_right_kernels_pass(void **) {
     check_right_kernels(cases);
@@ -455,6 +506,7 @@ int main() {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_right_kernels_pass),
         cmocka_unit_test(test_wrong_kernels_are_reported),
+        cmocka_unit_test(test_teams_hand_over),
         cmocka_unit_test(test_shared_memory_begins_as_nan),
         cmocka_unit_test(test_device_memory_begins_as_nan),
         cmocka_unit_test(test_use_after_free_is_reported),
