@@ -2,7 +2,7 @@
  * between them.
  *
  * HOPPER (attention_hopper.cu): forward alone, on the tensor cores of compute capability 9.0, for heads of 64
- * and 128 elements. TILED (attention_forward.cu, attention_backward.cu): tensor cores work on tiles in
+ * and 128 elements. TILED (attention_forward.cu, attention_backward.cuh): tensor cores work on tiles in
  * shared memory. It takes two-byte types and the head sizes of common models. PLAIN (attention_plain.cu):
  * ordinary arithmetic for any dtype and any head size. It takes everything that tiled cannot: fp32, odd head
  * sizes, and rows that 16-byte accesses cannot reach. It also replaces tiled kernels that failed their check

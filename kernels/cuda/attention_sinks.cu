@@ -3,7 +3,7 @@
  *     dsinks[h] -= sum over queries i of exp(sinks[h] - lse[i]) delta[i],     delta = dot(out, dout)
  *
  * A sink is a key with the weight exp(sink - lse) and without a value, so its dout.v is 0 and the gradient
- * of its logit is weight * (0 - delta). (attention_backward.cu explains delta.)
+ * of its logit is weight * (0 - delta). (attention_backward.cuh explains delta.)
  *
  * One block sums the queries of one head: thread t adds the queries t, t + THREADS, ... in order, then the
  * block adds the threads' sums along a fixed tree. So the bits depend on the arguments alone. The kernel
