@@ -65,7 +65,7 @@
  * each warp require, it would read 384 + 384 + 256 + 256 + 128 = 1408 bytes at head_dim 80 to 128 for its
  * five mmas, and move dq in memory besides. At head_dim 256, one warp has no registers for two sums.
  *
- * tests/scripts/test_attention_code.py counts the ldmatrix of each kernel in the compiler's PTX.
+ * tests/scripts/test_kernel_ptx.py compares both tables with the compiler's code.
  */
 #ifndef OT_KERNELS_CUDA_ATTENTION_BACKWARD_CUH
 #define OT_KERNELS_CUDA_ATTENTION_BACKWARD_CUH
