@@ -33,10 +33,10 @@
  *
  * LIMITS. The emulation does not see races on a path that this input did not take. It has an order that a GPU
  * lacks: blocks do not overlap, so a kernel that waits in a loop for another block hangs or passes by luck.
- * It does not see bank conflicts, coalescing, registers or speed. It does not reproduce the rounding of
- * tensor cores' sums and of the special functions; ptx_emu.h and cuda_runtime.h describe the replacements. It
- * does not see host code that touches device memory. It may miss a race on a single byte whose neighbour at
- * the same even address belongs to another thread (emu_race.cpp).
+ * It sees bank conflicts in ldmatrix and cp.async alone (emu_banks.cpp), and no coalescing, registers or
+ * speed. It does not reproduce the rounding of tensor cores' sums and of the special functions; ptx_emu.h and
+ * cuda_runtime.h describe the replacements. It does not see host code that touches device memory. It may miss
+ * a race on a single byte whose neighbour at the same even address belongs to another thread (emu_race.cpp).
  */
 #ifndef OT_EMU_H
 #define OT_EMU_H

@@ -271,6 +271,7 @@ static void begin_block() {
     wgmma_begin_block();
     mbarrier_begin_block();
     named_barrier_begin_block();
+    banks_begin_block();
     check_begin_block();
 }
 

@@ -67,6 +67,7 @@ struct Thread {
 
     std::vector<Copy> copies; /* outstanding copies, oldest first */
     int groups;               /* number of committed groups */
+    size_t n_copies;          /* in this block */
 
     uint32_t wgmma_fence, proxy_fence; /* times of its last fences, in fence_time; 0: none in this block */
 };
@@ -87,6 +88,8 @@ struct Warp {
     Thread *first;  /* the first thread to arrive at the current operation */
     uint32_t epoch; /* number of __syncwarps passed */
     Clocks seen;    /* this warp comes after all that the warps did in earlier epochs than these */
+
+    std::vector<uint32_t> copied; /* for each cp.async in this block, the banks in use (emu_banks.cpp) */
 
     std::vector<Product> products; /* in flight, oldest first */
     int n_groups;                  /* committed groups of products */
@@ -175,6 +178,12 @@ void named_barrier_report_stuck(const Thread *thread);
 void shared_begin(size_t bytes); /* sets block.shared */
 void shared_poison();
 void shared_check_end(); /* reports writes past the end in the bytes before the next page */
+
+/* ---- emu_banks.cpp: bank conflicts ---- */
+
+void banks_begin_block();
+void banks_load(const Thread *lanes); /* eight lanes of an ldmatrix, with the addresses of their rows */
+void banks_copy(Thread *thread, const void *to); /* a cp.async */
 
 /* ---- settings ---- */
 

@@ -57,6 +57,9 @@ struct ot_emu_usage {
     int blocking_events; /* those of the open events that were made with cudaEventBlockingSync */
     /* waits of host threads for an event without cudaEventBlockingSync, which keep a core busy */
     int64_t spinning_waits;
+    /* how often eight lanes accessed shared memory by ldmatrix or cp.async, and how many of these lanes had
+     * to wait for another one that used the same banks (emu_banks.cpp) */
+    int64_t shared_accesses, bank_conflicts;
     int64_t most_queued; /* the most commands that a stream held at once, including those that had begun */
 };
 struct ot_emu_usage ot_emu_usage(void);

@@ -169,6 +169,7 @@ struct ot_emu_usage ot_emu_usage(void) {
     usage.spinning_waits = n_spinning;
     usage.most_queued = most_queued;
     memory_usage(&usage);
+    banks_usage(&usage);
     return usage;
 }
 
@@ -183,6 +184,7 @@ void ot_emu_reset(void) {
     sticky = cudaSuccess;
     last_error = cudaSuccess;
     n_launches = n_copies = n_pageable = n_spinning = most_queued = 0;
+    banks_reset();
 }
 
 const char *ot_emu_report(void) {

@@ -61,6 +61,8 @@ void count_queued(int64_t commands);
 void count_launch();
 void count_copy(bool pageable);
 void memory_usage(struct ot_emu_usage *out);
+void banks_usage(struct ot_emu_usage *out);
+void banks_reset();
 
 } // namespace ot_emu
 

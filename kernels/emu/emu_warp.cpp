@@ -55,6 +55,7 @@ static void combine_sync(Warp *warp) {
 static void combine_ldmatrix(Warp *warp) {
     for (int tile = 0; tile < 4; tile++) {
         uint16_t values[8][8];
+        banks_load(&warp->threads[8 * tile]);
         for (int row = 0; row < 8; row++)
             memcpy(values[row], warp->threads[8 * tile + row].in, sizeof values[row]);
         for (int lane = 0; lane < WARP; lane++) {
@@ -205,6 +206,7 @@ void ot_emu_cp_async_16(void *shared, const void *global, bool valid, ot_emu_sit
     }
     check_copy_begin(shared, 16, site);
     memset(shared, POISON, 16);
+    banks_copy(self, shared);
     self->copies.push_back({shared, valid ? global : nullptr, self->groups});
 }
 

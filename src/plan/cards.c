@@ -223,9 +223,9 @@ static const char MEMORY_SOURCE[] =
 /* How our attention differs from the published kernels that stand for it. MASK: a causal mask leaves parts of
  * tiles idle; FlashAttention-2 does 298 TFLOP/s with it and 362 without, FlashAttention-3 521 and 625 (heads
  * of 128, 2048 tokens, as above). PASSES: so that its sums have a fixed order, our backward has 7 products
- * where the published one has 5, and 8 with heads of 256 (kernels/cuda/attention_backward.cu). NOT_RUN: a
- * tenth less, until our kernels are measured on a GPU. */
-static const double MASK = 0.82, PASSES = 5.0 / 7, PASSES_256 = 5.0 / 8, NOT_RUN = 0.9;
+ * where the published one has 5 (kernels/cuda/attention_backward.cuh). NOT_RUN: a tenth less, until our
+ * kernels are measured on a GPU. */
+static const double MASK = 0.82, PASSES = 5.0 / 7, NOT_RUN = 0.9;
 
 /* Relative errors of the assumptions, in both directions: attention beside products; the card's memory
  * bandwidth; the link; the host's memory, which depends on the number and speed of its modules; a drive's
@@ -338,8 +338,7 @@ static struct ot_attention_rates attention_rates(const struct ot_card *card, enu
     const struct ot_attention_share *share = card->attention;
     double same = product_flops / share->product * MASK * NOT_RUN;
     return (struct ot_attention_rates){.forward = same * share->published[size].forward,
-                                       .backward = same * share->published[size].backward *
-                                                   (size == OT_HEAD_256 ? PASSES_256 : PASSES)};
+                                       .backward = same * share->published[size].backward * PASSES};
 }
 
 static void set_rates(const struct ot_described_request *rq, struct ot_described *out) {

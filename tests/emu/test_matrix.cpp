@@ -45,6 +45,39 @@ static void test_ldmatrix_gives_each_lane_its_elements(void **) {
     check_fragments(true);
 }
 
+/* ---- bank conflicts ---- */
+
+/* Each lane copies or loads 16 bytes, `stride` bytes behind those of the lane before it. */
+static __global__ void access_banks(const char *from, int stride, bool load) {
+    char *at = ot_shared<char>() + threadIdx.x / 32 * 4096 + threadIdx.x % 32 * stride;
+    uint32_t fragment[4];
+    if (load)
+        ot_ldmatrix_x4(fragment, at);
+    else
+        ot_cp_async_16(at, from, true);
+}
+
+static void check_banks(int stride, bool load, int64_t conflicts) {
+    DeviceArray<char> from(16, 0);
+    const struct ot_emu_usage before = ot_emu_usage();
+    run_well(access_banks, 3, 64, 2 * 4096, (const char *)from.device, stride, load);
+    const struct ot_emu_usage after = ot_emu_usage();
+    assert_int_equal(after.shared_accesses - before.shared_accesses, 3 * 2 * 4);
+    assert_int_equal(after.bank_conflicts - before.bank_conflicts, 3 * 2 * conflicts);
+}
+
+static void test_bank_conflicts_are_counted(void **) {
+    check_banks(16, true, 0);
+    check_banks(32, true, 4 * 4); /* eight rows in four groups of banks */
+    check_banks(80, true, 0);
+    check_banks(128, true, 4 * 7);
+    check_banks(0, true, 0); /* one row for all lanes */
+    check_banks(16, false, 0);
+    check_banks(48, false, 0);
+    check_banks(64, false, 4 * 6);
+    check_banks(128, false, 4 * 7);
+}
+
 /* ---- mma ---- */
 
 /* a[16][16], b[16][8] and c[16][8], all by rows. Registers are filled as ptx.cuh says. */
@@ -204,6 +237,7 @@ static void test_score_tanh(void **) {
 int main() {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ldmatrix_gives_each_lane_its_elements),
+        cmocka_unit_test(test_bank_conflicts_are_counted),
         cmocka_unit_test(test_mma_multiplies),
         cmocka_unit_test(test_copies_come_in_groups),
         cmocka_unit_test(test_copies_end_with_their_block),
