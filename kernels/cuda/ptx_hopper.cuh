@@ -129,6 +129,15 @@ __device__ __forceinline__ void ot_registers_take() {
                  : OT_F32(c, 0), OT_F32(c, 8)                                                                \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(ADD), "n"(TRANSPOSED))
 
+#define OT_WGMMA_64_SHARED(type)                                                                             \
+    asm volatile("{ .reg .pred add; setp.ne.b32 add, %34, 0; "                                               \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {"                            \
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "          \
+                 "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"                      \
+                 "}, %32, %33, add, 1, 1, 0, 0; }"                                                           \
+                 : OT_F32(c, 0)                                                                              \
+                 : "l"(a), "l"(b), "n"(ADD))
+
 /* Starts c = a b + (ADD ? c : 0) for a warpgroup, c[64][8 N8], fp32 accumulation. Warp w has the rows 16 w to
  * 16 w + 15 of a and c, in the fragments of ot_mma_16816: c[n] holds the columns 8 n to 8 n + 7. b: 16 rows
  * of 8 N8 columns, as ot_wgmma_operand describes them. TRANSPOSED: a row of the panel is a row of b.
@@ -147,21 +156,33 @@ __device__ __forceinline__ void ot_wgmma(float (&c)[N8][4], const uint32_t (&a)[
         OT_WGMMA_128("f16");
 }
 
+/* The same with a in shared memory too: 64 rows of 16 elements, as ot_wgmma_operand describes them. A row of
+ * the panel is a row of a; warp w reads the rows 16 w to 16 w + 15. */
+template <class T, bool TRANSPOSED, bool ADD, int N8>
+__device__ __forceinline__ void ot_wgmma(float (&c)[N8][4], uint64_t a, uint64_t b) {
+    static_assert(N8 == 8 && !TRANSPOSED, "64 columns, not transposed");
+    if constexpr (std::is_same<T, __nv_bfloat16>::value)
+        OT_WGMMA_64_SHARED("bf16");
+    else
+        OT_WGMMA_64_SHARED("f16");
+}
+
 #endif
 
 /* Describes an operand in panels for ot_wgmma. start: address of its first element. Not transposed (all 16
- * elements of a column lie in one row of the panel): the columns 8 n to 8 n + 7 begin `stride` bytes after
- * the eight before; `leading` is not used. Transposed: the rows 8 to 15 of b begin `stride` bytes after the
- * first eight, and the columns from 64 on `leading` bytes after the first 64. */
+ * elements of a column of b, or of a row of a, lie in one row of the panel): the columns 8 n to 8 n + 7, or
+ * these rows of a, begin `stride` bytes after the eight before; `leading` is not used. Transposed: the rows 8
+ * to 15 of b begin `stride` bytes after the first eight, and the columns from 64 on `leading` bytes after the
+ * first 64. */
 __device__ __forceinline__ uint64_t ot_wgmma_operand(const void *start, unsigned leading, unsigned stride) {
     constexpr uint64_t SWIZZLE_128 = (uint64_t)1 << 62;
     return SWIZZLE_128 | (uint64_t)(stride >> 4) << 32 | (uint64_t)(leading >> 4) << 16 |
            ot_shared_address(start) >> 4;
 }
 
-/* The operand that begins `bytes` later. */
+/* The operand that begins `bytes` later. Shared memory ends before the address can reach the upper half. */
 __device__ __forceinline__ uint64_t ot_wgmma_advance(uint64_t operand, unsigned bytes) {
-    return operand + (bytes >> 4);
+    return operand >> 32 << 32 | (uint32_t)((uint32_t)operand + (bytes >> 4));
 }
 
 #endif

@@ -32,9 +32,9 @@ struct Copy { /* one cp.async */
     int group;        /* the thread's group of copies, counted from 0 */
 };
 
-struct Product {    /* one wgmma of a warp, in flight */
-    struct Shared { /* what the four warps of a warpgroup have in common */
-        uint64_t b;
+struct Product {       /* one wgmma of a warp, in flight */
+    struct Shared {    /* what the four warps of a warpgroup have in common */
+        uint64_t a, b; /* descriptors; a: 0 if A is in registers */
         int n8;
         ot_emu_mma_type type;
         bool transposed, add;

@@ -16,7 +16,7 @@
 namespace ot_emu {
 
 static constexpr int POISON = 0xff;
-enum { WARPS = 4, DEPTH = 16 }; /* warps of a warpgroup; elements of a sum in one product */
+enum { WARPS = 4, DEPTH = 16, ROWS = 16 }; /* warps of a warpgroup; elements of a sum, rows of a warp */
 enum Kind { PRODUCT, FENCE, COMMIT, WAIT, REGISTERS };
 
 const char *name_of_wgmma(int kind) {
@@ -40,14 +40,14 @@ static int number_of(const Warp *warp) {
 
 /* ---- operands in shared memory ---- */
 
+/* Columns of b. Of a, its rows. */
 struct Operand {
     size_t start, leading, stride;
     bool transposed;
-    int columns;
 
-    explicit Operand(const ot_emu_wgmma &w)
-        : start((w.b & 0x3fff) << 4), leading((w.b >> 16 & 0x3fff) << 4), stride((w.b >> 32 & 0x3fff) << 4),
-          transposed(w.transposed), columns(8 * w.n8) {}
+    Operand(uint64_t descriptor, bool transposed_)
+        : start((descriptor & 0x3fff) << 4), leading((descriptor >> 16 & 0x3fff) << 4),
+          stride((descriptor >> 32 & 0x3fff) << 4), transposed(transposed_) {}
 
     /* Address of an element in shared memory. */
     size_t at(int k, int column) const {
@@ -59,42 +59,47 @@ struct Operand {
     const char *place(int k, int column) const { return block.shared + at(k, column) - SHARED_ADDRESS; }
 };
 
-static void check_descriptor(const ot_emu_wgmma &w) {
-    Operand operand(w);
-    if (w.b >> 62 != 1 || (w.b >> 49 & 7) != 0)
+static void check_descriptor(uint64_t descriptor, bool transposed, ot_emu_site site) {
+    Operand operand(descriptor, transposed);
+    if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0)
         OT_EMU_FAIL(
-            cudaErrorLaunchFailure, w.site,
+            cudaErrorLaunchFailure, site,
             "wgmma with the descriptor 0x%016llx: only the swizzle of 128 bytes without a base offset is "
             "emulated",
-            (unsigned long long)w.b);
+            (unsigned long long)descriptor);
     if ((operand.start >> 7 & 7) != 0)
         OT_EMU_FAIL(
-            cudaErrorMisalignedAddress, w.site,
+            cudaErrorMisalignedAddress, site,
             "wgmma with an operand at the address %zu of shared memory: its panel does not begin at a "
             "multiple of 1024 bytes",
             operand.start);
-    if (operand.start % 128 > (w.transposed ? 0u : 128u - 2 * DEPTH))
+    if (operand.start % 128 > (transposed ? 0u : 128u - 2 * DEPTH))
         OT_EMU_FAIL(
-            cudaErrorMisalignedAddress, w.site,
+            cudaErrorMisalignedAddress, site,
             "wgmma with an operand at the address %zu of shared memory: it leaves the rows of its panel",
             operand.start);
 }
 
-/* Checks that the operand may be read: once for the warpgroup, in the name of its first warp. */
-static void check_operand(Warp *warp, const ot_emu_wgmma &w) {
-    if (number_of(warp) % WARPS != 0)
-        return;
-    Operand operand(w);
-    int steps = w.transposed ? DEPTH : operand.columns, others = w.transposed ? operand.columns : DEPTH;
-    for (int i = 0; i < steps; i++)
-        for (int j = 0; j < others; j += 8) {
-            const char *at = w.transposed ? operand.place(i, j) : operand.place(j, i);
+/* The warp reads columns [first, end) of the operand. */
+static void check_columns(Warp *warp, const Operand &operand, int first, int end, ot_emu_site site) {
+    for (int k = 0; k < DEPTH; k += operand.transposed ? 1 : 8)
+        for (int column = first; column < end; column += operand.transposed ? 8 : 1) {
+            const char *at = operand.place(k, column);
             if (at < block.shared || at + 16 > block.shared + block.shared_bytes)
-                OT_EMU_FAIL(cudaErrorIllegalAddress, w.site,
+                OT_EMU_FAIL(cudaErrorIllegalAddress, site,
                             "wgmma of offset %lld of shared memory, which has %zu bytes",
                             (long long)(at - block.shared), block.shared_bytes);
-            check_async_read(&warp->threads[0], at, 16, w.site);
+            check_async_read(&warp->threads[0], at, 16, site);
         }
+}
+
+/* Checks that the operands may be read: b once for the warpgroup, in the name of its first warp. */
+static void check_operands(Warp *warp, const ot_emu_wgmma &w) {
+    int number = number_of(warp) % WARPS;
+    if (!w.a)
+        check_columns(warp, Operand(w.a_shared, false), number * ROWS, (number + 1) * ROWS, w.site);
+    if (number == 0)
+        check_columns(warp, Operand(w.b, w.transposed), 0, 8 * w.n8, w.site);
 }
 
 /* ---- registers ---- */
@@ -126,7 +131,7 @@ const char *wgmma_touch(Thread *thread, Access access, const void *at, size_t by
         const ot_emu_wgmma &w = p.lanes[thread->lane];
         if (overlap(at, bytes, w.c, (size_t)w.n8 * sizeof *w.c))
             return "sums of a wgmma";
-        if (access != Access::READ && overlap(at, bytes, w.a, sizeof p.a[0]))
+        if (access != Access::READ && w.a && overlap(at, bytes, w.a, sizeof p.a[0]))
             return "registers of A of a wgmma";
     }
     if (access != Access::READ)
@@ -158,12 +163,12 @@ static void check_warpgroup(Warp *warp, const ot_emu_wgmma &w) {
         OT_EMU_FAIL(cudaErrorLaunchFailure, w.site,
                     "wgmma by a block whose last warpgroup has no four warps");
     std::vector<Product::Shared> &log = block.warpgroups[first / WARPS];
-    Product::Shared mine = {w.b, w.n8, w.type, w.transposed, w.add, w.site.line};
+    Product::Shared mine = {w.a_shared, w.b, w.n8, w.type, w.transposed, w.add, w.site.line};
     size_t turn = warp->n_products++;
     if (turn == log.size())
         log.push_back(mine);
     const Product::Shared &theirs = log[turn];
-    if (mine.b != theirs.b || mine.n8 != theirs.n8 || mine.type != theirs.type ||
+    if (mine.a != theirs.a || mine.b != theirs.b || mine.n8 != theirs.n8 || mine.type != theirs.type ||
         mine.transposed != theirs.transposed || mine.add != theirs.add || mine.line != theirs.line)
         OT_EMU_FAIL(
             cudaErrorLaunchFailure, w.site,
@@ -181,7 +186,9 @@ static bool is_in_flight(const Warp *warp, const float (*c)[4]) {
 
 static void combine_issue(Warp *warp) {
     const ot_emu_wgmma &w = *(const ot_emu_wgmma *)warp->threads[0].in;
-    check_descriptor(w);
+    check_descriptor(w.b, w.transposed, w.site);
+    if (!w.a)
+        check_descriptor(w.a_shared, false, w.site);
     check_warpgroup(warp, w);
     Product p = {};
     p.group = warp->n_groups;
@@ -189,22 +196,24 @@ static void combine_issue(Warp *warp) {
     for (int lane = 0; lane < WARP; lane++) {
         const Thread *thread = &warp->threads[lane];
         const ot_emu_wgmma &mine = p.lanes[lane] = *(const ot_emu_wgmma *)thread->in;
-        if (mine.b != w.b)
+        if (mine.b != w.b || mine.a_shared != w.a_shared)
             OT_EMU_FAIL(cudaErrorLaunchFailure, w.site, "wgmma: the lanes of a warp pass different operands");
         size_t bytes = (size_t)mine.n8 * sizeof *mine.c;
         check_fenced(thread, mine.c, bytes, "sums", w.site);
-        check_fenced(thread, mine.a, sizeof p.a[lane], "registers of A", w.site);
-        memcpy(p.a[lane], mine.a, sizeof p.a[lane]);
+        if (mine.a) {
+            check_fenced(thread, mine.a, sizeof p.a[lane], "registers of A", w.site);
+            memcpy(p.a[lane], mine.a, sizeof p.a[lane]);
+        }
         if (!p.follows)
             memcpy(p.c[lane], mine.c, bytes);
         memset(mine.c, POISON, bytes);
     }
-    check_operand(warp, w);
+    check_operands(warp, w);
     warp->products.push_back(p);
 }
 
 /* The sums before the product. */
-static void gather(const Product &p, float (&c)[16][128]) {
+static void gather(const Product &p, float (&c)[ROWS][128]) {
     for (int lane = 0; lane < WARP; lane++)
         for (int n = 0; n < p.lanes[0].n8; n++)
             for (int i = 0; i < 4; i++) {
@@ -213,27 +222,45 @@ static void gather(const Product &p, float (&c)[16][128]) {
             }
 }
 
+static float element(const Operand &operand, int k, int column, int type) {
+    uint16_t bits;
+    float value, unused;
+    memcpy(&bits, operand.place(k, column), sizeof bits);
+    unpack_two(type, bits, &value, &unused);
+    return value;
+}
+
+/* The warp's rows of A. */
+static void gather_a(const Warp *warp, const Product &p, float (&a)[ROWS][DEPTH]) {
+    const ot_emu_wgmma &w = p.lanes[0];
+    if (w.a) {
+        for (int lane = 0; lane < WARP; lane++)
+            for (int i = 0; i < 4; i++) {
+                float *to = &a[lane / 4 + i % 2 * 8][2 * (lane % 4) + i / 2 * 8];
+                unpack_two(w.type, p.a[lane][i], to, to + 1);
+            }
+        return;
+    }
+    Operand operand(w.a_shared, false);
+    for (int row = 0; row < ROWS; row++)
+        for (int k = 0; k < DEPTH; k++)
+            a[row][k] = element(operand, k, number_of(warp) % WARPS * ROWS + row, w.type);
+}
+
 static void finish(Warp *warp, const Product &p) {
     const ot_emu_wgmma &w = p.lanes[0];
-    Operand operand(w);
-    float a[16][DEPTH], b[DEPTH][128], c[16][128];
-    check_operand(warp, w);
-    for (int lane = 0; lane < WARP; lane++)
-        for (int i = 0; i < 4; i++) {
-            float *to = &a[lane / 4 + i % 2 * 8][2 * (lane % 4) + i / 2 * 8];
-            unpack_two(w.type, p.a[lane][i], to, to + 1);
-        }
+    Operand operand(w.b, w.transposed);
+    int columns = 8 * w.n8;
+    float a[ROWS][DEPTH], b[DEPTH][128], c[ROWS][128];
+    check_operands(warp, w);
+    gather_a(warp, p, a);
     for (int k = 0; k < DEPTH; k++)
-        for (int n = 0; n < operand.columns; n++) {
-            uint16_t bits;
-            float unused;
-            memcpy(&bits, operand.place(k, n), sizeof bits);
-            unpack_two(w.type, bits, &b[k][n], &unused);
-        }
+        for (int n = 0; n < columns; n++)
+            b[k][n] = element(operand, k, n, w.type);
     gather(p, c);
-    for (int row = 0; row < 16; row++)
+    for (int row = 0; row < ROWS; row++)
         for (int k = 0; k < DEPTH; k++)
-            for (int n = 0; n < operand.columns; n++)
+            for (int n = 0; n < columns; n++)
                 c[row][n] += a[row][k] * b[k][n];
     for (int lane = 0; lane < WARP; lane++)
         for (int n = 0; n < w.n8; n++)

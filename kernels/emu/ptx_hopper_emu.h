@@ -15,8 +15,8 @@
  * An mbarrier orders memory like this: a wait comes after everything that the arriving warps did before their
  * last __syncwarp. So a warp arrives after a __syncwarp.
  *
- * LIMITS. A wait of one lane counts for its warp. Of the warps that read an operand, the first of the
- * warpgroup counts. Registers are not counted. */
+ * LIMITS. A wait of one lane counts for its warp. Of the warps that read b, the first of the warpgroup
+ * counts. Of a in shared memory, each warp reads its own 16 rows. Registers are not counted. */
 #ifndef OT_EMU_PTX_HOPPER_EMU_H
 #define OT_EMU_PTX_HOPPER_EMU_H
 
@@ -33,10 +33,10 @@ void ot_emu_fence_proxy_async();
 struct ot_emu_wgmma {
     ot_emu_mma_type type;
     bool transposed, add;
-    int n8;            /* columns / 8 */
-    float (*c)[4];     /* this lane's sums, n8 of them */
-    const uint32_t *a; /* this lane's registers of A, four of them */
-    uint64_t b;
+    int n8;               /* columns / 8 */
+    float (*c)[4];        /* this lane's sums, n8 of them */
+    const uint32_t *a;    /* this lane's registers of A, four of them; NULL: A is in shared memory */
+    uint64_t a_shared, b; /* descriptors */
     ot_emu_site site;
 };
 void ot_emu_wgmma_start(const ot_emu_wgmma *product);
@@ -88,7 +88,14 @@ template <class T, bool TRANSPOSED, bool ADD, int N8>
 __forceinline__ void ot_wgmma(float (&c)[N8][4], const uint32_t (&a)[4], uint64_t b, OT_EMU_HERE) {
     static_assert(N8 == 8 || N8 == 16, "64 or 128 columns");
     ot_emu_mma_type type = std::is_same<T, __half>::value ? OT_EMU_MMA_F16 : OT_EMU_MMA_BF16;
-    ot_emu_wgmma product = {type, TRANSPOSED, ADD, N8, c, a, b, {file, line}};
+    ot_emu_wgmma product = {type, TRANSPOSED, ADD, N8, c, a, 0, b, {file, line}};
+    ot_emu_wgmma_start(&product);
+}
+template <class T, bool TRANSPOSED, bool ADD, int N8>
+__forceinline__ void ot_wgmma(float (&c)[N8][4], uint64_t a, uint64_t b, OT_EMU_HERE) {
+    static_assert(N8 == 8 && !TRANSPOSED, "64 columns, not transposed");
+    ot_emu_mma_type type = std::is_same<T, __half>::value ? OT_EMU_MMA_F16 : OT_EMU_MMA_BF16;
+    ot_emu_wgmma product = {type, TRANSPOSED, ADD, N8, c, nullptr, a, b, {file, line}};
     ot_emu_wgmma_start(&product);
 }
 

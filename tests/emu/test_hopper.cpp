@@ -25,16 +25,31 @@ static __forceinline__ void write_panels(T *panels, const T *b) {
         T *panel = panels + column / 64 * (TRANSPOSED ? K : N) * 64;
         panel[ot_tile<64>::at(row, column % 64 / 8) + column % 8] = b[i];
     }
-    ot_fence_proxy_async();
-    __syncthreads();
+}
+
+/* Writes a[M][K] into a panel. */
+template <class T>
+static __forceinline__ void write_panel_of_a(T *panel, const T *a) {
+    for (int i = (int)threadIdx.x; i < M * K; i += 128)
+        panel[ot_tile<64>::at(i / K, i % K / 8) + i % 8] = a[i];
+}
+
+/* Bytes of the panels of b, a multiple of PATTERN. */
+template <bool TRANSPOSED, int N>
+static constexpr size_t panels_bytes() {
+    return (size_t)(TRANSPOSED ? K * N / 64 : N) * PANEL_ROW;
 }
 
 /* a[M][K], b[K][N], c[M][N] by rows: c = a b, then c += the second half of the sum once more, as a product
- * that adds to another in flight. */
-template <class T, bool TRANSPOSED, int N>
+ * that adds to another in flight. A_SHARED: a is in shared memory, otherwise in registers. */
+template <class T, bool TRANSPOSED, int N, bool A_SHARED>
 static __global__ void multiply(const T *a, const T *b, float *c) {
-    T *panels = first_panel<T>();
+    T *panels = first_panel<T>(), *panel_of_a = panels + panels_bytes<TRANSPOSED, N>() / sizeof(T);
     write_panels<T, TRANSPOSED, N>(panels, b);
+    if (A_SHARED)
+        write_panel_of_a(panel_of_a, a);
+    ot_fence_proxy_async();
+    __syncthreads();
     int warp = (int)threadIdx.x / 32, g = (int)threadIdx.x % 32 / 4, t = 2 * ((int)threadIdx.x % 4);
     const T *row = a + (16 * warp + g) * K;
     uint32_t fragments[K / 16][4];
@@ -44,10 +59,16 @@ static __global__ void multiply(const T *a, const T *b, float *c) {
     float sums[N / 8][4];
     uint64_t operand =
         TRANSPOSED ? ot_wgmma_operand(panels, K * PANEL_ROW, PATTERN) : ot_wgmma_operand(panels, 0, PATTERN);
-    unsigned step = TRANSPOSED ? 16 * PANEL_ROW : 32;
+    uint64_t next = ot_wgmma_advance(operand, TRANSPOSED ? 16 * PANEL_ROW : 32);
     ot_wgmma_fence();
-    ot_wgmma<T, TRANSPOSED, false>(sums, fragments[0], operand);
-    ot_wgmma<T, TRANSPOSED, true>(sums, fragments[1], ot_wgmma_advance(operand, step));
+    if constexpr (A_SHARED) {
+        uint64_t left = ot_wgmma_operand(panel_of_a, 0, PATTERN);
+        ot_wgmma<T, TRANSPOSED, false>(sums, left, operand);
+        ot_wgmma<T, TRANSPOSED, true>(sums, ot_wgmma_advance(left, 32), next);
+    } else {
+        ot_wgmma<T, TRANSPOSED, false>(sums, fragments[0], operand);
+        ot_wgmma<T, TRANSPOSED, true>(sums, fragments[1], next);
+    }
     ot_wgmma_commit();
     ot_wgmma_wait<0>();
     ot_wgmma_ready(sums);
@@ -65,13 +86,13 @@ static std::vector<T> matrix(int n, int step) {
     return values;
 }
 
-template <class T, bool TRANSPOSED, int N>
+template <class T, bool TRANSPOSED, int N, bool A_SHARED = false>
 static void check_product() {
     DeviceArray<T> a(matrix<T>(M * K, 7)), b(matrix<T>(K * N, 11));
     DeviceArray<float> c(M * N, -1);
-    size_t shared_bytes = PATTERN + (size_t)(TRANSPOSED ? K * N / 64 : N) * PANEL_ROW;
-    run_well(multiply<T, TRANSPOSED, N>, 1, 128, shared_bytes, (const T *)a.device, (const T *)b.device,
-             c.device);
+    size_t shared_bytes = PATTERN + panels_bytes<TRANSPOSED, N>() + (A_SHARED ? M * PANEL_ROW : 0);
+    run_well(multiply<T, TRANSPOSED, N, A_SHARED>, 1, 128, shared_bytes, (const T *)a.device,
+             (const T *)b.device, c.device);
     c.get();
     for (size_t row = 0; row < M; row++)
         for (size_t n = 0; n < N; n++) {
@@ -92,6 +113,8 @@ static void test_wgmma_multiplies(void **) {
     check_product<__nv_bfloat16, true, 128>();
     check_product<__half, false, 128>();
     check_product<__half, true, 64>();
+    check_product<__nv_bfloat16, false, 64, true>();
+    check_product<__half, false, 64, true>();
 }
 
 /* ---- wrong and right: one warpgroup ---- */
@@ -156,6 +179,36 @@ static __global__ void product(float *data, bool wrong) {
     ot_wgmma_wait<0>();
     ot_wgmma_ready(sums);
     data[threadIdx.x] = sums[0][0] + sums[3][1] + sums[7][3] + (float)a[1];
+}
+
+/* ---- wrong and right: A in shared memory ---- */
+
+/* b is the first panel; A is the second: 64 rows of 64 elements. */
+template <Fault F>
+static __global__ void product_of_shared(float *data, bool wrong) {
+    const Fault fault = wrong ? F : NONE;
+    __half *b = first_panel<__half>(), *a = b + 64 * 64;
+    for (int i = (int)threadIdx.x; i < 64 * 64; i += 128)
+        b[i] = __float2half_rn(0.5f);
+    ot_fence_proxy_async();
+    for (int i = (int)threadIdx.x; i < 64 * 64; i += 128)
+        a[i] = __float2half_rn((float)(i / 64));
+    if (fault != NO_PROXY_FENCE)
+        ot_fence_proxy_async();
+    __syncthreads();
+    float sums[8][4] = {};
+    ot_wgmma_fence();
+    if (fault == LATE_SUMS)
+        sums[3][1] = data[1];
+    ot_wgmma<__half, false, true>(sums, operand_of(a, fault), ot_wgmma_operand(b, 0, PATTERN));
+    ot_wgmma_commit();
+    if (fault == EARLY_READ)
+        data[threadIdx.x] = sums[0][0];
+    if (fault == OVERWRITTEN && threadIdx.x == 77) /* a row of another warp than the first */
+        a[40 * 64] = __float2half_rn(data[0]);
+    ot_wgmma_wait<0>();
+    ot_wgmma_ready(sums);
+    data[threadIdx.x] = sums[0][0] + sums[3][1];
 }
 
 /* ---- wrong and right: a warpgroup copies, another multiplies ---- */
@@ -256,6 +309,12 @@ static const Case make_product(const char *name, void (*kernel)(float *, bool),
     return {name, kernel, 1, 128, ROOM, error, words, needs_access_checks, 90};
 }
 
+static const Case make_shared(const char *name, void (*kernel)(float *, bool),
+                              std::vector<const char *> words, bool needs_access_checks = false,
+                              cudaError_t error = cudaErrorLaunchFailure) {
+    return {name, kernel, 1, 128, ROOM + 64 * PANEL_ROW, error, words, needs_access_checks, 90};
+}
+
 static const Case make_hand(const char *name, void (*kernel)(float *, bool), std::vector<const char *> words,
                             bool needs_access_checks = false) {
     return {name, kernel, 1, 256, ROOM + 16, cudaErrorLaunchFailure, words, needs_access_checks, 90};
@@ -285,6 +344,24 @@ static const std::vector<Case> cases = {
     make_product("other_operand", product<OTHER_OPERAND>,
                  {"divergent warpgroup: warp 2 executes another wgmma"}),
     make_product("missing_warp", product<MISSING_WARP>, {"divergent warpgroup: warp 3 ends after 0 wgmmas"}),
+    make_shared("shared_early_read", product_of_shared<EARLY_READ>,
+                {"sums of a wgmma that has not been waited for are read"}, true),
+    make_shared("shared_late_sums", product_of_shared<LATE_SUMS>,
+                {"wgmma: sums of thread (0,0,0) were written after the last"}, true),
+    make_shared("shared_no_proxy_fence", product_of_shared<NO_PROXY_FENCE>,
+                {"wgmma reads offset", "which wrote it, has executed no fence.proxy.async since"}, true),
+    make_shared("shared_overwritten", product_of_shared<OVERWRITTEN>, {"race: offset", "thread (77,0,0)"},
+                true),
+    make_shared("shared_outside", product_of_shared<OUTSIDE>,
+                {"wgmma of offset 17280 of shared memory, which has 17280 bytes"}, false,
+                cudaErrorIllegalAddress),
+    make_shared("shared_misaligned", product_of_shared<MISALIGNED>,
+                {"does not begin at a multiple of 1024 bytes"}, false, cudaErrorMisalignedAddress),
+    make_shared("shared_across_rows", product_of_shared<ACROSS_ROWS>, {"it leaves the rows of its panel"},
+                false, cudaErrorMisalignedAddress),
+    make_shared("shared_no_swizzle", product_of_shared<NO_SWIZZLE>, {"only the swizzle of 128 bytes"}),
+    make_shared("shared_other_operand", product_of_shared<OTHER_OPERAND>,
+                {"divergent warpgroup: warp 2 executes another wgmma"}),
     make_hand("no_init", hand_over<NO_INIT>, {"before the mbarrier's init, at offset"}),
     make_hand("no_sync", hand_over<NO_SYNC>,
               {"mbarrier's init by thread (0,0,0) has no __syncthreads after it"}),
