@@ -32,16 +32,16 @@
  *     tensor cores         32 wgmma of 64x128x16, 64 clocks each at 2048 multiply-adds a clock    2048 clocks
  *     shared memory        32 x 4 KiB of operands + 64 KiB of copies, at 128 bytes a clock        1536
  *     special functions    128 x 128 exponentials, 16 a clock                                     1024
- *     issue of a scheduler 2 warps with 480 instructions each, 1 warp with 300 for the copies     1260
+ *     issue of a scheduler 2 warps with 450 instructions each, 1 warp with 300 for the copies     1200
  *
- * (480: without masks, slopes and risen references, which most tiles do not need; the loop has 909 with
+ * (450: without masks, slopes and risen references, which most tiles do not need; the loop has 880 with
  * them, and 1100 more for a softcap.) So the tensor cores are the limit. If both warpgroups run in step,
  * the exponentials of both run beside p V of both (1024 clocks each). A block begins with a copy that
  * nothing covers and ends with a store. L2 delivers 64 KiB for each 2^23 FLOP, 128 FLOP a byte, as in
  * attention_forward.cu.
  */
+#include "kernels/cuda/attention_hopper.cuh"
 #include "kernels/cuda/attention_softmax.cuh"
-#include "kernels/cuda/ptx_hopper.cuh"
 
 /* The build defines OT_HOPPER if it compiles this file for sm_90a. Otherwise other kernels replace it. */
 #if defined(OT_HOPPER) || defined(OT_EMU)
@@ -51,122 +51,35 @@
 template <int HEAD_DIM>
 struct hopper_shape {
     static constexpr int DIM = HEAD_DIM, M = 1, N = 16; /* of a warp, for attention_softmax.cuh */
-    static constexpr int GROUP = 128;                   /* threads of a warpgroup; the first one copies */
-    static constexpr int GROUPS = 2, GROUP_QUERIES = 64;
-    static constexpr int THREADS = (1 + GROUPS) * GROUP;
-    static constexpr int QUERIES = GROUPS * GROUP_QUERIES, KEYS = 8 * N;
-    static constexpr int PANELS = DIM / 64, PANEL_BYTES = KEYS * 128;
-    static constexpr int STAGES = 6; /* slots of the ring, for keys and values alternately */
-    static constexpr int QUERY_BYTES = QUERIES * DIM * 2, TILE_BYTES = PANELS * PANEL_BYTES;
-    static constexpr int ALIGNMENT = 1024; /* of panels */
-    static constexpr int SHARED_BYTES =
-        ALIGNMENT + STAGES * TILE_BYTES + QUERY_BYTES + 2 * STAGES * (int)sizeof(uint64_t);
-    /* registers of a thread: a multiprocessor has 65536, and the launch gives each thread 168 */
-    static constexpr int COPY_REGISTERS = 40, PRODUCT_REGISTERS = 232;
-    static_assert(GROUP * COPY_REGISTERS + GROUPS * GROUP * PRODUCT_REGISTERS <= 65536, "registers suffice");
+    static constexpr int KEYS = 8 * N;
+    /* Item 2 i of the ring is the i-th tile of keys, item 2 i + 1 that of values. */
+    static constexpr int STAGES = 6, SLOT_BYTES = KEYS * DIM * 2;
+    static constexpr int OWNED_BYTES = HOPPER_ROWS * DIM * 2; /* queries */
 };
-
-/* ---- the ring ---- */
-
-/* Shared memory of a block. Tile 2 i is the i-th tile of keys, tile 2 i + 1 that of values. Tile j goes
- * through slot j % STAGES. full[slot] ends a phase when the four copying warps have filled the slot,
- * empty[slot] when all multiplying warps have finished with it. The first phase of full[0] also covers the
- * queries. */
-template <class T, class S>
-struct hopper_room {
-    T *slots, *queries;
-    uint64_t *full, *empty;
-
-    __device__ __forceinline__ hopper_room() {
-        char *shared = ot_shared<char>();
-        shared += (S::ALIGNMENT - ot_shared_address(shared) % S::ALIGNMENT) % S::ALIGNMENT;
-        slots = reinterpret_cast<T *>(shared);
-        queries = reinterpret_cast<T *>(shared + S::STAGES * S::TILE_BYTES);
-        full = reinterpret_cast<uint64_t *>(shared + S::STAGES * S::TILE_BYTES + S::QUERY_BYTES);
-        empty = full + S::STAGES;
-    }
-
-    /* All threads of the block must call. */
-    __device__ __forceinline__ void init() const {
-        if (threadIdx.x == 0)
-            for (int i = 0; i < S::STAGES; i++) {
-                ot_mbarrier_init(full + i, S::GROUP / OT_WARP);
-                ot_mbarrier_init(empty + i, S::GROUPS * S::GROUP / OT_WARP);
-            }
-        __syncthreads();
-    }
-
-    __device__ __forceinline__ T *slot(int i) const { return slots + i * (S::TILE_BYTES / (int)sizeof(T)); }
-};
-
-/* A place in the ring. Its tiles are STEP apart: 1 for the copying warps, 2 for those that take keys and
- * values separately. */
-template <class S, int STEP>
-struct hopper_place {
-    int slot;
-    uint32_t parity; /* of the phase of full[slot] that its tile ends */
-
-    __device__ __forceinline__ explicit hopper_place(int first) : slot(first), parity(0) {}
-    __device__ __forceinline__ void advance() {
-        static_assert(S::STAGES % STEP == 0, "a turn ends where it began");
-        slot += STEP;
-        if (slot >= S::STAGES) {
-            slot -= S::STAGES;
-            parity ^= 1;
-        }
-    }
-};
-
-/* A warp arrives once, after all that its lanes have done. */
-__device__ __forceinline__ void hopper_arrive(uint64_t *barrier) {
-    __syncwarp();
-    if (ot_lane() == 0)
-        ot_mbarrier_arrive(barrier);
-}
-
-/* The keys [first, end) that some queries see, first rounded down to a tile. Empty if there is no query. */
-struct hopper_keys {
-    int first, end;
-};
-
-template <class S>
-__device__ __forceinline__ hopper_keys hopper_range(const struct ot_attention &op, int query, int queries) {
-    if (query >= op.n)
-        return {0, 0};
-    int past = (int)(op.n_keys - op.n), end = query + queries + past;
-    return {ot_attention_keys(op, query).first / S::KEYS * S::KEYS, end < op.n_keys ? end : (int)op.n_keys};
-}
 
 /* ---- the warpgroup that copies ---- */
-
-template <class T, class S>
-__device__ __forceinline__ void hopper_copy_tile(T *tile, const T *from, int64_t ld, int key, int end) {
-#pragma unroll
-    for (int panel = 0; panel < S::PANELS; panel++)
-        ot_tile_copy<S::KEYS, 64, S::GROUP>(tile + panel * (S::KEYS * 64), from + panel * 64, ld, key, end);
-}
 
 /* Fills the ring. A tile is announced when LAG more have been started, so that LAG to LAG + 1 tiles are on
  * their way. The ring is deeper than that, so that the announcement never waits for a slot that depends on
  * it. */
 template <class T, class S>
 __device__ __forceinline__ void hopper_copy(const struct ot_attention &op, const hopper_room<T, S> &room,
-                                            int head, int query, hopper_keys keys) {
+                                            int head, int query, hopper_span keys) {
     constexpr int LAG = 2;
     static_assert(LAG + 3 < S::STAGES + 1, "the multiplying warps hold up to three tiles");
     int kv_head = head / (int)(op.heads / op.kv_heads);
     const T *k = static_cast<const T *>(op.k) + kv_head * S::DIM;
     const T *v = static_cast<const T *>(op.v) + kv_head * S::DIM;
-    ot_tile_copy<S::QUERIES, S::DIM, S::GROUP>(room.queries, static_cast<const T *>(op.q) + head * S::DIM,
-                                               op.ldq, query, (int)op.n);
+    ot_tile_copy<HOPPER_ROWS, S::DIM, HOPPER_GROUP>(room.owned, static_cast<const T *>(op.q) + head * S::DIM,
+                                                    op.ldq, query, (int)op.n);
     hopper_place<S, 1> next(0), oldest(0);
     int tiles = 2 * ((keys.end - keys.first + S::KEYS - 1) / S::KEYS);
 #pragma unroll 1
     for (int i = 0; i < tiles + LAG; i++) {
         if (i < tiles) {
             ot_mbarrier_wait(room.empty + next.slot, next.parity ^ 1);
-            hopper_copy_tile<T, S>(room.slot(next.slot), i % 2 ? v : k, i % 2 ? op.ldv : op.ldk,
-                                   keys.first + i / 2 * S::KEYS, keys.end);
+            hopper_copy_tile<S::KEYS, S::DIM>(room.slot(next.slot), i % 2 ? v : k, i % 2 ? op.ldv : op.ldk,
+                                              keys.first + i / 2 * S::KEYS, keys.end);
             next.advance();
         }
         ot_cp_async_commit(); /* also an empty group, because the wait counts groups */
@@ -181,31 +94,6 @@ __device__ __forceinline__ void hopper_copy(const struct ot_attention &op, const
 
 /* ---- a warpgroup that multiplies ---- */
 
-/* Starts s = q k^T. */
-template <class T, class S>
-__device__ __forceinline__ void hopper_start_dots(float (&s)[1][S::N][4],
-                                                  const uint32_t (&q)[S::DIM / 16][1][4], const T *k) {
-    uint64_t keys = ot_wgmma_operand(k, 0, 1024);
-    ot_wgmma_fence();
-    ot_wgmma<T, false, false>(s[0], q[0][0], keys);
-#pragma unroll
-    for (int i = 1; i < S::DIM / 16; i++)
-        ot_wgmma<T, false, true>(s[0], q[i][0], ot_wgmma_advance(keys, i / 4 * S::PANEL_BYTES + i % 4 * 32));
-    ot_wgmma_commit();
-}
-
-/* Starts sum += p v. */
-template <class T, class S>
-__device__ __forceinline__ void hopper_start_weigh(float (&sum)[1][S::DIM / 8][4],
-                                                   const uint32_t (&p)[1][S::N / 2][4], const T *v) {
-    uint64_t values = ot_wgmma_operand(v, S::PANEL_BYTES, 1024);
-    ot_wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < S::KEYS / 16; i++)
-        ot_wgmma<T, true, true>(sum[0], p[0][i], ot_wgmma_advance(values, i * 16 * 128));
-    ot_wgmma_commit();
-}
-
 /* The state of a multiplying warp: its rows, and its next tiles of keys and of values. */
 template <class T, class S>
 struct hopper_warp {
@@ -219,8 +107,8 @@ struct hopper_warp {
 
     __device__ __forceinline__ hopper_warp(const struct ot_attention &op_, const hopper_room<T, S> &room_,
                                            int head, int block_query)
-        : op(op_), room(room_), scale(op_, head), row((int)(ot_thread() / OT_WARP - S::GROUP / OT_WARP) * 16),
-          query(block_query + row), common(ot_attention_keys(op_, query + 15).first), keys(0), values(1),
+        : op(op_), room(room_), scale(op_, head), row(hopper_warp_row()), query(block_query + row),
+          common(ot_attention_keys(op_, query + 15).first), keys(0), values(1),
           rows(static_cast<const T *>(op_.sinks), head) {}
 
     __device__ __forceinline__ const T *take(const hopper_place<S, 2> &place) const {
@@ -267,13 +155,14 @@ __device__ __forceinline__ void hopper_finish(const ot_softmax_rows<S> &rows) {
 
 /* All tiles of one warpgroup. seen: the keys that its queries see; all: those that the block copies. */
 template <class T, class S>
-__device__ __forceinline__ void hopper_multiply(hopper_warp<T, S> &warp, hopper_keys seen, hopper_keys all) {
-    uint32_t q[S::DIM / 16][1][4], p[1][S::N / 2][4];
+__device__ __forceinline__ void hopper_multiply(hopper_warp<T, S> &warp, hopper_span seen, hopper_span all) {
+    hopper_registers<S::DIM> q;
+    uint32_t p[1][S::N / 2][4];
     float s[1][S::N][4], shrink[1][2];
     warp.skip(all.first, seen.first);
     const T *k = warp.take(warp.keys);
-    ot_tile_load<S::DIM>(q, warp.room.queries + warp.row * S::DIM);
-    hopper_start_dots<T, S>(s, q, k);
+    ot_tile_load<S::DIM>(q.a, warp.room.owned + warp.row * S::DIM);
+    hopper_start_dots<T, S::DIM>(s, q, k);
     ot_wgmma_wait<0>();
     ot_wgmma_ready(s[0]);
     warp.give(warp.keys);
@@ -283,8 +172,8 @@ __device__ __forceinline__ void hopper_multiply(hopper_warp<T, S> &warp, hopper_
 #pragma unroll 1
     for (; key < seen.end; key += S::KEYS) {
         k = warp.take(warp.keys);
-        hopper_start_dots<T, S>(s, q, k);
-        hopper_start_weigh<T, S>(warp.rows.sum, p, warp.take(warp.values));
+        hopper_start_dots<T, S::DIM>(s, q, k);
+        hopper_start_weigh<T, S::DIM>(warp.rows.sum, p, warp.take(warp.values));
         ot_wgmma_wait<1>();
         ot_wgmma_ready(s[0]);
         warp.give(warp.keys);
@@ -297,7 +186,7 @@ __device__ __forceinline__ void hopper_multiply(hopper_warp<T, S> &warp, hopper_
             ot_softmax_shrink<S>(warp.rows, shrink);
         ot_tile_round<T>(p, s);
     }
-    hopper_start_weigh<T, S>(warp.rows.sum, p, warp.take(warp.values));
+    hopper_start_weigh<T, S::DIM>(warp.rows.sum, p, warp.take(warp.values));
     ot_wgmma_wait<0>();
     ot_wgmma_ready(warp.rows.sum[0]);
     warp.give(warp.values);
@@ -307,27 +196,27 @@ __device__ __forceinline__ void hopper_multiply(hopper_warp<T, S> &warp, hopper_
 /* ---- the kernel ---- */
 
 template <class T, class S>
-__global__ void __launch_bounds__(S::THREADS, 1) attention_hopper(const struct ot_attention op) {
+__global__ void __launch_bounds__(HOPPER_THREADS, 1) attention_hopper(const struct ot_attention op) {
     /* The last queries see most keys, so the longest blocks start first. */
-    int blocks = (int)((op.n + S::QUERIES - 1) / S::QUERIES), heads = (int)op.heads;
-    int head = (int)blockIdx.x % heads, query = (blocks - 1 - (int)blockIdx.x / heads) * S::QUERIES;
+    int blocks = (int)((op.n + HOPPER_ROWS - 1) / HOPPER_ROWS), heads = (int)op.heads;
+    int head = (int)blockIdx.x % heads, query = (blocks - 1 - (int)blockIdx.x / heads) * HOPPER_ROWS;
     const hopper_room<T, S> room;
-    hopper_keys all = hopper_range<S>(op, query, S::QUERIES);
+    hopper_span all = hopper_keys<S::KEYS>(op, query, HOPPER_ROWS);
     room.init();
-    if (threadIdx.x < S::GROUP) {
-        ot_registers_give<S::COPY_REGISTERS>();
+    if (threadIdx.x < HOPPER_GROUP) {
+        ot_registers_give<HOPPER_COPY_REGISTERS>();
         hopper_copy<T, S>(op, room, head, query, all);
         return;
     }
-    ot_registers_take<S::PRODUCT_REGISTERS>();
+    ot_registers_take<HOPPER_PRODUCT_REGISTERS>();
     hopper_warp<T, S> warp(op, room, head, query);
-    int group_query = query + warp.row / S::GROUP_QUERIES * S::GROUP_QUERIES;
-    hopper_keys seen = hopper_range<S>(op, group_query, S::GROUP_QUERIES);
+    int group_query = query + warp.row / HOPPER_GROUP_ROWS * HOPPER_GROUP_ROWS;
+    hopper_span seen = hopper_keys<S::KEYS>(op, group_query, HOPPER_GROUP_ROWS);
     if (seen.first == seen.end) /* no query: the other warpgroup still needs the slots */
         warp.skip(all.first, all.end);
     else {
         hopper_multiply<T, S>(warp, seen, all);
-        ot_softmax_store<T, S>(op, head, warp.query, warp.rows, room.queries + warp.row * S::DIM);
+        ot_softmax_store<T, S>(op, head, warp.query, warp.rows, room.owned + warp.row * S::DIM);
     }
 }
 
@@ -337,16 +226,17 @@ template <class T>
 static cudaError_t launch(const struct ot_attention *op, const struct ot_cuda_stream *on) {
     auto with = [&](auto shape) {
         using S = decltype(shape);
-        unsigned grid = (unsigned)(ot_ceil_div(op->n, S::QUERIES) * op->heads);
-        return ot_launch(attention_hopper<T, S>, dim3(grid), dim3(S::THREADS), S::SHARED_BYTES, on->stream,
-                         *op);
+        unsigned grid = (unsigned)(ot_ceil_div(op->n, HOPPER_ROWS) * op->heads);
+        return ot_launch(attention_hopper<T, S>, dim3(grid), dim3(HOPPER_THREADS), hopper_shared_bytes<S>(),
+                         on->stream, *op);
     };
     return op->head_dim == 64 ? with(hopper_shape<64>()) : with(hopper_shape<128>());
 }
 
 bool ot_attention_is_hopper(const struct ot_attention *op, const struct ot_cuda_stream *on) {
     return on->arch == 90 && !on->no_hopper && (op->head_dim == 64 || op->head_dim == 128) &&
-           on->shared_bytes >= hopper_shape<128>::SHARED_BYTES && ot_attention_is_tiled(op, on->arch);
+           on->shared_bytes >= hopper_shared_bytes<hopper_shape<128>>() &&
+           ot_attention_is_tiled(op, on->arch);
 }
 
 cudaError_t ot_attention_forward_hopper(const struct ot_attention *op, const struct ot_cuda_stream *on) {
