@@ -6,6 +6,9 @@
 #include <string.h>
 
 #include "tests/support/check.h"
+#ifdef OT_TEST_EMULATED
+#include "kernels/emu/emu.h"
+#endif
 
 enum { CPU_THREADS = 2 };
 
@@ -61,10 +64,21 @@ static void run_on_cuda(struct ops_fixture *f, ops_case run, const void *argumen
     run(f, argument);
 }
 
+/* Of blocks and threads on the emulated device, unless the environment sets it. 0: the usual order. */
+static void set_order(uint64_t seed) {
+#ifdef OT_TEST_EMULATED
+    if (!getenv("OT_EMU_SEED"))
+        ot_emu_set_order(seed);
+#endif
+    (void)seed;
+}
+
 void cuda_run(struct cuda_pair *p, ops_case run, const void *argument, enum ot_dtype dtype, int shift) {
     struct ops_fixture again;
     run_on_cuda(&p->cuda, run, argument, dtype, shift);
+    set_order(7);
     run_on_cuda(&again, run, argument, dtype, shift);
+    set_order(0);
     assert_int_equal(again.n_results, p->cuda.n_results);
     for (int i = 0; i < again.n_results; i++)
         if (memcmp(again.results[i].values, p->cuda.results[i].values,
