@@ -1,14 +1,14 @@
 /* Attention on a GPU: three implementations of one contract (kernels/ops.h), and the rule that chooses
  * between them.
  *
- * HOPPER (attention_hopper.cu): forward alone, on the tensor cores of compute capability 9.0, for heads of 64
- * and 128 elements. TILED (attention_forward.cu, attention_backward.cuh): tensor cores work on tiles in
- * shared memory. It takes two-byte types and the head sizes of common models. PLAIN (attention_plain.cu):
- * ordinary arithmetic for any dtype and any head size. It takes everything that tiled cannot: fp32, odd head
- * sizes, and rows that 16-byte accesses cannot reach. It also replaces tiled kernels that failed their check
- * (cuda_guard.h). All of them take softcaps and sinks; one kernel sums the gradients of the sinks for all
- * (attention_sinks.cu). The choice depends on the arguments and the machine alone, never on timing, so that
- * a run repeats.
+ * HOPPER (attention_hopper.cu, attention_hopper_backward.cu): the tensor cores of compute capability 9.0, for
+ * heads of 64 and 128 elements. TILED (attention_forward.cu, attention_backward.cuh): tensor cores work on
+ * tiles in shared memory. It takes two-byte types and the head sizes of common models. PLAIN
+ * (attention_plain.cu): ordinary arithmetic for any dtype and any head size. It takes everything that tiled
+ * cannot: fp32, odd head sizes, and rows that 16-byte accesses cannot reach. It also replaces tiled kernels
+ * that failed their check (cuda_guard.h). All of them take softcaps and sinks; one kernel sums the gradients
+ * of the sinks for all (attention_sinks.cu). The choice depends on the arguments and the machine alone, never
+ * on timing, so that a run repeats.
  */
 #ifndef OT_KERNELS_CUDA_ATTENTION_H
 #define OT_KERNELS_CUDA_ATTENTION_H
@@ -30,10 +30,16 @@ extern "C" {
 #endif
 /* True if the kernel for compute capability 9.0 computes this forward pass, unless on->plain is set. */
 bool ot_attention_is_hopper(const struct ot_attention *op, const struct ot_cuda_stream *on);
+/* The same for the backward pass whose forward arguments are *op, if ot_attention_is_aligned holds for the
+ * gradients too. */
+bool ot_attention_backward_is_hopper(const struct ot_attention *op, const struct ot_cuda_stream *on);
 #ifdef __cplusplus
 }
 #endif
 cudaError_t ot_attention_forward_hopper(const struct ot_attention *op, const struct ot_cuda_stream *on);
+/* op->scratch holds dot(out, dout). */
+cudaError_t ot_attention_backward_hopper(const struct ot_attention_backward *op,
+                                         const struct ot_cuda_stream *on);
 
 /* True if rows that start at p and lie ld two-byte elements apart can be read 16 bytes at a time. */
 static inline bool ot_attention_is_aligned(const void *p, int64_t ld) {

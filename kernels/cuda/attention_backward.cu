@@ -66,6 +66,8 @@ extern "C" cudaError_t ot_cuda_attention_backward(const struct ot_attention_back
         OT_CUDA_TRY(ot_attention_backward_sinks(args, on));
     if (!is_tiled(args, on) || on->plain)
         return ot_attention_backward_plain(args, on);
+    if (ot_attention_backward_is_hopper(&args->forward, on))
+        return ot_attention_backward_hopper(args, on);
     OT_CUDA_TRY(ot_attention_backward_queries(args, on));
     return ot_attention_backward_keys(args, on);
 }

@@ -26,7 +26,7 @@ static const int head_dims[] = {64, 80, 96, 128, 256}; /* the head sizes of ot_a
 enum {
     HEAD_DIMS = sizeof head_dims / sizeof *head_dims,
     SCORES = 4,                                   /* with and without a softcap, with and without sinks */
-    ATTENTION_PATHS = 3 * 3 * HEAD_DIMS * SCORES, /* enum attention_path; dtype */
+    ATTENTION_PATHS = 4 * 3 * HEAD_DIMS * SCORES, /* enum attention_path; dtype */
     GEMM_PATHS = 3 << 5,                          /* dtype; five flags */
     PATHS = ATTENTION_PATHS + GEMM_PATHS,
 };
@@ -40,7 +40,11 @@ struct ot_cuda_guard {
     struct ot_guard_distance *seen; /* pinned; the check's row_start array follows it */
 };
 
-enum attention_path { HOPPER, FORWARD, BACKWARD };
+enum attention_path { HOPPER_FORWARD, HOPPER_BACKWARD, FORWARD, BACKWARD };
+
+static bool is_backward(enum attention_path path) {
+    return path == HOPPER_BACKWARD || path == BACKWARD;
+}
 
 static int attention_path(const struct ot_attention *op, enum attention_path path) {
     int dim = 0;
@@ -118,8 +122,8 @@ static cudaError_t compare_all(const struct ot_cuda_guard *guard, const struct p
 /* ---- attention ----
  *
  * The problem is two rows of tokens in one causal sequence, so that masks, row borders and the last, shorter
- * tile occur; two query heads share a key head. The problem of the kernel for compute capability 9.0 is
- * longer, so that its ring of tiles turns. An op with a softcap or with sinks has a problem of its own,
+ * tile occur; two query heads share a key head. The problem of the kernels for compute capability 9.0 is
+ * longer, so that their rings of tiles turn. An op with a softcap or with sinks has a problem of its own,
  * which has them too: other instructions compute its scores. Scores are about 1/3, so the softcap is as
  * small as they are. The gradient of the sinks is not compared, because one kernel computes it for all
  * paths. The fast kernels round the weights (and in backward the gradients of the scores) to the dtype
@@ -152,7 +156,8 @@ static struct pair make_pair(struct room *room, enum ot_dtype dtype, int64_t n, 
 static cudaError_t make_attention(const struct ot_cuda_guard *guard, const struct ot_attention *like,
                                   enum attention_path path, const struct ot_cuda_stream *on,
                                   struct attention_check *c) {
-    int64_t tokens = path == HOPPER ? HOPPER_TOKENS : TOKENS;
+    bool backward = is_backward(path);
+    int64_t tokens = path == HOPPER_FORWARD || path == HOPPER_BACKWARD ? HOPPER_TOKENS : TOKENS;
     int64_t dim = like->head_dim, wide = tokens * HEADS * dim, narrow = tokens * dim;
     double bound = attention_bound(like->dtype);
     struct room *room = &c->room;
@@ -164,7 +169,7 @@ static cudaError_t make_attention(const struct ot_cuda_guard *guard, const struc
     void *sinks = take(room, HEADS, like->dtype);
     c->out = make_pair(room, like->dtype, wide, bound);
     c->lse = make_pair(room, OT_F32, tokens * HEADS, LSE_BOUND);
-    if (path == BACKWARD) {
+    if (backward) {
         dout = take(room, wide, like->dtype);
         c->gradients[0] = make_pair(room, like->dtype, wide, bound);
         c->gradients[1] = make_pair(room, like->dtype, narrow, bound);
@@ -200,7 +205,7 @@ static cudaError_t make_attention(const struct ot_cuda_guard *guard, const struc
     TRY(ot_cuda_gemm_fill(like->dtype, k, narrow, 2, on));
     TRY(ot_cuda_gemm_fill(like->dtype, v, narrow, 3, on));
     TRY(ot_cuda_gemm_fill(like->dtype, sinks, HEADS, 5, on));
-    return path == BACKWARD ? ot_cuda_gemm_fill(like->dtype, dout, wide, 4, on) : cudaSuccess;
+    return backward ? ot_cuda_gemm_fill(like->dtype, dout, wide, 4, on) : cudaSuccess;
 }
 
 /* Runs the fast or the plain kernels: the launchers use the plain ones if on->plain is set. */
@@ -224,7 +229,7 @@ static cudaError_t run_attention(struct attention_check *c, bool backward, bool 
 static cudaError_t check_attention(const struct ot_cuda_guard *guard, const struct ot_attention *like,
                                    enum attention_path path, const struct ot_cuda_stream *on, bool *agree) {
     struct attention_check c;
-    bool backward = path == BACKWARD;
+    bool backward = is_backward(path);
     TRY(make_attention(guard, like, path, on, &c));
     const struct pair forward[] = {c.out, c.lse}, *pairs = backward ? c.gradients : forward;
     int n = backward ? 3 : 2;
@@ -315,7 +320,8 @@ static bool decide(struct ot_cuda_guard *guard, int path, cudaError_t rc, bool a
 
 static bool check_attention_path(struct ot_cuda_guard *guard, const struct ot_attention *op,
                                  enum attention_path kind, const struct ot_cuda_stream *on) {
-    static const char *const names[] = {"forward (compute capability 9.0)", "forward", "backward"};
+    static const char *const names[] = {"forward (compute capability 9.0)",
+                                        "backward (compute capability 9.0)", "forward", "backward"};
     if (guard->is_off || !ot_attention_is_tiled(op, on->arch))
         return true;
     int path = attention_path(op, kind);
@@ -335,15 +341,19 @@ static bool check_attention_path(struct ot_cuda_guard *guard, const struct ot_at
 void ot_cuda_guard_attention(struct ot_cuda_guard *guard, const struct ot_attention *op,
                              struct ot_cuda_stream *on) {
     on->plain = on->no_hopper = false;
-    if (ot_attention_is_hopper(op, on) && check_attention_path(guard, op, HOPPER, on))
+    if (ot_attention_is_hopper(op, on) && check_attention_path(guard, op, HOPPER_FORWARD, on))
         return;
     on->no_hopper = true;
     on->plain = !check_attention_path(guard, op, FORWARD, on);
 }
 
-bool ot_cuda_guard_attention_backward(struct ot_cuda_guard *guard, const struct ot_attention *op,
-                                      const struct ot_cuda_stream *on) {
-    return check_attention_path(guard, op, BACKWARD, on);
+void ot_cuda_guard_attention_backward(struct ot_cuda_guard *guard, const struct ot_attention *op,
+                                      struct ot_cuda_stream *on) {
+    on->plain = on->no_hopper = false;
+    if (ot_attention_backward_is_hopper(op, on) && check_attention_path(guard, op, HOPPER_BACKWARD, on))
+        return;
+    on->no_hopper = true;
+    on->plain = !check_attention_path(guard, op, BACKWARD, on);
 }
 
 bool ot_cuda_guard_gemm(struct ot_cuda_guard *guard, struct ot_cuda_gemm *gemm, const struct ot_gemm *op,
@@ -382,7 +392,7 @@ static int open_cache(struct ot_cuda_guard *guard, const struct ot_cuda_guard_co
     ot_build_id(build);
     if (!config->cache_folder || !build[0])
         return 0;
-    snprintf(guard->identity, sizeof guard->identity, "guard 3, %s, driver %d, %s, build %s", config->gpu,
+    snprintf(guard->identity, sizeof guard->identity, "guard 4, %s, driver %d, %s, build %s", config->gpu,
              config->driver_version, config->library, build);
     ot_utf8_keep_line(guard->identity);
     OT_TRY(ot_string_format(&guard->cache_path, "%s/guard-%s", config->cache_folder, build));

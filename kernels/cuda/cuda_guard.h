@@ -6,8 +6,9 @@
  * this op for the whole run, and a warning names it: the tiled kernel instead of the one for compute
  * capability 9.0, and the plain kernel instead of the others. The fast paths are
  *
- *   attention forward for compute capability 9.0, by dtype, head size, softcap (or none) and sinks (or none)
- *   attention forward and backward on any tensor cores, each by the same
+ *   attention for compute capability 9.0, forward and backward, each by dtype, head size, softcap (or none)
+ *     and sinks (or none)
+ *   attention on any tensor cores, forward and backward, each by the same
  *   matrix products of cuBLASLt, by dtypes, transpositions, bias and accumulation
  *
  * A file stores each verdict for this GPU, driver, cuBLASLt and build, and later runs start with it. A
@@ -46,12 +47,12 @@ struct ot_cuda_guard_config {
 int ot_cuda_guard_open(const struct ot_cuda_guard_config *config, struct ot_cuda_guard **out);
 void ot_cuda_guard_close(struct ot_cuda_guard *guard); /* NULL is allowed */
 
-/* Chooses the kernel of the op: sets on->no_hopper and on->plain. */
+/* Choose the kernel of the op: set on->no_hopper and on->plain. Backward: *op are its forward arguments. */
 void ot_cuda_guard_attention(struct ot_cuda_guard *guard, const struct ot_attention *op,
                              struct ot_cuda_stream *on);
+void ot_cuda_guard_attention_backward(struct ot_cuda_guard *guard, const struct ot_attention *op,
+                                      struct ot_cuda_stream *on);
 /* True if the op may use its fast path, or has none. */
-bool ot_cuda_guard_attention_backward(struct ot_cuda_guard *guard, const struct ot_attention *op,
-                                      const struct ot_cuda_stream *on);
 bool ot_cuda_guard_gemm(struct ot_cuda_guard *guard, struct ot_cuda_gemm *gemm, const struct ot_gemm *op,
                         const struct ot_cuda_stream *on);
 

@@ -85,7 +85,7 @@ static void cuda_attention_backward(struct ot_lane *base, const struct ot_attent
     if (op->forward.n == 0 || !ot_cuda_lane_begin_op(lane))
         return;
     struct ot_cuda_stream on = device->on;
-    on.plain = !ot_cuda_guard_attention_backward(device->guard, &op->forward, &device->on);
+    ot_cuda_guard_attention_backward(device->guard, &op->forward, &on);
     ot_cuda_lane_check(lane, ot_cuda_attention_backward(op, &on));
 }
 

@@ -391,6 +391,25 @@ static void test_softcaps_and_sinks(void **state) {
     CHECK(bent_plain, OT_BF16);
 }
 
+/* Cases for attention_hopper_backward.cu: one row of the second half of a block, so many tiles that every
+ * ring of tiles turns, rows whose borders lie inside tiles and blocks, windows, three heads that share keys,
+ * softcaps with ALiBi. */
+static const struct shape hopper[] = {
+    {.n = 65, .heads = 1, .kv_heads = 1, .head_dim = 64},
+    {.n = 430, .heads = 1, .kv_heads = 1, .head_dim = 64},
+    {.n = 270, .heads = 3, .kv_heads = 1, .head_dim = 128, .pad = 8},
+    {.n = 300, .heads = 2, .kv_heads = 1, .head_dim = 128, .window = 90, .row = 170, .slopes = true},
+    {.n = 260, .heads = 2, .kv_heads = 2, .head_dim = 64, .window = 150, .row = 1000},
+    {.n = 200, .heads = 2, .kv_heads = 1, .head_dim = 128, .row = 61, .slopes = true, .softcap = 2},
+    {.n = 140, .heads = 2, .kv_heads = 1, .head_dim = 64, .row = 64, .slopes = true, .softcap = 1.5f},
+};
+
+static void test_many_tiles(void **state) {
+    (void)state;
+    CHECK(hopper, OT_BF16);
+    check_shapes(hopper + 2, 2, OT_F16);
+}
+
 /* A row full of NaNs, before or after another row, does not touch it: its tiles are skipped. The rows begin
  * at multiples of the tiles' sizes on both devices: of 64 and 128, and of 48 at head_dim 64. */
 static void test_foreign_rows(void **state) {
@@ -407,9 +426,9 @@ int main(void) {
     cuda_choose_card();
     cuda_skip_without_device();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tiled_bf16),   cmocka_unit_test(test_tiled_fp16),
-        cmocka_unit_test(test_plain),        cmocka_unit_test(test_softcaps_and_sinks),
-        cmocka_unit_test(test_foreign_rows),
+        cmocka_unit_test(test_tiled_bf16), cmocka_unit_test(test_tiled_fp16),
+        cmocka_unit_test(test_plain),      cmocka_unit_test(test_softcaps_and_sinks),
+        cmocka_unit_test(test_many_tiles), cmocka_unit_test(test_foreign_rows),
     };
     return cmocka_run_group_tests_name("cuda_attention_backward", tests, NULL, NULL);
 }

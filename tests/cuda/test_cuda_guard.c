@@ -171,10 +171,12 @@ static void choose_card(int compute_capability) {
     ot_emu_set_card(&card);
 }
 
-/* The result of forward on a card. broken: a kernel, or NULL. checks: OFFLOAD_TRAIN_KERNEL_CHECKS, or NULL.
- * */
+enum { OUT = N * DIM, GRADIENTS = 3 * N * DIM, RESULTS = 5 * N * DIM };
+
+/* The results on a card: out, dout, dq, dk, dv. broken: kernels, or NULL. checks:
+ * OFFLOAD_TRAIN_KERNEL_CHECKS, or NULL. */
 static void run_on_card(void **state, int compute_capability, const char *broken, const char *checks,
-                        uint16_t *out) {
+                        uint16_t *results) {
     struct work w;
     assert_int_equal(teardown(state), 0);
     setup(state);
@@ -184,21 +186,29 @@ static void run_on_card(void **state, int compute_capability, const char *broken
     ot_emu_break_kernels(broken);
     open_work(&w);
     run_attention(&w);
-    memcpy(out, w.host + 3 * N * DIM, N * DIM * sizeof *out);
+    memcpy(results, w.host + 3 * N * DIM, RESULTS * sizeof *results);
     close_work(&w);
 }
 
-/* On compute capability 9.0 forward has a kernel of its own. If that fails its check, the tiled kernel
- * computes the same bits as on other cards. */
+/* On compute capability 9.0 forward and backward have kernels of their own. If both fail their checks, the
+ * tiled kernels compute the same bits as on other cards. If backward alone fails, forward stays. */
 static void test_hopper_gives_way_to_tiled(void **state) {
-    uint16_t hopper[N * DIM], other[N * DIM], tiled[N * DIM];
+    uint16_t hopper[RESULTS], other[RESULTS], tiled[RESULTS];
+    const uint16_t *gradients = hopper + 2 * N * DIM, *others = other + 2 * N * DIM;
     run_on_card(state, 90, NULL, NULL, hopper);
     run_on_card(state, 90, "attention_forward", "off", other); /* not needed */
     assert_memory_equal(hopper, other, sizeof hopper);
-    run_on_card(state, 90, "attention_hopper", "off", other); /* needed */
-    assert_memory_not_equal(hopper, other, sizeof hopper);
+    run_on_card(state, 90, "attention_backward_", "off", other); /* not needed */
+    assert_memory_equal(hopper, other, sizeof hopper);
+    run_on_card(state, 90, "attention_hopper<", "off", other); /* needed by forward */
+    assert_memory_not_equal(hopper, other, OUT * sizeof *other);
+    run_on_card(state, 90, "attention_hopper_backward", "off", other); /* needed by backward */
+    assert_memory_equal(hopper, other, OUT * sizeof *other);
+    assert_memory_not_equal(gradients, others, GRADIENTS * sizeof *others);
+    run_on_card(state, 90, "attention_hopper_backward", NULL, other);
+    assert_memory_equal(hopper, other, OUT * sizeof *other);
     run_on_card(state, 80, NULL, "off", tiled);
-    run_on_card(state, 90, "attention_hopper", NULL, other);
+    run_on_card(state, 90, "attention_hopper", NULL, other); /* both */
     assert_memory_equal(tiled, other, sizeof tiled);
 }
 
@@ -230,8 +240,8 @@ static const struct wrong {
 } WRONG[] = {{"attention_forward", 80},
              {"attention_backward_queries", 80},
              {"attention_backward_keys", 80},
-             {"attention_hopper", 90},
-             {"attention_backward_queries", 90}};
+             {"attention_hopper<", 90},
+             {"attention_hopper_backward", 90}};
 
 static void test_wrong_kernels_give_way(void **state) {
     struct work w;

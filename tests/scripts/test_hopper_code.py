@@ -1,11 +1,12 @@
-"""The machine code of attention_hopper.cu: products are those of a warpgroup and run asynchronously, nothing lies in local
-memory, and the accesses that count have 16 bytes.
+"""The machine code of attention_hopper.cu and attention_hopper_backward.cu: products are those of a warpgroup and run
+asynchronously, nothing lies in local memory, and the accesses that count have 16 bytes.
 
-Usage: test_hopper_code.py FOLDER    the folder of the build with the object and the compiler's report
+Usage: test_hopper_code.py FOLDER    the folder of the build with the objects and the compiler's reports
 
-The first part reads the compiler's report. The second needs cuobjdump: beside nvcc, or in PATH.
+The first part reads the compiler's reports. The second needs cuobjdump: beside nvcc, or in PATH.
 """
 
+import functools
 import os
 import re
 import shutil
@@ -14,8 +15,10 @@ import sys
 import unittest
 
 folder = sys.argv.pop()
-NAME = "attention_hopper.cu"
+FORWARD, BACKWARD = "attention_hopper.cu", "attention_hopper_backward.cu"
+KERNELS = {FORWARD: 4, BACKWARD: 8}  # for each file: two dtypes, two head sizes; in backward, two passes
 VARIANTS = {64: "64x64x16", 128: "64x128x16"}  # head size: the shape of the product with the values
+KEYS = 1  # of enum gradient_pass
 
 
 def cuobjdump():
@@ -35,45 +38,96 @@ def functions(sass):
     return found
 
 
+@functools.cache
+def disassemble(name):
+    command = [cuobjdump(), "-sass", os.path.join(folder, name + ".o")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return functions(done.stdout)
+
+
+def place_of(code, pattern, start=0):
+    return next(i for i, x in enumerate(code[start:], start) if re.match(pattern, x))
+
+
+def count(code, pattern):
+    return sum(bool(re.match(pattern, x)) for x in code)
+
+
+def shape_of(name):
+    """Of a kernel of backward: head size and pass."""
+    return (int(x) for x in re.search(r"gradient_shapeILi(\d+)EL\d+gradient_pass(\d)E", name).groups())
+
+
+WAIT_FOR_ALL_BUT_ONE, WAIT_FOR_ALL = "WARPGROUP.DEPBAR.LE gsb0, 0x1", "WARPGROUP.DEPBAR.LE gsb0, 0x0"
+
+
 class HopperCode(unittest.TestCase):
     def test_products_run_asynchronously(self):
         """ptxas waits for each product, or fences again, where it cannot prove that the registers are left alone."""
-        with open(os.path.join(folder, NAME + ".ptxas"), encoding="utf-8") as file:
-            report = file.read()
-        self.assertEqual(report.count("Compiling entry function"), 4)
-        self.assertEqual(report.count("sm_90a"), 4)
-        self.assertNotRegex(report, "serialized|injected")
-        self.assertEqual(report.count("0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"), 4)
+        for name, kernels in KERNELS.items():
+            with open(os.path.join(folder, name + ".ptxas"), encoding="utf-8") as file:
+                report = file.read()
+            self.assertEqual(report.count("Compiling entry function"), kernels)
+            self.assertEqual(report.count("sm_90a"), kernels)
+            self.assertNotRegex(report, "serialized|injected|setmaxnreg")
+            self.assertEqual(report.count("0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"), kernels)
 
-    def disassemble(self):
-        done = subprocess.run([cuobjdump(), "-sass", os.path.join(folder, NAME + ".o")], capture_output=True, text=True,
-                              check=True)
-        return done.stdout
+    def check_accesses(self, name, code):
+        self.assertFalse([x for x in code if re.match(r"LDL|STL|HMMA", x)], name)
+        copies = [x for x in code if x.startswith("LDGSTS")]
+        self.assertTrue(copies and all(x.startswith("LDGSTS.E.BYPASS.128") for x in copies), name)
 
     @unittest.skipUnless(cuobjdump(), "no cuobjdump in CUDA_HOME and PATH")
-    def test_instructions(self):
-        kernels = functions(self.disassemble())
-        self.assertEqual(len(kernels), 4)
+    def test_instructions_of_forward(self):
+        kernels = disassemble(FORWARD)
+        self.assertEqual(len(kernels), KERNELS[FORWARD])
         for name, code in kernels.items():
             dim = int(re.search(r"hopper_shapeILi(\d+)E", name)[1])
             products = [x for x in code if x.startswith("HGMMA")]
             # q K^T: dim / 16, before the loop and in it. p V: 128 keys / 16, in the loop and after it.
             self.assertEqual(len(products), 2 * (dim // 16 + 8), name)
             self.assertEqual(sum(VARIANTS[dim] in x for x in products), 2 * 8 + (2 * dim // 16 if dim == 128 else 0))
-            self.assertFalse([x for x in code if re.match(r"LDL|STL|HMMA", x)], name)
-            copies = [x for x in code if x.startswith("LDGSTS")]
-            self.assertTrue(copies and all(x.startswith("LDGSTS.E.BYPASS.128") for x in copies), name)
+            self.check_accesses(name, code)
 
     @unittest.skipUnless(cuobjdump(), "no cuobjdump in CUDA_HOME and PATH")
     def test_softmax_runs_beside_products(self):
         """In the loop, the 64 exponentials of a lane lie between the wait for q K^T and the wait for p V. The compiler would
         move the second wait up if it could."""
-        for name, code in functions(self.disassemble()).items():
-            first = next(i for i, x in enumerate(code) if re.match(r"WARPGROUP.DEPBAR.LE gsb0, 0x1", x))
-            second = next(i for i, x in enumerate(code[first:], first) if re.match(r"WARPGROUP.DEPBAR.LE gsb0, 0x0", x))
-            between = code[first:second]
-            self.assertGreaterEqual(sum(x.startswith("MUFU.EX2") for x in between), 64, name)
-            self.assertFalse([x for x in between if x.startswith("HGMMA")], name)
+        for name, code in disassemble(FORWARD).items():
+            first = place_of(code, WAIT_FOR_ALL_BUT_ONE)
+            between = code[first:place_of(code, WAIT_FOR_ALL, first)]
+            self.assertGreaterEqual(count(between, "MUFU.EX2"), 64, name)
+            self.assertEqual(count(between, "HGMMA"), 0, name)
+
+    @unittest.skipUnless(cuobjdump(), "no cuobjdump in CUDA_HOME and PATH")
+    def test_instructions_of_backward(self):
+        kernels = disassemble(BACKWARD)
+        self.assertEqual(len(kernels), KERNELS[BACKWARD])
+        for name, code in kernels.items():
+            dim, which = shape_of(name)
+            products = [x for x in code if x.startswith("HGMMA")]
+            # scores and dout V^T: dim / 16 each. One or two sums over a tile of 64 tokens: 64 / 16 each.
+            sums = (2 if which == KEYS else 1) * 4
+            self.assertEqual(len(products), 2 * dim // 16 + sums, name)
+            self.assertEqual(sum(VARIANTS[dim] in x for x in products), sums + (2 * dim // 16 if dim == 64 else 0), name)
+            self.check_accesses(name, code)
+
+    @unittest.skipUnless(cuobjdump(), "no cuobjdump in CUDA_HOME and PATH")
+    def test_gradients_of_scores_run_beside_products(self):
+        """A lane has 32 elements of a tile. In the pass of queries, its exponentials lie before the wait for dout V^T: one for
+        each element, and one for the softcap. In the pass of keys, ds is computed before the wait for the sum of dv: one FFMA
+        for each element, and two for the softcap."""
+        for name, code in disassemble(BACKWARD).items():
+            _, which = shape_of(name)
+            first = place_of(code, WAIT_FOR_ALL_BUT_ONE)
+            if which == KEYS:
+                first = place_of(code, WAIT_FOR_ALL_BUT_ONE, first + 1)
+            between = code[first:place_of(code, WAIT_FOR_ALL, first)]
+            self.assertEqual(count(between, "HGMMA"), 0, name)
+            if which == KEYS:
+                self.assertGreaterEqual(count(between, "FFMA"), 3 * 32, name)
+            else:
+                self.assertGreaterEqual(count(between, "MUFU.EX2"), 2 * 32, name)
 
 
 if __name__ == "__main__":
