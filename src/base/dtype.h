@@ -91,6 +91,18 @@ static inline uint16_t ot_f16_from_f32(float value) {
     return (uint16_t)(sign | ((magnitude - 0x38000000u) >> 13));
 }
 
+/* The index of the first value that is not finite, or -1. The common case is a vector loop, which only finds
+ * out whether there is one. */
+static inline int64_t ot_f32_first_not_finite(const float *values, int64_t n) {
+    uint32_t bad = 0;
+    for (int64_t i = 0; i < n; i++)
+        bad |= (ot_f32_bits(values[i]) & 0x7f800000u) == 0x7f800000u;
+    for (int64_t i = 0; bad && i < n; i++)
+        if (!isfinite(values[i]))
+            return i;
+    return -1;
+}
+
 /* One element of an array in a storage format. */
 static inline float ot_dtype_read(enum ot_dtype dtype, const void *array, int64_t index) {
     switch (dtype) {

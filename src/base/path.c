@@ -21,6 +21,11 @@ bool ot_path_find_nearest(const char *path, char nearest[PATH_MAX]) {
     return true;
 }
 
+bool ot_path_has_extension(const char *path, const char *extension) {
+    size_t bytes = strlen(path), end = strlen(extension);
+    return bytes > end && strcmp(path + bytes - end, extension) == 0;
+}
+
 int ot_path_make_dirs(char *path, int *n_made) {
     int made = 0, error = 0;
     for (char *at = path; at && error == 0;) {

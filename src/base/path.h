@@ -9,6 +9,9 @@
  * the path is too long, or no permission to search it. */
 bool ot_path_find_nearest(const char *path, char nearest[PATH_MAX]);
 
+/* True if the path ends with the extension, such as ".gguf", after at least one other character. */
+bool ot_path_has_extension(const char *path, const char *extension);
+
 /* Makes the directory `path` and its missing ancestors. Changes `path` while it works, and restores it.
  * n_made (may be NULL): how many directories this call made, also if it fails. Returns 0 or -errno. */
 int ot_path_make_dirs(char *path, int *n_made);

@@ -1,5 +1,5 @@
 /* offload-train export: makes a Hugging Face directory from a checkpoint, with the files that the run would
- * have saved at that step. */
+ * have saved at that step. With --gguf: makes a GGUF file from a checkpoint or a model. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,17 +12,22 @@
 #include "src/files/out_lock.h"
 #include "src/report/lines.h"
 #include "src/saving/find_checkpoints.h"
+#include "src/saving/gguf_export.h"
 #include "src/saving/result.h"
+
+enum { FEED_VALUES = 1 << 20 };
 
 struct export {
     struct ot_settings settings;
     const struct ot_options *options; /* in effect */
     struct ot_found found;
-    struct ot_checkpoint *checkpoint;
+    struct ot_checkpoint *checkpoint; /* NULL: the source is a model */
     const struct ot_checkpoint_record *record;
     struct ot_checkpoint_master *master;
     struct ot_session session;
     struct ot_result result;
+    bool as_gguf;
+    struct ot_gguf_export gguf;
     struct ot_out_lock *lock;
     int64_t done, total; /* parameters */
 };
@@ -36,11 +41,21 @@ static int advise(const struct export *e, int rc) {
                    ot_error_text(), list->entries[1].dir);
 }
 
-static int open_checkpoint(struct export *e) {
+/* Finds out what DIR is. *is_model: a model without checkpoints. */
+static int find_source(struct export *e, bool *is_model) {
     const char *dir = e->options->dir;
     OT_TRY(ot_find_checkpoints(dir, &e->found));
-    if (e->found.list.n == 0)
-        return ot_fail(OT_E_INPUT, "%s is already an exported model; it has no checkpoints", dir);
+    *is_model = e->found.list.n == 0;
+    if (*is_model && !e->as_gguf)
+        return ot_fail(
+            OT_E_INPUT,
+            "%s is already an exported model; it has no checkpoints (--gguf TYPE makes a GGUF file "
+            "of it)",
+            dir);
+    return 0;
+}
+
+static int open_checkpoint(struct export *e) {
     OT_TRY(advise(e, ot_checkpoint_open(e->found.list.entries[0].dir, &e->checkpoint)));
     e->record = ot_checkpoint_record(e->checkpoint);
     return ot_checkpoint_check_whole(e->checkpoint);
@@ -115,17 +130,99 @@ static int open_model(struct export *e) {
     return same ? 0 : ot_fail(OT_E_INPUT, "%s: the slabs of the checkpoint do not match its model", dir);
 }
 
-static int get_values(void *context, int slab, int64_t first, int64_t n, float *values) {
-    struct export *e = context;
+static int open_run(struct export *e) {
+    OT_TRY(open_checkpoint(e));
+    return open_model(e);
+}
+
+/* Opens DIR, a model directory or a GGUF file, as the model. */
+static int open_source_model(struct export *e) {
+    struct ot_session *s = &e->session;
+    if (e->options->model)
+        return ot_fail(OT_E_USAGE, "--model has no effect: %s is a model itself, not a run", e->options->dir);
+    ot_settings_choose_text(&e->settings, "model", e->options->dir);
+    OT_TRY(ot_session_open_files(&e->settings, OT_F32, s));
+    OT_TRY(ot_model_open(&s->config, OT_F32, 1, &s->model));
+    e->total = ot_model_param_count(&s->config);
+    return 0;
+}
+
+static void show_progress(struct export *e, int64_t n) {
     char line[96], done[OT_TEXT_BYTES], total[OT_TEXT_BYTES];
-    OT_TRY(advise(e, ot_checkpoint_master_get(e->master, slab, first, n, values)));
     e->done += n;
     snprintf(line, sizeof line, "exporting: %s of %s parameters", ot_text_short((double)e->done, done),
              ot_text_short((double)e->total, total));
     if (!e->options->quiet && ot_log_is_terminal())
         ot_log_set_status(line);
+}
+
+static int get_values(void *context, int slab, int64_t first, int64_t n, float *values) {
+    struct export *e = context;
+    OT_TRY(advise(e, ot_checkpoint_master_get(e->master, slab, first, n, values)));
+    show_progress(e, n);
     return 0;
 }
+
+/* ---- GGUF ---- */
+
+/* A sink, and the progress of what it gets. */
+struct counted_sink {
+    struct export *e;
+    ot_param_sink sink;
+    void *context;
+};
+
+static int count_values(void *context, int slab, int64_t first, int64_t n, const float *values) {
+    struct counted_sink *counted = context;
+    OT_TRY(counted->sink(counted->context, slab, first, n, values));
+    show_progress(counted->e, n);
+    return 0;
+}
+
+static int feed_from_model(void *context, ot_param_sink sink, void *sink_context) {
+    struct export *e = context;
+    struct counted_sink counted = {e, sink, sink_context};
+    return ot_model_dir_load(e->session.dir, e->session.model, e->session.pool, count_values, &counted);
+}
+
+static int feed_tensor(struct export *e, const struct ot_tensor *tensor, float *values, ot_param_sink sink,
+                       void *sink_context) {
+    int64_t count = tensor->rows * tensor->cols;
+    for (int64_t at = 0, n; at < count; at += n) {
+        n = count - at < FEED_VALUES ? count - at : FEED_VALUES;
+        OT_TRY(get_values(e, tensor->slab, tensor->first + at, n, values));
+        OT_TRY(sink(sink_context, tensor->slab, tensor->first + at, n, values));
+    }
+    return 0;
+}
+
+static int feed_from_checkpoint(void *context, ot_param_sink sink, void *sink_context) {
+    struct export *e = context;
+    const struct ot_model *model = e->session.model;
+    float *values = malloc(FEED_VALUES * sizeof *values);
+    int rc = values ? 0 : ot_fail(OT_E_BUDGET, "no memory for a buffer of %d values", FEED_VALUES);
+    for (int64_t i = 0; i < ot_model_tensor_count(model) && rc == 0; i++)
+        rc = feed_tensor(e, ot_model_tensor(model, i), values, sink, sink_context);
+    free(values);
+    return rc;
+}
+
+static int write_gguf(struct export *e) {
+    const struct ot_options *o = e->options;
+    e->gguf = (struct ot_gguf_export){.session = &e->session,
+                                      .source = o->dir,
+                                      .out = o->out,
+                                      .lock = e->lock,
+                                      .mixture = ot_gguf_mixture_at(o->gguf),
+                                      .modelfile = o->modelfile};
+    if (e->checkpoint)
+        OT_TRY(ot_checkpoint_master_open(e->checkpoint, OT_IO_AUTO, NULL, &e->master));
+    int rc = ot_gguf_export(&e->gguf, e->checkpoint ? feed_from_checkpoint : feed_from_model, e);
+    ot_log_set_status("");
+    return rc;
+}
+
+/* ---- a directory ---- */
 
 static int write_model(struct export *e) {
     OT_TRY(ot_result_open(&e->session, e->options->out, e->lock, &e->result));
@@ -135,36 +232,57 @@ static int write_model(struct export *e) {
     return rc;
 }
 
+static void print_line(const struct export *e, const char *dtype) {
+    char count[OT_TEXT_BYTES], bytes[OT_TEXT_BYTES];
+    printf("%s%s%s: ", e->options->out, e->as_gguf ? "/" : "", e->as_gguf ? e->gguf.name : "");
+    if (e->checkpoint)
+        printf("step %lld of %lld of %s", (long long)e->record->progress.step, (long long)e->record->steps,
+               ot_checkpoint_dir(e->checkpoint));
+    else
+        printf("%s", e->options->dir);
+    printf(", %s parameters as %s", ot_text_count(ot_model_param_count(&e->session.config), count), dtype);
+    if (e->as_gguf)
+        printf(", %s", ot_text_bytes(e->gguf.bytes, bytes));
+    printf("\n");
+}
+
 static int print_result(const struct export *e) {
     const struct ot_options *o = e->options;
-    int64_t params = ot_model_param_count(&e->session.config);
-    const char *dtype = ot_dtype_name(e->session.stored);
+    const char *dtype = e->as_gguf ? e->gguf.mixture->name : ot_dtype_name(e->session.stored);
     if (!o->json) {
-        char count[OT_TEXT_BYTES];
-        printf("%s: step %lld of %lld of %s, %s parameters as %s\n", o->out,
-               (long long)e->record->progress.step, (long long)e->record->steps,
-               ot_checkpoint_dir(e->checkpoint), ot_text_count(params, count), dtype);
+        print_line(e, dtype);
         return 0;
     }
     struct ot_json_writer w = {.indent = -1};
     ot_json_begin_object(&w, NULL);
     ot_json_put_text(&w, "out", o->out);
-    ot_json_put_text(&w, "checkpoint", ot_checkpoint_dir(e->checkpoint));
-    ot_json_put_int(&w, "step", e->record->progress.step);
-    ot_json_put_int(&w, "steps", e->record->steps);
-    ot_json_put_int(&w, "parameters", params);
+    if (e->as_gguf) {
+        ot_json_put_text(&w, "file", e->gguf.name);
+        ot_json_put_int(&w, "bytes", e->gguf.bytes);
+    }
+    if (e->checkpoint) {
+        ot_json_put_text(&w, "checkpoint", ot_checkpoint_dir(e->checkpoint));
+        ot_json_put_int(&w, "step", e->record->progress.step);
+        ot_json_put_int(&w, "steps", e->record->steps);
+    } else {
+        ot_json_put_text(&w, "model", o->dir);
+    }
+    ot_json_put_int(&w, "parameters", ot_model_param_count(&e->session.config));
     ot_json_put_text(&w, "dtype", dtype);
     ot_json_end_object(&w);
     return ot_lines_print_json(&w);
 }
 
 int ot_command_export(const struct ot_options *options) {
-    struct export e = {.settings = {*options}, .options = &e.settings.in_effect};
+    struct export e = {.settings = {*options},
+                       .options = &e.settings.in_effect,
+                       .as_gguf = ot_options_given(options, "gguf")};
+    bool is_model;
     int rc;
     OT_TRY_GOTO(ot_out_lock_open(options->out, &e.lock), rc, out);
-    OT_TRY_GOTO(open_checkpoint(&e), rc, out);
-    OT_TRY_GOTO(open_model(&e), rc, out);
-    OT_TRY_GOTO(write_model(&e), rc, out);
+    OT_TRY_GOTO(find_source(&e, &is_model), rc, out);
+    OT_TRY_GOTO(is_model ? open_source_model(&e) : open_run(&e), rc, out);
+    OT_TRY_GOTO(e.as_gguf ? write_gguf(&e) : write_model(&e), rc, out);
     rc = print_result(&e);
 out:
     ot_result_close(&e.result);

@@ -13,6 +13,7 @@
 #include "src/base/json.h"
 #include "src/base/read_file.h"
 #include "src/files/out_replace.h"
+#include "src/gguf/gguf.h"
 
 /* Larger than any real file (tokenizers have up to 40 MB). Parsing needs up to sixty times a file's bytes. */
 enum { INDEX_MAX_BYTES = 16 << 20, TOKENIZER_MAX_BYTES = 128 << 20 };
@@ -201,6 +202,10 @@ static int by_name(const void *a, const void *b) {
     return strcmp(((const struct ot_stored *)a)->tensor->name, ((const struct ot_stored *)b)->tensor->name);
 }
 
+void ot_model_dir_sort(struct ot_model_dir *dir) {
+    qsort(dir->stored, (size_t)dir->n_stored, sizeof *dir->stored, by_name);
+}
+
 static int read_index(struct ot_model_dir *dir, const char *index, const struct ot_json *root) {
     const struct ot_json *map = ot_json_get(root, "weight_map");
     void *cursor = NULL;
@@ -225,10 +230,10 @@ static int read_index(struct ot_model_dir *dir, const char *index, const struct 
             return ot_fail(OT_E_INPUT,
                            "%s: says that tensor %s is in %s, but it is not there; get the model again",
                            index, name, file_name);
-        dir->stored[dir->n_stored++] = (struct ot_stored){tensor, file};
+        dir->stored[dir->n_stored++] = (struct ot_stored){.tensor = tensor, .file = ot_safetensors_map(file)};
     }
     OT_TRY(check_all_listed(dir, index, map));
-    qsort(dir->stored, (size_t)dir->n_stored, sizeof *dir->stored, by_name);
+    ot_model_dir_sort(dir);
     return 0;
 }
 
@@ -249,7 +254,8 @@ static int open_single(struct ot_model_dir *dir) {
     if (!dir->stored)
         return -OT_E_BUDGET;
     for (int64_t i = 0; i < dir->n_stored; i++) /* already sorted */
-        dir->stored[i] = (struct ot_stored){ot_safetensors_at(dir->files[0], i), dir->files[0]};
+        dir->stored[i] = (struct ot_stored){.tensor = ot_safetensors_at(dir->files[0], i),
+                                            .file = ot_safetensors_map(dir->files[0])};
     return 0;
 }
 
@@ -361,6 +367,20 @@ static int find_chat_template(struct ot_model_dir *dir) {
     return 0;
 }
 
+static int open_directory(struct ot_model_dir *dir) {
+    OT_TRY(ot_out_check_whole(dir->path));
+    OT_TRY(hold_small_files(dir));
+    OT_TRY(ot_model_dir_hold_others(dir));
+    OT_TRY(read_configs(dir));
+    OT_TRY(find_chat_template(dir));
+    return open_weights(dir);
+}
+
+static bool is_file(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISREG(info.st_mode);
+}
+
 int ot_model_dir_open(const char *path, struct ot_model_dir **out) {
     int rc;
     struct ot_model_dir *dir = calloc(1, sizeof *dir);
@@ -377,13 +397,8 @@ int ot_model_dir_open(const char *path, struct ot_model_dir **out) {
         rc = ot_fail(OT_E_INPUT, "%.64s...: the path is too long", path);
         goto out;
     }
-    OT_TRY_GOTO(ot_out_check_whole(path), rc, out);
     OT_TRY_GOTO(ot_arena_open(&dir->arena), rc, out);
-    OT_TRY_GOTO(hold_small_files(dir), rc, out);
-    OT_TRY_GOTO(ot_model_dir_hold_others(dir), rc, out);
-    OT_TRY_GOTO(read_configs(dir), rc, out);
-    OT_TRY_GOTO(find_chat_template(dir), rc, out);
-    OT_TRY_GOTO(open_weights(dir), rc, out);
+    OT_TRY_GOTO(is_file(path) ? ot_model_dir_open_gguf(dir) : open_directory(dir), rc, out);
     *out = dir;
     dir = NULL;
 out:
@@ -394,8 +409,9 @@ out:
 void ot_model_dir_close(struct ot_model_dir *dir) {
     if (!dir)
         return;
-    for (int i = 0; i < dir->facts.n_shards; i++)
+    for (int i = 0; dir->files && i < dir->facts.n_shards; i++)
         ot_safetensors_close(dir->files[i]);
+    ot_gguf_close(dir->gguf);
     for (int i = 0; i < OT_N_SMALL_FILES; i++)
         if (dir->small_fds[i] >= 0)
             close(dir->small_fds[i]);

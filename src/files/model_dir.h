@@ -1,9 +1,14 @@
-/* A model in a Hugging Face directory: opens it, streams its weights into an engine, saves weights to a new
- * directory.
+/* A model in a Hugging Face directory, or in a GGUF file: opens it, streams its weights into an engine, saves
+ * weights to a new directory.
  *
  * OPEN reads config.json, generation_config.json and tokenizer_config.json, and maps the weights:
  * model.safetensors, or the shards of model.safetensors.index.json. A directory without weights can be opened
  * too: its config and tokenizer serve --init random. Loading from it is an error.
+ *
+ * A GGUF file (src/gguf/gguf.h) is opened as the directory that it was made from: config.json,
+ * generation_config.json, tokenizer.json and the chat template are made from its keys, in memory, and its
+ * tensors have the names of Hugging Face. So everything that works on a directory works on the file, and a
+ * save writes a whole directory.
  *
  * LOAD finds every tensor of the model (models/model.h) in the files, with or without the prefixes that
  * transformers adds. A tensor that is missing, extra, of the wrong shape, or not finite is an error that
@@ -37,6 +42,7 @@ struct ot_model_facts {
     bool has_weights;
     const char *weights_missing; /* the reason, for an error message; NULL if there are weights */
     const char *tokenizer_path;  /* path of tokenizer.json; NULL: none */
+    bool tokenizer_is_made;      /* tokenizer.json was made in memory, from a GGUF file */
     double attention_dropout;    /* the config's value, which is not applied */
     bool has_chat_template;
     const char *chat_template; /* Jinja text; NULL: no template, or not a text */

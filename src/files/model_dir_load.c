@@ -56,12 +56,11 @@ static int check_tensor(const struct ot_stored *stored, const struct ot_tensor *
     char have_text[OT_SHAPE_TEXT_BYTES], want_text[OT_SHAPE_TEXT_BYTES];
     if (found->dims != wanted->dims || memcmp(found->shape, want, (size_t)wanted->dims * sizeof *want) != 0)
         return ot_fail(OT_E_INPUT, "%s: tensor %s has the shape %s, but by config.json it should be %s",
-                       ot_safetensors_path(stored->file), found->name,
-                       ot_shape_text(found->shape, found->dims, have_text),
+                       stored->file->path, found->name, ot_shape_text(found->shape, found->dims, have_text),
                        ot_shape_text(want, wanted->dims, want_text));
     if (!found->readable)
         return ot_fail(OT_E_INPUT, "%s: tensor %s is stored as %s; only F32, F16 and BF16 can be trained",
-                       ot_safetensors_path(stored->file), found->name, found->dtype_name);
+                       stored->file->path, found->name, found->dtype_name);
     return 0;
 }
 
@@ -120,17 +119,23 @@ static int check_extra(const struct ot_model_dir *dir, bool tied, const bool *us
         return 0;
     return ot_fail(OT_E_INPUT,
                    "%s: tensor %s is not part of the model that config.json describes (such tensors: %lld)",
-                   ot_safetensors_path(extra->file), extra->tensor->name, (long long)n_extra);
+                   extra->file->path, extra->tensor->name, (long long)n_extra);
 }
 
-static int read_part(const struct ot_stored *stored, int64_t first, int64_t n, float *values) {
-    const enum ot_dtype dtype = stored->tensor->dtype;
-    const char *data = (const char *)stored->tensor->data + first * (int64_t)ot_dtype_bytes(dtype);
-    size_t bytes = (size_t)n * ot_dtype_bytes(dtype);
-    OT_TRY(ot_safetensors_fetch(stored->file, data, bytes));
-    ot_safetensors_convert(dtype, data, n, values); /* the loader refuses values that are not finite */
-    ot_safetensors_release(stored->file, data, bytes);
+static int read_part(const struct ot_stored *stored, int64_t first, int64_t n, float *values, int64_t *bad) {
+    const char *data;
+    size_t bytes;
+    ot_stored_bytes(stored, first, n, &data, &bytes);
+    OT_TRY(ot_mapped_file_fetch(stored->file, data, bytes));
+    *bad = ot_stored_convert(stored, first, n, values);
     return 0;
+}
+
+static void release(const struct ot_stored *stored, int64_t first, int64_t n) {
+    const char *data;
+    size_t bytes;
+    ot_stored_bytes(stored, first, n, &data, &bytes);
+    ot_mapped_file_release(data, bytes);
 }
 
 static int compare_values(const struct ot_stored *a, const struct ot_stored *b, bool *same) {
@@ -140,11 +145,14 @@ static int compare_values(const struct ot_stored *a, const struct ot_stored *b, 
         return ot_fail(OT_E_BUDGET, "no memory to compare two tensors");
     for (int64_t at = 0, n; at < a->tensor->count && *same && rc == 0; at += n) {
         n = a->tensor->count - at < PART_VALUES ? a->tensor->count - at : PART_VALUES;
-        rc = read_part(a, at, n, values);
+        int64_t bad; /* the loader refuses values that are not finite */
+        rc = read_part(a, at, n, values, &bad);
         if (rc == 0)
-            rc = read_part(b, at, n, values + PART_VALUES);
+            rc = read_part(b, at, n, values + PART_VALUES, &bad);
         if (rc == 0)
             *same = memcmp(values, values + PART_VALUES, (size_t)n * sizeof *values) == 0;
+        release(a, at, n);
+        release(b, at, n);
     }
     free(values);
     return rc;
@@ -168,7 +176,7 @@ static int check_tied_head(const struct ot_model_dir *dir) {
         OT_E_INPUT,
         "%s: tensor %s differs from %s, but config.json says tie_word_embeddings true; set it to false to "
         "use both, as transformers does",
-        ot_safetensors_path(head->file), h->name, e->name);
+        head->file->path, h->name, e->name);
 }
 
 int ot_model_dir_map(const struct ot_model_dir *dir, const struct ot_model *model,
@@ -219,10 +227,6 @@ struct loader {
     struct ot_error errors[MAX_PARTS];
 };
 
-static const char *value_at(const struct ot_stored *stored, int64_t index) {
-    return (const char *)stored->tensor->data + index * (int64_t)ot_dtype_bytes(stored->tensor->dtype);
-}
-
 static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
@@ -232,9 +236,11 @@ static void read_ahead(struct loader *l) {
     while (l->ahead_bytes < AHEAD_BYTES && l->ahead_tensor < ot_model_tensor_count(l->model)) {
         const struct ot_stored *stored = l->map[l->ahead_tensor];
         int64_t n = smaller(stored->tensor->count - l->ahead_value, CHUNK_VALUES);
-        int64_t bytes = n * (int64_t)ot_dtype_bytes(stored->tensor->dtype);
-        ot_safetensors_prefetch(stored->file, value_at(stored, l->ahead_value), (size_t)bytes);
-        l->ahead_bytes += bytes;
+        const char *data;
+        size_t bytes;
+        ot_stored_bytes(stored, l->ahead_value, n, &data, &bytes);
+        ot_mapped_file_prefetch(stored->file, data, bytes);
+        l->ahead_bytes += (int64_t)bytes;
         l->ahead_value += n;
         if (l->ahead_value == stored->tensor->count) {
             l->ahead_tensor++;
@@ -244,15 +250,12 @@ static void read_ahead(struct loader *l) {
 }
 
 static int convert_part(const struct loader *l, int64_t begin, int64_t end) {
-    const struct ot_safetensor *tensor = l->stored->tensor;
-    const char *data = value_at(l->stored, l->first + begin);
-    size_t bytes = (size_t)(end - begin) * ot_dtype_bytes(tensor->dtype);
-    OT_TRY(ot_safetensors_fetch(l->stored->file, data, bytes));
-    int64_t bad = ot_safetensors_convert(tensor->dtype, data, end - begin, l->values + begin);
+    int64_t bad;
+    OT_TRY(read_part(l->stored, l->first + begin, end - begin, l->values + begin, &bad));
     if (bad >= 0)
         return ot_fail(OT_E_INPUT,
                        "%s: tensor %s holds %g at element %lld; the weights are damaged, get the file again",
-                       ot_safetensors_path(l->stored->file), tensor->name, (double)l->values[begin + bad],
+                       l->stored->file->path, l->stored->tensor->name, (double)l->values[begin + bad],
                        (long long)(l->first + begin + bad));
     return 0;
 }
@@ -277,11 +280,13 @@ static int load_tensor(struct loader *l, const struct ot_tensor *tensor, const s
     l->stored = stored;
     for (l->first = 0; l->first < stored->tensor->count;) {
         int64_t n = smaller(stored->tensor->count - l->first, CHUNK_VALUES);
-        size_t bytes = (size_t)n * ot_dtype_bytes(stored->tensor->dtype);
+        const char *data;
+        size_t bytes;
+        ot_stored_bytes(stored, l->first, n, &data, &bytes);
         read_ahead(l);
         OT_TRY(convert_chunk(l, n));
         OT_TRY(l->sink(l->context, tensor->slab, tensor->first + l->first, n, l->values));
-        ot_safetensors_release(stored->file, value_at(stored, l->first), bytes);
+        ot_mapped_file_release(data, bytes);
         l->ahead_bytes -= (int64_t)bytes;
         l->first += n;
     }

@@ -1,5 +1,5 @@
-/* Declarations that the parts of model_dir share: open (model_dir.c), load (model_dir_load.c), save
- * (model_dir_save.c). */
+/* Declarations that the parts of model_dir share: open (model_dir.c, model_dir_gguf.c), load
+ * (model_dir_load.c, model_dir_stored.c), save (model_dir_save.c). */
 #ifndef OT_FILES_MODEL_DIR_STATE_H
 #define OT_FILES_MODEL_DIR_STATE_H
 
@@ -9,18 +9,40 @@
 #include "src/files/safetensors.h"
 
 struct ot_arena;
+struct ot_gguf;
+struct ot_gguf_type;
 struct ot_json;
 struct ot_tensor;
 
-/* A stored tensor and its file. Its name is the one in the file. */
+/* A stored tensor and its file. Its name is the one in the file, or, of a GGUF file, the one that Hugging
+ * Face gives to the tensor. */
 struct ot_stored {
     const struct ot_safetensor *tensor;
-    const struct ot_safetensors *file;
+    const struct ot_mapped_file *file;
+    const struct ot_gguf_type *blocks; /* how a GGUF file stores the values; NULL: as tensor->dtype */
+    int64_t head_rows; /* > 0: the rows of each head are in llama.cpp's order (src/gguf/writer.h) */
 };
+
+/* Values [first, first + n) of a stored tensor are a part of it if first is a multiple of 256 and first + n
+ * is too, or is the end: then the part begins and ends with a block. */
+
+/* The bytes that hold a part. Of rows that change places: the bytes of the heads that have them. */
+void ot_stored_bytes(const struct ot_stored *stored, int64_t first, int64_t n, const char **data,
+                     size_t *bytes);
+/* Converts a part, whose bytes are fetched, to fp32, exactly. Returns the index in `values` of the first
+ * value that is not finite, or -1. */
+int64_t ot_stored_convert(const struct ot_stored *stored, int64_t first, int64_t n, float *values);
 
 /* The small files that a save copies; the configs, which may change, come first. They are held open, so that
  * a save works even if the base is deleted during training. */
-enum { OT_SMALL_CONFIG, OT_SMALL_GENERATION_CONFIG, OT_SMALL_COPIED, OT_N_SMALL_FILES = 11 };
+enum {
+    OT_SMALL_CONFIG,
+    OT_SMALL_GENERATION_CONFIG,
+    OT_SMALL_COPIED,
+    OT_SMALL_TOKENIZER = OT_SMALL_COPIED,
+    OT_SMALL_CHAT_TEMPLATE = 9,
+    OT_N_SMALL_FILES = 11
+};
 extern const char *const ot_small_files[OT_N_SMALL_FILES];
 
 /* Another file that a save copies, also held open. */
@@ -38,7 +60,8 @@ struct ot_model_dir {
     struct ot_arena *arena;
     struct ot_model_facts facts;
     struct ot_json *config, *generation; /* generation NULL: the file is absent */
-    struct ot_safetensors **files;       /* [facts.n_shards] */
+    struct ot_safetensors **files;       /* [facts.n_shards]; NULL: the model is a GGUF file */
+    struct ot_gguf *gguf;                /* NULL: the model is a directory */
     struct ot_stored *stored;            /* sorted by name */
     int64_t n_stored;
 };
@@ -50,6 +73,13 @@ bool ot_model_dir_has(const struct ot_model_dir *dir, const char *name);
 
 /* Path to small file i that stays valid while dir is open; NULL if open found no such file. */
 const char *ot_model_dir_small_file(const struct ot_model_dir *dir, int i, char path[PATH_MAX]);
+
+/* Sorts dir->stored by name. */
+void ot_model_dir_sort(struct ot_model_dir *dir);
+
+/* Opens a GGUF file instead of a directory: makes the small files that a directory would have, in memory, and
+ * fills in facts and stored. Errors: as ot_model_dir_open. */
+int ot_model_dir_open_gguf(struct ot_model_dir *dir);
 
 /* Fills in `kept` and facts.left_out. Errors: OT_E_IO, OT_E_BUDGET. */
 int ot_model_dir_hold_others(struct ot_model_dir *dir);

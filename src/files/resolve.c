@@ -12,6 +12,7 @@
 
 #include "models/model.h"
 #include "src/base/error.h"
+#include "src/base/path.h"
 #include "src/base/strings.h"
 
 enum { REF_MAX_BYTES = 128, NAME_MAX_BYTES = 256 };
@@ -198,6 +199,15 @@ static int take_directory(const char *name, struct ot_resolved *out) {
     return ot_string_format(&out->found, "%s (directory)", name);
 }
 
+static int take_file(const char *name, struct ot_resolved *out) {
+    if (!ot_path_has_extension(name, ".gguf"))
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: this is a file; --model needs the directory that holds config.json, or a .gguf file", name);
+    OT_TRY(ot_string_format(&out->path, "%s", name));
+    return ot_string_format(&out->found, "%s (GGUF file)", name);
+}
+
 static int report_missing(const struct search *s, struct ot_resolved *out) {
     if (out->preset && !s->hub_id)
         return ot_string_format(
@@ -232,8 +242,7 @@ static int resolve(const char *name, struct ot_resolved *out) {
     if (is_directory(name))
         return take_directory(name, out);
     if (stat(name, &info) == 0)
-        return ot_fail(OT_E_INPUT, "%s: this is a file; --model needs the directory that holds config.json",
-                       name);
+        return take_file(name, out);
     if (!is_hub_name(name))
         return ot_fail(OT_E_INPUT, "%s: no such directory", name);
     s.hub_id = out->preset ? out->preset->hub_id : strchr(name, '/') ? name : NULL;

@@ -1,31 +1,19 @@
 #include "src/files/safetensors.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "src/base/arena.h"
 #include "src/base/error.h"
-#include "src/base/file_io.h"
 #include "src/base/json.h"
-
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22 /* Linux 5.14; older kernels return EINVAL */
-#endif
 
 /* The limit of the format (huggingface/safetensors, MAX_HEADER_SIZE). */
 #define MAX_HEADER_BYTES INT64_C(100000000)
 
 struct ot_safetensors {
-    char *path;
-    int fd;
-    void *map; /* the whole file */
-    size_t file_bytes, data_at;
+    struct ot_mapped_file map;
+    size_t data_at;
     int64_t count;
     struct ot_safetensor *tensors; /* sorted by name */
     struct ot_arena *arena;
@@ -69,22 +57,22 @@ const char *ot_shape_text(const int64_t *shape, int dims, char text[OT_SHAPE_TEX
 static int parse_shape(const struct ot_safetensors *file, const struct ot_json *shape,
                        struct ot_safetensor *tensor) {
     if (ot_json_type(shape) != OT_JSON_ARRAY)
-        return ot_fail(OT_E_INPUT, "%s: tensor %s: shape is %s, not a list", file->path, tensor->name,
+        return ot_fail(OT_E_INPUT, "%s: tensor %s: shape is %s, not a list", file->map.path, tensor->name,
                        ot_json_type_name(ot_json_type(shape)));
     size_t dims = ot_json_length(shape);
     if (dims > OT_SAFETENSORS_MAX_DIMS)
-        return ot_fail(OT_E_INPUT, "%s: tensor %s has %zu dimensions, at most %d are supported", file->path,
-                       tensor->name, dims, OT_SAFETENSORS_MAX_DIMS);
+        return ot_fail(OT_E_INPUT, "%s: tensor %s has %zu dimensions, at most %d are supported",
+                       file->map.path, tensor->name, dims, OT_SAFETENSORS_MAX_DIMS);
     tensor->dims = (int)dims;
     tensor->count = 1;
     for (size_t i = 0; i < dims; i++) {
         struct ot_json *dim = ot_json_at(shape, i);
         if (ot_json_type(dim) != OT_JSON_INT || ot_json_int(dim, -1) < 0)
             return ot_fail(OT_E_INPUT, "%s: tensor %s: shape[%zu] is not a whole number of zero or more",
-                           file->path, tensor->name, i);
+                           file->map.path, tensor->name, i);
         tensor->shape[i] = ot_json_int(dim, -1);
         if (__builtin_mul_overflow(tensor->count, tensor->shape[i], &tensor->count))
-            return ot_fail(OT_E_INPUT, "%s: tensor %s: its shape has more than 2^63 elements", file->path,
+            return ot_fail(OT_E_INPUT, "%s: tensor %s: its shape has more than 2^63 elements", file->map.path,
                            tensor->name);
     }
     return 0;
@@ -92,12 +80,12 @@ static int parse_shape(const struct ot_safetensors *file, const struct ot_json *
 
 static int parse_offsets(const struct ot_safetensors *file, const struct ot_json *offsets,
                          struct ot_safetensor *tensor) {
-    int64_t data_bytes = (int64_t)(file->file_bytes - file->data_at), at[2];
+    int64_t data_bytes = (int64_t)(file->map.bytes - file->data_at), at[2];
     for (size_t i = 0; i < 2; i++) {
         struct ot_json *offset = ot_json_at(offsets, i);
         at[i] = ot_json_int(offset, -1);
         if (ot_json_length(offsets) != 2 || ot_json_type(offset) != OT_JSON_INT || at[i] < 0)
-            return ot_fail(OT_E_INPUT, "%s: tensor %s: data_offsets must be [begin, end]", file->path,
+            return ot_fail(OT_E_INPUT, "%s: tensor %s: data_offsets must be [begin, end]", file->map.path,
                            tensor->name);
     }
     if (at[0] > at[1] || at[1] > data_bytes)
@@ -105,9 +93,9 @@ static int parse_offsets(const struct ot_safetensors *file, const struct ot_json
             OT_E_INPUT,
             "%s: tensor %s: data_offsets [%lld, %lld] are outside the file's %lld bytes of data; the file is "
             "truncated or damaged, get it again",
-            file->path, tensor->name, (long long)at[0], (long long)at[1], (long long)data_bytes);
+            file->map.path, tensor->name, (long long)at[0], (long long)at[1], (long long)data_bytes);
     tensor->bytes = (size_t)(at[1] - at[0]);
-    tensor->data = (const char *)file->map + file->data_at + at[0];
+    tensor->data = file->map.data + file->data_at + at[0];
     return 0;
 }
 
@@ -115,12 +103,12 @@ static int parse_tensor(const struct ot_safetensors *file, const struct ot_json 
                         struct ot_safetensor *tensor) {
     char shape[OT_SHAPE_TEXT_BYTES];
     if (ot_json_type(value) != OT_JSON_OBJECT)
-        return ot_fail(OT_E_INPUT, "%s: tensor %s is described by %s, not by an object", file->path,
+        return ot_fail(OT_E_INPUT, "%s: tensor %s is described by %s, not by an object", file->map.path,
                        tensor->name, ot_json_type_name(ot_json_type(value)));
     const char *name = ot_json_string(ot_json_get(value, "dtype"), NULL);
     const struct dtype_row *row = find_dtype(name);
     if (!row)
-        return ot_fail(OT_E_INPUT, "%s: tensor %s has the unknown dtype '%s'", file->path, tensor->name,
+        return ot_fail(OT_E_INPUT, "%s: tensor %s has the unknown dtype '%s'", file->map.path, tensor->name,
                        name ? name : "");
     tensor->dtype_name = row->name;
     tensor->readable = row->readable;
@@ -132,8 +120,8 @@ static int parse_tensor(const struct ot_safetensors *file, const struct ot_json 
         (uint64_t)(bits / 8) != tensor->bytes)
         return ot_fail(OT_E_INPUT,
                        "%s: tensor %s: %s %s does not fill the %zu bytes between its data_offsets",
-                       file->path, tensor->name, row->name, ot_shape_text(tensor->shape, tensor->dims, shape),
-                       tensor->bytes);
+                       file->map.path, tensor->name, row->name,
+                       ot_shape_text(tensor->shape, tensor->dims, shape), tensor->bytes);
     return 0;
 }
 
@@ -154,20 +142,20 @@ static int check_cover(const struct ot_safetensors *file) {
     for (int64_t i = 0; i < file->count; i++)
         order[i] = &file->tensors[i];
     qsort(order, (size_t)file->count, sizeof *order, by_data);
-    const char *start = (const char *)file->map + file->data_at, *at = start;
+    const char *start = file->map.data + file->data_at, *at = start;
     for (int64_t i = 0; i < file->count; i++) {
         const char *data = order[i]->data;
         if (data < at)
-            return ot_fail(OT_E_INPUT, "%s: tensor %s overlaps tensor %s", file->path, order[i]->name,
+            return ot_fail(OT_E_INPUT, "%s: tensor %s overlaps tensor %s", file->map.path, order[i]->name,
                            order[i - 1]->name);
         if (data > at)
             return ot_fail(OT_E_INPUT, "%s: the %td bytes before tensor %s (at %td) belong to no tensor",
-                           file->path, data - at, order[i]->name, data - start);
+                           file->map.path, data - at, order[i]->name, data - start);
         at = data + order[i]->bytes;
     }
-    const char *end = (const char *)file->map + file->file_bytes;
+    const char *end = file->map.data + file->map.bytes;
     if (at != end)
-        return ot_fail(OT_E_INPUT, "%s: %td bytes after the last tensor belong to no tensor", file->path,
+        return ot_fail(OT_E_INPUT, "%s: %td bytes after the last tensor belong to no tensor", file->map.path,
                        end - at);
     return 0;
 }
@@ -177,10 +165,10 @@ static int check_metadata(const struct ot_safetensors *file, const struct ot_jso
     const char *key;
     struct ot_json *value;
     if (ot_json_type(metadata) != OT_JSON_OBJECT)
-        return ot_fail(OT_E_INPUT, "%s: __metadata__ is not an object", file->path);
+        return ot_fail(OT_E_INPUT, "%s: __metadata__ is not an object", file->map.path);
     while (ot_json_next(metadata, &cursor, &key, &value))
         if (ot_json_type(value) != OT_JSON_STRING)
-            return ot_fail(OT_E_INPUT, "%s: __metadata__: %s is %s, not a string", file->path, key,
+            return ot_fail(OT_E_INPUT, "%s: __metadata__: %s is %s, not a string", file->map.path, key,
                            ot_json_type_name(ot_json_type(value)));
     return 0;
 }
@@ -249,15 +237,15 @@ static int parse_header(struct ot_safetensors *file, const char *text, size_t by
     int rc;
     if (text[0] != '{')
         return ot_fail(OT_E_INPUT, "%s: not a safetensors file: the header does not begin with '{'",
-                       file->path);
-    OT_TRY_GOTO(ot_json_parse(text, bytes, file->path, &root), rc, out);
+                       file->map.path);
+    OT_TRY_GOTO(ot_json_parse(text, bytes, file->map.path, &root), rc, out);
     if (ot_json_type(root) != OT_JSON_OBJECT) {
-        rc = ot_fail(OT_E_INPUT, "%s: the header is not an object", file->path);
+        rc = ot_fail(OT_E_INPUT, "%s: the header is not an object", file->map.path);
         goto out;
     }
     /* The parser keeps the last of two equal keys, so the text then has more members than the tree. */
     if (count_members(root) != count_colons(text, bytes)) {
-        rc = ot_fail(OT_E_INPUT, "%s: two entries of the header have the same name", file->path);
+        rc = ot_fail(OT_E_INPUT, "%s: two entries of the header have the same name", file->map.path);
         goto out;
     }
     rc = read_tensors(file, root);
@@ -268,51 +256,30 @@ out:
 
 /* ---- the file ---- */
 
-static int read_at(const struct ot_safetensors *file, void *to, size_t bytes, off_t at) {
-    int64_t n = ot_read_at(file->fd, to, bytes, at);
-    if (n < 0)
-        return ot_fail_errno(OT_E_IO, (int)-n, "%s: cannot read the file", file->path);
-    return n == (int64_t)bytes
-               ? 0
-               : ot_fail(OT_E_INPUT, "%s: the file became shorter while it was read", file->path);
-}
-
 /* Finds where the data begins. The length in the file is not trusted. */
 static int read_header_length(struct ot_safetensors *file, size_t *header_bytes) {
     unsigned char raw[8];
     uint64_t length = 0;
-    if (file->file_bytes < sizeof raw + 2)
-        return ot_fail(OT_E_INPUT, "%s: not a safetensors file: it has only %zu bytes", file->path,
-                       file->file_bytes);
-    OT_TRY(read_at(file, raw, sizeof raw, 0));
+    const char *path = file->map.path;
+    if (file->map.bytes < sizeof raw + 2)
+        return ot_fail(OT_E_INPUT, "%s: not a safetensors file: it has only %zu bytes", path,
+                       file->map.bytes);
+    OT_TRY(ot_mapped_file_read(&file->map, raw, sizeof raw, 0));
     for (int i = 0; i < 8; i++)
         length |= (uint64_t)raw[i] << (8 * i);
     if (length > (uint64_t)MAX_HEADER_BYTES)
         return ot_fail(OT_E_INPUT,
                        "%s: not a safetensors file: it would have a header of %llu bytes, the limit is %lld",
-                       file->path, (unsigned long long)length, (long long)MAX_HEADER_BYTES);
-    if (length > file->file_bytes - sizeof raw)
+                       path, (unsigned long long)length, (long long)MAX_HEADER_BYTES);
+    if (length > file->map.bytes - sizeof raw)
         return ot_fail(
             OT_E_INPUT,
-            "%s: the header needs %llu bytes, but the file has only %zu; it is truncated, get it again",
-            file->path, (unsigned long long)length, file->file_bytes);
+            "%s: the header needs %llu bytes, but the file has only %zu; it is truncated, get it again", path,
+            (unsigned long long)length, file->map.bytes);
     if (length < 2)
-        return ot_fail(OT_E_INPUT, "%s: not a safetensors file: the header is empty", file->path);
+        return ot_fail(OT_E_INPUT, "%s: not a safetensors file: the header is empty", path);
     *header_bytes = (size_t)length;
     file->data_at = sizeof raw + (size_t)length;
-    return 0;
-}
-
-static int open_file(struct ot_safetensors *file) {
-    struct stat info;
-    file->fd = open(file->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a named pipe must not block open */
-    if (file->fd < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot open the file", file->path);
-    if (fstat(file->fd, &info) < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot read the file's size", file->path);
-    if (!S_ISREG(info.st_mode))
-        return ot_fail(OT_E_INPUT, "%s: not a regular file", file->path);
-    file->file_bytes = (size_t)info.st_size;
     return 0;
 }
 
@@ -323,27 +290,16 @@ int ot_safetensors_open(const char *path, struct ot_safetensors **out) {
     struct ot_safetensors *file = calloc(1, sizeof *file);
     if (!file)
         return ot_fail(OT_E_BUDGET, "%s: no memory to open the file", path);
-    file->fd = -1;
-    file->map = MAP_FAILED;
-    file->path = strdup(path);
-    if (!file->path) {
-        rc = ot_fail(OT_E_BUDGET, "%s: no memory to open the file", path);
-        goto out;
-    }
+    OT_TRY_GOTO(ot_mapped_file_open(path, &file->map), rc, out);
     OT_TRY_GOTO(ot_arena_open(&file->arena), rc, out);
-    OT_TRY_GOTO(open_file(file), rc, out);
     OT_TRY_GOTO(read_header_length(file, &header_bytes), rc, out);
-    file->map = mmap(NULL, file->file_bytes, PROT_READ, MAP_SHARED, file->fd, 0);
-    if (file->map == MAP_FAILED) {
-        rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot map the file's %zu bytes", path, file->file_bytes);
-        goto out;
-    }
+    OT_TRY_GOTO(ot_mapped_file_map(&file->map), rc, out);
     text = malloc(header_bytes + 1);
     if (!text) {
         rc = ot_fail(OT_E_BUDGET, "%s: no memory for a header of %zu bytes", path, header_bytes);
         goto out;
     }
-    OT_TRY_GOTO(read_at(file, text, header_bytes, 8), rc, out);
+    OT_TRY_GOTO(ot_mapped_file_read(&file->map, text, header_bytes, 8), rc, out);
     text[header_bytes] = '\0';
     OT_TRY_GOTO(parse_header(file, text, header_bytes), rc, out);
     *out = file;
@@ -357,17 +313,17 @@ out:
 void ot_safetensors_close(struct ot_safetensors *file) {
     if (!file)
         return;
-    if (file->map != MAP_FAILED)
-        munmap(file->map, file->file_bytes);
-    if (file->fd >= 0)
-        close(file->fd);
+    ot_mapped_file_close(&file->map);
     ot_arena_close(file->arena);
-    free(file->path);
     free(file);
 }
 
+const struct ot_mapped_file *ot_safetensors_map(const struct ot_safetensors *file) {
+    return &file->map;
+}
+
 const char *ot_safetensors_path(const struct ot_safetensors *file) {
-    return file->path;
+    return file->map.path;
 }
 
 int64_t ot_safetensors_count(const struct ot_safetensors *file) {
@@ -385,55 +341,6 @@ const struct ot_safetensor *ot_safetensors_find(const struct ot_safetensors *fil
 
 /* ---- the data ---- */
 
-/* Rounds a range outwards to whole pages, as madvise needs. */
-static void page_range(const void *data, size_t bytes, void **begin, size_t *length) {
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)data & ~(page - 1);
-    *begin = (void *)start;
-    *length = (size_t)((uintptr_t)data + bytes - start);
-}
-
-int ot_safetensors_fetch(const struct ot_safetensors *file, const void *data, size_t bytes) {
-    struct stat info;
-    void *begin;
-    size_t length;
-    int rc;
-    if (fstat(file->fd, &info) < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot read the file's size", file->path);
-    if ((size_t)info.st_size < file->file_bytes)
-        return ot_fail(OT_E_IO, "%s: the file was cut from %zu to %lld bytes while it was in use", file->path,
-                       file->file_bytes, (long long)info.st_size);
-    page_range(data, bytes, &begin, &length);
-    do
-        rc = madvise(begin, length, MADV_POPULATE_READ);
-    while (rc < 0 && errno == EINTR);
-    /* EINVAL: a kernel before 5.14. Then the size check above is all we can do. */
-    if (rc < 0 && errno != EINVAL)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot read bytes %td to %td", file->path,
-                             (const char *)data - (const char *)file->map,
-                             (const char *)data - (const char *)file->map + (ptrdiff_t)bytes);
-    return 0;
-}
-
-void ot_safetensors_prefetch(const struct ot_safetensors *file, const void *data, size_t bytes) {
-    void *begin;
-    size_t length;
-    const char *end = (const char *)file->map + file->file_bytes;
-    if ((const char *)data >= end)
-        return;
-    if (bytes > (size_t)(end - (const char *)data))
-        bytes = (size_t)(end - (const char *)data);
-    page_range(data, bytes, &begin, &length);
-    (void)madvise(begin, length, MADV_WILLNEED);
-}
-
-void ot_safetensors_release(const struct ot_safetensors *file, const void *data, size_t bytes) {
-    void *begin;
-    size_t length;
-    (void)file;
-    page_range(data, bytes, &begin, &length);
-    (void)madvise(begin, length, MADV_DONTNEED);
-}
-
 static uint16_t load_u16(const unsigned char *data, int64_t index) {
     uint16_t value;
     memcpy(&value, data + 2 * index, sizeof value);
@@ -442,7 +349,6 @@ static uint16_t load_u16(const unsigned char *data, int64_t index) {
 
 int64_t ot_safetensors_convert(enum ot_dtype dtype, const void *data, int64_t n, float *values) {
     const unsigned char *raw = data;
-    uint32_t bad = 0;
     switch (dtype) {
     case OT_F32:
         memcpy(values, data, (size_t)n * sizeof *values);
@@ -456,11 +362,5 @@ int64_t ot_safetensors_convert(enum ot_dtype dtype, const void *data, int64_t n,
             values[i] = ot_f16_to_f32(load_u16(raw, i));
         break;
     }
-    /* First find out whether any value is not finite, then which one: so the common case is a vector loop. */
-    for (int64_t i = 0; i < n; i++)
-        bad |= (ot_f32_bits(values[i]) & 0x7f800000u) == 0x7f800000u;
-    for (int64_t i = 0; bad && i < n; i++)
-        if (!isfinite(values[i]))
-            return i;
-    return -1;
+    return ot_f32_first_not_finite(values, n);
 }

@@ -5,11 +5,9 @@
  * dtype x shape = bytes, duplicate names, overlaps, holes and bytes after the last tensor against the size of
  * the file.
  *
- * READING. The file is mapped read-only and stays mapped until close; tensors point into the map. If the file
- * shrinks or the disk fails after open, touching the data would raise SIGBUS. So callers first call
- * ot_safetensors_fetch() on the range: it reads the pages in and turns both cases into an error. Only a
- * truncation between fetch and use can still raise SIGBUS. Replacing the file by rename, as every downloader
- * does, cannot. An open file never changes: any number of threads may read it.
+ * READING. The file is mapped read-only and stays mapped until close; tensors point into the map. Callers
+ * fetch a range before they touch it (src/base/mapped_file.h says why). An open file never changes: any
+ * number of threads may read it.
  *
  * WRITING. The names and shapes of the tensors are declared first; they decide the shards, the headers and
  * the exact number of bytes. Values follow as fp32 in the declared order and are rounded to nearest even, so
@@ -24,6 +22,7 @@
 #include <stdint.h>
 
 #include "src/base/dtype.h"
+#include "src/base/mapped_file.h"
 
 struct ot_out_dir;
 
@@ -48,6 +47,8 @@ struct ot_safetensors;
 int ot_safetensors_open(const char *path, struct ot_safetensors **out);
 void ot_safetensors_close(struct ot_safetensors *file); /* NULL is fine */
 const char *ot_safetensors_path(const struct ot_safetensors *file);
+/* The map that tensors point into, to fetch and release ranges of it. */
+const struct ot_mapped_file *ot_safetensors_map(const struct ot_safetensors *file);
 int64_t ot_safetensors_count(const struct ot_safetensors *file);
 /* Tensors are sorted by name. */
 const struct ot_safetensor *ot_safetensors_at(const struct ot_safetensors *file, int64_t index);
@@ -57,13 +58,6 @@ const struct ot_safetensor *ot_safetensors_find(const struct ot_safetensors *fil
 /* Writes "[512, 64]" (with 0 dims: "[]") and returns `text`. */
 enum { OT_SHAPE_TEXT_BYTES = 192 };
 const char *ot_shape_text(const int64_t *shape, int dims, char text[OT_SHAPE_TEXT_BYTES]);
-
-/* Blocks until [data, data + bytes), which must be within one tensor, is in memory. Errors: OT_E_IO. */
-int ot_safetensors_fetch(const struct ot_safetensors *file, const void *data, size_t bytes);
-/* Starts reading ahead and returns at once. A hint, which cannot fail. */
-void ot_safetensors_prefetch(const struct ot_safetensors *file, const void *data, size_t bytes);
-/* Removes the range from this process's memory. The page cache may keep it. */
-void ot_safetensors_release(const struct ot_safetensors *file, const void *data, size_t bytes);
 
 /* Converts n values of a readable dtype, from any address, to fp32, exactly. Returns the index of the first
  * value that is not finite, or -1. */

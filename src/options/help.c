@@ -68,11 +68,14 @@ static const struct ot_command_help commands[OT_COMMAND_COUNT] = {
          "the damage and ends with exit code 3.",
          {"offload-train verify out/llama-7b-sql",
           "offload-train verify out/llama-7b-sql/checkpoints/step-00000120 --json"}},
-    [OT_COMMAND_EXPORT] = {"export DIR --out MODEL [options]",
-                           "Makes a Hugging Face model directory from a checkpoint, or from a run's newest "
-                           "checkpoint. The files are those that the run would have written if it had ended "
-                           "at that step. Streams the weights, so it needs little memory and no device.",
-                           {"offload-train export out/llama-7b-sql --out llama-7b-sql-early"}},
+    [OT_COMMAND_EXPORT] =
+        {"export DIR --out MODEL [options]",
+         "Makes a Hugging Face model directory from a checkpoint, or from a run's newest checkpoint. The "
+         "files are those that the run would have written if it had ended at that step. With --gguf, makes a "
+         "GGUF file for llama.cpp and Ollama from a checkpoint, a run or a model (help gguf). Streams the "
+         "weights, so it needs little memory and no device.",
+         {"offload-train export out/llama-7b-sql --out llama-7b-sql-early",
+          "offload-train export out/llama-7b-sql --gguf q4_k_m --modelfile --out llama-7b-sql-gguf"}},
     [OT_COMMAND_COMM_TEST] =
         {"comm-test [options]",
          "Checks a communicator between ranks, and measures it. Starts ranks, or is started by a launcher, "

@@ -254,6 +254,8 @@ struct ot_options {
     const char *resume; /* "auto", "never", or a directory */
     bool exact;
     int64_t keep, max_skips, max_shard_size;
+    int gguf; /* of export: index of struct ot_gguf_mixture; counts only if it is given */
+    bool modelfile;
     double grace, stall_limit; /* seconds; grace 0: no limit */
     double skip_spikes;        /* standard deviations; 0: none are skipped */
 

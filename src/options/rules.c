@@ -49,6 +49,7 @@ static const struct pair exclusive[] = {
     {OT_FOR_PLAN, "sweep", "explain"},
     {OT_FOR_PLAN, "sweep", "trace"},
     {OT_FOR_PLAN, "markdown", "json"},
+    {OT_FOR_EXPORT, "gguf", "max-shard-size"},
 };
 
 /* `a` has no effect without `b`. */
@@ -79,6 +80,7 @@ static const struct pair dependent[] = {
     {OT_FOR_PLAN, "seed", "data"},
     {OT_FOR_PLAN, "nvme-read", "nvme"},
     {OT_FOR_PLAN, "nvme-write", "nvme"},
+    {OT_FOR_EXPORT, "modelfile", "gguf"},
     {OT_FOR_GENERATE | OT_FOR_EVAL | OT_FOR_BENCH, "io-engine", "nvme"},
     {OT_FOR_TRAIN | OT_FOR_GENERATE | OT_FOR_EVAL | OT_FOR_BENCH, "no-io-verify", "nvme"},
 };

@@ -8,8 +8,9 @@ static const struct ot_option table[] = {
      .commands = VERIFY,
      .section = OT_SECTION_INPUT,
      .field = FIELD(dir),
-     .help = "A checkpoint, the --out directory of a run with checkpoints, or a Hugging Face model "
-             "directory. May also be given without --dir, right after verify.",
+     .help =
+         "A checkpoint, the --out directory of a run with checkpoints, a Hugging Face model directory, or "
+         "a GGUF file. May also be given without --dir, right after verify.",
      .elsewhere = "checkpoint path"},
     {.name = "dir",
      .type = OT_OPTION_TEXT,
@@ -17,8 +18,8 @@ static const struct ot_option table[] = {
      .commands = EXPORT,
      .section = OT_SECTION_INPUT,
      .field = FIELD(dir),
-     .help = "A checkpoint, or the --out directory of a run (then its newest checkpoint). May also be given "
-             "without --dir, right after export.",
+     .help = "A checkpoint, or the --out directory of a run (then its newest checkpoint). With --gguf also a "
+             "model directory or a GGUF file. May also be given without --dir, right after export.",
      .elsewhere = "checkpoint path"},
     {.name = "out",
      .type = OT_OPTION_TEXT,
@@ -28,6 +29,23 @@ static const struct ot_option table[] = {
      .field = FIELD(out),
      .help = "Directory of the exported model. It must be new, empty, or an earlier output of this program.",
      .elsewhere = "output output-dir save-dir"},
+    {.name = "gguf",
+     .type = OT_OPTION_CHOICE,
+     .choices = "f32|f16|bf16|q8_0|q6_k|q4_k_m|q4_0",
+     .commands = EXPORT,
+     .section = OT_SECTION_INPUT,
+     .field = FIELD(gguf),
+     .help =
+         "Export a GGUF file for llama.cpp and Ollama instead, with tokenizer and chat template; the word "
+         "is the type of its weights. bf16 and f16 keep the quality; q8_0 and q4_k_m take a half and a "
+         "third of their size.",
+     .elsewhere = "outtype quantize quantization-method format"},
+    {.name = "modelfile",
+     .type = OT_OPTION_FLAG,
+     .commands = EXPORT,
+     .section = OT_SECTION_INPUT,
+     .field = FIELD(modelfile),
+     .help = "Write a Modelfile beside the GGUF file, for 'ollama create NAME -f Modelfile'."},
     {.name = "model",
      .type = OT_OPTION_TEXT,
      .argument = "DIR|NAME",

@@ -12,8 +12,9 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_CONTENT,
      .section = OT_SECTION_INPUT,
      .field = FIELD(model),
-     .help = "A Hugging Face model directory, a preset such as llama-7b or tinyllama-1.1b, or a hub id. "
-             "Names are searched in $OFFLOAD_MODELS, then in the Hugging Face cache. Nothing is downloaded.",
+     .help = "A Hugging Face model directory, a GGUF file, a preset such as llama-7b or tinyllama-1.1b, or a "
+             "hub id. Names are searched in $OFFLOAD_MODELS, then in the Hugging Face cache. Nothing is "
+             "downloaded.",
      .elsewhere = "model-name-or-path base-model pretrained checkpoint"},
     {.name = "data",
      .type = OT_OPTION_TEXT,

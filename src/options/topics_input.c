@@ -51,22 +51,53 @@ static const struct ot_topic_block rows[] = {
 const struct ot_topic ot_topic_rows = OT_TOPIC("rows", "Training rows: shapes, templates, packing", rows);
 
 static const struct ot_topic_block models[] = {
-    {NULL, "--model takes a directory with config.json, a preset's name, or a hub id (org/name). Names are "
-           "searched in $OFFLOAD_MODELS, then in the Hugging Face cache. Nothing is downloaded: if the model "
-           "is missing, the error shows the command that downloads it."},
+    {NULL, "--model takes a directory with config.json, a GGUF file (help gguf), a preset's name, or a hub "
+           "id (org/name). Names are searched in $OFFLOAD_MODELS, then in the Hugging Face cache. Nothing is "
+           "downloaded: if the model is missing, the error shows the command that downloads it."},
     {"families", "Llama (1, 2, 3, and 3.1 or later with its rope scaling), Mistral (with sliding window), "
                  "Qwen2, Qwen2.5, Qwen3. For any other architecture, the error names it."},
     {"presets", "llama-7b, llama-13b, llama-2-7b, llama-2-13b, llama-2-70b, llama-3-8b, llama-3.1-8b, "
                 "llama-3.1-70b, llama-3.2-1b, tinyllama-1.1b, mistral-7b, qwen2.5-0.5b, qwen2.5-7b, "
                 "qwen3-0.6b, qwen3-8b; and two tiny ones of this program, tiny-sql and tiny-test."},
-    {"weights", "safetensors in fp32, fp16 or bf16, one file or shards. The trained model has the same "
-                "dtype. --init random makes random weights from --seed instead."},
+    {"weights",
+     "safetensors in fp32, fp16 or bf16, one file or shards; or a GGUF file. The trained model has the same "
+     "dtype. --init random makes random weights from --seed instead."},
     {"tokenizers", "Hugging Face tokenizer.json of type BPE; for any other type, the error names it. "
                    "--tokenizer names another file. The tiny presets have a built-in byte-level tokenizer."},
     {"training", "All parameters are trained, with AdamW. There are no adapters (LoRA), no frozen layers "
                  "and no quantized weights."},
 };
 const struct ot_topic ot_topic_models = OT_TOPIC("models", "Models, presets and tokenizers", models);
+
+static const struct ot_topic_block gguf[] = {
+    {NULL, "A GGUF file holds a whole model for llama.cpp, Ollama and programs that build on them: weights, "
+           "config, tokenizer and chat template. export makes one from a checkpoint, from a run (its newest "
+           "checkpoint, or its result), from a model directory, or from another GGUF file:"},
+    {"", "offload-train export out/llama-7b-sql --gguf q4_k_m --modelfile --out llama-7b-sql-gguf\n"
+         "ollama create llama-7b-sql -f llama-7b-sql-gguf/Modelfile\n"
+         "offload-train eval llama-7b-sql-gguf/llama-7b-sql-Q4_K_M.gguf --data sql.jsonl"},
+    {"f32, f16, bf16", "Plain types. Vectors, such as norms and biases, are f32 in every file. f16 stores at "
+                       "most 65504; a larger weight is an error that names it."},
+    {"q8_0", "8 bits a weight, and a scale for 32 weights: 8.5 bits. Nearly the quality of f16."},
+    {"q6_k", "6.6 bits a weight."},
+    {"q4_k_m", "4.5 bits a weight, 6.6 in the matrices where it matters most (the output, and attn_v and "
+               "ffn_down of some layers), as llama.cpp mixes them. The usual choice."},
+    {"q4_0", "4.5 bits a weight, simpler and less exact than q4_k_m."},
+    {"widths", "q6_k and q4_k_m need rows of a multiple of 256 weights. Other matrices get q8_0 (a multiple "
+               "of 32), or f16."},
+    {"families", "All families of this program. llama.cpp has no sliding window for Qwen models; such a "
+                 "model is refused. It reads mistral as llama, without a window."},
+    {"tokenizers", "Those of Llama 1 to 3, Mistral, Qwen, GPT-2 and SmolLM. For any other tokenizer the "
+                   "error says what llama.cpp does not know. A SentencePiece tokenizer needs its 256 byte "
+                   "tokens: without them llama.cpp aborts at a character that is not in the vocabulary."},
+    {"--modelfile", "Also writes a Modelfile, which names the file for 'ollama create'. Ollama takes the "
+                    "tokenizer from the GGUF file, and its prompt format if it knows the chat template."},
+    {"as a base", "--model FILE.gguf trains, evaluates and generates from a GGUF file of the types above "
+                  "(llama, qwen2 or qwen3). Its weights are decoded exactly, and training continues in fp32 "
+                  "masters as always; the result is a Hugging Face directory in bf16, or in the file's own "
+                  "dtype if that is f32 or f16."},
+};
+const struct ot_topic ot_topic_gguf = OT_TOPIC("gguf", "Files for llama.cpp and Ollama", gguf);
 
 static const struct ot_topic_block environment[] = {
     {NULL, "No environment variable changes an option. These variables name folders and files, or choose "

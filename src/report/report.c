@@ -75,7 +75,9 @@ static void print_model(const struct ot_report *r) {
            random ? "random weights" : ot_dtype_name(s->stored), ot_dtype_name(s->dtype));
     ot_log(OT_LOG_INFO, "        %s tokens · %s",
            ot_text_count(ot_tokenizer_vocab_size(s->tokenizer), tokens),
-           s->tokenizer_is_own ? "byte-level tokenizer" : s->tokenizer_path);
+           s->tokenizer_is_own                ? "byte-level tokenizer"
+           : ot_session_has_made_tokenizer(s) ? "tokenizer of the GGUF file"
+                                              : s->tokenizer_path);
 }
 
 static void print_dataset(const char *path, const struct ot_data_stats *stats) {

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "src/base/error.h"
+#include "src/base/path.h"
 #include "src/base/strings.h"
 #include "src/checkpoint/manifest.h"
 #include "src/files/out_replace.h"
@@ -56,10 +57,18 @@ static int find_one(const char *dir, struct ot_checkpoint_list *list) {
     return list->entries[0].dir ? 0 : ot_fail(OT_E_BUDGET, "%s: no memory to list checkpoints", dir);
 }
 
+static bool is_gguf(const char *path) {
+    struct stat status;
+    return ot_path_has_extension(path, ".gguf") && stat(path, &status) == 0 && S_ISREG(status.st_mode);
+}
+
 int ot_find_checkpoints(const char *dir, struct ot_found *out) {
     char *inner;
     struct stat status;
     *out = (struct ot_found){0};
+    out->is_model = is_gguf(dir);
+    if (out->is_model)
+        return 0;
     if (stat(dir, &status) < 0 || !S_ISDIR(status.st_mode))
         return ot_fail(OT_E_INPUT, "%s: no such directory", dir);
     if (has(dir, OT_MANIFEST_NAME))

@@ -1,4 +1,5 @@
-/* Finds what a directory named by the user contains: a checkpoint, a run's checkpoints, a model. */
+/* Finds what a directory named by the user contains: a checkpoint, a run's checkpoints, a model. A GGUF file
+ * is a model too. */
 #ifndef OT_SAVING_FIND_CHECKPOINTS_H
 #define OT_SAVING_FIND_CHECKPOINTS_H
 
@@ -6,7 +7,7 @@
 
 struct ot_found {
     struct ot_checkpoint_list list; /* newest first: the chosen checkpoint, then older ones */
-    bool is_model;                  /* the directory has a config.json: a model, or the result of a run */
+    bool is_model; /* a GGUF file, or the directory has a config.json: a model, or the result of a run */
 };
 
 /* dir: a checkpoint, a directory of checkpoints, or a directory that contains "checkpoints". Errors:

@@ -113,7 +113,7 @@ static int add_chat_template(struct ot_result *result, int *n) {
 }
 
 int ot_result_open(struct ot_session *s, const char *dir, struct ot_out_lock *lock, struct ot_result *out) {
-    bool own_tokenizer = !s->dir || s->options->tokenizer;
+    bool own_tokenizer = !s->dir || s->options->tokenizer || ot_session_has_made_tokenizer(s);
     size_t tokenizer_bytes;
     *out = (struct ot_result){.session = s, .tokenizer_fd = -1};
     OT_TRY(take_run(out, NULL));

@@ -2,8 +2,9 @@
  *
  * Besides weights and the base model's files, OUT gets README.md (model_card.h; the base's own card describes
  * another model) and run.json (the settings and who gave them; usable as --config to repeat the run). If the
- * base has no tokenizer or --tokenizer replaced it, OUT gets tokenizer.json and a tokenizer_config.json with
- * its special tokens. If the rows used a chat template and the base has none, OUT gets chat_template.jinja.
+ * base has no tokenizer, is a GGUF file, or --tokenizer replaced it, OUT gets tokenizer.json and a
+ * tokenizer_config.json with its special tokens. If the rows used a chat template and the base has none, OUT
+ * gets chat_template.jinja.
  * The result of a finished run also has finished.json.
  */
 #ifndef OT_SAVING_RESULT_H

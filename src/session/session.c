@@ -90,9 +90,16 @@ out:
     return rc;
 }
 
+bool ot_session_has_made_tokenizer(const struct ot_session *s) {
+    return s->dir && !s->options->tokenizer && ot_model_dir_facts(s->dir)->tokenizer_is_made;
+}
+
 static int open_tokenizer(struct ot_session *s) {
     OT_TRY(find_tokenizer(s));
-    OT_TRY(ot_tokenizer_open(s->tokenizer_path, &s->tokenizer));
+    int rc = ot_tokenizer_open(s->tokenizer_path, &s->tokenizer);
+    if (rc < 0 && ot_session_has_made_tokenizer(s))
+        return ot_fail_context(rc, "%s: the tokenizer that its keys describe", ot_model_dir_path(s->dir));
+    OT_TRY(rc);
     if (s->dir && !s->options->tokenizer)
         s->ids = ot_model_dir_facts(s->dir)->ids;
     if (s->ids.n_eos == 0)

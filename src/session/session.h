@@ -28,6 +28,8 @@ int ot_session_open_machine(struct ot_settings *settings, struct ot_session *out
 int ot_session_open_files(struct ot_settings *settings, enum ot_dtype dtype, struct ot_session *out);
 /* Like ot_session_open, for the tokenizer alone, without a model. */
 int ot_session_open_tokenizer(struct ot_settings *settings, struct ot_session *out);
+/* True if the tokenizer was made from the keys of a GGUF file, so that no file has it. */
+bool ot_session_has_made_tokenizer(const struct ot_session *session);
 /* Closes and frees everything, except after an engine got stuck (engine.h): its threads still use the
  * session, which therefore leaks. */
 void ot_session_close(struct ot_session *session);

@@ -40,6 +40,8 @@ static int check_tokenizer(const struct ot_model_facts *facts, struct ot_verify 
         return 0;
     int rc = ot_tokenizer_open(facts->tokenizer_path, &tokenizer);
     ot_tokenizer_close(tokenizer);
+    if (rc < 0 && facts->tokenizer_is_made)
+        rc = ot_fail_context(rc, "%s: the tokenizer that its keys describe", verify->dir);
     return ot_verify_note(verify, rc);
 }
 

@@ -1,4 +1,4 @@
-/* The nearest existing parent directory of a path. */
+/* The nearest existing parent directory of a path, and extensions. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,6 +39,14 @@ static void test_a_file_on_the_way_is_no_directory(void **state) {
     assert_false(ot_path_find_nearest(below, nearest));
     free(below);
     free(file);
+}
+
+static void test_extensions(void **state) {
+    (void)state;
+    assert_true(ot_path_has_extension("a/m.gguf", ".gguf"));
+    assert_false(ot_path_has_extension(".gguf", ".gguf"));
+    assert_false(ot_path_has_extension("m.gguf.part", ".gguf"));
+    assert_false(ot_path_has_extension("", ".gguf"));
 }
 
 static void test_too_long_a_path_has_none(void **state) {
@@ -86,6 +94,7 @@ int main(void) {
         cmocka_unit_test(test_what_is_there_is_its_own_nearest),
         cmocka_unit_test(test_missing_names_are_left_out),
         cmocka_unit_test(test_a_file_on_the_way_is_no_directory),
+        cmocka_unit_test(test_extensions),
         cmocka_unit_test(test_too_long_a_path_has_none),
         cmocka_unit_test(missing_directories_are_made_and_counted),
     };

@@ -58,7 +58,9 @@ static void test_directories(void **state) {
     check_fails(ot_model_resolve(make_path(*state, "empty"), &found), OT_E_INPUT,
                 "this directory has no config.json");
     write_text(*state, "m.gguf", "GGUF");
-    check_fails(ot_model_resolve(in_folder(*state, "m.gguf"), &found), OT_E_INPUT, "is a file");
+    check_found(in_folder(*state, "m.gguf"), in_folder(*state, "m.gguf"), "(GGUF file)");
+    write_text(*state, "m.bin", "GGUF");
+    check_fails(ot_model_resolve(in_folder(*state, "m.bin"), &found), OT_E_INPUT, "is a file");
     check_fails(ot_model_resolve(in_folder(*state, "nowhere"), &found), OT_E_INPUT,
                 "nowhere: no such directory");
     check_fails(ot_model_resolve("../nowhere", &found), OT_E_INPUT, "no such directory");

@@ -43,7 +43,7 @@ static void test_reads_what_the_header_says(void **state) {
     assert_int_equal(b->dtype, OT_F32);
     assert_int_equal(b->dims, 2);
     assert_int_equal(b->count, 4);
-    check_ok(ot_safetensors_fetch(file, b->data, b->bytes));
+    check_ok(ot_mapped_file_fetch(ot_safetensors_map(file), b->data, b->bytes));
     assert_memory_equal(b->data, data, 16);
     const struct ot_safetensor *a = ot_safetensors_find(file, "a");
     assert_false(a->readable);
@@ -178,12 +178,13 @@ static void test_file_that_shrinks_is_an_error(void **state) {
     write_raw_safetensors(*state, "t.safetensors", header, data, N * sizeof *data);
     check_ok(ot_safetensors_open(in_folder(*state, "t.safetensors"), &file));
     const struct ot_safetensor *t = ot_safetensors_at(file, 0);
-    check_ok(ot_safetensors_fetch(file, t->data, t->bytes));
-    ot_safetensors_prefetch(file, (const char *)t->data + t->bytes - 1,
+    check_ok(ot_mapped_file_fetch(ot_safetensors_map(file), t->data, t->bytes));
+    ot_mapped_file_prefetch(ot_safetensors_map(file), (const char *)t->data + t->bytes - 1,
                             1 << 20); /* past the end; the call is only a hint */
-    ot_safetensors_release(file, t->data, t->bytes);
+    ot_mapped_file_release(t->data, t->bytes);
     assert_int_equal(truncate(in_folder(*state, "t.safetensors"), 4096), 0);
-    check_fails(ot_safetensors_fetch(file, t->data, t->bytes), OT_E_IO, "the file was cut from");
+    check_fails(ot_mapped_file_fetch(ot_safetensors_map(file), t->data, t->bytes), OT_E_IO,
+                "the file was cut from");
     ot_safetensors_close(file);
     free(data);
 }

@@ -17,6 +17,7 @@ FOLDERS = ["src", "models", "offload", "kernels", "tests"]
 # src/base alone. Tests may include everything.
 ORDER = [["src/base"], ["kernels"], ["kernels/cpu", "kernels/cuda kernels/emu kernels/emu/include"], ["offload"],
          ["offload/comm", "offload/topology", "src/tokenizer"], ["offload/store", "offload/comm/plugins"], ["models", "offload/plan"],
+         ["src/gguf"],
          ["offload/schedule", "src/files", "src/launch", "src/machine", "src/options"], ["offload/predict"],
          ["offload/engine", "offload/probe"], ["src/data", "src/manual"], ["src/checkpoint"], ["src/session", "src/verify"], ["src/run"],
          ["src/saving"], ["src/bench", "src/commtest", "src/report"], ["src/plan", "src/train"], ["src/cli"]]

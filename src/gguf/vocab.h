@@ -1,0 +1,79 @@
+/* The tokenizer of a GGUF file: from a tokenizer.json to keys, and from keys to a tokenizer.json.
+ *
+ * GGUF knows two kinds of BPE (tokenizer.ggml.model):
+ *   "llama"  SentencePiece's: spaces become U+2581, unknown characters become byte tokens <0xNN>. Tokens have
+ *            scores; the pair whose token has the highest score is merged first.
+ *   "gpt2"   byte-level: tokenizer.ggml.pre names the regex that cuts a text into words; merges have ranks.
+ * Both are written with tokens, token_type, merges, bos_token_id, eos_token_id, add_bos_token. tokenizer.json
+ * has no scores: the score of a token is minus the rank of the first merge that makes it. Ids of the
+ * embedding that have no token get the name [PADn] and the type "unused".
+ *
+ * A tokenizer.json that llama.cpp would encode otherwise is refused by name: another model than BPE, a
+ * normaliser or a regex that llama.cpp does not know. What GGUF cannot say is lost: whether an added token
+ * takes the spaces beside it (lstrip, rstrip), or counts only as a whole word (single_word); that a text
+ * which begins with a space gets no second one (Metaspace). llama.cpp does not normalise to NFC, as Qwen's
+ * tokenizers do, so decomposed characters get other ids there. Reading a file of ours gives NFC again.
+ *
+ * Sources: gguf-py's vocab.py and constants.py; llama.cpp's llama-vocab.cpp (kinds, regexes, defaults).
+ */
+#ifndef OT_GGUF_VOCAB_H
+#define OT_GGUF_VOCAB_H
+
+#include "src/gguf/writer.h"
+
+struct ot_json;
+
+/* ---- writing ---- */
+
+struct ot_gguf_vocab {
+    const struct ot_json *tokenizer; /* the tree of tokenizer.json */
+    const char *where;               /* its path, for messages */
+    int64_t size;                    /* rows of the embedding */
+    int64_t bos, eos;                /* -1: none */
+    bool add_bos;                    /* a text begins with bos */
+    const char *chat_template;       /* Jinja; NULL: none */
+    size_t chat_template_bytes;
+};
+
+/* Errors: OT_E_INPUT (the tokenizer cannot be expressed), OT_E_BUDGET. */
+int ot_gguf_put_vocab(struct ot_gguf_keys *keys, const struct ot_gguf_vocab *vocab);
+
+/* ---- reading ---- */
+
+struct ot_gguf_token_ids {
+    int64_t bos, eos; /* -1: none */
+};
+
+/* Errors: OT_E_INPUT: an id is not below the number of tokens. */
+int ot_gguf_read_token_ids(const struct ot_gguf *file, struct ot_gguf_token_ids *ids);
+/* Makes the text of tokenizer.json; the caller frees it. *text NULL: the file has no tokenizer. Errors:
+ * OT_E_INPUT (its kind is not supported, or its keys contradict each other), OT_E_BUDGET. */
+int ot_gguf_make_tokenizer(const struct ot_gguf *file, char **text, size_t *bytes);
+
+/* ---- what both share ---- */
+
+/* U+2581, which SentencePiece writes for a space. */
+#define OT_GGUF_SPACE "\xe2\x96\x81"
+
+/* Values of tokenizer.ggml.token_type. */
+enum ot_gguf_token_type {
+    OT_GGUF_TOKEN_NORMAL = 1,
+    OT_GGUF_TOKEN_UNKNOWN = 2,
+    OT_GGUF_TOKEN_CONTROL = 3,
+    OT_GGUF_TOKEN_USER = 4,
+    OT_GGUF_TOKEN_UNUSED = 5,
+    OT_GGUF_TOKEN_BYTE = 6,
+};
+
+/* How a byte-level tokenizer cuts texts into words. */
+struct ot_gguf_words {
+    const char *name;  /* tokenizer.ggml.pre */
+    const char *regex; /* of a Split before ByteLevel; NULL: ByteLevel's own */
+    bool digits;       /* each digit is a word */
+    bool nfc;          /* the text is normalised first */
+    bool whole_first;  /* a word that is a token is not merged (ignore_merges) */
+    bool add_bos;      /* the default of add_bos_token */
+};
+const struct ot_gguf_words *ot_gguf_words_at(int index); /* NULL past the last */
+
+#endif

@@ -1,0 +1,76 @@
+/* Writes GGUF files (gguf.h has the format) as a stream.
+ *
+ * The keys are collected in memory (struct ot_gguf_keys). The tensors are declared before the first value:
+ * names, shapes and types decide the header and the exact number of bytes. Values follow as fp32 in the
+ * declared order. The writer holds about a million values, whole rows of one tensor, encodes them on the pool
+ * and passes the bytes on. So a model of any size is written in a few tens of megabytes of memory, and the
+ * bytes do not depend on the number of threads.
+ *
+ * Rows of heads. llama.cpp's RoPE of the architecture llama rotates neighbouring rows of a head, Hugging
+ * Face's rotates row j with row j + half. So row p * half + j of each head is stored as row 2 j + p
+ * (ot_gguf_row_of_head). A tensor that says head_rows gets its rows in the order of Hugging Face and stores
+ * them in llama.cpp's.
+ */
+#ifndef OT_GGUF_WRITER_H
+#define OT_GGUF_WRITER_H
+
+#include "src/base/strings.h"
+#include "src/gguf/gguf.h"
+
+struct ot_pool;
+
+/* ---- keys ---- */
+
+/* Zero it first; ot_gguf_keys_free at the end. A failed allocation is reported when the writer is opened.
+ * Keys must differ. */
+struct ot_gguf_keys {
+    struct ot_string_builder out;
+    int64_t n;
+};
+void ot_gguf_put_u32(struct ot_gguf_keys *keys, const char *key, uint32_t value);
+void ot_gguf_put_f32(struct ot_gguf_keys *keys, const char *key, float value);
+void ot_gguf_put_bool(struct ot_gguf_keys *keys, const char *key, bool value);
+void ot_gguf_put_string(struct ot_gguf_keys *keys, const char *key, const char *text, size_t bytes);
+void ot_gguf_put_text(struct ot_gguf_keys *keys, const char *key, const char *text); /* NUL-terminated */
+/* Begins an array of n strings, i32 or f32; exactly n calls for its items follow. */
+void ot_gguf_put_array(struct ot_gguf_keys *keys, const char *key, enum ot_gguf_kind item, int64_t n);
+void ot_gguf_put_string_item(struct ot_gguf_keys *keys, const char *text, size_t bytes);
+void ot_gguf_put_i32_item(struct ot_gguf_keys *keys, int32_t value);
+void ot_gguf_put_f32_item(struct ot_gguf_keys *keys, float value);
+void ot_gguf_keys_free(struct ot_gguf_keys *keys);
+/* Appends the number's low bytes (at most 8), little-endian. */
+void ot_gguf_append_number(struct ot_string_builder *out, uint64_t value, int bytes);
+
+/* ---- tensors ---- */
+
+enum { OT_GGUF_NAME_BYTES = 64 };
+
+struct ot_gguf_entry {
+    char name[OT_GGUF_NAME_BYTES];
+    const struct ot_gguf_type *type; /* with an encoder; cols must be a multiple of its block */
+    int dims;                        /* 1 or 2; a vector has the shape [rows * cols] */
+    int64_t rows, cols;              /* at least 1 */
+    int64_t head_rows;               /* 0: rows stay in order; else even, and rows is a multiple of it */
+};
+
+/* The row of a head in which llama.cpp has row `row` of Hugging Face; head_rows is even. */
+int64_t ot_gguf_row_of_head(int64_t row, int64_t head_rows);
+
+/* Gets the bytes of the file in order. An error ends the write and is returned. */
+typedef int (*ot_gguf_put)(void *context, const void *data, size_t bytes);
+
+struct ot_gguf_writer;
+
+/* `entries` is borrowed until close. pool NULL: the calling thread encodes. Errors: OT_E_BUDGET. */
+int ot_gguf_writer_open(const struct ot_gguf_keys *keys, const struct ot_gguf_entry *entries, int64_t n,
+                        struct ot_pool *pool, ot_gguf_put put, void *context, struct ot_gguf_writer **out);
+int64_t ot_gguf_writer_bytes(const struct ot_gguf_writer *writer); /* of the whole file */
+/* Writes the next n values in the order of the entries. A call may span tensors. The first call writes the
+ * header. Errors: OT_E_INPUT (a value is not finite, or too large for the type; the message names the
+ * tensor), OT_E_BUDGET, and those of put. */
+int ot_gguf_writer_put(struct ot_gguf_writer *writer, const float *values, int64_t n);
+/* Call after all values. Errors: OT_E_INTERNAL if values are missing. */
+int ot_gguf_writer_finish(struct ot_gguf_writer *writer);
+void ot_gguf_writer_close(struct ot_gguf_writer *writer); /* NULL is fine */
+
+#endif

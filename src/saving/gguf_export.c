@@ -1,0 +1,205 @@
+#include "src/saving/gguf_export.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/base/json.h"
+#include "src/base/path.h"
+#include "src/data/chat_template.h"
+#include "src/files/out_dir.h"
+#include "src/gguf/model_keys.h"
+#include "src/gguf/vocab.h"
+
+enum { TOKENIZER_MAX_BYTES = 128 << 20, NAME_MOST_BYTES = 128 };
+
+struct writing {
+    struct ot_gguf_export *job;
+    const struct ot_model *model;
+    struct ot_gguf_keys keys;
+    struct ot_gguf_entry *entries;
+    int64_t n_entries;
+    struct ot_gguf_writer *writer;
+    struct ot_out_dir *dir;
+    int64_t next; /* the tensor of the model that the next value belongs to, or that follows the padding */
+};
+
+/* ---- names ---- */
+
+/* The last component of the path without ".gguf", in letters that every file system and Ollama take. */
+static void choose_name(struct ot_gguf_export *job) {
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+    char *real = realpath(job->source, NULL);
+    const char *path = real ? real : job->source, *slash = strrchr(path, '/');
+    char base[NAME_MOST_BYTES + 1];
+    snprintf(base, sizeof base, "%s", slash ? slash + 1 : path);
+    free(real);
+    if (ot_path_has_extension(base, ".gguf"))
+        base[strlen(base) - strlen(".gguf")] = '\0';
+    for (char *c = base; *c; c++)
+        *c = strchr(plain, *c) ? *c : '-';
+    snprintf(job->name, sizeof job->name, "%s-%s.gguf", base[0] && base[0] != '.' ? base : "model",
+             job->mixture->label);
+}
+
+/* ---- the header ---- */
+
+/* The chat template of the model, else that of the run's rows. The caller frees *made. */
+static int find_chat_template(const struct ot_session *s, struct ot_gguf_vocab *vocab, char **made) {
+    const struct ot_model_facts *facts = s->dir ? ot_model_dir_facts(s->dir) : NULL;
+    const struct ot_chat_template *own =
+        s->options->template_name ? ot_chat_template_find(s->options->template_name) : NULL;
+    *made = NULL;
+    if (facts && facts->has_chat_template) {
+        vocab->chat_template = facts->chat_template;
+        vocab->chat_template_bytes = facts->chat_template_bytes;
+    } else if (own) {
+        OT_TRY(ot_chat_template_write(own, made, &vocab->chat_template_bytes));
+        vocab->chat_template = *made;
+    }
+    return 0;
+}
+
+static int put_vocab(struct writing *w) {
+    const struct ot_session *s = w->job->session;
+    struct ot_json *tokenizer = NULL;
+    char *made = NULL;
+    int rc;
+    OT_TRY(ot_json_read_file(s->tokenizer_path, TOKENIZER_MAX_BYTES, &tokenizer));
+    struct ot_gguf_vocab vocab = {.tokenizer = tokenizer,
+                                  .where = s->tokenizer_path,
+                                  .size = s->config.vocab,
+                                  .bos = s->specials.bos_id,
+                                  .eos = s->ids.n_eos > 0 ? s->ids.eos[0] : -1,
+                                  .add_bos = s->specials.add_bos};
+    OT_TRY_GOTO(find_chat_template(s, &vocab, &made), rc, out);
+    rc = ot_gguf_put_vocab(&w->keys, &vocab);
+out:
+    free(made);
+    ot_json_free(tokenizer);
+    return rc;
+}
+
+static int make_entry(const struct writing *w, const struct ot_tensor *tensor, struct ot_gguf_entry *entry) {
+    const struct ot_model_config *config = &w->job->session->config;
+    entry->type = ot_gguf_type_of(w->job->mixture, config, tensor);
+    entry->dims = tensor->dims;
+    entry->rows = tensor->rows;
+    entry->cols = tensor->cols;
+    entry->head_rows = ot_gguf_head_rows(config, tensor->name);
+    if (entry->head_rows && tensor->dims == 1) { /* a bias whose values change places */
+        entry->rows = tensor->cols;
+        entry->cols = 1;
+    }
+    if (ot_gguf_name_of(tensor->name, entry->name))
+        return 0;
+    return ot_fail(OT_E_INTERNAL, "GGUF has no name for tensor %s", tensor->name);
+}
+
+static int make_entries(struct writing *w) {
+    const struct ot_model_config *config = &w->job->session->config;
+    int64_t n = ot_model_tensor_count(w->model);
+    w->entries = calloc((size_t)n + 1, sizeof *w->entries);
+    if (!w->entries)
+        return ot_fail(OT_E_BUDGET, "%s: no memory for a table of tensors", w->job->out);
+    if (config->rope_scaling == OT_ROPE_LLAMA3)
+        w->entries[w->n_entries++] = (struct ot_gguf_entry){.name = OT_GGUF_ROPE_FREQS,
+                                                            .type = ot_gguf_type(OT_GGUF_F32),
+                                                            .dims = 1,
+                                                            .rows = 1,
+                                                            .cols = config->rotary_dim / 2};
+    for (int64_t i = 0; i < n; i++)
+        OT_TRY(make_entry(w, ot_model_tensor(w->model, i), &w->entries[w->n_entries++]));
+    return 0;
+}
+
+static int put_bytes(void *context, const void *data, size_t bytes) {
+    struct writing *w = context;
+    return ot_out_dir_write(w->dir, data, bytes);
+}
+
+static int make_header(struct writing *w) {
+    struct ot_gguf_export *job = w->job;
+    const struct ot_session *s = job->session;
+    char name[NAME_MAX + 1];
+    OT_TRY(ot_gguf_check_config(&s->config, job->source));
+    snprintf(name, sizeof name, "%.*s", (int)(strlen(job->name) - strlen(job->mixture->label) - 6),
+             job->name);
+    ot_gguf_put_config(&w->keys, &s->config, name, job->mixture);
+    OT_TRY(put_vocab(w));
+    OT_TRY(make_entries(w));
+    OT_TRY(ot_gguf_writer_open(&w->keys, w->entries, w->n_entries, s->pool, put_bytes, w, &w->writer));
+    job->bytes = ot_gguf_writer_bytes(w->writer);
+    return 0;
+}
+
+/* ---- the values ---- */
+
+static int put_rope_factors(struct writing *w) {
+    const struct ot_model_config *config = &w->job->session->config;
+    for (int64_t i = 0; config->rope_scaling == OT_ROPE_LLAMA3 && i < config->rotary_dim / 2; i++) {
+        float factor = ot_gguf_rope_factor(config, i);
+        OT_TRY(ot_gguf_writer_put(w->writer, &factor, 1));
+    }
+    return 0;
+}
+
+/* Passes the values of tensors on and drops padding. */
+static int take_values(void *context, int slab, int64_t first, int64_t n, const float *values) {
+    struct writing *w = context;
+    while (n > 0 && w->next < ot_model_tensor_count(w->model)) {
+        const struct ot_tensor *tensor = ot_model_tensor(w->model, w->next);
+        int64_t end = tensor->first + tensor->rows * tensor->cols, some = n;
+        if (tensor->slab != slab)
+            return 0;
+        if (first < tensor->first) {
+            some = tensor->first - first < n ? tensor->first - first : n;
+        } else {
+            some = end - first < n ? end - first : n;
+            OT_TRY(ot_gguf_writer_put(w->writer, values, some));
+            w->next += first + some == end;
+        }
+        first += some;
+        values += some;
+        n -= some;
+    }
+    return 0;
+}
+
+static int put_modelfile(struct writing *w) {
+    char *text;
+    if (!w->job->modelfile)
+        return 0;
+    OT_TRY(ot_string_format(&text, "FROM ./%s\n", w->job->name));
+    int rc = ot_out_dir_put(w->dir, "Modelfile", text, strlen(text));
+    free(text);
+    return rc;
+}
+
+static int write_all(struct writing *w, ot_param_feed feed, void *context) {
+    struct ot_gguf_export *job = w->job;
+    OT_TRY(ot_out_dir_open(job->out, NULL, job->lock, &w->dir));
+    OT_TRY(ot_out_dir_need_space(w->dir, job->bytes));
+    OT_TRY(ot_out_dir_create(w->dir, job->name, job->bytes));
+    OT_TRY(put_rope_factors(w));
+    OT_TRY(feed(context, take_values, w));
+    OT_TRY(ot_gguf_writer_finish(w->writer));
+    OT_TRY(ot_out_dir_finish(w->dir));
+    OT_TRY(put_modelfile(w));
+    return ot_out_dir_commit(w->dir);
+}
+
+int ot_gguf_export(struct ot_gguf_export *job, ot_param_feed feed, void *context) {
+    struct writing w = {.job = job, .model = job->session->model};
+    int rc;
+    choose_name(job);
+    OT_TRY_GOTO(make_header(&w), rc, out);
+    rc = write_all(&w, feed, context);
+out:
+    ot_out_dir_close(w.dir);
+    ot_gguf_writer_close(w.writer);
+    ot_gguf_keys_free(&w.keys);
+    free(w.entries);
+    return rc;
+}

@@ -1,0 +1,189 @@
+/* The writer: what it writes, the reader reads. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/pool.h"
+#include "tests/gguf/fixture.h"
+
+/* A vector, a matrix of Q8_0, a matrix of heads with an odd number of batches, and a vector of heads. */
+static const struct {
+    const char *name;
+    enum ot_gguf_type_id type;
+    int dims;
+    int64_t rows, cols, head_rows;
+} SHAPES[] = {
+    {"vector", OT_GGUF_F32, 1, 1, 5, 0},
+    {"matrix", OT_GGUF_Q8_0, 2, 3, 64, 0},
+    {"heads", OT_GGUF_F16, 2, 24, 100000, 8},
+    {"bias", OT_GGUF_F32, 1, 12, 1, 4},
+};
+enum { N = sizeof SHAPES / sizeof *SHAPES };
+
+static void make_entries(struct ot_gguf_entry entries[N]) {
+    for (int i = 0; i < N; i++) {
+        entries[i] = (struct ot_gguf_entry){.type = ot_gguf_type(SHAPES[i].type),
+                                            .dims = SHAPES[i].dims,
+                                            .rows = SHAPES[i].rows,
+                                            .cols = SHAPES[i].cols,
+                                            .head_rows = SHAPES[i].head_rows};
+        strcpy(entries[i].name, SHAPES[i].name);
+    }
+}
+
+static float value_at(int entry, int64_t row, int64_t col) {
+    return (float)((row * 131 + col * 7 + entry) % 255 - 127);
+}
+
+/* Puts all values in pieces of this size. */
+static int put_values(struct ot_gguf_writer *writer, int64_t piece) {
+    for (int i = 0; i < N; i++) {
+        int64_t cols = SHAPES[i].cols, count = SHAPES[i].rows * cols;
+        float *values = malloc((size_t)count * sizeof *values);
+        for (int64_t v = 0; v < count; v++)
+            values[v] = value_at(i, v / cols, v % cols);
+        int rc = 0;
+        for (int64_t at = 0; at < count && rc == 0; at += piece)
+            rc = ot_gguf_writer_put(writer, values + at, count - at < piece ? count - at : piece);
+        free(values);
+        OT_TRY(rc);
+    }
+    return ot_gguf_writer_finish(writer);
+}
+
+static int write_all(struct ot_pool *pool, int64_t piece, struct sink *sink) {
+    struct ot_gguf_keys keys = {0};
+    struct ot_gguf_entry entries[N];
+    struct ot_gguf_writer *writer;
+    make_entries(entries);
+    ot_gguf_put_u32(&keys, "a.count", 9);
+    ot_gguf_put_f32(&keys, "a.real", 0.5f);
+    ot_gguf_put_bool(&keys, "a.yes", true);
+    ot_gguf_put_text(&keys, "a.text", "text");
+    ot_gguf_put_array(&keys, "a.list", OT_GGUF_KIND_F32, 2);
+    ot_gguf_put_f32_item(&keys, 1);
+    ot_gguf_put_f32_item(&keys, 2);
+    check_ok(ot_gguf_writer_open(&keys, entries, N, pool, sink_put, sink, &writer));
+    int rc = put_values(writer, piece);
+    if (rc == 0)
+        assert_int_equal(ot_gguf_writer_bytes(writer), sink->n);
+    ot_gguf_writer_close(writer);
+    ot_gguf_keys_free(&keys);
+    return rc;
+}
+
+static void check_values(const struct ot_gguf *file, int entry) {
+    const struct ot_gguf_tensor *tensor = ot_gguf_find_tensor(file, SHAPES[entry].name);
+    int64_t cols = SHAPES[entry].cols, head = SHAPES[entry].head_rows, count = SHAPES[entry].rows * cols;
+    float *values = malloc((size_t)count * sizeof *values);
+    assert_int_equal(tensor->dims, SHAPES[entry].dims);
+    assert_int_equal(tensor->shape[0], tensor->dims == 1 ? count : SHAPES[entry].rows);
+    tensor->type->decode(tensor->data, count / tensor->type->block_values, values);
+    for (int64_t v = 0; v < count; v++) {
+        int64_t row = v / cols, half = head / 2;
+        /* row 2 j + p of a head in the file is row p * half + j of Hugging Face */
+        int64_t from = head ? row - row % head + row % head % 2 * half + row % head / 2 : row;
+        float want = value_at(entry, from, v % cols);
+        if (tensor->type->id == OT_GGUF_Q8_0 ? values[v] - want > 1 || want - values[v] > 1
+                                             : values[v] != want)
+            fail_msg("%s[%d]: %g, should be %g", tensor->name, (int)v, (double)values[v], (double)want);
+    }
+    free(values);
+}
+
+static void test_what_is_written_is_read(void **state) {
+    char *folder = make_folder();
+    struct sink sink = {0};
+    struct ot_gguf *file;
+    double real = 0;
+    bool yes = false;
+    (void)state;
+    check_ok(write_all(NULL, 1 << 20, &sink));
+    write_file(folder, "m.gguf", sink.bytes, sink.n);
+    check_ok(ot_gguf_open(file_in(folder, "m.gguf"), &file));
+    check_ok(ot_gguf_need_real(file, "a.real", true, 0, 1, &real));
+    check_ok(ot_gguf_need_bool(file, "a.yes", true, &yes));
+    assert_true(real == 0.5 && yes);
+    assert_int_equal(ot_gguf_find(file, "a.list")->n, 2);
+    for (int i = 0; i < N; i++)
+        check_values(file, i);
+    ot_gguf_close(file);
+    free(sink.bytes);
+    remove_folder(folder);
+}
+
+static void test_bytes_depend_on_neither_threads_nor_pieces(void **state) {
+    static const int64_t pieces[] = {1 << 22, 77777, 4096};
+    struct sink one = {0};
+    struct ot_pool *pool;
+    (void)state;
+    check_ok(ot_pool_open(3, "test", &pool));
+    check_ok(write_all(NULL, 1 << 20, &one));
+    for (size_t i = 0; i < 3; i++) {
+        struct sink other = {0};
+        check_ok(write_all(pool, pieces[i], &other));
+        assert_int_equal(other.n, one.n);
+        assert_memory_equal(other.bytes, one.bytes, one.n);
+        free(other.bytes);
+    }
+    free(one.bytes);
+    ot_pool_close(pool);
+}
+
+static void test_errors_of_the_sink_end_the_write(void **state) {
+    static const size_t limits[] = {10, 500, 100000, 3000000};
+    (void)state;
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        struct sink sink = {.stop_at = limits[i]};
+        check_fails(write_all(NULL, 1 << 20, &sink), OT_E_IO, "the sink is full");
+        free(sink.bytes);
+    }
+}
+
+static int write_one(float value, enum ot_gguf_type_id type, int64_t n) {
+    struct ot_gguf_entry entry = {.name = "t", .type = ot_gguf_type(type), .dims = 2, .rows = 1, .cols = 256};
+    struct ot_gguf_keys keys = {0};
+    struct ot_gguf_writer *writer;
+    struct sink sink = {0};
+    float values[256] = {1};
+    values[5] = value;
+    ot_gguf_put_u32(&keys, "a", 1);
+    check_ok(ot_gguf_writer_open(&keys, &entry, 1, NULL, sink_put, &sink, &writer));
+    int rc = ot_gguf_writer_put(writer, values, n);
+    if (rc == 0)
+        rc = ot_gguf_writer_finish(writer);
+    ot_gguf_writer_close(writer);
+    ot_gguf_keys_free(&keys);
+    free(sink.bytes);
+    return rc;
+}
+
+static void test_refuses_values_that_the_type_cannot_store(void **state) {
+    (void)state;
+    check_ok(write_one(65504, OT_GGUF_F16, 256));
+    check_fails(write_one(65536, OT_GGUF_F16, 256), OT_E_INPUT,
+                "tensor t has the value 65536 at element 5, which F16 cannot store");
+    check_ok(write_one(65536, OT_GGUF_Q8_0, 256));
+    check_fails(write_one(1e9f, OT_GGUF_Q8_0, 256), OT_E_INPUT, "which Q8_0 cannot store");
+    check_fails(write_one(1e9f, OT_GGUF_Q4_0, 256), OT_E_INPUT, "which Q4_0 cannot store");
+    check_fails(write_one(1e9f, OT_GGUF_Q4_K, 256), OT_E_INPUT, "which Q4_K cannot store");
+    check_fails(write_one(-1e9f, OT_GGUF_Q6_K, 256), OT_E_INPUT, "which Q6_K cannot store");
+    check_ok(write_one(1e38f, OT_GGUF_BF16, 256));
+    check_fails(write_one(__builtin_nanf(""), OT_GGUF_BF16, 256), OT_E_INPUT, "has the value nan");
+    check_fails(write_one(__builtin_inff(), OT_GGUF_F32, 256), OT_E_INPUT, "has the value inf");
+}
+
+static void test_wants_all_values_and_no_more(void **state) {
+    (void)state;
+    check_fails(write_one(1, OT_GGUF_F32, 255), OT_E_INTERNAL, "values of tensor t are missing");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_is_written_is_read),
+        cmocka_unit_test(test_bytes_depend_on_neither_threads_nor_pieces),
+        cmocka_unit_test(test_errors_of_the_sink_end_the_write),
+        cmocka_unit_test(test_refuses_values_that_the_type_cannot_store),
+        cmocka_unit_test(test_wants_all_values_and_no_more),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
