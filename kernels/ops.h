@@ -28,10 +28,11 @@
 #include "kernels/weight_format.h"
 #include "src/base/dtype.h"
 
-/* C[m,n] = op(A)[m,k] op(B)[k,n] (+ bias[n]) (+ addend[m,n]). op transposes if trans_* is set. For a linear
- * layer y = x W^T sets trans_b; dx = dy W sets nothing; dW += dy^T x sets trans_a, and addend to C. A, B and
- * bias have dtype; C and addend have c_dtype and ldc. All is added in fp32, before the only rounding. C must
- * not overlap A, B and bias; addend is C, or does not overlap C. */
+/* C[m,n] = scale op(A)[m,k] op(B)[k,n] (+ bias[n]) (+ addend[m,n]). op transposes if trans_* is set. For a
+ * linear layer y = x W^T sets trans_b; dx = dy W sets nothing; dW += dy^T x sets trans_a, and addend to C.
+ * A, B and bias have dtype; C and addend have c_dtype and ldc. scale 0 means 1; another scale multiplies
+ * the fp32 sums, and then bias and addend must be NULL. All is added in fp32, before the only rounding. C
+ * must not overlap A, B and bias; addend is C, or does not overlap C. */
 struct ot_gemm {
     enum ot_dtype dtype, c_dtype;
     bool trans_a, trans_b;
@@ -39,6 +40,7 @@ struct ot_gemm {
     const void *a, *b, *bias, *addend; /* bias and addend may be NULL */
     void *c;
     int64_t lda, ldb, ldc;
+    float scale;
 };
 
 /* dbias[cols] += column sums of dy[rows, cols]. */

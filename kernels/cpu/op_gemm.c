@@ -84,7 +84,7 @@ static bool gemm_adds_in_place(const struct ot_gemm *op) {
     return op->addend && op->addend == op->c && op->c_dtype == OT_F32;
 }
 
-/* Stores the sums of a tile, with the bias and the addend, in C. */
+/* Stores the sums of a tile, scaled, or with the bias and the addend, in C. */
 static OT_INLINE void gemm_finish(enum ot_dtype dtype, const struct ot_gemm *op, const struct gemm_tile *tile,
                                   const float *from, int64_t ld) {
     const void *addend = gemm_adds_in_place(op) ? NULL : op->addend;
@@ -92,6 +92,8 @@ static OT_INLINE void gemm_finish(enum ot_dtype dtype, const struct ot_gemm *op,
         int64_t first = (tile->row + row) * op->ldc + tile->col;
         OT_FOR_LANES(i, lanes, tile->cols, {
             ot_vf value = vec_load(OT_F32, from, row * ld + i, lanes);
+            if (op->scale != 0)
+                value *= op->scale;
             if (op->bias)
                 value += vec_load(op->dtype, op->bias, tile->col + i, lanes);
             if (addend)
@@ -103,7 +105,7 @@ static OT_INLINE void gemm_finish(enum ot_dtype dtype, const struct ot_gemm *op,
 
 /* The sums of a tile still miss something, or lie elsewhere. */
 static bool gemm_needs_finish(const struct ot_gemm *op) {
-    return op->c_dtype != OT_F32 || op->bias || (op->addend && !gemm_adds_in_place(op));
+    return op->c_dtype != OT_F32 || op->scale != 0 || op->bias || (op->addend && !gemm_adds_in_place(op));
 }
 
 static bool gemm_converts(const struct ot_gemm *op) {

@@ -114,6 +114,7 @@ static int start(struct ot_cuda_gemm *gemm, const struct ot_gemm_plan *plan, con
                  const struct ot_cuda_stream *on, int *status) {
     static const float zero = 0, one = 1;
     const void *bias, *addend = op->addend ? op->addend : op->c;
+    const float *scale = op->scale != 0 ? &op->scale : &one;
     *status = OT_CUBLASLT_SUCCESS;
     if (plan->is_plain)
         return ot_cuda_check(ot_cuda_gemm_plain(op, on), "compute the product %s",
@@ -122,7 +123,7 @@ static int start(struct ot_cuda_gemm *gemm, const struct ot_gemm_plan *plan, con
     if (bias)
         *status = gemm->lt.desc_set(plan->desc, OT_CUBLASLT_DESC_BIAS_POINTER, &bias, sizeof bias);
     if (*status == OT_CUBLASLT_SUCCESS)
-        *status = gemm->lt.matmul(gemm->context, plan->desc, &one, op->b, plan->a, op->a, plan->b,
+        *status = gemm->lt.matmul(gemm->context, plan->desc, scale, op->b, plan->a, op->a, plan->b,
                                   op->addend ? &one : &zero, addend, plan->c, op->c, plan->c, &plan->algo,
                                   on->scratch, OT_CUDA_GEMM_WORKSPACE_BYTES, on->stream);
     return ot_gemm_check(gemm, *status, "start a kernel", &plan->key);

@@ -31,7 +31,7 @@ static bool is_sound_attention_backward(const struct ot_attention_backward *op) 
 }
 
 static bool is_sound_gemm(const struct ot_gemm *op) {
-    return op->m >= 1 && op->n >= 1 && op->k >= 1;
+    return op->m >= 1 && op->n >= 1 && op->k >= 1 && (op->scale == 0 || (!op->bias && !op->addend));
 }
 
 static bool is_sound_decode(const struct ot_decode *op) {

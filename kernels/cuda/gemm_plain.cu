@@ -42,6 +42,8 @@ __global__ void gemm_plain(struct ot_gemm op) {
     if (row >= op.m || col >= op.n)
         return;
     int64_t place = row * op.ldc + col;
+    if (op.scale != 0)
+        sum *= op.scale;
     if (op.addend)
         sum += ot_to_float(static_cast<const C *>(op.addend)[place]);
     if (op.bias)

@@ -14,6 +14,7 @@ struct gemm_case {
     int64_t m, n, k, pad;
     bool trans_a, trans_b, with_bias;
     enum adds adds;
+    float scale;                   /* only without bias and addend */
     enum ot_dtype c_dtype;         /* used by bf16 runs; an fp32 run writes fp32 */
     const float *a, *b, *bias, *c; /* dense, not transposed */
 };
@@ -42,7 +43,8 @@ static void run_case(struct ops_fixture *f, const void *argument) {
                          .trans_b = c->trans_b,
                          .m = c->m,
                          .n = c->n,
-                         .k = c->k};
+                         .k = c->k,
+                         .scale = c->scale};
     op.a = upload_matrix(f, f->dtype, c->a, c->m, c->k, c->trans_a, c->pad, &op.lda);
     op.b = upload_matrix(f, f->dtype, c->b, c->k, c->n, c->trans_b, c->pad, &op.ldb);
     op.bias = c->with_bias ? ops_upload(f, f->dtype, c->bias, c->n) : NULL;
@@ -114,7 +116,7 @@ static void test_golden(void **state) {
 /* The op with sums in double. */
 static float *reference(const struct gemm_case *c) {
     float *want = malloc((size_t)(c->m * c->n) * sizeof *want);
-    double *row = malloc((size_t)c->n * sizeof *row);
+    double *row = malloc((size_t)c->n * sizeof *row), scale = c->scale != 0 ? c->scale : 1;
     assert_non_null(want);
     assert_non_null(row);
     for (int64_t i = 0; i < c->m; i++) {
@@ -122,12 +124,25 @@ static float *reference(const struct gemm_case *c) {
             row[j] = (c->with_bias ? c->bias[j] : 0) + (c->adds ? c->c[i * c->n + j] : 0);
         for (int64_t p = 0; p < c->k; p++)
             for (int64_t j = 0; j < c->n; j++)
-                row[j] += (double)c->a[i * c->k + p] * c->b[p * c->n + j];
+                row[j] += scale * c->a[i * c->k + p] * c->b[p * c->n + j];
         for (int64_t j = 0; j < c->n; j++)
             want[i * c->n + j] = (float)row[j];
     }
     free(row);
     return want;
+}
+
+/* A product with a scale: in every dtype of C, rounded once. fp32: the bound of the same product without
+ * one. */
+static void check_scale(const struct gemm_case *unscaled, double fp32) {
+    struct gemm_case c = *unscaled;
+    c.scale = -0.70710678f;
+    float *want = reference(&c);
+    c.c_dtype = OT_F32;
+    check_dtypes(&c, want, fp32);
+    c.c_dtype = OT_BF16; /* one rounding to 8 bits */
+    check_case(&c, OT_BF16, want, fp32, 0x1p-8);
+    free(want);
 }
 
 static void test_shapes(void **state) {
@@ -157,6 +172,9 @@ static void test_shapes(void **state) {
             check_case(&c, OT_F16, want, fp32, 0x1p-11);
             free(want);
         }
+        c.with_bias = false;
+        c.adds = ADDS_NOTHING;
+        check_scale(&c, fp32);
         free(a);
         free(b);
         free(bias);
