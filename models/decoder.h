@@ -27,17 +27,35 @@ struct ot_place {
     int use;
     int64_t at;
 };
+
+/* The adapters of a unit of linear maps (lora.h): A [rank, in] has the rows of the first map's A, then those
+ * of the next. A map's outputs are [first, first + out) of the unit's. */
+struct ot_lora_map {
+    int64_t first, out, rank;
+    float scale;
+    struct ot_place b; /* [out, rank] */
+};
+enum { OT_MAX_UNIT_MAPS = 3 };
+struct ot_lora_unit {
+    int n; /* 0: no map of the unit has an adapter */
+    int64_t rank;
+    struct ot_place a;
+    struct ot_lora_map maps[OT_MAX_UNIT_MAPS];
+};
+
 struct ot_layer_layout {
     struct ot_place qkv, o, gate_up, down;
+    struct ot_lora_unit qkv_lora, o_lora, gate_up_lora, down_lora;
     struct ot_place qkv_bias, o_bias, gate_up_bias, down_bias;
     struct ot_place q_norm, k_norm, norm1, norm2;
 };
 
 struct ot_head_layout {
     struct ot_place projection, norm;
+    struct ot_lora_unit lora;
 };
 
-enum { OT_MAX_BLOCK_TENSORS = 18 };
+enum { OT_MAX_BLOCK_TENSORS = 32 };
 
 struct ot_slab_memory { /* owns what the pointers of a slab's ot_slab_spec refer to */
     char name[32];
@@ -63,7 +81,7 @@ struct ot_model {
 };
 
 /* Fills in tensors, slabs, blocks and layouts. The model's config must be set and checked. parts: NULL, or as
- * given to ot_model_open_parts. Errors: OT_E_BUDGET (no memory). */
+ * given to ot_model_open_parts. Errors: OT_E_BUDGET (no memory), OT_E_INPUT (adapters). */
 int ot_model_build_params(struct ot_model *model, const struct ot_model_parts *parts);
 /* The parameters at the beginning of a trained slab that are matrices, whose gradients products compute. */
 int64_t ot_slab_matrix_params(const struct ot_slab_spec *slab);
@@ -77,7 +95,7 @@ size_t ot_layer_saved_bytes(const struct ot_model *model, int64_t layer, enum ot
                             int64_t n_tokens);
 size_t ot_layer_work_bytes(const struct ot_model *model, int64_t layer, enum ot_keep_level level,
                            int64_t n_tokens);
-size_t ot_layer_scratch_bytes(const struct ot_model *model, int64_t n_tokens);
+size_t ot_layer_scratch_bytes(const struct ot_model *model, int64_t layer, int64_t n_tokens);
 void ot_layer_forward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run);
 void ot_layer_backward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run);
 /* The lowest level that keeps q, k and v (decoder_layer.c says why). */
@@ -127,6 +145,10 @@ static inline float *ot_run_grad(const struct ot_block_run *run, struct ot_place
 static inline struct ot_place ot_place_behind(struct ot_place place, int64_t n) {
     return (struct ot_place){place.use, place.at + n};
 }
+
+/* The unit of one map of a unit, whose outputs begin at `first` of the unit's. in: its inputs. n 0: the
+ * map has no adapter. */
+struct ot_lora_unit ot_lora_unit_part(const struct ot_lora_unit *unit, int64_t first, int64_t in);
 
 /* Cuts one allocation into pieces that are aligned to 256 bytes, as device allocations are. With base NULL,
  * ot_pieces_take only adds up the bytes. */

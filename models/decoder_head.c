@@ -60,6 +60,7 @@ static int64_t smaller(int64_t a, int64_t b) {
 struct chunk {
     int64_t first, n; /* tokens of the micro-batch */
     void *normed, *dnormed, *dlogits;
+    void *ax, *dax; /* of the projection's adapter */
     float *rstd, *logits;
     struct ot_linear projection;
 };
@@ -73,6 +74,8 @@ static size_t head_memory(const struct ot_model *model, enum ot_dtype dtype, int
     chunk->normed = ot_pieces_take(&pieces, n * width);
     chunk->dnormed = ot_pieces_take(&pieces, n * width);
     chunk->rstd = ot_pieces_take(&pieces, n * sizeof(float));
+    chunk->ax = ot_pieces_take(&pieces, n * (size_t)model->head.lora.rank * ot_dtype_bytes(dtype));
+    chunk->dax = ot_pieces_take(&pieces, n * (size_t)model->head.lora.rank * ot_dtype_bytes(dtype));
     chunk->dlogits = ot_pieces_take(&pieces, n * vocab * ot_dtype_bytes(dtype));
     chunk->logits = dtype == OT_F32 ? NULL : ot_pieces_take(&pieces, piece * vocab * sizeof(float));
     return pieces.bytes;
@@ -93,6 +96,9 @@ static struct chunk make_chunk(const struct ot_model *model, const struct ot_blo
         .weight = ot_run_weight(run, model->head.projection),
         .dweight = want_grad ? ot_run_grad(run, model->head.projection) : NULL,
         .adds = !run->first || first > 0,
+        .lora = &model->head.lora,
+        .ax = chunk.ax,
+        .dax = chunk.dax,
     };
     return chunk;
 }
@@ -122,6 +128,7 @@ static void piece_logits(const struct ot_block_run *run, const struct chunk *chu
                          float *logits) {
     struct ot_linear projection = chunk->projection;
     projection.rows = n;
+    projection.ax = ot_run_at(run, chunk->ax, first * projection.lora->rank);
     ot_linear_forward(run, &projection, ot_run_at(run, chunk->normed, first * projection.in), OT_F32, logits);
 }
 

@@ -11,6 +11,7 @@
  *
  *     attention  attention's output, and per head the softmax's log-sum-exp (lse) in fp32     8 KiB
  *     products   q, k, v; mid; gate and up; with q and k norms also their outputs and rstd   83 KiB
+ *                (with adapters of rank r on all maps, ax: 14 r bytes more)
  *     all        the outputs of both norms with their rstd, the MLP's inner activation      121 KiB
  *
  * At `products`, one elementwise pass computes each of the rest again, in scratch, which all layers share.
@@ -40,9 +41,12 @@ struct memory {
      * (the MLP's) in wide, rstd1 and rstd2 in one array. */
     void *normed1, *normed2, *inner;
     float *rstd1, *rstd2;
+    /* ax of the adapters (lora.h), in `saved` from the level on that keeps their products' results. */
+    void *qkv_ax, *o_ax, *gate_up_ax, *down_ax;
     /* Scratch. wide: the gradient of inner, then the gradient of qkv. normed: the gradient of qk. narrow: the
      * gradient of a norm's output or of attention's output. */
     void *wide, *normed, *narrow;
+    void *dax; /* of one unit at a time */
     float *attention;
 };
 
@@ -80,11 +84,13 @@ static void *take_inside(struct inside *inside, enum ot_keep_level level, size_t
 static void inside_memory(const struct ot_model *model, int64_t layer, int64_t n_tokens,
                           struct inside *inside, struct memory *memory) {
     const struct ot_model_config *c = &model->config;
+    const struct ot_layer_layout *at = &model->layers[layer];
     enum ot_keep_level qkv = ot_layer_qkv_level(model, layer);
     size_t n = (size_t)n_tokens, item = ot_dtype_bytes(model->chain.dtype);
     memory->attn = take_inside(inside, OT_KEEP_ATTENTION, n * (size_t)model->q_elems * item);
     memory->lse = take_inside(inside, OT_KEEP_ATTENTION, n * (size_t)c->n_heads * sizeof(float));
     memory->qkv = take_inside(inside, qkv, n * (size_t)model->qkv_elems * item);
+    memory->qkv_ax = take_inside(inside, qkv, n * (size_t)at->qkv_lora.rank * item);
     if (c->qk_norm) {
         memory->qk = take_inside(inside, qkv, n * (size_t)(model->q_elems + model->kv_elems) * item);
         memory->rstd_q = take_inside(inside, qkv, n * (size_t)c->n_heads * sizeof(float));
@@ -92,6 +98,9 @@ static void inside_memory(const struct ot_model *model, int64_t layer, int64_t n
     }
     memory->mid = take_inside(inside, OT_KEEP_PRODUCTS, n * (size_t)c->hidden * item);
     memory->gate_up = take_inside(inside, OT_KEEP_PRODUCTS, n * 2 * (size_t)c->ffn * item);
+    memory->o_ax = take_inside(inside, OT_KEEP_PRODUCTS, n * (size_t)at->o_lora.rank * item);
+    memory->gate_up_ax = take_inside(inside, OT_KEEP_PRODUCTS, n * (size_t)at->gate_up_lora.rank * item);
+    memory->down_ax = take_inside(inside, OT_KEEP_PRODUCTS, n * (size_t)at->down_lora.rank * item);
     if (inside->kept < OT_KEEP_ALL)
         return;
     memory->normed1 = take_inside(inside, OT_KEEP_ALL, n * (size_t)c->hidden * item);
@@ -102,15 +111,19 @@ static void inside_memory(const struct ot_model *model, int64_t layer, int64_t n
 }
 
 /* kept: the level of the call. Scratch has the same size at every level. */
-static size_t scratch_memory(const struct ot_model *model, int64_t n_tokens, void *scratch,
+static size_t scratch_memory(const struct ot_model *model, int64_t layer, int64_t n_tokens, void *scratch,
                              enum ot_keep_level kept, struct memory *memory) {
     const struct ot_model_config *c = &model->config;
+    const struct ot_layer_layout *at = &model->layers[layer];
+    int64_t rank =
+        larger(larger(at->qkv_lora.rank, at->o_lora.rank), larger(at->gate_up_lora.rank, at->down_lora.rank));
     size_t n = (size_t)n_tokens, item = ot_dtype_bytes(model->chain.dtype);
     int64_t normed = larger(c->hidden, c->qk_norm ? model->q_elems + model->kv_elems : 0);
     struct ot_pieces pieces = {.base = scratch};
     memory->wide = ot_pieces_take(&pieces, n * (size_t)larger(c->ffn, model->qkv_elems) * item);
     memory->normed = ot_pieces_take(&pieces, n * (size_t)normed * item);
     memory->narrow = ot_pieces_take(&pieces, n * (size_t)larger(c->hidden, model->q_elems) * item);
+    memory->dax = ot_pieces_take(&pieces, n * (size_t)rank * item);
     float *rstd = ot_pieces_take(&pieces, n * sizeof(float));
     memory->attention = ot_pieces_take(&pieces, ot_attention_backward_scratch_bytes(n_tokens, c->n_heads));
     if (kept < OT_KEEP_ALL) {
@@ -137,9 +150,9 @@ size_t ot_layer_work_bytes(const struct ot_model *model, int64_t layer, enum ot_
     return inside.work.bytes;
 }
 
-size_t ot_layer_scratch_bytes(const struct ot_model *model, int64_t n_tokens) {
+size_t ot_layer_scratch_bytes(const struct ot_model *model, int64_t layer, int64_t n_tokens) {
     struct memory memory;
-    return scratch_memory(model, n_tokens, NULL, OT_KEEP_NONE, &memory);
+    return scratch_memory(model, layer, n_tokens, NULL, OT_KEEP_NONE, &memory);
 }
 
 static struct call make_call(const struct ot_model *model, int64_t layer, const struct ot_block_run *run) {
@@ -153,7 +166,7 @@ static struct call make_call(const struct ot_model *model, int64_t layer, const 
         .n = run->batch.n_tokens,
     };
     inside_memory(model, layer, call.n, &inside, &call.memory);
-    scratch_memory(model, call.n, run->scratch, run->saved_level, &call.memory);
+    scratch_memory(model, layer, call.n, run->scratch, run->saved_level, &call.memory);
     return call;
 }
 
@@ -175,12 +188,17 @@ static struct ot_linear linear(const struct call *call, int64_t in, int64_t out,
         .dweight = want_grad ? ot_run_grad(run, weight) : NULL,
         .dbias = want_grad ? ot_run_grad(run, bias) : NULL,
         .adds = !run->first,
+        .dax = call->memory.dax,
     };
 }
 
 static struct ot_linear qkv_proj(const struct call *call, bool want_grad) {
     const struct ot_layer_layout *at = layout_of(call);
-    return linear(call, call->config->hidden, call->model->qkv_elems, at->qkv, at->qkv_bias, want_grad);
+    struct ot_linear qkv =
+        linear(call, call->config->hidden, call->model->qkv_elems, at->qkv, at->qkv_bias, want_grad);
+    qkv.lora = &at->qkv_lora;
+    qkv.ax = call->memory.qkv_ax;
+    return qkv;
 }
 
 /* Its forward adds the residual: mid = x + o(attn). */
@@ -189,13 +207,18 @@ static struct ot_linear o_proj(const struct call *call, bool want_grad) {
     struct ot_linear o =
         linear(call, call->model->q_elems, call->config->hidden, at->o, at->o_bias, want_grad);
     o.residual = call->run->x;
+    o.lora = &at->o_lora;
+    o.ax = call->memory.o_ax;
     return o;
 }
 
 static struct ot_linear gate_up_proj(const struct call *call, bool want_grad) {
     const struct ot_layer_layout *at = layout_of(call);
-    return linear(call, call->config->hidden, 2 * call->config->ffn, at->gate_up, at->gate_up_bias,
-                  want_grad);
+    struct ot_linear gate_up =
+        linear(call, call->config->hidden, 2 * call->config->ffn, at->gate_up, at->gate_up_bias, want_grad);
+    gate_up.lora = &at->gate_up_lora;
+    gate_up.ax = call->memory.gate_up_ax;
+    return gate_up;
 }
 
 /* Its forward adds the residual: y = mid + down(inner). */
@@ -204,6 +227,8 @@ static struct ot_linear down_proj(const struct call *call, bool want_grad) {
     struct ot_linear down =
         linear(call, call->config->ffn, call->config->hidden, at->down, at->down_bias, want_grad);
     down.residual = call->memory.mid;
+    down.lora = &at->down_lora;
+    down.ax = call->memory.down_ax;
     return down;
 }
 
@@ -388,12 +413,15 @@ static void attend(const struct call *call) {
     call->ops->attention(call->run->lane, &op);
 }
 
-/* Writes outputs [first, first + out) of the fused qkv projection to y. */
+/* Writes outputs [first, first + out) of the fused qkv projection to y: those of q, k or v. */
 static void project_part(const struct call *call, int64_t first, int64_t out, void *y) {
     const struct ot_layer_layout *at = layout_of(call);
     int64_t in = call->config->hidden;
-    const struct ot_linear proj = linear(call, in, out, ot_place_behind(at->qkv, first * in),
-                                         ot_place_behind(at->qkv_bias, first), false);
+    const struct ot_lora_unit lora = ot_lora_unit_part(&at->qkv_lora, first, in);
+    struct ot_linear proj = linear(call, in, out, ot_place_behind(at->qkv, first * in),
+                                   ot_place_behind(at->qkv_bias, first), false);
+    proj.lora = &lora;
+    proj.ax = call->memory.qkv_ax;
     ot_linear_forward(call->run, &proj, call->memory.normed1, call->run->dtype, y);
 }
 
@@ -525,9 +553,12 @@ static void mlp_backward(const struct call *call) {
 void ot_layer_backward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run) {
     const struct call call = make_call(model, layer, run);
     const struct memory *memory = &call.memory;
-    const struct ot_linear o = o_proj(&call, true), qkv = qkv_proj(&call, true);
+    const struct ot_linear o = o_proj(&call, true), qkv = qkv_proj(&call, true),
+                           down = down_proj(&call, false);
     if (run->saved_level < OT_KEEP_ALL)
         compute_inside(&call, run->saved_level);
+    if (run->saved_level < OT_KEEP_PRODUCTS)
+        ot_linear_forward_ax(run, &down, memory->inner);
     mlp_backward(&call);
     ot_linear_backward_params(run, &o, memory->attn, run->dxy, o.out);
     ot_linear_backward_input(run, &o, run->dxy, o.out, memory->narrow);

@@ -5,20 +5,88 @@
  * Bytes are those of arrays that have a row for each token. Weights, tables, ids and single numbers of a row
  * are not counted: they are small or stay in the caches. What products and attention move is not counted
  * either, because their rates were measured with it: operands and results, the gradient that a product adds
- * to, and attention's q, k, v, lse and delta. The exception is a residual that a product adds: the measured
- * products add none. */
+ * to, and attention's q, k, v, lse and delta. The exceptions are a residual that a product adds, because the
+ * measured products add none, and the products of adapters, which are thinner than those. */
 #include "models/decoder.h"
+
+/* True if backward computes the gradient of what lies there. */
+static bool has_gradient(const struct ot_model *model, int64_t block, struct ot_place place) {
+    return place.use != OT_ABSENT && !model->slabs[model->blocks[block].uses[place.use].slab].frozen;
+}
+
+/* ---- adapters ---- */
+
+/* A product with one size as small as a rank takes as long as its arrays take to be read and written, so
+ * their bytes are counted: of x, y and ax, and of their gradients. in: the unit's inputs. y_bytes: of an
+ * element of y. All results are those of a token, added to *out. */
+static void lora_ax_work(const struct ot_lora_unit *lora, double in, double item, struct ot_block_work *out) {
+    double rank = (double)lora->rank, products = 0; /* as linear.c computes them: maps of one scale at once */
+    for (int i = 0; i < lora->n; i++)
+        products += i == 0 || lora->maps[i].scale != lora->maps[i - 1].scale;
+    out->product_flops += 2 * rank * in;
+    out->moved_bytes += item * (products * in + rank);
+}
+
+static void lora_forward_work(const struct ot_lora_unit *lora, double in, double item, double y_bytes,
+                              struct ot_block_work *out) {
+    lora_ax_work(lora, in, item, out);
+    for (int i = 0; i < lora->n; i++) {
+        double rank = (double)lora->maps[i].rank, width = (double)lora->maps[i].out;
+        out->product_flops += 2 * rank * width;
+        out->moved_bytes += item * rank + y_bytes * 2 * width;
+    }
+}
+
+static void lora_backward_work(const struct ot_lora_unit *lora, double in, double item,
+                               struct ot_block_work *out) {
+    double rank = (double)lora->rank;
+    for (int i = 0; i < lora->n; i++) { /* dax, and the gradient of B */
+        double width = (double)lora->maps[i].out;
+        out->product_flops += 4 * (double)lora->maps[i].rank * width;
+        out->moved_bytes += item * 2 * (width + (double)lora->maps[i].rank);
+    }
+    if (lora->n == 0)
+        return;
+    out->product_flops += 4 * rank * in; /* the gradient of A, and the part of dx */
+    out->moved_bytes += item * (2 * rank + 3 * in);
+}
+
+static void layer_lora_work(const struct ot_model *model, int64_t layer, enum ot_work_part part,
+                            enum ot_keep_level level, bool qkv_kept, struct ot_block_work *out) {
+    const struct ot_layer_layout *at = &model->layers[layer];
+    double h = (double)model->config.hidden, ffn = (double)model->config.ffn, q = (double)model->q_elems;
+    double item = (double)ot_dtype_bytes(model->chain.dtype);
+    const struct {
+        const struct ot_lora_unit *lora;
+        double in;
+    } units[] = {{&at->qkv_lora, h}, {&at->o_lora, q}, {&at->gate_up_lora, h}, {&at->down_lora, ffn}};
+    bool again = part == OT_WORK_RECOMPUTE && level < OT_KEEP_PRODUCTS;
+    for (int i = 0; i < 4; i++) {
+        if (part == OT_WORK_BACKWARD)
+            lora_backward_work(units[i].lora, units[i].in, item, out);
+        else if (again && i == 3) /* the product itself is not computed again */
+            lora_ax_work(units[i].lora, units[i].in, item, out);
+        else if (part == OT_WORK_FORWARD || (again && !(i == 0 && qkv_kept)))
+            lora_forward_work(units[i].lora, units[i].in, item, item, out);
+    }
+}
+
+/* ---- layers ---- */
 
 /* Elements of the compute dtype per token that a layer's elementwise ops and norms read and write. Matrix
  * products and attention are counted as FLOPs instead. */
-static double layer_elems(const struct ot_model *model, enum ot_work_part part, enum ot_keep_level level,
-                          bool qkv_kept) {
+static double layer_elems(const struct ot_model *model, int64_t layer, enum ot_work_part part,
+                          enum ot_keep_level level, bool qkv_kept) {
     const struct ot_model_config *c = &model->config;
     double h = (double)c->hidden, ffn = (double)c->ffn, qkv = (double)model->qkv_elems;
     double qk = (double)(model->q_elems + model->kv_elems);
     double norm = 2 * h, glu = 3 * ffn, rope = 2 * (double)((c->n_heads + c->n_kv_heads) * c->rotary_dim);
     double project = norm + (c->qk_norm ? 2 * qk : 0) + rope; /* norm1; norms of q and k; rope */
-    double bias = (c->mlp_bias ? h + 2 * ffn : 0) + (c->out_bias ? h : 0) + (c->qkv_bias ? qkv : 0);
+    const struct ot_layer_layout *at = &model->layers[layer];
+    double bias = (has_gradient(model, 1 + layer, at->down_bias) ? h : 0) +
+                  (has_gradient(model, 1 + layer, at->gate_up_bias) ? 2 * ffn : 0) +
+                  (has_gradient(model, 1 + layer, at->o_bias) ? h : 0) +
+                  (has_gradient(model, 1 + layer, at->qkv_bias) ? qkv : 0);
     if (part == OT_WORK_FORWARD) /* 2 h: the products read x and mid, to add them */
         return project + norm + glu + 2 * h;
     if (part == OT_WORK_BACKWARD) /* both norms, the gated activation, rope, the norms of q and k, biases */
@@ -30,8 +98,11 @@ static double layer_elems(const struct ot_model *model, enum ot_work_part part, 
 }
 
 /* FLOPs for a token. attention: those of one of attention's products. */
-static void layer_flops(const struct ot_model *model, enum ot_work_part part, enum ot_keep_level level,
-                        bool qkv_kept, double attention, struct ot_block_work *out) {
+static void layer_flops(const struct ot_model *model, int64_t layer, enum ot_work_part part,
+                        enum ot_keep_level level, bool qkv_kept, double attention,
+                        struct ot_block_work *out) {
+    const struct ot_layer_layout *at = &model->layers[layer];
+    int64_t block = 1 + layer;
     double h = (double)model->config.hidden, down = h * (double)model->config.ffn;
     double qkv = h * (double)model->qkv_elems, o = h * (double)model->q_elems;
     switch (part) {
@@ -40,7 +111,11 @@ static void layer_flops(const struct ot_model *model, enum ot_work_part part, en
         out->attention_flops = 2 * attention;
         break;
     case OT_WORK_BACKWARD: /* the scores once more, and the gradients of p, v, q, k */
-        out->product_flops = 4 * (qkv + o + 3 * down);
+        out->product_flops = 2 * (qkv + o + 3 * down);
+        out->product_flops += has_gradient(model, block, at->qkv) ? 2 * qkv : 0;
+        out->product_flops += has_gradient(model, block, at->o) ? 2 * o : 0;
+        out->product_flops += has_gradient(model, block, at->gate_up) ? 4 * down : 0;
+        out->product_flops += has_gradient(model, block, at->down) ? 2 * down : 0;
         out->attention_flops = 5 * attention;
         break;
     case OT_WORK_RECOMPUTE: /* everything before the last projection */
@@ -60,12 +135,16 @@ void ot_layer_work(const struct ot_model *model, int64_t layer, enum ot_work_par
     /* One product of attention takes 2 FLOPs for each query, each key that it attends to, and each
      * element. */
     double attention = 2 * (double)model->q_elems * ot_model_mean_keys((double)row_tokens, window);
-    layer_flops(model, part, level, qkv_kept, attention, out);
+    layer_flops(model, layer, part, level, qkv_kept, attention, out);
+    out->moved_bytes =
+        (double)ot_dtype_bytes(model->chain.dtype) * layer_elems(model, layer, part, level, qkv_kept);
+    layer_lora_work(model, layer, part, level, qkv_kept, out);
     out->product_flops *= n;
     out->attention_flops *= n;
-    out->moved_bytes =
-        n * (double)ot_dtype_bytes(model->chain.dtype) * layer_elems(model, part, level, qkv_kept);
+    out->moved_bytes *= n;
 }
+
+/* ---- embedding and head ---- */
 
 /* Forward reads and writes one row a token. Backward reads one row and adds it to an fp32 row of the
  * table. */
@@ -87,12 +166,19 @@ void ot_head_work(const struct ot_model *model, enum ot_work_part part, int64_t 
     const struct ot_model_config *c = &model->config;
     double n = (double)n_tokens, h = (double)c->hidden, vocab = (double)c->vocab;
     double item = (double)ot_dtype_bytes(model->chain.dtype), norm = 2 * h * item;
+    const struct ot_lora_unit *lora = &model->head.lora;
     *out = (struct ot_block_work){0};
-    if (part == OT_WORK_FORWARD) {
-        out->product_flops = 2 * n * h * vocab;
-        out->moved_bytes = n * (norm + vocab * sizeof(float));
-    } else if (part == OT_WORK_BACKWARD) {
-        out->product_flops = 6 * n * h * vocab;
-        out->moved_bytes = n * (norm + 3 * h * item + vocab * (2 * sizeof(float) + item));
+    if (part == OT_WORK_FORWARD || part == OT_WORK_BACKWARD) {
+        out->product_flops = 2 * h * vocab;
+        out->moved_bytes = norm + vocab * sizeof(float);
+        lora_forward_work(lora, h, item, sizeof(float), out);
     }
+    if (part == OT_WORK_BACKWARD) {
+        bool trained = has_gradient(model, model->chain.n_blocks - 1, model->head.projection);
+        out->product_flops += (trained ? 4 : 2) * h * vocab;
+        out->moved_bytes += 3 * h * item + vocab * (sizeof(float) + item);
+        lora_backward_work(lora, h, item, out);
+    }
+    out->product_flops *= n;
+    out->moved_bytes *= n;
 }

@@ -1,11 +1,12 @@
 /* A linear layer, y = x W^T + b: one GEMM forward and two backward, enqueued on run->lane. W is [out, in]. x
- * and dx are [rows, in], y and dy are [rows, out]; rows are contiguous unless ld_dy says otherwise. Private
- * to models/.
+ * and dx are [rows, in], y and dy are [rows, out]; rows are contiguous unless ld_dy says otherwise. The layer
+ * may have adapters (lora.h): then there are two small GEMMs more forward, and four backward, for each
+ * adapter, or fewer. Private to models/.
  */
 #ifndef OT_MODELS_LINEAR_H
 #define OT_MODELS_LINEAR_H
 
-#include "offload/block.h"
+#include "models/decoder.h"
 
 struct ot_linear {
     int64_t rows, in, out;
@@ -13,16 +14,22 @@ struct ot_linear {
     const void *residual;   /* [rows, out] of y's dtype, which forward adds before it rounds y; may be NULL */
     float *dweight, *dbias; /* fp32; backward adds to dbias; NULL: not wanted */
     bool adds;              /* backward adds to dweight; false: it overwrites dweight */
+    const struct ot_lora_unit *lora; /* NULL or n 0: the layer has no adapters */
+    /* [rows, lora->rank] of the run's dtype. Forward writes ax, which backward_params reads. backward_params
+     * writes dax, which backward_input reads. */
+    void *ax, *dax;
 };
 
 /* y_dtype: the run's dtype, or OT_F32 (logits). */
 void ot_linear_forward(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
                        enum ot_dtype y_dtype, void *y);
-/* Computes the gradients of weight and bias from dy and x. ld_dy: elements from one row of dy to the
- * next. */
+/* Computes ax alone, as forward does. */
+void ot_linear_forward_ax(const struct ot_block_run *run, const struct ot_linear *linear, const void *x);
+/* Computes the gradients of weight, bias and adapters from dy and x. ld_dy: elements from one row of dy to
+ * the next. */
 void ot_linear_backward_params(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
                                const void *dy, int64_t ld_dy);
-/* Overwrites dx. */
+/* Overwrites dx. With adapters: after backward_params. */
 void ot_linear_backward_input(const struct ot_block_run *run, const struct ot_linear *linear, const void *dy,
                               int64_t ld_dy, void *dx);
 

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "kernels/ops.h"
+#include "models/lora.h"
 
 enum ot_family { OT_FAMILY_LLAMA, OT_FAMILY_MISTRAL, OT_FAMILY_QWEN2, OT_FAMILY_QWEN3, OT_FAMILY_COUNT };
 
@@ -84,12 +85,14 @@ const struct ot_preset *ot_preset_at(int index);          /* NULL past the last 
 
 /* ---- parameters: which tensor lies where ---- */
 
-enum ot_init { OT_INIT_NORMAL, OT_INIT_NORMAL_RESIDUAL, OT_INIT_ONE, OT_INIT_ZERO };
+enum ot_init { OT_INIT_NORMAL, OT_INIT_NORMAL_RESIDUAL, OT_INIT_ONE, OT_INIT_ZERO, OT_INIT_LORA_A };
 
 /* One tensor of the checkpoint inside its slab. Linear weights are [out, in], as stored by Hugging Face. */
 struct ot_tensor {
-    char name[96];  /* "model.layers.3.self_attn.q_proj.weight" */
-    int64_t number; /* in the order of a model that trains all: the random numbers of its initial values */
+    char name[96]; /* "model.layers.3.self_attn.q_proj.weight"; of an adapter as lora.h says */
+    /* Keys the random numbers. It counts the model's own tensors in the order of a model that trains all. An
+     * adapter's tensor has the number of the weight that it adapts. */
+    int64_t number;
     int slab;
     int64_t first; /* in parameters from the slab's start */
     int64_t rows, cols;
@@ -100,9 +103,11 @@ struct ot_tensor {
 
 /* What a run does with the parameters. */
 struct ot_model_parts {
-    /* Returns true if the run trains the tensor with this name. NULL: it trains all tensors. */
+    /* Returns true if the run trains the tensor with this name. It is not asked for the tensors of adapters,
+     * which are always trained. NULL: it trains all tensors, or with adapters none of the model's own. */
     bool (*trains)(const void *context, const char *name);
     const void *context;
+    const struct ot_lora *lora; /* NULL: no adapters */
 };
 
 struct ot_model; /* tensors, slabs and chain of blocks, built from a config */
@@ -112,7 +117,9 @@ struct ot_model; /* tensors, slabs and chain of blocks, built from a config */
  * Errors: OT_E_INPUT (the config, as ot_model_config_check, or max_position), OT_E_BUDGET (no memory). */
 int ot_model_open(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_position,
                   struct ot_model **out);
-/* The same, for a run that does not train all parameters. parts: read before it returns; NULL: all. */
+/* The same, for a run that does not train all parameters, or that has adapters. parts: read before it
+ * returns; NULL: it trains all. Errors also: OT_E_INPUT (a wrong adapter, as ot_lora_find, or no module
+ * has one). */
 int ot_model_open_parts(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_position,
                         const struct ot_model_parts *parts, struct ot_model **out);
 /* The format of the optimizer's moments, and whether bf16 weights have fp32 masters; OT_STATE_F32 and
@@ -128,7 +135,7 @@ const struct ot_chain *ot_model_chain(const struct ot_model *model);
 
 /* Fills values[n] with the initial values of parameters [first, first + n) of a slab: normal(0, init_std),
  * residual projections (o_proj, down_proj) scaled by 1/sqrt(2 n_layers) as GPT-2 does, norms 1, biases and
- * padding 0. A pure function of (seed, tensor, index). */
+ * padding 0, adapters as lora.h says. A pure function of (seed, tensor, index). */
 void ot_model_init_values(const struct ot_model *model, uint64_t seed, int slab, int64_t first, int64_t n,
                           float *values);
 

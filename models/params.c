@@ -15,25 +15,37 @@ struct walk {
     int block;
     const char *prefix; /* "model.layers.3." */
     bool edge;
+    int64_t numbered; /* tensors with a number of their own so far */
+    int64_t adapted;  /* modules with an adapter so far */
+    int rc;           /* the first wrong adapter */
     int n;
     struct ot_tensor tensors[OT_MAX_BLOCK_TENSORS];
     struct ot_place *places[OT_MAX_BLOCK_TENSORS]; /* of the unit that begins with the tensor; else NULL */
 };
 
+static bool is_trained(const struct ot_model_parts *parts, const char *name) {
+    if (parts && parts->trains)
+        return parts->trains(parts->context, name);
+    return !parts || !parts->lora;
+}
+
 /* place: where the place of a unit goes, whose first tensor this is. NULL: the tensor goes on with the unit
  * before it. */
-static void add(struct walk *w, struct ot_place *place, const char *name, int64_t rows, int64_t cols,
-                enum ot_init init) {
+static struct ot_tensor *append(struct walk *w, struct ot_place *place, int64_t rows, int64_t cols,
+                                enum ot_init init) {
     struct ot_tensor *t = &w->tensors[w->n];
     w->places[w->n++] = place;
-    *t = (struct ot_tensor){.number = w->model->n_tensors + w->n - 1,
-                            .rows = rows ? rows : 1,
-                            .cols = cols,
-                            .dims = rows ? 2 : 1,
-                            .decay = rows != 0,
-                            .init = init};
+    *t = (struct ot_tensor){
+        .rows = rows ? rows : 1, .cols = cols, .dims = rows ? 2 : 1, .decay = rows != 0, .init = init};
+    return t;
+}
+
+static void add(struct walk *w, struct ot_place *place, const char *name, int64_t rows, int64_t cols,
+                enum ot_init init) {
+    struct ot_tensor *t = append(w, place, rows, cols, init);
+    t->number = w->numbered++;
     snprintf(t->name, sizeof t->name, "%s%s", w->prefix, name);
-    t->trained = !w->parts || !w->parts->trains || w->parts->trains(w->parts->context, t->name);
+    t->trained = is_trained(w->parts, t->name);
 }
 
 static void add_matrix(struct walk *w, struct ot_place *place, const char *name, int64_t rows, int64_t cols,
@@ -44,6 +56,82 @@ static void add_matrix(struct walk *w, struct ot_place *place, const char *name,
 static void add_vector(struct walk *w, struct ot_place *place, const char *name, int64_t cols,
                        enum ot_init init) {
     add(w, place, name, 0, cols, init);
+}
+
+/* ---- adapters ---- */
+
+/* The name of a tensor's module: its own name without ".weight". */
+static void module_of(const struct ot_tensor *t, char module[sizeof t->name]) {
+    snprintf(module, sizeof t->name, "%s", t->name);
+    *strrchr(module, '.') = '\0';
+}
+
+static void add_lora_matrix(struct walk *w, struct ot_place *place, const struct ot_tensor *target,
+                            const char *matrix, int64_t rows, int64_t cols, enum ot_init init) {
+    char module[sizeof target->name];
+    struct ot_tensor *t = append(w, place, rows, cols, init);
+    module_of(target, module);
+    t->number = target->number;
+    t->trained = true;
+    snprintf(t->name, sizeof t->name, "base_model.model.%.64s.%s.weight", module, matrix);
+}
+
+/* Finds the adapter of a target, whose outputs begin at `first` of its unit's. */
+static void find_lora_map(struct walk *w, const struct ot_tensor *target, int64_t first,
+                          struct ot_lora_map *out) {
+    struct ot_lora_rank rank = {0};
+    char module[sizeof target->name];
+    module_of(target, module);
+    *out = (struct ot_lora_map){.first = first, .out = target->rows};
+    if (!w->parts || !w->parts->lora || w->rc < 0)
+        return;
+    w->rc = ot_lora_find(w->parts->lora, module, &rank);
+    if (w->rc < 0 || rank.rank == 0)
+        return;
+    out->rank = rank.rank;
+    out->scale = ot_lora_scale(w->parts->lora, rank);
+    w->adapted++;
+}
+
+/* Adds the adapters of a unit of linear maps. */
+static void add_lora(struct walk *w, const struct ot_tensor *targets, int n, struct ot_lora_unit *unit) {
+    const struct ot_tensor *adapted[OT_MAX_UNIT_MAPS];
+    int64_t first = 0;
+    *unit = (struct ot_lora_unit){0};
+    for (int i = 0; i < n; first += targets[i++].rows) {
+        struct ot_lora_map *map = &unit->maps[unit->n];
+        find_lora_map(w, &targets[i], first, map);
+        if (map->rank == 0)
+            continue;
+        adapted[unit->n++] = &targets[i];
+        unit->rank += map->rank;
+    }
+    for (int i = 0; i < unit->n; i++)
+        add_lora_matrix(w, i == 0 ? &unit->a : NULL, adapted[i], "lora_A", unit->maps[i].rank,
+                        adapted[i]->cols, OT_INIT_LORA_A);
+    for (int i = 0; i < unit->n; i++)
+        add_lora_matrix(w, &unit->maps[i].b, adapted[i], "lora_B", unit->maps[i].out, unit->maps[i].rank,
+                        OT_INIT_ZERO);
+}
+
+/* Adds the adapters of the unit that the last n tensors are. */
+static void add_lora_of_last(struct walk *w, int n, struct ot_lora_unit *unit) {
+    add_lora(w, &w->tensors[w->n - n], n, unit);
+}
+
+struct ot_lora_unit ot_lora_unit_part(const struct ot_lora_unit *unit, int64_t first, int64_t in) {
+    struct ot_lora_unit part = {.a = unit->a};
+    for (int i = 0; i < unit->n; i++) {
+        if (unit->maps[i].first == first) {
+            part.n = 1;
+            part.rank = unit->maps[i].rank;
+            part.maps[0] = unit->maps[i];
+            part.maps[0].first = 0;
+            break;
+        }
+        part.a = ot_place_behind(part.a, unit->maps[i].rank * in);
+    }
+    return part;
 }
 
 /* ---- from tensors to slabs ---- */
@@ -144,6 +232,8 @@ static void build_embed(struct walk *w) {
     begin_block(w, 0, "embed");
     w->prefix = "model.";
     add_matrix(w, &w->model->embedding, "embed_tokens.weight", c->vocab, c->hidden, OT_INIT_NORMAL);
+    struct ot_lora_map refused;
+    find_lora_map(w, &w->tensors[0], 0, &refused);
     end_block(w);
 }
 
@@ -153,10 +243,14 @@ static void add_layer_matrices(struct walk *w, const struct ot_model_config *c, 
     add_matrix(w, &at->qkv, "self_attn.q_proj.weight", q, h, OT_INIT_NORMAL);
     add_matrix(w, NULL, "self_attn.k_proj.weight", kv, h, OT_INIT_NORMAL);
     add_matrix(w, NULL, "self_attn.v_proj.weight", kv, h, OT_INIT_NORMAL);
+    add_lora_of_last(w, 3, &at->qkv_lora);
     add_matrix(w, &at->o, "self_attn.o_proj.weight", h, q, OT_INIT_NORMAL_RESIDUAL);
+    add_lora_of_last(w, 1, &at->o_lora);
     add_matrix(w, &at->gate_up, "mlp.gate_proj.weight", c->ffn, h, OT_INIT_NORMAL);
     add_matrix(w, NULL, "mlp.up_proj.weight", c->ffn, h, OT_INIT_NORMAL);
+    add_lora_of_last(w, 2, &at->gate_up_lora);
     add_matrix(w, &at->down, "mlp.down_proj.weight", h, c->ffn, OT_INIT_NORMAL_RESIDUAL);
+    add_lora_of_last(w, 1, &at->down_lora);
 }
 
 static void add_layer_vectors(struct walk *w, const struct ot_model_config *c, struct ot_layer_layout *at) {
@@ -201,14 +295,27 @@ static void build_layer(struct walk *w, int layer) {
     end_block(w);
 }
 
+/* The output projection, or the adapter alone of one that is tied. */
+static void add_projection(struct walk *w) {
+    struct ot_model *model = w->model;
+    const struct ot_model_config *c = &model->config;
+    const struct ot_tensor tied = {
+        .name = "lm_head.weight", .number = model->tensors[0].number, .rows = c->vocab, .cols = c->hidden};
+    if (c->tied) {
+        add_lora(w, &tied, 1, &model->head.lora);
+        return;
+    }
+    add_matrix(w, &model->head.projection, tied.name, c->vocab, c->hidden, OT_INIT_NORMAL);
+    add_lora_of_last(w, 1, &model->head.lora);
+}
+
 static void build_head(struct walk *w) {
     struct ot_model *model = w->model;
     const struct ot_model_config *c = &model->config;
     struct ot_block_spec *block = &model->blocks[model->chain.n_blocks - 1];
     begin_block(w, model->chain.n_blocks - 1, "head");
     w->prefix = "";
-    if (!c->tied)
-        add_matrix(w, &model->head.projection, "lm_head.weight", c->vocab, c->hidden, OT_INIT_NORMAL);
+    add_projection(w);
     add_vector(w, &model->head.norm, "model.norm.weight", c->hidden, OT_INIT_ONE);
     end_block(w);
     if (c->tied) {
@@ -233,7 +340,9 @@ int ot_model_build_params(struct ot_model *model, const struct ot_model_parts *p
     for (int l = 0; l < model->config.n_layers; l++)
         build_layer(&w, l);
     build_head(&w);
-    return 0;
+    if (w.rc == 0 && parts && parts->lora && w.adapted == 0)
+        return ot_fail(OT_E_INPUT, "no module has an adapter");
+    return w.rc;
 }
 
 int64_t ot_model_tensor_count(const struct ot_model *model) {
@@ -248,12 +357,16 @@ static void init_part(const struct ot_model *model, uint64_t seed, int64_t tenso
                       float *out) {
     const struct ot_tensor *t = &model->tensors[tensor];
     double std = model->config.init_std;
-    uint64_t stream = ot_random_stream(OT_RANDOM_INIT, 0, (uint64_t)t->number);
+    bool adapter = t->init == OT_INIT_LORA_A;
+    uint64_t stream = ot_random_stream(adapter ? OT_RANDOM_LORA : OT_RANDOM_INIT, 0, (uint64_t)t->number);
+    double bound = 1 / sqrt((double)t->cols);
     if (t->init == OT_INIT_NORMAL_RESIDUAL)
         std /= sqrt(2.0 * (double)model->config.n_layers);
     for (int64_t i = 0; i < n; i++) {
         if (t->init == OT_INIT_ZERO || t->init == OT_INIT_ONE)
             out[i] = t->init == OT_INIT_ONE ? 1.0f : 0.0f;
+        else if (adapter)
+            out[i] = (float)(bound * (2 * ot_random_unit(seed, stream, (uint64_t)(first + i)) - 1));
         else
             out[i] = (float)std * ot_random_normal(seed, stream, (uint64_t)(first + i));
     }

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offload/block.h"
+#include "offload/plan/slabs.h"
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
 
@@ -16,7 +16,7 @@ struct runner {
     struct ot_lane *lane;
     int64_t max_tokens;
     void **weights;               /* [n_slabs] */
-    float *(*grads)[OT_MAX_USES]; /* [n_blocks] */
+    float *(*grads)[OT_MAX_USES]; /* [n_blocks]; NULL: the slab is frozen */
     void **boundary;              /* [n_blocks - 1] */
     void **boundary_grad;         /* [n_blocks - 1]: what backward left of dxy */
     void **saved;                 /* [n_blocks] */
@@ -72,8 +72,10 @@ static void alloc_blocks(struct runner *r) {
     for (int b = 0; b < chain->n_blocks; b++) {
         size_t saved = chain->saved_bytes(chain->context, b, OT_KEEP_ALL, r->max_tokens);
         for (int u = 0; u < chain->blocks[b].n_uses; u++) {
-            int64_t n = chain->slabs[chain->blocks[b].uses[u].slab].n_params;
-            r->grads[b][u] = device_alloc(r, (size_t)n * sizeof(float), "gradients");
+            const struct ot_slab_spec *slab = &chain->slabs[chain->blocks[b].uses[u].slab];
+            int64_t n = slab->n_params;
+            if (!slab->frozen)
+                r->grads[b][u] = device_alloc(r, (size_t)n * sizeof(float), "gradients");
         }
         if (b < chain->n_blocks - 1) {
             r->boundary[b] = device_alloc(r, boundary_bytes(r, r->max_tokens), "boundary");
@@ -100,11 +102,11 @@ static void alloc_batch(struct runner *r) {
     r->logits = device_alloc(r, (size_t)r->chain->vocab * sizeof(float), "logits");
 }
 
-struct runner *runner_open(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_tokens,
-                           int threads) {
+struct runner *runner_open(const struct ot_model_config *config, const struct ot_model_parts *parts,
+                           enum ot_dtype dtype, int64_t max_tokens, int threads) {
     struct runner *r = host_alloc(1, sizeof *r);
     r->max_tokens = max_tokens;
-    check_ok(ot_model_open(config, dtype, config->max_position, &r->model));
+    check_ok(ot_model_open_parts(config, dtype, config->max_position, parts, &r->model));
     tiny_open_device(DEVICE_BYTES, threads, 0, &r->device);
     check_ok(ot_lane_open(r->device, "compute", &r->lane));
     r->chain = ot_model_chain(r->model);
@@ -181,7 +183,8 @@ static void fill_grads(struct runner *r, int byte) {
     for (int b = 0; b < r->chain->n_blocks; b++)
         for (int u = 0; u < r->chain->blocks[b].n_uses; u++) {
             int64_t n = r->chain->slabs[r->chain->blocks[b].uses[u].slab].n_params;
-            ot_lane_fill(r->lane, r->grads[b][u], byte, (size_t)n * sizeof(float));
+            if (r->grads[b][u])
+                ot_lane_fill(r->lane, r->grads[b][u], byte, (size_t)n * sizeof(float));
         }
     check_ok(ot_lane_sync(r->lane));
 }
@@ -249,7 +252,7 @@ void runner_train(struct runner *r, const struct runner_batch *batch, enum ot_ke
         chain->forward(chain->context, b, &run);
     }
     spoil(r, r->dxy, boundary_bytes(r, r->max_tokens));
-    for (int b = chain->n_blocks - 1; b >= 0; b--) {
+    for (int b = chain->n_blocks - 1; b >= ot_chain_first_trained(chain); b--) {
         struct ot_block_run run = make_run(r, b, OT_PASS_TRAIN, batch);
         memcpy(run.grads, r->grads[b], sizeof run.grads);
         run.first = r->first;

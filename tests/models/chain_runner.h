@@ -20,9 +20,9 @@ struct runner_batch { /* in host memory */
     float grad_scale;
 };
 
-/* max_tokens: the tokens of the largest batch. */
-struct runner *runner_open(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_tokens,
-                           int threads);
+/* parts: NULL, or as for ot_model_open_parts. max_tokens: the tokens of the largest batch. */
+struct runner *runner_open(const struct ot_model_config *config, const struct ot_model_parts *parts,
+                           enum ot_dtype dtype, int64_t max_tokens, int threads);
 void runner_close(struct runner *runner);
 struct ot_model *runner_model(struct runner *runner);
 
@@ -41,7 +41,7 @@ void runner_train(struct runner *runner, const struct runner_batch *batch, enum 
 void *runner_forward_saved(struct runner *runner, const struct runner_batch *batch, enum ot_keep_level level,
                            int last_block);
 /* The gradient of a boundary of the last training pass, of n tokens, in the compute dtype. The caller frees
- * it. */
+ * it. Of the boundaries before the first block with a trained slab: undefined. */
 void *runner_boundary_grad(struct runner *runner, int boundary, int64_t n);
 void runner_eval(struct runner *runner, const struct runner_batch *batch, float *token_loss);
 
@@ -50,7 +50,7 @@ void runner_decode_begin(struct runner *runner, int64_t capacity);
 void runner_decode(struct runner *runner, const int32_t *tokens, int64_t n, float *logits);
 void runner_decode_end(struct runner *runner);
 
-/* The gradient of a slab: the sum over its uses, in block order. The caller frees it. */
+/* The gradient of a trained slab: the sum over its uses, in block order. The caller frees it. */
 float *runner_slab_grad(struct runner *runner, int slab);
 
 #endif

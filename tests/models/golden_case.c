@@ -1,11 +1,14 @@
 #include "tests/models/golden_case.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "tests/support/check.h"
 
 const char *const golden_case_names[] = {"llama", "llama3", "llama_bias", "mistral",
                                          "qwen2", "qwen3",  "qwen3_tied", NULL};
+const char *const golden_lora_names[] = {"llama-all",       "qwen2-qv_rslora", "qwen3-patterns",
+                                         "qwen3_tied-head", "llama_bias-save", NULL};
 
 static struct ot_model_config read_config(const struct ot_golden *golden) {
     int64_t n;
@@ -43,41 +46,102 @@ static struct ot_model_config read_config(const struct ot_golden *golden) {
     };
 }
 
+/* ---- adapters ---- */
+
+static bool has_gradient(const void *context, const char *name) {
+    const struct golden_case *c = context;
+    char array[128];
+    snprintf(array, sizeof array, "grad.%s", name);
+    return golden_has(c->golden, golden_case_key(c, array));
+}
+
+static struct ot_lora_rank rank_of(const void *context, const char *module) {
+    const struct golden_case *c = context;
+    char array[128];
+    snprintf(array, sizeof array, "alpha.%s", module);
+    if (!golden_has(c->golden, golden_case_key(c, array)))
+        return (struct ot_lora_rank){0};
+    double alpha = golden_f64(c->golden, golden_case_key(c, array), NULL)[0];
+    snprintf(array, sizeof array, "weight.base_model.model.%s.lora_A.weight", module);
+    return (struct ot_lora_rank){golden_dim(c->golden, golden_case_key(c, array), 0), alpha};
+}
+
+static void open_adapters(struct golden_case *c) {
+    c->golden = c->lora_file = golden_open("lora.bin");
+    c->lora = (struct ot_lora){.choose = rank_of,
+                               .context = c,
+                               .rslora = golden_i64(c->golden, golden_case_key(c, "rslora"), NULL)[0]};
+    c->parts = (struct ot_model_parts){.trains = has_gradient, .context = c, .lora = &c->lora};
+}
+
+/* ---- the case ---- */
+
+const char *golden_case_key(const struct golden_case *c, const char *name) {
+    static char text[2][192];
+    static int next;
+    char *at = text[next++ & 1];
+    snprintf(at, sizeof text[0], "%s%s%s", c->lora_file ? c->name : "", c->lora_file ? "." : "", name);
+    return at;
+}
+
 void golden_case_open(const char *name, struct golden_case *out) {
     char file[64];
     int64_t n, trained = 0;
-    snprintf(file, sizeof file, "model_%s.bin", name);
-    out->golden = golden_open(file);
-    out->config = read_config(out->golden);
-    out->batch.tokens = golden_i32(out->golden, "tokens", &n);
+    size_t base = strcspn(name, "-");
+    *out = (struct golden_case){.name = name};
+    snprintf(file, sizeof file, "model_%.*s.bin", (int)base, name);
+    out->golden = out->base = golden_open(file);
+    out->config = read_config(out->base);
+    out->batch.tokens = golden_i32(out->base, "tokens", &n);
     out->batch.n = n;
-    out->batch.targets = golden_i32(out->golden, "targets", NULL);
-    out->batch.position = golden_i32(out->golden, "position", NULL);
-    out->batch.row_start = golden_i32(out->golden, "row_start", NULL);
+    out->batch.targets = golden_i32(out->base, "targets", NULL);
+    out->batch.position = golden_i32(out->base, "position", NULL);
+    out->batch.row_start = golden_i32(out->base, "row_start", NULL);
     for (int64_t i = 0; i < n; i++)
         trained += out->batch.targets[i] >= 0;
     out->batch.grad_scale = 1.0f / (float)trained;
-    out->token_loss = golden_f32(out->golden, "token_loss", NULL);
-    out->logits = golden_f32(out->golden, "logits", NULL);
+    if (name[base])
+        open_adapters(out);
+    out->token_loss = golden_f32(out->golden, golden_case_key(out, "token_loss"), NULL);
+    out->logits = golden_f32(out->golden, golden_case_key(out, "logits"), NULL);
 }
 
 void golden_case_close(struct golden_case *c) {
-    golden_close(c->golden);
+    golden_close(c->base);
+    if (c->lora_file)
+        golden_close(c->lora_file);
+}
+
+static const float *tensor_of(const struct ot_golden *golden, const char *array, const struct ot_tensor *t) {
+    int64_t n;
+    const float *values = golden_f32(golden, array, &n);
+    assert_int_equal(n, t->rows * t->cols);
+    assert_int_equal(golden_dim(golden, array, t->dims - 1), t->cols);
+    return values;
+}
+
+const float *golden_case_tensor(const struct golden_case *c, const char *kind, const struct ot_tensor *t) {
+    char array[128];
+    snprintf(array, sizeof array, "%s.%s", kind, t->name);
+    return tensor_of(c->golden, golden_case_key(c, array), t);
+}
+
+const float *golden_case_weight(const struct golden_case *c, const struct ot_tensor *t) {
+    char array[128];
+    if (strstr(t->name, ".lora_"))
+        return golden_case_tensor(c, "weight", t);
+    snprintf(array, sizeof array, "weight.%s", t->name);
+    return tensor_of(c->base, array, t);
 }
 
 struct runner *golden_case_runner(const struct golden_case *c, enum ot_dtype dtype, int threads) {
-    struct runner *runner = runner_open(&c->config, dtype, c->batch.n, threads);
+    const struct ot_model_parts *parts = c->lora_file ? &c->parts : NULL;
+    struct runner *runner = runner_open(&c->config, parts, dtype, c->batch.n, threads);
     const struct ot_model *model = runner_model(runner);
     runner_init_weights(runner, 1); /* so that the padding has values */
     for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
         const struct ot_tensor *t = ot_model_tensor(model, i);
-        char array[128];
-        int64_t n;
-        snprintf(array, sizeof array, "weight.%s", t->name);
-        const float *values = golden_f32(c->golden, array, &n);
-        assert_int_equal(n, t->rows * t->cols);
-        assert_int_equal(golden_dim(c->golden, array, t->dims - 1), t->cols);
-        runner_set_tensor(runner, t, values);
+        runner_set_tensor(runner, t, golden_case_weight(c, t));
     }
     return runner;
 }

@@ -1,22 +1,37 @@
-/* One golden model: tests/golden/model_CASE.bin, which scripts/golden/models.py describes, loaded into a
- * runner. */
+/* One golden model, loaded into a runner: tests/golden/model_CASE.bin, which scripts/golden/models.py
+ * describes, or such a model with adapters, a case of tests/golden/lora.bin, which scripts/golden/lora.py
+ * describes. */
 #ifndef OT_TESTS_GOLDEN_CASE_H
 #define OT_TESTS_GOLDEN_CASE_H
 
 #include "tests/models/chain_runner.h"
 #include "tests/support/golden.h"
 
-extern const char *const golden_case_names[]; /* ends with NULL */
+/* Both end with NULL. */
+extern const char *const golden_case_names[];
+extern const char *const golden_lora_names[]; /* with adapters: "BASE-WORD" */
 
 struct golden_case {
-    struct ot_golden *golden;
+    struct ot_golden *base, *lora_file; /* lora_file: NULL without adapters */
+    const struct ot_golden *golden;     /* the file of the results, one of both */
+    const char *name;
     struct ot_model_config config;
-    struct runner_batch batch; /* points into the golden file; grad_scale = 1 / trained tokens */
+    struct ot_lora lora;
+    struct ot_model_parts parts; /* refers to this struct */
+    struct runner_batch batch;   /* points into the golden file; grad_scale = 1 / trained tokens */
     const float *token_loss, *logits;
 };
 
+/* name: outlives the case. */
 void golden_case_open(const char *name, struct golden_case *out);
 void golden_case_close(struct golden_case *golden_case);
+/* The name in the file of the results of what models.py calls `name`. Valid until the second next call. */
+const char *golden_case_key(const struct golden_case *golden_case, const char *name);
+/* The values of the array KIND.TENSOR of such a file. */
+const float *golden_case_tensor(const struct golden_case *golden_case, const char *kind,
+                                const struct ot_tensor *tensor);
+/* The values of a tensor with which the case begins. */
+const float *golden_case_weight(const struct golden_case *golden_case, const struct ot_tensor *tensor);
 /* Opens a runner with the case's weights. */
 struct runner *golden_case_runner(const struct golden_case *golden_case, enum ot_dtype dtype, int threads);
 

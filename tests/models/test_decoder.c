@@ -247,7 +247,7 @@ static void check_head_chunks(int64_t vocab, enum ot_dtype dtype) {
     config.ffn = 16;
     config.vocab = vocab;
     const struct runner_batch whole = fill_long_batch(b, config.vocab);
-    struct runner *runner = runner_open(&config, dtype, CHUNKED_TOKENS, 1);
+    struct runner *runner = runner_open(&config, NULL, dtype, CHUNKED_TOKENS, 1);
     runner_init_weights(runner, 3);
     runner_begin_grads(runner);
     runner_train(runner, &whole, OT_KEEP_PRODUCTS, whole_loss);

@@ -1,4 +1,5 @@
-/* Each family row against transformers, in fp32 and bf16: losses, logits and every parameter gradient. */
+/* Each family row against transformers, and each form of adapters against PEFT, in fp32 and bf16: losses,
+ * logits and the gradient of every trained parameter. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,11 +29,10 @@ static double check_gradients(const struct golden_case *c, struct runner *runner
     int slab = -1;
     for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
         const struct ot_tensor *t = ot_model_tensor(model, i);
-        char array[128];
-        int64_t n;
-        snprintf(array, sizeof array, "grad.%s", t->name);
-        const float *want = golden_f32(c->golden, array, &n);
-        assert_int_equal(n, t->rows * t->cols);
+        int64_t n = t->rows * t->cols;
+        if (!t->trained)
+            continue;
+        const float *want = golden_case_tensor(c, "grad", t);
         if (t->slab != slab) {
             free(slab_grad);
             slab_grad = runner_slab_grad(runner, slab = t->slab);
@@ -62,7 +62,8 @@ static void check_training(const struct golden_case *c, const char *name, enum o
     assert_true(token_loss && eval_loss);
     runner_train(runner, &c->batch, level, token_loss);
     check_close(name, token_loss, c->token_loss, c->batch.n, VALUE_BOUND, VALUE_BOUND);
-    assert_true(fabs(mean_loss(c, token_loss) - golden_f64(c->golden, "loss", NULL)[0]) < VALUE_BOUND);
+    assert_true(fabs(mean_loss(c, token_loss) - golden_f64(c->golden, golden_case_key(c, "loss"), NULL)[0]) <
+                VALUE_BOUND);
     check_gradients(c, runner, name, GRADIENT_BOUND);
     runner_eval(runner, &c->batch, eval_loss);
     assert_memory_equal(eval_loss, token_loss, (size_t)c->batch.n * sizeof *eval_loss);
@@ -71,15 +72,26 @@ static void check_training(const struct golden_case *c, const char *name, enum o
     runner_close(runner);
 }
 
+/* Calls check for every case of both lists. */
+static void for_each_case(void (*check)(const struct golden_case *c, const char *name)) {
+    const char *const *const lists[] = {golden_case_names, golden_lora_names};
+    for (int list = 0; list < 2; list++)
+        for (int i = 0; lists[list][i]; i++) {
+            struct golden_case c;
+            golden_case_open(lists[list][i], &c);
+            check(&c, lists[list][i]);
+            golden_case_close(&c);
+        }
+}
+
+static void check_levels(const struct golden_case *c, const char *name) {
+    check_training(c, name, OT_KEEP_PRODUCTS);
+    check_training(c, name, OT_KEEP_NONE);
+}
+
 static void test_losses_and_gradients(void **state) {
     (void)state;
-    for (int i = 0; golden_case_names[i]; i++) {
-        struct golden_case c;
-        golden_case_open(golden_case_names[i], &c);
-        check_training(&c, golden_case_names[i], OT_KEEP_PRODUCTS);
-        check_training(&c, golden_case_names[i], OT_KEEP_NONE);
-        golden_case_close(&c);
-    }
+    for_each_case(check_levels);
 }
 
 /* bf16 against the fp32 golden values: no larger error than torch's own bf16 run of the same model, for
@@ -88,7 +100,7 @@ static void test_losses_and_gradients(void **state) {
  * A single tensor may have a gradient whose terms nearly cancel (a key's bias), so rounding leaves less of
  * it: 10 %. */
 static void check_bf16(const struct golden_case *c, const char *name) {
-    const double *torch_error = golden_f64(c->golden, "bf16_error", NULL);
+    const double *torch_error = golden_f64(c->golden, golden_case_key(c, "bf16_error"), NULL);
     struct runner *runner = golden_case_runner(c, OT_BF16, 1);
     float *token_loss = calloc((size_t)c->batch.n, sizeof *token_loss);
     assert_non_null(token_loss);
@@ -104,12 +116,7 @@ static void check_bf16(const struct golden_case *c, const char *name) {
 
 static void test_bf16(void **state) {
     (void)state;
-    for (int i = 0; golden_case_names[i]; i++) {
-        struct golden_case c;
-        golden_case_open(golden_case_names[i], &c);
-        check_bf16(&c, golden_case_names[i]);
-        golden_case_close(&c);
-    }
+    for_each_case(check_bf16);
 }
 
 /* Sends a row through the cache, in calls of `piece` tokens. The logits after each call must be those of the
@@ -133,18 +140,17 @@ static void check_decode(const struct golden_case *c, struct runner *runner, con
     free(logits);
 }
 
+static void check_pieces(const struct golden_case *c, const char *name) {
+    static const int64_t pieces[] = {1, 3, 11};
+    struct runner *runner = golden_case_runner(c, OT_F32, 1);
+    for (size_t p = 0; p < sizeof pieces / sizeof pieces[0]; p++)
+        check_decode(c, runner, name, pieces[p]);
+    runner_close(runner);
+}
+
 static void test_logits_with_a_cache(void **state) {
     (void)state;
-    static const int64_t pieces[] = {1, 3, 11};
-    for (int i = 0; golden_case_names[i]; i++) {
-        struct golden_case c;
-        golden_case_open(golden_case_names[i], &c);
-        struct runner *runner = golden_case_runner(&c, OT_F32, 1);
-        for (size_t p = 0; p < sizeof pieces / sizeof pieces[0]; p++)
-            check_decode(&c, runner, golden_case_names[i], pieces[p]);
-        runner_close(runner);
-        golden_case_close(&c);
-    }
+    for_each_case(check_pieces);
 }
 
 int main(void) {

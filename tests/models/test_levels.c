@@ -6,23 +6,38 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "offload/plan/slabs.h"
 #include "tests/models/chain_runner.h"
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
 
-enum { TOKENS = 29, ROW = 15, LAYERS = 2, CASES = 3 };
+enum { TOKENS = 29, ROW = 15, LAYERS = 2, CASES = 4, ADAPTED = 3, MAX_SLABS = 2 * (LAYERS + 2) };
 
 struct tokens {
     int32_t id[TOKENS], target[TOKENS], position[TOKENS], row_start[TOKENS];
 };
 
+static struct ot_lora_rank rank_of(const void *context, const char *module) {
+    (void)context;
+    const char *last = strrchr(module, '_') - 1; /* the letter before "_proj" or "_head" */
+    return (struct ot_lora_rank){*last == 'v' ? 3 : strchr("qopnm", *last) ? 2 : 0, 3};
+}
+
+/* Adapters on q, v, o, up, down and the head, so that a unit has a map without one; and with other scales. */
+static const struct ot_lora lora = {.choose = rank_of};
+static const struct ot_model_parts adapted = {.lora = &lora};
+
+static const struct ot_model_parts *parts_of(int i) {
+    return i == ADAPTED ? &adapted : NULL;
+}
+
 /* Plain; with every optional tensor; with a window in the second layer, so small that level `attention` keeps
- * q, k and v there. */
+ * q, k and v there; the same with a tied head and adapters over a frozen base. */
 static struct ot_model_config make_config(int i) {
-    struct ot_model_config c = tiny_config(LAYERS, i == 1);
+    struct ot_model_config c = tiny_config(LAYERS, i == 1 || i == ADAPTED);
     if (i > 0)
         c.qkv_bias = c.out_bias = c.mlp_bias = c.qk_norm = i == 1;
-    if (i == 2) {
+    if (i >= 2) {
         c.window = 5;
         c.window_by_layer = true;
         c.window_layers[0] = 2;
@@ -41,9 +56,20 @@ static struct runner_batch make_batch(const struct ot_model_config *config, stru
     return (struct runner_batch){TOKENS, t->id, t->target, t->position, t->row_start, 1.0f / TOKENS};
 }
 
-static struct runner *open_case(const struct ot_model_config *config, enum ot_dtype dtype) {
-    struct runner *runner = runner_open(config, dtype, TOKENS, 2);
+/* B of the adapters is not zero, so that A has a gradient. */
+static struct runner *open_case(int i, const struct ot_model_config *config, enum ot_dtype dtype) {
+    struct runner *runner = runner_open(config, parts_of(i), dtype, TOKENS, 2);
+    const struct ot_model *model = runner_model(runner);
+    float values[256];
+    for (int j = 0; j < 256; j++)
+        values[j] = 0.01f * (float)(j % 17 - 8);
     runner_init_weights(runner, 11);
+    for (int64_t t = 0; t < ot_model_tensor_count(model); t++) {
+        const struct ot_tensor *tensor = ot_model_tensor(model, t);
+        assert_true(!strstr(tensor->name, "lora_B") || tensor->rows * tensor->cols <= 256);
+        if (strstr(tensor->name, "lora_B"))
+            runner_set_tensor(runner, tensor, values);
+    }
     return runner;
 }
 
@@ -71,7 +97,7 @@ static void test_levels_are_nested(void **state) {
     for (int i = 0; i < CASES; i++) {
         const struct ot_model_config config = make_config(i);
         struct ot_model *model;
-        check_ok(ot_model_open(&config, OT_BF16, config.max_position, &model));
+        check_ok(ot_model_open_parts(&config, OT_BF16, config.max_position, parts_of(i), &model));
         const struct ot_chain *chain = ot_model_chain(model);
         for (int b = 0; b < chain->n_blocks; b++)
             for (int64_t n = 1; n < 400; n += 57)
@@ -108,9 +134,15 @@ static void test_attention_keeps_qkv_where_that_is_cheaper(void **state) {
 
 /* What a training pass leaves: losses, gradients of slabs, gradients of boundaries. */
 struct results {
-    float loss[TOKENS], *slab[LAYERS + 2];
+    float loss[TOKENS], *slab[MAX_SLABS]; /* NULL: frozen */
     void *boundary[LAYERS + 1];
 };
+
+/* Of the blocks before the first trained one, backward computes nothing. */
+static int first_boundary(const struct ot_chain *chain) {
+    int first = ot_chain_first_trained(chain);
+    return first > 0 ? first - 1 : 0;
+}
 
 static void take_results(struct runner *runner, const struct runner_batch *batch, enum ot_keep_level level,
                          bool first, struct results *out) {
@@ -119,14 +151,15 @@ static void take_results(struct runner *runner, const struct runner_batch *batch
     else
         runner_zero_grads(runner);
     runner_train(runner, batch, level, out->loss);
-    for (int s = 0; s < LAYERS + 2; s++)
-        out->slab[s] = runner_slab_grad(runner, s);
+    const struct ot_chain *chain = ot_model_chain(runner_model(runner));
+    for (int s = 0; s < MAX_SLABS; s++)
+        out->slab[s] = s < chain->n_slabs && !chain->slabs[s].frozen ? runner_slab_grad(runner, s) : NULL;
     for (int b = 0; b < LAYERS + 1; b++)
         out->boundary[b] = runner_boundary_grad(runner, b, TOKENS);
 }
 
 static void free_results(struct results *results) {
-    for (int s = 0; s < LAYERS + 2; s++)
+    for (int s = 0; s < MAX_SLABS; s++)
         free(results->slab[s]);
     for (int b = 0; b < LAYERS + 1; b++)
         free(results->boundary[b]);
@@ -136,16 +169,20 @@ static void check_same(struct runner *runner, const struct results *got, const s
     const struct ot_chain *chain = ot_model_chain(runner_model(runner));
     size_t boundary = (size_t)(TOKENS * chain->boundary_elems) * ot_dtype_bytes(chain->dtype);
     assert_memory_equal(got->loss, want->loss, sizeof got->loss);
-    for (int s = 0; s < LAYERS + 2; s++)
-        assert_memory_equal(got->slab[s], want->slab[s], (size_t)chain->slabs[s].n_params * sizeof(float));
-    for (int b = 0; b < LAYERS + 1; b++)
+    for (int s = 0; s < MAX_SLABS; s++) {
+        assert_true(!got->slab[s] == !want->slab[s]);
+        if (got->slab[s])
+            assert_memory_equal(got->slab[s], want->slab[s],
+                                (size_t)chain->slabs[s].n_params * sizeof(float));
+    }
+    for (int b = first_boundary(chain); b < LAYERS + 1; b++)
         assert_memory_equal(got->boundary[b], want->boundary[b], boundary);
 }
 
 /* Equal NaNs would be equal bits. */
 static void check_finite(const struct results *results, const struct ot_chain *chain) {
-    for (int s = 0; s < LAYERS + 2; s++)
-        for (int64_t i = 0; i < chain->slabs[s].n_params; i++)
+    for (int s = 0; s < MAX_SLABS; s++)
+        for (int64_t i = 0; results->slab[s] && i < chain->slabs[s].n_params; i++)
             assert_true(results->slab[s][i] - results->slab[s][i] == 0);
 }
 
@@ -153,7 +190,7 @@ static void check_levels(int i, enum ot_dtype dtype) {
     const struct ot_model_config config = make_config(i);
     struct tokens tokens;
     const struct runner_batch batch = make_batch(&config, &tokens);
-    struct runner *runner = open_case(&config, dtype);
+    struct runner *runner = open_case(i, &config, dtype);
     struct results want, got;
     take_results(runner, &batch, OT_KEEP_NONE, false, &want);
     check_finite(&want, ot_model_chain(runner_model(runner)));
@@ -181,7 +218,7 @@ static void test_what_is_kept_is_a_prefix(void **state) {
         const struct ot_model_config config = make_config(i);
         struct tokens tokens;
         const struct runner_batch batch = make_batch(&config, &tokens);
-        struct runner *runner = open_case(&config, OT_BF16);
+        struct runner *runner = open_case(i, &config, OT_BF16);
         const struct ot_chain *chain = ot_model_chain(runner_model(runner));
         for (int b = 1; b <= LAYERS; b++) {
             char *all = runner_forward_saved(runner, &batch, OT_KEEP_ALL, b);

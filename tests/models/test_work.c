@@ -1,21 +1,22 @@
 /* The table of work (models/decoder_work.c) beside what the blocks enqueue. A device that computes nothing
  * counts each op by its contract, so models of any size run here without memory.
  *
- * Counted as moved bytes: every array that grows with the tokens and has a row of values for each, once for
- * each time that an op reads or writes it. Products count their FLOPs instead, and an addend that is not
- * their own result; attention counts its FLOPs alone, because its rate was measured with all that it moves
- * (q, k, v, lse, delta). Not counted: weights, tables, token ids, and single numbers of a row. They are small
- * or stay in the caches. */
+ * Counted as moved bytes: every array that grows with the tokens and has a row of values for each, once
+ * for each time that an op reads or writes it. Products count their FLOPs instead, and an addend that is
+ * not their own result; attention counts its FLOPs alone, because its rate was measured with all that it
+ * moves (q, k, v, lse, delta). A product with one size as small as a rank of an adapter takes as long as
+ * its arrays take to be moved, so they are counted too, beside its FLOPs. Not counted: weights, tables,
+ * token ids, and single numbers of a row. They are small or stay in the caches. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/ops.h"
 #include "models/model.h"
-#include "offload/block.h"
+#include "offload/plan/slabs.h"
 #include "tests/support/check.h"
 
-enum { TOKENS = 3072, ROW = 1024, VARIANTS = 3 };
+enum { TOKENS = 3072, ROW = 1024, VARIANTS = 3, THIN = 16 };
 
 /* ---- a device that counts ---- */
 
@@ -25,10 +26,27 @@ static void move(double rows, int64_t cols, enum ot_dtype dtype, double times) {
     counted.moved_bytes += times * rows * (double)cols * (double)ot_dtype_bytes(dtype);
 }
 
+/* An address that nothing reads: only ops would. Distinct arrays have distinct addresses, those of weights
+ * and gradients the highest. */
+enum { FIRST_TENSOR = 8 };
+static void *somewhere(int number) {
+    return (void *)((uintptr_t)(number + 1) << 40);
+}
+
+static void move_unless_tensor(const void *array, int64_t rows, int64_t cols, enum ot_dtype dtype,
+                               double times) {
+    if ((uintptr_t)array < (uintptr_t)somewhere(FIRST_TENSOR))
+        move((double)rows, cols, dtype, times);
+}
+
 static void count_gemm(struct ot_lane *lane, const struct ot_gemm *op) {
     (void)lane;
     counted.product_flops += 2.0 * (double)op->m * (double)op->n * (double)op->k;
-    if (op->addend && op->addend != op->c)
+    if (op->m <= THIN || op->n <= THIN || op->k <= THIN) {
+        move_unless_tensor(op->a, op->m, op->k, op->dtype, 1);
+        move_unless_tensor(op->b, op->k, op->n, op->dtype, 1);
+        move_unless_tensor(op->c, op->m, op->n, op->c_dtype, op->addend ? 2 : 1);
+    } else if (op->addend && op->addend != op->c)
         move((double)op->m, op->n, op->c_dtype, 1);
 }
 
@@ -126,12 +144,9 @@ static struct ot_lane counting_lane = {.device = &counting_device};
 
 static int32_t row_start[TOKENS];
 
-/* An address that nothing reads: only ops would. Distinct arrays have distinct addresses. */
-static void *somewhere(int number) {
-    return (void *)((uintptr_t)(number + 1) << 40);
-}
-
-static struct ot_block_run make_run(const struct ot_chain *chain, enum ot_keep_level level, bool first) {
+static struct ot_block_run make_run(const struct ot_chain *chain, int block, enum ot_keep_level level,
+                                    bool first) {
+    const struct ot_block_spec *spec = &chain->blocks[block];
     struct ot_block_run run = {.lane = &counting_lane,
                                .dtype = chain->dtype,
                                .pass = OT_PASS_TRAIN,
@@ -146,9 +161,10 @@ static struct ot_block_run make_run(const struct ot_chain *chain, enum ot_keep_l
                                .work = somewhere(5),
                                .scratch = somewhere(6),
                                .token_loss = somewhere(7)};
-    for (int use = 0; use < OT_MAX_USES; use++) {
-        run.weights[use] = somewhere(8 + use);
-        run.grads[use] = somewhere(8 + OT_MAX_USES + use);
+    for (int use = 0; use < spec->n_uses; use++) {
+        run.weights[use] = somewhere(FIRST_TENSOR + use);
+        if (!chain->slabs[spec->uses[use].slab].frozen)
+            run.grads[use] = somewhere(FIRST_TENSOR + OT_MAX_USES + use);
     }
     for (int i = 0; i < TOKENS; i++)
         row_start[i] = i - i % ROW;
@@ -157,7 +173,7 @@ static struct ot_block_run make_run(const struct ot_chain *chain, enum ot_keep_l
 
 /* The last block has a forward of its own in evaluation alone. */
 static struct counts count_forward(const struct ot_chain *chain, int block) {
-    struct ot_block_run run = make_run(chain, OT_KEEP_ALL, false);
+    struct ot_block_run run = make_run(chain, block, OT_KEEP_ALL, false);
     if (block == chain->n_blocks - 1)
         run.pass = OT_PASS_EVAL, run.saved_level = OT_KEEP_NONE;
     counted = (struct counts){0};
@@ -167,7 +183,7 @@ static struct counts count_forward(const struct ot_chain *chain, int block) {
 
 static struct counts count_backward(const struct ot_chain *chain, int block, enum ot_keep_level level,
                                     bool first) {
-    struct ot_block_run run = make_run(chain, level, first);
+    struct ot_block_run run = make_run(chain, block, level, first);
     counted = (struct counts){0};
     chain->backward(chain->context, block, &run);
     return counted;
@@ -196,9 +212,11 @@ static void check_part(const struct ot_chain *chain, int block, enum ot_work_par
 }
 
 static void check_block(const struct ot_chain *chain, int block) {
+    check_part(chain, block, OT_WORK_FORWARD, OT_KEEP_ALL, count_forward(chain, block));
+    if (block < ot_chain_first_trained(chain))
+        return;
     struct counts backward = count_backward(chain, block, OT_KEEP_ALL, false);
     assert_true(backward.filled_bytes == 0);
-    check_part(chain, block, OT_WORK_FORWARD, OT_KEEP_ALL, count_forward(chain, block));
     check_part(chain, block, OT_WORK_BACKWARD, OT_KEEP_ALL, backward);
     check_part(chain, block, OT_WORK_CLEAR, OT_KEEP_ALL,
                less(count_backward(chain, block, OT_KEEP_ALL, true), backward));
@@ -208,14 +226,19 @@ static void check_block(const struct ot_chain *chain, int block) {
                    less(count_backward(chain, block, (enum ot_keep_level)level, false), backward));
 }
 
-static void check_model(const struct ot_model_config *config, enum ot_dtype dtype) {
+static void check_parts(const struct ot_model_config *config, enum ot_dtype dtype,
+                        const struct ot_model_parts *parts) {
     struct ot_model *model;
-    check_ok(ot_model_open(config, dtype, ROW, &model));
+    check_ok(ot_model_open_parts(config, dtype, ROW, parts, &model));
     const struct ot_chain *chain = ot_model_chain(model);
     const int blocks[] = {0, 1, chain->n_blocks - 2, chain->n_blocks - 1};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         check_block(chain, blocks[i]);
     ot_model_close(model);
+}
+
+static void check_model(const struct ot_model_config *config, enum ot_dtype dtype) {
+    check_parts(config, dtype, NULL);
 }
 
 static void every_preset_moves_what_its_table_says(void **state) {
@@ -245,10 +268,53 @@ static void every_option_of_a_layer_is_counted(void **state) {
     }
 }
 
+/* ---- frozen tensors and adapters ---- */
+
+static bool trains_some(const void *context, const char *name) {
+    (void)context;
+    return strstr(name, "k_proj") || strstr(name, "down_proj") || strstr(name, "o_proj.bias") ||
+           strstr(name, "layernorm");
+}
+
+static bool trains_head(const void *context, const char *name) {
+    (void)context;
+    return strstr(name, "lm_head") != NULL;
+}
+
+/* q and v have one scale and k has none, so they share a product; gate and up have two. */
+static struct ot_lora_rank some_ranks(const void *context, const char *module) {
+    (void)context;
+    if (strstr(module, "q_proj") || strstr(module, "v_proj") || strstr(module, "gate_proj"))
+        return (struct ot_lora_rank){4, 4};
+    if (strstr(module, "up_proj") || strstr(module, "down_proj") || strstr(module, "lm_head"))
+        return (struct ot_lora_rank){3, 9};
+    return (struct ot_lora_rank){0};
+}
+
+static void frozen_tensors_and_adapters_are_counted(void **state) {
+    (void)state;
+    const struct ot_lora all = {.all = {4, 8}}, some = {.choose = some_ranks};
+    const struct ot_model_parts parts[] = {{.trains = trains_some},
+                                           {.trains = trains_head},
+                                           {.lora = &all},
+                                           {.lora = &some},
+                                           {.lora = &some, .trains = trains_some}};
+    for (int i = 0; i < 10; i++) {
+        struct ot_model_config c = ot_preset_find("tinyllama-1.1b")->config;
+        c.n_layers = 2;
+        c.tied = i % 2;
+        c.qkv_bias = c.out_bias = c.mlp_bias = i % 3 == 0;
+        c.window = i % 3 == 1 ? 40 : 0; /* level `attention` keeps q, k and v */
+        if (!c.tied || parts[i / 2].trains != trains_head)
+            check_parts(&c, i % 4 == 0 ? OT_F32 : OT_BF16, &parts[i / 2]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_preset_moves_what_its_table_says),
         cmocka_unit_test(every_option_of_a_layer_is_counted),
+        cmocka_unit_test(frozen_tensors_and_adapters_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

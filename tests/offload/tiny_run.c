@@ -136,7 +136,7 @@ static void encode_slabs(struct ot_model *model) {
 }
 
 void tiny_open_model(const struct tiny_run *run, struct ot_model **out) {
-    const struct ot_model_parts parts = {.trains = run->trains};
+    const struct ot_model_parts parts = {run->trains, run->trains_context, run->lora};
     check_ok(ot_model_open_parts(&run->config, run->dtype, TINY_SEQUENCE, &parts, out));
     ot_model_set_state(*out, run->state, run->masters);
     if (run->encodes)

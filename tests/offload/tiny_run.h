@@ -18,8 +18,10 @@ struct tiny_run {
     enum ot_dtype dtype;
     enum ot_state_format state;
     enum ot_masters masters;
-    /* Returns true if the run trains the tensor. NULL: it trains all. */
+    /* As in struct ot_model_parts. */
     bool (*trains)(const void *context, const char *name);
+    const void *trains_context;
+    const struct ot_lora *lora;
     /* Frozen slabs are encoded: in another dtype (tiny_encoding), behind a page of rubbish. */
     bool encodes;
     int device_threads, optimizer_threads;

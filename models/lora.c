@@ -1,0 +1,34 @@
+/* The adapter of a module, checked. */
+#include "models/lora.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "src/base/error.h"
+
+float ot_lora_scale(const struct ot_lora *lora, struct ot_lora_rank rank) {
+    double divisor = lora->rslora ? sqrt((double)rank.rank) : (double)rank.rank;
+    return (float)(rank.alpha / divisor);
+}
+
+static struct ot_lora_rank choose(const struct ot_lora *lora, const char *module) {
+    if (lora->choose)
+        return lora->choose(lora->context, module);
+    return strncmp(module, "model.layers.", 13) == 0 ? lora->all : (struct ot_lora_rank){0};
+}
+
+int ot_lora_find(const struct ot_lora *lora, const char *module, struct ot_lora_rank *out) {
+    *out = choose(lora, module);
+    if (out->rank == 0)
+        return 0;
+    if (strcmp(module, "model.embed_tokens") == 0)
+        return ot_fail(OT_E_INPUT, "adapter of %s: an embedding cannot have an adapter", module);
+    if (out->rank < 1 || out->rank > OT_LORA_MAX_RANK)
+        return ot_fail(OT_E_INPUT, "adapter of %s: its rank is %lld, must be from 1 to %d", module,
+                       (long long)out->rank, OT_LORA_MAX_RANK);
+    float scale = ot_lora_scale(lora, *out);
+    if (!isfinite(scale) || scale == 0)
+        return ot_fail(OT_E_INPUT, "adapter of %s: its alpha is %g; it must be finite and not 0", module,
+                       out->alpha);
+    return 0;
+}

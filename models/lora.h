@@ -1,0 +1,58 @@
+/* Low-rank adapters: LoRA (Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021), with the
+ * names, shapes and initial values of PEFT (huggingface/peft, tuners/lora).
+ *
+ * An adapter of rank r belongs to a linear map W [out, in] (its target) and has two matrices, A [r, in] and
+ * B [out, r]:
+ *
+ *     y = W x + b + scale B A x,     scale = alpha / r,  or alpha / sqrt(r) (rsLoRA, Kalajdzievski 2023)
+ *
+ * A is drawn uniformly from (-1/sqrt(in), 1/sqrt(in)), which is PEFT's kaiming_uniform(a=sqrt(5)); B is zero.
+ * So a run begins with the function of its base, and its first loss has the bits of the base's loss.
+ *
+ * A model with adapters trains them, and of its own tensors only those that ot_model_parts.trains names
+ * (PEFT's modules_to_save). All others are frozen. The adapters' tensors lie in the trained slab of their
+ * target's block. ot_model_tensor lists them like the others, with PEFT's names: "base_model.model." MODULE
+ * ".lora_A.weight" and ".lora_B.weight". Their fp32 masters are the optimizer's, as those of all trained
+ * tensors (PEFT: fp32 adapters over a bf16 base).
+ *
+ * ARITHMETIC. ax = scale A x is rounded once to the compute dtype, where it is stored. W x + b (and the
+ * residual) is rounded as without adapters. Then B ax is added to it in fp32, and the sum is rounded: the
+ * order of PEFT. Backward:
+ *
+ *     dax = scale B^T dy,   dB += dy ax^T,   dA += dax x^T,   dx = W^T dy + A^T dax
+ *
+ * Targets that read the same input (q, k, v; gate, up) have adjacent A, so that one product computes their
+ * ax if they have one scale. So do dA and the part of dx. ax has rank elements for each token. Forward keeps
+ * it from the level on that keeps its target's result (decoder_layer.c).
+ */
+#ifndef OT_MODELS_LORA_H
+#define OT_MODELS_LORA_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ot_lora_rank {
+    int64_t rank; /* from 1 to OT_LORA_MAX_RANK; 0: the module has no adapter */
+    double alpha; /* finite, and not 0 */
+};
+
+enum { OT_LORA_MAX_RANK = 1 << 16 };
+
+struct ot_lora {
+    /* Returns the adapter that a module has. It is asked for each linear map, as
+     * "model.layers.3.self_attn.q_proj" (also k_proj, v_proj, o_proj; mlp.gate_proj, up_proj, down_proj) and
+     * "lm_head" (also of a tied head, whose adapter is its own and not the embedding's), and for
+     * "model.embed_tokens", which cannot have one. NULL: all maps of the layers have `all`. */
+    struct ot_lora_rank (*choose)(const void *context, const char *module);
+    const void *context;
+    struct ot_lora_rank all;
+    bool rslora;
+};
+
+/* The scale of an adapter. */
+float ot_lora_scale(const struct ot_lora *lora, struct ot_lora_rank rank);
+/* Finds the adapter of a module. rank 0: it has none. Errors: OT_E_INPUT (a rank or an alpha outside of its
+ * range, or an embedding); the message names the module. */
+int ot_lora_find(const struct ot_lora *lora, const char *module, struct ot_lora_rank *out);
+
+#endif

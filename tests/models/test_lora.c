@@ -1,0 +1,280 @@
+/* Adapters (models/lora.h): their tensors and initial values, what is refused, and whole runs against PEFT.
+ * test_families.c compares their gradients, test_levels.c the bits of what forward keeps. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/models/golden_case.h"
+#include "tests/offload/tiny_run.h"
+#include "tests/support/check.h"
+
+static bool ends(const char *text, const char *end) {
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+static struct ot_model *open_with(const struct ot_model_config *config, const struct ot_lora *lora) {
+    const struct ot_model_parts parts = {.lora = lora};
+    struct ot_model *model;
+    check_ok(ot_model_open_parts(config, OT_BF16, config->max_position, &parts, &model));
+    return model;
+}
+
+/* NULL if there is none. */
+static const struct ot_tensor *find(const struct ot_model *model, const char *name) {
+    for (int64_t i = 0; i < ot_model_tensor_count(model); i++)
+        if (strcmp(ot_model_tensor(model, i)->name, name) == 0)
+            return ot_model_tensor(model, i);
+    return NULL;
+}
+
+static const struct ot_tensor *find_adapter(const struct ot_model *model, const char *module,
+                                            const char *matrix) {
+    char name[128];
+    snprintf(name, sizeof name, "base_model.model.%s.%s.weight", module, matrix);
+    return find(model, name);
+}
+
+/* ---- tensors ---- */
+
+static struct ot_lora_rank q_and_v(const void *context, const char *module) {
+    (void)context;
+    return (struct ot_lora_rank){ends(module, "q_proj") ? 4 : ends(module, "v_proj") ? 6 : 0, 8};
+}
+
+static struct ot_lora_rank only_v(const void *context, const char *module) {
+    (void)context;
+    return (struct ot_lora_rank){ends(module, "v_proj") ? 6 : 0, 8};
+}
+
+static struct ot_lora_rank only_head(const void *context, const char *module) {
+    (void)context;
+    return (struct ot_lora_rank){strcmp(module, "lm_head") == 0 ? 3 : 0, 8};
+}
+
+/* The defaults of PEFT for all linear maps of a Llama 7B: 39,976,960 parameters at rank 16. */
+static void test_all_maps_of_a_llama_7b(void **state) {
+    (void)state;
+    const struct ot_model_config *c = &ot_preset_find("llama-7b")->config;
+    const struct ot_lora lora = {.all = {16, 32}};
+    struct ot_model *model = open_with(c, &lora);
+    int64_t trained = 0, frozen = 0;
+    for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
+        const struct ot_tensor *t = ot_model_tensor(model, i);
+        assert_true(t->trained == (strstr(t->name, ".lora_") != NULL));
+        assert_true(t->trained == !ot_model_chain(model)->slabs[t->slab].frozen);
+        *(t->trained ? &trained : &frozen) += t->rows * t->cols;
+    }
+    assert_int_equal(trained, 39976960);
+    assert_int_equal(frozen, ot_preset_find("llama-7b")->n_params);
+    const struct ot_tensor *a = find_adapter(model, "model.layers.31.mlp.down_proj", "lora_A");
+    const struct ot_tensor *b = find_adapter(model, "model.layers.31.mlp.down_proj", "lora_B");
+    assert_true(a->rows == 16 && a->cols == c->ffn && b->rows == c->hidden && b->cols == 16);
+    assert_true(a->dims == 2 && b->dims == 2 && a->decay && b->decay);
+    assert_null(find_adapter(model, "lm_head", "lora_A"));
+    ot_model_close(model);
+}
+
+/* q and v, with k between them: their A are adjacent, so that one product computes what both need. */
+static void test_ranks_of_modules(void **state) {
+    (void)state;
+    const struct ot_model_config *c = &ot_preset_find("tiny-test")->config;
+    const struct ot_lora lora = {.choose = q_and_v}, head = {.choose = only_head};
+    struct ot_model *model = open_with(c, &lora);
+    const struct ot_tensor *q = find_adapter(model, "model.layers.1.self_attn.q_proj", "lora_A"),
+                           *v = find_adapter(model, "model.layers.1.self_attn.v_proj", "lora_A"),
+                           *b = find_adapter(model, "model.layers.1.self_attn.v_proj", "lora_B");
+    assert_true(q->rows == 4 && v->rows == 6 && q->slab == v->slab && q->first + 4 * c->hidden == v->first);
+    assert_true(b->rows == c->n_kv_heads * c->head_dim && b->cols == 6);
+    assert_null(find_adapter(model, "model.layers.1.self_attn.k_proj", "lora_A"));
+    ot_model_close(model);
+
+    struct ot_model_config tied = *c;
+    tied.tied = true;
+    model = open_with(&tied, &head);
+    assert_int_equal(find_adapter(model, "lm_head", "lora_B")->rows, c->vocab);
+    assert_int_equal(ot_model_chain(model)->blocks[c->n_layers + 1].n_uses, 3);
+    ot_model_close(model);
+}
+
+static float *init_of(const struct ot_model *model, const struct ot_tensor *t) {
+    float *values = malloc((size_t)(t->rows * t->cols) * sizeof *values);
+    assert_non_null(values);
+    ot_model_init_values(model, 7, t->slab, t->first, t->rows * t->cols, values);
+    return values;
+}
+
+static void check_same_init(const struct ot_model *a, const struct ot_model *b, const char *name) {
+    const struct ot_tensor *t = find(a, name), *u = find(b, name);
+    assert_true(t && u && t->rows == u->rows && t->cols == u->cols);
+    float *x = init_of(a, t), *y = init_of(b, u);
+    assert_memory_equal(x, y, (size_t)(t->rows * t->cols) * sizeof *x);
+    free(x);
+    free(y);
+}
+
+/* A is uniform, B is zero. Neither the base's values nor those of an adapter depend on other adapters. */
+static void test_initial_values(void **state) {
+    (void)state;
+    struct ot_model_config c = ot_preset_find("tiny-test")->config;
+    const struct ot_lora both = {.choose = q_and_v}, one = {.choose = only_v};
+    struct ot_model *plain, *model = open_with(&c, &both), *other = open_with(&c, &one);
+    check_ok(ot_model_open(&c, OT_BF16, c.max_position, &plain));
+    for (int64_t i = 0; i < ot_model_tensor_count(plain); i++)
+        check_same_init(plain, model, ot_model_tensor(plain, i)->name);
+    check_same_init(other, model, "base_model.model.model.layers.1.self_attn.v_proj.lora_A.weight");
+    const struct ot_tensor *a = find_adapter(model, "model.layers.1.self_attn.v_proj", "lora_A"),
+                           *b = find_adapter(model, "model.layers.1.self_attn.v_proj", "lora_B");
+    float *values = init_of(model, a);
+    int64_t n = a->rows * a->cols;
+    double bound = 1 / sqrt((double)c.hidden), sum = 0, squares = 0, most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        sum += values[i], squares += (double)values[i] * values[i];
+        most = fmax(most, fabs((double)values[i]));
+    }
+    /* The mean and the mean square of n uniform numbers, within 5 standard deviations. */
+    assert_true(most <= bound && most > 0.98 * bound);
+    assert_true(fabs(sum / (double)n) < 5 * bound / sqrt(3 * (double)n));
+    assert_true(fabs(squares / (double)n / (bound * bound) - 1.0 / 3) < 5 * sqrt(4.0 / 45 / (double)n));
+    free(values);
+    values = init_of(model, b);
+    for (int64_t i = 0; i < b->rows * b->cols; i++)
+        assert_true(values[i] == 0);
+    free(values);
+    ot_model_close(plain);
+    ot_model_close(model);
+    ot_model_close(other);
+}
+
+/* ---- refusals ---- */
+
+static struct ot_lora_rank embedding(const void *context, const char *module) {
+    (void)context;
+    return (struct ot_lora_rank){ends(module, "embed_tokens") ? 8 : 0, 8};
+}
+
+static struct ot_lora_rank nothing(const void *context, const char *module) {
+    (void)context, (void)module;
+    return (struct ot_lora_rank){0};
+}
+
+static void refuse(const struct ot_lora *lora, const char *words) {
+    const struct ot_model_parts parts = {.lora = lora};
+    const struct ot_model_config *c = &ot_preset_find("tiny-test")->config;
+    struct ot_model *model;
+    check_fails(ot_model_open_parts(c, OT_F32, c->max_position, &parts, &model), OT_E_INPUT, words);
+    assert_null(model);
+}
+
+static void test_wrong_adapters_are_refused(void **state) {
+    (void)state;
+    const char *rank = "adapter of model.layers.0.self_attn.q_proj: its rank is";
+    const char *alpha = "adapter of model.layers.0.self_attn.q_proj: its alpha is";
+    refuse(&(struct ot_lora){.all = {-1, 8}}, rank);
+    refuse(&(struct ot_lora){.all = {OT_LORA_MAX_RANK + 1, 8}}, rank);
+    refuse(&(struct ot_lora){.all = {INT64_MIN, 8}}, rank);
+    refuse(&(struct ot_lora){.all = {8, 0}}, alpha);
+    refuse(&(struct ot_lora){.all = {8, (double)NAN}}, alpha);
+    refuse(&(struct ot_lora){.all = {8, 1e300}}, alpha);
+    refuse(&(struct ot_lora){.choose = embedding}, "adapter of model.embed_tokens");
+    refuse(&(struct ot_lora){.choose = nothing}, "no module has an adapter");
+    refuse(&(struct ot_lora){0}, "no module has an adapter");
+}
+
+/* ---- against PEFT ---- */
+
+static void set_case_weights(const struct golden_case *c, const struct tiny_engine *tiny) {
+    for (int64_t i = 0; i < ot_model_tensor_count(tiny->model); i++) {
+        const struct ot_tensor *t = ot_model_tensor(tiny->model, i);
+        check_ok(ot_engine_set(tiny->engine, OT_SLAB_MASTER, t->slab, t->first, t->rows * t->cols,
+                               golden_case_weight(c, t)));
+    }
+}
+
+static void check_final(const struct golden_case *c, const struct tiny_engine *tiny, double bound) {
+    check_ok(ot_engine_drain(tiny->engine));
+    for (int64_t i = 0; i < ot_model_tensor_count(tiny->model); i++) {
+        const struct ot_tensor *t = ot_model_tensor(tiny->model, i);
+        int64_t n = t->rows * t->cols;
+        float *got = malloc((size_t)n * sizeof *got);
+        assert_non_null(got);
+        check_ok(ot_engine_get(tiny->engine, OT_SLAB_MASTER, t->slab, t->first, n, got));
+        const float *want = t->trained ? golden_case_tensor(c, "final", t) : golden_case_weight(c, t);
+        double error = relative_error(got, want, n);
+        if (!(error <= (t->trained ? bound : 0)))
+            fail_msg("%s: %s is off by %.2e after the run", c->name, t->name, error);
+        free(got);
+    }
+}
+
+/* The case's rows as two micro-batches. starts: memory for row_start, which counts from the micro-batch. */
+static void cut_rows(const struct golden_case *c, int32_t *starts, struct ot_micro_batch micro[2]) {
+    const struct runner_batch *b = &c->batch;
+    int64_t first = 0;
+    while (b->row_start[first] == 0)
+        first++;
+    for (int64_t i = 0; i < b->n; i++)
+        starts[i] = b->row_start[i] - (i < first ? 0 : (int32_t)first);
+    micro[0] = (struct ot_micro_batch){first, b->tokens, b->targets, b->position, starts};
+    micro[1] = (struct ot_micro_batch){b->n - first, b->tokens + first, b->targets + first,
+                                       b->position + first, starts + first};
+}
+
+static void check_run(const char *name) {
+    struct golden_case c;
+    struct tiny_run run;
+    struct tiny_engine tiny;
+    struct ot_micro_batch micro[2];
+    int32_t starts[64];
+    int64_t steps, trained = 0;
+    golden_case_open(name, &c);
+    const double *o = golden_f64(c.golden, golden_case_key(&c, "optimizer"), NULL);
+    const double *losses = golden_f64(c.golden, golden_case_key(&c, "step_loss"), &steps);
+    const double *norms = golden_f64(c.golden, golden_case_key(&c, "step_norm"), NULL);
+    tiny_defaults(&run, 1, false, OT_F32); /* its optimizer is that of the golden runs */
+    assert_true(o[1] == 0.9 && o[2] == 0.95 && o[3] == 1e-8 && o[4] == 0.1 && o[5] == run.clip);
+    run.config = c.config;
+    run.trains = c.parts.trains;
+    run.trains_context = c.parts.context;
+    run.lora = c.parts.lora;
+    tiny_plan(&run, OT_HOME_HOST, OT_HOME_HOST, OT_HOME_HOST, 2);
+    tiny_open(&run, &tiny);
+    set_case_weights(&c, &tiny);
+    assert_true(c.batch.n <= 64 && steps == 20);
+    cut_rows(&c, starts, micro);
+    for (int64_t i = 0; i < c.batch.n; i++)
+        trained += c.batch.targets[i] >= 0;
+    for (int64_t s = 0; s < steps; s++) {
+        const struct ot_step_input input = {2, micro, trained, (float)o[0]};
+        struct ot_step_result r;
+        check_ok(ot_engine_submit(tiny.engine, &input));
+        check_ok(ot_engine_result(tiny.engine, &r));
+        /* The project's bound; fp32 rounding alone moves torch's loss by up to 6e-7. */
+        if (!(fabs(r.loss - losses[s]) < 1e-5))
+            fail_msg("%s step %lld: loss %.8f, PEFT has %.8f", name, (long long)s + 1, r.loss, losses[s]);
+        assert_true(fabs(r.grad_norm - norms[s]) < 1e-4 * norms[s]);
+    }
+    /* Adam divides by the root of v, so a value whose gradient nearly vanishes moves by its rounding
+     * errors. */
+    check_final(&c, &tiny, 1e-4);
+    tiny_close(&tiny);
+    ot_plan_free(&run.plan);
+    golden_case_close(&c);
+}
+
+static void test_twenty_steps(void **state) {
+    (void)state;
+    for (int i = 0; golden_lora_names[i]; i++)
+        check_run(golden_lora_names[i]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_maps_of_a_llama_7b), cmocka_unit_test(test_ranks_of_modules),
+        cmocka_unit_test(test_initial_values),         cmocka_unit_test(test_wrong_adapters_are_refused),
+        cmocka_unit_test(test_twenty_steps),
+    };
+    tiny_skip_without_device();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,133 @@
+/* Adapters (models/lora.h) as trained slabs over frozen ones, plain and encoded: the same bits in every
+ * placement, and a first loss that has the bits of the base's. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/offload/tiny_ranks.h"
+#include "tests/offload/tiny_run.h"
+#include "tests/support/check.h"
+
+/* ---- which adapters ---- */
+
+static bool ends(const char *text, const char *end) {
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+/* Ranks and scales differ within a unit; k, o and gate have none; layer 0 has none. */
+static struct ot_lora_rank some_maps(const void *context, const char *module) {
+    (void)context;
+    if (strstr(module, "layers.0."))
+        return (struct ot_lora_rank){0};
+    if (ends(module, "q_proj") || ends(module, "up_proj"))
+        return (struct ot_lora_rank){2, 5};
+    if (ends(module, "v_proj") || ends(module, "down_proj"))
+        return (struct ot_lora_rank){3, 4};
+    return (struct ot_lora_rank){0};
+}
+
+static struct ot_lora_rank head_and_outputs(const void *context, const char *module) {
+    (void)context;
+    bool has = ends(module, "lm_head") || ends(module, "o_proj");
+    return (struct ot_lora_rank){has ? 4 : 0, 3};
+}
+
+static const struct ot_lora choices[] = {
+    {.all = {3, 6}}, {.choose = some_maps}, {.choose = head_and_outputs, .rslora = true}};
+enum { CHOICES = sizeof choices / sizeof *choices };
+
+static bool trains_norms(const void *context, const char *name) {
+    (void)context;
+    return strstr(name, "norm") != NULL;
+}
+
+/* variant: of the choice, of the dtype, of a tied head, and of norms that are trained too. */
+static void defaults(struct tiny_run *run, int variant, bool encodes) {
+    tiny_defaults(run, 3, variant & 1, (enum ot_dtype)(variant / 2 % 3));
+    run->lora = &choices[variant % CHOICES];
+    run->trains = variant % 4 == 2 ? trains_norms : NULL;
+    run->encodes = encodes;
+}
+
+/* ---- bits ---- */
+
+static void train_resident(struct tiny_run *run, struct tiny_result *result) {
+    tiny_plan(run, OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, 0);
+    tiny_train(run, result);
+    ot_plan_free(&run->plan);
+    for (int i = 0; i < TINY_STEPS; i++)
+        assert_true(isfinite(result->loss[i]) && result->norm[i] > 0);
+}
+
+static void any_plan_has_the_bits_of_the_resident_run(void **state) {
+    (void)state;
+    int count = getenv("OT_TEST_SLOW") ? 24 : tests_are_few() ? 1 : 4, variants = tests_are_few() ? 3 : 6;
+    for (int variant = 0; variant < variants; variant++)
+        for (int encodes = 0; encodes < 2; encodes++) {
+            struct tiny_run run;
+            struct tiny_result resident, other;
+            char what[64];
+            defaults(&run, variant, encodes);
+            train_resident(&run, &resident);
+            for (int i = 0; i < count; i++) {
+                int seed = 1000 * variant + 2 * i + encodes + 1;
+                tiny_plan(&run, OT_HOME_HOST, OT_HOME_HOST, OT_HOME_HOST, 2);
+                tiny_randomise(&run, (uint64_t)seed);
+                snprintf(what, sizeof what, "random plan %d", seed);
+                tiny_train(&run, &other);
+                tiny_same(&resident, &other, what);
+                tiny_result_free(&other);
+                ot_plan_free(&run.plan);
+            }
+            tiny_result_free(&resident);
+        }
+}
+
+static void several_ranks_with_adapters(void **state) {
+    (void)state;
+    for (int mode = OT_SHARD_NONE; mode < OT_SHARD_MODES; mode++) {
+        struct tiny_run run;
+        struct tiny_result whole, other;
+        defaults(&run, mode + 1, mode % 2);
+        run.micro_sequences = 1;
+        struct tiny_world w = {.ranks = 2, .slots = 2};
+        tiny_train_ranks(&run, &w, &whole);
+        w.mode = (enum ot_shard_mode)mode;
+        w.weights = mode == OT_SHARD_STATE ? OT_HOME_GPU : OT_HOME_HOST;
+        w.state = OT_HOME_HOST;
+        tiny_train_ranks(&run, &w, &other);
+        tiny_same(&whole, &other, "several ranks");
+        tiny_result_free(&whole);
+        tiny_result_free(&other);
+    }
+}
+
+/* B is zero at the beginning, and a sum with zeros has the bits of the other addend. */
+static void first_loss_is_that_of_the_base(void **state) {
+    (void)state;
+    for (int variant = 0; variant < 6; variant++) {
+        struct tiny_run run;
+        struct tiny_result base, adapted;
+        defaults(&run, variant, false);
+        train_resident(&run, &adapted);
+        run.lora = NULL;
+        run.trains = NULL;
+        train_resident(&run, &base);
+        assert_true(base.loss[0] == adapted.loss[0]);
+        assert_true(base.loss[1] != adapted.loss[1] && adapted.loss[1] != adapted.loss[2]);
+        tiny_result_free(&base);
+        tiny_result_free(&adapted);
+    }
+}
+
+int main(void) {
+    tiny_skip_without_device();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_plan_has_the_bits_of_the_resident_run),
+        cmocka_unit_test(several_ranks_with_adapters),
+        cmocka_unit_test(first_loss_is_that_of_the_base),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
