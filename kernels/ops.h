@@ -202,6 +202,28 @@ struct ot_add {
     void *out;
 };
 
+/* out[i] = (addend[i] +) kept(i) x[i], n contiguous elements. kept(i) is 0 if the random word of element i is
+ * less than drop * 2^32, else 1 / (1 - drop): Srivastava et al., "Dropout", 2014. The word of element i is
+ * ot_state_word(noise, first + i), so whoever knows noise and place drops the same elements again. drop: in
+ * [0, 1). out may be x or addend. */
+struct ot_dropout {
+    enum ot_dtype dtype;
+    int64_t n, first;
+    float drop;
+    struct ot_state_noise noise;
+    const void *x, *addend; /* addend may be NULL */
+    void *out;
+};
+
+/* The numbers of a drop: the least word of an element that is kept, and what multiplies that element. */
+static inline uint32_t ot_dropout_least(float drop) {
+    return (uint32_t)((double)drop * 0x1p32);
+}
+
+static inline float ot_dropout_factor(float drop) {
+    return (float)(1 / (1 - (double)drop));
+}
+
 /* out = the sum of n_parts arrays of n contiguous elements, in fp32, in a fixed order: one after the other,
  * or along a binary tree: ((0 + 1) + (2 + 3)) + ... Part p begins `stride` elements after part p - 1. Part
  * `own` is at own_part instead, which may be out. With `tree`, n_parts is a power of two, at most
@@ -322,6 +344,7 @@ struct ot_ops {
     void (*activate)(struct ot_lane *, const struct ot_activate *);
     void (*activate_backward)(struct ot_lane *, const struct ot_activate_backward *);
     void (*add)(struct ot_lane *, const struct ot_add *);
+    void (*dropout)(struct ot_lane *, const struct ot_dropout *);
     void (*join)(struct ot_lane *, const struct ot_join *);
     void (*cross_entropy)(struct ot_lane *, const struct ot_cross_entropy *);
     void (*reduce)(struct ot_lane *, const struct ot_reduce *);

@@ -82,7 +82,7 @@ struct ot_state_noise {
     uint32_t begin, key;
 };
 /* stream: ot_random_stream(OT_RANDOM_ROUNDING, update, slab), or OT_RANDOM_WEIGHTS for weights without
- * masters. */
+ * masters. Dropout (kernels/ops.h) takes its words from the same hash, with other streams. */
 struct ot_state_noise ot_state_noise(uint64_t seed, uint64_t stream);
 
 /* The constants of the hash. OT_NOISE_STEP and OT_NOISE_PAGE spread the low and the high half of a place. */

@@ -40,6 +40,8 @@ struct ot_lora_unit {
     int n; /* 0: no map of the unit has an adapter */
     int64_t rank;
     struct ot_place a;
+    float drop;
+    int64_t number; /* of the unit's first weight: a key of its random words */
     struct ot_lora_map maps[OT_MAX_UNIT_MAPS];
 };
 

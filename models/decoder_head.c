@@ -60,7 +60,7 @@ static int64_t smaller(int64_t a, int64_t b) {
 struct chunk {
     int64_t first, n; /* tokens of the micro-batch */
     void *normed, *dnormed, *dlogits;
-    void *ax, *dax; /* of the projection's adapter */
+    void *ax, *dax, *dropped; /* of the projection's adapter */
     float *rstd, *logits;
     struct ot_linear projection;
 };
@@ -76,6 +76,8 @@ static size_t head_memory(const struct ot_model *model, enum ot_dtype dtype, int
     chunk->rstd = ot_pieces_take(&pieces, n * sizeof(float));
     chunk->ax = ot_pieces_take(&pieces, n * (size_t)model->head.lora.rank * ot_dtype_bytes(dtype));
     chunk->dax = ot_pieces_take(&pieces, n * (size_t)model->head.lora.rank * ot_dtype_bytes(dtype));
+    bool drops = model->head.lora.n > 0 && model->head.lora.drop > 0;
+    chunk->dropped = ot_pieces_take(&pieces, drops ? n * width : 0);
     chunk->dlogits = ot_pieces_take(&pieces, n * vocab * ot_dtype_bytes(dtype));
     chunk->logits = dtype == OT_F32 ? NULL : ot_pieces_take(&pieces, piece * vocab * sizeof(float));
     return pieces.bytes;
@@ -99,6 +101,8 @@ static struct chunk make_chunk(const struct ot_model *model, const struct ot_blo
         .lora = &model->head.lora,
         .ax = chunk.ax,
         .dax = chunk.dax,
+        .dropped = chunk.dropped,
+        .first_row = first,
     };
     return chunk;
 }
@@ -129,6 +133,7 @@ static void piece_logits(const struct ot_block_run *run, const struct chunk *chu
     struct ot_linear projection = chunk->projection;
     projection.rows = n;
     projection.ax = ot_run_at(run, chunk->ax, first * projection.lora->rank);
+    projection.first_row += first;
     ot_linear_forward(run, &projection, ot_run_at(run, chunk->normed, first * projection.in), OT_F32, logits);
 }
 

@@ -46,7 +46,7 @@ struct memory {
     /* Scratch. wide: the gradient of inner, then the gradient of qkv. normed: the gradient of qk. narrow: the
      * gradient of a norm's output or of attention's output. */
     void *wide, *normed, *narrow;
-    void *dax; /* of one unit at a time */
+    void *dax, *dropped; /* of one unit at a time */
     float *attention;
 };
 
@@ -115,6 +115,8 @@ static size_t scratch_memory(const struct ot_model *model, int64_t layer, int64_
                              enum ot_keep_level kept, struct memory *memory) {
     const struct ot_model_config *c = &model->config;
     const struct ot_layer_layout *at = &model->layers[layer];
+    /* All units have one dropout, and need memory for one x. */
+    int64_t widest = larger(larger(c->hidden, c->ffn), model->q_elems);
     int64_t rank =
         larger(larger(at->qkv_lora.rank, at->o_lora.rank), larger(at->gate_up_lora.rank, at->down_lora.rank));
     size_t n = (size_t)n_tokens, item = ot_dtype_bytes(model->chain.dtype);
@@ -124,6 +126,8 @@ static size_t scratch_memory(const struct ot_model *model, int64_t layer, int64_
     memory->normed = ot_pieces_take(&pieces, n * (size_t)normed * item);
     memory->narrow = ot_pieces_take(&pieces, n * (size_t)larger(c->hidden, model->q_elems) * item);
     memory->dax = ot_pieces_take(&pieces, n * (size_t)rank * item);
+    memory->dropped =
+        ot_pieces_take(&pieces, at->qkv_lora.drop > 0 && rank > 0 ? n * (size_t)widest * item : 0);
     float *rstd = ot_pieces_take(&pieces, n * sizeof(float));
     memory->attention = ot_pieces_take(&pieces, ot_attention_backward_scratch_bytes(n_tokens, c->n_heads));
     if (kept < OT_KEEP_ALL) {
@@ -189,6 +193,7 @@ static struct ot_linear linear(const struct call *call, int64_t in, int64_t out,
         .dbias = want_grad ? ot_run_grad(run, bias) : NULL,
         .adds = !run->first,
         .dax = call->memory.dax,
+        .dropped = call->memory.dropped,
     };
 }
 

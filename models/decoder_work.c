@@ -18,18 +18,21 @@ static bool has_gradient(const struct ot_model *model, int64_t block, struct ot_
 
 /* A product with one size as small as a rank takes as long as its arrays take to be read and written, so
  * their bytes are counted: of x, y and ax, and of their gradients. in: the unit's inputs. y_bytes: of an
- * element of y. All results are those of a token, added to *out. */
-static void lora_ax_work(const struct ot_lora_unit *lora, double in, double item, struct ot_block_work *out) {
+ * element of y. train: with dropout. All results are those of a token, added to *out. */
+static void lora_ax_work(const struct ot_lora_unit *lora, double in, double item, bool train,
+                         struct ot_block_work *out) {
     double rank = (double)lora->rank, products = 0; /* as linear.c computes them: maps of one scale at once */
     for (int i = 0; i < lora->n; i++)
         products += i == 0 || lora->maps[i].scale != lora->maps[i - 1].scale;
     out->product_flops += 2 * rank * in;
     out->moved_bytes += item * (products * in + rank);
+    if (lora->n > 0 && lora->drop > 0 && train) /* dropout(x) */
+        out->moved_bytes += item * 2 * in;
 }
 
 static void lora_forward_work(const struct ot_lora_unit *lora, double in, double item, double y_bytes,
-                              struct ot_block_work *out) {
-    lora_ax_work(lora, in, item, out);
+                              bool train, struct ot_block_work *out) {
+    lora_ax_work(lora, in, item, train, out);
     for (int i = 0; i < lora->n; i++) {
         double rank = (double)lora->maps[i].rank, width = (double)lora->maps[i].out;
         out->product_flops += 2 * rank * width;
@@ -49,6 +52,8 @@ static void lora_backward_work(const struct ot_lora_unit *lora, double in, doubl
         return;
     out->product_flops += 4 * rank * in; /* the gradient of A, and the part of dx */
     out->moved_bytes += item * (2 * rank + 3 * in);
+    if (lora->drop > 0) /* dropout(x); the part of dx is written, not added, and goes through dropout */
+        out->moved_bytes += item * (2 + 2) * in;
 }
 
 static void layer_lora_work(const struct ot_model *model, int64_t layer, enum ot_work_part part,
@@ -65,9 +70,9 @@ static void layer_lora_work(const struct ot_model *model, int64_t layer, enum ot
         if (part == OT_WORK_BACKWARD)
             lora_backward_work(units[i].lora, units[i].in, item, out);
         else if (again && i == 3) /* the product itself is not computed again */
-            lora_ax_work(units[i].lora, units[i].in, item, out);
+            lora_ax_work(units[i].lora, units[i].in, item, true, out);
         else if (part == OT_WORK_FORWARD || (again && !(i == 0 && qkv_kept)))
-            lora_forward_work(units[i].lora, units[i].in, item, item, out);
+            lora_forward_work(units[i].lora, units[i].in, item, item, true, out);
     }
 }
 
@@ -171,7 +176,7 @@ void ot_head_work(const struct ot_model *model, enum ot_work_part part, int64_t 
     if (part == OT_WORK_FORWARD || part == OT_WORK_BACKWARD) {
         out->product_flops = 2 * h * vocab;
         out->moved_bytes = norm + vocab * sizeof(float);
-        lora_forward_work(lora, h, item, sizeof(float), out);
+        lora_forward_work(lora, h, item, sizeof(float), part == OT_WORK_BACKWARD, out);
     }
     if (part == OT_WORK_BACKWARD) {
         bool trained = has_gradient(model, model->chain.n_blocks - 1, model->head.projection);

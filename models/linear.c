@@ -1,7 +1,40 @@
 #include "models/linear.h"
 
+#include "src/base/random.h"
+
 static bool has_lora(const struct ot_linear *linear) {
     return linear->lora && linear->lora->n > 0;
+}
+
+/* ---- dropout ---- */
+
+static bool drops(const struct ot_block_run *run, const struct ot_linear *linear) {
+    return linear->lora->drop > 0 && run->pass == OT_PASS_TRAIN;
+}
+
+/* out = (addend +) dropout(x). All are [rows, in]; addend may be NULL. */
+static void dropout(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
+                    const void *addend, void *out) {
+    uint64_t stream = ot_random_stream(OT_RANDOM_DROPOUT, run->random.stream, (uint64_t)linear->lora->number);
+    const struct ot_dropout op = {
+        .dtype = run->dtype,
+        .n = linear->rows * linear->in,
+        .first = linear->first_row * linear->in,
+        .drop = linear->lora->drop,
+        .noise = ot_state_noise(run->random.seed, stream),
+        .x = x,
+        .addend = addend,
+        .out = out,
+    };
+    ot_run_ops(run)->dropout(run->lane, &op);
+}
+
+/* What A multiplies: x, or dropout(x) in linear->dropped. */
+static const void *input_of_a(const struct ot_block_run *run, const struct ot_linear *linear, const void *x) {
+    if (!drops(run, linear))
+        return x;
+    dropout(run, linear, x, NULL, linear->dropped);
+    return linear->dropped;
 }
 
 /* ---- forward ---- */
@@ -10,6 +43,7 @@ void ot_linear_forward_ax(const struct ot_block_run *run, const struct ot_linear
     const struct ot_lora_unit *lora = linear->lora;
     if (!has_lora(linear))
         return;
+    const void *input = input_of_a(run, linear, x);
     int64_t first = 0;
     for (int i = 0, end; i < lora->n; i = end) {
         float scale = lora->maps[i].scale;
@@ -23,7 +57,7 @@ void ot_linear_forward_ax(const struct ot_block_run *run, const struct ot_linear
             .m = linear->rows,
             .n = rank,
             .k = linear->in,
-            .a = x,
+            .a = input,
             .lda = linear->in,
             .b = ot_run_weight(run, ot_place_behind(lora->a, first * linear->in)),
             .ldb = linear->in,
@@ -137,8 +171,8 @@ static void lora_params(const struct ot_block_run *run, const struct ot_linear *
                     lora->rank, ot_run_grad(run, map->b));
         first += map->rank;
     }
-    params_gemm(run, linear, lora->rank, linear->dax, lora->rank, linear->in, x, linear->in,
-                ot_run_grad(run, lora->a));
+    params_gemm(run, linear, lora->rank, linear->dax, lora->rank, linear->in, input_of_a(run, linear, x),
+                linear->in, ot_run_grad(run, lora->a));
 }
 
 void ot_linear_backward_params(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
@@ -183,7 +217,11 @@ static void input_gemm(const struct ot_block_run *run, const struct ot_linear *l
 void ot_linear_backward_input(const struct ot_block_run *run, const struct ot_linear *linear, const void *dy,
                               int64_t ld_dy, void *dx) {
     input_gemm(run, linear, linear->out, dy, ld_dy, linear->weight, false, dx);
-    if (has_lora(linear))
-        input_gemm(run, linear, linear->lora->rank, linear->dax, linear->lora->rank,
-                   ot_run_weight(run, linear->lora->a), true, dx);
+    if (!has_lora(linear))
+        return;
+    bool through_dropout = drops(run, linear);
+    input_gemm(run, linear, linear->lora->rank, linear->dax, linear->lora->rank,
+               ot_run_weight(run, linear->lora->a), !through_dropout, through_dropout ? linear->dropped : dx);
+    if (through_dropout)
+        dropout(run, linear, linear->dropped, dx, dx);
 }

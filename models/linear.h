@@ -18,6 +18,9 @@ struct ot_linear {
     /* [rows, lora->rank] of the run's dtype. Forward writes ax, which backward_params reads. backward_params
      * writes dax, which backward_input reads. */
     void *ax, *dax;
+    /* With dropout: memory for one x, and the place of its first row in the micro-batch. */
+    void *dropped;
+    int64_t first_row;
 };
 
 /* y_dtype: the run's dtype, or OT_F32 (logits). */

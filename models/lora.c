@@ -26,6 +26,9 @@ int ot_lora_find(const struct ot_lora *lora, const char *module, struct ot_lora_
     if (out->rank < 1 || out->rank > OT_LORA_MAX_RANK)
         return ot_fail(OT_E_INPUT, "adapter of %s: its rank is %lld, must be from 1 to %d", module,
                        (long long)out->rank, OT_LORA_MAX_RANK);
+    if (!(lora->dropout >= 0 && lora->dropout < 1))
+        return ot_fail(OT_E_INPUT, "adapter of %s: its dropout is %g, must be from 0 to less than 1", module,
+                       (double)lora->dropout);
     float scale = ot_lora_scale(lora, *out);
     if (!isfinite(scale) || scale == 0)
         return ot_fail(OT_E_INPUT, "adapter of %s: its alpha is %g; it must be finite and not 0", module,

@@ -24,6 +24,14 @@
  * Targets that read the same input (q, k, v; gate, up) have adjacent A, so that one product computes their
  * ax if they have one scale. So do dA and the part of dx. ax has rank elements for each token. Forward keeps
  * it from the level on that keeps its target's result (decoder_layer.c).
+ *
+ * DROPOUT. In training, A multiplies dropout(x) in place of x (ot_dropout in kernels/ops.h): ax, dA and the
+ * part of dx use the same elements. Targets that read the same input share the dropped elements; in PEFT each
+ * draws its own. The random words of an element depend on the run's seed, the step, the micro-batch in the
+ * step, the first weight of the unit, and the place of the element in the micro-batch: they are the same in
+ * forward, in recomputation and in backward, with every plan and any number of ranks. With dropout,
+ * dropout(x) is made once more in backward, in scratch of the size of x, and the part of dx is rounded before
+ * it is added.
  */
 #ifndef OT_MODELS_LORA_H
 #define OT_MODELS_LORA_H
@@ -47,12 +55,13 @@ struct ot_lora {
     const void *context;
     struct ot_lora_rank all;
     bool rslora;
+    float dropout; /* in [0, 1); 0: none */
 };
 
 /* The scale of an adapter. */
 float ot_lora_scale(const struct ot_lora *lora, struct ot_lora_rank rank);
 /* Finds the adapter of a module. rank 0: it has none. Errors: OT_E_INPUT (a rank or an alpha outside of its
- * range, or an embedding); the message names the module. */
+ * range, or an embedding), or a wrong dropout; the message names the module. */
 int ot_lora_find(const struct ot_lora *lora, const char *module, struct ot_lora_rank *out);
 
 #endif

@@ -97,7 +97,9 @@ static void find_lora_map(struct walk *w, const struct ot_tensor *target, int64_
 static void add_lora(struct walk *w, const struct ot_tensor *targets, int n, struct ot_lora_unit *unit) {
     const struct ot_tensor *adapted[OT_MAX_UNIT_MAPS];
     int64_t first = 0;
-    *unit = (struct ot_lora_unit){0};
+    *unit = (struct ot_lora_unit){.number = targets[0].number};
+    if (w->parts && w->parts->lora)
+        unit->drop = w->parts->lora->dropout;
     for (int i = 0; i < n; first += targets[i++].rows) {
         struct ot_lora_map *map = &unit->maps[unit->n];
         find_lora_map(w, &targets[i], first, map);
@@ -120,7 +122,7 @@ static void add_lora_of_last(struct walk *w, int n, struct ot_lora_unit *unit) {
 }
 
 struct ot_lora_unit ot_lora_unit_part(const struct ot_lora_unit *unit, int64_t first, int64_t in) {
-    struct ot_lora_unit part = {.a = unit->a};
+    struct ot_lora_unit part = {.a = unit->a, .drop = unit->drop, .number = unit->number};
     for (int i = 0; i < unit->n; i++) {
         if (unit->maps[i].first == first) {
             part.n = 1;

@@ -105,11 +105,19 @@ enum ot_pass {
     OT_PASS_DECODE /* forward with kv; the last block writes the logits of the last token */
 };
 
+/* What random numbers of a block (dropout) are made from. stream: ot_random_stream(OT_RANDOM_DROPOUT, step,
+ * micro-batch), with the step's number in the run, and the micro-batch's number in the step of all ranks. So
+ * they do not depend on the plan, and backward sees those of forward. */
+struct ot_run_random {
+    uint64_t seed, stream;
+};
+
 struct ot_block_run {
     struct ot_lane *lane;
     enum ot_dtype dtype;
     enum ot_pass pass;
     struct ot_batch_view batch;
+    struct ot_run_random random;      /* TRAIN */
     const void *constants;            /* written by fill_constants */
     const void *weights[OT_MAX_USES]; /* one per use */
     float *grads[OT_MAX_USES];        /* backward adds to these; one per use; NULL: the slab is frozen */

@@ -138,6 +138,49 @@ static void cpu_add(struct ot_lane *lane, const struct ot_add *op) {
     ot_cpu_lane_push(lane, run_add, op, sizeof *op);
 }
 
+/* ---- dropout ---- */
+
+/* ot_state_word of 16 elements. */
+static OT_INLINE ot_vu random_words(struct ot_state_noise noise, int64_t index) {
+    const ot_vu lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    ot_vu low = lane + (uint32_t)index;
+    ot_vu high = (uint32_t)((uint64_t)index >> 32) - (ot_vu)(low < lane); /* + 1 where `low` wrapped around */
+    ot_vu x = noise.begin + low * OT_NOISE_STEP + high * OT_NOISE_PAGE;
+    x = (x ^ x >> 16) * OT_NOISE_MIX1;
+    return (x ^ x >> 15 ^ noise.key) * OT_NOISE_MIX2;
+}
+
+static OT_INLINE void dropout_span(enum ot_dtype dtype, const struct ot_dropout *op, int64_t begin,
+                                   int64_t end) {
+    const void *x = at(dtype, op->x, begin), *addend = op->addend ? at(dtype, op->addend, begin) : NULL;
+    void *out = at_mut(dtype, op->out, begin);
+    uint32_t least = ot_dropout_least(op->drop);
+    float factor = ot_dropout_factor(op->drop);
+    OT_FOR_LANES(i, lanes, end - begin, {
+        ot_vi dropped = random_words(op->noise, op->first + begin + i) < least;
+        ot_vf value = vec_select(dropped, vec_set(0), vec_load(dtype, x, i, lanes) * factor);
+        if (addend)
+            value = vec_load(dtype, addend, i, lanes) + value;
+        vec_store(dtype, out, i, lanes, value);
+    });
+}
+
+static void dropout_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    (void)chunk, (void)worker;
+    const struct ot_dropout *op = context;
+    WITH_DTYPE(op->dtype, dropout_span, op, begin, end);
+}
+
+static void run_dropout(struct ot_lane *lane, const void *args) {
+    const struct ot_dropout *op = args;
+    ot_pool_run(ot_cpu_lane_pool(lane), op->n, CHUNK_ELEMENTS, dropout_chunk, (void *)op);
+}
+
+static void cpu_dropout(struct ot_lane *lane, const struct ot_dropout *op) {
+    assert(op->drop >= 0 && op->drop < 1);
+    ot_cpu_lane_push(lane, run_dropout, op, sizeof *op);
+}
+
 /* ---- join ---- */
 
 static const void *join_part(const struct ot_join *op, int part, int64_t begin) {

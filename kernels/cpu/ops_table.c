@@ -32,6 +32,7 @@ const struct ot_ops OT_CPU_OPS = {
     .activate = cpu_activate,
     .activate_backward = cpu_activate_backward,
     .add = cpu_add,
+    .dropout = cpu_dropout,
     .join = cpu_join,
     .cross_entropy = cpu_cross_entropy,
     .reduce = cpu_reduce,

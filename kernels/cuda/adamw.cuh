@@ -3,6 +3,7 @@
 #define OT_KERNELS_CUDA_ADAMW_CUH
 
 #include "kernels/cuda/map.cuh"
+#include "kernels/cuda/noise.cuh"
 
 namespace {
 /* The numbers of a step in the form that the loop needs. Each operation here is part of the contract in
@@ -33,14 +34,6 @@ __device__ __forceinline__ float update(const numbers &k, float p, float grad, f
     float d = fmaf(sqrtf(*v), k.per_bias2, k.eps);
     p = fmaf(k.minus_decay, p, p);
     return fmaf(k.minus_rate, *m / d, p);
-}
-
-/* ot_state_word of kernels/state_format.h. */
-__device__ __forceinline__ uint32_t random_word(const struct ot_state_noise &noise, int64_t index) {
-    uint32_t x =
-        noise.begin + (uint32_t)index * OT_NOISE_STEP + (uint32_t)((uint64_t)index >> 32) * OT_NOISE_PAGE;
-    x = (x ^ x >> 16) * OT_NOISE_MIX1;
-    return (x ^ x >> 15 ^ noise.key) * OT_NOISE_MIX2;
 }
 
 /* ot_state_half_word. */

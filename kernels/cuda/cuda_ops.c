@@ -60,6 +60,7 @@ DEFINE_OP(glu_backward, true, op->forward.rows == 0 || op->forward.cols == 0)
 DEFINE_OP(activate, true, op->n == 0)
 DEFINE_OP(activate_backward, true, op->n == 0)
 DEFINE_OP(add, true, op->n == 0)
+DEFINE_OP(dropout, op->drop >= 0 && op->drop < 1, op->n == 0)
 DEFINE_OP(join, true, op->n == 0)
 DEFINE_OP(cross_entropy, true, op->rows == 0)
 DEFINE_OP(reduce, true, op->n == 0 && op->accumulate)
@@ -123,6 +124,7 @@ const struct ot_ops ot_cuda_ops = {
     .activate = cuda_activate,
     .activate_backward = cuda_activate_backward,
     .add = cuda_add,
+    .dropout = cuda_dropout,
     .join = cuda_join,
     .cross_entropy = cuda_cross_entropy,
     .reduce = cuda_reduce,

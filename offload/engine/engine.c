@@ -82,7 +82,8 @@ static int allocate(struct ot_engine *en) {
     en->tier_memory[OT_TIER_HOST] = memory;
     for (int i = 0; i < 2; i++) {
         en->steps[i].micro_tokens = calloc((size_t)en->plan.max_micro, sizeof *en->steps[i].micro_tokens);
-        if (!en->steps[i].micro_tokens)
+        en->steps[i].micro_number = calloc((size_t)en->plan.max_micro, sizeof *en->steps[i].micro_number);
+        if (!en->steps[i].micro_tokens || !en->steps[i].micro_number)
             return ot_fail(OT_E_BUDGET, "no memory for a step of %d micro-batches", en->plan.max_micro);
     }
     return 0;
@@ -226,8 +227,10 @@ void ot_engine_close(struct ot_engine *en) {
     ot_schedule_free(&en->gather);
     ot_schedule_free(&en->eval);
     ot_schedule_free(&en->decode);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         free(en->steps[i].micro_tokens);
+        free(en->steps[i].micro_number);
+    }
     free(en->slab_pieces);
     ot_layout_free(&en->layout);
     free(en->plan.slabs);
@@ -298,9 +301,10 @@ static void place_micros(struct ot_engine *en, int64_t step, const struct ot_ste
     st->n_micro = input->n_micro;
     st->n_places = 0;
     for (int g = 0; g < groups; g++) {
-        int64_t n = ot_shard_group(shard, input->n_micro, shard->rank * groups + g).n;
-        for (int64_t i = 0; i < n; i++) {
+        struct ot_shard_range own = ot_shard_group(shard, input->n_micro, shard->rank * groups + g);
+        for (int64_t i = 0; i < own.n; i++) {
             st->n_places = g * places + (int)i + 1;
+            st->micro_number[st->n_places - 1] = own.first + i;
             copy_micro(en, step, st->n_places - 1, next, padded_tokens(en, next->n_tokens));
             next++;
         }

@@ -18,6 +18,7 @@ struct ot_engine_step {
     int n_micro;           /* of all ranks */
     int n_places;          /* places up to the last micro-batch of this rank */
     int64_t *micro_tokens; /* [plan.max_micro]: of the micro-batch in each place, padded; 0: none */
+    int64_t *micro_number; /* [plan.max_micro]: its number in the step, of all ranks */
     float grad_scale;      /* 1 / trained tokens, for the device */
     double inverse_tokens; /* the same in double, for the loss */
     float lr;

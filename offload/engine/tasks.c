@@ -6,6 +6,7 @@
 #include "offload/engine/engine_state.h"
 #include "offload/plan/shadow.h"
 #include "src/base/error.h"
+#include "src/base/random.h"
 
 static struct ot_engine_step *step_of(struct ot_engine *en, int64_t step) {
     return &en->steps[step & 1];
@@ -142,6 +143,8 @@ static void fill_run(struct ot_engine *en, const struct ot_task *task, int64_t s
                   .grad_scale = st->grad_scale,
                   .loss_scale =
                       en->layout.loss_scale == OT_NO_BUFFER ? NULL : ot_engine_at(en, en->layout.loss_scale)},
+        .random = {en->optimizer.seed, ot_random_stream(OT_RANDOM_DROPOUT, (uint64_t)step,
+                                                        (uint64_t)st->micro_number[task->micro])},
         .constants = ot_engine_at(en, en->layout.constants),
         .saved = task->saved == OT_NO_BUFFER ? NULL : ot_engine_at(en, task->saved),
         .saved_level = task->saved_level,

@@ -12,8 +12,12 @@ of its arrays begin with "CASE." (the base's name is the case's up to the first 
     step_norm     f64  [20] global norm of the gradients before clipping
     final.TENSOR  f32  all that is trained, after the last step
     optimizer     f64  lr, beta1, beta2, eps, weight_decay, clip
+    dropout       f64  the logits are without it
 
-As in models.py, gradients and losses must agree with those of double precision. Dropout is 0.
+Dropout drops the elements that the program drops (Dropout below): those of step 1 and one micro-batch in the
+losses and gradients; in the steps, the first row is a micro-batch, and the others are another.
+
+As in models.py, gradients and losses must agree with those of double precision.
 
 Run: python scripts/golden/lora.py (needs torch, transformers, peft, numpy)
 """
@@ -32,6 +36,8 @@ OUT = os.path.join(models.OUT, "lora.bin")
 STEPS, LR, BETAS, EPS, DECAY, CLIP = 20, 1e-2, (0.9, 0.95), 1e-8, 0.1, 1.0
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
+SEED, USE_DROPOUT = 12345, 9  # the seed of tests/offload/tiny_run.c; OT_RANDOM_DROPOUT of src/base/random.h
+
 CASES = {
     # Grouped heads; every map of the layers.
     "llama-all": dict(r=4, lora_alpha=8, target_modules="all-linear"),
@@ -47,7 +53,93 @@ CASES = {
     # The head is trained beside the adapters; biases on every map.
     "llama_bias-save": dict(r=2, lora_alpha=4, target_modules=["gate_proj", "up_proj", "k_proj"],
                             modules_to_save=["lm_head"]),
+    # Dropout in every unit, and in the head.
+    "qwen3-dropout": dict(r=3, lora_alpha=6, target_modules=LINEAR + ["lm_head"], lora_dropout=0.4),
 }
+
+# The unit of maps that share dropout, as the place of its first weight among a layer's.
+UNITS = {"q_proj": 0, "k_proj": 0, "v_proj": 0, "o_proj": 3, "gate_proj": 4, "up_proj": 4, "down_proj": 6}
+
+
+def mix(x):
+    """The finalizer of splitmix64, as in src/base/random.c."""
+    x = (x + 0x9e3779b97f4a7c15) % 2**64
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9 % 2**64
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb % 2**64
+    return x ^ (x >> 31)
+
+
+def stream(use, step, tensor):
+    return mix(mix(mix(use) ^ step) ^ tensor)
+
+
+def noise(seed, stream):
+    """The first two words of block 0 of Philox4x32-10."""
+    c, k = [0, 0, stream % 2**32, stream >> 32], [seed % 2**32, seed >> 32]
+    for _ in range(10):
+        p0, p1 = 0xd2511f53 * c[0], 0xcd9e8d57 * c[2]
+        c = [p1 >> 32 ^ c[1] ^ k[0], p1 % 2**32, p0 >> 32 ^ c[3] ^ k[1], p0 % 2**32]
+        k = [(k[0] + 0x9e3779b9) % 2**32, (k[1] + 0xbb67ae85) % 2**32]
+    return c[0], c[1]
+
+
+def words(keys, index):
+    """ot_state_word of kernels/state_format.h, for indices below 2^32."""
+    mask = np.uint64(2**32 - 1)
+    x = (np.uint64(keys[0]) + index * np.uint64(0x9e3779b1)) & mask
+    x = (x ^ x >> np.uint64(16)) * np.uint64(0x7feb352d) & mask
+    return (x ^ x >> np.uint64(15) ^ np.uint64(keys[1])) * np.uint64(0x846ca68b) & mask
+
+
+class Dropout(torch.nn.Module):
+    """In place of torch's dropout in front of an adapter."""
+    rows = []  # the stream of the micro-batch and the place in it of the coming rows; empty: no dropout
+    row = None
+
+    def __init__(self, number, drop):
+        super().__init__()
+        self.number, self.drop = number, np.float32(drop)
+
+    @classmethod
+    def next_row(cls, *_):
+        cls.row = cls.rows.pop(0) if cls.rows else None
+
+    def forward(self, x):
+        if self.row is None:
+            return x
+        of_micro, first = self.row
+        rows, width = x.shape[1:]
+        index = np.arange(first * width, (first + rows) * width, dtype=np.uint64).reshape(rows, width)
+        keys = noise(SEED, stream(USE_DROPOUT, of_micro, self.number))
+        kept = words(keys, index) >= int(float(self.drop) * 2**32)
+        factor = np.float32(1 / (1 - float(self.drop)))
+        return x * torch.tensor(np.where(kept, factor, np.float32(0))).to(x.dtype)
+
+
+def number_of(model, module):
+    """The number of the first weight of the module's unit (models/model.h)."""
+    layer_tensors = sum(".layers.0." in n and "lora_" not in n for n, _ in model.named_parameters())
+    if module.endswith("lm_head"):
+        return 1 + model.config.num_hidden_layers * layer_tensors
+    return 1 + int(module.split(".layers.")[1].split(".")[0]) * layer_tensors + UNITS[module.split(".")[-1]]
+
+
+def replace_dropout(model, drop):
+    for name, module in model.named_modules():
+        if isinstance(module, peft.tuners.lora.LoraLayer):
+            module.lora_dropout["default"] = Dropout(number_of(model, name), drop)
+    model.register_forward_pre_hook(Dropout.next_row)
+
+
+def drop_rows(rows, step=None):
+    """Before the rows are run. step None: they are one micro-batch of step 1."""
+    micro, first = 0, 0
+    Dropout.rows = []
+    for i, (ids, _) in enumerate(rows):
+        if step and i == 1:
+            micro, first = 1, 0
+        Dropout.rows.append((stream(USE_DROPOUT, step or 1, micro), first))
+        first += len(ids)
 
 
 def read(path):
@@ -80,6 +172,8 @@ def make_model(name, options, seed):
     base, rows = make_base(name)
     torch.manual_seed(seed)
     model = peft.get_peft_model(base, peft.LoraConfig(task_type="CAUSAL_LM", **options))
+    if options.get("lora_dropout"):
+        replace_dropout(model, options["lora_dropout"])
     with torch.no_grad():
         for tensor, p in model.named_parameters():
             if "lora_B" in tensor:
@@ -107,8 +201,9 @@ def train(model, rows):
     matrices = list(trained(model).values())
     optimizer = torch.optim.AdamW(matrices, lr=LR, betas=BETAS, eps=EPS, weight_decay=DECAY)
     losses, norms = [], []
-    for _ in range(STEPS):
+    for step in range(STEPS):
         optimizer.zero_grad()
+        drop_rows(rows, step + 1)
         losses.append(models.run(model, rows)[2].item())
         norms.append(torch.nn.utils.clip_grad_norm_(matrices, CLIP).item())
         optimizer.step()
@@ -118,6 +213,7 @@ def train(model, rows):
 def run_as(model, rows, dtype):
     other = copy.deepcopy(model).to(dtype)
     other.zero_grad()
+    drop_rows(rows)
     _, token_loss, _ = models.run(other, rows)
     return [p.grad for p in trained(other).values()], token_loss
 
@@ -125,7 +221,11 @@ def run_as(model, rows, dtype):
 def golden_case(case, options, seed):
     model, rows = make_model(case.split("-")[0], options, seed)
     assert all(p.dim() == 2 for p in trained(model).values())  # so that weight decay applies to all
-    logits, token_loss, loss = models.run(model, rows)
+    Dropout.rows = []
+    logits, _, _ = models.run(model, rows)
+    model.zero_grad()
+    drop_rows(rows)
+    _, token_loss, loss = models.run(model, rows)
     named = trained(model)
     grads = [p.grad for p in named.values()]
     exact, _ = run_as(model, rows, torch.float64)
@@ -133,6 +233,7 @@ def golden_case(case, options, seed):
     assert worst < 5e-6, (case, worst)
     bf16, bf16_loss = run_as(model, rows, torch.bfloat16)
     arrays = {"rslora": np.array([int(options.get("use_rslora", False))]),
+              "dropout": np.array([options.get("lora_dropout", 0.0)]),
               "optimizer": np.array([LR, *BETAS, EPS, DECAY, CLIP])} | alphas(model)
     arrays |= {f"weight.{n}": p.detach().clone() for n, p in named.items() if "lora_" in n}
     arrays |= {f"grad.{n}": p.grad.clone() for n, p in named.items()}

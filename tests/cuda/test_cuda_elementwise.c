@@ -170,6 +170,38 @@ static void run_add(struct ops_fixture *f, const void *argument) {
     ops_collect(f, "sum in b", f->dtype, b, n);
 }
 
+static void run_dropout(struct ops_fixture *f, const void *argument) {
+    const struct span *c = argument;
+    size_t one = ot_dtype_bytes(f->dtype);
+    int64_t n = c->n;
+    char *x = ops_upload(f, f->dtype, c->x, n), *sum = ops_upload(f, f->dtype, c->y, n);
+    char *out = ops_blank_values(f, f->dtype, n);
+    struct ot_dropout op = {f->dtype, n, ((int64_t)1 << 32) - 7, 0.4f, {77, 5}, x, NULL, out};
+    f->ops->dropout(f->lane, &op);
+    ops_collect(f, "dropped", f->dtype, out, n);
+    if (n > 1) {
+        op.n = n - 1;
+        op.x = x + one;
+        f->ops->dropout(f->lane, &op);
+        ops_collect(f, "dropped, shifted", f->dtype, out, n - 1);
+    }
+    op.n = n;
+    op.x = x;
+    op.addend = op.out = sum;
+    f->ops->dropout(f->lane, &op);
+    ops_collect(f, "dropped and added", f->dtype, sum, n);
+}
+
+static void check_dropout(const struct span *c, enum ot_dtype dtype, int shift) {
+    struct cuda_pair p;
+    cuda_run(&p, run_dropout, c, dtype, shift);
+    cuda_check_bits(&p, "dropped");
+    if (c->n > 1)
+        cuda_check_bits(&p, "dropped, shifted");
+    cuda_check_bits(&p, "dropped and added");
+    cuda_close(&p);
+}
+
 /* The span is eight parts, of which the cases join the first ones. The shares begin at multiples of 32. */
 static const struct {
     int n_parts, own;
@@ -222,6 +254,7 @@ static void test_add(void **state) {
             struct span span = {OT_ACT_RELU, SIZES[s], x, y};
             check_add(&span, (enum ot_dtype)dtype, s % SHIFTS);
             check_join(&span, (enum ot_dtype)dtype, s % SHIFTS);
+            check_dropout(&span, (enum ot_dtype)dtype, s % SHIFTS);
         }
         free(x);
         free(y);

@@ -134,7 +134,7 @@ static void test_activation_threads(void **state) {
     free(z);
 }
 
-/* ---- add, join, cast ---- */
+/* ---- add ---- */
 
 static void run_add(struct ops_fixture *f, const void *argument) {
     const struct activation_case *c = argument;
@@ -170,6 +170,56 @@ static float rounded(enum ot_dtype dtype, float value) {
         return value;
     return dtype == OT_BF16 ? ot_bf16_to_f32(ot_bf16_from_f32(value)) : ot_f16_to_f32(ot_f16_from_f32(value));
 }
+
+/* ---- dropout ---- */
+
+/* The places cross 2^32, where the upper half of a place changes within a vector. */
+static const struct ot_dropout drops = {
+    .first = ((int64_t)1 << 32) - 20011, .drop = 0.3f, .noise = {0x12345678u, 0x9abcdef0u}};
+
+static void run_dropout(struct ops_fixture *f, const void *argument) {
+    const struct activation_case *c = argument;
+    void *x = ops_upload(f, f->dtype, c->x, c->cols), *sum = ops_upload(f, f->dtype, c->dy, c->cols);
+    struct ot_dropout op = drops;
+    op.dtype = f->dtype;
+    op.n = c->cols;
+    op.x = x;
+    op.addend = op.out = sum;
+    f->ops->dropout(f->lane, &op);
+    op.addend = NULL;
+    op.out = x;
+    f->ops->dropout(f->lane, &op);
+    ops_collect(f, "dropped", f->dtype, x, c->cols);
+    ops_collect(f, "added", f->dtype, sum, c->cols);
+}
+
+/* The bits of the contract, and as many dropped elements as asked for, within 5 standard deviations. */
+static void test_dropout(void **state) {
+    (void)state;
+    struct activation_case c = {.cols = 40003};
+    float *x = ops_random(1, c.cols, 1), *y = ops_random(2, c.cols, 1);
+    c.x = x;
+    c.dy = y;
+    for (int dtype = OT_F32; dtype <= OT_F16; dtype++) {
+        struct ops_fixture f;
+        int64_t dropped = 0;
+        ops_check_threads(&f, run_dropout, &c, (enum ot_dtype)dtype);
+        const float *got = ops_result(&f, "dropped", NULL), *sum = ops_result(&f, "added", NULL);
+        for (int64_t i = 0; i < c.cols; i++) {
+            bool drop = ot_state_word(drops.noise, drops.first + i) < (double)0.3f * 0x1p32;
+            float kept = drop ? 0 : x[i] * (float)(1 / (1 - (double)0.3f));
+            assert_true(got[i] == rounded((enum ot_dtype)dtype, kept));
+            assert_true(sum[i] == rounded((enum ot_dtype)dtype, y[i] + kept));
+            dropped += drop;
+        }
+        assert_true(fabs((double)dropped - 0.3 * (double)c.cols) < 5 * sqrt(0.21 * (double)c.cols));
+        ops_close(&f);
+    }
+    free(x);
+    free(y);
+}
+
+/* ---- join and cast ---- */
 
 struct join_case {
     int64_t n;
@@ -336,9 +386,9 @@ static void test_builds(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_activations), cmocka_unit_test(test_activation_threads),
-        cmocka_unit_test(test_add),         cmocka_unit_test(test_join),
-        cmocka_unit_test(test_cast),        cmocka_unit_test(test_adamw),
-        cmocka_unit_test(test_builds),
+        cmocka_unit_test(test_add),         cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_join),        cmocka_unit_test(test_cast),
+        cmocka_unit_test(test_adamw),       cmocka_unit_test(test_builds),
     };
     return cmocka_run_group_tests_name("elementwise", tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "offload/plan/slabs.h"
+#include "src/base/random.h"
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
 
@@ -216,6 +217,7 @@ static struct ot_block_run make_run(struct runner *r, int block, enum ot_pass pa
         .dtype = r->chain->dtype,
         .pass = pass,
         .batch = {batch->n, r->tokens, r->targets, r->position, r->row_start, batch->grad_scale, NULL},
+        .random = {12345, ot_random_stream(OT_RANDOM_DROPOUT, 1, 0)},
         .constants = r->constants,
         .x = block > 0 ? r->boundary[block - 1] : NULL,
         .y = block < r->chain->n_blocks - 1 ? r->boundary[block] : NULL,

@@ -7,8 +7,9 @@
 
 const char *const golden_case_names[] = {"llama", "llama3", "llama_bias", "mistral",
                                          "qwen2", "qwen3",  "qwen3_tied", NULL};
-const char *const golden_lora_names[] = {"llama-all",       "qwen2-qv_rslora", "qwen3-patterns",
-                                         "qwen3_tied-head", "llama_bias-save", NULL};
+const char *const golden_lora_names[] = {
+    "llama-all", "qwen2-qv_rslora", "qwen3-patterns", "qwen3_tied-head", "llama_bias-save", "qwen3-dropout",
+    NULL};
 
 static struct ot_model_config read_config(const struct ot_golden *golden) {
     int64_t n;
@@ -68,9 +69,11 @@ static struct ot_lora_rank rank_of(const void *context, const char *module) {
 
 static void open_adapters(struct golden_case *c) {
     c->golden = c->lora_file = golden_open("lora.bin");
-    c->lora = (struct ot_lora){.choose = rank_of,
-                               .context = c,
-                               .rslora = golden_i64(c->golden, golden_case_key(c, "rslora"), NULL)[0]};
+    c->lora =
+        (struct ot_lora){.choose = rank_of,
+                         .context = c,
+                         .rslora = golden_i64(c->golden, golden_case_key(c, "rslora"), NULL)[0],
+                         .dropout = (float)golden_f64(c->golden, golden_case_key(c, "dropout"), NULL)[0]};
     c->parts = (struct ot_model_parts){.trains = has_gradient, .context = c, .lora = &c->lora};
 }
 

@@ -66,7 +66,8 @@ static void check_training(const struct golden_case *c, const char *name, enum o
                 VALUE_BOUND);
     check_gradients(c, runner, name, GRADIENT_BOUND);
     runner_eval(runner, &c->batch, eval_loss);
-    assert_memory_equal(eval_loss, token_loss, (size_t)c->batch.n * sizeof *eval_loss);
+    if (c->lora.dropout == 0)
+        assert_memory_equal(eval_loss, token_loss, (size_t)c->batch.n * sizeof *eval_loss);
     free(eval_loss);
     free(token_loss);
     runner_close(runner);

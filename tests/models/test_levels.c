@@ -23,8 +23,9 @@ static struct ot_lora_rank rank_of(const void *context, const char *module) {
     return (struct ot_lora_rank){*last == 'v' ? 3 : strchr("qopnm", *last) ? 2 : 0, 3};
 }
 
-/* Adapters on q, v, o, up, down and the head, so that a unit has a map without one; and with other scales. */
-static const struct ot_lora lora = {.choose = rank_of};
+/* Adapters on q, v, o, up, down and the head, so that a unit has a map without one; and with other scales.
+ * With dropout. */
+static const struct ot_lora lora = {.choose = rank_of, .dropout = 0.3f};
 static const struct ot_model_parts adapted = {.lora = &lora};
 
 static const struct ot_model_parts *parts_of(int i) {

@@ -177,9 +177,93 @@ static void test_wrong_adapters_are_refused(void **state) {
     refuse(&(struct ot_lora){.all = {8, 0}}, alpha);
     refuse(&(struct ot_lora){.all = {8, (double)NAN}}, alpha);
     refuse(&(struct ot_lora){.all = {8, 1e300}}, alpha);
+    refuse(&(struct ot_lora){.all = {8, 8}, .dropout = 1}, "its dropout is 1");
+    refuse(&(struct ot_lora){.all = {8, 8}, .dropout = NAN}, "its dropout is");
     refuse(&(struct ot_lora){.choose = embedding}, "adapter of model.embed_tokens");
     refuse(&(struct ot_lora){.choose = nothing}, "no module has an adapter");
     refuse(&(struct ot_lora){0}, "no module has an adapter");
+}
+
+/* ---- dropout in the head ---- */
+
+/* Equal rows, as long as the pieces in which the head computes its logits; a chunk of four pieces, and one of
+ * one (decoder_head.c). */
+enum { PIECE = 256, PIECES = 5, LONG = PIECE * PIECES, LONG_VOCAB = 20000 };
+
+struct long_batch {
+    int32_t tokens[LONG], targets[LONG], position[LONG], row_start[LONG];
+};
+
+static struct runner_batch fill_long(struct long_batch *b) {
+    for (int i = 0; i < LONG; i++) {
+        int at = i % PIECE;
+        b->tokens[i] = at * 77;
+        b->targets[i] = at * 31 + 5;
+        b->position[i] = at % 64;
+        b->row_start[i] = i - at;
+    }
+    return (struct runner_batch){LONG, b->tokens, b->targets, b->position, b->row_start, 1.0f / LONG};
+}
+
+/* The mean loss of a training pass after A was moved by `by` along a direction. */
+static double loss_after(struct runner *runner, const struct runner_batch *batch, const float *a, float by,
+                         float *token_loss) {
+    const struct ot_tensor *t = find_adapter(runner_model(runner), "lm_head", "lora_A");
+    float moved[64];
+    double sum = 0;
+    assert_true(t->rows * t->cols <= 64);
+    for (int64_t i = 0; i < t->rows * t->cols; i++)
+        moved[i] = a[i] + by * (float)(i % 5 - 2);
+    runner_set_tensor(runner, t, moved);
+    runner_begin_grads(runner);
+    runner_train(runner, batch, OT_KEEP_NONE, token_loss);
+    for (int i = 0; i < LONG; i++)
+        sum += token_loss[i];
+    return sum / LONG;
+}
+
+static struct runner *open_long(struct ot_lora *lora) {
+    struct ot_model_config config = ot_preset_find("tiny-test")->config;
+    const struct ot_model_parts parts = {.lora = lora};
+    config.n_layers = 1;
+    config.hidden = config.ffn = 16;
+    config.vocab = LONG_VOCAB;
+    struct runner *runner = runner_open(&config, &parts, OT_F32, LONG, 1);
+    const struct ot_tensor *b = find_adapter(runner_model(runner), "lm_head", "lora_B");
+    float *values = malloc((size_t)(b->rows * b->cols) * sizeof *values);
+    assert_non_null(values);
+    for (int64_t i = 0; i < b->rows * b->cols; i++)
+        values[i] = 0.5f * (float)(i % 7 - 3);
+    runner_init_weights(runner, 3);
+    runner_set_tensor(runner, b, values);
+    free(values);
+    return runner;
+}
+
+/* Each piece of the head drops other elements, and backward drops those of forward: the gradient of A is the
+ * slope of the loss. */
+static void test_head_drops_by_place(void **state) {
+    (void)state;
+    struct ot_lora lora = {.choose = only_head, .dropout = 0.5f};
+    struct long_batch tokens;
+    const struct runner_batch batch = fill_long(&tokens);
+    struct runner *runner = open_long(&lora);
+    const struct ot_tensor *t = find_adapter(runner_model(runner), "lm_head", "lora_A");
+    float loss[LONG], *a = init_of(runner_model(runner), t), by = 2e-3f;
+    double slope = 0;
+    loss_after(runner, &batch, a, 0, loss);
+    for (int p = 1; p < PIECES; p++)
+        assert_memory_not_equal(loss, loss + (ptrdiff_t)p * PIECE, PIECE * sizeof *loss);
+    float *grad = runner_slab_grad(runner, t->slab);
+    for (int64_t i = 0; i < t->rows * t->cols; i++)
+        slope += grad[t->first + i] * (double)(i % 5 - 2);
+    double more = loss_after(runner, &batch, a, by, loss), less = loss_after(runner, &batch, a, -by, loss);
+    /* The third derivative, and the rounding of losses of 10 to fp32. */
+    if (!(fabs((more - less) / (2 * (double)by) - slope) < 5e-3 * fabs(slope)))
+        fail_msg("the slope is %.6f, the gradient says %.6f", (more - less) / (2 * (double)by), slope);
+    free(grad);
+    free(a);
+    runner_close(runner);
 }
 
 /* ---- against PEFT ---- */
@@ -273,7 +357,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_maps_of_a_llama_7b), cmocka_unit_test(test_ranks_of_modules),
         cmocka_unit_test(test_initial_values),         cmocka_unit_test(test_wrong_adapters_are_refused),
-        cmocka_unit_test(test_twenty_steps),
+        cmocka_unit_test(test_head_drops_by_place),    cmocka_unit_test(test_twenty_steps),
     };
     tiny_skip_without_device();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -50,6 +50,11 @@ static void count_gemm(struct ot_lane *lane, const struct ot_gemm *op) {
         move((double)op->m, op->n, op->c_dtype, 1);
 }
 
+static void count_dropout(struct ot_lane *lane, const struct ot_dropout *op) {
+    (void)lane;
+    move((double)op->n, 1, op->dtype, op->addend ? 3 : 2);
+}
+
 static void count_bias_backward(struct ot_lane *lane, const struct ot_bias_backward *op) {
     (void)lane;
     move((double)op->rows, op->cols, op->dtype, 1);
@@ -126,6 +131,7 @@ static void count_fill(struct ot_lane *lane, void *device_dst, int byte, size_t 
 /* An op that is not listed is NULL, so a block that begins to use it crashes this test. */
 static const struct ot_ops counting_ops = {.gemm = count_gemm,
                                            .bias_backward = count_bias_backward,
+                                           .dropout = count_dropout,
                                            .embed = count_embed,
                                            .embed_backward = count_embed_backward,
                                            .norm = count_norm,
@@ -293,7 +299,7 @@ static struct ot_lora_rank some_ranks(const void *context, const char *module) {
 
 static void frozen_tensors_and_adapters_are_counted(void **state) {
     (void)state;
-    const struct ot_lora all = {.all = {4, 8}}, some = {.choose = some_ranks};
+    const struct ot_lora all = {.all = {4, 8}}, some = {.choose = some_ranks, .dropout = 0.1f};
     const struct ot_model_parts parts[] = {{.trains = trains_some},
                                            {.trains = trains_head},
                                            {.lora = &all},

@@ -34,8 +34,9 @@ static struct ot_lora_rank head_and_outputs(const void *context, const char *mod
     return (struct ot_lora_rank){has ? 4 : 0, 3};
 }
 
-static const struct ot_lora choices[] = {
-    {.all = {3, 6}}, {.choose = some_maps}, {.choose = head_and_outputs, .rslora = true}};
+static const struct ot_lora choices[] = {{.all = {3, 6}},
+                                         {.choose = some_maps, .dropout = 0.25f},
+                                         {.choose = head_and_outputs, .rslora = true, .dropout = 0.1f}};
 enum { CHOICES = sizeof choices / sizeof *choices };
 
 static bool trains_norms(const void *context, const char *name) {
@@ -104,6 +105,70 @@ static void several_ranks_with_adapters(void **state) {
     }
 }
 
+/* Dropout knows a micro-batch by its number in the step of all ranks. */
+static void dropout_does_not_depend_on_the_ranks(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct tiny_result plain, one, other;
+    defaults(&run, 1, true);
+    assert_true(run.lora->dropout > 0 && run.dtype == OT_F32);
+    run.micro_sequences = 1;
+    train_resident(&run, &plain);
+    struct tiny_world w = {.ranks = 1, .world = true, .slots = 2};
+    tiny_train_ranks(&run, &w, &one);
+    for (int i = 0; i < TINY_STEPS; i++) /* sums in another order, but of the same elements */
+        assert_true(fabs(one.loss[i] - plain.loss[i]) < 1e-6 * plain.loss[i]);
+    tiny_result_free(&plain);
+    for (w.ranks = 2; w.ranks <= 4; w.ranks *= 2) {
+        w.mode = OT_SHARD_FULL;
+        w.weights = w.state = OT_HOME_HOST;
+        tiny_train_ranks(&run, &w, &other);
+        tiny_same(&one, &other, "another number of ranks");
+        tiny_result_free(&other);
+    }
+    tiny_result_free(&one);
+}
+
+/* Copies what is trained. Both engines begin with the same frozen weights. */
+static void carry_adapters(const struct tiny_engine *from, const struct tiny_engine *to) {
+    for (int s = 0; s < from->chain.n_slabs; s++)
+        for (int kind = OT_SLAB_MASTER; !from->chain.slabs[s].frozen && kind <= OT_SLAB_V; kind++) {
+            int64_t n = from->chain.slabs[s].n_params;
+            float *values = malloc((size_t)n * sizeof *values);
+            assert_non_null(values);
+            check_ok(ot_engine_get(from->engine, (enum ot_slab_kind)kind, s, 0, n, values));
+            check_ok(ot_engine_set(to->engine, (enum ot_slab_kind)kind, s, 0, n, values));
+            free(values);
+        }
+}
+
+/* Dropout knows a step by its number in the run: a run that goes on elsewhere drops the same elements. */
+static void a_run_goes_on_with_the_same_dropout(void **state) {
+    (void)state;
+    struct tiny_run run, other;
+    struct tiny_engine whole, second;
+    struct tiny_result want = {0}, got = {0};
+    defaults(&run, 2, false);
+    assert_true(run.lora->dropout > 0);
+    other = run;
+    tiny_plan(&run, OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, 0);
+    tiny_plan(&other, OT_HOME_HOST, OT_HOME_HOST, OT_HOME_HOST, 2);
+    tiny_open(&run, &whole);
+    tiny_open(&other, &second);
+    tiny_steps(&run, whole.engine, 0, 2, &want);
+    check_ok(ot_engine_drain(whole.engine));
+    carry_adapters(&whole, &second);
+    tiny_hand_over(whole.engine, second.engine);
+    tiny_steps(&run, whole.engine, 2, TINY_STEPS, &want);
+    tiny_steps(&other, second.engine, 2, TINY_STEPS, &got);
+    for (int i = 2; i < TINY_STEPS; i++)
+        assert_true(want.loss[i] == got.loss[i] && want.norm[i] == got.norm[i]);
+    tiny_close(&whole);
+    tiny_close(&second);
+    ot_plan_free(&run.plan);
+    ot_plan_free(&other.plan);
+}
+
 /* B is zero at the beginning, and a sum with zeros has the bits of the other addend. */
 static void first_loss_is_that_of_the_base(void **state) {
     (void)state;
@@ -127,6 +192,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_plan_has_the_bits_of_the_resident_run),
         cmocka_unit_test(several_ranks_with_adapters),
+        cmocka_unit_test(dropout_does_not_depend_on_the_ranks),
+        cmocka_unit_test(a_run_goes_on_with_the_same_dropout),
         cmocka_unit_test(first_loss_is_that_of_the_base),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
