@@ -122,13 +122,3 @@ double ot_model_mean_keys(double row_tokens, double window) {
         return (row_tokens + 1) / 2;
     return (window * (window + 1) / 2 + (row_tokens - window) * window) / row_tokens;
 }
-
-double ot_model_flops_per_token(const struct ot_model_config *c, double mean_row_tokens) {
-    /* N leaves out the embedding lookup. A tied embedding stays in: it is also the output projection. */
-    double params = (double)(ot_model_param_count(c) - (c->tied ? 0 : c->vocab * c->hidden));
-    double keys = 0;
-    for (int64_t l = 0; l < c->n_layers; l++)
-        keys += ot_model_mean_keys(mean_row_tokens, (double)ot_model_layer_window(c, l));
-    /* q.k and p.v take 2 FLOPs an element each. Forward computes them once, backward takes twice as much. */
-    return 6 * params + 12 * (double)(c->n_heads * c->head_dim) * keys;
-}

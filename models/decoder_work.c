@@ -187,3 +187,43 @@ void ot_head_work(const struct ot_model *model, enum ot_work_part part, int64_t 
     out->product_flops *= n;
     out->moved_bytes *= n;
 }
+
+/* ---- the whole model, for MFU ---- */
+
+/* FLOPs of a block's parameters for a token. A matrix or a vector takes 2 for each parameter forward, 2 for
+ * the gradient of its input, and 2 for its own. */
+static double params_flops(const struct ot_model *model, int block, bool backward) {
+    double flops = 0;
+    for (int u = 0; u < model->blocks[block].n_uses; u++) {
+        const struct ot_slab_memory *slab = &model->slab_memory[model->blocks[block].uses[u].slab];
+        for (int64_t i = slab->first_tensor; i < slab->first_tensor + slab->n_tensors; i++) {
+            const struct ot_tensor *t = &model->tensors[i];
+            flops +=
+                (double)(t->rows * t->cols) * (2 + (backward ? 2 : 0) + (backward && t->trained ? 2 : 0));
+        }
+    }
+    return flops;
+}
+
+static bool trains(const struct ot_model *model, int block) {
+    for (int u = 0; u < model->blocks[block].n_uses; u++)
+        if (!model->slabs[model->blocks[block].uses[u].slab].frozen)
+            return true;
+    return false;
+}
+
+/* Block 0 looks its parameters up, so it computes none. q.k and p.v take 2 FLOPs an element each; backward
+ * takes twice as much. */
+double ot_model_flops_per_token(const struct ot_model *model, double mean_row_tokens) {
+    const struct ot_model_config *c = &model->config;
+    double flops = 0;
+    int first = 0; /* backward ends there */
+    while (first < model->chain.n_blocks && !trains(model, first))
+        first++;
+    for (int b = 1; b < model->chain.n_blocks; b++)
+        flops += params_flops(model, b, b >= first);
+    for (int64_t l = 0; l < c->n_layers; l++)
+        flops += (1 + l >= first ? 12 : 4) * (double)model->q_elems *
+                 ot_model_mean_keys(mean_row_tokens, (double)ot_model_layer_window(c, l));
+    return flops;
+}

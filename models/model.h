@@ -139,9 +139,11 @@ const struct ot_chain *ot_model_chain(const struct ot_model *model);
 void ot_model_init_values(const struct ot_model *model, uint64_t seed, int slab, int64_t first, int64_t n,
                           float *values);
 
-/* FLOPs per trained token, forward and backward, without recomputation: 6 N, N being the parameters without
- * the embedding lookup, plus causal attention in rows of mean_row_tokens. For MFU. */
-double ot_model_flops_per_token(const struct ot_model_config *config, double mean_row_tokens);
+/* FLOPs per trained token, forward and backward, without recomputation, and causal attention in rows of
+ * mean_row_tokens. For MFU. A model that trains all its N parameters takes 6 N, N being those without the
+ * embedding lookup. A frozen parameter takes 2 less, and backward ends at the first block that trains
+ * something. */
+double ot_model_flops_per_token(const struct ot_model *model, double mean_row_tokens);
 /* The sliding window of a layer; 0: none. */
 int64_t ot_model_layer_window(const struct ot_model_config *config, int64_t layer);
 /* Mean number of keys that a query attends to, over a causal row of row_tokens tokens. window 0: no sliding

@@ -40,8 +40,8 @@ struct ot_comm;
 struct ot_optimizer_config {
     float beta1, beta2, eps, weight_decay;
     float clip; /* largest global norm; 0: no clipping, and updates overlap backward */
-    uint64_t
-        seed; /* of the random numbers that round a compact state (kernels/state_format.h), and of dropout */
+    /* Of the random numbers that round a compact state (kernels/state_format.h), and of dropout. */
+    uint64_t seed;
 };
 
 struct ot_engine_config {

@@ -105,14 +105,16 @@ void ot_costs_free(struct ot_costs *costs) {
 double ot_costs_model_flops(const struct ot_costs *costs, const struct ot_chain *chain,
                             const struct ot_plan *plan) {
     double flops = 0;
+    int first = ot_chain_first_trained(chain); /* backward ends there */
     for (int b = 0; b < chain->n_blocks; b++) {
         struct ot_block_work forward =
             work_of(chain, b, OT_WORK_FORWARD, OT_KEEP_ALL, plan->micro_tokens, costs->row_tokens);
         struct ot_block_work backward =
             work_of(chain, b, OT_WORK_BACKWARD, OT_KEEP_ALL, plan->micro_tokens, costs->row_tokens);
         if (b < chain->n_blocks - 1) /* the last block's backward contains its forward */
-            flops += forward.product_flops;
-        flops += backward.product_flops + 3 * forward.attention_flops;
+            flops += forward.product_flops + forward.attention_flops;
+        if (b >= first)
+            flops += backward.product_flops + 2 * forward.attention_flops;
     }
     return flops * plan->max_micro;
 }

@@ -26,8 +26,10 @@ struct setup {
 /* A rough time of a step with everything resident and all layers recomputed; it only serves to choose sizes.
  */
 static double guess_step(const struct setup *s, int64_t sequence, int64_t tokens) {
+    const struct ot_model_config *c = &s->session.config;
     double forward_again = 4.0 / 3;
-    double flops = forward_again * ot_model_flops_per_token(&s->session.config, (double)sequence);
+    double attention = 6.0 * (double)(c->n_layers * c->n_heads * c->head_dim * sequence);
+    double flops = forward_again * (6.0 * (double)s->bench->params + attention);
     double rate = s->rates.adamw_bytes[OT_STATE_F32];
     double update = rate > 0 ? 26 * (double)s->bench->params / rate : 0;
     return flops * (double)tokens / s->rates.product_flops + update;
@@ -173,7 +175,7 @@ int ot_bench_setup_make(const struct ot_options *asked, struct ot_settings *sett
     choose_steps(&s);
     OT_TRY_GOTO(ot_model_open(&s.session.config, s.session.dtype, options->seq_len, &s.session.model), rc,
                 out);
-    bench->flops_per_token = ot_model_flops_per_token(&s.session.config, (double)options->seq_len);
+    bench->flops_per_token = ot_model_flops_per_token(s.session.model, (double)options->seq_len);
     OT_TRY_GOTO(make_grid(&s), rc, out);
     rc = calibrate(&s);
 out:

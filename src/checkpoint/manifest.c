@@ -198,7 +198,7 @@ static int take_counts(struct decoder *d) {
 static int take_slabs(struct decoder *d) {
     for (int i = 0; i < d->out->n_slabs; i++) {
         uint64_t params = take(d, 8);
-        if (params == 0 || params > MAX_COUNT)
+        if (params > MAX_COUNT)
             return FAIL_AT(d, d->at - 8, "slab %d cannot have %llu parameters", i,
                            (unsigned long long)params);
         d->out->slab_params[i] = (int64_t)params;
@@ -426,6 +426,18 @@ out:
     if (rc < 0)
         ot_manifest_free(out);
     return rc;
+}
+
+int ot_manifest_check_model(const struct ot_manifest *m, const struct ot_chain *chain, const char *where) {
+    if (m->n_slabs != chain->n_slabs)
+        return ot_fail(OT_E_INPUT, "%s: the checkpoint has %d slabs, but the model of this run has %d", where,
+                       m->n_slabs, chain->n_slabs);
+    for (int i = 0; i < chain->n_slabs; i++)
+        if (m->slab_params[i] != ot_manifest_params_of(&chain->slabs[i]))
+            return ot_fail(OT_E_INPUT, "%s: %s has %lld parameters, but %lld in the model of this run", where,
+                           chain->slabs[i].name, (long long)m->slab_params[i],
+                           (long long)ot_manifest_params_of(&chain->slabs[i]));
+    return 0;
 }
 
 int ot_manifest_decode(const unsigned char *bytes, size_t n, const char *where, struct ot_manifest *out) {

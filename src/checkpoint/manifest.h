@@ -11,12 +11,12 @@
  * The writer makes it under the name step-00000120.partial and renames it once all its data is on the disk.
  *
  * FILE. Little-endian, fixed width: magic "OTCKPT\r\n"; u32 format; u32 dtype (enum ot_dtype); u32 slabs,
- * files, parts, spans; u64 bytes and u32 CRC-32 of checkpoint.json; then for each slab u64 parameters; for
- * each file u16 length of its name, the name, u64 its size (for .store files: the least size it must have);
- * for each part u32 slab, u64 first, u64 n, u8 flags (1: state, 2: weights; with state 4 times the enum
- * ot_state_format of its moments, and 16 if the weights have no masters), u32 number of spans (0: all zeros);
- * for each span u32 file, u64 offset, u32 bytes, u32 CRC-32; last u32 CRC-32 of all bytes before it. The
- * spans are in the order of the parts.
+ * files, parts, spans; u64 bytes and u32 CRC-32 of checkpoint.json; then for each slab u64 parameters (0:
+ * it is frozen, so it has no parts); for each file u16 length of its name, the name, u64 its size (for
+ * .store files: the least size it must have); for each part u32 slab, u64 first, u64 n, u8 flags (1:
+ * state, 2: weights; with state 4 times the enum ot_state_format of its moments, and 16 if the weights
+ * have no masters), u32 number of spans (0: all zeros); for each span u32 file, u64 offset, u32 bytes, u32
+ * CRC-32; last u32 CRC-32 of all bytes before it. The spans are in the order of the parts.
  *
  * The decoder trusts nothing. It checks every count against the bytes of the file before it allocates memory.
  * A manifest that it accepts is consistent: file names are plain and differ; spans are aligned to 4 KiB, lie
@@ -27,6 +27,7 @@
 #ifndef OT_CHECKPOINT_MANIFEST_H
 #define OT_CHECKPOINT_MANIFEST_H
 
+#include "offload/block.h"
 #include "offload/engine/snapshot.h"
 
 #define OT_MANIFEST_NAME "manifest.bin"
@@ -48,7 +49,7 @@ struct ot_manifest {
     enum ot_dtype dtype;
     int n_slabs, n_files;
     int64_t n_parts, n_spans;
-    int64_t *slab_params; /* owned, like the arrays below */
+    int64_t *slab_params; /* 0: the slab is frozen, and has no parts. Owned, like the arrays below */
     struct ot_manifest_file *files;
     struct ot_manifest_part *parts; /* first_span: the sum of n_spans of those before it */
     struct ot_store_span *spans;    /* file: index into files */
@@ -59,6 +60,14 @@ struct ot_manifest {
 void ot_manifest_free(struct ot_manifest *manifest);
 /* A part with state. All have its format and its masters. Zeros: there is none. */
 struct ot_part ot_manifest_state(const struct ot_manifest *manifest);
+/* The parameters of a slab that checkpoints hold: none of a frozen slab, which comes from the base model. */
+static inline int64_t ot_manifest_params_of(const struct ot_slab_spec *slab) {
+    return slab->frozen ? 0 : slab->n_params;
+}
+/* 0 if the checkpoint is of a model with these slabs. Else OT_E_INPUT: names the slab that differs, and
+ * `where`. */
+int ot_manifest_check_model(const struct ot_manifest *manifest, const struct ot_chain *chain,
+                            const char *where);
 /* The caller frees the bytes. Errors: OT_E_BUDGET (no memory, or more than OT_MANIFEST_MAX_BYTES). */
 int ot_manifest_encode(const struct ot_manifest *manifest, unsigned char **bytes, size_t *n);
 /* where: the path of the file, for error messages. Errors: OT_E_INPUT (the message names the fault and the

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "models/selection.h"
 #include "src/base/error.h"
 #include "src/base/utf8.h"
 
@@ -82,6 +83,11 @@ int ot_checkpoint_record_encode(const struct ot_checkpoint_record *record, char 
     put_eval(record, &w);
     put_print("data", &record->data, &w);
     put_print("eval_data", &record->eval_data, &w);
+    if (record->has_frozen) {
+        ot_json_begin_object(&w, "frozen");
+        ot_json_put_int(&w, "crc", record->frozen_crc);
+        ot_json_end_object(&w);
+    }
     put_object("options", record->options, &w);
     if (record->sources)
         ot_json_put_value(&w, "sources", record->sources);
@@ -199,6 +205,18 @@ static int take_print(const struct ot_json *tree, const char *where, const char 
     return 0;
 }
 
+static int take_frozen(const struct ot_json *tree, const char *where, struct ot_checkpoint_record *out) {
+    const struct ot_json *object;
+    int64_t crc;
+    out->has_frozen = ot_json_get(tree, "frozen") != NULL;
+    if (!out->has_frozen)
+        return 0;
+    OT_TRY(need_object(tree, where, "frozen", &object));
+    OT_TRY(ot_json_need_int(object, where, "crc", true, 0, UINT32_MAX, &crc));
+    out->frozen_crc = (uint32_t)crc;
+    return 0;
+}
+
 static int take_all(const char *where, struct ot_checkpoint_record *out) {
     const struct ot_json *tree = out->tree;
     if (ot_json_type(tree) != OT_JSON_OBJECT)
@@ -209,6 +227,7 @@ static int take_all(const char *where, struct ot_checkpoint_record *out) {
     OT_TRY(take_eval(tree, where, out));
     OT_TRY(take_print(tree, where, "data", &out->data));
     OT_TRY(take_print(tree, where, "eval_data", &out->eval_data));
+    OT_TRY(take_frozen(tree, where, out));
     OT_TRY(need_object(tree, where, "options", &out->options));
     if (ot_json_get(tree, "sources"))
         OT_TRY(need_object(tree, where, "sources", &out->sources));
@@ -250,4 +269,13 @@ const char *ot_checkpoint_record_host(const struct ot_checkpoint_record *record,
 void ot_checkpoint_record_free(struct ot_checkpoint_record *record) {
     ot_json_free(record->tree);
     *record = (struct ot_checkpoint_record){0};
+}
+
+int ot_checkpoint_record_open_model(const struct ot_checkpoint_record *record,
+                                    const struct ot_model_config *config, enum ot_dtype dtype,
+                                    struct ot_model **out) {
+    const struct ot_selection selection = {
+        .train = ot_json_string(ot_json_get(record->options, "train"), NULL),
+        .freeze = ot_json_string(ot_json_get(record->options, "freeze"), NULL)};
+    return ot_model_open_selected(config, dtype, 1, &selection, out);
 }

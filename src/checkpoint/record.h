@@ -11,6 +11,7 @@
 #ifndef OT_CHECKPOINT_RECORD_H
 #define OT_CHECKPOINT_RECORD_H
 
+#include "models/model.h"
 #include "offload/engine/engine.h"
 #include "src/base/json.h"
 #include "src/data/batch.h"
@@ -33,6 +34,8 @@ struct ot_checkpoint_record {
     int64_t eval_step, best_step; /* steps of the last and of the best evaluation */
     double first_eval, last_eval, best_eval;
     struct ot_data_fingerprint data, eval_data;
+    bool has_frozen; /* frozen weights came from files; no checkpoint has them */
+    uint32_t frozen_crc;
     char library[32]; /* version, "0.1.0" */
     char device[128];
     char arithmetic[192]; /* ot_device_arithmetic; "": the record is from a version without this key */
@@ -52,6 +55,11 @@ int ot_checkpoint_record_decode(const char *text, size_t bytes, const char *wher
                                 struct ot_checkpoint_record *out);
 /* Decodes JSON that is already parsed. Takes ownership of the tree, also on failure. Errors: OT_E_INPUT. */
 int ot_checkpoint_record_take(struct ot_json *tree, const char *where, struct ot_checkpoint_record *out);
+/* Opens the model of the run, with what its options --train and --freeze say. config: the record's. Errors:
+ * as ot_model_open_selected, and OT_E_INPUT. */
+int ot_checkpoint_record_open_model(const struct ot_checkpoint_record *record,
+                                    const struct ot_model_config *config, enum ot_dtype dtype,
+                                    struct ot_model **out);
 /* Writes the name of the rank's host for people, or "?" if the record does not say it. Returns host. */
 enum { OT_RECORD_HOST_BYTES = 72 };
 const char *ot_checkpoint_record_host(const struct ot_checkpoint_record *record, int rank,

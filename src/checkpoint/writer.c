@@ -45,7 +45,7 @@ struct ot_checkpoint_writer {
 int64_t ot_checkpoint_state_bytes(const struct ot_chain *chain) {
     int64_t bytes = 0;
     for (int s = 0; s < chain->n_slabs; s++) {
-        struct ot_part part = ot_part_of(chain, true, true, chain->slabs[s].n_params);
+        struct ot_part part = ot_part_of(chain, true, true, ot_manifest_params_of(&chain->slabs[s]));
         bytes += (int64_t)ot_part_padded_bytes(chain->dtype, &part);
     }
     return bytes;
@@ -223,7 +223,7 @@ static int begin_manifest(struct ot_checkpoint_writer *w) {
     if (!m->slab_params || !m->files)
         return ot_fail(OT_E_BUDGET, "no memory for a checkpoint's manifest");
     for (m->n_slabs = 0; m->n_slabs < chain->n_slabs; m->n_slabs++)
-        m->slab_params[m->n_slabs] = chain->slabs[m->n_slabs].n_params;
+        m->slab_params[m->n_slabs] = ot_manifest_params_of(&chain->slabs[m->n_slabs]);
     return add_file(m, w->state);
 }
 

@@ -14,6 +14,7 @@
 #include "src/saving/find_checkpoints.h"
 #include "src/saving/gguf_export.h"
 #include "src/saving/result.h"
+#include "src/session/weights.h"
 
 enum { FEED_VALUES = 1 << 20 };
 
@@ -77,6 +78,7 @@ static void take_options(struct export *e) {
         ot_settings_choose_text(&e->settings, "template", template);
     if (init && strcmp(init, "random") == 0)
         ot_settings_choose_word(&e->settings, "init", OT_CHOICE_INIT_RANDOM);
+    ot_settings_choose_count(&e->settings, "seed", ot_json_int(ot_json_get(run, "seed"), 0));
 }
 
 static int write_config(const struct ot_model_config *config, char **text) {
@@ -120,14 +122,9 @@ static int open_model(struct export *e) {
                        ot_error_text());
     OT_TRY(rc);
     OT_TRY(check_config(e));
-    OT_TRY(ot_model_open(&s->config, manifest->dtype, 1, &s->model));
-    const struct ot_chain *chain = ot_model_chain(s->model);
-    bool same = chain->n_slabs == manifest->n_slabs;
-    for (int i = 0; i < chain->n_slabs && same; i++) {
-        same = chain->slabs[i].n_params == manifest->slab_params[i];
-        e->total += chain->slabs[i].n_params;
-    }
-    return same ? 0 : ot_fail(OT_E_INPUT, "%s: the slabs of the checkpoint do not match its model", dir);
+    OT_TRY(ot_checkpoint_record_open_model(e->record, &s->config, manifest->dtype, &s->model));
+    e->total = ot_model_param_count(&s->config);
+    return ot_manifest_check_model(manifest, ot_model_chain(s->model), dir);
 }
 
 static int open_run(struct export *e) {
@@ -158,7 +155,10 @@ static void show_progress(struct export *e, int64_t n) {
 
 static int get_values(void *context, int slab, int64_t first, int64_t n, float *values) {
     struct export *e = context;
-    OT_TRY(advise(e, ot_checkpoint_master_get(e->master, slab, first, n, values)));
+    if (ot_model_chain(e->session.model)->slabs[slab].frozen)
+        OT_TRY(ot_weights_get_frozen(&e->session, slab, first, n, values));
+    else
+        OT_TRY(advise(e, ot_checkpoint_master_get(e->master, slab, first, n, values)));
     show_progress(e, n);
     return 0;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "models/selection.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/base/stop.h"
@@ -112,7 +113,7 @@ static int find_shape(struct train *t) {
 static int read_inputs(struct train *t) {
     struct ot_session *s = &t->session;
     const struct ot_options *o = s->options;
-    int64_t seq_len;
+    int64_t seq_len, trained;
     OT_TRY(ot_shape_seq_len(&t->settings, s->config.max_position, &seq_len));
     const double *share = o->optimizer_engine.share;
     bool no_cpu = share[OT_TILE_CPU] == 0 && share[OT_TILE_GPU] + share[OT_TILE_STREAM] > 0;
@@ -123,7 +124,9 @@ static int read_inputs(struct train *t) {
     OT_TRY(ot_resume_check(&t->resume, o, &t->identity));
     OT_TRY(ot_resume_check_arithmetic(&t->resume, o, ot_device_arithmetic(s->device)));
     OT_TRY(ot_resume_check_ranks(&t->resume, o, ot_shard_ranks(&s->shard)));
-    ot_shape_choose(&t->settings, ot_model_param_count(&s->config));
+    const struct ot_selection selection = {.train = o->train, .freeze = o->freeze};
+    OT_TRY(ot_selection_count(&s->config, &selection, &trained));
+    ot_shape_choose(&t->settings, trained);
     return ot_step_is_open(o) ? 0 : find_shape(t);
 }
 

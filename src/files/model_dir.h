@@ -72,6 +72,15 @@ int ot_model_dir_check(const struct ot_model_dir *dir, const struct ot_model *mo
  * calling thread does. Errors: OT_E_INPUT, OT_E_IO, OT_E_BUDGET. */
 int ot_model_dir_load(const struct ot_model_dir *dir, const struct ot_model *model, struct ot_pool *pool,
                       ot_param_sink sink, void *context);
+/* The same for frozen slabs alone: for a run whose other slabs come from a checkpoint. */
+int ot_model_dir_load_frozen(const struct ot_model_dir *dir, const struct ot_model *model,
+                             struct ot_pool *pool, ot_param_sink sink, void *context);
+
+/* The values [first, first + n) of one tensor of the model, exactly. first is a multiple of 256, and so is n,
+ * or the values go to the end. Errors: OT_E_INPUT (the files lack the tensor, or it has another shape),
+ * OT_E_IO. */
+int ot_model_dir_get(const struct ot_model_dir *dir, const struct ot_tensor *tensor, int64_t first, int64_t n,
+                     float *values);
 
 /* A file to save beside the weights: copied from `path`, or `text` if path is NULL. It replaces the base's
  * file of the same name. */

@@ -78,6 +78,15 @@ static bool may_ignore(const struct ot_safetensor *tensor, bool tied) {
     return tied && strcmp(without_prefix(tensor->name), "lm_head.weight") == 0;
 }
 
+/* Of two tied tensors safetensors stores one; the writer chooses which. */
+static const struct ot_stored *find_wanted(const struct ot_model_dir *dir, const struct ot_tensor *wanted,
+                                           bool tied) {
+    const struct ot_stored *stored = find_stored(dir, wanted->name);
+    if (!stored && tied && strcmp(without_prefix(wanted->name), "embed_tokens.weight") == 0)
+        stored = find_stored(dir, "lm_head.weight");
+    return stored;
+}
+
 static int find_all(const struct ot_model_dir *dir, const struct ot_model *model,
                     const struct ot_stored **map, bool *used) {
     bool tied = ot_model_get_config(model)->tied;
@@ -85,10 +94,7 @@ static int find_all(const struct ot_model_dir *dir, const struct ot_model *model
     int64_t n_missing = 0;
     for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
         const struct ot_tensor *wanted = ot_model_tensor(model, i);
-        map[i] = find_stored(dir, wanted->name);
-        /* Of two tied tensors safetensors stores one; the writer chooses which. */
-        if (!map[i] && tied && strcmp(without_prefix(wanted->name), "embed_tokens.weight") == 0)
-            map[i] = find_stored(dir, "lm_head.weight");
+        map[i] = find_wanted(dir, wanted, tied);
         if (!map[i]) {
             missing = missing ? missing : wanted;
             n_missing++;
@@ -221,6 +227,7 @@ struct loader {
     /* How far the kernel was asked to read ahead: tensor, value in it, and bytes from the present
      * position. */
     int64_t ahead_tensor, ahead_value, ahead_bytes;
+    bool frozen_only;
     /* The present chunk. */
     const struct ot_stored *stored;
     int64_t first;
@@ -231,9 +238,17 @@ static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
+static bool wants_slab(const struct loader *l, int slab) {
+    return !l->frozen_only || ot_model_chain(l->model)->slabs[slab].frozen;
+}
+
 /* Keeps the kernel AHEAD_BYTES ahead, in the order in which the model (not the file) needs the tensors. */
 static void read_ahead(struct loader *l) {
     while (l->ahead_bytes < AHEAD_BYTES && l->ahead_tensor < ot_model_tensor_count(l->model)) {
+        if (!wants_slab(l, ot_model_tensor(l->model, l->ahead_tensor)->slab)) {
+            l->ahead_tensor++;
+            continue;
+        }
         const struct ot_stored *stored = l->map[l->ahead_tensor];
         int64_t n = smaller(stored->tensor->count - l->ahead_value, CHUNK_VALUES);
         const char *data;
@@ -313,22 +328,26 @@ static int load_slabs(struct loader *l) {
             if (tensor->first < at)
                 return ot_fail(OT_E_INTERNAL, "tensor %s begins before the end of the tensor before it",
                                tensor->name);
+            if (!wants_slab(l, slab))
+                continue;
             OT_TRY(load_zeros(l, slab, at, tensor->first));
             OT_TRY(load_tensor(l, tensor, l->map[index]));
             at = tensor->first + tensor->rows * tensor->cols;
         }
-        OT_TRY(load_zeros(l, slab, at, chain->slabs[slab].n_params));
+        if (wants_slab(l, slab))
+            OT_TRY(load_zeros(l, slab, at, chain->slabs[slab].n_params));
     }
     return 0;
 }
 
-int ot_model_dir_load(const struct ot_model_dir *dir, const struct ot_model *model, struct ot_pool *pool,
-                      ot_param_sink sink, void *context) {
+static int load(const struct ot_model_dir *dir, const struct ot_model *model, bool frozen_only,
+                struct ot_pool *pool, ot_param_sink sink, void *context) {
     int rc;
     struct loader *l = calloc(1, sizeof *l);
     if (!l)
         return ot_fail(OT_E_BUDGET, "%s: no memory to read the model", dir->path);
-    *l = (struct loader){.model = model, .pool = pool, .sink = sink, .context = context};
+    *l = (struct loader){
+        .model = model, .frozen_only = frozen_only, .pool = pool, .sink = sink, .context = context};
     OT_TRY_GOTO(ot_model_dir_map(dir, model, &l->map), rc, out);
     l->values = malloc(CHUNK_VALUES * sizeof *l->values);
     if (!l->values) {
@@ -342,4 +361,26 @@ out:
     free(l->map);
     free(l);
     return rc;
+}
+
+int ot_model_dir_load(const struct ot_model_dir *dir, const struct ot_model *model, struct ot_pool *pool,
+                      ot_param_sink sink, void *context) {
+    return load(dir, model, false, pool, sink, context);
+}
+
+int ot_model_dir_load_frozen(const struct ot_model_dir *dir, const struct ot_model *model,
+                             struct ot_pool *pool, ot_param_sink sink, void *context) {
+    return load(dir, model, true, pool, sink, context);
+}
+
+int ot_model_dir_get(const struct ot_model_dir *dir, const struct ot_tensor *tensor, int64_t first, int64_t n,
+                     float *values) {
+    const struct ot_stored *stored = find_wanted(dir, tensor, dir->facts.config.tied);
+    int64_t bad; /* who trained with the file has refused values that are not finite */
+    if (!stored)
+        return ot_fail(OT_E_INPUT, "%s: tensor %s is missing from the weights", dir->path, tensor->name);
+    OT_TRY(check_tensor(stored, tensor));
+    OT_TRY(read_part(stored, first, n, values, &bad));
+    release(stored, first, n);
+    return 0;
 }

@@ -198,6 +198,7 @@ struct ot_options {
     const char *dir; /* of verify and export: the checkpoint, run or model directory */
     const char *model, *data, *eval_data, *out, *tokenizer, *config;
     int init;
+    const char *train, *freeze; /* patterns of tensors (models/selection.h); NULL: not given */
 
     const char *template_name, *prompt_format, *columns;
     bool pack, train_on_prompt, no_eos, skip_bad, show_sample;

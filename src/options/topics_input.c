@@ -64,8 +64,10 @@ static const struct ot_topic_block models[] = {
      "dtype. --init random makes random weights from --seed instead."},
     {"tokenizers", "Hugging Face tokenizer.json of type BPE; for any other type, the error names it. "
                    "--tokenizer names another file. The tiny presets have a built-in byte-level tokenizer."},
-    {"training", "All parameters are trained, with AdamW. There are no adapters (LoRA), no frozen layers "
-                 "and no quantized weights."},
+    {"training", "All parameters are trained, with AdamW, or those that --train and --freeze select. Frozen "
+                 "ones need no gradients and no optimizer state, stay exactly as they were, and are in no "
+                 "checkpoint: to resume, the run needs the model with which it began. There are no adapters "
+                 "(LoRA) and no quantized weights."},
 };
 const struct ot_topic ot_topic_models = OT_TOPIC("models", "Models, presets and tokenizers", models);
 

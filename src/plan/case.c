@@ -131,8 +131,7 @@ int ot_plan_case_open(const struct ot_options *options, const char *model, const
     OT_TRY(read_model(c));
     OT_TRY(ot_plan_machine_open(&c->settings, &c->machine));
     OT_TRY(shape_run(c));
-    OT_TRY(ot_model_open(&c->config, c->machine.dtype, c->seq_len, &c->model));
-    OT_TRY(ot_plan_request_state(c->options, c->model));
+    OT_TRY(ot_plan_request_model(c->options, &c->config, c->machine.dtype, c->seq_len, &c->model));
     make_request(c);
     OT_TRY(ot_shard_check(&c->request.shard));
     OT_TRY(check_sharing(c));

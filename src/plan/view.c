@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "models/selection.h"
 #include "src/checkpoint/writer.h"
 #include "src/report/forecast.h"
 #include "src/report/table.h"
@@ -144,6 +145,12 @@ static void print_choice(const struct ot_plan_case *c, FILE *out) {
     }
 }
 
+/* Slots of the layers' weights, trained or frozen: those that there are more of. */
+static int layer_slots(const struct ot_plan *plan) {
+    int trained = plan->weight_slots[OT_SLOT_LAYER], frozen = plan->weight_slots[OT_SLOT_FROZEN_LAYER];
+    return trained > frozen ? trained : frozen;
+}
+
 static void print_plan(const struct ot_plan_case *c, FILE *out) {
     static const char *const held[OT_SHARD_MODES] = {
         [OT_SHARD_NONE] = "each holds everything",
@@ -157,6 +164,9 @@ static void print_plan(const struct ot_plan_case *c, FILE *out) {
     fprintf(out, "model   %s · %s · %lld layers · %s parameters, computed in %s\n", ot_plan_case_model(c),
             ot_family_row(c->config.family)->model_type, (long long)c->config.n_layers,
             ot_text_short((double)ot_model_param_count(&c->config), params), ot_dtype_name(c->machine.dtype));
+    if (ot_model_has_frozen(c->model))
+        fprintf(out, "        %s parameters trained, the others frozen\n",
+                ot_text_short((double)ot_model_trained_count(c->model), params));
     fprintf(out, "step    %s · %d micro-batch%s of %s%lld\n",
             ot_shape_step_text(c->options, c->step_sequences, c->seq_len, tokens), plan->max_micro,
             plan->max_micro == 1 ? "" : "es", c->step_sequences % micro ? "up to " : "", (long long)micro);
@@ -171,7 +181,7 @@ static void print_plan(const struct ot_plan_case *c, FILE *out) {
     if (c->options->master_weights == OT_MASTERS_NONE)
         fprintf(out, "        masters %s\n", ot_report_no_masters);
     fprintf(out, "        %s · %d weight slots%s\n", ot_report_kept(plan, (int)c->config.n_layers, text),
-            plan->weight_slots[OT_SLOT_LAYER], ot_report_rounds(plan, rounds));
+            layer_slots(plan), ot_report_rounds(plan, rounds));
     int n = ot_report_table(&ledger, c->machine.budget_bytes, c->options->explain, lines);
     for (int i = 0; i < n; i++)
         fprintf(out, "%s\n", lines[i]);
@@ -228,8 +238,9 @@ static void print_time(const struct ot_plan_case *c, FILE *out) {
     }
     if (a.peak > 0) {
         char work[OT_TEXT_BYTES], peak[OT_TEXT_BYTES];
-        fprintf(out, "        MFU %.*f %% = %s a step (6 N a token, and attention) / %s / %s/s %s\n",
-                measured ? 1 : 0, 100 * a.mfu, text_flops(a.model_flops, work), step,
+        fprintf(out, "        MFU %.*f %% = %s a step (%s, and attention) / %s / %s/s %s\n", measured ? 1 : 0,
+                100 * a.mfu, text_flops(a.model_flops, work),
+                ot_model_has_frozen(c->model) ? "forward, backward of what is trained" : "6 N a token", step,
                 text_flops(a.peak, peak), measured ? "of the best product measured" : "of the data sheet");
     }
     print_lanes(c, out);

@@ -3,6 +3,7 @@
 
 #include "offload/plan/one_copy.h"
 #include "src/base/json.h"
+#include "models/selection.h"
 #include "src/checkpoint/writer.h"
 #include "src/report/forecast.h"
 #include "src/report/lines.h"
@@ -171,6 +172,7 @@ int ot_plan_view_print_json(const struct ot_plan_case *c) {
     ot_json_put_text(&w, "name", ot_plan_case_model(c));
     ot_json_put_text(&w, "family", ot_family_row(config->family)->model_type);
     ot_json_put_int(&w, "parameters", ot_model_param_count(config));
+    ot_json_put_int(&w, "trained_parameters", ot_model_trained_count(c->model));
     ot_json_put_text(&w, "computed", ot_dtype_name(c->machine.dtype));
     ot_json_end_object(&w);
     put_plan(c, &w);

@@ -36,7 +36,7 @@ static struct memory_use measure_memory(const struct ot_report *r) {
 
 static double flops_per_second(const struct ot_report *r, const struct ot_outcome *outcome) {
     double rows = (double)ot_packing_rows(r->rows->train), tokens = (double)ot_packing_tokens(r->rows->train);
-    double per_token = ot_model_flops_per_token(&r->session->config, tokens / rows);
+    double per_token = ot_model_flops_per_token(r->session->model, tokens / rows);
     return outcome->seconds > 0 ? per_token * (double)outcome->tokens / outcome->seconds : 0;
 }
 

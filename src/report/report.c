@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "models/selection.h"
 #include "offload/plan/one_copy.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
@@ -66,12 +67,17 @@ static void print_disks(const struct ot_session *s) {
 
 static void print_model(const struct ot_report *r) {
     const struct ot_session *s = r->session;
-    char params[OT_TEXT_BYTES], tokens[OT_TEXT_BYTES];
+    char params[OT_TEXT_BYTES], trained[OT_TEXT_BYTES], rest[OT_TEXT_BYTES], tokens[OT_TEXT_BYTES];
+    char frozen[2 * OT_TEXT_BYTES + 24] = "";
+    int64_t n_params = ot_model_param_count(&s->config), n_trained = ot_model_trained_count(s->model);
     bool random = s->options->init == OT_CHOICE_INIT_RANDOM;
     ot_log(OT_LOG_INFO, "model   %s", s->resolved.path ? s->resolved.found : s->options->model);
-    ot_log(OT_LOG_INFO, "        %s · %lld layers · %s parameters · %s, computed in %s",
+    if (n_trained < n_params)
+        snprintf(frozen, sizeof frozen, " (%s trained, %s frozen)", ot_text_short((double)n_trained, trained),
+                 ot_text_short((double)(n_params - n_trained), rest));
+    ot_log(OT_LOG_INFO, "        %s · %lld layers · %s parameters%s · %s, computed in %s",
            ot_family_row(s->config.family)->model_type, (long long)s->config.n_layers,
-           ot_text_short((double)ot_model_param_count(&s->config), params),
+           ot_text_short((double)n_params, params), frozen,
            random ? "random weights" : ot_dtype_name(s->stored), ot_dtype_name(s->dtype));
     ot_log(OT_LOG_INFO, "        %s tokens · %s",
            ot_text_count(ot_tokenizer_vocab_size(s->tokenizer), tokens),
@@ -174,8 +180,9 @@ static void print_shape(const struct ot_report *r) {
     else
         snprintf(steps, sizeof steps, "%lld x %lld epochs = %s steps", (long long)shape->steps_per_epoch,
                  (long long)o->epochs, steps_text);
-    ot_log(OT_LOG_INFO, "plan    all parameters · AdamW %.2g %s, warm-up %lld, clip %g · %s · %s", o->lr,
-           schedules[shape->lr.kind], (long long)shape->lr.warmup, o->clip,
+    ot_log(OT_LOG_INFO, "plan    %s · AdamW %.2g %s, warm-up %lld, clip %g · %s · %s",
+           o->train || o->freeze ? "some parameters" : "all parameters", o->lr, schedules[shape->lr.kind],
+           (long long)shape->lr.warmup, o->clip,
            ot_shape_step_text(o, shape->step_sequences, shape->seq_len, tokens), steps);
     if (r->choice->n > 0)
         ot_log(OT_LOG_INFO, "        tokens  %s", ot_report_choice(r->choice, line));
@@ -395,6 +402,7 @@ static void record_machine(const struct ot_session *s, struct ot_json_writer *w)
     ot_json_put_text(w, "found", s->resolved.path ? s->resolved.found : s->options->model);
     ot_json_put_text(w, "family", ot_family_row(s->config.family)->model_type);
     ot_json_put_int(w, "parameters", ot_model_param_count(&s->config));
+    ot_json_put_int(w, "trained_parameters", ot_model_trained_count(s->model));
     ot_json_put_text(w, "stored", ot_dtype_name(s->stored));
     ot_json_put_text(w, "computed", ot_dtype_name(s->dtype));
     ot_json_end_object(w);

@@ -43,6 +43,8 @@ void ot_saver_own_bytes(const struct ot_session *s, int64_t *copied, int64_t *re
     const struct ot_chain *chain = ot_model_chain(s->model);
     *copied = *referred = 0;
     for (int i = 0; i < chain->n_slabs; i++) {
+        if (chain->slabs[i].frozen)
+            continue;
         bool refers = s->plan.kept_contents > 0;
         bool state = refers && s->plan.slabs[i].state == OT_HOME_NVME; /* off the GPU */
         bool weights = refers && s->plan.slabs[i].weights == OT_HOME_NVME;

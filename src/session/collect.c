@@ -5,6 +5,7 @@
 
 #include "offload/comm/comm.h"
 #include "src/base/error.h"
+#include "src/session/weights.h"
 
 /* What rank 0 asks the others for: a slab, or one of these. */
 enum { SAVED = -1, NOT_SAVED = -2 };
@@ -19,7 +20,8 @@ int64_t ot_collect_bytes(const struct ot_session *s) {
     if (!s->comm || ot_comm_rank(s->comm) != 0)
         return 0;
     for (int i = 0; i < chain->n_slabs; i++)
-        most = chain->slabs[i].n_params > most ? chain->slabs[i].n_params : most;
+        if (!chain->slabs[i].frozen && chain->slabs[i].n_params > most)
+            most = chain->slabs[i].n_params;
     return most * (int64_t)sizeof(float);
 }
 
@@ -42,6 +44,8 @@ static int collect(struct ot_collector *c, int slab) {
 
 int ot_collect_values(void *collector, int slab, int64_t first, int64_t n, float *values) {
     struct ot_collector *c = collector;
+    if (ot_model_chain(c->session->model)->slabs[slab].frozen)
+        return ot_weights_get_frozen(c->session, slab, first, n, values);
     if (!c->session->comm)
         return ot_engine_get(c->session->engine, OT_SLAB_MASTER, slab, first, n, values);
     if (!c->values || c->slab != slab)

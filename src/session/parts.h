@@ -79,8 +79,10 @@ struct ot_session {
     struct ot_topology_binding placement; /* where the device's threads and memory are placed */
     struct ot_device *device;
     struct ot_engine *engine;
-    struct ot_checkpoint *restored;    /* borrowed, set before start: loaded in place of weights */
-    double restore_seconds;            /* time that reading the checkpoint took */
+    struct ot_checkpoint *restored; /* borrowed, set before start: loaded in place of weights */
+    double restore_seconds;         /* time that reading the checkpoint took */
+    bool has_frozen_crc;            /* frozen weights were read from files; of all their fp32 values: */
+    uint32_t frozen_crc;
     bool any_weights;                  /* set before start: random weights need not follow --seed */
     unsigned (*wishes)(void *context); /* set before start: see engine.h; NULL: none */
     void *wishes_context;

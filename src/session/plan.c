@@ -89,8 +89,7 @@ static int refuse(const struct ot_session *s, const struct ot_plan_request *requ
 static int open_model(struct ot_session *s, const struct ot_session_need *need) {
     if (s->model)
         return 0;
-    OT_TRY(ot_model_open(&s->config, s->dtype, need->max_position, &s->model));
-    OT_TRY(ot_plan_request_state(s->options, s->model));
+    OT_TRY(ot_plan_request_model(s->options, &s->config, s->dtype, need->max_position, &s->model));
     if (s->options->init == OT_CHOICE_INIT_FILES)
         OT_TRY(ot_model_dir_check(s->dir, s->model));
     if (need->cache_tokens)

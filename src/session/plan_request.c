@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "models/selection.h"
 #include "src/base/error.h"
 
 static int keep_of(const struct ot_options *o) {
@@ -35,15 +36,17 @@ struct ot_plan_request ot_plan_request_of(const struct ot_options *o) {
     return request;
 }
 
-int ot_plan_request_state(const struct ot_options *o, struct ot_model *model) {
-    enum ot_dtype dtype = ot_model_chain(model)->dtype;
+int ot_plan_request_model(const struct ot_options *o, const struct ot_model_config *config,
+                          enum ot_dtype dtype, int64_t max_position, struct ot_model **out) {
+    const struct ot_selection selection = {.train = o->train, .freeze = o->freeze};
     if (o->master_weights == OT_MASTERS_NONE && dtype != OT_BF16)
         return ot_fail(
             OT_E_USAGE,
             "--master-weights none: weights are %s here, and only bf16 weights are trained without "
             "masters; add --dtype bf16, or leave out --master-weights",
             ot_dtype_name(dtype));
-    ot_model_set_state(model, (enum ot_state_format)o->state, (enum ot_masters)o->master_weights);
+    OT_TRY(ot_model_open_selected(config, dtype, max_position, &selection, out));
+    ot_model_set_state(*out, (enum ot_state_format)o->state, (enum ot_masters)o->master_weights);
     return 0;
 }
 

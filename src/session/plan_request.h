@@ -8,9 +8,11 @@
 
 /* Sets homes, shares, slots, recomputation, order and clipping. The caller sets all other fields. */
 struct ot_plan_request ot_plan_request_of(const struct ot_options *options);
-/* Gives the model the format of --state and the masters of --master-weights. Errors: OT_E_USAGE (the model's
- * dtype needs masters). */
-int ot_plan_request_state(const struct ot_options *options, struct ot_model *model);
+/* Opens the model that the run trains: with the tensors of --train and --freeze, the format of --state and
+ * the masters of --master-weights. Errors: as ot_model_open_selected; OT_E_USAGE (the dtype needs
+ * masters). */
+int ot_plan_request_model(const struct ot_options *options, const struct ot_model_config *config,
+                          enum ot_dtype dtype, int64_t max_position, struct ot_model **out);
 /* The mode of --shard; `auto` counts as full. */
 enum ot_shard_mode ot_plan_request_mode(const struct ot_options *options);
 /* True if the options leave it open whether ranks have one copy of the weights; false if they say so. */

@@ -18,10 +18,7 @@ static int check_model(const struct ot_session *s) {
         return ot_fail(
             OT_E_INPUT, "%s: the checkpoint was trained in %s and this run uses %s. Give --dtype %s", dir,
             ot_dtype_name(manifest->dtype), ot_dtype_name(chain->dtype), ot_dtype_name(manifest->dtype));
-    bool same = manifest->n_slabs == chain->n_slabs;
-    for (int i = 0; i < chain->n_slabs && same; i++)
-        same = manifest->slab_params[i] == chain->slabs[i].n_params;
-    return same ? 0 : ot_fail(OT_E_INPUT, "%s: the checkpoint is of a model of another shape", dir);
+    return ot_manifest_check_model(manifest, chain, dir);
 }
 
 /* The run goes on in another format of the moments only if the user asked for it. Says what that means. */

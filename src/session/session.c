@@ -16,6 +16,7 @@
 #include "src/session/restore.h"
 #include "src/session/store.h"
 #include "src/session/team.h"
+#include "src/session/weights.h"
 
 /* ---- tokenizer ---- */
 
@@ -220,57 +221,6 @@ void ot_session_close(struct ot_session *s) {
 
 /* ---- start ---- */
 
-/* Sets the part of the values that this rank holds. */
-static int put_values(void *context, int slab, int64_t first, int64_t n, const float *values) {
-    const struct ot_session *s = context;
-    struct ot_shard_range held = ot_slab_holding(ot_model_chain(s->model), &s->plan, slab);
-    int64_t from = first > held.first ? first : held.first, end = first + n, held_end = held.first + held.n;
-    end = end < held_end ? end : held_end;
-    return from >= end
-               ? 0
-               : ot_engine_set(s->engine, OT_SLAB_MASTER, slab, from, end - from, values + (from - first));
-}
-
-struct random_job {
-    const struct ot_session *session;
-    int slab;
-    int64_t first;
-    float *values;
-};
-
-static void fill_random(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
-    const struct random_job *job = context;
-    (void)chunk, (void)worker;
-    ot_model_init_values(job->session->model, (uint64_t)job->session->options->seed, job->slab,
-                         job->first + begin, end - begin, job->values + begin);
-}
-
-/* Fills in a slab in pieces. With any_weights one piece is computed once and used for all pieces but the last
- * of each slab: the last piece has the norms. */
-static int init_random(struct ot_session *s) {
-    enum { PIECE = 1 << 20, CHUNK = 1 << 14 };
-    const struct ot_chain *chain = ot_model_chain(s->model);
-    float *values = malloc(2 * PIECE * sizeof *values), *any = values + PIECE;
-    bool has_any = false;
-    if (!values)
-        return ot_fail(OT_E_BUDGET, "no memory for random weights");
-    int rc = 0;
-    for (int slab = 0; slab < chain->n_slabs && rc == 0; slab++) {
-        struct ot_shard_range held = ot_slab_holding(chain, &s->plan, slab);
-        for (int64_t first = held.first; first < held.first + held.n && rc == 0; first += PIECE) {
-            int64_t left = held.first + held.n - first, n = left < PIECE ? left : PIECE;
-            bool with_any = s->any_weights && n < left;
-            struct random_job job = {s, slab, first, with_any ? any : values};
-            if (!with_any || !has_any)
-                ot_pool_run(s->pool, n, CHUNK, fill_random, &job);
-            has_any = has_any || with_any;
-            rc = ot_engine_set(s->engine, OT_SLAB_MASTER, slab, first, n, job.values);
-        }
-    }
-    free(values);
-    return rc;
-}
-
 /* The most tasks that --trace records. The file is then about 40 MB, which trace viewers open quickly. */
 enum { MAX_TRACED_TASKS = 250000 };
 
@@ -298,9 +248,8 @@ int ot_session_start(struct ot_session *s, const struct ot_optimizer_config *opt
         .wishes_context = s->wishes_context,
     };
     OT_TRY(ot_engine_open(&engine, &s->engine));
-    if (s->restored)
-        return ot_session_restore(s);
-    if (o->init == OT_CHOICE_INIT_RANDOM)
-        return init_random(s);
-    return ot_model_dir_load(s->dir, s->model, s->pool, put_values, s);
+    if (!s->restored)
+        return ot_weights_fill(s);
+    OT_TRY(ot_weights_fill_frozen(s));
+    return ot_session_restore(s);
 }

@@ -166,16 +166,8 @@ static int check_model(struct check *c) {
     int rc = ot_model_config_parse(record->model, where, &file);
     free(where);
     OT_TRY(rc);
-    OT_TRY(ot_model_open(&file.config, c->manifest->dtype, 1, &c->model));
-    const struct ot_chain *chain = ot_model_chain(c->model);
-    if (chain->n_slabs != c->manifest->n_slabs)
-        return ot_fail(OT_E_INPUT, "%s: the manifest has %d slabs, but the model has %d", c->verify->dir,
-                       c->manifest->n_slabs, chain->n_slabs);
-    for (int i = 0; i < chain->n_slabs; i++)
-        if (chain->slabs[i].n_params != c->manifest->slab_params[i])
-            return ot_fail(OT_E_INPUT, "%s: %s has %lld parameters, but the model's has %lld", c->verify->dir,
-                           chain->slabs[i].name, (long long)c->manifest->slab_params[i],
-                           (long long)chain->slabs[i].n_params);
+    OT_TRY(ot_checkpoint_record_open_model(record, &file.config, c->manifest->dtype, &c->model));
+    OT_TRY(ot_manifest_check_model(c->manifest, ot_model_chain(c->model), c->verify->dir));
     return ot_verify_add_slabs(c->verify, c->model);
 }
 
@@ -233,9 +225,10 @@ static int read_parts(struct check *c) {
     int rc = ot_checkpoint_read(c->checkpoint, &read);
     if (rc == 0)
         rc = note_missing(c);
+    const struct ot_slab_spec *slabs = ot_model_chain(c->model)->slabs;
     for (int i = 0; i < c->verify->n_slabs && rc == 0; i++)
         if (c->verify->slabs[i].state == OT_VERIFY_NOT_READ)
-            c->verify->slabs[i].state = OT_VERIFY_OK;
+            c->verify->slabs[i].state = slabs[i].frozen ? OT_VERIFY_FROZEN : OT_VERIFY_OK;
     free(read.memory);
     return rc;
 }

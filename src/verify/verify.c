@@ -77,7 +77,7 @@ void ot_verify_free(struct ot_verify *verify) {
 /* ---- for people ---- */
 
 static const char *state_of(const struct ot_verify_slab *slab) {
-    static const char *const names[] = {"not read", "ok", "damaged", "read in part"};
+    static const char *const names[] = {"not read", "ok", "damaged", "read in part", "frozen"};
     return names[slab->state];
 }
 

@@ -18,7 +18,14 @@
 
 enum { OT_VERIFY_KEPT_DAMAGES = 12 };
 
-enum ot_verify_state { OT_VERIFY_NOT_READ, OT_VERIFY_OK, OT_VERIFY_DAMAGED, OT_VERIFY_IN_PART };
+/* FROZEN: the checkpoint does not have the slab; it is in the base model. */
+enum ot_verify_state {
+    OT_VERIFY_NOT_READ,
+    OT_VERIFY_OK,
+    OT_VERIFY_DAMAGED,
+    OT_VERIFY_IN_PART,
+    OT_VERIFY_FROZEN
+};
 
 struct ot_verify_slab {
     char name[32];

@@ -193,7 +193,7 @@ static void bench_dtype(enum ot_dtype dtype, int threads, int windows, int micro
     struct ot_model *model;
     must(ot_device_open(&device_config, &device));
     must(ot_model_open(&llama, dtype, SEQUENCE, &model));
-    double peak = product_rate(device, dtype), floor = peak / ot_model_flops_per_token(&llama, SEQUENCE);
+    double peak = product_rate(device, dtype), floor = peak / ot_model_flops_per_token(model, SEQUENCE);
     printf("%s\n", ot_device_name(device));
     printf("product of %d, %-5s %8.0f GFLOP/s, so at most %.0f tokens/s\n", PRODUCT, ot_dtype_name(dtype),
            peak * 1e-9, floor);

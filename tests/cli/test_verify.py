@@ -194,7 +194,7 @@ class Verify(Checkpoints):
         shutil.rmtree(folder)
 
     def test_a_checkpoint_of_another_model_than_it_says(self):
-        self.check_layers(3, "the manifest has 4 slabs, but the model has 5")
+        self.check_layers(3, "the checkpoint has 4 slabs, but the model of this run has 5")
         self.check_layers(2000000000, "checkpoint.json: model: num_hidden_layers is 2000000000, must be")
 
     def test_a_model_directory(self):

@@ -98,24 +98,45 @@ static void test_bad_configs_are_refused(void **state) {
     check_fails(ot_model_open(&good, OT_F32, 0, &model), OT_E_INPUT, "sequence length is 0 tokens");
 }
 
+static bool in_last_layer(const void *context, const char *name) {
+    (void)context;
+    return strncmp(name, "model.layers.31.", 16) == 0;
+}
+
+static double flops_of(const struct ot_model_config *config, const struct ot_model_parts *parts,
+                       double row_tokens) {
+    struct ot_model *model;
+    check_ok(ot_model_open_parts(config, OT_F32, 16, parts, &model));
+    double flops = ot_model_flops_per_token(model, row_tokens);
+    ot_model_close(model);
+    return flops;
+}
+
 /* Llama-7B at 2048 tokens: 6 x (N - embedding) + 12 x layers x 4096 x 1024.5. */
 static void test_flops(void **state) {
     (void)state;
     const struct ot_model_config *llama = &ot_preset_find("llama-7b")->config;
     double n = 6738415616.0 - 32000.0 * 4096, attention = 12.0 * 32 * 4096 * 1024.5;
-    assert_true(fabs(ot_model_flops_per_token(llama, 2048) / (6 * n + attention) - 1) < 1e-12);
+    assert_true(fabs(flops_of(llama, NULL, 2048) / (6 * n + attention) - 1) < 1e-12);
+
+    /* If the last layer alone is trained, all other blocks run forward alone, but the head, whose input has a
+     * gradient. */
+    const struct ot_model_parts last = {.trains = in_last_layer};
+    double layer = 4 * 4096.0 * 4096 + 3 * 4096.0 * 11008 + 2 * 4096, head = 32000 * 4096.0 + 4096;
+    double want = 2 * (n - layer - head) + 4 * head + 6 * layer + attention / 32 * (1 + 31.0 / 3);
+    assert_true(fabs(flops_of(llama, &last, 2048) / want - 1) < 1e-12);
 
     /* A tied projection counts, because it multiplies. */
     const struct ot_model_config *tied = &ot_preset_find("llama-3.2-1b")->config;
-    double without_attention = ot_model_flops_per_token(tied, 1) - 12.0 * 16 * 2048;
+    double without_attention = flops_of(tied, NULL, 1) - 12.0 * 16 * 2048;
     assert_true(fabs(without_attention / (6 * 1235814400.0) - 1) < 1e-12);
 
     /* A window of 4 over a row of 6: 1 + 2 + 3 + 4 + 4 + 4 keys. In the second of two layers only. */
     struct ot_model_config windowed = ot_preset_find("tiny-test")->config;
-    double base = ot_model_flops_per_token(&windowed, 6);
+    double base = flops_of(&windowed, NULL, 6);
     windowed.window = 4;
     windowed.window_first_layer = 1;
-    double saved = base - ot_model_flops_per_token(&windowed, 6);
+    double saved = base - flops_of(&windowed, NULL, 6);
     assert_true(fabs(saved - 12.0 * 64 * (21.0 / 6 - 18.0 / 6)) < 1e-6);
 }
 

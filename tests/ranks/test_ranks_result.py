@@ -46,6 +46,12 @@ class Result(program.ProgramTest):
         one = self.model("bf16-one", *words)
         self.assertEqual(self.model("bf16-two", *words, "--gpus", 2), one)
 
+    def test_frozen_weights(self):
+        words = ["--train", "last:1,norms"]
+        one = self.model("frozen-one", *words)
+        for mode in "state", "full":
+            self.assertEqual(self.model(f"frozen-{mode}", *words, "--gpus", 2, "--shard", mode), one, mode)
+
     def test_three_ranks_train_too(self):
         result = self.train("three", "--device", "cpu", "--steps", 4, "--micro-batch", 1, "--gpus", 3)
         self.assertIn("tcp, 3 ranks", result.err)

@@ -108,7 +108,7 @@ static void work_adds_up_to_the_models(void **state) {
         const struct ot_chain *chain = ot_model_chain(model);
         check_ok(ot_costs_estimate(chain, &rates, 2048, 4096, &costs));
         struct ot_plan plan = {.micro_tokens = 4096, .max_micro = 3};
-        double want = 3 * 4096 * ot_model_flops_per_token(&preset->config, 2048);
+        double want = 3 * 4096 * ot_model_flops_per_token(model, 2048);
         double got = ot_costs_model_flops(&costs, chain, &plan);
         /* The formula counts norms and biases as if they were matrices. */
         if (!(got <= want && got > 0.995 * want))

@@ -1,0 +1,182 @@
+#include "models/selection.h"
+
+#include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/block.h"
+#include "src/base/error.h"
+
+/* One pattern of a list: not terminated. */
+struct pattern {
+    const char *text;
+    int length;
+};
+
+/* The first pattern at *at; goes on to the next one. False: the list is at its end. */
+static bool next_pattern(const char **at, struct pattern *out) {
+    if (!*at)
+        return false;
+    *out = (struct pattern){*at, (int)strcspn(*at, ",")};
+    *at = (*at)[out->length] == ',' ? *at + out->length + 1 : NULL;
+    return true;
+}
+
+static bool is_word(struct pattern p, const char *word) {
+    return (size_t)p.length == strlen(word) && strncmp(p.text, word, (size_t)p.length) == 0;
+}
+
+/* ---- layers ---- */
+
+/* The layer of a tensor; -1: it is in none. */
+static int64_t layer_of(const char *name) {
+    static const char prefix[] = "model.layers.";
+    return strncmp(name, prefix, sizeof prefix - 1) == 0 ? strtoll(name + sizeof prefix - 1, NULL, 10) : -1;
+}
+
+struct layer_range {
+    int64_t first, end;
+};
+
+/* True if the pattern names layers by number. A range that is wrong is empty, so it matches no tensor. */
+static bool reads_layers(struct pattern p, int64_t n_layers, struct layer_range *out) {
+    char text[32];
+    long long a = 0, b = 0;
+    int used = 0;
+    snprintf(text, sizeof text, "%.*s", p.length, p.text);
+    if (is_word(p, "layers"))
+        *out = (struct layer_range){0, n_layers};
+    else if (sscanf(text, "first:%lld%n", &a, &used) == 1 && used == p.length)
+        *out = (struct layer_range){0, a};
+    else if (sscanf(text, "last:%lld%n", &a, &used) == 1 && used == p.length)
+        *out = (struct layer_range){a <= 0 ? n_layers : a < n_layers ? n_layers - a : 0, n_layers};
+    else if (sscanf(text, "layers:%lld-%lld%n", &a, &b, &used) == 2 && used == p.length)
+        *out = (struct layer_range){a, b < n_layers ? b + 1 : 0};
+    else if (sscanf(text, "layers:%lld%n", &a, &used) == 1 && used == p.length)
+        *out = (struct layer_range){a, a < n_layers ? a + 1 : 0};
+    else
+        return false;
+    if (a < 0)
+        out->end = 0;
+    return true;
+}
+
+/* ---- matching ---- */
+
+static bool ends_with(const char *name, const char *end) {
+    size_t n = strlen(name), m = strlen(end);
+    return n >= m && strcmp(name + n - m, end) == 0;
+}
+
+static bool matches_glob(struct pattern p, const char *name) {
+    char *glob = strndup(p.text, (size_t)p.length);
+    bool matches = glob && fnmatch(glob, name, 0) == 0;
+    free(glob);
+    return matches;
+}
+
+static bool matches(struct pattern p, const char *name, int64_t n_layers) {
+    struct layer_range range;
+    int64_t layer = layer_of(name);
+    if (reads_layers(p, n_layers, &range))
+        return layer >= range.first && layer < range.end && layer >= 0;
+    if (is_word(p, "embeddings"))
+        return strcmp(name, "model.embed_tokens.weight") == 0;
+    if (is_word(p, "head"))
+        return strcmp(name, "lm_head.weight") == 0;
+    if (is_word(p, "norms"))
+        return strstr(name, "norm") != NULL;
+    if (is_word(p, "biases"))
+        return ends_with(name, ".bias");
+    return matches_glob(p, name);
+}
+
+static bool list_has(const char *list, const char *name, int64_t n_layers) {
+    struct pattern p;
+    while (next_pattern(&list, &p))
+        if (matches(p, name, n_layers))
+            return true;
+    return false;
+}
+
+/* ---- the model ---- */
+
+struct chooser {
+    struct ot_selection selection;
+    int64_t n_layers;
+};
+
+static bool trains(const void *context, const char *name) {
+    const struct chooser *c = context;
+    const struct ot_selection *s = &c->selection;
+    return (!s->train || list_has(s->train, name, c->n_layers)) &&
+           !(s->freeze && list_has(s->freeze, name, c->n_layers));
+}
+
+/* Every pattern matches a tensor. */
+static int check_list(const struct ot_model *model, const char *list) {
+    int64_t n_layers = ot_model_get_config(model)->n_layers;
+    struct pattern p;
+    while (next_pattern(&list, &p)) {
+        bool found = false;
+        for (int64_t i = 0; i < ot_model_tensor_count(model) && !found; i++)
+            found = matches(p, ot_model_tensor(model, i)->name, n_layers);
+        if (!found)
+            return ot_fail(
+                OT_E_USAGE,
+                "'%.*s' matches no tensor of this model of %lld layers%s; give a part (embeddings, "
+                "head, norms, biases, layers:A-B, first:N, last:N) or a name with wildcards, like "
+                "'%s'",
+                p.length, p.text, (long long)n_layers,
+                is_word(p, "head") ? " (its head is tied to the embeddings)" : "", "*.q_proj.*");
+    }
+    return 0;
+}
+
+static int check(const struct ot_model *model, const struct ot_selection *selection) {
+    OT_TRY(check_list(model, selection->train));
+    OT_TRY(check_list(model, selection->freeze));
+    return ot_model_trained_count(model) > 0
+               ? 0
+               : ot_fail(OT_E_USAGE, "every tensor of the model is frozen: there is nothing to train");
+}
+
+int ot_model_open_selected(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_position,
+                           const struct ot_selection *selection, struct ot_model **out) {
+    const struct chooser chooser = {*selection, config->n_layers};
+    const struct ot_model_parts parts = {.trains = trains, .context = &chooser};
+    OT_TRY(ot_model_open_parts(config, dtype, max_position, &parts, out));
+    int rc = check(*out, selection);
+    if (rc < 0) {
+        ot_model_close(*out);
+        *out = NULL;
+    }
+    return rc;
+}
+
+bool ot_model_has_frozen(const struct ot_model *model) {
+    const struct ot_chain *chain = ot_model_chain(model);
+    for (int i = 0; i < chain->n_slabs; i++)
+        if (chain->slabs[i].frozen)
+            return true;
+    return false;
+}
+
+int64_t ot_model_trained_count(const struct ot_model *model) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
+        const struct ot_tensor *t = ot_model_tensor(model, i);
+        n += t->trained ? t->rows * t->cols : 0;
+    }
+    return n;
+}
+
+int ot_selection_count(const struct ot_model_config *config, const struct ot_selection *selection,
+                       int64_t *trained) {
+    struct ot_model *model;
+    OT_TRY(ot_model_open_selected(config, OT_F32, 1, selection, &model));
+    *trained = ot_model_trained_count(model);
+    ot_model_close(model);
+    return 0;
+}

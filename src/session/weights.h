@@ -1,0 +1,17 @@
+/* Fills in the weights of a session's engine, from the model's files or at random. */
+#ifndef OT_SESSION_WEIGHTS_H
+#define OT_SESSION_WEIGHTS_H
+
+#include "src/session/parts.h"
+
+/* All weights. Errors: OT_E_INPUT (a weight is not finite), OT_E_IO, OT_E_BUDGET. */
+int ot_weights_fill(struct ot_session *session);
+/* The frozen ones, which no checkpoint has, before session->restored is read. Errors: as ot_weights_fill;
+ * OT_E_INPUT if they are not those that the checkpoint was trained with. */
+int ot_weights_fill_frozen(struct ot_session *session);
+/* The exact values of a part of one frozen tensor, where ot_weights_fill takes them from; the engine may have
+ * rounded them. Needs no engine. Errors: as ot_model_dir_get. */
+int ot_weights_get_frozen(const struct ot_session *session, int slab, int64_t first, int64_t n,
+                          float *values);
+
+#endif
