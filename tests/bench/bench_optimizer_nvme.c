@@ -62,7 +62,8 @@ static void make_model(struct model *m, int64_t params) {
     for (int b = 0; b < BLOCKS; b++) {
         bool edge = b == 0 || b == BLOCKS - 1;
         m->blocks[b] = (struct ot_block_spec){"block", 1, {{b, true}}};
-        m->slabs[b] = (struct ot_slab_spec){"block", slab, edge, 1, &m->group};
+        m->slabs[b] = (struct ot_slab_spec){
+            .name = "block", .n_params = slab, .edge = edge, .n_groups = 1, .groups = &m->group};
     }
     m->chain = (struct ot_chain){.dtype = OT_BF16,
                                  .n_blocks = BLOCKS,
