@@ -45,7 +45,7 @@ static OT_INLINE ot_vf vec_from_bf16(ot_vh half) {
 }
 
 /* All ones where a > limit, for a < 2^31 and limit >= 0. gcc makes scalar code of a comparison of vectors
- * that are longer than a register, but not of this. */
+ * that are longer than a register, but not of a subtraction and a shift. */
 static OT_INLINE ot_vu vec_above(ot_vu a, int32_t limit) {
     return (ot_vu)((limit - (ot_vi)a) >> 31);
 }

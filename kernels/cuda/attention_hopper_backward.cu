@@ -1,5 +1,5 @@
 /* Attention backward on the tensor cores of compute capability 9.0 (ptx_hopper.cuh), for heads of 64 and 128
- * elements. The formulas, and why there are two passes, stand at the top of attention_backward.cu. The pass
+ * elements. The formulas, and why there are two passes, stand at the top of attention_backward.cuh. The pass
  * of queries sums dq; the pass of keys sums dk and dv. The division of labour is that of Shah et al.,
  * "FlashAttention-3", 2024: one warpgroup copies, two multiply. attention_hopper.cuh has the ring of tiles.
  *
@@ -16,14 +16,14 @@
  * p takes the registers of s, and ds those of d. Rounded, they are the left operands of the sums, so shared
  * memory holds inputs only. The tensor cores work on d during the exponentials, and on sum_b while ds is
  * computed. The next tile's s and d start before sum_a is finished. A softcap multiplies by the score's
- * derivative as in attention_backward.cu. Its branch also marks the place before which ptxas must finish p,
+ * derivative as in attention_backward.cuh. Its branch also marks the place before which ptxas must finish p,
  * or ds: ptxas moves a wait up over independent arithmetic, but not over a branch.
  *
  * DETERMINISM. One warp owns a row of a result and adds the tiles in order, head after head. The pass of
  * queries begins its tiles at multiples of 64, the pass of keys at the block's first key. So the bits depend
- * on the arguments alone. They differ from the bits of attention_backward.cu, because the sizes of the tiles
+ * on the arguments alone. They differ from the bits of attention_backward.cuh, because the sizes of the tiles
  * differ. A warpgroup skips tiles that its rows do not see. Within a visited tile, what
- * attention_backward.cu says about numbers that are not finite is true.
+ * attention_backward.cuh says about numbers that are not finite is true.
  *
  * COST for one tile of 64 tokens, heads of 128 elements, both warpgroups, counted; not run on a GPU:
  *
@@ -189,7 +189,7 @@ struct gradient_warp {
 };
 
 /* Multiplies each x by the derivative of its capped score, which its weight still tells (backward_cap of
- * attention_backward.cu). x may be p. SIGN, distance: see ot_score_bend. */
+ * attention_backward.cuh). x may be p. SIGN, distance: see ot_score_bend. */
 template <int SIGN, int N, class Numbers>
 __device__ __forceinline__ void gradient_cap(float (&x)[1][N][4], const float (&p)[1][N][4],
                                              const ot_score_scale &scale, const Numbers &numbers,
