@@ -35,3 +35,7 @@ int ot_lora_find(const struct ot_lora *lora, const char *module, struct ot_lora_
                        out->alpha);
     return 0;
 }
+
+bool ot_lora_has_tensor(const char *name) {
+    return strncmp(name, OT_LORA_PREFIX, sizeof OT_LORA_PREFIX - 1) == 0;
+}

@@ -87,9 +87,11 @@ const struct ot_preset *ot_preset_at(int index);          /* NULL past the last 
 
 enum ot_init { OT_INIT_NORMAL, OT_INIT_NORMAL_RESIDUAL, OT_INIT_ONE, OT_INIT_ZERO, OT_INIT_LORA_A };
 
+enum { OT_MODEL_NAME_BYTES = 96 };
+
 /* One tensor of the checkpoint inside its slab. Linear weights are [out, in], as stored by Hugging Face. */
 struct ot_tensor {
-    char name[96]; /* "model.layers.3.self_attn.q_proj.weight"; of an adapter as lora.h says */
+    char name[OT_MODEL_NAME_BYTES]; /* "model.layers.3.self_attn.q_proj.weight"; of an adapter as lora.h says */
     /* Keys the random numbers. It counts the model's own tensors in the order of a model that trains all. An
      * adapter's tensor has the number of the weight that it adapts. */
     int64_t number;

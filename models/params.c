@@ -73,7 +73,7 @@ static void add_lora_matrix(struct walk *w, struct ot_place *place, const struct
     module_of(target, module);
     t->number = target->number;
     t->trained = true;
-    snprintf(t->name, sizeof t->name, "base_model.model.%.64s.%s.weight", module, matrix);
+    snprintf(t->name, sizeof t->name, OT_LORA_PREFIX "%.64s.%s.weight", module, matrix);
 }
 
 /* Finds the adapter of a target, whose outputs begin at `first` of its unit's. */

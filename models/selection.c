@@ -110,7 +110,7 @@ struct chooser {
 static bool trains(const void *context, const char *name) {
     const struct chooser *c = context;
     const struct ot_selection *s = &c->selection;
-    return (!s->train || list_has(s->train, name, c->n_layers)) &&
+    return (s->train ? list_has(s->train, name, c->n_layers) : !s->lora) &&
            !(s->freeze && list_has(s->freeze, name, c->n_layers));
 }
 
@@ -145,7 +145,13 @@ static int check(const struct ot_model *model, const struct ot_selection *select
 int ot_model_open_selected(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_position,
                            const struct ot_selection *selection, struct ot_model **out) {
     const struct chooser chooser = {*selection, config->n_layers};
-    const struct ot_model_parts parts = {.trains = trains, .context = &chooser};
+    struct ot_model_parts parts = {.trains = trains, .context = &chooser};
+    struct ot_lora_spec lora;
+    if (selection->lora) {
+        OT_TRY(ot_lora_spec_read(selection->lora, &lora));
+        OT_TRY(ot_lora_spec_check(&lora, config));
+        parts.lora = &lora.lora;
+    }
     OT_TRY(ot_model_open_parts(config, dtype, max_position, &parts, out));
     int rc = check(*out, selection);
     if (rc < 0) {

@@ -10,19 +10,23 @@
  *     first:4 last:4  everything in the first or in the last 4 layers
  *     anything else   tensors whose name matches it, as a shell matches file names: *.q_proj.*
  *
- * `train` selects what is trained; without it, everything is. `freeze` then takes tensors away. */
+ * `train` selects what is trained; without it, everything is, or with adapters nothing of the model's own.
+ * `freeze` then takes tensors away. Adapters are always trained. */
 #ifndef OT_MODELS_SELECTION_H
 #define OT_MODELS_SELECTION_H
 
+#include "models/lora_spec.h"
 #include "models/model.h"
 
 struct ot_selection {
     const char *train, *freeze; /* NULL: not given */
+    const char *lora;           /* adapters, as lora_spec.h says; NULL: none */
 };
 
 /* Opens a model as ot_model_open does, with the tensors frozen that the selection does not train. The texts
  * are read before it returns. Errors: as ot_model_open; OT_E_USAGE: a pattern matches no tensor of the model,
- * or no tensor is left to train (the message quotes the pattern). */
+ * or no tensor is left to train (the message quotes the pattern), or
+ * `lora` is wrong. */
 int ot_model_open_selected(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_position,
                            const struct ot_selection *selection, struct ot_model **out);
 

@@ -276,6 +276,7 @@ int ot_checkpoint_record_open_model(const struct ot_checkpoint_record *record,
                                     struct ot_model **out) {
     const struct ot_selection selection = {
         .train = ot_json_string(ot_json_get(record->options, "train"), NULL),
-        .freeze = ot_json_string(ot_json_get(record->options, "freeze"), NULL)};
+        .freeze = ot_json_string(ot_json_get(record->options, "freeze"), NULL),
+        .lora = ot_json_string(ot_json_get(record->options, "lora"), NULL)};
     return ot_model_open_selected(config, dtype, 1, &selection, out);
 }

@@ -70,12 +70,15 @@ static void take_options(struct export *e) {
     const char *tokenizer = ot_json_string(ot_json_get(run, "tokenizer"), NULL);
     const char *init = ot_json_string(ot_json_get(run, "init"), NULL);
     const char *template = ot_json_string(ot_json_get(run, "template"), NULL);
+    const char *lora = ot_json_string(ot_json_get(run, "lora"), NULL);
     if (!o->model && model)
         ot_settings_choose_text(&e->settings, "model", model);
     if (!o->tokenizer && tokenizer)
         ot_settings_choose_text(&e->settings, "tokenizer", tokenizer);
     if (template)
         ot_settings_choose_text(&e->settings, "template", template);
+    if (lora)
+        ot_settings_choose_text(&e->settings, "lora", lora);
     if (init && strcmp(init, "random") == 0)
         ot_settings_choose_word(&e->settings, "init", OT_CHOICE_INIT_RANDOM);
     ot_settings_choose_count(&e->settings, "seed", ot_json_int(ot_json_get(run, "seed"), 0));

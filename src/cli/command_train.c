@@ -21,6 +21,7 @@
 #include "src/run/run_identity.h"
 #include "src/run/step_choice.h"
 #include "src/session/collect.h"
+#include "src/session/plan_request.h"
 #include "src/session/team.h"
 #include "src/saving/finished.h"
 #include "src/saving/out_name.h"
@@ -124,7 +125,7 @@ static int read_inputs(struct train *t) {
     OT_TRY(ot_resume_check(&t->resume, o, &t->identity));
     OT_TRY(ot_resume_check_arithmetic(&t->resume, o, ot_device_arithmetic(s->device)));
     OT_TRY(ot_resume_check_ranks(&t->resume, o, ot_shard_ranks(&s->shard)));
-    const struct ot_selection selection = {.train = o->train, .freeze = o->freeze};
+    const struct ot_selection selection = ot_plan_request_selection(o);
     OT_TRY(ot_selection_count(&s->config, &selection, &trained));
     ot_shape_choose(&t->settings, trained);
     return ot_step_is_open(o) ? 0 : find_shape(t);

@@ -411,6 +411,7 @@ void ot_model_dir_close(struct ot_model_dir *dir) {
         return;
     for (int i = 0; dir->files && i < dir->facts.n_shards; i++)
         ot_safetensors_close(dir->files[i]);
+    ot_safetensors_close(dir->adapter.file);
     ot_gguf_close(dir->gguf);
     for (int i = 0; i < OT_N_SMALL_FILES; i++)
         if (dir->small_fds[i] >= 0)

@@ -20,6 +20,11 @@
  * base's config and tokenizer files, licences, processor settings and code. It writes through an out_dir
  * (out_dir.h), so the result appears as a whole or not at all.
  *
+ * ADAPTERS. A directory that PEFT wrote can be laid over an open base: its adapters are tensors of a model that has
+ * them (models/lora.h), and its modules_to_save take the place of the base's tensors. A load without such a
+ * directory leaves out the tensors of adapters, and a save may write them, and what else is trained, as such a
+ * directory instead of a whole model.
+ *
  * An open ot_model_dir never changes. Load and save use the calling thread and the pool.
  */
 #ifndef OT_FILES_MODEL_DIR_H
@@ -55,6 +60,11 @@ struct ot_model_facts {
 /* Errors: OT_E_INPUT (a file has invalid contents), OT_E_IO (cannot read). */
 int ot_model_dir_open(const char *path, struct ot_model_dir **out);
 void ot_model_dir_close(struct ot_model_dir *dir); /* NULL is fine */
+/* Lays the adapters in the directory `path` over the model, before its other uses. Reads no data. Errors:
+ * OT_E_INPUT, OT_E_IO, OT_E_BUDGET. */
+int ot_model_dir_add_adapter(struct ot_model_dir *dir, const char *path);
+/* True if that directory has the tensor of this name: one of an adapter, or of modules_to_save. */
+bool ot_model_dir_is_adapted(const struct ot_model_dir *dir, const char *name);
 const struct ot_model_facts *ot_model_dir_facts(const struct ot_model_dir *dir);
 const char *ot_model_dir_path(const struct ot_model_dir *dir);
 
@@ -68,7 +78,7 @@ typedef int (*ot_param_source)(void *context, int slab, int64_t first, int64_t n
  * Errors: OT_E_INPUT, OT_E_IO, OT_E_BUDGET. */
 int ot_model_dir_check(const struct ot_model_dir *dir, const struct ot_model *model);
 /* Calls ot_model_dir_check, then passes every parameter of every slab to the sink once, in ascending order;
- * padding is zeros. An error of the sink stops the load and is returned. pool: converts values; NULL: the
+ * padding is zeros. Tensors of adapters are left out unless adapters were added. An error of the sink stops the load and is returned. pool: converts values; NULL: the
  * calling thread does. Errors: OT_E_INPUT, OT_E_IO, OT_E_BUDGET. */
 int ot_model_dir_load(const struct ot_model_dir *dir, const struct ot_model *model, struct ot_pool *pool,
                       ot_param_sink sink, void *context);
@@ -97,6 +107,9 @@ struct ot_model_save {
     struct ot_token_ids ids;         /* n_eos 0: the base's ids stay */
     const struct ot_extra_file *extra;
     int n_extra;
+    /* The text of adapter_config.json: writes a directory for PEFT, with adapters in fp32 and the other trained
+     * tensors in dtype. NULL: writes the whole model. */
+    const char *adapter_config;
     int64_t shard_bytes;             /* 0: OT_SHARD_BYTES */
     const struct ot_io_calls *calls; /* NULL: the system's */
     struct ot_out_lock *lock;        /* of `out`, held by the caller (out_dir.h); NULL: the save takes it */

@@ -78,54 +78,86 @@ static bool may_ignore(const struct ot_safetensor *tensor, bool tied) {
     return tied && strcmp(without_prefix(tensor->name), "lm_head.weight") == 0;
 }
 
-/* Of two tied tensors safetensors stores one; the writer chooses which. */
-static const struct ot_stored *find_wanted(const struct ot_model_dir *dir, const struct ot_tensor *wanted,
-                                           bool tied) {
-    const struct ot_stored *stored = find_stored(dir, wanted->name);
-    if (!stored && tied && strcmp(without_prefix(wanted->name), "embed_tokens.weight") == 0)
+/* The base's tensor. Of two tied tensors safetensors stores one; the writer chooses which. */
+static const struct ot_stored *find_own(const struct ot_model_dir *dir, const char *name, bool tied) {
+    const struct ot_stored *stored = find_stored(dir, name);
+    if (!stored && tied && strcmp(without_prefix(name), "embed_tokens.weight") == 0)
         stored = find_stored(dir, "lm_head.weight");
     return stored;
 }
 
+static const struct ot_stored *find_wanted(const struct ot_model_dir *dir, const struct ot_tensor *wanted,
+                                           bool tied) {
+    const struct ot_stored *stored = ot_adapter_find(&dir->adapter, wanted->name);
+    return stored ? stored : find_own(dir, wanted->name, tied);
+}
+
+static int fail_missing(const struct ot_model_dir *dir, const struct ot_tensor *missing, int64_t n_missing) {
+    const char *hint = strcmp(missing->name, "lm_head.weight") == 0
+                           ? "; if the model shares these weights with the embedding, config.json needs "
+                             "tie_word_embeddings true"
+                           : "";
+    return ot_fail(OT_E_INPUT, "%s: tensor %s is missing from the weights (missing tensors: %lld)%s",
+                   ot_lora_has_tensor(missing->name) ? ot_safetensors_path(dir->adapter.file) : dir->path,
+                   missing->name, (long long)n_missing, hint);
+}
+
 static int find_all(const struct ot_model_dir *dir, const struct ot_model *model,
-                    const struct ot_stored **map, bool *used) {
+                    const struct ot_stored **map) {
     bool tied = ot_model_get_config(model)->tied;
     const struct ot_tensor *missing = NULL;
     int64_t n_missing = 0;
     for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
         const struct ot_tensor *wanted = ot_model_tensor(model, i);
         map[i] = find_wanted(dir, wanted, tied);
-        if (!map[i]) {
+        if (map[i]) {
+            OT_TRY(check_tensor(map[i], wanted));
+        } else if (dir->adapter.file || !ot_lora_has_tensor(wanted->name)) {
             missing = missing ? missing : wanted;
             n_missing++;
-            continue;
         }
-        OT_TRY(check_tensor(map[i], wanted));
-        used[map[i] - dir->stored] = true;
     }
-    if (!missing)
-        return 0;
-    const char *hint = strcmp(missing->name, "lm_head.weight") == 0
-                           ? "; if the model shares these weights with the embedding, config.json needs "
-                             "tie_word_embeddings true"
-                           : "";
-    return ot_fail(OT_E_INPUT, "%s: tensor %s is missing from the weights (missing tensors: %lld)%s",
-                   dir->path, missing->name, (long long)n_missing, hint);
+    return missing ? fail_missing(dir, missing, n_missing) : 0;
 }
 
-static int check_extra(const struct ot_model_dir *dir, bool tied, const bool *used) {
-    const struct ot_stored *extra = NULL;
-    int64_t n_extra = 0;
+/* Marks the base's and the adapter's tensors that the model has. */
+static void mark_used(const struct ot_model_dir *dir, const struct ot_model *model, bool *used,
+                      bool *adapter_used) {
+    bool tied = ot_model_get_config(model)->tied;
+    for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
+        const char *name = ot_model_tensor(model, i)->name;
+        const struct ot_stored *own = find_own(dir, name, tied),
+                               *adapted = ot_adapter_find(&dir->adapter, name);
+        if (own)
+            used[own - dir->stored] = true;
+        if (adapted)
+            adapter_used[adapted - dir->adapter.stored] = true;
+    }
+}
+
+static int fail_extra(const struct ot_stored *extra, int64_t n, const char *what) {
+    return ot_fail(OT_E_INPUT, "%s: tensor %s is not part of %s (such tensors: %lld)", extra->file->path,
+                   extra->tensor->name, what, (long long)n);
+}
+
+static int check_extra(const struct ot_model_dir *dir, const struct ot_model *model, bool *used) {
+    bool tied = ot_model_get_config(model)->tied, *adapter_used = used + dir->n_stored;
+    const struct ot_stored *extra = NULL, *adapter_extra = NULL;
+    int64_t n_extra = 0, n_adapter_extra = 0;
+    mark_used(dir, model, used, adapter_used);
     for (int64_t i = 0; i < dir->n_stored; i++)
         if (!used[i] && !may_ignore(dir->stored[i].tensor, tied)) {
             extra = extra ? extra : &dir->stored[i];
             n_extra++;
         }
-    if (!extra)
-        return 0;
-    return ot_fail(OT_E_INPUT,
-                   "%s: tensor %s is not part of the model that config.json describes (such tensors: %lld)",
-                   extra->file->path, extra->tensor->name, (long long)n_extra);
+    for (int64_t i = 0; i < dir->adapter.n_stored; i++)
+        if (!adapter_used[i]) {
+            adapter_extra = adapter_extra ? adapter_extra : &dir->adapter.stored[i];
+            n_adapter_extra++;
+        }
+    if (adapter_extra)
+        return fail_extra(adapter_extra, n_adapter_extra, "what its adapter_config.json describes");
+    return extra ? fail_extra(extra, n_extra, "the model that config.json describes") : 0;
 }
 
 static int read_part(const struct ot_stored *stored, int64_t first, int64_t n, float *values, int64_t *bad) {
@@ -190,14 +222,14 @@ int ot_model_dir_map(const struct ot_model_dir *dir, const struct ot_model *mode
     if (!dir->facts.has_weights)
         return ot_fail(OT_E_INPUT, "%s: %s", dir->path, dir->facts.weights_missing);
     const struct ot_stored **map = calloc((size_t)ot_model_tensor_count(model) + 1, sizeof *map);
-    bool *used = calloc((size_t)dir->n_stored + 1, sizeof *used);
+    bool *used = calloc((size_t)(dir->n_stored + dir->adapter.n_stored) + 1, sizeof *used);
     int rc;
     if (!map || !used) {
         rc = ot_fail(OT_E_BUDGET, "%s: no memory for a table of tensors", dir->path);
         goto out;
     }
-    OT_TRY_GOTO(find_all(dir, model, map, used), rc, out);
-    OT_TRY_GOTO(check_extra(dir, ot_model_get_config(model)->tied, used), rc, out);
+    OT_TRY_GOTO(find_all(dir, model, map), rc, out);
+    OT_TRY_GOTO(check_extra(dir, model, used), rc, out);
     if (ot_model_get_config(model)->tied)
         OT_TRY_GOTO(check_tied_head(dir), rc, out);
     *out = map;
@@ -245,7 +277,7 @@ static bool wants_slab(const struct loader *l, int slab) {
 /* Keeps the kernel AHEAD_BYTES ahead, in the order in which the model (not the file) needs the tensors. */
 static void read_ahead(struct loader *l) {
     while (l->ahead_bytes < AHEAD_BYTES && l->ahead_tensor < ot_model_tensor_count(l->model)) {
-        if (!wants_slab(l, ot_model_tensor(l->model, l->ahead_tensor)->slab)) {
+        if (!l->map[l->ahead_tensor] || !wants_slab(l, ot_model_tensor(l->model, l->ahead_tensor)->slab)) {
             l->ahead_tensor++;
             continue;
         }
@@ -331,7 +363,8 @@ static int load_slabs(struct loader *l) {
             if (!wants_slab(l, slab))
                 continue;
             OT_TRY(load_zeros(l, slab, at, tensor->first));
-            OT_TRY(load_tensor(l, tensor, l->map[index]));
+            if (l->map[index])
+                OT_TRY(load_tensor(l, tensor, l->map[index]));
             at = tensor->first + tensor->rows * tensor->cols;
         }
         if (wants_slab(l, slab))

@@ -7,6 +7,7 @@
 
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/files/adapter_config.h"
 #include "src/files/out_dir.h"
 
 enum {
@@ -19,6 +20,7 @@ struct saver {
     const struct ot_model_save *save;
     struct ot_out_dir *dir;
     struct ot_safetensors_entry *entries;
+    char (*names)[OT_MODEL_NAME_BYTES + sizeof OT_LORA_PREFIX]; /* of the entries of an adapter */
     struct ot_safetensors_writer *writer;
     float *values; /* CHUNK_VALUES */
 };
@@ -28,6 +30,11 @@ static bool is_extra(const struct ot_model_save *save, const char *name) {
         if (strcmp(save->extra[i].name, name) == 0)
             return true;
     return false;
+}
+
+/* True if the save writes the tensor. */
+static bool writes(const struct ot_model_save *save, const struct ot_tensor *tensor) {
+    return !save->adapter_config || tensor->trained;
 }
 
 /* Path to copy the base's small file i from; NULL: the file is not copied. */
@@ -41,7 +48,8 @@ static const char *copied_path(const struct ot_model_save *save, int i, char pat
  * another dtype is wanted. */
 static int map_base(const struct ot_model_save *save, const struct ot_stored ***stored) {
     const struct ot_model_dir *base = save->base;
-    if (!base || !base->facts.has_weights || base->facts.dtype != save->dtype || base->gguf)
+    if (!base || save->adapter_config || !base->facts.has_weights || base->facts.dtype != save->dtype ||
+        base->gguf)
         return 0; /* GGUF has vectors in fp32 whatever the model's dtype was */
     int rc = ot_model_dir_map(base, save->model, stored);
     if (rc == -OT_E_INPUT) /* with --init random the base's weights were not loaded and may differ */
@@ -58,6 +66,11 @@ static int map_base(const struct ot_model_save *save, const struct ot_stored ***
     return rc;
 }
 
+/* The licence and the code of a base go with a whole model. */
+static int kept_files(const struct ot_model_save *save) {
+    return save->base && !save->adapter_config ? save->base->n_kept : 0;
+}
+
 /* Path to copy kept file i from; NULL: an extra file replaces it. */
 static const char *kept_path(const struct ot_model_save *save, int i, char path[PATH_MAX]) {
     const struct ot_kept_file *file = &save->base->kept[i];
@@ -65,28 +78,45 @@ static const char *kept_path(const struct ot_model_save *save, int i, char path[
     return is_extra(save, file->name) ? NULL : path;
 }
 
+/* The entry of a tensor. name: memory for its name in an adapter's file; NULL: the whole model is written. */
+static struct ot_safetensors_entry make_entry(const struct ot_tensor *tensor, enum ot_dtype dtype, char *name,
+                                              size_t name_bytes) {
+    bool adapts = ot_lora_has_tensor(tensor->name);
+    struct ot_safetensors_entry entry = {.name = tensor->name, .dims = tensor->dims, .dtype = dtype};
+    if (name && adapts)
+        entry.dtype = OT_F32;
+    if (name && !adapts) {
+        snprintf(name, name_bytes, OT_LORA_PREFIX "%s", tensor->name);
+        entry.name = name;
+    }
+    entry.shape[0] = tensor->dims == 1 ? tensor->cols : tensor->rows;
+    entry.shape[1] = tensor->cols;
+    return entry;
+}
+
 static int open_writer(struct saver *s) {
-    const struct ot_model *model = s->save->model;
-    int64_t n = ot_model_tensor_count(model);
+    const struct ot_model_save *save = s->save;
+    int64_t n = ot_model_tensor_count(save->model), n_entries = 0;
     const struct ot_stored **stored = NULL;
-    OT_TRY(map_base(s->save, &stored));
+    int64_t shard_bytes = save->adapter_config    ? INT64_MAX /* PEFT reads one file */
+                          : save->shard_bytes > 0 ? save->shard_bytes
+                                                  : OT_SHARD_BYTES;
+    OT_TRY(map_base(save, &stored));
     s->entries = calloc((size_t)n + 1, sizeof *s->entries);
-    if (!s->entries) {
+    s->names = save->adapter_config ? calloc((size_t)n + 1, sizeof *s->names) : NULL;
+    if (!s->entries || (save->adapter_config && !s->names)) {
         free(stored);
-        return ot_fail(OT_E_BUDGET, "%s: no memory for a table of tensors", s->save->out);
+        return ot_fail(OT_E_BUDGET, "%s: no memory for a table of tensors", save->out);
     }
     for (int64_t i = 0; i < n; i++) {
-        const struct ot_tensor *tensor = ot_model_tensor(model, i);
-        s->entries[i] =
-            (struct ot_safetensors_entry){.name = tensor->name,
-                                          .dims = tensor->dims,
-                                          .dtype = stored ? stored[i]->tensor->dtype : s->save->dtype};
-        s->entries[i].shape[0] = tensor->dims == 1 ? tensor->cols : tensor->rows;
-        s->entries[i].shape[1] = tensor->cols;
+        const struct ot_tensor *tensor = ot_model_tensor(save->model, i);
+        if (writes(save, tensor))
+            s->entries[n_entries++] = make_entry(tensor, stored ? stored[i]->tensor->dtype : save->dtype,
+                                                 s->names ? s->names[i] : NULL, sizeof *s->names);
     }
     free(stored);
-    return ot_safetensors_writer_open(
-        s->dir, s->entries, n, s->save->shard_bytes > 0 ? s->save->shard_bytes : OT_SHARD_BYTES, &s->writer);
+    return ot_safetensors_writer_open(s->dir, save->adapter_config ? OT_ADAPTER_WEIGHTS_STEM : "model",
+                                      s->entries, n_entries, shard_bytes, &s->writer);
 }
 
 static int add_file_bytes(const char *path, int64_t *bytes) {
@@ -109,7 +139,7 @@ static int count_bytes(const struct saver *s, int64_t *bytes) {
     for (int i = OT_SMALL_COPIED; i < OT_N_SMALL_FILES; i++)
         if (copied_path(save, i, path))
             OT_TRY(add_file_bytes(path, bytes));
-    for (int i = 0; save->base && i < save->base->n_kept; i++)
+    for (int i = 0; i < kept_files(save); i++)
         if (kept_path(save, i, path))
             OT_TRY(add_file_bytes(path, bytes));
     return 0;
@@ -119,6 +149,7 @@ static void close_saver(struct saver *s) {
     ot_safetensors_writer_close(s->writer);
     ot_out_dir_close(s->dir);
     free(s->entries);
+    free(s->names);
     free(s->values);
 }
 
@@ -157,6 +188,9 @@ static int save_configs(const struct saver *s) {
     const struct ot_model_save *save = s->save;
     char *text = NULL;
     size_t bytes = 0;
+    if (save->adapter_config)
+        return ot_out_dir_put(s->dir, OT_ADAPTER_CONFIG_NAME, save->adapter_config,
+                              strlen(save->adapter_config));
     if (!is_extra(save, "config.json")) {
         struct ot_config_file file = {.config = *ot_model_get_config(save->model),
                                       .has_dtype = true,
@@ -187,7 +221,7 @@ static int save_files(const struct saver *s) {
     for (int i = OT_SMALL_COPIED; i < OT_N_SMALL_FILES; i++)
         if (copied_path(save, i, path))
             OT_TRY(ot_out_dir_copy(s->dir, ot_small_files[i], path));
-    for (int i = 0; save->base && i < save->base->n_kept; i++)
+    for (int i = 0; i < kept_files(save); i++)
         if (kept_path(save, i, path))
             OT_TRY(ot_out_dir_copy(s->dir, save->base->kept[i].name, path));
     return 0;
@@ -203,7 +237,7 @@ static int save_weights(struct saver *s, ot_param_source source, void *context) 
                        s->save->out, CHUNK_VALUES * sizeof *s->values);
     for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
         const struct ot_tensor *tensor = ot_model_tensor(model, i);
-        int64_t count = tensor->rows * tensor->cols;
+        int64_t count = writes(s->save, tensor) ? tensor->rows * tensor->cols : 0;
         for (int64_t at = 0, n; at < count; at += n) {
             n = count - at < CHUNK_VALUES ? count - at : CHUNK_VALUES;
             OT_TRY(source(context, tensor->slab, tensor->first + at, n, s->values));

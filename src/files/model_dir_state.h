@@ -1,5 +1,5 @@
 /* Declarations that the parts of model_dir share: open (model_dir.c, model_dir_gguf.c), load
- * (model_dir_load.c, model_dir_stored.c), save (model_dir_save.c). */
+ * (model_dir_load.c, model_dir_stored.c, model_dir_adapter.c), save (model_dir_save.c). */
 #ifndef OT_FILES_MODEL_DIR_STATE_H
 #define OT_FILES_MODEL_DIR_STATE_H
 
@@ -33,6 +33,13 @@ void ot_stored_bytes(const struct ot_stored *stored, int64_t first, int64_t n, c
  * value that is not finite, or -1. */
 int64_t ot_stored_convert(const struct ot_stored *stored, int64_t first, int64_t n, float *values);
 
+/* Adapters laid over a model. */
+struct ot_adapter {
+    struct ot_safetensors *file; /* NULL: none */
+    struct ot_stored *stored;    /* sorted by name */
+    int64_t n_stored;
+};
+
 /* The small files that a save copies; the configs, which may change, come first. They are held open, so that
  * a save works even if the base is deleted during training. */
 enum {
@@ -64,6 +71,7 @@ struct ot_model_dir {
     struct ot_gguf *gguf;                /* NULL: the model is a directory */
     struct ot_stored *stored;            /* sorted by name */
     int64_t n_stored;
+    struct ot_adapter adapter;
 };
 
 /* Writes "PATH/name" to `path` and returns it. Open has checked that a name of up to 255 bytes fits. */
@@ -84,8 +92,11 @@ int ot_model_dir_open_gguf(struct ot_model_dir *dir);
 /* Fills in `kept` and facts.left_out. Errors: OT_E_IO, OT_E_BUDGET. */
 int ot_model_dir_hold_others(struct ot_model_dir *dir);
 
-/* Finds the stored tensor for each tensor of the model. The caller frees *map. Errors: as
- * ot_model_dir_check. */
+/* The adapter's tensor with this name of the model; NULL: it has none, or there is no adapter. */
+const struct ot_stored *ot_adapter_find(const struct ot_adapter *adapter, const char *name);
+
+/* Finds the stored tensor for each tensor of the model; NULL for one of an adapter, if none was added. The caller
+ * frees *map. Errors: as ot_model_dir_check. */
 int ot_model_dir_map(const struct ot_model_dir *dir, const struct ot_model *model,
                      const struct ot_stored ***map);
 

@@ -14,6 +14,7 @@
 #include "src/base/error.h"
 #include "src/base/path.h"
 #include "src/base/strings.h"
+#include "src/files/adapter_config.h"
 
 enum { REF_MAX_BYTES = 128, NAME_MAX_BYTES = 256 };
 
@@ -182,9 +183,42 @@ static bool look_in_cache(struct search *s) {
 
 /* ---- the result ---- */
 
+static int resolve(const char *name, struct ot_resolved *out);
+
+/* A directory of adapters: takes their base. */
+static int take_adapter(const char *name, struct ot_resolved *out) {
+    struct ot_resolved base = {0};
+    char *base_name = NULL;
+    int rc;
+    OT_TRY_GOTO(ot_adapter_config_base(name, &base_name), rc, out);
+    rc = has_file(base_name, OT_ADAPTER_CONFIG_NAME) && !has_file(base_name, "config.json")
+             ? ot_fail(OT_E_INPUT, "%s holds adapters itself", base_name)
+             : resolve(base_name, &base);
+    if (rc == 0 && !base.path)
+        rc = ot_fail(OT_E_INPUT, "%s", base.missing);
+    if (rc < 0) {
+        rc = ot_fail((enum ot_error_code) - rc,
+                     "%s: the base of these adapters: %s; if it is elsewhere, give it with --model and this "
+                     "directory with --adapter",
+                     name, ot_error_text());
+        goto out;
+    }
+    OT_TRY_GOTO(ot_string_format(&out->adapter, "%s", name), rc, out);
+    OT_TRY_GOTO(ot_string_format(&out->found, "%s (adapters of %s)", name, base.found), rc, out);
+    out->path = base.path;
+    out->base = base_name;
+    base.path = base_name = NULL;
+out:
+    ot_resolved_free(&base);
+    free(base_name);
+    return rc;
+}
+
 static int take_directory(const char *name, struct ot_resolved *out) {
     if (access(name, X_OK) < 0)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot read this directory", name);
+    if (!has_file(name, "config.json") && has_file(name, OT_ADAPTER_CONFIG_NAME))
+        return take_adapter(name, out);
     if (!has_file(name, "config.json") && has_checkpoints(name))
         return ot_fail(OT_E_INPUT,
                        "%s: has checkpoints of a stopped run, but no model yet; make a model from the newest "
@@ -265,6 +299,8 @@ int ot_model_resolve(const char *name, struct ot_resolved *out) {
 void ot_resolved_free(struct ot_resolved *resolved) {
     if (!resolved)
         return;
+    free(resolved->adapter);
+    free(resolved->base);
     free(resolved->path);
     free(resolved->found);
     free(resolved->missing);

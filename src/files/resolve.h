@@ -1,6 +1,7 @@
 /* Finds the model that --model names: a directory, a GGUF file, a preset's name, or a hub id ("org/name").
  *
- * A directory or a file NAME.gguf that exists is taken as it is. Any other name is looked up in
+ * A directory or a file NAME.gguf that exists is taken as it is. A directory of adapters (PEFT) names its base,
+ * which is looked for in the same way. Any other name is looked up in
  * $OFFLOAD_MODELS/NAME (a preset also under its hub id and the id's last component), then in the Hugging Face
  * cache: $HF_HUB_CACHE, or $HF_HOME/hub, or $XDG_CACHE_HOME/huggingface/hub, or ~/.cache/huggingface/hub, in
  * models--ORG--NAME/snapshots/ by refs/main. Nothing is downloaded, and nothing is chosen silently: `found`
@@ -13,6 +14,8 @@ struct ot_preset;
 
 struct ot_resolved {
     const struct ot_preset *preset; /* the preset of that name, also if a directory was taken; NULL: none */
+    char *adapter; /* the directory of adapters that was named; `path` is their base; NULL: none */
+    char *base;    /* the name of that base in adapter_config.json */
     char *path;  /* a directory with config.json, or a GGUF file; NULL: a preset whose weights are not here */
     char *found; /* "llama-7b → huggyllama/llama-7b (HF cache, PATH)"; NULL without a path */
     char *missing; /* an error message if path is NULL */

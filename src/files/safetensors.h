@@ -11,8 +11,8 @@
  *
  * WRITING. The names and shapes of the tensors are declared first; they decide the shards, the headers and
  * the exact number of bytes. Values follow as fp32 in the declared order and are rounded to nearest even, so
- * the writer holds a buffer and never a whole tensor. A single shard is model.safetensors; several are
- * model-0000i-of-0000N.safetensors with model.safetensors.index.json. One thread writes.
+ * the writer holds a buffer and never a whole tensor. A single shard is STEM.safetensors; several are
+ * STEM-0000i-of-0000N.safetensors with STEM.safetensors.index.json. One thread writes.
  */
 #ifndef OT_FILES_SAFETENSORS_H
 #define OT_FILES_SAFETENSORS_H
@@ -76,10 +76,11 @@ struct ot_safetensors_entry {
 
 struct ot_safetensors_writer;
 
-/* Writes into `dir` (out_dir.h), which must outlive the writer. A tensor larger than shard_bytes gets a shard
+/* Writes into `dir` (out_dir.h), which must outlive the writer, as must `stem`, such as "model". A tensor larger than shard_bytes gets a shard
  * of its own. Errors: OT_E_BUDGET, OT_E_IO. */
-int ot_safetensors_writer_open(struct ot_out_dir *dir, const struct ot_safetensors_entry *entries, int64_t n,
-                               int64_t shard_bytes, struct ot_safetensors_writer **out);
+int ot_safetensors_writer_open(struct ot_out_dir *dir, const char *stem,
+                               const struct ot_safetensors_entry *entries, int64_t n, int64_t shard_bytes,
+                               struct ot_safetensors_writer **out);
 /* Bytes of all files that the writer will write: shards with their headers, and the index. */
 int64_t ot_safetensors_writer_bytes(const struct ot_safetensors_writer *writer);
 int ot_safetensors_writer_shards(const struct ot_safetensors_writer *writer);

@@ -19,6 +19,7 @@ struct shard {
 
 struct ot_safetensors_writer {
     struct ot_out_dir *dir;
+    const char *stem;
     const struct ot_safetensors_entry *entries;
     int64_t n_entries;
     struct shard *shards;
@@ -129,10 +130,10 @@ static void cut_shards(struct ot_safetensors_writer *writer, int64_t shard_bytes
     }
     for (int s = 0; s < writer->n_shards; s++)
         if (writer->n_shards == 1)
-            snprintf(writer->shards[s].name, sizeof writer->shards[s].name, "model.safetensors");
+            snprintf(writer->shards[s].name, sizeof writer->shards[s].name, "%s.safetensors", writer->stem);
         else
-            snprintf(writer->shards[s].name, sizeof writer->shards[s].name, "model-%05d-of-%05d.safetensors",
-                     s + 1, writer->n_shards);
+            snprintf(writer->shards[s].name, sizeof writer->shards[s].name, "%s-%05d-of-%05d.safetensors",
+                     writer->stem, s + 1, writer->n_shards);
 }
 
 static int measure_shards(struct ot_safetensors_writer *writer) {
@@ -147,13 +148,14 @@ static int measure_shards(struct ot_safetensors_writer *writer) {
     return 0;
 }
 
-int ot_safetensors_writer_open(struct ot_out_dir *dir, const struct ot_safetensors_entry *entries, int64_t n,
-                               int64_t shard_bytes, struct ot_safetensors_writer **out) {
+int ot_safetensors_writer_open(struct ot_out_dir *dir, const char *stem,
+                               const struct ot_safetensors_entry *entries, int64_t n, int64_t shard_bytes,
+                               struct ot_safetensors_writer **out) {
     int rc = 0;
     struct ot_safetensors_writer *writer = calloc(1, sizeof *writer);
     if (!writer)
         return ot_fail(OT_E_BUDGET, "no memory to write the weights");
-    *writer = (struct ot_safetensors_writer){.dir = dir, .entries = entries, .n_entries = n};
+    *writer = (struct ot_safetensors_writer){.dir = dir, .stem = stem, .entries = entries, .n_entries = n};
     writer->shards = calloc((size_t)n + 1, sizeof *writer->shards);
     writer->buffer = malloc(BUFFER_VALUES * sizeof(float));
     if (!writer->shards || !writer->buffer) {
@@ -250,10 +252,11 @@ int ot_safetensors_writer_finish(struct ot_safetensors_writer *writer) {
     if (writer->shard != writer->n_shards)
         return ot_fail(OT_E_INTERNAL, "values are missing: only %d of %d shards are complete", writer->shard,
                        writer->n_shards);
-    if (writer->index)
-        OT_TRY(
-            ot_out_dir_put(writer->dir, "model.safetensors.index.json", writer->index, writer->index_bytes));
-    return 0;
+    if (!writer->index)
+        return 0;
+    char name[64];
+    snprintf(name, sizeof name, "%s.safetensors.index.json", writer->stem);
+    return ot_out_dir_put(writer->dir, name, writer->index, writer->index_bytes);
 }
 
 void ot_safetensors_writer_close(struct ot_safetensors_writer *writer) {

@@ -37,7 +37,7 @@ static void put_value(FILE *out, const struct ot_option *option) {
     char words[OT_MANUAL_WORDS_BYTES];
     const char *value = ot_help_value(option);
     enum ot_manual_path path = ot_manual_path(option);
-    fputc(':', out);
+    fputs(option->bare ? "::" : ":", out);
     put_quoted(out, value, value + strlen(value));
     fputc(':', out);
     ot_manual_words(option, words);

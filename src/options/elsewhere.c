@@ -12,8 +12,6 @@ struct foreign {
 };
 
 static const struct foreign train[] = {
-    {"lora lora-r lora-rank lora-alpha lora-dropout lora-target-modules use-lora peft use-peft qlora adapter",
-     "not available: parameters are trained themselves, all of them or those of --train"},
     {"load-in-4bit load-in-8bit quantize quantization bits fp8 use-4bit",
      "not available: weights are fp32, bf16 or fp16 (--dtype)"},
     {"report-to wandb wandb-project run-name tensorboard logging-dir mlflow",

@@ -143,6 +143,9 @@ static int take_option(int argc, char *const *argv, int *at, struct ot_options *
             return ot_fail(OT_E_USAGE, "%s takes no value; leave out '=%.40s'", spelled, value);
         return ot_option_parse_value(option, spelled, "yes", out);
     }
+    bool is_last = *at + 1 >= argc || argv[*at + 1][0] == '-';
+    if (!value && option->bare && is_last)
+        value = option->bare;
     if (!value) {
         if (*at + 1 >= argc || strncmp(argv[*at + 1], "--", 2) == 0)
             return ot_fail(OT_E_USAGE, "%s needs a value; if the value begins with dashes, write %s=VALUE",

@@ -149,6 +149,7 @@ struct ot_option {
     double min, max;      /* inclusive; for numbers */
     bool takes_number;    /* a text that a config file may give as an integer */
     bool of_tokens;       /* k, M and G are powers of 1024, as in sizes of memory */
+    const char *bare;     /* the value if the command line gives none; NULL: it must give one */
     const char *fallback; /* the default, parsed like any value; NULL: none */
     const char *chosen;   /* text for help: how the program chooses if the option is not given */
     unsigned commands;
@@ -199,6 +200,8 @@ struct ot_options {
     const char *model, *data, *eval_data, *out, *tokenizer, *config;
     int init;
     const char *train, *freeze; /* patterns of tensors (models/selection.h); NULL: not given */
+    const char *lora;           /* adapters (models/lora_spec.h); NULL: none */
+    const char *adapter;        /* a directory of adapters; NULL: none */
 
     const char *template_name, *prompt_format, *columns;
     bool pack, train_on_prompt, no_eos, skip_bad, show_sample;

@@ -78,6 +78,31 @@ static const struct ot_option table[] = {
      .field = FIELD(freeze),
      .help = "Train all tensors but these, or all of --train but these. As --train.",
      .elsewhere = "freeze-layers freeze-embeddings freeze-modules freeze-trainable-layers"},
+    {.name = "lora",
+     .type = OT_OPTION_TEXT,
+     .argument = "[r=16,..]",
+     .bare = "r=16",
+     .commands = TRAIN | PLAN,
+     .on_resume = OT_RESUME_SAME,
+     .section = OT_SECTION_INPUT,
+     .field = FIELD(lora),
+     .help =
+         "Train low-rank adapters (LoRA), and of the model itself only what --train names. The result is a "
+         "directory for PEFT. Settings: r=16,alpha=32,dropout=0.05,rslora,targets=q_proj,v_proj (default: "
+         "all-linear), r:NAME=8,alpha:NAME=16; see help lora.",
+     .elsewhere = "lora-r lora-rank lora-alpha lora-dropout lora-target-modules use-lora peft use-peft qlora "
+                  "lora-target rank-pattern"},
+    {.name = "adapter",
+     .type = OT_OPTION_TEXT,
+     .argument = "DIR",
+     .commands = MODELS,
+     .on_resume = OT_RESUME_SAME,
+     .section = OT_SECTION_INPUT,
+     .field = FIELD(adapter),
+     .help =
+         "Directory of adapters (PEFT) over --model: train goes on from them, generate and eval use them. "
+         "--model DIR with such a directory finds the base by itself.",
+     .elsewhere = "adapter-name-or-path lora-path adapters lora-modules peft-model"},
     {.name = "tokenizer",
      .type = OT_OPTION_TEXT,
      .argument = "FILE",

@@ -181,8 +181,10 @@ static void print_shape(const struct ot_report *r) {
         snprintf(steps, sizeof steps, "%lld x %lld epochs = %s steps", (long long)shape->steps_per_epoch,
                  (long long)o->epochs, steps_text);
     ot_log(OT_LOG_INFO, "plan    %s · AdamW %.2g %s, warm-up %lld, clip %g · %s · %s",
-           o->train || o->freeze ? "some parameters" : "all parameters", o->lr, schedules[shape->lr.kind],
-           (long long)shape->lr.warmup, o->clip,
+           o->lora                 ? "adapters"
+           : o->train || o->freeze ? "some parameters"
+                                   : "all parameters",
+           o->lr, schedules[shape->lr.kind], (long long)shape->lr.warmup, o->clip,
            ot_shape_step_text(o, shape->step_sequences, shape->seq_len, tokens), steps);
     if (r->choice->n > 0)
         ot_log(OT_LOG_INFO, "        tokens  %s", ot_report_choice(r->choice, line));

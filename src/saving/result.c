@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
+#include "src/files/adapter_config.h"
 #include "src/saving/finished.h"
 #include "src/saving/model_card.h"
 #include "src/session/collect.h"
@@ -42,9 +43,11 @@ static int hold_tokenizer(const struct ot_session *s, struct ot_result *out) {
     return 0;
 }
 
-/* The base model's name on the hub if --model is such a name or a preset; otherwise NULL. */
+/* The base model's name on the hub if --model is such a name or a preset, or a directory of adapters that names
+ * it so; otherwise NULL. */
 static const char *base_name(const struct ot_session *s, const char *model) {
     const struct ot_preset *preset = s->resolved.preset;
+    model = s->resolved.base ? s->resolved.base : model;
     if (preset)
         return preset->hub_id;
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./";
@@ -112,6 +115,19 @@ static int add_chat_template(struct ot_result *result, int *n) {
     return 0;
 }
 
+/* The base as adapter_config.json names it: by its name on the hub, else by its absolute path. */
+static int make_adapter_config(struct ot_result *result) {
+    const struct ot_session *s = result->session;
+    const char *name = base_name(s, s->options->model);
+    char *real = s->resolved.path ? realpath(s->resolved.path, NULL) : NULL;
+    size_t bytes;
+    int rc = ot_adapter_config_write(s->options->lora, s->model, name ? name : real, &result->adapter_text,
+                                     &bytes);
+    free(real);
+    result->files.adapter_config = result->adapter_text;
+    return rc;
+}
+
 int ot_result_open(struct ot_session *s, const char *dir, struct ot_out_lock *lock, struct ot_result *out) {
     bool own_tokenizer = !s->dir || s->options->tokenizer || ot_session_has_made_tokenizer(s);
     size_t tokenizer_bytes;
@@ -136,6 +152,8 @@ int ot_result_open(struct ot_session *s, const char *dir, struct ot_out_lock *lo
                                         .shard_bytes = s->options->max_shard_size};
     if (own_tokenizer)
         out->files.ids = s->ids;
+    if (s->options->lora)
+        OT_TRY(make_adapter_config(out));
     return ot_model_dir_save_bytes(&out->files, &out->bytes);
 }
 
@@ -145,6 +163,7 @@ void ot_result_close(struct ot_result *result) {
     free(result->finished_text);
     free(result->chat_text);
     free(result->card_text);
+    free(result->adapter_text);
     if (result->session && result->tokenizer_fd >= 0) /* only after a successful open */
         close(result->tokenizer_fd);
     *result = (struct ot_result){0};

@@ -5,6 +5,8 @@
  * base has no tokenizer, is a GGUF file, or --tokenizer replaced it, OUT gets tokenizer.json and a
  * tokenizer_config.json with its special tokens. If the rows used a chat template and the base has none, OUT
  * gets chat_template.jinja.
+ * The result of a run with adapters is a directory of adapters for PEFT: adapter_config.json and
+ * adapter_model.safetensors in place of config.json and the weights.
  * The result of a finished run also has finished.json.
  */
 #ifndef OT_SAVING_RESULT_H
@@ -18,7 +20,7 @@ struct ot_result {
     struct ot_session *session; /* has a model; ot_result_write also needs an engine */
     struct ot_model_save files;
     struct ot_extra_file extra[6];
-    char *run_text, *tokenizer_text, *chat_text, *card_text, *finished_text;
+    char *run_text, *tokenizer_text, *chat_text, *card_text, *finished_text, *adapter_text;
     int tokenizer_fd; /* open, since the file may be removed during training; -1: the base's is copied */
     char tokenizer_path[32];
     int64_t bytes; /* sum over all files */

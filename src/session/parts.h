@@ -43,6 +43,7 @@ struct ot_session {
     struct ot_pool *pool; /* threads that read files and rows */
 
     struct ot_resolved resolved;
+    char *lora, *train;       /* what --adapter says of --lora and --train; NULL: nothing */
     struct ot_model_dir *dir; /* NULL: a preset without files, for --init random */
     struct ot_model_config config;
     enum ot_dtype stored; /* the dtype of the weight files, read and written */

@@ -36,9 +36,13 @@ struct ot_plan_request ot_plan_request_of(const struct ot_options *o) {
     return request;
 }
 
+struct ot_selection ot_plan_request_selection(const struct ot_options *o) {
+    return (struct ot_selection){.train = o->train, .freeze = o->freeze, .lora = o->lora};
+}
+
 int ot_plan_request_model(const struct ot_options *o, const struct ot_model_config *config,
                           enum ot_dtype dtype, int64_t max_position, struct ot_model **out) {
-    const struct ot_selection selection = {.train = o->train, .freeze = o->freeze};
+    const struct ot_selection selection = ot_plan_request_selection(o);
     if (o->master_weights == OT_MASTERS_NONE && dtype != OT_BF16)
         return ot_fail(
             OT_E_USAGE,

@@ -10,6 +10,7 @@
 #include "src/base/error.h"
 #include "src/base/pool.h"
 #include "src/base/stop.h"
+#include "src/session/adapter.h"
 #include "src/session/chat_choice.h"
 #include "src/session/device.h"
 #include "src/session/forecast_again.h"
@@ -129,13 +130,13 @@ static int open_model_files(struct ot_session *s) {
         if (!random)
             return ot_fail(OT_E_INPUT, "%s", s->resolved.missing);
         s->config = s->resolved.preset->config;
-        return 0;
+        return ot_session_open_adapter(s);
     }
     OT_TRY(ot_model_dir_open(s->resolved.path, &s->dir));
     const struct ot_model_facts *facts = ot_model_dir_facts(s->dir);
     s->config = facts->config;
     s->stored = facts->dtype;
-    return 0;
+    return ot_session_open_adapter(s);
 }
 
 static int need_weights(const struct ot_session *s) {
@@ -212,6 +213,8 @@ void ot_session_close(struct ot_session *s) {
     if (s->tokenizer_is_own)
         close(s->tokenizer_fd);
     free(s->tokenizer_path);
+    free(s->lora);
+    free(s->train);
     ot_json_free(s->run);
     ot_model_dir_close(s->dir);
     ot_resolved_free(&s->resolved);

@@ -36,6 +36,26 @@ static void fill_random(void *context, int64_t begin, int64_t end, int64_t chunk
                          job->first + begin, end - begin, job->values + begin);
 }
 
+/* Gives new adapters their initial values. */
+static int init_adapters(struct ot_session *s) {
+    enum { PIECE = 1 << 16 };
+    float *values = malloc(PIECE * sizeof *values);
+    int rc = values ? 0 : ot_fail(OT_E_BUDGET, "no memory for the adapters' initial values");
+    for (int64_t i = 0; i < ot_model_tensor_count(s->model) && rc == 0; i++) {
+        const struct ot_tensor *t = ot_model_tensor(s->model, i);
+        int64_t count = t->rows * t->cols;
+        if (!ot_lora_has_tensor(t->name) || ot_model_dir_is_adapted(s->dir, t->name))
+            continue;
+        for (int64_t at = 0, n; at < count && rc == 0; at += n) {
+            n = count - at < PIECE ? count - at : PIECE;
+            ot_model_init_values(s->model, (uint64_t)s->options->seed, t->slab, t->first + at, n, values);
+            rc = put_values(s, t->slab, t->first + at, n, values);
+        }
+    }
+    free(values);
+    return rc;
+}
+
 /* Fills in a slab in pieces. With any_weights one piece is computed once and used for all pieces but the last
  * of each slab: the last piece has the norms. */
 static int init_random(struct ot_session *s, bool frozen_only) {
@@ -70,7 +90,8 @@ int ot_weights_fill(struct ot_session *s) {
     if (s->options->init == OT_CHOICE_INIT_RANDOM)
         return init_random(s, false);
     s->has_frozen_crc = ot_model_has_frozen(s->model);
-    return ot_model_dir_load(s->dir, s->model, s->pool, put_values, s);
+    OT_TRY(ot_model_dir_load(s->dir, s->model, s->pool, put_values, s));
+    return init_adapters(s);
 }
 
 int ot_weights_fill_frozen(struct ot_session *s) {

@@ -42,7 +42,7 @@ static void write_base(const char *path, const struct ot_model *model, enum ot_d
         entries[i].shape[1] = t->cols;
     }
     check_ok(ot_out_dir_open(path, NULL, NULL, &dir));
-    check_ok(ot_safetensors_writer_open(dir, entries, n, OT_SHARD_BYTES, &writer));
+    check_ok(ot_safetensors_writer_open(dir, "model", entries, n, OT_SHARD_BYTES, &writer));
     for (int64_t i = 0; i < n; i++) {
         const struct ot_tensor *t = ot_model_tensor(model, i);
         for (int64_t k = 0; k < t->rows * t->cols; k++) {

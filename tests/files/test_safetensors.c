@@ -227,7 +227,7 @@ static void open_writer(struct ot_out_dir *dir, enum ot_dtype dtype, int64_t sha
         typed[i] = entries[i];
         typed[i].dtype = dtype;
     }
-    check_ok(ot_safetensors_writer_open(dir, typed, N_ENTRIES, shard_bytes, writer));
+    check_ok(ot_safetensors_writer_open(dir, "model", typed, N_ENTRIES, shard_bytes, writer));
 }
 
 static void write_values(const char *out, enum ot_dtype dtype, int64_t shard_bytes, const float *values,

@@ -1,0 +1,231 @@
+#include "models/lora_spec.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "models/model.h"
+#include "src/base/error.h"
+
+enum { DEFAULT_RANK = 16 };
+
+/* ---- the parts of the text, which commas separate ---- */
+
+struct part {
+    struct ot_lora_word key;   /* all of it if there is no '=' */
+    struct ot_lora_word value; /* text NULL: there is no '=' */
+};
+
+static bool next_part(const char **at, struct part *out) {
+    const char *text = *at, *equals;
+    if (!text || !*text)
+        return false;
+    int bytes = (int)strcspn(text, ",");
+    *at = text[bytes] ? text + bytes + 1 : NULL;
+    *out = (struct part){.key = {text, bytes}};
+    if ((equals = memchr(text, '=', (size_t)bytes))) {
+        out->key.bytes = (int)(equals - text);
+        out->value = (struct ot_lora_word){equals + 1, bytes - out->key.bytes - 1};
+    }
+    return true;
+}
+
+static bool is_word(struct ot_lora_word w, const char *word) {
+    return (size_t)w.bytes == strlen(word) && memcmp(w.text, word, strlen(word)) == 0;
+}
+
+/* Takes a prefix away. */
+static bool skip(struct ot_lora_word *w, const char *prefix) {
+    int bytes = (int)strlen(prefix);
+    if (w->bytes <= bytes || memcmp(w->text, prefix, (size_t)bytes) != 0)
+        return false;
+    *w = (struct ot_lora_word){w->text + bytes, w->bytes - bytes};
+    return true;
+}
+
+static bool is_flag(const struct part *p) {
+    return !p->value.text && is_word(p->key, "rslora");
+}
+
+static bool read_number(struct ot_lora_word w, double *out) {
+    char text[32], *end;
+    if (w.bytes < 1 || w.bytes >= (int)sizeof text || !strchr("0123456789.", w.text[0]))
+        return false;
+    snprintf(text, sizeof text, "%.*s", w.bytes, w.text);
+    *out = strtod(text, &end);
+    return !*end;
+}
+
+bool ot_lora_spec_next(const char **at, enum ot_lora_word_kind kind, struct ot_lora_word *out,
+                       double *value) {
+    struct part p;
+    while (next_part(at, &p)) {
+        bool names_targets = p.value.text && is_word(p.key, "targets");
+        *out = names_targets ? p.value : p.key;
+        if (kind == OT_LORA_TARGET ? names_targets || (!p.value.text && !is_flag(&p))
+                                   : skip(out, kind == OT_LORA_RANK_PATTERN ? "r:" : "alpha:")) {
+            if (value)
+                read_number(p.value, value);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- matching ---- */
+
+/* True if the name is the module's, or the end of it after a point. */
+static bool names(struct ot_lora_word w, const char *module) {
+    size_t bytes = strlen(module), n = (size_t)w.bytes;
+    return bytes >= n && memcmp(module + bytes - n, w.text, n) == 0 &&
+           (bytes == n || module[bytes - n - 1] == '.');
+}
+
+static bool is_in_layers(const char *module) {
+    return strncmp(module, "model.layers.", 13) == 0;
+}
+
+static bool is_target(struct ot_lora_word w, const char *module) {
+    return is_word(w, "all-linear") ? is_in_layers(module) : names(w, module);
+}
+
+/* The value of the first pattern that matches the module, else `otherwise`. */
+static double pattern_value(const char *text, enum ot_lora_word_kind kind, const char *module,
+                            double otherwise) {
+    struct ot_lora_word w;
+    double value = 0;
+    while (ot_lora_spec_next(&text, kind, &w, &value))
+        if (names(w, module))
+            return value;
+    return otherwise;
+}
+
+static struct ot_lora_rank choose(const void *context, const char *module) {
+    const struct ot_lora_spec *spec = context;
+    const char *at = spec->text;
+    struct ot_lora_word w;
+    bool has_targets = false, found = false;
+    while (!found && ot_lora_spec_next(&at, OT_LORA_TARGET, &w, NULL)) {
+        has_targets = true;
+        found = is_target(w, module);
+    }
+    if (has_targets ? !found : !is_in_layers(module))
+        return (struct ot_lora_rank){0};
+    struct ot_lora_rank out = {
+        .rank = (int64_t)pattern_value(spec->text, OT_LORA_RANK_PATTERN, module, (double)spec->rank)};
+    out.alpha = pattern_value(spec->text, OT_LORA_ALPHA_PATTERN, module,
+                              spec->alpha != 0 ? spec->alpha : 2 * (double)out.rank);
+    return out;
+}
+
+/* ---- reading ---- */
+
+static int fail_part(const struct part *p, const char *why) {
+    int bytes = p->key.bytes + (p->value.text ? 1 + p->value.bytes : 0);
+    return ot_fail(OT_E_USAGE, "'%.*s': %s", bytes < 80 ? bytes : 80, p->key.text, why);
+}
+
+static int read_rank(const struct part *p, int64_t *out) {
+    double value;
+    if (!read_number(p->value, &value) || !(value >= 1 && value <= OT_LORA_MAX_RANK) ||
+        value != (double)(int64_t)value)
+        return fail_part(p, "a rank is a whole number from 1 to 65536");
+    *out = (int64_t)value;
+    return 0;
+}
+
+static int read_alpha(const struct part *p, double *out) {
+    if (!read_number(p->value, out) || !(*out > 0 && *out <= 1e6))
+        return fail_part(p, "alpha is a number above 0, at most 1e6");
+    return 0;
+}
+
+static int read_dropout(const struct part *p, float *out) {
+    double value;
+    if (!read_number(p->value, &value) || !(value >= 0 && value < 1))
+        return fail_part(p, "dropout is a number from 0 to less than 1, such as 0.05");
+    *out = (float)value;
+    return 0;
+}
+
+static int read_part(const struct part *p, bool *has_targets, struct ot_lora_spec *out) {
+    struct ot_lora_word name = p->key;
+    int64_t rank;
+    double alpha;
+    if (!p->value.text) {
+        if (is_flag(p))
+            out->lora.rslora = true;
+        else if (!*has_targets || p->key.bytes == 0)
+            return fail_part(p, "the parts are r=16, alpha=32, dropout=0.05, targets=q_proj,v_proj, rslora, "
+                                "r:NAME=8 and alpha:NAME=16");
+        return 0;
+    }
+    if (is_word(name, "targets")) {
+        *has_targets = true;
+        return p->value.bytes > 0 ? 0 : fail_part(p, "give all-linear, or names such as q_proj,v_proj");
+    }
+    if (is_word(name, "r") || is_word(name, "rank"))
+        return read_rank(p, &out->rank);
+    if (is_word(name, "alpha"))
+        return read_alpha(p, &out->alpha);
+    if (is_word(name, "dropout"))
+        return read_dropout(p, &out->lora.dropout);
+    if (skip(&name, "r:"))
+        return read_rank(p, &rank);
+    if (skip(&name, "alpha:"))
+        return read_alpha(p, &alpha);
+    return fail_part(p, "the settings are r, alpha, dropout, targets, r:NAME and alpha:NAME");
+}
+
+int ot_lora_spec_read(const char *text, struct ot_lora_spec *out) {
+    const char *at = text;
+    bool has_targets = false;
+    struct part p;
+    *out =
+        (struct ot_lora_spec){.text = text, .rank = DEFAULT_RANK, .lora = {.choose = choose, .context = out}};
+    while (next_part(&at, &p))
+        OT_TRY(read_part(&p, &has_targets, out));
+    return 0;
+}
+
+/* ---- checking ---- */
+
+bool ot_lora_module_at(const struct ot_model_config *config, int64_t index,
+                       char module[OT_LORA_MODULE_BYTES]) {
+    static const char *const names[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+                                        "self_attn.o_proj", "mlp.gate_proj",    "mlp.up_proj",
+                                        "mlp.down_proj"};
+    const int64_t n = sizeof names / sizeof *names, layer = index / n;
+    if (layer < config->n_layers)
+        snprintf(module, OT_LORA_MODULE_BYTES, "model.layers.%lld.%s", (long long)layer, names[index % n]);
+    else
+        snprintf(module, OT_LORA_MODULE_BYTES, "lm_head");
+    return index <= config->n_layers * n;
+}
+
+/* True if a module that the word names has an adapter. */
+static bool names_adapter(const struct ot_lora_spec *spec, struct ot_lora_word w,
+                          const struct ot_model_config *config) {
+    char module[OT_LORA_MODULE_BYTES];
+    for (int64_t i = 0; ot_lora_module_at(config, i, module); i++)
+        if (is_target(w, module) && choose(spec, module).rank > 0)
+            return true;
+    return false;
+}
+
+int ot_lora_spec_check(const struct ot_lora_spec *spec, const struct ot_model_config *config) {
+    for (enum ot_lora_word_kind kind = OT_LORA_TARGET; kind <= OT_LORA_ALPHA_PATTERN; kind++) {
+        const char *at = spec->text;
+        struct ot_lora_word w;
+        while (ot_lora_spec_next(&at, kind, &w, NULL))
+            if (!names_adapter(spec, w, config))
+                return ot_fail(OT_E_USAGE,
+                               "'%.*s' is the name of no %s; this model has q_proj, k_proj, v_proj, o_proj, "
+                               "gate_proj, up_proj and down_proj in %lld layers, and lm_head",
+                               w.bytes < 80 ? w.bytes : 80, w.text,
+                               kind == OT_LORA_TARGET ? "module that can have an adapter"
+                                                      : "module with an adapter",
+                               (long long)config->n_layers);
+    }
+    return 0;
+}

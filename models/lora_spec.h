@@ -1,0 +1,52 @@
+/* Which modules of a model have adapters, as a person says it:
+ *
+ *     r=16,alpha=32,dropout=0.05,rslora,targets=q_proj,v_proj,r:down_proj=8,alpha:down_proj=16
+ *
+ *     r            rank of all adapters; default 16
+ *     alpha        numerator of their scale (lora.h); default twice the rank of the adapter
+ *     dropout      default 0
+ *     rslora       scale alpha / sqrt(r) instead of alpha / r
+ *     targets      all-linear (the default: all linear maps of the layers), or names of modules. A word without
+ *                  '=' after it is one more target
+ *     r:NAME       rank of the modules with this name
+ *     alpha:NAME   their alpha
+ *
+ * A name is a module's whole name, as in lora.h, or the end of it after a point: q_proj, self_attn.q_proj,
+ * model.layers.3.self_attn.q_proj. This is how PEFT matches target_modules, rank_pattern and alpha_pattern.
+ * Of several patterns that match a module, the first one counts. An empty text says the defaults. */
+#ifndef OT_MODELS_LORA_SPEC_H
+#define OT_MODELS_LORA_SPEC_H
+
+#include "models/lora.h"
+
+struct ot_model_config;
+
+struct ot_lora_spec {
+    const char *text; /* borrowed */
+    int64_t rank;
+    double alpha;        /* 0: twice the adapter's rank */
+    struct ot_lora lora; /* for ot_model_parts; borrows the spec, which must stay where it is */
+};
+
+/* Reads the text. Errors: OT_E_USAGE; the message quotes the wrong part. */
+int ot_lora_spec_read(const char *text, struct ot_lora_spec *out);
+/* Checks that every name of the spec is the name of a module that gets an adapter. Errors: OT_E_USAGE. */
+int ot_lora_spec_check(const struct ot_lora_spec *spec, const struct ot_model_config *config);
+
+enum { OT_LORA_MODULE_BYTES = 64 };
+/* The modules of a model that can have adapters, by index: those of the layers, then lm_head. False: there are
+ * no more. */
+bool ot_lora_module_at(const struct ot_model_config *config, int64_t index,
+                       char module[OT_LORA_MODULE_BYTES]);
+
+/* A name in the text of a spec: not terminated. */
+struct ot_lora_word {
+    const char *text;
+    int bytes;
+};
+enum ot_lora_word_kind { OT_LORA_TARGET, OT_LORA_RANK_PATTERN, OT_LORA_ALPHA_PATTERN };
+/* The next word of a kind; *at begins as spec->text. `value`: the rank or the alpha of a pattern. False: there
+ * are no more. A spec for all linear maps has no targets. */
+bool ot_lora_spec_next(const char **at, enum ot_lora_word_kind kind, struct ot_lora_word *out, double *value);
+
+#endif

@@ -1,0 +1,358 @@
+#include "src/files/adapter_config.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "src/base/error.h"
+#include "src/base/json.h"
+#include "src/tokenizer/regex.h"
+
+enum { MAX_BYTES = 4 << 20, PATTERN_BYTES = 4096 };
+
+/* A file that is being read. */
+struct reader {
+    char where[PATH_MAX];
+    struct ot_json *root;
+    const struct ot_model_config *config;
+    struct ot_regex_scratch *scratch;
+    bool rslora;
+    struct ot_lora_rank *ranks; /* of each module, by its index (ot_lora_module_at) */
+    int64_t n;
+};
+
+static int open_file(const char *dir, struct reader *r) {
+    const char *type;
+    if (snprintf(r->where, sizeof r->where, "%s/" OT_ADAPTER_CONFIG_NAME, dir) >= (int)sizeof r->where)
+        return ot_fail(OT_E_INPUT, "%.64s...: the path is too long", dir);
+    OT_TRY(ot_json_read_file(r->where, MAX_BYTES, &r->root));
+    OT_TRY(ot_json_need_string(r->root, r->where, "peft_type", true, &type));
+    if (strcasecmp(type, "LORA") != 0)
+        return ot_fail(OT_E_INPUT, "%s: peft_type is %.40s; only adapters of type LORA can be used", r->where,
+                       type);
+    return 0;
+}
+
+int ot_adapter_config_base(const char *dir, char **base) {
+    struct reader r = {0};
+    const char *name = NULL;
+    int rc;
+    OT_TRY_GOTO(open_file(dir, &r), rc, out);
+    OT_TRY_GOTO(ot_json_need_string(r.root, r.where, "base_model_name_or_path", false, &name), rc, out);
+    rc = name && *name ? ot_string_format(base, "%s", name)
+                       : ot_fail(OT_E_INPUT,
+                                 "%s: base_model_name_or_path is missing; give the base with "
+                                 "--model, and this directory with --adapter",
+                                 r.where);
+out:
+    ot_json_free(r.root);
+    return rc;
+}
+
+/* True if `name` is the module's name, or the end of it after a point. */
+static bool ends_with_name(const char *module, const char *name) {
+    size_t bytes = strlen(module), n = strlen(name);
+    return n <= bytes && strcmp(module + bytes - n, name) == 0 &&
+           (n == bytes || module[bytes - n - 1] == '.');
+}
+
+/* ---- what is refused ---- */
+
+static bool is_empty(const struct ot_json *value) {
+    void *cursor = NULL;
+    const char *key;
+    struct ot_json *member;
+    switch (ot_json_type(value)) {
+    case OT_JSON_NULL:
+        return true;
+    case OT_JSON_BOOL:
+        return !ot_json_bool(value, false);
+    case OT_JSON_ARRAY:
+        return ot_json_length(value) == 0;
+    case OT_JSON_OBJECT:
+        return !ot_json_next(value, &cursor, &key, &member);
+    default:
+        return false;
+    }
+}
+
+/* Keys whose value this file reads, or that change nothing for a trained adapter. */
+static bool is_known(const char *key) {
+    static const char *const keys[] = {"peft_type",
+                                       "task_type",
+                                       "auto_mapping",
+                                       "base_model_name_or_path",
+                                       "revision",
+                                       "inference_mode",
+                                       "peft_version",
+                                       "r",
+                                       "lora_alpha",
+                                       "lora_dropout",
+                                       "target_modules",
+                                       "exclude_modules",
+                                       "modules_to_save",
+                                       "rank_pattern",
+                                       "alpha_pattern",
+                                       "layers_to_transform",
+                                       "layers_pattern",
+                                       "use_rslora",
+                                       "init_lora_weights",
+                                       "bias",
+                                       "ensure_weight_tying",
+                                       "megatron_core",
+                                       "loftq_config",
+                                       "runtime_config",
+                                       "qalora_group_size"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strcmp(keys[i], key) == 0)
+            return true;
+    return false;
+}
+
+static bool saves_embedding(const struct reader *r) {
+    const struct ot_json *modules = ot_json_get(r->root, "modules_to_save");
+    for (size_t i = 0; i < ot_json_length(modules); i++) {
+        const char *name = ot_json_string(ot_json_at(modules, i), NULL);
+        if (name && ends_with_name("model.embed_tokens", name))
+            return true;
+    }
+    return false;
+}
+
+static int refuse_others(const struct reader *r) {
+    void *cursor = NULL;
+    const char *key;
+    struct ot_json *value;
+    while (ot_json_next(r->root, &cursor, &key, &value))
+        if (!is_known(key) && !is_empty(value))
+            return ot_fail(OT_E_INPUT,
+                           "%s: the key '%.60s' has a value, and this program has no such adapters", r->where,
+                           key);
+    const char *bias = "none", *init = NULL, *pattern = NULL;
+    OT_TRY(ot_json_need_string(r->root, r->where, "bias", false, &bias));
+    if (strcmp(bias, "none") != 0)
+        return ot_fail(OT_E_INPUT, "%s: bias is '%.40s'; only 'none' can be used", r->where, bias);
+    init = ot_json_string(ot_json_get(r->root, "init_lora_weights"), NULL);
+    if (init && (strncasecmp(init, "pissa", 5) == 0 || strcasecmp(init, "olora") == 0 ||
+                 strcasecmp(init, "corda") == 0 || strcasecmp(init, "loftq") == 0))
+        return ot_fail(OT_E_INPUT,
+                       "%s: init_lora_weights is '%.40s', which changes the base too; save the adapter with "
+                       "PEFT's path_initial_model_for_weight_conversion first",
+                       r->where, init);
+    bool tying = false;
+    OT_TRY(ot_json_need_bool(r->root, r->where, "ensure_weight_tying", false, &tying));
+    if (r->config->tied && !tying && saves_embedding(r))
+        return ot_fail(OT_E_INPUT,
+                       "%s: modules_to_save has the embedding, which the base shares with its head, and "
+                       "ensure_weight_tying is not true: PEFT then trained the embedding alone, which this "
+                       "program cannot follow",
+                       r->where);
+    pattern = ot_json_string(ot_json_get(r->root, "layers_pattern"), NULL);
+    if (pattern && *pattern && strcmp(pattern, "layers") != 0)
+        return ot_fail(OT_E_INPUT, "%s: layers_pattern is '%.40s'; the layers are called 'layers' here",
+                       r->where, pattern);
+    return 0;
+}
+
+/* ---- which modules, as PEFT chooses ---- */
+
+/* Python's re.fullmatch of BEFORE pattern. */
+static int match_regex(const struct reader *r, const char *before, const char *pattern, const char *module,
+                       bool *matches) {
+    char text[PATTERN_BYTES], where[PATH_MAX];
+    struct ot_regex *regex;
+    size_t begin, end, bytes = strlen(module);
+    snprintf(where, sizeof where, "%.*s: a pattern of modules", PATH_MAX - 32, r->where);
+    int n = snprintf(text, sizeof text, "^%s(?:%s)$", before, pattern);
+    if (n >= (int)sizeof text)
+        return ot_fail(OT_E_INPUT, "%s has %d bytes, which is too long", where, n);
+    OT_TRY(ot_regex_open(text, (size_t)n, where, &regex));
+    int rc = ot_regex_match(regex, r->scratch, module, bytes, 0, &begin, &end);
+    ot_regex_close(regex);
+    *matches = rc == 1 && begin == 0 && end == bytes;
+    return rc < 0 ? rc : 0;
+}
+
+/* target_modules or exclude_modules: a regular expression or a list of names. */
+static int match_modules(const struct reader *r, const char *key, const char *module, bool *matches) {
+    const struct ot_json *value = ot_json_get(r->root, key);
+    const char *text = ot_json_string(value, NULL);
+    *matches = false;
+    if (text && strcasecmp(text, "all-linear") == 0) {
+        *matches = strcmp(module, "lm_head") != 0;
+        return 0;
+    }
+    if (text)
+        return match_regex(r, "", text, module, matches);
+    for (size_t i = 0; i < ot_json_length(value) && !*matches; i++) {
+        const char *name = ot_json_string(ot_json_at(value, i), NULL);
+        if (!name)
+            return ot_fail(OT_E_INPUT, "%s: %s must be a list of names, or a regular expression", r->where,
+                           key);
+        *matches = ends_with_name(module, name);
+    }
+    return 0;
+}
+
+/* layers_to_transform: a number or a list of numbers; absent: all. */
+static bool has_layer(const struct reader *r, const char *module) {
+    const struct ot_json *layers = ot_json_get(r->root, "layers_to_transform");
+    long long layer;
+    if (ot_json_type(layers) == OT_JSON_NULL)
+        return true;
+    if (sscanf(module, "model.layers.%lld.", &layer) != 1)
+        return false;
+    if (ot_json_type(layers) == OT_JSON_INT)
+        return ot_json_int(layers, -1) == layer;
+    for (size_t i = 0; i < ot_json_length(layers); i++)
+        if (ot_json_int(ot_json_at(layers, i), -1) == layer)
+            return true;
+    return false;
+}
+
+/* The value of the first pattern of `key` that the module matches; otherwise *value stays. */
+static int find_pattern(const struct reader *r, const char *key, const char *module, double *value) {
+    const struct ot_json *patterns = ot_json_get(r->root, key);
+    void *cursor = NULL;
+    const char *pattern;
+    struct ot_json *found;
+    while (ot_json_next(patterns, &cursor, &pattern, &found)) {
+        bool matches;
+        OT_TRY(match_regex(r, "(?:.*\\.)?", pattern, module, &matches));
+        if (matches) {
+            *value = ot_json_real(found, 0);
+            return 0;
+        }
+    }
+    return 0;
+}
+
+static int find_rank(struct reader *r, const char *module, double rank, double alpha,
+                     struct ot_lora_rank *out) {
+    bool is_target, is_excluded;
+    *out = (struct ot_lora_rank){0};
+    OT_TRY(match_modules(r, "target_modules", module, &is_target));
+    OT_TRY(match_modules(r, "exclude_modules", module, &is_excluded));
+    if (!is_target || is_excluded || !has_layer(r, module))
+        return 0;
+    OT_TRY(find_pattern(r, "rank_pattern", module, &rank));
+    OT_TRY(find_pattern(r, "alpha_pattern", module, &alpha));
+    if (!(rank >= 1 && rank <= OT_LORA_MAX_RANK && rank == floor(rank)) || !(alpha > 0 && alpha <= 1e6))
+        return ot_fail(OT_E_INPUT, "%s: %s has rank %g and alpha %g; a rank is from 1 to %d, alpha above 0",
+                       r->where, module, rank, alpha, OT_LORA_MAX_RANK);
+    *out = (struct ot_lora_rank){(int64_t)rank, alpha};
+    return 0;
+}
+
+static int find_ranks(struct reader *r) {
+    char module[OT_LORA_MODULE_BYTES];
+    double rank = 8, alpha = 8; /* PEFT's defaults */
+    OT_TRY(ot_json_need_real(r->root, r->where, "r", false, 1, OT_LORA_MAX_RANK, &rank));
+    OT_TRY(ot_json_need_real(r->root, r->where, "lora_alpha", false, 0, 1e6, &alpha));
+    while (ot_lora_module_at(r->config, r->n, module))
+        r->n++;
+    r->ranks = calloc((size_t)r->n + 1, sizeof *r->ranks);
+    if (!r->ranks)
+        return ot_fail(OT_E_BUDGET, "%s: no memory for %lld modules", r->where, (long long)r->n);
+    int64_t adapted = 0;
+    for (int64_t i = 0; i < r->n; i++) {
+        ot_lora_module_at(r->config, i, module);
+        OT_TRY(find_rank(r, module, rank, alpha, &r->ranks[i]));
+        adapted += r->ranks[i].rank > 0;
+    }
+    return adapted > 0 ? 0
+                       : ot_fail(OT_E_INPUT,
+                                 "%s: target_modules names no module of the base that can have an "
+                                 "adapter",
+                                 r->where);
+}
+
+/* ---- the text of the spec ---- */
+
+static bool same_rank(struct ot_lora_rank a, struct ot_lora_rank b) {
+    return a.rank == b.rank && a.alpha == b.alpha;
+}
+
+/* True if each kind of module has the same adapter in all layers. */
+static bool is_uniform(const struct reader *r) {
+    int64_t layers = r->config->n_layers, kinds = (r->n - 1) / layers;
+    for (int64_t i = kinds; i < kinds * layers; i++)
+        if (!same_rank(r->ranks[i], r->ranks[i % kinds]))
+            return false;
+    return true;
+}
+
+/* The name of module i in the text: the end of its name if that says enough. */
+static const char *short_name(const char *module, bool uniform) {
+    const char *point = strrchr(module, '.');
+    return uniform && point ? point + 1 : module;
+}
+
+static int make_text(const struct reader *r, double dropout, char **lora) {
+    struct ot_string_builder b = {0};
+    bool uniform = is_uniform(r);
+    int64_t kinds = (r->n - 1) / r->config->n_layers, first = 0;
+    char module[OT_LORA_MODULE_BYTES];
+    while (r->ranks[first].rank == 0)
+        first++;
+    struct ot_lora_rank usual = r->ranks[first];
+    ot_string_append_format(&b, "r=%lld,alpha=%.17g%s", (long long)usual.rank, usual.alpha,
+                            r->rslora ? ",rslora" : "");
+    if (dropout > 0)
+        ot_string_append_format(&b, ",dropout=%.9g", dropout);
+    for (int part = 0, n = 0; part < 2; part++)
+        for (int64_t i = 0; i < r->n; i++) {
+            struct ot_lora_rank rank = r->ranks[i];
+            if (rank.rank == 0 || (uniform && i >= kinds && i < r->n - 1))
+                continue;
+            ot_lora_module_at(r->config, i, module);
+            const char *name = short_name(module, uniform);
+            if (part == 0)
+                ot_string_append_format(&b, ",%s%s", n++ == 0 ? "targets=" : "", name);
+            else if (rank.rank != usual.rank)
+                ot_string_append_format(&b, ",r:%s=%lld", name, (long long)rank.rank);
+            if (part == 1 && rank.alpha != usual.alpha)
+                ot_string_append_format(&b, ",alpha:%s=%.17g", name, rank.alpha);
+        }
+    *lora = b.text;
+    if (!b.failed)
+        return 0;
+    free(b.text);
+    return ot_fail(OT_E_BUDGET, "%s: no memory for the names of its modules", r->where);
+}
+
+int ot_adapter_config_read(const char *dir, const struct ot_model_config *config, char **lora) {
+    struct reader r = {.config = config};
+    double dropout = 0;
+    int rc;
+    OT_TRY_GOTO(open_file(dir, &r), rc, out);
+    OT_TRY_GOTO(refuse_others(&r), rc, out);
+    OT_TRY_GOTO(ot_json_need_real(r.root, r.where, "lora_dropout", false, 0, 0.999, &dropout), rc, out);
+    OT_TRY_GOTO(ot_json_need_bool(r.root, r.where, "use_rslora", false, &r.rslora), rc, out);
+    OT_TRY_GOTO(ot_regex_scratch_open(&r.scratch), rc, out);
+    OT_TRY_GOTO(find_ranks(&r), rc, out);
+    rc = make_text(&r, dropout, lora);
+out:
+    ot_regex_scratch_close(r.scratch);
+    ot_json_free(r.root);
+    free(r.ranks);
+    return rc;
+}
+
+int ot_adapter_config_equal(const char *a, const char *b, const struct ot_model_config *config, bool *equal) {
+    struct ot_lora_spec specs[2];
+    struct ot_lora_rank ranks[2];
+    char module[OT_LORA_MODULE_BYTES];
+    OT_TRY(ot_lora_spec_read(a, &specs[0]));
+    OT_TRY(ot_lora_spec_read(b, &specs[1]));
+    *equal = specs[0].lora.rslora == specs[1].lora.rslora;
+    for (int64_t i = 0; *equal && ot_lora_module_at(config, i, module); i++) {
+        OT_TRY(ot_lora_find(&specs[0].lora, module, &ranks[0]));
+        OT_TRY(ot_lora_find(&specs[1].lora, module, &ranks[1]));
+        *equal = same_rank(ranks[0], ranks[1]);
+    }
+    return 0;
+}

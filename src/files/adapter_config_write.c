@@ -1,0 +1,114 @@
+/* Writes adapter_config.json with the keys and the order of PEFT's save_pretrained. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/base/json.h"
+#include "src/files/adapter_config.h"
+
+/* As an integer if it is one: PEFT's configs have integers here. */
+static void put_number(struct ot_json_writer *w, const char *key, double value) {
+    if (value == floor(value))
+        ot_json_put_int(w, key, (int64_t)value);
+    else
+        ot_json_put_exact(w, key, value);
+}
+
+static void put_targets(const struct ot_lora_spec *spec, struct ot_json_writer *w) {
+    static const char *const linear[] = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
+                                         "gate_proj", "up_proj", "down_proj"};
+    const char *at = spec->text;
+    struct ot_lora_word word;
+    bool has_targets = false;
+    ot_json_begin_array(w, "target_modules");
+    for (bool more = true; more;) {
+        more = ot_lora_spec_next(&at, OT_LORA_TARGET, &word, NULL);
+        bool all = more ? word.bytes == 10 && memcmp(word.text, "all-linear", 10) == 0 : !has_targets;
+        for (size_t i = 0; all && i < sizeof linear / sizeof *linear; i++)
+            ot_json_put_text(w, NULL, linear[i]);
+        if (more && !all)
+            ot_json_put_string(w, NULL, word.text, (size_t)word.bytes);
+        has_targets = has_targets || more;
+    }
+    ot_json_end_array(w);
+}
+
+static bool has_pattern(const struct ot_lora_spec *spec, enum ot_lora_word_kind kind,
+                        struct ot_lora_word name) {
+    const char *at = spec->text;
+    struct ot_lora_word word;
+    while (ot_lora_spec_next(&at, kind, &word, NULL))
+        if (word.bytes == name.bytes && memcmp(word.text, name.text, (size_t)word.bytes) == 0)
+            return true;
+    return false;
+}
+
+/* Without an alpha of its own, a pattern of ranks has alpha twice its rank, unless the spec has one for all. */
+static void put_patterns(const struct ot_lora_spec *spec, struct ot_json_writer *w) {
+    static const char *const keys[] = {
+        [OT_LORA_RANK_PATTERN] = "rank_pattern", [OT_LORA_ALPHA_PATTERN] = "alpha_pattern"};
+    char name[256];
+    for (enum ot_lora_word_kind kind = OT_LORA_RANK_PATTERN; kind <= OT_LORA_ALPHA_PATTERN; kind++) {
+        bool implied = kind == OT_LORA_ALPHA_PATTERN && spec->alpha == 0;
+        ot_json_begin_object(w, keys[kind]);
+        for (int pass = 0; pass < (implied ? 2 : 1); pass++) {
+            const char *at = spec->text;
+            struct ot_lora_word word;
+            double value;
+            while (ot_lora_spec_next(&at, pass ? OT_LORA_RANK_PATTERN : kind, &word, &value)) {
+                if (pass && has_pattern(spec, kind, word))
+                    continue;
+                snprintf(name, sizeof name, "%.*s", word.bytes, word.text);
+                put_number(w, name, pass ? 2 * value : value);
+            }
+        }
+        ot_json_end_object(w);
+    }
+}
+
+/* The modules whose own tensors are trained. */
+static void put_modules(const struct ot_model *model, struct ot_json_writer *w) {
+    char module[OT_MODEL_NAME_BYTES], last[sizeof module] = "";
+    bool tied = false;
+    ot_json_begin_array(w, "modules_to_save");
+    for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
+        const struct ot_tensor *t = ot_model_tensor(model, i);
+        snprintf(module, sizeof module, "%s", t->name);
+        *strrchr(module, '.') = '\0';
+        if (!t->trained || ot_lora_has_tensor(t->name) || strcmp(module, last) == 0)
+            continue;
+        tied = tied || strcmp(module, "model.embed_tokens") == 0;
+        ot_json_put_text(w, NULL, module);
+        memcpy(last, module, sizeof last);
+    }
+    ot_json_end_array(w);
+    if (tied && ot_model_get_config(model)->tied)
+        ot_json_put_bool(w, "ensure_weight_tying", true);
+}
+
+int ot_adapter_config_write(const char *lora, const struct ot_model *model, const char *base, char **text,
+                            size_t *bytes) {
+    struct ot_json_writer w = {.indent = 0};
+    struct ot_lora_spec spec;
+    OT_TRY(ot_lora_spec_read(lora, &spec));
+    ot_json_begin_object(&w, NULL);
+    ot_json_put_text(&w, "peft_type", "LORA");
+    ot_json_put_text(&w, "task_type", "CAUSAL_LM");
+    if (base)
+        ot_json_put_text(&w, "base_model_name_or_path", base);
+    ot_json_put_int(&w, "r", spec.rank);
+    put_number(&w, "lora_alpha", spec.alpha != 0 ? spec.alpha : 2 * (double)spec.rank);
+    ot_json_put_real(&w, "lora_dropout", (double)spec.lora.dropout);
+    put_targets(&spec, &w);
+    put_patterns(&spec, &w);
+    put_modules(model, &w);
+    ot_json_put_bool(&w, "use_rslora", spec.lora.rslora);
+    ot_json_put_bool(&w, "use_dora", false);
+    ot_json_put_text(&w, "bias", "none");
+    ot_json_put_bool(&w, "fan_in_fan_out", false);
+    ot_json_put_bool(&w, "inference_mode", true);
+    ot_json_put_bool(&w, "init_lora_weights", true);
+    ot_json_end_object(&w);
+    return ot_json_writer_take(&w, text, bytes);
+}
