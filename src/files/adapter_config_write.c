@@ -1,6 +1,7 @@
 /* Writes adapter_config.json with the keys and the order of PEFT's save_pretrained. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "src/base/error.h"
@@ -91,6 +92,7 @@ int ot_adapter_config_write(const char *lora, const struct ot_model *model, cons
                             size_t *bytes) {
     struct ot_json_writer w = {.indent = 0};
     struct ot_lora_spec spec;
+    char dropout[32];
     OT_TRY(ot_lora_spec_read(lora, &spec));
     ot_json_begin_object(&w, NULL);
     ot_json_put_text(&w, "peft_type", "LORA");
@@ -99,7 +101,8 @@ int ot_adapter_config_write(const char *lora, const struct ot_model *model, cons
         ot_json_put_text(&w, "base_model_name_or_path", base);
     ot_json_put_int(&w, "r", spec.rank);
     put_number(&w, "lora_alpha", spec.alpha != 0 ? spec.alpha : 2 * (double)spec.rank);
-    ot_json_put_real(&w, "lora_dropout", (double)spec.lora.dropout);
+    snprintf(dropout, sizeof dropout, "%.6g", (double)spec.lora.dropout); /* 0.05, not its nearest float */
+    ot_json_put_real(&w, "lora_dropout", strtod(dropout, NULL));
     put_targets(&spec, &w);
     put_patterns(&spec, &w);
     put_modules(model, &w);

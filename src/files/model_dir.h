@@ -107,8 +107,8 @@ struct ot_model_save {
     struct ot_token_ids ids;         /* n_eos 0: the base's ids stay */
     const struct ot_extra_file *extra;
     int n_extra;
-    /* The text of adapter_config.json: writes a directory for PEFT, with adapters in fp32 and the other trained
-     * tensors in dtype. NULL: writes the whole model. */
+    /* The text of adapter_config.json: writes a directory for PEFT, with all trained tensors in fp32. NULL: writes
+     * the whole model. */
     const char *adapter_config;
     int64_t shard_bytes;             /* 0: OT_SHARD_BYTES */
     const struct ot_io_calls *calls; /* NULL: the system's */

@@ -81,13 +81,12 @@ static const char *kept_path(const struct ot_model_save *save, int i, char path[
 /* The entry of a tensor. name: memory for its name in an adapter's file; NULL: the whole model is written. */
 static struct ot_safetensors_entry make_entry(const struct ot_tensor *tensor, enum ot_dtype dtype, char *name,
                                               size_t name_bytes) {
-    bool adapts = ot_lora_has_tensor(tensor->name);
     struct ot_safetensors_entry entry = {.name = tensor->name, .dims = tensor->dims, .dtype = dtype};
-    if (name && adapts)
-        entry.dtype = OT_F32;
-    if (name && !adapts) {
-        snprintf(name, name_bytes, OT_LORA_PREFIX "%s", tensor->name);
+    if (name) {
+        snprintf(name, name_bytes, "%s%s", ot_lora_has_tensor(tensor->name) ? "" : OT_LORA_PREFIX,
+                 tensor->name);
         entry.name = name;
+        entry.dtype = OT_F32;
     }
     entry.shape[0] = tensor->dims == 1 ? tensor->cols : tensor->rows;
     entry.shape[1] = tensor->cols;

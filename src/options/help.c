@@ -76,6 +76,13 @@ static const struct ot_command_help commands[OT_COMMAND_COUNT] = {
          "weights, so it needs little memory and no device.",
          {"offload-train export out/llama-7b-sql --out llama-7b-sql-early",
           "offload-train export out/llama-7b-sql --gguf q4_k_m --modelfile --out llama-7b-sql-gguf"}},
+    [OT_COMMAND_MERGE] =
+        {"merge BASE [ADAPTER] --out MODEL [options]",
+         "Adds adapters (LoRA) to the weights of their base, and writes a Hugging Face model directory. Computes "
+         "in fp32 and rounds once, to the format of the base. BASE alone may be a directory of adapters that "
+         "names its base. Streams the weights, so a model of 70B parameters needs little memory.",
+         {"offload-train merge out/llama-7b-sql --out llama-7b-sql-merged",
+          "offload-train merge llama-7b out/llama-7b-sql --out llama-7b-sql-merged"}},
     [OT_COMMAND_COMM_TEST] =
         {"comm-test [options]",
          "Checks a communicator between ranks, and measures it. Starts ranks, or is started by a launcher, "

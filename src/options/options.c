@@ -169,8 +169,18 @@ static int take_command(const char *word, enum ot_command *out) {
         OT_E_USAGE, "unknown command '%.60s'; %s%s%s (offload-train help lists commands and topics)", word,
         nearest ? "did you mean " : "the commands are ",
         nearest ? nearest
-                : "train, generate, eval, tokenize, probe, plan, bench, verify, export and comm-test",
+                : "train, generate, eval, tokenize, probe, plan, bench, verify, export, merge and comm-test",
         nearest ? "?" : "");
+}
+
+static bool is_on_command_line(const struct ot_options *options, const char *name) {
+    return options->source[index_of(options, name)] == OT_FROM_COMMAND_LINE;
+}
+
+static int take_subject(struct ot_options *out, const char *name, const char *value) {
+    int index = index_of(out, name);
+    out->source[index] = OT_FROM_COMMAND_LINE;
+    return ot_option_parse_value(ot_option_at(index), name, value, out);
 }
 
 /* DeepSpeed's launcher and torch.distributed.launch put this word before all others. The environment says the
@@ -185,13 +195,15 @@ static int take_command_line(int argc, char *const *argv, struct ot_options *out
         OT_TRY(take_command(argv[at++], &out->command));
     bool named = at > 0;
     bool is_of_files = out->command == OT_COMMAND_VERIFY || out->command == OT_COMMAND_EXPORT;
-    int subject = index_of(out, is_of_files ? "dir" : "model");
+    /* The options whose values may stand alone: offload-train merge BASE ADAPTER */
+    const char *const subjects[] = {is_of_files ? "dir" : "model",
+                                    out->command == OT_COMMAND_MERGE ? "adapter" : NULL, NULL};
+    int n = 0;
     for (; at < argc && !out->help && !out->version; at++) {
         if (argv[at][0] == '-' && argv[at][1]) {
             OT_TRY(take_option(argc, argv, &at, out));
-        } else if (named && out->source[subject] != OT_FROM_COMMAND_LINE && argv[at][0]) {
-            *(is_of_files ? &out->dir : &out->model) = argv[at]; /* offload-train eval DIR */
-            out->source[subject] = OT_FROM_COMMAND_LINE;
+        } else if (named && subjects[n] && !is_on_command_line(out, subjects[n]) && argv[at][0]) {
+            OT_TRY(take_subject(out, subjects[n++], argv[at]));
         } else {
             return ot_fail(OT_E_USAGE,
                            "unexpected argument '%.60s'; an option takes one value, and a value with spaces "

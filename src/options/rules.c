@@ -221,6 +221,9 @@ static int check_required(const struct ot_options *options) {
         return require(options, "model", "tinyllama-1.1b");
     case OT_COMMAND_VERIFY:
         return require_dir(options);
+    case OT_COMMAND_MERGE:
+        OT_TRY(require(options, "model", "out/my-adapters"));
+        return require(options, "out", "my-model");
     case OT_COMMAND_EXPORT:
         OT_TRY(require_dir(options));
         return require(options, "out", "my-model");

@@ -17,7 +17,7 @@ extern const struct ot_option_list ot_options_of_safety;  /* checkpoints and saf
 extern const struct ot_option_list ot_options_of_plan;    /* a described machine, and what a run costs */
 extern const struct ot_option_list ot_options_of_text;    /* text, evaluation and reports */
 extern const struct ot_option_list ot_options_of_bench;   /* other meaning in bench than in train */
-extern const struct ot_option_list ot_options_of_check;   /* verify and export */
+extern const struct ot_option_list ot_options_of_check;   /* verify, export and merge */
 
 #define OT_OPTION_LIST(table)                                                                                \
     { table, (int)(sizeof(table) / sizeof *(table)) }
@@ -34,6 +34,7 @@ enum {
     BENCH = OT_FOR_BENCH,
     VERIFY = OT_FOR_VERIFY,
     EXPORT = OT_FOR_EXPORT,
+    MERGE = OT_FOR_MERGE,
     COMM_TEST = OT_FOR_COMM_TEST,
     MODELS = TRAIN | GENERATE | EVAL /* the commands that run a model */
 };

@@ -1,4 +1,4 @@
-/* The option table: the input of verify and export, and the output of export. */
+/* The option table: the input of verify, export and merge, and the output of export and merge. */
 #include "src/options/table.h"
 
 static const struct ot_option table[] = {
@@ -64,6 +64,31 @@ static const struct ot_option table[] = {
      .field = FIELD(tokenizer),
      .help = "The tokenizer.json that the run used, if it has moved.",
      .elsewhere = "tokenizer-path tokenizer-file"},
+    {.name = "model",
+     .type = OT_OPTION_TEXT,
+     .argument = "BASE",
+     .commands = MERGE,
+     .section = OT_SECTION_INPUT,
+     .field = FIELD(model),
+     .help = "The base of the adapters, as --model of train; or a directory of adapters that names its base. "
+             "May also be given without --model, right after merge.",
+     .elsewhere = "model-name-or-path base-model pretrained base"},
+    {.name = "adapter",
+     .type = OT_OPTION_TEXT,
+     .argument = "DIR",
+     .commands = MERGE,
+     .section = OT_SECTION_INPUT,
+     .field = FIELD(adapter),
+     .help = "Directory of adapters (PEFT). May also be given without --adapter, right after the base.",
+     .elsewhere = "adapter-name-or-path lora-path adapters lora peft-model"},
+    {.name = "out",
+     .type = OT_OPTION_TEXT,
+     .argument = "MODEL",
+     .commands = MERGE,
+     .section = OT_SECTION_INPUT,
+     .field = FIELD(out),
+     .help = "Directory of the merged model. It must be new, empty, or an earlier output of this program.",
+     .elsewhere = "output output-dir save-dir export-dir"},
 };
 
 const struct ot_option_list ot_options_of_check = OT_OPTION_LIST(table);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "models/selection.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/base/units.h"
@@ -161,17 +162,22 @@ static void print_stopped(const struct ot_report *r, const struct ot_outcome *ou
 
 static void print_saved(const struct ot_report *r, const struct ot_outcome *outcome) {
     char size[OT_TEXT_BYTES], *quoted = NULL, *words = NULL;
-    int64_t weights = ot_model_param_count(&r->session->config) * (int64_t)ot_dtype_bytes(r->session->stored);
-    ot_log(OT_LOG_INFO, "saved   %s · Hugging Face directory, %s of %s weights · log.jsonl · run.json",
-           r->out, ot_text_bytes(weights, size), ot_dtype_name(r->session->stored));
+    const struct ot_session *s = r->session;
+    bool adapters = s->options->lora != NULL;
+    enum ot_dtype dtype = adapters ? OT_F32 : s->stored;
+    int64_t n = adapters ? ot_model_trained_count(s->model) : ot_model_param_count(&s->config);
+    ot_log(OT_LOG_INFO, "saved   %s · %s, %s of %s weights · log.jsonl · run.json", r->out,
+           adapters ? "adapters for PEFT" : "Hugging Face directory",
+           ot_text_bytes(n * (int64_t)ot_dtype_bytes(dtype), size), ot_dtype_name(dtype));
     if (outcome->checkpoint)
         ot_log(OT_LOG_INFO, "note    Checkpoints kept in %s/checkpoints%s; you can delete them.", r->out,
                ot_report_is_local(r) ? " of each host" : "");
     if (ot_process_quote(r->out, &quoted) == 0 &&
         ot_report_next_words(ot_dataset_stats(r->rows->data)->kind, r->session->options->prompt_format,
                              &words) == 0)
-        ot_log(OT_LOG_INFO, "next    offload-train generate %s %s · offload-train eval %s --data FILE",
-               quoted, words, quoted);
+        ot_log(OT_LOG_INFO, "next    offload-train generate %s %s · offload-train eval %s --data FILE%s%s%s",
+               quoted, words, quoted, adapters ? " · offload-train merge " : "", adapters ? quoted : "",
+               adapters ? " --out DIR" : "");
     free(words);
     free(quoted);
 }

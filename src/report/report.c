@@ -256,12 +256,14 @@ static void print_save(const struct ot_report *r) {
         ot_log(OT_LOG_INFO, "save    nothing: --no-save");
         return;
     }
-    ot_log(OT_LOG_INFO, "save    %s · up to %s in %s%s%s", r->out, ot_text_bytes(r->save_bytes, save),
-           ot_dtype_name(r->session->stored), r->disk_free_bytes >= 0 ? " · free on that disk: " : "",
+    ot_log(OT_LOG_INFO, "save    %s · %sup to %s in %s%s%s", r->out,
+           r->session->options->lora ? "adapters for PEFT, " : "", ot_text_bytes(r->save_bytes, save),
+           ot_dtype_name(r->session->options->lora ? OT_F32 : r->session->stored),
+           r->disk_free_bytes >= 0 ? " · free on that disk: " : "",
            r->disk_free_bytes >= 0 ? ot_text_bytes(r->disk_free_bytes, disk) : "");
     const struct ot_session *s = r->session;
     const char *left = s->dir ? ot_model_dir_facts(s->dir)->left_out : NULL;
-    if (left)
+    if (left && !s->options->lora)
         ot_log(OT_LOG_INFO, "        not copied from %s: %.300s", ot_model_dir_path(s->dir), left);
     print_checkpoints(r);
 }

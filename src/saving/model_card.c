@@ -29,39 +29,41 @@ static void put_option(struct ot_string_builder *b, const struct ot_json *run, c
     }
 }
 
-static void put_front(struct ot_string_builder *b, const char *base, bool lora) {
+static void put_front(struct ot_string_builder *b, const char *base, bool adapters) {
     ot_string_append_format(b, "---\nlibrary_name: %s\npipeline_tag: text-generation\n",
-                            lora ? "peft" : "transformers");
+                            adapters ? "peft" : "transformers");
     if (base)
         ot_string_append_format(b, "base_model: %s\nbase_model_relation: %s\n", base,
-                                lora ? "adapter" : "finetune");
-    ot_string_append_format(b, "tags:\n- offload-train\n%s---\n\n", lora ? "- lora\n" : "");
+                                adapters ? "adapter" : "finetune");
+    ot_string_append_format(b, "tags:\n- offload-train\n%s---\n\n", adapters ? "- lora\n" : "");
 }
 
-int ot_model_card_make(const struct ot_json *run, const char *base, char **text, size_t *bytes) {
+int ot_model_card_make(const struct ot_json *run, const char *out, const char *base, enum ot_card kind,
+                       char **text, size_t *bytes) {
     static const char *const options[] = {
         "data",    "template", "train",    "freeze", "lora", "epochs",       "steps", "tokens-per-step",
         "seq-len", "lr",       "schedule", "warmup", "clip", "weight-decay", "dtype", "seed"};
-    const char *out = ot_json_string(ot_json_get(run, "out"), NULL);
     const char *model = ot_json_string(ot_json_get(run, "model"), NULL);
     const char *init = ot_json_string(ot_json_get(run, "init"), NULL);
     bool random = init && strcmp(init, "random") == 0;
-    bool lora = ot_json_get(run, "lora") != NULL;
-    bool all = !lora && !ot_json_get(run, "train") && !ot_json_get(run, "freeze");
+    bool all = !ot_json_get(run, "train") && !ot_json_get(run, "freeze");
     struct ot_string_builder b = {0};
-    put_front(&b, random ? NULL : base, lora);
+    put_front(&b, random ? NULL : base, kind == OT_CARD_ADAPTERS);
     ot_string_append_format(&b, "# %s\n\n%s %s with offload-train " OT_VERSION ": %s, AdamW.\n\n",
-                            out ? last_part(out) : "model",
+                            last_part(out),
                             random ? "Trained from random weights, in the shape of" : "Fine-tuned from",
                             base && !random ? base
                             : model         ? last_part(model)
                                             : "a model",
-                            all    ? "all parameters"
-                            : lora ? "adapters (LoRA)"
-                                   : "some parameters");
+                            kind == OT_CARD_ADAPTERS ? "adapters (LoRA)"
+                            : kind == OT_CARD_MERGED ? "adapters (LoRA), merged into the weights"
+                            : all                    ? "all parameters"
+                                                     : "some parameters");
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         put_option(&b, run, options[i]);
-    ot_string_append_text(&b, "\n`run.json` has every option, `log.jsonl` the record of the run.\n");
+    ot_string_append_format(&b, "\n`run.json` has every option%s.\n",
+                            kind == OT_CARD_MERGED ? " of the run that made the adapters"
+                                                   : ", `log.jsonl` the record of the run");
     if (b.failed) {
         free(b.text);
         return ot_fail(OT_E_BUDGET, "no memory for a model card");

@@ -4,8 +4,15 @@
 
 #include "src/base/json.h"
 
-/* run: the effective options, as in run.json. base: the base model's name on the hub; NULL: not known. The
+enum ot_card {
+    OT_CARD_MODEL,
+    OT_CARD_ADAPTERS, /* the directory has adapters for PEFT instead of a model */
+    OT_CARD_MERGED    /* adapters were added to a model's weights */
+};
+
+/* run: the effective options, as in run.json. out: the directory. base: the base model's name on the hub; NULL: not known. The
  * caller frees *text. Errors: OT_E_BUDGET. */
-int ot_model_card_make(const struct ot_json *run, const char *base, char **text, size_t *bytes);
+int ot_model_card_make(const struct ot_json *run, const char *out, const char *base, enum ot_card kind,
+                       char **text, size_t *bytes);
 
 #endif

@@ -59,39 +59,46 @@ static const char *base_name(const struct ot_session *s, const char *model) {
 
 /* Makes the model card from the options in run.json. */
 static int take_card(struct ot_result *result) {
+    bool merges = result->session->options->command == OT_COMMAND_MERGE;
+    enum ot_card card = merges                           ? OT_CARD_MERGED
+                        : result->session->options->lora ? OT_CARD_ADAPTERS
+                                                         : OT_CARD_MODEL;
     struct ot_json *run;
     size_t bytes;
     OT_TRY(ot_json_parse(result->run_text, strlen(result->run_text), "run.json", &run));
     const char *model = ot_json_string(ot_json_get(run, "model"), NULL);
     free(result->card_text);
     result->card_text = NULL;
-    int rc = ot_model_card_make(run, base_name(result->session, model), &result->card_text, &bytes);
+    int rc = ot_model_card_make(run, result->files.out, base_name(result->session, model), card,
+                                &result->card_text, &bytes);
     ot_json_free(run);
     result->extra[1] = (struct ot_extra_file){.name = "README.md", .text = result->card_text, .bytes = bytes};
     return rc;
 }
 
-/* Writes the settings as ot_options_put_run wrote them into the record. */
-static void put_recorded(const struct ot_checkpoint_record *record, struct ot_json_writer *w) {
+static void put_members(const struct ot_json *object, struct ot_json_writer *w) {
     void *cursor = NULL;
     const char *key;
     struct ot_json *value;
-    while (ot_json_next(record->options, &cursor, &key, &value))
+    while (ot_json_next(object, &cursor, &key, &value))
         ot_json_put_value(w, key, value);
-    if (record->sources)
-        ot_json_put_value(w, "sources", record->sources);
 }
 
-/* Makes run.json. record NULL: from the present settings. */
+/* Makes run.json. record NULL: from the present settings; of a merged model: it is the adapters'. */
 static int take_run(struct ot_result *result, const struct ot_checkpoint_record *record) {
+    const struct ot_session *s = result->session;
     struct ot_json_writer w = {.indent = 0};
     size_t bytes;
     ot_json_begin_object(&w, NULL);
     if (record) {
-        put_recorded(record, &w);
+        put_members(record->options, &w); /* as ot_options_put_run wrote them */
+        if (record->sources)
+            ot_json_put_value(&w, "sources", record->sources);
+    } else if (s->options->command == OT_COMMAND_MERGE) {
+        put_members(s->run, &w);
     } else {
-        ot_options_put_run(result->session->options, &w);
-        ot_team_put_json(result->session, OT_RUN_RANKS, &w);
+        ot_options_put_run(s->options, &w);
+        ot_team_put_json(s, OT_RUN_RANKS, &w);
     }
     ot_json_end_object(&w);
     free(result->run_text);
@@ -131,7 +138,7 @@ static int make_adapter_config(struct ot_result *result) {
 int ot_result_open(struct ot_session *s, const char *dir, struct ot_out_lock *lock, struct ot_result *out) {
     bool own_tokenizer = !s->dir || s->options->tokenizer || ot_session_has_made_tokenizer(s);
     size_t tokenizer_bytes;
-    *out = (struct ot_result){.session = s, .tokenizer_fd = -1};
+    *out = (struct ot_result){.session = s, .files = {.out = dir}, .tokenizer_fd = -1};
     OT_TRY(take_run(out, NULL));
     int n = 2;
     if (own_tokenizer) {
@@ -152,7 +159,7 @@ int ot_result_open(struct ot_session *s, const char *dir, struct ot_out_lock *lo
                                         .shard_bytes = s->options->max_shard_size};
     if (own_tokenizer)
         out->files.ids = s->ids;
-    if (s->options->lora)
+    if (s->options->lora && s->options->command != OT_COMMAND_MERGE)
         OT_TRY(make_adapter_config(out));
     return ot_model_dir_save_bytes(&out->files, &out->bytes);
 }

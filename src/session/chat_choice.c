@@ -33,6 +33,8 @@ int ot_chat_choice_open(struct ot_session *s) {
         OT_TRY(ot_chat_template_recognize(facts->chat_template, facts->chat_template_bytes, &s->chat.own));
     s->chat.own_unknown = facts->has_chat_template && !s->chat.own;
     bool reads_rows = o->command == OT_COMMAND_GENERATE || o->command == OT_COMMAND_EVAL;
+    if (o->command == OT_COMMAND_MERGE)
+        return read_run(s);
     return reads_rows && !o->template_name && !o->prompt_format ? read_run(s) : 0;
 }
 

@@ -54,7 +54,7 @@ struct ot_session {
     int tokenizer_fd;
     struct ot_tokenizer *tokenizer;
     struct ot_special_tokens specials;
-    struct ot_json *run; /* run.json beside the model, for generate and eval; NULL: none was read */
+    struct ot_json *run; /* run.json beside the model, for generate, eval and merge; NULL: none was read */
     struct ot_template_choice chat; /* what the model's files say (chat_choice.h) */
     const char *prompt_format;      /* --prompt-format, else the recorded one; NULL: none */
 

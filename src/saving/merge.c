@@ -1,0 +1,137 @@
+#include "src/saving/merge.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "models/selection.h"
+#include "src/base/dtype.h"
+#include "src/base/error.h"
+#include "src/base/pool.h"
+
+/* ---- open ---- */
+
+static const struct ot_tensor *find_tensor(const struct ot_model *model, const char *name) {
+    for (int64_t i = 0; i < ot_model_tensor_count(model); i++)
+        if (strcmp(ot_model_tensor(model, i)->name, name) == 0)
+            return ot_model_tensor(model, i);
+    return NULL;
+}
+
+int ot_merge_open(struct ot_session *s, struct ot_merge *out) {
+    const struct ot_selection selection = {.lora = s->options->lora};
+    *out = (struct ot_merge){.session = s};
+    if (!s->options->lora)
+        return ot_fail(OT_E_USAGE, "merge needs adapters: %s is a whole model; give their directory after it",
+                       s->options->model);
+    OT_TRY(ot_lora_spec_read(s->options->lora, &out->lora));
+    OT_TRY(ot_model_open(&s->config, OT_F32, 1, &s->model));
+    OT_TRY(ot_model_open_selected(&s->config, OT_F32, 1, &selection, &out->adapted));
+    for (int64_t i = 0; i < ot_model_tensor_count(out->adapted); i++)
+        out->n_adapters += ot_model_tensor(out->adapted, i)->init == OT_INIT_LORA_A;
+    if (s->config.tied && find_tensor(out->adapted, OT_LORA_PREFIX "lm_head.lora_A.weight"))
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: has an adapter of the head, whose weights are the embedding's in this base; the sum "
+            "would change the embedding too, so it cannot be merged",
+            s->options->adapter);
+    return ot_model_dir_check(s->dir, out->adapted);
+}
+
+void ot_merge_close(struct ot_merge *merge) {
+    ot_model_close(merge->adapted);
+    free(merge->a);
+    free(merge->b);
+    *merge = (struct ot_merge){0};
+}
+
+/* ---- one target ---- */
+
+static int read_matrix(const struct ot_merge *m, const char *module, const char *matrix, float **out) {
+    char name[OT_MODEL_NAME_BYTES];
+    snprintf(name, sizeof name, OT_LORA_PREFIX "%.64s.%s.weight", module, matrix);
+    const struct ot_tensor *tensor = find_tensor(m->adapted, name);
+    int64_t count = tensor->rows * tensor->cols;
+    free(*out);
+    *out = malloc((size_t)count * sizeof **out);
+    if (!*out)
+        return ot_fail(OT_E_BUDGET, "no memory for %s", name);
+    return ot_model_dir_get(m->session->dir, tensor, 0, count, *out);
+}
+
+/* Reads the adapter of a tensor. */
+static int take_target(struct ot_merge *m, const struct ot_tensor *target) {
+    char module[OT_MODEL_NAME_BYTES];
+    struct ot_lora_rank rank = {0};
+    size_t bytes = strlen(target->name) - strlen(".weight");
+    m->target = NULL;
+    m->rank = 0;
+    if (target->dims == 2) {
+        snprintf(module, sizeof module, "%.*s", (int)bytes, target->name);
+        OT_TRY(ot_lora_find(&m->lora.lora, module, &rank));
+    }
+    if (rank.rank > 0) {
+        m->scale = ot_lora_scale(&m->lora.lora, rank);
+        OT_TRY(read_matrix(m, module, "lora_A", &m->a));
+        OT_TRY(read_matrix(m, module, "lora_B", &m->b));
+    }
+    m->rank = rank.rank;
+    m->target = target;
+    return 0;
+}
+
+struct sum_job {
+    const struct ot_merge *merge;
+    int64_t first; /* in the target */
+    float *values;
+};
+
+/* Adds columns [begin, end) of a row of scale B A. */
+static void add_row(const struct ot_merge *m, int64_t row, int64_t begin, int64_t end, float *values) {
+    enum { COLUMNS = 512 };
+    float sum[COLUMNS];
+    for (int64_t at = begin, n; at < end; at += n) {
+        n = end - at < COLUMNS ? end - at : COLUMNS;
+        memset(sum, 0, sizeof sum);
+        for (int64_t r = 0; r < m->rank; r++) {
+            const float b = m->b[row * m->rank + r], *a = m->a + r * m->target->cols + at;
+            for (int64_t i = 0; i < n; i++)
+                sum[i] += b * a[i];
+        }
+        for (int64_t i = 0; i < n; i++)
+            values[at - begin + i] += m->scale * sum[i];
+    }
+}
+
+static void add_values(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    const struct sum_job *job = context;
+    int64_t cols = job->merge->target->cols;
+    (void)chunk, (void)worker;
+    for (int64_t at = begin, n; at < end; at += n) {
+        int64_t column = (job->first + at) % cols;
+        n = end - at < cols - column ? end - at : cols - column;
+        add_row(job->merge, (job->first + at) / cols, column, column + n, job->values + at);
+    }
+}
+
+int ot_merge_get(void *context, int slab, int64_t first, int64_t n, float *values) {
+    enum { CHUNK = 1 << 15 };
+    struct ot_merge *m = context;
+    const struct ot_model *model = m->session->model;
+    const struct ot_tensor *tensor;
+    int64_t i = 0;
+    do
+        tensor = ot_model_tensor(model, i++);
+    while (tensor->slab != slab || first >= tensor->first + tensor->rows * tensor->cols);
+    if (tensor != m->target)
+        OT_TRY(take_target(m, tensor));
+    OT_TRY(ot_model_dir_get(m->session->dir, tensor, first - tensor->first, n, values));
+    struct sum_job job = {m, first - tensor->first, values};
+    if (m->rank > 0)
+        ot_pool_run(m->session->pool, n, CHUNK, add_values, &job);
+    int64_t bad = ot_f32_first_not_finite(values, n);
+    return bad < 0 ? 0
+                   : ot_fail(OT_E_INPUT, "%s: tensor %s becomes %g at element %lld; the weights are damaged",
+                             m->session->options->adapter, tensor->name, (double)values[bad],
+                             (long long)(first - tensor->first + bad));
+}

@@ -1,0 +1,30 @@
+/* Adds adapters to the weights of their base: W + scale B A (models/lora.h), computed in fp32 from the exact values
+ * of both files. The writer rounds once, to the dtype of the result. Values stream; of one module at a time, A and B
+ * are in memory. */
+#ifndef OT_SAVING_MERGE_H
+#define OT_SAVING_MERGE_H
+
+#include "models/lora_spec.h"
+#include "src/session/session.h"
+
+struct ot_merge {
+    const struct ot_session *session; /* opened with files and adapters */
+    struct ot_lora_spec lora;
+    struct ot_model *adapted; /* with the adapters' tensors; session->model is the base alone */
+    int64_t n_adapters;
+    /* The tensor that was asked for last, and its adapter. rank 0: it has none. */
+    const struct ot_tensor *target;
+    int64_t rank;
+    float scale, *a, *b;
+};
+
+/* Opens session->model, the base, and checks that its files and the adapters fit. Errors: as
+ * ot_model_open_selected and ot_model_dir_check; OT_E_INPUT: an adapter of a tied head, which cannot be merged.
+ * Call ot_merge_close also after an error. */
+int ot_merge_open(struct ot_session *session, struct ot_merge *out);
+void ot_merge_close(struct ot_merge *merge);
+/* An ot_param_source of the merged values of session->model; context: a struct ot_merge. Errors: as
+ * ot_model_dir_get; OT_E_INPUT: a value is not finite. */
+int ot_merge_get(void *context, int slab, int64_t first, int64_t n, float *values);
+
+#endif
