@@ -43,3 +43,8 @@ int ot_path_make_dirs(char *path, int *n_made) {
         *n_made = made;
     return error;
 }
+
+bool ot_path_is_same(const char *a, const char *b) {
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}

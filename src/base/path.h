@@ -9,6 +9,9 @@
  * the path is too long, or no permission to search it. */
 bool ot_path_find_nearest(const char *path, char nearest[PATH_MAX]);
 
+/* True if both paths exist and lead to the same file or directory. */
+bool ot_path_is_same(const char *a, const char *b);
+
 /* True if the path ends with the extension, such as ".gguf", after at least one other character. */
 bool ot_path_has_extension(const char *path, const char *extension);
 

@@ -27,6 +27,8 @@ int ot_model_dir_add_adapter(struct ot_model_dir *dir, const char *path) {
                        ".bin but no safetensors; load and save the adapter "
                        "with PEFT to convert it",
                        path);
+    if (access(file, F_OK) != 0)
+        return ot_fail(OT_E_INPUT, "%s: is missing", file);
     OT_TRY(ot_safetensors_open(file, &adapter->file));
     adapter->n_stored = ot_safetensors_count(adapter->file);
     adapter->stored = ot_arena_alloc(dir->arena, (size_t)adapter->n_stored + 1, sizeof *adapter->stored);

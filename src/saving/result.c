@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
+#include "src/base/path.h"
 #include "src/files/adapter_config.h"
 #include "src/saving/finished.h"
 #include "src/saving/model_card.h"
@@ -135,10 +136,25 @@ static int make_adapter_config(struct ot_result *result) {
     return rc;
 }
 
+/* Writing adapters, or a merged model, over what they need would lose it. */
+static int check_inputs(const struct ot_session *s, const char *dir) {
+    const struct ot_options *o = s->options;
+    if (!o->lora)
+        return 0;
+    if (s->resolved.path && ot_path_is_same(dir, s->resolved.path))
+        return ot_fail(OT_E_INPUT,
+                       "--out %s is the base of the adapters, which would be lost; give another directory",
+                       dir);
+    if (o->command == OT_COMMAND_MERGE && ot_path_is_same(dir, o->adapter))
+        return ot_fail(OT_E_INPUT, "--out %s is the directory of the adapters; give another directory", dir);
+    return 0;
+}
+
 int ot_result_open(struct ot_session *s, const char *dir, struct ot_out_lock *lock, struct ot_result *out) {
     bool own_tokenizer = !s->dir || s->options->tokenizer || ot_session_has_made_tokenizer(s);
     size_t tokenizer_bytes;
     *out = (struct ot_result){.session = s, .files = {.out = dir}, .tokenizer_fd = -1};
+    OT_TRY(check_inputs(s, dir));
     OT_TRY(take_run(out, NULL));
     int n = 2;
     if (own_tokenizer) {

@@ -5,12 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "offload/comm/world.h"
 #include "offload/store/store.h"
 #include "src/base/error.h"
+#include "src/base/path.h"
 #include "src/base/log.h"
 #include "src/base/units.h"
 #include "src/checkpoint/catalog.h"
@@ -35,17 +35,12 @@ static void find_parent(const char *path, char parent[PATH_MAX]) {
     snprintf(parent, PATH_MAX, "%.*s", end ? (int)end : 1, end ? path : ".");
 }
 
-static bool is_same_file(const char *a, const char *b) {
-    struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 /* Index of the newest older checkpoint that opens, or -1. The check does not read the checkpoint's
  * contents. */
 static int find_intact(const struct ot_checkpoint_list *list, const char *damaged) {
     int first = 0;
     for (int i = 0; i < list->n; i++)
-        if (is_same_file(list->entries[i].dir, damaged))
+        if (ot_path_is_same(list->entries[i].dir, damaged))
             first = i + 1;
     for (int i = first; i < list->n; i++) {
         struct ot_checkpoint *checkpoint;
@@ -403,7 +398,7 @@ static bool lies_in(const struct ot_resume *resume, const char *parent) {
     if (!resume->checkpoint)
         return false;
     find_parent(ot_checkpoint_dir(resume->checkpoint), from);
-    return is_same_file(from, parent);
+    return ot_path_is_same(from, parent);
 }
 
 bool ot_resume_is_own(const struct ot_resume *resume, const char *out) {

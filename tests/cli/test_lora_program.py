@@ -1,0 +1,258 @@
+"""Runs with adapters: what they train and write, going on from adapters, checkpoints, merge, PEFT's files, refusals."""
+
+import hashlib
+import json
+import os
+import shutil
+import struct
+
+import program
+from program import SMALL, sql_rows, write_rows
+
+USAGE, INPUT = 2, 3
+# Made by scripts/golden/peft_adapter.py.
+PEFT = os.path.join(os.path.dirname(__file__), "../golden/peft")
+
+
+def read_tensors(folder, name="adapter_model.safetensors"):
+    with open(os.path.join(folder, name), "rb") as file:
+        data = file.read()
+    start = 8 + struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:start])
+    header.pop("__metadata__", None)
+    return {tensor: (about["dtype"], data[start + about["data_offsets"][0]:start + about["data_offsets"][1]])
+            for tensor, about in header.items()}
+
+
+def hash_of(folder):
+    digest = hashlib.sha256()
+    for name in sorted(os.listdir(folder)):
+        digest.update(program.read_bytes(os.path.join(folder, name)))
+    return digest.hexdigest()
+
+
+class Lora(program.ProgramTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.rows = write_rows(cls.path("rows.jsonl"), sql_rows(40))
+        done = program.run("train", *SMALL, "--data", cls.rows, "--out", cls.path("base"), "--steps", "2", "--no-forecast")
+        assert done.code == 0, done.err
+        cls.base = cls.path("base")
+        for name in os.listdir(cls.base):  # a plain model, without records of its run
+            if name in ("run.json", "log.jsonl", "finished.json", "checkpoints"):
+                path = os.path.join(cls.base, name)
+                shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+
+    def tune(self, out, *words, model="base", steps="4"):
+        return self.succeed("train", "--model", self.path(model), "--data", self.rows, "--seq-len", "128", "--threads", "1",
+                            "--tokens-per-step", "512", "--steps", steps, "--no-forecast", "--out", self.path(out), *words)
+
+    def loss(self, *words):
+        return self.succeed("eval", *words, "--data", self.rows, "--seq-len", "128", "--json").json()["loss"]
+
+    def test_adapters_are_trained_and_the_base_stays(self):
+        before = hash_of(self.base)
+        text = self.tune("plain", "--lora", "r=4,targets=q_proj,down_proj", "--lr", "1e-2").err
+        self.assertEqual(hash_of(self.base), before)
+        self.assertIn("plan    adapters · AdamW", text)
+        self.assertIn("adapters for PEFT, ", text)
+        self.assertIn("offload-train merge", text)
+        names = set(os.listdir(self.path("plain")))
+        self.assertLessEqual({"adapter_config.json", "adapter_model.safetensors", "tokenizer.json", "README.md", "run.json"}, names)
+        self.assertFalse({"config.json", "model.safetensors"} & names)
+        tensors = read_tensors(self.path("plain"))
+        self.assertEqual(set(tensors), {f"base_model.model.model.layers.{layer}.{module}.lora_{matrix}.weight"
+                                        for layer in (0, 1) for module in ("self_attn.q_proj", "mlp.down_proj")
+                                        for matrix in "AB"})
+        self.assertEqual({dtype for dtype, _ in tensors.values()}, {"F32"})
+        self.assertTrue(all(any(values) for _, values in tensors.values()))  # B is zero before the first step
+        with open(self.path("plain/adapter_config.json")) as file:
+            config = json.load(file)
+        self.assertEqual((config["r"], config["lora_alpha"], config["target_modules"], config["base_model_name_or_path"]),
+                         (4, 8, ["q_proj", "down_proj"], os.path.realpath(self.base)))
+        self.assertIn("library_name: peft", program.read_bytes(self.path("plain/README.md")).decode())
+        evals = [event["loss"] for event in self.log("plain") if event["event"] == "eval"]
+        self.assertLess(evals[-1], evals[0])
+
+    def test_a_run_begins_with_the_function_of_its_base(self):
+        rows = ("--eval-data", self.rows)
+        self.tune("begin", "--lora", "--steps", "1", *rows)
+        first = next(event["loss"] for event in self.log("begin") if event["event"] == "eval")
+        self.assertEqual(first, self.loss(self.base))
+        last = [event["loss"] for event in self.log("begin") if event["event"] == "eval"][-1]
+        alone = self.loss(self.path("begin"))
+        self.assertAlmostEqual(last, alone, delta=1e-7)  # sums of other micro-batches
+        self.assertEqual(self.loss("--model", self.base, "--adapter", self.path("begin")), alone)
+
+    def test_the_bits_do_not_depend_on_homes(self):
+        words = ("--lora", "r=3,dropout=0.2,targets=all-linear,lm_head", "--train", "norms")
+        self.tune("homes0", *words)
+        for i, home in enumerate(["weights=host,state=host", "weights=host,state=gpu"]):
+            self.tune(f"homes{i + 1}", *words, "--home", home, "--slots", "2")
+            self.assertEqual(read_tensors(self.path(f"homes{i + 1}")), read_tensors(self.path("homes0")), home)
+
+    def test_checkpoints(self):
+        words = ("--lora", "r=4,dropout=0.1", "--save-every", "2", "--keep", "9", "--train", "norms")
+        self.tune("saved", *words)
+        checkpoint = self.path("saved/checkpoints/step-00000004")
+        slabs = {slab["name"]: slab for slab in self.succeed("verify", checkpoint, "--json").json()["checkpoint"]["slabs"]}
+        self.assertEqual((slabs["layer.0.frozen"]["state"], slabs["layer.0"]["state"]), ("frozen", "ok"))
+        self.succeed("export", checkpoint, "--out", self.path("exported"))
+        self.assertEqual(read_tensors(self.path("exported")), read_tensors(self.path("saved")))
+        shutil.copytree(self.path("saved"), self.path("again"))
+        shutil.rmtree(self.path("again/checkpoints/step-00000004"))
+        for name in ("checkpoints/complete", "finished.json", "adapter_model.safetensors"):
+            os.remove(self.path(f"again/{name}"))
+        self.assertIn("step 2 of 4", self.tune("again").err)  # the options come from the checkpoint
+        self.assertEqual(read_tensors(self.path("again")), read_tensors(self.path("saved")))
+
+    def test_going_on_from_adapters(self):
+        self.tune("first", "--lora", "r=4,targets=q_proj", "--train", "norms")
+        begun = self.loss(self.path("first"))
+        text = self.tune("second", model="first").err
+        self.assertIn("(adapters of ", text)
+        self.tune("third", "--adapter", self.path("first"), "--lora", "r=4,targets=q_proj,dropout=0.5")
+        for out in ("second", "third"):
+            with open(self.path(f"{out}/run.json")) as file:
+                run = json.load(file)
+            self.assertIn("model.norm.weight", run["train"])
+            self.assertEqual(set(read_tensors(self.path(out))), set(read_tensors(self.path("first"))))
+        self.tune("length", "--steps", "1", "--eval-data", self.rows, model="first")
+        self.assertEqual(next(event["loss"] for event in self.log("length") if event["event"] == "eval"), begun)
+        with open(self.path("second/adapter_config.json")) as file:
+            self.assertEqual(json.load(file)["base_model_name_or_path"], os.path.realpath(self.base))
+        # run.json is a config of the same run.
+        self.succeed("train", "--config", self.path("second/run.json"), "--out", self.path("repeated"))
+        self.assertEqual(read_tensors(self.path("repeated")), read_tensors(self.path("second")))
+
+    def test_a_stopped_run_that_went_on_needs_no_adapters(self):
+        self.tune("origin", "--lora", "r=4,targets=q_proj")
+        self.tune("went", "--save-every", "2", "--keep", "9", "--adapter", self.path("origin"))
+        want = read_tensors(self.path("went"))
+        shutil.rmtree(self.path("went/checkpoints/step-00000004"))
+        for name in ("checkpoints/complete", "finished.json", "adapter_model.safetensors"):
+            os.remove(self.path(f"went/{name}"))
+        shutil.rmtree(self.path("origin"))
+        self.tune("went")
+        self.assertEqual(read_tensors(self.path("went")), want)
+
+    def test_merged_is_unmerged(self):
+        self.tune("loose", "--lora", "r=4,alpha=16,rslora,r:down_proj=2", "--lr", "1e-2", "--train", "norms")
+        told = self.succeed("merge", self.path("loose"), "--out", self.path("merged"), "--json").json()
+        self.assertEqual(told["adapters"], 14)
+        self.assertAlmostEqual(self.loss(self.path("merged")), self.loss(self.path("loose")), delta=2e-6)  # fp32 sums
+        self.assertNotAlmostEqual(self.loss(self.path("merged")), self.loss(self.base), delta=1e-3)
+        self.succeed("merge", self.base, self.path("loose"), "--out", self.path("merged2"))
+        self.assertEqual(read_tensors(self.path("merged2"), "model.safetensors"),
+                         read_tensors(self.path("merged"), "model.safetensors"))
+        # What has no adapter is the base's, or the trained tensor, to the bit.
+        merged, base = read_tensors(self.path("merged"), "model.safetensors"), read_tensors(self.base, "model.safetensors")
+        loose = read_tensors(self.path("loose"))
+        self.assertEqual(merged["lm_head.weight"], base["lm_head.weight"])
+        self.assertEqual(merged["model.norm.weight"], loose["base_model.model.model.norm.weight"])
+        card = program.read_bytes(self.path("merged/README.md")).decode()
+        self.assertIn("# merged", card)
+        self.assertIn("merged into the weights", card)
+        # Rows are written as in the run that made the adapters.
+        self.assertEqual(program.read_bytes(self.path("merged/run.json")), program.read_bytes(self.path("loose/run.json")))
+
+    def test_files_of_peft(self):
+        with open(os.path.join(PEFT, "loss.json")) as file:
+            want = json.load(file)
+        rows = write_rows(self.path("text.jsonl"), [{"text": want["text"]}])
+        base, adapter = os.path.join(PEFT, "base"), os.path.join(PEFT, "adapter")
+        tokenizer = ["--tokenizer", os.path.join(self.base, "tokenizer.json")]
+        self.succeed("merge", base, adapter, *tokenizer, "--out", self.path("of-peft"))
+        for key, words in [("base", [base, *tokenizer]), ("adapted", [base, "--adapter", adapter, *tokenizer]),
+                           ("merged", [self.path("of-peft")])]:
+            loss = self.succeed("eval", *words, "--data", rows, "--no-eos", "--json").json()["loss"]
+            self.assertAlmostEqual(loss, want[key], delta=1e-5, msg=key)
+        told = program.run("eval", adapter, *tokenizer, "--data", rows)
+        self.assertEqual(told.code, INPUT)
+        self.assertIn("base_model_name_or_path is missing; give the base with --model", told.err)
+
+    def test_plans(self):
+        words = ["plan", "--model", "llama-7b", "--gpu", "rtx4090", "--ram", "128G", "--json"]
+        whole, part = self.succeed(*words).json(), self.succeed(*words, "--lora", "r=16").json()
+        layer = 4 * (4096 + 4096) + 3 * (4096 + 11008)
+        self.assertEqual(part["model"]["trained_parameters"], 32 * 16 * layer)
+        self.assertLess(part["prediction"]["step_seconds"], 0.75 * whole["prediction"]["step_seconds"])
+
+    def test_damaged_adapters(self):
+        self.tune("good", "--lora", "r=4,targets=q_proj", "--steps", "1")
+
+        def told(change, phrase, code=INPUT):
+            shutil.copytree(self.path("good"), self.path("bad"))
+            change(self.path("bad"))
+            for words in (["eval", "--data", self.rows], ["train", "--data", self.rows, "--out", self.path("none"), "--dry-run"],
+                          ["merge", "--out", self.path("none")]):
+                done = program.run(words[0], "--model", self.base, "--adapter", self.path("bad"), *words[1:])
+                self.assertEqual(done.code, code, done.err)
+                self.assertIn(phrase, done.err)
+                self.assertFalse(os.path.exists(self.path("none")))
+            shutil.rmtree(self.path("bad"))
+
+        def edit(folder, **members):
+            path = os.path.join(folder, "adapter_config.json")
+            with open(path) as file:
+                config = json.load(file)
+            config.update(members)
+            with open(path, "w") as file:
+                json.dump(config, file)
+
+        def cut(folder):
+            path = os.path.join(folder, "adapter_model.safetensors")
+            os.truncate(path, os.path.getsize(path) - 4)
+
+        def spoil(folder):
+            with open(os.path.join(folder, "adapter_model.safetensors"), "r+b") as file:
+                file.seek(-4, os.SEEK_END)
+                file.write(b"\0\0\xc0\x7f")
+
+        told(lambda folder: edit(folder, r=5), "has the shape [4, 64], but by config.json it should be [5, 64]")
+        told(lambda folder: edit(folder, target_modules=["q_proj", "v_proj"]), "v_proj.lora_A.weight is missing")
+        told(lambda folder: edit(folder, target_modules=["v_proj"]), "is missing from the weights")
+        told(lambda folder: edit(folder, layers_to_transform=[0]), "is not part of what its adapter_config.json describes")
+        told(lambda folder: edit(folder, peft_type="VERA"), "only adapters of type LORA")
+        told(cut, "adapter_model.safetensors")
+        told(lambda folder: os.remove(os.path.join(folder, "adapter_model.safetensors")), "adapter_model.safetensors")
+        told(lambda folder: os.remove(os.path.join(folder, "adapter_config.json")), "has no adapter_config.json")
+        shutil.copytree(self.path("good"), self.path("bad"))
+        spoil(self.path("bad"))
+        for words in (["eval", "--data", self.rows], ["merge", "--out", self.path("none")]):
+            done = program.run(words[0], "--model", self.base, "--adapter", self.path("bad"), *words[1:])
+            self.assertEqual(done.code, INPUT, done.err)
+            self.assertIn("nan", done.err)
+
+    def test_refused_words(self):
+        self.tune("adapters", "--lora", "r=4,targets=q_proj", "--steps", "1")
+        train = ["train", "--data", self.rows, "--out", self.path("none"), "--dry-run", "--quiet", "--model"]
+        for words, code, phrase in [
+                ([*train, self.base, "--lora", "r=x"], USAGE, "'r=x': a rank is a whole number"),
+                ([*train, self.base, "--lora", "targets=c_attn"], USAGE, "'c_attn' is the name of no module"),
+                ([*train, self.base, "--lora", "targets=embed_tokens"], USAGE, "'embed_tokens' is the name of no module"),
+                ([*train, self.base, "--lora-r", "8"], USAGE, "its name here is --lora"),
+                ([*train, self.base, "--adapter", self.path("adapters"), "--lora", "r=8"], USAGE, "contradict each other"),
+                ([*train, self.path("adapters"), "--adapter", self.base], USAGE, "is a directory of adapters, so --adapter"),
+                ([*train, self.base, "--adapter", self.base], INPUT, "has no adapter_config.json"),
+                ([*train, "tiny-test", "--init", "random", "--adapter", self.path("adapters")], USAGE, "--init random has none"),
+                (["merge", self.base, "--out", self.path("none")], USAGE, "merge needs adapters"),
+                (["merge", self.path("adapters")], USAGE, "merge needs --out"),
+                (["merge", self.base, self.path("adapters"), "more", "--out", self.path("none")], USAGE, "unexpected argument 'more'"),
+                (["merge", self.base, self.path("adapters"), "--out", self.base], INPUT, "is the base of the adapters"),
+                (["merge", self.path("adapters"), "--out", self.path("adapters")], INPUT, "is the directory of the adapters"),
+                (["train", "--model", self.base, "--data", self.rows, "--lora", "--out", self.base, "--steps", "1", "--no-forecast"],
+                 INPUT, "is the base of the adapters")]:
+            told = program.run(*words)
+            self.assertEqual(told.code, code, (words, told.err))
+            self.assertIn(phrase, told.err)
+        shutil.move(self.base, self.path("moved"))
+        told = program.run("eval", self.path("adapters"), "--data", self.rows)
+        shutil.move(self.path("moved"), self.base)
+        self.assertEqual(told.code, INPUT, told.err)
+        self.assertIn("if it is elsewhere, give it with --model and this directory with --adapter", told.err)
+
+
+if __name__ == "__main__":
+    program.main()

@@ -1,0 +1,139 @@
+/* The text of --lora: which adapter each module gets, and what is refused. */
+#include <string.h>
+
+#include "models/lora_spec.h"
+#include "models/selection.h"
+#include "tests/support/check.h"
+
+static struct ot_lora_rank adapter_of(const char *text, const char *module) {
+    struct ot_lora_spec spec;
+    struct ot_lora_rank rank;
+    check_ok(ot_lora_spec_read(text, &spec));
+    check_ok(ot_lora_find(&spec.lora, module, &rank));
+    return rank;
+}
+
+static void test_modules(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *module;
+        int rank;
+        double alpha;
+    } cases[] = {
+        {"", "model.layers.3.self_attn.q_proj", 16, 32},
+        {"", "model.layers.0.mlp.down_proj", 16, 32},
+        {"", "lm_head", 0, 0},
+        {"r=8", "model.layers.3.self_attn.q_proj", 8, 16},
+        {"r=8,alpha=3.5", "model.layers.3.self_attn.q_proj", 8, 3.5},
+        {"rank=8", "model.layers.3.self_attn.q_proj", 8, 16},
+        {"targets=q_proj,v_proj", "model.layers.3.self_attn.v_proj", 16, 32},
+        {"targets=q_proj,v_proj", "model.layers.3.self_attn.k_proj", 0, 0},
+        {"targets=q_proj,v_proj,r=4,rslora", "model.layers.3.self_attn.q_proj", 4, 8},
+        {"targets=q_proj,rslora,v_proj", "model.layers.3.self_attn.v_proj", 16, 32},
+        {"targets=proj", "model.layers.3.self_attn.q_proj", 0, 0},
+        {"targets=self_attn.q_proj", "model.layers.3.self_attn.q_proj", 16, 32},
+        {"targets=layers.3.self_attn.q_proj", "model.layers.13.self_attn.q_proj", 0, 0},
+        {"targets=model.layers.3.self_attn.q_proj", "model.layers.3.self_attn.q_proj", 16, 32},
+        {"targets=all-linear,lm_head", "lm_head", 16, 32},
+        {"targets=all-linear,lm_head", "model.layers.3.mlp.up_proj", 16, 32},
+        {"r:down_proj=64", "model.layers.3.mlp.down_proj", 64, 128},
+        {"r:down_proj=64,alpha=7", "model.layers.3.mlp.down_proj", 64, 7},
+        {"r:down_proj=64,alpha=7,alpha:mlp.down_proj=9", "model.layers.3.mlp.down_proj", 64, 9},
+        {"r:layers.3.mlp.down_proj=2,r:down_proj=64", "model.layers.3.mlp.down_proj", 2, 4},
+        {"r:layers.3.mlp.down_proj=2,r:down_proj=64", "model.layers.4.mlp.down_proj", 64, 128},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct ot_lora_rank rank = adapter_of(cases[i].text, cases[i].module);
+        if (rank.rank != cases[i].rank || rank.alpha != cases[i].alpha)
+            fail_msg("'%s' gives %s rank %d, alpha %g", cases[i].text, cases[i].module, (int)rank.rank,
+                     rank.alpha);
+    }
+}
+
+static void test_scales_and_dropout(void **state) {
+    (void)state;
+    struct ot_lora_spec spec;
+    check_ok(ot_lora_spec_read("r=4,alpha=8,dropout=0.25", &spec));
+    assert_float_equal(spec.lora.dropout, 0.25f, 0);
+    assert_float_equal(ot_lora_scale(&spec.lora, (struct ot_lora_rank){4, 8}), 2.0f, 0);
+    check_ok(ot_lora_spec_read("r=4,alpha=8,rslora", &spec));
+    assert_float_equal(ot_lora_scale(&spec.lora, (struct ot_lora_rank){4, 8}), 4.0f, 0);
+}
+
+static void test_refused_texts(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"r=0", "'r=0': a rank is a whole number"},
+        {"r=1.5", "a rank is a whole number"},
+        {"r=99999999", "a rank is a whole number"},
+        {"r=", "'r=': a rank"},
+        {"r=-4", "a rank"},
+        {"r=nan", "a rank"},
+        {"alpha=0", "alpha is a number above 0"},
+        {"alpha=1e30", "alpha is a number above 0"},
+        {"dropout=1", "dropout is a number from 0 to less than 1"},
+        {"targets=", "give all-linear, or names"},
+        {"q_proj", "'q_proj': the parts are"},
+        {"rslora=1", "the settings are r, alpha"},
+        {"rnak=3", "'rnak=3': the settings are"},
+        {"r:=3", "the settings are"},
+        {"r:q_proj=x", "a rank is a whole number"},
+        {"16", "the parts are"},
+    };
+    struct ot_lora_spec spec;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_fails(ot_lora_spec_read(cases[i][0], &spec), OT_E_USAGE, cases[i][1]);
+}
+
+static void test_refused_names(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"targets=c_attn", "'c_attn' is the name of no module that can have an adapter"},
+        {"targets=q_proj,layers.2.self_attn.q_proj", "'layers.2.self_attn.q_proj' is the name of no module"},
+        {"targets=q_proj,r:v_proj=3", "'v_proj' is the name of no module with an adapter"},
+        {"alpha:lm_head=3", "'lm_head' is the name of no module with an adapter"},
+    };
+    const struct ot_model_config config = ot_preset_find("tiny-test")->config; /* 2 layers */
+    struct ot_model *model;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct ot_selection selection = {.lora = cases[i][0]};
+        check_fails(ot_model_open_selected(&config, OT_F32, 16, &selection, &model), OT_E_USAGE, cases[i][1]);
+    }
+}
+
+/* Adapters are trained, and of the model itself what --train says. */
+static void test_selection_with_adapters(void **state) {
+    (void)state;
+    const struct ot_model_config config = ot_preset_find("tiny-test")->config;
+    static const struct {
+        struct ot_selection selection;
+        int adapters, own;
+    } cases[] = {{{.lora = "r=2"}, 2 * 7 * 2, 0},
+                 {{.lora = "r=2,targets=q_proj,lm_head"}, 2 * 2 + 2, 0},
+                 {{.lora = "r=2,targets=q_proj", .train = "norms"}, 2 * 2, 5},
+                 {{.lora = "r=2,targets=q_proj", .train = "norms", .freeze = "last:1"}, 2 * 2, 3}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct ot_model *model;
+        int adapters = 0, own = 0;
+        check_ok(ot_model_open_selected(&config, OT_F32, 16, &cases[i].selection, &model));
+        for (int64_t t = 0; t < ot_model_tensor_count(model); t++) {
+            const struct ot_tensor *tensor = ot_model_tensor(model, t);
+            adapters += ot_lora_has_tensor(tensor->name) && tensor->trained;
+            own += !ot_lora_has_tensor(tensor->name) && tensor->trained;
+        }
+        ot_model_close(model);
+        assert_int_equal(adapters, cases[i].adapters);
+        assert_int_equal(own, cases[i].own);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_modules),
+        cmocka_unit_test(test_scales_and_dropout),
+        cmocka_unit_test(test_refused_texts),
+        cmocka_unit_test(test_refused_names),
+        cmocka_unit_test(test_selection_with_adapters),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
