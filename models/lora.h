@@ -63,7 +63,8 @@ float ot_lora_scale(const struct ot_lora *lora, struct ot_lora_rank rank);
 /* Finds the adapter of a module. rank 0: it has none. Errors: OT_E_INPUT (a rank or an alpha outside of its
  * range, or an embedding), or a wrong dropout; the message names the module. */
 int ot_lora_find(const struct ot_lora *lora, const char *module, struct ot_lora_rank *out);
-/* The tensors of adapters have names that begin so. PEFT names the trained tensors of the model itself so too. */
+/* The tensors of adapters have names that begin so. PEFT names the trained tensors of the model itself so
+ * too. */
 #define OT_LORA_PREFIX "base_model.model."
 /* True if a tensor of the model belongs to an adapter. */
 bool ot_lora_has_tensor(const char *name);

@@ -6,7 +6,8 @@
  *     alpha        numerator of their scale (lora.h); default twice the rank of the adapter
  *     dropout      default 0
  *     rslora       scale alpha / sqrt(r) instead of alpha / r
- *     targets      all-linear (the default: all linear maps of the layers), or names of modules. A word without
+ *     targets      all-linear (the default: all linear maps of the layers), or names of modules. A word
+ *     without
  *                  '=' after it is one more target
  *     r:NAME       rank of the modules with this name
  *     alpha:NAME   their alpha
@@ -34,8 +35,8 @@ int ot_lora_spec_read(const char *text, struct ot_lora_spec *out);
 int ot_lora_spec_check(const struct ot_lora_spec *spec, const struct ot_model_config *config);
 
 enum { OT_LORA_MODULE_BYTES = 64 };
-/* The modules of a model that can have adapters, by index: those of the layers, then lm_head. False: there are
- * no more. */
+/* The modules of a model that can have adapters, by index: those of the layers, then lm_head. False: there
+ * are no more. */
 bool ot_lora_module_at(const struct ot_model_config *config, int64_t index,
                        char module[OT_LORA_MODULE_BYTES]);
 
@@ -45,8 +46,8 @@ struct ot_lora_word {
     int bytes;
 };
 enum ot_lora_word_kind { OT_LORA_TARGET, OT_LORA_RANK_PATTERN, OT_LORA_ALPHA_PATTERN };
-/* The next word of a kind; *at begins as spec->text. `value`: the rank or the alpha of a pattern. False: there
- * are no more. A spec for all linear maps has no targets. */
+/* The next word of a kind; *at begins as spec->text. `value`: the rank or the alpha of a pattern. False:
+ * there are no more. A spec for all linear maps has no targets. */
 bool ot_lora_spec_next(const char **at, enum ot_lora_word_kind kind, struct ot_lora_word *out, double *value);
 
 #endif

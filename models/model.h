@@ -91,7 +91,8 @@ enum { OT_MODEL_NAME_BYTES = 96 };
 
 /* One tensor of the checkpoint inside its slab. Linear weights are [out, in], as stored by Hugging Face. */
 struct ot_tensor {
-    char name[OT_MODEL_NAME_BYTES]; /* "model.layers.3.self_attn.q_proj.weight"; of an adapter as lora.h says */
+    char name
+        [OT_MODEL_NAME_BYTES]; /* "model.layers.3.self_attn.q_proj.weight"; of an adapter as lora.h says */
     /* Keys the random numbers. It counts the model's own tensors in the order of a model that trains all. An
      * adapter's tensor has the number of the weight that it adapts. */
     int64_t number;

@@ -134,9 +134,33 @@ static int check_list(const struct ot_model *model, const char *list) {
     return 0;
 }
 
-static int check(const struct ot_model *model, const struct ot_selection *selection) {
+/* A module has an adapter, or its own tensors are trained: PEFT has no form for both. */
+static int check_modules(const struct ot_model *model, const struct ot_lora *lora) {
+    for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
+        const struct ot_tensor *t = ot_model_tensor(model, i);
+        struct ot_lora_rank rank;
+        char module[OT_MODEL_NAME_BYTES];
+        if (!t->trained || ot_lora_has_tensor(t->name))
+            continue;
+        snprintf(module, sizeof module, "%s", t->name);
+        *strrchr(module, '.') = '\0';
+        OT_TRY(ot_lora_find(lora, module, &rank));
+        if (rank.rank > 0)
+            return ot_fail(
+                OT_E_USAGE,
+                "%s is trained itself, and its module also has an adapter, and PEFT has no form for "
+                "both; leave it out of the trained tensors or of the adapters' targets",
+                t->name);
+    }
+    return 0;
+}
+
+static int check(const struct ot_model *model, const struct ot_selection *selection,
+                 const struct ot_lora *lora) {
     OT_TRY(check_list(model, selection->train));
     OT_TRY(check_list(model, selection->freeze));
+    if (lora)
+        OT_TRY(check_modules(model, lora));
     return ot_model_trained_count(model) > 0
                ? 0
                : ot_fail(OT_E_USAGE, "every tensor of the model is frozen: there is nothing to train");
@@ -153,7 +177,7 @@ int ot_model_open_selected(const struct ot_model_config *config, enum ot_dtype d
         parts.lora = &lora.lora;
     }
     OT_TRY(ot_model_open_parts(config, dtype, max_position, &parts, out));
-    int rc = check(*out, selection);
+    int rc = check(*out, selection, parts.lora);
     if (rc < 0) {
         ot_model_close(*out);
         *out = NULL;

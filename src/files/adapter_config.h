@@ -1,11 +1,11 @@
 /* adapter_config.json: the description of adapters in a directory of PEFT (huggingface/peft,
  * tuners/lora/config.py; the directory is save_pretrained's).
  *
- * READING turns the file into the text of a spec (models/lora_spec.h): target_modules (a list, "all-linear" or a
- * regular expression), r, lora_alpha, rank_pattern, alpha_pattern, exclude_modules and layers_to_transform are
- * applied to the modules of the base, as PEFT does. Anything else that changes what adapters compute is refused
- * by name: other kinds of adapters, biases, initial values that change the base (PiSSA, OLoRA), and keys that
- * this program does not know and that are not empty.
+ * READING turns the file into the text of a spec (models/lora_spec.h): target_modules (a list, "all-linear"
+ * or a regular expression), r, lora_alpha, rank_pattern, alpha_pattern, exclude_modules and
+ * layers_to_transform are applied to the modules of the base, as PEFT does. Anything else that changes what
+ * adapters compute is refused by name: other kinds of adapters, biases, initial values that change the base
+ * (PiSSA, OLoRA), and keys that this program does not know and that are not empty.
  *
  * WRITING gives PEFT the same spec. Rank and alpha of a module may differ by pattern, as in the text. */
 #ifndef OT_FILES_ADAPTER_CONFIG_H
@@ -19,16 +19,16 @@
 #define OT_ADAPTER_CONFIG_NAME  "adapter_config.json"
 #define OT_ADAPTER_WEIGHTS_STEM "adapter_model"
 
-/* Reads the name of the base: a path or a hub id, as PEFT recorded it. The caller frees *base. Errors: OT_E_INPUT
- * (also if the file names none), OT_E_IO, OT_E_BUDGET. */
+/* Reads the name of the base: a path or a hub id, as PEFT recorded it. The caller frees *base. Errors:
+ * OT_E_INPUT (also if the file names none), OT_E_IO, OT_E_BUDGET. */
 int ot_adapter_config_base(const char *dir, char **base);
 
-/* Reads the spec of DIR's adapters for a base of this shape. The caller frees *lora. Errors: OT_E_INPUT, OT_E_IO,
- * OT_E_BUDGET. */
+/* Reads the spec of DIR's adapters for a base of this shape. The caller frees *lora. Errors: OT_E_INPUT,
+ * OT_E_IO, OT_E_BUDGET. */
 int ot_adapter_config_read(const char *dir, const struct ot_model_config *config, char **lora);
 
-/* Writes the spec of `lora`. model: opened with it; its own trained tensors become modules_to_save. base: the name
- * of the base; NULL: unknown. The caller frees *text. Errors: OT_E_BUDGET. */
+/* Writes the spec of `lora`. model: opened with it; its own trained tensors become modules_to_save. base: the
+ * name of the base; NULL: unknown. The caller frees *text. Errors: OT_E_BUDGET. */
 int ot_adapter_config_write(const char *lora, const struct ot_model *model, const char *base, char **text,
                             size_t *bytes);
 

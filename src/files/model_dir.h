@@ -20,10 +20,10 @@
  * base's config and tokenizer files, licences, processor settings and code. It writes through an out_dir
  * (out_dir.h), so the result appears as a whole or not at all.
  *
- * ADAPTERS. A directory that PEFT wrote can be laid over an open base: its adapters are tensors of a model that has
- * them (models/lora.h), and its modules_to_save take the place of the base's tensors. A load without such a
- * directory leaves out the tensors of adapters, and a save may write them, and what else is trained, as such a
- * directory instead of a whole model.
+ * ADAPTERS. A directory that PEFT wrote can be laid over an open base: its adapters are tensors of a model
+ * that has them (models/lora.h), and its modules_to_save take the place of the base's tensors. A load without
+ * such a directory leaves out the tensors of adapters, and a save may write them, and what else is trained,
+ * as such a directory instead of a whole model.
  *
  * An open ot_model_dir never changes. Load and save use the calling thread and the pool.
  */
@@ -78,8 +78,9 @@ typedef int (*ot_param_source)(void *context, int slab, int64_t first, int64_t n
  * Errors: OT_E_INPUT, OT_E_IO, OT_E_BUDGET. */
 int ot_model_dir_check(const struct ot_model_dir *dir, const struct ot_model *model);
 /* Calls ot_model_dir_check, then passes every parameter of every slab to the sink once, in ascending order;
- * padding is zeros. Tensors of adapters are left out unless adapters were added. An error of the sink stops the load and is returned. pool: converts values; NULL: the
- * calling thread does. Errors: OT_E_INPUT, OT_E_IO, OT_E_BUDGET. */
+ * padding is zeros. Tensors of adapters are left out unless adapters were added. An error of the sink stops
+ * the load and is returned. pool: converts values; NULL: the calling thread does. Errors: OT_E_INPUT,
+ * OT_E_IO, OT_E_BUDGET. */
 int ot_model_dir_load(const struct ot_model_dir *dir, const struct ot_model *model, struct ot_pool *pool,
                       ot_param_sink sink, void *context);
 /* The same for frozen slabs alone: for a run whose other slabs come from a checkpoint. */
@@ -107,8 +108,8 @@ struct ot_model_save {
     struct ot_token_ids ids;         /* n_eos 0: the base's ids stay */
     const struct ot_extra_file *extra;
     int n_extra;
-    /* The text of adapter_config.json: writes a directory for PEFT, with all trained tensors in fp32. NULL: writes
-     * the whole model. */
+    /* The text of adapter_config.json: writes a directory for PEFT, with all trained tensors in fp32. NULL:
+     * writes the whole model. */
     const char *adapter_config;
     int64_t shard_bytes;             /* 0: OT_SHARD_BYTES */
     const struct ot_io_calls *calls; /* NULL: the system's */

@@ -95,8 +95,8 @@ int ot_model_dir_hold_others(struct ot_model_dir *dir);
 /* The adapter's tensor with this name of the model; NULL: it has none, or there is no adapter. */
 const struct ot_stored *ot_adapter_find(const struct ot_adapter *adapter, const char *name);
 
-/* Finds the stored tensor for each tensor of the model; NULL for one of an adapter, if none was added. The caller
- * frees *map. Errors: as ot_model_dir_check. */
+/* Finds the stored tensor for each tensor of the model; NULL for one of an adapter, if none was added. The
+ * caller frees *map. Errors: as ot_model_dir_check. */
 int ot_model_dir_map(const struct ot_model_dir *dir, const struct ot_model *model,
                      const struct ot_stored ***map);
 

@@ -1,9 +1,9 @@
 /* Finds the model that --model names: a directory, a GGUF file, a preset's name, or a hub id ("org/name").
  *
- * A directory or a file NAME.gguf that exists is taken as it is. A directory of adapters (PEFT) names its base,
- * which is looked for in the same way. Any other name is looked up in
- * $OFFLOAD_MODELS/NAME (a preset also under its hub id and the id's last component), then in the Hugging Face
- * cache: $HF_HUB_CACHE, or $HF_HOME/hub, or $XDG_CACHE_HOME/huggingface/hub, or ~/.cache/huggingface/hub, in
+ * A directory or a file NAME.gguf that exists is taken as it is. A directory of adapters (PEFT) names its
+ * base, which is looked for in the same way. Any other name is looked up in $OFFLOAD_MODELS/NAME (a preset
+ * also under its hub id and the id's last component), then in the Hugging Face cache: $HF_HUB_CACHE, or
+ * $HF_HOME/hub, or $XDG_CACHE_HOME/huggingface/hub, or ~/.cache/huggingface/hub, in
  * models--ORG--NAME/snapshots/ by refs/main. Nothing is downloaded, and nothing is chosen silently: `found`
  * says what was taken, `missing` says where it looked and how to get the weights.
  */

@@ -76,8 +76,8 @@ struct ot_safetensors_entry {
 
 struct ot_safetensors_writer;
 
-/* Writes into `dir` (out_dir.h), which must outlive the writer, as must `stem`, such as "model". A tensor larger than shard_bytes gets a shard
- * of its own. Errors: OT_E_BUDGET, OT_E_IO. */
+/* Writes into `dir` (out_dir.h), which must outlive the writer, as must `stem`, such as "model". A tensor
+ * larger than shard_bytes gets a shard of its own. Errors: OT_E_BUDGET, OT_E_IO. */
 int ot_safetensors_writer_open(struct ot_out_dir *dir, const char *stem,
                                const struct ot_safetensors_entry *entries, int64_t n, int64_t shard_bytes,
                                struct ot_safetensors_writer **out);

@@ -66,8 +66,8 @@ static const struct ot_topic_block models[] = {
                    "--tokenizer names another file. The tiny presets have a built-in byte-level tokenizer."},
     {"training", "All parameters are trained, with AdamW, or those that --train and --freeze select. Frozen "
                  "ones need no gradients and no optimizer state, stay exactly as they were, and are in no "
-                 "checkpoint: to resume, the run needs the model with which it began. There are no adapters "
-                 "(LoRA) and no quantized weights."},
+                 "checkpoint: to resume, the run needs the model with which it began. --lora trains adapters "
+                 "(help lora)."},
 };
 const struct ot_topic ot_topic_models = OT_TOPIC("models", "Models, presets and tokenizers", models);
 
@@ -100,6 +100,42 @@ static const struct ot_topic_block gguf[] = {
                   "dtype if that is f32 or f16."},
 };
 const struct ot_topic ot_topic_gguf = OT_TOPIC("gguf", "Files for llama.cpp and Ollama", gguf);
+
+static const struct ot_topic_block lora[] = {
+    {NULL,
+     "--lora trains low-rank adapters (LoRA) beside the linear maps of a model, and leaves its own weights "
+     "as they are: y = W x + alpha / r * B A x. Only the adapters have gradients, fp32 masters and "
+     "optimizer state, so a 7B model needs little more than the memory of its weights, which may be "
+     "streamed from RAM or NVMe as always, with the same bits."},
+    {"", "offload-train --model llama-7b --data sql.jsonl --lora r=16,targets=q_proj,v_proj\n"
+         "offload-train eval out/llama-7b-sql --data sql.jsonl\n"
+         "offload-train merge out/llama-7b-sql --out llama-7b-sql-merged"},
+    {"r", "Rank of the adapters; 16 if it is not given."},
+    {"alpha", "Their scale is alpha / r. If it is not given: twice the rank."},
+    {"dropout",
+     "Share of the inputs that A does not see in a step; 0 if it is not given. Which ones, depends "
+     "on --seed and not on the plan or on the number of GPUs."},
+    {"rslora", "Scale alpha / sqrt(r)."},
+    {"targets",
+     "all-linear (all linear maps of the layers, if it is not given), or names with commas between "
+     "them: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, lm_head. A name may begin "
+     "earlier, as layers.3.mlp.up_proj."},
+    {"r:NAME, alpha:NAME", "Rank and alpha of the modules with this name, such as r:down_proj=64."},
+    {"--train",
+     "With --lora: tensors of the model itself that are trained too, such as norms or embeddings. PEFT "
+     "calls them modules_to_save."},
+    {"--lr", "The default grows as fewer parameters are trained: about 1e-4 to 3e-4 for adapters."},
+    {"result",
+     "A directory for PEFT (Hugging Face): adapter_config.json and adapter_model.safetensors, in fp32, "
+     "with the name or the path of the base. generate, eval and train take it as --model and find the "
+     "base by that name; if it has moved, give the base as --model and the directory as --adapter. "
+     "Adapters that PEFT wrote work in the same way. Kinds that this program does not have (biases, "
+     "adapters of embeddings, DoRA, PiSSA's first values) are refused by name."},
+    {"merge",
+     "Adds adapters to the weights of their base, in fp32 with one rounding, and writes a whole model. "
+     "The weights are streamed, so it needs little memory."},
+};
+const struct ot_topic ot_topic_lora = OT_TOPIC("lora", "Adapters", lora);
 
 static const struct ot_topic_block environment[] = {
     {NULL, "No environment variable changes an option. These variables name folders and files, or choose "

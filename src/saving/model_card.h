@@ -10,8 +10,8 @@ enum ot_card {
     OT_CARD_MERGED    /* adapters were added to a model's weights */
 };
 
-/* run: the effective options, as in run.json. out: the directory. base: the base model's name on the hub; NULL: not known. The
- * caller frees *text. Errors: OT_E_BUDGET. */
+/* run: the effective options, as in run.json. out: the directory. base: the base model's name on the hub;
+ * NULL: not known. The caller frees *text. Errors: OT_E_BUDGET. */
 int ot_model_card_make(const struct ot_json *run, const char *out, const char *base, enum ot_card kind,
                        char **text, size_t *bytes);
 

@@ -44,8 +44,8 @@ static int hold_tokenizer(const struct ot_session *s, struct ot_result *out) {
     return 0;
 }
 
-/* The base model's name on the hub if --model is such a name or a preset, or a directory of adapters that names
- * it so; otherwise NULL. */
+/* The base model's name on the hub if --model is such a name or a preset, or a directory of adapters that
+ * names it so; otherwise NULL. */
 static const char *base_name(const struct ot_session *s, const char *model) {
     const struct ot_preset *preset = s->resolved.preset;
     model = s->resolved.base ? s->resolved.base : model;

@@ -4,8 +4,8 @@
 
 #include "src/session/parts.h"
 
-/* Lays the adapters over session->dir, and chooses what they say of --adapter, --lora and --train. Does nothing
- * without adapters, and for a run that resumes: its checkpoint has them. Errors: OT_E_INPUT, OT_E_IO,
+/* Lays the adapters over session->dir, and chooses what they say of --adapter, --lora and --train. Does
+ * nothing without adapters, and for a run that resumes: its checkpoint has them. Errors: OT_E_INPUT, OT_E_IO,
  * OT_E_BUDGET; OT_E_USAGE if the options contradict the directory. */
 int ot_session_open_adapter(struct ot_session *session);
 

@@ -39,20 +39,22 @@ static void test_read(void **state) {
         {"\"target_modules\": [\"q_proj\", \"lm_head\"], \"use_rslora\": true, \"lora_dropout\": 0.05",
          "r=8,alpha=8,rslora,dropout=0.05,targets=q_proj,lm_head"},
         {"\"target_modules\": \".*mlp\\\\.(up|down)_proj\"", "r=8,alpha=8,targets=up_proj,down_proj"},
-        {"\"target_modules\": \"model\\\\.layers\\\\.1\\\\..*_proj\", \"exclude_modules\": [\"mlp.up_proj\", \"o_proj\"]",
+        {"\"target_modules\": \"model\\\\.layers\\\\.1\\\\..*_proj\", "
+         "\"exclude_modules\": [\"mlp.up_proj\", \"o_proj\"]",
          "r=8,alpha=8,targets=model.layers.1.self_attn.q_proj,model.layers.1.self_attn.k_proj,"
          "model.layers.1.self_attn.v_proj,model.layers.1.mlp.gate_proj,model.layers.1.mlp.down_proj"},
         {"\"target_modules\": [\"q_proj\"], \"layers_to_transform\": [1]",
          "r=8,alpha=8,targets=model.layers.1.self_attn.q_proj"},
         {"\"target_modules\": [\"q_proj\", \"v_proj\"], \"layers_to_transform\": 0",
          "r=8,alpha=8,targets=model.layers.0.self_attn.q_proj,model.layers.0.self_attn.v_proj"},
-        {"\"target_modules\": [\"q_proj\", \"o_proj\"], \"rank_pattern\": {\"o_proj\": 3}, \"alpha_pattern\": "
-         "{\"self_attn.o_proj\": 1.5}",
+        {"\"target_modules\": [\"q_proj\", \"o_proj\"], \"rank_pattern\": {\"o_proj\": 3}, "
+         "\"alpha_pattern\": {\"self_attn.o_proj\": 1.5}",
          "r=8,alpha=8,targets=q_proj,o_proj,r:o_proj=3,alpha:o_proj=1.5"},
         {"\"target_modules\": [\"q_proj\"], \"rank_pattern\": {\"^model.layers.1.*\": 3}",
          "r=8,alpha=8,targets=model.layers.0.self_attn.q_proj,model.layers.1.self_attn.q_proj,"
          "r:model.layers.1.self_attn.q_proj=3"},
-        {"\"target_modules\": [\"q_proj\"], \"future_key\": null, \"corda_config\": {}, \"peft_version\": \"9\"",
+        {"\"target_modules\": [\"q_proj\"], \"future_key\": null, \"corda_config\": {}, "
+         "\"peft_version\": \"9\"",
          "r=8,alpha=8,targets=q_proj"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -101,6 +101,16 @@ static void test_refused_names(void **state) {
     }
 }
 
+static void test_module_trained_twice(void **state) {
+    (void)state;
+    const struct ot_model_config config = ot_preset_find("tiny-test")->config;
+    const struct ot_selection selection = {.lora = "targets=q_proj", .train = "layers:1"};
+    struct ot_model *model;
+    check_fails(
+        ot_model_open_selected(&config, OT_F32, 16, &selection, &model), OT_E_USAGE,
+        "model.layers.1.self_attn.q_proj.weight is trained itself, and its module also has an adapter");
+}
+
 /* Adapters are trained, and of the model itself what --train says. */
 static void test_selection_with_adapters(void **state) {
     (void)state;
@@ -133,6 +143,7 @@ int main(void) {
         cmocka_unit_test(test_scales_and_dropout),
         cmocka_unit_test(test_refused_texts),
         cmocka_unit_test(test_refused_names),
+        cmocka_unit_test(test_module_trained_twice),
         cmocka_unit_test(test_selection_with_adapters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

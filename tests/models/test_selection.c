@@ -48,7 +48,7 @@ static void test_patterns(void **state) {
     };
     const struct ot_model_config config = small(false, true);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const struct ot_selection selection = {cases[i].train, cases[i].freeze};
+        const struct ot_selection selection = {.train = cases[i].train, .freeze = cases[i].freeze};
         struct ot_model *model;
         int64_t n, n_trained = 0;
         check_ok(ot_model_open_selected(&config, OT_F32, 16, &selection, &model));
@@ -72,7 +72,7 @@ static void test_patterns(void **state) {
 
 static void refused(bool tied, const char *train, const char *freeze, const char *message) {
     const struct ot_model_config config = small(tied, false);
-    const struct ot_selection selection = {train, freeze};
+    const struct ot_selection selection = {.train = train, .freeze = freeze};
     struct ot_model *model;
     check_fails(ot_model_open_selected(&config, OT_F32, 16, &selection, &model), OT_E_USAGE, message);
     assert_null(model);
