@@ -81,12 +81,14 @@ static bool names(struct ot_lora_word w, const char *module) {
            (bytes == n || module[bytes - n - 1] == '.');
 }
 
-static bool is_in_layers(const char *module) {
-    return strncmp(module, "model.layers.", 13) == 0;
+/* True for the linear maps of the layers. */
+static bool is_layer_map(const char *module) {
+    const char *end = strrchr(module, '_');
+    return strncmp(module, "model.layers.", 13) == 0 && end && strcmp(end, "_proj") == 0;
 }
 
 static bool is_target(struct ot_lora_word w, const char *module) {
-    return is_word(w, "all-linear") ? is_in_layers(module) : names(w, module);
+    return is_word(w, "all-linear") ? is_layer_map(module) : names(w, module);
 }
 
 /* The value of the first pattern that matches the module, else `otherwise`. */
@@ -109,7 +111,7 @@ static struct ot_lora_rank choose(const void *context, const char *module) {
         has_targets = true;
         found = is_target(w, module);
     }
-    if (has_targets ? !found : !is_in_layers(module))
+    if (has_targets ? !found : !is_layer_map(module))
         return (struct ot_lora_rank){0};
     struct ot_lora_rank out = {
         .rank = (int64_t)pattern_value(spec->text, OT_LORA_RANK_PATTERN, module, (double)spec->rank)};

@@ -13,10 +13,10 @@ static const struct ot_command_help commands[OT_COMMAND_COUNT] = {
     [OT_COMMAND_TRAIN] =
         {"[train] --model DIR|NAME --data FILE [options]",
          "Fine-tunes all parameters of a language model with AdamW, or adapters (--lora). Whatever does not "
-         "fit on the device is streamed through it. First prints a plan with every byte of memory and the time the run will take; "
-         "then trains, evaluates, and writes a Hugging Face directory with a log.jsonl. Saves checkpoints. "
-         "Ctrl-C saves a checkpoint and stops; the same command then continues the run, and its result is "
-         "the same to the bit. A second Ctrl-C stops at once.",
+         "fit on the device is streamed through it. First prints a plan with every byte of memory and the "
+         "time the run will take; then trains, evaluates, and writes a Hugging Face directory with a "
+         "log.jsonl. Saves checkpoints. Ctrl-C saves a checkpoint and stops; the same command then continues "
+         "the run, and its result is the same to the bit. A second Ctrl-C stops at once.",
          {"offload-train --model llama-7b --data sql.jsonl",
           "offload-train --model my-llama --data chat.jsonl --template llama-3 --gpu-mem 8G --dry-run",
           "offload-train --config run.json --steps 100"}},
@@ -79,8 +79,9 @@ static const struct ot_command_help commands[OT_COMMAND_COUNT] = {
     [OT_COMMAND_MERGE] =
         {"merge BASE [ADAPTER] --out MODEL [options]",
          "Adds adapters (LoRA) to the weights of their base, and writes a Hugging Face model directory. "
-         "Computes in fp32 and rounds once, to the format of the base. BASE alone may be a directory of adapters that "
-         "names its base. Streams the weights, so a model of 70B parameters needs little memory.",
+         "Computes in fp32 and rounds once, to the format of the base. BASE alone may be a "
+         "directory of adapters that names its base. Streams the weights, so a model of 70B "
+         "parameters needs little memory.",
          {"offload-train merge out/llama-7b-sql --out llama-7b-sql-merged",
           "offload-train merge llama-7b out/llama-7b-sql --out llama-7b-sql-merged"}},
     [OT_COMMAND_COMM_TEST] =

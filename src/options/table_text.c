@@ -157,8 +157,8 @@ static const struct ot_option table[] = {
      .section = OT_SECTION_REPORT,
      .field = FIELD(json),
      .help = "Print results to stdout as JSON. train prints one object per line; eval, probe, plan, bench, "
-             "verify, export and comm-test print one object; generate prints one object per text; tokenize "
-             "prints one array or string per text."},
+             "verify, export, merge and comm-test print one object; generate prints one object per text; "
+             "tokenize prints one array or string per text."},
     {.name = "quiet",
      .letter = 'q',
      .type = OT_OPTION_FLAG,

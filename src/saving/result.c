@@ -68,10 +68,11 @@ static int take_card(struct ot_result *result) {
     size_t bytes;
     OT_TRY(ot_json_parse(result->run_text, strlen(result->run_text), "run.json", &run));
     const char *model = ot_json_string(ot_json_get(run, "model"), NULL);
+    const char *out = ot_json_string(ot_json_get(run, "out"), NULL);
     free(result->card_text);
     result->card_text = NULL;
-    int rc = ot_model_card_make(run, result->files.out, base_name(result->session, model), card,
-                                &result->card_text, &bytes);
+    int rc = ot_model_card_make(run, merges || !out ? result->files.out : out,
+                                base_name(result->session, model), card, &result->card_text, &bytes);
     ot_json_free(run);
     result->extra[1] = (struct ot_extra_file){.name = "README.md", .text = result->card_text, .bytes = bytes};
     return rc;

@@ -30,9 +30,9 @@ static void agreement_and_repetition_are_accepted(void **state) {
 static void options_of_other_programs_are_answered(void **state) {
     (void)state;
     static const char *const answers[][2] = {
-        {BASE "--lora", "--lora: not available: parameters are trained themselves"},
+        {BASE "--lora-rank 8", "--lora-rank; its name here is --lora"},
         {BASE "--freeze-layers 2", "--freeze-layers; its name here is --freeze"},
-        {BASE "--LoRA-r 8", "--LoRA-r: not available: parameters are trained themselves"},
+        {BASE "--LoRA-r 8", "--LoRA-r; its name here is --lora"},
         {BASE "--learning-rate 1e-5", "unknown option --learning-rate; its name here is --lr ("},
         {BASE "--batch-size 8", "use --tokens-per-step instead; it counts tokens"},
         {BASE "--gradient-accumulation-steps 4", "not needed: --tokens-per-step sets the whole step"},

@@ -383,9 +383,9 @@ static void unknown_names_get_the_nearest_spelling(void **state) {
     refuse("export a", "export needs --out");
     refuse("export --out b", "export needs a directory");
     refuse("train a --data b --dir c", "--dir has no effect with train; it belongs to verify, export");
-    refuse(
-        "zzzzzzz m",
-        "the commands are train, generate, eval, tokenize, probe, plan, bench, verify, export and comm-test");
+    refuse("zzzzzzz m",
+           "the commands are train, generate, eval, tokenize, probe, plan, bench, verify, export, "
+           "merge and comm-test");
     char line[600] = BASE "--";
     memset(line + strlen(line), 'q', 400);
     refuse(line, "unknown option --qqq");
