@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "models/selection.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/base/units.h"
@@ -14,6 +15,7 @@
 #include "src/saving/find_checkpoints.h"
 #include "src/saving/gguf_export.h"
 #include "src/saving/result.h"
+#include "src/session/plan_request.h"
 #include "src/session/weights.h"
 
 enum { FEED_VALUES = 1 << 20 };
@@ -50,8 +52,8 @@ static int find_source(struct export *e, bool *is_model) {
     if (*is_model && !e->as_gguf)
         return ot_fail(
             OT_E_INPUT,
-            "%s is already an exported model; it has no checkpoints (--gguf TYPE makes a GGUF file "
-            "of it)",
+            "%s is already an exported model, or adapters; it has no checkpoints (--gguf TYPE makes a GGUF "
+            "file of it; offload-train merge adds adapters to their base)",
             dir);
     return 0;
 }
@@ -111,6 +113,11 @@ out:
     return rc;
 }
 
+/* Parameters of the model, or of the adapters that are written in its place. */
+static int64_t count_written(const struct ot_session *s) {
+    return s->options->lora ? ot_model_trained_count(s->model) : ot_model_param_count(&s->config);
+}
+
 static int open_model(struct export *e) {
     struct ot_session *s = &e->session;
     const struct ot_manifest *manifest = ot_checkpoint_manifest(e->checkpoint);
@@ -126,7 +133,7 @@ static int open_model(struct export *e) {
     OT_TRY(rc);
     OT_TRY(check_config(e));
     OT_TRY(ot_checkpoint_record_open_model(e->record, &s->config, manifest->dtype, &s->model));
-    e->total = ot_model_param_count(&s->config);
+    e->total = count_written(s);
     return ot_manifest_check_model(manifest, ot_model_chain(s->model), dir);
 }
 
@@ -142,8 +149,10 @@ static int open_source_model(struct export *e) {
         return ot_fail(OT_E_USAGE, "--model has no effect: %s is a model itself, not a run", e->options->dir);
     ot_settings_choose_text(&e->settings, "model", e->options->dir);
     OT_TRY(ot_session_open_files(&e->settings, OT_F32, s));
-    OT_TRY(ot_model_open(&s->config, OT_F32, 1, &s->model));
-    e->total = ot_model_param_count(&s->config);
+    const struct ot_selection selection = ot_plan_request_selection(s->options);
+    OT_TRY(s->options->lora ? ot_model_open_selected(&s->config, OT_F32, 1, &selection, &s->model)
+                            : ot_model_open(&s->config, OT_F32, 1, &s->model));
+    e->total = count_written(s);
     return 0;
 }
 
@@ -158,7 +167,7 @@ static void show_progress(struct export *e, int64_t n) {
 
 static int get_values(void *context, int slab, int64_t first, int64_t n, float *values) {
     struct export *e = context;
-    if (ot_model_chain(e->session.model)->slabs[slab].frozen)
+    if (!e->checkpoint || ot_model_chain(e->session.model)->slabs[slab].frozen)
         OT_TRY(ot_weights_get_frozen(&e->session, slab, first, n, values));
     else
         OT_TRY(advise(e, ot_checkpoint_master_get(e->master, slab, first, n, values)));
@@ -199,13 +208,15 @@ static int feed_tensor(struct export *e, const struct ot_tensor *tensor, float *
     return 0;
 }
 
-static int feed_from_checkpoint(void *context, ot_param_sink sink, void *sink_context) {
+/* From a checkpoint, or the adapters of a model. */
+static int feed_tensors(void *context, ot_param_sink sink, void *sink_context) {
     struct export *e = context;
     const struct ot_model *model = e->session.model;
     float *values = malloc(FEED_VALUES * sizeof *values);
     int rc = values ? 0 : ot_fail(OT_E_BUDGET, "no memory for a buffer of %d values", FEED_VALUES);
     for (int64_t i = 0; i < ot_model_tensor_count(model) && rc == 0; i++)
-        rc = feed_tensor(e, ot_model_tensor(model, i), values, sink, sink_context);
+        if (!e->options->lora || ot_lora_has_tensor(ot_model_tensor(model, i)->name))
+            rc = feed_tensor(e, ot_model_tensor(model, i), values, sink, sink_context);
     free(values);
     return rc;
 }
@@ -220,7 +231,7 @@ static int write_gguf(struct export *e) {
                                       .modelfile = o->modelfile};
     if (e->checkpoint)
         OT_TRY(ot_checkpoint_master_open(e->checkpoint, OT_IO_AUTO, NULL, &e->master));
-    int rc = ot_gguf_export(&e->gguf, e->checkpoint ? feed_from_checkpoint : feed_from_model, e);
+    int rc = ot_gguf_export(&e->gguf, e->checkpoint || o->lora ? feed_tensors : feed_from_model, e);
     ot_log_set_status("");
     return rc;
 }
@@ -243,7 +254,7 @@ static void print_line(const struct export *e, const char *dtype) {
                ot_checkpoint_dir(e->checkpoint));
     else
         printf("%s", e->options->dir);
-    printf(", %s parameters as %s", ot_text_count(ot_model_param_count(&e->session.config), count), dtype);
+    printf(", %s parameters as %s", ot_text_count(e->total, count), dtype);
     if (e->as_gguf)
         printf(", %s", ot_text_bytes(e->gguf.bytes, bytes));
     printf("\n");
@@ -270,7 +281,7 @@ static int print_result(const struct export *e) {
     } else {
         ot_json_put_text(&w, "model", o->dir);
     }
-    ot_json_put_int(&w, "parameters", ot_model_param_count(&e->session.config));
+    ot_json_put_int(&w, "parameters", e->total);
     ot_json_put_text(&w, "dtype", dtype);
     ot_json_end_object(&w);
     return ot_lines_print_json(&w);

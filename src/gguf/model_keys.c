@@ -70,6 +70,17 @@ void ot_gguf_put_config(struct ot_gguf_keys *keys, const struct ot_model_config 
     put_rope(keys, c);
 }
 
+void ot_gguf_put_adapter(struct ot_gguf_keys *keys, const struct ot_model_config *c, const char *name,
+                         const struct ot_gguf_mixture *mixture, double alpha) {
+    ot_gguf_put_text(keys, "general.architecture", ot_gguf_architecture(c->family));
+    ot_gguf_put_text(keys, "general.type", "adapter");
+    ot_gguf_put_text(keys, "general.name", name);
+    ot_gguf_put_u32(keys, "general.file_type", mixture->file_type);
+    ot_gguf_put_u32(keys, "general.quantization_version", 2);
+    ot_gguf_put_text(keys, "adapter.type", "lora");
+    ot_gguf_put_f32(keys, "adapter.lora.alpha", (float)alpha);
+}
+
 enum ot_dtype ot_gguf_dtype(const struct ot_gguf *file) {
     int64_t bytes[3] = {0}, quantised = 0;
     for (int64_t i = 0; i < ot_gguf_tensor_count(file); i++) {

@@ -20,6 +20,10 @@ int ot_gguf_check_config(const struct ot_model_config *config, const char *where
 void ot_gguf_put_config(struct ot_gguf_keys *keys, const struct ot_model_config *config, const char *name,
                         const struct ot_gguf_mixture *mixture);
 
+/* The keys of a file of adapters for a model. alpha: numerator of all their scales. */
+void ot_gguf_put_adapter(struct ot_gguf_keys *keys, const struct ot_model_config *config, const char *name,
+                         const struct ot_gguf_mixture *mixture, double alpha);
+
 /* Makes the text of config.json; the caller frees it. bos and eos: -1: none. Values that only tensors tell
  * are taken from them: biases, tied embeddings, the size of the vocabulary, rope_freqs.weight. Errors:
  * OT_E_INPUT (a key is absent or wrong, the architecture or its RoPE is not supported), OT_E_IO, OT_E_BUDGET.

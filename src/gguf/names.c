@@ -81,6 +81,18 @@ bool ot_gguf_name_of(const char *tensor, char name[OT_GGUF_NAME_BYTES]) {
     return false;
 }
 
+bool ot_gguf_name_of_adapter(const char *tensor, char name[OT_GGUF_NAME_BYTES]) {
+    char target[OT_MODEL_NAME_BYTES], of_target[OT_GGUF_NAME_BYTES];
+    const char *module = tensor + strlen(OT_LORA_PREFIX), *end = strstr(tensor, ".lora_");
+    if (!ot_lora_has_tensor(tensor) || !end)
+        return false;
+    snprintf(target, sizeof target, "%.*s.weight", (int)(end - module), module);
+    if (!ot_gguf_name_of(target, of_target))
+        return false;
+    int n = snprintf(name, OT_GGUF_NAME_BYTES, "%s.lora_%c", of_target, strstr(end, ".lora_A") ? 'a' : 'b');
+    return n < OT_GGUF_NAME_BYTES;
+}
+
 bool ot_gguf_name_back(const char *name, char tensor[96]) {
     struct layer_name at;
     for (size_t i = 0; i < sizeof EDGES / sizeof *EDGES; i++)

@@ -1,7 +1,8 @@
 /* How GGUF names the parts of a model: architectures, tensors, and the types of the tensors in a file.
  *
  * Sources: gguf-py's constants.py and tensor_mapping.py; llama.cpp's conversion of LlamaForCausalLM,
- * MistralForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM; llama.cpp's llama-quant.cpp (the mixtures).
+ * MistralForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM; llama.cpp's llama-quant.cpp (the mixtures) and
+ * convert_lora_to_gguf.py (adapters).
  */
 #ifndef OT_GGUF_NAMES_H
 #define OT_GGUF_NAMES_H
@@ -21,6 +22,9 @@ bool ot_gguf_has_permuted_heads(enum ot_family family);
 /* "blk.3.attn_q.weight" of "model.layers.3.self_attn.q_proj.weight", and back. False: the name is not known.
  */
 bool ot_gguf_name_of(const char *tensor, char name[OT_GGUF_NAME_BYTES]);
+/* "blk.3.attn_q.weight.lora_a" of "base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight"; lora_b.
+ * */
+bool ot_gguf_name_of_adapter(const char *tensor, char name[OT_GGUF_NAME_BYTES]);
 bool ot_gguf_name_back(const char *name, char tensor[96]);
 /* Rows of a head, if the rows of this tensor of Hugging Face's name are permuted; else 0. */
 int64_t ot_gguf_head_rows(const struct ot_model_config *config, const char *tensor);

@@ -19,7 +19,7 @@ static const struct ot_option table[] = {
      .section = OT_SECTION_INPUT,
      .field = FIELD(dir),
      .help = "A checkpoint, or the --out directory of a run (then its newest checkpoint). With --gguf also a "
-             "model directory or a GGUF file. May also be given without --dir, right after export.",
+             "model directory, adapters or a GGUF file. May also be given without --dir, right after export.",
      .elsewhere = "checkpoint path"},
     {.name = "out",
      .type = OT_OPTION_TEXT,

@@ -94,6 +94,9 @@ static const struct ot_topic_block gguf[] = {
                    "tokens: without them llama.cpp aborts at a character that is not in the vocabulary."},
     {"--modelfile", "Also writes a Modelfile, which names the file for 'ollama create'. Ollama takes the "
                     "tokenizer from the GGUF file, and its prompt format if it knows the chat template."},
+    {"adapters",
+     "export of a directory of adapters, or of a run with --lora, writes the adapters alone, as f32, "
+     "f16, bf16 or q8_0; llama.cpp adds them to a file of the base (llama-cli -m BASE --lora FILE)."},
     {"as a base", "--model FILE.gguf trains, evaluates and generates from a GGUF file of the types above "
                   "(llama, qwen2 or qwen3). Its weights are decoded exactly, and training continues in fp32 "
                   "masters as always; the result is a Hugging Face directory in bf16, or in the file's own "

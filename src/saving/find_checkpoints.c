@@ -11,6 +11,7 @@
 #include "src/base/path.h"
 #include "src/base/strings.h"
 #include "src/checkpoint/manifest.h"
+#include "src/files/adapter_config.h"
 #include "src/files/out_replace.h"
 
 static bool has(const char *dir, const char *name) {
@@ -73,7 +74,7 @@ int ot_find_checkpoints(const char *dir, struct ot_found *out) {
         return ot_fail(OT_E_INPUT, "%s: no such directory", dir);
     if (has(dir, OT_MANIFEST_NAME))
         return find_one(dir, &out->list);
-    out->is_model = has(dir, "config.json");
+    out->is_model = has(dir, "config.json") || has(dir, OT_ADAPTER_CONFIG_NAME);
     OT_TRY(ot_checkpoint_list_make(dir, &out->list));
     if (out->list.n == 0) {
         ot_checkpoint_list_free(&out->list);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "models/lora_spec.h"
 #include "src/base/error.h"
 #include "src/base/json.h"
 #include "src/base/path.h"
@@ -23,7 +24,63 @@ struct writing {
     struct ot_gguf_writer *writer;
     struct ot_out_dir *dir;
     int64_t next; /* the tensor of the model that the next value belongs to, or that follows the padding */
+    /* Of adapters: */
+    bool adapters;
+    struct ot_lora_spec lora;
+    double alpha; /* of the whole file; 0: not known yet */
 };
+
+/* ---- adapters ---- */
+
+static bool is_written(const struct writing *w, const struct ot_tensor *tensor) {
+    return !w->adapters || ot_lora_has_tensor(tensor->name);
+}
+
+/* The tensor that an adapter's tensor belongs to, and the adapter. */
+static int find_target(const struct writing *w, const struct ot_tensor *tensor,
+                       char target[OT_MODEL_NAME_BYTES], struct ot_lora_rank *rank) {
+    const char *module = tensor->name + strlen(OT_LORA_PREFIX);
+    int bytes = (int)(strstr(module, ".lora_") - module);
+    snprintf(target, OT_MODEL_NAME_BYTES, "%.*s", bytes, module);
+    OT_TRY(ot_lora_find(&w->lora.lora, target, rank));
+    snprintf(target, OT_MODEL_NAME_BYTES, "%.*s.weight", bytes, module);
+    return 0;
+}
+
+/* What B is multiplied by: llama.cpp's scale is alpha of the file / rank. */
+static int find_factor(const struct writing *w, const struct ot_tensor *tensor, float *factor) {
+    char target[OT_MODEL_NAME_BYTES];
+    struct ot_lora_rank rank;
+    *factor = 1;
+    if (!w->adapters || tensor->init == OT_INIT_LORA_A)
+        return 0;
+    OT_TRY(find_target(w, tensor, target, &rank));
+    *factor = (float)((double)ot_lora_scale(&w->lora.lora, rank) * (double)rank.rank / w->alpha);
+    return 0;
+}
+
+static int check_adapters(struct writing *w) {
+    const struct ot_gguf_export *job = w->job;
+    const char *const types = "f32 f16 bf16 q8_0";
+    OT_TRY(ot_lora_spec_read(job->session->options->lora, &w->lora));
+    if (job->modelfile)
+        return ot_fail(OT_E_USAGE,
+                       "%s: a Modelfile of adapters would have to name their base in Ollama; merge "
+                       "them first (offload-train merge), and export the result",
+                       job->source);
+    if (!strstr(types, job->mixture->name))
+        return ot_fail(OT_E_USAGE, "%s: adapters can be f32, f16, bf16 or q8_0", job->source);
+    for (int64_t i = 0; i < ot_model_tensor_count(w->model); i++) {
+        const struct ot_tensor *tensor = ot_model_tensor(w->model, i);
+        if (tensor->trained && !ot_lora_has_tensor(tensor->name))
+            return ot_fail(
+                OT_E_INPUT,
+                "%s: %s is trained too, and llama.cpp has no adapters of that kind; merge them first "
+                "(offload-train merge), and export the result",
+                job->source, tensor->name);
+    }
+    return 0;
+}
 
 /* ---- names ---- */
 
@@ -81,6 +138,18 @@ out:
     return rc;
 }
 
+static int make_adapter_entry(const struct writing *w, const struct ot_tensor *tensor,
+                              struct ot_gguf_entry *entry) {
+    char target[OT_MODEL_NAME_BYTES];
+    struct ot_lora_rank rank;
+    OT_TRY(find_target(w, tensor, target, &rank));
+    if (tensor->init != OT_INIT_LORA_A)
+        entry->head_rows = ot_gguf_head_rows(&w->job->session->config, target);
+    return ot_gguf_name_of_adapter(tensor->name, entry->name)
+               ? 0
+               : ot_fail(OT_E_INTERNAL, "GGUF has no name for tensor %s", tensor->name);
+}
+
 static int make_entry(const struct writing *w, const struct ot_tensor *tensor, struct ot_gguf_entry *entry) {
     const struct ot_model_config *config = &w->job->session->config;
     entry->type = ot_gguf_type_of(w->job->mixture, config, tensor);
@@ -92,6 +161,8 @@ static int make_entry(const struct writing *w, const struct ot_tensor *tensor, s
         entry->rows = tensor->cols;
         entry->cols = 1;
     }
+    if (w->adapters)
+        return make_adapter_entry(w, tensor, entry);
     if (ot_gguf_name_of(tensor->name, entry->name))
         return 0;
     return ot_fail(OT_E_INTERNAL, "GGUF has no name for tensor %s", tensor->name);
@@ -103,14 +174,27 @@ static int make_entries(struct writing *w) {
     w->entries = calloc((size_t)n + 1, sizeof *w->entries);
     if (!w->entries)
         return ot_fail(OT_E_BUDGET, "%s: no memory for a table of tensors", w->job->out);
-    if (config->rope_scaling == OT_ROPE_LLAMA3)
+    if (config->rope_scaling == OT_ROPE_LLAMA3 && !w->adapters)
         w->entries[w->n_entries++] = (struct ot_gguf_entry){.name = OT_GGUF_ROPE_FREQS,
                                                             .type = ot_gguf_type(OT_GGUF_F32),
                                                             .dims = 1,
                                                             .rows = 1,
                                                             .cols = config->rotary_dim / 2};
     for (int64_t i = 0; i < n; i++)
-        OT_TRY(make_entry(w, ot_model_tensor(w->model, i), &w->entries[w->n_entries++]));
+        if (is_written(w, ot_model_tensor(w->model, i)))
+            OT_TRY(make_entry(w, ot_model_tensor(w->model, i), &w->entries[w->n_entries++]));
+    return 0;
+}
+
+/* The alpha of the first adapter: mostly that of all. */
+static int find_alpha(struct writing *w) {
+    char target[OT_MODEL_NAME_BYTES];
+    struct ot_lora_rank rank;
+    int64_t i = 0;
+    while (!ot_lora_has_tensor(ot_model_tensor(w->model, i)->name))
+        i++;
+    OT_TRY(find_target(w, ot_model_tensor(w->model, i), target, &rank));
+    w->alpha = (double)(float)rank.alpha;
     return 0;
 }
 
@@ -126,8 +210,13 @@ static int make_header(struct writing *w) {
     OT_TRY(ot_gguf_check_config(&s->config, job->source));
     snprintf(name, sizeof name, "%.*s", (int)(strlen(job->name) - strlen(job->mixture->label) - 6),
              job->name);
-    ot_gguf_put_config(&w->keys, &s->config, name, job->mixture);
-    OT_TRY(put_vocab(w));
+    if (w->adapters) {
+        OT_TRY(find_alpha(w));
+        ot_gguf_put_adapter(&w->keys, &s->config, name, job->mixture, w->alpha);
+    } else {
+        ot_gguf_put_config(&w->keys, &s->config, name, job->mixture);
+        OT_TRY(put_vocab(w));
+    }
     OT_TRY(make_entries(w));
     OT_TRY(ot_gguf_writer_open(&w->keys, w->entries, w->n_entries, s->pool, put_bytes, w, &w->writer));
     job->bytes = ot_gguf_writer_bytes(w->writer);
@@ -138,9 +227,25 @@ static int make_header(struct writing *w) {
 
 static int put_rope_factors(struct writing *w) {
     const struct ot_model_config *config = &w->job->session->config;
-    for (int64_t i = 0; config->rope_scaling == OT_ROPE_LLAMA3 && i < config->rotary_dim / 2; i++) {
+    for (int64_t i = 0; config->rope_scaling == OT_ROPE_LLAMA3 && !w->adapters && i < config->rotary_dim / 2;
+         i++) {
         float factor = ot_gguf_rope_factor(config, i);
         OT_TRY(ot_gguf_writer_put(w->writer, &factor, 1));
+    }
+    return 0;
+}
+
+static int put_values(struct writing *w, const struct ot_tensor *tensor, const float *values, int64_t n) {
+    enum { SOME = 1024 };
+    float factor, scaled[SOME];
+    OT_TRY(find_factor(w, tensor, &factor));
+    if (factor == 1)
+        return ot_gguf_writer_put(w->writer, values, n);
+    for (int64_t at = 0, some; at < n; at += some) {
+        some = n - at < SOME ? n - at : SOME;
+        for (int64_t i = 0; i < some; i++)
+            scaled[i] = factor * values[at + i];
+        OT_TRY(ot_gguf_writer_put(w->writer, scaled, some));
     }
     return 0;
 }
@@ -150,6 +255,10 @@ static int take_values(void *context, int slab, int64_t first, int64_t n, const 
     struct writing *w = context;
     while (n > 0 && w->next < ot_model_tensor_count(w->model)) {
         const struct ot_tensor *tensor = ot_model_tensor(w->model, w->next);
+        if (!is_written(w, tensor)) {
+            w->next++;
+            continue;
+        }
         int64_t end = tensor->first + tensor->rows * tensor->cols, some = n;
         if (tensor->slab != slab)
             return 0;
@@ -157,7 +266,7 @@ static int take_values(void *context, int slab, int64_t first, int64_t n, const 
             some = tensor->first - first < n ? tensor->first - first : n;
         } else {
             some = end - first < n ? end - first : n;
-            OT_TRY(ot_gguf_writer_put(w->writer, values, some));
+            OT_TRY(put_values(w, tensor, values, some));
             w->next += first + some == end;
         }
         first += some;
@@ -191,9 +300,12 @@ static int write_all(struct writing *w, ot_param_feed feed, void *context) {
 }
 
 int ot_gguf_export(struct ot_gguf_export *job, ot_param_feed feed, void *context) {
-    struct writing w = {.job = job, .model = job->session->model};
+    struct writing w = {
+        .job = job, .model = job->session->model, .adapters = job->session->options->lora != NULL};
     int rc;
     choose_name(job);
+    if (w.adapters)
+        OT_TRY_GOTO(check_adapters(&w), rc, out);
     OT_TRY_GOTO(make_header(&w), rc, out);
     rc = write_all(&w, feed, context);
 out:

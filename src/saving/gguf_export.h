@@ -2,6 +2,10 @@
  * (src/files/out_dir.h): OUT/NAME-TYPE.gguf, and OUT/Modelfile if it is wanted. The file appears as a whole
  * or not at all. Values stream from the source through a batch of the writer, so a model of any size needs
  * little memory.
+ *
+ * A model with adapters becomes a GGUF file of the adapters alone, which llama.cpp adds to the base's file
+ * (--lora FILE), as its convert_lora_to_gguf.py writes it. llama.cpp scales all of them by one alpha: where
+ * an adapter has another one, or rsLoRA's scale, the rest of its scale is in B.
  */
 #ifndef OT_SAVING_GGUF_EXPORT_H
 #define OT_SAVING_GGUF_EXPORT_H
@@ -22,7 +26,7 @@ struct ot_gguf_export {
     const char *out;
     struct ot_out_lock *lock; /* of out, held by the caller */
     const struct ot_gguf_mixture *mixture;
-    bool modelfile;
+    bool modelfile; /* not for adapters */
     /* Results: the file's name in OUT, and its bytes. */
     char name[NAME_MAX + 1];
     int64_t bytes;

@@ -77,5 +77,6 @@ int ot_session_open_adapter(struct ot_session *s) {
                        o->adapter);
     OT_TRY(ot_model_dir_add_adapter(s->dir, o->adapter));
     OT_TRY(take_lora(s, o->adapter));
-    return o->command == OT_COMMAND_TRAIN ? take_modules(s, o->adapter) : 0;
+    return o->command == OT_COMMAND_TRAIN || o->command == OT_COMMAND_EXPORT ? take_modules(s, o->adapter)
+                                                                             : 0;
 }

@@ -1,12 +1,14 @@
-/* Verifies a model directory: opening and loading it checks the files, and this file gathers the largest
- * values as they are read. */
+/* Verifies a model directory, or adapters over their base: opening and loading it checks the files, and this
+ * file gathers the largest values as they are read. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "offload/block.h"
 #include "src/base/error.h"
 #include "src/base/units.h"
+#include "src/files/adapter_config.h"
 #include "src/files/model_dir.h"
+#include "src/files/resolve.h"
 #include "src/tokenizer/tokenizer.h"
 #include "src/verify/verify.h"
 
@@ -56,12 +58,15 @@ static int load_weights(const struct ot_model_dir *dir, const struct ot_model *m
     return rc;
 }
 
-static int check_weights(const struct ot_model_dir *dir, struct check *c) {
+/* lora: the spec of the adapters laid over the model; NULL: none. */
+static int check_weights(const struct ot_model_dir *dir, const char *lora, struct check *c) {
     const struct ot_model_facts *facts = ot_model_dir_facts(dir);
+    const struct ot_selection selection = {.lora = lora};
     struct ot_model *model;
     if (!facts->has_weights)
         return ot_fail(OT_E_INPUT, "%s: %s", c->verify->dir, facts->weights_missing);
-    OT_TRY(ot_model_open(&facts->config, OT_F32, 1, &model));
+    OT_TRY(lora ? ot_model_open_selected(&facts->config, OT_F32, 1, &selection, &model)
+                : ot_model_open(&facts->config, OT_F32, 1, &model));
     c->chain = ot_model_chain(model);
     for (int i = 0; i < c->chain->n_slabs; i++)
         c->total += c->chain->slabs[i].n_params;
@@ -72,21 +77,35 @@ static int check_weights(const struct ot_model_dir *dir, struct check *c) {
     return rc;
 }
 
+static void describe(const struct ot_model_facts *facts, const char *adapter, struct ot_verify *out) {
+    char bytes[OT_TEXT_BYTES];
+    snprintf(out->what, sizeof out->what, "%s%s, %s, %d weight file%s of %s bytes%s",
+             adapter ? "adapters over " : "", ot_family_row(facts->config.family)->model_type,
+             ot_dtype_name(facts->dtype), facts->n_shards, facts->n_shards == 1 ? "" : "s",
+             ot_text_count(facts->weight_bytes, bytes),
+             facts->tokenizer_path ? ", with a tokenizer" : ", without a tokenizer");
+}
+
 int ot_verify_model(const char *path, bool progress, struct ot_verify *out) {
     struct check c = {.verify = out, .progress = progress};
+    struct ot_resolved found = {0};
     struct ot_model_dir *dir = NULL;
+    char *lora = NULL;
     int rc;
     OT_TRY(ot_verify_open(out, path, false));
-    OT_TRY_GOTO(ot_model_dir_open(path, &dir), rc, out);
+    OT_TRY_GOTO(ot_model_resolve(path, &found), rc, out);
+    OT_TRY_GOTO(ot_model_dir_open(found.path, &dir), rc, out);
     const struct ot_model_facts *facts = ot_model_dir_facts(dir);
-    char bytes[OT_TEXT_BYTES];
-    snprintf(out->what, sizeof out->what, "%s, %s, %d weight file%s of %s bytes%s",
-             ot_family_row(facts->config.family)->model_type, ot_dtype_name(facts->dtype), facts->n_shards,
-             facts->n_shards == 1 ? "" : "s", ot_text_count(facts->weight_bytes, bytes),
-             facts->tokenizer_path ? ", with a tokenizer" : ", without a tokenizer");
+    describe(facts, found.adapter, out);
     OT_TRY_GOTO(check_tokenizer(facts, out), rc, out);
-    rc = check_weights(dir, &c);
+    if (found.adapter) {
+        OT_TRY_GOTO(ot_model_dir_add_adapter(dir, found.adapter), rc, out);
+        OT_TRY_GOTO(ot_adapter_config_read(found.adapter, &facts->config, &lora), rc, out);
+    }
+    rc = check_weights(dir, lora, &c);
 out:
+    free(lora);
+    ot_resolved_free(&found);
     ot_model_dir_close(dir);
     return ot_verify_note(out, rc);
 }

@@ -24,6 +24,34 @@ def read_tensors(folder, name="adapter_model.safetensors"):
             for tensor, about in header.items()}
 
 
+def read_gguf(path):
+    """The keys and the fp32 tensors of a file."""
+    data, at = program.read_bytes(path), 0
+
+    def take(form):
+        nonlocal at
+        values = struct.unpack_from("<" + form, data, at)
+        at += struct.calcsize("<" + form)
+        return values[0]
+
+    def text():
+        return take(f"{take('Q')}s").decode()
+
+    assert take("4s") == b"GGUF" and take("I") == 3
+    n_tensors, n_keys = take("Q"), take("Q")
+    kinds = {4: lambda: take("I"), 6: lambda: take("f"), 8: text}
+    keys = {text(): kinds[take("I")]() for _ in range(n_keys)}
+    about = {}
+    for _ in range(n_tensors):
+        name = text()
+        shape = [take("Q") for _ in range(take("I"))][::-1]
+        assert take("I") == 0
+        about[name] = (shape, take("Q"))
+    at = (at + 31) // 32 * 32
+    return keys, {name: (shape, struct.unpack_from(f"<{shape[0] * shape[1]}f", data, at + offset))
+                  for name, (shape, offset) in about.items()}
+
+
 def hash_of(folder):
     digest = hashlib.sha256()
     for name in sorted(os.listdir(folder)):
@@ -171,6 +199,56 @@ class Lora(program.ProgramTest):
         told = program.run("eval", adapter, *tokenizer, "--data", rows)
         self.assertEqual(told.code, INPUT)
         self.assertIn("base_model_name_or_path is missing; give the base with --model", told.err)
+
+    def test_gguf_files_of_adapters(self):
+        """llama.cpp computes alpha / rank * B A, with the rows of q and k in its own order."""
+        self.tune("gg", "--lora", "r=4,alpha=6,rslora,targets=q_proj,v_proj,r:v_proj=2", "--lr", "1e-2", "--save-every", "2")
+        told = self.succeed("export", self.path("gg"), "--gguf", "f32", "--out", self.path("gg-out"), "--json").json()
+        keys, tensors = read_gguf(os.path.join(self.path("gg-out"), told["file"]))
+        self.assertEqual((keys["general.architecture"], keys["general.type"], keys["adapter.type"], keys["adapter.lora.alpha"]),
+                         ("llama", "adapter", "lora", 6))
+        self.assertEqual(len(tensors), 2 * 2 * 2)
+        stored = {name: struct.unpack(f"<{len(values) // 4}f", values) for name, (_, values) in read_tensors(self.path("gg")).items()}
+        for layer in (0, 1):
+            for module, name, rank in (("q_proj", "attn_q", 4), ("v_proj", "attn_v", 2)):
+                a, b = (stored[f"base_model.model.model.layers.{layer}.self_attn.{module}.lora_{m}.weight"] for m in "AB")
+                shape, got = tensors[f"blk.{layer}.{name}.weight.lora_a"]
+                self.assertEqual((shape, got), ([rank, 64], a))
+                shape, got = tensors[f"blk.{layer}.{name}.weight.lora_b"]
+                self.assertEqual(shape, [len(b) // rank, rank])
+                factor = rank**0.5  # 6 / sqrt(rank) in place of 6 / rank
+                for row in range(shape[0]):
+                    half, head = 8, row // 16 * 16  # heads of 16: row 8 p + j of Hugging Face is row 2 j + p
+                    to = head + 2 * (row % 16 % half) + row % 16 // half if module == "q_proj" else row
+                    for i in range(rank):
+                        self.assertAlmostEqual(got[to * rank + i], factor * b[row * rank + i], delta=1e-7)
+        # The newest checkpoint of a run.
+        shutil.copytree(self.path("gg"), self.path("gg-run"))
+        os.remove(self.path("gg-run/adapter_config.json"))
+        self.succeed("export", self.path("gg-run"), "--gguf", "f32", "--out", self.path("gg-run-out"))
+        self.assertEqual(read_gguf(os.path.join(self.path("gg-run-out"), "gg-run-F32.gguf"))[1], tensors)
+        for words, code, phrase in [(["--gguf", "q4_k_m"], USAGE, "adapters can be f32, f16, bf16 or q8_0"),
+                                    (["--gguf", "f16", "--modelfile"], USAGE, "merge them first")]:
+            told = program.run("export", self.path("gg"), "--out", self.path("none"), *words)
+            self.assertEqual(told.code, code, told.err)
+            self.assertIn(phrase, told.err)
+        self.tune("gg-norms", "--lora", "r=4,targets=q_proj", "--train", "norms", "--steps", "1")
+        told = program.run("export", self.path("gg-norms"), "--out", self.path("none"))
+        self.assertIn("is already an exported model, or adapters", told.err)
+        told = program.run("export", self.path("gg-norms"), "--gguf", "f16", "--out", self.path("none"))
+        self.assertIn("input_layernorm.weight is trained too, and llama.cpp has no adapters of that kind", told.err)
+
+    def test_adapters_are_verified(self):
+        self.tune("sound", "--lora", "r=4,targets=q_proj", "--steps", "1")
+        told = self.succeed("verify", self.path("sound"), "--json").json()
+        self.assertTrue(told["ok"])
+        path = self.path("sound/adapter_model.safetensors")
+        with open(path, "r+b") as file:
+            file.seek(-4, os.SEEK_END)
+            file.write(b"\0\0\xc0\x7f")
+        told = program.run("verify", self.path("sound"))
+        self.assertEqual(told.code, INPUT)
+        self.assertIn("nan", told.out + told.err)
 
     def test_plans(self):
         words = ["plan", "--model", "llama-7b", "--gpu", "rtx4090", "--ram", "128G", "--json"]
