@@ -15,7 +15,7 @@ enum { MAX_BYTES = 4 << 20, PATTERN_BYTES = 4096 };
 
 /* A file that is being read. */
 struct reader {
-    char where[PATH_MAX];
+    const char *where; /* the path */
     struct ot_json *root;
     const struct ot_model_config *config;
     struct ot_regex_scratch *scratch;
@@ -24,29 +24,34 @@ struct reader {
     int64_t n;
 };
 
-static int open_file(const char *dir, struct reader *r) {
+static int check_type(const struct reader *r) {
     const char *type;
-    if (snprintf(r->where, sizeof r->where, "%s/" OT_ADAPTER_CONFIG_NAME, dir) >= (int)sizeof r->where)
-        return ot_fail(OT_E_INPUT, "%.64s...: the path is too long", dir);
-    OT_TRY(ot_json_read_file(r->where, MAX_BYTES, &r->root));
     OT_TRY(ot_json_need_string(r->root, r->where, "peft_type", true, &type));
-    if (strcasecmp(type, "LORA") != 0)
-        return ot_fail(OT_E_INPUT, "%s: peft_type is %.40s; only adapters of type LORA can be used", r->where,
-                       type);
-    return 0;
+    return strcasecmp(type, "LORA") == 0
+               ? 0
+               : ot_fail(OT_E_INPUT, "%s: peft_type is %.40s; only adapters of type LORA can be used",
+                         r->where, type);
+}
+
+static int open_file(const char *dir, char path[PATH_MAX], struct ot_json **root) {
+    if (snprintf(path, PATH_MAX, "%s/" OT_ADAPTER_CONFIG_NAME, dir) >= PATH_MAX)
+        return ot_fail(OT_E_INPUT, "%.64s...: the path is too long", dir);
+    return ot_json_read_file(path, MAX_BYTES, root);
 }
 
 int ot_adapter_config_base(const char *dir, char **base) {
-    struct reader r = {0};
+    char path[PATH_MAX];
+    struct reader r = {.where = path};
     const char *name = NULL;
     int rc;
-    OT_TRY_GOTO(open_file(dir, &r), rc, out);
-    OT_TRY_GOTO(ot_json_need_string(r.root, r.where, "base_model_name_or_path", false, &name), rc, out);
+    OT_TRY_GOTO(open_file(dir, path, &r.root), rc, out);
+    OT_TRY_GOTO(check_type(&r), rc, out);
+    OT_TRY_GOTO(ot_json_need_string(r.root, path, "base_model_name_or_path", false, &name), rc, out);
     rc = name && *name ? ot_string_format(base, "%s", name)
                        : ot_fail(OT_E_INPUT,
                                  "%s: base_model_name_or_path is missing; give the base with "
                                  "--model, and this directory with --adapter",
-                                 r.where);
+                                 path);
 out:
     ot_json_free(r.root);
     return rc;
@@ -324,21 +329,30 @@ static int make_text(const struct reader *r, double dropout, char **lora) {
     return ot_fail(OT_E_BUDGET, "%s: no memory for the names of its modules", r->where);
 }
 
-int ot_adapter_config_read(const char *dir, const struct ot_model_config *config, char **lora) {
-    struct reader r = {.config = config};
+int ot_adapter_config_parse(struct ot_json *root, const char *where, const struct ot_model_config *config,
+                            char **lora) {
+    struct reader r = {.where = where, .root = root, .config = config};
     double dropout = 0;
     int rc;
-    OT_TRY_GOTO(open_file(dir, &r), rc, out);
+    OT_TRY_GOTO(check_type(&r), rc, out);
     OT_TRY_GOTO(refuse_others(&r), rc, out);
-    OT_TRY_GOTO(ot_json_need_real(r.root, r.where, "lora_dropout", false, 0, 0.999, &dropout), rc, out);
-    OT_TRY_GOTO(ot_json_need_bool(r.root, r.where, "use_rslora", false, &r.rslora), rc, out);
+    OT_TRY_GOTO(ot_json_need_real(root, where, "lora_dropout", false, 0, 0.999, &dropout), rc, out);
+    OT_TRY_GOTO(ot_json_need_bool(root, where, "use_rslora", false, &r.rslora), rc, out);
     OT_TRY_GOTO(ot_regex_scratch_open(&r.scratch), rc, out);
     OT_TRY_GOTO(find_ranks(&r), rc, out);
     rc = make_text(&r, dropout, lora);
 out:
     ot_regex_scratch_close(r.scratch);
-    ot_json_free(r.root);
     free(r.ranks);
+    return rc;
+}
+
+int ot_adapter_config_read(const char *dir, const struct ot_model_config *config, char **lora) {
+    char path[PATH_MAX];
+    struct ot_json *root;
+    OT_TRY(open_file(dir, path, &root));
+    int rc = ot_adapter_config_parse(root, path, config, lora);
+    ot_json_free(root);
     return rc;
 }
 

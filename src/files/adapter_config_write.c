@@ -35,11 +35,12 @@ static void put_targets(const struct ot_lora_spec *spec, struct ot_json_writer *
     ot_json_end_array(w);
 }
 
+/* True if a pattern of the kind has this name and comes before `end` in the text. */
 static bool has_pattern(const struct ot_lora_spec *spec, enum ot_lora_word_kind kind,
-                        struct ot_lora_word name) {
+                        struct ot_lora_word name, const char *end) {
     const char *at = spec->text;
     struct ot_lora_word word;
-    while (ot_lora_spec_next(&at, kind, &word, NULL))
+    while (ot_lora_spec_next(&at, kind, &word, NULL) && (!end || word.text < end))
         if (word.bytes == name.bytes && memcmp(word.text, name.text, (size_t)word.bytes) == 0)
             return true;
     return false;
@@ -58,8 +59,10 @@ static void put_patterns(const struct ot_lora_spec *spec, struct ot_json_writer 
             const char *at = spec->text;
             struct ot_lora_word word;
             double value;
-            while (ot_lora_spec_next(&at, pass ? OT_LORA_RANK_PATTERN : kind, &word, &value)) {
-                if (pass && has_pattern(spec, kind, word))
+            enum ot_lora_word_kind from = pass ? OT_LORA_RANK_PATTERN : kind;
+            while (ot_lora_spec_next(&at, from, &word, &value)) {
+                /* Of several with one name the first counts; in a JSON object it would be the last. */
+                if (has_pattern(spec, from, word, word.text) || (pass && has_pattern(spec, kind, word, NULL)))
                     continue;
                 snprintf(name, sizeof name, "%.*s", word.bytes, word.text);
                 put_number(w, name, pass ? 2 * value : value);
