@@ -168,14 +168,14 @@ class Plan(program.ProgramTest):
 
     def test_each_card_has_its_own_step(self):
         words = ["plan", "--model", "llama-7b", "--gpu", "rtx4090,h200", "--ram", "128G", "--tokens-per-step"]
-        table = self.succeed(*words, "auto:16k..64k", "--json").json()["compare"]
-        alone = [self.succeed(*words[:4], card, "--ram", "128G", "--tokens-per-step", "auto:16k..64k", "--json").json()
+        table = self.succeed(*words, "auto:16k..32k", "--json").json()["compare"]
+        alone = [self.succeed(*words[:4], card, "--ram", "128G", "--tokens-per-step", "auto:16k..32k", "--json").json()
                  for card in ("rtx4090", "h200")]
         chosen = [one["tokens"] for answer in alone for one in answer["step_choice"] if one["chosen"]]
         self.assertEqual([row["step_tokens"] for row in table], chosen)
-        text = self.succeed(*words, "auto:16k..64k").out
+        text = self.succeed(*words, "auto:16k..32k").out
         self.assertRegex(text, r"^card +model +tokens a step +lives on ")
-        small = self.succeed(*words[:4], "rtx4090", "--ram", "88G", "--tokens-per-step", "auto:16k..64k").out
+        small = self.succeed(*words[:4], "rtx4090", "--ram", "88G", "--tokens-per-step", "auto:32k..64k").out
         self.assertRegex(small, r"\n +65,536   does not fit\n")
         self.assertNotIn("tokens a step", self.succeed(*words, "16k").out)
 
