@@ -70,7 +70,8 @@ static int list_steps(const struct ot_bench *bench, int64_t steps[OT_BENCH_MAX_P
 /* ---- the head ---- */
 
 static void put_head(const struct ot_bench *bench, struct ot_string_builder *out) {
-    char text[512], a[OT_TEXT_BYTES], b[OT_TEXT_BYTES], date[OT_BENCH_DATE_BYTES];
+    char text[512], params[OT_BENCH_PARAMS_BYTES], a[OT_TEXT_BYTES], b[OT_TEXT_BYTES],
+        date[OT_BENCH_DATE_BYTES];
     put(out, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
              "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>");
     ot_svg_escape(out, bench->model);
@@ -81,8 +82,8 @@ static void put_head(const struct ot_bench *bench, struct ot_string_builder *out
     put(out, "<h1>Memory and time of training ");
     ot_svg_escape(out, bench->model);
     put(out, "</h1>\n<dl>\n");
-    snprintf(text, sizeof text, "%s parameters, AdamW, %s", ot_text_short((double)bench->params, a),
-             bench->dtype);
+    ot_bench_text_params(bench, params);
+    snprintf(text, sizeof text, "%s, AdamW, %s", params, bench->dtype);
     put_fact(out, "Model", text);
     snprintf(text, sizeof text, "%s, %d cores, RAM %s", bench->device, bench->cores,
              ot_text_bytes(bench->ram_bytes, a));

@@ -6,6 +6,7 @@
 
 #include "src/base/json.h"
 #include "src/base/strings.h"
+#include "src/base/units.h"
 #include "src/bench/bench.h"
 
 /* Append a line with the column names, or a line with one point; each with its newline (RFC 4180, but with \n
@@ -16,6 +17,10 @@ void ot_bench_put_csv(const struct ot_bench *bench, int index, struct ot_string_
  * array of objects. */
 void ot_bench_put_json(const struct ot_bench *bench, const struct ot_options *options,
                        struct ot_json_writer *w);
+
+/* "7B parameters", or "7B parameters (20M trained)". Returns text. */
+enum { OT_BENCH_PARAMS_BYTES = 2 * OT_TEXT_BYTES + 32 };
+const char *ot_bench_text_params(const struct ot_bench *bench, char text[OT_BENCH_PARAMS_BYTES]);
 
 /* The start time of the bench, in the machine's time zone: "2026-11-21T06:30:00+0100". */
 enum { OT_BENCH_DATE_BYTES = 40 };

@@ -96,11 +96,11 @@ static struct ot_bench_pace find_pace(const struct bench_command *c, int index) 
 
 static void print_head(const struct bench_command *c) {
     const struct ot_bench *bench = &c->bench;
-    char memory[OT_TEXT_BYTES], params[OT_TEXT_BYTES], each[OT_TEXT_BYTES], limit[OT_TEXT_BYTES];
+    char memory[OT_TEXT_BYTES], params[OT_BENCH_PARAMS_BYTES], each[OT_TEXT_BYTES], limit[OT_TEXT_BYTES];
     ot_log(OT_LOG_INFO, "machine %s · %d cores · RAM %s", bench->device, bench->cores,
            ot_text_bytes(bench->ram_bytes, memory));
-    ot_log(OT_LOG_INFO, "model   %s · %s parameters, random · %s · sequences of %lld tokens", bench->model,
-           ot_text_short((double)bench->params, params), bench->dtype, (long long)c->options->seq_len);
+    ot_log(OT_LOG_INFO, "model   %s · %s, random · %s · sequences of %lld tokens", bench->model,
+           ot_bench_text_params(bench, params), bench->dtype, (long long)c->options->seq_len);
     ot_log(OT_LOG_INFO, "bench   %d points, about %s each, together up to %s · %s", bench->n,
            ot_text_duration(find_pace(c, 0).target_seconds, each),
            ot_text_duration(c->options->minutes * 60, limit), c->options->out);

@@ -64,6 +64,13 @@ class Bench(program.ProgramTest):
                 else:
                     self.assertEqual(cell, value or "", name)
 
+    def test_a_bench_of_adapters(self):
+        result = self.succeed(*TINY, "--tokens-per-step", "256", *QUICK, "--lora", "r=4,targets=q_proj", "--out", self.path("lora"))
+        self.assertIn("parameters (1.02 K trained), random", result.err)
+        bench = self.read("lora")[1]
+        self.assertEqual((bench["trained_params"], bench["options"]["lora"]), (2 * 4 * (64 + 64), "r=4,targets=q_proj"))
+        self.assertEqual({point["status"] for point in bench["points"]}, {"done"})
+
     def test_a_small_bench(self):
         result = self.succeed(*TINY, "--tokens-per-step", "256,512", *QUICK, "--out", self.path("a"), "--json")
         self.assertEqual(sorted(os.listdir(self.path("a"))), ["bench.csv", "bench.html", "bench.json"])
@@ -71,6 +78,7 @@ class Bench(program.ProgramTest):
         self.assertEqual(result.json()["points"], bench["points"])
         self.check_same(rows, bench["points"])
         self.assertEqual(bench["model"], "tiny-test")
+        self.assertEqual(bench["trained_params"], bench["params"])
         self.assertGreater(bench["flops_per_token"], 6 * bench["params"] / 2)
         self.assertEqual(bench["options"]["tokens-per-step"], "256,512")
         self.assertFalse(bench["interrupted"])
