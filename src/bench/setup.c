@@ -28,8 +28,11 @@ struct setup {
 /* A rough time of a step with everything resident and all layers recomputed; it only serves to choose sizes.
  */
 static double guess_step(const struct setup *s, int64_t sequence, int64_t tokens) {
+    const struct ot_model_config *c = &s->session.config;
     double forward_again = 4.0 / 3;
-    double flops = forward_again * ot_model_flops_per_token(s->session.model, (double)sequence);
+    double attention = 6.0 * (double)(c->n_layers * c->n_heads * c->head_dim * sequence);
+    double products = 4.0 * (double)s->bench->params + 2.0 * (double)s->bench->trained;
+    double flops = forward_again * (products + attention);
     double rate = s->rates.adamw_bytes[OT_STATE_F32];
     double update = rate > 0 ? 26 * (double)s->bench->trained / rate : 0;
     return flops * (double)tokens / s->rates.product_flops + update;
@@ -172,11 +175,12 @@ int ot_bench_setup_make(const struct ot_options *asked, struct ot_settings *sett
     OT_TRY_GOTO(ot_out_name_choose(settings, s.out->out, sizeof s.out->out), rc, out);
     OT_TRY_GOTO(check_seq_len(&s), rc, out);
     OT_TRY_GOTO(ot_rates_obtain(&s.session, true, &s.rates), rc, out);
+    const struct ot_selection selection = ot_plan_request_selection(options);
+    OT_TRY_GOTO(ot_selection_count(&s.session.config, &selection, &bench->trained), rc, out);
+    choose_steps(&s);
     OT_TRY_GOTO(ot_plan_request_model(options, &s.session.config, s.session.dtype, options->seq_len,
                                       &s.session.model),
                 rc, out);
-    bench->trained = ot_model_trained_count(s.session.model);
-    choose_steps(&s);
     bench->flops_per_token = ot_model_flops_per_token(s.session.model, (double)options->seq_len);
     OT_TRY_GOTO(make_grid(&s), rc, out);
     rc = calibrate(&s);
