@@ -163,6 +163,8 @@ static const struct ot_topic_block files[] = {
     {"config.json, ...", "The config and tokenizer files of the base model, with its licences, processor "
                          "settings and .py files. A line names the files that are not copied. If the rows "
                          "used a chat template and the model had none, it is added."},
+    {"adapter_*", "With --lora, in place of config and weights: adapter_config.json and "
+                  "adapter_model.safetensors, as PEFT reads them (help lora)."},
     {"README.md", "A model card that names the base model."},
     {"run.json",
      "The options of the run, with the values that the program chose. \"sources\" names the source of each "
