@@ -224,6 +224,45 @@ static inline float ot_dropout_factor(float drop) {
     return (float)(1 / (1 - (double)drop));
 }
 
+/* DoRA (Liu et al., "DoRA: Weight-Decomposed Low-Rank Adaptation", 2024). A map's weight W [rows, cols] and
+ * its adapter make V = W + scale B A; |.| is the Euclidean norm of a row. The op computes, in fp32 [rows],
+ *
+ *     inverse = 1 / |V|,   factor = (|W| + change) / |V|
+ *
+ * It computes |V|^2 as |W|^2 + 2 scale B.(W A^T) + scale^2 B (A A^T) B^T, so that V needs no memory: cross is
+ * W A^T [rows, rank], gram is A A^T [rank, rank], both fp32. Where B is zero, |V| has the bits of |W|, so a
+ * change of 0 makes a factor of exactly 1. The relative error of |V| grows with |W|^2 / |V|^2. A row with
+ * |V|^2 <= 0 has inverse 0 and factor 0. */
+struct ot_dora_factors {
+    enum ot_dtype dtype; /* of weight, b and change */
+    int64_t rows, cols, rank;
+    float scale;
+    const void *weight, *b, *change; /* b: [rows, rank]; change: [rows] */
+    const float *cross, *gram;
+    float *factor, *inverse;
+};
+
+/* y = factor u (+ bias) (+ addend), each addition rounded to fp32, in this order. u, addend and y are
+ * [rows, cols], ld elements between rows; factor and bias are [cols]. y may be u or addend. */
+struct ot_dora {
+    enum ot_dtype dtype;
+    int64_t rows, cols, ld;
+    const float *factor;           /* NULL: 1 */
+    const void *u, *bias, *addend; /* bias and addend may be NULL */
+    void *y;
+};
+
+/* du = factor dy; dchange[cols] += inverse * (sum over rows of dy u). ld: of u and du. du may be dy, or u if
+ * both have one dtype. */
+struct ot_dora_backward {
+    enum ot_dtype dtype, u_dtype; /* u_dtype: dtype or OT_F32 */
+    int64_t rows, cols, ld, ld_dy;
+    const float *factor, *inverse; /* factor NULL: 1 */
+    const void *dy, *u;
+    void *du;
+    float *dchange; /* NULL: not wanted; then u and inverse are not read */
+};
+
 /* out = the sum of n_parts arrays of n contiguous elements, in fp32, in a fixed order: one after the other,
  * or along a binary tree: ((0 + 1) + (2 + 3)) + ... Part p begins `stride` elements after part p - 1. Part
  * `own` is at own_part instead, which may be out. With `tree`, n_parts is a power of two, at most
@@ -345,6 +384,9 @@ struct ot_ops {
     void (*activate_backward)(struct ot_lane *, const struct ot_activate_backward *);
     void (*add)(struct ot_lane *, const struct ot_add *);
     void (*dropout)(struct ot_lane *, const struct ot_dropout *);
+    void (*dora_factors)(struct ot_lane *, const struct ot_dora_factors *);
+    void (*dora)(struct ot_lane *, const struct ot_dora *);
+    void (*dora_backward)(struct ot_lane *, const struct ot_dora_backward *);
     void (*join)(struct ot_lane *, const struct ot_join *);
     void (*cross_entropy)(struct ot_lane *, const struct ot_cross_entropy *);
     void (*reduce)(struct ot_lane *, const struct ot_reduce *);

@@ -5,6 +5,7 @@
 #include "kernels/cpu/op_elementwise.c"
 #include "kernels/cpu/op_decode.c"
 #include "kernels/cpu/op_sums.c"
+#include "kernels/cpu/op_dora.c"
 #include "kernels/cpu/op_rope.c"
 #include "kernels/cpu/op_norm.c"
 #include "kernels/cpu/op_cross_entropy.c"
@@ -33,6 +34,9 @@ const struct ot_ops OT_CPU_OPS = {
     .activate_backward = cpu_activate_backward,
     .add = cpu_add,
     .dropout = cpu_dropout,
+    .dora_factors = cpu_dora_factors,
+    .dora = cpu_dora,
+    .dora_backward = cpu_dora_backward,
     .join = cpu_join,
     .cross_entropy = cpu_cross_entropy,
     .reduce = cpu_reduce,

@@ -61,6 +61,9 @@ DEFINE_OP(activate, true, op->n == 0)
 DEFINE_OP(activate_backward, true, op->n == 0)
 DEFINE_OP(add, true, op->n == 0)
 DEFINE_OP(dropout, op->drop >= 0 && op->drop < 1, op->n == 0)
+DEFINE_OP(dora_factors, op->rank >= 1, op->rows == 0)
+DEFINE_OP(dora, true, op->rows == 0 || op->cols == 0)
+DEFINE_OP(dora_backward, op->u_dtype == op->dtype || op->u_dtype == OT_F32, op->rows == 0 || op->cols == 0)
 DEFINE_OP(join, true, op->n == 0)
 DEFINE_OP(cross_entropy, true, op->rows == 0)
 DEFINE_OP(reduce, true, op->n == 0 && op->accumulate)
@@ -125,6 +128,9 @@ const struct ot_ops ot_cuda_ops = {
     .activate_backward = cuda_activate_backward,
     .add = cuda_add,
     .dropout = cuda_dropout,
+    .dora_factors = cuda_dora_factors,
+    .dora = cuda_dora,
+    .dora_backward = cuda_dora_backward,
     .join = cuda_join,
     .cross_entropy = cuda_cross_entropy,
     .reduce = cuda_reduce,

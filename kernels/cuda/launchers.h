@@ -51,6 +51,9 @@ cudaError_t ot_cuda_activate_backward(const struct ot_activate_backward *args,
                                       const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_add(const struct ot_add *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_dropout(const struct ot_dropout *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_dora_factors(const struct ot_dora_factors *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_dora(const struct ot_dora *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_dora_backward(const struct ot_dora_backward *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_join(const struct ot_join *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_cross_entropy(const struct ot_cross_entropy *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_reduce(const struct ot_reduce *args, const struct ot_cuda_stream *on);

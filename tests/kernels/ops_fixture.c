@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cpu/cpu_ops.h"
 #include "src/base/dtype.h"
 #include "src/base/random.h"
 #include "tests/support/check.h"
@@ -190,4 +191,19 @@ static void check_half(ops_case run, const void *argument, enum ot_dtype dtype, 
 void ops_check_half(ops_case run, const void *argument, double bound) {
     check_half(run, argument, OT_BF16, bound);
     check_half(run, argument, OT_F16, bound / 8); /* fp16 has three more bits of mantissa */
+}
+
+void ops_check_build(ops_case run, const void *argument, const char *build, enum ot_dtype dtype) {
+    struct ops_fixture best, other;
+    ops_open(&best, 1, dtype);
+    ops_open(&other, 1, dtype);
+    other.ops = ot_cpu_ops_named(build);
+    run(&best, argument);
+    run(&other, argument);
+    for (int i = 0; i < best.n_results; i++)
+        if (memcmp(best.results[i].values, other.results[i].values,
+                   (size_t)best.results[i].n * sizeof(float)) != 0)
+            fail_msg("%s differs in the %s build (%s)", best.results[i].name, build, ot_dtype_name(dtype));
+    ops_close(&best);
+    ops_close(&other);
 }

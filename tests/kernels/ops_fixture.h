@@ -73,5 +73,8 @@ void ops_check_threads(struct ops_fixture *f, ops_case run, const void *argument
 /* Runs the case in fp32, bf16 and fp16. The relative error of each result (norm over norm) must be below
  * `bound` in bf16 and below bound / 8 in fp16. */
 void ops_check_half(ops_case run, const void *argument, double bound);
+/* The cpu device's ops for the instruction set `build`, which this CPU must have, must give the bits of those
+ * that the device chooses. */
+void ops_check_build(ops_case run, const void *argument, const char *build, enum ot_dtype dtype);
 
 #endif

@@ -346,21 +346,6 @@ static void test_adamw(void **state) {
 
 /* ---- instruction sets ---- */
 
-static void check_same_bits(ops_case run, const void *argument, const char *build, enum ot_dtype dtype) {
-    struct ops_fixture best, other;
-    ops_open(&best, 1, dtype);
-    ops_open(&other, 1, dtype);
-    other.ops = ot_cpu_ops_named(build);
-    run(&best, argument);
-    run(&other, argument);
-    for (int i = 0; i < best.n_results; i++)
-        if (memcmp(best.results[i].values, other.results[i].values,
-                   (size_t)best.results[i].n * sizeof(float)) != 0)
-            fail_msg("%s differs in the %s build (%s)", best.results[i].name, build, ot_dtype_name(dtype));
-    ops_close(&best);
-    ops_close(&other);
-}
-
 static void test_builds(void **state) {
     (void)state;
     static const char *const builds[] = {"baseline", "avx2", "avx512"};
@@ -375,8 +360,8 @@ static void test_builds(void **state) {
             continue;
         for (int act = 0; act < 4; act++) {
             c.act = (enum ot_activation)act;
-            check_same_bits(run_activate, &c, builds[b], OT_F32);
-            check_same_bits(run_glu, &c, builds[b], OT_BF16);
+            ops_check_build(run_activate, &c, builds[b], OT_F32);
+            ops_check_build(run_glu, &c, builds[b], OT_BF16);
         }
     }
     free(x);
