@@ -33,7 +33,8 @@ struct ot_place {
 struct ot_lora_map {
     int64_t first, out, rank;
     float scale;
-    struct ot_place b; /* [out, rank] */
+    struct ot_place b;      /* [out, rank] */
+    struct ot_place change; /* [out]; with DoRA */
 };
 enum { OT_MAX_UNIT_MAPS = 3 };
 struct ot_lora_unit {
@@ -41,6 +42,7 @@ struct ot_lora_unit {
     int64_t rank;
     struct ot_place a;
     float drop;
+    bool dora;
     int64_t number; /* of the unit's first weight: a key of its random words */
     struct ot_lora_map maps[OT_MAX_UNIT_MAPS];
 };
@@ -57,7 +59,7 @@ struct ot_head_layout {
     struct ot_lora_unit lora;
 };
 
-enum { OT_MAX_BLOCK_TENSORS = 32 };
+enum { OT_MAX_BLOCK_TENSORS = 40 };
 
 struct ot_slab_memory { /* owns what the pointers of a slab's ot_slab_spec refer to */
     char name[32];
@@ -100,7 +102,7 @@ size_t ot_layer_work_bytes(const struct ot_model *model, int64_t layer, enum ot_
 size_t ot_layer_scratch_bytes(const struct ot_model *model, int64_t layer, int64_t n_tokens);
 void ot_layer_forward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run);
 void ot_layer_backward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run);
-/* The lowest level that keeps q, k and v (decoder_layer.c says why). */
+/* The lowest level that keeps q, k and v, or with DoRA their u (layer_memory.h says why). */
 enum ot_keep_level ot_layer_qkv_level(const struct ot_model *model, int64_t layer);
 
 size_t ot_head_scratch_bytes(const struct ot_model *model, int64_t n_tokens);

@@ -3,7 +3,8 @@
  *
  * The head works on chunks of tokens, so that the logits of a whole micro-batch never exist at once. In
  * backward, cross-entropy overwrites a chunk's logits with their gradient; both backward products then use it
- * before the next chunk begins. */
+ * before the next chunk begins. With DoRA (lora.h) a piece of u, in fp32, lies beside the piece of logits
+ * that is made of it, and the gradient of the logits becomes that of u in place. */
 #include "models/decoder.h"
 #include "models/linear.h"
 
@@ -62,6 +63,7 @@ struct chunk {
     void *normed, *dnormed, *dlogits;
     void *ax, *dax, *dropped; /* of the projection's adapter */
     float *rstd, *logits;
+    float *u, *factors, *products; /* of DoRA; u: of a piece */
     struct ot_linear projection;
 };
 
@@ -79,6 +81,10 @@ static size_t head_memory(const struct ot_model *model, enum ot_dtype dtype, int
     bool drops = model->head.lora.n > 0 && model->head.lora.drop > 0;
     chunk->dropped = ot_pieces_take(&pieces, drops ? n * width : 0);
     chunk->dlogits = ot_pieces_take(&pieces, n * vocab * ot_dtype_bytes(dtype));
+    bool dora = model->head.lora.dora;
+    chunk->u = ot_pieces_take(&pieces, dora ? piece * vocab * sizeof(float) : 0);
+    chunk->factors = ot_pieces_take(&pieces, dora ? 2 * vocab * sizeof(float) : 0);
+    chunk->products = ot_pieces_take(&pieces, ot_linear_products_bytes(&model->head.lora));
     chunk->logits = dtype == OT_F32 ? NULL : ot_pieces_take(&pieces, piece * vocab * sizeof(float));
     return pieces.bytes;
 }
@@ -88,8 +94,9 @@ size_t ot_head_scratch_bytes(const struct ot_model *model, int64_t n_tokens) {
     return head_memory(model, model->chain.dtype, n_tokens, NULL, &chunk);
 }
 
+/* first_of_call: computes the factors of DoRA, which the later chunks of the call use too. */
 static struct chunk make_chunk(const struct ot_model *model, const struct ot_block_run *run, int64_t first,
-                               int64_t n, bool want_grad) {
+                               int64_t n, bool want_grad, bool first_of_call) {
     struct chunk chunk = {.first = first, .n = n};
     head_memory(model, run->dtype, run->batch.n_tokens, run->scratch, &chunk);
     chunk.projection = (struct ot_linear){
@@ -103,7 +110,13 @@ static struct chunk make_chunk(const struct ot_model *model, const struct ot_blo
         .dax = chunk.dax,
         .dropped = chunk.dropped,
         .first_row = first,
+        .u = chunk.u,
+        .factors = chunk.factors,
+        .products = chunk.products,
+        .has_factors = true,
     };
+    if (first_of_call)
+        ot_linear_factors(run, &chunk.projection);
     return chunk;
 }
 
@@ -158,6 +171,11 @@ static void piece_loss(const struct ot_model *model, const struct ot_block_run *
     };
     piece_logits(run, chunk, first, n, logits);
     ot_run_ops(run)->cross_entropy(run->lane, &op);
+    if (want_grad && chunk->projection.lora->dora) {
+        struct ot_linear projection = chunk->projection;
+        projection.rows = n;
+        ot_linear_backward_u(run, &projection, OT_F32, dlogits, vocab, dlogits);
+    }
 }
 
 static void chunk_backward(const struct ot_model *model, const struct ot_block_run *run,
@@ -165,6 +183,7 @@ static void chunk_backward(const struct ot_model *model, const struct ot_block_r
     const struct ot_model_config *c = &model->config;
     struct ot_linear projection = chunk->projection;
     projection.rows = chunk->n;
+    projection.u = NULL; /* dlogits is the gradient of u */
     ot_linear_backward_params(run, &projection, chunk->normed, chunk->dlogits, c->vocab);
     ot_linear_backward_input(run, &projection, chunk->dlogits, c->vocab, chunk->dnormed);
     const struct ot_norm_backward norm = {
@@ -188,7 +207,8 @@ static void chunk_backward(const struct ot_model *model, const struct ot_block_r
 static void run_chunks(const struct ot_model *model, const struct ot_block_run *run, bool want_grad) {
     int64_t n = run->batch.n_tokens, step = piece_tokens(model->config.vocab);
     for (int64_t first = 0; first < n; first += CHUNK_TOKENS) {
-        struct chunk chunk = make_chunk(model, run, first, smaller(n - first, CHUNK_TOKENS), want_grad);
+        struct chunk chunk =
+            make_chunk(model, run, first, smaller(n - first, CHUNK_TOKENS), want_grad, first == 0);
         chunk_norm(model, run, &chunk);
         for (int64_t at = 0; at < chunk.n; at += step)
             piece_loss(model, run, &chunk, at, smaller(chunk.n - at, step), want_grad);
@@ -201,7 +221,7 @@ void ot_head_forward(const struct ot_model *model, const struct ot_block_run *ru
     if (run->pass == OT_PASS_EVAL) {
         run_chunks(model, run, false);
     } else if (run->pass == OT_PASS_DECODE) {
-        struct chunk last = make_chunk(model, run, run->batch.n_tokens - 1, 1, false);
+        struct chunk last = make_chunk(model, run, run->batch.n_tokens - 1, 1, false, true);
         chunk_norm(model, run, &last);
         piece_logits(run, &last, 0, 1, run->logits);
     }

@@ -6,49 +6,11 @@
  * token and element of `hidden` in bf16, mid and norm2 then move 8 bytes (with the sum in the norm: 10), and
  * y moves 4 (with a sum of its own: 8).
  *
- * Backward reads what forward made on the way. What it keeps of that is a level (offload/block.h). Each level
- * adds to the previous one; the bytes are those of a token and layer of Llama 7B in bf16:
- *
- *     attention  attention's output, and per head the softmax's log-sum-exp (lse) in fp32     8 KiB
- *     products   q, k, v; mid; gate and up; with q and k norms also their outputs and rstd   83 KiB
- *                (with adapters of rank r on all maps, ax: 14 r bytes more)
- *     all        the outputs of both norms with their rstd, the MLP's inner activation      121 KiB
- *
- * At `products`, one elementwise pass computes each of the rest again, in scratch, which all layers share.
- *
- * Which pieces are worth their bytes: a product that reads h elements saves 2 h FLOPs with each element of
- * its result. That holds alike for q, k, v, for mid and for gate and up. Attention saves 4 FLOPs with each
- * element of its output for each key that a query sees. A FLOP of attention takes about twice as long as
- * one of a product, so an element of attention's output saves more time than an element of q, k, v if a
- * query sees more than h / 4 keys. Then level `attention` keeps attention's output alone, and backward
- * computes q, k, v again. With fewer keys (short sequences, windows, wide models) it also keeps q, k, v,
- * which raises what each of its bytes saves, and backward computes only the output projection and the MLP
- * again.
- *
- * Scratch has three large areas, each used for several purposes in turn; see struct memory. */
+ * layer_memory.h says what forward keeps for backward. */
 #include <math.h>
 
-#include "models/decoder.h"
+#include "models/layer_memory.h"
 #include "models/linear.h"
-
-struct memory {
-    /* Inner activations, in `saved` from their level on, else in `work`. Without q and k norms, attention
-     * reads q, k and v from qkv. With them, attention reads q and k from qk and v from qkv; qkv then holds
-     * the input of the norms. */
-    void *attn, *qkv, *qk, *mid, *gate_up;
-    float *lse, *rstd_q, *rstd_k;
-    /* Inner activations, in `saved` at level `all`, else in scratch: normed1 and normed2 in normed, inner
-     * (the MLP's) in wide, rstd1 and rstd2 in one array. */
-    void *normed1, *normed2, *inner;
-    float *rstd1, *rstd2;
-    /* ax of the adapters (lora.h), in `saved` from the level on that keeps their products' results. */
-    void *qkv_ax, *o_ax, *gate_up_ax, *down_ax;
-    /* Scratch. wide: the gradient of inner, then the gradient of qkv. normed: the gradient of qk. narrow: the
-     * gradient of a norm's output or of attention's output. */
-    void *wide, *normed, *narrow;
-    void *dax, *dropped; /* of one unit at a time */
-    float *attention;
-};
 
 /* One call of forward or backward, with the addresses of its buffers. */
 struct call {
@@ -57,110 +19,10 @@ struct call {
     const struct ot_block_run *run;
     const struct ot_ops *ops;
     int64_t layer, n;
-    struct memory memory;
+    struct ot_layer_memory memory;
 };
-
-static int64_t larger(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
-enum ot_keep_level ot_layer_qkv_level(const struct ot_model *model, int64_t layer) {
-    double window = (double)ot_model_layer_window(&model->config, layer);
-    double keys = ot_model_mean_keys((double)model->chain.max_position, window);
-    return keys > (double)model->config.hidden / 4 ? OT_KEEP_PRODUCTS : OT_KEEP_ATTENTION;
-}
-
-/* The two buffers of inner activations. */
-struct inside {
-    enum ot_keep_level kept;
-    struct ot_pieces saved, work;
-};
-
-static void *take_inside(struct inside *inside, enum ot_keep_level level, size_t bytes) {
-    return ot_pieces_take(level <= inside->kept ? &inside->saved : &inside->work, bytes);
-}
-
-/* Takes the pieces in the order of their levels, so that those of a level are a prefix of `saved`. */
-static void inside_memory(const struct ot_model *model, int64_t layer, int64_t n_tokens,
-                          struct inside *inside, struct memory *memory) {
-    const struct ot_model_config *c = &model->config;
-    const struct ot_layer_layout *at = &model->layers[layer];
-    enum ot_keep_level qkv = ot_layer_qkv_level(model, layer);
-    size_t n = (size_t)n_tokens, item = ot_dtype_bytes(model->chain.dtype);
-    memory->attn = take_inside(inside, OT_KEEP_ATTENTION, n * (size_t)model->q_elems * item);
-    memory->lse = take_inside(inside, OT_KEEP_ATTENTION, n * (size_t)c->n_heads * sizeof(float));
-    memory->qkv = take_inside(inside, qkv, n * (size_t)model->qkv_elems * item);
-    memory->qkv_ax = take_inside(inside, qkv, n * (size_t)at->qkv_lora.rank * item);
-    if (c->qk_norm) {
-        memory->qk = take_inside(inside, qkv, n * (size_t)(model->q_elems + model->kv_elems) * item);
-        memory->rstd_q = take_inside(inside, qkv, n * (size_t)c->n_heads * sizeof(float));
-        memory->rstd_k = take_inside(inside, qkv, n * (size_t)c->n_kv_heads * sizeof(float));
-    }
-    memory->mid = take_inside(inside, OT_KEEP_PRODUCTS, n * (size_t)c->hidden * item);
-    memory->gate_up = take_inside(inside, OT_KEEP_PRODUCTS, n * 2 * (size_t)c->ffn * item);
-    memory->o_ax = take_inside(inside, OT_KEEP_PRODUCTS, n * (size_t)at->o_lora.rank * item);
-    memory->gate_up_ax = take_inside(inside, OT_KEEP_PRODUCTS, n * (size_t)at->gate_up_lora.rank * item);
-    memory->down_ax = take_inside(inside, OT_KEEP_PRODUCTS, n * (size_t)at->down_lora.rank * item);
-    if (inside->kept < OT_KEEP_ALL)
-        return;
-    memory->normed1 = take_inside(inside, OT_KEEP_ALL, n * (size_t)c->hidden * item);
-    memory->normed2 = take_inside(inside, OT_KEEP_ALL, n * (size_t)c->hidden * item);
-    memory->inner = take_inside(inside, OT_KEEP_ALL, n * (size_t)c->ffn * item);
-    memory->rstd1 = take_inside(inside, OT_KEEP_ALL, n * sizeof(float));
-    memory->rstd2 = take_inside(inside, OT_KEEP_ALL, n * sizeof(float));
-}
-
-/* kept: the level of the call. Scratch has the same size at every level. */
-static size_t scratch_memory(const struct ot_model *model, int64_t layer, int64_t n_tokens, void *scratch,
-                             enum ot_keep_level kept, struct memory *memory) {
-    const struct ot_model_config *c = &model->config;
-    const struct ot_layer_layout *at = &model->layers[layer];
-    /* All units have one dropout, and need memory for one x. */
-    int64_t widest = larger(larger(c->hidden, c->ffn), model->q_elems);
-    int64_t rank =
-        larger(larger(at->qkv_lora.rank, at->o_lora.rank), larger(at->gate_up_lora.rank, at->down_lora.rank));
-    size_t n = (size_t)n_tokens, item = ot_dtype_bytes(model->chain.dtype);
-    int64_t normed = larger(c->hidden, c->qk_norm ? model->q_elems + model->kv_elems : 0);
-    struct ot_pieces pieces = {.base = scratch};
-    memory->wide = ot_pieces_take(&pieces, n * (size_t)larger(c->ffn, model->qkv_elems) * item);
-    memory->normed = ot_pieces_take(&pieces, n * (size_t)normed * item);
-    memory->narrow = ot_pieces_take(&pieces, n * (size_t)larger(c->hidden, model->q_elems) * item);
-    memory->dax = ot_pieces_take(&pieces, n * (size_t)rank * item);
-    memory->dropped =
-        ot_pieces_take(&pieces, at->qkv_lora.drop > 0 && rank > 0 ? n * (size_t)widest * item : 0);
-    float *rstd = ot_pieces_take(&pieces, n * sizeof(float));
-    memory->attention = ot_pieces_take(&pieces, ot_attention_backward_scratch_bytes(n_tokens, c->n_heads));
-    if (kept < OT_KEEP_ALL) {
-        memory->normed1 = memory->normed2 = memory->normed;
-        memory->inner = memory->wide;
-        memory->rstd1 = memory->rstd2 = rstd;
-    }
-    return pieces.bytes;
-}
-
-size_t ot_layer_saved_bytes(const struct ot_model *model, int64_t layer, enum ot_keep_level level,
-                            int64_t n_tokens) {
-    struct memory memory;
-    struct inside inside = {.kept = level};
-    inside_memory(model, layer, n_tokens, &inside, &memory);
-    return inside.saved.bytes;
-}
-
-size_t ot_layer_work_bytes(const struct ot_model *model, int64_t layer, enum ot_keep_level level,
-                           int64_t n_tokens) {
-    struct memory memory;
-    struct inside inside = {.kept = level};
-    inside_memory(model, layer, n_tokens, &inside, &memory);
-    return inside.work.bytes;
-}
-
-size_t ot_layer_scratch_bytes(const struct ot_model *model, int64_t layer, int64_t n_tokens) {
-    struct memory memory;
-    return scratch_memory(model, layer, n_tokens, NULL, OT_KEEP_NONE, &memory);
-}
 
 static struct call make_call(const struct ot_model *model, int64_t layer, const struct ot_block_run *run) {
-    struct inside inside = {run->saved_level, {.base = run->saved}, {.base = run->work}};
     struct call call = {
         .model = model,
         .config = &model->config,
@@ -169,8 +31,7 @@ static struct call make_call(const struct ot_model *model, int64_t layer, const 
         .layer = layer,
         .n = run->batch.n_tokens,
     };
-    inside_memory(model, layer, call.n, &inside, &call.memory);
-    scratch_memory(model, layer, call.n, run->scratch, run->saved_level, &call.memory);
+    ot_layer_memory_find(model, layer, run, &call.memory);
     return call;
 }
 
@@ -181,7 +42,8 @@ static const struct ot_layer_layout *layout_of(const struct call *call) {
 }
 
 static struct ot_linear linear(const struct call *call, int64_t in, int64_t out, struct ot_place weight,
-                               struct ot_place bias, bool want_grad) {
+                               struct ot_place bias, const struct ot_lora_unit *lora,
+                               const struct ot_unit_memory *memory, bool want_grad) {
     const struct ot_block_run *run = call->run;
     return (struct ot_linear){
         .rows = call->n,
@@ -192,48 +54,43 @@ static struct ot_linear linear(const struct call *call, int64_t in, int64_t out,
         .dweight = want_grad ? ot_run_grad(run, weight) : NULL,
         .dbias = want_grad ? ot_run_grad(run, bias) : NULL,
         .adds = !run->first,
+        .lora = lora,
+        .ax = memory->ax,
         .dax = call->memory.dax,
         .dropped = call->memory.dropped,
+        .u = memory->u,
+        .factors = memory->factors,
+        .products = call->memory.products,
     };
 }
 
 static struct ot_linear qkv_proj(const struct call *call, bool want_grad) {
     const struct ot_layer_layout *at = layout_of(call);
-    struct ot_linear qkv =
-        linear(call, call->config->hidden, call->model->qkv_elems, at->qkv, at->qkv_bias, want_grad);
-    qkv.lora = &at->qkv_lora;
-    qkv.ax = call->memory.qkv_ax;
-    return qkv;
+    return linear(call, call->config->hidden, call->model->qkv_elems, at->qkv, at->qkv_bias, &at->qkv_lora,
+                  &call->memory.qkv_lora, want_grad);
 }
 
 /* Its forward adds the residual: mid = x + o(attn). */
 static struct ot_linear o_proj(const struct call *call, bool want_grad) {
     const struct ot_layer_layout *at = layout_of(call);
-    struct ot_linear o =
-        linear(call, call->model->q_elems, call->config->hidden, at->o, at->o_bias, want_grad);
+    struct ot_linear o = linear(call, call->model->q_elems, call->config->hidden, at->o, at->o_bias,
+                                &at->o_lora, &call->memory.o_lora, want_grad);
     o.residual = call->run->x;
-    o.lora = &at->o_lora;
-    o.ax = call->memory.o_ax;
     return o;
 }
 
 static struct ot_linear gate_up_proj(const struct call *call, bool want_grad) {
     const struct ot_layer_layout *at = layout_of(call);
-    struct ot_linear gate_up =
-        linear(call, call->config->hidden, 2 * call->config->ffn, at->gate_up, at->gate_up_bias, want_grad);
-    gate_up.lora = &at->gate_up_lora;
-    gate_up.ax = call->memory.gate_up_ax;
-    return gate_up;
+    return linear(call, call->config->hidden, 2 * call->config->ffn, at->gate_up, at->gate_up_bias,
+                  &at->gate_up_lora, &call->memory.gate_up_lora, want_grad);
 }
 
 /* Its forward adds the residual: y = mid + down(inner). */
 static struct ot_linear down_proj(const struct call *call, bool want_grad) {
     const struct ot_layer_layout *at = layout_of(call);
-    struct ot_linear down =
-        linear(call, call->config->ffn, call->config->hidden, at->down, at->down_bias, want_grad);
+    struct ot_linear down = linear(call, call->config->ffn, call->config->hidden, at->down, at->down_bias,
+                                   &at->down_lora, &call->memory.down_lora, want_grad);
     down.residual = call->memory.mid;
-    down.lora = &at->down_lora;
-    down.ax = call->memory.down_ax;
     return down;
 }
 
@@ -257,13 +114,13 @@ static void norm(const struct call *call, const void *x, struct ot_place weight,
 
 /* memory.normed1 = norm1(x). */
 static void norm1(const struct call *call) {
-    const struct memory *memory = &call->memory;
+    const struct ot_layer_memory *memory = &call->memory;
     norm(call, call->run->x, layout_of(call)->norm1, memory->normed1, memory->rstd1);
 }
 
 /* memory.normed2 = norm2(memory.mid). */
 static void norm2(const struct call *call) {
-    const struct memory *memory = &call->memory;
+    const struct ot_layer_memory *memory = &call->memory;
     norm(call, memory->mid, layout_of(call)->norm2, memory->normed2, memory->rstd2);
 }
 
@@ -395,20 +252,25 @@ static struct ot_attention attention_op(const struct call *call, const struct qk
     };
 }
 
-/* q, k and v from memory.normed1. */
-static void project_qkv(const struct call *call) {
+/* q, k and v: norms and rope of the projection's output. */
+static void finish_qkv(const struct call *call) {
     const struct ot_model_config *c = call->config;
-    const struct memory *memory = &call->memory;
-    const struct ot_linear proj = qkv_proj(call, false);
+    const struct ot_layer_memory *memory = &call->memory;
     const struct qkv raw = packed_qkv(call, memory->qkv, NULL),
                      at = packed_qkv(call, memory->qkv, memory->qk);
-    ot_linear_forward(call->run, &proj, memory->normed1, call->run->dtype, memory->qkv);
     if (c->qk_norm) {
         const struct ot_layer_layout *layout = layout_of(call);
         head_norm(call, raw.q, raw.ldq, at.q, at.ldq, c->n_heads, layout->q_norm, memory->rstd_q);
         head_norm(call, raw.k, raw.ldk, at.k, at.ldk, c->n_kv_heads, layout->k_norm, memory->rstd_k);
     }
     rope(call, at.q, at.ldq, c->n_heads + c->n_kv_heads, false); /* q's and k's heads are adjacent */
+}
+
+/* q, k and v from memory.normed1. */
+static void project_qkv(const struct call *call) {
+    const struct ot_linear proj = qkv_proj(call, false);
+    ot_linear_forward(call->run, &proj, call->memory.normed1, call->run->dtype, call->memory.qkv);
+    finish_qkv(call);
 }
 
 /* memory.attn from q, k and v. */
@@ -423,10 +285,9 @@ static void project_part(const struct call *call, int64_t first, int64_t out, vo
     const struct ot_layer_layout *at = layout_of(call);
     int64_t in = call->config->hidden;
     const struct ot_lora_unit lora = ot_lora_unit_part(&at->qkv_lora, first, in);
-    struct ot_linear proj = linear(call, in, out, ot_place_behind(at->qkv, first * in),
-                                   ot_place_behind(at->qkv_bias, first), false);
-    proj.lora = &lora;
-    proj.ax = call->memory.qkv_ax;
+    const struct ot_linear proj =
+        linear(call, in, out, ot_place_behind(at->qkv, first * in), ot_place_behind(at->qkv_bias, first),
+               &lora, &call->memory.qkv_lora, false);
     ot_linear_forward(call->run, &proj, call->memory.normed1, call->run->dtype, y);
 }
 
@@ -436,7 +297,7 @@ static void attention_decode(const struct call *call) {
     const struct ot_model *model = call->model;
     const struct ot_model_config *c = call->config;
     const struct ot_block_run *run = call->run;
-    const struct memory *memory = &call->memory;
+    const struct ot_layer_memory *memory = &call->memory;
     int64_t q_elems = model->q_elems, kv_elems = model->kv_elems, n_past = run->kv.n_past;
     void *new_k = ot_run_at(run, run->kv.k, n_past * kv_elems);
     void *new_v = ot_run_at(run, run->kv.v, n_past * kv_elems);
@@ -458,7 +319,7 @@ static void attention_decode(const struct call *call) {
 /* memory.wide = gradient of the projection's output, from memory.narrow, the gradient of memory.attn. */
 static void attention_backward(const struct call *call) {
     const struct ot_model_config *c = call->config;
-    const struct memory *memory = &call->memory;
+    const struct ot_layer_memory *memory = &call->memory;
     const struct qkv at = packed_qkv(call, memory->qkv, memory->qk);
     const struct qkv grad = packed_qkv(call, memory->wide, c->qk_norm ? memory->normed : NULL);
     const struct ot_attention_backward op = {
@@ -485,7 +346,7 @@ static void attention_backward(const struct call *call) {
 /* ---- the layer ---- */
 
 static struct ot_glu glu_op(const struct call *call) {
-    const struct memory *memory = &call->memory;
+    const struct ot_layer_memory *memory = &call->memory;
     return (struct ot_glu){
         .dtype = call->run->dtype,
         .act = call->config->act,
@@ -504,24 +365,36 @@ static void glu(const struct call *call) {
     call->ops->glu(call->run->lane, &op);
 }
 
+/* The result y of a unit with DoRA, whose u and factors are there. */
+static void forward_from_u(const struct call *call, const struct ot_linear *unit, void *y) {
+    if (unit->lora->dora)
+        ot_linear_forward_from_u(call->run, unit, call->run->dtype, y);
+}
+
 /* The layer's inner activations, up to the input of the last projection. `have`: those that this level
  * keeps are there and are not computed again. On return normed2, inner and rstd2 are valid; normed1 and
  * rstd1 only if the level of the call keeps them. */
 static void compute_inside(const struct call *call, enum ot_keep_level have) {
     const struct ot_block_run *run = call->run;
-    const struct memory *memory = &call->memory;
-    const struct ot_linear o = o_proj(call, false), gate_up = gate_up_proj(call, false);
-    if (have >= OT_KEEP_PRODUCTS) {
-        norm2(call);
-        glu(call);
-        return;
-    }
+    const struct ot_layer_memory *memory = &call->memory;
+    const struct ot_linear qkv = qkv_proj(call, false), o = o_proj(call, false),
+                           gate_up = gate_up_proj(call, false);
     if (have < ot_layer_qkv_level(call->model, call->layer)) {
         norm1(call);
         if (run->pass == OT_PASS_DECODE)
             attention_decode(call);
         else
             project_qkv(call);
+    } else if (qkv.lora->dora) {
+        forward_from_u(call, &qkv, memory->qkv);
+        finish_qkv(call);
+    }
+    if (have >= OT_KEEP_PRODUCTS) {
+        forward_from_u(call, &o, memory->mid);
+        norm2(call);
+        forward_from_u(call, &gate_up, memory->gate_up);
+        glu(call);
+        return;
     }
     if (have < OT_KEEP_ATTENTION && run->pass != OT_PASS_DECODE)
         attend(call);
@@ -542,7 +415,7 @@ void ot_layer_forward(const struct ot_model *model, int64_t layer, const struct 
  * gradients. */
 static void mlp_backward(const struct call *call) {
     const struct ot_block_run *run = call->run;
-    const struct memory *memory = &call->memory;
+    const struct ot_layer_memory *memory = &call->memory;
     const struct ot_linear down = down_proj(call, true), gate_up = gate_up_proj(call, true);
     ot_linear_backward_params(run, &down, memory->inner, run->dxy, down.out);
     ot_linear_backward_input(run, &down, run->dxy, down.out, memory->wide);
@@ -557,13 +430,13 @@ static void mlp_backward(const struct call *call) {
 
 void ot_layer_backward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run) {
     const struct call call = make_call(model, layer, run);
-    const struct memory *memory = &call.memory;
+    const struct ot_layer_memory *memory = &call.memory;
     const struct ot_linear o = o_proj(&call, true), qkv = qkv_proj(&call, true),
                            down = down_proj(&call, false);
     if (run->saved_level < OT_KEEP_ALL)
         compute_inside(&call, run->saved_level);
     if (run->saved_level < OT_KEEP_PRODUCTS)
-        ot_linear_forward_ax(run, &down, memory->inner);
+        ot_linear_forward_inside(run, &down, memory->inner, run->dtype);
     mlp_backward(&call);
     ot_linear_backward_params(run, &o, memory->attn, run->dxy, o.out);
     ot_linear_backward_input(run, &o, run->dxy, o.out, memory->narrow);

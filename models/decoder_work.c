@@ -56,24 +56,94 @@ static void lora_backward_work(const struct ot_lora_unit *lora, double in, doubl
         out->moved_bytes += item * (2 + 2) * in;
 }
 
-static void layer_lora_work(const struct ot_model *model, int64_t layer, enum ot_work_part part,
-                            enum ot_keep_level level, bool qkv_kept, struct ot_block_work *out) {
-    const struct ot_layer_layout *at = &model->layers[layer];
-    double h = (double)model->config.hidden, ffn = (double)model->config.ffn, q = (double)model->q_elems;
-    double item = (double)ot_dtype_bytes(model->chain.dtype);
-    const struct {
-        const struct ot_lora_unit *lora;
-        double in;
-    } units[] = {{&at->qkv_lora, h}, {&at->o_lora, q}, {&at->gate_up_lora, h}, {&at->down_lora, ffn}};
-    bool again = part == OT_WORK_RECOMPUTE && level < OT_KEEP_PRODUCTS;
-    for (int i = 0; i < 4; i++) {
-        if (part == OT_WORK_BACKWARD)
-            lora_backward_work(units[i].lora, units[i].in, item, out);
-        else if (again && i == 3) /* the product itself is not computed again */
-            lora_ax_work(units[i].lora, units[i].in, item, true, out);
-        else if (part == OT_WORK_FORWARD || (again && !(i == 0 && qkv_kept)))
-            lora_forward_work(units[i].lora, units[i].in, item, item, true, out);
+/* Elements that DoRA's passes over u read and write: forward, and backward. The residual that forward adds is
+ * counted with the layer. out: the unit's outputs. */
+static double dora_forward_elems(const struct ot_lora_unit *lora, double out) {
+    return lora->dora ? 2 * out : 0;
+}
+
+static double dora_backward_elems(const struct ot_lora_unit *lora, double out) {
+    double adapted = 0; /* of the others u is not read */
+    for (int i = 0; i < lora->n; i++)
+        adapted += (double)lora->maps[i].out;
+    return lora->dora ? 2 * out + adapted : 0;
+}
+
+/* DoRA's factors, which do not depend on the tokens. Each adapted weight is read twice: by its product with
+ * A, which is as thin as those of adapters, and for its norm. The results of the products are fp32. */
+static void dora_factors_work(const struct ot_lora_unit *lora, double in, double item,
+                              struct ot_block_work *out) {
+    for (int i = 0; lora->dora && i < lora->n; i++) {
+        double rank = (double)lora->maps[i].rank, width = (double)lora->maps[i].out;
+        out->product_flops += 2 * rank * in * (width + rank);
+        out->moved_bytes += item * 2 * in * width + sizeof(float) * rank * (2 * width + rank);
     }
+}
+
+struct unit_sizes {
+    const struct ot_lora_unit *lora;
+    double in, out;
+};
+
+enum { UNITS = 4, QKV = 0, O, GATE_UP, DOWN };
+
+static void layer_units(const struct ot_model *model, int64_t layer, struct unit_sizes units[UNITS]) {
+    const struct ot_layer_layout *at = &model->layers[layer];
+    double h = (double)model->config.hidden, ffn = (double)model->config.ffn;
+    units[QKV] = (struct unit_sizes){&at->qkv_lora, h, (double)model->qkv_elems};
+    units[O] = (struct unit_sizes){&at->o_lora, (double)model->q_elems, h};
+    units[GATE_UP] = (struct unit_sizes){&at->gate_up_lora, h, 2 * ffn};
+    units[DOWN] = (struct unit_sizes){&at->down_lora, ffn, h};
+}
+
+/* What a part does with a unit of linear maps. */
+struct unit_part {
+    bool product; /* computes its product, ax, and with DoRA u and the factors */
+    bool result;  /* computes its result y */
+};
+
+static struct unit_part unit_part(int unit, const struct ot_lora_unit *lora, enum ot_work_part part,
+                                  enum ot_keep_level level, bool qkv_kept) {
+    if (part == OT_WORK_FORWARD)
+        return (struct unit_part){true, true};
+    if (part != OT_WORK_RECOMPUTE || level == OT_KEEP_ALL)
+        return (struct unit_part){false, false};
+    bool kept = unit == QKV ? qkv_kept : level >= OT_KEEP_PRODUCTS;
+    return (struct unit_part){!kept, unit != DOWN && (!kept || lora->dora)};
+}
+
+/* For a token. */
+static void unit_lora_work(const struct unit_sizes *unit, struct unit_part does, enum ot_work_part part,
+                           double item, struct ot_block_work *out) {
+    if (part == OT_WORK_BACKWARD) {
+        lora_backward_work(unit->lora, unit->in, item, out);
+        out->moved_bytes += item * dora_backward_elems(unit->lora, unit->out);
+    }
+    if (does.product && (does.result || unit->lora->dora))
+        lora_forward_work(unit->lora, unit->in, item, item, true, out);
+    else if (does.product)
+        lora_ax_work(unit->lora, unit->in, item, true, out);
+    if (does.result)
+        out->moved_bytes += item * dora_forward_elems(unit->lora, unit->out);
+    if (does.product && !does.result && unit->lora->dora) /* without DoRA, backward does not need it */
+        out->product_flops += 2 * unit->in * unit->out;
+}
+
+/* Adds the work of n tokens to that of the layer without adapters. */
+static void layer_lora_work(const struct ot_model *model, int64_t layer, enum ot_work_part part,
+                            enum ot_keep_level level, bool qkv_kept, double n, struct ot_block_work *out) {
+    double item = (double)ot_dtype_bytes(model->chain.dtype);
+    struct ot_block_work token = {0};
+    struct unit_sizes units[UNITS];
+    layer_units(model, layer, units);
+    for (int i = 0; i < UNITS; i++) {
+        const struct unit_part does = unit_part(i, units[i].lora, part, level, qkv_kept);
+        unit_lora_work(&units[i], does, part, item, &token);
+        if (does.product)
+            dora_factors_work(units[i].lora, units[i].in, item, out);
+    }
+    out->product_flops += n * token.product_flops;
+    out->moved_bytes += n * token.moved_bytes;
 }
 
 /* ---- layers ---- */
@@ -96,10 +166,14 @@ static double layer_elems(const struct ot_model *model, int64_t layer, enum ot_w
         return project + norm + glu + 2 * h;
     if (part == OT_WORK_BACKWARD) /* both norms, the gated activation, rope, the norms of q and k, biases */
         return 4 * norm + 5 * ffn + rope + (c->qk_norm ? 3 * qk : 0) + bias;
-    if (level >= OT_KEEP_PRODUCTS) /* norm1, norm2 and the gated activation */
-        return level == OT_KEEP_ALL ? 0 : 2 * norm + glu;
+    if (level == OT_KEEP_ALL)
+        return 0;
+    /* Of a unit whose u is kept, the result is made again: norms of q and k and rope; the residual. */
+    double qkv_again = qkv_kept ? at->qkv_lora.dora ? project - norm : 0 : project;
+    if (level == OT_KEEP_PRODUCTS) /* norm1, norm2 and the gated activation */
+        return 2 * norm + glu + qkv_again + (at->o_lora.dora ? h : 0);
     /* As forward without its last product, and norm1 for its weight's gradient. */
-    return (qkv_kept ? 0 : project) + 2 * norm + glu + h;
+    return qkv_again + 2 * norm + glu + h;
 }
 
 /* FLOPs for a token. attention: those of one of attention's products. */
@@ -143,10 +217,10 @@ void ot_layer_work(const struct ot_model *model, int64_t layer, enum ot_work_par
     layer_flops(model, layer, part, level, qkv_kept, attention, out);
     out->moved_bytes =
         (double)ot_dtype_bytes(model->chain.dtype) * layer_elems(model, layer, part, level, qkv_kept);
-    layer_lora_work(model, layer, part, level, qkv_kept, out);
     out->product_flops *= n;
     out->attention_flops *= n;
     out->moved_bytes *= n;
+    layer_lora_work(model, layer, part, level, qkv_kept, n, out);
 }
 
 /* ---- embedding and head ---- */
@@ -177,15 +251,19 @@ void ot_head_work(const struct ot_model *model, enum ot_work_part part, int64_t 
         out->product_flops = 2 * h * vocab;
         out->moved_bytes = norm + vocab * sizeof(float);
         lora_forward_work(lora, h, item, sizeof(float), part == OT_WORK_BACKWARD, out);
+        out->moved_bytes += sizeof(float) * dora_forward_elems(lora, vocab);
     }
     if (part == OT_WORK_BACKWARD) {
         bool trained = has_gradient(model, model->chain.n_blocks - 1, model->head.projection);
         out->product_flops += (trained ? 4 : 2) * h * vocab;
         out->moved_bytes += 3 * h * item + vocab * (sizeof(float) + item);
         lora_backward_work(lora, h, item, out);
+        out->moved_bytes += lora->dora ? vocab * (2 * item + sizeof(float)) : 0; /* dlogits twice, and u */
     }
     out->product_flops *= n;
     out->moved_bytes *= n;
+    if (part == OT_WORK_FORWARD || part == OT_WORK_BACKWARD)
+        dora_factors_work(lora, h, item, out);
 }
 
 /* ---- the whole model, for MFU ---- */

@@ -6,6 +6,10 @@ static bool has_lora(const struct ot_linear *linear) {
     return linear->lora && linear->lora->n > 0;
 }
 
+static bool has_dora(const struct ot_linear *linear) {
+    return has_lora(linear) && linear->lora->dora;
+}
+
 /* ---- dropout ---- */
 
 static bool drops(const struct ot_block_run *run, const struct ot_linear *linear) {
@@ -39,7 +43,7 @@ static const void *input_of_a(const struct ot_block_run *run, const struct ot_li
 
 /* ---- forward ---- */
 
-void ot_linear_forward_ax(const struct ot_block_run *run, const struct ot_linear *linear, const void *x) {
+static void forward_ax(const struct ot_block_run *run, const struct ot_linear *linear, const void *x) {
     const struct ot_lora_unit *lora = linear->lora;
     if (!has_lora(linear))
         return;
@@ -98,8 +102,9 @@ static void add_lora(const struct ot_block_run *run, const struct ot_linear *lin
     }
 }
 
-void ot_linear_forward(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
-                       enum ot_dtype y_dtype, void *y) {
+/* y = x W^T (+ bias) (+ residual). */
+static void forward_base(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
+                         const void *bias, const void *residual, enum ot_dtype y_dtype, void *y) {
     const struct ot_gemm gemm = {
         .dtype = run->dtype,
         .c_dtype = y_dtype,
@@ -111,14 +116,163 @@ void ot_linear_forward(const struct ot_block_run *run, const struct ot_linear *l
         .lda = linear->in,
         .b = linear->weight,
         .ldb = linear->in,
-        .bias = linear->bias,
-        .addend = linear->residual,
+        .bias = bias,
+        .addend = residual,
         .c = y,
         .ldc = linear->out,
     };
     ot_run_ops(run)->gemm(run->lane, &gemm);
-    ot_linear_forward_ax(run, linear, x);
+}
+
+void ot_linear_forward_inside(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
+                              enum ot_dtype y_dtype) {
+    if (has_dora(linear))
+        forward_base(run, linear, x, NULL, NULL, y_dtype, linear->u);
+    forward_ax(run, linear, x);
+    if (!has_dora(linear))
+        return;
+    add_lora(run, linear, y_dtype, linear->u);
+    if (!linear->has_factors)
+        ot_linear_factors(run, linear);
+}
+
+void ot_linear_forward(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
+                       enum ot_dtype y_dtype, void *y) {
+    if (has_dora(linear)) {
+        ot_linear_forward_inside(run, linear, x, y_dtype);
+        ot_linear_forward_from_u(run, linear, y_dtype, y);
+        return;
+    }
+    forward_base(run, linear, x, linear->bias, linear->residual, y_dtype, y);
+    forward_ax(run, linear, x);
     add_lora(run, linear, y_dtype, y);
+}
+
+/* ---- DoRA ---- */
+
+size_t ot_linear_products_bytes(const struct ot_lora_unit *lora) {
+    size_t most = 0;
+    for (int i = 0; lora->dora && i < lora->n; i++) {
+        size_t rank = (size_t)lora->maps[i].rank, elems = ((size_t)lora->maps[i].out + rank) * rank;
+        most = elems > most ? elems : most;
+    }
+    return most * sizeof(float);
+}
+
+/* out = left A^T in fp32. left: [rows, in], W or A. a: [rank, in]. */
+static void times_a(const struct ot_block_run *run, const struct ot_linear *linear, int64_t rows,
+                    const void *left, const void *a, int64_t rank, float *out) {
+    const struct ot_gemm gemm = {
+        .dtype = run->dtype,
+        .c_dtype = OT_F32,
+        .trans_b = true,
+        .m = rows,
+        .n = rank,
+        .k = linear->in,
+        .a = left,
+        .lda = linear->in,
+        .b = a,
+        .ldb = linear->in,
+        .c = out,
+        .ldc = rank,
+    };
+    ot_run_ops(run)->gemm(run->lane, &gemm);
+}
+
+void ot_linear_factors(const struct ot_block_run *run, const struct ot_linear *linear) {
+    const struct ot_lora_unit *lora = linear->lora;
+    int64_t first = 0;
+    for (int i = 0; has_dora(linear) && i < lora->n; i++) {
+        const struct ot_lora_map *map = &lora->maps[i];
+        const void *weight = ot_run_at(run, linear->weight, map->first * linear->in);
+        const void *a = ot_run_weight(run, ot_place_behind(lora->a, first * linear->in));
+        float *cross = linear->products, *gram = cross + map->out * map->rank;
+        times_a(run, linear, map->out, weight, a, map->rank, cross);
+        times_a(run, linear, map->rank, a, a, map->rank, gram);
+        const struct ot_dora_factors op = {
+            .dtype = run->dtype,
+            .rows = map->out,
+            .cols = linear->in,
+            .rank = map->rank,
+            .scale = map->scale,
+            .weight = weight,
+            .b = ot_run_weight(run, map->b),
+            .change = ot_run_weight(run, map->change),
+            .cross = cross,
+            .gram = gram,
+            .factor = linear->factors + map->first,
+            .inverse = linear->factors + linear->out + map->first,
+        };
+        ot_run_ops(run)->dora_factors(run->lane, &op);
+        first += map->rank;
+    }
+}
+
+/* Neighbouring outputs of a unit that have one adapter, or none. */
+struct span {
+    int64_t first, out;
+    const struct ot_lora_map *map; /* NULL: none */
+};
+
+/* Goes on to the next span; from one that is zero, to the first. */
+static bool next_span(const struct ot_linear *linear, struct span *span) {
+    int64_t first = span->first + span->out, end = linear->out;
+    const struct ot_lora_unit *lora = linear->lora;
+    *span = (struct span){.first = first};
+    for (int i = 0; i < lora->n; i++) {
+        if (lora->maps[i].first < first)
+            continue;
+        span->map = lora->maps[i].first == first ? &lora->maps[i] : NULL;
+        end = span->map ? first + lora->maps[i].out : lora->maps[i].first;
+        break;
+    }
+    span->out = end - first;
+    return span->out > 0;
+}
+
+/* The address of element `index` of an array that may be missing. */
+static const void *maybe_at(const void *array, enum ot_dtype dtype, int64_t index) {
+    return array ? (const char *)array + (size_t)index * ot_dtype_bytes(dtype) : NULL;
+}
+
+void ot_linear_forward_from_u(const struct ot_block_run *run, const struct ot_linear *linear,
+                              enum ot_dtype y_dtype, void *y) {
+    for (struct span span = {0}; next_span(linear, &span);) {
+        size_t first = (size_t)span.first * ot_dtype_bytes(y_dtype);
+        const struct ot_dora op = {
+            .dtype = y_dtype,
+            .rows = linear->rows,
+            .cols = span.out,
+            .ld = linear->out,
+            .factor = span.map ? linear->factors + span.first : NULL,
+            .u = (char *)linear->u + first,
+            .bias = maybe_at(linear->bias, run->dtype, span.first),
+            .addend = maybe_at(linear->residual, y_dtype, span.first),
+            .y = (char *)y + first,
+        };
+        ot_run_ops(run)->dora(run->lane, &op);
+    }
+}
+
+void ot_linear_backward_u(const struct ot_block_run *run, const struct ot_linear *linear,
+                          enum ot_dtype u_dtype, const void *dy, int64_t ld_dy, void *du) {
+    for (struct span span = {0}; next_span(linear, &span);) {
+        const struct ot_dora_backward op = {
+            .dtype = run->dtype,
+            .u_dtype = u_dtype,
+            .rows = linear->rows,
+            .cols = span.out,
+            .ld = linear->out,
+            .ld_dy = ld_dy,
+            .factor = span.map ? linear->factors + span.first : NULL,
+            .inverse = linear->factors + linear->out + span.first,
+            .dy = ot_run_at(run, dy, span.first),
+            .u = maybe_at(linear->u, u_dtype, span.first),
+            .du = ot_run_at(run, du, span.first),
+            .dchange = span.map ? ot_run_grad(run, span.map->change) : NULL,
+        };
+        ot_run_ops(run)->dora_backward(run->lane, &op);
+    }
 }
 
 /* ---- backward ---- */
@@ -175,12 +329,27 @@ static void lora_params(const struct ot_block_run *run, const struct ot_linear *
                 linear->in, ot_run_grad(run, lora->a));
 }
 
+/* The gradient of what the products made: of y, or with DoRA of u. */
+struct product_gradient {
+    const void *dy;
+    int64_t ld;
+};
+
+static struct product_gradient product_gradient(const struct ot_linear *linear, const void *dy,
+                                                int64_t ld_dy) {
+    bool of_u = has_dora(linear) && linear->u;
+    return (struct product_gradient){of_u ? linear->u : dy, of_u ? linear->out : ld_dy};
+}
+
 void ot_linear_backward_params(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
                                const void *dy, int64_t ld_dy) {
+    const struct product_gradient d = product_gradient(linear, dy, ld_dy);
+    if (d.dy != dy)
+        ot_linear_backward_u(run, linear, run->dtype, dy, ld_dy, linear->u);
     if (linear->dweight)
-        params_gemm(run, linear, linear->out, dy, ld_dy, linear->in, x, linear->in, linear->dweight);
+        params_gemm(run, linear, linear->out, d.dy, d.ld, linear->in, x, linear->in, linear->dweight);
     if (has_lora(linear))
-        lora_params(run, linear, x, dy, ld_dy);
+        lora_params(run, linear, x, d.dy, d.ld);
     if (!linear->dbias)
         return;
     const struct ot_bias_backward bias = {
@@ -216,7 +385,8 @@ static void input_gemm(const struct ot_block_run *run, const struct ot_linear *l
 
 void ot_linear_backward_input(const struct ot_block_run *run, const struct ot_linear *linear, const void *dy,
                               int64_t ld_dy, void *dx) {
-    input_gemm(run, linear, linear->out, dy, ld_dy, linear->weight, false, dx);
+    const struct product_gradient d = product_gradient(linear, dy, ld_dy);
+    input_gemm(run, linear, linear->out, d.dy, d.ld, linear->weight, false, dx);
     if (!has_lora(linear))
         return;
     bool through_dropout = drops(run, linear);

@@ -1,7 +1,8 @@
 /* A linear layer, y = x W^T + b: one GEMM forward and two backward, enqueued on run->lane. W is [out, in]. x
  * and dx are [rows, in], y and dy are [rows, out]; rows are contiguous unless ld_dy says otherwise. The layer
  * may have adapters (lora.h): then there are two small GEMMs more forward, and four backward, for each
- * adapter, or fewer. Private to models/.
+ * adapter, or fewer. With DoRA, its product's result is u, of which y is made; backward needs u. Private to
+ * models/.
  */
 #ifndef OT_MODELS_LINEAR_H
 #define OT_MODELS_LINEAR_H
@@ -21,13 +22,32 @@ struct ot_linear {
     /* With dropout: memory for one x, and the place of its first row in the micro-batch. */
     void *dropped;
     int64_t first_row;
+    /* With DoRA: u [rows, out] of y's dtype. backward_params reads it and overwrites it with its gradient,
+     * which backward_input reads. NULL in backward: dy is the gradient of u. */
+    void *u;
+    /* With DoRA: the factors of the rows of W, fp32 [out], and behind them their inverses [out]. Forward
+     * computes them, unless has_factors says that they are there. products: scratch for that. */
+    float *factors, *products;
+    bool has_factors;
 };
+
+/* Bytes of ot_linear.products 0 if the unit has no DoRA. */
+size_t ot_linear_products_bytes(const struct ot_lora_unit *lora);
 
 /* y_dtype: the run's dtype, or OT_F32 (logits). */
 void ot_linear_forward(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
                        enum ot_dtype y_dtype, void *y);
-/* Computes ax alone, as forward does. */
-void ot_linear_forward_ax(const struct ot_block_run *run, const struct ot_linear *linear, const void *x);
+/* Computes what backward reads of forward, but not y: ax, and with DoRA u (of y_dtype) and the factors. */
+void ot_linear_forward_inside(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
+                              enum ot_dtype y_dtype);
+/* With DoRA: the factors alone; y alone, from u and the factors. */
+void ot_linear_factors(const struct ot_block_run *run, const struct ot_linear *linear);
+void ot_linear_forward_from_u(const struct ot_block_run *run, const struct ot_linear *linear,
+                              enum ot_dtype y_dtype, void *y);
+/* With DoRA: writes the gradient of u to du, without gaps, as u, and adds to the gradients of the
+ * magnitudes. u_dtype: of u. du may be dy, or u if that has the run's dtype. */
+void ot_linear_backward_u(const struct ot_block_run *run, const struct ot_linear *linear,
+                          enum ot_dtype u_dtype, const void *dy, int64_t ld_dy, void *du);
 /* Computes the gradients of weight, bias and adapters from dy and x. ld_dy: elements from one row of dy to
  * the next. */
 void ot_linear_backward_params(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,

@@ -29,6 +29,8 @@ int ot_lora_find(const struct ot_lora *lora, const char *module, struct ot_lora_
     if (!(lora->dropout >= 0 && lora->dropout < 1))
         return ot_fail(OT_E_INPUT, "adapter of %s: its dropout is %g, must be from 0 to less than 1", module,
                        (double)lora->dropout);
+    if (lora->dora && lora->dropout > 0)
+        return ot_fail(OT_E_INPUT, "adapter of %s: an adapter with DoRA cannot have dropout", module);
     float scale = ot_lora_scale(lora, *out);
     if (!isfinite(scale) || scale == 0)
         return ot_fail(OT_E_INPUT, "adapter of %s: its alpha is %g; it must be finite and not 0", module,
@@ -38,4 +40,13 @@ int ot_lora_find(const struct ot_lora *lora, const char *module, struct ot_lora_
 
 bool ot_lora_has_tensor(const char *name) {
     return strncmp(name, OT_LORA_PREFIX, sizeof OT_LORA_PREFIX - 1) == 0;
+}
+
+void ot_lora_row_norms(const float *weight, int64_t rows, int64_t cols, float *norms) {
+    for (int64_t r = 0; r < rows; r++) {
+        double sum = 0;
+        for (int64_t i = r * cols; i < (r + 1) * cols; i++)
+            sum += (double)weight[i] * weight[i];
+        norms[r] = (float)sqrt(sum);
+    }
 }

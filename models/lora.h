@@ -23,7 +23,7 @@
  *
  * Targets that read the same input (q, k, v; gate, up) have adjacent A, so that one product computes their
  * ax if they have one scale. So do dA and the part of dx. ax has rank elements for each token. Forward keeps
- * it from the level on that keeps its target's result (decoder_layer.c).
+ * it from the level on that keeps its target's result (layer_memory.h).
  *
  * DROPOUT. In training, A multiplies dropout(x) in place of x (ot_dropout in kernels/ops.h): ax, dA and the
  * part of dx use the same elements. Targets that read the same input share the dropped elements; in PEFT each
@@ -32,6 +32,28 @@
  * forward, in recomputation and in backward, with every plan and any number of ranks. With dropout,
  * dropout(x) is made once more in backward, in scratch of the size of x, and the part of dx is rounded before
  * it is added.
+ *
+ * DORA (Liu et al., "DoRA: Weight-Decomposed Low-Rank Adaptation", 2024; use_dora of PEFT). A target also has
+ * a trained magnitude m [out], ".lora_magnitude_vector" in files. With V = W + scale B A, and |.| for the
+ * Euclidean norm of each row:
+ *
+ *     y = f u + b,   u = V x = W x + scale B A x,   f = m / |V|,   and at the beginning m = |W|
+ *
+ * The slab holds m - |W|, so its values begin at zero and need no weights of the base; f is exactly 1 then.
+ * On the device, a trained value has the compute dtype. m itself, rounded to bf16, would move each row by up
+ * to 0.2 %, as much as DoRA trains in many steps; its change from |W| is small, and so is its rounding.
+ * AdamW makes the same steps with both, because weight decay does not apply to vectors. Files have m:
+ * ot_tensor.file_form says so.
+ *
+ * u is rounded to the compute dtype, where it is stored. y is computed from that, in fp32, and rounded. As
+ * in PEFT, |V| is a constant to backward:
+ *
+ *     du = f dy,   dm += (the sum over tokens of dy u) / |V|
+ *
+ * du takes the place of dy in the formulas above. Forward keeps u in place of y (layer_memory.h). Each
+ * forward computes |V| (ot_dora_factors in kernels/ops.h), which costs 2 rank FLOPs for each weight, and
+ * reading the weights twice. A DoRA adapter with dropout is refused: PEFT then multiplies W with dropout(x)
+ * too, which doubles the products of the base.
  */
 #ifndef OT_MODELS_LORA_H
 #define OT_MODELS_LORA_H
@@ -54,14 +76,16 @@ struct ot_lora {
     struct ot_lora_rank (*choose)(const void *context, const char *module);
     const void *context;
     struct ot_lora_rank all;
-    bool rslora;
-    float dropout; /* in [0, 1); 0: none */
+    bool rslora, dora;
+    float dropout; /* in [0, 1); 0: none, and always with DoRA */
 };
 
 /* The scale of an adapter. */
 float ot_lora_scale(const struct ot_lora *lora, struct ot_lora_rank rank);
+/* norms[rows]: the Euclidean norms of the rows of weight [rows, cols], summed in double. */
+void ot_lora_row_norms(const float *weight, int64_t rows, int64_t cols, float *norms);
 /* Finds the adapter of a module. rank 0: it has none. Errors: OT_E_INPUT (a rank or an alpha outside of its
- * range, or an embedding), or a wrong dropout; the message names the module. */
+ * range, an embedding, a wrong dropout, or DoRA with dropout); the message names the module. */
 int ot_lora_find(const struct ot_lora *lora, const char *module, struct ot_lora_rank *out);
 /* The tensors of adapters have names that begin so. PEFT names the trained tensors of the model itself so
  * too. */

@@ -89,6 +89,14 @@ enum ot_init { OT_INIT_NORMAL, OT_INIT_NORMAL_RESIDUAL, OT_INIT_ONE, OT_INIT_ZER
 
 enum { OT_MODEL_NAME_BYTES = 96 };
 
+/* How the values in a slab relate to those in model and adapter files. */
+enum ot_file_form {
+    OT_FORM_SAME,
+    /* The file has the slab's value plus the norm of the same row of the adapted weight (DoRA, lora.h):
+     * ot_model_adapted finds the weight, ot_lora_row_norms computes its norms. */
+    OT_FORM_ABOVE_NORM,
+};
+
 /* One tensor of the checkpoint inside its slab. Linear weights are [out, in], as stored by Hugging Face. */
 struct ot_tensor {
     char name
@@ -102,6 +110,7 @@ struct ot_tensor {
     int dims; /* 1: a vector of `cols`; 2: a matrix */
     bool decay, trained;
     enum ot_init init;
+    enum ot_file_form file_form;
 };
 
 /* What a run does with the parameters. */
@@ -132,6 +141,8 @@ void ot_model_close(struct ot_model *model);
 const struct ot_model_config *ot_model_get_config(const struct ot_model *model);
 int64_t ot_model_tensor_count(const struct ot_model *model);
 const struct ot_tensor *ot_model_tensor(const struct ot_model *model, int64_t index); /* in slab order */
+/* The weight that an adapter's tensor belongs to. Of a tied head's adapter: the embedding. */
+const struct ot_tensor *ot_model_adapted(const struct ot_model *model, const struct ot_tensor *adapter);
 struct ot_chain;
 /* The model as the engine sees it (offload/block.h). Owned by the model. */
 const struct ot_chain *ot_model_chain(const struct ot_model *model);

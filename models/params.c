@@ -66,14 +66,17 @@ static void module_of(const struct ot_tensor *t, char module[sizeof t->name]) {
     *strrchr(module, '.') = '\0';
 }
 
-static void add_lora_matrix(struct walk *w, struct ot_place *place, const struct ot_tensor *target,
-                            const char *matrix, int64_t rows, int64_t cols, enum ot_init init) {
+/* rows 0: a vector. */
+static struct ot_tensor *add_lora_tensor(struct walk *w, struct ot_place *place,
+                                         const struct ot_tensor *target, const char *name, int64_t rows,
+                                         int64_t cols, enum ot_init init) {
     char module[sizeof target->name];
     struct ot_tensor *t = append(w, place, rows, cols, init);
     module_of(target, module);
     t->number = target->number;
     t->trained = true;
-    snprintf(t->name, sizeof t->name, OT_LORA_PREFIX "%.64s.%s.weight", module, matrix);
+    snprintf(t->name, sizeof t->name, OT_LORA_PREFIX "%.56s.%s", module, name);
+    return t;
 }
 
 /* Finds the adapter of a target, whose outputs begin at `first` of its unit's. */
@@ -109,11 +112,16 @@ static void add_lora(struct walk *w, const struct ot_tensor *targets, int n, str
         unit->rank += map->rank;
     }
     for (int i = 0; i < unit->n; i++)
-        add_lora_matrix(w, i == 0 ? &unit->a : NULL, adapted[i], "lora_A", unit->maps[i].rank,
+        add_lora_tensor(w, i == 0 ? &unit->a : NULL, adapted[i], "lora_A.weight", unit->maps[i].rank,
                         adapted[i]->cols, OT_INIT_LORA_A);
     for (int i = 0; i < unit->n; i++)
-        add_lora_matrix(w, &unit->maps[i].b, adapted[i], "lora_B", unit->maps[i].out, unit->maps[i].rank,
-                        OT_INIT_ZERO);
+        add_lora_tensor(w, &unit->maps[i].b, adapted[i], "lora_B.weight", unit->maps[i].out,
+                        unit->maps[i].rank, OT_INIT_ZERO);
+    unit->dora = unit->n > 0 && w->parts->lora->dora;
+    for (int i = 0; unit->dora && i < unit->n; i++)
+        add_lora_tensor(w, &unit->maps[i].change, adapted[i], "lora_magnitude_vector", 0, unit->maps[i].out,
+                        OT_INIT_ZERO)
+            ->file_form = OT_FORM_ABOVE_NORM;
 }
 
 /* Adds the adapters of the unit that the last n tensors are. */
@@ -122,7 +130,7 @@ static void add_lora_of_last(struct walk *w, int n, struct ot_lora_unit *unit) {
 }
 
 struct ot_lora_unit ot_lora_unit_part(const struct ot_lora_unit *unit, int64_t first, int64_t in) {
-    struct ot_lora_unit part = {.a = unit->a, .drop = unit->drop, .number = unit->number};
+    struct ot_lora_unit part = {.a = unit->a, .drop = unit->drop, .dora = unit->dora, .number = unit->number};
     for (int i = 0; i < unit->n; i++) {
         if (unit->maps[i].first == first) {
             part.n = 1;
@@ -353,6 +361,13 @@ int64_t ot_model_tensor_count(const struct ot_model *model) {
 
 const struct ot_tensor *ot_model_tensor(const struct ot_model *model, int64_t index) {
     return &model->tensors[index];
+}
+
+const struct ot_tensor *ot_model_adapted(const struct ot_model *model, const struct ot_tensor *adapter) {
+    int64_t i = 0;
+    while (model->tensors[i].number != adapter->number || ot_lora_has_tensor(model->tensors[i].name))
+        i++;
+    return &model->tensors[i];
 }
 
 static void init_part(const struct ot_model *model, uint64_t seed, int64_t tensor, int64_t first, int64_t n,

@@ -4,6 +4,7 @@ Each case takes its base (config, weights, tokens, targets) from tests/golden/mo
 of its arrays begin with "CASE." (the base's name is the case's up to the first "-"):
 
     rslora        i64  1: alpha / sqrt(r) in place of alpha / r
+    dora          i64  1: with magnitudes, which begin 10 % off the norms of the base's rows
     alpha.MODULE  f64  of each module with an adapter; its rank is the first size of its lora_A
     weight.TENSOR f32  adapters at the beginning; B is not zero, so that A has a gradient
     grad.TENSOR   f32  of the mean loss, of all that is trained
@@ -13,6 +14,8 @@ of its arrays begin with "CASE." (the base's name is the case's up to the first 
     final.TENSOR  f32  all that is trained, after the last step
     optimizer     f64  lr, beta1, beta2, eps, weight_decay, clip
     dropout       f64  the logits are without it
+
+Weight decay does not apply to vectors (magnitudes).
 
 Dropout drops the elements that the program drops (Dropout below): those of step 1 and one micro-batch in the
 losses and gradients; in the steps, the first row is a micro-batch, and the others are another.
@@ -55,6 +58,20 @@ CASES = {
                             modules_to_save=["lm_head"]),
     # Dropout in every unit, and in the head.
     "qwen3-dropout": dict(r=3, lora_alpha=6, target_modules=LINEAR + ["lm_head"], lora_dropout=0.4),
+    # DoRA on every map, with grouped heads.
+    "llama-dora": dict(r=4, lora_alpha=8, target_modules="all-linear", use_dora=True),
+    # DoRA on q and v, so that k lies between; biases; tied; a window.
+    "qwen2-dora_qv": dict(r=5, lora_alpha=7, use_dora=True, use_rslora=True, target_modules=["q_proj", "v_proj"]),
+    # DoRA with ranks and scales that differ, a head, and norms of q and k.
+    "qwen3-dora_patterns": dict(
+        r=3, lora_alpha=6, target_modules=LINEAR + ["lm_head"], use_dora=True,
+        rank_pattern={"k_proj": 1, "layers.1.mlp.down_proj": 6},
+        alpha_pattern={"v_proj": 5, "up_proj": 2, "lm_head": 4}),
+    # DoRA on a tied head.
+    "qwen3_tied-dora_head": dict(r=2, lora_alpha=3, target_modules=["o_proj", "lm_head"], use_dora=True),
+    # DoRA beside trained tensors of the base; biases on every map.
+    "llama_bias-dora_save": dict(r=2, lora_alpha=4, target_modules=["gate_proj", "up_proj", "down_proj", "o_proj"],
+                                 modules_to_save=["lm_head"], use_dora=True),
 }
 
 # The unit of maps that share dropout, as the place of its first weight among a layer's.
@@ -178,6 +195,8 @@ def make_model(name, options, seed):
         for tensor, p in model.named_parameters():
             if "lora_B" in tensor:
                 p.copy_(0.1 * torch.randn_like(p))
+            if "lora_magnitude_vector" in tensor:
+                p.mul_(1 + 0.1 * torch.randn_like(p))
     return model, rows
 
 
@@ -188,6 +207,7 @@ def trained(model):
         if p.requires_grad:
             saved = ".modules_to_save.default" in name
             name = name.replace(".default", "").replace(".modules_to_save", "")
+            name = name.replace("lora_magnitude_vector.weight", "lora_magnitude_vector")
             names[name.removeprefix("base_model.model.") if saved else name] = p
     return names
 
@@ -198,14 +218,16 @@ def alphas(model):
 
 
 def train(model, rows):
-    matrices = list(trained(model).values())
-    optimizer = torch.optim.AdamW(matrices, lr=LR, betas=BETAS, eps=EPS, weight_decay=DECAY)
+    tensors = list(trained(model).values())
+    groups = [dict(params=[p for p in tensors if p.dim() == 2], weight_decay=DECAY),
+              dict(params=[p for p in tensors if p.dim() < 2], weight_decay=0.0)]
+    optimizer = torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPS)
     losses, norms = [], []
     for step in range(STEPS):
         optimizer.zero_grad()
         drop_rows(rows, step + 1)
         losses.append(models.run(model, rows)[2].item())
-        norms.append(torch.nn.utils.clip_grad_norm_(matrices, CLIP).item())
+        norms.append(torch.nn.utils.clip_grad_norm_(tensors, CLIP).item())
         optimizer.step()
     return np.array(losses), np.array(norms)
 
@@ -220,7 +242,6 @@ def run_as(model, rows, dtype):
 
 def golden_case(case, options, seed):
     model, rows = make_model(case.split("-")[0], options, seed)
-    assert all(p.dim() == 2 for p in trained(model).values())  # so that weight decay applies to all
     Dropout.rows = []
     logits, _, _ = models.run(model, rows)
     model.zero_grad()
@@ -233,6 +254,7 @@ def golden_case(case, options, seed):
     assert worst < 5e-6, (case, worst)
     bf16, bf16_loss = run_as(model, rows, torch.bfloat16)
     arrays = {"rslora": np.array([int(options.get("use_rslora", False))]),
+              "dora": np.array([int(options.get("use_dora", False))]),
               "dropout": np.array([options.get("lora_dropout", 0.0)]),
               "optimizer": np.array([LR, *BETAS, EPS, DECAY, CLIP])} | alphas(model)
     arrays |= {f"weight.{n}": p.detach().clone() for n, p in named.items() if "lora_" in n}

@@ -8,8 +8,9 @@
 const char *const golden_case_names[] = {"llama", "llama3", "llama_bias", "mistral",
                                          "qwen2", "qwen3",  "qwen3_tied", NULL};
 const char *const golden_lora_names[] = {
-    "llama-all", "qwen2-qv_rslora", "qwen3-patterns", "qwen3_tied-head", "llama_bias-save", "qwen3-dropout",
-    NULL};
+    "llama-all",           "qwen2-qv_rslora",      "qwen3-patterns",       "qwen3_tied-head",
+    "llama_bias-save",     "qwen3-dropout",        "llama-dora",           "qwen2-dora_qv",
+    "qwen3-dora_patterns", "qwen3_tied-dora_head", "llama_bias-dora_save", NULL};
 
 static struct ot_model_config read_config(const struct ot_golden *golden) {
     int64_t n;
@@ -73,6 +74,7 @@ static void open_adapters(struct golden_case *c) {
         (struct ot_lora){.choose = rank_of,
                          .context = c,
                          .rslora = golden_i64(c->golden, golden_case_key(c, "rslora"), NULL)[0],
+                         .dora = golden_i64(c->golden, golden_case_key(c, "dora"), NULL)[0],
                          .dropout = (float)golden_f64(c->golden, golden_case_key(c, "dropout"), NULL)[0]};
     c->parts = (struct ot_model_parts){.trains = has_gradient, .context = c, .lora = &c->lora};
 }
@@ -123,10 +125,31 @@ static const float *tensor_of(const struct ot_golden *golden, const char *array,
     return values;
 }
 
+/* A magnitude in a file minus the norms of the rows of its weight. */
+static const float *above_norms(const struct golden_case *c, const struct ot_tensor *t, const float *file) {
+    static float norms[1024];
+    char array[128];
+    int64_t n;
+    const char *module = t->name + strlen("base_model.model.");
+    int length = (int)(strrchr(module, '.') - module);
+    if (c->config.tied && strncmp(module, "lm_head", 7) == 0)
+        snprintf(array, sizeof array, "weight.model.embed_tokens.weight");
+    else
+        snprintf(array, sizeof array, "weight.%.*s.weight", length, module);
+    const float *weight = golden_f32(c->base, array, &n);
+    assert_true(t->cols <= 1024 && n % t->cols == 0);
+    ot_lora_row_norms(weight, t->cols, n / t->cols, norms);
+    for (int64_t i = 0; i < t->cols; i++)
+        norms[i] = file[i] - norms[i];
+    return norms;
+}
+
 const float *golden_case_tensor(const struct golden_case *c, const char *kind, const struct ot_tensor *t) {
     char array[128];
     snprintf(array, sizeof array, "%s.%s", kind, t->name);
-    return tensor_of(c->golden, golden_case_key(c, array), t);
+    const float *values = tensor_of(c->golden, golden_case_key(c, array), t);
+    bool above = t->file_form == OT_FORM_ABOVE_NORM && strcmp(kind, "grad") != 0;
+    return above ? above_norms(c, t, values) : values;
 }
 
 const float *golden_case_weight(const struct golden_case *c, const struct ot_tensor *t) {

@@ -147,6 +147,56 @@ static void test_initial_values(void **state) {
     ot_model_close(other);
 }
 
+/* ---- magnitudes ---- */
+
+/* Each target has a magnitude that belongs to its weight, begins with its norms, and does not decay. */
+static void check_magnitudes(const struct ot_model *model, int64_t want) {
+    int64_t found = 0;
+    for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
+        const struct ot_tensor *t = ot_model_tensor(model, i);
+        bool magnitude = ends(t->name, ".lora_magnitude_vector");
+        assert_true((t->file_form == OT_FORM_ABOVE_NORM) == magnitude);
+        if (!ot_lora_has_tensor(t->name))
+            continue;
+        const struct ot_tensor *weight = ot_model_adapted(model, t);
+        size_t module = strlen(weight->name) - strlen(".weight");
+        assert_true(strncmp(t->name + strlen("base_model.model."), weight->name, module) == 0 ||
+                    (strstr(t->name, "lm_head") && strcmp(weight->name, "model.embed_tokens.weight") == 0));
+        if (!magnitude)
+            continue;
+        float *values = init_of(model, t);
+        assert_true(t->dims == 1 && t->cols == weight->rows && t->trained && !t->decay);
+        for (int64_t j = 0; j < t->cols; j++)
+            assert_true(values[j] == 0);
+        free(values);
+        found++;
+    }
+    assert_int_equal(found, want);
+}
+
+static void test_magnitudes(void **state) {
+    (void)state;
+    struct ot_model_config c = ot_preset_find("tiny-test")->config;
+    const struct ot_lora all = {.all = {4, 8}, .dora = true}, some = {.choose = q_and_v, .dora = true},
+                         head = {.choose = only_head, .dora = true}, plain = {.all = {4, 8}};
+    const struct ot_lora *const cases[] = {&all, &some, &head, &plain};
+    c.qkv_bias = c.out_bias = c.mlp_bias = c.qk_norm = c.tied = true; /* a layer has the most tensors */
+    const int64_t want[] = {7 * c.n_layers, 2 * c.n_layers, 1, 0};
+    for (int i = 0; i < 4; i++) {
+        struct ot_model *model = open_with(&c, cases[i]);
+        check_magnitudes(model, want[i]);
+        ot_model_close(model);
+    }
+}
+
+static void test_row_norms(void **state) {
+    (void)state;
+    const float weight[] = {3, -4, 0, 0, 0x1p-100f, 0, 1e30f, 1e30f, 1};
+    float norms[3];
+    ot_lora_row_norms(weight, 3, 3, norms);
+    assert_true(norms[0] == 5 && norms[1] == 0x1p-100f && norms[2] == (float)(sqrt(2.0) * (double)1e30f));
+}
+
 /* ---- refusals ---- */
 
 static struct ot_lora_rank embedding(const void *context, const char *module) {
@@ -179,6 +229,7 @@ static void test_wrong_adapters_are_refused(void **state) {
     refuse(&(struct ot_lora){.all = {8, 1e300}}, alpha);
     refuse(&(struct ot_lora){.all = {8, 8}, .dropout = 1}, "its dropout is 1");
     refuse(&(struct ot_lora){.all = {8, 8}, .dropout = NAN}, "its dropout is");
+    refuse(&(struct ot_lora){.all = {8, 8}, .dropout = 0.5f, .dora = true}, "DoRA cannot have dropout");
     refuse(&(struct ot_lora){.choose = embedding}, "adapter of model.embed_tokens");
     refuse(&(struct ot_lora){.choose = nothing}, "no module has an adapter");
     refuse(&(struct ot_lora){0}, "no module has an adapter");
@@ -355,9 +406,14 @@ static void test_twenty_steps(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_maps_of_a_llama_7b), cmocka_unit_test(test_ranks_of_modules),
-        cmocka_unit_test(test_initial_values),         cmocka_unit_test(test_wrong_adapters_are_refused),
-        cmocka_unit_test(test_head_drops_by_place),    cmocka_unit_test(test_twenty_steps),
+        cmocka_unit_test(test_all_maps_of_a_llama_7b),
+        cmocka_unit_test(test_ranks_of_modules),
+        cmocka_unit_test(test_magnitudes),
+        cmocka_unit_test(test_row_norms),
+        cmocka_unit_test(test_initial_values),
+        cmocka_unit_test(test_wrong_adapters_are_refused),
+        cmocka_unit_test(test_head_drops_by_place),
+        cmocka_unit_test(test_twenty_steps),
     };
     tiny_skip_without_device();
     return cmocka_run_group_tests(tests, NULL, NULL);

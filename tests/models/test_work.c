@@ -5,8 +5,9 @@
  * for each time that an op reads or writes it. Products count their FLOPs instead, and an addend that is
  * not their own result; attention counts its FLOPs alone, because its rate was measured with all that it
  * moves (q, k, v, lse, delta). A product with one size as small as a rank of an adapter takes as long as
- * its arrays take to be moved, so they are counted too, beside its FLOPs. Not counted: weights, tables,
- * token ids, and single numbers of a row. They are small or stay in the caches. */
+ * its arrays take to be moved, so they are counted too, beside its FLOPs. So are the weights of which DoRA
+ * computes norms. Not counted: other weights, tables, token ids, and single numbers of a row. They are small
+ * or stay in the caches. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,11 +44,33 @@ static void count_gemm(struct ot_lane *lane, const struct ot_gemm *op) {
     (void)lane;
     counted.product_flops += 2.0 * (double)op->m * (double)op->n * (double)op->k;
     if (op->m <= THIN || op->n <= THIN || op->k <= THIN) {
-        move_unless_tensor(op->a, op->m, op->k, op->dtype, 1);
+        bool whole_weight = op->m > THIN && op->k > THIN; /* DoRA's product of a weight with A */
+        if (whole_weight)
+            move((double)op->m, op->k, op->dtype, 1);
+        else
+            move_unless_tensor(op->a, op->m, op->k, op->dtype, 1);
         move_unless_tensor(op->b, op->k, op->n, op->dtype, 1);
         move_unless_tensor(op->c, op->m, op->n, op->c_dtype, op->addend ? 2 : 1);
     } else if (op->addend && op->addend != op->c)
         move((double)op->m, op->n, op->c_dtype, 1);
+}
+
+static void count_dora_factors(struct ot_lane *lane, const struct ot_dora_factors *op) {
+    (void)lane;
+    move((double)op->rows, op->cols, op->dtype, 1);
+    move((double)op->rows, op->rank, OT_F32, 1);
+}
+
+static void count_dora(struct ot_lane *lane, const struct ot_dora *op) {
+    (void)lane;
+    move((double)op->rows, op->cols, op->dtype, op->addend ? 3 : 2);
+}
+
+static void count_dora_backward(struct ot_lane *lane, const struct ot_dora_backward *op) {
+    (void)lane;
+    move((double)op->rows, op->cols, op->dtype, 2);
+    if (op->dchange)
+        move((double)op->rows, op->cols, op->u_dtype, 1);
 }
 
 static void count_dropout(struct ot_lane *lane, const struct ot_dropout *op) {
@@ -132,6 +155,9 @@ static void count_fill(struct ot_lane *lane, void *device_dst, int byte, size_t 
 static const struct ot_ops counting_ops = {.gemm = count_gemm,
                                            .bias_backward = count_bias_backward,
                                            .dropout = count_dropout,
+                                           .dora_factors = count_dora_factors,
+                                           .dora = count_dora,
+                                           .dora_backward = count_dora_backward,
                                            .embed = count_embed,
                                            .embed_backward = count_embed_backward,
                                            .norm = count_norm,
@@ -300,16 +326,21 @@ static struct ot_lora_rank some_ranks(const void *context, const char *module) {
 static void frozen_tensors_and_adapters_are_counted(void **state) {
     (void)state;
     const struct ot_lora all = {.all = {4, 8}}, some = {.choose = some_ranks, .dropout = 0.1f};
+    const struct ot_lora dora = {.all = {4, 8}, .dora = true},
+                         some_dora = {.choose = some_ranks, .dora = true};
     const struct ot_model_parts parts[] = {{.trains = trains_some},
                                            {.trains = trains_head},
                                            {.lora = &all},
                                            {.lora = &some},
-                                           {.lora = &some, .trains = trains_some}};
-    for (int i = 0; i < 10; i++) {
+                                           {.lora = &some, .trains = trains_some},
+                                           {.lora = &dora},
+                                           {.lora = &some_dora, .trains = trains_some}};
+    for (int i = 0; i < 14; i++) {
         struct ot_model_config c = ot_preset_find("tinyllama-1.1b")->config;
         c.n_layers = 2;
         c.tied = i % 2;
         c.qkv_bias = c.out_bias = c.mlp_bias = i % 3 == 0;
+        c.qk_norm = i % 4 == 1;
         c.window = i % 3 == 1 ? 40 : 0; /* level `attention` keeps q, k and v */
         if (!c.tied || parts[i / 2].trains != trains_head)
             check_parts(&c, i % 4 == 0 ? OT_F32 : OT_BF16, &parts[i / 2]);

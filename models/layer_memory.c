@@ -1,0 +1,145 @@
+#include "models/layer_memory.h"
+
+#include "models/linear.h"
+
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+enum ot_keep_level ot_layer_qkv_level(const struct ot_model *model, int64_t layer) {
+    double window = (double)ot_model_layer_window(&model->config, layer);
+    double keys = ot_model_mean_keys((double)model->chain.max_position, window);
+    return keys > (double)model->config.hidden / 4 ? OT_KEEP_PRODUCTS : OT_KEEP_ATTENTION;
+}
+
+/* The two buffers of inner activations. */
+struct inside {
+    enum ot_keep_level kept;
+    struct ot_pieces saved, work;
+};
+
+static void *take_inside(struct inside *inside, enum ot_keep_level level, size_t bytes) {
+    return ot_pieces_take(level <= inside->kept ? &inside->saved : &inside->work, bytes);
+}
+
+static void take_unit(struct inside *inside, enum ot_keep_level level, size_t n, size_t item, int64_t out,
+                      const struct ot_lora_unit *unit, struct ot_unit_memory *memory) {
+    size_t width = unit->dora ? (size_t)out : 0;
+    memory->ax = take_inside(inside, level, n * (size_t)unit->rank * item);
+    memory->u = take_inside(inside, level, n * width * item);
+    memory->factors = take_inside(inside, level, 2 * width * sizeof(float));
+}
+
+/* The results of products: those of the units with DoRA, or of the others. */
+static void take_results(const struct ot_model *model, int64_t layer, size_t n, bool dora,
+                         struct inside *inside, struct ot_layer_memory *memory) {
+    const struct ot_model_config *c = &model->config;
+    const struct ot_layer_layout *at = &model->layers[layer];
+    enum ot_keep_level level = dora ? OT_KEEP_ALL : OT_KEEP_PRODUCTS;
+    enum ot_keep_level qkv = dora ? OT_KEEP_ALL : ot_layer_qkv_level(model, layer);
+    size_t item = ot_dtype_bytes(model->chain.dtype);
+    if (at->qkv_lora.dora == dora)
+        memory->qkv = take_inside(inside, qkv, n * (size_t)model->qkv_elems * item);
+    if (at->qkv_lora.dora == dora && c->qk_norm) {
+        memory->qk = take_inside(inside, qkv, n * (size_t)(model->q_elems + model->kv_elems) * item);
+        memory->rstd_q = take_inside(inside, qkv, n * (size_t)c->n_heads * sizeof(float));
+        memory->rstd_k = take_inside(inside, qkv, n * (size_t)c->n_kv_heads * sizeof(float));
+    }
+    if (at->o_lora.dora == dora)
+        memory->mid = take_inside(inside, level, n * (size_t)c->hidden * item);
+    if (at->gate_up_lora.dora == dora)
+        memory->gate_up = take_inside(inside, level, n * 2 * (size_t)c->ffn * item);
+}
+
+/* Takes the pieces in the order of their levels, so that those of a level are a prefix of `saved`. */
+static void inside_memory(const struct ot_model *model, int64_t layer, int64_t n_tokens,
+                          struct inside *inside, struct ot_layer_memory *memory) {
+    const struct ot_model_config *c = &model->config;
+    const struct ot_layer_layout *at = &model->layers[layer];
+    enum ot_keep_level qkv = ot_layer_qkv_level(model, layer), products = OT_KEEP_PRODUCTS;
+    size_t n = (size_t)n_tokens, item = ot_dtype_bytes(model->chain.dtype);
+    *memory = (struct ot_layer_memory){0};
+    memory->attn = take_inside(inside, OT_KEEP_ATTENTION, n * (size_t)model->q_elems * item);
+    memory->lse = take_inside(inside, OT_KEEP_ATTENTION, n * (size_t)c->n_heads * sizeof(float));
+    take_unit(inside, qkv, n, item, model->qkv_elems, &at->qkv_lora, &memory->qkv_lora);
+    take_results(model, layer, n, false, inside, memory);
+    take_unit(inside, products, n, item, c->hidden, &at->o_lora, &memory->o_lora);
+    take_unit(inside, products, n, item, 2 * c->ffn, &at->gate_up_lora, &memory->gate_up_lora);
+    take_unit(inside, products, n, item, c->hidden, &at->down_lora, &memory->down_lora);
+    take_results(model, layer, n, true, inside, memory);
+    if (inside->kept < OT_KEEP_ALL)
+        return;
+    memory->normed1 = take_inside(inside, OT_KEEP_ALL, n * (size_t)c->hidden * item);
+    memory->normed2 = take_inside(inside, OT_KEEP_ALL, n * (size_t)c->hidden * item);
+    memory->inner = take_inside(inside, OT_KEEP_ALL, n * (size_t)c->ffn * item);
+    memory->rstd1 = take_inside(inside, OT_KEEP_ALL, n * sizeof(float));
+    memory->rstd2 = take_inside(inside, OT_KEEP_ALL, n * sizeof(float));
+}
+
+static size_t products_bytes(const struct ot_layer_layout *at) {
+    const struct ot_lora_unit *units[] = {&at->qkv_lora, &at->o_lora, &at->gate_up_lora, &at->down_lora};
+    size_t most = 0;
+    for (int i = 0; i < 4; i++) {
+        size_t bytes = ot_linear_products_bytes(units[i]);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+/* kept: the level of the call. Scratch has the same size at every level. */
+static size_t scratch_memory(const struct ot_model *model, int64_t layer, int64_t n_tokens, void *scratch,
+                             enum ot_keep_level kept, struct ot_layer_memory *memory) {
+    const struct ot_model_config *c = &model->config;
+    const struct ot_layer_layout *at = &model->layers[layer];
+    /* All units have one dropout, and need memory for one x. */
+    int64_t widest = larger(larger(c->hidden, c->ffn), model->q_elems);
+    int64_t rank =
+        larger(larger(at->qkv_lora.rank, at->o_lora.rank), larger(at->gate_up_lora.rank, at->down_lora.rank));
+    size_t n = (size_t)n_tokens, item = ot_dtype_bytes(model->chain.dtype);
+    int64_t normed = larger(c->hidden, c->qk_norm ? model->q_elems + model->kv_elems : 0);
+    struct ot_pieces pieces = {.base = scratch};
+    memory->wide = ot_pieces_take(&pieces, n * (size_t)larger(c->ffn, model->qkv_elems) * item);
+    memory->normed = ot_pieces_take(&pieces, n * (size_t)normed * item);
+    memory->narrow = ot_pieces_take(&pieces, n * (size_t)larger(c->hidden, model->q_elems) * item);
+    memory->dax = ot_pieces_take(&pieces, n * (size_t)rank * item);
+    memory->dropped =
+        ot_pieces_take(&pieces, at->qkv_lora.drop > 0 && rank > 0 ? n * (size_t)widest * item : 0);
+    memory->products = ot_pieces_take(&pieces, products_bytes(at));
+    float *rstd = ot_pieces_take(&pieces, n * sizeof(float));
+    memory->attention = ot_pieces_take(&pieces, ot_attention_backward_scratch_bytes(n_tokens, c->n_heads));
+    if (kept < OT_KEEP_ALL) {
+        memory->normed1 = memory->normed2 = memory->normed;
+        memory->inner = memory->wide;
+        memory->rstd1 = memory->rstd2 = rstd;
+    }
+    return pieces.bytes;
+}
+
+size_t ot_layer_saved_bytes(const struct ot_model *model, int64_t layer, enum ot_keep_level level,
+                            int64_t n_tokens) {
+    struct ot_layer_memory memory;
+    struct inside inside = {.kept = level};
+    inside_memory(model, layer, n_tokens, &inside, &memory);
+    return inside.saved.bytes;
+}
+
+size_t ot_layer_work_bytes(const struct ot_model *model, int64_t layer, enum ot_keep_level level,
+                           int64_t n_tokens) {
+    struct ot_layer_memory memory;
+    struct inside inside = {.kept = level};
+    inside_memory(model, layer, n_tokens, &inside, &memory);
+    return inside.work.bytes;
+}
+
+size_t ot_layer_scratch_bytes(const struct ot_model *model, int64_t layer, int64_t n_tokens) {
+    struct ot_layer_memory memory;
+    return scratch_memory(model, layer, n_tokens, NULL, OT_KEEP_NONE, &memory);
+}
+
+void ot_layer_memory_find(const struct ot_model *model, int64_t layer, const struct ot_block_run *run,
+                          struct ot_layer_memory *out) {
+    struct inside inside = {run->saved_level, {.base = run->saved}, {.base = run->work}};
+    int64_t n = run->batch.n_tokens;
+    inside_memory(model, layer, n, &inside, out);
+    scratch_memory(model, layer, n, run->scratch, run->saved_level, out);
+}

@@ -1,0 +1,63 @@
+/* What a layer keeps of its inner activations, and where its buffers lie. Private to decoder_layer.c.
+ *
+ * Backward reads what forward made on the way. What it keeps of that is a level (offload/block.h). Each level
+ * adds to the previous one; the bytes are those of a token and layer of Llama 7B in bf16:
+ *
+ *     attention  attention's output, and per head the softmax's log-sum-exp (lse) in fp32     8 KiB
+ *     products   q, k, v; mid; gate and up; with q and k norms also their outputs and rstd   83 KiB
+ *                (with adapters of rank r on all maps, ax: 14 r bytes more)
+ *     all        the outputs of both norms with their rstd, the MLP's inner activation      121 KiB
+ *
+ * At `products`, one elementwise pass computes each of the rest again, in scratch, which all layers share.
+ *
+ * Which pieces are worth their bytes: a product that reads h elements saves 2 h FLOPs with each element of
+ * its result. That holds alike for q, k, v, for mid and for gate and up. Attention saves 4 FLOPs with each
+ * element of its output for each key that a query sees. A FLOP of attention takes about twice as long as
+ * one of a product, so an element of attention's output saves more time than an element of q, k, v if a
+ * query sees more than h / 4 keys. Then level `attention` keeps attention's output alone, and backward
+ * computes q, k, v again. With fewer keys (short sequences, windows, wide models) it also keeps q, k, v,
+ * which raises what each of its bytes saves, and backward computes only the output projection and the MLP
+ * again.
+ *
+ * The product of a unit with DoRA (lora.h) computes u, of which one elementwise pass makes the unit's result.
+ * So levels keep u in place of q, k, v, of mid, and of gate and up; `products` also keeps u of down. The
+ * results themselves are kept at level `all`, where backward computes nothing again. In the example, with
+ * DoRA on all maps, `products` keeps 91 KiB and `all` 204 KiB.
+ *
+ * Scratch has three large areas, each used for several purposes in turn; see struct ot_layer_memory.
+ */
+#ifndef OT_MODELS_LAYER_MEMORY_H
+#define OT_MODELS_LAYER_MEMORY_H
+
+#include "models/decoder.h"
+
+/* Of the adapters of a unit (linear.h), in `saved` from the level on that keeps the product's result. */
+struct ot_unit_memory {
+    void *ax, *u;
+    float *factors;
+};
+
+struct ot_layer_memory {
+    /* Inner activations, in `saved` from their level on, else in `work`. Without q and k norms, attention
+     * reads q, k and v from qkv. With them, attention reads q and k from qk and v from qkv; qkv then holds
+     * the input of the norms. */
+    void *attn, *qkv, *qk, *mid, *gate_up;
+    float *lse, *rstd_q, *rstd_k;
+    /* Inner activations, in `saved` at level `all`, else in scratch: normed1 and normed2 in normed, inner
+     * (the MLP's) in wide, rstd1 and rstd2 in one array. */
+    void *normed1, *normed2, *inner;
+    float *rstd1, *rstd2;
+    struct ot_unit_memory qkv_lora, o_lora, gate_up_lora, down_lora;
+    /* Scratch. wide: the gradient of inner, then the gradient of qkv. normed: the gradient of qk. narrow: the
+     * gradient of a norm's output or of attention's output. */
+    void *wide, *normed, *narrow;
+    void *dax, *dropped; /* of one unit at a time */
+    float *products;     /* of DoRA's factors, of one unit at a time */
+    float *attention;
+};
+
+/* Finds the buffers of a call of forward or backward. */
+void ot_layer_memory_find(const struct ot_model *model, int64_t layer, const struct ot_block_run *run,
+                          struct ot_layer_memory *out);
+
+#endif
