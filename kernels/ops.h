@@ -51,13 +51,15 @@ struct ot_bias_backward {
     float *dbias;
 };
 
-/* out[i, cols] = table[tokens[i]] for i < n. Token ids must be in [0, vocab); the host checks them. */
+/* out[i, cols] = scale table[tokens[i]] for i < n. scale 0 means 1. Token ids must be in [0, vocab); the host
+ * checks them. */
 struct ot_embed {
     enum ot_dtype dtype;
     int64_t n, cols, vocab;
     const int32_t *tokens;
     const void *table; /* [vocab, cols] */
     void *out;
+    float scale;
 };
 
 /* dtable[tokens[i]] += dout[i]. Repeated ids are added in the order of i. */

@@ -27,7 +27,7 @@ static size_t scratch_bytes(const void *context, int block, int64_t n_tokens) {
     const struct ot_model *model = context;
     switch (kind_of(model, block)) {
     case BLOCK_EMBED:
-        return 0;
+        return ot_embed_scratch_bytes(model, n_tokens);
     case BLOCK_LAYER:
         return ot_layer_scratch_bytes(model, block - 1, n_tokens);
     default:

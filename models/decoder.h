@@ -79,7 +79,8 @@ struct ot_model {
     struct ot_block_spec *blocks;
     char (*block_names)[24];
     struct ot_place embedding;
-    struct ot_layer_layout *layers; /* [n_layers] */
+    struct ot_lora_unit embedding_lora; /* a: [vocab, rank], whose rows are looked up */
+    struct ot_layer_layout *layers;     /* [n_layers] */
     struct ot_head_layout head;
     struct ot_chain chain;
 };
@@ -92,6 +93,7 @@ int64_t ot_slab_matrix_params(const struct ot_slab_spec *slab);
 
 /* ---- the blocks ---- */
 
+size_t ot_embed_scratch_bytes(const struct ot_model *model, int64_t n_tokens);
 void ot_embed_forward(const struct ot_model *model, const struct ot_block_run *run);
 void ot_embed_backward(const struct ot_model *model, const struct ot_block_run *run);
 

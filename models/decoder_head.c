@@ -8,31 +8,82 @@
 #include "models/decoder.h"
 #include "models/linear.h"
 
-void ot_embed_forward(const struct ot_model *model, const struct ot_block_run *run) {
+/* ---- the embedding ---- */
+
+static void look_up(const struct ot_model *model, const struct ot_block_run *run, struct ot_place table,
+                    int64_t cols, float scale, void *out) {
     const struct ot_embed op = {
         .dtype = run->dtype,
         .n = run->batch.n_tokens,
-        .cols = model->config.hidden,
+        .cols = cols,
         .vocab = model->config.vocab,
         .tokens = run->batch.tokens,
-        .table = ot_run_weight(run, model->embedding),
-        .out = run->y,
+        .table = ot_run_weight(run, table),
+        .out = out,
+        .scale = scale,
     };
     ot_run_ops(run)->embed(run->lane, &op);
 }
 
-void ot_embed_backward(const struct ot_model *model, const struct ot_block_run *run) {
+/* Adds the gradients of n tokens to the rows of a table. */
+static void look_up_backward(const struct ot_model *model, const struct ot_block_run *run,
+                             struct ot_place table, int64_t cols, const void *dout) {
     const struct ot_embed_backward op = {
         .dtype = run->dtype,
         .n = run->batch.n_tokens,
-        .cols = model->config.hidden,
+        .cols = cols,
         .vocab = model->config.vocab,
         .tokens = run->batch.tokens,
-        .dout = run->dxy,
-        .dtable = ot_run_grad(run, model->embedding),
+        .dout = dout,
+        .dtable = ot_run_grad(run, table),
     };
     ot_run_ops(run)->embed_backward(run->lane, &op);
 }
+
+/* Bytes of ax, and of dax. */
+static size_t embed_ax_bytes(const struct ot_model *model, int64_t n_tokens) {
+    return (size_t)(n_tokens * model->embedding_lora.rank) * ot_dtype_bytes(model->chain.dtype);
+}
+
+size_t ot_embed_scratch_bytes(const struct ot_model *model, int64_t n_tokens) {
+    struct ot_pieces pieces = {0};
+    ot_pieces_take(&pieces, embed_ax_bytes(model, n_tokens));
+    ot_pieces_take(&pieces, embed_ax_bytes(model, n_tokens));
+    return pieces.bytes;
+}
+
+/* The embedding's adapter as a linear map from ax, which is looked up. */
+static struct ot_linear embed_adapter(const struct ot_model *model, const struct ot_block_run *run) {
+    const struct ot_lora_unit *lora = &model->embedding_lora;
+    struct ot_pieces pieces = {.base = run->scratch};
+    struct ot_linear linear = {
+        .rows = run->batch.n_tokens, .out = model->config.hidden, .adds = true, .lora = lora};
+    linear.ax = ot_pieces_take(&pieces, embed_ax_bytes(model, linear.rows));
+    linear.dax = ot_pieces_take(&pieces, embed_ax_bytes(model, linear.rows));
+    look_up(model, run, lora->a, lora->rank, lora->maps[0].scale, linear.ax);
+    return linear;
+}
+
+void ot_embed_forward(const struct ot_model *model, const struct ot_block_run *run) {
+    look_up(model, run, model->embedding, model->config.hidden, 1, run->y);
+    if (model->embedding_lora.n == 0)
+        return;
+    const struct ot_linear adapter = embed_adapter(model, run);
+    ot_linear_add_adapters(run, &adapter, run->dtype, run->y);
+}
+
+/* One of both is trained: the table, or its adapter. */
+void ot_embed_backward(const struct ot_model *model, const struct ot_block_run *run) {
+    if (model->embedding_lora.n == 0) {
+        look_up_backward(model, run, model->embedding, model->config.hidden, run->dxy);
+        return;
+    }
+    const struct ot_linear adapter = embed_adapter(model, run);
+    ot_linear_backward_b(run, &adapter, run->dxy, adapter.out);
+    look_up_backward(model, run, adapter.lora->a, adapter.lora->rank, adapter.dax);
+}
+
+/* ---- the head ---- */
 
 /* Tokens are computed in chunks. A chunk is the unit of the gradients: each rewrites the projection's fp32
  * gradient, 8 bytes a parameter for 2 x CHUNK_TOKENS FLOPs. At the rates of an H100 (3.0 TB/s, 700 TFLOP/s)

@@ -225,17 +225,38 @@ void ot_layer_work(const struct ot_model *model, int64_t layer, enum ot_work_par
 
 /* ---- embedding and head ---- */
 
-/* Forward reads and writes one row a token. Backward reads one row and adds it to an fp32 row of the
- * table. */
+/* For a token: the look-up of ax, and its product with B. */
+static void embed_lora_work(const struct ot_lora_unit *lora, double h, double item, bool backward,
+                            struct ot_block_work *out) {
+    double rank = (double)lora->rank;
+    if (lora->n == 0)
+        return;
+    out->moved_bytes += item * 2 * rank;
+    if (!backward) {
+        out->product_flops += 2 * rank * h;
+        out->moved_bytes += item * (rank + 2 * h);
+        return;
+    }
+    out->product_flops += 4 * rank * h; /* dax, and the gradient of B */
+    out->moved_bytes += item * 2 * (h + rank);
+    out->moved_bytes += rank * (item + 2 * sizeof(float)); /* dax is added to rows of A */
+}
+
+/* Forward reads and writes one row a token. Backward of the table reads one row and adds it to an fp32 row of
+ * the table's gradient. */
 void ot_embed_work(const struct ot_model *model, enum ot_work_part part, int64_t n_tokens,
                    struct ot_block_work *out) {
-    double elems = (double)n_tokens * (double)model->config.hidden;
-    double item = (double)ot_dtype_bytes(model->chain.dtype);
+    double h = (double)model->config.hidden, item = (double)ot_dtype_bytes(model->chain.dtype);
+    const struct ot_lora_unit *lora = &model->embedding_lora;
     *out = (struct ot_block_work){0};
     if (part == OT_WORK_FORWARD)
-        out->moved_bytes = elems * 2 * item;
-    else if (part == OT_WORK_BACKWARD)
-        out->moved_bytes = elems * (item + 2 * sizeof(float));
+        out->moved_bytes = h * 2 * item;
+    else if (part == OT_WORK_BACKWARD && lora->n == 0)
+        out->moved_bytes = h * (item + 2 * sizeof(float));
+    if (part == OT_WORK_FORWARD || part == OT_WORK_BACKWARD)
+        embed_lora_work(lora, h, item, part == OT_WORK_BACKWARD, out);
+    out->product_flops *= (double)n_tokens;
+    out->moved_bytes *= (double)n_tokens;
 }
 
 /* The head's backward includes its forward. Cross-entropy reads the fp32 logits once for the loss, twice
@@ -290,11 +311,11 @@ static bool trains(const struct ot_model *model, int block) {
     return false;
 }
 
-/* Block 0 looks its parameters up, so it computes none. q.k and p.v take 2 FLOPs an element each; backward
- * takes twice as much. */
+/* Block 0 looks its parameters up, so it computes none but B of an adapter. q.k and p.v take 2 FLOPs an
+ * element each; backward takes twice as much. */
 double ot_model_flops_per_token(const struct ot_model *model, double mean_row_tokens) {
     const struct ot_model_config *c = &model->config;
-    double flops = 0;
+    double flops = 6 * (double)model->embedding_lora.rank * (double)c->hidden;
     int first = 0; /* backward ends there */
     while (first < model->chain.n_blocks && !trains(model, first))
         first++;

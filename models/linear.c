@@ -74,9 +74,8 @@ static void forward_ax(const struct ot_block_run *run, const struct ot_linear *l
     }
 }
 
-/* y += B ax. */
-static void add_lora(const struct ot_block_run *run, const struct ot_linear *linear, enum ot_dtype y_dtype,
-                     void *y) {
+void ot_linear_add_adapters(const struct ot_block_run *run, const struct ot_linear *linear,
+                            enum ot_dtype y_dtype, void *y) {
     const struct ot_lora_unit *lora = linear->lora;
     int64_t first = 0;
     for (int i = 0; has_lora(linear) && i < lora->n; i++) {
@@ -131,7 +130,7 @@ void ot_linear_forward_inside(const struct ot_block_run *run, const struct ot_li
     forward_ax(run, linear, x);
     if (!has_dora(linear))
         return;
-    add_lora(run, linear, y_dtype, linear->u);
+    ot_linear_add_adapters(run, linear, y_dtype, linear->u);
     if (!linear->has_factors)
         ot_linear_factors(run, linear);
 }
@@ -145,7 +144,7 @@ void ot_linear_forward(const struct ot_block_run *run, const struct ot_linear *l
     }
     forward_base(run, linear, x, linear->bias, linear->residual, y_dtype, y);
     forward_ax(run, linear, x);
-    add_lora(run, linear, y_dtype, y);
+    ot_linear_add_adapters(run, linear, y_dtype, y);
 }
 
 /* ---- DoRA ---- */
@@ -298,9 +297,8 @@ static void params_gemm(const struct ot_block_run *run, const struct ot_linear *
     ot_run_ops(run)->gemm(run->lane, &gemm);
 }
 
-/* dax = scale B^T dy; the gradients of A and B. */
-static void lora_params(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
-                        const void *dy, int64_t ld_dy) {
+void ot_linear_backward_b(const struct ot_block_run *run, const struct ot_linear *linear, const void *dy,
+                          int64_t ld_dy) {
     const struct ot_lora_unit *lora = linear->lora;
     int64_t first = 0;
     for (int i = 0; i < lora->n; i++) {
@@ -325,6 +323,13 @@ static void lora_params(const struct ot_block_run *run, const struct ot_linear *
                     lora->rank, ot_run_grad(run, map->b));
         first += map->rank;
     }
+}
+
+/* dax; the gradients of A and B. */
+static void lora_params(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
+                        const void *dy, int64_t ld_dy) {
+    const struct ot_lora_unit *lora = linear->lora;
+    ot_linear_backward_b(run, linear, dy, ld_dy);
     params_gemm(run, linear, lora->rank, linear->dax, lora->rank, linear->in, input_of_a(run, linear, x),
                 linear->in, ot_run_grad(run, lora->a));
 }

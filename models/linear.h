@@ -52,6 +52,12 @@ void ot_linear_backward_u(const struct ot_block_run *run, const struct ot_linear
  * the next. */
 void ot_linear_backward_params(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
                                const void *dy, int64_t ld_dy);
+/* y += B ax, of all adapters. */
+void ot_linear_add_adapters(const struct ot_block_run *run, const struct ot_linear *linear,
+                            enum ot_dtype y_dtype, void *y);
+/* dax = scale B^T dy, and the gradients of B, of all adapters. */
+void ot_linear_backward_b(const struct ot_block_run *run, const struct ot_linear *linear, const void *dy,
+                          int64_t ld_dy);
 /* Overwrites dx. With adapters: after backward_params. */
 void ot_linear_backward_input(const struct ot_block_run *run, const struct ot_linear *linear, const void *dy,
                               int64_t ld_dy, void *dx);

@@ -21,8 +21,8 @@ int ot_lora_find(const struct ot_lora *lora, const char *module, struct ot_lora_
     *out = choose(lora, module);
     if (out->rank == 0)
         return 0;
-    if (strcmp(module, "model.embed_tokens") == 0)
-        return ot_fail(OT_E_INPUT, "adapter of %s: an embedding cannot have an adapter", module);
+    if (strcmp(module, "model.embed_tokens") == 0 && lora->dora)
+        return ot_fail(OT_E_INPUT, "adapter of %s: an embedding cannot have DoRA", module);
     if (out->rank < 1 || out->rank > OT_LORA_MAX_RANK)
         return ot_fail(OT_E_INPUT, "adapter of %s: its rank is %lld, must be from 1 to %d", module,
                        (long long)out->rank, OT_LORA_MAX_RANK);

@@ -33,6 +33,13 @@
  * dropout(x) is made once more in backward, in scratch of the size of x, and the part of dx is rounded before
  * it is added.
  *
+ * EMBEDDING. The adapter of the embedding E [vocab, dim] has A [rank, vocab], zeros, and B [dim, rank],
+ * drawn from normal(0, 1); in files ".lora_embedding_A" and ".lora_embedding_B". A token t becomes
+ * E[t] + B ax, with ax = scale A[:, t]. The slab holds A transposed, [vocab, rank]: ax is a scaled row of it,
+ * and dax is added to the rows of the tokens (ot_embed_backward). The gradient of B, and dax, are those of a
+ * linear map. Backward looks ax up again. As in PEFT there is no dropout, and a tied head multiplies with E
+ * without the adapter.
+ *
  * DORA (Liu et al., "DoRA: Weight-Decomposed Low-Rank Adaptation", 2024; use_dora of PEFT). A target also has
  * a trained magnitude m [out], ".lora_magnitude_vector" in files. With V = W + scale B A, and |.| for the
  * Euclidean norm of each row:
@@ -72,7 +79,7 @@ struct ot_lora {
     /* Returns the adapter that a module has. It is asked for each linear map, as
      * "model.layers.3.self_attn.q_proj" (also k_proj, v_proj, o_proj; mlp.gate_proj, up_proj, down_proj) and
      * "lm_head" (also of a tied head, whose adapter is its own and not the embedding's), and for
-     * "model.embed_tokens", which cannot have one. NULL: all maps of the layers have `all`. */
+     * "model.embed_tokens". NULL: all maps of the layers have `all`. */
     struct ot_lora_rank (*choose)(const void *context, const char *module);
     const void *context;
     struct ot_lora_rank all;
@@ -85,7 +92,7 @@ float ot_lora_scale(const struct ot_lora *lora, struct ot_lora_rank rank);
 /* norms[rows]: the Euclidean norms of the rows of weight [rows, cols], summed in double. */
 void ot_lora_row_norms(const float *weight, int64_t rows, int64_t cols, float *norms);
 /* Finds the adapter of a module. rank 0: it has none. Errors: OT_E_INPUT (a rank or an alpha outside of its
- * range, an embedding, a wrong dropout, or DoRA with dropout); the message names the module. */
+ * range, a wrong dropout, DoRA with dropout or of an embedding); the message names the module. */
 int ot_lora_find(const struct ot_lora *lora, const char *module, struct ot_lora_rank *out);
 /* The tensors of adapters have names that begin so. PEFT names the trained tensors of the model itself so
  * too. */

@@ -85,7 +85,14 @@ const struct ot_preset *ot_preset_at(int index);          /* NULL past the last 
 
 /* ---- parameters: which tensor lies where ---- */
 
-enum ot_init { OT_INIT_NORMAL, OT_INIT_NORMAL_RESIDUAL, OT_INIT_ONE, OT_INIT_ZERO, OT_INIT_LORA_A };
+enum ot_init {
+    OT_INIT_NORMAL,
+    OT_INIT_NORMAL_RESIDUAL,
+    OT_INIT_ONE,
+    OT_INIT_ZERO,
+    OT_INIT_LORA_A,
+    OT_INIT_LORA_NORMAL
+};
 
 enum { OT_MODEL_NAME_BYTES = 96 };
 
@@ -95,6 +102,7 @@ enum ot_file_form {
     /* The file has the slab's value plus the norm of the same row of the adapted weight (DoRA, lora.h):
      * ot_model_adapted finds the weight, ot_lora_row_norms computes its norms. */
     OT_FORM_ABOVE_NORM,
+    OT_FORM_TRANSPOSED, /* the file has [cols, rows] (lora_embedding_A) */
 };
 
 /* One tensor of the checkpoint inside its slab. Linear weights are [out, in], as stored by Hugging Face. */

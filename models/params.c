@@ -210,7 +210,9 @@ static void put_slab(struct walk *w, bool frozen) {
     add_group(spec, memory->groups, n - spec->n_params, false, false);
     spec->n_params = n;
     memory->n_tensors = model->n_tensors - memory->first_tensor;
-    block->uses[block->n_uses++] = (struct ot_block_use){slab, w->block > 0};
+    /* Backward of the embedding reads its adapter, but not its table. */
+    bool read = w->block > 0 || (w->model->embedding_lora.n > 0 && !frozen);
+    block->uses[block->n_uses++] = (struct ot_block_use){slab, read};
     model->chain.n_slabs++;
 }
 
@@ -237,13 +239,30 @@ int64_t ot_slab_matrix_params(const struct ot_slab_spec *slab) {
 
 /* ---- the blocks ---- */
 
+/* Adds the adapter of the embedding, which is w's only tensor. */
+static void add_embedding_lora(struct walk *w) {
+    const struct ot_tensor table = w->tensors[0];
+    struct ot_lora_unit *unit = &w->model->embedding_lora;
+    struct ot_lora_map *map = &unit->maps[0];
+    find_lora_map(w, &table, 0, map);
+    if (map->rank == 0)
+        return;
+    if (table.trained && w->rc == 0)
+        w->rc = ot_fail(OT_E_INPUT, "adapter of model.embed_tokens: the embedding itself is trained");
+    unit->n = 1;
+    unit->rank = map->rank;
+    map->out = table.cols;
+    add_lora_tensor(w, &unit->a, &table, "lora_embedding_A", table.rows, map->rank, OT_INIT_ZERO)->file_form =
+        OT_FORM_TRANSPOSED;
+    add_lora_tensor(w, &map->b, &table, "lora_embedding_B", table.cols, map->rank, OT_INIT_LORA_NORMAL);
+}
+
 static void build_embed(struct walk *w) {
     const struct ot_model_config *c = &w->model->config;
     begin_block(w, 0, "embed");
     w->prefix = "model.";
     add_matrix(w, &w->model->embedding, "embed_tokens.weight", c->vocab, c->hidden, OT_INIT_NORMAL);
-    struct ot_lora_map refused;
-    find_lora_map(w, &w->tensors[0], 0, &refused);
+    add_embedding_lora(w);
     end_block(w);
 }
 
@@ -373,16 +392,16 @@ const struct ot_tensor *ot_model_adapted(const struct ot_model *model, const str
 static void init_part(const struct ot_model *model, uint64_t seed, int64_t tensor, int64_t first, int64_t n,
                       float *out) {
     const struct ot_tensor *t = &model->tensors[tensor];
-    double std = model->config.init_std;
-    bool adapter = t->init == OT_INIT_LORA_A;
-    uint64_t stream = ot_random_stream(adapter ? OT_RANDOM_LORA : OT_RANDOM_INIT, 0, (uint64_t)t->number);
-    double bound = 1 / sqrt((double)t->cols);
+    bool normal = t->init == OT_INIT_LORA_NORMAL; /* its words differ from those of a tied head's A */
+    double std = normal ? 1 : model->config.init_std, bound = 1 / sqrt((double)t->cols);
+    uint64_t stream = ot_random_stream(ot_lora_has_tensor(t->name) ? OT_RANDOM_LORA : OT_RANDOM_INIT,
+                                       normal ? 1 : 0, (uint64_t)t->number);
     if (t->init == OT_INIT_NORMAL_RESIDUAL)
         std /= sqrt(2.0 * (double)model->config.n_layers);
     for (int64_t i = 0; i < n; i++) {
         if (t->init == OT_INIT_ZERO || t->init == OT_INIT_ONE)
             out[i] = t->init == OT_INIT_ONE ? 1.0f : 0.0f;
-        else if (adapter)
+        else if (t->init == OT_INIT_LORA_A)
             out[i] = (float)(bound * (2 * ot_random_unit(seed, stream, (uint64_t)(first + i)) - 1));
         else
             out[i] = (float)std * ot_random_normal(seed, stream, (uint64_t)(first + i));

@@ -46,12 +46,23 @@ static void cpu_bias_backward(struct ot_lane *lane, const struct ot_bias_backwar
 
 /* ---- embedding ---- */
 
+static OT_INLINE void embed_scaled(enum ot_dtype dtype, const struct ot_embed *op, int64_t i) {
+    const void *row = at(dtype, op->table, op->tokens[i] * op->cols);
+    void *out = at_mut(dtype, op->out, i * op->cols);
+    OT_FOR_LANES(c, lanes, op->cols,
+                 { vec_store(dtype, out, c, lanes, vec_load(dtype, row, c, lanes) * vec_set(op->scale)); });
+}
+
 static void embed_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
     (void)chunk, (void)worker;
     const struct ot_embed *op = context;
     size_t bytes = (size_t)op->cols * ot_dtype_bytes(op->dtype);
     for (int64_t i = begin; i < end; i++) {
         assert(op->tokens[i] >= 0 && op->tokens[i] < op->vocab);
+        if (op->scale != 0 && op->scale != 1) {
+            WITH_DTYPE(op->dtype, embed_scaled, op, i);
+            continue;
+        }
         memcpy(at_mut(op->dtype, op->out, i * op->cols), at(op->dtype, op->table, op->tokens[i] * op->cols),
                bytes);
     }

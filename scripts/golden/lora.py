@@ -6,7 +6,7 @@ of its arrays begin with "CASE." (the base's name is the case's up to the first 
     rslora        i64  1: alpha / sqrt(r) in place of alpha / r
     dora          i64  1: with magnitudes, which begin 10 % off the norms of the base's rows
     alpha.MODULE  f64  of each module with an adapter; its rank is the first size of its lora_A
-    weight.TENSOR f32  adapters at the beginning; B is not zero, so that A has a gradient
+    weight.TENSOR f32  adapters at the beginning; neither A nor B is zero, so that both have gradients
     grad.TENSOR   f32  of the mean loss, of all that is trained
     logits, token_loss, loss, bf16_error   as in model_BASE.bin
     step_loss     f64  [20] mean loss before each step of AdamW, all steps with the same rows
@@ -72,6 +72,12 @@ CASES = {
     # DoRA beside trained tensors of the base; biases on every map.
     "llama_bias-dora_save": dict(r=2, lora_alpha=4, target_modules=["gate_proj", "up_proj", "down_proj", "o_proj"],
                                  modules_to_save=["lm_head"], use_dora=True),
+    # The embedding, beside other maps; dropout leaves it alone.
+    "llama-embed": dict(r=4, lora_alpha=6, target_modules=["embed_tokens", "q_proj", "down_proj"], lora_dropout=0.2),
+    # The embedding alone: its adapter is all that is trained.
+    "qwen2-embed_only": dict(r=3, lora_alpha=6, target_modules=["embed_tokens"]),
+    # The embedding and a tied head, each with an adapter of its own.
+    "qwen3_tied-embed_head": dict(r=2, lora_alpha=3, use_rslora=True, target_modules=["embed_tokens", "lm_head", "v_proj"]),
 }
 
 # The unit of maps that share dropout, as the place of its first weight among a layer's.
@@ -143,7 +149,7 @@ def number_of(model, module):
 
 def replace_dropout(model, drop):
     for name, module in model.named_modules():
-        if isinstance(module, peft.tuners.lora.LoraLayer):
+        if isinstance(module, peft.tuners.lora.Linear):
             module.lora_dropout["default"] = Dropout(number_of(model, name), drop)
     model.register_forward_pre_hook(Dropout.next_row)
 
@@ -193,7 +199,7 @@ def make_model(name, options, seed):
         replace_dropout(model, options["lora_dropout"])
     with torch.no_grad():
         for tensor, p in model.named_parameters():
-            if "lora_B" in tensor:
+            if "lora_B" in tensor or "lora_embedding_A" in tensor:
                 p.copy_(0.1 * torch.randn_like(p))
             if "lora_magnitude_vector" in tensor:
                 p.mul_(1 + 0.1 * torch.randn_like(p))

@@ -104,9 +104,14 @@ static void run_embed(struct ops_fixture *f, const void *argument) {
                           s->vocab,
                           tokens,
                           ops_upload(f, f->dtype, table, s->vocab * s->cols),
-                          ops_blank_values(f, f->dtype, s->n * s->cols)};
+                          ops_blank_values(f, f->dtype, s->n * s->cols),
+                          0};
     f->ops->embed(f->lane, &op);
     ops_collect(f, "out", f->dtype, op.out, s->n * s->cols);
+    op.scale = 0.3f;
+    op.out = ops_blank_values(f, f->dtype, s->n * s->cols);
+    f->ops->embed(f->lane, &op);
+    ops_collect(f, "scaled", f->dtype, op.out, s->n * s->cols);
     struct ot_embed_backward back = {f->dtype,
                                      s->n,
                                      s->cols,
@@ -125,6 +130,7 @@ static void check_embed(const struct embed_shape *s, enum ot_dtype dtype, int sh
     struct cuda_pair p;
     cuda_run(&p, run_embed, s, dtype, shift);
     cuda_check_bits(&p, "out");
+    cuda_check_bits(&p, "scaled");
     cuda_check_bits(&p, "dtable");
     cuda_close(&p);
 }

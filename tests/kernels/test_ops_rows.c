@@ -312,9 +312,14 @@ static void run_embed(struct ops_fixture *f, const void *argument) {
                           c->vocab,
                           ops_upload_ids(f, c->tokens, c->n),
                           ops_upload(f, f->dtype, c->table, c->vocab * c->cols),
-                          ops_blank_values(f, f->dtype, c->n * c->cols)};
+                          ops_blank_values(f, f->dtype, c->n * c->cols),
+                          0};
     f->ops->embed(f->lane, &op);
     ops_collect(f, "out", f->dtype, op.out, c->n * c->cols);
+    op.scale = -2;
+    op.out = ops_blank_values(f, f->dtype, c->n * c->cols);
+    f->ops->embed(f->lane, &op);
+    ops_collect(f, "scaled", f->dtype, op.out, c->n * c->cols);
     struct ot_embed_backward back = {f->dtype,
                                      c->n,
                                      c->cols,
@@ -343,6 +348,8 @@ static void test_embed(void **state) {
         struct ops_fixture f;
         ops_check_threads(&f, run_embed, &c, (enum ot_dtype)dtype);
         assert_memory_equal(ops_result(&f, "out", NULL), out, (size_t)(c.n * c.cols) * sizeof *out);
+        for (int64_t i = 0; i < c.n * c.cols; i++)
+            assert_true(ops_result(&f, "scaled", NULL)[i] == -2 * out[i]);
         for (int64_t i = 0; i < c.vocab * c.cols; i++) {
             float want = dtable[i] + c.table[i];
             check_close("dtable", &ops_result(&f, "dtable", NULL)[i], &want, 1, 5e-7, 5e-7);

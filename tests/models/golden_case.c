@@ -7,10 +7,21 @@
 
 const char *const golden_case_names[] = {"llama", "llama3", "llama_bias", "mistral",
                                          "qwen2", "qwen3",  "qwen3_tied", NULL};
-const char *const golden_lora_names[] = {
-    "llama-all",           "qwen2-qv_rslora",      "qwen3-patterns",       "qwen3_tied-head",
-    "llama_bias-save",     "qwen3-dropout",        "llama-dora",           "qwen2-dora_qv",
-    "qwen3-dora_patterns", "qwen3_tied-dora_head", "llama_bias-dora_save", NULL};
+const char *const golden_lora_names[] = {"llama-all",
+                                         "qwen2-qv_rslora",
+                                         "qwen3-patterns",
+                                         "qwen3_tied-head",
+                                         "llama_bias-save",
+                                         "qwen3-dropout",
+                                         "llama-embed",
+                                         "qwen3_tied-embed_head",
+                                         "qwen2-embed_only",
+                                         "llama-dora",
+                                         "qwen2-dora_qv",
+                                         "qwen3-dora_patterns",
+                                         "qwen3_tied-dora_head",
+                                         "llama_bias-dora_save",
+                                         NULL};
 
 static struct ot_model_config read_config(const struct ot_golden *golden) {
     int64_t n;
@@ -64,7 +75,8 @@ static struct ot_lora_rank rank_of(const void *context, const char *module) {
     if (!golden_has(c->golden, golden_case_key(c, array)))
         return (struct ot_lora_rank){0};
     double alpha = golden_f64(c->golden, golden_case_key(c, array), NULL)[0];
-    snprintf(array, sizeof array, "weight.base_model.model.%s.lora_A.weight", module);
+    const char *a = strcmp(module, "model.embed_tokens") == 0 ? "lora_embedding_A" : "lora_A.weight";
+    snprintf(array, sizeof array, "weight.base_model.model.%s.%s", module, a);
     return (struct ot_lora_rank){golden_dim(c->golden, golden_case_key(c, array), 0), alpha};
 }
 
@@ -121,13 +133,24 @@ static const float *tensor_of(const struct ot_golden *golden, const char *array,
     int64_t n;
     const float *values = golden_f32(golden, array, &n);
     assert_int_equal(n, t->rows * t->cols);
-    assert_int_equal(golden_dim(golden, array, t->dims - 1), t->cols);
+    assert_int_equal(golden_dim(golden, array, t->dims - 1),
+                     t->file_form == OT_FORM_TRANSPOSED ? t->rows : t->cols);
     return values;
+}
+
+/* Values in the form of a slab, where a file has another. */
+static float slab_values[1024];
+
+static const float *transposed(const struct ot_tensor *t, const float *file) {
+    assert_true(t->rows * t->cols <= 1024);
+    for (int64_t r = 0; r < t->rows; r++)
+        for (int64_t c = 0; c < t->cols; c++)
+            slab_values[r * t->cols + c] = file[c * t->rows + r];
+    return slab_values;
 }
 
 /* A magnitude in a file minus the norms of the rows of its weight. */
 static const float *above_norms(const struct golden_case *c, const struct ot_tensor *t, const float *file) {
-    static float norms[1024];
     char array[128];
     int64_t n;
     const char *module = t->name + strlen("base_model.model.");
@@ -138,16 +161,18 @@ static const float *above_norms(const struct golden_case *c, const struct ot_ten
         snprintf(array, sizeof array, "weight.%.*s.weight", length, module);
     const float *weight = golden_f32(c->base, array, &n);
     assert_true(t->cols <= 1024 && n % t->cols == 0);
-    ot_lora_row_norms(weight, t->cols, n / t->cols, norms);
+    ot_lora_row_norms(weight, t->cols, n / t->cols, slab_values);
     for (int64_t i = 0; i < t->cols; i++)
-        norms[i] = file[i] - norms[i];
-    return norms;
+        slab_values[i] = file[i] - slab_values[i];
+    return slab_values;
 }
 
 const float *golden_case_tensor(const struct golden_case *c, const char *kind, const struct ot_tensor *t) {
     char array[128];
     snprintf(array, sizeof array, "%s.%s", kind, t->name);
     const float *values = tensor_of(c->golden, golden_case_key(c, array), t);
+    if (t->file_form == OT_FORM_TRANSPOSED)
+        return transposed(t, values);
     bool above = t->file_form == OT_FORM_ABOVE_NORM && strcmp(kind, "grad") != 0;
     return above ? above_norms(c, t, values) : values;
 }

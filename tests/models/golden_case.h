@@ -27,8 +27,8 @@ void golden_case_open(const char *name, struct golden_case *out);
 void golden_case_close(struct golden_case *golden_case);
 /* The name in the file of the results of what models.py calls `name`. Valid until the second next call. */
 const char *golden_case_key(const struct golden_case *golden_case, const char *name);
-/* The values of the array KIND.TENSOR of such a file; those of magnitudes, but for their gradients, as a slab
- * has them (enum ot_file_form). Valid until the next call. */
+/* The values of the array KIND.TENSOR of such a file; as a slab has them (enum ot_file_form). Valid until
+ * the next call. */
 const float *golden_case_tensor(const struct golden_case *golden_case, const char *kind,
                                 const struct ot_tensor *tensor);
 /* The values of a tensor with which the case begins. As golden_case_tensor. */

@@ -23,9 +23,13 @@ static struct ot_lora_rank rank_of(const void *context, const char *module) {
     return (struct ot_lora_rank){*last == 'v' ? 3 : strchr("qopnm", *last) ? 2 : 0, 3};
 }
 
-/* Adapters on q, v, o, up, down and the head, so that a unit has a map without one; and with other scales.
- * With dropout. */
-static const struct ot_lora lora = {.choose = rank_of, .dropout = 0.3f};
+static struct ot_lora_rank rank_with_embedding(const void *context, const char *module) {
+    return strcmp(module, "model.embed_tokens") == 0 ? (struct ot_lora_rank){3, 2} : rank_of(context, module);
+}
+
+/* Adapters on the embedding, q, v, o, up, down and the head, so that a unit has a map without one; and with
+ * other scales. With dropout. */
+static const struct ot_lora lora = {.choose = rank_with_embedding, .dropout = 0.3f};
 static const struct ot_lora dora = {.choose = rank_of, .dora = true};
 static const struct ot_model_parts adapted = {.lora = &lora}, with_dora = {.lora = &dora};
 
@@ -69,7 +73,8 @@ static struct runner *open_case(int i, const struct ot_model_config *config, enu
     runner_init_weights(runner, 11);
     for (int64_t t = 0; t < ot_model_tensor_count(model); t++) {
         const struct ot_tensor *tensor = ot_model_tensor(model, t);
-        if (!strstr(tensor->name, "lora_B") && !strstr(tensor->name, "lora_magnitude"))
+        if (!strstr(tensor->name, "lora_B") && !strstr(tensor->name, "lora_magnitude") &&
+            !strstr(tensor->name, "lora_embedding_A"))
             continue;
         assert_true(tensor->rows * tensor->cols <= 256);
         runner_set_tensor(runner, tensor, values);

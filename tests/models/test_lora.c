@@ -53,6 +53,11 @@ static struct ot_lora_rank only_head(const void *context, const char *module) {
     return (struct ot_lora_rank){strcmp(module, "lm_head") == 0 ? 3 : 0, 8};
 }
 
+static struct ot_lora_rank embedding(const void *context, const char *module) {
+    (void)context;
+    return (struct ot_lora_rank){ends(module, "embed_tokens") ? 8 : 0, 8};
+}
+
 /* The defaults of PEFT for all linear maps of a Llama 7B: 39,976,960 parameters at rank 16. */
 static void test_all_maps_of_a_llama_7b(void **state) {
     (void)state;
@@ -147,6 +152,39 @@ static void test_initial_values(void **state) {
     ot_model_close(other);
 }
 
+/* A is zero and lies transposed, B is normal. Their slab is trained, and backward reads it; the table is
+ * frozen, and a tied head reads that alone. */
+static void test_embedding(void **state) {
+    (void)state;
+    struct ot_model_config c = ot_preset_find("tiny-test")->config;
+    const struct ot_lora lora = {.choose = embedding};
+    c.tied = true;
+    struct ot_model *model = open_with(&c, &lora);
+    const struct ot_chain *chain = ot_model_chain(model);
+    const struct ot_tensor *a = find(model, "base_model.model.model.embed_tokens.lora_embedding_A"),
+                           *b = find(model, "base_model.model.model.embed_tokens.lora_embedding_B"),
+                           *table = find(model, "model.embed_tokens.weight");
+    assert_true(a && b && a->rows == c.vocab && a->cols == 8 && b->rows == c.hidden && b->cols == 8);
+    assert_true(a->file_form == OT_FORM_TRANSPOSED && b->file_form == OT_FORM_SAME && a->decay && b->decay);
+    assert_true(ot_model_adapted(model, a) == table && ot_model_adapted(model, b) == table);
+    const struct ot_block_spec *embed = &chain->blocks[0], *head = &chain->blocks[c.n_layers + 1];
+    assert_true(embed->n_uses == 2 && embed->uses[0].slab == table->slab && embed->uses[1].slab == a->slab);
+    assert_true(!embed->uses[0].needed_in_backward && embed->uses[1].needed_in_backward);
+    assert_true(chain->slabs[table->slab].frozen && !chain->slabs[a->slab].frozen);
+    assert_true(head->n_uses == 2 && head->uses[1].slab == table->slab);
+    float *values = init_of(model, a), *normal = init_of(model, b);
+    double squares = 0;
+    int64_t n = b->rows * b->cols;
+    for (int64_t i = 0; i < a->rows * a->cols; i++)
+        assert_true(values[i] == 0);
+    for (int64_t i = 0; i < n; i++)
+        squares += (double)normal[i] * normal[i];
+    assert_true(fabs(squares / (double)n - 1) < 5 * sqrt(2 / (double)n)); /* 5 standard deviations */
+    free(values);
+    free(normal);
+    ot_model_close(model);
+}
+
 /* ---- magnitudes ---- */
 
 /* Each target has a magnitude that belongs to its weight, begins with its norms, and does not decay. */
@@ -199,22 +237,25 @@ static void test_row_norms(void **state) {
 
 /* ---- refusals ---- */
 
-static struct ot_lora_rank embedding(const void *context, const char *module) {
-    (void)context;
-    return (struct ot_lora_rank){ends(module, "embed_tokens") ? 8 : 0, 8};
-}
-
 static struct ot_lora_rank nothing(const void *context, const char *module) {
     (void)context, (void)module;
     return (struct ot_lora_rank){0};
 }
 
-static void refuse(const struct ot_lora *lora, const char *words) {
-    const struct ot_model_parts parts = {.lora = lora};
+static bool everything(const void *context, const char *name) {
+    (void)context, (void)name;
+    return true;
+}
+
+static void refuse_parts(const struct ot_model_parts *parts, const char *words) {
     const struct ot_model_config *c = &ot_preset_find("tiny-test")->config;
     struct ot_model *model;
-    check_fails(ot_model_open_parts(c, OT_F32, c->max_position, &parts, &model), OT_E_INPUT, words);
+    check_fails(ot_model_open_parts(c, OT_F32, c->max_position, parts, &model), OT_E_INPUT, words);
     assert_null(model);
+}
+
+static void refuse(const struct ot_lora *lora, const char *words) {
+    refuse_parts(&(struct ot_model_parts){.lora = lora}, words);
 }
 
 static void test_wrong_adapters_are_refused(void **state) {
@@ -230,7 +271,9 @@ static void test_wrong_adapters_are_refused(void **state) {
     refuse(&(struct ot_lora){.all = {8, 8}, .dropout = 1}, "its dropout is 1");
     refuse(&(struct ot_lora){.all = {8, 8}, .dropout = NAN}, "its dropout is");
     refuse(&(struct ot_lora){.all = {8, 8}, .dropout = 0.5f, .dora = true}, "DoRA cannot have dropout");
-    refuse(&(struct ot_lora){.choose = embedding}, "adapter of model.embed_tokens");
+    refuse(&(struct ot_lora){.choose = embedding, .dora = true}, "an embedding cannot have DoRA");
+    const struct ot_model_parts both = {.lora = &(struct ot_lora){.choose = embedding}, .trains = everything};
+    refuse_parts(&both, "adapter of model.embed_tokens: the embedding itself is trained");
     refuse(&(struct ot_lora){.choose = nothing}, "no module has an adapter");
     refuse(&(struct ot_lora){0}, "no module has an adapter");
 }
@@ -408,6 +451,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_maps_of_a_llama_7b),
         cmocka_unit_test(test_ranks_of_modules),
+        cmocka_unit_test(test_embedding),
         cmocka_unit_test(test_magnitudes),
         cmocka_unit_test(test_row_norms),
         cmocka_unit_test(test_initial_values),

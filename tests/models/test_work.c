@@ -314,8 +314,9 @@ static bool trains_head(const void *context, const char *name) {
 }
 
 /* q and v have one scale and k has none, so they share a product; gate and up have two. */
-static struct ot_lora_rank some_ranks(const void *context, const char *module) {
-    (void)context;
+static struct ot_lora_rank some_ranks(const void *with_embedding, const char *module) {
+    if (with_embedding && strstr(module, "embed_tokens"))
+        return (struct ot_lora_rank){5, 4};
     if (strstr(module, "q_proj") || strstr(module, "v_proj") || strstr(module, "gate_proj"))
         return (struct ot_lora_rank){4, 4};
     if (strstr(module, "up_proj") || strstr(module, "down_proj") || strstr(module, "lm_head"))
@@ -325,7 +326,7 @@ static struct ot_lora_rank some_ranks(const void *context, const char *module) {
 
 static void frozen_tensors_and_adapters_are_counted(void **state) {
     (void)state;
-    const struct ot_lora all = {.all = {4, 8}}, some = {.choose = some_ranks, .dropout = 0.1f};
+    const struct ot_lora all = {.all = {4, 8}}, some = {.choose = some_ranks, .context = "", .dropout = 0.1f};
     const struct ot_lora dora = {.all = {4, 8}, .dora = true},
                          some_dora = {.choose = some_ranks, .dora = true};
     const struct ot_model_parts parts[] = {{.trains = trains_some},

@@ -28,18 +28,20 @@ static struct ot_lora_rank some_maps(const void *context, const char *module) {
     return (struct ot_lora_rank){0};
 }
 
-static struct ot_lora_rank head_and_outputs(const void *context, const char *module) {
-    (void)context;
+static struct ot_lora_rank head_and_outputs(const void *with_embedding, const char *module) {
+    if (with_embedding && ends(module, "embed_tokens"))
+        return (struct ot_lora_rank){2, 3};
     bool has = ends(module, "lm_head") || ends(module, "o_proj");
     return (struct ot_lora_rank){has ? 4 : 0, 3};
 }
 
-static const struct ot_lora choices[] = {{.all = {3, 6}},
-                                         {.choose = some_maps, .dropout = 0.25f},
-                                         {.choose = head_and_outputs, .rslora = true, .dropout = 0.1f},
-                                         {.all = {3, 6}, .dora = true},
-                                         {.choose = some_maps, .dora = true},
-                                         {.choose = head_and_outputs, .rslora = true, .dora = true}};
+static const struct ot_lora choices[] = {
+    {.all = {3, 6}},
+    {.choose = some_maps, .dropout = 0.25f},
+    {.choose = head_and_outputs, .context = "", .rslora = true, .dropout = 0.1f},
+    {.all = {3, 6}, .dora = true},
+    {.choose = some_maps, .dora = true},
+    {.choose = head_and_outputs, .rslora = true, .dora = true}};
 enum { CHOICES = 3, VARIANTS = 12 };
 
 static bool trains_norms(const void *context, const char *name) {
@@ -188,7 +190,8 @@ static void first_loss_is_that_of_the_base(void **state) {
         run.trains = NULL;
         train_resident(&run, &base);
         assert_true(base.loss[0] == adapted.loss[0]);
-        assert_true(base.loss[1] != adapted.loss[1] && adapted.loss[1] != adapted.loss[2]);
+        int last = TINY_STEPS - 1; /* in fp16, both may skip the first step */
+        assert_true(base.loss[last] != adapted.loss[last]);
         tiny_result_free(&base);
         tiny_result_free(&adapted);
     }
