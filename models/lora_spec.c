@@ -44,7 +44,7 @@ static bool skip(struct ot_lora_word *w, const char *prefix) {
 }
 
 static bool is_flag(const struct part *p) {
-    return !p->value.text && is_word(p->key, "rslora");
+    return !p->value.text && (is_word(p->key, "rslora") || is_word(p->key, "dora"));
 }
 
 static bool read_number(struct ot_lora_word w, double *out) {
@@ -156,10 +156,11 @@ static int read_part(const struct part *p, bool *has_targets, struct ot_lora_spe
     double alpha;
     if (!p->value.text) {
         if (is_flag(p))
-            out->lora.rslora = true;
+            *(is_word(p->key, "dora") ? &out->lora.dora : &out->lora.rslora) = true;
         else if (!*has_targets || p->key.bytes == 0)
-            return fail_part(p, "the parts are r=16, alpha=32, dropout=0.05, targets=q_proj,v_proj, rslora, "
-                                "r:NAME=8 and alpha:NAME=16");
+            return fail_part(
+                p, "the parts are r=16, alpha=32, dropout=0.05, targets=q_proj,v_proj, rslora, dora, "
+                   "r:NAME=8 and alpha:NAME=16");
         return 0;
     }
     if (is_word(name, "targets")) {
@@ -194,15 +195,16 @@ int ot_lora_spec_read(const char *text, struct ot_lora_spec *out) {
 
 bool ot_lora_module_at(const struct ot_model_config *config, int64_t index,
                        char module[OT_LORA_MODULE_BYTES]) {
-    static const char *const names[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
-                                        "self_attn.o_proj", "mlp.gate_proj",    "mlp.up_proj",
-                                        "mlp.down_proj"};
-    const int64_t n = sizeof names / sizeof *names, layer = index / n;
+    static const char *const names[OT_LORA_LAYER_MODULES] = {
+        "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+        "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
+    const int64_t n = OT_LORA_LAYER_MODULES, layer = index / n;
     if (layer < config->n_layers)
         snprintf(module, OT_LORA_MODULE_BYTES, "model.layers.%lld.%s", (long long)layer, names[index % n]);
     else
-        snprintf(module, OT_LORA_MODULE_BYTES, "lm_head");
-    return index <= config->n_layers * n;
+        snprintf(module, OT_LORA_MODULE_BYTES,
+                 index == config->n_layers * n ? "lm_head" : "model.embed_tokens");
+    return index < config->n_layers * n + 2;
 }
 
 /* True if a module that the word names has an adapter. */
@@ -223,7 +225,7 @@ int ot_lora_spec_check(const struct ot_lora_spec *spec, const struct ot_model_co
             if (!names_adapter(spec, w, config))
                 return ot_fail(OT_E_USAGE,
                                "'%.*s' is the name of no %s; this model has q_proj, k_proj, v_proj, o_proj, "
-                               "gate_proj, up_proj and down_proj in %lld layers, and lm_head",
+                               "gate_proj, up_proj and down_proj in %lld layers, lm_head and embed_tokens",
                                w.bytes < 80 ? w.bytes : 80, w.text,
                                kind == OT_LORA_TARGET ? "module that can have an adapter"
                                                       : "module with an adapter",

@@ -6,6 +6,7 @@
  *     alpha        numerator of their scale (lora.h); default twice the rank of the adapter
  *     dropout      default 0
  *     rslora       scale alpha / sqrt(r) instead of alpha / r
+ *     dora         also trains the magnitude of each row (DoRA, lora.h); not with dropout
  *     targets      all-linear (the default: all linear maps of the layers), or names of modules. A word
  *     without
  *                  '=' after it is one more target
@@ -35,8 +36,9 @@ int ot_lora_spec_read(const char *text, struct ot_lora_spec *out);
 int ot_lora_spec_check(const struct ot_lora_spec *spec, const struct ot_model_config *config);
 
 enum { OT_LORA_MODULE_BYTES = 64 };
-/* The modules of a model that can have adapters, by index: those of the layers, then lm_head. False: there
- * are no more. */
+enum { OT_LORA_LAYER_MODULES = 7 };
+/* The modules of a model that can have adapters, by index: OT_LORA_LAYER_MODULES of each layer, then lm_head
+ * and model.embed_tokens. False: there are no more. */
 bool ot_lora_module_at(const struct ot_model_config *config, int64_t index,
                        char module[OT_LORA_MODULE_BYTES]);
 

@@ -1,13 +1,16 @@
 """A directory that PEFT's save_pretrained wrote, for tests/cli/test_lora_program.py: tests/golden/peft.
 
 The base is a small random llama of its own (base/), so that the test needs no other model. The adapters have random
-values, ranks and alphas by pattern, an excluded module, and trained norms (modules_to_save). loss.json has a
-text, and its mean loss by transformers with PEFT in fp32: unmerged, after merge_and_unload, and of the base. Its ids are
+values: adapter/ has ranks and alphas by pattern, an excluded module, and trained norms (modules_to_save); dora/ is DoRA;
+embedding/ has an adapter of the embedding. loss.json has a
+text, and its mean loss by transformers with PEFT in fp32: of the base, and of each directory unmerged and
+after merge_and_unload. Its ids are
 those of the program's byte-level tokenizer: 256, which begins a text, and the bytes.
 
 Run: python scripts/golden/peft_adapter.py (needs torch, transformers, peft)
 """
 
+import copy
 import json
 import os
 import shutil
@@ -38,18 +41,21 @@ def main():
     text = "SELECT name FROM singer WHERE age > (SELECT avg(age) FROM singer)"
     ids = [256, *text.encode()]
     losses = {"text": text, "base": loss_of(base, ids)}
-    lora = peft.LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=6, lora_dropout=0.1, target_modules="all-linear",
-                           exclude_modules=["k_proj"], rank_pattern={"down_proj": 2, "layers.1.self_attn.q_proj": 7},
-                           alpha_pattern={"o_proj": 3.5}, use_rslora=True, modules_to_save=["norm"])
-    model = peft.get_peft_model(base, lora).eval()
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            parameter.data.add_(torch.randn_like(parameter) * 0.1)
-    model.peft_config["default"].base_model_name_or_path = None
-    model.save_pretrained(os.path.join(OUT, "adapter"))
-    os.remove(os.path.join(OUT, "adapter", "README.md"))
-    losses["adapted"] = loss_of(model, ids)
-    losses["merged"] = loss_of(model.merge_and_unload(), ids)
+    lora = {"task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 6}
+    for name, more in {
+            "adapter": {"lora_dropout": 0.1, "target_modules": "all-linear", "exclude_modules": ["k_proj"], "use_rslora": True,
+                        "rank_pattern": {"down_proj": 2, "layers.1.self_attn.q_proj": 7}, "alpha_pattern": {"o_proj": 3.5},
+                        "modules_to_save": ["norm"]},
+            "dora": {"use_dora": True, "target_modules": ["q_proj", "v_proj", "down_proj", "lm_head"]},
+            "embedding": {"target_modules": ["embed_tokens", "up_proj"]}}.items():
+        model = peft.get_peft_model(copy.deepcopy(base), peft.LoraConfig(**lora, **more)).eval()
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.data.add_(torch.randn_like(parameter) * 0.1)
+        model.peft_config["default"].base_model_name_or_path = None
+        model.save_pretrained(os.path.join(OUT, name), save_embedding_layers=False)
+        os.remove(os.path.join(OUT, name, "README.md"))
+        losses[name] = [loss_of(model, ids), loss_of(model.merge_and_unload(), ids)]
     with open(os.path.join(OUT, "loss.json"), "w") as file:
         json.dump(losses, file)
 

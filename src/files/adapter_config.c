@@ -19,7 +19,7 @@ struct reader {
     struct ot_json *root;
     const struct ot_model_config *config;
     struct ot_regex_scratch *scratch;
-    bool rslora;
+    bool rslora, dora;
     struct ot_lora_rank *ranks; /* of each module, by its index (ot_lora_module_at) */
     int64_t n;
 };
@@ -104,6 +104,7 @@ static bool is_known(const char *key) {
                                        "layers_to_transform",
                                        "layers_pattern",
                                        "use_rslora",
+                                       "use_dora",
                                        "init_lora_weights",
                                        "bias",
                                        "ensure_weight_tying",
@@ -115,51 +116,6 @@ static bool is_known(const char *key) {
         if (strcmp(keys[i], key) == 0)
             return true;
     return false;
-}
-
-static bool saves_embedding(const struct reader *r) {
-    const struct ot_json *modules = ot_json_get(r->root, "modules_to_save");
-    for (size_t i = 0; i < ot_json_length(modules); i++) {
-        const char *name = ot_json_string(ot_json_at(modules, i), NULL);
-        if (name && ends_with_name("model.embed_tokens", name))
-            return true;
-    }
-    return false;
-}
-
-static int refuse_others(const struct reader *r) {
-    void *cursor = NULL;
-    const char *key;
-    struct ot_json *value;
-    while (ot_json_next(r->root, &cursor, &key, &value))
-        if (!is_known(key) && !is_empty(value))
-            return ot_fail(OT_E_INPUT,
-                           "%s: the key '%.60s' has a value, and this program has no such adapters", r->where,
-                           key);
-    const char *bias = "none", *init = NULL, *pattern = NULL;
-    OT_TRY(ot_json_need_string(r->root, r->where, "bias", false, &bias));
-    if (strcmp(bias, "none") != 0)
-        return ot_fail(OT_E_INPUT, "%s: bias is '%.40s'; only 'none' can be used", r->where, bias);
-    init = ot_json_string(ot_json_get(r->root, "init_lora_weights"), NULL);
-    if (init && (strncasecmp(init, "pissa", 5) == 0 || strcasecmp(init, "olora") == 0 ||
-                 strcasecmp(init, "corda") == 0 || strcasecmp(init, "loftq") == 0))
-        return ot_fail(OT_E_INPUT,
-                       "%s: init_lora_weights is '%.40s', which changes the base too; save the adapter with "
-                       "PEFT's path_initial_model_for_weight_conversion first",
-                       r->where, init);
-    bool tying = false;
-    OT_TRY(ot_json_need_bool(r->root, r->where, "ensure_weight_tying", false, &tying));
-    if (r->config->tied && !tying && saves_embedding(r))
-        return ot_fail(OT_E_INPUT,
-                       "%s: modules_to_save has the embedding, which the base shares with its head, and "
-                       "ensure_weight_tying is not true: PEFT then trained the embedding alone, which this "
-                       "program cannot follow",
-                       r->where);
-    pattern = ot_json_string(ot_json_get(r->root, "layers_pattern"), NULL);
-    if (pattern && *pattern && strcmp(pattern, "layers") != 0)
-        return ot_fail(OT_E_INPUT, "%s: layers_pattern is '%.40s'; the layers are called 'layers' here",
-                       r->where, pattern);
-    return 0;
 }
 
 /* ---- which modules, as PEFT chooses ---- */
@@ -187,7 +143,7 @@ static int match_modules(const struct reader *r, const char *key, const char *mo
     const char *text = ot_json_string(value, NULL);
     *matches = false;
     if (text && strcasecmp(text, "all-linear") == 0) {
-        *matches = strcmp(module, "lm_head") != 0;
+        *matches = strncmp(module, "model.layers.", 13) == 0;
         return 0;
     }
     if (text)
@@ -234,6 +190,61 @@ static int find_pattern(const struct reader *r, const char *key, const char *mod
     }
     return 0;
 }
+
+static bool saves_embedding(const struct reader *r) {
+    const struct ot_json *modules = ot_json_get(r->root, "modules_to_save");
+    for (size_t i = 0; i < ot_json_length(modules); i++) {
+        const char *name = ot_json_string(ot_json_at(modules, i), NULL);
+        if (name && ends_with_name("model.embed_tokens", name))
+            return true;
+    }
+    return false;
+}
+
+static int refuse_others(const struct reader *r) {
+    void *cursor = NULL;
+    const char *key;
+    struct ot_json *value;
+    while (ot_json_next(r->root, &cursor, &key, &value))
+        if (!is_known(key) && !is_empty(value))
+            return ot_fail(OT_E_INPUT,
+                           "%s: the key '%.60s' has a value, and this program has no such adapters", r->where,
+                           key);
+    const char *bias = "none", *init = NULL, *pattern = NULL;
+    OT_TRY(ot_json_need_string(r->root, r->where, "bias", false, &bias));
+    if (strcmp(bias, "none") != 0)
+        return ot_fail(OT_E_INPUT, "%s: bias is '%.40s'; only 'none' can be used", r->where, bias);
+    init = ot_json_string(ot_json_get(r->root, "init_lora_weights"), NULL);
+    if (init && (strncasecmp(init, "pissa", 5) == 0 || strcasecmp(init, "olora") == 0 ||
+                 strcasecmp(init, "corda") == 0 || strcasecmp(init, "loftq") == 0))
+        return ot_fail(OT_E_INPUT,
+                       "%s: init_lora_weights is '%.40s', which changes the base too; save the adapter with "
+                       "PEFT's path_initial_model_for_weight_conversion first",
+                       r->where, init);
+    bool tying = false;
+    OT_TRY(ot_json_need_bool(r->root, r->where, "ensure_weight_tying", false, &tying));
+    bool embedding, head;
+    OT_TRY(match_modules(r, "target_modules", "model.embed_tokens", &embedding));
+    OT_TRY(match_modules(r, "target_modules", "lm_head", &head));
+    if (r->config->tied && tying && (embedding || head))
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: ensure_weight_tying with adapters of the embedding or of the head is not available",
+            r->where);
+    if (r->config->tied && !tying && saves_embedding(r))
+        return ot_fail(OT_E_INPUT,
+                       "%s: modules_to_save has the embedding, which the base shares with its head, and "
+                       "ensure_weight_tying is not true: PEFT then trained the embedding alone, which this "
+                       "program cannot follow",
+                       r->where);
+    pattern = ot_json_string(ot_json_get(r->root, "layers_pattern"), NULL);
+    if (pattern && *pattern && strcmp(pattern, "layers") != 0)
+        return ot_fail(OT_E_INPUT, "%s: layers_pattern is '%.40s'; the layers are called 'layers' here",
+                       r->where, pattern);
+    return 0;
+}
+
+/* ---- ranks ---- */
 
 static int find_rank(struct reader *r, const char *module, double rank, double alpha,
                      struct ot_lora_rank *out) {
@@ -283,7 +294,7 @@ static bool same_rank(struct ot_lora_rank a, struct ot_lora_rank b) {
 
 /* True if each kind of module has the same adapter in all layers. */
 static bool is_uniform(const struct reader *r) {
-    int64_t layers = r->config->n_layers, kinds = (r->n - 1) / layers;
+    int64_t layers = r->config->n_layers, kinds = OT_LORA_LAYER_MODULES;
     for (int64_t i = kinds; i < kinds * layers; i++)
         if (!same_rank(r->ranks[i], r->ranks[i % kinds]))
             return false;
@@ -299,19 +310,20 @@ static const char *short_name(const char *module, bool uniform) {
 static int make_text(const struct reader *r, double dropout, char **lora) {
     struct ot_string_builder b = {0};
     bool uniform = is_uniform(r);
-    int64_t kinds = (r->n - 1) / r->config->n_layers, first = 0;
+    int64_t kinds = OT_LORA_LAYER_MODULES, first = 0;
     char module[OT_LORA_MODULE_BYTES];
     while (r->ranks[first].rank == 0)
         first++;
     struct ot_lora_rank usual = r->ranks[first];
     ot_string_append_format(&b, "r=%lld,alpha=%.17g%s", (long long)usual.rank, usual.alpha,
                             r->rslora ? ",rslora" : "");
+    ot_string_append_text(&b, r->dora ? ",dora" : "");
     if (dropout > 0)
         ot_string_append_format(&b, ",dropout=%.9g", dropout);
     for (int part = 0, n = 0; part < 2; part++)
         for (int64_t i = 0; i < r->n; i++) {
             struct ot_lora_rank rank = r->ranks[i];
-            if (rank.rank == 0 || (uniform && i >= kinds && i < r->n - 1))
+            if (rank.rank == 0 || (uniform && i >= kinds && i < r->config->n_layers * kinds))
                 continue;
             ot_lora_module_at(r->config, i, module);
             const char *name = short_name(module, uniform);
@@ -330,28 +342,35 @@ static int make_text(const struct reader *r, double dropout, char **lora) {
 }
 
 int ot_adapter_config_parse(struct ot_json *root, const char *where, const struct ot_model_config *config,
-                            char **lora) {
+                            bool to_train, char **lora) {
     struct reader r = {.where = where, .root = root, .config = config};
     double dropout = 0;
     int rc;
     OT_TRY_GOTO(check_type(&r), rc, out);
-    OT_TRY_GOTO(refuse_others(&r), rc, out);
     OT_TRY_GOTO(ot_json_need_real(root, where, "lora_dropout", false, 0, 0.999, &dropout), rc, out);
     OT_TRY_GOTO(ot_json_need_bool(root, where, "use_rslora", false, &r.rslora), rc, out);
+    OT_TRY_GOTO(ot_json_need_bool(root, where, "use_dora", false, &r.dora), rc, out);
     OT_TRY_GOTO(ot_regex_scratch_open(&r.scratch), rc, out);
+    OT_TRY_GOTO(refuse_others(&r), rc, out);
     OT_TRY_GOTO(find_ranks(&r), rc, out);
-    rc = make_text(&r, dropout, lora);
+    rc = to_train && r.dora && dropout > 0
+             ? ot_fail(OT_E_INPUT,
+                       "%s: these adapters were trained with DoRA and dropout %g, which is not available "
+                       "together; give --lora with their settings and without dropout to go on",
+                       where, dropout)
+             : make_text(&r, to_train ? dropout : 0, lora);
 out:
     ot_regex_scratch_close(r.scratch);
     free(r.ranks);
     return rc;
 }
 
-int ot_adapter_config_read(const char *dir, const struct ot_model_config *config, char **lora) {
+int ot_adapter_config_read(const char *dir, const struct ot_model_config *config, bool to_train,
+                           char **lora) {
     char path[PATH_MAX];
     struct ot_json *root;
     OT_TRY(open_file(dir, path, &root));
-    int rc = ot_adapter_config_parse(root, path, config, lora);
+    int rc = ot_adapter_config_parse(root, path, config, to_train, lora);
     ot_json_free(root);
     return rc;
 }
@@ -362,7 +381,7 @@ int ot_adapter_config_equal(const char *a, const char *b, const struct ot_model_
     char module[OT_LORA_MODULE_BYTES];
     OT_TRY(ot_lora_spec_read(a, &specs[0]));
     OT_TRY(ot_lora_spec_read(b, &specs[1]));
-    *equal = specs[0].lora.rslora == specs[1].lora.rslora;
+    *equal = specs[0].lora.rslora == specs[1].lora.rslora && specs[0].lora.dora == specs[1].lora.dora;
     for (int64_t i = 0; *equal && ot_lora_module_at(config, i, module); i++) {
         OT_TRY(ot_lora_find(&specs[0].lora, module, &ranks[0]));
         OT_TRY(ot_lora_find(&specs[1].lora, module, &ranks[1]));

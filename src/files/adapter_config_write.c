@@ -111,7 +111,7 @@ int ot_adapter_config_write(const char *lora, const struct ot_model *model, cons
     put_patterns(&spec, &w);
     put_modules(model, &w);
     ot_json_put_bool(&w, "use_rslora", spec.lora.rslora);
-    ot_json_put_bool(&w, "use_dora", false);
+    ot_json_put_bool(&w, "use_dora", spec.lora.dora);
     ot_json_put_text(&w, "bias", "none");
     ot_json_put_bool(&w, "fan_in_fan_out", false);
     ot_json_put_bool(&w, "inference_mode", true);

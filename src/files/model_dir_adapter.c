@@ -1,4 +1,5 @@
 /* Adapters in a directory of PEFT, laid over a model. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,4 +55,96 @@ const struct ot_stored *ot_adapter_find(const struct ot_adapter *adapter, const 
 
 bool ot_model_dir_is_adapted(const struct ot_model_dir *dir, const char *name) {
     return ot_adapter_find(&dir->adapter, name) != NULL;
+}
+
+/* ---- file forms ---- */
+
+void ot_adapter_file_shape(const struct ot_tensor *tensor, int64_t shape[2]) {
+    bool turned = tensor->file_form == OT_FORM_TRANSPOSED;
+    shape[0] = turned ? tensor->cols : tensor->rows;
+    shape[1] = turned ? tensor->rows : tensor->cols;
+}
+
+/* Transposes a matrix [rows, cols] in place. */
+static int transpose(float *values, int64_t rows, int64_t cols) {
+    size_t bytes = (size_t)(rows * cols) * sizeof *values;
+    float *copy = malloc(bytes);
+    if (!copy)
+        return ot_fail(OT_E_BUDGET, "no memory to transpose %lld values", (long long)(rows * cols));
+    memcpy(copy, values, bytes);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++)
+            values[c * rows + r] = copy[r * cols + c];
+    free(copy);
+    return 0;
+}
+
+/* values[row] += sign * the norm of the weight's row. The weight streams. */
+static int add_norms(const struct ot_tensor *weight, ot_param_source source, void *context, float sign,
+                     float *values) {
+    enum { PIECE = 1 << 18 };
+    int64_t count = weight->rows * weight->cols;
+    double *sums = calloc((size_t)weight->rows, sizeof *sums);
+    float *piece = malloc(PIECE * sizeof *piece);
+    int rc = sums && piece ? 0 : ot_fail(OT_E_BUDGET, "no memory for the norms of %s", weight->name);
+    for (int64_t at = 0, n; at < count && rc == 0; at += n) {
+        n = count - at < PIECE ? count - at : PIECE;
+        rc = source(context, weight->slab, weight->first + at, n, piece);
+        for (int64_t i = 0; i < n && rc == 0; i++)
+            sums[(at + i) / weight->cols] += (double)piece[i] * piece[i];
+    }
+    for (int64_t row = 0; row < weight->rows && rc == 0; row++)
+        values[row] += sign * (float)sqrt(sums[row]);
+    free(piece);
+    free(sums);
+    return rc;
+}
+
+int ot_adapter_to_file(const struct ot_model *model, const struct ot_tensor *tensor, ot_param_source source,
+                       void *context, float *values) {
+    if (tensor->file_form == OT_FORM_TRANSPOSED)
+        return transpose(values, tensor->rows, tensor->cols);
+    return tensor->file_form == OT_FORM_ABOVE_NORM
+               ? add_norms(ot_model_adapted(model, tensor), source, context, 1, values)
+               : 0;
+}
+
+struct weight_of_dir {
+    const struct ot_model_dir *dir;
+    const struct ot_tensor *weight;
+};
+
+static int get_weight(void *context, int slab, int64_t first, int64_t n, float *values) {
+    const struct weight_of_dir *from = context;
+    (void)slab;
+    return ot_model_dir_get(from->dir, from->weight, first - from->weight->first, n, values);
+}
+
+static int read_whole(const struct ot_stored *stored, float *values) {
+    const char *data;
+    size_t bytes;
+    ot_stored_bytes(stored, 0, stored->tensor->count, &data, &bytes);
+    OT_TRY(ot_mapped_file_fetch(stored->file, data, bytes));
+    int64_t bad = ot_stored_convert(stored, 0, stored->tensor->count, values);
+    return bad < 0
+               ? 0
+               : ot_fail(
+                     OT_E_INPUT,
+                     "%s: tensor %s holds %g at element %lld; the weights are damaged, get the file again",
+                     stored->file->path, stored->tensor->name, (double)values[bad], (long long)bad);
+}
+
+int ot_adapter_load(const struct ot_model_dir *dir, const struct ot_model *model,
+                    const struct ot_tensor *tensor, float **values) {
+    const struct ot_stored *stored = ot_adapter_find(&dir->adapter, tensor->name);
+    struct weight_of_dir from = {dir, ot_model_adapted(model, tensor)};
+    *values = malloc((size_t)(tensor->rows * tensor->cols) * sizeof **values + 1);
+    if (!*values)
+        return ot_fail(OT_E_BUDGET, "no memory for %s", tensor->name);
+    int rc = read_whole(stored, *values);
+    if (rc == 0 && tensor->file_form == OT_FORM_TRANSPOSED)
+        rc = transpose(*values, tensor->cols, tensor->rows);
+    else if (rc == 0 && tensor->file_form == OT_FORM_ABOVE_NORM)
+        rc = add_norms(from.weight, get_weight, &from, -1, *values);
+    return rc;
 }

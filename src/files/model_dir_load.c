@@ -51,7 +51,8 @@ static const struct ot_stored *find_stored(const struct ot_model_dir *dir, const
 
 static int check_tensor(const struct ot_stored *stored, const struct ot_tensor *wanted) {
     const struct ot_safetensor *found = stored->tensor;
-    int64_t shape[2] = {wanted->rows, wanted->cols};
+    int64_t shape[2];
+    ot_adapter_file_shape(wanted, shape);
     const int64_t *want = wanted->dims == 1 ? &shape[1] : shape;
     char have_text[OT_SHAPE_TEXT_BYTES], want_text[OT_SHAPE_TEXT_BYTES];
     if (found->dims != wanted->dims || memcmp(found->shape, want, (size_t)wanted->dims * sizeof *want) != 0)
@@ -250,6 +251,7 @@ int ot_model_dir_check(const struct ot_model_dir *dir, const struct ot_model *mo
 /* ---- streaming ---- */
 
 struct loader {
+    const struct ot_model_dir *dir;
     const struct ot_model *model;
     const struct ot_stored **map;
     struct ot_pool *pool;
@@ -277,7 +279,8 @@ static bool wants_slab(const struct loader *l, int slab) {
 /* Keeps the kernel AHEAD_BYTES ahead, in the order in which the model (not the file) needs the tensors. */
 static void read_ahead(struct loader *l) {
     while (l->ahead_bytes < AHEAD_BYTES && l->ahead_tensor < ot_model_tensor_count(l->model)) {
-        if (!l->map[l->ahead_tensor] || !wants_slab(l, ot_model_tensor(l->model, l->ahead_tensor)->slab)) {
+        const struct ot_tensor *tensor = ot_model_tensor(l->model, l->ahead_tensor);
+        if (!l->map[l->ahead_tensor] || !wants_slab(l, tensor->slab) || tensor->file_form != OT_FORM_SAME) {
             l->ahead_tensor++;
             continue;
         }
@@ -340,6 +343,19 @@ static int load_tensor(struct loader *l, const struct ot_tensor *tensor, const s
     return 0;
 }
 
+/* A tensor of an adapter that files have in another form: as a whole, since it is small. */
+static int load_formed(struct loader *l, const struct ot_tensor *tensor) {
+    int64_t count = tensor->rows * tensor->cols;
+    float *values;
+    int rc = ot_adapter_load(l->dir, l->model, tensor, &values);
+    for (int64_t at = 0, n; at < count && rc == 0; at += n) {
+        n = smaller(count - at, CHUNK_VALUES);
+        rc = l->sink(l->context, tensor->slab, tensor->first + at, n, values + at);
+    }
+    free(values);
+    return rc;
+}
+
 static int load_zeros(struct loader *l, int slab, int64_t first, int64_t end) {
     if (first < end)
         memset(l->values, 0, (size_t)smaller(end - first, CHUNK_VALUES) * sizeof *l->values);
@@ -364,7 +380,8 @@ static int load_slabs(struct loader *l) {
                 continue;
             OT_TRY(load_zeros(l, slab, at, tensor->first));
             if (l->map[index])
-                OT_TRY(load_tensor(l, tensor, l->map[index]));
+                OT_TRY(tensor->file_form == OT_FORM_SAME ? load_tensor(l, tensor, l->map[index])
+                                                         : load_formed(l, tensor));
             at = tensor->first + tensor->rows * tensor->cols;
         }
         if (wants_slab(l, slab))
@@ -379,8 +396,12 @@ static int load(const struct ot_model_dir *dir, const struct ot_model *model, bo
     struct loader *l = calloc(1, sizeof *l);
     if (!l)
         return ot_fail(OT_E_BUDGET, "%s: no memory to read the model", dir->path);
-    *l = (struct loader){
-        .model = model, .frozen_only = frozen_only, .pool = pool, .sink = sink, .context = context};
+    *l = (struct loader){.dir = dir,
+                         .model = model,
+                         .frozen_only = frozen_only,
+                         .pool = pool,
+                         .sink = sink,
+                         .context = context};
     OT_TRY_GOTO(ot_model_dir_map(dir, model, &l->map), rc, out);
     l->values = malloc(CHUNK_VALUES * sizeof *l->values);
     if (!l->values) {

@@ -88,8 +88,9 @@ static struct ot_safetensors_entry make_entry(const struct ot_tensor *tensor, en
         entry.name = name;
         entry.dtype = OT_F32;
     }
-    entry.shape[0] = tensor->dims == 1 ? tensor->cols : tensor->rows;
-    entry.shape[1] = tensor->cols;
+    ot_adapter_file_shape(tensor, entry.shape);
+    if (tensor->dims == 1)
+        entry.shape[0] = tensor->cols;
     return entry;
 }
 
@@ -228,6 +229,24 @@ static int save_files(const struct saver *s) {
 
 /* ---- the weights ---- */
 
+/* A tensor of an adapter that files have in another form: as a whole, since it is small. */
+static int save_formed(struct saver *s, const struct ot_tensor *tensor, ot_param_source source,
+                       void *context) {
+    int64_t count = tensor->rows * tensor->cols;
+    float *values = malloc((size_t)count * sizeof *values + 1);
+    int rc = values ? 0 : ot_fail(OT_E_BUDGET, "%s: no memory for %s", s->save->out, tensor->name);
+    for (int64_t at = 0, n; at < count && rc == 0; at += n) {
+        n = count - at < CHUNK_VALUES ? count - at : CHUNK_VALUES;
+        rc = source(context, tensor->slab, tensor->first + at, n, values + at);
+    }
+    if (rc == 0)
+        rc = ot_adapter_to_file(s->save->model, tensor, source, context, values);
+    if (rc == 0)
+        rc = ot_safetensors_writer_put(s->writer, values, count);
+    free(values);
+    return rc;
+}
+
 static int save_weights(struct saver *s, ot_param_source source, void *context) {
     const struct ot_model *model = s->save->model;
     s->values = malloc(CHUNK_VALUES * sizeof *s->values);
@@ -236,7 +255,10 @@ static int save_weights(struct saver *s, ot_param_source source, void *context) 
                        s->save->out, CHUNK_VALUES * sizeof *s->values);
     for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
         const struct ot_tensor *tensor = ot_model_tensor(model, i);
-        int64_t count = writes(s->save, tensor) ? tensor->rows * tensor->cols : 0;
+        bool whole = tensor->file_form != OT_FORM_SAME;
+        int64_t count = writes(s->save, tensor) && !whole ? tensor->rows * tensor->cols : 0;
+        if (whole)
+            OT_TRY(save_formed(s, tensor, source, context));
         for (int64_t at = 0, n; at < count; at += n) {
             n = count - at < CHUNK_VALUES ? count - at : CHUNK_VALUES;
             OT_TRY(source(context, tensor->slab, tensor->first + at, n, s->values));

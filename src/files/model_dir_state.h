@@ -95,6 +95,17 @@ int ot_model_dir_hold_others(struct ot_model_dir *dir);
 /* The adapter's tensor with this name of the model; NULL: it has none, or there is no adapter. */
 const struct ot_stored *ot_adapter_find(const struct ot_adapter *adapter, const char *name);
 
+/* The shape that files have for a tensor of the model. */
+void ot_adapter_file_shape(const struct ot_tensor *tensor, int64_t shape[2]);
+/* Makes all values of a tensor's file form (models/model.h, OT_FORM_*) of those in the slab, or back, in
+ * place. source: gives the values of the model in slab form. Errors: OT_E_BUDGET, and those of source. */
+int ot_adapter_to_file(const struct ot_model *model, const struct ot_tensor *tensor, ot_param_source source,
+                       void *context, float *values);
+/* Reads a whole tensor of the adapter in slab form. The caller frees *values. Errors: OT_E_INPUT (a value is
+ * not finite), OT_E_IO, OT_E_BUDGET. */
+int ot_adapter_load(const struct ot_model_dir *dir, const struct ot_model *model,
+                    const struct ot_tensor *tensor, float **values);
+
 /* Finds the stored tensor for each tensor of the model; NULL for one of an adapter, if none was added. The
  * caller frees *map. Errors: as ot_model_dir_check. */
 int ot_model_dir_map(const struct ot_model_dir *dir, const struct ot_model *model,

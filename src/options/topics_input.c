@@ -119,10 +119,11 @@ static const struct ot_topic_block lora[] = {
      "Share of the inputs that A does not see in a step; 0 if it is not given. Which ones, depends "
      "on --seed and not on the plan or on the number of GPUs."},
     {"rslora", "Scale alpha / sqrt(r)."},
+    {"dora", "Also trains the magnitude of each row of W (DoRA). Not with dropout."},
     {"targets",
-     "all-linear (all linear maps of the layers, if it is not given), or names with commas between "
-     "them: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, lm_head. A name may begin "
-     "earlier, as layers.3.mlp.up_proj."},
+     "all-linear (all linear maps of the layers, if it is not given), or names with commas between them: "
+     "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, lm_head, embed_tokens. A name may "
+     "begin earlier, as layers.3.mlp.up_proj."},
     {"r:NAME, alpha:NAME", "Rank and alpha of the modules with this name, such as r:down_proj=64."},
     {"--train",
      "With --lora: tensors of the model itself that are trained too, such as norms or embeddings. PEFT "
@@ -130,10 +131,10 @@ static const struct ot_topic_block lora[] = {
     {"--lr", "The default grows as fewer parameters are trained: about 1e-4 to 3e-4 for adapters."},
     {"result",
      "A directory for PEFT (Hugging Face): adapter_config.json and adapter_model.safetensors, in fp32, "
-     "with the name or the path of the base. generate, eval and train take it as --model and find the "
-     "base by that name; if it has moved, give the base as --model and the directory as --adapter. "
-     "Adapters that PEFT wrote work in the same way. Kinds that this program does not have (biases, "
-     "adapters of embeddings, DoRA, PiSSA's first values) are refused by name."},
+     "with the name or the path of the base. generate, eval and train take it as --model and find the base "
+     "by that name; if it has moved, give the base as --model and the directory as --adapter. Adapters "
+     "that PEFT wrote work in the same way. Kinds that this program does not have (biases, PiSSA's first "
+     "values) are refused by name."},
     {"merge",
      "Adds adapters to the weights of their base, in fp32 with one rounding, and writes a whole model. "
      "The weights are streamed, so it needs little memory."},

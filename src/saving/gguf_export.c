@@ -68,11 +68,17 @@ static int check_adapters(struct writing *w) {
                        "%s: a Modelfile of adapters would have to name their base in Ollama; merge "
                        "them first (offload-train merge), and export the result",
                        job->source);
+    if (w->lora.lora.dora)
+        return ot_fail(OT_E_INPUT,
+                       "%s: llama.cpp has no DoRA; merge these adapters first (offload-train merge), "
+                       "and export the result",
+                       job->source);
     if (!strstr(types, job->mixture->name))
         return ot_fail(OT_E_USAGE, "%s: adapters can be f32, f16, bf16 or q8_0", job->source);
     for (int64_t i = 0; i < ot_model_tensor_count(w->model); i++) {
         const struct ot_tensor *tensor = ot_model_tensor(w->model, i);
-        if (tensor->trained && !ot_lora_has_tensor(tensor->name))
+        if (tensor->trained &&
+            (!ot_lora_has_tensor(tensor->name) || strstr(tensor->name, ".lora_embedding_")))
             return ot_fail(
                 OT_E_INPUT,
                 "%s: %s is trained too, and llama.cpp has no adapters of that kind; merge them first "

@@ -1,5 +1,6 @@
 #include "src/saving/merge.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,12 +29,13 @@ int ot_merge_open(struct ot_session *s, struct ot_merge *out) {
     OT_TRY(ot_model_open(&s->config, OT_F32, 1, &s->model));
     OT_TRY(ot_model_open_selected(&s->config, OT_F32, 1, &selection, &out->adapted));
     for (int64_t i = 0; i < ot_model_tensor_count(out->adapted); i++)
-        out->n_adapters += ot_model_tensor(out->adapted, i)->init == OT_INIT_LORA_A;
-    if (s->config.tied && find_tensor(out->adapted, OT_LORA_PREFIX "lm_head.lora_A.weight"))
+        out->n_adapters += strstr(ot_model_tensor(out->adapted, i)->name, "_A") != NULL;
+    if (s->config.tied && (find_tensor(out->adapted, OT_LORA_PREFIX "lm_head.lora_A.weight") ||
+                           find_tensor(out->adapted, OT_LORA_PREFIX "model.embed_tokens.lora_embedding_A")))
         return ot_fail(
             OT_E_INPUT,
-            "%s: has an adapter of the head, whose weights are the embedding's in this base; the sum "
-            "would change the embedding too, so it cannot be merged",
+            "%s: has an adapter of the head or of the embedding, which share their weights in this base; "
+            "the sum would change both, so it cannot be merged",
             s->options->adapter);
     return ot_model_dir_check(s->dir, out->adapted);
 }
@@ -42,42 +44,44 @@ void ot_merge_close(struct ot_merge *merge) {
     ot_model_close(merge->adapted);
     free(merge->a);
     free(merge->b);
+    free(merge->factor);
     *merge = (struct ot_merge){0};
 }
 
 /* ---- one target ---- */
 
-static int read_matrix(const struct ot_merge *m, const char *module, const char *matrix, float **out) {
+/* Reads a tensor of the module's adapter, as files have it. */
+static int read_part(const struct ot_merge *m, const char *module, const char *part, float **out) {
     char name[OT_MODEL_NAME_BYTES];
-    snprintf(name, sizeof name, OT_LORA_PREFIX "%.64s.%s.weight", module, matrix);
+    snprintf(name, sizeof name, OT_LORA_PREFIX "%.56s.%s", module, part);
     const struct ot_tensor *tensor = find_tensor(m->adapted, name);
     int64_t count = tensor->rows * tensor->cols;
     free(*out);
-    *out = malloc((size_t)count * sizeof **out);
+    *out = malloc((size_t)count * sizeof **out + 1);
     if (!*out)
         return ot_fail(OT_E_BUDGET, "no memory for %s", name);
     return ot_model_dir_get(m->session->dir, tensor, 0, count, *out);
 }
 
-/* Reads the adapter of a tensor. */
-static int take_target(struct ot_merge *m, const struct ot_tensor *target) {
-    char module[OT_MODEL_NAME_BYTES];
-    struct ot_lora_rank rank = {0};
-    size_t bytes = strlen(target->name) - strlen(".weight");
-    m->target = NULL;
-    m->rank = 0;
-    if (target->dims == 2) {
-        snprintf(module, sizeof module, "%.*s", (int)bytes, target->name);
-        OT_TRY(ot_lora_find(&m->lora.lora, module, &rank));
-    }
-    if (rank.rank > 0) {
-        m->scale = ot_lora_scale(&m->lora.lora, rank);
-        OT_TRY(read_matrix(m, module, "lora_A", &m->a));
-        OT_TRY(read_matrix(m, module, "lora_B", &m->b));
-    }
-    m->rank = rank.rank;
-    m->target = target;
+/* Transposes [rows, cols]. */
+static int transpose(float **values, int64_t rows, int64_t cols) {
+    float *turned = malloc((size_t)(rows * cols) * sizeof *turned + 1);
+    if (!turned)
+        return ot_fail(OT_E_BUDGET, "no memory to transpose %lld values", (long long)(rows * cols));
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++)
+            turned[c * rows + r] = (*values)[r * cols + c];
+    free(*values);
+    *values = turned;
     return 0;
+}
+
+/* Of the embedding [vocab, dim], files have A [rank, vocab] and B [dim, rank]: its sum is (B A)^T. */
+static int read_embedding(struct ot_merge *m, const char *module) {
+    OT_TRY(read_part(m, module, "lora_embedding_A", &m->b));
+    OT_TRY(read_part(m, module, "lora_embedding_B", &m->a));
+    OT_TRY(transpose(&m->b, m->rank, m->target->rows));
+    return transpose(&m->a, m->target->cols, m->rank);
 }
 
 struct sum_job {
@@ -100,6 +104,8 @@ static void add_row(const struct ot_merge *m, int64_t row, int64_t begin, int64_
         }
         for (int64_t i = 0; i < n; i++)
             values[at - begin + i] += m->scale * sum[i];
+        for (int64_t i = 0; m->factor && i < n; i++)
+            values[at - begin + i] *= m->factor[row];
     }
 }
 
@@ -114,8 +120,64 @@ static void add_values(void *context, int64_t begin, int64_t end, int64_t chunk,
     }
 }
 
-int ot_merge_get(void *context, int slab, int64_t first, int64_t n, float *values) {
+/* Reads values [first, first + n) of the target and adds its adapter. */
+static int get_sum(struct ot_merge *m, int64_t first, int64_t n, float *values) {
     enum { CHUNK = 1 << 15 };
+    struct sum_job job = {m, first, values};
+    OT_TRY(ot_model_dir_get(m->session->dir, m->target, first, n, values));
+    if (m->rank > 0)
+        ot_pool_run(m->session->pool, n, CHUNK, add_values, &job);
+    return 0;
+}
+
+/* m / |V| of each row; V streams once more for that. */
+static int find_factors(struct ot_merge *m, const char *module) {
+    enum { PIECE = 1 << 20 };
+    int64_t rows = m->target->rows, cols = m->target->cols, count = rows * cols;
+    double *sums = calloc((size_t)rows, sizeof *sums);
+    float *piece = malloc(PIECE * sizeof *piece), *factor = NULL;
+    int rc = sums && piece ? 0 : ot_fail(OT_E_BUDGET, "no memory for the norms of %s", m->target->name);
+    for (int64_t at = 0, n; at < count && rc == 0; at += n) {
+        n = count - at < PIECE ? count - at : PIECE;
+        rc = get_sum(m, at, n, piece);
+        for (int64_t i = 0; i < n && rc == 0; i++)
+            sums[(at + i) / cols] += (double)piece[i] * piece[i];
+    }
+    if (rc == 0)
+        rc = read_part(m, module, "lora_magnitude_vector", &factor);
+    for (int64_t row = 0; row < rows && rc == 0; row++)
+        factor[row] = (float)(factor[row] / sqrt(sums[row]));
+    m->factor = factor;
+    free(piece);
+    free(sums);
+    return rc;
+}
+
+/* Reads the adapter of a tensor. */
+static int take_target(struct ot_merge *m, const struct ot_tensor *target) {
+    char module[OT_MODEL_NAME_BYTES];
+    struct ot_lora_rank rank = {0};
+    size_t bytes = strlen(target->name) - strlen(".weight");
+    free(m->factor);
+    m->factor = NULL;
+    m->rank = 0;
+    m->target = target;
+    if (target->dims == 2) {
+        snprintf(module, sizeof module, "%.*s", (int)bytes, target->name);
+        OT_TRY(ot_lora_find(&m->lora.lora, module, &rank));
+    }
+    if (rank.rank == 0)
+        return 0;
+    m->scale = ot_lora_scale(&m->lora.lora, rank);
+    m->rank = rank.rank;
+    if (strcmp(module, "model.embed_tokens") == 0)
+        return read_embedding(m, module);
+    OT_TRY(read_part(m, module, "lora_A.weight", &m->a));
+    OT_TRY(read_part(m, module, "lora_B.weight", &m->b));
+    return m->lora.lora.dora ? find_factors(m, module) : 0;
+}
+
+int ot_merge_get(void *context, int slab, int64_t first, int64_t n, float *values) {
     struct ot_merge *m = context;
     const struct ot_model *model = m->session->model;
     const struct ot_tensor *tensor;
@@ -125,10 +187,7 @@ int ot_merge_get(void *context, int slab, int64_t first, int64_t n, float *value
     while (tensor->slab != slab || first >= tensor->first + tensor->rows * tensor->cols);
     if (tensor != m->target)
         OT_TRY(take_target(m, tensor));
-    OT_TRY(ot_model_dir_get(m->session->dir, tensor, first - tensor->first, n, values));
-    struct sum_job job = {m, first - tensor->first, values};
-    if (m->rank > 0)
-        ot_pool_run(m->session->pool, n, CHUNK, add_values, &job);
+    OT_TRY(get_sum(m, first - tensor->first, n, values));
     int64_t bad = ot_f32_first_not_finite(values, n);
     return bad < 0 ? 0
                    : ot_fail(OT_E_INPUT, "%s: tensor %s becomes %g at element %lld; the weights are damaged",

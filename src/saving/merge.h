@@ -1,6 +1,6 @@
-/* Adds adapters to the weights of their base: W + scale B A (models/lora.h), computed in fp32 from the exact
- * values of both files. The writer rounds once, to the dtype of the result. Values stream; of one module at a
- * time, A and B are in memory. */
+/* Adds adapters to the weights of their base (models/lora.h): W + scale B A; of DoRA m / |V| times that sum
+ * V; of an embedding E + scale (B A)^T. Computed in fp32 from the exact values of both files. The writer
+ * rounds once, to the dtype of the result. Values stream; of one module at a time, A and B are in memory. */
 #ifndef OT_SAVING_MERGE_H
 #define OT_SAVING_MERGE_H
 
@@ -15,12 +15,13 @@ struct ot_merge {
     /* The tensor that was asked for last, and its adapter. rank 0: it has none. */
     const struct ot_tensor *target;
     int64_t rank;
-    float scale, *a, *b;
+    float scale, *a, *b; /* a: [rank, cols], b: [rows, rank] of the target */
+    float *factor;       /* [rows], of DoRA; NULL: 1 */
 };
 
 /* Opens session->model, the base, and checks that its files and the adapters fit. Errors: as
- * ot_model_open_selected and ot_model_dir_check; OT_E_INPUT: an adapter of a tied head, which cannot be
- * merged. Call ot_merge_close also after an error. */
+ * ot_model_open_selected and ot_model_dir_check; OT_E_INPUT: an adapter of a tied head or embedding, which
+ * cannot be merged. Call ot_merge_close also after an error. */
 int ot_merge_open(struct ot_session *session, struct ot_merge *out);
 void ot_merge_close(struct ot_merge *merge);
 /* An ot_param_source of the merged values of session->model; context: a struct ot_merge. Errors: as

@@ -15,7 +15,7 @@ static bool resumes(const struct ot_options *o) {
 static int take_lora(struct ot_session *s, const char *path) {
     const struct ot_options *o = s->options;
     bool equal = true;
-    OT_TRY(ot_adapter_config_read(path, &s->config, &s->lora));
+    OT_TRY(ot_adapter_config_read(path, &s->config, o->command == OT_COMMAND_TRAIN && !o->lora, &s->lora));
     if (!o->lora) {
         ot_settings_choose_text(s->settings, "lora", s->lora);
         return 0;

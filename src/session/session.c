@@ -40,6 +40,11 @@ static int find_tokenizer(struct ot_session *s) {
     const char *path = s->options->tokenizer;
     if (!path && s->dir)
         path = ot_model_dir_facts(s->dir)->tokenizer_path;
+    if (!path && s->dir && s->options->adapter) { /* a base without one was trained with --tokenizer */
+        OT_TRY(ot_string_format(&s->tokenizer_path, "%s/tokenizer.json", s->options->adapter));
+        if (access(s->tokenizer_path, F_OK) == 0)
+            return 0;
+    }
     if (!path && s->dir)
         return ot_fail(OT_E_INPUT, "%s has no tokenizer.json; give one with --tokenizer FILE",
                        ot_model_dir_path(s->dir));

@@ -135,6 +135,23 @@ class Lora(program.ProgramTest):
         self.assertIn("step 2 of 4", self.tune("again").err)  # the options come from the checkpoint
         self.assertEqual(read_tensors(self.path("again")), read_tensors(self.path("saved")))
 
+    def test_dora_and_embeddings_go_on(self):
+        """Files have the magnitude of each row and a transposed matrix; runs have other forms of both."""
+        for i, lora in enumerate(["r=4,dora,targets=q_proj,down_proj,lm_head", "r=4,targets=embed_tokens,up_proj"]):
+            self.tune(f"form{i}", "--lora", lora, "--lr", "1e-2", "--save-every", "2")
+            begun = self.loss(self.path(f"form{i}"))
+            self.tune(f"on{i}", "--steps", "1", "--eval-data", self.rows, model=f"form{i}")
+            first = next(event["loss"] for event in self.log(f"on{i}") if event["event"] == "eval")
+            self.assertAlmostEqual(first, begun, delta=1e-6 if i == 0 else 0)  # the magnitude is rounded in the file
+            self.succeed("merge", self.path(f"form{i}"), "--out", self.path(f"sum{i}"))
+            self.assertAlmostEqual(self.loss(self.path(f"sum{i}")), begun, delta=2e-6)
+            shutil.copytree(self.path(f"form{i}"), self.path(f"run{i}"))
+            os.remove(self.path(f"run{i}/adapter_config.json"))
+            self.succeed("export", self.path(f"run{i}"), "--out", self.path(f"made{i}"))
+            self.assertEqual(read_tensors(self.path(f"made{i}")), read_tensors(self.path(f"form{i}")))
+            told = program.run("export", self.path(f"form{i}"), "--gguf", "f16", "--out", self.path("none"))
+            self.assertIn("offload-train merge", told.err)
+
     def test_going_on_from_adapters(self):
         self.tune("first", "--lora", "r=4,targets=q_proj", "--train", "norms")
         begun = self.loss(self.path("first"))
@@ -189,13 +206,16 @@ class Lora(program.ProgramTest):
         with open(os.path.join(PEFT, "loss.json")) as file:
             want = json.load(file)
         rows = write_rows(self.path("text.jsonl"), [{"text": want["text"]}])
-        base, adapter = os.path.join(PEFT, "base"), os.path.join(PEFT, "adapter")
+        base = os.path.join(PEFT, "base")
         tokenizer = ["--tokenizer", os.path.join(self.base, "tokenizer.json")]
-        self.succeed("merge", base, adapter, *tokenizer, "--out", self.path("of-peft"))
-        for key, words in [("base", [base, *tokenizer]), ("adapted", [base, "--adapter", adapter, *tokenizer]),
-                           ("merged", [self.path("of-peft")])]:
-            loss = self.succeed("eval", *words, "--data", rows, "--no-eos", "--json").json()["loss"]
-            self.assertAlmostEqual(loss, want[key], delta=1e-5, msg=key)
+        cases = [("base", [base, *tokenizer], want["base"])]
+        for name in ("adapter", "dora", "embedding"):
+            adapter, merged = os.path.join(PEFT, name), self.path(f"of-peft-{name}")
+            self.succeed("merge", base, adapter, *tokenizer, "--out", merged)
+            cases += [(name, [base, "--adapter", adapter, *tokenizer], want[name][0]), (f"{name}, merged", [merged], want[name][1])]
+        for name, words, loss in cases:
+            got = self.succeed("eval", *words, "--data", rows, "--no-eos", "--json").json()["loss"]
+            self.assertAlmostEqual(got, loss, delta=1e-5, msg=name)
         told = program.run("eval", adapter, *tokenizer, "--data", rows)
         self.assertEqual(told.code, INPUT)
         self.assertIn("base_model_name_or_path is missing; give the base with --model", told.err)
@@ -309,7 +329,8 @@ class Lora(program.ProgramTest):
         for words, code, phrase in [
                 ([*train, self.base, "--lora", "r=x"], USAGE, "'r=x': a rank is a whole number"),
                 ([*train, self.base, "--lora", "targets=c_attn"], USAGE, "'c_attn' is the name of no module"),
-                ([*train, self.base, "--lora", "targets=embed_tokens"], USAGE, "'embed_tokens' is the name of no module"),
+                ([*train, self.base, "--lora", "dora,targets=embed_tokens"], INPUT, "an embedding cannot have DoRA"),
+                ([*train, self.base, "--lora", "dora,dropout=0.1"], INPUT, "DoRA cannot have dropout"),
                 ([*train, self.base, "--lora-r", "8"], USAGE, "its name here is --lora"),
                 ([*train, self.base, "--adapter", self.path("adapters"), "--lora", "r=8"], USAGE, "contradict each other"),
                 ([*train, self.path("adapters"), "--adapter", self.base], USAGE, "is a directory of adapters, so --adapter"),

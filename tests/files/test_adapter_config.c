@@ -28,7 +28,7 @@ static int read_config(const char *folder, const char *members, bool tied, char 
     const struct ot_model_config config = tiny(tied);
     snprintf(text, sizeof text, "{\"peft_type\": \"LORA\", %s}", members);
     write_text(folder, "adapter_config.json", text);
-    return ot_adapter_config_read(folder, &config, lora);
+    return ot_adapter_config_read(folder, &config, true, lora);
 }
 
 static void test_read(void **state) {
@@ -53,6 +53,9 @@ static void test_read(void **state) {
         {"\"target_modules\": [\"q_proj\"], \"rank_pattern\": {\"^model.layers.1.*\": 3}",
          "r=8,alpha=8,targets=model.layers.0.self_attn.q_proj,model.layers.1.self_attn.q_proj,"
          "r:model.layers.1.self_attn.q_proj=3"},
+        {"\"target_modules\": [\"q_proj\", \"embed_tokens\"], \"use_dora\": false",
+         "r=8,alpha=8,targets=q_proj,embed_tokens"},
+        {"\"target_modules\": [\"q_proj\"], \"use_dora\": true", "r=8,alpha=8,dora,targets=q_proj"},
         {"\"target_modules\": [\"q_proj\"], \"future_key\": null, \"corda_config\": {}, "
          "\"peft_version\": \"9\"",
          "r=8,alpha=8,targets=q_proj"},
@@ -76,6 +79,8 @@ static void test_refuse(void **state) {
         {"\"target_modules\": [\"q_proj\"], \"rank_pattern\": {\"q_proj\": 2.5}", "q_proj has rank 2.5"},
         {"\"target_modules\": [\"q_proj\"], \"alpha_pattern\": {\"q_proj\": -1}", "and alpha -1"},
         {"\"target_modules\": [\"q_proj\"], \"lora_dropout\": 1", "'lora_dropout'"},
+        {"\"target_modules\": [\"q_proj\"], \"use_dora\": true, \"lora_dropout\": 0.1",
+         "DoRA and dropout 0.1"},
         {"\"target_modules\": [\"q_proj\"], \"bias\": \"all\"", "bias is 'all'"},
         {"\"target_modules\": [\"q_proj\"], \"fan_in_fan_out\": true",
          "the key 'fan_in_fan_out' has a value"},
@@ -84,15 +89,18 @@ static void test_refuse(void **state) {
          "changes the base too"},
         {"\"target_modules\": [\"q_proj\"], \"layers_pattern\": \"h\"", "layers_pattern is 'h'"},
         {"\"target_modules\": [\"q_proj\"], \"modules_to_save\": [\"embed_tokens\"]", "ensure_weight_tying"},
+        {"\"target_modules\": [\"lm_head\"], \"ensure_weight_tying\": true",
+         "ensure_weight_tying with adapters"},
     };
     char *lora;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         check_fails(read_config(*state, cases[i][0], true, &lora), OT_E_INPUT, cases[i][1]);
     const struct ot_model_config config = tiny(false);
     write_text(*state, "adapter_config.json", "{\"peft_type\": \"IA3\"}");
-    check_fails(ot_adapter_config_read(*state, &config, &lora), OT_E_INPUT, "only adapters of type LORA");
+    check_fails(ot_adapter_config_read(*state, &config, true, &lora), OT_E_INPUT,
+                "only adapters of type LORA");
     write_text(*state, "adapter_config.json", "{}");
-    check_fails(ot_adapter_config_read(*state, &config, &lora), OT_E_INPUT, "peft_type");
+    check_fails(ot_adapter_config_read(*state, &config, true, &lora), OT_E_INPUT, "peft_type");
 }
 
 static void write_spec(const char *folder, const struct ot_selection *selection, bool tied) {
@@ -115,14 +123,16 @@ static void test_round_trip(void **state) {
                                         "targets=all-linear,lm_head,alpha=2.5",
                                         "r:down_proj=5,r:layers.1.mlp.up_proj=2,alpha:up_proj=3",
                                         "r:q_proj=5,alpha:q_proj=7,alpha:o_proj=1",
-                                        "targets=model.layers.1.self_attn.q_proj"};
+                                        "targets=model.layers.1.self_attn.q_proj",
+                                        "dora,r=3",
+                                        "targets=embed_tokens,lm_head"};
     const struct ot_model_config config = tiny(false);
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
         const struct ot_selection selection = {.lora = specs[i]};
         char *lora, *base;
         bool equal;
         write_spec(*state, &selection, false);
-        check_ok(ot_adapter_config_read(*state, &config, &lora));
+        check_ok(ot_adapter_config_read(*state, &config, true, &lora));
         check_ok(ot_adapter_config_equal(specs[i], lora, &config, &equal));
         if (!equal)
             fail_msg("%s became %s", specs[i], lora);
@@ -148,7 +158,7 @@ static void test_written_modules(void **state) {
     assert_true(ot_json_bool(ot_json_get(root, "ensure_weight_tying"), false));
     assert_true(ot_json_real(ot_json_get(root, "lora_dropout"), 0) == 0.1);
     ot_json_free(root);
-    check_ok(ot_adapter_config_read(*state, &config, &lora));
+    check_ok(ot_adapter_config_read(*state, &config, true, &lora));
     free(lora);
 }
 

@@ -14,7 +14,7 @@ static void parse_again(const char *text, size_t bytes, const char *lora,
     char *again;
     bool equal;
     FUZZ_CHECK(ot_json_parse(text, bytes, "written", &root) == 0);
-    FUZZ_CHECK(ot_adapter_config_parse(root, "written", config, &again) == 0);
+    FUZZ_CHECK(ot_adapter_config_parse(root, "written", config, true, &again) == 0);
     FUZZ_CHECK(ot_adapter_config_equal(lora, again, config, &equal) == 0 && equal);
     free(again);
     ot_json_free(root);
@@ -44,7 +44,7 @@ static void check_file(const uint8_t *data, size_t size, const struct ot_model_c
     char *lora;
     if (ot_json_parse((const char *)data, size, "adapter_config.json", &root) < 0)
         return; /* target_json.c tests these inputs */
-    int rc = ot_adapter_config_parse(root, "adapter_config.json", config, &lora);
+    int rc = ot_adapter_config_parse(root, "adapter_config.json", config, true, &lora);
     if (rc < 0) {
         fuzz_check_refusal(rc, OT_E_INPUT);
     } else {

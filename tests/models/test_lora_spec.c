@@ -36,6 +36,8 @@ static void test_modules(void **state) {
         {"targets=model.layers.3.self_attn.q_proj", "model.layers.3.self_attn.q_proj", 16, 32},
         {"targets=all-linear,lm_head", "lm_head", 16, 32},
         {"targets=all-linear,lm_head", "model.layers.3.mlp.up_proj", 16, 32},
+        {"", "model.embed_tokens", 0, 0},
+        {"targets=embed_tokens", "model.embed_tokens", 16, 32},
         {"r:down_proj=64", "model.layers.3.mlp.down_proj", 64, 128},
         {"r:down_proj=64,alpha=7", "model.layers.3.mlp.down_proj", 64, 7},
         {"r:down_proj=64,alpha=7,alpha:mlp.down_proj=9", "model.layers.3.mlp.down_proj", 64, 9},
@@ -56,7 +58,9 @@ static void test_scales_and_dropout(void **state) {
     check_ok(ot_lora_spec_read("r=4,alpha=8,dropout=0.25", &spec));
     assert_float_equal(spec.lora.dropout, 0.25f, 0);
     assert_float_equal(ot_lora_scale(&spec.lora, (struct ot_lora_rank){4, 8}), 2.0f, 0);
-    check_ok(ot_lora_spec_read("r=4,alpha=8,rslora", &spec));
+    assert_false(spec.lora.dora);
+    check_ok(ot_lora_spec_read("dora,r=4,alpha=8,rslora", &spec));
+    assert_true(spec.lora.dora);
     assert_float_equal(ot_lora_scale(&spec.lora, (struct ot_lora_rank){4, 8}), 4.0f, 0);
 }
 
@@ -88,7 +92,7 @@ static void test_refused_texts(void **state) {
 static void test_refused_names(void **state) {
     (void)state;
     static const char *const cases[][2] = {
-        {"targets=c_attn", "'c_attn' is the name of no module that can have an adapter"},
+        {"dora,targets=c_attn", "'c_attn' is the name of no module that can have an adapter"},
         {"targets=q_proj,layers.2.self_attn.q_proj", "'layers.2.self_attn.q_proj' is the name of no module"},
         {"targets=q_proj,r:v_proj=3", "'v_proj' is the name of no module with an adapter"},
         {"alpha:lm_head=3", "'lm_head' is the name of no module with an adapter"},
