@@ -68,6 +68,14 @@ static const struct ot_topic_block models[] = {
                  "ones need no gradients and no optimizer state, stay exactly as they were, and are in no "
                  "checkpoint: to resume, the run needs the model with which it began. --lora trains adapters "
                  "(help lora)."},
+    {"quantised bases",
+     "--base-type nf4, nf4-double or int8 stores the frozen matrices of the layers in 4.5, 4.13 or 8 "
+     "bits a weight, with the arithmetic of bitsandbytes. They live so on every tier, cross the bus so, and "
+     "are decoded on the device before each use. The embedding, the head, norms and biases stay in --dtype. "
+     "The run trains the function of the decoded weights, and its losses are of that function. The result "
+     "has the base's exact weights beside what was trained: with the same --base-type, eval and generate "
+     "compute what the run computed; without it, they use the exact weights. eval with and without "
+     "--base-type tells what quantising costs."},
 };
 const struct ot_topic ot_topic_models = OT_TOPIC("models", "Models, presets and tokenizers", models);
 
