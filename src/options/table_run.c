@@ -113,7 +113,7 @@ static const struct ot_option table[] = {
      .field = FIELD(base_type),
      .help = "Format of the layers' frozen matrices on all tiers: int8 (8 bits a weight), nf4 (4.5) or "
              "nf4-double (4.13), as in bitsandbytes and QLoRA. They are decoded before each use, so the run "
-             "trains over the decoded weights; its result has the exact ones (help models). auto: as "
+             "trains over the decoded weights; its result has the exact ones (help lora). auto: as "
              "--dtype. eval and generate: of all matrices of the layers.",
      .elsewhere = "bnb-4bit-quant-type quant-type base-dtype quantize quantization quantization-bit bits"},
     {.name = "tokenizer",

@@ -57,8 +57,8 @@ def read_file(path):
     return data, start, header
 
 
-def read_tensors(folder):
-    data, start, header = read_file(os.path.join(folder, "model.safetensors"))
+def read_tensors(folder, name="model.safetensors"):
+    data, start, header = read_file(os.path.join(folder, name))
     return {name: data[start + about["data_offsets"][0]:start + about["data_offsets"][1]] for name, about in header.items()}
 
 
@@ -173,6 +173,80 @@ class Base(program.ProgramTest):
             os.makedirs(self.path("disk"), exist_ok=True)
             small = ["--micro-batch", "1", "--gpu-mem", "3600K", "--host-mem", "8M", "--nvme", self.path("disk") + ":64M"]
             self.assertEqual(self.loss_of("base", "--base-type", kind, *small), loss)
+
+    def last_eval(self, out):
+        return [event["loss"] for event in self.log(out) if event["event"] == "eval"][-1]
+
+    def test_eval_encodes_what_the_run_froze(self):
+        """A result's trained matrices stay plain, as they were in the run."""
+        words = ["--train", "*.q_proj.*,*.down_proj.*,norms", "--base-type", "nf4", "--lr", "1e-2", "--eval-data", self.rows]
+        self.tune("some", *words)
+        last = self.last_eval("some")
+        self.assertAlmostEqual(self.loss_of("some", "--base-type", "nf4"), last, delta=1e-6)
+        alpaca = self.loss_of("some", "--base-type", "nf4", "--template", "alpaca")
+        os.rename(self.path("some/run.json"), self.path("some/kept.json"))
+        self.assertGreater(abs(self.loss_of("some", "--base-type", "nf4") - last), 1e-4)  # all matrices
+        self.assertGreater(abs(self.loss_of("some", "--base-type", "nf4", "--template", "alpaca") - alpaca), 1e-4)
+        with open(self.path("some/kept.json")) as file:
+            run = json.load(file)
+        for train in "nothing", "layers:2", "*", 7:
+            with open(self.path("some/run.json"), "w") as file:
+                json.dump({**run, "train": train, **({"freeze": "*"} if train == "*" else {})}, file)
+            words = ["eval", "--model", self.path("some"), "--data", self.rows, "--base-type", "nf4", "--quiet"]
+            if train == 7:
+                self.succeed(*words)
+            else:
+                self.fail_with(INPUT, "some/run.json does not belong to this model: ", *words)
+            self.succeed(*words[:-3], "--quiet")
+
+    # ---- adapters ----
+
+    def adapters_of(self, out):
+        return read_tensors(self.path(out), "adapter_model.safetensors")
+
+    def test_adapters_over_a_base(self):
+        before = program.read_bytes(self.path("base/model.safetensors"))
+        words = ["--lora", "r=4,dropout=0.1", "--base-type", "nf4-double", "--lr", "1e-2", "--eval-data", self.rows,
+                 "--save-every", "2", "--keep", "9"]
+        text = self.tune("qlora", *words).err
+        self.assertIn("base    nf4-double: frozen layers take ", text)
+        os.makedirs(self.path("disk"), exist_ok=True)
+        for i, plan in enumerate([["--home", "weights=host,state=host", "--slots", "1"],
+                                  ["--home", "nvme", "--nvme", self.path("disk") + ":64M"]]):
+            self.tune(f"qlora-{i}", *words, *plan)
+            self.assertEqual(self.adapters_of(f"qlora-{i}"), self.adapters_of("qlora"), plan)
+            self.assertEqual(self.losses(f"qlora-{i}"), self.losses("qlora"), plan)
+        self.assertEqual(program.read_bytes(self.path("base/model.safetensors")), before)
+        self.assertAlmostEqual(self.loss_of("qlora", "--base-type", "nf4-double"), self.last_eval("qlora"), delta=1e-6)
+        self.assertGreater(abs(self.loss_of("qlora") - self.last_eval("qlora")), 1e-5)
+        self.assertIn("A base that is loaded in nf4-double computes what was trained",
+                      program.read_bytes(self.path("qlora/README.md")).decode())
+        # From a checkpoint, and from the adapters.
+        shutil.rmtree(self.path("qlora-0/checkpoints/step-00000004"))
+        for name in ("checkpoints/complete", "finished.json", "adapter_model.safetensors"):
+            os.remove(self.path(f"qlora-0/{name}"))
+        other = program.run(*self.words("qlora-0"), "--base-type", "nf4", "--quiet")
+        self.assertEqual(other.code, USAGE, other.err)
+        self.assertIn("--base-type nf4-double, you gave nf4", other.err)
+        self.assertIn("step 2 of 4", self.tune("qlora-0").err)
+        self.assertEqual(self.adapters_of("qlora-0"), self.adapters_of("qlora"))
+        self.tune("further", "--base-type", "int8", "--eval-data", self.rows, "--adapter", self.path("qlora"))
+        first = next(event["loss"] for event in self.log("further") if event["event"] == "eval")
+        self.assertAlmostEqual(self.loss_of("qlora", "--base-type", "int8"), first, delta=1e-6)
+        # A merged model has the exact weights, and the adapters.
+        self.succeed("merge", self.path("qlora"), "--out", self.path("merged"))
+        self.assertAlmostEqual(self.loss_of("merged"), self.loss_of("qlora"), delta=1e-5)
+        self.assertIn("merged into their exact values", program.read_bytes(self.path("merged/README.md")).decode())
+
+    def test_adapters_and_modules_over_a_base(self):
+        """Matrices that are trained beside the adapters are plain in the run, and in eval."""
+        words = ["--lora", "r=2,targets=o_proj", "--train", "*.down_proj.*,norms", "--base-type", "nf4", "--lr", "1e-2",
+                 "--eval-data", self.rows]
+        self.tune("modules", *words)
+        loss = self.loss_of("modules", "--base-type", "nf4")
+        self.assertAlmostEqual(loss, self.last_eval("modules"), delta=1e-6)
+        os.remove(self.path("modules/run.json"))
+        self.assertEqual(self.loss_of("modules", "--base-type", "nf4"), loss)
 
     def test_random_weights_are_encoded_too(self):
         words = ["--train", "norms", "--base-type", "nf4", "--steps", "4", "--save-every", "2", "--keep", "9", "--seed", "7"]
