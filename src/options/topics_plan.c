@@ -32,7 +32,7 @@ static const struct ot_topic_block tiers[] = {
                "state is copied there just before the next use of its block, and back afterwards. cpu: in "
                "RAM, by CPU threads. --optimizer-engine forces one engine, or shares: cpu:0.6,gpu:0.4."},
     {NULL, "Rows of the plan table (--explain shows all rows; without it, you see five groups):"},
-    {"weights", "Weights in --dtype: 2 bytes a parameter, 4 in fp32; frozen ones as --base-type says."},
+    {"weights", "2 bytes a parameter, 4 in fp32 (--dtype); frozen ones by --base-type."},
     {"optimizer state", "Both moments (--state), and the part of the fp32 masters that the weights do not "
                         "hold: 10 bytes per parameter in bf16, 12 in fp16, 8 in fp32."},
     {"gradients", "Gradients that wait for the global norm: 2 bytes per parameter (4 in fp32)."},
