@@ -90,7 +90,7 @@ static int check_table(const struct ot_options *o) {
     if (o->markdown && !table)
         return ot_fail(
             OT_E_USAGE,
-            "--markdown prints tables; use it with several --gpu or --model, with --minimum or with --sweep");
+            "--markdown prints tables; use it with several --gpu or --model, --methods, --minimum or --sweep");
     return 0;
 }
 

@@ -239,7 +239,7 @@ struct ot_options {
     double nic; /* bits/s */
     int p2p;
     int64_t ram, tokens, rows;
-    bool explain, minimum, markdown;
+    bool explain, minimum, methods, markdown;
     int sweep; /* enum ot_sweep */
 
     /* of bench */

@@ -107,8 +107,8 @@ static const struct ot_topic_block planning[] = {
      "GPUs and rented machines. Numbers are rounded, with a range. --ram, --host-bw, --pcie, --nvme-read and "
      "--nvme-write replace assumptions; --nvme 500G adds a disk."},
     {"several",
-     "--gpu A,B --model X,Y compares GPUs and models (--markdown for a page, --json for a script). --sweep "
-     "tokens-per-step shows the gain of a larger step. --minimum prints the smallest GPU, RAM and disk."},
+     "--gpu A,B --model X,Y compares GPUs and models, --methods full training, LoRA and QLoRA (--markdown, "
+     "--json). --sweep tokens-per-step shows larger steps. --minimum prints the smallest GPU, RAM and disk."},
     {"--price/h", "The price of the run, if you also give its length: --steps, or --tokens, --rows or --data "
                   "with --epochs."},
 };
