@@ -39,7 +39,7 @@ struct ot_plan_request ot_plan_request_of(const struct ot_options *o) {
 }
 
 struct ot_selection ot_plan_request_selection(const struct ot_options *o) {
-    bool trains = o->command == OT_COMMAND_TRAIN || o->command == OT_COMMAND_PLAN;
+    bool trains = o->command != OT_COMMAND_EVAL && o->command != OT_COMMAND_GENERATE;
     bool selects = o->train || o->freeze || o->lora;
     return (struct ot_selection){.train = o->train,
                                  .freeze = o->freeze,
