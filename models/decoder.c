@@ -158,6 +158,7 @@ int ot_model_open_parts(const struct ot_model_config *config, enum ot_dtype dtyp
     model->kv_elems = config->n_kv_heads * config->head_dim;
     model->qkv_elems = model->q_elems + 2 * model->kv_elems;
     build_chain(model, dtype, max_position);
+    model->base = parts ? parts->base : OT_BASE_AUTO;
     OT_TRY_GOTO(ot_model_build_params(model, parts), rc, out);
     model->chain.slabs = model->slabs;
     model->chain.blocks = model->blocks;

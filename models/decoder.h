@@ -82,14 +82,21 @@ struct ot_model {
     struct ot_lora_unit embedding_lora; /* a: [vocab, rank], whose rows are looked up */
     struct ot_layer_layout *layers;     /* [n_layers] */
     struct ot_head_layout head;
+    enum ot_base_type base;
     struct ot_chain chain;
 };
 
 /* Fills in tensors, slabs, blocks and layouts. The model's config must be set and checked. parts: NULL, or as
- * given to ot_model_open_parts. Errors: OT_E_BUDGET (no memory), OT_E_INPUT (adapters). */
+ * given to ot_model_open_parts. Errors: OT_E_BUDGET (no memory), OT_E_INPUT (adapters, or a matrix that
+ * cannot be encoded). */
 int ot_model_build_params(struct ot_model *model, const struct ot_model_parts *parts);
 /* The parameters at the beginning of a trained slab that are matrices, whose gradients products compute. */
 int64_t ot_slab_matrix_params(const struct ot_slab_spec *slab);
+
+/* Makes a slab with all its tensors an encoded one, if it is to be (encoded.c). Errors: OT_E_INPUT. */
+int ot_slab_encode(struct ot_model *model, int slab);
+/* ot_chain.decode. */
+void ot_slab_decode(const void *model, int slab, struct ot_lane *lane, const void *encoded, void *weights);
 
 /* ---- the blocks ---- */
 

@@ -121,6 +121,16 @@ struct ot_tensor {
     enum ot_file_form file_form;
 };
 
+/* How frozen matrices of layers are stored (encoded.h says which). AUTO: in the dtype of the device. */
+enum ot_base_type {
+    OT_BASE_AUTO,
+    OT_BASE_BF16,
+    OT_BASE_F16,
+    OT_BASE_INT8,
+    OT_BASE_NF4,
+    OT_BASE_NF4_DOUBLE,
+};
+
 /* What a run does with the parameters. */
 struct ot_model_parts {
     /* Returns true if the run trains the tensor with this name. It is not asked for the tensors of adapters,
@@ -128,6 +138,7 @@ struct ot_model_parts {
     bool (*trains)(const void *context, const char *name);
     const void *context;
     const struct ot_lora *lora; /* NULL: no adapters */
+    enum ot_base_type base;
 };
 
 struct ot_model; /* tensors, slabs and chain of blocks, built from a config */
@@ -139,7 +150,7 @@ int ot_model_open(const struct ot_model_config *config, enum ot_dtype dtype, int
                   struct ot_model **out);
 /* The same, for a run that does not train all parameters, or that has adapters. parts: read before it
  * returns; NULL: it trains all. Errors also: OT_E_INPUT (a wrong adapter, as ot_lora_find, or no module
- * has one). */
+ * has one; a matrix is too large for the base's type). */
 int ot_model_open_parts(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_position,
                         const struct ot_model_parts *parts, struct ot_model **out);
 /* The format of the optimizer's moments, and whether bf16 weights have fp32 masters; OT_STATE_F32 and

@@ -17,7 +17,7 @@ struct walk {
     bool edge;
     int64_t numbered; /* tensors with a number of their own so far */
     int64_t adapted;  /* modules with an adapter so far */
-    int rc;           /* the first wrong adapter */
+    int rc;           /* the first wrong adapter, or matrix that cannot be encoded */
     int n;
     struct ot_tensor tensors[OT_MAX_BLOCK_TENSORS];
     struct ot_place *places[OT_MAX_BLOCK_TENSORS]; /* of the unit that begins with the tensor; else NULL */
@@ -210,6 +210,8 @@ static void put_slab(struct walk *w, bool frozen) {
     add_group(spec, memory->groups, n - spec->n_params, false, false);
     spec->n_params = n;
     memory->n_tensors = model->n_tensors - memory->first_tensor;
+    if (w->rc == 0)
+        w->rc = ot_slab_encode(model, slab);
     /* Backward of the embedding reads its adapter, but not its table. */
     bool read = w->block > 0 || (w->model->embedding_lora.n > 0 && !frozen);
     block->uses[block->n_uses++] = (struct ot_block_use){slab, read};

@@ -110,8 +110,8 @@ struct chooser {
 static bool trains(const void *context, const char *name) {
     const struct chooser *c = context;
     const struct ot_selection *s = &c->selection;
-    return (s->train ? list_has(s->train, name, c->n_layers) : !s->lora) &&
-           !(s->freeze && list_has(s->freeze, name, c->n_layers));
+    bool selected = s->train ? list_has(s->train, name, c->n_layers) : !s->lora;
+    return selected && !s->trains_nothing && !(s->freeze && list_has(s->freeze, name, c->n_layers));
 }
 
 /* Every pattern matches a tensor. */
@@ -161,7 +161,7 @@ static int check(const struct ot_model *model, const struct ot_selection *select
     OT_TRY(check_list(model, selection->freeze));
     if (lora)
         OT_TRY(check_modules(model, lora));
-    return ot_model_trained_count(model) > 0
+    return selection->trains_nothing || ot_model_trained_count(model) > 0
                ? 0
                : ot_fail(OT_E_USAGE, "every tensor of the model is frozen: there is nothing to train");
 }
@@ -169,7 +169,7 @@ static int check(const struct ot_model *model, const struct ot_selection *select
 int ot_model_open_selected(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_position,
                            const struct ot_selection *selection, struct ot_model **out) {
     const struct chooser chooser = {*selection, config->n_layers};
-    struct ot_model_parts parts = {.trains = trains, .context = &chooser};
+    struct ot_model_parts parts = {.trains = trains, .context = &chooser, .base = selection->base};
     struct ot_lora_spec lora;
     if (selection->lora) {
         OT_TRY(ot_lora_spec_read(selection->lora, &lora));

@@ -21,6 +21,8 @@
 struct ot_selection {
     const char *train, *freeze; /* NULL: not given */
     const char *lora;           /* adapters, as lora_spec.h says; NULL: none */
+    bool trains_nothing;        /* all is frozen, without patterns: of a program that only reads the model */
+    enum ot_base_type base;
 };
 
 /* Opens a model as ot_model_open does, with the tensors frozen that the selection does not train. The texts

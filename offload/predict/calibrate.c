@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "offload/predict/decode_rate.h"
 #include "offload/predict/repeats.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
@@ -19,6 +20,7 @@ enum {
     LEAST_TOKENS = 64
 };
 static const double COPY_SECONDS = 0.05; /* for the repeats of one row of ways[] */
+static const double DECODE_SECONDS = 0.05;
 
 /* The device buffers of one block, cut from one allocation. */
 struct memory {
@@ -554,7 +556,9 @@ int ot_calibrate(const struct ot_calibration *calibration, struct ot_costs *out)
     OT_TRY_GOTO(ot_costs_estimate(calibration->chain, &rates, calibration->sequence_tokens,
                                   calibration->micro_tokens, out),
                 rc, out);
-    rc = measure_blocks(&b, out);
+    OT_TRY_GOTO(measure_blocks(&b, out), rc, out);
+    rc = ot_decode_rate_measure(calibration->chain, calibration->device, calibration->device_bytes,
+                                DECODE_SECONDS, &out->decode_bytes);
 out:
     close_bench(&b);
     if (rc < 0)

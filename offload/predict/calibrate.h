@@ -13,6 +13,8 @@
  * first, as it does in training. Copies are measured if the rates lack them, in pieces about as large as a
  * tile.
  *
+ * The decoding of encoded slabs is measured too (decode_rate.h).
+ *
  * Call it from one thread. Nothing else may use the device meanwhile.
  */
 #ifndef OT_OFFLOAD_PREDICT_CALIBRATE_H

@@ -289,6 +289,8 @@ static double update_rate(const struct ot_rates *rates, enum ot_state_format sta
 
 static double rate_of(const struct context *c, const struct ot_task *task) {
     const struct ot_rates *rates = &c->costs->rates;
+    if (task->kind == OT_TASK_DECODE && c->costs->decode_bytes > 0)
+        return c->costs->decode_bytes;
     bool updates = task->kind == OT_TASK_UPDATE_GPU || task->kind == OT_TASK_UPDATE_STREAM;
     const double by_lane[OT_LANE_COUNT] = {
         [OT_LANE_H2D] = rates->h2d_bytes,

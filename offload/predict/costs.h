@@ -36,7 +36,8 @@ struct ot_costs {
     int64_t row_tokens;           /* length of a sequence, over which attention reaches */
     struct ot_block_cost *blocks; /* [n_blocks], owned */
     int n_blocks;
-    bool is_measured; /* false: all blocks are estimates; true: the middle blocks at least were measured */
+    double decode_bytes; /* bytes/s that decoding reads and writes; 0: not measured, as other kernels */
+    bool is_measured;    /* false: all blocks are estimates; true: the middle blocks at least were measured */
     /* How many times as long as these costs say the tasks of a lane take. A run measures it (measured.h).
      * 0: not measured, counts as 1. */
     double slower[OT_LANE_COUNT];

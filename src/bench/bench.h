@@ -88,6 +88,7 @@ struct ot_bench_result {
 struct ot_bench {
     const char *model;       /* the user's name for it */
     int64_t params, trained; /* parameters, and those that are trained, adapters included */
+    const char *base;        /* the type of frozen matrices; NULL: the dtype */
     double flops_per_token;  /* 6 per parameter, plus attention over sequences of full length */
     const char *device, *dtype;
     int cores;

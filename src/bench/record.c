@@ -180,6 +180,9 @@ const char *ot_bench_text_params(const struct ot_bench *bench, char text[OT_BENC
     if (bench->trained != bench->params)
         snprintf(text + n, OT_BENCH_PARAMS_BYTES - (size_t)n, " (%s trained)",
                  ot_text_short((double)bench->trained, trained));
+    n = (int)strlen(text);
+    if (bench->base)
+        snprintf(text + n, OT_BENCH_PARAMS_BYTES - (size_t)n, ", frozen layers in %s", bench->base);
     return text;
 }
 

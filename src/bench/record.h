@@ -18,8 +18,8 @@ void ot_bench_put_csv(const struct ot_bench *bench, int index, struct ot_string_
 void ot_bench_put_json(const struct ot_bench *bench, const struct ot_options *options,
                        struct ot_json_writer *w);
 
-/* "7B parameters", or "7B parameters (20M trained)". Returns text. */
-enum { OT_BENCH_PARAMS_BYTES = 2 * OT_TEXT_BYTES + 32 };
+/* "7B parameters", or "7B parameters (20M trained), frozen layers in nf4". Returns text. */
+enum { OT_BENCH_PARAMS_BYTES = 2 * OT_TEXT_BYTES + 64 };
 const char *ot_bench_text_params(const struct ot_bench *bench, char text[OT_BENCH_PARAMS_BYTES]);
 
 /* The start time of the bench, in the machine's time zone: "2026-11-21T06:30:00+0100". */

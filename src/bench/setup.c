@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "models/encoded.h"
 #include "models/selection.h"
 #include "offload/predict/calibrate.h"
 #include "src/base/error.h"
@@ -177,6 +178,9 @@ int ot_bench_setup_make(const struct ot_options *asked, struct ot_settings *sett
     OT_TRY_GOTO(ot_rates_obtain(&s.session, true, &s.rates), rc, out);
     const struct ot_selection selection = ot_plan_request_selection(options);
     OT_TRY_GOTO(ot_selection_count(&s.session.config, &selection, &bench->trained), rc, out);
+    if (options->base_type != OT_BASE_AUTO)
+        bench->base =
+            ot_weight_format_name(ot_base_format((enum ot_base_type)options->base_type, s.session.dtype));
     choose_steps(&s);
     OT_TRY_GOTO(ot_plan_request_model(options, &s.session.config, s.session.dtype, options->seq_len,
                                       &s.session.model),

@@ -88,9 +88,9 @@ static int check_table(const struct ot_options *o) {
         return ot_fail(OT_E_USAGE, "--%s works with one GPU and one model; give only one of each",
                        o->explain ? "explain" : "trace");
     if (o->markdown && !table)
-        return ot_fail(
-            OT_E_USAGE,
-            "--markdown prints tables; use it with several --gpu or --model, with --minimum or with --sweep");
+        return ot_fail(OT_E_USAGE,
+                       "--markdown prints tables: use it with several --gpu or --model, --methods, "
+                       "--minimum or --sweep");
     return 0;
 }
 

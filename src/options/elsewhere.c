@@ -12,8 +12,12 @@ struct foreign {
 };
 
 static const struct foreign train[] = {
-    {"load-in-4bit load-in-8bit quantize quantization bits fp8 use-4bit",
-     "not available: weights are fp32, bf16 or fp16 (--dtype)"},
+    {"load-in-4bit use-4bit", "use --base-type nf4 instead, with --lora, --train or --freeze"},
+    {"load-in-8bit use-8bit", "use --base-type int8 instead, with --lora, --train or --freeze"},
+    {"bnb-4bit-use-double-quant double-quant use-nested-quant", "use --base-type nf4-double instead"},
+    {"bnb-4bit-compute-dtype compute-dtype", "use --dtype instead"},
+    {"fp8",
+     "not available: weights are fp32, bf16 or fp16 (--dtype); frozen ones also int8 or NF4 (--base-type)"},
     {"report-to wandb wandb-project run-name tensorboard logging-dir mlflow",
      "not available: OUT/log.jsonl has every step, and --json writes the same records to stdout"},
     {"batch-size train-batch-size global-batch-size total-batch-size",

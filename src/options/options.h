@@ -204,6 +204,7 @@ struct ot_options {
     const char *train, *freeze; /* patterns of tensors (models/selection.h); NULL: not given */
     const char *lora;           /* adapters (models/lora_spec.h); NULL: none */
     const char *adapter;        /* a directory of adapters; NULL: none */
+    int base_type;              /* enum ot_base_type */
 
     const char *template_name, *prompt_format, *columns;
     bool pack, train_on_prompt, no_eos, skip_bad, show_sample;
@@ -238,7 +239,7 @@ struct ot_options {
     double nic; /* bits/s */
     int p2p;
     int64_t ram, tokens, rows;
-    bool explain, minimum, markdown;
+    bool explain, minimum, methods, markdown;
     int sweep; /* enum ot_sweep */
 
     /* of bench */

@@ -48,6 +48,13 @@ static const struct pair exclusive[] = {
     {OT_FOR_PLAN, "sweep", "tokens-per-step"},
     {OT_FOR_PLAN, "sweep", "explain"},
     {OT_FOR_PLAN, "sweep", "trace"},
+    {OT_FOR_PLAN, "methods", "minimum"},
+    {OT_FOR_PLAN, "methods", "sweep"},
+    {OT_FOR_PLAN, "methods", "train"},
+    {OT_FOR_PLAN, "methods", "freeze"},
+    {OT_FOR_PLAN, "methods", "base-type"},
+    {OT_FOR_PLAN, "methods", "explain"},
+    {OT_FOR_PLAN, "methods", "trace"},
     {OT_FOR_PLAN, "markdown", "json"},
     {OT_FOR_EXPORT, "gguf", "max-shard-size"},
 };

@@ -64,10 +64,11 @@ static const struct ot_topic_block models[] = {
      "dtype. --init random makes random weights from --seed instead."},
     {"tokenizers", "Hugging Face tokenizer.json of type BPE; for any other type, the error names it. "
                    "--tokenizer names another file. The tiny presets have a built-in byte-level tokenizer."},
-    {"training", "All parameters are trained, with AdamW, or those that --train and --freeze select. Frozen "
-                 "ones need no gradients and no optimizer state, stay exactly as they were, and are in no "
-                 "checkpoint: to resume, the run needs the model with which it began. --lora trains adapters "
-                 "(help lora)."},
+    {"training",
+     "All parameters are trained, with AdamW, or those that --train and --freeze select. Frozen "
+     "ones need no gradients and no optimizer state, stay exactly as they were, and are in no "
+     "checkpoint: to resume, the run needs the model with which it began. --lora trains adapters, "
+     "and --base-type quantises what is frozen (help lora)."},
 };
 const struct ot_topic ot_topic_models = OT_TOPIC("models", "Models, presets and tokenizers", models);
 
@@ -129,6 +130,14 @@ static const struct ot_topic_block lora[] = {
      "With --lora: tensors of the model itself that are trained too, such as norms or embeddings. PEFT "
      "calls them modules_to_save."},
     {"--lr", "The default grows as fewer parameters are trained: about 1e-4 to 3e-4 for adapters."},
+    {"--base-type",
+     "nf4, nf4-double or int8 stores the frozen matrices of the layers in 4.5, 4.13 or 8 bits a weight "
+     "(QLoRA), with the arithmetic of bitsandbytes, also where --train or --freeze froze them. They have "
+     "this type on every tier and on the bus, and are decoded on the device before each use. The "
+     "embedding, the head, norms and biases stay in --dtype. The run trains the function of the decoded "
+     "weights, and its losses are of that function: eval and generate compute it with the same "
+     "--base-type, and without it use the base's exact weights, as merge does. So eval with and without "
+     "--base-type tells what quantising costs."},
     {"result",
      "A directory for PEFT (Hugging Face): adapter_config.json and adapter_model.safetensors, in fp32, "
      "with the name or the path of the base. generate, eval and train take it as --model and find the base "

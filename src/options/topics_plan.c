@@ -32,7 +32,7 @@ static const struct ot_topic_block tiers[] = {
                "state is copied there just before the next use of its block, and back afterwards. cpu: in "
                "RAM, by CPU threads. --optimizer-engine forces one engine, or shares: cpu:0.6,gpu:0.4."},
     {NULL, "Rows of the plan table (--explain shows all rows; without it, you see five groups):"},
-    {"weights", "Weights in --dtype: 2 bytes per parameter in bf16 and fp16, 4 in fp32."},
+    {"weights", "2 bytes a parameter, 4 in fp32 (--dtype); frozen ones by --base-type."},
     {"optimizer state", "Both moments (--state), and the part of the fp32 masters that the weights do not "
                         "hold: 10 bytes per parameter in bf16, 12 in fp16, 8 in fp32."},
     {"gradients", "Gradients that wait for the global norm: 2 bytes per parameter (4 in fp32)."},
@@ -107,8 +107,8 @@ static const struct ot_topic_block planning[] = {
      "GPUs and rented machines. Numbers are rounded, with a range. --ram, --host-bw, --pcie, --nvme-read and "
      "--nvme-write replace assumptions; --nvme 500G adds a disk."},
     {"several",
-     "--gpu A,B --model X,Y compares GPUs and models (--markdown for a page, --json for a script). --sweep "
-     "tokens-per-step shows the gain of a larger step. --minimum prints the smallest GPU, RAM and disk."},
+     "--gpu A,B --model X,Y compares GPUs and models, --methods full training, LoRA and QLoRA (--markdown, "
+     "--json). --sweep tokens-per-step shows larger steps. --minimum prints the smallest GPU, RAM and disk."},
     {"--price/h", "The price of the run, if you also give its length: --steps, or --tokens, --rows or --data "
                   "with --epochs."},
 };

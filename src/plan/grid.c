@@ -33,7 +33,7 @@ static bool is_list(const char *text) {
 }
 
 bool ot_plan_is_compared(const struct ot_options *o) {
-    return is_list(o->gpu) || is_list(o->model);
+    return is_list(o->gpu) || is_list(o->model) || o->methods;
 }
 
 /* ---- comparing ---- */
@@ -44,11 +44,14 @@ static const char *short_name(const char *model) {
     return slash && slash[1] ? slash + 1 : model;
 }
 
-static int add_case(const struct ot_options *options, const char *model, const char *gpu,
+/* way: the label of the row. */
+static int add_case(const struct ot_options *options, const char *way, const char *model, const char *gpu,
                     struct ot_plan_case *c, struct ot_plan_table *table) {
     struct ot_plan_table_row *row = ot_plan_table_add(table);
     if (!row)
-        return ot_fail(OT_E_USAGE, "more than %d pairs of --gpu and --model to compare", OT_PLAN_MAX_ROWS);
+        return ot_fail(OT_E_USAGE, "more than %d rows of --gpu, --model and --methods to compare",
+                       OT_PLAN_MAX_ROWS);
+    snprintf(row->label, sizeof row->label, "%s", way);
     snprintf(row->card, sizeof row->card, "%.63s", gpu ? gpu : "this machine");
     snprintf(row->model, sizeof row->model, "%.63s", short_name(model));
     int rc = ot_plan_case_open(options, model, gpu, c);
@@ -66,6 +69,31 @@ static int add_case(const struct ot_options *options, const char *model, const c
     return rc;
 }
 
+/* The ways to train that --methods compares. */
+static const struct method {
+    const char *way;
+    bool has_adapters;
+    enum ot_base_type base;
+} methods[] = {{"all parameters", false, OT_BASE_AUTO},
+               {"LoRA", true, OT_BASE_AUTO},
+               {"QLoRA, int8", true, OT_BASE_INT8},
+               {"QLoRA, nf4", true, OT_BASE_NF4},
+               {"QLoRA, nf4-double", true, OT_BASE_NF4_DOUBLE}};
+
+/* Adds a row, or with --methods a row for each way to train. */
+static int add_ways(const struct ot_options *options, const char *model, const char *gpu,
+                    struct ot_plan_case *c, struct ot_plan_table *table) {
+    if (!options->methods)
+        return add_case(options, "", model, gpu, c, table);
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+        struct ot_options one = *options;
+        one.lora = !methods[i].has_adapters ? NULL : options->lora ? options->lora : "r=16";
+        one.base_type = methods[i].base;
+        OT_TRY(add_case(&one, methods[i].way, model, gpu, c, table));
+    }
+    return 0;
+}
+
 int ot_plan_compare(const struct ot_options *o, struct ot_plan_table *table) {
     struct ot_plan_case *c = malloc(sizeof *c);
     struct word *words = malloc(2 * sizeof *words), *card = words, *model = words + 1;
@@ -81,9 +109,9 @@ int ot_plan_compare(const struct ot_options *o, struct ot_plan_table *table) {
             next_word(&models, model);
         const char *name = whole ? o->model : model->text;
         if (!o->gpu)
-            rc = add_case(o, name, NULL, c, table);
+            rc = add_ways(o, name, NULL, c, table);
         for (const char *cards = o->gpu; rc == 0 && next_word(&cards, card);)
-            rc = add_case(o, name, card->text, c, table);
+            rc = add_ways(o, name, card->text, c, table);
     }
 out:
     free(words);
@@ -106,7 +134,7 @@ int ot_plan_sweep(const struct ot_options *options, struct ot_plan_table *table)
     int64_t *tokens = &one.tokens_per_step.count;
     for (*tokens = FEWEST_TOKENS; *tokens <= MOST_TOKENS && rc == 0; *tokens *= 2)
         if (*tokens >= options->seq_len)
-            rc = add_case(&one, options->model, options->gpu, c, table);
+            rc = add_case(&one, "", options->model, options->gpu, c, table);
     free(c);
     if (rc == 0 && table->n == 0)
         return ot_fail(OT_E_USAGE,

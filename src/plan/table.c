@@ -195,6 +195,7 @@ static int choose_columns(const struct ot_plan_table *table, enum column out[COL
     show[COLUMN_PRICE] = table->options->price > 0;
     for (int i = 0; i < table->n; i++) {
         show[COLUMN_NVME] = show[COLUMN_NVME] || table->rows[i].used_bytes[OT_TIER_NVME] > 0;
+        show[COLUMN_LABEL] = show[COLUMN_LABEL] || *table->rows[i].label;
         show[COLUMN_RUN] = show[COLUMN_RUN] || table->rows[i].steps > 0;
     }
     for (int c = 0; c < COLUMN_COUNT; c++)

@@ -1,7 +1,7 @@
-/* A table of predictions with a row for each case: cards and models side by side (compare), steps of several
- * sizes (sweep), or the smallest machines for a model (minimum). It is printed as text, Markdown or JSON. All
- * three have the same figures; those in JSON are not rounded. A case that does not fit has a row too, with
- * the options that would help. */
+/* A table of predictions with a row for each case: cards, models and ways to train side by side (compare),
+ * steps of several sizes (sweep), or the smallest machines for a model (minimum). It is printed as text,
+ * Markdown or JSON. All three have the same figures; those in JSON are not rounded. A case that does not
+ * fit has a row too, with the options that would help. */
 #ifndef OT_PLAN_TABLE_H
 #define OT_PLAN_TABLE_H
 
@@ -50,15 +50,15 @@ int ot_plan_table_print(const struct ot_plan_table *table, FILE *out);
 
 /* ---- functions that fill a table ---- */
 
-/* Every --gpu with every --model. A case that does not fit gets a row and is no error. Errors: OT_E_USAGE,
- * OT_E_INPUT, OT_E_IO. */
+/* Every --gpu with every --model, and with --methods every way to train. A case that does not fit gets a
+ * row and is no error. Errors: OT_E_USAGE, OT_E_INPUT, OT_E_IO. */
 int ot_plan_compare(const struct ot_options *options, struct ot_plan_table *table);
 /* --sweep tokens-per-step. Errors: as ot_plan_compare. */
 int ot_plan_sweep(const struct ot_options *options, struct ot_plan_table *table);
 /* --minimum. Errors: as ot_plan_compare. */
 int ot_plan_minimum(const struct ot_options *options, struct ot_plan_table *table);
 
-/* Returns true if --gpu or --model is a list. */
+/* Returns true if --gpu or --model is a list, or with --methods. */
 bool ot_plan_is_compared(const struct ot_options *options);
 
 #endif

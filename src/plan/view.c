@@ -176,6 +176,9 @@ static void print_plan(const struct ot_plan_case *c, FILE *out) {
                 ot_shard_mode_name(plan->shard.mode), held[plan->shard.mode]);
     fprintf(out, "plan    %s\n", ot_report_homes(plan, text));
     fprintf(out, "        updates %s\n", ot_report_engines(plan, text));
+    if (c->options->base_type != OT_BASE_AUTO)
+        fprintf(out, "        base    %s\n",
+                ot_report_base(c->model, (enum ot_base_type)c->options->base_type, text));
     if (c->options->state != OT_STATE_F32)
         fprintf(out, "        state   %s\n", ot_report_state((enum ot_state_format)c->options->state, text));
     if (c->options->master_weights == OT_MASTERS_NONE)

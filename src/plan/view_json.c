@@ -3,6 +3,7 @@
 
 #include "offload/plan/one_copy.h"
 #include "src/base/json.h"
+#include "models/encoded.h"
 #include "models/selection.h"
 #include "src/checkpoint/writer.h"
 #include "src/report/forecast.h"
@@ -173,6 +174,10 @@ int ot_plan_view_print_json(const struct ot_plan_case *c) {
     ot_json_put_text(&w, "family", ot_family_row(config->family)->model_type);
     ot_json_put_int(&w, "parameters", ot_model_param_count(config));
     ot_json_put_int(&w, "trained_parameters", ot_model_trained_count(c->model));
+    ot_json_put_text(
+        &w, "base_type",
+        ot_weight_format_name(ot_base_format((enum ot_base_type)c->options->base_type, c->machine.dtype)));
+    ot_json_put_int(&w, "base_bytes", ot_model_encoded_bytes(c->model, NULL));
     ot_json_put_text(&w, "computed", ot_dtype_name(c->machine.dtype));
     ot_json_end_object(&w);
     put_plan(c, &w);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "models/encoded.h"
 #include "models/selection.h"
 #include "offload/plan/one_copy.h"
 #include "src/base/error.h"
@@ -194,6 +195,9 @@ static void print_shape(const struct ot_report *r) {
            (long long)o->micro_batch, ot_report_rounds(plan, rounds), ot_report_kept(plan, n_layers, line));
     ot_log(OT_LOG_INFO, "        homes   %s", ot_report_homes(plan, line));
     ot_log(OT_LOG_INFO, "        updates %s", ot_report_engines(plan, line));
+    if (o->base_type != OT_BASE_AUTO)
+        ot_log(OT_LOG_INFO, "        base    %s",
+               ot_report_base(r->session->model, (enum ot_base_type)o->base_type, line));
     if (o->state != OT_STATE_F32)
         ot_log(OT_LOG_INFO, "        state   %s", ot_report_state((enum ot_state_format)o->state, line));
     if (o->master_weights == OT_MASTERS_NONE)
@@ -213,6 +217,8 @@ static struct ot_ledger whole_ledger(const struct ot_report *r) {
         add_entry(&ledger, OT_TIER_GPU, "kernel workspace", r->session->workspace_bytes);
     add_entry(&ledger, OT_TIER_GPU, "key/value cache", r->session->cache_bytes);
     add_entry(&ledger, OT_TIER_HOST, "rows", (size_t)ot_rows_bytes(r->rows));
+    add_entry(&ledger, OT_TIER_HOST, "a matrix, while it is encoded",
+              ot_slab_encoder_bytes(r->session->model));
     if (r->out)
         add_entry(&ledger, OT_TIER_HOST, "a slab of the model, to save it",
                   (size_t)ot_collect_bytes(r->session));

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "models/encoded.h"
+#include "offload/block.h"
 #include "offload/plan/one_copy.h"
 
 /* ---- the table ---- */
@@ -168,6 +170,21 @@ const char *ot_report_homes(const struct ot_plan *plan, char line[OT_TABLE_LINE_
         used += snprintf(line + used, OT_TABLE_LINE_BYTES - (size_t)used, " · gradients: of ");
         put_counts(line, used, homes.grads, homes.tiles, "tiles");
     }
+    return line;
+}
+
+const char *ot_report_base(const struct ot_model *model, enum ot_base_type base,
+                           char line[OT_TABLE_LINE_BYTES]) {
+    enum ot_dtype dtype = ot_model_chain(model)->dtype;
+    char small[OT_TEXT_BYTES], large[OT_TEXT_BYTES];
+    int64_t plain, encoded = ot_model_encoded_bytes(model, &plain);
+    if (encoded == 0)
+        snprintf(line, OT_TABLE_LINE_BYTES, "%s, as all weights", ot_dtype_name(dtype));
+    else
+        snprintf(line, OT_TABLE_LINE_BYTES,
+                 "%s: frozen layers take %s in place of %s in %s; the run computes with the decoded weights",
+                 ot_weight_format_name(ot_base_format(base, dtype)), ot_text_bytes((double)encoded, small),
+                 ot_text_bytes((double)plain, large), ot_dtype_name(dtype));
     return line;
 }
 

@@ -4,6 +4,7 @@
 #define OT_REPORT_TABLE_H
 
 #include "kernels/state_format.h"
+#include "models/model.h"
 #include "offload/plan/kept.h"
 #include "offload/plan/rounds.h"
 #include "src/base/json.h"
@@ -39,6 +40,10 @@ const char *ot_report_kept(const struct ot_plan *plan, int n_layers, char line[O
 const char *ot_report_rounds(const struct ot_plan *plan, char text[OT_TEXT_BYTES]);
 /* Puts the members "rounds" and "kept": for each tier, the level and the number of layers. */
 void ot_report_put_kept(const struct ot_plan *plan, struct ot_json_writer *w);
+/* What the encoded slabs of a model take, and what training over them means, for a person. base: not
+ * OT_BASE_AUTO. */
+const char *ot_report_base(const struct ot_model *model, enum ot_base_type base,
+                           char line[OT_TABLE_LINE_BYTES]);
 /* What a compact state takes and gives up, for a person. format: not OT_STATE_F32. */
 const char *ot_report_state(enum ot_state_format format, char line[OT_TABLE_LINE_BYTES]);
 /* What OT_MASTERS_NONE gives up, for a person. */

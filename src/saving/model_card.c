@@ -38,6 +38,22 @@ static void put_front(struct ot_string_builder *b, const char *base, bool adapte
     ot_string_append_format(b, "tags:\n- offload-train\n%s---\n\n", adapters ? "- lora\n" : "");
 }
 
+/* Says which function was trained, if frozen weights were quantised: the files have them before that. */
+static void put_base(struct ot_string_builder *b, const char *type, enum ot_card kind) {
+    if (!type || strcmp(type, "auto") == 0)
+        return;
+    ot_string_append_format(b, "\nThe frozen matrices of the layers were %s during training. ", type);
+    if (kind == OT_CARD_MERGED)
+        ot_string_append_text(b, "Here the adapters are merged into their exact values.\n");
+    else if (kind == OT_CARD_ADAPTERS)
+        ot_string_append_format(b, "A base that is loaded in %s computes what was trained.\n", type);
+    else
+        ot_string_append_format(b,
+                                "The files here have their exact values: eval and generate with "
+                                "`--base-type %s` compute what was trained.\n",
+                                type);
+}
+
 int ot_model_card_make(const struct ot_json *run, const char *out, const char *base, enum ot_card kind,
                        char **text, size_t *bytes) {
     static const char *const options[] = {
@@ -61,6 +77,7 @@ int ot_model_card_make(const struct ot_json *run, const char *out, const char *b
                                                      : "some parameters");
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         put_option(&b, run, options[i]);
+    put_base(&b, ot_json_string(ot_json_get(run, "base-type"), NULL), kind);
     ot_string_append_format(&b, "\n`run.json` has every option%s.\n",
                             kind == OT_CARD_MERGED ? " of the run that made the adapters"
                                                    : ", `log.jsonl` the record of the run");

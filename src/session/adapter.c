@@ -77,6 +77,8 @@ int ot_session_open_adapter(struct ot_session *s) {
                        o->adapter);
     OT_TRY(ot_model_dir_add_adapter(s->dir, o->adapter));
     OT_TRY(take_lora(s, o->adapter));
-    return o->command == OT_COMMAND_TRAIN || o->command == OT_COMMAND_EXPORT ? take_modules(s, o->adapter)
-                                                                             : 0;
+    /* An export writes the modules. A base type is for what the adapters' run froze, so not for them. */
+    bool needs_modules =
+        o->command == OT_COMMAND_TRAIN || o->command == OT_COMMAND_EXPORT || o->base_type != OT_BASE_AUTO;
+    return needs_modules ? take_modules(s, o->adapter) : 0;
 }

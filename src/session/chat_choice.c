@@ -18,6 +18,8 @@ static int read_run(struct ot_session *s) {
     if (n < 0 || (size_t)n >= sizeof path || access(path, F_OK) != 0)
         return 0;
     OT_TRY(ot_json_read_file(path, RUN_MAX_BYTES, &s->run));
+    if (s->options->template_name || s->options->prompt_format)
+        return 0;
     s->chat.recorded = ot_json_string(ot_json_get(s->run, "template"), NULL);
     s->prompt_format = ot_json_string(ot_json_get(s->run, "prompt-format"), NULL);
     return 0;
@@ -35,7 +37,8 @@ int ot_chat_choice_open(struct ot_session *s) {
     bool reads_rows = o->command == OT_COMMAND_GENERATE || o->command == OT_COMMAND_EVAL;
     if (o->command == OT_COMMAND_MERGE)
         return read_run(s);
-    return reads_rows && !o->template_name && !o->prompt_format ? read_run(s) : 0;
+    bool needs_run = (!o->template_name && !o->prompt_format) || o->base_type != OT_BASE_AUTO;
+    return reads_rows && needs_run ? read_run(s) : 0;
 }
 
 struct ot_template_choice ot_chat_choice(const struct ot_session *s) {

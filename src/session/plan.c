@@ -1,6 +1,7 @@
 /* Makes a session's plan: the plan that fits, or the plan that the forecast says is fastest. */
 #include <string.h>
 
+#include "models/encoded.h"
 #include "src/base/error.h"
 #include "src/session/collect.h"
 #include "src/session/device.h"
@@ -19,7 +20,8 @@ static struct ot_plan_request make_request(const struct ot_session *s, const str
     request.train = need->train;
     request.clip = need->clip;
     request.extra_device_bytes = (int64_t)(s->cache_bytes + s->workspace_bytes);
-    request.extra_host_bytes = need->host_bytes + (need->collects ? ot_collect_bytes(s) : 0);
+    request.extra_host_bytes = need->host_bytes + (int64_t)ot_slab_encoder_bytes(s->model) +
+                               (need->collects ? ot_collect_bytes(s) : 0);
     request.snapshot_slots = need->snapshot_slots;
     request.kept_contents = need->kept_contents;
     request.shard = s->shard;

@@ -2,7 +2,9 @@
 
 #include <string.h>
 
+#include "models/encoded.h"
 #include "models/selection.h"
+#include "offload/block.h"
 #include "src/base/error.h"
 
 static int keep_of(const struct ot_options *o) {
@@ -37,12 +39,48 @@ struct ot_plan_request ot_plan_request_of(const struct ot_options *o) {
 }
 
 struct ot_selection ot_plan_request_selection(const struct ot_options *o) {
-    return (struct ot_selection){.train = o->train, .freeze = o->freeze, .lora = o->lora};
+    bool trains = o->command != OT_COMMAND_EVAL && o->command != OT_COMMAND_GENERATE;
+    bool selects = o->train || o->freeze || o->lora;
+    return (struct ot_selection){.train = o->train,
+                                 .freeze = o->freeze,
+                                 .lora = o->lora,
+                                 .trains_nothing = !trains && !selects && o->base_type != OT_BASE_AUTO,
+                                 .base = (enum ot_base_type)o->base_type};
+}
+
+/* Checks --base-type against the dtype of the run. */
+static int check_base(const struct ot_options *o, enum ot_dtype dtype) {
+    enum ot_weight_format base = ot_base_format((enum ot_base_type)o->base_type, dtype);
+    bool smaller = !ot_weight_is_plain(base) || ot_dtype_bytes((enum ot_dtype)base) < ot_dtype_bytes(dtype);
+    return smaller || base == (enum ot_weight_format)dtype
+               ? 0
+               : ot_fail(OT_E_USAGE,
+                         "--base-type %s: weights are computed in %s here, which is no larger; leave out "
+                         "--base-type, or add --dtype fp32",
+                         ot_weight_format_name(base), ot_dtype_name(dtype));
+}
+
+/* Refuses a --base-type that changes nothing, because no matrix of a layer is frozen. The patterns of a run
+ * that is resumed are known only now, so this is no rule of the options. */
+static int check_effect(const struct ot_options *o, const struct ot_model *model) {
+    enum ot_dtype dtype = ot_model_chain(model)->dtype;
+    bool same = ot_base_format((enum ot_base_type)o->base_type, dtype) == (enum ot_weight_format)dtype;
+    if (o->base_type == OT_BASE_AUTO)
+        return 0;
+    if (!ot_model_has_frozen(model))
+        return ot_fail(OT_E_USAGE,
+                       "--base-type is the format of frozen weights, and nothing is frozen here; add "
+                       "--lora, --train WHAT or --freeze WHAT");
+    return same || ot_model_has_encoded(model)
+               ? 0
+               : ot_fail(OT_E_USAGE, "--base-type has no effect here: it is the format of the layers' frozen "
+                                     "matrices, and --train and --freeze leave none frozen");
 }
 
 int ot_plan_request_model(const struct ot_options *o, const struct ot_model_config *config,
                           enum ot_dtype dtype, int64_t max_position, struct ot_model **out) {
     const struct ot_selection selection = ot_plan_request_selection(o);
+    OT_TRY(check_base(o, dtype));
     if (o->master_weights == OT_MASTERS_NONE && dtype != OT_BF16)
         return ot_fail(
             OT_E_USAGE,
@@ -50,6 +88,12 @@ int ot_plan_request_model(const struct ot_options *o, const struct ot_model_conf
             "masters; add --dtype bf16, or leave out --master-weights",
             ot_dtype_name(dtype));
     OT_TRY(ot_model_open_selected(config, dtype, max_position, &selection, out));
+    int rc = check_effect(o, *out);
+    if (rc < 0) {
+        ot_model_close(*out);
+        *out = NULL;
+        return rc;
+    }
     ot_model_set_state(*out, (enum ot_state_format)o->state, (enum ot_masters)o->master_weights);
     return 0;
 }

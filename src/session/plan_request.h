@@ -9,11 +9,12 @@
 /* Sets homes, shares, slots, recomputation, order and clipping. The caller sets all other fields. */
 struct ot_plan_request ot_plan_request_of(const struct ot_options *options);
 struct ot_selection;
-/* What --train, --freeze and --lora select. Borrows the texts of the options. */
+/* What --train, --freeze, --lora and --base-type select. Without the first three, a command that only reads
+ * the model freezes all of it for a base type. Borrows the texts of the options. */
 struct ot_selection ot_plan_request_selection(const struct ot_options *options);
-/* Opens the model that the run trains: with that selection, the format of --state and
- * the masters of --master-weights. Errors: as ot_model_open_selected; OT_E_USAGE (the dtype needs
- * masters). */
+/* Opens the model that the run trains: with that selection, the format of --state and the masters of
+ * --master-weights. Errors: as ot_model_open_selected; OT_E_USAGE (the dtype needs masters; the base type
+ * has no effect). */
 int ot_plan_request_model(const struct ot_options *options, const struct ot_model_config *config,
                           enum ot_dtype dtype, int64_t max_position, struct ot_model **out);
 /* The mode of --shard; `auto` counts as full. */

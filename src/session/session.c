@@ -11,6 +11,7 @@
 #include "src/base/pool.h"
 #include "src/base/stop.h"
 #include "src/session/adapter.h"
+#include "src/session/base_choice.h"
 #include "src/session/chat_choice.h"
 #include "src/session/device.h"
 #include "src/session/forecast_again.h"
@@ -159,6 +160,7 @@ int ot_session_open(struct ot_settings *settings, struct ot_session *out) {
     OT_TRY(need_weights(out));
     OT_TRY(open_tokenizer(out));
     OT_TRY(ot_chat_choice_open(out));
+    OT_TRY(ot_base_choice_open(out));
     OT_TRY(ot_session_open_device(out));
     OT_TRY(ot_session_open_store(out));
     OT_TRY(ot_team_open(out));

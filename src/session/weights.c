@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "models/encoded.h"
 #include "models/selection.h"
 #include "offload/plan/slabs.h"
 #include "src/base/crc32.h"
@@ -9,18 +10,67 @@
 #include "src/base/pool.h"
 #include "src/checkpoint/reader.h"
 
-/* Sets the part of the values that this rank holds. The checksum covers all values of frozen slabs. */
-static int put_values(void *context, int slab, int64_t first, int64_t n, const float *values) {
-    struct ot_session *s = context;
-    if (ot_model_chain(s->model)->slabs[slab].frozen)
-        s->frozen_crc = ot_crc32(s->frozen_crc, values, (size_t)n * sizeof *values);
+/* What a sink of weights needs. */
+struct filling {
+    struct ot_session *session;
+    struct ot_slab_encoder *encoder; /* NULL: no slab is encoded */
+};
+
+/* The part of [first, first + n) that this rank holds, in units of the slab. n 0: none. */
+static struct ot_shard_range held_of(const struct ot_session *s, int slab, int64_t first, int64_t n) {
     struct ot_shard_range held = ot_slab_holding(ot_model_chain(s->model), &s->plan, slab);
     int64_t from = first > held.first ? first : held.first, end = first + n, held_end = held.first + held.n;
     end = end < held_end ? end : held_end;
-    return from >= end
-               ? 0
-               : ot_engine_set(s->engine, OT_SLAB_MASTER, slab, from, end - from, values + (from - first));
+    return (struct ot_shard_range){from, end > from ? end - from : 0};
 }
+
+static int set_encoded(void *context, int slab, int64_t first, int64_t n, const void *bytes) {
+    const struct ot_session *s = context;
+    struct ot_shard_range held = held_of(s, slab, first, n);
+    const char *from = (const char *)bytes + (held.first - first) * OT_ENCODED_UNIT;
+    return held.n > 0 ? ot_engine_set_encoded(s->engine, slab, held.first, held.n, from) : 0;
+}
+
+static int open_filling(struct ot_session *s, struct filling *out) {
+    *out = (struct filling){.session = s};
+    return ot_model_has_encoded(s->model)
+               ? ot_slab_encoder_open(s->model, s->pool, set_encoded, s, &out->encoder)
+               : 0;
+}
+
+/* Every rank encodes the whole slab, because scales of scales depend on all of a matrix. */
+static int set_values(const struct filling *f, int slab, int64_t first, int64_t n, const float *values) {
+    const struct ot_session *s = f->session;
+    if (ot_slab_is_encoded(ot_model_chain(s->model), slab))
+        return ot_slab_encoder_put(f->encoder, slab, first, n, values);
+    struct ot_shard_range held = held_of(s, slab, first, n);
+    return held.n > 0 ? ot_engine_set(s->engine, OT_SLAB_MASTER, slab, held.first, held.n,
+                                      values + (held.first - first))
+                      : 0;
+}
+
+/* ---- from files ---- */
+
+/* The checksum covers all values of frozen slabs, as the files have them. */
+static int put_values(void *context, int slab, int64_t first, int64_t n, const float *values) {
+    const struct filling *f = context;
+    struct ot_session *s = f->session;
+    if (ot_model_chain(s->model)->slabs[slab].frozen)
+        s->frozen_crc = ot_crc32(s->frozen_crc, values, (size_t)n * sizeof *values);
+    return set_values(f, slab, first, n, values);
+}
+
+static int load(struct ot_session *s, bool frozen_only) {
+    struct filling filling;
+    OT_TRY(open_filling(s, &filling));
+    s->has_frozen_crc = ot_model_has_frozen(s->model);
+    int rc = (frozen_only ? ot_model_dir_load_frozen : ot_model_dir_load)(s->dir, s->model, s->pool,
+                                                                          put_values, &filling);
+    ot_slab_encoder_close(filling.encoder);
+    return rc;
+}
+
+/* ---- at random ---- */
 
 struct random_job {
     const struct ot_session *session;
@@ -38,6 +88,7 @@ static void fill_random(void *context, int64_t begin, int64_t end, int64_t chunk
 
 /* Gives new adapters their initial values. */
 static int init_adapters(struct ot_session *s) {
+    const struct filling filling = {.session = s}; /* adapters are never encoded */
     enum { PIECE = 1 << 16 };
     float *values = malloc(PIECE * sizeof *values);
     int rc = values ? 0 : ot_fail(OT_E_BUDGET, "no memory for the adapters' initial values");
@@ -49,37 +100,56 @@ static int init_adapters(struct ot_session *s) {
         for (int64_t at = 0, n; at < count && rc == 0; at += n) {
             n = count - at < PIECE ? count - at : PIECE;
             ot_model_init_values(s->model, (uint64_t)s->options->seed, t->slab, t->first + at, n, values);
-            rc = put_values(s, t->slab, t->first + at, n, values);
+            rc = set_values(&filling, t->slab, t->first + at, n, values);
         }
     }
     free(values);
     return rc;
 }
 
-/* Fills in a slab in pieces. With any_weights one piece is computed once and used for all pieces but the last
- * of each slab: the last piece has the norms. */
-static int init_random(struct ot_session *s, bool frozen_only) {
-    enum { PIECE = 1 << 20, CHUNK = 1 << 14 };
+/* What of a slab must be made: the rank's holding, or all of one that is encoded. */
+static struct ot_shard_range needed_of(const struct ot_session *s, int slab) {
     const struct ot_chain *chain = ot_model_chain(s->model);
-    float *values = malloc(2 * PIECE * sizeof *values), *any = values + PIECE;
+    return ot_slab_is_encoded(chain, slab) ? (struct ot_shard_range){0, chain->slabs[slab].n_params}
+                                           : ot_slab_holding(chain, &s->plan, slab);
+}
+
+/* Fills in the slabs in pieces. With any_weights one piece is computed once and used for all pieces but the
+ * last of each slab: the last piece has the norms. values: memory of two pieces. */
+static int fill_slabs(const struct filling *f, bool frozen_only, float *values, int64_t piece) {
+    enum { CHUNK = 1 << 14 };
+    const struct ot_session *s = f->session;
+    const struct ot_chain *chain = ot_model_chain(s->model);
+    float *any = values + piece;
     bool has_any = false;
-    if (!values)
-        return ot_fail(OT_E_BUDGET, "no memory for random weights");
-    int rc = 0;
-    for (int slab = 0; slab < chain->n_slabs && rc == 0; slab++) {
-        struct ot_shard_range held = ot_slab_holding(chain, &s->plan, slab);
+    for (int slab = 0; slab < chain->n_slabs; slab++) {
+        struct ot_shard_range needed = needed_of(s, slab);
         if (frozen_only && !chain->slabs[slab].frozen)
             continue;
-        for (int64_t first = held.first; first < held.first + held.n && rc == 0; first += PIECE) {
-            int64_t left = held.first + held.n - first, n = left < PIECE ? left : PIECE;
+        for (int64_t first = needed.first; first < needed.first + needed.n; first += piece) {
+            int64_t left = needed.first + needed.n - first, n = left < piece ? left : piece;
             bool with_any = s->any_weights && n < left;
             struct random_job job = {s, slab, first, with_any ? any : values};
             if (!with_any || !has_any)
                 ot_pool_run(s->pool, n, CHUNK, fill_random, &job);
             has_any = has_any || with_any;
-            rc = ot_engine_set(s->engine, OT_SLAB_MASTER, slab, first, n, job.values);
+            OT_TRY(set_values(f, slab, first, n, job.values));
         }
     }
+    return 0;
+}
+
+static int init_random(struct ot_session *s, bool frozen_only) {
+    enum { PIECE = 1 << 20 };
+    struct filling filling = {0};
+    float *values = malloc(2 * PIECE * sizeof *values);
+    int rc;
+    if (!values)
+        return ot_fail(OT_E_BUDGET, "no memory for random weights");
+    OT_TRY_GOTO(open_filling(s, &filling), rc, out);
+    rc = fill_slabs(&filling, frozen_only, values, PIECE);
+out:
+    ot_slab_encoder_close(filling.encoder);
     free(values);
     return rc;
 }
@@ -89,8 +159,7 @@ static int init_random(struct ot_session *s, bool frozen_only) {
 int ot_weights_fill(struct ot_session *s) {
     if (s->options->init == OT_CHOICE_INIT_RANDOM)
         return init_random(s, false);
-    s->has_frozen_crc = ot_model_has_frozen(s->model);
-    OT_TRY(ot_model_dir_load(s->dir, s->model, s->pool, put_values, s));
+    OT_TRY(load(s, false));
     return init_adapters(s);
 }
 
@@ -100,8 +169,7 @@ int ot_weights_fill_frozen(struct ot_session *s) {
         return 0;
     if (s->options->init == OT_CHOICE_INIT_RANDOM)
         return init_random(s, true);
-    s->has_frozen_crc = true;
-    OT_TRY(ot_model_dir_load_frozen(s->dir, s->model, s->pool, put_values, s));
+    OT_TRY(load(s, true));
     if (record->has_frozen && record->frozen_crc == s->frozen_crc)
         return 0;
     return ot_fail(OT_E_INPUT,

@@ -71,6 +71,14 @@ class Bench(program.ProgramTest):
         self.assertEqual((bench["trained_params"], bench["options"]["lora"]), (2 * 4 * (64 + 64), "r=4,targets=q_proj"))
         self.assertEqual({point["status"] for point in bench["points"]}, {"done"})
 
+    def test_a_bench_over_a_quantised_base(self):
+        words = ["--lora", "r=4,targets=q_proj", "--base-type", "nf4", "--out", self.path("qlora")]
+        result = self.succeed(*TINY, "--tokens-per-step", "256", *QUICK, *words)
+        self.assertIn("parameters (1.02 K trained), frozen layers in nf4, random", result.err)
+        bench = self.read("qlora")[1]
+        self.assertEqual(bench["options"]["base-type"], "nf4")
+        self.assertEqual({point["status"] for point in bench["points"]}, {"done"})
+
     def test_a_small_bench(self):
         result = self.succeed(*TINY, "--tokens-per-step", "256,512", *QUICK, "--out", self.path("a"), "--json")
         self.assertEqual(sorted(os.listdir(self.path("a"))), ["bench.csv", "bench.html", "bench.json"])

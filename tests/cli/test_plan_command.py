@@ -320,6 +320,23 @@ class Plan(program.ProgramTest):
         self.assertIn(three_digits(rows[0]["tokens_per_s"]), text[1])
         self.assertEqual(len({line.count("|") for line in markdown if line.startswith("|")}), 1)
 
+    def test_ways_to_train_side_by_side(self):
+        words = ["plan", "--gpu", "rtx3060", "--model", "tinyllama-1.1b", "--tokens-per-step", "8k", "--ram", "32G", "--json"]
+        rows = self.succeed(*words, "--methods", "--price/h", "1").json()["compare"]
+        self.assertEqual([row["way"] for row in rows],
+                         ["all parameters", "LoRA", "QLoRA, int8", "QLoRA, nf4", "QLoRA, nf4-double"])
+        self.assertTrue(all(row["fits"] and row["price_per_million_tokens"] > 0 for row in rows))
+        self.assertLess(rows[1]["step_seconds"], rows[0]["step_seconds"])
+        for row, more in (rows[0], []), (rows[1], ["--lora", "r=16"]), (rows[3], ["--lora", "r=16", "--base-type", "nf4"]):
+            self.assertEqual(row["step_seconds"], self.succeed(*words, *more).json()["prediction"]["step_seconds"], more)
+        text = self.succeed(*words[:-1], "--methods").out.splitlines()
+        self.assertTrue(text[0].startswith("way ") and text[4].startswith("QLoRA, nf4 "), text)
+        # Where full training does not fit, the row says what helps.
+        small = self.succeed(*words[:4], "llama-7b", *words[5:], "--methods").json()["compare"]
+        self.assertEqual([row["fits"] for row in small], [False, True, True, True, True])
+        for words in ["--sweep", "tokens-per-step"], ["--minimum"], ["--train", "norms"], ["--base-type", "nf4"], ["--explain"]:
+            self.fail_with(USAGE, "contradict", "plan", "--gpu", "h100", "--model", "llama-7b", "--methods", *words)
+
     def test_a_sweep_over_steps(self):
         words = ["plan", "--model", "tinyllama-1.1b", "--gpu", "rtx3060"]
         rows = self.succeed(*words, "--sweep", "tokens-per-step", "--json").json()["sweep"]

@@ -1,8 +1,10 @@
 #include "tests/models/golden_case.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "tests/offload/tiny_encode.h"
 #include "tests/support/check.h"
 
 const char *const golden_case_names[] = {"llama", "llama3", "llama_bias", "mistral",
@@ -21,6 +23,10 @@ const char *const golden_lora_names[] = {"llama-all",
                                          "qwen3-dora_patterns",
                                          "qwen3_tied-dora_head",
                                          "llama_bias-dora_save",
+                                         "llama-nf4",
+                                         "llama-double",
+                                         "llama_bias-nf4",
+                                         "qwen3-nf4_dropout",
                                          NULL};
 
 static struct ot_model_config read_config(const struct ot_golden *golden) {
@@ -80,15 +86,23 @@ static struct ot_lora_rank rank_of(const void *context, const char *module) {
     return (struct ot_lora_rank){golden_dim(c->golden, golden_case_key(c, array), 0), alpha};
 }
 
+/* Opens the file that has the case. */
 static void open_adapters(struct golden_case *c) {
     c->golden = c->lora_file = golden_open("lora.bin");
+    if (!golden_has(c->golden, golden_case_key(c, "rslora"))) {
+        golden_close(c->lora_file);
+        c->golden = c->lora_file = golden_open("qlora.bin");
+    }
     c->lora =
         (struct ot_lora){.choose = rank_of,
                          .context = c,
                          .rslora = golden_i64(c->golden, golden_case_key(c, "rslora"), NULL)[0],
-                         .dora = golden_i64(c->golden, golden_case_key(c, "dora"), NULL)[0],
+                         .dora = golden_has(c->golden, golden_case_key(c, "dora")) &&
+                                 golden_i64(c->golden, golden_case_key(c, "dora"), NULL)[0],
                          .dropout = (float)golden_f64(c->golden, golden_case_key(c, "dropout"), NULL)[0]};
     c->parts = (struct ot_model_parts){.trains = has_gradient, .context = c, .lora = &c->lora};
+    if (golden_has(c->golden, golden_case_key(c, "base_type")))
+        c->parts.base = (enum ot_base_type)golden_i64(c->golden, golden_case_key(c, "base_type"), NULL)[0];
 }
 
 /* ---- the case ---- */
@@ -185,14 +199,33 @@ const float *golden_case_weight(const struct golden_case *c, const struct ot_ten
     return tensor_of(c->base, array, t);
 }
 
+float *golden_case_slab(const struct golden_case *c, const struct ot_model *model, int slab) {
+    float *values = calloc((size_t)ot_model_chain(model)->slabs[slab].n_params, sizeof *values);
+    assert_non_null(values);
+    for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
+        const struct ot_tensor *t = ot_model_tensor(model, i);
+        if (t->slab == slab)
+            memcpy(values + t->first, golden_case_weight(c, t), (size_t)(t->rows * t->cols) * sizeof *values);
+    }
+    return values;
+}
+
 struct runner *golden_case_runner(const struct golden_case *c, enum ot_dtype dtype, int threads) {
     const struct ot_model_parts *parts = c->lora_file ? &c->parts : NULL;
     struct runner *runner = runner_open(&c->config, parts, dtype, c->batch.n, threads);
     const struct ot_model *model = runner_model(runner);
+    const struct ot_chain *chain = ot_model_chain(model);
     runner_init_weights(runner, 1); /* so that the padding has values */
-    for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
-        const struct ot_tensor *t = ot_model_tensor(model, i);
-        runner_set_tensor(runner, t, golden_case_weight(c, t));
+    for (int slab = 0; slab < chain->n_slabs; slab++) {
+        float *values = golden_case_slab(c, model, slab);
+        if (chain->slabs[slab].encoded_bytes > 0)
+            tiny_decode(model, slab, values);
+        for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
+            const struct ot_tensor *t = ot_model_tensor(model, i);
+            if (t->slab == slab)
+                runner_set_tensor(runner, t, values + t->first);
+        }
+        free(values);
     }
     return runner;
 }

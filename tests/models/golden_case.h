@@ -1,6 +1,6 @@
 /* One golden model, loaded into a runner: tests/golden/model_CASE.bin, which scripts/golden/models.py
- * describes, or such a model with adapters, a case of tests/golden/lora.bin, which scripts/golden/lora.py
- * describes. */
+ * describes, or such a model with adapters: a case of tests/golden/lora.bin, or over a quantised base of
+ * tests/golden/qlora.bin, which scripts/golden/lora.py and qlora.py describe. */
 #ifndef OT_TESTS_GOLDEN_CASE_H
 #define OT_TESTS_GOLDEN_CASE_H
 
@@ -33,7 +33,9 @@ const float *golden_case_tensor(const struct golden_case *golden_case, const cha
                                 const struct ot_tensor *tensor);
 /* The values of a tensor with which the case begins. As golden_case_tensor. */
 const float *golden_case_weight(const struct golden_case *golden_case, const struct ot_tensor *tensor);
-/* Opens a runner with the case's weights. */
+/* The values of a slab's tensors with which the case begins; 0 elsewhere. To be freed with free. */
+float *golden_case_slab(const struct golden_case *golden_case, const struct ot_model *model, int slab);
+/* Opens a runner with the case's weights; those of encoded slabs as they are decoded. */
 struct runner *golden_case_runner(const struct golden_case *golden_case, enum ot_dtype dtype, int threads);
 
 #endif

@@ -12,6 +12,7 @@
 #include "offload/plan/layout.h"
 #include "offload/plan/shadow.h"
 #include "src/base/random.h"
+#include "tests/offload/tiny_encode.h"
 #include "tests/support/check.h"
 
 enum { SCRATCH_BYTES = 40 << 20, PATH_BYTES = 600 };
@@ -95,52 +96,17 @@ void tiny_defaults(struct tiny_run *run, int layers, bool tied, enum ot_dtype dt
                              .clip = 1.0f};
 }
 
-/* ---- encoded slabs ---- */
-
-enum { RUBBISH_BYTES = OT_ENCODED_ALIGN };
-
-enum ot_dtype tiny_encoding(enum ot_dtype dtype) {
-    return dtype == OT_F32 ? OT_BF16 : OT_F32;
-}
-
-static void decode(const void *context, int slab, struct ot_lane *lane, const void *encoded, void *weights) {
-    const struct ot_chain *chain = ot_model_chain(context);
-    ot_device_ops(ot_lane_device(lane))
-        ->cast(lane, &(struct ot_cast){.from = tiny_encoding(chain->dtype),
-                                       .to = chain->dtype,
-                                       .n = chain->slabs[slab].n_params,
-                                       .src = (const char *)encoded + RUBBISH_BYTES,
-                                       .dst = weights});
-}
-
-/* The bytes of an encoded slab with these values. To be freed with free. */
-static char *encode(const struct ot_chain *chain, int slab, const float *values) {
-    int64_t bytes = chain->slabs[slab].encoded_bytes;
-    char *encoded = malloc((size_t)bytes);
-    assert_non_null(encoded);
-    memset(encoded, 0xa5, (size_t)bytes);
-    for (int64_t i = 0; i < chain->slabs[slab].n_params; i++)
-        ot_dtype_write(tiny_encoding(chain->dtype), encoded + RUBBISH_BYTES, i, values[i]);
-    return encoded;
-}
-
-/* Changes the model's own chain: every user of the run's model then sees the same slabs. */
-static void encode_slabs(struct ot_model *model) {
-    struct ot_chain *chain = (struct ot_chain *)ot_model_chain(model);
-    struct ot_slab_spec *slabs = (struct ot_slab_spec *)chain->slabs;
-    int64_t item = (int64_t)ot_dtype_bytes(tiny_encoding(chain->dtype));
-    for (int s = 0; s < chain->n_slabs; s++)
-        if (slabs[s].frozen)
-            slabs[s].encoded_bytes = RUBBISH_BYTES + slabs[s].n_params * item;
-    chain->decode = decode;
+static void open_base(const struct tiny_run *run, enum ot_base_type base, struct ot_model **out) {
+    const struct ot_model_parts parts = {
+        .trains = run->trains, .context = run->trains_context, .lora = run->lora, .base = base};
+    check_ok(ot_model_open_parts(&run->config, run->dtype, TINY_SEQUENCE, &parts, out));
 }
 
 void tiny_open_model(const struct tiny_run *run, struct ot_model **out) {
-    const struct ot_model_parts parts = {run->trains, run->trains_context, run->lora};
-    check_ok(ot_model_open_parts(&run->config, run->dtype, TINY_SEQUENCE, &parts, out));
+    open_base(run, run->base, out);
     ot_model_set_state(*out, run->state, run->masters);
     if (run->encodes)
-        encode_slabs(*out);
+        tiny_encode_slabs(*out);
 }
 
 void tiny_plan(struct tiny_run *run, enum ot_home weights, enum ot_home state, enum ot_home activations,
@@ -247,28 +213,33 @@ static float *first_values(const struct ot_model *model, int slab) {
     return values;
 }
 
-static void set_weights(struct ot_engine *engine, const struct ot_model *model) {
+static void set_weights(const struct tiny_run *run, struct ot_engine *engine, const struct ot_model *model) {
     const struct ot_chain *chain = ot_model_chain(model);
+    struct ot_model *decoded = NULL;
+    if (run->decoded)
+        open_base(run, run->decoded, &decoded);
     for (int s = 0; s < chain->n_slabs; s++) {
         struct ot_shard_range held = ot_slab_holding(chain, &engine->plan, s);
         float *values = first_values(model, s);
         if (ot_slab_is_encoded(chain, s)) {
-            char *encoded = encode(chain, s, values);
+            char *encoded = tiny_encoded(model, s, values);
             check_ok(
                 ot_engine_set_encoded(engine, s, held.first, held.n, encoded + held.first * OT_ENCODED_UNIT));
             free(encoded);
         } else {
+            if (decoded && ot_slab_is_encoded(ot_model_chain(decoded), s))
+                tiny_decode(decoded, s, values);
             check_ok(ot_engine_set(engine, OT_SLAB_MASTER, s, held.first, held.n, values + held.first));
         }
         free(values);
     }
+    ot_model_close(decoded);
 }
 
 /* Fails the test if the slab has other bytes than those with which the run began. */
 static void check_encoded(const struct tiny_engine *tiny, int slab, struct ot_shard_range held) {
-    const struct ot_chain *chain = ot_model_chain(tiny->model);
     float *values = first_values(tiny->model, slab);
-    char *want = encode(chain, slab, values), *got = malloc((size_t)held.n * OT_ENCODED_UNIT + 1);
+    char *want = tiny_encoded(tiny->model, slab, values), *got = malloc((size_t)held.n * OT_ENCODED_UNIT + 1);
     assert_non_null(got);
     check_ok(ot_engine_get_encoded(tiny->engine, slab, held.first, held.n, got));
     assert_memory_equal(got, want + held.first * OT_ENCODED_UNIT, (size_t)held.n * OT_ENCODED_UNIT);
@@ -429,7 +400,7 @@ int tiny_try_open(const struct tiny_run *run, struct tiny_engine *out) {
     config.comm = out->comm;
     OT_TRY(ot_engine_open(&config, &out->engine));
     believe(run, out->engine);
-    set_weights(out->engine, out->model);
+    set_weights(run, out->engine, out->model);
     return 0;
 }
 

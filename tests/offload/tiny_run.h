@@ -22,7 +22,10 @@ struct tiny_run {
     bool (*trains)(const void *context, const char *name);
     const void *trains_context;
     const struct ot_lora *lora;
-    /* Frozen slabs are encoded: in another dtype (tiny_encoding), behind a page of rubbish. */
+    enum ot_base_type base;
+    /* The frozen weights begin as the values that this base type decodes to. AUTO: as all weights. */
+    enum ot_base_type decoded;
+    /* All frozen slabs are encoded in a way that the engine does not know (tiny_encode.h). */
     bool encodes;
     int device_threads, optimizer_threads;
     uint64_t delay_seed; /* random delays in every lane of the device and the executor */
@@ -77,8 +80,6 @@ struct ot_model_config tiny_config(int layers, bool tied);
 struct ot_model_config tiny_golden_config(const int64_t *counts, const double *reals);
 /* Defaults: fp32, clip 1.0, two sequences per micro-batch, everything on the device. Opens nothing. */
 void tiny_defaults(struct tiny_run *run, int layers, bool tied, enum ot_dtype dtype);
-/* The dtype of encoded slabs: bf16 in fp32, otherwise fp32, which loses nothing. */
-enum ot_dtype tiny_encoding(enum ot_dtype dtype);
 /* The run's model, with the run's format of the moments. Close it with ot_model_close. */
 void tiny_open_model(const struct tiny_run *run, struct ot_model **out);
 /* Makes a plan for the run with the given homes. Free it with ot_plan_free. Fails the test if there is no

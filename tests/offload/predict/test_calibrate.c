@@ -166,6 +166,54 @@ static void a_while_of_disturbance_tilts_no_line(void **state) {
     close_device(device);
 }
 
+/* ---- decoding ---- */
+
+enum { DECODE_US = 3000 };
+static int decoded_slab;
+
+static void sleep_decode(const void *context, int slab, struct ot_lane *lane, const void *encoded,
+                         void *weights) {
+    (void)context, (void)lane;
+    assert_true(encoded && weights);
+    decoded_slab = slab;
+    usleep(DECODE_US);
+}
+
+static void encode_layer(struct fake *f, int slab, int64_t bytes) {
+    f->slabs[slab].frozen = true;
+    f->slabs[slab].encoded_bytes = bytes;
+    f->chain.decode = sleep_decode;
+}
+
+/* The rate of the largest slab, unless it does not fit. */
+static void decoding_has_its_own_rate(void **state) {
+    (void)state;
+    tiny_needs_cpu();
+    struct fake f;
+    struct ot_costs costs;
+    struct ot_device *device = open_device(16 << 20);
+    open_sleeping(&f);
+    struct ot_calibration c = {&f.chain, device, &rates, 128, 64, 1 << 20, 0.1};
+    check_ok(ot_calibrate(&c, &costs));
+    assert_true(costs.decode_bytes == 0);
+    ot_costs_free(&costs);
+    encode_layer(&f, 1, OT_ENCODED_ALIGN);
+    encode_layer(&f, 3, 3 * OT_ENCODED_ALIGN);
+    double bytes = 3.0 * OT_ENCODED_ALIGN + 2.0 * OT_SLAB_ALIGN_PARAMS;
+    bool known = false;
+    for (int attempt = 0; attempt < ATTEMPTS && !known; attempt++) {
+        check_ok(ot_calibrate(&c, &costs));
+        known = is_near(bytes / costs.decode_bytes, DECODE_US);
+        ot_costs_free(&costs);
+    }
+    assert_true(known && decoded_slab == 3);
+    encode_layer(&f, 3, 256 * OT_ENCODED_ALIGN); /* 1 MiB, without the weights */
+    check_ok(ot_calibrate(&c, &costs));
+    assert_true(costs.decode_bytes == 0 && costs.is_measured);
+    ot_costs_free(&costs);
+    close_device(device);
+}
+
 static void blocks_without_room_are_estimated(void **state) {
     (void)state;
     struct fake f;
@@ -247,11 +295,9 @@ static void a_real_model_is_measured(void **state) {
 int main(void) {
     tiny_skip_without_device();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_lines_are_found),
-        cmocka_unit_test(a_while_of_disturbance_tilts_no_line),
-        cmocka_unit_test(blocks_without_room_are_estimated),
-        cmocka_unit_test(failures_leave_nothing),
-        cmocka_unit_test(a_real_model_is_measured),
+        cmocka_unit_test(known_lines_are_found),     cmocka_unit_test(a_while_of_disturbance_tilts_no_line),
+        cmocka_unit_test(decoding_has_its_own_rate), cmocka_unit_test(blocks_without_room_are_estimated),
+        cmocka_unit_test(failures_leave_nothing),    cmocka_unit_test(a_real_model_is_measured),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -250,7 +250,7 @@ static void sum_step(struct tiny_run *run, struct totals *t, struct ot_layout *l
     struct ot_schedule schedule;
     struct ot_costs costs;
     memset(t, 0, sizeof *t);
-    check_ok(ot_model_open(&run->config, run->dtype, TINY_SEQUENCE, &model));
+    tiny_open_model(run, &model);
     const struct ot_chain *chain = ot_model_chain(model);
     check_ok(ot_layout_make(chain, &run->plan, layout));
     check_ok(ot_schedule_make_train(chain, &run->plan, layout, &schedule));
@@ -318,6 +318,62 @@ static void every_engine_moves_what_it_must(void **state) {
             ot_layout_free(&layout);
             ot_plan_free(&run.plan);
         }
+}
+
+static bool trains_norms(const void *context, const char *name) {
+    (void)context;
+    return strstr(name, "norm") != NULL;
+}
+
+/* A base crosses the bus in its type. Each visit of a block reads it, and writes the decoded weights. */
+static void a_base_moves_in_its_type(void **state) {
+    (void)state;
+    for (int base = OT_BASE_INT8; base <= OT_BASE_NF4_DOUBLE; base++) {
+        struct tiny_run run;
+        struct ot_layout layout;
+        struct ot_model *model;
+        struct totals t;
+        int64_t params, encoded = 0, decoded = 0, plain = 0;
+        tiny_defaults(&run, 3, false, OT_BF16);
+        run.trains = trains_norms;
+        run.base = (enum ot_base_type)base;
+        tiny_plan(&run, OT_HOME_HOST, OT_HOME_HOST, OT_HOME_GPU, 1);
+        sum_step(&run, &t, &layout, &params);
+        tiny_open_model(&run, &model);
+        const struct ot_chain *chain = ot_model_chain(model);
+        for (int s = 0; s < chain->n_slabs; s++) {
+            const struct ot_slab_spec *slab = &chain->slabs[s];
+            encoded += slab->encoded_bytes;
+            decoded += slab->encoded_bytes > 0 ? 2 * slab->n_params : 0;
+            plain += slab->encoded_bytes > 0 ? 0 : 2 * slab->n_params;
+        }
+        assert_true(encoded > 0);
+        assert_in_range(t.n[OT_TASK_DECODE], 3 + 2, 3 + 3); /* the last layer may stay for backward */
+        check_near("decode", t.of[OT_TASK_DECODE].bytes,
+                   t.n[OT_TASK_DECODE] / 3.0 * (double)(encoded + decoded));
+        double fetched = t.of[OT_TASK_FETCH].bytes;
+        assert_true(fetched >= (double)(encoded + plain) && fetched <= 3.0 * (double)(encoded + plain));
+        ot_model_close(model);
+        ot_layout_free(&layout);
+        ot_plan_free(&run.plan);
+    }
+}
+
+/* A rate of decoding that was measured replaces that of other kernels. */
+static void decoding_takes_its_measured_time(void **state) {
+    (void)state;
+    const struct ot_slab_spec slab = {.frozen = true, .n_params = 1 << 20, .encoded_bytes = 1 << 19};
+    const struct ot_chain chain = {.dtype = OT_BF16, .n_slabs = 1, .slabs = &slab};
+    const struct ot_task task = {.kind = OT_TASK_DECODE, .lane = OT_LANE_COMPUTE};
+    const struct ot_plan plan = {0};
+    const struct ot_layout layout = {0};
+    struct ot_costs costs = {.rates = rates};
+    double bytes = (1 << 19) + 2.0 * (1 << 20);
+    check_near("estimated", ot_costs_of_task(&costs, &chain, &plan, &layout, &task).seconds,
+               rates.task_seconds + bytes / rates.device_bytes);
+    costs.decode_bytes = 3e9;
+    check_near("measured", ot_costs_of_task(&costs, &chain, &plan, &layout, &task).seconds,
+               rates.task_seconds + bytes / 3e9);
 }
 
 static double update_seconds(const struct ot_costs *costs, enum ot_state_format format,
@@ -459,6 +515,8 @@ int main(void) {
         cmocka_unit_test(attention_has_rates_by_pass_and_size),
         cmocka_unit_test(a_first_backward_has_its_own_time),
         cmocka_unit_test(every_engine_moves_what_it_must),
+        cmocka_unit_test(a_base_moves_in_its_type),
+        cmocka_unit_test(decoding_takes_its_measured_time),
         cmocka_unit_test(compact_updates_have_their_own_rate),
         cmocka_unit_test(recomputation_costs_a_forward),
         cmocka_unit_test(disks_move_what_lives_there),

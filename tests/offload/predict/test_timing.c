@@ -100,7 +100,7 @@ static void check_plan(struct tiny_run *run, const char *what) {
     struct ot_layout layout;
     struct ot_schedule schedule;
     struct ot_costs costs;
-    check_ok(ot_model_open(&run->config, run->dtype, TINY_SEQUENCE, &model));
+    tiny_open_model(run, &model);
     const struct ot_chain *chain = ot_model_chain(model);
     check_ok(ot_layout_make(chain, &run->plan, &layout));
     check_ok(ot_schedule_make_train(chain, &run->plan, &layout, &schedule));
@@ -126,6 +126,11 @@ static void check_plan(struct tiny_run *run, const char *what) {
     ot_plan_free(&run->plan);
 }
 
+static bool trains_norms(const void *context, const char *name) {
+    (void)context;
+    return strstr(name, "norm") != NULL;
+}
+
 static void the_executor_takes_as_long(void **state) {
     (void)state;
     static const struct {
@@ -134,18 +139,25 @@ static void the_executor_takes_as_long(void **state) {
         unsigned engines;
         int slots;
         bool clip;
+        enum ot_base_type base; /* under norms that are trained; AUTO: everything is trained */
     } plans[] = {
-        {"resident", OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, 1 << OT_TILE_GPU, 1, true},
-        {"host", OT_HOME_HOST, OT_HOME_HOST, OT_HOME_HOST, 1 << OT_TILE_CPU, 2, true},
-        {"one slot, no clipping", OT_HOME_HOST, OT_HOME_HOST, OT_HOME_GPU, 1 << OT_TILE_CPU, 1, false},
-        {"streamed", OT_HOME_HOST, OT_HOME_HOST, OT_HOME_GPU, 1 << OT_TILE_STREAM, 3, true},
-        {"all engines", OT_HOME_GPU, OT_HOME_HOST, OT_HOME_GPU, (1 << OT_TILE_ENGINES) - 1, 2, true},
-        {"nvme", OT_HOME_NVME, OT_HOME_NVME, OT_HOME_NVME, 1 << OT_TILE_CPU, 2, true},
-        {"nvme, streamed", OT_HOME_HOST, OT_HOME_NVME, OT_HOME_GPU, 1 << OT_TILE_STREAM, 2, false}};
+        {"resident", OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, 1 << OT_TILE_GPU, 1, true, OT_BASE_AUTO},
+        {"host", OT_HOME_HOST, OT_HOME_HOST, OT_HOME_HOST, 1 << OT_TILE_CPU, 2, true, OT_BASE_AUTO},
+        {"one slot, no clipping", OT_HOME_HOST, OT_HOME_HOST, OT_HOME_GPU, 1 << OT_TILE_CPU, 1, false,
+         OT_BASE_AUTO},
+        {"streamed", OT_HOME_HOST, OT_HOME_HOST, OT_HOME_GPU, 1 << OT_TILE_STREAM, 3, true, OT_BASE_AUTO},
+        {"all engines", OT_HOME_GPU, OT_HOME_HOST, OT_HOME_GPU, (1 << OT_TILE_ENGINES) - 1, 2, true,
+         OT_BASE_AUTO},
+        {"nvme", OT_HOME_NVME, OT_HOME_NVME, OT_HOME_NVME, 1 << OT_TILE_CPU, 2, true, OT_BASE_AUTO},
+        {"nvme, streamed", OT_HOME_HOST, OT_HOME_NVME, OT_HOME_GPU, 1 << OT_TILE_STREAM, 2, false,
+         OT_BASE_AUTO},
+        {"a base in NF4", OT_HOME_HOST, OT_HOME_HOST, OT_HOME_GPU, 1 << OT_TILE_GPU, 2, true, OT_BASE_NF4}};
     for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
         struct tiny_run run;
         tiny_defaults(&run, 3, false, OT_BF16);
         run.clip = plans[i].clip ? 1.0f : 0;
+        run.base = plans[i].base;
+        run.trains = run.base ? trains_norms : NULL;
         tiny_plan(&run, plans[i].weights, plans[i].state, plans[i].activations, plans[i].slots);
         if (plans[i].engines != 1 << OT_TILE_GPU)
             tiny_deal(&run, OT_SLAB_ALIGN_PARAMS, plans[i].engines, 0);

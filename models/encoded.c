@@ -1,0 +1,246 @@
+#include "models/encoded.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "models/decoder.h"
+#include "src/base/error.h"
+
+enum ot_weight_format ot_base_format(enum ot_base_type base, enum ot_dtype dtype) {
+    static const enum ot_weight_format formats[] = {
+        [OT_BASE_BF16] = OT_WEIGHT_BF16,
+        [OT_BASE_F16] = OT_WEIGHT_F16,
+        [OT_BASE_INT8] = OT_WEIGHT_INT8,
+        [OT_BASE_NF4] = OT_WEIGHT_NF4,
+        [OT_BASE_NF4_DOUBLE] = OT_WEIGHT_NF4_DOUBLE,
+    };
+    return base == OT_BASE_AUTO ? (enum ot_weight_format)dtype : formats[base];
+}
+
+/* ---- parts ---- */
+
+static enum ot_weight_format format_of(const struct ot_model *model) {
+    return ot_base_format(model->base, model->chain.dtype);
+}
+
+static int64_t part_bytes(const struct ot_weight *weight) {
+    return ot_weight_layout(weight).bytes;
+}
+
+/* The matrices come first in a slab. */
+static bool part_of(const struct ot_model *model, int slab, int index, struct ot_encoded_part *out) {
+    const struct ot_slab_memory *memory = &model->slab_memory[slab];
+    const struct ot_tensor *tensors = &model->tensors[memory->first_tensor];
+    struct ot_encoded_part part = {0};
+    int i = 0;
+    for (; i < memory->n_tensors && tensors[i].dims == 2; i++) {
+        part.weight = (struct ot_weight){format_of(model), tensors[i].rows, tensors[i].cols};
+        if (i == index)
+            break;
+        part.first += tensors[i].rows * tensors[i].cols;
+        part.at += part_bytes(&part.weight);
+    }
+    if (i < index) /* the rest of the slab: index is the number of its matrices, or more */
+        return false;
+    if (i == memory->n_tensors || tensors[i].dims != 2)
+        part.weight = (struct ot_weight){(enum ot_weight_format)model->chain.dtype, 1,
+                                         model->slabs[slab].n_params - part.first};
+    *out = part;
+    return part.weight.cols > 0;
+}
+
+int ot_slab_encode(struct ot_model *model, int slab) {
+    struct ot_slab_spec *spec = &model->slabs[slab];
+    const struct ot_slab_memory *memory = &model->slab_memory[slab];
+    struct ot_encoded_part part;
+    bool has_matrix = memory->n_tensors > 0 && model->tensors[memory->first_tensor].dims == 2;
+    if (!spec->frozen || spec->edge || !has_matrix ||
+        format_of(model) == (enum ot_weight_format)model->chain.dtype)
+        return 0;
+    for (int i = 0; part_of(model, slab, i, &part); i++) {
+        int rc = ot_weight_check(&part.weight);
+        if (rc < 0)
+            return ot_fail_context(rc, "slab '%s'", spec->name);
+        spec->encoded_bytes = part.at + part_bytes(&part.weight);
+    }
+    model->chain.decode = ot_slab_decode;
+    return 0;
+}
+
+bool ot_encoded_part(const struct ot_model *model, int slab, int index, struct ot_encoded_part *out) {
+    return model->slabs[slab].encoded_bytes > 0 && part_of(model, slab, index, out);
+}
+
+bool ot_model_has_encoded(const struct ot_model *model) {
+    return model->chain.decode != NULL;
+}
+
+int64_t ot_model_encoded_bytes(const struct ot_model *model, int64_t *plain) {
+    int64_t encoded = 0, decoded = 0;
+    for (int s = 0; s < model->chain.n_slabs; s++)
+        if (model->slabs[s].encoded_bytes > 0) {
+            encoded += model->slabs[s].encoded_bytes;
+            decoded += model->slabs[s].n_params * (int64_t)ot_dtype_bytes(model->chain.dtype);
+        }
+    if (plain)
+        *plain = decoded;
+    return encoded;
+}
+
+void ot_slab_decode(const void *context, int slab, struct ot_lane *lane, const void *encoded, void *weights) {
+    const struct ot_model *model = context;
+    struct ot_encoded_part part;
+    for (int i = 0; part_of(model, slab, i, &part); i++) {
+        struct ot_decode op = {
+            .weight = part.weight,
+            .dtype = model->chain.dtype,
+            .n = part.weight.rows * part.weight.cols,
+            .encoded = (const char *)encoded + part.at,
+            .out = (char *)weights + (size_t)part.first * ot_dtype_bytes(model->chain.dtype),
+        };
+        ot_device_ops(ot_lane_device(lane))->decode(lane, &op);
+    }
+}
+
+/* ---- encoding ---- */
+
+struct ot_slab_encoder {
+    const struct ot_model *model;
+    struct ot_pool *pool;
+    ot_encoded_sink sink;
+    void *context;
+    char *encoded; /* the present part */
+    float *scales; /* of NF4_DOUBLE */
+    float *carry;  /* values of a unit that is not complete yet */
+    int slab, index;
+    struct ot_encoded_part part;
+    int64_t taken;   /* values of the part, the carried ones among them */
+    int64_t carried; /* values */
+};
+
+/* The memory of an encoder: that of the largest part of any slab. */
+struct encoder_sizes {
+    size_t encoded, scales, carry;
+};
+
+static size_t larger(size_t a, int64_t b) {
+    return (size_t)b > a ? (size_t)b : a;
+}
+
+static struct encoder_sizes sizes_of(const struct ot_model *model) {
+    struct encoder_sizes sizes = {0};
+    struct ot_encoded_part part;
+    for (int slab = 0; slab < model->chain.n_slabs; slab++)
+        for (int i = 0; ot_encoded_part(model, slab, i, &part); i++) {
+            struct ot_weight_layout l = ot_weight_layout(&part.weight);
+            bool nested = part.weight.format == OT_WEIGHT_NF4_DOUBLE;
+            sizes.encoded = larger(sizes.encoded, l.bytes);
+            sizes.scales = larger(sizes.scales, nested ? l.n_scales * (int64_t)sizeof(float) : 0);
+            sizes.carry = larger(sizes.carry, l.unit * (int64_t)sizeof(float));
+        }
+    return sizes;
+}
+
+size_t ot_slab_encoder_bytes(const struct ot_model *model) {
+    struct encoder_sizes sizes = sizes_of(model);
+    return sizes.encoded + sizes.scales + sizes.carry;
+}
+
+int ot_slab_encoder_open(const struct ot_model *model, struct ot_pool *pool, ot_encoded_sink sink,
+                         void *context, struct ot_slab_encoder **out) {
+    struct encoder_sizes sizes = sizes_of(model);
+    struct ot_slab_encoder *e = calloc(1, sizeof *e);
+    *out = e;
+    if (!e)
+        return ot_fail(OT_E_BUDGET, "no memory to encode weights");
+    *e = (struct ot_slab_encoder){.model = model, .pool = pool, .sink = sink, .context = context, .slab = -1};
+    e->encoded = malloc(sizes.encoded + 1);
+    e->scales = malloc(sizes.scales + 1);
+    e->carry = malloc(sizes.carry + 1);
+    if (e->encoded && e->scales && e->carry)
+        return 0;
+    ot_slab_encoder_close(e);
+    *out = NULL;
+    return ot_fail(OT_E_BUDGET, "no memory for the %zu bytes of an encoded matrix", sizes.encoded);
+}
+
+void ot_slab_encoder_close(struct ot_slab_encoder *e) {
+    if (!e)
+        return;
+    free(e->encoded);
+    free(e->scales);
+    free(e->carry);
+    free(e);
+}
+
+static float *scales_of(const struct ot_slab_encoder *e) {
+    return e->part.weight.format == OT_WEIGHT_NF4_DOUBLE ? e->scales : NULL;
+}
+
+static int encode(struct ot_slab_encoder *e, int64_t first, int64_t n, const float *values) {
+    const struct ot_weight_part part = {OT_F32, first, n, values};
+    int rc = ot_weight_encode(e->pool, &e->part.weight, &part, e->encoded, scales_of(e));
+    return rc < 0 ? ot_fail_context(rc, "slab '%s', matrix %d", e->model->slabs[e->slab].name, e->index + 1)
+                  : 0;
+}
+
+/* Takes values of the present part. Only whole units can be encoded: what is left of one is carried. */
+static int take(struct ot_slab_encoder *e, int64_t n, const float *values) {
+    struct ot_weight_layout l = ot_weight_layout(&e->part.weight);
+    int64_t end = e->taken + n;
+    if (e->carried > 0) {
+        int64_t missing = l.unit - e->carried, more = missing < n ? missing : n;
+        memcpy(e->carry + e->carried, values, (size_t)more * sizeof *values);
+        e->carried += more;
+        values += more;
+        n -= more;
+        if (e->carried == l.unit || end == l.n) {
+            OT_TRY(encode(e, end - n - e->carried, e->carried, e->carry));
+            e->carried = 0;
+        }
+    }
+    int64_t whole = end == l.n ? n : n - n % l.unit;
+    if (whole > 0)
+        OT_TRY(encode(e, end - n, whole, values));
+    memcpy(e->carry + e->carried, values + whole, (size_t)(n - whole) * sizeof *values);
+    e->carried += n - whole;
+    e->taken = end;
+    return 0;
+}
+
+static int begin_part(struct ot_slab_encoder *e, int slab, int index) {
+    e->slab = slab;
+    e->index = index;
+    e->taken = e->carried = 0;
+    if (!ot_encoded_part(e->model, slab, index, &e->part))
+        return ot_fail(OT_E_INTERNAL, "slab %d has no encoded part %d", slab, index);
+    ot_weight_begin(&e->part.weight, e->encoded);
+    return 0;
+}
+
+static int end_part(struct ot_slab_encoder *e) {
+    ot_weight_end(e->pool, &e->part.weight, scales_of(e), e->encoded);
+    return e->sink(e->context, e->slab, e->part.at / OT_ENCODED_UNIT,
+                   part_bytes(&e->part.weight) / OT_ENCODED_UNIT, e->encoded);
+}
+
+int ot_slab_encoder_put(struct ot_slab_encoder *e, int slab, int64_t first, int64_t n, const float *values) {
+    if (first == 0)
+        OT_TRY(begin_part(e, slab, 0));
+    while (n > 0) {
+        int64_t left = e->part.weight.rows * e->part.weight.cols - e->taken, some = n < left ? n : left;
+        if (slab != e->slab || first != e->part.first + e->taken)
+            return ot_fail(OT_E_INTERNAL, "parameter %lld of slab %d does not follow the one before",
+                           (long long)first, slab);
+        OT_TRY(take(e, some, values));
+        first += some;
+        values += some;
+        n -= some;
+        if (some == left) {
+            OT_TRY(end_part(e));
+            if (first < e->model->slabs[slab].n_params)
+                OT_TRY(begin_part(e, slab, e->index + 1));
+        }
+    }
+    return 0;
+}
