@@ -330,6 +330,7 @@ class Lora(program.ProgramTest):
                 ([*train, self.base, "--lora", "r=x"], USAGE, "'r=x': a rank is a whole number"),
                 ([*train, self.base, "--lora", "targets=c_attn"], USAGE, "'c_attn' is the name of no module"),
                 ([*train, self.base, "--lora", "dora,targets=embed_tokens"], INPUT, "an embedding cannot have DoRA"),
+                ([*train, self.base, "--lora", "dora", "--base-type", "nf4"], USAGE, "--base-type and DoRA cannot be used together"),
                 ([*train, self.base, "--lora", "dora,dropout=0.1"], INPUT, "DoRA cannot have dropout"),
                 ([*train, self.base, "--lora-r", "8"], USAGE, "its name here is --lora"),
                 ([*train, self.base, "--adapter", self.path("adapters"), "--lora", "r=8"], USAGE, "contradict each other"),
