@@ -137,13 +137,6 @@ static int parse_flags(struct parser *p) {
     c->qkv_bias = p->family->qkv_bias || attention_bias;
     c->out_bias = attention_bias;
     c->qk_norm = p->family->qk_norm;
-    const struct ot_json *quantized = ot_json_get(p->root, "quantization_config");
-    if (quantized) {
-        const char *method = ot_json_string(ot_json_get(quantized, "quant_method"), NULL);
-        return ot_fail(OT_E_INPUT,
-                       "%s: the weights are quantized (%s), which cannot be trained; use the original model",
-                       p->where, method ? method : "quantization_config");
-    }
     return 0;
 }
 
@@ -374,5 +367,7 @@ int ot_model_config_parse(const struct ot_json *root, const char *where, struct 
     OT_TRY(ot_model_config_check(&out->config, where));
     OT_TRY(ot_json_need_real(root, where, "attention_dropout", false, 0, 1, &out->attention_dropout));
     OT_TRY(parse_dtype(&p, out));
+    if (ot_json_get(root, "quantization_config"))
+        OT_TRY(ot_quantization_parse(ot_json_get(root, "quantization_config"), where, &out->quantized));
     return ot_token_ids_parse(root, where, out->config.vocab, &out->ids);
 }

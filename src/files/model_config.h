@@ -4,7 +4,7 @@
  * READING accepts the key names of old and new transformers (rope_theta and rope_scaling, or rope_parameters;
  * torch_dtype or dtype; n_layer and so on). Absent keys get the defaults of the family's class in
  * transformers. Anything that would make results differ from transformers is refused by name: an unknown
- * model_type, architecture, rope type or activation, quantized weights, partial layer types.
+ * model_type, architecture, rope type or activation, a method of quantization, partial layer types.
  *
  * WRITING. A preset gets a config.json that transformers 4 and 5 both read. A base model's config.json is
  * copied byte for byte; only the values that must change are replaced (ot_json_splice), so that unknown keys
@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "models/model.h"
+#include "src/files/quantization.h"
 
 enum { OT_MAX_EOS = 16, OT_CONFIG_MAX_BYTES = 4 << 20 };
 
@@ -34,6 +35,7 @@ struct ot_config_file {
     enum ot_dtype dtype;
     struct ot_token_ids ids;
     double attention_dropout; /* as the file says; never applied */
+    struct ot_quantization quantized;
 };
 
 struct ot_json;
@@ -50,8 +52,9 @@ int ot_token_ids_parse(const struct ot_json *root, const char *where, int64_t vo
 int ot_model_config_write(const struct ot_config_file *file, char **text, size_t *bytes);
 int ot_generation_config_write(const struct ot_token_ids *ids, char **text, size_t *bytes);
 
-/* Rewrites a base's config.json with another dtype and, if ids->n_eos > 0, other ids. *text stays NULL if
- * nothing changes. The caller frees the text. Errors: OT_E_BUDGET. */
+/* Rewrites a base's config.json for weights that are not quantised, with another dtype and, if ids->n_eos
+ * > 0, other ids: the key quantization_config goes. *text stays NULL if nothing changes. The caller frees
+ * the text. Errors: OT_E_BUDGET. */
 int ot_model_config_rewrite(const struct ot_json *root, enum ot_dtype dtype, const struct ot_token_ids *ids,
                             char **text, size_t *bytes);
 /* The same for a generation_config.json, which has ids only. */

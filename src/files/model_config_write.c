@@ -124,7 +124,8 @@ int ot_generation_config_write(const struct ot_token_ids *ids, char **text, size
 /* ---- rewriting a base's file ---- */
 
 struct rewrite {
-    const char *dtype_key, *dtype; /* dtype_key NULL: the file has no dtype key */
+    const char *dtype_key,
+        *dtype; /* dtype_key NULL: the file has no dtype key, and says nothing of weights */
     const struct ot_token_ids *ids;
 };
 
@@ -142,7 +143,7 @@ static bool same_ids(const struct ot_json *value, const int32_t *ids, int n) {
 static bool changes(const struct ot_json *root, const struct rewrite *change) {
     if (change->dtype_key) {
         const char *name = ot_json_string(ot_json_get(root, change->dtype_key), NULL);
-        if (!name || strcmp(name, change->dtype) != 0)
+        if (!name || strcmp(name, change->dtype) != 0 || ot_json_get(root, "quantization_config"))
             return true;
     }
     if (change->ids->n_eos == 0)
@@ -154,6 +155,7 @@ static bool changes(const struct ot_json *root, const struct rewrite *change) {
 static bool is_replaced(const char *key, const struct rewrite *change) {
     bool ids = change->ids->n_eos > 0;
     return (change->dtype_key && strcmp(key, change->dtype_key) == 0) ||
+           (change->dtype_key && strcmp(key, "quantization_config") == 0) ||
            (ids && strcmp(key, "eos_token_id") == 0) ||
            (ids && change->ids->bos >= 0 && strcmp(key, "bos_token_id") == 0);
 }

@@ -206,6 +206,14 @@ void ot_model_dir_sort(struct ot_model_dir *dir) {
     qsort(dir->stored, (size_t)dir->n_stored, sizeof *dir->stored, by_name);
 }
 
+static int compare_name(const void *key, const void *element) {
+    return strcmp(key, ((const struct ot_stored *)element)->tensor->name);
+}
+
+const struct ot_stored *ot_model_dir_find(const struct ot_model_dir *dir, const char *name) {
+    return bsearch(name, dir->stored, (size_t)dir->n_stored, sizeof *dir->stored, compare_name);
+}
+
 static int read_index(struct ot_model_dir *dir, const char *index, const struct ot_json *root) {
     const struct ot_json *map = ot_json_get(root, "weight_map");
     void *cursor = NULL;
@@ -259,13 +267,14 @@ static int open_single(struct ot_model_dir *dir) {
     return 0;
 }
 
-/* Sets the dtype that most bytes have: some models keep a few fp32 norms among bf16 matrices. */
+/* Sets the dtype that most bytes have: some models keep a few fp32 norms among bf16 matrices. Of a quantised
+ * model: that most other bytes have. */
 static void count_bytes(struct ot_model_dir *dir) {
     int64_t bytes[3] = {0};
     for (int64_t i = 0; i < dir->n_stored; i++) {
         const struct ot_safetensor *tensor = dir->stored[i].tensor;
         dir->facts.weight_bytes += (int64_t)tensor->bytes;
-        if (tensor->readable)
+        if (tensor->readable && !dir->stored[i].packed)
             bytes[tensor->dtype] += (int64_t)tensor->bytes;
     }
     for (int dtype = 0; dtype < 3; dtype++)
@@ -288,11 +297,25 @@ static int open_weights(struct ot_model_dir *dir) {
                       "with transformers to convert it"
                     : "has neither model.safetensors nor model.safetensors.index.json";
     }
+    OT_TRY(ot_model_dir_unpack(dir));
     count_bytes(dir);
     return 0;
 }
 
 /* ---- the directory ---- */
+
+/* Older versions of AutoGPTQ described the weights beside config.json. */
+static int read_quantize_config(struct ot_model_dir *dir) {
+    struct ot_json *root = NULL;
+    char path[PATH_MAX];
+    if (dir->quantized.method != OT_QUANT_NONE || !ot_model_dir_has(dir, "quantize_config.json"))
+        return 0;
+    ot_model_dir_file(dir, "quantize_config.json", path);
+    OT_TRY(ot_json_read_file(path, OT_CONFIG_MAX_BYTES, &root));
+    int rc = ot_quantization_parse(root, path, &dir->quantized);
+    ot_json_free(root);
+    return rc;
+}
 
 static int read_configs(struct ot_model_dir *dir) {
     struct ot_config_file file;
@@ -304,6 +327,8 @@ static int read_configs(struct ot_model_dir *dir) {
     dir->facts.dtype = file.dtype;
     dir->facts.ids = file.ids;
     dir->facts.attention_dropout = file.attention_dropout;
+    dir->quantized = file.quantized;
+    OT_TRY(read_quantize_config(dir));
     if (ot_model_dir_has(dir, "generation_config.json"))
         OT_TRY(read_json(dir, "generation_config.json", OT_CONFIG_MAX_BYTES, &dir->generation));
     if (ot_model_dir_has(dir, "tokenizer.json")) {

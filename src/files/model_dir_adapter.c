@@ -121,11 +121,8 @@ static int get_weight(void *context, int slab, int64_t first, int64_t n, float *
 }
 
 static int read_whole(const struct ot_stored *stored, float *values) {
-    const char *data;
-    size_t bytes;
-    ot_stored_bytes(stored, 0, stored->tensor->count, &data, &bytes);
-    OT_TRY(ot_mapped_file_fetch(stored->file, data, bytes));
-    int64_t bad = ot_stored_convert(stored, 0, stored->tensor->count, values);
+    int64_t bad;
+    OT_TRY(ot_stored_read(stored, 0, stored->tensor->count, values, &bad));
     return bad < 0
                ? 0
                : ot_fail(

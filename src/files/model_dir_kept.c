@@ -38,7 +38,8 @@ static bool goes_along(const char *name) {
 /* Files that are copied elsewhere, made anew for the result, or hold weights in any form. */
 static bool is_expected(const char *name) {
     static const char *const first[] = {
-        ".", "README", "run.json", "finished.json", "log.", "offload-train.json", NULL};
+        ".", "README", "run.json", "finished.json", "log.", "offload-train.json", "quantize_config.json",
+        NULL};
     static const char *const last[] = {".safetensors",
                                        ".safetensors.index.json",
                                        ".bin",

@@ -18,14 +18,6 @@ enum {
 
 /* ---- mapping stored tensors to the model's ---- */
 
-static int compare_name(const void *key, const void *element) {
-    return strcmp(key, ((const struct ot_stored *)element)->tensor->name);
-}
-
-static const struct ot_stored *find_exact(const struct ot_model_dir *dir, const char *name) {
-    return bsearch(name, dir->stored, (size_t)dir->n_stored, sizeof *dir->stored, compare_name);
-}
-
 static const char *without_prefix(const char *name) {
     static const char *const prefixes[] = {"model.", "transformer."};
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
@@ -38,13 +30,13 @@ static const char *without_prefix(const char *name) {
 static const struct ot_stored *find_stored(const struct ot_model_dir *dir, const char *name) {
     char other[128];
     const char *bare = without_prefix(name);
-    const struct ot_stored *stored = find_exact(dir, name);
+    const struct ot_stored *stored = ot_model_dir_find(dir, name);
     if (!stored)
-        stored = find_exact(dir, bare);
+        stored = ot_model_dir_find(dir, bare);
     static const char *const prefixes[] = {"model.", "transformer."};
     for (size_t i = 0; !stored && i < sizeof prefixes / sizeof *prefixes; i++) {
         snprintf(other, sizeof other, "%s%s", prefixes[i], bare);
-        stored = find_exact(dir, other);
+        stored = ot_model_dir_find(dir, other);
     }
     return stored;
 }
@@ -146,11 +138,15 @@ static int check_extra(const struct ot_model_dir *dir, const struct ot_model *mo
     const struct ot_stored *extra = NULL, *adapter_extra = NULL;
     int64_t n_extra = 0, n_adapter_extra = 0;
     mark_used(dir, model, used, adapter_used);
-    for (int64_t i = 0; i < dir->n_stored; i++)
-        if (!used[i] && !may_ignore(dir->stored[i].tensor, tied)) {
+    for (int64_t i = 0; i < dir->n_stored; i++) {
+        bool ignored = used[i] || may_ignore(dir->stored[i].tensor, tied);
+        if (!ignored)
+            OT_TRY(ot_model_dir_is_zero_bias(dir, &dir->stored[i], &ignored));
+        if (!ignored) {
             extra = extra ? extra : &dir->stored[i];
             n_extra++;
         }
+    }
     for (int64_t i = 0; i < dir->adapter.n_stored; i++)
         if (!adapter_used[i]) {
             adapter_extra = adapter_extra ? adapter_extra : &dir->adapter.stored[i];
@@ -161,22 +157,6 @@ static int check_extra(const struct ot_model_dir *dir, const struct ot_model *mo
     return extra ? fail_extra(extra, n_extra, "the model that config.json describes") : 0;
 }
 
-static int read_part(const struct ot_stored *stored, int64_t first, int64_t n, float *values, int64_t *bad) {
-    const char *data;
-    size_t bytes;
-    ot_stored_bytes(stored, first, n, &data, &bytes);
-    OT_TRY(ot_mapped_file_fetch(stored->file, data, bytes));
-    *bad = ot_stored_convert(stored, first, n, values);
-    return 0;
-}
-
-static void release(const struct ot_stored *stored, int64_t first, int64_t n) {
-    const char *data;
-    size_t bytes;
-    ot_stored_bytes(stored, first, n, &data, &bytes);
-    ot_mapped_file_release(data, bytes);
-}
-
 static int compare_values(const struct ot_stored *a, const struct ot_stored *b, bool *same) {
     float *values = malloc(2 * PART_VALUES * sizeof *values);
     int rc = 0;
@@ -185,13 +165,13 @@ static int compare_values(const struct ot_stored *a, const struct ot_stored *b, 
     for (int64_t at = 0, n; at < a->tensor->count && *same && rc == 0; at += n) {
         n = a->tensor->count - at < PART_VALUES ? a->tensor->count - at : PART_VALUES;
         int64_t bad; /* the loader refuses values that are not finite */
-        rc = read_part(a, at, n, values, &bad);
+        rc = ot_stored_read(a, at, n, values, &bad);
         if (rc == 0)
-            rc = read_part(b, at, n, values + PART_VALUES, &bad);
+            rc = ot_stored_read(b, at, n, values + PART_VALUES, &bad);
         if (rc == 0)
             *same = memcmp(values, values + PART_VALUES, (size_t)n * sizeof *values) == 0;
-        release(a, at, n);
-        release(b, at, n);
+        ot_stored_release(a, at, n);
+        ot_stored_release(b, at, n);
     }
     free(values);
     return rc;
@@ -286,11 +266,8 @@ static void read_ahead(struct loader *l) {
         }
         const struct ot_stored *stored = l->map[l->ahead_tensor];
         int64_t n = smaller(stored->tensor->count - l->ahead_value, CHUNK_VALUES);
-        const char *data;
-        size_t bytes;
-        ot_stored_bytes(stored, l->ahead_value, n, &data, &bytes);
-        ot_mapped_file_prefetch(stored->file, data, bytes);
-        l->ahead_bytes += (int64_t)bytes;
+        ot_stored_prefetch(stored, l->ahead_value, n);
+        l->ahead_bytes += (int64_t)ot_stored_bytes(stored, l->ahead_value, n);
         l->ahead_value += n;
         if (l->ahead_value == stored->tensor->count) {
             l->ahead_tensor++;
@@ -301,7 +278,7 @@ static void read_ahead(struct loader *l) {
 
 static int convert_part(const struct loader *l, int64_t begin, int64_t end) {
     int64_t bad;
-    OT_TRY(read_part(l->stored, l->first + begin, end - begin, l->values + begin, &bad));
+    OT_TRY(ot_stored_read(l->stored, l->first + begin, end - begin, l->values + begin, &bad));
     if (bad >= 0)
         return ot_fail(OT_E_INPUT,
                        "%s: tensor %s holds %g at element %lld; the weights are damaged, get the file again",
@@ -330,14 +307,11 @@ static int load_tensor(struct loader *l, const struct ot_tensor *tensor, const s
     l->stored = stored;
     for (l->first = 0; l->first < stored->tensor->count;) {
         int64_t n = smaller(stored->tensor->count - l->first, CHUNK_VALUES);
-        const char *data;
-        size_t bytes;
-        ot_stored_bytes(stored, l->first, n, &data, &bytes);
         read_ahead(l);
         OT_TRY(convert_chunk(l, n));
         OT_TRY(l->sink(l->context, tensor->slab, tensor->first + l->first, n, l->values));
-        ot_mapped_file_release(data, bytes);
-        l->ahead_bytes -= (int64_t)bytes;
+        ot_stored_release(stored, l->first, n);
+        l->ahead_bytes -= (int64_t)ot_stored_bytes(stored, l->first, n);
         l->first += n;
     }
     return 0;
@@ -434,7 +408,7 @@ int ot_model_dir_get(const struct ot_model_dir *dir, const struct ot_tensor *ten
     if (!stored)
         return ot_fail(OT_E_INPUT, "%s: tensor %s is missing from the weights", dir->path, tensor->name);
     OT_TRY(check_tensor(stored, tensor));
-    OT_TRY(read_part(stored, first, n, values, &bad));
-    release(stored, first, n);
+    OT_TRY(ot_stored_read(stored, first, n, values, &bad));
+    ot_stored_release(stored, first, n);
     return 0;
 }

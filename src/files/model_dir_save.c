@@ -49,7 +49,7 @@ static const char *copied_path(const struct ot_model_save *save, int i, char pat
 static int map_base(const struct ot_model_save *save, const struct ot_stored ***stored) {
     const struct ot_model_dir *base = save->base;
     if (!base || save->adapter_config || !base->facts.has_weights || base->facts.dtype != save->dtype ||
-        base->gguf)
+        base->gguf || base->quantized.method != OT_QUANT_NONE)
         return 0; /* GGUF has vectors in fp32 whatever the model's dtype was */
     int rc = ot_model_dir_map(base, save->model, stored);
     if (rc == -OT_E_INPUT) /* with --init random the base's weights were not loaded and may differ */

@@ -1,11 +1,12 @@
-/* Declarations that the parts of model_dir share: open (model_dir.c, model_dir_gguf.c), load
- * (model_dir_load.c, model_dir_stored.c, model_dir_adapter.c), save (model_dir_save.c). */
+/* Declarations that the parts of model_dir share: open (model_dir.c, model_dir_gguf.c, model_dir_packed.c),
+ * load (model_dir_load.c, model_dir_stored.c, model_dir_adapter.c), save (model_dir_save.c). */
 #ifndef OT_FILES_MODEL_DIR_STATE_H
 #define OT_FILES_MODEL_DIR_STATE_H
 
 #include <limits.h>
 
 #include "src/files/model_dir.h"
+#include "src/files/packed.h"
 #include "src/files/safetensors.h"
 
 struct ot_arena;
@@ -14,24 +15,28 @@ struct ot_gguf_type;
 struct ot_json;
 struct ot_tensor;
 
-/* A stored tensor and its file. Its name is the one in the file, or, of a GGUF file, the one that Hugging
- * Face gives to the tensor. */
+/* A stored tensor and its file. Its name is the one in the file, or the one that Hugging Face gives to the
+ * tensor: in a GGUF file, and of a matrix that several tensors are (packed.h). */
 struct ot_stored {
     const struct ot_safetensor *tensor;
     const struct ot_mapped_file *file;
     const struct ot_gguf_type *blocks; /* how a GGUF file stores the values; NULL: as tensor->dtype */
     int64_t head_rows; /* > 0: the rows of each head are in llama.cpp's order (src/gguf/writer.h) */
+    const struct ot_packed *packed; /* not NULL: the tensors that hold the values */
 };
 
 /* Values [first, first + n) of a stored tensor are a part of it if first is a multiple of 256 and first + n
  * is too, or is the end: then the part begins and ends with a block. */
 
-/* The bytes that hold a part. Of rows that change places: the bytes of the heads that have them. */
-void ot_stored_bytes(const struct ot_stored *stored, int64_t first, int64_t n, const char **data,
-                     size_t *bytes);
-/* Converts a part, whose bytes are fetched, to fp32, exactly. Returns the index in `values` of the first
- * value that is not finite, or -1. */
-int64_t ot_stored_convert(const struct ot_stored *stored, int64_t first, int64_t n, float *values);
+/* Reads a part, exactly, as fp32. *bad: the index in `values` of the first value that is not finite, or -1.
+ * Errors: OT_E_IO, OT_E_INPUT. Any thread. */
+int ot_stored_read(const struct ot_stored *stored, int64_t first, int64_t n, float *values, int64_t *bad);
+/* Starts to read ahead the bytes of a part. */
+void ot_stored_prefetch(const struct ot_stored *stored, int64_t first, int64_t n);
+/* Removes the bytes of a part from this process's memory. */
+void ot_stored_release(const struct ot_stored *stored, int64_t first, int64_t n);
+/* The bytes of a part in the files. Of rows that change places: of the heads that have them. */
+size_t ot_stored_bytes(const struct ot_stored *stored, int64_t first, int64_t n);
 
 /* Adapters laid over a model. */
 struct ot_adapter {
@@ -66,6 +71,7 @@ struct ot_model_dir {
     int n_kept;
     struct ot_arena *arena;
     struct ot_model_facts facts;
+    struct ot_quantization quantized;
     struct ot_json *config, *generation; /* generation NULL: the file is absent */
     struct ot_safetensors **files;       /* [facts.n_shards]; NULL: the model is a GGUF file */
     struct ot_gguf *gguf;                /* NULL: the model is a directory */
@@ -84,6 +90,15 @@ const char *ot_model_dir_small_file(const struct ot_model_dir *dir, int i, char 
 
 /* Sorts dir->stored by name. */
 void ot_model_dir_sort(struct ot_model_dir *dir);
+/* The stored tensor with exactly this name; NULL: none. */
+const struct ot_stored *ot_model_dir_find(const struct ot_model_dir *dir, const char *name);
+
+/* In dir->stored, replaces the tensors of quantised matrices by one for each matrix. Errors: OT_E_INPUT (a
+ * tensor is missing, or has another shape), OT_E_IO, OT_E_BUDGET. */
+int ot_model_dir_unpack(struct ot_model_dir *dir);
+/* AutoGPTQ adds a bias of zeros to matrices without one. Whether the stored tensor is such a bias. Errors:
+ * OT_E_IO. */
+int ot_model_dir_is_zero_bias(const struct ot_model_dir *dir, const struct ot_stored *stored, bool *out);
 
 /* Opens a GGUF file instead of a directory: makes the small files that a directory would have, in memory, and
  * fills in facts and stored. Errors: as ot_model_dir_open. */

@@ -62,6 +62,9 @@ static const struct ot_topic_block models[] = {
     {"weights",
      "safetensors in fp32, fp16 or bf16, one file or shards; or a GGUF file. The trained model has the same "
      "dtype. --init random makes random weights from --seed instead."},
+    {"quantized weights",
+     "GPTQ (2, 3, 4 or 8 bits; formats gptq and gptq_v2) and bitsandbytes (nf4 and int8) are decoded exactly "
+     "as they are read. The result has plain weights, in the dtype of the others (usually fp16 or bf16)."},
     {"tokenizers", "Hugging Face tokenizer.json of type BPE; for any other type, the error names it. "
                    "--tokenizer names another file. The tiny presets have a built-in byte-level tokenizer."},
     {"training",

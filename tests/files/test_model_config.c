@@ -234,7 +234,7 @@ static void test_refuses_by_name(void **state) {
         {"\"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 2, \"partial_rotary_factor\": 0.25}",
          "partial_rotary_factor 0.25 with a scaled rope"},
         {"\"attention_dropout\": 2", "'attention_dropout'"},
-        {"\"quantization_config\": {\"quant_method\": \"gptq\"}", "quantized (gptq)"},
+        {"\"quantization_config\": {\"quant_method\": \"awq\"}", "quant_method 'awq' cannot be read"},
         {"\"hidden_act\": \"mish\"", "hidden_act 'mish' is not supported"},
         {"\"torch_dtype\": \"float64\"", "torch_dtype 'float64' is not supported"},
         {"\"hidden_size\": null", "the key 'hidden_size' is missing"},

@@ -1,0 +1,345 @@
+#include "src/files/packed.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/base/json.h"
+
+enum {
+    TILE_ROWS = 16,      /* of a GPTQ matrix: words of this many rows lie side by side, in one cache line */
+    PIECE_VALUES = 16384 /* bitsandbytes: decoded at once; the values of one group of scales */
+};
+
+/* ---- checks ---- */
+
+static int wrong_part(const struct ot_packed_part *part, const char *dtype, const int64_t *shape, int dims) {
+    char have[OT_SHAPE_TEXT_BYTES], want[OT_SHAPE_TEXT_BYTES];
+    return ot_fail(OT_E_INPUT, "%s: tensor %s is %s %s, but should be %s %s; get the model again",
+                   part->file->path, part->tensor->name, part->tensor->dtype_name,
+                   ot_shape_text(part->tensor->shape, part->tensor->dims, have), dtype,
+                   ot_shape_text(shape, dims, want));
+}
+
+static int check_part(const struct ot_packed_part *part, const char *dtype, int64_t rows, int64_t cols) {
+    int64_t shape[2] = {rows, cols};
+    const struct ot_safetensor *t = part->tensor;
+    if (strcmp(t->dtype_name, dtype) == 0 && t->dims == 2 && t->shape[0] == rows && t->shape[1] == cols)
+        return 0;
+    return wrong_part(part, dtype, shape, 2);
+}
+
+/* A vector, which may be stored with further dimensions of 1. */
+static int check_vector(const struct ot_packed_part *part, const char *dtype, int64_t n) {
+    if (strcmp(part->tensor->dtype_name, dtype) == 0 && part->tensor->count == n)
+        return 0;
+    return wrong_part(part, dtype, &n, 1);
+}
+
+static int check_size(const struct ot_packed *p, int64_t rows, int64_t cols) {
+    const struct ot_weight weight = {.format = OT_WEIGHT_F32, .rows = rows, .cols = cols};
+    int rc = ot_weight_check(&weight);
+    return rc < 0 ? ot_fail_context(rc, "%s: tensor %s", p->codes.file->path, p->codes.tensor->name) : 0;
+}
+
+static int64_t quotient_up(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+
+/* ---- GPTQ ---- */
+
+/* The number of columns. Without g_idx, only whole words and groups say it. */
+static int find_gptq_size(struct ot_packed *p, const struct ot_quantization *config) {
+    const struct ot_safetensor *codes = p->codes.tensor;
+    if (codes->dims != 2)
+        return check_part(&p->codes, "I32", codes->count, 1);
+    p->rows = codes->shape[1];
+    p->cols = p->index.tensor ? p->index.tensor->count : codes->shape[0] / config->bits * 32;
+    return check_size(p, p->rows, p->cols);
+}
+
+int ot_packed_open_gptq(struct ot_packed *p, const struct ot_quantization *config) {
+    p->kind = OT_PACKED_GPTQ;
+    p->bits = config->bits;
+    p->true_zeros = config->true_zeros;
+    OT_TRY(find_gptq_size(p, config));
+    p->group_size = config->group_size > 0 ? config->group_size : p->cols;
+    p->groups = p->index.tensor && p->scales.tensor->dims == 2 ? p->scales.tensor->shape[0]
+                                                               : quotient_up(p->cols, p->group_size);
+    if (p->index.tensor)
+        OT_TRY(check_vector(&p->index, "I32", p->cols));
+    OT_TRY(check_part(&p->codes, "I32", quotient_up(p->cols * p->bits, 32), p->rows));
+    OT_TRY(check_part(&p->zeros, "I32", p->groups, quotient_up(p->rows * p->bits, 32)));
+    return check_part(&p->scales, p->scales.tensor->readable ? p->scales.tensor->dtype_name : "F16",
+                      p->groups, p->rows);
+}
+
+static uint32_t word_at(const void *words, int64_t at) {
+    uint32_t word;
+    memcpy(&word, (const char *)words + at * (int64_t)sizeof word, sizeof word);
+    return word;
+}
+
+/* `bits` bits at bit `shift` of the word at `at`; what is missing is in the word `step` words further on. */
+static uint32_t bits_at(const void *words, int64_t at, int64_t step, int shift, int bits) {
+    uint32_t code = word_at(words, at) >> shift;
+    if (shift + bits > 32)
+        code |= word_at(words, at + step) << (32 - shift);
+    return code & ((1u << bits) - 1);
+}
+
+static float number_at(const struct ot_safetensor *tensor, int64_t at) {
+    float value;
+    ot_safetensors_convert(
+        tensor->dtype, (const char *)tensor->data + at * (int64_t)ot_dtype_bytes(tensor->dtype), 1, &value);
+    return value;
+}
+
+/* Scales and zero points of a group, for the rows of a tile. */
+static void load_group(const struct ot_packed *p, int64_t group, int64_t row, int64_t rows, float *scales,
+                       float *zeros) {
+    int64_t words = p->zeros.tensor->shape[1];
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t bit = (row + r) * p->bits;
+        uint32_t zero = bits_at(p->zeros.tensor->data, group * words + bit / 32, 1, (int)(bit % 32), p->bits);
+        scales[r] = number_at(p->scales.tensor, group * p->rows + row + r);
+        zeros[r] = (float)(p->true_zeros ? zero : (zero + 1) & ((1u << p->bits) - 1));
+    }
+}
+
+static int find_group(const struct ot_packed *p, int64_t col, int64_t *group) {
+    if (!p->index.tensor) {
+        *group = col / p->group_size;
+        return 0;
+    }
+    *group = (int32_t)word_at(p->index.tensor->data, col);
+    if (*group >= 0 && *group < p->groups)
+        return 0;
+    return ot_fail(OT_E_INPUT,
+                   "%s: tensor %s says that column %lld is in group %lld, but there are %lld groups; get the "
+                   "model again",
+                   p->index.file->path, p->index.tensor->name, (long long)col, (long long)*group,
+                   (long long)p->groups);
+}
+
+/* Columns [col, col + cols) of some rows. */
+static int decode_tile(const struct ot_packed *p, int64_t row, int64_t rows, int64_t col, int64_t cols,
+                       float *values) {
+    float scales[TILE_ROWS], zeros[TILE_ROWS];
+    int64_t loaded = -1, group;
+    for (int64_t c = 0; c < cols; c++) {
+        OT_TRY(find_group(p, col + c, &group));
+        if (group != loaded)
+            load_group(p, group, row, rows, scales, zeros);
+        loaded = group;
+        int64_t bit = (col + c) * p->bits, at = bit / 32 * p->rows + row;
+        for (int64_t r = 0; r < rows; r++)
+            values[r * cols + c] =
+                scales[r] *
+                ((float)bits_at(p->codes.tensor->data, at + r, p->rows, (int)(bit % 32), p->bits) - zeros[r]);
+    }
+    return 0;
+}
+
+static int decode_gptq(const struct ot_packed *p, int64_t first, int64_t n, float *values) {
+    for (int64_t at = first, some; at < first + n; at += some) {
+        int64_t col = at % p->cols, left = first + n - at, rows = col == 0 ? left / p->cols : 0;
+        rows = rows < TILE_ROWS ? rows : TILE_ROWS;
+        int64_t rest = p->cols - col, cols = rows > 0 ? p->cols : rest < left ? rest : left;
+        rows = rows > 0 ? rows : 1;
+        OT_TRY(decode_tile(p, at / p->cols, rows, col, cols, values + (at - first)));
+        some = rows * cols;
+    }
+    return 0;
+}
+
+/* ---- bitsandbytes ---- */
+
+int ot_packed_open_int8(struct ot_packed *p) {
+    const struct ot_safetensor *codes = p->codes.tensor;
+    p->kind = OT_PACKED_INT8;
+    if (codes->dims != 2)
+        return check_part(&p->codes, "I8", codes->count, 1);
+    p->rows = codes->shape[0];
+    p->cols = codes->shape[1];
+    OT_TRY(check_size(p, p->rows, p->cols));
+    return check_vector(&p->scales, "F32", p->rows);
+}
+
+enum { STATE_MAX_BYTES = 1 << 16 };
+
+static int fetch_part(const struct ot_packed_part *part) {
+    return ot_mapped_file_fetch(part->file, part->tensor->data, part->tensor->bytes);
+}
+
+static int read_shape(struct ot_packed *p, const struct ot_json *state, const char *where) {
+    const struct ot_json *shape = ot_json_get(state, "shape");
+    p->rows = ot_json_int(ot_json_at(shape, 0), 0);
+    p->cols = ot_json_int(ot_json_at(shape, 1), 0);
+    if (ot_json_length(shape) != 2)
+        return ot_fail(OT_E_INPUT, "%s: shape must be a list of two numbers", where);
+    return check_size(p, p->rows, p->cols);
+}
+
+/* Reads the JSON text of a state. Blocks of other sizes than bitsandbytes' default are in no checkpoint that
+ * transformers writes. */
+static int read_state(struct ot_packed *p, const struct ot_json *state, const char *where,
+                      struct ot_weight_tables *tables) {
+    bool nested = p->group_scales.tensor != NULL;
+    int64_t block = 0, nested_block = OT_WEIGHT_GROUP;
+    double offset = 0;
+    OT_TRY(read_shape(p, state, where));
+    OT_TRY(ot_json_need_int(state, where, "blocksize", true, 1, INT32_MAX, &block));
+    if (nested) {
+        OT_TRY(ot_json_need_int(state, where, "nested_blocksize", true, 1, INT32_MAX, &nested_block));
+        OT_TRY(ot_json_need_real(state, where, "nested_offset", true, -3e38, 3e38, &offset));
+    }
+    if (block != OT_WEIGHT_BLOCK || nested_block != OT_WEIGHT_GROUP)
+        return ot_fail(OT_E_INPUT,
+                       "%s: blocks of %lld values and %lld scales cannot be read, only those of %d and %d; "
+                       "quantize the model again with the default sizes",
+                       where, (long long)block, (long long)nested_block, OT_WEIGHT_BLOCK, OT_WEIGHT_GROUP);
+    tables->offset = (float)offset;
+    return 0;
+}
+
+static int parse_state(struct ot_packed *p, const struct ot_packed_part *part,
+                       struct ot_weight_tables *tables) {
+    struct ot_json *state = NULL;
+    struct ot_string_builder where = {0};
+    if (part->tensor->bytes > STATE_MAX_BYTES)
+        return check_vector(part, "U8", STATE_MAX_BYTES);
+    OT_TRY(fetch_part(part));
+    ot_string_append_format(&where, "%s: tensor %.200s", part->file->path, part->tensor->name);
+    int rc = where.text ? ot_json_parse(part->tensor->data, part->tensor->bytes, where.text, &state)
+                        : ot_fail(OT_E_BUDGET, "no memory for an error message");
+    if (rc == 0)
+        rc = read_state(p, state, where.text, tables);
+    ot_json_free(state);
+    free(where.text);
+    return rc;
+}
+
+int ot_packed_open_4bit(struct ot_packed *p, struct ot_packed_part map, struct ot_packed_part nested_map,
+                        struct ot_packed_part state, struct ot_weight_tables *tables) {
+    bool nested = p->group_scales.tensor != NULL;
+    int64_t blocks;
+    p->kind = OT_PACKED_4BIT;
+    p->tables = tables;
+    memset(tables, 0, sizeof *tables);
+    OT_TRY(parse_state(p, &state, tables));
+    blocks = quotient_up(p->rows * p->cols, OT_WEIGHT_BLOCK);
+    /* The codes may be stored with any dtype: quant_storage chooses it. */
+    if ((int64_t)p->codes.tensor->bytes != quotient_up(p->rows * p->cols, 2))
+        return check_vector(&p->codes, "U8", quotient_up(p->rows * p->cols, 2));
+    OT_TRY(check_vector(&p->scales, nested ? "U8" : "F32", blocks));
+    OT_TRY(check_vector(&map, "F32", 16));
+    OT_TRY(fetch_part(&map));
+    memcpy(tables->table, map.tensor->data, sizeof tables->table);
+    if (!nested)
+        return 0;
+    OT_TRY(check_vector(&p->group_scales, "F32", quotient_up(blocks, OT_WEIGHT_GROUP)));
+    OT_TRY(check_vector(&nested_map, "F32", 256));
+    OT_TRY(fetch_part(&nested_map));
+    memcpy(tables->map, nested_map.tensor->data, sizeof tables->map);
+    return 0;
+}
+
+/* Where the decoding of a value begins: with nested scales at the begin of their group, which
+ * ot_weight_decode counts from. */
+static int64_t piece_first(const struct ot_packed *p, int64_t at) {
+    return p->group_scales.tensor ? at / PIECE_VALUES * PIECE_VALUES : at;
+}
+
+/* Makes a matrix of one row in the layout of kernels/weight_format.h of the values [base, base + n). */
+static void gather_4bit(const struct ot_packed *p, int64_t base, const struct ot_weight *w, char *encoded) {
+    struct ot_weight_layout l = ot_weight_layout(w);
+    int64_t block = base / OT_WEIGHT_BLOCK, scale_bytes = p->group_scales.tensor ? 1 : 4;
+    memcpy(encoded, (const char *)p->codes.tensor->data + base / 2, (size_t)l.code_bytes);
+    memcpy(encoded + l.scales, (const char *)p->scales.tensor->data + block * scale_bytes,
+           (size_t)(l.n_scales * scale_bytes));
+    if (p->group_scales.tensor)
+        memcpy(encoded + l.group_scales,
+               (const char *)p->group_scales.tensor->data + block / OT_WEIGHT_GROUP * 4,
+               (size_t)l.n_groups * 4);
+    memcpy(encoded + l.tables, p->tables, sizeof *p->tables);
+}
+
+static void gather_int8(const struct ot_packed *p, int64_t base, const struct ot_weight *w, char *encoded) {
+    memcpy(encoded, (const char *)p->codes.tensor->data + base, (size_t)w->cols);
+    memcpy(encoded + ot_weight_layout(w).scales, (const char *)p->scales.tensor->data + base / p->cols * 4,
+           4);
+}
+
+static void decode_bitsandbytes(const struct ot_packed *p, int64_t first, int64_t n, float *values) {
+    _Alignas(OT_WEIGHT_ALIGN) char encoded[PIECE_VALUES + 2 * OT_WEIGHT_EXTENT];
+    bool is_int8 = p->kind == OT_PACKED_INT8;
+    struct ot_weight w = {.format = is_int8                  ? OT_WEIGHT_INT8
+                                    : p->group_scales.tensor ? OT_WEIGHT_NF4_DOUBLE
+                                                             : OT_WEIGHT_NF4,
+                          .rows = 1};
+    for (int64_t at = first, end; at < first + n; at = end) {
+        int64_t base = piece_first(p, at), row_end = (at / p->cols + 1) * p->cols;
+        end = base + PIECE_VALUES < first + n ? base + PIECE_VALUES : first + n;
+        end = is_int8 && row_end < end ? row_end : end;
+        w.cols = end - base;
+        if (is_int8)
+            gather_int8(p, base, &w, encoded);
+        else
+            gather_4bit(p, base, &w, encoded);
+        ot_weight_decode(&w, encoded, OT_F32, at - base, end - at, values + (at - first));
+    }
+}
+
+/* ---- reading ---- */
+
+int ot_packed_decode(const struct ot_packed *p, int64_t first, int64_t n, float *values) {
+    if (p->kind == OT_PACKED_GPTQ)
+        return decode_gptq(p, first, n, values);
+    decode_bitsandbytes(p, first, n, values);
+    return 0;
+}
+
+static struct ot_file_range range_of(const struct ot_packed_part *part, int64_t first, int64_t end) {
+    return (struct ot_file_range){part->file, (const char *)part->tensor->data + first,
+                                  (size_t)(end - first)};
+}
+
+static struct ot_file_range whole(const struct ot_packed_part *part) {
+    return range_of(part, 0, (int64_t)part->tensor->bytes);
+}
+
+int ot_packed_ranges(const struct ot_packed *p, int64_t first, int64_t n,
+                     struct ot_file_range ranges[OT_PACKED_RANGES]) {
+    int64_t end = first + n, base = piece_first(p, first), scale_bytes = p->group_scales.tensor ? 1 : 4;
+    int count = 0;
+    switch (p->kind) {
+    case OT_PACKED_GPTQ:
+        ranges[count++] = whole(&p->codes);
+        ranges[count++] = whole(&p->scales);
+        ranges[count++] = whole(&p->zeros);
+        if (p->index.tensor)
+            ranges[count++] = whole(&p->index);
+        break;
+    case OT_PACKED_INT8:
+        ranges[count++] = range_of(&p->codes, first, end);
+        ranges[count++] = range_of(&p->scales, first / p->cols * 4, ((end - 1) / p->cols + 1) * 4);
+        break;
+    case OT_PACKED_4BIT:
+        ranges[count++] = range_of(&p->codes, base / 2, (end + 1) / 2);
+        ranges[count++] = range_of(&p->scales, base / OT_WEIGHT_BLOCK * scale_bytes,
+                                   quotient_up(end, OT_WEIGHT_BLOCK) * scale_bytes);
+        if (p->group_scales.tensor)
+            ranges[count++] = whole(&p->group_scales);
+        break;
+    }
+    return count;
+}
+
+size_t ot_packed_bytes(const struct ot_packed *p) {
+    const struct ot_packed_part *parts[] = {&p->codes, &p->scales, &p->zeros, &p->index, &p->group_scales};
+    size_t bytes = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        bytes += parts[i]->tensor ? parts[i]->tensor->bytes : 0;
+    return bytes;
+}

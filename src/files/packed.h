@@ -1,0 +1,91 @@
+/* A matrix of a quantised checkpoint: several tensors of safetensors files that together are the values of
+ * one matrix [rows, cols]. They are decoded to fp32 exactly, as the tool that wrote them decodes them.
+ *
+ * GPTQ (AutoGPTQ, GPTQModel), of the module X:
+ *
+ *     X.qweight  I32 [cols b / 32, rows]    codes of b bits; a column is one stream of bits, low bits first
+ *     X.qzeros   I32 [groups, rows b / 32]  zero points; a row is one stream of bits, low bits first
+ *     X.scales   F16 [groups, rows]         BF16 and F32 are read too
+ *     X.g_idx    I32 [cols]                 the group of each column; may be absent: column / group_size
+ *
+ *     value = scale (code - zero)
+ *
+ * Quotients are rounded up. Format "gptq" stores each zero point less 1, modulo 2^b. The factors have so few
+ * bits that the product is exact, if the scales have 16 bits.
+ *
+ * BITSANDBYTES 4 BITS, of the matrix W ("X.weight"), with the arithmetic of kernels/weight_format.h:
+ *
+ *     W           [n / 2, 1] bytes      two codes a byte, the first in its upper half
+ *     W.absmax    F32 [n / 64]          or U8, if the scales are quantised too; then also:
+ *     W.nested_absmax F32 [n / 16384], W.nested_quant_map F32 [256]
+ *     W.quant_map F32 [16]
+ *     W.quant_state.bitsandbytes__nf4   U8: JSON with shape, blocksize, nested_offset and more
+ *
+ * BITSANDBYTES 8 BITS: X.weight I8 [rows, cols], X.SCB F32 [rows] (or [rows, 1]), and perhaps
+ * X.weight_format, a byte that is 0.
+ *
+ * Sources: GPTQModel's BaseQuantLinear and model_dequant.py, bitsandbytes' QuantState.as_dict and
+ * Linear8bitLt (0.50).
+ */
+#ifndef OT_FILES_PACKED_H
+#define OT_FILES_PACKED_H
+
+#include "kernels/weight_format.h"
+#include "src/files/quantization.h"
+#include "src/files/safetensors.h"
+
+enum ot_packed_kind { OT_PACKED_GPTQ, OT_PACKED_4BIT, OT_PACKED_INT8 };
+
+/* One of the tensors, and its file. tensor NULL: absent. */
+struct ot_packed_part {
+    const struct ot_safetensor *tensor;
+    const struct ot_mapped_file *file;
+};
+
+struct ot_packed {
+    enum ot_packed_kind kind;
+    int64_t rows, cols;
+    struct ot_packed_part codes, scales;
+    /* GPTQ */
+    int bits;
+    bool true_zeros;
+    int64_t groups, group_size;
+    struct ot_packed_part zeros, index;
+    /* 4 bits */
+    struct ot_packed_part group_scales;    /* absent: the scales are fp32 */
+    const struct ot_weight_tables *tables; /* NULL for the other kinds */
+};
+
+/* Bytes of a file. */
+struct ot_file_range {
+    const struct ot_mapped_file *file;
+    const char *data;
+    size_t bytes;
+};
+enum { OT_PACKED_RANGES = 4 };
+
+/* ---- opening: checks the shapes and dtypes of the parts, and fills in the rest ---- */
+
+/* codes, scales, zeros and index are set. Error OT_E_INPUT. */
+int ot_packed_open_gptq(struct ot_packed *packed, const struct ot_quantization *config);
+/* codes and scales are set. Error OT_E_INPUT. */
+int ot_packed_open_int8(struct ot_packed *packed);
+/* codes, scales and group_scales are set. map, nested_map (absent without group_scales) and state: the other
+ * tensors, which are read now. tables: memory that lives as long as packed. Errors: OT_E_INPUT, OT_E_IO. */
+int ot_packed_open_4bit(struct ot_packed *packed, struct ot_packed_part map, struct ot_packed_part nested_map,
+                        struct ot_packed_part state, struct ot_weight_tables *tables);
+
+/* ---- reading ---- */
+
+/* The bytes that values [first, first + n) are decoded from; first is a multiple of 256. Returns the
+ * number of ranges. */
+int ot_packed_ranges(const struct ot_packed *packed, int64_t first, int64_t n,
+                     struct ot_file_range ranges[OT_PACKED_RANGES]);
+/* Decodes the values, whose ranges are fetched. Values may be not finite. Error OT_E_INPUT: a column has a
+ * group that does not exist. Any thread. */
+int ot_packed_decode(const struct ot_packed *packed, int64_t first, int64_t n, float *values);
+
+/* Bytes of all parts in the files. */
+size_t ot_packed_bytes(const struct ot_packed *packed);
+
+#endif
