@@ -20,6 +20,7 @@ struct call {
     const struct ot_ops *ops;
     int64_t layer, n;
     struct ot_layer_memory memory;
+    enum ot_layer_input until; /* OT_LAYER_INPUTS: forward computes the whole layer */
 };
 
 static struct call make_call(const struct ot_model *model, int64_t layer, const struct ot_block_run *run) {
@@ -30,6 +31,7 @@ static struct call make_call(const struct ot_model *model, int64_t layer, const 
         .ops = ot_run_ops(run),
         .layer = layer,
         .n = run->batch.n_tokens,
+        .until = OT_LAYER_INPUTS,
     };
     ot_layer_memory_find(model, layer, run, &call.memory);
     return call;
@@ -381,6 +383,8 @@ static void compute_inside(const struct call *call, enum ot_keep_level have) {
                            gate_up = gate_up_proj(call, false);
     if (have < ot_layer_qkv_level(call->model, call->layer)) {
         norm1(call);
+        if (call->until == OT_INPUT_QKV)
+            return;
         if (run->pass == OT_PASS_DECODE)
             attention_decode(call);
         else
@@ -398,8 +402,12 @@ static void compute_inside(const struct call *call, enum ot_keep_level have) {
     }
     if (have < OT_KEEP_ATTENTION && run->pass != OT_PASS_DECODE)
         attend(call);
+    if (call->until == OT_INPUT_O)
+        return;
     ot_linear_forward(run, &o, memory->attn, run->dtype, memory->mid);
     norm2(call);
+    if (call->until == OT_INPUT_GATE_UP)
+        return;
     ot_linear_forward(run, &gate_up, memory->normed2, run->dtype, memory->gate_up);
     glu(call);
 }
@@ -409,6 +417,17 @@ void ot_layer_forward(const struct ot_model *model, int64_t layer, const struct 
     const struct ot_linear down = down_proj(&call, false);
     compute_inside(&call, OT_KEEP_NONE);
     ot_linear_forward(run, &down, call.memory.inner, run->dtype, run->y);
+}
+
+const void *ot_layer_input(const struct ot_model *model, int64_t layer, enum ot_layer_input input,
+                           const struct ot_block_run *run) {
+    struct call call = make_call(model, layer, run);
+    const struct ot_layer_memory *memory = &call.memory;
+    const void *const inputs[OT_LAYER_INPUTS] = {memory->normed1, memory->attn, memory->normed2,
+                                                 memory->inner};
+    call.until = input;
+    compute_inside(&call, OT_KEEP_NONE);
+    return inputs[input];
 }
 
 /* run->dxy is the gradient of y on entry and the gradient of mid on return. Overwrites gate and up with their

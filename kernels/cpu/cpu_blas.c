@@ -142,6 +142,19 @@ void ot_cpu_blas_f32(const struct ot_cpu_product *product) {
         openblas_product(product);
 }
 
+void ot_cpu_blas_f64(const struct ot_cpu_product_f64 *p) {
+    pthread_once(&blas.once, open_blas);
+    assert(p->m <= INT_MAX && p->n <= INT_MAX && p->k <= INT_MAX);
+    assert(p->lda <= INT_MAX && p->ldb <= INT_MAX && p->ldc <= INT_MAX);
+    if (blas.one_at_a_time)
+        pthread_mutex_lock(&blas.turn);
+    cblas_dgemm(CblasRowMajor, CblasNoTrans, p->trans_b ? CblasTrans : CblasNoTrans, (int)p->m, (int)p->n,
+                (int)p->k, p->subtract ? -1 : 1, p->a, (int)p->lda, p->b, (int)p->ldb, p->subtract ? 1 : 0,
+                p->c, (int)p->ldc);
+    if (blas.one_at_a_time)
+        pthread_mutex_unlock(&blas.turn);
+}
+
 void ot_cpu_blas_onednn(const struct ot_cpu_product *product) {
     onednn_product(true, product);
 }

@@ -30,6 +30,16 @@ enum ot_cpu_bf16 ot_cpu_blas_bf16_way(void);
 /* only if ot_cpu_blas_bf16_way is OT_CPU_BF16_ONEDNN */
 void ot_cpu_blas_onednn(const struct ot_cpu_product *product);
 
+/* C = C - A op(B), or C = A op(B), in fp64, by OpenBLAS. For factorisations on the host (src/quantize). */
+struct ot_cpu_product_f64 {
+    bool trans_b, subtract;
+    int64_t m, n, k;
+    const double *a, *b;
+    double *c;
+    int64_t lda, ldb, ldc;
+};
+void ot_cpu_blas_f64(const struct ot_cpu_product_f64 *product);
+
 /* A text for the device's name: "oneDNN, AMX bf16". */
 const char *ot_cpu_blas_name(void);
 /* Names everything that the bits of a product depend on: libraries, versions and instruction sets, for fp32

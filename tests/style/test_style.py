@@ -20,7 +20,7 @@ ORDER = [["src/base"], ["kernels"], ["kernels/cpu", "kernels/cuda kernels/emu ke
          ["src/gguf"],
          ["offload/schedule", "src/files", "src/launch", "src/machine", "src/options"], ["offload/predict"],
          ["offload/engine", "offload/probe"], ["src/data", "src/manual"], ["src/checkpoint"], ["src/session", "src/verify"], ["src/run"],
-         ["src/saving"], ["src/bench", "src/commtest", "src/report"], ["src/plan", "src/train"], ["src/cli"]]
+         ["src/saving", "src/quantize"], ["src/bench", "src/commtest", "src/report"], ["src/plan", "src/train"], ["src/cli"]]
 LEVELS = {folder: (level, room) for level, rooms in enumerate(ORDER) for room in rooms for folder in room.split()}
 # Folders that may include the headers of the CUDA toolkit, or the emulator's in their place.
 CUDA_FOLDERS = ("kernels/cuda/", "kernels/emu/", "tests/emu/")

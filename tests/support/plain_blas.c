@@ -60,3 +60,18 @@ void cblas_sgemm(CBLAS_ORDER order, CBLAS_TRANSPOSE trans_a, CBLAS_TRANSPOSE tra
             add_row(a + i * (long)lda, 1, b, ldb, trans_b, n, k, alpha, row);
     }
 }
+
+void cblas_dgemm(CBLAS_ORDER order, CBLAS_TRANSPOSE trans_a, CBLAS_TRANSPOSE trans_b, blasint m, blasint n,
+                 blasint k, double alpha, const double *a, blasint lda, const double *b, blasint ldb,
+                 double beta, double *c, blasint ldc) {
+    assert(order == CblasRowMajor && trans_a == CblasNoTrans);
+    (void)order, (void)trans_a;
+    long b_row = trans_b == CblasTrans ? 1 : ldb, b_col = trans_b == CblasTrans ? ldb : 1;
+    for (blasint i = 0; i < m; i++)
+        for (blasint j = 0; j < n; j++) {
+            double sum = 0;
+            for (blasint p = 0; p < k; p++)
+                sum += a[i * (long)lda + p] * b[p * b_row + j * b_col];
+            c[i * (long)ldc + j] = alpha * sum + (beta == 0 ? 0 : beta * c[i * (long)ldc + j]);
+        }
+}

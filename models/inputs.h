@@ -1,0 +1,24 @@
+/* The inputs of a layer's linear maps, for methods of quantization, which choose the weights of a map by the
+ * inputs that it has. Maps that multiply the same input (q, k, v; gate, up) are one entry: they are one
+ * matrix, whose rows are adjacent in the slab.
+ */
+#ifndef OT_MODELS_INPUTS_H
+#define OT_MODELS_INPUTS_H
+
+#include "models/model.h"
+#include "offload/block.h"
+
+/* In the order in which forward computes them. */
+enum ot_layer_input { OT_INPUT_QKV, OT_INPUT_O, OT_INPUT_GATE_UP, OT_INPUT_DOWN, OT_LAYER_INPUTS };
+
+int64_t ot_model_input_width(const struct ot_model *model, enum ot_layer_input input);
+/* True if the tensor is the matrix of a layer's linear map; *input: the one that it multiplies. */
+bool ot_tensor_reads_input(const struct ot_tensor *tensor, enum ot_layer_input *input);
+
+/* Enqueues a layer's forward up to this input, and returns its device address: [n_tokens, width] of the run's
+ * dtype. It lies in run->work or run->scratch, and is valid until another call uses them. run: as for
+ * chain.forward with OT_PASS_EVAL; y is not written. block: the layer's number in the chain. */
+const void *ot_model_layer_input(const struct ot_model *model, int block, enum ot_layer_input input,
+                                 const struct ot_block_run *run);
+
+#endif

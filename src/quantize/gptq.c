@@ -1,0 +1,296 @@
+#include "src/quantize/gptq.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu_blas.h"
+#include "src/base/dtype.h"
+#include "src/base/error.h"
+#include "src/base/pool.h"
+#include "src/quantize/factor.h"
+
+enum { BLOCK = 128, CHUNK_ROWS = 64 };
+
+struct run {
+    const struct ot_gptq *job;
+    struct ot_pool *pool;
+    int64_t rows, cols, group_size;
+    int32_t *order;   /* [cols]: the column that is taken in each place */
+    double *factor;   /* [cols, cols] in this order */
+    float *upper;     /* [BLOCK, cols]: rows of U of the present block, from the block's first column on */
+    float *errors;    /* [rows, BLOCK], negated */
+    float *scratch;   /* [threads, CHUNK_ROWS, cols] */
+    int64_t begin, n; /* the present block */
+};
+
+int64_t ot_gptq_groups(const struct ot_gptq_config *config, int64_t cols) {
+    return config->group_size < 0 ? 1 : (cols + config->group_size - 1) / config->group_size;
+}
+
+int64_t ot_gptq_bytes(int64_t rows, int64_t cols, int threads) {
+    return cols * cols * (int64_t)sizeof(double) + 2 * BLOCK * cols * (int64_t)sizeof(double) +
+           (rows * BLOCK + threads * CHUNK_ROWS * cols) * (int64_t)sizeof(float);
+}
+
+/* ---- the order of the columns, and H in this order ---- */
+
+struct ranked {
+    float value;
+    int32_t column;
+};
+
+/* Descending; of equal ones the lower column first. */
+static int compare_ranked(const void *a, const void *b) {
+    const struct ranked *x = a, *y = b;
+    if (x->value != y->value)
+        return x->value > y->value ? -1 : 1;
+    return x->column < y->column ? -1 : 1;
+}
+
+static int find_order(struct run *r) {
+    const float *h = r->job->hessian;
+    struct ranked *ranked = malloc((size_t)r->cols * sizeof *ranked);
+    if (!ranked)
+        return ot_fail(OT_E_BUDGET, "no memory to sort %lld columns", (long long)r->cols);
+    for (int64_t i = 0; i < r->cols; i++)
+        ranked[i] = (struct ranked){h[i * r->cols + i], (int32_t)i};
+    if (r->job->config->act_order)
+        qsort(ranked, (size_t)r->cols, sizeof *ranked, compare_ranked);
+    for (int64_t i = 0; i < r->cols; i++) {
+        r->order[i] = ranked[i].column;
+        r->job->index[r->order[i]] = (int32_t)(i / r->group_size);
+    }
+    free(ranked);
+    return 0;
+}
+
+static bool is_dead(const struct run *r, int64_t column) {
+    return r->job->hessian[column * r->cols + column] == 0;
+}
+
+/* begin, end: rows of H in the order. */
+static void order_hessian(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    const struct run *r = context;
+    (void)chunk, (void)worker;
+    for (int64_t i = begin; i < end; i++) {
+        const float *row = r->job->hessian + r->order[i] * r->cols;
+        for (int64_t j = i; j < r->cols; j++)
+            r->factor[i * r->cols + j] = (double)row[r->order[j]];
+    }
+}
+
+static int factor_hessian(struct run *r) {
+    double sum = 0;
+    ot_pool_run(r->pool, r->cols, 16, order_hessian, r);
+    for (int64_t i = 0; i < r->cols; i++) {
+        double *diagonal = &r->factor[i * r->cols + i];
+        *diagonal = is_dead(r, r->order[i]) ? 1 : *diagonal;
+        sum += *diagonal;
+    }
+    if (!isfinite(sum))
+        return ot_fail(OT_E_NUMERIC, "the inputs of the calibration rows are not finite numbers");
+    for (int64_t i = 0; i < r->cols; i++)
+        r->factor[i * r->cols + i] += r->job->config->damping * sum / (double)r->cols;
+    return ot_factor_inverse(r->pool, r->cols, r->factor);
+}
+
+/* ---- rows: from the columns' order to that of the taking, and back ---- */
+
+/* Clears the weights of dead columns, and computes the power of the outputs. begin, end: rows. */
+static void measure_rows(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    const struct run *r = context;
+    float *product = r->scratch + worker * CHUNK_ROWS * r->cols;
+    (void)chunk;
+    for (int64_t row = begin; row < end; row++)
+        for (int64_t c = 0; c < r->cols; c++)
+            if (is_dead(r, c))
+                r->job->weights[row * r->cols + c] = 0;
+    const struct ot_cpu_product times_h = {.m = end - begin,
+                                           .n = r->cols,
+                                           .k = r->cols,
+                                           .a = r->job->weights + begin * r->cols,
+                                           .b = r->job->hessian,
+                                           .c = product,
+                                           .lda = r->cols,
+                                           .ldb = r->cols,
+                                           .ldc = r->cols};
+    ot_cpu_blas_f32(&times_h);
+    for (int64_t row = begin; row < end; row++) {
+        const float *weights = r->job->weights + row * r->cols, *out = product + (row - begin) * r->cols;
+        double sum = 0;
+        for (int64_t c = 0; c < r->cols; c++)
+            sum += (double)weights[c] * (double)out[c];
+        r->job->power[row] = sum;
+        r->job->error[row] = 0;
+    }
+}
+
+static void order_rows(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    const struct run *r = context;
+    float *copy = r->scratch + worker * CHUNK_ROWS * r->cols;
+    (void)chunk;
+    for (int64_t row = begin; row < end; row++) {
+        float *weights = r->job->weights + row * r->cols;
+        memcpy(copy, weights, (size_t)r->cols * sizeof *copy);
+        for (int64_t i = 0; i < r->cols; i++)
+            weights[i] = copy[r->order[i]];
+    }
+}
+
+/* Puts the codes back into the columns' order, and makes the values of them. */
+static void decode_rows(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    const struct run *r = context;
+    uint8_t *copy = (uint8_t *)(r->scratch + worker * CHUNK_ROWS * r->cols);
+    (void)chunk;
+    for (int64_t row = begin; row < end; row++) {
+        uint8_t *codes = r->job->codes + row * r->cols;
+        float *weights = r->job->weights + row * r->cols;
+        memcpy(copy, codes, (size_t)r->cols);
+        for (int64_t i = 0; i < r->cols; i++) {
+            int64_t at = i / r->group_size * r->rows + row;
+            codes[r->order[i]] = copy[i];
+            weights[r->order[i]] = r->job->scales[at] * ((float)copy[i] - (float)r->job->zeros[at]);
+        }
+    }
+}
+
+/* ---- rounding ---- */
+
+struct grid {
+    float scale, zero, most; /* codes are 0 .. most */
+};
+
+/* A scale of 0 in fp16 would make infinite codes of weights that are not 0. */
+static float scale_in_f16(float scale) {
+    float stored = ot_f16_to_f32(ot_f16_from_f32(scale));
+    return stored > 0 || isnan(stored) ? stored : 0x1p-24f;
+}
+
+static struct grid find_grid(const struct ot_gptq_config *config, const float *w, int64_t n) {
+    float lo = 0, hi = 0, most = (float)((1 << config->bits) - 1);
+    for (int64_t i = 0; i < n; i++) {
+        lo = fminf(lo, w[i]);
+        hi = fmaxf(hi, w[i]);
+    }
+    if (config->symmetric) {
+        hi = fmaxf(hi, -lo);
+        lo = -hi;
+    }
+    if (lo == 0 && hi == 0) {
+        lo = -1;
+        hi = 1;
+    }
+    float scale = scale_in_f16((hi - lo) / most);
+    float zero = config->symmetric ? (most + 1) / 2 : fminf(rintf(-lo / scale), most);
+    return (struct grid){scale, zero, most};
+}
+
+static float round_to(const struct grid *grid, float w) {
+    float code = rintf(w / grid->scale) + grid->zero;
+    return code > 0 ? fminf(code, grid->most) : 0; /* 0 for a NaN too */
+}
+
+/* The columns of the present block of one row. */
+static void take_row(const struct run *r, int64_t row) {
+    const struct ot_gptq *job = r->job;
+    float *weights = job->weights + row * r->cols, *errors = r->errors + row * BLOCK;
+    double sum = 0;
+    for (int64_t i = 0; i < r->n; i++) {
+        int64_t column = r->begin + i, group = column / r->group_size, at = group * r->rows + row;
+        const float *upper = r->upper + i * r->cols;
+        struct grid grid = {job->scales[at], (float)job->zeros[at], (float)((1 << job->config->bits) - 1)};
+        if (column % r->group_size == 0) {
+            int64_t rest = r->cols - column, n = rest < r->group_size ? rest : r->group_size;
+            grid = find_grid(job->config, weights + column, n);
+            job->scales[at] = grid.scale;
+            job->zeros[at] = (uint8_t)grid.zero;
+        }
+        float code = round_to(&grid, weights[column]);
+        float error = (weights[column] - grid.scale * (code - grid.zero)) / upper[i];
+        job->codes[row * r->cols + column] = (uint8_t)code;
+        errors[i] = -error;
+        sum += (double)error * (double)error;
+        for (int64_t j = i + 1; j < r->n; j++)
+            weights[r->begin + j] -= error * upper[j];
+    }
+    job->error[row] += sum;
+}
+
+/* Takes the block of some rows, then applies its errors to the columns behind it. */
+static void take_rows(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    const struct run *r = context;
+    int64_t behind = r->begin + r->n;
+    (void)chunk, (void)worker;
+    for (int64_t row = begin; row < end; row++)
+        take_row(r, row);
+    if (behind == r->cols)
+        return;
+    const struct ot_cpu_product update = {.accumulate = true,
+                                          .m = end - begin,
+                                          .n = r->cols - behind,
+                                          .k = r->n,
+                                          .a = r->errors + begin * BLOCK,
+                                          .b = r->upper + r->n,
+                                          .c = r->job->weights + begin * r->cols + behind,
+                                          .lda = BLOCK,
+                                          .ldb = r->cols,
+                                          .ldc = r->cols};
+    ot_cpu_blas_f32(&update);
+}
+
+static void take_all(struct run *r) {
+    for (r->begin = 0; r->begin < r->cols; r->begin += BLOCK) {
+        r->n = r->cols - r->begin < BLOCK ? r->cols - r->begin : BLOCK;
+        for (int64_t i = 0; i < r->n; i++)
+            for (int64_t j = i; j < r->cols - r->begin; j++)
+                r->upper[i * r->cols + j] = (float)r->factor[(r->begin + i) * r->cols + r->begin + j];
+        ot_pool_run(r->pool, r->rows, CHUNK_ROWS, take_rows, r);
+    }
+}
+
+/* ---- the matrix ---- */
+
+static int check_results(const struct run *r) {
+    int64_t groups = ot_gptq_groups(r->job->config, r->cols);
+    for (int64_t i = 0; i < groups * r->rows; i++)
+        if (!isfinite(r->job->scales[i]))
+            return ot_fail(OT_E_INPUT, "the weights of row %lld are too large for scales in fp16",
+                           (long long)(i % r->rows));
+    for (int64_t row = 0; row < r->rows; row++)
+        if (!isfinite(r->job->error[row]))
+            return ot_fail(OT_E_NUMERIC, "the errors of row %lld are not finite numbers", (long long)row);
+    return ot_cpu_blas_error();
+}
+
+static int run_all(struct run *r) {
+    OT_TRY(ot_cpu_blas_open());
+    OT_TRY(find_order(r));
+    ot_pool_run(r->pool, r->rows, CHUNK_ROWS, measure_rows, r);
+    OT_TRY(factor_hessian(r));
+    ot_pool_run(r->pool, r->rows, CHUNK_ROWS, order_rows, r);
+    take_all(r);
+    ot_pool_run(r->pool, r->rows, CHUNK_ROWS, decode_rows, r);
+    return check_results(r);
+}
+
+int ot_gptq_run(struct ot_pool *pool, const struct ot_gptq *job) {
+    struct run r = {.job = job, .pool = pool, .rows = job->rows, .cols = job->cols};
+    size_t rows = (size_t)job->rows, cols = (size_t)job->cols;
+    r.group_size = job->config->group_size < 0 ? job->cols : job->config->group_size;
+    r.order = malloc(cols * sizeof *r.order);
+    r.factor = malloc(cols * cols * sizeof *r.factor);
+    r.upper = malloc(BLOCK * cols * sizeof *r.upper);
+    r.errors = malloc(rows * BLOCK * sizeof *r.errors);
+    r.scratch = malloc((size_t)ot_pool_threads(pool) * CHUNK_ROWS * cols * sizeof *r.scratch);
+    int rc = r.order && r.factor && r.upper && r.errors && r.scratch
+                 ? run_all(&r)
+                 : ot_fail(OT_E_BUDGET, "no memory to quantize a matrix of %lld x %lld", (long long)job->rows,
+                           (long long)job->cols);
+    free(r.order);
+    free(r.factor);
+    free(r.upper);
+    free(r.errors);
+    free(r.scratch);
+    return rc;
+}
