@@ -17,7 +17,6 @@
 #include <stdint.h>
 
 #include "kernels/ops.h"
-#include "models/inputs.h"
 #include "models/model.h"
 #include "offload/block.h"
 
@@ -112,9 +111,6 @@ size_t ot_layer_work_bytes(const struct ot_model *model, int64_t layer, enum ot_
 size_t ot_layer_scratch_bytes(const struct ot_model *model, int64_t layer, int64_t n_tokens);
 void ot_layer_forward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run);
 void ot_layer_backward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run);
-/* As ot_model_layer_input. */
-const void *ot_layer_input(const struct ot_model *model, int64_t layer, enum ot_layer_input input,
-                           const struct ot_block_run *run);
 /* The lowest level that keeps q, k and v, or with DoRA their u (layer_memory.h says why). */
 enum ot_keep_level ot_layer_qkv_level(const struct ot_model *model, int64_t layer);
 

@@ -9,6 +9,7 @@
  * layer_memory.h says what forward keeps for backward. */
 #include <math.h>
 
+#include "models/inputs.h"
 #include "models/layer_memory.h"
 #include "models/linear.h"
 
@@ -419,9 +420,9 @@ void ot_layer_forward(const struct ot_model *model, int64_t layer, const struct 
     ot_linear_forward(run, &down, call.memory.inner, run->dtype, run->y);
 }
 
-const void *ot_layer_input(const struct ot_model *model, int64_t layer, enum ot_layer_input input,
-                           const struct ot_block_run *run) {
-    struct call call = make_call(model, layer, run);
+const void *ot_model_layer_input(const struct ot_model *model, int block, enum ot_layer_input input,
+                                 const struct ot_block_run *run) {
+    struct call call = make_call(model, block - 1, run);
     const struct ot_layer_memory *memory = &call.memory;
     const void *const inputs[OT_LAYER_INPUTS] = {memory->normed1, memory->attn, memory->normed2,
                                                  memory->inner};

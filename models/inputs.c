@@ -2,13 +2,12 @@
 
 #include <string.h>
 
-#include "models/decoder.h"
-
 int64_t ot_model_input_width(const struct ot_model *model, enum ot_layer_input input) {
-    const int64_t widths[OT_LAYER_INPUTS] = {[OT_INPUT_QKV] = model->config.hidden,
-                                             [OT_INPUT_O] = model->q_elems,
-                                             [OT_INPUT_GATE_UP] = model->config.hidden,
-                                             [OT_INPUT_DOWN] = model->config.ffn};
+    const struct ot_model_config *c = ot_model_get_config(model);
+    const int64_t widths[OT_LAYER_INPUTS] = {[OT_INPUT_QKV] = c->hidden,
+                                             [OT_INPUT_O] = c->n_heads * c->head_dim,
+                                             [OT_INPUT_GATE_UP] = c->hidden,
+                                             [OT_INPUT_DOWN] = c->ffn};
     return widths[input];
 }
 
@@ -27,9 +26,4 @@ bool ot_tensor_reads_input(const struct ot_tensor *tensor, enum ot_layer_input *
             return true;
         }
     return false;
-}
-
-const void *ot_model_layer_input(const struct ot_model *model, int block, enum ot_layer_input input,
-                                 const struct ot_block_run *run) {
-    return ot_layer_input(model, block - 1, input, run);
 }

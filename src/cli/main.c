@@ -16,12 +16,12 @@ static const double slow_reader_seconds = 5;
 
 static int run(const struct ot_options *options, char **argv, int *exit_code) {
     static int (*const commands[OT_COMMAND_COUNT])(const struct ot_options *) = {
-        [OT_COMMAND_TRAIN] = ot_command_train,         [OT_COMMAND_GENERATE] = ot_command_generate,
-        [OT_COMMAND_EVAL] = ot_command_eval,           [OT_COMMAND_TOKENIZE] = ot_command_tokenize,
-        [OT_COMMAND_PROBE] = ot_command_probe,         [OT_COMMAND_PLAN] = ot_command_plan,
-        [OT_COMMAND_BENCH] = ot_command_bench,         [OT_COMMAND_VERIFY] = ot_command_verify,
-        [OT_COMMAND_EXPORT] = ot_command_export,       [OT_COMMAND_MERGE] = ot_command_merge,
-        [OT_COMMAND_COMM_TEST] = ot_command_comm_test,
+        [OT_COMMAND_TRAIN] = ot_command_train,       [OT_COMMAND_GENERATE] = ot_command_generate,
+        [OT_COMMAND_EVAL] = ot_command_eval,         [OT_COMMAND_TOKENIZE] = ot_command_tokenize,
+        [OT_COMMAND_PROBE] = ot_command_probe,       [OT_COMMAND_PLAN] = ot_command_plan,
+        [OT_COMMAND_BENCH] = ot_command_bench,       [OT_COMMAND_VERIFY] = ot_command_verify,
+        [OT_COMMAND_EXPORT] = ot_command_export,     [OT_COMMAND_MERGE] = ot_command_merge,
+        [OT_COMMAND_QUANTIZE] = ot_command_quantize, [OT_COMMAND_COMM_TEST] = ot_command_comm_test,
     };
     if (options->help || options->version) {
         if (options->help)

@@ -39,6 +39,7 @@ struct ot_config_file {
 };
 
 struct ot_json;
+struct ot_pack_format;
 
 /* where: the path of the file, for error messages. Errors: OT_E_INPUT. */
 int ot_model_config_parse(const struct ot_json *root, const char *where, struct ot_config_file *out);
@@ -52,11 +53,11 @@ int ot_token_ids_parse(const struct ot_json *root, const char *where, int64_t vo
 int ot_model_config_write(const struct ot_config_file *file, char **text, size_t *bytes);
 int ot_generation_config_write(const struct ot_token_ids *ids, char **text, size_t *bytes);
 
-/* Rewrites a base's config.json for weights that are not quantised, with another dtype and, if ids->n_eos
- * > 0, other ids: the key quantization_config goes. *text stays NULL if nothing changes. The caller frees
- * the text. Errors: OT_E_BUDGET. */
+/* Rewrites a base's config.json with another dtype and, if ids->n_eos > 0, other ids. pack: how the
+ * matrices of the layers are stored (pack.h); NULL: plainly, and a key quantization_config goes. *text
+ * stays NULL if nothing changes. The caller frees the text. Errors: OT_E_BUDGET. */
 int ot_model_config_rewrite(const struct ot_json *root, enum ot_dtype dtype, const struct ot_token_ids *ids,
-                            char **text, size_t *bytes);
+                            const struct ot_pack_format *pack, char **text, size_t *bytes);
 /* The same for a generation_config.json, which has ids only. */
 int ot_generation_config_rewrite(const struct ot_json *root, const struct ot_token_ids *ids, char **text,
                                  size_t *bytes);

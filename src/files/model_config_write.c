@@ -6,6 +6,7 @@
 
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/files/pack.h"
 
 /* The shortest decimal number that reads back as this float: 1e-06, not 9.99999997e-07. */
 static double shortest(float value) {
@@ -127,6 +128,7 @@ struct rewrite {
     const char *dtype_key,
         *dtype; /* dtype_key NULL: the file has no dtype key, and says nothing of weights */
     const struct ot_token_ids *ids;
+    const struct ot_pack_format *pack;
 };
 
 static bool same_ids(const struct ot_json *value, const int32_t *ids, int n) {
@@ -143,7 +145,8 @@ static bool same_ids(const struct ot_json *value, const int32_t *ids, int n) {
 static bool changes(const struct ot_json *root, const struct rewrite *change) {
     if (change->dtype_key) {
         const char *name = ot_json_string(ot_json_get(root, change->dtype_key), NULL);
-        if (!name || strcmp(name, change->dtype) != 0 || ot_json_get(root, "quantization_config"))
+        if (!name || strcmp(name, change->dtype) != 0 || change->pack ||
+            ot_json_get(root, "quantization_config"))
             return true;
     }
     if (change->ids->n_eos == 0)
@@ -176,15 +179,18 @@ static int rewrite(const struct ot_json *root, const struct rewrite *change, cha
         ot_json_put_text(&w, change->dtype_key, change->dtype);
     if (change->ids->n_eos > 0)
         put_token_ids(&w, change->ids);
+    if (change->pack)
+        ot_pack_put_config(change->pack, "quantization_config", &w);
     ot_json_end_object(&w);
     return ot_json_writer_take(&w, text, bytes);
 }
 
 int ot_model_config_rewrite(const struct ot_json *root, enum ot_dtype dtype, const struct ot_token_ids *ids,
-                            char **text, size_t *bytes) {
+                            const struct ot_pack_format *pack, char **text, size_t *bytes) {
     struct rewrite change = {.dtype_key = ot_json_get(root, "dtype") ? "dtype" : "torch_dtype",
                              .dtype = ot_torch_dtype_name(dtype),
-                             .ids = ids};
+                             .ids = ids,
+                             .pack = pack};
     return rewrite(root, &change, text, bytes);
 }
 

@@ -16,9 +16,10 @@
  * Pages of the file are released from this process's memory after use, so that there is never a second copy
  * of the model.
  *
- * SAVE asks a source for the values in the same order and writes shards in the base's dtype. It adds the
- * base's config and tokenizer files, licences, processor settings and code. It writes through an out_dir
- * (out_dir.h), so the result appears as a whole or not at all.
+ * SAVE asks a source for the values in the same order and writes shards in the base's dtype, or the matrices
+ * of the layers in a format of quantised checkpoints (pack.h). It adds the base's config and tokenizer files,
+ * licences, processor settings and code. It writes through an out_dir (out_dir.h), so the result appears as a
+ * whole or not at all.
  *
  * ADAPTERS. A directory that PEFT wrote can be laid over an open base: its adapters are tensors of a model
  * that has them (models/lora.h), and its modules_to_save take the place of the base's tensors. A load without
@@ -31,6 +32,7 @@
 #define OT_FILES_MODEL_DIR_H
 
 #include "src/files/model_config.h"
+#include "src/files/pack.h"
 
 struct ot_pool;
 struct ot_io_calls;
@@ -100,6 +102,10 @@ struct ot_extra_file {
     size_t bytes;
 };
 
+/* Points parts[i] to the bytes of part i of the tensor (pack.h), valid until the next call. */
+typedef int (*ot_pack_source)(void *context, const struct ot_tensor *tensor,
+                              const void *parts[OT_PACK_PARTS]);
+
 struct ot_model_save {
     const char *out; /* absent, empty, or an earlier output of ours (out_dir.h) */
     const struct ot_model *model;
@@ -111,6 +117,10 @@ struct ot_model_save {
     /* The text of adapter_config.json: writes a directory for PEFT, with all trained tensors in fp32. NULL:
      * writes the whole model. */
     const char *adapter_config;
+    /* NULL: all tensors are plain. Else the matrices of the layers are stored in this format, and pack_source
+     * has their bytes; it gets the context of the source. The tensors come in the order of the model. */
+    const struct ot_pack_format *pack;
+    ot_pack_source pack_source;
     int64_t shard_bytes;             /* 0: OT_SHARD_BYTES */
     const struct ot_io_calls *calls; /* NULL: the system's */
     struct ot_out_lock *lock;        /* of `out`, held by the caller (out_dir.h); NULL: the save takes it */

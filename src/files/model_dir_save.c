@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "models/inputs.h"
 #include "src/base/error.h"
 #include "src/base/json.h"
 #include "src/files/adapter_config.h"
@@ -16,11 +17,14 @@ enum {
     TRIAL_BYTES = 1 << 16,
 };
 
+enum { NAME_BYTES = OT_MODEL_NAME_BYTES + 64 }; /* of a tensor: its name in the model, with more around it */
+
 struct saver {
     const struct ot_model_save *save;
     struct ot_out_dir *dir;
     struct ot_safetensors_entry *entries;
-    char (*names)[OT_MODEL_NAME_BYTES + sizeof OT_LORA_PREFIX]; /* of the entries of an adapter */
+    int64_t n_entries;
+    char (*names)[NAME_BYTES]; /* of the entries of an adapter, and of the parts of a matrix */
     struct ot_safetensors_writer *writer;
     float *values; /* CHUNK_VALUES */
 };
@@ -78,45 +82,76 @@ static const char *kept_path(const struct ot_model_save *save, int i, char path[
     return is_extra(save, file->name) ? NULL : path;
 }
 
-/* The entry of a tensor. name: memory for its name in an adapter's file; NULL: the whole model is written. */
-static struct ot_safetensors_entry make_entry(const struct ot_tensor *tensor, enum ot_dtype dtype, char *name,
-                                              size_t name_bytes) {
-    struct ot_safetensors_entry entry = {.name = tensor->name, .dims = tensor->dims, .dtype = dtype};
-    if (name) {
-        snprintf(name, name_bytes, "%s%s", ot_lora_has_tensor(tensor->name) ? "" : OT_LORA_PREFIX,
-                 tensor->name);
-        entry.name = name;
-        entry.dtype = OT_F32;
+/* True if the save stores the tensor in its format of quantised checkpoints. */
+static bool is_packed(const struct ot_model_save *save, const struct ot_tensor *tensor) {
+    enum ot_layer_input input;
+    return save->pack && ot_tensor_reads_input(tensor, &input);
+}
+
+static int add_packed_entries(struct saver *s, const struct ot_tensor *tensor) {
+    struct ot_pack_part parts[OT_PACK_PARTS];
+    OT_TRY(ot_pack_check(s->save->pack, tensor->name, tensor->rows, tensor->cols));
+    int n = ot_pack_parts(s->save->pack, tensor->rows, tensor->cols, parts);
+    for (int i = 0; i < n; i++) {
+        char *name = s->names[s->n_entries];
+        snprintf(name, NAME_BYTES, "%.*s%s", (int)(strlen(tensor->name) - strlen(".weight")), tensor->name,
+                 parts[i].suffix);
+        s->entries[s->n_entries++] =
+            (struct ot_safetensors_entry){.name = name,
+                                          .dims = parts[i].dims,
+                                          .shape = {parts[i].shape[0], parts[i].shape[1]},
+                                          .raw = parts[i].dtype,
+                                          .item_bytes = parts[i].item_bytes};
     }
-    ot_adapter_file_shape(tensor, entry.shape);
+    return 0;
+}
+
+/* The entry of a tensor that is stored plainly. */
+static void add_plain_entry(struct saver *s, const struct ot_tensor *tensor, enum ot_dtype dtype) {
+    struct ot_safetensors_entry *entry = &s->entries[s->n_entries];
+    *entry = (struct ot_safetensors_entry){.name = tensor->name, .dims = tensor->dims, .dtype = dtype};
+    if (s->save->adapter_config) {
+        entry->name = s->names[s->n_entries];
+        snprintf(s->names[s->n_entries], NAME_BYTES, "%s%s",
+                 ot_lora_has_tensor(tensor->name) ? "" : OT_LORA_PREFIX, tensor->name);
+        entry->dtype = OT_F32;
+    }
+    ot_adapter_file_shape(tensor, entry->shape);
     if (tensor->dims == 1)
-        entry.shape[0] = tensor->cols;
-    return entry;
+        entry->shape[0] = tensor->cols;
+    s->n_entries++;
+}
+
+static int add_entries(struct saver *s, const struct ot_stored *const *stored) {
+    const struct ot_model *model = s->save->model;
+    for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
+        const struct ot_tensor *tensor = ot_model_tensor(model, i);
+        if (!writes(s->save, tensor))
+            continue;
+        if (is_packed(s->save, tensor))
+            OT_TRY(add_packed_entries(s, tensor));
+        else
+            add_plain_entry(s, tensor, stored ? stored[i]->tensor->dtype : s->save->dtype);
+    }
+    return 0;
 }
 
 static int open_writer(struct saver *s) {
     const struct ot_model_save *save = s->save;
-    int64_t n = ot_model_tensor_count(save->model), n_entries = 0;
+    size_t most = (size_t)ot_model_tensor_count(save->model) * (save->pack ? OT_PACK_PARTS : 1) + 1;
     const struct ot_stored **stored = NULL;
     int64_t shard_bytes = save->adapter_config    ? INT64_MAX /* PEFT reads one file */
                           : save->shard_bytes > 0 ? save->shard_bytes
                                                   : OT_SHARD_BYTES;
     OT_TRY(map_base(save, &stored));
-    s->entries = calloc((size_t)n + 1, sizeof *s->entries);
-    s->names = save->adapter_config ? calloc((size_t)n + 1, sizeof *s->names) : NULL;
-    if (!s->entries || (save->adapter_config && !s->names)) {
-        free(stored);
-        return ot_fail(OT_E_BUDGET, "%s: no memory for a table of tensors", save->out);
-    }
-    for (int64_t i = 0; i < n; i++) {
-        const struct ot_tensor *tensor = ot_model_tensor(save->model, i);
-        if (writes(save, tensor))
-            s->entries[n_entries++] = make_entry(tensor, stored ? stored[i]->tensor->dtype : save->dtype,
-                                                 s->names ? s->names[i] : NULL, sizeof *s->names);
-    }
+    s->entries = calloc(most, sizeof *s->entries);
+    s->names = calloc(save->adapter_config || save->pack ? most : 1, sizeof *s->names);
+    int rc = s->entries && s->names ? add_entries(s, stored)
+                                    : ot_fail(OT_E_BUDGET, "%s: no memory for a table of tensors", save->out);
     free(stored);
+    OT_TRY(rc);
     return ot_safetensors_writer_open(s->dir, save->adapter_config ? OT_ADAPTER_WEIGHTS_STEM : "model",
-                                      s->entries, n_entries, shard_bytes, &s->writer);
+                                      s->entries, s->n_entries, shard_bytes, &s->writer);
 }
 
 static int add_file_bytes(const char *path, int64_t *bytes) {
@@ -196,9 +231,9 @@ static int save_configs(const struct saver *s) {
                                       .has_dtype = true,
                                       .dtype = save->dtype,
                                       .ids = save->ids};
-        OT_TRY(save->base
-                   ? ot_model_config_rewrite(save->base->config, save->dtype, &save->ids, &text, &bytes)
-                   : ot_model_config_write(&file, &text, &bytes));
+        OT_TRY(save->base ? ot_model_config_rewrite(save->base->config, save->dtype, &save->ids, save->pack,
+                                                    &text, &bytes)
+                          : ot_model_config_write(&file, &text, &bytes));
         OT_TRY(put_config(s, OT_SMALL_CONFIG, text, bytes));
     }
     if (is_extra(save, "generation_config.json") ||
@@ -229,6 +264,16 @@ static int save_files(const struct saver *s) {
 
 /* ---- the weights ---- */
 
+static int save_packed(struct saver *s, const struct ot_tensor *tensor, void *context) {
+    struct ot_pack_part described[OT_PACK_PARTS];
+    const void *parts[OT_PACK_PARTS];
+    int n = ot_pack_parts(s->save->pack, tensor->rows, tensor->cols, described);
+    OT_TRY(s->save->pack_source(context, tensor, parts));
+    for (int i = 0; i < n; i++)
+        OT_TRY(ot_safetensors_writer_put_raw(s->writer, parts[i]));
+    return 0;
+}
+
 /* A tensor of an adapter that files have in another form: as a whole, since it is small. */
 static int save_formed(struct saver *s, const struct ot_tensor *tensor, ot_param_source source,
                        void *context) {
@@ -247,6 +292,17 @@ static int save_formed(struct saver *s, const struct ot_tensor *tensor, ot_param
     return rc;
 }
 
+static int save_plain(struct saver *s, const struct ot_tensor *tensor, ot_param_source source,
+                      void *context) {
+    int64_t count = tensor->rows * tensor->cols;
+    for (int64_t at = 0, n; at < count; at += n) {
+        n = count - at < CHUNK_VALUES ? count - at : CHUNK_VALUES;
+        OT_TRY(source(context, tensor->slab, tensor->first + at, n, s->values));
+        OT_TRY(ot_safetensors_writer_put(s->writer, s->values, n));
+    }
+    return 0;
+}
+
 static int save_weights(struct saver *s, ot_param_source source, void *context) {
     const struct ot_model *model = s->save->model;
     s->values = malloc(CHUNK_VALUES * sizeof *s->values);
@@ -255,15 +311,11 @@ static int save_weights(struct saver *s, ot_param_source source, void *context) 
                        s->save->out, CHUNK_VALUES * sizeof *s->values);
     for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
         const struct ot_tensor *tensor = ot_model_tensor(model, i);
-        bool whole = tensor->file_form != OT_FORM_SAME;
-        int64_t count = writes(s->save, tensor) && !whole ? tensor->rows * tensor->cols : 0;
-        if (whole)
-            OT_TRY(save_formed(s, tensor, source, context));
-        for (int64_t at = 0, n; at < count; at += n) {
-            n = count - at < CHUNK_VALUES ? count - at : CHUNK_VALUES;
-            OT_TRY(source(context, tensor->slab, tensor->first + at, n, s->values));
-            OT_TRY(ot_safetensors_writer_put(s->writer, s->values, n));
-        }
+        if (!writes(s->save, tensor))
+            continue;
+        OT_TRY(tensor->file_form != OT_FORM_SAME ? save_formed(s, tensor, source, context)
+               : is_packed(s->save, tensor)      ? save_packed(s, tensor, context)
+                                                 : save_plain(s, tensor, source, context));
     }
     return ot_safetensors_writer_finish(s->writer);
 }

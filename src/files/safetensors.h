@@ -11,8 +11,9 @@
  *
  * WRITING. The names and shapes of the tensors are declared first; they decide the shards, the headers and
  * the exact number of bytes. Values follow as fp32 in the declared order and are rounded to nearest even, so
- * the writer holds a buffer and never a whole tensor. A single shard is STEM.safetensors; several are
- * STEM-0000i-of-0000N.safetensors with STEM.safetensors.index.json. One thread writes.
+ * the writer holds a buffer and never a whole tensor. A raw tensor, of any dtype, follows as bytes. A single
+ * shard is STEM.safetensors; several are STEM-0000i-of-0000N.safetensors with STEM.safetensors.index.json.
+ * One thread writes.
  */
 #ifndef OT_FILES_SAFETENSORS_H
 #define OT_FILES_SAFETENSORS_H
@@ -72,6 +73,9 @@ struct ot_safetensors_entry {
     int dims;         /* 0..2 */
     int64_t shape[2];
     enum ot_dtype dtype;
+    /* NULL, or the name in the file of another dtype, whose items have item_bytes bytes: a raw tensor. */
+    const char *raw;
+    int item_bytes;
 };
 
 struct ot_safetensors_writer;
@@ -87,6 +91,8 @@ int ot_safetensors_writer_shards(const struct ot_safetensors_writer *writer);
 /* Writes the next n values in the order of the entries. A call may span tensors and shards. Errors:
  * OT_E_IO. */
 int ot_safetensors_writer_put(struct ot_safetensors_writer *writer, const float *values, int64_t n);
+/* Writes the next entry, which is raw, as a whole. Errors: OT_E_IO. */
+int ot_safetensors_writer_put_raw(struct ot_safetensors_writer *writer, const void *data);
 /* Call after all values: closes the last shard and writes the index. Errors: OT_E_IO, OT_E_BUDGET;
  * OT_E_INTERNAL if values are missing. */
 int ot_safetensors_writer_finish(struct ot_safetensors_writer *writer);

@@ -41,11 +41,14 @@ static int64_t entry_count(const struct ot_safetensors_entry *entry) {
 }
 
 static int64_t entry_bytes(const struct ot_safetensors_entry *entry) {
-    return entry_count(entry) * (int64_t)ot_dtype_bytes(entry->dtype);
+    return entry_count(entry) *
+           (entry->raw ? (int64_t)entry->item_bytes : (int64_t)ot_dtype_bytes(entry->dtype));
 }
 
-static const char *dtype_label(enum ot_dtype dtype) {
-    return dtype == OT_F32 ? "F32" : dtype == OT_BF16 ? "BF16" : "F16";
+static const char *dtype_label(const struct ot_safetensors_entry *entry) {
+    if (entry->raw)
+        return entry->raw;
+    return entry->dtype == OT_F32 ? "F32" : entry->dtype == OT_BF16 ? "BF16" : "F16";
 }
 
 /* Makes the length and the header. Spaces pad the header so that the data begins at a multiple of 8 bytes, as
@@ -62,7 +65,7 @@ static int make_header(const struct ot_safetensors_writer *writer, const struct 
         const struct ot_safetensors_entry *entry = &writer->entries[i];
         int64_t end = at + entry_bytes(entry);
         ot_json_begin_object(&json, entry->name);
-        ot_json_put_text(&json, "dtype", dtype_label(entry->dtype));
+        ot_json_put_text(&json, "dtype", dtype_label(entry));
         ot_json_begin_array(&json, "shape");
         for (int d = 0; d < entry->dims; d++)
             ot_json_put_int(&json, NULL, entry->shape[d]);
@@ -234,6 +237,8 @@ int ot_safetensors_writer_put(struct ot_safetensors_writer *writer, const float 
         if (!writer->in_shard)
             OT_TRY(begin_shard(writer));
         const struct ot_safetensors_entry *entry = &writer->entries[writer->entry];
+        if (entry->raw)
+            return ot_fail(OT_E_INTERNAL, "tensor %s takes bytes, not values", entry->name);
         int64_t count = entry_count(entry), part = count - writer->written;
         part = part < n ? part : n;
         part = part < BUFFER_VALUES ? part : BUFFER_VALUES;
@@ -246,6 +251,16 @@ int ot_safetensors_writer_put(struct ot_safetensors_writer *writer, const float 
             OT_TRY(end_entry(writer));
     }
     return 0;
+}
+
+int ot_safetensors_writer_put_raw(struct ot_safetensors_writer *writer, const void *data) {
+    const struct ot_safetensors_entry *entry = &writer->entries[writer->entry];
+    if (writer->shard == writer->n_shards || !entry->raw || writer->written > 0)
+        return ot_fail(OT_E_INTERNAL, "the next tensor does not take bytes");
+    if (!writer->in_shard)
+        OT_TRY(begin_shard(writer));
+    OT_TRY(ot_out_dir_write(writer->dir, data, (size_t)entry_bytes(entry)));
+    return end_entry(writer);
 }
 
 int ot_safetensors_writer_finish(struct ot_safetensors_writer *writer) {

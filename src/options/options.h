@@ -31,6 +31,7 @@ enum ot_command {
     OT_COMMAND_VERIFY,
     OT_COMMAND_EXPORT,
     OT_COMMAND_MERGE,
+    OT_COMMAND_QUANTIZE,
     OT_COMMAND_COMM_TEST,
     OT_COMMAND_COUNT
 };
@@ -48,6 +49,7 @@ enum {
     OT_FOR_VERIFY = 1 << OT_COMMAND_VERIFY,
     OT_FOR_EXPORT = 1 << OT_COMMAND_EXPORT,
     OT_FOR_MERGE = 1 << OT_COMMAND_MERGE,
+    OT_FOR_QUANTIZE = 1 << OT_COMMAND_QUANTIZE,
     OT_FOR_COMM_TEST = 1 << OT_COMMAND_COMM_TEST,
     OT_FOR_ALL = (1 << OT_COMMAND_COUNT) - 1
 };
@@ -176,11 +178,20 @@ enum ot_option_source {
     OT_FROM_FILE,
     OT_FROM_COMMAND_LINE
 };
-enum { OT_OPTIONS_MAX = 128 };
+enum { OT_OPTIONS_MAX = 144 };
 
 enum { OT_CHOICE_DTYPE_AUTO, OT_CHOICE_DTYPE_BF16, OT_CHOICE_DTYPE_FP32, OT_CHOICE_DTYPE_FP16 };
 enum { OT_CHOICE_INIT_FILES, OT_CHOICE_INIT_RANDOM };
 enum ot_sweep { OT_SWEEP_NONE, OT_SWEEP_TOKENS };
+enum {
+    OT_CHOICE_TO_GPTQ4,
+    OT_CHOICE_TO_GPTQ8,
+    OT_CHOICE_TO_GPTQ3,
+    OT_CHOICE_TO_GPTQ2,
+    OT_CHOICE_TO_NF4,
+    OT_CHOICE_TO_NF4_DOUBLE,
+    OT_CHOICE_TO_INT8
+};
 enum { OT_CHOICE_P2P_AUTO, OT_CHOICE_P2P_YES, OT_CHOICE_P2P_NO };
 enum { OT_CHOICE_SHARD_AUTO, OT_CHOICE_SHARD_NONE, OT_CHOICE_SHARD_STATE, OT_CHOICE_SHARD_FULL };
 enum { OT_CHOICE_SHARE_WEIGHTS_AUTO, OT_CHOICE_SHARE_WEIGHTS_YES, OT_CHOICE_SHARE_WEIGHTS_NO };
@@ -263,6 +274,12 @@ struct ot_options {
     int64_t keep, max_skips, max_shard_size;
     int gguf; /* of export: index of struct ot_gguf_mixture; counts only if it is given */
     bool modelfile;
+    /* of quantize */
+    int to;                 /* OT_CHOICE_TO_... */
+    const char *group_size; /* a number, or "none" */
+    bool act_order, symmetric;
+    double damping;
+    int64_t calibration_rows;  /* sequences */
     double grace, stall_limit; /* seconds; grace 0: no limit */
     double skip_spikes;        /* standard deviations; 0: none are skipped */
 

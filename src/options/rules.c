@@ -15,8 +15,9 @@ struct pair {
 /* At most one option of each pair may be given. */
 static const struct pair exclusive[] = {
     {OT_FOR_TRAIN | OT_FOR_PLAN, "steps", "epochs"},
-    {OT_FOR_TRAIN, "eval-data", "eval-fraction"},
-    {OT_FOR_TRAIN | OT_FOR_GENERATE | OT_FOR_EVAL | OT_FOR_PLAN, "template", "prompt-format"},
+    {OT_FOR_TRAIN | OT_FOR_QUANTIZE, "eval-data", "eval-fraction"},
+    {OT_FOR_TRAIN | OT_FOR_GENERATE | OT_FOR_EVAL | OT_FOR_PLAN | OT_FOR_QUANTIZE, "template",
+     "prompt-format"},
     {OT_FOR_TRAIN, "quiet", "log-every"},
     {OT_FOR_TRAIN, "no-save", "out"},
     {OT_FOR_TRAIN, "no-save", "dry-run"},
@@ -88,6 +89,19 @@ static const struct pair dependent[] = {
     {OT_FOR_PLAN, "nvme-read", "nvme"},
     {OT_FOR_PLAN, "nvme-write", "nvme"},
     {OT_FOR_EXPORT, "modelfile", "gguf"},
+    {OT_FOR_QUANTIZE, "eval-data", "data"},
+    {OT_FOR_QUANTIZE, "eval-fraction", "data"},
+    {OT_FOR_QUANTIZE, "tokenizer", "data"},
+    {OT_FOR_QUANTIZE, "template", "data"},
+    {OT_FOR_QUANTIZE, "prompt-format", "data"},
+    {OT_FOR_QUANTIZE, "columns", "data"},
+    {OT_FOR_QUANTIZE, "seq-len", "data"},
+    {OT_FOR_QUANTIZE, "pack", "data"},
+    {OT_FOR_QUANTIZE, "train-on-prompt", "data"},
+    {OT_FOR_QUANTIZE, "no-eos", "data"},
+    {OT_FOR_QUANTIZE, "skip-bad", "data"},
+    {OT_FOR_QUANTIZE, "seed", "data"},
+    {OT_FOR_QUANTIZE, "calibration-rows", "data"},
     {OT_FOR_GENERATE | OT_FOR_EVAL | OT_FOR_BENCH, "io-engine", "nvme"},
     {OT_FOR_TRAIN | OT_FOR_GENERATE | OT_FOR_EVAL | OT_FOR_BENCH, "no-io-verify", "nvme"},
 };
@@ -234,6 +248,11 @@ static int check_required(const struct ot_options *options) {
     case OT_COMMAND_EXPORT:
         OT_TRY(require_dir(options));
         return require(options, "out", "my-model");
+    case OT_COMMAND_QUANTIZE:
+        OT_TRY(require(options, "model", "out/my-model"));
+        OT_TRY(require(options, "to", "gptq:4"));
+        OT_TRY(require(options, "out", "my-model-gptq"));
+        return options->to < OT_CHOICE_TO_NF4 ? require(options, "data", "rows.jsonl") : 0;
     default:
         return ot_options_given(options, "tokenizer") ? 0 : require(options, "model", "out/my-model");
     }
@@ -358,6 +377,15 @@ static int check_bench(const struct ot_options *o) {
     return 0;
 }
 
+/* nf4 and int8 take each weight by itself. */
+static int check_quantize(const struct ot_options *o) {
+    static const char *const of_gptq[] = {"group-size", "act-order", "damping", "symmetric"};
+    for (size_t i = 0; o->to >= OT_CHOICE_TO_NF4 && i < sizeof of_gptq / sizeof *of_gptq; i++)
+        if (ot_options_given(o, of_gptq[i]))
+            return ot_fail(OT_E_USAGE, "--%s has an effect with --to gptq:BITS only", of_gptq[i]);
+    return 0;
+}
+
 int ot_options_check(struct ot_options *options) {
     OT_TRY(check_pairs(options));
     OT_TRY(check_required(options));
@@ -367,6 +395,8 @@ int ot_options_check(struct ot_options *options) {
         return check_plan(options);
     if (options->command == OT_COMMAND_BENCH)
         return check_bench(options);
+    if (options->command == OT_COMMAND_QUANTIZE)
+        return check_quantize(options);
     if (is_greedy(options) && ot_options_given(options, "temperature") &&
         (ot_options_given(options, "top-p") || ot_options_given(options, "seed")))
         return ot_fail(OT_E_USAGE, "--top-p and --seed have no effect with --temperature 0, which always "

@@ -2,8 +2,9 @@
 #include "src/options/table.h"
 
 static const struct ot_option_list *const lists[] = {
-    &ot_options_of_run,  &ot_options_of_machine, &ot_options_of_ranks, &ot_options_of_safety,
-    &ot_options_of_plan, &ot_options_of_text,    &ot_options_of_bench, &ot_options_of_check};
+    &ot_options_of_run,    &ot_options_of_machine, &ot_options_of_ranks,
+    &ot_options_of_safety, &ot_options_of_plan,    &ot_options_of_text,
+    &ot_options_of_bench,  &ot_options_of_check,   &ot_options_of_quantize};
 
 const struct ot_option *ot_option_at(int index) {
     if (index < 0)
@@ -35,6 +36,6 @@ const char *ot_option_section_title(enum ot_option_section section) {
 const char *ot_command_name(enum ot_command command) {
     static const char *const names[OT_COMMAND_COUNT] = {"train",  "generate", "eval",     "tokenize",
                                                         "probe",  "plan",     "bench",    "verify",
-                                                        "export", "merge",    "comm-test"};
+                                                        "export", "merge",    "quantize", "comm-test"};
     return names[command];
 }

@@ -18,6 +18,7 @@ extern const struct ot_option_list ot_options_of_plan;    /* a described machine
 extern const struct ot_option_list ot_options_of_text;    /* text, evaluation and reports */
 extern const struct ot_option_list ot_options_of_bench;   /* other meaning in bench than in train */
 extern const struct ot_option_list ot_options_of_check;   /* verify, export and merge */
+extern const struct ot_option_list ot_options_of_quantize;
 
 #define OT_OPTION_LIST(table)                                                                                \
     { table, (int)(sizeof(table) / sizeof *(table)) }
@@ -35,6 +36,7 @@ enum {
     VERIFY = OT_FOR_VERIFY,
     EXPORT = OT_FOR_EXPORT,
     MERGE = OT_FOR_MERGE,
+    QUANTIZE = OT_FOR_QUANTIZE,
     COMM_TEST = OT_FOR_COMM_TEST,
     MODELS = TRAIN | GENERATE | EVAL /* the commands that run a model */
 };

@@ -157,12 +157,12 @@ static const struct ot_option table[] = {
      .section = OT_SECTION_REPORT,
      .field = FIELD(json),
      .help = "Print results to stdout as JSON. train prints one object per line; eval, probe, plan, bench, "
-             "verify, export, merge and comm-test print one object; generate prints one object per text; "
-             "tokenize prints one array or string per text."},
+             "verify, export, merge, quantize and comm-test print one object; generate prints one object per "
+             "text; tokenize prints one array or string per text."},
     {.name = "quiet",
      .letter = 'q',
      .type = OT_OPTION_FLAG,
-     .commands = MODELS | PROBE | PLAN | BENCH | VERIFY | EXPORT | COMM_TEST,
+     .commands = MODELS | PROBE | PLAN | BENCH | VERIFY | EXPORT | COMM_TEST | QUANTIZE,
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_REPORT,
      .field = FIELD(quiet),

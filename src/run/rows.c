@@ -93,7 +93,7 @@ int ot_rows_open(const struct ot_session *session, int64_t seq_len, struct ot_ro
     OT_TRY(open_file(session, session->options->data, seq_len, &out->data));
     const struct ot_data_stats *stats = ot_dataset_stats(out->data);
     ot_chat_choice_settle(session, stats->template_name, stats->template_source);
-    if (session->options->command == OT_COMMAND_TRAIN)
+    if (session->options->command == OT_COMMAND_TRAIN || session->options->command == OT_COMMAND_QUANTIZE)
         return open_training(session, out);
     out->eval_set = out->data;
     return pack(session, out, out->data, false, &out->eval);

@@ -34,7 +34,8 @@ int ot_chat_choice_open(struct ot_session *s) {
     if (facts->chat_template)
         OT_TRY(ot_chat_template_recognize(facts->chat_template, facts->chat_template_bytes, &s->chat.own));
     s->chat.own_unknown = facts->has_chat_template && !s->chat.own;
-    bool reads_rows = o->command == OT_COMMAND_GENERATE || o->command == OT_COMMAND_EVAL;
+    bool reads_rows = o->command == OT_COMMAND_GENERATE || o->command == OT_COMMAND_EVAL ||
+                      o->command == OT_COMMAND_QUANTIZE;
     if (o->command == OT_COMMAND_MERGE)
         return read_run(s);
     bool needs_run = (!o->template_name && !o->prompt_format) || o->base_type != OT_BASE_AUTO;

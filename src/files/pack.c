@@ -1,0 +1,174 @@
+#include "src/files/pack.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/base/json.h"
+#include "src/files/model_config.h"
+
+static int64_t quotient_up(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+
+/* ---- the tensors ---- */
+
+static int gptq_parts(const struct ot_pack_format *f, int64_t rows, int64_t cols,
+                      struct ot_pack_part *parts) {
+    int64_t groups = f->group_size < 0 ? 1 : quotient_up(cols, f->group_size);
+    parts[0] = (struct ot_pack_part){".qweight", "I32", 4, 2, {quotient_up(cols * f->bits, 32), rows}};
+    parts[1] = (struct ot_pack_part){".qzeros", "I32", 4, 2, {groups, quotient_up(rows * f->bits, 32)}};
+    parts[2] = (struct ot_pack_part){".scales", "F16", 2, 2, {groups, rows}};
+    parts[3] = (struct ot_pack_part){".g_idx", "I32", 4, 1, {cols}};
+    return 4;
+}
+
+static int nf4_parts(const struct ot_pack_format *f, int64_t rows, int64_t cols, struct ot_pack_part *parts) {
+    const struct ot_weight weight = {
+        .format = f->nested ? OT_WEIGHT_NF4_DOUBLE : OT_WEIGHT_NF4, .rows = rows, .cols = cols};
+    struct ot_weight_layout l = ot_weight_layout(&weight);
+    int n = 0;
+    parts[n++] = (struct ot_pack_part){".weight", "U8", 1, 2, {l.code_bytes, 1}};
+    parts[n++] =
+        (struct ot_pack_part){".weight.absmax", f->nested ? "U8" : "F32", f->nested ? 1 : 4, 1, {l.n_scales}};
+    if (f->nested) {
+        parts[n++] = (struct ot_pack_part){".weight.nested_absmax", "F32", 4, 1, {l.n_groups}};
+        parts[n++] = (struct ot_pack_part){".weight.nested_quant_map", "F32", 4, 1, {256}};
+    }
+    parts[n++] = (struct ot_pack_part){".weight.quant_map", "F32", 4, 1, {16}};
+    parts[n++] =
+        (struct ot_pack_part){".weight.quant_state.bitsandbytes__nf4", "U8", 1, 1, {OT_PACK_STATE_BYTES}};
+    return n;
+}
+
+int ot_pack_parts(const struct ot_pack_format *f, int64_t rows, int64_t cols,
+                  struct ot_pack_part parts[OT_PACK_PARTS]) {
+    if (f->kind == OT_PACKED_GPTQ)
+        return gptq_parts(f, rows, cols, parts);
+    if (f->kind == OT_PACKED_4BIT)
+        return nf4_parts(f, rows, cols, parts);
+    parts[0] = (struct ot_pack_part){".weight", "I8", 1, 2, {rows, cols}};
+    parts[1] = (struct ot_pack_part){".SCB", "F32", 4, 1, {rows}};
+    return 2;
+}
+
+int64_t ot_pack_part_bytes(const struct ot_pack_part *part) {
+    return part->shape[0] * (part->dims == 2 ? part->shape[1] : 1) * part->item_bytes;
+}
+
+/* Kernels read whole words and groups. Tensors lie in the file without gaps, and readers want each to
+ * begin at a multiple of its items' size. */
+int ot_pack_check(const struct ot_pack_format *f, const char *name, int64_t rows, int64_t cols) {
+    struct ot_pack_part parts[OT_PACK_PARTS];
+    bool gptq = f->kind == OT_PACKED_GPTQ;
+    if (gptq && f->group_size > 0 && cols % f->group_size != 0)
+        return ot_fail(OT_E_INPUT, "%s has %lld columns, which is not a multiple of the group size %lld",
+                       name, (long long)cols, (long long)f->group_size);
+    if (gptq && (rows % 32 != 0 || cols % 32 != 0))
+        return ot_fail(OT_E_INPUT, "%s is %lld x %lld; GPTQ needs multiples of 32", name, (long long)rows,
+                       (long long)cols);
+    for (int i = ot_pack_parts(f, rows, cols, parts) - 1; i >= 0; i--)
+        if (ot_pack_part_bytes(&parts[i]) % 4 != 0)
+            return ot_fail(OT_E_INPUT, "%s is %lld x %lld; this format needs multiples of 4 %s", name,
+                           (long long)rows, (long long)cols, f->nested ? "x 64 x 4 weights" : "weights");
+    return 0;
+}
+
+/* ---- the bytes ---- */
+
+static void put_bits(uint32_t *words, int64_t at, int64_t step, int64_t bit, int bits, uint32_t code) {
+    int shift = (int)(bit % 32);
+    words[at] |= code << shift;
+    if (shift + bits > 32)
+        words[at + step] |= code >> (32 - shift);
+}
+
+void ot_pack_gptq_codes(const struct ot_pack_format *f, int64_t rows, int64_t cols, const uint8_t *codes,
+                        uint32_t *words) {
+    enum { TILE = 16 }; /* rows whose words lie in one cache line */
+    memset(words, 0, (size_t)(quotient_up(cols * f->bits, 32) * rows) * sizeof *words);
+    for (int64_t first = 0; first < rows; first += TILE)
+        for (int64_t c = 0; c < cols; c++)
+            for (int64_t r = first; r < first + TILE && r < rows; r++) {
+                int64_t bit = c * f->bits;
+                put_bits(words, bit / 32 * rows + r, rows, bit, f->bits, codes[r * cols + c]);
+            }
+}
+
+void ot_pack_gptq_zeros(const struct ot_pack_format *f, int64_t rows, int64_t groups, const uint8_t *zeros,
+                        uint32_t *words) {
+    int64_t line = quotient_up(rows * f->bits, 32);
+    uint32_t mask = (1u << f->bits) - 1, less = f->symmetric ? 1 : 0; /* format "gptq" stores zero - 1 */
+    memset(words, 0, (size_t)(groups * line) * sizeof *words);
+    for (int64_t g = 0; g < groups; g++)
+        for (int64_t r = 0; r < rows; r++)
+            put_bits(words, g * line + r * f->bits / 32, 1, r * f->bits, f->bits,
+                     (zeros[g * rows + r] - less) & mask);
+}
+
+void ot_pack_state(const struct ot_pack_format *f, int64_t rows, int64_t cols, float offset,
+                   char text[OT_PACK_STATE_BYTES]) {
+    char nested[128] = "";
+    if (f->nested)
+        snprintf(nested, sizeof nested,
+                 ", \"nested_blocksize\": %d, \"nested_dtype\": \"float32\", \"nested_offset\": %.9g",
+                 OT_WEIGHT_GROUP, (double)offset);
+    int n =
+        snprintf(text, OT_PACK_STATE_BYTES,
+                 "{\"quant_type\": \"nf4\", \"blocksize\": %d, \"dtype\": \"%s\", \"shape\": [%lld, "
+                 "%lld]%s}",
+                 OT_WEIGHT_BLOCK, ot_torch_dtype_name(f->dtype), (long long)rows, (long long)cols, nested);
+    memset(text + n, ' ', (size_t)(OT_PACK_STATE_BYTES - n));
+}
+
+/* ---- config.json ---- */
+
+/* The keys of GPTQModel, which transformers and vLLM read too. */
+static void put_gptq(const struct ot_pack_format *f, struct ot_json_writer *w) {
+    const char *format = f->symmetric ? "gptq" : "gptq_v2";
+    ot_json_put_text(w, "quant_method", "gptq");
+    ot_json_put_int(w, "bits", f->bits);
+    ot_json_put_int(w, "group_size", f->group_size);
+    ot_json_put_bool(w, "desc_act", f->act_order);
+    ot_json_put_bool(w, "sym", f->symmetric);
+    ot_json_put_bool(w, "lm_head", false);
+    ot_json_put_text(w, "checkpoint_format", format);
+    ot_json_put_text(w, "format", format);
+    ot_json_put_text(w, "pack_dtype", "int32");
+    ot_json_put_bool(w, "static_groups", false);
+    ot_json_put_bool(w, "true_sequential", true);
+    ot_json_put_real(w, "damp_percent", f->damping);
+    ot_json_begin_object(w, "meta");
+    ot_json_begin_array(w, "quantizer");
+    ot_json_put_text(w, NULL, "offload-train:" OT_VERSION);
+    ot_json_end_array(w);
+    ot_json_put_real(w, "damp_percent", f->damping);
+    ot_json_put_bool(w, "static_groups", false);
+    ot_json_put_bool(w, "true_sequential", true);
+    ot_json_end_object(w);
+}
+
+static void put_bitsandbytes(const struct ot_pack_format *f, struct ot_json_writer *w) {
+    bool is_4bit = f->kind == OT_PACKED_4BIT;
+    ot_json_put_text(w, "quant_method", "bitsandbytes");
+    ot_json_put_bool(w, "_load_in_4bit", is_4bit);
+    ot_json_put_bool(w, "_load_in_8bit", !is_4bit);
+    ot_json_put_bool(w, "load_in_4bit", is_4bit);
+    ot_json_put_bool(w, "load_in_8bit", !is_4bit);
+    ot_json_put_text(w, "bnb_4bit_compute_dtype", ot_torch_dtype_name(f->dtype));
+    ot_json_put_text(w, "bnb_4bit_quant_storage", "uint8");
+    ot_json_put_text(w, "bnb_4bit_quant_type", "nf4");
+    ot_json_put_bool(w, "bnb_4bit_use_double_quant", f->nested);
+    ot_json_put_bool(w, "llm_int8_enable_fp32_cpu_offload", false);
+    ot_json_put_bool(w, "llm_int8_has_fp16_weight", false);
+    ot_json_put_null(w, "llm_int8_skip_modules");
+}
+
+void ot_pack_put_config(const struct ot_pack_format *f, const char *key, struct ot_json_writer *w) {
+    ot_json_begin_object(w, key);
+    if (f->kind == OT_PACKED_GPTQ)
+        put_gptq(f, w);
+    else
+        put_bitsandbytes(f, w);
+    ot_json_end_object(w);
+}

@@ -1,0 +1,57 @@
+/* Writing the matrices of a quantised checkpoint: which tensors a matrix becomes, their bytes, and what
+ * config.json says about them. packed.h describes the formats, and reads them.
+ *
+ * transformers and GPTQModel load the result of OT_PACKED_GPTQ. Symmetric weights are written in
+ * checkpoint_format "gptq", which every program reads. Others are in "gptq_v2": in "gptq" a zero point of 0
+ * is stored as -1, which programs decode in different ways.
+ */
+#ifndef OT_FILES_PACK_H
+#define OT_FILES_PACK_H
+
+#include "src/files/packed.h"
+
+struct ot_json_writer;
+
+/* How the matrices of the layers are stored. */
+struct ot_pack_format {
+    enum ot_packed_kind kind;
+    /* GPTQ; the last two are for the record */
+    int bits;
+    int64_t group_size; /* -1: all columns */
+    bool symmetric, act_order;
+    double damping;
+    /* 4 bits: the scales are quantised too */
+    bool nested;
+    enum ot_dtype dtype; /* of the model that is quantised */
+};
+
+/* One tensor of a matrix. */
+struct ot_pack_part {
+    const char *suffix; /* of its name, in place of ".weight" */
+    const char *dtype;  /* "I32" */
+    int item_bytes, dims;
+    int64_t shape[2];
+};
+enum { OT_PACK_PARTS = 6, OT_PACK_STATE_BYTES = 256 };
+
+/* Fills in the tensors of a matrix, in the order in which they are written, and returns their number. */
+int ot_pack_parts(const struct ot_pack_format *format, int64_t rows, int64_t cols,
+                  struct ot_pack_part parts[OT_PACK_PARTS]);
+int64_t ot_pack_part_bytes(const struct ot_pack_part *part);
+/* Error OT_E_INPUT: the format cannot store such a matrix. name: the tensor's. */
+int ot_pack_check(const struct ot_pack_format *format, const char *name, int64_t rows, int64_t cols);
+
+/* The codes of a GPTQ matrix [rows, cols], and its zero points [groups, rows], as words. */
+void ot_pack_gptq_codes(const struct ot_pack_format *format, int64_t rows, int64_t cols, const uint8_t *codes,
+                        uint32_t *words);
+void ot_pack_gptq_zeros(const struct ot_pack_format *format, int64_t rows, int64_t groups,
+                        const uint8_t *zeros, uint32_t *words);
+/* The state of a matrix of 4 bits: JSON, with spaces behind it. */
+void ot_pack_state(const struct ot_pack_format *format, int64_t rows, int64_t cols, float offset,
+                   char text[OT_PACK_STATE_BYTES]);
+
+/* Writes the object quantization_config; of GPTQ it is also the text of quantize_config.json. key NULL: as
+ * the root. */
+void ot_pack_put_config(const struct ot_pack_format *format, const char *key, struct ot_json_writer *w);
+
+#endif

@@ -1,0 +1,294 @@
+#include "src/quantize/layer.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/base/pool.h"
+
+static int64_t groups_of(const struct ot_pack_format *format, int64_t cols) {
+    const struct ot_gptq_config config = {.group_size = format->group_size};
+    return ot_gptq_groups(&config, cols);
+}
+
+/* ---- the units ---- */
+
+void ot_quant_layer_begin(const struct ot_model *model, int slab, struct ot_quant_layer *layer) {
+    for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
+        const struct ot_tensor *tensor = ot_model_tensor(model, i);
+        enum ot_layer_input input;
+        if (tensor->slab != slab || !ot_tensor_reads_input(tensor, &input))
+            continue;
+        struct ot_quant_unit *unit = &layer->units[input];
+        if (unit->n_maps == 0)
+            *unit = (struct ot_quant_unit){.first = tensor->first, .cols = tensor->cols};
+        unit->maps[unit->n_maps++] = (struct ot_quant_map){.tensor = tensor};
+        unit->rows += tensor->rows;
+    }
+}
+
+static void free_parts(struct ot_quant_layer *layer) {
+    for (int i = 0; i < OT_PACK_PARTS; i++) {
+        free(layer->parts[i]);
+        layer->parts[i] = NULL;
+    }
+}
+
+void ot_quant_layer_free(struct ot_quant_layer *layer) {
+    for (int u = 0; u < OT_LAYER_INPUTS; u++) {
+        struct ot_quant_unit *unit = &layer->units[u];
+        for (int m = 0; m < unit->n_maps; m++)
+            free(unit->maps[m].encoded);
+        free(unit->codes);
+        free(unit->zeros);
+        free(unit->scales);
+        free(unit->index);
+        *unit = (struct ot_quant_unit){0};
+    }
+    free_parts(layer);
+}
+
+int64_t ot_quant_layer_bytes(const struct ot_model *model, const struct ot_pack_format *format) {
+    struct ot_pack_part parts[OT_PACK_PARTS];
+    int64_t bytes = 0, most = 0;
+    for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
+        const struct ot_tensor *t = ot_model_tensor(model, i);
+        enum ot_layer_input input;
+        int64_t packed = 0, groups = groups_of(format, t->cols);
+        if (!ot_tensor_reads_input(t, &input))
+            continue;
+        for (int p = ot_pack_parts(format, t->rows, t->cols, parts) - 1; p >= 0; p--)
+            packed += ot_pack_part_bytes(&parts[p]);
+        most = packed > most ? packed : most;
+        if (t->slab == ot_model_chain(model)->blocks[1].uses[0].slab)
+            bytes += format->kind == OT_PACKED_GPTQ ? t->rows * (t->cols + 5 * groups) : packed;
+    }
+    return bytes + most;
+}
+
+/* ---- GPTQ ---- */
+
+static int run_gptq(struct ot_quant_layer *layer, struct ot_quant_unit *unit, const float *hessian,
+                    float *weights, double *error, double *power) {
+    const struct ot_pack_format *f = layer->format;
+    const struct ot_gptq_config config = {.bits = f->bits,
+                                          .group_size = f->group_size,
+                                          .act_order = f->act_order,
+                                          .symmetric = f->symmetric,
+                                          .damping = f->damping};
+    size_t rows = (size_t)unit->rows, groups = (size_t)groups_of(f, unit->cols);
+    unit->codes = malloc(rows * (size_t)unit->cols);
+    unit->zeros = malloc(groups * rows);
+    unit->scales = malloc(groups * rows * sizeof *unit->scales);
+    unit->index = malloc((size_t)unit->cols * sizeof *unit->index);
+    if (!unit->codes || !unit->zeros || !unit->scales || !unit->index)
+        return ot_fail(OT_E_BUDGET, "no memory for codes");
+    const struct ot_gptq job = {.config = &config,
+                                .rows = unit->rows,
+                                .cols = unit->cols,
+                                .hessian = hessian,
+                                .weights = weights,
+                                .codes = unit->codes,
+                                .scales = unit->scales,
+                                .zeros = unit->zeros,
+                                .index = unit->index,
+                                .error = error,
+                                .power = power};
+    return ot_gptq_run(layer->pool, &job);
+}
+
+/* Square root of the mean square error over the mean square. */
+static double relative(double error, double power) {
+    return power > 0 ? sqrt(error / power) : 0;
+}
+
+static int quantize_gptq(struct ot_quant_layer *layer, struct ot_quant_unit *unit, const float *hessian,
+                         float *weights) {
+    double *error = malloc((size_t)unit->rows * sizeof *error),
+           *power = malloc((size_t)unit->rows * sizeof *power);
+    int rc = error && power ? run_gptq(layer, unit, hessian, weights, error, power)
+                            : ot_fail(OT_E_BUDGET, "no memory for errors");
+    int64_t row = 0;
+    for (int m = 0; m < unit->n_maps && rc == 0; m++) {
+        double errors = 0, powers = 0;
+        for (int64_t end = row + unit->maps[m].tensor->rows; row < end; row++) {
+            errors += error[row];
+            powers += power[row];
+        }
+        unit->maps[m].error = relative(errors, powers);
+    }
+    free(error);
+    free(power);
+    return rc;
+}
+
+/* ---- nf4 and int8 ---- */
+
+static struct ot_weight weight_of(const struct ot_pack_format *f, const struct ot_tensor *tensor) {
+    return (struct ot_weight){.format = f->kind == OT_PACKED_INT8 ? OT_WEIGHT_INT8
+                                        : f->nested               ? OT_WEIGHT_NF4_DOUBLE
+                                                                  : OT_WEIGHT_NF4,
+                              .rows = tensor->rows,
+                              .cols = tensor->cols};
+}
+
+struct decoding {
+    const struct ot_weight *weight;
+    const char *encoded;
+    float *values;         /* of the matrix */
+    float *pieces;         /* [threads, piece] */
+    int64_t piece;         /* values that are decoded at once: whole units of the format */
+    double *error, *power; /* by piece */
+};
+
+/* Decodes a piece, in place of the weights. */
+static void decode_piece(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    const struct decoding *d = context;
+    float *piece = d->pieces + worker * d->piece, *values = d->values + begin;
+    double error = 0, power = 0;
+    ot_weight_decode(d->weight, d->encoded, OT_F32, begin, end - begin, piece);
+    for (int64_t i = 0; i < end - begin; i++) {
+        double lost = (double)values[i] - (double)piece[i];
+        error += lost * lost;
+        power += (double)values[i] * (double)values[i];
+    }
+    memcpy(values, piece, (size_t)(end - begin) * sizeof *piece);
+    d->error[chunk] = error;
+    d->power[chunk] = power;
+}
+
+static int decode_map(struct ot_quant_layer *layer, const struct ot_weight *weight, struct ot_quant_map *map,
+                      float *values) {
+    int64_t count = weight->rows * weight->cols;
+    struct decoding d = {.weight = weight, .encoded = map->encoded, .values = values};
+    d.piece = weight->format == OT_WEIGHT_INT8 ? weight->cols : OT_WEIGHT_BLOCK * OT_WEIGHT_GROUP;
+    int64_t n = ot_chunk_count(count, d.piece);
+    double errors = 0, powers = 0;
+    d.pieces = malloc((size_t)(ot_pool_threads(layer->pool) * d.piece) * sizeof *d.pieces);
+    d.error = calloc((size_t)n, sizeof *d.error);
+    d.power = calloc((size_t)n, sizeof *d.power);
+    bool ok = d.pieces && d.error && d.power;
+    if (ok)
+        ot_pool_run(layer->pool, count, d.piece, decode_piece, &d);
+    for (int64_t i = 0; ok && i < n; i++) {
+        errors += d.error[i];
+        powers += d.power[i];
+    }
+    map->error = relative(errors, powers);
+    free(d.pieces);
+    free(d.error);
+    free(d.power);
+    return ok ? 0 : ot_fail(OT_E_BUDGET, "no memory to decode a matrix");
+}
+
+static int encode_map(struct ot_quant_layer *layer, struct ot_quant_map *map, float *values) {
+    const struct ot_weight weight = weight_of(layer->format, map->tensor);
+    const struct ot_weight_layout layout = ot_weight_layout(&weight);
+    const struct ot_weight_part part = {.dtype = OT_F32, .n = layout.n, .values = values};
+    bool nested = weight.format == OT_WEIGHT_NF4_DOUBLE;
+    float *scales = nested ? malloc((size_t)layout.n_scales * sizeof *scales) : NULL;
+    map->encoded = aligned_alloc(OT_WEIGHT_EXTENT, (size_t)layout.bytes);
+    int rc = map->encoded && (scales || !nested) ? 0 : ot_fail(OT_E_BUDGET, "no memory for codes");
+    if (rc == 0) {
+        ot_weight_begin(&weight, map->encoded);
+        rc = ot_weight_encode(layer->pool, &weight, &part, map->encoded, scales);
+    }
+    if (rc == 0) {
+        ot_weight_end(layer->pool, &weight, scales, map->encoded);
+        rc = decode_map(layer, &weight, map, values);
+    }
+    free(scales);
+    return rc;
+}
+
+int ot_quant_unit_run(struct ot_quant_layer *layer, enum ot_layer_input input, const float *hessian,
+                      float *weights) {
+    struct ot_quant_unit *unit = &layer->units[input];
+    int64_t row = 0;
+    int rc = 0, m = 0;
+    if (layer->format->kind == OT_PACKED_GPTQ)
+        rc = quantize_gptq(layer, unit, hessian, weights);
+    for (; layer->format->kind != OT_PACKED_GPTQ && m < unit->n_maps && rc == 0; m++) {
+        rc = encode_map(layer, &unit->maps[m], weights + row * unit->cols);
+        row += unit->maps[m].tensor->rows;
+    }
+    return rc < 0 ? ot_fail_context(rc, "%s", unit->maps[m > 0 ? m - 1 : 0].tensor->name) : 0;
+}
+
+/* ---- the tensors of the checkpoint ---- */
+
+/* Parts of a GPTQ matrix: rows [first, first + rows) of the unit. */
+static int gptq_parts(struct ot_quant_layer *layer, const struct ot_quant_unit *unit, int64_t first,
+                      const struct ot_tensor *t) {
+    const struct ot_pack_format *f = layer->format;
+    int64_t groups = groups_of(f, t->cols);
+    uint8_t *zeros = malloc((size_t)(groups * t->rows));
+    uint16_t *scales = layer->parts[2];
+    if (!zeros)
+        return ot_fail(OT_E_BUDGET, "no memory for zero points");
+    for (int64_t g = 0; g < groups; g++)
+        for (int64_t r = 0; r < t->rows; r++) {
+            scales[g * t->rows + r] = ot_f16_from_f32(unit->scales[g * unit->rows + first + r]);
+            zeros[g * t->rows + r] = unit->zeros[g * unit->rows + first + r];
+        }
+    ot_pack_gptq_codes(f, t->rows, t->cols, unit->codes + first * t->cols, layer->parts[0]);
+    ot_pack_gptq_zeros(f, t->rows, groups, zeros, layer->parts[1]);
+    memcpy(layer->parts[3], unit->index, (size_t)t->cols * sizeof *unit->index);
+    free(zeros);
+    return 0;
+}
+
+static void bitsandbytes_parts(struct ot_quant_layer *layer, const struct ot_quant_map *map,
+                               const struct ot_pack_part *described) {
+    const struct ot_pack_format *f = layer->format;
+    const struct ot_weight weight = weight_of(f, map->tensor);
+    const struct ot_weight_layout l = ot_weight_layout(&weight);
+    const struct ot_weight_tables *tables = (const struct ot_weight_tables *)(map->encoded + l.tables);
+    int at = 0;
+    memcpy(layer->parts[at], map->encoded, (size_t)ot_pack_part_bytes(&described[at]));
+    at++;
+    memcpy(layer->parts[at], map->encoded + l.scales, (size_t)ot_pack_part_bytes(&described[at]));
+    at++;
+    if (f->kind == OT_PACKED_INT8)
+        return;
+    if (f->nested) {
+        memcpy(layer->parts[at], map->encoded + l.group_scales, (size_t)ot_pack_part_bytes(&described[at]));
+        at++;
+        memcpy(layer->parts[at++], tables->map, sizeof tables->map);
+    }
+    memcpy(layer->parts[at++], tables->table, sizeof tables->table);
+    ot_pack_state(f, map->tensor->rows, map->tensor->cols, tables->offset, layer->parts[at]);
+}
+
+static int make_parts(struct ot_quant_layer *layer, const struct ot_quant_unit *unit, int m, int64_t row) {
+    struct ot_pack_part described[OT_PACK_PARTS];
+    const struct ot_tensor *t = unit->maps[m].tensor;
+    int n = ot_pack_parts(layer->format, t->rows, t->cols, described);
+    free_parts(layer);
+    for (int i = 0; i < n; i++) {
+        layer->parts[i] = malloc((size_t)ot_pack_part_bytes(&described[i]));
+        if (!layer->parts[i])
+            return ot_fail(OT_E_BUDGET, "no memory for the codes of %s", t->name);
+    }
+    if (layer->format->kind == OT_PACKED_GPTQ)
+        return gptq_parts(layer, unit, row, t);
+    bitsandbytes_parts(layer, &unit->maps[m], described);
+    return 0;
+}
+
+int ot_quant_layer_parts(struct ot_quant_layer *layer, const struct ot_tensor *tensor,
+                         const void *parts[OT_PACK_PARTS]) {
+    for (int u = 0; u < OT_LAYER_INPUTS; u++) {
+        const struct ot_quant_unit *unit = &layer->units[u];
+        int64_t row = 0;
+        for (int m = 0; m < unit->n_maps; row += unit->maps[m++].tensor->rows) {
+            if (unit->maps[m].tensor != tensor)
+                continue;
+            OT_TRY(make_parts(layer, unit, m, row));
+            memcpy(parts, layer->parts, sizeof layer->parts);
+            return 0;
+        }
+    }
+    return ot_fail(OT_E_INTERNAL, "%s is not of this layer", tensor->name);
+}

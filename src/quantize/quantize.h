@@ -1,0 +1,64 @@
+/* Makes a quantised checkpoint of a model: the command `quantize`.
+ *
+ * The model is saved tensor by tensor (src/files/model_dir.h). Before the first matrix of a layer is written,
+ * the layer is quantised: for each unit (layer.h), in the order of forward, the inputs of the unit in the
+ * calibration rows make the Hessian, GPTQ chooses the codes, and the codes' values replace the weights on the
+ * device. So each unit is calibrated on what it will see (the option true_sequential of AutoGPTQ). Then the
+ * calibration rows pass through the quantised layer. nf4 and int8 need no calibration.
+ *
+ * Held-out rows pass through each layer twice: with the model's weights, and in a second copy with those of
+ * the checkpoint. At the head they give the losses before and after. A model is read once.
+ *
+ * Memory: on the device one block, one sequence and a Hessian. On the host, the activations of all rows, one
+ * layer in fp32, its codes, and for the largest unit 12 bytes for each element of its Hessian.
+ */
+#ifndef OT_QUANTIZE_QUANTIZE_H
+#define OT_QUANTIZE_QUANTIZE_H
+
+#include "src/files/pack.h"
+#include "src/quantize/batches.h"
+#include "src/quantize/layer.h"
+#include "src/quantize/stages.h"
+#include "src/session/session.h"
+
+struct ot_quantize_row { /* a layer that is done */
+    int64_t layer, n_layers;
+    int n_maps;
+    struct {
+        const char *name; /* "q_proj" */
+        int bytes;        /* of the name */
+        double error;
+    } maps[OT_LAYER_MAPS];
+    double seconds;
+};
+
+struct ot_quantize_loss {
+    double before, after; /* mean over trained tokens of the held-out rows */
+    int64_t trained;      /* 0: there are no losses */
+};
+
+struct ot_quantize {
+    const struct ot_session *session;
+    const struct ot_model *model; /* in the session's dtype */
+    const struct ot_pack_format *format;
+    const struct ot_sequences *calibration, *held_out; /* n 0: none */
+    const struct ot_model_save *save;                  /* with pack and without pack_source */
+    bool (*stopped)(void);
+    void (*done)(void *context, const struct ot_quantize_row *row);
+    void *context;
+    /* Results. stages has begun already. */
+    struct ot_stages stages;
+    struct ot_quantize_loss loss;
+};
+
+/* The memory that ot_quantize_run takes, without what the session holds. */
+struct ot_quantize_memory {
+    int64_t activations, weights, codes, hessian;
+};
+struct ot_quantize_memory ot_quantize_memory(const struct ot_quantize *job);
+
+/* Errors: OT_E_BUDGET, OT_E_INPUT (a matrix does not fit the format, a weight is not finite), OT_E_NUMERIC,
+ * OT_E_IO, OT_E_DEVICE, OT_E_INTERRUPT (stopped). After an error the output is unchanged. */
+int ot_quantize_run(struct ot_quantize *job);
+
+#endif

@@ -1,0 +1,351 @@
+#include "src/quantize/stream.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/block.h"
+#include "src/base/clock.h"
+#include "src/base/error.h"
+#include "src/base/pool.h"
+
+enum { PIECE_VALUES = 1 << 16, ALIGN = 256 };
+
+struct ot_stream {
+    struct ot_stream_config config;
+    const struct ot_chain *chain;
+    struct ot_lane *lane;
+    size_t item; /* bytes of a value on the device */
+    int block;
+    void *constants, *weights, *x, *y, *work, *scratch, *hessian;
+    int32_t *batch; /* device: tokens, targets, position, row_start */
+    float *losses;  /* device */
+    char *staging;  /* host: a slab in the device's dtype; or losses */
+    float *pieces;  /* host: [threads, PIECE_VALUES] */
+    int64_t width;  /* of the Hessian */
+    int64_t counted;
+};
+
+static size_t align(size_t bytes) {
+    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+/* ---- sizes ---- */
+
+static size_t slab_bytes(const struct ot_chain *chain, int slab) {
+    return align((size_t)chain->slabs[slab].n_params * ot_dtype_bytes(chain->dtype));
+}
+
+/* Of the weights of the largest block, and of the largest slab. */
+static size_t most_weights(const struct ot_chain *chain, size_t *most_slab) {
+    size_t most = 0;
+    *most_slab = 0;
+    for (int b = 0; b < chain->n_blocks; b++) {
+        size_t bytes = 0;
+        for (int u = 0; u < chain->blocks[b].n_uses; u++) {
+            size_t slab = slab_bytes(chain, chain->blocks[b].uses[u].slab);
+            *most_slab = larger(*most_slab, slab);
+            bytes += slab;
+        }
+        most = larger(most, bytes);
+    }
+    return most;
+}
+
+static int64_t most_width(const struct ot_model *model) {
+    int64_t most = 0;
+    for (int i = 0; i < OT_LAYER_INPUTS; i++) {
+        int64_t width = ot_model_input_width(model, (enum ot_layer_input)i);
+        most = width > most ? width : most;
+    }
+    return most;
+}
+
+int64_t ot_stream_boundary_bytes(const struct ot_model *model, int64_t tokens) {
+    const struct ot_chain *chain = ot_model_chain(model);
+    return tokens * chain->boundary_elems * (int64_t)ot_dtype_bytes(chain->dtype);
+}
+
+static size_t staging_bytes(const struct ot_stream_config *config) {
+    size_t slab;
+    most_weights(ot_model_chain(config->model), &slab);
+    return larger(slab, (size_t)config->most_tokens * sizeof(float));
+}
+
+int64_t ot_stream_host_bytes(const struct ot_stream_config *config) {
+    return (int64_t)(staging_bytes(config) +
+                     (size_t)ot_pool_threads(config->pool) * PIECE_VALUES * sizeof(float));
+}
+
+/* ---- opening ---- */
+
+static int alloc(struct ot_stream *s, size_t bytes, const char *name, void **out) {
+    return ot_device_alloc(s->config.device, bytes ? align(bytes) : ALIGN, name, out);
+}
+
+static int put_constants(struct ot_stream *s) {
+    void *host = malloc(s->chain->constant_bytes + 1);
+    if (!host)
+        return ot_fail(OT_E_BUDGET, "no memory for the model's tables");
+    s->chain->fill_constants(s->chain->context, host);
+    ot_lane_copy(s->lane, OT_COPY_H2D, s->constants, host, s->chain->constant_bytes);
+    int rc = ot_lane_sync(s->lane);
+    free(host);
+    return rc;
+}
+
+static int alloc_device(struct ot_stream *s) {
+    const struct ot_chain *chain = s->chain;
+    int64_t n = s->config.most_tokens;
+    size_t work = 0, scratch = 0, slab, boundary = (size_t)ot_stream_boundary_bytes(s->config.model, n);
+    void *batch, *losses;
+    for (int b = 0; b < chain->n_blocks; b++) {
+        work = larger(work, chain->work_bytes(chain->context, b, OT_KEEP_NONE, n));
+        scratch = larger(scratch, chain->scratch_bytes(chain->context, b, n));
+    }
+    OT_TRY(alloc(s, chain->constant_bytes, "tables", &s->constants));
+    OT_TRY(alloc(s, most_weights(chain, &slab), "weights of a block", &s->weights));
+    OT_TRY(alloc(s, boundary, "activations", &s->x));
+    OT_TRY(alloc(s, boundary, "activations", &s->y));
+    OT_TRY(alloc(s, work, "inner activations", &s->work));
+    OT_TRY(alloc(s, scratch, "scratch", &s->scratch));
+    OT_TRY(alloc(s, 4 * (size_t)n * sizeof *s->batch, "tokens", &batch));
+    s->batch = batch;
+    OT_TRY(alloc(s, (size_t)n * sizeof *s->losses, "losses", &losses));
+    s->losses = losses;
+    size_t width = (size_t)most_width(s->config.model);
+    return s->config.hessian ? alloc(s, width * width * sizeof(float), "a Hessian", &s->hessian) : 0;
+}
+
+int ot_stream_open(const struct ot_stream_config *config, struct ot_stream **out) {
+    int rc;
+    struct ot_stream *s = calloc(1, sizeof *s);
+    if (!s)
+        return ot_fail(OT_E_BUDGET, "no memory to run the model");
+    s->config = *config;
+    s->chain = ot_model_chain(config->model);
+    s->item = ot_dtype_bytes(s->chain->dtype);
+    s->staging = malloc(staging_bytes(config));
+    s->pieces = malloc((size_t)ot_pool_threads(config->pool) * PIECE_VALUES * sizeof *s->pieces);
+    if (!s->staging || !s->pieces) {
+        rc = ot_fail(OT_E_BUDGET, "no memory for the weights of a block");
+        goto out;
+    }
+    OT_TRY_GOTO(ot_lane_open(config->device, "quantize", &s->lane), rc, out);
+    OT_TRY_GOTO(alloc_device(s), rc, out);
+    OT_TRY_GOTO(put_constants(s), rc, out);
+    *out = s;
+    s = NULL;
+out:
+    ot_stream_close(s);
+    return rc;
+}
+
+void ot_stream_close(struct ot_stream *s) {
+    if (!s)
+        return;
+    ot_lane_close(s->lane);
+    void *const memory[] = {s->constants, s->weights, s->x,      s->y,      s->work,
+                            s->scratch,   s->batch,   s->losses, s->hessian};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
+        ot_device_free(s->config.device, memory[i]);
+    free(s->staging);
+    free(s->pieces);
+    free(s);
+}
+
+/* ---- weights ---- */
+
+struct reading {
+    struct ot_stream *s;
+    const struct ot_tensor *tensor;
+    float *values; /* of the slab; NULL: not wanted */
+    pthread_mutex_t lock;
+    struct ot_error error; /* the first one */
+};
+
+static int read_piece(const struct reading *r, int64_t begin, int64_t n, float *piece) {
+    const struct ot_stream *s = r->s;
+    OT_TRY(ot_model_dir_get(s->config.dir, r->tensor, begin, n, piece));
+    int64_t bad = ot_f32_first_not_finite(piece, n);
+    if (bad >= 0)
+        return ot_fail(OT_E_INPUT, "%s: tensor %s holds %g at element %lld; the weights are damaged",
+                       ot_model_dir_path(s->config.dir), r->tensor->name, (double)piece[bad],
+                       (long long)(begin + bad));
+    for (int64_t i = 0; i < n; i++)
+        ot_dtype_write(s->chain->dtype, s->staging, r->tensor->first + begin + i, piece[i]);
+    if (r->values)
+        memcpy(r->values + r->tensor->first + begin, piece, (size_t)n * sizeof *piece);
+    return 0;
+}
+
+static void read_on_pool(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    struct reading *r = context;
+    (void)chunk;
+    int rc = read_piece(r, begin, end - begin, r->s->pieces + (int64_t)worker * PIECE_VALUES);
+    if (rc == 0)
+        return;
+    pthread_mutex_lock(&r->lock);
+    if (r->error.code == 0)
+        ot_error_save(&r->error, rc);
+    pthread_mutex_unlock(&r->lock);
+}
+
+static int read_tensor(struct ot_stream *s, const struct ot_tensor *tensor, float *values) {
+    struct reading r = {.s = s, .tensor = tensor, .values = values, .lock = PTHREAD_MUTEX_INITIALIZER};
+    ot_pool_run(s->config.pool, tensor->rows * tensor->cols, PIECE_VALUES, read_on_pool, &r);
+    return ot_error_load(&r.error);
+}
+
+static int load_slab(struct ot_stream *s, int slab, float *values, size_t at) {
+    const struct ot_model *model = s->config.model;
+    size_t bytes = slab_bytes(s->chain, slab);
+    memset(s->staging, 0, bytes);
+    for (int64_t i = 0; i < ot_model_tensor_count(model); i++)
+        if (ot_model_tensor(model, i)->slab == slab)
+            OT_TRY(read_tensor(s, ot_model_tensor(model, i), values));
+    ot_lane_copy(s->lane, OT_COPY_H2D, (char *)s->weights + at, s->staging, bytes);
+    return ot_lane_sync(s->lane);
+}
+
+int ot_stream_load(struct ot_stream *s, int block, float *values) {
+    const struct ot_block_spec *spec = &s->chain->blocks[block];
+    size_t at = 0;
+    s->block = block;
+    for (int u = 0; u < spec->n_uses; u++) {
+        OT_TRY(load_slab(s, spec->uses[u].slab, u == 0 ? values : NULL, at));
+        at += slab_bytes(s->chain, spec->uses[u].slab);
+    }
+    return 0;
+}
+
+int ot_stream_set(struct ot_stream *s, int64_t first, int64_t n, const float *values) {
+    for (int64_t i = 0; i < n; i++)
+        ot_dtype_write(s->chain->dtype, s->staging, i, values[i]);
+    ot_lane_copy(s->lane, OT_COPY_H2D, (char *)s->weights + (size_t)first * s->item, s->staging,
+                 (size_t)n * s->item);
+    return ot_lane_sync(s->lane);
+}
+
+/* ---- passes ---- */
+
+static int refuse_stop(void) {
+    return ot_fail(OT_E_INTERRUPT, "stopped");
+}
+
+/* Copies a sequence to the device, and describes the call. x NULL: the block reads tokens alone. */
+static struct ot_block_run begin_run(struct ot_stream *s, const struct ot_sequence *q, const char *x) {
+    const int32_t *fields[4] = {q->tokens, q->targets, q->position, q->row_start};
+    const struct ot_block_spec *spec = &s->chain->blocks[s->block];
+    int64_t room = s->config.most_tokens;
+    size_t at = 0;
+    struct ot_block_run run = {.lane = s->lane,
+                               .dtype = s->chain->dtype,
+                               .pass = OT_PASS_EVAL,
+                               .batch = {.n_tokens = q->n_tokens,
+                                         .tokens = s->batch,
+                                         .targets = s->batch + room,
+                                         .position = s->batch + 2 * room,
+                                         .row_start = s->batch + 3 * room},
+                               .constants = s->constants,
+                               .x = x ? s->x : NULL,
+                               .y = s->y,
+                               .work = s->work,
+                               .scratch = s->scratch,
+                               .token_loss = s->losses};
+    for (int f = 0; f < 4; f++)
+        ot_lane_copy(s->lane, OT_COPY_H2D, s->batch + f * room, fields[f],
+                     (size_t)q->n_tokens * sizeof(int32_t));
+    for (int u = 0; u < spec->n_uses; u++) {
+        run.weights[u] = (char *)s->weights + at;
+        at += slab_bytes(s->chain, spec->uses[u].slab);
+    }
+    if (x)
+        ot_lane_copy(s->lane, OT_COPY_H2D, s->x, x + ot_stream_boundary_bytes(s->config.model, q->first),
+                     (size_t)ot_stream_boundary_bytes(s->config.model, q->n_tokens));
+    return run;
+}
+
+int ot_stream_forward(struct ot_stream *s, const struct ot_sequences *sequences, bool (*stopped)(void),
+                      void *x) {
+    for (int64_t i = 0; i < sequences->n; i++) {
+        const struct ot_sequence *q = &sequences->list[i];
+        if (stopped())
+            return refuse_stop();
+        struct ot_block_run run = begin_run(s, q, s->block > 0 ? x : NULL);
+        s->chain->forward(s->chain->context, s->block, &run);
+        ot_lane_copy(s->lane, OT_COPY_D2H, (char *)x + ot_stream_boundary_bytes(s->config.model, q->first),
+                     s->y, (size_t)ot_stream_boundary_bytes(s->config.model, q->n_tokens));
+        OT_TRY(ot_lane_sync(s->lane));
+    }
+    return 0;
+}
+
+int ot_stream_losses(struct ot_stream *s, const struct ot_sequences *sequences, const void *x, double *sum,
+                     int64_t *trained) {
+    float *losses = (float *)(void *)s->staging;
+    *sum = 0;
+    *trained = 0;
+    for (int64_t i = 0; i < sequences->n; i++) {
+        const struct ot_sequence *q = &sequences->list[i];
+        struct ot_block_run run = begin_run(s, q, x);
+        run.y = NULL;
+        s->chain->forward(s->chain->context, s->block, &run);
+        ot_lane_copy(s->lane, OT_COPY_D2H, losses, s->losses, (size_t)q->n_tokens * sizeof *losses);
+        OT_TRY(ot_lane_sync(s->lane));
+        for (int64_t t = 0; t < q->n_tokens; t++)
+            if (q->targets[t] >= 0) {
+                *sum += (double)losses[t];
+                ++*trained;
+            }
+    }
+    return 0;
+}
+
+int ot_stream_hessian(struct ot_stream *s, const struct ot_sequences *sequences, enum ot_layer_input input,
+                      bool (*stopped)(void), const void *x, double *seconds) {
+    const struct ot_ops *ops = ot_device_ops(s->config.device);
+    s->width = ot_model_input_width(s->config.model, input);
+    s->counted = 0;
+    *seconds = 0;
+    for (int64_t i = 0; i < sequences->n; i++) {
+        const struct ot_sequence *q = &sequences->list[i];
+        if (stopped())
+            return refuse_stop();
+        struct ot_block_run run = begin_run(s, q, x);
+        const void *in = ot_model_layer_input(s->config.model, s->block, input, &run);
+        OT_TRY(ot_lane_sync(s->lane));
+        double began = ot_clock_seconds();
+        const struct ot_gemm product = {.dtype = s->chain->dtype,
+                                        .c_dtype = OT_F32,
+                                        .trans_a = true,
+                                        .m = s->width,
+                                        .n = s->width,
+                                        .k = q->n_rows,
+                                        .a = in,
+                                        .b = in,
+                                        .addend = i > 0 ? s->hessian : NULL,
+                                        .c = s->hessian,
+                                        .lda = s->width,
+                                        .ldb = s->width,
+                                        .ldc = s->width};
+        ops->gemm(s->lane, &product);
+        OT_TRY(ot_lane_sync(s->lane));
+        *seconds += ot_clock_seconds() - began;
+        s->counted += q->n_rows;
+    }
+    return 0;
+}
+
+int ot_stream_get_hessian(struct ot_stream *s, float *hessian) {
+    int64_t n = s->width * s->width;
+    ot_lane_copy(s->lane, OT_COPY_D2H, hessian, s->hessian, (size_t)n * sizeof *hessian);
+    OT_TRY(ot_lane_sync(s->lane));
+    for (int64_t i = 0; i < n; i++)
+        hessian[i] /= (float)s->counted;
+    return 0;
+}

@@ -1,0 +1,60 @@
+/* Runs a model block by block: one block's weights are on the device at a time, and all sequences pass
+ * through it before the next block is loaded. The boundary activations of the sequences wait in host memory.
+ * So a model of any size runs in the memory of its largest block. All arithmetic is the device's ops.
+ *
+ * The caller may replace weights of the present block between two passes, and may look at the input of a
+ * linear map: the stream adds up its Hessian, the sum of x x^T over the tokens x of all rows, in fp32 on the
+ * device.
+ *
+ * One thread. Calls return when their work is done.
+ */
+#ifndef OT_QUANTIZE_STREAM_H
+#define OT_QUANTIZE_STREAM_H
+
+#include "kernels/device.h"
+#include "models/inputs.h"
+#include "src/files/model_dir.h"
+#include "src/quantize/batches.h"
+
+struct ot_pool;
+struct ot_stream;
+
+struct ot_stream_config {
+    struct ot_device *device;
+    const struct ot_model *model; /* opened in the dtype of the device's arithmetic */
+    const struct ot_model_dir *dir;
+    struct ot_pool *pool;
+    int64_t most_tokens; /* of a sequence */
+    bool hessian;        /* room for the widest input's */
+};
+
+/* Allocates device memory: the largest block, a sequence, and the Hessian. Errors: OT_E_BUDGET,
+ * OT_E_DEVICE. */
+int ot_stream_open(const struct ot_stream_config *config, struct ot_stream **out);
+void ot_stream_close(struct ot_stream *stream); /* NULL is fine */
+/* Host memory that the stream holds, without activations. */
+int64_t ot_stream_host_bytes(const struct ot_stream_config *config);
+/* Bytes of the boundary activations of some tokens. */
+int64_t ot_stream_boundary_bytes(const struct ot_model *model, int64_t tokens);
+
+/* Loads a block's weights, exactly. values: NULL, or [n_params] of the block's first slab, which gets them in
+ * fp32 too. Errors: OT_E_INPUT (a weight is not finite), OT_E_IO, OT_E_DEVICE. */
+int ot_stream_load(struct ot_stream *stream, int block, float *values);
+/* Replaces parameters [first, first + n) of the block's first slab, rounded to the device's dtype. */
+int ot_stream_set(struct ot_stream *stream, int64_t first, int64_t n, const float *values);
+
+/* The forward of the present block. x: the activations of all sequences in the order of the list; they are
+ * read (not by block 0) and overwritten. Not for the last block. stopped: asked before each sequence; true
+ * ends the pass with OT_E_INTERRUPT. */
+int ot_stream_forward(struct ot_stream *stream, const struct ot_sequences *sequences, bool (*stopped)(void),
+                      void *x);
+/* The forward of the last block: the sum of the losses of the trained tokens, and their number. */
+int ot_stream_losses(struct ot_stream *stream, const struct ot_sequences *sequences, const void *x,
+                     double *sum, int64_t *trained);
+/* Adds up the Hessian of an input of the present layer. `seconds` gets the time of the products alone. */
+int ot_stream_hessian(struct ot_stream *stream, const struct ot_sequences *sequences,
+                      enum ot_layer_input input, bool (*stopped)(void), const void *x, double *seconds);
+/* Copies that Hessian to the host, divided by the number of tokens: [width, width]. */
+int ot_stream_get_hessian(struct ot_stream *stream, float *hessian);
+
+#endif

@@ -1,0 +1,209 @@
+"""The built program quantizes models: every format, read back by a decoder of this file's own, and what is refused."""
+
+import json
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import time
+
+import program
+from program import PROGRAM, read_bytes, sql_rows, write_rows
+
+USAGE, INPUT, INTERRUPT = 2, 3, 8
+FORMATS = {"gptq:4": ["--group-size", "32"], "gptq:3": ["--group-size", "32", "--symmetric", "no"],
+           "gptq:2": ["--group-size", "none", "--act-order", "--symmetric", "no"],
+           "gptq:8": ["--group-size", "32", "--act-order"], "nf4": [], "nf4-double": [], "int8": []}
+SHORT = ["--seq-len", "128", "--calibration-rows", "16", "--eval-fraction", "20%"]
+SIZES = {"F32": 4, "F16": 2, "BF16": 2, "I32": 4, "I8": 1, "U8": 1}
+
+
+# ---- a decoder of safetensors, GPTQ and bitsandbytes, by the words of the formats ----
+
+def single(value):
+    """Rounded to fp32."""
+    return struct.unpack("<f", struct.pack("<f", value))[0]
+
+
+def read_tensors(path):
+    """{name: (dtype, shape, numbers, or bytes of U8)}"""
+    data = read_bytes(path)
+    length = struct.unpack("<Q", data[:8])[0]
+    tensors = {}
+    for name, about in json.loads(data[8:8 + length]).items():
+        if name == "__metadata__":
+            continue
+        begin, end = about["data_offsets"]
+        assert begin % SIZES[about["dtype"]] == 0, f"{name} is not aligned"
+        raw = data[8 + length + begin:8 + length + end]
+        kind = {"F32": "f", "F16": "e", "I32": "I", "I8": "b", "U8": "B"}[about["dtype"]]
+        tensors[name] = (about["dtype"], about["shape"], struct.unpack(f"<{len(raw) // SIZES[about['dtype']]}{kind}", raw))
+    return tensors
+
+
+def bits_of(words, bits, n):
+    stream = sum(word << (32 * i) for i, word in enumerate(words))
+    return [stream >> (bits * i) & (1 << bits) - 1 for i in range(n)]
+
+
+def decode_gptq(parts, config):
+    bits, (_, (words, rows), packed) = config["bits"], parts["qweight"]
+    groups, scales = parts["scales"][1][0], parts["scales"][2]
+    index, line = parts["g_idx"][2], parts["qzeros"][1][1]
+    cols = len(index)
+    less = 1 if config["checkpoint_format"] == "gptq" else 0
+    zeros = [[(zero + less) % (1 << bits) for zero in bits_of(parts["qzeros"][2][g * line:(g + 1) * line], bits, rows)]
+             for g in range(groups)]
+    out = []
+    for row in range(rows):
+        codes = bits_of(packed[row::rows], bits, cols)
+        out += [scales[index[c] * rows + row] * (codes[c] - zeros[index[c]][row]) for c in range(cols)]
+    return [rows, cols], out
+
+
+def decode_nf4(parts):
+    state = json.loads(bytes(parts["weight.quant_state.bitsandbytes__nf4"][2]))
+    scales, table = parts["weight.absmax"][2], parts["weight.quant_map"][2]
+    if "nested_offset" in state:
+        tables, groups = parts["weight.nested_quant_map"][2], parts["weight.nested_absmax"][2]
+        offset = single(state["nested_offset"])
+        scales = [single(single(tables[code] * groups[i // 256]) + offset) for i, code in enumerate(scales)]
+    codes = [half for byte in parts["weight"][2] for half in (byte >> 4, byte & 15)]
+    return state["shape"], [single(table[code] * scales[i // 64]) for i, code in enumerate(codes)]
+
+
+def decode_int8(parts):
+    (rows, cols), codes, scales, step = parts["weight"][1], parts["weight"][2], parts["SCB"][2], single(1 / 127)
+    return [rows, cols], [single(single(code * scales[i // cols]) * step) for i, code in enumerate(codes)]
+
+
+def decode(folder, out):
+    """Writes the model as plain fp32 into the folder `out`."""
+    shutil.copytree(folder, out)
+    with open(os.path.join(out, "config.json")) as file:
+        config = json.load(file)
+    how = config.pop("quantization_config")
+    modules, plain = {}, {}
+    for name, tensor in read_tensors(os.path.join(folder, "model.safetensors")).items():
+        module, proj, part = name.partition("_proj.")
+        if proj:
+            modules.setdefault(module + "_proj", {})[part] = tensor
+        else:
+            plain[name] = tensor[1], tensor[2]
+    for module, parts in modules.items():
+        plain[module + ".weight"] = (decode_gptq(parts, how) if how["quant_method"] == "gptq"
+                                     else decode_int8(parts) if "SCB" in parts else decode_nf4(parts))
+    header, data = {}, b""
+    for name, (shape, values) in plain.items():
+        raw = struct.pack(f"<{len(values)}f", *values)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    with open(os.path.join(out, "model.safetensors"), "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+    with open(os.path.join(out, "config.json"), "w") as file:
+        json.dump(config, file)
+    return how
+
+
+class Quantize(program.ProgramTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.train(cls(), "base", "--steps", "30", "--dtype", "fp32")
+
+    def quantize(self, out, to, *words):
+        return self.succeed("quantize", self.path("base"), "--to", to, "--data", self.rows, "--out", self.path(out),
+                            *SHORT, *words)
+
+    def loss(self, model):
+        return self.succeed("eval", self.path(model), "--data", self.rows, "--seq-len", "128", "--dtype", "fp32", "--json").json()["loss"]
+
+    def test_every_format_has_the_values_that_its_tensors_say(self):
+        base = self.loss("base")
+        for to, words in FORMATS.items():
+            name = to.replace(":", "")
+            said = self.quantize(name, to, *words, "--dtype", "fp32", "--json").json()
+            config = decode(self.path(name), self.path(name + "-plain"))
+            self.assertEqual(self.loss(name), self.loss(name + "-plain"), to)
+            self.assertEqual([len(layer["errors"]) for layer in said["layers"]], [7, 7])
+            errors = [error for layer in said["layers"] for error in layer["errors"].values()]
+            most = {"gptq:8": 0.01, "int8": 0.02, "gptq:2": 1}.get(to, 0.25)
+            self.assertTrue(all(0 < error < most for error in errors), f"{to}: {errors}")
+            self.assertLess(abs(self.loss(name) - base), 1 if to == "gptq:2" else 0.1, to)
+            self.assertAlmostEqual(sum(stage["seconds"] for stage in said["stages"].values()), said["seconds"], delta=1e-3)
+            if to.startswith("gptq"):
+                with open(self.path(name + "/quantize_config.json")) as file:
+                    self.assertEqual(json.load(file), config)
+                self.assertEqual(config["checkpoint_format"], "gptq_v2" if "no" in words else "gptq")
+            else:
+                self.assertFalse(os.path.exists(self.path(name + "/quantize_config.json")))
+
+    def test_bits_do_not_depend_on_threads_and_memory(self):
+        one = ["--group-size", "32", "--act-order", "--threads", "1"]
+        self.quantize("one", "gptq:4", *one)
+        self.quantize("three", "gptq:4", *one[:-1], "3", "--max-shard-size", "1M")
+        self.assertEqual(read_bytes(self.path("one/model.safetensors")), read_bytes(self.path("three/model.safetensors")))
+
+    def test_perplexities_are_those_of_eval(self):
+        write_rows(self.path("held.jsonl"), sql_rows(20))
+        held = ["--eval-data", self.path("held.jsonl"), "--dtype", "fp32", "--json"]
+        said = self.succeed("quantize", self.path("base"), "--to", "gptq:4", "--group-size", "32", "--data", self.rows,
+                            "--out", self.path("p"), "--seq-len", "128", "--calibration-rows", "64", *held).json()
+        for model, key in (("base", "perplexity_before"), ("p", "perplexity_after")):
+            result = self.succeed("eval", self.path(model), "--data", self.path("held.jsonl"), "--seq-len", "128",
+                                  "--dtype", "fp32", "--json").json()
+            self.assertEqual(result["trained_tokens"], said["trained_tokens"])
+            self.assertAlmostEqual(result["perplexity"], said[key], delta=1e-5 * said[key])  # other sums of the same losses
+
+    def test_a_quantized_model_is_a_base(self):
+        self.quantize("q", "gptq:4", "--group-size", "32")
+        self.succeed("verify", self.path("q"))
+        self.succeed("--model", self.path("q"), "--data", self.rows, "--steps", "2", "--seq-len", "128", "--tokens-per-step", "512",
+                     "--no-forecast", "--out", self.path("trained"))
+        with open(self.path("trained/config.json")) as file:
+            self.assertNotIn("quantization_config", json.load(file))
+        self.loss("trained")
+
+    def test_bitsandbytes_needs_no_rows(self):
+        said = self.succeed("quantize", self.path("base"), "--to", "nf4", "--out", self.path("bare"), "--json").json()
+        self.assertNotIn("perplexity_before", said)
+        self.assertEqual(len(said["layers"]), 2)
+
+    def test_a_stop_leaves_the_output_as_it_was(self):
+        self.quantize("kept", "int8")
+        before = {name: read_bytes(self.path("kept/" + name)) for name in os.listdir(self.path("kept"))}
+        rows = write_rows(self.path("many.jsonl"), sql_rows(4000))
+        words = [PROGRAM, "quantize", self.path("base"), "--to", "gptq:4", "--group-size", "32", "--data", rows, "--out",
+                 self.path("kept"), "--seq-len", "128", "--calibration-rows", "2000"]
+        running = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for line in running.stderr:
+            if line.startswith(b"memory"):
+                break
+        time.sleep(0.2)
+        running.send_signal(signal.SIGINT)
+        running.communicate()
+        self.assertEqual(running.returncode, INTERRUPT)
+        self.assertEqual(before, {name: read_bytes(self.path("kept/" + name)) for name in os.listdir(self.path("kept"))})
+        self.assertFalse(os.path.exists(self.path("kept.partial")))
+
+    def test_wrong_options_are_refused(self):
+        base, out = ["quantize", self.path("base")], ["--out", self.path("none")]
+        gptq = [*base, "--to", "gptq:4", "--data", self.rows, *out]
+        for code, phrase, words in (
+                (USAGE, "quantize needs --to", [*base, *out]), (USAGE, "quantize needs --out", [*base, "--to", "nf4"]),
+                (USAGE, "quantize needs --data", [*base, "--to", "gptq:4", *out]),
+                (USAGE, "quantize needs --model", ["quantize", "--to", "nf4", *out]),
+                (USAGE, "--to", [*base, "--to", "gptq:5", *out]),
+                (USAGE, "--act-order has an effect with --to gptq:BITS only", [*base, "--to", "nf4", "--act-order", *out]),
+                (USAGE, "--seq-len has no effect without --data", [*base, "--to", "nf4", "--seq-len", "64", *out]),
+                (USAGE, "--group-size 100", [*gptq, "--group-size", "100"]), (USAGE, "--damping", [*gptq, "--damping", "2"]),
+                (INPUT, "q_proj.weight has 64 columns, which is not a multiple of the group size 128", gptq),
+                (INPUT, "none-such", ["quantize", self.path("none-such"), "--to", "nf4", *out])):
+            self.fail_with(code, phrase, *words, "--quiet")
+        self.assertFalse(os.path.exists(self.path("none")))
+
+
+if __name__ == "__main__":
+    program.main()
