@@ -233,6 +233,11 @@ static int open_all(struct command *c, const struct ot_options *options) {
     OT_TRY(ot_session_open(&c->settings, s));
     if (!s->dir)
         return ot_fail(OT_E_INPUT, "%s has no weights here", options->model);
+    if (s->lora || s->train)
+        return ot_fail(
+            OT_E_INPUT,
+            "%s holds adapters; offload-train merge adds them to their base, which can be quantized",
+            options->model);
     OT_TRY(open_rows(c));
     OT_TRY(open_save(c));
     c->job.session = s;

@@ -87,8 +87,9 @@ static const struct ot_command_help commands[OT_COMMAND_COUNT] = {
     [OT_COMMAND_QUANTIZE] =
         {"quantize DIR --to FORMAT --out MODEL [options]",
          "Makes a quantized copy of a model: GPTQ with 2, 3, 4 or 8 bits, calibrated on rows, or nf4 and "
-         "int8 of bitsandbytes (help quantize). One layer at a time is in memory. Prints the error of each "
-         "matrix, the perplexity before and after on held-out rows, and the time and memory of each stage.",
+         "int8 of bitsandbytes (help quantization). One layer at a time is in memory. Prints the error of "
+         "each matrix, the perplexity before and after on held-out rows, and the time and memory of each "
+         "stage.",
          {"offload-train quantize out/llama-7b-sql --to gptq:4 --data sql.jsonl --out llama-7b-gptq",
           "offload-train quantize out/llama-7b-sql --to nf4-double --out llama-7b-sql-nf4"}},
     [OT_COMMAND_COMM_TEST] =

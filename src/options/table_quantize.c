@@ -18,7 +18,7 @@ static const struct ot_option table[] = {
      .field = FIELD(to),
      .help =
          "The format. gptq:BITS is calibrated on rows, for serving; nf4, nf4-double and int8 are those of "
-         "bitsandbytes, which need no rows (help quantize).",
+         "bitsandbytes, which need no rows (help quantization).",
      .elsewhere = "bits wbits quant-method method load-in-4bit load-in-8bit"},
     {.name = "group-size",
      .type = OT_OPTION_TEXT,

@@ -34,4 +34,4 @@ static const struct ot_topic_block quantize[] = {
     {"Ctrl-C", "Stops; --out stays as it was. There is nothing to resume."},
 };
 const struct ot_topic ot_topic_quantize =
-    OT_TOPIC("quantize", "Smaller models: GPTQ, nf4 and int8", quantize);
+    OT_TOPIC("quantization", "Smaller models: GPTQ, nf4 and int8", quantize);
