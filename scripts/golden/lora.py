@@ -149,7 +149,7 @@ def number_of(model, module):
 
 def replace_dropout(model, drop):
     for name, module in model.named_modules():
-        if isinstance(module, peft.tuners.lora.Linear):
+        if isinstance(module, peft.tuners.lora.LoraLayer) and not isinstance(module, peft.tuners.lora.Embedding):
             module.lora_dropout["default"] = Dropout(number_of(model, name), drop)
     model.register_forward_pre_hook(Dropout.next_row)
 
