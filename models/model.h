@@ -100,7 +100,7 @@ enum { OT_MODEL_NAME_BYTES = 96 };
 enum ot_file_form {
     OT_FORM_SAME,
     /* The file has the slab's value plus the norm of the same row of the adapted weight (DoRA, lora.h):
-     * ot_model_adapted finds the weight, ot_lora_row_norms computes its norms. */
+     * ot_model_adapted finds the weight, row_norms.h computes its norms. */
     OT_FORM_ABOVE_NORM,
     OT_FORM_TRANSPOSED, /* the file has [cols, rows] (lora_embedding_A) */
 };

@@ -1,10 +1,10 @@
 /* Adapters in a directory of PEFT, laid over a model. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "models/row_norms.h"
 #include "src/base/arena.h"
 #include "src/base/error.h"
 #include "src/files/adapter_config.h"
@@ -79,45 +79,43 @@ static int transpose(float *values, int64_t rows, int64_t cols) {
     return 0;
 }
 
-/* values[row] += sign * the norm of the weight's row. The weight streams. */
-static int add_norms(const struct ot_tensor *weight, ot_param_source source, void *context, float sign,
-                     float *values) {
-    enum { PIECE = 1 << 18 };
-    int64_t count = weight->rows * weight->cols;
-    double *sums = calloc((size_t)weight->rows, sizeof *sums);
-    float *piece = malloc(PIECE * sizeof *piece);
-    int rc = sums && piece ? 0 : ot_fail(OT_E_BUDGET, "no memory for the norms of %s", weight->name);
-    for (int64_t at = 0, n; at < count && rc == 0; at += n) {
-        n = count - at < PIECE ? count - at : PIECE;
-        rc = source(context, weight->slab, weight->first + at, n, piece);
-        for (int64_t i = 0; i < n && rc == 0; i++)
-            sums[(at + i) / weight->cols] += (double)piece[i] * piece[i];
-    }
+/* values[row] += sign * the norm of the row of the weight that the tensor belongs to. */
+static int add_norms(const struct ot_model *model, const struct ot_tensor *tensor, ot_weight_source source,
+                     void *context, float sign, float *values) {
+    const struct ot_tensor *weight = ot_model_adapted(model, tensor);
+    float *norms = malloc((size_t)weight->rows * sizeof *norms + 1);
+    int rc = norms ? ot_model_row_norms(model, weight, source, context, norms)
+                   : ot_fail(OT_E_BUDGET, "no memory for the norms of %s", weight->name);
     for (int64_t row = 0; row < weight->rows && rc == 0; row++)
-        values[row] += sign * (float)sqrt(sums[row]);
-    free(piece);
-    free(sums);
+        values[row] += sign * norms[row];
+    free(norms);
     return rc;
+}
+
+struct slab_source {
+    ot_param_source source;
+    void *context;
+};
+
+static int get_from_source(void *context, const struct ot_tensor *weight, int64_t first, int64_t n,
+                           float *values) {
+    const struct slab_source *from = context;
+    return from->source(from->context, weight->slab, weight->first + first, n, values);
 }
 
 int ot_adapter_to_file(const struct ot_model *model, const struct ot_tensor *tensor, ot_param_source source,
                        void *context, float *values) {
     if (tensor->file_form == OT_FORM_TRANSPOSED)
         return transpose(values, tensor->rows, tensor->cols);
+    struct slab_source from = {source, context};
     return tensor->file_form == OT_FORM_ABOVE_NORM
-               ? add_norms(ot_model_adapted(model, tensor), source, context, 1, values)
+               ? add_norms(model, tensor, get_from_source, &from, 1, values)
                : 0;
 }
 
-struct weight_of_dir {
-    const struct ot_model_dir *dir;
-    const struct ot_tensor *weight;
-};
-
-static int get_weight(void *context, int slab, int64_t first, int64_t n, float *values) {
-    const struct weight_of_dir *from = context;
-    (void)slab;
-    return ot_model_dir_get(from->dir, from->weight, first - from->weight->first, n, values);
+static int get_from_dir(void *context, const struct ot_tensor *weight, int64_t first, int64_t n,
+                        float *values) {
+    return ot_model_dir_get(context, weight, first, n, values);
 }
 
 static int read_whole(const struct ot_stored *stored, float *values) {
@@ -134,7 +132,6 @@ static int read_whole(const struct ot_stored *stored, float *values) {
 int ot_adapter_load(const struct ot_model_dir *dir, const struct ot_model *model,
                     const struct ot_tensor *tensor, float **values) {
     const struct ot_stored *stored = ot_adapter_find(&dir->adapter, tensor->name);
-    struct weight_of_dir from = {dir, ot_model_adapted(model, tensor)};
     *values = malloc((size_t)(tensor->rows * tensor->cols) * sizeof **values + 1);
     if (!*values)
         return ot_fail(OT_E_BUDGET, "no memory for %s", tensor->name);
@@ -142,6 +139,6 @@ int ot_adapter_load(const struct ot_model_dir *dir, const struct ot_model *model
     if (rc == 0 && tensor->file_form == OT_FORM_TRANSPOSED)
         rc = transpose(*values, tensor->cols, tensor->rows);
     else if (rc == 0 && tensor->file_form == OT_FORM_ABOVE_NORM)
-        rc = add_norms(from.weight, get_weight, &from, -1, *values);
+        rc = add_norms(model, tensor, get_from_dir, (void *)dir, -1, *values);
     return rc;
 }

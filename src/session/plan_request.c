@@ -77,18 +77,6 @@ static int check_effect(const struct ot_options *o, const struct ot_model *model
                                      "matrices, and --train and --freeze leave none frozen");
 }
 
-/* DoRA's magnitudes in files stand above the norms of the base's exact rows (models/lora.h). */
-static int check_dora(const struct ot_options *o, const struct ot_model *model) {
-    struct ot_lora_spec spec = {0};
-    if (o->lora)
-        OT_TRY(ot_lora_spec_read(o->lora, &spec));
-    return !spec.lora.dora || !ot_model_has_encoded(model)
-               ? 0
-               : ot_fail(OT_E_USAGE,
-                         "--base-type and DoRA cannot be used together: the norms of its rows would be "
-                         "those of other weights; leave out one of them");
-}
-
 int ot_plan_request_model(const struct ot_options *o, const struct ot_model_config *config,
                           enum ot_dtype dtype, int64_t max_position, struct ot_model **out) {
     const struct ot_selection selection = ot_plan_request_selection(o);
@@ -101,8 +89,6 @@ int ot_plan_request_model(const struct ot_options *o, const struct ot_model_conf
             ot_dtype_name(dtype));
     OT_TRY(ot_model_open_selected(config, dtype, max_position, &selection, out));
     int rc = check_effect(o, *out);
-    if (rc == 0)
-        rc = check_dora(o, *out);
     if (rc < 0) {
         ot_model_close(*out);
         *out = NULL;

@@ -152,6 +152,28 @@ class Lora(program.ProgramTest):
             told = program.run("export", self.path(f"form{i}"), "--gguf", "f16", "--out", self.path("none"))
             self.assertIn("offload-train merge", told.err)
 
+    def test_magnitudes_over_a_quantised_base(self):
+        """A magnitude begins as the norm of the row that the run computes with: the decoded one."""
+        words = ("--lora", "r=2,dora,targets=q_proj,down_proj", "--lr", "0", "--steps", "1")
+
+        def magnitudes(out, *more, model="base"):
+            self.tune(out, *words, *more, model=model)
+            return {name: values for name, values in read_tensors(self.path(out)).items() if "magnitude" in name}
+
+        plain = magnitudes("exact")
+        self.assertEqual(len(plain), 4)
+        for kind in ("nf4", "nf4-double", "int8"):
+            self.succeed("quantize", self.base, "--to", kind, "--out", self.path(f"stored-{kind}"))
+            stored = magnitudes(f"from-{kind}", model=f"stored-{kind}")
+            self.assertNotEqual(stored, plain)
+            self.assertEqual(magnitudes(f"as-{kind}", "--base-type", kind), stored)
+            # A run that goes on takes them back.
+            self.tune(f"on-{kind}", "--base-type", kind, "--lr", "0", "--steps", "1", model=f"as-{kind}")
+            again = read_tensors(self.path(f"on-{kind}"))
+            for name, (_, values) in stored.items():
+                for a, b in zip(struct.unpack(f"<{len(values) // 4}f", values), struct.unpack(f"<{len(values) // 4}f", again[name][1])):
+                    self.assertAlmostEqual(a, b, delta=1e-6 * a)
+
     def test_going_on_from_adapters(self):
         self.tune("first", "--lora", "r=4,targets=q_proj", "--train", "norms")
         begun = self.loss(self.path("first"))
@@ -330,7 +352,6 @@ class Lora(program.ProgramTest):
                 ([*train, self.base, "--lora", "r=x"], USAGE, "'r=x': a rank is a whole number"),
                 ([*train, self.base, "--lora", "targets=c_attn"], USAGE, "'c_attn' is the name of no module"),
                 ([*train, self.base, "--lora", "dora,targets=embed_tokens"], INPUT, "an embedding cannot have DoRA"),
-                ([*train, self.base, "--lora", "dora", "--base-type", "nf4"], USAGE, "--base-type and DoRA cannot be used together"),
                 ([*train, self.base, "--lora", "dora,dropout=0.1"], INPUT, "DoRA cannot have dropout"),
                 ([*train, self.base, "--lora-r", "8"], USAGE, "its name here is --lora"),
                 ([*train, self.base, "--adapter", self.path("adapters"), "--lora", "r=8"], USAGE, "contradict each other"),
