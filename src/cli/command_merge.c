@@ -28,7 +28,7 @@ static int get_values(void *context, int slab, int64_t first, int64_t n, float *
     OT_TRY(ot_merge_get(&job->merge, slab, first, n, values));
     job->done += n;
     snprintf(line, sizeof line, "merging: %s of %s parameters", ot_text_short((double)job->done, done),
-             ot_text_short((double)ot_model_param_count(&job->session.config), total));
+             ot_text_short((double)ot_model_param_count(ot_model_get_config(job->session.model)), total));
     if (!job->settings.in_effect.quiet && ot_log_is_terminal())
         ot_log_set_status(line);
     return 0;
@@ -49,12 +49,13 @@ static int merge(struct job *job) {
 static int print_result(const struct job *job) {
     const struct ot_session *s = &job->session;
     const struct ot_options *o = s->options;
-    int64_t n = ot_model_param_count(&s->config);
+    int64_t n = ot_model_param_count(ot_model_get_config(s->model));
     char count[OT_TEXT_BYTES], time[OT_TEXT_BYTES], bytes[OT_TEXT_BYTES];
     if (!o->json) {
-        printf("%s: %s parameters as %s, %lld adapters of %s merged · %s in %s\n", o->out,
+        printf("%s: %s parameters as %s, %lld adapters of %s merged%s · %s in %s\n", o->out,
                ot_text_count(n, count), ot_dtype_name(s->stored), (long long)job->merge.n_adapters,
-               o->adapter, ot_text_bytes(job->result.bytes, bytes), ot_text_duration(job->seconds, time));
+               o->adapter, job->merge.unties ? ", head and embedding apart now" : "",
+               ot_text_bytes(job->result.bytes, bytes), ot_text_duration(job->seconds, time));
         return 0;
     }
     struct ot_json_writer w = {.indent = -1};

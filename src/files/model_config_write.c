@@ -129,6 +129,7 @@ struct rewrite {
         *dtype; /* dtype_key NULL: the file has no dtype key, and says nothing of weights */
     const struct ot_token_ids *ids;
     const struct ot_pack_format *pack;
+    bool unties;
 };
 
 static bool same_ids(const struct ot_json *value, const int32_t *ids, int n) {
@@ -149,6 +150,8 @@ static bool changes(const struct ot_json *root, const struct rewrite *change) {
             ot_json_get(root, "quantization_config"))
             return true;
     }
+    if (change->unties)
+        return true;
     if (change->ids->n_eos == 0)
         return false;
     return !same_ids(ot_json_get(root, "eos_token_id"), change->ids->eos, change->ids->n_eos) ||
@@ -159,6 +162,7 @@ static bool is_replaced(const char *key, const struct rewrite *change) {
     bool ids = change->ids->n_eos > 0;
     return (change->dtype_key && strcmp(key, change->dtype_key) == 0) ||
            (change->dtype_key && strcmp(key, "quantization_config") == 0) ||
+           (change->unties && strcmp(key, "tie_word_embeddings") == 0) ||
            (ids && strcmp(key, "eos_token_id") == 0) ||
            (ids && change->ids->bos >= 0 && strcmp(key, "bos_token_id") == 0);
 }
@@ -177,6 +181,8 @@ static int rewrite(const struct ot_json *root, const struct rewrite *change, cha
             ot_json_put_value(&w, key, value);
     if (change->dtype_key)
         ot_json_put_text(&w, change->dtype_key, change->dtype);
+    if (change->unties)
+        ot_json_put_bool(&w, "tie_word_embeddings", false);
     if (change->ids->n_eos > 0)
         put_token_ids(&w, change->ids);
     if (change->pack)
@@ -186,11 +192,12 @@ static int rewrite(const struct ot_json *root, const struct rewrite *change, cha
 }
 
 int ot_model_config_rewrite(const struct ot_json *root, enum ot_dtype dtype, const struct ot_token_ids *ids,
-                            const struct ot_pack_format *pack, char **text, size_t *bytes) {
+                            const struct ot_pack_format *pack, bool unties, char **text, size_t *bytes) {
     struct rewrite change = {.dtype_key = ot_json_get(root, "dtype") ? "dtype" : "torch_dtype",
                              .dtype = ot_torch_dtype_name(dtype),
                              .ids = ids,
-                             .pack = pack};
+                             .pack = pack,
+                             .unties = unties};
     return rewrite(root, &change, text, bytes);
 }
 

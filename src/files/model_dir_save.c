@@ -231,8 +231,9 @@ static int save_configs(const struct saver *s) {
                                       .has_dtype = true,
                                       .dtype = save->dtype,
                                       .ids = save->ids};
+        bool unties = save->base && save->base->facts.config.tied && !file.config.tied;
         OT_TRY(save->base ? ot_model_config_rewrite(save->base->config, save->dtype, &save->ids, save->pack,
-                                                    &text, &bytes)
+                                                    unties, &text, &bytes)
                           : ot_model_config_write(&file, &text, &bytes));
         OT_TRY(put_config(s, OT_SMALL_CONFIG, text, bytes));
     }

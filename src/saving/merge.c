@@ -26,17 +26,15 @@ int ot_merge_open(struct ot_session *s, struct ot_merge *out) {
         return ot_fail(OT_E_USAGE, "merge needs adapters: %s is a whole model; give their directory after it",
                        s->options->model);
     OT_TRY(ot_lora_spec_read(s->options->lora, &out->lora));
-    OT_TRY(ot_model_open(&s->config, OT_F32, 1, &s->model));
     OT_TRY(ot_model_open_selected(&s->config, OT_F32, 1, &selection, &out->adapted));
     for (int64_t i = 0; i < ot_model_tensor_count(out->adapted); i++)
         out->n_adapters += strstr(ot_model_tensor(out->adapted, i)->name, "_A") != NULL;
-    if (s->config.tied && (find_tensor(out->adapted, OT_LORA_PREFIX "lm_head.lora_A.weight") ||
-                           find_tensor(out->adapted, OT_LORA_PREFIX "model.embed_tokens.lora_embedding_A")))
-        return ot_fail(
-            OT_E_INPUT,
-            "%s: has an adapter of the head or of the embedding, which share their weights in this base; "
-            "the sum would change both, so it cannot be merged",
-            s->options->adapter);
+    struct ot_model_config base = s->config;
+    out->unties =
+        base.tied && (find_tensor(out->adapted, OT_LORA_PREFIX "lm_head.lora_A.weight") ||
+                      find_tensor(out->adapted, OT_LORA_PREFIX "model.embed_tokens.lora_embedding_A"));
+    base.tied = base.tied && !out->unties;
+    OT_TRY(ot_model_open(&base, OT_F32, 1, &s->model));
     return ot_model_dir_check(s->dir, out->adapted);
 }
 
@@ -124,7 +122,9 @@ static void add_values(void *context, int64_t begin, int64_t end, int64_t chunk,
 static int get_sum(struct ot_merge *m, int64_t first, int64_t n, float *values) {
     enum { CHUNK = 1 << 15 };
     struct sum_job job = {m, first, values};
-    OT_TRY(ot_model_dir_get(m->session->dir, m->target, first, n, values));
+    bool is_tied = m->unties && strcmp(m->target->name, "lm_head.weight") == 0;
+    const struct ot_tensor *base = is_tied ? find_tensor(m->adapted, "model.embed_tokens.weight") : m->target;
+    OT_TRY(ot_model_dir_get(m->session->dir, base, first, n, values));
     if (m->rank > 0)
         ot_pool_run(m->session->pool, n, CHUNK, add_values, &job);
     return 0;

@@ -12,6 +12,8 @@ struct ot_merge {
     struct ot_lora_spec lora;
     struct ot_model *adapted; /* with the adapters' tensors; session->model is the base alone */
     int64_t n_adapters;
+    /* True: head and embedding of the base are one matrix, and one has an adapter. The result has two. */
+    bool unties;
     /* The tensor that was asked for last, and its adapter. rank 0: it has none. */
     const struct ot_tensor *target;
     int64_t rank;
@@ -20,8 +22,7 @@ struct ot_merge {
 };
 
 /* Opens session->model, the base, and checks that its files and the adapters fit. Errors: as
- * ot_model_open_selected and ot_model_dir_check; OT_E_INPUT: an adapter of a tied head or embedding, which
- * cannot be merged. Call ot_merge_close also after an error. */
+ * ot_model_open_selected and ot_model_dir_check. Call ot_merge_close also after an error. */
 int ot_merge_open(struct ot_session *session, struct ot_merge *out);
 void ot_merge_close(struct ot_merge *merge);
 /* An ot_param_source of the merged values of session->model; context: a struct ot_merge. Errors: as

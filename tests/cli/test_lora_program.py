@@ -224,6 +224,35 @@ class Lora(program.ProgramTest):
         # Rows are written as in the run that made the adapters.
         self.assertEqual(program.read_bytes(self.path("merged/run.json")), program.read_bytes(self.path("loose/run.json")))
 
+    def test_a_tied_head_is_merged_apart(self):
+        tied = self.path("tied")
+        shutil.copytree(self.base, tied)
+        with open(os.path.join(tied, "config.json")) as file:
+            config = json.load(file)
+        with open(os.path.join(tied, "config.json"), "w") as file:
+            json.dump(dict(config, tie_word_embeddings=True), file)
+        tensors = read_tensors(self.base, "model.safetensors")
+        del tensors["lm_head.weight"]
+        header, data = {}, b""
+        for name, (dtype, values) in tensors.items():
+            shape = [len(values) // 4] if "norm" in name else [len(values) // 4 // 64, 64]
+            shape = [64, 128] if "down_proj" in name else shape
+            header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
+            data += values
+        text = json.dumps(header).encode()
+        with open(os.path.join(tied, "model.safetensors"), "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text + data)
+        for target in ("lm_head", "embed_tokens"):
+            self.tune(f"of-{target}", "--lora", f"r=4,targets=q_proj,{target}", "--lr", "1e-2", model="tied")
+            told = self.succeed("merge", self.path(f"of-{target}"), "--out", self.path(f"apart-{target}")).out
+            self.assertIn("head and embedding apart now", told)
+            with open(self.path(f"apart-{target}/config.json")) as file:
+                self.assertFalse(json.load(file)["tie_word_embeddings"])
+            self.assertAlmostEqual(self.loss(self.path(f"apart-{target}")), self.loss(self.path(f"of-{target}")), delta=2e-6)
+            merged = read_tensors(self.path(f"apart-{target}"), "model.safetensors")
+            same = "model.embed_tokens.weight" if target == "lm_head" else "lm_head.weight"
+            self.assertEqual(merged[same], tensors["model.embed_tokens.weight"])
+
     def test_files_of_peft(self):
         with open(os.path.join(PEFT, "loss.json")) as file:
             want = json.load(file)
