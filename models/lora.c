@@ -2,6 +2,7 @@
 #include "models/lora.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "src/base/error.h"
@@ -49,4 +50,17 @@ void ot_lora_row_norms(const float *weight, int64_t rows, int64_t cols, float *n
             sum += (double)weight[i] * weight[i];
         norms[r] = (float)sqrt(sum);
     }
+}
+
+int ot_lora_transpose(float *values, int64_t rows, int64_t cols) {
+    size_t bytes = (size_t)(rows * cols) * sizeof *values;
+    float *copy = malloc(bytes);
+    if (!copy)
+        return ot_fail(OT_E_BUDGET, "no memory to transpose %lld values", (long long)(rows * cols));
+    memcpy(copy, values, bytes);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++)
+            values[c * rows + r] = copy[r * cols + c];
+    free(copy);
+    return 0;
 }

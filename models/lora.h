@@ -91,6 +91,9 @@ struct ot_lora {
 float ot_lora_scale(const struct ot_lora *lora, struct ot_lora_rank rank);
 /* norms[rows]: the Euclidean norms of the rows of weight [rows, cols], summed in double. */
 void ot_lora_row_norms(const float *weight, int64_t rows, int64_t cols, float *norms);
+/* Transposes [rows, cols] in place: the slab's form of an embedding's A, and that of files. Errors:
+ * OT_E_BUDGET. */
+int ot_lora_transpose(float *values, int64_t rows, int64_t cols);
 /* Finds the adapter of a module. rank 0: it has none. Errors: OT_E_INPUT (a rank or an alpha outside of its
  * range, a wrong dropout, DoRA with dropout or of an embedding); the message names the module. */
 int ot_lora_find(const struct ot_lora *lora, const char *module, struct ot_lora_rank *out);

@@ -65,20 +65,6 @@ void ot_adapter_file_shape(const struct ot_tensor *tensor, int64_t shape[2]) {
     shape[1] = turned ? tensor->rows : tensor->cols;
 }
 
-/* Transposes a matrix [rows, cols] in place. */
-static int transpose(float *values, int64_t rows, int64_t cols) {
-    size_t bytes = (size_t)(rows * cols) * sizeof *values;
-    float *copy = malloc(bytes);
-    if (!copy)
-        return ot_fail(OT_E_BUDGET, "no memory to transpose %lld values", (long long)(rows * cols));
-    memcpy(copy, values, bytes);
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < cols; c++)
-            values[c * rows + r] = copy[r * cols + c];
-    free(copy);
-    return 0;
-}
-
 /* values[row] += sign * the norm of the row of the weight that the tensor belongs to. */
 static int add_norms(const struct ot_model *model, const struct ot_tensor *tensor, ot_weight_source source,
                      void *context, float sign, float *values) {
@@ -106,7 +92,7 @@ static int get_from_source(void *context, const struct ot_tensor *weight, int64_
 int ot_adapter_to_file(const struct ot_model *model, const struct ot_tensor *tensor, ot_param_source source,
                        void *context, float *values) {
     if (tensor->file_form == OT_FORM_TRANSPOSED)
-        return transpose(values, tensor->rows, tensor->cols);
+        return ot_lora_transpose(values, tensor->rows, tensor->cols);
     struct slab_source from = {source, context};
     return tensor->file_form == OT_FORM_ABOVE_NORM
                ? add_norms(model, tensor, get_from_source, &from, 1, values)
@@ -137,7 +123,7 @@ int ot_adapter_load(const struct ot_model_dir *dir, const struct ot_model *model
         return ot_fail(OT_E_BUDGET, "no memory for %s", tensor->name);
     int rc = read_whole(stored, *values);
     if (rc == 0 && tensor->file_form == OT_FORM_TRANSPOSED)
-        rc = transpose(*values, tensor->cols, tensor->rows);
+        rc = ot_lora_transpose(*values, tensor->cols, tensor->rows);
     else if (rc == 0 && tensor->file_form == OT_FORM_ABOVE_NORM)
         rc = add_norms(model, tensor, get_from_dir, (void *)dir, -1, *values);
     return rc;

@@ -61,25 +61,12 @@ static int read_part(const struct ot_merge *m, const char *module, const char *p
     return ot_model_dir_get(m->session->dir, tensor, 0, count, *out);
 }
 
-/* Transposes [rows, cols]. */
-static int transpose(float **values, int64_t rows, int64_t cols) {
-    float *turned = malloc((size_t)(rows * cols) * sizeof *turned + 1);
-    if (!turned)
-        return ot_fail(OT_E_BUDGET, "no memory to transpose %lld values", (long long)(rows * cols));
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < cols; c++)
-            turned[c * rows + r] = (*values)[r * cols + c];
-    free(*values);
-    *values = turned;
-    return 0;
-}
-
 /* Of the embedding [vocab, dim], files have A [rank, vocab] and B [dim, rank]: its sum is (B A)^T. */
 static int read_embedding(struct ot_merge *m, const char *module) {
     OT_TRY(read_part(m, module, "lora_embedding_A", &m->b));
     OT_TRY(read_part(m, module, "lora_embedding_B", &m->a));
-    OT_TRY(transpose(&m->b, m->rank, m->target->rows));
-    return transpose(&m->a, m->target->cols, m->rank);
+    OT_TRY(ot_lora_transpose(m->b, m->rank, m->target->rows));
+    return ot_lora_transpose(m->a, m->target->cols, m->rank);
 }
 
 struct sum_job {
