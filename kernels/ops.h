@@ -231,10 +231,10 @@ static inline float ot_dropout_factor(float drop) {
  *
  *     inverse = 1 / |V|,   factor = (|W| + change) / |V|
  *
- * It computes |V|^2 as |W|^2 + 2 scale B.(W A^T) + scale^2 B (A A^T) B^T, so that V needs no memory: cross is
- * W A^T [rows, rank], gram is A A^T [rank, rank], both fp32. Where B is zero, |V| has the bits of |W|, so a
- * change of 0 makes a factor of exactly 1. The relative error of |V| grows with |W|^2 / |V|^2. A row with
- * |V|^2 <= 0 has inverse 0 and factor 0. */
+ * The op computes |V|^2 as |W|^2 + 2 scale B.(W A^T) + scale^2 B (A A^T) B^T, so that V needs no memory:
+ * cross is W A^T [rows, rank], gram is A A^T [rank, rank], both fp32. Where B is zero, |V| has the bits of
+ * |W|, so a change of 0 makes a factor of exactly 1. The relative error of |V| grows with |W|^2 / |V|^2. A
+ * row with |V|^2 <= 0 has inverse 0 and factor 0. */
 struct ot_dora_factors {
     enum ot_dtype dtype; /* of weight, b and change */
     int64_t rows, cols, rank;

@@ -4,7 +4,7 @@
  * The head works on chunks of tokens, so that the logits of a whole micro-batch never exist at once. In
  * backward, cross-entropy overwrites a chunk's logits with their gradient; both backward products then use it
  * before the next chunk begins. With DoRA (lora.h) a piece of u, in fp32, lies beside the piece of logits
- * that is made of it, and the gradient of the logits becomes that of u in place. */
+ * that is made of it. Backward turns the gradient of the logits into the gradient of u, in place. */
 #include "models/decoder.h"
 #include "models/linear.h"
 
@@ -72,7 +72,7 @@ void ot_embed_forward(const struct ot_model *model, const struct ot_block_run *r
     ot_linear_add_adapters(run, &adapter, run->dtype, run->y);
 }
 
-/* One of both is trained: the table, or its adapter. */
+/* The run trains the table or its adapter, never both. */
 void ot_embed_backward(const struct ot_model *model, const struct ot_block_run *run) {
     if (model->embedding_lora.n == 0) {
         look_up_backward(model, run, model->embedding, model->config.hidden, run->dxy);

@@ -96,7 +96,7 @@ static void layer_units(const struct ot_model *model, int64_t layer, struct unit
     units[DOWN] = (struct unit_sizes){&at->down_lora, ffn, h};
 }
 
-/* What a part does with a unit of linear maps. */
+/* unit_part says what a part of a layer does with a unit of linear maps. */
 struct unit_part {
     bool product; /* computes its product, ax, and with DoRA u and the factors */
     bool result;  /* computes its result y */

@@ -2,10 +2,10 @@
  * few tensors that a run trains. Their bytes lie encoded on every tier and cross the bus so; op `decode`
  * makes the device's dtype of them before each use (offload/block.h, ENCODED).
  *
- * WHAT IS ENCODED. The matrices of linear maps in the layers' frozen slabs. As in bitsandbytes, the
- * embedding, the head, norms and biases stay in the device's dtype. So does a matrix that lies in a trained
- * slab, because another matrix of its unit is trained (decoder.h). A frozen slab without a matrix is plain,
- * and so is every slab if the base has the device's dtype already.
+ * WHAT IS ENCODED. The base type applies to the matrices of linear maps in the layers' frozen slabs. As in
+ * bitsandbytes, the embedding, the head, norms and biases stay in the device's dtype. So does a matrix that
+ * lies in a trained slab, because another matrix of its unit is trained (decoder.h). A frozen slab without a
+ * matrix is plain, and so is every slab if the base has the device's dtype already.
  *
  * LAYOUT. An encoded slab is a row of PARTS: each matrix in the base's type, a tensor of its own with
  * scales of its own, and then the rest of the slab, its vectors and its padding, as one vector in the

@@ -1,4 +1,5 @@
-/* What a layer keeps of its inner activations, and where its buffers lie. Private to decoder_layer.c.
+/* This header says what a layer keeps of its inner activations, and where its buffers lie. It is private to
+ * decoder_layer.c.
  *
  * Backward reads what forward made on the way. What it keeps of that is a level (offload/block.h). Each level
  * adds to the previous one; the bytes are those of a token and layer of Llama 7B in bf16:

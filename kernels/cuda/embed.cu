@@ -1,8 +1,8 @@
 /* The embedding: gathers rows of a table by token id.
  *
  * Bytes moved per value: 2 times the dtype, less if ids repeat and the table's rows are in a cache. Without a
- * scale there is no arithmetic: bytes are copied, 16 at a time if rows begin at 16-byte borders, otherwise
- * one value at a time. With a scale, rows are as short as the rank of an adapter: one value at a time.
+ * scale there is no arithmetic: a thread copies 16 bytes if rows begin at 16-byte borders, otherwise one
+ * value. With a scale, a thread takes one value: such rows are as short as the rank of an adapter.
  */
 #include "kernels/cuda/rows.cuh"
 
