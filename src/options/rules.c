@@ -336,6 +336,10 @@ static int check_train(const struct ot_options *o) {
     if (o->master && strcmp(o->master, "none") == 0)
         return ot_fail(OT_E_USAGE, "--master is the address of rank 0; to train bf16 weights without fp32 "
                                    "masters, give --master-weights none");
+    if (o->lora && o->init == OT_CHOICE_INIT_RANDOM && !o->no_save)
+        return ot_fail(OT_E_USAGE,
+                       "--lora saves adapters alone, and --init random makes a base that no other run "
+                       "has; leave out one of them, or add --no-save");
     if (o->skip_spikes > 0 && o->clip == 0)
         return ot_fail(OT_E_USAGE,
                        "--skip-spikes needs clipping; with --clip 0, updates begin before the loss is known");

@@ -48,17 +48,8 @@ def int8(values, cols):
     return decoded
 
 
-def read_file(path):
-    with open(path, "rb") as file:
-        data = file.read()
-    start = 8 + struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8:start])
-    header.pop("__metadata__", None)
-    return data, start, header
-
-
 def read_tensors(folder, name="model.safetensors"):
-    data, start, header = read_file(os.path.join(folder, name))
+    data, start, header = program.read_safetensors(os.path.join(folder, name))
     return {name: data[start + about["data_offsets"][0]:start + about["data_offsets"][1]] for name, about in header.items()}
 
 
@@ -69,7 +60,7 @@ def is_encoded(name):
 def decode_model(folder, decode):
     """Replaces the matrices of the layers of an fp32 model by what decoding them gives."""
     path = os.path.join(folder, "model.safetensors")
-    data, start, header = read_file(path)
+    data, start, header = program.read_safetensors(path)
     data = bytearray(data)
     for name, about in header.items():
         if is_encoded(name):

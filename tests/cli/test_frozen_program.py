@@ -12,11 +12,7 @@ USAGE, INPUT = 2, 3
 
 
 def read_tensors(folder):
-    with open(os.path.join(folder, "model.safetensors"), "rb") as file:
-        data = file.read()
-    start = 8 + struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8:start])
-    header.pop("__metadata__", None)
+    data, start, header = program.read_safetensors(os.path.join(folder, "model.safetensors"))
     return {name: data[start + about["data_offsets"][0]:start + about["data_offsets"][1]] for name, about in header.items()}
 
 

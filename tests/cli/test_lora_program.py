@@ -15,11 +15,7 @@ PEFT = os.path.join(os.path.dirname(__file__), "../golden/peft")
 
 
 def read_tensors(folder, name="adapter_model.safetensors"):
-    with open(os.path.join(folder, name), "rb") as file:
-        data = file.read()
-    start = 8 + struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8:start])
-    header.pop("__metadata__", None)
+    data, start, header = program.read_safetensors(os.path.join(folder, name))
     return {tensor: (about["dtype"], data[start + about["data_offsets"][0]:start + about["data_offsets"][1]])
             for tensor, about in header.items()}
 
@@ -386,6 +382,7 @@ class Lora(program.ProgramTest):
                 ([*train, self.base, "--adapter", self.path("adapters"), "--lora", "r=8"], USAGE, "contradict each other"),
                 ([*train, self.path("adapters"), "--adapter", self.base], USAGE, "is a directory of adapters, so --adapter"),
                 ([*train, self.base, "--adapter", self.base], INPUT, "has no adapter_config.json"),
+                ([*train[:-1], "--model", "tiny-test", "--init", "random", "--lora"], USAGE, "no other run has"),
                 ([*train, "tiny-test", "--init", "random", "--adapter", self.path("adapters")], USAGE, "--init random has none"),
                 (["merge", self.base, "--out", self.path("none")], USAGE, "merge needs adapters"),
                 (["merge", self.path("adapters")], USAGE, "merge needs --out"),

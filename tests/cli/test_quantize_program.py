@@ -28,15 +28,12 @@ def single(value):
 
 def read_tensors(path):
     """{name: (dtype, shape, numbers, or bytes of U8)}"""
-    data = read_bytes(path)
-    length = struct.unpack("<Q", data[:8])[0]
+    data, start, header = program.read_safetensors(path)
     tensors = {}
-    for name, about in json.loads(data[8:8 + length]).items():
-        if name == "__metadata__":
-            continue
+    for name, about in header.items():
         begin, end = about["data_offsets"]
         assert begin % SIZES[about["dtype"]] == 0, f"{name} is not aligned"
-        raw = data[8 + length + begin:8 + length + end]
+        raw = data[start + begin:start + end]
         kind = {"F32": "f", "F16": "e", "I32": "I", "I8": "b", "U8": "B"}[about["dtype"]]
         tensors[name] = (about["dtype"], about["shape"], struct.unpack(f"<{len(raw) // SIZES[about['dtype']]}{kind}", raw))
     return tensors

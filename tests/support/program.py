@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -68,6 +69,15 @@ def write_rows(path, rows):
 def read_bytes(path):
     with open(path, "rb") as file:
         return file.read()
+
+
+def read_safetensors(path):
+    """The bytes of the file, where its data begin, and {tensor: {"dtype", "shape", "data_offsets"}}."""
+    data = read_bytes(path)
+    start = 8 + struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:start])
+    header.pop("__metadata__", None)
+    return data, start, header
 
 
 class ProgramTest(unittest.TestCase):
