@@ -28,10 +28,10 @@
 #include "kernels/weight_format.h"
 #include "src/base/dtype.h"
 
-/* C[m,n] = scale op(A)[m,k] op(B)[k,n] (+ bias[n]) (+ addend[m,n]). op transposes if trans_* is set. For a
+/* C[m,n] = scale (op(A)[m,k] op(B)[k,n] (+ bias[n])) (+ addend[m,n]). op transposes if trans_* is set. For a
  * linear layer y = x W^T sets trans_b; dx = dy W sets nothing; dW += dy^T x sets trans_a, and addend to C.
  * A, B and bias have dtype; C and addend have c_dtype and ldc. scale 0 means 1; another scale multiplies
- * the fp32 sums, and then bias and addend must be NULL. All is added in fp32, before the only rounding. C
+ * the fp32 sums, and with it bias must be NULL. All is added in fp32, before the only rounding. C
  * must not overlap A, B and bias; addend is C, or does not overlap C. */
 struct ot_gemm {
     enum ot_dtype dtype, c_dtype;
@@ -62,13 +62,14 @@ struct ot_embed {
     float scale;
 };
 
-/* dtable[tokens[i]] += dout[i]. Repeated ids are added in the order of i. */
+/* dtable[tokens[i]] += scale dout[i]. scale 0 means 1. Repeated ids are added in the order of i. */
 struct ot_embed_backward {
     enum ot_dtype dtype;
     int64_t n, cols, vocab;
     const int32_t *tokens;
     const void *dout;
     float *dtable; /* [vocab, cols] */
+    float scale;
 };
 
 /* Normalises rows r = 0..rows-1 of `cols` elements each. Row r starts at x + (r / group) * ldx + (r % group)
@@ -78,11 +79,13 @@ struct ot_embed_backward {
  *     RMS:   y = x * rstd * weight,           rstd = 1 / sqrt(mean(x^2) + eps)
  *     LAYER: y = (x - mean) * rstd * weight + bias
  *
- * y may be x. mean (LAYER only) and rstd are fp32 [rows]. */
+ * With adds_one, 1 + weight, in fp32, takes the place of weight (Gemma). y may be x. mean (LAYER only) and rstd
+ * are fp32 [rows]. */
 enum ot_norm_kind { OT_NORM_RMS, OT_NORM_LAYER };
 struct ot_norm {
     enum ot_dtype dtype;
     enum ot_norm_kind kind;
+    bool adds_one;
     int64_t rows, cols, group, ldx, ldy;
     float eps;
     const void *x, *weight, *bias; /* bias: LAYER only */
@@ -96,6 +99,7 @@ struct ot_norm {
 struct ot_norm_backward {
     enum ot_dtype dtype;
     enum ot_norm_kind kind;
+    bool adds_one;
     int64_t rows, cols, group, ldx, ldy;
     const void *x, *dy, *weight, *dx_add;
     const float *mean, *rstd;
@@ -105,12 +109,12 @@ struct ot_norm_backward {
 
 /* Rotary embedding, in place, on x[n, heads, head_dim]; ld elements lie between tokens. The first rotary_dim
  * elements of each head are rotated as pairs (j, j + rotary_dim/2), the rotate-half convention of Hugging
- * Face. The model makes cos_table and sin_table, fp32 [max_position, rotary_dim/2], scaling included. If
+ * Face, or if `interleaved` is set as pairs (2 j, 2 j + 1), as GPT-J and CodeGen do. The model makes cos_table and sin_table, fp32 [max_position, rotary_dim/2], scaling included. If
  * `inverse` is set, the op rotates back: that is the backward. */
 struct ot_rope {
     enum ot_dtype dtype;
     int64_t n, heads, head_dim, rotary_dim, ld, max_position;
-    bool inverse;
+    bool inverse, interleaved;
     const int32_t *position; /* [n], each in [0, max_position) */
     const float *cos_table, *sin_table;
     void *x;
@@ -281,7 +285,17 @@ struct ot_join {
     bool tree;
 };
 
-/* Softmax cross-entropy over the rows of fp32 logits[rows, vocab], ld elements between rows. loss[i] = -log
+/* x = cap tanh(x / cap), n contiguous fp32 elements, in place (Gemma 2; Bello et al. 2016). cap: finite and
+ * positive. The bits of tanh are those of the other ops (formulas.h). */
+struct ot_softcap {
+    int64_t n;
+    float cap;
+    float *x;
+};
+
+/* Softmax cross-entropy over the rows of fp32 logits[rows, vocab], ld elements between rows. If softcap is
+ * not 0, each logit first becomes softcap tanh(logit / softcap), with the bits of ot_softcap, and the gradient
+ * is that of the logit before. loss[i] = -log
  * softmax(logits[i]) [targets[i]], and 0 if targets[i] < 0. If grad is not NULL, the op writes the gradient
  * of the logits times grad_scale to grad[rows, vocab], ld_grad elements between rows. A row with targets[i] <
  * 0 becomes zeros. With grad_dtype OT_F32 grad may be logits, with the same ld; otherwise it must not overlap
@@ -293,6 +307,7 @@ struct ot_cross_entropy {
     float *loss;
     void *grad;
     enum ot_dtype grad_dtype;
+    float softcap;
     float grad_scale;
     const float *loss_scale; /* device memory, 1 value that multiplies grad_scale; NULL: 1 */
 };
@@ -390,6 +405,7 @@ struct ot_ops {
     void (*dora)(struct ot_lane *, const struct ot_dora *);
     void (*dora_backward)(struct ot_lane *, const struct ot_dora_backward *);
     void (*join)(struct ot_lane *, const struct ot_join *);
+    void (*softcap)(struct ot_lane *, const struct ot_softcap *);
     void (*cross_entropy)(struct ot_lane *, const struct ot_cross_entropy *);
     void (*reduce)(struct ot_lane *, const struct ot_reduce *);
     void (*cast)(struct ot_lane *, const struct ot_cast *);
