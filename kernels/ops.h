@@ -28,11 +28,11 @@
 #include "kernels/weight_format.h"
 #include "src/base/dtype.h"
 
-/* C[m,n] = scale (op(A)[m,k] op(B)[k,n] (+ bias[n])) (+ addend[m,n]). op transposes if trans_* is set. For a
- * linear layer y = x W^T sets trans_b; dx = dy W sets nothing; dW += dy^T x sets trans_a, and addend to C.
- * A, B and bias have dtype; C and addend have c_dtype and ldc. scale 0 means 1; another scale multiplies
- * the fp32 sums, and with it bias must be NULL. All is added in fp32, before the only rounding. C
- * must not overlap A, B and bias; addend is C, or does not overlap C. */
+/* C[m,n] = scale op(A)[m,k] op(B)[k,n] (+ bias[n]) (+ addend[m,n]). op transposes if trans_* is set. For a
+ * linear layer y = x W^T sets trans_b; dx = dy W sets nothing; dW += dy^T x sets trans_a, and addend to C. A,
+ * B and bias have dtype; C and addend have c_dtype and ldc. scale 0 means 1. The scale multiplies the fp32
+ * sums; with another scale than 1, bias must be NULL. Bias and addend are added in fp32, before the only
+ * rounding. C must not overlap A, B and bias; addend is C, or does not overlap C. */
 struct ot_gemm {
     enum ot_dtype dtype, c_dtype;
     bool trans_a, trans_b;
@@ -62,7 +62,8 @@ struct ot_embed {
     float scale;
 };
 
-/* dtable[tokens[i]] += scale dout[i]. scale 0 means 1. Repeated ids are added in the order of i. */
+/* dtable[tokens[i]] += scale dout[i], with the product rounded to fp32. scale 0 means 1. Repeated ids are
+ * added in the order of i. */
 struct ot_embed_backward {
     enum ot_dtype dtype;
     int64_t n, cols, vocab;
@@ -79,8 +80,8 @@ struct ot_embed_backward {
  *     RMS:   y = x * rstd * weight,           rstd = 1 / sqrt(mean(x^2) + eps)
  *     LAYER: y = (x - mean) * rstd * weight + bias
  *
- * With adds_one, 1 + weight, in fp32, takes the place of weight (Gemma). y may be x. mean (LAYER only) and rstd
- * are fp32 [rows]. */
+ * With adds_one, 1 + weight, rounded to fp32, takes the place of weight (Gemma). y may be x. mean (LAYER
+ * only) and rstd are fp32 [rows]. */
 enum ot_norm_kind { OT_NORM_RMS, OT_NORM_LAYER };
 struct ot_norm {
     enum ot_dtype dtype;
@@ -109,8 +110,9 @@ struct ot_norm_backward {
 
 /* Rotary embedding, in place, on x[n, heads, head_dim]; ld elements lie between tokens. The first rotary_dim
  * elements of each head are rotated as pairs (j, j + rotary_dim/2), the rotate-half convention of Hugging
- * Face, or if `interleaved` is set as pairs (2 j, 2 j + 1), as GPT-J and CodeGen do. The model makes cos_table and sin_table, fp32 [max_position, rotary_dim/2], scaling included. If
- * `inverse` is set, the op rotates back: that is the backward. */
+ * Face, or, if `interleaved` is set, as pairs (2 j, 2 j + 1) (GPT-J, CodeGen). The model makes cos_table and
+ * sin_table, fp32 [max_position, rotary_dim/2], scaling included; column j belongs to pair j. If `inverse` is
+ * set, the op rotates back: that is the backward. */
 struct ot_rope {
     enum ot_dtype dtype;
     int64_t n, heads, head_dim, rotary_dim, ld, max_position;
@@ -286,20 +288,22 @@ struct ot_join {
 };
 
 /* x = cap tanh(x / cap), n contiguous fp32 elements, in place (Gemma 2; Bello et al. 2016). cap: finite and
- * positive. The bits of tanh are those of the other ops (formulas.h). */
+ * positive. All devices compute the same bits (kernels/formulas.h). */
 struct ot_softcap {
     int64_t n;
     float cap;
     float *x;
 };
 
-/* Softmax cross-entropy over the rows of fp32 logits[rows, vocab], ld elements between rows. If softcap is
- * not 0, each logit first becomes softcap tanh(logit / softcap), with the bits of ot_softcap, and the gradient
- * is that of the logit before. loss[i] = -log
+/* Softmax cross-entropy over the rows of fp32 logits[rows, vocab], ld elements between rows. loss[i] = -log
  * softmax(logits[i]) [targets[i]], and 0 if targets[i] < 0. If grad is not NULL, the op writes the gradient
  * of the logits times grad_scale to grad[rows, vocab], ld_grad elements between rows. A row with targets[i] <
  * 0 becomes zeros. With grad_dtype OT_F32 grad may be logits, with the same ld; otherwise it must not overlap
- * them. */
+ * them.
+ *
+ * If softcap is not 0, softcap tanh(logit / softcap) takes the place of each logit, with the bits that
+ * ot_softcap writes. The logits themselves stay as they are, and the gradient is theirs: that of the capped
+ * logit times 1 - tanh(logit / softcap)^2. softcap is finite and not negative. */
 struct ot_cross_entropy {
     int64_t rows, vocab, ld, ld_grad;
     const int32_t *targets;

@@ -193,11 +193,61 @@ def cross_entropy():
     results(case, loss=loss, grad=grad)
 
 
+def families():
+    """What some families of models add to the ops: Gemma's 1 + weight and capped logits, CodeGen's pairs of neighbours,
+    and products that are scaled before they are added."""
+    scale = -0.75
+    a, b, c = inputs("gemm.scaled", a=(7, 19), b=(19, 13), c=(7, 13))
+    constant("gemm.scaled", "scale", torch.tensor([scale]))
+    results("gemm.scaled", sum=scale * (a @ b) + c)
+    for kind in ("rms", "layer"):
+        case = f"norm.{kind}_one"
+        x, weight, shift = inputs(case, x=(5, 21), weight=(21,), bias=(21,))
+        mean = x.mean(-1) if kind == "layer" else torch.zeros(5).double()
+        rstd = torch.rsqrt(((x - mean[:, None]) ** 2).mean(-1) + 1e-5)
+        y = (x - mean[:, None]) * rstd[:, None] * (1 + weight) + (shift if kind == "layer" else 0)
+        results(case, y=y, rstd=rstd, mean=mean)
+        leaves = {"dx": x, "dweight": weight, "dbias": shift}
+        backward(case, y, leaves if kind == "layer" else {"dx": x, "dweight": weight}, "dy")
+    neighbours()
+    capped_logits()
+
+
+def neighbours():
+    """The rotation of transformers' CodeGen: rotate_every_two."""
+    n, heads, dim, rotary, positions = 5, 3, 12, 10, 40
+    (x,) = inputs("rope.interleaved", x=(n, heads, dim))
+    position = constant("rope.interleaved", "position", torch.tensor([0, 1, 39, 7, 0], dtype=torch.int32))
+    angle = torch.arange(positions).double()[:, None] / 10000 ** (torch.arange(0, rotary, 2).double() / rotary)
+    cos = constant("rope.interleaved", "cos", angle.cos().float()).double()[position.long()][:, None]
+    sin = constant("rope.interleaved", "sin", angle.sin().float()).double()[position.long()][:, None]
+    head, tail = x[..., :rotary], x[..., rotary:]
+    every_two = torch.stack((-head[..., 1::2], head[..., ::2]), -1).flatten(-2)
+    y = torch.cat((head * cos.repeat_interleave(2, -1) + every_two * sin.repeat_interleave(2, -1), tail), -1)
+    results("rope.interleaved", y=y)
+    backward("rope.interleaved", y, {"dx": x}, "dy")
+
+
+def capped_logits():
+    """Logits from far below to far above the cap; one ignored row; gradient of the sum times 0.125."""
+    case, rows, vocab, cap = "cross_entropy.capped", 6, 37, 2.5
+    spread = torch.tensor([1.0, 4, 0.1, 30, 1, 300])[:, None]
+    logits = (torch.randn(rows, vocab) * spread).double()
+    arrays[f"{case}.logits"] = logits.float()
+    targets = constant(case, "targets", torch.tensor([5, 36, 0, 11, -100, 7], dtype=torch.int32))
+    constant(case, "softcap", torch.tensor([cap]))
+    logits.requires_grad_()
+    capped = cap * torch.tanh(logits / cap)
+    loss = F.cross_entropy(capped, targets.long(), reduction="none", ignore_index=-100)
+    (grad,) = torch.autograd.grad(loss.sum() * 0.125, logits)
+    results(case, capped=capped, loss=loss, grad=grad)
+
+
 def bias():
     (dy,) = inputs("bias", dy=(23, 10))
     results("bias", dbias=dy.sum(0))
 
 
-for make in (gemm, bias, embed, norm, rope, attention, activations, cross_entropy, bent_attention):
+for make in (gemm, bias, embed, norm, rope, attention, activations, cross_entropy, bent_attention, families):
     make()
 write(os.path.join(os.path.dirname(__file__), "../../tests/golden/ops.bin"), arrays)
