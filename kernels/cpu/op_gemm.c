@@ -79,12 +79,22 @@ static void product_converted(enum ot_dtype dtype, const struct ot_cpu_product *
     }
 }
 
-/* The product itself adds to C: its sums are those of C, and need no other place. */
-static bool gemm_adds_in_place(const struct ot_gemm *op) {
-    return op->addend && op->addend == op->c && op->c_dtype == OT_F32;
+static bool gemm_scales(const struct ot_gemm *op) {
+    return op->scale != 0 && op->scale != 1;
 }
 
-/* Stores the sums of a tile, scaled, or with the bias and the addend, in C. */
+/* The product itself adds to C: its sums are those of C, and need no other place. Sums that are scaled first
+ * cannot. */
+static bool gemm_adds_in_place(const struct ot_gemm *op) {
+    return op->addend && op->addend == op->c && op->c_dtype == OT_F32 && !gemm_scales(op);
+}
+
+/* The sums have their place in C. Otherwise they lie in the scratch until gemm_finish stores them. */
+static bool gemm_sums_in_c(const struct ot_gemm *op) {
+    return op->c_dtype == OT_F32 && (op->addend != op->c || gemm_adds_in_place(op));
+}
+
+/* Stores the sums of a tile in C: scaled, then with the bias and the addend. */
 static OT_INLINE void gemm_finish(enum ot_dtype dtype, const struct ot_gemm *op, const struct gemm_tile *tile,
                                   const float *from, int64_t ld) {
     const void *addend = gemm_adds_in_place(op) ? NULL : op->addend;
@@ -92,7 +102,7 @@ static OT_INLINE void gemm_finish(enum ot_dtype dtype, const struct ot_gemm *op,
         int64_t first = (tile->row + row) * op->ldc + tile->col;
         OT_FOR_LANES(i, lanes, tile->cols, {
             ot_vf value = vec_load(OT_F32, from, row * ld + i, lanes);
-            if (op->scale != 0)
+            if (gemm_scales(op))
                 value *= op->scale;
             if (op->bias)
                 value += vec_load(op->dtype, op->bias, tile->col + i, lanes);
@@ -105,7 +115,7 @@ static OT_INLINE void gemm_finish(enum ot_dtype dtype, const struct ot_gemm *op,
 
 /* The sums of a tile still miss something, or lie elsewhere. */
 static bool gemm_needs_finish(const struct ot_gemm *op) {
-    return op->c_dtype != OT_F32 || op->scale != 0 || op->bias || (op->addend && !gemm_adds_in_place(op));
+    return !gemm_sums_in_c(op) || gemm_scales(op) || op->bias || (op->addend && !gemm_adds_in_place(op));
 }
 
 static bool gemm_converts(const struct ot_gemm *op) {
@@ -114,7 +124,7 @@ static bool gemm_converts(const struct ot_gemm *op) {
 
 static void gemm_tile(const struct gemm_run *run, const struct gemm_tile *tile, float *scratch) {
     const struct ot_gemm *op = run->op;
-    bool direct = op->c_dtype == OT_F32;
+    bool direct = gemm_sums_in_c(op);
     float *c = direct ? (float *)op->c + tile->row * op->ldc + tile->col : scratch;
     int64_t ldc = direct ? op->ldc : tile->cols;
     const void *a = at(op->dtype, op->a, op->trans_a ? tile->row : tile->row * op->lda);
@@ -157,7 +167,7 @@ static void run_gemm_tiles(struct ot_lane *lane, const struct ot_gemm *op) {
         else
             m /= 2;
     }
-    int64_t result_elems = op->c_dtype == OT_F32 ? 0 : m * n;
+    int64_t result_elems = gemm_sums_in_c(op) ? 0 : m * n;
     int64_t copy_elems = gemm_converts(op) ? (m + n) * CONVERT_K : 0;
     struct gemm_run run = {op, m, n, ot_chunk_count(op->n, n), NULL, result_elems + copy_elems};
     run.scratch =

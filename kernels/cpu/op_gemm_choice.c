@@ -20,7 +20,7 @@ static OT_INLINE void gemm_few_dots(enum ot_dtype dtype, const struct ot_gemm *o
 
 static void gemm_few_store(const struct ot_gemm *op, int64_t row, int64_t col, float value) {
     int64_t at_c = row * op->ldc + col;
-    if (op->scale != 0)
+    if (gemm_scales(op))
         value *= op->scale;
     if (op->bias)
         value += ot_dtype_read(op->dtype, op->bias, col);
@@ -62,6 +62,6 @@ static void run_gemm(struct ot_lane *lane, const void *args) {
 }
 
 static void cpu_gemm(struct ot_lane *lane, const struct ot_gemm *op) {
-    assert(op->scale == 0 || (!op->bias && !op->addend));
+    assert(!gemm_scales(op) || !op->bias);
     ot_cpu_lane_push(lane, run_gemm, op, sizeof *op);
 }

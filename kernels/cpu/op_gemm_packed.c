@@ -19,7 +19,7 @@ struct packed_run {
     int64_t a_panels, panel_elems, tile, tiles_n;
     bool a_in_place; /* rows of A suit AMX as they are: no panels */
     uint16_t *a, *b;
-    float *results; /* [threads, tile, tile], used if C is not fp32 */
+    float *results; /* [threads, tile, tile], used if the sums do not lie in C */
 };
 
 /* Packs panels of A, then of B. */
@@ -39,7 +39,7 @@ static void packed_tile(const struct packed_run *run, int64_t row, int64_t col, 
     const struct ot_gemm *op = run->op;
     struct gemm_tile tile = {run->row + row, run->col + col, smaller(run->tile, run->rows - row),
                              smaller(run->tile, run->cols - col)};
-    bool direct = op->c_dtype == OT_F32;
+    bool direct = gemm_sums_in_c(op);
     struct ot_cpu_product part = {
         .accumulate = gemm_adds_in_place(op), .m = tile.rows, .n = tile.cols, .k = op->k};
     part.a = run->a_in_place ? at(op->dtype, op->a, tile.row * op->lda)
@@ -87,8 +87,7 @@ static void run_gemm_packed(struct ot_lane *lane, const struct ot_gemm *op) {
     int64_t a_panels = run.a_in_place ? 0 : ot_chunk_count(smaller(side, op->m), OT_CPU_AMX_PANEL);
     int64_t a_elems = a_panels * panel_elems;
     int64_t b_elems = ot_chunk_count(smaller(side, op->n), OT_CPU_AMX_PANEL) * panel_elems;
-    int64_t result_elems =
-        op->c_dtype == OT_F32 ? 0 : PACKED_TILE_MAX * PACKED_TILE_MAX * ot_pool_threads(pool);
+    int64_t result_elems = gemm_sums_in_c(op) ? 0 : PACKED_TILE_MAX * PACKED_TILE_MAX * ot_pool_threads(pool);
     run.whole = (struct ot_cpu_product){.trans_a = op->trans_a,
                                         .trans_b = op->trans_b,
                                         .m = op->m,

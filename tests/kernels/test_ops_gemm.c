@@ -14,7 +14,7 @@ struct gemm_case {
     int64_t m, n, k, pad;
     bool trans_a, trans_b, with_bias;
     enum adds adds;
-    float scale;                   /* only without bias and addend */
+    float scale;                   /* only without bias */
     enum ot_dtype c_dtype;         /* used by bf16 runs; an fp32 run writes fp32 */
     const float *a, *b, *bias, *c; /* dense, not transposed */
 };
@@ -110,6 +110,16 @@ static void test_golden(void **state) {
         for (c.adds = ADDS_TO_C; c.adds < ADDS; c.adds++)
             check_dtypes(&c, golden_f32(golden, "gemm.accumulated", NULL), 4e-6);
     }
+    c.a = golden_f32(golden, "gemm.scaled.a", NULL);
+    c.b = golden_f32(golden, "gemm.scaled.b", NULL);
+    c.c = golden_f32(golden, "gemm.scaled.c", NULL);
+    c.scale = golden_f32(golden, "gemm.scaled.scale", NULL)[0];
+    for (int i = 0; i < 4; i++) {
+        c.trans_a = i & 1;
+        c.trans_b = i & 2;
+        for (c.adds = ADDS_TO_C; c.adds < ADDS; c.adds++)
+            check_dtypes(&c, golden_f32(golden, "gemm.scaled.sum", NULL), 4e-6);
+    }
     golden_close(golden);
 }
 
@@ -132,17 +142,46 @@ static float *reference(const struct gemm_case *c) {
     return want;
 }
 
-/* A product with a scale: in every dtype of C, rounded once. fp32: the bound of the same product without
- * one. */
+/* A product with a scale, with every addend: in every dtype of C, rounded once. fp32: the bound of the same
+ * product without a scale. */
 static void check_scale(const struct gemm_case *unscaled, double fp32) {
     struct gemm_case c = *unscaled;
     c.scale = -0.70710678f;
-    float *want = reference(&c);
-    c.c_dtype = OT_F32;
-    check_dtypes(&c, want, fp32);
-    c.c_dtype = OT_BF16; /* one rounding to 8 bits */
-    check_case(&c, OT_BF16, want, fp32, 0x1p-8);
-    free(want);
+    for (c.adds = ADDS_NOTHING; c.adds < ADDS; c.adds++) {
+        float *want = reference(&c);
+        c.c_dtype = OT_F32;
+        check_dtypes(&c, want, fp32);
+        c.c_dtype = OT_BF16; /* one rounding to 8 bits */
+        check_case(&c, OT_BF16, want, fp32, 0x1p-8);
+        free(want);
+    }
+}
+
+/* A scale of 1 is no scale: the same bits, whatever is added. */
+static void test_scale_of_one(void **state) {
+    (void)state;
+    enum { M = 70, N = 45, K = 90 };
+    float *a = ops_random(1, M * K, 1), *b = ops_random(2, K * N, 1), *old = ops_random(3, M * N, 1),
+          *bias = ops_random(4, N, 1);
+    struct gemm_case c = {.m = M, .n = N, .k = K, .pad = 3, .a = a, .b = b, .c = old, .bias = bias};
+    for (int i = 0; i < 3 * 2 * ADDS; i++) {
+        enum ot_dtype dtype = (enum ot_dtype)(i % 3);
+        struct ops_fixture without, with;
+        c.adds = (enum adds)(i / 6);
+        c.with_bias = i / 3 % 2;
+        c.c_dtype = i % 2 ? OT_F32 : dtype;
+        ops_open(&without, 2, dtype);
+        ops_open(&with, 2, dtype);
+        c.scale = 0;
+        run_case(&without, &c);
+        c.scale = 1;
+        run_case(&with, &c);
+        assert_memory_equal(with.results[0].values, without.results[0].values,
+                            (size_t)with.results[0].n * sizeof(float));
+        ops_close(&without);
+        ops_close(&with);
+    }
+    free(a), free(b), free(old), free(bias);
 }
 
 static void test_shapes(void **state) {
@@ -258,9 +297,8 @@ static void test_large(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_first_sum_has_the_bits_of_adding_to_zeros),
+        cmocka_unit_test(test_golden),       cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_scale_of_one), cmocka_unit_test(test_first_sum_has_the_bits_of_adding_to_zeros),
         cmocka_unit_test(test_large),
     };
     return cmocka_run_group_tests_name("gemm", tests, NULL, NULL);
