@@ -129,6 +129,13 @@ static OT_INLINE ot_vf vec_tanh_slope(ot_vf x, ot_vf *y) {
     return vec_select(t >= vec_set(OT_TANH_SMALL), w * (two - w), vec_fma(-small, small, one));
 }
 
+/* *y = cap tanh(x / cap), a logit with a softcap; returns the derivative. Infinities become the cap. */
+static OT_INLINE ot_vf vec_softcap_slope(float cap, ot_vf x, ot_vf *y) {
+    ot_vf tanh, slope = vec_tanh_slope(x / vec_set(cap), &tanh);
+    *y = vec_set(cap) * tanh;
+    return slope;
+}
+
 /* ---- activations ---- */
 
 #define OT_GELU_SLOPE   1.5957691216f /* 2 sqrt(2 / pi) */

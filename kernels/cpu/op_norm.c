@@ -9,6 +9,12 @@ static int64_t norm_offset(int64_t row, int64_t group, int64_t ld, int64_t cols)
     return row / group * ld + row % group * cols;
 }
 
+/* Elements of weight, or of 1 + weight. Adding -0 changes no weight, nor the sign of a 0. */
+static OT_INLINE ot_vf norm_weight(enum ot_dtype dtype, const void *weight, bool adds_one, int64_t first,
+                                   int64_t count) {
+    return vec_load(dtype, weight, first, count) + vec_set(adds_one ? 1.0f : -0.0f);
+}
+
 /* ---- forward ---- */
 
 static OT_INLINE float norm_mean(enum ot_dtype dtype, const void *x, int64_t cols) {
@@ -35,7 +41,8 @@ static OT_INLINE void norm_row(enum ot_dtype dtype, const struct ot_norm *op, in
     float rstd = norm_rstd(dtype, x, op->cols, mean, op->eps);
     void *y = at_mut(dtype, op->y, norm_offset(row, op->group, op->ldy, op->cols));
     OT_FOR_LANES(i, lanes, op->cols, {
-        ot_vf value = (vec_load(dtype, x, i, lanes) - mean) * rstd * vec_load(dtype, op->weight, i, lanes);
+        ot_vf z = (vec_load(dtype, x, i, lanes) - mean) * rstd;
+        ot_vf value = z * norm_weight(dtype, op->weight, op->adds_one, i, lanes);
         if (op->bias)
             value += vec_load(dtype, op->bias, i, lanes);
         vec_store(dtype, y, i, lanes, value);
@@ -69,8 +76,8 @@ struct norm_backward_run {
     float *dweight, *dbias; /* [chunks, cols]; dbias is NULL if the norm has no bias */
 };
 
-/* With g = dy * weight and z the normalised x: dx = rstd * (g - mean(g) - z * mean(g * z)), mean(g) for LAYER
- * only. */
+/* With g = dy * weight, or dy * (1 + weight), and z the normalised x:
+ * dx = rstd * (g - mean(g) - z * mean(g * z)), mean(g) for LAYER only. */
 static OT_INLINE void norm_backward_row(enum ot_dtype dtype, const struct ot_norm_backward *op, int64_t row,
                                         float *dweight, float *dbias) {
     int64_t offset = norm_offset(row, op->group, op->ldx, op->cols), cols = op->cols;
@@ -84,7 +91,7 @@ static OT_INLINE void norm_backward_row(enum ot_dtype dtype, const struct ot_nor
     OT_FOR_LANES(i, lanes, cols,
                  { /* missing lanes have dy = 0, so they add nothing */
                    ot_vf d = vec_load(dtype, dy, i, lanes), z = (vec_load(dtype, x, i, lanes) - mean) * rstd;
-                   ot_vf g = d * vec_load(dtype, op->weight, i, lanes);
+                   ot_vf g = d * norm_weight(dtype, op->weight, op->adds_one, i, lanes);
                    sum_g += g;
                    sum_gz += g * z;
                    vec_store(OT_F32, dweight, i, lanes, vec_load(OT_F32, dweight, i, lanes) + d * z);
@@ -94,7 +101,7 @@ static OT_INLINE void norm_backward_row(enum ot_dtype dtype, const struct ot_nor
     float mean_g = centred ? vec_sum(sum_g) / (float)cols : 0.0f, mean_gz = vec_sum(sum_gz) / (float)cols;
     OT_FOR_LANES(i, lanes, cols, {
         ot_vf z = (vec_load(dtype, x, i, lanes) - mean) * rstd;
-        ot_vf g = vec_load(dtype, dy, i, lanes) * vec_load(dtype, op->weight, i, lanes);
+        ot_vf g = vec_load(dtype, dy, i, lanes) * norm_weight(dtype, op->weight, op->adds_one, i, lanes);
         ot_vf value = rstd * (g - mean_g - z * mean_gz);
         if (dx_add)
             value += vec_load(dtype, dx_add, i, lanes);

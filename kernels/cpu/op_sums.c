@@ -79,12 +79,13 @@ static void cpu_embed(struct ot_lane *lane, const struct ot_embed *op) {
 
 static OT_INLINE void embed_backward_strip(enum ot_dtype dtype, const struct ot_embed_backward *op,
                                            int64_t begin, int64_t end) {
+    ot_vf scale = vec_repeat(op->scale != 0 ? op->scale : 1.0f);
     for (int64_t row = 0; row < op->n; row++) {
         assert(op->tokens[row] >= 0 && op->tokens[row] < op->vocab);
         const void *dout = at(dtype, op->dout, row * op->cols + begin);
         float *dtable = op->dtable + op->tokens[row] * op->cols + begin;
         OT_FOR_LANES(i, lanes, end - begin, {
-            ot_vf sum = vec_load(OT_F32, dtable, i, lanes) + vec_load(dtype, dout, i, lanes);
+            ot_vf sum = vec_load(OT_F32, dtable, i, lanes) + scale * vec_load(dtype, dout, i, lanes);
             vec_store(OT_F32, dtable, i, lanes, sum);
         });
     }

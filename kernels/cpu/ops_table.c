@@ -38,6 +38,7 @@ const struct ot_ops OT_CPU_OPS = {
     .dora = cpu_dora,
     .dora_backward = cpu_dora_backward,
     .join = cpu_join,
+    .softcap = cpu_softcap,
     .cross_entropy = cpu_cross_entropy,
     .reduce = cpu_reduce,
     .cast = cpu_cast,

@@ -246,6 +246,16 @@ static OT_INLINE ot_vf vec_lookup(const float *table, ot_vi index) {
 #endif
 }
 
+/* The first 8 lanes, each twice in a row. */
+static OT_INLINE ot_vf vec_twice(ot_vf a) {
+    return __builtin_shufflevector(a, a, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+}
+
+/* Lanes 2 j and 2 j + 1 change places. */
+static OT_INLINE ot_vf vec_swap_neighbours(ot_vf a) {
+    return __builtin_shufflevector(a, a, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+}
+
 /* ---- functions ---- */
 
 #include "kernels/formulas.h"

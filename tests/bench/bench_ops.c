@@ -283,6 +283,7 @@ static void bench_rope(struct bench *b) {
                          HEADS * DIM,
                          N,
                          false,
+                         false,
                          position,
                          numbers(b, OT_F32, N * DIM / 2),
                          numbers(b, OT_F32, N * DIM / 2),
