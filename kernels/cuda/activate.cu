@@ -1,8 +1,8 @@
-/* Activations and their gradients, on contiguous arrays.
+/* Activations and their gradients, and the softcap of logits, on contiguous arrays.
  *
- * Bytes per two-byte element: forward 4, backward 6. The formulas are in kernels/formulas.h. They take from
- * some 30 instructions (SILU, GELU by tanh) to 60 (GELU by erf, backward). A GPU issues about as many while
- * its memory moves those bytes.
+ * Bytes per two-byte element: forward 4, backward 6; of a softcap's fp32 element: 8. The formulas are in
+ * kernels/formulas.h. They take from some 30 instructions (SILU, GELU by tanh) to 60 (GELU by erf,
+ * backward). A GPU issues about as many while its memory moves those bytes.
  */
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/map.cuh"
@@ -43,7 +43,29 @@ struct activate_backward {
     }
 };
 
+struct softcap {
+    static constexpr int N = ot_pack<float>::N;
+    float cap, *x;
+
+    template <int W>
+    __device__ __forceinline__ void run(int64_t, int64_t i) const {
+        ot_values<W> v = ot_read<W>(x + i);
+#pragma unroll
+        for (int j = 0; j < W; j++) {
+            float y;
+            vec_softcap_slope(cap, v.v[j], &y);
+            v.v[j] = y;
+        }
+        ot_write(x + i, v);
+    }
+};
+
 } // namespace
+
+cudaError_t ot_cuda_softcap(const struct ot_softcap *args, const struct ot_cuda_stream *on) {
+    int64_t head = ot_map_head({{args->x, 4, 0}}, 1, args->n);
+    return ot_map(softcap{args->cap, args->x}, 1, args->n, head, on);
+}
 
 cudaError_t ot_cuda_activate(const struct ot_activate *args, const struct ot_cuda_stream *on) {
     return ot_dispatch_activation(args->dtype, args->act, [&](auto zero, auto act) {

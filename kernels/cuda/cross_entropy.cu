@@ -1,7 +1,8 @@
 /* Softmax cross-entropy over rows of fp32 logits, and its gradient.
  *
- * Bytes moved per logit: 4 for the loss. The gradient adds 4 to read and 4 or 2 to write; these reads mostly
- * hit the L2 cache (a row is 128 KiB at a vocabulary of 32000). Two exp per logit, some 45 FLOPs.
+ * Bytes moved per logit: 4 for the loss. The gradient adds 4 to read and 4 or 2 to write; these reads
+ * mostly hit the L2 cache (a row is 128 KiB at a vocabulary of 32000). Two exp per logit, some 45 FLOPs. A
+ * softcap is computed twice too, each time some 40 FLOPs.
  *
  * A block has a row. The first pass computes the maximum and the sum of exp(logit - maximum): each thread
  * keeps the maximum of its logits and rescales its sum when that maximum grows (Milakov & Gimelshein, "Online
@@ -20,6 +21,17 @@
 #include "kernels/cuda/scalar.cuh"
 
 enum { LOSS_BLOCK = 512 };
+
+/* Turns logits into capped ones; slope[i] becomes the derivative of the i-th. */
+template <int N>
+static __device__ __forceinline__ void loss_cap(float (&x)[N], float cap, float (&slope)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float y;
+        slope[i] = vec_softcap_slope(cap, x[i], &y);
+        x[i] = y;
+    }
+}
 
 /* The sum of exp(x - max) over the logits so far. */
 struct loss_sum {
@@ -61,20 +73,24 @@ static __device__ __forceinline__ float loss_block_max(float x, float *room) {
 }
 
 /* The maximum and the sum of a row, returned to every thread. */
-template <bool ALIGNED>
-static __device__ __forceinline__ struct loss_sum loss_read_row(const float *logits, int vocab) {
+template <bool ALIGNED, bool CAPS>
+static __device__ __forceinline__ struct loss_sum loss_read_row(const float *logits, int vocab, float cap) {
     constexpr int N = ot_pack<float>::N;
     float *room = ot_shared<float>();
     struct loss_sum seen = {-INFINITY, 0.0f};
 #pragma unroll 2
-    for (int p = (int)threadIdx.x; p * N < vocab; p += LOSS_BLOCK)
-        seen = loss_add(seen, ot_row_load<ALIGNED>(logits, p, vocab), vocab - p * N);
+    for (int p = (int)threadIdx.x; p * N < vocab; p += LOSS_BLOCK) {
+        ot_pack<float> x = ot_row_load<ALIGNED>(logits, p, vocab), slope;
+        if (CAPS)
+            loss_cap(x.v, cap, slope.v);
+        seen = loss_add(seen, x, vocab - p * N);
+    }
     float max = loss_block_max(seen.max, room);
     float own = seen.sum * vec_exp(seen.max - loss_shift(max));
     return {max, ot_block_sum(own, room)};
 }
 
-template <class G, bool ALIGNED>
+template <class G, bool ALIGNED, bool CAPS>
 static __device__ __forceinline__ void loss_write_row(const struct ot_cross_entropy &op, const float *logits,
                                                       G *gradient, int target, const struct loss_sum &all) {
     constexpr int N = ot_pack<G>::N;
@@ -82,17 +98,21 @@ static __device__ __forceinline__ void loss_write_row(const struct ot_cross_entr
     float scale = op.loss_scale ? op.grad_scale * *op.loss_scale : op.grad_scale;
     float factor = scale / all.sum;
     for (int p = (int)threadIdx.x; p < packs; p += LOSS_BLOCK) {
-        ot_pack<G> x = ot_row_load_floats<ALIGNED, G>(logits, p, vocab), slope;
+        ot_pack<G> x = ot_row_load_floats<ALIGNED, G>(logits, p, vocab), slope, out;
+        if (CAPS)
+            loss_cap(x.v, op.softcap, slope.v);
 #pragma unroll
         for (int i = 0; i < N; i++) {
             float e = vec_exp(x.v[i] - all.max);
-            slope.v[i] = p * N + i == target ? (e / all.sum - 1.0f) * scale : e * factor;
+            out.v[i] = p * N + i == target ? (e / all.sum - 1.0f) * scale : e * factor;
+            if (CAPS)
+                out.v[i] *= slope.v[i];
         }
-        ot_row_store<ALIGNED>(gradient, p, vocab, slope);
+        ot_row_store<ALIGNED>(gradient, p, vocab, out);
     }
 }
 
-template <class G, bool ALIGNED>
+template <class G, bool ALIGNED, bool CAPS>
 __global__ void loss_rows(struct ot_cross_entropy op) {
     int64_t row = blockIdx.x;
     int vocab = (int)op.vocab, target = op.targets[row];
@@ -106,12 +126,14 @@ __global__ void loss_rows(struct ot_cross_entropy op) {
                 ot_row_store<ALIGNED>(gradient, p, vocab, ot_pack<G>{});
         return;
     }
-    float hit = logits[target]; /* no thread has written yet: the barriers of the sums come first */
-    struct loss_sum all = loss_read_row<ALIGNED>(logits, vocab);
+    float hit[1] = {logits[target]}, slope[1]; /* no thread has written yet: the barriers come first */
+    if (CAPS)
+        loss_cap(hit, op.softcap, slope);
+    struct loss_sum all = loss_read_row<ALIGNED, CAPS>(logits, vocab, op.softcap);
     if (threadIdx.x == 0)
-        op.loss[row] = logf(all.sum) + (all.max - hit);
+        op.loss[row] = logf(all.sum) + (all.max - hit[0]);
     if (gradient)
-        loss_write_row<G, ALIGNED>(op, logits, gradient, target, all);
+        loss_write_row<G, ALIGNED, CAPS>(op, logits, gradient, target, all);
 }
 
 cudaError_t ot_cuda_cross_entropy(const struct ot_cross_entropy *args, const struct ot_cuda_stream *on) {
@@ -123,7 +145,9 @@ cudaError_t ot_cuda_cross_entropy(const struct ot_cross_entropy *args, const str
         using G = decltype(zero);
         bool aligned = ot_rows_aligned(args->logits, args->ld, sizeof(float)) &&
                        ot_rows_aligned(args->grad, args->grad ? args->ld_grad : 0, sizeof(G));
-        return ot_launch(aligned ? loss_rows<G, true> : loss_rows<G, false>, dim3((unsigned)args->rows),
-                         dim3(LOSS_BLOCK), OT_WARP * sizeof(float), on->stream, *args);
+        auto plain = aligned ? loss_rows<G, true, false> : loss_rows<G, false, false>;
+        auto capped = aligned ? loss_rows<G, true, true> : loss_rows<G, false, true>;
+        return ot_launch(args->softcap != 0 ? capped : plain, dim3((unsigned)args->rows), dim3(LOSS_BLOCK),
+                         OT_WARP * sizeof(float), on->stream, *args);
     });
 }

@@ -1,5 +1,6 @@
 /* The ops of the cuda device: check preconditions, mark, launch. A launcher's error sticks to the lane. */
 #include <assert.h>
+#include <math.h>
 
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/cuda_gemm.h"
@@ -31,7 +32,7 @@ static bool is_sound_attention_backward(const struct ot_attention_backward *op) 
 }
 
 static bool is_sound_gemm(const struct ot_gemm *op) {
-    return op->m >= 1 && op->n >= 1 && op->k >= 1 && (op->scale == 0 || (!op->bias && !op->addend));
+    return op->m >= 1 && op->n >= 1 && op->k >= 1 && (op->scale == 0 || op->scale == 1 || !op->bias);
 }
 
 static bool is_sound_decode(const struct ot_decode *op) {
@@ -65,7 +66,8 @@ DEFINE_OP(dora_factors, op->rank >= 1, op->rows == 0)
 DEFINE_OP(dora, true, op->rows == 0 || op->cols == 0)
 DEFINE_OP(dora_backward, op->u_dtype == op->dtype || op->u_dtype == OT_F32, op->rows == 0 || op->cols == 0)
 DEFINE_OP(join, true, op->n == 0)
-DEFINE_OP(cross_entropy, true, op->rows == 0)
+DEFINE_OP(softcap, op->cap > 0 && isfinite(op->cap), op->n == 0)
+DEFINE_OP(cross_entropy, op->softcap >= 0 && isfinite(op->softcap), op->rows == 0)
 DEFINE_OP(reduce, true, op->n == 0 && op->accumulate)
 DEFINE_OP(cast, true, op->n == 0)
 DEFINE_OP(decode, is_sound_decode(op), op->n == 0)
@@ -132,6 +134,7 @@ const struct ot_ops ot_cuda_ops = {
     .dora = cuda_dora,
     .dora_backward = cuda_dora_backward,
     .join = cuda_join,
+    .softcap = cuda_softcap,
     .cross_entropy = cuda_cross_entropy,
     .reduce = cuda_reduce,
     .cast = cuda_cast,

@@ -59,7 +59,8 @@ __global__ void embed_sort(const int32_t *tokens, int n, struct sorted_tokens so
 }
 
 template <class T, bool ALIGNED>
-__global__ void embed_sum(const T *dout, int n, int cols, struct sorted_tokens sorted, float *dtable) {
+__global__ void embed_sum(const T *dout, int n, int cols, struct sorted_tokens sorted, float scale,
+                          float *dtable) {
     constexpr int N = ot_pack<T>::N;
     int begin = (int)blockIdx.x, p = (int)blockIdx.y * SUM_BLOCK + (int)threadIdx.x;
     int32_t id = sorted.ids[begin];
@@ -81,7 +82,7 @@ __global__ void embed_sum(const T *dout, int n, int cols, struct sorted_tokens s
             if (b < count)
 #pragma unroll
                 for (int i = 0; i < N; i++)
-                    sum.v[i] += more[b].v[i];
+                    sum.v[i] += scale * more[b].v[i];
     }
     ot_row_store_floats<ALIGNED, T>(to, p, cols, sum);
 }
@@ -95,6 +96,7 @@ static cudaError_t embed_run(const struct ot_embed_backward *op, const struct ot
     bool aligned = ot_rows_aligned(op->dout, op->cols, sizeof(T)) &&
                    ot_rows_aligned(op->dtable, op->cols, sizeof(float));
     auto sum = aligned ? embed_sum<T, true> : embed_sum<T, false>;
+    float scale = op->scale != 0 ? op->scale : 1.0f;
     unsigned strips = (unsigned)ot_ceil_div(ot_ceil_div(op->cols, ot_pack<T>::N), SUM_BLOCK);
     for (int64_t first = 0; first < op->n; first += PIECE_TOKENS) {
         int n = op->n - first < PIECE_TOKENS ? (int)(op->n - first) : (int)PIECE_TOKENS;
@@ -102,7 +104,7 @@ static cudaError_t embed_run(const struct ot_embed_backward *op, const struct ot
                               SORT_BLOCK * sizeof(int32_t), on->stream, op->tokens + first, n, sorted));
         OT_CUDA_TRY(ot_launch(sum, dim3((unsigned)n, strips), dim3(SUM_BLOCK), 0, on->stream,
                               static_cast<const T *>(op->dout) + first * op->cols, n, (int)op->cols, sorted,
-                              op->dtable));
+                              scale, op->dtable));
     }
     return cudaSuccess;
 }

@@ -55,6 +55,7 @@ cudaError_t ot_cuda_dora_factors(const struct ot_dora_factors *args, const struc
 cudaError_t ot_cuda_dora(const struct ot_dora *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_dora_backward(const struct ot_dora_backward *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_join(const struct ot_join *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_softcap(const struct ot_softcap *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_cross_entropy(const struct ot_cross_entropy *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_reduce(const struct ot_reduce *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_cast(const struct ot_cast *args, const struct ot_cuda_stream *on);

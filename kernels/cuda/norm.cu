@@ -70,7 +70,7 @@ __global__ void norm_rows(struct ot_norm op, int team_size, bool keep) {
     T *y = static_cast<T *>(op.y) + ot_norm_offset(live ? row : 0, op.group, op.ldy, op.cols);
     for (int p = team.rank; p < end; p += team.size) {
         ot_pack<T> x = keep ? ot_load(kept + p * N) : ot_row_load<ALIGNED>(source, p, cols);
-        ot_pack<T> weight = ot_row_load<ALIGNED>(static_cast<const T *>(op.weight), p, cols);
+        ot_pack<T> weight = ot_norm_weight<ALIGNED, T>(op.weight, op.adds_one, p, cols);
 #pragma unroll
         for (int i = 0; i < N; i++)
             x.v[i] = (x.v[i] - mean) * rstd * weight.v[i];

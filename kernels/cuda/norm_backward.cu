@@ -1,4 +1,5 @@
-/* The backward of RMSNorm and LayerNorm. With z = (x - mean) * rstd and g = dy * weight:
+/* The backward of RMSNorm and LayerNorm. With z = (x - mean) * rstd and g = dy * weight, or
+ * dy * (1 + weight):
  *
  *     dx = rstd * (g - mean(g) - z * mean(g z)) (+ dx_add), mean(g) for LAYER only
  *     dweight += sum over rows of dy * z,  dbias += sum over rows of dy
@@ -99,7 +100,7 @@ static __device__ __forceinline__ void norm_add_packs(const struct ot_norm_backw
                                                       const norm_places<T> &to, struct norm_rows *rows, int p,
                                                       int width) {
     constexpr int N = ot_pack<T>::N;
-    ot_pack<T> weight = ot_row_load<ALIGNED>(static_cast<const T *>(op.weight), p, (int)op.cols);
+    ot_pack<T> weight = ot_norm_weight<ALIGNED, T>(op.weight, op.adds_one, p, (int)op.cols);
     ot_pack<T> dweight = ot_row_load_floats<true, T>(to.dweight, p, width), dbias = {};
     if (to.dbias)
         dbias = ot_row_load_floats<true, T>(to.dbias, p, width);
@@ -131,7 +132,7 @@ static __device__ __forceinline__ void norm_write_pack(const struct ot_norm_back
                                                        const norm_packs<T> &in, int64_t offset, int p,
                                                        float mean, float rstd, float mean_g, float mean_gz) {
     int cols = (int)op.cols;
-    ot_pack<T> weight = ot_row_load<ALIGNED>(static_cast<const T *>(op.weight), p, cols), dx;
+    ot_pack<T> weight = ot_norm_weight<ALIGNED, T>(op.weight, op.adds_one, p, cols), dx;
 #pragma unroll
     for (int i = 0; i < ot_pack<T>::N; i++) {
         float z = (in.x.v[i] - mean) * rstd, g = in.dy.v[i] * weight.v[i];

@@ -1,4 +1,4 @@
-/* Rotary embedding (Su et al., "RoFormer", 2021), rotate-half convention, in place.
+/* Rotary embedding (Su et al., "RoFormer", 2021), in place, of pairs (j, j + half) or of neighbours.
  *
  * Bytes moved per rotated value: 2 times the dtype. The rows of the tables are read once per head, from the
  * caches after the first read. 3 FLOPs per value: bound by memory bandwidth. There are no sums: each pair is
@@ -8,42 +8,54 @@
  *
  * with the arithmetic of the cpu device, so the bits are the same on both.
  *
- * A thread has one pack of first halves and the matching pack of second halves, or one pair if packs do not
- * begin at 16-byte borders: the same piece of every token that it visits. So it finds its head and its place
- * in the head once (two divisions), and goes from token to token by additions. A block has as many tokens at
- * a time as its threads have room for, or a part of a token's pieces (blockIdx.y), and ROPE_TOKENS times
- * that.
+ * A thread has one pack of first halves and the matching pack of second halves, or two packs of neighbours
+ * one after the other; or one pair if packs do not begin at 16-byte borders: the same piece of every token
+ * that it visits. So it finds its head and its place in the head once (two divisions), and goes from token
+ * to token by additions. A block has as many tokens at a time as its threads have room for, or a part of a
+ * token's pieces (blockIdx.y), and ROPE_TOKENS times that.
  */
 #include "kernels/cuda/rows.cuh"
 
 enum { ROPE_BLOCK = 256, ROPE_TOKENS = 4 };
 
-/* Rotates a pack of pairs, or one pair. x points to the first halves; cosines and sines point to their
- * factors. */
-template <class T, bool PACKED>
-static __device__ __forceinline__ void rope_pairs(T *x, int half, const float *cosines, const float *sines,
+/* Rotates N pairs. They lie in two packs: the first elements in `a` and the second ones in `b`, or, if they
+ * are neighbours, the first N / 2 pairs in `a` and the others in `b`. */
+template <class T, bool NEIGHBOURS>
+static __device__ __forceinline__ void rope_packs(ot_pack<T> &a, ot_pack<T> &b, const ot_pack<T> &cosines,
+                                                  const ot_pack<T> &sines, float direction) {
+    constexpr int N = ot_pack<T>::N;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        ot_pack<T> &pack = i < N / 2 ? a : b;
+        float &first = NEIGHBOURS ? pack.v[2 * i % N] : a.v[i];
+        float &second = NEIGHBOURS ? pack.v[2 * i % N + 1] : b.v[i];
+        float x = first, y = second, sine = direction * sines.v[i];
+        first = x * cosines.v[i] - y * sine;
+        second = y * cosines.v[i] + x * sine;
+    }
+}
+
+/* Rotates a pack of pairs, or one pair. x points to the first element; the second pack, or the second
+ * element of the pair, is `apart` elements behind it. cosines and sines point to the pairs' factors. */
+template <class T, bool PACKED, bool NEIGHBOURS>
+static __device__ __forceinline__ void rope_pairs(T *x, int apart, const float *cosines, const float *sines,
                                                   float direction) {
     if constexpr (PACKED) {
-        ot_pack<T> a = ot_load(x), b = ot_load(x + half), first, second;
+        ot_pack<T> a = ot_load(x), b = ot_load(x + apart);
         ot_pack<T> c = ot_row_load_floats<true, T>(cosines, 0, ot_pack<T>::N);
         ot_pack<T> s = ot_row_load_floats<true, T>(sines, 0, ot_pack<T>::N);
-#pragma unroll
-        for (int i = 0; i < ot_pack<T>::N; i++) {
-            float sine = direction * s.v[i];
-            first.v[i] = a.v[i] * c.v[i] - b.v[i] * sine;
-            second.v[i] = b.v[i] * c.v[i] + a.v[i] * sine;
-        }
-        ot_store(x, first);
-        ot_store(x + half, second);
+        rope_packs<T, NEIGHBOURS>(a, b, c, s, direction);
+        ot_store(x, a);
+        ot_store(x + apart, b);
     } else {
-        float a = ot_to_float(x[0]), b = ot_to_float(x[half]), c = cosines[0], s = direction * sines[0];
+        float a = ot_to_float(x[0]), b = ot_to_float(x[apart]), c = cosines[0], s = direction * sines[0];
         x[0] = ot_from_float<T>(a * c - b * s);
-        x[half] = ot_from_float<T>(b * c + a * s);
+        x[apart] = ot_from_float<T>(b * c + a * s);
     }
 }
 
 /* Each token has `heads` times half / WIDTH pieces of work; a block has `tokens` tokens at a time. */
-template <class T, bool PACKED>
+template <class T, bool PACKED, bool NEIGHBOURS>
 __global__ void rope_tokens(struct ot_rope op, int tokens) {
     constexpr int WIDTH = PACKED ? ot_pack<T>::N : 1;
     unsigned half = (unsigned)op.rotary_dim / 2, per_head = half / WIDTH;
@@ -52,9 +64,10 @@ __global__ void rope_tokens(struct ot_rope op, int tokens) {
     unsigned piece = blockIdx.y * ROPE_BLOCK + threadIdx.x - slot * per_token;
     if (piece >= per_token || slot >= (unsigned)tokens)
         return;
-    unsigned head = piece / per_head, j = (piece - head * per_head) * WIDTH;
+    unsigned head = piece / per_head, j = (piece - head * per_head) * WIDTH; /* pairs [j, j + WIDTH) */
+    int apart = NEIGHBOURS ? WIDTH : (int)half;
     int64_t first = (int64_t)blockIdx.x * tokens * ROPE_TOKENS + slot;
-    T *x = static_cast<T *>(op.x) + first * op.ld + head * op.head_dim + j;
+    T *x = static_cast<T *>(op.x) + first * op.ld + head * op.head_dim + (NEIGHBOURS ? 2 * j : j);
     float direction = op.inverse ? -1.0f : 1.0f;
 #pragma unroll
     for (int i = 0; i < ROPE_TOKENS; i++, x += tokens * op.ld) {
@@ -62,7 +75,7 @@ __global__ void rope_tokens(struct ot_rope op, int tokens) {
         if (token >= op.n)
             return;
         int64_t row = (int64_t)op.position[token] * half + j;
-        rope_pairs<T, PACKED>(x, (int)half, op.cos_table + row, op.sin_table + row, direction);
+        rope_pairs<T, PACKED, NEIGHBOURS>(x, apart, op.cos_table + row, op.sin_table + row, direction);
     }
 }
 
@@ -85,7 +98,9 @@ cudaError_t ot_cuda_rope(const struct ot_rope *args, const struct ot_cuda_stream
         int tokens = per_token < ROPE_BLOCK ? (int)(ROPE_BLOCK / per_token) : 1;
         dim3 grid((unsigned)ot_ceil_div(args->n, tokens * ROPE_TOKENS),
                   (unsigned)ot_ceil_div(per_token, ROPE_BLOCK));
-        return ot_launch(packed ? rope_tokens<T, true> : rope_tokens<T, false>, grid, dim3(ROPE_BLOCK), 0,
-                         on->stream, *args, tokens);
+        auto halves = packed ? rope_tokens<T, true, false> : rope_tokens<T, false, false>;
+        auto neighbours = packed ? rope_tokens<T, true, true> : rope_tokens<T, false, true>;
+        return ot_launch(args->interleaved ? neighbours : halves, grid, dim3(ROPE_BLOCK), 0, on->stream,
+                         *args, tokens);
     });
 }

@@ -79,6 +79,18 @@ __device__ __forceinline__ int64_t ot_norm_offset(int64_t row, int64_t group, in
     return (int64_t)(r / g) * ld + (int64_t)(r % g) * cols;
 }
 
+/* The numbers that multiply pack `index` of a norm's row: the weights, or 1 + the weights. Adding -0
+ * changes no weight, nor the sign of a 0. */
+template <bool ALIGNED, class T>
+__device__ __forceinline__ ot_pack<T> ot_norm_weight(const void *weight, bool adds_one, int index, int cols) {
+    ot_pack<T> pack = ot_row_load<ALIGNED>(static_cast<const T *>(weight), index, cols);
+    float more = adds_one ? 1.0f : -0.0f;
+#pragma unroll
+    for (int i = 0; i < ot_pack<T>::N; i++)
+        pack.v[i] += more;
+    return pack;
+}
+
 /* ---- teams: the threads that share a row ---- */
 
 /* A team is a part of a warp (a power of two) or a whole block. */

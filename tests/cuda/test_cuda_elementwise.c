@@ -68,6 +68,25 @@ static void check_activate(const struct span *c, enum ot_dtype dtype, int shift)
     cuda_close(&p);
 }
 
+static void run_softcap(struct ops_fixture *f, const void *argument) {
+    const struct span *c = argument;
+    float *x = ops_upload(f, OT_F32, c->x, c->n);
+    f->ops->softcap(f->lane, &(struct ot_softcap){c->n, 2.5f, x});
+    ops_collect(f, "capped", OT_F32, x, c->n);
+}
+
+static void test_softcap(void **state) {
+    (void)state;
+    float *x = inputs(1, LARGEST, true);
+    for (int s = 0; s < N_SIZES; s++) {
+        struct cuda_pair p;
+        cuda_run(&p, run_softcap, &(struct span){.n = SIZES[s], .x = x}, OT_F32, s % SHIFTS);
+        cuda_check_bits(&p, "capped");
+        cuda_close(&p);
+    }
+    free(x);
+}
+
 static void test_activations(void **state) {
     (void)state;
     for (int dtype = OT_F32; dtype <= OT_F16; dtype++) {
@@ -400,10 +419,15 @@ static void test_reduce_is_not_finite_where_an_input_is_not(void **state) {
 int main(void) {
     cuda_skip_without_device();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_activations), cmocka_unit_test(test_glu),
-        cmocka_unit_test(test_add),         cmocka_unit_test(test_add_of_many),
-        cmocka_unit_test(test_casts),       cmocka_unit_test(test_ties_and_ranges),
-        cmocka_unit_test(test_reduce),      cmocka_unit_test(test_reduce_is_not_finite_where_an_input_is_not),
+        cmocka_unit_test(test_activations),
+        cmocka_unit_test(test_softcap),
+        cmocka_unit_test(test_glu),
+        cmocka_unit_test(test_add),
+        cmocka_unit_test(test_add_of_many),
+        cmocka_unit_test(test_casts),
+        cmocka_unit_test(test_ties_and_ranges),
+        cmocka_unit_test(test_reduce),
+        cmocka_unit_test(test_reduce_is_not_finite_where_an_input_is_not),
     };
     return cmocka_run_group_tests_name("cuda_elementwise", tests, NULL, NULL);
 }

@@ -1,11 +1,12 @@
 /* Softmax cross-entropy on the cuda device against the cpu device: vocabularies from one entry to more
  * entries than a block reads at once, rows at any alignment, gradients of every dtype (fp32 gradients
- * overwrite their own logits), ignored rows, logits of -infinity and +infinity.
+ * overwrite their own logits), ignored rows, logits of -infinity and +infinity, softcaps.
  *
  * Bounds. u is 2^-24. Both devices have the same exp; its argument logit - max is off by u of its size. The
  * sum has only positive terms. Each term goes through at most vocab / 512 + 14 additions on the cuda device
  * and vocab / 16 + 4 on the cpu device, and through as many rescalings as the maximum of its thread grew.
- * Each rescaling has the error of one exp. */
+ * Each rescaling has the error of one exp. Capped logits, and their slopes, have the same bits on both
+ * devices. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -17,6 +18,7 @@ struct loss_shape {
     int64_t rows, vocab, ld;
     float spread; /* of the logits */
     int shift;
+    float softcap;
 };
 
 struct loss_input {
@@ -53,8 +55,12 @@ static const char *const gap_names[] = {"gap 0", "gap 1", "gap 2", "gap 3", "gap
 static void run_loss(struct ops_fixture *f, const void *argument) {
     const struct loss_input *in = argument;
     const struct loss_shape *s = in->shape;
-    struct ot_cross_entropy op = {
-        .rows = s->rows, .vocab = s->vocab, .ld = s->ld, .grad_dtype = f->dtype, .grad_scale = GRAD_SCALE};
+    struct ot_cross_entropy op = {.rows = s->rows,
+                                  .vocab = s->vocab,
+                                  .ld = s->ld,
+                                  .grad_dtype = f->dtype,
+                                  .softcap = s->softcap,
+                                  .grad_scale = GRAD_SCALE};
     op.targets = ops_upload_ids(f, in->targets, s->rows);
     op.logits = ops_upload(f, OT_F32, in->logits, s->rows * s->ld);
     op.loss = ops_blank_values(f, OT_F32, s->rows);
@@ -81,15 +87,24 @@ struct row_numbers {
     double max, sum, range, sum_error;
 };
 
-static struct row_numbers measure_row(const float *logits, int64_t vocab) {
+/* The logit that enters the softmax. *slope: its derivative, 1 / cosh^2, which the devices do not let fall
+ * below 2^-125. */
+static double capped(const struct loss_shape *s, double logit, double *slope) {
+    *slope = s->softcap != 0 ? fmax(pow(cosh(logit / s->softcap), -2), 0x1p-125) : 1;
+    return s->softcap != 0 ? s->softcap * tanh(logit / s->softcap) : logit;
+}
+
+static struct row_numbers measure_row(const struct loss_shape *s, const float *logits) {
+    int64_t vocab = s->vocab;
     struct row_numbers row = {-INFINITY, 0, 0, 0};
-    double smallest = INFINITY, terms = (double)vocab;
+    double smallest = INFINITY, terms = (double)vocab, slope;
     for (int64_t i = 0; i < vocab; i++) {
-        row.max = fmax(row.max, logits[i]);
-        smallest = isinf(logits[i]) ? smallest : fmin(smallest, logits[i]);
+        double logit = capped(s, logits[i], &slope);
+        row.max = fmax(row.max, logit);
+        smallest = isinf(logit) ? smallest : fmin(smallest, logit);
     }
     for (int64_t i = 0; i < vocab; i++)
-        row.sum += exp(logits[i] - row.max);
+        row.sum += exp(capped(s, logits[i], &slope) - row.max);
     row.range = row.max - smallest;
     double additions = terms / 16 + terms / 512 + 18, rescalings = terms / 2048 + 2;
     row.sum_error = (additions + 3 * rescalings + 4 * row.range) * 0x1p-24;
@@ -104,13 +119,14 @@ static void check_row(const struct cuda_pair *p, const struct loss_input *in, in
         cuda_check_bits(p, gradient_names[index]);
         return;
     }
-    struct row_numbers row = measure_row(logits, s->vocab);
+    struct row_numbers row = measure_row(s, logits);
     double *each = malloc((size_t)s->vocab * sizeof *each);
     assert_non_null(each);
     for (int64_t i = 0; i < s->vocab; i++) {
-        double probability = exp(logits[i] - row.max) / row.sum;
-        each[i] =
-            GRAD_SCALE * ((row.sum_error + 8 * 0x1p-24) * probability + (i == target ? 4 * 0x1p-24 : 0));
+        double slope, probability = exp(capped(s, logits[i], &slope) - row.max) / row.sum;
+        each[i] = GRAD_SCALE * slope *
+                  ((row.sum_error + 10 * 0x1p-24) * probability + (i == target ? 6 * 0x1p-24 : 0));
+        each[i] += 0x1p-149;
     }
     cuda_check_close(p, gradient_names[index], &(struct cuda_bound){.each = each});
     free(each);
@@ -121,7 +137,7 @@ static void check_losses(const struct cuda_pair *p, const struct loss_input *in)
     double *each = calloc((size_t)s->rows, sizeof *each);
     assert_non_null(each);
     for (int64_t i = 0; i < s->rows; i++) {
-        struct row_numbers row = measure_row(in->logits + i * s->ld, s->vocab);
+        struct row_numbers row = measure_row(s, in->logits + i * s->ld);
         each[i] = row.sum_error + 8 * 0x1p-24 * (fabs(log(row.sum)) + row.range);
     }
     cuda_check_close(p, "loss", &(struct cuda_bound){.each = each});
@@ -146,10 +162,11 @@ static void check_loss(const struct loss_input *in, enum ot_dtype dtype) {
 static void test_shapes(void **state) {
     (void)state;
     static const struct loss_shape shapes[] = {
-        {3, 1, 1, 1, 0},       {5, 7, 7, 1, 0},        {2, 2048, 2048, 3, 0},
-        {4, 2053, 2056, 3, 0}, {5, 3001, 3001, 30, 0}, /* every alignment; probabilities from 0 to 1 */
-        {3, 4104, 4112, 1, 1}, {2, 8200, 8203, 3, 0},  {2, 20011, 20012, 3, 0},
-        {3, 64, 64, 3, 2},     {3, 64, 66, 3, 0}, /* half the alignment of packs */
+        {3, 1, 1, 1, 0, 0},       {5, 7, 7, 1, 0, 0},         {2, 2048, 2048, 3, 0, 0},
+        {4, 2053, 2056, 3, 0, 0}, {5, 3001, 3001, 30, 0, 0}, /* every alignment; probabilities from 0 to 1 */
+        {3, 4104, 4112, 1, 1, 0}, {2, 8200, 8203, 3, 0, 0},   {2, 20011, 20012, 3, 0, 0},
+        {3, 64, 64, 3, 2, 0},     {3, 64, 66, 3, 0, 0}, /* half the alignment of packs */
+        {3, 1, 1, 1, 0, 2},       {5, 3001, 3001, 30, 0, 30}, {3, 4104, 4112, 100, 1, 5}, /* softcaps */
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct loss_input in = make_input(&shapes[i]);
@@ -163,7 +180,7 @@ static void test_shapes(void **state) {
  * nearly the whole row. */
 static void test_impossible(void **state) {
     (void)state;
-    struct loss_shape shape = {3, 4500, 4500, 2, 0};
+    struct loss_shape shape = {3, 4500, 4500, 2, 0, 0};
     struct loss_input in = make_input(&shape);
     for (int64_t i = 0; i < shape.vocab; i++) {
         if (i < 2048)
@@ -182,7 +199,7 @@ static void test_not_finite(void **state) {
     (void)state;
     static const float bad[] = {INFINITY, NAN, -INFINITY};
     for (int b = 0; b < 3; b++) {
-        struct loss_shape shape = {4, 700, 704, 1, 0};
+        struct loss_shape shape = {4, 700, 704, 1, 0, 0};
         struct loss_input in = make_input(&shape);
         for (int64_t i = 0; i < shape.vocab; i++)
             if (i == 600 || bad[b] == -INFINITY) /* no token of the row is possible */
@@ -200,11 +217,39 @@ static void test_not_finite(void **state) {
     }
 }
 
+/* The loss of capped logits is the loss of the logits that ot_softcap wrote, bit for bit. */
+static void test_capped_logits(void **state) {
+    (void)state;
+    enum { ROWS = 2, VOCAB = 3003 };
+    static const int32_t targets[ROWS] = {3002, 17};
+    float *logits = ops_random(1, ROWS * VOCAB, 40);
+    struct ops_fixture f;
+    cuda_open(&f, OT_F32);
+    struct ot_cross_entropy op = {.rows = ROWS,
+                                  .vocab = VOCAB,
+                                  .ld = VOCAB,
+                                  .softcap = 30,
+                                  .targets = ops_upload_ids(&f, targets, ROWS)};
+    float *device = ops_upload(&f, OT_F32, logits, ROWS * VOCAB);
+    op.logits = device;
+    op.loss = ops_blank_values(&f, OT_F32, ROWS);
+    f.ops->cross_entropy(f.lane, &op);
+    ops_collect(&f, "inside", OT_F32, op.loss, ROWS);
+    f.ops->softcap(f.lane, &(struct ot_softcap){ROWS * VOCAB, op.softcap, device});
+    op.softcap = 0;
+    f.ops->cross_entropy(f.lane, &op);
+    ops_collect(&f, "after", OT_F32, op.loss, ROWS);
+    assert_memory_equal(ops_result(&f, "inside", NULL), ops_result(&f, "after", NULL), ROWS * sizeof(float));
+    ops_close(&f);
+    free(logits);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_impossible),
         cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_capped_logits),
     };
     cuda_skip_without_device();
     return cmocka_run_group_tests_name("cuda_loss", tests, NULL, NULL);

@@ -18,34 +18,39 @@ struct norm_shape {
     /* Residual: backward adds a gradient to dx. In place: y overwrites x. */
     bool residual, in_place;
     int shift;
+    bool adds_one;
 };
 
 static const struct norm_shape shapes[] = {
     /* heads inside wider rows, with and without packs of 16 bytes */
-    {OT_NORM_RMS, 12, 64, 4, 64, false, true, 0},
-    {OT_NORM_RMS, 10, 128, 2, 8, false, false, 0},
-    {OT_NORM_RMS, 9, 80, 3, 3, true, true, 0},
-    {OT_NORM_LAYER, 35, 20, 5, 0, true, false, 1},
-    {OT_NORM_RMS, 6, 256, 3, 0, false, true, 1},
+    {OT_NORM_RMS, 12, 64, 4, 64, false, true, 0, false},
+    {OT_NORM_RMS, 10, 128, 2, 8, false, false, 0, false},
+    {OT_NORM_RMS, 9, 80, 3, 3, true, true, 0, false},
+    {OT_NORM_LAYER, 35, 20, 5, 0, true, false, 1, false},
+    {OT_NORM_RMS, 6, 256, 3, 0, false, true, 1, false},
     /* half the alignment of packs: first of the arrays, then of the rows, in fp32 and in 16 bits */
-    {OT_NORM_RMS, 6, 64, 3, 0, false, true, 2},
-    {OT_NORM_LAYER, 4, 64, 1, 0, true, false, 4},
-    {OT_NORM_RMS, 6, 72, 3, 2, false, false, 0},
-    {OT_NORM_LAYER, 6, 72, 3, 4, false, true, 0},
+    {OT_NORM_RMS, 6, 64, 3, 0, false, true, 2, false},
+    {OT_NORM_LAYER, 4, 64, 1, 0, true, false, 4, false},
+    {OT_NORM_RMS, 6, 72, 3, 2, false, false, 0, false},
+    {OT_NORM_LAYER, 6, 72, 3, 4, false, true, 0, false},
     /* one value, a few values, and whole packs plus a part of a pack */
-    {OT_NORM_RMS, 3, 1, 1, 0, false, false, 0},
-    {OT_NORM_LAYER, 4, 7, 1, 0, true, true, 0},
-    {OT_NORM_LAYER, 5, 515, 1, 5, false, false, 0},
+    {OT_NORM_RMS, 3, 1, 1, 0, false, false, 0, false},
+    {OT_NORM_LAYER, 4, 7, 1, 0, true, true, 0, false},
+    {OT_NORM_LAYER, 5, 515, 1, 5, false, false, 0, false},
     /* one block for each row */
-    {OT_NORM_RMS, 5, 1000, 1, 0, true, true, 0},
-    {OT_NORM_LAYER, 3, 2048, 1, 16, true, false, 0},
-    {OT_NORM_RMS, 2, 4099, 1, 0, false, true, 3},
-    {OT_NORM_LAYER, 2, 16384, 1, 0, true, true, 0},
+    {OT_NORM_RMS, 5, 1000, 1, 0, true, true, 0, false},
+    {OT_NORM_LAYER, 3, 2048, 1, 16, true, false, 0, false},
+    {OT_NORM_RMS, 2, 4099, 1, 0, false, true, 3, false},
+    {OT_NORM_LAYER, 2, 16384, 1, 0, true, true, 0, false},
     /* several chunks of rows, the last chunk short; more chunks than a group has */
-    {OT_NORM_LAYER, 53, 96, 1, 0, true, true, 0},
-    {OT_NORM_RMS, 600, 8, 1, 0, false, false, 0},
-    {OT_NORM_RMS, 8300, 2, 1, 0, false, false, 0}, /* more groups than are joined at once */
-    {OT_NORM_LAYER, 19, 1040, 1, 0, false, false, 0},
+    {OT_NORM_LAYER, 53, 96, 1, 0, true, true, 0, false},
+    {OT_NORM_RMS, 600, 8, 1, 0, false, false, 0, false},
+    {OT_NORM_RMS, 8300, 2, 1, 0, false, false, 0, false}, /* more groups than are joined at once */
+    {OT_NORM_LAYER, 19, 1040, 1, 0, false, false, 0, false},
+    /* 1 + weight: heads, a part of a pack, a block for each row */
+    {OT_NORM_RMS, 12, 64, 4, 64, true, true, 0, true},
+    {OT_NORM_RMS, 21, 515, 1, 5, false, false, 1, true},
+    {OT_NORM_LAYER, 6, 1000, 1, 0, true, false, 0, true},
 };
 
 /* dx overwrites dy, or dx_add, or has memory of its own. */
@@ -104,6 +109,7 @@ static struct ot_norm run_forward(struct ops_fixture *f, const struct norm_input
     void *x = ops_upload(f, f->dtype, in->x, n);
     struct ot_norm op = {.dtype = f->dtype,
                          .kind = s->kind,
+                         .adds_one = s->adds_one,
                          .rows = s->rows,
                          .cols = s->cols,
                          .group = s->group,
@@ -133,6 +139,7 @@ static void run_backward(struct ops_fixture *f, const struct norm_input *in, con
     void *add = s->residual ? ops_upload(f, f->dtype, in->add, n) : NULL;
     struct ot_norm_backward op = {.dtype = f->dtype,
                                   .kind = s->kind,
+                                  .adds_one = s->adds_one,
                                   .rows = s->rows,
                                   .cols = s->cols,
                                   .group = s->group,
@@ -170,6 +177,11 @@ struct norm_bounds {
     double rstd, mean;                /* rstd: relative; mean: absolute */
 };
 
+/* The number that multiplies column i. */
+static double weight_at(const struct norm_input *in, int64_t i) {
+    return fabs((double)in->weight[i] + in->shape->adds_one);
+}
+
 /* A row in double: z and g of the backward pass, and means of absolute values. */
 struct row_numbers {
     double mean, rstd, abs_x, abs_g, abs_gz;
@@ -187,7 +199,7 @@ static struct row_numbers measure_row(const struct norm_input *in, int64_t at) {
         squares += pow((double)in->x[at + i] - row.mean, 2) / cols;
     row.rstd = 1 / sqrt(squares + 1e-5);
     for (int64_t i = 0; i < s->cols; i++) {
-        double g = fabs((double)in->dy[at + i] * in->weight[i]);
+        double g = fabs((double)in->dy[at + i]) * weight_at(in, i);
         row.abs_g += g / cols;
         row.abs_gz += g * (fabs((double)in->x[at + i]) + fabs(row.mean)) * row.rstd / cols;
     }
@@ -200,7 +212,7 @@ static void add_row_bounds(struct norm_bounds *b, const struct norm_input *in, i
     bool layer = s->kind == OT_NORM_LAYER;
     struct row_numbers row = measure_row(in, at);
     for (int64_t i = 0; i < s->cols; i++) {
-        double weight = fabs((double)in->weight[i]), dy = fabs((double)in->dy[at + i]);
+        double weight = weight_at(in, i), dy = fabs((double)in->dy[at + i]);
         double z = (fabs((double)in->x[at + i]) + (layer ? row.abs_x : 0)) * row.rstd;
         b->y[at + i] = error * (z * weight + (layer ? fabs((double)in->bias[i]) : 0));
         b->dx[at + i] = error * row.rstd * (dy * weight + (layer ? row.abs_g : 0) + z * row.abs_gz);
@@ -265,8 +277,8 @@ static void test_shapes(void **state) {
 /* Rows, and sums of rows, that are larger than shared memory. */
 static void test_rows_beyond_shared_memory(void **state) {
     (void)state;
-    check_norm(&(struct norm_shape){OT_NORM_LAYER, 2, 61000, 1, 0, true, true, 0}, OT_F32, DX_OVER_DY);
-    check_norm(&(struct norm_shape){OT_NORM_RMS, 2, 61001, 1, 0, false, true, 0}, OT_BF16, DX_OVER_DY);
+    check_norm(&(struct norm_shape){OT_NORM_LAYER, 2, 61000, 1, 0, true, true, 0, true}, OT_F32, DX_OVER_DY);
+    check_norm(&(struct norm_shape){OT_NORM_RMS, 2, 61001, 1, 0, false, true, 0, false}, OT_BF16, DX_OVER_DY);
 }
 
 /* The bits depend on the shape and not on the row's address: packs and single values are summed in the same
@@ -276,7 +288,7 @@ static void test_alignment(void **state) {
     static const int64_t lengths[] = {72, 200, 1024};
     static const char *const names[] = {"y", "rstd", "mean", "dx", "dweight", "dbias"};
     for (int l = 0; l < 3; l++) {
-        struct norm_shape shape = {OT_NORM_LAYER, 21, lengths[l], 1, 0, true, true, 0};
+        struct norm_shape shape = {OT_NORM_LAYER, 21, lengths[l], 1, 0, true, true, 0, false};
         struct norm_input in = make_input(&shape, DX_OVER_ADD);
         struct cuda_pair packed, single;
         cuda_run(&packed, run_norm, &in, OT_BF16, 0);

@@ -23,6 +23,7 @@ static int32_t *random_ids(uint64_t seed, int64_t n, int32_t below) {
 struct rope_shape {
     int64_t n, heads, head_dim, rotary_dim, pad, positions;
     int shift;
+    bool interleaved;
 };
 
 static void rotate(struct ops_fixture *f, const struct rope_shape *s, const int32_t *position, bool inverse,
@@ -44,7 +45,8 @@ static void rotate(struct ops_fixture *f, const struct rope_shape *s, const int3
                          .rotary_dim = s->rotary_dim,
                          .ld = ld,
                          .max_position = s->positions,
-                         .inverse = inverse};
+                         .inverse = inverse,
+                         .interleaved = s->interleaved};
     op.position = ops_upload_ids(f, position, s->n);
     op.cos_table = ops_upload(f, OT_F32, cosines, s->positions * half);
     op.sin_table = ops_upload(f, OT_F32, sines, s->positions * half);
@@ -67,20 +69,22 @@ static void run_rope(struct ops_fixture *f, const void *argument) {
 static void test_rope(void **state) {
     (void)state;
     static const struct rope_shape shapes[] = {
-        {33, 4, 64, 64, 0, 50, 0},  {9, 3, 128, 128, 8, 20, 0},
-        {17, 2, 80, 32, 16, 64, 0}, /* rotates a part of each head */
-        {70, 1, 16, 16, 0, 100, 0}, /* more tokens in a block than the block has threads for packs */
-        {5, 40, 128, 128, 0, 6, 0}, /* more work in a token than a block has threads */
-        {21, 3, 20, 20, 0, 30, 0},  {8, 2, 64, 64, 3, 10, 0},
-        {8, 2, 64, 64, 0, 10, 1}, /* no packs */
-        {4, 5, 6, 2, 0, 5, 0},      {8, 2, 64, 64, 0, 10, 2},
-        {8, 2, 64, 64, 0, 10, 4}, /* half the alignment of packs, in fp32 and 16 bits */
-        {8, 2, 64, 64, 2, 10, 0},   {8, 2, 64, 64, 4, 10, 0},
+        {33, 4, 64, 64, 0, 50, 0, false},  {9, 3, 128, 128, 8, 20, 0, false},
+        {17, 2, 80, 32, 16, 64, 0, false}, /* rotates a part of each head */
+        {70, 1, 16, 16, 0, 100, 0, false}, /* more tokens in a block than the block has threads for packs */
+        {5, 40, 128, 128, 0, 6, 0, false}, /* more work in a token than a block has threads */
+        {21, 3, 20, 20, 0, 30, 0, false},  {8, 2, 64, 64, 3, 10, 0, false},
+        {8, 2, 64, 64, 0, 10, 1, false}, /* no packs */
+        {4, 5, 6, 2, 0, 5, 0, false},      {8, 2, 64, 64, 0, 10, 2, false},
+        {8, 2, 64, 64, 0, 10, 4, false}, /* half the alignment of packs, in fp32 and 16 bits */
+        {8, 2, 64, 64, 2, 10, 0, false},   {8, 2, 64, 64, 4, 10, 0, false},
     };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+    for (size_t i = 0; i < 2 * sizeof shapes / sizeof *shapes; i++)
         for (int dtype = OT_F32; dtype <= OT_F16; dtype++) {
+            struct rope_shape shape = shapes[i / 2];
             struct cuda_pair p;
-            cuda_run(&p, run_rope, &shapes[i], (enum ot_dtype)dtype, shapes[i].shift);
+            shape.interleaved = i % 2;
+            cuda_run(&p, run_rope, &shape, (enum ot_dtype)dtype, shape.shift);
             cuda_check_bits(&p, "forward");
             cuda_check_bits(&p, "inverse");
             cuda_close(&p);
@@ -118,10 +122,14 @@ static void run_embed(struct ops_fixture *f, const void *argument) {
                                      s->vocab,
                                      tokens,
                                      ops_upload(f, f->dtype, dout, s->n * s->cols),
-                                     ops_upload(f, OT_F32, table, s->vocab * s->cols)};
+                                     ops_upload(f, OT_F32, table, s->vocab * s->cols),
+                                     0};
     /* += onto the table's own numbers, so that a plain store would show. */
     f->ops->embed_backward(f->lane, &back);
     ops_collect(f, "dtable", OT_F32, back.dtable, s->vocab * s->cols);
+    back.scale = 0.3f;
+    f->ops->embed_backward(f->lane, &back);
+    ops_collect(f, "scaled dtable", OT_F32, back.dtable, s->vocab * s->cols);
     free(table);
     free(dout);
 }
@@ -132,6 +140,7 @@ static void check_embed(const struct embed_shape *s, enum ot_dtype dtype, int sh
     cuda_check_bits(&p, "out");
     cuda_check_bits(&p, "scaled");
     cuda_check_bits(&p, "dtable");
+    cuda_check_bits(&p, "scaled dtable");
     cuda_close(&p);
 }
 
