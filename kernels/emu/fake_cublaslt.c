@@ -372,7 +372,7 @@ static int fake_matmul(struct ot_cublaslt_context *context, struct ot_cublaslt_d
         .bias =
             desc->epilogue == OT_CUBLASLT_EPILOGUE_BIAS && !ot_fake_cublaslt.loses_bias ? desc->bias : NULL,
         .d = d,
-        .alpha = *(const float *)alpha,
+        .alpha = ot_fake_cublaslt.loses_scale ? 1 : *(const float *)alpha,
         .beta = *(const float *)beta,
         .workspace = workspace,
         .workspace_bytes = workspace_bytes,

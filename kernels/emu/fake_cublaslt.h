@@ -49,6 +49,7 @@ struct ot_fake_cublaslt {
     int delay_us[OT_FAKE_ALGOS]; /* extra time of each product of an algorithm */
     int unsteady_algo;           /* the bits of its products differ from call to call; -1: no algorithm */
     bool loses_bias;             /* its epilogue does not add the bias */
+    bool loses_scale;            /* it takes every alpha for 1 */
     int unable_algo;             /* this algorithm is proposed but does not start; -1: no algorithm */
     /* Counts since ot_fake_cublaslt_reset: */
     int heuristics, matmuls, open_libraries, live_objects;

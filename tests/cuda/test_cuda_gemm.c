@@ -1,5 +1,5 @@
-/* Matrix products on cuda against cpu: every transposition, with bias, accumulation and both dtypes of C,
- * over odd and aligned sizes, padded rows and arrays off alignment; and the products of a decoder layer
+/* Matrix products on cuda against cpu: every transposition, with bias, scale, accumulation and both dtypes of
+ * C, over odd and aligned sizes, padded rows and arrays off alignment; and the products of a decoder layer
  * (forward, dX, dW). Padding is NaN on both sides and must stay NaN. */
 #include "tests/cuda/cuda_fixture.h"
 
@@ -11,11 +11,25 @@
 #include "tests/support/check.h"
 
 /* Variants of a product. WIDE: C is fp32 for every dtype. ADDED: to the old content of C, in fp32. SUM: with
- * another matrix. */
-enum { PLAIN, BIAS, WIDE, WIDE_BIAS, ADDED, ADDED_BIAS, SUM, SUM_BIAS, VARIANTS };
+ * another matrix. SCALED: the sums are multiplied by SCALE. */
+enum {
+    PLAIN,
+    BIAS,
+    WIDE,
+    WIDE_BIAS,
+    ADDED,
+    ADDED_BIAS,
+    SUM,
+    SUM_BIAS,
+    SCALED,
+    SCALED_ADDED,
+    SCALED_SUM,
+    VARIANTS
+};
+static const float SCALE = -0.7f;
 static const struct {
     const char *name;
-    bool bias, adds, in_place, wide;
+    bool bias, adds, in_place, wide, scaled;
 } variants[VARIANTS] = {
     [PLAIN] = {"plain", .wide = false},
     [BIAS] = {"with bias", .bias = true},
@@ -25,6 +39,9 @@ static const struct {
     [ADDED_BIAS] = {"accumulated, with bias", .bias = true, .adds = true, .in_place = true, .wide = true},
     [SUM] = {"with an addend", .adds = true},
     [SUM_BIAS] = {"with an addend and bias", .bias = true, .adds = true},
+    [SCALED] = {"scaled", .scaled = true},
+    [SCALED_ADDED] = {"scaled, accumulated", .adds = true, .in_place = true, .wide = true, .scaled = true},
+    [SCALED_SUM] = {"scaled, with an addend", .adds = true, .scaled = true},
 };
 
 struct product {
@@ -67,6 +84,7 @@ static void run_product(struct ops_fixture *f, const struct product *p) {
         if (!(p->variants >> v & 1))
             continue;
         op.bias = variants[v].bias ? bias : NULL;
+        op.scale = variants[v].scaled ? SCALE : 0;
         op.c_dtype = variants[v].wide ? OT_F32 : f->dtype;
         op.ldc = p->n + p->pad_c;
         void *addend = variants[v].adds
@@ -86,9 +104,9 @@ static void run_batch(struct ops_fixture *f, const void *argument) {
 }
 
 /* The largest difference between two orders of adding the same k products, for each element. A sum of k + 2
- * terms loses at most half an ulp of the sum of magnitudes in each addition if it rounds to nearest, as the
- * CPU does. Tensor cores truncate instead, which loses up to one ulp (Fasi et al., "Numerical behavior of
- * NVIDIA tensor cores", 2021). */
+ * terms, scaled in between, loses at most half an ulp of the sum of magnitudes in each addition if it
+ * rounds to nearest, as the CPU does. Tensor cores truncate instead, which loses up to one ulp (Fasi et
+ * al., "Numerical behavior of NVIDIA tensor cores", 2021). */
 static double *error_bounds(const struct product *p) {
     int64_t ldc = p->n + p->pad_c;
     double *each = calloc((size_t)(p->m * ldc), sizeof *each);
@@ -99,7 +117,7 @@ static double *error_bounds(const struct product *p) {
                 each[i * ldc + j] += fabs((double)p->a[i * p->k + t] * p->b[t * p->n + j]);
         for (int64_t j = 0; j < p->n; j++)
             each[i * ldc + j] = (each[i * ldc + j] + fabsf(p->bias[j]) + fabsf(p->c[i * p->n + j])) *
-                                (double)(p->k + 2) * (0x1p-24 + 0x1p-23);
+                                (double)(p->k + 3) * (0x1p-24 + 0x1p-23);
     }
     return each;
 }
@@ -139,8 +157,9 @@ static void check_batch(struct batch batch, enum ot_dtype dtype, int shift) {
 
 /* All transpositions of one shape, each with some of the variants. Two shapes together have all variants. */
 static void check_shape(const int64_t shape[3], int number, enum ot_dtype dtype, int shift) {
-    static const unsigned halves[] = {1 << PLAIN | 1 << WIDE_BIAS | 1 << ADDED | 1 << SUM_BIAS,
-                                      1 << BIAS | 1 << WIDE | 1 << ADDED_BIAS | 1 << SUM};
+    static const unsigned halves[] = {1 << PLAIN | 1 << WIDE_BIAS | 1 << ADDED | 1 << SUM_BIAS | 1 << SCALED |
+                                          1 << SCALED_SUM,
+                                      1 << BIAS | 1 << WIDE | 1 << ADDED_BIAS | 1 << SUM | 1 << SCALED_ADDED};
     struct product products[4];
     for (int trans = 0; trans < 4; trans++)
         products[trans] = (struct product){.m = shape[0],

@@ -330,6 +330,31 @@ static void test_a_wrong_epilogue_gives_way(void **state) {
     }
 }
 
+/* A library that ignores the scale gets no more products without a bias, whether they have a scale or not:
+ * the check is the same for both. */
+static void test_a_lost_scale_gives_way(void **state) {
+    static const float scales[] = {0, -0.25f};
+    for (int i = 0; i < 4; i++) {
+        bool loses = i % 2;
+        struct work w;
+        uint16_t want[N * N];
+        teardown(state);
+        setup(state);
+        ot_fake_cublaslt.loses_scale = loses;
+        open_work(&w);
+        struct ot_gemm op = product(&w, false);
+        op.scale = scales[i / 2];
+        int before = ot_fake_cublaslt.matmuls;
+        run_product(&w, &op);
+        run_product(&w, &op);
+        assert_int_equal(ot_fake_cublaslt.matmuls - before, loses ? 1 : 3); /* the check; the products */
+        if (loses)
+            assert_memory_equal(w.host + 3 * N * DIM, want, sizeof want); /* products are exact */
+        memcpy(want, w.host + 3 * N * DIM, sizeof want);
+        close_work(&w);
+    }
+}
+
 /* ---- the file, and checks that cannot be made ---- */
 
 static void test_damaged_file(void **state) {
@@ -375,6 +400,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_wrong_kernels_give_way, setup, teardown),
         cmocka_unit_test_setup_teardown(test_right_products_are_trusted, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_wrong_epilogue_gives_way, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_lost_scale_gives_way, setup, teardown),
         cmocka_unit_test_setup_teardown(test_damaged_file, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_check_that_fails_decides_nothing, setup, teardown),
     };

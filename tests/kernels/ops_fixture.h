@@ -17,7 +17,7 @@
 #include "kernels/device.h"
 #include "kernels/ops.h"
 
-enum { OPS_MEMORIES = 64, OPS_RESULTS = 16 };
+enum { OPS_MEMORIES = 64, OPS_RESULTS = 24 };
 
 struct ops_memory {
     void *device;
