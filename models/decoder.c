@@ -1,6 +1,7 @@
 /* Opens a model as a chain of blocks, and passes each call to the code of the block's kind. */
 #include "models/decoder.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "src/base/error.h"
@@ -113,9 +114,40 @@ static void work(const void *context, int block, enum ot_work_part part, enum ot
     }
 }
 
-static void fill_constants(const void *context, void *host_memory) {
-    ot_rope_fill_tables(context, host_memory);
+/* ---- constants ---- */
+
+/* The slope of each head (Press et al., "Train Short, Test Long", 2022): for 2^k heads 2^(-8 i / 2^k), i
+ * from 1 on; the heads beyond a power of two have every second slope of twice as many. */
+static double slope_of(int64_t head, int64_t n_heads) {
+    int64_t power = 1;
+    while (power * 2 <= n_heads)
+        power *= 2;
+    return head < power ? exp2(-8 * (double)(head + 1) / (double)power)
+                        : exp2(-8 * (double)(2 * (head - power) + 1) / (double)(2 * power));
 }
+
+static size_t constant_bytes(const struct ot_model *model) {
+    bool alibi = model->config.positions == OT_POSITIONS_ALIBI;
+    return ot_rope_bytes(model) + (alibi ? (size_t)model->config.n_heads * sizeof(float) : 0);
+}
+
+const float *ot_model_slopes(const struct ot_model *model, const void *constants) {
+    return model->config.positions == OT_POSITIONS_ALIBI
+               ? (const float *)((const char *)constants + ot_rope_bytes(model))
+               : NULL;
+}
+
+static void fill_constants(const void *context, void *host_memory) {
+    const struct ot_model *model = context;
+    const struct ot_model_config *c = &model->config;
+    float *slopes = (float *)((char *)host_memory + ot_rope_bytes(model));
+    ot_rope_fill(model, host_memory);
+    for (int64_t h = 0; c->positions == OT_POSITIONS_ALIBI && h < c->n_heads; h++)
+        slopes[h] =
+            (float)(slope_of(h, c->n_heads) * (c->alibi_scaled ? (double)ot_model_attention_scale(c) : 1));
+}
+
+/* ---- the chain ---- */
 
 static void build_chain(struct ot_model *model, enum ot_dtype dtype, int64_t max_position) {
     struct ot_chain *chain = &model->chain;
@@ -127,7 +159,7 @@ static void build_chain(struct ot_model *model, enum ot_dtype dtype, int64_t max
     chain->head_dim = model->config.head_dim;
     chain->vocab = model->config.vocab;
     chain->max_position = max_position;
-    chain->constant_bytes = 2 * ot_rope_table_bytes(model);
+    chain->constant_bytes = constant_bytes(model);
     chain->fill_constants = fill_constants;
     chain->saved_bytes = saved_bytes;
     chain->work_bytes = work_bytes;
@@ -150,6 +182,12 @@ int ot_model_open_parts(const struct ot_model_config *config, enum ot_dtype dtyp
     if (max_position < 1 || max_position > INT32_MAX)
         return ot_fail(OT_E_INPUT, "the sequence length is %lld tokens, must be from 1 to %d",
                        (long long)max_position, INT32_MAX);
+    if (config->positions == OT_POSITIONS_LEARNED && max_position > config->max_position)
+        return ot_fail(
+            OT_E_INPUT,
+            "the sequence length is %lld tokens, but the model has learned positions for %lld tokens, "
+            "and cannot see more",
+            (long long)max_position, (long long)config->max_position);
     struct ot_model *model = calloc(1, sizeof *model);
     if (!model)
         return ot_fail(OT_E_BUDGET, "no memory for the model");
@@ -157,6 +195,7 @@ int ot_model_open_parts(const struct ot_model_config *config, enum ot_dtype dtyp
     model->q_elems = config->n_heads * config->head_dim;
     model->kv_elems = config->n_kv_heads * config->head_dim;
     model->qkv_elems = model->q_elems + 2 * model->kv_elems;
+    model->inner_elems = (config->plain_mlp ? 1 : 2) * config->ffn;
     build_chain(model, dtype, max_position);
     model->base = parts ? parts->base : OT_BASE_AUTO;
     OT_TRY_GOTO(ot_model_build_params(model, parts), rc, out);

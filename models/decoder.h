@@ -1,13 +1,13 @@
 /* The implementation of model.h and offload/block.h. Private to models/.
  *
- * Chain: block 0 is the embedding, blocks 1..n_layers are the layers, the last block is the head (final norm,
- * output projection, loss). A block has one slab of its own, or two: its frozen tensors, then its trained
- * ones. A tied head also uses the slab with the embedding.
+ * Chain: block 0 is the embedding, blocks 1..n_layers are the layers, the last block is the head (final
+ * norm, output projection, loss). A block has one slab of its own, or two: its frozen tensors, then its
+ * trained ones. A tied head also uses the slab with the embedding.
  *
  * A slab holds its matrices, then its vectors, then frozen zeros up to a multiple of OT_SLAB_ALIGN_PARAMS.
  * Matrices that multiply the same input (q, k, v; gate, up) are adjacent, so that one GEMM computes them.
- * Their biases are adjacent too. Such a UNIT is frozen if all its tensors are. If some are trained, all of it
- * lies in the trained slab; groups that are not trained then keep the bits of the others.
+ * Their biases are adjacent too. Such a UNIT is frozen if all its tensors are. If some are trained, all of
+ * it lies in the trained slab; groups that are not trained then keep the bits of the others.
  *
  * An open ot_model never changes, so any thread may call every function here.
  */
@@ -47,19 +47,31 @@ struct ot_lora_unit {
     struct ot_lora_map maps[OT_MAX_UNIT_MAPS];
 };
 
+struct ot_norm_layout {
+    struct ot_place weight, bias;
+};
+
 struct ot_layer_layout {
     struct ot_place qkv, o, gate_up, down;
     struct ot_lora_unit qkv_lora, o_lora, gate_up_lora, down_lora;
     struct ot_place qkv_bias, o_bias, gate_up_bias, down_bias;
-    struct ot_place q_norm, k_norm, norm1, norm2;
+    struct ot_place q_norm, k_norm;
+    struct ot_norm_layout norm1, norm2, post1, post2; /* with OT_PARALLEL, norm2 is norm1 */
+};
+
+struct ot_embed_layout {
+    struct ot_place table, positions;
+    struct ot_norm_layout norm;
+    struct ot_lora_unit lora; /* a: [vocab, rank], whose rows are looked up */
 };
 
 struct ot_head_layout {
-    struct ot_place projection, norm;
+    struct ot_place projection, bias;
+    struct ot_norm_layout norm;
     struct ot_lora_unit lora;
 };
 
-enum { OT_MAX_BLOCK_TENSORS = 40 };
+enum { OT_MAX_BLOCK_TENSORS = 48 };
 
 struct ot_slab_memory { /* owns what the pointers of a slab's ot_slab_spec refer to */
     char name[32];
@@ -72,22 +84,22 @@ struct ot_model {
     struct ot_model_config config;
     /* n_heads x head_dim, n_kv_heads x head_dim, q_elems + 2 kv_elems */
     int64_t q_elems, kv_elems, qkv_elems;
+    int64_t inner_elems; /* outputs of gate and up, or of up alone */
     struct ot_tensor *tensors;
     int64_t n_tensors;
     struct ot_slab_memory *slab_memory;
     struct ot_slab_spec *slabs;
     struct ot_block_spec *blocks;
     char (*block_names)[24];
-    struct ot_place embedding;
-    struct ot_lora_unit embedding_lora; /* a: [vocab, rank], whose rows are looked up */
-    struct ot_layer_layout *layers;     /* [n_layers] */
+    struct ot_embed_layout embed;
+    struct ot_layer_layout *layers; /* [n_layers] */
     struct ot_head_layout head;
     enum ot_base_type base;
     struct ot_chain chain;
 };
 
-/* Fills in tensors, slabs, blocks and layouts. The model's config must be set and checked. parts: NULL, or as
- * given to ot_model_open_parts. Errors: OT_E_BUDGET (no memory), OT_E_INPUT (adapters, or a matrix that
+/* Fills in tensors, slabs, blocks and layouts. The model's config must be set and checked. parts: NULL, or
+ * as given to ot_model_open_parts. Errors: OT_E_BUDGET (no memory), OT_E_INPUT (adapters, or a matrix that
  * cannot be encoded). */
 int ot_model_build_params(struct ot_model *model, const struct ot_model_parts *parts);
 /* The parameters at the beginning of a trained slab that are matrices, whose gradients products compute. */
@@ -111,6 +123,11 @@ size_t ot_layer_work_bytes(const struct ot_model *model, int64_t layer, enum ot_
 size_t ot_layer_scratch_bytes(const struct ot_model *model, int64_t layer, int64_t n_tokens);
 void ot_layer_forward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run);
 void ot_layer_backward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run);
+/* True if backward still has the input of q, k and v when it has computed attention's gradient: one norm
+ * serves both sides, and no other gradient lay in its place. */
+static inline bool ot_layer_keeps_normed(const struct ot_model_config *c) {
+    return c->residual == OT_PARALLEL && c->qk_norm == OT_QK_NORM_NONE;
+}
 /* The lowest level that keeps q, k and v, or with DoRA their u (layer_memory.h says why). */
 enum ot_keep_level ot_layer_qkv_level(const struct ot_model *model, int64_t layer);
 
@@ -126,12 +143,21 @@ void ot_layer_work(const struct ot_model *model, int64_t layer, enum ot_work_par
 void ot_head_work(const struct ot_model *model, enum ot_work_part part, int64_t n_tokens,
                   struct ot_block_work *out);
 
-/* ---- rope ---- */
+/* ---- constants ---- */
 
-/* The chain's constants are two tables, cos and then sin: fp32 [max_position, rotary_dim / 2] each, padded
- * with zeros to a multiple of 256 bytes. */
-size_t ot_rope_table_bytes(const struct ot_model *model); /* bytes of one of the two tables */
-void ot_rope_fill_tables(const struct ot_model *model, void *host_memory);
+/* The chain's constants are the tables of rope, then with ALiBi the slopes, fp32 [n_heads]. A table is
+ * [max_position, rotary_dim / 2] of fp32, cosines and then sines, padded with zeros to a multiple of 256
+ * bytes. */
+size_t ot_rope_bytes(const struct ot_model *model);
+void ot_rope_fill(const struct ot_model *model, void *host_memory);
+struct ot_rope_table {
+    const float *cosines, *sines;
+};
+enum ot_rope_use { OT_ROPE_OF_Q, OT_ROPE_OF_K };
+/* The table of a layer that rotates. constants: the chain's. */
+struct ot_rope_table ot_rope_find(const struct ot_model *model, const void *constants, int64_t layer,
+                                  enum ot_rope_use use);
+const float *ot_model_slopes(const struct ot_model *model, const void *constants);
 
 /* ---- helpers of all blocks ---- */
 
@@ -159,9 +185,10 @@ static inline struct ot_place ot_place_behind(struct ot_place place, int64_t n) 
     return (struct ot_place){place.use, place.at + n};
 }
 
-/* The unit of one map of a unit, whose outputs begin at `first` of the unit's. in: its inputs. n 0: the
- * map has no adapter. */
-struct ot_lora_unit ot_lora_unit_part(const struct ot_lora_unit *unit, int64_t first, int64_t in);
+/* The unit of outputs [first, first + out) of a unit, which are those of one map, or a part of them. in: its
+ * inputs. n 0: the map has no adapter. */
+struct ot_lora_unit ot_lora_unit_part(const struct ot_lora_unit *unit, int64_t first, int64_t out,
+                                      int64_t in);
 
 /* Cuts one allocation into pieces that are aligned to 256 bytes, as device allocations are. With base NULL,
  * ot_pieces_take only adds up the bytes. */

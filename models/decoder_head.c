@@ -1,89 +1,11 @@
-/* The first and the last block of the chain: the embedding, and the head (final norm, output projection,
- * loss).
+/* The last block of the chain: the head (final norm, output projection, loss).
  *
  * The head works on chunks of tokens, so that the logits of a whole micro-batch never exist at once. In
- * backward, cross-entropy overwrites a chunk's logits with their gradient; both backward products then use it
- * before the next chunk begins. With DoRA (lora.h) a piece of u, in fp32, lies beside the piece of logits
+ * backward, cross-entropy overwrites a chunk's logits with their gradient; both backward products then use
+ * it before the next chunk begins. With DoRA (lora.h) a piece of u, in fp32, lies beside the piece of logits
  * that is made of it. Backward turns the gradient of the logits into the gradient of u, in place. */
 #include "models/decoder.h"
 #include "models/linear.h"
-
-/* ---- the embedding ---- */
-
-static void look_up(const struct ot_model *model, const struct ot_block_run *run, struct ot_place table,
-                    int64_t cols, float scale, void *out) {
-    const struct ot_embed op = {
-        .dtype = run->dtype,
-        .n = run->batch.n_tokens,
-        .cols = cols,
-        .vocab = model->config.vocab,
-        .tokens = run->batch.tokens,
-        .table = ot_run_weight(run, table),
-        .out = out,
-        .scale = scale,
-    };
-    ot_run_ops(run)->embed(run->lane, &op);
-}
-
-/* Adds the gradients of n tokens to the rows of a table. */
-static void look_up_backward(const struct ot_model *model, const struct ot_block_run *run,
-                             struct ot_place table, int64_t cols, const void *dout) {
-    const struct ot_embed_backward op = {
-        .dtype = run->dtype,
-        .n = run->batch.n_tokens,
-        .cols = cols,
-        .vocab = model->config.vocab,
-        .tokens = run->batch.tokens,
-        .dout = dout,
-        .dtable = ot_run_grad(run, table),
-    };
-    ot_run_ops(run)->embed_backward(run->lane, &op);
-}
-
-/* Bytes of ax, and of dax. */
-static size_t embed_ax_bytes(const struct ot_model *model, int64_t n_tokens) {
-    return (size_t)(n_tokens * model->embedding_lora.rank) * ot_dtype_bytes(model->chain.dtype);
-}
-
-size_t ot_embed_scratch_bytes(const struct ot_model *model, int64_t n_tokens) {
-    struct ot_pieces pieces = {0};
-    ot_pieces_take(&pieces, embed_ax_bytes(model, n_tokens));
-    ot_pieces_take(&pieces, embed_ax_bytes(model, n_tokens));
-    return pieces.bytes;
-}
-
-/* The embedding's adapter as a linear map from ax, which is looked up. */
-static struct ot_linear embed_adapter(const struct ot_model *model, const struct ot_block_run *run) {
-    const struct ot_lora_unit *lora = &model->embedding_lora;
-    struct ot_pieces pieces = {.base = run->scratch};
-    struct ot_linear linear = {
-        .rows = run->batch.n_tokens, .out = model->config.hidden, .adds = true, .lora = lora};
-    linear.ax = ot_pieces_take(&pieces, embed_ax_bytes(model, linear.rows));
-    linear.dax = ot_pieces_take(&pieces, embed_ax_bytes(model, linear.rows));
-    look_up(model, run, lora->a, lora->rank, lora->maps[0].scale, linear.ax);
-    return linear;
-}
-
-void ot_embed_forward(const struct ot_model *model, const struct ot_block_run *run) {
-    look_up(model, run, model->embedding, model->config.hidden, 1, run->y);
-    if (model->embedding_lora.n == 0)
-        return;
-    const struct ot_linear adapter = embed_adapter(model, run);
-    ot_linear_add_adapters(run, &adapter, run->dtype, run->y);
-}
-
-/* The run trains the table or its adapter, never both. */
-void ot_embed_backward(const struct ot_model *model, const struct ot_block_run *run) {
-    if (model->embedding_lora.n == 0) {
-        look_up_backward(model, run, model->embedding, model->config.hidden, run->dxy);
-        return;
-    }
-    const struct ot_linear adapter = embed_adapter(model, run);
-    ot_linear_backward_b(run, &adapter, run->dxy, adapter.out);
-    look_up_backward(model, run, adapter.lora->a, adapter.lora->rank, adapter.dax);
-}
-
-/* ---- the head ---- */
 
 /* Tokens are computed in chunks. A chunk is the unit of the gradients: each rewrites the projection's fp32
  * gradient, 8 bytes a parameter for 2 x CHUNK_TOKENS FLOPs. At the rates of an H100 (3.0 TB/s, 700 TFLOP/s)
@@ -113,7 +35,7 @@ struct chunk {
     int64_t first, n; /* tokens of the micro-batch */
     void *normed, *dnormed, *dlogits;
     void *ax, *dax, *dropped; /* of the projection's adapter */
-    float *rstd, *logits;
+    float *mean, *rstd, *logits;
     float *u, *factors, *products; /* of DoRA; u: of a piece */
     struct ot_linear projection;
 };
@@ -126,6 +48,7 @@ static size_t head_memory(const struct ot_model *model, enum ot_dtype dtype, int
     struct ot_pieces pieces = {.base = scratch};
     chunk->normed = ot_pieces_take(&pieces, n * width);
     chunk->dnormed = ot_pieces_take(&pieces, n * width);
+    chunk->mean = ot_pieces_take(&pieces, model->config.norm == OT_NORM_LAYER ? n * sizeof(float) : 0);
     chunk->rstd = ot_pieces_take(&pieces, n * sizeof(float));
     chunk->ax = ot_pieces_take(&pieces, n * (size_t)model->head.lora.rank * ot_dtype_bytes(dtype));
     chunk->dax = ot_pieces_take(&pieces, n * (size_t)model->head.lora.rank * ot_dtype_bytes(dtype));
@@ -154,7 +77,10 @@ static struct chunk make_chunk(const struct ot_model *model, const struct ot_blo
         .in = model->config.hidden,
         .out = model->config.vocab,
         .weight = ot_run_weight(run, model->head.projection),
+        .bias = ot_run_weight(run, model->head.bias),
         .dweight = want_grad ? ot_run_grad(run, model->head.projection) : NULL,
+        .dbias = want_grad ? ot_run_grad(run, model->head.bias) : NULL,
+        .scale = model->config.logit_divisor != 0 ? (float)(1 / model->config.logit_divisor) : 0,
         .adds = !run->first || first > 0,
         .lora = &model->head.lora,
         .ax = chunk.ax,
@@ -177,6 +103,7 @@ static void chunk_norm(const struct ot_model *model, const struct ot_block_run *
     const struct ot_norm norm = {
         .dtype = run->dtype,
         .kind = c->norm,
+        .adds_one = c->norm_adds_one,
         .rows = chunk->n,
         .cols = c->hidden,
         .group = 1,
@@ -184,8 +111,10 @@ static void chunk_norm(const struct ot_model *model, const struct ot_block_run *
         .ldy = c->hidden,
         .eps = c->norm_eps,
         .x = ot_run_at(run, run->x, chunk->first * c->hidden),
-        .weight = ot_run_weight(run, model->head.norm),
+        .weight = ot_run_weight(run, model->head.norm.weight),
+        .bias = ot_run_weight(run, model->head.norm.bias),
         .y = chunk->normed,
+        .mean = chunk->mean,
         .rstd = chunk->rstd,
     };
     ot_run_ops(run)->norm(run->lane, &norm);
@@ -217,6 +146,7 @@ static void piece_loss(const struct ot_model *model, const struct ot_block_run *
         .loss = run->token_loss + chunk->first + first,
         .grad = want_grad ? dlogits : NULL,
         .grad_dtype = run->dtype,
+        .softcap = model->config.logit_softcap,
         .grad_scale = run->batch.grad_scale,
         .loss_scale = run->batch.loss_scale,
     };
@@ -240,6 +170,7 @@ static void chunk_backward(const struct ot_model *model, const struct ot_block_r
     const struct ot_norm_backward norm = {
         .dtype = run->dtype,
         .kind = c->norm,
+        .adds_one = c->norm_adds_one,
         .rows = chunk->n,
         .cols = c->hidden,
         .group = 1,
@@ -247,10 +178,12 @@ static void chunk_backward(const struct ot_model *model, const struct ot_block_r
         .ldy = c->hidden,
         .x = ot_run_at(run, run->x, chunk->first * c->hidden),
         .dy = chunk->dnormed,
-        .weight = ot_run_weight(run, model->head.norm),
+        .weight = ot_run_weight(run, model->head.norm.weight),
+        .mean = chunk->mean,
         .rstd = chunk->rstd,
         .dx = ot_run_at(run, run->dxy, chunk->first * c->hidden),
-        .dweight = ot_run_grad(run, model->head.norm),
+        .dweight = ot_run_grad(run, model->head.norm.weight),
+        .dbias = ot_run_grad(run, model->head.norm.bias),
     };
     ot_run_ops(run)->norm_backward(run->lane, &norm);
 }
@@ -268,6 +201,13 @@ static void run_chunks(const struct ot_model *model, const struct ot_block_run *
     }
 }
 
+static void cap_logits(const struct ot_model *model, const struct ot_block_run *run) {
+    const struct ot_softcap op = {
+        .n = model->config.vocab, .cap = model->config.logit_softcap, .x = run->logits};
+    if (op.cap != 0)
+        ot_run_ops(run)->softcap(run->lane, &op);
+}
+
 void ot_head_forward(const struct ot_model *model, const struct ot_block_run *run) {
     if (run->pass == OT_PASS_EVAL) {
         run_chunks(model, run, false);
@@ -275,6 +215,7 @@ void ot_head_forward(const struct ot_model *model, const struct ot_block_run *ru
         struct chunk last = make_chunk(model, run, run->batch.n_tokens - 1, 1, false, true);
         chunk_norm(model, run, &last);
         piece_logits(run, &last, 0, 1, run->logits);
+        cap_logits(model, run);
     }
     /* In training forward does nothing here: backward computes the loss together with its gradient. */
 }

@@ -1,6 +1,6 @@
 /* FLOPs and bytes of each block, for predictions (offload/predict/costs.h). They count the ops of
- * decoder_layer.c and decoder_head.c one by one. A change there needs a change here: tests/models/test_work.c
- * compares both.
+ * decoder_embed.c, decoder_layer.c, layer_attention.c and decoder_head.c one by one. A change there needs a
+ * change here: tests/models/test_work.c compares both.
  *
  * Bytes are those of arrays that have a row for each token. Weights, tables, ids and single numbers of a row
  * are not counted: they are small or stay in the caches. What products and attention move is not counted
@@ -56,8 +56,8 @@ static void lora_backward_work(const struct ot_lora_unit *lora, double in, doubl
         out->moved_bytes += item * (2 + 2) * in;
 }
 
-/* Elements that DoRA's passes over u read and write: forward, and backward. The residual that forward adds is
- * counted with the layer. out: the unit's outputs. */
+/* Elements that DoRA's passes over u read and write: forward, and backward. The residual that forward adds
+ * is counted with the layer. out: the unit's outputs. */
 static double dora_forward_elems(const struct ot_lora_unit *lora, double out) {
     return lora->dora ? 2 * out : 0;
 }
@@ -90,9 +90,10 @@ enum { UNITS = 4, QKV = 0, O, GATE_UP, DOWN };
 static void layer_units(const struct ot_model *model, int64_t layer, struct unit_sizes units[UNITS]) {
     const struct ot_layer_layout *at = &model->layers[layer];
     double h = (double)model->config.hidden, ffn = (double)model->config.ffn;
+    double inner = (double)model->inner_elems;
     units[QKV] = (struct unit_sizes){&at->qkv_lora, h, (double)model->qkv_elems};
     units[O] = (struct unit_sizes){&at->o_lora, (double)model->q_elems, h};
-    units[GATE_UP] = (struct unit_sizes){&at->gate_up_lora, h, 2 * ffn};
+    units[GATE_UP] = (struct unit_sizes){&at->gate_up_lora, h, inner};
     units[DOWN] = (struct unit_sizes){&at->down_lora, ffn, h};
 }
 
@@ -102,14 +103,20 @@ struct unit_part {
     bool result;  /* computes its result y */
 };
 
-static struct unit_part unit_part(int unit, const struct ot_lora_unit *lora, enum ot_work_part part,
-                                  enum ot_keep_level level, bool qkv_kept) {
+/* Recomputation needs the result of the last projection only for the norm behind it, and that of attention's
+ * only where the MLP reads it. */
+static bool is_result_needed(const struct ot_model_config *c, int unit) {
+    return unit == DOWN ? ot_model_has_norms_after(c) : unit == O ? c->residual == OT_SEQUENTIAL : true;
+}
+
+static struct unit_part unit_part(const struct ot_model_config *c, int unit, const struct ot_lora_unit *lora,
+                                  enum ot_work_part part, enum ot_keep_level level, bool qkv_kept) {
     if (part == OT_WORK_FORWARD)
         return (struct unit_part){true, true};
     if (part != OT_WORK_RECOMPUTE || level == OT_KEEP_ALL)
         return (struct unit_part){false, false};
     bool kept = unit == QKV ? qkv_kept : level >= OT_KEEP_PRODUCTS;
-    return (struct unit_part){!kept, unit != DOWN && (!kept || lora->dora)};
+    return (struct unit_part){!kept, is_result_needed(c, unit) && (!kept || lora->dora)};
 }
 
 /* For a token. */
@@ -137,7 +144,7 @@ static void layer_lora_work(const struct ot_model *model, int64_t layer, enum ot
     struct unit_sizes units[UNITS];
     layer_units(model, layer, units);
     for (int i = 0; i < UNITS; i++) {
-        const struct unit_part does = unit_part(i, units[i].lora, part, level, qkv_kept);
+        const struct unit_part does = unit_part(&model->config, i, units[i].lora, part, level, qkv_kept);
         unit_lora_work(&units[i], does, part, item, &token);
         if (does.product)
             dora_factors_work(units[i].lora, units[i].in, item, out);
@@ -148,32 +155,78 @@ static void layer_lora_work(const struct ot_model *model, int64_t layer, enum ot
 
 /* ---- layers ---- */
 
-/* Elements of the compute dtype per token that a layer's elementwise ops and norms read and write. Matrix
- * products and attention are counted as FLOPs instead. */
-static double layer_elems(const struct ot_model *model, int64_t layer, enum ot_work_part part,
-                          enum ot_keep_level level, bool qkv_kept) {
+/* Elements of the compute dtype per token that each of a layer's elementwise ops and norms reads and writes.
+ * */
+struct layer_elems {
+    double norm1, norm2; /* before attention and before the MLP; 0: there is none, or it is the other */
+    double norm_again;   /* norm1 once more in backward */
+    double after;        /* a norm behind attention or MLP, and the sum behind that; 0: there is none */
+    double heads;        /* norms of q and k */
+    double rope, act;
+};
+
+static struct layer_elems layer_elems(const struct ot_model *model, int64_t layer) {
     const struct ot_model_config *c = &model->config;
-    double h = (double)c->hidden, ffn = (double)c->ffn, qkv = (double)model->qkv_elems;
-    double qk = (double)(model->q_elems + model->kv_elems);
-    double norm = 2 * h, glu = 3 * ffn, rope = 2 * (double)((c->n_heads + c->n_kv_heads) * c->rotary_dim);
-    double project = norm + (c->qk_norm ? 2 * qk : 0) + rope; /* norm1; norms of q and k; rope */
+    double h = (double)c->hidden, norm = ot_model_has_norms_before(c) ? 2 * h : 0;
+    double turned = (double)((c->n_heads + c->n_kv_heads) * c->rotary_dim);
+    bool one = c->residual == OT_PARALLEL, head_norms = c->qk_norm != OT_QK_NORM_NONE;
+    return (struct layer_elems){
+        .norm1 = norm,
+        .norm2 = one ? 0 : norm,
+        .norm_again = ot_layer_keeps_normed(c) ? 0 : norm,
+        .after = ot_model_has_norms_after(c) ? 2 * h + 3 * h : 0,
+        .heads = head_norms ? 2 * (double)(model->q_elems + model->kv_elems) : 0,
+        .rope = ot_model_layer_rotates(c, layer) ? 2 * turned : 0,
+        .act = (c->plain_mlp ? 2 : 3) * (double)c->ffn,
+    };
+}
+
+static double forward_elems(const struct ot_model *model, int64_t layer) {
+    const struct ot_model_config *c = &model->config;
+    const struct layer_elems e = layer_elems(model, layer);
+    /* The products read the residuals, to add them: x and mid. With parallel sides, the second one adds to
+     * its own result; DoRA's pass reads that too. */
+    bool parallel = c->residual != OT_SEQUENTIAL, again = !parallel || model->layers[layer].down_lora.dora;
+    double residuals = e.after > 0 ? 2 * e.after : (again ? 2 : 1) * (double)c->hidden;
+    return e.norm1 + e.heads + e.rope + residuals + e.norm2 + e.act;
+}
+
+static double backward_elems(const struct ot_model *model, int64_t layer) {
+    const struct ot_model_config *c = &model->config;
     const struct ot_layer_layout *at = &model->layers[layer];
-    double bias = (has_gradient(model, 1 + layer, at->down_bias) ? h : 0) +
-                  (has_gradient(model, 1 + layer, at->gate_up_bias) ? 2 * ffn : 0) +
-                  (has_gradient(model, 1 + layer, at->o_bias) ? h : 0) +
-                  (has_gradient(model, 1 + layer, at->qkv_bias) ? qkv : 0);
-    if (part == OT_WORK_FORWARD) /* 2 h: the products read x and mid, to add them */
-        return project + norm + glu + 2 * h;
-    if (part == OT_WORK_BACKWARD) /* both norms, the gated activation, rope, the norms of q and k, biases */
-        return 4 * norm + 5 * ffn + rope + (c->qk_norm ? 3 * qk : 0) + bias;
+    const struct layer_elems e = layer_elems(model, layer);
+    int64_t block = 1 + layer;
+    double h = (double)c->hidden;
+    double sides = e.norm1 == 0 ? 2 * 3 * h : c->residual == OT_PARALLEL ? (3 + 4) * h : 2 * 4 * h;
+    double act = (c->plain_mlp ? 3 : 5) * (double)c->ffn;
+    double bias = (has_gradient(model, block, at->down_bias) ? h : 0) +
+                  (has_gradient(model, block, at->gate_up_bias) ? (double)model->inner_elems : 0) +
+                  (has_gradient(model, block, at->o_bias) ? h : 0) +
+                  (has_gradient(model, block, at->qkv_bias) ? (double)model->qkv_elems : 0);
+    return sides + (e.after > 0 ? 2 * 3 * h : 0) + act + e.rope + 1.5 * e.heads + bias;
+}
+
+static double recompute_elems(const struct ot_model *model, int64_t layer, enum ot_keep_level level,
+                              bool qkv_kept) {
+    const struct ot_model_config *c = &model->config;
+    const struct ot_layer_layout *at = &model->layers[layer];
+    const struct layer_elems e = layer_elems(model, layer);
     if (level == OT_KEEP_ALL)
         return 0;
     /* Of a unit whose u is kept, the result is made again: norms of q and k and rope; the residual. */
-    double qkv_again = qkv_kept ? at->qkv_lora.dora ? project - norm : 0 : project;
-    if (level == OT_KEEP_PRODUCTS) /* norm1, norm2 and the gated activation */
-        return 2 * norm + glu + qkv_again + (at->o_lora.dora ? h : 0);
-    /* As forward without its last product, and norm1 for its weight's gradient. */
-    return qkv_again + 2 * norm + glu + h;
+    double qkv = !qkv_kept || at->qkv_lora.dora ? e.heads + e.rope : 0;
+    qkv += !qkv_kept || c->residual == OT_PARALLEL ? e.norm1 : 0;
+    bool reads_residual = c->residual == OT_SEQUENTIAL && (level < OT_KEEP_PRODUCTS || at->o_lora.dora);
+    double mid = e.after > 0 ? e.after : reads_residual ? (double)c->hidden : 0;
+    double down = e.after > 0 && level < OT_KEEP_PRODUCTS ? 2 * (double)c->hidden : 0;
+    return qkv + mid + e.norm2 + e.act + down + e.norm_again;
+}
+
+static double moved_elems(const struct ot_model *model, int64_t layer, enum ot_work_part part,
+                          enum ot_keep_level level, bool qkv_kept) {
+    return part == OT_WORK_FORWARD    ? forward_elems(model, layer)
+           : part == OT_WORK_BACKWARD ? backward_elems(model, layer)
+                                      : recompute_elems(model, layer, level, qkv_kept);
 }
 
 /* FLOPs for a token. attention: those of one of attention's products. */
@@ -182,23 +235,26 @@ static void layer_flops(const struct ot_model *model, int64_t layer, enum ot_wor
                         struct ot_block_work *out) {
     const struct ot_layer_layout *at = &model->layers[layer];
     int64_t block = 1 + layer;
-    double h = (double)model->config.hidden, down = h * (double)model->config.ffn;
+    const struct ot_model_config *c = &model->config;
+    double h = (double)c->hidden, down = h * (double)c->ffn, gate_up = h * (double)model->inner_elems;
     double qkv = h * (double)model->qkv_elems, o = h * (double)model->q_elems;
     switch (part) {
     case OT_WORK_FORWARD: /* q.k and p.v */
-        out->product_flops = 2 * (qkv + o + 3 * down);
+        out->product_flops = 2 * (qkv + o + gate_up + down);
         out->attention_flops = 2 * attention;
         break;
     case OT_WORK_BACKWARD: /* the scores once more, and the gradients of p, v, q, k */
-        out->product_flops = 2 * (qkv + o + 3 * down);
+        out->product_flops = 2 * (qkv + o + gate_up + down);
         out->product_flops += has_gradient(model, block, at->qkv) ? 2 * qkv : 0;
         out->product_flops += has_gradient(model, block, at->o) ? 2 * o : 0;
-        out->product_flops += has_gradient(model, block, at->gate_up) ? 4 * down : 0;
+        out->product_flops += has_gradient(model, block, at->gate_up) ? 2 * gate_up : 0;
         out->product_flops += has_gradient(model, block, at->down) ? 2 * down : 0;
         out->attention_flops = 5 * attention;
         break;
-    case OT_WORK_RECOMPUTE: /* everything before the last projection */
-        out->product_flops = level < OT_KEEP_PRODUCTS ? 2 * ((qkv_kept ? 0 : qkv) + o + 2 * down) : 0;
+    case OT_WORK_RECOMPUTE: /* everything whose result is needed */
+        if (level < OT_KEEP_PRODUCTS)
+            out->product_flops = 2 * ((qkv_kept ? 0 : qkv) + gate_up + (is_result_needed(c, O) ? o : 0) +
+                                      (is_result_needed(c, DOWN) ? down : 0));
         out->attention_flops = level < OT_KEEP_ATTENTION ? 2 * attention : 0;
         break;
     case OT_WORK_CLEAR: /* decoder.c */
@@ -216,7 +272,7 @@ void ot_layer_work(const struct ot_model *model, int64_t layer, enum ot_work_par
     double attention = 2 * (double)model->q_elems * ot_model_mean_keys((double)row_tokens, window);
     layer_flops(model, layer, part, level, qkv_kept, attention, out);
     out->moved_bytes =
-        (double)ot_dtype_bytes(model->chain.dtype) * layer_elems(model, layer, part, level, qkv_kept);
+        (double)ot_dtype_bytes(model->chain.dtype) * moved_elems(model, layer, part, level, qkv_kept);
     out->product_flops *= n;
     out->attention_flops *= n;
     out->moved_bytes *= n;
@@ -242,19 +298,33 @@ static void embed_lora_work(const struct ot_lora_unit *lora, double h, double it
     out->moved_bytes += rank * (item + 2 * sizeof(float)); /* dax is added to rows of A */
 }
 
-/* Forward reads and writes one row a token. Backward of the table reads one row and adds it to an fp32 row of
- * the table's gradient. */
+/* For a token: what is before the norm. */
+static void embed_sum_work(const struct ot_model *model, double item, struct ot_block_work *out) {
+    double h = (double)model->config.hidden;
+    out->moved_bytes += h * 2 * item;
+    if (model->config.positions == OT_POSITIONS_LEARNED)
+        out->moved_bytes += h * (2 + 3) * item;
+    embed_lora_work(&model->embed.lora, h, item, false, out);
+}
+
+/* Forward reads and writes rows of tables. Backward reads one row and adds it to an fp32 row of the table's
+ * gradient. */
 void ot_embed_work(const struct ot_model *model, enum ot_work_part part, int64_t n_tokens,
                    struct ot_block_work *out) {
     double h = (double)model->config.hidden, item = (double)ot_dtype_bytes(model->chain.dtype);
-    const struct ot_lora_unit *lora = &model->embedding_lora;
+    double added = h * (item + 2 * sizeof(float));
+    bool norm = model->config.embed_norm, backward = part == OT_WORK_BACKWARD;
     *out = (struct ot_block_work){0};
-    if (part == OT_WORK_FORWARD)
-        out->moved_bytes = h * 2 * item;
-    else if (part == OT_WORK_BACKWARD && lora->n == 0)
-        out->moved_bytes = h * (item + 2 * sizeof(float));
-    if (part == OT_WORK_FORWARD || part == OT_WORK_BACKWARD)
-        embed_lora_work(lora, h, item, part == OT_WORK_BACKWARD, out);
+    if (part == OT_WORK_FORWARD || (backward && norm))
+        embed_sum_work(model, item, out);
+    if (norm && (part == OT_WORK_FORWARD || backward))
+        out->moved_bytes += h * (backward ? 2 + 3 : 2) * item;
+    if (backward) {
+        out->moved_bytes +=
+            model->embed.lora.n == 0 && has_gradient(model, 0, model->embed.table) ? added : 0;
+        out->moved_bytes += has_gradient(model, 0, model->embed.positions) ? added : 0;
+        embed_lora_work(&model->embed.lora, h, item, true, out);
+    }
     out->product_flops *= (double)n_tokens;
     out->moved_bytes *= (double)n_tokens;
 }
@@ -278,6 +348,8 @@ void ot_head_work(const struct ot_model *model, enum ot_work_part part, int64_t 
         bool trained = has_gradient(model, model->chain.n_blocks - 1, model->head.projection);
         out->product_flops += (trained ? 4 : 2) * h * vocab;
         out->moved_bytes += 3 * h * item + vocab * (sizeof(float) + item);
+        if (has_gradient(model, model->chain.n_blocks - 1, model->head.bias))
+            out->moved_bytes += vocab * item;
         lora_backward_work(lora, h, item, out);
         out->moved_bytes += lora->dora ? vocab * (2 * item + sizeof(float)) : 0; /* dlogits twice, and u */
     }
@@ -315,7 +387,7 @@ static bool trains(const struct ot_model *model, int block) {
  * element each; backward takes twice as much. */
 double ot_model_flops_per_token(const struct ot_model *model, double mean_row_tokens) {
     const struct ot_model_config *c = &model->config;
-    double flops = 6 * (double)model->embedding_lora.rank * (double)c->hidden;
+    double flops = 6 * (double)model->embed.lora.rank * (double)c->hidden;
     int first = 0; /* backward ends there */
     while (first < model->chain.n_blocks && !trains(model, first))
         first++;

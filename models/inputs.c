@@ -1,7 +1,5 @@
 #include "models/inputs.h"
 
-#include <string.h>
-
 int64_t ot_model_input_width(const struct ot_model *model, enum ot_layer_input input) {
     const struct ot_model_config *c = ot_model_get_config(model);
     const int64_t widths[OT_LAYER_INPUTS] = {[OT_INPUT_QKV] = c->hidden,
@@ -12,18 +10,22 @@ int64_t ot_model_input_width(const struct ot_model *model, enum ot_layer_input i
 }
 
 bool ot_tensor_reads_input(const struct ot_tensor *tensor, enum ot_layer_input *input) {
-    static const struct {
-        const char *map;
-        enum ot_layer_input input;
-    } maps[] = {
-        {".q_proj.", OT_INPUT_QKV},     {".k_proj.", OT_INPUT_QKV},        {".v_proj.", OT_INPUT_QKV},
-        {".o_proj.", OT_INPUT_O},       {".gate_proj.", OT_INPUT_GATE_UP}, {".up_proj.", OT_INPUT_GATE_UP},
-        {".down_proj.", OT_INPUT_DOWN},
-    };
-    for (size_t i = 0; tensor->dims == 2 && i < sizeof maps / sizeof *maps; i++)
-        if (strstr(tensor->name, maps[i].map)) {
-            *input = maps[i].input;
-            return true;
-        }
-    return false;
+    if (tensor->dims != 2 || !ot_module_is_map(tensor->module) || ot_lora_has_tensor(tensor->name))
+        return false;
+    switch (tensor->module) {
+    case OT_MODULE_O:
+        *input = OT_INPUT_O;
+        return true;
+    case OT_MODULE_GATE:
+    case OT_MODULE_UP:
+    case OT_MODULE_GATE_UP:
+        *input = OT_INPUT_GATE_UP;
+        return true;
+    case OT_MODULE_DOWN:
+        *input = OT_INPUT_DOWN;
+        return true;
+    default:
+        *input = OT_INPUT_QKV;
+        return true;
+    }
 }

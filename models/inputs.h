@@ -15,8 +15,8 @@ int64_t ot_model_input_width(const struct ot_model *model, enum ot_layer_input i
 /* True if the tensor is the matrix of a layer's linear map; *input: the one that it multiplies. */
 bool ot_tensor_reads_input(const struct ot_tensor *tensor, enum ot_layer_input *input);
 
-/* Enqueues a layer's forward up to this input, and returns its device address: [n_tokens, width] of the run's
- * dtype. It lies in run->work or run->scratch, and is valid until another call uses them. run: as for
+/* Enqueues a layer's forward up to this input, and returns its device address: [n_tokens, width] of the
+ * run's dtype. It lies in run->work or run->scratch, and is valid until another call uses them. run: as for
  * chain.forward with OT_PASS_EVAL; y is not written. block: the layer's number in the chain. */
 const void *ot_model_layer_input(const struct ot_model *model, int block, enum ot_layer_input input,
                                  const struct ot_block_run *run);

@@ -30,25 +30,66 @@ static void take_unit(struct inside *inside, enum ot_keep_level level, size_t n,
     memory->factors = take_inside(inside, level, 2 * width * sizeof(float));
 }
 
-/* The results of products: those of the units with DoRA, or of the others. */
+static struct ot_norm_memory take_stats(const struct ot_model *model, struct inside *inside,
+                                        enum ot_keep_level level, size_t n) {
+    bool has_mean = model->config.norm == OT_NORM_LAYER;
+    return (struct ot_norm_memory){.mean = take_inside(inside, level, has_mean ? n * sizeof(float) : 0),
+                                   .rstd = take_inside(inside, level, n * sizeof(float))};
+}
+
+/* q, k and v, and the norms of q and k. */
+static void take_qkv(const struct ot_model *model, enum ot_keep_level level, size_t n, struct inside *inside,
+                     struct ot_layer_memory *memory) {
+    const struct ot_model_config *c = &model->config;
+    size_t item = ot_dtype_bytes(model->chain.dtype), whole = c->qk_norm == OT_QK_NORM_WHOLE;
+    memory->qkv = take_inside(inside, level, n * (size_t)model->qkv_elems * item);
+    if (c->qk_norm == OT_QK_NORM_NONE)
+        return;
+    memory->qk = take_inside(inside, level, n * (size_t)(model->q_elems + model->kv_elems) * item);
+    memory->rstd_q = take_inside(inside, level, n * (whole ? 1 : (size_t)c->n_heads) * sizeof(float));
+    memory->rstd_k = take_inside(inside, level, n * (whole ? 1 : (size_t)c->n_kv_heads) * sizeof(float));
+}
+
+/* The results of products: those of the units with DoRA, or of the others. Without norms behind them, mid is
+ * the result of o. */
 static void take_results(const struct ot_model *model, int64_t layer, size_t n, bool dora,
                          struct inside *inside, struct ot_layer_memory *memory) {
     const struct ot_model_config *c = &model->config;
     const struct ot_layer_layout *at = &model->layers[layer];
     enum ot_keep_level level = dora ? OT_KEEP_ALL : OT_KEEP_PRODUCTS;
-    enum ot_keep_level qkv = dora ? OT_KEEP_ALL : ot_layer_qkv_level(model, layer);
-    size_t item = ot_dtype_bytes(model->chain.dtype);
+    size_t item = ot_dtype_bytes(model->chain.dtype), hidden = n * (size_t)c->hidden * item;
+    bool after = ot_model_has_norms_after(c);
     if (at->qkv_lora.dora == dora)
-        memory->qkv = take_inside(inside, qkv, n * (size_t)model->qkv_elems * item);
-    if (at->qkv_lora.dora == dora && c->qk_norm) {
-        memory->qk = take_inside(inside, qkv, n * (size_t)(model->q_elems + model->kv_elems) * item);
-        memory->rstd_q = take_inside(inside, qkv, n * (size_t)c->n_heads * sizeof(float));
-        memory->rstd_k = take_inside(inside, qkv, n * (size_t)c->n_kv_heads * sizeof(float));
-    }
-    if (at->o_lora.dora == dora)
-        memory->mid = take_inside(inside, level, n * (size_t)c->hidden * item);
+        take_qkv(model, dora ? OT_KEEP_ALL : ot_layer_qkv_level(model, layer), n, inside, memory);
+    if (at->o_lora.dora == dora && after)
+        memory->o_out = take_inside(inside, level, hidden);
+    else if (at->o_lora.dora == dora && c->residual == OT_SEQUENTIAL)
+        memory->mid = take_inside(inside, level, hidden);
     if (at->gate_up_lora.dora == dora)
-        memory->gate_up = take_inside(inside, level, n * 2 * (size_t)c->ffn * item);
+        memory->gate_up = take_inside(inside, level, n * (size_t)model->inner_elems * item);
+    if (at->down_lora.dora == dora && after)
+        memory->down_out = take_inside(inside, level, hidden);
+}
+
+/* What only level `all` keeps. At other levels, all but mid lies in scratch. */
+static void take_rest(const struct ot_model *model, size_t n, struct inside *inside,
+                      struct ot_layer_memory *memory) {
+    const struct ot_model_config *c = &model->config;
+    size_t item = ot_dtype_bytes(model->chain.dtype), hidden = n * (size_t)c->hidden * item;
+    bool before = ot_model_has_norms_before(c), one = c->residual == OT_PARALLEL;
+    if (ot_model_has_norms_after(c))
+        memory->mid = take_inside(inside, OT_KEEP_ALL, hidden);
+    if (inside->kept < OT_KEEP_ALL)
+        return;
+    if (before) {
+        memory->normed1 = take_inside(inside, OT_KEEP_ALL, hidden);
+        memory->normed2 = one ? memory->normed1 : take_inside(inside, OT_KEEP_ALL, hidden);
+    }
+    memory->inner = take_inside(inside, OT_KEEP_ALL, n * (size_t)c->ffn * item);
+    if (before) {
+        memory->stats1 = take_stats(model, inside, OT_KEEP_ALL, n);
+        memory->stats2 = one ? memory->stats1 : take_stats(model, inside, OT_KEEP_ALL, n);
+    }
 }
 
 /* Takes the pieces in the order of their levels, so that those of a level are a prefix of `saved`. */
@@ -64,16 +105,14 @@ static void inside_memory(const struct ot_model *model, int64_t layer, int64_t n
     take_unit(inside, qkv, n, item, model->qkv_elems, &at->qkv_lora, &memory->qkv_lora);
     take_results(model, layer, n, false, inside, memory);
     take_unit(inside, products, n, item, c->hidden, &at->o_lora, &memory->o_lora);
-    take_unit(inside, products, n, item, 2 * c->ffn, &at->gate_up_lora, &memory->gate_up_lora);
+    take_unit(inside, products, n, item, model->inner_elems, &at->gate_up_lora, &memory->gate_up_lora);
     take_unit(inside, products, n, item, c->hidden, &at->down_lora, &memory->down_lora);
+    if (ot_model_has_norms_after(c)) {
+        memory->post1 = take_stats(model, inside, products, n);
+        memory->post2 = take_stats(model, inside, products, n);
+    }
     take_results(model, layer, n, true, inside, memory);
-    if (inside->kept < OT_KEEP_ALL)
-        return;
-    memory->normed1 = take_inside(inside, OT_KEEP_ALL, n * (size_t)c->hidden * item);
-    memory->normed2 = take_inside(inside, OT_KEEP_ALL, n * (size_t)c->hidden * item);
-    memory->inner = take_inside(inside, OT_KEEP_ALL, n * (size_t)c->ffn * item);
-    memory->rstd1 = take_inside(inside, OT_KEEP_ALL, n * sizeof(float));
-    memory->rstd2 = take_inside(inside, OT_KEEP_ALL, n * sizeof(float));
+    take_rest(model, n, inside, memory);
 }
 
 static size_t products_bytes(const struct ot_layer_layout *at) {
@@ -96,21 +135,24 @@ static size_t scratch_memory(const struct ot_model *model, int64_t layer, int64_
     int64_t rank =
         larger(larger(at->qkv_lora.rank, at->o_lora.rank), larger(at->gate_up_lora.rank, at->down_lora.rank));
     size_t n = (size_t)n_tokens, item = ot_dtype_bytes(model->chain.dtype);
-    int64_t normed = larger(c->hidden, c->qk_norm ? model->q_elems + model->kv_elems : 0);
+    bool qk_norm = c->qk_norm != OT_QK_NORM_NONE, mean = c->norm == OT_NORM_LAYER;
+    int64_t normed = larger(c->hidden, qk_norm ? model->q_elems + model->kv_elems : 0);
     struct ot_pieces pieces = {.base = scratch};
     memory->wide = ot_pieces_take(&pieces, n * (size_t)larger(c->ffn, model->qkv_elems) * item);
     memory->normed = ot_pieces_take(&pieces, n * (size_t)normed * item);
     memory->narrow = ot_pieces_take(&pieces, n * (size_t)larger(c->hidden, model->q_elems) * item);
+    memory->beside = ot_pieces_take(&pieces, c->residual != OT_SEQUENTIAL ? n * (size_t)c->hidden * item : 0);
     memory->dax = ot_pieces_take(&pieces, n * (size_t)rank * item);
     memory->dropped =
         ot_pieces_take(&pieces, at->qkv_lora.drop > 0 && rank > 0 ? n * (size_t)widest * item : 0);
     memory->products = ot_pieces_take(&pieces, products_bytes(at));
-    float *rstd = ot_pieces_take(&pieces, n * sizeof(float));
+    const struct ot_norm_memory stats = {.mean = ot_pieces_take(&pieces, mean ? n * sizeof(float) : 0),
+                                         .rstd = ot_pieces_take(&pieces, n * sizeof(float))};
     memory->attention = ot_pieces_take(&pieces, ot_attention_backward_scratch_bytes(n_tokens, c->n_heads));
     if (kept < OT_KEEP_ALL) {
         memory->normed1 = memory->normed2 = memory->normed;
         memory->inner = memory->wide;
-        memory->rstd1 = memory->rstd2 = rstd;
+        memory->stats1 = memory->stats2 = stats;
     }
     return pieces.bytes;
 }

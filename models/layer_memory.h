@@ -1,8 +1,8 @@
-/* This header says what a layer keeps of its inner activations, and where its buffers lie. It is private to
- * decoder_layer.c.
+/* This header says what a layer keeps of its inner activations, and where its buffers lie. Private to the
+ * layer's files (layer.h).
  *
- * Backward reads what forward made on the way. What it keeps of that is a level (offload/block.h). Each level
- * adds to the previous one; the bytes are those of a token and layer of Llama 7B in bf16:
+ * Backward reads what forward made on the way. What it keeps of that is a level (offload/block.h). Each
+ * level adds to the previous one; the bytes are those of a token and layer of Llama 7B in bf16:
  *
  *     attention  attention's output, and per head the softmax's log-sum-exp (lse) in fp32     8 KiB
  *     products   q, k, v; mid; gate and up; with q and k norms also their outputs and rstd   83 KiB
@@ -20,10 +20,16 @@
  * which raises what each of its bytes saves, and backward computes only the output projection and the MLP
  * again.
  *
- * The product of a unit with DoRA (lora.h) computes u, of which one elementwise pass makes the unit's result.
- * So levels keep u in place of q, k, v, of mid, and of gate and up; `products` also keeps u of down. The
- * results themselves are kept at level `all`, where backward computes nothing again. In the example, with
- * DoRA on all maps, `products` keeps 91 KiB and `all` 204 KiB.
+ * The product of a unit with DoRA (lora.h) computes u, of which one elementwise pass makes the unit's
+ * result. So levels keep u in place of q, k, v, of mid, and of gate and up; `products` also keeps u of down.
+ * The results themselves are kept at level `all`, where backward computes nothing again. In the example,
+ * with DoRA on all maps, `products` keeps 91 KiB and `all` 204 KiB.
+ *
+ * With norms behind attention and MLP (config.h), the products o and down end in o_out and down_out, which
+ * those norms read. Levels keep these in place of mid: `products` keeps both, and one pass makes mid of
+ * o_out. With DoRA they are made of u in turn.
+ *
+ * With parallel sides, backward does not read mid: no level keeps it, and recomputation leaves it out.
  *
  * Scratch has three large areas, each used for several purposes in turn; see struct ot_layer_memory.
  */
@@ -38,20 +44,30 @@ struct ot_unit_memory {
     float *factors;
 };
 
+/* Of the rows of a norm's input. mean: only LAYER has it. */
+struct ot_norm_memory {
+    float *mean, *rstd;
+};
+
 struct ot_layer_memory {
     /* Inner activations, in `saved` from their level on, else in `work`. Without q and k norms, attention
      * reads q, k and v from qkv. With them, attention reads q and k from qk and v from qkv; qkv then holds
      * the input of the norms. */
     void *attn, *qkv, *qk, *mid, *gate_up;
     float *lse, *rstd_q, *rstd_k;
+    /* Of norms behind attention and MLP; also in `saved` from their level on. */
+    void *o_out, *down_out;
+    struct ot_norm_memory post1, post2;
     /* Inner activations, in `saved` at level `all`, else in scratch: normed1 and normed2 in normed, inner
-     * (the MLP's) in wide, rstd1 and rstd2 in one array. */
+     * (the MLP's) in wide, stats1 and stats2 (of the norms before) in one place. If one norm serves both
+     * sides, the second of each is the first. */
     void *normed1, *normed2, *inner;
-    float *rstd1, *rstd2;
+    struct ot_norm_memory stats1, stats2;
     struct ot_unit_memory qkv_lora, o_lora, gate_up_lora, down_lora;
-    /* Scratch. wide: the gradient of inner, then the gradient of qkv. normed: the gradient of qk. narrow: the
-     * gradient of a norm's output or of attention's output. */
+    /* Scratch. wide: the gradient of inner, then the gradient of qkv. normed: the gradient of qk. narrow:
+     * the gradient of a norm's output or of attention's output. */
     void *wide, *normed, *narrow;
+    void *beside;        /* of parallel sides: the gradient of the MLP's input */
     void *dax, *dropped; /* of one unit at a time */
     float *products;     /* of DoRA's factors, of one unit at a time */
     float *attention;

@@ -95,6 +95,7 @@ void ot_linear_add_adapters(const struct ot_block_run *run, const struct ot_line
             .addend = out,
             .c = out,
             .ldc = linear->out,
+            .scale = linear->scale,
         };
         ot_run_ops(run)->gemm(run->lane, &gemm);
         first += map->rank;
@@ -119,6 +120,7 @@ static void forward_base(const struct ot_block_run *run, const struct ot_linear 
         .addend = residual,
         .c = y,
         .ldc = linear->out,
+        .scale = linear->scale,
     };
     ot_run_ops(run)->gemm(run->lane, &gemm);
 }
@@ -276,9 +278,10 @@ void ot_linear_backward_u(const struct ot_block_run *run, const struct ot_linear
 
 /* ---- backward ---- */
 
-/* to = a^T b in fp32, or to += if the layer adds. a is [rows, m], b is [rows, n]. */
-static void params_gemm(const struct ot_block_run *run, const struct ot_linear *linear, int64_t m,
-                        const void *a, int64_t lda, int64_t n, const void *b, int64_t ldb, float *to) {
+/* to = scale a^T b in fp32, or to += if the layer adds. a is [rows, m], b is [rows, n]. */
+static void params_gemm(const struct ot_block_run *run, const struct ot_linear *linear, float scale,
+                        int64_t m, const void *a, int64_t lda, int64_t n, const void *b, int64_t ldb,
+                        float *to) {
     const struct ot_gemm gemm = {
         .dtype = run->dtype,
         .c_dtype = OT_F32,
@@ -293,6 +296,7 @@ static void params_gemm(const struct ot_block_run *run, const struct ot_linear *
         .ldb = ldb,
         .c = to,
         .ldc = n,
+        .scale = scale,
     };
     ot_run_ops(run)->gemm(run->lane, &gemm);
 }
@@ -316,11 +320,11 @@ void ot_linear_backward_b(const struct ot_block_run *run, const struct ot_linear
             .ldb = map->rank,
             .c = ot_run_at(run, linear->dax, first),
             .ldc = lora->rank,
-            .scale = map->scale,
+            .scale = map->scale * (linear->scale != 0 ? linear->scale : 1),
         };
         ot_run_ops(run)->gemm(run->lane, &dax);
-        params_gemm(run, linear, map->out, dout, ld_dy, map->rank, ot_run_at(run, linear->ax, first),
-                    lora->rank, ot_run_grad(run, map->b));
+        params_gemm(run, linear, linear->scale, map->out, dout, ld_dy, map->rank,
+                    ot_run_at(run, linear->ax, first), lora->rank, ot_run_grad(run, map->b));
         first += map->rank;
     }
 }
@@ -330,7 +334,7 @@ static void lora_params(const struct ot_block_run *run, const struct ot_linear *
                         const void *dy, int64_t ld_dy) {
     const struct ot_lora_unit *lora = linear->lora;
     ot_linear_backward_b(run, linear, dy, ld_dy);
-    params_gemm(run, linear, lora->rank, linear->dax, lora->rank, linear->in, input_of_a(run, linear, x),
+    params_gemm(run, linear, 0, lora->rank, linear->dax, lora->rank, linear->in, input_of_a(run, linear, x),
                 linear->in, ot_run_grad(run, lora->a));
 }
 
@@ -352,7 +356,8 @@ void ot_linear_backward_params(const struct ot_block_run *run, const struct ot_l
     if (d.dy != dy)
         ot_linear_backward_u(run, linear, run->dtype, dy, ld_dy, linear->u);
     if (linear->dweight)
-        params_gemm(run, linear, linear->out, d.dy, d.ld, linear->in, x, linear->in, linear->dweight);
+        params_gemm(run, linear, linear->scale, linear->out, d.dy, d.ld, linear->in, x, linear->in,
+                    linear->dweight);
     if (has_lora(linear))
         lora_params(run, linear, x, d.dy, d.ld);
     if (!linear->dbias)
@@ -368,8 +373,8 @@ void ot_linear_backward_params(const struct ot_block_run *run, const struct ot_l
     ot_run_ops(run)->bias_backward(run->lane, &bias);
 }
 
-/* dx = dy W, or dx += dy W. dy is [rows, k], W is [k, in]. */
-static void input_gemm(const struct ot_block_run *run, const struct ot_linear *linear, int64_t k,
+/* dx = scale dy W, or dx += dy W. dy is [rows, k], W is [k, in]. */
+static void input_gemm(const struct ot_block_run *run, const struct ot_linear *linear, float scale, int64_t k,
                        const void *dy, int64_t ld_dy, const void *weight, bool adds, void *dx) {
     const struct ot_gemm gemm = {
         .dtype = run->dtype,
@@ -384,6 +389,7 @@ static void input_gemm(const struct ot_block_run *run, const struct ot_linear *l
         .addend = adds ? dx : NULL,
         .c = dx,
         .ldc = linear->in,
+        .scale = scale,
     };
     ot_run_ops(run)->gemm(run->lane, &gemm);
 }
@@ -391,11 +397,11 @@ static void input_gemm(const struct ot_block_run *run, const struct ot_linear *l
 void ot_linear_backward_input(const struct ot_block_run *run, const struct ot_linear *linear, const void *dy,
                               int64_t ld_dy, void *dx) {
     const struct product_gradient d = product_gradient(linear, dy, ld_dy);
-    input_gemm(run, linear, linear->out, d.dy, d.ld, linear->weight, false, dx);
+    input_gemm(run, linear, linear->scale, linear->out, d.dy, d.ld, linear->weight, false, dx);
     if (!has_lora(linear))
         return;
     bool through_dropout = drops(run, linear);
-    input_gemm(run, linear, linear->lora->rank, linear->dax, linear->lora->rank,
+    input_gemm(run, linear, 0, linear->lora->rank, linear->dax, linear->lora->rank,
                ot_run_weight(run, linear->lora->a), !through_dropout, through_dropout ? linear->dropped : dx);
     if (through_dropout)
         dropout(run, linear, linear->dropped, dx, dx);

@@ -1,6 +1,6 @@
 /* A linear layer, y = x W^T + b: one GEMM forward and two backward, enqueued on run->lane. W is [out, in]. x
- * and dx are [rows, in], y and dy are [rows, out]; rows are contiguous unless ld_dy says otherwise. The layer
- * may have adapters (lora.h): then there are two small GEMMs more forward, and four backward, for each
+ * and dx are [rows, in], y and dy are [rows, out]; rows are contiguous unless ld_dy says otherwise. The
+ * layer may have adapters (lora.h): then there are two small GEMMs more forward, and four backward, for each
  * adapter, or fewer. With DoRA, its product's result is u, of which y is made; backward needs u. Private to
  * models/.
  */
@@ -15,6 +15,8 @@ struct ot_linear {
     const void *residual;   /* [rows, out] of y's dtype, which forward adds before it rounds y; may be NULL */
     float *dweight, *dbias; /* fp32; backward adds to dbias; NULL: not wanted */
     bool adds;              /* backward adds to dweight; false: it overwrites dweight */
+    /* y = residual + scale (x W^T + ...); 0: 1. Another scale excludes bias and DoRA (config.c). */
+    float scale;
     const struct ot_lora_unit *lora; /* NULL or n 0: the layer has no adapters */
     /* [rows, lora->rank] of the run's dtype. Forward writes ax, which backward_params reads. backward_params
      * writes dax, which backward_input reads. */

@@ -15,15 +15,27 @@ float ot_lora_scale(const struct ot_lora *lora, struct ot_lora_rank rank) {
 static struct ot_lora_rank choose(const struct ot_lora *lora, const char *module) {
     if (lora->choose)
         return lora->choose(lora->context, module);
-    return strncmp(module, "model.layers.", 13) == 0 ? lora->all : (struct ot_lora_rank){0};
+    return ot_lora_is_in_layer(module) ? lora->all : (struct ot_lora_rank){0};
+}
+
+bool ot_lora_is_in_layer(const char *module) {
+    return ot_lora_layer_of(module) >= 0;
+}
+
+int64_t ot_lora_layer_of(const char *module) {
+    for (const char *part = module; part; part = strchr(part, '.')) {
+        part += *part == '.';
+        size_t digits = strspn(part, "0123456789");
+        if (digits > 0 && digits < 10 && part[digits] == '.')
+            return strtoll(part, NULL, 10);
+    }
+    return -1;
 }
 
 int ot_lora_find(const struct ot_lora *lora, const char *module, struct ot_lora_rank *out) {
     *out = choose(lora, module);
     if (out->rank == 0)
         return 0;
-    if (strcmp(module, "model.embed_tokens") == 0 && lora->dora)
-        return ot_fail(OT_E_INPUT, "adapter of %s: an embedding cannot have DoRA", module);
     if (out->rank < 1 || out->rank > OT_LORA_MAX_RANK)
         return ot_fail(OT_E_INPUT, "adapter of %s: its rank is %lld, must be from 1 to %d", module,
                        (long long)out->rank, OT_LORA_MAX_RANK);

@@ -6,8 +6,8 @@
  *
  *     y = W x + b + scale B A x,     scale = alpha / r,  or alpha / sqrt(r) (rsLoRA, Kalajdzievski 2023)
  *
- * A is drawn uniformly from (-1/sqrt(in), 1/sqrt(in)), which is PEFT's kaiming_uniform(a=sqrt(5)); B is zero.
- * So a run begins with the function of its base, and its first loss has the bits of the base's loss.
+ * A is drawn uniformly from (-1/sqrt(in), 1/sqrt(in)), which is PEFT's kaiming_uniform(a=sqrt(5)); B is
+ * zero. So a run begins with the function of its base, and its first loss has the bits of the base's loss.
  *
  * A model with adapters trains them, and of its own tensors only those that ot_model_parts.trains names
  * (PEFT's modules_to_save). All others are frozen. The adapters' tensors lie in the trained slab of their
@@ -26,23 +26,23 @@
  * it from the level on that keeps its target's result (layer_memory.h).
  *
  * DROPOUT. In training, A multiplies dropout(x) in place of x (ot_dropout in kernels/ops.h): ax, dA and the
- * part of dx use the same elements. Targets that read the same input share the dropped elements; in PEFT each
- * draws its own. The random words of an element depend on the run's seed, the step, the micro-batch in the
- * step, the first weight of the unit, and the place of the element in the micro-batch: they are the same in
- * forward, in recomputation and in backward, with every plan and any number of ranks. With dropout,
- * dropout(x) is made once more in backward, in scratch of the size of x, and the part of dx is rounded before
- * it is added.
+ * part of dx use the same elements. Targets that read the same input share the dropped elements; in PEFT
+ * each draws its own. The random words of an element depend on the run's seed, the step, the micro-batch in
+ * the step, the first weight of the unit, and the place of the element in the micro-batch: they are the same
+ * in forward, in recomputation and in backward, with every plan and any number of ranks. With dropout,
+ * dropout(x) is made once more in backward, in scratch of the size of x, and the part of dx is rounded
+ * before it is added.
  *
  * EMBEDDING. The adapter of the embedding E [vocab, dim] has A [rank, vocab], zeros, and B [dim, rank],
  * drawn from normal(0, 1); in files ".lora_embedding_A" and ".lora_embedding_B". A token t becomes
- * E[t] + B ax, with ax = scale A[:, t]. The slab holds A transposed, [vocab, rank]: ax is a scaled row of it,
- * and dax is added to the rows of the tokens (ot_embed_backward). The gradient of B, and dax, are those of a
- * linear map. Backward looks ax up again. As in PEFT there is no dropout, and a tied head multiplies with E
- * without the adapter.
+ * E[t] + B ax, with ax = scale A[:, t]. The slab holds A transposed, [vocab, rank]: ax is a scaled row of
+ * it, and dax is added to the rows of the tokens (ot_embed_backward). The gradient of B, and dax, are those
+ * of a linear map. Backward looks ax up again. As in PEFT there is no dropout, and a tied head multiplies
+ * with E without the adapter.
  *
- * DORA (Liu et al., "DoRA: Weight-Decomposed Low-Rank Adaptation", 2024; use_dora of PEFT). A target also has
- * a trained magnitude m [out], ".lora_magnitude_vector" in files. With V = W + scale B A, and |.| for the
- * Euclidean norm of each row:
+ * DORA (Liu et al., "DoRA: Weight-Decomposed Low-Rank Adaptation", 2024; use_dora of PEFT). A target also
+ * has a trained magnitude m [out], ".lora_magnitude_vector" in files. With V = W + scale B A, and |.| for
+ * the Euclidean norm of each row:
  *
  *     y = f u + b,   u = V x = W x + scale B A x,   f = m / |V|,   and at the beginning m = |W|
  *
@@ -76,10 +76,9 @@ struct ot_lora_rank {
 enum { OT_LORA_MAX_RANK = 1 << 16 };
 
 struct ot_lora {
-    /* Returns the adapter that a module has. It is asked for each linear map, as
-     * "model.layers.3.self_attn.q_proj" (also k_proj, v_proj, o_proj; mlp.gate_proj, up_proj, down_proj) and
-     * "lm_head" (also of a tied head, whose adapter is its own and not the embedding's), and for
-     * "model.embed_tokens". NULL: all maps of the layers have `all`. */
+    /* Returns the adapter that a module has. It is asked for each linear map of the layers, as the family
+     * names it ("model.layers.3.self_attn.q_proj"), for the head (also a tied one, whose adapter is its own
+     * and not the embedding's), and for the embedding. NULL: all maps of the layers have `all`. */
     struct ot_lora_rank (*choose)(const void *context, const char *module);
     const void *context;
     struct ot_lora_rank all;
@@ -97,6 +96,10 @@ int ot_lora_transpose(float *values, int64_t rows, int64_t cols);
 /* Finds the adapter of a module. rank 0: it has none. Errors: OT_E_INPUT (a rank or an alpha outside of its
  * range, a wrong dropout, DoRA with dropout or of an embedding); the message names the module. */
 int ot_lora_find(const struct ot_lora *lora, const char *module, struct ot_lora_rank *out);
+/* The layer of a module: the first part of its name that is a number; -1: it has none, and is in no layer.
+ * */
+int64_t ot_lora_layer_of(const char *module);
+bool ot_lora_is_in_layer(const char *module);
 /* The tensors of adapters have names that begin so. PEFT names the trained tensors of the model itself so
  * too. */
 #define OT_LORA_PREFIX "base_model.model."

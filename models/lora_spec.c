@@ -81,14 +81,8 @@ static bool names(struct ot_lora_word w, const char *module) {
            (bytes == n || module[bytes - n - 1] == '.');
 }
 
-/* True for the linear maps of the layers. */
-static bool is_layer_map(const char *module) {
-    const char *end = strrchr(module, '_');
-    return strncmp(module, "model.layers.", 13) == 0 && end && strcmp(end, "_proj") == 0;
-}
-
 static bool is_target(struct ot_lora_word w, const char *module) {
-    return is_word(w, "all-linear") ? is_layer_map(module) : names(w, module);
+    return is_word(w, "all-linear") ? ot_lora_is_in_layer(module) : names(w, module);
 }
 
 /* The value of the first pattern that matches the module, else `otherwise`. */
@@ -111,7 +105,7 @@ static struct ot_lora_rank choose(const void *context, const char *module) {
         has_targets = true;
         found = is_target(w, module);
     }
-    if (has_targets ? !found : !is_layer_map(module))
+    if (has_targets ? !found : !ot_lora_is_in_layer(module))
         return (struct ot_lora_rank){0};
     struct ot_lora_rank out = {
         .rank = (int64_t)pattern_value(spec->text, OT_LORA_RANK_PATTERN, module, (double)spec->rank)};
@@ -193,18 +187,44 @@ int ot_lora_spec_read(const char *text, struct ot_lora_spec *out) {
 
 /* ---- checking ---- */
 
+int64_t ot_lora_layer_modules(const struct ot_model_config *config) {
+    int64_t n = 0;
+    for (int module = OT_MODULE_Q; module <= OT_MODULE_DOWN; module++)
+        n += ot_model_names(config)->modules[module] != NULL;
+    return n;
+}
+
 bool ot_lora_module_at(const struct ot_model_config *config, int64_t index,
                        char module[OT_LORA_MODULE_BYTES]) {
-    static const char *const names[OT_LORA_LAYER_MODULES] = {
-        "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-        "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
-    const int64_t n = OT_LORA_LAYER_MODULES, layer = index / n;
-    if (layer < config->n_layers)
-        snprintf(module, OT_LORA_MODULE_BYTES, "model.layers.%lld.%s", (long long)layer, names[index % n]);
-    else
-        snprintf(module, OT_LORA_MODULE_BYTES,
-                 index == config->n_layers * n ? "lm_head" : "model.embed_tokens");
+    int64_t n = ot_lora_layer_modules(config), layer = index / n, at = index % n;
+    enum ot_module found = OT_MODULE_Q;
+    if (layer < config->n_layers) {
+        while (!ot_model_names(config)->modules[found] || at-- > 0)
+            found++;
+    } else {
+        found = index == config->n_layers * n ? OT_MODULE_HEAD : OT_MODULE_EMBEDDING;
+        layer = -1;
+    }
+    ot_model_module_name(config, found, layer, module, OT_LORA_MODULE_BYTES);
     return index < config->n_layers * n + 2;
+}
+
+/* The last words of the names of the modules that can have adapters: "q_proj, k_proj and v_proj". */
+static void list_modules(const struct ot_model_config *config, char *list, size_t bytes) {
+    int64_t n = ot_lora_layer_modules(config);
+    char module[OT_LORA_MODULE_BYTES];
+    size_t used = 0;
+    for (int64_t i = 0; i < n; i++) {
+        ot_lora_module_at(config, i, module);
+        const char *between = i == 0 ? "" : i == n - 1 ? " and " : ", ";
+        used += (size_t)snprintf(list + used, bytes - used, "%s%s", between, strrchr(module, '.') + 1);
+    }
+    ot_lora_module_at(config, n * config->n_layers, module);
+    used += (size_t)snprintf(list + used, bytes - used, " in %lld layers, %s", (long long)config->n_layers,
+                             module);
+    ot_lora_module_at(config, n * config->n_layers + 1, module);
+    const char *end = strrchr(module, '.');
+    snprintf(list + used, bytes - used, " and %s", end ? end + 1 : module);
 }
 
 /* True if a module that the word names has an adapter. */
@@ -218,18 +238,19 @@ static bool names_adapter(const struct ot_lora_spec *spec, struct ot_lora_word w
 }
 
 int ot_lora_spec_check(const struct ot_lora_spec *spec, const struct ot_model_config *config) {
+    char list[OT_MODULES * OT_LORA_MODULE_BYTES];
     for (enum ot_lora_word_kind kind = OT_LORA_TARGET; kind <= OT_LORA_ALPHA_PATTERN; kind++) {
         const char *at = spec->text;
         struct ot_lora_word w;
-        while (ot_lora_spec_next(&at, kind, &w, NULL))
-            if (!names_adapter(spec, w, config))
-                return ot_fail(OT_E_USAGE,
-                               "'%.*s' is the name of no %s; this model has q_proj, k_proj, v_proj, o_proj, "
-                               "gate_proj, up_proj and down_proj in %lld layers, lm_head and embed_tokens",
-                               w.bytes < 80 ? w.bytes : 80, w.text,
-                               kind == OT_LORA_TARGET ? "module that can have an adapter"
-                                                      : "module with an adapter",
-                               (long long)config->n_layers);
+        while (ot_lora_spec_next(&at, kind, &w, NULL)) {
+            if (names_adapter(spec, w, config))
+                continue;
+            list_modules(config, list, sizeof list);
+            return ot_fail(
+                OT_E_USAGE, "'%.*s' is the name of no %s; this model has %s", w.bytes < 80 ? w.bytes : 80,
+                w.text, kind == OT_LORA_TARGET ? "module that can have an adapter" : "module with an adapter",
+                list);
+        }
     }
     return 0;
 }

@@ -36,9 +36,10 @@ int ot_lora_spec_read(const char *text, struct ot_lora_spec *out);
 int ot_lora_spec_check(const struct ot_lora_spec *spec, const struct ot_model_config *config);
 
 enum { OT_LORA_MODULE_BYTES = 64 };
-enum { OT_LORA_LAYER_MODULES = 7 };
-/* The modules of a model that can have adapters, by index: OT_LORA_LAYER_MODULES of each layer, then lm_head
- * and model.embed_tokens. False: there are no more. */
+/* The number of linear maps in a layer. */
+int64_t ot_lora_layer_modules(const struct ot_model_config *config);
+/* The modules of a model that can have adapters, by index: those of each layer, then the head and the
+ * embedding. False: there are no more. */
 bool ot_lora_module_at(const struct ot_model_config *config, int64_t index,
                        char module[OT_LORA_MODULE_BYTES]);
 

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "models/decoder.h"
 #include "src/base/error.h"
@@ -13,7 +14,7 @@ struct walk {
     struct ot_model *model;
     const struct ot_model_parts *parts;
     int block;
-    const char *prefix; /* "model.layers.3." */
+    int64_t layer; /* -1: the block is none */
     bool edge;
     int64_t numbered; /* tensors with a number of their own so far */
     int64_t adapted;  /* modules with an adapter so far */
@@ -23,9 +24,9 @@ struct walk {
     struct ot_place *places[OT_MAX_BLOCK_TENSORS]; /* of the unit that begins with the tensor; else NULL */
 };
 
-static bool is_trained(const struct ot_model_parts *parts, const char *name) {
+static bool is_trained(const struct ot_model_parts *parts, const struct ot_tensor *tensor) {
     if (parts && parts->trains)
-        return parts->trains(parts->context, name);
+        return parts->trains(parts->context, tensor);
     return !parts || !parts->lora;
 }
 
@@ -40,22 +41,39 @@ static struct ot_tensor *append(struct walk *w, struct ot_place *place, int64_t 
     return t;
 }
 
-static void add(struct walk *w, struct ot_place *place, const char *name, int64_t rows, int64_t cols,
-                enum ot_init init) {
+/* Adds a tensor of a module. end: ".weight" or ".bias". rows 0: a vector. */
+static void add(struct walk *w, struct ot_place *place, enum ot_module module, const char *end, int64_t rows,
+                int64_t cols, enum ot_init init) {
+    const struct ot_model_config *c = &w->model->config;
     struct ot_tensor *t = append(w, place, rows, cols, init);
     t->number = w->numbered++;
-    snprintf(t->name, sizeof t->name, "%s%s", w->prefix, name);
-    t->trained = is_trained(w->parts, t->name);
+    t->module = module;
+    t->layer = w->layer;
+    t->is_fused = module == OT_MODULE_QKV && c->fused_groups > 1;
+    if (rows != 0 && ot_module_is_map(module) && ot_model_names(c)->transposed)
+        t->file_form = OT_FORM_TRANSPOSED;
+    ot_model_module_name(c, module, w->layer, t->name, sizeof t->name);
+    snprintf(t->name + strlen(t->name), sizeof t->name - strlen(t->name), "%s", end);
+    t->trained = is_trained(w->parts, t);
 }
 
-static void add_matrix(struct walk *w, struct ot_place *place, const char *name, int64_t rows, int64_t cols,
-                       enum ot_init init) {
-    add(w, place, name, rows, cols, init);
+static void add_matrix(struct walk *w, struct ot_place *place, enum ot_module module, int64_t rows,
+                       int64_t cols, enum ot_init init) {
+    add(w, place, module, ".weight", rows, cols, init);
 }
 
-static void add_vector(struct walk *w, struct ot_place *place, const char *name, int64_t cols,
-                       enum ot_init init) {
-    add(w, place, name, 0, cols, init);
+static void add_bias(struct walk *w, struct ot_place *place, enum ot_module module, int64_t cols) {
+    add(w, place, module, ".bias", 0, cols, OT_INIT_ZERO);
+}
+
+static void add_norm_weight(struct walk *w, struct ot_place *place, enum ot_module module, int64_t cols) {
+    add(w, place, module, ".weight", 0, cols, w->model->config.norm_adds_one ? OT_INIT_ZERO : OT_INIT_ONE);
+}
+
+static void add_norm(struct walk *w, struct ot_norm_layout *norm, enum ot_module module) {
+    add_norm_weight(w, &norm->weight, module, w->model->config.hidden);
+    if (w->model->config.norm == OT_NORM_LAYER)
+        add_bias(w, &norm->bias, module, w->model->config.hidden);
 }
 
 /* ---- adapters ---- */
@@ -74,6 +92,8 @@ static struct ot_tensor *add_lora_tensor(struct walk *w, struct ot_place *place,
     struct ot_tensor *t = append(w, place, rows, cols, init);
     module_of(target, module);
     t->number = target->number;
+    t->module = target->module;
+    t->layer = target->layer;
     t->trained = true;
     snprintf(t->name, sizeof t->name, OT_LORA_PREFIX "%.56s.%s", module, name);
     return t;
@@ -116,12 +136,15 @@ static void add_lora(struct walk *w, const struct ot_tensor *targets, int n, str
                         adapted[i]->cols, OT_INIT_LORA_A);
     for (int i = 0; i < unit->n; i++)
         add_lora_tensor(w, &unit->maps[i].b, adapted[i], "lora_B.weight", unit->maps[i].out,
-                        unit->maps[i].rank, OT_INIT_ZERO);
+                        unit->maps[i].rank, OT_INIT_ZERO)
+            ->is_fused = adapted[i]->is_fused;
     unit->dora = unit->n > 0 && w->parts->lora->dora;
-    for (int i = 0; unit->dora && i < unit->n; i++)
-        add_lora_tensor(w, &unit->maps[i].change, adapted[i], "lora_magnitude_vector", 0, unit->maps[i].out,
-                        OT_INIT_ZERO)
-            ->file_form = OT_FORM_ABOVE_NORM;
+    for (int i = 0; unit->dora && i < unit->n; i++) {
+        struct ot_tensor *t = add_lora_tensor(w, &unit->maps[i].change, adapted[i], "lora_magnitude_vector",
+                                              0, unit->maps[i].out, OT_INIT_ZERO);
+        t->file_form = OT_FORM_ABOVE_NORM;
+        t->is_fused = adapted[i]->is_fused;
+    }
 }
 
 /* Adds the adapters of the unit that the last n tensors are. */
@@ -129,17 +152,22 @@ static void add_lora_of_last(struct walk *w, int n, struct ot_lora_unit *unit) {
     add_lora(w, &w->tensors[w->n - n], n, unit);
 }
 
-struct ot_lora_unit ot_lora_unit_part(const struct ot_lora_unit *unit, int64_t first, int64_t in) {
+struct ot_lora_unit ot_lora_unit_part(const struct ot_lora_unit *unit, int64_t first, int64_t out,
+                                      int64_t in) {
     struct ot_lora_unit part = {.a = unit->a, .drop = unit->drop, .dora = unit->dora, .number = unit->number};
     for (int i = 0; i < unit->n; i++) {
-        if (unit->maps[i].first == first) {
+        const struct ot_lora_map *map = &unit->maps[i];
+        if (map->first <= first && first + out <= map->first + map->out) {
             part.n = 1;
-            part.rank = unit->maps[i].rank;
-            part.maps[0] = unit->maps[i];
+            part.rank = map->rank;
+            part.maps[0] = *map;
             part.maps[0].first = 0;
+            part.maps[0].out = out;
+            part.maps[0].b = ot_place_behind(map->b, (first - map->first) * map->rank);
+            part.maps[0].change = ot_place_behind(map->change, first - map->first);
             break;
         }
-        part.a = ot_place_behind(part.a, unit->maps[i].rank * in);
+        part.a = ot_place_behind(part.a, map->rank * in);
     }
     return part;
 }
@@ -212,8 +240,8 @@ static void put_slab(struct walk *w, bool frozen) {
     memory->n_tensors = model->n_tensors - memory->first_tensor;
     if (w->rc == 0)
         w->rc = ot_slab_encode(model, slab);
-    /* Backward of the embedding reads its adapter, but not its table. */
-    bool read = w->block > 0 || (w->model->embedding_lora.n > 0 && !frozen);
+    /* Backward of the embedding reads its adapter, but its table only to compute a norm's input again. */
+    bool read = w->block > 0 || model->config.embed_norm || (model->embed.lora.n > 0 && !frozen);
     block->uses[block->n_uses++] = (struct ot_block_use){slab, read};
     model->chain.n_slabs++;
 }
@@ -223,6 +251,7 @@ static void begin_block(struct walk *w, int block, const char *name) {
     snprintf(model->block_names[block], sizeof model->block_names[block], "%s", name);
     model->blocks[block].name = model->block_names[block];
     w->block = block;
+    w->layer = -1;
     w->edge = block == 0 || block == model->chain.n_blocks - 1;
     w->n = 0;
 }
@@ -241,16 +270,18 @@ int64_t ot_slab_matrix_params(const struct ot_slab_spec *slab) {
 
 /* ---- the blocks ---- */
 
-/* Adds the adapter of the embedding, which is w's only tensor. */
+/* Adds the adapter of the embedding, whose table is w's only tensor. */
 static void add_embedding_lora(struct walk *w) {
     const struct ot_tensor table = w->tensors[0];
-    struct ot_lora_unit *unit = &w->model->embedding_lora;
+    struct ot_lora_unit *unit = &w->model->embed.lora;
     struct ot_lora_map *map = &unit->maps[0];
     find_lora_map(w, &table, 0, map);
     if (map->rank == 0)
         return;
-    if (table.trained && w->rc == 0)
-        w->rc = ot_fail(OT_E_INPUT, "adapter of model.embed_tokens: the embedding itself is trained");
+    if ((table.trained || w->parts->lora->dora) && w->rc == 0)
+        w->rc = ot_fail(OT_E_INPUT, "adapter of %.*s: %s", (int)(strlen(table.name) - strlen(".weight")),
+                        table.name,
+                        table.trained ? "the embedding itself is trained" : "an embedding cannot have DoRA");
     unit->n = 1;
     unit->rank = map->rank;
     map->out = table.cols;
@@ -259,84 +290,131 @@ static void add_embedding_lora(struct walk *w) {
     add_lora_tensor(w, &map->b, &table, "lora_embedding_B", table.cols, map->rank, OT_INIT_LORA_NORMAL);
 }
 
+static const struct ot_place ABSENT = {OT_ABSENT, 0};
+#define NO_NORM ((struct ot_norm_layout){ABSENT, ABSENT})
+
 static void build_embed(struct walk *w) {
     const struct ot_model_config *c = &w->model->config;
+    struct ot_embed_layout *at = &w->model->embed;
     begin_block(w, 0, "embed");
-    w->prefix = "model.";
-    add_matrix(w, &w->model->embedding, "embed_tokens.weight", c->vocab, c->hidden, OT_INIT_NORMAL);
+    *at = (struct ot_embed_layout){.positions = ABSENT, .norm = NO_NORM};
+    add_matrix(w, &at->table, OT_MODULE_EMBEDDING, c->vocab, c->hidden, OT_INIT_NORMAL);
     add_embedding_lora(w);
+    if (c->positions == OT_POSITIONS_LEARNED)
+        add_matrix(w, &at->positions, OT_MODULE_POSITIONS, c->max_position, c->hidden, OT_INIT_NORMAL);
+    if (c->embed_norm)
+        add_norm(w, &at->norm, OT_MODULE_EMBED_NORM);
     end_block(w);
 }
 
 static void add_layer_matrices(struct walk *w, const struct ot_model_config *c, struct ot_layer_layout *at) {
     const struct ot_model *model = w->model;
+    const struct ot_family_names *names = ot_model_names(c);
     int64_t q = model->q_elems, kv = model->kv_elems, h = c->hidden;
-    add_matrix(w, &at->qkv, "self_attn.q_proj.weight", q, h, OT_INIT_NORMAL);
-    add_matrix(w, NULL, "self_attn.k_proj.weight", kv, h, OT_INIT_NORMAL);
-    add_matrix(w, NULL, "self_attn.v_proj.weight", kv, h, OT_INIT_NORMAL);
-    add_lora_of_last(w, 3, &at->qkv_lora);
-    add_matrix(w, &at->o, "self_attn.o_proj.weight", h, q, OT_INIT_NORMAL_RESIDUAL);
+    if (names->modules[OT_MODULE_QKV]) {
+        add_matrix(w, &at->qkv, OT_MODULE_QKV, model->qkv_elems, h, OT_INIT_NORMAL);
+        add_lora_of_last(w, 1, &at->qkv_lora);
+    } else {
+        add_matrix(w, &at->qkv, OT_MODULE_Q, q, h, OT_INIT_NORMAL);
+        add_matrix(w, NULL, OT_MODULE_K, kv, h, OT_INIT_NORMAL);
+        add_matrix(w, NULL, OT_MODULE_V, kv, h, OT_INIT_NORMAL);
+        add_lora_of_last(w, 3, &at->qkv_lora);
+    }
+    add_matrix(w, &at->o, OT_MODULE_O, h, q, OT_INIT_NORMAL_RESIDUAL);
     add_lora_of_last(w, 1, &at->o_lora);
-    add_matrix(w, &at->gate_up, "mlp.gate_proj.weight", c->ffn, h, OT_INIT_NORMAL);
-    add_matrix(w, NULL, "mlp.up_proj.weight", c->ffn, h, OT_INIT_NORMAL);
-    add_lora_of_last(w, 2, &at->gate_up_lora);
-    add_matrix(w, &at->down, "mlp.down_proj.weight", h, c->ffn, OT_INIT_NORMAL_RESIDUAL);
+    if (names->modules[OT_MODULE_GATE_UP] || c->plain_mlp) {
+        enum ot_module module = c->plain_mlp ? OT_MODULE_UP : OT_MODULE_GATE_UP;
+        add_matrix(w, &at->gate_up, module, model->inner_elems, h, OT_INIT_NORMAL);
+        add_lora_of_last(w, 1, &at->gate_up_lora);
+    } else {
+        add_matrix(w, &at->gate_up, OT_MODULE_GATE, c->ffn, h, OT_INIT_NORMAL);
+        add_matrix(w, NULL, OT_MODULE_UP, c->ffn, h, OT_INIT_NORMAL);
+        add_lora_of_last(w, 2, &at->gate_up_lora);
+    }
+    add_matrix(w, &at->down, OT_MODULE_DOWN, h, c->ffn, OT_INIT_NORMAL_RESIDUAL);
     add_lora_of_last(w, 1, &at->down_lora);
 }
 
-static void add_layer_vectors(struct walk *w, const struct ot_model_config *c, struct ot_layer_layout *at) {
+static void add_layer_biases(struct walk *w, const struct ot_model_config *c, struct ot_layer_layout *at) {
     const struct ot_model *model = w->model;
-    if (c->qkv_bias) {
-        add_vector(w, &at->qkv_bias, "self_attn.q_proj.bias", model->q_elems, OT_INIT_ZERO);
-        add_vector(w, NULL, "self_attn.k_proj.bias", model->kv_elems, OT_INIT_ZERO);
-        add_vector(w, NULL, "self_attn.v_proj.bias", model->kv_elems, OT_INIT_ZERO);
+    const struct ot_family_names *names = ot_model_names(c);
+    if (c->qkv_bias && names->modules[OT_MODULE_QKV]) {
+        add_bias(w, &at->qkv_bias, OT_MODULE_QKV, model->qkv_elems);
+    } else if (c->qkv_bias) {
+        add_bias(w, &at->qkv_bias, OT_MODULE_Q, model->q_elems);
+        add_bias(w, NULL, OT_MODULE_K, model->kv_elems);
+        add_bias(w, NULL, OT_MODULE_V, model->kv_elems);
     }
     if (c->out_bias)
-        add_vector(w, &at->o_bias, "self_attn.o_proj.bias", c->hidden, OT_INIT_ZERO);
-    if (c->mlp_bias) {
-        add_vector(w, &at->gate_up_bias, "mlp.gate_proj.bias", c->ffn, OT_INIT_ZERO);
-        add_vector(w, NULL, "mlp.up_proj.bias", c->ffn, OT_INIT_ZERO);
-        add_vector(w, &at->down_bias, "mlp.down_proj.bias", c->hidden, OT_INIT_ZERO);
+        add_bias(w, &at->o_bias, OT_MODULE_O, c->hidden);
+    if (!c->mlp_bias)
+        return;
+    if (names->modules[OT_MODULE_GATE_UP] || c->plain_mlp) {
+        add_bias(w, &at->gate_up_bias, c->plain_mlp ? OT_MODULE_UP : OT_MODULE_GATE_UP, model->inner_elems);
+    } else {
+        add_bias(w, &at->gate_up_bias, OT_MODULE_GATE, c->ffn);
+        add_bias(w, NULL, OT_MODULE_UP, c->ffn);
     }
-    if (c->qk_norm) {
-        add_vector(w, &at->q_norm, "self_attn.q_norm.weight", c->head_dim, OT_INIT_ONE);
-        add_vector(w, &at->k_norm, "self_attn.k_norm.weight", c->head_dim, OT_INIT_ONE);
+    add_bias(w, &at->down_bias, OT_MODULE_DOWN, c->hidden);
+}
+
+static void add_layer_norms(struct walk *w, const struct ot_model_config *c, struct ot_layer_layout *at) {
+    bool whole = c->qk_norm == OT_QK_NORM_WHOLE;
+    if (c->qk_norm != OT_QK_NORM_NONE) {
+        add_norm_weight(w, &at->q_norm, OT_MODULE_Q_NORM, whole ? w->model->q_elems : c->head_dim);
+        add_norm_weight(w, &at->k_norm, OT_MODULE_K_NORM, whole ? w->model->kv_elems : c->head_dim);
     }
-    add_vector(w, &at->norm1, "input_layernorm.weight", c->hidden, OT_INIT_ONE);
-    add_vector(w, &at->norm2, "post_attention_layernorm.weight", c->hidden, OT_INIT_ONE);
+    if (ot_model_has_norms_before(c))
+        add_norm(w, &at->norm1, OT_MODULE_NORM1);
+    if (ot_model_has_norms_before(c) && c->residual != OT_PARALLEL)
+        add_norm(w, &at->norm2, OT_MODULE_NORM2);
+    if (ot_model_has_norms_after(c)) {
+        add_norm(w, &at->post1, OT_MODULE_POST1);
+        add_norm(w, &at->post2, OT_MODULE_POST2);
+    }
 }
 
 static void build_layer(struct walk *w, int layer) {
     const struct ot_model_config *c = &w->model->config;
     struct ot_layer_layout *at = &w->model->layers[layer];
-    const struct ot_place absent = {OT_ABSENT, 0};
-    char prefix[48], name[24];
+    char name[24];
     snprintf(name, sizeof name, "layer.%d", layer);
-    snprintf(prefix, sizeof prefix, "model.layers.%d.", layer);
     begin_block(w, 1 + layer, name);
-    w->prefix = prefix;
-    *at = (struct ot_layer_layout){.qkv_bias = absent,
-                                   .o_bias = absent,
-                                   .gate_up_bias = absent,
-                                   .down_bias = absent,
-                                   .q_norm = absent,
-                                   .k_norm = absent};
+    w->layer = layer;
+    *at = (struct ot_layer_layout){.qkv_bias = ABSENT,
+                                   .o_bias = ABSENT,
+                                   .gate_up_bias = ABSENT,
+                                   .down_bias = ABSENT,
+                                   .q_norm = ABSENT,
+                                   .k_norm = ABSENT,
+                                   .norm1 = NO_NORM,
+                                   .norm2 = NO_NORM,
+                                   .post1 = NO_NORM,
+                                   .post2 = NO_NORM};
     add_layer_matrices(w, c, at);
-    add_layer_vectors(w, c, at);
+    add_layer_biases(w, c, at);
+    add_layer_norms(w, c, at);
     end_block(w);
+    if (c->residual == OT_PARALLEL)
+        at->norm2 = at->norm1;
 }
 
 /* The output projection, or the adapter alone of one that is tied. */
 static void add_projection(struct walk *w) {
     struct ot_model *model = w->model;
     const struct ot_model_config *c = &model->config;
-    const struct ot_tensor tied = {
-        .name = "lm_head.weight", .number = model->tensors[0].number, .rows = c->vocab, .cols = c->hidden};
+    struct ot_tensor tied = {.number = model->tensors[0].number,
+                             .module = OT_MODULE_HEAD,
+                             .layer = -1,
+                             .rows = c->vocab,
+                             .cols = c->hidden};
     if (c->tied) {
+        ot_model_module_name(c, OT_MODULE_HEAD, -1, tied.name, sizeof tied.name);
+        snprintf(tied.name + strlen(tied.name), sizeof tied.name - strlen(tied.name), ".weight");
         add_lora(w, &tied, 1, &model->head.lora);
         return;
     }
-    add_matrix(w, &model->head.projection, tied.name, c->vocab, c->hidden, OT_INIT_NORMAL);
+    add_matrix(w, &model->head.projection, OT_MODULE_HEAD, c->vocab, c->hidden, OT_INIT_NORMAL);
     add_lora_of_last(w, 1, &model->head.lora);
 }
 
@@ -345,13 +423,16 @@ static void build_head(struct walk *w) {
     const struct ot_model_config *c = &model->config;
     struct ot_block_spec *block = &model->blocks[model->chain.n_blocks - 1];
     begin_block(w, model->chain.n_blocks - 1, "head");
-    w->prefix = "";
+    model->head = (struct ot_head_layout){.bias = ABSENT, .norm = NO_NORM};
     add_projection(w);
-    add_vector(w, &model->head.norm, "model.norm.weight", c->hidden, OT_INIT_ONE);
+    if (c->head_bias)
+        add_bias(w, &model->head.bias, OT_MODULE_HEAD, c->vocab);
+    add_norm(w, &model->head.norm, OT_MODULE_NORM);
     end_block(w);
     if (c->tied) {
-        model->head.projection = (struct ot_place){block->n_uses, model->embedding.at};
-        block->uses[block->n_uses++] = (struct ot_block_use){model->blocks[0].uses[0].slab, true};
+        int slab = model->blocks[0].uses[model->embed.table.use].slab;
+        model->head.projection = (struct ot_place){block->n_uses, model->embed.table.at};
+        block->uses[block->n_uses++] = (struct ot_block_use){slab, true};
     }
 }
 
@@ -367,6 +448,11 @@ int ot_model_build_params(struct ot_model *model, const struct ot_model_parts *p
     if (!model->tensors || !model->slab_memory || !model->slabs || !model->blocks || !model->block_names ||
         !model->layers)
         return ot_fail(OT_E_BUDGET, "no memory for the tensor table of %zu layers", n_layers);
+    bool scales = model->config.residual_scale != 0 || model->config.logit_divisor != 0;
+    if (parts && parts->lora && parts->lora->dora && scales)
+        return ot_fail(OT_E_INPUT,
+                       "adapters with DoRA over a model with residual_multiplier or logits_scaling "
+                       "are not supported");
     build_embed(&w);
     for (int l = 0; l < model->config.n_layers; l++)
         build_layer(&w, l);

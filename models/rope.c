@@ -1,49 +1,73 @@
+/* The frequencies of rope.h. */
+#include "models/rope.h"
+
 #include <math.h>
-#include <string.h>
 
-#include "models/decoder.h"
-
-static int64_t table_elems(const struct ot_model *model) {
-    return model->chain.max_position * (model->config.rotary_dim / 2);
-}
-
-size_t ot_rope_table_bytes(const struct ot_model *model) {
-    return ((size_t)table_elems(model) * sizeof(float) + 255) & ~(size_t)255;
-}
+/* ---- frequencies ---- */
 
 /* Llama 3.1's scaling: short wavelengths keep their frequency, wavelengths beyond the original context are
- * stretched by rope_factor, and those between get a blend. */
-static double scale_llama3(const struct ot_model_config *c, double frequency) {
-    double wavelength = 2 * M_PI / frequency, original = c->rope_original_max_position;
-    double low = c->rope_low_freq_factor, high = c->rope_high_freq_factor;
+ * stretched by the factor, and those between get a blend. */
+static double scale_llama3(const struct ot_rope_config *rope, double frequency) {
+    double wavelength = 2 * M_PI / frequency, original = rope->original_max_position;
+    double low = rope->low_freq_factor, high = rope->high_freq_factor;
     if (wavelength < original / high)
         return frequency;
     if (wavelength > original / low)
-        return frequency / c->rope_factor;
+        return frequency / rope->factor;
     double blend = (original / wavelength - low) / (high - low);
-    return (1 - blend) * frequency / c->rope_factor + blend * frequency;
+    return (1 - blend) * frequency / rope->factor + blend * frequency;
 }
 
-/* Radians per position of pair j. */
-static double pair_frequency(const struct ot_model_config *c, int64_t j) {
-    double frequency = pow(c->rope_theta, -2.0 * (double)j / (double)c->rotary_dim);
-    if (c->rope_scaling == OT_ROPE_LINEAR)
-        return frequency / c->rope_factor;
-    return c->rope_scaling == OT_ROPE_LLAMA3 ? scale_llama3(c, frequency) : frequency;
+/* The place along the pairs of the one that makes `turns` turns in the original length. */
+static double yarn_border(const struct ot_model_config *c, double turns) {
+    const struct ot_rope_config *rope = &c->rope;
+    return (double)c->rotary_dim * log(rope->original_max_position / (turns * 2 * M_PI)) /
+           (2 * log(rope->theta));
 }
 
-/* Computes in double and rounds once: an fp32 angle at position 100,000 would be off by 0.004. */
-void ot_rope_fill_tables(const struct ot_model *model, void *host_memory) {
-    int64_t half = model->config.rotary_dim / 2;
-    float *cosines = host_memory, *sines = (float *)((char *)host_memory + ot_rope_table_bytes(model));
-    for (int64_t j = 0; j < half; j++) {
-        double frequency = pair_frequency(&model->config, j);
-        for (int64_t p = 0; p < model->chain.max_position; p++) {
-            cosines[p * half + j] = (float)cos((double)p * frequency);
-            sines[p * half + j] = (float)sin((double)p * frequency);
-        }
+/* Pairs before `low` keep their frequency, those behind `high` are divided by the factor. */
+static double scale_yarn(const struct ot_model_config *c, double frequency, int64_t j) {
+    const struct ot_rope_config *rope = &c->rope;
+    double low = yarn_border(c, rope->beta_fast), high = yarn_border(c, rope->beta_slow);
+    if (!rope->keeps_fractions) {
+        low = floor(low);
+        high = ceil(high);
     }
-    size_t filled = (size_t)table_elems(model) * sizeof(float);
-    memset((char *)cosines + filled, 0, ot_rope_table_bytes(model) - filled);
-    memset((char *)sines + filled, 0, ot_rope_table_bytes(model) - filled);
+    low = fmax(low, 0);
+    high = fmin(high, (double)c->rotary_dim - 1);
+    if (low == high)
+        high += 0.001;
+    double ramp = fmin(fmax(((double)j - low) / (high - low), 0), 1);
+    return frequency / rope->factor * ramp + frequency * (1 - ramp);
+}
+
+/* Theta for sequences that are longer than the model's own. */
+static double dynamic_theta(const struct ot_model_config *c, int64_t max_position) {
+    double own = (double)c->max_position, length = fmax((double)max_position, own),
+           dim = (double)c->rotary_dim;
+    return c->rope.theta * pow(c->rope.factor * length / own - (c->rope.factor - 1), dim / (dim - 2));
+}
+
+double ot_rope_frequency(const struct ot_model_config *c, int64_t max_position, bool local, int64_t j) {
+    const struct ot_rope_config *rope = &c->rope;
+    double power = -2.0 * (double)j / (double)c->rotary_dim, plain = pow(rope->theta, power);
+    if (local)
+        return pow(c->local_rope_theta, power);
+    switch (rope->scaling) {
+    case OT_ROPE_LINEAR:
+        return plain / rope->factor;
+    case OT_ROPE_LLAMA3:
+        return scale_llama3(rope, plain);
+    case OT_ROPE_DYNAMIC:
+        return pow(dynamic_theta(c, max_position), power);
+    case OT_ROPE_YARN:
+        return scale_yarn(c, plain, j);
+    case OT_ROPE_LONGROPE:
+        return plain / (double)((double)max_position > rope->original_max_position ? rope->long_factors[j]
+                                                                                   : rope->short_factors[j]);
+    case OT_ROPE_PROPORTIONAL:
+        return j < (int64_t)(rope->share * (double)c->rotary_dim / 2) ? plain / rope->factor : 0;
+    default:
+        return plain;
+    }
 }

@@ -29,12 +29,6 @@ static bool is_word(struct pattern p, const char *word) {
 
 /* ---- layers ---- */
 
-/* The layer of a tensor; -1: it is in none. */
-static int64_t layer_of(const char *name) {
-    static const char prefix[] = "model.layers.";
-    return strncmp(name, prefix, sizeof prefix - 1) == 0 ? strtoll(name + sizeof prefix - 1, NULL, 10) : -1;
-}
-
 struct layer_range {
     int64_t first, end;
 };
@@ -76,26 +70,25 @@ static bool matches_glob(struct pattern p, const char *name) {
     return matches;
 }
 
-static bool matches(struct pattern p, const char *name, int64_t n_layers) {
+static bool matches(struct pattern p, const struct ot_tensor *t, int64_t n_layers) {
     struct layer_range range;
-    int64_t layer = layer_of(name);
     if (reads_layers(p, n_layers, &range))
-        return layer >= range.first && layer < range.end && layer >= 0;
+        return t->layer >= range.first && t->layer < range.end && t->layer >= 0;
     if (is_word(p, "embeddings"))
-        return strcmp(name, "model.embed_tokens.weight") == 0;
+        return t->module == OT_MODULE_EMBEDDING || t->module == OT_MODULE_POSITIONS;
     if (is_word(p, "head"))
-        return strcmp(name, "lm_head.weight") == 0;
+        return t->module == OT_MODULE_HEAD;
     if (is_word(p, "norms"))
-        return strstr(name, "norm") != NULL;
+        return ot_module_is_norm(t->module);
     if (is_word(p, "biases"))
-        return ends_with(name, ".bias");
-    return matches_glob(p, name);
+        return ends_with(t->name, ".bias");
+    return matches_glob(p, t->name);
 }
 
-static bool list_has(const char *list, const char *name, int64_t n_layers) {
+static bool list_has(const char *list, const struct ot_tensor *tensor, int64_t n_layers) {
     struct pattern p;
     while (next_pattern(&list, &p))
-        if (matches(p, name, n_layers))
+        if (matches(p, tensor, n_layers))
             return true;
     return false;
 }
@@ -107,11 +100,11 @@ struct chooser {
     int64_t n_layers;
 };
 
-static bool trains(const void *context, const char *name) {
+static bool trains(const void *context, const struct ot_tensor *tensor) {
     const struct chooser *c = context;
     const struct ot_selection *s = &c->selection;
-    bool selected = s->train ? list_has(s->train, name, c->n_layers) : !s->lora;
-    return selected && !s->trains_nothing && !(s->freeze && list_has(s->freeze, name, c->n_layers));
+    bool selected = s->train ? list_has(s->train, tensor, c->n_layers) : !s->lora;
+    return selected && !s->trains_nothing && !(s->freeze && list_has(s->freeze, tensor, c->n_layers));
 }
 
 /* Every pattern matches a tensor. */
@@ -121,7 +114,7 @@ static int check_list(const struct ot_model *model, const char *list) {
     while (next_pattern(&list, &p)) {
         bool found = false;
         for (int64_t i = 0; i < ot_model_tensor_count(model) && !found; i++)
-            found = matches(p, ot_model_tensor(model, i)->name, n_layers);
+            found = matches(p, ot_model_tensor(model, i), n_layers);
         if (!found)
             return ot_fail(
                 OT_E_USAGE,
@@ -140,7 +133,9 @@ static int check_modules(const struct ot_model *model, const struct ot_lora *lor
         const struct ot_tensor *t = ot_model_tensor(model, i);
         struct ot_lora_rank rank;
         char module[OT_MODEL_NAME_BYTES];
-        if (!t->trained || ot_lora_has_tensor(t->name))
+        bool can_have =
+            ot_module_is_map(t->module) || t->module == OT_MODULE_HEAD || t->module == OT_MODULE_EMBEDDING;
+        if (!t->trained || ot_lora_has_tensor(t->name) || !can_have)
             continue;
         snprintf(module, sizeof module, "%s", t->name);
         *strrchr(module, '.') = '\0';

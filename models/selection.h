@@ -2,7 +2,7 @@
  *
  * A list of patterns, separated by commas, selects the tensors that match one of them:
  *
- *     embeddings      the table of the embedding
+ *     embeddings      the table of the embedding, and that of learned positions
  *     head            the output projection, where it is not tied to the embedding
  *     norms  biases   all weights of norms; all biases
  *     layers          everything in the layers
@@ -26,8 +26,8 @@ struct ot_selection {
 };
 
 /* Opens a model as ot_model_open does, with the tensors frozen that the selection does not train. The texts
- * are read before it returns. Errors: as ot_model_open; OT_E_USAGE: a pattern matches no tensor of the model,
- * or no tensor is left to train (the message quotes the pattern), or
+ * are read before it returns. Errors: as ot_model_open; OT_E_USAGE: a pattern matches no tensor of the
+ * model, or no tensor is left to train (the message quotes the pattern), or
  * `lora` is wrong. */
 int ot_model_open_selected(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_position,
                            const struct ot_selection *selection, struct ot_model **out);

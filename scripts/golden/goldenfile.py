@@ -2,13 +2,15 @@
 
 import numpy as np
 
-DTYPES = {"float32": "f32", "float64": "f64", "int32": "i32", "int64": "i64"}
+DTYPES = {"float32": "f32", "float64": "f64", "int32": "i32", "int64": "i64", "uint8": "u8"}
 
 
 def write(path, arrays):
-    """arrays: {name: numpy array or torch tensor}; names without spaces."""
+    """arrays: {name: numpy array, torch tensor or text}; names without spaces. A text becomes its bytes (u8)."""
     lines, chunks, offset = ["OTGOLD1"], [], 0
     for name, value in arrays.items():
+        if isinstance(value, str):
+            value = np.frombuffer(value.encode(), dtype=np.uint8)
         if hasattr(value, "detach"):
             value = value.detach().cpu().numpy()
         value = np.ascontiguousarray(value)

@@ -143,7 +143,7 @@ static int match_modules(const struct reader *r, const char *key, const char *mo
     const char *text = ot_json_string(value, NULL);
     *matches = false;
     if (text && strcasecmp(text, "all-linear") == 0) {
-        *matches = strncmp(module, "model.layers.", 13) == 0;
+        *matches = ot_lora_is_in_layer(module);
         return 0;
     }
     if (text)
@@ -161,10 +161,10 @@ static int match_modules(const struct reader *r, const char *key, const char *mo
 /* layers_to_transform: a number or a list of numbers; absent: all. */
 static bool has_layer(const struct reader *r, const char *module) {
     const struct ot_json *layers = ot_json_get(r->root, "layers_to_transform");
-    long long layer;
+    int64_t layer = ot_lora_layer_of(module);
     if (ot_json_type(layers) == OT_JSON_NULL)
         return true;
-    if (sscanf(module, "model.layers.%lld.", &layer) != 1)
+    if (layer < 0)
         return false;
     if (ot_json_type(layers) == OT_JSON_INT)
         return ot_json_int(layers, -1) == layer;
@@ -191,11 +191,11 @@ static int find_pattern(const struct reader *r, const char *key, const char *mod
     return 0;
 }
 
-static bool saves_embedding(const struct reader *r) {
+static bool saves_embedding(const struct reader *r, const char *embedding) {
     const struct ot_json *modules = ot_json_get(r->root, "modules_to_save");
     for (size_t i = 0; i < ot_json_length(modules); i++) {
         const char *name = ot_json_string(ot_json_at(modules, i), NULL);
-        if (name && ends_with_name("model.embed_tokens", name))
+        if (name && ends_with_name(embedding, name))
             return true;
     }
     return false;
@@ -205,8 +205,9 @@ static int refuse_others(const struct reader *r) {
     void *cursor = NULL;
     const char *key;
     struct ot_json *value;
+    bool transposed = ot_model_names(r->config)->transposed; /* PEFT then sets fan_in_fan_out */
     while (ot_json_next(r->root, &cursor, &key, &value))
-        if (!is_known(key) && !is_empty(value))
+        if (!is_known(key) && !is_empty(value) && !(transposed && strcmp(key, "fan_in_fan_out") == 0))
             return ot_fail(OT_E_INPUT,
                            "%s: the key '%.60s' has a value, and this program has no such adapters", r->where,
                            key);
@@ -224,23 +225,29 @@ static int refuse_others(const struct reader *r) {
     bool tying = false;
     OT_TRY(ot_json_need_bool(r->root, r->where, "ensure_weight_tying", false, &tying));
     bool embedding, head;
-    OT_TRY(match_modules(r, "target_modules", "model.embed_tokens", &embedding));
-    OT_TRY(match_modules(r, "target_modules", "lm_head", &head));
+    char table[OT_LORA_MODULE_BYTES], projection[OT_LORA_MODULE_BYTES];
+    ot_model_module_name(r->config, OT_MODULE_EMBEDDING, -1, table, sizeof table);
+    ot_model_module_name(r->config, OT_MODULE_HEAD, -1, projection, sizeof projection);
+    OT_TRY(match_modules(r, "target_modules", table, &embedding));
+    OT_TRY(match_modules(r, "target_modules", projection, &head));
     if (r->config->tied && tying && (embedding || head))
         return ot_fail(
             OT_E_INPUT,
             "%s: ensure_weight_tying with adapters of the embedding or of the head is not available",
             r->where);
-    if (r->config->tied && !tying && saves_embedding(r))
+    if (r->config->tied && !tying && saves_embedding(r, table))
         return ot_fail(OT_E_INPUT,
                        "%s: modules_to_save has the embedding, which the base shares with its head, and "
                        "ensure_weight_tying is not true: PEFT then trained the embedding alone, which this "
                        "program cannot follow",
                        r->where);
     pattern = ot_json_string(ot_json_get(r->root, "layers_pattern"), NULL);
-    if (pattern && *pattern && strcmp(pattern, "layers") != 0)
-        return ot_fail(OT_E_INPUT, "%s: layers_pattern is '%.40s'; the layers are called 'layers' here",
-                       r->where, pattern);
+    const char *layers = ot_model_names(r->config)->layers; /* "model.layers." */
+    size_t end = strlen(layers) - 1, begin = (size_t)(strchr(layers, '.') + 1 - layers);
+    if (pattern && *pattern &&
+        (strlen(pattern) != end - begin || strncmp(pattern, layers + begin, end - begin) != 0))
+        return ot_fail(OT_E_INPUT, "%s: layers_pattern is '%.40s'; the layers are called '%.*s' here",
+                       r->where, pattern, (int)(end - begin), layers + begin);
     return 0;
 }
 
@@ -294,7 +301,7 @@ static bool same_rank(struct ot_lora_rank a, struct ot_lora_rank b) {
 
 /* True if each kind of module has the same adapter in all layers. */
 static bool is_uniform(const struct reader *r) {
-    int64_t layers = r->config->n_layers, kinds = OT_LORA_LAYER_MODULES;
+    int64_t layers = r->config->n_layers, kinds = ot_lora_layer_modules(r->config);
     for (int64_t i = kinds; i < kinds * layers; i++)
         if (!same_rank(r->ranks[i], r->ranks[i % kinds]))
             return false;
@@ -310,7 +317,7 @@ static const char *short_name(const char *module, bool uniform) {
 static int make_text(const struct reader *r, double dropout, char **lora) {
     struct ot_string_builder b = {0};
     bool uniform = is_uniform(r);
-    int64_t kinds = OT_LORA_LAYER_MODULES, first = 0;
+    int64_t kinds = ot_lora_layer_modules(r->config), first = 0;
     char module[OT_LORA_MODULE_BYTES];
     while (r->ranks[first].rank == 0)
         first++;

@@ -16,9 +16,23 @@ static void put_number(struct ot_json_writer *w, const char *key, double value) 
         ot_json_put_exact(w, key, value);
 }
 
-static void put_targets(const struct ot_lora_spec *spec, struct ot_json_writer *w) {
-    static const char *const linear[] = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
-                                         "gate_proj", "up_proj", "down_proj"};
+/* The last words of the names of the linear maps of a layer: "q_proj". */
+static void put_linear(const struct ot_model_config *config, struct ot_json_writer *w) {
+    for (int module = OT_MODULE_Q; module <= OT_MODULE_DOWN; module++) {
+        const char *name = ot_model_names(config)->modules[module];
+        const char *end = name ? strrchr(name, '.') : NULL;
+        bool again = false; /* GPT-2 has two maps c_proj */
+        for (int other = OT_MODULE_Q; end && other < module; other++) {
+            const char *before = ot_model_names(config)->modules[other];
+            again = again || (before && strcmp(strrchr(before, '.'), end) == 0);
+        }
+        if (end && !again)
+            ot_json_put_text(w, NULL, end + 1);
+    }
+}
+
+static void put_targets(const struct ot_lora_spec *spec, const struct ot_model_config *config,
+                        struct ot_json_writer *w) {
     const char *at = spec->text;
     struct ot_lora_word word;
     bool has_targets = false;
@@ -26,8 +40,8 @@ static void put_targets(const struct ot_lora_spec *spec, struct ot_json_writer *
     for (bool more = true; more;) {
         more = ot_lora_spec_next(&at, OT_LORA_TARGET, &word, NULL);
         bool all = more ? word.bytes == 10 && memcmp(word.text, "all-linear", 10) == 0 : !has_targets;
-        for (size_t i = 0; all && i < sizeof linear / sizeof *linear; i++)
-            ot_json_put_text(w, NULL, linear[i]);
+        if (all)
+            put_linear(config, w);
         if (more && !all)
             ot_json_put_string(w, NULL, word.text, (size_t)word.bytes);
         has_targets = has_targets || more;
@@ -83,7 +97,7 @@ static void put_modules(const struct ot_model *model, struct ot_json_writer *w) 
         *strrchr(module, '.') = '\0';
         if (!t->trained || ot_lora_has_tensor(t->name) || strcmp(module, last) == 0)
             continue;
-        tied = tied || strcmp(module, "model.embed_tokens") == 0;
+        tied = tied || t->module == OT_MODULE_EMBEDDING;
         ot_json_put_text(w, NULL, module);
         memcpy(last, module, sizeof last);
     }
@@ -107,13 +121,13 @@ int ot_adapter_config_write(const char *lora, const struct ot_model *model, cons
     put_number(&w, "lora_alpha", spec.alpha != 0 ? spec.alpha : 2 * (double)spec.rank);
     snprintf(dropout, sizeof dropout, "%.6g", (double)spec.lora.dropout); /* 0.05, not its nearest float */
     ot_json_put_real(&w, "lora_dropout", strtod(dropout, NULL));
-    put_targets(&spec, &w);
+    put_targets(&spec, ot_model_get_config(model), &w);
     put_patterns(&spec, &w);
     put_modules(model, &w);
     ot_json_put_bool(&w, "use_rslora", spec.lora.rslora);
     ot_json_put_bool(&w, "use_dora", spec.lora.dora);
     ot_json_put_text(&w, "bias", "none");
-    ot_json_put_bool(&w, "fan_in_fan_out", false);
+    ot_json_put_bool(&w, "fan_in_fan_out", ot_model_names(ot_model_get_config(model))->transposed);
     ot_json_put_bool(&w, "inference_mode", true);
     ot_json_put_bool(&w, "init_lora_weights", true);
     ot_json_end_object(&w);

@@ -1,10 +1,8 @@
 /* Reads and writes config.json, the description of a Hugging Face model, as the configuration that models/
  * uses.
  *
- * READING accepts the key names of old and new transformers (rope_theta and rope_scaling, or rope_parameters;
- * torch_dtype or dtype; n_layer and so on). Absent keys get the defaults of the family's class in
- * transformers. Anything that would make results differ from transformers is refused by name: an unknown
- * model_type, architecture, rope type or activation, a method of quantization, partial layer types.
+ * READING leaves the model itself to models/family.h, and reads what is around it: the dtype, ids of tokens,
+ * the method of quantization.
  *
  * WRITING. A preset gets a config.json that transformers 4 and 5 both read. A base model's config.json is
  * copied byte for byte; only the values that must change are replaced (ot_json_splice), so that unknown keys
@@ -34,7 +32,7 @@ struct ot_config_file {
     bool has_dtype; /* the file has torch_dtype or dtype */
     enum ot_dtype dtype;
     struct ot_token_ids ids;
-    double attention_dropout; /* as the file says; never applied */
+    double dropout; /* the largest one that the file says; never applied */
     struct ot_quantization quantized;
 };
 

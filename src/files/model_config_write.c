@@ -8,24 +8,6 @@
 #include "src/base/json.h"
 #include "src/files/pack.h"
 
-/* The shortest decimal number that reads back as this float: 1e-06, not 9.99999997e-07. */
-static double shortest(float value) {
-    char text[32];
-    double decimal = value;
-    for (int digits = 6; digits <= 9; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, (double)value);
-        decimal = strtod(text, NULL);
-        if ((float)decimal == value)
-            break;
-    }
-    return decimal;
-}
-
-static const char *act_name(enum ot_activation act) {
-    static const char *const names[] = {"silu", "gelu", "gelu_pytorch_tanh", "relu"};
-    return names[act];
-}
-
 static void put_ids(struct ot_json_writer *w, const char *key, const int32_t *ids, int n) {
     if (n == 1) {
         ot_json_put_int(w, key, ids[0]);
@@ -44,71 +26,12 @@ static void put_token_ids(struct ot_json_writer *w, const struct ot_token_ids *i
         put_ids(w, "eos_token_id", ids->eos, ids->n_eos);
 }
 
-/* Uses the older key names: transformers 5 still reads them, transformers 4 reads no others. */
-static void put_rope(struct ot_json_writer *w, const struct ot_model_config *c) {
-    ot_json_put_real(w, "rope_theta", c->rope_theta);
-    if (c->rope_scaling == OT_ROPE_PLAIN)
-        return;
-    ot_json_begin_object(w, "rope_scaling");
-    ot_json_put_text(w, "rope_type", c->rope_scaling == OT_ROPE_LINEAR ? "linear" : "llama3");
-    ot_json_put_real(w, "factor", c->rope_factor);
-    if (c->rope_scaling == OT_ROPE_LLAMA3) {
-        ot_json_put_real(w, "low_freq_factor", c->rope_low_freq_factor);
-        ot_json_put_real(w, "high_freq_factor", c->rope_high_freq_factor);
-        ot_json_put_int(w, "original_max_position_embeddings", (int64_t)c->rope_original_max_position);
-    }
-    ot_json_end_object(w);
-}
-
-static void put_window(struct ot_json_writer *w, const struct ot_model_config *c,
-                       const struct ot_family_row *row) {
-    if (row->window_if_absent == 0)
-        return;
-    if (c->window > 0)
-        ot_json_put_int(w, "sliding_window", c->window);
-    else
-        ot_json_put_null(w, "sliding_window");
-    if (row->window_by_flag) {
-        ot_json_put_bool(w, "use_sliding_window", c->window > 0);
-        ot_json_put_int(w, "max_window_layers", c->window > 0 ? c->window_first_layer : c->n_layers);
-    }
-    if (!c->window_by_layer)
-        return;
-    ot_json_begin_array(w, "layer_types");
-    for (int64_t i = 0; i < c->n_layers; i++)
-        ot_json_put_text(w, NULL, ot_model_layer_window(c, i) ? "sliding_attention" : "full_attention");
-    ot_json_end_array(w);
-}
-
 int ot_model_config_write(const struct ot_config_file *file, char **text, size_t *bytes) {
-    const struct ot_model_config *c = &file->config;
-    const struct ot_family_row *row = ot_family_row(c->family);
     struct ot_json_writer w = {.indent = 0};
     ot_json_begin_object(&w, NULL);
-    ot_json_begin_array(&w, "architectures");
-    ot_json_put_text(&w, NULL, row->architecture);
-    ot_json_end_array(&w);
-    if (row->attention_bias)
-        ot_json_put_bool(&w, "attention_bias", c->out_bias);
+    ot_model_config_put(&file->config, &w);
     put_token_ids(&w, &file->ids);
-    ot_json_put_int(&w, "head_dim", c->head_dim);
-    ot_json_put_text(&w, "hidden_act", act_name(c->act));
-    ot_json_put_int(&w, "hidden_size", c->hidden);
-    ot_json_put_real(&w, "initializer_range", c->init_std);
-    ot_json_put_int(&w, "intermediate_size", c->ffn);
-    ot_json_put_int(&w, "max_position_embeddings", c->max_position);
-    if (row->mlp_bias)
-        ot_json_put_bool(&w, "mlp_bias", c->mlp_bias);
-    ot_json_put_text(&w, "model_type", row->model_type);
-    ot_json_put_int(&w, "num_attention_heads", c->n_heads);
-    ot_json_put_int(&w, "num_hidden_layers", c->n_layers);
-    ot_json_put_int(&w, "num_key_value_heads", c->n_kv_heads);
-    ot_json_put_real(&w, "rms_norm_eps", shortest(c->norm_eps));
-    put_rope(&w, c);
-    put_window(&w, c, row);
-    ot_json_put_bool(&w, "tie_word_embeddings", c->tied);
     ot_json_put_text(&w, "torch_dtype", ot_torch_dtype_name(file->dtype));
-    ot_json_put_int(&w, "vocab_size", c->vocab);
     ot_json_end_object(&w);
     return ot_json_writer_take(&w, text, bytes);
 }

@@ -15,7 +15,8 @@
 #include "src/files/out_replace.h"
 #include "src/gguf/gguf.h"
 
-/* Larger than any real file (tokenizers have up to 40 MB). Parsing needs up to sixty times a file's bytes. */
+/* Larger than any real file (tokenizers have up to 40 MB). Parsing needs up to sixty times a file's bytes.
+ * */
 enum { INDEX_MAX_BYTES = 16 << 20, TOKENIZER_MAX_BYTES = 128 << 20 };
 
 const char *ot_model_dir_file(const struct ot_model_dir *dir, const char *name, char path[PATH_MAX]) {
@@ -326,7 +327,7 @@ static int read_configs(struct ot_model_dir *dir) {
     dir->facts.config = file.config;
     dir->facts.dtype = file.dtype;
     dir->facts.ids = file.ids;
-    dir->facts.attention_dropout = file.attention_dropout;
+    dir->facts.dropout = file.dropout;
     dir->quantized = file.quantized;
     OT_TRY(read_quantize_config(dir));
     if (ot_model_dir_has(dir, "generation_config.json"))

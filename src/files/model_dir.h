@@ -1,9 +1,9 @@
-/* A model in a Hugging Face directory, or in a GGUF file: opens it, streams its weights into an engine, saves
- * weights to a new directory.
+/* A model in a Hugging Face directory, or in a GGUF file: opens it, streams its weights into an engine,
+ * saves weights to a new directory.
  *
  * OPEN reads config.json, generation_config.json and tokenizer_config.json, and maps the weights:
- * model.safetensors, or the shards of model.safetensors.index.json. A directory without weights can be opened
- * too: its config and tokenizer serve --init random. Loading from it is an error.
+ * model.safetensors, or the shards of model.safetensors.index.json. A directory without weights can be
+ * opened too: its config and tokenizer serve --init random. Loading from it is an error.
  *
  * A GGUF file (src/gguf/gguf.h) is opened as the directory that it was made from: config.json,
  * generation_config.json, tokenizer.json and the chat template are made from its keys, in memory, and its
@@ -17,14 +17,14 @@
  * of the model.
  *
  * SAVE asks a source for the values in the same order and writes shards in the base's dtype, or the matrices
- * of the layers in a format of quantised checkpoints (pack.h). It adds the base's config and tokenizer files,
- * licences, processor settings and code. It writes through an out_dir (out_dir.h), so the result appears as a
- * whole or not at all.
+ * of the layers in a format of quantised checkpoints (pack.h). It adds the base's config and tokenizer
+ * files, licences, processor settings and code. It writes through an out_dir (out_dir.h), so the result
+ * appears as a whole or not at all.
  *
  * ADAPTERS. A directory that PEFT wrote can be laid over an open base: its adapters are tensors of a model
- * that has them (models/lora.h), and its modules_to_save take the place of the base's tensors. A load without
- * such a directory leaves out the tensors of adapters, and a save may write them, and what else is trained,
- * as such a directory instead of a whole model.
+ * that has them (models/lora.h), and its modules_to_save take the place of the base's tensors. A load
+ * without such a directory leaves out the tensors of adapters, and a save may write them, and what else is
+ * trained, as such a directory instead of a whole model.
  *
  * An open ot_model_dir never changes. Load and save use the calling thread and the pool.
  */
@@ -50,7 +50,7 @@ struct ot_model_facts {
     const char *weights_missing; /* the reason, for an error message; NULL if there are weights */
     const char *tokenizer_path;  /* path of tokenizer.json; NULL: none */
     bool tokenizer_is_made;      /* tokenizer.json was made in memory, from a GGUF file */
-    double attention_dropout;    /* the config's value, which is not applied */
+    double dropout;              /* the largest of the config, which is not applied */
     bool has_chat_template;
     const char *chat_template; /* Jinja text; NULL: no template, or not a text */
     size_t chat_template_bytes;
@@ -89,9 +89,9 @@ int ot_model_dir_load(const struct ot_model_dir *dir, const struct ot_model *mod
 int ot_model_dir_load_frozen(const struct ot_model_dir *dir, const struct ot_model *model,
                              struct ot_pool *pool, ot_param_sink sink, void *context);
 
-/* The values [first, first + n) of one tensor of the model, exactly. first is a multiple of 256, and so is n,
- * or the values go to the end. Errors: OT_E_INPUT (the files lack the tensor, or it has another shape),
- * OT_E_IO. */
+/* The values [first, first + n) of one tensor of the model, exactly, in the order of its slab; a magnitude
+ * of DoRA as the file has it. first is a multiple of 256, and so is n, or the values go to the end. Errors:
+ * OT_E_INPUT (the files lack the tensor, or it has another shape), OT_E_IO. */
 int ot_model_dir_get(const struct ot_model_dir *dir, const struct ot_tensor *tensor, int64_t first, int64_t n,
                      float *values);
 
@@ -117,8 +117,9 @@ struct ot_model_save {
     /* The text of adapter_config.json: writes a directory for PEFT, with all trained tensors in fp32. NULL:
      * writes the whole model. */
     const char *adapter_config;
-    /* NULL: all tensors are plain. Else the matrices of the layers are stored in this format, and pack_source
-     * has their bytes; it gets the context of the source. The tensors come in the order of the model. */
+    /* NULL: all tensors are plain. Else the matrices of the layers are stored in this format, and
+     * pack_source has their bytes; it gets the context of the source. The tensors come in the order of the
+     * model. */
     const struct ot_pack_format *pack;
     ot_pack_source pack_source;
     int64_t shard_bytes;             /* 0: OT_SHARD_BYTES */

@@ -59,12 +59,6 @@ bool ot_model_dir_is_adapted(const struct ot_model_dir *dir, const char *name) {
 
 /* ---- file forms ---- */
 
-void ot_adapter_file_shape(const struct ot_tensor *tensor, int64_t shape[2]) {
-    bool turned = tensor->file_form == OT_FORM_TRANSPOSED;
-    shape[0] = turned ? tensor->cols : tensor->rows;
-    shape[1] = turned ? tensor->rows : tensor->cols;
-}
-
 /* values[row] += sign * the norm of the row of the weight that the tensor belongs to. */
 static int add_norms(const struct ot_model *model, const struct ot_tensor *tensor, ot_weight_source source,
                      void *context, float sign, float *values) {
@@ -91,12 +85,10 @@ static int get_from_source(void *context, const struct ot_tensor *weight, int64_
 
 int ot_adapter_to_file(const struct ot_model *model, const struct ot_tensor *tensor, ot_param_source source,
                        void *context, float *values) {
-    if (tensor->file_form == OT_FORM_TRANSPOSED)
-        return ot_lora_transpose(values, tensor->rows, tensor->cols);
     struct slab_source from = {source, context};
-    return tensor->file_form == OT_FORM_ABOVE_NORM
-               ? add_norms(model, tensor, get_from_source, &from, 1, values)
-               : 0;
+    if (tensor->file_form == OT_FORM_ABOVE_NORM)
+        OT_TRY(add_norms(model, tensor, get_from_source, &from, 1, values));
+    return ot_tensor_to_file(ot_model_get_config(model), tensor, values);
 }
 
 static int get_from_dir(void *context, const struct ot_tensor *weight, int64_t first, int64_t n,
@@ -104,27 +96,17 @@ static int get_from_dir(void *context, const struct ot_tensor *weight, int64_t f
     return ot_model_dir_get(context, weight, first, n, values);
 }
 
-static int read_whole(const struct ot_stored *stored, float *values) {
-    int64_t bad;
-    OT_TRY(ot_stored_read(stored, 0, stored->tensor->count, values, &bad));
-    return bad < 0
-               ? 0
-               : ot_fail(
-                     OT_E_INPUT,
-                     "%s: tensor %s holds %g at element %lld; the weights are damaged, get the file again",
-                     stored->file->path, stored->tensor->name, (double)values[bad], (long long)bad);
-}
-
 int ot_adapter_load(const struct ot_model_dir *dir, const struct ot_model *model,
                     const struct ot_tensor *tensor, float **values) {
     const struct ot_stored *stored = ot_adapter_find(&dir->adapter, tensor->name);
-    *values = malloc((size_t)(tensor->rows * tensor->cols) * sizeof **values + 1);
+    int64_t count = tensor->rows * tensor->cols, bad = -1;
+    *values = malloc((size_t)count * sizeof **values + 1);
     if (!*values)
         return ot_fail(OT_E_BUDGET, "no memory for %s", tensor->name);
-    int rc = read_whole(stored, *values);
-    if (rc == 0 && tensor->file_form == OT_FORM_TRANSPOSED)
-        rc = ot_lora_transpose(*values, tensor->cols, tensor->rows);
-    else if (rc == 0 && tensor->file_form == OT_FORM_ABOVE_NORM)
-        rc = add_norms(model, tensor, get_from_dir, (void *)dir, -1, *values);
-    return rc;
+    OT_TRY(ot_tensor_read(ot_model_get_config(model), tensor, stored, 0, count, *values, &bad));
+    if (bad >= 0)
+        return ot_fail(OT_E_INPUT,
+                       "%s: tensor %s holds %g at element %lld; the weights are damaged, get the file again",
+                       stored->file->path, stored->tensor->name, (double)(*values)[bad], (long long)bad);
+    return add_norms(model, tensor, get_from_dir, (void *)dir, -1, *values);
 }

@@ -16,6 +16,9 @@ enum {
         32 << 20, /* the kernel reads it while we convert; enough to keep a fast NVMe's queue full */
 };
 
+/* The output projection, in the files of every family. */
+static const char HEAD[] = "lm_head.weight";
+
 /* ---- mapping stored tensors to the model's ---- */
 
 static const char *without_prefix(const char *name) {
@@ -44,7 +47,7 @@ static const struct ot_stored *find_stored(const struct ot_model_dir *dir, const
 static int check_tensor(const struct ot_stored *stored, const struct ot_tensor *wanted) {
     const struct ot_safetensor *found = stored->tensor;
     int64_t shape[2];
-    ot_adapter_file_shape(wanted, shape);
+    ot_tensor_file_shape(wanted, stored, shape);
     const int64_t *want = wanted->dims == 1 ? &shape[1] : shape;
     char have_text[OT_SHAPE_TEXT_BYTES], want_text[OT_SHAPE_TEXT_BYTES];
     if (found->dims != wanted->dims || memcmp(found->shape, want, (size_t)wanted->dims * sizeof *want) != 0)
@@ -61,32 +64,33 @@ static int check_tensor(const struct ot_stored *stored, const struct ot_tensor *
  * of a tied model, which is a copy of the embedding. */
 static bool may_ignore(const struct ot_safetensor *tensor, bool tied) {
     static const char *const suffixes[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias",
-                                           ".attn.causal_mask"};
+                                           ".attn.causal_mask", ".maybe_rotary.inv_freq"};
     size_t bytes = strlen(tensor->name);
     for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
         size_t end = strlen(suffixes[i]);
         if (bytes > end && strcmp(tensor->name + bytes - end, suffixes[i]) == 0)
             return true;
     }
-    return tied && strcmp(without_prefix(tensor->name), "lm_head.weight") == 0;
+    return tied && strcmp(without_prefix(tensor->name), HEAD) == 0;
 }
 
 /* The base's tensor. Of two tied tensors safetensors stores one; the writer chooses which. */
-static const struct ot_stored *find_own(const struct ot_model_dir *dir, const char *name, bool tied) {
-    const struct ot_stored *stored = find_stored(dir, name);
-    if (!stored && tied && strcmp(without_prefix(name), "embed_tokens.weight") == 0)
-        stored = find_stored(dir, "lm_head.weight");
+static const struct ot_stored *find_own(const struct ot_model_dir *dir, const struct ot_tensor *wanted,
+                                        bool tied) {
+    const struct ot_stored *stored = find_stored(dir, wanted->name);
+    if (!stored && tied && wanted->module == OT_MODULE_EMBEDDING && !ot_lora_has_tensor(wanted->name))
+        stored = find_stored(dir, HEAD);
     return stored;
 }
 
 static const struct ot_stored *find_wanted(const struct ot_model_dir *dir, const struct ot_tensor *wanted,
                                            bool tied) {
     const struct ot_stored *stored = ot_adapter_find(&dir->adapter, wanted->name);
-    return stored ? stored : find_own(dir, wanted->name, tied);
+    return stored ? stored : find_own(dir, wanted, tied);
 }
 
 static int fail_missing(const struct ot_model_dir *dir, const struct ot_tensor *missing, int64_t n_missing) {
-    const char *hint = strcmp(missing->name, "lm_head.weight") == 0
+    const char *hint = strcmp(missing->name, HEAD) == 0
                            ? "; if the model shares these weights with the embedding, config.json needs "
                              "tie_word_embeddings true"
                            : "";
@@ -118,9 +122,9 @@ static void mark_used(const struct ot_model_dir *dir, const struct ot_model *mod
                       bool *adapter_used) {
     bool tied = ot_model_get_config(model)->tied;
     for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
-        const char *name = ot_model_tensor(model, i)->name;
-        const struct ot_stored *own = find_own(dir, name, tied),
-                               *adapted = ot_adapter_find(&dir->adapter, name);
+        const struct ot_tensor *tensor = ot_model_tensor(model, i);
+        const struct ot_stored *own = find_own(dir, tensor, tied),
+                               *adapted = ot_adapter_find(&dir->adapter, tensor->name);
         if (own)
             used[own - dir->stored] = true;
         if (adapted)
@@ -179,9 +183,12 @@ static int compare_values(const struct ot_stored *a, const struct ot_stored *b, 
 
 /* A config may tie head and embedding while the files still hold a head. The head may be ignored only if it
  * equals the embedding: transformers uses a different head, tied or not. */
-static int check_tied_head(const struct ot_model_dir *dir) {
-    const struct ot_stored *head = find_stored(dir, "lm_head.weight");
-    const struct ot_stored *embedding = find_stored(dir, "model.embed_tokens.weight");
+static int check_tied_head(const struct ot_model_dir *dir, const struct ot_model *model) {
+    const struct ot_stored *head = find_stored(dir, HEAD);
+    char name[OT_MODEL_NAME_BYTES];
+    ot_model_module_name(ot_model_get_config(model), OT_MODULE_EMBEDDING, -1, name, sizeof name - 8);
+    strcat(name, ".weight");
+    const struct ot_stored *embedding = find_stored(dir, name);
     if (!head || !embedding)
         return 0;
     const struct ot_safetensor *h = head->tensor, *e = embedding->tensor;
@@ -212,7 +219,7 @@ int ot_model_dir_map(const struct ot_model_dir *dir, const struct ot_model *mode
     OT_TRY_GOTO(find_all(dir, model, map), rc, out);
     OT_TRY_GOTO(check_extra(dir, model, used), rc, out);
     if (ot_model_get_config(model)->tied)
-        OT_TRY_GOTO(check_tied_head(dir), rc, out);
+        OT_TRY_GOTO(check_tied_head(dir, model), rc, out);
     *out = map;
     map = NULL;
 out:
@@ -243,6 +250,7 @@ struct loader {
     int64_t ahead_tensor, ahead_value, ahead_bytes;
     bool frozen_only;
     /* The present chunk. */
+    const struct ot_tensor *tensor;
     const struct ot_stored *stored;
     int64_t first;
     struct ot_error errors[MAX_PARTS];
@@ -256,11 +264,16 @@ static bool wants_slab(const struct loader *l, int slab) {
     return !l->frozen_only || ot_model_chain(l->model)->slabs[slab].frozen;
 }
 
+/* A magnitude of DoRA is computed as a whole. */
+static bool is_small(const struct ot_tensor *tensor) {
+    return tensor->file_form == OT_FORM_ABOVE_NORM;
+}
+
 /* Keeps the kernel AHEAD_BYTES ahead, in the order in which the model (not the file) needs the tensors. */
 static void read_ahead(struct loader *l) {
     while (l->ahead_bytes < AHEAD_BYTES && l->ahead_tensor < ot_model_tensor_count(l->model)) {
         const struct ot_tensor *tensor = ot_model_tensor(l->model, l->ahead_tensor);
-        if (!l->map[l->ahead_tensor] || !wants_slab(l, tensor->slab) || tensor->file_form != OT_FORM_SAME) {
+        if (!l->map[l->ahead_tensor] || !wants_slab(l, tensor->slab) || is_small(tensor)) {
             l->ahead_tensor++;
             continue;
         }
@@ -278,7 +291,8 @@ static void read_ahead(struct loader *l) {
 
 static int convert_part(const struct loader *l, int64_t begin, int64_t end) {
     int64_t bad;
-    OT_TRY(ot_stored_read(l->stored, l->first + begin, end - begin, l->values + begin, &bad));
+    OT_TRY(ot_tensor_read(ot_model_get_config(l->model), l->tensor, l->stored, l->first + begin, end - begin,
+                          l->values + begin, &bad));
     if (bad >= 0)
         return ot_fail(OT_E_INPUT,
                        "%s: tensor %s holds %g at element %lld; the weights are damaged, get the file again",
@@ -304,6 +318,7 @@ static int convert_chunk(struct loader *l, int64_t n) {
 }
 
 static int load_tensor(struct loader *l, const struct ot_tensor *tensor, const struct ot_stored *stored) {
+    l->tensor = tensor;
     l->stored = stored;
     for (l->first = 0; l->first < stored->tensor->count;) {
         int64_t n = smaller(stored->tensor->count - l->first, CHUNK_VALUES);
@@ -317,8 +332,7 @@ static int load_tensor(struct loader *l, const struct ot_tensor *tensor, const s
     return 0;
 }
 
-/* A tensor of an adapter that files have in another form: as a whole, since it is small. */
-static int load_formed(struct loader *l, const struct ot_tensor *tensor) {
+static int load_small(struct loader *l, const struct ot_tensor *tensor) {
     int64_t count = tensor->rows * tensor->cols;
     float *values;
     int rc = ot_adapter_load(l->dir, l->model, tensor, &values);
@@ -354,8 +368,7 @@ static int load_slabs(struct loader *l) {
                 continue;
             OT_TRY(load_zeros(l, slab, at, tensor->first));
             if (l->map[index])
-                OT_TRY(tensor->file_form == OT_FORM_SAME ? load_tensor(l, tensor, l->map[index])
-                                                         : load_formed(l, tensor));
+                OT_TRY(is_small(tensor) ? load_small(l, tensor) : load_tensor(l, tensor, l->map[index]));
             at = tensor->first + tensor->rows * tensor->cols;
         }
         if (wants_slab(l, slab))
@@ -408,7 +421,7 @@ int ot_model_dir_get(const struct ot_model_dir *dir, const struct ot_tensor *ten
     if (!stored)
         return ot_fail(OT_E_INPUT, "%s: tensor %s is missing from the weights", dir->path, tensor->name);
     OT_TRY(check_tensor(stored, tensor));
-    OT_TRY(ot_stored_read(stored, first, n, values, &bad));
+    OT_TRY(ot_tensor_read(&dir->facts.config, tensor, stored, first, n, values, &bad));
     ot_stored_release(stored, first, n);
     return 0;
 }

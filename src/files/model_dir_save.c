@@ -116,7 +116,7 @@ static void add_plain_entry(struct saver *s, const struct ot_tensor *tensor, enu
                  ot_lora_has_tensor(tensor->name) ? "" : OT_LORA_PREFIX, tensor->name);
         entry->dtype = OT_F32;
     }
-    ot_adapter_file_shape(tensor, entry->shape);
+    ot_tensor_file_shape(tensor, NULL, entry->shape);
     if (tensor->dims == 1)
         entry->shape[0] = tensor->cols;
     s->n_entries++;
@@ -275,7 +275,12 @@ static int save_packed(struct saver *s, const struct ot_tensor *tensor, void *co
     return 0;
 }
 
-/* A tensor of an adapter that files have in another form: as a whole, since it is small. */
+/* True if files have the values in another form or order. */
+static bool has_form(const struct ot_tensor *tensor) {
+    return tensor->file_form != OT_FORM_SAME || tensor->is_fused;
+}
+
+/* A tensor that files have in another form, as a whole. */
 static int save_formed(struct saver *s, const struct ot_tensor *tensor, ot_param_source source,
                        void *context) {
     int64_t count = tensor->rows * tensor->cols;
@@ -314,9 +319,9 @@ static int save_weights(struct saver *s, ot_param_source source, void *context) 
         const struct ot_tensor *tensor = ot_model_tensor(model, i);
         if (!writes(s->save, tensor))
             continue;
-        OT_TRY(tensor->file_form != OT_FORM_SAME ? save_formed(s, tensor, source, context)
-               : is_packed(s->save, tensor)      ? save_packed(s, tensor, context)
-                                                 : save_plain(s, tensor, source, context));
+        OT_TRY(is_packed(s->save, tensor) ? save_packed(s, tensor, context)
+               : has_form(tensor)         ? save_formed(s, tensor, source, context)
+                                          : save_plain(s, tensor, source, context));
     }
     return ot_safetensors_writer_finish(s->writer);
 }

@@ -31,6 +31,10 @@ struct ot_stored {
 /* Reads a part, exactly, as fp32. *bad: the index in `values` of the first value that is not finite, or -1.
  * Errors: OT_E_IO, OT_E_INPUT. Any thread. */
 int ot_stored_read(const struct ot_stored *stored, int64_t first, int64_t n, float *values, int64_t *bad);
+/* Brings a whole tensor that is neither packed nor in blocks into memory, and then reads values from it,
+ * exactly, as fp32. Errors: OT_E_IO. */
+int ot_stored_fetch(const struct ot_stored *stored);
+void ot_stored_convert(const struct ot_stored *stored, int64_t first, int64_t n, float *values);
 /* Starts to read ahead the bytes of a part. */
 void ot_stored_prefetch(const struct ot_stored *stored, int64_t first, int64_t n);
 /* Removes the bytes of a part from this process's memory. */
@@ -100,8 +104,8 @@ int ot_model_dir_unpack(struct ot_model_dir *dir);
  * OT_E_IO. */
 int ot_model_dir_is_zero_bias(const struct ot_model_dir *dir, const struct ot_stored *stored, bool *out);
 
-/* Opens a GGUF file instead of a directory: makes the small files that a directory would have, in memory, and
- * fills in facts and stored. Errors: as ot_model_dir_open. */
+/* Opens a GGUF file instead of a directory: makes the small files that a directory would have, in memory,
+ * and fills in facts and stored. Errors: as ot_model_dir_open. */
 int ot_model_dir_open_gguf(struct ot_model_dir *dir);
 
 /* Fills in `kept` and facts.left_out. Errors: OT_E_IO, OT_E_BUDGET. */
@@ -110,10 +114,19 @@ int ot_model_dir_hold_others(struct ot_model_dir *dir);
 /* The adapter's tensor with this name of the model; NULL: it has none, or there is no adapter. */
 const struct ot_stored *ot_adapter_find(const struct ot_adapter *adapter, const char *name);
 
-/* The shape that files have for a tensor of the model. */
-void ot_adapter_file_shape(const struct ot_tensor *tensor, int64_t shape[2]);
-/* Makes all values of a tensor's file form (models/model.h, OT_FORM_*) of those in the slab, or back, in
- * place. source: gives the values of the model in slab form. Errors: OT_E_BUDGET, and those of source. */
+/* ---- forms (model_dir_forms.c) ---- */
+
+/* The shape that a stored tensor must have; stored NULL: that a save writes. */
+void ot_tensor_file_shape(const struct ot_tensor *tensor, const struct ot_stored *stored, int64_t shape[2]);
+/* Reads a part of a tensor (as ot_stored_read) as the slab has it; a magnitude of DoRA as the file has it.
+ * Errors: OT_E_IO, OT_E_INPUT (the form of a quantized tensor cannot be read), OT_E_BUDGET. Any thread. */
+int ot_tensor_read(const struct ot_model_config *config, const struct ot_tensor *tensor,
+                   const struct ot_stored *stored, int64_t first, int64_t n, float *values, int64_t *bad);
+/* Makes the order of values that of the file, in place. values: all of the tensor. Errors: OT_E_BUDGET. */
+int ot_tensor_to_file(const struct ot_model_config *config, const struct ot_tensor *tensor, float *values);
+
+/* Makes all values of a tensor's file form (models/model.h, OT_FORM_*) of those in the slab, in place.
+ * source: gives the values of the model in slab form. Errors: OT_E_BUDGET, and those of source. */
 int ot_adapter_to_file(const struct ot_model *model, const struct ot_tensor *tensor, ot_param_source source,
                        void *context, float *values);
 /* Reads a whole tensor of the adapter in slab form. The caller frees *values. Errors: OT_E_INPUT (a value is

@@ -92,3 +92,11 @@ int ot_stored_read(const struct ot_stored *stored, int64_t first, int64_t n, flo
     *bad = ot_f32_first_not_finite(values, n);
     return 0;
 }
+
+int ot_stored_fetch(const struct ot_stored *stored) {
+    return ot_mapped_file_fetch(stored->file, stored->tensor->data, stored->tensor->bytes);
+}
+
+void ot_stored_convert(const struct ot_stored *stored, int64_t first, int64_t n, float *values) {
+    (void)ot_safetensors_convert(stored->tensor->dtype, block_at(stored, first), n, values);
+}

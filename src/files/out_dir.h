@@ -11,8 +11,8 @@
  * OUT may be absent, empty, or an earlier output of ours. Anything else, also a symbolic link, is refused
  * before a byte is written. Remains of a crash are removed at the next open.
  *
- * Every user of OUT holds its lock (out_lock.h): the caller passes its own lock, or passes NULL, and the lock
- * is taken for this use alone.
+ * Every user of OUT holds its lock (out_lock.h): the caller passes its own lock, or passes NULL, and the
+ * lock is taken for this use alone.
  *
  * Every system call that may fail because of a full or broken disk goes through struct ot_io_calls, so that
  * tests can make it fail. One thread uses a directory.
@@ -38,9 +38,9 @@ void ot_out_dir_close(struct ot_out_dir *dir);
 /* Checks the free space. Errors: OT_E_IO; the message says how much is missing. */
 int ot_out_dir_need_space(struct ot_out_dir *dir, int64_t bytes);
 
-/* Files are written one at a time: create, write any number of times, finish (fsync and close). reserve_bytes
- * 0: size unknown. Errors: OT_E_IO (the message names the file); OT_E_INTERNAL (the name is used twice or is
- * not a plain file name). */
+/* Files are written one at a time: create, write any number of times, finish (fsync and close).
+ * reserve_bytes 0: size unknown. Errors: OT_E_IO (the message names the file); OT_E_INTERNAL (the name is
+ * used twice or is not a plain file name). */
 int ot_out_dir_create(struct ot_out_dir *dir, const char *name, int64_t reserve_bytes);
 int ot_out_dir_write(struct ot_out_dir *dir, const void *data, size_t bytes);
 int ot_out_dir_finish(struct ot_out_dir *dir);

@@ -1,9 +1,9 @@
 /* The lock of an output directory. Every process that writes into OUT takes the lock first and keeps it to
  * the end.
  *
- * The lock is flock(2) on the directory itself. It leaves no file behind, and containers on two machines that
- * share a volume see the same lock. If OUT is absent, the lock is taken as soon as OUT exists. A result that
- * takes OUT's place by rename is locked before the rename, so OUT is never without its owner's lock.
+ * The lock is flock(2) on the directory itself. It leaves no file behind, and containers on two machines
+ * that share a volume see the same lock. If OUT is absent, the lock is taken as soon as OUT exists. A result
+ * that takes OUT's place by rename is locked before the rename, so OUT is never without its owner's lock.
  *
  * The owner also notices changes that others make to OUT while it works: whether OUT is still the locked
  * directory, and whether its marker was removed (the lock keeps a copy). One thread uses a lock.

@@ -2,9 +2,9 @@
  * contains one, or is in the lower layer of an overlay, or the file system cannot exchange directories.
  *
  * The finished new files and their marker are in OUT/.offload-train-replacing. The directory gets this name
- * by one rename; from then on the new output will be completed. First the old config.json is removed, so that
- * no reader takes a mixture for a model. Then the other old files are removed and the new files move in;
- * config.json is next to last, the marker is last. If the process ends in between, the directory still
+ * by one rename; from then on the new output will be completed. First the old config.json is removed, so
+ * that no reader takes a mixture for a model. Then the other old files are removed and the new files move
+ * in; config.json is next to last, the marker is last. If the process ends in between, the directory still
  * exists: readers refuse OUT (ot_out_check_whole), and the next command that writes there completes the
  * replacement.
  */

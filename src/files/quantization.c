@@ -13,8 +13,8 @@ static int refuse(const char *where, const char *key, const char *value) {
                    value);
 }
 
-/* "gptq" and "gptq_v2" are the formats that hold the codes in the order of the matrix. The others are for one
- * kernel each. */
+/* "gptq" and "gptq_v2" are the formats that hold the codes in the order of the matrix. The others are for
+ * one kernel each. */
 static int parse_format(const struct ot_json *config, const char *where, struct ot_quantization *out) {
     const char *format = "gptq", *pack = "int32";
     OT_TRY(ot_json_need_string(config, where, "format", false, &format));

@@ -24,8 +24,8 @@ struct ot_quantization {
     bool true_zeros;    /* checkpoint_format "gptq_v2" stores zero points; "gptq" stores them less 1 */
 };
 
-/* where: the file, for error messages. Errors: OT_E_INPUT (another method, or values that the method does not
- * have). */
+/* where: the file, for error messages. Errors: OT_E_INPUT (another method, or values that the method does
+ * not have). */
 int ot_quantization_parse(const struct ot_json *config, const char *where, struct ot_quantization *out);
 
 #endif

@@ -71,7 +71,8 @@ static bool take(struct search *s, const char *path, const char *source) {
     return true;
 }
 
-/* Hub names consist of letters, digits, '.', '-', '_', and at most one '/'. They cannot leave a directory. */
+/* Hub names consist of letters, digits, '.', '-', '_', and at most one '/'. They cannot leave a directory.
+ * */
 static bool is_hub_name(const char *name) {
     size_t slashes = 0, bytes = strlen(name);
     if (bytes == 0 || bytes > NAME_MAX_BYTES || name[0] == '/' || name[bytes - 1] == '/' || name[0] == '.')

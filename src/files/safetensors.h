@@ -2,8 +2,8 @@
  *
  * FORMAT. 8 bytes little-endian header length, a JSON header {NAME: {dtype, shape, data_offsets}}, then the
  * data. The reader trusts nothing: before it returns a tensor, it checks the header's length, every offset,
- * dtype x shape = bytes, duplicate names, overlaps, holes and bytes after the last tensor against the size of
- * the file.
+ * dtype x shape = bytes, duplicate names, overlaps, holes and bytes after the last tensor against the size
+ * of the file.
  *
  * READING. The file is mapped read-only and stays mapped until close; tensors point into the map. Callers
  * fetch a range before they touch it (src/base/mapped_file.h says why). An open file never changes: any
@@ -43,8 +43,8 @@ struct ot_safetensor {
 
 struct ot_safetensors;
 
-/* Errors: OT_E_IO (cannot open or map), OT_E_INPUT (the header is invalid; the message names the file and the
- * tensor), OT_E_BUDGET. */
+/* Errors: OT_E_IO (cannot open or map), OT_E_INPUT (the header is invalid; the message names the file and
+ * the tensor), OT_E_BUDGET. */
 int ot_safetensors_open(const char *path, struct ot_safetensors **out);
 void ot_safetensors_close(struct ot_safetensors *file); /* NULL is fine */
 const char *ot_safetensors_path(const struct ot_safetensors *file);

@@ -51,8 +51,8 @@ static const char *dtype_label(const struct ot_safetensors_entry *entry) {
     return entry->dtype == OT_F32 ? "F32" : entry->dtype == OT_BF16 ? "BF16" : "F16";
 }
 
-/* Makes the length and the header. Spaces pad the header so that the data begins at a multiple of 8 bytes, as
- * Hugging Face's writer does. */
+/* Makes the length and the header. Spaces pad the header so that the data begins at a multiple of 8 bytes,
+ * as Hugging Face's writer does. */
 static int make_header(const struct ot_safetensors_writer *writer, const struct shard *shard, char **text,
                        size_t *bytes) {
     struct ot_json_writer json = {.indent = -1};

@@ -6,6 +6,14 @@
 #include "src/base/error.h"
 
 int ot_gguf_check_config(const struct ot_model_config *c, const char *where) {
+    if (!ot_gguf_architecture(c->family))
+        return ot_fail(OT_E_INPUT,
+                       "%s: models of type %s cannot be written as GGUF; known: llama, mistral, qwen2, qwen3",
+                       where, ot_family_row(c->family)->model_type);
+    if (c->rope.scaling > OT_ROPE_LLAMA3)
+        return ot_fail(OT_E_INPUT,
+                       "%s: rope_scaling of this type cannot be written as GGUF; known: linear, llama3",
+                       where);
     if (c->act != OT_ACT_SILU)
         return ot_fail(OT_E_INPUT,
                        "%s: llama.cpp computes models of this family with the activation silu alone, but the "
@@ -33,11 +41,11 @@ static const char *key_of(const struct ot_model_config *c, const char *name, cha
 static void put_rope(struct ot_gguf_keys *keys, const struct ot_model_config *c) {
     char key[80];
     ot_gguf_put_u32(keys, key_of(c, "rope.dimension_count", key), (uint32_t)c->rotary_dim);
-    ot_gguf_put_f32(keys, key_of(c, "rope.freq_base", key), (float)c->rope_theta);
-    if (c->rope_scaling != OT_ROPE_LINEAR)
+    ot_gguf_put_f32(keys, key_of(c, "rope.freq_base", key), (float)c->rope.theta);
+    if (c->rope.scaling != OT_ROPE_LINEAR)
         return;
     ot_gguf_put_text(keys, key_of(c, "rope.scaling.type", key), "linear");
-    ot_gguf_put_f32(keys, key_of(c, "rope.scaling.factor", key), (float)c->rope_factor);
+    ot_gguf_put_f32(keys, key_of(c, "rope.scaling.factor", key), (float)c->rope.factor);
 }
 
 void ot_gguf_put_config(struct ot_gguf_keys *keys, const struct ot_model_config *c, const char *name,

@@ -28,7 +28,8 @@ static int find_family(struct maker *m) {
     char key[80];
     OT_TRY(ot_gguf_need_string(m->file, "general.architecture", true, &name));
     for (int i = OT_FAMILY_COUNT - 1; i >= 0; i--)
-        if (ot_gguf_string_is(name, ot_gguf_architecture((enum ot_family)i)))
+        if (ot_gguf_architecture((enum ot_family)i) &&
+            ot_gguf_string_is(name, ot_gguf_architecture((enum ot_family)i)))
             m->family = ot_family_row((enum ot_family)i);
     if (!m->family)
         return ot_fail(OT_E_INPUT,
@@ -124,15 +125,15 @@ static bool has_factors(const struct ot_model_config *c, const float *factors, i
  * and high_freq_factor 4. For each original length the last pair, whose wavelength is the longest, gives the
  * factor; the other pairs show whether they are right. */
 static bool find_scaling(struct ot_model_config *c, const float *factors, int64_t n) {
-    double wavelength = 2 * M_PI * pow(c->rope_theta, 2.0 * (double)(n - 1) / (double)c->rotary_dim);
-    c->rope_low_freq_factor = 1;
-    c->rope_high_freq_factor = 4;
+    double wavelength = 2 * M_PI * pow(c->rope.theta, 2.0 * (double)(n - 1) / (double)c->rotary_dim);
+    c->rope.low_freq_factor = 1;
+    c->rope.high_freq_factor = 4;
     for (int bits = 4; bits <= 24; bits++) {
-        c->rope_original_max_position = (double)(1 << bits);
-        double blend = (c->rope_original_max_position / wavelength - 1) / 3, last = (double)factors[n - 1];
-        c->rope_factor = blend <= 0 ? last : (1 - blend) / (1 / last - blend);
-        c->rope_factor = round(c->rope_factor * 64) / 64;
-        if (c->rope_factor >= 1 && has_factors(c, factors, n))
+        c->rope.original_max_position = (double)(1 << bits);
+        double blend = (c->rope.original_max_position / wavelength - 1) / 3, last = (double)factors[n - 1];
+        c->rope.factor = blend <= 0 ? last : (1 - blend) / (1 / last - blend);
+        c->rope.factor = round(c->rope.factor * 64) / 64;
+        if (c->rope.factor >= 1 && has_factors(c, factors, n))
             return true;
     }
     return false;
@@ -141,15 +142,15 @@ static bool find_scaling(struct ot_model_config *c, const float *factors, int64_
 static void put_llama3(struct maker *m, const struct ot_model_config *c) {
     ot_json_begin_object(&m->w, "rope_scaling");
     ot_json_put_text(&m->w, "rope_type", "llama3");
-    ot_json_put_exact(&m->w, "factor", c->rope_factor);
-    ot_json_put_exact(&m->w, "low_freq_factor", c->rope_low_freq_factor);
-    ot_json_put_exact(&m->w, "high_freq_factor", c->rope_high_freq_factor);
-    ot_json_put_int(&m->w, "original_max_position_embeddings", (int64_t)c->rope_original_max_position);
+    ot_json_put_exact(&m->w, "factor", c->rope.factor);
+    ot_json_put_exact(&m->w, "low_freq_factor", c->rope.low_freq_factor);
+    ot_json_put_exact(&m->w, "high_freq_factor", c->rope.high_freq_factor);
+    ot_json_put_int(&m->w, "original_max_position_embeddings", (int64_t)c->rope.original_max_position);
     ot_json_end_object(&m->w);
 }
 
 static int put_factors(struct maker *m, const struct ot_gguf_tensor *tensor, double theta, int64_t head) {
-    struct ot_model_config c = {.rope_theta = theta, .rotary_dim = 2 * tensor->count};
+    struct ot_model_config c = {.rope.theta = theta, .rotary_dim = 2 * tensor->count};
     const char *path = ot_gguf_path(m->file);
     float factors[MAX_PAIRS];
     if (tensor->type->id != OT_GGUF_F32 || tensor->dims != 1 || tensor->count < 1 ||

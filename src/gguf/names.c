@@ -7,7 +7,11 @@
 /* ---- architectures ---- */
 
 const char *ot_gguf_architecture(enum ot_family family) {
-    return family == OT_FAMILY_MISTRAL ? "llama" : ot_family_row(family)->model_type;
+    static const char *const names[OT_FAMILY_COUNT] = {[OT_FAMILY_LLAMA] = "llama",
+                                                       [OT_FAMILY_MISTRAL] = "llama",
+                                                       [OT_FAMILY_QWEN2] = "qwen2",
+                                                       [OT_FAMILY_QWEN3] = "qwen3"};
+    return names[family];
 }
 
 bool ot_gguf_has_permuted_heads(enum ot_family family) {
@@ -118,15 +122,15 @@ int64_t ot_gguf_head_rows(const struct ot_model_config *config, const char *tens
 }
 
 float ot_gguf_rope_factor(const struct ot_model_config *c, int64_t pair) {
-    double wavelength = 2 * M_PI * pow(c->rope_theta, 2.0 * (double)pair / (double)c->rotary_dim);
-    double low = c->rope_low_freq_factor, high = c->rope_high_freq_factor;
-    double original = c->rope_original_max_position;
+    double wavelength = 2 * M_PI * pow(c->rope.theta, 2.0 * (double)pair / (double)c->rotary_dim);
+    double low = c->rope.low_freq_factor, high = c->rope.high_freq_factor;
+    double original = c->rope.original_max_position;
     if (wavelength < original / high)
         return 1;
     if (wavelength > original / low)
-        return (float)c->rope_factor;
+        return (float)c->rope.factor;
     double blend = (original / wavelength - low) / (high - low);
-    return (float)(1 / ((1 - blend) / c->rope_factor + blend));
+    return (float)(1 / ((1 - blend) / c->rope.factor + blend));
 }
 
 /* ---- mixtures of types ---- */

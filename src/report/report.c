@@ -114,10 +114,10 @@ static void print_notes(const struct ot_session *s, const struct ot_data_stats *
         ot_log(OT_LOG_INFO,
                "note    in %lld rows the answer begins inside the prompt's last token, which is not trained",
                (long long)stats->straddling);
-    double dropout = s->dir ? ot_model_dir_facts(s->dir)->attention_dropout : 0;
+    double dropout = s->dir ? ot_model_dir_facts(s->dir)->dropout : 0;
     if (dropout > 0)
         ot_log(OT_LOG_INFO,
-               "note    attention_dropout %g of config.json is not applied: this program has no dropout",
+               "note    dropout %g of config.json is not applied: this program has dropout in adapters alone",
                dropout);
 }
 

@@ -180,7 +180,7 @@ static int make_entries(struct writing *w) {
     w->entries = calloc((size_t)n + 1, sizeof *w->entries);
     if (!w->entries)
         return ot_fail(OT_E_BUDGET, "%s: no memory for a table of tensors", w->job->out);
-    if (config->rope_scaling == OT_ROPE_LLAMA3 && !w->adapters)
+    if (config->rope.scaling == OT_ROPE_LLAMA3 && !w->adapters)
         w->entries[w->n_entries++] = (struct ot_gguf_entry){.name = OT_GGUF_ROPE_FREQS,
                                                             .type = ot_gguf_type(OT_GGUF_F32),
                                                             .dims = 1,
@@ -233,7 +233,7 @@ static int make_header(struct writing *w) {
 
 static int put_rope_factors(struct writing *w) {
     const struct ot_model_config *config = &w->job->session->config;
-    for (int64_t i = 0; config->rope_scaling == OT_ROPE_LLAMA3 && !w->adapters && i < config->rotary_dim / 2;
+    for (int64_t i = 0; config->rope.scaling == OT_ROPE_LLAMA3 && !w->adapters && i < config->rotary_dim / 2;
          i++) {
         float factor = ot_gguf_rope_factor(config, i);
         OT_TRY(ot_gguf_writer_put(w->writer, &factor, 1));

@@ -12,6 +12,24 @@
 
 /* ---- open ---- */
 
+/* The model's own weight of a module outside of layers; NULL: it has none. */
+static const struct ot_tensor *find_weight(const struct ot_model *model, enum ot_module module) {
+    for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
+        const struct ot_tensor *t = ot_model_tensor(model, i);
+        if (t->module == module && t->dims == 2 && !ot_lora_has_tensor(t->name))
+            return t;
+    }
+    return NULL;
+}
+
+static bool has_adapter(const struct ot_model *model, enum ot_module module) {
+    for (int64_t i = 0; i < ot_model_tensor_count(model); i++)
+        if (ot_model_tensor(model, i)->module == module &&
+            ot_lora_has_tensor(ot_model_tensor(model, i)->name))
+            return true;
+    return false;
+}
+
 static const struct ot_tensor *find_tensor(const struct ot_model *model, const char *name) {
     for (int64_t i = 0; i < ot_model_tensor_count(model); i++)
         if (strcmp(ot_model_tensor(model, i)->name, name) == 0)
@@ -30,9 +48,8 @@ int ot_merge_open(struct ot_session *s, struct ot_merge *out) {
     for (int64_t i = 0; i < ot_model_tensor_count(out->adapted); i++)
         out->n_adapters += strstr(ot_model_tensor(out->adapted, i)->name, "_A") != NULL;
     struct ot_model_config base = s->config;
-    out->unties =
-        base.tied && (find_tensor(out->adapted, OT_LORA_PREFIX "lm_head.lora_A.weight") ||
-                      find_tensor(out->adapted, OT_LORA_PREFIX "model.embed_tokens.lora_embedding_A"));
+    out->unties = base.tied && (has_adapter(out->adapted, OT_MODULE_HEAD) ||
+                                has_adapter(out->adapted, OT_MODULE_EMBEDDING));
     base.tied = base.tied && !out->unties;
     OT_TRY(ot_model_open(&base, OT_F32, 1, &s->model));
     return ot_model_dir_check(s->dir, out->adapted);
@@ -48,7 +65,7 @@ void ot_merge_close(struct ot_merge *merge) {
 
 /* ---- one target ---- */
 
-/* Reads a tensor of the module's adapter, as files have it. */
+/* Reads a tensor of the module's adapter, in the order of slabs; a magnitude itself. */
 static int read_part(const struct ot_merge *m, const char *module, const char *part, float **out) {
     char name[OT_MODEL_NAME_BYTES];
     snprintf(name, sizeof name, OT_LORA_PREFIX "%.56s.%s", module, part);
@@ -61,11 +78,10 @@ static int read_part(const struct ot_merge *m, const char *module, const char *p
     return ot_model_dir_get(m->session->dir, tensor, 0, count, *out);
 }
 
-/* Of the embedding [vocab, dim], files have A [rank, vocab] and B [dim, rank]: its sum is (B A)^T. */
+/* Of the embedding [vocab, dim], slabs have A [vocab, rank] and B [dim, rank]: its sum is A B^T. */
 static int read_embedding(struct ot_merge *m, const char *module) {
     OT_TRY(read_part(m, module, "lora_embedding_A", &m->b));
     OT_TRY(read_part(m, module, "lora_embedding_B", &m->a));
-    OT_TRY(ot_lora_transpose(m->b, m->rank, m->target->rows));
     return ot_lora_transpose(m->a, m->target->cols, m->rank);
 }
 
@@ -109,8 +125,8 @@ static void add_values(void *context, int64_t begin, int64_t end, int64_t chunk,
 static int get_sum(struct ot_merge *m, int64_t first, int64_t n, float *values) {
     enum { CHUNK = 1 << 15 };
     struct sum_job job = {m, first, values};
-    bool is_tied = m->unties && strcmp(m->target->name, "lm_head.weight") == 0;
-    const struct ot_tensor *base = is_tied ? find_tensor(m->adapted, "model.embed_tokens.weight") : m->target;
+    bool is_tied = m->unties && m->target->module == OT_MODULE_HEAD;
+    const struct ot_tensor *base = is_tied ? find_weight(m->adapted, OT_MODULE_EMBEDDING) : m->target;
     OT_TRY(ot_model_dir_get(m->session->dir, base, first, n, values));
     if (m->rank > 0)
         ot_pool_run(m->session->pool, n, CHUNK, add_values, &job);
@@ -149,7 +165,9 @@ static int take_target(struct ot_merge *m, const struct ot_tensor *target) {
     m->factor = NULL;
     m->rank = 0;
     m->target = target;
-    if (target->dims == 2) {
+    bool can_have = ot_module_is_map(target->module) || target->module == OT_MODULE_HEAD ||
+                    target->module == OT_MODULE_EMBEDDING;
+    if (target->dims == 2 && can_have) {
         snprintf(module, sizeof module, "%.*s", (int)bytes, target->name);
         OT_TRY(ot_lora_find(&m->lora.lora, module, &rank));
     }
@@ -157,7 +175,7 @@ static int take_target(struct ot_merge *m, const struct ot_tensor *target) {
         return 0;
     m->scale = ot_lora_scale(&m->lora.lora, rank);
     m->rank = rank.rank;
-    if (strcmp(module, "model.embed_tokens") == 0)
+    if (target->module == OT_MODULE_EMBEDDING)
         return read_embedding(m, module);
     OT_TRY(read_part(m, module, "lora_A.weight", &m->a));
     OT_TRY(read_part(m, module, "lora_B.weight", &m->b));

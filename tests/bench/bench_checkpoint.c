@@ -93,7 +93,7 @@ static const struct ot_model_config one_layer = {.family = OT_FAMILY_LLAMA,
                                                  .norm = OT_NORM_RMS,
                                                  .norm_eps = 1e-5f,
                                                  .act = OT_ACT_SILU,
-                                                 .rope_theta = 10000,
+                                                 .rope.theta = 10000,
                                                  .rotary_dim = 64,
                                                  .init_std = 0.02};
 

@@ -18,7 +18,7 @@ enum { LAYER = 1 }; /* LAYER: the block that stands for all layers */
 #define SHAPE(layers, width, mlp, n, kv_n, head, words, positions)                                           \
     .family = OT_FAMILY_LLAMA, .n_layers = layers, .hidden = width, .ffn = mlp, .n_heads = n,                \
     .n_kv_heads = kv_n, .head_dim = head, .rotary_dim = head, .vocab = words, .max_position = positions,     \
-    .norm = OT_NORM_RMS, .norm_eps = 1e-5f, .act = OT_ACT_SILU, .rope_theta = 10000, .init_std = 0.02
+    .norm = OT_NORM_RMS, .norm_eps = 1e-5f, .act = OT_ACT_SILU, .rope.theta = 10000, .init_std = 0.02
 static const struct ot_model_config models[] = {{SHAPE(8, 512, 1376, 8, 4, 64, 4096, 512)},
                                                 {SHAPE(12, 768, 2048, 12, 12, 64, 16000, 1024)}};
 

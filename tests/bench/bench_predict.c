@@ -124,7 +124,7 @@ static struct ot_model_config config_of(const struct shape *s) {
                                     .norm = OT_NORM_RMS,
                                     .norm_eps = 1e-5f,
                                     .act = OT_ACT_SILU,
-                                    .rope_theta = 10000,
+                                    .rope.theta = 10000,
                                     .rotary_dim = head,
                                     .init_std = 0.02};
 }

@@ -84,7 +84,7 @@ struct ot_model_config tiny_config(bool tied) {
                                     .norm = OT_NORM_RMS,
                                     .norm_eps = 1e-5f,
                                     .act = OT_ACT_SILU,
-                                    .rope_theta = 1e4,
+                                    .rope.theta = 1e4,
                                     .init_std = 0.02,
                                     .tied = tied};
 }

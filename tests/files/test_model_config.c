@@ -36,7 +36,7 @@ static void check_same_config(const struct ot_model_config *a, const struct ot_m
         {a->window_first_layer, b->window_first_layer},
         {a->norm, b->norm},
         {a->act, b->act},
-        {a->rope_scaling, b->rope_scaling},
+        {a->rope.scaling, b->rope.scaling},
         {a->rotary_dim, b->rotary_dim},
         {a->qkv_bias, b->qkv_bias},
         {a->out_bias, b->out_bias},
@@ -46,11 +46,11 @@ static void check_same_config(const struct ot_model_config *a, const struct ot_m
     };
     const double numbers[][2] = {
         {a->norm_eps, b->norm_eps},
-        {a->rope_theta, b->rope_theta},
-        {a->rope_factor, b->rope_factor},
-        {a->rope_low_freq_factor, b->rope_low_freq_factor},
-        {a->rope_high_freq_factor, b->rope_high_freq_factor},
-        {a->rope_original_max_position, b->rope_original_max_position},
+        {a->rope.theta, b->rope.theta},
+        {a->rope.factor, b->rope.factor},
+        {a->rope.low_freq_factor, b->rope.low_freq_factor},
+        {a->rope.high_freq_factor, b->rope.high_freq_factor},
+        {a->rope.original_max_position, b->rope.original_max_position},
         {a->init_std, b->init_std},
     };
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
@@ -84,7 +84,7 @@ static void test_absent_and_older_keys(void **state) {
     assert_int_equal(file.config.head_dim, 8);
     assert_int_equal(file.config.rotary_dim, 8);
     assert_true(file.config.norm_eps == 1e-6f);
-    assert_true(file.config.rope_theta == 1e4);
+    assert_true(file.config.rope.theta == 1e4);
     assert_true(file.config.init_std == 0.02);
     assert_false(file.config.tied);
     assert_false(file.has_dtype);
@@ -184,22 +184,22 @@ static void test_rope_of_both_ages(void **state) {
         "\"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 32}",
         &file));
     struct ot_model_config old = file.config;
-    assert_int_equal(old.rope_scaling, OT_ROPE_LLAMA3);
-    assert_true(old.rope_theta == 5e5 && old.rope_factor == 8 && old.rope_low_freq_factor == 1);
-    assert_true(old.rope_high_freq_factor == 4 && old.rope_original_max_position == 32);
+    assert_int_equal(old.rope.scaling, OT_ROPE_LLAMA3);
+    assert_true(old.rope.theta == 5e5 && old.rope.factor == 8 && old.rope.low_freq_factor == 1);
+    assert_true(old.rope.high_freq_factor == 4 && old.rope.original_max_position == 32);
     check_ok(parse_with(
         ", \"rope_parameters\": {\"rope_theta\": 500000.0, \"rope_type\": \"llama3\", \"factor\": 8.0, "
         "\"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 32}",
         &file));
     check_same_config(&file.config, &old);
     check_ok(parse_with(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}", &file));
-    assert_int_equal(file.config.rope_scaling, OT_ROPE_LINEAR);
-    assert_true(file.config.rope_factor == 2);
+    assert_int_equal(file.config.rope.scaling, OT_ROPE_LINEAR);
+    assert_true(file.config.rope.factor == 2);
     check_ok(parse_with(", \"rope_parameters\": {\"rope_theta\": 7000, \"rope_type\": \"default\", "
                         "\"partial_rotary_factor\": 0.5}",
                         &file));
-    assert_int_equal(file.config.rope_scaling, OT_ROPE_PLAIN);
-    assert_true(file.config.rope_theta == 7000);
+    assert_int_equal(file.config.rope.scaling, OT_ROPE_PLAIN);
+    assert_true(file.config.rope.theta == 7000);
     assert_int_equal(file.config.rotary_dim, file.config.head_dim); /* ignored, as transformers ignores it */
     check_ok(parse_with(", \"partial_rotary_factor\": 0.3", &file));
     assert_int_equal(file.config.rotary_dim, file.config.head_dim);
@@ -210,14 +210,15 @@ static void test_refuses_by_name(void **state) {
     static const struct {
         const char *more, *words;
     } cases[] = {
-        {"\"model_type\": \"bloom\"", "model_type 'bloom' is not supported; known model types: llama"},
+        {"\"model_type\": \"rwkv\"", "model_type 'rwkv' is not supported; known model types: llama"},
         {"\"model_type\": null, \"architectures\": [\"FooForCausalLM\"]", "architecture 'FooForCausalLM'"},
         {"\"model_type\": null, \"architectures\": null", "the key 'model_type' is missing"},
         {"\"model_type\": 5", "'model_type' must be a string"},
         {"\"architectures\": [\"LlamaForSequenceClassification\"]", "must be a LlamaForCausalLM"},
-        {"\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}", "rope_scaling of type 'dynamic'"},
-        {"\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4}", "rope_scaling of type 'yarn'"},
-        {"\"rope_parameters\": {\"rope_type\": \"longrope\"}", "rope_parameters of type 'longrope'"},
+        {"\"rope_scaling\": {\"type\": \"mrope\", \"factor\": 2}", "rope_scaling of type 'mrope'"},
+        {"\"rope_scaling\": {\"rope_type\": \"dynamic\"}", "rope_scaling: the key 'factor' is missing"},
+        {"\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 0.5}", "'factor' is 0.5"},
+        {"\"rope_parameters\": {\"rope_type\": \"longrope\"}", "short_factor must be a list of"},
         {"\"rope_scaling\": {\"factor\": 2}", "'rope_type' is missing"},
         {"\"rope_scaling\": {\"type\": \"linear\"}", "rope_scaling: the key 'factor' is missing"},
         {"\"rope_scaling\": {\"type\": \"linear\", \"factor\": 0.5}", "'factor' is 0.5"},
@@ -305,8 +306,8 @@ static void test_writes_windows_scaling_and_short_floats(void **state) {
     char *text;
     want.config.window = 100;
     want.config.window_first_layer = 5;
-    want.config.rope_scaling = OT_ROPE_LINEAR;
-    want.config.rope_factor = 2.5;
+    want.config.rope.scaling = OT_ROPE_LINEAR;
+    want.config.rope.factor = 2.5;
     check_ok(ot_model_config_write(&want, &text, NULL));
     assert_non_null(strstr(text, "\"rms_norm_eps\": 1e-06"));
     check_ok(parse(text, &got));
@@ -352,15 +353,24 @@ static void test_published_configs(void **state) {
         int64_t n_params; /* 0: the config is refused */
         const char *words;
     } models[] = {
-        {"llama2_7b", 6738415616, NULL},        {"llama2_13b", 13015864320, NULL},
-        {"llama2_70b", 68976648192, NULL},      {"llama3_1_8b", 8030261248, NULL},
-        {"llama3_2_1b", 1235814400, NULL},      {"tinyllama_1b_chat_v1.0", 1100048384, NULL},
-        {"smollm2_135m", 134515008, NULL},      {"mistral_7b", 7241732096, NULL},
-        {"mistral_7b_v03", 7248023552, NULL},   {"qwen2_0_5b", 494032768, NULL},
-        {"qwen2_7b", 7615616512, NULL},         {"qwen2.5_3b", 3085938688, NULL},
-        {"qwen3_0.6b", 596049920, NULL},        {"qwen3_1.7b", 1720574976, NULL},
-        {"bloom-7b1", 0, "model_type 'bloom'"}, {"falcon-7b", 0, "model_type 'falcon'"},
-        {"gpt2", 0, "model_type 'gpt2'"},       {"codegen2-1B-executorch", 0, "'model_type' is missing"},
+        {"llama2_7b", 6738415616, NULL},
+        {"llama2_13b", 13015864320, NULL},
+        {"llama2_70b", 68976648192, NULL},
+        {"llama3_1_8b", 8030261248, NULL},
+        {"llama3_2_1b", 1235814400, NULL},
+        {"tinyllama_1b_chat_v1.0", 1100048384, NULL},
+        {"smollm2_135m", 134515008, NULL},
+        {"mistral_7b", 7241732096, NULL},
+        {"mistral_7b_v03", 7248023552, NULL},
+        {"qwen2_0_5b", 494032768, NULL},
+        {"qwen2_7b", 7615616512, NULL},
+        {"qwen2.5_3b", 3085938688, NULL},
+        {"qwen3_0.6b", 596049920, NULL},
+        {"qwen3_1.7b", 1720574976, NULL},
+        {"bloom-7b1", 7069016064, NULL},
+        {"falcon-7b", 6921720704, NULL},
+        {"gpt2", 124439808, NULL},
+        {"codegen2-1B-executorch", 0, "'model_type' is missing"},
     };
     if (!shared_path("configs")) {
         print_message("SKIP: real configs are absent\n");
@@ -386,7 +396,7 @@ static void test_published_configs(void **state) {
         if (strcmp(models[i].name, "llama3_1_8b") == 0) {
             assert_int_equal(file.ids.n_eos, 3);
             assert_int_equal(file.ids.eos[2], 128009);
-            assert_int_equal(file.config.rope_scaling, OT_ROPE_LLAMA3);
+            assert_int_equal(file.config.rope.scaling, OT_ROPE_LLAMA3);
         }
         if (strcmp(models[i].name, "mistral_7b") == 0)
             assert_int_equal(file.config.window, 4096);

@@ -22,10 +22,10 @@ static struct ot_model_config make_config(enum ot_family family, int64_t layers,
                                     .window = family == OT_FAMILY_MISTRAL ? 32 : 0,
                                     .norm_eps = 1e-5f,
                                     .act = OT_ACT_SILU,
-                                    .rope_theta = 1e4,
+                                    .rope.theta = 1e4,
                                     .rotary_dim = hidden / 4,
-                                    .qkv_bias = row->qkv_bias,
-                                    .qk_norm = row->qk_norm,
+                                    .qkv_bias = row->base.qkv_bias,
+                                    .qk_norm = row->base.qk_norm,
                                     .tied = family == OT_FAMILY_QWEN3,
                                     .init_std = 0.02};
 }
@@ -33,7 +33,7 @@ static struct ot_model_config make_config(enum ot_family family, int64_t layers,
 /* Every tensor of every family, biases included, has a name of its own that leads back. */
 static void test_every_tensor_has_a_name(void **state) {
     (void)state;
-    for (int family = 0; family < OT_FAMILY_COUNT; family++) {
+    for (int family = 0; ot_gguf_architecture((enum ot_family)family); family++) {
         struct ot_model_config config = make_config((enum ot_family)family, 12, 32);
         struct ot_model *model;
         config.qkv_bias = config.out_bias = config.mlp_bias = true;
@@ -115,7 +115,7 @@ static int read_back(const struct ot_model_config *config, struct ot_config_file
     int64_t n = 0;
     size_t bytes;
     check_ok(ot_model_open(config, OT_F32, 8, &model));
-    if (config->rope_scaling == OT_ROPE_LLAMA3)
+    if (config->rope.scaling == OT_ROPE_LLAMA3)
         entries[n++] = (struct ot_gguf_entry){.name = OT_GGUF_ROPE_FREQS,
                                               .type = ot_gguf_type(OT_GGUF_F32),
                                               .dims = 1,
@@ -135,7 +135,7 @@ static int read_back(const struct ot_model_config *config, struct ot_config_file
     for (int64_t i = 0; i < n; i++)
         for (int64_t v = 0; v < entries[i].rows * entries[i].cols; v++) {
             float value =
-                i == 0 && config->rope_scaling == OT_ROPE_LLAMA3 ? ot_gguf_rope_factor(config, v) : 0;
+                i == 0 && config->rope.scaling == OT_ROPE_LLAMA3 ? ot_gguf_rope_factor(config, v) : 0;
             check_ok(ot_gguf_writer_put(writer, &value, 1));
         }
     check_ok(ot_gguf_writer_finish(writer));
@@ -168,14 +168,14 @@ static void check_same(const struct ot_model_config *config) {
 
 static void test_configs_come_back(void **state) {
     (void)state;
-    for (int family = 0; family < OT_FAMILY_COUNT; family++) {
+    for (int family = 0; ot_gguf_architecture((enum ot_family)family); family++) {
         struct ot_model_config config = make_config((enum ot_family)family, 2, 32);
         check_same(&config);
         config.tied = !config.tied;
-        config.rope_theta = 1e6;
+        config.rope.theta = 1e6;
         check_same(&config);
-        config.rope_scaling = OT_ROPE_LINEAR;
-        config.rope_factor = 4;
+        config.rope.scaling = OT_ROPE_LINEAR;
+        config.rope.factor = 4;
         check_same(&config);
     }
     struct ot_model_config config = make_config(OT_FAMILY_LLAMA, 2, 32);
@@ -196,22 +196,22 @@ static void test_llama3_scaling_comes_back(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct ot_model_config config = make_config(OT_FAMILY_LLAMA, 1, 32);
-        config.rope_theta = cases[i].theta;
+        config.rope.theta = cases[i].theta;
         config.head_dim = config.rotary_dim = cases[i].head_dim;
-        config.rope_scaling = OT_ROPE_LLAMA3;
-        config.rope_factor = cases[i].factor;
-        config.rope_low_freq_factor = 1;
-        config.rope_high_freq_factor = 4;
-        config.rope_original_max_position = cases[i].original;
+        config.rope.scaling = OT_ROPE_LLAMA3;
+        config.rope.factor = cases[i].factor;
+        config.rope.low_freq_factor = 1;
+        config.rope.high_freq_factor = 4;
+        config.rope.original_max_position = cases[i].original;
         check_same(&config);
     }
     struct ot_model_config config = make_config(OT_FAMILY_LLAMA, 1, 32);
     struct ot_config_file got;
-    config.rope_scaling = OT_ROPE_LLAMA3;
-    config.rope_factor = 8;
-    config.rope_low_freq_factor = 1;
-    config.rope_high_freq_factor = 3.5;
-    config.rope_original_max_position = 1000;
+    config.rope.scaling = OT_ROPE_LLAMA3;
+    config.rope.factor = 8;
+    config.rope.low_freq_factor = 1;
+    config.rope.high_freq_factor = 3.5;
+    config.rope.original_max_position = 1000;
     check_fails(read_back(&config, &got), OT_E_INPUT, "are not those of Llama 3's RoPE scaling");
 }
 

@@ -4,11 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/json.h"
 #include "tests/offload/tiny_encode.h"
 #include "tests/support/check.h"
 
-const char *const golden_case_names[] = {"llama", "llama3", "llama_bias", "mistral",
-                                         "qwen2", "qwen3",  "qwen3_tied", NULL};
+const char *const golden_case_names[] = {
+    "llama",  "llama3", "llama_bias", "mistral",      "qwen2",     "qwen3",      "qwen3_tied", "gpt2",
+    "bloom",  "falcon", "falcon_two", "falcon_alibi", "codegen",   "phi3",       "gemma",      "gemma2",
+    "gemma3", "olmo2",  "olmo3",      "smollm3",      "ministral", "ministral3", "granite",    NULL};
 const char *const golden_lora_names[] = {"llama-all",
                                          "qwen2-qv_rslora",
                                          "qwen3-patterns",
@@ -30,47 +33,22 @@ const char *const golden_lora_names[] = {"llama-all",
                                          NULL};
 
 static struct ot_model_config read_config(const struct ot_golden *golden) {
-    int64_t n;
-    const int64_t *count = golden_i64(golden, "config", &n);
-    assert_int_equal(n, 18);
-    const double *real = golden_f64(golden, "config_real", &n);
-    assert_int_equal(n, 6);
-    return (struct ot_model_config){
-        .family = (enum ot_family)count[0],
-        .n_layers = count[1],
-        .hidden = count[2],
-        .ffn = count[3],
-        .n_heads = count[4],
-        .n_kv_heads = count[5],
-        .head_dim = count[6],
-        .rotary_dim = count[6],
-        .vocab = count[7],
-        .max_position = count[8],
-        .window = count[9],
-        .window_first_layer = count[10],
-        .act = (enum ot_activation)count[11],
-        .rope_scaling = (enum ot_rope_scaling)count[12],
-        .qkv_bias = count[13],
-        .out_bias = count[14],
-        .mlp_bias = count[15],
-        .qk_norm = count[16],
-        .tied = count[17],
-        .norm = OT_NORM_RMS,
-        .norm_eps = (float)real[0],
-        .rope_theta = real[1],
-        .rope_factor = real[2],
-        .rope_low_freq_factor = real[3],
-        .rope_high_freq_factor = real[4],
-        .rope_original_max_position = real[5],
-    };
+    struct ot_model_config config;
+    struct ot_json *root;
+    int64_t bytes;
+    const char *text = golden_text(golden, "config_json", &bytes);
+    check_ok(ot_json_parse(text, (size_t)bytes, "config_json", &root));
+    check_ok(ot_model_config_read(root, "config_json", &config));
+    ot_json_free(root);
+    return config;
 }
 
 /* ---- adapters ---- */
 
-static bool has_gradient(const void *context, const char *name) {
+static bool has_gradient(const void *context, const struct ot_tensor *tensor) {
     const struct golden_case *c = context;
     char array[128];
-    snprintf(array, sizeof array, "grad.%s", name);
+    snprintf(array, sizeof array, "grad.%s", tensor->name);
     return golden_has(c->golden, golden_case_key(c, array));
 }
 
@@ -153,13 +131,20 @@ static const float *tensor_of(const struct ot_golden *golden, const char *array,
 }
 
 /* Values in the form of a slab, where a file has another. */
-static float slab_values[1024];
+static float slab_values[8192];
 
-static const float *transposed(const struct ot_tensor *t, const float *file) {
-    assert_true(t->rows * t->cols <= 1024);
-    for (int64_t r = 0; r < t->rows; r++)
-        for (int64_t c = 0; c < t->cols; c++)
-            slab_values[r * t->cols + c] = file[c * t->rows + r];
+/* Values in the order of the slab. */
+static const float *ordered(const struct golden_case *c, const struct ot_tensor *t, const float *file) {
+    int64_t cols = t->dims == 2 ? t->cols : 1, rows = t->rows * t->cols / cols;
+    bool turned = t->file_form == OT_FORM_TRANSPOSED;
+    assert_true(rows * cols <= 8192);
+    if (!turned && !t->is_fused)
+        return file;
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t col = 0; col < cols; col++) {
+            int64_t from = turned ? col * rows + row : ot_model_fused_row(&c->config, row) * cols + col;
+            slab_values[row * cols + col] = file[from];
+        }
     return slab_values;
 }
 
@@ -185,10 +170,8 @@ const float *golden_case_tensor(const struct golden_case *c, const char *kind, c
     char array[128];
     snprintf(array, sizeof array, "%s.%s", kind, t->name);
     const float *values = tensor_of(c->golden, golden_case_key(c, array), t);
-    if (t->file_form == OT_FORM_TRANSPOSED)
-        return transposed(t, values);
     bool above = t->file_form == OT_FORM_ABOVE_NORM && strcmp(kind, "grad") != 0;
-    return above ? above_norms(c, t, values) : values;
+    return above ? above_norms(c, t, values) : ordered(c, t, values);
 }
 
 const float *golden_case_weight(const struct golden_case *c, const struct ot_tensor *t) {
@@ -196,7 +179,7 @@ const float *golden_case_weight(const struct golden_case *c, const struct ot_ten
     if (strstr(t->name, ".lora_"))
         return golden_case_tensor(c, "weight", t);
     snprintf(array, sizeof array, "weight.%s", t->name);
-    return tensor_of(c->base, array, t);
+    return ordered(c, t, tensor_of(c->base, array, t));
 }
 
 float *golden_case_slab(const struct golden_case *c, const struct ot_model *model, int slab) {

@@ -45,11 +45,11 @@ static void test_families(void **state) {
         assert_ptr_equal(ot_family_find(row->model_type), row);
         assert_non_null(strstr(ot_family_known_types(), row->model_type));
     }
-    assert_null(ot_family_find("bloom"));
+    assert_null(ot_family_find("rwkv"));
     assert_null(ot_family_find(""));
-    assert_true(ot_family_find("qwen2")->qkv_bias);
-    assert_true(ot_family_find("qwen3")->qk_norm);
-    assert_int_equal(ot_family_find("mistral")->window_if_absent, 4096);
+    assert_true(ot_family_find("qwen2")->base.qkv_bias);
+    assert_true(ot_family_find("qwen3")->base.qk_norm);
+    assert_int_equal(ot_family_find("mistral")->base.window, 4096);
 }
 
 static void test_bad_configs_are_refused(void **state) {
@@ -78,15 +78,17 @@ static void test_bad_configs_are_refused(void **state) {
     REFUSED(window_first_layer, -1, "max_window_layers");
     REFUSED(rotary_dim, 3, "3 of each head's 128");
     REFUSED(rotary_dim, 130, "head_dim");
-    REFUSED(rope_theta, 0, "rope_theta");
-    REFUSED(rope_theta, NAN, "rope_theta");
-    REFUSED(rope_factor, -1, "rope_scaling.factor");
-    REFUSED(rope_low_freq_factor, 0, "low_freq_factor");
-    REFUSED(rope_high_freq_factor, 1, "high_freq_factor is 1, must be above");
-    REFUSED(rope_original_max_position, INFINITY, "original_max_position_embeddings");
+    REFUSED(rope.theta, 0, "rope_theta");
+    REFUSED(rope.theta, NAN, "rope_theta");
+    REFUSED(rope.factor, -1, "rope_scaling.factor");
+    REFUSED(rope.low_freq_factor, 0, "low_freq_factor");
+    REFUSED(rope.high_freq_factor, 1, "high_freq_factor is 1, must be above");
+    REFUSED(rope.original_max_position, INFINITY, "original_max_position_embeddings");
     REFUSED(norm_eps, 0, "rms_norm_eps");
     REFUSED(init_std, -1, "initializer_range");
-    REFUSED(norm, OT_NORM_LAYER, "only RMS norms");
+    REFUSED(attention_softcap, -1, "a softcap");
+    REFUSED(logit_softcap, NAN, "a softcap");
+    REFUSED(fused_groups, 2, "no fused matrix");
 #undef REFUSED
     struct ot_model_config huge = good; /* each size is accepted alone, but not all together */
     huge.n_layers = 1024;
@@ -98,9 +100,9 @@ static void test_bad_configs_are_refused(void **state) {
     check_fails(ot_model_open(&good, OT_F32, 0, &model), OT_E_INPUT, "sequence length is 0 tokens");
 }
 
-static bool in_last_layer(const void *context, const char *name) {
+static bool in_last_layer(const void *context, const struct ot_tensor *tensor) {
     (void)context;
-    return strncmp(name, "model.layers.31.", 16) == 0;
+    return strncmp(tensor->name, "model.layers.31.", 16) == 0;
 }
 
 static double flops_of(const struct ot_model_config *config, const struct ot_model_parts *parts,

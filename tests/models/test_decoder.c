@@ -146,7 +146,7 @@ static float *windowed_losses(const struct golden_case *golden, bool by_layer, u
     struct golden_case c = *golden;
     float *losses = loss_array(&c);
     c.config.window_by_layer = by_layer;
-    c.config.window_layers[0] = mask;
+    c.config.window_layers.bits[0] = mask;
     c.config.window_first_layer = first;
     struct gradients g = train_once(&c, OT_F32, 1, OT_KEEP_PRODUCTS, losses);
     free_gradients(&g);

@@ -12,37 +12,39 @@
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
 
-static bool trains_norms(const void *context, const char *name) {
+static bool trains_norms(const void *context, const struct ot_tensor *tensor) {
     (void)context;
-    return strstr(name, "norm") != NULL;
+    return strstr(tensor->name, "norm") != NULL;
 }
 
-static bool trains_edges(const void *context, const char *name) {
+static bool trains_edges(const void *context, const struct ot_tensor *tensor) {
     (void)context;
-    return strstr(name, "layers") == NULL;
+    return strstr(tensor->name, "layers") == NULL;
 }
 
 /* One map of the unit q, k, v, which then lies in the trained slab; and all other matrices but o_proj. */
-static bool trains_all_but_o(const void *context, const char *name) {
+static bool trains_all_but_o(const void *context, const struct ot_tensor *tensor) {
     (void)context;
-    return strstr(name, "v_proj") || strstr(name, "mlp");
+    return strstr(tensor->name, "v_proj") || strstr(tensor->name, "mlp");
 }
 
-static bool trains_nothing(const void *context, const char *name) {
-    (void)context, (void)name;
+static bool trains_nothing(const void *context, const struct ot_tensor *tensor) {
+    (void)context, (void)tensor->name;
     return false;
 }
 
 /* Biases, norms of q and k, and widths that are no multiple of 64. */
 static struct ot_model_config odd_config(void) {
     struct ot_model_config c = tiny_config(2, false);
-    c.qkv_bias = c.out_bias = c.mlp_bias = c.qk_norm = true;
+    c.qkv_bias = c.out_bias = c.mlp_bias = true;
+    c.qk_norm = true;
     c.hidden = 40;
     return c;
 }
 
 static struct ot_model *open_base(const struct ot_model_config *config, enum ot_dtype dtype,
-                                  bool (*trains)(const void *, const char *), enum ot_base_type base) {
+                                  bool (*trains)(const void *, const struct ot_tensor *),
+                                  enum ot_base_type base) {
     const struct ot_model_parts parts = {.trains = trains, .base = base};
     struct ot_model *model;
     check_ok(ot_model_open_parts(config, dtype, 8, &parts, &model));
@@ -62,7 +64,7 @@ static int encoded_slabs(const struct ot_model *model) {
 static void test_which_slabs_are_encoded(void **state) {
     (void)state;
     static const struct {
-        bool (*trains)(const void *, const char *);
+        bool (*trains)(const void *, const struct ot_tensor *);
         enum ot_dtype dtype;
         enum ot_base_type base;
         int encoded, parts; /* slabs; parts of one of them */
@@ -98,9 +100,10 @@ static void test_which_slabs_are_encoded(void **state) {
 }
 
 /* A layer that has no frozen matrix stays plain beside others that are encoded. */
-static bool trains_matrices_of_layer_1(const void *context, const char *name) {
+static bool trains_matrices_of_layer_1(const void *context, const struct ot_tensor *tensor) {
     (void)context;
-    return strstr(name, "layers.1.") && !strstr(name, "norm") && !strstr(name, "bias");
+    return strstr(tensor->name, "layers.1.") && !strstr(tensor->name, "norm") &&
+           !strstr(tensor->name, "bias");
 }
 
 static void test_a_slab_of_vectors_is_plain(void **state) {

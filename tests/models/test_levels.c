@@ -42,12 +42,14 @@ static const struct ot_model_parts *parts_of(int i) {
  * and every optional tensor. */
 static struct ot_model_config make_config(int i) {
     struct ot_model_config c = tiny_config(LAYERS, i == 1 || i == ADAPTED || i == DORA);
-    if (i > 0)
-        c.qkv_bias = c.out_bias = c.mlp_bias = c.qk_norm = i == 1 || i == DORA + 1;
+    if (i > 0) {
+        c.qkv_bias = c.out_bias = c.mlp_bias = i == 1 || i == DORA + 1;
+        c.qk_norm = i == 1 || i == DORA + 1;
+    }
     if (i >= 2) {
         c.window = 5;
         c.window_by_layer = true;
-        c.window_layers[0] = 2;
+        c.window_layers.bits[0] = 2;
         c.qk_norm = true;
     }
     return c;

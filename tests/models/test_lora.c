@@ -219,7 +219,8 @@ static void test_magnitudes(void **state) {
     const struct ot_lora all = {.all = {4, 8}, .dora = true}, some = {.choose = q_and_v, .dora = true},
                          head = {.choose = only_head, .dora = true}, plain = {.all = {4, 8}};
     const struct ot_lora *const cases[] = {&all, &some, &head, &plain};
-    c.qkv_bias = c.out_bias = c.mlp_bias = c.qk_norm = c.tied = true; /* a layer has the most tensors */
+    c.qkv_bias = c.out_bias = c.mlp_bias = c.tied = true;
+    c.qk_norm = c.tied = true; /* a layer has the most tensors */
     const int64_t want[] = {7 * c.n_layers, 2 * c.n_layers, 1, 0};
     for (int i = 0; i < 4; i++) {
         struct ot_model *model = open_with(&c, cases[i]);
@@ -243,8 +244,8 @@ static struct ot_lora_rank nothing(const void *context, const char *module) {
     return (struct ot_lora_rank){0};
 }
 
-static bool everything(const void *context, const char *name) {
-    (void)context, (void)name;
+static bool everything(const void *context, const struct ot_tensor *tensor) {
+    (void)context, (void)tensor->name;
     return true;
 }
 

@@ -67,7 +67,8 @@ static void test_tensors_cover_slabs(void **state) {
         ot_model_close(model);
     }
     struct ot_model_config every_bias = ot_preset_find("tiny-test")->config;
-    every_bias.qkv_bias = every_bias.out_bias = every_bias.mlp_bias = every_bias.qk_norm = true;
+    every_bias.qkv_bias = every_bias.out_bias = every_bias.mlp_bias = true;
+    every_bias.qk_norm = true;
     struct ot_model *model = open_model(&every_bias);
     assert_int_equal(check_cover(model), ot_model_param_count(&every_bias));
     ot_model_close(model);
@@ -144,7 +145,8 @@ static void check_init_pieces(const struct ot_model *model, int slab, int64_t pi
 static void test_init_is_pure(void **state) {
     (void)state;
     struct ot_model_config config = ot_preset_find("tiny-test")->config;
-    config.qkv_bias = config.qk_norm = true;
+    config.qkv_bias = true;
+    config.qk_norm = OT_QK_NORM_HEADS;
     struct ot_model *model = open_model(&config);
     for (int slab = 0; slab < 4; slab++) {
         check_init_pieces(model, slab, 777);

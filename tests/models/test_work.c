@@ -287,14 +287,16 @@ static void every_option_of_a_layer_is_counted(void **state) {
     for (int i = 0; i < VARIANTS; i++) {
         struct ot_model_config c = ot_preset_find("tinyllama-1.1b")->config;
         c.n_layers = 2;
-        if (i == 0)
-            c.qkv_bias = c.out_bias = c.mlp_bias = c.qk_norm = true;
+        if (i == 0) {
+            c.qkv_bias = c.out_bias = c.mlp_bias = true;
+            c.qk_norm = OT_QK_NORM_HEADS;
+        }
         if (i == 1)
             c.rotary_dim = c.head_dim / 2;
         if (i == 2) {
             c.window = 40;
             c.window_by_layer = true;
-            c.window_layers[0] = 2;
+            c.window_layers.bits[0] = 2;
         }
         check_model(&c, OT_BF16);
     }
@@ -302,15 +304,15 @@ static void every_option_of_a_layer_is_counted(void **state) {
 
 /* ---- frozen tensors and adapters ---- */
 
-static bool trains_some(const void *context, const char *name) {
+static bool trains_some(const void *context, const struct ot_tensor *tensor) {
     (void)context;
-    return strstr(name, "k_proj") || strstr(name, "down_proj") || strstr(name, "o_proj.bias") ||
-           strstr(name, "layernorm");
+    return strstr(tensor->name, "k_proj") || strstr(tensor->name, "down_proj") ||
+           strstr(tensor->name, "o_proj.bias") || strstr(tensor->name, "layernorm");
 }
 
-static bool trains_head(const void *context, const char *name) {
+static bool trains_head(const void *context, const struct ot_tensor *tensor) {
     (void)context;
-    return strstr(name, "lm_head") != NULL;
+    return strstr(tensor->name, "lm_head") != NULL;
 }
 
 /* q and v have one scale and k has none, so they share a product; gate and up have two. */

@@ -64,7 +64,7 @@ struct ot_model_config tiny_config(int layers, bool tied) {
                                     .norm = OT_NORM_RMS,
                                     .norm_eps = 1e-5f,
                                     .act = OT_ACT_SILU,
-                                    .rope_theta = 10000,
+                                    .rope.theta = 10000,
                                     .rotary_dim = 8,
                                     .tied = tied,
                                     .init_std = 0.1};
@@ -84,7 +84,7 @@ struct ot_model_config tiny_golden_config(const int64_t *counts, const double *r
                                     .norm = OT_NORM_RMS,
                                     .norm_eps = (float)reals[0],
                                     .act = OT_ACT_SILU,
-                                    .rope_theta = reals[1]};
+                                    .rope.theta = reals[1]};
 }
 
 void tiny_defaults(struct tiny_run *run, int layers, bool tied, enum ot_dtype dtype) {

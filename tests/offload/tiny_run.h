@@ -19,7 +19,7 @@ struct tiny_run {
     enum ot_state_format state;
     enum ot_masters masters;
     /* As in struct ot_model_parts. */
-    bool (*trains)(const void *context, const char *name);
+    bool (*trains)(const void *context, const struct ot_tensor *tensor);
     const void *trains_context;
     const struct ot_lora *lora;
     enum ot_base_type base;

@@ -72,7 +72,9 @@ struct ot_golden *golden_open(const char *name) {
     size_t bytes = 0;
     for (int i = 0; i < g->n_arrays; i++) {
         const struct array *a = &g->arrays[i];
-        size_t item = strcmp(a->dtype, "f64") == 0 || strcmp(a->dtype, "i64") == 0 ? 8 : 4;
+        size_t item = strcmp(a->dtype, "f64") == 0 || strcmp(a->dtype, "i64") == 0 ? 8
+                      : strcmp(a->dtype, "u8") == 0                                ? 1
+                                                                                   : 4;
         size_t end = (size_t)a->offset + (size_t)a->count * item;
         bytes = end > bytes ? end : bytes;
     }
@@ -126,6 +128,10 @@ const int32_t *golden_i32(const struct ot_golden *g, const char *array, int64_t 
 
 const int64_t *golden_i64(const struct ot_golden *g, const char *array, int64_t *count) {
     return values(g, array, "i64", count);
+}
+
+const char *golden_text(const struct ot_golden *g, const char *array, int64_t *bytes) {
+    return values(g, array, "u8", bytes);
 }
 
 int64_t golden_dim(const struct ot_golden *g, const char *array, int dim) {

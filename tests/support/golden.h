@@ -1,6 +1,6 @@
 /* Golden vectors: small named arrays made by scripts/golden with PyTorch and committed under tests/golden.
  *
- * File: the line "OTGOLD1", one line "NAME DTYPE D0xD1x... OFFSET" per array (DTYPE f32, f64, i32, i64;
+ * File: the line "OTGOLD1", one line "NAME DTYPE D0xD1x... OFFSET" per array (DTYPE f32, f64, i32, i64, u8;
  * OFFSET in bytes from the data's start, 8-byte aligned), an empty line, then the data, little-endian.
  * scripts/golden/goldenfile.py writes it.
  */
@@ -22,6 +22,7 @@ const float *golden_f32(const struct ot_golden *golden, const char *array, int64
 const double *golden_f64(const struct ot_golden *golden, const char *array, int64_t *count);
 const int32_t *golden_i32(const struct ot_golden *golden, const char *array, int64_t *count);
 const int64_t *golden_i64(const struct ot_golden *golden, const char *array, int64_t *count);
+const char *golden_text(const struct ot_golden *golden, const char *array, int64_t *bytes); /* u8 */
 int64_t golden_dim(const struct ot_golden *golden, const char *array, int dim); /* 1 past the last */
 
 #endif

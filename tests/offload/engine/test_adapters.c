@@ -44,9 +44,9 @@ static const struct ot_lora choices[] = {
     {.choose = head_and_outputs, .rslora = true, .dora = true}};
 enum { CHOICES = 3, VARIANTS = 12 };
 
-static bool trains_norms(const void *context, const char *name) {
+static bool trains_norms(const void *context, const struct ot_tensor *tensor) {
     (void)context;
-    return strstr(name, "norm") != NULL;
+    return strstr(tensor->name, "norm") != NULL;
 }
 
 /* variant: of the choice, of the dtype, of a tied head, and of norms that are trained too. The second half of

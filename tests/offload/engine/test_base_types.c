@@ -10,9 +10,9 @@
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
 
-static bool trains_norms(const void *context, const char *name) {
+static bool trains_norms(const void *context, const struct ot_tensor *tensor) {
     (void)context;
-    return strstr(name, "norm") != NULL;
+    return strstr(tensor->name, "norm") != NULL;
 }
 
 static const struct ot_lora lora = {.all = {3, 6}, .dropout = 0.1f};

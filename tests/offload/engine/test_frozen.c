@@ -13,38 +13,39 @@
 
 /* ---- what is trained ---- */
 
-static bool trains_layers(const void *context, const char *name) {
+static bool trains_layers(const void *context, const struct ot_tensor *tensor) {
     (void)context;
-    return strstr(name, "layers") != NULL;
+    return strstr(tensor->name, "layers") != NULL;
 }
 
-static bool trains_norms(const void *context, const char *name) {
+static bool trains_norms(const void *context, const struct ot_tensor *tensor) {
     (void)context;
-    return strstr(name, "norm") != NULL;
+    return strstr(tensor->name, "norm") != NULL;
 }
 
 /* A unit of which some tensors are frozen: q, k and v. Backward ends at layer 1. */
-static bool trains_values(const void *context, const char *name) {
+static bool trains_values(const void *context, const struct ot_tensor *tensor) {
     (void)context;
-    return strstr(name, "layers.1.") && (strstr(name, "v_proj") || strstr(name, "down_proj"));
+    return strstr(tensor->name, "layers.1.") &&
+           (strstr(tensor->name, "v_proj") || strstr(tensor->name, "down_proj"));
 }
 
-static bool trains_head(const void *context, const char *name) {
+static bool trains_head(const void *context, const struct ot_tensor *tensor) {
     (void)context;
-    return strstr(name, "lm_head") || strcmp(name, "model.norm.weight") == 0;
+    return strstr(tensor->name, "lm_head") || strcmp(tensor->name, "model.norm.weight") == 0;
 }
 
-static bool trains_embedding(const void *context, const char *name) {
+static bool trains_embedding(const void *context, const struct ot_tensor *tensor) {
     (void)context;
-    return strstr(name, "embed_tokens") != NULL;
+    return strstr(tensor->name, "embed_tokens") != NULL;
 }
 
-static bool trains_nothing(const void *context, const char *name) {
-    (void)context, (void)name;
+static bool trains_nothing(const void *context, const struct ot_tensor *tensor) {
+    (void)context, (void)tensor->name;
     return false;
 }
 
-typedef bool (*trains_fn)(const void *context, const char *name);
+typedef bool (*trains_fn)(const void *context, const struct ot_tensor *tensor);
 static const trains_fn choices[] = {trains_layers, trains_norms, trains_values, trains_head,
                                     trains_embedding};
 enum { CHOICES = sizeof choices / sizeof *choices };
@@ -210,7 +211,7 @@ static void gradients_are_those_of_full_training(void **state) {
         for (int64_t i = 0; i < ot_model_tensor_count(partial.model); i++) {
             const struct ot_tensor *t = ot_model_tensor(partial.model, i);
             int64_t n, n_full;
-            if (!choices[choice](NULL, t->name))
+            if (!choices[choice](NULL, t))
                 continue;
             float *got = first_gradient(&partial, t->name, &n);
             float *want = first_gradient(&full, t->name, &n_full);

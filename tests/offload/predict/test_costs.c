@@ -320,9 +320,9 @@ static void every_engine_moves_what_it_must(void **state) {
         }
 }
 
-static bool trains_norms(const void *context, const char *name) {
+static bool trains_norms(const void *context, const struct ot_tensor *tensor) {
     (void)context;
-    return strstr(name, "norm") != NULL;
+    return strstr(tensor->name, "norm") != NULL;
 }
 
 /* A base crosses the bus in its type. Each visit of a block reads it, and writes the decoded weights. */

@@ -1,0 +1,132 @@
+/* Checks a configuration, and counts its parameters. */
+#include <math.h>
+
+#include "models/config.h"
+#include "models/family.h"
+#include "models/rope.h"
+#include "src/base/error.h"
+
+/* Largest width of an activation: tokens (below 2^31) times a few widths times 4 bytes stays far below 2^63.
+ * The widest published model has 2^16. */
+static const int64_t MAX_WIDTH = (int64_t)1 << 24, MAX_COUNT = INT32_MAX;
+/* With 16 bytes of state a parameter, the sum of all bytes stays below 2^63. */
+static const double MAX_PARAMS = 0x1p56;
+
+struct field {
+    const char *key; /* the key of config.json, so that the user knows what to correct */
+    int64_t value, max;
+};
+
+static int check_count(const struct field *field, const char *where) {
+    if (field->value < 1 || field->value > field->max)
+        return ot_fail(OT_E_INPUT, "%s: %s is %lld, must be from 1 to %lld", where, field->key,
+                       (long long)field->value, (long long)field->max);
+    return 0;
+}
+
+static int check_positive(double value, const char *key, const char *where) {
+    if (!(value > 0) || !isfinite(value))
+        return ot_fail(OT_E_INPUT, "%s: %s is %g, must be a positive number", where, key, value);
+    return 0;
+}
+
+static int check_counts(const struct ot_model_config *c, const char *where) {
+    const struct field fields[] = {
+        {"num_hidden_layers", c->n_layers, OT_MODEL_MAX_LAYERS},
+        {"hidden_size", c->hidden, MAX_WIDTH},
+        {"intermediate_size", c->ffn, MAX_WIDTH},
+        {"num_attention_heads", c->n_heads, MAX_WIDTH},
+        {"num_key_value_heads", c->n_kv_heads, MAX_WIDTH},
+        {"head_dim", c->head_dim, MAX_WIDTH},
+        {"vocab_size", c->vocab, MAX_COUNT},
+        {"max_position_embeddings", c->max_position, MAX_COUNT},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+        OT_TRY(check_count(&fields[i], where));
+    struct field width = {"num_attention_heads x head_dim", c->n_heads * c->head_dim, MAX_WIDTH};
+    OT_TRY(check_count(&width, where));
+    if (c->n_heads % c->n_kv_heads)
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: num_attention_heads is %lld, which is not a multiple of num_key_value_heads, %lld", where,
+            (long long)c->n_heads, (long long)c->n_kv_heads);
+    if (c->window < 0 || c->window > MAX_COUNT)
+        return ot_fail(OT_E_INPUT, "%s: sliding_window is %lld, must be from 0 (none) to %lld", where,
+                       (long long)c->window, (long long)MAX_COUNT);
+    if (c->window_first_layer < 0)
+        return ot_fail(OT_E_INPUT, "%s: max_window_layers is %lld, must not be negative", where,
+                       (long long)c->window_first_layer);
+    return 0;
+}
+
+/* Attention with a bias of positions, and the norms that only some families have. */
+static int check_kinds(const struct ot_model_config *c, const char *where) {
+    const struct ot_family_names *names = ot_model_names(c);
+    if (c->norm_place != OT_NORMS_BEFORE && c->residual != OT_SEQUENTIAL)
+        return ot_fail(OT_E_INPUT, "%s: attention beside the MLP needs the norms before them", where);
+    if (c->fused_groups > 1 && (c->n_heads % c->fused_groups || c->n_kv_heads % c->fused_groups))
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: the fused matrix of q, k and v has %lld groups, but num_attention_heads is %lld and "
+            "there are %lld heads of k; both must be multiples of the groups",
+            where, (long long)c->fused_groups, (long long)c->n_heads, (long long)c->n_kv_heads);
+    if (names->modules[OT_MODULE_QKV] == NULL && c->fused_groups > 1)
+        return ot_fail(OT_E_INPUT, "%s: this family has no fused matrix of q, k and v", where);
+    if (c->residual_scale != 0 && (c->out_bias || c->mlp_bias))
+        return ot_fail(OT_E_INPUT, "%s: residual_multiplier with attention_bias or mlp_bias is not supported",
+                       where);
+    if (!(c->attention_softcap >= 0) || !(c->logit_softcap >= 0) || !isfinite(c->attention_softcap) ||
+        !isfinite(c->logit_softcap))
+        return ot_fail(OT_E_INPUT, "%s: a softcap must be a number from 0 (none) up", where);
+    return 0;
+}
+
+static int64_t norm_params(const struct ot_model_config *c, int64_t width) {
+    return c->norm == OT_NORM_LAYER ? 2 * width : width;
+}
+
+/* Parameters of one layer. Exact: check_counts keeps every product below 2^50. */
+static int64_t layer_params(const struct ot_model_config *c) {
+    int64_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
+    int64_t inner = (c->plain_mlp ? 1 : 2) * c->ffn;
+    int64_t n_norms = (ot_model_has_norms_before(c) ? (c->residual == OT_PARALLEL ? 1 : 2) : 0) +
+                      (ot_model_has_norms_after(c) ? 2 : 0);
+    int64_t n = (q + 2 * kv) * c->hidden + q * c->hidden + (inner + c->ffn) * c->hidden;
+    n += n_norms * norm_params(c, c->hidden);
+    n += c->qkv_bias ? q + 2 * kv : 0;
+    n += c->out_bias ? c->hidden : 0;
+    n += c->mlp_bias ? inner + c->hidden : 0;
+    n += c->qk_norm == OT_QK_NORM_HEADS ? 2 * c->head_dim : 0;
+    n += c->qk_norm == OT_QK_NORM_WHOLE ? q + kv : 0;
+    return n;
+}
+
+/* Parameters outside of layers. */
+static int64_t edge_params(const struct ot_model_config *c) {
+    int64_t n = (c->tied ? 1 : 2) * c->vocab * c->hidden + norm_params(c, c->hidden);
+    n += c->positions == OT_POSITIONS_LEARNED ? c->max_position * c->hidden : 0;
+    n += c->embed_norm ? norm_params(c, c->hidden) : 0;
+    n += c->head_bias ? c->vocab : 0;
+    return n;
+}
+
+int ot_model_config_check(const struct ot_model_config *c, const char *where) {
+    OT_TRY(check_counts(c, where));
+    OT_TRY(check_kinds(c, where));
+    OT_TRY(ot_rope_config_check(c, where));
+    OT_TRY(check_positive((double)c->norm_eps, "rms_norm_eps", where));
+    if (!(c->init_std >= 0) || !isfinite(c->init_std))
+        return ot_fail(OT_E_INPUT, "%s: initializer_range is %g, must be 0 or more", where, c->init_std);
+    double n = (double)layer_params(c) * (double)c->n_layers + 3.0 * (double)c->vocab * (double)c->hidden +
+               (double)c->max_position * (double)c->hidden;
+    if (n > MAX_PARAMS)
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: num_hidden_layers, hidden_size and the other sizes make %.3g parameters, which is too many",
+            where, n);
+    return 0;
+}
+
+int64_t ot_model_param_count(const struct ot_model_config *c) {
+    return layer_params(c) * c->n_layers + edge_params(c);
+}

@@ -1,0 +1,218 @@
+/* The first block of the chain: the embedding.
+ *
+ *     y = scale (E[token] + adapter) + P[position],   or the norm of that
+ *
+ * The table P of learned positions, the scale and the norm are there if the model has them (config.h).
+ * Backward of a norm reads its input, which it computes again. */
+#include "models/linear.h"
+
+/* Buffers in scratch, for n tokens; those that a model does not need have no bytes. */
+struct embed_memory {
+    struct ot_lora_unit lora; /* the adapter, whose scale has that of the embedding in it */
+    void *ax, *dax;           /* of the adapter: [n, rank] */
+    void *positions;          /* [n, hidden] */
+    void *sum, *grad; /* with a norm, [n, hidden]: its input; its output, or the gradient of its input */
+    float *mean, *rstd;
+};
+
+/* transformers rounds the scale to the dtype of the weights. */
+static float embed_scale(const struct ot_model *model) {
+    uint32_t rounded;
+    if (model->config.embed_scale == 0)
+        return 1;
+    ot_dtype_write(model->chain.dtype, &rounded, 0, (float)model->config.embed_scale);
+    return ot_dtype_read(model->chain.dtype, &rounded, 0);
+}
+
+static size_t find_memory(const struct ot_model *model, int64_t n_tokens, void *scratch,
+                          struct embed_memory *memory) {
+    const struct ot_model_config *c = &model->config;
+    size_t item = ot_dtype_bytes(model->chain.dtype), n = (size_t)n_tokens;
+    size_t width = n * (size_t)c->hidden * item, rank = n * (size_t)model->embed.lora.rank * item;
+    bool mean = c->embed_norm && c->norm == OT_NORM_LAYER;
+    struct ot_pieces pieces = {.base = scratch};
+    memory->lora = model->embed.lora;
+    memory->lora.maps[0].scale *= embed_scale(model);
+    memory->ax = ot_pieces_take(&pieces, rank);
+    memory->dax = ot_pieces_take(&pieces, rank);
+    memory->positions = ot_pieces_take(&pieces, c->positions == OT_POSITIONS_LEARNED ? width : 0);
+    memory->sum = ot_pieces_take(&pieces, c->embed_norm ? width : 0);
+    memory->grad = ot_pieces_take(&pieces, c->embed_norm ? width : 0);
+    memory->mean = ot_pieces_take(&pieces, mean ? n * sizeof(float) : 0);
+    memory->rstd = ot_pieces_take(&pieces, c->embed_norm ? n * sizeof(float) : 0);
+    return pieces.bytes;
+}
+
+size_t ot_embed_scratch_bytes(const struct ot_model *model, int64_t n_tokens) {
+    struct embed_memory memory;
+    return find_memory(model, n_tokens, NULL, &memory);
+}
+
+/* ---- tables ---- */
+
+/* A table whose rows are looked up by a number of each token. */
+struct table {
+    struct ot_place place;
+    const int32_t *rows;
+    int64_t n_rows, cols;
+    float scale;
+};
+
+static struct table token_table(const struct ot_model *model, const struct ot_block_run *run) {
+    return (struct table){model->embed.table, run->batch.tokens, model->config.vocab, model->config.hidden,
+                          embed_scale(model)};
+}
+
+static struct table position_table(const struct ot_model *model, const struct ot_block_run *run) {
+    return (struct table){model->embed.positions, run->batch.position, model->config.max_position,
+                          model->config.hidden, 1};
+}
+
+/* The adapter's A. */
+static struct table adapter_table(const struct ot_model *model, const struct ot_block_run *run,
+                                  const struct embed_memory *memory) {
+    const struct ot_lora_unit *lora = &memory->lora;
+    return (struct table){lora->a, run->batch.tokens, model->config.vocab, lora->rank, lora->maps[0].scale};
+}
+
+static void look_up(const struct ot_block_run *run, const struct table *table, void *out) {
+    const struct ot_embed op = {
+        .dtype = run->dtype,
+        .n = run->batch.n_tokens,
+        .cols = table->cols,
+        .vocab = table->n_rows,
+        .tokens = table->rows,
+        .table = ot_run_weight(run, table->place),
+        .out = out,
+        .scale = table->scale,
+    };
+    ot_run_ops(run)->embed(run->lane, &op);
+}
+
+/* Adds the gradients of the tokens to the rows of a table, if it is trained. */
+static void look_up_backward(const struct ot_block_run *run, const struct table *table, float scale,
+                             const void *dout) {
+    const struct ot_embed_backward op = {
+        .dtype = run->dtype,
+        .n = run->batch.n_tokens,
+        .cols = table->cols,
+        .vocab = table->n_rows,
+        .tokens = table->rows,
+        .dout = dout,
+        .dtable = ot_run_grad(run, table->place),
+        .scale = scale,
+    };
+    if (op.dtable)
+        ot_run_ops(run)->embed_backward(run->lane, &op);
+}
+
+/* ---- the block ---- */
+
+/* The adapter as a linear map from ax, which is looked up. */
+static struct ot_linear adapter(const struct ot_model *model, const struct ot_block_run *run,
+                                const struct embed_memory *memory) {
+    const struct table a = adapter_table(model, run, memory);
+    look_up(run, &a, memory->ax);
+    return (struct ot_linear){.rows = run->batch.n_tokens,
+                              .out = model->config.hidden,
+                              .adds = true,
+                              .lora = &memory->lora,
+                              .ax = memory->ax,
+                              .dax = memory->dax};
+}
+
+/* out = everything before the norm. */
+static void sum_up(const struct ot_model *model, const struct ot_block_run *run,
+                   const struct embed_memory *memory, void *out) {
+    const struct table tokens = token_table(model, run), positions = position_table(model, run);
+    look_up(run, &tokens, out);
+    if (model->embed.lora.n > 0) {
+        const struct ot_linear map = adapter(model, run, memory);
+        ot_linear_add_adapters(run, &map, run->dtype, out);
+    }
+    if (model->config.positions != OT_POSITIONS_LEARNED)
+        return;
+    look_up(run, &positions, memory->positions);
+    const struct ot_add op = {.dtype = run->dtype,
+                              .n = run->batch.n_tokens * model->config.hidden,
+                              .a = out,
+                              .b = memory->positions,
+                              .out = out};
+    ot_run_ops(run)->add(run->lane, &op);
+}
+
+static void norm(const struct ot_model *model, const struct ot_block_run *run,
+                 const struct embed_memory *memory, void *y) {
+    const struct ot_model_config *c = &model->config;
+    const struct ot_norm op = {.dtype = run->dtype,
+                               .kind = c->norm,
+                               .adds_one = c->norm_adds_one,
+                               .rows = run->batch.n_tokens,
+                               .cols = c->hidden,
+                               .group = 1,
+                               .ldx = c->hidden,
+                               .ldy = c->hidden,
+                               .eps = c->norm_eps,
+                               .x = memory->sum,
+                               .weight = ot_run_weight(run, model->embed.norm.weight),
+                               .bias = ot_run_weight(run, model->embed.norm.bias),
+                               .y = y,
+                               .mean = memory->mean,
+                               .rstd = memory->rstd};
+    ot_run_ops(run)->norm(run->lane, &op);
+}
+
+/* memory.grad = the gradient of the norm's input. */
+static void norm_backward(const struct ot_model *model, const struct ot_block_run *run,
+                          const struct embed_memory *memory) {
+    const struct ot_model_config *c = &model->config;
+    const struct ot_norm_backward op = {.dtype = run->dtype,
+                                        .kind = c->norm,
+                                        .adds_one = c->norm_adds_one,
+                                        .rows = run->batch.n_tokens,
+                                        .cols = c->hidden,
+                                        .group = 1,
+                                        .ldx = c->hidden,
+                                        .ldy = c->hidden,
+                                        .x = memory->sum,
+                                        .dy = run->dxy,
+                                        .weight = ot_run_weight(run, model->embed.norm.weight),
+                                        .mean = memory->mean,
+                                        .rstd = memory->rstd,
+                                        .dx = memory->grad,
+                                        .dweight = ot_run_grad(run, model->embed.norm.weight),
+                                        .dbias = ot_run_grad(run, model->embed.norm.bias)};
+    sum_up(model, run, memory, memory->sum);
+    norm(model, run, memory, memory->grad);
+    ot_run_ops(run)->norm_backward(run->lane, &op);
+}
+
+void ot_embed_forward(const struct ot_model *model, const struct ot_block_run *run) {
+    struct embed_memory memory;
+    find_memory(model, run->batch.n_tokens, run->scratch, &memory);
+    sum_up(model, run, &memory, model->config.embed_norm ? memory.sum : run->y);
+    if (model->config.embed_norm)
+        norm(model, run, &memory, run->y);
+}
+
+/* The run trains the table or its adapter, never both. */
+void ot_embed_backward(const struct ot_model *model, const struct ot_block_run *run) {
+    const struct table tokens = token_table(model, run), positions = position_table(model, run);
+    const void *grad = run->dxy;
+    struct embed_memory memory;
+    find_memory(model, run->batch.n_tokens, run->scratch, &memory);
+    if (model->config.embed_norm) {
+        norm_backward(model, run, &memory);
+        grad = memory.grad;
+    }
+    if (model->config.positions == OT_POSITIONS_LEARNED)
+        look_up_backward(run, &positions, 1, grad);
+    if (model->embed.lora.n == 0) {
+        look_up_backward(run, &tokens, tokens.scale, grad);
+        return;
+    }
+    const struct table a = adapter_table(model, run, &memory);
+    const struct ot_linear map = adapter(model, run, &memory);
+    ot_linear_backward_b(run, &map, grad, map.out);
+    look_up_backward(run, &a, 1, memory.dax);
+}

@@ -1,0 +1,135 @@
+/* Families: what transformers calls the tensors of a model and the keys of its config.json, and what absent
+ * keys mean. families.c has one row for each; what a row cannot say is a function beside it.
+ *
+ * Sources: the configuration and modelling classes of transformers (models/FAMILY), and the config.json of
+ * published models.
+ */
+#ifndef OT_MODELS_FAMILY_H
+#define OT_MODELS_FAMILY_H
+
+#include <stddef.h>
+
+#include "models/config.h"
+
+struct ot_json;
+struct ot_json_writer;
+
+/* ---- tensors ---- */
+
+/* What a module of the model is for. Those from OT_MODULE_Q to OT_MODULE_DOWN are linear maps of a layer. */
+enum ot_module {
+    OT_MODULE_EMBEDDING,
+    OT_MODULE_POSITIONS, /* the table of learned positions */
+    OT_MODULE_EMBED_NORM,
+    OT_MODULE_Q,
+    OT_MODULE_K,
+    OT_MODULE_V,
+    OT_MODULE_QKV, /* q, k and v as one matrix */
+    OT_MODULE_O,
+    OT_MODULE_GATE,
+    OT_MODULE_UP,
+    OT_MODULE_GATE_UP, /* gate and up as one matrix, gate first */
+    OT_MODULE_DOWN,
+    OT_MODULE_Q_NORM,
+    OT_MODULE_K_NORM,
+    OT_MODULE_NORM1, /* before attention; with OT_PARALLEL also before the MLP */
+    OT_MODULE_NORM2, /* before the MLP */
+    OT_MODULE_POST1, /* behind attention */
+    OT_MODULE_POST2, /* behind the MLP */
+    OT_MODULE_NORM,  /* the last norm */
+    OT_MODULE_HEAD,
+    OT_MODULES
+};
+
+static inline bool ot_module_is_map(enum ot_module module) {
+    return module >= OT_MODULE_Q && module <= OT_MODULE_DOWN;
+}
+static inline bool ot_module_is_norm(enum ot_module module) {
+    return module == OT_MODULE_EMBED_NORM || (module >= OT_MODULE_Q_NORM && module <= OT_MODULE_NORM);
+}
+static inline bool ot_module_is_in_layer(enum ot_module module) {
+    return module >= OT_MODULE_Q && module <= OT_MODULE_POST2;
+}
+
+struct ot_family_names {
+    const char *layers; /* in front of a layer's number: "model.layers." */
+    /* Without ".weight" and ".bias"; of modules in layers without "model.layers.3." too. A family has QKV or
+     * Q, K and V, and GATE_UP or GATE and UP. NULL: the family has no such module. */
+    const char *modules[OT_MODULES];
+    /* Matrices of layers are stored as [in, out] (the Conv1D of GPT-2). */
+    bool transposed;
+};
+
+/* ---- config.json ---- */
+
+/* How config.json says which layers have a sliding window. */
+enum ot_window_rule {
+    OT_WINDOW_NONE,   /* no layer: the key is ignored */
+    OT_WINDOW_ALL,    /* sliding_window, in all layers */
+    OT_WINDOW_FLAG,   /* if use_sliding_window is true, in layers max_window_layers and later (Qwen) */
+    OT_WINDOW_TYPES,  /* layer_types, else all layers but each window_pattern-th */
+    OT_WINDOW_NO_ROPE /* if use_sliding_window is true, in layers that do not rotate (SmolLM3) */
+};
+
+/* config.json while it is read. */
+struct ot_config_reader {
+    const struct ot_json *root;
+    const char *where; /* its path, for messages */
+    const struct ot_family_row *family;
+    struct ot_model_config *config;
+};
+
+struct ot_family_row {
+    enum ot_family family;
+    const char *model_type;   /* config.json: "llama" */
+    const char *architecture; /* config.json: "LlamaForCausalLM" */
+    const struct ot_family_names *names;
+    const struct ot_family_names *names_of_two; /* of models with OT_PARALLEL_TWO; NULL: as names */
+    /* What no key says, and the values of absent keys. A size of 0: the key must be there; of ffn,
+     * n_kv_heads and head_dim: 4 times hidden, n_heads, hidden / n_heads. */
+    struct ot_model_config base;
+    /* Which keys the family has besides the sizes, theta, init_std and tied. A key that it does not have is
+     * ignored, as transformers does. */
+    bool attention_bias, mlp_bias; /* these keys; attention_bias sets qkv_bias and out_bias */
+    bool partial_rotary;           /* partial_rotary_factor */
+    const char *act_keys[3];       /* names of the activation's key; none: base.act */
+    enum ot_window_rule window;
+    int64_t window_pattern, max_window_layers;
+    /* Reads what is left, when all other keys are read. NULL: nothing. Errors: OT_E_INPUT. */
+    int (*read)(const struct ot_config_reader *reader);
+    /* Writes the keys that `read` reads. NULL: none. */
+    void (*write)(const struct ot_model_config *config, struct ot_json_writer *writer);
+};
+
+const struct ot_family_row *ot_family_row(enum ot_family family);
+const struct ot_family_row *ot_family_find(const char *model_type); /* NULL if unknown */
+const char *ot_family_known_types(void); /* "bloom, codegen, ...", for error messages */
+/* What the modules of a model are called. */
+const struct ot_family_names *ot_model_names(const struct ot_model_config *config);
+/* Writes the name of a module, with its layer if it lies in one: "model.layers.3.self_attn.q_proj". False:
+ * the family has no such module. */
+bool ot_model_module_name(const struct ot_model_config *config, enum ot_module module, int64_t layer,
+                          char *name, size_t bytes);
+/* The layer that a tensor or a module lies in, by its name; -1: in none. */
+int64_t ot_model_layer_of(const struct ot_model_config *config, const char *name);
+
+/* Reads the description of a model from config.json, or from a table of the same keys. where: its path, for
+ * messages. Accepts the key names of old and new transformers. Whatever would make results differ from
+ * transformers is refused by name: an unknown model_type, architecture, rope type or activation. The result
+ * is checked (ot_model_config_check). Errors: OT_E_INPUT. */
+int ot_model_config_read(const struct ot_json *root, const char *where, struct ot_model_config *out);
+/* Writes the keys of a config.json that transformers 4 and 5 both read as this model, without braces. */
+void ot_model_config_put(const struct ot_model_config *config, struct ot_json_writer *writer);
+
+/* ---- presets: known models ---- */
+
+struct ot_preset {
+    const char *name;   /* "llama-7b" */
+    const char *hub_id; /* "huggyllama/llama-7b", or NULL for this program's own presets */
+    int64_t n_params;   /* exact */
+    struct ot_model_config config;
+};
+const struct ot_preset *ot_preset_find(const char *name); /* NULL if unknown */
+const struct ot_preset *ot_preset_at(int index);          /* NULL past the last */
+
+#endif

@@ -1,0 +1,43 @@
+/* A layer's forward and backward in parts: decoder_layer.c has the order, layer_attention.c what is between
+ * the norm before attention and the output projection. Private to them.
+ */
+#ifndef OT_MODELS_LAYER_H
+#define OT_MODELS_LAYER_H
+
+#include "models/inputs.h"
+#include "models/layer_memory.h"
+#include "models/linear.h"
+
+/* One call of forward or backward, with the addresses of its buffers. */
+struct ot_layer_call {
+    const struct ot_model *model;
+    const struct ot_model_config *config;
+    const struct ot_layer_layout *at;
+    const struct ot_block_run *run;
+    const struct ot_ops *ops;
+    int64_t layer, n;
+    struct ot_layer_memory memory;
+    enum ot_layer_input until; /* OT_LAYER_INPUTS: forward computes the whole layer */
+};
+
+/* A linear map of the layer. want_grad: backward computes the gradients of its weights. */
+struct ot_linear ot_layer_linear(const struct ot_layer_call *call, int64_t in, int64_t out,
+                                 struct ot_place weight, struct ot_place bias,
+                                 const struct ot_lora_unit *lora, const struct ot_unit_memory *memory,
+                                 bool want_grad);
+
+/* ---- attention (layer_attention.c) ---- */
+
+/* The projection to q, k and v. */
+struct ot_linear ot_layer_qkv(const struct ot_layer_call *call, bool want_grad);
+/* q, k and v that attention reads, from memory.qkv: norms of q and k, and rope. */
+void ot_layer_finish_qkv(const struct ot_layer_call *call);
+/* memory.attn from q, k and v. */
+void ot_layer_attend(const struct ot_layer_call *call);
+/* memory.attn from `input` [n, hidden], with a key-value cache: writes the new k and v into the cache behind
+ * those of earlier tokens. */
+void ot_layer_attend_cached(const struct ot_layer_call *call, const void *input);
+/* memory.wide = gradient of the projection's output, from memory.narrow, the gradient of memory.attn. */
+void ot_layer_attend_backward(const struct ot_layer_call *call);
+
+#endif

@@ -1,0 +1,334 @@
+/* Rope in config.json: reading, checking, writing. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "models/rope.h"
+#include "src/base/error.h"
+#include "src/base/json.h"
+
+#define MAX_COUNT INT64_C(0x7fffffff)
+
+static const char *const SCALING_NAMES[OT_ROPE_SCALINGS] = {
+    [OT_ROPE_PLAIN] = "default",
+    [OT_ROPE_LINEAR] = "linear",
+    [OT_ROPE_LLAMA3] = "llama3",
+    [OT_ROPE_DYNAMIC] = "dynamic",
+    [OT_ROPE_YARN] = "yarn",
+    [OT_ROPE_LONGROPE] = "longrope",
+    [OT_ROPE_PROPORTIONAL] = "proportional",
+};
+
+/* ---- reading ---- */
+
+/* The object of a rope, and where it is. rope may be NULL: absent. */
+struct rope_reader {
+    const struct ot_config_reader *r;
+    const struct ot_json *rope;
+    const char *key;
+    char where[512];
+};
+
+static int read_real(const struct rope_reader *p, const char *key, bool required, double min, double max,
+                     double *out) {
+    return ot_json_need_real(p->rope, p->where, key, required, min, max, out);
+}
+
+/* The length that a model was trained with: in config.json itself (Phi-3), else beside the scaling. */
+static int read_original(const struct rope_reader *p, bool required, double *out) {
+    static const char key[] = "original_max_position_embeddings";
+    bool outside = ot_json_get(p->r->root, key) != NULL;
+    return ot_json_need_real(outside ? p->r->root : p->rope, outside ? p->r->where : p->where, key, required,
+                             1, (double)MAX_COUNT, out);
+}
+
+static double yarn_magnitude(double factor, double scale) {
+    return factor <= 1 ? 1 : 0.1 * scale * log(factor) + 1;
+}
+
+static int read_yarn(const struct rope_reader *p, struct ot_rope_config *rope) {
+    double magnitude = 0, of_all = 0, length = (double)p->r->config->max_position;
+    bool truncate = true;
+    rope->original_max_position = length;
+    rope->beta_fast = 32;
+    rope->beta_slow = 1;
+    OT_TRY(read_original(p, false, &rope->original_max_position));
+    rope->factor = length / rope->original_max_position;
+    OT_TRY(read_real(p, "factor", false, 1, 1e6, &rope->factor));
+    OT_TRY(read_real(p, "mscale", false, 0, 1e6, &magnitude));
+    OT_TRY(read_real(p, "mscale_all_dim", false, 0, 1e6, &of_all));
+    rope->attention_factor = magnitude != 0 && of_all != 0 ? yarn_magnitude(rope->factor, magnitude) /
+                                                                 yarn_magnitude(rope->factor, of_all)
+                                                           : yarn_magnitude(rope->factor, 1);
+    OT_TRY(read_real(p, "attention_factor", false, 0, 1e6, &rope->attention_factor));
+    OT_TRY(read_real(p, "beta_fast", false, 1e-3, 1e6, &rope->beta_fast));
+    OT_TRY(read_real(p, "beta_slow", false, 1e-3, 1e6, &rope->beta_slow));
+    OT_TRY(ot_json_need_bool(p->rope, p->where, "truncate", false, &truncate));
+    rope->keeps_fractions = !truncate;
+    return 0;
+}
+
+/* A list of one factor for each pair. */
+static int read_factors(const struct rope_reader *p, const char *key, float factors[OT_ROPE_MAX_PAIRS]) {
+    const struct ot_json *list = ot_json_get(p->rope, key);
+    int64_t pairs = p->r->config->rotary_dim / 2;
+    if ((int64_t)ot_json_length(list) != pairs || pairs > OT_ROPE_MAX_PAIRS)
+        return ot_fail(OT_E_INPUT, "%s: %s must be a list of %lld numbers, at most %d", p->where, key,
+                       (long long)pairs, OT_ROPE_MAX_PAIRS);
+    for (int64_t j = 0; j < pairs; j++) {
+        factors[j] = (float)ot_json_real(ot_json_at(list, (size_t)j), 0);
+        if (!(factors[j] > 0) || !isfinite(factors[j]))
+            return ot_fail(OT_E_INPUT, "%s: %s[%lld] must be a number above 0", p->where, key, (long long)j);
+    }
+    return 0;
+}
+
+static int read_longrope(const struct rope_reader *p, struct ot_rope_config *rope) {
+    double length = (double)p->r->config->max_position;
+    rope->original_max_position = p->r->family->family == OT_FAMILY_PHI3 ? 4096 : length;
+    OT_TRY(read_original(p, false, &rope->original_max_position));
+    rope->factor = length / rope->original_max_position;
+    OT_TRY(read_real(p, "factor", false, 1e-6, 1e6, &rope->factor));
+    rope->attention_factor =
+        rope->factor <= 1 ? 1 : sqrt(1 + log(rope->factor) / log(rope->original_max_position));
+    OT_TRY(read_real(p, "attention_factor", false, 0, 1e6, &rope->attention_factor));
+    OT_TRY(read_factors(p, "short_factor", rope->short_factors));
+    return read_factors(p, "long_factor", rope->long_factors);
+}
+
+static int read_llama3(const struct rope_reader *p, struct ot_rope_config *rope) {
+    OT_TRY(read_real(p, "factor", true, 1, 1e6, &rope->factor));
+    OT_TRY(read_real(p, "low_freq_factor", true, 0, 1e6, &rope->low_freq_factor));
+    OT_TRY(read_real(p, "high_freq_factor", true, 0, 1e6, &rope->high_freq_factor));
+    return read_original(p, true, &rope->original_max_position);
+}
+
+static int read_numbers(const struct rope_reader *p, struct ot_rope_config *rope) {
+    switch (rope->scaling) {
+    case OT_ROPE_LINEAR:
+    case OT_ROPE_DYNAMIC:
+        return read_real(p, "factor", true, 1, 1e6, &rope->factor);
+    case OT_ROPE_LLAMA3:
+        return read_llama3(p, rope);
+    case OT_ROPE_YARN:
+        return read_yarn(p, rope);
+    case OT_ROPE_LONGROPE:
+        return read_longrope(p, rope);
+    case OT_ROPE_PROPORTIONAL:
+        rope->factor = rope->share = 1;
+        OT_TRY(read_real(p, "partial_rotary_factor", false, 1e-3, 1, &rope->share));
+        return read_real(p, "factor", false, 1e-6, 1e6, &rope->factor);
+    default:
+        return 0;
+    }
+}
+
+static int find_scaling(const struct rope_reader *p, const char *type, enum ot_rope_scaling *out) {
+    bool is_phi3 = p->r->family->family == OT_FAMILY_PHI3;
+    if (is_phi3 && (strcmp(type, "su") == 0 || strcmp(type, "yarn") == 0)) /* its older names */
+        type = SCALING_NAMES[OT_ROPE_LONGROPE];
+    for (int i = 0; i < OT_ROPE_SCALINGS; i++)
+        if (strcmp(type, SCALING_NAMES[i]) == 0) {
+            *out = (enum ot_rope_scaling)i;
+            return 0;
+        }
+    return ot_fail(OT_E_INPUT,
+                   "%s: %s of type '%s' is not supported; known: default, linear, llama3, dynamic, yarn, "
+                   "longrope, proportional",
+                   p->r->where, p->key, type);
+}
+
+static int read_scaling(const struct rope_reader *p, struct ot_rope_config *rope) {
+    const char *type = NULL;
+    OT_TRY(ot_json_need_string(p->rope, p->where, "type", false, &type)); /* the older key */
+    OT_TRY(ot_json_need_string(p->rope, p->where, "rope_type", false, &type));
+    if (!type && ot_json_get(p->rope, "factor"))
+        return ot_fail(OT_E_INPUT, "%s: the key 'rope_type' is missing", p->where);
+    return type ? find_scaling(p, type, &rope->scaling) : 0;
+}
+
+/* Attention of most families rotates whole heads. transformers ignores the key there, but fails if the rope
+ * is scaled, because its tables are then too short. */
+static int read_share(const struct rope_reader *p) {
+    struct ot_model_config *c = p->r->config;
+    double fraction = 1;
+    bool matters = p->r->family->partial_rotary || c->rope.scaling != OT_ROPE_PLAIN;
+    if (!matters || c->rope.scaling == OT_ROPE_PROPORTIONAL)
+        return 0;
+    OT_TRY(ot_json_need_real(p->r->root, p->r->where, "partial_rotary_factor", false, 0, 1, &fraction));
+    OT_TRY(read_real(p, "partial_rotary_factor", false, 0, 1, &fraction));
+    if (fraction != 1 && !p->r->family->partial_rotary)
+        return ot_fail(OT_E_INPUT,
+                       "%s: partial_rotary_factor %g with a scaled rope is not supported for model type '%s'",
+                       p->where, fraction, p->r->family->model_type);
+    c->rotary_dim = (int64_t)((double)c->head_dim * fraction);
+    return 0;
+}
+
+/* The two ropes of a family whose layers with a window have their own. Older files have the other's
+ * rope_theta and rope_scaling, and rope_local_base_freq. */
+static int read_local(struct rope_reader *p) {
+    struct ot_model_config *c = p->r->config;
+    const struct ot_json *local = ot_json_get(p->rope, "sliding_attention");
+    const char *type = "default";
+    OT_TRY(ot_json_need_real(p->r->root, p->r->where, "rope_local_base_freq", false, 1, 1e12,
+                             &c->local_rope_theta));
+    if (local) {
+        OT_TRY(ot_json_need_real(local, p->where, "rope_theta", false, 1, 1e12, &c->local_rope_theta));
+        OT_TRY(ot_json_need_string(local, p->where, "rope_type", false, &type));
+    }
+    if (strcmp(type, "default") != 0)
+        return ot_fail(OT_E_INPUT,
+                       "%s: sliding_attention has rope_type '%s'; only default is supported there", p->where,
+                       type);
+    const struct ot_json *full = ot_json_get(p->rope, "full_attention");
+    if (local || full)
+        p->rope = full;
+    return 0;
+}
+
+int ot_rope_config_read(const struct ot_config_reader *reader) {
+    struct ot_model_config *c = reader->config;
+    struct rope_reader p = {.r = reader};
+    if (c->positions != OT_POSITIONS_ROPE)
+        return 0;
+    p.key = ot_json_get(reader->root, "rope_parameters") ? "rope_parameters" : "rope_scaling";
+    p.rope = ot_json_get(reader->root, p.key);
+    snprintf(p.where, sizeof p.where, "%s: %s", reader->where, p.key);
+    c->rotary_dim = c->head_dim;
+    OT_TRY(ot_json_need_real(reader->root, reader->where, "rope_theta", false, 1, 1e12, &c->rope.theta));
+    if (c->local_rope_theta != 0)
+        OT_TRY(read_local(&p));
+    if (!p.rope)
+        return read_share(&p);
+    OT_TRY(read_real(&p, "rope_theta", false, 1, 1e12, &c->rope.theta));
+    OT_TRY(read_scaling(&p, &c->rope));
+    if (ot_json_get(p.rope, "full_attention") || ot_json_get(p.rope, "sliding_attention"))
+        return ot_fail(OT_E_INPUT, "%s: different rope parameters for each layer type are not supported",
+                       p.where);
+    OT_TRY(read_share(&p));
+    return read_numbers(&p, &c->rope);
+}
+
+/* ---- checking ---- */
+
+static int check_positive(double value, const char *key, const char *where) {
+    if (!(value > 0) || !isfinite(value))
+        return ot_fail(OT_E_INPUT, "%s: %s is %g, must be a positive number", where, key, value);
+    return 0;
+}
+
+static int check_factors(const struct ot_model_config *c, const char *where) {
+    if (c->rotary_dim / 2 > OT_ROPE_MAX_PAIRS)
+        return ot_fail(OT_E_INPUT, "%s: rope_scaling has factors for %lld pairs; at most %d are supported",
+                       where, (long long)c->rotary_dim / 2, OT_ROPE_MAX_PAIRS);
+    for (int64_t j = 0; j < c->rotary_dim / 2; j++) {
+        OT_TRY(check_positive((double)c->rope.short_factors[j], "rope_scaling.short_factor", where));
+        OT_TRY(check_positive((double)c->rope.long_factors[j], "rope_scaling.long_factor", where));
+    }
+    return 0;
+}
+
+static int check_scaling(const struct ot_model_config *c, const char *where) {
+    const struct ot_rope_config *rope = &c->rope;
+    if (rope->scaling == OT_ROPE_PLAIN)
+        return 0;
+    OT_TRY(check_positive(rope->factor, "rope_scaling.factor", where));
+    if (rope->scaling == OT_ROPE_DYNAMIC && c->rotary_dim <= 2)
+        return ot_fail(OT_E_INPUT,
+                       "%s: rope_scaling of type dynamic needs heads that rotate more than 2 elements",
+                       where);
+    if (rope->scaling == OT_ROPE_LINEAR || rope->scaling == OT_ROPE_DYNAMIC ||
+        rope->scaling == OT_ROPE_PROPORTIONAL)
+        return 0;
+    OT_TRY(
+        check_positive(rope->original_max_position, "rope_scaling.original_max_position_embeddings", where));
+    if (rope->scaling == OT_ROPE_LONGROPE)
+        return check_factors(c, where);
+    if (rope->scaling == OT_ROPE_YARN) {
+        OT_TRY(check_positive(rope->beta_fast, "rope_scaling.beta_fast", where));
+        return check_positive(rope->beta_slow, "rope_scaling.beta_slow", where);
+    }
+    OT_TRY(check_positive(rope->low_freq_factor, "rope_scaling.low_freq_factor", where));
+    OT_TRY(check_positive(rope->high_freq_factor, "rope_scaling.high_freq_factor", where));
+    if (rope->high_freq_factor <= rope->low_freq_factor)
+        return ot_fail(OT_E_INPUT,
+                       "%s: rope_scaling.high_freq_factor is %g, must be above low_freq_factor, %g", where,
+                       rope->high_freq_factor, rope->low_freq_factor);
+    return 0;
+}
+
+int ot_rope_config_check(const struct ot_model_config *c, const char *where) {
+    if (c->positions != OT_POSITIONS_ROPE)
+        return 0;
+    if (c->rotary_dim < 2 || c->rotary_dim > c->head_dim || c->rotary_dim % 2)
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: rope would rotate %lld of each head's %lld elements; must be even and from 2 to head_dim",
+            where, (long long)c->rotary_dim, (long long)c->head_dim);
+    OT_TRY(check_positive(c->rope.theta, "rope_theta", where));
+    if (c->q_scale_beta != 0) {
+        OT_TRY(check_positive(c->rope.original_max_position, "original_max_position_embeddings", where));
+        if (c->rotary_dim != c->head_dim)
+            return ot_fail(OT_E_INPUT, "%s: llama_4_scaling_beta needs heads that rotate whole", where);
+    }
+    return check_scaling(c, where);
+}
+
+/* ---- writing ---- */
+
+static void put_factors(struct ot_json_writer *w, const char *key, const float *factors, int64_t n) {
+    ot_json_begin_array(w, key);
+    for (int64_t j = 0; j < n; j++)
+        ot_json_put_real(w, NULL, (double)factors[j]);
+    ot_json_end_array(w);
+}
+
+static void put_scaling(const struct ot_model_config *c, struct ot_json_writer *w) {
+    const struct ot_rope_config *rope = &c->rope;
+    ot_json_put_text(w, "rope_type", SCALING_NAMES[rope->scaling]);
+    ot_json_put_real(w, "factor", rope->factor);
+    if (rope->scaling == OT_ROPE_LLAMA3) {
+        ot_json_put_real(w, "low_freq_factor", rope->low_freq_factor);
+        ot_json_put_real(w, "high_freq_factor", rope->high_freq_factor);
+    }
+    if (rope->scaling == OT_ROPE_YARN || rope->scaling == OT_ROPE_LONGROPE)
+        ot_json_put_real(w, "attention_factor", rope->attention_factor);
+    if (rope->scaling == OT_ROPE_YARN) {
+        ot_json_put_real(w, "beta_fast", rope->beta_fast);
+        ot_json_put_real(w, "beta_slow", rope->beta_slow);
+        ot_json_put_bool(w, "truncate", !rope->keeps_fractions);
+    }
+    if (rope->scaling == OT_ROPE_LONGROPE) {
+        put_factors(w, "short_factor", rope->short_factors, c->rotary_dim / 2);
+        put_factors(w, "long_factor", rope->long_factors, c->rotary_dim / 2);
+    }
+    if (rope->scaling == OT_ROPE_PROPORTIONAL)
+        ot_json_put_real(w, "partial_rotary_factor", rope->share);
+    if (rope->original_max_position > 0)
+        ot_json_put_int(w, "original_max_position_embeddings", (int64_t)rope->original_max_position);
+    if (c->q_scale_beta != 0)
+        ot_json_put_real(w, "llama_4_scaling_beta", c->q_scale_beta);
+}
+
+/* Uses the older key names: transformers 5 still reads them, transformers 4 reads no others. Ministral 3 is
+ * younger than they are. */
+void ot_rope_config_put(const struct ot_model_config *c, struct ot_json_writer *w) {
+    const struct ot_family_row *row = ot_family_row(c->family);
+    if (c->positions != OT_POSITIONS_ROPE)
+        return;
+    bool young = c->q_scale_beta != 0;
+    if (!young)
+        ot_json_put_real(w, "rope_theta", c->rope.theta);
+    if (c->local_rope_theta != 0)
+        ot_json_put_real(w, "rope_local_base_freq", c->local_rope_theta);
+    if (row->partial_rotary && c->rope.scaling != OT_ROPE_PROPORTIONAL)
+        ot_json_put_real(w, "partial_rotary_factor", (double)c->rotary_dim / (double)c->head_dim);
+    if (c->rope.scaling == OT_ROPE_PLAIN && !young)
+        return;
+    ot_json_begin_object(w, young ? "rope_parameters" : "rope_scaling");
+    if (young)
+        ot_json_put_real(w, "rope_theta", c->rope.theta);
+    put_scaling(c, w);
+    ot_json_end_object(w);
+}

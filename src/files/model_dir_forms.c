@@ -1,0 +1,120 @@
+/* Values between the form of files and that of slabs (models/model.h, enum ot_file_form and is_fused). */
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/dtype.h"
+#include "src/base/error.h"
+#include "src/files/model_dir_state.h"
+
+/* A GGUF file has q, k and v one after the other, and matrices as [out, in]: the form of slabs. */
+static bool has_file_form(const struct ot_stored *stored) {
+    return stored->blocks == NULL;
+}
+
+static bool is_transposed(const struct ot_tensor *tensor) {
+    return tensor->file_form == OT_FORM_TRANSPOSED;
+}
+
+void ot_tensor_file_shape(const struct ot_tensor *tensor, const struct ot_stored *stored, int64_t shape[2]) {
+    bool turned = is_transposed(tensor) && (!stored || has_file_form(stored));
+    shape[0] = turned ? tensor->cols : tensor->rows;
+    shape[1] = turned ? tensor->rows : tensor->cols;
+}
+
+/* ---- reading ---- */
+
+/* One read of values of a tensor. */
+struct reading {
+    const struct ot_model_config *config;
+    const struct ot_tensor *tensor;
+    const struct ot_stored *stored;
+    int64_t first, n; /* in the slab's form */
+    float *values;
+};
+
+static int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+/* Rows of a fused q, k, v: those that follow each other in the slab and in the file are read at once. A
+ * vector has rows of one value. */
+static int read_fused(const struct reading *r) {
+    int64_t cols = r->tensor->dims == 2 ? r->tensor->cols : 1, end = r->first + r->n, bad;
+    int64_t n_rows = r->tensor->rows * r->tensor->cols / cols;
+    if (r->stored->packed)
+        return ot_fail(OT_E_INPUT,
+                       "%s: tensor %s is quantized, and its rows of q, k and v are mixed; such models "
+                       "cannot be read: give the model that it was made from",
+                       r->stored->file->path, r->tensor->name);
+    for (int64_t at = r->first, some; at < end; at += some) {
+        int64_t row = at / cols, file_row = ot_model_fused_row(r->config, row), rows = 1;
+        while (row + rows < n_rows && (row + rows) * cols < end &&
+               ot_model_fused_row(r->config, row + rows) == file_row + rows)
+            rows++;
+        some = smaller((row + rows) * cols, end) - at;
+        OT_TRY(
+            ot_stored_read(r->stored, file_row * cols + at % cols, some, r->values + (at - r->first), &bad));
+    }
+    return 0;
+}
+
+/* The file has [cols, rows]. Of each of its rows, the part is read that the wanted values need. */
+static int read_transposed(const struct reading *r) {
+    int64_t rows = r->tensor->rows, cols = r->tensor->cols, end = r->first + r->n;
+    float *piece = malloc((size_t)(r->n / cols + 2) * sizeof *piece);
+    int rc = piece ? 0 : ot_fail(OT_E_BUDGET, "no memory to read %s", r->tensor->name);
+    if (rc == 0 && r->stored->packed)
+        rc = ot_fail(OT_E_INPUT,
+                     "%s: tensor %s is quantized and transposed; such models cannot be read: give the "
+                     "model that it was made from",
+                     r->stored->file->path, r->tensor->name);
+    if (rc == 0)
+        rc = ot_stored_fetch(r->stored);
+    for (int64_t col = 0; col < cols && rc == 0; col++) {
+        /* Rows with first <= row * cols + col < end. */
+        int64_t begin = r->first <= col ? 0 : (r->first - col + cols - 1) / cols;
+        int64_t stop = end <= col ? 0 : (end - col + cols - 1) / cols;
+        if (begin >= stop)
+            continue;
+        ot_stored_convert(r->stored, col * rows + begin, stop - begin, piece);
+        for (int64_t row = begin; row < stop; row++)
+            r->values[row * cols + col - r->first] = piece[row - begin];
+    }
+    free(piece);
+    return rc;
+}
+
+int ot_tensor_read(const struct ot_model_config *config, const struct ot_tensor *tensor,
+                   const struct ot_stored *stored, int64_t first, int64_t n, float *values, int64_t *bad) {
+    const struct reading r = {config, tensor, stored, first, n, values};
+    bool turned = is_transposed(tensor), mixed = tensor->is_fused;
+    if (!has_file_form(stored) || (!turned && !mixed))
+        return ot_stored_read(stored, first, n, values, bad);
+    OT_TRY(turned ? read_transposed(&r) : read_fused(&r));
+    *bad = ot_f32_first_not_finite(values, n);
+    return 0;
+}
+
+/* ---- writing ---- */
+
+static void mix_rows(const struct ot_model_config *config, const struct ot_tensor *tensor, const float *from,
+                     float *to) {
+    int64_t cols = tensor->dims == 2 ? tensor->cols : 1, rows = tensor->rows * tensor->cols / cols;
+    for (int64_t row = 0; row < rows; row++)
+        memcpy(to + ot_model_fused_row(config, row) * cols, from + row * cols, (size_t)cols * sizeof *to);
+}
+
+int ot_tensor_to_file(const struct ot_model_config *config, const struct ot_tensor *tensor, float *values) {
+    if (is_transposed(tensor))
+        return ot_lora_transpose(values, tensor->rows, tensor->cols);
+    if (!tensor->is_fused)
+        return 0;
+    size_t bytes = (size_t)(tensor->rows * tensor->cols) * sizeof *values;
+    float *copy = malloc(bytes);
+    if (!copy)
+        return ot_fail(OT_E_BUDGET, "no memory to write %s", tensor->name);
+    memcpy(copy, values, bytes);
+    mix_rows(config, tensor, copy, values);
+    free(copy);
+    return 0;
+}
