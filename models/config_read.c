@@ -165,8 +165,8 @@ static void set_window_layers(struct ot_model_config *c, const struct ot_layer_s
             first = l;
             n++;
         }
-    c->window_first_layer = first;
     c->window_by_layer = n < c->n_layers - first;
+    c->window_first_layer = c->window_by_layer ? 0 : first;
     c->window_layers = c->window_by_layer ? *slides : (struct ot_layer_set){0};
 }
 

@@ -143,7 +143,9 @@ static int read_falcon(const struct ot_config_reader *r) {
 }
 
 static void write_falcon(const struct ot_model_config *c, struct ot_json_writer *w) {
-    ot_json_put_bool(w, "new_decoder_architecture", c->residual == OT_PARALLEL_TWO);
+    bool two = c->residual == OT_PARALLEL_TWO, grouped = c->n_kv_heads != 1 && c->n_kv_heads != c->n_heads;
+    ot_json_put_bool(w, "new_decoder_architecture", two || grouped);
+    ot_json_put_int(w, "num_ln_in_parallel_attn", two ? 2 : 1);
     ot_json_put_bool(w, "multi_query", c->n_kv_heads == 1);
     ot_json_put_int(w, "num_kv_heads", c->n_kv_heads);
     ot_json_put_bool(w, "parallel_attn", c->residual != OT_SEQUENTIAL);
@@ -167,6 +169,8 @@ static int read_codegen(const struct ot_config_reader *r) {
 static void write_codegen(const struct ot_model_config *c, struct ot_json_writer *w) {
     ot_json_put_int(w, "rotary_dim", c->rotary_dim);
     ot_json_put_int(w, "n_inner", c->ffn);
+    if (c->fused_groups == 8)
+        ot_json_put_int(w, "head_dim", c->head_dim);
 }
 
 static void write_gpt2(const struct ot_model_config *c, struct ot_json_writer *w) {

@@ -156,7 +156,8 @@ static int read_share(const struct rope_reader *p) {
     if (!matters || c->rope.scaling == OT_ROPE_PROPORTIONAL)
         return 0;
     OT_TRY(ot_json_need_real(p->r->root, p->r->where, "partial_rotary_factor", false, 0, 1, &fraction));
-    OT_TRY(read_real(p, "partial_rotary_factor", false, 0, 1, &fraction));
+    if (p->rope)
+        OT_TRY(read_real(p, "partial_rotary_factor", false, 0, 1, &fraction));
     if (fraction != 1 && !p->r->family->partial_rotary)
         return ot_fail(OT_E_INPUT,
                        "%s: partial_rotary_factor %g with a scaled rope is not supported for model type '%s'",

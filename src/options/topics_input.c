@@ -54,11 +54,22 @@ static const struct ot_topic_block models[] = {
     {NULL, "--model takes a directory with config.json, a GGUF file (help gguf), a preset's name, or a hub "
            "id (org/name). Names are searched in $OFFLOAD_MODELS, then in the Hugging Face cache. Nothing is "
            "downloaded: if the model is missing, the error shows the command that downloads it."},
-    {"families", "Llama (1, 2, 3, and 3.1 or later with its rope scaling), Mistral (with sliding window), "
-                 "Qwen2, Qwen2.5, Qwen3. For any other architecture, the error names it."},
+    {"families",
+     "Llama (1, 2, 3.x, and what has its form: Yi, Vicuna, CodeLlama, SmolLM2, Falcon3, DeepSeek distills), "
+     "Mistral, Ministral and Ministral 3, Qwen2, Qwen2.5, Qwen3, Phi-3 and Phi-4, Gemma 1, 2 and 3 (text), "
+     "OLMo 2 and 3, SmolLM3, Granite 3, GPT-2, BLOOM, Falcon, CodeGen and CodeGen2. For any other "
+     "architecture, the error names it."},
+    {"rope scaling", "linear, dynamic, llama3, yarn, longrope, proportional, as config.json says. dynamic and "
+                     "longrope look at --seq-len, not at the rows of each batch, so that a row has the same "
+                     "result whatever it is packed with."},
     {"presets", "llama-7b, llama-13b, llama-2-7b, llama-2-13b, llama-2-70b, llama-3-8b, llama-3.1-8b, "
-                "llama-3.1-70b, llama-3.2-1b, tinyllama-1.1b, mistral-7b, qwen2.5-0.5b, qwen2.5-7b, "
-                "qwen3-0.6b, qwen3-8b; and two tiny ones of this program, tiny-sql and tiny-test."},
+                "llama-3.1-70b, llama-3.2-1b, tinyllama-1.1b, mistral-7b, ministral-8b, qwen2.5-0.5b, "
+                "qwen2.5-7b, qwen3-0.6b, qwen3-8b, phi-3-mini-4k, phi-4, gemma-2b, gemma-7b, gemma-2-2b, "
+                "gemma-2-9b, gemma-2-27b, gemma-3-1b, olmo-2-1b, olmo-2-7b, olmo-3-7b, smollm3-3b, "
+                "granite-3.3-2b, granite-3.3-8b, gpt2, gpt2-xl, bloom-560m, bloom-1b1, bloom-7b1, "
+                "falcon-7b, falcon-40b, falcon3-7b, codegen-350m, codegen2-1b, yi-6b, vicuna-7b, "
+                "codellama-7b, deepseek-r1-distill-qwen-7b, deepseek-r1-distill-llama-8b; and two tiny ones "
+                "of this program, tiny-sql and tiny-test."},
     {"weights",
      "safetensors in fp32, fp16 or bf16, one file or shards; or a GGUF file. The trained model has the same "
      "dtype. --init random makes random weights from --seed instead."},

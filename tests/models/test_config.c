@@ -1,8 +1,10 @@
 /* Configurations, families and presets: parameter counts, refusals, FLOPs. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "models/model.h"
+#include "src/base/json.h"
 #include "tests/support/check.h"
 
 /* The parameter counts of the published model cards. A preset must state the count, and its sizes must give
@@ -35,6 +37,105 @@ static void test_presets_have_exact_counts(void **state) {
     assert_null(ot_preset_find("llama-8b"));
     assert_non_null(ot_preset_find("tiny-sql"));
     assert_non_null(ot_preset_find("tiny-test"));
+}
+
+/* The keys of a config as this program writes them. The caller frees the text. */
+static char *text_of(const struct ot_model_config *config) {
+    struct ot_json_writer writer = {.indent = -1};
+    char *text;
+    ot_json_begin_object(&writer, NULL);
+    ot_model_config_put(config, &writer);
+    ot_json_end_object(&writer);
+    check_ok(ot_json_writer_take(&writer, &text, NULL));
+    return text;
+}
+
+static void check_equal(const char *name, const struct ot_model_config *a, const struct ot_model_config *b) {
+    char *one = text_of(a), *other = text_of(b);
+    if (strcmp(one, other) != 0)
+        fail_msg("%s differs:\n%s\n%s", name, one, other);
+    free(one);
+    free(other);
+}
+
+/* What no key says, because the family has it. */
+static void check_facts(const char *name, const struct ot_model_config *a, const struct ot_model_config *b) {
+    const int64_t facts[][2] = {
+        {a->family, b->family},
+        {a->norm, b->norm},
+        {a->norm_adds_one, b->norm_adds_one},
+        {a->norm_place, b->norm_place},
+        {a->residual, b->residual},
+        {a->embed_norm, b->embed_norm},
+        {a->positions, b->positions},
+        {a->rotary_dim, b->rotary_dim},
+        {a->rope_interleaved, b->rope_interleaved},
+        {a->qk_norm, b->qk_norm},
+        {a->alibi_scaled, b->alibi_scaled},
+        {a->act, b->act},
+        {a->plain_mlp, b->plain_mlp},
+        {a->qkv_bias, b->qkv_bias},
+        {a->out_bias, b->out_bias},
+        {a->mlp_bias, b->mlp_bias},
+        {a->head_bias, b->head_bias},
+        {a->fused_groups, b->fused_groups},
+        {a->fused_v_first, b->fused_v_first},
+        {a->window_first_layer, b->window_first_layer},
+        {a->window_by_layer, b->window_by_layer},
+    };
+    for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++)
+        if (facts[i][0] != facts[i][1])
+            fail_msg("%s: fact %zu is %lld, wanted %lld", name, i, (long long)facts[i][0],
+                     (long long)facts[i][1]);
+    assert_true(fabs(a->embed_scale - b->embed_scale) < 1e-9);
+    assert_true(a->residual_scale == b->residual_scale && a->logit_divisor == b->logit_divisor);
+    assert_true(a->attention_scale == b->attention_scale && a->q_scale_beta == b->q_scale_beta);
+    assert_true(a->attention_softcap == b->attention_softcap && a->logit_softcap == b->logit_softcap);
+    assert_memory_equal(&a->window_layers, &b->window_layers, sizeof a->window_layers);
+    assert_memory_equal(&a->no_rope, &b->no_rope, sizeof a->no_rope);
+}
+
+/* Reads what was written: the same again. */
+static void check_round_trip(const char *name, const struct ot_model_config *config) {
+    struct ot_model_config again;
+    struct ot_json *root;
+    char *text = text_of(config);
+    check_ok(ot_json_parse(text, strlen(text), name, &root));
+    check_ok(ot_model_config_read(root, name, &again));
+    check_equal(name, config, &again);
+    check_facts(name, config, &again);
+    ot_json_free(root);
+    free(text);
+}
+
+/* Models in full size, as transformers describes and counts them: scripts/golden/configs.py. */
+static void test_known_models(void **state) {
+    (void)state;
+    struct ot_json *root, *model;
+    void *cursor = NULL;
+    const char *name;
+    int n = 0, n_presets = 0;
+    check_ok(ot_json_read_file(OT_TEST_GOLDEN "/configs.json", 1 << 20, &root));
+    for (; ot_json_next(root, &cursor, &name, &model); n++) {
+        const struct ot_preset *preset = ot_preset_find(name);
+        int64_t want = ot_json_int(ot_json_get(model, "n_params"), -1);
+        struct ot_model_config config;
+        struct ot_model *open;
+        check_ok(ot_model_config_read(ot_json_get(model, "config"), name, &config));
+        if (ot_model_param_count(&config) != want)
+            fail_msg("%s has %lld parameters, wanted %lld", name, (long long)ot_model_param_count(&config),
+                     (long long)want);
+        check_ok(ot_model_open(&config, OT_BF16, 16, &open));
+        ot_model_close(open);
+        check_round_trip(name, &config);
+        if (preset) {
+            check_equal(name, &preset->config, &config);
+            check_facts(name, &preset->config, &config);
+        }
+        n_presets += preset != NULL;
+    }
+    ot_json_free(root);
+    assert_true(n >= 32 && n_presets >= 28);
 }
 
 static void test_families(void **state) {
@@ -145,6 +246,7 @@ static void test_flops(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_presets_have_exact_counts),
+        cmocka_unit_test(test_known_models),
         cmocka_unit_test(test_families),
         cmocka_unit_test(test_bad_configs_are_refused),
         cmocka_unit_test(test_flops),

@@ -11,7 +11,9 @@
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
 
-enum { TOKENS = 29, ROW = 15, LAYERS = 2, CASES = 6, ADAPTED = 3, DORA = 4, MAX_SLABS = 2 * (LAYERS + 2) };
+enum { TOKENS = 29, ROW = 15, LAYERS = 2, ADAPTED = 3, DORA = 4, MAX_SLABS = 2 * (LAYERS + 2) };
+/* After the cases with names of their own: forms of a layer, each plain, with adapters and with DoRA. */
+enum { FIRST_FORM = 6, FORMS = 12, CASES = FIRST_FORM + 3 * FORMS };
 
 struct tokens {
     int32_t id[TOKENS], target[TOKENS], position[TOKENS], row_start[TOKENS];
@@ -33,14 +35,46 @@ static const struct ot_lora lora = {.choose = rank_with_embedding, .dropout = 0.
 static const struct ot_lora dora = {.choose = rank_of, .dora = true};
 static const struct ot_model_parts adapted = {.lora = &lora}, with_dora = {.lora = &dora};
 
+static bool is_dora(int i) {
+    return i < FIRST_FORM ? i >= DORA : i % 3 == 2;
+}
+
 static const struct ot_model_parts *parts_of(int i) {
-    return i == ADAPTED ? &adapted : i >= DORA ? &with_dora : NULL;
+    bool has_lora = i < FIRST_FORM ? i == ADAPTED : i % 3 == 1;
+    return has_lora ? &adapted : is_dora(i) ? &with_dora : NULL;
+}
+
+/* All places of norms, both kinds; sides one after the other and beside each other; all norms of q and k; both
+ * kinds of MLP; all kinds of positions, and two ropes; caps. */
+static struct ot_model_config make_form(int i) {
+    struct ot_model_config c = tiny_config(LAYERS, i % 4 == 3);
+    c.norm = i % 2 ? OT_NORM_LAYER : OT_NORM_RMS;
+    c.norm_adds_one = i % 5 == 2;
+    c.norm_place = i % 3 == 1 ? OT_NORMS_AFTER : i % 3 == 2 ? OT_NORMS_AROUND : OT_NORMS_BEFORE;
+    c.residual = i % 3 ? OT_SEQUENTIAL : i / 3 % 2 ? OT_PARALLEL : OT_PARALLEL_TWO;
+    c.qk_norm = (enum ot_qk_norm)(i / 2 % 3);
+    c.plain_mlp = i % 4 < 2;
+    c.positions = i % 6 == 0 ? OT_POSITIONS_LEARNED : i % 6 == 1 ? OT_POSITIONS_ALIBI : OT_POSITIONS_ROPE;
+    c.embed_norm = i % 6 < 2;
+    c.embed_scale = i % 4 == 1 ? 3.3 : 0;
+    c.qkv_bias = c.out_bias = c.mlp_bias = i % 2;
+    c.head_bias = i % 2;
+    c.window = i % 4 == 2 ? 5 : 0;
+    c.window_by_layer = c.window > 0;
+    c.window_layers.bits[0] = 2;
+    c.local_rope_theta = c.window > 0 ? 50 : 0;
+    c.rope_interleaved = i % 6 == 3;
+    c.attention_softcap = i % 3 == 2 ? 2 : 0;
+    c.logit_softcap = i % 3 == 2 ? 3 : 0;
+    return c;
 }
 
 /* Plain; with every optional tensor; with a window in the second layer, so small that level `attention` keeps
  * q, k and v there; the same with a tied head and adapters over a frozen base; the same with DoRA; with DoRA
  * and every optional tensor. */
 static struct ot_model_config make_config(int i) {
+    if (i >= FIRST_FORM)
+        return make_form((i - FIRST_FORM) / 3);
     struct ot_model_config c = tiny_config(LAYERS, i == 1 || i == ADAPTED || i == DORA);
     if (i > 0) {
         c.qkv_bias = c.out_bias = c.mlp_bias = i == 1 || i == DORA + 1;
@@ -86,7 +120,8 @@ static struct runner *open_case(int i, const struct ot_model_config *config, enu
 
 /* ---- bytes ---- */
 
-/* remakes: the results of products are made again of u, and kept at the highest level. */
+/* remakes: the results of products are made again of u, or mid of what a norm reads, and kept at the highest
+ * level. */
 static void check_sizes(const struct ot_chain *chain, int block, bool remakes, int64_t n) {
     bool layer = block > 0 && block < chain->n_blocks - 1;
     size_t saved[OT_KEEP_LEVELS], work[OT_KEEP_LEVELS];
@@ -113,7 +148,7 @@ static void test_levels_are_nested(void **state) {
         const struct ot_chain *chain = ot_model_chain(model);
         for (int b = 0; b < chain->n_blocks; b++)
             for (int64_t n = 1; n < 400; n += 57)
-                check_sizes(chain, b, i >= DORA, n);
+                check_sizes(chain, b, is_dora(i) || ot_model_has_norms_after(&config), n);
         ot_model_close(model);
     }
 }

@@ -139,6 +139,21 @@ static void count_glu_backward(struct ot_lane *lane, const struct ot_glu_backwar
     move((double)op->forward.rows, op->forward.cols, op->forward.dtype, 5);
 }
 
+static void count_add(struct ot_lane *lane, const struct ot_add *op) {
+    (void)lane;
+    move((double)op->n, 1, op->dtype, 3);
+}
+
+static void count_activate(struct ot_lane *lane, const struct ot_activate *op) {
+    (void)lane;
+    move((double)op->n, 1, op->dtype, 2);
+}
+
+static void count_activate_backward(struct ot_lane *lane, const struct ot_activate_backward *op) {
+    (void)lane;
+    move((double)op->n, 1, op->dtype, 3);
+}
+
 static void count_cross_entropy(struct ot_lane *lane, const struct ot_cross_entropy *op) {
     (void)lane;
     move((double)op->rows, op->vocab, OT_F32, op->grad ? 2 : 1);
@@ -167,6 +182,9 @@ static const struct ot_ops counting_ops = {.gemm = count_gemm,
                                            .attention_backward = count_attention_backward,
                                            .glu = count_glu,
                                            .glu_backward = count_glu_backward,
+                                           .activate = count_activate,
+                                           .activate_backward = count_activate_backward,
+                                           .add = count_add,
                                            .cross_entropy = count_cross_entropy};
 static const struct ot_device_api counting_api = {.fill = count_fill};
 static struct ot_device counting_device = {.api = &counting_api, .ops = &counting_ops};
@@ -302,6 +320,32 @@ static void every_option_of_a_layer_is_counted(void **state) {
     }
 }
 
+/* Forms of a layer that no preset has together: number i. */
+static struct ot_model_config form(int i) {
+    struct ot_model_config c = ot_preset_find("tinyllama-1.1b")->config;
+    c.n_layers = 2;
+    c.norm = i % 2 ? OT_NORM_LAYER : OT_NORM_RMS;
+    c.norm_place = i % 3 == 1 ? OT_NORMS_AFTER : i % 3 == 2 ? OT_NORMS_AROUND : OT_NORMS_BEFORE;
+    c.residual = i % 3 ? OT_SEQUENTIAL : i / 3 % 2 ? OT_PARALLEL : OT_PARALLEL_TWO;
+    c.qk_norm = (enum ot_qk_norm)(i / 2 % 3);
+    c.plain_mlp = i % 4 < 2;
+    c.positions = i % 5 == 0 ? OT_POSITIONS_LEARNED : i % 5 == 1 ? OT_POSITIONS_ALIBI : OT_POSITIONS_ROPE;
+    c.embed_norm = i % 5 < 2;
+    c.qkv_bias = c.out_bias = c.mlp_bias = c.head_bias = i % 2;
+    c.window = i % 3 == 2 ? 40 : 0; /* level `attention` keeps q, k and v */
+    return c;
+}
+
+enum { FORMS = 30 };
+
+static void every_form_of_a_layer_is_counted(void **state) {
+    (void)state;
+    for (int i = 0; i < FORMS; i++) {
+        const struct ot_model_config c = form(i);
+        check_model(&c, i % 4 ? OT_BF16 : OT_F32);
+    }
+}
+
 /* ---- frozen tensors and adapters ---- */
 
 static bool trains_some(const void *context, const struct ot_tensor *tensor) {
@@ -348,12 +392,18 @@ static void frozen_tensors_and_adapters_are_counted(void **state) {
         if (!c.tied || parts[i / 2].trains != trains_head)
             check_parts(&c, i % 4 == 0 ? OT_F32 : OT_BF16, &parts[i / 2]);
     }
+    for (int i = 0; i < FORMS; i++) {
+        const struct ot_model_config c = form(i);
+        for (size_t p = 0; p < sizeof parts / sizeof *parts; p++)
+            check_parts(&c, OT_BF16, &parts[p]);
+    }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_preset_moves_what_its_table_says),
         cmocka_unit_test(every_option_of_a_layer_is_counted),
+        cmocka_unit_test(every_form_of_a_layer_is_counted),
         cmocka_unit_test(frozen_tensors_and_adapters_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
