@@ -19,6 +19,11 @@ float ot_model_attention_scale(const struct ot_model_config *c) {
     return (float)(c->attention_scale != 0 ? c->attention_scale : 1 / sqrt((double)c->head_dim));
 }
 
+int64_t ot_model_longest_row(const struct ot_model_config *c) {
+    bool grows = c->positions == OT_POSITIONS_ROPE && c->rope.scaling == OT_ROPE_DYNAMIC;
+    return grows ? (int64_t)(c->rope.factor * (double)c->max_position) : c->max_position;
+}
+
 int64_t ot_model_fused_row(const struct ot_model_config *c, int64_t row) {
     int64_t groups = c->fused_groups > 0 ? c->fused_groups : 1;
     int64_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;

@@ -121,6 +121,16 @@ int ot_model_config_read(const struct ot_json *root, const char *where, struct o
 /* Writes the keys of a config.json that transformers 4 and 5 both read as this model, without braces. */
 void ot_model_config_put(const struct ot_model_config *config, struct ot_json_writer *writer);
 
+/* Stretches the context of a model, as a person says it: "yarn:4", "linear:2" or "dynamic:4". max_position grows
+ * by the factor (dynamic: ot_model_longest_row does). Errors: OT_E_USAGE (another text; the model has no rope,
+ * or a scaling already). */
+int ot_model_config_scale_rope(struct ot_model_config *config, const char *text);
+/* True if both have the same rope. */
+bool ot_model_config_same_rope(const struct ot_model_config *a, const struct ot_model_config *b);
+/* True for the keys of config.json that ot_model_config_put_rope writes, in all their spellings. */
+bool ot_model_config_is_rope_key(const char *key);
+void ot_model_config_put_rope(const struct ot_model_config *config, struct ot_json_writer *writer);
+
 /* ---- presets: known models ---- */
 
 struct ot_preset {

@@ -1,6 +1,7 @@
 /* Rope in config.json: reading, checking, writing. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "models/rope.h"
@@ -276,6 +277,51 @@ int ot_rope_config_check(const struct ot_model_config *c, const char *where) {
     return check_scaling(c, where);
 }
 
+/* ---- as a person says it ---- */
+
+static const char *const SAID = "give yarn:4, linear:2 or dynamic:4, for example";
+
+int ot_model_config_scale_rope(struct ot_model_config *c, const char *text) {
+    const char *colon = strchr(text, ':');
+    enum ot_rope_scaling scaling = OT_ROPE_PLAIN;
+    char *end = NULL;
+    double factor = colon ? strtod(colon + 1, &end) : 0;
+    for (int i = 0; colon && i < OT_ROPE_SCALINGS; i++)
+        if (strlen(SCALING_NAMES[i]) == (size_t)(colon - text) &&
+            strncmp(text, SCALING_NAMES[i], (size_t)(colon - text)) == 0)
+            scaling = (enum ot_rope_scaling)i;
+    if (scaling != OT_ROPE_YARN && scaling != OT_ROPE_LINEAR && scaling != OT_ROPE_DYNAMIC)
+        return ot_fail(OT_E_USAGE, "'%.80s' is no scaling that can be chosen; %s", text, SAID);
+    if (*end != '\0' || !(factor > 1) || factor > 1e4)
+        return ot_fail(OT_E_USAGE, "'%.80s': the factor must be a number above 1, at most 10000; %s", text,
+                       SAID);
+    if (c->positions != OT_POSITIONS_ROPE)
+        return ot_fail(OT_E_USAGE, "this model has no rotary positions, so they cannot be scaled");
+    if (c->rope.scaling != OT_ROPE_PLAIN)
+        return ot_fail(OT_E_USAGE,
+                       "the model's positions are scaled already (rope_scaling of type %s in its config)",
+                       SCALING_NAMES[c->rope.scaling]);
+    if (factor * (double)c->max_position > (double)MAX_COUNT)
+        return ot_fail(OT_E_USAGE, "'%.80s': %lld positions times that factor are too many", text,
+                       (long long)c->max_position);
+    c->rope.scaling = scaling;
+    c->rope.factor = factor;
+    if (scaling == OT_ROPE_YARN) {
+        c->rope.original_max_position = (double)c->max_position;
+        c->rope.attention_factor = yarn_magnitude(factor, 1);
+        c->rope.beta_fast = 32;
+        c->rope.beta_slow = 1;
+    }
+    if (scaling != OT_ROPE_DYNAMIC)
+        c->max_position = (int64_t)(factor * (double)c->max_position);
+    return ot_rope_config_check(c, "the scaling of positions");
+}
+
+bool ot_model_config_same_rope(const struct ot_model_config *a, const struct ot_model_config *b) {
+    return a->rope.scaling == b->rope.scaling && a->rope.factor == b->rope.factor &&
+           a->max_position == b->max_position;
+}
+
 /* ---- writing ---- */
 
 static void put_factors(struct ot_json_writer *w, const char *key, const float *factors, int64_t n) {
@@ -294,7 +340,7 @@ static void put_scaling(const struct ot_model_config *c, struct ot_json_writer *
         ot_json_put_real(w, "high_freq_factor", rope->high_freq_factor);
     }
     if (rope->scaling == OT_ROPE_YARN || rope->scaling == OT_ROPE_LONGROPE)
-        ot_json_put_real(w, "attention_factor", rope->attention_factor);
+        ot_json_put_exact(w, "attention_factor", rope->attention_factor);
     if (rope->scaling == OT_ROPE_YARN) {
         ot_json_put_real(w, "beta_fast", rope->beta_fast);
         ot_json_put_real(w, "beta_slow", rope->beta_slow);
@@ -332,4 +378,20 @@ void ot_rope_config_put(const struct ot_model_config *c, struct ot_json_writer *
         ot_json_put_real(w, "rope_theta", c->rope.theta);
     put_scaling(c, w);
     ot_json_end_object(w);
+}
+
+bool ot_model_config_is_rope_key(const char *key) {
+    static const char *const keys[] = {
+        "rope_parameters",      "rope_scaling",          "rope_theta",
+        "rope_local_base_freq", "partial_rotary_factor", "max_position_embeddings",
+        "n_positions"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strcmp(keys[i], key) == 0)
+            return true;
+    return false;
+}
+
+void ot_model_config_put_rope(const struct ot_model_config *c, struct ot_json_writer *w) {
+    ot_json_put_int(w, "max_position_embeddings", c->max_position);
+    ot_rope_config_put(c, w);
 }

@@ -43,7 +43,7 @@ static int start(struct ot_session *s, const struct ot_rows *rows) {
 
 static int evaluate(struct ot_session *s, struct ot_rows *rows) {
     int64_t seq_len;
-    OT_TRY(ot_shape_seq_len(s->settings, s->config.max_position, &seq_len));
+    OT_TRY(ot_shape_seq_len(s->settings, ot_model_longest_row(&s->config), &seq_len));
     OT_TRY(ot_rows_open(s, seq_len, rows));
     if (s->options->show_sample)
         OT_TRY(ot_sample_view_print(s, rows));

@@ -35,11 +35,11 @@ static int check_prompt(const struct job *job, const struct ot_prompt *prompt, c
                            "use the tokenizer of this model",
                            where, prompt->ids[i], token ? token : "", (long long)s->config.vocab);
         }
-    if (prompt->n >= s->config.max_position)
+    if (prompt->n >= ot_model_longest_row(&s->config))
         return ot_fail(
             OT_E_INPUT,
             "%s: the prompt has %lld tokens and leaves no room in the model's %lld positions; shorten it",
-            where, (long long)prompt->n, (long long)s->config.max_position);
+            where, (long long)prompt->n, (long long)ot_model_longest_row(&s->config));
     if (job->capacity && prompt->n >= job->capacity)
         return ot_fail(
             OT_E_INPUT,
@@ -82,8 +82,8 @@ static int read_prompts(struct job *job) {
 static int start(struct job *job) {
     struct ot_session *s = &job->session;
     int64_t capacity = job->longest + s->options->max_new_tokens;
-    if (capacity > s->config.max_position)
-        capacity = s->config.max_position;
+    if (capacity > ot_model_longest_row(&s->config))
+        capacity = ot_model_longest_row(&s->config);
     job->capacity = capacity;
     int64_t prefill = job->longest < 1 ? 1 : job->longest < PREFILL_TOKENS ? job->longest : PREFILL_TOKENS;
     struct ot_session_need need = {.max_position = capacity,

@@ -86,7 +86,7 @@ static int open_rows(struct command *c) {
     struct ot_session *s = &c->session;
     int64_t seq_len = 1, multiple = ot_device_token_multiple(s->device);
     if (o->data) {
-        OT_TRY(ot_shape_seq_len(s->settings, s->config.max_position, &seq_len));
+        OT_TRY(ot_shape_seq_len(s->settings, ot_model_longest_row(&s->config), &seq_len));
         OT_TRY(ot_rows_open(s, seq_len, &c->rows));
     }
     OT_TRY(ot_model_open(&s->config, s->dtype, seq_len, &s->model));

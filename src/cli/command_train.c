@@ -115,7 +115,7 @@ static int read_inputs(struct train *t) {
     struct ot_session *s = &t->session;
     const struct ot_options *o = s->options;
     int64_t seq_len, trained;
-    OT_TRY(ot_shape_seq_len(&t->settings, s->config.max_position, &seq_len));
+    OT_TRY(ot_shape_seq_len(&t->settings, ot_model_longest_row(&s->config), &seq_len));
     const double *share = o->optimizer_engine.share;
     bool no_cpu = share[OT_TILE_CPU] == 0 && share[OT_TILE_GPU] + share[OT_TILE_STREAM] > 0;
     if (!o->optimizer_threads && !no_cpu)

@@ -53,6 +53,7 @@ struct rewrite {
     const struct ot_token_ids *ids;
     const struct ot_pack_format *pack;
     bool unties;
+    const struct ot_model_config *rope; /* NULL: as in the file */
 };
 
 static bool same_ids(const struct ot_json *value, const int32_t *ids, int n) {
@@ -73,7 +74,7 @@ static bool changes(const struct ot_json *root, const struct rewrite *change) {
             ot_json_get(root, "quantization_config"))
             return true;
     }
-    if (change->unties)
+    if (change->unties || change->rope)
         return true;
     if (change->ids->n_eos == 0)
         return false;
@@ -86,7 +87,7 @@ static bool is_replaced(const char *key, const struct rewrite *change) {
     return (change->dtype_key && strcmp(key, change->dtype_key) == 0) ||
            (change->dtype_key && strcmp(key, "quantization_config") == 0) ||
            (change->unties && strcmp(key, "tie_word_embeddings") == 0) ||
-           (ids && strcmp(key, "eos_token_id") == 0) ||
+           (change->rope && ot_model_config_is_rope_key(key)) || (ids && strcmp(key, "eos_token_id") == 0) ||
            (ids && change->ids->bos >= 0 && strcmp(key, "bos_token_id") == 0);
 }
 
@@ -106,6 +107,8 @@ static int rewrite(const struct ot_json *root, const struct rewrite *change, cha
         ot_json_put_text(&w, change->dtype_key, change->dtype);
     if (change->unties)
         ot_json_put_bool(&w, "tie_word_embeddings", false);
+    if (change->rope)
+        ot_model_config_put_rope(change->rope, &w);
     if (change->ids->n_eos > 0)
         put_token_ids(&w, change->ids);
     if (change->pack)
@@ -115,12 +118,14 @@ static int rewrite(const struct ot_json *root, const struct rewrite *change, cha
 }
 
 int ot_model_config_rewrite(const struct ot_json *root, enum ot_dtype dtype, const struct ot_token_ids *ids,
-                            const struct ot_pack_format *pack, bool unties, char **text, size_t *bytes) {
+                            const struct ot_pack_format *pack, bool unties,
+                            const struct ot_model_config *rope, char **text, size_t *bytes) {
     struct rewrite change = {.dtype_key = ot_json_get(root, "dtype") ? "dtype" : "torch_dtype",
                              .dtype = ot_torch_dtype_name(dtype),
                              .ids = ids,
                              .pack = pack,
-                             .unties = unties};
+                             .unties = unties,
+                             .rope = rope};
     return rewrite(root, &change, text, bytes);
 }
 

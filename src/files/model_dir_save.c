@@ -232,8 +232,9 @@ static int save_configs(const struct saver *s) {
                                       .dtype = save->dtype,
                                       .ids = save->ids};
         bool unties = save->base && save->base->facts.config.tied && !file.config.tied;
+        bool scaled = save->base && !ot_model_config_same_rope(&save->base->facts.config, &file.config);
         OT_TRY(save->base ? ot_model_config_rewrite(save->base->config, save->dtype, &save->ids, save->pack,
-                                                    unties, &text, &bytes)
+                                                    unties, scaled ? &file.config : NULL, &text, &bytes)
                           : ot_model_config_write(&file, &text, &bytes));
         OT_TRY(put_config(s, OT_SMALL_CONFIG, text, bytes));
     }

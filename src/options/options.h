@@ -214,6 +214,7 @@ struct ot_options {
     int init;
     const char *train, *freeze; /* patterns of tensors (models/selection.h); NULL: not given */
     const char *lora;           /* adapters (models/lora_spec.h); NULL: none */
+    const char *rope_scaling;   /* models/family.h; NULL: the model's own */
     const char *adapter;        /* a directory of adapters; NULL: none */
     int base_type;              /* enum ot_base_type */
 

@@ -92,6 +92,17 @@ static const struct ot_option table[] = {
          "all-linear), r:NAME=8,alpha:NAME=16; see help lora.",
      .elsewhere = "lora-r lora-rank lora-alpha lora-dropout lora-target-modules use-lora peft use-peft qlora "
                   "lora-target rank-pattern"},
+    {.name = "rope-scaling",
+     .type = OT_OPTION_TEXT,
+     .argument = "TYPE:N",
+     .commands = MODELS | PLAN | BENCH,
+     .on_resume = OT_RESUME_SAME,
+     .section = OT_SECTION_INPUT,
+     .field = FIELD(rope_scaling),
+     .help =
+         "Stretch the model's context to N times its positions, for a longer --seq-len: yarn:4, linear:2 or "
+         "dynamic:4. The result's config.json has it. Only for models whose config has no rope scaling.",
+     .elsewhere = "rope-scaling-type rope-factor rope-scaling-factor rope-freq-scale yarn-orig-ctx"},
     {.name = "adapter",
      .type = OT_OPTION_TEXT,
      .argument = "DIR",

@@ -59,9 +59,10 @@ static const struct ot_topic_block models[] = {
      "Mistral, Ministral and Ministral 3, Qwen2, Qwen2.5, Qwen3, Phi-3 and Phi-4, Gemma 1, 2 and 3 (text), "
      "OLMo 2 and 3, SmolLM3, Granite 3, GPT-2, BLOOM, Falcon, CodeGen and CodeGen2. For any other "
      "architecture, the error names it."},
-    {"rope scaling", "linear, dynamic, llama3, yarn, longrope, proportional, as config.json says. dynamic and "
-                     "longrope look at --seq-len, not at the rows of each batch, so that a row has the same "
-                     "result whatever it is packed with."},
+    {"rope scaling",
+     "linear, dynamic, llama3, yarn, longrope, proportional, as config.json says. dynamic and "
+     "longrope look at --seq-len, not at the rows of each batch, so that a row has the same "
+     "result whatever it is packed with."},
     {"presets", "llama-7b, llama-13b, llama-2-7b, llama-2-13b, llama-2-70b, llama-3-8b, llama-3.1-8b, "
                 "llama-3.1-70b, llama-3.2-1b, tinyllama-1.1b, mistral-7b, ministral-8b, qwen2.5-0.5b, "
                 "qwen2.5-7b, qwen3-0.6b, qwen3-8b, phi-3-mini-4k, phi-4, gemma-2b, gemma-7b, gemma-2-2b, "

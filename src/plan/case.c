@@ -9,6 +9,7 @@
 #include "src/saving/saver.h"
 #include "src/session/plan_cure.h"
 #include "src/session/plan_request.h"
+#include "src/session/session.h"
 
 /* ---- the model ---- */
 
@@ -67,7 +68,7 @@ static void set_step(struct ot_plan_case *c, int64_t step_sequences) {
 /* A step that is open counts as the largest one until it is chosen. */
 static int shape_run(struct ot_plan_case *c) {
     const struct ot_options *o = c->options;
-    OT_TRY(ot_shape_seq_len(&c->settings, c->config.max_position, &c->seq_len));
+    OT_TRY(ot_shape_seq_len(&c->settings, ot_model_longest_row(&c->config), &c->seq_len));
     OT_TRY(count_sequences(c));
     if (c->sequences && !o->epochs && !o->steps)
         ot_settings_choose_count(&c->settings, "epochs", OT_DEFAULT_EPOCHS);
@@ -129,6 +130,7 @@ int ot_plan_case_open(const struct ot_options *options, const char *model, const
     c->settings = (struct ot_settings){asked};
     c->options = &c->settings.in_effect;
     OT_TRY(read_model(c));
+    OT_TRY(ot_session_scale_rope(c->options, &c->config));
     OT_TRY(ot_plan_machine_open(&c->settings, &c->machine));
     OT_TRY(shape_run(c));
     OT_TRY(ot_plan_request_model(c->options, &c->config, c->machine.dtype, c->seq_len, &c->model));

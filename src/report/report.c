@@ -125,7 +125,7 @@ static void print_notes(const struct ot_session *s, const struct ot_data_stats *
 static void warn_truncated(const struct ot_session *s, const char *path, const struct ot_data_stats *stats,
                            int64_t seq_len) {
     char longest[OT_TEXT_BYTES], cut[OT_TEXT_BYTES];
-    int64_t most = s->config.max_position;
+    int64_t most = ot_model_longest_row(&s->config);
     if (stats->truncated * 100 <= stats->rows)
         return;
     ot_text_count(stats->longest_whole, longest);

@@ -82,10 +82,10 @@ int ot_generate(struct ot_session *s, const struct ot_generation *g, struct ot_g
     if (g->n_prompt < 1)
         return ot_fail(OT_E_INPUT,
                        "the prompt has no token; this tokenizer has no start token, so give some text");
-    if (g->n_prompt >= s->config.max_position)
+    if (g->n_prompt >= ot_model_longest_row(&s->config))
         return ot_fail(OT_E_INPUT, "the prompt's %lld tokens leave no room in the model's %lld positions",
-                       (long long)g->n_prompt, (long long)s->config.max_position);
-    int64_t room = s->config.max_position - g->n_prompt, vocab = ot_model_chain(s->model)->vocab;
+                       (long long)g->n_prompt, (long long)ot_model_longest_row(&s->config));
+    int64_t room = ot_model_longest_row(&s->config) - g->n_prompt, vocab = ot_model_chain(s->model)->vocab;
     int64_t capacity = g->n_prompt + (g->max_new < room ? g->max_new : room);
     struct writer w = {g, out, NULL};
     struct ot_sampler *sampler = NULL;

@@ -30,7 +30,7 @@ static int write_tokenizer_config(const struct ot_session *s, char **text, size_
     ot_json_put_text(&w, "tokenizer_class", "PreTrainedTokenizerFast");
     put_token(s, "bos_token", s->specials.bos_id, &w);
     put_token(s, "eos_token", s->specials.n_eos ? s->specials.eos_ids[0] : -1, &w);
-    ot_json_put_int(&w, "model_max_length", s->config.max_position);
+    ot_json_put_int(&w, "model_max_length", ot_model_longest_row(&s->config));
     ot_json_put_bool(&w, "clean_up_tokenization_spaces", false);
     ot_json_end_object(&w);
     return ot_json_writer_take(&w, text, bytes);

@@ -129,19 +129,24 @@ static int open_machine(struct ot_settings *settings, struct ot_session *out) {
     return ot_pool_open((int)options->threads, "files", &out->pool);
 }
 
+int ot_session_scale_rope(const struct ot_options *options, struct ot_model_config *config) {
+    int rc = options->rope_scaling ? ot_model_config_scale_rope(config, options->rope_scaling) : 0;
+    return rc < 0 ? ot_fail_context(rc, "--rope-scaling") : 0;
+}
+
 static int open_model_files(struct ot_session *s) {
     OT_TRY(ot_model_resolve(s->options->model, &s->resolved));
     bool random = s->options->init == OT_CHOICE_INIT_RANDOM;
-    if (!s->resolved.path) {
-        if (!random)
-            return ot_fail(OT_E_INPUT, "%s", s->resolved.missing);
+    if (!s->resolved.path && !random)
+        return ot_fail(OT_E_INPUT, "%s", s->resolved.missing);
+    if (s->resolved.path) {
+        OT_TRY(ot_model_dir_open(s->resolved.path, &s->dir));
+        s->config = ot_model_dir_facts(s->dir)->config;
+        s->stored = ot_model_dir_facts(s->dir)->dtype;
+    } else {
         s->config = s->resolved.preset->config;
-        return ot_session_open_adapter(s);
     }
-    OT_TRY(ot_model_dir_open(s->resolved.path, &s->dir));
-    const struct ot_model_facts *facts = ot_model_dir_facts(s->dir);
-    s->config = facts->config;
-    s->stored = facts->dtype;
+    OT_TRY(ot_session_scale_rope(s->options, &s->config));
     return ot_session_open_adapter(s);
 }
 

@@ -18,6 +18,8 @@
  * OT_E_INPUT, OT_E_IO, OT_E_USAGE, OT_E_DEVICE, OT_E_BUDGET (more memory or disk was asked for than is
  * there). `out` needs ot_session_close in either case. */
 int ot_session_open(struct ot_settings *settings, struct ot_session *out);
+/* Scales the rope of a model's config if --rope-scaling says so. Errors: OT_E_USAGE. */
+int ot_session_scale_rope(const struct ot_options *options, struct ot_model_config *config);
 /* Like ot_session_open, without tokenizer and weight files: for commands that need only the model's shape. If
  * the session is started, its weights are random. */
 int ot_session_open_model(struct ot_settings *settings, struct ot_session *out);

@@ -324,13 +324,13 @@ static void test_rewrite_changes_what_must_and_keeps_the_rest(void **state) {
     struct ot_json *root, *again;
     char *text;
     check_ok(ot_json_parse(base, strlen(base), "base", &root));
-    check_ok(ot_model_config_rewrite(root, OT_F32, &none, NULL, false, &text, NULL));
+    check_ok(ot_model_config_rewrite(root, OT_F32, &none, NULL, false, NULL, &text, NULL));
     assert_null(text);
-    check_ok(ot_model_config_rewrite(root, OT_F32, &same, NULL, false, &text, NULL));
+    check_ok(ot_model_config_rewrite(root, OT_F32, &same, NULL, false, NULL, &text, NULL));
     assert_null(text);
     check_ok(ot_generation_config_rewrite(root, &none, &text, NULL));
     assert_null(text);
-    check_ok(ot_model_config_rewrite(root, OT_BF16, &other, NULL, false, &text, NULL));
+    check_ok(ot_model_config_rewrite(root, OT_BF16, &other, NULL, false, NULL, &text, NULL));
     assert_non_null(strstr(text, "0.041666666666666664"));
     assert_null(strstr(text, "float32"));
     check_ok(ot_json_parse(text, strlen(text), "new", &again));

@@ -1,5 +1,6 @@
 /* Frequencies of every scaling of rope against transformers (scripts/golden/rope.py). */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "models/model.h"
@@ -53,10 +54,58 @@ static void test_local_frequencies(void **state) {
     }
 }
 
+/* A scaling that a person chooses reads back from the config that is written, and stretches the context. */
+static void test_chosen_scalings(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t longest, max_position;
+    } cases[] = {{"yarn:4", 8192, 8192}, {"linear:2", 4096, 4096}, {"dynamic:2.5", 5120, 2048}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct ot_model_config config = ot_preset_find("llama-7b")->config, again;
+        struct ot_json_writer writer = {.indent = -1};
+        struct ot_json *root;
+        char *text;
+        size_t bytes;
+        check_ok(ot_model_config_scale_rope(&config, cases[i].text));
+        assert_int_equal(config.max_position, cases[i].max_position);
+        assert_int_equal(ot_model_longest_row(&config), cases[i].longest);
+        ot_json_begin_object(&writer, NULL);
+        ot_model_config_put(&config, &writer);
+        ot_json_end_object(&writer);
+        check_ok(ot_json_writer_take(&writer, &text, &bytes));
+        check_ok(ot_json_parse(text, bytes, "written", &root));
+        check_ok(ot_model_config_read(root, "written", &again));
+        assert_true(ot_model_config_same_rope(&config, &again));
+        for (int64_t j = 0; j < config.rotary_dim / 2; j++) {
+            double want = ot_rope_frequency(&config, 5000, false, j);
+            assert_true(fabs(ot_rope_frequency(&again, 5000, false, j) - want) <= 1e-8 * want);
+        }
+        ot_json_free(root);
+        free(text);
+    }
+}
+
+static void test_wrong_scalings(void **state) {
+    (void)state;
+    static const char *const texts[] = {"yarn",       "yarn:",     "yarn:x", "yarn:1", "yarn:1e9", "llama3:8",
+                                        "longrope:4", "linear:4x", ":4",     "",       "yarn:nan"};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        struct ot_model_config config = ot_preset_find("llama-7b")->config;
+        check_fails(ot_model_config_scale_rope(&config, texts[i]), OT_E_USAGE, texts[i]);
+    }
+    struct ot_model_config scaled = ot_preset_find("llama-3.1-8b")->config,
+                           none = ot_preset_find("gpt2")->config;
+    check_fails(ot_model_config_scale_rope(&scaled, "yarn:2"), OT_E_USAGE, "scaled already");
+    check_fails(ot_model_config_scale_rope(&none, "yarn:2"), OT_E_USAGE, "no rotary positions");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_frequencies),
         cmocka_unit_test(test_local_frequencies),
+        cmocka_unit_test(test_chosen_scalings),
+        cmocka_unit_test(test_wrong_scalings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
