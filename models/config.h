@@ -166,7 +166,8 @@ int64_t ot_model_layer_window(const struct ot_model_config *config, int64_t laye
 bool ot_model_layer_rotates(const struct ot_model_config *config, int64_t layer);
 /* What attention multiplies q k^T by. */
 float ot_model_attention_scale(const struct ot_model_config *config);
-/* The most tokens that a row may have: max_position, and with a dynamic scaling of rope its factor times that. */
+/* The most tokens that a row may have: max_position, and with a dynamic scaling of rope its factor times
+ * that. */
 int64_t ot_model_longest_row(const struct ot_model_config *config);
 /* The number of a row of the slab's q, k, v in the file's fused matrix (fused_groups). */
 int64_t ot_model_fused_row(const struct ot_model_config *config, int64_t row);

@@ -76,23 +76,21 @@ static int read_sizes(const struct ot_config_reader *r) {
     struct ot_model_config *c = r->config;
     const struct {
         const char *names[5];
-        bool required;
+        bool can_miss; /* default_sizes knows it */
         int64_t *value;
     } sizes[] = {
-        {{"num_hidden_layers", "n_layer", "n_layers", NULL}, true, &c->n_layers},
-        {{"hidden_size", "n_embd", "n_embed", "d_model", NULL}, true, &c->hidden},
-        {{"intermediate_size", "ffn_hidden_size", "n_inner", NULL}, !c->plain_mlp, &c->ffn},
-        {{"num_attention_heads", "n_head", "n_heads", NULL}, true, &c->n_heads},
-        {{"num_key_value_heads", "num_kv_heads", "n_head_kv", NULL}, false, &c->n_kv_heads},
-        {{"head_dim", NULL}, false, &c->head_dim},
-        {{"vocab_size", NULL}, true, &c->vocab},
-        {{"max_position_embeddings", "n_positions", "n_ctx", "seq_length", NULL},
-         c->max_position == 0,
-         &c->max_position},
+        {{"num_hidden_layers", "n_layer", "n_layers", NULL}, false, &c->n_layers},
+        {{"hidden_size", "n_embd", "n_embed", "d_model", NULL}, false, &c->hidden},
+        {{"intermediate_size", "ffn_hidden_size", "n_inner", NULL}, c->plain_mlp, &c->ffn},
+        {{"num_attention_heads", "n_head", "n_heads", NULL}, false, &c->n_heads},
+        {{"num_key_value_heads", "num_kv_heads", "n_head_kv", NULL}, true, &c->n_kv_heads},
+        {{"head_dim", NULL}, true, &c->head_dim},
+        {{"vocab_size", NULL}, false, &c->vocab},
+        {{"max_position_embeddings", "n_positions", "n_ctx", "seq_length", NULL}, false, &c->max_position},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        OT_TRY(ot_json_need_int(r->root, r->where, present_key(r, sizes[i].names), sizes[i].required, 1,
-                                MAX_COUNT, sizes[i].value));
+        OT_TRY(ot_json_need_int(r->root, r->where, present_key(r, sizes[i].names),
+                                !sizes[i].can_miss && *sizes[i].value == 0, 1, MAX_COUNT, sizes[i].value));
     return default_sizes(r);
 }
 
@@ -255,8 +253,25 @@ static int read_window(const struct ot_config_reader *r) {
 
 /* ---- all ---- */
 
+const struct ot_json *ot_model_config_text_part(const struct ot_json *root) {
+    static const char *const types[] = {"gemma3", "mistral3"};
+    const char *type = ot_json_string(ot_json_get(root, "model_type"), NULL);
+    const struct ot_json *part = ot_json_get(root, "text_config");
+    for (size_t i = 0; type && part && i < sizeof types / sizeof *types; i++)
+        if (strcmp(type, types[i]) == 0)
+            return part;
+    return NULL;
+}
+
 int ot_model_config_read(const struct ot_json *root, const char *where, struct ot_model_config *out) {
-    struct ot_config_reader r = {.root = root, .where = where, .config = out};
+    const struct ot_json *part = ot_model_config_text_part(root);
+    struct ot_config_reader r = {.root = part ? part : root, .where = where, .config = out};
+    char inside[512];
+    if (part) {
+        snprintf(inside, sizeof inside, "%s: text_config", where);
+        r.where = where = inside;
+        root = part;
+    }
     if (ot_json_type(root) != OT_JSON_OBJECT)
         return ot_fail(OT_E_INPUT, "%s: the file holds %s, not a JSON object", where,
                        ot_json_type_name(ot_json_type(root)));

@@ -403,7 +403,9 @@ static const struct ot_family_row ROWS[] = {
         .architecture = "Gemma3ForCausalLM",
         .names = &GEMMA2_NAMES,
         .base = {GEMMA_BASE, .rope.theta = 1e6, .local_rope_theta = 1e4, .norm_place = OT_NORMS_AROUND,
-                 .qk_norm = OT_QK_NORM_HEADS, .window = 4096},
+                 .qk_norm = OT_QK_NORM_HEADS, .window = 4096,
+                 /* The text part of the larger models leaves these out. */
+                 .vocab = 262208, .n_heads = 8, .n_kv_heads = 4, .max_position = 131072},
         .act_keys = {"hidden_activation"},
         .attention_bias = true,
         .window = OT_WINDOW_TYPES,

@@ -84,9 +84,12 @@ static int parse_dropout(const struct ot_json *root, const char *where, double *
 int ot_model_config_parse(const struct ot_json *root, const char *where, struct ot_config_file *out) {
     *out = (struct ot_config_file){.dtype = OT_BF16, .ids = {.bos = -1}};
     OT_TRY(ot_model_config_read(root, where, &out->config));
-    OT_TRY(parse_dropout(root, where, &out->dropout));
+    const struct ot_json *part = ot_model_config_text_part(root);
+    OT_TRY(parse_dropout(part ? part : root, where, &out->dropout));
     OT_TRY(parse_dtype(root, where, out));
     if (ot_json_get(root, "quantization_config"))
         OT_TRY(ot_quantization_parse(ot_json_get(root, "quantization_config"), where, &out->quantized));
+    if (part)
+        OT_TRY(ot_token_ids_parse(part, where, out->config.vocab, &out->ids));
     return ot_token_ids_parse(root, where, out->config.vocab, &out->ids);
 }

@@ -53,8 +53,8 @@ int ot_generation_config_write(const struct ot_token_ids *ids, char **text, size
 
 /* Rewrites a base's config.json with another dtype and, if ids->n_eos > 0, other ids. pack: how the
  * matrices of the layers are stored (pack.h); NULL: plainly, and a key quantization_config goes.
- * unties: tie_word_embeddings becomes false. rope: another rope than the file's; NULL: that. *text stays NULL if nothing changes. The caller frees the text.
- * Errors: OT_E_BUDGET. */
+ * unties: tie_word_embeddings becomes false. rope: another rope than the file's; NULL: that. *text stays
+ * NULL if nothing changes. The caller frees the text. Errors: OT_E_BUDGET. */
 int ot_model_config_rewrite(const struct ot_json *root, enum ot_dtype dtype, const struct ot_token_ids *ids,
                             const struct ot_pack_format *pack, bool unties,
                             const struct ot_model_config *rope, char **text, size_t *bytes);

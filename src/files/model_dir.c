@@ -325,6 +325,7 @@ static int read_configs(struct ot_model_dir *dir) {
     OT_TRY(ot_json_read_file(path, OT_CONFIG_MAX_BYTES, &dir->config));
     OT_TRY(ot_model_config_parse(dir->config, path, &file));
     dir->facts.config = file.config;
+    dir->facts.is_text_part = ot_model_config_text_part(dir->config) != NULL;
     dir->facts.dtype = file.dtype;
     dir->facts.ids = file.ids;
     dir->facts.dropout = file.dropout;

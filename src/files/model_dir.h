@@ -50,7 +50,8 @@ struct ot_model_facts {
     const char *weights_missing; /* the reason, for an error message; NULL if there are weights */
     const char *tokenizer_path;  /* path of tokenizer.json; NULL: none */
     bool tokenizer_is_made;      /* tokenizer.json was made in memory, from a GGUF file */
-    double dropout;              /* the largest of the config, which is not applied */
+    bool is_text_part; /* the model is the text part of one that also reads images; a save writes it alone */
+    double dropout;    /* the largest of the config, which is not applied */
     bool has_chat_template;
     const char *chat_template; /* Jinja text; NULL: no template, or not a text */
     size_t chat_template_bytes;

@@ -37,6 +37,12 @@ static const struct ot_stored *find_stored(const struct ot_model_dir *dir, const
     if (!stored)
         stored = ot_model_dir_find(dir, bare);
     static const char *const prefixes[] = {"model.", "transformer."};
+    /* The text part of a model of text and images, as newer and as older files name it. */
+    static const char *const outer[] = {"model.language_model.", "language_model.model.", "language_model."};
+    for (size_t i = 0; !stored && dir->facts.is_text_part && i < sizeof outer / sizeof *outer; i++) {
+        snprintf(other, sizeof other, "%s%s", outer[i], bare);
+        stored = ot_model_dir_find(dir, other);
+    }
     for (size_t i = 0; !stored && i < sizeof prefixes / sizeof *prefixes; i++) {
         snprintf(other, sizeof other, "%s%s", prefixes[i], bare);
         stored = ot_model_dir_find(dir, other);
@@ -62,7 +68,11 @@ static int check_tensor(const struct ot_stored *stored, const struct ot_tensor *
 
 /* True for tensors that are not parameters: buffers that older versions of transformers saved, and the head
  * of a tied model, which is a copy of the embedding. */
-static bool may_ignore(const struct ot_safetensor *tensor, bool tied) {
+static bool may_ignore(const struct ot_model_dir *dir, const struct ot_safetensor *tensor, bool tied) {
+    static const char *const of_images[] = {"vision_tower.", "multi_modal_projector.", "vision_model."};
+    for (size_t i = 0; dir->facts.is_text_part && i < sizeof of_images / sizeof *of_images; i++)
+        if (strstr(tensor->name, of_images[i]))
+            return true;
     static const char *const suffixes[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias",
                                            ".attn.causal_mask", ".maybe_rotary.inv_freq"};
     size_t bytes = strlen(tensor->name);
@@ -143,7 +153,7 @@ static int check_extra(const struct ot_model_dir *dir, const struct ot_model *mo
     int64_t n_extra = 0, n_adapter_extra = 0;
     mark_used(dir, model, used, adapter_used);
     for (int64_t i = 0; i < dir->n_stored; i++) {
-        bool ignored = used[i] || may_ignore(dir->stored[i].tensor, tied);
+        bool ignored = used[i] || may_ignore(dir, dir->stored[i].tensor, tied);
         if (!ignored)
             OT_TRY(ot_model_dir_is_zero_bias(dir, &dir->stored[i], &ignored));
         if (!ignored) {

@@ -219,6 +219,25 @@ static int put_config(const struct saver *s, int i, char *text, size_t bytes) {
     return rc;
 }
 
+/* *text stays NULL if the base's config.json is right. Of the text part of a larger model, a config of its
+ * own. */
+static int make_config(const struct ot_model_save *save, char **text, size_t *bytes) {
+    const struct ot_model_dir *base = save->base;
+    struct ot_config_file file = {.config = *ot_model_get_config(save->model),
+                                  .has_dtype = true,
+                                  .dtype = save->dtype,
+                                  .ids = save->ids};
+    if (!base || base->facts.is_text_part) {
+        if (base && file.ids.n_eos == 0)
+            file.ids = base->facts.ids;
+        return ot_model_config_write(&file, text, bytes);
+    }
+    bool unties = base->facts.config.tied && !file.config.tied;
+    bool scaled = !ot_model_config_same_rope(&base->facts.config, &file.config);
+    return ot_model_config_rewrite(base->config, save->dtype, &save->ids, save->pack, unties,
+                                   scaled ? &file.config : NULL, text, bytes);
+}
+
 static int save_configs(const struct saver *s) {
     const struct ot_model_save *save = s->save;
     char *text = NULL;
@@ -227,15 +246,7 @@ static int save_configs(const struct saver *s) {
         return ot_out_dir_put(s->dir, OT_ADAPTER_CONFIG_NAME, save->adapter_config,
                               strlen(save->adapter_config));
     if (!is_extra(save, "config.json")) {
-        struct ot_config_file file = {.config = *ot_model_get_config(save->model),
-                                      .has_dtype = true,
-                                      .dtype = save->dtype,
-                                      .ids = save->ids};
-        bool unties = save->base && save->base->facts.config.tied && !file.config.tied;
-        bool scaled = save->base && !ot_model_config_same_rope(&save->base->facts.config, &file.config);
-        OT_TRY(save->base ? ot_model_config_rewrite(save->base->config, save->dtype, &save->ids, save->pack,
-                                                    unties, scaled ? &file.config : NULL, &text, &bytes)
-                          : ot_model_config_write(&file, &text, &bytes));
+        OT_TRY(make_config(save, &text, &bytes));
         OT_TRY(put_config(s, OT_SMALL_CONFIG, text, bytes));
     }
     if (is_extra(save, "generation_config.json") ||

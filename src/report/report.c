@@ -115,6 +115,10 @@ static void print_notes(const struct ot_session *s, const struct ot_data_stats *
                "note    in %lld rows the answer begins inside the prompt's last token, which is not trained",
                (long long)stats->straddling);
     double dropout = s->dir ? ot_model_dir_facts(s->dir)->dropout : 0;
+    if (s->dir && ot_model_dir_facts(s->dir)->is_text_part)
+        ot_log(OT_LOG_INFO,
+               "note    this is the text part of a model that also reads images; the result is a "
+               "model of text alone");
     if (dropout > 0)
         ot_log(OT_LOG_INFO,
                "note    dropout %g of config.json is not applied: this program has dropout in adapters alone",

@@ -205,6 +205,29 @@ static void test_rope_of_both_ages(void **state) {
     assert_int_equal(file.config.rotary_dim, file.config.head_dim);
 }
 
+/* The text part of a model of text and images; what it leaves out is the family's. */
+static void test_reads_a_text_part(void **state) {
+    (void)state;
+    static const char text[] =
+        "{\"model_type\": \"gemma3\", \"architectures\": [\"Gemma3ForConditionalGeneration\"], "
+        "\"eos_token_id\": [1, 106], \"text_config\": {\"model_type\": \"gemma3_text\", \"hidden_size\": 2560, "
+        "\"intermediate_size\": 10240, \"num_hidden_layers\": 34, \"sliding_window\": 1024, "
+        "\"rope_scaling\": {\"factor\": 8.0, \"rope_type\": \"linear\"}, \"bos_token_id\": 2}, "
+        "\"vision_config\": {\"hidden_size\": 1152}}";
+    struct ot_config_file file;
+    struct ot_json *root;
+    check_ok(ot_json_parse(text, strlen(text), "config.json", &root));
+    check_ok(ot_model_config_parse(root, "config.json", &file));
+    assert_int_equal(ot_model_param_count(&file.config),
+                     3880263168); /* gemma-3-4b without its vision tower */
+    assert_int_equal(file.config.rope.scaling, OT_ROPE_LINEAR);
+    assert_true(file.config.local_rope_theta == 1e4 && file.config.rope.theta == 1e6);
+    assert_int_equal(ot_model_layer_window(&file.config, 4), 1024);
+    assert_int_equal(ot_model_layer_window(&file.config, 5), 0);
+    assert_true(file.ids.bos == 2 && file.ids.n_eos == 2 && file.ids.eos[1] == 106);
+    ot_json_free(root);
+}
+
 static void test_refuses_by_name(void **state) {
     (void)state;
     static const struct {
@@ -413,6 +436,7 @@ int main(void) {
         cmocka_unit_test(test_windows),
         cmocka_unit_test(test_alternating_layers),
         cmocka_unit_test(test_rope_of_both_ages),
+        cmocka_unit_test(test_reads_a_text_part),
         cmocka_unit_test(test_refuses_by_name),
         cmocka_unit_test(test_writes_what_it_reads),
         cmocka_unit_test(test_writes_windows_scaling_and_short_floats),
