@@ -113,14 +113,14 @@ bool ot_model_module_name(const struct ot_model_config *config, enum ot_module m
 /* The layer that a tensor or a module lies in, by its name; -1: in none. */
 int64_t ot_model_layer_of(const struct ot_model_config *config, const char *name);
 
-/* The config.json of a model of text and images that has a model of text inside: the object text_config. NULL:
- * the model is of text alone. */
+/* The config.json of a model of text and images that has a model of text inside: the object text_config.
+ * NULL: the model is of text alone. */
 const struct ot_json *ot_model_config_text_part(const struct ot_json *root);
 /* Reads the description of a model from config.json, or from a table of the same keys. where: its path, for
  * messages. Accepts the key names of old and new transformers. Whatever would make results differ from
- * transformers is refused by name: an unknown model_type, architecture, rope type or activation. Of a model of
- * text and images (ot_model_config_text_part), the text part. The result is checked (ot_model_config_check).
- * Errors: OT_E_INPUT. */
+ * transformers is refused by name: an unknown model_type, architecture, rope type or activation. Of a model
+ * of text and images (ot_model_config_text_part), the text part. The result is checked
+ * (ot_model_config_check). Errors: OT_E_INPUT. */
 int ot_model_config_read(const struct ot_json *root, const char *where, struct ot_model_config *out);
 /* Writes the keys of a config.json that transformers 4 and 5 both read as this model, without braces. */
 void ot_model_config_put(const struct ot_model_config *config, struct ot_json_writer *writer);
