@@ -369,6 +369,9 @@ static double params_flops(const struct ot_model *model, int block, bool backwar
         const struct ot_slab_memory *slab = &model->slab_memory[model->blocks[block].uses[u].slab];
         for (int64_t i = slab->first_tensor; i < slab->first_tensor + slab->n_tensors; i++) {
             const struct ot_tensor *t = &model->tensors[i];
+            /* A tied head multiplies by the table alone, which lies beside others of the embedding. */
+            if (t->module == OT_MODULE_POSITIONS || t->module == OT_MODULE_EMBED_NORM)
+                continue;
             flops +=
                 (double)(t->rows * t->cols) * (2 + (backward ? 2 : 0) + (backward && t->trained ? 2 : 0));
         }

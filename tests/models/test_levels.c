@@ -254,7 +254,8 @@ static void test_levels_give_the_same_bits(void **state) {
     (void)state;
     for (int i = 0; i < CASES; i++)
         for (int dtype = OT_F32; dtype <= OT_F16; dtype++)
-            check_levels(i, (enum ot_dtype)dtype);
+            if (i < FIRST_FORM || i / 3 % 3 == dtype) /* a form in one dtype */
+                check_levels(i, (enum ot_dtype)dtype);
 }
 
 /* What forward keeps at a level is the first part of what it keeps at the highest. So a block that kept
