@@ -73,7 +73,7 @@ static void cpu_norm(struct ot_lane *lane, const struct ot_norm *op) {
 struct norm_backward_run {
     const struct ot_norm_backward *op;
     int64_t chunks;
-    float *dweight, *dbias; /* [chunks, cols]; dbias is NULL if the norm has no bias */
+    float *dweight, *dbias; /* [chunks, cols]; dbias is NULL if it is not wanted */
 };
 
 /* With g = dy * weight, or dy * (1 + weight), and z the normalised x:

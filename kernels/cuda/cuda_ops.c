@@ -15,7 +15,7 @@ static bool is_sound_norm(const struct ot_norm *op) {
 }
 
 static bool is_sound_norm_backward(const struct ot_norm_backward *op) {
-    return (op->kind == OT_NORM_RMS || (op->mean && op->dbias)) && op->group >= 1;
+    return (op->kind == OT_NORM_RMS || op->mean) && op->group >= 1;
 }
 
 static bool is_sound_rope(const struct ot_rope *op) {

@@ -37,7 +37,7 @@ struct norm_backward_shape {
 /* The chunks of one launch. */
 struct norm_backward_round {
     int64_t first, chunk_rows;
-    /* Partial sums [chunks of the round, packs * N]; dbias is NULL if the norm has no bias. */
+    /* Partial sums [chunks of the round, packs * N]; dbias is NULL if it is not wanted. */
     float *dweight, *dbias;
 };
 

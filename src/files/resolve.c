@@ -243,6 +243,105 @@ static int take_file(const char *name, struct ot_resolved *out) {
     return ot_string_format(&out->found, "%s (GGUF file)", name);
 }
 
+/* Some presets whose names begin with the same letter: "presets: llama-7b, llama-13b, ..; ". */
+static void list_presets(const char *name, char *list, size_t bytes) {
+    enum { MOST = 6 };
+    const struct ot_preset *preset;
+    size_t used = 0;
+    int n = 0;
+    *list = '\0';
+    for (int i = 0; n < MOST && (preset = ot_preset_at(i)) != NULL; i++)
+        if (preset->name[0] == name[0])
+            used +=
+                (size_t)snprintf(list + used, bytes - used, "%s%s", n++ ? ", " : "presets: ", preset->name);
+    if (n > 0)
+        snprintf(list + used, bytes - used, ", ..; ");
+}
+
+static int report_missing(const struct search *s, struct ot_resolved *out) {
+    if (out->preset && !s->hub_id)
+        return ot_string_format(
+            &out->missing,
+            "%s is a preset without published weights: train it with --init random, or give --model "
+            "a directory (looked in %s)",
+            s->name, s->looked);
+    if (out->preset)
+        return ot_string_format(
+            &out->missing,
+            "%s: no weights found in %s; get them with 'hf download %s', or give a directory, "
+            "or train from scratch with --init random",
+            s->name, s->looked, s->hub_id);
+    if (s->hub_id)
+        return ot_fail(OT_E_INPUT, "%s: not found in %s; get it with 'hf download %s', or give a directory",
+                       s->name, s->looked, s->hub_id);
+    char presets[256];
+    list_presets(s->name, presets, sizeof presets);
+    return ot_fail(
+        OT_E_INPUT,
+        "%s: no such directory, preset or hub id (org/name); looked in %s; %s'offload-train help models' "
+        "lists all presets",
+        s->name, s->looked, presets);
+}
+
+static int resolve(const char *name, struct ot_resolved *out);
+
+/* A directory of adapters: takes their base. */
+static int take_adapter(const char *name, struct ot_resolved *out) {
+    struct ot_resolved base = {0};
+    char *base_name = NULL;
+    int rc;
+    OT_TRY_GOTO(ot_adapter_config_base(name, &base_name), rc, out);
+    rc = has_file(base_name, OT_ADAPTER_CONFIG_NAME) && !has_file(base_name, "config.json")
+             ? ot_fail(OT_E_INPUT, "%s holds adapters itself", base_name)
+             : resolve(base_name, &base);
+    if (rc == 0 && !base.path)
+        rc = ot_fail(OT_E_INPUT, "%s", base.missing);
+    if (rc < 0) {
+        rc = ot_fail((enum ot_error_code) - rc,
+                     "%s: the base of these adapters: %s; if it is elsewhere, give it with --model and this "
+                     "directory with --adapter",
+                     name, ot_error_text());
+        goto out;
+    }
+    OT_TRY_GOTO(ot_string_format(&out->adapter, "%s", name), rc, out);
+    OT_TRY_GOTO(ot_string_format(&out->found, "%s (adapters of %s)", name, base.found), rc, out);
+    out->path = base.path;
+    out->base = base_name;
+    base.path = base_name = NULL;
+out:
+    ot_resolved_free(&base);
+    free(base_name);
+    return rc;
+}
+
+static int take_directory(const char *name, struct ot_resolved *out) {
+    if (access(name, X_OK) < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot read this directory", name);
+    if (!has_file(name, "config.json") && has_file(name, OT_ADAPTER_CONFIG_NAME))
+        return take_adapter(name, out);
+    if (!has_file(name, "config.json") && has_checkpoints(name))
+        return ot_fail(OT_E_INPUT,
+                       "%s: has checkpoints of a stopped run, but no model yet; make a model from the newest "
+                       "with 'offload-train export %s --out MODEL', or run its own command again to go on",
+                       name, name);
+    if (!has_file(name, "config.json"))
+        return ot_fail(OT_E_INPUT, "%s: this directory has no config.json, so it is not a Hugging Face model",
+                       name);
+    OT_TRY(ot_string_format(&out->path, "%s", name));
+    if (out->preset)
+        return ot_string_format(&out->found, "%s (directory; the preset of that name is not used)", name);
+    return ot_string_format(&out->found, "%s (directory)", name);
+}
+
+static int take_file(const char *name, struct ot_resolved *out) {
+    if (!ot_path_has_extension(name, ".gguf"))
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: this is a file; --model needs the directory that holds config.json, or a .gguf file", name);
+    OT_TRY(ot_string_format(&out->path, "%s", name));
+    return ot_string_format(&out->found, "%s (GGUF file)", name);
+}
+
 static int report_missing(const struct search *s, struct ot_resolved *out) {
     if (out->preset && !s->hub_id)
         return ot_string_format(

@@ -244,7 +244,7 @@ class Model(BadInput):
         self.refuse_model(INPUT, "--tokenizer", replace("tokenizer.json"))
 
     def test_names_that_are_nothing(self):
-        self.refuse(INPUT, "tiny-sql", "--model", "nosuch", "--data", self.rows)
+        self.refuse(INPUT, "help models", "--model", "nosuch", "--data", self.rows)
         self.refuse(INPUT, "hf download huggyllama/llama-7b", "--model", "llama-7b", "--data", self.rows,
                     env={"HF_HOME": self.folder})
         self.refuse(INPUT, "--tokenizer", "--model", "llama-7b", "--data", self.rows, "--init", "random",
