@@ -6,15 +6,14 @@
  * is one word).
  *
  * Two shortcuts save time and do not change results. First, no merge can cross a border between two symbols
- * that are adjacent in no merged token, so the word is cut there into runs. Second, a cache keeps the tokens
- * of short words.
+ * that are adjacent in no merged token, so the word is cut there into runs. Second, the word cache keeps the
+ * tokens of short runs.
  */
-#include "src/tokenizer/parts.h"
-
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/tokenizer/word_cache.h"
 
 enum { SCAN_LIMIT = 64 }; /* symbols; up to here scanning is faster than the heap */
 static const uint32_t none = UINT32_MAX;
@@ -158,47 +157,6 @@ static int merge_by_heap(const struct ot_merges *merges, struct ot_symbols *s) {
     return 0;
 }
 
-/* ---- cache ---- */
-
-/* A key of three words for a text of at most OT_CACHE_KEY bytes. Texts of equal length have equal keys only
- * if they are equal. Does not read beyond the text. */
-static void make_key(const char *text, size_t n, uint64_t key[3]) {
-    key[0] = key[1] = key[2] = 0;
-    if (n >= 8) {
-        memcpy(&key[0], text, 8);
-        if (n > 16)
-            memcpy(&key[1], text + 8, 8);
-        memcpy(&key[2], text + n - 8, 8);
-    } else if (n >= 4) {
-        uint32_t head, tail;
-        memcpy(&head, text, 4);
-        memcpy(&tail, text + n - 4, 4);
-        key[0] = (uint64_t)head << 32 | tail;
-    } else {
-        key[0] =
-            (uint64_t)(uint8_t)text[0] << 16 | (uint64_t)(uint8_t)text[n / 2] << 8 | (uint8_t)text[n - 1];
-    }
-}
-
-static struct ot_cache_entry *cache_slot(struct ot_scratch *scratch, const uint64_t key[3], size_t n) {
-    uint64_t h = (key[0] ^ n) * 0x9e3779b97f4a7c15u;
-    h = (h ^ h >> 32 ^ key[1]) * 0xff51afd7ed558ccdu;
-    h = (h ^ h >> 32 ^ key[2]) * 0x9e3779b97f4a7c15u;
-    return &scratch->cache[h >> 40 & (OT_CACHE_SLOTS - 1)];
-}
-
-static bool cache_holds(const struct ot_cache_entry *entry, const uint64_t key[3], size_t n) {
-    return entry->bytes == n && memcmp(entry->key, key, sizeof entry->key) == 0;
-}
-
-static int emit_cached(struct ot_encoding *e, const struct ot_cache_entry *entry,
-                       const struct ot_piece *word) {
-    OT_TRY(ot_emit(e->out, entry->ids[0], ot_piece_start(word, 0)));
-    for (int i = 1; i < entry->n; i++)
-        OT_TRY(ot_emit(e->out, entry->ids[i], ot_piece_start(word, entry->begin[i - 1])));
-    return 0;
-}
-
 /* ---- words ---- */
 
 /* Merges the symbols and emits them. */
@@ -214,21 +172,6 @@ static int finish_run(struct ot_encoding *e, const struct ot_piece *piece) {
     return 0;
 }
 
-/* Stores n tokens in the cache entry, if they fit. Token i starts at byte begin[i] - origin of the word. */
-static void cache_store(struct ot_cache_entry *entry, const uint64_t key[3], size_t bytes, const int32_t *ids,
-                        const uint32_t *begin, uint32_t origin, size_t n) {
-    if (n == 0 || n > OT_CACHE_TOKENS)
-        return;
-    memcpy(entry->key, key, sizeof entry->key);
-    entry->bytes = (uint8_t)bytes;
-    entry->n = (uint8_t)n;
-    for (size_t i = 0; i < n; i++) {
-        entry->ids[i] = ids[i];
-        if (i > 0)
-            entry->begin[i - 1] = (uint8_t)(begin[i] - origin);
-    }
-}
-
 /* Ends the run of symbols before byte `end` of the piece, and emits its tokens. */
 static int cut(struct word *w, size_t end) {
     struct ot_symbols *s = &w->e->scratch->symbols;
@@ -239,13 +182,13 @@ static int cut(struct word *w, size_t end) {
     } else {
         struct ot_piece run = ot_piece_slice(w->piece, begin, end);
         uint64_t key[3];
-        make_key(run.bytes, run.n, key);
-        struct ot_cache_entry *entry = cache_slot(w->e->scratch, key, run.n);
-        if (cache_holds(entry, key, run.n)) {
-            rc = emit_cached(w->e, entry, &run);
+        ot_word_key(run.bytes, run.n, key);
+        struct ot_cache_entry *entry = ot_word_slot(w->e->scratch, key, run.n);
+        if (ot_word_is(entry, key, run.n)) {
+            rc = ot_word_emit(w->e, entry, &run);
         } else {
             rc = finish_run(w->e, w->piece);
-            cache_store(entry, key, run.n, s->ids, s->begin, (uint32_t)begin, s->n);
+            ot_word_store(entry, key, run.n, s->ids, s->begin, (uint32_t)begin, s->n);
         }
     }
     s->n = 0;
@@ -343,7 +286,8 @@ static int symbolize(struct word *w) {
 }
 
 /* The model's token for the whole word, or -1. */
-static int32_t whole_word(const struct ot_bpe *bpe, const struct ot_piece *word) {
+static int32_t whole_word(const struct ot_bpe *bpe, const struct ot_vocab *vocab,
+                          const struct ot_piece *word) {
     char spelled[2 * OT_TOKEN_MAX_BYTES];
     const char *text = word->bytes;
     size_t n = word->n;
@@ -355,13 +299,13 @@ static int32_t whole_word(const struct ot_bpe *bpe, const struct ot_piece *word)
             n += ot_utf8_encode(ot_byte_level_char((uint8_t)word->bytes[i]), spelled + n);
         text = spelled;
     }
-    int32_t id = ot_vocab_find(&bpe->vocab, text, n);
-    return id >= 0 && (bpe->vocab.tokens[id].flags & OT_TOKEN_MODEL) ? id : -1;
+    int32_t id = ot_vocab_find(vocab, text, n);
+    return id >= 0 && (vocab->tokens[id].flags & OT_TOKEN_MODEL) ? id : -1;
 }
 
-static int encode_word(struct ot_encoding *e, const struct ot_piece *word) {
+int ot_bpe_word(struct ot_encoding *e, const struct ot_piece *word) {
     const struct ot_bpe *bpe = &e->t->bpe;
-    int32_t id = bpe->ignore_merges ? whole_word(bpe, word) : -1;
+    int32_t id = bpe->ignore_merges ? whole_word(bpe, &e->t->vocab, word) : -1;
     if (id >= 0)
         return ot_emit(e->out, id, ot_piece_start(word, 0));
     /* The caller caches short words as a whole. With ignore_merges, runs must not be cached: the cache would
@@ -370,25 +314,4 @@ static int encode_word(struct ot_encoding *e, const struct ot_piece *word) {
     struct word w = {.e = e, .piece = word, .cacheable = cacheable, .plain = true};
     e->scratch->symbols.n = 0;
     return symbolize(&w);
-}
-
-int ot_bpe_word(struct ot_encoding *e, const struct ot_piece *word) {
-    if (word->n > OT_CACHE_KEY)
-        return encode_word(e, word);
-    uint64_t key[3];
-    make_key(word->bytes, word->n, key);
-    struct ot_cache_entry *entry = cache_slot(e->scratch, key, word->n);
-    if (cache_holds(entry, key, word->n))
-        return emit_cached(e, entry, word);
-    /* Encodes with offsets in the word, which the cache can store, and adds the word's own offset
-     * afterwards. */
-    size_t first = e->out->n;
-    struct ot_piece local = {word->bytes, word->n, NULL, 0};
-    OT_TRY(encode_word(e, &local));
-    if (e->out->n == first) /* no tokens to store, and out->ids may be NULL */
-        return 0;
-    cache_store(entry, key, word->n, e->out->ids + first, e->out->start + first, 0, e->out->n - first);
-    for (size_t i = first; i < e->out->n; i++)
-        e->out->start[i] = ot_piece_start(word, e->out->start[i]);
-    return 0;
 }

@@ -227,7 +227,7 @@ static int run_decoder(const struct ot_decoder *d, struct ot_decoding *x, const 
 /* ---- decoding ---- */
 
 bool ot_decode_gives_text(const struct ot_tokenizer *t, int32_t id, bool skip_special) {
-    const struct ot_token *token = ot_vocab_token(&t->bpe.vocab, id);
+    const struct ot_token *token = ot_vocab_token(&t->vocab, id);
     return token && !(skip_special && (token->flags & OT_TOKEN_SPECIAL));
 }
 
@@ -235,7 +235,7 @@ bool ot_decode_gives_text(const struct ot_tokenizer *t, int32_t id, bool skip_sp
 static int put_tokens(const struct ot_tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
                       struct ot_texts *out) {
     for (size_t i = 0; i < n; i++) {
-        const struct ot_token *token = ot_vocab_token(&t->bpe.vocab, ids[i]);
+        const struct ot_token *token = ot_vocab_token(&t->vocab, ids[i]);
         if (!ot_decode_gives_text(t, ids[i], skip_special))
             continue;
         if (!t->has_decoder && out->count > 0)

@@ -37,6 +37,7 @@ void ot_scratch_close(struct ot_scratch *s) {
     free(s->symbols.next);
     free(s->symbols.rank);
     free(s->symbols.heap);
+    free(s->steps);
     free(s->cache);
     free(s);
 }
@@ -66,7 +67,7 @@ static size_t scratch_bytes(const struct ot_scratch *s) {
     for (int i = 0; i < OT_MAX_STAGES; i++)
         text += s->staged[i].capacity;
     return 5 * text + s->chars_capacity * sizeof *s->chars + 20 * s->symbols.capacity +
-           8 * s->symbols.heap_capacity;
+           8 * s->symbols.heap_capacity + s->steps_capacity * sizeof *s->steps;
 }
 
 void ot_scratch_give(const struct ot_tokenizer *t, struct ot_scratch *s) {

@@ -91,15 +91,15 @@ void ot_tokenizer_close(struct ot_tokenizer *t) {
 }
 
 int32_t ot_tokenizer_vocab_size(const struct ot_tokenizer *t) {
-    return t->bpe.vocab.n;
+    return t->vocab.n;
 }
 
 int32_t ot_tokenizer_find(const struct ot_tokenizer *t, const char *token, size_t bytes) {
-    return ot_vocab_find(&t->bpe.vocab, token, bytes);
+    return ot_vocab_find(&t->vocab, token, bytes);
 }
 
 const char *ot_tokenizer_token(const struct ot_tokenizer *t, int32_t id, size_t *bytes) {
-    const struct ot_token *token = ot_vocab_token(&t->bpe.vocab, id);
+    const struct ot_token *token = ot_vocab_token(&t->vocab, id);
     if (!token)
         return NULL;
     if (bytes)
@@ -108,6 +108,6 @@ const char *ot_tokenizer_token(const struct ot_tokenizer *t, int32_t id, size_t 
 }
 
 bool ot_tokenizer_is_special(const struct ot_tokenizer *t, int32_t id) {
-    const struct ot_token *token = ot_vocab_token(&t->bpe.vocab, id);
+    const struct ot_token *token = ot_vocab_token(&t->vocab, id);
     return token && (token->flags & OT_TOKEN_SPECIAL);
 }

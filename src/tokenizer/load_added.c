@@ -15,7 +15,7 @@ enum { MAX_CONTENT_BYTES = 1024 };
  * is. */
 static int enter(struct ot_tokenizer *t, const char *where, const struct ot_string *content, int32_t id,
                  bool special) {
-    struct ot_vocab *v = &t->bpe.vocab;
+    struct ot_vocab *v = &t->vocab;
     int32_t known = ot_vocab_find(v, content->text, content->bytes);
     if (known >= 0 && known != id)
         return ot_fail(OT_E_INPUT, "%s: added token '%.100s' has id %d, but the vocabulary gives it %d",
@@ -37,7 +37,7 @@ static int normalize_content(struct ot_tokenizer *t, struct ot_scratch *scratch,
     if (piece.n == token->content.bytes && memcmp(piece.bytes, token->content.text, piece.n) == 0)
         return 0;
     if (!t->decoded)
-        t->decoded = ot_arena_alloc(t->arena, (size_t)t->bpe.vocab.n, sizeof *t->decoded);
+        t->decoded = ot_arena_alloc(t->arena, (size_t)t->vocab.n, sizeof *t->decoded);
     char *text = ot_arena_strdup(t->arena, piece.bytes, piece.n);
     if (!t->decoded || !text)
         return ot_fail(OT_E_BUDGET, "no memory for added tokens");

@@ -104,7 +104,7 @@ int ot_load_decoders(struct ot_tokenizer *t, const char *where, const struct ot_
 /* ---- post-processors ---- */
 
 static int check_special(const struct ot_tokenizer *t, const char *where, const char *name, int64_t id) {
-    if (id >= 0 && id < t->bpe.vocab.n && t->bpe.vocab.tokens[id].text)
+    if (id >= 0 && id < t->vocab.n && t->vocab.tokens[id].text)
         return 0;
     return ot_fail(OT_E_INPUT, "%s: post_processor: '%.100s' has an id that is no token", where, name);
 }
@@ -126,12 +126,19 @@ static int load_special(struct ot_tokenizer *t, const char *where, const struct 
     return 0;
 }
 
-/* Walks over the template twice: first to count (t->before and t->after are NULL), then to fill in. */
-static int walk_template(struct ot_tokenizer *t, const char *where, const struct ot_json *value) {
+/* Tokens that one processor puts around a text. */
+struct frame {
+    int32_t *before, *after;
+    int32_t n_before, n_after;
+};
+
+/* Walks over the template twice: first to count (f->before and f->after are NULL), then to fill in. */
+static int walk_template(struct ot_tokenizer *t, const char *where, const struct ot_json *value,
+                         struct frame *f) {
     const struct ot_json *pieces = ot_json_get(value, "single"),
                          *specials = ot_json_get(value, "special_tokens");
     int sequences = 0;
-    t->n_before = t->n_after = 0;
+    f->n_before = f->n_after = 0;
     for (size_t i = 0; i < ot_json_length(pieces); i++) {
         const struct ot_json *piece = ot_json_at(pieces, i);
         const char *sequence = ot_json_string(ot_json_get(ot_json_get(piece, "Sequence"), "id"), NULL);
@@ -139,9 +146,9 @@ static int walk_template(struct ot_tokenizer *t, const char *where, const struct
         if (sequence && strcmp(sequence, "A") == 0)
             sequences++;
         else if (special && sequences == 0)
-            OT_TRY(load_special(t, where, specials, special, t->before, &t->n_before));
+            OT_TRY(load_special(t, where, specials, special, f->before, &f->n_before));
         else if (special)
-            OT_TRY(load_special(t, where, specials, special, t->after, &t->n_after));
+            OT_TRY(load_special(t, where, specials, special, f->after, &f->n_after));
         else
             return ot_fail(OT_E_INPUT,
                            "%s: post_processor: single[%zu] is neither sequence A nor a special token", where,
@@ -152,30 +159,47 @@ static int walk_template(struct ot_tokenizer *t, const char *where, const struct
     return 0;
 }
 
-/* Allocates the arrays for the n_before and n_after tokens. */
-static int make_frame(struct ot_tokenizer *t) {
-    t->before = ot_arena_alloc(t->arena, (size_t)t->n_before + 1, sizeof *t->before);
-    t->after = ot_arena_alloc(t->arena, (size_t)t->n_after + 1, sizeof *t->after);
-    return t->before && t->after ? 0 : ot_fail(OT_E_BUDGET, "no memory for a post-processor");
+static int make_frame(struct ot_tokenizer *t, struct frame *f) {
+    f->before = ot_arena_alloc(t->arena, (size_t)f->n_before + 1, sizeof *f->before);
+    f->after = ot_arena_alloc(t->arena, (size_t)f->n_after + 1, sizeof *f->after);
+    return f->before && f->after ? 0 : ot_fail(OT_E_BUDGET, "no memory for a post-processor");
+}
+
+/* Puts a frame around the one that the processors before it have made. */
+static int put_around(struct ot_tokenizer *t, const struct frame *outer) {
+    struct frame f = {.n_before = outer->n_before + t->n_before, .n_after = t->n_after + outer->n_after};
+    OT_TRY(make_frame(t, &f));
+    for (int32_t i = 0; i < f.n_before; i++)
+        f.before[i] = i < outer->n_before ? outer->before[i] : t->before[i - outer->n_before];
+    for (int32_t i = 0; i < f.n_after; i++)
+        f.after[i] = i < t->n_after ? t->after[i] : outer->after[i - t->n_after];
+    t->before = f.before;
+    t->after = f.after;
+    t->n_before = f.n_before;
+    t->n_after = f.n_after;
+    return 0;
 }
 
 static int load_template(struct ot_tokenizer *t, const char *where, const struct ot_json *value) {
-    OT_TRY(walk_template(t, where, value));
-    OT_TRY(make_frame(t));
-    return walk_template(t, where, value);
+    struct frame f = {0};
+    OT_TRY(walk_template(t, where, value, &f));
+    OT_TRY(make_frame(t, &f));
+    OT_TRY(walk_template(t, where, value, &f));
+    t->has_template = f.n_before + f.n_after > 0;
+    return put_around(t, &f);
 }
 
-/* cls comes before the text, sep after it. Each is a pair of a token's text and its id. */
-static int load_roberta(struct ot_tokenizer *t, const char *where, const struct ot_json *value) {
+/* Bert and Roberta: cls comes before the text, sep after it. Each is a pair of a token's text and its id. */
+static int load_bert(struct ot_tokenizer *t, const char *where, const struct ot_json *value) {
     static const char *const names[] = {"cls", "sep"};
-    t->n_before = t->n_after = 1;
-    OT_TRY(make_frame(t));
+    struct frame f = {.n_before = 1, .n_after = 1};
+    OT_TRY(make_frame(t, &f));
     for (int i = 0; i < 2; i++) {
         int64_t id = ot_json_int(ot_json_at(ot_json_get(value, names[i]), 1), -1);
         OT_TRY(check_special(t, where, names[i], id));
-        *(i ? t->after : t->before) = (int32_t)id;
+        *(i ? f.after : f.before) = (int32_t)id;
     }
-    return 0;
+    return put_around(t, &f);
 }
 
 static int load_processor(struct ot_tokenizer *t, const char *where, const struct ot_json *value) {
@@ -186,18 +210,21 @@ static int load_processor(struct ot_tokenizer *t, const char *where, const struc
     if (strcmp(type, "ByteLevel") == 0) /* trims offsets in Hugging Face; not needed for our offsets */
         return 0;
     bool is_template = strcmp(type, "TemplateProcessing") == 0,
-         is_roberta = strcmp(type, "RobertaProcessing") == 0;
-    if ((is_template || is_roberta) && t->before)
-        return ot_fail(OT_E_INPUT, "%s: post_processor: more than one part that adds tokens is not supported",
-                       where);
+         is_bert = strcmp(type, "RobertaProcessing") == 0 || strcmp(type, "BertProcessing") == 0;
+    /* Hugging Face takes the parts of a template for a pair of texts. */
+    if ((is_template || is_bert) && t->has_template)
+        return ot_fail(OT_E_INPUT, "%s: post_processor %s after a template that adds tokens is not supported",
+                       where, type);
+    if ((is_template || is_bert) && ++t->n_processors > OT_MAX_STAGES)
+        return ot_fail(OT_E_INPUT, "%s: more than %d post-processors that add tokens", where, OT_MAX_STAGES);
     if (is_template)
         return load_template(t, where, value);
-    if (is_roberta)
-        return load_roberta(t, where, value);
+    if (is_bert)
+        return load_bert(t, where, value);
     if (strcmp(type, "Sequence") != 0)
         return ot_fail(OT_E_INPUT,
                        "%s: post_processor %.80s is not supported; supported: Sequence, TemplateProcessing, "
-                       "RobertaProcessing, ByteLevel",
+                       "RobertaProcessing, BertProcessing, ByteLevel",
                        where, type);
     const struct ot_json *items = ot_json_get(value, "processors");
     if (ot_json_type(items) != OT_JSON_ARRAY)

@@ -41,15 +41,17 @@ static int restore(struct ot_tokenizer *t, const struct ot_token *token, struct 
 
 int ot_load_repair(struct ot_tokenizer *t) {
     struct ot_bpe *bpe = &t->bpe;
+    if (!bpe->spaced_merges) /* always so with Unigram */
+        return 0;
     int32_t plain = ot_bpe_symbol(bpe, ' ');
-    if (!bpe->spaced_merges || plain < 0 || ot_bpe_symbol(bpe, NO_BREAK_SPACE) >= 0 || !replaces_spaces(t))
+    if (plain < 0 || ot_bpe_symbol(bpe, NO_BREAK_SPACE) >= 0 || !replaces_spaces(t))
         return 0;
     bpe->pages[0][NO_BREAK_SPACE] = plain;
-    t->decoded = ot_arena_alloc(t->arena, (size_t)bpe->vocab.n, sizeof *t->decoded);
+    t->decoded = ot_arena_alloc(t->arena, (size_t)t->vocab.n, sizeof *t->decoded);
     if (!t->decoded)
         return ot_fail(OT_E_BUDGET, "no memory to read a tokenizer");
-    for (int32_t id = 0; id < bpe->vocab.n; id++) {
-        const struct ot_token *token = ot_vocab_token(&bpe->vocab, id);
+    for (int32_t id = 0; id < t->vocab.n; id++) {
+        const struct ot_token *token = ot_vocab_token(&t->vocab, id);
         if (token && memchr(token->text, ' ', token->bytes))
             OT_TRY(restore(t, token, &t->decoded[id]));
     }

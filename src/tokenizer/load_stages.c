@@ -2,8 +2,10 @@
 #include "src/tokenizer/parts.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "src/base/base64.h"
 #include "src/base/error.h"
 #include "src/base/json.h"
 
@@ -57,6 +59,38 @@ static int load_normalizers(struct ot_tokenizer *t, const char *where, const str
     return 0;
 }
 
+static int load_charsmap(struct ot_tokenizer *t, const struct place *place, const struct ot_json *value,
+                         struct ot_normalizer *n) {
+    size_t bytes, n_table;
+    char *table = NULL;
+    const char *text;
+    n->kind = OT_NORMALIZE_CHARSMAP;
+    OT_TRY(ot_json_need_string(value, place->text, "precompiled_charsmap", true, &text));
+    text = ot_json_string(ot_json_get(value, "precompiled_charsmap"), &bytes);
+    OT_TRY(ot_base64_decode(text, bytes, place->text, &table, &n_table));
+    int rc = ot_charsmap_open(table, n_table, place->text, t->arena, &n->charsmap);
+    free(table);
+    return rc;
+}
+
+/* Finds a normalizer without members. */
+static bool is_bare(const char *type, struct ot_normalizer *n) {
+    static const struct {
+        const char *name;
+        enum ot_normalizer_kind kind;
+    } bare[] = {{"Lowercase", OT_NORMALIZE_LOWERCASE},
+                {"StripAccents", OT_NORMALIZE_STRIP_ACCENTS},
+                {"Nmt", OT_NORMALIZE_NMT},
+                {"ByteLevel", OT_NORMALIZE_SPELL_BYTES}};
+    for (size_t i = 0; i < sizeof bare / sizeof *bare; i++) {
+        if (strcmp(type, bare[i].name) == 0) {
+            n->kind = bare[i].kind;
+            return true;
+        }
+    }
+    return false;
+}
+
 static int fill_normalizer(struct ot_tokenizer *t, const struct place *place, const struct ot_json *value,
                            const char *type, struct ot_normalizer *n) {
     if (strcmp(type, "Prepend") == 0) {
@@ -75,19 +109,19 @@ static int fill_normalizer(struct ot_tokenizer *t, const struct place *place, co
         n->compose = type[strlen(type) - 1] == 'C';
         return 0;
     }
-    if (strcmp(type, "Lowercase") == 0) {
-        n->kind = OT_NORMALIZE_LOWERCASE;
+    if (is_bare(type, n))
         return 0;
-    }
+    if (strcmp(type, "Precompiled") == 0)
+        return load_charsmap(t, place, value, n);
     if (strcmp(type, "Strip") == 0) {
         n->kind = OT_NORMALIZE_STRIP;
         OT_TRY(ot_json_need_bool(value, place->text, "strip_left", true, &n->left));
         return ot_json_need_bool(value, place->text, "strip_right", true, &n->right);
     }
-    return ot_fail(
-        OT_E_INPUT,
-        "%s is not supported; supported: Sequence, Prepend, Replace, NFC, NFD, NFKC, NFKD, Lowercase, Strip",
-        place->text);
+    return ot_fail(OT_E_INPUT,
+                   "%s is not supported; supported: Sequence, Prepend, Replace, NFC, NFD, NFKC, NFKD, "
+                   "Lowercase, Strip, StripAccents, Nmt, ByteLevel, Precompiled",
+                   place->text);
 }
 
 static int load_normalizer(struct ot_tokenizer *t, const char *where, const struct ot_json *value) {
@@ -196,6 +230,20 @@ static int load_split(struct ot_tokenizer *t, const struct place *place, const s
     return ot_load_pattern(t, place->text, ot_json_get(value, "pattern"), &s->pattern);
 }
 
+static int load_delimiter(struct ot_tokenizer *t, const struct place *place, const struct ot_json *value) {
+    struct ot_splitter *s = NULL;
+    size_t length = 0;
+    OT_TRY(add_splitter(t, place, &s));
+    s->behavior = OT_REMOVED;
+    s->pattern.kind = OT_PATTERN_LITERAL;
+    OT_TRY(need_string(t, place, value, "delimiter", &s->pattern.literal));
+    if (s->pattern.literal.bytes > 0)
+        ot_utf8_decode(s->pattern.literal.text, &length);
+    if (length != s->pattern.literal.bytes || length == 0)
+        return ot_fail(OT_E_INPUT, "%s: 'delimiter' must be one character", place->text);
+    return 0;
+}
+
 /* Loads a pre-tokenizer that is a class of characters and a behaviour. */
 static int load_class(struct ot_tokenizer *t, const struct place *place, const struct ot_json *value,
                       const char *type) {
@@ -234,13 +282,15 @@ static int load_splitter(struct ot_tokenizer *t, const char *where, const struct
         return load_metaspace(t, &place, value);
     if (strcmp(type, "Split") == 0)
         return load_split(t, &place, value);
+    if (strcmp(type, "CharDelimiterSplit") == 0)
+        return load_delimiter(t, &place, value);
     for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
         if (strcmp(type, classes[i]) == 0)
             return load_class(t, &place, value, type);
     return ot_fail(
         OT_E_INPUT,
         "%s is not supported; supported: Sequence, ByteLevel, Split, Metaspace, Digits, Punctuation, "
-        "WhitespaceSplit, Whitespace",
+        "WhitespaceSplit, Whitespace, CharDelimiterSplit",
         place.text);
 }
 
@@ -252,7 +302,8 @@ int ot_load_stages(struct ot_tokenizer *t, const char *where, const struct ot_js
     if (ot_json_type(splitter) != OT_JSON_NULL)
         OT_TRY(load_splitter(t, where, splitter));
     /* If the bytes go directly to BPE, they need not be written as characters. */
-    t->bpe.byte_level = t->n_splitters > 0 && t->splitters[t->n_splitters - 1].kind == OT_SPLIT_SPELL_BYTES;
+    t->bpe.byte_level = t->model == OT_MODEL_BPE && t->n_splitters > 0 &&
+                        t->splitters[t->n_splitters - 1].kind == OT_SPLIT_SPELL_BYTES;
     t->n_splitters -= t->bpe.byte_level;
     return 0;
 }

@@ -4,16 +4,18 @@
  * next call. Encoding is depth first: each piece passes through all remaining stages before the next piece is
  * cut off. So there are no lists of pieces, and working memory depends only on the longest piece.
  *
- *   text -> [added tokens, raw] -> normalisers -> [added tokens, normalised] -> splitters -> BPE -> ids
+ *   text -> [added tokens, raw] -> normalisers -> [added tokens, normalised] -> splitters -> model -> ids
  */
 #ifndef OT_TOKENIZER_PARTS_H
 #define OT_TOKENIZER_PARTS_H
 
 #include <stdatomic.h>
 
+#include "src/tokenizer/charsmap.h"
 #include "src/tokenizer/regex.h"
 #include "src/tokenizer/text.h"
 #include "src/tokenizer/tokenizer.h"
+#include "src/tokenizer/unigram.h"
 #include "src/tokenizer/vocab.h"
 
 struct ot_arena;
@@ -59,22 +61,27 @@ enum ot_normalizer_kind {
     OT_NORMALIZE_REPLACE,
     OT_NORMALIZE_UNICODE, /* NFC, NFD, NFKC, NFKD */
     OT_NORMALIZE_LOWERCASE,
-    OT_NORMALIZE_STRIP
+    OT_NORMALIZE_STRIP,
+    OT_NORMALIZE_STRIP_ACCENTS, /* removes combining marks */
+    OT_NORMALIZE_NMT,           /* removes control characters; other blanks become spaces */
+    OT_NORMALIZE_SPELL_BYTES,   /* writes each byte as a character of the byte-level alphabet */
+    OT_NORMALIZE_CHARSMAP
 };
 
 struct ot_normalizer {
     enum ot_normalizer_kind kind;
     struct ot_pattern pattern; /* replace */
     struct ot_string content;  /* replace, prepend */
-    bool compose, compatible;  /* Unicode forms: C, K */
-    bool left, right;          /* strip */
+    struct ot_charsmap charsmap;
+    bool compose, compatible; /* Unicode forms: C, K */
+    bool left, right;         /* strip */
 };
 
 /* ---- pre-tokenizers ---- */
 
 /* A ByteLevel of the file becomes two stages: a split, and a stage that writes each byte as a character. If
- * that second stage is the last of all, as usual, it is left out: the bytes stay, and BPE looks them up by
- * value. */
+ * that second stage is the last of all, as usual, and the model is BPE, it is left out: the bytes stay, and
+ * BPE looks them up by value. */
 enum ot_splitter_kind { OT_SPLIT_PATTERN, OT_SPLIT_BYTE_LEVEL, OT_SPLIT_SPELL_BYTES, OT_SPLIT_METASPACE };
 enum ot_behavior { OT_REMOVED, OT_ISOLATED, OT_MERGED_WITH_PREVIOUS, OT_MERGED_WITH_NEXT, OT_CONTIGUOUS };
 enum ot_prepend { OT_PREPEND_FIRST, OT_PREPEND_ALWAYS, OT_PREPEND_NEVER };
@@ -122,7 +129,6 @@ const struct ot_added_token *ot_trie_next(const struct ot_trie *trie, const stru
 enum { OT_PAIR_BITS = 1 << 18 };
 
 struct ot_bpe {
-    struct ot_vocab vocab;
     struct ot_merges merges;
     int32_t **pages;           /* by code point >> 8: ids of 256 one-character tokens; -1: no token */
     int32_t byte_symbols[256]; /* byte-level: id of the byte's character */
@@ -169,10 +175,14 @@ struct ot_decoder {
 
 struct ot_scratch;
 enum { OT_MAX_STAGES = 16, OT_SPARES = 64, OT_SCRATCH_KEPT_BYTES = 16 << 20 };
+enum ot_model_kind { OT_MODEL_BPE, OT_MODEL_UNIGRAM };
 
 struct ot_tokenizer {
     struct ot_arena *arena;
+    struct ot_vocab vocab;
+    enum ot_model_kind model;
     struct ot_bpe bpe;
+    struct ot_unigram unigram;
     struct ot_trie raw, normalized; /* added tokens, matched in raw and in normalised text */
     struct ot_string *decoded;      /* by id: text that an added token decodes to, if not its own text */
     struct ot_normalizer normalizers[OT_MAX_STAGES];
@@ -182,6 +192,8 @@ struct ot_tokenizer {
     bool has_decoder;        /* without one, tokens are joined by spaces */
     int32_t *before, *after; /* tokens that the post-processor puts around a text */
     int32_t n_before, n_after;
+    int n_processors;  /* those that add tokens */
+    bool has_template; /* before and after come from a template: nothing can be put around them */
     _Atomic(struct ot_scratch *) *spares; /* [OT_SPARES]: scratches that no call uses, or NULL */
 };
 
@@ -189,15 +201,24 @@ struct ot_tokenizer {
 uint32_t ot_byte_level_char(uint8_t byte);
 int ot_byte_level_byte(uint32_t code_point); /* -1: not in the alphabet */
 
-/* Loading; call these in this order. `where` names the file in messages. */
+/* Loading. The first of these calls the second or the third; then call the others in this order. `where` names
+ * the file in messages. */
 int ot_load_model(struct ot_tokenizer *t, const char *where, const struct ot_json *model,
                   const struct ot_json *added);
+int ot_load_bpe(struct ot_tokenizer *t, const char *where, const struct ot_json *model,
+                const struct ot_json *added);
+int ot_load_unigram(struct ot_tokenizer *t, const char *where, const struct ot_json *model,
+                    const struct ot_json *added);
 int ot_load_stages(struct ot_tokenizer *t, const char *where, const struct ot_json *root);
 int ot_load_decoders(struct ot_tokenizer *t, const char *where, const struct ot_json *decoder);
 int ot_load_post_processor(struct ot_tokenizer *t, const char *where, const struct ot_json *processor);
 /* Repairs files with a known damage (see load_repair.c). */
 int ot_load_repair(struct ot_tokenizer *t);
 int ot_load_added(struct ot_tokenizer *t, const char *where, const struct ot_json *added);
+/* Checks the id of a token, and raises *max_id to it. */
+int ot_load_note_id(const char *where, const char *token, const struct ot_json *value, int64_t *max_id);
+/* Counts the added tokens, and raises *max_id to their largest id. */
+int ot_load_measure_added(const char *where, const struct ot_json *added, int64_t *count, int64_t *max_id);
 /* Copies a string value into the arena. */
 int ot_load_string(struct ot_tokenizer *t, const struct ot_json *value, struct ot_string *out);
 /* {"String": ".."} or {"Regex": ".."} */
@@ -214,8 +235,7 @@ struct ot_normal_char {
     uint32_t order; /* its place in its run of non-starters */
 };
 
-/* The word cache: short words are looked up before they are merged. An entry has 64 bytes; a slot holds one
- * entry. */
+/* The word cache (word_cache.h). */
 enum { OT_CACHE_KEY = 24, OT_CACHE_TOKENS = 7, OT_CACHE_SLOTS = 1 << 13 };
 
 struct ot_cache_entry {
@@ -242,6 +262,8 @@ struct ot_scratch {
     struct ot_normal_char *chars;         /* for Unicode normalisation */
     size_t n_chars, chars_capacity;
     struct ot_symbols symbols;
+    struct ot_unigram_step *steps; /* of the best paths through a word */
+    size_t steps_capacity;
     struct ot_cache_entry *cache;
 };
 
@@ -277,9 +299,12 @@ int ot_normalize(const struct ot_tokenizer *t, struct ot_scratch *scratch, struc
                  struct ot_piece *out);
 int ot_normalize_unicode(const struct ot_normalizer *normalizer, struct ot_scratch *scratch,
                          const struct ot_piece *in, struct ot_text *out);
-/* Runs splitters `stage` and later, then BPE, on one piece. */
+/* Appends each byte of the piece as its character of the byte-level alphabet. */
+int ot_text_spell_bytes(const struct ot_piece *in, struct ot_text *out);
+/* Runs splitters `stage` and later, then the model, on one piece. */
 int ot_split(struct ot_encoding *e, int stage, struct ot_piece piece);
-/* Appends the tokens of one word. */
+/* Appends the tokens of one word, from the cache or from the model. */
+int ot_encode_word(struct ot_encoding *e, const struct ot_piece *word);
 int ot_bpe_word(struct ot_encoding *e, const struct ot_piece *word);
 
 #endif

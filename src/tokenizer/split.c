@@ -99,12 +99,7 @@ static int put_in_front(struct ot_text *text, const char *front, size_t n, struc
 static int spell_bytes(struct ot_encoding *e, int stage, const struct ot_piece *piece) {
     struct ot_text *text = &e->scratch->staged[stage];
     text->n = 0;
-    OT_TRY(ot_text_reserve(text, 2 * piece->n));
-    for (size_t i = 0; i < piece->n; i++) {
-        char spelled[4];
-        size_t n = ot_utf8_encode(ot_byte_level_char((uint8_t)piece->bytes[i]), spelled);
-        OT_TRY(ot_text_append(text, spelled, n, ot_piece_start(piece, i)));
-    }
+    OT_TRY(ot_text_spell_bytes(piece, text));
     return ot_split(e, stage + 1, ot_text_view(text));
 }
 
@@ -143,7 +138,7 @@ int ot_split(struct ot_encoding *e, int stage, struct ot_piece piece) {
     if (piece.n == 0)
         return 0;
     if (stage == e->t->n_splitters)
-        return ot_bpe_word(e, &piece);
+        return ot_encode_word(e, &piece);
     const struct ot_splitter *splitter = &e->t->splitters[stage];
     switch (splitter->kind) {
     case OT_SPLIT_PATTERN:

@@ -1,9 +1,26 @@
-/* The tokenizer turns text into token ids and back, as a Hugging Face tokenizer.json with a BPE model says.
+/* The tokenizer turns text into token ids and back, as a Hugging Face tokenizer.json with a BPE or a Unigram
+ * model says.
  *
  * A tokenizer is a pipeline that is read from the file once. It cuts added tokens out of the text, normalises
- * each remaining piece, splits it into words (pre-tokenizers), merges each word by BPE, and puts tokens such
- * as BOS around the result (post-processor). Ids equal those of Hugging Face `tokenizers`. A component that
- * this program does not support is refused by its name when the file is opened.
+ * each remaining piece, splits it into words (pre-tokenizers), lets the model turn each word into tokens, and
+ * puts tokens such as BOS around the result (post-processor). Ids equal those of Hugging Face `tokenizers`. A
+ * component that this program does not support is refused by its name when the file is opened:
+ *
+ *                    supported                                            refused
+ *   model            BPE, Unigram                                         WordPiece, WordLevel
+ *   normalizer       Sequence, Prepend, Replace, NFC, NFD, NFKC, NFKD,    BertNormalizer
+ *                    Lowercase, Strip, StripAccents, Nmt, ByteLevel,
+ *                    Precompiled
+ *   pre_tokenizer    Sequence, ByteLevel, Split, Metaspace, Digits,       BertPreTokenizer, UnicodeScripts,
+ *                    Punctuation, Whitespace, WhitespaceSplit,            FixedLength
+ *                    CharDelimiterSplit
+ *   post_processor   Sequence, TemplateProcessing, RobertaProcessing,
+ *                    BertProcessing, ByteLevel
+ *   decoder          Sequence, Replace, ByteFallback, Fuse, Strip,        WordPiece, BPEDecoder, CTC
+ *                    ByteLevel, Metaspace
+ *
+ * Where a normaliser replaces several characters, or a Unigram model writes unknown characters as bytes, the
+ * offsets here are those of the characters themselves; Hugging Face's are coarser.
  *
  * NFC, NFD, NFKC and NFKD follow utf8proc's version of Unicode. `tokenizers` may use another version: code
  * points that only the newer version has are normalised differently (108 of 800,000 compared texts, all with

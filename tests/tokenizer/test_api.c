@@ -115,8 +115,8 @@ static void check_stream(const struct ot_tokenizer *t, const int32_t *ids, size_
 
 static void streams_give_what_decoding_at_once_gives(void **state) {
     (void)state;
-    static const char *const names[] = {"llama3",    "gpt2",  "prepend", "words",
-                                        "metaspace", "gemma", "unknown"};
+    static const char *const names[] = {"llama3", "gpt2",    "prepend", "words",        "metaspace",
+                                        "gemma",  "unknown", "t5",      "unigram_bytes"};
     struct corpus corpus;
     struct ot_token_list list = {0};
     corpus_open(&corpus);

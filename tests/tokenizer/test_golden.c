@@ -19,9 +19,10 @@ static void check_family(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        FAMILY("llama3"),    FAMILY("qwen"),  FAMILY("gpt2"),    FAMILY("bloom"),
-        FAMILY("falcon"),    FAMILY("o200k"), FAMILY("prepend"), FAMILY("words"),
-        FAMILY("metaspace"), FAMILY("gemma"), FAMILY("unknown"), FAMILY("crossing"),
+        FAMILY("llama3"),       FAMILY("qwen"),    FAMILY("gpt2"),    FAMILY("bloom"),
+        FAMILY("falcon"),       FAMILY("o200k"),   FAMILY("prepend"), FAMILY("words"),
+        FAMILY("metaspace"),    FAMILY("gemma"),   FAMILY("unknown"), FAMILY("crossing"),
+        FAMILY("unigram_ties"), FAMILY("roberta"), FAMILY("t5"),      FAMILY("unigram_bytes"),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -61,9 +61,7 @@ static void models_are_refused_by_name(void **state) {
     static const char *const cases[][2] = {
         {"null", "'model' must be an object"},
         {"[]", "'model' must be an object"},
-        {"{\"type\":\"Unigram\",\"vocab\":[]}", "model.type 'Unigram' is not supported; supported: BPE"},
-        {"{\"unk_id\":2,\"vocab\":[[\"<pad>\",0.0],[\"</s>\",0.0]]}", "model.type Unigram is not supported"},
-        {"{\"type\":\"WordPiece\",\"vocab\":{}}", "WordPiece"},
+        {"{\"type\":\"WordPiece\",\"vocab\":{}}", "'WordPiece' is not supported; supported: BPE, Unigram"},
         {"{\"type\":7}", "model.type"},
         {"{\"type\":\"BPE\",\"merges\":[]}", "model.vocab must be an object"},
         {"{\"type\":\"BPE\",\"vocab\":[],\"merges\":[]}", "model.vocab must be an object, not an array"},
@@ -95,11 +93,34 @@ static void models_are_refused_by_name(void **state) {
         check_refused(with("model", cases[i][0]), cases[i][1]);
 }
 
+static void unigram_models_are_checked(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"{\"type\":\"Unigram\",\"vocab\":[]}", "model.vocab is empty"},
+        {"{\"type\":\"Unigram\",\"vocab\":{\"a\":0}}", "model.vocab must be an array, not an object"},
+        {"{\"unk_id\":2,\"vocab\":[[\"<pad>\",0.0],[\"</s>\",0.0]]}", "unk_id"},
+        {"{\"unk_id\":-1,\"vocab\":[[\"<pad>\",0.0]]}", "unk_id"},
+        {"{\"unk_id\":\"0\",\"vocab\":[[\"<pad>\",0.0]]}", "unk_id"},
+        {"{\"vocab\":[[\"a\"]]}", "model.vocab[0] must be [\"token\", score]"},
+        {"{\"vocab\":[[\"a\",1],\"b\"]}", "model.vocab[1] must be"},
+        {"{\"vocab\":[[\"a\",1],[1,\"b\"]]}", "model.vocab[1] must be"},
+        {"{\"vocab\":[[\"a\",1],[\"b\",1,2]]}", "model.vocab[1] must be"},
+        {"{\"vocab\":[[\"a\",1e999]]}", "model.vocab[0] must be"},
+        {"{\"vocab\":[[\"a\",1],[\"b\",2],[\"a\",3]]}",
+         "model.vocab[0] and model.vocab[2] are the same token 'a'"},
+        {"{\"vocab\":[[\"a\",1]],\"byte_fallback\":1}", "byte_fallback"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_refused(with("model", cases[i][0]), cases[i][1]);
+}
+
 static void absurdly_long_tokens_are_refused(void **state) {
     (void)state;
     static char name[3000], value[3100];
     memset(name, 'a', sizeof name - 1);
     snprintf(value, sizeof value, "{\"vocab\":{\"%s\":0},\"merges\":[]}", name);
+    check_refused(with("model", value), "is longer than 2048 bytes");
+    snprintf(value, sizeof value, "{\"vocab\":[[\"%s\",0]]}", name);
     check_refused(with("model", value), "is longer than 2048 bytes");
     snprintf(value, sizeof value, "[{\"content\":\"%s\",\"id\":5}]", name);
     check_refused(with("added_tokens", value), "is longer than 1024 bytes");
@@ -125,9 +146,17 @@ static void added_tokens_are_checked(void **state) {
 static void components_are_refused_by_name(void **state) {
     (void)state;
     static const char *const cases[][3] = {
-        {"normalizer", "{\"type\":\"Precompiled\"}",
-         "normalizer Precompiled is not supported; supported: Sequence"},
-        {"normalizer", "{\"type\":\"BertNormalizer\"}", "BertNormalizer"},
+        {"normalizer", "{\"type\":\"Precompiled\"}", "precompiled_charsmap"},
+        {"normalizer", "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAA\"}", "no multiple of 4"},
+        {"normalizer", "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AA-A\"}", "byte 2 is none"},
+        {"normalizer", "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"\"}", "cut off or empty"},
+        {"normalizer", "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAAAAA==\"}",
+         "cut off or empty"},
+        {"normalizer", "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"CAAAAAAAAAA=\"}",
+         "cut off or empty"},
+        {"normalizer", "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"BAAAAAAAAAD/\"}", "not UTF-8"},
+        {"normalizer", "{\"type\":\"BertNormalizer\"}",
+         "normalizer BertNormalizer is not supported; supported: Sequence"},
         {"normalizer", "[]", "a normalizer must be an object"},
         {"normalizer", "{\"type\":\"Sequence\"}", "'normalizers' must be an array"},
         {"normalizer", "{\"type\":\"Sequence\",\"normalizers\":[3]}", "a normalizer must be an object"},
@@ -140,6 +169,9 @@ static void components_are_refused_by_name(void **state) {
         {"pre_tokenizer", "{\"type\":\"BertPreTokenizer\"}",
          "pre_tokenizer BertPreTokenizer is not supported"},
         {"pre_tokenizer", "{\"type\":\"UnicodeScripts\"}", "UnicodeScripts"},
+        {"pre_tokenizer", "{\"type\":\"FixedLength\",\"length\":5}", "FixedLength is not supported"},
+        {"pre_tokenizer", "{\"type\":\"CharDelimiterSplit\"}", "delimiter"},
+        {"pre_tokenizer", "{\"type\":\"CharDelimiterSplit\",\"delimiter\":\"ab\"}", "one character"},
         {"pre_tokenizer", "{\"type\":\"ByteLevel\"}", "add_prefix_space"},
         {"pre_tokenizer", "{\"type\":\"Split\",\"behavior\":\"Sideways\"}", "behavior 'Sideways'"},
         {"pre_tokenizer",
@@ -150,7 +182,9 @@ static void components_are_refused_by_name(void **state) {
         {"pre_tokenizer", "{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"last\"}",
          "prepend_scheme"},
         {"pre_tokenizer", "{\"type\":\"Digits\"}", "individual_digits"},
-        {"post_processor", "{\"type\":\"BertProcessing\"}", "post_processor BertProcessing is not supported"},
+        {"post_processor", "{\"type\":\"PairProcessing\"}",
+         "post_processor PairProcessing is not supported; supported: Sequence"},
+        {"post_processor", "{\"type\":\"BertProcessing\"}", "'cls' has an id that is no token"},
         {"post_processor", "{\"type\":\"TemplateProcessing\",\"single\":[]}", "sequence A once"},
         {"post_processor", "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"q\"}}]}",
          "'q'"},
@@ -164,11 +198,13 @@ static void components_are_refused_by_name(void **state) {
         {"post_processor", "{\"type\":\"RobertaProcessing\",\"cls\":[\"<s>\",900],\"sep\":[\"</s>\",1]}",
          "'cls' has an id that is no token"},
         {"post_processor",
-         "{\"type\":\"Sequence\",\"processors\":[{\"type\":\"RobertaProcessing\",\"cls\":[\"a\",0],\"sep\":["
-         "\"b\",1]},{\"type\":\"RobertaProcessing\",\"cls\":[\"a\",0],\"sep\":[\"b\",1]}]}",
-         "more than one part that adds tokens"},
+         "{\"type\":\"Sequence\",\"processors\":[{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":"
+         "{\"id\":\"q\"}},{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{\"q\":{\"ids\":[1]}}},{\"type\":"
+         "\"RobertaProcessing\",\"cls\":[\"a\",0],\"sep\":[\"b\",1]}]}",
+         "RobertaProcessing after a template that adds tokens"},
         {"decoder", "{\"type\":\"WordPiece\"}", "decoder WordPiece is not supported; supported: Sequence"},
         {"decoder", "{\"type\":\"CTC\"}", "CTC"},
+        {"decoder", "{\"type\":\"BPEDecoder\"}", "BPEDecoder"},
         {"decoder", "{\"type\":\"Strip\",\"content\":\"\",\"start\":1,\"stop\":0}", "one character"},
         {"decoder", "{\"type\":\"Strip\",\"content\":\" \",\"start\":-1,\"stop\":0}", "start"},
         {"decoder", "\"ByteLevel\"", "a decoder must be an object"},
@@ -186,6 +222,13 @@ static void too_many_stages_are_refused(void **state) {
         n += (size_t)snprintf(value + n, sizeof value - n, ",{\"type\":\"NFC\"}");
     snprintf(value + n, sizeof value - n, "]}");
     check_refused(with("normalizer", value), "more than 16 normalizers");
+    n = (size_t)snprintf(value, sizeof value, "{\"type\":\"Sequence\",\"processors\":[");
+    for (int i = 0; i < 17; i++)
+        n += (size_t)snprintf(value + n, sizeof value - n,
+                              "%s{\"type\":\"BertProcessing\",\"cls\":[\"a\",0],\"sep\":[\"b\",1]}",
+                              i ? "," : "");
+    snprintf(value + n, sizeof value - n, "]}");
+    check_refused(with("post_processor", value), "more than 16 post-processors");
 }
 
 static void other_documents_are_refused(void **state) {
@@ -284,6 +327,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_good_file_is_good),
         cmocka_unit_test(models_are_refused_by_name),
+        cmocka_unit_test(unigram_models_are_checked),
         cmocka_unit_test(absurdly_long_tokens_are_refused),
         cmocka_unit_test(added_tokens_are_checked),
         cmocka_unit_test(components_are_refused_by_name),

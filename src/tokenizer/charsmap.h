@@ -1,0 +1,41 @@
+/* The precompiled table of replacements of a SentencePiece model (precompiled_charsmap), and the normaliser
+ * that applies it. Private to src/tokenizer.
+ *
+ * The table is a 32-bit size, a double array of that many bytes (units of 32 bits, of the library Darts), and
+ * texts that end with NUL. The array is a trie over the keys; the value of a key is the place of its
+ * replacement among the texts. All numbers are little-endian.
+ *
+ * A text is normalised as Hugging Face does it, which is not quite what SentencePiece does: for each grapheme
+ * of at most 5 bytes, the shortest key that begins it decides, and its replacement takes the place of the
+ * whole grapheme. If no key begins the grapheme, or if it is longer, each of its characters is looked up in
+ * the same way.
+ *
+ * A table is checked while it is read: no place outside it is used, and a replacement that is no UTF-8, or
+ * lies outside, counts as absent.
+ */
+#ifndef OT_TOKENIZER_CHARSMAP_H
+#define OT_TOKENIZER_CHARSMAP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ot_arena;
+struct ot_piece;
+struct ot_text;
+
+struct ot_charsmap {
+    const uint32_t *units;
+    size_t n_units;
+    const char *texts;
+    size_t n_texts;  /* bytes */
+    bool plain[128]; /* ASCII characters that stay if an ASCII character, or the end, follows */
+};
+
+/* Reads a table; the arena owns the copy. `where` names it in messages. Errors: OT_E_INPUT, OT_E_BUDGET. */
+int ot_charsmap_open(const char *bytes, size_t n, const char *where, struct ot_arena *arena,
+                     struct ot_charsmap *out);
+/* Errors: as ot_text_reserve. */
+int ot_charsmap_apply(const struct ot_charsmap *map, const struct ot_piece *in, struct ot_text *out);
+
+#endif
