@@ -238,11 +238,15 @@ RULES = {"\t": " ", "\n": " ", "\r": " ", "\r\n": " ", "\u00a0": " ", "\u3000": 
          "\u1100\u1161\u11a8": "\uac01", "\u0132": "IJ", "\u2167": "VIII", "\uff71": "\u30a2", "\u2581": " "}
 
 
+def rules():
+    """The table as sentencepiece reads it."""
+    return "".join(" ".join(f"{ord(c):X}" for c in a) + "\t" + " ".join(f"{ord(c):X}" for c in b) + "\n" for a, b in RULES.items())
+
+
 def charsmap():
-    rules = "".join(" ".join(f"{ord(c):X}" for c in a) + "\t" + " ".join(f"{ord(c):X}" for c in b) + "\n" for a, b in RULES.items())
     model = io.BytesIO()
     with tempfile.NamedTemporaryFile("w", suffix=".tsv") as file:
-        file.write(rules)
+        file.write(rules())
         file.flush()
         spm.SentencePieceTrainer.train(sentence_iterator=iter(["a b c d e f"] * 9), model_writer=model, vocab_size=12,
                                                  model_type="char", normalization_rule_tsv=file.name, minloglevel=2)

@@ -1,0 +1,390 @@
+/* Makes tokenizer.json of a SentencePiece model. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/arena.h"
+#include "src/base/base64.h"
+#include "src/base/error.h"
+#include "src/tokenizer/sentencepiece_parts.h"
+
+#define SPACE OT_SENTENCEPIECE_SPACE
+
+/* ---- settings ---- */
+
+static bool starts(const char *text, const char *const *words) {
+    for (; text && *words; words++)
+        if (strncmp(text, *words, strlen(*words)) == 0)
+            return true;
+    return false;
+}
+
+static enum ot_sentencepiece_class find_class(const struct ot_sentencepiece_files *files) {
+    static const char *const any[] = {"PreTrainedTokenizer", "TokenizersBackend", NULL};
+    static const char *const llama[] = {"Llama", "LLaMA", "CodeLlama", NULL};
+    static const char *const t5[] = {"T5", "MT5", NULL};
+    static const char *const gemma[] = {"Gemma", NULL};
+    static const char *const t5_types[] = {"t5", "mt5", "umt5", "longt5", NULL};
+    static const char *const gemma_types[] = {"gemma", NULL};
+    const char *class = ot_json_string(ot_json_get(files->tokenizer_config, "tokenizer_class"), NULL);
+    if (class && !starts(class, any))
+        return starts(class, llama)   ? OT_CLASS_LLAMA
+               : starts(class, t5)    ? OT_CLASS_T5
+               : starts(class, gemma) ? OT_CLASS_GEMMA
+                                      : OT_CLASS_OTHER;
+    return starts(files->model_type, t5_types)      ? OT_CLASS_T5
+           : starts(files->model_type, gemma_types) ? OT_CLASS_GEMMA
+                                                    : OT_CLASS_LLAMA;
+}
+
+static int read_settings(struct ot_sentencepiece_maker *m) {
+    const struct ot_json *config = m->files->tokenizer_config;
+    m->class = find_class(m->files);
+    m->legacy = true;
+    m->prefix = m->class == OT_CLASS_OTHER ? m->model->dummy_prefix : m->class != OT_CLASS_GEMMA;
+    m->add_bos = m->class == OT_CLASS_LLAMA || m->class == OT_CLASS_GEMMA;
+    m->extra_ids = 100;
+    m->add_eos = m->class == OT_CLASS_T5;
+    if (!config)
+        return 0;
+    OT_TRY(ot_json_need_bool(config, m->where, "legacy", false, &m->legacy));
+    OT_TRY(ot_json_need_int(config, m->where, "extra_ids", false, 0, 10000, &m->extra_ids));
+    if (m->class == OT_CLASS_LLAMA || m->class == OT_CLASS_T5)
+        OT_TRY(ot_json_need_bool(config, m->where, "add_prefix_space", false, &m->prefix));
+    if (m->class == OT_CLASS_T5) /* always ends with </s> */
+        return 0;
+    OT_TRY(ot_json_need_bool(config, m->where, "add_bos_token", false, &m->add_bos));
+    return ot_json_need_bool(config, m->where, "add_eos_token", false, &m->add_eos);
+}
+
+/* ---- stages ---- */
+
+static void begin_typed(struct ot_json_writer *w, const char *key, const char *type) {
+    ot_json_begin_object(w, key);
+    ot_json_put_text(w, "type", type);
+}
+
+static void put_bare(struct ot_json_writer *w, const char *type) {
+    begin_typed(w, NULL, type);
+    ot_json_end_object(w);
+}
+
+static void begin_sequence(struct ot_json_writer *w, const char *key, const char *items) {
+    begin_typed(w, key, "Sequence");
+    ot_json_begin_array(w, items);
+}
+
+static void end_sequence(struct ot_json_writer *w) {
+    ot_json_end_array(w);
+    ot_json_end_object(w);
+}
+
+static void put_pattern(struct ot_json_writer *w, const char *kind, const char *pattern) {
+    ot_json_begin_object(w, "pattern");
+    ot_json_put_text(w, kind, pattern);
+    ot_json_end_object(w);
+}
+
+static void put_replace(struct ot_json_writer *w, const char *kind, const char *pattern,
+                        const char *content) {
+    begin_typed(w, NULL, "Replace");
+    put_pattern(w, kind, pattern);
+    ot_json_put_text(w, "content", content);
+    ot_json_end_object(w);
+}
+
+static void put_prepend(struct ot_json_writer *w, const char *text) {
+    begin_typed(w, NULL, "Prepend");
+    ot_json_put_text(w, "prepend", text);
+    ot_json_end_object(w);
+}
+
+static void put_metaspace(struct ot_sentencepiece_maker *m, const char *key, bool split) {
+    begin_typed(&m->w, key, "Metaspace");
+    ot_json_put_text(&m->w, "replacement", SPACE);
+    ot_json_put_text(&m->w, "prepend_scheme", !m->prefix ? "never" : m->legacy ? "always" : "first");
+    ot_json_put_bool(&m->w, "split", split);
+    ot_json_end_object(&m->w);
+}
+
+static int put_charsmap(struct ot_sentencepiece_maker *m) {
+    char *text;
+    size_t n;
+    if (!m->model->charsmap)
+        return 0;
+    OT_TRY(ot_base64_encode(m->model->charsmap, m->model->charsmap_bytes, &text, &n));
+    begin_typed(&m->w, NULL, "Precompiled");
+    ot_json_put_string(&m->w, "precompiled_charsmap", text, n);
+    ot_json_end_object(&m->w);
+    free(text);
+    return 0;
+}
+
+/* As SentencePiece's own normaliser does it; a piece of text between special tokens counts as a text. */
+static int put_own_normalizers(struct ot_sentencepiece_maker *m) {
+    const struct ot_sentencepiece *model = m->model;
+    OT_TRY(put_charsmap(m));
+    if (model->remove_extra_spaces) {
+        put_replace(&m->w, "Regex", "\\A +| +\\z", "");
+        put_replace(&m->w, "Regex", " {2,}", " ");
+    }
+    if (m->prefix && m->legacy)
+        put_prepend(&m->w, " ");
+    if (model->escape_spaces)
+        put_replace(&m->w, "String", " ", SPACE);
+    return 0;
+}
+
+static int put_normalizer(struct ot_sentencepiece_maker *m) {
+    begin_sequence(&m->w, "normalizer", "normalizers");
+    if (m->class == OT_CLASS_T5) {
+        OT_TRY(put_charsmap(m));
+        begin_typed(&m->w, NULL, "Strip");
+        ot_json_put_bool(&m->w, "strip_left", false);
+        ot_json_put_bool(&m->w, "strip_right", true);
+        ot_json_end_object(&m->w);
+        put_replace(&m->w, "Regex", " {2,}", SPACE);
+    } else if (m->class == OT_CLASS_OTHER) {
+        OT_TRY(put_own_normalizers(m));
+    } else if (m->legacy || m->class == OT_CLASS_GEMMA) {
+        if (m->prefix)
+            put_prepend(&m->w, SPACE);
+        put_replace(&m->w, "String", " ", SPACE);
+    }
+    end_sequence(&m->w);
+    return 0;
+}
+
+/* The user-defined pieces, the longest first, as alternatives of a regular expression. */
+static int by_length(const void *a, const void *b) {
+    const struct ot_token *x = *(const struct ot_token *const *)a, *y = *(const struct ot_token *const *)b;
+    if (x->bytes != y->bytes)
+        return x->bytes > y->bytes ? -1 : 1;
+    return (x > y) - (x < y);
+}
+
+static void append_escaped(struct ot_string_builder *out, const struct ot_token *token) {
+    for (uint32_t i = 0; i < token->bytes; i++) {
+        unsigned char c = (unsigned char)token->text[i];
+        bool plain = c >= 0x80 || c < ' ' || (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') ||
+                     (c >= 'a' && c <= 'z');
+        ot_string_append(out, plain ? "" : "\\", !plain);
+        ot_string_append(out, token->text + i, 1);
+    }
+}
+
+static bool has_user_pieces(const struct ot_sentencepiece_maker *m) {
+    for (int32_t id = 0; id < m->model->vocab.n; id++)
+        if (m->model->pieces[id].kind == OT_PIECE_USER_DEFINED)
+            return true;
+    return false;
+}
+
+static int put_user_split(struct ot_sentencepiece_maker *m) {
+    const struct ot_token **list = calloc((size_t)m->model->vocab.n, sizeof *list);
+    struct ot_string_builder pattern = {0};
+    size_t n = 0;
+    if (!list)
+        return ot_fail(OT_E_BUDGET, "no memory for the user-defined pieces");
+    for (int32_t id = 0; id < m->model->vocab.n; id++)
+        if (m->model->pieces[id].kind == OT_PIECE_USER_DEFINED)
+            list[n++] = &m->model->vocab.tokens[id];
+    qsort(list, n, sizeof *list, by_length);
+    for (size_t i = 0; i < n; i++) {
+        ot_string_append(&pattern, "|", i > 0);
+        append_escaped(&pattern, list[i]);
+    }
+    int rc = pattern.failed ? ot_fail(OT_E_BUDGET, "no memory for the user-defined pieces") : 0;
+    if (rc == 0) {
+        begin_typed(&m->w, NULL, "Split");
+        put_pattern(&m->w, "Regex", pattern.text);
+        ot_json_put_text(&m->w, "behavior", "Isolated");
+        ot_json_put_bool(&m->w, "invert", false);
+        ot_json_end_object(&m->w);
+    }
+    free(pattern.text);
+    free(list);
+    return rc;
+}
+
+static int put_pre_tokenizer(struct ot_sentencepiece_maker *m) {
+    int rc = 0;
+    begin_sequence(&m->w, "pre_tokenizer", "pretokenizers");
+    if (m->class == OT_CLASS_T5) {
+        put_metaspace(m, NULL, true);
+    } else if (m->class == OT_CLASS_GEMMA) {
+        begin_typed(&m->w, NULL, "Split");
+        put_pattern(&m->w, "String", " ");
+        ot_json_put_text(&m->w, "behavior", "MergedWithPrevious");
+        ot_json_put_bool(&m->w, "invert", false);
+        ot_json_end_object(&m->w);
+    } else if (!m->legacy && (m->class == OT_CLASS_LLAMA || m->prefix)) {
+        put_metaspace(m, NULL, false);
+    }
+    if (m->class == OT_CLASS_OTHER && has_user_pieces(m))
+        rc = put_user_split(m);
+    end_sequence(&m->w);
+    return rc;
+}
+
+static void put_decoder(struct ot_sentencepiece_maker *m) {
+    if (m->class == OT_CLASS_T5) {
+        put_metaspace(m, "decoder", true);
+        return;
+    }
+    begin_sequence(&m->w, "decoder", "decoders");
+    put_replace(&m->w, "String", SPACE, " ");
+    put_bare(&m->w, "ByteFallback");
+    put_bare(&m->w, "Fuse");
+    if (m->prefix) {
+        begin_typed(&m->w, NULL, "Strip");
+        ot_json_put_text(&m->w, "content", " ");
+        ot_json_put_int(&m->w, "start", 1);
+        ot_json_put_int(&m->w, "stop", 0);
+        ot_json_end_object(&m->w);
+    }
+    end_sequence(&m->w);
+}
+
+/* ---- the frame ---- */
+
+static void put_side(struct ot_sentencepiece_maker *m, const char *kind, const char *id, size_t bytes) {
+    ot_json_begin_object(&m->w, NULL);
+    ot_json_begin_object(&m->w, kind);
+    ot_json_put_string(&m->w, "id", id, bytes);
+    ot_json_put_int(&m->w, "type_id", 0);
+    ot_json_end_object(&m->w);
+    ot_json_end_object(&m->w);
+}
+
+static void put_special(struct ot_sentencepiece_maker *m, const struct ot_sentencepiece_added *token) {
+    ot_json_begin_object(&m->w, token->text);
+    ot_json_put_string(&m->w, "id", token->text, token->bytes);
+    ot_json_begin_array(&m->w, "ids");
+    ot_json_put_int(&m->w, NULL, token->id);
+    ot_json_end_array(&m->w);
+    ot_json_begin_array(&m->w, "tokens");
+    ot_json_put_string(&m->w, NULL, token->text, token->bytes);
+    ot_json_end_array(&m->w);
+    ot_json_end_object(&m->w);
+}
+
+static int put_post_processor(struct ot_sentencepiece_maker *m) {
+    if ((m->add_bos && !m->bos) || (m->add_eos && !m->eos))
+        return ot_fail(OT_E_INPUT, "%s: tokenizer_config.json wants %s in each text, but there is no %s",
+                       m->where, m->add_bos && !m->bos ? "bos_token" : "eos_token",
+                       m->add_bos && !m->bos ? "bos_token" : "eos_token");
+    begin_typed(&m->w, "post_processor", "TemplateProcessing");
+    ot_json_begin_array(&m->w, "single");
+    if (m->add_bos)
+        put_side(m, "SpecialToken", m->bos->text, m->bos->bytes);
+    put_side(m, "Sequence", "A", 1);
+    if (m->add_eos)
+        put_side(m, "SpecialToken", m->eos->text, m->eos->bytes);
+    ot_json_end_array(&m->w);
+    ot_json_begin_object(&m->w, "special_tokens");
+    if (m->add_bos)
+        put_special(m, m->bos);
+    if (m->add_eos && m->eos != (m->add_bos ? m->bos : NULL))
+        put_special(m, m->eos);
+    ot_json_end_object(&m->w);
+    ot_json_end_object(&m->w);
+    return 0;
+}
+
+/* ---- the model ---- */
+
+static void put_added(struct ot_sentencepiece_maker *m) {
+    ot_json_begin_array(&m->w, "added_tokens");
+    for (size_t i = 0; i < m->n_added; i++) {
+        const struct ot_sentencepiece_added *token = &m->added[i];
+        ot_json_begin_object(&m->w, NULL);
+        ot_json_put_int(&m->w, "id", token->id);
+        ot_json_put_string(&m->w, "content", token->text, token->bytes);
+        ot_json_put_bool(&m->w, "single_word", token->single_word);
+        ot_json_put_bool(&m->w, "lstrip", token->lstrip);
+        ot_json_put_bool(&m->w, "rstrip", token->rstrip);
+        ot_json_put_bool(&m->w, "normalized", token->normalized);
+        ot_json_put_bool(&m->w, "special", token->special);
+        ot_json_end_object(&m->w);
+    }
+    ot_json_end_array(&m->w);
+}
+
+static void put_scored(struct ot_sentencepiece_maker *m, const char *text, size_t bytes, double score) {
+    ot_json_begin_array(&m->w, NULL);
+    ot_json_put_string(&m->w, NULL, text, bytes);
+    ot_json_put_exact(&m->w, NULL, score);
+    ot_json_end_array(&m->w);
+}
+
+/* T5's sentinels are tokens of the model too. Those that follow the pieces without a gap are written. */
+static void put_unigram(struct ot_sentencepiece_maker *m) {
+    const struct ot_vocab *vocab = &m->model->vocab;
+    int64_t next = vocab->n;
+    begin_typed(&m->w, "model", "Unigram");
+    ot_json_put_int(&m->w, "unk_id", m->model->unk);
+    ot_json_begin_array(&m->w, "vocab");
+    for (int32_t id = 0; id < vocab->n; id++)
+        put_scored(m, vocab->tokens[id].text, vocab->tokens[id].bytes, m->model->pieces[id].score);
+    for (size_t i = 0; i < m->n_added && m->class == OT_CLASS_T5; i++)
+        if (m->added[i].id == next && next < vocab->n + m->extra_ids) {
+            put_scored(m, m->added[i].text, m->added[i].bytes, 0);
+            next++;
+        }
+    ot_json_end_array(&m->w);
+}
+
+static int put_bpe(struct ot_sentencepiece_maker *m) {
+    const struct ot_vocab *vocab = &m->model->vocab;
+    begin_typed(&m->w, "model", "BPE");
+    ot_json_put_text(&m->w, "unk_token", vocab->tokens[m->model->unk].text);
+    ot_json_put_bool(&m->w, "fuse_unk", true);
+    ot_json_put_bool(&m->w, "ignore_merges", m->class == OT_CLASS_OTHER && has_user_pieces(m));
+    ot_json_begin_object(&m->w, "vocab");
+    for (int32_t id = 0; id < vocab->n; id++)
+        ot_json_put_int(&m->w, vocab->tokens[id].text, id);
+    ot_json_end_object(&m->w);
+    return ot_sentencepiece_put_merges(m);
+}
+
+static int put_model(struct ot_sentencepiece_maker *m) {
+    bool fallback = m->class == OT_CLASS_LLAMA || m->class == OT_CLASS_GEMMA ||
+                    (m->class == OT_CLASS_OTHER && m->model->byte_fallback);
+    if (m->model->type == OT_SENTENCEPIECE_UNIGRAM)
+        put_unigram(m);
+    else
+        OT_TRY(put_bpe(m));
+    ot_json_put_bool(&m->w, "byte_fallback", fallback);
+    ot_json_end_object(&m->w);
+    return 0;
+}
+
+static int put_all(struct ot_sentencepiece_maker *m) {
+    OT_TRY(read_settings(m));
+    OT_TRY(ot_sentencepiece_find_added(m));
+    ot_json_begin_object(&m->w, NULL);
+    ot_json_put_text(&m->w, "version", "1.0");
+    ot_json_put_null(&m->w, "truncation");
+    ot_json_put_null(&m->w, "padding");
+    put_added(m);
+    OT_TRY(put_normalizer(m));
+    OT_TRY(put_pre_tokenizer(m));
+    OT_TRY(put_post_processor(m));
+    put_decoder(m);
+    OT_TRY(put_model(m));
+    ot_json_end_object(&m->w);
+    return 0;
+}
+
+int ot_sentencepiece_make(const struct ot_sentencepiece *model, const struct ot_sentencepiece_files *files,
+                          const char *where, char **text, size_t *bytes) {
+    struct ot_sentencepiece_maker m = {.model = model, .files = files, .where = where, .w = {.indent = -1}};
+    OT_TRY(ot_arena_open(&m.arena));
+    int rc = put_all(&m);
+    if (rc == 0)
+        rc = ot_json_writer_take(&m.w, text, bytes);
+    free(m.w.out.text);
+    free(m.added);
+    ot_arena_close(m.arena);
+    return rc;
+}

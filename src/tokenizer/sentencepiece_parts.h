@@ -1,0 +1,46 @@
+/* What the files that make a tokenizer.json of a SentencePiece model share. Private to src/tokenizer. */
+#ifndef OT_TOKENIZER_SENTENCEPIECE_PARTS_H
+#define OT_TOKENIZER_SENTENCEPIECE_PARTS_H
+
+#include "src/base/json.h"
+#include "src/tokenizer/sentencepiece.h"
+
+/* U+2581, which SentencePiece writes for a space. */
+#define OT_SENTENCEPIECE_SPACE "\xe2\x96\x81"
+
+/* Which class of transformers makes the tokenizer. */
+enum ot_sentencepiece_class { OT_CLASS_OTHER, OT_CLASS_LLAMA, OT_CLASS_T5, OT_CLASS_GEMMA };
+
+struct ot_sentencepiece_added {
+    const char *text; /* of the model, or of the files */
+    size_t bytes;
+    int32_t id;
+    bool special, normalized, lstrip, rstrip, single_word;
+};
+
+struct ot_sentencepiece_maker {
+    const struct ot_sentencepiece *model;
+    const struct ot_sentencepiece_files *files;
+    const char *where;
+    enum ot_sentencepiece_class class;
+    bool legacy, prefix, add_bos, add_eos;
+    int64_t extra_ids;                    /* T5: tokens <extra_id_N> after the pieces */
+    struct ot_arena *arena;               /* texts of <extra_id_N> */
+    struct ot_sentencepiece_added *added; /* sorted by id before they are written */
+    size_t n_added, room;
+    int64_t next_id;
+    const struct ot_sentencepiece_added *bos, *eos; /* NULL: none. Set once the list is complete */
+    struct ot_json_writer w;
+};
+
+/* Lists the added tokens, and finds bos and eos. Errors: OT_E_INPUT, OT_E_BUDGET. */
+int ot_sentencepiece_find_added(struct ot_sentencepiece_maker *m);
+/* Writes the key "merges". Errors: OT_E_INPUT (a piece is too long), OT_E_BUDGET. */
+int ot_sentencepiece_put_merges(struct ot_sentencepiece_maker *m);
+
+/* Of transformers' class: which pieces may be parts and results of merges. */
+static inline bool ot_sentencepiece_merges(const struct ot_sentencepiece_maker *m, int32_t id) {
+    return m->class != OT_CLASS_OTHER || m->model->pieces[id].kind == OT_PIECE_NORMAL;
+}
+
+#endif
