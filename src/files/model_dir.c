@@ -15,9 +15,8 @@
 #include "src/files/out_replace.h"
 #include "src/gguf/gguf.h"
 
-/* Larger than any real file (tokenizers have up to 40 MB). Parsing needs up to sixty times a file's bytes.
- * */
-enum { INDEX_MAX_BYTES = 16 << 20, TOKENIZER_MAX_BYTES = 128 << 20 };
+/* Larger than any real file. */
+enum { INDEX_MAX_BYTES = 16 << 20 };
 
 const char *ot_model_dir_file(const struct ot_model_dir *dir, const char *name, char path[PATH_MAX]) {
     snprintf(path, PATH_MAX, "%s/%.*s", dir->path, NAME_MAX, name);
@@ -43,6 +42,7 @@ const char *const ot_small_files[OT_N_SMALL_FILES] = {
     "tokenizer.model",
     "chat_template.jinja",
     "chat_template.json",
+    "spiece.model",
 };
 
 static int hold_small_files(struct ot_model_dir *dir) {
@@ -72,47 +72,6 @@ static int read_json(const struct ot_model_dir *dir, const char *name, size_t ma
 
 /* ---- token ids ---- */
 
-/* A special token in tokenizer_config.json is a text, or an object that holds the text. */
-static const char *token_text(const struct ot_json *tokenizer_config, const char *key) {
-    const struct ot_json *token = ot_json_get(tokenizer_config, key);
-    const struct ot_json *content = ot_json_get(token, "content");
-    return ot_json_string(content ? content : token, NULL);
-}
-
-static int64_t token_id(const struct ot_json *tokenizer, const char *text) {
-    const struct ot_json *added = ot_json_get(tokenizer, "added_tokens");
-    for (size_t i = 0; text && i < ot_json_length(added); i++) {
-        const struct ot_json *token = ot_json_at(added, i);
-        const char *content = ot_json_string(ot_json_get(token, "content"), NULL);
-        if (content && strcmp(content, text) == 0)
-            return ot_json_int(ot_json_get(token, "id"), -1);
-    }
-    return text ? ot_json_int(ot_json_get(ot_json_get(ot_json_get(tokenizer, "model"), "vocab"), text), -1)
-                : -1;
-}
-
-/* Ids of bos and eos from the tokenizer's own files; -1: not given there. */
-static int read_tokenizer_ids(const struct ot_model_dir *dir, int64_t *bos, int64_t *eos) {
-    struct ot_json *config = NULL, *tokenizer = NULL;
-    int rc = 0;
-    *bos = *eos = -1;
-    if (!dir->facts.tokenizer_path || !ot_model_dir_has(dir, "tokenizer_config.json"))
-        return 0;
-    OT_TRY_GOTO(read_json(dir, "tokenizer_config.json", OT_CONFIG_MAX_BYTES, &config), rc, out);
-    OT_TRY_GOTO(read_json(dir, "tokenizer.json", TOKENIZER_MAX_BYTES, &tokenizer), rc, out);
-    *bos = token_id(tokenizer, token_text(config, "bos_token"));
-    *eos = token_id(tokenizer, token_text(config, "eos_token"));
-    if (*bos >= dir->facts.config.vocab || *eos >= dir->facts.config.vocab)
-        rc = ot_fail(OT_E_INPUT,
-                     "%s: bos_token or eos_token has the id %lld, must be below the model's vocab_size %lld",
-                     dir->facts.tokenizer_path, (long long)(*bos > *eos ? *bos : *eos),
-                     (long long)dir->facts.config.vocab);
-out:
-    ot_json_free(tokenizer);
-    ot_json_free(config);
-    return rc;
-}
-
 static void put_first(struct ot_token_ids *ids, int64_t eos) {
     for (int i = 1; i < ids->n_eos; i++)
         if (ids->eos[i] == eos) {
@@ -132,7 +91,7 @@ static int resolve_ids(struct ot_model_dir *dir) {
         OT_TRY(ot_token_ids_parse(dir->generation, path, dir->facts.config.vocab, &generation));
     }
     if (generation.bos < 0 || generation.n_eos != 1) {
-        OT_TRY(read_tokenizer_ids(dir, &bos, &eos));
+        OT_TRY(ot_model_dir_read_tokenizer_ids(dir, &bos, &eos));
         if (bos >= 0)
             ids->bos = (int32_t)bos;
         if (eos >= 0 && generation.n_eos == 0 && ids->n_eos <= 1) {
@@ -333,12 +292,7 @@ static int read_configs(struct ot_model_dir *dir) {
     OT_TRY(read_quantize_config(dir));
     if (ot_model_dir_has(dir, "generation_config.json"))
         OT_TRY(read_json(dir, "generation_config.json", OT_CONFIG_MAX_BYTES, &dir->generation));
-    if (ot_model_dir_has(dir, "tokenizer.json")) {
-        ot_model_dir_file(dir, "tokenizer.json", path);
-        dir->facts.tokenizer_path = ot_arena_strdup(dir->arena, path, strlen(path));
-        if (!dir->facts.tokenizer_path)
-            return -OT_E_BUDGET;
-    }
+    OT_TRY(ot_model_dir_find_tokenizer(dir));
     return resolve_ids(dir);
 }
 
@@ -415,6 +369,7 @@ int ot_model_dir_open(const char *path, struct ot_model_dir **out) {
         return ot_fail(OT_E_BUDGET, "%s: no memory to open the model", path);
     for (int i = 0; i < OT_N_SMALL_FILES; i++)
         dir->small_fds[i] = -1;
+    dir->made_fd = -1;
     dir->path = strdup(path);
     if (!dir->path) {
         rc = ot_fail(OT_E_BUDGET, "%s: no memory to open the model", path);
@@ -443,6 +398,8 @@ void ot_model_dir_close(struct ot_model_dir *dir) {
     for (int i = 0; i < OT_N_SMALL_FILES; i++)
         if (dir->small_fds[i] >= 0)
             close(dir->small_fds[i]);
+    if (dir->made_fd >= 0)
+        close(dir->made_fd);
     for (int i = 0; i < dir->n_kept; i++)
         close(dir->kept[i].fd);
     free(dir->files);

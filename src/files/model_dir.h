@@ -10,6 +10,10 @@
  * tensors have the names of Hugging Face. So everything that works on a directory works on the file, and a
  * save writes a whole directory.
  *
+ * A directory with a SentencePiece model (tokenizer.model, spiece.model), but no tokenizer.json, gets one in
+ * memory too (tokenizer_made.h). A save copies the SentencePiece model and the files beside it, so the saved
+ * directory is read in the same way.
+ *
  * LOAD finds every tensor of the model (models/model.h) in the files, with or without the prefixes that
  * transformers adds. A tensor that is missing, extra, of the wrong shape, or not finite is an error that
  * names it. The sink gets all values exactly, as fp32, slab by slab in ascending order, a chunk at a time.
@@ -47,9 +51,12 @@ struct ot_model_facts {
      * if there are several ids, it is the tokenizer's own eos token. */
     struct ot_token_ids ids;
     bool has_weights;
-    const char *weights_missing; /* the reason, for an error message; NULL if there are weights */
-    const char *tokenizer_path;  /* path of tokenizer.json; NULL: none */
-    bool tokenizer_is_made;      /* tokenizer.json was made in memory, from a GGUF file */
+    const char *weights_missing;   /* the reason, for an error message; NULL if there are weights */
+    const char *tokenizer_path;    /* path of tokenizer.json; NULL: none */
+    bool tokenizer_is_made;        /* tokenizer.json was made in memory, from a GGUF file */
+    const char *sentencepiece;     /* path of the SentencePiece model in the directory; NULL: none */
+    bool has_made_sentencepiece;   /* tokenizer.json was made in memory, from this model */
+    const char *tokenizer_missing; /* why there is no tokenizer.json, if more is to be said; else NULL */
     bool is_text_part; /* the model is the text part of one that also reads images; a save writes it alone */
     double dropout;    /* the largest of the config, which is not applied */
     bool has_chat_template;

@@ -57,7 +57,7 @@ enum {
     OT_SMALL_COPIED,
     OT_SMALL_TOKENIZER = OT_SMALL_COPIED,
     OT_SMALL_CHAT_TEMPLATE = 9,
-    OT_N_SMALL_FILES = 11
+    OT_N_SMALL_FILES = 12
 };
 extern const char *const ot_small_files[OT_N_SMALL_FILES];
 
@@ -71,6 +71,7 @@ struct ot_kept_file {
 struct ot_model_dir {
     char *path;
     int small_fds[OT_N_SMALL_FILES]; /* -1: absent */
+    int made_fd;                     /* tokenizer.json in memory, made from a SentencePiece model; -1: none */
     struct ot_kept_file kept[OT_MAX_KEPT_FILES];
     int n_kept;
     struct ot_arena *arena;
@@ -107,6 +108,14 @@ int ot_model_dir_is_zero_bias(const struct ot_model_dir *dir, const struct ot_st
 /* Opens a GGUF file instead of a directory: makes the small files that a directory would have, in memory,
  * and fills in facts and stored. Errors: as ot_model_dir_open. */
 int ot_model_dir_open_gguf(struct ot_model_dir *dir);
+
+/* Finds tokenizer.json, or makes it from a SentencePiece model: fills in what facts says of the tokenizer. A
+ * SentencePiece model that cannot be used is no error: facts.tokenizer_missing says why. Errors: OT_E_IO,
+ * OT_E_BUDGET. */
+int ot_model_dir_find_tokenizer(struct ot_model_dir *dir);
+/* Ids of bos and eos by the tokenizer's own files; -1: not given there. Errors: OT_E_INPUT, OT_E_IO,
+ * OT_E_BUDGET. */
+int ot_model_dir_read_tokenizer_ids(const struct ot_model_dir *dir, int64_t *bos, int64_t *eos);
 
 /* Fills in `kept` and facts.left_out. Errors: OT_E_IO, OT_E_BUDGET. */
 int ot_model_dir_hold_others(struct ot_model_dir *dir);

@@ -72,6 +72,7 @@ static void print_model(const struct ot_report *r) {
     char frozen[2 * OT_TEXT_BYTES + 24] = "";
     int64_t n_params = ot_model_param_count(&s->config), n_trained = ot_model_trained_count(s->model);
     bool random = s->options->init == OT_CHOICE_INIT_RANDOM;
+    const char *sentencepiece = ot_session_is_of_sentencepiece(s) ? ot_session_sentencepiece(s) : NULL;
     ot_log(OT_LOG_INFO, "model   %s", s->resolved.path ? s->resolved.found : s->options->model);
     if (n_trained < n_params)
         snprintf(frozen, sizeof frozen, " (%s trained, %s frozen)", ot_text_short((double)n_trained, trained),
@@ -84,6 +85,7 @@ static void print_model(const struct ot_report *r) {
            ot_text_count(ot_tokenizer_vocab_size(s->tokenizer), tokens),
            s->tokenizer_is_own                ? "byte-level tokenizer"
            : ot_session_has_made_tokenizer(s) ? "tokenizer of the GGUF file"
+           : sentencepiece                    ? sentencepiece
                                               : s->tokenizer_path);
 }
 

@@ -131,7 +131,8 @@ static int put_vocab(struct writing *w) {
     int rc;
     OT_TRY(ot_json_read_file(s->tokenizer_path, TOKENIZER_MAX_BYTES, &tokenizer));
     struct ot_gguf_vocab vocab = {.tokenizer = tokenizer,
-                                  .where = s->tokenizer_path,
+                                  .where = ot_session_is_of_sentencepiece(s) ? ot_session_sentencepiece(s)
+                                                                             : s->tokenizer_path,
                                   .size = s->config.vocab,
                                   .bos = s->specials.bos_id,
                                   .eos = s->ids.n_eos > 0 ? s->ids.eos[0] : -1,

@@ -10,6 +10,7 @@
 #include "src/base/error.h"
 #include "src/base/pool.h"
 #include "src/base/stop.h"
+#include "src/files/tokenizer_made.h"
 #include "src/session/adapter.h"
 #include "src/session/base_choice.h"
 #include "src/session/chat_choice.h"
@@ -22,23 +23,45 @@
 
 /* ---- tokenizer ---- */
 
+/* Uses a tokenizer.json in memory, which this session closes. */
+static int take_file(struct ot_session *s, int fd) {
+    s->tokenizer_fd = fd;
+    s->tokenizer_is_in_memory = true;
+    return ot_string_format(&s->tokenizer_path, "/proc/self/fd/%d", fd);
+}
+
 /* The presets of this program have no tokenizer file, so they use a byte-level tokenizer. Its file is kept in
  * memory, so that nothing is left behind however the program ends. */
 static int make_byte_tokenizer(struct ot_session *s) {
-    s->tokenizer_fd = memfd_create("tokenizer.json", MFD_CLOEXEC);
-    if (s->tokenizer_fd < 0)
+    int fd = memfd_create("tokenizer.json", MFD_CLOEXEC);
+    if (fd < 0)
         return ot_fail_errno(OT_E_IO, errno, "cannot make a file in memory for the byte-level tokenizer");
     s->tokenizer_is_own = true;
-    if (asprintf(&s->tokenizer_path, "/proc/self/fd/%d", s->tokenizer_fd) < 0) {
-        s->tokenizer_path = NULL;
-        return ot_fail(OT_E_BUDGET, "no memory for a file name");
-    }
+    OT_TRY(take_file(s, fd));
     return ot_tokenizer_write_byte_level(s->tokenizer_path);
+}
+
+/* --tokenizer may name a SentencePiece model. */
+static int make_from_model(struct ot_session *s, const char *path) {
+    int fd;
+    OT_TRY(ot_tokenizer_make(path, &fd));
+    return take_file(s, fd);
+}
+
+static int fail_missing(const struct ot_session *s) {
+    const char *reason = ot_model_dir_facts(s->dir)->tokenizer_missing, *path = ot_model_dir_path(s->dir);
+    if (!reason)
+        return ot_fail(OT_E_INPUT, "%s has no tokenizer.json; give one with --tokenizer FILE", path);
+    bool names_path = strncmp(reason, path, strlen(path)) == 0;
+    return ot_fail(OT_E_INPUT, "%s%s%s; or give another tokenizer with --tokenizer FILE",
+                   names_path ? "" : path, names_path ? "" : " ", reason);
 }
 
 static int find_tokenizer(struct ot_session *s) {
     const struct ot_preset *preset = s->resolved.preset;
     const char *path = s->options->tokenizer;
+    if (path && ot_tokenizer_is_model(path))
+        return make_from_model(s, path);
     if (!path && s->dir)
         path = ot_model_dir_facts(s->dir)->tokenizer_path;
     if (!path && s->dir && s->options->adapter) { /* a base without one was trained with --tokenizer */
@@ -47,8 +70,7 @@ static int find_tokenizer(struct ot_session *s) {
             return 0;
     }
     if (!path && s->dir)
-        return ot_fail(OT_E_INPUT, "%s has no tokenizer.json; give one with --tokenizer FILE",
-                       ot_model_dir_path(s->dir));
+        return fail_missing(s);
     if (!path && preset && !preset->hub_id)
         return make_byte_tokenizer(s);
     if (!path)
@@ -102,11 +124,26 @@ bool ot_session_has_made_tokenizer(const struct ot_session *s) {
     return s->dir && !s->options->tokenizer && ot_model_dir_facts(s->dir)->tokenizer_is_made;
 }
 
+const char *ot_session_sentencepiece(const struct ot_session *s) {
+    const struct ot_model_facts *facts = s->dir ? ot_model_dir_facts(s->dir) : NULL;
+    if (s->options->tokenizer)
+        return ot_tokenizer_is_model(s->options->tokenizer) ? s->options->tokenizer : NULL;
+    return facts ? facts->sentencepiece : NULL;
+}
+
+bool ot_session_is_of_sentencepiece(const struct ot_session *s) {
+    if (s->options->tokenizer)
+        return ot_tokenizer_is_model(s->options->tokenizer);
+    return s->dir && ot_model_dir_facts(s->dir)->has_made_sentencepiece;
+}
+
 static int open_tokenizer(struct ot_session *s) {
     OT_TRY(find_tokenizer(s));
     int rc = ot_tokenizer_open(s->tokenizer_path, &s->tokenizer);
     if (rc < 0 && ot_session_has_made_tokenizer(s))
         return ot_fail_context(rc, "%s: the tokenizer that its keys describe", ot_model_dir_path(s->dir));
+    if (rc < 0 && ot_session_is_of_sentencepiece(s))
+        return ot_fail_context(rc, "%s: the tokenizer that is made from it", ot_session_sentencepiece(s));
     OT_TRY(rc);
     if (s->dir && !s->options->tokenizer)
         s->ids = ot_model_dir_facts(s->dir)->ids;
@@ -222,7 +259,7 @@ void ot_session_close(struct ot_session *s) {
     ot_plan_free(&s->plan);
     ot_model_close(s->model);
     ot_tokenizer_close(s->tokenizer);
-    if (s->tokenizer_is_own)
+    if (s->tokenizer_is_in_memory)
         close(s->tokenizer_fd);
     free(s->tokenizer_path);
     free(s->lora);

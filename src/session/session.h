@@ -32,6 +32,11 @@ int ot_session_open_files(struct ot_settings *settings, enum ot_dtype dtype, str
 int ot_session_open_tokenizer(struct ot_settings *settings, struct ot_session *out);
 /* True if the tokenizer was made from the keys of a GGUF file, so that no file has it. */
 bool ot_session_has_made_tokenizer(const struct ot_session *session);
+/* The path of the SentencePiece model that the tokenizer was made from, or that lies beside its
+ * tokenizer.json; NULL: none. */
+const char *ot_session_sentencepiece(const struct ot_session *session);
+/* True if the tokenizer was made from this model. */
+bool ot_session_is_of_sentencepiece(const struct ot_session *session);
 /* Closes and frees everything, except after an engine got stuck (engine.h): its threads still use the
  * session, which therefore leaks. */
 void ot_session_close(struct ot_session *session);

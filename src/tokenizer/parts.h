@@ -201,8 +201,8 @@ struct ot_tokenizer {
 uint32_t ot_byte_level_char(uint8_t byte);
 int ot_byte_level_byte(uint32_t code_point); /* -1: not in the alphabet */
 
-/* Loading. The first of these calls the second or the third; then call the others in this order. `where` names
- * the file in messages. */
+/* Loading. The first of these calls the second or the third; then call the others in this order. `where`
+ * names the file in messages. */
 int ot_load_model(struct ot_tokenizer *t, const char *where, const struct ot_json *model,
                   const struct ot_json *added);
 int ot_load_bpe(struct ot_tokenizer *t, const char *where, const struct ot_json *model,
@@ -306,5 +306,6 @@ int ot_split(struct ot_encoding *e, int stage, struct ot_piece piece);
 /* Appends the tokens of one word, from the cache or from the model. */
 int ot_encode_word(struct ot_encoding *e, const struct ot_piece *word);
 int ot_bpe_word(struct ot_encoding *e, const struct ot_piece *word);
+int ot_unigram_word(struct ot_encoding *e, const struct ot_piece *word);
 
 #endif

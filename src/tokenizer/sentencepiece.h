@@ -12,8 +12,8 @@
  *   Llama    (LlamaTokenizer, CodeLlamaTokenizer: Llama 1 and 2, Mistral, Mixtral, Vicuna, Yi, Phi-3) spaces
  *            become U+2581, a text gets one in front; byte fallback; <s> begins a text. With "legacy": false
  *            only the begin of the text gets a U+2581, not each part between special tokens.
- *   T5       (T5Tokenizer, MT5Tokenizer) the model's table of replacements, then words; <extra_id_N> follow the
- *            pieces; </s> ends a text.
+ *   T5       (T5Tokenizer, MT5Tokenizer) the model's table of replacements, then words; <extra_id_N> follow
+ *            the pieces; </s> ends a text.
  *   Gemma    (GemmaTokenizer) spaces become U+2581; <bos> begins a text.
  *   others   as the model's own settings say, and as SentencePiece encodes: table of replacements, extra
  *            spaces, U+2581 in front, user-defined pieces as wholes.
@@ -75,8 +75,8 @@ struct ot_sentencepiece {
     bool dummy_prefix, remove_extra_spaces, escape_spaces;
 };
 
-/* Reads a file. Errors: OT_E_IO, OT_E_INPUT (not a SentencePiece model, inconsistent, or of a type that is not
- * supported: the message says which), OT_E_BUDGET. */
+/* Reads a file. Errors: OT_E_IO, OT_E_INPUT (not a SentencePiece model, inconsistent, or of a type that is
+ * not supported: the message says which), OT_E_BUDGET. */
 int ot_sentencepiece_open(const char *path, struct ot_sentencepiece **out);
 void ot_sentencepiece_close(struct ot_sentencepiece *model); /* NULL is fine */
 

@@ -1,5 +1,6 @@
-/* The added tokens of a SentencePiece model: its own control and user-defined pieces, and what the files beside
- * it say. A token that several of them name has the id of its piece, and the settings that were read last. */
+/* The added tokens of a SentencePiece model: its own control and user-defined pieces, and what the files
+ * beside it say. A token that several of them name has the id of its piece, and the settings that were read
+ * last. */
 #include "src/tokenizer/sentencepiece_parts.h"
 
 #include <stdio.h>
@@ -104,8 +105,8 @@ static bool flag(const struct ot_json *value, const char *key, bool fallback) {
     return ot_json_bool(ot_json_get(value, key), fallback);
 }
 
-/* A token is a text, or an object with the text and settings. False: neither, or an empty text, as the files of
- * Llama 1 have it. */
+/* A token is a text, or an object with the text and settings. False: neither, or an empty text, as the files
+ * of Llama 1 have it. */
 static bool read_token(const struct ot_json *value, bool special, struct ot_sentencepiece_added *out) {
     const struct ot_json *content = ot_json_get(value, "content");
     *out = (struct ot_sentencepiece_added){.id = -1, .special = flag(value, "special", special)};
@@ -150,7 +151,8 @@ static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_
                                     "pad_token", "cls_token", "mask_token"};
 enum { NAMES = sizeof names / sizeof *names, BOS = 0, EOS = 1 };
 
-/* The token of one name; NULL: none. The older special_tokens_map.json counts more than tokenizer_config.json. */
+/* The token of one name; NULL: none. The older special_tokens_map.json counts more than
+ * tokenizer_config.json. */
 static const struct ot_json *named(const struct ot_sentencepiece_maker *m, const char *name) {
     const struct ot_json *config = m->files->tokenizer_config, *value = NULL;
     if (!ot_json_get(config, "added_tokens_decoder"))

@@ -135,6 +135,10 @@ static int put_own_normalizers(struct ot_sentencepiece_maker *m) {
 }
 
 static int put_normalizer(struct ot_sentencepiece_maker *m) {
+    if (m->class == OT_CLASS_LLAMA && !m->legacy) {
+        ot_json_put_null(&m->w, "normalizer");
+        return 0;
+    }
     begin_sequence(&m->w, "normalizer", "normalizers");
     if (m->class == OT_CLASS_T5) {
         OT_TRY(put_charsmap(m));
@@ -145,7 +149,7 @@ static int put_normalizer(struct ot_sentencepiece_maker *m) {
         put_replace(&m->w, "Regex", " {2,}", SPACE);
     } else if (m->class == OT_CLASS_OTHER) {
         OT_TRY(put_own_normalizers(m));
-    } else if (m->legacy || m->class == OT_CLASS_GEMMA) {
+    } else {
         if (m->prefix)
             put_prepend(&m->w, SPACE);
         put_replace(&m->w, "String", " ", SPACE);
@@ -179,6 +183,15 @@ static bool has_user_pieces(const struct ot_sentencepiece_maker *m) {
     return false;
 }
 
+static void put_split(struct ot_sentencepiece_maker *m, const char *key, const char *kind,
+                      const char *pattern, const char *behavior) {
+    begin_typed(&m->w, key, "Split");
+    put_pattern(&m->w, kind, pattern);
+    ot_json_put_text(&m->w, "behavior", behavior);
+    ot_json_put_bool(&m->w, "invert", false);
+    ot_json_end_object(&m->w);
+}
+
 static int put_user_split(struct ot_sentencepiece_maker *m) {
     const struct ot_token **list = calloc((size_t)m->model->vocab.n, sizeof *list);
     struct ot_string_builder pattern = {0};
@@ -194,35 +207,32 @@ static int put_user_split(struct ot_sentencepiece_maker *m) {
         append_escaped(&pattern, list[i]);
     }
     int rc = pattern.failed ? ot_fail(OT_E_BUDGET, "no memory for the user-defined pieces") : 0;
-    if (rc == 0) {
-        begin_typed(&m->w, NULL, "Split");
-        put_pattern(&m->w, "Regex", pattern.text);
-        ot_json_put_text(&m->w, "behavior", "Isolated");
-        ot_json_put_bool(&m->w, "invert", false);
-        ot_json_end_object(&m->w);
-    }
+    if (rc == 0)
+        put_split(m, NULL, "Regex", pattern.text, "Isolated");
     free(pattern.text);
     free(list);
     return rc;
 }
 
 static int put_pre_tokenizer(struct ot_sentencepiece_maker *m) {
+    static const char key[] = "pre_tokenizer";
+    bool marks = !m->legacy && (m->class == OT_CLASS_LLAMA || (m->class == OT_CLASS_OTHER && m->prefix));
     int rc = 0;
-    begin_sequence(&m->w, "pre_tokenizer", "pretokenizers");
     if (m->class == OT_CLASS_T5) {
-        put_metaspace(m, NULL, true);
+        put_metaspace(m, key, true);
     } else if (m->class == OT_CLASS_GEMMA) {
-        begin_typed(&m->w, NULL, "Split");
-        put_pattern(&m->w, "String", " ");
-        ot_json_put_text(&m->w, "behavior", "MergedWithPrevious");
-        ot_json_put_bool(&m->w, "invert", false);
-        ot_json_end_object(&m->w);
-    } else if (!m->legacy && (m->class == OT_CLASS_LLAMA || m->prefix)) {
-        put_metaspace(m, NULL, false);
-    }
-    if (m->class == OT_CLASS_OTHER && has_user_pieces(m))
+        put_split(m, key, "String", " ", "MergedWithPrevious");
+    } else if (m->class == OT_CLASS_OTHER && has_user_pieces(m)) {
+        begin_sequence(&m->w, key, "pretokenizers");
+        if (marks)
+            put_metaspace(m, NULL, false);
         rc = put_user_split(m);
-    end_sequence(&m->w);
+        end_sequence(&m->w);
+    } else if (marks) {
+        put_metaspace(m, key, false);
+    } else {
+        ot_json_put_null(&m->w, key);
+    }
     return rc;
 }
 

@@ -19,8 +19,8 @@ struct merges {
     size_t n, room;
 };
 
-/* The best score first; then the longer left side, then the longer right side, as transformers orders them; then
- * the piece with the lower id. */
+/* The best score first; then the longer left side, then the longer right side, as transformers orders them;
+ * then the piece with the lower id. */
 static int by_rank(const void *a, const void *b) {
     const struct merge *x = a, *y = b;
     if (x->score != y->score)

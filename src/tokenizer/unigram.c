@@ -1,10 +1,12 @@
-#include "src/tokenizer/parts.h"
+#include "src/tokenizer/unigram.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/base/arena.h"
 #include "src/base/error.h"
+#include "src/tokenizer/text.h"
+#include "src/tokenizer/vocab.h"
 
 static const uint32_t none = UINT32_MAX;
 
@@ -155,19 +157,6 @@ int ot_unigram_build(struct ot_unigram *unigram, struct ot_arena *arena, const s
 
 /* ---- the best path ---- */
 
-static int reserve_steps(struct ot_scratch *s, size_t n) {
-    if (n <= s->steps_capacity)
-        return 0;
-    size_t capacity = n + n / 2 + 256;
-    free(s->steps); /* nothing in it is needed */
-    s->steps_capacity = 0;
-    s->steps = malloc(capacity * sizeof *s->steps);
-    if (!s->steps)
-        return ot_fail(OT_E_BUDGET, "no memory to tokenize a word of %zu bytes", n);
-    s->steps_capacity = capacity;
-    return 0;
-}
-
 static inline void reach(struct ot_unigram_step *step, double score, size_t begin, int32_t id) {
     if (step->begin == none || score > step->score)
         *step = (struct ot_unigram_step){score, (uint32_t)begin, id};
@@ -206,8 +195,8 @@ static int find_path(const struct ot_unigram *unigram, const struct ot_piece *wo
     return 0;
 }
 
-/* The links of the best path lead from its end to its begin. Turns them around: steps[i].begin becomes the end
- * of the token that begins at byte i, and steps[i].id its id. */
+/* The links of the best path lead from its end to its begin. Turns them around: steps[i].begin becomes the
+ * end of the token that begins at byte i, and steps[i].id its id. */
 static void turn_links(struct ot_unigram_step *steps, size_t n) {
     struct ot_unigram_step step = steps[n];
     for (size_t end = n; end > 0;) {
@@ -219,42 +208,9 @@ static void turn_links(struct ot_unigram_step *steps, size_t n) {
     }
 }
 
-/* ---- tokens ---- */
-
-/* Emits bytes [begin, end) of the word, which are unknown characters. They may be a token together, whose
- * score is too low for the path. */
-static int put_unknown(struct ot_encoding *e, const struct ot_piece *word, size_t begin, size_t end) {
-    const struct ot_unigram *unigram = &e->t->unigram;
-    const char *text = word->bytes + begin;
-    size_t n = end - begin;
-    int32_t id = ot_vocab_find(&e->t->vocab, text, n);
-    bool has_all = unigram->byte_fallback;
-    if (id >= 0 && (e->t->vocab.tokens[id].flags & OT_TOKEN_MODEL))
-        return ot_emit(e->out, id, ot_piece_start(word, begin));
-    for (size_t i = 0; has_all && i < n; i++)
-        has_all = unigram->byte_tokens[(uint8_t)text[i]] >= 0;
-    if (!has_all)
-        return ot_emit(e->out, unigram->unk, ot_piece_start(word, begin));
-    for (size_t i = 0; i < n; i++)
-        OT_TRY(ot_emit(e->out, unigram->byte_tokens[(uint8_t)text[i]], ot_piece_start(word, begin + i)));
-    return 0;
-}
-
-int ot_unigram_word(struct ot_encoding *e, const struct ot_piece *word) {
-    const struct ot_unigram *unigram = &e->t->unigram;
-    OT_TRY(reserve_steps(e->scratch, word->n + 1));
-    struct ot_unigram_step *steps = e->scratch->steps;
+int ot_unigram_find(const struct ot_unigram *unigram, const struct ot_piece *word,
+                    struct ot_unigram_step *steps) {
     OT_TRY(find_path(unigram, word, steps));
     turn_links(steps, word->n);
-    for (size_t begin = 0, end; begin < word->n; begin = end) {
-        end = steps[begin].begin;
-        if (steps[begin].id != unigram->unk) {
-            OT_TRY(ot_emit(e->out, steps[begin].id, ot_piece_start(word, begin)));
-            continue;
-        }
-        while (end < word->n && steps[end].id == unigram->unk)
-            end = steps[end].begin;
-        OT_TRY(put_unknown(e, word, begin, end));
-    }
     return 0;
 }

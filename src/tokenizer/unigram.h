@@ -20,7 +20,6 @@
 #include <stdbool.h>
 
 struct ot_arena;
-struct ot_encoding;
 struct ot_piece;
 struct ot_vocab;
 
@@ -40,16 +39,19 @@ struct ot_unigram {
     bool byte_fallback;
 };
 
-/* The best path that ends at one byte of the word. */
+/* The best path that ends at one byte of the word; after ot_unigram_find, the token that begins at this
+ * byte. */
 struct ot_unigram_step {
     double score;
-    uint32_t begin; /* where its last token begins; UINT32_MAX: no path ends here */
-    int32_t id;     /* of its last token */
+    uint32_t begin; /* where its last token begins (UINT32_MAX: no path ends here); then: where it ends */
+    int32_t id;     /* of its last token; then: of the token */
 };
 
 /* Builds the trie of the model's tokens in `vocab`. Errors: OT_E_BUDGET (no memory). */
 int ot_unigram_build(struct ot_unigram *unigram, struct ot_arena *arena, const struct ot_vocab *vocab);
-/* Appends the tokens of one word. Errors: OT_E_INPUT (an unknown character, and no unk), OT_E_BUDGET. */
-int ot_unigram_word(struct ot_encoding *e, const struct ot_piece *word);
+/* Finds the best path through the word: steps[0] is its first token, steps[steps[0].begin] the next one.
+ * steps has word->n + 1 items. Errors: OT_E_INPUT (an unknown character, and no unk). */
+int ot_unigram_find(const struct ot_unigram *unigram, const struct ot_piece *word,
+                    struct ot_unigram_step *steps);
 
 #endif

@@ -211,7 +211,8 @@ static void removed_characters_do_not_shift_offsets(void **state) {
     ot_tokenizer_close(t);
 }
 
-/* Tables of random units: whatever they say, the result is UTF-8, and the sanitizers see no access outside. */
+/* Tables of random units: whatever they say, the result is UTF-8, and the sanitizers see no access outside.
+ */
 static void random_tables_do_no_harm(void **state) {
     (void)state;
     static const char text[] =

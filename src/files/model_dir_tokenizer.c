@@ -1,0 +1,98 @@
+/* The tokenizer of a model directory: which file has it, and its ids of bos and eos. */
+#include <stdio.h>
+#include <string.h>
+
+#include "src/base/arena.h"
+#include "src/base/error.h"
+#include "src/base/json.h"
+#include "src/files/model_dir_state.h"
+#include "src/files/tokenizer_made.h"
+
+/* The largest real files have 40 MB. Parsing needs up to sixty times a file's bytes. */
+enum { TOKENIZER_MAX_BYTES = 128 << 20 };
+
+static int keep(struct ot_model_dir *dir, const char *text, const char **out) {
+    *out = ot_arena_strdup(dir->arena, text, strlen(text));
+    return *out ? 0 : -OT_E_BUDGET;
+}
+
+static int find_sentencepiece(struct ot_model_dir *dir) {
+    static const char *const names[] = {"tokenizer.model", "spiece.model"};
+    char path[PATH_MAX];
+    for (size_t i = 0; i < 2 && !dir->facts.sentencepiece; i++)
+        if (ot_model_dir_has(dir, names[i]))
+            OT_TRY(keep(dir, ot_model_dir_file(dir, names[i], path), &dir->facts.sentencepiece));
+    return 0;
+}
+
+int ot_model_dir_find_tokenizer(struct ot_model_dir *dir) {
+    char path[PATH_MAX];
+    OT_TRY(find_sentencepiece(dir));
+    if (ot_model_dir_has(dir, "tokenizer.json"))
+        return keep(dir, ot_model_dir_file(dir, "tokenizer.json", path), &dir->facts.tokenizer_path);
+    if (!dir->facts.sentencepiece) {
+        const char *instead = ot_tokenizer_instead(dir->path);
+        return instead ? keep(dir, instead, &dir->facts.tokenizer_missing) : 0;
+    }
+    int rc = ot_tokenizer_make(dir->facts.sentencepiece, &dir->made_fd);
+    if (rc == -OT_E_INPUT) /* the model can be used with another tokenizer */
+        return keep(dir, ot_error_text(), &dir->facts.tokenizer_missing);
+    OT_TRY(rc);
+    dir->facts.has_made_sentencepiece = true;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", dir->made_fd);
+    return keep(dir, path, &dir->facts.tokenizer_path);
+}
+
+/* ---- token ids ---- */
+
+/* A special token in tokenizer_config.json is a text, or an object that holds the text. */
+static const char *token_text(const struct ot_json *tokenizer_config, const char *key) {
+    const struct ot_json *token = ot_json_get(tokenizer_config, key);
+    const struct ot_json *content = ot_json_get(token, "content");
+    return ot_json_string(content ? content : token, NULL);
+}
+
+/* A BPE model maps tokens to ids; in a Unigram model, ids are places in a list. */
+static int64_t vocab_id(const struct ot_json *vocab, const char *text) {
+    for (size_t i = 0; i < ot_json_length(vocab); i++) {
+        const char *token = ot_json_string(ot_json_at(ot_json_at(vocab, i), 0), NULL);
+        if (token && strcmp(token, text) == 0)
+            return (int64_t)i;
+    }
+    return ot_json_int(ot_json_get(vocab, text), -1);
+}
+
+static int64_t token_id(const struct ot_json *tokenizer, const char *text) {
+    const struct ot_json *added = ot_json_get(tokenizer, "added_tokens");
+    for (size_t i = 0; text && i < ot_json_length(added); i++) {
+        const struct ot_json *token = ot_json_at(added, i);
+        const char *content = ot_json_string(ot_json_get(token, "content"), NULL);
+        if (content && strcmp(content, text) == 0)
+            return ot_json_int(ot_json_get(token, "id"), -1);
+    }
+    return text ? vocab_id(ot_json_get(ot_json_get(tokenizer, "model"), "vocab"), text) : -1;
+}
+
+int ot_model_dir_read_tokenizer_ids(const struct ot_model_dir *dir, int64_t *bos, int64_t *eos) {
+    struct ot_json *config = NULL, *tokenizer = NULL;
+    const struct ot_model_facts *facts = &dir->facts;
+    char path[PATH_MAX];
+    int rc = 0;
+    *bos = *eos = -1;
+    if (!facts->tokenizer_path || !ot_model_dir_has(dir, "tokenizer_config.json"))
+        return 0;
+    ot_model_dir_file(dir, "tokenizer_config.json", path);
+    OT_TRY_GOTO(ot_json_read_file(path, OT_CONFIG_MAX_BYTES, &config), rc, out);
+    OT_TRY_GOTO(ot_json_read_file(facts->tokenizer_path, TOKENIZER_MAX_BYTES, &tokenizer), rc, out);
+    *bos = token_id(tokenizer, token_text(config, "bos_token"));
+    *eos = token_id(tokenizer, token_text(config, "eos_token"));
+    if (*bos >= facts->config.vocab || *eos >= facts->config.vocab)
+        rc = ot_fail(OT_E_INPUT,
+                     "%s: bos_token or eos_token has the id %lld, must be below the model's vocab_size %lld",
+                     facts->has_made_sentencepiece ? facts->sentencepiece : facts->tokenizer_path,
+                     (long long)(*bos > *eos ? *bos : *eos), (long long)facts->config.vocab);
+out:
+    ot_json_free(tokenizer);
+    ot_json_free(config);
+    return rc;
+}

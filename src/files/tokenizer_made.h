@@ -1,0 +1,19 @@
+/* The tokenizer of a model directory without tokenizer.json. If the directory has a SentencePiece model,
+ * tokenizer.json is made of it, in a file in memory. Otherwise the reason is found why there is no tokenizer.
+ */
+#ifndef OT_FILES_TOKENIZER_MADE_H
+#define OT_FILES_TOKENIZER_MADE_H
+
+#include <stdbool.h>
+
+/* True if the name is one of a SentencePiece model: tokenizer.model, spiece.model, *.model.v3. */
+bool ot_tokenizer_is_model(const char *path);
+/* Makes tokenizer.json from the SentencePiece model `path` and the files beside it (config.json,
+ * tokenizer_config.json, special_tokens_map.json, added_tokens.json). *fd is the file in memory, which the
+ * caller closes; "/proc/self/fd/N" is its path. Errors: OT_E_INPUT, OT_E_IO, OT_E_BUDGET. */
+int ot_tokenizer_make(const char *path, int *fd);
+/* Why a directory without tokenizer.json and SentencePiece model has no tokenizer: names what it has instead,
+ * and the cure. NULL: it has nothing of a tokenizer. Never fails. */
+const char *ot_tokenizer_instead(const char *folder);
+
+#endif
