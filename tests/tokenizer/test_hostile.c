@@ -199,7 +199,8 @@ static void components_are_refused_by_name(void **state) {
          "'cls' has an id that is no token"},
         {"post_processor",
          "{\"type\":\"Sequence\",\"processors\":[{\"type\":\"TemplateProcessing\",\"single\":["
-         "{\"SpecialToken\":{\"id\":\"q\"}},{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{\"q\":{\"ids\":[1]}}},{\"type\":"
+         "{\"SpecialToken\":{\"id\":\"q\"}},{\"Sequence\":{\"id\":\"A\"}}],"
+         "\"special_tokens\":{\"q\":{\"ids\":[1]}}},{\"type\":"
          "\"RobertaProcessing\",\"cls\":[\"a\",0],\"sep\":[\"b\",1]}]}",
          "RobertaProcessing after a template that adds tokens"},
         {"decoder", "{\"type\":\"WordPiece\"}", "decoder WordPiece is not supported; supported: Sequence"},
