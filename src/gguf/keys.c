@@ -69,3 +69,8 @@ void ot_gguf_keys_free(struct ot_gguf_keys *keys) {
     free(keys->out.text);
     *keys = (struct ot_gguf_keys){0};
 }
+
+void ot_gguf_put_bytes(struct ot_gguf_keys *keys, const char *key, const void *bytes, size_t n) {
+    ot_gguf_put_array(keys, key, OT_GGUF_KIND_U8, (int64_t)n);
+    ot_string_append(&keys->out, bytes, n);
+}

@@ -4,8 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/base64.h"
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/tokenizer/sentencepiece.h"
 
 #define WORDS_OF_LLAMA3(digits)                                                                              \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits                                     \
@@ -26,12 +28,16 @@ const struct ot_gguf_words *ot_gguf_words_at(int index) {
 struct token {
     struct ot_gguf_string text; /* text NULL: no token has this id */
     enum ot_gguf_token_type type;
-    int64_t rank; /* of the first merge that makes it; -1: none */
+    int64_t rank; /* BPE: of the first merge that makes it; -1: none */
+    float score;  /* Unigram */
 };
+
+enum kind { BYTE_LEVEL, SENTENCEPIECE, UNIGRAM };
 
 struct vocab {
     const struct ot_gguf_vocab *in;
     const struct ot_json *model;
+    enum kind kind;
     struct token *tokens; /* [in->size] */
     struct ot_string_builder joined;
 };
@@ -147,14 +153,39 @@ static bool is_byte_token(const char *text) {
     return strlen(text) == 6 && sscanf(text, "<0x%2X>", &byte) == 1;
 }
 
-static int collect_tokens(struct vocab *v, bool sentencepiece) {
-    const char *unknown = ot_json_string(ot_json_get(v->model, "unk_token"), NULL), *key;
-    const struct ot_json *added = ot_json_get(v->in->tokenizer, "added_tokens");
+/* The text of the token for unknown characters; NULL: none. */
+static const char *unknown_of(const struct vocab *v) {
+    const struct ot_json *list = ot_json_get(v->model, "vocab");
+    int64_t id = ot_json_int(ot_json_get(v->model, "unk_id"), -1);
+    if (v->kind != UNIGRAM)
+        return ot_json_string(ot_json_get(v->model, "unk_token"), NULL);
+    return id >= 0 ? ot_json_string(ot_json_at(ot_json_at(list, (size_t)id), 0), NULL) : NULL;
+}
+
+static int collect_model(struct vocab *v) {
+    const struct ot_json *vocab = ot_json_get(v->model, "vocab");
+    const char *key, *unknown = unknown_of(v);
     void *cursor = NULL;
     struct ot_json *value;
-    while (ot_json_next(ot_json_get(v->model, "vocab"), &cursor, &key, &value))
+    while (ot_json_next(vocab, &cursor, &key, &value))
         OT_TRY(put_token(v, key, strlen(key), ot_json_int(value, -1),
-                         sentencepiece && is_byte_token(key) ? OT_GGUF_TOKEN_BYTE : OT_GGUF_TOKEN_NORMAL));
+                         v->kind == SENTENCEPIECE && is_byte_token(key) ? OT_GGUF_TOKEN_BYTE
+                                                                        : OT_GGUF_TOKEN_NORMAL));
+    for (size_t i = 0; i < ot_json_length(vocab); i++) {
+        size_t bytes = 0;
+        const char *text = ot_json_string(ot_json_at(ot_json_at(vocab, i), 0), &bytes);
+        bool is_unknown = text && unknown && strcmp(text, unknown) == 0;
+        OT_TRY(put_token(v, text ? text : "", bytes, (int64_t)i,
+                         is_unknown ? OT_GGUF_TOKEN_UNKNOWN : OT_GGUF_TOKEN_NORMAL));
+        v->tokens[i].score = (float)ot_json_real(ot_json_at(ot_json_at(vocab, i), 1), 0);
+    }
+    return 0;
+}
+
+static int collect_tokens(struct vocab *v) {
+    const char *unknown = unknown_of(v);
+    const struct ot_json *added = ot_json_get(v->in->tokenizer, "added_tokens");
+    OT_TRY(collect_model(v));
     for (size_t i = 0; i < ot_json_length(added); i++) {
         const struct ot_json *token = ot_json_at(added, i);
         size_t bytes = 0;
@@ -163,9 +194,9 @@ static int collect_tokens(struct vocab *v, bool sentencepiece) {
         bool special = ot_json_bool(ot_json_get(token, "special"), false);
         if (text && bytes > 0)
             OT_TRY(put_token(v, text, bytes, ot_json_int(ot_json_get(token, "id"), -1),
-                             is_unknown && sentencepiece ? OT_GGUF_TOKEN_UNKNOWN
-                             : special                   ? OT_GGUF_TOKEN_CONTROL
-                                                         : OT_GGUF_TOKEN_USER));
+                             is_unknown && v->kind != BYTE_LEVEL ? OT_GGUF_TOKEN_UNKNOWN
+                             : special                           ? OT_GGUF_TOKEN_CONTROL
+                                                                 : OT_GGUF_TOKEN_USER));
     }
     return 0;
 }
@@ -230,22 +261,48 @@ static int put_merges(struct vocab *v, struct ot_gguf_keys *keys) {
     return 0;
 }
 
-/* Tokens that no merge makes, such as single characters, come after all others. */
+/* True if the SentencePiece model has all tokens that need a score. */
+static bool has_scores(const struct vocab *v) {
+    const struct ot_sentencepiece *model = v->in->sentencepiece;
+    for (int64_t i = 0; model && i < v->in->size; i++) {
+        const struct token *token = &v->tokens[i];
+        const struct ot_token *piece = ot_vocab_token(&model->vocab, (int32_t)i);
+        if (token->text.text && token->type == OT_GGUF_TOKEN_NORMAL &&
+            (!piece || piece->bytes != token->text.bytes ||
+             memcmp(piece->text, token->text.text, piece->bytes) != 0))
+            return false;
+    }
+    return model;
+}
+
+/* Of a BPE without known scores, tokens that no merge makes, such as single characters, come after all
+ * others. */
+static float score_of(const struct vocab *v, int64_t id, bool known, int64_t n_merges) {
+    const struct token *token = &v->tokens[id];
+    if (v->kind == UNIGRAM)
+        return token->text.text ? token->score : -1000; /* a filler is no part of a text */
+    if (!token->text.text || token->type != OT_GGUF_TOKEN_NORMAL)
+        return 0;
+    if (known)
+        return v->in->sentencepiece->pieces[id].score;
+    return -(float)(token->rank >= 0 ? token->rank : n_merges);
+}
+
 static void put_scores(const struct vocab *v, struct ot_gguf_keys *keys) {
     int64_t n = (int64_t)ot_json_length(ot_json_get(v->model, "merges"));
+    bool known = v->kind == SENTENCEPIECE && has_scores(v);
     ot_gguf_put_array(keys, "tokenizer.ggml.scores", OT_GGUF_KIND_F32, v->in->size);
-    for (int64_t i = 0; i < v->in->size; i++) {
-        const struct token *token = &v->tokens[i];
-        bool normal = token->text.text && token->type == OT_GGUF_TOKEN_NORMAL;
-        ot_gguf_put_f32_item(keys, normal ? -(float)(token->rank >= 0 ? token->rank : n) : 0);
-    }
+    for (int64_t i = 0; i < v->in->size; i++)
+        ot_gguf_put_f32_item(keys, score_of(v, i, known, n));
 }
 
 /* ---- all ---- */
 
 static void put_ids(const struct vocab *v, struct ot_gguf_keys *keys) {
-    const char *unknown = ot_json_string(ot_json_get(v->model, "unk_token"), NULL);
-    int64_t id = unknown ? ot_json_int(ot_json_get(ot_json_get(v->model, "vocab"), unknown), -1) : -1;
+    const char *unknown = unknown_of(v);
+    int64_t id = v->kind == UNIGRAM ? ot_json_int(ot_json_get(v->model, "unk_id"), -1)
+                 : unknown          ? ot_json_int(ot_json_get(ot_json_get(v->model, "vocab"), unknown), -1)
+                                    : -1;
     if (v->in->bos >= 0)
         ot_gguf_put_u32(keys, "tokenizer.ggml.bos_token_id", (uint32_t)v->in->bos);
     if (v->in->eos >= 0)
@@ -253,37 +310,85 @@ static void put_ids(const struct vocab *v, struct ot_gguf_keys *keys) {
     if (id >= 0)
         ot_gguf_put_u32(keys, "tokenizer.ggml.unknown_token_id", (uint32_t)id);
     ot_gguf_put_bool(keys, "tokenizer.ggml.add_bos_token", v->in->add_bos);
-    ot_gguf_put_bool(keys, "tokenizer.ggml.add_eos_token", false);
+    ot_gguf_put_bool(keys, "tokenizer.ggml.add_eos_token", v->in->add_eos);
     if (v->in->chat_template)
         ot_gguf_put_string(keys, "tokenizer.chat_template", v->in->chat_template, v->in->chat_template_bytes);
 }
 
-static int put_vocab(struct vocab *v, struct ot_gguf_keys *keys) {
+/* ---- Unigram ---- */
+
+static int put_charsmap(const struct vocab *v, struct ot_gguf_keys *keys, const char *text) {
+    char *bytes;
+    size_t n;
+    OT_TRY(ot_base64_decode(text, strlen(text), v->in->where, &bytes, &n));
+    ot_gguf_put_bytes(keys, "tokenizer.ggml.precompiled_charsmap", bytes, n);
+    free(bytes);
+    return 0;
+}
+
+static int put_unigram(struct vocab *v, struct ot_gguf_keys *keys) {
+    struct ot_gguf_unigram stages;
+    if (ot_json_bool(ot_json_get(v->model, "byte_fallback"), false))
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: a Unigram tokenizer with byte_fallback cannot be exported as GGUF: llama.cpp gives "
+            "unknown characters no bytes",
+            v->in->where);
+    if (!ot_gguf_find_unigram(v->in->tokenizer, &stages))
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: llama.cpp does not know the normalizer or the pre_tokenizer of this Unigram tokenizer, "
+            "so the model cannot be exported as GGUF",
+            v->in->where);
+    OT_TRY(collect_tokens(v));
+    ot_gguf_put_text(keys, "tokenizer.ggml.model", "t5");
+    ot_gguf_put_text(keys, "tokenizer.ggml.pre", "default");
+    put_tokens(v, keys);
+    put_scores(v, keys);
+    ot_gguf_put_bool(keys, "tokenizer.ggml.add_space_prefix", stages.prefix);
+    ot_gguf_put_bool(keys, "tokenizer.ggml.remove_extra_whitespaces", stages.merge_spaces);
+    if (stages.charsmap)
+        OT_TRY(put_charsmap(v, keys, stages.charsmap));
+    put_ids(v, keys);
+    return 0;
+}
+
+/* ---- BPE ---- */
+
+static int put_bpe(struct vocab *v, struct ot_gguf_keys *keys) {
     const struct ot_gguf_vocab *in = v->in;
-    bool prefix = false;
-    bool sentencepiece = ot_json_bool(ot_json_get(v->model, "byte_fallback"), false);
     const struct ot_gguf_words *words = NULL;
-    if (ot_json_type(ot_json_get(v->model, "vocab")) != OT_JSON_OBJECT)
-        return ot_fail(OT_E_INPUT, "%s: only a BPE tokenizer can be exported as GGUF", in->where);
-    if (sentencepiece && !is_sentencepiece(in->tokenizer, &prefix))
+    bool prefix = false;
+    if (v->kind == SENTENCEPIECE && !is_sentencepiece(in->tokenizer, &prefix))
         return ot_fail(
             OT_E_INPUT,
             "%s: this tokenizer has byte_fallback, but does more to a text than to replace its "
             "spaces by U+2581, which llama.cpp does not know; the model cannot be exported as GGUF",
             in->where);
-    if (!sentencepiece)
+    if (v->kind == BYTE_LEVEL)
         OT_TRY(find_words(in, &words));
-    OT_TRY(collect_tokens(v, sentencepiece));
-    ot_gguf_put_text(keys, "tokenizer.ggml.model", sentencepiece ? "llama" : "gpt2");
-    ot_gguf_put_text(keys, "tokenizer.ggml.pre", sentencepiece ? "default" : words->name);
+    OT_TRY(collect_tokens(v));
+    ot_gguf_put_text(keys, "tokenizer.ggml.model", v->kind == SENTENCEPIECE ? "llama" : "gpt2");
+    ot_gguf_put_text(keys, "tokenizer.ggml.pre", v->kind == SENTENCEPIECE ? "default" : words->name);
     put_tokens(v, keys);
     OT_TRY(put_merges(v, keys));
-    if (sentencepiece) {
+    if (v->kind == SENTENCEPIECE) {
         put_scores(v, keys);
         ot_gguf_put_bool(keys, "tokenizer.ggml.add_space_prefix", prefix);
     }
     put_ids(v, keys);
     return 0;
+}
+
+static int put_vocab(struct vocab *v, struct ot_gguf_keys *keys) {
+    enum ot_json_type type = ot_json_type(ot_json_get(v->model, "vocab"));
+    if (type != OT_JSON_OBJECT && type != OT_JSON_ARRAY)
+        return ot_fail(OT_E_INPUT, "%s: only a BPE or Unigram tokenizer can be exported as GGUF",
+                       v->in->where);
+    v->kind = type == OT_JSON_ARRAY                                         ? UNIGRAM
+              : ot_json_bool(ot_json_get(v->model, "byte_fallback"), false) ? SENTENCEPIECE
+                                                                            : BYTE_LEVEL;
+    return v->kind == UNIGRAM ? put_unigram(v, keys) : put_bpe(v, keys);
 }
 
 int ot_gguf_put_vocab(struct ot_gguf_keys *keys, const struct ot_gguf_vocab *in) {

@@ -1,18 +1,27 @@
 /* The tokenizer of a GGUF file: from a tokenizer.json to keys, and from keys to a tokenizer.json.
  *
- * GGUF knows two kinds of BPE (tokenizer.ggml.model):
- *   "llama"  SentencePiece's: spaces become U+2581, unknown characters become byte tokens <0xNN>. Tokens have
- *            scores; the pair whose token has the highest score is merged first.
- *   "gpt2"   byte-level: tokenizer.ggml.pre names the regex that cuts a text into words; merges have ranks.
- * Both are written with tokens, token_type, merges, bos_token_id, eos_token_id, add_bos_token. tokenizer.json
- * has no scores: the score of a token is minus the rank of the first merge that makes it. Ids of the
- * embedding that have no token get the name [PADn] and the type "unused".
+ * GGUF knows these kinds (tokenizer.ggml.model):
+ *   "llama"  SentencePiece's BPE: spaces become U+2581, unknown characters become byte tokens <0xNN>. Tokens
+ *            have scores; the pair whose token has the highest score is merged first.
+ *   "gpt2"   byte-level BPE: tokenizer.ggml.pre names the regex that cuts a text into words; merges have
+ *            ranks.
+ *   "t5"     SentencePiece's Unigram: scores, and the table of replacements (precompiled_charsmap). The keys
+ *            add_space_prefix and remove_extra_whitespaces say what happens to spaces.
+ * All are written with tokens, token_type, bos_token_id, eos_token_id, add_bos_token, add_eos_token. Ids of
+ * the embedding that have no token get the name [PADn] and the type "unused".
  *
- * A tokenizer.json that llama.cpp would encode otherwise is refused by name: another model than BPE, a
- * normaliser or a regex that llama.cpp does not know. What GGUF cannot say is lost: whether an added token
- * takes the spaces beside it (lstrip, rstrip), or counts only as a whole word (single_word); that a text
- * which begins with a space gets no second one (Metaspace). llama.cpp does not normalise to NFC, as Qwen's
- * tokenizers do, so decomposed characters get other ids there. Reading a file of ours gives NFC again.
+ * SCORES. A Unigram model has its scores in tokenizer.json. That of a BPE model has none: if the
+ * SentencePiece model is at hand and has the same tokens, its scores are written; otherwise the score of a
+ * token is minus the rank of the first merge that makes it.
+ *
+ * A tokenizer.json that llama.cpp would encode otherwise is refused by name: another model, a normaliser or
+ * a regex that llama.cpp does not know, a Unigram model with byte fallback. What GGUF cannot say is lost:
+ * whether an added token takes the spaces beside it (lstrip, rstrip), or counts only as a whole word
+ * (single_word); that a text which begins with a space gets no second one (Metaspace); that blanks other
+ * than spaces are dropped (WhitespaceSplit), which matters only to a Unigram model whose table leaves such
+ * blanks. llama.cpp does not normalise to NFC, as Qwen's tokenizers do, so decomposed characters get other
+ * ids there; and where a table of replacements has several keys that begin a text, it takes the longest,
+ * Hugging Face the shortest. Reading a file of ours gives what was written.
  *
  * Sources: gguf-py's vocab.py and constants.py; llama.cpp's llama-vocab.cpp (kinds, regexes, defaults).
  */
@@ -22,6 +31,7 @@
 #include "src/gguf/writer.h"
 
 struct ot_json;
+struct ot_sentencepiece;
 
 /* ---- writing ---- */
 
@@ -30,8 +40,10 @@ struct ot_gguf_vocab {
     const char *where;               /* its path, for messages */
     int64_t size;                    /* rows of the embedding */
     int64_t bos, eos;                /* -1: none */
-    bool add_bos;                    /* a text begins with bos */
-    const char *chat_template;       /* Jinja; NULL: none */
+    bool add_bos, add_eos;           /* a text begins with bos, ends with eos */
+    /* The SentencePiece model of the tokenizer, for its scores; NULL: not at hand. */
+    const struct ot_sentencepiece *sentencepiece;
+    const char *chat_template; /* Jinja; NULL: none */
     size_t chat_template_bytes;
 };
 
@@ -75,5 +87,14 @@ struct ot_gguf_words {
     bool add_bos;      /* the default of add_bos_token */
 };
 const struct ot_gguf_words *ot_gguf_words_at(int index); /* NULL past the last */
+
+/* What the kind "t5" can say about a text's way to a Unigram model. */
+struct ot_gguf_unigram {
+    const char *charsmap; /* base64; NULL: no table of replacements */
+    bool prefix;          /* a text gets a space in front */
+    bool merge_spaces;    /* spaces at the ends go, and runs of spaces become one */
+};
+/* False: llama.cpp does not know the normalizer or the pre_tokenizer of this tokenizer.json. */
+bool ot_gguf_find_unigram(const struct ot_json *tokenizer, struct ot_gguf_unigram *out);
 
 #endif

@@ -4,24 +4,9 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/base/json.h"
 #include "src/base/utf8.h"
 #include "src/gguf/little.h"
-#include "src/gguf/vocab.h"
-
-struct maker {
-    const struct ot_gguf *file;
-    const struct ot_gguf_words *words;     /* NULL: the kind "llama" */
-    const struct ot_gguf_value *tokens;    /* strings */
-    const struct ot_gguf_value *types;     /* i32; NULL: all are normal */
-    const struct ot_gguf_value *merges;    /* strings; NULL: absent */
-    const struct ot_gguf_value *scores;    /* f32; NULL: absent */
-    const struct ot_gguf_string **by_text; /* [tokens->n]: the tokens, sorted */
-    struct ot_json_writer w;
-    struct ot_string_builder key;
-    bool add_bos, prefix;
-    int64_t bos, unknown; /* -1: none */
-};
+#include "src/gguf/vocab_maker.h"
 
 /* ---- reading ---- */
 
@@ -58,7 +43,7 @@ static const char *usual_name(struct ot_gguf_string pre) {
     return NULL;
 }
 
-static int find_words(struct maker *m) {
+static int find_words(struct ot_gguf_maker *m) {
     struct ot_gguf_string pre = {"", 0};
     OT_TRY(ot_gguf_need_string(m->file, "tokenizer.ggml.pre", true, &pre));
     const char *usual = usual_name(pre);
@@ -71,49 +56,83 @@ static int find_words(struct maker *m) {
                    ot_gguf_path(m->file), (int)(pre.bytes < 60 ? pre.bytes : 60), pre.text);
 }
 
-static int find_kind(struct maker *m) {
+static int find_kind(struct ot_gguf_maker *m) {
     struct ot_gguf_string kind;
     OT_TRY(ot_gguf_need_string(m->file, "tokenizer.ggml.model", true, &kind));
     if (ot_gguf_string_is(kind, "gpt2"))
         return find_words(m);
-    if (ot_gguf_string_is(kind, "llama"))
+    m->is_unigram = ot_gguf_string_is(kind, "t5");
+    if (m->is_unigram || ot_gguf_string_is(kind, "llama"))
         return 0;
-    return ot_fail(OT_E_INPUT, "%s: key tokenizer.ggml.model '%.*s' is not supported; known: llama, gpt2",
+    return ot_fail(OT_E_INPUT, "%s: key tokenizer.ggml.model '%.*s' is not supported; known: llama, gpt2, t5",
                    ot_gguf_path(m->file), (int)(kind.bytes < 60 ? kind.bytes : 60), kind.text);
 }
 
-static int check_length(const struct maker *m, const struct ot_gguf_value *array) {
+static int check_length(const struct ot_gguf_maker *m, const struct ot_gguf_value *array) {
     if (!array || array->n == m->tokens->n)
         return 0;
     return ot_fail(OT_E_INPUT, "%s: key %s has %lld items, but there are %lld tokens", ot_gguf_path(m->file),
                    array->key, (long long)array->n, (long long)m->tokens->n);
 }
 
-static int read_keys(struct maker *m) {
+static int read_charsmap(struct ot_gguf_maker *m) {
+    static const char key[] = "tokenizer.ggml.precompiled_charsmap";
+    const struct ot_gguf_value *value = ot_gguf_find(m->file, key);
+    if (!value || !m->is_unigram)
+        return 0;
+    if (value->kind != OT_GGUF_KIND_ARRAY ||
+        (value->item != OT_GGUF_KIND_U8 && value->item != OT_GGUF_KIND_I8))
+        return ot_fail(OT_E_INPUT, "%s: key %s must be an array of bytes", ot_gguf_path(m->file), key);
+    m->charsmap = value->n > 0 ? value : NULL;
+    return 0;
+}
+
+static int read_settings(struct ot_gguf_maker *m) {
+    const struct ot_gguf *file = m->file;
+    m->add_bos = m->words ? m->words->add_bos : !m->is_unigram;
+    m->add_eos = m->is_unigram;
+    m->prefix = true;
+    OT_TRY(ot_gguf_need_bool(file, "tokenizer.ggml.add_bos_token", false, &m->add_bos));
+    OT_TRY(ot_gguf_need_bool(file, "tokenizer.ggml.add_eos_token", false, &m->add_eos));
+    OT_TRY(ot_gguf_need_bool(file, "tokenizer.ggml.add_space_prefix", false, &m->prefix));
+    OT_TRY(ot_gguf_need_bool(file, "tokenizer.ggml.remove_extra_whitespaces", false, &m->merge_spaces));
+    OT_TRY(read_id(file, "tokenizer.ggml.bos_token_id", m->tokens->n, &m->bos));
+    OT_TRY(read_id(file, "tokenizer.ggml.eos_token_id", m->tokens->n, &m->eos));
+    OT_TRY(read_id(file, "tokenizer.ggml.unknown_token_id", m->tokens->n, &m->unknown));
+    if (m->is_unigram && m->unknown < 0 && m->tokens->n > 2) /* llama.cpp's default */
+        m->unknown = 2;
+    return 0;
+}
+
+static int read_keys(struct ot_gguf_maker *m) {
     const struct ot_gguf *file = m->file;
     OT_TRY(find_kind(m));
     OT_TRY(ot_gguf_need_array(file, "tokenizer.ggml.token_type", false, OT_GGUF_KIND_I32, &m->types));
-    OT_TRY(ot_gguf_need_array(file, "tokenizer.ggml.merges", m->words, OT_GGUF_KIND_STRING, &m->merges));
+    if (!m->is_unigram)
+        OT_TRY(ot_gguf_need_array(file, "tokenizer.ggml.merges", m->words, OT_GGUF_KIND_STRING, &m->merges));
     OT_TRY(ot_gguf_need_array(file, "tokenizer.ggml.scores", !m->words && !m->merges, OT_GGUF_KIND_F32,
                               &m->scores));
+    OT_TRY(read_charsmap(m));
     OT_TRY(check_length(m, m->types));
     OT_TRY(check_length(m, m->scores));
-    m->add_bos = !m->words || m->words->add_bos;
-    m->prefix = true;
-    OT_TRY(ot_gguf_need_bool(file, "tokenizer.ggml.add_bos_token", false, &m->add_bos));
-    OT_TRY(ot_gguf_need_bool(file, "tokenizer.ggml.add_space_prefix", false, &m->prefix));
-    OT_TRY(read_id(file, "tokenizer.ggml.bos_token_id", m->tokens->n, &m->bos));
-    return read_id(file, "tokenizer.ggml.unknown_token_id", m->tokens->n, &m->unknown);
+    return read_settings(m);
 }
 
-static int type_of(const struct maker *m, int64_t id) {
+int ot_gguf_maker_type(const struct ot_gguf_maker *m, int64_t id) {
     return m->types ? (int32_t)ot_little_u32(m->types->data + 4 * id) : OT_GGUF_TOKEN_NORMAL;
 }
 
-/* Ids that stand for rows of the embedding without a token. */
-static bool is_filler(const struct maker *m, int64_t id) {
+bool ot_gguf_maker_is_filler(const struct ot_gguf_maker *m, int64_t id) {
     struct ot_gguf_string text = m->tokens->strings[id];
-    return type_of(m, id) == OT_GGUF_TOKEN_UNUSED && text.bytes > 5 && memcmp(text.text, "[PAD", 4) == 0;
+    return ot_gguf_maker_type(m, id) == OT_GGUF_TOKEN_UNUSED && text.bytes > 5 &&
+           memcmp(text.text, "[PAD", 4) == 0;
+}
+
+float ot_gguf_maker_score(const struct ot_gguf_maker *m, int64_t id) {
+    uint32_t bits = ot_little_u32(m->scores->data + 4 * id);
+    float score;
+    memcpy(&score, &bits, sizeof score);
+    return score;
 }
 
 /* ---- tokens ---- */
@@ -126,14 +145,14 @@ static int by_text(const void *a, const void *b) {
 }
 
 /* The id of a token with this text; -1: there is none. */
-static int64_t find_token(const struct maker *m, struct ot_gguf_string text) {
+static int64_t find_token(const struct ot_gguf_maker *m, struct ot_gguf_string text) {
     const struct ot_gguf_string *key = &text;
     const struct ot_gguf_string **found =
         bsearch(&key, m->by_text, (size_t)m->tokens->n, sizeof *m->by_text, by_text);
     return found ? *found - m->tokens->strings : -1;
 }
 
-static int check_token(const struct maker *m, int64_t id) {
+static int check_token(const struct ot_gguf_maker *m, int64_t id) {
     struct ot_gguf_string token = m->tokens->strings[id];
     for (size_t i = 0; i < token.bytes;) {
         size_t length = ot_utf8_character(token.text + i, token.bytes - i);
@@ -145,7 +164,7 @@ static int check_token(const struct maker *m, int64_t id) {
     return 0;
 }
 
-static int sort_tokens(struct maker *m) {
+static int sort_tokens(struct ot_gguf_maker *m) {
     int64_t n = m->tokens->n;
     m->by_text = calloc((size_t)n + 1, sizeof *m->by_text);
     if (!m->by_text)
@@ -164,29 +183,29 @@ static int sort_tokens(struct maker *m) {
 }
 
 /* A copy that ends with NUL, valid until the next call. NULL: no memory. */
-static const char *text_of(struct maker *m, struct ot_gguf_string text) {
+static const char *text_of(struct ot_gguf_maker *m, struct ot_gguf_string text) {
     m->key.bytes = 0;
     ot_string_append(&m->key, text.text, text.bytes);
     return m->key.failed ? NULL : m->key.text;
 }
 
-static int put_tokens(struct maker *m) {
+static int put_tokens(struct ot_gguf_maker *m) {
     ot_json_begin_object(&m->w, "vocab");
     for (int64_t i = 0; i < m->tokens->n; i++) {
         const char *text = text_of(m, m->tokens->strings[i]);
         if (!text)
             return ot_fail(OT_E_BUDGET, "%s: no memory for a token", ot_gguf_path(m->file));
-        if (!is_filler(m, i))
+        if (!ot_gguf_maker_is_filler(m, i))
             ot_json_put_int(&m->w, text, i);
     }
     ot_json_end_object(&m->w);
     return 0;
 }
 
-static void put_added(struct maker *m) {
+static void put_added(struct ot_gguf_maker *m) {
     ot_json_begin_array(&m->w, "added_tokens");
     for (int64_t i = 0; i < m->tokens->n; i++) {
-        int type = type_of(m, i);
+        int type = ot_gguf_maker_type(m, i);
         if (type != OT_GGUF_TOKEN_CONTROL && type != OT_GGUF_TOKEN_USER && type != OT_GGUF_TOKEN_UNKNOWN)
             continue;
         ot_json_begin_object(&m->w, NULL);
@@ -228,7 +247,7 @@ static int by_score(const void *a, const void *b) {
     return (x->left > y->left) - (x->left < y->left);
 }
 
-static int add_merge(const struct maker *m, struct merge_list *list, struct merge merge) {
+static int add_merge(const struct ot_gguf_maker *m, struct merge_list *list, struct merge merge) {
     if (list->n == list->room) {
         size_t room = list->room ? 2 * list->room : 1024;
         struct merge *more = realloc(list->merges, room * sizeof *more);
@@ -245,12 +264,10 @@ static int add_merge(const struct maker *m, struct merge_list *list, struct merg
 enum { MAX_MERGED_BYTES = 512 };
 
 /* All pairs of tokens that make up token `id`. */
-static int find_merges(const struct maker *m, int64_t id, struct merge_list *list) {
+static int find_merges(const struct ot_gguf_maker *m, int64_t id, struct merge_list *list) {
     struct ot_gguf_string token = m->tokens->strings[id];
-    uint32_t bits = ot_little_u32(m->scores->data + 4 * id);
-    float score;
-    memcpy(&score, &bits, sizeof score);
-    if (type_of(m, id) != OT_GGUF_TOKEN_NORMAL)
+    float score = ot_gguf_maker_score(m, id);
+    if (ot_gguf_maker_type(m, id) != OT_GGUF_TOKEN_NORMAL)
         return 0;
     if (token.bytes > MAX_MERGED_BYTES)
         return ot_fail(OT_E_INPUT, "%s: tokenizer.ggml.tokens[%lld] has %zu bytes, must have at most %d",
@@ -269,14 +286,14 @@ static int find_merges(const struct maker *m, int64_t id, struct merge_list *lis
     return 0;
 }
 
-static void put_pair(struct maker *m, struct ot_gguf_string left, struct ot_gguf_string right) {
+static void put_merge(struct ot_gguf_maker *m, struct ot_gguf_string left, struct ot_gguf_string right) {
     ot_json_begin_array(&m->w, NULL);
     ot_json_put_string(&m->w, NULL, left.text, left.bytes);
     ot_json_put_string(&m->w, NULL, right.text, right.bytes);
     ot_json_end_array(&m->w);
 }
 
-static int put_scored_merges(struct maker *m) {
+static int put_scored_merges(struct ot_gguf_maker *m) {
     struct merge_list list = {0};
     int rc = 0;
     for (int64_t i = 0; i < m->tokens->n && rc == 0; i++)
@@ -284,12 +301,12 @@ static int put_scored_merges(struct maker *m) {
     if (rc == 0 && list.n > 0)
         qsort(list.merges, list.n, sizeof *list.merges, by_score);
     for (size_t i = 0; i < list.n && rc == 0; i++)
-        put_pair(m, m->tokens->strings[list.merges[i].left], m->tokens->strings[list.merges[i].right]);
+        put_merge(m, m->tokens->strings[list.merges[i].left], m->tokens->strings[list.merges[i].right]);
     free(list.merges);
     return rc;
 }
 
-static int put_merges(struct maker *m) {
+static int put_merges(struct ot_gguf_maker *m) {
     int rc = 0;
     ot_json_begin_array(&m->w, "merges");
     if (!m->merges)
@@ -302,8 +319,8 @@ static int put_merges(struct maker *m) {
                            "%s: tokenizer.ggml.merges[%lld] must be two tokens with a space between",
                            ot_gguf_path(m->file), (long long)i);
         size_t left = (size_t)(space - merge.text);
-        put_pair(m, (struct ot_gguf_string){merge.text, left},
-                 (struct ot_gguf_string){space + 1, merge.bytes - left - 1});
+        put_merge(m, (struct ot_gguf_string){merge.text, left},
+                  (struct ot_gguf_string){space + 1, merge.bytes - left - 1});
     }
     ot_json_end_array(&m->w);
     return rc;
@@ -311,49 +328,49 @@ static int put_merges(struct maker *m) {
 
 /* ---- stages ---- */
 
-static void put_typed(struct maker *m, const char *key, const char *type) {
+void ot_gguf_maker_begin(struct ot_gguf_maker *m, const char *key, const char *type) {
     ot_json_begin_object(&m->w, key);
     ot_json_put_text(&m->w, "type", type);
 }
 
-static void put_replace(struct maker *m, const char *key, const char *from, const char *to) {
-    put_typed(m, key, "Replace");
+void ot_gguf_maker_replace(struct ot_gguf_maker *m, const char *kind, const char *from, const char *to) {
+    ot_gguf_maker_begin(m, NULL, "Replace");
     ot_json_begin_object(&m->w, "pattern");
-    ot_json_put_text(&m->w, "String", from);
+    ot_json_put_text(&m->w, kind, from);
     ot_json_end_object(&m->w);
     ot_json_put_text(&m->w, "content", to);
     ot_json_end_object(&m->w);
 }
 
-static void put_byte_level(struct maker *m, const char *key, bool use_regex) {
-    put_typed(m, key, "ByteLevel");
+static void put_byte_level(struct ot_gguf_maker *m, const char *key, bool use_regex) {
+    ot_gguf_maker_begin(m, key, "ByteLevel");
     ot_json_put_bool(&m->w, "add_prefix_space", false);
     ot_json_put_bool(&m->w, "trim_offsets", false);
     ot_json_put_bool(&m->w, "use_regex", use_regex);
     ot_json_end_object(&m->w);
 }
 
-static void put_stages_of_llama(struct maker *m) {
-    put_typed(m, "normalizer", "Sequence");
+static void put_stages_of_llama(struct ot_gguf_maker *m) {
+    ot_gguf_maker_begin(m, "normalizer", "Sequence");
     ot_json_begin_array(&m->w, "normalizers");
     if (m->prefix) {
-        put_typed(m, NULL, "Prepend");
+        ot_gguf_maker_begin(m, NULL, "Prepend");
         ot_json_put_text(&m->w, "prepend", OT_GGUF_SPACE);
         ot_json_end_object(&m->w);
     }
-    put_replace(m, NULL, " ", OT_GGUF_SPACE);
+    ot_gguf_maker_replace(m, "String", " ", OT_GGUF_SPACE);
     ot_json_end_array(&m->w);
     ot_json_end_object(&m->w);
     ot_json_put_null(&m->w, "pre_tokenizer");
-    put_typed(m, "decoder", "Sequence");
+    ot_gguf_maker_begin(m, "decoder", "Sequence");
     ot_json_begin_array(&m->w, "decoders");
-    put_replace(m, NULL, OT_GGUF_SPACE, " ");
-    put_typed(m, NULL, "ByteFallback");
+    ot_gguf_maker_replace(m, "String", OT_GGUF_SPACE, " ");
+    ot_gguf_maker_begin(m, NULL, "ByteFallback");
     ot_json_end_object(&m->w);
-    put_typed(m, NULL, "Fuse");
+    ot_gguf_maker_begin(m, NULL, "Fuse");
     ot_json_end_object(&m->w);
     if (m->prefix) {
-        put_typed(m, NULL, "Strip");
+        ot_gguf_maker_begin(m, NULL, "Strip");
         ot_json_put_text(&m->w, "content", " ");
         ot_json_put_int(&m->w, "start", 1);
         ot_json_put_int(&m->w, "stop", 0);
@@ -363,15 +380,15 @@ static void put_stages_of_llama(struct maker *m) {
     ot_json_end_object(&m->w);
 }
 
-static void put_splitters(struct maker *m) {
+static void put_splitters(struct ot_gguf_maker *m) {
     const struct ot_gguf_words *words = m->words;
     if (!words->regex && !words->digits) {
         put_byte_level(m, "pre_tokenizer", true);
         return;
     }
-    put_typed(m, "pre_tokenizer", "Sequence");
+    ot_gguf_maker_begin(m, "pre_tokenizer", "Sequence");
     ot_json_begin_array(&m->w, "pretokenizers");
-    put_typed(m, NULL, words->digits ? "Digits" : "Split");
+    ot_gguf_maker_begin(m, NULL, words->digits ? "Digits" : "Split");
     if (words->digits) {
         ot_json_put_bool(&m->w, "individual_digits", true);
     } else {
@@ -387,60 +404,85 @@ static void put_splitters(struct maker *m) {
     ot_json_end_object(&m->w);
 }
 
-static void put_stages(struct maker *m) {
+static int put_stages(struct ot_gguf_maker *m) {
+    if (m->is_unigram)
+        return ot_gguf_maker_unigram_stages(m);
     if (!m->words) {
         put_stages_of_llama(m);
-        return;
+        return 0;
     }
     if (m->words->nfc) {
-        put_typed(m, "normalizer", "NFC");
+        ot_gguf_maker_begin(m, "normalizer", "NFC");
         ot_json_end_object(&m->w);
     } else {
         ot_json_put_null(&m->w, "normalizer");
     }
     put_splitters(m);
     put_byte_level(m, "decoder", true);
+    return 0;
 }
 
-static void put_side(struct maker *m, const char *what, const char *id, int64_t type) {
+static void put_side(struct ot_gguf_maker *m, const char *what, const char *id) {
     ot_json_begin_object(&m->w, NULL);
     ot_json_begin_object(&m->w, what);
     ot_json_put_text(&m->w, "id", id);
-    ot_json_put_int(&m->w, "type_id", type);
+    ot_json_put_int(&m->w, "type_id", 0);
     ot_json_end_object(&m->w);
     ot_json_end_object(&m->w);
 }
 
-/* Texts begin with bos. */
-static int put_post_processor(struct maker *m) {
-    if (!m->add_bos || m->bos < 0) {
+static int put_special_side(struct ot_gguf_maker *m, bool wanted, int64_t id) {
+    const char *text = wanted ? text_of(m, m->tokens->strings[id]) : NULL;
+    if (text)
+        put_side(m, "SpecialToken", text);
+    return text || !wanted ? 0 : ot_fail(OT_E_BUDGET, "%s: no memory for a token", ot_gguf_path(m->file));
+}
+
+static int put_special(struct ot_gguf_maker *m, bool wanted, int64_t id) {
+    const char *text = wanted ? text_of(m, m->tokens->strings[id]) : NULL;
+    if (!text)
+        return wanted ? ot_fail(OT_E_BUDGET, "%s: no memory for a token", ot_gguf_path(m->file)) : 0;
+    ot_json_begin_object(&m->w, text);
+    ot_json_put_text(&m->w, "id", text);
+    ot_json_begin_array(&m->w, "ids");
+    ot_json_put_int(&m->w, NULL, id);
+    ot_json_end_array(&m->w);
+    ot_json_begin_array(&m->w, "tokens");
+    ot_json_put_text(&m->w, NULL, text);
+    ot_json_end_array(&m->w);
+    ot_json_end_object(&m->w);
+    return 0;
+}
+
+/* The template of two texts: transformers wants one, this program has no use for it. */
+static int put_pair(struct ot_gguf_maker *m, bool bos, bool eos) {
+    ot_json_begin_array(&m->w, "pair");
+    for (int i = 0; i < 2; i++) {
+        OT_TRY(put_special_side(m, bos, m->bos));
+        put_side(m, "Sequence", i ? "B" : "A");
+        OT_TRY(put_special_side(m, eos, m->eos));
+    }
+    ot_json_end_array(&m->w);
+    return 0;
+}
+
+/* Texts begin with bos and end with eos, if the file says so. */
+static int put_post_processor(struct ot_gguf_maker *m) {
+    bool bos = m->add_bos && m->bos >= 0, eos = m->add_eos && m->eos >= 0;
+    if (!bos && !eos) {
         ot_json_put_null(&m->w, "post_processor");
         return 0;
     }
-    const char *bos = text_of(m, m->tokens->strings[m->bos]);
-    if (!bos)
-        return ot_fail(OT_E_BUDGET, "%s: no memory for a token", ot_gguf_path(m->file));
-    put_typed(m, "post_processor", "TemplateProcessing");
+    ot_gguf_maker_begin(m, "post_processor", "TemplateProcessing");
     ot_json_begin_array(&m->w, "single");
-    put_side(m, "SpecialToken", bos, 0);
-    put_side(m, "Sequence", "A", 0);
+    OT_TRY(put_special_side(m, bos, m->bos));
+    put_side(m, "Sequence", "A");
+    OT_TRY(put_special_side(m, eos, m->eos));
     ot_json_end_array(&m->w);
-    ot_json_begin_array(&m->w, "pair");
-    put_side(m, "SpecialToken", bos, 0);
-    put_side(m, "Sequence", "A", 0);
-    put_side(m, "SpecialToken", bos, 1);
-    put_side(m, "Sequence", "B", 1);
-    ot_json_end_array(&m->w);
+    OT_TRY(put_pair(m, bos, eos));
     ot_json_begin_object(&m->w, "special_tokens");
-    ot_json_begin_object(&m->w, bos);
-    ot_json_put_text(&m->w, "id", bos);
-    ot_json_begin_array(&m->w, "ids");
-    ot_json_put_int(&m->w, NULL, m->bos);
-    ot_json_end_array(&m->w);
-    ot_json_begin_array(&m->w, "tokens");
-    ot_json_put_text(&m->w, NULL, bos);
-    ot_json_end_array(&m->w);
-    ot_json_end_object(&m->w);
+    OT_TRY(put_special(m, bos, m->bos));
+    OT_TRY(put_special(m, eos && !(bos && m->bos == m->eos), m->eos));
     ot_json_end_object(&m->w);
     ot_json_end_object(&m->w);
     return 0;
@@ -448,8 +490,10 @@ static int put_post_processor(struct maker *m) {
 
 /* ---- all ---- */
 
-static int put_model(struct maker *m) {
-    put_typed(m, "model", "BPE");
+static int put_model(struct ot_gguf_maker *m) {
+    if (m->is_unigram)
+        return ot_gguf_maker_unigram_model(m);
+    ot_gguf_maker_begin(m, "model", "BPE");
     ot_json_put_null(&m->w, "dropout");
     if (!m->words && m->unknown >= 0)
         ot_json_put_string(&m->w, "unk_token", m->tokens->strings[m->unknown].text,
@@ -467,7 +511,7 @@ static int put_model(struct maker *m) {
     return 0;
 }
 
-static int put_all(struct maker *m) {
+static int put_all(struct ot_gguf_maker *m) {
     OT_TRY(read_keys(m));
     OT_TRY(sort_tokens(m));
     ot_json_begin_object(&m->w, NULL);
@@ -475,7 +519,7 @@ static int put_all(struct maker *m) {
     ot_json_put_null(&m->w, "truncation");
     ot_json_put_null(&m->w, "padding");
     put_added(m);
-    put_stages(m);
+    OT_TRY(put_stages(m));
     OT_TRY(put_post_processor(m));
     OT_TRY(put_model(m));
     ot_json_end_object(&m->w);
@@ -483,7 +527,7 @@ static int put_all(struct maker *m) {
 }
 
 int ot_gguf_make_tokenizer(const struct ot_gguf *file, char **text, size_t *bytes) {
-    struct maker m = {.file = file, .w = {.indent = 0}};
+    struct ot_gguf_maker m = {.file = file, .w = {.indent = 0}};
     *text = NULL;
     OT_TRY(ot_gguf_need_array(file, "tokenizer.ggml.tokens", false, OT_GGUF_KIND_STRING, &m.tokens));
     if (!m.tokens)

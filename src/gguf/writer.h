@@ -37,6 +37,7 @@ void ot_gguf_put_array(struct ot_gguf_keys *keys, const char *key, enum ot_gguf_
 void ot_gguf_put_string_item(struct ot_gguf_keys *keys, const char *text, size_t bytes);
 void ot_gguf_put_i32_item(struct ot_gguf_keys *keys, int32_t value);
 void ot_gguf_put_f32_item(struct ot_gguf_keys *keys, float value);
+void ot_gguf_put_bytes(struct ot_gguf_keys *keys, const char *key, const void *bytes, size_t n); /* u8 */
 void ot_gguf_keys_free(struct ot_gguf_keys *keys);
 /* Appends the number's low bytes (at most 8), little-endian. */
 void ot_gguf_append_number(struct ot_string_builder *out, uint64_t value, int bytes);

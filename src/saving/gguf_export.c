@@ -12,6 +12,7 @@
 #include "src/files/out_dir.h"
 #include "src/gguf/model_keys.h"
 #include "src/gguf/vocab.h"
+#include "src/tokenizer/sentencepiece.h"
 
 enum { TOKENIZER_MAX_BYTES = 128 << 20, NAME_MOST_BYTES = 128 };
 
@@ -124,8 +125,31 @@ static int find_chat_template(const struct ot_session *s, struct ot_gguf_vocab *
     return 0;
 }
 
+/* True if a text ends with a special token. */
+static int find_add_eos(const struct ot_session *s, bool *out) {
+    struct ot_token_list bare = {0}, framed = {0};
+    int rc;
+    OT_TRY_GOTO(ot_tokenizer_encode(s->tokenizer, "a", 1, 0, &bare), rc, out);
+    OT_TRY_GOTO(ot_tokenizer_encode(s->tokenizer, "a", 1, OT_TOKENIZER_ADD_SPECIAL, &framed), rc, out);
+    *out = s->ids.n_eos > 0 && framed.n > bare.n + s->specials.add_bos &&
+           framed.ids[framed.n - 1] == s->ids.eos[0];
+out:
+    ot_token_list_free(&bare);
+    ot_token_list_free(&framed);
+    return rc;
+}
+
+/* Opens the SentencePiece model for its scores. *out stays NULL if there is none, or if it cannot be read: a
+ * file of another kind beside tokenizer.json is no error. */
+static int find_sentencepiece(const struct ot_session *s, struct ot_sentencepiece **out) {
+    const char *path = ot_session_sentencepiece(s);
+    int rc = path ? ot_sentencepiece_open(path, out) : 0;
+    return rc == -OT_E_INPUT ? 0 : rc;
+}
+
 static int put_vocab(struct writing *w) {
     const struct ot_session *s = w->job->session;
+    struct ot_sentencepiece *sentencepiece = NULL;
     struct ot_json *tokenizer = NULL;
     char *made = NULL;
     int rc;
@@ -137,9 +161,13 @@ static int put_vocab(struct writing *w) {
                                   .bos = s->specials.bos_id,
                                   .eos = s->ids.n_eos > 0 ? s->ids.eos[0] : -1,
                                   .add_bos = s->specials.add_bos};
+    OT_TRY_GOTO(find_sentencepiece(s, &sentencepiece), rc, out);
+    vocab.sentencepiece = sentencepiece;
+    OT_TRY_GOTO(find_add_eos(s, &vocab.add_eos), rc, out);
     OT_TRY_GOTO(find_chat_template(s, &vocab, &made), rc, out);
     rc = ot_gguf_put_vocab(&w->keys, &vocab);
 out:
+    ot_sentencepiece_close(sentencepiece);
     free(made);
     ot_json_free(tokenizer);
     return rc;

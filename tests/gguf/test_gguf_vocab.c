@@ -5,6 +5,7 @@
 
 #include "src/base/json.h"
 #include "src/gguf/vocab.h"
+#include "src/tokenizer/sentencepiece.h"
 #include "src/tokenizer/tokenizer.h"
 #include "tests/gguf/fixture.h"
 
@@ -22,7 +23,8 @@ static int write_keys(const char *folder, const struct ot_gguf_keys *keys) {
 }
 
 /* Puts the tokenizer into a file. size 0: as many rows as it has tokens, and 3 more. */
-static int export_tokenizer(const char *folder, const char *path, int64_t size) {
+static int export_scored(const char *folder, const char *path, int64_t size,
+                         const struct ot_sentencepiece *sentencepiece) {
     struct ot_tokenizer *tokenizer;
     struct ot_gguf_keys keys = {0};
     struct ot_json *root;
@@ -34,6 +36,8 @@ static int export_tokenizer(const char *folder, const char *path, int64_t size) 
                                   .bos = 1,
                                   .eos = 2,
                                   .add_bos = true,
+                                  .add_eos = true,
+                                  .sentencepiece = sentencepiece,
                                   .chat_template = "{{ x }}",
                                   .chat_template_bytes = 7};
     int rc = ot_gguf_put_vocab(&keys, &vocab);
@@ -43,6 +47,10 @@ static int export_tokenizer(const char *folder, const char *path, int64_t size) 
     ot_tokenizer_close(tokenizer);
     ot_json_free(root);
     return rc;
+}
+
+static int export_tokenizer(const char *folder, const char *path, int64_t size) {
+    return export_scored(folder, path, size, NULL);
 }
 
 /* Makes FOLDER/tokenizer.json of the file. */
@@ -147,6 +155,101 @@ static void test_what_the_keys_say(void **state) {
     remove_folder(folder);
 }
 
+static float score_at(const struct ot_gguf_value *scores, int64_t id) {
+    float score;
+    memcpy(&score, scores->data + 4 * id, 4); /* the tests run on little-endian machines */
+    return score;
+}
+
+/* Makes FOLDER/tokenizer.json of a golden SentencePiece model, as its directory without other files. */
+static struct ot_sentencepiece *make_tokenizer(const char *folder, const char *name, const char *type) {
+    struct ot_sentencepiece *model;
+    char path[256], *text;
+    size_t bytes;
+    snprintf(path, sizeof path, OT_TEST_GOLDEN "/tokenizers/%s.model", name);
+    check_ok(ot_sentencepiece_open(path, &model));
+    struct ot_sentencepiece_files files = {.model_type = type};
+    check_ok(ot_sentencepiece_make(model, &files, "here", &text, &bytes));
+    write_file(folder, "made.json", text, bytes);
+    free(text);
+    return model;
+}
+
+static void test_scores_of_a_sentencepiece_model_are_exact(void **state) {
+    static const char *const names[][2] = {
+        {"llama_bpe", "llama"}, {"gemma_bpe", "gemma"}, {"t5_unigram", "t5"}};
+    char *folder = make_folder(), path[256], made[256];
+    (void)state;
+    snprintf(path, sizeof path, "%s/made.json", folder);
+    snprintf(made, sizeof made, "%s/tokenizer.json", folder);
+    for (size_t i = 0; i < 3; i++) {
+        struct ot_sentencepiece *model = make_tokenizer(folder, names[i][0], names[i][1]);
+        struct ot_gguf *file;
+        check_ok(
+            export_scored(folder, path, 0, i < 2 ? model : NULL)); /* Unigram has them in tokenizer.json */
+        check_ok(ot_gguf_open(file_in(folder, "m.gguf"), &file));
+        const struct ot_gguf_value *scores = ot_gguf_find(file, "tokenizer.ggml.scores");
+        int64_t normal = 0;
+        for (int32_t id = 0; id < model->vocab.n; id++) {
+            if (model->pieces[id].kind != OT_PIECE_NORMAL)
+                continue;
+            assert_true(score_at(scores, id) == model->pieces[id].score);
+            normal++;
+        }
+        assert_true(normal > 300);
+        ot_gguf_close(file);
+        check_ok(import_tokenizer(folder));
+        check_all_texts(made, path);
+        ot_sentencepiece_close(model);
+    }
+    remove_folder(folder);
+}
+
+/* A model whose tokens are others than the tokenizer's has no scores for it. */
+static void test_scores_of_another_model_are_not_used(void **state) {
+    char *folder = make_folder(), path[256];
+    struct ot_gguf *file;
+    (void)state;
+    snprintf(path, sizeof path, "%s/made.json", folder);
+    struct ot_sentencepiece *own = make_tokenizer(folder, "llama_bpe", "llama"), *other;
+    check_ok(ot_sentencepiece_open(OT_TEST_GOLDEN "/tokenizers/llama_unigram.model", &other));
+    check_ok(export_scored(folder, path, 0, other));
+    check_ok(ot_gguf_open(file_in(folder, "m.gguf"), &file));
+    const struct ot_gguf_value *scores = ot_gguf_find(file, "tokenizer.ggml.scores");
+    for (int32_t id = 0; id < own->vocab.n; id++)
+        assert_true(score_at(scores, id) == (float)(int)score_at(scores, id)); /* ranks */
+    ot_gguf_close(file);
+    ot_sentencepiece_close(own);
+    ot_sentencepiece_close(other);
+    remove_folder(folder);
+}
+
+static void test_what_the_keys_of_a_unigram_say(void **state) {
+    struct ot_gguf *file;
+    struct ot_gguf_string text;
+    bool merge = false, prefix = false, eos = false;
+    int64_t unknown;
+    char *folder = make_folder();
+    (void)state;
+    check_ok(export_tokenizer(folder, OT_TEST_GOLDEN "/tokenizers/t5.json", 0));
+    check_ok(ot_gguf_open(file_in(folder, "m.gguf"), &file));
+    check_ok(ot_gguf_need_string(file, "tokenizer.ggml.model", true, &text));
+    assert_true(text.bytes == 2 && memcmp(text.text, "t5", 2) == 0);
+    check_ok(ot_gguf_need_bool(file, "tokenizer.ggml.remove_extra_whitespaces", true, &merge));
+    check_ok(ot_gguf_need_bool(file, "tokenizer.ggml.add_space_prefix", true, &prefix));
+    check_ok(ot_gguf_need_bool(file, "tokenizer.ggml.add_eos_token", true, &eos));
+    check_ok(ot_gguf_need_int(file, "tokenizer.ggml.unknown_token_id", true, 0, 9, &unknown));
+    assert_true(merge && prefix && eos && unknown == 2);
+    const struct ot_gguf_value *types = ot_gguf_find(file, "tokenizer.ggml.token_type");
+    const struct ot_gguf_value *charsmap = ot_gguf_find(file, "tokenizer.ggml.precompiled_charsmap");
+    assert_true(charsmap && charsmap->item == OT_GGUF_KIND_U8 && charsmap->n > 1000);
+    assert_int_equal(types->data[4 * 2], OT_GGUF_TOKEN_UNKNOWN);
+    assert_int_equal(types->data[4 * 1], OT_GGUF_TOKEN_CONTROL);
+    assert_true(score_at(ot_gguf_find(file, "tokenizer.ggml.scores"), types->n - 1) == -1000);
+    ot_gguf_close(file);
+    remove_folder(folder);
+}
+
 static void test_refuses_tokenizers_of_other_kinds(void **state) {
     static const struct {
         const char *name, *words;
@@ -154,6 +257,9 @@ static void test_refuses_tokenizers_of_other_kinds(void **state) {
         {"bloom", "the pre_tokenizer is none of those that GGUF can name"},
         {"falcon", "the pre_tokenizer is none of those that GGUF can name"},
         {"o200k", "the pre_tokenizer is none of those that GGUF can name"},
+        {"unigram_bytes", "a Unigram tokenizer with byte_fallback cannot be exported as GGUF"},
+        {"unigram_ties",
+         "llama.cpp does not know the normalizer or the pre_tokenizer of this Unigram tokenizer"},
     };
     char path[256], *folder = make_folder();
     (void)state;
@@ -188,7 +294,7 @@ static void put_wrong(struct ot_gguf_keys *keys, enum wrong wrong, bool scored) 
     char many[513 + 1] = "";
     int64_t n = 4;
     memset(many, 'x', sizeof many - 1);
-    ot_gguf_put_text(keys, "tokenizer.ggml.model", wrong == KIND ? "t5" : scored ? "llama" : "gpt2");
+    ot_gguf_put_text(keys, "tokenizer.ggml.model", wrong == KIND ? "bert" : scored ? "llama" : "gpt2");
     ot_gguf_put_text(keys, "tokenizer.ggml.pre", wrong == WORDS ? "tekken" : "gpt-2");
     ot_gguf_put_array(keys, "tokenizer.ggml.tokens", OT_GGUF_KIND_STRING, n);
     for (int64_t i = 0; i < n; i++) {
@@ -215,7 +321,7 @@ static void put_wrong(struct ot_gguf_keys *keys, enum wrong wrong, bool scored) 
 
 static void test_refuses_wrong_tokenizer_keys(void **state) {
     static const char *const words[N_WRONG] = {
-        [KIND] = "tokenizer.ggml.model 't5' is not supported; known: llama, gpt2",
+        [KIND] = "tokenizer.ggml.model 'bert' is not supported; known: llama, gpt2, t5",
         [WORDS] = "tokenizer.ggml.pre 'tekken' is not supported",
         [SAME_TOKENS] = "are the same token",
         [NOT_UTF8] = "tokenizer.ggml.tokens[1] is not UTF-8",
@@ -255,6 +361,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tokenizers_come_back),
         cmocka_unit_test(test_what_the_keys_say),
+        cmocka_unit_test(test_scores_of_a_sentencepiece_model_are_exact),
+        cmocka_unit_test(test_scores_of_another_model_are_not_used),
+        cmocka_unit_test(test_what_the_keys_of_a_unigram_say),
         cmocka_unit_test(test_refuses_tokenizers_of_other_kinds),
         cmocka_unit_test(test_refuses_wrong_tokenizer_keys),
     };
