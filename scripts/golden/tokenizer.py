@@ -48,6 +48,10 @@ O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}
          r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 CL100K = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]"
           r"|\s+(?!\S)|\s")
+TEKKEN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+"
+          r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+DEEPSEEK = (r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+"
+            r"|\s+(?!\S)|\s+")
 
 
 # ---- text of our own -------------------------------------------------------------------------------------------------
@@ -504,7 +508,7 @@ def variants():
         for behavior in behaviors:
             for invert in (False, True):
                 yield pre({"type": "Split", "pattern": pattern, "behavior": behavior, "invert": invert})
-    for regex in [LLAMA3, QWEN, BLOOM, O200K, CL100K, r"[^\w\s]+", r"\b", r"\w+|\W", r"(?m:e.{2})", r"^\w+|\w+$", r"[^\S\n]+|\n", r"[\w-]+",
+    for regex in [LLAMA3, QWEN, BLOOM, O200K, CL100K, TEKKEN, DEEPSEEK, "[一-龥぀-ゟ゠-ヿ]+", r"[^\w\s]+", r"\b", r"\w+|\W", r"(?m:e.{2})", r"^\w+|\w+$", r"[^\S\n]+|\n", r"[\w-]+",
                   r"[[a-c]x-z]+", r"\h{2,}", r"(?>\s+)\S", r"x?+\u0065", r"\p{Han}+|\p{Lu}\p{Ll}*|\P{L}", r"[.=:,-]+"]:
         yield pre({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False})
     for behavior in behaviors:

@@ -77,8 +77,11 @@ static const struct ot_topic_block models[] = {
     {"quantized weights",
      "GPTQ (2, 3, 4 or 8 bits; formats gptq and gptq_v2) and bitsandbytes (nf4 and int8) are decoded exactly "
      "as they are read. The result has plain weights, in the dtype of the others (usually fp16 or bf16)."},
-    {"tokenizers", "Hugging Face tokenizer.json of type BPE; for any other type, the error names it. "
-                   "--tokenizer names another file. The tiny presets have a built-in byte-level tokenizer."},
+    {"tokenizers",
+     "Hugging Face tokenizer.json of type BPE or Unigram; for any other type or part, the error names it. "
+     "Without tokenizer.json, a SentencePiece model (tokenizer.model, spiece.model) is read as transformers "
+     "reads it: Llama 1 and 2, Mistral, T5, Gemma. --tokenizer names another file, of either kind. The tiny "
+     "presets have a built-in byte-level tokenizer."},
     {"training",
      "All parameters are trained, with AdamW, or those that --train and --freeze select. Frozen "
      "ones need no gradients and no optimizer state, stay exactly as they were, and are in no "
@@ -105,9 +108,10 @@ static const struct ot_topic_block gguf[] = {
                "of 32), or f16."},
     {"families", "All families of this program. llama.cpp has no sliding window for Qwen models; such a "
                  "model is refused. It reads mistral as llama, without a window."},
-    {"tokenizers", "Those of Llama 1 to 3, Mistral, Qwen, GPT-2 and SmolLM. For any other tokenizer the "
-                   "error says what llama.cpp does not know. A SentencePiece tokenizer needs its 256 byte "
-                   "tokens: without them llama.cpp aborts at a character that is not in the vocabulary."},
+    {"tokenizers",
+     "Those of Llama 1 to 3, Mistral, Qwen, GPT-2, SmolLM and T5. For any other tokenizer the error says "
+     "what llama.cpp does not know. A BPE of SentencePiece needs its 256 byte tokens: without them llama.cpp "
+     "aborts at a character that is not in the vocabulary. Its scores are exact if tokenizer.model is there."},
     {"--modelfile", "Also writes a Modelfile, which names the file for 'ollama create'. Ollama takes the "
                     "tokenizer from the GGUF file, and its prompt format if it knows the chat template."},
     {"adapters",

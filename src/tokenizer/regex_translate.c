@@ -22,10 +22,7 @@
 
 struct translation {
     const char *pattern, *where;
-    /* set_end: end of the last set, like \s or
-     *
-     * {..}. */
-    size_t bytes, at, set_end;
+    size_t bytes, at, set_end; /* set_end: end of the last set, a shorthand or a property */
     struct ot_string_builder out;
 };
 
@@ -50,9 +47,7 @@ static int put_braced(struct translation *t, const char *prefix, size_t skip) {
     return 0;
 }
 
-/* {NAME}, \P{NAME},
- *
- * {^NAME}. For speed, L and N get their ASCII members too. A name longer than a category's is a script; PCRE2
+/* A property p{NAME}, P{NAME} or p{^NAME}, after its backslash. For speed, L and N get their ASCII members too. A name longer than a category's is a script; PCRE2
  * needs a prefix for scripts, or it uses script extensions. */
 static int put_property(struct translation *t, bool in_class) {
     const char *name = t->pattern + t->at + 3;

@@ -1,8 +1,9 @@
 /* Tokenizer throughput on one thread: MB/s of text, row by row, and as one text. The peer is
  * peer_tokenizer.py, which does the same with Hugging Face `tokenizers`.
  *
- *     bench_tokenizer [TOKENIZER.json [TEXT]]       run from the repository's root
+ *     bench_tokenizer [TOKENIZER [TEXT]]            run from the repository's root
  *
+ * TOKENIZER is a tokenizer.json or a SentencePiece model, of which the peer is SentencePiece.
  * Default: the byte-level test tokenizer with Llama-3's pattern, and the real SQL rows (generated rows if the
  * real ones are absent). A row is a line of TEXT. The seconds are CPU seconds, so that other programs disturb
  * them little. The best of several passes counts; the first pass, with cold caches, is printed beside it. */
@@ -11,7 +12,11 @@
 #include <string.h>
 #include <time.h>
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "src/base/error.h"
+#include "src/tokenizer/sentencepiece.h"
 #include "src/tokenizer/tokenizer.h"
 
 enum { PASSES = 7, GENERATED_ROWS = 20000 };
@@ -89,12 +94,37 @@ static int measure(const struct ot_tokenizer *t, const struct rows *rows, bool w
     return 0;
 }
 
+/* Opens the tokenizer that a directory with this SentencePiece model alone would have. */
+static int open_model(const char *path, struct ot_tokenizer **out) {
+    struct ot_sentencepiece *model = NULL;
+    struct ot_sentencepiece_files files = {.model_type = strstr(path, "t5") ? "t5" : "llama"};
+    char *text = NULL, memory[40];
+    size_t bytes = 0;
+    int rc = ot_sentencepiece_open(path, &model);
+    if (rc == 0)
+        rc = ot_sentencepiece_make(model, &files, path, &text, &bytes);
+    int fd = rc == 0 ? memfd_create("tokenizer.json", MFD_CLOEXEC) : -1;
+    if (rc == 0 && (fd < 0 || write(fd, text, bytes) != (ssize_t)bytes))
+        rc = ot_fail(OT_E_IO, "cannot make a file in memory");
+    if (rc == 0) {
+        snprintf(memory, sizeof memory, "/proc/self/fd/%d", fd);
+        rc = ot_tokenizer_open(memory, out);
+    }
+    if (fd >= 0)
+        close(fd);
+    free(text);
+    ot_sentencepiece_close(model);
+    return rc;
+}
+
 int main(int argc, char **argv) {
     const char *path = argc > 1 ? argv[1] : default_tokenizer;
     struct rows rows = read_rows(argc > 2 ? argv[2] : default_text);
     struct ot_tokenizer *t = NULL;
     double start = cpu_seconds();
-    int rc = rows.text ? ot_tokenizer_open(path, &t) : ot_fail(OT_E_BUDGET, "no memory for the rows");
+    int rc = !rows.text               ? ot_fail(OT_E_BUDGET, "no memory for the rows")
+             : strstr(path, ".model") ? open_model(path, &t)
+                                      : ot_tokenizer_open(path, &t);
     if (rc == 0) {
         printf("load      %8.1f ms\n", (cpu_seconds() - start) * 1e3);
         rc = measure(t, &rows, false);

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Hugging Face `tokenizers` on the work of bench_tokenizer.c: one thread, CPU seconds, MB/s.
+"""Hugging Face `tokenizers` on the work of bench_tokenizer.c: one thread, CPU seconds, MB/s. If the tokenizer is a
+SentencePiece model, `sentencepiece`.
 
-    peer_tokenizer.py [TOKENIZER.json [TEXT]]       run from the repository's root
+    peer_tokenizer.py [TOKENIZER [TEXT]]            run from the repository's root
 """
 import json
 import os
@@ -34,18 +35,30 @@ def rows():
             for i in range(20000)]
 
 
+def count_by_tokenizers(t, texts):
+    return sum(len(e.ids) for x in texts for e in t.encode_batch_fast([x], add_special_tokens=False))
+
+
+def count_by_sentencepiece(t, texts):
+    return sum(len(t.encode(x)) for x in texts)
+
+
 def measure(name, t, texts):
     size = sum(len(x.encode()) + 1 for x in texts)
     seconds = []
     for _ in range(PASSES):
         start = time.process_time()
-        tokens = sum(len(e.ids) for x in texts for e in t.encode_batch_fast([x], add_special_tokens=False))
+        tokens = count(t, texts)
         seconds.append(time.process_time() - start)
     print(f"{name:9} {size / min(seconds) * 1e-6:8.1f} MB/s   first pass {size / seconds[0] * 1e-6:8.1f} MB/s   {tokens} tokens")
 
 
 start = time.process_time()
-t = load(tokenizer)
+if ".model" in tokenizer:
+    from sentencepiece import SentencePieceProcessor
+    t, count = SentencePieceProcessor(model_file=tokenizer), count_by_sentencepiece
+else:
+    t, count = load(tokenizer), count_by_tokenizers
 print(f"load      {(time.process_time() - start) * 1e3:8.1f} ms")
 all_rows = rows()
 measure("rows", t, all_rows)
