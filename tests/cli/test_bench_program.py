@@ -64,12 +64,19 @@ class Bench(program.ProgramTest):
                 else:
                     self.assertEqual(cell, value or "", name)
 
+    def check_measured(self, bench):
+        """Points are measured, or have the plan of one that is. The planner's choices depend on measured rates, so on a busy
+        machine two points may come to have one plan."""
+        found = {point["status"] for point in bench["points"]}
+        self.assertIn("done", found)
+        self.assertLessEqual(found, {"done", "same"}, [(point["status"], point["reason"]) for point in bench["points"]])
+
     def test_a_bench_of_adapters(self):
         result = self.succeed(*TINY, "--tokens-per-step", "256", *QUICK, "--lora", "r=4,targets=q_proj", "--out", self.path("lora"))
         self.assertIn("parameters (1.02 K trained), random", result.err)
         bench = self.read("lora")[1]
         self.assertEqual((bench["trained_params"], bench["options"]["lora"]), (2 * 4 * (64 + 64), "r=4,targets=q_proj"))
-        self.assertEqual({point["status"] for point in bench["points"]}, {"done"})
+        self.check_measured(bench)
 
     def test_a_bench_over_a_quantised_base(self):
         words = ["--lora", "r=4,targets=q_proj", "--base-type", "nf4", "--out", self.path("qlora")]
@@ -77,7 +84,7 @@ class Bench(program.ProgramTest):
         self.assertIn("parameters (1.02 K trained), frozen layers in nf4, random", result.err)
         bench = self.read("qlora")[1]
         self.assertEqual(bench["options"]["base-type"], "nf4")
-        self.assertEqual({point["status"] for point in bench["points"]}, {"done"})
+        self.check_measured(bench)
 
     def test_a_small_bench(self):
         result = self.succeed(*TINY, "--tokens-per-step", "256,512", *QUICK, "--out", self.path("a"), "--json")
