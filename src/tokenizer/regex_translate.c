@@ -47,8 +47,9 @@ static int put_braced(struct translation *t, const char *prefix, size_t skip) {
     return 0;
 }
 
-/* A property p{NAME}, P{NAME} or p{^NAME}, after its backslash. For speed, L and N get their ASCII members too. A name longer than a category's is a script; PCRE2
- * needs a prefix for scripts, or it uses script extensions. */
+/* A property p{NAME}, P{NAME} or p{^NAME}, after its backslash. For speed, L and N get their ASCII members
+ * too. A name longer than a category's is a script; PCRE2 needs a prefix for scripts, or it uses script
+ * extensions. */
 static int put_property(struct translation *t, bool in_class) {
     const char *name = t->pattern + t->at + 3;
     const char *close = peek(t, 2) == '{' ? memchr(name, '}', t->bytes - t->at - 3) : NULL;

@@ -1,6 +1,6 @@
-/* A SentencePiece model with a tokenizer_config.json: the input is this JSON, a NUL, and the model. A model that
- * is read makes a tokenizer.json with these settings, or is refused; the tokenizer opens, and encodes and decodes
- * a text. JSON that is damaged counts as absent. */
+/* A SentencePiece model with a tokenizer_config.json: the input is this JSON, a NUL, and the model. A model
+ * that is read makes a tokenizer.json with these settings, or is refused; the tokenizer opens, and encodes
+ * and decodes a text. JSON that is damaged counts as absent. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
