@@ -12,12 +12,24 @@
 #define WORDS_OF_LLAMA3(digits)                                                                              \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits                                     \
     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+/* Words of upper and lower case; `suffix` follows each, such as the English 's. */
+#define WORDS_OF_CASE(suffix, digits)                                                                        \
+    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" suffix "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" suffix \
+    "|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 static const struct ot_gguf_words WORDS[] = {
     {.name = "gpt-2"},
     {.name = "llama-bpe", .regex = WORDS_OF_LLAMA3("\\p{N}{1,3}"), .whole_first = true, .add_bos = true},
+    {.name = "dbrx", .regex = WORDS_OF_LLAMA3("\\p{N}{1,3}")},
     {.name = "qwen2", .regex = WORDS_OF_LLAMA3("\\p{N}"), .nfc = true},
     {.name = "smollm", .digits = true},
+    {.name = "tekken", .regex = WORDS_OF_CASE("", "\\p{N}"), .whole_first = true, .add_bos = true},
+    {.name = "gpt-4o", .regex = WORDS_OF_CASE("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "\\p{N}{1,3}")},
+    {.name = "bloom",
+     .regex =
+         " ?[^(\\s|[.,!?\xe2\x80\xa6\xe3\x80\x82\xef\xbc\x8c\xe3\x80\x81\xe0\xa5\xa4\xdb\x94\xd8\x8c])]+"},
 };
 
 const struct ot_gguf_words *ot_gguf_words_at(int index) {
@@ -125,13 +137,16 @@ static int find_words(const struct ot_gguf_vocab *in, const struct ot_gguf_words
                        "%s: llama.cpp does not know the normalizer of this tokenizer, so the model cannot be "
                        "exported as GGUF",
                        in->where);
-    for (int i = 0; (*out = ot_gguf_words_at(i)); i++)
-        if (has_words(in->tokenizer, *out))
-            return 0;
+    /* Two names may have one regex. That with the tokenizer's ignore_merges comes first. */
+    bool whole_first = ot_json_bool(ot_json_get(ot_json_get(in->tokenizer, "model"), "ignore_merges"), false);
+    for (int same = 1; same >= 0; same--)
+        for (int i = 0; (*out = ot_gguf_words_at(i)); i++)
+            if ((!same || (*out)->whole_first == whole_first) && has_words(in->tokenizer, *out))
+                return 0;
     return ot_fail(
         OT_E_INPUT,
-        "%s: the pre_tokenizer is none of those that GGUF can name (those of GPT-2, Llama 3, Qwen2 "
-        "and SmolLM), so the model cannot be exported as GGUF",
+        "%s: the pre_tokenizer is none of those that GGUF can name (those of GPT-2, Llama 3, Qwen2, "
+        "SmolLM, tekken, GPT-4o and BLOOM), so the model cannot be exported as GGUF",
         in->where);
 }
 

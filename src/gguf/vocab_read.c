@@ -34,8 +34,11 @@ int ot_gguf_read_token_ids(const struct ot_gguf *file, struct ot_gguf_token_ids 
 /* Names that other converters give to the same regexes. */
 static const char *usual_name(struct ot_gguf_string pre) {
     static const char *const same[][2] = {
-        {"llama3", "llama-bpe"},       {"llama-v3", "llama-bpe"}, {"falcon3", "llama-bpe"},
-        {"deepseek-r1-qwen", "qwen2"}, {"gpt2", "gpt-2"},         {"phi-2", "gpt-2"},
+        {"llama3", "llama-bpe"},  {"llama-v3", "llama-bpe"}, {"falcon3", "llama-bpe"},
+        {"pixtral", "llama-bpe"}, {"smaug-bpe", "dbrx"},     {"deepseek-r1-qwen", "qwen2"},
+        {"gpt2", "gpt-2"},        {"phi-2", "gpt-2"},        {"mpt", "gpt-2"},
+        {"olmo", "gpt-2"},        {"starcoder", "smollm"},   {"refact", "smollm"},
+        {"command-r", "smollm"},  {"codeshell", "smollm"},   {"llama4", "gpt-4o"},
     };
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
         if (ot_gguf_string_is(pre, same[i][0]))
@@ -50,10 +53,11 @@ static int find_words(struct ot_gguf_maker *m) {
     for (int i = 0; (m->words = ot_gguf_words_at(i)); i++)
         if (usual ? strcmp(usual, m->words->name) == 0 : ot_gguf_string_is(pre, m->words->name))
             return 0;
-    return ot_fail(OT_E_INPUT,
-                   "%s: key tokenizer.ggml.pre '%.*s' is not supported; known: gpt-2, llama-bpe, qwen2, "
-                   "smollm; use another tokenizer, or the model in Hugging Face's format",
-                   ot_gguf_path(m->file), (int)(pre.bytes < 60 ? pre.bytes : 60), pre.text);
+    return ot_fail(
+        OT_E_INPUT,
+        "%s: key tokenizer.ggml.pre '%.*s' is not supported; known: gpt-2, llama-bpe, dbrx, qwen2, "
+        "smollm, tekken, gpt-4o, bloom; use another tokenizer, or the model in Hugging Face's format",
+        ot_gguf_path(m->file), (int)(pre.bytes < 60 ? pre.bytes : 60), pre.text);
 }
 
 static int find_kind(struct ot_gguf_maker *m) {

@@ -109,10 +109,10 @@ static const struct ot_topic_block gguf[] = {
     {"families", "All families of this program. llama.cpp has no sliding window for Qwen models; such a "
                  "model is refused. It reads mistral as llama, without a window."},
     {"tokenizers",
-     "Those of Llama 1 to 3, Mistral, Qwen, GPT-2, SmolLM and T5. For any other tokenizer the error says "
-     "what llama.cpp does not know. A BPE of SentencePiece needs its 256 byte tokens: without them "
-     "llama.cpp aborts at a character that is not in the vocabulary. Its scores are exact if tokenizer.model "
-     "is there."},
+     "Those of Llama 1 to 3, Mistral (and tekken), Qwen, GPT-2, GPT-4o, BLOOM, SmolLM, StarCoder and T5. For "
+     "any other tokenizer the error says what llama.cpp does not know. A BPE of SentencePiece needs its 256 "
+     "byte tokens: without them llama.cpp aborts at a character that is not in the vocabulary. Its scores "
+     "are exact if tokenizer.model is there."},
     {"--modelfile", "Also writes a Modelfile, which names the file for 'ollama create'. Ollama takes the "
                     "tokenizer from the GGUF file, and its prompt format if it knows the chat template."},
     {"adapters",
