@@ -310,7 +310,7 @@ class Model(BadInput):
         self.assertFalse(os.path.exists(self.path("nan-out")))
 
     def test_tokenizer(self):
-        self.refuse_model(INPUT, "Unigram", self.edit_json("tokenizer.json", model={"type": "Unigram", "vocab": []}))
+        self.refuse_model(INPUT, "WordPiece", self.edit_json("tokenizer.json", model={"type": "WordPiece", "vocab": {}}))
         self.refuse_model(INPUT, "tokenizer.json",
                           lambda folder: open(os.path.join(folder, "tokenizer.json"), "w").close())
         self.refuse_model(INPUT, "--tokenizer", lambda folder: os.unlink(os.path.join(folder, "tokenizer.json")))
