@@ -15,6 +15,8 @@
  * row_start[i] is the index of the first token in the row of token i: token i attends to the keys
  * row_start[i]..i. position[i] is the position that RoPE rotates by. These two arrays are all that marks the
  * borders of sequences, so the ops have no batch dimension.
+ *
+ * Mixtures of experts have ops of their own: ops_experts.h.
  */
 #ifndef OT_KERNELS_OPS_H
 #define OT_KERNELS_OPS_H
@@ -24,6 +26,7 @@
 #include <stdint.h>
 
 #include "kernels/device.h"
+#include "kernels/ops_experts.h"
 #include "kernels/state_format.h"
 #include "kernels/weight_format.h"
 #include "src/base/dtype.h"
@@ -168,7 +171,14 @@ struct ot_attention_backward {
     float *scratch;
 };
 
-/* out = act(gate) * up. SILU: x * sigmoid(x); GELU_ERF; GELU_TANH (gelu_new, gelu_pytorch_tanh); RELU. */
+/* out = act(gate) * up. SILU: x * sigmoid(x); GELU_ERF; GELU_TANH (gelu_new, gelu_pytorch_tanh); RELU.
+ *
+ * If limit is not 0, the op is that of gpt-oss, and act and up are not used:
+ *
+ *     g = min(gate, limit),   u = up between -limit and limit,   out = (u + 1) * g * sigmoid(alpha * g)
+ *
+ * Gate and up then lie interleaved in rows of 2 cols elements, from `gate` on: gate, up, gate, up. ld_in is
+ * even. An input beyond its limit has the gradient 0. limit is finite and not negative. */
 enum ot_activation { OT_ACT_SILU, OT_ACT_GELU_ERF, OT_ACT_GELU_TANH, OT_ACT_RELU };
 struct ot_glu {
     enum ot_dtype dtype;
@@ -176,8 +186,10 @@ struct ot_glu {
     int64_t rows, cols, ld_in, ld_out; /* ld_in: of gate and up; ld_out: of out */
     const void *gate, *up;
     void *out;
+    float limit, alpha;
 };
-/* Writes dgate and dup (stride ld_in) from dout (stride ld_out). dgate may be gate, and dup may be up. */
+/* Writes dgate and dup (stride ld_in) from dout (stride ld_out). dgate may be gate, and dup may be up. With a
+ * limit both gradients lie interleaved from dgate on, and dup is not used. */
 struct ot_glu_backward {
     struct ot_glu forward; /* out is not read */
     const void *dout;
@@ -415,6 +427,14 @@ struct ot_ops {
     void (*cast)(struct ot_lane *, const struct ot_cast *);
     void (*decode)(struct ot_lane *, const struct ot_decode *);
     void (*adamw)(struct ot_lane *, const struct ot_adamw *);
+    /* ops_experts.h */
+    void (*router)(struct ot_lane *, const struct ot_router *);
+    void (*router_backward)(struct ot_lane *, const struct ot_router_backward *);
+    void (*group)(struct ot_lane *, const struct ot_group *);
+    void (*gather)(struct ot_lane *, const struct ot_gather *);
+    void (*combine)(struct ot_lane *, const struct ot_combine *);
+    void (*combine_backward)(struct ot_lane *, const struct ot_combine_backward *);
+    void (*gemm_groups)(struct ot_lane *, const struct ot_gemm_groups *);
 };
 
 static inline size_t ot_attention_backward_scratch_bytes(int64_t n, int64_t heads) {
