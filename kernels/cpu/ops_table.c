@@ -14,6 +14,7 @@
 #include "kernels/cpu/op_gemm_choice.c"
 #include "kernels/cpu/op_attention.c"
 #include "kernels/cpu/op_attention_backward.c"
+#include "kernels/cpu/op_experts.c"
 
 /* OT_CPU_OPS is the symbol of this build, from kernels/cpu/meson.build. */
 extern const struct ot_ops OT_CPU_OPS;
@@ -44,4 +45,10 @@ const struct ot_ops OT_CPU_OPS = {
     .cast = cpu_cast,
     .decode = cpu_decode,
     .adamw = cpu_adamw,
+    .router = cpu_router,
+    .router_backward = cpu_router_backward,
+    .group = cpu_group,
+    .gather = cpu_gather,
+    .combine = cpu_combine,
+    .combine_backward = cpu_combine_backward,
 };

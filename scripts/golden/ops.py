@@ -243,11 +243,83 @@ def capped_logits():
     results(case, capped=capped, loss=loss, grad=grad)
 
 
+def experts():
+    """Mixtures of experts, by the formulas of transformers' Mixtral, Qwen3-MoE and gpt-oss."""
+    routers()
+    bounded_glu()
+    blocks()
+
+
+def routed(logits, kind, top):
+    """Weights and ids of the chosen experts. Logits must differ: torch.topk orders equal ones in its own way."""
+    assert all(len(set(row.tolist())) == len(row) for row in logits)
+    if kind == "gpt_oss":
+        values, ids = logits.topk(top)
+        return values.softmax(-1), ids
+    weights, ids = logits.softmax(-1).topk(top)
+    return (weights / weights.sum(-1, keepdim=True) if kind == "mixtral" else weights), ids
+
+
+def routers():
+    for kind, n, count, top in (("mixtral", 9, 8, 2), ("qwen3_moe", 11, 40, 8), ("gpt_oss", 7, 32, 4)):
+        case = f"router.{kind}"
+        logits = (torch.stack([torch.randperm(count) for _ in range(n)]) / 8 - count / 16).double()
+        arrays[f"{case}.logits"] = logits.float()
+        logits.requires_grad_()
+        weights, ids = routed(logits, kind, top)
+        constant(case, "ids", ids.int())
+        results(case, weights=weights)
+        backward(case, weights, {"dlogits": logits}, "dweights")
+
+
+def bounded_glu():
+    """gpt-oss' gated unit, with inputs on both sides of the limit."""
+    limit, alpha = 7.0, 1.702
+    both = (torch.randn(5, 2 * 21) * 6).bfloat16().double()
+    arrays["glu.bounded.both"] = both.float()
+    both.requires_grad_()
+    gate, up = both[..., ::2].clamp(max=limit), both[..., 1::2].clamp(-limit, limit)
+    out = (up + 1) * (gate * torch.sigmoid(gate * alpha))
+    results("glu.bounded", out=out)
+    backward("glu.bounded", out, {"dboth": both})
+
+
+def blocks():
+    """A whole block: Mixtral's weights are [out, in]; gpt-oss' are [in, out], with biases. Expert 3 gets no token."""
+    n, hidden, inter, count, top = 13, 12, 10, 5, 2
+    for kind in ("mixtral", "gpt_oss"):
+        case, turned = f"experts.{kind}", kind == "gpt_oss"
+        wide, down = ((hidden, 2 * inter), (inter, hidden)) if turned else ((2 * inter, hidden), (hidden, inter))
+        shapes = {"logits": (n, count), "x": (n, hidden), "residual": (n, hidden), "gate_up": (count, *wide), "down": (count, *down)}
+        if turned:
+            shapes |= {"gate_up_bias": (count, 2 * inter), "down_bias": (count, hidden)}
+        leaves = dict(zip(shapes, inputs(case, **shapes)))
+        with torch.no_grad():
+            leaves["logits"][:, 3] -= 32
+            arrays[f"{case}.logits"] = leaves["logits"].detach().float().clone()
+        weights, ids = routed(leaves["logits"], kind, top)
+        assert not (ids == 3).any()
+        y = leaves["residual"]
+        for e in range(count):
+            token, slot = torch.where(ids == e)
+            both = leaves["x"][token] @ (leaves["gate_up"][e] if turned else leaves["gate_up"][e].T)
+            if turned:
+                both = both + leaves["gate_up_bias"][e]
+                gate, up = both[..., ::2].clamp(max=7), both[..., 1::2].clamp(-7, 7)
+                out = ((up + 1) * (gate * torch.sigmoid(1.702 * gate))) @ leaves["down"][e] + leaves["down_bias"][e]
+            else:
+                gate, up = both.chunk(2, -1)
+                out = (F.silu(gate) * up) @ leaves["down"][e].T
+            y = y.index_add(0, token, out * weights[token, slot, None])
+        results(case, y=y)
+        backward(case, y, {f"d{name}": leaf for name, leaf in leaves.items() if name != "residual"}, "dy")
+
+
 def bias():
     (dy,) = inputs("bias", dy=(23, 10))
     results("bias", dbias=dy.sum(0))
 
 
-for make in (gemm, bias, embed, norm, rope, attention, activations, cross_entropy, bent_attention, families):
+for make in (gemm, bias, embed, norm, rope, attention, activations, cross_entropy, bent_attention, families, experts):
     make()
 write(os.path.join(os.path.dirname(__file__), "../../tests/golden/ops.bin"), arrays)
