@@ -189,4 +189,30 @@ static OT_INLINE ot_vf vec_activation_slope(enum ot_activation act, ot_vf x, ot_
     }
 }
 
+/* ---- gpt-oss' gated unit (struct ot_glu with a limit) ---- */
+
+/* x, at most limit. NaN compares false and stays. */
+static OT_INLINE ot_vf vec_at_most(ot_vf x, ot_vf limit) {
+    return vec_select(x > limit, limit, x);
+}
+
+/* x between -limit and limit. */
+static OT_INLINE ot_vf vec_bound(ot_vf x, ot_vf limit) {
+    return vec_select(x < -limit, -limit, vec_at_most(x, limit));
+}
+
+static OT_INLINE ot_vf vec_bounded_glu(float limit, float alpha, ot_vf gate, ot_vf up) {
+    ot_vf g = vec_at_most(gate, vec_set(limit)), u = vec_bound(up, vec_set(limit));
+    return (u + vec_set(1.0f)) * (g * vec_sigmoid(vec_set(alpha) * g));
+}
+
+/* The derivatives of the unit by gate and by up. */
+static OT_INLINE ot_vf vec_bounded_glu_slopes(float limit, float alpha, ot_vf gate, ot_vf up, ot_vf *by_up) {
+    const ot_vf one = vec_set(1.0f), zero = vec_set(0.0f), most = vec_set(limit);
+    ot_vf g = vec_at_most(gate, most), x = vec_set(alpha) * g, s = vec_sigmoid(x);
+    *by_up = vec_select(vec_abs(up) > most, zero, g * s);
+    ot_vf by_gate = (vec_bound(up, most) + one) * (s * vec_fma(x, one - s, one));
+    return vec_select(gate > most, zero, by_gate);
+}
+
 #endif

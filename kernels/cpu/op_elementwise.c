@@ -65,11 +65,34 @@ static OT_INLINE void glu_row(enum ot_dtype dtype, const struct ot_glu *op, int6
     });
 }
 
+/* Splits `lanes` pairs of gate and up, from pair i on. */
+static OT_INLINE void glu_load_pairs(enum ot_dtype dtype, const void *both, int64_t i, int64_t lanes,
+                                     ot_vf *gate, ot_vf *up) {
+    int64_t first = smaller(2 * lanes, OT_LANES);
+    ot_vf a = vec_load(dtype, both, 2 * i, first);
+    ot_vf b = vec_load(dtype, both, 2 * i + first, 2 * lanes - first);
+    *gate = vec_evens(a, b);
+    *up = vec_odds(a, b);
+}
+
+static OT_INLINE void glu_bounded_row(enum ot_dtype dtype, const struct ot_glu *op, int64_t row) {
+    const void *both = at(dtype, op->gate, row * op->ld_in);
+    void *out = at_mut(dtype, op->out, row * op->ld_out);
+    OT_FOR_LANES(i, lanes, op->cols, {
+        ot_vf gate, up;
+        glu_load_pairs(dtype, both, i, lanes, &gate, &up);
+        vec_store(dtype, out, i, lanes, vec_bounded_glu(op->limit, op->alpha, gate, up));
+    });
+}
+
 static void glu_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
     (void)chunk, (void)worker;
     const struct ot_glu *op = context;
     for (int64_t row = begin; row < end; row++)
-        WITH_DTYPE(op->dtype, glu_row, op, row);
+        if (op->limit != 0)
+            WITH_DTYPE(op->dtype, glu_bounded_row, op, row);
+        else
+            WITH_DTYPE(op->dtype, glu_row, op, row);
 }
 
 static void run_glu(struct ot_lane *lane, const void *args) {
@@ -77,7 +100,13 @@ static void run_glu(struct ot_lane *lane, const void *args) {
     ot_pool_run(ot_cpu_lane_pool(lane), op->rows, rows_per_chunk(op->cols), glu_chunk, (void *)op);
 }
 
+/* A limit needs rows of whole pairs. */
+static bool is_sound_glu(const struct ot_glu *op) {
+    return op->limit == 0 || (op->limit > 0 && isfinite(op->limit) && op->ld_in % 2 == 0);
+}
+
 static void cpu_glu(struct ot_lane *lane, const struct ot_glu *op) {
+    assert(is_sound_glu(op));
     ot_cpu_lane_push(lane, run_glu, op, sizeof *op);
 }
 
@@ -96,11 +125,30 @@ static OT_INLINE void glu_backward_row(enum ot_dtype dtype, const struct ot_glu_
     });
 }
 
+static OT_INLINE void glu_bounded_backward_row(enum ot_dtype dtype, const struct ot_glu_backward *op,
+                                               int64_t row) {
+    const struct ot_glu *forward = &op->forward;
+    const void *both = at(dtype, forward->gate, row * forward->ld_in);
+    const void *dout = at(dtype, op->dout, row * forward->ld_out);
+    void *dboth = at_mut(dtype, op->dgate, row * forward->ld_in);
+    OT_FOR_LANES(i, lanes, forward->cols, {
+        ot_vf gate, up, by_up, d = vec_load(dtype, dout, i, lanes);
+        glu_load_pairs(dtype, both, i, lanes, &gate, &up);
+        ot_vf dgate = d * vec_bounded_glu_slopes(forward->limit, forward->alpha, gate, up, &by_up);
+        int64_t first = smaller(2 * lanes, OT_LANES);
+        vec_store(dtype, dboth, 2 * i, first, vec_zip_low(dgate, d * by_up));
+        vec_store(dtype, dboth, 2 * i + first, 2 * lanes - first, vec_zip_high(dgate, d * by_up));
+    });
+}
+
 static void glu_backward_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
     (void)chunk, (void)worker;
     const struct ot_glu_backward *op = context;
     for (int64_t row = begin; row < end; row++)
-        WITH_DTYPE(op->forward.dtype, glu_backward_row, op, row);
+        if (op->forward.limit != 0)
+            WITH_DTYPE(op->forward.dtype, glu_bounded_backward_row, op, row);
+        else
+            WITH_DTYPE(op->forward.dtype, glu_backward_row, op, row);
 }
 
 static void run_glu_backward(struct ot_lane *lane, const void *args) {
@@ -110,6 +158,7 @@ static void run_glu_backward(struct ot_lane *lane, const void *args) {
 }
 
 static void cpu_glu_backward(struct ot_lane *lane, const struct ot_glu_backward *op) {
+    assert(is_sound_glu(&op->forward));
     ot_cpu_lane_push(lane, run_glu_backward, op, sizeof *op);
 }
 

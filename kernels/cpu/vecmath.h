@@ -251,6 +251,24 @@ static OT_INLINE ot_vf vec_twice(ot_vf a) {
     return __builtin_shufflevector(a, a, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
 }
 
+/* The even and the odd ones of the 32 lanes of a and b. */
+static OT_INLINE ot_vf vec_evens(ot_vf a, ot_vf b) {
+    return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+}
+
+static OT_INLINE ot_vf vec_odds(ot_vf a, ot_vf b) {
+    return __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+}
+
+/* The lanes of a and b by turns: the first 8 of each, and the last 8 of each. */
+static OT_INLINE ot_vf vec_zip_low(ot_vf a, ot_vf b) {
+    return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+}
+
+static OT_INLINE ot_vf vec_zip_high(ot_vf a, ot_vf b) {
+    return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+}
+
 /* Lanes 2 j and 2 j + 1 change places. */
 static OT_INLINE ot_vf vec_swap_neighbours(ot_vf a) {
     return __builtin_shufflevector(a, a, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);

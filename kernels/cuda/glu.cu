@@ -2,7 +2,8 @@
  *
  * Bytes per two-byte element: forward 6 (gate, up, out), backward 10 (gate, up, dout, dgate, dup); some 35
  * and 45 instructions with SILU. Gate and up may be the halves of wider rows, the output of one fused
- * product.
+ * product. In gpt-oss' unit, which has limits, they are neighbours: a thread reads two packs of pairs for one
+ * pack of out.
  */
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/map.cuh"
@@ -50,6 +51,72 @@ struct glu_backward {
     }
 };
 
+/* ---- the unit with limits ---- */
+
+/* Reads W pairs of gate and up. */
+template <int W, class T>
+__device__ __forceinline__ void read_pairs(const T *from, ot_values<W> &gate, ot_values<W> &up) {
+    if constexpr (W == 1) {
+        gate.v[0] = ot_to_float(from[0]);
+        up.v[0] = ot_to_float(from[1]);
+    } else {
+        ot_values<2 *W> both = ot_read<2 * W>(from);
+#pragma unroll
+        for (int j = 0; j < W; j++) {
+            gate.v[j] = both.v[2 * j];
+            up.v[j] = both.v[2 * j + 1];
+        }
+    }
+}
+
+template <class T>
+struct bounded_glu {
+    static constexpr int N = ot_pack<T>::N;
+    const T *both;
+    T *out;
+    int64_t ld_in, ld_out;
+    float limit, alpha;
+
+    template <int W>
+    __device__ __forceinline__ void run(int64_t row, int64_t i) const {
+        ot_values<W> g, u;
+        read_pairs(both + row * ld_in + 2 * i, g, u);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            g.v[j] = vec_bounded_glu(limit, alpha, g.v[j], u.v[j]);
+        ot_write(out + row * ld_out + i, g);
+    }
+};
+
+template <class T>
+struct bounded_glu_backward {
+    static constexpr int N = ot_pack<T>::N;
+    const T *both, *dout;
+    T *dboth;
+    int64_t ld_in, ld_out;
+    float limit, alpha;
+
+    template <int W>
+    __device__ __forceinline__ void run(int64_t row, int64_t i) const {
+        ot_values<W> g, u, d = ot_read<W>(dout + row * ld_out + i);
+        ot_values<2 * W> gradients;
+        read_pairs(both + row * ld_in + 2 * i, g, u);
+#pragma unroll
+        for (int j = 0; j < W; j++) {
+            float by_up, by_gate = vec_bounded_glu_slopes(limit, alpha, g.v[j], u.v[j], &by_up);
+            gradients.v[2 * j] = d.v[j] * by_gate;
+            gradients.v[2 * j + 1] = d.v[j] * by_up;
+        }
+        T *to = dboth + row * ld_in + 2 * i;
+        if constexpr (W == 1) {
+            to[0] = ot_from_float<T>(gradients.v[0]);
+            to[1] = ot_from_float<T>(gradients.v[1]);
+        } else {
+            ot_write(to, gradients);
+        }
+    }
+};
+
 /* Treats rows without gaps as one long row. */
 void join_rows(int64_t *rows, int64_t *cols, int64_t ld_in, int64_t ld_out) {
     if (ld_in == *cols && ld_out == *cols) {
@@ -60,7 +127,37 @@ void join_rows(int64_t *rows, int64_t *cols, int64_t ld_in, int64_t ld_out) {
 
 } // namespace
 
+static cudaError_t bounded_forward(const struct ot_glu *args, const struct ot_cuda_stream *on) {
+    return ot_dispatch(args->dtype, [&](auto zero) {
+        using T = decltype(zero);
+        int64_t rows = args->rows, cols = args->cols, bytes = sizeof(T), in = args->ld_in, out = args->ld_out;
+        join_rows(&rows, &cols, in / 2, out);
+        int64_t head = ot_map_head({{args->gate, 2 * bytes, in / 2}, {args->out, bytes, out}}, rows, cols);
+        bounded_glu<T> op = {(const T *)args->gate, (T *)args->out, in, out, args->limit, args->alpha};
+        return ot_map(op, rows, cols, head, on);
+    });
+}
+
+static cudaError_t bounded_backward(const struct ot_glu_backward *args, const struct ot_cuda_stream *on) {
+    const struct ot_glu *forward = &args->forward;
+    return ot_dispatch(forward->dtype, [&](auto zero) {
+        using T = decltype(zero);
+        int64_t rows = forward->rows, cols = forward->cols, bytes = sizeof(T);
+        int64_t in = forward->ld_in, out = forward->ld_out;
+        join_rows(&rows, &cols, in / 2, out);
+        int64_t head = ot_map_head(
+            {{forward->gate, 2 * bytes, in / 2}, {args->dgate, 2 * bytes, in / 2}, {args->dout, bytes, out}},
+            rows, cols);
+        bounded_glu_backward<T> op = {
+            (const T *)forward->gate, (const T *)args->dout, (T *)args->dgate, in, out,
+            forward->limit,           forward->alpha};
+        return ot_map(op, rows, cols, head, on);
+    });
+}
+
 cudaError_t ot_cuda_glu(const struct ot_glu *args, const struct ot_cuda_stream *on) {
+    if (args->limit != 0)
+        return bounded_forward(args, on);
     return ot_dispatch_activation(args->dtype, args->act, [&](auto zero, auto act) {
         using T = decltype(zero);
         int64_t rows = args->rows, cols = args->cols, bytes = sizeof(T), in = args->ld_in, out = args->ld_out;
@@ -74,6 +171,8 @@ cudaError_t ot_cuda_glu(const struct ot_glu *args, const struct ot_cuda_stream *
 
 cudaError_t ot_cuda_glu_backward(const struct ot_glu_backward *args, const struct ot_cuda_stream *on) {
     const struct ot_glu *forward = &args->forward;
+    if (forward->limit != 0)
+        return bounded_backward(args, on);
     return ot_dispatch_activation(forward->dtype, forward->act, [&](auto zero, auto act) {
         using T = decltype(zero);
         int64_t rows = forward->rows, cols = forward->cols, bytes = sizeof(T);

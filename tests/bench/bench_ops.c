@@ -234,15 +234,15 @@ static void bench_norm(struct bench *b) {
 
 static void bench_glu(struct bench *b) {
     enum { ROWS = 2048, COLS = 1376, N = ROWS * COLS };
-    struct ot_glu op = {b->dtype,
-                        OT_ACT_SILU,
-                        ROWS,
-                        COLS,
-                        COLS,
-                        COLS,
-                        numbers(b, b->dtype, N),
-                        numbers(b, b->dtype, N),
-                        numbers(b, b->dtype, N)};
+    struct ot_glu op = {.dtype = b->dtype,
+                        .act = OT_ACT_SILU,
+                        .rows = ROWS,
+                        .cols = COLS,
+                        .ld_in = COLS,
+                        .ld_out = COLS,
+                        .gate = numbers(b, b->dtype, N),
+                        .up = numbers(b, b->dtype, N),
+                        .out = numbers(b, b->dtype, N)};
     struct ot_glu_backward back = {op, numbers(b, b->dtype, N), numbers(b, b->dtype, N),
                                    numbers(b, b->dtype, N)};
     double unit = N * (double)ot_dtype_bytes(b->dtype);

@@ -121,7 +121,15 @@ static void run_glu(struct ops_fixture *f, const void *argument) {
     char *gate = ops_upload(f, f->dtype, c->gate, in);
     char *up = c->one_array ? gate + (size_t)c->cols * bytes : ops_upload(f, f->dtype, c->up, in);
     void *result = ops_blank_values(f, f->dtype, out), *dout = ops_upload(f, f->dtype, c->dout, out);
-    struct ot_glu op = {f->dtype, c->act, c->rows, c->cols, c->ld_in, c->ld_out, gate, up, result};
+    struct ot_glu op = {.dtype = f->dtype,
+                        .act = c->act,
+                        .rows = c->rows,
+                        .cols = c->cols,
+                        .ld_in = c->ld_in,
+                        .ld_out = c->ld_out,
+                        .gate = gate,
+                        .up = up,
+                        .out = result};
     f->ops->glu(f->lane, &op);
     ops_collect(f, "out", f->dtype, result, out);
     char *dgate = ops_blank_values(f, f->dtype, in);
@@ -165,6 +173,56 @@ static void test_glu(void **state) {
                       (enum ot_dtype)dtype, 0);
         free(gate);
         free(up);
+        free(dout);
+    }
+}
+
+static void run_bounded(struct ops_fixture *f, const void *argument) {
+    const struct rows *c = argument;
+    int64_t in = extent(c->rows, 2 * c->cols, c->ld_in), out = extent(c->rows, c->cols, c->ld_out);
+    void *both = ops_upload(f, f->dtype, c->gate, in), *dout = ops_upload(f, f->dtype, c->dout, out);
+    struct ot_glu op = {.dtype = f->dtype,
+                        .rows = c->rows,
+                        .cols = c->cols,
+                        .ld_in = c->ld_in,
+                        .ld_out = c->ld_out,
+                        .gate = both,
+                        .out = ops_blank_values(f, f->dtype, out),
+                        .limit = 2,
+                        .alpha = 1.702f};
+    f->ops->glu(f->lane, &op);
+    ops_collect(f, "out", f->dtype, op.out, out);
+    void *dboth = ops_blank_values(f, f->dtype, in);
+    f->ops->glu_backward(f->lane, &(struct ot_glu_backward){op, dout, dboth, NULL});
+    ops_collect(f, "dboth", f->dtype, dboth, in);
+    f->ops->glu_backward(f->lane, &(struct ot_glu_backward){op, dout, both, NULL});
+    ops_collect(f, "dboth in place", f->dtype, both, in);
+}
+
+static void test_bounded_glu(void **state) {
+    (void)state;
+    static const char *const names[] = {"out", "dboth", "dboth in place"};
+    /* rows, cols, ld_in, ld_out, shift: contiguous, packs in wider rows, no packs, one column */
+    static const int64_t shapes[][5] = {{5, 200, 400, 200, 0}, {3, 264, 544, 272, 0},  {4, 129, 260, 129, 0},
+                                        {3, 130, 260, 130, 3}, {1, 517, 1034, 517, 4}, {7, 1, 2, 1, 0}};
+    enum { ROOM = 8192 };
+    for (int dtype = OT_F32; dtype <= OT_F16; dtype++) {
+        float *both = inputs(3, ROOM, dtype != OT_F16), *dout = ops_random(5, ROOM, 1);
+        for (int s = 0; s < 6; s++) {
+            const int64_t *shape = shapes[s];
+            struct rows c = {.rows = shape[0],
+                             .cols = shape[1],
+                             .ld_in = shape[2],
+                             .ld_out = shape[3],
+                             .gate = both,
+                             .dout = dout};
+            struct cuda_pair p;
+            cuda_run(&p, run_bounded, &c, (enum ot_dtype)dtype, (int)shape[4]);
+            for (int i = 0; i < 3; i++)
+                cuda_check_bits(&p, names[i]);
+            cuda_close(&p);
+        }
+        free(both);
         free(dout);
     }
 }
@@ -419,15 +477,11 @@ static void test_reduce_is_not_finite_where_an_input_is_not(void **state) {
 int main(void) {
     cuda_skip_without_device();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_activations),
-        cmocka_unit_test(test_softcap),
-        cmocka_unit_test(test_glu),
-        cmocka_unit_test(test_add),
-        cmocka_unit_test(test_add_of_many),
-        cmocka_unit_test(test_casts),
-        cmocka_unit_test(test_ties_and_ranges),
-        cmocka_unit_test(test_reduce),
-        cmocka_unit_test(test_reduce_is_not_finite_where_an_input_is_not),
+        cmocka_unit_test(test_activations), cmocka_unit_test(test_softcap),
+        cmocka_unit_test(test_glu),         cmocka_unit_test(test_bounded_glu),
+        cmocka_unit_test(test_add),         cmocka_unit_test(test_add_of_many),
+        cmocka_unit_test(test_casts),       cmocka_unit_test(test_ties_and_ranges),
+        cmocka_unit_test(test_reduce),      cmocka_unit_test(test_reduce_is_not_finite_where_an_input_is_not),
     };
     return cmocka_run_group_tests_name("cuda_elementwise", tests, NULL, NULL);
 }

@@ -53,8 +53,15 @@ static void run_glu(struct ops_fixture *f, const void *argument) {
     char *gate = ops_upload(f, f->dtype, both, 2 * n),
          *up = gate + (size_t)c->cols * ot_dtype_bytes(f->dtype);
     free(both);
-    struct ot_glu op = {
-        f->dtype, c->act, c->rows, c->cols, 2 * c->cols, c->cols, gate, up, ops_blank_values(f, f->dtype, n)};
+    struct ot_glu op = {.dtype = f->dtype,
+                        .act = c->act,
+                        .rows = c->rows,
+                        .cols = c->cols,
+                        .ld_in = 2 * c->cols,
+                        .ld_out = c->cols,
+                        .gate = gate,
+                        .up = up,
+                        .out = ops_blank_values(f, f->dtype, n)};
     f->ops->glu(f->lane, &op);
     ops_collect(f, "out", f->dtype, op.out, n);
     struct ot_glu_backward back = {op, ops_upload(f, f->dtype, c->dout, n), gate, up}; /* in place */
@@ -132,6 +139,98 @@ static void test_activation_threads(void **state) {
     free(x);
     free(y);
     free(z);
+}
+
+/* ---- the gated unit with limits ---- */
+
+struct bounded_case {
+    int64_t rows, cols, ld_in;
+    float limit;
+    const float *both, *dout; /* [rows, ld_in], [rows, cols] */
+};
+
+static void run_bounded(struct ops_fixture *f, const void *argument) {
+    const struct bounded_case *c = argument;
+    void *both = ops_upload(f, f->dtype, c->both, c->rows * c->ld_in);
+    struct ot_glu op = {.dtype = f->dtype,
+                        .rows = c->rows,
+                        .cols = c->cols,
+                        .ld_in = c->ld_in,
+                        .ld_out = c->cols,
+                        .gate = both,
+                        .out = ops_blank_values(f, f->dtype, c->rows * c->cols),
+                        .limit = c->limit,
+                        .alpha = 1.702f};
+    f->ops->glu(f->lane, &op);
+    ops_collect(f, "out", f->dtype, op.out, c->rows * c->cols);
+    struct ot_glu_backward back = {op, ops_upload(f, f->dtype, c->dout, c->rows * c->cols), both,
+                                   NULL}; /* in place */
+    f->ops->glu_backward(f->lane, &back);
+    ops_collect(f, "dboth", f->dtype, both, c->rows * c->ld_in);
+}
+
+static void test_bounded_glu(void **state) {
+    (void)state;
+    struct ot_golden *golden = golden_open("ops.bin");
+    struct bounded_case c = {.limit = 7};
+    c.both = golden_f32(golden, "glu.bounded.both", NULL);
+    c.dout = golden_f32(golden, "glu.bounded.dout", NULL);
+    c.rows = golden_dim(golden, "glu.bounded.both", 0);
+    c.ld_in = golden_dim(golden, "glu.bounded.both", 1);
+    c.cols = c.ld_in / 2;
+    struct ops_fixture f;
+    ops_check_threads(&f, run_bounded, &c, OT_F32);
+    check_close("out", ops_result(&f, "out", NULL), golden_f32(golden, "glu.bounded.out", NULL),
+                c.rows * c.cols, 1e-6, 2e-6);
+    check_close("dboth", ops_result(&f, "dboth", NULL), golden_f32(golden, "glu.bounded.dboth", NULL),
+                c.rows * c.ld_in, 2e-6, 2e-6);
+    ops_close(&f);
+    ops_check_half(run_bounded, &c, 0x1p-8);
+    golden_close(golden);
+}
+
+/* At its limit an input still has a gradient; beyond it, none; a NaN stays. */
+static void test_bounded_glu_limits(void **state) {
+    (void)state;
+    static const float both[] = {7, 1, 7.0625f, 1, -40, 2, 1, 7, 1, 7.0625f, 1, -7, 1, -8, NAN, 1, 1, NAN};
+    static const float dout[] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
+    struct bounded_case c = {.rows = 1, .cols = 9, .ld_in = 18, .limit = 7, .both = both, .dout = dout};
+    struct ops_fixture f;
+    ops_open(&f, 1, OT_F32);
+    run_bounded(&f, &c);
+    const float *out = ops_result(&f, "out", NULL), *d = ops_result(&f, "dboth", NULL);
+    assert_true(out[0] == out[1] && d[0] != 0 && d[2] == 0 && d[1] == d[3]);
+    assert_true(out[3] == out[4] && d[7] != 0 && d[9] == 0 && d[11] != 0 && d[13] == 0);
+    assert_true(out[5] == out[6] && out[5] < 0 && isnan(out[7]) && isnan(d[14]));
+    assert_true(isnan(out[8]) && isnan(d[16]));
+    ops_close(&f);
+}
+
+/* Wider rows, tails of every length, many rows. */
+static void test_bounded_glu_layouts(void **state) {
+    (void)state;
+    for (int cols = 1; cols < 36; cols += cols < 20 ? 1 : 5) {
+        struct bounded_case c = {.rows = 50, .cols = cols, .ld_in = 2 * cols + 4, .limit = 1};
+        float *both = ops_random(1, c.rows * c.ld_in, 1), *dout = ops_random(2, c.rows * c.cols, 1);
+        for (int64_t i = 0; i < c.rows * c.ld_in; i++)
+            if (i % c.ld_in >= 2 * cols)
+                both[i] = NAN;
+        c.both = both;
+        c.dout = dout;
+        struct ops_fixture f;
+        ops_check_threads(&f, run_bounded, &c, OT_BF16);
+        for (int64_t i = 0; i < c.rows * c.cols; i++) {
+            const float *pair = both + i / cols * c.ld_in + i % cols * 2;
+            double g = fmin(pair[0], 1), u = fmax(fmin(pair[1], 1), -1);
+            float want = (float)((u + 1) * g / (1 + exp(-1.702 * g)));
+            check_close("out", ops_result(&f, "out", NULL) + i, &want, 1, 1e-6, 0x1.01p-8);
+        }
+        for (int64_t i = 0; i < c.rows * c.ld_in; i++)
+            assert_true(isnan(ops_result(&f, "dboth", NULL)[i]) == (i % c.ld_in >= 2 * cols));
+        ops_close(&f);
+        free(both);
+        free(dout);
+    }
 }
 
 /* ---- add ---- */
@@ -363,6 +462,7 @@ static void test_builds(void **state) {
             ops_check_build(run_activate, &c, builds[b], OT_F32);
             ops_check_build(run_glu, &c, builds[b], OT_BF16);
         }
+        ops_check_build(run_bounded, &(struct bounded_case){3, 501, 1002, 1, x, y}, builds[b], OT_F32);
     }
     free(x);
     free(y);
@@ -370,10 +470,17 @@ static void test_builds(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_activations), cmocka_unit_test(test_activation_threads),
-        cmocka_unit_test(test_add),         cmocka_unit_test(test_dropout),
-        cmocka_unit_test(test_join),        cmocka_unit_test(test_cast),
-        cmocka_unit_test(test_adamw),       cmocka_unit_test(test_builds),
+        cmocka_unit_test(test_activations),
+        cmocka_unit_test(test_activation_threads),
+        cmocka_unit_test(test_bounded_glu),
+        cmocka_unit_test(test_bounded_glu_limits),
+        cmocka_unit_test(test_bounded_glu_layouts),
+        cmocka_unit_test(test_add),
+        cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_join),
+        cmocka_unit_test(test_cast),
+        cmocka_unit_test(test_adamw),
+        cmocka_unit_test(test_builds),
     };
     return cmocka_run_group_tests_name("elementwise", tests, NULL, NULL);
 }
