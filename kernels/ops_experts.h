@@ -33,8 +33,8 @@
  * kernel adds. So a program decides once, by its arguments and the machine, which way it takes.
  *
  * DETERMINISM. All sums have a fixed order. A token adds its slots in the order of slots, whatever experts
- * they name. A row of a product depends on that row and on the expert's weights alone. The gradient of an
- * expert's weights adds the rows of its group in order, and these are in the order of tokens.
+ * they name. The product of an expert depends on the rows of its group and on its weights alone. The gradient
+ * of its weights adds these rows in order, and they are in the order of tokens.
  */
 #ifndef OT_KERNELS_OPS_EXPERTS_H
 #define OT_KERNELS_OPS_EXPERTS_H
@@ -81,7 +81,7 @@ struct ot_router_backward {
  * group to a multiple of `multiple` rows. rows[a] is the row of assignment a. assignments[r] is the
  * assignment of row r; -1 for padding, and for rows behind the last group.
  *
- * The ids must be in [0, experts). n * top and the capacity are below 2^31. */
+ * The ids must be in [0, experts). n * top and the capacity are below 2^31 - 2^10. */
 struct ot_group {
     int64_t n, top, experts, multiple; /* multiple: 1 for no padding */
     const int32_t *ids;                /* [n, top] */

@@ -134,7 +134,7 @@ static void run_group(struct ot_lane *lane, const void *args) {
 
 static void cpu_group(struct ot_lane *lane, const struct ot_group *op) {
     assert(op->multiple >= 1 && op->experts <= OT_MOST_EXPERTS &&
-           ot_group_rows(op->n, op->top, op->experts, op->multiple) <= INT32_MAX);
+           ot_group_rows(op->n, op->top, op->experts, op->multiple) <= INT32_MAX - OT_GROUP_CHUNK);
     ot_cpu_lane_push(lane, run_group, op, sizeof *op);
 }
 
@@ -236,4 +236,65 @@ static void run_combine_backward(struct ot_lane *lane, const void *args) {
 
 static void cpu_combine_backward(struct ot_lane *lane, const struct ot_combine_backward *op) {
     ot_cpu_lane_push(lane, run_combine_backward, op, sizeof *op);
+}
+
+/* ---- products by groups ---- */
+
+/* The product of expert e, which has `count` rows from `begin` on. */
+static struct ot_gemm groups_product(const struct ot_gemm_groups *op, int64_t e, int64_t begin,
+                                     int64_t count) {
+    bool sums = op->form == OT_GROUPS_SUMS;
+    int64_t b = sums ? begin * op->ldb : e * op->stride, c = sums ? e * op->stride : begin * op->ldc;
+    return (struct ot_gemm){.dtype = op->dtype,
+                            .c_dtype = op->c_dtype,
+                            .trans_a = sums,
+                            .trans_b = op->trans_b,
+                            .m = sums ? op->m : count,
+                            .n = op->n,
+                            .k = sums ? count : op->k,
+                            .a = at(op->dtype, op->a, begin * op->lda),
+                            .b = at(op->dtype, op->b, b),
+                            .bias = op->bias ? at(op->dtype, op->bias, e * op->n) : NULL,
+                            .addend = op->addend ? at(op->c_dtype, op->addend, c) : NULL,
+                            .c = at_mut(op->c_dtype, op->c, c),
+                            .lda = op->lda,
+                            .ldb = op->ldb,
+                            .ldc = op->ldc,
+                            .scale = op->scale};
+}
+
+/* A sum of no rows: the addend, or zeros. */
+static void groups_store_empty(const struct ot_gemm *op) {
+    size_t bytes = (size_t)op->n * ot_dtype_bytes(op->c_dtype);
+    for (int64_t row = 0; row < op->m && op->addend != op->c; row++) {
+        void *c = at_mut(op->c_dtype, op->c, row * op->ldc);
+        if (op->addend)
+            memcpy(c, at(op->c_dtype, op->addend, row * op->ldc), bytes);
+        else
+            memset(c, 0, bytes);
+    }
+}
+
+static void run_gemm_groups(struct ot_lane *lane, const void *args) {
+    const struct ot_gemm_groups *op = args;
+    assert(op->offsets[op->experts] <= op->rows);
+    for (int64_t e = 0; e < op->experts; e++) {
+        int64_t begin = op->offsets[e], count = op->offsets[e + 1] - begin;
+        struct ot_gemm product = groups_product(op, e, begin, count);
+        if (count > 0)
+            run_gemm(lane, &product);
+        else if (op->form == OT_GROUPS_SUMS)
+            groups_store_empty(&product);
+    }
+}
+
+static bool is_sound_gemm_groups(const struct ot_gemm_groups *op) {
+    if (op->form == OT_GROUPS_SUMS)
+        return op->m >= 1 && op->n >= 1 && !op->trans_b && !op->bias;
+    return op->k >= 1 && op->n >= 1 && (op->scale == 0 || op->scale == 1 || !op->bias);
+}
+
+static void cpu_gemm_groups(struct ot_lane *lane, const struct ot_gemm_groups *op) {
+    assert(is_sound_gemm_groups(op));
+    ot_cpu_lane_push(lane, run_gemm_groups, op, sizeof *op);
 }

@@ -51,4 +51,5 @@ const struct ot_ops OT_CPU_OPS = {
     .gather = cpu_gather,
     .combine = cpu_combine,
     .combine_backward = cpu_combine_backward,
+    .gemm_groups = cpu_gemm_groups,
 };

@@ -5,8 +5,7 @@
 
 #include "kernels/cpu/cpu_ops.h"
 #include "src/base/dtype.h"
-#include "tests/kernels/experts_fixture.h"
-#include "tests/support/golden.h"
+#include "tests/kernels/experts_products.h"
 
 /* ---- router ---- */
 
@@ -284,6 +283,72 @@ static void test_combine_backward(void **state) {
     }
 }
 
+/* ---- products by groups ---- */
+
+static const struct groups_shape groups_shapes[] = {{136, 152, 8, 0, {40, 0, 130, 5}},
+                                                    {37, 21, 3, 0, {3, 1, 0, 20}},
+                                                    {33, 1, 0, 0, {0, 0, 0, 2}},
+                                                    {8, 300, 0, 0, {0, 17, 0, 0}},
+                                                    {5, 7, 1, 0, {0, 0, 0, 0}}};
+enum { GROUPS_SHAPES = sizeof groups_shapes / sizeof *groups_shapes };
+
+static void visit_element(int64_t place, double want, double bound, void *context) {
+    const struct ops_fixture *f = context;
+    double got = ops_result(f, "c", NULL)[place];
+    if (!(fabs(got - want) <= bound))
+        fail_msg("element %d: %.9g, want %.9g", (int)place, got, want);
+}
+
+/* What no group names keeps its bytes. */
+static void check_untouched(const struct groups_case *c, const struct ops_fixture *f) {
+    int64_t written = 0, numbers = 0;
+    const float *got = ops_result(f, "c", NULL);
+    bool sums = c->form == OT_GROUPS_SUMS;
+    written = (sums ? GROUPS_EXPERTS * c->at.inner : c->offsets[GROUPS_EXPERTS]) * c->at.n;
+    for (int64_t i = 0; i < c->n_c; i++)
+        numbers += !isnan(got[i]);
+    assert_int_equal(numbers, written);
+}
+
+static void test_gemm_groups(void **state) {
+    (void)state;
+    for (int s = 0; s < GROUPS_SHAPES * 3; s++) {
+        struct groups_case c;
+        groups_open(&c, &groups_shapes[s / 3], s % 3);
+        for (int variant = 0; variant < GROUPS_VARIANTS; variant++) {
+            struct ops_fixture f;
+            c.variant = (enum groups_variant)variant;
+            if (!groups_takes(&c))
+                continue;
+            ops_check_threads(&f, groups_run, &c, OT_F32);
+            groups_visit(&c, visit_element, &f);
+            check_untouched(&c, &f);
+            ops_close(&f);
+            c.wide = true; /* operands are exact in bf16 and fp16 */
+            ops_check_threads(&f, groups_run, &c, variant % 2 ? OT_F16 : OT_BF16);
+            if (variant != GROUPS_BIAS)
+                groups_visit(&c, visit_element, &f);
+            ops_close(&f);
+            c.wide = false;
+        }
+        groups_close(&c);
+    }
+}
+
+static void test_block(void **state) {
+    (void)state;
+    static const char *const kinds[] = {"mixtral", "gpt_oss"};
+    struct ot_golden *golden = golden_open("ops.bin");
+    for (int i = 0; i < 2; i++) {
+        struct block_case c = block_open(golden, kinds[i]);
+        struct ops_fixture f;
+        ops_check_threads(&f, block_run, &c, OT_F32);
+        block_check(golden, kinds[i], &f);
+        ops_close(&f);
+    }
+    golden_close(golden);
+}
+
 /* ---- instruction sets ---- */
 
 static void test_builds(void **state) {
@@ -317,6 +382,8 @@ int main(void) {
         cmocka_unit_test(test_group),
         cmocka_unit_test(test_gather_and_combine),
         cmocka_unit_test(test_combine_backward),
+        cmocka_unit_test(test_gemm_groups),
+        cmocka_unit_test(test_block),
         cmocka_unit_test(test_builds),
     };
     return cmocka_run_group_tests_name("experts", tests, NULL, NULL);
