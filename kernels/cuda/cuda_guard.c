@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cuda_error.h"
+#include "kernels/cuda/gemm_groups.h"
 #include "kernels/cuda/gemm_plain.h"
 #include "kernels/cuda/gemm_tune.h"
 #include "kernels/cuda/guard.h"
@@ -28,7 +29,8 @@ enum {
     SCORES = 4,                                   /* with and without a softcap, with and without sinks */
     ATTENTION_PATHS = 4 * 3 * HEAD_DIMS * SCORES, /* enum attention_path; dtype */
     GEMM_PATHS = 3 << 5,                          /* dtype; five flags */
-    PATHS = ATTENTION_PATHS + GEMM_PATHS,
+    GROUPS_PATHS = 3 << 3,                        /* dtype; three flags */
+    PATHS = ATTENTION_PATHS + GEMM_PATHS + GROUPS_PATHS,
 };
 
 struct ot_cuda_guard {
@@ -57,6 +59,12 @@ static int attention_path(const struct ot_attention *op, enum attention_path pat
 static int gemm_path(const struct ot_gemm *op) {
     return ATTENTION_PATHS + ((int)op->dtype << 5 | (op->c_dtype != op->dtype) << 4 | op->trans_a << 3 |
                               op->trans_b << 2 | (op->addend != NULL) << 1 | (op->bias != NULL));
+}
+
+static int groups_path(const struct ot_gemm_groups *op) {
+    return ATTENTION_PATHS + GEMM_PATHS +
+           ((int)op->dtype << 3 | (op->c_dtype != op->dtype) << 2 | (op->form == OT_GROUPS_SUMS) << 1 |
+            op->trans_b);
 }
 
 /* ---- memory for a check ---- */
@@ -283,6 +291,51 @@ static cudaError_t check_gemm(const struct ot_cuda_guard *guard, struct ot_cuda_
     return compare_all(guard, &c, 1, room, on, agree);
 }
 
+/* ---- products by groups ----
+ *
+ * Three experts, the second without rows; more than a tile in both directions, more steps than stages, and
+ * sizes that end within a tile. Bounds and scale are those of the products above. */
+
+enum { GROUPS = 3, GROUP_ROWS = 300, GROUP_SPLIT = 40, GROUP_N = 152, GROUP_K = 136 };
+
+static struct ot_gemm_groups make_groups(const struct ot_gemm_groups *like, struct room *room, struct pair *c,
+                                         int32_t **offsets) {
+    bool sums = like->form == OT_GROUPS_SUMS;
+    struct ot_gemm_groups op = *like;
+    op.experts = GROUPS, op.rows = GROUP_ROWS, op.m = op.k = GROUP_K, op.n = GROUP_N;
+    op.lda = GROUP_K, op.ldb = op.trans_b ? GROUP_K : GROUP_N, op.ldc = GROUP_N;
+    op.stride = GROUP_K * GROUP_N;
+    op.offsets = *offsets = take(room, GROUPS + 1, OT_F32);
+    op.a = take(room, GROUP_ROWS * GROUP_K, op.dtype);
+    op.b = take(room, sums ? GROUP_ROWS * GROUP_N : GROUPS * op.stride, op.dtype);
+    op.bias = op.addend = NULL;
+    op.scale = SCALE;
+    *c =
+        make_pair(room, op.c_dtype, sums ? GROUPS * op.stride : GROUP_ROWS * GROUP_N, gemm_bound(op.c_dtype));
+    return op;
+}
+
+static cudaError_t check_groups(const struct ot_cuda_guard *guard, const struct ot_gemm_groups *like,
+                                const struct ot_cuda_stream *on, bool *agree) {
+    struct room room = {.memory = on->scratch, .bytes = on->scratch_bytes};
+    struct pair c;
+    int32_t *offsets, *ends = (int32_t *)(void *)(guard->seen + 1);
+    struct ot_gemm_groups op = make_groups(like, &room, &c, &offsets);
+    if (room.used > room.bytes)
+        return cudaErrorMemoryAllocation;
+    ends[0] = 0, ends[1] = ends[2] = GROUP_SPLIT, ends[3] = GROUP_ROWS;
+    TRY(cudaMemcpyAsync(offsets, ends, (GROUPS + 1) * sizeof *ends, cudaMemcpyHostToDevice, on->stream));
+    TRY(ot_cuda_gemm_fill(op.dtype, (void *)(uintptr_t)op.a, GROUP_ROWS * GROUP_K, 1, on));
+    TRY(ot_cuda_gemm_fill(op.dtype, (void *)(uintptr_t)op.b,
+                          op.form == OT_GROUPS_SUMS ? GROUP_ROWS * GROUP_N : GROUPS * op.stride, 2, on));
+    TRY(spoil(&c, on));
+    op.c = c.fast;
+    TRY(ot_cuda_gemm_groups(&op, on));
+    op.c = c.plain;
+    TRY(ot_gemm_groups_plain(&op, on));
+    return compare_all(guard, &c, 1, room, on, agree);
+}
+
 /* ---- verdicts ---- */
 
 /* If the file cannot be written, the run goes on, and the next run checks again. */
@@ -376,6 +429,27 @@ bool ot_cuda_guard_gemm(struct ot_cuda_guard *guard, struct ot_cuda_gemm *gemm, 
     return decide(guard, path, rc, agree, name);
 }
 
+void ot_cuda_guard_gemm_groups(struct ot_cuda_guard *guard, const struct ot_gemm_groups *op,
+                               struct ot_cuda_stream *on) {
+    int path = groups_path(op);
+    on->plain = false;
+    if (guard->is_off || !ot_gemm_groups_is_tiled(op) || guard->verdicts[path] == TRUSTED)
+        return;
+    char name[96];
+    bool agree = false;
+    snprintf(name, sizeof name, "the products by groups %s of %s into %s",
+             op->form == OT_GROUPS_SUMS ? "A^T B"
+             : op->trans_b              ? "A B^T"
+                                        : "A B",
+             ot_dtype_name(op->dtype), ot_dtype_name(op->c_dtype));
+    if (guard->verdicts[path] != UNKNOWN) {
+        on->plain = !is_trusted(guard, path, name);
+        return;
+    }
+    cudaError_t rc = check_groups(guard, op, on, &agree);
+    on->plain = !decide(guard, path, rc, agree, name);
+}
+
 /* ---- opening ---- */
 
 /* Reads the verdicts of an earlier run, if the file is complete and belongs to the same GPU, driver, library
@@ -396,7 +470,7 @@ static int open_cache(struct ot_cuda_guard *guard, const struct ot_cuda_guard_co
     ot_build_id(build);
     if (!config->cache_folder || !build[0])
         return 0;
-    snprintf(guard->identity, sizeof guard->identity, "guard 4, %s, driver %d, %s, build %s", config->gpu,
+    snprintf(guard->identity, sizeof guard->identity, "guard 5, %s, driver %d, %s, build %s", config->gpu,
              config->driver_version, config->library, build);
     ot_utf8_keep_line(guard->identity);
     OT_TRY(ot_string_format(&guard->cache_path, "%s/guard-%s", config->cache_folder, build));

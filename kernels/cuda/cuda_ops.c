@@ -39,6 +39,25 @@ static bool is_sound_decode(const struct ot_decode *op) {
     return ot_weight_is_range(&op->weight, op->first, op->n) && (uintptr_t)op->encoded % OT_WEIGHT_ALIGN == 0;
 }
 
+static bool is_sound_glu(const struct ot_glu *op) {
+    return op->limit == 0 || (op->limit > 0 && isfinite(op->limit) && op->ld_in % 2 == 0);
+}
+
+static bool is_sound_router(const struct ot_router *op) {
+    return op->top >= 1 && op->top <= op->experts && op->top <= OT_MOST_TOP && op->experts <= OT_MOST_EXPERTS;
+}
+
+static bool is_sound_gemm_groups(const struct ot_gemm_groups *op) {
+    if (op->form == OT_GROUPS_SUMS)
+        return op->m >= 1 && op->n >= 1 && !op->trans_b && !op->bias;
+    return op->k >= 1 && op->n >= 1 && (op->scale == 0 || op->scale == 1 || !op->bias);
+}
+
+static bool is_sound_group(const struct ot_group *op) {
+    return op->multiple >= 1 && op->experts >= 1 && op->experts <= OT_MOST_EXPERTS &&
+           ot_group_rows(op->n, op->top, op->experts, op->multiple) <= INT32_MAX - OT_GROUP_CHUNK;
+}
+
 /* ---- the ops ---- */
 
 /* empty: the op has nothing to do. CUDA would return an error for a grid without blocks. */
@@ -56,8 +75,8 @@ DEFINE_OP(embed_backward, true, op->n == 0)
 DEFINE_OP(norm, is_sound_norm(op), op->rows == 0)
 DEFINE_OP(norm_backward, is_sound_norm_backward(op), op->rows == 0)
 DEFINE_OP(rope, is_sound_rope(op), op->n == 0 || op->rotary_dim == 0)
-DEFINE_OP(glu, true, op->rows == 0 || op->cols == 0)
-DEFINE_OP(glu_backward, true, op->forward.rows == 0 || op->forward.cols == 0)
+DEFINE_OP(glu, is_sound_glu(op), op->rows == 0 || op->cols == 0)
+DEFINE_OP(glu_backward, is_sound_glu(&op->forward), op->forward.rows == 0 || op->forward.cols == 0)
 DEFINE_OP(activate, true, op->n == 0)
 DEFINE_OP(activate_backward, true, op->n == 0)
 DEFINE_OP(add, true, op->n == 0)
@@ -72,6 +91,12 @@ DEFINE_OP(reduce, true, op->n == 0 && op->accumulate)
 DEFINE_OP(cast, true, op->n == 0)
 DEFINE_OP(decode, is_sound_decode(op), op->n == 0)
 DEFINE_OP(adamw, true, op->n == 0)
+DEFINE_OP(router, is_sound_router(op), op->n == 0)
+DEFINE_OP(router_backward, is_sound_router(&op->forward), op->forward.n == 0)
+DEFINE_OP(group, is_sound_group(op), false)
+DEFINE_OP(gather, true, op->rows == 0 || op->cols == 0)
+DEFINE_OP(combine, op->top >= 1, op->n == 0 || op->cols == 0)
+DEFINE_OP(combine_backward, true, op->rows == 0 || op->cols == 0)
 
 static void cuda_attention(struct ot_lane *base, const struct ot_attention *op) {
     struct ot_cuda_lane *lane = (struct ot_cuda_lane *)base;
@@ -93,6 +118,17 @@ static void cuda_attention_backward(struct ot_lane *base, const struct ot_attent
     struct ot_cuda_stream on = device->on;
     ot_cuda_guard_attention_backward(device->guard, &op->forward, &on);
     ot_cuda_lane_check(lane, ot_cuda_attention_backward(op, &on));
+}
+
+static void cuda_gemm_groups(struct ot_lane *base, const struct ot_gemm_groups *op) {
+    struct ot_cuda_lane *lane = (struct ot_cuda_lane *)base;
+    const struct ot_cuda_device *device = ot_cuda_device_of(base->device);
+    assert(is_sound_gemm_groups(op));
+    if (!ot_cuda_lane_begin_op(lane))
+        return;
+    struct ot_cuda_stream on = device->on;
+    ot_cuda_guard_gemm_groups(device->guard, op, &on);
+    ot_cuda_lane_check(lane, ot_cuda_gemm_groups(op, &on));
 }
 
 static void cuda_gemm(struct ot_lane *base, const struct ot_gemm *op) {
@@ -140,4 +176,11 @@ const struct ot_ops ot_cuda_ops = {
     .cast = cuda_cast,
     .decode = cuda_decode,
     .adamw = cuda_adamw,
+    .router = cuda_router,
+    .router_backward = cuda_router_backward,
+    .group = cuda_group,
+    .gather = cuda_gather,
+    .combine = cuda_combine,
+    .combine_backward = cuda_combine_backward,
+    .gemm_groups = cuda_gemm_groups,
 };

@@ -21,8 +21,8 @@ struct ot_cuda_stream {
     int sm_count;         /* multiprocessors; may decide the size of a grid, never the order of a sum */
     int shared_bytes;     /* the most that one block may have (opt-in limit) */
     int arch;             /* compute capability times ten: 80, 89, 90, 120 */
-    /* attention: the guard trusts neither the tiled kernels nor the one for compute capability 9.0; or it
-     * trusts the tiled kernels alone */
+    /* plain: the guard does not trust the kernels with tensor cores. no_hopper: it does not trust those for
+     * compute capability 9.0. */
     bool plain, no_hopper;
 };
 
@@ -62,6 +62,13 @@ cudaError_t ot_cuda_cast(const struct ot_cast *args, const struct ot_cuda_stream
 cudaError_t ot_cuda_decode(const struct ot_decode *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_adamw(const struct ot_adamw *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_adamw_compact(const struct ot_adamw *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_router(const struct ot_router *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_router_backward(const struct ot_router_backward *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_group(const struct ot_group *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_gather(const struct ot_gather *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_combine(const struct ot_combine *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_combine_backward(const struct ot_combine_backward *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_gemm_groups(const struct ot_gemm_groups *args, const struct ot_cuda_stream *on);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,5 @@
-/* The tensor-core kernels of attention access shared memory without bank conflicts: ldmatrix, and the copies
- * into tiles. On the emulated device alone, which counts them (kernels/emu/emu_banks.cpp). Rows of tiles have
+/* The tensor-core kernels of attention and of products by groups access shared memory without bank conflicts:
+ * ldmatrix, and the copies into tiles. On the emulated device alone, which counts them (kernels/emu/emu_banks.cpp). Rows of tiles have
  * another swizzle for each head size; blocks have other shapes on cards with less or more shared memory. */
 #include "kernels/cuda/launchers.h"
 #include "kernels/emu/emu_faults.h"
@@ -96,7 +96,50 @@ static void test_attention_has_no_bank_conflicts(void **state) {
     ot_emu_reset();
 }
 
+/* Each layout of the operands: rows along k, rows across k, both for A and for B. */
+static void test_products_have_no_bank_conflicts(void **state) {
+    (void)state;
+    enum { ROWS = 200, WIDE = 136 };
+    const struct card *card = &cards[1];
+    ot_emu_reset();
+    use_card(card);
+    const int32_t ends[2] = {0, ROWS};
+    int32_t *offsets = device_memory(sizeof ends);
+    void *arrays[3];
+    for (int i = 0; i < 3; i++)
+        arrays[i] = device_memory(ROWS * WIDE * 4);
+    assert_int_equal(cudaMemcpyAsync(offsets, ends, sizeof ends, cudaMemcpyHostToDevice, NULL), cudaSuccess);
+    const struct ot_cuda_stream on = {.sm_count = 4, .shared_bytes = card->shared_bytes, .arch = card->arch};
+    for (int kind = 0; kind < 3; kind++) {
+        const struct ot_gemm_groups op = {.dtype = card->dtype,
+                                          .c_dtype = OT_F32,
+                                          .form = kind == 2 ? OT_GROUPS_SUMS : OT_GROUPS_ROWS,
+                                          .trans_b = kind == 1,
+                                          .experts = 1,
+                                          .rows = ROWS,
+                                          .m = WIDE,
+                                          .n = WIDE,
+                                          .k = WIDE,
+                                          .offsets = offsets,
+                                          .a = arrays[0],
+                                          .b = arrays[1],
+                                          .c = arrays[2],
+                                          .lda = WIDE,
+                                          .ldb = WIDE,
+                                          .ldc = WIDE,
+                                          .stride = WIDE * WIDE};
+        struct ot_emu_usage usage = ot_emu_usage();
+        assert_int_equal(ot_cuda_gemm_groups(&op, &on), cudaSuccess);
+        check_counts(&usage, "product", card, kind);
+    }
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(cudaFree(arrays[i]), cudaSuccess);
+    assert_int_equal(cudaFree(offsets), cudaSuccess);
+    ot_emu_reset();
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_attention_has_no_bank_conflicts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_attention_has_no_bank_conflicts),
+                                       cmocka_unit_test(test_products_have_no_bank_conflicts)};
     return cmocka_run_group_tests_name("cuda_banks", tests, NULL, NULL);
 }

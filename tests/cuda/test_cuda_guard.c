@@ -355,6 +355,64 @@ static void test_a_lost_scale_gives_way(void **state) {
     }
 }
 
+/* ---- products by groups ---- */
+
+/* bf16 [N,N] = [N,DIM] [N,DIM]^T of one expert, or [DIM,DIM] = [N,DIM]^T [N,DIM]. Returns the launches. */
+static int64_t run_groups(const struct work *w, enum ot_groups_form form) {
+    const int32_t ends[2] = {0, N};
+    bool sums = form == OT_GROUPS_SUMS;
+    struct ot_gemm_groups op = {.dtype = OT_BF16,
+                                .c_dtype = OT_BF16,
+                                .form = form,
+                                .trans_b = !sums,
+                                .experts = 1,
+                                .rows = N,
+                                .m = DIM,
+                                .n = sums ? DIM : N,
+                                .k = DIM,
+                                .offsets = w->row_start,
+                                .a = part(w, 0),
+                                .b = part(w, 1),
+                                .c = part(w, 3),
+                                .lda = DIM,
+                                .ldb = DIM,
+                                .ldc = sums ? DIM : N,
+                                .stride = DIM * DIM};
+    memcpy(w->host, ends, sizeof ends);
+    ot_lane_copy(w->lane, OT_COPY_H2D, w->row_start, w->host, sizeof ends);
+    int64_t before = launches();
+    ot_device_ops(w->device)->gemm_groups(w->lane, &op);
+    int64_t after = launches();
+    ot_lane_copy(w->lane, OT_COPY_D2H, w->host, w->memory, 8 * N * DIM * 2);
+    check_ok(ot_lane_sync(w->lane));
+    return after - before;
+}
+
+/* Each form has a check of its own, whose verdict the next run reads. If the kernel is broken, the results
+ * are those of the plain kernel, which adds in another order. */
+static void test_products_by_groups(void **state) {
+    static uint16_t want[2][DIM * DIM];
+    for (int broken = 0; broken < 2; broken++) {
+        ot_emu_break_kernels(broken ? "groups_tiled" : NULL);
+        for (int run = 0; run < 2; run++)
+            for (int form = 0; form < 2; form++) {
+                struct work w;
+                open_work(&w);
+                int64_t count = run_groups(&w, (enum ot_groups_form)form);
+                assert_true(run == 0 ? count > 1 : count == 1);
+                if (!broken)
+                    memcpy(want[form], w.host + 3 * N * DIM, sizeof want[form]);
+                for (int i = 0; i < (form ? DIM * DIM : N * N); i++) {
+                    float g = ot_bf16_to_f32(w.host[3 * N * DIM + i]), v = ot_bf16_to_f32(want[form][i]);
+                    assert_true(g - v <= 0.1f && v - g <= 0.1f); /* a unit of numbers below 16 */
+                }
+                close_work(&w);
+            }
+        teardown(state);
+        setup(state);
+    }
+}
+
 /* ---- the file, and checks that cannot be made ---- */
 
 static void test_damaged_file(void **state) {
@@ -401,6 +459,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_right_products_are_trusted, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_wrong_epilogue_gives_way, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_lost_scale_gives_way, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_products_by_groups, setup, teardown),
         cmocka_unit_test_setup_teardown(test_damaged_file, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_check_that_fails_decides_nothing, setup, teardown),
     };
