@@ -1,5 +1,6 @@
 /* Ops of the cpu device. GEMM by shape, as a share of the BLAS's rate on one thread times the number of
- * threads; attention in GFLOP/s; row-wise and element-wise ops in GB/s of the bytes that they must move.
+ * threads; attention in GFLOP/s; row-wise and element-wise ops, and those of mixtures of experts, in GB/s of
+ * the bytes that they must move.
  *
  *     bench_ops [THREADS]     default: all CPUs
  *
@@ -292,6 +293,80 @@ static void bench_rope(struct bench *b) {
            2.0 * N * HEADS * DIM * (double)ot_dtype_bytes(b->dtype));
 }
 
+/* ---- experts ---- */
+
+static void enqueue_router(struct bench *b, const void *op) {
+    b->ops->router(b->lane, op);
+}
+
+static void enqueue_group(struct bench *b, const void *op) {
+    b->ops->group(b->lane, op);
+}
+
+static void enqueue_combine(struct bench *b, const void *op) {
+    b->ops->combine(b->lane, op);
+}
+
+static void enqueue_gemm_groups(struct bench *b, const void *op) {
+    b->ops->gemm_groups(b->lane, op);
+}
+
+/* 2048 tokens, 2 of 16 experts each; the product of the gates and ups of all experts. */
+static void bench_experts(struct bench *b, double peak) {
+    enum { N = 2048, EXPERTS = 16, TOP = 2, HIDDEN = 512, WIDE = 2 * 1376, ROWS = N * TOP };
+    struct ot_router router = {.dtype = b->dtype,
+                               .n = N,
+                               .experts = EXPERTS,
+                               .top = TOP,
+                               .ld = EXPERTS,
+                               .logits = numbers(b, b->dtype, N * EXPERTS),
+                               .ids = numbers(b, OT_F32, ROWS),
+                               .weights = numbers(b, OT_F32, ROWS)};
+    report(b, "router", measure(b, enqueue_router, &router),
+           N * EXPERTS * (double)ot_dtype_bytes(b->dtype) + 8.0 * ROWS);
+    struct ot_group group = {.n = N,
+                             .top = TOP,
+                             .experts = EXPERTS,
+                             .multiple = 1,
+                             .ids = router.ids,
+                             .offsets = numbers(b, OT_F32, EXPERTS + 1),
+                             .counts = numbers(b, OT_F32, EXPERTS),
+                             .rows = numbers(b, OT_F32, ROWS),
+                             .assignments = numbers(b, OT_F32, ROWS),
+                             .scratch = numbers(b, OT_F32, 16 * EXPERTS)};
+    report(b, "group", measure(b, enqueue_group, &group), 12.0 * ROWS);
+    struct ot_combine combine = {.dtype = b->dtype,
+                                 .n = N,
+                                 .cols = HIDDEN,
+                                 .top = TOP,
+                                 .ld_packed = HIDDEN,
+                                 .ld_y = HIDDEN,
+                                 .rows = group.rows,
+                                 .weights = router.weights,
+                                 .packed = numbers(b, b->dtype, ROWS * HIDDEN),
+                                 .y = numbers(b, b->dtype, N * HIDDEN)};
+    report(b, "combine", measure(b, enqueue_combine, &combine),
+           (double)(ROWS + N) * HIDDEN * (double)ot_dtype_bytes(b->dtype));
+    struct ot_gemm_groups op = {.dtype = b->dtype,
+                                .c_dtype = b->dtype,
+                                .trans_b = true,
+                                .experts = EXPERTS,
+                                .rows = ROWS,
+                                .n = WIDE,
+                                .k = HIDDEN,
+                                .offsets = group.offsets,
+                                .a = combine.packed,
+                                .b = numbers(b, b->dtype, (int64_t)EXPERTS * WIDE * HIDDEN),
+                                .c = numbers(b, b->dtype, (int64_t)ROWS * WIDE),
+                                .lda = HIDDEN,
+                                .ldb = HIDDEN,
+                                .ldc = WIDE,
+                                .stride = WIDE * HIDDEN};
+    double rate = 2e-9 * ROWS * WIDE * HIDDEN / measure(b, enqueue_gemm_groups, &op);
+    printf("gemm_groups %s %d experts, %d rows x %d x %d   y %6.0f GF/s %3.0f %%\n", ot_dtype_name(b->dtype),
+           EXPERTS, ROWS, WIDE, HIDDEN, rate, 100 * rate / peak);
+}
+
 /* ---- all ---- */
 
 static void open_bench(struct bench *b, int threads, enum ot_dtype dtype) {
@@ -324,6 +399,7 @@ int main(int argc, char **argv) {
         bench_glu(&b);
         bench_cross_entropy(&b);
         bench_rope(&b);
+        bench_experts(&b, peak);
     }
     return 0;
 }
