@@ -113,9 +113,9 @@ struct ot_gather {
     void *packed;
 };
 
-/* y[t] = the sum over slots s of weights[t, s] * packed[rows[t, s]] (+ addend[t]). Products and sums are fp32,
- * in the order of slots; the addend comes last; the result is rounded once. weights NULL: 1. That is the
- * backward of gather. y may be addend, and must not overlap packed. */
+/* y[t] = the sum over slots s of weights[t, s] * packed[rows[t, s]] (+ addend[t]). Products and sums are
+ * fp32, in the order of slots; the addend comes last; the result is rounded once. weights NULL: 1. That is
+ * the backward of gather. y may be addend, and must not overlap packed. */
 struct ot_combine {
     enum ot_dtype dtype;
     int64_t n, cols, top, ld_packed, ld_y; /* ld_y: of y and addend */
@@ -143,9 +143,9 @@ struct ot_combine_backward {
  *     ROWS:  C[rows of e, n] = scale A[rows of e, k] op(B_e)[k, n] (+ bias_e[n]) (+ addend[rows of e, n])
  *     SUMS:  C_e[m, n] = scale (A[rows of e, m])^T B[rows of e, n] (+ addend_e[m, n])
  *
- * ROWS: y = x W^T sets trans_b; dx = dy W does not; rows of no group are neither read nor written. SUMS: dW +=
- * dy^T x sets addend to C; an expert without rows gets zeros, or its addend. B_e (ROWS) or C_e and addend_e
- * (SUMS) begins `stride` elements behind that of expert e - 1; bias is [experts, n]. The gradient of the bias
+ * ROWS: y = x W^T sets trans_b; dx = dy W does not. Rows of no group are neither read nor written. SUMS:
+ * dW += dy^T x sets addend to C. An expert without rows gets zeros, or its addend. B_e (ROWS), or C_e and
+ * addend_e (SUMS), begin `stride` elements behind those of expert e - 1. bias is [experts, n]; its gradient
  * is the form SUMS with m = 1 and an A of ones. scale, c_dtype, addend and overlaps are as in struct ot_gemm.
  *
  * rows: the capacity, at least offsets[experts]. It sets the size of the launch; no result depends on it. */

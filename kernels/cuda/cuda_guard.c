@@ -293,10 +293,10 @@ static cudaError_t check_gemm(const struct ot_cuda_guard *guard, struct ot_cuda_
 
 /* ---- products by groups ----
  *
- * Three experts, the second without rows; more than a tile in both directions, more steps than stages, and
- * sizes that end within a tile. Bounds and scale are those of the products above. */
+ * Three experts, the second without rows; more than a tile of packed rows and of columns, more steps than
+ * stages, and sizes that end within a tile. Bounds and scale are those of the products above. */
 
-enum { GROUPS = 3, GROUP_ROWS = 300, GROUP_SPLIT = 40, GROUP_N = 152, GROUP_K = 136 };
+enum { GROUPS = 3, GROUP_ROWS = 180, GROUP_SPLIT = 40, GROUP_N = 136, GROUP_K = 104 };
 
 static struct ot_gemm_groups make_groups(const struct ot_gemm_groups *like, struct room *room, struct pair *c,
                                          int32_t **offsets) {

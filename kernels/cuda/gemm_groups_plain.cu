@@ -1,5 +1,5 @@
-/* The plain product by groups: a block computes a tile of 16 x 16 elements, one per thread, like gemm_plain.cu.
- * Each element is one fp32 sum in the order of k (ROWS), or of the rows of the group (SUMS).
+/* The plain product by groups: a block computes a tile of 16 x 16 elements, one per thread, like
+ * gemm_plain.cu. Each element is one fp32 sum in the order of k (ROWS), or of the rows of the group (SUMS).
  */
 #include "kernels/cuda/gemm_groups.cuh"
 #include "kernels/cuda/gemm_groups.h"

@@ -6,8 +6,8 @@
  *
  * A team of 16 lanes has a token, so that its sums have the 16 parts that the contract names. Choosing takes
  * `top` rounds. A round finds the first logit, in the order of the router, that stands behind the logit of
- * the round before. So no list of chosen experts is searched, and any number of experts fits: lane l reads the
- * logits l, l + 16, ... again in each round, from the L1 cache. Lane s keeps the logit that round s chose.
+ * the round before. So no list of chosen experts is searched. Lane l reads the logits l, l + 16, ... again in
+ * each round, from the L1 cache. Lane s keeps the logit that round s chose.
  */
 #include "kernels/cuda/scalar.cuh"
 

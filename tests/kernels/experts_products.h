@@ -1,4 +1,5 @@
-/* Cases of products by groups, and of a whole block of experts, forward and backward (kernels/ops_experts.h). */
+/* Cases of products by groups, and of a whole block of experts, forward and backward
+ * (kernels/ops_experts.h). */
 #ifndef OT_TESTS_KERNELS_EXPERTS_PRODUCTS_H
 #define OT_TESTS_KERNELS_EXPERTS_PRODUCTS_H
 
