@@ -124,7 +124,8 @@ static void run_group(struct ot_lane *lane, const void *args) {
         row += (int32_t)(ot_chunk_count(op->counts[e], op->multiple) * op->multiple);
     }
     op->offsets[op->experts] = row;
-    memset(op->assignments, 0xff, (size_t)capacity * sizeof *op->assignments); /* -1 */
+    for (int64_t r = 0; r < capacity; r++)
+        op->assignments[r] = -1;
     for (int64_t a = 0; a < n; a++) {
         int32_t place = next[op->ids[a]]++;
         op->rows[a] = place;
