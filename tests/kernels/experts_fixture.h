@@ -79,6 +79,15 @@ static inline int64_t group_capacity(const struct group_case *c) {
     return ot_group_rows(c->n, c->top, c->experts, c->multiple);
 }
 
+/* Rows that are not -1 yet, which blank memory is. */
+static inline int32_t *group_assignments(struct ops_fixture *f, int64_t capacity) {
+    int32_t *junk = calloc((size_t)capacity + 1, sizeof *junk);
+    assert_non_null(junk);
+    int32_t *assignments = ops_upload_ids(f, junk, capacity);
+    free(junk);
+    return assignments;
+}
+
 static inline struct ot_group group_make(struct ops_fixture *f, const struct group_case *c) {
     size_t n = (size_t)(c->n * c->top) * sizeof(int32_t), experts = (size_t)c->experts * sizeof(int32_t);
     struct ot_group op = {
@@ -90,7 +99,7 @@ static inline struct ot_group group_make(struct ops_fixture *f, const struct gro
         .offsets = ops_blank(f, experts + sizeof(int32_t)),
         .counts = ops_blank(f, experts),
         .rows = ops_blank(f, n),
-        .assignments = ops_blank(f, (size_t)group_capacity(c) * sizeof(int32_t)),
+        .assignments = group_assignments(f, group_capacity(c)),
         .scratch = ops_blank(f, ot_group_scratch_bytes(c->n, c->top, c->experts)),
     };
     f->ops->group(f->lane, &op);

@@ -291,7 +291,7 @@ static inline void block_route(struct block *b) {
                                  .counts = ops_blank(f, (size_t)c->experts * sizeof(int32_t)),
                                  .rows = ops_blank(f, (size_t)(c->n * c->top) * sizeof(int32_t))};
     b->rows = ot_group_rows(c->n, c->top, c->experts, b->group.multiple);
-    b->group.assignments = ops_blank(f, (size_t)b->rows * sizeof(int32_t));
+    b->group.assignments = group_assignments(f, b->rows);
     b->group.scratch = ops_blank(f, ot_group_scratch_bytes(c->n, c->top, c->experts));
     f->ops->group(f->lane, &b->group);
 }
