@@ -368,9 +368,9 @@ static void glu(const struct call *call) {
     call->ops->glu(call->run->lane, &op);
 }
 
-/* The result y of a unit with DoRA, whose u and factors are there. */
+/* The result y of a unit that makes it of u. u and the factors are there. */
 static void forward_from_u(const struct call *call, const struct ot_linear *unit, void *y) {
-    if (unit->lora->dora)
+    if (ot_lora_from_u(unit->lora))
         ot_linear_forward_from_u(call->run, unit, call->run->dtype, y);
 }
 
@@ -390,7 +390,7 @@ static void compute_inside(const struct call *call, enum ot_keep_level have) {
             attention_decode(call);
         else
             project_qkv(call);
-    } else if (qkv.lora->dora) {
+    } else if (ot_lora_from_u(qkv.lora)) {
         forward_from_u(call, &qkv, memory->qkv);
         finish_qkv(call);
     }

@@ -54,19 +54,28 @@ static void lora_backward_work(const struct ot_lora_unit *lora, double in, doubl
     out->moved_bytes += item * (2 * rank + 3 * in);
     if (lora->drop > 0) /* dropout(x); the part of dx is written, not added, and goes through dropout */
         out->moved_bytes += item * (2 + 2) * in;
+    if (ot_lora_doubles(lora)) /* the part of dx is added to the base's */
+        out->moved_bytes += item * in;
+}
+
+/* A unit's outputs that have adapters. */
+static double adapted_outputs(const struct ot_lora_unit *lora) {
+    double adapted = 0;
+    for (int i = 0; i < lora->n; i++)
+        adapted += (double)lora->maps[i].out;
+    return adapted;
 }
 
 /* Elements that DoRA's passes over u read and write: forward, and backward. The residual that forward adds is
- * counted with the layer. out: the unit's outputs. */
-static double dora_forward_elems(const struct ot_lora_unit *lora, double out) {
+ * counted with the layer. out: the unit's outputs. train: with dropout. */
+static double dora_forward_elems(const struct ot_lora_unit *lora, double out, bool train) {
+    if (train && ot_lora_doubles(lora)) /* u, and y before and after */
+        return 3 * adapted_outputs(lora);
     return lora->dora ? 2 * out : 0;
 }
 
 static double dora_backward_elems(const struct ot_lora_unit *lora, double out) {
-    double adapted = 0; /* of the others u is not read */
-    for (int i = 0; i < lora->n; i++)
-        adapted += (double)lora->maps[i].out;
-    return lora->dora ? 2 * out + adapted : 0;
+    return lora->dora ? 2 * out + adapted_outputs(lora) : 0; /* of the others u is not read */
 }
 
 /* DoRA's factors, which do not depend on the tokens. Each adapted weight is read twice: by its product with
@@ -109,23 +118,27 @@ static struct unit_part unit_part(int unit, const struct ot_lora_unit *lora, enu
     if (part != OT_WORK_RECOMPUTE || level == OT_KEEP_ALL)
         return (struct unit_part){false, false};
     bool kept = unit == QKV ? qkv_kept : level >= OT_KEEP_PRODUCTS;
-    return (struct unit_part){!kept, unit != DOWN && (!kept || lora->dora)};
+    return (struct unit_part){!kept, unit != DOWN && (!kept || ot_lora_from_u(lora))};
 }
 
 /* For a token. */
 static void unit_lora_work(const struct unit_sizes *unit, struct unit_part does, enum ot_work_part part,
                            double item, struct ot_block_work *out) {
+    bool doubles = ot_lora_doubles(unit->lora);
     if (part == OT_WORK_BACKWARD) {
         lora_backward_work(unit->lora, unit->in, item, out);
         out->moved_bytes += item * dora_backward_elems(unit->lora, unit->out);
+        out->product_flops += doubles ? 2 * unit->in * unit->out : 0;
     }
     if (does.product && (does.result || unit->lora->dora))
         lora_forward_work(unit->lora, unit->in, item, item, true, out);
     else if (does.product)
         lora_ax_work(unit->lora, unit->in, item, true, out);
     if (does.result)
-        out->moved_bytes += item * dora_forward_elems(unit->lora, unit->out);
-    if (does.product && !does.result && unit->lora->dora) /* without DoRA, backward does not need it */
+        out->moved_bytes += item * dora_forward_elems(unit->lora, unit->out, true);
+    if (does.product && doubles) /* W dropout(x) */
+        out->product_flops += 2 * unit->in * adapted_outputs(unit->lora);
+    else if (does.product && !does.result && unit->lora->dora) /* without DoRA, backward does not need it */
         out->product_flops += 2 * unit->in * unit->out;
 }
 
@@ -168,10 +181,10 @@ static double layer_elems(const struct ot_model *model, int64_t layer, enum ot_w
         return 4 * norm + 5 * ffn + rope + (c->qk_norm ? 3 * qk : 0) + bias;
     if (level == OT_KEEP_ALL)
         return 0;
-    /* Of a unit whose u is kept, the result is made again: norms of q and k and rope; the residual. */
-    double qkv_again = qkv_kept ? at->qkv_lora.dora ? project - norm : 0 : project;
+    /* A result that is made again of u: norms of q and k and rope; the residual. */
+    double qkv_again = qkv_kept ? ot_lora_from_u(&at->qkv_lora) ? project - norm : 0 : project;
     if (level == OT_KEEP_PRODUCTS) /* norm1, norm2 and the gated activation */
-        return 2 * norm + glu + qkv_again + (at->o_lora.dora ? h : 0);
+        return 2 * norm + glu + qkv_again + (ot_lora_from_u(&at->o_lora) ? h : 0);
     /* As forward without its last product, and norm1 for its weight's gradient. */
     return qkv_again + 2 * norm + glu + h;
 }
@@ -267,19 +280,21 @@ void ot_head_work(const struct ot_model *model, enum ot_work_part part, int64_t 
     double n = (double)n_tokens, h = (double)c->hidden, vocab = (double)c->vocab;
     double item = (double)ot_dtype_bytes(model->chain.dtype), norm = 2 * h * item;
     const struct ot_lora_unit *lora = &model->head.lora;
+    bool train = part == OT_WORK_BACKWARD, doubles = train && ot_lora_doubles(lora);
     *out = (struct ot_block_work){0};
     if (part == OT_WORK_FORWARD || part == OT_WORK_BACKWARD) {
-        out->product_flops = 2 * h * vocab;
+        out->product_flops = 2 * h * vocab * (doubles ? 2 : 1);
         out->moved_bytes = norm + vocab * sizeof(float);
-        lora_forward_work(lora, h, item, sizeof(float), part == OT_WORK_BACKWARD, out);
-        out->moved_bytes += sizeof(float) * dora_forward_elems(lora, vocab);
+        lora_forward_work(lora, h, item, sizeof(float), train, out);
+        out->moved_bytes += sizeof(float) * dora_forward_elems(lora, vocab, train);
     }
     if (part == OT_WORK_BACKWARD) {
         bool trained = has_gradient(model, model->chain.n_blocks - 1, model->head.projection);
-        out->product_flops += (trained ? 4 : 2) * h * vocab;
+        out->product_flops += ((trained ? 4 : 2) + (doubles ? 2 : 0)) * h * vocab;
         out->moved_bytes += 3 * h * item + vocab * (sizeof(float) + item);
         lora_backward_work(lora, h, item, out);
-        out->moved_bytes += lora->dora ? vocab * (2 * item + sizeof(float)) : 0; /* dlogits twice, and u */
+        /* dlogits twice, and u; to double, dlogits once more */
+        out->moved_bytes += lora->dora ? vocab * ((doubles ? 3 : 2) * item + sizeof(float)) : 0;
     }
     out->product_flops *= n;
     out->moved_bytes *= n;

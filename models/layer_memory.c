@@ -30,24 +30,24 @@ static void take_unit(struct inside *inside, enum ot_keep_level level, size_t n,
     memory->factors = take_inside(inside, level, 2 * width * sizeof(float));
 }
 
-/* The results of products: those of the units with DoRA, or of the others. */
-static void take_results(const struct ot_model *model, int64_t layer, size_t n, bool dora,
+/* The results of products: those that one pass over u makes again, or the others. */
+static void take_results(const struct ot_model *model, int64_t layer, size_t n, bool from_u,
                          struct inside *inside, struct ot_layer_memory *memory) {
     const struct ot_model_config *c = &model->config;
     const struct ot_layer_layout *at = &model->layers[layer];
-    enum ot_keep_level level = dora ? OT_KEEP_ALL : OT_KEEP_PRODUCTS;
-    enum ot_keep_level qkv = dora ? OT_KEEP_ALL : ot_layer_qkv_level(model, layer);
+    enum ot_keep_level level = from_u ? OT_KEEP_ALL : OT_KEEP_PRODUCTS;
+    enum ot_keep_level qkv = from_u ? OT_KEEP_ALL : ot_layer_qkv_level(model, layer);
     size_t item = ot_dtype_bytes(model->chain.dtype);
-    if (at->qkv_lora.dora == dora)
+    if (ot_lora_from_u(&at->qkv_lora) == from_u)
         memory->qkv = take_inside(inside, qkv, n * (size_t)model->qkv_elems * item);
-    if (at->qkv_lora.dora == dora && c->qk_norm) {
+    if (ot_lora_from_u(&at->qkv_lora) == from_u && c->qk_norm) {
         memory->qk = take_inside(inside, qkv, n * (size_t)(model->q_elems + model->kv_elems) * item);
         memory->rstd_q = take_inside(inside, qkv, n * (size_t)c->n_heads * sizeof(float));
         memory->rstd_k = take_inside(inside, qkv, n * (size_t)c->n_kv_heads * sizeof(float));
     }
-    if (at->o_lora.dora == dora)
+    if (ot_lora_from_u(&at->o_lora) == from_u)
         memory->mid = take_inside(inside, level, n * (size_t)c->hidden * item);
-    if (at->gate_up_lora.dora == dora)
+    if (ot_lora_from_u(&at->gate_up_lora) == from_u)
         memory->gate_up = take_inside(inside, level, n * 2 * (size_t)c->ffn * item);
 }
 

@@ -25,6 +25,10 @@
  * results themselves are kept at level `all`, where backward computes nothing again. In the example, with
  * DoRA on all maps, `products` keeps 91 KiB and `all` 204 KiB.
  *
+ * With DoRA and dropout, the result takes a second product, W x, as long as the first, and backward reads
+ * both arrays. So the level that keeps u also keeps the result: two arrays that save two products. In the
+ * example `products` keeps 166 KiB.
+ *
  * Scratch has three large areas, each used for several purposes in turn; see struct ot_layer_memory.
  */
 #ifndef OT_MODELS_LAYER_MEMORY_H

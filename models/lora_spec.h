@@ -6,7 +6,7 @@
  *     alpha        numerator of their scale (lora.h); default twice the rank of the adapter
  *     dropout      default 0
  *     rslora       scale alpha / sqrt(r) instead of alpha / r
- *     dora         also trains the magnitude of each row (DoRA, lora.h); not with dropout
+ *     dora         also trains the magnitude of each row (DoRA, lora.h)
  *     targets      all-linear (the default: all linear maps of the layers), or names of modules. A word
  *     without
  *                  '=' after it is one more target

@@ -78,6 +78,15 @@ CASES = {
     "qwen2-embed_only": dict(r=3, lora_alpha=6, target_modules=["embed_tokens"]),
     # The embedding and a tied head, each with an adapter of its own.
     "qwen3_tied-embed_head": dict(r=2, lora_alpha=3, use_rslora=True, target_modules=["embed_tokens", "lm_head", "v_proj"]),
+    # DoRA with dropout on every map, with grouped heads.
+    "llama-dora_dropout": dict(r=4, lora_alpha=8, target_modules="all-linear", use_dora=True, lora_dropout=0.3),
+    # DoRA with dropout on q and v, so that k lies between; biases; tied; a window.
+    "qwen2-dora_dropout_qv": dict(r=5, lora_alpha=7, use_dora=True, use_rslora=True, lora_dropout=0.2,
+                                  target_modules=["q_proj", "v_proj"]),
+    # DoRA with dropout, ranks and scales that differ, a head, and norms of q and k; gate has no adapter.
+    "qwen3-dora_dropout_head": dict(
+        r=3, lora_alpha=6, target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj", "lm_head"],
+        use_dora=True, lora_dropout=0.4, rank_pattern={"k_proj": 1}, alpha_pattern={"v_proj": 5, "lm_head": 4}),
 }
 
 # The unit of maps that share dropout, as the place of its first weight among a layer's.

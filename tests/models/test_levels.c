@@ -11,7 +11,16 @@
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
 
-enum { TOKENS = 29, ROW = 15, LAYERS = 2, CASES = 6, ADAPTED = 3, DORA = 4, MAX_SLABS = 2 * (LAYERS + 2) };
+enum {
+    TOKENS = 29,
+    ROW = 15,
+    LAYERS = 2,
+    CASES = 8,
+    ADAPTED = 3,
+    DORA = 4,
+    DROPPED = 6,
+    MAX_SLABS = 2 * (LAYERS + 2)
+};
 
 struct tokens {
     int32_t id[TOKENS], target[TOKENS], position[TOKENS], row_start[TOKENS];
@@ -31,19 +40,21 @@ static struct ot_lora_rank rank_with_embedding(const void *context, const char *
  * other scales. With dropout. */
 static const struct ot_lora lora = {.choose = rank_with_embedding, .dropout = 0.3f};
 static const struct ot_lora dora = {.choose = rank_of, .dora = true};
-static const struct ot_model_parts adapted = {.lora = &lora}, with_dora = {.lora = &dora};
+static const struct ot_lora dropped = {.choose = rank_of, .dora = true, .dropout = 0.3f};
+static const struct ot_model_parts adapted = {.lora = &lora}, with_dora = {.lora = &dora},
+                                   with_dropped = {.lora = &dropped};
 
 static const struct ot_model_parts *parts_of(int i) {
-    return i == ADAPTED ? &adapted : i >= DORA ? &with_dora : NULL;
+    return i == ADAPTED ? &adapted : i >= DROPPED ? &with_dropped : i >= DORA ? &with_dora : NULL;
 }
 
 /* Plain; with every optional tensor; with a window in the second layer, so small that level `attention` keeps
  * q, k and v there; the same with a tied head and adapters over a frozen base; the same with DoRA; with DoRA
- * and every optional tensor. */
+ * and every optional tensor; these two with dropout. */
 static struct ot_model_config make_config(int i) {
-    struct ot_model_config c = tiny_config(LAYERS, i == 1 || i == ADAPTED || i == DORA);
+    struct ot_model_config c = tiny_config(LAYERS, i == 1 || i == ADAPTED || i == DORA || i == DROPPED);
     if (i > 0)
-        c.qkv_bias = c.out_bias = c.mlp_bias = c.qk_norm = i == 1 || i == DORA + 1;
+        c.qkv_bias = c.out_bias = c.mlp_bias = c.qk_norm = i == 1 || i == DORA + 1 || i == DROPPED + 1;
     if (i >= 2) {
         c.window = 5;
         c.window_by_layer = true;
@@ -111,7 +122,7 @@ static void test_levels_are_nested(void **state) {
         const struct ot_chain *chain = ot_model_chain(model);
         for (int b = 0; b < chain->n_blocks; b++)
             for (int64_t n = 1; n < 400; n += 57)
-                check_sizes(chain, b, i >= DORA, n);
+                check_sizes(chain, b, i >= DORA && i < DROPPED, n);
         ot_model_close(model);
     }
 }

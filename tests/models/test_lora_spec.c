@@ -59,7 +59,7 @@ static void test_scales_and_dropout(void **state) {
     assert_float_equal(spec.lora.dropout, 0.25f, 0);
     assert_float_equal(ot_lora_scale(&spec.lora, (struct ot_lora_rank){4, 8}), 2.0f, 0);
     assert_false(spec.lora.dora);
-    check_ok(ot_lora_spec_read("dora,r=4,alpha=8,rslora", &spec));
+    check_ok(ot_lora_spec_read("dora,r=4,alpha=8,rslora,dropout=0.5", &spec));
     assert_true(spec.lora.dora);
     assert_float_equal(ot_lora_scale(&spec.lora, (struct ot_lora_rank){4, 8}), 4.0f, 0);
 }
