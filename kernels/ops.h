@@ -354,7 +354,7 @@ struct ot_adamw_step {
  *
  * m, v and scales are stored as kernels/state_format.h says: fp32, bf16 bits, or codes with scales.
  *
- * decay: true if weight_decay applies to these parameters. */
+ * decay: true if weight_decay applies to these parameters. rate multiplies step->lr for them; 0 means 1. */
 struct ot_adamw {
     enum ot_dtype dtype;
     enum ot_state_format state;
@@ -362,6 +362,7 @@ struct ot_adamw {
     int64_t first;           /* if anything is rounded: the place of the first parameter in its slab */
     int64_t n;
     bool decay;
+    float rate;
     const struct ot_adamw_step *step;
     void *weight;
     int16_t *low;  /* OT_BF16 with masters only */

@@ -15,6 +15,11 @@
  * ".lora_A.weight" and ".lora_B.weight". Their fp32 masters are the optimizer's, as those of all trained
  * tensors (PEFT: fp32 adapters over a bf16 base).
  *
+ * LORA+ (Hayou et al., "LoRA+: Efficient Low Rank Adaptation of Large Models", 2024). The learning rate of
+ * each B of a linear map is lr_ratio times that of all else (ot_tensor.rate). The step of A hardly changes y
+ * while B is small, so one rate is too small for B or too large for A; the authors take about 16. PEFT's
+ * create_loraplus_optimizer does the same for B, and gives the higher rate to vectors too.
+ *
  * ARITHMETIC. ax = scale A x is rounded once to the compute dtype, where it is stored. W x + b (and the
  * residual) is rounded as without adapters. Then B ax is added to it in fp32, and the sum is rounded: the
  * order of PEFT. Backward:
@@ -95,7 +100,8 @@ struct ot_lora {
     const void *context;
     struct ot_lora_rank all;
     bool rslora, dora;
-    float dropout; /* in [0, 1); 0: none */
+    float dropout;  /* in [0, 1); 0: none */
+    float lr_ratio; /* LoRA+: above 0; 0 means 1 */
 };
 
 /* The scale of an adapter. */

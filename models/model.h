@@ -117,6 +117,7 @@ struct ot_tensor {
     int64_t rows, cols;
     int dims; /* 1: a vector of `cols`; 2: a matrix */
     bool decay, trained;
+    float rate; /* multiplies the learning rate; 0 means 1 */
     enum ot_init init;
     enum ot_file_form file_form;
 };

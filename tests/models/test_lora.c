@@ -228,6 +228,40 @@ static void test_magnitudes(void **state) {
     }
 }
 
+/* ---- LoRA+ ---- */
+
+static struct ot_lora_rank v_and_embedding(const void *context, const char *module) {
+    return only_v(context, module).rank > 0 ? only_v(context, module) : embedding(context, module);
+}
+
+/* Returns the group of a trained tensor, which has one rate. */
+static const struct ot_param_group *group_of(const struct ot_model *model, const struct ot_tensor *t) {
+    const struct ot_slab_spec *slab = &ot_model_chain(model)->slabs[t->slab];
+    const struct ot_param_group *group = slab->groups;
+    while (group->first + group->n <= t->first)
+        group++;
+    assert_true(group->first + group->n >= t->first + t->rows * t->cols);
+    return group;
+}
+
+/* B of a linear map has the higher rate; A, magnitudes and an embedding's adapter have not. */
+static void test_rates(void **state) {
+    (void)state;
+    const struct ot_model_config *c = &ot_preset_find("tiny-test")->config;
+    const struct ot_lora cases[] = {{.choose = v_and_embedding, .lr_ratio = 16},
+                                    {.choose = only_v, .lr_ratio = 16, .dora = true},
+                                    {.choose = only_v}};
+    for (int i = 0; i < 3; i++) {
+        struct ot_model *model = open_with(c, &cases[i]);
+        for (int64_t j = 0; j < ot_model_tensor_count(model); j++) {
+            const struct ot_tensor *t = ot_model_tensor(model, j);
+            assert_true(t->rate == (i < 2 && strstr(t->name, ".lora_B.") ? 16 : 0));
+            assert_true(!t->trained || group_of(model, t)->rate == t->rate);
+        }
+        ot_model_close(model);
+    }
+}
+
 static void test_row_norms(void **state) {
     (void)state;
     const float weight[] = {3, -4, 0, 0, 0x1p-100f, 0, 1e30f, 1e30f, 1};
@@ -497,6 +531,7 @@ int main(void) {
         cmocka_unit_test(test_ranks_of_modules),
         cmocka_unit_test(test_embedding),
         cmocka_unit_test(test_magnitudes),
+        cmocka_unit_test(test_rates),
         cmocka_unit_test(test_row_norms),
         cmocka_unit_test(test_initial_values),
         cmocka_unit_test(test_wrong_adapters_are_refused),

@@ -36,11 +36,11 @@ static struct ot_lora_rank head_and_outputs(const void *with_embedding, const ch
 }
 
 static const struct ot_lora choices[] = {
-    {.all = {3, 6}},
+    {.all = {3, 6}, .lr_ratio = 7},
     {.choose = some_maps, .dropout = 0.25f},
     {.choose = head_and_outputs, .context = "", .rslora = true, .dropout = 0.1f},
     {.all = {3, 6}, .dora = true},
-    {.choose = some_maps, .dora = true},
+    {.choose = some_maps, .dora = true, .lr_ratio = 4},
     {.choose = head_and_outputs, .rslora = true, .dora = true},
     {.all = {3, 6}, .dora = true, .dropout = 0.2f},
     {.choose = some_maps, .dora = true, .dropout = 0.25f},
