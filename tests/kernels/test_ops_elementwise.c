@@ -362,7 +362,7 @@ static void test_builds(void **state) {
     float *x = ops_random(1, c.rows * c.cols, 3), *y = ops_random(2, c.rows * c.cols, 1);
     c.x = c.gate = x;
     c.dy = c.up = c.dout = y;
-    assert_non_null(ot_cpu_ops_named("baseline"));
+    assert_non_null(ot_cpu_ops_named(ot_cpu_ops_choose().name));
     assert_null(ot_cpu_ops_named("none"));
     for (int b = 0; b < 3; b++) {
         if (!ot_cpu_ops_named(builds[b]))

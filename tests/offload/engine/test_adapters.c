@@ -73,7 +73,7 @@ static void train_resident(struct tiny_run *run, struct tiny_result *result) {
 
 static void any_plan_has_the_bits_of_the_resident_run(void **state) {
     (void)state;
-    int count = getenv("OT_TEST_SLOW") ? 24 : tests_are_few() ? 1 : 4, step = tests_are_few() ? 2 : 1;
+    int count = getenv("OT_TEST_SLOW") ? 24 : tests_are_few() ? 1 : 2, step = tests_are_few() ? 2 : 1;
     for (int variant = 0; variant < VARIANTS; variant += step)
         for (int encodes = 0; encodes < 2; encodes++) {
             struct tiny_run run;
