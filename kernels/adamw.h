@@ -10,8 +10,9 @@
  *     p = fma(-(lr * weight_decay), p, p)        only if decay is set: p - (lr * weight_decay) * p
  *     p = fma(-(lr / bias1), m / d, p)
  *
- * 1 - beta1 and 1 - beta2 are computed in fp32 from the fp32 betas. 1 / bias2_sqrt, lr * weight_decay and
- * lr / bias1 are computed once per call. The update equals torch.optim.AdamW's up to rounding.
+ * lr is the step's, or that times the rate of the parameters, rounded to fp32. 1 - beta1 and 1 - beta2 are
+ * computed in fp32 from the fp32 betas. 1 / bias2_sqrt, lr * weight_decay and lr / bias1 are computed once
+ * per call. The update equals torch.optim.AdamW's up to rounding.
  *
  * p is the fp32 master. Where its bits are stored depends on the dtype: for OT_F32 p is the weight itself;
  * for OT_BF16 the weight and a 16-bit remainder together are p (src/base/dtype.h); for OT_F16 p is a separate

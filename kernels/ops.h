@@ -233,6 +233,7 @@ struct ot_dropout {
     struct ot_state_noise noise;
     const void *x, *addend; /* addend may be NULL */
     void *out;
+    bool of_difference; /* kept(i) multiplies x[i] - addend[i] in place of x[i] */
 };
 
 /* The numbers of a drop: the least word of an element that is kept, and what multiplies that element. */
@@ -262,18 +263,18 @@ struct ot_dora_factors {
     float *factor, *inverse;
 };
 
-/* y = factor u (+ bias) (+ addend), each addition rounded to fp32, in this order. u, addend and y are
- * [rows, cols], ld elements between rows; factor and bias are [cols]. y may be u or addend. */
+/* y = factor u (- less) (+ bias) (+ addend), each sum rounded to fp32, in this order. u, less, addend and y
+ * are [rows, cols], ld elements between rows; factor and bias are [cols]. y may be u, less or addend. */
 struct ot_dora {
     enum ot_dtype dtype;
     int64_t rows, cols, ld;
-    const float *factor;           /* NULL: 1 */
-    const void *u, *bias, *addend; /* bias and addend may be NULL */
+    const float *factor;                  /* NULL: 1 */
+    const void *u, *less, *bias, *addend; /* less, bias and addend may be NULL */
     void *y;
 };
 
 /* du = factor dy; dchange[cols] += inverse * (sum over rows of dy u). ld: of u and du. du may be dy, or u if
- * both have one dtype. */
+ * both have one dtype, or NULL: not wanted. */
 struct ot_dora_backward {
     enum ot_dtype dtype, u_dtype; /* u_dtype: dtype or OT_F32 */
     int64_t rows, cols, ld, ld_dy;
@@ -384,7 +385,7 @@ struct ot_adamw_step {
  *
  * m, v and scales are stored as kernels/state_format.h says: fp32, bf16 bits, or codes with scales.
  *
- * decay: true if weight_decay applies to these parameters. */
+ * decay: true if weight_decay applies to these parameters. rate multiplies step->lr for them; 0 means 1. */
 struct ot_adamw {
     enum ot_dtype dtype;
     enum ot_state_format state;
@@ -392,6 +393,7 @@ struct ot_adamw {
     int64_t first;           /* if anything is rounded: the place of the first parameter in its slab */
     int64_t n;
     bool decay;
+    float rate;
     const struct ot_adamw_step *step;
     void *weight;
     int16_t *low;  /* OT_BF16 with masters only */

@@ -47,6 +47,16 @@ struct ot_lora_unit {
     struct ot_lora_map maps[OT_MAX_UNIT_MAPS];
 };
 
+/* True if training multiplies W with x and with dropout(x): with DoRA and dropout. */
+static inline bool ot_lora_doubles(const struct ot_lora_unit *unit) {
+    return unit->dora && unit->drop > 0;
+}
+
+/* True if one pass over u makes the unit's result in training: with DoRA and without dropout. */
+static inline bool ot_lora_from_u(const struct ot_lora_unit *unit) {
+    return unit->dora && !ot_lora_doubles(unit);
+}
+
 struct ot_norm_layout {
     struct ot_place weight, bias;
 };

@@ -1,9 +1,10 @@
 /* The last block of the chain: the head (final norm, output projection, loss).
  *
  * The head works on chunks of tokens, so that the logits of a whole micro-batch never exist at once. In
- * backward, cross-entropy overwrites a chunk's logits with their gradient; both backward products then use
- * it before the next chunk begins. With DoRA (lora.h) a piece of u, in fp32, lies beside the piece of logits
- * that is made of it. Backward turns the gradient of the logits into the gradient of u, in place. */
+ * backward, cross-entropy overwrites a chunk's logits with their gradient; both backward products then use it
+ * before the next chunk begins. With DoRA (lora.h) a piece of u, in fp32, lies beside the piece of logits
+ * that is made of it. Backward turns the gradient of the logits into the gradient of u, in place. With
+ * dropout too, it first multiplies the gradient of the logits with the projection. */
 #include "models/decoder.h"
 #include "models/linear.h"
 
@@ -155,7 +156,8 @@ static void piece_loss(const struct ot_model *model, const struct ot_block_run *
     if (want_grad && chunk->projection.lora->dora) {
         struct ot_linear projection = chunk->projection;
         projection.rows = n;
-        ot_linear_backward_u(run, &projection, OT_F32, dlogits, vocab, dlogits);
+        bool later = ot_linear_doubles(run, &projection);
+        ot_linear_backward_u(run, &projection, OT_F32, dlogits, vocab, later ? NULL : dlogits);
     }
 }
 
@@ -164,7 +166,11 @@ static void chunk_backward(const struct ot_model *model, const struct ot_block_r
     const struct ot_model_config *c = &model->config;
     struct ot_linear projection = chunk->projection;
     projection.rows = chunk->n;
-    projection.u = NULL; /* dlogits is the gradient of u */
+    projection.u = NULL; /* dlogits is, or becomes, the gradient of u */
+    if (ot_linear_doubles(run, &projection)) {
+        ot_linear_backward_base(run, &projection, chunk->dlogits, c->vocab, chunk->dnormed);
+        ot_linear_backward_u(run, &projection, run->dtype, chunk->dlogits, c->vocab, chunk->dlogits);
+    }
     ot_linear_backward_params(run, &projection, chunk->normed, chunk->dlogits, c->vocab);
     ot_linear_backward_input(run, &projection, chunk->dlogits, c->vocab, chunk->dnormed);
     const struct ot_norm_backward norm = {

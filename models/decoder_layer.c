@@ -203,9 +203,9 @@ static void activate(const struct ot_layer_call *call) {
     call->ops->glu(call->run->lane, &op);
 }
 
-/* The result y of a unit with DoRA, whose u and factors are there. */
+/* The result y of a unit that makes it of u. u and the factors are there. */
 static void forward_from_u(const struct ot_layer_call *call, const struct ot_linear *unit, void *y) {
-    if (unit->lora->dora)
+    if (ot_lora_from_u(unit->lora))
         ot_linear_forward_from_u(call->run, unit, call->run->dtype, y);
 }
 
@@ -231,7 +231,7 @@ static bool compute_qkv(const struct ot_layer_call *call, enum ot_keep_level hav
     if (have >= ot_layer_qkv_level(call->model, call->layer)) {
         if (call->config->residual == OT_PARALLEL)
             norm1(call);
-        if (qkv.lora->dora) {
+        if (ot_lora_from_u(qkv.lora)) {
             forward_from_u(call, &qkv, call->memory.qkv);
             ot_layer_finish_qkv(call);
         }
@@ -290,8 +290,9 @@ static void compute_inside(const struct ot_layer_call *call, enum ot_keep_level 
 void ot_layer_forward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run) {
     struct ot_layer_call call = make_call(model, layer, run);
     struct ot_layer_memory *memory = &call.memory;
+    /* DoRA with dropout writes y before it reads the residual. */
     if (is_parallel(&call))
-        memory->mid = run->y;
+        memory->mid = ot_lora_doubles(&call.at->down_lora) ? memory->beside : run->y;
     const struct ot_linear down = down_proj(&call, false);
     compute_inside(&call, OT_KEEP_NONE, true);
     if (!has_after(&call)) {

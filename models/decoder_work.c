@@ -54,19 +54,28 @@ static void lora_backward_work(const struct ot_lora_unit *lora, double in, doubl
     out->moved_bytes += item * (2 * rank + 3 * in);
     if (lora->drop > 0) /* dropout(x); the part of dx is written, not added, and goes through dropout */
         out->moved_bytes += item * (2 + 2) * in;
+    if (ot_lora_doubles(lora)) /* the part of dx is added to the base's */
+        out->moved_bytes += item * in;
 }
 
-/* Elements that DoRA's passes over u read and write: forward, and backward. The residual that forward adds
- * is counted with the layer. out: the unit's outputs. */
-static double dora_forward_elems(const struct ot_lora_unit *lora, double out) {
+/* A unit's outputs that have adapters. */
+static double adapted_outputs(const struct ot_lora_unit *lora) {
+    double adapted = 0;
+    for (int i = 0; i < lora->n; i++)
+        adapted += (double)lora->maps[i].out;
+    return adapted;
+}
+
+/* Elements that DoRA's passes over u read and write: forward, and backward. The residual that forward adds is
+ * counted with the layer. out: the unit's outputs. train: with dropout. */
+static double dora_forward_elems(const struct ot_lora_unit *lora, double out, bool train) {
+    if (train && ot_lora_doubles(lora)) /* u, and y before and after */
+        return 3 * adapted_outputs(lora);
     return lora->dora ? 2 * out : 0;
 }
 
 static double dora_backward_elems(const struct ot_lora_unit *lora, double out) {
-    double adapted = 0; /* of the others u is not read */
-    for (int i = 0; i < lora->n; i++)
-        adapted += (double)lora->maps[i].out;
-    return lora->dora ? 2 * out + adapted : 0;
+    return lora->dora ? 2 * out + adapted_outputs(lora) : 0; /* of the others u is not read */
 }
 
 /* DoRA's factors, which do not depend on the tokens. Each adapted weight is read twice: by its product with
@@ -116,23 +125,27 @@ static struct unit_part unit_part(const struct ot_model_config *c, int unit, con
     if (part != OT_WORK_RECOMPUTE || level == OT_KEEP_ALL)
         return (struct unit_part){false, false};
     bool kept = unit == QKV ? qkv_kept : level >= OT_KEEP_PRODUCTS;
-    return (struct unit_part){!kept, is_result_needed(c, unit) && (!kept || lora->dora)};
+    return (struct unit_part){!kept, is_result_needed(c, unit) && (!kept || ot_lora_from_u(lora))};
 }
 
 /* For a token. */
 static void unit_lora_work(const struct unit_sizes *unit, struct unit_part does, enum ot_work_part part,
                            double item, struct ot_block_work *out) {
+    bool doubles = ot_lora_doubles(unit->lora);
     if (part == OT_WORK_BACKWARD) {
         lora_backward_work(unit->lora, unit->in, item, out);
         out->moved_bytes += item * dora_backward_elems(unit->lora, unit->out);
+        out->product_flops += doubles ? 2 * unit->in * unit->out : 0;
     }
     if (does.product && (does.result || unit->lora->dora))
         lora_forward_work(unit->lora, unit->in, item, item, true, out);
     else if (does.product)
         lora_ax_work(unit->lora, unit->in, item, true, out);
     if (does.result)
-        out->moved_bytes += item * dora_forward_elems(unit->lora, unit->out);
-    if (does.product && !does.result && unit->lora->dora) /* without DoRA, backward does not need it */
+        out->moved_bytes += item * dora_forward_elems(unit->lora, unit->out, true);
+    if (does.product && doubles) /* W dropout(x) */
+        out->product_flops += 2 * unit->in * adapted_outputs(unit->lora);
+    else if (does.product && !does.result && unit->lora->dora) /* without DoRA, backward does not need it */
         out->product_flops += 2 * unit->in * unit->out;
 }
 
@@ -213,10 +226,11 @@ static double recompute_elems(const struct ot_model *model, int64_t layer, enum 
     const struct layer_elems e = layer_elems(model, layer);
     if (level == OT_KEEP_ALL)
         return 0;
-    /* Of a unit whose u is kept, the result is made again: norms of q and k and rope; the residual. */
-    double qkv = !qkv_kept || at->qkv_lora.dora ? e.heads + e.rope : 0;
+    /* A result that is made again of u: norms of q and k and rope; the residual. */
+    double qkv = !qkv_kept || ot_lora_from_u(&at->qkv_lora) ? e.heads + e.rope : 0;
     qkv += !qkv_kept || c->residual == OT_PARALLEL ? e.norm1 : 0;
-    bool reads_residual = c->residual == OT_SEQUENTIAL && (level < OT_KEEP_PRODUCTS || at->o_lora.dora);
+    bool reads_residual =
+        c->residual == OT_SEQUENTIAL && (level < OT_KEEP_PRODUCTS || ot_lora_from_u(&at->o_lora));
     double mid = e.after > 0 ? e.after : reads_residual ? (double)c->hidden : 0;
     double down = e.after > 0 && level < OT_KEEP_PRODUCTS ? 2 * (double)c->hidden : 0;
     return qkv + mid + e.norm2 + e.act + down + e.norm_again;
@@ -337,21 +351,23 @@ void ot_head_work(const struct ot_model *model, enum ot_work_part part, int64_t 
     double n = (double)n_tokens, h = (double)c->hidden, vocab = (double)c->vocab;
     double item = (double)ot_dtype_bytes(model->chain.dtype), norm = 2 * h * item;
     const struct ot_lora_unit *lora = &model->head.lora;
+    bool train = part == OT_WORK_BACKWARD, doubles = train && ot_lora_doubles(lora);
     *out = (struct ot_block_work){0};
     if (part == OT_WORK_FORWARD || part == OT_WORK_BACKWARD) {
-        out->product_flops = 2 * h * vocab;
+        out->product_flops = 2 * h * vocab * (doubles ? 2 : 1);
         out->moved_bytes = norm + vocab * sizeof(float);
-        lora_forward_work(lora, h, item, sizeof(float), part == OT_WORK_BACKWARD, out);
-        out->moved_bytes += sizeof(float) * dora_forward_elems(lora, vocab);
+        lora_forward_work(lora, h, item, sizeof(float), train, out);
+        out->moved_bytes += sizeof(float) * dora_forward_elems(lora, vocab, train);
     }
     if (part == OT_WORK_BACKWARD) {
         bool trained = has_gradient(model, model->chain.n_blocks - 1, model->head.projection);
-        out->product_flops += (trained ? 4 : 2) * h * vocab;
+        out->product_flops += ((trained ? 4 : 2) + (doubles ? 2 : 0)) * h * vocab;
         out->moved_bytes += 3 * h * item + vocab * (sizeof(float) + item);
         if (has_gradient(model, model->chain.n_blocks - 1, model->head.bias))
             out->moved_bytes += vocab * item;
         lora_backward_work(lora, h, item, out);
-        out->moved_bytes += lora->dora ? vocab * (2 * item + sizeof(float)) : 0; /* dlogits twice, and u */
+        /* dlogits twice, and u; to double, dlogits once more */
+        out->moved_bytes += lora->dora ? vocab * ((doubles ? 3 : 2) * item + sizeof(float)) : 0;
     }
     out->product_flops *= n;
     out->moved_bytes *= n;

@@ -50,24 +50,24 @@ static void take_qkv(const struct ot_model *model, enum ot_keep_level level, siz
     memory->rstd_k = take_inside(inside, level, n * (whole ? 1 : (size_t)c->n_kv_heads) * sizeof(float));
 }
 
-/* The results of products: those of the units with DoRA, or of the others. Without norms behind them, mid is
- * the result of o. */
-static void take_results(const struct ot_model *model, int64_t layer, size_t n, bool dora,
+/* The results of products: those that one pass over u makes again, or the others. Without norms behind them,
+ * mid is the result of o. */
+static void take_results(const struct ot_model *model, int64_t layer, size_t n, bool from_u,
                          struct inside *inside, struct ot_layer_memory *memory) {
     const struct ot_model_config *c = &model->config;
     const struct ot_layer_layout *at = &model->layers[layer];
-    enum ot_keep_level level = dora ? OT_KEEP_ALL : OT_KEEP_PRODUCTS;
+    enum ot_keep_level level = from_u ? OT_KEEP_ALL : OT_KEEP_PRODUCTS;
     size_t item = ot_dtype_bytes(model->chain.dtype), hidden = n * (size_t)c->hidden * item;
     bool after = ot_model_has_norms_after(c);
-    if (at->qkv_lora.dora == dora)
-        take_qkv(model, dora ? OT_KEEP_ALL : ot_layer_qkv_level(model, layer), n, inside, memory);
-    if (at->o_lora.dora == dora && after)
+    if (ot_lora_from_u(&at->qkv_lora) == from_u)
+        take_qkv(model, from_u ? OT_KEEP_ALL : ot_layer_qkv_level(model, layer), n, inside, memory);
+    if (ot_lora_from_u(&at->o_lora) == from_u && after)
         memory->o_out = take_inside(inside, level, hidden);
-    else if (at->o_lora.dora == dora && c->residual == OT_SEQUENTIAL)
+    else if (ot_lora_from_u(&at->o_lora) == from_u && c->residual == OT_SEQUENTIAL)
         memory->mid = take_inside(inside, level, hidden);
-    if (at->gate_up_lora.dora == dora)
+    if (ot_lora_from_u(&at->gate_up_lora) == from_u)
         memory->gate_up = take_inside(inside, level, n * (size_t)model->inner_elems * item);
-    if (at->down_lora.dora == dora && after)
+    if (ot_lora_from_u(&at->down_lora) == from_u && after)
         memory->down_out = take_inside(inside, level, hidden);
 }
 

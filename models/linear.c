@@ -16,9 +16,14 @@ static bool drops(const struct ot_block_run *run, const struct ot_linear *linear
     return linear->lora->drop > 0 && run->pass == OT_PASS_TRAIN;
 }
 
-/* out = (addend +) dropout(x). All are [rows, in]; addend may be NULL. */
+bool ot_linear_doubles(const struct ot_block_run *run, const struct ot_linear *linear) {
+    return has_dora(linear) && drops(run, linear);
+}
+
+/* out = (addend +) dropout(x). All are [rows, in]; addend may be NULL. of_difference: of x - addend, in place
+ * of x. */
 static void dropout(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
-                    const void *addend, void *out) {
+                    const void *addend, bool of_difference, void *out) {
     uint64_t stream = ot_random_stream(OT_RANDOM_DROPOUT, run->random.stream, (uint64_t)linear->lora->number);
     const struct ot_dropout op = {
         .dtype = run->dtype,
@@ -29,6 +34,7 @@ static void dropout(const struct ot_block_run *run, const struct ot_linear *line
         .x = x,
         .addend = addend,
         .out = out,
+        .of_difference = of_difference,
     };
     ot_run_ops(run)->dropout(run->lane, &op);
 }
@@ -37,17 +43,53 @@ static void dropout(const struct ot_block_run *run, const struct ot_linear *line
 static const void *input_of_a(const struct ot_block_run *run, const struct ot_linear *linear, const void *x) {
     if (!drops(run, linear))
         return x;
-    dropout(run, linear, x, NULL, linear->dropped);
+    dropout(run, linear, x, NULL, false, linear->dropped);
     return linear->dropped;
+}
+
+/* ---- the outputs of a unit ---- */
+
+/* Neighbouring outputs of a unit. */
+struct span {
+    int64_t first, out;
+    const struct ot_lora_map *map; /* of their adapter; NULL: they have none */
+};
+
+/* Goes on to the next outputs that have one adapter, or none; from a span that is zero, to the first. */
+static bool next_span(const struct ot_linear *linear, struct span *span) {
+    int64_t first = span->first + span->out, end = linear->out;
+    const struct ot_lora_unit *lora = linear->lora;
+    *span = (struct span){.first = first};
+    for (int i = 0; i < lora->n; i++) {
+        if (lora->maps[i].first < first)
+            continue;
+        span->map = lora->maps[i].first == first ? &lora->maps[i] : NULL;
+        end = span->map ? first + lora->maps[i].out : lora->maps[i].first;
+        break;
+    }
+    span->out = end - first;
+    return span->out > 0;
+}
+
+/* As next_span, but goes on to as many outputs as have adapters, or have none. Then `map` is the first. */
+static bool next_stretch(const struct ot_linear *linear, struct span *stretch) {
+    if (!next_span(linear, stretch))
+        return false;
+    for (struct span next = *stretch; next_span(linear, &next) && !next.map == !stretch->map;)
+        stretch->out += next.out;
+    return true;
+}
+
+/* The address of element `index` of an array that may be missing. */
+static const void *maybe_at(const void *array, enum ot_dtype dtype, int64_t index) {
+    return array ? (const char *)array + (size_t)index * ot_dtype_bytes(dtype) : NULL;
 }
 
 /* ---- forward ---- */
 
-static void forward_ax(const struct ot_block_run *run, const struct ot_linear *linear, const void *x) {
+/* input: what A multiplies. */
+static void forward_ax(const struct ot_block_run *run, const struct ot_linear *linear, const void *input) {
     const struct ot_lora_unit *lora = linear->lora;
-    if (!has_lora(linear))
-        return;
-    const void *input = input_of_a(run, linear, x);
     int64_t first = 0;
     for (int i = 0, end; i < lora->n; i = end) {
         float scale = lora->maps[i].scale;
@@ -74,13 +116,13 @@ static void forward_ax(const struct ot_block_run *run, const struct ot_linear *l
     }
 }
 
-void ot_linear_add_adapters(const struct ot_block_run *run, const struct ot_linear *linear,
-                            enum ot_dtype y_dtype, void *y) {
+/* y = addend + B ax, of the outputs that have adapters. addend may be y. */
+static void add_adapters(const struct ot_block_run *run, const struct ot_linear *linear,
+                         enum ot_dtype y_dtype, const void *addend, void *y) {
     const struct ot_lora_unit *lora = linear->lora;
     int64_t first = 0;
-    for (int i = 0; has_lora(linear) && i < lora->n; i++) {
+    for (int i = 0; i < lora->n; i++) {
         const struct ot_lora_map *map = &lora->maps[i];
-        void *out = (char *)y + (size_t)map->first * ot_dtype_bytes(y_dtype);
         const struct ot_gemm gemm = {
             .dtype = run->dtype,
             .c_dtype = y_dtype,
@@ -92,8 +134,8 @@ void ot_linear_add_adapters(const struct ot_block_run *run, const struct ot_line
             .lda = lora->rank,
             .b = ot_run_weight(run, map->b),
             .ldb = map->rank,
-            .addend = out,
-            .c = out,
+            .addend = maybe_at(addend, y_dtype, map->first),
+            .c = (char *)y + (size_t)map->first * ot_dtype_bytes(y_dtype),
             .ldc = linear->out,
             .scale = linear->scale,
         };
@@ -102,51 +144,108 @@ void ot_linear_add_adapters(const struct ot_block_run *run, const struct ot_line
     }
 }
 
-/* y = x W^T (+ bias) (+ residual). */
-static void forward_base(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
-                         const void *bias, const void *residual, enum ot_dtype y_dtype, void *y) {
+void ot_linear_add_adapters(const struct ot_block_run *run, const struct ot_linear *linear,
+                            enum ot_dtype y_dtype, void *y) {
+    if (has_lora(linear))
+        add_adapters(run, linear, y_dtype, y, y);
+}
+
+/* y = x W^T (+ bias) (+ residual), of the outputs in `span` alone. residual may be y. */
+static void forward_base(const struct ot_block_run *run, const struct ot_linear *linear, struct span span,
+                         const void *x, const void *bias, const void *residual, enum ot_dtype y_dtype,
+                         void *y) {
     const struct ot_gemm gemm = {
         .dtype = run->dtype,
         .c_dtype = y_dtype,
         .trans_b = true,
         .m = linear->rows,
-        .n = linear->out,
+        .n = span.out,
         .k = linear->in,
         .a = x,
         .lda = linear->in,
-        .b = linear->weight,
+        .b = ot_run_at(run, linear->weight, span.first * linear->in),
         .ldb = linear->in,
-        .bias = bias,
-        .addend = residual,
-        .c = y,
+        .bias = maybe_at(bias, run->dtype, span.first),
+        .addend = maybe_at(residual, y_dtype, span.first),
+        .c = (char *)y + (size_t)span.first * ot_dtype_bytes(y_dtype),
         .ldc = linear->out,
         .scale = linear->scale,
     };
     ot_run_ops(run)->gemm(run->lane, &gemm);
 }
 
-void ot_linear_forward_inside(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
-                              enum ot_dtype y_dtype) {
-    if (has_dora(linear))
-        forward_base(run, linear, x, NULL, NULL, y_dtype, linear->u);
-    forward_ax(run, linear, x);
-    if (!has_dora(linear))
-        return;
-    ot_linear_add_adapters(run, linear, y_dtype, linear->u);
+static struct span all_outputs(const struct ot_linear *linear) {
+    return (struct span){.out = linear->out};
+}
+
+/* u = product + scale B ax, where product is memory for W input, or u; and the factors. */
+static void forward_u(const struct ot_block_run *run, const struct ot_linear *linear, const void *input,
+                      enum ot_dtype y_dtype, void *product) {
+    if (!ot_linear_doubles(run, linear)) /* forward_from_u reads u of all outputs */
+        forward_base(run, linear, all_outputs(linear), input, NULL, NULL, y_dtype, product);
+    for (struct span s = {0}; ot_linear_doubles(run, linear) && next_stretch(linear, &s);)
+        if (s.map)
+            forward_base(run, linear, s, input, NULL, NULL, y_dtype, product);
+    forward_ax(run, linear, input);
+    add_adapters(run, linear, y_dtype, product, linear->u);
     if (!linear->has_factors)
         ot_linear_factors(run, linear);
 }
 
+void ot_linear_forward_inside(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
+                              enum ot_dtype y_dtype) {
+    if (has_dora(linear))
+        forward_u(run, linear, input_of_a(run, linear, x), y_dtype, linear->u);
+    else if (has_lora(linear))
+        forward_ax(run, linear, input_of_a(run, linear, x));
+}
+
+/* Of the outputs in `span`: y = factor u (- less) (+ bias) (+ residual). */
+static void forward_dora(const struct ot_block_run *run, const struct ot_linear *linear, struct span span,
+                         const void *less, const void *bias, enum ot_dtype y_dtype, void *y) {
+    const struct ot_dora op = {
+        .dtype = y_dtype,
+        .rows = linear->rows,
+        .cols = span.out,
+        .ld = linear->out,
+        .factor = span.map ? linear->factors + span.first : NULL,
+        .u = maybe_at(linear->u, y_dtype, span.first),
+        .less = maybe_at(less, y_dtype, span.first),
+        .bias = maybe_at(bias, run->dtype, span.first),
+        .addend = maybe_at(linear->residual, y_dtype, span.first),
+        .y = (char *)y + (size_t)span.first * ot_dtype_bytes(y_dtype),
+    };
+    ot_run_ops(run)->dora(run->lane, &op);
+}
+
+void ot_linear_forward_from_u(const struct ot_block_run *run, const struct ot_linear *linear,
+                              enum ot_dtype y_dtype, void *y) {
+    for (struct span span = {0}; next_stretch(linear, &span);)
+        forward_dora(run, linear, span, NULL, linear->bias, y_dtype, y);
+}
+
+static void forward_doubled(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
+                            enum ot_dtype y_dtype, void *y) {
+    forward_u(run, linear, input_of_a(run, linear, x), y_dtype, y);
+    for (struct span s = {0}; next_stretch(linear, &s);) {
+        if (s.map)
+            forward_dora(run, linear, s, y, NULL, y_dtype, y);
+        forward_base(run, linear, s, x, linear->bias, s.map ? y : linear->residual, y_dtype, y);
+    }
+}
+
 void ot_linear_forward(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
                        enum ot_dtype y_dtype, void *y) {
-    if (has_dora(linear)) {
+    if (has_dora(linear) && drops(run, linear)) {
+        forward_doubled(run, linear, x, y_dtype, y);
+    } else if (has_dora(linear)) {
         ot_linear_forward_inside(run, linear, x, y_dtype);
         ot_linear_forward_from_u(run, linear, y_dtype, y);
-        return;
+    } else {
+        forward_base(run, linear, all_outputs(linear), x, linear->bias, linear->residual, y_dtype, y);
+        ot_linear_forward_inside(run, linear, x, y_dtype);
+        ot_linear_add_adapters(run, linear, y_dtype, y);
     }
-    forward_base(run, linear, x, linear->bias, linear->residual, y_dtype, y);
-    forward_ax(run, linear, x);
-    ot_linear_add_adapters(run, linear, y_dtype, y);
 }
 
 /* ---- DoRA ---- */
@@ -209,52 +308,6 @@ void ot_linear_factors(const struct ot_block_run *run, const struct ot_linear *l
     }
 }
 
-/* Neighbouring outputs of a unit that have one adapter, or none. */
-struct span {
-    int64_t first, out;
-    const struct ot_lora_map *map; /* NULL: none */
-};
-
-/* Goes on to the next span; from one that is zero, to the first. */
-static bool next_span(const struct ot_linear *linear, struct span *span) {
-    int64_t first = span->first + span->out, end = linear->out;
-    const struct ot_lora_unit *lora = linear->lora;
-    *span = (struct span){.first = first};
-    for (int i = 0; i < lora->n; i++) {
-        if (lora->maps[i].first < first)
-            continue;
-        span->map = lora->maps[i].first == first ? &lora->maps[i] : NULL;
-        end = span->map ? first + lora->maps[i].out : lora->maps[i].first;
-        break;
-    }
-    span->out = end - first;
-    return span->out > 0;
-}
-
-/* The address of element `index` of an array that may be missing. */
-static const void *maybe_at(const void *array, enum ot_dtype dtype, int64_t index) {
-    return array ? (const char *)array + (size_t)index * ot_dtype_bytes(dtype) : NULL;
-}
-
-void ot_linear_forward_from_u(const struct ot_block_run *run, const struct ot_linear *linear,
-                              enum ot_dtype y_dtype, void *y) {
-    for (struct span span = {0}; next_span(linear, &span);) {
-        size_t first = (size_t)span.first * ot_dtype_bytes(y_dtype);
-        const struct ot_dora op = {
-            .dtype = y_dtype,
-            .rows = linear->rows,
-            .cols = span.out,
-            .ld = linear->out,
-            .factor = span.map ? linear->factors + span.first : NULL,
-            .u = (char *)linear->u + first,
-            .bias = maybe_at(linear->bias, run->dtype, span.first),
-            .addend = maybe_at(linear->residual, y_dtype, span.first),
-            .y = (char *)y + first,
-        };
-        ot_run_ops(run)->dora(run->lane, &op);
-    }
-}
-
 void ot_linear_backward_u(const struct ot_block_run *run, const struct ot_linear *linear,
                           enum ot_dtype u_dtype, const void *dy, int64_t ld_dy, void *du) {
     for (struct span span = {0}; next_span(linear, &span);) {
@@ -269,8 +322,8 @@ void ot_linear_backward_u(const struct ot_block_run *run, const struct ot_linear
             .inverse = linear->factors + linear->out + span.first,
             .dy = ot_run_at(run, dy, span.first),
             .u = maybe_at(linear->u, u_dtype, span.first),
-            .du = ot_run_at(run, du, span.first),
-            .dchange = span.map ? ot_run_grad(run, span.map->change) : NULL,
+            .du = du ? ot_run_at(run, du, span.first) : NULL,
+            .dchange = span.map && linear->u ? ot_run_grad(run, span.map->change) : NULL,
         };
         ot_run_ops(run)->dora_backward(run->lane, &op);
     }
@@ -394,15 +447,25 @@ static void input_gemm(const struct ot_block_run *run, const struct ot_linear *l
     ot_run_ops(run)->gemm(run->lane, &gemm);
 }
 
+void ot_linear_backward_base(const struct ot_block_run *run, const struct ot_linear *linear, const void *dy,
+                             int64_t ld_dy, void *dx) {
+    input_gemm(run, linear, linear->scale, linear->out, dy, ld_dy, linear->weight, false, dx);
+}
+
 void ot_linear_backward_input(const struct ot_block_run *run, const struct ot_linear *linear, const void *dy,
                               int64_t ld_dy, void *dx) {
     const struct product_gradient d = product_gradient(linear, dy, ld_dy);
-    input_gemm(run, linear, linear->scale, linear->out, d.dy, d.ld, linear->weight, false, dx);
+    bool through_dropout = has_lora(linear) && drops(run, linear);
+    bool doubles = ot_linear_doubles(run, linear);
+    if (doubles && linear->u)
+        ot_linear_backward_base(run, linear, dy, ld_dy, dx);
+    input_gemm(run, linear, linear->scale, linear->out, d.dy, d.ld, linear->weight, false,
+               doubles ? linear->dropped : dx);
     if (!has_lora(linear))
         return;
-    bool through_dropout = drops(run, linear);
     input_gemm(run, linear, 0, linear->lora->rank, linear->dax, linear->lora->rank,
-               ot_run_weight(run, linear->lora->a), !through_dropout, through_dropout ? linear->dropped : dx);
+               ot_run_weight(run, linear->lora->a), doubles || !through_dropout,
+               through_dropout ? linear->dropped : dx);
     if (through_dropout)
-        dropout(run, linear, linear->dropped, dx, dx);
+        dropout(run, linear, linear->dropped, dx, doubles, dx);
 }

@@ -42,8 +42,6 @@ int ot_lora_find(const struct ot_lora *lora, const char *module, struct ot_lora_
     if (!(lora->dropout >= 0 && lora->dropout < 1))
         return ot_fail(OT_E_INPUT, "adapter of %s: its dropout is %g, must be from 0 to less than 1", module,
                        (double)lora->dropout);
-    if (lora->dora && lora->dropout > 0)
-        return ot_fail(OT_E_INPUT, "adapter of %s: an adapter with DoRA cannot have dropout", module);
     float scale = ot_lora_scale(lora, *out);
     if (!isfinite(scale) || scale == 0)
         return ot_fail(OT_E_INPUT, "adapter of %s: its alpha is %g; it must be finite and not 0", module,

@@ -15,6 +15,11 @@
  * ".lora_A.weight" and ".lora_B.weight". Their fp32 masters are the optimizer's, as those of all trained
  * tensors (PEFT: fp32 adapters over a bf16 base).
  *
+ * LORA+ (Hayou et al., "LoRA+: Efficient Low Rank Adaptation of Large Models", 2024). The learning rate of
+ * each B of a linear map is lr_ratio times that of all else (ot_tensor.rate). The step of A hardly changes y
+ * while B is small, so one rate is too small for B or too large for A; the authors take about 16. PEFT's
+ * create_loraplus_optimizer does the same for B, and gives the higher rate to vectors too.
+ *
  * ARITHMETIC. ax = scale A x is rounded once to the compute dtype, where it is stored. W x + b (and the
  * residual) is rounded as without adapters. Then B ax is added to it in fp32, and the sum is rounded: the
  * order of PEFT. Backward:
@@ -59,8 +64,19 @@
  *
  * du takes the place of dy in the formulas above. Forward keeps u in place of y (layer_memory.h). Each
  * forward computes |V| (ot_dora_factors in kernels/ops.h), which costs 2 rank FLOPs for each weight, and
- * reading the weights twice. A DoRA adapter with dropout is refused: PEFT then multiplies W with dropout(x)
- * too, which doubles the products of the base.
+ * reading the weights twice.
+ *
+ * DORA WITH DROPOUT. As in PEFT, training then changes what W gives for dropout(x), not what it gives for x:
+ *
+ *     y = W x + b + (f u - W d),   d = dropout(x),   u = V d = W d + scale B A d
+ *
+ * PEFT writes the same as W x + b + (f - 1) W d + f scale B A d. With du = f dy as above, and with dm from
+ * this u, the part of dx is
+ *
+ *     dx = W^T dy + (W^T du - W^T dy + A^T dax) through dropout
+ *
+ * So W has two products forward, and one more backward: of the base, a step then computes twice the FLOPs.
+ * Without dropout (evaluation, generation) d is x, and y is f u + b as above; a merge makes that y.
  */
 #ifndef OT_MODELS_LORA_H
 #define OT_MODELS_LORA_H
@@ -83,7 +99,8 @@ struct ot_lora {
     const void *context;
     struct ot_lora_rank all;
     bool rslora, dora;
-    float dropout; /* in [0, 1); 0: none, and always with DoRA */
+    float dropout;  /* in [0, 1); 0: none */
+    float lr_ratio; /* LoRA+: above 0; 0 means 1 */
 };
 
 /* The scale of an adapter. */
@@ -94,7 +111,7 @@ void ot_lora_row_norms(const float *weight, int64_t rows, int64_t cols, float *n
  * OT_E_BUDGET. */
 int ot_lora_transpose(float *values, int64_t rows, int64_t cols);
 /* Finds the adapter of a module. rank 0: it has none. Errors: OT_E_INPUT (a rank or an alpha outside of its
- * range, a wrong dropout, DoRA with dropout or of an embedding); the message names the module. */
+ * range, a wrong dropout, DoRA of an embedding); the message names the module. */
 int ot_lora_find(const struct ot_lora *lora, const char *module, struct ot_lora_rank *out);
 /* The layer of a module: the first part of its name that is a number; -1: it has none, and is in no layer.
  * */

@@ -144,6 +144,14 @@ static int read_dropout(const struct part *p, float *out) {
     return 0;
 }
 
+static int read_lr_ratio(const struct part *p, float *out) {
+    double value;
+    if (!read_number(p->value, &value) || !(value >= 1e-4 && value <= 1e4))
+        return fail_part(p, "lr-ratio is a number from 0.0001 to 10000, such as 16");
+    *out = (float)value;
+    return 0;
+}
+
 static int read_part(const struct part *p, bool *has_targets, struct ot_lora_spec *out) {
     struct ot_lora_word name = p->key;
     int64_t rank;
@@ -154,7 +162,7 @@ static int read_part(const struct part *p, bool *has_targets, struct ot_lora_spe
         else if (!*has_targets || p->key.bytes == 0)
             return fail_part(
                 p, "the parts are r=16, alpha=32, dropout=0.05, targets=q_proj,v_proj, rslora, dora, "
-                   "r:NAME=8 and alpha:NAME=16");
+                   "lr-ratio=16, r:NAME=8 and alpha:NAME=16");
         return 0;
     }
     if (is_word(name, "targets")) {
@@ -167,11 +175,13 @@ static int read_part(const struct part *p, bool *has_targets, struct ot_lora_spe
         return read_alpha(p, &out->alpha);
     if (is_word(name, "dropout"))
         return read_dropout(p, &out->lora.dropout);
+    if (is_word(name, "lr-ratio"))
+        return read_lr_ratio(p, &out->lora.lr_ratio);
     if (skip(&name, "r:"))
         return read_rank(p, &rank);
     if (skip(&name, "alpha:"))
         return read_alpha(p, &alpha);
-    return fail_part(p, "the settings are r, alpha, dropout, targets, r:NAME and alpha:NAME");
+    return fail_part(p, "the settings are r, alpha, dropout, lr-ratio, targets, r:NAME and alpha:NAME");
 }
 
 int ot_lora_spec_read(const char *text, struct ot_lora_spec *out) {

@@ -6,10 +6,10 @@
  *     alpha        numerator of their scale (lora.h); default twice the rank of the adapter
  *     dropout      default 0
  *     rslora       scale alpha / sqrt(r) instead of alpha / r
- *     dora         also trains the magnitude of each row (DoRA, lora.h); not with dropout
+ *     dora         also trains the magnitude of each row (DoRA, lora.h)
+ *     lr-ratio     the learning rate of B, divided by that of A (LoRA+, lora.h); default 1
  *     targets      all-linear (the default: all linear maps of the layers), or names of modules. A word
- *     without
- *                  '=' after it is one more target
+ *                  without '=' after it is one more target
  *     r:NAME       rank of the modules with this name
  *     alpha:NAME   their alpha
  *

@@ -49,6 +49,7 @@ struct ot_tensor {
     int64_t rows, cols;
     int dims; /* 1: a vector of `cols`; 2: a matrix */
     bool decay, trained;
+    float rate; /* multiplies the learning rate; 0 means 1 */
     enum ot_init init;
     enum ot_file_form file_form;
     /* The rows (of a vector, its values) are those of a fused q, k, v: row r is row ot_model_fused_row(r) of

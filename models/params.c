@@ -134,10 +134,12 @@ static void add_lora(struct walk *w, const struct ot_tensor *targets, int n, str
     for (int i = 0; i < unit->n; i++)
         add_lora_tensor(w, i == 0 ? &unit->a : NULL, adapted[i], "lora_A.weight", unit->maps[i].rank,
                         adapted[i]->cols, OT_INIT_LORA_A);
-    for (int i = 0; i < unit->n; i++)
-        add_lora_tensor(w, &unit->maps[i].b, adapted[i], "lora_B.weight", unit->maps[i].out,
-                        unit->maps[i].rank, OT_INIT_ZERO)
-            ->is_fused = adapted[i]->is_fused;
+    for (int i = 0; i < unit->n; i++) {
+        struct ot_tensor *t = add_lora_tensor(w, &unit->maps[i].b, adapted[i], "lora_B.weight",
+                                              unit->maps[i].out, unit->maps[i].rank, OT_INIT_ZERO);
+        t->rate = w->parts->lora->lr_ratio;
+        t->is_fused = adapted[i]->is_fused;
+    }
     unit->dora = unit->n > 0 && w->parts->lora->dora;
     for (int i = 0; unit->dora && i < unit->n; i++) {
         struct ot_tensor *t = add_lora_tensor(w, &unit->maps[i].change, adapted[i], "lora_magnitude_vector",
@@ -189,17 +191,17 @@ static bool unit_is_frozen(const struct walk *w, int first) {
     return true;
 }
 
-/* Adds n parameters to the slab's last group, or to a new one. */
-static void add_group(struct ot_slab_spec *spec, struct ot_param_group *groups, int64_t n, bool decay,
-                      bool trained) {
+/* Adds n parameters to the slab's last group, or to a new one. `like` says how they are updated. */
+static void add_group(struct ot_slab_spec *spec, struct ot_param_group *groups, int64_t n,
+                      const struct ot_tensor *like) {
     struct ot_param_group *last = spec->n_groups > 0 ? &groups[spec->n_groups - 1] : NULL;
     int64_t first = last ? last->first + last->n : 0;
     if (n == 0 || spec->frozen)
         return;
-    if (last && last->decay == decay && last->trained == trained)
+    if (last && last->decay == like->decay && last->trained == like->trained && last->rate == like->rate)
         last->n += n;
     else
-        groups[spec->n_groups++] = (struct ot_param_group){first, n, decay, trained};
+        groups[spec->n_groups++] = (struct ot_param_group){first, n, like->decay, like->trained, like->rate};
 }
 
 /* Places a unit at the end of the slab. */
@@ -212,7 +214,7 @@ static void put_unit(struct walk *w, int first, int slab) {
         *t = w->tensors[i];
         t->slab = slab;
         t->first = spec->n_params;
-        add_group(spec, model->slab_memory[slab].groups, t->rows * t->cols, t->decay, t->trained);
+        add_group(spec, model->slab_memory[slab].groups, t->rows * t->cols, t);
         spec->n_params += t->rows * t->cols;
     }
 }
@@ -235,7 +237,7 @@ static void put_slab(struct walk *w, bool frozen) {
     if (spec->n_params == 0)
         return;
     int64_t n = (spec->n_params + OT_SLAB_ALIGN_PARAMS - 1) / OT_SLAB_ALIGN_PARAMS * OT_SLAB_ALIGN_PARAMS;
-    add_group(spec, memory->groups, n - spec->n_params, false, false);
+    add_group(spec, memory->groups, n - spec->n_params, &(struct ot_tensor){0});
     spec->n_params = n;
     memory->n_tensors = model->n_tensors - memory->first_tensor;
     if (w->rc == 0)

@@ -43,6 +43,7 @@ struct ot_param_group {
     int64_t first, n; /* in parameters */
     bool decay;       /* weight decay applies (not on norms and biases) */
     bool trained;     /* frozen parameters keep their bits and do not count in the norm */
+    float rate;       /* multiplies the learning rate; 0 means 1 */
 };
 
 struct ot_slab_spec {

@@ -17,6 +17,7 @@ struct ot_adamw_numbers {
 
 static inline struct ot_adamw_numbers ot_adamw_numbers(const struct ot_adamw *args) {
     const struct ot_adamw_step *step = args->step;
+    float lr = args->rate != 0 ? step->lr * args->rate : step->lr;
     return (struct ot_adamw_numbers){
         .beta1 = step->beta1,
         .beta2 = step->beta2,
@@ -25,8 +26,8 @@ static inline struct ot_adamw_numbers ot_adamw_numbers(const struct ot_adamw *ar
         .eps = step->eps,
         .grad_scale = step->grad_scale,
         .per_bias2 = 1.0f / step->bias2_sqrt,
-        .minus_decay = args->decay ? -(step->lr * step->weight_decay) : 0.0f,
-        .minus_rate = -(step->lr / step->bias1),
+        .minus_decay = args->decay ? -(lr * step->weight_decay) : 0.0f,
+        .minus_rate = -(lr / step->bias1),
     };
 }
 

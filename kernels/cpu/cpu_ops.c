@@ -4,44 +4,53 @@
 #include <stddef.h>
 #include <string.h>
 
-/* One table for each compilation of ops_table.c in kernels/cpu/meson.build. */
+/* One table for each compilation of ops_table.c in kernels/cpu/meson.build. With OT_CPU_OPS_NATIVE there is
+ * one alone, for the machine that compiled it. */
 extern const struct ot_ops ot_cpu_ops_baseline;
 #if defined(__x86_64__)
 extern const struct ot_ops ot_cpu_ops_avx2, ot_cpu_ops_avx512;
 #endif
 
-static bool always(void) {
+/* Unused in some builds with OT_CPU_OPS_NATIVE. */
+__attribute__((unused)) static bool has_baseline(void) {
     return true;
 }
 
 #if defined(__x86_64__)
-static bool has_avx2(void) {
+__attribute__((unused)) static bool has_avx2(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
-static bool has_avx512(void) {
+__attribute__((unused)) static bool has_avx512(void) {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 #endif
 
+#define NAMED(name)                                                                                          \
+    { {#name, &ot_cpu_ops_##name}, has_##name }
+#define BUILD(name) NAMED(name)
 static const struct {
     struct ot_cpu_ops_build build;
     bool (*runs_here)(void);
 } builds[] = {
 /* best first */
+#if defined(OT_CPU_OPS_NATIVE)
+    BUILD(OT_CPU_OPS_NATIVE),
+#else
 #if defined(__x86_64__)
-    {{"avx512", &ot_cpu_ops_avx512}, has_avx512},
-    {{"avx2", &ot_cpu_ops_avx2}, has_avx2},
+    BUILD(avx512),
+    BUILD(avx2),
 #endif
-    {{"baseline", &ot_cpu_ops_baseline}, always},
+    BUILD(baseline),
+#endif
 };
 
 enum { BUILDS = sizeof builds / sizeof *builds };
 
 struct ot_cpu_ops_build ot_cpu_ops_choose(void) {
     int i = 0;
-    while (!builds[i].runs_here())
+    while (i < BUILDS - 1 && !builds[i].runs_here())
         i++;
     return builds[i].build;
 }

@@ -57,12 +57,15 @@ static void cpu_dora_factors(struct ot_lane *lane, const struct ot_dora_factors 
 static OT_INLINE void dora_rows(enum ot_dtype dtype, const struct ot_dora *op, int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; row++) {
         const void *u = at(dtype, op->u, row * op->ld);
+        const void *less = op->less ? at(dtype, op->less, row * op->ld) : NULL;
         const void *addend = op->addend ? at(dtype, op->addend, row * op->ld) : NULL;
         void *y = at_mut(dtype, op->y, row * op->ld);
         OT_FOR_LANES(i, lanes, op->cols, {
             ot_vf sum = vec_load(dtype, u, i, lanes);
             if (op->factor)
                 sum *= vec_load(OT_F32, op->factor, i, lanes);
+            if (less)
+                sum -= vec_load(dtype, less, i, lanes);
             if (op->bias)
                 sum += vec_load(dtype, op->bias, i, lanes);
             if (addend)
@@ -94,14 +97,15 @@ static OT_INLINE void dora_backward_row(enum ot_dtype dtype, enum ot_dtype u_dty
                                         int64_t end, ot_vf *sums) {
     const void *dy = at(dtype, op->dy, row * op->ld_dy + begin);
     const void *u = op->dchange ? at(u_dtype, op->u, row * op->ld + begin) : NULL;
-    void *du = at_mut(dtype, op->du, row * op->ld + begin);
+    void *du = op->du ? at_mut(dtype, op->du, row * op->ld + begin) : NULL;
     OT_FOR_LANES(i, lanes, end - begin, {
         ot_vf x = vec_load(dtype, dy, i, lanes);
         if (u)
             sums[i / OT_LANES] += x * vec_load(u_dtype, u, i, lanes);
         if (op->factor)
             x *= vec_load(OT_F32, op->factor + begin, i, lanes);
-        vec_store(dtype, du, i, lanes, x);
+        if (du)
+            vec_store(dtype, du, i, lanes, x);
     });
 }
 

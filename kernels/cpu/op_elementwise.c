@@ -207,10 +207,11 @@ static OT_INLINE void dropout_span(enum ot_dtype dtype, const struct ot_dropout 
     float factor = ot_dropout_factor(op->drop);
     OT_FOR_LANES(i, lanes, end - begin, {
         ot_vi dropped = random_words(op->noise, op->first + begin + i) < least;
-        ot_vf value = vec_select(dropped, vec_set(0), vec_load(dtype, x, i, lanes) * factor);
-        if (addend)
-            value = vec_load(dtype, addend, i, lanes) + value;
-        vec_store(dtype, out, i, lanes, value);
+        ot_vf value = vec_load(dtype, x, i, lanes), sum = addend ? vec_load(dtype, addend, i, lanes) : value;
+        if (op->of_difference)
+            value -= sum;
+        value = vec_select(dropped, vec_set(0), value * factor);
+        vec_store(dtype, out, i, lanes, addend ? sum + value : value);
     });
 }
 
@@ -226,7 +227,7 @@ static void run_dropout(struct ot_lane *lane, const void *args) {
 }
 
 static void cpu_dropout(struct ot_lane *lane, const struct ot_dropout *op) {
-    assert(op->drop >= 0 && op->drop < 1);
+    assert(op->drop >= 0 && op->drop < 1 && (op->addend || !op->of_difference));
     ot_cpu_lane_push(lane, run_dropout, op, sizeof *op);
 }
 

@@ -19,6 +19,7 @@ struct adamw {
     float *m, *v;
     const struct ot_adamw_step *step;
     bool decay;
+    float rate;
     numbers k; /* this thread's copy */
 
     template <int W>
@@ -52,7 +53,7 @@ constexpr int ot_map_blocks(const adamw<no_master> *) {
 
 template <class Master>
 __device__ __forceinline__ bool ot_map_prepare(adamw<Master> &op) {
-    op.k = step_numbers(op.step, op.decay);
+    op.k = step_numbers(op.step, op.decay, op.rate);
     return !op.step->skip;
 }
 
@@ -69,8 +70,8 @@ cudaError_t launch(const struct ot_adamw *args, const Master &master, const stru
                                 {args->m, 4, 0},
                                 {args->v, 4, 0}},
                                1, args->n);
-    adamw<Master> op = {
-        master, (const G *)args->grad, (float *)args->m, (float *)args->v, args->step, args->decay, {}};
+    adamw<Master> op = {master,     (const G *)args->grad, (float *)args->m, (float *)args->v,
+                        args->step, args->decay,           args->rate,       {}};
     return ot_map(op, 1, args->n, head, on);
 }
 

@@ -14,7 +14,8 @@ struct numbers {
     float minus_decay, minus_rate;
 };
 
-__device__ __forceinline__ numbers step_numbers(const struct ot_adamw_step *step, bool decay) {
+__device__ __forceinline__ numbers step_numbers(const struct ot_adamw_step *step, bool decay, float rate) {
+    float lr = rate != 0 ? step->lr * rate : step->lr;
     return {step->beta1,
             step->beta2,
             1.0f - step->beta1,
@@ -22,8 +23,8 @@ __device__ __forceinline__ numbers step_numbers(const struct ot_adamw_step *step
             step->eps,
             step->grad_scale,
             1.0f / step->bias2_sqrt,
-            decay ? -(step->lr * step->weight_decay) : 0.0f,
-            -(step->lr / step->bias1)};
+            decay ? -(lr * step->weight_decay) : 0.0f,
+            -(lr / step->bias1)};
 }
 
 /* Implements kernels/adamw.h line by line; returns the new p. */

@@ -189,8 +189,10 @@ struct compact {
     Format format;
     const struct ot_adamw_step *step;
     int64_t first, n,
-        packs;           /* packs: of the groups that have the n parameters from place `first` of the slab */
-    bool decay, aligned; /* aligned: whole packs take 16-byte accesses */
+        packs; /* packs: of the groups that have the n parameters from place `first` of the slab */
+    bool decay;
+    float rate;
+    bool aligned; /* whole packs take 16-byte accesses */
 };
 
 /* Updates the parameters [from, to) of the pack at i. */
@@ -233,7 +235,7 @@ template <class Master, class Format>
 __global__ void __launch_bounds__(THREADS, BLOCKS) adamw_compact(compact<Master, Format> op) {
     if (op.step->skip)
         return;
-    numbers k = step_numbers(op.step, op.decay);
+    numbers k = step_numbers(op.step, op.decay, op.rate);
     int64_t lead = op.first % OT_STATE_GROUP, lane = threadIdx.x % OT_WARP;
     int64_t stride = (int64_t)gridDim.x * THREADS;
 #pragma unroll 1
@@ -265,8 +267,8 @@ cudaError_t launch(const struct ot_adamw *args, const Master &master, const Form
                    is_aligned(args->m, lead, moment) && is_aligned(args->v, lead, moment) &&
                    (!args->low || is_aligned(args->low, lead, sizeof *args->low)) &&
                    (!args->master || is_aligned(args->master, lead, sizeof *args->master));
-    compact<Master, Format> op = {master, (const G *)args->grad, format, args->step, args->first, args->n,
-                                  packs,  args->decay,           aligned};
+    compact<Master, Format> op = {master, (const G *)args->grad, format,     args->step, args->first, args->n,
+                                  packs,  args->decay,           args->rate, aligned};
     int64_t blocks = ot_ceil_div(packs, THREADS), most = (int64_t)on->sm_count * OT_MAP_BLOCKS_PER_SM;
     return ot_launch(adamw_compact<Master, Format>, dim3((unsigned)(blocks < most ? blocks : most)),
                      dim3(THREADS), 0, on->stream, op);

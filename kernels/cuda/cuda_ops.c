@@ -80,7 +80,7 @@ DEFINE_OP(glu_backward, is_sound_glu(&op->forward), op->forward.rows == 0 || op-
 DEFINE_OP(activate, true, op->n == 0)
 DEFINE_OP(activate_backward, true, op->n == 0)
 DEFINE_OP(add, true, op->n == 0)
-DEFINE_OP(dropout, op->drop >= 0 && op->drop < 1, op->n == 0)
+DEFINE_OP(dropout, op->drop >= 0 && op->drop < 1 && (op->addend || !op->of_difference), op->n == 0)
 DEFINE_OP(dora_factors, op->rank >= 1, op->rows == 0)
 DEFINE_OP(dora, true, op->rows == 0 || op->cols == 0)
 DEFINE_OP(dora_backward, op->u_dtype == op->dtype || op->u_dtype == OT_F32, op->rows == 0 || op->cols == 0)

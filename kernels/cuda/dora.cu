@@ -1,8 +1,8 @@
 /* DoRA: the factors of rows, their use and its gradient (kernels/ops.h).
  *
  * Bytes: the factors read each weight once; a weight takes two FLOPs. The rank^2 FLOPs of a row of B read
- * gram, which stays in the caches. The use moves two, three or four arrays of the activation's size,
- * backward three. All are bound by memory bandwidth.
+ * gram, which stays in the caches. The use moves two to four arrays of the activation's size,
+ * backward two or three. All are bound by memory bandwidth.
  *
  * Factors: a team of threads has a row (rows.cuh). Order of sums: a thread's values from the left, then the
  * tree of ot_team_sums. Backward sums columns as bias_backward.cu does: a block has a chunk of rows and 32
@@ -63,7 +63,7 @@ __global__ void dora_factors_rows(struct ot_dora_factors op, int team_size) {
 template <class T>
 struct dora {
     static constexpr int N = ot_pack<T>::N;
-    const T *u, *bias, *addend;
+    const T *u, *less, *bias, *addend;
     const float *factor;
     T *y;
     int64_t ld;
@@ -76,6 +76,12 @@ struct dora {
 #pragma unroll
             for (int j = 0; j < W; j++)
                 sum.v[j] *= by.v[j];
+        }
+        if (less) {
+            ot_values<W> by = ot_read<W>(less + row * ld + i);
+#pragma unroll
+            for (int j = 0; j < W; j++)
+                sum.v[j] -= by.v[j];
         }
         if (bias)
             add(sum, ot_read<W>(bias + i));
@@ -125,7 +131,8 @@ __device__ __forceinline__ void dora_backward_pack(const struct ot_dora_backward
         for (int i = 0; i < N; i++)
             dy.v[i] *= factor.v[i];
     }
-    ot_row_store<ALIGNED>(static_cast<T *>(op.du) + row * op.ld, p, cols, dy);
+    if (op.du)
+        ot_row_store<ALIGNED>(static_cast<T *>(op.du) + row * op.ld, p, cols, dy);
 }
 
 template <class T, class U, bool ALIGNED>
@@ -185,7 +192,7 @@ cudaError_t backward_spans(const struct ot_dora_backward *op, const struct ot_cu
         struct ot_dora_backward span = *op;
         span.cols = op->cols - first < MOST_COLS ? op->cols - first : MOST_COLS;
         span.dy = static_cast<const T *>(op->dy) + first;
-        span.du = static_cast<T *>(op->du) + first;
+        span.du = op->du ? static_cast<T *>(op->du) + first : NULL;
         span.factor = op->factor ? op->factor + first : NULL;
         if (op->dchange) {
             span.u = static_cast<const U *>(op->u) + first;
@@ -218,13 +225,19 @@ cudaError_t ot_cuda_dora(const struct ot_dora *args, const struct ot_cuda_stream
         using T = decltype(zero);
         int64_t bytes = sizeof(T), ld = args->ld;
         int64_t head = ot_map_head({{args->u, bytes, ld},
+                                    {args->less, args->less ? bytes : 0, ld},
                                     {args->addend, args->addend ? bytes : 0, ld},
                                     {args->y, bytes, ld},
                                     {args->bias, args->bias ? bytes : 0, 0},
                                     {args->factor, args->factor ? 4 : 0, 0}},
                                    args->rows, args->cols);
-        dora<T> op = {(const T *)args->u, (const T *)args->bias, (const T *)args->addend,
-                      args->factor,       (T *)args->y,          ld};
+        dora<T> op = {(const T *)args->u,
+                      (const T *)args->less,
+                      (const T *)args->bias,
+                      (const T *)args->addend,
+                      args->factor,
+                      (T *)args->y,
+                      ld};
         return ot_map(op, args->rows, args->cols, head, on);
     });
 }

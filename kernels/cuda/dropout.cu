@@ -8,7 +8,9 @@
 
 namespace {
 
-template <class T, bool Adds>
+enum form { ALONE, ADDS, OF_DIFFERENCE };
+
+template <class T, form Form>
 struct dropout {
     static constexpr int N = ot_pack<T>::N;
     const T *x, *addend;
@@ -21,24 +23,26 @@ struct dropout {
     template <int W>
     __device__ __forceinline__ void run(int64_t, int64_t i) const {
         ot_values<W> v = ot_read<W>(x + i), sum;
-        if constexpr (Adds)
+        if constexpr (Form != ALONE)
             sum = ot_read<W>(addend + i);
 #pragma unroll
         for (int j = 0; j < W; j++) {
+            if constexpr (Form == OF_DIFFERENCE)
+                v.v[j] -= sum.v[j];
             v.v[j] = random_word(noise, first + i + j) < least ? 0.0f : v.v[j] * factor;
-            if constexpr (Adds)
+            if constexpr (Form != ALONE)
                 v.v[j] = sum.v[j] + v.v[j];
         }
         ot_write(out + i, v);
     }
 };
 
-template <class T, bool Adds>
+template <class T, form Form>
 cudaError_t launch(const struct ot_dropout *args, const struct ot_cuda_stream *on) {
     int64_t bytes = sizeof(T), n = args->n;
-    const void *addend = Adds ? args->addend : args->x;
+    const void *addend = Form == ALONE ? args->x : args->addend;
     int64_t head = ot_map_head({{args->x, bytes, 0}, {addend, bytes, 0}, {args->out, bytes, 0}}, 1, n);
-    return ot_map(dropout<T, Adds>{(const T *)args->x, (const T *)args->addend, (T *)args->out, args->noise,
+    return ot_map(dropout<T, Form>{(const T *)args->x, (const T *)args->addend, (T *)args->out, args->noise,
                                    args->first, ot_dropout_least(args->drop), ot_dropout_factor(args->drop)},
                   1, n, head, on);
 }
@@ -48,6 +52,8 @@ cudaError_t launch(const struct ot_dropout *args, const struct ot_cuda_stream *o
 cudaError_t ot_cuda_dropout(const struct ot_dropout *args, const struct ot_cuda_stream *on) {
     return ot_dispatch(args->dtype, [&](auto zero) {
         using T = decltype(zero);
-        return args->addend ? launch<T, true>(args, on) : launch<T, false>(args, on);
+        return args->of_difference ? launch<T, OF_DIFFERENCE>(args, on)
+               : args->addend      ? launch<T, ADDS>(args, on)
+                                   : launch<T, ALONE>(args, on);
     });
 }

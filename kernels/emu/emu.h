@@ -29,7 +29,8 @@
  *   when it is allocated.
  *
  * The instrumentation is the compiler's for ThreadSanitizer, without its runtime. So a build with
- * -Db_sanitize has none. It makes a run 2 to 5 times longer; OT_EMU_CHECKS=0 in the environment turns it off.
+ * -Db_sanitize has none. It makes a run 2 to 5 times longer; OT_EMU_CHECKS=0 in the environment turns it off,
+ * OT_EMU_CHECKS=slow also, unless OT_TEST_SLOW is set.
  *
  * LIMITS. The emulation does not see races on a path that this input did not take. It has an order that a GPU
  * lacks: blocks do not overlap, so a kernel that waits in a loop for another block hangs or passes by luck.

@@ -14,6 +14,8 @@ using namespace ot_emu;
 
 static const bool is_enabled = [] {
     const char *value = getenv("OT_EMU_CHECKS");
+    if (value && strcmp(value, "slow") == 0)
+        return getenv("OT_TEST_SLOW") != nullptr;
     return !value || strcmp(value, "0") != 0;
 }();
 

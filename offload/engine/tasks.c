@@ -275,6 +275,7 @@ static bool group_update(const struct ot_param_group *g, const struct ot_adamw *
         return false;
     *part = ot_adamw_slice(whole, from - first, to - from);
     part->decay = g->decay;
+    part->rate = g->rate;
     return true;
 }
 

@@ -14,6 +14,7 @@ of its arrays begin with "CASE." (the base's name is the case's up to the first 
     final.TENSOR  f32  all that is trained, after the last step
     optimizer     f64  lr, beta1, beta2, eps, weight_decay, clip
     dropout       f64  the logits are without it
+    lr_ratio      f64  learning rate of B, divided by that of A (LoRA+)
 
 Weight decay does not apply to vectors (magnitudes).
 
@@ -30,6 +31,7 @@ import os
 
 import numpy as np
 import peft
+import peft.optimizers
 import torch
 
 import goldenfile
@@ -78,7 +80,19 @@ CASES = {
     "qwen2-embed_only": dict(r=3, lora_alpha=6, target_modules=["embed_tokens"]),
     # The embedding and a tied head, each with an adapter of its own.
     "qwen3_tied-embed_head": dict(r=2, lora_alpha=3, use_rslora=True, target_modules=["embed_tokens", "lm_head", "v_proj"]),
+    # DoRA with dropout on every map, with grouped heads.
+    "llama-dora_dropout": dict(r=4, lora_alpha=8, target_modules="all-linear", use_dora=True, lora_dropout=0.3),
+    # DoRA with dropout on q and v, so that k lies between; biases; tied; a window.
+    "qwen2-dora_dropout_qv": dict(r=5, lora_alpha=7, use_dora=True, use_rslora=True, lora_dropout=0.2,
+                                  target_modules=["q_proj", "v_proj"]),
+    # DoRA with dropout, ranks and scales that differ, a head, and norms of q and k; gate has no adapter.
+    "qwen3-dora_dropout_head": dict(
+        r=3, lora_alpha=6, target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj", "lm_head"],
+        use_dora=True, lora_dropout=0.4, rank_pattern={"k_proj": 1}, alpha_pattern={"v_proj": 5, "lm_head": 4}),
+    # LoRA+, with a head, and maps of several ranks in a unit.
+    "qwen3-plus": dict(r=3, lora_alpha=6, target_modules=LINEAR + ["lm_head"], rank_pattern={"k_proj": 1}),
 }
+LR_RATIOS = {"qwen3-plus": 3}
 
 # The unit of maps that share dropout, as the place of its first weight among a layer's.
 UNITS = {"q_proj": 0, "k_proj": 0, "v_proj": 0, "o_proj": 3, "gate_proj": 4, "up_proj": 4, "down_proj": 6}
@@ -223,11 +237,19 @@ def alphas(model):
             for name, m in model.named_modules() if isinstance(m, peft.tuners.lora.LoraLayer)}
 
 
-def train(model, rows):
-    tensors = list(trained(model).values())
+def make_optimizer(model, tensors, lr_ratio):
+    if lr_ratio != 1:
+        assert all(p.dim() == 2 for p in tensors)  # PEFT gives vectors the rate of B
+        return peft.optimizers.create_loraplus_optimizer(model, torch.optim.AdamW, lr=LR, loraplus_lr_ratio=lr_ratio,
+                                                         loraplus_weight_decay=DECAY, betas=BETAS, eps=EPS)
     groups = [dict(params=[p for p in tensors if p.dim() == 2], weight_decay=DECAY),
               dict(params=[p for p in tensors if p.dim() < 2], weight_decay=0.0)]
-    optimizer = torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPS)
+    return torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPS)
+
+
+def train(model, rows, lr_ratio):
+    tensors = list(trained(model).values())
+    optimizer = make_optimizer(model, tensors, lr_ratio)
     losses, norms = [], []
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -247,6 +269,7 @@ def run_as(model, rows, dtype):
 
 
 def golden_case(case, options, seed):
+    lr_ratio = LR_RATIOS.get(case, 1)
     model, rows = make_model(case.split("-")[0], options, seed)
     Dropout.rows = []
     logits, _, _ = models.run(model, rows)
@@ -262,14 +285,15 @@ def golden_case(case, options, seed):
     arrays = {"rslora": np.array([int(options.get("use_rslora", False))]),
               "dora": np.array([int(options.get("use_dora", False))]),
               "dropout": np.array([options.get("lora_dropout", 0.0)]),
+              "lr_ratio": np.array([float(lr_ratio)]),
               "optimizer": np.array([LR, *BETAS, EPS, DECAY, CLIP])} | alphas(model)
     arrays |= {f"weight.{n}": p.detach().clone() for n, p in named.items() if "lora_" in n}
     arrays |= {f"grad.{n}": p.grad.clone() for n, p in named.items()}
     arrays |= {"logits": logits, "token_loss": token_loss, "loss": np.array([loss.item()]),
                "bf16_error": np.array([models.error(models.flat(bf16), models.flat(grads)),
                                        models.error(bf16_loss, token_loss)])}
-    exact_losses, _ = train(copy.deepcopy(model).double(), rows)
-    losses, norms = train(model, rows)
+    exact_losses, _ = train(copy.deepcopy(model).double(), rows, lr_ratio)
+    losses, norms = train(model, rows, lr_ratio)
     drift = np.abs(losses - exact_losses).max()
     assert drift < 2e-6, (case, drift)
     assert 0 < (norms > CLIP).sum(), (case, norms)

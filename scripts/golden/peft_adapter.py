@@ -46,7 +46,7 @@ def main():
             "adapter": {"lora_dropout": 0.1, "target_modules": "all-linear", "exclude_modules": ["k_proj"], "use_rslora": True,
                         "rank_pattern": {"down_proj": 2, "layers.1.self_attn.q_proj": 7}, "alpha_pattern": {"o_proj": 3.5},
                         "modules_to_save": ["norm"]},
-            "dora": {"use_dora": True, "target_modules": ["q_proj", "v_proj", "down_proj", "lm_head"]},
+            "dora": {"use_dora": True, "lora_dropout": 0.05, "target_modules": ["q_proj", "v_proj", "down_proj", "lm_head"]},
             "embedding": {"target_modules": ["embed_tokens", "up_proj"]}}.items():
         model = peft.get_peft_model(copy.deepcopy(base), peft.LoraConfig(**lora, **more)).eval()
         for parameter in model.parameters():

@@ -360,12 +360,7 @@ int ot_adapter_config_parse(struct ot_json *root, const char *where, const struc
     OT_TRY_GOTO(ot_regex_scratch_open(&r.scratch), rc, out);
     OT_TRY_GOTO(refuse_others(&r), rc, out);
     OT_TRY_GOTO(find_ranks(&r), rc, out);
-    rc = to_train && r.dora && dropout > 0
-             ? ot_fail(OT_E_INPUT,
-                       "%s: these adapters were trained with DoRA and dropout %g, which is not available "
-                       "together; give --lora with their settings and without dropout to go on",
-                       where, dropout)
-             : make_text(&r, to_train ? dropout : 0, lora);
+    rc = make_text(&r, to_train ? dropout : 0, lora);
 out:
     ot_regex_scratch_close(r.scratch);
     free(r.ranks);

@@ -25,9 +25,8 @@ struct ot_json;
  * OT_E_INPUT (also if the file names none), OT_E_IO, OT_E_BUDGET. */
 int ot_adapter_config_base(const char *dir, char **base);
 
-/* Reads the spec of DIR's adapters for a base of this shape. to_train: the spec has their dropout, which
- * only training applies, and DoRA with dropout is refused. The caller frees *lora. Errors: OT_E_INPUT,
- * OT_E_IO, OT_E_BUDGET. */
+/* Reads the spec of DIR's adapters for a base of this shape. to_train: the spec has their dropout, which only
+ * training applies. The caller frees *lora. Errors: OT_E_INPUT, OT_E_IO, OT_E_BUDGET. */
 int ot_adapter_config_read(const char *dir, const struct ot_model_config *config, bool to_train, char **lora);
 /* The same from the file's tree. where: its path, for messages. */
 int ot_adapter_config_parse(struct ot_json *root, const char *where, const struct ot_model_config *config,

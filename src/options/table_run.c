@@ -88,10 +88,10 @@ static const struct ot_option table[] = {
      .field = FIELD(lora),
      .help =
          "Train low-rank adapters (LoRA), and of the model itself only what --train names. The result is a "
-         "directory for PEFT. Settings: r=16,alpha=32,dropout=0.05,rslora,targets=q_proj,v_proj (default: "
-         "all-linear), r:NAME=8,alpha:NAME=16; see help lora.",
+         "directory for PEFT. Settings: r=16,alpha=32,dropout=0.05,rslora,dora,lr-ratio=16 and "
+         "targets=q_proj,v_proj (default: all-linear), r:NAME=8,alpha:NAME=16; see help lora.",
      .elsewhere = "lora-r lora-rank lora-alpha lora-dropout lora-target-modules use-lora peft use-peft qlora "
-                  "lora-target rank-pattern"},
+                  "lora-target rank-pattern loraplus-lr-ratio"},
     {.name = "rope-scaling",
      .type = OT_OPTION_TEXT,
      .argument = "TYPE:N",
@@ -130,12 +130,12 @@ static const struct ot_option table[] = {
     {.name = "tokenizer",
      .type = OT_OPTION_TEXT,
      .argument = "FILE",
-     .chosen = "the model's own",
+     .chosen = "tokenizer.json of the model",
      .commands = MODELS | TOKENIZE | PLAN | MERGE | QUANTIZE,
      .on_resume = OT_RESUME_CONTENT,
      .section = OT_SECTION_INPUT,
      .field = FIELD(tokenizer),
-     .help = "Hugging Face tokenizer.json, or a SentencePiece model (help models).",
+     .help = "Hugging Face tokenizer.json (BPE).",
      .elsewhere = "tokenizer-path tokenizer-file"},
     {.name = "config",
      .type = OT_OPTION_TEXT,

@@ -140,7 +140,12 @@ static const struct ot_topic_block lora[] = {
      "Share of the inputs that A does not see in a step; 0 if it is not given. Which ones, depends "
      "on --seed and not on the plan or on the number of GPUs."},
     {"rslora", "Scale alpha / sqrt(r)."},
-    {"dora", "Also trains the magnitude of each row of W (DoRA). Not with dropout."},
+    {"dora",
+     "Also trains the magnitude of each row of W (DoRA). With dropout, as in PEFT, W also multiplies the "
+     "inputs with dropout, so a step takes up to twice as long."},
+    {"lr-ratio",
+     "The learning rate of B, as a multiple of --lr, which A has (LoRA+; 16 is usual); 1 if it is not given. "
+     "Files of adapters do not have it, so a run that goes on from them gives it again."},
     {"targets",
      "all-linear (all linear maps of the layers, if it is not given), or names with commas between them: "
      "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, lm_head, embed_tokens. A name may "

@@ -24,7 +24,7 @@ static int take_lora(struct ot_session *s, const char *path) {
     return equal ? 0
                  : ot_fail(OT_E_USAGE,
                            "--lora %.200s and --adapter %s contradict each other: these adapters are %.200s; "
-                           "leave out --lora, or change only its dropout",
+                           "leave out --lora, or change only its dropout and lr-ratio",
                            o->lora, path, s->lora);
 }
 

@@ -58,7 +58,7 @@ struct model {
 static void make_model(struct model *m, int64_t params) {
     int64_t slab = params / BLOCKS / TILE_PARAMS * TILE_PARAMS;
     slab = slab > 0 ? slab : TILE_PARAMS;
-    m->group = (struct ot_param_group){0, slab, true, true};
+    m->group = (struct ot_param_group){.n = slab, .decay = true, .trained = true};
     for (int b = 0; b < BLOCKS; b++) {
         bool edge = b == 0 || b == BLOCKS - 1;
         m->blocks[b] = (struct ot_block_spec){"block", 1, {{b, true}}};

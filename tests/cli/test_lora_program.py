@@ -133,12 +133,15 @@ class Lora(program.ProgramTest):
 
     def test_dora_and_embeddings_go_on(self):
         """Files have the magnitude of each row and a transposed matrix; runs have other forms of both."""
-        for i, lora in enumerate(["r=4,dora,targets=q_proj,down_proj,lm_head", "r=4,targets=embed_tokens,up_proj"]):
+        for i, lora in enumerate(["r=4,dora,dropout=0.1,targets=q_proj,down_proj,lm_head", "r=4,targets=embed_tokens,up_proj"]):
             self.tune(f"form{i}", "--lora", lora, "--lr", "1e-2", "--save-every", "2")
             begun = self.loss(self.path(f"form{i}"))
             self.tune(f"on{i}", "--steps", "1", "--eval-data", self.rows, model=f"form{i}")
             first = next(event["loss"] for event in self.log(f"on{i}") if event["event"] == "eval")
             self.assertAlmostEqual(first, begun, delta=1e-6 if i == 0 else 0)  # the magnitude is rounded in the file
+            with open(self.path(f"on{i}/adapter_config.json")) as file:
+                config = json.load(file)
+            self.assertEqual((config["use_dora"], config["lora_dropout"]), (i == 0, 0.1 if i == 0 else 0))
             self.succeed("merge", self.path(f"form{i}"), "--out", self.path(f"sum{i}"))
             self.assertAlmostEqual(self.loss(self.path(f"sum{i}")), begun, delta=2e-6)
             shutil.copytree(self.path(f"form{i}"), self.path(f"run{i}"))
@@ -377,7 +380,6 @@ class Lora(program.ProgramTest):
                 ([*train, self.base, "--lora", "r=x"], USAGE, "'r=x': a rank is a whole number"),
                 ([*train, self.base, "--lora", "targets=c_attn"], USAGE, "'c_attn' is the name of no module"),
                 ([*train, self.base, "--lora", "dora,targets=embed_tokens"], INPUT, "an embedding cannot have DoRA"),
-                ([*train, self.base, "--lora", "dora,dropout=0.1"], INPUT, "DoRA cannot have dropout"),
                 ([*train, self.base, "--lora-r", "8"], USAGE, "its name here is --lora"),
                 ([*train, self.base, "--adapter", self.path("adapters"), "--lora", "r=8"], USAGE, "contradict each other"),
                 ([*train, self.path("adapters"), "--adapter", self.base], USAGE, "is a directory of adapters, so --adapter"),

@@ -177,6 +177,7 @@ static void check_steps(enum kind kind, enum inputs inputs, int64_t first, int64
         upload_step(&f, &d, &want, &step);
         struct ot_adamw on_cuda = args_for(d.x, kind, decay, first, n, d.step);
         struct ot_adamw on_cpu = args_for(&want, kind, decay, first, n, &step);
+        on_cuda.rate = on_cpu.rate = n % 2 ? 2.5f : 0;
         f.ops->adamw(f.lane, &on_cuda);
         ot_adamw_run(&on_cpu);
     }

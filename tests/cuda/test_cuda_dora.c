@@ -52,6 +52,7 @@ static void test_dora_use(void **state) {
         dora_open(&c, &shapes[s / 3], false);
         cuda_run(&p, dora_run_forward, &c, (enum ot_dtype)(s % 3), shapes[s / 3].shift);
         cuda_check_bits(&p, "y");
+        cuda_check_bits(&p, "y over less");
         cuda_check_bits(&p, "y in place");
         cuda_check_bits(&p, "copy");
         cuda_close(&p);
@@ -73,6 +74,7 @@ static void check_backward(const struct dora_shape *shape, bool wide, enum ot_dt
     cuda_check_bits(&p, "copy");
     cuda_check_bits(&p, "du");
     cuda_check_close(&p, "dchange", &(struct cuda_bound){.each = each});
+    cuda_check_close(&p, "dchange alone", &(struct cuda_bound){.each = each});
     cuda_close(&p);
     dora_close(&c);
     free(each);

@@ -253,7 +253,7 @@ static void run_dropout(struct ops_fixture *f, const void *argument) {
     int64_t n = c->n;
     char *x = ops_upload(f, f->dtype, c->x, n), *sum = ops_upload(f, f->dtype, c->y, n);
     char *out = ops_blank_values(f, f->dtype, n);
-    struct ot_dropout op = {f->dtype, n, ((int64_t)1 << 32) - 7, 0.4f, {77, 5}, x, NULL, out};
+    struct ot_dropout op = {f->dtype, n, ((int64_t)1 << 32) - 7, 0.4f, {77, 5}, x, NULL, out, false};
     f->ops->dropout(f->lane, &op);
     ops_collect(f, "dropped", f->dtype, out, n);
     if (n > 1) {
@@ -267,6 +267,10 @@ static void run_dropout(struct ops_fixture *f, const void *argument) {
     op.addend = op.out = sum;
     f->ops->dropout(f->lane, &op);
     ops_collect(f, "dropped and added", f->dtype, sum, n);
+    op.addend = op.out = ops_upload(f, f->dtype, c->y, n);
+    op.of_difference = true;
+    f->ops->dropout(f->lane, &op);
+    ops_collect(f, "dropped difference", f->dtype, op.out, n);
 }
 
 static void check_dropout(const struct span *c, enum ot_dtype dtype, int shift) {
@@ -276,6 +280,7 @@ static void check_dropout(const struct span *c, enum ot_dtype dtype, int shift) 
     if (c->n > 1)
         cuda_check_bits(&p, "dropped, shifted");
     cuda_check_bits(&p, "dropped and added");
+    cuda_check_bits(&p, "dropped difference");
     cuda_close(&p);
 }
 

@@ -56,6 +56,8 @@ static void test_read(void **state) {
         {"\"target_modules\": [\"q_proj\", \"embed_tokens\"], \"use_dora\": false",
          "r=8,alpha=8,targets=q_proj,embed_tokens"},
         {"\"target_modules\": [\"q_proj\"], \"use_dora\": true", "r=8,alpha=8,dora,targets=q_proj"},
+        {"\"target_modules\": [\"q_proj\"], \"use_dora\": true, \"lora_dropout\": 0.25",
+         "r=8,alpha=8,dora,dropout=0.25,targets=q_proj"},
         {"\"target_modules\": [\"q_proj\"], \"future_key\": null, \"corda_config\": {}, "
          "\"peft_version\": \"9\"",
          "r=8,alpha=8,targets=q_proj"},
@@ -79,8 +81,6 @@ static void test_refuse(void **state) {
         {"\"target_modules\": [\"q_proj\"], \"rank_pattern\": {\"q_proj\": 2.5}", "q_proj has rank 2.5"},
         {"\"target_modules\": [\"q_proj\"], \"alpha_pattern\": {\"q_proj\": -1}", "and alpha -1"},
         {"\"target_modules\": [\"q_proj\"], \"lora_dropout\": 1", "'lora_dropout'"},
-        {"\"target_modules\": [\"q_proj\"], \"use_dora\": true, \"lora_dropout\": 0.1",
-         "DoRA and dropout 0.1"},
         {"\"target_modules\": [\"q_proj\"], \"bias\": \"all\"", "bias is 'all'"},
         {"\"target_modules\": [\"q_proj\"], \"fan_in_fan_out\": true",
          "the key 'fan_in_fan_out' has a value"},
@@ -125,6 +125,7 @@ static void test_round_trip(void **state) {
                                         "r:q_proj=5,alpha:q_proj=7,alpha:o_proj=1",
                                         "targets=model.layers.1.self_attn.q_proj",
                                         "dora,r=3",
+                                        "dora,r=3,dropout=0.5",
                                         "targets=embed_tokens,lm_head"};
     const struct ot_model_config config = tiny(false);
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {

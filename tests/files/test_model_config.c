@@ -210,7 +210,8 @@ static void test_reads_a_text_part(void **state) {
     (void)state;
     static const char text[] =
         "{\"model_type\": \"gemma3\", \"architectures\": [\"Gemma3ForConditionalGeneration\"], "
-        "\"eos_token_id\": [1, 106], \"text_config\": {\"model_type\": \"gemma3_text\", \"hidden_size\": 2560, "
+        "\"eos_token_id\": [1, 106], \"text_config\": {\"model_type\": \"gemma3_text\", "
+        "\"hidden_size\": 2560, "
         "\"intermediate_size\": 10240, \"num_hidden_layers\": 34, \"sliding_window\": 1024, "
         "\"rope_scaling\": {\"factor\": 8.0, \"rope_type\": \"linear\"}, \"bos_token_id\": 2}, "
         "\"vision_config\": {\"hidden_size\": 1152}}";

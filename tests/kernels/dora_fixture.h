@@ -115,7 +115,7 @@ struct dora_shape {
 struct dora_case {
     struct dora_shape at;
     bool wide; /* u is fp32 in every dtype */
-    float *u, *dy, *addend, *bias, *factor, *inverse;
+    float *u, *less, *dy, *addend, *bias, *factor, *inverse;
 };
 
 static float *dora_gaps(float *values, const struct dora_shape *shape) {
@@ -130,6 +130,7 @@ static void dora_open(struct dora_case *c, const struct dora_shape *shape, bool 
     *c = (struct dora_case){.at = *shape,
                             .wide = wide,
                             .u = dora_gaps(ops_random(5, n, 1), shape),
+                            .less = dora_gaps(ops_random(11, n, 1), shape),
                             .dy = dora_gaps(ops_random(6, n, 1), shape),
                             .addend = dora_gaps(ops_random(7, n, 1), shape),
                             .bias = ops_random(8, cols, 1),
@@ -139,6 +140,7 @@ static void dora_open(struct dora_case *c, const struct dora_shape *shape, bool 
 
 static void dora_close(struct dora_case *c) {
     free(c->u);
+    free(c->less);
     free(c->dy);
     free(c->addend);
     free(c->bias);
@@ -146,7 +148,7 @@ static void dora_close(struct dora_case *c) {
     free(c->inverse);
 }
 
-/* y; y in place with neither bias nor factor. */
+/* y; y over what is subtracted; y in place with neither bias nor factor. */
 static void dora_run_forward(struct ops_fixture *f, const void *argument) {
     const struct dora_case *c = argument;
     int64_t n = c->at.rows * c->at.ld, cols = c->at.cols;
@@ -164,6 +166,10 @@ static void dora_run_forward(struct ops_fixture *f, const void *argument) {
     };
     f->ops->dora(f->lane, &op);
     ops_collect(f, "y", f->dtype, y, n);
+    op.less = op.y = ops_upload(f, f->dtype, c->less, n);
+    f->ops->dora(f->lane, &op);
+    ops_collect(f, "y over less", f->dtype, op.y, n);
+    op.less = NULL;
     op.factor = NULL;
     op.bias = NULL;
     op.y = u;
@@ -176,7 +182,7 @@ static void dora_run_forward(struct ops_fixture *f, const void *argument) {
     ops_collect(f, "copy", f->dtype, y, n);
 }
 
-/* du over dy; then without factor and sums, du in memory of its own. */
+/* Without factor and sums, du in memory of its own; sums alone; du over dy. */
 static void dora_run_backward(struct ops_fixture *f, const void *argument) {
     const struct dora_case *c = argument;
     int64_t n = c->at.rows * c->at.ld, cols = c->at.cols;
@@ -197,6 +203,10 @@ static void dora_run_backward(struct ops_fixture *f, const void *argument) {
     ops_collect(f, "copy", f->dtype, du, n);
     op.u = ops_upload(f, u_dtype, c->u, n);
     op.factor = ops_upload(f, OT_F32, c->factor, cols);
+    op.dchange = ops_upload(f, OT_F32, c->bias, cols);
+    op.du = NULL;
+    f->ops->dora_backward(f->lane, &op);
+    ops_collect(f, "dchange alone", OT_F32, op.dchange, cols);
     op.dchange = ops_upload(f, OT_F32, c->bias, cols);
     op.du = dy;
     f->ops->dora_backward(f->lane, &op);

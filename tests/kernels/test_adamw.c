@@ -18,6 +18,7 @@ static void check_kernel(ot_adamw_fn kernel, const struct params *begin, int64_t
         struct ot_adamw_step step = step_number(t);
         struct ot_adamw mine = args_for(&got, first, n, decay, &step);
         struct ot_adamw reference = args_for(&want, first, n, decay, &step);
+        mine.rate = reference.rate = n % 2 ? 2.5f : 0;
         kernel(&mine);
         ot_adamw_kernel("scalar")(&reference);
         for (int i = 0; i < ROOM; i++) {
@@ -46,6 +47,26 @@ static void check_against_scalar(const char *name) {
                 for (int f = 0; f < FIRSTS; f++)
                     check_kernel(kernel, &begin, firsts[f], sizes[s], (s + f) % 2);
         }
+}
+
+/* A rate is a step with that learning rate; 0 is 1. */
+static void test_rate_multiplies_the_learning_rate(void **state) {
+    (void)state;
+    static struct params got, want;
+    for (int i = 0; i < 3 * KINDS; i++) {
+        static const float rates[] = {0, 1, 7.3f};
+        float rate = rates[i % 3];
+        struct ot_adamw_step step = step_number(2), faster = step;
+        fill(&got, ORDINARY, kind_at(i / 3));
+        want = got;
+        faster.lr *= i % 3 ? rate : 1;
+        struct ot_adamw mine = args_for(&got, 0, ROOM, true, &step),
+                        reference = args_for(&want, 0, ROOM, true, &faster);
+        mine.rate = rate;
+        ot_adamw_run(&mine);
+        ot_adamw_kernel("scalar")(&reference);
+        check_same_params(&got, &want);
+    }
 }
 
 static void test_avx2_has_the_bits_of_scalar(void **state) {
@@ -357,6 +378,7 @@ int main(void) {
         cmocka_unit_test(test_no_master_is_rounded_without_bias),
         cmocka_unit_test(test_follows_double_precision),
         cmocka_unit_test(test_moments_decay),
+        cmocka_unit_test(test_rate_multiplies_the_learning_rate),
         cmocka_unit_test(test_skip_changes_nothing),
         cmocka_unit_test(test_still_parameters_keep_their_bits),
         cmocka_unit_test(test_subnormal_moments_survive),

@@ -99,15 +99,17 @@ static void test_use(void **state) {
         dora_open(&c, &shapes[s / 3], false);
         ops_check_threads(&f, dora_run_forward, &c, dtype);
         const float *y = ops_result(&f, "y", NULL), *in_place = ops_result(&f, "y in place", NULL),
-                    *copy = ops_result(&f, "copy", NULL);
+                    *copy = ops_result(&f, "copy", NULL), *over_less = ops_result(&f, "y over less", NULL);
         for (int64_t i = 0; i < c.at.rows * c.at.ld; i++) {
             int64_t col = i % c.at.ld;
             if (in_gap(&c, i)) {
-                assert_true(isnan(y[i]) && isnan(in_place[i]) && isnan(copy[i]));
+                assert_true(isnan(y[i]) && isnan(in_place[i]) && isnan(copy[i]) && isnan(over_less[i]));
                 continue;
             }
             float product = c.u[i] * c.factor[col];
             assert_true(y[i] == rounded(dtype, (product + c.bias[col]) + c.addend[i]));
+            float change = product - c.less[i];
+            assert_true(over_less[i] == rounded(dtype, (change + c.bias[col]) + c.addend[i]));
             assert_true(in_place[i] == rounded(dtype, c.u[i] + c.addend[i]));
             assert_true(copy[i] == rounded(dtype, c.addend[i]));
         }
@@ -120,7 +122,8 @@ static void test_use(void **state) {
 
 static void check_backward(const struct dora_case *c, const struct ops_fixture *f) {
     const float *du = ops_result(f, "du", NULL), *copy = ops_result(f, "copy", NULL),
-                *dchange = ops_result(f, "dchange", NULL);
+                *dchange = ops_result(f, "dchange", NULL), *alone = ops_result(f, "dchange alone", NULL);
+    assert_memory_equal(dchange, alone, (size_t)c->at.cols * sizeof *dchange);
     for (int64_t i = 0; i < c->at.rows * c->at.ld; i++)
         if (in_gap(c, i))
             assert_true(isnan(du[i]) && isnan(copy[i]));

@@ -279,17 +279,23 @@ static const struct ot_dropout drops = {
 static void run_dropout(struct ops_fixture *f, const void *argument) {
     const struct activation_case *c = argument;
     void *x = ops_upload(f, f->dtype, c->x, c->cols), *sum = ops_upload(f, f->dtype, c->dy, c->cols);
+    void *moved = ops_upload(f, f->dtype, c->dy, c->cols);
     struct ot_dropout op = drops;
     op.dtype = f->dtype;
     op.n = c->cols;
     op.x = x;
     op.addend = op.out = sum;
     f->ops->dropout(f->lane, &op);
+    op.addend = op.out = moved;
+    op.of_difference = true;
+    f->ops->dropout(f->lane, &op);
+    op.of_difference = false;
     op.addend = NULL;
     op.out = x;
     f->ops->dropout(f->lane, &op);
     ops_collect(f, "dropped", f->dtype, x, c->cols);
     ops_collect(f, "added", f->dtype, sum, c->cols);
+    ops_collect(f, "moved", f->dtype, moved, c->cols);
 }
 
 /* The bits of the contract, and as many dropped elements as asked for, within 5 standard deviations. */
@@ -303,12 +309,15 @@ static void test_dropout(void **state) {
         struct ops_fixture f;
         int64_t dropped = 0;
         ops_check_threads(&f, run_dropout, &c, (enum ot_dtype)dtype);
-        const float *got = ops_result(&f, "dropped", NULL), *sum = ops_result(&f, "added", NULL);
+        const float *got = ops_result(&f, "dropped", NULL), *sum = ops_result(&f, "added", NULL),
+                    *moved = ops_result(&f, "moved", NULL);
         for (int64_t i = 0; i < c.cols; i++) {
             bool drop = ot_state_word(drops.noise, drops.first + i) < (double)0.3f * 0x1p32;
-            float kept = drop ? 0 : x[i] * (float)(1 / (1 - (double)0.3f));
+            float factor = (float)(1 / (1 - (double)0.3f)), kept = drop ? 0 : x[i] * factor;
+            float kept_difference = drop ? 0 : (x[i] - y[i]) * factor;
             assert_true(got[i] == rounded((enum ot_dtype)dtype, kept));
             assert_true(sum[i] == rounded((enum ot_dtype)dtype, y[i] + kept));
+            assert_true(moved[i] == rounded((enum ot_dtype)dtype, y[i] + kept_difference));
             dropped += drop;
         }
         assert_true(fabs((double)dropped - 0.3 * (double)c.cols) < 5 * sqrt(0.21 * (double)c.cols));
@@ -452,7 +461,7 @@ static void test_builds(void **state) {
     float *x = ops_random(1, c.rows * c.cols, 3), *y = ops_random(2, c.rows * c.cols, 1);
     c.x = c.gate = x;
     c.dy = c.up = c.dout = y;
-    assert_non_null(ot_cpu_ops_named("baseline"));
+    assert_non_null(ot_cpu_ops_named(ot_cpu_ops_choose().name));
     assert_null(ot_cpu_ops_named("none"));
     for (int b = 0; b < 3; b++) {
         if (!ot_cpu_ops_named(builds[b]))

@@ -26,6 +26,10 @@ const char *const golden_lora_names[] = {"llama-all",
                                          "qwen3-dora_patterns",
                                          "qwen3_tied-dora_head",
                                          "llama_bias-dora_save",
+                                         "llama-dora_dropout",
+                                         "qwen2-dora_dropout_qv",
+                                         "qwen3-dora_dropout_head",
+                                         "qwen3-plus",
                                          "llama-nf4",
                                          "llama-double",
                                          "llama_bias-nf4",
@@ -78,6 +82,8 @@ static void open_adapters(struct golden_case *c) {
                          .dora = golden_has(c->golden, golden_case_key(c, "dora")) &&
                                  golden_i64(c->golden, golden_case_key(c, "dora"), NULL)[0],
                          .dropout = (float)golden_f64(c->golden, golden_case_key(c, "dropout"), NULL)[0]};
+    if (golden_has(c->golden, golden_case_key(c, "lr_ratio")))
+        c->lora.lr_ratio = (float)golden_f64(c->golden, golden_case_key(c, "lr_ratio"), NULL)[0];
     c->parts = (struct ot_model_parts){.trains = has_gradient, .context = c, .lora = &c->lora};
     if (golden_has(c->golden, golden_case_key(c, "base_type")))
         c->parts.base = (enum ot_base_type)golden_i64(c->golden, golden_case_key(c, "base_type"), NULL)[0];

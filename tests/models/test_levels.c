@@ -11,9 +11,10 @@
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
 
-enum { TOKENS = 29, ROW = 15, LAYERS = 2, ADAPTED = 3, DORA = 4, MAX_SLABS = 2 * (LAYERS + 2) };
-/* After the cases with names of their own: forms of a layer, each plain, with adapters and with DoRA. */
-enum { FIRST_FORM = 6, FORMS = 12, CASES = FIRST_FORM + 3 * FORMS };
+enum { TOKENS = 29, ROW = 15, LAYERS = 2, ADAPTED = 3, DORA = 4, DROPPED = 6, MAX_SLABS = 2 * (LAYERS + 2) };
+/* After the cases with names of their own: forms of a layer, each plain, with adapters, with DoRA, and with
+ * DoRA and dropout. */
+enum { FIRST_FORM = 8, FORMS = 12, PER_FORM = 4, CASES = FIRST_FORM + PER_FORM * FORMS };
 
 struct tokens {
     int32_t id[TOKENS], target[TOKENS], position[TOKENS], row_start[TOKENS];
@@ -33,19 +34,24 @@ static struct ot_lora_rank rank_with_embedding(const void *context, const char *
  * other scales. With dropout. */
 static const struct ot_lora lora = {.choose = rank_with_embedding, .dropout = 0.3f};
 static const struct ot_lora dora = {.choose = rank_of, .dora = true};
-static const struct ot_model_parts adapted = {.lora = &lora}, with_dora = {.lora = &dora};
+static const struct ot_lora dropped = {.choose = rank_of, .dora = true, .dropout = 0.3f};
+static const struct ot_model_parts adapted = {.lora = &lora}, with_dora = {.lora = &dora},
+                                   with_dropped = {.lora = &dropped};
 
-static bool is_dora(int i) {
-    return i < FIRST_FORM ? i >= DORA : i % 3 == 2;
+/* True if results are made again of u: with DoRA and without dropout. */
+static bool makes_again(int i) {
+    return i < FIRST_FORM ? i >= DORA && i < DROPPED : (i - FIRST_FORM) % PER_FORM == 2;
 }
 
 static const struct ot_model_parts *parts_of(int i) {
-    bool has_lora = i < FIRST_FORM ? i == ADAPTED : i % 3 == 1;
-    return has_lora ? &adapted : is_dora(i) ? &with_dora : NULL;
+    static const struct ot_model_parts *const of_form[PER_FORM] = {NULL, &adapted, &with_dora, &with_dropped};
+    if (i >= FIRST_FORM)
+        return of_form[(i - FIRST_FORM) % PER_FORM];
+    return i == ADAPTED ? &adapted : i >= DROPPED ? &with_dropped : i >= DORA ? &with_dora : NULL;
 }
 
-/* All places of norms, both kinds; sides one after the other and beside each other; all norms of q and k; both
- * kinds of MLP; all kinds of positions, and two ropes; caps. */
+/* All places of norms, both kinds; sides one after the other and beside each other; all norms of q and k;
+ * both kinds of MLP; all kinds of positions, and two ropes; caps. */
 static struct ot_model_config make_form(int i) {
     struct ot_model_config c = tiny_config(LAYERS, i % 4 == 3);
     c.norm = i % 2 ? OT_NORM_LAYER : OT_NORM_RMS;
@@ -69,16 +75,16 @@ static struct ot_model_config make_form(int i) {
     return c;
 }
 
-/* Plain; with every optional tensor; with a window in the second layer, so small that level `attention` keeps
- * q, k and v there; the same with a tied head and adapters over a frozen base; the same with DoRA; with DoRA
- * and every optional tensor. */
+/* Plain; with every optional tensor; with a window in the second layer, so small that level `attention`
+ * keeps q, k and v there; the same with a tied head and adapters over a frozen base; the same with DoRA;
+ * with DoRA and every optional tensor; these two with dropout. */
 static struct ot_model_config make_config(int i) {
     if (i >= FIRST_FORM)
-        return make_form((i - FIRST_FORM) / 3);
-    struct ot_model_config c = tiny_config(LAYERS, i == 1 || i == ADAPTED || i == DORA);
+        return make_form((i - FIRST_FORM) / PER_FORM);
+    struct ot_model_config c = tiny_config(LAYERS, i == 1 || i == ADAPTED || i == DORA || i == DROPPED);
     if (i > 0) {
-        c.qkv_bias = c.out_bias = c.mlp_bias = i == 1 || i == DORA + 1;
-        c.qk_norm = i == 1 || i == DORA + 1;
+        c.qkv_bias = c.out_bias = c.mlp_bias = i == 1 || i == DORA + 1 || i == DROPPED + 1;
+        c.qk_norm = i == 1 || i == DORA + 1 || i == DROPPED + 1;
     }
     if (i >= 2) {
         c.window = 5;
@@ -148,7 +154,7 @@ static void test_levels_are_nested(void **state) {
         const struct ot_chain *chain = ot_model_chain(model);
         for (int b = 0; b < chain->n_blocks; b++)
             for (int64_t n = 1; n < 400; n += 57)
-                check_sizes(chain, b, is_dora(i) || ot_model_has_norms_after(&config), n);
+                check_sizes(chain, b, makes_again(i) || ot_model_has_norms_after(&config), n);
         ot_model_close(model);
     }
 }
@@ -254,7 +260,7 @@ static void test_levels_give_the_same_bits(void **state) {
     (void)state;
     for (int i = 0; i < CASES; i++)
         for (int dtype = OT_F32; dtype <= OT_F16; dtype++)
-            if (i < FIRST_FORM || i / 3 % 3 == dtype) /* a form in one dtype */
+            if (i < FIRST_FORM || i / PER_FORM % 3 == dtype) /* a form in one dtype */
                 check_levels(i, (enum ot_dtype)dtype);
 }
 

@@ -229,6 +229,40 @@ static void test_magnitudes(void **state) {
     }
 }
 
+/* ---- LoRA+ ---- */
+
+static struct ot_lora_rank v_and_embedding(const void *context, const char *module) {
+    return only_v(context, module).rank > 0 ? only_v(context, module) : embedding(context, module);
+}
+
+/* Returns the group of a trained tensor, which has one rate. */
+static const struct ot_param_group *group_of(const struct ot_model *model, const struct ot_tensor *t) {
+    const struct ot_slab_spec *slab = &ot_model_chain(model)->slabs[t->slab];
+    const struct ot_param_group *group = slab->groups;
+    while (group->first + group->n <= t->first)
+        group++;
+    assert_true(group->first + group->n >= t->first + t->rows * t->cols);
+    return group;
+}
+
+/* B of a linear map has the higher rate; A, magnitudes and an embedding's adapter have not. */
+static void test_rates(void **state) {
+    (void)state;
+    const struct ot_model_config *c = &ot_preset_find("tiny-test")->config;
+    const struct ot_lora cases[] = {{.choose = v_and_embedding, .lr_ratio = 16},
+                                    {.choose = only_v, .lr_ratio = 16, .dora = true},
+                                    {.choose = only_v}};
+    for (int i = 0; i < 3; i++) {
+        struct ot_model *model = open_with(c, &cases[i]);
+        for (int64_t j = 0; j < ot_model_tensor_count(model); j++) {
+            const struct ot_tensor *t = ot_model_tensor(model, j);
+            assert_true(t->rate == (i < 2 && strstr(t->name, ".lora_B.") ? 16 : 0));
+            assert_true(!t->trained || group_of(model, t)->rate == t->rate);
+        }
+        ot_model_close(model);
+    }
+}
+
 static void test_row_norms(void **state) {
     (void)state;
     const float weight[] = {3, -4, 0, 0, 0x1p-100f, 0, 1e30f, 1e30f, 1};
@@ -272,7 +306,6 @@ static void test_wrong_adapters_are_refused(void **state) {
     refuse(&(struct ot_lora){.all = {8, 1e300}}, alpha);
     refuse(&(struct ot_lora){.all = {8, 8}, .dropout = 1}, "its dropout is 1");
     refuse(&(struct ot_lora){.all = {8, 8}, .dropout = NAN}, "its dropout is");
-    refuse(&(struct ot_lora){.all = {8, 8}, .dropout = 0.5f, .dora = true}, "DoRA cannot have dropout");
     refuse(&(struct ot_lora){.choose = embedding, .dora = true}, "an embedding cannot have DoRA");
     const struct ot_model_parts both = {.lora = &(struct ot_lora){.choose = embedding}, .trains = everything};
     refuse_parts(&both, "adapter of model.embed_tokens: the embedding itself is trained");
@@ -301,16 +334,16 @@ static struct runner_batch fill_long(struct long_batch *b) {
     return (struct runner_batch){LONG, b->tokens, b->targets, b->position, b->row_start, 1.0f / LONG};
 }
 
-/* The mean loss of a training pass after A was moved by `by` along a direction. */
-static double loss_after(struct runner *runner, const struct runner_batch *batch, const float *a, float by,
-                         float *token_loss) {
-    const struct ot_tensor *t = find_adapter(runner_model(runner), "lm_head", "lora_A");
-    float moved[64];
+/* The mean loss of a training pass after a tensor was moved by `by` along a direction. */
+static double loss_after(struct runner *runner, const struct runner_batch *batch, const struct ot_tensor *t,
+                         const float *values, float by, float *token_loss) {
+    float *moved = malloc((size_t)(t->rows * t->cols) * sizeof *moved);
     double sum = 0;
-    assert_true(t->rows * t->cols <= 64);
+    assert_non_null(moved);
     for (int64_t i = 0; i < t->rows * t->cols; i++)
-        moved[i] = a[i] + by * (float)(i % 5 - 2);
+        moved[i] = values[i] + by * (float)(i % 5 - 2);
     runner_set_tensor(runner, t, moved);
+    free(moved);
     runner_begin_grads(runner);
     runner_train(runner, batch, OT_KEEP_NONE, token_loss);
     for (int i = 0; i < LONG; i++)
@@ -318,9 +351,14 @@ static double loss_after(struct runner *runner, const struct runner_batch *batch
     return sum / LONG;
 }
 
+static bool final_norm(const void *context, const struct ot_tensor *tensor) {
+    (void)context;
+    return strcmp(tensor->name, "model.norm.weight") == 0;
+}
+
 static struct runner *open_long(struct ot_lora *lora) {
     struct ot_model_config config = ot_preset_find("tiny-test")->config;
-    const struct ot_model_parts parts = {.lora = lora};
+    const struct ot_model_parts parts = {.lora = lora, .trains = final_norm};
     config.n_layers = 1;
     config.hidden = config.ffn = 16;
     config.vocab = LONG_VOCAB;
@@ -336,30 +374,41 @@ static struct runner *open_long(struct ot_lora *lora) {
     return runner;
 }
 
-/* Each piece of the head drops other elements, and backward drops those of forward: the gradient of A is the
- * slope of the loss. */
-static void test_head_drops_by_place(void **state) {
-    (void)state;
-    struct ot_lora lora = {.choose = only_head, .dropout = 0.5f};
+/* Each piece of the head drops other elements, and backward drops those of forward: the gradient of a tensor
+ * is the slope of the loss. */
+static void check_head(struct ot_lora *lora, const char *name) {
     struct long_batch tokens;
     const struct runner_batch batch = fill_long(&tokens);
-    struct runner *runner = open_long(&lora);
-    const struct ot_tensor *t = find_adapter(runner_model(runner), "lm_head", "lora_A");
-    float loss[LONG], *a = init_of(runner_model(runner), t), by = 2e-3f;
+    struct runner *runner = open_long(lora);
+    const struct ot_tensor *t = find(runner_model(runner), name);
+    float loss[LONG], *values = init_of(runner_model(runner), t), by = 2e-3f;
     double slope = 0;
-    loss_after(runner, &batch, a, 0, loss);
+    loss_after(runner, &batch, t, values, 0, loss);
     for (int p = 1; p < PIECES; p++)
         assert_memory_not_equal(loss, loss + (ptrdiff_t)p * PIECE, PIECE * sizeof *loss);
     float *grad = runner_slab_grad(runner, t->slab);
     for (int64_t i = 0; i < t->rows * t->cols; i++)
         slope += grad[t->first + i] * (double)(i % 5 - 2);
-    double more = loss_after(runner, &batch, a, by, loss), less = loss_after(runner, &batch, a, -by, loss);
+    double more = loss_after(runner, &batch, t, values, by, loss),
+           less = loss_after(runner, &batch, t, values, -by, loss);
     /* The third derivative, and the rounding of losses of 10 to fp32. */
     if (!(fabs((more - less) / (2 * (double)by) - slope) < 5e-3 * fabs(slope)))
-        fail_msg("the slope is %.6f, the gradient says %.6f", (more - less) / (2 * (double)by), slope);
+        fail_msg("%s: the slope is %.6f, the gradient says %.6f", name, (more - less) / (2 * (double)by),
+                 slope);
     free(grad);
-    free(a);
+    free(values);
     runner_close(runner);
+}
+
+/* With DoRA the gradient of A is not the slope, because it takes |V| for a constant. */
+static void test_head_drops_by_place(void **state) {
+    (void)state;
+    struct ot_lora lora = {.choose = only_head, .dropout = 0.5f};
+    check_head(&lora, "base_model.model.lm_head.lora_A.weight");
+    check_head(&lora, "model.norm.weight");
+    lora.dora = true;
+    check_head(&lora, "base_model.model.lm_head.lora_magnitude_vector");
+    check_head(&lora, "model.norm.weight");
 }
 
 /* ---- against PEFT ---- */
@@ -483,6 +532,7 @@ int main(void) {
         cmocka_unit_test(test_ranks_of_modules),
         cmocka_unit_test(test_embedding),
         cmocka_unit_test(test_magnitudes),
+        cmocka_unit_test(test_rates),
         cmocka_unit_test(test_row_norms),
         cmocka_unit_test(test_initial_values),
         cmocka_unit_test(test_wrong_adapters_are_refused),

@@ -59,7 +59,10 @@ static void test_scales_and_dropout(void **state) {
     assert_float_equal(spec.lora.dropout, 0.25f, 0);
     assert_float_equal(ot_lora_scale(&spec.lora, (struct ot_lora_rank){4, 8}), 2.0f, 0);
     assert_false(spec.lora.dora);
-    check_ok(ot_lora_spec_read("dora,r=4,alpha=8,rslora", &spec));
+    assert_true(spec.lora.lr_ratio == 0);
+    check_ok(ot_lora_spec_read("lr-ratio=16,dropout=0.5", &spec));
+    assert_true(spec.lora.lr_ratio == 16);
+    check_ok(ot_lora_spec_read("dora,r=4,alpha=8,rslora,dropout=0.5", &spec));
     assert_true(spec.lora.dora);
     assert_float_equal(ot_lora_scale(&spec.lora, (struct ot_lora_rank){4, 8}), 4.0f, 0);
 }
@@ -76,6 +79,9 @@ static void test_refused_texts(void **state) {
         {"alpha=0", "alpha is a number above 0"},
         {"alpha=1e30", "alpha is a number above 0"},
         {"dropout=1", "dropout is a number from 0 to less than 1"},
+        {"lr-ratio=0", "lr-ratio is a number from 0.0001 to 10000"},
+        {"lr-ratio=1e9", "lr-ratio is a number"},
+        {"lr-ratio", "'lr-ratio': the parts are r=16"},
         {"targets=", "give all-linear, or names"},
         {"q_proj", "'q_proj': the parts are"},
         {"rslora=1", "the settings are r, alpha"},

@@ -63,12 +63,12 @@ static void count_dora_factors(struct ot_lane *lane, const struct ot_dora_factor
 
 static void count_dora(struct ot_lane *lane, const struct ot_dora *op) {
     (void)lane;
-    move((double)op->rows, op->cols, op->dtype, op->addend ? 3 : 2);
+    move((double)op->rows, op->cols, op->dtype, 2 + !!op->less + !!op->addend);
 }
 
 static void count_dora_backward(struct ot_lane *lane, const struct ot_dora_backward *op) {
     (void)lane;
-    move((double)op->rows, op->cols, op->dtype, 2);
+    move((double)op->rows, op->cols, op->dtype, op->du ? 2 : 1);
     if (op->dchange)
         move((double)op->rows, op->cols, op->u_dtype, 1);
 }
@@ -374,15 +374,19 @@ static void frozen_tensors_and_adapters_are_counted(void **state) {
     (void)state;
     const struct ot_lora all = {.all = {4, 8}}, some = {.choose = some_ranks, .context = "", .dropout = 0.1f};
     const struct ot_lora dora = {.all = {4, 8}, .dora = true},
-                         some_dora = {.choose = some_ranks, .dora = true};
+                         some_dora = {.choose = some_ranks, .dora = true},
+                         dropped = {.all = {4, 8}, .dora = true, .dropout = 0.1f},
+                         some_dropped = {.choose = some_ranks, .dora = true, .dropout = 0.1f};
     const struct ot_model_parts parts[] = {{.trains = trains_some},
                                            {.trains = trains_head},
                                            {.lora = &all},
                                            {.lora = &some},
                                            {.lora = &some, .trains = trains_some},
                                            {.lora = &dora},
-                                           {.lora = &some_dora, .trains = trains_some}};
-    for (int i = 0; i < 14; i++) {
+                                           {.lora = &some_dora, .trains = trains_some},
+                                           {.lora = &dropped},
+                                           {.lora = &some_dropped, .trains = trains_some}};
+    for (int i = 0; i < 18; i++) {
         struct ot_model_config c = ot_preset_find("tinyllama-1.1b")->config;
         c.n_layers = 2;
         c.tied = i % 2;

@@ -28,7 +28,7 @@ static size_t scratch_bytes(const void *context, int block, int64_t n_tokens) {
 }
 
 void fake_open(struct fake *f) {
-    static const struct ot_param_group group = {0, 0, true, true};
+    static const struct ot_param_group group = {.decay = true, .trained = true};
     int last = f->layers + 1, n_slabs = f->layers + 2 - f->tied;
     for (int b = 0; b <= last; b++) {
         int slab = b == last && f->tied ? 0 : b;

@@ -112,7 +112,7 @@ static void nothing_goes_there_without_need(void **state) {
 
 static void forced_homes_are_honoured_or_refused(void **state) {
     (void)state;
-    for (int mix = 0; mix < 27; mix += tests_are_brief() ? 5 : 1) {
+    for (int mix = 0; mix < 27; mix += tests_are_brief() ? 5 : getenv("OT_TEST_SLOW") ? 1 : 2) {
         static const enum ot_home homes[3] = {OT_HOME_GPU, OT_HOME_HOST, OT_HOME_NVME};
         struct fake f;
         struct ot_plan plan;

@@ -166,7 +166,7 @@ static void check_forced(const struct ot_plan_request *rq, const struct ot_plan 
 
 static void forced_fields_are_honoured(void **state) {
     (void)state;
-    const int trials = tests_are_brief() ? 1 : 4; /* for each field */
+    const int trials = tests_are_brief() ? 1 : getenv("OT_TEST_SLOW") ? 4 : 2; /* for each field */
     int made[8] = {0};
     for (uint64_t seed = 0; seed < 8 * (uint64_t)trials; seed++) {
         struct trial t;
@@ -265,7 +265,7 @@ static void more_of_anything_is_not_slower_beyond_the_grain(void **state) {
 
 static void explanations_never_promise_less(void **state) {
     (void)state;
-    for (uint64_t seed = 200; seed < (tests_are_brief() ? 201 : 205); seed++) {
+    for (uint64_t seed = 200; seed < (tests_are_brief() ? 201 : getenv("OT_TEST_SLOW") ? 205 : 202); seed++) {
         struct trial t;
         struct ot_planner_result chosen;
         struct ot_explanation e;
