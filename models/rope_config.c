@@ -371,6 +371,9 @@ void ot_rope_config_put(const struct ot_model_config *c, struct ot_json_writer *
         ot_json_put_real(w, "rope_local_base_freq", c->local_rope_theta);
     if (row->partial_rotary && c->rope.scaling != OT_ROPE_PROPORTIONAL)
         ot_json_put_real(w, "partial_rotary_factor", (double)c->rotary_dim / (double)c->head_dim);
+    if (c->rope.scaling ==
+        OT_ROPE_LONGROPE) /* transformers prefers this place, and Phi3Config has a default */
+        ot_json_put_int(w, "original_max_position_embeddings", (int64_t)c->rope.original_max_position);
     if (c->rope.scaling == OT_ROPE_PLAIN && !young)
         return;
     ot_json_begin_object(w, young ? "rope_parameters" : "rope_scaling");
@@ -381,10 +384,14 @@ void ot_rope_config_put(const struct ot_model_config *c, struct ot_json_writer *
 }
 
 bool ot_model_config_is_rope_key(const char *key) {
-    static const char *const keys[] = {
-        "rope_parameters",      "rope_scaling",          "rope_theta",
-        "rope_local_base_freq", "partial_rotary_factor", "max_position_embeddings",
-        "n_positions"};
+    static const char *const keys[] = {"rope_parameters",
+                                       "rope_scaling",
+                                       "rope_theta",
+                                       "rope_local_base_freq",
+                                       "partial_rotary_factor",
+                                       "max_position_embeddings",
+                                       "n_positions",
+                                       "original_max_position_embeddings"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strcmp(keys[i], key) == 0)
             return true;

@@ -85,9 +85,19 @@ static int find_chat_template(struct ot_model_dir *dir) {
 
 /* Describes a tensor as the directory's would be described. A name that GGUF does not define stays, so that
  * the load can refuse the tensor by its name. */
-static int describe(struct ot_model_dir *dir, const struct ot_gguf_tensor *from, struct ot_safetensor *to) {
-    char name[96];
-    const char *named = ot_gguf_name_back(from->name, name) ? name : from->name;
+static int describe(struct ot_model_dir *dir, const struct ot_gguf_tensor *from, struct ot_safetensor *to,
+                    struct ot_stored *stored) {
+    const struct ot_model_config *config = &dir->facts.config;
+    struct ot_gguf_place place;
+    char name[OT_MODEL_NAME_BYTES];
+    const char *named = from->name;
+    *stored = (struct ot_stored){.tensor = to, .file = ot_gguf_map(dir->gguf), .blocks = from->type};
+    if (ot_gguf_find_place(config, from->name, &place)) {
+        ot_gguf_name_back(config, &place, name);
+        named = name;
+        stored->head_rows = ot_gguf_head_rows(config, place.module);
+        stored->addend = ot_gguf_addend(config, place.module);
+    }
     *to = (struct ot_safetensor){.name = ot_arena_strdup(dir->arena, named, strlen(named)),
                                  .dtype_name = from->type->name,
                                  .readable = from->type->decode != NULL,
@@ -111,14 +121,8 @@ static int find_weights(struct ot_model_dir *dir) {
     for (int64_t i = 0; i < n; i++) {
         const struct ot_gguf_tensor *tensor = ot_gguf_tensor(dir->gguf, i);
         dir->facts.weight_bytes += (int64_t)tensor->bytes;
-        if (strcmp(tensor->name, OT_GGUF_ROPE_FREQS) == 0) /* the config has what it says */
-            continue;
-        OT_TRY(describe(dir, tensor, &tensors[i]));
-        dir->stored[dir->n_stored++] =
-            (struct ot_stored){.tensor = &tensors[i],
-                               .file = ot_gguf_map(dir->gguf),
-                               .blocks = tensor->type,
-                               .head_rows = ot_gguf_head_rows(&dir->facts.config, tensors[i].name)};
+        if (!ot_gguf_is_rope_tensor(tensor->name)) /* the config has what those say */
+            OT_TRY(describe(dir, tensor, &tensors[i], &dir->stored[dir->n_stored++]));
     }
     ot_model_dir_sort(dir);
     return 0;

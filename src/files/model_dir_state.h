@@ -22,6 +22,7 @@ struct ot_stored {
     const struct ot_mapped_file *file;
     const struct ot_gguf_type *blocks; /* how a GGUF file stores the values; NULL: as tensor->dtype */
     int64_t head_rows; /* > 0: the rows of each head are in llama.cpp's order (src/gguf/writer.h) */
+    float addend;      /* the file has the value plus this: 1 for norms of Gemma in a GGUF file */
     const struct ot_packed *packed; /* not NULL: the tensors that hold the values */
 };
 

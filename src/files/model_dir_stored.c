@@ -77,6 +77,8 @@ static int convert(const struct ot_stored *stored, int64_t first, int64_t n, flo
         some = rest < left ? rest : left;
         decode(stored, place_of(stored, at), some, values + (at - first));
     }
+    for (int64_t i = 0; stored->addend != 0 && i < n; i++)
+        values[i] -= stored->addend;
     return 0;
 }
 

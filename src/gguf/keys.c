@@ -29,6 +29,10 @@ void ot_gguf_put_f32_item(struct ot_gguf_keys *keys, float value) {
     put_number(keys, ot_f32_bits(value), 4);
 }
 
+void ot_gguf_put_bool_item(struct ot_gguf_keys *keys, bool value) {
+    put_number(keys, value, 1);
+}
+
 static void begin(struct ot_gguf_keys *keys, const char *key, enum ot_gguf_kind kind) {
     ot_gguf_put_string_item(keys, key, strlen(key));
     put_number(keys, kind, 4);

@@ -1,90 +1,136 @@
 #include "src/gguf/model_keys.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "src/base/error.h"
-
-int ot_gguf_check_config(const struct ot_model_config *c, const char *where) {
-    if (!ot_gguf_architecture(c->family))
-        return ot_fail(OT_E_INPUT,
-                       "%s: models of type %s cannot be written as GGUF; known: llama, mistral, qwen2, qwen3",
-                       where, ot_family_row(c->family)->model_type);
-    if (c->rope.scaling > OT_ROPE_LLAMA3)
-        return ot_fail(OT_E_INPUT,
-                       "%s: rope_scaling of this type cannot be written as GGUF; known: linear, llama3",
-                       where);
-    if (c->act != OT_ACT_SILU)
-        return ot_fail(OT_E_INPUT,
-                       "%s: llama.cpp computes models of this family with the activation silu alone, but the "
-                       "config has another hidden_act",
-                       where);
-    if (c->window > 0 && c->family != OT_FAMILY_MISTRAL)
-        return ot_fail(OT_E_INPUT,
-                       "%s: llama.cpp has no sliding window for models of type %s, but the config has one of "
-                       "%lld tokens",
-                       where, ot_family_row(c->family)->model_type, (long long)c->window);
-    if (c->out_bias && !ot_gguf_has_permuted_heads(c->family))
-        return ot_fail(OT_E_INPUT,
-                       "%s: llama.cpp has no bias of o_proj for models of type %s, but the config says "
-                       "attention_bias true",
-                       where, ot_family_row(c->family)->model_type);
-    return 0;
-}
+struct putter {
+    struct ot_gguf_keys *keys;
+    const struct ot_model_config *c;
+    const struct ot_gguf_architecture *row;
+    char key[80];
+};
 
 /* "llama.block_count" */
-static const char *key_of(const struct ot_model_config *c, const char *name, char key[80]) {
-    snprintf(key, 80, "%s.%s", ot_gguf_architecture(c->family), name);
-    return key;
+static const char *key_of(struct putter *p, const char *name) {
+    snprintf(p->key, sizeof p->key, "%s.%s", p->row->name, name);
+    return p->key;
 }
 
-static void put_rope(struct ot_gguf_keys *keys, const struct ot_model_config *c) {
-    char key[80];
-    ot_gguf_put_u32(keys, key_of(c, "rope.dimension_count", key), (uint32_t)c->rotary_dim);
-    ot_gguf_put_f32(keys, key_of(c, "rope.freq_base", key), (float)c->rope.theta);
-    if (c->rope.scaling != OT_ROPE_LINEAR)
+static void put_count(struct putter *p, const char *name, int64_t value) {
+    ot_gguf_put_u32(p->keys, key_of(p, name), (uint32_t)value);
+}
+
+static void put_real(struct putter *p, const char *name, double value) {
+    ot_gguf_put_f32(p->keys, key_of(p, name), (float)value);
+}
+
+/* 0 means that the config has no such number. */
+static void put_if_set(struct putter *p, const char *name, double value) {
+    if (value != 0)
+        put_real(p, name, value);
+}
+
+static void put_general(struct ot_gguf_keys *keys, const struct ot_model_config *c, const char *type,
+                        const char *name, const struct ot_gguf_mixture *mixture) {
+    ot_gguf_put_text(keys, "general.architecture", ot_gguf_architecture(c->family)->name);
+    ot_gguf_put_text(keys, "general.type", type);
+    ot_gguf_put_text(keys, "general.name", name);
+    ot_gguf_put_u32(keys, "general.file_type", mixture->file_type);
+    ot_gguf_put_u32(keys, "general.quantization_version", 2);
+}
+
+static void put_counts(struct putter *p) {
+    const struct ot_model_config *c = p->c;
+    put_count(p, "block_count", c->n_layers);
+    put_count(p, "context_length", c->max_position);
+    put_count(p, "embedding_length", c->hidden);
+    put_count(p, "feed_forward_length", c->ffn);
+    put_count(p, "vocab_size", c->vocab);
+    put_count(p, "attention.head_count", c->n_heads);
+    put_count(p, "attention.head_count_kv", c->n_kv_heads);
+    put_count(p, "attention.key_length", c->head_dim);
+    put_count(p, "attention.value_length", c->head_dim);
+    put_real(p,
+             c->norm == OT_NORM_LAYER ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
+             (double)c->norm_eps);
+}
+
+/* Without the key, older versions of llama.cpp give a phi3 a window. */
+static void put_window(struct putter *p) {
+    const struct ot_model_config *c = p->c;
+    bool usual = true;
+    if (c->window > 0 || c->family == OT_FAMILY_PHI3)
+        put_count(p, "attention.sliding_window", c->window);
+    if (c->window == 0 || p->row->period == 0)
         return;
-    ot_gguf_put_text(keys, key_of(c, "rope.scaling.type", key), "linear");
-    ot_gguf_put_f32(keys, key_of(c, "rope.scaling.factor", key), (float)c->rope.factor);
+    for (int64_t l = 0; l < c->n_layers; l++)
+        usual = usual && (ot_model_layer_window(c, l) > 0) == ((l + 1) % p->row->period != 0);
+    if (usual)
+        return;
+    ot_gguf_put_array(p->keys, key_of(p, "attention.sliding_window_pattern"), OT_GGUF_KIND_BOOL, c->n_layers);
+    for (int64_t l = 0; l < c->n_layers; l++)
+        ot_gguf_put_bool_item(p->keys, ot_model_layer_window(c, l) > 0);
+}
+
+/* The multiplier of mistral3 divides the magnitude, so it can only make it smaller. */
+static void put_yarn(struct putter *p) {
+    const struct ot_rope_config *rope = &p->c->rope;
+    double usual = ot_gguf_yarn_magnitude(rope->factor, 0), rest = rope->attention_factor / usual;
+    if (p->row->betas) {
+        put_real(p, "rope.scaling.yarn_beta_fast", rope->beta_fast);
+        put_real(p, "rope.scaling.yarn_beta_slow", rope->beta_slow);
+    }
+    if (p->row->betas && rest < 1)
+        put_real(p, "rope.scaling.yarn_log_multiplier", (1 / rest - 1) / (0.1 * log(rope->factor)));
+    else if ((float)rest != 1)
+        put_real(p, "rope.scaling.attn_factor", rest);
+}
+
+static void put_rope(struct putter *p) {
+    static const char *const types[OT_ROPE_SCALINGS] = {
+        [OT_ROPE_LINEAR] = "linear", [OT_ROPE_YARN] = "yarn", [OT_ROPE_LONGROPE] = "longrope"};
+    const struct ot_model_config *c = p->c;
+    const struct ot_rope_config *rope = &c->rope;
+    if (c->positions != OT_POSITIONS_ROPE)
+        return;
+    put_count(p, "rope.dimension_count", c->rotary_dim);
+    put_real(p, "rope.freq_base", rope->theta);
+    if (c->family == OT_FAMILY_GEMMA3)
+        put_real(p, "rope.freq_base_swa", c->local_rope_theta);
+    if (types[rope->scaling])
+        ot_gguf_put_text(p->keys, key_of(p, "rope.scaling.type"), types[rope->scaling]);
+    if (rope->scaling == OT_ROPE_LINEAR || rope->scaling == OT_ROPE_YARN)
+        put_real(p, "rope.scaling.factor", rope->factor);
+    if (rope->scaling == OT_ROPE_YARN || rope->scaling == OT_ROPE_LONGROPE || c->q_scale_beta != 0)
+        put_count(p, "rope.scaling.original_context_length", (int64_t)rope->original_max_position);
+    if (rope->scaling == OT_ROPE_YARN)
+        put_yarn(p);
+    if (rope->scaling == OT_ROPE_LONGROPE)
+        put_real(p, "rope.scaling.attn_factor", rope->attention_factor);
 }
 
 void ot_gguf_put_config(struct ot_gguf_keys *keys, const struct ot_model_config *c, const char *name,
                         const struct ot_gguf_mixture *mixture) {
-    const struct {
-        const char *name;
-        int64_t value;
-    } counts[] = {
-        {"block_count", c->n_layers},
-        {"context_length", c->max_position},
-        {"embedding_length", c->hidden},
-        {"feed_forward_length", c->ffn},
-        {"vocab_size", c->vocab},
-        {"attention.head_count", c->n_heads},
-        {"attention.head_count_kv", c->n_kv_heads},
-        {"attention.key_length", c->head_dim},
-        {"attention.value_length", c->head_dim},
-    };
-    char key[80];
-    ot_gguf_put_text(keys, "general.architecture", ot_gguf_architecture(c->family));
-    ot_gguf_put_text(keys, "general.type", "model");
-    ot_gguf_put_text(keys, "general.name", name);
-    ot_gguf_put_u32(keys, "general.file_type", mixture->file_type);
-    ot_gguf_put_u32(keys, "general.quantization_version", 2);
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        ot_gguf_put_u32(keys, key_of(c, counts[i].name, key), (uint32_t)counts[i].value);
-    ot_gguf_put_f32(keys, key_of(c, "attention.layer_norm_rms_epsilon", key), c->norm_eps);
-    if (c->window > 0)
-        ot_gguf_put_u32(keys, key_of(c, "attention.sliding_window", key), (uint32_t)c->window);
-    put_rope(keys, c);
+    struct putter p = {.keys = keys, .c = c, .row = ot_gguf_architecture(c->family)};
+    put_general(keys, c, "model", name, mixture);
+    put_counts(&p);
+    put_window(&p);
+    put_rope(&p);
+    put_if_set(&p, "attn_logit_softcapping", (double)c->attention_softcap);
+    put_if_set(&p, "final_logit_softcapping", (double)c->logit_softcap);
+    put_if_set(&p, "attention.temperature_scale", c->q_scale_beta);
+    if (c->family != OT_FAMILY_GRANITE)
+        return;
+    put_if_set(&p, "embedding_scale", c->embed_scale);
+    put_if_set(&p, "residual_scale", c->residual_scale);
+    put_if_set(&p, "attention.scale", c->attention_scale);
+    put_real(&p, "logit_scale", c->logit_divisor != 0 ? c->logit_divisor : 1);
 }
 
 void ot_gguf_put_adapter(struct ot_gguf_keys *keys, const struct ot_model_config *c, const char *name,
                          const struct ot_gguf_mixture *mixture, double alpha) {
-    ot_gguf_put_text(keys, "general.architecture", ot_gguf_architecture(c->family));
-    ot_gguf_put_text(keys, "general.type", "adapter");
-    ot_gguf_put_text(keys, "general.name", name);
-    ot_gguf_put_u32(keys, "general.file_type", mixture->file_type);
-    ot_gguf_put_u32(keys, "general.quantization_version", 2);
+    put_general(keys, c, "adapter", name, mixture);
     ot_gguf_put_text(keys, "adapter.type", "lora");
     ot_gguf_put_f32(keys, "adapter.lora.alpha", (float)alpha);
 }

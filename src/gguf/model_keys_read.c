@@ -6,235 +6,244 @@
 
 #include "src/base/error.h"
 #include "src/base/json.h"
-#include "src/gguf/model_keys.h"
+#include "src/gguf/model_keys_state.h"
 
-#define MOST INT64_C(0x7fffffff)
+/* ---- reading keys ---- */
 
-struct maker {
-    const struct ot_gguf *file;
-    const struct ot_family_row *family;
-    const char *architecture;
-    struct ot_json_writer w;
-};
-
-static const char *key_of(const struct maker *m, const char *name, char key[80]) {
-    snprintf(key, 80, "%s.%s", m->architecture, name);
+const char *ot_gguf_maker_key(const struct ot_gguf_maker *m, const char *name) {
+    static _Thread_local char key[80];
+    snprintf(key, sizeof key, "%s.%s", m->row->name, name);
     return key;
 }
 
-/* The family is the first that has this architecture; a mistral is a llama with a sliding window. */
-static int find_family(struct maker *m) {
-    struct ot_gguf_string name;
-    char key[80];
-    OT_TRY(ot_gguf_need_string(m->file, "general.architecture", true, &name));
-    for (int i = OT_FAMILY_COUNT - 1; i >= 0; i--)
-        if (ot_gguf_architecture((enum ot_family)i) &&
-            ot_gguf_string_is(name, ot_gguf_architecture((enum ot_family)i)))
-            m->family = ot_family_row((enum ot_family)i);
-    if (!m->family)
-        return ot_fail(OT_E_INPUT,
-                       "%s: general.architecture '%.*s' is not supported; known: llama, qwen2, qwen3",
-                       ot_gguf_path(m->file), (int)(name.bytes < 60 ? name.bytes : 60), name.text);
-    m->architecture = ot_gguf_architecture(m->family->family);
-    if (m->family->family == OT_FAMILY_LLAMA &&
-        ot_gguf_find(m->file, key_of(m, "attention.sliding_window", key)))
-        m->family = ot_family_row(OT_FAMILY_MISTRAL);
+int ot_gguf_maker_int(const struct ot_gguf_maker *m, const char *name, bool required, int64_t min,
+                      int64_t max, int64_t *out) {
+    return ot_gguf_need_int(m->file, ot_gguf_maker_key(m, name), required, min, max, out);
+}
+
+double ot_gguf_decimal(float stored, double unit) {
+    char text[32];
+    double value = (double)stored * unit;
+    for (int digits = 1; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        double decimal = strtod(text, NULL);
+        if ((float)(decimal / unit) == stored)
+            return decimal;
+    }
+    return value;
+}
+
+int ot_gguf_maker_real(const struct ot_gguf_maker *m, const char *name, bool required, double min, double max,
+                       double *out) {
+    const char *key = ot_gguf_maker_key(m, name);
+    OT_TRY(ot_gguf_need_real(m->file, key, required, min, max, out));
+    if (ot_gguf_find(m->file, key))
+        *out = ot_gguf_decimal((float)*out, 1);
     return 0;
 }
 
-static int refuse_experts(const struct maker *m) {
+/* ---- the family ---- */
+
+/* True if the file has the key with a number other than 0. */
+static bool has_number(const struct ot_gguf_maker *m, const char *name) {
+    double value = 0;
+    int64_t count = 0;
+    const char *key = ot_gguf_maker_key(m, name);
+    const struct ot_gguf_value *found = ot_gguf_find(m->file, key);
+    if (found && found->kind == OT_GGUF_KIND_F32)
+        return ot_gguf_need_real(m->file, key, false, -1e30, 1e30, &value) == 0 && value != 0;
+    return found && ot_gguf_need_int(m->file, key, false, 0, OT_GGUF_MOST, &count) == 0 && count != 0;
+}
+
+/* Of several families with one architecture (model_keys.h). */
+static enum ot_family choose_family(const struct ot_gguf_maker *m, enum ot_family first) {
+    if (first == OT_FAMILY_LLAMA && has_number(m, "attention.sliding_window"))
+        return OT_FAMILY_MISTRAL;
+    if (first == OT_FAMILY_OLMO2 && has_number(m, "attention.sliding_window"))
+        return OT_FAMILY_OLMO3;
+    if (first == OT_FAMILY_MINISTRAL3 && !has_number(m, "attention.temperature_scale"))
+        return OT_FAMILY_MISTRAL;
+    return first;
+}
+
+static int find_family(struct ot_gguf_maker *m) {
+    struct ot_gguf_string name;
+    int first = 0;
+    OT_TRY(ot_gguf_need_string(m->file, "general.architecture", true, &name));
+    while (first < OT_FAMILY_COUNT) {
+        m->row = ot_gguf_architecture((enum ot_family)first);
+        if (m->row->name && ot_gguf_string_is(name, m->row->name))
+            break;
+        first++;
+    }
+    if (first == OT_FAMILY_COUNT)
+        return ot_fail(OT_E_INPUT, "%s: general.architecture '%.*s' is not supported; known: %s",
+                       ot_gguf_path(m->file), (int)(name.bytes < 60 ? name.bytes : 60), name.text,
+                       ot_gguf_known_architectures);
+    m->family = ot_family_row(choose_family(m, (enum ot_family)first));
+    m->c = m->family->base;
+    m->c.family = m->family->family;
+    return 0;
+}
+
+/* ---- sizes ---- */
+
+static int refuse_experts(const struct ot_gguf_maker *m) {
     int64_t experts = 0;
-    char key[80];
-    OT_TRY(ot_gguf_need_int(m->file, key_of(m, "expert_count", key), false, 0, MOST, &experts));
+    OT_TRY(ot_gguf_maker_int(m, "expert_count", false, 0, OT_GGUF_MOST, &experts));
     if (experts == 0)
         return 0;
     return ot_fail(OT_E_INPUT, "%s: a mixture of %lld experts is not supported", ot_gguf_path(m->file),
                    (long long)experts);
 }
 
-static int put_counts(struct maker *m) {
-    static const struct {
-        const char *name, *to;
-        bool required;
-    } counts[] = {
-        {"block_count", "num_hidden_layers", true},
-        {"context_length", "max_position_embeddings", true},
-        {"embedding_length", "hidden_size", true},
-        {"feed_forward_length", "intermediate_size", true},
-        {"attention.head_count", "num_attention_heads", true},
-        {"attention.head_count_kv", "num_key_value_heads", false},
-        {"attention.key_length", "head_dim", false},
-        {"attention.sliding_window", "sliding_window", false},
-    };
-    char key[80];
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-        int64_t value = 0;
-        OT_TRY(
-            ot_gguf_need_int(m->file, key_of(m, counts[i].name, key), counts[i].required, 1, MOST, &value));
-        if (value > 0)
-            ot_json_put_int(&m->w, counts[i].to, value);
-    }
+static int read_counts(struct ot_gguf_maker *m) {
+    struct ot_model_config *c = &m->c;
+    OT_TRY(ot_gguf_maker_int(m, "block_count", true, 1, OT_MODEL_MAX_LAYERS, &c->n_layers));
+    OT_TRY(ot_gguf_maker_int(m, "context_length", true, 1, OT_GGUF_MOST, &c->max_position));
+    OT_TRY(ot_gguf_maker_int(m, "embedding_length", true, 1, OT_GGUF_MOST, &c->hidden));
+    OT_TRY(ot_gguf_maker_int(m, "feed_forward_length", true, 1, OT_GGUF_MOST, &c->ffn));
+    OT_TRY(ot_gguf_maker_int(m, "attention.head_count", true, 1, OT_GGUF_MOST, &c->n_heads));
+    c->n_kv_heads = c->n_heads;
+    OT_TRY(ot_gguf_maker_int(m, "attention.head_count_kv", false, 1, OT_GGUF_MOST, &c->n_kv_heads));
+    c->head_dim = c->hidden / c->n_heads;
+    return ot_gguf_maker_int(m, "attention.key_length", false, 1, OT_GGUF_MOST, &c->head_dim);
+}
+
+static int read_norm(struct ot_gguf_maker *m) {
+    double eps = 0;
+    const char *key =
+        m->c.norm == OT_NORM_LAYER ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
+    OT_TRY(ot_gguf_maker_real(m, key, true, 0, 1, &eps));
+    m->c.norm_eps = (float)eps;
     return 0;
 }
 
-/* Numbers that only the tensors tell. */
-static int put_tensor_facts(struct maker *m) {
+/* What only the tensors tell. */
+static int read_tensor_facts(struct ot_gguf_maker *m) {
+    struct ot_model_config *c = &m->c;
     const struct ot_gguf_tensor *embedding = ot_gguf_find_tensor(m->file, "token_embd.weight");
     if (!embedding || embedding->dims != 2)
         return ot_fail(OT_E_INPUT, "%s: the tensor token_embd.weight is missing, or is not a matrix",
                        ot_gguf_path(m->file));
-    ot_json_put_int(&m->w, "vocab_size", embedding->shape[0]);
-    ot_json_put_bool(&m->w, "tie_word_embeddings", !ot_gguf_find_tensor(m->file, "output.weight"));
-    if (m->family->attention_bias)
-        ot_json_put_bool(&m->w, "attention_bias", ot_gguf_find_tensor(m->file, "blk.0.attn_q.bias"));
-    if (m->family->mlp_bias)
-        ot_json_put_bool(&m->w, "mlp_bias", ot_gguf_find_tensor(m->file, "blk.0.ffn_gate.bias"));
+    c->vocab = embedding->shape[0];
+    c->tied = !ot_gguf_find_tensor(m->file, "output.weight");
+    if (m->family->attention_bias && ot_gguf_find_tensor(m->file, "blk.0.attn_q.bias"))
+        c->qkv_bias = c->out_bias = true;
+    if (m->family->mlp_bias && ot_gguf_find_tensor(m->file, "blk.0.ffn_gate.bias"))
+        c->mlp_bias = true;
+    if (c->family == OT_FAMILY_FALCON)
+        c->residual =
+            ot_gguf_find_tensor(m->file, "blk.0.attn_norm_2.weight") ? OT_PARALLEL_TWO : OT_PARALLEL;
     return 0;
 }
 
-/* ---- rope ---- */
+/* ---- the window ---- */
 
-/* Elements of a head, all of which RoPE must rotate. */
-static int read_head(const struct maker *m, int64_t *head) {
-    int64_t hidden = 0, heads = 1, rotary;
-    char key[80];
-    OT_TRY(ot_gguf_need_int(m->file, key_of(m, "embedding_length", key), true, 1, MOST, &hidden));
-    OT_TRY(ot_gguf_need_int(m->file, key_of(m, "attention.head_count", key), true, 1, MOST, &heads));
-    *head = hidden / heads;
-    OT_TRY(ot_gguf_need_int(m->file, key_of(m, "attention.key_length", key), false, 1, MOST, head));
-    rotary = *head;
-    OT_TRY(ot_gguf_need_int(m->file, key_of(m, "rope.dimension_count", key), false, 1, MOST, &rotary));
-    if (rotary == *head)
+/* The file has a list of the layers with a window, or a number: each layer of this period has none. */
+static int read_pattern(const struct ot_gguf_maker *m, int64_t period, struct ot_layer_set *slides) {
+    static const char name[] = "attention.sliding_window_pattern";
+    const char *key = ot_gguf_maker_key(m, name);
+    const struct ot_gguf_value *list = ot_gguf_find(m->file, key);
+    int64_t n_layers = m->c.n_layers;
+    bool is_list = list && list->kind == OT_GGUF_KIND_ARRAY;
+    if (is_list)
+        OT_TRY(ot_gguf_need_array(m->file, key, true, OT_GGUF_KIND_BOOL, &list));
+    else
+        OT_TRY(ot_gguf_maker_int(m, name, false, 0, OT_GGUF_MOST, &period));
+    if (is_list && list->n != n_layers)
+        return ot_fail(OT_E_INPUT, "%s: key %s has %lld items, but the model has %lld layers",
+                       ot_gguf_path(m->file), ot_gguf_maker_key(m, name), (long long)list->n,
+                       (long long)n_layers);
+    for (int64_t l = 0; l < n_layers; l++)
+        if (is_list ? list->data[l] != 0 : period == 0 || (l + 1) % period != 0)
+            ot_layer_set_add(slides, l);
+    return 0;
+}
+
+static int read_window(struct ot_gguf_maker *m) {
+    struct ot_model_config *c = &m->c;
+    const struct ot_layer_set none = {0};
+    const struct ot_gguf_architecture *row = ot_gguf_architecture(c->family);
+    c->window = c->family == OT_FAMILY_GEMMA2 ? 4096 : 0; /* llama.cpp's default */
+    if (row->window == OT_GGUF_WINDOW_NONE)
         return 0;
-    return ot_fail(OT_E_INPUT,
-                   "%s: RoPE rotates %lld of each head's %lld elements; only whole heads are supported",
-                   ot_gguf_path(m->file), (long long)rotary, (long long)*head);
-}
-
-/* Pairs of a head, and their factors. */
-enum { MAX_PAIRS = 1 << 12 };
-
-static bool has_factors(const struct ot_model_config *c, const float *factors, int64_t n) {
-    for (int64_t i = 0; i < n; i++)
-        if (!(fabsf(ot_gguf_rope_factor(c, i) - factors[i]) <= 1e-5f * factors[i]))
-            return false;
-    return true;
-}
-
-/* Finds the numbers of Llama 3's scaling that give these factors. All published models have low_freq_factor 1
- * and high_freq_factor 4. For each original length the last pair, whose wavelength is the longest, gives the
- * factor; the other pairs show whether they are right. */
-static bool find_scaling(struct ot_model_config *c, const float *factors, int64_t n) {
-    double wavelength = 2 * M_PI * pow(c->rope.theta, 2.0 * (double)(n - 1) / (double)c->rotary_dim);
-    c->rope.low_freq_factor = 1;
-    c->rope.high_freq_factor = 4;
-    for (int bits = 4; bits <= 24; bits++) {
-        c->rope.original_max_position = (double)(1 << bits);
-        double blend = (c->rope.original_max_position / wavelength - 1) / 3, last = (double)factors[n - 1];
-        c->rope.factor = blend <= 0 ? last : (1 - blend) / (1 / last - blend);
-        c->rope.factor = round(c->rope.factor * 64) / 64;
-        if (c->rope.factor >= 1 && has_factors(c, factors, n))
-            return true;
-    }
-    return false;
-}
-
-static void put_llama3(struct maker *m, const struct ot_model_config *c) {
-    ot_json_begin_object(&m->w, "rope_scaling");
-    ot_json_put_text(&m->w, "rope_type", "llama3");
-    ot_json_put_exact(&m->w, "factor", c->rope.factor);
-    ot_json_put_exact(&m->w, "low_freq_factor", c->rope.low_freq_factor);
-    ot_json_put_exact(&m->w, "high_freq_factor", c->rope.high_freq_factor);
-    ot_json_put_int(&m->w, "original_max_position_embeddings", (int64_t)c->rope.original_max_position);
-    ot_json_end_object(&m->w);
-}
-
-static int put_factors(struct maker *m, const struct ot_gguf_tensor *tensor, double theta, int64_t head) {
-    struct ot_model_config c = {.rope.theta = theta, .rotary_dim = 2 * tensor->count};
-    const char *path = ot_gguf_path(m->file);
-    float factors[MAX_PAIRS];
-    if (tensor->type->id != OT_GGUF_F32 || tensor->dims != 1 || tensor->count < 1 ||
-        tensor->count > MAX_PAIRS || tensor->count != head / 2)
-        return ot_fail(OT_E_INPUT,
-                       "%s: tensor " OT_GGUF_ROPE_FREQS " must have 1 to %d values of type F32, one for each "
-                       "pair of a head's %lld elements",
-                       path, MAX_PAIRS, (long long)head);
-    OT_TRY(ot_mapped_file_fetch(ot_gguf_map(m->file), tensor->data, tensor->bytes));
-    memcpy(factors, tensor->data, tensor->bytes);
-    bool scaled = false;
-    for (int64_t i = 0; i < tensor->count; i++)
-        scaled = scaled || factors[i] != 1;
-    if (!scaled)
+    OT_TRY(ot_gguf_maker_int(m, "attention.sliding_window", false, 0, OT_GGUF_MOST, &c->window));
+    if (c->window == 0 || row->period == 0)
         return 0;
-    if (!find_scaling(&c, factors, tensor->count))
-        return ot_fail(OT_E_INPUT,
-                       "%s: the factors of tensor " OT_GGUF_ROPE_FREQS
-                       " are not those of Llama 3's RoPE scaling; other scalings are not supported",
-                       path);
-    put_llama3(m, &c);
+    OT_TRY(read_pattern(m, row->period, &c->window_layers));
+    c->window_by_layer = memcmp(&c->window_layers, &none, sizeof none) != 0;
+    if (!c->window_by_layer)
+        c->window = 0;
     return 0;
 }
 
-static int put_rope(struct maker *m) {
-    const struct ot_gguf_tensor *factors = ot_gguf_find_tensor(m->file, OT_GGUF_ROPE_FREQS);
-    struct ot_gguf_string type = {"none", 4};
-    double theta = 1e4, factor = 1; /* llama.cpp's defaults */
-    int64_t head;
-    char key[80];
-    OT_TRY(read_head(m, &head));
-    OT_TRY(ot_gguf_need_real(m->file, key_of(m, "rope.freq_base", key), false, 1, 1e12, &theta));
-    OT_TRY(ot_gguf_need_string(m->file, key_of(m, "rope.scaling.type", key), false, &type));
-    OT_TRY(ot_gguf_need_real(m->file, key_of(m, "rope.scaling.factor", key), false, 0, 1e6, &factor));
-    ot_json_put_exact(&m->w, "rope_theta", theta);
-    if (ot_gguf_string_is(type, "linear") && factor > 1) {
-        ot_json_begin_object(&m->w, "rope_scaling");
-        ot_json_put_text(&m->w, "rope_type", "linear");
-        ot_json_put_exact(&m->w, "factor", factor);
-        ot_json_end_object(&m->w);
-    } else if (!ot_gguf_string_is(type, "none") && !ot_gguf_string_is(type, "linear")) {
-        return ot_fail(OT_E_INPUT, "%s: key %s '%.*s' is not supported; known: none, linear",
-                       ot_gguf_path(m->file), key_of(m, "rope.scaling.type", key),
-                       (int)(type.bytes < 60 ? type.bytes : 60), type.text);
+/* ---- what single families have ---- */
+
+static int read_caps(struct ot_gguf_maker *m) {
+    bool both = m->c.family == OT_FAMILY_GEMMA2;
+    double of_scores = both ? 50 : 0, of_logits = both ? 30 : 0; /* llama.cpp's defaults */
+    if (both)
+        OT_TRY(ot_gguf_maker_real(m, "attn_logit_softcapping", false, 1e-3, 1e9, &of_scores));
+    OT_TRY(ot_gguf_maker_real(m, "final_logit_softcapping", false, 0, 1e9, &of_logits));
+    m->c.attention_softcap = (float)of_scores;
+    m->c.logit_softcap = (float)of_logits;
+    m->c.attention_scale = ot_gguf_attention_scale(&m->c);
+    return 0;
+}
+
+static int read_scales(struct ot_gguf_maker *m) {
+    struct ot_model_config *c = &m->c;
+    c->attention_scale = ot_gguf_decimal((float)(1 / sqrt((double)c->head_dim)), 1);
+    OT_TRY(ot_gguf_maker_real(m, "embedding_scale", false, 1e-6, 1e6, &c->embed_scale));
+    OT_TRY(ot_gguf_maker_real(m, "residual_scale", false, 1e-6, 1e6, &c->residual_scale));
+    OT_TRY(ot_gguf_maker_real(m, "attention.scale", false, 1e-6, 1e6, &c->attention_scale));
+    return ot_gguf_maker_real(m, "logit_scale", true, 1e-6, 1e6, &c->logit_divisor);
+}
+
+static int read_family(struct ot_gguf_maker *m) {
+    switch (m->c.family) {
+    case OT_FAMILY_GEMMA2:
+    case OT_FAMILY_GEMMA3:
+        return read_caps(m);
+    case OT_FAMILY_GRANITE:
+        return read_scales(m);
+    case OT_FAMILY_MINISTRAL3:
+        return ot_gguf_maker_real(m, "attention.temperature_scale", true, 0, 100, &m->c.q_scale_beta);
+    case OT_FAMILY_SMOLLM3:
+        for (int64_t l = 3; l < m->c.n_layers; l += 4)
+            ot_layer_set_add(&m->c.no_rope, l);
+        return 0;
+    default:
+        return 0;
     }
-    return factors ? put_factors(m, factors, theta, head) : 0;
 }
 
-static int put_rest(struct maker *m, int64_t bos, int64_t eos) {
-    static const char *const dtypes[] = {[OT_F32] = "float32", [OT_BF16] = "bfloat16", [OT_F16] = "float16"};
-    double eps = 0;
-    char key[80];
-    OT_TRY(ot_gguf_need_real(m->file, key_of(m, "attention.layer_norm_rms_epsilon", key), true, 0, 1, &eps));
-    ot_json_put_exact(&m->w, "rms_norm_eps", eps);
-    ot_json_put_text(&m->w, "hidden_act", "silu");
-    ot_json_put_text(&m->w, "torch_dtype", dtypes[ot_gguf_dtype(m->file)]);
-    if (bos >= 0)
-        ot_json_put_int(&m->w, "bos_token_id", bos);
-    if (eos >= 0)
-        ot_json_put_int(&m->w, "eos_token_id", eos);
-    return 0;
-}
+/* ---- all ---- */
 
-static int put_all(struct maker *m, int64_t bos, int64_t eos) {
+static int read_all(struct ot_gguf_maker *m) {
     OT_TRY(find_family(m));
     OT_TRY(refuse_experts(m));
-    ot_json_begin_object(&m->w, NULL);
-    ot_json_begin_array(&m->w, "architectures");
-    ot_json_put_text(&m->w, NULL, m->family->architecture);
-    ot_json_end_array(&m->w);
-    ot_json_put_text(&m->w, "model_type", m->family->model_type);
-    OT_TRY(put_counts(m));
-    OT_TRY(put_tensor_facts(m));
-    OT_TRY(put_rope(m));
-    OT_TRY(put_rest(m, bos, eos));
-    ot_json_end_object(&m->w);
-    return 0;
+    OT_TRY(read_counts(m));
+    OT_TRY(read_tensor_facts(m));
+    OT_TRY(read_norm(m));
+    OT_TRY(read_window(m));
+    OT_TRY(read_family(m));
+    return m->c.positions == OT_POSITIONS_ROPE ? ot_gguf_read_rope(m) : 0;
 }
 
 int ot_gguf_make_config(const struct ot_gguf *file, int64_t bos, int64_t eos, char **text, size_t *bytes) {
-    struct maker m = {.file = file};
-    int rc = put_all(&m, bos, eos);
-    if (rc == 0)
-        return ot_json_writer_take(&m.w, text, bytes);
-    free(m.w.out.text);
-    return rc;
+    static const char *const dtypes[] = {[OT_F32] = "float32", [OT_BF16] = "bfloat16", [OT_F16] = "float16"};
+    struct ot_gguf_maker m = {.file = file};
+    struct ot_json_writer w = {0};
+    OT_TRY(read_all(&m));
+    ot_json_begin_object(&w, NULL);
+    ot_model_config_put(&m.c, &w);
+    ot_json_put_text(&w, "torch_dtype", dtypes[ot_gguf_dtype(file)]);
+    if (bos >= 0)
+        ot_json_put_int(&w, "bos_token_id", bos);
+    if (eos >= 0)
+        ot_json_put_int(&w, "eos_token_id", eos);
+    ot_json_end_object(&w);
+    return ot_json_writer_take(&w, text, bytes);
 }

@@ -4,124 +4,125 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- architectures ---- */
-
-const char *ot_gguf_architecture(enum ot_family family) {
-    static const char *const names[OT_FAMILY_COUNT] = {[OT_FAMILY_LLAMA] = "llama",
-                                                       [OT_FAMILY_MISTRAL] = "llama",
-                                                       [OT_FAMILY_QWEN2] = "qwen2",
-                                                       [OT_FAMILY_QWEN3] = "qwen3"};
-    return names[family];
-}
-
-bool ot_gguf_has_permuted_heads(enum ot_family family) {
-    return family == OT_FAMILY_LLAMA || family == OT_FAMILY_MISTRAL;
-}
-
 /* ---- tensors ---- */
 
-struct name_pair {
-    const char *tensor, *name;
+static const char *const NAMES[OT_MODULES] = {
+    [OT_MODULE_EMBEDDING] = "token_embd",
+    [OT_MODULE_POSITIONS] = "position_embd",
+    [OT_MODULE_EMBED_NORM] = "token_embd_norm",
+    [OT_MODULE_Q] = "attn_q",
+    [OT_MODULE_K] = "attn_k",
+    [OT_MODULE_V] = "attn_v",
+    [OT_MODULE_QKV] = "attn_qkv",
+    [OT_MODULE_O] = "attn_output",
+    [OT_MODULE_GATE] = "ffn_gate",
+    [OT_MODULE_UP] = "ffn_up",
+    [OT_MODULE_GATE_UP] = "ffn_up",
+    [OT_MODULE_DOWN] = "ffn_down",
+    [OT_MODULE_Q_NORM] = "attn_q_norm",
+    [OT_MODULE_K_NORM] = "attn_k_norm",
+    [OT_MODULE_NORM1] = "attn_norm",
+    [OT_MODULE_NORM2] = "ffn_norm",
+    [OT_MODULE_POST1] = "post_attention_norm",
+    [OT_MODULE_POST2] = "post_ffw_norm",
+    [OT_MODULE_NORM] = "output_norm",
+    [OT_MODULE_HEAD] = "output",
 };
 
-static const struct name_pair EDGES[] = {
-    {"model.embed_tokens.weight", "token_embd.weight"},
-    {"model.norm.weight", "output_norm.weight"},
-    {"lm_head.weight", "output.weight"},
-};
-
-/* Without "model.layers.N." or "blk.N.", and without ".weight" or ".bias". */
-static const struct name_pair PARTS[] = {
-    {"self_attn.q_proj", "attn_q"},
-    {"self_attn.k_proj", "attn_k"},
-    {"self_attn.v_proj", "attn_v"},
-    {"self_attn.o_proj", "attn_output"},
-    {"self_attn.q_norm", "attn_q_norm"},
-    {"self_attn.k_norm", "attn_k_norm"},
-    {"mlp.gate_proj", "ffn_gate"},
-    {"mlp.up_proj", "ffn_up"},
-    {"mlp.down_proj", "ffn_down"},
-    {"input_layernorm", "attn_norm"},
-    {"post_attention_layernorm", "ffn_norm"},
-};
-
-/* A name of the form PREFIX N . PART ENDING. False: it has another form. */
-struct layer_name {
-    int layer;
-    char part[48];
-    const char *ending; /* ".weight" or ".bias" */
-};
-
-static bool split_name(const char *name, const char *prefix, struct layer_name *out) {
-    size_t begin = strlen(prefix);
-    int digits = 0;
-    if (strncmp(name, prefix, begin) != 0)
-        return false;
-    if (sscanf(name + begin, "%4d%n", &out->layer, &digits) != 1 || name[begin] < '0' || name[begin] > '9' ||
-        name[begin + (size_t)digits] != '.' || (name[begin] == '0' && digits > 1))
-        return false;
-    const char *part = name + begin + digits + 1;
-    out->ending = strrchr(part, '.');
-    if (!out->ending || (strcmp(out->ending, ".weight") != 0 && strcmp(out->ending, ".bias") != 0))
-        return false;
-    int n = snprintf(out->part, sizeof out->part, "%.*s", (int)(out->ending - part), part);
-    return n < (int)sizeof out->part;
+static const char *module_name(const struct ot_model_config *config, enum ot_module module) {
+    if (config->residual == OT_PARALLEL_TWO && module == OT_MODULE_NORM1)
+        return "attn_norm_2";
+    if (config->residual == OT_PARALLEL_TWO && module == OT_MODULE_NORM2)
+        return "attn_norm";
+    return NAMES[module];
 }
 
-bool ot_gguf_name_of(const char *tensor, char name[OT_GGUF_NAME_BYTES]) {
-    struct layer_name at;
-    for (size_t i = 0; i < sizeof EDGES / sizeof *EDGES; i++)
-        if (strcmp(tensor, EDGES[i].tensor) == 0) {
-            snprintf(name, OT_GGUF_NAME_BYTES, "%s", EDGES[i].name);
-            return true;
-        }
-    if (!split_name(tensor, "model.layers.", &at))
+bool ot_gguf_name_of(const struct ot_model_config *config, const struct ot_tensor *tensor,
+                     char name[OT_GGUF_NAME_BYTES]) {
+    bool adapter = ot_lora_has_tensor(tensor->name);
+    const char *part = module_name(config, tensor->module), *ending = strrchr(tensor->name, '.');
+    char layer[32] = "";
+    if (!part || !ending || strstr(tensor->name, "lora_embedding_") || strstr(tensor->name, "lora_magnitude"))
         return false;
-    for (size_t i = 0; i < sizeof PARTS / sizeof *PARTS; i++)
-        if (strcmp(at.part, PARTS[i].tensor) == 0) {
-            snprintf(name, OT_GGUF_NAME_BYTES, "blk.%d.%s%s", at.layer, PARTS[i].name, at.ending);
-            return true;
-        }
-    return false;
-}
-
-bool ot_gguf_name_of_adapter(const char *tensor, char name[OT_GGUF_NAME_BYTES]) {
-    char target[OT_MODEL_NAME_BYTES], of_target[OT_GGUF_NAME_BYTES];
-    const char *module = tensor + strlen(OT_LORA_PREFIX), *end = strstr(tensor, ".lora_");
-    if (!ot_lora_has_tensor(tensor) || !end)
-        return false;
-    snprintf(target, sizeof target, "%.*s.weight", (int)(end - module), module);
-    if (!ot_gguf_name_of(target, of_target))
-        return false;
-    int n = snprintf(name, OT_GGUF_NAME_BYTES, "%s.lora_%c", of_target, strstr(end, ".lora_A") ? 'a' : 'b');
+    if (adapter)
+        ending = strstr(tensor->name, ".lora_A") ? ".weight.lora_a" : ".weight.lora_b";
+    if (tensor->layer >= 0)
+        snprintf(layer, sizeof layer, "blk.%lld.", (long long)tensor->layer);
+    int n = snprintf(name, OT_GGUF_NAME_BYTES, "%s%s%s", layer, part, ending);
     return n < OT_GGUF_NAME_BYTES;
 }
 
-bool ot_gguf_name_back(const char *name, char tensor[96]) {
-    struct layer_name at;
-    for (size_t i = 0; i < sizeof EDGES / sizeof *EDGES; i++)
-        if (strcmp(name, EDGES[i].name) == 0) {
-            snprintf(tensor, 96, "%s", EDGES[i].tensor);
-            return true;
-        }
-    if (!split_name(name, "blk.", &at))
+/* Reads "blk.N." in front of a name. *rest: what follows. Without it: layer -1. */
+static bool split_layer(const char *name, int64_t *layer, const char **rest) {
+    static const char prefix[] = "blk.";
+    int number, digits = 0;
+    const char *begin = name + sizeof prefix - 1;
+    *layer = -1;
+    *rest = name;
+    if (strncmp(name, prefix, sizeof prefix - 1) != 0)
+        return true;
+    if (*begin < '0' || *begin > '9' || sscanf(begin, "%4d%n", &number, &digits) != 1 ||
+        begin[digits] != '.' || (*begin == '0' && digits > 1))
         return false;
-    for (size_t i = 0; i < sizeof PARTS / sizeof *PARTS; i++)
-        if (strcmp(at.part, PARTS[i].name) == 0) {
-            snprintf(tensor, 96, "model.layers.%d.%s%s", at.layer, PARTS[i].tensor, at.ending);
+    *layer = number;
+    *rest = begin + digits + 1;
+    return true;
+}
+
+bool ot_gguf_find_place(const struct ot_model_config *config, const char *name, struct ot_gguf_place *place) {
+    static const char *const endings[] = {".weight", ".bias"};
+    char known[OT_MODEL_NAME_BYTES];
+    const char *part, *end = strrchr(name, '.');
+    if (!end || !split_layer(name, &place->layer, &part) || part > end)
+        return false;
+    place->ending = NULL;
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        if (strcmp(end, endings[i]) == 0)
+            place->ending = endings[i];
+    for (int i = 0; i < OT_MODULES && place->ending; i++) {
+        enum ot_module module = (enum ot_module)i;
+        const char *of_module = module_name(config, module);
+        place->module = module;
+        if (ot_module_is_in_layer(module) == (place->layer >= 0) &&
+            strlen(of_module) == (size_t)(end - part) &&
+            strncmp(part, of_module, (size_t)(end - part)) == 0 &&
+            ot_model_module_name(config, module, place->layer, known, sizeof known))
             return true;
-        }
+    }
     return false;
 }
 
-int64_t ot_gguf_head_rows(const struct ot_model_config *config, const char *tensor) {
-    struct layer_name at;
-    bool turns = split_name(tensor, "model.layers.", &at) &&
-                 (strcmp(at.part, "self_attn.q_proj") == 0 || strcmp(at.part, "self_attn.k_proj") == 0);
-    return turns && ot_gguf_has_permuted_heads(config->family) ? config->head_dim : 0;
+void ot_gguf_name_back(const struct ot_model_config *config, const struct ot_gguf_place *place,
+                       char tensor[OT_MODEL_NAME_BYTES]) {
+    ot_model_module_name(config, place->module, place->layer, tensor, OT_MODEL_NAME_BYTES);
+    size_t n = strlen(tensor);
+    snprintf(tensor + n, OT_MODEL_NAME_BYTES - n, "%s", place->ending);
 }
 
-float ot_gguf_rope_factor(const struct ot_model_config *c, int64_t pair) {
+int64_t ot_gguf_head_rows(const struct ot_model_config *config, enum ot_module module) {
+    bool turns = module == OT_MODULE_Q || module == OT_MODULE_K;
+    return turns && ot_gguf_architecture(config->family)->permuted ? config->head_dim : 0;
+}
+
+float ot_gguf_addend(const struct ot_model_config *config, enum ot_module module) {
+    return config->norm_adds_one && ot_module_is_norm(module) ? 1 : 0;
+}
+
+/* ---- factors of rope ---- */
+
+bool ot_gguf_is_rope_tensor(const char *name) {
+    return strcmp(name, OT_GGUF_ROPE_FREQS) == 0 || strcmp(name, OT_GGUF_FACTORS_LONG) == 0 ||
+           strcmp(name, OT_GGUF_FACTORS_SHORT) == 0;
+}
+
+const char *ot_gguf_rope_tensor(const struct ot_model_config *config, int index) {
+    static const char *const longrope[] = {OT_GGUF_FACTORS_LONG, OT_GGUF_FACTORS_SHORT};
+    if (config->rope.scaling == OT_ROPE_LLAMA3)
+        return index == 0 ? OT_GGUF_ROPE_FREQS : NULL;
+    return config->rope.scaling == OT_ROPE_LONGROPE && index < 2 ? longrope[index] : NULL;
+}
+
+static float llama3_factor(const struct ot_model_config *c, int64_t pair) {
     double wavelength = 2 * M_PI * pow(c->rope.theta, 2.0 * (double)pair / (double)c->rotary_dim);
     double low = c->rope.low_freq_factor, high = c->rope.high_freq_factor;
     double original = c->rope.original_max_position;
@@ -131,6 +132,14 @@ float ot_gguf_rope_factor(const struct ot_model_config *c, int64_t pair) {
         return (float)c->rope.factor;
     double blend = (original / wavelength - low) / (high - low);
     return (float)(1 / ((1 - blend) / c->rope.factor + blend));
+}
+
+float ot_gguf_rope_factor(const struct ot_model_config *config, const char *name, int64_t pair) {
+    if (strcmp(name, OT_GGUF_FACTORS_LONG) == 0)
+        return config->rope.long_factors[pair];
+    if (strcmp(name, OT_GGUF_FACTORS_SHORT) == 0)
+        return config->rope.short_factors[pair];
+    return llama3_factor(config, pair);
 }
 
 /* ---- mixtures of types ---- */
@@ -159,23 +168,31 @@ static bool is_finer_layer(int64_t layer, int64_t n_layers) {
     return layer < eighth || layer >= 7 * n_layers / 8 || (layer - eighth) % 3 == 2;
 }
 
-static bool is_finer(const struct ot_gguf_mixture *mixture, const struct ot_model_config *config,
-                     const char *tensor) {
-    struct layer_name at;
-    if (!split_name(tensor, "model.layers.", &at))
-        return mixture->finer_output &&
-               strcmp(tensor, config->tied ? "model.embed_tokens.weight" : "lm_head.weight") == 0;
-    bool matters = strcmp(at.part, "self_attn.v_proj") == 0 || strcmp(at.part, "mlp.down_proj") == 0;
-    return mixture->finer_layers && matters && is_finer_layer(at.layer, config->n_layers);
+/* True for the output matrix, and for an embedding that is also the output. */
+static bool is_output(const struct ot_model_config *config, const struct ot_tensor *tensor) {
+    return tensor->module == (config->tied ? OT_MODULE_EMBEDDING : OT_MODULE_HEAD);
+}
+
+static enum ot_gguf_type_id choose_type(const struct ot_gguf_mixture *mixture,
+                                        const struct ot_model_config *config,
+                                        const struct ot_tensor *tensor) {
+    bool quantised = ot_gguf_type(mixture->type)->block_values > 1;
+    bool matters =
+        tensor->module == OT_MODULE_V || tensor->module == OT_MODULE_QKV || tensor->module == OT_MODULE_DOWN;
+    if (tensor->dims == 1 || tensor->module == OT_MODULE_POSITIONS)
+        return OT_GGUF_F32;
+    if (is_output(config, tensor) && quantised && config->family == OT_FAMILY_FALCON)
+        return OT_GGUF_Q8_0;
+    bool finer = is_output(config, tensor)
+                     ? mixture->finer_output
+                     : mixture->finer_layers && matters && is_finer_layer(tensor->layer, config->n_layers);
+    return finer ? OT_GGUF_Q6_K : mixture->type;
 }
 
 const struct ot_gguf_type *ot_gguf_type_of(const struct ot_gguf_mixture *mixture,
                                            const struct ot_model_config *config,
                                            const struct ot_tensor *tensor) {
-    if (tensor->dims == 1)
-        return ot_gguf_type(OT_GGUF_F32);
-    enum ot_gguf_type_id id = is_finer(mixture, config, tensor->name) ? OT_GGUF_Q6_K : mixture->type;
-    const enum ot_gguf_type_id tries[] = {id, OT_GGUF_Q8_0};
+    const enum ot_gguf_type_id tries[] = {choose_type(mixture, config, tensor), OT_GGUF_Q8_0};
     for (size_t i = 0; i < sizeof tries / sizeof *tries; i++)
         if (tensor->cols % ot_gguf_type(tries[i])->block_values == 0)
             return ot_gguf_type(tries[i]);

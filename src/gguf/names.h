@@ -1,38 +1,63 @@
-/* How GGUF names the parts of a model: architectures, tensors, and the types of the tensors in a file.
+/* How GGUF names the tensors of a model, and the types of the tensors in a file.
  *
- * Sources: gguf-py's constants.py and tensor_mapping.py; llama.cpp's conversion of LlamaForCausalLM,
- * MistralForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM; llama.cpp's llama-quant.cpp (the mixtures) and
+ * A tensor is named by its module (models/family.h), in the same way for all architectures:
+ *
+ *     embedding, positions, its norm   token_embd, position_embd, token_embd_norm
+ *     in layer N: blk.N.               attn_q, attn_k, attn_v, or attn_qkv; attn_output
+ *                                      attn_q_norm, attn_k_norm
+ *                                      ffn_gate, ffn_up, ffn_down; gate and up as one matrix: ffn_up
+ *                                      attn_norm, ffn_norm; behind: post_attention_norm, post_ffw_norm
+ *     last norm, head                  output_norm, output
+ *
+ * The exception: Falcon's norm before attention is attn_norm_2 and that before the MLP is attn_norm, if it
+ * has both. Matrices are [out, in], and a fused matrix has all rows of q, then of k, then of v: both as in
+ * slabs. So no tensor is turned; only the rows of q and k change places (architectures.h, permuted).
+ *
+ * Sources: gguf-py's constants.py and tensor_mapping.py; llama.cpp's llama-quant.cpp (the mixtures) and
  * convert_lora_to_gguf.py (adapters).
  */
 #ifndef OT_GGUF_NAMES_H
 #define OT_GGUF_NAMES_H
 
 #include "models/model.h"
+#include "src/gguf/architectures.h"
 #include "src/gguf/writer.h"
-
-/* ---- architectures ---- */
-
-/* general.architecture, which is also the prefix of the model's keys: "llama" for llama and mistral. */
-const char *ot_gguf_architecture(enum ot_family family);
-/* True if the rows of q_proj and k_proj are stored in llama.cpp's order (writer.h). */
-bool ot_gguf_has_permuted_heads(enum ot_family family);
 
 /* ---- tensors ---- */
 
-/* "blk.3.attn_q.weight" of "model.layers.3.self_attn.q_proj.weight", and back. False: the name is not known.
- */
-bool ot_gguf_name_of(const char *tensor, char name[OT_GGUF_NAME_BYTES]);
-/* "blk.3.attn_q.weight.lora_a" of "base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight"; lora_b.
- * */
-bool ot_gguf_name_of_adapter(const char *tensor, char name[OT_GGUF_NAME_BYTES]);
-bool ot_gguf_name_back(const char *name, char tensor[96]);
-/* Rows of a head, if the rows of this tensor of Hugging Face's name are permuted; else 0. */
-int64_t ot_gguf_head_rows(const struct ot_model_config *config, const char *tensor);
+/* The name of a tensor of the model, "blk.3.attn_q.weight"; of an adapter's: "blk.3.attn_q.weight.lora_a".
+ * False: GGUF has no name for it. */
+bool ot_gguf_name_of(const struct ot_model_config *config, const struct ot_tensor *tensor,
+                     char name[OT_GGUF_NAME_BYTES]);
 
-/* The tensor that has the factors of llama3's RoPE scaling: fp32, one for each pair of a head. Frequencies
- * are divided by them. */
-#define OT_GGUF_ROPE_FREQS "rope_freqs.weight"
-float ot_gguf_rope_factor(const struct ot_model_config *config, int64_t pair);
+/* What a tensor's name in a file means. */
+struct ot_gguf_place {
+    enum ot_module module;
+    int64_t layer;      /* -1: none */
+    const char *ending; /* ".weight" or ".bias"; static */
+};
+/* False: the name is not that of a tensor of such a model. */
+bool ot_gguf_find_place(const struct ot_model_config *config, const char *name, struct ot_gguf_place *place);
+/* The name that Hugging Face gives to the tensor. */
+void ot_gguf_name_back(const struct ot_model_config *config, const struct ot_gguf_place *place,
+                       char tensor[OT_MODEL_NAME_BYTES]);
+
+/* Rows of a head, if the rows of this module's tensors change places; else 0. */
+int64_t ot_gguf_head_rows(const struct ot_model_config *config, enum ot_module module);
+/* What the file's values of this module's weight have in addition: 1 for norms of Gemma, else 0. */
+float ot_gguf_addend(const struct ot_model_config *config, enum ot_module module);
+
+/* ---- tensors that only a file has: factors that divide the frequencies of RoPE ---- */
+
+#define OT_GGUF_ROPE_FREQS    "rope_freqs.weight"         /* Llama 3's scaling */
+#define OT_GGUF_FACTORS_LONG  "rope_factors_long.weight"  /* longrope, beyond the original length */
+#define OT_GGUF_FACTORS_SHORT "rope_factors_short.weight" /* longrope, up to it */
+
+bool ot_gguf_is_rope_tensor(const char *name);
+/* The tensors of a model, by index; NULL past the last. Each has one fp32 value for each pair that rotates.
+ */
+const char *ot_gguf_rope_tensor(const struct ot_model_config *config, int index);
+float ot_gguf_rope_factor(const struct ot_model_config *config, const char *name, int64_t pair);
 
 /* ---- mixtures of types ---- */
 
@@ -50,8 +75,9 @@ struct ot_gguf_mixture {
 };
 const struct ot_gguf_mixture *ot_gguf_mixture_at(int index); /* NULL past the last */
 
-/* The type of a tensor in a file of the mixture. Vectors are F32. Where rows are not whole blocks: Q8_0 if
- * they are whole blocks of it, else F16. */
+/* The type of a tensor in a file of the mixture. Vectors and learned positions are F32. Where rows are not
+ * whole blocks: Q8_0 if they are whole blocks of it, else F16. attn_qkv is treated as attn_v. The output of a
+ * quantised Falcon is Q8_0. Where llama.cpp has Q5_K (ffn_down of some layers of Falcon), it is Q6_K. */
 const struct ot_gguf_type *ot_gguf_type_of(const struct ot_gguf_mixture *mixture,
                                            const struct ot_model_config *config,
                                            const struct ot_tensor *tensor);

@@ -32,12 +32,13 @@ void ot_gguf_put_f32(struct ot_gguf_keys *keys, const char *key, float value);
 void ot_gguf_put_bool(struct ot_gguf_keys *keys, const char *key, bool value);
 void ot_gguf_put_string(struct ot_gguf_keys *keys, const char *key, const char *text, size_t bytes);
 void ot_gguf_put_text(struct ot_gguf_keys *keys, const char *key, const char *text); /* NUL-terminated */
-/* Begins an array of n strings, i32 or f32; exactly n calls for its items follow. */
+/* Begins an array of n strings, i32, f32 or bools; exactly n calls for its items follow. */
 void ot_gguf_put_array(struct ot_gguf_keys *keys, const char *key, enum ot_gguf_kind item, int64_t n);
 void ot_gguf_put_string_item(struct ot_gguf_keys *keys, const char *text, size_t bytes);
 void ot_gguf_put_i32_item(struct ot_gguf_keys *keys, int32_t value);
 void ot_gguf_put_f32_item(struct ot_gguf_keys *keys, float value);
 void ot_gguf_put_bytes(struct ot_gguf_keys *keys, const char *key, const void *bytes, size_t n); /* u8 */
+void ot_gguf_put_bool_item(struct ot_gguf_keys *keys, bool value);
 void ot_gguf_keys_free(struct ot_gguf_keys *keys);
 /* Appends the number's low bytes (at most 8), little-endian. */
 void ot_gguf_append_number(struct ot_string_builder *out, uint64_t value, int bytes);

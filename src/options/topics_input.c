@@ -106,8 +106,10 @@ static const struct ot_topic_block gguf[] = {
     {"q4_0", "4.5 bits a weight, simpler and less exact than q4_k_m."},
     {"widths", "q6_k and q4_k_m need rows of a multiple of 256 weights. Other matrices get q8_0 (a multiple "
                "of 32), or f16."},
-    {"families", "All families of this program. llama.cpp has no sliding window for Qwen models; such a "
-                 "model is refused. It reads mistral as llama, without a window."},
+    {"families",
+     "All families of this program but codegen and ministral, which llama.cpp lacks. It computes "
+     "mistral and phi3 without a sliding window, and the gelu of falcon by an approximation. A form "
+     "of a family that it lacks is refused by name: the error says what it is."},
     {"tokenizers",
      "Those of Llama 1 to 3, Mistral (and tekken), Qwen, GPT-2, GPT-4o, BLOOM, SmolLM, StarCoder and T5. For "
      "any other tokenizer the error says what llama.cpp does not know. A BPE of SentencePiece needs its 256 "
@@ -118,10 +120,11 @@ static const struct ot_topic_block gguf[] = {
     {"adapters",
      "export of a directory of adapters, or of a run with --lora, writes the adapters alone, as f32, "
      "f16, bf16 or q8_0; llama.cpp adds them to a file of the base (llama-cli -m BASE --lora FILE)."},
-    {"as a base", "--model FILE.gguf trains, evaluates and generates from a GGUF file of the types above "
-                  "(llama, qwen2 or qwen3). Its weights are decoded exactly, and training continues in fp32 "
-                  "masters as always; the result is a Hugging Face directory in bf16, or in the file's own "
-                  "dtype if that is f32 or f16."},
+    {"as a base",
+     "--model FILE.gguf trains, evaluates and generates from a GGUF file of the types above "
+     "and of all these families. Its weights are decoded exactly, and training continues in fp32 "
+     "masters as always; the result is a Hugging Face directory in bf16, or in the file's own "
+     "dtype if that is f32 or f16."},
 };
 const struct ot_topic ot_topic_gguf = OT_TOPIC("gguf", "Files for llama.cpp and Ollama", gguf);
 

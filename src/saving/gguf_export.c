@@ -14,7 +14,7 @@
 #include "src/gguf/vocab.h"
 #include "src/tokenizer/sentencepiece.h"
 
-enum { TOKENIZER_MAX_BYTES = 128 << 20, NAME_MOST_BYTES = 128 };
+enum { TOKENIZER_MAX_BYTES = 128 << 20, NAME_MOST_BYTES = 128, MOST_ROPE_TENSORS = 2 };
 
 struct writing {
     struct ot_gguf_export *job;
@@ -48,7 +48,7 @@ static int find_target(const struct writing *w, const struct ot_tensor *tensor,
     return 0;
 }
 
-/* What B is multiplied by: llama.cpp's scale is alpha of the file / rank. */
+/* What an adapter's B is multiplied by: llama.cpp's scale is alpha of the file / rank. */
 static int find_factor(const struct writing *w, const struct ot_tensor *tensor, float *factor) {
     char target[OT_MODEL_NAME_BYTES];
     struct ot_lora_rank rank;
@@ -84,6 +84,12 @@ static int check_adapters(struct writing *w) {
                 OT_E_INPUT,
                 "%s: %s is trained too, and llama.cpp has no adapters of that kind; merge them first "
                 "(offload-train merge), and export the result",
+                job->source, tensor->name);
+        if (tensor->trained && tensor->module == OT_MODULE_HEAD && job->session->config.tied)
+            return ot_fail(
+                OT_E_INPUT,
+                "%s: %s adapts the output, which llama.cpp takes from the embedding in this model; "
+                "merge the adapters first (offload-train merge), and export the result",
                 job->source, tensor->name);
     }
     return 0;
@@ -173,16 +179,9 @@ out:
     return rc;
 }
 
-static int make_adapter_entry(const struct writing *w, const struct ot_tensor *tensor,
-                              struct ot_gguf_entry *entry) {
-    char target[OT_MODEL_NAME_BYTES];
-    struct ot_lora_rank rank;
-    OT_TRY(find_target(w, tensor, target, &rank));
-    if (tensor->init != OT_INIT_LORA_A)
-        entry->head_rows = ot_gguf_head_rows(&w->job->session->config, target);
-    return ot_gguf_name_of_adapter(tensor->name, entry->name)
-               ? 0
-               : ot_fail(OT_E_INTERNAL, "GGUF has no name for tensor %s", tensor->name);
+/* The tensors in front of the model's own; NULL past the last. */
+static const char *rope_tensor(const struct writing *w, int index) {
+    return w->adapters ? NULL : ot_gguf_rope_tensor(&w->job->session->config, index);
 }
 
 static int make_entry(const struct writing *w, const struct ot_tensor *tensor, struct ot_gguf_entry *entry) {
@@ -191,14 +190,13 @@ static int make_entry(const struct writing *w, const struct ot_tensor *tensor, s
     entry->dims = tensor->dims;
     entry->rows = tensor->rows;
     entry->cols = tensor->cols;
-    entry->head_rows = ot_gguf_head_rows(config, tensor->name);
+    if (tensor->init != OT_INIT_LORA_A) /* whose rows are those of the rank */
+        entry->head_rows = ot_gguf_head_rows(config, tensor->module);
     if (entry->head_rows && tensor->dims == 1) { /* a bias whose values change places */
         entry->rows = tensor->cols;
         entry->cols = 1;
     }
-    if (w->adapters)
-        return make_adapter_entry(w, tensor, entry);
-    if (ot_gguf_name_of(tensor->name, entry->name))
+    if (ot_gguf_name_of(config, tensor, entry->name))
         return 0;
     return ot_fail(OT_E_INTERNAL, "GGUF has no name for tensor %s", tensor->name);
 }
@@ -206,15 +204,15 @@ static int make_entry(const struct writing *w, const struct ot_tensor *tensor, s
 static int make_entries(struct writing *w) {
     const struct ot_model_config *config = &w->job->session->config;
     int64_t n = ot_model_tensor_count(w->model);
-    w->entries = calloc((size_t)n + 1, sizeof *w->entries);
+    w->entries = calloc((size_t)n + MOST_ROPE_TENSORS, sizeof *w->entries);
     if (!w->entries)
         return ot_fail(OT_E_BUDGET, "%s: no memory for a table of tensors", w->job->out);
-    if (config->rope.scaling == OT_ROPE_LLAMA3 && !w->adapters)
-        w->entries[w->n_entries++] = (struct ot_gguf_entry){.name = OT_GGUF_ROPE_FREQS,
-                                                            .type = ot_gguf_type(OT_GGUF_F32),
-                                                            .dims = 1,
-                                                            .rows = 1,
-                                                            .cols = config->rotary_dim / 2};
+    for (const char *name; (name = rope_tensor(w, (int)w->n_entries));) {
+        struct ot_gguf_entry *entry = &w->entries[w->n_entries++];
+        *entry = (struct ot_gguf_entry){
+            .type = ot_gguf_type(OT_GGUF_F32), .dims = 1, .rows = 1, .cols = config->rotary_dim / 2};
+        snprintf(entry->name, sizeof entry->name, "%s", name);
+    }
     for (int64_t i = 0; i < n; i++)
         if (is_written(w, ot_model_tensor(w->model, i)))
             OT_TRY(make_entry(w, ot_model_tensor(w->model, i), &w->entries[w->n_entries++]));
@@ -262,25 +260,26 @@ static int make_header(struct writing *w) {
 
 static int put_rope_factors(struct writing *w) {
     const struct ot_model_config *config = &w->job->session->config;
-    for (int64_t i = 0; config->rope.scaling == OT_ROPE_LLAMA3 && !w->adapters && i < config->rotary_dim / 2;
-         i++) {
-        float factor = ot_gguf_rope_factor(config, i);
-        OT_TRY(ot_gguf_writer_put(w->writer, &factor, 1));
-    }
+    for (int t = 0; rope_tensor(w, t); t++)
+        for (int64_t i = 0; i < config->rotary_dim / 2; i++) {
+            float factor = ot_gguf_rope_factor(config, rope_tensor(w, t), i);
+            OT_TRY(ot_gguf_writer_put(w->writer, &factor, 1));
+        }
     return 0;
 }
 
 static int put_values(struct writing *w, const struct ot_tensor *tensor, const float *values, int64_t n) {
     enum { SOME = 1024 };
-    float factor, scaled[SOME];
+    const struct ot_model_config *config = &w->job->session->config;
+    float factor, changed[SOME], addend = w->adapters ? 0 : ot_gguf_addend(config, tensor->module);
     OT_TRY(find_factor(w, tensor, &factor));
-    if (factor == 1)
+    if (factor == 1 && addend == 0)
         return ot_gguf_writer_put(w->writer, values, n);
     for (int64_t at = 0, some; at < n; at += some) {
         some = n - at < SOME ? n - at : SOME;
         for (int64_t i = 0; i < some; i++)
-            scaled[i] = factor * values[at + i];
-        OT_TRY(ot_gguf_writer_put(w->writer, scaled, some));
+            changed[i] = factor * values[at + i] + addend;
+        OT_TRY(ot_gguf_writer_put(w->writer, changed, some));
     }
     return 0;
 }

@@ -2,14 +2,16 @@
 
 import glob
 import json
+import math
 import os
-import random
 import resource
 import shutil
 import struct
 import subprocess
+import zlib
 
 import program
+import tiny_models
 from program import PROGRAM, SMALL, sql_rows, write_rows
 
 USAGE, INPUT, IO = 2, 3, 5
@@ -27,42 +29,43 @@ FAMILIES = {
 }
 
 
-def tensors_of(family, config):
-    """Names and shapes of the tensors that a model of the family has."""
-    hidden, ffn = config["hidden_size"], config["intermediate_size"]
-    head = config.get("head_dim", hidden // 4)
-    found = {"model.embed_tokens.weight": [config["vocab_size"], hidden], "model.norm.weight": [hidden]}
-    if not config.get("tie_word_embeddings"):
-        found["lm_head.weight"] = [config["vocab_size"], hidden]
-    for layer in range(config["num_hidden_layers"]):
-        at = f"model.layers.{layer}."
-        for part, heads in (("q", 4), ("k", 2), ("v", 2)):
-            found[f"{at}self_attn.{part}_proj.weight"] = [heads * head, hidden]
-            if family == "qwen2":
-                found[f"{at}self_attn.{part}_proj.bias"] = [heads * head]
-            if family == "qwen3" and part != "v":
-                found[f"{at}self_attn.{part}_norm.weight"] = [head]
-        found[f"{at}self_attn.o_proj.weight"] = [hidden, 4 * head]
-        for part in ("gate", "up"):
-            found[f"{at}mlp.{part}_proj.weight"] = [ffn, hidden]
-        found[f"{at}mlp.down_proj.weight"] = [hidden, ffn]
-        for part in ("input", "post_attention"):
-            found[f"{at}{part}_layernorm.weight"] = [hidden]
-    return found
+def read_gguf(path):
+    """Keys and tensors of a file of fp32 tensors: {key: value}, {name: [shape, CRC-32 of the values]}."""
+    data, at = program.read_bytes(path), 4
+    kinds = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 
+    def take(form):
+        nonlocal at
+        value = struct.unpack_from(form, data, at)[0]
+        at += struct.calcsize(form)
+        return value
 
-def write_safetensors(path, tensors):
-    """Random fp32 values from a fixed seed; norms near 1."""
-    rng, header, data = random.Random(5), {}, b""
-    for name, shape in tensors.items():
-        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
-        middle, spread = (1, 0.1) if "norm" in name else (0, 0.06)
-        raw = struct.pack(f"<{count}f", *(rng.gauss(middle, spread) for _ in range(count)))
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
-        data += raw
-    text = json.dumps(header).encode()
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text + data)
+    def take_text():
+        nonlocal at
+        size = take("<Q")
+        at += size
+        return data[at - size:at].decode("utf-8", "replace")
+
+    def take_value(kind):
+        if kind == 9:
+            item, n = take("<I"), take("<Q")
+            return [take_value(item) for _ in range(n)]
+        return take_text() if kind == 8 else take(kinds[kind])
+    _, n_tensors, n_keys = take("<I"), take("<Q"), take("<Q")
+    keys, places = {}, {}
+    for _ in range(n_keys):
+        key = take_text()
+        keys[key] = take_value(take("<I"))
+    for _ in range(n_tensors):
+        name, dims = take_text(), take("<I")
+        shape = [take("<Q") for _ in range(dims)][::-1]
+        assert take("<I") == 0, name
+        places[name] = (shape, take("<Q"))
+    start, tensors = (at + 31) // 32 * 32, {}
+    for name, (shape, offset) in places.items():
+        first = start + offset
+        tensors[name] = [shape, zlib.crc32(data[first:first + 4 * math.prod(shape)])]
+    return keys, tensors
 
 
 class Gguf(program.ProgramTest):
@@ -86,7 +89,7 @@ class Gguf(program.ProgramTest):
             json.dump(config, file)
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(os.path.join(cls.path("made"), name), folder)
-        write_safetensors(os.path.join(folder, "model.safetensors"), tensors_of(family, config))
+        tiny_models.write_safetensors(os.path.join(folder, "model.safetensors"), tiny_models.tensors_of(config))
 
     def export(self, model, kind, *words):
         out = self.path(f"{model}-{kind}")
@@ -194,6 +197,91 @@ class Gguf(program.ProgramTest):
         self.fail_with(USAGE, "--model has no effect", "export", file, "--gguf", "f16", "--model", "x", "--out",
                        self.path("never"))
         self.fail_with(USAGE, "--modelfile has no effect without --gguf", "export", file, "--modelfile", "--out", "x")
+
+
+class Converted(program.ProgramTest):
+    """Models of each family, against what llama.cpp makes of them (scripts/golden/gguf_converted.py)."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        golden = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../golden/gguf/converted.json")
+        with open(golden) as file:
+            cls.golden = json.load(file)
+        cls.text = write_rows(cls.path("text.jsonl"), [{"text": cls.golden["text"]}])
+        done = program.run("train", *SMALL, "--data", cls.rows, "--out", cls.path("made"), "--steps", "1", "--no-forecast")
+        assert done.code == 0, done.err
+
+    def make_model(self, name, config):
+        folder = self.path(name)
+        tiny_models.write_model(folder, config)
+        for file in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(os.path.join(self.path("made"), file), folder)
+        return folder
+
+    def loss(self, model):
+        return self.succeed("eval", model, "--data", self.text, "--seq-len", "128", "--dtype", "fp32", "--threads", "1",
+                            "--no-eos", "--json").json()["loss"]
+
+    def export(self, model, kind):
+        out = f"{model}-{kind}"
+        return os.path.join(out, self.succeed("export", model, "--gguf", kind, "--out", out, "--json").json()["file"])
+
+    def test_files_are_those_of_the_converter(self):
+        self.assertEqual(set(self.golden["models"]), set(tiny_models.MODELS))
+        for name, config in tiny_models.MODELS.items():
+            with self.subTest(name):
+                want, folder = self.golden["models"][name], self.make_model(name, config)
+                file = self.export(folder, "f32")
+                keys, tensors = read_gguf(file)
+                self.assertEqual(keys["general.architecture"], want["architecture"])
+                self.assertEqual({key: keys.get(key) for key in want["keys"]}, want["keys"])
+                self.assertEqual(tensors, want["tensors"])
+                self.assertAlmostEqual(self.loss(folder), want["loss"], delta=1e-3)
+                self.assertEqual(self.loss(file), self.loss(folder))
+                self.assertIn("ok\n", self.succeed("verify", file).out)
+
+    def test_adapters_of_fused_maps(self):
+        """q, k, v and gate, up as one matrix, matrices that files turn, rows that change places."""
+        for name, n in (("gpt2", 24), ("falcon_two", 24), ("phi", 24), ("smollm3", 56)):
+            with self.subTest(name):
+                model, out = self.make_model("base-" + name, tiny_models.MODELS[name]), self.path("lora-" + name)
+                self.succeed("train", "--model", model, "--data", self.rows, "--lora", "r=4", "--steps", "1", "--seq-len",
+                             "64", "--tokens-per-step", "128", "--threads", "1", "--out", out, "--no-forecast")
+                keys, tensors = read_gguf(self.export(out, "f32"))
+                self.assertEqual(keys["adapter.type"], "lora")
+                self.assertEqual(len(tensors), n)
+                for tensor, (shape, _) in tensors.items():
+                    of_model = self.golden["models"][name]["tensors"][tensor[:-len(".lora_a")]][0]
+                    want = [4, of_model[1]] if tensor.endswith(".lora_a") else [of_model[0], 4]
+                    self.assertEqual(shape, want, tensor)
+
+    def test_adapters_of_a_tied_output_are_refused(self):
+        """llama.cpp has no tensor of its own there."""
+        model, out = self.make_model("tied", tiny_models.MODELS["gpt2"]), self.path("lora-tied")
+        self.succeed("train", "--model", model, "--data", self.rows, "--lora", "r=4,targets=lm_head", "--steps", "1", "--seq-len",
+                     "64", "--tokens-per-step", "128", "--threads", "1", "--out", out, "--no-forecast")
+        self.fail_with(INPUT, "lm_head.lora_A.weight adapts the output", "export", out, "--gguf", "f32", "--out",
+                       self.path("never"))
+
+    def test_what_llama_cpp_lacks_is_refused_by_name(self):
+        config = {"model_type": "codegen", "architectures": ["CodeGenForCausalLM"], "n_embd": 64, "n_layer": 1, "n_head": 4,
+                  "rotary_dim": 8, "vocab_size": 259, "n_positions": 64}
+        folder = self.path("codegen")
+        os.makedirs(folder)
+        with open(os.path.join(folder, "config.json"), "w") as file:
+            json.dump(config, file)
+        at, hidden = "transformer.h.0.", 64
+        tensors = {"transformer.wte.weight": [259, hidden], at + "attn.qkv_proj.weight": [3 * hidden, hidden],
+                   at + "attn.out_proj.weight": [hidden, hidden], "lm_head.weight": [259, hidden], "lm_head.bias": [259],
+                   **tiny_models.layer_norm(at + "ln_1", hidden), **tiny_models.layer_norm("transformer.ln_f", hidden)}
+        for name, rows, cols in (("fc_in", 256, 64), ("fc_out", 64, 256)):
+            tensors |= {f"{at}mlp.{name}.weight": [rows, cols], f"{at}mlp.{name}.bias": [rows]}
+        tiny_models.write_safetensors(os.path.join(folder, "model.safetensors"), tensors)
+        for file in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(os.path.join(self.path("made"), file), folder)
+        self.fail_with(INPUT, "llama.cpp has no models of type codegen", "export", folder, "--gguf", "f16", "--out",
+                       self.path("never"))
 
 
 if __name__ == "__main__":

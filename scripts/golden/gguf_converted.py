@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""What llama.cpp makes of the models of tests/support/tiny_models.py, written to tests/golden/gguf/converted.json.
+
+    scripts/golden/gguf_converted.py LLAMA_CPP
+
+LLAMA_CPP is a folder with llama.cpp's sources, whose converter is run: the sdist of llama-cpp-python 0.3.36 has them in
+vendor/llama.cpp. llama.cpp itself is the package xllamacpp (2026.10). Also needs torch, transformers and numpy.
+
+The file has for each model:
+  architecture, keys   of the converter's file, without those that say nothing about the computation (LEFT_OUT)
+  tensors              {name: [shape, CRC-32 of the fp32 values]}
+  loss                 llama.cpp's mean loss over TEXT, one byte a token after token 256
+"""
+import ctypes
+import json
+import logging
+import pathlib
+import struct
+import sys
+import tempfile
+import zlib
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LLAMA_CPP = pathlib.Path(sys.argv[1]).resolve()
+sys.path[:0] = [str(LLAMA_CPP), str(LLAMA_CPP / "gguf-py"), str(ROOT / "tests/support")]
+
+import gguf  # noqa: E402
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import xllamacpp.xllamacpp  # noqa: E402
+from conversion import get_model_class  # noqa: E402
+from conversion.base import ModelBase, ModelType, get_model_architecture  # noqa: E402
+
+import tiny_models  # noqa: E402
+
+TEXT = "CREATE TABLE singer (name TEXT, age INT); the cat sat on a mat, and then it left for the city of 1234 lights."
+LEFT_OUT = {
+    "tokenizer.ggml.model",
+    "falcon.context_length",  # always 2048
+    "falcon.tensor_data_layout",  # llama.cpp does not read it
+    "olmo2.attention.sliding_window_pattern",  # llama.cpp's default, if the layers are the usual ones
+    "olmo2.rope.freq_base_swa",  # llama.cpp does not use it
+    "olmo2.rope.scaling.yarn_beta_fast", "olmo2.rope.scaling.yarn_beta_slow",  # llama.cpp does not read them
+}
+
+
+# ---- the converter ---------------------------------------------------------------------------------------------------
+
+def convert(folder, out, vocab):
+    """The converter without a tokenizer, which is not tested here."""
+    hparams = ModelBase.load_hparams(folder, False)
+    model_class = get_model_class(get_model_architecture(hparams, ModelType.TEXT))
+
+    def set_vocab(self):
+        self.gguf_writer.add_tokenizer_model("none")
+        keys = self.gguf_writer.kv_data[0]
+        if not any(key.endswith(".vocab_size") for key in keys):
+            self.gguf_writer.add_vocab_size(vocab)
+    tokenless = type("Tokenless", (model_class,), {"model_arch": model_class.model_arch, "set_vocab": set_vocab})
+    with torch.inference_mode():
+        model = tokenless(folder, gguf.LlamaFileType.ALL_F32, out, hparams=hparams)
+        if hasattr(model, "impl"):
+            model.impl.set_vocab = set_vocab.__get__(model.impl)
+        model.write()
+
+
+def describe(path):
+    reader = gguf.GGUFReader(path)
+    keys = {name: field.contents() for name, field in reader.fields.items()
+            if not name.startswith(("GGUF.", "general.")) and name not in LEFT_OUT}
+    tensors = {}
+    for tensor in reader.tensors:
+        values = np.ascontiguousarray(gguf.dequantize(tensor.data, tensor.tensor_type), np.float32)
+        tensors[tensor.name] = [list(values.shape), zlib.crc32(values.tobytes())]
+    return {"architecture": reader.fields["general.architecture"].contents(), "keys": dict(sorted(keys.items())),
+            "tensors": dict(sorted(tensors.items()))}
+
+
+# ---- llama.cpp -------------------------------------------------------------------------------------------------------
+
+class Params(ctypes.Structure):
+    """Room for any of llama.cpp's structs of parameters, which are passed by value as the last argument."""
+    _fields_ = [("bytes", ctypes.c_uint8 * 1024)]
+
+
+class Batch(ctypes.Structure):
+    _fields_ = [("n_tokens", ctypes.c_int32), ("token", ctypes.POINTER(ctypes.c_int32)), ("embd", ctypes.c_void_p),
+                ("pos", ctypes.POINTER(ctypes.c_int32)), ("n_seq_id", ctypes.POINTER(ctypes.c_int32)),
+                ("seq_id", ctypes.POINTER(ctypes.POINTER(ctypes.c_int32))), ("logits", ctypes.POINTER(ctypes.c_int8))]
+
+
+Log = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+SILENT = Log(lambda *_: None)
+
+
+def library():
+    found = ctypes.CDLL(xllamacpp.xllamacpp.__file__)
+    pointer, integer = ctypes.c_void_p, ctypes.c_int32
+    for name, result, arguments in (
+            ("llama_log_set", None, [Log, pointer]), ("llama_backend_init", None, []),
+            ("llama_model_default_params", Params, []), ("llama_context_default_params", Params, []),
+            ("llama_model_load_from_file", pointer, [ctypes.c_char_p, Params]),
+            ("llama_init_from_model", pointer, [pointer, Params]), ("llama_free", None, [pointer]),
+            ("llama_model_free", None, [pointer]), ("llama_batch_init", Batch, [integer] * 3),
+            ("llama_decode", integer, [pointer, Batch]),
+            ("llama_get_logits_ith", ctypes.POINTER(ctypes.c_float), [pointer, integer])):
+        getattr(found, name).restype, getattr(found, name).argtypes = result, arguments
+    found.llama_log_set(SILENT, None)
+    found.llama_backend_init()
+    return found
+
+
+def context_params(llama):
+    """256 tokens, one thread, no flash attention, an fp32 cache; the places are those of llama.h."""
+    raw = bytearray(bytes(llama.llama_context_default_params().bytes))
+    assert struct.unpack_from("<2i", raw, 104) == (1, 1), "type_k and type_v are elsewhere"
+    struct.pack_into("<I", raw, 0, 256)
+    struct.pack_into("<2i", raw, 28, 1, 1)
+    struct.pack_into("<i", raw, 52, 0)
+    struct.pack_into("<2i", raw, 104, 0, 0)
+    return Params.from_buffer_copy(bytes(raw))
+
+
+def mean_loss(llama, path, vocab):
+    ids = [256, *TEXT.encode()]
+    model = llama.llama_model_load_from_file(str(path).encode(), llama.llama_model_default_params())
+    assert model, path
+    context = llama.llama_init_from_model(model, context_params(llama))
+    batch = llama.llama_batch_init(len(ids), 0, 1)
+    batch.n_tokens = len(ids)
+    for i, token in enumerate(ids):
+        batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = token, i, 1, 1
+        batch.seq_id[i][0] = 0
+    assert llama.llama_decode(context, batch) == 0
+    rows = np.array([np.ctypeslib.as_array(llama.llama_get_logits_ith(context, i), (vocab,)) for i in range(len(ids) - 1)],
+                    np.float64)
+    llama.llama_free(context)
+    llama.llama_model_free(model)
+    rows -= rows.max(1, keepdims=True)
+    return float(np.mean(np.log(np.exp(rows).sum(1)) - rows[np.arange(len(rows)), ids[1:]]))
+
+
+# ---- all -------------------------------------------------------------------------------------------------------------
+
+def main():
+    logging.disable(logging.CRITICAL)
+    torch.set_num_threads(1)
+    llama, found = library(), {"text": TEXT, "models": {}}
+    with tempfile.TemporaryDirectory() as temporary:
+        for name, config in tiny_models.MODELS.items():
+            folder, out = pathlib.Path(temporary) / name, pathlib.Path(temporary) / f"{name}.gguf"
+            tiny_models.write_model(folder, config)
+            vocab = {str(i): i for i in range(config["vocab_size"])}  # that of Gemma 3 cuts the embedding to this size
+            (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}, "added_tokens": []}))
+            convert(folder, out, config["vocab_size"])
+            found["models"][name] = {**describe(out), "loss": mean_loss(llama, out, config["vocab_size"])}
+            print(name, found["models"][name]["loss"], flush=True)
+    text = json.dumps(found, separators=(",", ":"), indent=None).replace('"architecture"', '\n"architecture"')
+    (ROOT / "tests/golden/gguf/converted.json").write_text(text + "\n")
+
+
+main()
