@@ -1,16 +1,17 @@
 /* Evaluates a parsed template. expression.c has the expressions, statement.c the statements and macros.
  *
- * Scopes are jinja2's: each turn of a loop, each macro, call, filter, set and generation block has its own, and
- * what is set inside stays inside. A macro sees the variables of the place where it was defined, with the values
- * that they have when it is called.
+ * Scopes are jinja2's: each turn of a loop, each macro, call, filter, set and generation block has its own,
+ * and what is set inside stays inside. A macro sees the variables of the place where it was defined, with
+ * the values that they have when it is called.
  */
 #ifndef OT_JINJA_EVALUATE_H
 #define OT_JINJA_EVALUATE_H
 
 #include "src/base/strings.h"
 #include "src/jinja/call.h"
-#include "src/jinja/jinja.h"
 #include "src/jinja/node.h"
+
+struct ot_jinja_text;
 
 struct ot_jinja_binding {
     const struct ot_jinja_string *name;
@@ -33,7 +34,6 @@ struct ot_jinja_run {
     struct ot_string_builder *out;  /* where text goes now */
     struct ot_string_builder *page; /* the text of the template itself */
     struct ot_jinja_text *text;     /* takes the spans */
-    int loops;                      /* nested */
     const struct ot_jinja_string *caller, *varargs, *kwargs,
         *loop; /* the template's own strings; NULL: unused */
 };
@@ -44,7 +44,8 @@ int ot_jinja_evaluate(struct ot_jinja_run *run, struct ot_jinja_scope *scope,
 int ot_jinja_apply_filters(struct ot_jinja_run *run, struct ot_jinja_scope *scope,
                            const struct ot_jinja_node *node, const struct ot_jinja_value *input,
                            struct ot_jinja_value *out);
-/* Evaluates the arguments of a call. first: put before them; NULL: none. caller: the value of a call block. */
+/* Evaluates the arguments of a call. first: put before them; NULL: none. caller: the value of a call block.
+ */
 int ot_jinja_evaluate_call(struct ot_jinja_run *run, struct ot_jinja_scope *scope,
                            const struct ot_jinja_node *node, const struct ot_jinja_value *first,
                            const struct ot_jinja_value *caller, struct ot_jinja_call *call);

@@ -9,7 +9,8 @@
 #include "src/jinja/operate.h"
 #include "src/jinja/print.h"
 
-/* Levels of calls of ot_jinja_evaluate and ot_jinja_execute. Each takes some hundred bytes of a worker's stack. */
+/* Levels of calls of ot_jinja_evaluate and ot_jinja_execute. Each takes some hundred bytes of a worker's
+ * stack. */
 enum { MOST_DEPTH = 500 };
 
 int ot_jinja_descend(struct ot_jinja_run *run) {

@@ -1,4 +1,5 @@
-/* The filters of jinja2, and its tests. A filter is a call whose first argument is the value before the bar. */
+/* The filters of jinja2, and its tests. A filter is a call whose first argument is the value before the bar.
+ */
 #ifndef OT_JINJA_FILTERS_H
 #define OT_JINJA_FILTERS_H
 

@@ -194,8 +194,8 @@ FILTER(absolute) {
     return out->as.integer < 0 ? ot_jinja_sign(heap, '-', &v, out) : 0;
 }
 
-/* Python's round(): exact decimal rounding, halves to even. printf rounds the exact binary value the same way.
- */
+/* Python's round(): exact decimal rounding, halves to even. printf rounds the exact binary value the same
+ * way. */
 static double round_common(double value, int64_t digits) {
     char text[NUMBER_BYTES];
     if (!isfinite(value) || digits > 300)

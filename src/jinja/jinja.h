@@ -1,26 +1,28 @@
 /* Jinja: renders the chat templates that models bring in their directories.
  *
  * A template is a text of another person. It is read as a program of a small language and never as anything
- * else: it sees the values that the caller passes, it writes text, and it can do nothing else. The language is
- * the part of Jinja that chat templates use, with the meaning that jinja2's ImmutableSandboxedEnvironment
- * gives it when transformers sets it up (trim_blocks, lstrip_blocks, loop controls, its own tojson). Texts are
- * equal byte for byte, including how Python prints lists, dicts and floating-point numbers.
+ * else: it sees the values that the caller passes, it writes text, and it can do nothing else. The language
+ * is the part of Jinja that chat templates use, with the meaning that jinja2's ImmutableSandboxedEnvironment
+ * gives it when transformers sets it up (trim_blocks, lstrip_blocks, loop controls, its own tojson). Texts
+ * are equal byte for byte, including how Python prints lists, dicts and floating-point numbers.
  *
- * Supported: if, for (with else, if, break, continue, loop.*), set (also blocks, tuples and namespaces), macro,
- * call, filter, with, raw, generation; all expressions of jinja2 except *args and **kwargs; its filters and
- * tests that make sense in a prompt (filters.c, tests.c); the methods of Python's str, dict and list that
- * change nothing (string_methods.c); range, dict, namespace, joiner, cycler, raise_exception, strftime_now.
- * Not supported, and refused by name and line when a template needs it: include, import, extends, block,
- * recursive loops, the filters and methods that are not in those files, and integers beyond 64 bits. A construct
- * that parses is refused only when it is executed, so a template with one strange branch still works.
+ * Supported: if, for (with else, if, break, continue, loop.*), set (also blocks, tuples and namespaces),
+ * macro, call, filter, with, raw, generation; all expressions of jinja2 except *args and **kwargs; its
+ * filters and tests that make sense in a prompt (filters.c, tests.c); the methods of Python's str, dict and
+ * list that change nothing (string_methods.c); range, dict, namespace, joiner, cycler, raise_exception,
+ * strftime_now. Not supported, and refused by name and line when a template needs it: include, import,
+ * extends, block, recursive loops, the filters and methods that are not in those files, and integers beyond
+ * 64 bits. A construct that parses is refused only when it is executed, so a template with one strange
+ * branch still works.
  *
- * Differences from Python: case conversion uses the simple mappings of Unicode with Python's exceptions for
- * sharp s, ligatures, dotted I and final sigma. strftime_now writes the date that the caller passes: a run must
- * have the same rows on every day.
+ * Differences from Python: integers have 64 bits; strftime_now writes the date that the caller passes, since
+ * a run must have the same rows on every day; str.isnumeric() does not know the numerals among the
+ * ideographs.
  *
  * Bounds. A rendering has at most OT_JINJA_MOST_STEPS steps, OT_JINJA_MOST_BYTES bytes of values and
- * OT_JINJA_MOST_OUTPUT bytes of text; templates have at most OT_JINJA_MOST_TEXT bytes. Nesting is limited too,
- * so that the stack of a worker thread suffices. Over a bound, the rendering is an error like any other.
+ * OT_JINJA_MOST_OUTPUT bytes of text; templates have at most OT_JINJA_MOST_TEXT bytes. Nesting is limited
+ * too, so that the stack of a worker thread suffices. Over a bound, the rendering is an error like any
+ * other.
  *
  * Files: value.* (values and their memory), print.* (Python's str, repr and json.dumps), lexer.*, node.h,
  * parser.h (parse_*.c), then evaluation: operate.* (operators), lookup.* (attributes, items), evaluate.h

@@ -93,7 +93,8 @@ static size_t raw_end(const struct lexer *x, size_t at) {
     return looking_at(x, at, "%}") ? at + 2 : 0;
 }
 
-/* The end of a tag whose closing mark begins at `at`, with the white space that it takes; 0: none is there. */
+/* The end of a tag whose closing mark begins at `at`, with the white space that it takes; 0: none is there.
+ */
 static size_t tag_end(const struct lexer *x, size_t at, const char *mark, bool trims) {
     if (at < x->n && x->text[at] == '-' && looking_at(x, at + 1, mark))
         return skip_space(x, at + 3);

@@ -189,7 +189,7 @@ static int slice_list(struct ot_jinja_heap *heap, const struct ot_jinja_value *o
     for (size_t i = 0; i < bounds->n; i++)
         list->items[i] = object->as.list->items[bounds->begin + (int64_t)i * bounds->step];
     list->n = bounds->n;
-    *out = ot_jinja_of_list(object->kind == OT_JINJA_TUPLE ? OT_JINJA_TUPLE : OT_JINJA_LIST, list);
+    *out = ot_jinja_of_list(object->kind, list); /* a part of a range has no label */
     return 0;
 }
 
@@ -232,10 +232,8 @@ int ot_jinja_slice(struct ot_jinja_heap *heap, const struct ot_jinja_value *obje
                    const struct ot_jinja_value *step, struct ot_jinja_value *out) {
     struct bounds bounds = {0};
     OT_TRY(ot_jinja_need_defined(heap, object));
-    if (!has_items(object) && object->kind != OT_JINJA_STRING) {
-        *out = ot_jinja_undefined(NULL);
-        return 0;
-    }
+    if (!has_items(object) && object->kind != OT_JINJA_STRING)
+        return ot_jinja_fail(heap, "%s cannot be sliced", ot_jinja_kind_name(object));
     bool text = object->kind == OT_JINJA_STRING;
     size_t length = text ? object->as.string->chars : object->as.list->n;
     OT_TRY(find_bounds(heap, (int64_t)length, begin, end, step, &bounds));

@@ -125,8 +125,8 @@ int ot_jinja_loop_attribute(struct ot_jinja_heap *heap, struct ot_jinja_loop *lo
         *out = loop->count > 1 ? loop->previous : ot_jinja_undefined(NULL);
         return 0;
     case 4:
-    case 5:
-        *out = ot_jinja_int(loop->depth - (known - names - 4));
+    case 5: /* only recursive loops are deeper */
+        *out = ot_jinja_int(5 - (known - names));
         return 0;
     case 6:
     case 7:

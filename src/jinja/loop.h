@@ -14,7 +14,6 @@ struct ot_jinja_loop {
     struct ot_jinja_value current, previous, next, seen; /* seen: of loop.changed; ABSENT: none */
     bool peeked, has_next;
     size_t count; /* items that were begun */
-    int depth;
 };
 
 /* Moves to the next item. Returns 1, 0 at the end, or an error. */

@@ -60,6 +60,10 @@ METHOD(dict_get) {
     static const char *const parameters[] = {"key", "default", NULL};
     struct ot_jinja_value v[2];
     OT_TRY(ot_jinja_bind(heap, call, "get()", parameters, 1, v));
+    if (call->n_named > 0)
+        return ot_jinja_fail(heap, "get() takes no arguments with names");
+    if (v[0].kind == OT_JINJA_LIST || v[0].kind == OT_JINJA_DICT)
+        return ot_jinja_fail(heap, "%s cannot be a key of a dict", ot_jinja_kind_name(&v[0]));
     const struct ot_jinja_value *found = ot_jinja_find(heap, self->as.dict, &v[0]);
     *out = found ? *found : v[1].kind != OT_JINJA_ABSENT ? v[1] : ot_jinja_none();
     return 0;

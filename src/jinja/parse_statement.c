@@ -1,3 +1,4 @@
+#include <stdio.h>
 #include <string.h>
 
 #include "src/base/error.h"
@@ -5,8 +6,8 @@
 
 enum { MOST_ENDS = 4 };
 
-/* Statements up to a tag that begins with one of the names in `ends`, which is the present token then. ends[0]
- * NULL: up to the end of the template. */
+/* Statements up to a tag that begins with one of the names in `ends`, which is the present token then.
+ * ends[0] NULL: up to the end of the template. */
 static int parse_body(struct ot_jinja_parser *p, const char *const ends[MOST_ENDS],
                       struct ot_jinja_node **body);
 
@@ -55,7 +56,7 @@ static int parse_if(struct ot_jinja_parser *p, struct ot_jinja_node *node) {
 }
 
 static int parse_for(struct ot_jinja_parser *p, struct ot_jinja_node *node) {
-    static const char *const ends[MOST_ENDS] = {"endfor", "else"};
+    static const char *const ends[MOST_ENDS] = {"else", "endfor"};
     OT_TRY(ot_jinja_parse_target(p, "in", false, &node->a));
     if (!ot_jinja_skip_name(p, "in"))
         return ot_jinja_unexpected(p, "'in'");
@@ -241,10 +242,14 @@ static int parse_body(struct ot_jinja_parser *p, const char *const ends[MOST_END
     struct ot_jinja_node **tail = body;
     for (;;) {
         if (p->token->kind == OT_JINJA_T_END) {
-            char wanted[40] = "{% ";
+            char wanted[40];
+            int last = 0;
             if (!ends[0])
                 return 0;
-            return ot_jinja_unexpected(p, strcat(strcat(wanted, ends[0]), " %}"));
+            while (last + 1 < MOST_ENDS && ends[last + 1])
+                last++;
+            snprintf(wanted, sizeof wanted, "{%% %s %%}", ends[last]);
+            return ot_jinja_unexpected(p, wanted);
         }
         if (p->token->kind == OT_JINJA_T_DATA) {
             OT_TRY(parse_data(p, tail));

@@ -165,6 +165,8 @@ static int put_repr(struct ot_jinja_heap *heap, const struct ot_jinja_value *v, 
     case OT_JINJA_VIEW:
         return put_repr_list(heap, v, out, depth);
     case OT_JINJA_RANGE:
+        if (!v->as.list->label)
+            return ot_jinja_unsupported(heap, "a slice of a range is printed");
         ot_string_append_text(out, v->as.list->label);
         return 0;
     case OT_JINJA_DICT:
@@ -226,7 +228,7 @@ static void put_json_char(struct ot_string_builder *out, uint32_t c, const char 
         ot_string_append_format(out, "\\%c", to[at - from]);
     else if (c < 0x20)
         ot_string_append_format(out, "\\u%04x", c);
-    else if (!ascii || c < 0x7f || c == 0x7f)
+    else if (!ascii || c < 0x7f)
         ot_string_append(out, text, bytes);
     else if (c < 0x10000)
         ot_string_append_format(out, "\\u%04x", c);

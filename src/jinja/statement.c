@@ -3,6 +3,7 @@
 
 #include "src/base/error.h"
 #include "src/jinja/evaluate.h"
+#include "src/jinja/jinja.h"
 #include "src/jinja/loop.h"
 #include "src/jinja/operate.h"
 #include "src/jinja/print.h"
@@ -324,14 +325,14 @@ static int execute_for(struct ot_jinja_run *run, struct ot_jinja_scope *scope,
     *condition = (struct condition){run, scope, node};
     loop->accepts = node->c ? accepts : NULL;
     loop->context = condition;
-    loop->depth = ++run->loops;
+    bool ended = false; /* jinja2 executes `else` unless a turn came to its end, also after a break */
     while ((rc = ot_jinja_loop_next(&run->heap, loop)) > 0) {
         rc = execute_turn(run, scope, node, loop);
         if (rc < 0 || rc == OT_JINJA_BREAKS)
             break;
+        ended |= rc == 0;
     }
-    run->loops--;
-    if (rc < 0 || loop->count > 0 || !node->other)
+    if (rc < 0 || ended || !node->other)
         return rc < 0 ? rc : 0;
     OT_TRY(ot_jinja_new_scope(run, scope, &inner));
     return ot_jinja_execute(run, inner, node->other);

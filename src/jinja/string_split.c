@@ -73,12 +73,8 @@ static int split_words(struct ot_jinja_heap *heap, const struct ot_jinja_string 
     size_t at = skip_spaces(s, 0, false);
     while (at < s->bytes) {
         size_t end = skip_spaces(s, at, true);
-        if (most-- == 0) { /* the rest, without the white space at its end */
-            struct ot_jinja_string rest = {s->text + at, s->bytes - at, 0};
-            struct ot_jinja_value part;
-            OT_TRY(ot_jinja_strip(heap, &rest, NULL, OT_JINJA_STRIP_RIGHT, &part));
-            return ot_jinja_add(heap, list, part);
-        }
+        if (most-- == 0) /* the rest, with the white space at its end */
+            return add_part(heap, list, s->text + at, s->bytes - at);
         OT_TRY(add_part(heap, list, s->text + at, end - at));
         at = skip_spaces(s, end, false);
     }
@@ -99,10 +95,7 @@ static int split_words_from_right(struct ot_jinja_heap *heap, const struct ot_ji
             at -= n;
         }
         if (most-- == 0) {
-            struct ot_jinja_string rest = {s->text, end, 0};
-            struct ot_jinja_value part;
-            OT_TRY(ot_jinja_strip(heap, &rest, NULL, OT_JINJA_STRIP_LEFT, &part));
-            OT_TRY(ot_jinja_add(heap, list, part));
+            OT_TRY(add_part(heap, list, s->text, end));
             break;
         }
         OT_TRY(add_part(heap, list, s->text + at, end - at));

@@ -161,7 +161,8 @@ static int has_case(struct ot_jinja_heap *heap, const struct ot_jinja_value *v, 
     return 0;
 }
 
-/* Python's `is`. Small values are one object in Python if they are equal; others only if they are the same. */
+/* Python's `is`. Small values are one object in Python if they are equal; others only if they are the same.
+ */
 static bool is_same(struct ot_jinja_heap *heap, const struct ot_jinja_value *a,
                     const struct ot_jinja_value *b) {
     if (a->kind != b->kind)

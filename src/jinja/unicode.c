@@ -3,16 +3,10 @@
 #include <utf8proc.h>
 
 #include "src/base/strings.h"
+#include "src/jinja/special_case.h"
 #include "src/tokenizer/text.h"
 
-enum {
-    SHARP_S = 0xdf,
-    DOTTED_I = 0x130,
-    BIG_SIGMA = 0x3a3,
-    SIGMA = 0x3c3,
-    FINAL_SIGMA = 0x3c2,
-    LIGATURES = 0xfb00
-};
+enum { DOTTED_I = 0x130, BIG_SIGMA = 0x3a3, SIGMA = 0x3c3, FINAL_SIGMA = 0x3c2 };
 
 size_t ot_jinja_space_at(const char *text, size_t n) {
     unsigned char lead = (unsigned char)text[0];
@@ -32,6 +26,29 @@ size_t ot_jinja_space_before(const char *text, size_t n) {
 
 /* ---- classes ---- */
 
+/* What Unicode counts beside the characters of the general category. */
+static const uint32_t other_digits[][2] = {
+    {0xb2, 0xb3},     {0xb9, 0xb9},       {0x1369, 0x1371},   {0x19da, 0x19da},   {0x2070, 0x2070},
+    {0x2074, 0x2079}, {0x2080, 0x2089},   {0x2460, 0x2468},   {0x2474, 0x247c},   {0x2488, 0x2490},
+    {0x24ea, 0x24ea}, {0x24f5, 0x24fd},   {0x24ff, 0x24ff},   {0x2776, 0x277e},   {0x2780, 0x2788},
+    {0x278a, 0x2792}, {0x10a40, 0x10a43}, {0x10e60, 0x10e68}, {0x11052, 0x1105a}, {0x1f100, 0x1f10a}};
+static const uint32_t other_upper[][2] = {
+    {0x2160, 0x216f}, {0x24b6, 0x24cf}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169}, {0x1f170, 0x1f189}};
+static const uint32_t other_lower[][2] = {
+    {0xaa, 0xaa},       {0xba, 0xba},       {0x2b0, 0x2b8},     {0x2c0, 0x2c1},    {0x2e0, 0x2e4},
+    {0x345, 0x345},     {0x37a, 0x37a},     {0x1d2c, 0x1d6a},   {0x1d78, 0x1d78},  {0x1d9b, 0x1dbf},
+    {0x2071, 0x2071},   {0x207f, 0x207f},   {0x2090, 0x209c},   {0x2170, 0x217f},  {0x24d0, 0x24e9},
+    {0x2c7c, 0x2c7d},   {0xa69c, 0xa69d},   {0xa770, 0xa770},   {0xa7f8, 0xa7f9},  {0xab5c, 0xab5f},
+    {0x10780, 0x10780}, {0x10783, 0x10785}, {0x10787, 0x107b0}, {0x107b2, 0x107ba}};
+#define IS_IN(c, ranges) is_in(c, ranges, sizeof ranges / sizeof *ranges)
+
+static bool is_in(uint32_t c, const uint32_t (*ranges)[2], size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (c >= ranges[i][0] && c <= ranges[i][1])
+            return true;
+    return false;
+}
+
 bool ot_jinja_has_class(uint32_t c, enum ot_jinja_class class) {
     utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)c);
     bool letter = category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
@@ -42,9 +59,8 @@ bool ot_jinja_has_class(uint32_t c, enum ot_jinja_class class) {
         return letter;
     case OT_JINJA_DECIMAL:
         return decimal;
-    case OT_JINJA_DIGIT: /* superscripts and numbers in circles are digits too */
-        return decimal || (c >= 0x2070 && c <= 0x2089 && number) || c == 0xb2 || c == 0xb3 || c == 0xb9 ||
-               (c >= 0x2460 && c <= 0x2468);
+    case OT_JINJA_DIGIT:
+        return decimal || IS_IN(c, other_digits);
     case OT_JINJA_NUMERIC:
         return number;
     case OT_JINJA_ALNUM:
@@ -60,11 +76,11 @@ bool ot_jinja_has_class(uint32_t c, enum ot_jinja_class class) {
 }
 
 bool ot_jinja_is_lower(uint32_t c) {
-    return utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_LL || c == 0xaa || c == 0xba;
+    return utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_LL || IS_IN(c, other_lower);
 }
 
 bool ot_jinja_is_upper(uint32_t c) {
-    return utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_LU;
+    return utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_LU || IS_IN(c, other_upper);
 }
 
 /* ---- case ---- */
@@ -75,12 +91,9 @@ static void put(struct ot_string_builder *out, uint32_t c) {
 }
 
 static void put_upper(struct ot_string_builder *out, uint32_t c, bool title) {
-    static const char *const ligatures[] = {"FF", "FI", "FL", "FFI", "FFL", "ST", "ST"};
-    static const char *const titled[] = {"Ff", "Fi", "Fl", "Ffi", "Ffl", "St", "St"};
-    if (c == SHARP_S)
-        ot_string_append_text(out, title ? "Ss" : "SS");
-    else if (c >= LIGATURES && c < LIGATURES + 7)
-        ot_string_append_text(out, (title ? titled : ligatures)[c - LIGATURES]);
+    const struct ot_jinja_special_case *special = c < 0x80 ? NULL : ot_jinja_find_special_case(c);
+    if (special)
+        ot_string_append_text(out, title ? special->title : special->upper);
     else
         put(out, (uint32_t)(title ? utf8proc_totitle((utf8proc_int32_t)c)
                                   : utf8proc_toupper((utf8proc_int32_t)c)));

@@ -1,8 +1,8 @@
 /* The values of a template, and the memory in which one rendering makes them.
  *
  * A value is small and copied freely. What it points to lives in the arena of the rendering, or in the arena
- * of the template for constants, and nothing is freed before the end. Strings never change; lists and dicts do
- * not change after they are made. A generator is a list that can be read once, as in Python: it is always
+ * of the template for constants, and nothing is freed before the end. Strings never change; lists and dicts
+ * do not change after they are made. A generator is a list that can be read once, as in Python: it is always
  * true, and the items that were read are gone.
  *
  * Threads: a heap belongs to one thread.
