@@ -174,10 +174,10 @@ int ot_sample_make(const struct ot_sample_config *config, const struct ot_render
     if (n == 0)
         return 0;
     OT_TRY(reserve(s, n + 2, where));
-    if (specials->add_bos && specials->bos_id >= 0 && s->encoded.ids[0] != specials->bos_id)
+    if (specials->add_bos && !r->complete && specials->bos_id >= 0 && s->encoded.ids[0] != specials->bos_id)
         push(s, specials->bos_id, 0, false);
     push_encoded(config, r, s);
-    if (config->append_eos && specials->n_eos > 0 && !is_eos(specials, s->encoded.ids[n - 1]))
+    if (config->append_eos && !r->complete && specials->n_eos > 0 && !is_eos(specials, s->encoded.ids[n - 1]))
         push(s, specials->eos_ids[0], r->bytes, true);
     OT_TRY(check_ids(config, where, s));
     if (split) {

@@ -1,5 +1,6 @@
 #include "src/jinja/jinja.h"
 
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -91,7 +92,8 @@ static int set_variable(struct ot_jinja_run *run, struct ot_jinja_scope *scope,
     if (variable->is_flag)
         value = ot_jinja_bool(variable->flag);
     else if (variable->value)
-        OT_TRY(ot_jinja_from_json(&run->heap, variable->value, variable->most, &value));
+        OT_TRY(ot_jinja_from_json(&run->heap, variable->value, variable->most ? *variable->most : SIZE_MAX,
+                                  &value));
     else if (variable->text)
         OT_TRY(ot_jinja_string(&run->heap, variable->text, strlen(variable->text), false, &value));
     return ot_jinja_set(run, scope, name, &value);

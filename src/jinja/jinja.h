@@ -59,7 +59,7 @@ struct ot_jinja_variable {
     const char *name;
     const struct ot_json *value; /* NULL: see `text` */
     const char *text;            /* a string in place of `value`; NULL with a NULL value: none */
-    size_t most;                 /* if the value is an array: its first items only; 0: all */
+    const size_t *most;          /* if the value is an array: only so many of its items; NULL: all */
     bool is_flag, flag;          /* is_flag: the value is `flag`, true or false */
 };
 

@@ -295,10 +295,10 @@ static int from_array(struct ot_jinja_heap *heap, const struct ot_json *json, si
                       struct ot_jinja_value *out) {
     struct ot_jinja_list *list;
     size_t n = ot_json_length(json);
-    n = most > 0 && most < n ? most : n;
+    n = most < n ? most : n;
     OT_TRY(ot_jinja_new_list(heap, n, &list));
     for (size_t i = 0; i < n; i++)
-        OT_TRY(ot_jinja_from_json(heap, ot_json_at(json, i), 0, &list->items[i]));
+        OT_TRY(ot_jinja_from_json(heap, ot_json_at(json, i), SIZE_MAX, &list->items[i]));
     list->n = n;
     *out = ot_jinja_of_list(OT_JINJA_LIST, list);
     return 0;
@@ -313,7 +313,7 @@ static int from_object(struct ot_jinja_heap *heap, const struct ot_json *json, s
     while (ot_json_next(json, &cursor, &key, &member)) {
         struct ot_jinja_value name, value;
         OT_TRY(ot_jinja_string(heap, key, strlen(key), false, &name));
-        OT_TRY(ot_jinja_from_json(heap, member, 0, &value));
+        OT_TRY(ot_jinja_from_json(heap, member, SIZE_MAX, &value));
         OT_TRY(append_pair(heap, dict, name, value));
     }
     *out = (struct ot_jinja_value){.kind = OT_JINJA_DICT, .as.dict = dict};

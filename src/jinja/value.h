@@ -169,7 +169,7 @@ bool ot_jinja_truth(const struct ot_jinja_value *v);
 bool ot_jinja_equal(struct ot_jinja_heap *heap, const struct ot_jinja_value *a,
                     const struct ot_jinja_value *b);
 
-/* Converts JSON. most: only the first items of an array; 0: all. */
+/* Converts JSON. most: at most so many items of an array. */
 int ot_jinja_from_json(struct ot_jinja_heap *heap, const struct ot_json *json, size_t most,
                        struct ot_jinja_value *out);
 

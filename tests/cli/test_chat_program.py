@@ -51,6 +51,10 @@ class Chat(program.ProgramTest):
         return self.succeed("train", "--model", model, "--data", rows or self.chats, "--out", self.path(out), "--seq-len",
                             "256", "--tokens-per-step", "512", "--threads", "1", "--steps", steps, "--no-forecast", *words)
 
+    def first_chat(self):
+        with open(self.chats) as file:
+            return json.loads(file.readline())
+
     def recorded(self, out):
         with open(os.path.join(self.path(out), "run.json")) as file:
             return json.load(file).get("template")
@@ -78,28 +82,54 @@ class Chat(program.ProgramTest):
             file.write(jinja("mistral-v3"))
         self.assertIn("template mistral-v3, ", self.fit(model, "two-fit", "--show-sample").err)
 
-    def test_an_unknown_template_is_never_ignored_in_silence(self):
-        model = self.model("unknown", jinja("zephyr") + "{# another #}")
+    def test_any_template_of_the_model_is_rendered(self):
+        own = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{{ eos_token }}\n{% endfor %}" \
+              "{% if add_generation_prompt %}[assistant]{% endif %}"
+        model = self.model("unknown", own)
+        result = self.fit(model, "unknown-fit", "--show-sample")
+        self.assertIn("template the model's own, ", result.err)
+        question, answer = (self.first_chat()["messages"][i]["content"] for i in (0, 1))
+        self.assertIn(f"<|bos|>[user]{question}<|eos|>\n[assistant][{answer}<|eos|>]", result.err)
+        self.assertRegex(result.err, r"data .*\(messages, the model's own\)")
+        self.assertIsNone(self.recorded("unknown-fit"))
+        # The trained model has the template too, and later commands use it.
+        out = self.path("unknown-fit")
+        with open(os.path.join(out, "tokenizer_config.json")) as file:
+            self.assertEqual(json.load(file)["chat_template"], own)
+        losses = [self.succeed("eval", out, "--data", self.chats, "--json", "--seq-len", "256", *words).json()["loss"]
+                  for words in ([], [], ["--template", "zephyr"])]
+        self.assertEqual(losses[0], losses[1])
+        self.assertNotEqual(losses[0], losses[2])
+        row = {"messages": [{"role": "user", "content": "abc"}]}
+        done = self.succeed("generate", out, "--row", "-p", json.dumps(row), "--json", "--max-new-tokens", "1")
+        self.assertEqual(done.json()["prompt_tokens"], len("[user]abc") + len("\n[assistant]") + 2)
+
+    def test_a_template_outside_of_the_subset_is_refused_by_name(self):
+        model = self.model("outside", "{# one #}\n{% include 'other' %}")
         words = ["train", "--model", model, "--data", self.chats, "--out", self.path("refused"), "--no-forecast"]
-        self.fail_with(2, "a chat template that is not built in; choose one with --template", *words)
+        self.fail_with(2, "line 2: not in the subset of Jinja: {% include %}", *words)
         self.assertFalse(os.path.exists(self.path("refused")))
         result = self.fit(model, "said", "--template", "zephyr")
         self.assertNotIn("warning", result.err)
-        # The tokenizer has a template's own token, so that template is used. A line says so, with -q too.
-        path = os.path.join(model, "tokenizer.json")
-        with open(path) as file:
-            tokenizer = json.load(file)
-        for token in tokenizer["added_tokens"]:
-            if token["content"] == "<|pad|>":
-                token["content"] = "<|im_end|>"
-        vocab = tokenizer["model"]["vocab"]
-        if "<|pad|>" in vocab:
-            vocab["<|im_end|>"] = vocab.pop("<|pad|>")
-        with open(path, "w") as file:
-            json.dump(tokenizer, file)
-        result = self.fit(model, "guessed", "-q")
-        self.assertEqual(len(re.findall("the model's chat template is not built in.*chatml", result.err)), 1, result.err)
-        self.assertEqual(self.recorded("guessed"), "chatml")
+
+    def test_tools_are_rendered_or_refused(self):
+        rows = [{"tools": [{"name": "now"}], **row} for row in chats(8)]
+        path = write_rows(self.path("tools.jsonl"), rows)
+        with_tools = self.model("tools", "{{ tools | tojson }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{{ eos_token }}"
+                                         "{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}")
+        self.assertIn('[{"name": "now"}][user]', self.fit(with_tools, "tools-fit", "--show-sample", rows=path).err)
+        words = ["--data", path, "--out", self.path("none"), "--no-forecast"]
+        self.fail_with(3, "the built-in chat template chatml has no place for key 'tools'", "train", "--model", with_tools,
+                       "--template", "chatml", *words)
+        self.fail_with(3, "the model's chat template has no place for tools", "train", "--model",
+                       self.model("no-tools", "{% for m in messages %}{{ m.content }}{% endfor %}"), *words)
+
+    def test_what_the_template_leaves_out_is_said(self):
+        rows = [{"system": "Be brief.", **row} for row in chats(8)]
+        model = self.model("silent", "{% for m in messages %}{% if m.role != 'system' %}[{{ m.role }}]{{ m.content }}{{ eos_token }}"
+                                     "{% endif %}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}")
+        result = self.fit(model, "silent-fit", rows=write_rows(self.path("system.jsonl"), rows))
+        self.assertIn("note    in 8 rows the chat template leaves out a text of a turn, or changes it, the first on line 1", result.err)
 
     def test_a_model_without_a_template_needs_one(self):
         self.fail_with(2, "the model has no chat template; choose one with --template", "train", *SMALL, "--data",
