@@ -223,8 +223,8 @@ static int mark_by_blocks(struct ot_own_job *job) {
     if (unlike > 0 && !matches)
         return ot_fail(
             OT_E_INPUT,
-            "%s: the model's chat template marks %zu parts of %zu assistant turns, so turns that are empty or "
-            "have the weight 0 cannot be told from the others",
+            "%s: the model's chat template marks %zu parts of %zu assistant turns, so turns that are "
+            "empty or have the weight 0 cannot be told from the others",
             job->where, job->text.n_spans, turns);
     for (size_t i = 0, k = 0; k < job->text.n_spans; i++) {
         const struct ot_message *m = matches ? &job->c->messages[i] : NULL;

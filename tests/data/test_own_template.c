@@ -9,22 +9,42 @@
 /* A format like ChatML. White space behind the end of an answer is the template's. */
 #define BEGIN   "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
 #define END     "<|eos|>\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
-#define U(text) "{\"role\": \"user\", \"content\": \"" text "\"}"
-#define A(text) "{\"role\": \"assistant\", \"content\": \"" text "\"}"
+#define U(text) "{'role': 'user', 'content': '" text "'}"
+#define A(text) "{'role': 'assistant', 'content': '" text "'}"
 
 static const char plain[] = BEGIN END;
 
+/* Rows and texts of this file have ' in place of ". The caller frees the copy. */
+static char *requote(const char *text) {
+    char *copy = strdup(text);
+    assert_non_null(copy);
+    for (char *c = copy; *c; c++)
+        *c = *c == '\'' ? '"' : *c;
+    return copy;
+}
+
+static struct ot_dataset *load_row(struct data_fixture *f, const char *row) {
+    char *text = requote(row);
+    struct ot_dataset *d = load_text(f, text);
+    free(text);
+    return d;
+}
+
 /* Loads one row and compares its text: [what trains]. */
 static void check_row(struct data_fixture *f, const char *row, const char *want) {
-    struct ot_dataset *d = load_text(f, row);
+    struct ot_dataset *d = load_row(f, row);
+    char *text = requote(want);
     assert_int_equal(ot_dataset_rows(d), 1);
-    assert_string_equal(row_text(d, 0), want);
+    assert_string_equal(row_text(d, 0), text);
+    free(text);
     ot_dataset_close(d);
 }
 
 static void check_refused(struct data_fixture *f, const char *text, const char *words) {
     struct ot_dataset *d;
-    put_text(f, text);
+    char *row = requote(text);
+    put_text(f, row);
+    free(row);
     check_fails(ot_dataset_open(&f->config, &d), OT_E_INPUT, words);
 }
 
@@ -32,28 +52,28 @@ static void check_refused(struct data_fixture *f, const char *text, const char *
 static void test_text_and_mask(void **state) {
     struct data_fixture *f = *state;
     use_template(f, plain);
-    check_row(f, "{\"messages\": [" U("u") ", " A("a") "]}", "<user>u<257>\n<assistant>[a<257>]");
-    check_row(f, "{\"messages\": [" U("u") ", " A("a") ", " U("v") ", " A("b") "]}",
+    check_row(f, "{'messages': [" U("u") ", " A("a") "]}", "<user>u<257>\n<assistant>[a<257>]");
+    check_row(f, "{'messages': [" U("u") ", " A("a") ", " U("v") ", " A("b") "]}",
               "<user>u<257>\n<assistant>[a<257>]\n<user>v<257>\n<assistant>[b<257>]");
-    check_row(f, "{\"messages\": [" U("u") ", " A("") ", " U("v") ", " A("b") "]}",
+    check_row(f, "{'messages': [" U("u") ", " A("") ", " U("v") ", " A("b") "]}",
               "<user>u<257>\n<assistant><257>\n<user>v<257>\n<assistant>[b<257>]");
     f->config.train_prompt = true;
-    check_row(f, "{\"messages\": [" U("u") ", " A("a") "]}", "<[user>u<257>\n<assistant>a<257>\n]");
+    check_row(f, "{'messages': [" U("u") ", " A("a") "]}", "<[user>u<257>\n<assistant>a<257>\n]");
     f->config.train_prompt = false;
     use_template(f, "{{ bos_token }}" BEGIN END);
-    check_row(f, "{\"messages\": [" U("u") ", " A("a") "]}", "<256><user>u<257>\n<assistant>[a<257>]");
+    check_row(f, "{'messages': [" U("u") ", " A("a") "]}", "<256><user>u<257>\n<assistant>[a<257>]");
 }
 
 /* Without a mark of the prompt, a stand-in for the answer finds where it begins. */
 static void test_templates_without_a_prompt(void **state) {
     struct data_fixture *f = *state;
     use_template(f, BEGIN "<|eos|>{% endfor %}");
-    check_row(f, "{\"messages\": [" U("u") ", " A("a") ", " U("v") ", " A("b") "]}",
+    check_row(f, "{'messages': [" U("u") ", " A("a") ", " U("v") ", " A("b") "]}",
               "<user>u<257><assistant>[a<257>]<user>v<257><assistant>[b<257>]");
     /* A prompt that answers do not have: the turn begins where both part. */
     use_template(f, BEGIN "<|eos|>{% endfor %}{% if add_generation_prompt %}<assistant><think>{% endif %}");
-    check_row(f, "{\"messages\": [" U("u") ", " A("a") "]}", "<user>u<257><assistant>[a<257>]");
-    check_row(f, "{\"messages\": [" U("u") ", " A("<t") "]}", "<user>u<257><assistant>[<t<257>]");
+    check_row(f, "{'messages': [" U("u") ", " A("a") "]}", "<user>u<257><assistant>[a<257>]");
+    check_row(f, "{'messages': [" U("u") ", " A("<t") "]}", "<user>u<257><assistant>[<t<257>]");
 }
 
 static void test_generation_blocks(void **state) {
@@ -63,51 +83,51 @@ static void test_generation_blocks(void **state) {
         "{% generation %}{{ m.content }}<|eos|>{% endgeneration %}{% else %}{{ m.content }}"
         "<|eos|>{% endif %}{{ '\n' }}{% endfor %}";
     use_template(f, marked);
-    check_row(f, "{\"messages\": [" U("u") ", " A("a") ", " U("v") ", " A("b") "]}",
+    check_row(f, "{'messages': [" U("u") ", " A("a") ", " U("v") ", " A("b") "]}",
               "<user>u<257>\n<assistant>[a<257>]\n<user>v<257>\n<assistant>[b<257>]");
     check_row(f,
-              "{\"messages\": [" U("u") ", {\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0}, " U(
-                  "v") ", " A("b") "]}",
+              "{'messages': [" U("u") ", {'role': 'assistant', 'content': 'a', 'weight': 0}, " U("v") ", " A(
+                  "b") "]}",
               "<user>u<257>\n<assistant>a<257>\n<user>v<257>\n<assistant>[b<257>]");
-    use_template(f, "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}");
-    check_row(f, "{\"messages\": [" U("u") ", " A("a") "]}", "u[a]");
-    check_refused(
-        f, "{\"messages\": [" U("u") ", {\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0}]}",
-        "marks 2 parts of 1 assistant turns");
+    use_template(f, "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% "
+                    "endfor %}");
+    check_row(f, "{'messages': [" U("u") ", " A("a") "]}", "u[a]");
+    check_refused(f, "{'messages': [" U("u") ", {'role': 'assistant', 'content': 'a', 'weight': 0}]}",
+                  "marks 2 parts of 1 assistant turns");
 }
 
 static void test_weights(void **state) {
     struct data_fixture *f = *state;
-    static const char *const keys[] = {"\"weight\": 0", "\"weight\": 0.0", "\"train\": false"};
+    static const char *const keys[] = {"'weight': 0", "'weight': 0.0", "'train': false"};
     f->config.seq_len = 512;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         char row[400];
-        snprintf(row, sizeof row,
-                 "{\"messages\": [" U("u") ", {\"role\": \"assistant\", \"content\": \"a\", %s}, " U(
-                     "v") ", " A("b") "]}",
-                 keys[i]);
+        snprintf(
+            row, sizeof row,
+            "{'messages': [" U("u") ", {'role': 'assistant', 'content': 'a', %s}, " U("v") ", " A("b") "]}",
+            keys[i]);
         use_template(f, plain);
         check_row(f, row, "<user>u<257>\n<assistant>a<257>\n<user>v<257>\n<assistant>[b<257>]");
         f->config.chat.named = "chatml";
-        check_row(
-            f, row,
-            "<256><|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n<|im_start|>user\nv<|im_end|>\n"
-            "<|im_start|>assistant\n[b<|im_end|><257>]");
+        check_row(f, row,
+                  "<256><|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n<|im_start|>us"
+                  "er\nv<|im_end|>\n"
+                  "<|im_start|>assistant\n[b<|im_end|><257>]");
         f->config.chat.named = NULL;
     }
-    struct ot_dataset *d;
-    put_text(f, "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0}]}");
-    check_fails(ot_dataset_open(&f->config, &d), OT_E_INPUT, "none of its 1 rows has anything to train on");
+    check_refused(f, "{'messages': [{'role': 'assistant', 'content': 'a', 'weight': 0}]}",
+                  "none of its 1 rows has anything to train on");
 }
 
 /* Templates that leave out earlier thoughts. */
-#define THINKS                                                                                               \
-    "{% for m in messages %}<{{ m.role }}>{% set c = m.content %}{% if m.role == 'assistant' %}"             \
-    "{% set t = c.split('</think>')[0].replace('<think>', '') if '</think>' in c else '' %}"                 \
-    "{% set c = c.split('</think>')[-1] %}{% if loop.last %}<think>{{ t }}</think>{% endif %}{% endif %}{{ c }}" END
+static const char thinks[] =
+    "{% for m in messages %}<{{ m.role }}>{% set c = m.content %}{% if m.role == 'assistant' %}"
+    "{% set t = c.split('</think>')[0].replace('<think>', '') if '</think>' in c else '' %}"
+    "{% set c = c.split('</think>')[-1] %}"
+    "{% if loop.last %}<think>{{ t }}</think>{% endif %}{% endif %}{{ c }}" END;
 
 static void check_notes(struct data_fixture *f, const char *row, int64_t untold, int64_t left_out) {
-    struct ot_dataset *d = load_text(f, row);
+    struct ot_dataset *d = load_row(f, row);
     assert_int_equal(ot_dataset_stats(d)->untold_turns, untold);
     assert_int_equal(ot_dataset_stats(d)->untold_rows, untold > 0);
     assert_int_equal(ot_dataset_stats(d)->left_out, left_out);
@@ -117,11 +137,11 @@ static void check_notes(struct data_fixture *f, const char *row, int64_t untold,
 
 static void test_templates_that_drop_thoughts(void **state) {
     struct data_fixture *f = *state;
-    static const char bare[] = "{\"messages\": [" U("u") ", " A("aa") ", " U("v") ", " A("b") "]}";
+    static const char bare[] = "{'messages': [" U("u") ", " A("aa") ", " U("v") ", " A("b") "]}";
     static const char thoughts[] =
-        "{\"messages\": [" U("u") ", " A("<think>hm</think>aa") ", " U("v") ", " A("<think>so</think>b") "]}";
+        "{'messages': [" U("u") ", " A("<think>hm</think>aa") ", " U("v") ", " A("<think>so</think>b") "]}";
     f->config.seq_len = 512;
-    use_template(f, THINKS);
+    use_template(f, thinks);
     check_row(f, bare,
               "<user>u<257>\n<assistant>[aa<257>]\n<user>v<257>\n<assistant>[<think></think>b<257>]");
     check_notes(f, bare, 0, 0);
@@ -129,121 +149,116 @@ static void test_templates_that_drop_thoughts(void **state) {
               "<user>u<257>\n<assistant>aa<257>\n<user>v<257>\n<assistant>[<think>so</think>b<257>]");
     check_notes(f, thoughts, 1, 1);
     /* The template puts the system turn into the last turn of the user alone. */
-    use_template(
-        f,
-        "{% for m in messages %}{% if m.role != 'system' %}<{{ m.role }}>{% if loop.last and m.role == 'user' %}"
-        "{{ messages[0].content }}{% endif %}{{ m.content }}<|eos|>\n{% endif %}{% endfor %}"
-        "{% if add_generation_prompt %}<assistant>{% endif %}");
-    check_refused(
-        f, "{\"system\": \"s\", \"messages\": [" U("u") ", " A("a") "]}",
-        "data.jsonl:1: no assistant turn has an exact place in what the model's chat template writes (turn 3: what "
-        "asks for the answer is not what stands before it); choose a format with --template");
+    use_template(f, "{% for m in messages %}{% if m.role != 'system' %}<{{ m.role }}>{% if loop.last and "
+                    "m.role == 'user' %}"
+                    "{{ messages[0].content }}{% endif %}{{ m.content }}<|eos|>\n{% endif %}{% endfor %}"
+                    "{% if add_generation_prompt %}<assistant>{% endif %}");
+    check_refused(f, "{'system': 's', 'messages': [" U("u") ", " A("a") "]}",
+                  "data.jsonl:1: no assistant turn has an exact place in what the model's chat template "
+                  "writes (turn 3: what asks for the answer is not what stands before it); choose a format "
+                  "with --template");
     use_template(
         f, "{% for m in messages %}{{ raise_exception('No system') if m.role == 'system' }}{% endfor %}");
-    check_refused(f, "{\"system\": \"s\", \"messages\": [" U("u") ", " A("a") "]}",
+    check_refused(f, "{'system': 's', 'messages': [" U("u") ", " A("a") "]}",
                   "data.jsonl:1: the template, line 1: the template refuses its input: No system");
 }
 
 /* ---- rows ---- */
 
-#define TOOLS                                                                                                \
-    "{% if tools %}T{{ tools | tojson }}{% endif %}{% for m in messages %}<{{ m.role }}>{{ m.content }}"     \
-    "{% for c in m.tool_calls %}({{ c.function.name }} {{ c.function.arguments | tojson }}){% endfor %}" END
+static const char tools[] =
+    "{% if tools %}T{{ tools | tojson }}{% endif %}{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+    "{% for c in m.tool_calls %}({{ c.function.name }} {{ c.function.arguments | tojson }}){% endfor %}" END;
 
 static void test_tools(void **state) {
     struct data_fixture *f = *state;
     static const char want[] =
-        "T[{\"name\": \"f\", \"x\": 1.0}]<user>u<257>\n<assistant>[(f {\"a\": 1})<257>]\n<tool>3<257>\n"
+        "T[{'name': 'f', 'x': 1.0}]<user>u<257>\n<assistant>[(f {'a': 1})<257>]\n<tool>3<257>\n"
         "<assistant>[b<257>]";
     f->config.seq_len = 512;
-    use_template(f, TOOLS);
-#define CALLS "\"tool_calls\": [{\"id\": \"1\", \"function\": {\"name\": \"f\", \"arguments\": {\"a\": 1}}}]"
-#define REST  "{\"role\": \"tool\", \"content\": \"3\"}, " A("b") "]"
+    use_template(f, tools);
+#define CALLS "'tool_calls': [{'id': '1', 'function': {'name': 'f', 'arguments': {'a': 1}}}]"
+#define REST  "{'role': 'tool', 'content': '3'}, " A("b") "]"
     check_row(f,
-              "{\"tools\": [{\"name\": \"f\", \"x\": 1.0}], \"messages\": [" U(
-                  "u") ", {\"role\": \"assistant\", \"content\": \"\", " CALLS "}, " REST "}",
+              "{'tools': [{'name': 'f', 'x': 1.0}], 'messages': [" U(
+                  "u") ", {'role': 'assistant', 'content': '', " CALLS "}, " REST "}",
               want);
     check_row(f,
-              "{\"tools\": \"[{\\\"name\\\": \\\"f\\\", \\\"x\\\": 1.0}]\", \"messages\": [" U(
-                  "u") ", {\"role\": \"assistant\", \"content\": null, " CALLS "}, " REST "}",
+              "{'tools': '[{\\\"name\\\": \\\"f\\\", \\\"x\\\": 1.0}]', 'messages': [" U(
+                  "u") ", {'role': 'assistant', 'content': null, " CALLS "}, " REST "}",
               want);
-    check_row(
-        f,
-        "{\"tools\": [{\"name\": \"f\", \"x\": 1.0}], \"conversations\": [{\"from\": \"human\", \"value\": \"u\"}, {\"from\": \"function_call\", \"value\": \"{\\\"name\\\": \\\"f\\\", \\\"arguments\\\": {\\\"a\\\": 1}}\"}, {\"from\": \"observation\", \"value\": \"3\"}, {\"from\": \"gpt\", \"value\": \"b\"}]}",
-        want);
-    check_row(
-        f,
-        "{\"tools\": [{\"name\": \"f\", \"x\": 1.0}], \"messages\": [" U(
-            "u") ", {\"role\": \"assistant\", \"content\": \"\", \"function_call\": {\"name\": \"f\", \"arguments\": {\"a\": 1}}}, " REST
-                 "}",
-        want);
-    check_row(
-        f, "{\"functions\": [{\"name\": \"f\"}], \"messages\": [" U("u") ", " A("b") "]}",
-        "T[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]<user>u<257>\n<assistant>[b<257>]");
+    check_row(f,
+              "{'tools': [{'name': 'f', 'x': 1.0}], 'conversations': [{'from': 'human', 'value': 'u'}, "
+              "{'from': 'function_call', 'value': '{\\\"name\\\": \\\"f\\\", \\\"arguments\\\": "
+              "{\\\"a\\\": 1}}'}, {'from': 'observation', 'value': '3'}, {'from': 'gpt', 'value': 'b'}]}",
+              want);
+    check_row(f,
+              "{'tools': [{'name': 'f', 'x': 1.0}], 'messages': [" U(
+                  "u") ", {'role': 'assistant', 'content': '', 'function_call': {'name': 'f', "
+                       "'arguments': {'a': 1}}}, " REST "}",
+              want);
+    check_row(f, "{'functions': [{'name': 'f'}], 'messages': [" U("u") ", " A("b") "]}",
+              "T[{'type': 'function', 'function': {'name': 'f'}}]<user>u<257>\n<assistant>[b<257>]");
     use_template(f, plain);
-    check_refused(f, "{\"tools\": [{\"name\": \"f\"}], \"messages\": [" U("u") ", " A("b") "]}",
+    check_refused(f, "{'tools': [{'name': 'f'}], 'messages': [" U("u") ", " A("b") "]}",
                   "has no place for tools");
-    check_refused(f, "{\"messages\": [" U("u") ", {\"role\": \"assistant\", \"content\": \"x\", " CALLS "}]}",
+    check_refused(f, "{'messages': [" U("u") ", {'role': 'assistant', 'content': 'x', " CALLS "}]}",
                   "has no place for tool calls");
 }
 
 static void test_contents(void **state) {
     struct data_fixture *f = *state;
     static const char parts[] =
-        "{\"conversation\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"x\"}, {\"type\": \"text\", \"text\": \"y\"}]}, " A(
-            "a") "]}";
+        "{'conversation': [{'role': 'user', 'content': [{'type': 'text', 'text': 'x'}, {'type': "
+        "'text', 'text': 'y'}]}, " A("a") "]}";
     use_template(f, plain);
     check_row(f, parts, "<user>xy<257>\n<assistant>[a<257>]");
-    use_template(
-        f,
-        "{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
-        "|{{ p.text }}{% endfor %}{% endif %}" END);
+    use_template(f, "{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}"
+                    "{% else %}{% for p in m.content %}|{{ p.text }}{% endfor %}{% endif %}" END);
     check_row(f, parts, "<user>|x|y<257>\n<assistant>[a<257>]");
-    use_template(
-        f,
-        "{% for m in messages %}<{{ m.role }}{{ m.name }}>{{ m.reasoning_content }}{{ m.thinking }}{{ m.content }}" END);
-    check_row(
-        f,
-        "{\"messages\": [{\"role\": \"user\", \"content\": \"u\", \"name\": \"n\"}, {\"role\": \"assistant\", \"content\": \"a\", \"reasoning\": \"hm\", \"name\": null}]}",
-        "<usern>u<257>\n<assistant>[hmhma<257>]");
+    use_template(f, "{% for m in messages %}<{{ m.role }}{{ m.name }}>{{ m.reasoning_content }}"
+                    "{{ m.thinking }}{{ m.content }}" END);
+    check_row(f,
+              "{'messages': [{'role': 'user', 'content': 'u', 'name': 'n'}, {'role': 'assistant', "
+              "'content': 'a', 'reasoning': 'hm', 'name': null}]}",
+              "<usern>u<257>\n<assistant>[hmhma<257>]");
     /* A role that the template does not know becomes one that it knows. */
     use_template(f, plain);
-    check_row(f, "{\"messages\": [{\"role\": \"developer\", \"content\": \"d\"}, " U("u") ", " A("a") "]}",
+    check_row(f, "{'messages': [{'role': 'developer', 'content': 'd'}, " U("u") ", " A("a") "]}",
               "<system>d<257>\n<user>u<257>\n<assistant>[a<257>]");
     use_template(f, "{# developer #}" BEGIN END);
-    check_row(f, "{\"messages\": [{\"role\": \"developer\", \"content\": \"d\"}, " U("u") ", " A("a") "]}",
+    check_row(f, "{'messages': [{'role': 'developer', 'content': 'd'}, " U("u") ", " A("a") "]}",
               "<developer>d<257>\n<user>u<257>\n<assistant>[a<257>]");
     use_template(f, "{{ mode }}" BEGIN END);
-    check_row(f, "{\"chat_template_kwargs\": {\"mode\": \"M\"}, \"messages\": [" U("u") ", " A("a") "]}",
+    check_row(f, "{'chat_template_kwargs': {'mode': 'M'}, 'messages': [" U("u") ", " A("a") "]}",
               "M<user>u<257>\n<assistant>[a<257>]");
 }
 
 /* A template that does not write a turn is no reason to stop, but the program says so. */
 static void test_left_out(void **state) {
     struct data_fixture *f = *state;
-    use_template(
-        f,
-        "{% for m in messages %}{% if m.role != 'system' %}<{{ m.role }}>{{ m.content }}<|eos|>\n{% endif %}{% endfor %}"
-        "{% if add_generation_prompt %}<assistant>{% endif %}");
-    check_notes(f, "{\"system\": \"Be brief\", \"messages\": [" U("u") ", " A("a") "]}", 0, 1);
-    check_notes(f, "{\"messages\": [" U("u") ", " A("a") "]}", 0, 0);
+    use_template(f, "{% for m in messages %}{% if m.role != 'system' %}<{{ m.role }}>{{ m.content "
+                    "}}<|eos|>\n{% endif %}{% endfor %}"
+                    "{% if add_generation_prompt %}<assistant>{% endif %}");
+    check_notes(f, "{'system': 'Be brief', 'messages': [" U("u") ", " A("a") "]}", 0, 1);
+    check_notes(f, "{'messages': [" U("u") ", " A("a") "]}", 0, 0);
     use_template(f, "{% for m in messages %}<{{ m.role }}>{{ m.content | tojson }}" END);
-    check_notes(f, "{\"messages\": [" U("u\\\"v") ", " A("a") "]}", 0, 0);
+    check_notes(f, "{'messages': [" U("u\\\"v") ", " A("a") "]}", 0, 0);
 }
 
 /* Where a built-in template writes the same, tools are the own template's work. */
 static void test_known_templates(void **state) {
     struct data_fixture *f = *state;
-    check_row(f, "{\"messages\": [" U("u") ", " A("a") "]}",
-              "<256><|user|>\nu<257>\n<|assistant|>\n[a<257>]");
-    check_refused(f, "{\"tools\": [{}], \"messages\": [" U("u") ", " A("a") "]}", "has no place for tools");
+    check_row(f, "{'messages': [" U("u") ", " A("a") "]}",
+              "<256><|user|>\nu<257>\n<|assistant|>\n["
+              "a<257>]");
+    check_refused(f, "{'tools': [{}], 'messages': [" U("u") ", " A("a") "]}", "has no place for tools");
     struct ot_own_template *both;
     check_ok(ot_own_template_open(plain, strlen(plain), "the template", NULL, &both));
-    check_ok(ot_own_template_add_tools(both, TOOLS, strlen(TOOLS), "the template"));
+    check_ok(ot_own_template_add_tools(both, tools, strlen(tools), "the template"));
     f->config.chat.own = both;
-    check_row(f, "{\"messages\": [" U("u") ", " A("a") "]}", "<user>u<257>\n<assistant>[a<257>]");
-    check_row(f, "{\"tools\": [{\"name\": \"f\"}], \"messages\": [" U("u") ", " A("a") "]}",
-              "T[{\"name\": \"f\"}]<user>u<257>\n<assistant>[a<257>]");
+    check_row(f, "{'messages': [" U("u") ", " A("a") "]}", "<user>u<257>\n<assistant>[a<257>]");
+    check_row(f, "{'tools': [{'name': 'f'}], 'messages': [" U("u") ", " A("a") "]}",
+              "T[{'name': 'f'}]<user>u<257>\n<assistant>[a<257>]");
     ot_own_template_close(both);
 }
 
