@@ -78,11 +78,11 @@ static int find_begin_by_head(struct ot_own_job *job, size_t i, size_t *begin) {
     struct ot_jinja_text head = {0}, before = {0};
     size_t bytes = 0;
     int rc = find_head(job, i, &head, &bytes);
-    if (rc > 0) {
+    if (rc > 0 && i > 0) {
         rc = ot_own_render_part(job, job->messages, i, false, &before);
         rc = rc == -OT_E_INPUT ? 0 : rc < 0 ? rc : before.bytes <= bytes && begins_text(job, &before);
     }
-    if (rc > 0 && ot_jinja_reads(job->own->jinja, "add_generation_prompt"))
+    if (rc > 0 && i > 0 && ot_jinja_reads(job->own->jinja, "add_generation_prompt"))
         bytes = common_bytes(&head, bytes, &job->part);
     if (rc > 0 && bytes < before.bytes)
         rc = 0;
@@ -94,6 +94,11 @@ static int find_begin_by_head(struct ot_own_job *job, size_t i, size_t *begin) {
 
 static int find_begin(struct ot_own_job *job, size_t i, size_t *begin) {
     int rc = ot_own_render_part(job, job->messages, i, true, &job->part);
+    if (rc == -OT_E_INPUT && i == 0) { /* many templates refuse a conversation without a turn */
+        job->part.bytes = 0;
+        rc = find_begin_by_head(job, i, begin);
+        return rc != 0 ? rc : has_no_place(job, i, "its beginning is not found");
+    }
     if (rc == -OT_E_INPUT)
         return has_no_place(job, i, ot_error_text());
     OT_TRY(rc);
