@@ -149,7 +149,40 @@ static size_t find_overlap(const struct ot_own_job *job, size_t i, size_t begin)
     return 0;
 }
 
-static int find_end(struct ot_own_job *job, size_t i, size_t begin, size_t *end) {
+/* Length of the special token at the front of text[0..n); 0: none. */
+static size_t token_at(const struct ot_tokenizer *tokenizer, const char *text, size_t n) {
+    for (size_t length = n < LONGEST_TOKEN ? n : LONGEST_TOKEN; length > 0; length--) {
+        int32_t id = ot_tokenizer_find(tokenizer, text, length);
+        if (id >= 0 && ot_tokenizer_is_special(tokenizer, id))
+            return length;
+    }
+    return 0;
+}
+
+/* Some templates end every text with a mark that is not between turns. If that is all that the turn alone
+ * (job->part) has more than the whole text has there, the turn ends before it. Returns its end; 0: it is not. */
+static size_t find_end_before_mark(const struct ot_own_job *job, const struct ot_tokenizer *tokenizer,
+                                   size_t begin) {
+    const struct ot_jinja_text *part = &job->part;
+    size_t end = common_bytes(part, part->bytes, &job->text),
+           back = end < LONGEST_TOKEN ? end : LONGEST_TOKEN;
+    for (size_t at = end - back; at < end; at++)
+        if (at + token_at(tokenizer, part->text + at, part->bytes - at) > end) {
+            end = at;
+            break;
+        }
+    size_t at = end, n;
+    while (at < part->bytes) {
+        n = is_space(part->text[at]) ? 1 : token_at(tokenizer, part->text + at, part->bytes - at);
+        if (n == 0)
+            return 0;
+        at += n;
+    }
+    return end > begin ? end : 0;
+}
+
+static int find_end(struct ot_own_job *job, const struct ot_tokenizer *tokenizer, size_t i, size_t begin,
+                    size_t *end) {
     *end = job->text.bytes;
     if (i + 1 == job->c->n)
         return 1;
@@ -161,6 +194,9 @@ static int find_end(struct ot_own_job *job, size_t i, size_t begin, size_t *end)
     if (begins_text(job, &job->part))
         return 1;
     bool same = job->part.bytes >= begin && memcmp(job->part.text, job->text.text, begin) == 0;
+    *end = same ? find_end_before_mark(job, tokenizer, begin) : 0;
+    if (*end > 0)
+        return 1;
     size_t overlap = same ? find_overlap(job, i, begin) : 0;
     *end = begin + overlap;
     if (overlap > 0)
@@ -168,27 +204,27 @@ static int find_end(struct ot_own_job *job, size_t i, size_t begin, size_t *end)
     return has_no_place(job, i, "the template writes the turn in another way once later turns follow it");
 }
 
-/* White space behind the special token that ends a turn is the template's, not the model's. */
-static size_t drop_space(const struct ot_own_job *job, const struct ot_tokenizer *tokenizer, size_t begin,
+/* The end of a turn is its last special token: white space behind that is the template's, not the model's. A turn
+ * without one takes the token that follows it, because that is where the model has to stop. */
+static size_t settle_end(const struct ot_own_job *job, const struct ot_tokenizer *tokenizer, size_t begin,
                          size_t end) {
+    const struct ot_jinja_text *text = &job->text;
     size_t last = end;
-    while (last > begin && is_space(job->text.text[last - 1]))
+    while (last > begin && is_space(text->text[last - 1]))
         last--;
-    for (size_t n = 1; last < end && n <= LONGEST_TOKEN && n <= last - begin; n++) {
-        int32_t id = ot_tokenizer_find(tokenizer, job->text.text + last - n, n);
-        if (id >= 0 && ot_tokenizer_is_special(tokenizer, id))
+    for (size_t n = 1; n <= LONGEST_TOKEN && n <= last - begin; n++)
+        if (token_at(tokenizer, text->text + last - n, n) == n)
             return last;
-    }
-    return end;
+    return end + token_at(tokenizer, text->text + end, text->bytes - end);
 }
 
 static int mark_turn(struct ot_own_job *job, const struct ot_tokenizer *tokenizer, size_t i) {
     size_t begin, end;
     int rc = find_begin(job, i, &begin);
     if (rc > 0)
-        rc = find_end(job, i, begin, &end);
+        rc = find_end(job, tokenizer, i, begin, &end);
     if (rc > 0 && end > begin)
-        set_flags(job, begin, drop_space(job, tokenizer, begin, end), OT_OWN_TRAINED);
+        set_flags(job, begin, settle_end(job, tokenizer, begin, end), OT_OWN_TRAINED);
     job->untold += rc == 0;
     return rc < 0 ? rc : 0;
 }

@@ -91,7 +91,7 @@ static void test_generation_blocks(void **state) {
               "<user>u<257>\n<assistant>a<257>\n<user>v<257>\n<assistant>[b<257>]");
     use_template(f, "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% "
                     "endfor %}");
-    check_row(f, "{'messages': [" U("u") ", " A("a") "]}", "u[a]");
+    check_row(f, "{'messages': [" U("u") ", " A("a") "]}", "u[a<257>]");
     check_refused(f, "{'messages': [" U("u") ", {'role': 'assistant', 'content': 'a', 'weight': 0}]}",
                   "marks 2 parts of 1 assistant turns");
 }
