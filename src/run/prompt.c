@@ -178,6 +178,7 @@ int ot_prompt_from_row(const struct ot_session *s, const char *text, size_t byte
     ot_chat_choice_settle(s, ot_format_template(format), ot_format_template_source(format));
     rc = ot_format_render_prompt(format, row, where, &rendered);
     bool alone = rc > 0;
+    sampling.append_eos = !alone;
     if (rc == 0)
         rc = ot_format_render(format, row, where, &rendered);
     if (rc < 0)

@@ -3,8 +3,12 @@ later commands use it too. test_chat_golden.c tests the rendered text itself."""
 
 import json
 import os
+import pty
 import re
+import select
 import shutil
+import signal
+import subprocess
 
 import program
 from program import SMALL, run, sql_rows, write_rows
@@ -188,6 +192,87 @@ class Chat(program.ProgramTest):
             done.close()
         text = write_rows(self.path("text.jsonl"), [{"text": "abcdef"}] * 8)
         self.assertIn('-p "..." · ', self.fit(model, "next-text", rows=text).err)
+
+    # ---- a conversation at the terminal ----
+
+    def talker(self):
+        """A trained model whose template shows the whole conversation."""
+        own = "{% for m in messages %}[{{ m.role[0] }}]{{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}[a]" \
+              "{% endif %}"
+        if not os.path.exists(self.path("talker")):
+            self.fit(self.model("talk", own), "talker", steps=4)
+        return self.path("talker")
+
+    def tokens(self, *turns):
+        row = {"messages": [{"role": role, "content": text} for role, text in turns]}
+        return self.succeed("generate", self.talker(), "--row", "-p", json.dumps(row), "--json", "--max-new-tokens", "4").json()
+
+    def chat(self, text, *words):
+        return self.succeed("generate", self.talker(), "--chat", "--max-new-tokens", "4", *words, stdin=text.encode())
+
+    def test_a_conversation_is_remembered(self):
+        one = self.tokens(("user", "abc"))
+        two = self.tokens(("user", "abc"), ("assistant", one["text"]), ("user", "def"))
+        self.assertEqual(two["prompt_tokens"], one["prompt_tokens"] + len(one["text"].encode()) + 1 + len("[u]def") + 1 + len("[a]"))
+        self.assertEqual(self.chat("abc\ndef\n").out, one["text"] + "\n" + two["text"] + "\n")
+        self.assertEqual(self.chat("abc\n\ndef").out, one["text"] + "\n" + two["text"] + "\n")
+        self.assertEqual(self.chat("abc\n/reset\nabc\n/exit\ndef\n").out, 2 * (one["text"] + "\n"))
+        told = self.tokens(("system", "Be brief."), ("user", "abc"))
+        self.assertEqual(self.chat("abc\n", "--system", "Be brief.").out, told["text"] + "\n")
+        self.assertIn("error: unknown command", self.chat("/help\n").err)
+        self.assertIn("the answer ends after 4 tokens", self.chat("abc\n").err)
+
+    def test_a_conversation_needs_a_template(self):
+        model = self.model("plain", None)
+        self.fail_with(2, "no chat template; choose one with --template", "generate", model, "--chat", stdin=b"abc\n")
+        self.succeed("generate", model, "--chat", "--template", "chatml", "--max-new-tokens", "2", stdin=b"abc\n")
+        self.fail_with(3, "does not allow a system turn", "generate", model, "--chat",
+                       "--template", "mistral-v0", "--system", "x", stdin=b"abc\n")
+        for words, phrase in [(["--chat", "--row"], "contradict"), (["--chat", "-p", "x"], "contradict"),
+                              (["--system", "x"], "--system has no effect without --chat"), (["--chat", "--json"], "contradict")]:
+            self.fail_with(2, phrase, "generate", model, *words)
+
+    def test_ctrl_c_stops_the_answer_and_not_the_program(self):
+        terminal, inside = pty.openpty()
+        words = [program.PROGRAM, "generate", self.talker(), "--chat", "--max-new-tokens", "100000", "--temperature", "5"]
+        running = subprocess.Popen(words, stdin=inside, stdout=subprocess.PIPE, stderr=inside, start_new_session=True)
+        os.close(inside)
+        seen = b""
+
+        def wait_for(*texts):
+            """Reads the terminal up to one of the texts, and returns it."""
+            nonlocal seen
+            while not any(text in seen for text in texts):
+                self.assertTrue(select.select([terminal], [], [], 60)[0], seen)
+                seen += os.read(terminal, 4096)
+            place, found = min((seen.find(text), text) for text in texts if text in seen)
+            seen = seen[place + len(found):]
+            return found
+        wait_for(b"> ")
+        for _ in range(50):  # an answer may end by itself before the signal comes
+            os.write(terminal, b"abc\n")
+            self.assertTrue(os.read(running.stdout.fileno(), 1))
+            running.send_signal(signal.SIGINT)
+            said = wait_for(b"stopped; what was written stays", b"Ctrl-C again, or Ctrl-D, ends")
+            if said.startswith(b"stopped"):
+                break
+            wait_for(b"> ")
+            os.write(terminal, b"/reset\n")
+            wait_for(b"> ")
+        self.assertTrue(said.startswith(b"stopped"))
+        wait_for(b"> ")
+        running.send_signal(signal.SIGINT)
+        wait_for(b"Ctrl-C again, or Ctrl-D, ends")
+        wait_for(b"> ")
+        os.write(terminal, b"/reset\n")
+        wait_for(b"> ")
+        running.send_signal(signal.SIGINT)
+        wait_for(b"Ctrl-C again, or Ctrl-D, ends")
+        wait_for(b"> ")
+        running.send_signal(signal.SIGINT)
+        self.assertEqual(running.wait(60), 0)
+        running.stdout.close()
+        os.close(terminal)
 
     # ---- files for servers ----
 
