@@ -7,12 +7,12 @@
  *
  * 1. In templates that mark what the model says with {% generation %}, as TRL's training templates do: these
  *    blocks.
- * 2. In all others: what prefixes show. The conversation is rendered up to an assistant turn, with the prompt
- *    that asks for an answer; that must be a beginning of the whole text, and the turn begins behind it. The
- *    conversation is rendered up to and with the turn; that must be a beginning of the whole text too, and the
- *    turn ends there, without the white space behind its last special token. A turn without a special token
- *    takes the one that follows it. So the model learns to write exactly what it is asked for when it is used,
- *    and where to stop. scripts/golden/chat_masks.py compares both ways.
+ * 2. In all others: what prefixes show. The conversation is rendered up to an assistant turn, with the
+ *    prompt that asks for an answer; that must be a beginning of the whole text, and the turn begins behind
+ *    it. The conversation is rendered up to and with the turn; that must be a beginning of the whole text
+ *    too, and the turn ends there, without the white space behind its last special token. A turn without a
+ *    special token takes the one that follows it. So the model learns to write exactly what it is asked for
+ *    when it is used, and where to stop. scripts/golden/chat_masks.py compares both ways.
  *
  * Some templates write an earlier answer in another way once later turns follow: those that leave out
  * earlier thoughts, for example. If the only difference is a frame before the answer that the template

@@ -160,7 +160,8 @@ static size_t token_at(const struct ot_tokenizer *tokenizer, const char *text, s
 }
 
 /* Some templates end every text with a mark that is not between turns. If that is all that the turn alone
- * (job->part) has more than the whole text has there, the turn ends before it. Returns its end; 0: it is not. */
+ * (job->part) has more than the whole text has there, the turn ends before it. Returns its end; 0: it is
+ * not. */
 static size_t find_end_before_mark(const struct ot_own_job *job, const struct ot_tokenizer *tokenizer,
                                    size_t begin) {
     const struct ot_jinja_text *part = &job->part;
@@ -204,8 +205,8 @@ static int find_end(struct ot_own_job *job, const struct ot_tokenizer *tokenizer
     return has_no_place(job, i, "the template writes the turn in another way once later turns follow it");
 }
 
-/* The end of a turn is its last special token: white space behind that is the template's, not the model's. A turn
- * without one takes the token that follows it, because that is where the model has to stop. */
+/* The end of a turn is its last special token: white space behind that is the template's, not the model's. A
+ * turn without one takes the token that follows it, because that is where the model has to stop. */
 static size_t settle_end(const struct ot_own_job *job, const struct ot_tokenizer *tokenizer, size_t begin,
                          size_t end) {
     const struct ot_jinja_text *text = &job->text;

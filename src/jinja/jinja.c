@@ -114,11 +114,16 @@ static int execute(const struct ot_jinja *jinja, const struct ot_jinja_variable 
 
 int ot_jinja_render(const struct ot_jinja *jinja, const struct ot_jinja_variable *variables, size_t n,
                     struct ot_jinja_date date, struct ot_jinja_text *out) {
+    return ot_jinja_render_within(jinja, variables, n, date, OT_JINJA_MOST_STEPS, out);
+}
+
+int ot_jinja_render_within(const struct ot_jinja *jinja, const struct ot_jinja_variable *variables, size_t n,
+                           struct ot_jinja_date date, size_t most_steps, struct ot_jinja_text *out) {
     struct ot_string_builder page = {.text = out->text, .capacity = out->capacity};
     struct ot_jinja_run run = {.heap = {.name = jinja->name,
                                         .line = 1,
                                         .most_bytes = OT_JINJA_MOST_BYTES,
-                                        .most_steps = OT_JINJA_MOST_STEPS,
+                                        .most_steps = most_steps,
                                         .year = date.year,
                                         .month = date.month,
                                         .day = date.day},

@@ -83,5 +83,8 @@ void ot_jinja_text_free(struct ot_jinja_text *text);
  * template raised an exception, needs what is not supported, or is over a bound), OT_E_BUDGET. */
 int ot_jinja_render(const struct ot_jinja *jinja, const struct ot_jinja_variable *variables, size_t n,
                     struct ot_jinja_date date, struct ot_jinja_text *out);
+/* The same within fewer steps, for tests that render many hostile templates. */
+int ot_jinja_render_within(const struct ot_jinja *jinja, const struct ot_jinja_variable *variables, size_t n,
+                           struct ot_jinja_date date, size_t most_steps, struct ot_jinja_text *out);
 
 #endif

@@ -34,8 +34,8 @@ static const struct ot_topic_block rows[] = {
      "Your own prompt with the fields of a row, such as 'Q: {question}\\nA: '. The answer follows it: the "
      "field answer, completion, response or output. Write {{ and }} for braces."},
     {"--template",
-     "A built-in chat template for the rows; --help lists the names. Without it, conversations are written by "
-     "the model's own template. The trained model keeps the format (help templates)."},
+     "A built-in chat template for the rows; --help lists the names. Without it, the model's own template "
+     "writes conversations. The trained model keeps the format (help templates)."},
     {"--train-on-prompt", "Prompts count in the loss too. Without this option only answers count."},
     {"--no-eos", "Rows do not end with the end-of-text token. Without it they do, and the token trains."},
     {"--pack", "yes (default): several rows share a sequence of --seq-len tokens. Attention never crosses "

@@ -20,8 +20,8 @@ static const struct ot_topic_block templates[] = {
            "string methods of jinja2 that make text, tojson, raise_exception, strftime_now. An error names "
            "the line and what is not supported. The cure is --template."},
     {"what trains",
-     "If the template marks it with {% generation %}, those parts. Otherwise each assistant turn, from the end "
-     "of what asks for the answer to the mark that ends it. The program finds both by rendering the "
+     "If the template marks it with {% generation %}, those parts. Otherwise each assistant turn, from the "
+     "end of what asks for the answer to the mark that ends it. The program finds both by rendering the "
      "conversation up to the turn and comparing. --show-sample shows it."},
     {"earlier thoughts",
      "Some templates leave the thoughts out of earlier answers. Such an answer does not train, because the "

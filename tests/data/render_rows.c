@@ -1,7 +1,9 @@
 /* Renders rows with templates of models, for scripts/golden/chat_masks.py, which compares what trains.
  *
- * Each line of stdin is an object {"template": text, "row": {"messages": ..}}. Each line of stdout is an object:
- * {"text": text, "trained": [[begin, end], ..], "untold": turns} with offsets in bytes, or {"error": sentence}. */
+ * Each line of stdin is an object {"template": text, "row": {"messages": ..}}. Each line of stdout is an
+ * object: {"text": text, "trained": [[begin, end], ..], "untold": turns} with offsets in bytes, or {"error":
+ * sentence}.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
