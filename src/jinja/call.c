@@ -7,7 +7,7 @@
 static int bind_named(const struct ot_jinja_heap *heap, const struct ot_jinja_call *call, const char *what,
                       const char *const *parameters, struct ot_jinja_value *out) {
     for (size_t i = 0; i < call->n_named; i++) {
-        const struct ot_jinja_string *name = call->names[i];
+        const struct ot_jinja_string *name = call->names[i].as.string;
         size_t k = 0;
         while (parameters[k] &&
                (strlen(parameters[k]) != name->bytes || memcmp(parameters[k], name->text, name->bytes) != 0))

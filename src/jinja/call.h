@@ -8,7 +8,7 @@
 struct ot_jinja_call {
     const struct ot_jinja_value *args;
     size_t n;
-    const struct ot_jinja_string *const *names; /* of the named arguments */
+    const struct ot_jinja_value *names; /* of the named arguments: strings */
     const struct ot_jinja_value *named;
     size_t n_named;
 };

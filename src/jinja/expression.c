@@ -173,31 +173,66 @@ static int evaluate_attribute(struct ot_jinja_run *run, struct ot_jinja_scope *s
 
 /* ---- calls, filters, tests ---- */
 
+/* Arguments of a call that is put together. */
+struct arguments {
+    struct ot_jinja_list *values, *names, *named; /* names: strings */
+};
+
+/* Adds the items of *value, or the pairs of **value. */
+static int add_star(struct ot_jinja_run *run, const struct ot_jinja_node *node,
+                    const struct ot_jinja_value *value, struct arguments *to) {
+    struct ot_jinja_list *items;
+    if (node->op == '*') {
+        OT_TRY(ot_jinja_collect(&run->heap, value, &items));
+        for (size_t i = 0; i < items->n; i++)
+            OT_TRY(ot_jinja_add(&run->heap, to->values, items->items[i]));
+        return 0;
+    }
+    if (value->kind != OT_JINJA_DICT)
+        return ot_jinja_fail(&run->heap, "** needs a dict, not %s", ot_jinja_kind_name(value));
+    for (size_t i = 0; i < value->as.dict->n; i++) {
+        if (value->as.dict->pairs[i].key.kind != OT_JINJA_STRING)
+            return ot_jinja_fail(&run->heap, "** needs keys that are strings");
+        OT_TRY(ot_jinja_add(&run->heap, to->names, value->as.dict->pairs[i].key));
+        OT_TRY(ot_jinja_add(&run->heap, to->named, value->as.dict->pairs[i].value));
+    }
+    return 0;
+}
+
+static int add_argument(struct ot_jinja_run *run, struct ot_jinja_scope *scope,
+                        const struct ot_jinja_node *node, struct arguments *to) {
+    struct ot_jinja_value value, name = {.kind = OT_JINJA_STRING, .as.string = node->name};
+    bool keyword = node->kind == OT_JINJA_N_KEYWORD, star = node->kind == OT_JINJA_N_STAR;
+    OT_TRY(ot_jinja_evaluate(run, scope, keyword || star ? node->a : node, &value));
+    if (star)
+        return add_star(run, node, &value, to);
+    if (!keyword)
+        return ot_jinja_add(&run->heap, to->values, value);
+    OT_TRY(ot_jinja_add(&run->heap, to->names, name));
+    return ot_jinja_add(&run->heap, to->named, value);
+}
+
 int ot_jinja_evaluate_call(struct ot_jinja_run *run, struct ot_jinja_scope *scope,
                            const struct ot_jinja_node *node, const struct ot_jinja_value *first,
                            const struct ot_jinja_value *caller, struct ot_jinja_call *call) {
-    size_t most = (first != NULL) + (caller != NULL);
-    for (const struct ot_jinja_node *n = node->list; n; n = n->next)
-        most++;
-    struct ot_jinja_value *values = ot_jinja_alloc(&run->heap, 2 * most + 1, sizeof *values);
-    const struct ot_jinja_string **names = ot_jinja_alloc(&run->heap, most + 1, sizeof *names);
-    if (!values || !names)
-        return run->heap.error;
-    struct ot_jinja_value *named = values + most;
-    *call = (struct ot_jinja_call){.args = values, .named = named, .names = names};
+    struct arguments to;
+    struct ot_jinja_value name = {.kind = OT_JINJA_STRING, .as.string = run->caller};
+    OT_TRY(ot_jinja_new_list(&run->heap, 0, &to.values));
+    OT_TRY(ot_jinja_new_list(&run->heap, 0, &to.names));
+    OT_TRY(ot_jinja_new_list(&run->heap, 0, &to.named));
     if (first)
-        values[call->n++] = *first;
-    for (const struct ot_jinja_node *n = node->list; n; n = n->next) {
-        bool keyword = n->kind == OT_JINJA_N_KEYWORD;
-        if (keyword)
-            names[call->n_named] = n->name;
-        OT_TRY(ot_jinja_evaluate(run, scope, keyword ? n->a : n,
-                                 keyword ? &named[call->n_named++] : &values[call->n++]));
-    }
+        OT_TRY(ot_jinja_add(&run->heap, to.values, *first));
+    for (const struct ot_jinja_node *n = node->list; n; n = n->next)
+        OT_TRY(add_argument(run, scope, n, &to));
     if (caller) {
-        names[call->n_named] = run->caller;
-        named[call->n_named++] = *caller;
+        OT_TRY(ot_jinja_add(&run->heap, to.names, name));
+        OT_TRY(ot_jinja_add(&run->heap, to.named, *caller));
     }
+    *call = (struct ot_jinja_call){.args = to.values->items,
+                                   .n = to.values->n,
+                                   .names = to.names->items,
+                                   .named = to.named->items,
+                                   .n_named = to.named->n};
     run->heap.line = node->line;
     return 0;
 }

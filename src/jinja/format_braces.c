@@ -26,7 +26,7 @@ static int find_value(struct format *f, const char *name, size_t n, struct ot_ji
         return 0;
     }
     for (size_t i = 0; !number && i < call->n_named; i++)
-        if (call->names[i]->bytes == n && memcmp(call->names[i]->text, name, n) == 0) {
+        if (call->names[i].as.string->bytes == n && memcmp(call->names[i].as.string->text, name, n) == 0) {
             *out = call->named[i];
             return 0;
         }

@@ -75,7 +75,7 @@ static int make_dict(struct ot_jinja_heap *heap, const struct ot_jinja_call *cal
     if (call->n == 1)
         OT_TRY(put_all(heap, &call->args[0], *out));
     for (size_t i = 0; i < call->n_named; i++) {
-        key.as.string = call->names[i];
+        key = call->names[i];
         OT_TRY(ot_jinja_put(heap, *out, key, call->named[i]));
     }
     return 0;

@@ -7,7 +7,7 @@
  * are equal byte for byte, including how Python prints lists, dicts and floating-point numbers.
  *
  * Supported: if, for (with else, if, break, continue, loop.*), set (also blocks, tuples and namespaces),
- * macro, call, filter, with, raw, generation; all expressions of jinja2 except *args and **kwargs; its
+ * macro, call, filter, with, raw, generation; all expressions of jinja2; its
  * filters and tests that make sense in a prompt (filters.c, tests.c); the methods of Python's str, dict and
  * list that change nothing (string_methods.c); range, dict, namespace, joiner, cycler, raise_exception,
  * strftime_now. Not supported, and refused by name and line when a template needs it: include, import,

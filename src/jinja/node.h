@@ -28,6 +28,7 @@ enum ot_jinja_node_kind {
     OT_JINJA_N_FILTER,    /* a | name(list); a NULL: the text of a filter block */
     OT_JINJA_N_TEST,      /* a is name(list) */
     OT_JINJA_N_KEYWORD,   /* name=a, among arguments */
+    OT_JINJA_N_STAR,      /* *a or **a (op), among arguments */
     OT_JINJA_N_FIELD,     /* a.name as a target: an attribute of a namespace */
     /* statements; body: their content */
     OT_JINJA_S_TEXT,      /* value */

@@ -170,8 +170,13 @@ static int parse_subscript(struct ot_jinja_parser *p, struct ot_jinja_node *a, s
 }
 
 static int parse_argument(struct ot_jinja_parser *p, bool *keywords, struct ot_jinja_node **out) {
-    if (ot_jinja_at_op(p, '*') || ot_jinja_at_op(p, OT_JINJA_OP_POWER))
-        return ot_jinja_unsupported(p->heap, "*args and **kwargs in a call");
+    if (ot_jinja_at_op(p, '*') || ot_jinja_at_op(p, OT_JINJA_OP_POWER)) {
+        OT_TRY(ot_jinja_new_node(p, OT_JINJA_N_STAR, out));
+        (*out)->op = p->token->op;
+        ot_jinja_advance(p);
+        *keywords = true;
+        return ot_jinja_parse_expression(p, &(*out)->a);
+    }
     if (p->token->kind == OT_JINJA_T_NAME && p->token[1].kind == OT_JINJA_T_OPERATOR &&
         p->token[1].op == '=') {
         OT_TRY(ot_jinja_new_node(p, OT_JINJA_N_KEYWORD, out));

@@ -198,7 +198,7 @@ static int bind_rest(struct ot_jinja_run *run, const struct ot_jinja_macro *macr
     for (size_t i = n_parameters; i < call->n; i++)
         OT_TRY(ot_jinja_add(heap, rest, call->args[i]));
     for (size_t i = 0; i < call->n_named; i++) {
-        key.as.string = call->names[i];
+        key = call->names[i];
         if (used[i])
             continue;
         if (!node->uses_kwargs)
@@ -216,7 +216,8 @@ static int bind_rest(struct ot_jinja_run *run, const struct ot_jinja_macro *macr
 static const struct ot_jinja_value *take_named(const struct ot_jinja_call *call,
                                                const struct ot_jinja_string *name, bool *used) {
     for (size_t i = 0; name && i < call->n_named; i++)
-        if (call->names[i] == name) {
+        if (call->names[i].as.string->bytes == name->bytes &&
+            memcmp(call->names[i].as.string->text, name->text, name->bytes) == 0) {
             used[i] = true;
             return &call->named[i];
         }
