@@ -107,6 +107,7 @@ def main():
     files = [file for path in map(pathlib.Path, paths) for file in ([path] if path.is_file() else sorted(path.rglob("*.jinja")))]
     utils.datetime = Day
     jobs, wants = [], []
+    compiled_files = set()
     for file in files:
         source = file.read_text(encoding="utf-8")
         try:
@@ -114,6 +115,7 @@ def main():
         except Exception as error:
             print(f"{file}: jinja2 does not compile it: {error}")
             continue
+        compiled_files.add(file)
         for name, talk in CONVERSATIONS.items():
             for prompt in (False, True):
                 values = variables(talk, prompt)
@@ -133,7 +135,7 @@ def main():
         bad.setdefault(file, []).append(name)
         if verbose or len(bad[file]) == 1:
             print(f"{file}, {name}, prompt {prompt}:\n  jinja2 {want or why!r}\n  here   {mine or got['error']!r}")
-    print(f"{len(files)} templates, {len(files) - len(bad)} of them always equal; {len(wants)} renderings, {same} equal "
+    print(f"{len(compiled_files)} templates, {len(compiled_files) - len(bad)} of them always equal; {len(wants)} renderings, {same} equal "
           f"({refused} of them refused by both), {len(wants) - same} differ")
     for file, names in bad.items():
         print(f"  {file}: {len(names)} differ: {', '.join(sorted(set(names)))}")

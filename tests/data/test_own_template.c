@@ -262,6 +262,87 @@ static void test_known_templates(void **state) {
     ot_own_template_close(both);
 }
 
+/* ---- against the built-in templates ---- */
+
+/* True for each byte that trains. White space at the end of a stretch does not count. */
+static void find_trained(const struct ot_rendered *r, bool *trained) {
+    size_t begin = 0;
+    for (size_t i = 0; i < r->n_spans; begin = r->spans[i++].end)
+        for (size_t k = begin; k < r->spans[i].end; k++)
+            trained[k] = r->spans[i].trained;
+    for (size_t k = r->bytes; k-- > 0;)
+        if (trained[k] && !trained[k + 1] && strchr(" \n", r->text[k]))
+            trained[k] = false;
+}
+
+static void check_same(const struct ot_rendered *own, const struct ot_rendered *builtin) {
+    bool *a = calloc(own->bytes + 1, 1), *b = calloc(own->bytes + 1, 1);
+    assert_int_equal(own->bytes, builtin->bytes);
+    assert_memory_equal(own->text, builtin->text, own->bytes);
+    find_trained(own, a);
+    find_trained(builtin, b);
+    assert_memory_equal(a, b, own->bytes);
+    free(a);
+    free(b);
+}
+
+/* Renders a conversation by a built-in template and by its Jinja text. Returns 1 if both render it. */
+static int compare(struct data_fixture *f, const struct ot_chat_template *t, const struct ot_json *row,
+                   const struct ot_chat_marks *marks) {
+    struct ot_conversation talk = {0};
+    struct ot_rendered own = {0}, builtin = {0};
+    struct ot_turn turns[16] = {0};
+    check_ok(ot_conversation_read(&talk, row, "messages", "f:1"));
+    for (size_t i = 0; i < talk.n; i++)
+        turns[i] = (struct ot_turn){
+            .role = talk.messages[i].role, .text = talk.messages[i].text, .bytes = talk.messages[i].bytes};
+    int rc = ot_chat_template_render(t, turns, talk.n, marks, "f:1", &builtin);
+    int own_rc = ot_own_template_render(f->own, &talk, f->tokenizer, marks, "f:1", &own);
+    bool same = rc == 0 && own_rc == 0 && own.untold_turns == 0;
+    if (same)
+        check_same(&own, &builtin);
+    ot_conversation_free(&talk);
+    ot_rendered_free(&own);
+    ot_rendered_free(&builtin);
+    return same;
+}
+
+/* Where both find the turns, they are the same. Templates that move system turns or drop thoughts are known
+ * by name because the engine alone cannot find all of their turns. */
+static void test_same_as_built_in(void **state) {
+    struct data_fixture *f = *state;
+    static const char *const names[] = {"chatml",    "qwen2",  "qwen2.5",   "llama-3",
+                                        "llama-3.1", "zephyr", "mistral-v0"};
+    struct ot_chat_marks marks = {{"<s>", 3, -1}, {"</s>", 4, -1}};
+    struct ot_json *golden;
+    int same = 0;
+    check_ok(ot_json_read_file(OT_TEST_GOLDEN "/chat/templates.json", 1 << 20, &golden));
+    const struct ot_json *talks = ot_json_get(golden, "conversations");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const struct ot_chat_template *t = ot_chat_template_find(names[i]);
+        char *jinja;
+        size_t bytes;
+        check_ok(ot_chat_template_write(t, &jinja, &bytes));
+        use_template(f, jinja);
+        free(jinja);
+        for (size_t k = 0; k < ot_json_length(talks); k++) {
+            struct ot_json_writer w = {.indent = -1};
+            struct ot_json *row;
+            char *text;
+            ot_json_begin_object(&w, NULL);
+            ot_json_put_value(&w, "messages", ot_json_at(talks, k));
+            ot_json_end_object(&w);
+            check_ok(ot_json_writer_take(&w, &text, &bytes));
+            check_ok(ot_json_parse(text, bytes, "row", &row));
+            same += compare(f, t, row, &marks);
+            ot_json_free(row);
+            free(text);
+        }
+    }
+    assert_in_range(same, 150, 7 * 28);
+    ot_json_free(golden);
+}
+
 int main(void) {
 #define row_test(test) cmocka_unit_test_setup_teardown(test, open_data_fixture, close_data_fixture)
     const struct CMUnitTest tests[] = {
@@ -274,6 +355,7 @@ int main(void) {
         row_test(test_contents),
         row_test(test_left_out),
         row_test(test_known_templates),
+        row_test(test_same_as_built_in),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
