@@ -94,8 +94,6 @@ static void the_other_commands_parse(void **state) {
     assert_true(o.temperature == 0.8 && o.top_p == 0.9 && o.quiet && o.no_special);
     assert_int_equal(o.max_new_tokens, 64);
     ot_options_free(&o);
-    accept(&o, "generate m --chat --template chatml --system x");
-    assert_true(o.chat);
     accept(&o, "generate m --row --prompt={} --template chatml");
     assert_true(o.row);
     ot_options_free(&o);
@@ -348,9 +346,6 @@ static void contradictions_and_idle_options_are_refused(void **state) {
     refuse("generate m --seed 5 --temperature 0", "no effect with --temperature 0");
     refuse("generate m --template chatml", "--template has no effect without --row");
     refuse("generate m --row --no-special", "contradict");
-    refuse("generate m --system x", "--system has no effect without --chat");
-    refuse("generate m --chat --row", "contradict");
-    refuse("generate m --chat -p x", "contradict");
     refuse("tokenize m --tokenizer t", "--model and --tokenizer contradict");
     refuse(BASE "--json=1", "--json takes no value");
     refuse(BASE "--lr", "--lr needs a value");
