@@ -7,6 +7,7 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/base/units.h"
+#include "src/cli/chat.h"
 #include "src/cli/command.h"
 #include "src/report/lines.h"
 #include "src/run/generator.h"
@@ -170,7 +171,18 @@ static int converse(struct job *job) {
     return n;
 }
 
+/* The conversation of --chat. Its template is checked before memory is taken. */
+static int chat(struct job *job) {
+    job->session.prompt_format = NULL; /* that of a run's rows has no turns */
+    OT_TRY(ot_chat_check(&job->session));
+    job->longest = OT_CHAT_TOKENS;
+    OT_TRY(start(job));
+    return ot_chat_run(&job->session, job->capacity);
+}
+
 static int run(struct job *job) {
+    if (job->session.options->chat)
+        return chat(job);
     if (!job->session.options->prompt && isatty(STDIN_FILENO))
         return converse(job);
     OT_TRY(read_prompts(job));

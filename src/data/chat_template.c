@@ -350,7 +350,7 @@ static void append_thinking(struct ot_rendered *r, struct part answer, bool in_r
 
 static void render_answer(const struct ot_chat_template *t, const struct ot_turn *turn, bool in_reply,
                           bool last, const struct ot_chat_marks *marks, struct ot_rendered *r) {
-    bool trained = !ot_text_is_blank(turn->text, turn->bytes);
+    bool trained = !turn->untrained && !ot_text_is_blank(turn->text, turn->bytes);
     append_mark(r, t->answer_head, marks, false);
     append_mark(r, t->answer_begin, marks, trained);
     if (t->thinks)

@@ -18,7 +18,12 @@
 
 struct ot_tokenizer;
 
-enum ot_role { OT_ROLE_SYSTEM, OT_ROLE_USER, OT_ROLE_ASSISTANT };
+enum ot_role {
+    OT_ROLE_SYSTEM,
+    OT_ROLE_USER,
+    OT_ROLE_ASSISTANT,
+    OT_ROLE_TOOL /* not for built-in templates */
+};
 
 struct ot_turn { /* the text is borrowed from the row */
     enum ot_role role;
@@ -26,6 +31,7 @@ struct ot_turn { /* the text is borrowed from the row */
     size_t bytes;
     const char *input; /* the separate input of an alpaca instruction; NULL: none */
     size_t input_bytes;
+    bool untrained; /* an assistant turn that does not train: the row gives it the weight 0 */
 };
 
 struct ot_chat_template;

@@ -34,7 +34,8 @@ struct item {
     enum outcome outcome;
     uint32_t *tokens; /* owned by the dataset once appended; NULL: none */
     size_t n_tokens, piece_tokens;
-    bool truncated, straddles;
+    bool truncated, straddles, left_out;
+    int untold_turns;
     size_t whole_tokens; /* before truncation */
     int32_t first_special;
 };
@@ -138,6 +139,8 @@ static int make_row(const struct loader *l, struct worker *w, struct item *item)
     item->outcome = w->scratch.sample.piece_tokens == 0 ? ROW_UNTRAINED : ROW_KEPT;
     if (item->outcome == ROW_KEPT)
         keep_tokens(&w->scratch.sample, item);
+    item->untold_turns = w->scratch.rendered.untold_turns;
+    item->left_out = w->scratch.rendered.left_out;
     return 0;
 }
 
@@ -212,6 +215,11 @@ static int append_kept(struct loader *l, struct item *item) {
         d->stats.longest_whole = (int64_t)item->whole_tokens;
     d->stats.split += item->n_tokens > item->piece_tokens;
     d->stats.straddling += item->straddles;
+    d->stats.untold_turns += item->untold_turns;
+    if (item->untold_turns > 0 && d->stats.untold_rows++ == 0)
+        d->stats.first_untold_line = item->line;
+    if (item->left_out && d->stats.left_out++ == 0)
+        d->stats.first_left_out_line = item->line;
     if (item->first_special >= 0 && d->stats.with_specials++ == 0) {
         d->stats.first_special = item->first_special;
         d->stats.first_special_line = item->line;

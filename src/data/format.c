@@ -25,6 +25,7 @@ struct kind {
 static const struct kind kinds[] = {
     {OT_ROW_MESSAGES, "messages", {"messages"}, NULL},
     {OT_ROW_SHAREGPT, "sharegpt", {"conversations"}, NULL},
+    {OT_ROW_SHAREGPT, "sharegpt", {"conversation"}, NULL},
     {OT_ROW_ALPACA, "alpaca", {"instruction", "output"}, "{instruction}"},
     {OT_ROW_SQL, "sql", {"question", "context", "answer"}, SQL_PROMPT},
     {OT_ROW_PROMPT, "prompt", {"prompt", "completion"}, "{prompt}"},
@@ -40,7 +41,8 @@ static const char accepted[] =
     "conversations; question + context + answer";
 
 struct ot_format {
-    const struct ot_chat_template *template;
+    const struct ot_chat_template *template; /* NULL: none, or the model's own */
+    const struct ot_own_template *own;       /* the model's own, if it is in use; NULL: it is not */
     struct ot_template_choice chat;
     enum ot_template_source source;
     struct ot_prompt_format *prompt; /* the user's, otherwise the kind's */
@@ -104,7 +106,9 @@ enum ot_row_kind ot_format_kind(const struct ot_format *f) {
 }
 
 const char *ot_format_template(const struct ot_format *f) {
-    return f->template ? ot_chat_template_name(f->template) : NULL;
+    if (f->template)
+        return ot_chat_template_name(f->template);
+    return f->own ? "the model's own" : NULL;
 }
 
 enum ot_template_source ot_format_template_source(const struct ot_format *f) {
@@ -158,14 +162,30 @@ static int detect_custom(struct ot_format *f, const struct ot_json *row, const c
 
 /* Chooses the template for conversations if the user gave none. */
 static int choose_model_template(struct ot_format *f, const char *where) {
-    f->template = f->chat.own ? f->chat.own : ot_chat_template_guess(f->tokenizer);
-    f->source = f->chat.own ? OT_TEMPLATE_OWN : OT_TEMPLATE_GUESSED;
-    if (f->template)
+    const struct ot_own_template *own = f->chat.own;
+    if (own && ot_own_template_fault(own))
+        return ot_fail(
+            OT_E_USAGE,
+            "%s: the model's chat template cannot be used: %s; choose a format with --template: %s", where,
+            ot_own_template_fault(own), ot_chat_template_names());
+    f->own = own;
+    f->template = own ? ot_own_template_known(own) : ot_chat_template_guess(f->tokenizer);
+    f->source = own ? OT_TEMPLATE_OWN : OT_TEMPLATE_GUESSED;
+    if (own || f->template)
         return 0;
-    return ot_fail(OT_E_USAGE,
-                   "%s: the rows are conversations, but the model has %s; choose one with --template: %s",
-                   where, f->chat.own_unknown ? "a chat template that is not built in" : "no chat template",
-                   ot_chat_template_names());
+    return ot_fail(
+        OT_E_USAGE,
+        "%s: the rows are conversations, but the model has no chat template; choose one with --template: %s",
+        where, ot_chat_template_names());
+}
+
+/* A run records the name of a built-in template. If the model's own template is that one, it helps with the
+ * rows that only it can write. */
+static int take_recorded(struct ot_format *f) {
+    OT_TRY(take_template(f, f->chat.recorded, OT_TEMPLATE_RECORDED));
+    if (f->chat.own && ot_own_template_known(f->chat.own) == f->template)
+        f->own = f->chat.own;
+    return 0;
 }
 
 static int choose_template(struct ot_format *f, enum ot_row_kind kind, const char *where) {
@@ -175,7 +195,7 @@ static int choose_template(struct ot_format *f, enum ot_row_kind kind, const cha
     if (kind == OT_ROW_TEXT || f->template)
         return 0;
     if (f->chat.recorded)
-        return take_template(f, f->chat.recorded, OT_TEMPLATE_RECORDED);
+        return take_recorded(f);
     if (kind == OT_ROW_MESSAGES || kind == OT_ROW_SHAREGPT)
         return choose_model_template(f, where);
     return kind == OT_ROW_ALPACA ? take_template(f, "alpaca", OT_TEMPLATE_BY_KIND) : 0;
@@ -245,73 +265,21 @@ static int render_text(const struct ot_format *f, const struct ot_json *row, con
 
 /* ---- turns ---- */
 
-/* The turns of one row. The array is allocated with enough room first. */
-struct talk {
-    struct ot_turn *turns;
-    size_t n;
-};
-
-static int open_talk(struct talk *talk, size_t most, const char *where) {
-    talk->turns = calloc(most ? most : 1, sizeof *talk->turns);
-    return talk->turns ? 0 : ot_fail(OT_E_BUDGET, "%s: no memory for %zu turns", where, most);
-}
-
-/* True if the key is present and not empty. */
-static bool is_filled(const struct ot_json *value) {
-    size_t bytes = 0;
-    const char *text = ot_json_string(value, &bytes);
-    void *cursor = NULL;
-    const char *key;
-    struct ot_json *member;
-    if (text)
-        return !ot_text_is_blank(text, bytes) && strcmp(text, "[]") != 0 && strcmp(text, "null") != 0;
-    if (ot_json_type(value) == OT_JSON_OBJECT)
-        return ot_json_next(value, &cursor, &key, &member);
-    return ot_json_type(value) == OT_JSON_ARRAY ? ot_json_length(value) > 0 : value != NULL;
-}
-
-/* Refuses keys that the built-in templates cannot render: their contents must not be lost silently. */
-static int refuse_keys(const struct ot_json *object, const char *const *keys, const char *where) {
-    for (; *keys; keys++)
-        if (is_filled(ot_json_get(object, *keys)))
-            return ot_fail(
-                OT_E_INPUT,
-                "%s: the built-in chat templates cannot render key '%s'; write its contents into the text of "
-                "the turns, or remove the key",
-                where, *keys);
-    return 0;
-}
-
-static int refuse_tools(const struct ot_json *row, const char *where) {
-    static const char *const keys[] = {"tools", "functions", NULL};
-    return refuse_keys(row, keys, where);
-}
-
-/* Adds the system turn that the row has beside its conversation. */
-static int add_system(const struct ot_format *f, const struct ot_json *row, const char *where,
-                      struct talk *talk) {
-    struct ot_turn turn = {.role = OT_ROLE_SYSTEM};
-    if (!is_filled(ot_json_get(row, "system")))
-        return 0;
-    OT_TRY(need_string(f, row, where, "system", &turn.text, &turn.bytes));
-    talk->turns[talk->n++] = turn;
-    return 0;
-}
-
 /* Adds the turns of "history": pairs of what the user said and what the assistant answered. */
-static int add_history(const struct ot_json *row, const char *where, struct talk *talk) {
+static int add_history(const struct ot_json *row, const char *where, struct ot_conversation *talk) {
     const struct ot_json *history = ot_json_get(row, "history");
     for (size_t i = 0; i < ot_json_length(history); i++) {
         const struct ot_json *pair = ot_json_at(history, i);
         for (size_t k = 0; k < 2; k++) {
-            struct ot_turn turn = {.role = k ? OT_ROLE_ASSISTANT : OT_ROLE_USER};
-            turn.text = ot_json_string(ot_json_at(pair, k), &turn.bytes);
-            if (!turn.text || ot_json_length(pair) != 2)
+            struct ot_message m = {.role = k ? OT_ROLE_ASSISTANT : OT_ROLE_USER,
+                                   .role_name = k ? "assistant" : "user"};
+            m.text = ot_json_string(ot_json_at(pair, k), &m.bytes);
+            if (!m.text || ot_json_length(pair) != 2)
                 return ot_fail(OT_E_INPUT,
                                "%s: key 'history' must be a list of pairs of strings: what the user said, "
                                "what the assistant answered",
                                where);
-            talk->turns[talk->n++] = turn;
+            OT_TRY(ot_conversation_add(talk, m));
         }
     }
     return 0;
@@ -319,8 +287,8 @@ static int add_history(const struct ot_json *row, const char *where, struct talk
 
 /* Adds the prompt as a user's turn and the answer as an assistant's turn. */
 static int add_pair(const struct ot_format *f, const struct ot_json *row, struct ot_rendered *prompt,
-                    struct ot_turn answer, struct talk *talk) {
-    struct ot_turn question = {.role = OT_ROLE_USER};
+                    struct ot_message answer, struct ot_conversation *talk) {
+    struct ot_message question = {.role = OT_ROLE_USER, .role_name = "user"};
     ot_prompt_format_render(f->prompt, row, prompt);
     /* Drop the white space that ends a prompt format: between turns the template writes the separator. */
     while (prompt->bytes > 0 && ot_text_is_blank(prompt->text + prompt->bytes - 1, 1))
@@ -331,9 +299,54 @@ static int add_pair(const struct ot_format *f, const struct ot_json *row, struct
         question.input = ot_json_string(ot_json_get(row, "input"), &question.input_bytes);
     if (question.input_bytes == 0)
         question.input = NULL;
-    talk->turns[talk->n++] = question;
-    talk->turns[talk->n++] = answer;
-    return ot_rendered_check(prompt);
+    OT_TRY(ot_rendered_check(prompt));
+    OT_TRY(ot_conversation_add(talk, question));
+    return ot_conversation_add(talk, answer);
+}
+
+/* Refuses what the built-in templates have no place for: it must not be lost silently. */
+static int check_needs(const struct ot_format *f, const struct ot_conversation *talk, const char *where) {
+    if (!talk->needs)
+        return 0;
+    return ot_fail(
+        OT_E_INPUT,
+        "%s: the built-in chat template %s has no place for %s; use a model that has a template of its own "
+        "with a place for it, without --template, or write its contents into the text of the turns",
+        where, ot_chat_template_name(f->template), talk->needs);
+}
+
+static int render_builtin(const struct ot_format *f, const struct ot_conversation *talk, const char *where,
+                          struct ot_rendered *r) {
+    OT_TRY(check_needs(f, talk, where));
+    struct ot_turn *turns = calloc(talk->n + 1, sizeof *turns);
+    if (!turns)
+        return ot_fail(OT_E_BUDGET, "%s: no memory for %zu turns", where, talk->n);
+    for (size_t i = 0; i < talk->n; i++) {
+        const struct ot_message *m = &talk->messages[i];
+        turns[i] = (struct ot_turn){.role = m->role,
+                                    .text = m->text,
+                                    .bytes = m->bytes,
+                                    .input = m->input,
+                                    .input_bytes = m->input_bytes,
+                                    .untrained = m->untrained};
+    }
+    int rc = ot_chat_template_render(f->template, turns, talk->n, &f->marks, where, r);
+    free(turns);
+    return rc;
+}
+
+/* True if the model's own template writes this conversation. Where a built-in template gives the same, it
+ * does, because it also trains answers whose place in the own template's text is not exact. */
+static bool uses_own(const struct ot_format *f, const struct ot_conversation *talk) {
+    bool is_own = f->own && (!f->template || f->template == ot_own_template_known(f->own));
+    return is_own && (!f->template || talk->needs);
+}
+
+static int render_talk(const struct ot_format *f, const struct ot_conversation *talk, const char *where,
+                       struct ot_rendered *r) {
+    if (uses_own(f, talk))
+        return ot_own_template_render(f->own, talk, f->tokenizer, &f->marks, where, r);
+    return render_builtin(f, talk, where, r);
 }
 
 /* True for kinds whose rows may have a system turn and earlier turns in keys of their own. */
@@ -342,22 +355,31 @@ static bool has_earlier_turns(const struct ot_format *f) {
 }
 
 static int render_pair_as_turns(const struct ot_format *f, const struct ot_json *row, const char *where,
-                                struct ot_turn answer, struct ot_rendered *r) {
+                                struct ot_message answer, struct ot_rendered *r) {
     struct ot_rendered prompt = {0};
-    struct talk talk = {0};
+    struct ot_conversation talk = {0};
     int rc;
-    OT_TRY_GOTO(open_talk(&talk, 3 + 2 * ot_json_length(ot_json_get(row, "history")), where), rc, out);
     if (has_earlier_turns(f)) {
-        OT_TRY_GOTO(refuse_tools(row, where), rc, out);
-        OT_TRY_GOTO(add_system(f, row, where, &talk), rc, out);
+        OT_TRY_GOTO(ot_conversation_refuse_tools(row, where), rc, out);
+        OT_TRY_GOTO(ot_conversation_read_system(&talk, row, where), rc, out);
         OT_TRY_GOTO(add_history(row, where, &talk), rc, out);
     }
     OT_TRY_GOTO(add_pair(f, row, &prompt, answer, &talk), rc, out);
-    rc = ot_chat_template_render(f->template, talk.turns, talk.n, &f->marks, where, r);
+    rc = render_builtin(f, &talk, where, r);
 out:
-    free(talk.turns);
+    ot_conversation_free(&talk);
     ot_rendered_free(&prompt);
     return rc;
+}
+
+/* True if the key is present and not empty. */
+static bool is_filled(const struct ot_json *value) {
+    size_t bytes = 0;
+    const char *text = ot_json_string(value, &bytes);
+    if (text)
+        return !ot_text_is_blank(text, bytes);
+    return ot_json_type(value) == OT_JSON_ARRAY ? ot_json_length(value) > 0
+                                                : ot_json_type(value) != OT_JSON_NULL;
 }
 
 /* Without a template the prompt has no place for these keys. */
@@ -375,7 +397,7 @@ static int refuse_earlier_turns(const struct ot_format *f, const struct ot_json 
 
 static int render_pair(const struct ot_format *f, const struct ot_json *row, const char *where,
                        struct ot_rendered *r) {
-    struct ot_turn answer = {.role = OT_ROLE_ASSISTANT};
+    struct ot_message answer = {.role = OT_ROLE_ASSISTANT, .role_name = "assistant"};
     for (size_t i = 0; i < ot_prompt_format_fields(f->prompt); i++) {
         const char *text;
         size_t bytes;
@@ -390,61 +412,28 @@ static int render_pair(const struct ot_format *f, const struct ot_json *row, con
     return 0;
 }
 
-static int parse_role(const char *name, const char *where, enum ot_role *role) {
-    static const struct {
-        const char *name;
-        enum ot_role role;
-    } roles[] = {
-        {"system", OT_ROLE_SYSTEM},     {"developer", OT_ROLE_SYSTEM},    {"user", OT_ROLE_USER},
-        {"human", OT_ROLE_USER},        {"assistant", OT_ROLE_ASSISTANT}, {"gpt", OT_ROLE_ASSISTANT},
-        {"chatgpt", OT_ROLE_ASSISTANT}, {"model", OT_ROLE_ASSISTANT},
-    };
-    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
-        if (strcmp(roles[i].name, name) == 0) {
-            *role = roles[i].role;
-            return 0;
-        }
-    return ot_fail(OT_E_INPUT, "%s: unknown role '%s'; known roles: system, user (human), assistant (gpt)",
-                   where, name);
-}
-
-/* Messages and sharegpt turns differ only in their keys. Both may occur in one row. */
-static int parse_turn(const struct ot_format *f, const struct ot_json *item, const char *where,
-                      struct ot_turn *turn) {
-    static const char *const lost[] = {"tool_calls", "function_call", "reasoning_content", NULL};
-    OT_TRY(need_object(item, where));
-    OT_TRY(refuse_keys(item, lost, where));
-    bool sharegpt = ot_json_get(item, "from") != NULL;
-    const char *role;
-    size_t role_bytes;
-    OT_TRY(need_string(f, item, where, sharegpt ? "from" : "role", &role, &role_bytes));
-    OT_TRY(parse_role(role, where, &turn->role));
-    return need_string(f, item, where, sharegpt ? "value" : "content", &turn->text, &turn->bytes);
-}
-
 static int render_turns(const struct ot_format *f, const struct ot_json *row, const char *where,
                         struct ot_rendered *r) {
-    const char *key = f->row->keys[0];
-    const struct ot_json *list = ot_json_get(row, key);
-    if (ot_json_type(list) != OT_JSON_ARRAY)
-        return ot_fail(OT_E_INPUT, "%s: key '%s' must be an array of turns, but it is %s", where, key,
-                       list ? ot_json_type_name(ot_json_type(list)) : "missing");
-    size_t n = ot_json_length(list);
-    struct talk talk = {0};
-    int rc;
-    OT_TRY_GOTO(refuse_tools(row, where), rc, out);
-    OT_TRY_GOTO(open_talk(&talk, n + 1, where), rc, out);
-    OT_TRY_GOTO(add_system(f, row, where, &talk), rc, out);
-    for (size_t i = 0; i < n; i++)
-        OT_TRY_GOTO(parse_turn(f, ot_json_at(list, i), where, &talk.turns[talk.n++]), rc, out);
-    if (talk.n > n && n > 0 && talk.turns[1].role == OT_ROLE_SYSTEM) {
-        rc = ot_fail(OT_E_INPUT,
-                     "%s: key 'system' and the first turn are both system turns; remove one of them", where);
-        goto out;
-    }
-    rc = ot_chat_template_render(f->template, talk.turns, talk.n, &f->marks, where, r);
-out:
-    free(talk.turns);
+    struct ot_conversation talk = {0};
+    int rc = ot_conversation_read(&talk, row, f->row->keys[0], where);
+    if (rc == 0)
+        rc = render_talk(f, &talk, where, r);
+    ot_conversation_free(&talk);
+    return rc;
+}
+
+int ot_format_render_prompt(const struct ot_format *f, const struct ot_json *row, const char *where,
+                            struct ot_rendered *r) {
+    struct ot_conversation talk = {0};
+    ot_rendered_reset(r);
+    if (f->kind != OT_ROW_MESSAGES && f->kind != OT_ROW_SHAREGPT)
+        return 0;
+    int rc = ot_conversation_read(&talk, row, f->row->keys[0], where);
+    if (rc == 0 && uses_own(f, &talk))
+        rc = ot_own_template_prompt(f->own, &talk, &f->marks, where, r);
+    if (rc == 0)
+        rc = uses_own(f, &talk);
+    ot_conversation_free(&talk);
     return rc;
 }
 

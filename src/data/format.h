@@ -25,7 +25,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "src/data/chat_template.h"
+#include "src/data/own_template.h"
 
 enum ot_row_kind {
     OT_ROW_UNKNOWN,
@@ -45,8 +45,7 @@ extern const char *const ot_answer_keys[]; /* keys of the answer in a row with a
 struct ot_template_choice {
     const char *named;    /* --template; NULL: not given. An error for rows of text */
     const char *recorded; /* of the run that made the model; NULL: none. Ignored for rows of text */
-    const struct ot_chat_template *own; /* the model's own, if recognised; for conversations only */
-    bool own_unknown;                   /* the model's own template is not recognised */
+    const struct ot_own_template *own; /* the model's own; NULL: it has none. For conversations only */
 };
 /* The source that decided: one of ot_template_choice; GUESSED: from the tokenizer's tokens; BY_KIND: from the
  * kind of the rows. */
@@ -78,7 +77,7 @@ void ot_format_close(struct ot_format *format); /* NULL is fine */
  * OT_E_BUDGET. */
 int ot_format_detect(struct ot_format *format, const struct ot_json *row, const char *where);
 enum ot_row_kind ot_format_kind(const struct ot_format *format);
-/* Name of the chat template in use; NULL: none. */
+/* Name of the chat template in use, or "the model's own"; NULL: none. */
 const char *ot_format_template(const struct ot_format *format);
 enum ot_template_source ot_format_template_source(const struct ot_format *format);
 
@@ -87,5 +86,11 @@ enum ot_template_source ot_format_template_source(const struct ot_format *format
  * OT_E_BUDGET. */
 int ot_format_render(const struct ot_format *format, const struct ot_json *row, const char *where,
                      struct ot_rendered *r);
+
+/* Renders what is sent to a model for the answer after the row's last turn, if the model's own template
+ * writes it. Returns 1, or 0: a built-in template writes the row, so the caller renders it with an answer
+ * and cuts that off. Errors: as ot_format_render. */
+int ot_format_render_prompt(const struct ot_format *format, const struct ot_json *row, const char *where,
+                            struct ot_rendered *r);
 
 #endif

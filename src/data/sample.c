@@ -158,6 +158,18 @@ static int encode(const struct ot_tokenizer *tokenizer, const struct ot_rendered
     return ot_tokenizer_encode_part(tokenizer, r->text, done, r->bytes, out);
 }
 
+/* True if a special token is the last one, with nothing but white space behind it. */
+static bool ends_in_special(const struct ot_tokenizer *tokenizer, const struct ot_rendered *r,
+                            const struct ot_token_list *list) {
+    for (size_t i = list->n; i-- > 0;) {
+        if (ot_tokenizer_is_special(tokenizer, list->ids[i]))
+            return true;
+        if (!ot_text_is_blank(r->text + list->start[i], r->bytes - list->start[i]))
+            return false;
+    }
+    return false;
+}
+
 int ot_sample_make(const struct ot_sample_config *config, const struct ot_rendered *r, bool split,
                    const char *where, struct ot_sample *s) {
     const struct ot_special_tokens *specials = &config->specials;
@@ -174,10 +186,11 @@ int ot_sample_make(const struct ot_sample_config *config, const struct ot_render
     if (n == 0)
         return 0;
     OT_TRY(reserve(s, n + 2, where));
-    if (specials->add_bos && specials->bos_id >= 0 && s->encoded.ids[0] != specials->bos_id)
+    if (specials->add_bos && !r->complete && specials->bos_id >= 0 && s->encoded.ids[0] != specials->bos_id)
         push(s, specials->bos_id, 0, false);
     push_encoded(config, r, s);
-    if (config->append_eos && specials->n_eos > 0 && !is_eos(specials, s->encoded.ids[n - 1]))
+    if (config->append_eos && !(r->complete && ends_in_special(config->tokenizer, r, &s->encoded)) &&
+        specials->n_eos > 0 && !is_eos(specials, s->encoded.ids[n - 1]))
         push(s, specials->eos_ids[0], r->bytes, true);
     OT_TRY(check_ids(config, where, s));
     if (split) {

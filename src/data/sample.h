@@ -2,10 +2,10 @@
  *
  * A token trains if its first byte is in a trained span. The code does not search for ids, because a token
  * may cross the border of a span. BOS is added if the tokenizer's post-processor would add it and the text
- * does not begin with one. EOS is added if the text does not end with one, and it trains. A row of text that
- * is too long is split into pieces. Any other row that is too long loses the oldest part of its prompt. Only
- * if the answer alone is too long, it loses its end with the EOS, so that the model does not learn to stop
- * there.
+ * does not begin with one. EOS is added if the text does not end with one, and it trains. The text of a
+ * model's own template gets no BOS, and an EOS only if no special token ends it. A row of text that is too
+ * long is split into pieces. Any other row that is too long loses the oldest part of its prompt. Only if the
+ * answer alone is too long, it loses its end with the EOS, so that the model does not learn to stop there.
  *
  * Threads: a scratch belongs to one thread; everything else is read only.
  */

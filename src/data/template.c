@@ -12,7 +12,8 @@
 void ot_rendered_reset(struct ot_rendered *r) {
     r->bytes = 0;
     r->n_spans = 0;
-    r->failed = false;
+    r->complete = r->left_out = r->failed = false;
+    r->untold_turns = 0;
 }
 
 void ot_rendered_free(struct ot_rendered *r) {

@@ -32,7 +32,12 @@ struct ot_rendered {
     size_t bytes, capacity;
     struct ot_span *spans;
     size_t n_spans, span_capacity;
-    bool failed; /* out of memory: appending does nothing, and ot_rendered_check returns the error */
+    /* A model's own template wrote the text: no BOS is added to its tokens, and an EOS only if they end with
+     * no special token. */
+    bool complete;
+    int untold_turns; /* assistant turns that do not train, because their place in the text is not exact */
+    bool left_out;    /* the template left out some of the row's text */
+    bool failed;      /* out of memory: appending does nothing, and ot_rendered_check returns the error */
 };
 
 void ot_rendered_reset(struct ot_rendered *r); /* makes it empty and keeps the memory */

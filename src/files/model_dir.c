@@ -296,64 +296,12 @@ static int read_configs(struct ot_model_dir *dir) {
     return resolve_ids(dir);
 }
 
-static int keep_chat_template(struct ot_model_dir *dir, const char *text, size_t bytes) {
-    dir->facts.has_chat_template = true;
-    if (!text)
-        return 0;
-    dir->facts.chat_template = ot_arena_strdup(dir->arena, text, bytes);
-    dir->facts.chat_template_bytes = bytes;
-    return dir->facts.chat_template ? 0 : -OT_E_BUDGET;
-}
-
-static int read_jinja(struct ot_model_dir *dir) {
-    char path[PATH_MAX], *text;
-    size_t bytes;
-    ot_model_dir_file(dir, "chat_template.jinja", path);
-    int rc = ot_read_file(path, OT_CONFIG_MAX_BYTES, &text, &bytes);
-    if (rc < 0)
-        return rc;
-    rc = keep_chat_template(dir, text, bytes);
-    free(text);
-    return rc;
-}
-
-/* Several templates are a list of {"name", "template"}; the template "default" is used. */
-static const struct ot_json *find_default(const struct ot_json *value) {
-    for (size_t i = 0; i < ot_json_length(value); i++) {
-        const struct ot_json *item = ot_json_at(value, i);
-        const char *name = ot_json_string(ot_json_get(item, "name"), NULL);
-        if (name && strcmp(name, "default") == 0)
-            return ot_json_get(item, "template");
-    }
-    return value;
-}
-
-/* Looks in the same order as transformers. The last file belongs to a processor. */
-static int find_chat_template(struct ot_model_dir *dir) {
-    static const char *const files[] = {"tokenizer_config.json", "chat_template.json"};
-    if (ot_model_dir_has(dir, "chat_template.jinja"))
-        return read_jinja(dir);
-    for (size_t i = 0; i < 2 && !dir->facts.has_chat_template; i++) {
-        struct ot_json *config = NULL;
-        size_t bytes = 0;
-        if (!ot_model_dir_has(dir, files[i]))
-            continue;
-        OT_TRY(read_json(dir, files[i], OT_CONFIG_MAX_BYTES, &config));
-        const struct ot_json *value = ot_json_get(config, "chat_template");
-        const char *text = ot_json_string(find_default(value), &bytes);
-        int rc = value ? keep_chat_template(dir, text, bytes) : 0;
-        ot_json_free(config);
-        OT_TRY(rc);
-    }
-    return 0;
-}
-
 static int open_directory(struct ot_model_dir *dir) {
     OT_TRY(ot_out_check_whole(dir->path));
     OT_TRY(hold_small_files(dir));
     OT_TRY(ot_model_dir_hold_others(dir));
     OT_TRY(read_configs(dir));
-    OT_TRY(find_chat_template(dir));
+    OT_TRY(ot_model_dir_find_chat_template(dir));
     return open_weights(dir);
 }
 
@@ -405,6 +353,7 @@ void ot_model_dir_close(struct ot_model_dir *dir) {
     free(dir->files);
     ot_json_free(dir->config);
     ot_json_free(dir->generation);
+    ot_json_free(dir->tokenizer_config);
     ot_arena_close(dir->arena);
     free(dir->path);
     free(dir);

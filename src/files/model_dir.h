@@ -62,6 +62,9 @@ struct ot_model_facts {
     bool has_chat_template;
     const char *chat_template; /* Jinja text; NULL: no template, or not a text */
     size_t chat_template_bytes;
+    const char *tool_template; /* the template for conversations with tools; NULL: the same */
+    size_t tool_template_bytes;
+    const struct ot_json *tokenizer_config; /* tokenizer_config.json; NULL: the directory has none */
     int n_shards;
     int64_t weight_bytes;
     const char *left_out; /* names of other files, which a save does not copy; NULL: none */

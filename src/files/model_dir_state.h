@@ -79,6 +79,7 @@ struct ot_model_dir {
     struct ot_model_facts facts;
     struct ot_quantization quantized;
     struct ot_json *config, *generation; /* generation NULL: the file is absent */
+    struct ot_json *tokenizer_config;    /* NULL: the file is absent */
     struct ot_safetensors **files;       /* [facts.n_shards]; NULL: the model is a GGUF file */
     struct ot_gguf *gguf;                /* NULL: the model is a directory */
     struct ot_stored *stored;            /* sorted by name */
@@ -93,6 +94,10 @@ bool ot_model_dir_has(const struct ot_model_dir *dir, const char *name);
 
 /* Path to small file i that stays valid while dir is open; NULL if open found no such file. */
 const char *ot_model_dir_small_file(const struct ot_model_dir *dir, int i, char path[PATH_MAX]);
+
+/* Fills the facts about chat templates, and dir->tokenizer_config. Errors: OT_E_INPUT, OT_E_IO, OT_E_BUDGET.
+ */
+int ot_model_dir_find_chat_template(struct ot_model_dir *dir);
 
 /* Sorts dir->stored by name. */
 void ot_model_dir_sort(struct ot_model_dir *dir);

@@ -20,12 +20,15 @@ static const struct ot_command_help commands[OT_COMMAND_COUNT] = {
          {"offload-train --model llama-7b --data sql.jsonl",
           "offload-train --model my-llama --data chat.jsonl --template llama-3 --gpu-mem 8G --dry-run",
           "offload-train --config run.json --steps 100"}},
-    [OT_COMMAND_GENERATE] = {"generate DIR|NAME [-p TEXT] [options]",
-                             "Continues a text, or answers a data row. Prints the text to stdout while it is "
-                             "generated. Without -p, each line of stdin is a prompt.",
-                             {"offload-train generate out/llama-7b-sql -p \"Once upon a time\"",
-                              "offload-train generate out/llama-7b-sql --row -p '{\"question\": \"How many "
-                              "singers?\", \"context\": \"CREATE TABLE singer (id INT)\"}'"}},
+    [OT_COMMAND_GENERATE] =
+        {"generate DIR|NAME [-p TEXT] [options]",
+         "Continues a text, or answers a data row. Prints the text to stdout while it is "
+         "generated. Without -p, each line of stdin is a prompt. With "
+         "--chat, each line is a turn of one conversation.",
+         {"offload-train generate out/llama-7b-sql -p \"Once upon a time\"",
+          "offload-train generate out/llama-7b-sql --row -p '{\"question\": \"How many "
+          "singers?\", \"context\": \"CREATE TABLE singer (id INT)\"}'",
+          "offload-train generate out/my-chat --chat --system \"Answer in one sentence.\""}},
     [OT_COMMAND_EVAL] = {"eval DIR|NAME --data FILE [options]",
                          "Prints the loss and the perplexity of a model on rows, per trained token.",
                          {"offload-train eval out/llama-7b-sql --data sql-eval.jsonl --json"}},

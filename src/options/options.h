@@ -265,7 +265,8 @@ struct ot_options {
     struct ot_count_list sizes; /* of comm-test */
 
     const char *prompt;
-    bool row, decode, no_special;
+    bool row, chat, decode, no_special;
+    const char *system;
     int64_t max_new_tokens;
     double temperature, top_p;
 

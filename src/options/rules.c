@@ -28,6 +28,10 @@ static const struct pair exclusive[] = {
     {OT_FOR_TRAIN, "no-forecast", "explain"},
     {OT_FOR_TOKENIZE, "model", "tokenizer"},
     {OT_FOR_GENERATE, "row", "no-special"},
+    {OT_FOR_GENERATE, "chat", "row"},
+    {OT_FOR_GENERATE, "chat", "prompt"},
+    {OT_FOR_GENERATE, "chat", "json"},
+    {OT_FOR_GENERATE, "chat", "no-special"},
     {OT_FOR_PLAN, "gpu", "device"},
     {OT_FOR_PLAN, "steps", "tokens"},
     {OT_FOR_PLAN, "steps", "rows"},
@@ -62,7 +66,8 @@ static const struct pair exclusive[] = {
 
 /* `a` has no effect without `b`. */
 static const struct pair dependent[] = {
-    {OT_FOR_GENERATE, "template", "row"},
+    {OT_FOR_GENERATE, "template", "row"}, /* or --chat, see is_met */
+    {OT_FOR_GENERATE, "system", "chat"},
     {OT_FOR_GENERATE, "prompt-format", "row"},
     {OT_FOR_GENERATE, "columns", "row"},
     {OT_FOR_GENERATE, "top-p", "temperature"},
@@ -143,6 +148,12 @@ static bool is_active(const struct ot_options *options, const char *name) {
     return ot_options_given(options, name) && !is_off(option, (const char *)options + option->field);
 }
 
+/* A conversation has a template too. */
+static bool is_met(const struct ot_options *options, const struct pair *pair) {
+    bool template = options->command == OT_COMMAND_GENERATE && strcmp(pair->a, "template") == 0;
+    return is_active(options, pair->b) || (template && is_active(options, "chat"));
+}
+
 /* Temperature 0 always takes the most likely token, without random numbers. */
 static bool is_greedy(const struct ot_options *options) {
     return options->command == OT_COMMAND_GENERATE && options->temperature == 0;
@@ -153,7 +164,7 @@ bool ot_option_overruled(const struct ot_options *options, const char *name) {
         return true;
     for (int i = 0; i < DEPENDENT_PAIRS; i++)
         if (strcmp(dependent[i].a, name) == 0 && (dependent[i].commands & (1u << options->command)) &&
-            !is_active(options, dependent[i].b))
+            !is_met(options, &dependent[i]))
             return true;
     for (int i = 0; i < EXCLUSIVE_PAIRS; i++) {
         const char *other = strcmp(exclusive[i].a, name) == 0   ? exclusive[i].b
@@ -194,7 +205,7 @@ static int check_pairs(struct ot_options *options) {
     for (int i = 0; i < DEPENDENT_PAIRS; i++) {
         const struct pair *pair = &dependent[i];
         if ((pair->commands & (1u << options->command)) && is_active(options, pair->a) &&
-            !is_active(options, pair->b))
+            !is_met(options, pair))
             return ot_fail(OT_E_USAGE, "--%s has no effect without --%s", pair->a, pair->b);
     }
     return 0;

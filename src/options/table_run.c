@@ -157,10 +157,10 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_SAME,
      .section = OT_SECTION_DATA,
      .field = FIELD(template_name),
-     .help = "Chat template for rows: llama-2, llama-3, llama-3.1 (and 3.2, 3.3), chatml, qwen2, qwen2.5, "
-             "qwen3, mistral, mistral-v0 to mistral-v3, mistral-tekken, zephyr or alpaca. Without "
-             "--template, train uses the model's own template if it is one of these; generate and eval use "
-             "the template of the run that made the model.",
+     .help = "Built-in chat template for rows: llama-2, llama-3, llama-3.1 (and 3.2, 3.3), chatml, qwen2, "
+             "qwen2.5, qwen3, mistral, mistral-v0 to mistral-v3, mistral-tekken, zephyr or alpaca. Without "
+             "--template, train renders the model's own template; generate and eval use the template of the "
+             "run that made the model (help templates).",
      .elsewhere = "chat-template"},
     {.name = "prompt-format",
      .type = OT_OPTION_TEXT,

@@ -8,16 +8,21 @@ static const struct ot_topic_block rows[] = {
            "(.jsonl.gz), or one JSON array of rows (.json). The first good row fixes the shape of all rows "
            "in the file. Other fields are ignored. The program tries the shapes in this order:"},
     {"messages", "{\"messages\": [{\"role\": \"user\", \"content\": \"..\"}, ..]}: each assistant turn "
-                 "trains. Roles: system or developer; user or human; assistant, gpt, chatgpt or model."},
+                 "trains, but not with \"weight\": 0 or \"train\": false. Roles: system, developer; user or "
+                 "human; assistant, gpt, chatgpt or model; tool, function, ipython. A content is a text or "
+                 "a list of text parts. tool_calls, reasoning_content, name and other keys go to the "
+                 "model's own template (help templates)."},
     {"conversations",
-     "{\"conversations\": [{\"from\": \"human\", \"value\": \"..\"}, ..]}: the same, with other names."},
+     "{\"conversations\": [{\"from\": \"human\", \"value\": \"..\"}, ..]}: the same, with other names, and "
+     "function_call and observation for tools. Or conversation."},
     {"instruction, output", "The output trains, after instruction and optional input (alpaca template)."},
     {"question, context, answer", "Text-to-SQL: the answer trains. Context and question come before it."},
     {"prompt, completion", "Or prompt, response: the completion trains. It follows the prompt directly."},
     {"text", "The whole text trains. A text longer than --seq-len is cut into pieces."},
     {NULL, "Rows with instruction, prompt, messages or conversations may have a field system. Rows with "
            "instruction or prompt may have a field history: pairs of strings, which become turns before the "
-           "prompt. Tools and tool calls are errors."},
+           "prompt. Rows with turns may have tools (or functions), a list or its JSON, and "
+           "chat_template_kwargs, variables of the template. What a template has no place for is an error."},
     {NULL, "Examples of rows:"},
     {"", "{\"question\": \"How many singers are there?\", \"context\": \"CREATE TABLE singer (id INT)\",\n"
          " \"answer\": \"SELECT count(*) FROM singer\"}\n"
@@ -29,12 +34,8 @@ static const struct ot_topic_block rows[] = {
      "Your own prompt with the fields of a row, such as 'Q: {question}\\nA: '. The answer follows it: the "
      "field answer, completion, response or output. Write {{ and }} for braces."},
     {"--template",
-     "The chat template of the rows; --help lists the names. Without it, the program formats conversations "
-     "exactly as the model's own template does, if it knows that template (Llama 2 and 3.x, Qwen2, Qwen2.5 "
-     "and Qwen3, Mistral v1 to v3, Zephyr, ChatML). For any other template, choose a format with --template. "
-     "The trained model keeps the format: generate and eval use it too."},
-    {"details", "The template of Llama 3.2 contains the date; rows always get 26 Jul 2024. The empty "
-                "thinking block of Qwen3 trains with the answer."},
+     "A built-in chat template for the rows; --help lists the names. Without it, the model's own template "
+     "writes conversations. The trained model keeps the format (help templates)."},
     {"--train-on-prompt", "Prompts count in the loss too. Without this option only answers count."},
     {"--no-eos", "Rows do not end with the end-of-text token. Without it they do, and the token trains."},
     {"--pack", "yes (default): several rows share a sequence of --seq-len tokens. Attention never crosses "

@@ -116,6 +116,17 @@ static void print_notes(const struct ot_session *s, const struct ot_data_stats *
         ot_log(OT_LOG_INFO,
                "note    in %lld rows the answer begins inside the prompt's last token, which is not trained",
                (long long)stats->straddling);
+    if (stats->untold_turns)
+        ot_log(OT_LOG_INFO,
+               "note    %lld assistant turns in %lld rows do not train, the first on line %lld: the chat "
+               "template writes them in another way once later turns follow",
+               (long long)stats->untold_turns, (long long)stats->untold_rows,
+               (long long)stats->first_untold_line);
+    if (stats->left_out)
+        ot_log(OT_LOG_INFO,
+               "note    in %lld rows the chat template leaves out a text of a turn, or changes it, the first "
+               "on line %lld (--show-sample)",
+               (long long)stats->left_out, (long long)stats->first_left_out_line);
     double dropout = s->dir ? ot_model_dir_facts(s->dir)->dropout : 0;
     if (s->dir && ot_model_dir_facts(s->dir)->is_text_part)
         ot_log(OT_LOG_INFO,

@@ -128,13 +128,17 @@ static int complete_row(struct ot_json *row, bool custom, const char *where, str
     return rc;
 }
 
-/* Keeps the tokens before the last range that trains: earlier turns of a chat belong to the prompt. */
-static int cut_answer(const struct ot_sample *sample, struct ot_prompt *out) {
+/* Counts the tokens before the last range that trains: earlier turns of a chat belong to the prompt. */
+static size_t count_prompt(const struct ot_sample *sample) {
     size_t n = sample->n_tokens;
     while (n > 0 && !ot_token_trained(sample->tokens[n - 1]))
         n--;
     while (n > 0 && ot_token_trained(sample->tokens[n - 1]))
         n--;
+    return n;
+}
+
+static int take_prompt(const struct ot_sample *sample, size_t n, struct ot_prompt *out) {
     if (!allocate(out, (int64_t)n))
         return -OT_E_BUDGET;
     for (size_t i = 0; i < n; i++)
@@ -172,11 +176,19 @@ int ot_prompt_from_row(const struct ot_session *s, const char *text, size_t byte
     OT_TRY_GOTO(ot_format_open(&config, &format), rc, out);
     OT_TRY_GOTO(ot_format_detect(format, row, where), rc, out);
     ot_chat_choice_settle(s, ot_format_template(format), ot_format_template_source(format));
-    OT_TRY_GOTO(ot_format_render(format, row, where, &rendered), rc, out);
+    rc = ot_format_render_prompt(format, row, where, &rendered);
+    bool alone = rc > 0;
+    sampling.append_eos = !alone;
+    if (rc == 0)
+        rc = ot_format_render(format, row, where, &rendered);
+    if (rc < 0)
+        goto out;
     OT_TRY_GOTO(ot_sample_make(&sampling, &rendered, false, where, &sample), rc, out);
-    rc = sample.truncated ? ot_fail(OT_E_INPUT, "%s: the row is longer than the model's %lld positions",
-                                    where, (long long)s->config.max_position)
-                          : cut_answer(&sample, out);
+    if (sample.truncated)
+        rc = ot_fail(OT_E_INPUT, "%s: the row is longer than the model's %lld positions", where,
+                     (long long)s->config.max_position);
+    else
+        rc = take_prompt(&sample, alone ? sample.n_tokens : count_prompt(&sample), out);
 out:
     ot_sample_free(&sample);
     ot_rendered_free(&rendered);

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
-#include "src/base/log.h"
 
 enum { RUN_MAX_BYTES = 1 << 20 };
 
@@ -25,15 +24,28 @@ static int read_run(struct ot_session *s) {
     return 0;
 }
 
+static int open_own(struct ot_session *s) {
+    const struct ot_model_facts *facts = ot_model_dir_facts(s->dir);
+    const char *text = facts->chat_template;
+    char name[160];
+    if (!text)
+        return 0;
+    snprintf(name, sizeof name, "the chat template of %.120s", ot_model_dir_path(s->dir));
+    OT_TRY(ot_own_template_open(text, facts->chat_template_bytes, name, facts->tokenizer_config,
+                                &s->own_template));
+    if (facts->tool_template)
+        OT_TRY(ot_own_template_add_tools(s->own_template, facts->tool_template, facts->tool_template_bytes,
+                                         name));
+    s->chat.own = s->own_template;
+    return 0;
+}
+
 int ot_chat_choice_open(struct ot_session *s) {
     const struct ot_options *o = s->options;
     s->prompt_format = o->prompt_format;
     if (!s->dir)
         return 0;
-    const struct ot_model_facts *facts = ot_model_dir_facts(s->dir);
-    if (facts->chat_template)
-        OT_TRY(ot_chat_template_recognize(facts->chat_template, facts->chat_template_bytes, &s->chat.own));
-    s->chat.own_unknown = facts->has_chat_template && !s->chat.own;
+    OT_TRY(open_own(s));
     bool reads_rows = o->command == OT_COMMAND_GENERATE || o->command == OT_COMMAND_EVAL ||
                       o->command == OT_COMMAND_QUANTIZE;
     if (o->command == OT_COMMAND_MERGE)
@@ -54,14 +66,7 @@ struct ot_template_choice ot_chat_choice(const struct ot_session *s) {
 }
 
 void ot_chat_choice_settle(const struct ot_session *s, const char *name, enum ot_template_source source) {
-    if (source != OT_TEMPLATE_GUESSED && source != OT_TEMPLATE_OWN)
-        return;
-    if (source == OT_TEMPLATE_GUESSED && s->chat.own_unknown)
-        ot_log(OT_LOG_WARN,
-               "%s: the model's chat template is not built in, so conversations are written in template %s, "
-               "whose tokens the tokenizer has. A server that uses the model's own template writes them "
-               "differently. --template NAME chooses another.",
-               ot_model_dir_path(s->dir), name);
-    if (s->options->command == OT_COMMAND_TRAIN)
+    bool own = source == OT_TEMPLATE_OWN && ot_own_template_known(s->chat.own);
+    if (s->options->command == OT_COMMAND_TRAIN && (source == OT_TEMPLATE_GUESSED || own))
         ot_settings_choose_text(s->settings, "template", name);
 }

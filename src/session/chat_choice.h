@@ -5,15 +5,16 @@
 
 #include "src/session/parts.h"
 
-/* Recognises the model's own template for session->chat, and takes --prompt-format into
- * session->prompt_format. For generate and eval without --template and --prompt-format, takes both from the
- * run.json beside the model, if there is one. Call this after session->dir was opened. Errors: OT_E_INPUT,
- * OT_E_IO, OT_E_BUDGET. */
+/* Opens the model's own template for session->chat, and takes --prompt-format into session->prompt_format.
+ * For generate and eval without --template and --prompt-format, takes both from the run.json beside the
+ * model, if there is one. Call this after session->dir was opened. Errors: OT_E_INPUT, OT_E_IO, OT_E_BUDGET.
+ */
 int ot_chat_choice_open(struct ot_session *session);
 /* The template that --template names, or that the checkpoint or the rows read earlier have fixed. */
 struct ot_template_choice ot_chat_choice(const struct ot_session *session);
-/* Call this after a template was chosen for rows. Warns if a guessed template replaces a model's own template
- * that this program does not know. For train, writes the template's name into the settings. */
+/* Call this after a template was chosen for rows. For train, writes the name of a built-in template into the
+ * settings, and so into the run's record. A model's own template that is none of these stays with the model.
+ */
 void ot_chat_choice_settle(const struct ot_session *session, const char *name,
                            enum ot_template_source source);
 

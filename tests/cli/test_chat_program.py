@@ -3,8 +3,12 @@ later commands use it too. test_chat_golden.c tests the rendered text itself."""
 
 import json
 import os
+import pty
 import re
+import select
 import shutil
+import signal
+import subprocess
 
 import program
 from program import SMALL, run, sql_rows, write_rows
@@ -51,6 +55,10 @@ class Chat(program.ProgramTest):
         return self.succeed("train", "--model", model, "--data", rows or self.chats, "--out", self.path(out), "--seq-len",
                             "256", "--tokens-per-step", "512", "--threads", "1", "--steps", steps, "--no-forecast", *words)
 
+    def first_chat(self):
+        with open(self.chats) as file:
+            return json.loads(file.readline())
+
     def recorded(self, out):
         with open(os.path.join(self.path(out), "run.json")) as file:
             return json.load(file).get("template")
@@ -78,28 +86,54 @@ class Chat(program.ProgramTest):
             file.write(jinja("mistral-v3"))
         self.assertIn("template mistral-v3, ", self.fit(model, "two-fit", "--show-sample").err)
 
-    def test_an_unknown_template_is_never_ignored_in_silence(self):
-        model = self.model("unknown", jinja("zephyr") + "{# another #}")
+    def test_any_template_of_the_model_is_rendered(self):
+        own = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{{ eos_token }}\n{% endfor %}" \
+              "{% if add_generation_prompt %}[assistant]{% endif %}"
+        model = self.model("unknown", own)
+        result = self.fit(model, "unknown-fit", "--show-sample")
+        self.assertIn("template the model's own, ", result.err)
+        question, answer = (self.first_chat()["messages"][i]["content"] for i in (0, 1))
+        self.assertIn(f"<|bos|>[user]{question}<|eos|>\n[assistant][{answer}<|eos|>]", result.err)
+        self.assertRegex(result.err, r"data .*\(messages, the model's own\)")
+        self.assertIsNone(self.recorded("unknown-fit"))
+        # The trained model has the template too, and later commands use it.
+        out = self.path("unknown-fit")
+        with open(os.path.join(out, "tokenizer_config.json")) as file:
+            self.assertEqual(json.load(file)["chat_template"], own)
+        losses = [self.succeed("eval", out, "--data", self.chats, "--json", "--seq-len", "256", *words).json()["loss"]
+                  for words in ([], [], ["--template", "zephyr"])]
+        self.assertEqual(losses[0], losses[1])
+        self.assertNotEqual(losses[0], losses[2])
+        row = {"messages": [{"role": "user", "content": "abc"}]}
+        done = self.succeed("generate", out, "--row", "-p", json.dumps(row), "--json", "--max-new-tokens", "1")
+        self.assertEqual(done.json()["prompt_tokens"], len("[user]abc") + len("\n[assistant]") + 2)
+
+    def test_a_template_outside_of_the_subset_is_refused_by_name(self):
+        model = self.model("outside", "{# one #}\n{% include 'other' %}")
         words = ["train", "--model", model, "--data", self.chats, "--out", self.path("refused"), "--no-forecast"]
-        self.fail_with(2, "a chat template that is not built in; choose one with --template", *words)
+        self.fail_with(2, "line 2: not in the subset of Jinja: {% include %}", *words)
         self.assertFalse(os.path.exists(self.path("refused")))
         result = self.fit(model, "said", "--template", "zephyr")
         self.assertNotIn("warning", result.err)
-        # The tokenizer has a template's own token, so that template is used. A line says so, with -q too.
-        path = os.path.join(model, "tokenizer.json")
-        with open(path) as file:
-            tokenizer = json.load(file)
-        for token in tokenizer["added_tokens"]:
-            if token["content"] == "<|pad|>":
-                token["content"] = "<|im_end|>"
-        vocab = tokenizer["model"]["vocab"]
-        if "<|pad|>" in vocab:
-            vocab["<|im_end|>"] = vocab.pop("<|pad|>")
-        with open(path, "w") as file:
-            json.dump(tokenizer, file)
-        result = self.fit(model, "guessed", "-q")
-        self.assertEqual(len(re.findall("the model's chat template is not built in.*chatml", result.err)), 1, result.err)
-        self.assertEqual(self.recorded("guessed"), "chatml")
+
+    def test_tools_are_rendered_or_refused(self):
+        rows = [{"tools": [{"name": "now"}], **row} for row in chats(8)]
+        path = write_rows(self.path("tools.jsonl"), rows)
+        with_tools = self.model("tools", "{{ tools | tojson }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{{ eos_token }}"
+                                         "{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}")
+        self.assertIn('[{"name": "now"}][user]', self.fit(with_tools, "tools-fit", "--show-sample", rows=path).err)
+        words = ["--data", path, "--out", self.path("none"), "--no-forecast"]
+        self.fail_with(3, "the built-in chat template chatml has no place for key 'tools'", "train", "--model", with_tools,
+                       "--template", "chatml", *words)
+        self.fail_with(3, "the model's chat template has no place for tools", "train", "--model",
+                       self.model("no-tools", "{% for m in messages %}{{ m.content }}{% endfor %}"), *words)
+
+    def test_what_the_template_leaves_out_is_said(self):
+        rows = [{"system": "Be brief.", **row} for row in chats(8)]
+        model = self.model("silent", "{% for m in messages %}{% if m.role != 'system' %}[{{ m.role }}]{{ m.content }}{{ eos_token }}"
+                                     "{% endif %}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}")
+        result = self.fit(model, "silent-fit", rows=write_rows(self.path("system.jsonl"), rows))
+        self.assertIn("note    in 8 rows the chat template leaves out a text of a turn, or changes it, the first on line 1", result.err)
 
     def test_a_model_without_a_template_needs_one(self):
         self.fail_with(2, "the model has no chat template; choose one with --template", "train", *SMALL, "--data",
@@ -158,6 +192,87 @@ class Chat(program.ProgramTest):
             done.close()
         text = write_rows(self.path("text.jsonl"), [{"text": "abcdef"}] * 8)
         self.assertIn('-p "..." · ', self.fit(model, "next-text", rows=text).err)
+
+    # ---- a conversation at the terminal ----
+
+    def talker(self):
+        """A trained model whose template shows the whole conversation."""
+        own = "{% for m in messages %}[{{ m.role[0] }}]{{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}[a]" \
+              "{% endif %}"
+        if not os.path.exists(self.path("talker")):
+            self.fit(self.model("talk", own), "talker", steps=4)
+        return self.path("talker")
+
+    def tokens(self, *turns):
+        row = {"messages": [{"role": role, "content": text} for role, text in turns]}
+        return self.succeed("generate", self.talker(), "--row", "-p", json.dumps(row), "--json", "--max-new-tokens", "4").json()
+
+    def chat(self, text, *words):
+        return self.succeed("generate", self.talker(), "--chat", "--max-new-tokens", "4", *words, stdin=text.encode())
+
+    def test_a_conversation_is_remembered(self):
+        one = self.tokens(("user", "abc"))
+        two = self.tokens(("user", "abc"), ("assistant", one["text"]), ("user", "def"))
+        self.assertEqual(two["prompt_tokens"], one["prompt_tokens"] + len(one["text"].encode()) + 1 + len("[u]def") + 1 + len("[a]"))
+        self.assertEqual(self.chat("abc\ndef\n").out, one["text"] + "\n" + two["text"] + "\n")
+        self.assertEqual(self.chat("abc\n\ndef").out, one["text"] + "\n" + two["text"] + "\n")
+        self.assertEqual(self.chat("abc\n/reset\nabc\n/exit\ndef\n").out, 2 * (one["text"] + "\n"))
+        told = self.tokens(("system", "Be brief."), ("user", "abc"))
+        self.assertEqual(self.chat("abc\n", "--system", "Be brief.").out, told["text"] + "\n")
+        self.assertIn("error: unknown command", self.chat("/help\n").err)
+        self.assertIn("the answer ends after 4 tokens", self.chat("abc\n").err)
+
+    def test_a_conversation_needs_a_template(self):
+        model = self.model("plain", None)
+        self.fail_with(2, "no chat template; choose one with --template", "generate", model, "--chat", stdin=b"abc\n")
+        self.succeed("generate", model, "--chat", "--template", "chatml", "--max-new-tokens", "2", stdin=b"abc\n")
+        self.fail_with(3, "does not allow a system turn", "generate", model, "--chat",
+                       "--template", "mistral-v0", "--system", "x", stdin=b"abc\n")
+        for words, phrase in [(["--chat", "--row"], "contradict"), (["--chat", "-p", "x"], "contradict"),
+                              (["--system", "x"], "--system has no effect without --chat"), (["--chat", "--json"], "contradict")]:
+            self.fail_with(2, phrase, "generate", model, *words)
+
+    def test_ctrl_c_stops_the_answer_and_not_the_program(self):
+        terminal, inside = pty.openpty()
+        words = [program.PROGRAM, "generate", self.talker(), "--chat", "--max-new-tokens", "100000", "--temperature", "5"]
+        running = subprocess.Popen(words, stdin=inside, stdout=subprocess.PIPE, stderr=inside, start_new_session=True)
+        os.close(inside)
+        seen = b""
+
+        def wait_for(*texts):
+            """Reads the terminal up to one of the texts, and returns it."""
+            nonlocal seen
+            while not any(text in seen for text in texts):
+                self.assertTrue(select.select([terminal], [], [], 60)[0], seen)
+                seen += os.read(terminal, 4096)
+            place, found = min((seen.find(text), text) for text in texts if text in seen)
+            seen = seen[place + len(found):]
+            return found
+        wait_for(b"> ")
+        for _ in range(50):  # an answer may end by itself before the signal comes
+            os.write(terminal, b"abc\n")
+            self.assertTrue(os.read(running.stdout.fileno(), 1))
+            running.send_signal(signal.SIGINT)
+            said = wait_for(b"stopped; what was written stays", b"Ctrl-C again, or Ctrl-D, ends")
+            if said.startswith(b"stopped"):
+                break
+            wait_for(b"> ")
+            os.write(terminal, b"/reset\n")
+            wait_for(b"> ")
+        self.assertTrue(said.startswith(b"stopped"))
+        wait_for(b"> ")
+        running.send_signal(signal.SIGINT)
+        wait_for(b"Ctrl-C again, or Ctrl-D, ends")
+        wait_for(b"> ")
+        os.write(terminal, b"/reset\n")
+        wait_for(b"> ")
+        running.send_signal(signal.SIGINT)
+        wait_for(b"Ctrl-C again, or Ctrl-D, ends")
+        wait_for(b"> ")
+        running.send_signal(signal.SIGINT)
+        self.assertEqual(running.wait(60), 0)
+        running.stdout.close()
+        os.close(terminal)
 
     # ---- files for servers ----
 

@@ -6,6 +6,12 @@
 
 #include "src/base/pool.h"
 
+void use_template(struct data_fixture *f, const char *jinja) {
+    ot_own_template_close(f->own);
+    check_ok(ot_own_template_open(jinja, strlen(jinja), "the template", NULL, &f->own));
+    f->config.chat.own = f->own;
+}
+
 int open_data_fixture(void **state) {
     struct data_fixture *f = calloc(1, sizeof *f);
     char path[512];
@@ -23,14 +29,19 @@ int open_data_fixture(void **state) {
                                                         .eos_ids = {OT_BYTE_LEVEL_EOS}},
                                            .vocab_size = OT_BYTE_LEVEL_VOCAB,
                                            .seq_len = 64,
-                                           .chat.own = ot_chat_template_find("zephyr"),
                                            .pool = f->pool};
+    char *jinja;
+    size_t bytes;
+    check_ok(ot_chat_template_write(ot_chat_template_find("zephyr"), &jinja, &bytes));
+    use_template(f, jinja);
+    free(jinja);
     *state = f;
     return 0;
 }
 
 int close_data_fixture(void **state) {
     struct data_fixture *f = *state;
+    ot_own_template_close(f->own);
     ot_pool_close(f->pool);
     ot_tokenizer_close(f->tokenizer);
     remove_folder(f->folder);

@@ -10,6 +10,7 @@ struct data_fixture {
     char *folder;
     struct ot_tokenizer *tokenizer;
     struct ot_pool *pool;
+    struct ot_own_template *own;     /* the model's own template: that of zephyr */
     struct ot_dataset_config config; /* its path: the file written last */
     char path[512];
 };
@@ -17,6 +18,9 @@ struct data_fixture {
 /* cmocka setup and teardown; *state is the fixture. seq_len 64, BOS added, EOS appended, two threads. */
 int open_data_fixture(void **state);
 int close_data_fixture(void **state);
+
+/* Replaces the model's own template. */
+void use_template(struct data_fixture *f, const char *jinja);
 
 /* Writes a data file and points the config at it. */
 void put_data(struct data_fixture *f, const char *name, const void *bytes, size_t n);

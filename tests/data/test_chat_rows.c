@@ -105,9 +105,20 @@ static void check_refused(struct data_fixture *f, struct ot_template_choice choi
     check_fails(ot_dataset_open(&f->config, &d), code, words);
 }
 
+/* A model's own template: the Jinja text that this program writes for a built-in template. */
+static struct ot_own_template *open_named(const char *name) {
+    struct ot_own_template *own;
+    char *jinja;
+    size_t bytes;
+    check_ok(ot_chat_template_write(ot_chat_template_find(name), &jinja, &bytes));
+    check_ok(ot_own_template_open(jinja, bytes, "the template", NULL, &own));
+    free(jinja);
+    return own;
+}
+
 static void test_who_decides(void **state) {
     struct data_fixture *f = *state;
-    const struct ot_chat_template *own = ot_chat_template_find("qwen2.5");
+    struct ot_own_template *own = open_named("qwen2.5");
     struct ot_template_choice all = {.named = "chatml", .recorded = "llama-2", .own = own};
     struct ot_template_choice run = {.recorded = "llama-2", .own = own}, model = {.own = own}, none = {0};
     f->config.seq_len = 512;
@@ -123,6 +134,7 @@ static void test_who_decides(void **state) {
     check_choice(f, none, "{\"instruction\": \"i\", \"output\": \"o\"}", "alpaca", OT_TEMPLATE_BY_KIND);
     check_refused(f, all, "{\"text\": \"ab\"}", OT_E_USAGE, "no turns, so leave out --template chatml");
     check_refused(f, (struct ot_template_choice){.recorded = "new"}, CHAT, OT_E_INPUT, "run.json");
+    ot_own_template_close(own);
 }
 
 /* If neither the user nor the model chooses a template, the conversation is refused. */
@@ -130,8 +142,12 @@ static void test_nobody_decides(void **state) {
     struct data_fixture *f = *state;
     check_refused(f, (struct ot_template_choice){0}, CHAT, OT_E_USAGE,
                   "no chat template; choose one with --template");
-    check_refused(f, (struct ot_template_choice){.own_unknown = true}, CHAT, OT_E_USAGE,
-                  "a chat template that is not built in; choose one");
+    struct ot_own_template *own;
+    check_ok(ot_own_template_open("{% include 'x' %}", 17, "the template", NULL, &own));
+    check_refused(f, (struct ot_template_choice){.own = own}, CHAT, OT_E_USAGE,
+                  "the model's chat template cannot be used: the template, line 1: not in the subset of "
+                  "Jinja: {% include %}");
+    ot_own_template_close(own);
 }
 
 /* A tokenizer with a template's own token, which takes the place of its start token. */
@@ -148,10 +164,10 @@ static void test_tokens_decide(void **state) {
     free(text.text);
     f->config.specials = (struct ot_special_tokens){.bos_id = -1, .n_eos = 1, .eos_ids = {2}};
     f->config.seq_len = 512;
-    check_choice(f, (struct ot_template_choice){.own_unknown = true}, CHAT, "chatml", OT_TEMPLATE_GUESSED);
     check_choice(f, (struct ot_template_choice){0}, CHAT, "chatml", OT_TEMPLATE_GUESSED);
-    check_choice(f, (struct ot_template_choice){.own = ot_chat_template_find("qwen3")}, CHAT, "qwen3",
-                 OT_TEMPLATE_OWN);
+    struct ot_own_template *own = open_named("qwen3");
+    check_choice(f, (struct ot_template_choice){.own = own}, CHAT, "qwen3", OT_TEMPLATE_OWN);
+    ot_own_template_close(own);
 }
 
 int main(void) {

@@ -61,33 +61,53 @@ static void test_nothing_is_lost(void **state) {
     struct data_fixture *f = *state;
     static const struct {
         const char *row, *words;
-    } refused[] = {
-        {HEAD CALL "\"tool_calls\": [{\"id\": \"1\"}]}]}",
-         "data.jsonl:1: the built-in chat templates cannot render key 'tool_calls'"},
-        {HEAD "{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{}]}]}", "key 'tool_calls'"},
-        {HEAD CALL "\"function_call\": {\"name\": \"f\"}}]}", "key 'function_call'"},
-        {HEAD CALL "\"reasoning_content\": \"hm\"}]}", "key 'reasoning_content'"},
-        {HEAD CALL "\"x\": 1}], \"tools\": [{\"name\": \"f\"}]}",
-         "the built-in chat templates cannot render key 'tools'"},
-        {HEAD CALL "\"x\": 1}], \"tools\": \"[{}]\"}", "key 'tools'"},
-        {HEAD CALL "\"x\": 1}], \"system\": 5}", "key 'system' must be a string"},
-        {HEAD "{\"role\": \"ipython\", \"content\": \"a\"}]}", "unknown role 'ipython'"},
-        {HEAD "{\"role\": \"user\", \"content\": [{\"type\": \"text\"}]}]}",
-         "key 'content' must be a string"},
-        {"{\"system\": \"s\", \"messages\": [{\"role\": \"system\", \"content\": \"t\"}]}",
-         "are both system turns"},
-        {"{\"instruction\": \"i\", \"output\": \"o\", \"history\": [[\"a\"]]}",
-         "'history' must be a list of pairs"},
-        {"{\"instruction\": \"i\", \"output\": \"o\", \"history\": [\"ab\"]}",
-         "'history' must be a list of pairs"},
-        {"{\"prompt\": \"p\", \"completion\": \"c\", \"system\": \"s\"}",
-         "key 'system' cannot be part of a prompt without a template"},
-        {"{\"prompt\": \"p\", \"completion\": \"c\", \"history\": [[\"a\", \"b\"]]}",
-         "key 'history' cannot be part of a prompt"},
-    };
+    } refused[] =
+        {
+            {HEAD CALL "\"tool_calls\": [{\"id\": \"1\"}]}]}",
+             "data.jsonl:1: the built-in chat template zephyr has no place for key 'tool_calls'; use"},
+            {HEAD "{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{}]}]}", "key 'tool_calls'"},
+            {HEAD CALL "\"function_call\": {\"name\": \"f\"}}]}", "key 'function_call'"},
+            {HEAD CALL "\"reasoning_content\": \"hm\"}]}", "key 'reasoning_content'"},
+            {HEAD CALL "\"x\": 1}], \"tools\": [{\"name\": \"f\"}]}",
+             "the built-in chat template zephyr has no place for key 'tools'"},
+            {HEAD CALL "\"x\": 1}], \"tools\": \"[{}]\"}", "key 'tools'"},
+            {HEAD CALL "\"x\": 1}], \"tools\": 5}", "key 'tools' must be a list of tools"},
+            {HEAD CALL "\"x\": 1}], \"functions\": [{}]}", "no place for key 'functions'"},
+            {HEAD CALL "\"thinking\": \"hm\"}]}", "no place for key 'thinking'"},
+            {HEAD CALL "\"weight\": 0.5}]}", "the weight of a turn must be 0 or 1"},
+            {HEAD CALL "\"train\": 1}]}", "key 'train' of a turn must be true or false"},
+            {HEAD "{\"role\": \"user\", \"content\": \"v\", \"weight\": 1}]}",
+             "only assistant turns can train"},
+            {HEAD "{\"from\": \"function_call\", \"value\": \"{}\"}]}", "no place for a function_call turn"},
+            {HEAD "{\"from\": \"function_call\", \"value\": \"x\"}]}", "a function_call turn must be JSON"},
+            {HEAD CALL "\"x\": 1}], \"system\": 5}", "key 'system' must be a string"},
+            {HEAD "{\"role\": \"ipython\", \"content\": \"a\"}]}", "no place for a turn of a tool"},
+            {HEAD "{\"role\": \"bot\", \"content\": \"a\"}]}", "unknown role 'bot'"},
+            {HEAD "{\"role\": \"user\", \"content\": [{\"type\": \"text\"}]}]}",
+             "is of type 'text', but only parts"},
+            {HEAD "{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}",
+             "is of type 'image', but only parts"},
+            {HEAD "{\"role\": \"user\", \"content\": {}}]}", "key 'content' must be a string"},
+            {"{\"system\": \"s\", \"messages\": [{\"role\": \"system\", \"content\": \"t\"}]}",
+             "are both system turns"},
+        },
+      refused_alone[] = {
+          {"{\"instruction\": \"i\", \"output\": \"o\", \"history\": [[\"a\"]]}",
+           "'history' must be a list of pairs"},
+          {"{\"instruction\": \"i\", \"output\": \"o\", \"history\": [\"ab\"]}",
+           "'history' must be a list of pairs"},
+          {"{\"prompt\": \"p\", \"completion\": \"c\", \"system\": \"s\"}",
+           "key 'system' cannot be part of a prompt without a template"},
+          {"{\"prompt\": \"p\", \"completion\": \"c\", \"history\": [[\"a\", \"b\"]]}",
+           "key 'history' cannot be part of a prompt"},
+      };
     f->config.seq_len = 4096;
+    f->config.chat.named = "zephyr";
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         check_refused(f, refused[i].row, OT_E_INPUT, refused[i].words);
+    f->config.chat.named = NULL;
+    for (size_t i = 0; i < sizeof refused_alone / sizeof *refused_alone; i++)
+        check_refused(f, refused_alone[i].row, OT_E_INPUT, refused_alone[i].words);
     check_row(f, HEAD CALL "\"tool_calls\": null, \"function_call\": {}}], \"tools\": [], \"system\": \"\"}",
               "<256><|user|>\nu<257>\n<|assistant|>\n[a<257>]");
     check_row(f, HEAD CALL "\"x\": 1}], \"tools\": \"[]\", \"system\": \"s\"}",
@@ -263,8 +283,8 @@ static void test_malformed(void **state) {
         {"{\"prompt\": \"a\", \"response\": null}\n", "has the keys prompt, response (null); accepted"},
         {"{\"messages\": \"hello\"}\n",
          "data.jsonl:1: key 'messages' must be an array of turns, but it is a string"},
-        {"{\"messages\": [\"hello\"]}\n", "data.jsonl:1: a row must be an object {...}, not a string"},
-        {"{\"messages\": [{\"role\": \"tool\", \"content\": \"x\"}]}\n", "data.jsonl:1: unknown role 'tool'"},
+        {"{\"messages\": [\"hello\"]}\n", "data.jsonl:1: a turn must be an object {...}, not a string"},
+        {"{\"messages\": [{\"role\": \"bot\", \"content\": \"x\"}]}\n", "data.jsonl:1: unknown role 'bot'"},
         {"{\"messages\": [{\"role\": \"user\"}]}\n", "data.jsonl:1: key 'content' is missing"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -16,7 +16,7 @@ FOLDERS = ["src", "models", "offload", "kernels", "tests"]
 # for the emulator too, so these two may include each other. Of src, the kernels, the engine and the models may include
 # src/base alone. Tests may include everything.
 ORDER = [["src/base"], ["kernels"], ["kernels/cpu", "kernels/cuda kernels/emu kernels/emu/include"], ["offload"],
-         ["offload/comm", "offload/topology", "src/tokenizer"], ["offload/store", "offload/comm/plugins"], ["models", "offload/plan"],
+         ["offload/comm", "offload/topology", "src/tokenizer"], ["offload/store", "offload/comm/plugins", "src/jinja"], ["models", "offload/plan"],
          ["src/gguf"],
          ["offload/schedule", "src/files", "src/launch", "src/machine", "src/options"], ["offload/predict"],
          ["offload/engine", "offload/probe"], ["src/data", "src/manual"], ["src/checkpoint"], ["src/session", "src/verify"], ["src/run"],

@@ -1,0 +1,265 @@
+#include "src/data/own_template.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/data/own_template_state.h"
+#include "src/tokenizer/tokenizer.h"
+
+/* What strftime_now writes, and what built-in templates write in its place: a run must have the same rows on
+ * every day. */
+static const struct ot_jinja_date fixed_day = {2024, 7, 26};
+
+/* Variables of a template: five of ours, the special tokens, and those of a row. */
+enum { MOST_VARIABLES = 32 };
+
+/* ---- opening ---- */
+
+/* The special tokens of tokenizer_config.json: strings, or objects with "content". */
+static int read_tokens(const struct ot_json *config, struct ot_json **out) {
+    static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                        "pad_token", "cls_token", "mask_token"};
+    struct ot_json_writer w = {.indent = -1};
+    char *text;
+    size_t bytes;
+    ot_json_begin_object(&w, NULL);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const struct ot_json *value = ot_json_get(config, names[i]);
+        const char *token = ot_json_string(value, &bytes);
+        token = token ? token : ot_json_string(ot_json_get(value, "content"), &bytes);
+        if (token)
+            ot_json_put_string(&w, names[i], token, bytes);
+    }
+    ot_json_end_object(&w);
+    OT_TRY(ot_json_writer_take(&w, &text, &bytes));
+    int rc = ot_json_parse(text, bytes, "special tokens", out);
+    free(text);
+    return rc;
+}
+
+static bool contains(const struct ot_jinja_text *text, const char *word) {
+    return text->bytes > 0 && memmem(text->text, text->bytes, word, strlen(word)) != NULL;
+}
+
+/* Finds out by a trial whether the template writes the text of parts. Those that do not write the list
+ * itself, or fail. */
+static int find_parts(struct ot_own_template *own) {
+    static const char probe[] =
+        "[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"Zq7\"}]}]";
+    struct ot_jinja_text text = {0};
+    struct ot_json *messages;
+    OT_TRY(ot_json_parse(probe, sizeof probe - 1, "a probe", &messages));
+    struct ot_jinja_variable variables[] = {{.name = "messages", .value = messages},
+                                            {.name = "tools"},
+                                            {.name = "add_generation_prompt", .is_flag = true}};
+    int rc = ot_jinja_render(own->jinja, variables, 3, fixed_day, &text);
+    own->takes_parts =
+        rc == 0 && contains(&text, "Zq7") && !contains(&text, "'type'") && !contains(&text, "\"type\"");
+    ot_jinja_text_free(&text);
+    ot_json_free(messages);
+    return rc == -OT_E_BUDGET ? rc : 0;
+}
+
+static int parse(struct ot_own_template *own, size_t bytes, const char *name) {
+    int rc = ot_jinja_open(own->source, bytes, name, &own->jinja);
+    if (rc != -OT_E_INPUT)
+        return rc < 0 ? rc : find_parts(own);
+    own->fault = strdup(ot_error_text());
+    return own->fault ? 0 : ot_fail(OT_E_BUDGET, "no memory for a chat template");
+}
+
+int ot_own_template_open(const char *jinja, size_t bytes, const char *name, const struct ot_json *tokens,
+                         struct ot_own_template **out) {
+    struct ot_own_template *own = calloc(1, sizeof *own);
+    int rc = 0;
+    *out = NULL;
+    if (!own || !(own->source = strndup(jinja, bytes))) {
+        rc = ot_fail(OT_E_BUDGET, "no memory for a chat template");
+        goto out;
+    }
+    OT_TRY_GOTO(ot_chat_template_recognize(jinja, bytes, &own->known), rc, out);
+    if (tokens)
+        OT_TRY_GOTO(read_tokens(tokens, &own->tokens), rc, out);
+    OT_TRY_GOTO(parse(own, bytes, name), rc, out);
+    *out = own;
+    own = NULL;
+out:
+    ot_own_template_close(own);
+    return rc;
+}
+
+int ot_own_template_add_tools(struct ot_own_template *own, const char *jinja, size_t bytes,
+                              const char *name) {
+    OT_TRY(ot_own_template_open(jinja, bytes, name, NULL, &own->for_tools));
+    own->for_tools->tokens = own->tokens;
+    return 0;
+}
+
+void ot_own_template_close(struct ot_own_template *own) {
+    if (!own)
+        return;
+    if (own->for_tools)
+        own->for_tools->tokens = NULL; /* they are borrowed */
+    ot_own_template_close(own->for_tools);
+    ot_jinja_close(own->jinja);
+    ot_json_free(own->tokens);
+    free(own->source);
+    free(own->fault);
+    free(own);
+}
+
+const struct ot_chat_template *ot_own_template_known(const struct ot_own_template *own) {
+    return own->known;
+}
+
+const char *ot_own_template_fault(const struct ot_own_template *own) {
+    return own->fault;
+}
+
+/* ---- rendering ---- */
+
+static void add_members(const struct ot_json *object, struct ot_jinja_variable *variables, size_t *n) {
+    void *cursor = NULL;
+    const char *name;
+    struct ot_json *value;
+    while (*n < MOST_VARIABLES && ot_json_next(object, &cursor, &name, &value))
+        variables[(*n)++] = (struct ot_jinja_variable){.name = name, .value = value};
+}
+
+int ot_own_render_part(const struct ot_own_job *job, const struct ot_json *messages, size_t n, bool prompt,
+                       struct ot_jinja_text *out) {
+    struct ot_jinja_variable variables[MOST_VARIABLES + 4];
+    size_t count = 0;
+    if (!job->own->tokens && job->marks->bos.text)
+        variables[count++] = (struct ot_jinja_variable){.name = "bos_token", .text = job->marks->bos.text};
+    if (!job->own->tokens && job->marks->eos.text)
+        variables[count++] = (struct ot_jinja_variable){.name = "eos_token", .text = job->marks->eos.text};
+    add_members(job->own->tokens, variables, &count);
+    add_members(job->c->variables, variables, &count);
+    variables[count++] = (struct ot_jinja_variable){.name = "messages", .value = messages, .most = &n};
+    variables[count++] = (struct ot_jinja_variable){.name = "tools", .value = job->tools};
+    variables[count++] = (struct ot_jinja_variable){.name = "documents"};
+    variables[count++] =
+        (struct ot_jinja_variable){.name = "add_generation_prompt", .is_flag = true, .flag = prompt};
+    return ot_jinja_render(job->own->jinja, variables, count, fixed_day, out);
+}
+
+/* Refuses what transformers would drop without a word: things that the template never looks at. */
+static int check_place(const struct ot_own_template *own, const struct ot_conversation *c,
+                       const char *where) {
+    bool calls = false;
+    for (size_t i = 0; i < c->n; i++)
+        calls |= c->messages[i].calls ||
+                 ot_json_type(ot_json_get(c->messages[i].source, "tool_calls")) == OT_JSON_ARRAY;
+    const char *what = c->tools && !ot_jinja_reads(own->jinja, "tools") ? "tools"
+                       : calls && !strstr(own->source, "tool_calls")    ? "tool calls"
+                                                                        : NULL;
+    if (!what)
+        return 0;
+    return ot_fail(
+        OT_E_INPUT,
+        "%s: the model's chat template has no place for %s; remove them from the row, or write them into "
+        "the text of a turn",
+        where, what);
+}
+
+static int open_job(struct ot_own_job *job, const struct ot_own_template *own,
+                    const struct ot_conversation *c, const struct ot_chat_marks *marks, const char *where) {
+    own = c->tools && own->for_tools ? own->for_tools : own;
+    *job = (struct ot_own_job){.own = own, .c = c, .marks = marks, .where = where};
+    if (own->fault)
+        return ot_fail(OT_E_INPUT, "%s: the model's chat template for tools cannot be used: %s", where,
+                       own->fault);
+    OT_TRY(check_place(own, c, where));
+    OT_TRY(ot_conversation_messages(c, own->takes_parts, strstr(own->source, "developer") != NULL,
+                                    &job->messages));
+    return ot_conversation_tools(c, &job->tools);
+}
+
+static void close_job(struct ot_own_job *job) {
+    ot_json_free(job->messages);
+    ot_json_free(job->tools);
+    ot_jinja_text_free(&job->text);
+    ot_jinja_text_free(&job->part);
+    free(job->flags);
+}
+
+/* A token that the tokenizer does not find in a text that spells it becomes that token, where the template
+ * wrote it. Returns its length at text[at]; 0: none. */
+static size_t append_token(const struct ot_own_job *job, size_t at, struct ot_rendered *r) {
+    const struct ot_chat_mark *const marks[] = {&job->marks->bos, &job->marks->eos};
+    const struct ot_jinja_text *text = &job->text;
+    for (int i = 0; i < 2; i++) {
+        const struct ot_chat_mark *mark = marks[i];
+        if (mark->id < 0 || !mark->text || mark->bytes == 0 || mark->bytes > text->bytes - at ||
+            memcmp(text->text + at, mark->text, mark->bytes) != 0)
+            continue;
+        ot_rendered_append_token(r, mark->text, mark->bytes, mark->id, job->flags[at] & OT_OWN_TRAINED);
+        return mark->bytes;
+    }
+    return 0;
+}
+
+/* Divides the text where its flags change, and at tokens. */
+static int append_text(const struct ot_own_job *job, struct ot_rendered *r) {
+    const struct ot_jinja_text *text = &job->text;
+    for (size_t at = 0, end; at < text->bytes; at = end) {
+        unsigned char flags = job->flags[at];
+        size_t token = flags & OT_OWN_USER ? 0 : append_token(job, at, r);
+        end = at + (token ? token : 1);
+        if (token)
+            continue;
+        bool marks = job->marks->bos.id >= 0 || job->marks->eos.id >= 0;
+        while (!marks && end < text->bytes && job->flags[end] == flags)
+            end++;
+        ot_rendered_append(r, text->text + at, end - at, flags & OT_OWN_TRAINED, flags & OT_OWN_USER);
+    }
+    r->complete = true;
+    r->untold_turns = job->untold;
+    r->left_out = job->left_out;
+    return ot_rendered_check(r);
+}
+
+static int render(struct ot_own_job *job, const struct ot_tokenizer *tokenizer, struct ot_rendered *r) {
+    int rc = ot_own_render_part(job, job->messages, job->c->n, false, &job->text);
+    if (rc < 0)
+        return ot_fail_context(rc, "%s", job->where);
+    job->flags = calloc(job->text.bytes + 1, 1);
+    if (!job->flags)
+        return ot_fail(OT_E_BUDGET, "%s: no memory for the text of a row", job->where);
+    OT_TRY(ot_own_mark_trained(job, tokenizer));
+    ot_own_mark_user(job);
+    return append_text(job, r);
+}
+
+int ot_own_template_render(const struct ot_own_template *own, const struct ot_conversation *c,
+                           const struct ot_tokenizer *tokenizer, const struct ot_chat_marks *marks,
+                           const char *where, struct ot_rendered *r) {
+    struct ot_own_job job;
+    int rc = open_job(&job, own, c, marks, where);
+    if (rc == 0)
+        rc = render(&job, tokenizer, r);
+    close_job(&job);
+    return rc;
+}
+
+int ot_own_template_prompt(const struct ot_own_template *own, const struct ot_conversation *c,
+                           const struct ot_chat_marks *marks, const char *where, struct ot_rendered *r) {
+    struct ot_own_job job;
+    size_t n = c->n > 0 && c->messages[c->n - 1].role == OT_ROLE_ASSISTANT ? c->n - 1 : c->n;
+    int rc;
+    OT_TRY_GOTO(open_job(&job, own, c, marks, where), rc, out);
+    rc = ot_own_render_part(&job, job.messages, n, true, &job.text);
+    if (rc < 0) {
+        rc = ot_fail_context(rc, "%s", where);
+        goto out;
+    }
+    job.flags = calloc(job.text.bytes + 1, 1);
+    rc =
+        job.flags ? append_text(&job, r) : ot_fail(OT_E_BUDGET, "%s: no memory for the text of a row", where);
+out:
+    close_job(&job);
+    return rc;
+}

@@ -1,0 +1,61 @@
+/* A model's own chat template: the Jinja text in its directory, rendered by src/jinja, and the parts of the
+ * text that train.
+ *
+ * The text of a row is what transformers' apply_chat_template gives for its conversation, and its tokens are
+ * the tokens of that text: no BOS is added, and an EOS only if no special token ends the text. Which of it
+ * trains:
+ *
+ * 1. In templates that mark what the model says with {% generation %}, as TRL's training templates do: these
+ *    blocks.
+ * 2. In all others: what prefixes show. The conversation is rendered up to an assistant turn, with the
+ *    prompt that asks for an answer; that must be a beginning of the whole text, and the turn begins behind
+ *    it. The conversation is rendered up to and with the turn; that must be a beginning of the whole text
+ *    too, and the turn ends there, without the white space behind its last special token. A turn without a
+ *    special token takes the one that follows it. So the model learns to write exactly what it is asked for
+ *    when it is used, and where to stop. scripts/golden/chat_masks.py compares both ways.
+ *
+ * Some templates write an earlier answer in another way once later turns follow: those that leave out
+ * earlier thoughts, for example. If the only difference is a frame before the answer that the template
+ * itself adds to the last turn (an empty block of thoughts), the answer trains as it stands. If the turn's
+ * own thoughts are gone, the turn does not train: it would teach the model to answer without thinking. The
+ * row keeps its other turns, the turns are counted, and the program says so. A row of which no turn has an
+ * exact place is refused. If the template's prompt is no beginning of its text (some end with a mark of
+ * thoughts that answers lack), the turn begins where both part.
+ *
+ * The program also says when the text of a turn does not appear in what the template writes.
+ *
+ * Threads: a template never changes once open.
+ */
+#ifndef OT_DATA_OWN_TEMPLATE_H
+#define OT_DATA_OWN_TEMPLATE_H
+
+#include "src/data/conversation.h"
+#include "src/data/template.h"
+
+struct ot_own_template;
+
+/* Parses the template. name: for errors. tokens: tokenizer_config.json, whose special tokens the template
+ * sees; NULL: it sees `marks`. A text that cannot be parsed is no error here, but at the first use. Errors:
+ * OT_E_BUDGET. */
+int ot_own_template_open(const char *jinja, size_t bytes, const char *name, const struct ot_json *tokens,
+                         struct ot_own_template **out);
+/* Sets the template for conversations with tools, where a model has one of its own for these. Errors:
+ * OT_E_BUDGET. */
+int ot_own_template_add_tools(struct ot_own_template *own, const char *jinja, size_t bytes, const char *name);
+void ot_own_template_close(struct ot_own_template *own); /* NULL is fine */
+/* The built-in template that renders plain conversations in the same way; NULL: none. */
+const struct ot_chat_template *ot_own_template_known(const struct ot_own_template *own);
+/* Why the template cannot be used, a sentence; NULL: it can. */
+const char *ot_own_template_fault(const struct ot_own_template *own);
+
+/* Renders a conversation. marks: BOS and EOS of the tokenizer. Errors: OT_E_INPUT with `where` in front (the
+ * template refuses the conversation, or has no place for something in it, or no turn has an exact place),
+ * OT_E_BUDGET. */
+int ot_own_template_render(const struct ot_own_template *own, const struct ot_conversation *c,
+                           const struct ot_tokenizer *tokenizer, const struct ot_chat_marks *marks,
+                           const char *where, struct ot_rendered *r);
+/* Renders what is sent to the model for its next answer: nothing trains. */
+int ot_own_template_prompt(const struct ot_own_template *own, const struct ot_conversation *c,
+                           const struct ot_chat_marks *marks, const char *where, struct ot_rendered *r);
+
+#endif

@@ -1,0 +1,46 @@
+/* Calls: their arguments, and what can be called. Filters and tests are called in the same way; their value
+ * is the first argument. */
+#ifndef OT_JINJA_CALL_H
+#define OT_JINJA_CALL_H
+
+#include "src/jinja/value.h"
+
+struct ot_jinja_call {
+    const struct ot_jinja_value *args;
+    size_t n;
+    const struct ot_jinja_value *names; /* of the named arguments: strings */
+    const struct ot_jinja_value *named;
+    size_t n_named;
+};
+
+/* Gives each parameter its argument; ABSENT: not given. what: the name of the callee, for errors. parameters:
+ * ends with NULL. need: the first parameters that must be given. out: one value for each parameter. */
+int ot_jinja_bind(const struct ot_jinja_heap *heap, const struct ot_jinja_call *call, const char *what,
+                  const char *const *parameters, size_t need, struct ot_jinja_value *out);
+
+/* Arguments of one kind. ABSENT: *out keeps its value. Errors: OT_E_INPUT (another kind). */
+int ot_jinja_take_int(const struct ot_jinja_heap *heap, const struct ot_jinja_value *v, const char *what,
+                      int64_t *out);
+int ot_jinja_take_text(const struct ot_jinja_heap *heap, const struct ot_jinja_value *v, const char *what,
+                       const struct ot_jinja_string **out);
+static inline bool ot_jinja_take_flag(const struct ot_jinja_value *v, bool fallback) {
+    return v->kind == OT_JINJA_ABSENT ? fallback : ot_jinja_truth(v);
+}
+
+struct ot_jinja_function {
+    const char *name;
+    int (*run)(struct ot_jinja_heap *heap, const struct ot_jinja_call *call, struct ot_jinja_value *out);
+};
+
+struct ot_jinja_method_row {
+    const char *name;
+    /* NULL: Python has the method and this engine has not. */
+    int (*run)(struct ot_jinja_heap *heap, const struct ot_jinja_value *object,
+               const struct ot_jinja_call *call, struct ot_jinja_value *out);
+};
+struct ot_jinja_method {
+    struct ot_jinja_value object;
+    const struct ot_jinja_method_row *row;
+};
+
+#endif

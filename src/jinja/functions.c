@@ -1,0 +1,180 @@
+#include "src/jinja/functions.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "src/base/error.h"
+
+#define FUNCTION(name)                                                                                       \
+    static int name(struct ot_jinja_heap *heap, const struct ot_jinja_call *call, struct ot_jinja_value *out)
+
+enum { MOST_RANGE = 100000 };
+
+static void label_range(char *text, size_t bytes, int64_t begin, int64_t end, int64_t step) {
+    if (step == 1)
+        snprintf(text, bytes, "range(%lld, %lld)", (long long)begin, (long long)end);
+    else
+        snprintf(text, bytes, "range(%lld, %lld, %lld)", (long long)begin, (long long)end, (long long)step);
+}
+
+FUNCTION(range) {
+    static const char *const parameters[] = {"start", "stop", "step", NULL};
+    struct ot_jinja_value v[3];
+    struct ot_jinja_list *list;
+    int64_t begin = 0, end = 0, step = 1;
+    OT_TRY(ot_jinja_bind(heap, call, "range()", parameters, 1, v));
+    for (int i = 0; i < 3; i++)
+        if (v[i].kind == OT_JINJA_UNDEFINED)
+            return ot_jinja_fail(heap, "an argument of range() is undefined");
+    OT_TRY(ot_jinja_take_int(heap, &v[0], "an argument of range()", call->n == 1 ? &end : &begin));
+    OT_TRY(ot_jinja_take_int(heap, &v[1], "an argument of range()", &end));
+    OT_TRY(ot_jinja_take_int(heap, &v[2], "an argument of range()", &step));
+    if (step == 0)
+        return ot_jinja_fail(heap, "the step of range() is zero");
+    __int128 span = (__int128)end - begin, size = step;
+    __int128 n = (span > 0) == (size > 0) && span != 0 ? (span + (size > 0 ? size - 1 : size + 1)) / size : 0;
+    if (n > MOST_RANGE)
+        return ot_jinja_fail(heap, "range() has more than %d items", MOST_RANGE);
+    OT_TRY(ot_jinja_new_list(heap, (size_t)n, &list));
+    for (int64_t i = 0; i < (int64_t)n; i++)
+        list->items[list->n++] = ot_jinja_int(begin + i * step);
+    char *label = ot_jinja_alloc(heap, 1, 80);
+    if (!label)
+        return heap->error;
+    label_range(label, 80, begin, end, step);
+    list->label = label;
+    *out = ot_jinja_of_list(OT_JINJA_RANGE, list);
+    return 0;
+}
+
+/* Copies a dict, or pairs, into another dict. */
+static int put_all(struct ot_jinja_heap *heap, const struct ot_jinja_value *from, struct ot_jinja_dict *to) {
+    struct ot_jinja_reader reader;
+    struct ot_jinja_value item;
+    int more;
+    for (size_t i = 0; from->kind == OT_JINJA_DICT && i < from->as.dict->n; i++)
+        OT_TRY(ot_jinja_put(heap, to, from->as.dict->pairs[i].key, from->as.dict->pairs[i].value));
+    if (from->kind == OT_JINJA_DICT)
+        return 0;
+    OT_TRY(ot_jinja_read_begin(heap, from, &reader));
+    while ((more = ot_jinja_read(heap, &reader, &item)) > 0) {
+        if ((item.kind != OT_JINJA_TUPLE && item.kind != OT_JINJA_LIST) || item.as.list->n != 2)
+            return ot_jinja_fail(heap, "a dict is made of pairs, not of %s", ot_jinja_kind_name(&item));
+        OT_TRY(ot_jinja_put(heap, to, item.as.list->items[0], item.as.list->items[1]));
+    }
+    return more;
+}
+
+static int make_dict(struct ot_jinja_heap *heap, const struct ot_jinja_call *call,
+                     struct ot_jinja_dict **out) {
+    struct ot_jinja_value key = {.kind = OT_JINJA_STRING};
+    if (call->n > 1)
+        return ot_jinja_fail(heap, "dict() and namespace() take one argument without a name");
+    OT_TRY(ot_jinja_new_dict(heap, out));
+    if (call->n == 1)
+        OT_TRY(put_all(heap, &call->args[0], *out));
+    for (size_t i = 0; i < call->n_named; i++) {
+        key = call->names[i];
+        OT_TRY(ot_jinja_put(heap, *out, key, call->named[i]));
+    }
+    return 0;
+}
+
+FUNCTION(dict) {
+    struct ot_jinja_dict *made;
+    OT_TRY(make_dict(heap, call, &made));
+    *out = (struct ot_jinja_value){.kind = OT_JINJA_DICT, .as.dict = made};
+    return 0;
+}
+
+FUNCTION(namespace) {
+    struct ot_jinja_dict *made;
+    OT_TRY(make_dict(heap, call, &made));
+    for (size_t i = 0; i < made->n; i++) {
+        const struct ot_jinja_value *key = &made->pairs[i].key;
+        if (key->kind == OT_JINJA_STRING && key->as.string->bytes > 0 && key->as.string->text[0] == '_')
+            return ot_jinja_fail(heap, "the name of a namespace's attribute begins with an underscore");
+    }
+    *out = (struct ot_jinja_value){.kind = OT_JINJA_NAMESPACE, .as.dict = made};
+    return 0;
+}
+
+static int make_cycler(struct ot_jinja_heap *heap, enum ot_jinja_kind kind,
+                       const struct ot_jinja_value *items, size_t n, struct ot_jinja_value *out) {
+    struct ot_jinja_cycler *cycler = ot_jinja_alloc(heap, 1, sizeof *cycler);
+    if (!cycler)
+        return heap->error;
+    OT_TRY(ot_jinja_new_list(heap, n, &cycler->items));
+    for (size_t i = 0; i < n; i++)
+        cycler->items->items[cycler->items->n++] = items[i];
+    *out = (struct ot_jinja_value){.kind = kind, .as.cycler = cycler};
+    return 0;
+}
+
+FUNCTION(cycler) {
+    if (call->n == 0 || call->n_named > 0)
+        return ot_jinja_fail(heap, "cycler() needs items");
+    return make_cycler(heap, OT_JINJA_CYCLER, call->args, call->n, out);
+}
+
+FUNCTION(joiner) {
+    static const char *const parameters[] = {"sep", NULL};
+    struct ot_jinja_value separator;
+    OT_TRY(ot_jinja_bind(heap, call, "joiner()", parameters, 0, &separator));
+    if (separator.kind == OT_JINJA_ABSENT)
+        OT_TRY(ot_jinja_text(heap, ", ", &separator));
+    return make_cycler(heap, OT_JINJA_JOINER, &separator, 1, out);
+}
+
+int ot_jinja_join_next(struct ot_jinja_heap *heap, struct ot_jinja_cycler *joiner,
+                       struct ot_jinja_value *out) {
+    *out = joiner->items->items[0];
+    return joiner->at++ == 0 ? ot_jinja_text(heap, "", out) : 0;
+}
+
+/* The template refuses its input. */
+FUNCTION(raise_exception) {
+    static const char *const parameters[] = {"message", NULL};
+    struct ot_jinja_value message;
+    (void)out;
+    OT_TRY(ot_jinja_bind(heap, call, "raise_exception()", parameters, 1, &message));
+    if (message.kind != OT_JINJA_STRING)
+        return ot_jinja_fail(heap, "the template refuses its input");
+    return ot_jinja_fail(heap, "the template refuses its input: %.*s",
+                         (int)(message.as.string->bytes < 300 ? message.as.string->bytes : 300),
+                         message.as.string->text);
+}
+
+FUNCTION(strftime_now) {
+    static const char *const parameters[] = {"format", NULL};
+    struct ot_jinja_value v;
+    const struct ot_jinja_string *format = NULL;
+    char text[256], spec[128];
+    struct tm tm = {.tm_year = heap->year - 1900, .tm_mon = heap->month - 1, .tm_mday = heap->day};
+    OT_TRY(ot_jinja_bind(heap, call, "strftime_now()", parameters, 1, &v));
+    OT_TRY(ot_jinja_take_text(heap, &v, "the format of strftime_now()", &format));
+    if (format->bytes >= sizeof spec)
+        return ot_jinja_fail(heap, "the format of strftime_now() is too long");
+    memcpy(spec, format->text, format->bytes);
+    spec[format->bytes] = '\0';
+    time_t day = timegm(&tm); /* fills the day of the week and of the year */
+    gmtime_r(&day, &tm);
+    size_t n = *spec ? strftime(text, sizeof text, spec, &tm) : 0;
+    return ot_jinja_string(heap, text, n, true, out);
+}
+
+const struct ot_jinja_function *ot_jinja_find_function(const struct ot_jinja_string *name) {
+    static const struct ot_jinja_function functions[] = {{"range", range},
+                                                         {"dict", dict},
+                                                         {"namespace", namespace},
+                                                         {"cycler", cycler},
+                                                         {"joiner", joiner},
+                                                         {"raise_exception", raise_exception},
+                                                         {"strftime_now", strftime_now}};
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
+        if (strlen(functions[i].name) == name->bytes &&
+            memcmp(functions[i].name, name->text, name->bytes) == 0)
+            return &functions[i];
+    return NULL;
+}

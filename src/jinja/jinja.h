@@ -1,0 +1,90 @@
+/* Jinja: renders the chat templates that models bring in their directories.
+ *
+ * A template is a text of another person. It is read as a program of a small language and never as anything
+ * else: it sees the values that the caller passes, it writes text, and it can do nothing else. The language
+ * is the part of Jinja that chat templates use, with the meaning that jinja2's ImmutableSandboxedEnvironment
+ * gives it when transformers sets it up (trim_blocks, lstrip_blocks, loop controls, its own tojson). Texts
+ * are equal byte for byte, including how Python prints lists, dicts and floating-point numbers.
+ *
+ * Supported: if, for (with else, if, break, continue, loop.*), set (also blocks, tuples and namespaces),
+ * macro, call, filter, with, raw, generation; all expressions of jinja2; its
+ * filters and tests that make sense in a prompt (filters.c, tests.c); the methods of Python's str, dict and
+ * list that change nothing (string_methods.c); range, dict, namespace, joiner, cycler, raise_exception,
+ * strftime_now. Not supported, and refused by name and line when a template needs it: include, import,
+ * extends, block, recursive loops, the filters and methods that are not in those files, and integers beyond
+ * 64 bits. A construct that parses is refused only when it is executed, so a template with one strange
+ * branch still works.
+ *
+ * Differences from Python: integers have 64 bits; strftime_now writes the date that the caller passes, since
+ * a run must have the same rows on every day; str.isnumeric() does not know the numerals among the
+ * ideographs.
+ *
+ * Bounds. A rendering has at most OT_JINJA_MOST_STEPS steps, OT_JINJA_MOST_BYTES bytes of values and
+ * OT_JINJA_MOST_OUTPUT bytes of text; templates have at most OT_JINJA_MOST_TEXT bytes. Nesting is limited
+ * too, so that the stack of a worker thread suffices. Over a bound, the rendering is an error like any
+ * other.
+ *
+ * Files: value.* (values and their memory), print.* (Python's str, repr and json.dumps), lexer.*, node.h,
+ * parser.h (parse_*.c), then evaluation: operate.* (operators), lookup.* (attributes, items), evaluate.h
+ * (expression.c, statement.c), call.* (arguments), filters, tests, methods, functions.
+ *
+ * Threads: a parsed template never changes; any number of threads may render with it at the same time.
+ */
+#ifndef OT_JINJA_JINJA_H
+#define OT_JINJA_JINJA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct ot_json;
+struct ot_jinja;
+
+enum {
+    OT_JINJA_MOST_TEXT = 1 << 20,
+    OT_JINJA_MOST_STEPS = 20 * 1000 * 1000,
+    OT_JINJA_MOST_BYTES = 256 << 20,
+    OT_JINJA_MOST_OUTPUT = 64 << 20
+};
+
+/* Parses a template. name: for errors, such as "chat_template of llama/"; copied. The text is copied. Errors:
+ * OT_E_INPUT (names the template and the line), OT_E_BUDGET. */
+int ot_jinja_open(const char *text, size_t bytes, const char *name, struct ot_jinja **out);
+void ot_jinja_close(struct ot_jinja *jinja); /* NULL is fine */
+/* True if the template marks what the model says with {% generation %}. */
+bool ot_jinja_has_generation(const struct ot_jinja *jinja);
+/* True if the template reads this variable. */
+bool ot_jinja_reads(const struct ot_jinja *jinja, const char *variable);
+
+struct ot_jinja_variable {
+    const char *name;
+    const struct ot_json *value; /* NULL: see `text` */
+    const char *text;            /* a string in place of `value`; NULL with a NULL value: none */
+    const size_t *most;          /* if the value is an array: only so many of its items; NULL: all */
+    bool is_flag, flag;          /* is_flag: the value is `flag`, true or false */
+};
+
+struct ot_jinja_date {
+    int year, month, day;
+};
+
+struct ot_jinja_span {
+    size_t begin, end;
+};
+
+struct ot_jinja_text { /* set to zero before the first use; memory is kept from rendering to rendering */
+    char *text;        /* NUL-terminated */
+    size_t bytes, capacity;
+    struct ot_jinja_span *spans; /* the generation blocks that were rendered, in order */
+    size_t n_spans, span_capacity;
+};
+void ot_jinja_text_free(struct ot_jinja_text *text);
+
+/* Renders with these variables and replaces *out. Errors: OT_E_INPUT (names the template and the line: the
+ * template raised an exception, needs what is not supported, or is over a bound), OT_E_BUDGET. */
+int ot_jinja_render(const struct ot_jinja *jinja, const struct ot_jinja_variable *variables, size_t n,
+                    struct ot_jinja_date date, struct ot_jinja_text *out);
+/* The same within fewer steps, for tests that render many hostile templates. */
+int ot_jinja_render_within(const struct ot_jinja *jinja, const struct ot_jinja_variable *variables, size_t n,
+                           struct ot_jinja_date date, size_t most_steps, struct ot_jinja_text *out);
+
+#endif

@@ -1,0 +1,220 @@
+#include "src/jinja/string_split.h"
+
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/jinja/methods.h"
+#include "src/jinja/operate.h"
+#include "src/jinja/unicode.h"
+#include "src/tokenizer/text.h"
+
+static int add_part(struct ot_jinja_heap *heap, struct ot_jinja_list *list, const char *text, size_t bytes) {
+    struct ot_jinja_value part;
+    OT_TRY(ot_jinja_step(heap, 1));
+    OT_TRY(ot_jinja_string(heap, text, bytes, false, &part));
+    return ot_jinja_add(heap, list, part);
+}
+
+static void reverse(struct ot_jinja_list *list) {
+    for (size_t i = 0; i < list->n / 2; i++) {
+        struct ot_jinja_value v = list->items[i];
+        list->items[i] = list->items[list->n - 1 - i];
+        list->items[list->n - 1 - i] = v;
+    }
+}
+
+/* ---- split ---- */
+
+static int split_from_left(struct ot_jinja_heap *heap, const struct ot_jinja_string *s,
+                           const struct ot_jinja_string *separator, int64_t most,
+                           struct ot_jinja_list *list) {
+    size_t at = 0, found;
+    while (most-- != 0 && (found = ot_jinja_search(s, separator, at)) != SIZE_MAX) {
+        OT_TRY(add_part(heap, list, s->text + at, found - at));
+        at = found + separator->bytes;
+    }
+    return add_part(heap, list, s->text + at, s->bytes - at);
+}
+
+static int split_from_right(struct ot_jinja_heap *heap, const struct ot_jinja_string *s,
+                            const struct ot_jinja_string *separator, int64_t most,
+                            struct ot_jinja_list *list) {
+    size_t end = s->bytes, at = end;
+    while (most != 0 && at >= separator->bytes) {
+        at -= separator->bytes;
+        if (memcmp(s->text + at, separator->text, separator->bytes) != 0) {
+            at += separator->bytes - 1;
+            continue;
+        }
+        OT_TRY(add_part(heap, list, s->text + at + separator->bytes, end - at - separator->bytes));
+        end = at;
+        most--;
+    }
+    OT_TRY(add_part(heap, list, s->text, end));
+    reverse(list);
+    return 0;
+}
+
+static size_t skip_spaces(const struct ot_jinja_string *s, size_t at, bool skip_others) {
+    size_t n;
+    while (at < s->bytes) {
+        n = ot_jinja_space_at(s->text + at, s->bytes - at);
+        if ((n > 0) == skip_others)
+            break;
+        if (n == 0)
+            ot_utf8_decode(s->text + at, &n);
+        at += n;
+    }
+    return at;
+}
+
+static int split_words(struct ot_jinja_heap *heap, const struct ot_jinja_string *s, int64_t most,
+                       struct ot_jinja_list *list) {
+    size_t at = skip_spaces(s, 0, false);
+    while (at < s->bytes) {
+        size_t end = skip_spaces(s, at, true);
+        if (most-- == 0) /* the rest, with the white space at its end */
+            return add_part(heap, list, s->text + at, s->bytes - at);
+        OT_TRY(add_part(heap, list, s->text + at, end - at));
+        at = skip_spaces(s, end, false);
+    }
+    return 0;
+}
+
+static int split_words_from_right(struct ot_jinja_heap *heap, const struct ot_jinja_string *s, int64_t most,
+                                  struct ot_jinja_list *list) {
+    size_t end = s->bytes, n;
+    for (;;) {
+        while (end > 0 && (n = ot_jinja_space_before(s->text, end)) > 0)
+            end -= n;
+        if (end == 0)
+            break;
+        size_t at = end;
+        while (at > 0 && ot_jinja_space_before(s->text, at) == 0) {
+            ot_utf8_decode_before(s->text, at, &n);
+            at -= n;
+        }
+        if (most-- == 0) {
+            OT_TRY(add_part(heap, list, s->text, end));
+            break;
+        }
+        OT_TRY(add_part(heap, list, s->text + at, end - at));
+        end = at;
+    }
+    reverse(list);
+    return 0;
+}
+
+static int split(struct ot_jinja_heap *heap, const struct ot_jinja_value *object,
+                 const struct ot_jinja_call *call, bool right, struct ot_jinja_value *out) {
+    static const char *const parameters[] = {"sep", "maxsplit", NULL};
+    struct ot_jinja_value v[2];
+    const struct ot_jinja_string *separator = NULL, *s = object->as.string;
+    struct ot_jinja_list *list;
+    int64_t most = -1;
+    OT_TRY(ot_jinja_bind(heap, call, right ? "rsplit()" : "split()", parameters, 0, v));
+    if (v[0].kind != OT_JINJA_NONE)
+        OT_TRY(ot_jinja_take_text(heap, &v[0], "the separator of split()", &separator));
+    OT_TRY(ot_jinja_take_int(heap, &v[1], "the second argument of split()", &most));
+    if (separator && separator->bytes == 0)
+        return ot_jinja_fail(heap, "the separator of split() is empty");
+    OT_TRY(ot_jinja_step(heap, s->bytes >> 4));
+    OT_TRY(ot_jinja_new_list(heap, 0, &list));
+    *out = ot_jinja_of_list(OT_JINJA_LIST, list);
+    if (separator)
+        return (right ? split_from_right : split_from_left)(heap, s, separator, most, list);
+    return (right ? split_words_from_right : split_words)(heap, s, most, list);
+}
+
+int ot_jinja_split(struct ot_jinja_heap *heap, const struct ot_jinja_value *object,
+                   const struct ot_jinja_call *call, struct ot_jinja_value *out) {
+    return split(heap, object, call, false, out);
+}
+
+int ot_jinja_rsplit(struct ot_jinja_heap *heap, const struct ot_jinja_value *object,
+                    const struct ot_jinja_call *call, struct ot_jinja_value *out) {
+    return split(heap, object, call, true, out);
+}
+
+/* ---- lines ---- */
+
+/* Length of the line end at text[at]; 0: none. */
+static size_t line_end(const struct ot_jinja_string *s, size_t at) {
+    size_t n;
+    uint32_t c = ot_utf8_decode(s->text + at, &n);
+    if (c == '\r' && at + 1 < s->bytes && s->text[at + 1] == '\n')
+        return 2;
+    return (c >= '\n' && c <= '\r') || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 || c == 0x2029
+               ? n
+               : 0;
+}
+
+int ot_jinja_split_lines(struct ot_jinja_heap *heap, const struct ot_jinja_string *s, bool keep_ends,
+                         struct ot_jinja_list **out) {
+    size_t begin = 0;
+    OT_TRY(ot_jinja_step(heap, s->bytes >> 4));
+    OT_TRY(ot_jinja_new_list(heap, 0, out));
+    for (size_t at = 0, n; at < s->bytes;) {
+        size_t end = line_end(s, at);
+        if (end == 0) {
+            ot_utf8_decode(s->text + at, &n);
+            at += n;
+            continue;
+        }
+        OT_TRY(add_part(heap, *out, s->text + begin, at - begin + (keep_ends ? end : 0)));
+        begin = at += end;
+    }
+    return begin < s->bytes ? add_part(heap, *out, s->text + begin, s->bytes - begin) : 0;
+}
+
+int ot_jinja_splitlines(struct ot_jinja_heap *heap, const struct ot_jinja_value *object,
+                        const struct ot_jinja_call *call, struct ot_jinja_value *out) {
+    static const char *const parameters[] = {"keepends", NULL};
+    struct ot_jinja_value keep;
+    struct ot_jinja_list *list;
+    OT_TRY(ot_jinja_bind(heap, call, "splitlines()", parameters, 0, &keep));
+    OT_TRY(ot_jinja_split_lines(heap, object->as.string, ot_jinja_take_flag(&keep, false), &list));
+    *out = ot_jinja_of_list(OT_JINJA_LIST, list);
+    return 0;
+}
+
+/* ---- partition ---- */
+
+static size_t search_last(const struct ot_jinja_string *s, const struct ot_jinja_string *part) {
+    for (size_t at = s->bytes >= part->bytes ? s->bytes - part->bytes + 1 : 0; at-- > 0;)
+        if (memcmp(s->text + at, part->text, part->bytes) == 0)
+            return at;
+    return SIZE_MAX;
+}
+
+static int partition(struct ot_jinja_heap *heap, const struct ot_jinja_value *object,
+                     const struct ot_jinja_call *call, bool last, struct ot_jinja_value *out) {
+    static const char *const parameters[] = {"sep", NULL};
+    struct ot_jinja_value v;
+    const struct ot_jinja_string *separator = NULL, *s = object->as.string;
+    struct ot_jinja_list *list;
+    OT_TRY(ot_jinja_bind(heap, call, "partition()", parameters, 1, &v));
+    OT_TRY(ot_jinja_take_text(heap, &v, "the separator of partition()", &separator));
+    if (separator->bytes == 0)
+        return ot_jinja_fail(heap, "the separator of partition() is empty");
+    OT_TRY(ot_jinja_step(heap, s->bytes >> 4));
+    size_t at = last ? search_last(s, separator) : ot_jinja_search(s, separator, 0);
+    bool found = at != SIZE_MAX;
+    size_t head = found ? at : last ? 0 : s->bytes, tail = found ? at + separator->bytes : head;
+    OT_TRY(ot_jinja_new_list(heap, 3, &list));
+    OT_TRY(add_part(heap, list, s->text, head));
+    OT_TRY(add_part(heap, list, s->text + head, tail - head));
+    OT_TRY(add_part(heap, list, s->text + tail, s->bytes - tail));
+    *out = ot_jinja_of_list(OT_JINJA_TUPLE, list);
+    return 0;
+}
+
+int ot_jinja_partition(struct ot_jinja_heap *heap, const struct ot_jinja_value *object,
+                       const struct ot_jinja_call *call, struct ot_jinja_value *out) {
+    return partition(heap, object, call, false, out);
+}
+
+int ot_jinja_rpartition(struct ot_jinja_heap *heap, const struct ot_jinja_value *object,
+                        const struct ot_jinja_call *call, struct ot_jinja_value *out) {
+    return partition(heap, object, call, true, out);
+}
