@@ -52,8 +52,8 @@ static void forward(const void *context, int block, const struct ot_block_run *r
 }
 
 /* What `first` clears in a slab's gradient: the parameters from this one to the end. Products overwrite the
- * matrices, which come first in a slab. Of the embedding's slab, a tied head overwrites the table alone, which
- * lies first: learned positions may follow it. The embedding's own backward only adds to its tables. */
+ * matrices, which come first in a slab. Of the embedding's slab, a tied head overwrites the table alone. The
+ * table lies first; learned positions may follow it. The embedding's own backward only adds to its tables. */
 static int64_t first_cleared(const struct ot_model *model, int block, const struct ot_slab_spec *slab) {
     const struct ot_block_spec *embed = &model->blocks[0];
     if (kind_of(model, block) == BLOCK_EMBED)

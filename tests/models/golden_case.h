@@ -19,8 +19,8 @@ struct golden_case {
     const char *name;
     struct ot_model_config config;
     struct ot_lora lora;
-    struct ot_model_parts parts; /* refers to this struct */
-    struct runner_batch batch;   /* points into the golden file; grad_scale = 1 / trained tokens */
+    struct ot_model_parts parts;      /* refers to this struct */
+    struct runner_batch batch;        /* points into the golden file; grad_scale = 1 / trained tokens */
     const float *token_loss, *logits; /* NULL: of steps */
 };
 
