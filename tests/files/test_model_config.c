@@ -376,7 +376,8 @@ static void test_edges_of_families(void **state) {
     static const char *const accepted[] = {
         /* A factor of 1e-7. */
         "{" SIZES "\"model_type\": \"phi3\", \"original_max_position_embeddings\": 640000000, "
-        "\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 1, 1, 1], \"long_factor\": [2, 2, 2, 2]}}",
+        "\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 1, 1, 1], "
+        "\"long_factor\": [2, 2, 2, 2]}}",
         /* A multiplier of 1 multiplies nothing, so biases are no trouble. */
         "{" SIZES "\"model_type\": \"granite\", \"residual_multiplier\": 1.0, \"attention_bias\": true}",
         /* Keys that transformers ignores. */
