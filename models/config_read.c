@@ -61,6 +61,8 @@ static int default_sizes(const struct ot_config_reader *r) {
         c->ffn = 4 * c->hidden;
     if (c->n_kv_heads == 0)
         c->n_kv_heads = c->n_heads;
+    if (c->plain_mlp) /* transformers ignores the key in these families */
+        c->head_dim = 0;
     if (c->head_dim != 0)
         return 0;
     if (c->hidden % c->n_heads != 0)

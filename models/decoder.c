@@ -52,9 +52,15 @@ static void forward(const void *context, int block, const struct ot_block_run *r
 }
 
 /* What `first` clears in a slab's gradient: the parameters from this one to the end. Products overwrite the
- * matrices, which come first in a slab. The embedding's own backward only adds to its table. */
+ * matrices, which come first in a slab. Of the embedding's slab, a tied head overwrites the table alone. The
+ * table lies first; learned positions may follow it. The embedding's own backward only adds to its tables. */
 static int64_t first_cleared(const struct ot_model *model, int block, const struct ot_slab_spec *slab) {
-    return kind_of(model, block) == BLOCK_EMBED ? 0 : ot_slab_matrix_params(slab);
+    const struct ot_block_spec *embed = &model->blocks[0];
+    if (kind_of(model, block) == BLOCK_EMBED)
+        return 0;
+    if (slab == &model->slabs[embed->uses[model->embed.table.use].slab])
+        return model->config.vocab * model->config.hidden;
+    return ot_slab_matrix_params(slab);
 }
 
 static const struct ot_slab_spec *slab_of(const struct ot_model *model, int block, int use) {

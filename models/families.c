@@ -104,6 +104,7 @@ static int need_flag(const struct ot_config_reader *r, const char *key, bool val
 }
 
 static int read_gpt2(const struct ot_config_reader *r) {
+    r->config->n_kv_heads = r->config->n_heads;
     OT_TRY(need_flag(r, "scale_attn_weights", true));
     OT_TRY(need_flag(r, "scale_attn_by_inverse_layer_idx", false));
     return need_flag(r, "add_cross_attention", false);
@@ -249,14 +250,22 @@ static int read_ministral3(const struct ot_config_reader *r) {
                              &r->config->rope.original_max_position);
 }
 
+/* A multiplier. 1 is read as absent: nothing is multiplied then. */
+static int read_multiplier(const struct ot_config_reader *r, const char *key, double *out) {
+    OT_TRY(ot_json_need_real(r->root, r->where, key, false, 1e-6, 1e6, out));
+    if (*out == 1)
+        *out = 0;
+    return 0;
+}
+
 static int read_granite(const struct ot_config_reader *r) {
     struct ot_model_config *c = r->config;
     c->attention_scale = 1;
-    OT_TRY(ot_json_need_real(r->root, r->where, "embedding_multiplier", false, 1e-6, 1e6, &c->embed_scale));
-    OT_TRY(ot_json_need_real(r->root, r->where, "residual_multiplier", false, 1e-6, 1e6, &c->residual_scale));
+    OT_TRY(read_multiplier(r, "embedding_multiplier", &c->embed_scale));
+    OT_TRY(read_multiplier(r, "residual_multiplier", &c->residual_scale));
     OT_TRY(
         ot_json_need_real(r->root, r->where, "attention_multiplier", false, 1e-6, 1e6, &c->attention_scale));
-    return ot_json_need_real(r->root, r->where, "logits_scaling", false, 1e-6, 1e6, &c->logit_divisor);
+    return read_multiplier(r, "logits_scaling", &c->logit_divisor);
 }
 
 static void write_granite(const struct ot_model_config *c, struct ot_json_writer *w) {

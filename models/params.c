@@ -454,7 +454,7 @@ int ot_model_build_params(struct ot_model *model, const struct ot_model_parts *p
     if (parts && parts->lora && parts->lora->dora && scales)
         return ot_fail(OT_E_INPUT,
                        "adapters with DoRA over a model with residual_multiplier or logits_scaling "
-                       "are not supported");
+                       "are not supported; train adapters without dora, or merge trained ones with PEFT");
     build_embed(&w);
     for (int l = 0; l < model->config.n_layers; l++)
         build_layer(&w, l);

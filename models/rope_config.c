@@ -56,6 +56,11 @@ static int read_yarn(const struct rope_reader *p, struct ot_rope_config *rope) {
     OT_TRY(read_original(p, false, &rope->original_max_position));
     rope->factor = length / rope->original_max_position;
     OT_TRY(read_real(p, "factor", false, 1, 1e6, &rope->factor));
+    if (rope->factor < 1)
+        return ot_fail(OT_E_INPUT,
+                       "%s: factor is absent, and original_max_position_embeddings, %g, is above "
+                       "max_position_embeddings, %g",
+                       p->where, rope->original_max_position, length);
     OT_TRY(read_real(p, "mscale", false, 0, 1e6, &magnitude));
     OT_TRY(read_real(p, "mscale_all_dim", false, 0, 1e6, &of_all));
     rope->attention_factor = magnitude != 0 && of_all != 0 ? yarn_magnitude(rope->factor, magnitude) /
@@ -89,7 +94,7 @@ static int read_longrope(const struct rope_reader *p, struct ot_rope_config *rop
     rope->original_max_position = p->r->family->family == OT_FAMILY_PHI3 ? 4096 : length;
     OT_TRY(read_original(p, false, &rope->original_max_position));
     rope->factor = length / rope->original_max_position;
-    OT_TRY(read_real(p, "factor", false, 1e-6, 1e6, &rope->factor));
+    OT_TRY(read_real(p, "factor", false, 1e-10, 1e10, &rope->factor));
     rope->attention_factor =
         rope->factor <= 1 ? 1 : sqrt(1 + log(rope->factor) / log(rope->original_max_position));
     OT_TRY(read_real(p, "attention_factor", false, 0, 1e6, &rope->attention_factor));
@@ -245,6 +250,8 @@ static int check_scaling(const struct ot_model_config *c, const char *where) {
         return 0;
     OT_TRY(
         check_positive(rope->original_max_position, "rope_scaling.original_max_position_embeddings", where));
+    if (rope->scaling == OT_ROPE_LONGROPE || rope->scaling == OT_ROPE_YARN)
+        OT_TRY(check_positive(rope->attention_factor, "rope_scaling.attention_factor", where));
     if (rope->scaling == OT_ROPE_LONGROPE)
         return check_factors(c, where);
     if (rope->scaling == OT_ROPE_YARN) {
@@ -354,7 +361,7 @@ static void put_scaling(const struct ot_model_config *c, struct ot_json_writer *
         ot_json_put_real(w, "partial_rotary_factor", rope->share);
     if (rope->original_max_position > 0)
         ot_json_put_int(w, "original_max_position_embeddings", (int64_t)rope->original_max_position);
-    if (c->q_scale_beta != 0)
+    if (c->family == OT_FAMILY_MINISTRAL3)
         ot_json_put_real(w, "llama_4_scaling_beta", c->q_scale_beta);
 }
 
@@ -364,7 +371,7 @@ void ot_rope_config_put(const struct ot_model_config *c, struct ot_json_writer *
     const struct ot_family_row *row = ot_family_row(c->family);
     if (c->positions != OT_POSITIONS_ROPE)
         return;
-    bool young = c->q_scale_beta != 0;
+    bool young = c->family == OT_FAMILY_MINISTRAL3;
     if (!young)
         ot_json_put_real(w, "rope_theta", c->rope.theta);
     if (c->local_rope_theta != 0)

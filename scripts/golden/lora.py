@@ -28,6 +28,7 @@ Run: python scripts/golden/lora.py (needs torch, transformers, peft, numpy)
 
 import copy
 import os
+import re
 
 import numpy as np
 import peft
@@ -91,11 +92,23 @@ CASES = {
         use_dora=True, lora_dropout=0.4, rank_pattern={"k_proj": 1}, alpha_pattern={"v_proj": 5, "lm_head": 4}),
     # LoRA+, with a head, and maps of several ranks in a unit.
     "qwen3-plus": dict(r=3, lora_alpha=6, target_modules=LINEAR + ["lm_head"], rank_pattern={"k_proj": 1}),
+    # Matrices as [in, out]: PEFT's fan_in_fan_out.
+    "gpt2-all": dict(r=4, lora_alpha=8, target_modules="all-linear", fan_in_fan_out=True),
+    # q, k and v of each head together in the rows of B. Dropout. The norm of the embedding is trained too.
+    "bloom-qkv": dict(r=3, lora_alpha=12, target_modules=["query_key_value"], lora_dropout=0.3,
+                      modules_to_save=["word_embeddings_layernorm"]),
+    # Groups of heads in the rows of B and in magnitudes; two norms of one input.
+    "falcon_two-dora": dict(r=3, lora_alpha=6, target_modules="all-linear", use_dora=True),
+    # A scaled embedding.
+    "gemma3-embed": dict(r=3, lora_alpha=6, target_modules=["embed_tokens", "v_proj", "down_proj"]),
+    # One adapter for q, k and v, and one for gate and up.
+    "phi3-all": dict(r=4, lora_alpha=4, target_modules="all-linear"),
 }
 LR_RATIOS = {"qwen3-plus": 3}
 
 # The unit of maps that share dropout, as the place of its first weight among a layer's.
-UNITS = {"q_proj": 0, "k_proj": 0, "v_proj": 0, "o_proj": 3, "gate_proj": 4, "up_proj": 4, "down_proj": 6}
+UNITS = {"q_proj": 0, "k_proj": 0, "v_proj": 0, "o_proj": 3, "gate_proj": 4, "up_proj": 4, "down_proj": 6,
+         "query_key_value": 0}
 
 
 def mix(x):
@@ -155,10 +168,13 @@ class Dropout(torch.nn.Module):
 
 def number_of(model, module):
     """The number of the first weight of the module's unit (models/model.h)."""
-    layer_tensors = sum(".layers.0." in n and "lora_" not in n for n, _ in model.named_parameters())
+    own = [n for n, _ in model.named_parameters() if "lora_" not in n and "modules_to_save" not in n]
+    first = sum("embed" in n for n in own)  # the tables and the norm in front of the layers
+    layer_tensors = sum(".layers.0." in n or ".h.0." in n for n in own)
     if module.endswith("lm_head"):
-        return 1 + model.config.num_hidden_layers * layer_tensors
-    return 1 + int(module.split(".layers.")[1].split(".")[0]) * layer_tensors + UNITS[module.split(".")[-1]]
+        return first + model.config.num_hidden_layers * layer_tensors
+    layer = re.search(r"[.](?:layers|h)[.](\d+)[.]", module)[1]
+    return first + int(layer) * layer_tensors + UNITS[module.split(".")[-1]]
 
 
 def replace_dropout(model, drop):
@@ -237,19 +253,19 @@ def alphas(model):
             for name, m in model.named_modules() if isinstance(m, peft.tuners.lora.LoraLayer)}
 
 
-def make_optimizer(model, tensors, lr_ratio):
+def make_optimizer(model, tensors, lr, lr_ratio):
     if lr_ratio != 1:
         assert all(p.dim() == 2 for p in tensors)  # PEFT gives vectors the rate of B
-        return peft.optimizers.create_loraplus_optimizer(model, torch.optim.AdamW, lr=LR, loraplus_lr_ratio=lr_ratio,
+        return peft.optimizers.create_loraplus_optimizer(model, torch.optim.AdamW, lr=lr, loraplus_lr_ratio=lr_ratio,
                                                          loraplus_weight_decay=DECAY, betas=BETAS, eps=EPS)
     groups = [dict(params=[p for p in tensors if p.dim() == 2], weight_decay=DECAY),
               dict(params=[p for p in tensors if p.dim() < 2], weight_decay=0.0)]
-    return torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPS)
+    return torch.optim.AdamW(groups, lr=lr, betas=BETAS, eps=EPS)
 
 
-def train(model, rows, lr_ratio):
+def train(model, rows, lr=LR, lr_ratio=1):
     tensors = list(trained(model).values())
-    optimizer = make_optimizer(model, tensors, lr_ratio)
+    optimizer = make_optimizer(model, tensors, lr, lr_ratio)
     losses, norms = [], []
     for step in range(STEPS):
         optimizer.zero_grad()

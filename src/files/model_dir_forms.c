@@ -6,17 +6,19 @@
 #include "src/base/error.h"
 #include "src/files/model_dir_state.h"
 
-/* A GGUF file has q, k and v one after the other, and matrices as [out, in]: the form of slabs. */
-static bool has_file_form(const struct ot_stored *stored) {
-    return stored->blocks == NULL;
+/* Quantized matrices are [out, in] also of GPT-2: bitsandbytes and GPTQ make them linear layers. So are those
+ * of GGUF files. stored NULL: a plain file. */
+static bool is_turned(const struct ot_tensor *tensor, const struct ot_stored *stored) {
+    return tensor->file_form == OT_FORM_TRANSPOSED && (!stored || (!stored->blocks && !stored->packed));
 }
 
-static bool is_transposed(const struct ot_tensor *tensor) {
-    return tensor->file_form == OT_FORM_TRANSPOSED;
+/* A GGUF file has q, k and v one after the other: the order of slabs. */
+static bool is_mixed(const struct ot_tensor *tensor, const struct ot_stored *stored) {
+    return tensor->is_fused && !stored->blocks;
 }
 
 void ot_tensor_file_shape(const struct ot_tensor *tensor, const struct ot_stored *stored, int64_t shape[2]) {
-    bool turned = is_transposed(tensor) && (!stored || has_file_form(stored));
+    bool turned = is_turned(tensor, stored);
     shape[0] = turned ? tensor->cols : tensor->rows;
     shape[1] = turned ? tensor->rows : tensor->cols;
 }
@@ -41,11 +43,6 @@ static int64_t smaller(int64_t a, int64_t b) {
 static int read_fused(const struct reading *r) {
     int64_t cols = r->tensor->dims == 2 ? r->tensor->cols : 1, end = r->first + r->n, bad;
     int64_t n_rows = r->tensor->rows * r->tensor->cols / cols;
-    if (r->stored->packed)
-        return ot_fail(OT_E_INPUT,
-                       "%s: tensor %s is quantized, and its rows of q, k and v are mixed; such models "
-                       "cannot be read: give the model that it was made from",
-                       r->stored->file->path, r->tensor->name);
     for (int64_t at = r->first, some; at < end; at += some) {
         int64_t row = at / cols, file_row = ot_model_fused_row(r->config, row), rows = 1;
         while (row + rows < n_rows && (row + rows) * cols < end &&
@@ -63,11 +60,6 @@ static int read_transposed(const struct reading *r) {
     int64_t rows = r->tensor->rows, cols = r->tensor->cols, end = r->first + r->n;
     float *piece = malloc((size_t)(r->n / cols + 2) * sizeof *piece);
     int rc = piece ? 0 : ot_fail(OT_E_BUDGET, "no memory to read %s", r->tensor->name);
-    if (rc == 0 && r->stored->packed)
-        rc = ot_fail(OT_E_INPUT,
-                     "%s: tensor %s is quantized and transposed; such models cannot be read: give the "
-                     "model that it was made from",
-                     r->stored->file->path, r->tensor->name);
     if (rc == 0)
         rc = ot_stored_fetch(r->stored);
     for (int64_t col = 0; col < cols && rc == 0; col++) {
@@ -87,10 +79,9 @@ static int read_transposed(const struct reading *r) {
 int ot_tensor_read(const struct ot_model_config *config, const struct ot_tensor *tensor,
                    const struct ot_stored *stored, int64_t first, int64_t n, float *values, int64_t *bad) {
     const struct reading r = {config, tensor, stored, first, n, values};
-    bool turned = is_transposed(tensor), mixed = tensor->is_fused;
-    if (!has_file_form(stored) || (!turned && !mixed))
+    if (!is_turned(tensor, stored) && !is_mixed(tensor, stored))
         return ot_stored_read(stored, first, n, values, bad);
-    OT_TRY(turned ? read_transposed(&r) : read_fused(&r));
+    OT_TRY(is_turned(tensor, stored) ? read_transposed(&r) : read_fused(&r));
     *bad = ot_f32_first_not_finite(values, n);
     return 0;
 }
@@ -105,7 +96,7 @@ static void mix_rows(const struct ot_model_config *config, const struct ot_tenso
 }
 
 int ot_tensor_to_file(const struct ot_model_config *config, const struct ot_tensor *tensor, float *values) {
-    if (is_transposed(tensor))
+    if (is_turned(tensor, NULL))
         return ot_lora_transpose(values, tensor->rows, tensor->cols);
     if (!tensor->is_fused)
         return 0;

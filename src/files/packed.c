@@ -245,10 +245,11 @@ int ot_packed_open_4bit(struct ot_packed *p, struct ot_packed_part map, struct o
     return 0;
 }
 
-/* Where the decoding of a value begins: with nested scales at the begin of their group, which
- * ot_weight_decode counts from. */
+/* Where the decoding of a value begins: of 4 bits at the begin of its block, with nested scales at that of
+ * their group, which ot_weight_decode counts from. */
 static int64_t piece_first(const struct ot_packed *p, int64_t at) {
-    return p->group_scales.tensor ? at / PIECE_VALUES * PIECE_VALUES : at;
+    int64_t unit = p->group_scales.tensor ? PIECE_VALUES : p->kind == OT_PACKED_4BIT ? OT_WEIGHT_BLOCK : 1;
+    return at / unit * unit;
 }
 
 /* Makes a matrix of one row in the layout of kernels/weight_format.h of the values [base, base + n). */

@@ -77,8 +77,7 @@ int ot_packed_open_4bit(struct ot_packed *packed, struct ot_packed_part map, str
 
 /* ---- reading ---- */
 
-/* The bytes that values [first, first + n) are decoded from; first is a multiple of 256. Returns the
- * number of ranges. */
+/* The bytes that values [first, first + n) are decoded from. Returns the number of ranges. */
 int ot_packed_ranges(const struct ot_packed *packed, int64_t first, int64_t n,
                      struct ot_file_range ranges[OT_PACKED_RANGES]);
 /* Decodes the values, whose ranges are fetched. Values may be not finite. Error OT_E_INPUT: a column has a

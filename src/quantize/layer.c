@@ -15,6 +15,7 @@ static int64_t groups_of(const struct ot_pack_format *format, int64_t cols) {
 /* ---- the units ---- */
 
 void ot_quant_layer_begin(const struct ot_model *model, int slab, struct ot_quant_layer *layer) {
+    layer->config = ot_model_get_config(model);
     for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
         const struct ot_tensor *tensor = ot_model_tensor(model, i);
         enum ot_layer_input input;
@@ -60,11 +61,37 @@ int64_t ot_quant_layer_bytes(const struct ot_model *model, const struct ot_pack_
             continue;
         for (int p = ot_pack_parts(format, t->rows, t->cols, parts) - 1; p >= 0; p--)
             packed += ot_pack_part_bytes(&parts[p]);
+        packed += t->is_fused ? t->rows * t->cols * (int64_t)sizeof(float) : 0; /* with its rows moved */
         most = packed > most ? packed : most;
         if (t->slab == ot_model_chain(model)->blocks[1].uses[0].slab)
             bytes += format->kind == OT_PACKED_GPTQ ? t->rows * (t->cols + 5 * groups) : packed;
     }
     return bytes + most;
+}
+
+/* ---- the order of rows ---- */
+
+/* The row of the file that row `row` of the slab becomes. */
+static int64_t file_row(const struct ot_quant_layer *layer, const struct ot_tensor *tensor, int64_t row) {
+    return tensor->is_fused ? ot_model_fused_row(layer->config, row) : row;
+}
+
+/* Moves the rows of a matrix from the order of slabs to that of files, or back. */
+static int move_rows(const struct ot_quant_layer *layer, const struct ot_tensor *tensor, bool to_file,
+                     void *matrix, size_t item_bytes) {
+    size_t bytes = (size_t)tensor->cols * item_bytes;
+    char *from = tensor->is_fused ? malloc((size_t)tensor->rows * bytes) : NULL, *to = matrix;
+    if (!tensor->is_fused)
+        return 0;
+    if (!from)
+        return ot_fail(OT_E_BUDGET, "no memory to move rows");
+    memcpy(from, matrix, (size_t)tensor->rows * bytes);
+    for (int64_t row = 0; row < tensor->rows; row++) {
+        size_t in_slab = (size_t)row * bytes, in_file = (size_t)file_row(layer, tensor, row) * bytes;
+        memcpy(to + (to_file ? in_file : in_slab), from + (to_file ? in_slab : in_file), bytes);
+    }
+    free(from);
+    return 0;
 }
 
 /* ---- GPTQ ---- */
@@ -182,7 +209,8 @@ static int decode_map(struct ot_quant_layer *layer, const struct ot_weight *weig
     return ok ? 0 : ot_fail(OT_E_BUDGET, "no memory to decode a matrix");
 }
 
-static int encode_map(struct ot_quant_layer *layer, struct ot_quant_map *map, float *values) {
+/* values: in the order of the file. */
+static int encode_ordered(struct ot_quant_layer *layer, struct ot_quant_map *map, float *values) {
     const struct ot_weight weight = weight_of(layer->format, map->tensor);
     const struct ot_weight_layout layout = ot_weight_layout(&weight);
     const struct ot_weight_part part = {.dtype = OT_F32, .n = layout.n, .values = values};
@@ -202,6 +230,12 @@ static int encode_map(struct ot_quant_layer *layer, struct ot_quant_map *map, fl
     return rc;
 }
 
+static int encode_map(struct ot_quant_layer *layer, struct ot_quant_map *map, float *values) {
+    OT_TRY(move_rows(layer, map->tensor, true, values, sizeof *values));
+    OT_TRY(encode_ordered(layer, map, values));
+    return move_rows(layer, map->tensor, false, values, sizeof *values);
+}
+
 int ot_quant_unit_run(struct ot_quant_layer *layer, enum ot_layer_input input, const float *hessian,
                       float *weights) {
     struct ot_quant_unit *unit = &layer->units[input];
@@ -218,25 +252,31 @@ int ot_quant_unit_run(struct ot_quant_layer *layer, enum ot_layer_input input, c
 
 /* ---- the tensors of the checkpoint ---- */
 
-/* Parts of a GPTQ matrix: rows [first, first + rows) of the unit. */
+/* Parts of a GPTQ matrix: rows [first, first + rows) of the unit. The codes are in the order of the
+ * file for a while. */
 static int gptq_parts(struct ot_quant_layer *layer, const struct ot_quant_unit *unit, int64_t first,
                       const struct ot_tensor *t) {
     const struct ot_pack_format *f = layer->format;
     int64_t groups = groups_of(f, t->cols);
-    uint8_t *zeros = malloc((size_t)(groups * t->rows));
+    uint8_t *zeros = malloc((size_t)(groups * t->rows)), *codes = unit->codes + first * t->cols;
     uint16_t *scales = layer->parts[2];
     if (!zeros)
         return ot_fail(OT_E_BUDGET, "no memory for zero points");
     for (int64_t g = 0; g < groups; g++)
         for (int64_t r = 0; r < t->rows; r++) {
-            scales[g * t->rows + r] = ot_f16_from_f32(unit->scales[g * unit->rows + first + r]);
-            zeros[g * t->rows + r] = unit->zeros[g * unit->rows + first + r];
+            int64_t to = g * t->rows + file_row(layer, t, r);
+            scales[to] = ot_f16_from_f32(unit->scales[g * unit->rows + first + r]);
+            zeros[to] = unit->zeros[g * unit->rows + first + r];
         }
-    ot_pack_gptq_codes(f, t->rows, t->cols, unit->codes + first * t->cols, layer->parts[0]);
-    ot_pack_gptq_zeros(f, t->rows, groups, zeros, layer->parts[1]);
-    memcpy(layer->parts[3], unit->index, (size_t)t->cols * sizeof *unit->index);
+    int rc = move_rows(layer, t, true, codes, sizeof *codes);
+    if (rc == 0) {
+        ot_pack_gptq_codes(f, t->rows, t->cols, codes, layer->parts[0]);
+        ot_pack_gptq_zeros(f, t->rows, groups, zeros, layer->parts[1]);
+        memcpy(layer->parts[3], unit->index, (size_t)t->cols * sizeof *unit->index);
+        rc = move_rows(layer, t, false, codes, sizeof *codes);
+    }
     free(zeros);
-    return 0;
+    return rc;
 }
 
 static void bitsandbytes_parts(struct ot_quant_layer *layer, const struct ot_quant_map *map,

@@ -1,7 +1,8 @@
 /* The matrices of one layer: their codes, and the tensors that the checkpoint stores (src/files/pack.h).
  *
  * A UNIT is the matrices that multiply the same input. They are adjacent in the slab, so GPTQ takes them as
- * one matrix; its rows do not depend on each other. nf4 and int8 take each matrix by itself.
+ * one matrix; its rows do not depend on each other. nf4 and int8 take each matrix by itself. The rows of a
+ * fused q, k and v are stored in the order of files (ot_tensor.is_fused).
  */
 #ifndef OT_QUANTIZE_LAYER_H
 #define OT_QUANTIZE_LAYER_H
@@ -32,6 +33,7 @@ struct ot_quant_unit {
 
 struct ot_quant_layer {
     const struct ot_pack_format *format;
+    const struct ot_model_config *config; /* set by begin */
     struct ot_pool *pool;
     struct ot_quant_unit units[OT_LAYER_INPUTS];
     void *parts[OT_PACK_PARTS]; /* of the matrix that was asked for last */

@@ -368,6 +368,53 @@ static void test_rewrite_changes_what_must_and_keeps_the_rest(void **state) {
     ot_json_free(root);
 }
 
+/* What is written from a config is read as the same config, also at the edges. */
+static void test_edges_of_families(void **state) {
+    (void)state;
+#define SIZES                                                                                                \
+    "\"vocab_size\": 44, \"hidden_size\": 24, \"num_hidden_layers\": 2, \"num_attention_heads\": 3, "        \
+    "\"intermediate_size\": 36, \"max_position_embeddings\": 64, "
+    static const char *const accepted[] = {
+        /* A factor of 1e-7. */
+        "{" SIZES "\"model_type\": \"phi3\", \"original_max_position_embeddings\": 640000000, "
+        "\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 1, 1, 1], "
+        "\"long_factor\": [2, 2, 2, 2]}}",
+        /* A multiplier of 1 multiplies nothing, so biases are no trouble. */
+        "{" SIZES "\"model_type\": \"granite\", \"residual_multiplier\": 1.0, \"attention_bias\": true}",
+        /* Keys that transformers ignores. */
+        "{" SIZES "\"model_type\": \"falcon\", \"head_dim\": 7}",
+        "{" SIZES "\"model_type\": \"gpt2\", \"head_dim\": 6, \"num_key_value_heads\": 1}",
+        "{" SIZES "\"model_type\": \"ministral3\", \"head_dim\": 8, \"rope_parameters\": {"
+        "\"original_max_position_embeddings\": 64, \"llama_4_scaling_beta\": 0}}"};
+    for (size_t i = 0; i < sizeof accepted / sizeof *accepted; i++) {
+        struct ot_config_file file, again;
+        char *text;
+        size_t bytes;
+        check_ok(parse(accepted[i], &file));
+        assert_true(file.config.head_dim == 8 && file.config.n_kv_heads <= 3);
+        check_ok(ot_model_config_write(&file, &text, &bytes));
+        check_ok(parse(text, &again));
+        check_same_config(&file.config, &again.config);
+        free(text);
+    }
+    static const char *const refused[][2] = {
+        {"{" SIZES "\"model_type\": \"codegen\"}", "has 4 groups, but num_attention_heads is 3"},
+        {"{" SIZES "\"model_type\": \"falcon\", \"new_decoder_architecture\": true, \"num_kv_heads\": 2}",
+         "not a multiple of num_key_value_heads, 2"},
+        {"{" SIZES "\"model_type\": \"llama\", \"rope_scaling\": {\"type\": \"yarn\", "
+         "\"original_max_position_embeddings\": 65}}",
+         "factor is absent, and original_max_position_embeddings, 65, is above max_position_embeddings, 64"},
+        {"{" SIZES "\"model_type\": \"phi3\", \"original_max_position_embeddings\": 1, \"rope_scaling\": {"
+         "\"type\": \"longrope\", \"short_factor\": [1, 1, 1, 1], \"long_factor\": [2, 2, 2, 2]}}",
+         "attention_factor is inf"},
+        {"{" SIZES "\"model_type\": \"ministral3\"}", "'rope_parameters' is missing"}};
+#undef SIZES
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        struct ot_config_file file;
+        check_fails(parse(refused[i][0], &file), OT_E_INPUT, refused[i][1]);
+    }
+}
+
 /* Configs of well-known models. Supported families parse to their published sizes; the others are refused
  * with an error that names the family. */
 static void test_published_configs(void **state) {
@@ -442,6 +489,7 @@ int main(void) {
         cmocka_unit_test(test_writes_what_it_reads),
         cmocka_unit_test(test_writes_windows_scaling_and_short_floats),
         cmocka_unit_test(test_rewrite_changes_what_must_and_keeps_the_rest),
+        cmocka_unit_test(test_edges_of_families),
         cmocka_unit_test(test_published_configs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -34,7 +34,14 @@ const char *const golden_lora_names[] = {"llama-all",
                                          "llama-double",
                                          "llama_bias-nf4",
                                          "qwen3-nf4_dropout",
+                                         "gpt2-all",
+                                         "bloom-qkv",
+                                         "falcon_two-dora",
+                                         "gemma3-embed",
+                                         "phi3-all",
                                          NULL};
+const char *const golden_step_names[] = {
+    "gpt2-steps", "bloom-steps", "falcon_two-steps", "codegen-steps", "gemma2-steps", "olmo3-steps", NULL};
 
 static struct ot_model_config read_config(const struct ot_golden *golden) {
     struct ot_model_config config;
@@ -49,10 +56,10 @@ static struct ot_model_config read_config(const struct ot_golden *golden) {
 
 /* ---- adapters ---- */
 
-static bool has_gradient(const void *context, const struct ot_tensor *tensor) {
+static bool has_final(const void *context, const struct ot_tensor *tensor) {
     const struct golden_case *c = context;
     char array[128];
-    snprintf(array, sizeof array, "grad.%s", tensor->name);
+    snprintf(array, sizeof array, "final.%s", tensor->name);
     return golden_has(c->golden, golden_case_key(c, array));
 }
 
@@ -63,18 +70,28 @@ static struct ot_lora_rank rank_of(const void *context, const char *module) {
     if (!golden_has(c->golden, golden_case_key(c, array)))
         return (struct ot_lora_rank){0};
     double alpha = golden_f64(c->golden, golden_case_key(c, array), NULL)[0];
-    const char *a = strcmp(module, "model.embed_tokens") == 0 ? "lora_embedding_A" : "lora_A.weight";
+    char embedding[128];
+    ot_model_module_name(&c->config, OT_MODULE_EMBEDDING, -1, embedding, sizeof embedding);
+    const char *a = strcmp(module, embedding) == 0 ? "lora_embedding_A" : "lora_A.weight";
     snprintf(array, sizeof array, "weight.base_model.model.%s.%s", module, a);
     return (struct ot_lora_rank){golden_dim(c->golden, golden_case_key(c, array), 0), alpha};
 }
 
 /* Opens the file that has the case. */
-static void open_adapters(struct golden_case *c) {
-    c->golden = c->lora_file = golden_open("lora.bin");
-    if (!golden_has(c->golden, golden_case_key(c, "rslora"))) {
+static void open_results(struct golden_case *c) {
+    static const char *const files[] = {"lora.bin", "qlora.bin", "steps.bin"};
+    for (int i = 0; i < 3; i++) {
+        c->golden = c->lora_file = golden_open(files[i]);
+        if (i == 2 || golden_has(c->golden, golden_case_key(c, "rslora")))
+            break;
         golden_close(c->lora_file);
-        c->golden = c->lora_file = golden_open("qlora.bin");
     }
+    c->parts = (struct ot_model_parts){.trains = has_final, .context = c};
+}
+
+static void read_adapters(struct golden_case *c) {
+    if (!golden_has(c->golden, golden_case_key(c, "rslora")))
+        return;
     c->lora =
         (struct ot_lora){.choose = rank_of,
                          .context = c,
@@ -84,7 +101,7 @@ static void open_adapters(struct golden_case *c) {
                          .dropout = (float)golden_f64(c->golden, golden_case_key(c, "dropout"), NULL)[0]};
     if (golden_has(c->golden, golden_case_key(c, "lr_ratio")))
         c->lora.lr_ratio = (float)golden_f64(c->golden, golden_case_key(c, "lr_ratio"), NULL)[0];
-    c->parts = (struct ot_model_parts){.trains = has_gradient, .context = c, .lora = &c->lora};
+    c->parts.lora = &c->lora;
     if (golden_has(c->golden, golden_case_key(c, "base_type")))
         c->parts.base = (enum ot_base_type)golden_i64(c->golden, golden_case_key(c, "base_type"), NULL)[0];
 }
@@ -115,8 +132,12 @@ void golden_case_open(const char *name, struct golden_case *out) {
     for (int64_t i = 0; i < n; i++)
         trained += out->batch.targets[i] >= 0;
     out->batch.grad_scale = 1.0f / (float)trained;
-    if (name[base])
-        open_adapters(out);
+    if (name[base]) {
+        open_results(out);
+        read_adapters(out);
+    }
+    if (!golden_has(out->golden, golden_case_key(out, "logits")))
+        return;
     out->token_loss = golden_f32(out->golden, golden_case_key(out, "token_loss"), NULL);
     out->logits = golden_f32(out->golden, golden_case_key(out, "logits"), NULL);
 }
@@ -154,22 +175,38 @@ static const float *ordered(const struct golden_case *c, const struct ot_tensor 
     return slab_values;
 }
 
-/* A magnitude in a file minus the norms of the rows of its weight. */
-static const float *above_norms(const struct golden_case *c, const struct ot_tensor *t, const float *file) {
-    char array[128];
+/* The norms of the rows of the weight that a magnitude belongs to, in the order of the slab. */
+static void find_norms(const struct golden_case *c, const struct ot_tensor *t, float norms[1024]) {
+    char array[128], embedding[96];
     int64_t n;
     const char *module = t->name + strlen("base_model.model.");
     int length = (int)(strrchr(module, '.') - module);
-    if (c->config.tied && strncmp(module, "lm_head", 7) == 0)
-        snprintf(array, sizeof array, "weight.model.embed_tokens.weight");
+    bool is_map = ot_module_is_map(t->module);
+    ot_model_module_name(&c->config, OT_MODULE_EMBEDDING, -1, embedding, sizeof embedding);
+    if (c->config.tied && t->module == OT_MODULE_HEAD)
+        snprintf(array, sizeof array, "weight.%s.weight", embedding);
     else
         snprintf(array, sizeof array, "weight.%.*s.weight", length, module);
-    const float *weight = golden_f32(c->base, array, &n);
+    const float *file = golden_f32(c->base, array, &n);
     assert_true(t->cols <= 1024 && n % t->cols == 0);
-    ot_lora_row_norms(weight, t->cols, n / t->cols, slab_values);
+    bool turned = is_map && ot_model_names(&c->config)->transposed;
+    const struct ot_tensor weight = {.rows = t->cols,
+                                     .cols = n / t->cols,
+                                     .dims = 2,
+                                     .file_form = turned ? OT_FORM_TRANSPOSED : OT_FORM_SAME,
+                                     .is_fused = t->is_fused};
+    ot_lora_row_norms(ordered(c, &weight, file), weight.rows, weight.cols, norms);
+}
+
+/* A magnitude in a file minus the norms of the rows of its weight. */
+static const float *above_norms(const struct golden_case *c, const struct ot_tensor *t, const float *file) {
+    static float changes[1024];
+    float norms[1024];
+    find_norms(c, t, norms);
+    const float *values = ordered(c, t, file);
     for (int64_t i = 0; i < t->cols; i++)
-        slab_values[i] = file[i] - slab_values[i];
-    return slab_values;
+        changes[i] = values[i] - norms[i];
+    return changes;
 }
 
 const float *golden_case_tensor(const struct golden_case *c, const char *kind, const struct ot_tensor *t) {

@@ -1,25 +1,27 @@
 /* One golden model, loaded into a runner: tests/golden/model_CASE.bin, which scripts/golden/models.py
  * describes, or such a model with adapters: a case of tests/golden/lora.bin, or over a quantised base of
- * tests/golden/qlora.bin, which scripts/golden/lora.py and qlora.py describe. */
+ * tests/golden/qlora.bin, which scripts/golden/lora.py and qlora.py describe. Or 20 steps of such a model:
+ * tests/golden/steps.bin, which scripts/golden/steps.py describes. */
 #ifndef OT_TESTS_GOLDEN_CASE_H
 #define OT_TESTS_GOLDEN_CASE_H
 
 #include "tests/models/chain_runner.h"
 #include "tests/support/golden.h"
 
-/* Both end with NULL. */
+/* Each ends with NULL. */
 extern const char *const golden_case_names[];
 extern const char *const golden_lora_names[]; /* with adapters: "BASE-WORD" */
+extern const char *const golden_step_names[]; /* 20 steps without adapters: "BASE-steps" */
 
 struct golden_case {
-    struct ot_golden *base, *lora_file; /* lora_file: NULL without adapters */
+    struct ot_golden *base, *lora_file; /* lora_file: of adapters or steps; NULL: neither */
     const struct ot_golden *golden;     /* the file of the results, one of both */
     const char *name;
     struct ot_model_config config;
     struct ot_lora lora;
-    struct ot_model_parts parts; /* refers to this struct */
-    struct runner_batch batch;   /* points into the golden file; grad_scale = 1 / trained tokens */
-    const float *token_loss, *logits;
+    struct ot_model_parts parts;      /* refers to this struct */
+    struct runner_batch batch;        /* points into the golden file; grad_scale = 1 / trained tokens */
+    const float *token_loss, *logits; /* NULL: of steps */
 };
 
 /* name: outlives the case. */

@@ -1,0 +1,325 @@
+"""Whole runs over every family: the golden models of scripts/golden/models.py as directories of transformers, and the
+golden adapters of scripts/golden/lora.py as directories of PEFT. Needs no torch: the losses follow from golden logits."""
+
+import json
+import math
+import os
+import shutil
+import struct
+
+import program
+from program import read_bytes, write_rows
+
+INPUT = 3
+GOLDEN = os.path.join(os.path.dirname(__file__), "../golden")
+FAMILIES = ["gpt2", "bloom", "falcon", "falcon_two", "falcon_alibi", "codegen", "phi3", "gemma", "gemma2", "gemma3",
+            "olmo2", "olmo3", "smollm3", "ministral", "ministral3", "granite"]
+KINDS = ["gpt2", "bloom", "falcon_two", "codegen", "phi3", "gemma2"]  # one of each kind of names and forms
+ADAPTERS = ["gpt2-all", "bloom-qkv", "falcon_two-dora", "gemma3-embed", "phi3-all"]
+LETTERS = [chr(ord("A") + i) for i in range(26)] + [chr(ord("a") + i) for i in range(18)]
+# Each letter is a token. Without a start and an end token, the losses are those of the golden rows.
+TOKENIZER = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
+             "pre_tokenizer": None, "post_processor": None, "decoder": {"type": "Fuse"},
+             "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+                       "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
+                       "vocab": {letter: i for i, letter in enumerate(LETTERS)}, "merges": []}}
+ROWS = ["--no-eos", "--seq-len", "32", "--threads", "1"]
+
+
+# ---- golden files, and the directories that are made of them ----
+
+def read_golden(name):
+    """{array: (shape, bytes)}; scripts/golden/goldenfile.py has the format."""
+    data = read_bytes(os.path.join(GOLDEN, name))
+    head = data.index(b"\n\n")
+    arrays = {}
+    for line in data[:head].decode().split("\n")[1:]:
+        array, dtype, dims, offset = line.split()
+        shape = [int(dim) for dim in dims.split("x")]
+        begin = head + 2 + int(offset)
+        arrays[array] = shape, data[begin:begin + math.prod(shape) * {"f64": 8, "i64": 8, "u8": 1}.get(dtype, 4)]
+    return arrays
+
+
+def numbers(array, form):
+    return struct.unpack(f"<{len(array[1]) // struct.calcsize(form)}{form}", array[1])
+
+
+class Golden:
+    """A golden model, and the results of a case over it. case: "BASE", or "BASE-WORD" of lora.bin."""
+    files = {}
+
+    def __init__(self, case):
+        self.base, _, word = case.partition("-")
+        self.arrays = self.files.setdefault(self.base, read_golden(f"model_{self.base}.bin"))
+        if word and "lora" not in self.files:
+            self.files["lora"] = read_golden("lora.bin")
+        self.results = self.arrays if not word else {
+            name[len(case) + 1:]: array for name, array in self.files["lora"].items() if name.startswith(case + ".")}
+        self.config = json.loads(self.arrays["config_json"][1])
+        for key in list(self.config):
+            if key.endswith("_token_id"):
+                del self.config[key]  # outside of the small vocabulary
+        self.weights = {name[7:]: array for name, array in self.arrays.items() if name.startswith("weight.")}
+        tokens, targets, starts = (numbers(self.arrays[name], "i") for name in ("tokens", "targets", "row_start"))
+        begins = sorted(set(starts)) + [len(tokens)]
+        self.rows = [[*tokens[a:b], targets[b - 1]] for a, b in zip(begins, begins[1:])]
+
+    def logits(self, at):
+        shape, data = self.results["logits"]
+        return struct.unpack_from(f"<{shape[1]}f", data, at * shape[1] * 4)
+
+    def loss(self):
+        """The mean over all tokens but the rows' first ones."""
+        losses, at = [], 0
+        for row in self.rows:
+            for token in row[1:]:
+                logits = self.logits(at)
+                most = max(logits)
+                losses.append(most + math.log(sum(math.exp(x - most) for x in logits)) - logits[token])
+                at += 1
+        return sum(losses) / len(losses)
+
+    def texts(self):
+        return [{"text": "".join(LETTERS[token] for token in row)} for row in self.rows]
+
+    def head(self):
+        """The embedding's name, if the model is tied."""
+        ends = ("wte.weight", "word_embeddings.weight", "embed_tokens.weight")
+        return None if "lm_head.weight" in self.weights else next(n for n in self.weights if n.endswith(ends))
+
+
+def write_safetensors(path, tensors, kind="F32"):
+    header, data = {}, []
+    at = 0
+    for name, (shape, raw) in tensors.items():
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [at, at + len(raw)]}
+        data.append(raw)
+        at += len(raw)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + b"".join(data))
+
+
+def write_json(path, value):
+    with open(path, "w") as file:
+        json.dump(value, file)
+
+
+def write_model(folder, config, weights, shards=1):
+    os.makedirs(folder)
+    write_json(os.path.join(folder, "config.json"), config)
+    write_json(os.path.join(folder, "tokenizer.json"), TOKENIZER)
+    if shards == 1:
+        return write_safetensors(os.path.join(folder, "model.safetensors"), weights)
+    names, places = list(weights), {}
+    for i in range(shards):
+        part = f"model-{i + 1:05}-of-{shards:05}.safetensors"
+        write_safetensors(os.path.join(folder, part), {name: weights[name] for name in names[i::shards]})
+        places.update({name: part for name in names[i::shards]})
+    write_json(os.path.join(folder, "model.safetensors.index.json"), {"metadata": {}, "weight_map": places})
+
+
+def write_adapters(folder, case, base, golden):
+    """As PEFT's save_pretrained has them."""
+    os.makedirs(folder)
+    modules = {name[6:]: numbers(array, "d")[0] for name, array in golden.results.items() if name.startswith("alpha.")}
+    adapters = {name[7:]: array for name, array in golden.results.items() if name.startswith("weight.")}
+    saved = {name[6:]: golden.weights[name[6:]] for name in golden.results
+             if name.startswith("final.") and not name.startswith("final.base_model.")}
+    a = next(shape for name, (shape, _) in adapters.items() if "_A" in name)
+    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base, "r": a[0],
+              "lora_alpha": next(iter(modules.values())), "lora_dropout": numbers(golden.results["dropout"], "d")[0],
+              "target_modules": sorted({name.split(".")[-1] for name in modules}),
+              "modules_to_save": sorted({name.rpartition(".")[0] for name in saved}),
+              "use_dora": bool(numbers(golden.results["dora"], "q")[0]), "use_rslora": False, "bias": "none",
+              "fan_in_fan_out": golden.base == "gpt2"}
+    write_json(os.path.join(folder, "adapter_config.json"), config)
+    write_safetensors(os.path.join(folder, "adapter_model.safetensors"),
+                      adapters | {f"base_model.model.{name}": array for name, array in saved.items()})
+
+
+def read_tensors(folder, name="model.safetensors"):
+    data, start, header = program.read_safetensors(os.path.join(folder, name))
+    return {tensor: (about["shape"], data[start + about["data_offsets"][0]:start + about["data_offsets"][1]])
+            for tensor, about in header.items()}
+
+
+def bare(name):
+    prefix, _, rest = name.partition(".")
+    return rest if prefix in ("model", "transformer") else name
+
+
+def decode_int8(folder):
+    """A quantized model's tensors, with plain fp32 in place of int8."""
+    tensors = read_tensors(folder)
+    for name in [name for name in tensors if name.endswith(".SCB")]:
+        weight = name[:-3] + "weight"
+        (rows, cols), codes = tensors[weight]
+        scales = numbers(tensors.pop(name), "f")
+        tensors.pop(name[:-3] + "weight_format", None)
+        values = [code * scales[i // cols] / 127 for i, code in enumerate(struct.unpack(f"{rows * cols}b", codes))]
+        tensors[weight] = [rows, cols], struct.pack(f"<{rows * cols}f", *values)
+    return tensors
+
+
+# ---- the tests ----
+
+class Families(program.ProgramTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.golden = {case: Golden(case) for case in FAMILIES + ADAPTERS}
+        for family in FAMILIES:
+            golden = cls.golden[family]
+            write_model(cls.path(family), golden.config, golden.weights)
+            write_rows(cls.path(family + ".jsonl"), golden.texts())
+            write_rows(cls.path(family + "8.jsonl"), golden.texts() * 8)
+
+    def loss(self, family, *words):
+        return self.succeed("eval", *words, "--data", self.path(family.partition("-")[0] + ".jsonl"), *ROWS, "--json").json()["loss"]
+
+    def tune(self, family, out, *words, model=None):
+        return self.succeed("train", "--model", self.path(model or family), "--data", self.path(family + "8.jsonl"), *ROWS,
+                            "--tokens-per-step", "64", "--no-forecast", "--eval-fraction", "0", "--out", self.path(out), *words)
+
+    def test_losses_are_those_of_transformers(self):
+        for i, family in enumerate(FAMILIES):
+            golden = self.golden[family]
+            self.assertAlmostEqual(self.loss(family, self.path(family)), golden.loss(), delta=2e-6, msg=family)
+            # Names without a prefix, or with another one; in shards; the head of a tied model beside its embedding.
+            weights = {(bare(name) if i % 2 else "model." + bare(name)) if "lm_head" not in name else name: array
+                       for name, array in golden.weights.items()}
+            if golden.head():
+                weights["lm_head.weight"] = golden.weights[golden.head()]
+            write_model(self.path(family + "-other"), golden.config, weights, shards=1 + i % 3)
+            self.assertEqual(self.loss(family, self.path(family + "-other")), self.loss(family, self.path(family)), family)
+
+    def test_the_first_generated_token(self):
+        for family in FAMILIES:
+            golden = self.golden[family]
+            text = golden.texts()[0]["text"][:-1]
+            logits = golden.logits(len(text) - 1)
+            told = self.succeed("generate", self.path(family), "--prompt", text, "--max-new-tokens", "1", "--json").json()
+            self.assertEqual(told["ids"], [logits.index(max(logits))], family)
+
+    def test_a_save_keeps_what_it_did_not_train(self):
+        """Without a learning rate, all values of a fused or transposed matrix come back to the bit."""
+        for family in FAMILIES:
+            self.tune(family, family + "-same", "--steps", "1", "--lr", "0")
+            self.assertEqual(read_tensors(self.path(family + "-same")), self.golden[family].weights, family)
+
+    def test_training_and_going_on(self):
+        for family in FAMILIES:
+            out, words = family + "-trained", ["--steps", "4", "--lr", "1e-2", "--save-every", "2", "--keep", "9"]
+            self.tune(family, out, *words)
+            self.assertLess(self.loss(family, self.path(out)), self.golden[family].loss() - 0.2, family)
+            steps = [event for event in self.log(out) if event["event"] == "step"]
+            self.assertTrue(all(event["grad_norm"] for event in steps), family)
+            trained = read_tensors(self.path(out))
+            if family in KINDS:
+                self.succeed("export", self.path(out + "/checkpoints/step-00000004"), "--out", self.path(family + "-exported"))
+                self.assertEqual(read_tensors(self.path(family + "-exported")), trained, family)
+                self.succeed("verify", self.path(out))
+            shutil.rmtree(self.path(out + "/checkpoints/step-00000004"))
+            for name in ("checkpoints/complete", "finished.json", "model.safetensors"):
+                os.remove(self.path(f"{out}/{name}"))
+            self.assertIn("step 2 of 4", self.tune(family, out, *words).err)
+            self.assertEqual(read_tensors(self.path(out)), trained, family)
+
+    def test_what_is_trained(self):
+        """The words of --train and --freeze mean the same in each family, whatever its names are."""
+        def changed(family, out):
+            after = read_tensors(self.path(out))
+            return {name for name, array in self.golden[family].weights.items() if after[name] != array}
+
+        for family in ("gpt2", "bloom", "codegen", "olmo2"):
+            weights = self.golden[family].weights
+            tables = {name for name in weights if name.endswith(("wte.weight", "wpe.weight", "embeddings.weight", "embed_tokens.weight"))}
+            norms = {name for name in weights if "norm" in name or ".ln_" in name}
+            biases = {name for name in weights if name.endswith(".bias")}
+            last = {name for name in weights if ".h.1." in name or ".layers.1." in name}
+            head = {name for name in weights if name.startswith("lm_head.")}
+            for i, (words, want) in enumerate([
+                    ("--train=embeddings,biases", tables | biases), ("--train=norms", norms),
+                    ("--freeze=embeddings,norms,layers:0", last - norms | head)]):
+                out = f"{family}-part{i}"
+                self.tune(family, out, "--steps", "1", "--lr", "1e-2", words)
+                self.assertEqual(changed(family, out), want, (family, words))
+
+    # ---- adapters ----
+
+    def test_adapters_of_peft(self):
+        for case in ADAPTERS:
+            golden = self.golden[case]
+            write_adapters(self.path(case), case, self.path(golden.base), golden)
+            self.assertAlmostEqual(self.loss(case, self.path(case)), golden.loss(), delta=2e-6, msg=case)
+            self.succeed("merge", self.path(case), "--out", self.path(case + "-merged"))
+            self.assertAlmostEqual(self.loss(case, self.path(case + "-merged")), golden.loss(), delta=2e-6, msg=case)
+            # A run that goes on with them, and trains nothing, writes them again.
+            self.tune(golden.base, case + "-on", "--steps", "1", "--lr", "0", model=case)
+            before, after = (read_tensors(self.path(folder), "adapter_model.safetensors") for folder in (case, case + "-on"))
+            self.assertEqual(before.keys(), after.keys())
+            for name, array in before.items():
+                if "magnitude" not in name:
+                    self.assertEqual(after[name], array, name)
+                for a, b in zip(numbers(array, "f"), numbers(after[name], "f")):
+                    self.assertAlmostEqual(a, b, delta=1e-6, msg=name)
+
+    def test_default_adapters(self):
+        """--lora alone adapts every linear map of the layers, under the family's names."""
+        maps = {"gpt2": "attn.c_attn attn.c_proj mlp.c_fc mlp.c_proj",
+                "bloom": "self_attention.query_key_value self_attention.dense mlp.dense_h_to_4h mlp.dense_4h_to_h",
+                "codegen": "attn.qkv_proj attn.out_proj mlp.fc_in mlp.fc_out",
+                "phi3": "self_attn.qkv_proj self_attn.o_proj mlp.gate_up_proj mlp.down_proj"}
+        maps["falcon_two"] = maps["bloom"]
+        llama = " ".join(f"self_attn.{x}_proj" for x in "qkvo") + " mlp.gate_proj mlp.up_proj mlp.down_proj"
+        for family in KINDS:
+            layers = "transformer.h." if "transformer.ln_f.weight" in self.golden[family].weights else "model.layers."
+            out, wanted = family + "-lora", maps.get(family, llama).split()
+            self.tune(family, out, "--lora", "r=2", "--steps", "2", "--lr", "1e-2")
+            names = read_tensors(self.path(out), "adapter_model.safetensors")
+            n_layers = self.golden[family].config.get("num_hidden_layers") or self.golden[family].config["n_layer"]
+            self.assertEqual(set(names), {f"base_model.model.{layers}{i}.{module}.lora_{matrix}.weight"
+                                          for i in range(n_layers) for module in wanted for matrix in "AB"}, family)
+            config = json.loads(read_bytes(self.path(out + "/adapter_config.json")))
+            self.assertEqual(config["target_modules"], list(dict.fromkeys(name.split(".")[-1] for name in wanted)), family)
+            self.assertEqual(config["fan_in_fan_out"], family == "gpt2")
+            self.succeed("merge", self.path(out), "--out", self.path(out + "-merged"))
+            loss = self.loss(family, self.path(out))
+            self.assertAlmostEqual(self.loss(family, self.path(out + "-merged")), loss, delta=2e-6, msg=family)
+            self.assertLess(loss, self.golden[family].loss(), family)
+
+    # ---- quantized bases ----
+
+    def test_quantized_models(self):
+        """A quantized model has the values that its tensors say, in the order of files, and is the base of --base-type."""
+        for family in ("gpt2", "bloom", "codegen"):
+            golden, out = self.golden[family], family + "-int8"
+            self.succeed("quantize", self.path(family), "--to", "int8", "--out", self.path(out))
+            tensors = decode_int8(self.path(out))
+            if family == "gpt2":  # other programs have linear maps in place of its transposed matrices
+                for name, ([rows, cols], raw) in [(n, t) for n, t in tensors.items() if ".h." in n and len(t[0]) == 2]:
+                    values = struct.unpack(f"<{rows * cols}f", raw)
+                    turned = [values[row * cols + col] for col in range(cols) for row in range(rows)]
+                    tensors[name] = [cols, rows], struct.pack(f"<{rows * cols}f", *turned)
+            write_model(self.path(out + "-plain"), golden.config, tensors)
+            loss = self.loss(family, self.path(out + "-plain"))
+            self.assertAlmostEqual(self.loss(family, self.path(out)), loss, delta=2e-6, msg=family)
+            self.assertAlmostEqual(self.loss(family, self.path(family), "--base-type", "int8"), loss, delta=2e-6, msg=family)
+            self.succeed("quantize", self.path(family), "--to", "nf4", "--out", self.path(family + "-nf4"))
+            stored = self.loss(family, self.path(family + "-nf4"))
+            self.assertAlmostEqual(self.loss(family, self.path(family), "--base-type", "nf4"), stored, delta=2e-6, msg=family)
+            self.assertNotAlmostEqual(stored, golden.loss(), delta=1e-3)
+            self.tune(family, family + "-qlora", "--lora", "r=2", "--steps", "2", "--lr", "1e-2", model=family + "-nf4")
+
+    def test_gguf_is_refused_by_name(self):
+        for family in ("gpt2", "gemma2"):
+            told = program.run("export", self.path(family), "--gguf", "f16", "--out", self.path("none.gguf"))
+            self.assertEqual(told.code, INPUT)
+            self.assertIn(f"models of type {family} cannot be written as GGUF; known: llama", told.err)
+
+
+if __name__ == "__main__":
+    program.main()
