@@ -308,8 +308,8 @@ def golden_case(case, options, seed):
     arrays |= {"logits": logits, "token_loss": token_loss, "loss": np.array([loss.item()]),
                "bf16_error": np.array([models.error(models.flat(bf16), models.flat(grads)),
                                        models.error(bf16_loss, token_loss)])}
-    exact_losses, _ = train(copy.deepcopy(model).double(), rows, lr_ratio)
-    losses, norms = train(model, rows, lr_ratio)
+    exact_losses, _ = train(copy.deepcopy(model).double(), rows, lr_ratio=lr_ratio)
+    losses, norms = train(model, rows, lr_ratio=lr_ratio)
     drift = np.abs(losses - exact_losses).max()
     assert drift < 2e-6, (case, drift)
     assert 0 < (norms > CLIP).sum(), (case, norms)
