@@ -34,9 +34,11 @@ static struct gpu_rank open_rank(struct plugin_rank *rank, double timeout_second
     return g;
 }
 
+/* After an abort, a call of the plugin's helper may still be under way. It may use the stream until close has
+ * returned. */
 static void close_rank(struct gpu_rank *g, int broken) {
-    emu_gpu_stream_close(g->stream);
     g->api->close(g->rank->context, broken);
+    emu_gpu_stream_close(g->stream);
 }
 
 /* Byte i of the part that rank `from` has for rank `to`. */
