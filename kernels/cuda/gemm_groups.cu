@@ -192,7 +192,7 @@ __device__ __forceinline__ void store_tile(const struct ot_gemm_groups &op, cons
     }
 }
 
-/* What the host knows of the addresses. */
+/* Which addresses are aligned for vector loads and stores; the host checks this. */
 struct alignment {
     bool a, b; /* of the operands */
     bool c;    /* two neighbours of C can be stored at once */

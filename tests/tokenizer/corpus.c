@@ -223,3 +223,24 @@ void check_vectors(const struct ot_tokenizer *t, const char *name, const struct 
     ot_token_list_free(&list);
     ot_json_free(root);
 }
+
+struct ot_tokenizer *open_tokenizer_json(const char *json) {
+    struct ot_tokenizer *t;
+    char path[600], *folder = make_folder();
+    write_file(folder, "tokenizer.json", json, strlen(json));
+    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    check_ok(ot_tokenizer_open(path, &t));
+    remove_folder(folder);
+    return t;
+}
+
+void check_encoded(const struct ot_tokenizer *t, const char *text, const char *wanted) {
+    struct ot_token_list list = {0};
+    char got[256] = "";
+    check_ok(ot_tokenizer_encode(t, text, strlen(text), 0, &list));
+    for (size_t i = 0, used = 0; i < list.n; i++)
+        used += (size_t)snprintf(got + used, sizeof got - used, "%d@%u ", list.ids[i], list.start[i]);
+    if (strcmp(got, wanted) != 0)
+        fail_msg("\"%s\" gives %s instead of %s", text, got, wanted);
+    ot_token_list_free(&list);
+}

@@ -35,5 +35,9 @@ uint32_t crc_numbers(uint32_t crc, const void *numbers, size_t n);
 void round_starts(struct ot_token_list *list, const struct text *text);
 /* Compares everything that `expected` states: ids, starts, decoding, frames, special tokens as text. */
 void check_vectors(const struct ot_tokenizer *tokenizer, const char *name, const struct corpus *corpus);
+/* Opens a tokenizer.json with this text. */
+struct ot_tokenizer *open_tokenizer_json(const char *json);
+/* `wanted`: the tokens as "id@start ". */
+void check_encoded(const struct ot_tokenizer *tokenizer, const char *text, const char *wanted);
 
 #endif

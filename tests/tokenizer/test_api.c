@@ -323,35 +323,12 @@ static void specials_in_a_text_are_counted_or_plain(void **state) {
     ot_tokenizer_close(t);
 }
 
-/* See src/tokenizer/load_repair.c. */
-static struct ot_tokenizer *open_json(const char *json) {
-    struct ot_tokenizer *t;
-    char path[600], *folder = make_folder();
-    write_file(folder, "tokenizer.json", json, strlen(json));
-    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
-    check_ok(ot_tokenizer_open(path, &t));
-    remove_folder(folder);
-    return t;
-}
-
-/* `wanted`: the tokens as "id@start ". */
-static void check_encoded(const struct ot_tokenizer *t, const char *text, const char *wanted) {
-    struct ot_token_list list = {0};
-    char got[256] = "";
-    check_ok(ot_tokenizer_encode(t, text, strlen(text), 0, &list));
-    for (size_t i = 0, used = 0; i < list.n; i++)
-        used += (size_t)snprintf(got + used, sizeof got - used, "%d@%u ", list.ids[i], list.start[i]);
-    if (strcmp(got, wanted) != 0)
-        fail_msg("\"%s\" gives %s instead of %s", text, got, wanted);
-    ot_token_list_free(&list);
-}
-
 /* A single byte beside the word, at either end of the text, counts as a neighbour. */
 static void single_words_have_no_letter_beside_them(void **state) {
     (void)state;
-    struct ot_tokenizer *t =
-        open_json("{\"added_tokens\":[{\"id\":9,\"content\":\"tok\",\"single_word\":true}],\"model\":{"
-                  "\"vocab\":{\"a\":0,\" \":1,\"t\":2,\"o\":3,\"k\":4},\"merges\":[]}}");
+    struct ot_tokenizer *t = open_tokenizer_json(
+        "{\"added_tokens\":[{\"id\":9,\"content\":\"tok\",\"single_word\":true}],\"model\":{"
+        "\"vocab\":{\"a\":0,\" \":1,\"t\":2,\"o\":3,\"k\":4},\"merges\":[]}}");
     check_encoded(t, "tok", "9@0 ");
     check_encoded(t, " tok", "1@0 9@1 ");
     check_encoded(t, "tok ", "9@0 1@3 ");
@@ -365,8 +342,8 @@ static void single_words_have_no_letter_beside_them(void **state) {
 static void bytes_of_unknown_characters_have_their_own_offsets(void **state) {
     (void)state;
     struct ot_tokenizer *t =
-        open_json("{\"model\":{\"byte_fallback\":true,\"vocab\":{\"a\":0,\"<0xE2>\":1,\"<0x82>\":2,"
-                  "\"<0xAC>\":3},\"merges\":[]}}");
+        open_tokenizer_json("{\"model\":{\"byte_fallback\":true,\"vocab\":{\"a\":0,\"<0xE2>\":1,\"<0x82>\":2,"
+                            "\"<0xAC>\":3},\"merges\":[]}}");
     check_encoded(t,
                   "a\xe2\x82\xac"
                   "a",
@@ -374,6 +351,7 @@ static void bytes_of_unknown_characters_have_their_own_offsets(void **state) {
     ot_tokenizer_close(t);
 }
 
+/* See src/tokenizer/load_repair.c. */
 static void lost_no_break_spaces_are_found_again(void **state) {
     (void)state;
     static const char file[] =
@@ -383,7 +361,7 @@ static void lost_no_break_spaces_are_found_again(void **state) {
     static const char text[] = "a \xc2\xa0\xc2\xa0\xc2\xa0";
     static const int32_t ids[] = {2, 3, 1, 0};
     struct ot_token_list list = {0};
-    struct ot_tokenizer *t = open_json(file);
+    struct ot_tokenizer *t = open_tokenizer_json(file);
     char *back;
     size_t n;
     check_ok(ot_tokenizer_encode(t, text, sizeof text - 1, 0, &list));

@@ -13,28 +13,6 @@
 #include "src/tokenizer/text.h"
 #include "tests/support/check.h"
 
-static struct ot_tokenizer *open_json(const char *json, size_t n) {
-    struct ot_tokenizer *t;
-    char path[600], *folder = make_folder();
-    write_file(folder, "tokenizer.json", json, n);
-    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
-    check_ok(ot_tokenizer_open(path, &t));
-    remove_folder(folder);
-    return t;
-}
-
-/* `wanted`: the tokens as "id@start ". */
-static void check_encoded(const struct ot_tokenizer *t, const char *text, const char *wanted) {
-    struct ot_token_list list = {0};
-    char got[256] = "";
-    check_ok(ot_tokenizer_encode(t, text, strlen(text), 0, &list));
-    for (size_t i = 0, used = 0; i < list.n; i++)
-        used += (size_t)snprintf(got + used, sizeof got - used, "%d@%u ", list.ids[i], list.start[i]);
-    if (strcmp(got, wanted) != 0)
-        fail_msg("\"%s\" gives %s instead of %s", text, got, wanted);
-    ot_token_list_free(&list);
-}
-
 /* ---- the trie ---- */
 
 enum { TOKENS = 2000, LONGEST = 7 };
@@ -97,8 +75,8 @@ static struct ot_tokenizer *open_words(const struct words *w) {
     size_t n = (size_t)sprintf(json, "{\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[");
     for (int i = 0; i < w->n; i++)
         n += (size_t)sprintf(json + n, "%s[\"%s\",%.9g]", i ? "," : "", w->text[i], w->score[i]);
-    n += (size_t)sprintf(json + n, "]}}");
-    struct ot_tokenizer *t = open_json(json, n);
+    sprintf(json + n, "]}}");
+    struct ot_tokenizer *t = open_tokenizer_json(json);
     free(json);
     return t;
 }
@@ -164,7 +142,7 @@ static void without_unk_an_unknown_character_is_an_error(void **state) {
     (void)state;
     static const char json[] =
         "{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",-1],[\"b\",-1],[\"\",-1]]}}";
-    struct ot_tokenizer *t = open_json(json, strlen(json));
+    struct ot_tokenizer *t = open_tokenizer_json(json);
     struct ot_token_list list = {0};
     check_encoded(t, "abba", "0@0 1@1 1@2 0@3 ");
     check_fails(ot_tokenizer_encode(t, "ab\xc3\xa4", 4, 0, &list), OT_E_INPUT, "no token for '\xc3\xa4'");
@@ -178,7 +156,7 @@ static void unknown_neighbours_are_one_token(void **state) {
     static const char json[] =
         "{\"model\":{\"unk_id\":0,\"vocab\":[[\"<unk>\",0],[\"a\",-1],[\"<0xC3>\",-1],[\"<0xA4>\",-1]],"
         "\"byte_fallback\":true}}";
-    struct ot_tokenizer *t = open_json(json, strlen(json));
+    struct ot_tokenizer *t = open_tokenizer_json(json);
     check_encoded(t,
                   "a\xc3\xa4\xc3\xa4"
                   "a",
