@@ -48,7 +48,8 @@ static struct ot_tensor *append(struct walk *w, struct ot_place *place, int64_t 
     return t;
 }
 
-/* Adds a tensor of a module. expert: -1, or that of one expert. end: ".weight" or ".bias". rows 0: a vector. */
+/* Adds a tensor of a module. expert: -1, or that of one expert. end: ".weight" or ".bias". rows 0: a
+ * vector. */
 static void add(struct walk *w, struct ot_place *place, enum ot_module module, int64_t expert,
                 const char *end, int64_t rows, int64_t cols, enum ot_init init) {
     const struct ot_model_config *c = &w->model->config;

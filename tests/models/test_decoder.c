@@ -178,8 +178,8 @@ static void test_each_layer_has_its_window(void **state) {
     golden_case_close(&c);
 }
 
-/* The product of an expert has as many rows as tokens that chose it, of all rows of the batch. The kernel of a
- * product depends on its size, and so does the order of its sums: up to rounding, not up to bits. */
+/* The product of an expert has as many rows as tokens that chose it, of all rows of the batch. The kernel of
+ * a product depends on its size, and so does the order of its sums: up to rounding, not up to bits. */
 static void check_unchanged(const struct golden_case *c, const float *before, const float *after, int64_t n) {
     if (c->config.n_experts == 0)
         assert_memory_equal(before, after, (size_t)n * sizeof *before);
