@@ -65,6 +65,7 @@ enum ot_base_type {
     OT_BASE_INT8,
     OT_BASE_NF4,
     OT_BASE_NF4_DOUBLE,
+    OT_BASE_MXFP4,
 };
 
 /* What a run does with the parameters. */
