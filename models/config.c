@@ -15,6 +15,10 @@ bool ot_model_layer_rotates(const struct ot_model_config *c, int64_t layer) {
     return c->positions == OT_POSITIONS_ROPE && !ot_layer_set_has(&c->no_rope, layer);
 }
 
+bool ot_model_layer_has_experts(const struct ot_model_config *c, int64_t layer) {
+    return c->n_experts > 0 && !ot_layer_set_has(&c->dense_layers, layer);
+}
+
 float ot_model_attention_scale(const struct ot_model_config *c) {
     return (float)(c->attention_scale != 0 ? c->attention_scale : 1 / sqrt((double)c->head_dim));
 }

@@ -11,6 +11,10 @@
  * A residual scale r multiplies what a layer adds: mid = x + r attention(...), y = mid + r mlp(...)
  * (Granite). The MLP is down(act(gate(x)) * up(x)), or down(act(up(x))).
  *
+ * A mixture of experts has n_experts such MLPs in place of one. A router, a linear map of x, gives each token
+ * its top_experts and their weights; the layer adds the weighted sum of their results
+ * (kernels/ops_experts.h).
+ *
  * Zero is the value of a Llama in every member that is not a size, so a struct that sets the sizes describes
  * one.
  *
@@ -44,6 +48,8 @@ enum ot_family {
     OT_FAMILY_MINISTRAL,
     OT_FAMILY_MINISTRAL3,
     OT_FAMILY_GRANITE,
+    OT_FAMILY_MIXTRAL,
+    OT_FAMILY_QWEN3_MOE,
     OT_FAMILY_COUNT
 };
 
@@ -149,6 +155,13 @@ struct ot_model_config {
     int64_t fused_groups;
     bool fused_v_first;
 
+    /* ---- experts ---- */
+    /* 0: each layer has one MLP. Else `ffn` is the width of the MLP in dense layers alone. */
+    int64_t n_experts;
+    int64_t top_experts, expert_ffn; /* experts of a token; the inner width of an expert's MLP */
+    bool router_over_all;            /* a token's weights are not divided by their sum */
+    struct ot_layer_set dense_layers;
+
     /* ---- head ---- */
     float logit_softcap;  /* 0: none */
     double logit_divisor; /* logits are divided by it (Granite); 0: 1 */
@@ -164,6 +177,8 @@ int64_t ot_model_param_count(const struct ot_model_config *config); /* a tied te
 int64_t ot_model_layer_window(const struct ot_model_config *config, int64_t layer);
 /* True if a layer rotates q and k. */
 bool ot_model_layer_rotates(const struct ot_model_config *config, int64_t layer);
+/* True if the MLP of a layer is a mixture of experts. */
+bool ot_model_layer_has_experts(const struct ot_model_config *config, int64_t layer);
 /* What attention multiplies q k^T by. */
 float ot_model_attention_scale(const struct ot_model_config *config);
 /* The most tokens that a row may have: max_position, and with a dynamic scaling of rope its factor times

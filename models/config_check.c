@@ -43,6 +43,14 @@ static int check_counts(const struct ot_model_config *c, const char *where) {
     };
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
         OT_TRY(check_count(&fields[i], where));
+    if (c->n_experts > 0) {
+        const struct field experts[] = {
+            {"num_experts", c->n_experts, OT_MOST_EXPERTS},
+            {"num_experts_per_tok", c->top_experts, c->n_experts < OT_MOST_TOP ? c->n_experts : OT_MOST_TOP},
+            {"moe_intermediate_size", c->expert_ffn, MAX_WIDTH}};
+        for (size_t i = 0; i < sizeof experts / sizeof experts[0]; i++)
+            OT_TRY(check_count(&experts[i], where));
+    }
     struct field width = {"num_attention_heads x head_dim", c->n_heads * c->head_dim, MAX_WIDTH};
     OT_TRY(check_count(&width, where));
     if (c->n_heads % c->n_kv_heads)
@@ -72,6 +80,13 @@ static int check_kinds(const struct ot_model_config *c, const char *where) {
             where, (long long)c->fused_groups, (long long)c->n_heads, (long long)c->n_kv_heads);
     if (names->modules[OT_MODULE_QKV] == NULL && c->fused_groups > 1)
         return ot_fail(OT_E_INPUT, "%s: this family has no fused matrix of q, k and v", where);
+    if (c->n_experts > 0 &&
+        (c->norm_place != OT_NORMS_BEFORE || c->residual != OT_SEQUENTIAL || c->residual_scale != 0 ||
+         c->plain_mlp || c->mlp_bias || names->modules[OT_MODULE_ROUTER] == NULL))
+        return ot_fail(OT_E_INPUT,
+                       "%s: experts need a family that has them, norms before attention and MLP, and an MLP "
+                       "with a gate, without biases",
+                       where);
     if (c->residual_scale != 0 && (c->out_bias || c->mlp_bias))
         return ot_fail(OT_E_INPUT, "%s: residual_multiplier with attention_bias or mlp_bias is not supported",
                        where);
@@ -85,13 +100,19 @@ static int64_t norm_params(const struct ot_model_config *c, int64_t width) {
     return c->norm == OT_NORM_LAYER ? 2 * width : width;
 }
 
-/* Parameters of one layer. Exact: check_counts keeps every product below 2^50. */
-static int64_t layer_params(const struct ot_model_config *c) {
+/* Of the matrices of a layer's MLP, or of all its experts and their router. */
+static int64_t mlp_params(const struct ot_model_config *c, int64_t layer) {
+    return ot_model_layer_has_experts(c, layer) ? (3 * c->expert_ffn + 1) * c->n_experts * c->hidden
+                                                : (c->plain_mlp ? 2 : 3) * c->ffn * c->hidden;
+}
+
+/* Parameters of one layer. Exact: check_counts keeps every product below 2^61. */
+static int64_t layer_params(const struct ot_model_config *c, int64_t layer) {
     int64_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
     int64_t inner = (c->plain_mlp ? 1 : 2) * c->ffn;
     int64_t n_norms = (ot_model_has_norms_before(c) ? (c->residual == OT_PARALLEL ? 1 : 2) : 0) +
                       (ot_model_has_norms_after(c) ? 2 : 0);
-    int64_t n = (q + 2 * kv) * c->hidden + q * c->hidden + (inner + c->ffn) * c->hidden;
+    int64_t n = (q + 2 * kv) * c->hidden + q * c->hidden + mlp_params(c, layer);
     n += n_norms * norm_params(c, c->hidden);
     n += c->qkv_bias ? q + 2 * kv : 0;
     n += c->out_bias ? c->hidden : 0;
@@ -117,8 +138,9 @@ int ot_model_config_check(const struct ot_model_config *c, const char *where) {
     OT_TRY(check_positive((double)c->norm_eps, "rms_norm_eps", where));
     if (!(c->init_std >= 0) || !isfinite(c->init_std))
         return ot_fail(OT_E_INPUT, "%s: initializer_range is %g, must be 0 or more", where, c->init_std);
-    double n = (double)layer_params(c) * (double)c->n_layers + 3.0 * (double)c->vocab * (double)c->hidden +
-               (double)c->max_position * (double)c->hidden;
+    double n = 3.0 * (double)c->vocab * (double)c->hidden + (double)c->max_position * (double)c->hidden;
+    for (int64_t l = 0; l < c->n_layers; l++)
+        n += (double)layer_params(c, l);
     if (n > MAX_PARAMS)
         return ot_fail(
             OT_E_INPUT,
@@ -128,5 +150,8 @@ int ot_model_config_check(const struct ot_model_config *c, const char *where) {
 }
 
 int64_t ot_model_param_count(const struct ot_model_config *c) {
-    return layer_params(c) * c->n_layers + edge_params(c);
+    int64_t n = edge_params(c);
+    for (int64_t l = 0; l < c->n_layers; l++)
+        n += layer_params(c, l);
+    return n;
 }

@@ -228,16 +228,17 @@ static bool has_key(const struct ot_json *object, const char *wanted) {
 static int read_window(const struct ot_config_reader *r) {
     struct ot_model_config *c = r->config;
     const struct ot_json *types = ot_json_get(r->root, "layer_types");
-    bool by_flag = r->family->window == OT_WINDOW_FLAG || r->family->window == OT_WINDOW_NO_ROPE;
+    enum ot_window_rule rule = r->family->window;
+    bool by_flag = rule == OT_WINDOW_FLAG || rule == OT_WINDOW_SWITCH || rule == OT_WINDOW_NO_ROPE;
     bool use = !by_flag;
-    if (r->family->window == OT_WINDOW_NONE)
+    if (rule == OT_WINDOW_NONE)
         return 0;
     if (has_key(r->root, "sliding_window")) /* null: no window */
         c->window = 0;
     OT_TRY(ot_json_need_int(r->root, r->where, "sliding_window", false, 1, MAX_COUNT, &c->window));
     if (by_flag)
         OT_TRY(ot_json_need_bool(r->root, r->where, "use_sliding_window", false, &use));
-    if (r->family->window == OT_WINDOW_FLAG) {
+    if (rule == OT_WINDOW_FLAG) {
         c->window_first_layer = r->family->max_window_layers;
         OT_TRY(ot_json_need_int(r->root, r->where, "max_window_layers", false, 0, MAX_COUNT,
                                 &c->window_first_layer));

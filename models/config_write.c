@@ -33,7 +33,7 @@ static void put_window(struct ot_json_writer *w, const struct ot_model_config *c
         ot_json_put_int(w, "sliding_window", c->window);
     else
         ot_json_put_null(w, "sliding_window");
-    if (row->window == OT_WINDOW_FLAG || row->window == OT_WINDOW_NO_ROPE)
+    if (row->window == OT_WINDOW_FLAG || row->window == OT_WINDOW_SWITCH || row->window == OT_WINDOW_NO_ROPE)
         ot_json_put_bool(w, "use_sliding_window", c->window > 0);
     if (row->window == OT_WINDOW_FLAG)
         ot_json_put_int(w, "max_window_layers", c->window > 0 ? c->window_first_layer : c->n_layers);

@@ -224,6 +224,7 @@ void ot_model_close(struct ot_model *model) {
         return;
     free(model->tensors);
     free(model->slab_memory);
+    free(model->groups);
     free(model->slabs);
     free(model->blocks);
     free(model->block_names);

@@ -6,7 +6,8 @@
  *
  * A slab holds its matrices, then its vectors, then frozen zeros up to a multiple of OT_SLAB_ALIGN_PARAMS.
  * Matrices that multiply the same input (q, k, v; gate, up) are adjacent, so that one GEMM computes them.
- * Their biases are adjacent too. Such a UNIT is frozen if all its tensors are. If some are trained, all of
+ * Their biases are adjacent too. The matrices of all experts of a layer are two such units: gate and up of
+ * each expert in turn, and down. Such a UNIT is frozen if all its tensors are. If some are trained, all of
  * it lies in the trained slab; groups that are not trained then keep the bits of the others.
  *
  * An open ot_model never changes, so any thread may call every function here.
@@ -63,6 +64,7 @@ struct ot_norm_layout {
 
 struct ot_layer_layout {
     struct ot_place qkv, o, gate_up, down;
+    struct ot_place router, expert_gate_up, expert_down; /* in place of gate_up and down */
     struct ot_lora_unit qkv_lora, o_lora, gate_up_lora, down_lora;
     struct ot_place qkv_bias, o_bias, gate_up_bias, down_bias;
     struct ot_place q_norm, k_norm;
@@ -81,12 +83,10 @@ struct ot_head_layout {
     struct ot_lora_unit lora;
 };
 
-enum { OT_MAX_BLOCK_TENSORS = 48 };
-
 struct ot_slab_memory { /* owns what the pointers of a slab's ot_slab_spec refer to */
     char name[32];
     struct ot_param_group
-        groups[OT_MAX_BLOCK_TENSORS + 1]; /* in order; neighbours differ; then the padding */
+        *groups; /* a part of ot_model.groups: in order; neighbours differ; then the padding */
     int64_t first_tensor, n_tensors;
 };
 
@@ -94,10 +94,11 @@ struct ot_model {
     struct ot_model_config config;
     /* n_heads x head_dim, n_kv_heads x head_dim, q_elems + 2 kv_elems */
     int64_t q_elems, kv_elems, qkv_elems;
-    int64_t inner_elems; /* outputs of gate and up, or of up alone */
+    int64_t inner_elems; /* outputs of gate and up, or of up alone; not of experts */
     struct ot_tensor *tensors;
     int64_t n_tensors;
     struct ot_slab_memory *slab_memory;
+    struct ot_param_group *groups; /* of all slabs */
     struct ot_slab_spec *slabs;
     struct ot_block_spec *blocks;
     char (*block_names)[24];

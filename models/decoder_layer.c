@@ -24,6 +24,9 @@ static struct ot_layer_call make_call(const struct ot_model *model, int64_t laye
         .n = run->batch.n_tokens,
         .until = OT_LAYER_INPUTS,
     };
+    call.has_experts = ot_model_layer_has_experts(call.config, layer);
+    call.inner_rows = call.n * (call.has_experts ? call.config->top_experts : 1);
+    call.ffn = call.has_experts ? call.config->expert_ffn : call.config->ffn;
     ot_layer_memory_find(model, layer, run, &call.memory);
     return call;
 }
@@ -193,12 +196,12 @@ static void activate(const struct ot_layer_call *call) {
     }
     const struct ot_glu op = {.dtype = call->run->dtype,
                               .act = c->act,
-                              .rows = call->n,
-                              .cols = c->ffn,
-                              .ld_in = 2 * c->ffn,
-                              .ld_out = c->ffn,
+                              .rows = call->inner_rows,
+                              .cols = call->ffn,
+                              .ld_in = 2 * call->ffn,
+                              .ld_out = call->ffn,
                               .gate = memory->gate_up,
-                              .up = ot_run_at(call->run, memory->gate_up, c->ffn),
+                              .up = ot_run_at(call->run, memory->gate_up, call->ffn),
                               .out = memory->inner};
     call->ops->glu(call->run->lane, &op);
 }
@@ -249,6 +252,13 @@ static bool compute_qkv(const struct ot_layer_call *call, enum ot_keep_level hav
     return true;
 }
 
+/* memory.gate_up of experts. */
+static void forward_experts(const struct ot_layer_call *call) {
+    ot_layer_route(call);
+    ot_layer_gather(call);
+    ot_layer_experts_gate_up(call);
+}
+
 /* The layer's inner activations, up to the input of the last projection. `have`: those that this level
  * keeps are there and are not computed again. On return the inputs of gate_up and of down are valid, and the
  * input of q, k and v only if the level of the call keeps it. wants_mid: with parallel sides, computes mid,
@@ -266,7 +276,10 @@ static void compute_inside(const struct ot_layer_call *call, enum ot_keep_level 
             finish_mid(call);
         }
         norm2(call);
-        forward_from_u(call, &gate_up, memory->gate_up);
+        if (call->has_experts)
+            ot_layer_gather(call);
+        else
+            forward_from_u(call, &gate_up, memory->gate_up);
         activate(call);
         return;
     }
@@ -283,7 +296,10 @@ static void compute_inside(const struct ot_layer_call *call, enum ot_keep_level 
     norm2(call);
     if (call->until == OT_INPUT_GATE_UP)
         return;
-    ot_linear_forward(run, &gate_up, gate_up_input(call), run->dtype, memory->gate_up);
+    if (call->has_experts)
+        forward_experts(call);
+    else
+        ot_linear_forward(run, &gate_up, gate_up_input(call), run->dtype, memory->gate_up);
     activate(call);
 }
 
@@ -295,6 +311,11 @@ void ot_layer_forward(const struct ot_model *model, int64_t layer, const struct 
         memory->mid = ot_lora_doubles(&call.at->down_lora) ? memory->beside : run->y;
     const struct ot_linear down = down_proj(&call, false);
     compute_inside(&call, OT_KEEP_NONE, true);
+    if (call.has_experts) {
+        ot_layer_experts_down(&call);
+        ot_layer_combine(&call, run->y);
+        return;
+    }
     if (!has_after(&call)) {
         ot_linear_forward(run, &down, memory->inner, run->dtype, run->y);
         return;
@@ -322,6 +343,11 @@ static void compute_down(const struct ot_layer_call *call, enum ot_keep_level ha
     const struct ot_block_run *run = call->run;
     const struct ot_layer_memory *memory = &call->memory;
     const struct ot_linear down = down_proj(call, false);
+    if (call->has_experts) {
+        if (have < OT_KEEP_PRODUCTS)
+            ot_layer_experts_down(call);
+        return;
+    }
     if (!has_after(call)) {
         if (have < OT_KEEP_PRODUCTS)
             ot_linear_forward_inside(run, &down, memory->inner, run->dtype);
@@ -349,13 +375,13 @@ static void *activate_backward(const struct ot_layer_call *call) {
         call->ops->activate_backward(call->run->lane, &op);
         return memory->wide;
     }
-    void *up = ot_run_at(call->run, memory->gate_up, c->ffn);
+    void *up = ot_run_at(call->run, memory->gate_up, call->ffn);
     const struct ot_glu_backward op = {.forward = {.dtype = call->run->dtype,
                                                    .act = c->act,
-                                                   .rows = call->n,
-                                                   .cols = c->ffn,
-                                                   .ld_in = 2 * c->ffn,
-                                                   .ld_out = c->ffn,
+                                                   .rows = call->inner_rows,
+                                                   .cols = call->ffn,
+                                                   .ld_in = 2 * call->ffn,
+                                                   .ld_out = call->ffn,
                                                    .gate = memory->gate_up,
                                                    .up = up},
                                        .dout = memory->wide,
@@ -365,6 +391,13 @@ static void *activate_backward(const struct ot_layer_call *call) {
     return memory->gate_up;
 }
 
+/* memory.narrow = the gradient of the experts' input, from run->dxy, that of y. */
+static void experts_backward(const struct ot_layer_call *call) {
+    ot_layer_experts_down_backward(call, call->run->dxy);
+    activate_backward(call);
+    ot_layer_experts_gate_up_backward(call, call->memory.narrow);
+}
+
 /* run->dxy is the gradient of y. Sequential: makes it that of mid. Parallel: leaves it, and writes the
  * gradient of the MLP's input to memory.beside. */
 static void mlp_backward(const struct ot_layer_call *call) {
@@ -372,6 +405,12 @@ static void mlp_backward(const struct ot_layer_call *call) {
     const struct ot_layer_memory *memory = &call->memory;
     const struct ot_linear down = down_proj(call, true), gate_up = gate_up_proj(call, true);
     const void *dy = run->dxy;
+    if (call->has_experts) {
+        experts_backward(call);
+        norm_backward(call, &call->at->norm2, memory->mid, memory->stats2, memory->narrow, run->dxy,
+                      run->dxy);
+        return;
+    }
     if (has_after(call)) {
         norm_backward(call, &call->at->post2, memory->down_out, memory->post2, dy, NULL, memory->narrow);
         dy = memory->narrow;

@@ -168,6 +168,40 @@ static void layer_lora_work(const struct ot_model *model, int64_t layer, enum ot
 
 /* ---- layers ---- */
 
+/* A layer's MLP, or what experts do for a token in place of it. */
+struct mlp_sizes {
+    double experts, rows; /* experts 0: one MLP; rows of the inner activation for each token */
+    double ffn, elems;    /* elems: outputs of gate and up in a row */
+};
+
+static struct mlp_sizes mlp_sizes(const struct ot_model *model, int64_t layer) {
+    const struct ot_model_config *c = &model->config;
+    if (!ot_model_layer_has_experts(c, layer))
+        return (struct mlp_sizes){0, 1, (double)c->ffn, (double)model->inner_elems};
+    return (struct mlp_sizes){(double)c->n_experts, (double)c->top_experts, (double)c->expert_ffn,
+                              2 * (double)c->expert_ffn};
+}
+
+/* The product of a router of few experts takes as long as its arrays take to be moved. */
+enum { THIN = 16 };
+
+/* Elements that the ops of experts move for a token, besides the activation. */
+static double expert_elems(const struct ot_model *model, int64_t layer, enum ot_work_part part,
+                           enum ot_keep_level level) {
+    const struct mlp_sizes m = mlp_sizes(model, layer);
+    double h = (double)model->config.hidden, gather = 2 * m.rows * h;
+    double product = m.experts <= THIN ? h + m.experts : 0, route = product + m.experts;
+    if (m.experts == 0 || (part == OT_WORK_RECOMPUTE && level == OT_KEEP_ALL))
+        return 0;
+    if (part == OT_WORK_FORWARD) /* combine adds mid */
+        return route + gather + m.rows * h + 2 * h;
+    if (part == OT_WORK_RECOMPUTE)
+        return gather + (level < OT_KEEP_PRODUCTS ? route : 0);
+    /* combine_backward; router_backward; the products of the router's gradients; the sum over packed rows */
+    return 3 * m.rows * h + 2 * m.experts + product +
+           (has_gradient(model, 1 + layer, model->layers[layer].router) ? product : 0) + m.rows * h + 2 * h;
+}
+
 /* Elements of the compute dtype per token that each of a layer's elementwise ops and norms reads and writes.
  * */
 struct layer_elems {
@@ -182,6 +216,7 @@ static struct layer_elems layer_elems(const struct ot_model *model, int64_t laye
     const struct ot_model_config *c = &model->config;
     double h = (double)c->hidden, norm = ot_model_has_norms_before(c) ? 2 * h : 0;
     double turned = (double)((c->n_heads + c->n_kv_heads) * c->rotary_dim);
+    const struct mlp_sizes mlp = mlp_sizes(model, layer);
     bool one = c->residual == OT_PARALLEL, head_norms = c->qk_norm != OT_QK_NORM_NONE;
     return (struct layer_elems){
         .norm1 = norm,
@@ -190,7 +225,7 @@ static struct layer_elems layer_elems(const struct ot_model *model, int64_t laye
         .after = ot_model_has_norms_after(c) ? 2 * h + 3 * h : 0,
         .heads = head_norms ? 2 * (double)(model->q_elems + model->kv_elems) : 0,
         .rope = ot_model_layer_rotates(c, layer) ? 2 * turned : 0,
-        .act = (c->plain_mlp ? 2 : 3) * (double)c->ffn,
+        .act = (c->plain_mlp ? 2 : 3) * mlp.rows * mlp.ffn,
     };
 }
 
@@ -200,6 +235,7 @@ static double forward_elems(const struct ot_model *model, int64_t layer) {
     /* The products read the residuals, to add them: x and mid. With parallel sides, the second one adds to
      * its own result; DoRA's pass reads that too. */
     bool parallel = c->residual != OT_SEQUENTIAL, again = !parallel || model->layers[layer].down_lora.dora;
+    again = again && !ot_model_layer_has_experts(c, layer); /* expert_elems counts it */
     double residuals = e.after > 0 ? 2 * e.after : (again ? 2 : 1) * (double)c->hidden;
     return e.norm1 + e.heads + e.rope + residuals + e.norm2 + e.act;
 }
@@ -211,7 +247,8 @@ static double backward_elems(const struct ot_model *model, int64_t layer) {
     int64_t block = 1 + layer;
     double h = (double)c->hidden;
     double sides = e.norm1 == 0 ? 2 * 3 * h : c->residual == OT_PARALLEL ? (3 + 4) * h : 2 * 4 * h;
-    double act = (c->plain_mlp ? 3 : 5) * (double)c->ffn;
+    const struct mlp_sizes mlp = mlp_sizes(model, layer);
+    double act = (c->plain_mlp ? 3 : 5) * mlp.rows * mlp.ffn;
     double bias = (has_gradient(model, block, at->down_bias) ? h : 0) +
                   (has_gradient(model, block, at->gate_up_bias) ? (double)model->inner_elems : 0) +
                   (has_gradient(model, block, at->o_bias) ? h : 0) +
@@ -238,9 +275,10 @@ static double recompute_elems(const struct ot_model *model, int64_t layer, enum 
 
 static double moved_elems(const struct ot_model *model, int64_t layer, enum ot_work_part part,
                           enum ot_keep_level level, bool qkv_kept) {
-    return part == OT_WORK_FORWARD    ? forward_elems(model, layer)
-           : part == OT_WORK_BACKWARD ? backward_elems(model, layer)
-                                      : recompute_elems(model, layer, level, qkv_kept);
+    double experts = expert_elems(model, layer, part, level);
+    return experts + (part == OT_WORK_FORWARD    ? forward_elems(model, layer)
+                      : part == OT_WORK_BACKWARD ? backward_elems(model, layer)
+                                                 : recompute_elems(model, layer, level, qkv_kept));
 }
 
 /* FLOPs for a token. attention: those of one of attention's products. */
@@ -250,25 +288,31 @@ static void layer_flops(const struct ot_model *model, int64_t layer, enum ot_wor
     const struct ot_layer_layout *at = &model->layers[layer];
     int64_t block = 1 + layer;
     const struct ot_model_config *c = &model->config;
-    double h = (double)c->hidden, down = h * (double)c->ffn, gate_up = h * (double)model->inner_elems;
+    const struct mlp_sizes mlp = mlp_sizes(model, layer);
+    double h = (double)c->hidden, down = h * mlp.rows * mlp.ffn, gate_up = h * mlp.rows * mlp.elems;
+    double router = h * mlp.experts;
     double qkv = h * (double)model->qkv_elems, o = h * (double)model->q_elems;
     switch (part) {
     case OT_WORK_FORWARD: /* q.k and p.v */
-        out->product_flops = 2 * (qkv + o + gate_up + down);
+        out->product_flops = 2 * (qkv + o + router + gate_up + down);
         out->attention_flops = 2 * attention;
         break;
     case OT_WORK_BACKWARD: /* the scores once more, and the gradients of p, v, q, k */
-        out->product_flops = 2 * (qkv + o + gate_up + down);
+        out->product_flops = 2 * (qkv + o + router + gate_up + down);
+        out->product_flops += has_gradient(model, block, at->router) ? 2 * router : 0;
         out->product_flops += has_gradient(model, block, at->qkv) ? 2 * qkv : 0;
         out->product_flops += has_gradient(model, block, at->o) ? 2 * o : 0;
-        out->product_flops += has_gradient(model, block, at->gate_up) ? 2 * gate_up : 0;
-        out->product_flops += has_gradient(model, block, at->down) ? 2 * down : 0;
+        out->product_flops +=
+            has_gradient(model, block, mlp.experts > 0 ? at->expert_gate_up : at->gate_up) ? 2 * gate_up : 0;
+        out->product_flops +=
+            has_gradient(model, block, mlp.experts > 0 ? at->expert_down : at->down) ? 2 * down : 0;
         out->attention_flops = 5 * attention;
         break;
     case OT_WORK_RECOMPUTE: /* everything whose result is needed */
         if (level < OT_KEEP_PRODUCTS)
-            out->product_flops = 2 * ((qkv_kept ? 0 : qkv) + gate_up + (is_result_needed(c, O) ? o : 0) +
-                                      (is_result_needed(c, DOWN) ? down : 0));
+            out->product_flops =
+                2 * ((qkv_kept ? 0 : qkv) + router + gate_up + (is_result_needed(c, O) ? o : 0) +
+                     (mlp.experts > 0 || is_result_needed(c, DOWN) ? down : 0));
         out->attention_flops = level < OT_KEEP_ATTENTION ? 2 * attention : 0;
         break;
     case OT_WORK_CLEAR: /* decoder.c */
@@ -380,7 +424,8 @@ void ot_head_work(const struct ot_model *model, enum ot_work_part part, int64_t 
 /* FLOPs of a block's parameters for a token. A matrix or a vector takes 2 for each parameter forward, 2 for
  * the gradient of its input, and 2 for its own. */
 static double params_flops(const struct ot_model *model, int block, bool backward) {
-    double flops = 0;
+    const struct ot_model_config *c = &model->config;
+    double flops = 0, share = c->n_experts > 0 ? (double)c->top_experts / (double)c->n_experts : 1;
     for (int u = 0; u < model->blocks[block].n_uses; u++) {
         const struct ot_slab_memory *slab = &model->slab_memory[model->blocks[block].uses[u].slab];
         for (int64_t i = slab->first_tensor; i < slab->first_tensor + slab->n_tensors; i++) {
@@ -388,8 +433,9 @@ static double params_flops(const struct ot_model *model, int block, bool backwar
             /* A tied head multiplies by the table alone, which lies beside others of the embedding. */
             if (t->module == OT_MODULE_POSITIONS || t->module == OT_MODULE_EMBED_NORM)
                 continue;
-            flops +=
-                (double)(t->rows * t->cols) * (2 + (backward ? 2 : 0) + (backward && t->trained ? 2 : 0));
+            flops += (double)(t->rows * t->cols) *
+                     (2 + (backward ? 2 : 0) + (backward && t->trained ? 2 : 0)) *
+                     (t->expert >= 0 ? share : 1);
         }
     }
     return flops;

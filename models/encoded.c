@@ -24,6 +24,11 @@ static enum ot_weight_format format_of(const struct ot_model *model) {
     return ot_base_format(model->base, model->chain.dtype);
 }
 
+/* A router is small, and an error there would choose another expert. */
+static enum ot_weight_format format_of_matrix(const struct ot_model *model, const struct ot_tensor *t) {
+    return t->module == OT_MODULE_ROUTER ? (enum ot_weight_format)model->chain.dtype : format_of(model);
+}
+
 static int64_t part_bytes(const struct ot_weight *weight) {
     return ot_weight_layout(weight).bytes;
 }
@@ -35,7 +40,8 @@ static bool part_of(const struct ot_model *model, int slab, int index, struct ot
     struct ot_encoded_part part = {0};
     int i = 0;
     for (; i < memory->n_tensors && tensors[i].dims == 2; i++) {
-        part.weight = (struct ot_weight){format_of(model), tensors[i].rows, tensors[i].cols};
+        part.weight =
+            (struct ot_weight){format_of_matrix(model, &tensors[i]), tensors[i].rows, tensors[i].cols};
         if (i == index)
             break;
         part.first += tensors[i].rows * tensors[i].cols;

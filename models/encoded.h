@@ -3,7 +3,8 @@
  * makes the device's dtype of them before each use (offload/block.h, ENCODED).
  *
  * WHAT IS ENCODED. The base type applies to the matrices of linear maps in the layers' frozen slabs. As in
- * bitsandbytes, the embedding, the head, norms and biases stay in the device's dtype. So does a matrix that
+ * bitsandbytes, the embedding, the head, norms, biases and routers stay in the device's dtype. So does a
+ * matrix that
  * lies in a trained slab, because another matrix of its unit is trained (decoder.h). A frozen slab without a
  * matrix is plain, and so is every slab if the base has the device's dtype already.
  *

@@ -47,6 +47,22 @@ static const struct ot_family_names OLMO2_NAMES = {
                 [OT_MODULE_POST2] = "post_feedforward_layernorm"},
 };
 
+static const struct ot_family_names MIXTRAL_NAMES = {
+    .layers = "model.layers.",
+    .modules = {LLAMA_ENDS, LLAMA_ATTENTION, LLAMA_NORMS, [OT_MODULE_ROUTER] = "block_sparse_moe.gate",
+                [OT_MODULE_EXPERT_GATE] = "block_sparse_moe.experts.*.w1",
+                [OT_MODULE_EXPERT_UP] = "block_sparse_moe.experts.*.w3",
+                [OT_MODULE_EXPERT_DOWN] = "block_sparse_moe.experts.*.w2"},
+};
+
+static const struct ot_family_names QWEN3_MOE_NAMES = {
+    .layers = "model.layers.",
+    .modules =
+        {LLAMA_ENDS, LLAMA_ATTENTION, LLAMA_MLP, LLAMA_NORMS, [OT_MODULE_ROUTER] = "mlp.gate",
+         [OT_MODULE_EXPERT_GATE] = "mlp.experts.*.gate_proj", [OT_MODULE_EXPERT_UP] = "mlp.experts.*.up_proj",
+         [OT_MODULE_EXPERT_DOWN] = "mlp.experts.*.down_proj"},
+};
+
 static const struct ot_family_names GPT2_NAMES = {
     .layers = "transformer.h.",
     .modules = {[OT_MODULE_EMBEDDING] = "transformer.wte",
@@ -275,6 +291,68 @@ static void write_granite(const struct ot_model_config *c, struct ot_json_writer
     ot_json_put_real(w, "logits_scaling", c->logit_divisor != 0 ? c->logit_divisor : 1);
 }
 
+/* The loss that balances experts is not computed, and a router without noise is exact. transformers has both
+ * switched off, if config.json does not ask for them. */
+static int read_experts(const struct ot_config_reader *r) {
+    struct ot_model_config *c = r->config;
+    const char *count = ot_json_get(r->root, "num_local_experts") ? "num_local_experts" : "num_experts";
+    OT_TRY(need_flag(r, "output_router_logits", false));
+    OT_TRY(ot_json_need_int(r->root, r->where, count, false, 1, OT_MOST_EXPERTS, &c->n_experts));
+    return ot_json_need_int(r->root, r->where, "num_experts_per_tok", false, 1, OT_MOST_TOP, &c->top_experts);
+}
+
+static void write_experts(const struct ot_model_config *c, struct ot_json_writer *w, const char *count) {
+    ot_json_put_int(w, count, c->n_experts);
+    ot_json_put_int(w, "num_experts_per_tok", c->top_experts);
+}
+
+static int read_mixtral(const struct ot_config_reader *r) {
+    double noise = 0;
+    OT_TRY(ot_json_need_real(r->root, r->where, "router_jitter_noise", false, 0, 1, &noise));
+    if (noise != 0)
+        return ot_fail(OT_E_INPUT, "%s: router_jitter_noise is %g; only 0 is supported", r->where, noise);
+    r->config->expert_ffn = r->config->ffn;
+    return read_experts(r);
+}
+
+static void write_mixtral(const struct ot_model_config *c, struct ot_json_writer *w) {
+    write_experts(c, w, "num_local_experts");
+}
+
+/* Layers without experts: those of mlp_only_layers, and all but each decoder_sparse_step-th. */
+static int read_qwen3_moe(const struct ot_config_reader *r) {
+    struct ot_model_config *c = r->config;
+    const struct ot_json *list = ot_json_get(r->root, "mlp_only_layers");
+    int64_t step = 1;
+    bool divides = false;
+    OT_TRY(ot_json_need_int(r->root, r->where, "decoder_sparse_step", false, 1, INT32_MAX, &step));
+    OT_TRY(ot_json_need_int(r->root, r->where, "moe_intermediate_size", false, 1, INT32_MAX, &c->expert_ffn));
+    OT_TRY(ot_json_need_bool(r->root, r->where, "norm_topk_prob", false, &divides));
+    c->router_over_all = !divides;
+    for (int64_t l = 0; l < c->n_layers; l++)
+        if ((l + 1) % step != 0)
+            ot_layer_set_add(&c->dense_layers, l);
+    for (size_t i = 0; list && i < ot_json_length(list); i++) {
+        int64_t layer = ot_json_int(ot_json_at(list, i), -1);
+        if (layer < 0 || layer >= c->n_layers)
+            return ot_fail(OT_E_INPUT, "%s: mlp_only_layers[%zu] must be the number of a layer", r->where, i);
+        ot_layer_set_add(&c->dense_layers, layer);
+    }
+    return read_experts(r);
+}
+
+static void write_qwen3_moe(const struct ot_model_config *c, struct ot_json_writer *w) {
+    write_experts(c, w, "num_experts");
+    ot_json_put_int(w, "moe_intermediate_size", c->expert_ffn);
+    ot_json_put_bool(w, "norm_topk_prob", !c->router_over_all);
+    ot_json_put_int(w, "decoder_sparse_step", 1);
+    ot_json_begin_array(w, "mlp_only_layers");
+    for (int64_t l = 0; l < c->n_layers; l++)
+        if (ot_layer_set_has(&c->dense_layers, l))
+            ot_json_put_int(w, NULL, l);
+    ot_json_end_array(w);
+}
+
 /* ---- the rows ---- */
 
 #define ACT_KEY     .act_keys = {"hidden_act"}
@@ -487,6 +565,30 @@ static const struct ot_family_row ROWS[] = {
         .mlp_bias = true,
         .read = read_granite,
         .write = write_granite,
+    },
+    {
+        .family = OT_FAMILY_MIXTRAL,
+        .model_type = "mixtral",
+        .architecture = "MixtralForCausalLM",
+        .names = &MIXTRAL_NAMES,
+        .base = {LLAMA_BASE, .norm_eps = 1e-5f, .rope.theta = 1e6, .n_experts = 8, .top_experts = 2},
+        ACT_KEY,
+        .window = OT_WINDOW_ALL,
+        .read = read_mixtral,
+        .write = write_mixtral,
+    },
+    {
+        .family = OT_FAMILY_QWEN3_MOE,
+        .model_type = "qwen3_moe",
+        .architecture = "Qwen3MoeForCausalLM",
+        .names = &QWEN3_MOE_NAMES,
+        .base = {LLAMA_BASE, .norm_eps = 1e-6f, .rope.theta = 1e4, .window = 4096,
+                 .qk_norm = OT_QK_NORM_HEADS, .n_experts = 128, .top_experts = 8, .expert_ffn = 768},
+        ACT_KEY,
+        .attention_bias = true,
+        .window = OT_WINDOW_SWITCH,
+        .read = read_qwen3_moe,
+        .write = write_qwen3_moe,
     },
 };
 _Static_assert(sizeof ROWS / sizeof ROWS[0] == OT_FAMILY_COUNT, "a row for each family, in enum order");

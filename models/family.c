@@ -14,7 +14,7 @@ const struct ot_family_row *ot_family_find(const char *model_type) {
 
 const char *ot_family_known_types(void) {
     return "llama, mistral, qwen2, qwen3, gpt2, bloom, falcon, codegen, phi3, gemma, gemma2, gemma3_text, "
-           "olmo2, olmo3, smollm3, ministral, ministral3, granite";
+           "olmo2, olmo3, smollm3, ministral, ministral3, granite, mixtral, qwen3_moe";
 }
 
 const struct ot_family_names *ot_model_names(const struct ot_model_config *config) {
@@ -31,6 +31,17 @@ bool ot_model_module_name(const struct ot_model_config *config, enum ot_module m
         snprintf(name, bytes, "%s%lld.%s", names->layers, (long long)layer, names->modules[module]);
     else
         snprintf(name, bytes, "%s", names->modules[module]);
+    return true;
+}
+
+bool ot_model_expert_name(const struct ot_model_config *config, enum ot_module module, int64_t layer,
+                          int64_t expert, char *name, size_t bytes) {
+    const char *pattern = ot_model_names(config)->modules[module];
+    const char *star = pattern ? strchr(pattern, '*') : NULL;
+    if (!star)
+        return false;
+    snprintf(name, bytes, "%s%lld.%.*s%lld%s", ot_model_names(config)->layers, (long long)layer,
+             (int)(star - pattern), pattern, (long long)expert, star + 1);
     return true;
 }
 

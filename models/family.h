@@ -30,6 +30,10 @@ enum ot_module {
     OT_MODULE_UP,
     OT_MODULE_GATE_UP, /* gate and up as one matrix, gate first */
     OT_MODULE_DOWN,
+    OT_MODULE_ROUTER,
+    OT_MODULE_EXPERT_GATE, /* of each expert, whose number stands for the * in the name */
+    OT_MODULE_EXPERT_UP,
+    OT_MODULE_EXPERT_DOWN,
     OT_MODULE_Q_NORM,
     OT_MODULE_K_NORM,
     OT_MODULE_NORM1, /* before attention; with OT_PARALLEL also before the MLP */
@@ -43,6 +47,9 @@ enum ot_module {
 
 static inline bool ot_module_is_map(enum ot_module module) {
     return module >= OT_MODULE_Q && module <= OT_MODULE_DOWN;
+}
+static inline bool ot_module_is_expert(enum ot_module module) {
+    return module >= OT_MODULE_EXPERT_GATE && module <= OT_MODULE_EXPERT_DOWN;
 }
 static inline bool ot_module_is_norm(enum ot_module module) {
     return module == OT_MODULE_EMBED_NORM || (module >= OT_MODULE_Q_NORM && module <= OT_MODULE_NORM);
@@ -67,6 +74,7 @@ enum ot_window_rule {
     OT_WINDOW_NONE,   /* no layer: the key is ignored */
     OT_WINDOW_ALL,    /* sliding_window, in all layers */
     OT_WINDOW_FLAG,   /* if use_sliding_window is true, in layers max_window_layers and later (Qwen) */
+    OT_WINDOW_SWITCH, /* if use_sliding_window is true, in all layers (Qwen3-MoE) */
     OT_WINDOW_TYPES,  /* layer_types, else all layers but each window_pattern-th */
     OT_WINDOW_NO_ROPE /* if use_sliding_window is true, in layers that do not rotate (SmolLM3) */
 };
@@ -106,10 +114,13 @@ const struct ot_family_row *ot_family_find(const char *model_type); /* NULL if u
 const char *ot_family_known_types(void); /* "bloom, codegen, ...", for error messages */
 /* What the modules of a model are called. */
 const struct ot_family_names *ot_model_names(const struct ot_model_config *config);
-/* Writes the name of a module, with its layer if it lies in one: "model.layers.3.self_attn.q_proj". False:
- * the family has no such module. */
+/* Writes the name of a module, with its layer if it lies in one: "model.layers.3.self_attn.q_proj". In the
+ * name of an expert's module, * stands for the expert's number. False: the family has no such module. */
 bool ot_model_module_name(const struct ot_model_config *config, enum ot_module module, int64_t layer,
                           char *name, size_t bytes);
+/* The same for a module of one expert. */
+bool ot_model_expert_name(const struct ot_model_config *config, enum ot_module module, int64_t layer,
+                          int64_t expert, char *name, size_t bytes);
 /* The layer that a tensor or a module lies in, by its name; -1: in none. */
 int64_t ot_model_layer_of(const struct ot_model_config *config, const char *name);
 

@@ -1,5 +1,6 @@
 /* A layer's forward and backward in parts: decoder_layer.c has the order, layer_attention.c what is between
- * the norm before attention and the output projection. Private to them.
+ * the norm before attention and the output projection, layer_experts.c what experts do in place of an MLP.
+ * Private to them.
  */
 #ifndef OT_MODELS_LAYER_H
 #define OT_MODELS_LAYER_H
@@ -16,6 +17,10 @@ struct ot_layer_call {
     const struct ot_block_run *run;
     const struct ot_ops *ops;
     int64_t layer, n;
+    bool has_experts;
+    /* Rows and columns of the inner activation of the MLP: with experts, a row for each assignment
+     * (kernels/ops_experts.h). */
+    int64_t inner_rows, ffn;
     struct ot_layer_memory memory;
     enum ot_layer_input until; /* OT_LAYER_INPUTS: forward computes the whole layer */
 };
@@ -39,5 +44,23 @@ void ot_layer_attend(const struct ot_layer_call *call);
 void ot_layer_attend_cached(const struct ot_layer_call *call, const void *input);
 /* memory.wide = gradient of the projection's output, from memory.narrow, the gradient of memory.attn. */
 void ot_layer_attend_backward(const struct ot_layer_call *call);
+
+/* ---- experts (layer_experts.c) ---- */
+
+/* The router's choice, and the groups of its assignments, from memory.normed2. */
+void ot_layer_route(const struct ot_layer_call *call);
+/* memory.packed from memory.normed2. */
+void ot_layer_gather(const struct ot_layer_call *call);
+/* memory.gate_up from memory.packed, and memory.down_out from memory.inner. */
+void ot_layer_experts_gate_up(const struct ot_layer_call *call);
+void ot_layer_experts_down(const struct ot_layer_call *call);
+/* y = memory.mid + the weighted sum of memory.down_out. */
+void ot_layer_combine(const struct ot_layer_call *call, void *y);
+/* memory.wide = the gradient of memory.inner from dy, that of y; memory.down_out becomes its own gradient.
+ * Adds to the gradients of down. */
+void ot_layer_experts_down_backward(const struct ot_layer_call *call, const void *dy);
+/* dinput = the gradient of memory.normed2, from that of memory.gate_up, which lies in its place; through
+ * the router too. Adds to the gradients of gate, up and router. Overwrites memory.down_out. */
+void ot_layer_experts_gate_up_backward(const struct ot_layer_call *call, void *dinput);
 
 #endif

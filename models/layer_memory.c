@@ -50,6 +50,34 @@ static void take_qkv(const struct ot_model *model, enum ot_keep_level level, siz
     memory->rstd_k = take_inside(inside, level, n * (whole ? 1 : (size_t)c->n_kv_heads) * sizeof(float));
 }
 
+/* The sizes of the inner activation of the MLP, of each assignment with experts. */
+struct inner {
+    bool experts;
+    int64_t rows, ffn, elems; /* elems: outputs of gate and up in a row */
+};
+
+static struct inner inner_of(const struct ot_model *model, int64_t layer, int64_t n_tokens) {
+    const struct ot_model_config *c = &model->config;
+    if (!ot_model_layer_has_experts(c, layer))
+        return (struct inner){false, n_tokens, c->ffn, model->inner_elems};
+    return (struct inner){true, n_tokens * c->top_experts, c->expert_ffn, 2 * c->expert_ffn};
+}
+
+/* What the router decides, and the rows of its groups. */
+static void take_choice(const struct ot_model *model, size_t n, struct inside *inside,
+                        struct ot_layer_memory *memory) {
+    const struct ot_model_config *c = &model->config;
+    enum ot_keep_level level = OT_KEEP_PRODUCTS;
+    size_t experts = (size_t)c->n_experts, rows = n * (size_t)c->top_experts, item = sizeof(int32_t);
+    memory->router_logits = take_inside(inside, level, n * experts * ot_dtype_bytes(model->chain.dtype));
+    memory->weights = take_inside(inside, level, rows * sizeof(float));
+    memory->ids = take_inside(inside, level, rows * item);
+    memory->rows = take_inside(inside, level, rows * item);
+    memory->assignments = take_inside(inside, level, rows * item);
+    memory->offsets = take_inside(inside, level, (experts + 1) * item);
+    memory->counts = take_inside(inside, level, experts * item);
+}
+
 /* The results of products: those that one pass over u makes again, or the others. Without norms behind them,
  * mid is the result of o. */
 static void take_results(const struct ot_model *model, int64_t layer, size_t n, bool from_u,
@@ -58,6 +86,7 @@ static void take_results(const struct ot_model *model, int64_t layer, size_t n, 
     const struct ot_layer_layout *at = &model->layers[layer];
     enum ot_keep_level level = from_u ? OT_KEEP_ALL : OT_KEEP_PRODUCTS;
     size_t item = ot_dtype_bytes(model->chain.dtype), hidden = n * (size_t)c->hidden * item;
+    const struct inner inner = inner_of(model, layer, (int64_t)n);
     bool after = ot_model_has_norms_after(c);
     if (ot_lora_from_u(&at->qkv_lora) == from_u)
         take_qkv(model, from_u ? OT_KEEP_ALL : ot_layer_qkv_level(model, layer), n, inside, memory);
@@ -66,15 +95,20 @@ static void take_results(const struct ot_model *model, int64_t layer, size_t n, 
     else if (ot_lora_from_u(&at->o_lora) == from_u && c->residual == OT_SEQUENTIAL)
         memory->mid = take_inside(inside, level, hidden);
     if (ot_lora_from_u(&at->gate_up_lora) == from_u)
-        memory->gate_up = take_inside(inside, level, n * (size_t)model->inner_elems * item);
+        memory->gate_up = take_inside(inside, level, (size_t)(inner.rows * inner.elems) * item);
+    if (inner.experts && !from_u) {
+        take_choice(model, n, inside, memory);
+        memory->down_out = take_inside(inside, level, (size_t)inner.rows * (size_t)c->hidden * item);
+    }
     if (ot_lora_from_u(&at->down_lora) == from_u && after)
         memory->down_out = take_inside(inside, level, hidden);
 }
 
 /* What only level `all` keeps. At other levels, all but mid lies in scratch. */
-static void take_rest(const struct ot_model *model, size_t n, struct inside *inside,
+static void take_rest(const struct ot_model *model, int64_t layer, size_t n, struct inside *inside,
                       struct ot_layer_memory *memory) {
     const struct ot_model_config *c = &model->config;
+    const struct inner inner = inner_of(model, layer, (int64_t)n);
     size_t item = ot_dtype_bytes(model->chain.dtype), hidden = n * (size_t)c->hidden * item;
     bool before = ot_model_has_norms_before(c), one = c->residual == OT_PARALLEL;
     if (ot_model_has_norms_after(c))
@@ -85,7 +119,9 @@ static void take_rest(const struct ot_model *model, size_t n, struct inside *ins
         memory->normed1 = take_inside(inside, OT_KEEP_ALL, hidden);
         memory->normed2 = one ? memory->normed1 : take_inside(inside, OT_KEEP_ALL, hidden);
     }
-    memory->inner = take_inside(inside, OT_KEEP_ALL, n * (size_t)c->ffn * item);
+    memory->inner = take_inside(inside, OT_KEEP_ALL, (size_t)(inner.rows * inner.ffn) * item);
+    if (inner.experts)
+        memory->packed = take_inside(inside, OT_KEEP_ALL, (size_t)(inner.rows * c->hidden) * item);
     if (before) {
         memory->stats1 = take_stats(model, inside, OT_KEEP_ALL, n);
         memory->stats2 = one ? memory->stats1 : take_stats(model, inside, OT_KEEP_ALL, n);
@@ -112,7 +148,7 @@ static void inside_memory(const struct ot_model *model, int64_t layer, int64_t n
         memory->post2 = take_stats(model, inside, products, n);
     }
     take_results(model, layer, n, true, inside, memory);
-    take_rest(model, n, inside, memory);
+    take_rest(model, layer, n, inside, memory);
 }
 
 static size_t products_bytes(const struct ot_layer_layout *at) {
@@ -131,14 +167,17 @@ static size_t scratch_memory(const struct ot_model *model, int64_t layer, int64_
     const struct ot_model_config *c = &model->config;
     const struct ot_layer_layout *at = &model->layers[layer];
     /* All units have one dropout, and need memory for one x. */
+    const struct inner inner = inner_of(model, layer, n_tokens);
     int64_t widest = larger(larger(c->hidden, c->ffn), model->q_elems);
+    int64_t experts = inner.experts ? inner.rows : 0;
     int64_t rank =
         larger(larger(at->qkv_lora.rank, at->o_lora.rank), larger(at->gate_up_lora.rank, at->down_lora.rank));
     size_t n = (size_t)n_tokens, item = ot_dtype_bytes(model->chain.dtype);
     bool qk_norm = c->qk_norm != OT_QK_NORM_NONE, mean = c->norm == OT_NORM_LAYER;
     int64_t normed = larger(c->hidden, qk_norm ? model->q_elems + model->kv_elems : 0);
     struct ot_pieces pieces = {.base = scratch};
-    memory->wide = ot_pieces_take(&pieces, n * (size_t)larger(c->ffn, model->qkv_elems) * item);
+    memory->wide =
+        ot_pieces_take(&pieces, (size_t)larger(inner.rows * inner.ffn, n_tokens * model->qkv_elems) * item);
     memory->normed = ot_pieces_take(&pieces, n * (size_t)normed * item);
     memory->narrow = ot_pieces_take(&pieces, n * (size_t)larger(c->hidden, model->q_elems) * item);
     memory->beside = ot_pieces_take(&pieces, c->residual != OT_SEQUENTIAL ? n * (size_t)c->hidden * item : 0);
@@ -148,10 +187,15 @@ static size_t scratch_memory(const struct ot_model *model, int64_t layer, int64_
     memory->products = ot_pieces_take(&pieces, products_bytes(at));
     const struct ot_norm_memory stats = {.mean = ot_pieces_take(&pieces, mean ? n * sizeof(float) : 0),
                                          .rstd = ot_pieces_take(&pieces, n * sizeof(float))};
+    memory->dweights = ot_pieces_take(&pieces, (size_t)experts * sizeof(float));
+    memory->grouping = ot_pieces_take(
+        &pieces, experts > 0 ? ot_group_scratch_bytes(n_tokens, c->top_experts, c->n_experts) : 0);
+    void *packed = ot_pieces_take(&pieces, (size_t)(experts * c->hidden) * item);
     memory->attention = ot_pieces_take(&pieces, ot_attention_backward_scratch_bytes(n_tokens, c->n_heads));
     if (kept < OT_KEEP_ALL) {
         memory->normed1 = memory->normed2 = memory->normed;
         memory->inner = memory->wide;
+        memory->packed = packed;
         memory->stats1 = memory->stats2 = stats;
     }
     return pieces.bytes;

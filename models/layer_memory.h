@@ -29,6 +29,10 @@
  * those norms read. Levels keep these in place of mid: `products` keeps both, and one pass makes mid of
  * o_out. With DoRA they are made of u in turn.
  *
+ * With experts, gate and up have a row for each assignment (kernels/ops_experts.h), and so has down_out, the
+ * result of down, which the gradient of the router reads. `products` keeps these, and the router's logits and
+ * choice.
+ *
  * With parallel sides, backward does not read mid: no level keeps it, and recomputation leaves it out.
  *
  * With DoRA and dropout, the result takes a second product, W x, as long as the first, and backward reads
@@ -59,9 +63,15 @@ struct ot_layer_memory {
      * the input of the norms. */
     void *attn, *qkv, *qk, *mid, *gate_up;
     float *lse, *rstd_q, *rstd_k;
-    /* Of norms behind attention and MLP; also in `saved` from their level on. */
+    /* What norms behind attention and MLP read; of experts, down_out has the packed rows of all of them. Also
+     * in `saved` from their level on. */
     void *o_out, *down_out;
     struct ot_norm_memory post1, post2;
+    /* Of experts: the router's logits and choice, and its groups; in `saved` from level `products` on. packed
+     * has the input's rows by expert: in `saved` at level `all`, else in scratch. */
+    void *router_logits, *packed;
+    int32_t *ids, *offsets, *counts, *rows, *assignments;
+    float *weights;
     /* Inner activations, in `saved` at level `all`, else in scratch: normed1 and normed2 in normed, inner
      * (the MLP's) in wide, stats1 and stats2 (of the norms before) in one place. If one norm serves both
      * sides, the second of each is the first. */
@@ -71,6 +81,8 @@ struct ot_layer_memory {
     /* Scratch. wide: the gradient of inner, then the gradient of qkv. normed: the gradient of qk. narrow:
      * the gradient of a norm's output or of attention's output. */
     void *wide, *normed, *narrow;
+    float *dweights;     /* the gradient of the router's weights */
+    int32_t *grouping;   /* of op group */
     void *beside;        /* of parallel sides: the gradient of the MLP's input */
     void *dax, *dropped; /* of one unit at a time */
     float *products;     /* of DoRA's factors, of one unit at a time */

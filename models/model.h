@@ -44,6 +44,7 @@ struct ot_tensor {
     int64_t number;
     enum ot_module module; /* of an adapter's tensor: of the weight that it adapts */
     int64_t layer;         /* -1: it lies in no layer */
+    int64_t expert;        /* -1: it is not that of one expert */
     int slab;
     int64_t first; /* in parameters from the slab's start */
     int64_t rows, cols;

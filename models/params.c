@@ -1,13 +1,11 @@
 /* Places every tensor in its slab. One walk over a block's tensors fills the tensor table, the slabs' groups
  * and the layouts, so they cannot disagree. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "models/decoder.h"
 #include "src/base/error.h"
-#include "src/base/random.h"
 
 /* The tensors of a block, before they have places. */
 struct walk {
@@ -20,9 +18,14 @@ struct walk {
     int64_t adapted;  /* modules with an adapter so far */
     int rc;           /* the first wrong adapter, or matrix that cannot be encoded */
     int n;
-    struct ot_tensor tensors[OT_MAX_BLOCK_TENSORS];
-    struct ot_place *places[OT_MAX_BLOCK_TENSORS]; /* of the unit that begins with the tensor; else NULL */
+    struct ot_tensor *tensors; /* [most_tensors()] */
+    struct ot_place **places;  /* of the unit that begins with the tensor; else NULL */
 };
+
+/* The tensors of a block with adapters and biases everywhere, and those of its experts. */
+static size_t most_tensors(const struct ot_model_config *c) {
+    return 48 + 3 * (size_t)c->n_experts;
+}
 
 static bool is_trained(const struct ot_model_parts *parts, const struct ot_tensor *tensor) {
     if (parts && parts->trains)
@@ -36,38 +39,48 @@ static struct ot_tensor *append(struct walk *w, struct ot_place *place, int64_t 
                                 enum ot_init init) {
     struct ot_tensor *t = &w->tensors[w->n];
     w->places[w->n++] = place;
-    *t = (struct ot_tensor){
-        .rows = rows ? rows : 1, .cols = cols, .dims = rows ? 2 : 1, .decay = rows != 0, .init = init};
+    *t = (struct ot_tensor){.rows = rows ? rows : 1,
+                            .cols = cols,
+                            .dims = rows ? 2 : 1,
+                            .decay = rows != 0,
+                            .init = init,
+                            .expert = -1};
     return t;
 }
 
-/* Adds a tensor of a module. end: ".weight" or ".bias". rows 0: a vector. */
-static void add(struct walk *w, struct ot_place *place, enum ot_module module, const char *end, int64_t rows,
-                int64_t cols, enum ot_init init) {
+/* Adds a tensor of a module. expert: -1, or that of one expert. end: ".weight" or ".bias". rows 0: a
+ * vector. */
+static void add(struct walk *w, struct ot_place *place, enum ot_module module, int64_t expert,
+                const char *end, int64_t rows, int64_t cols, enum ot_init init) {
     const struct ot_model_config *c = &w->model->config;
     struct ot_tensor *t = append(w, place, rows, cols, init);
     t->number = w->numbered++;
     t->module = module;
     t->layer = w->layer;
+    t->expert = expert;
     t->is_fused = module == OT_MODULE_QKV && c->fused_groups > 1;
     if (rows != 0 && ot_module_is_map(module) && ot_model_names(c)->transposed)
         t->file_form = OT_FORM_TRANSPOSED;
-    ot_model_module_name(c, module, w->layer, t->name, sizeof t->name);
+    if (expert >= 0)
+        ot_model_expert_name(c, module, w->layer, expert, t->name, sizeof t->name);
+    else
+        ot_model_module_name(c, module, w->layer, t->name, sizeof t->name);
     snprintf(t->name + strlen(t->name), sizeof t->name - strlen(t->name), "%s", end);
     t->trained = is_trained(w->parts, t);
 }
 
 static void add_matrix(struct walk *w, struct ot_place *place, enum ot_module module, int64_t rows,
                        int64_t cols, enum ot_init init) {
-    add(w, place, module, ".weight", rows, cols, init);
+    add(w, place, module, -1, ".weight", rows, cols, init);
 }
 
 static void add_bias(struct walk *w, struct ot_place *place, enum ot_module module, int64_t cols) {
-    add(w, place, module, ".bias", 0, cols, OT_INIT_ZERO);
+    add(w, place, module, -1, ".bias", 0, cols, OT_INIT_ZERO);
 }
 
 static void add_norm_weight(struct walk *w, struct ot_place *place, enum ot_module module, int64_t cols) {
-    add(w, place, module, ".weight", 0, cols, w->model->config.norm_adds_one ? OT_INIT_ZERO : OT_INIT_ONE);
+    enum ot_init init = w->model->config.norm_adds_one ? OT_INIT_ZERO : OT_INIT_ONE;
+    add(w, place, module, -1, ".weight", 0, cols, init);
 }
 
 static void add_norm(struct walk *w, struct ot_norm_layout *norm, enum ot_module module) {
@@ -309,6 +322,35 @@ static void build_embed(struct walk *w) {
     end_block(w);
 }
 
+static void add_experts(struct walk *w, const struct ot_model_config *c, struct ot_layer_layout *at) {
+    int64_t h = c->hidden, ffn = c->expert_ffn;
+    add_matrix(w, &at->router, OT_MODULE_ROUTER, c->n_experts, h, OT_INIT_NORMAL);
+    for (int64_t e = 0; e < c->n_experts; e++) {
+        struct ot_place *place = e == 0 ? &at->expert_gate_up : NULL;
+        add(w, place, OT_MODULE_EXPERT_GATE, e, ".weight", ffn, h, OT_INIT_NORMAL);
+        add(w, NULL, OT_MODULE_EXPERT_UP, e, ".weight", ffn, h, OT_INIT_NORMAL);
+    }
+    for (int64_t e = 0; e < c->n_experts; e++) {
+        struct ot_place *place = e == 0 ? &at->expert_down : NULL;
+        add(w, place, OT_MODULE_EXPERT_DOWN, e, ".weight", h, ffn, OT_INIT_NORMAL_RESIDUAL);
+    }
+}
+
+static void add_mlp(struct walk *w, const struct ot_model_config *c, struct ot_layer_layout *at) {
+    int64_t h = c->hidden;
+    if (ot_model_names(c)->modules[OT_MODULE_GATE_UP] || c->plain_mlp) {
+        enum ot_module module = c->plain_mlp ? OT_MODULE_UP : OT_MODULE_GATE_UP;
+        add_matrix(w, &at->gate_up, module, w->model->inner_elems, h, OT_INIT_NORMAL);
+        add_lora_of_last(w, 1, &at->gate_up_lora);
+    } else {
+        add_matrix(w, &at->gate_up, OT_MODULE_GATE, c->ffn, h, OT_INIT_NORMAL);
+        add_matrix(w, NULL, OT_MODULE_UP, c->ffn, h, OT_INIT_NORMAL);
+        add_lora_of_last(w, 2, &at->gate_up_lora);
+    }
+    add_matrix(w, &at->down, OT_MODULE_DOWN, h, c->ffn, OT_INIT_NORMAL_RESIDUAL);
+    add_lora_of_last(w, 1, &at->down_lora);
+}
+
 static void add_layer_matrices(struct walk *w, const struct ot_model_config *c, struct ot_layer_layout *at) {
     const struct ot_model *model = w->model;
     const struct ot_family_names *names = ot_model_names(c);
@@ -324,17 +366,10 @@ static void add_layer_matrices(struct walk *w, const struct ot_model_config *c, 
     }
     add_matrix(w, &at->o, OT_MODULE_O, h, q, OT_INIT_NORMAL_RESIDUAL);
     add_lora_of_last(w, 1, &at->o_lora);
-    if (names->modules[OT_MODULE_GATE_UP] || c->plain_mlp) {
-        enum ot_module module = c->plain_mlp ? OT_MODULE_UP : OT_MODULE_GATE_UP;
-        add_matrix(w, &at->gate_up, module, model->inner_elems, h, OT_INIT_NORMAL);
-        add_lora_of_last(w, 1, &at->gate_up_lora);
-    } else {
-        add_matrix(w, &at->gate_up, OT_MODULE_GATE, c->ffn, h, OT_INIT_NORMAL);
-        add_matrix(w, NULL, OT_MODULE_UP, c->ffn, h, OT_INIT_NORMAL);
-        add_lora_of_last(w, 2, &at->gate_up_lora);
-    }
-    add_matrix(w, &at->down, OT_MODULE_DOWN, h, c->ffn, OT_INIT_NORMAL_RESIDUAL);
-    add_lora_of_last(w, 1, &at->down_lora);
+    if (ot_model_layer_has_experts(c, w->layer))
+        add_experts(w, c, at);
+    else
+        add_mlp(w, c, at);
 }
 
 static void add_layer_biases(struct walk *w, const struct ot_model_config *c, struct ot_layer_layout *at) {
@@ -383,7 +418,12 @@ static void build_layer(struct walk *w, int layer) {
     snprintf(name, sizeof name, "layer.%d", layer);
     begin_block(w, 1 + layer, name);
     w->layer = layer;
-    *at = (struct ot_layer_layout){.qkv_bias = ABSENT,
+    *at = (struct ot_layer_layout){.gate_up = ABSENT,
+                                   .down = ABSENT,
+                                   .router = ABSENT,
+                                   .expert_gate_up = ABSENT,
+                                   .expert_down = ABSENT,
+                                   .qkv_bias = ABSENT,
                                    .o_bias = ABSENT,
                                    .gate_up_bias = ABSENT,
                                    .down_bias = ABSENT,
@@ -408,6 +448,7 @@ static void add_projection(struct walk *w) {
     struct ot_tensor tied = {.number = model->tensors[0].number,
                              .module = OT_MODULE_HEAD,
                              .layer = -1,
+                             .expert = -1,
                              .rows = c->vocab,
                              .cols = c->hidden};
     if (c->tied) {
@@ -438,30 +479,53 @@ static void build_head(struct walk *w) {
     }
 }
 
-int ot_model_build_params(struct ot_model *model, const struct ot_model_parts *parts) {
+/* Allocates the tables, each block with room for two slabs. */
+static bool allocate(struct ot_model *model) {
     size_t n_blocks = (size_t)model->chain.n_blocks, n_layers = (size_t)model->config.n_layers;
-    struct walk w = {.model = model, .parts = parts};
-    model->tensors = calloc(n_blocks * OT_MAX_BLOCK_TENSORS, sizeof *model->tensors);
+    size_t most = most_tensors(&model->config);
+    model->tensors = calloc(n_blocks * most, sizeof *model->tensors);
     model->slab_memory = calloc(2 * n_blocks, sizeof *model->slab_memory);
+    model->groups = calloc(2 * n_blocks * (most + 1), sizeof *model->groups);
     model->slabs = calloc(2 * n_blocks, sizeof *model->slabs);
     model->blocks = calloc(n_blocks, sizeof *model->blocks);
     model->block_names = calloc(n_blocks, sizeof *model->block_names);
     model->layers = calloc(n_layers, sizeof *model->layers);
-    if (!model->tensors || !model->slab_memory || !model->slabs || !model->blocks || !model->block_names ||
-        !model->layers)
-        return ot_fail(OT_E_BUDGET, "no memory for the tensor table of %zu layers", n_layers);
+    if (!model->tensors || !model->slab_memory || !model->groups || !model->slabs || !model->blocks ||
+        !model->block_names || !model->layers)
+        return false;
+    for (size_t s = 0; s < 2 * n_blocks; s++)
+        model->slab_memory[s].groups = model->groups + s * (most + 1);
+    return true;
+}
+
+int ot_model_build_params(struct ot_model *model, const struct ot_model_parts *parts) {
+    struct walk w = {.model = model, .parts = parts};
+    int rc = 0;
     bool scales = model->config.residual_scale != 0 || model->config.logit_divisor != 0;
-    if (parts && parts->lora && parts->lora->dora && scales)
-        return ot_fail(OT_E_INPUT,
-                       "adapters with DoRA over a model with residual_multiplier or logits_scaling "
-                       "are not supported; train adapters without dora, or merge trained ones with PEFT");
+    w.tensors = calloc(most_tensors(&model->config), sizeof *w.tensors);
+    w.places = calloc(most_tensors(&model->config), sizeof *w.places);
+    if (!w.tensors || !w.places || !allocate(model)) {
+        rc = ot_fail(OT_E_BUDGET, "no memory for the tensor table of %lld layers",
+                     (long long)model->config.n_layers);
+        goto out;
+    }
+    if (parts && parts->lora && parts->lora->dora && scales) {
+        rc = ot_fail(OT_E_INPUT,
+                     "adapters with DoRA over a model with residual_multiplier or logits_scaling "
+                     "are not supported; train adapters without dora, or merge trained ones with PEFT");
+        goto out;
+    }
     build_embed(&w);
     for (int l = 0; l < model->config.n_layers; l++)
         build_layer(&w, l);
     build_head(&w);
-    if (w.rc == 0 && parts && parts->lora && w.adapted == 0)
-        return ot_fail(OT_E_INPUT, "no module has an adapter");
-    return w.rc;
+    rc = w.rc;
+    if (rc == 0 && parts && parts->lora && w.adapted == 0)
+        rc = ot_fail(OT_E_INPUT, "no module has an adapter");
+out:
+    free(w.tensors);
+    free(w.places);
+    return rc;
 }
 
 int64_t ot_model_tensor_count(const struct ot_model *model) {
@@ -477,41 +541,4 @@ const struct ot_tensor *ot_model_adapted(const struct ot_model *model, const str
     while (model->tensors[i].number != adapter->number || ot_lora_has_tensor(model->tensors[i].name))
         i++;
     return &model->tensors[i];
-}
-
-static void init_part(const struct ot_model *model, uint64_t seed, int64_t tensor, int64_t first, int64_t n,
-                      float *out) {
-    const struct ot_tensor *t = &model->tensors[tensor];
-    bool normal = t->init == OT_INIT_LORA_NORMAL; /* its words differ from those of a tied head's A */
-    double std = normal ? 1 : model->config.init_std, bound = 1 / sqrt((double)t->cols);
-    uint64_t stream = ot_random_stream(ot_lora_has_tensor(t->name) ? OT_RANDOM_LORA : OT_RANDOM_INIT,
-                                       normal ? 1 : 0, (uint64_t)t->number);
-    if (t->init == OT_INIT_NORMAL_RESIDUAL)
-        std /= sqrt(2.0 * (double)model->config.n_layers);
-    for (int64_t i = 0; i < n; i++) {
-        if (t->init == OT_INIT_ZERO || t->init == OT_INIT_ONE)
-            out[i] = t->init == OT_INIT_ONE ? 1.0f : 0.0f;
-        else if (t->init == OT_INIT_LORA_A)
-            out[i] = (float)(bound * (2 * ot_random_unit(seed, stream, (uint64_t)(first + i)) - 1));
-        else
-            out[i] = (float)std * ot_random_normal(seed, stream, (uint64_t)(first + i));
-    }
-}
-
-void ot_model_init_values(const struct ot_model *model, uint64_t seed, int slab, int64_t first, int64_t n,
-                          float *values) {
-    const struct ot_slab_memory *memory = &model->slab_memory[slab];
-    int64_t at = first, end = first + n;
-    for (int64_t i = 0; i < memory->n_tensors && at < end; i++) {
-        int64_t tensor = memory->first_tensor + i;
-        const struct ot_tensor *t = &model->tensors[tensor];
-        int64_t tensor_end = t->first + t->rows * t->cols;
-        if (at >= tensor_end)
-            continue;
-        int64_t stop = end < tensor_end ? end : tensor_end;
-        init_part(model, seed, tensor, at - t->first, stop - at, values + (at - first));
-        at = stop;
-    }
-    for (; at < end; at++) /* padding */
-        values[at - first] = 0.0f;
 }

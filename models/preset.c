@@ -46,6 +46,9 @@
     COMMON, .family = OT_FAMILY_GRANITE, .norm_eps = 1e-5f, .rope.theta = 1e7, .tied = true,                 \
             .embed_scale = 12, .residual_scale = 0.22, .attention_scale = (attention),                       \
             .logit_divisor = (logits)
+#define QWEN3_MOE(width)                                                                                     \
+    COMMON, .family = OT_FAMILY_QWEN3_MOE, .norm_eps = 1e-6f, .rope.theta = 1e6,                             \
+            .qk_norm = OT_QK_NORM_HEADS, .n_experts = 128, .top_experts = 8, .expert_ffn = (width)
 /* Layers with a window: all but each n-th. Of 64 layers. */
 #define EVERY_SECOND   UINT64_C(0x5555555555555555)
 #define ALL_BUT_SIXTH  UINT64_C(0xf7df7df7df7df7df)
@@ -239,6 +242,19 @@ static const struct ot_preset PRESETS[] = {
      "ibm-granite/granite-3.3-8b-base",
      8170864640,
      {GRANITE(0.0078125, 16), ROTATING(40, 4096, 12800, 32, 8, 128, 49159, 131072)}},
+    {"mixtral-8x7b",
+     "mistralai/Mixtral-8x7B-v0.1",
+     46702792704,
+     {COMMON, .family = OT_FAMILY_MIXTRAL, ROTATING(32, 4096, 14336, 32, 8, 128, 32000, 32768),
+      .norm_eps = 1e-5f, .rope.theta = 1e6, .n_experts = 8, .top_experts = 2, .expert_ffn = 14336}},
+    {"qwen3-30b-a3b",
+     "Qwen/Qwen3-30B-A3B",
+     30532122624,
+     {QWEN3_MOE(768), ROTATING(48, 2048, 6144, 32, 4, 128, 151936, 40960)}},
+    {"qwen3-235b-a22b",
+     "Qwen/Qwen3-235B-A22B",
+     235093634560,
+     {QWEN3_MOE(1536), ROTATING(94, 4096, 12288, 64, 4, 128, 151936, 40960)}},
     {"falcon3-7b",
      "tiiuae/Falcon3-7B-Base",
      7455550464,

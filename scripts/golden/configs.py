@@ -67,6 +67,12 @@ MODELS = {
                                        num_key_value_heads=8, max_position_embeddings=131072, rms_norm_eps=1e-5,
                                        rope_theta=1e7, embedding_multiplier=12.0, residual_multiplier=0.22,
                                        attention_multiplier=0.0078125, logits_scaling=16.0, tie_word_embeddings=True)),
+    "mixtral-8x7b": ("mixtral", dict(max_position_embeddings=32768, rope_theta=1000000.0)),
+    "qwen3-30b-a3b": ("qwen3_moe", dict(num_hidden_layers=48, head_dim=128, max_position_embeddings=40960,
+                                        rope_theta=1000000.0, norm_topk_prob=True)),
+    "qwen3-235b-a22b": ("qwen3_moe", dict(
+        hidden_size=4096, intermediate_size=12288, moe_intermediate_size=1536, num_hidden_layers=94, num_attention_heads=64,
+        head_dim=128, max_position_embeddings=40960, rope_theta=1000000.0, norm_topk_prob=True)),
     # Llama and Qwen under other names.
     "falcon3-7b": ("llama", dict(vocab_size=131072, hidden_size=3072, intermediate_size=23040, num_hidden_layers=28,
                                  num_attention_heads=12, num_key_value_heads=4, head_dim=256, max_position_embeddings=32768,
@@ -92,7 +98,9 @@ KEPT = ("vocab_size", "hidden_size", "n_embd", "n_layer", "n_head", "n_inner", "
         "rope_parameters", "layer_types", "sliding_window", "use_sliding_window", "max_window_layers", "no_rope_layers",
         "attention_bias", "mlp_bias", "bias", "alibi", "multi_query", "parallel_attn", "new_decoder_architecture",
         "num_ln_in_parallel_attn", "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping",
-        "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
+        "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling",
+        "num_local_experts", "num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob",
+        "decoder_sparse_step", "mlp_only_layers")
 
 
 def entry(family, options):

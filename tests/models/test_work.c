@@ -166,6 +166,43 @@ static void count_fill(struct ot_lane *lane, void *device_dst, int byte, size_t 
     counted.filled_bytes += (double)bytes;
 }
 
+/* ids and weights of the router are single numbers of a row, and so are the numbers of groups. */
+static void count_router(struct ot_lane *lane, const struct ot_router *op) {
+    (void)lane;
+    move((double)op->n, op->experts, op->dtype, 1);
+}
+
+static void count_router_backward(struct ot_lane *lane, const struct ot_router_backward *op) {
+    (void)lane;
+    move((double)op->forward.n, op->forward.experts, op->forward.dtype, 2);
+}
+
+static void count_group(struct ot_lane *lane, const struct ot_group *op) {
+    (void)lane, (void)op;
+}
+
+static void count_gather(struct ot_lane *lane, const struct ot_gather *op) {
+    (void)lane;
+    move((double)op->rows, op->cols, op->dtype, 2);
+}
+
+static void count_combine(struct ot_lane *lane, const struct ot_combine *op) {
+    (void)lane;
+    move((double)(op->n * op->top), op->cols, op->dtype, 1);
+    move((double)op->n, op->cols, op->dtype, op->addend ? 2 : 1);
+}
+
+static void count_combine_backward(struct ot_lane *lane, const struct ot_combine_backward *op) {
+    (void)lane;
+    move((double)op->rows, op->cols, op->dtype, 3);
+}
+
+static void count_gemm_groups(struct ot_lane *lane, const struct ot_gemm_groups *op) {
+    (void)lane;
+    int64_t width = op->form == OT_GROUPS_ROWS ? op->k : op->m;
+    counted.product_flops += 2.0 * (double)op->rows * (double)op->n * (double)width;
+}
+
 /* An op that is not listed is NULL, so a block that begins to use it crashes this test. */
 static const struct ot_ops counting_ops = {.gemm = count_gemm,
                                            .bias_backward = count_bias_backward,
@@ -185,6 +222,13 @@ static const struct ot_ops counting_ops = {.gemm = count_gemm,
                                            .activate = count_activate,
                                            .activate_backward = count_activate_backward,
                                            .add = count_add,
+                                           .router = count_router,
+                                           .router_backward = count_router_backward,
+                                           .group = count_group,
+                                           .gather = count_gather,
+                                           .combine = count_combine,
+                                           .combine_backward = count_combine_backward,
+                                           .gemm_groups = count_gemm_groups,
                                            .cross_entropy = count_cross_entropy};
 static const struct ot_device_api counting_api = {.fill = count_fill};
 static struct ot_device counting_device = {.api = &counting_api, .ops = &counting_ops};
@@ -346,12 +390,35 @@ static void every_form_of_a_layer_is_counted(void **state) {
     }
 }
 
+/* Few experts, whose router's product is thin, and many; one layer has an MLP. */
+static struct ot_model_config form_of_experts(bool many) {
+    struct ot_model_config c = ot_preset_find("tinyllama-1.1b")->config;
+    c.n_layers = 2;
+    c.family = many ? OT_FAMILY_QWEN3_MOE : OT_FAMILY_MIXTRAL;
+    c.qk_norm = many ? OT_QK_NORM_HEADS : OT_QK_NORM_NONE;
+    c.n_experts = many ? 64 : 8;
+    c.top_experts = many ? 6 : 2;
+    c.expert_ffn = many ? 768 : c.ffn;
+    c.router_over_all = many;
+    c.dense_layers.bits[0] = many ? 1 : 0;
+    return c;
+}
+
+static void experts_are_counted(void **state) {
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        const struct ot_model_config c = form_of_experts(i % 2);
+        check_model(&c, i < 2 ? OT_BF16 : OT_F32);
+    }
+}
+
 /* ---- frozen tensors and adapters ---- */
 
 static bool trains_some(const void *context, const struct ot_tensor *tensor) {
     (void)context;
     return strstr(tensor->name, "k_proj") || strstr(tensor->name, "down_proj") ||
-           strstr(tensor->name, "o_proj.bias") || strstr(tensor->name, "layernorm");
+           strstr(tensor->name, "o_proj.bias") || strstr(tensor->name, "mlp.gate.") ||
+           strstr(tensor->name, "layernorm");
 }
 
 static bool trains_head(const void *context, const struct ot_tensor *tensor) {
@@ -396,8 +463,8 @@ static void frozen_tensors_and_adapters_are_counted(void **state) {
         if (!c.tied || parts[i / 2].trains != trains_head)
             check_parts(&c, i % 4 == 0 ? OT_F32 : OT_BF16, &parts[i / 2]);
     }
-    for (int i = 0; i < FORMS; i++) {
-        const struct ot_model_config c = form(i);
+    for (int i = 0; i < FORMS + 2; i++) {
+        const struct ot_model_config c = i < FORMS ? form(i) : form_of_experts(i - FORMS);
         for (size_t p = 0; p < sizeof parts / sizeof *parts; p++)
             check_parts(&c, OT_BF16, &parts[p]);
     }
@@ -408,6 +475,7 @@ int main(void) {
         cmocka_unit_test(every_preset_moves_what_its_table_says),
         cmocka_unit_test(every_option_of_a_layer_is_counted),
         cmocka_unit_test(every_form_of_a_layer_is_counted),
+        cmocka_unit_test(experts_are_counted),
         cmocka_unit_test(frozen_tensors_and_adapters_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -48,6 +48,11 @@ static const struct kind kinds[] = {
     {"multipliers",
      "\"model_type\": \"granite\", \"embedding_multiplier\": 3.0, \"residual_multiplier\": 0.375, "
      "\"attention_multiplier\": 0.2, \"logits_scaling\": 2.5, \"tie_word_embeddings\": true, " LLAMA_SIZES},
+    {"experts in all layers",
+     "\"model_type\": \"mixtral\", \"num_local_experts\": 5, \"num_experts_per_tok\": 2, " LLAMA_SIZES},
+    {"experts in some layers, norms of heads",
+     "\"model_type\": \"qwen3_moe\", \"num_experts\": 9, \"num_experts_per_tok\": 3, "
+     "\"moe_intermediate_size\": 16, \"mlp_only_layers\": [1], " LLAMA_SIZES},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 

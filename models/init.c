@@ -1,0 +1,42 @@
+/* The initial values of a model that is trained from scratch, and of adapters. */
+#include <math.h>
+
+#include "models/decoder.h"
+#include "src/base/random.h"
+
+static void init_part(const struct ot_model *model, uint64_t seed, int64_t tensor, int64_t first, int64_t n,
+                      float *out) {
+    const struct ot_tensor *t = &model->tensors[tensor];
+    bool normal = t->init == OT_INIT_LORA_NORMAL; /* its words differ from those of a tied head's A */
+    double std = normal ? 1 : model->config.init_std, bound = 1 / sqrt((double)t->cols);
+    uint64_t stream = ot_random_stream(ot_lora_has_tensor(t->name) ? OT_RANDOM_LORA : OT_RANDOM_INIT,
+                                       normal ? 1 : 0, (uint64_t)t->number);
+    if (t->init == OT_INIT_NORMAL_RESIDUAL)
+        std /= sqrt(2.0 * (double)model->config.n_layers);
+    for (int64_t i = 0; i < n; i++) {
+        if (t->init == OT_INIT_ZERO || t->init == OT_INIT_ONE)
+            out[i] = t->init == OT_INIT_ONE ? 1.0f : 0.0f;
+        else if (t->init == OT_INIT_LORA_A)
+            out[i] = (float)(bound * (2 * ot_random_unit(seed, stream, (uint64_t)(first + i)) - 1));
+        else
+            out[i] = (float)std * ot_random_normal(seed, stream, (uint64_t)(first + i));
+    }
+}
+
+void ot_model_init_values(const struct ot_model *model, uint64_t seed, int slab, int64_t first, int64_t n,
+                          float *values) {
+    const struct ot_slab_memory *memory = &model->slab_memory[slab];
+    int64_t at = first, end = first + n;
+    for (int64_t i = 0; i < memory->n_tensors && at < end; i++) {
+        int64_t tensor = memory->first_tensor + i;
+        const struct ot_tensor *t = &model->tensors[tensor];
+        int64_t tensor_end = t->first + t->rows * t->cols;
+        if (at >= tensor_end)
+            continue;
+        int64_t stop = end < tensor_end ? end : tensor_end;
+        init_part(model, seed, tensor, at - t->first, stop - at, values + (at - first));
+        at = stop;
+    }
+    for (; at < end; at++) /* padding */
+        values[at - first] = 0.0f;
+}

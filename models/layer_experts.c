@@ -1,0 +1,198 @@
+/* A mixture of experts in place of an MLP, in the ops of kernels/ops_experts.h, which says what groups and
+ * packed rows are. No group is padded, so packed arrays have exactly a row for each assignment. */
+#include "models/layer.h"
+
+static struct ot_router router_op(const struct ot_layer_call *call) {
+    const struct ot_model_config *c = call->config;
+    return (struct ot_router){
+        .dtype = call->run->dtype,
+        .over_all = c->router_over_all,
+        .n = call->n,
+        .experts = c->n_experts,
+        .top = c->top_experts,
+        .ld = c->n_experts,
+        .logits = call->memory.router_logits,
+        .ids = call->memory.ids,
+        .weights = call->memory.weights,
+    };
+}
+
+/* The router as a linear map. It has no adapters. */
+static struct ot_linear router_map(const struct ot_layer_call *call, bool want_grad) {
+    static const struct ot_lora_unit no_lora;
+    static const struct ot_unit_memory no_memory;
+    static const struct ot_place no_bias = {OT_ABSENT, 0};
+    return ot_layer_linear(call, call->config->hidden, call->config->n_experts, call->at->router, no_bias,
+                           &no_lora, &no_memory, want_grad);
+}
+
+void ot_layer_route(const struct ot_layer_call *call) {
+    const struct ot_model_config *c = call->config;
+    const struct ot_layer_memory *memory = &call->memory;
+    const struct ot_linear map = router_map(call, false);
+    const struct ot_router router = router_op(call);
+    const struct ot_group group = {
+        .n = call->n,
+        .top = c->top_experts,
+        .experts = c->n_experts,
+        .multiple = 1,
+        .ids = memory->ids,
+        .offsets = memory->offsets,
+        .counts = memory->counts,
+        .rows = memory->rows,
+        .assignments = memory->assignments,
+        .scratch = memory->grouping,
+    };
+    ot_linear_forward(call->run, &map, memory->normed2, call->run->dtype, memory->router_logits);
+    call->ops->router(call->run->lane, &router);
+    call->ops->group(call->run->lane, &group);
+}
+
+void ot_layer_gather(const struct ot_layer_call *call) {
+    const struct ot_gather op = {
+        .dtype = call->run->dtype,
+        .rows = call->inner_rows,
+        .cols = call->config->hidden,
+        .top = call->config->top_experts,
+        .ld_x = call->config->hidden,
+        .ld_packed = call->config->hidden,
+        .assignments = call->memory.assignments,
+        .x = call->memory.normed2,
+        .packed = call->memory.packed,
+    };
+    call->ops->gather(call->run->lane, &op);
+}
+
+/* ---- products ---- */
+
+/* The weights of one map of all experts: that of expert e is [out, in], at e * out * in. */
+struct expert_map {
+    int64_t in, out;
+    struct ot_place weight;
+};
+
+static struct expert_map gate_up_map(const struct ot_layer_call *call) {
+    return (struct expert_map){call->config->hidden, 2 * call->ffn, call->at->expert_gate_up};
+}
+
+static struct expert_map down_map(const struct ot_layer_call *call) {
+    return (struct expert_map){call->ffn, call->config->hidden, call->at->expert_down};
+}
+
+/* y = x W^T; or, backward, the gradient of x: dx = dy W. */
+static void rows_product(const struct ot_layer_call *call, struct expert_map map, bool backward,
+                         const void *from, void *to) {
+    int64_t k = backward ? map.out : map.in, n = backward ? map.in : map.out;
+    const struct ot_gemm_groups op = {
+        .dtype = call->run->dtype,
+        .c_dtype = call->run->dtype,
+        .form = OT_GROUPS_ROWS,
+        .trans_b = !backward,
+        .experts = call->config->n_experts,
+        .rows = call->inner_rows,
+        .n = n,
+        .k = k,
+        .offsets = call->memory.offsets,
+        .a = from,
+        .b = ot_run_weight(call->run, map.weight),
+        .c = to,
+        .lda = k,
+        .ldb = map.in,
+        .ldc = n,
+        .stride = map.in * map.out,
+    };
+    call->ops->gemm_groups(call->run->lane, &op);
+}
+
+/* The gradient of W: dW += dy^T x, or = if it is the first. */
+static void weights_product(const struct ot_layer_call *call, struct expert_map map, const void *dy,
+                            const void *x) {
+    float *dweight = ot_run_grad(call->run, map.weight);
+    const struct ot_gemm_groups op = {
+        .dtype = call->run->dtype,
+        .c_dtype = OT_F32,
+        .form = OT_GROUPS_SUMS,
+        .experts = call->config->n_experts,
+        .rows = call->inner_rows,
+        .m = map.out,
+        .n = map.in,
+        .offsets = call->memory.offsets,
+        .a = dy,
+        .b = x,
+        .addend = call->run->first ? NULL : dweight,
+        .c = dweight,
+        .lda = map.out,
+        .ldb = map.in,
+        .ldc = map.in,
+        .stride = map.in * map.out,
+    };
+    if (dweight)
+        call->ops->gemm_groups(call->run->lane, &op);
+}
+
+void ot_layer_experts_gate_up(const struct ot_layer_call *call) {
+    rows_product(call, gate_up_map(call), false, call->memory.packed, call->memory.gate_up);
+}
+
+void ot_layer_experts_down(const struct ot_layer_call *call) {
+    rows_product(call, down_map(call), false, call->memory.inner, call->memory.down_out);
+}
+
+/* ---- from and to the rows of tokens ---- */
+
+/* y = addend + the sum of each token's rows of packed. weights NULL: 1. */
+static void combine(const struct ot_layer_call *call, const float *weights, const void *packed,
+                    const void *addend, void *y) {
+    const struct ot_combine op = {
+        .dtype = call->run->dtype,
+        .n = call->n,
+        .cols = call->config->hidden,
+        .top = call->config->top_experts,
+        .ld_packed = call->config->hidden,
+        .ld_y = call->config->hidden,
+        .rows = call->memory.rows,
+        .weights = weights,
+        .packed = packed,
+        .addend = addend,
+        .y = y,
+    };
+    call->ops->combine(call->run->lane, &op);
+}
+
+void ot_layer_combine(const struct ot_layer_call *call, void *y) {
+    combine(call, call->memory.weights, call->memory.down_out, call->memory.mid, y);
+}
+
+void ot_layer_experts_down_backward(const struct ot_layer_call *call, const void *dy) {
+    const struct ot_layer_memory *memory = &call->memory;
+    const struct ot_combine_backward op = {
+        .dtype = call->run->dtype,
+        .rows = call->inner_rows,
+        .cols = call->config->hidden,
+        .top = call->config->top_experts,
+        .ld_packed = call->config->hidden,
+        .ld_dy = call->config->hidden,
+        .assignments = memory->assignments,
+        .weights = memory->weights,
+        .dy = dy,
+        .packed = memory->down_out,
+        .dpacked = memory->down_out,
+        .dweights = memory->dweights,
+    };
+    call->ops->combine_backward(call->run->lane, &op);
+    weights_product(call, down_map(call), memory->down_out, memory->inner);
+    rows_product(call, down_map(call), true, memory->down_out, memory->wide);
+}
+
+void ot_layer_experts_gate_up_backward(const struct ot_layer_call *call, void *dinput) {
+    const struct ot_layer_memory *memory = &call->memory;
+    const struct ot_linear map = router_map(call, true);
+    const struct ot_router_backward router = {
+        .forward = router_op(call), .dweights = memory->dweights, .dlogits = memory->router_logits};
+    weights_product(call, gate_up_map(call), memory->gate_up, memory->packed);
+    rows_product(call, gate_up_map(call), true, memory->gate_up, memory->down_out);
+    call->ops->router_backward(call->run->lane, &router);
+    ot_linear_backward_params(call->run, &map, memory->normed2, memory->router_logits, map.out);
+    ot_linear_backward_input(call->run, &map, memory->router_logits, map.out, dinput);
+    combine(call, NULL, memory->down_out, dinput, dinput);
+}
