@@ -79,7 +79,8 @@ struct ot_router_backward {
 /* Sorts assignments by expert, and those of an expert by their numbers. Group e is the packed rows offsets[e]
  * to offsets[e + 1] - 1. Its first counts[e] rows have assignments. The rest is padding, if the op pads each
  * group to a multiple of `multiple` rows. rows[a] is the row of assignment a. assignments[r] is the
- * assignment of row r; -1 for padding, and for rows behind the last group.
+ * assignment of row r; -1 for padding, and for rows behind the last group. used[e] becomes 1 for each expert e
+ * with assignments, and keeps its value for the others.
  *
  * The ids must be in [0, experts). n * top and the capacity are below 2^31 - 2^10. */
 struct ot_group {
@@ -88,6 +89,7 @@ struct ot_group {
     int32_t *offsets, *counts;         /* [experts + 1] and [experts] */
     int32_t *rows;                     /* [n, top] */
     int32_t *assignments;              /* [ot_group_rows()] */
+    int32_t *used;                     /* [experts]; NULL: not wanted */
     int32_t *scratch;                  /* ot_group_scratch_bytes() bytes */
 };
 

@@ -121,6 +121,15 @@ static void work(const void *context, int block, enum ot_work_part part, enum ot
     }
 }
 
+/* An expert is not chosen by n tokens, if each chooses `top` of them at random, with probability
+ * (1 - top / experts)^n. */
+static double used_parts(const void *context, int block, int64_t n_tokens) {
+    const struct ot_model_config *c = &((const struct ot_model *)context)->config;
+    (void)block;
+    double experts = (double)c->n_experts;
+    return experts * (1 - pow(1 - (double)c->top_experts / experts, (double)n_tokens));
+}
+
 /* ---- constants ---- */
 
 /* The slope of each head (Press et al., "Train Short, Test Long", 2022): for 2^k heads 2^(-8 i / 2^k), i
@@ -182,6 +191,7 @@ static void build_chain(struct ot_model *model, enum ot_dtype dtype, int64_t max
     chain->work_bytes = work_bytes;
     chain->scratch_bytes = scratch_bytes;
     chain->work = work;
+    chain->used_parts = used_parts;
     chain->forward = forward;
     chain->backward = backward;
 }

@@ -255,7 +255,7 @@ static bool compute_qkv(const struct ot_layer_call *call, enum ot_keep_level hav
 }
 
 /* memory.gate_up of experts. */
-static void forward_experts(const struct ot_layer_call *call) {
+static void compute_experts(const struct ot_layer_call *call) {
     ot_layer_route(call);
     ot_layer_gather(call);
     ot_layer_experts_gate_up(call);
@@ -299,25 +299,46 @@ static void compute_inside(const struct ot_layer_call *call, enum ot_keep_level 
     if (call->until == OT_INPUT_GATE_UP)
         return;
     if (call->has_experts)
-        forward_experts(call);
+        compute_experts(call);
     else
         ot_linear_forward(run, &gate_up, gate_up_input(call), run->dtype, memory->gate_up);
     activate(call);
 }
 
+/* The forward of a layer with experts, or a half of it (offload/block.h). The first half leaves mid, in `saved`
+ * if the level keeps it, else in y. The second one routes again, which costs less than keeping the choice. */
+static void forward_mixture(struct ot_layer_call *call) {
+    const struct ot_block_run *run = call->run;
+    enum ot_keep_level keeps_mid = ot_lora_from_u(&call->at->o_lora) ? OT_KEEP_ALL : OT_KEEP_PRODUCTS;
+    if (run->half != OT_HALF_BOTH && run->saved_level < keeps_mid)
+        call->memory.mid = run->y;
+    call->until = OT_INPUT_GATE_UP;
+    if (run->half == OT_HALF_REST)
+        norm2(call);
+    else
+        compute_inside(call, OT_KEEP_NONE, true);
+    if (run->half == OT_HALF_CHOOSE) {
+        ot_layer_route(call);
+        return;
+    }
+    compute_experts(call);
+    activate(call);
+    ot_layer_experts_down(call);
+    ot_layer_combine(call, run->y);
+}
+
 void ot_layer_forward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run) {
     struct ot_layer_call call = make_call(model, layer, run);
     struct ot_layer_memory *memory = &call.memory;
+    if (call.has_experts) {
+        forward_mixture(&call);
+        return;
+    }
     /* DoRA with dropout writes y before it reads the residual. */
     if (is_parallel(&call))
         memory->mid = ot_lora_doubles(&call.at->down_lora) ? memory->beside : run->y;
     const struct ot_linear down = down_proj(&call, false);
     compute_inside(&call, OT_KEEP_NONE, true);
-    if (call.has_experts) {
-        ot_layer_experts_down(&call);
-        ot_layer_combine(&call, run->y);
-        return;
-    }
     if (!has_after(&call)) {
         ot_linear_forward(run, &down, memory->inner, run->dtype, run->y);
         return;

@@ -40,6 +40,7 @@ void ot_layer_route(const struct ot_layer_call *call) {
         .counts = memory->counts,
         .rows = memory->rows,
         .assignments = memory->assignments,
+        .used = call->run->half == OT_HALF_CHOOSE ? call->run->used : NULL,
         .scratch = memory->grouping,
     };
     ot_linear_forward(call->run, &map, memory->normed2, call->run->dtype, memory->router_logits);

@@ -232,6 +232,16 @@ static void put_unit(struct walk *w, int first, int slab) {
     }
 }
 
+/* The matrices of an expert are a part of the slab. */
+static void add_pieces(const struct ot_model_config *c, const struct ot_tensor *t,
+                       struct ot_slab_spec *spec) {
+    bool up = t->module == OT_MODULE_EXPERT_GATE;
+    if (t->expert != 0 || (!up && t->module != OT_MODULE_EXPERT_DOWN))
+        return;
+    spec->n_parts = (int)c->n_experts;
+    spec->pieces[spec->n_pieces++] = (struct ot_piece_array){t->first, (up ? 2 : 1) * t->rows * t->cols};
+}
+
 /* Makes the block's slab of frozen or of trained units, if there are any. */
 static void put_slab(struct walk *w, bool frozen) {
     struct ot_model *model = w->model;
@@ -253,6 +263,8 @@ static void put_slab(struct walk *w, bool frozen) {
     add_group(spec, memory->groups, n - spec->n_params, &(struct ot_tensor){0});
     spec->n_params = n;
     memory->n_tensors = model->n_tensors - memory->first_tensor;
+    for (int64_t i = 0; i < memory->n_tensors; i++)
+        add_pieces(&model->config, &model->tensors[memory->first_tensor + i], spec);
     if (w->rc == 0)
         w->rc = ot_slab_encode(model, slab);
     /* Backward of the embedding reads its adapter, but its table only to compute a norm's input again. */

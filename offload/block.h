@@ -17,6 +17,13 @@
  * these bytes cross the bus. Before each use the chain decodes them on the device, into a slot, as parameters
  * in the compute dtype. Blocks see only decoded weights.
  *
+ * PARTS. A slab may have parts: ranges of which a micro-batch may leave some unused, because its own tokens
+ * choose those that it needs (the experts of a mixture). Everything outside of the parts is DENSE: always
+ * needed. A block that has a slab with parts can run forward in two halves. CHOOSE computes all that comes
+ * before the choice, and notes the parts that it has chosen; REST needs the chosen parts, and finishes the
+ * block. Between the halves the engine may fetch the chosen parts alone (plan.fetch_used). Wherever weights
+ * of a part are that no micro-batch has chosen, there may be any bytes, NaNs too.
+ *
  * forward and backward only enqueue ops on run->lane, and keep no state: `run` has everything that a call
  * needs. The engine may call them for any micro-batch in any order, because it orders the work itself. All
  * data that `run` points to is in device memory.
@@ -46,6 +53,13 @@ struct ot_param_group {
     float rate;       /* multiplies the learning rate; 0 means 1 */
 };
 
+/* An array of equal pieces, one of each part: the piece of part p is the parameters
+ * [first + p * each, first + (p + 1) * each) of the slab. */
+struct ot_piece_array {
+    int64_t first, each;
+};
+enum { OT_MAX_PIECES = 2 }; /* of a part */
+
 struct ot_slab_spec {
     const char *name; /* "embed", "layer.3", "head" */
     int64_t n_params; /* a multiple of OT_SLAB_ALIGN_PARAMS: the model pads with frozen zeros */
@@ -56,6 +70,10 @@ struct ot_slab_spec {
     int64_t encoded_bytes;
     int n_groups; /* 0 in a frozen slab */
     const struct ot_param_group *groups;
+    /* Parts: n_pieces arrays in order, which do not overlap. n_parts 0: none. Only slabs of one middle block
+     * have parts, and all of them that a block uses have equally many: part p of each is chosen together. */
+    int n_parts, n_pieces;
+    struct ot_piece_array pieces[OT_MAX_PIECES];
 };
 
 /* Slabs are cut into tiles, and tiles into extents, at multiples of this number: 4 KiB of the narrowest
@@ -106,6 +124,14 @@ enum ot_pass {
     OT_PASS_DECODE /* forward with kv; the last block writes the logits of the last token */
 };
 
+/* Which half of a block's forward to run. The bits are the same as in one run of both. Both halves get the
+ * same run, but for `half` and `used`. Between them the engine preserves y and `saved`. */
+enum ot_half {
+    OT_HALF_BOTH,
+    OT_HALF_CHOOSE, /* reads no part of a slab; writes what REST needs to y and to `saved` */
+    OT_HALF_REST
+};
+
 /* What random numbers of a block (dropout) are made from. stream: ot_random_stream(OT_RANDOM_DROPOUT, step,
  * micro-batch), with the step's number in the run, and the micro-batch's number in the step of all ranks. So
  * they do not depend on the plan, and backward sees those of forward. */
@@ -121,7 +147,13 @@ struct ot_block_run {
     struct ot_run_random random;      /* TRAIN */
     const void *constants;            /* written by fill_constants */
     const void *weights[OT_MAX_USES]; /* one per use */
-    float *grads[OT_MAX_USES];        /* backward adds to these; one per use; NULL: the slab is frozen */
+    enum ot_half half;                /* forward; BOTH for a block without parts */
+    /* CHOOSE: [n_parts]. Forward sets the elements of the parts that this micro-batch needs to 1, and leaves
+     * the others as they are: they have the choices of earlier micro-batches. Else NULL. */
+    int32_t *used;
+    /* backward adds to these; one per use; NULL: the slab is frozen. The gradient of a part that the
+     * micro-batch has not chosen is zero. */
+    float *grads[OT_MAX_USES];
     /* backward: the first of a sum. Whatever `grads` hold, it is overwritten: the matrices by the products
      * that compute them, the rest after it was cleared. That saves a fill (4 bytes a parameter) and a read of
      * the old sums (4 more): 4 bytes a parameter instead of 12. The bits are those of adding to zeros, but a
@@ -184,6 +216,9 @@ struct ot_chain {
      * OT_WORK_RECOMPUTE only. NULL: the model cannot tell. */
     void (*work)(const void *context, int block, enum ot_work_part part, enum ot_keep_level level,
                  int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out);
+    /* The number of parts that n_tokens tokens are expected to choose in a block that has parts. Only
+     * predictions ask. NULL: all of them. */
+    double (*used_parts)(const void *context, int block, int64_t n_tokens);
     void (*forward)(const void *context, int block, const struct ot_block_run *run);
     /* Not called for the blocks before the first one that uses a trained slab. */
     void (*backward)(const void *context, int block, const struct ot_block_run *run);

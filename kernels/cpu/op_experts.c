@@ -121,6 +121,8 @@ static void run_group(struct ot_lane *lane, const void *args) {
     }
     for (int64_t e = 0; e < op->experts; e++) {
         op->offsets[e] = next[e] = row;
+        if (op->used && op->counts[e] > 0)
+            op->used[e] = 1;
         row += (int32_t)(ot_chunk_count(op->counts[e], op->multiple) * op->multiple);
     }
     op->offsets[op->experts] = row;

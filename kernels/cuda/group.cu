@@ -60,6 +60,8 @@ __global__ void __launch_bounds__(SCAN_THREADS) group_offsets(struct ot_group op
             count += here;
         }
         op.counts[expert] = count;
+        if (op.used && count > 0)
+            op.used[expert] = 1;
     }
     int padded = (count + multiple - 1) / multiple * multiple, end = block_scan(padded, ot_shared<int>());
     if (expert < experts)

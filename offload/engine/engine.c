@@ -158,6 +158,7 @@ int ot_engine_open(const struct ot_engine_config *config, struct ot_engine **out
     en->comm = config->comm;
     en->stall_limit_seconds =
         config->stall_limit_seconds > 0 ? config->stall_limit_seconds : OT_STALL_LIMIT_SECONDS;
+    en->poisons_parts = config->poisons_parts;
     en->device = config->device;
     en->ops = ot_device_ops(config->device);
     OT_TRY_GOTO(copy_plan(en, config->plan), rc, out);

@@ -57,6 +57,7 @@ struct ot_engine_config {
     const struct ot_store_config *store;
     const struct ot_topology *topology; /* where to bind threads; outlives the engine; NULL: do not bind */
     uint64_t delay_seed;                /* test seam: if not 0, random delays in the executor's threads */
+    bool poisons_parts;   /* test seam: NaNs in the parts of a slot that are not fetched (engine/fetch.c) */
     double stall_seconds; /* after this long without progress the watchdog logs each lane's task; 0: 60 s */
     double stall_limit_seconds; /* and after this long the engine is stuck; 0: 600 s */
     /* With clipping: skip steps whose loss is more than so many standard deviations above its running mean.
@@ -166,6 +167,15 @@ bool ot_engine_is_stuck(const struct ot_engine *engine);
  * That is so if the hanging step had not reached its (first) decision, the step before it was complete, and
  * no tile is updated one step late (stream engine, plan.h). It is also so if only a forward pass hangs. */
 bool ot_engine_is_consistent(struct ot_engine *engine);
+
+/* The weights that were copied to the device for blocks, since the engine was opened. */
+struct ot_engine_fetches {
+    int64_t bytes;      /* that were copied */
+    int64_t parts;      /* of the slabs that were fetched by use (plan/used_parts.h) */
+    int64_t used;       /* those of them that were copied */
+    int64_t left_bytes; /* of the others */
+};
+void ot_engine_get_fetches(const struct ot_engine *engine, struct ot_engine_fetches *out); /* drained */
 
 /* Drains, then lets the device tune itself (device.h) for the calls of the steps so far, for about `seconds`.
  * Uses memory of the plan that holds nothing between steps. Every result must be collected. The tuning

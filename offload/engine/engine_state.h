@@ -1,5 +1,5 @@
-/* Declarations that the files of the engine share (engine.c, tasks.c, decide.c, shadow.c, diagnose.c, nvme.c,
- * stage.c, params.c, one_copy.c, take_snapshot.c). Internal to offload/. */
+/* Declarations that the files of the engine share (engine.c, tasks.c, fetch.c, decide.c, shadow.c,
+ * diagnose.c, nvme.c, stage.c, params.c, one_copy.c, take_snapshot.c). Internal to offload/. */
 #ifndef OT_OFFLOAD_ENGINE_ENGINE_STATE_H
 #define OT_OFFLOAD_ENGINE_ENGINE_STATE_H
 
@@ -108,10 +108,12 @@ struct ot_engine {
     bool behind; /* the last step left updates to the next one: flush before anyone reads the slabs */
     atomic_bool
         stale; /* the other ranks' shares of whole weights are old: gather before a forward pass alone */
-    atomic_bool frozen_stale;       /* the same of frozen weights, before the first step */
-    struct ot_snapshot *snapshot;   /* NULL: the plan does not train */
-    int decide_task;                /* task number of the step's last decision */
-    struct ot_engine_step steps[2]; /* [step & 1] */
+    atomic_bool frozen_stale;         /* the same of frozen weights, before the first step */
+    struct ot_snapshot *snapshot;     /* NULL: the plan does not train */
+    struct ot_engine_fetches fetches; /* the h2d lane's thread counts */
+    bool poisons_parts;               /* as in the config */
+    int decide_task;                  /* task number of the step's last decision */
+    struct ot_engine_step steps[2];   /* [step & 1] */
     struct ot_engine_control control;
     struct ot_engine_shadows shadows;
     int64_t submitted, collected; /* step numbers; they go on from ot_engine_set_progress */
@@ -129,6 +131,12 @@ static inline void *ot_engine_at(const struct ot_engine *engine, int buffer) {
 /* The buffer of a parity pair that belongs to this step. */
 static inline void *ot_engine_at_parity(const struct ot_engine *engine, int first_of_pair, int64_t step) {
     return ot_engine_at(engine, first_of_pair + (int)(step & 1));
+}
+
+/* The address of unit `first` (slabs.h) of a slab, in a buffer of its weights or gradients. */
+static inline char *ot_engine_at_unit(const struct ot_engine *engine, int buffer, int slab, int64_t first) {
+    int64_t index = ot_layout_index(&engine->layout, &engine->chain, &engine->plan, buffer, slab, first);
+    return (char *)ot_engine_at(engine, buffer) + ot_slab_bytes(&engine->chain, slab, index);
 }
 
 /* The loss scale for the next decision. Only decisions change it. Only decisions and the driver between steps
@@ -162,6 +170,15 @@ static inline unsigned ot_engine_wishes(const struct ot_engine *engine) {
 int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, struct ot_lane *lane);
 /* Runs a task of the comm lane, or one that prepares or ends it (engine/rank_tasks.c). */
 void ot_engine_run_rank_task(struct ot_engine *engine, const struct ot_task *task, struct ot_lane *lane);
+/* Weights and the choice of parts (engine/fetch.c). Runs a FETCH, and a USED_OUT. choice: where the first
+ * half of a forward notes its choice; clears it for the first micro-batch. */
+void ot_engine_fetch(struct ot_engine *engine, const struct ot_task *task, int64_t step,
+                     struct ot_lane *lane);
+void ot_engine_choice_out(struct ot_engine *engine, const struct ot_task *task, int64_t step,
+                          struct ot_lane *lane);
+int32_t *ot_engine_choice(const struct ot_engine *engine, const struct ot_task *task, struct ot_lane *lane);
+/* What a FETCH or an NVME_READ of a slab brings. */
+struct ot_run_walk ot_engine_walk(const struct ot_engine *engine, const struct ot_task *task, int64_t step);
 /* Run GRAD_FINISH and GRAD_KEEP tasks (engine/finish.c). */
 void ot_engine_finish_grads(struct ot_engine *engine, const struct ot_task *task, struct ot_lane *lane);
 void ot_engine_keep_grads(struct ot_engine *engine, const struct ot_task *task, struct ot_lane *lane);

@@ -109,7 +109,7 @@ static int list_dependents(struct ot_bound *bound) {
         for (int d = 0; d < s->tasks[i].n_deps && !ot_lane_is_device(s->tasks[i].lane); d++) {
             const struct ot_dep *dep = &s->tasks[i].deps[d];
             bound->dependents[bound->first_dependent[dep->task + 1]++] =
-                (struct ot_dep){i, dep->previous_step};
+                (struct ot_dep){i, dep->previous_step, dep->on_host};
         }
     return 0;
 }

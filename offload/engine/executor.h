@@ -2,9 +2,10 @@
  *
  * Each device lane has a thread that walks over the lane's tasks in order. Before a task the thread handles
  * the task's dependencies. If the other task is on a device lane, the thread waits until that task is
- * enqueued, and makes its own lane wait for the event. If the other task is on a host lane (cpu or nvme), the
- * thread itself waits. Then it enqueues the task's work. The thread waits for the device only if the device
- * is far behind, because the device limits how much work a lane may hold.
+ * enqueued, and makes its own lane wait for the event. If the other task is on a host lane (cpu or nvme), or
+ * the dependency is host-side (schedule.h), the thread itself waits until the task is complete. Then it
+ * enqueues the task's work. Otherwise the thread waits for the device only if the device is far behind,
+ * because the device limits how much work a lane may hold.
  *
  * Each host lane has one thread. It takes the task with the earliest deadline among the tasks whose
  * dependencies are complete. The thread of the cpu lane does the work itself. The threads of the nvme lanes

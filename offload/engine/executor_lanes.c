@@ -115,7 +115,8 @@ static void wait_here(struct ot_executor *ex, struct lane_thread *lt) {
     lt->waiting = false;
 }
 
-/* Handles one dependency. Returns the event that the lane must wait for. NULL: the other task is done. */
+/* Handles one dependency. Returns the event that the lane must wait for. NULL: the other task is done. A
+ * host-side dependency (schedule.h) has no event: the thread waits until the task is done. */
 static struct ot_event *settle(struct ot_executor *ex, struct lane_thread *lt, struct instance *in,
                                const struct ot_dep *dep) {
     const struct ot_task *before = &in->bound->schedule->tasks[dep->task];
@@ -123,7 +124,7 @@ static struct ot_event *settle(struct ot_executor *ex, struct lane_thread *lt, s
         struct instance *at = dep->previous_step ? in->previous : in;
         if (!at || at->done[dep->task])
             return NULL;
-        if (ot_lane_is_device(before->lane) && at->issued[dep->task])
+        if (ot_lane_is_device(before->lane) && !dep->on_host && at->issued[dep->task])
             return at->events[dep->task];
         wait_here(ex, lt);
     }

@@ -53,16 +53,25 @@ static int extent_of(const struct ot_engine *en, int buffer, int tile) {
     return en->layout.buffers[buffer].first_extent + tile;
 }
 
-/* Lists the tiles of a slab's span, with their addresses in a slot for the whole slab. */
-static int slab_pieces(struct ot_engine *en, const struct ot_task *task, struct ot_store_piece *pieces) {
+/* Lists the tiles of a slab's span, with their addresses in a slot for the whole slab: those that have
+ * something of what the task brings, because an extent is read as a whole. */
+static int slab_pieces(struct ot_engine *en, const struct ot_task *task, int64_t step,
+                       struct ot_store_piece *pieces) {
+    struct ot_run_walk walk = ot_engine_walk(en, task, step);
+    int64_t first = task->span.first, n = task->span.n;
+    int n_pieces = 0;
+    bool more = task->fetched == OT_FETCH_ALL || ot_run_next(&walk, &first, &n);
     for (int i = 0; i < task->span.n_tiles; i++) {
         int tile = task->span.first_tile + i;
-        int64_t first = ot_slab_span(&en->chain, &en->plan, task->slab, tile, 1).first;
-        int64_t index = ot_layout_index(&en->layout, &en->chain, &en->plan, task->to, task->slab, first);
-        pieces[i].extent = extent_of(en, task->from, tile);
-        pieces[i].memory = (char *)ot_engine_at(en, task->to) + ot_slab_bytes(&en->chain, task->slab, index);
+        struct ot_tile_span at = ot_slab_span(&en->chain, &en->plan, task->slab, tile, 1);
+        while (more && first + n <= at.first)
+            more = ot_run_next(&walk, &first, &n);
+        if (!more || first >= at.first + at.n)
+            continue;
+        pieces[n_pieces].extent = extent_of(en, task->from, tile);
+        pieces[n_pieces++].memory = ot_engine_at_unit(en, task->to, task->slab, at.first);
     }
-    return task->span.n_tiles;
+    return n_pieces;
 }
 
 /* Lists the parts of a tile that the task moves, with their addresses in the tile's slot. */
@@ -106,7 +115,11 @@ void ot_engine_start_task(void *context, const struct ot_task *task, int64_t ste
         few[0] = only_piece(en, task);
         n = 1;
     } else {
-        n = slab_pieces(en, task, pieces = en->slab_pieces);
+        n = slab_pieces(en, task, step, pieces = en->slab_pieces);
+    }
+    if (n == 0) { /* no part is chosen: the step is given up */
+        done(arg, NULL);
+        return;
     }
     int rc = ot_store_start(en->store, &(struct ot_transfer){write, n, pieces, done, arg});
     if (rc < 0) {

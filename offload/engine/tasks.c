@@ -22,12 +22,6 @@ static size_t span_bytes(const struct ot_engine *en, const struct ot_task *task)
 
 /* ---- copies ---- */
 
-/* The address of unit `first` (slabs.h) of a slab, in a buffer of its weights or gradients. */
-static char *at_unit(const struct ot_engine *en, int buffer, int slab, int64_t first) {
-    int64_t index = ot_layout_index(&en->layout, &en->chain, &en->plan, buffer, slab, first);
-    return (char *)ot_engine_at(en, buffer) + ot_slab_bytes(&en->chain, slab, index);
-}
-
 /* The micro-batch with this place exists in the step. */
 static bool has_micro(struct ot_engine *en, int64_t step, int micro) {
     return step_of(en, step)->micro_tokens[micro] > 0;
@@ -37,20 +31,20 @@ static bool has_micro(struct ot_engine *en, int64_t step, int micro) {
 static char *grads_off_gpu(const struct ot_engine *en, const struct ot_task *task) {
     if (en->plan.slabs[task->slab].grads == OT_HOME_NVME)
         return (char *)ot_engine_at(en, task->from) + en->layout.slot_grads_offset;
-    return at_unit(en, task->from, task->slab, task->span.first);
+    return ot_engine_at_unit(en, task->from, task->slab, task->span.first);
 }
 
 /* The address of the task's weights outside the device: at home, or in a tile slot. */
 static char *weights_off_gpu(const struct ot_engine *en, const struct ot_task *task) {
     if (ot_slab_weights_pass(&en->plan, task->slab))
         return (char *)ot_engine_at(en, task->to) + en->layout.slot_weights_offset;
-    return at_unit(en, task->to, task->slab, task->span.first);
+    return ot_engine_at_unit(en, task->to, task->slab, task->span.first);
 }
 
 static void copy_in(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     int64_t first = task->span.first;
-    ot_lane_copy(lane, OT_COPY_H2D, at_unit(en, task->to, task->slab, first),
-                 at_unit(en, task->from, task->slab, first), span_bytes(en, task));
+    ot_lane_copy(lane, OT_COPY_H2D, ot_engine_at_unit(en, task->to, task->slab, first),
+                 ot_engine_at_unit(en, task->from, task->slab, first), span_bytes(en, task));
 }
 
 static void decode(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
@@ -60,14 +54,16 @@ static void decode(struct ot_engine *en, const struct ot_task *task, struct ot_l
 
 static void store(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     ot_lane_copy(lane, OT_COPY_D2H, weights_off_gpu(en, task),
-                 at_unit(en, task->from, task->slab, task->span.first), weight_bytes(en, task->span.n));
+                 ot_engine_at_unit(en, task->from, task->slab, task->span.first),
+                 weight_bytes(en, task->span.n));
 }
 
 /* To their home, or those of one tile into a slot. */
 static void grad_out(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     int64_t first = task->span.first;
-    char *to = task->tile >= 0 ? ot_engine_at(en, task->to) : at_unit(en, task->to, task->slab, first);
-    ot_lane_copy(lane, OT_COPY_D2H, to, at_unit(en, task->from, task->slab, first),
+    char *to =
+        task->tile >= 0 ? ot_engine_at(en, task->to) : ot_engine_at_unit(en, task->to, task->slab, first);
+    ot_lane_copy(lane, OT_COPY_D2H, to, ot_engine_at_unit(en, task->from, task->slab, first),
                  weight_bytes(en, task->span.n));
 }
 
@@ -163,9 +159,12 @@ static void fill_run(struct ot_engine *en, const struct ot_task *task, int64_t s
 
 static void forward(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
     struct ot_block_run run;
+    int32_t *used = task->half == OT_HALF_CHOOSE ? ot_engine_choice(en, task, lane) : NULL;
     if (!has_micro(en, step, task->micro) || ot_engine_has_given_up(en))
         return;
     fill_run(en, task, step, lane, &run);
+    run.half = task->half;
+    run.used = used;
     bool last = task->block == en->chain.n_blocks - 1, first = task->block == 0;
     run.y = last ? NULL : ot_engine_at(en, task->y);
     if (en->pass == OT_PASS_DECODE && !last && !first) {
@@ -174,7 +173,7 @@ static void forward(struct ot_engine *en, const struct ot_task *task, int64_t st
         run.kv = (struct ot_kv_cache){k, k + bytes, en->kv_past, en->kv_capacity};
     }
     en->chain.forward(en->chain.context, task->block, &run);
-    if (en->diagnosis && !last)
+    if (en->diagnosis && !last && task->half != OT_HALF_CHOOSE)
         ot_engine_diagnose_output(en, task, lane);
 }
 
@@ -291,9 +290,9 @@ static void update_on_device(struct ot_engine *en, const struct ot_task *task, s
 static void update_gpu(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     const struct ot_adamw_step *params = ot_engine_at(en, en->layout.params_gpu);
     struct state_place state = {ot_engine_at(en, task->state), task->span.n, 0};
-    struct ot_adamw whole =
-        span_update(en, task, params + task->slab, state, at_unit(en, task->to, task->slab, task->span.first),
-                    at_unit(en, task->from, task->slab, task->span.first));
+    struct ot_adamw whole = span_update(en, task, params + task->slab, state,
+                                        ot_engine_at_unit(en, task->to, task->slab, task->span.first),
+                                        ot_engine_at_unit(en, task->from, task->slab, task->span.first));
     update_on_device(en, task, lane, &whole);
 }
 
@@ -310,10 +309,10 @@ static char *slot_weights(const struct ot_engine *en, int slot) {
 static void update_stream(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     const struct ot_adamw_step *params = ot_engine_at(en, en->layout.params_gpu);
     int64_t first = task->span.first;
-    const char *grad =
-        task->from != OT_NO_BUFFER ? at_unit(en, task->from, task->slab, first) : slot_grads(en, task->state);
-    char *weights =
-        task->to != OT_NO_BUFFER ? at_unit(en, task->to, task->slab, first) : slot_weights(en, task->state);
+    const char *grad = task->from != OT_NO_BUFFER ? ot_engine_at_unit(en, task->from, task->slab, first)
+                                                  : slot_grads(en, task->state);
+    char *weights = task->to != OT_NO_BUFFER ? ot_engine_at_unit(en, task->to, task->slab, first)
+                                             : slot_weights(en, task->state);
     struct state_place state = {ot_engine_at(en, task->state), en->layout.slot_params, 0};
     struct ot_adamw whole = span_update(en, task, params + task->slab, state, weights, grad);
     update_on_device(en, task, lane, &whole);
@@ -339,7 +338,7 @@ static void state_in(struct ot_engine *en, const struct ot_task *task, struct ot
     copy_state(en, task, lane, task->to, OT_COPY_H2D);
     if (task->weights[0] != OT_NO_BUFFER)
         ot_lane_copy(lane, OT_COPY_H2D, slot_weights(en, task->to),
-                     at_unit(en, task->weights[0], task->slab, task->span.first),
+                     ot_engine_at_unit(en, task->weights[0], task->slab, task->span.first),
                      weight_bytes(en, task->span.n));
     if (task->from == OT_NO_BUFFER)
         return;
@@ -350,8 +349,8 @@ static void state_in(struct ot_engine *en, const struct ot_task *task, struct ot
 static void state_out(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     copy_state(en, task, lane, task->from, OT_COPY_D2H);
     int from = task->weights[0];
-    const char *weights =
-        from != OT_NO_BUFFER ? at_unit(en, from, task->slab, task->span.first) : slot_weights(en, task->from);
+    const char *weights = from != OT_NO_BUFFER ? ot_engine_at_unit(en, from, task->slab, task->span.first)
+                                               : slot_weights(en, task->from);
     if (task->to != OT_NO_BUFFER)
         ot_lane_copy(lane, OT_COPY_D2H, weights_off_gpu(en, task), weights, weight_bytes(en, task->span.n));
 }
@@ -442,6 +441,8 @@ int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, 
         batch_in(en, task, step, lane);
         break;
     case OT_TASK_FETCH:
+        ot_engine_fetch(en, task, step, lane);
+        break;
     case OT_TASK_UPLOAD:
         copy_in(en, task, lane);
         break;
@@ -450,6 +451,9 @@ int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, 
         break;
     case OT_TASK_FORWARD:
         forward(en, task, step, lane);
+        break;
+    case OT_TASK_USED_OUT:
+        ot_engine_choice_out(en, task, step, lane);
         break;
     case OT_TASK_BOUNDARY_OUT:
     case OT_TASK_KEPT_OUT:

@@ -3,6 +3,7 @@
 
 #include "offload/plan/candidate.h"
 #include "offload/plan/shadow.h"
+#include "offload/plan/used_parts.h"
 #include "src/base/error.h"
 
 /* The most forward passes of micro-batches through blocks in a step: 480 micro-batches of a 7B model. Each
@@ -211,6 +212,7 @@ int ot_plan_finish(const struct ot_chain *chain, struct ot_plan *plan) {
     bool weights[OT_SLOT_KINDS], encoded[OT_SLOT_KINDS];
     bool grads[OT_SLOT_KINDS], stages[OT_SLOT_KINDS], exchanges[OT_SLOT_KINDS];
     OT_TRY(check_shape(chain, plan));
+    OT_TRY(ot_chain_check_parts(chain));
     OT_TRY(check_shard(chain, plan));
     OT_TRY(check_tiles(chain, plan));
     OT_TRY(check_nvme(chain, plan));

@@ -109,6 +109,10 @@ struct ot_layout {
      * end. With one rank it is results_gpu. */
     int results_gpu, all_results, results_host[2];
     int own_norms, norms, own_results;
+    /* The parts that a round's micro-batches have chosen (used_parts.h), int32 [most_parts] for each block: a
+     * tile. OT_NO_BUFFER: no block chooses. */
+    int used_gpu, used_host[2];
+    int most_parts;
     int batch_gpu[2], batch_host[2]; /* per micro-batch: tokens, targets, position, row_start */
     int params_gpu, params_host[2];  /* struct ot_adamw_step [n_slabs], each one a tile */
     /* host: holds the loss scale. Accesses to it order the DECIDE tasks, which also share struct

@@ -6,6 +6,7 @@
 #include "offload/plan/layout_add.h"
 #include "offload/plan/one_copy.h"
 #include "offload/plan/shadow.h"
+#include "offload/plan/used_parts.h"
 #include "offload/store/store.h"
 #include "src/base/error.h"
 
@@ -453,12 +454,29 @@ static void add_results(struct ot_layout_maker *mk) {
             ot_layout_add(mk, OT_TIER_HOST, name, bytes > forward ? bytes : forward, (int)n_slabs + 1);
 }
 
+static void add_used(struct ot_layout_maker *mk) {
+    struct ot_layout *layout = mk->layout;
+    int blocks = mk->chain->n_blocks;
+    bool any = false;
+    for (int b = 0; b < blocks; b++)
+        any = any || ot_block_chooses(mk->chain, mk->plan, b);
+    layout->used_gpu = layout->used_host[0] = layout->used_host[1] = OT_NO_BUFFER;
+    if (!any)
+        return;
+    layout->most_parts = ot_chain_most_parts(mk->chain);
+    size_t bytes = (size_t)blocks * (size_t)layout->most_parts * sizeof(int32_t);
+    layout->used_gpu = ot_layout_add(mk, OT_TIER_GPU, "batches, results", bytes, blocks);
+    for (int p = 0; p < 2; p++)
+        layout->used_host[p] = ot_layout_add(mk, OT_TIER_HOST, "batches, results", bytes, blocks);
+}
+
 static void add_step_buffers(struct ot_layout_maker *mk) {
     const struct ot_plan *plan = mk->plan;
     struct ot_layout *layout = mk->layout;
     size_t batch = (size_t)plan->max_micro * (size_t)plan->micro_tokens * 4 * sizeof(int32_t);
     layout->constants = ot_layout_add(mk, OT_TIER_GPU, "constants", mk->chain->constant_bytes, 1);
     add_results(mk);
+    add_used(mk);
     size_t params = (size_t)mk->chain->n_slabs * sizeof(struct ot_adamw_step);
     layout->params_gpu = ot_layout_add(mk, OT_TIER_GPU, "batches, results", params, mk->chain->n_slabs);
     for (int p = 0; p < 2; p++)

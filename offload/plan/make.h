@@ -33,6 +33,7 @@ struct ot_plan_request {
      * that they help. */
     double shadows;
     size_t shadow_bytes;
+    bool fetch_used;       /* same as in struct ot_plan */
     int snapshot_slots;    /* same as in struct ot_plan */
     int kept_contents;     /* same as in struct ot_plan */
     int rounds;            /* of a step (rounds.h); 0: one */

@@ -38,6 +38,9 @@
  * bytes come to the device in an encoded slot, ahead of the visit; the decoding itself is work of the device
  * between two visits. So one weight slot is enough for them, and more encoded slots let copies run ahead.
  *
+ * PARTS. A block's slab may have parts that a step leaves unused (block.h). With fetch_used only used parts
+ * cross the bus (used_parts.h).
+ *
  * GRADIENTS ON NVME. A finished gradient leaves the device tile by tile through a ring of host slots, and
  * comes back into the slot of its tile just before the update. A gradient sum leaves between rounds, and
  * comes back, through the same ring, in pieces of a tile's size. So the host holds gradients of a few tiles,
@@ -144,6 +147,7 @@ struct ot_plan {
     int first_round, round_micro;
     bool train;      /* false: forward only (eval, generate), without gradients and state */
     bool clip;       /* updates wait for the global norm */
+    bool fetch_used; /* slabs with parts: see used_parts.h */
     bool keep_grads; /* test seam: see ot_engine_get_grad */
     /* 0: nothing passes through such a slot */
     int weight_slots[OT_SLOT_KINDS], grad_slots[OT_SLOT_KINDS], stage_slots[OT_SLOT_KINDS];

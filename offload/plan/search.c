@@ -421,6 +421,7 @@ static int make(const struct ot_plan_request *rq, struct ot_plan *out) {
     out->staging_bytes = rq->staging_bytes;
     out->train = rq->train;
     out->clip = rq->clip;
+    out->fetch_used = rq->fetch_used;
     out->kept_contents = rq->kept_contents;
     out->snapshot_slots = rq->snapshot_slots;
     out->tile_params = rq->tile_params ? rq->tile_params : choose_tile(rq->chain);

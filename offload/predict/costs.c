@@ -208,13 +208,37 @@ static double join_bytes(const struct context *c, const struct ot_task *task) {
     return parts * (shard->narrow ? weight_bytes(c, share) : sum_bytes(share, 1)) + sum_bytes(share, 1);
 }
 
+/* Tokens of the micro-batches that have chosen: those of one round. */
+static int64_t chosen_tokens(const struct context *c, const struct ot_task *task) {
+    return c->plan->micro_tokens * (ot_plan_place(c->plan, task->n_chosen - 1) + 1);
+}
+
+/* Of the parts of a slab: those that the micro-batches of the task are expected to choose. */
+static double fetched_params(const struct context *c, const struct ot_task *task) {
+    const struct ot_slab_spec *slab = &c->chain->slabs[task->slab];
+    double part = (double)ot_slab_part_params(slab), params = 0;
+    if (ot_fetched_has_dense(task->fetched))
+        params += (double)slab->n_params - part * slab->n_parts;
+    if (ot_fetched_has_used(task->fetched))
+        params +=
+            part * ot_block_used_parts(c->chain, ot_slab_block(c->chain, task->slab), chosen_tokens(c, task));
+    return params;
+}
+
+static double fetched_bytes(const struct context *c, const struct ot_task *task) {
+    return task->fetched == OT_FETCH_ALL ? (double)ot_slab_bytes(c->chain, task->slab, task->span.n)
+                                         : weight_bytes(c, 1) * fetched_params(c, task);
+}
+
 static double bytes_of(const struct context *c, const struct ot_task *task) {
     int64_t micro_tokens = c->plan->micro_tokens;
     switch (task->kind) {
     case OT_TASK_BATCH_IN:
         return (double)c->plan->max_micro * (double)micro_tokens * 4 * sizeof(int32_t);
     case OT_TASK_FETCH:
-        return (double)ot_slab_bytes(c->chain, task->slab, task->span.n);
+        return fetched_bytes(c, task);
+    case OT_TASK_USED_OUT:
+        return (double)ot_block_parts(c->chain, task->block) * (double)sizeof(int32_t);
     case OT_TASK_DECODE: /* reads the encoded bytes, writes the weights */
         return (double)c->chain->slabs[task->slab].encoded_bytes +
                weight_bytes(c, c->chain->slabs[task->slab].n_params);
@@ -268,9 +292,9 @@ static double bytes_of(const struct context *c, const struct ot_task *task) {
         return state_bytes(c, task->span.n) + (task->to != OT_NO_BUFFER ? weight_bytes(c, task->span.n) : 0);
     case OT_TASK_LOSS_OUT: /* token losses: the forward pass of generation is never predicted */
         return (double)micro_tokens * (double)sizeof(float);
-    case OT_TASK_NVME_READ:
+    case OT_TASK_NVME_READ: /* used parts: not counted is that whole tiles are read */
     case OT_TASK_NVME_WRITE:
-        return nvme_bytes(c, task);
+        return task->fetched == OT_FETCH_ALL ? nvme_bytes(c, task) : fetched_bytes(c, task);
     case OT_TASK_FORWARD:
     case OT_TASK_BACKWARD:
     case OT_TASK_DECIDE:
@@ -312,6 +336,21 @@ static double start_seconds(const struct ot_rates *rates, enum ot_lane_id lane) 
                                         : 0;
 }
 
+/* The share of a block's forward that a half takes. A token multiplies with the dense parameters and with the
+ * parts that it chooses, so these parameters say how much of the products comes after the choice. */
+static double half_share(const struct context *c, const struct ot_task *task) {
+    const struct ot_block_spec *block = &c->chain->blocks[task->block];
+    double dense = 0, chosen = 0, parts = ot_block_used_parts(c->chain, task->block, 1);
+    for (int u = 0; u < block->n_uses; u++) {
+        const struct ot_slab_spec *slab = &c->chain->slabs[block->uses[u].slab];
+        double part = (double)ot_slab_part_params(slab);
+        dense += (double)slab->n_params - part * slab->n_parts;
+        chosen += slab->n_parts > 0 ? part * parts : 0;
+    }
+    double after = chosen / (dense + chosen);
+    return task->half == OT_HALF_CHOOSE ? 1 - after : after;
+}
+
 static void add_work(const struct context *c, const struct ot_task *task, enum ot_work_part part,
                      struct ot_task_cost *cost) {
     const struct ot_block_cost *block = &c->costs->blocks[task->block];
@@ -323,6 +362,14 @@ static void add_work(const struct context *c, const struct ot_task *task, enum o
                                 : part == OT_WORK_BACKWARD ? block->backward
                                                            : block->recompute[task->saved_level],
                                 n);
+}
+
+static void add_half(const struct context *c, const struct ot_task *task, struct ot_task_cost *cost) {
+    struct ot_task_cost whole = {0};
+    double share = half_share(c, task);
+    add_work(c, task, OT_WORK_FORWARD, &whole);
+    cost->flops += share * whole.flops;
+    cost->seconds += share * whole.seconds;
 }
 
 static void add_backward(const struct context *c, const struct ot_task *task, struct ot_task_cost *cost) {
@@ -339,7 +386,9 @@ struct ot_task_cost ot_costs_of_task(const struct ot_costs *costs, const struct 
     struct ot_task_cost cost = {.seconds = costs->rates.task_seconds, .bytes = bytes_of(&c, task)};
     cost.seconds += time_of(cost.bytes, rate_of(&c, task));
     cost.seconds += start_seconds(&costs->rates, task->lane);
-    if (task->kind == OT_TASK_FORWARD)
+    if (task->kind == OT_TASK_FORWARD && task->half != OT_HALF_BOTH)
+        add_half(&c, task, &cost);
+    else if (task->kind == OT_TASK_FORWARD)
         add_work(&c, task, OT_WORK_FORWARD, &cost);
     else if (task->kind == OT_TASK_BACKWARD)
         add_backward(&c, task, &cost);

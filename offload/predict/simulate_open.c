@@ -75,7 +75,8 @@ static int list_edges(struct sim *sim) {
     for (int i = 0; i < s->n_tasks; i++)
         for (int d = 0; d < s->tasks[i].n_deps; d++) {
             const struct ot_dep *dep = &s->tasks[i].deps[d];
-            sim->dependents[sim->first_dependent[dep->task + 1]++] = (struct ot_dep){i, dep->previous_step};
+            sim->dependents[sim->first_dependent[dep->task + 1]++] =
+                (struct ot_dep){i, dep->previous_step, dep->on_host};
             if (dep->previous_step)
                 sim->crossings[sim->n_crossings++] = (struct crossing){i, dep->task};
             else

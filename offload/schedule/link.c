@@ -159,10 +159,25 @@ static int reduce(struct linker *lk, int node, int step) {
             continue;
         add_ancestor(lk, node, before);
         if (step == lk->steps - 1)
-            OT_TRY(
-                add_dep(lk, &lk->schedule->tasks[node % n], (struct ot_dep){before % n, before / n < step}));
+            OT_TRY(add_dep(lk, &lk->schedule->tasks[node % n],
+                           (struct ot_dep){before % n, before / n < step, false}));
     }
     return 0;
+}
+
+/* Adds a host-side edge from the last writer of what the task reads while it is enqueued. Adds it even if the
+ * order of a lane or events imply that the writer comes before the task: the lane's thread waits for neither
+ * of them. */
+static int link_on_host(struct linker *lk, const struct ot_access *a, int step, int node) {
+    int n = lk->schedule->n_tasks;
+    int before = lk->tiles[lk->first_tile[ot_access_buffer(a, step)] + a->first_tile].writer;
+    if (!a->on_host || before < 0)
+        return 0;
+    lk->seen[before] = node;
+    add_ancestor(lk, node, before);
+    if (step < lk->steps - 1)
+        return 0;
+    return add_dep(lk, &lk->schedule->tasks[node % n], (struct ot_dep){before % n, before / n < step, true});
 }
 
 static int link_step(struct linker *lk, int step, int lane_last[OT_LANE_COUNT]) {
@@ -178,6 +193,8 @@ static int link_step(struct linker *lk, int step, int lane_last[OT_LANE_COUNT]) 
         if (ot_lane_is_device(task->lane) && lane_last[task->lane] >= 0)
             add_ancestor(lk, node, lane_last[task->lane]); /* the lane itself keeps this order: no edge */
         lane_last[task->lane] = node;
+        for (int a = 0; a < task->n_accesses; a++)
+            OT_TRY(link_on_host(lk, &task->accesses[a], step, node));
         for (int a = 0; a < task->n_accesses; a++)
             OT_TRY(collect(lk, &task->accesses[a], step, node));
         OT_TRY(reduce(lk, node, step));
@@ -210,7 +227,7 @@ static void mark_signals(struct ot_schedule *schedule) {
             struct ot_task *before = &schedule->tasks[task->deps[d].task];
             if (!ot_lane_is_device(before->lane))
                 continue;
-            if (!ot_lane_is_device(task->lane))
+            if (!ot_lane_is_device(task->lane) || task->deps[d].on_host)
                 before->needs_notify = true;
             else if (before->lane != task->lane)
                 before->needs_event = true;

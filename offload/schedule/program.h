@@ -1,6 +1,6 @@
 /* Writes a step as a sequential program. program.c has tasks, accesses and slots. This header also declares
  * what the generators share: program_train.c, program_update.c, program_forward.c, program_activations.c,
- * program_ranks.c, program_nvme.c. Private to
+ * program_parts.c, program_ranks.c, program_nvme.c. Private to
  * offload/schedule.
  *
  * Errors: most functions here return nothing. The first failure stays in p->rc, and later calls have no
@@ -74,18 +74,22 @@ struct ot_program {
     int *uses_left;                     /* [n_slabs]: uses whose gradient is incomplete */
     int *deferred; /* [n_slabs]: slabs to update on the device after the next block's backward */
     int n_deferred;
-    int *streamed;  /* [n_slabs]: streamed tiles that have the previous step's update by now */
-    bool *uploaded; /* [n_slabs]: the device's copy has the pool's updates */
-    bool *gathered; /* [n_slabs]: its weights on the device are whole */
-    bool *met;      /* [n_slabs]: its one copy has the updates of all ranks */
-    bool *finished; /* [n_slabs]: its gradient is complete */
-    int visit;      /* that is being written */
-    int prepared;   /* the last visit whose weights are on the device or on the way; -1: none */
-    struct ot_sum { /* a gradient sum */
-        int micro;  /* how many micro-batches are in it */
-        bool away;  /* it left the device after a round */
-    } * sums;       /* by ot_layout_sum */
-    int *joining;   /* [n_slabs]: slabs whose sums the ranks exchange, until they are joined */
+    int *streamed;               /* [n_slabs]: streamed tiles that have the previous step's update by now */
+    bool *uploaded;              /* [n_slabs]: the device's copy has the pool's updates */
+    bool *gathered;              /* [n_slabs]: its weights on the device are whole */
+    bool *met;                   /* [n_slabs]: its one copy has the updates of all ranks */
+    bool *finished;              /* [n_slabs]: its gradient is complete */
+    int visit;                   /* that is being written */
+    int prepared;                /* the last visit whose weights are on the device or on the way; -1: none */
+    struct ot_sum {              /* a gradient sum */
+        int micro;               /* how many micro-batches are in it */
+        bool away;               /* it left the device after a round */
+    } * sums;                    /* by ot_layout_sum */
+    struct ot_tag *in_slot;      /* [n_slabs] with parts: what the slot of the slab has of it */
+    struct ot_tag *in_host_slot; /* [n_slabs]: the same for its host slot */
+    int *chosen;                 /* [n_blocks]: micro-batches whose choice is on the way to the host */
+    int *halves;                 /* [places]: where the first half of the present visit has left `saved` */
+    int *joining;                /* [n_slabs]: slabs whose sums the ranks exchange, until they are joined */
     int n_joining;
     int next_state_slot, next_tile_slot, next_grad_slot; /* slots used in turn */
 };
@@ -120,8 +124,9 @@ void ot_program_narrow(struct ot_task *task, int first_tile, int n_tiles); /* li
 void ot_program_batch_in(struct ot_program *p);
 /* Fetches the weights that the visit needs, and those of later visits as far as slots allow. */
 void ot_program_fetch_ahead(struct ot_program *p, int visit);
-/* slot: of ot_program_fetch_ring. */
-void ot_program_fetch(struct ot_program *p, int slab, int slot, struct ot_tile_span span);
+/* slot: of ot_program_fetch_ring. fetched: other than OT_FETCH_ALL only for a whole slab with parts. */
+void ot_program_fetch(struct ot_program *p, int slab, int slot, struct ot_tile_span span,
+                      enum ot_fetched fetched);
 /* The slots to which the slab's weights are fetched. */
 struct ot_ring *ot_program_fetch_ring(struct ot_program *p, int slab);
 /* Decodes the encoded slabs that the visit uses, unless a weight slot has them. */
@@ -138,7 +143,22 @@ int ot_program_held_weights(struct ot_program *p, int slab);
 struct ot_tag ot_program_weights_tag(const struct ot_program *p, int slab, int version);
 /* What a fetch for a pass copies: the holding, or with one copy the whole slab. */
 struct ot_tile_span ot_program_whole(const struct ot_program *p, int slab);
-void ot_program_forward(struct ot_program *p, int block, int micro);
+void ot_program_forward(struct ot_program *p, int block, int micro, enum ot_half half);
+/* Blocks that choose (program_parts.c). If the block of a forward visit chooses: runs all first halves, and
+ * fetches what they have chosen. Returns what of forward is left to run. */
+enum ot_half ot_program_choose(struct ot_program *p, const struct ot_visit *visit);
+/* Adds the access of a first half to the choice of its block. */
+void ot_program_note_choice(struct ot_program *p, struct ot_task *task);
+/* True if a fetch for the visit may be listed now: its choice is known, or it needs none. */
+bool ot_program_may_fetch(const struct ot_program *p, int slab, int visit);
+/* What the visit's fetch of a slab brings, ahead of the visit. */
+enum ot_fetched ot_program_fetched(const struct ot_program *p, int slab, int visit);
+/* The content that a task of a block expects in the slot of a slab that is fetched by use. */
+struct ot_tag ot_program_used_tag(const struct ot_program *p, const struct ot_task *task, int slab);
+/* Lets a FETCH or an NVME_READ bring parts of its slab, or all but the parts: adds its accesses. */
+void ot_program_move_parts(struct ot_program *p, struct ot_task *task, enum ot_fetched fetched);
+/* The content of a slot after that, if it had nothing before. */
+struct ot_tag ot_program_moved_tag(const struct ot_program *p, int slab, enum ot_fetched fetched);
 void ot_program_block_inputs(struct ot_program *p, struct ot_task *task, int n_uses);
 
 /* Decisions and updates (program_update.c). slab < 0: the losses and, with clipping, the norms of all slabs.
@@ -178,8 +198,9 @@ void ot_program_result_gather(struct ot_program *p, int slab);
 
 /* Data whose home is nvme (program_nvme.c). Returns the host buffer from which the slab's weights are copied
  * to the device: their home on the host, or a slot. Appends a read from nvme into the slot if the slot does
- * not hold them. */
-int ot_program_weights_on_host(struct ot_program *p, int slab, struct ot_tile_span span);
+ * not hold them. fetched: what of them will be copied. */
+int ot_program_weights_on_host(struct ot_program *p, int slab, struct ot_tile_span span,
+                               enum ot_fetched fetched);
 /* The slab's weights change, so no host slot holds the current weights any more. */
 void ot_program_forget_weights(struct ot_program *p, int slab);
 /* Takes a host slot for a tile, and reads from nvme the state, weights and gradients (of this version) that

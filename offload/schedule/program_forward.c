@@ -54,12 +54,17 @@ int ot_program_open(struct ot_program *p, const struct ot_chain *chain, const st
     p->gathered = calloc((size_t)chain->n_slabs, sizeof *p->gathered);
     p->met = calloc((size_t)chain->n_slabs, sizeof *p->met);
     p->finished = calloc((size_t)chain->n_slabs, sizeof *p->finished);
+    p->in_slot = calloc((size_t)chain->n_slabs, sizeof *p->in_slot);
+    p->in_host_slot = calloc((size_t)chain->n_slabs, sizeof *p->in_host_slot);
+    p->chosen = calloc(n, sizeof *p->chosen);
+    p->halves = calloc((size_t)layout->places, sizeof *p->halves);
     p->joining = calloc((size_t)chain->n_slabs, sizeof *p->joining);
     p->sums = calloc((size_t)ot_layout_sum(chain->n_blocks, 0, 0), sizeof *p->sums);
     p->prepared = -1;
     p->look_ahead = find_look_ahead(chain);
     if (!p->visits || !p->needs || !p->uses_left || !p->deferred || !p->streamed || !p->uploaded ||
-        !p->gathered || !p->met || !p->finished || !p->joining || !p->sums)
+        !p->gathered || !p->met || !p->finished || !p->in_slot || !p->in_host_slot || !p->chosen ||
+        !p->halves || !p->joining || !p->sums)
         return p->rc = ot_fail(OT_E_BUDGET, "no memory for the schedule of %d blocks", chain->n_blocks);
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
         OT_TRY(p->rc = ot_ring_open(&p->weights[k], layout->weight_slots[k], plan->weight_slots[k]));
@@ -109,6 +114,10 @@ int ot_program_close(struct ot_program *p) {
     free(p->gathered);
     free(p->met);
     free(p->finished);
+    free(p->in_slot);
+    free(p->in_host_slot);
+    free(p->chosen);
+    free(p->halves);
     free(p->joining);
     free(p->sums);
     if (rc >= 0)
@@ -161,20 +170,24 @@ struct ot_ring *ot_program_fetch_ring(struct ot_program *p, int slab) {
     return ot_slab_is_encoded(p->chain, slab) ? &p->encoded[kind] : &p->weights[kind];
 }
 
-void ot_program_fetch(struct ot_program *p, int slab, int slot, struct ot_tile_span span) {
+void ot_program_fetch(struct ot_program *p, int slab, int slot, struct ot_tile_span span,
+                      enum ot_fetched fetched) {
     struct ot_ring *ring = ot_program_fetch_ring(p, slab);
     if (ring->owner[slot] >= 0)
         p->gathered[ring->owner[slot]] = false;
     if (ot_slab_has_one_copy(p->plan, slab) && span.n_tiles == ot_program_whole(p, slab).n_tiles)
         ot_program_meet(p, slab);
     if (!ot_slab_is_resident(p->plan, slab)) { /* else the gather fills in the slot */
-        int from = ot_program_weights_on_host(p, slab, span);
+        int from = ot_program_weights_on_host(p, slab, span, fetched);
         struct ot_task *task = ot_program_task(p, OT_TASK_FETCH, OT_LANE_H2D);
         task->slab = slab;
         task->span = span;
         task->from = from;
         task->to = ring->buffers[slot];
-        ot_program_move_weights(p, task, task->from, task->to);
+        if (fetched == OT_FETCH_ALL)
+            ot_program_move_weights(p, task, task->from, task->to);
+        else
+            ot_program_move_parts(p, task, fetched);
     }
     ring->owner[slot] = slab;
     ring->last[slot] = p->schedule->n_tasks;
@@ -194,7 +207,7 @@ int ot_program_spare_slot(struct ot_program *p, struct ot_ring *ring) {
 }
 
 /* Appends the fetch of need `i`, unless its slab is in a slot. Returns false if an earlier need holds every
- * slot. */
+ * slot, or if it is too early. */
 static bool fetch_need(struct ot_program *p, int i) {
     int slab = p->needs[i].slab, needed[MOST_LOOKED_AT], n_needed = 0;
     struct ot_ring *ring = ot_program_fetch_ring(p, slab);
@@ -203,9 +216,10 @@ static bool fetch_need(struct ot_program *p, int i) {
     for (int j = p->next_need; j < i; j++)
         needed[n_needed++] = p->needs[j].slab;
     int slot = ot_ring_victim(ring, needed, n_needed);
-    if (slot < 0)
+    if (slot < 0 || !ot_program_may_fetch(p, slab, p->needs[i].visit))
         return false;
-    ot_program_fetch(p, slab, slot, ot_program_whole(p, slab));
+    ot_program_fetch(p, slab, slot, ot_program_whole(p, slab),
+                     ot_program_fetched(p, slab, p->needs[i].visit));
     return true;
 }
 
@@ -320,7 +334,9 @@ void ot_program_block_inputs(struct ot_program *p, struct ot_task *task, int n_u
             ot_program_read(p, task, task->weights[u], ot_tag(OT_CONTENT_DECODED, slab, 0, 0));
             continue;
         }
-        ot_program_read(p, task, task->weights[u], ot_program_weights_tag(p, slab, 0));
+        ot_program_read(p, task, task->weights[u],
+                        ot_slab_fetches_used(p->chain, p->plan, slab) ? ot_program_used_tag(p, task, slab)
+                                                                      : ot_program_weights_tag(p, slab, 0));
         ot_program_narrow(task, 0, ot_slab_used_tiles(p->chain, p->plan, slab));
     }
     ot_program_read(p, task, p->layout->batch_gpu[0], ot_tag(OT_CONTENT_BATCH, 0, 0, 0));
@@ -330,21 +346,41 @@ void ot_program_block_inputs(struct ot_program *p, struct ot_task *task, int n_u
     ot_program_scratch(p, task, p->layout->scratch);
 }
 
-void ot_program_forward(struct ot_program *p, int block, int micro) {
+/* The place of `saved`, which both halves of a forward use. */
+static int place_saved(struct ot_program *p, int block, int micro, enum ot_half half) {
+    int *place = &p->halves[ot_plan_place(p->plan, micro)];
+    if (half != OT_HALF_REST)
+        *place = p->pass == OT_PASS_TRAIN ? ot_program_place_kept(p, block, micro) : OT_NO_BUFFER;
+    return *place;
+}
+
+/* Adds the access to what a half of a forward leaves, or to what both leave. */
+static void write_half(struct ot_program *p, struct ot_task *task, int buffer, struct ot_tag whole) {
+    struct ot_tag half = ot_tag(OT_CONTENT_HALF, task->block, task->micro, 0);
+    if (task->half == OT_HALF_REST)
+        ot_program_update(p, task, buffer, half, whole);
+    else
+        ot_program_write(p, task, buffer, task->half == OT_HALF_BOTH ? whole : half);
+}
+
+void ot_program_forward(struct ot_program *p, int block, int micro, enum ot_half half) {
     const struct ot_layout *layout = p->layout;
-    int saved = p->pass == OT_PASS_TRAIN ? ot_program_place_kept(p, block, micro) : OT_NO_BUFFER;
+    int saved = place_saved(p, block, micro, half);
     struct ot_task *task = ot_program_task(p, OT_TASK_FORWARD, OT_LANE_COMPUTE);
     bool last = block == p->chain->n_blocks - 1;
     task->block = block;
     task->micro = micro;
+    task->half = half;
     ot_program_block_inputs(p, task, p->chain->blocks[block].n_uses);
+    if (half == OT_HALF_CHOOSE)
+        ot_program_note_choice(p, task);
     if (block > 0) {
         task->x = ot_layout_boundary(layout, p->plan, block - 1, micro);
         ot_program_read(p, task, task->x, ot_tag(OT_CONTENT_BOUNDARY, block - 1, micro, 0));
     }
     if (!last) {
         task->y = ot_layout_boundary(layout, p->plan, block, micro);
-        ot_program_write(p, task, task->y, ot_tag(OT_CONTENT_BOUNDARY, block, micro, 0));
+        write_half(p, task, task->y, ot_tag(OT_CONTENT_BOUNDARY, block, micro, 0));
     } else {
         task->y = p->pass == OT_PASS_DECODE ? layout->logits : layout->token_loss;
         ot_program_write(p, task, task->y, ot_tag(OT_CONTENT_LOSS, 0, 0, 0));
@@ -353,8 +389,9 @@ void ot_program_forward(struct ot_program *p, int block, int micro) {
         return;
     task->saved = saved;
     task->saved_level = ot_plan_kept(p->chain, p->plan, block).level;
-    ot_program_write(p, task, saved, ot_tag(OT_CONTENT_SAVED, block, micro, 0));
-    ot_program_send_kept(p, block, micro, saved);
+    write_half(p, task, saved, ot_tag(OT_CONTENT_SAVED, block, micro, 0));
+    if (half != OT_HALF_CHOOSE)
+        ot_program_send_kept(p, block, micro, saved);
 }
 
 int ot_schedule_make_forward(const struct ot_chain *chain, const struct ot_plan *plan,
@@ -367,7 +404,7 @@ int ot_schedule_make_forward(const struct ot_chain *chain, const struct ot_plan 
         ot_program_fetch_ahead(&p, v);
         ot_program_gather(&p, v);
         ot_program_decode(&p, v);
-        ot_program_forward(&p, p.visits[v].block, 0);
+        ot_program_forward(&p, p.visits[v].block, 0, ot_program_choose(&p, &p.visits[v]));
     }
     struct ot_task *task = ot_program_task(&p, OT_TASK_LOSS_OUT, OT_LANE_D2H);
     task->from = pass == OT_PASS_DECODE ? layout->logits : layout->token_loss;

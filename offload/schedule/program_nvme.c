@@ -17,20 +17,30 @@ enum { SLOT_STATE, SLOT_WEIGHTS, SLOT_GRADS };
 
 /* ---- weights on their way to the device ---- */
 
-int ot_program_weights_on_host(struct ot_program *p, int slab, struct ot_tile_span span) {
+/* True if the host slot has what a fetch brings. */
+static bool has_fetched(const struct ot_program *p, int slab, enum ot_fetched fetched) {
+    return ot_tags_match(p->in_host_slot[slab], ot_program_moved_tag(p, slab, fetched));
+}
+
+int ot_program_weights_on_host(struct ot_program *p, int slab, struct ot_tile_span span,
+                               enum ot_fetched fetched) {
     const struct ot_slab_buffers *b = &p->layout->slabs[slab];
     if (!ot_slab_weights_pass(p->plan, slab))
         return b->weights_host;
     struct ot_ring *ring = &p->host_weights[ot_slab_slot_kind(p->chain, slab)];
     int slot = ot_ring_find(ring, slab);
-    if (slot < 0) {
-        slot = ot_ring_victim(ring, NULL, 0);
+    if (slot < 0 || !has_fetched(p, slab, fetched)) {
+        slot = slot < 0 ? ot_ring_victim(ring, NULL, 0) : slot;
         struct ot_task *task = ot_program_task(p, OT_TASK_NVME_READ, OT_LANE_NVME_READ);
         task->slab = slab;
         task->span = span;
         task->from = b->weights_nvme;
         task->to = ring->buffers[slot];
-        ot_program_move_weights(p, task, task->from, task->to);
+        if (fetched == OT_FETCH_ALL)
+            ot_program_move_weights(p, task, task->from, task->to);
+        else
+            ot_program_move_parts(p, task, fetched);
+        p->in_host_slot[slab] = ot_program_moved_tag(p, slab, fetched);
         ring->owner[slot] = span.n == ot_program_whole(p, slab).n ? slab : -1;
     }
     ring->last[slot] = p->schedule->n_tasks;

@@ -449,12 +449,13 @@ static void run_visit(struct ot_program *p, int v) {
     p->visit = v;
     if (p->prepared < v)
         prepare(p, v);
+    enum ot_half half = visit->backward ? OT_HALF_BOTH : ot_program_choose(p, visit);
     for (int m = visit->first_micro; m < end && p->rc >= 0; m++) {
         if (visit->backward) {
             backward(p, visit->block, m);
             merge_groups(p, visit->block, m);
         } else {
-            ot_program_forward(p, visit->block, m);
+            ot_program_forward(p, visit->block, m, half);
             ot_program_send_boundary(p, visit->block, m);
         }
         stream_ahead(p, v, m + 1 - visit->first_micro);

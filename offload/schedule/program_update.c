@@ -173,8 +173,9 @@ void ot_program_update_gpu(struct ot_program *p, int slab) {
         slot = ot_ring_find(ring, slab);
         if (slot < 0 && (slot = ot_program_spare_slot(p, ring)) < 0)
             return;
-        if (ring->owner[slot] != slab)
-            ot_program_fetch(p, slab, slot, part);
+        /* a slot with the used parts lacks the others, which are updated too */
+        if (ring->owner[slot] != slab || ot_slab_fetches_used(p->chain, p->plan, slab))
+            ot_program_fetch(p, slab, slot, part, OT_FETCH_ALL);
     }
     int weights = ot_program_held_weights(p, slab);
     struct ot_task *task = ot_program_task(p, OT_TASK_UPDATE_GPU, OT_LANE_COMPUTE);
@@ -277,7 +278,7 @@ static void flush_slab(struct ot_program *p, int slab) {
     if (part.n_tiles == 0)
         return;
     if (!ot_slab_is_resident(p->plan, slab) && !ot_slab_has_one_copy(p->plan, slab))
-        ot_program_fetch(p, slab, ot_ring_victim(ring, NULL, 0), part);
+        ot_program_fetch(p, slab, ot_ring_victim(ring, NULL, 0), part, OT_FETCH_ALL);
     ot_program_stream(p, slab, part.n_tiles);
 }
 

@@ -24,6 +24,10 @@
  * the tile's update keeps or undoes that after the decision (plan/shadow.h). A shadow is not ordered with the
  * decision. If it comes later, it does nothing.
  *
+ * A fetch of used parts (used_parts.h) reads the choice on the host while it is enqueued, because the choice
+ * says what it copies. So its edge from the task that brings the choice is HOST-SIDE: the lane's thread
+ * itself waits until that task is complete, where otherwise only the device waits. No other edge implies it.
+ *
  * Each access also says what the bytes mean, for example "weights of slab 3 after k updates". The verifier
  * replays the program with these tags. So it finds a task that would read the right buffer at the wrong time,
  * or a slot with the wrong owner, even if there is no race.
@@ -33,6 +37,7 @@
 #define OT_OFFLOAD_SCHEDULE_SCHEDULE_H
 
 #include "offload/plan/layout.h"
+#include "offload/plan/used_parts.h"
 
 enum ot_lane_id {
     OT_LANE_H2D,
@@ -55,7 +60,8 @@ enum ot_task_kind {
     OT_TASK_BATCH_IN,     /* h2d: token arrays of the step */
     OT_TASK_FETCH,        /* h2d: weights from their host home into a slot */
     OT_TASK_DECODE,       /* compute: an encoded slab into a weight slot */
-    OT_TASK_FORWARD,      /* compute: block, micro */
+    OT_TASK_FORWARD,      /* compute: block, micro, half */
+    OT_TASK_USED_OUT,     /* d2h: the parts that a round has chosen in a block */
     OT_TASK_SCALE_IN,     /* h2d, fp16: the loss scale that the last decision left */
     OT_TASK_BOUNDARY_OUT, /* d2h: boundary activation to its host home */
     OT_TASK_BOUNDARY_IN,  /* h2d: boundary activation back from there */
@@ -103,6 +109,11 @@ enum ot_content {
     OT_CONTENT_WEIGHTS,
     OT_CONTENT_FROZEN,  /* weights of a frozen slab, as its home has them: never change */
     OT_CONTENT_DECODED, /* weights of an encoded slab, decoded: never change */
+    OT_CONTENT_DENSE,   /* of the weights of a slab with parts: those outside of the parts */
+    OT_CONTENT_USED,    /* the same, and those of the parts that micro-batches before `micro` have chosen */
+    OT_CONTENT_PARTS,   /* those parts alone */
+    OT_CONTENT_CHOICE,  /* the parts that they have chosen */
+    OT_CONTENT_HALF,    /* what the first half of a block's forward leaves to the second */
     OT_CONTENT_STATE,
     OT_CONTENT_BATCH,
     OT_CONTENT_BOUNDARY,
@@ -126,10 +137,15 @@ struct ot_tag {
     int32_t micro;
 };
 
+static inline bool ot_tags_match(struct ot_tag a, struct ot_tag b) {
+    return a.content == b.content && a.version == b.version && a.index == b.index && a.micro == b.micro;
+}
+
 struct ot_access {
     int buffer;  /* for parity buffers: the first of the pair */
     bool parity; /* odd steps use the next buffer instead */
     bool reads, writes;
+    bool on_host; /* reads while the task is enqueued: a host-side edge, on a lane of the device */
     int first_tile, n_tiles;
     /* Content that is read, and content that is left; `after` only if `writes`. */
     struct ot_tag before, after;
@@ -140,6 +156,7 @@ enum { OT_TASK_MAX_ACCESSES = 16 };
 struct ot_dep {
     int task;
     bool previous_step;
+    bool on_host; /* host-side */
 };
 
 struct ot_task {
@@ -148,12 +165,17 @@ struct ot_task {
     int block, slab, micro, tile; /* -1: none */
     int deadline;                 /* host lanes: smaller first; equal ones in listed order */
     struct ot_tile_span span;     /* the part of the slab that it moves or updates */
-    bool first;                   /* BACKWARD: overwrites the gradient sums (ot_block_run.first) */
-    int n_norms;                  /* SHADOW: slabs whose norms are on the host, from its own on */
-    int frame;                    /* SHADOW, UPDATE_CPU: the tile's frame (layout.h); -1: none */
+    /* BACKWARD: overwrites the gradient sums (ot_block_run.first). FORWARD, the first half: the first choice
+     * of its round */
+    bool first;
+    enum ot_half half;       /* FORWARD */
+    enum ot_fetched fetched; /* FETCH, NVME_READ of a slab */
+    int n_chosen;            /* those of used parts: how many micro-batches have chosen */
+    int n_norms;             /* SHADOW: slabs whose norms are on the host, from its own on */
+    int frame;               /* SHADOW, UPDATE_CPU: the tile's frame (layout.h); -1: none */
     /* Buffers by role; OT_NO_BUFFER: none. Of a parity pair, the first buffer. */
     int weights[OT_MAX_USES], grads[OT_MAX_USES];
-    int x, y, dxy, saved, from, to, state, stage;
+    int x, y, dxy, saved, from, to, state, stage, used;
     enum ot_keep_level saved_level; /* what `saved` has, or what is copied */
     int n_deps;
     struct ot_dep *deps;

@@ -183,6 +183,47 @@ static int check_conflicts(struct verifier *vf) {
     return 0;
 }
 
+/* ---- host-side edges: what a task reads while it is enqueued is there ---- */
+
+static bool has_host_edge(const struct verifier *vf, int node, int writer) {
+    const struct ot_task *task = &vf->schedule->tasks[node % vf->schedule->n_tasks];
+    for (int d = 0; d < task->n_deps; d++)
+        if (task->deps[d].on_host && dep_node(vf, node, &task->deps[d]) == writer)
+            return true;
+    return false;
+}
+
+static int check_task_on_host(const struct verifier *vf, int node, int *writers) {
+    int n = vf->schedule->n_tasks, step = node / n;
+    const struct ot_task *task = &vf->schedule->tasks[node % n];
+    for (int i = 0; i < task->n_accesses; i++) {
+        const struct ot_access *a = &task->accesses[i];
+        int first = vf->first_tile[ot_access_buffer(a, step)] + a->first_tile;
+        for (int t = first; t < first + a->n_tiles; t++) {
+            if (a->on_host && writers[t] >= 0 && !has_host_edge(vf, node, writers[t]))
+                return ot_fail(OT_E_INTERNAL,
+                               "schedule: '%s' (task %d) is enqueued by what '%s' (task %d) writes, and its "
+                               "thread does not wait for that",
+                               where(vf, node), node % n, where(vf, writers[t]), writers[t] % n);
+            if (a->writes)
+                writers[t] = node;
+        }
+    }
+    return 0;
+}
+
+static int check_on_host(const struct verifier *vf) {
+    int rc = 0, *writers = malloc(((size_t)vf->n_tiles + 1) * sizeof *writers);
+    if (!writers)
+        return ot_fail(OT_E_BUDGET, "no memory for the verifier");
+    for (int t = 0; t < vf->n_tiles; t++)
+        writers[t] = -1;
+    for (int r = 0; r < vf->reach.n && rc >= 0; r++)
+        rc = check_task_on_host(vf, vf->order[r], writers);
+    free(writers);
+    return rc;
+}
+
 /* ---- contents: every read finds what it expects ---- */
 
 /* The tag with its version counted from step 0. Constants and frozen weights never change. Weights do not
@@ -201,10 +242,6 @@ static bool updates_weights(const struct ot_schedule *s) {
             s->tasks[i].kind == OT_TASK_UPDATE_STREAM)
             return true;
     return false;
-}
-
-static bool same_tag(struct ot_tag a, struct ot_tag b) {
-    return a.content == b.content && a.version == b.version && a.index == b.index && a.micro == b.micro;
 }
 
 static void hold(const struct verifier *vf, struct ot_tag *held, int buffer, int tile, struct ot_tag tag) {
@@ -288,7 +325,7 @@ static int check_task_contents(const struct verifier *vf, int node, struct ot_ta
         int buffer = ot_access_buffer(a, step), first = vf->first_tile[buffer] + a->first_tile;
         struct ot_tag want = absolute(vf, a->before, step);
         for (int t = first; t < first + a->n_tiles; t++) {
-            if (a->reads && a->before.content != OT_CONTENT_ANY && !same_tag(held[t], want))
+            if (a->reads && a->before.content != OT_CONTENT_ANY && !ot_tags_match(held[t], want))
                 return ot_fail(
                     OT_E_INTERNAL,
                     "schedule: '%s' (task %d, step %d) would read the wrong content in a buffer of '%s' "
@@ -358,6 +395,7 @@ int ot_schedule_verify(const struct ot_schedule *schedule, const struct ot_layou
     OT_TRY_GOTO(check_order(&vf), rc, out);
     OT_TRY_GOTO(collect_touches(&vf), rc, out);
     OT_TRY_GOTO(check_conflicts(&vf), rc, out);
+    OT_TRY_GOTO(check_on_host(&vf), rc, out);
     OT_TRY_GOTO(check_contents(&vf), rc, out);
 out:
     free(vf.order);

@@ -88,6 +88,14 @@ static inline int32_t *group_assignments(struct ops_fixture *f, int64_t capacity
     return assignments;
 }
 
+/* Marks of earlier calls: every third expert. */
+static inline int32_t *group_used(struct ops_fixture *f, int64_t experts) {
+    int32_t used[OT_MOST_EXPERTS];
+    for (int64_t e = 0; e < experts; e++)
+        used[e] = e % 3 == 0;
+    return ops_upload_ids(f, used, experts);
+}
+
 static inline struct ot_group group_make(struct ops_fixture *f, const struct group_case *c) {
     size_t n = (size_t)(c->n * c->top) * sizeof(int32_t), experts = (size_t)c->experts * sizeof(int32_t);
     struct ot_group op = {
@@ -100,6 +108,7 @@ static inline struct ot_group group_make(struct ops_fixture *f, const struct gro
         .counts = ops_blank(f, experts),
         .rows = ops_blank(f, n),
         .assignments = group_assignments(f, group_capacity(c)),
+        .used = group_used(f, c->experts),
         .scratch = ops_blank(f, ot_group_scratch_bytes(c->n, c->top, c->experts)),
     };
     f->ops->group(f->lane, &op);
@@ -113,6 +122,7 @@ static inline void group_run(struct ops_fixture *f, const void *argument) {
     ops_collect(f, "counts", OT_F32, op.counts, c->experts);
     ops_collect(f, "rows", OT_F32, op.rows, c->n * c->top);
     ops_collect(f, "assignments", OT_F32, op.assignments, group_capacity(c));
+    ops_collect(f, "used", OT_F32, op.used, c->experts);
 }
 
 /* ---- gather and combine ---- */

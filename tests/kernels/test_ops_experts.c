@@ -142,6 +142,7 @@ static void check_group(const struct group_case *c) {
                 row++;
             }
         assert_int_equal(experts_id(&f, "counts", e), row - first);
+        assert_int_equal(experts_id(&f, "used", e), row > first || e % 3 == 0);
         for (; (row - first) % c->multiple; row++)
             assert_int_equal(experts_id(&f, "assignments", row), -1);
     }

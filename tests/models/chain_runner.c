@@ -23,7 +23,9 @@ struct runner {
     void **saved;                 /* [n_blocks] */
     void *work, *scratch, *constants, *dxy;
     size_t work_bytes, scratch_bytes;
-    bool first; /* of the next runner_train */
+    bool first;    /* of the next runner_train */
+    char **whole;  /* [n_slabs]: weights of slabs with parts, on the host; NULL: forward runs whole */
+    int32_t *used; /* [most parts] */
     int32_t *tokens, *targets, *position, *row_start;
     float *token_loss, *logits;
     struct ot_kv_cache *caches; /* [n_blocks] while decoding */
@@ -58,6 +60,70 @@ static void spoil(struct runner *r, void *memory, size_t bytes) {
 
 static size_t boundary_bytes(const struct runner *r, int64_t n) {
     return (size_t)(n * r->chain->boundary_elems) * ot_dtype_bytes(r->chain->dtype);
+}
+
+/* ---- halves ---- */
+
+/* Copies the pieces of a part from `from` to the slab, or spoils them if it is NULL. */
+static void set_part(struct runner *r, int slab, int part, const char *from) {
+    const struct ot_slab_spec *spec = &r->chain->slabs[slab];
+    size_t item = ot_dtype_bytes(r->chain->dtype);
+    for (int i = 0; i < spec->n_pieces; i++) {
+        size_t at = (size_t)(spec->pieces[i].first + part * spec->pieces[i].each) * item;
+        size_t bytes = (size_t)spec->pieces[i].each * item;
+        if (from)
+            upload(r, (char *)r->weights[slab] + at, from + at, bytes);
+        else
+            spoil(r, (char *)r->weights[slab] + at, bytes);
+    }
+}
+
+/* Runs the halves as an engine does that fetches the used parts alone, with NaNs in place of the others. */
+static void forward_halves(struct runner *r, int block, int slab, struct ot_block_run *run) {
+    const struct ot_slab_spec *spec = &r->chain->slabs[slab];
+    int32_t *used = host_alloc((size_t)spec->n_parts, sizeof *used);
+    int n_used = 0;
+    upload(r, r->used, used, (size_t)spec->n_parts * sizeof *used);
+    for (int p = 0; p < spec->n_parts; p++)
+        set_part(r, slab, p, NULL);
+    run->half = OT_HALF_CHOOSE;
+    run->used = r->used;
+    r->chain->forward(r->chain->context, block, run);
+    download(r, used, r->used, (size_t)spec->n_parts * sizeof *used);
+    for (int p = 0; p < spec->n_parts; p++) {
+        n_used += used[p] != 0;
+        if (used[p])
+            set_part(r, slab, p, r->whole[slab]);
+    }
+    assert_true(n_used > 0);
+    spoil(r, r->work, r->work_bytes);
+    spoil(r, r->scratch, r->scratch_bytes);
+    run->half = OT_HALF_REST;
+    run->used = NULL;
+    r->chain->forward(r->chain->context, block, run);
+    check_ok(ot_lane_sync(r->lane));
+    free(used);
+}
+
+static void forward(struct runner *r, int block, struct ot_block_run *run) {
+    const struct ot_block_spec *spec = &r->chain->blocks[block];
+    for (int u = 0; u < spec->n_uses && r->whole; u++)
+        if (r->chain->slabs[spec->uses[u].slab].n_parts > 0) {
+            forward_halves(r, block, spec->uses[u].slab, run);
+            return;
+        }
+    r->chain->forward(r->chain->context, block, run);
+}
+
+void runner_use_halves(struct runner *r) {
+    r->whole = host_alloc((size_t)r->chain->n_slabs, sizeof *r->whole);
+    for (int s = 0; s < r->chain->n_slabs; s++) {
+        size_t bytes = (size_t)r->chain->slabs[s].n_params * ot_dtype_bytes(r->chain->dtype);
+        if (r->chain->slabs[s].n_parts == 0)
+            continue;
+        r->whole[s] = host_alloc(bytes, 1);
+        download(r, r->whole[s], r->weights[s], bytes);
+    }
 }
 
 static size_t larger(size_t a, size_t b) {
@@ -101,6 +167,7 @@ static void alloc_batch(struct runner *r) {
     r->row_start = device_alloc(r, bytes, "row_start");
     r->token_loss = device_alloc(r, bytes, "token_loss");
     r->logits = device_alloc(r, (size_t)r->chain->vocab * sizeof(float), "logits");
+    r->used = device_alloc(r, OT_MOST_EXPERTS * sizeof *r->used, "used");
 }
 
 struct runner *runner_open(const struct ot_model_config *config, const struct ot_model_parts *parts,
@@ -129,13 +196,15 @@ struct runner *runner_open(const struct ot_model_config *config, const struct ot
 }
 
 void runner_close(struct runner *r) {
-    void *single[] = {r->work,    r->scratch,  r->constants, r->dxy,        r->tokens,
-                      r->targets, r->position, r->row_start, r->token_loss, r->logits};
+    void *single[] = {r->work,     r->scratch,   r->constants,  r->dxy,    r->tokens, r->targets,
+                      r->position, r->row_start, r->token_loss, r->logits, r->used};
     ot_lane_close(r->lane);
     for (size_t i = 0; i < sizeof single / sizeof single[0]; i++)
         ot_device_free(r->device, single[i]);
-    for (int s = 0; s < r->chain->n_slabs; s++)
+    for (int s = 0; s < r->chain->n_slabs; s++) {
         ot_device_free(r->device, r->weights[s]);
+        free(r->whole ? r->whole[s] : NULL);
+    }
     for (int b = 0; b < r->chain->n_blocks; b++) {
         for (int u = 0; u < OT_MAX_USES; u++)
             ot_device_free(r->device, r->grads[b][u]);
@@ -145,6 +214,7 @@ void runner_close(struct runner *r) {
     }
     ot_device_close(r->device);
     ot_model_close(r->model);
+    free(r->whole);
     free(r->weights);
     free(r->grads);
     free(r->boundary);
@@ -251,7 +321,7 @@ void runner_train(struct runner *r, const struct runner_batch *batch, enum ot_ke
     for (int b = 0; b < chain->n_blocks; b++) {
         struct ot_block_run run = make_run(r, b, OT_PASS_TRAIN, batch);
         keep_inside(r, b, level, batch->n, &run);
-        chain->forward(chain->context, b, &run);
+        forward(r, b, &run);
     }
     spoil(r, r->dxy, boundary_bytes(r, r->max_tokens));
     for (int b = chain->n_blocks - 1; b >= ot_chain_first_trained(chain); b--) {
@@ -284,7 +354,7 @@ void *runner_forward_saved(struct runner *r, const struct runner_batch *batch, e
         keep_inside(r, b, level, batch->n, &run);
         if (run.saved)
             spoil(r, run.saved, r->chain->saved_bytes(r->chain->context, b, level, batch->n));
-        r->chain->forward(r->chain->context, b, &run);
+        forward(r, b, &run);
     }
     download(r, saved, r->saved[last_block], bytes);
     return saved;
@@ -300,7 +370,7 @@ void runner_eval(struct runner *r, const struct runner_batch *batch, float *toke
     upload_batch(r, batch);
     for (int b = 0; b < r->chain->n_blocks; b++) {
         struct ot_block_run run = make_run(r, b, OT_PASS_EVAL, batch);
-        r->chain->forward(r->chain->context, b, &run);
+        forward(r, b, &run);
     }
     download(r, token_loss, r->token_loss, (size_t)batch->n * sizeof(float));
 }
@@ -328,7 +398,7 @@ void runner_decode(struct runner *r, const int32_t *tokens, int64_t n, float *lo
     for (int b = 0; b < r->chain->n_blocks; b++) {
         struct ot_block_run run = make_run(r, b, OT_PASS_DECODE, &batch);
         run.kv = r->caches[b];
-        r->chain->forward(r->chain->context, b, &run);
+        forward(r, b, &run);
         r->caches[b].n_past += n;
     }
     download(r, logits, r->logits, (size_t)r->chain->vocab * sizeof(float));

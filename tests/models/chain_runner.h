@@ -30,6 +30,10 @@ struct ot_model *runner_model(struct runner *runner);
 void runner_set_tensor(struct runner *runner, const struct ot_tensor *tensor, const float *values);
 void runner_init_weights(struct runner *runner, uint64_t seed);
 
+/* From now on, forward of blocks with parts runs in halves (offload/block.h), with NaNs in place of the parts
+ * that may not be read. */
+void runner_use_halves(struct runner *runner);
+
 void runner_zero_grads(struct runner *runner);
 /* Makes the next runner_train overwrite the gradients (ot_block_run.first), which hold NaNs until then. */
 void runner_begin_grads(struct runner *runner);

@@ -288,6 +288,41 @@ static void test_levels_give_the_same_bits(void **state) {
                 check_levels(i, (enum ot_dtype)dtype);
 }
 
+/* Two halves, each without what it may not read, give the bits of one forward. The fewer tokens there are, the
+ * more experts nobody chooses. */
+static void check_halves(int i, enum ot_dtype dtype, enum ot_keep_level level, int64_t n) {
+    const struct ot_model_config config = make_config(i);
+    struct tokens tokens;
+    struct runner_batch batch = make_batch(&config, &tokens);
+    struct runner *runner = open_case(i, &config, dtype);
+    const struct ot_chain *chain = ot_model_chain(runner_model(runner));
+    float whole_loss[TOKENS], loss[TOKENS];
+    struct results want, got;
+    batch.n = n;
+    take_results(runner, &batch, level, false, &want);
+    check_finite(&want, chain);
+    runner_eval(runner, &batch, whole_loss);
+    runner_use_halves(runner);
+    take_results(runner, &batch, level, true, &got);
+    for (int s = 0; s < MAX_SLABS; s++)
+        if (got.slab[s])
+            assert_memory_equal(got.slab[s], want.slab[s], (size_t)chain->slabs[s].n_params * sizeof(float));
+    assert_memory_equal(got.loss, want.loss, (size_t)n * sizeof(float));
+    runner_eval(runner, &batch, loss);
+    assert_memory_equal(loss, whole_loss, (size_t)n * sizeof(float));
+    free_results(&want);
+    free_results(&got);
+    runner_close(runner);
+}
+
+static void test_halves_give_the_same_bits(void **state) {
+    (void)state;
+    for (int i = FIRST_FORM + PER_FORM * FIRST_EXPERTS; i < CASES; i++)
+        for (int level = OT_KEEP_NONE; level < OT_KEEP_LEVELS; level++)
+            for (int64_t n = 1; n <= TOKENS; n += 14)
+                check_halves(i, i % 2 ? OT_BF16 : OT_F32, (enum ot_keep_level)level, n);
+}
+
 /* What forward keeps at a level is the first part of what it keeps at the highest. So a block that kept
  * more may go on as one that kept less. */
 static void test_what_is_kept_is_a_prefix(void **state) {
@@ -317,6 +352,7 @@ int main(void) {
         cmocka_unit_test(test_levels_are_nested),
         cmocka_unit_test(test_attention_keeps_qkv_where_that_is_cheaper),
         cmocka_unit_test(test_levels_give_the_same_bits),
+        cmocka_unit_test(test_halves_give_the_same_bits),
         cmocka_unit_test(test_what_is_kept_is_a_prefix),
     };
     tiny_skip_without_device();

@@ -13,6 +13,7 @@
 #include "offload/plan/shadow.h"
 #include "src/base/random.h"
 #include "tests/offload/tiny_encode.h"
+#include "tests/offload/tiny_parts.h"
 #include "tests/support/check.h"
 
 enum { SCRATCH_BYTES = 40 << 20, PATH_BYTES = 600 };
@@ -107,6 +108,8 @@ void tiny_open_model(const struct tiny_run *run, struct ot_model **out) {
     ot_model_set_state(*out, run->state, run->masters);
     if (run->encodes)
         tiny_encode_slabs(*out);
+    if (run->parts)
+        tiny_part_slabs(*out);
 }
 
 void tiny_plan(struct tiny_run *run, enum ot_home weights, enum ot_home state, enum ot_home activations,
@@ -126,7 +129,8 @@ void tiny_plan(struct tiny_run *run, enum ot_home weights, enum ot_home state, e
                                       .activations = activations,
                                       .slots = slots,
                                       .keep = OT_KEEP_NONE,
-                                      .shard = run->shard};
+                                      .shard = run->shard,
+                                      .fetch_used = run->parts};
     memcpy(request.shares, run->shares, sizeof request.shares);
     check_ok(ot_plan_make(&request, &run->plan));
     ot_model_close(model);
@@ -378,8 +382,8 @@ int tiny_try_open(const struct tiny_run *run, struct tiny_engine *out) {
     if (nvme)
         open_store(run, out, &store, dirs, paths);
     tiny_open_model(run, &out->model);
-    tiny_open_device(ot_ledger_total(&run->plan.ledger, OT_TIER_GPU), run->device_threads, run->delay_seed,
-                     &out->device);
+    tiny_open_device(ot_ledger_total(&run->plan.ledger, OT_TIER_GPU) + run->cache_bytes, run->device_threads,
+                     run->delay_seed, &out->device);
     out->chain = *ot_model_chain(out->model);
     if (run->change_chain)
         run->change_chain(&out->chain);
@@ -393,6 +397,7 @@ int tiny_try_open(const struct tiny_run *run, struct tiny_engine *out) {
                                       .stall_limit_seconds = run->stall_limit_seconds,
                                       .skip_spikes = run->skip_spikes,
                                       .delay_seed = run->delay_seed,
+                                      .poisons_parts = true,
                                       .one_copy = run->one_copy};
     out->comm = NULL;
     if (run->join)

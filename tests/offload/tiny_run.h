@@ -27,6 +27,7 @@ struct tiny_run {
     enum ot_base_type decoded;
     /* All frozen slabs are encoded in a way that the engine does not know (tiny_encode.h). */
     bool encodes;
+    bool parts; /* its layers have parts (tiny_parts.h); in all plans they are fetched by use */
     int device_threads, optimizer_threads;
     uint64_t delay_seed; /* random delays in every lane of the device and the executor */
     int64_t micro_sequences;
@@ -50,8 +51,9 @@ struct tiny_run {
     /* Several ranks: opens the communicator of this rank. NULL: one rank. */
     int (*join)(void *context, int rank, struct ot_device *device, struct ot_comm **out);
     void *join_context;
-    void *one_copy; /* see ot_engine_config */
-    bool evals;     /* evaluates a micro-batch after half of the steps */
+    void *one_copy;     /* see ot_engine_config */
+    size_t cache_bytes; /* device memory beside the plan, for generation */
+    bool evals;         /* evaluates a micro-batch after half of the steps */
     /* Replaces functions of the engine's chain. NULL: the model's functions. */
     void (*change_chain)(struct ot_chain *chain);
     struct ot_plan plan; /* made by tiny_plan; the test may change it and then calls ot_plan_finish */

@@ -1,0 +1,139 @@
+#include "offload/plan/used_parts.h"
+
+#include "offload/plan/kept.h"
+#include "offload/plan/rounds.h"
+#include "offload/plan/slabs.h"
+#include "src/base/error.h"
+
+/* ---- parts of a chain ---- */
+
+static int check_slab(const struct ot_chain *chain, int slab) {
+    const struct ot_slab_spec *s = &chain->slabs[slab];
+    int64_t end = 0;
+    bool good = s->n_pieces >= 1 && s->n_pieces <= OT_MAX_PIECES && ot_slab_uses(chain, slab) == 1;
+    for (int a = 0; a < s->n_pieces && good; a++) {
+        good = s->pieces[a].each > 0 && s->pieces[a].first >= end;
+        end = s->pieces[a].first + s->n_parts * s->pieces[a].each;
+    }
+    int block = ot_slab_block(chain, slab);
+    good = good && end <= s->n_params && block > 0 && block < chain->n_blocks - 1 &&
+           s->n_parts == ot_block_parts(chain, block);
+    return good ? 0 : ot_fail(OT_E_INTERNAL, "the model describes the parts of '%s' wrongly", s->name);
+}
+
+int ot_chain_check_parts(const struct ot_chain *chain) {
+    for (int s = 0; s < chain->n_slabs; s++)
+        if (chain->slabs[s].n_parts > 0)
+            OT_TRY(check_slab(chain, s));
+    return 0;
+}
+
+int ot_block_parts(const struct ot_chain *chain, int block) {
+    const struct ot_block_spec *spec = &chain->blocks[block];
+    for (int u = 0; u < spec->n_uses; u++)
+        if (chain->slabs[spec->uses[u].slab].n_parts > 0)
+            return chain->slabs[spec->uses[u].slab].n_parts;
+    return 0;
+}
+
+int ot_chain_most_parts(const struct ot_chain *chain) {
+    int most = 0;
+    for (int s = 0; s < chain->n_slabs; s++)
+        most = chain->slabs[s].n_parts > most ? chain->slabs[s].n_parts : most;
+    return most;
+}
+
+int ot_slab_block(const struct ot_chain *chain, int slab) {
+    for (int b = 0; b < chain->n_blocks; b++)
+        for (int u = 0; u < chain->blocks[b].n_uses; u++)
+            if (chain->blocks[b].uses[u].slab == slab)
+                return b;
+    return -1;
+}
+
+int64_t ot_slab_part_params(const struct ot_slab_spec *slab) {
+    int64_t params = 0;
+    for (int a = 0; a < slab->n_pieces; a++)
+        params += slab->pieces[a].each;
+    return params;
+}
+
+double ot_block_used_parts(const struct ot_chain *chain, int block, int64_t n_tokens) {
+    return chain->used_parts ? chain->used_parts(chain->context, block, n_tokens)
+                             : (double)ot_block_parts(chain, block);
+}
+
+/* ---- the rule ---- */
+
+/* True if what the block keeps for all micro-batches of a round has its places at the same time. */
+static bool keeps_places(const struct ot_chain *chain, const struct ot_plan *plan, int block) {
+    struct ot_kept kept = ot_plan_kept(chain, plan, block);
+    return !plan->train || kept.level == OT_KEEP_NONE || kept.tier == OT_TIER_GPU ||
+           plan->kept_slots >= ot_plan_round_places(plan);
+}
+
+bool ot_slab_fetches_used(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
+    if (!plan->fetch_used || chain->slabs[slab].n_parts == 0)
+        return false;
+    return ot_shard_ranks(&plan->shard) == 1 && ot_slab_is_streamed(plan, slab) &&
+           !ot_slab_is_encoded(chain, slab) && plan->slabs[slab].tiles[OT_TILE_STREAM] == 0 &&
+           keeps_places(chain, plan, ot_slab_block(chain, slab));
+}
+
+bool ot_block_chooses(const struct ot_chain *chain, const struct ot_plan *plan, int block) {
+    const struct ot_block_spec *spec = &chain->blocks[block];
+    for (int u = 0; u < spec->n_uses; u++)
+        if (ot_slab_fetches_used(chain, plan, spec->uses[u].slab))
+            return true;
+    return false;
+}
+
+/* ---- runs ---- */
+
+struct ot_run_walk ot_run_walk(const struct ot_slab_spec *slab, enum ot_fetched fetched,
+                               const int32_t *used) {
+    return (struct ot_run_walk){.slab = slab, .fetched = fetched, .used = used, .part = -1};
+}
+
+static bool is_fetched(const struct ot_run_walk *walk, int part) {
+    return ot_fetched_has_used(walk->fetched) && part < walk->slab->n_parts && walk->used[part] != 0;
+}
+
+/* The next run of used parts in the present array. */
+static bool next_parts(struct ot_run_walk *walk, int64_t *first, int64_t *n) {
+    const struct ot_piece_array *array = &walk->slab->pieces[walk->array];
+    int part = walk->part;
+    while (part < walk->slab->n_parts && !is_fetched(walk, part))
+        part++;
+    int end = part;
+    while (is_fetched(walk, end))
+        end++;
+    *first = array->first + part * array->each;
+    *n = (end - part) * array->each;
+    walk->part = end;
+    return end > part;
+}
+
+bool ot_run_next(struct ot_run_walk *walk, int64_t *first, int64_t *n) {
+    const struct ot_slab_spec *slab = walk->slab;
+    int arrays = walk->fetched == OT_FETCH_ALL ? 0 : slab->n_pieces;
+    while (walk->array < arrays) {
+        const struct ot_piece_array *array = &slab->pieces[walk->array];
+        if (walk->part < 0) {
+            walk->part = 0;
+            *first = walk->at;
+            *n = array->first - walk->at;
+            if (*n > 0 && ot_fetched_has_dense(walk->fetched))
+                return true;
+        }
+        if (next_parts(walk, first, n))
+            return true;
+        walk->at = array->first + slab->n_parts * array->each;
+        walk->part = -1;
+        walk->array++;
+    }
+    *first = walk->at;
+    *n = slab->n_params - walk->at;
+    walk->at = slab->n_params;
+    return *n > 0 && ot_fetched_has_dense(walk->fetched);
+}
