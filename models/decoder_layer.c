@@ -202,7 +202,9 @@ static void activate(const struct ot_layer_call *call) {
                               .ld_out = call->ffn,
                               .gate = memory->gate_up,
                               .up = ot_run_at(call->run, memory->gate_up, call->ffn),
-                              .out = memory->inner};
+                              .out = memory->inner,
+                              .limit = call->has_experts ? c->glu_limit : 0,
+                              .alpha = c->glu_alpha};
     call->ops->glu(call->run->lane, &op);
 }
 
@@ -405,7 +407,9 @@ static void *activate_backward(const struct ot_layer_call *call) {
                                                    .ld_in = 2 * call->ffn,
                                                    .ld_out = call->ffn,
                                                    .gate = memory->gate_up,
-                                                   .up = up},
+                                                   .up = up,
+                                                   .limit = call->has_experts ? c->glu_limit : 0,
+                                                   .alpha = c->glu_alpha},
                                        .dout = memory->wide,
                                        .dgate = memory->gate_up,
                                        .dup = up};

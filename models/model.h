@@ -49,6 +49,9 @@ struct ot_tensor {
     int64_t first; /* in parameters from the slab's start */
     int64_t rows, cols;
     int dims; /* 1: a vector of `cols`; 2: a matrix */
+    /* The matrices or vectors of so many experts, one after the other: in files, the first dimension of the
+     * tensor; OT_FORM_TRANSPOSED is then said of each matrix. 0: the tensor has no such dimension. */
+    int64_t parts;
     bool decay, trained;
     float rate; /* multiplies the learning rate; 0 means 1 */
     enum ot_init init;
@@ -66,6 +69,7 @@ enum ot_base_type {
     OT_BASE_INT8,
     OT_BASE_NF4,
     OT_BASE_NF4_DOUBLE,
+    OT_BASE_MXFP4,
 };
 
 /* What a run does with the parameters. */

@@ -331,7 +331,7 @@ static bool trains_norms(const void *context, const struct ot_tensor *tensor) {
 /* A base crosses the bus in its type. Each visit of a block reads it, and writes the decoded weights. */
 static void a_base_moves_in_its_type(void **state) {
     (void)state;
-    for (int base = OT_BASE_INT8; base <= OT_BASE_NF4_DOUBLE; base++) {
+    for (int base = OT_BASE_INT8; base <= OT_BASE_MXFP4; base++) {
         struct tiny_run run;
         struct ot_layout layout;
         struct ot_model *model;
