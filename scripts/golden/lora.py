@@ -215,7 +215,8 @@ def make_base(name):
     arrays = read(os.path.join(models.OUT, f"model_{name}.bin"))
     with torch.no_grad():
         for tensor, p in base.named_parameters():
-            p.copy_(torch.tensor(arrays[f"weight.{tensor}"]))
+            for part, values in models.in_files(family, tensor, p).items():
+                values.copy_(torch.tensor(arrays[f"weight.{part}"]))
     starts = sorted(set(arrays["row_start"].tolist())) + [len(arrays["tokens"])]
     tokens, targets = arrays["tokens"].astype(np.int64), arrays["targets"].astype(np.int64)
     return base, [(tokens[a:b], targets[a:b]) for a, b in zip(starts, starts[1:])]
@@ -258,7 +259,7 @@ def make_optimizer(model, tensors, lr, lr_ratio):
         assert all(p.dim() == 2 for p in tensors)  # PEFT gives vectors the rate of B
         return peft.optimizers.create_loraplus_optimizer(model, torch.optim.AdamW, lr=lr, loraplus_lr_ratio=lr_ratio,
                                                          loraplus_weight_decay=DECAY, betas=BETAS, eps=EPS)
-    groups = [dict(params=[p for p in tensors if p.dim() == 2], weight_decay=DECAY),
+    groups = [dict(params=[p for p in tensors if p.dim() >= 2], weight_decay=DECAY),
               dict(params=[p for p in tensors if p.dim() < 2], weight_decay=0.0)]
     return torch.optim.AdamW(groups, lr=lr, betas=BETAS, eps=EPS)
 
