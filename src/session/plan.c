@@ -41,8 +41,9 @@ static int agree(struct ot_session *s, struct ot_plan_request *request) {
         /* of weights that are gathered: */
         &plan->weight_slots[OT_SLOT_LAYER], &plan->weight_slots[OT_SLOT_EDGE],
         &plan->weight_slots[OT_SLOT_FROZEN_LAYER], &plan->weight_slots[OT_SLOT_FROZEN_EDGE],
+        &plan->weight_slots[OT_SLOT_SHARED],
         &plan->encoded_slots[OT_SLOT_FROZEN_LAYER], &plan->encoded_slots[OT_SLOT_FROZEN_EDGE]};
-    enum { FIELDS = sizeof fields / sizeof *fields, GATHER_FIELDS = 6 };
+    enum { FIELDS = sizeof fields / sizeof *fields, GATHER_FIELDS = 7 };
     int64_t values[1 + FIELDS] = {micro};
     for (int i = 0; i < FIELDS; i++)
         values[1 + i] = *fields[i];
