@@ -11,6 +11,8 @@
  * A residual scale r multiplies what a layer adds: mid = x + r attention(...), y = mid + r mlp(...)
  * (Granite). The MLP is down(act(gate(x)) * up(x)), or down(act(up(x))).
  *
+ * An encoder-decoder has two more forms of a layer: encdec.h.
+ *
  * Zero is the value of a Llama in every member that is not a size, so a struct that sets the sizes describes
  * one.
  *
@@ -44,6 +46,7 @@ enum ot_family {
     OT_FAMILY_MINISTRAL,
     OT_FAMILY_MINISTRAL3,
     OT_FAMILY_GRANITE,
+    OT_FAMILY_T5,
     OT_FAMILY_COUNT
 };
 
@@ -70,6 +73,7 @@ enum ot_positions {
     OT_POSITIONS_ROPE,
     OT_POSITIONS_LEARNED, /* a second table of max_position rows is added to the embedding */
     OT_POSITIONS_ALIBI,   /* Press et al., "Train Short, Test Long", 2022 */
+    OT_POSITIONS_RELATIVE /* learned biases of scores, by the distance of query and key (T5) */
 };
 /* HEADS: q and k of each head, before rope (Qwen3). WHOLE: all of q, all of k, before rope (OLMo 2). */
 enum ot_qk_norm { OT_QK_NORM_NONE, OT_QK_NORM_HEADS, OT_QK_NORM_WHOLE };
@@ -139,6 +143,11 @@ struct ot_model_config {
     bool window_by_layer;
     struct ot_layer_set window_layers;
 
+    /* ---- encoder-decoder (encdec.h) ---- */
+    int64_t n_encoder_layers; /* of the n_layers, the first ones; 0: a decoder alone */
+    /* RELATIVE: biases of a head, and the distance from which on they are all one. */
+    int64_t position_buckets, position_distance;
+
     /* ---- linear maps ---- */
     enum ot_activation act;
     bool plain_mlp; /* down(act(up(x))) */
@@ -164,6 +173,10 @@ int64_t ot_model_param_count(const struct ot_model_config *config); /* a tied te
 int64_t ot_model_layer_window(const struct ot_model_config *config, int64_t layer);
 /* True if a layer rotates q and k. */
 bool ot_model_layer_rotates(const struct ot_model_config *config, int64_t layer);
+/* True if rows have inputs, which an encoder reads, and targets, which a decoder reads. */
+static inline bool ot_model_has_pairs(const struct ot_model_config *config) {
+    return config->n_encoder_layers > 0;
+}
 /* What attention multiplies q k^T by. */
 float ot_model_attention_scale(const struct ot_model_config *config);
 /* The most tokens that a row may have: max_position, and with a dynamic scaling of rope its factor times

@@ -15,7 +15,7 @@ struct walk {
     const struct ot_model_parts *parts;
     int block;
     int64_t layer; /* -1: the block is none */
-    bool edge;
+    bool edge, shared;
     int64_t numbered; /* tensors with a number of their own so far */
     int64_t adapted;  /* modules with an adapter so far */
     int rc;           /* the first wrong adapter, or matrix that cannot be encoded */
@@ -229,7 +229,7 @@ static void put_slab(struct walk *w, bool frozen) {
     snprintf(memory->name, sizeof memory->name, "%s%s", block->name, frozen ? ".frozen" : "");
     memory->first_tensor = model->n_tensors;
     *spec = (struct ot_slab_spec){
-        .name = memory->name, .edge = w->edge, .frozen = frozen, .groups = memory->groups};
+        .name = memory->name, .edge = w->edge, .shared = w->shared, .frozen = frozen, .groups = memory->groups};
     for (int dims = 2; dims >= 1; dims--)
         for (int i = 0; i < w->n; i = unit_end(w, i))
             if (w->tensors[i].dims == dims && unit_is_frozen(w, i) == frozen)
@@ -309,9 +309,18 @@ static void build_embed(struct walk *w) {
     end_block(w);
 }
 
+/* The attention of a decoder to the encoder's output. */
+static void add_cross_matrices(struct walk *w, const struct ot_model_config *c, struct ot_layer_layout *at) {
+    int64_t inner = w->model->q_elems, h = c->hidden;
+    add_matrix(w, &at->cross_q, OT_MODULE_CROSS_Q, inner, h, OT_INIT_NORMAL);
+    add_matrix(w, &at->cross_kv, OT_MODULE_CROSS_K, inner, h, OT_INIT_NORMAL);
+    add_matrix(w, NULL, OT_MODULE_CROSS_V, inner, h, OT_INIT_NORMAL);
+    add_matrix(w, &at->cross_o, OT_MODULE_CROSS_O, h, inner, OT_INIT_NORMAL_RESIDUAL);
+}
+
 static void add_layer_matrices(struct walk *w, const struct ot_model_config *c, struct ot_layer_layout *at) {
     const struct ot_model *model = w->model;
-    const struct ot_family_names *names = ot_model_names(c);
+    const struct ot_family_names *names = ot_model_layer_names(c, w->layer);
     int64_t q = model->q_elems, kv = model->kv_elems, h = c->hidden;
     if (names->modules[OT_MODULE_QKV]) {
         add_matrix(w, &at->qkv, OT_MODULE_QKV, model->qkv_elems, h, OT_INIT_NORMAL);
@@ -324,6 +333,8 @@ static void add_layer_matrices(struct walk *w, const struct ot_model_config *c, 
     }
     add_matrix(w, &at->o, OT_MODULE_O, h, q, OT_INIT_NORMAL_RESIDUAL);
     add_lora_of_last(w, 1, &at->o_lora);
+    if (names->modules[OT_MODULE_CROSS_Q])
+        add_cross_matrices(w, c, at);
     if (names->modules[OT_MODULE_GATE_UP] || c->plain_mlp) {
         enum ot_module module = c->plain_mlp ? OT_MODULE_UP : OT_MODULE_GATE_UP;
         add_matrix(w, &at->gate_up, module, model->inner_elems, h, OT_INIT_NORMAL);
@@ -339,7 +350,7 @@ static void add_layer_matrices(struct walk *w, const struct ot_model_config *c, 
 
 static void add_layer_biases(struct walk *w, const struct ot_model_config *c, struct ot_layer_layout *at) {
     const struct ot_model *model = w->model;
-    const struct ot_family_names *names = ot_model_names(c);
+    const struct ot_family_names *names = ot_model_layer_names(c, w->layer);
     if (c->qkv_bias && names->modules[OT_MODULE_QKV]) {
         add_bias(w, &at->qkv_bias, OT_MODULE_QKV, model->qkv_elems);
     } else if (c->qkv_bias) {
@@ -368,6 +379,8 @@ static void add_layer_norms(struct walk *w, const struct ot_model_config *c, str
     }
     if (ot_model_has_norms_before(c))
         add_norm(w, &at->norm1, OT_MODULE_NORM1);
+    if (ot_model_layer_names(c, w->layer)->modules[OT_MODULE_CROSS_NORM])
+        add_norm(w, &at->cross_norm, OT_MODULE_CROSS_NORM);
     if (ot_model_has_norms_before(c) && c->residual != OT_PARALLEL)
         add_norm(w, &at->norm2, OT_MODULE_NORM2);
     if (ot_model_has_norms_after(c)) {
@@ -376,12 +389,43 @@ static void add_layer_norms(struct walk *w, const struct ot_model_config *c, str
     }
 }
 
+/* ---- what all layers of an encoder-decoder share ---- */
+
+/* All its tensors are one unit, so that they are one slab: each layer uses one of them, and those of its
+ * own. */
+static void build_stacks(struct walk *w) {
+    struct ot_model *model = w->model;
+    const struct ot_model_config *c = &model->config;
+    struct ot_stacks_layout *at = &model->stacks;
+    int64_t table = c->position_buckets * c->n_heads;
+    begin_block(w, 1, "stacks");
+    w->shared = true;
+    at->slab = model->chain.n_slabs;
+    add_matrix(w, &at->encoder_bias, OT_MODULE_ENCODER_BIAS, c->position_buckets, c->n_heads, OT_INIT_NORMAL);
+    add_matrix(w, NULL, OT_MODULE_DECODER_BIAS, c->position_buckets, c->n_heads, OT_INIT_NORMAL);
+    add_norm(w, &at->encoder_norm, OT_MODULE_ENCODER_NORM);
+    w->places[w->n - 1] = NULL;
+    end_block(w);
+    w->shared = false;
+    at->decoder_bias = ot_place_behind(at->encoder_bias, table);
+    at->encoder_norm = (struct ot_norm_layout){ot_place_behind(at->encoder_bias, 2 * table), ABSENT};
+    model->blocks[1].n_uses = 0; /* use_stacks */
+}
+
+/* The slab is the first use of every layer. */
+static void use_stacks(struct walk *w, int layer) {
+    struct ot_block_spec *block = &w->model->blocks[1 + layer];
+    block->uses[block->n_uses++] = (struct ot_block_use){w->model->stacks.slab, true};
+}
+
 static void build_layer(struct walk *w, int layer) {
     const struct ot_model_config *c = &w->model->config;
     struct ot_layer_layout *at = &w->model->layers[layer];
     char name[24];
     snprintf(name, sizeof name, "layer.%d", layer);
     begin_block(w, 1 + layer, name);
+    if (ot_model_has_pairs(c))
+        use_stacks(w, layer);
     w->layer = layer;
     *at = (struct ot_layer_layout){.qkv_bias = ABSENT,
                                    .o_bias = ABSENT,
@@ -442,20 +486,28 @@ int ot_model_build_params(struct ot_model *model, const struct ot_model_parts *p
     size_t n_blocks = (size_t)model->chain.n_blocks, n_layers = (size_t)model->config.n_layers;
     struct walk w = {.model = model, .parts = parts};
     model->tensors = calloc(n_blocks * OT_MAX_BLOCK_TENSORS, sizeof *model->tensors);
-    model->slab_memory = calloc(2 * n_blocks, sizeof *model->slab_memory);
-    model->slabs = calloc(2 * n_blocks, sizeof *model->slabs);
+    model->slab_memory = calloc(2 * n_blocks + 1, sizeof *model->slab_memory);
+    model->slabs = calloc(2 * n_blocks + 1, sizeof *model->slabs);
     model->blocks = calloc(n_blocks, sizeof *model->blocks);
     model->block_names = calloc(n_blocks, sizeof *model->block_names);
     model->layers = calloc(n_layers, sizeof *model->layers);
     if (!model->tensors || !model->slab_memory || !model->slabs || !model->blocks || !model->block_names ||
         !model->layers)
         return ot_fail(OT_E_BUDGET, "no memory for the tensor table of %zu layers", n_layers);
+    if (ot_model_has_pairs(&model->config) && parts && (parts->lora || parts->base != OT_BASE_AUTO))
+        return ot_fail(OT_E_INPUT,
+                       "%s is not supported for encoder-decoders (%s); train all parameters in the dtype of "
+                       "the device",
+                       parts->lora ? "training adapters" : "a quantised base",
+                       ot_family_row(model->config.family)->model_type);
     bool scales = model->config.residual_scale != 0 || model->config.logit_divisor != 0;
     if (parts && parts->lora && parts->lora->dora && scales)
         return ot_fail(OT_E_INPUT,
                        "adapters with DoRA over a model with residual_multiplier or logits_scaling "
                        "are not supported; train adapters without dora, or merge trained ones with PEFT");
     build_embed(&w);
+    if (ot_model_has_pairs(&model->config))
+        build_stacks(&w);
     for (int l = 0; l < model->config.n_layers; l++)
         build_layer(&w, l);
     build_head(&w);

@@ -103,10 +103,11 @@ struct ot_batch_view { /* a micro-batch; all pointers are device memory */
     const float *loss_scale; /* fp16: one value that multiplies the gradients; else NULL */
     /* Of a chain with pairs. Tokens [0, n_inputs) are inputs, the others are targets. row_start is where the
      * token's own part of the row begins. [input_first[i], input_end[i]) are the inputs of the token's row,
-     * for inputs and targets alike. In DECODE, n_inputs counts inputs of earlier calls too: the first
-     * n_inputs tokens of the cache are inputs, and row_start and the ranges count from its begin. */
+     * for inputs and targets alike. Attention over the token's own part sees [row_start[i], key_end[i]): all
+     * inputs of the row, or its targets up to this one. In DECODE, n_inputs counts inputs of earlier calls
+     * too: the first n_inputs tokens of the cache are inputs, and all ranges count from its begin. */
     int64_t n_inputs;
-    const int32_t *input_first, *input_end;
+    const int32_t *input_first, *input_end, *key_end;
 };
 
 /* Keys and values of earlier tokens, for generation: [capacity, kv_elems] each. The first n_past rows are
@@ -209,9 +210,9 @@ struct ot_chain {
     void (*decode)(const void *context, int slab, struct ot_lane *lane, const void *encoded, void *weights);
 };
 
-/* The token arrays of a micro-batch: tokens, targets, position, row_start; with pairs also input_first and
- * input_end. */
-enum { OT_MOST_TOKEN_ARRAYS = 6 };
+/* The token arrays of a micro-batch: tokens, targets, position, row_start; with pairs also input_first,
+ * input_end and key_end. */
+enum { OT_MOST_TOKEN_ARRAYS = 7 };
 static inline int ot_chain_token_arrays(const struct ot_chain *chain) {
     return chain->has_pairs ? OT_MOST_TOKEN_ARRAYS : 4;
 }

@@ -299,6 +299,15 @@ static int64_t padded_tokens(const struct ot_engine *en, int64_t n_tokens) {
     return padded < en->plan.micro_tokens ? padded : en->plan.micro_tokens;
 }
 
+/* Fills in ot_batch_view.key_end of n_tokens tokens. input_end: with the padding. */
+static void fill_key_end(const struct ot_engine *en, const struct ot_micro_batch *mb, int64_t n_tokens,
+                         const int32_t *input_end, int32_t *key_end) {
+    for (int64_t i = 0; i < n_tokens; i++) {
+        int64_t at = i + en->kv_past; /* 0 while no text is generated */
+        key_end[i] = at < mb->n_inputs ? input_end[i] : (int32_t)(at + 1);
+    }
+}
+
 /* Copies a micro-batch to its place in the step, and pads it to n_tokens tokens. */
 static void copy_micro(struct ot_engine *en, int64_t step, int micro, const struct ot_micro_batch *mb,
                        int64_t n_tokens) {
@@ -306,7 +315,7 @@ static void copy_micro(struct ot_engine *en, int64_t step, int micro, const stru
     const int32_t *fields[OT_MOST_TOKEN_ARRAYS] = {mb->tokens,    mb->targets,     mb->position,
                                                    mb->row_start, mb->input_first, mb->input_end};
     int32_t *copy[OT_MOST_TOKEN_ARRAYS];
-    int n_fields = ot_chain_token_arrays(&en->chain);
+    int n_fields = en->chain.has_pairs ? OT_MOST_TOKEN_ARRAYS - 1 : 4; /* key_end is made here */
     for (int f = 0; f < n_fields; f++) {
         copy[f] = batch + ot_engine_batch_offset(en, micro, f);
         memcpy(copy[f], fields[f], (size_t)mb->n_tokens * sizeof(int32_t));
@@ -319,6 +328,9 @@ static void copy_micro(struct ot_engine *en, int64_t step, int micro, const stru
         for (int f = 4; f < n_fields; f++)
             copy[f][i] = fields[f][0];
     }
+    if (en->chain.has_pairs)
+        fill_key_end(en, mb, n_tokens, copy[5],
+                     batch + ot_engine_batch_offset(en, micro, OT_MOST_TOKEN_ARRAYS - 1));
     en->steps[step & 1].micro_tokens[micro] = n_tokens;
     en->steps[step & 1].micro_inputs[micro] = mb->n_inputs;
 }

@@ -157,6 +157,7 @@ static void fill_run(struct ot_engine *en, const struct ot_task *task, int64_t s
     if (en->chain.has_pairs) {
         run->batch.input_first = batch + batch_offset(en, task->micro, 4);
         run->batch.input_end = batch + batch_offset(en, task->micro, 5);
+        run->batch.key_end = batch + batch_offset(en, task->micro, 6);
     }
     for (int u = 0; u < OT_MAX_USES; u++) {
         run->weights[u] = task->weights[u] == OT_NO_BUFFER ? NULL : ot_engine_at(en, task->weights[u]);

@@ -131,6 +131,7 @@ static void pair_token(int32_t *ids, int64_t n, int64_t n_inputs, int64_t half, 
     ids[3 * n + i] = (int32_t)(i - at);
     ids[4 * n + i] = (int32_t)first;
     ids[5 * n + i] = (int32_t)end;
+    ids[6 * n + i] = i < n_inputs ? (int32_t)end : (int32_t)(i + 1);
 }
 
 /* A batch of rows of `row` tokens. Every token is a trained one. */
@@ -204,7 +205,8 @@ static struct ot_block_run make_run(const struct bench *b, int block, int64_t n)
                   .loss_scale = chain->dtype == OT_F16 ? m->loss_scale : NULL,
                   .n_inputs = inputs_of(chain, n),
                   .input_first = chain->has_pairs ? m->batch + 4 * n : NULL,
-                  .input_end = chain->has_pairs ? m->batch + 5 * n : NULL},
+                  .input_end = chain->has_pairs ? m->batch + 5 * n : NULL,
+                  .key_end = chain->has_pairs ? m->batch + 6 * n : NULL},
         .constants = m->constants,
         .x = first ? NULL : m->x,
         .y = last ? NULL : m->y,

@@ -199,7 +199,7 @@ void tiny_fill_batch(struct tiny_batch *b, int64_t vocab, int step, int sequence
                 first = s * TINY_SEQUENCE;
         struct ot_micro_batch *mb = &b->micro[b->input.n_micro++];
         *mb = (struct ot_micro_batch){n * TINY_SEQUENCE, b->tokens + first, b->targets + first,
-                                      b->position + first, b->row_start + first};
+                                      b->position + first, b->row_start + first, 0, NULL, NULL};
         fill_micro(b, vocab, step, first, mb);
     }
 }
