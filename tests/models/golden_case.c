@@ -12,6 +12,7 @@ const char *const golden_case_names[] = {
     "llama",  "llama3", "llama_bias", "mistral",      "qwen2",     "qwen3",      "qwen3_tied", "gpt2",
     "bloom",  "falcon", "falcon_two", "falcon_alibi", "codegen",   "phi3",       "gemma",      "gemma2",
     "gemma3", "olmo2",  "olmo3",      "smollm3",      "ministral", "ministral3", "granite",    NULL};
+const char *const golden_pair_names[] = {"t5", "t5_gated", NULL};
 const char *const golden_lora_names[] = {"llama-all",
                                          "qwen2-qv_rslora",
                                          "qwen3-patterns",
@@ -129,6 +130,11 @@ void golden_case_open(const char *name, struct golden_case *out) {
     out->batch.targets = golden_i32(out->base, "targets", NULL);
     out->batch.position = golden_i32(out->base, "position", NULL);
     out->batch.row_start = golden_i32(out->base, "row_start", NULL);
+    if (golden_has(out->base, "n_inputs")) {
+        out->batch.n_inputs = golden_i64(out->base, "n_inputs", NULL)[0];
+        out->batch.input_first = golden_i32(out->base, "input_first", NULL);
+        out->batch.input_end = golden_i32(out->base, "input_end", NULL);
+    }
     for (int64_t i = 0; i < n; i++)
         trained += out->batch.targets[i] >= 0;
     out->batch.grad_scale = 1.0f / (float)trained;

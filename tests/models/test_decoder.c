@@ -230,7 +230,8 @@ static struct runner_batch fill_long_batch(struct long_batch *b, int64_t vocab) 
         trained += b->targets[i] >= 0;
     }
     return (struct runner_batch){CHUNKED_TOKENS, b->tokens,    b->targets,
-                                 b->position,    b->row_start, 1.0f / (float)trained};
+                                 b->position,    b->row_start, 1.0f / (float)trained,
+                                 0,                NULL,         NULL};
 }
 
 /* A micro-batch with more tokens than the head takes at once, against the same tokens in three micro-batches
