@@ -173,6 +173,8 @@ int64_t ot_model_param_count(const struct ot_model_config *config); /* a tied te
 int64_t ot_model_layer_window(const struct ot_model_config *config, int64_t layer);
 /* True if a layer rotates q and k. */
 bool ot_model_layer_rotates(const struct ot_model_config *config, int64_t layer);
+/* The token that the decoder of an encoder-decoder reads first, before the targets. */
+enum { OT_PAIR_START_ID = 0 };
 /* True if rows have inputs, which an encoder reads, and targets, which a decoder reads. */
 static inline bool ot_model_has_pairs(const struct ot_model_config *config) {
     return config->n_encoder_layers > 0;

@@ -86,6 +86,7 @@ static int read_t5_head(const struct ot_config_reader *r) {
 int ot_t5_read(const struct ot_config_reader *r) {
     struct ot_model_config *c = r->config;
     int64_t n_decoder = c->n_layers;
+    int64_t start = 0;
     bool is_pair = true;
     c->n_encoder_layers = c->n_layers;
     OT_TRY(ot_json_need_bool(r->root, r->where, "is_encoder_decoder", false, &is_pair));
@@ -98,6 +99,10 @@ int ot_t5_read(const struct ot_config_reader *r) {
                             &c->position_buckets));
     OT_TRY(ot_json_need_int(r->root, r->where, "relative_attention_max_distance", false, 1, 1 << 20,
                             &c->position_distance));
+    OT_TRY(ot_json_need_int(r->root, r->where, "decoder_start_token_id", false, 0, INT32_MAX, &start));
+    if (start != OT_T5_START_ID)
+        return ot_fail(OT_E_INPUT, "%s: decoder_start_token_id is %lld; only %d is supported", r->where,
+                       (long long)start, OT_T5_START_ID);
     c->n_layers += n_decoder;
     c->n_kv_heads = c->n_heads;
     c->max_position = OT_T5_LONGEST_ROW;
@@ -112,14 +117,14 @@ void ot_t5_write(const struct ot_model_config *c, struct ot_json_writer *w) {
     ot_json_put_int(w, "d_ff", c->ffn);
     ot_json_put_int(w, "d_kv", c->head_dim);
     ot_json_put_int(w, "d_model", c->hidden);
-    ot_json_put_int(w, "decoder_start_token_id", 0);
+    ot_json_put_int(w, "decoder_start_token_id", OT_T5_START_ID);
     ot_json_put_text(w, "feed_forward_proj", T5_MLPS[i].name);
     ot_json_put_bool(w, "is_encoder_decoder", true);
     ot_json_put_real(w, "layer_norm_epsilon", ot_config_decimal(c->norm_eps));
     ot_json_put_int(w, "num_decoder_layers", c->n_layers - c->n_encoder_layers);
     ot_json_put_int(w, "num_heads", c->n_heads);
     ot_json_put_int(w, "num_layers", c->n_encoder_layers);
-    ot_json_put_int(w, "pad_token_id", 0);
+    ot_json_put_int(w, "pad_token_id", OT_T5_START_ID);
     ot_json_put_int(w, "relative_attention_max_distance", c->position_distance);
     ot_json_put_int(w, "relative_attention_num_buckets", c->position_buckets);
     ot_json_put_bool(w, "scale_decoder_outputs", c->logit_divisor != 0);

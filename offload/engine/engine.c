@@ -505,27 +505,31 @@ size_t ot_engine_kv_bytes(const struct ot_chain *chain, int64_t capacity) {
     return 2 * one * (size_t)(chain->n_blocks - 2);
 }
 
-int ot_engine_decode_begin(struct ot_engine *en, int64_t capacity) {
+/* n_inputs: tokens before the text, which have positions of their own. */
+static int decode_begin(struct ot_engine *en, int64_t n_inputs, int64_t capacity) {
     void *memory;
-    if (capacity < 1 || capacity > en->chain.max_position)
+    if (capacity - n_inputs < 1 || capacity - n_inputs > en->chain.max_position)
         return ot_fail(OT_E_INPUT,
                        "a text of %lld tokens is beyond the %lld positions that the model was opened for",
-                       (long long)capacity, (long long)en->chain.max_position);
+                       (long long)(capacity - n_inputs), (long long)en->chain.max_position);
     ot_engine_decode_end(en);
     OT_TRY(ot_device_alloc(en->device, ot_engine_kv_bytes(&en->chain, capacity), "the key/value cache",
                            &memory));
     en->kv_memory = memory;
     en->kv_capacity = capacity;
+    en->kv_inputs = n_inputs;
     return 0;
+}
+
+int ot_engine_decode_begin(struct ot_engine *en, int64_t capacity) {
+    return decode_begin(en, 0, capacity);
 }
 
 int ot_engine_decode_begin_pair(struct ot_engine *en, int64_t n_inputs, int64_t capacity) {
     if (n_inputs < 1 || n_inputs > en->plan.micro_tokens)
         return ot_fail(OT_E_INPUT, "an input of %lld tokens must be encoded at once; the plan allows 1 to %lld",
                        (long long)n_inputs, (long long)en->plan.micro_tokens);
-    OT_TRY(ot_engine_decode_begin(en, capacity));
-    en->kv_inputs = n_inputs;
-    return 0;
+    return decode_begin(en, n_inputs, capacity);
 }
 
 void ot_engine_decode_end(struct ot_engine *en) {
