@@ -196,6 +196,7 @@ static void run_attend_spans_backward(struct ot_lane *lane, const void *args) {
 }
 
 static void cpu_attend_spans_backward(struct ot_lane *lane, const struct ot_attend_spans_backward *op) {
-    assert(span_is_sound(&op->forward) && op->forward.softmax && (op->forward.bias || !op->dbias));
+    assert(span_is_sound(&op->forward) && (op->forward.softmax || op->forward.n == 0));
+    assert(op->forward.bias || !op->dbias);
     ot_cpu_lane_push(lane, run_attend_spans_backward, op, sizeof *op);
 }
