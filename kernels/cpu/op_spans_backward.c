@@ -3,9 +3,9 @@
  *     p = exp(score - largest) / sum     delta = dout.out     ds = p * (dout.v - delta)
  *     dv += p dout                       dq += ds k scale     dk += ds q scale     dbias[bucket] += ds
  *
- * There are two passes, and each recomputes p and ds. One owns a block of queries and sums dq, and the block's
- * part of dbias. The other owns a tile of keys and sums dk and dv over the queries that see one of them. So
- * every sum has one owner and one order. */
+ * There are two passes, and each recomputes p and ds. One owns a block of queries and sums dq, and the
+ * block's part of dbias. The other owns a tile of keys and sums dk and dv over the queries that see one of
+ * them. So every sum has one owner and one order. */
 #include "kernels/cpu/op_parts.h"
 
 /* w->p becomes p, and w->ds becomes ds, of the rows [first, last) of queries; 0 where a query does not see a
