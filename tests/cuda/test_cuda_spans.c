@@ -40,9 +40,35 @@ static void test_random_shapes(void **state) {
     }
 }
 
+/* One row in the middle is all NaN, and so is the last target of another. Both devices let them reach the
+ * same results. (tests/kernels/test_ops_spans.c shows for the cpu device that no other row is reached.) */
+static void test_nans(void **state) {
+    (void)state;
+    static const struct spans_shape shapes[] = {
+        {SPANS_ENCODER, 100, 100, 2, 24, 37, .scale = 1, .backward = true},
+        {SPANS_DECODER, 100, 100, 2, 70, 37, 32, 20, .scale = 1, .backward = true},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        struct spans_case c = spans_make(&shapes[i]);
+        int64_t width = spans_width(&shapes[i]), row = shapes[i].row;
+        for (int input = 0; input < SPANS_INPUTS; input++)
+            for (int64_t token = 0; token < shapes[i].n; token++)
+                for (int64_t d = 0; (token / row == 1 || token == row - 1) && d < width; d++)
+                    c.in[input][token * width + d] = NAN;
+        struct cuda_pair p;
+        cuda_run(&p, spans_run, &c, OT_BF16, 0);
+        for (int result = 0; result < spans_result_count(&shapes[i]); result++)
+            cuda_check_bits(&p, spans_results[result]);
+        assert_true(isfinite(ops_result(&p.cuda, "dv", NULL)[0])); /* row 0 has a result */
+        cuda_close(&p);
+        spans_free(&c);
+    }
+}
+
 int main(void) {
     cuda_choose_card();
     cuda_skip_without_device();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes), cmocka_unit_test(test_random_shapes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes), cmocka_unit_test(test_random_shapes),
+                                       cmocka_unit_test(test_nans)};
     return cmocka_run_group_tests_name("spans of keys on the cuda device", tests, NULL, NULL);
 }
