@@ -3,9 +3,9 @@
  *     p = exp(score - largest) / sum     delta = dout.out     ds = p * (dout.v - delta)
  *     dv += p dout                       dq += ds k scale     dk += ds q scale     dbias[bucket] += ds
  *
- * There are two passes, and each recomputes p and ds. One owns a block of queries and sums dq, and the block's
- * part of dbias. The other owns a tile of keys and sums dk and dv over the queries that see one of them. So
- * every sum has one owner and one order. */
+ * There are two passes, and each recomputes p and ds. One owns a block of queries and sums dq, and the
+ * block's part of dbias. The other owns a tile of keys and sums dk and dv over the queries that see one of
+ * them. So every sum has one owner and one order. */
 #include "kernels/cpu/op_parts.h"
 
 /* w->p becomes p, and w->ds becomes ds, of the rows [first, last) of queries; 0 where a query does not see a
@@ -196,6 +196,7 @@ static void run_attend_spans_backward(struct ot_lane *lane, const void *args) {
 }
 
 static void cpu_attend_spans_backward(struct ot_lane *lane, const struct ot_attend_spans_backward *op) {
-    assert(span_is_sound(&op->forward) && op->forward.softmax && (op->forward.bias || !op->dbias));
+    assert(span_is_sound(&op->forward) && (op->forward.softmax || op->forward.n == 0));
+    assert(op->forward.bias || !op->dbias);
     ot_cpu_lane_push(lane, run_attend_spans_backward, op, sizeof *op);
 }

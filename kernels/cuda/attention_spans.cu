@@ -1,18 +1,18 @@
 /* Attention over spans of keys, forward and backward (kernels/ops_spans.h, which fixes the order of every
- * sum), with ordinary arithmetic on the tiles of attention_plain.cuh. So the bits are those of the cpu device.
+ * sum), with ordinary arithmetic on the tiles of attention_plain.cuh. So it has the bits of the cpu device.
  *
  * A block of the forward pass owns OT_SPAN_TILE queries of one head. It cuts them into runs: consecutive
  * queries whose spans begin at the same key. A run visits the tiles of its keys, from its first key on; the
  * other queries of the block wait. Packed rows make one run for each row in the block, mostly one or two.
  *
  * ONE VISITED TILE. k and v come one after the other into the same shared memory: k for the scores, then v.
- * Backward loads the first of its two tiles again for the sums: k, v, k, or q, dout, q. Both mostly lie in the
- * L2 cache. A third load of 32 x 64 values takes a thread 32 accesses, beside 3072 multiply-adds of the tile.
- * In return three tiles, not four, fit beside each other: the heads of 128 elements take 59 KB in all, so the
- * kernels run on every card, and twice as many blocks of heads of 64 elements fit.
+ * Backward loads the first of its two tiles again for the sums: k, v, k, or q, dout, q. Both mostly lie in
+ * the L2 cache. A third load of 32 x 64 values takes a thread 32 accesses, beside 1536 multiply-adds of the
+ * three products. In return three tiles, not four, lie beside each other: heads of 128 elements take 59 KB
+ * in all, which every card has, and more blocks of heads of 64 elements fit.
  *
  * The backward is two passes, as on the cpu device (kernels/cpu/op_spans_backward.c). Queries own dq, and
- * their block's part of dbias, which a third kernel adds. Keys own dk and dv.
+ * their block's part of dbias; a third kernel adds the parts. Keys own dk and dv.
  */
 #include <math.h>
 

@@ -64,7 +64,8 @@ static bool is_sound_attend_spans(const struct ot_attend_spans *op) {
 }
 
 static bool is_sound_attend_spans_backward(const struct ot_attend_spans_backward *op) {
-    return is_sound_attend_spans(&op->forward) && op->forward.softmax && (op->forward.bias || !op->dbias);
+    const struct ot_attend_spans *f = &op->forward;
+    return is_sound_attend_spans(f) && (f->softmax || f->n == 0) && (f->bias || !op->dbias);
 }
 
 /* ---- the ops ---- */

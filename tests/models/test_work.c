@@ -129,6 +129,23 @@ static void count_attention_backward(struct ot_lane *lane, const struct ot_atten
     counted.attention_flops += attention_of(&op->forward, 5);
 }
 
+static double spans_of(const struct ot_attend_spans *op, int products) {
+    double pairs = 0;
+    for (int64_t i = 0; i < op->n; i++)
+        pairs += op->key_end[i] > op->key_first[i] ? op->key_end[i] - op->key_first[i] : 0;
+    return 2.0 * products * pairs * (double)(op->heads * op->head_dim);
+}
+
+static void count_attend_spans(struct ot_lane *lane, const struct ot_attend_spans *op) {
+    (void)lane;
+    counted.attention_flops += spans_of(op, 2);
+}
+
+static void count_attend_spans_backward(struct ot_lane *lane, const struct ot_attend_spans_backward *op) {
+    (void)lane;
+    counted.attention_flops += spans_of(&op->forward, 5);
+}
+
 static void count_glu(struct ot_lane *lane, const struct ot_glu *op) {
     (void)lane;
     move((double)op->rows, op->cols, op->dtype, 3);
@@ -180,6 +197,8 @@ static const struct ot_ops counting_ops = {.gemm = count_gemm,
                                            .rope = count_rope,
                                            .attention = count_attention,
                                            .attention_backward = count_attention_backward,
+                                           .attend_spans = count_attend_spans,
+                                           .attend_spans_backward = count_attend_spans_backward,
                                            .glu = count_glu,
                                            .glu_backward = count_glu_backward,
                                            .activate = count_activate,
