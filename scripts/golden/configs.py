@@ -67,6 +67,10 @@ MODELS = {
                                        num_key_value_heads=8, max_position_embeddings=131072, rms_norm_eps=1e-5,
                                        rope_theta=1e7, embedding_multiplier=12.0, residual_multiplier=0.22,
                                        attention_multiplier=0.0078125, logits_scaling=16.0, tie_word_embeddings=True)),
+    "t5-small": ("t5", dict()),
+    "t5-base": ("t5", dict(d_model=768, d_ff=3072, num_layers=12, num_heads=12)),
+    "flan-t5-base": ("t5", dict(d_model=768, d_ff=2048, num_layers=12, num_heads=12, feed_forward_proj="gated-gelu",
+                                tie_word_embeddings=False)),
     # Llama and Qwen under other names.
     "falcon3-7b": ("llama", dict(vocab_size=131072, hidden_size=3072, intermediate_size=23040, num_hidden_layers=28,
                                  num_attention_heads=12, num_key_value_heads=4, head_dim=256, max_position_embeddings=32768,
@@ -92,15 +96,21 @@ KEPT = ("vocab_size", "hidden_size", "n_embd", "n_layer", "n_head", "n_inner", "
         "rope_parameters", "layer_types", "sliding_window", "use_sliding_window", "max_window_layers", "no_rope_layers",
         "attention_bias", "mlp_bias", "bias", "alibi", "multi_query", "parallel_attn", "new_decoder_architecture",
         "num_ln_in_parallel_attn", "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping",
-        "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
+        "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling", "d_model", "d_kv", "d_ff",
+        "num_layers", "num_decoder_layers", "num_heads", "relative_attention_num_buckets",
+        "relative_attention_max_distance", "feed_forward_proj", "scale_decoder_outputs")
 
 
 def entry(family, options):
     config = transformers.AutoConfig.for_model(family, **options)
     with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(config)
+        pairs = config.is_encoder_decoder
+        kind = transformers.AutoModelForSeq2SeqLM if pairs else transformers.AutoModelForCausalLM
+        model = kind.from_config(config)
     kept = {k: v for k, v in config.to_dict().items() if k in KEPT and (v is not None or k == "sliding_window")}
     n_params = sum(p.numel() for p in model.parameters())
+    if pairs and not config.scale_decoder_outputs:  # transformers 5 ties even those heads, until it reads their weights
+        n_params += model.lm_head.weight.numel()
     return {"model_type": config.model_type, "architectures": [type(model).__name__], **kept}, n_params
 
 
