@@ -9,9 +9,12 @@ rows, then their targets as the decoder reads them (0, then the labels but the l
 
 `logits` and `token_loss` are 0 for inputs. Each row is run as a batch of its own.
 
-Run: python scripts/golden/t5.py (needs torch, transformers, numpy)
+It also writes tests/golden/t5_steps.bin: 20 steps of these models, as steps.py does.
+
+Run: python scripts/golden/t5.py (needs torch, transformers, peft, numpy)
 """
 
+import copy
 import os
 
 import numpy as np
@@ -19,6 +22,7 @@ import torch
 import transformers
 
 import goldenfile
+import lora
 import models
 
 # Inputs and labels of each row. Distances on both sides of the border between the exact buckets and the others.
@@ -26,6 +30,7 @@ ROWS = ((9, 4), (5, 8), (14, 6))
 COMMON = dict(vocab_size=44, d_model=20, num_heads=3, d_kv=8, d_ff=36, num_layers=2, num_decoder_layers=3, dropout_rate=0.0,
               relative_attention_num_buckets=8, relative_attention_max_distance=10, pad_token_id=0,
               decoder_start_token_id=0, initializer_factor=1.0, attn_implementation="eager")
+SEED, LR = 340, 1e-3
 CASES = {
     # The first T5: relu, the head is the embedding. Heads x d_kv is not the width.
     "t5": dict(feed_forward_proj="relu"),
@@ -89,7 +94,6 @@ def golden_case(name, seed):
     model, rows = make_model(name, seed), make_rows(seed)
     logits, token_loss, loss = run(model, rows)
     grads = [p.grad for p in model.parameters()]
-    models.run = run  # models.run_as calls it
     exact, _ = models.run_as(model, rows, torch.float64)
     worst = max(models.error(g, e) for g, e in zip(grads, exact))
     assert worst < 5e-6, (name, worst)
@@ -108,7 +112,26 @@ def golden_case(name, seed):
           f"bf16 against fp32 {bf16_error[0]:.1e}, {os.path.getsize(path)} bytes")
 
 
+def golden_run(name, seed):
+    """As steps.golden_run: the same optimizer, of all tensors."""
+    model, rows = make_model(name, seed), make_rows(seed)
+    exact, _ = lora.train(copy.deepcopy(model).double(), rows, LR)
+    losses, norms = lora.train(model, rows, LR)
+    drift = np.abs(losses - exact).max()
+    assert drift < 2e-6 and (norms > lora.CLIP).sum() > 0, (name, drift, norms)
+    print(f"{name}: loss {losses[0]:.4f} -> {losses[-1]:.4f} (fp32 against fp64 {drift:.1e})")
+    out = {"optimizer": np.array([LR, *lora.BETAS, lora.EPS, lora.DECAY, lora.CLIP]),
+           "step_loss": losses, "step_norm": norms}
+    out |= {f"final.{n}": p.detach().clone() for n, p in model.named_parameters()}
+    return {f"{name}-steps.{n}": a for n, a in out.items()}
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    models.run = run  # models.run_as and lora.train call it
+    lora.drop_rows = lambda *_: None  # there is no dropout
+    steps = {}
     for i, name in enumerate(CASES):
-        golden_case(name, 340 + i)
+        golden_case(name, SEED + i)
+        steps |= golden_run(name, SEED + i)
+    goldenfile.write(os.path.join(models.OUT, "t5_steps.bin"), steps)

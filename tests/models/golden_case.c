@@ -42,7 +42,7 @@ const char *const golden_lora_names[] = {"llama-all",
                                          "phi3-all",
                                          NULL};
 const char *const golden_step_names[] = {
-    "gpt2-steps", "bloom-steps", "falcon_two-steps", "codegen-steps", "gemma2-steps", "olmo3-steps", NULL};
+    "gpt2-steps", "bloom-steps", "falcon_two-steps", "codegen-steps", "gemma2-steps", "olmo3-steps", "t5-steps", "t5_gated-steps", NULL};
 
 static struct ot_model_config read_config(const struct ot_golden *golden) {
     struct ot_model_config config;
@@ -80,10 +80,11 @@ static struct ot_lora_rank rank_of(const void *context, const char *module) {
 
 /* Opens the file that has the case. */
 static void open_results(struct golden_case *c) {
-    static const char *const files[] = {"lora.bin", "qlora.bin", "steps.bin"};
-    for (int i = 0; i < 3; i++) {
+    static const char *const files[] = {"lora.bin", "qlora.bin", "steps.bin", "t5_steps.bin"};
+    for (int i = 0; i < 4; i++) {
         c->golden = c->lora_file = golden_open(files[i]);
-        if (i == 2 || golden_has(c->golden, golden_case_key(c, "rslora")))
+        if (golden_has(c->golden, golden_case_key(c, "rslora")) ||
+            golden_has(c->golden, golden_case_key(c, "step_loss")))
             break;
         golden_close(c->lora_file);
     }

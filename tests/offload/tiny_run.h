@@ -141,10 +141,14 @@ void tiny_same(const struct tiny_result *a, const struct tiny_result *b, const c
 struct tiny_batch {
     int32_t tokens[TINY_STEP_SEQUENCES * TINY_SEQUENCE], targets[TINY_STEP_SEQUENCES * TINY_SEQUENCE];
     int32_t position[TINY_STEP_SEQUENCES * TINY_SEQUENCE], row_start[TINY_STEP_SEQUENCES * TINY_SEQUENCE];
+    int32_t input_first[TINY_STEP_SEQUENCES * TINY_SEQUENCE], input_end[TINY_STEP_SEQUENCES * TINY_SEQUENCE];
     struct ot_micro_batch micro[TINY_STEP_SEQUENCES];
     struct ot_step_input input;
 };
 void tiny_fill_batch(struct tiny_batch *batch, int64_t vocab, int step, int sequences,
                      int64_t micro_sequences);
+/* Makes rows of pairs of the tokens of each micro-batch: three, of other lengths. tiny_steps does it for
+ * models with pairs. */
+void tiny_pair_batch(struct tiny_batch *batch);
 
 #endif
