@@ -148,8 +148,8 @@ int ot_model_config_check(const struct ot_model_config *c, const char *where) {
     OT_TRY(check_positive((double)c->norm_eps, "rms_norm_eps", where));
     if (!(c->init_std >= 0) || !isfinite(c->init_std))
         return ot_fail(OT_E_INPUT, "%s: initializer_range is %g, must be 0 or more", where, c->init_std);
-    double n = (double)layer_params(c) * (double)c->n_layers + (double)cross_params(c) + 3.0 * (double)c->vocab * (double)c->hidden +
-               (double)c->max_position * (double)c->hidden;
+    double n = (double)layer_params(c) * (double)c->n_layers + (double)cross_params(c) +
+               3.0 * (double)c->vocab * (double)c->hidden + (double)c->max_position * (double)c->hidden;
     if (n > MAX_PARAMS)
         return ot_fail(
             OT_E_INPUT,

@@ -1,6 +1,5 @@
 /* Opens a model as a chain of blocks, and passes each call to the code of the block's kind. */
 #include "models/decoder.h"
-#include "models/encdec.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -65,8 +64,8 @@ static void forward(const void *context, int block, const struct ot_block_run *r
 
 /* What `first` clears in a slab's gradient: the parameters from this one to the end. Products overwrite the
  * matrices, which come first in a slab. Of the embedding's slab, a tied head overwrites the table alone. The
- * table lies first; learned positions may follow it. The embedding's own backward only adds to its tables, and
- * so do layers to what they share. */
+ * table lies first; learned positions may follow it. The embedding's own backward only adds to its tables,
+ * and so do layers to what they share. */
 static int64_t first_cleared(const struct ot_model *model, int block, const struct ot_slab_spec *slab) {
     const struct ot_block_spec *embed = &model->blocks[0];
     if (kind_of(model, block) == BLOCK_EMBED || slab->shared)
@@ -153,7 +152,8 @@ static double slope_of(int64_t head, int64_t n_heads) {
 
 static size_t constant_bytes(const struct ot_model *model) {
     bool alibi = model->config.positions == OT_POSITIONS_ALIBI;
-    return ot_encdec_constant_bytes(&model->config) + ot_rope_bytes(model) + (alibi ? (size_t)model->config.n_heads * sizeof(float) : 0);
+    return ot_encdec_constant_bytes(&model->config) + ot_rope_bytes(model) +
+           (alibi ? (size_t)model->config.n_heads * sizeof(float) : 0);
 }
 
 const float *ot_model_slopes(const struct ot_model *model, const void *constants) {

@@ -164,6 +164,9 @@ void ot_encdec_backward(const struct ot_model *model, int64_t layer, const struc
 void ot_encdec_work(const struct ot_model *model, int64_t layer, enum ot_work_part part,
                     enum ot_keep_level level, int64_t n_tokens, int64_t row_tokens,
                     struct ot_block_work *out);
+/* The tables of buckets by distance, in the chain's constants: int32, of the encoder and of the decoder. */
+size_t ot_encdec_constant_bytes(const struct ot_model_config *config);
+void ot_encdec_fill_constants(const struct ot_model_config *config, void *host_memory);
 double ot_encdec_flops_per_token(const struct ot_model *model, double mean_row_tokens);
 
 size_t ot_head_scratch_bytes(const struct ot_model *model, int64_t n_tokens);

@@ -14,8 +14,8 @@
  * chain would have blocks that are neither layers nor edges, to save a hundredth of a layer's time.
  *
  * SHARED. Attention over a token's own part adds a bias to each score, by the distance of query and key
- * (kernels/ops_spans.h). One table for all layers of the encoder, one for those of the decoder, and the weight
- * of e are a slab that all layers use (params.c, build_stacks).
+ * (kernels/ops_spans.h). One table for all layers of the encoder, one for those of the decoder, and the
+ * weight of e are a slab that all layers use (params.c, build_stacks).
  *
  * MEMORY. Arrays have a row for each token of the micro-batch, and a layer uses the rows of its own tokens,
  * because how many of the tokens are inputs is known only with the micro-batch. So a plan reserves for each
@@ -86,10 +86,6 @@ void ot_encdec_attend_cached(const struct ot_encdec_call *call, enum ot_encdec_s
  * cross_q in wide, and that of cross_kv behind it (ot_encdec_dkv). */
 void ot_encdec_attend_backward(const struct ot_encdec_call *call, enum ot_encdec_side side);
 void *ot_encdec_dkv(const struct ot_encdec_call *call);
-
-/* Tables of buckets by distance, in the chain's constants. */
-size_t ot_encdec_constant_bytes(const struct ot_model_config *config);
-void ot_encdec_fill_constants(const struct ot_model_config *config, void *host_memory);
 
 /* Row `row` of an array with rows of `width` elements. */
 static inline void *ot_encdec_row(const struct ot_encdec_call *call, const void *base, int64_t row,

@@ -15,8 +15,8 @@ static int64_t bucket_of(const struct ot_model_config *c, bool both, int64_t dis
     int64_t far = both ? (distance < 0 ? -distance : distance) : (distance < 0 ? -distance : 0);
     if (far < exact)
         return base + far;
-    float ratio = logf((float)far / (float)exact) /
-                  (float)log((double)c->position_distance / (double)exact) * (float)(buckets - exact);
+    float ratio = logf((float)far / (float)exact) / (float)log((double)c->position_distance / (double)exact) *
+                  (float)(buckets - exact);
     int64_t bucket = exact + (int64_t)ratio;
     return base + (bucket < buckets - 1 ? bucket : buckets - 1);
 }
@@ -114,7 +114,8 @@ void ot_encdec_attend_cached(const struct ot_encdec_call *call, enum ot_encdec_s
     struct ot_attend_spans op = make_op(call, side);
     op.n_keys = side == OT_SIDE_CROSS ? run->batch.n_inputs : run->kv.n_past + run->batch.n_tokens;
     op.ldq = op.ldk = op.ldv = q_elems;
-    op.q = ot_encdec_row(call, side == OT_SIDE_CROSS ? memory->cross_q : memory->qkv, call->own.first, q_elems);
+    op.q =
+        ot_encdec_row(call, side == OT_SIDE_CROSS ? memory->cross_q : memory->qkv, call->own.first, q_elems);
     op.k = run->kv.k;
     op.v = run->kv.v;
     op.softmax = NULL;

@@ -140,8 +140,10 @@ static void activate_backward(const struct ot_encdec_call *call) {
     const struct ot_model_config *c = &call->model->config;
     if (!c->plain_mlp) {
         const struct ot_glu forward = glu_op(call);
-        const struct ot_glu_backward op = {
-            .forward = forward, .dout = forward.out, .dgate = (void *)forward.gate, .dup = (void *)forward.up};
+        const struct ot_glu_backward op = {.forward = forward,
+                                           .dout = forward.out,
+                                           .dgate = (void *)forward.gate,
+                                           .dup = (void *)forward.up};
         call->ops->glu_backward(call->run->lane, &op);
         return;
     }

@@ -52,8 +52,7 @@ static size_t scratch_memory(const struct ot_model *model, int64_t n, void *scra
     m->normed = ot_pieces_take(&pieces, tokens * (size_t)c->hidden * item);
     m->narrow = ot_pieces_take(&pieces, tokens * (size_t)larger(c->hidden, model->q_elems) * item);
     m->rstd = ot_pieces_take(&pieces, tokens * sizeof(float));
-    m->attention =
-        ot_pieces_take(&pieces, ot_attend_spans_scratch_bytes(n, c->n_heads, c->position_buckets));
+    m->attention = ot_pieces_take(&pieces, ot_attend_spans_scratch_bytes(n, c->n_heads, c->position_buckets));
     return pieces.bytes;
 }
 

@@ -41,10 +41,10 @@ enum ot_module {
     OT_MODULE_K_NORM,
     OT_MODULE_CROSS_NORM, /* before that attention */
     OT_MODULE_NORM1,      /* before attention; with OT_PARALLEL also before the MLP */
-    OT_MODULE_NORM2, /* before the MLP */
-    OT_MODULE_POST1, /* behind attention */
-    OT_MODULE_POST2, /* behind the MLP */
-    OT_MODULE_NORM,  /* the last norm */
+    OT_MODULE_NORM2,      /* before the MLP */
+    OT_MODULE_POST1,      /* behind attention */
+    OT_MODULE_POST2,      /* behind the MLP */
+    OT_MODULE_NORM,       /* the last norm */
     OT_MODULE_HEAD,
     OT_MODULES
 };

@@ -14,8 +14,8 @@
     [OT_MODULE_EMBEDDING] = "shared",                                                                        \
     [OT_MODULE_ENCODER_BIAS] = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias",              \
     [OT_MODULE_DECODER_BIAS] = "decoder.block.0.layer.0.SelfAttention.relative_attention_bias",              \
-    [OT_MODULE_ENCODER_NORM] = "encoder.final_layer_norm",                                                   \
-    [OT_MODULE_NORM] = "decoder.final_layer_norm", [OT_MODULE_HEAD] = "lm_head"
+    [OT_MODULE_ENCODER_NORM] = "encoder.final_layer_norm", [OT_MODULE_NORM] = "decoder.final_layer_norm",    \
+    [OT_MODULE_HEAD] = "lm_head"
 #define T5_ATTENTION                                                                                         \
     [OT_MODULE_Q] = "layer.0.SelfAttention.q", [OT_MODULE_K] = "layer.0.SelfAttention.k",                    \
     [OT_MODULE_V] = "layer.0.SelfAttention.v", [OT_MODULE_O] = "layer.0.SelfAttention.o",                    \
@@ -49,9 +49,12 @@ static const struct {
     const char *name;
     bool gated;
     enum ot_activation act;
-} T5_MLPS[] = {{"relu", false, OT_ACT_RELU},          {"gated-gelu", true, OT_ACT_GELU_TANH},
-               {"gated-relu", true, OT_ACT_RELU},     {"gated-silu", true, OT_ACT_SILU},
-               {"gelu", false, OT_ACT_GELU_ERF},      {"gelu_new", false, OT_ACT_GELU_TANH},
+} T5_MLPS[] = {{"relu", false, OT_ACT_RELU},
+               {"gated-gelu", true, OT_ACT_GELU_TANH},
+               {"gated-relu", true, OT_ACT_RELU},
+               {"gated-silu", true, OT_ACT_SILU},
+               {"gelu", false, OT_ACT_GELU_ERF},
+               {"gelu_new", false, OT_ACT_GELU_TANH},
                {"gated-gelu_new", true, OT_ACT_GELU_TANH}};
 enum { N_T5_MLPS = sizeof T5_MLPS / sizeof *T5_MLPS };
 
@@ -91,10 +94,11 @@ int ot_t5_read(const struct ot_config_reader *r) {
     c->n_encoder_layers = c->n_layers;
     OT_TRY(ot_json_need_bool(r->root, r->where, "is_encoder_decoder", false, &is_pair));
     if (!is_pair)
-        return ot_fail(OT_E_INPUT, "%s: is_encoder_decoder is false; only whole models of type t5 are supported",
+        return ot_fail(OT_E_INPUT,
+                       "%s: is_encoder_decoder is false; only whole models of type t5 are supported",
                        r->where);
-    OT_TRY(ot_json_need_int(r->root, r->where, "num_decoder_layers", false, 1, OT_MODEL_MAX_LAYERS,
-                            &n_decoder));
+    OT_TRY(
+        ot_json_need_int(r->root, r->where, "num_decoder_layers", false, 1, OT_MODEL_MAX_LAYERS, &n_decoder));
     OT_TRY(ot_json_need_int(r->root, r->where, "relative_attention_num_buckets", false, 4, 256,
                             &c->position_buckets));
     OT_TRY(ot_json_need_int(r->root, r->where, "relative_attention_max_distance", false, 1, 1 << 20,

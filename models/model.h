@@ -105,7 +105,8 @@ const struct ot_chain *ot_model_chain(const struct ot_model *model);
 
 /* Fills values[n] with the initial values of parameters [first, first + n) of a slab: normal(0, init_std),
  * residual projections (o_proj, down_proj) scaled by 1/sqrt(2 n_layers) as GPT-2 does, norms 1, biases and
- * padding 0, adapters as lora.h says; of an encoder-decoder, normal as transformers' T5 does. A pure function of (seed, tensor, index). */
+ * padding 0, adapters as lora.h says; of an encoder-decoder, normal with the deviations of transformers' T5.
+ * A pure function of (seed, tensor, index). */
 void ot_model_init_values(const struct ot_model *model, uint64_t seed, int slab, int64_t first, int64_t n,
                           float *values);
 

@@ -228,8 +228,11 @@ static void put_slab(struct walk *w, bool frozen) {
     struct ot_block_spec *block = &model->blocks[w->block];
     snprintf(memory->name, sizeof memory->name, "%s%s", block->name, frozen ? ".frozen" : "");
     memory->first_tensor = model->n_tensors;
-    *spec = (struct ot_slab_spec){
-        .name = memory->name, .edge = w->edge, .shared = w->shared, .frozen = frozen, .groups = memory->groups};
+    *spec = (struct ot_slab_spec){.name = memory->name,
+                                  .edge = w->edge,
+                                  .shared = w->shared,
+                                  .frozen = frozen,
+                                  .groups = memory->groups};
     for (int dims = 2; dims >= 1; dims--)
         for (int i = 0; i < w->n; i = unit_end(w, i))
             if (w->tensors[i].dims == dims && unit_is_frozen(w, i) == frozen)

@@ -527,7 +527,8 @@ int ot_engine_decode_begin(struct ot_engine *en, int64_t capacity) {
 
 int ot_engine_decode_begin_pair(struct ot_engine *en, int64_t n_inputs, int64_t capacity) {
     if (n_inputs < 1 || n_inputs > en->plan.micro_tokens)
-        return ot_fail(OT_E_INPUT, "an input of %lld tokens must be encoded at once; the plan allows 1 to %lld",
+        return ot_fail(OT_E_INPUT,
+                       "an input of %lld tokens must be encoded at once; the plan allows 1 to %lld",
                        (long long)n_inputs, (long long)en->plan.micro_tokens);
     return decode_begin(en, n_inputs, capacity);
 }

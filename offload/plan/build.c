@@ -99,7 +99,11 @@ static void set_slots(const struct ot_chain *chain, const struct ot_plan_request
          * all levels of its tree. */
         int levels = ot_shard_levels(&plan->shard);
         bool shared = k == OT_SLOT_SHARED; /* a buffer for each use */
-        plan->grad_slots[k] = !grads ? 0 : shared ? most_uses(chain, k) * levels : edge ? (1 + tied) * levels : c->slots > 1 ? 1 + levels : levels;
+        plan->grad_slots[k] = !grads         ? 0
+                              : shared       ? most_uses(chain, k) * levels
+                              : edge         ? (1 + tied) * levels
+                              : c->slots > 1 ? 1 + levels
+                                             : levels;
         bool both = edge && plan->shard.world && tied; /* both uses cross (shard.h) */
         plan->exchange_slots[k] = !moves || ot_shard_ranks(&plan->shard) == 1 ? 0 : 1 + both;
         plan->stage_slots[k] = !moves || chain->dtype == OT_F32 ? 0 : edge || c->slots == 1 ? 1 : 2;

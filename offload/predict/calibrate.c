@@ -520,8 +520,7 @@ out:
 
 static int open_bench(struct bench *b) {
     const struct ot_calibration *c = b->config;
-    size_t batch =
-        (size_t)ot_chain_token_arrays(c->chain) * (size_t)c->micro_tokens * sizeof(int32_t);
+    size_t batch = (size_t)ot_chain_token_arrays(c->chain) * (size_t)c->micro_tokens * sizeof(int32_t);
     size_t room = c->chain->constant_bytes > batch ? c->chain->constant_bytes : batch;
     void *pinned;
     OT_TRY(ot_lane_open(c->device, "calibrate", &b->lane));

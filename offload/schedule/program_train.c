@@ -395,8 +395,7 @@ static void join_oldest(struct ot_program *p) {
  * next block's backward, so that the device computes meanwhile. */
 static void complete_slab(struct ot_program *p, int slab) {
     bool alone = ot_shard_ranks(&p->plan->shard) == 1;
-    struct sums sums =
-        alone || !joins_uses(p) ? merged_uses(p, slab) : sums_of(p, slab, OT_MAX_USES);
+    struct sums sums = alone || !joins_uses(p) ? merged_uses(p, slab) : sums_of(p, slab, OT_MAX_USES);
     if (alone) {
         finish_slab(p, slab, &sums);
         return;

@@ -170,7 +170,8 @@ int ot_bench_setup_make(const struct ot_options *asked, struct ot_settings *sett
     OT_TRY_GOTO(choose_mixes(&s), rc, out);
     OT_TRY_GOTO(ot_session_open_model(settings, &s.session), rc, out);
     if (ot_model_has_pairs(&s.session.config)) {
-        rc = ot_fail(OT_E_USAGE, "bench cannot measure encoder-decoders; offload-train plan predicts their steps");
+        rc = ot_fail(OT_E_USAGE,
+                     "bench cannot measure encoder-decoders; offload-train plan predicts their steps");
         goto out;
     }
     if (!options->optimizer_threads)

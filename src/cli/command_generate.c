@@ -87,8 +87,9 @@ static int start(struct job *job) {
         capacity = ot_model_longest_row(&s->config);
     job->capacity = capacity;
     bool pairs = ot_model_has_pairs(&s->config); /* an input is encoded at once, and a start token follows */
-    int64_t prefill = job->longest < 1 ? 1 : job->longest < PREFILL_TOKENS || pairs ? job->longest
-                                                                                    : PREFILL_TOKENS;
+    int64_t prefill = job->longest < 1                         ? 1
+                      : job->longest < PREFILL_TOKENS || pairs ? job->longest
+                                                               : PREFILL_TOKENS;
     struct ot_session_need need = {.max_position = capacity,
                                    .sequence_tokens = prefill,
                                    .step_sequences = 1,

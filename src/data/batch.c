@@ -41,7 +41,8 @@ size_t ot_batcher_bytes(const struct ot_batcher *b) {
 
 static int allocate(struct ot_batcher *b) {
     if (__builtin_mul_overflow(b->config.step_sequences, b->config.seq_len, &b->capacity) ||
-        b->capacity > INT64_MAX / (int64_t)(n_arrays(b) * sizeof *b->tokens) || ot_batcher_max_micro(b) > INT_MAX)
+        b->capacity > INT64_MAX / (int64_t)(n_arrays(b) * sizeof *b->tokens) ||
+        ot_batcher_max_micro(b) > INT_MAX)
         return ot_fail(OT_E_BUDGET,
                        "a step of %lld sequences with %lld tokens each is too large; lower --tokens-per-step",
                        (long long)b->config.step_sequences, (long long)b->config.seq_len);

@@ -19,8 +19,8 @@
  * ignored. If the row has one prompt and one answer, a named or recorded chat template makes them a user's
  * turn and an assistant's turn.
  *
- * PAIRS. An encoder-decoder learns a target for an input. Kinds with one prompt and one answer give them: text,
- * messages and sharegpt rows are refused.
+ * PAIRS. An encoder-decoder learns a target for an input. Kinds with one prompt and one answer give them.
+ * Rows of text, messages and sharegpt are refused (pipeline.c).
  *
  * Threads: ot_format_detect fixes a format; afterwards any number of threads may render with it.
  */

@@ -98,11 +98,12 @@ static int check_pairs(const struct ot_pipeline *p, const char *where) {
     enum ot_row_kind kind = ot_format_kind(p->format);
     if (!p->sample.pairs || (kind != OT_ROW_TEXT && kind != OT_ROW_MESSAGES && kind != OT_ROW_SHAREGPT))
         return 0;
-    return ot_fail(OT_E_USAGE,
-                   "%s: an encoder-decoder learns a target for an input, and rows of kind '%s' have none; "
-                   "accepted: input + target; prompt + completion or response; instruction + output; question "
-                   "+ context + answer; or give the fields with --prompt-format",
-                   where, ot_row_kind_name(kind));
+    return ot_fail(
+        OT_E_USAGE,
+        "%s: an encoder-decoder learns a target for an input, and rows of kind '%s' have none; "
+        "accepted: input + target; prompt + completion or response; instruction + output; question "
+        "+ context + answer; or give the fields with --prompt-format",
+        where, ot_row_kind_name(kind));
 }
 
 int ot_pipeline_detect(struct ot_pipeline *p, const char *text, size_t bytes, int64_t line) {

@@ -18,10 +18,11 @@ static const struct ot_topic_block rows[] = {
     {"instruction, output", "The output trains, after instruction and optional input (alpaca template)."},
     {"question, context, answer", "Text-to-SQL: the answer trains. Context and question come before it."},
     {"prompt, completion", "Or prompt, response: the completion trains. It follows the prompt directly."},
-    {"input, target", "The target trains, after the input. For encoder-decoders (T5), which read the input at "
-                      "once; they take every kind above with one prompt and one answer too. Both texts get "
-                      "the end-of-text token. Of a row longer than --seq-len, the input loses its end; only "
-                      "a target that is too long alone loses its own."},
+    {"input, target",
+     "The target trains, after the input. For encoder-decoders (T5), which read the input at "
+     "once; they take every kind above with one prompt and one answer too. Both texts get "
+     "the end-of-text token. Of a row longer than --seq-len, the input loses its end; only "
+     "a target that is too long alone loses its own."},
     {"text", "The whole text trains. A text longer than --seq-len is cut into pieces."},
     {NULL, "Rows with instruction, prompt, messages or conversations may have a field system. Rows with "
            "instruction or prompt may have a field history: pairs of strings, which become turns before the "
@@ -62,8 +63,8 @@ static const struct ot_topic_block models[] = {
     {"families",
      "Llama (1, 2, 3.x, and what has its form: Yi, Vicuna, CodeLlama, SmolLM2, Falcon3, DeepSeek distills), "
      "Mistral, Ministral and Ministral 3, Qwen2, Qwen2.5, Qwen3, Phi-3 and Phi-4, Gemma 1, 2 and 3 (text), "
-     "OLMo 2 and 3, SmolLM3, Granite 3, GPT-2, BLOOM, Falcon, CodeGen and CodeGen2; and the encoder-decoders T5, T5 v1.1 and "
-     "flan-t5 (below). For any other "
+     "OLMo 2 and 3, SmolLM3, Granite 3, GPT-2, BLOOM, Falcon, CodeGen and CodeGen2; and the "
+     "encoder-decoders T5, T5 v1.1 and flan-t5 (below). For any other "
      "architecture, the error names it."},
     {"rope scaling",
      "linear, dynamic, llama3, yarn, longrope, proportional, as config.json says. dynamic and "

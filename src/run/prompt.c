@@ -45,7 +45,8 @@ int ot_prompt_from_text(const struct ot_session *s, const char *text, size_t byt
 /* The name of an answer for each name of a prompt. Both kinds of chats end with a turn of the assistant. */
 static const struct {
     const char *prompt, *answer;
-} plain_kinds[] = {{"question", "answer"}, {"instruction", "output"}, {"prompt", "completion"}, {"input", "target"}};
+} plain_kinds[] = {
+    {"question", "answer"}, {"instruction", "output"}, {"prompt", "completion"}, {"input", "target"}};
 static const struct {
     const char *turns, *role, *text, *assistant;
 } chat_kinds[] = {{"messages", "role", "content", "assistant"}, {"conversations", "from", "value", "gpt"}};

@@ -133,8 +133,8 @@ struct runner *runner_open(const struct ot_model_config *config, const struct ot
 }
 
 void runner_close(struct runner *r) {
-    void *single[] = {r->work,    r->scratch,  r->constants, r->dxy,        r->tokens,
-                      r->targets, r->position, r->row_start, r->token_loss, r->logits,
+    void *single[] = {r->work,        r->scratch,   r->constants, r->dxy,        r->tokens,
+                      r->targets,     r->position,  r->row_start, r->token_loss, r->logits,
                       r->input_first, r->input_end, r->key_end};
     ot_lane_close(r->lane);
     for (size_t i = 0; i < sizeof single / sizeof single[0]; i++)
@@ -348,8 +348,8 @@ void runner_decode(struct runner *r, const int32_t *tokens, int64_t n, float *lo
         fields[n + i] = (int32_t)part;
         fields[3 * n + i] = (int32_t)r->kv_inputs;
     }
-    const struct runner_batch batch = {n, tokens, fields + n, fields, fields + n, 0, r->kv_inputs,
-                                       fields + 2 * n, fields + 3 * n};
+    const struct runner_batch batch = {n, tokens,       fields + n,     fields,        fields + n,
+                                       0, r->kv_inputs, fields + 2 * n, fields + 3 * n};
     upload_batch(r, &batch);
     for (int b = 0; b < r->chain->n_blocks; b++) {
         struct ot_block_run run = make_run(r, b, OT_PASS_DECODE, &batch);

@@ -41,8 +41,9 @@ const char *const golden_lora_names[] = {"llama-all",
                                          "gemma3-embed",
                                          "phi3-all",
                                          NULL};
-const char *const golden_step_names[] = {
-    "gpt2-steps", "bloom-steps", "falcon_two-steps", "codegen-steps", "gemma2-steps", "olmo3-steps", "t5-steps", "t5_gated-steps", NULL};
+const char *const golden_step_names[] = {"gpt2-steps",    "bloom-steps",    "falcon_two-steps",
+                                         "codegen-steps", "gemma2-steps",   "olmo3-steps",
+                                         "t5-steps",      "t5_gated-steps", NULL};
 
 static struct ot_model_config read_config(const struct ot_golden *golden) {
     struct ot_model_config config;

@@ -67,9 +67,9 @@ static int cut_rows(const struct golden_case *c, int32_t *starts, struct ot_micr
         first++;
     for (int64_t i = 0; i < b->n; i++)
         starts[i] = b->row_start[i] - (i < first ? 0 : (int32_t)first);
-    micro[0] = (struct ot_micro_batch){first, b->tokens, b->targets, b->position, starts, 0, NULL, NULL};
-    micro[1] = (struct ot_micro_batch){b->n - first, b->tokens + first, b->targets + first,
-                                       b->position + first, starts + first, 0, NULL, NULL};
+    micro[0] = tiny_micro(first, b->tokens, b->targets, b->position, starts);
+    micro[1] =
+        tiny_micro(b->n - first, b->tokens + first, b->targets + first, b->position + first, starts + first);
     return 2;
 }
 

@@ -198,8 +198,8 @@ void tiny_fill_batch(struct tiny_batch *b, int64_t vocab, int step, int sequence
         int64_t n = sequences - s < micro_sequences ? sequences - s : micro_sequences,
                 first = s * TINY_SEQUENCE;
         struct ot_micro_batch *mb = &b->micro[b->input.n_micro++];
-        *mb = (struct ot_micro_batch){n * TINY_SEQUENCE, b->tokens + first, b->targets + first,
-                                      b->position + first, b->row_start + first, 0, NULL, NULL};
+        *mb = tiny_micro(n * TINY_SEQUENCE, b->tokens + first, b->targets + first, b->position + first,
+                         b->row_start + first);
         fill_micro(b, vocab, step, first, mb);
     }
 }
@@ -220,8 +220,8 @@ void tiny_pair_batch(struct tiny_batch *b) {
     for (int m = 0; m < b->input.n_micro; m++) {
         struct ot_micro_batch *mb = &b->micro[m];
         int64_t base = mb->tokens - b->tokens, n_inputs = mb->n_tokens / 3 + m;
-        *mb = (struct ot_micro_batch){mb->n_tokens,         b->tokens + base, b->targets + base,
-                                      b->position + base,   b->row_start + base, n_inputs,
+        *mb = (struct ot_micro_batch){mb->n_tokens,          b->tokens + base,    b->targets + base,
+                                      b->position + base,    b->row_start + base, n_inputs,
                                       b->input_first + base, b->input_end + base};
         for (int64_t i = 0; i < mb->n_tokens; i++) {
             bool is_input = i < n_inputs;

@@ -1,5 +1,5 @@
-/* Encoder-decoders: rows of pairs, and a slab that all layers share. Whatever a plan chooses, the results have
- * the same bits; and the engine refuses micro-batches whose ranges are wrong. */
+/* Encoder-decoders: rows of pairs, and a slab that all layers share. Whatever a plan chooses, the results
+ * have the same bits; and the engine refuses micro-batches whose ranges are wrong. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -167,7 +167,8 @@ static void no_world(void **state) {
     tiny_open_model(&run, &model);
     run.plan.shard = (struct ot_shard){.ranks = 2, .mode = OT_SHARD_FULL, .world = true};
     run.plan.max_micro = 8;
-    check_fails(ot_plan_finish(ot_model_chain(model), &run.plan), OT_E_USAGE, "stacks is used by many blocks");
+    check_fails(ot_plan_finish(ot_model_chain(model), &run.plan), OT_E_USAGE,
+                "stacks is used by many blocks");
     ot_model_close(model);
     ot_plan_free(&run.plan);
 }
