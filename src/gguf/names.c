@@ -83,7 +83,7 @@ bool ot_gguf_find_place(const struct ot_model_config *config, const char *name, 
         enum ot_module module = (enum ot_module)i;
         const char *of_module = module_name(config, module);
         place->module = module;
-        if (ot_module_is_in_layer(module) == (place->layer >= 0) &&
+        if (of_module && ot_module_is_in_layer(module) == (place->layer >= 0) && /* NULL: T5 alone has it */
             strlen(of_module) == (size_t)(end - part) &&
             strncmp(part, of_module, (size_t)(end - part)) == 0 &&
             ot_model_module_name(config, module, place->layer, known, sizeof known))
