@@ -427,7 +427,8 @@ void ot_head_work(const struct ot_model *model, enum ot_work_part part, int64_t 
     out->moved_bytes *= n;
     if (part == OT_WORK_FORWARD || part == OT_WORK_BACKWARD)
         dora_factors_work(lora, h, item, out);
-    if (ot_model_has_pairs(c) && part != OT_WORK_CLEAR) /* zeros for the inputs: losses, and gradients */
+    if (ot_model_has_pairs(c) && (part == OT_WORK_FORWARD ||
+                                  part == OT_WORK_BACKWARD)) /* zeros for the inputs: losses, and gradients */
         out->moved_bytes += n * (sizeof(float) + (part == OT_WORK_BACKWARD ? h * item : 0));
 }
 

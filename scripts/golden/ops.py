@@ -2,7 +2,7 @@
 """Golden vectors of the ops (kernels/ops.h), forward and backward, by PyTorch in float64: tests/golden/ops.bin.
 
 Inputs lie on the bf16 grid, so that the same file serves the fp32 and the bf16 ops. Results are stored as fp32: one
-rounding of the float64 value. Run: python scripts/golden/ops.py (needs torch, numpy)
+rounding of the float64 value. Run: python scripts/golden/ops.py (needs torch, numpy, transformers)
 """
 
 import os
@@ -185,7 +185,9 @@ def spans():
         q, k, v = inputs(case, q=(n, heads, dim), k=(n_keys, heads, dim), v=(n_keys, heads, dim))
         leaves = {"dq": q, "dk": k, "dv": v}
         constant(case, "scale", torch.tensor([scale]))
-        first, end = (constant(case, name, torch.tensor(side, dtype=torch.int32)) for name, side in zip(("key_first", "key_end"), zip(*seen)))
+        first, end = (torch.tensor(side, dtype=torch.int32) for side in zip(*seen))
+        constant(case, "key_first", first)
+        constant(case, "key_end", end)
         key = torch.arange(n_keys)[None]
         visible = (key >= first[:, None]) & (key < end[:, None])
         scores = scale * (q.transpose(0, 1) @ k.permute(1, 2, 0))

@@ -18,11 +18,8 @@ static const struct ot_topic_block rows[] = {
     {"instruction, output", "The output trains, after instruction and optional input (alpaca template)."},
     {"question, context, answer", "Text-to-SQL: the answer trains. Context and question come before it."},
     {"prompt, completion", "Or prompt, response: the completion trains. It follows the prompt directly."},
-    {"input, target",
-     "The target trains, after the input. For encoder-decoders (T5), which read the input at "
-     "once; they take every kind above with one prompt and one answer too. Both texts get "
-     "the end-of-text token. Of a row longer than --seq-len, the input loses its end; only "
-     "a target that is too long alone loses its own."},
+    {"input, target", "For T5, which takes the three kinds above too. The target trains. A row that is too "
+                      "long loses the end of its input (help models)."},
     {"text", "The whole text trains. A text longer than --seq-len is cut into pieces."},
     {NULL, "Rows with instruction, prompt, messages or conversations may have a field system. Rows with "
            "instruction or prompt may have a field history: pairs of strings, which become turns before the "
@@ -73,10 +70,10 @@ static const struct ot_topic_block models[] = {
      "longrope look at --seq-len, not at the rows of each batch, so that a row has the same "
      "result whatever it is packed with."},
     {"encoder-decoders",
-     "A T5 learns rows with input and target (help data) with all its parameters; a row is as long as both "
-     "together. generate -p encodes the prompt and writes the answer. Not for them: adapters (--lora), "
-     "quantized bases, quantize, GGUF, bench, --chat, and one result for every number of ranks. The dropout "
-     "of a config.json is ignored, as for the other models."},
+     "A T5 learns rows with input and target (help rows), with all its parameters. Both get the end-of-text "
+     "token, and a row is as long as both together. generate -p encodes the prompt and writes the answer. "
+     "Not for them: adapters (--lora), quantized bases, quantize, GGUF, bench, --chat, and one result for "
+     "every number of ranks. The dropout of a config.json is ignored, as for the other models."},
     {"presets", "llama-7b, llama-13b, llama-2-7b, llama-2-13b, llama-2-70b, llama-3-8b, llama-3.1-8b, "
                 "llama-3.1-70b, llama-3.2-1b, tinyllama-1.1b, mistral-7b, ministral-8b, qwen2.5-0.5b, "
                 "qwen2.5-7b, qwen3-0.6b, qwen3-8b, phi-3-mini-4k, phi-4, gemma-2b, gemma-7b, gemma-2-2b, "

@@ -132,9 +132,12 @@ static int complete_row(struct ot_json *row, bool custom, const char *where, str
     return rc;
 }
 
-/* Counts the tokens before the last range that trains: earlier turns of a chat belong to the prompt. */
-static size_t count_prompt(const struct ot_sample *sample) {
+/* Counts the tokens before the last range that trains: earlier turns of a chat belong to the prompt. Of a
+ * pair, the tokens of the input. */
+static size_t count_prompt(const struct ot_sample *sample, bool pair) {
     size_t n = sample->n_tokens;
+    if (pair)
+        return n - (size_t)sample->trained;
     while (n > 0 && !ot_token_trained(sample->tokens[n - 1]))
         n--;
     while (n > 0 && ot_token_trained(sample->tokens[n - 1]))
@@ -193,7 +196,7 @@ int ot_prompt_from_row(const struct ot_session *s, const char *text, size_t byte
         rc = ot_fail(OT_E_INPUT, "%s: the row is longer than the model's %lld positions", where,
                      (long long)s->config.max_position);
     else
-        rc = take_prompt(&sample, alone ? sample.n_tokens : count_prompt(&sample), out);
+        rc = take_prompt(&sample, alone ? sample.n_tokens : count_prompt(&sample, sampling.pairs), out);
 out:
     ot_sample_free(&sample);
     ot_rendered_free(&rendered);

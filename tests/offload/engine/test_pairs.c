@@ -71,14 +71,15 @@ static void homes(void **state) {
 /* With rounds, kept levels, and everything on nvme. */
 static void random_plans(void **state) {
     (void)state;
-    enum { PLANS = 40, VARIANTS = 4 };
+    enum { VARIANTS = 4 };
+    int plans = getenv("OT_TEST_PLANS") ? atoi(getenv("OT_TEST_PLANS")) : 40;
     for (int variant = 0; variant < VARIANTS; variant++) {
         struct tiny_run run;
         struct tiny_result resident;
         open_run(&run, variant & 1, variant & 2 ? OT_BF16 : OT_F32);
         run.clip = variant == 3 ? 0 : 1.0f;
         train_resident(&run, &resident);
-        for (int i = variant; i < PLANS; i += VARIANTS) {
+        for (int i = variant; i < plans; i += VARIANTS) {
             char what[64];
             snprintf(what, sizeof what, "random plan %d", i + 1);
             tiny_plan(&run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_NVME, 2);
