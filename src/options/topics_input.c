@@ -154,7 +154,8 @@ static const struct ot_topic_block lora[] = {
     {"targets",
      "all-linear (all linear maps of the layers, if it is not given), or names with commas between them: "
      "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, lm_head, embed_tokens. A name may "
-     "begin earlier, as layers.3.mlp.up_proj."},
+     "begin earlier, as layers.3.mlp.up_proj. In a model with experts, those of attention, the head and the "
+     "embedding."},
     {"r:NAME, alpha:NAME", "Rank and alpha of the modules with this name, such as r:down_proj=64."},
     {"--train",
      "With --lora: tensors of the model itself that are trained too, such as norms or embeddings. PEFT "
