@@ -33,27 +33,24 @@ static int64_t part_bytes(const struct ot_weight *weight) {
     return ot_weight_layout(weight).bytes;
 }
 
-/* The matrices come first in a slab. */
-static bool part_of(const struct ot_model *model, int slab, int index, struct ot_encoded_part *out) {
+/* Goes from part index - 1 of a slab to part `index`, or to the first one. The matrices come first in a slab;
+ * the rest is one part. False: there are no more. */
+static bool next_part(const struct ot_model *model, int slab, int index, struct ot_encoded_part *part) {
     const struct ot_slab_memory *memory = &model->slab_memory[slab];
     const struct ot_tensor *tensors = &model->tensors[memory->first_tensor];
-    struct ot_encoded_part part = {0};
-    int i = 0;
-    for (; i < memory->n_tensors && tensors[i].dims == 2; i++) {
-        part.weight =
-            (struct ot_weight){format_of_matrix(model, &tensors[i]), tensors[i].rows, tensors[i].cols};
-        if (i == index)
-            break;
-        part.first += tensors[i].rows * tensors[i].cols;
-        part.at += part_bytes(&part.weight);
-    }
-    if (i < index) /* the rest of the slab: index is the number of its matrices, or more */
-        return false;
-    if (i == memory->n_tensors || tensors[i].dims != 2)
-        part.weight = (struct ot_weight){(enum ot_weight_format)model->chain.dtype, 1,
-                                         model->slabs[slab].n_params - part.first};
-    *out = part;
-    return part.weight.cols > 0;
+    const struct ot_weight *before = &part->weight;
+    if (index == 0)
+        *part = (struct ot_encoded_part){0};
+    else
+        *part = (struct ot_encoded_part){.first = part->first + before->rows * before->cols,
+                                         .at = part->at + part_bytes(before)};
+    if (index < memory->n_tensors && tensors[index].dims == 2)
+        part->weight = (struct ot_weight){format_of_matrix(model, &tensors[index]), tensors[index].rows,
+                                          tensors[index].cols};
+    else
+        part->weight = (struct ot_weight){(enum ot_weight_format)model->chain.dtype, 1,
+                                          model->slabs[slab].n_params - part->first};
+    return part->weight.cols > 0;
 }
 
 int ot_slab_encode(struct ot_model *model, int slab) {
@@ -64,7 +61,7 @@ int ot_slab_encode(struct ot_model *model, int slab) {
     if (!spec->frozen || spec->edge || !has_matrix ||
         format_of(model) == (enum ot_weight_format)model->chain.dtype)
         return 0;
-    for (int i = 0; part_of(model, slab, i, &part); i++) {
+    for (int i = 0; next_part(model, slab, i, &part); i++) {
         int rc = ot_weight_check(&part.weight);
         if (rc < 0)
             return ot_fail_context(rc, "slab '%s'", spec->name);
@@ -75,7 +72,13 @@ int ot_slab_encode(struct ot_model *model, int slab) {
 }
 
 bool ot_encoded_part(const struct ot_model *model, int slab, int index, struct ot_encoded_part *out) {
-    return model->slabs[slab].encoded_bytes > 0 && part_of(model, slab, index, out);
+    struct ot_encoded_part part = {0};
+    bool found = model->slabs[slab].encoded_bytes > 0;
+    for (int i = 0; found && i <= index; i++)
+        found = next_part(model, slab, i, &part);
+    if (found)
+        *out = part;
+    return found;
 }
 
 bool ot_model_has_encoded(const struct ot_model *model) {
@@ -97,7 +100,7 @@ int64_t ot_model_encoded_bytes(const struct ot_model *model, int64_t *plain) {
 void ot_slab_decode(const void *context, int slab, struct ot_lane *lane, const void *encoded, void *weights) {
     const struct ot_model *model = context;
     struct ot_encoded_part part;
-    for (int i = 0; part_of(model, slab, i, &part); i++) {
+    for (int i = 0; next_part(model, slab, i, &part); i++) {
         struct ot_decode op = {
             .weight = part.weight,
             .dtype = model->chain.dtype,
@@ -138,7 +141,7 @@ static struct encoder_sizes sizes_of(const struct ot_model *model) {
     struct encoder_sizes sizes = {0};
     struct ot_encoded_part part;
     for (int slab = 0; slab < model->chain.n_slabs; slab++)
-        for (int i = 0; ot_encoded_part(model, slab, i, &part); i++) {
+        for (int i = 0; model->slabs[slab].encoded_bytes > 0 && next_part(model, slab, i, &part); i++) {
             struct ot_weight_layout l = ot_weight_layout(&part.weight);
             bool nested = part.weight.format == OT_WEIGHT_NF4_DOUBLE;
             sizes.encoded = larger(sizes.encoded, l.bytes);
@@ -216,10 +219,12 @@ static int take(struct ot_slab_encoder *e, int64_t n, const float *values) {
 }
 
 static int begin_part(struct ot_slab_encoder *e, int slab, int index) {
+    bool follows = slab == e->slab && index == e->index + 1;
     e->slab = slab;
     e->index = index;
     e->taken = e->carried = 0;
-    if (!ot_encoded_part(e->model, slab, index, &e->part))
+    if (!(follows ? next_part(e->model, slab, index, &e->part)
+                  : ot_encoded_part(e->model, slab, index, &e->part)))
         return ot_fail(OT_E_INTERNAL, "slab %d has no encoded part %d", slab, index);
     ot_weight_begin(&e->part.weight, e->encoded);
     return 0;

@@ -243,6 +243,12 @@ static int open_all(struct command *c, const struct ot_options *options) {
             OT_E_INPUT,
             "%s holds adapters; offload-train merge adds them to their base, which can be quantized",
             options->model);
+    if (s->config.n_experts > 0)
+        return ot_fail(
+            OT_E_INPUT,
+            "%s has experts, and the formats of --to have none for experts that transformers reads; "
+            "a run with --base-type nf4 or int8 stores frozen experts so by itself",
+            options->model);
     OT_TRY(open_rows(c));
     OT_TRY(open_save(c));
     c->job.session = s;

@@ -155,6 +155,12 @@ static int check_rope(const struct check *k) {
 
 int ot_gguf_check_config(const struct ot_model_config *config, const char *where) {
     const struct check k = {config, ot_gguf_architecture(config->family), where};
+    if (config->n_experts > 0)
+        return ot_fail(OT_E_INPUT,
+                       "%s: models with experts (type %s) cannot be written as GGUF here; llama.cpp's "
+                       "convert_hf_to_gguf.py makes it of their Hugging Face directory (export without "
+                       "--gguf)",
+                       where, ot_family_row(config->family)->model_type);
     if (!k.row->name)
         return ot_fail(OT_E_INPUT,
                        "%s: llama.cpp has no models of type %s, so there is no GGUF form of them; their "

@@ -11,7 +11,8 @@
  *     olmo2, olmo3          olmo2         olmo3 is an olmo2 with a window
  *     gpt2, bloom, falcon   their own     q, k and v are the tensor attn_qkv, whole one after the other
  *
- * llama.cpp has neither codegen nor ministral.
+ * llama.cpp has neither codegen nor ministral. It has mixtral, as a llama with experts, and qwen3_moe, as
+ * qwen3moe: their experts are tensors of three dimensions, which this program neither writes nor reads.
  *
  * 1 + WEIGHT. A file of a Gemma has 1 + w, computed in fp32. A model that is read from it has
  * w' = (1 + w) - 1. This subtraction is exact for 1 + w >= 0.5, so 1 + w' has the bits of 1 + w: the model

@@ -93,8 +93,10 @@ static int refuse_experts(const struct ot_gguf_maker *m) {
     OT_TRY(ot_gguf_maker_int(m, "expert_count", false, 0, OT_GGUF_MOST, &experts));
     if (experts == 0)
         return 0;
-    return ot_fail(OT_E_INPUT, "%s: a mixture of %lld experts is not supported", ot_gguf_path(m->file),
-                   (long long)experts);
+    return ot_fail(OT_E_INPUT,
+                   "%s: a mixture of %lld experts cannot be read from GGUF; its Hugging Face "
+                   "directory can",
+                   ot_gguf_path(m->file), (long long)experts);
 }
 
 static int read_counts(struct ot_gguf_maker *m) {

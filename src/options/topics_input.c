@@ -120,7 +120,8 @@ static const struct ot_topic_block gguf[] = {
     {"widths", "q6_k and q4_k_m need rows of a multiple of 256 weights. Other matrices get q8_0 (a multiple "
                "of 32), or f16."},
     {"families",
-     "All families of this program but codegen and ministral, which llama.cpp lacks. It computes "
+     "All families of this program but codegen and ministral, which llama.cpp lacks, and those with "
+     "experts (mixtral, qwen3_moe), which llama.cpp's own converter takes from a directory. It computes "
      "mistral and phi3 without a sliding window, and the gelu of falcon by an approximation. A form "
      "of a family that it lacks is refused by name: the error says what it is."},
     {"tokenizers",
@@ -165,7 +166,8 @@ static const struct ot_topic_block lora[] = {
     {"targets",
      "all-linear (all linear maps of the layers, if it is not given), or names with commas between them: "
      "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, lm_head, embed_tokens. A name may "
-     "begin earlier, as layers.3.mlp.up_proj."},
+     "begin earlier, as layers.3.mlp.up_proj. In a model with experts, those of attention, the head and the "
+     "embedding."},
     {"r:NAME, alpha:NAME", "Rank and alpha of the modules with this name, such as r:down_proj=64."},
     {"--train",
      "With --lora: tensors of the model itself that are trained too, such as norms or embeddings. PEFT "

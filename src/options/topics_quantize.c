@@ -31,6 +31,9 @@ static const struct ot_topic_block quantize[] = {
                 "config.json, of GPTQ also in quantize_config.json."},
     {"as a base", "--model takes these directories, and those of other programs in the same formats. Their "
                   "weights are decoded exactly."},
+    {"experts", "Models with experts (mixtral, qwen3_moe) are refused: in transformers, their experts are no "
+                "linear maps, so bitsandbytes leaves them as they are. --base-type nf4 or int8 stores their "
+                "frozen experts in these formats while a run lasts."},
     {"Ctrl-C", "Stops; --out stays as it was. There is nothing to resume."},
 };
 const struct ot_topic ot_topic_quantize =

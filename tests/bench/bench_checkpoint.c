@@ -378,7 +378,11 @@ static void fill_batch(void) {
 
 /* Keeps two steps in flight, as the program does. Drains the engine at the end. */
 static int run_steps(struct bench *b, int steps) {
-    const struct ot_micro_batch micro = {SEQUENCE, tokens, targets, positions, row_start, 0};
+    const struct ot_micro_batch micro = {.n_tokens = SEQUENCE,
+                                         .tokens = tokens,
+                                         .targets = targets,
+                                         .position = positions,
+                                         .row_start = row_start};
     const struct ot_step_input input = {1, &micro, SEQUENCE - 1, 1e-5f};
     struct ot_step_result result;
     for (int step = 0; step < steps; step++) {

@@ -126,7 +126,8 @@ static void open_engine(struct model *m, struct ot_device *device, const struct 
 /* Bytes per second over `steps` consecutive steps, with two steps in flight. */
 static double run_steps(struct ot_engine *engine, int steps) {
     static const int32_t zeros[TOKENS];
-    struct ot_micro_batch micro = {TOKENS, zeros, zeros, zeros, zeros, 0};
+    struct ot_micro_batch micro = {
+        .n_tokens = TOKENS, .tokens = zeros, .targets = zeros, .position = zeros, .row_start = zeros};
     struct ot_step_input input = {1, &micro, TOKENS, 1e-3f};
     struct ot_step_result result;
     struct ot_store_usage before, after;

@@ -333,6 +333,28 @@ class Families(program.ProgramTest):
         self.assertEqual(told.code, INPUT)
         self.assertIn("llama.cpp has no models of type codegen", told.err)
 
+    def test_experts_are_refused_by_name(self):
+        for family in ("mixtral", "qwen3_moe"):
+            for words, reason in [
+                    (["export", self.path(family), "--gguf", "f16"], f"models with experts (type {family}) cannot be written as GGUF here"),
+                    (["quantize", self.path(family), "--to", "nf4"], "has experts, and the formats of --to have none for experts"),
+                    (["quantize", self.path(family), "--to", "gptq:4", "--data", self.path(family + ".jsonl")], "has experts, and the formats")]:
+                told = program.run(*words, "--out", self.path("refused"))
+                self.assertEqual(told.code, INPUT)
+                self.assertIn(reason, told.err)
+                self.assertFalse(os.path.exists(self.path("refused")))
+
+    def test_a_base_with_encoded_experts(self):
+        """The experts are frozen in NF4 beside adapters: the run learns, and its adapters have the losses that it had."""
+        for family in ("mixtral", "qwen3_moe"):
+            out, words = family + "-qlora", ["--base-type", "nf4"]
+            base = self.loss(family, self.path(family), *words)
+            self.assertNotAlmostEqual(base, self.golden[family].loss(), delta=1e-3, msg=family)
+            self.tune(family, out, "--lora", "r=2", "--steps", "4", "--lr", "1e-2", *words)
+            first = next(event for event in self.log(out) if event["event"] == "step")
+            self.assertLess(self.loss(family, self.path(out), *words), base - 0.02, family)
+            self.assertGreater(first["grad_norm"], 0, family)
+
 
 if __name__ == "__main__":
     program.main()

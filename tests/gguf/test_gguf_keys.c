@@ -254,6 +254,10 @@ static void test_families_that_llama_cpp_lacks_are_named(void **state) {
     refuse_model(&config, "export without --gguf");
     config.family = OT_FAMILY_MINISTRAL;
     refuse_model(&config, "no models of type ministral,");
+    config = (struct ot_model_config){.family = OT_FAMILY_MIXTRAL, .n_experts = 8};
+    refuse_model(&config, "m: models with experts (type mixtral) cannot be written as GGUF here");
+    config.family = OT_FAMILY_QWEN3_MOE;
+    refuse_model(&config, "models with experts (type qwen3_moe)");
     for (int i = 0; i < OT_FAMILY_COUNT; i++) {
         const char *name = ot_gguf_architecture((enum ot_family)i)->name;
         assert_true(!name || strstr(ot_gguf_known_architectures, name));
@@ -320,7 +324,7 @@ static void put_wrong_keys(struct ot_gguf_keys *keys, const struct wrong_key *wr
 static void test_refuses_wrong_model_keys(void **state) {
     static const struct wrong_key cases[] = {
         {"gemma4", "a", "b", 0, 0, "general.architecture 'gemma4' is not supported; known: bloom, falcon,"},
-        {"llama", "expert_count", NULL, 8, 0, "a mixture of 8 experts"},
+        {"llama", "expert_count", NULL, 8, 0, "a mixture of 8 experts cannot be read from GGUF"},
         {"llama", "block_count", "two", 0, 0, "llama.block_count is a string, not a whole number"},
         {"smollm3", "block_count", NULL, 1025, 0, "smollm3.block_count"},
         {"llama", "rope.scaling.type", "su", 0, 0, "llama.rope.scaling.type 'su' is not supported"},

@@ -1,5 +1,6 @@
 /* Configurations, families and presets: parameter counts, refusals, FLOPs. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,6 +83,10 @@ static void check_facts(const char *name, const struct ot_model_config *a, const
         {a->fused_v_first, b->fused_v_first},
         {a->window_first_layer, b->window_first_layer},
         {a->window_by_layer, b->window_by_layer},
+        {a->n_experts, b->n_experts},
+        {a->top_experts, b->top_experts},
+        {a->expert_ffn, b->expert_ffn},
+        {a->router_over_all, b->router_over_all},
     };
     for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++)
         if (facts[i][0] != facts[i][1])
@@ -93,6 +98,7 @@ static void check_facts(const char *name, const struct ot_model_config *a, const
     assert_true(a->attention_softcap == b->attention_softcap && a->logit_softcap == b->logit_softcap);
     assert_memory_equal(&a->window_layers, &b->window_layers, sizeof a->window_layers);
     assert_memory_equal(&a->no_rope, &b->no_rope, sizeof a->no_rope);
+    assert_memory_equal(&a->dense_layers, &b->dense_layers, sizeof a->dense_layers);
 }
 
 /* Reads what was written: the same again. */
@@ -201,6 +207,62 @@ static void test_bad_configs_are_refused(void **state) {
     check_fails(ot_model_open(&good, OT_F32, 0, &model), OT_E_INPUT, "sequence length is 0 tokens");
 }
 
+/* A config.json of a type with experts, without its braces, that is refused with these words. */
+static void check_refused(const char *keys, const char *words) {
+    struct ot_model_config config;
+    struct ot_json *root;
+    char text[512];
+    int n = snprintf(text, sizeof text,
+                     "{%s, \"vocab_size\": 44, \"hidden_size\": 24, \"intermediate_size\": 36, "
+                     "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+                     "\"max_position_embeddings\": 64}",
+                     keys);
+    check_ok(ot_json_parse(text, (size_t)n, "c", &root));
+    if (words)
+        check_fails(ot_model_config_read(root, "c", &config), OT_E_INPUT, words);
+    else
+        check_ok(ot_model_config_read(root, "c", &config));
+    ot_json_free(root);
+}
+
+static void test_bad_experts_are_refused(void **state) {
+    (void)state;
+#define MIXTRAL "\"model_type\": \"mixtral\""
+#define QWEN    "\"model_type\": \"qwen3_moe\""
+    static const char *const cases[][2] = {
+        {MIXTRAL, NULL},
+        {MIXTRAL ", \"router_jitter_noise\": 0.0, \"output_router_logits\": false", NULL},
+        {MIXTRAL ", \"num_local_experts\": 0", "num_local_experts"},
+        {MIXTRAL ", \"num_local_experts\": -8", "num_local_experts"},
+        {MIXTRAL ", \"num_local_experts\": 1000000000000", "num_local_experts"},
+        {MIXTRAL ", \"num_local_experts\": \"8\"", "num_local_experts"},
+        {MIXTRAL ", \"num_local_experts\": 4, \"num_experts_per_tok\": 5", "num_experts_per_tok is 5"},
+        {MIXTRAL ", \"num_experts_per_tok\": 0", "num_experts_per_tok"},
+        {MIXTRAL ", \"output_router_logits\": true", "output_router_logits is true"},
+        {MIXTRAL ", \"router_jitter_noise\": 0.1", "router_jitter_noise is 0.1; only 0 is supported"},
+        {QWEN, NULL},
+        {QWEN ", \"mlp_only_layers\": [1]", NULL},
+        {QWEN ", \"mlp_only_layers\": [0, 2]", "mlp_only_layers[1] must be the number of a layer"},
+        {QWEN ", \"mlp_only_layers\": [-1]", "mlp_only_layers[0] must be the number of a layer"},
+        {QWEN ", \"mlp_only_layers\": [\"0\"]", "mlp_only_layers[0] must be the number of a layer"},
+        {QWEN ", \"num_experts\": 0", "num_experts"},
+        {QWEN ", \"num_experts\": 4, \"num_experts_per_tok\": 8", "num_experts_per_tok is 8"},
+        {QWEN ", \"moe_intermediate_size\": 0", "moe_intermediate_size"},
+        {QWEN ", \"moe_intermediate_size\": 2000000000", "moe_intermediate_size"},
+        {QWEN ", \"decoder_sparse_step\": 0", "decoder_sparse_step"},
+        {QWEN ", \"output_router_logits\": true", "output_router_logits is true"},
+    };
+#undef MIXTRAL
+#undef QWEN
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_refused(cases[i][0], cases[i][1]);
+    struct ot_model_config c = ot_preset_find("llama-3.1-8b")->config;
+    c.n_experts = 8;
+    c.top_experts = 2;
+    c.expert_ffn = 64;
+    check_fails(ot_model_config_check(&c, "c"), OT_E_INPUT, "experts need a family that has them");
+}
+
 static bool in_last_layer(const void *context, const struct ot_tensor *tensor) {
     (void)context;
     return strncmp(tensor->name, "model.layers.31.", 16) == 0;
@@ -249,6 +311,7 @@ int main(void) {
         cmocka_unit_test(test_known_models),
         cmocka_unit_test(test_families),
         cmocka_unit_test(test_bad_configs_are_refused),
+        cmocka_unit_test(test_bad_experts_are_refused),
         cmocka_unit_test(test_flops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

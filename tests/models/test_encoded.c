@@ -118,12 +118,23 @@ static void test_a_slab_of_vectors_is_plain(void **state) {
     ot_model_close(model);
 }
 
-/* Parts cover the slab's parameters and its bytes in order. Each matrix is a part of its own. */
-static void test_parts_cover_the_slab(void **state) {
-    (void)state;
-    const struct ot_model_config config = odd_config();
+/* Experts in the second layer alone. */
+static struct ot_model_config config_with_experts(void) {
+    struct ot_model_config c = tiny_config(2, false);
+    c.family = OT_FAMILY_QWEN3_MOE;
+    c.qk_norm = OT_QK_NORM_HEADS;
+    c.n_experts = 5;
+    c.top_experts = 2;
+    c.expert_ffn = 24;
+    c.dense_layers.bits[0] = 1;
+    return c;
+}
+
+/* Parts cover the slab's parameters and its bytes in order. Each matrix is a part of its own: of experts too,
+ * whose router alone stays plain. */
+static void check_parts(const struct ot_model_config *config) {
     for (int base = OT_BASE_BF16; base <= OT_BASE_MXFP4; base++) {
-        struct ot_model *model = open_base(&config, OT_F32, trains_norms, (enum ot_base_type)base);
+        struct ot_model *model = open_base(config, OT_F32, trains_norms, (enum ot_base_type)base);
         const struct ot_chain *chain = ot_model_chain(model);
         int64_t tensor = 0;
         for (int s = 0; s < chain->n_slabs; s++) {
@@ -133,10 +144,11 @@ static void test_parts_cover_the_slab(void **state) {
                 tensor++;
             for (int i = 0; ot_encoded_part(model, s, i, &part); i++) {
                 const struct ot_tensor *t = ot_model_tensor(model, tensor + i);
-                bool is_matrix = t->slab == s && t->dims == 2;
+                bool is_matrix = t->slab == s && t->dims == 2, is_plain = t->module == OT_MODULE_ROUTER;
                 assert_true(part.first == params && part.at == bytes);
-                assert_int_equal(part.weight.format,
-                                 is_matrix ? ot_base_format((enum ot_base_type)base, OT_F32) : OT_WEIGHT_F32);
+                assert_int_equal(part.weight.format, is_matrix && !is_plain
+                                                         ? ot_base_format((enum ot_base_type)base, OT_F32)
+                                                         : OT_WEIGHT_F32);
                 assert_true(!is_matrix || (part.weight.rows == t->rows && part.weight.cols == t->cols));
                 params += part.weight.rows * part.weight.cols;
                 bytes += ot_weight_layout(&part.weight).bytes;
@@ -147,6 +159,13 @@ static void test_parts_cover_the_slab(void **state) {
         }
         ot_model_close(model);
     }
+}
+
+static void test_parts_cover_the_slab(void **state) {
+    (void)state;
+    const struct ot_model_config odd = odd_config(), experts = config_with_experts();
+    check_parts(&odd);
+    check_parts(&experts);
 }
 
 /* The project's figures for a layer of Llama 7B: 4.5, 4.127, 4.25 and 8 bits a weight and little more. */
@@ -203,17 +222,16 @@ static void check_against_whole(const struct ot_model *model, int slab, const fl
 }
 
 /* However the values are cut: pieces of one row, of one value, across parts. */
-static void test_pieces_change_no_byte(void **state) {
-    (void)state;
-    const struct ot_model_config config = odd_config();
+static void check_pieces(const struct ot_model_config *config) {
+    const int slab_of_layer = 2; /* the second layer's */
     for (int base = OT_BASE_BF16; base <= OT_BASE_MXFP4; base++)
         for (int threads = 1; threads <= 3; threads += 2) {
-            struct ot_model *model = open_base(&config, OT_F32, trains_edges, (enum ot_base_type)base);
-            const struct ot_slab_spec *slab = &ot_model_chain(model)->slabs[1];
+            struct ot_model *model = open_base(config, OT_F32, trains_edges, (enum ot_base_type)base);
+            const struct ot_slab_spec *slab = &ot_model_chain(model)->slabs[slab_of_layer];
             struct taken taken = {.bytes = malloc((size_t)slab->encoded_bytes)};
             struct ot_slab_encoder *encoder;
             struct ot_pool *pool;
-            float *values = values_of(model, 1);
+            float *values = values_of(model, slab_of_layer);
             assert_true(taken.bytes && slab->encoded_bytes > 0);
             check_ok(ot_pool_open(threads, "encode", &pool));
             check_ok(ot_slab_encoder_open(model, pool, take_part, &taken, &encoder));
@@ -223,10 +241,10 @@ static void test_pieces_change_no_byte(void **state) {
                 taken.next = 0;
                 for (int64_t at = 0, n; at < slab->n_params; at += n) {
                     n = slab->n_params - at < pieces[p] ? slab->n_params - at : pieces[p];
-                    check_ok(ot_slab_encoder_put(encoder, 1, at, n, values + at));
+                    check_ok(ot_slab_encoder_put(encoder, slab_of_layer, at, n, values + at));
                 }
                 assert_int_equal(taken.next * OT_ENCODED_UNIT, slab->encoded_bytes);
-                check_against_whole(model, 1, values, taken.bytes, pool);
+                check_against_whole(model, slab_of_layer, values, taken.bytes, pool);
             }
             ot_slab_encoder_close(encoder);
             ot_pool_close(pool);
@@ -234,6 +252,13 @@ static void test_pieces_change_no_byte(void **state) {
             free(values);
             ot_model_close(model);
         }
+}
+
+static void test_pieces_change_no_byte(void **state) {
+    (void)state;
+    const struct ot_model_config odd = odd_config(), experts = config_with_experts();
+    check_pieces(&odd);
+    check_pieces(&experts);
 }
 
 static void test_wrong_values_are_refused(void **state) {
