@@ -305,8 +305,9 @@ static void compute_inside(const struct ot_layer_call *call, enum ot_keep_level 
     activate(call);
 }
 
-/* The forward of a layer with experts, or a half of it (offload/block.h). The first half leaves mid, in `saved`
- * if the level keeps it, else in y. The second one routes again, which costs less than keeping the choice. */
+/* The forward of a layer with experts, or a half of it (offload/block.h). The first half leaves mid, in
+ * `saved` if the level keeps it, else in y. The second one routes again, which costs less than keeping the
+ * choice. */
 static void forward_mixture(struct ot_layer_call *call) {
     const struct ot_block_run *run = call->run;
     enum ot_keep_level keeps_mid = ot_lora_from_u(&call->at->o_lora) ? OT_KEEP_ALL : OT_KEEP_PRODUCTS;

@@ -91,6 +91,11 @@ static void add_norm(struct walk *w, struct ot_norm_layout *norm, enum ot_module
 
 /* ---- adapters ---- */
 
+bool ot_model_can_adapt(const struct ot_model_config *config, enum ot_module module) {
+    bool is_map = ot_module_is_map(module) && (config->n_experts == 0 || module <= OT_MODULE_O);
+    return is_map || module == OT_MODULE_HEAD || module == OT_MODULE_EMBEDDING;
+}
+
 /* The name of a tensor's module: its own name without ".weight". */
 static void module_of(const struct ot_tensor *t, char module[sizeof t->name]) {
     snprintf(module, sizeof t->name, "%s", t->name);
@@ -119,7 +124,7 @@ static void find_lora_map(struct walk *w, const struct ot_tensor *target, int64_
     char module[sizeof target->name];
     module_of(target, module);
     *out = (struct ot_lora_map){.first = first, .out = target->rows};
-    if (!w->parts || !w->parts->lora || w->rc < 0)
+    if (!w->parts || !w->parts->lora || w->rc < 0 || !ot_model_can_adapt(&w->model->config, target->module))
         return;
     w->rc = ot_lora_find(w->parts->lora, module, &rank);
     if (w->rc < 0 || rank.rank == 0)

@@ -228,16 +228,21 @@ def flat(tensors):
     return torch.cat([t.double().flatten() for t in tensors])
 
 
-def choice_gap(model, rows):
-    """The least difference between the logits of the last expert that a token gets and of the next one."""
-    gaps, hooks = [float("inf")], []
+def watch_choices(model):
+    """A list that grows as the model runs, and the hooks that fill it. It has the least difference, for each router and
+    row, between the logits of the last expert that a token gets and of the next one."""
+    gaps, top = [float("inf")], getattr(model.config, "num_experts_per_tok", 0)
 
     def look(_, __, output):
         logits = output[0].detach().sort(-1, descending=True).values
-        gaps.append((logits[:, model.config.num_experts_per_tok - 1] - logits[:, model.config.num_experts_per_tok]).min())
-    for module in model.modules():
-        if type(module).__name__.endswith("TopKRouter"):
-            hooks.append(module.register_forward_hook(look))
+        gaps.append((logits[:, top - 1] - logits[:, top]).min().item())
+    hooks = [module.register_forward_hook(look) for module in model.modules() if type(module).__name__.endswith("TopKRouter")]
+    return gaps, hooks
+
+
+def choice_gap(model, rows):
+    """The least of these differences in one run."""
+    gaps, hooks = watch_choices(model)
     with torch.no_grad():
         for ids, _ in rows:
             model(input_ids=torch.tensor(ids[None]))

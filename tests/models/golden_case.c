@@ -40,9 +40,11 @@ const char *const golden_lora_names[] = {"llama-all",
                                          "falcon_two-dora",
                                          "gemma3-embed",
                                          "phi3-all",
+                                         "mixtral-attention",
                                          NULL};
-const char *const golden_step_names[] = {
-    "gpt2-steps", "bloom-steps", "falcon_two-steps", "codegen-steps", "gemma2-steps", "olmo3-steps", NULL};
+const char *const golden_step_names[] = {"gpt2-steps",    "bloom-steps",     "falcon_two-steps",
+                                         "codegen-steps", "gemma2-steps",    "olmo3-steps",
+                                         "mixtral-steps", "qwen3_moe-steps", NULL};
 
 static struct ot_model_config read_config(const struct ot_golden *golden) {
     struct ot_model_config config;

@@ -288,8 +288,8 @@ static void test_levels_give_the_same_bits(void **state) {
                 check_levels(i, (enum ot_dtype)dtype);
 }
 
-/* Two halves, each without what it may not read, give the bits of one forward. The fewer tokens there are, the
- * more experts nobody chooses. */
+/* Two halves, each without what it may not read, give the bits of one forward. The fewer tokens there are,
+ * the more experts nobody chooses. */
 static void check_halves(int i, enum ot_dtype dtype, enum ot_keep_level level, int64_t n) {
     const struct ot_model_config config = make_config(i);
     struct tokens tokens;
