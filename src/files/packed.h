@@ -31,8 +31,8 @@
  *
  * Their rows, one expert after the other, are the rows of one matrix here.
  *
- * Sources: transformers' convert_moe_packed_tensors (integrations/mxfp4.py), GPTQModel's BaseQuantLinear and model_dequant.py, bitsandbytes' QuantState.as_dict and
- * Linear8bitLt (0.50).
+ * Sources: GPTQModel's BaseQuantLinear and model_dequant.py, bitsandbytes' QuantState.as_dict and
+ * Linear8bitLt (0.50), transformers' convert_moe_packed_tensors (integrations/mxfp4.py).
  */
 #ifndef OT_FILES_PACKED_H
 #define OT_FILES_PACKED_H
