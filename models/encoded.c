@@ -24,15 +24,11 @@ static enum ot_weight_format format_of(const struct ot_model *model) {
     return ot_base_format(model->base, model->chain.dtype);
 }
 
-static bool is_of_experts(const struct ot_tensor *t) {
-    return ot_module_is_expert(t->module) || t->module == OT_MODULE_EXPERTS_GATE_UP ||
-           t->module == OT_MODULE_EXPERTS_DOWN;
-}
-
 /* A router is small, and an error there would choose another expert. In MXFP4 experts are stored alone, as in
  * files of gpt-oss: so no weight of such a file is rounded. */
 static enum ot_weight_format format_of_matrix(const struct ot_model *model, const struct ot_tensor *t) {
-    bool others = model->base == OT_BASE_MXFP4 && model->config.n_experts > 0 && !is_of_experts(t);
+    bool others =
+        model->base == OT_BASE_MXFP4 && model->config.n_experts > 0 && !ot_module_is_expert(t->module);
     return t->module == OT_MODULE_ROUTER || others ? (enum ot_weight_format)model->chain.dtype
                                                    : format_of(model);
 }
