@@ -311,9 +311,6 @@ static void layer_flops(const struct ot_model *model, int64_t layer, enum ot_wor
             has_gradient(model, block, mlp.experts > 0 ? at->expert_gate_up : at->gate_up) ? 2 * gate_up : 0;
         out->product_flops +=
             has_gradient(model, block, mlp.experts > 0 ? at->expert_down : at->down) ? 2 * down : 0;
-        out->product_flops +=
-            has_gradient(model, block, at->expert_gate_up_bias) ? 2 * mlp.rows * mlp.elems : 0;
-        out->product_flops += has_gradient(model, block, at->expert_down_bias) ? 2 * mlp.rows * h : 0;
         out->attention_flops = 5 * attention;
         break;
     case OT_WORK_RECOMPUTE: /* everything whose result is needed */
@@ -448,7 +445,7 @@ static double params_flops(const struct ot_model *model, int block, bool backwar
                 continue;
             flops += (double)(t->rows * t->cols) *
                      (2 + (backward ? 2 : 0) + (backward && t->trained ? 2 : 0)) *
-                     (t->expert >= 0 ? share : 1);
+                     (ot_module_is_expert(t->module) ? share : 1);
         }
     }
     return flops;

@@ -24,9 +24,13 @@ static enum ot_weight_format format_of(const struct ot_model *model) {
     return ot_base_format(model->base, model->chain.dtype);
 }
 
-/* A router is small, and an error there would choose another expert. */
+/* A router is small, and an error there would choose another expert. In MXFP4 experts are stored alone, as in
+ * files of gpt-oss: so no weight of such a file is rounded. */
 static enum ot_weight_format format_of_matrix(const struct ot_model *model, const struct ot_tensor *t) {
-    return t->module == OT_MODULE_ROUTER ? (enum ot_weight_format)model->chain.dtype : format_of(model);
+    bool others =
+        model->base == OT_BASE_MXFP4 && model->config.n_experts > 0 && !ot_module_is_expert(t->module);
+    return t->module == OT_MODULE_ROUTER || others ? (enum ot_weight_format)model->chain.dtype
+                                                   : format_of(model);
 }
 
 static int64_t part_bytes(const struct ot_weight *weight) {

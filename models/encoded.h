@@ -4,9 +4,10 @@
  *
  * WHAT IS ENCODED. The base type applies to the matrices of linear maps in the layers' frozen slabs. As in
  * bitsandbytes, the embedding, the head, norms, biases and routers stay in the device's dtype. So does a
- * matrix that
- * lies in a trained slab, because another matrix of its unit is trained (decoder.h). A frozen slab without a
- * matrix is plain, and so is every slab if the base has the device's dtype already.
+ * matrix that lies in a trained slab, because another matrix of its unit is trained (decoder.h). A frozen
+ * slab without a matrix is plain, and so is every slab if the base has the device's dtype already. MXFP4 of a
+ * model with experts applies to the experts alone. Their numbers are kept if the files have them in MXFP4
+ * (weight_format.h), so a base of gpt-oss has the exact numbers of its files.
  *
  * LAYOUT. An encoded slab is a row of PARTS: each matrix in the base's type, a tensor of its own with
  * scales of its own, and then the rest of the slab, its vectors and its padding, as one vector in the

@@ -60,7 +60,7 @@ static inline bool ot_module_is_map(enum ot_module module) {
     return module >= OT_MODULE_Q && module <= OT_MODULE_DOWN;
 }
 static inline bool ot_module_is_expert(enum ot_module module) {
-    return module >= OT_MODULE_EXPERT_GATE && module <= OT_MODULE_EXPERT_DOWN;
+    return module >= OT_MODULE_EXPERT_GATE && module <= OT_MODULE_EXPERTS_DOWN;
 }
 static inline bool ot_module_is_norm(enum ot_module module) {
     return module == OT_MODULE_EMBED_NORM || module == OT_MODULE_ENCODER_NORM ||

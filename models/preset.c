@@ -64,6 +64,15 @@
 #define WINDOWS(tokens, layers, count)                                                                       \
     .window = (tokens), .window_by_layer = true,                                                             \
     .window_layers.bits[0] = (layers) & ((UINT64_C(1) << (count)) - 1)
+/* The context of 4,096 tokens that yarn stretches by 32; 0.1 ln 32 + 1. */
+#define GPT_OSS(layers, experts)                                                                             \
+    COMMON, .family = OT_FAMILY_GPT_OSS, ROTATING(layers, 2880, 2880, 64, 8, 64, 201088, 131072),            \
+            .norm_eps = 1e-5f, .rope.theta = 150000, .rope.scaling = OT_ROPE_YARN, .rope.factor = 32,        \
+            .rope.original_max_position = 4096, .rope.attention_factor = 1.3465735902799727,                 \
+            .rope.beta_fast = 32, .rope.beta_slow = 1, .rope.keeps_fractions = true, .sinks = true,          \
+            .qkv_bias = true, .out_bias = true, .n_experts = (experts), .top_experts = 4,                    \
+            .expert_ffn = 2880, .router_bias = true, .expert_bias = true, .glu_limit = 7,                    \
+            .glu_alpha = 1.702f, WINDOWS(128, EVERY_SECOND, layers)
 
 static const struct ot_preset PRESETS[] = {
     {"llama-7b",
@@ -250,6 +259,8 @@ static const struct ot_preset PRESETS[] = {
      "ibm-granite/granite-3.3-8b-base",
      8170864640,
      {GRANITE(0.0078125, 16), ROTATING(40, 4096, 12800, 32, 8, 128, 49159, 131072)}},
+    {"gpt-oss-20b", "openai/gpt-oss-20b", 20914757184, {GPT_OSS(24, 32)}},
+    {"gpt-oss-120b", "openai/gpt-oss-120b", 116829156672, {GPT_OSS(36, 128)}},
     {"mixtral-8x7b",
      "mistralai/Mixtral-8x7B-v0.1",
      46702792704,

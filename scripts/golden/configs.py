@@ -73,6 +73,8 @@ MODELS = {
     "qwen3-235b-a22b": ("qwen3_moe", dict(
         hidden_size=4096, intermediate_size=12288, moe_intermediate_size=1536, num_hidden_layers=94, num_attention_heads=64,
         head_dim=128, max_position_embeddings=40960, rope_theta=1000000.0, norm_topk_prob=True)),
+    "gpt-oss-20b": ("gpt_oss", dict(num_hidden_layers=24, num_local_experts=32)),
+    "gpt-oss-120b": ("gpt_oss", dict()),
     "t5-small": ("t5", dict()),
     "t5-base": ("t5", dict(d_model=768, d_ff=3072, num_layers=12, num_heads=12)),
     "flan-t5-base": ("t5", dict(d_model=768, d_ff=2048, num_layers=12, num_heads=12, feed_forward_proj="gated-gelu",
@@ -104,10 +106,9 @@ KEPT = ("vocab_size", "hidden_size", "n_embd", "n_layer", "n_head", "n_inner", "
         "num_ln_in_parallel_attn", "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping",
         "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling",
         "num_local_experts", "num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob",
-        "decoder_sparse_step", "mlp_only_layers",
-        "d_model", "d_kv", "d_ff",
-        "num_layers", "num_decoder_layers", "num_heads", "relative_attention_num_buckets",
-        "relative_attention_max_distance", "feed_forward_proj", "scale_decoder_outputs")
+        "decoder_sparse_step", "mlp_only_layers", "swiglu_limit", "swiglu_alpha", "d_model", "d_kv", "d_ff", "num_layers",
+        "num_decoder_layers", "num_heads", "relative_attention_num_buckets", "relative_attention_max_distance",
+        "feed_forward_proj", "scale_decoder_outputs")
 
 
 def entry(family, options):

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
 """Golden vectors of MXFP4 (kernels/weight_format.h): tests/golden/mxfp4.bin. torchao encodes, and transformers decodes.
+And a small gpt-oss whose experts are in MXFP4, as its published files have them: tests/golden/quantized/mxfp4/, with the
+CRC-32 of each tensor's values, as transformers decodes them, in quantized/crc_mxfp4.bin.
 
 decode: a block for each scale 0..254, whose 16 bytes of codes follow from its number, as transformers decodes it for
 gpt-oss. encode: inputs that a formula makes (weights.py, the test), and `special`: blocks of zeros, numbers around the
@@ -7,16 +9,21 @@ places where a code changes, and largest numbers of all kinds, with torchao's sc
 Run: python scripts/golden/mxfp4.py (needs torch, transformers 5, torchao 0.18)
 """
 
+import json
 import os
+import zlib
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from torchao.prototype.mx_formats.config import ScaleCalculationMode
 from torchao.prototype.mx_formats.mx_tensor import to_mx
+from transformers import GptOssConfig, GptOssForCausalLM
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from goldenfile import write
 
+GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tests", "golden")
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 arrays = {}
 
@@ -74,8 +81,46 @@ def special():
     return torch.cat(rows)
 
 
+def put_mxfp4(tensors, name, values, wanted):
+    """Random codes and scales in place of a tensor [experts, in, out], of which `wanted` gets what they decode to."""
+    experts, cols, rows = values.shape
+    blocks = torch.randint(0, 256, (experts, rows, cols // 32, 16), dtype=torch.uint8)
+    scales = torch.randint(119, 126, (experts, rows, cols // 32), dtype=torch.uint8)
+    blocks[0, 0], scales[0, 0], scales[1, 1] = 0, 0, 3
+    tensors[name + "_blocks"], tensors[name + "_scales"] = blocks, scales
+    wanted[name] = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32).transpose(1, 2)  # as in slabs
+
+
+def small_model():
+    torch.manual_seed(11)
+    model = GptOssForCausalLM(GptOssConfig(
+        vocab_size=32, hidden_size=64, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=16, num_local_experts=3, num_experts_per_tok=2, sliding_window=8, max_position_embeddings=64,
+        rope_parameters={"rope_type": "yarn", "rope_theta": 150000.0, "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                         "truncate": False, "original_max_position_embeddings": 16})).to(torch.bfloat16)
+    tensors, wanted = {}, {}
+    for name, value in model.state_dict().items():
+        if name.endswith((".gate_up_proj", ".down_proj")):
+            put_mxfp4(tensors, name, value, wanted)
+        else:
+            tensors[name] = value + 0.1 * torch.randn_like(value)
+            wanted[name] = tensors[name].float()
+    folder = os.path.join(GOLDEN, "quantized", "mxfp4")
+    os.makedirs(folder, exist_ok=True)
+    save_file(tensors, os.path.join(folder, "model.safetensors"), {"format": "pt"})
+    config = model.config.to_dict() | {"architectures": ["GptOssForCausalLM"], "dtype": "bfloat16", "quantization_config": {
+        "quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router",
+                                                            "model.embed_tokens", "lm_head"]}}
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+        json.dump({key: value for key, value in config.items() if value is not None}, file, indent=2)
+    crcs = {f"mxfp4.{name}": np.array([zlib.crc32(value.contiguous().numpy().tobytes())], dtype=np.uint32).view(np.int32)
+            for name, value in wanted.items()}
+    write(os.path.join(GOLDEN, "quantized", "crc_mxfp4.bin"), crcs)
+
+
 def main():
     decoded()
+    small_model()
     x = formula(64 * 48)
     encoded("encode.f32", x)
     encoded("encode.bf16", x.bfloat16())
@@ -84,7 +129,7 @@ def main():
     # What the header says of a scale of 0: torchao multiplies by 2^126, so its codes decode to half of the numbers.
     scales, codes = to_mx(torch.full((1, 32), 2.0 ** -125), torch.float4_e2m1fn_x2, 32, ScaleCalculationMode.FLOOR)
     assert scales.view(torch.uint8).item() == 0 and (codes.view(torch.uint8) == 0x44).all(), (scales, codes)
-    write(os.path.join(os.path.dirname(__file__), "..", "..", "tests", "golden", "mxfp4.bin"), arrays)
+    write(os.path.join(GOLDEN, "mxfp4.bin"), arrays)
 
 
 if __name__ == "__main__":

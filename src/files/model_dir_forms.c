@@ -17,10 +17,23 @@ static bool is_mixed(const struct ot_tensor *tensor, const struct ot_stored *sto
     return tensor->is_fused && !stored->blocks;
 }
 
-void ot_tensor_file_shape(const struct ot_tensor *tensor, const struct ot_stored *stored, int64_t shape[2]) {
+/* Rows of one of the tensor's matrices. */
+static int64_t part_rows(const struct ot_tensor *tensor) {
+    return tensor->parts > 0 ? tensor->rows / tensor->parts : tensor->rows;
+}
+
+int ot_tensor_file_shape(const struct ot_tensor *tensor, const struct ot_stored *stored, int64_t shape[3]) {
     bool turned = is_turned(tensor, stored);
-    shape[0] = turned ? tensor->cols : tensor->rows;
-    shape[1] = turned ? tensor->rows : tensor->cols;
+    int dims = 0;
+    if (tensor->parts > 0)
+        shape[dims++] = tensor->parts;
+    if (tensor->dims == 1) {
+        shape[dims++] = tensor->parts > 0 ? tensor->cols / tensor->parts : tensor->cols;
+        return dims;
+    }
+    shape[dims++] = turned ? tensor->cols : part_rows(tensor);
+    shape[dims++] = turned ? part_rows(tensor) : tensor->cols;
+    return dims;
 }
 
 /* ---- reading ---- */
@@ -55,23 +68,32 @@ static int read_fused(const struct reading *r) {
     return 0;
 }
 
-/* The file has [cols, rows]. Of each of its rows, the part is read that the wanted values need. */
-static int read_transposed(const struct reading *r) {
-    int64_t rows = r->tensor->rows, cols = r->tensor->cols, end = r->first + r->n;
-    float *piece = malloc((size_t)(r->n / cols + 2) * sizeof *piece);
-    int rc = piece ? 0 : ot_fail(OT_E_BUDGET, "no memory to read %s", r->tensor->name);
-    if (rc == 0)
-        rc = ot_stored_fetch(r->stored);
-    for (int64_t col = 0; col < cols && rc == 0; col++) {
+/* Values [first, end) of the matrix that begins at value `base` of the tensor, of which the file has the
+ * transpose [cols, rows]. Of each row of the file, the part is read that the wanted values need. piece: room
+ * for a value of each row. */
+static void read_turned(const struct reading *r, int64_t base, int64_t first, int64_t end, float *piece) {
+    int64_t rows = part_rows(r->tensor), cols = r->tensor->cols;
+    for (int64_t col = 0; col < cols; col++) {
         /* Rows with first <= row * cols + col < end. */
-        int64_t begin = r->first <= col ? 0 : (r->first - col + cols - 1) / cols;
+        int64_t begin = first <= col ? 0 : (first - col + cols - 1) / cols;
         int64_t stop = end <= col ? 0 : (end - col + cols - 1) / cols;
         if (begin >= stop)
             continue;
-        ot_stored_convert(r->stored, col * rows + begin, stop - begin, piece);
+        ot_stored_convert(r->stored, base + col * rows + begin, stop - begin, piece);
         for (int64_t row = begin; row < stop; row++)
-            r->values[row * cols + col - r->first] = piece[row - begin];
+            r->values[base + row * cols + col - r->first] = piece[row - begin];
     }
+}
+
+static int read_transposed(const struct reading *r) {
+    int64_t count = part_rows(r->tensor) * r->tensor->cols, end = r->first + r->n;
+    int64_t base = r->first / count * count; /* of the first matrix */
+    float *piece = malloc((size_t)(r->n / r->tensor->cols + 2) * sizeof *piece);
+    int rc = piece ? 0 : ot_fail(OT_E_BUDGET, "no memory to read %s", r->tensor->name);
+    if (rc == 0)
+        rc = ot_stored_fetch(r->stored, base, (end + count - 1) / count * count - base);
+    for (; base < end && rc == 0; base += count)
+        read_turned(r, base, base < r->first ? r->first - base : 0, smaller(count, end - base), piece);
     free(piece);
     return rc;
 }
@@ -96,8 +118,11 @@ static void mix_rows(const struct ot_model_config *config, const struct ot_tenso
 }
 
 int ot_tensor_to_file(const struct ot_model_config *config, const struct ot_tensor *tensor, float *values) {
-    if (is_turned(tensor, NULL))
-        return ot_lora_transpose(values, tensor->rows, tensor->cols);
+    int64_t rows = part_rows(tensor), parts = is_turned(tensor, NULL) ? tensor->rows / rows : 0;
+    for (int64_t part = 0; part < parts; part++)
+        OT_TRY(ot_lora_transpose(values + part * rows * tensor->cols, rows, tensor->cols));
+    if (parts > 0)
+        return 0;
     if (!tensor->is_fused)
         return 0;
     size_t bytes = (size_t)(tensor->rows * tensor->cols) * sizeof *values;

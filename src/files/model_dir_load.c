@@ -52,14 +52,13 @@ static const struct ot_stored *find_stored(const struct ot_model_dir *dir, const
 
 static int check_tensor(const struct ot_stored *stored, const struct ot_tensor *wanted) {
     const struct ot_safetensor *found = stored->tensor;
-    int64_t shape[2];
-    ot_tensor_file_shape(wanted, stored, shape);
-    const int64_t *want = wanted->dims == 1 ? &shape[1] : shape;
+    int64_t want[3];
+    int dims = ot_tensor_file_shape(wanted, stored, want);
     char have_text[OT_SHAPE_TEXT_BYTES], want_text[OT_SHAPE_TEXT_BYTES];
-    if (found->dims != wanted->dims || memcmp(found->shape, want, (size_t)wanted->dims * sizeof *want) != 0)
+    if (found->dims != dims || memcmp(found->shape, want, (size_t)dims * sizeof *want) != 0)
         return ot_fail(OT_E_INPUT, "%s: tensor %s has the shape %s, but by config.json it should be %s",
                        stored->file->path, found->name, ot_shape_text(found->shape, found->dims, have_text),
-                       ot_shape_text(want, wanted->dims, want_text));
+                       ot_shape_text(want, dims, want_text));
     if (!found->readable)
         return ot_fail(OT_E_INPUT, "%s: tensor %s is stored as %s; only F32, F16 and BF16 can be trained",
                        stored->file->path, found->name, found->dtype_name);

@@ -29,6 +29,7 @@ static const struct packed_names kinds[] = {
      {".weight.absmax", ".weight.quant_map", ".weight.nested_absmax", ".weight.nested_quant_map",
       ".weight.quant_state.bitsandbytes__nf4"}},
     {OT_QUANT_BITSANDBYTES, OT_PACKED_INT8, ".weight", ".SCB", {".SCB", ".weight_format"}},
+    {OT_QUANT_MXFP4, OT_PACKED_MXFP4, "_blocks", "_scales", {"_scales"}},
 };
 
 /* A matrix that is being opened. */
@@ -107,6 +108,11 @@ static int open_int8(const struct unpacking *u, struct ot_packed *packed) {
     return ot_packed_open_int8(packed);
 }
 
+static int open_mxfp4(const struct unpacking *u, struct ot_packed *packed) {
+    OT_TRY(need_part(u, "_scales", &packed->scales));
+    return ot_packed_open_mxfp4(packed);
+}
+
 /* ---- the directory ---- */
 
 static const struct packed_names *find_kind(struct unpacking *u, const struct ot_stored *stored) {
@@ -134,6 +140,8 @@ static int open_packed(struct unpacking *u, const struct ot_stored *codes, struc
         return open_gptq(u, packed);
     case OT_PACKED_4BIT:
         return open_4bit(u, packed);
+    case OT_PACKED_MXFP4:
+        return open_mxfp4(u, packed);
     default:
         return open_int8(u, packed);
     }
@@ -142,7 +150,8 @@ static int open_packed(struct unpacking *u, const struct ot_stored *codes, struc
 /* Describes the matrix as a tensor. ot_stored_read does not look at its dtype and data. */
 static int describe(const struct unpacking *u, const struct ot_packed *packed, struct ot_safetensor *to) {
     char name[NAME_BYTES + 64];
-    int bytes = snprintf(name, sizeof name, "%s.weight", u->stem);
+    bool joined = packed->experts > 0; /* the matrices of experts, whose names have no end */
+    int bytes = snprintf(name, sizeof name, "%s%s", u->stem, joined ? "" : ".weight");
     *to = (struct ot_safetensor){.name = ot_arena_strdup(u->dir->arena, name, (size_t)bytes),
                                  .dtype_name = packed->codes.tensor->dtype_name,
                                  .readable = true,
@@ -150,6 +159,12 @@ static int describe(const struct unpacking *u, const struct ot_packed *packed, s
                                  .shape = {packed->rows, packed->cols},
                                  .count = packed->rows * packed->cols,
                                  .bytes = ot_packed_bytes(packed)};
+    if (joined) {
+        to->dims = 3;
+        to->shape[0] = packed->experts;
+        to->shape[1] = packed->rows / packed->experts;
+        to->shape[2] = packed->cols;
+    }
     return to->name ? 0 : -OT_E_BUDGET;
 }
 

@@ -109,16 +109,14 @@ static int add_packed_entries(struct saver *s, const struct ot_tensor *tensor) {
 /* The entry of a tensor that is stored plainly. */
 static void add_plain_entry(struct saver *s, const struct ot_tensor *tensor, enum ot_dtype dtype) {
     struct ot_safetensors_entry *entry = &s->entries[s->n_entries];
-    *entry = (struct ot_safetensors_entry){.name = tensor->name, .dims = tensor->dims, .dtype = dtype};
+    *entry = (struct ot_safetensors_entry){.name = tensor->name, .dtype = dtype};
     if (s->save->adapter_config) {
         entry->name = s->names[s->n_entries];
         snprintf(s->names[s->n_entries], NAME_BYTES, "%s%s",
                  ot_lora_has_tensor(tensor->name) ? "" : OT_LORA_PREFIX, tensor->name);
         entry->dtype = OT_F32;
     }
-    ot_tensor_file_shape(tensor, NULL, entry->shape);
-    if (tensor->dims == 1)
-        entry->shape[0] = tensor->cols;
+    entry->dims = ot_tensor_file_shape(tensor, NULL, entry->shape);
     s->n_entries++;
 }
 

@@ -34,7 +34,7 @@ struct ot_stored {
 int ot_stored_read(const struct ot_stored *stored, int64_t first, int64_t n, float *values, int64_t *bad);
 /* Brings a whole tensor that is neither packed nor in blocks into memory, and then reads values from it,
  * exactly, as fp32. Errors: OT_E_IO. */
-int ot_stored_fetch(const struct ot_stored *stored);
+int ot_stored_fetch(const struct ot_stored *stored, int64_t first, int64_t n);
 void ot_stored_convert(const struct ot_stored *stored, int64_t first, int64_t n, float *values);
 /* Starts to read ahead the bytes of a part. */
 void ot_stored_prefetch(const struct ot_stored *stored, int64_t first, int64_t n);
@@ -131,8 +131,9 @@ const struct ot_stored *ot_adapter_find(const struct ot_adapter *adapter, const 
 
 /* ---- forms (model_dir_forms.c) ---- */
 
-/* The shape that a stored tensor must have; stored NULL: that a save writes. */
-void ot_tensor_file_shape(const struct ot_tensor *tensor, const struct ot_stored *stored, int64_t shape[2]);
+/* The shape that a stored tensor must have; stored NULL: that a save writes. Returns the number of its
+ * dimensions. */
+int ot_tensor_file_shape(const struct ot_tensor *tensor, const struct ot_stored *stored, int64_t shape[3]);
 /* Reads a part of a tensor (as ot_stored_read) as the slab has it; a magnitude of DoRA as the file has it.
  * Errors: OT_E_IO, OT_E_INPUT (the form of a quantized tensor cannot be read), OT_E_BUDGET. Any thread. */
 int ot_tensor_read(const struct ot_model_config *config, const struct ot_tensor *tensor,

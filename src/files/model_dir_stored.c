@@ -95,8 +95,8 @@ int ot_stored_read(const struct ot_stored *stored, int64_t first, int64_t n, flo
     return 0;
 }
 
-int ot_stored_fetch(const struct ot_stored *stored) {
-    return ot_mapped_file_fetch(stored->file, stored->tensor->data, stored->tensor->bytes);
+int ot_stored_fetch(const struct ot_stored *stored, int64_t first, int64_t n) {
+    return ot_mapped_file_fetch(stored->file, block_at(stored, first), ot_stored_bytes(stored, first, n));
 }
 
 void ot_stored_convert(const struct ot_stored *stored, int64_t first, int64_t n, float *values) {

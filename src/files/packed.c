@@ -21,12 +21,15 @@ static int wrong_part(const struct ot_packed_part *part, const char *dtype, cons
                    ot_shape_text(shape, dims, want));
 }
 
+static bool has_shape(const struct ot_packed_part *part, const char *dtype, const int64_t *shape, int dims) {
+    const struct ot_safetensor *t = part->tensor;
+    return strcmp(t->dtype_name, dtype) == 0 && t->dims == dims &&
+           memcmp(t->shape, shape, (size_t)dims * sizeof *shape) == 0;
+}
+
 static int check_part(const struct ot_packed_part *part, const char *dtype, int64_t rows, int64_t cols) {
     int64_t shape[2] = {rows, cols};
-    const struct ot_safetensor *t = part->tensor;
-    if (strcmp(t->dtype_name, dtype) == 0 && t->dims == 2 && t->shape[0] == rows && t->shape[1] == cols)
-        return 0;
-    return wrong_part(part, dtype, shape, 2);
+    return has_shape(part, dtype, shape, 2) ? 0 : wrong_part(part, dtype, shape, 2);
 }
 
 /* A vector, which may be stored with further dimensions of 1. */
@@ -166,6 +169,43 @@ int ot_packed_open_int8(struct ot_packed *p) {
     return check_vector(&p->scales, "F32", p->rows);
 }
 
+/* ---- MXFP4 ---- */
+
+enum { MX_BLOCK = OT_WEIGHT_MX_BLOCK, MX_NO_NUMBER = 255 };
+
+int ot_packed_open_mxfp4(struct ot_packed *p) {
+    const int64_t *shape = p->codes.tensor->shape;
+    const int64_t codes[4] = {shape[0], shape[1], shape[2], MX_BLOCK / 2};
+    p->kind = OT_PACKED_MXFP4;
+    if (!has_shape(&p->codes, "U8", codes, 4))
+        return wrong_part(&p->codes, "U8", codes, 4);
+    if (!has_shape(&p->scales, "U8", codes, 3))
+        return wrong_part(&p->scales, "U8", codes, 3);
+    p->experts = shape[0];
+    p->rows = shape[0] * shape[1];
+    p->cols = shape[2] * MX_BLOCK;
+    return check_size(p, p->rows, p->cols);
+}
+
+static int decode_mxfp4(const struct ot_packed *p, int64_t first, int64_t n, float *values) {
+    const uint8_t *codes = p->codes.tensor->data, *scales = p->scales.tensor->data;
+    for (int64_t at = first, end; at < first + n; at = end) {
+        int64_t block = at / MX_BLOCK;
+        end = (block + 1) * MX_BLOCK < first + n ? (block + 1) * MX_BLOCK : first + n;
+        if (scales[block] == MX_NO_NUMBER)
+            return ot_fail(OT_E_INPUT,
+                           "%s: tensor %s has the scale %d at element %lld, which is no number; the weights "
+                           "are damaged, get the file again",
+                           p->scales.file->path, p->scales.tensor->name, MX_NO_NUMBER, (long long)block);
+        float scale = ot_f32_from_bits(OT_WEIGHT_MX_SCALE(scales[block]));
+        for (int64_t i = at; i < end; i++)
+            values[i - first] = ot_weight_mx_table[codes[i / 2] >> (i % 2 * 4) & 15] * scale;
+    }
+    return 0;
+}
+
+/* ---- bitsandbytes, 4 bits ---- */
+
 enum { STATE_MAX_BYTES = 1 << 16 };
 
 static int fetch_part(const struct ot_packed_part *part) {
@@ -248,7 +288,10 @@ int ot_packed_open_4bit(struct ot_packed *p, struct ot_packed_part map, struct o
 /* Where the decoding of a value begins: of 4 bits at the begin of its block, with nested scales at that of
  * their group, which ot_weight_decode counts from. */
 static int64_t piece_first(const struct ot_packed *p, int64_t at) {
-    int64_t unit = p->group_scales.tensor ? PIECE_VALUES : p->kind == OT_PACKED_4BIT ? OT_WEIGHT_BLOCK : 1;
+    int64_t unit = p->group_scales.tensor       ? PIECE_VALUES
+                   : p->kind == OT_PACKED_4BIT  ? OT_WEIGHT_BLOCK
+                   : p->kind == OT_PACKED_MXFP4 ? MX_BLOCK
+                                                : 1;
     return at / unit * unit;
 }
 
@@ -297,6 +340,8 @@ static void decode_bitsandbytes(const struct ot_packed *p, int64_t first, int64_
 int ot_packed_decode(const struct ot_packed *p, int64_t first, int64_t n, float *values) {
     if (p->kind == OT_PACKED_GPTQ)
         return decode_gptq(p, first, n, values);
+    if (p->kind == OT_PACKED_MXFP4)
+        return decode_mxfp4(p, first, n, values);
     decode_bitsandbytes(p, first, n, values);
     return 0;
 }
@@ -325,6 +370,10 @@ int ot_packed_ranges(const struct ot_packed *p, int64_t first, int64_t n,
     case OT_PACKED_INT8:
         ranges[count++] = range_of(&p->codes, first, end);
         ranges[count++] = range_of(&p->scales, first / p->cols * 4, ((end - 1) / p->cols + 1) * 4);
+        break;
+    case OT_PACKED_MXFP4:
+        ranges[count++] = range_of(&p->codes, base / 2, (end + 1) / 2);
+        ranges[count++] = range_of(&p->scales, base / MX_BLOCK, quotient_up(end, MX_BLOCK));
         break;
     case OT_PACKED_4BIT:
         ranges[count++] = range_of(&p->codes, base / 2, (end + 1) / 2);

@@ -24,8 +24,15 @@
  * BITSANDBYTES 8 BITS: X.weight I8 [rows, cols], X.SCB F32 [rows] (or [rows, 1]), and perhaps
  * X.weight_format, a byte that is 0.
  *
+ * MXFP4, of the matrices X of all experts (gpt-oss), with the arithmetic of kernels/weight_format.h:
+ *
+ *     X_blocks    U8 [experts, rows, cols / 32, 16]  two codes a byte, the first in its lower half
+ *     X_scales    U8 [experts, rows, cols / 32]      255, which is no number, is refused
+ *
+ * Their rows, one expert after the other, are the rows of one matrix here.
+ *
  * Sources: GPTQModel's BaseQuantLinear and model_dequant.py, bitsandbytes' QuantState.as_dict and
- * Linear8bitLt (0.50).
+ * Linear8bitLt (0.50), transformers' convert_moe_packed_tensors (integrations/mxfp4.py).
  */
 #ifndef OT_FILES_PACKED_H
 #define OT_FILES_PACKED_H
@@ -34,7 +41,7 @@
 #include "src/files/quantization.h"
 #include "src/files/safetensors.h"
 
-enum ot_packed_kind { OT_PACKED_GPTQ, OT_PACKED_4BIT, OT_PACKED_INT8 };
+enum ot_packed_kind { OT_PACKED_GPTQ, OT_PACKED_4BIT, OT_PACKED_INT8, OT_PACKED_MXFP4 };
 
 /* One of the tensors, and its file. tensor NULL: absent. */
 struct ot_packed_part {
@@ -45,6 +52,7 @@ struct ot_packed_part {
 struct ot_packed {
     enum ot_packed_kind kind;
     int64_t rows, cols;
+    int64_t experts; /* MXFP4; the others: 0 */
     struct ot_packed_part codes, scales;
     /* GPTQ */
     int bits;
@@ -70,6 +78,8 @@ enum { OT_PACKED_RANGES = 4 };
 int ot_packed_open_gptq(struct ot_packed *packed, const struct ot_quantization *config);
 /* codes and scales are set. Error OT_E_INPUT. */
 int ot_packed_open_int8(struct ot_packed *packed);
+/* codes and scales are set. Error OT_E_INPUT. */
+int ot_packed_open_mxfp4(struct ot_packed *packed);
 /* codes, scales and group_scales are set. map, nested_map (absent without group_scales) and state: the other
  * tensors, which are read now. tables: memory that lives as long as packed. Errors: OT_E_INPUT, OT_E_IO. */
 int ot_packed_open_4bit(struct ot_packed *packed, struct ot_packed_part map, struct ot_packed_part nested_map,
@@ -80,8 +90,8 @@ int ot_packed_open_4bit(struct ot_packed *packed, struct ot_packed_part map, str
 /* The bytes that values [first, first + n) are decoded from. Returns the number of ranges. */
 int ot_packed_ranges(const struct ot_packed *packed, int64_t first, int64_t n,
                      struct ot_file_range ranges[OT_PACKED_RANGES]);
-/* Decodes the values, whose ranges are fetched. Values may be not finite. Error OT_E_INPUT: a column has a
- * group that does not exist. Any thread. */
+/* Decodes the values, whose ranges are fetched. Values may be not finite. Errors: OT_E_INPUT (a column has a
+ * group that does not exist, or a scale is no number). Any thread. */
 int ot_packed_decode(const struct ot_packed *packed, int64_t first, int64_t n, float *values);
 
 /* Bytes of all parts in the files. */

@@ -6,7 +6,7 @@
 #include "src/base/json.h"
 
 /* The cure for every quantised model that cannot be read. */
-#define CURE "use the model that it was made from, or one in GPTQ, bitsandbytes or GGUF"
+#define CURE "use the model that it was made from, or one in GPTQ, bitsandbytes, MXFP4 or GGUF"
 
 static int refuse(const char *where, const char *key, const char *value) {
     return ot_fail(OT_E_INPUT, "%s: quantized weights with %s '%.64s' cannot be read; " CURE, where, key,
@@ -79,5 +79,9 @@ int ot_quantization_parse(const struct ot_json *config, const char *where, struc
         return parse_gptq(config, where, out);
     if (strcmp(method, "bitsandbytes") == 0)
         return parse_bitsandbytes(config, where, out);
+    if (strcmp(method, "mxfp4") == 0) {
+        out->method = OT_QUANT_MXFP4;
+        return 0;
+    }
     return refuse(where, "quant_method", method);
 }

@@ -1,10 +1,10 @@
 /* What config.json says about quantised weights: its key quantization_config, or quantize_config.json, which
  * older versions of AutoGPTQ wrote instead.
  *
- * Two methods are read: "gptq" (Frantar et al., arXiv 2210.17323; written by AutoGPTQ and GPTQModel) and
- * "bitsandbytes" (load_in_8bit; load_in_4bit with nf4). All others are refused by name; so is fp4, which
- * bitsandbytes decodes to other bits on the CPU than on a GPU. How the tensors of a method are stored:
- * packed.h.
+ * Three methods are read: "gptq" (Frantar et al., arXiv 2210.17323; written by AutoGPTQ and GPTQModel),
+ * "bitsandbytes" (load_in_8bit; load_in_4bit with nf4) and "mxfp4" (gpt-oss). All others are refused by name;
+ * so is fp4, which bitsandbytes decodes to other bits on the CPU than on a GPU. How the tensors of a method
+ * are stored: packed.h.
  */
 #ifndef OT_FILES_QUANTIZATION_H
 #define OT_FILES_QUANTIZATION_H
@@ -14,7 +14,7 @@
 
 struct ot_json;
 
-enum ot_quant_method { OT_QUANT_NONE, OT_QUANT_GPTQ, OT_QUANT_BITSANDBYTES };
+enum ot_quant_method { OT_QUANT_NONE, OT_QUANT_GPTQ, OT_QUANT_BITSANDBYTES, OT_QUANT_MXFP4 };
 
 struct ot_quantization {
     enum ot_quant_method method;

@@ -80,7 +80,7 @@ static const struct ot_topic_block models[] = {
                 "gemma-2-9b, gemma-2-27b, gemma-3-1b, olmo-2-1b, olmo-2-7b, olmo-3-7b, smollm3-3b, "
                 "granite-3.3-2b, granite-3.3-8b, gpt2, gpt2-xl, bloom-560m, bloom-1b1, bloom-7b1, "
                 "falcon-7b, falcon-40b, falcon3-7b, codegen-350m, codegen2-1b, mixtral-8x7b, "
-                "qwen3-30b-a3b, qwen3-235b-a22b, yi-6b, vicuna-7b, "
+                "qwen3-30b-a3b, qwen3-235b-a22b, gpt-oss-20b, gpt-oss-120b, yi-6b, vicuna-7b, "
                 "codellama-7b, deepseek-r1-distill-qwen-7b, deepseek-r1-distill-llama-8b, t5-small, "
                 "t5-base, flan-t5-base; and two tiny ones "
                 "of this program, tiny-sql and tiny-test."},
@@ -88,8 +88,9 @@ static const struct ot_topic_block models[] = {
      "safetensors in fp32, fp16 or bf16, one file or shards; or a GGUF file. The trained model has the same "
      "dtype. --init random makes random weights from --seed instead."},
     {"quantized weights",
-     "GPTQ (2, 3, 4 or 8 bits; formats gptq and gptq_v2) and bitsandbytes (nf4 and int8) are decoded exactly "
-     "as they are read. The result has plain weights, in the dtype of the others (usually fp16 or bf16)."},
+     "GPTQ (2, 3, 4 or 8 bits; formats gptq and gptq_v2), bitsandbytes (nf4 and int8) and MXFP4 (gpt-oss) "
+     "are decoded exactly as they are read. The result has plain weights, in the dtype of the others "
+     "(usually fp16 or bf16)."},
     {"tokenizers",
      "Hugging Face tokenizer.json of type BPE or Unigram; for any other type or part, the error names it. "
      "Without tokenizer.json, a SentencePiece model (tokenizer.model, spiece.model) is read as transformers "
@@ -175,7 +176,8 @@ static const struct ot_topic_block lora[] = {
     {"--lr", "The default grows as fewer parameters are trained: about 1e-4 to 3e-4 for adapters."},
     {"--base-type",
      "nf4, nf4-double, mxfp4 or int8 stores the frozen matrices of the layers in 4.5, 4.13, 4.25 or 8 bits "
-     "a weight (QLoRA), with the arithmetic of bitsandbytes (mxfp4: of OCP Microscaling, as in gpt-oss), "
+     "a weight (QLoRA), with the arithmetic of bitsandbytes (mxfp4: of OCP Microscaling; of a mixture of "
+     "experts it stores the experts alone, so gpt-oss in MXFP4 keeps its exact numbers), "
      "also where --train or --freeze froze them. They have this type on every tier and on the bus, and are "
      "decoded on the device before each use. The embedding, the head, norms and biases stay in --dtype. "
      "The run trains the function of the decoded weights, and its losses are of that function: eval and "

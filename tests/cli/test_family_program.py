@@ -13,8 +13,8 @@ from program import read_bytes, write_rows
 INPUT = 3
 GOLDEN = os.path.join(os.path.dirname(__file__), "../golden")
 FAMILIES = ["gpt2", "bloom", "falcon", "falcon_two", "falcon_alibi", "codegen", "phi3", "gemma", "gemma2", "gemma3",
-            "olmo2", "olmo3", "smollm3", "ministral", "ministral3", "granite", "mixtral", "qwen3_moe"]
-KINDS = ["gpt2", "bloom", "falcon_two", "codegen", "phi3", "gemma2", "mixtral", "qwen3_moe"]  # one of each kind of names and forms
+            "olmo2", "olmo3", "smollm3", "ministral", "ministral3", "granite", "mixtral", "qwen3_moe", "gpt_oss"]
+KINDS = ["gpt2", "bloom", "falcon_two", "codegen", "phi3", "gemma2", "mixtral", "qwen3_moe", "gpt_oss"]  # one of each kind of names and forms
 ADAPTERS = ["gpt2-all", "bloom-qkv", "falcon_two-dora", "gemma3-embed", "phi3-all", "mixtral-attention"]
 LETTERS = [chr(ord("A") + i) for i in range(26)] + [chr(ord("a") + i) for i in range(18)]
 # Each letter is a token. Without a start and an end token, the losses are those of the golden rows.
@@ -274,7 +274,7 @@ class Families(program.ProgramTest):
                 "codegen": "attn.qkv_proj attn.out_proj mlp.fc_in mlp.fc_out",
                 "phi3": "self_attn.qkv_proj self_attn.o_proj mlp.gate_up_proj mlp.down_proj"}
         maps["falcon_two"] = maps["bloom"]
-        maps["mixtral"] = maps["qwen3_moe"] = attention = " ".join(f"self_attn.{x}_proj" for x in "qkvo")
+        maps["mixtral"] = maps["qwen3_moe"] = maps["gpt_oss"] = attention = " ".join(f"self_attn.{x}_proj" for x in "qkvo")
         llama = attention + " mlp.gate_proj mlp.up_proj mlp.down_proj"
         for family in KINDS:
             layers = "transformer.h." if "transformer.ln_f.weight" in self.golden[family].weights else "model.layers."
@@ -327,6 +327,24 @@ class Families(program.ProgramTest):
             self.assertAlmostEqual(self.loss(family, self.path(family), "--base-type", "nf4"), stored, delta=2e-6, msg=family)
             self.assertNotAlmostEqual(stored, golden.loss(), delta=1e-3)
             self.tune(family, family + "-qlora", "--lora", "r=2", "--steps", "2", "--lr", "1e-2", model=family + "-nf4")
+
+    def test_a_base_of_mxfp4_keeps_its_numbers(self):
+        """The files of gpt-oss have experts in MXFP4. Stored so on every tier, they compute the bits of decoded ones."""
+        shutil.copytree(os.path.join(GOLDEN, "quantized/mxfp4"), self.path("mxfp4"))
+        vocab = {letter: i for i, letter in enumerate(LETTERS[:32])}
+        write_json(self.path("mxfp4/tokenizer.json"), TOKENIZER | {"model": TOKENIZER["model"] | {"vocab": vocab}})
+        texts = [{"text": "".join(LETTERS[i * step % 32] for i in range(20))} for step in (3, 5, 7, 11)]
+        write_rows(self.path("mxfp4.jsonl"), texts)
+        write_rows(self.path("mxfp48.jsonl"), texts * 8)
+        stored, decoded = ["--base-type", "mxfp4", "--dtype", "fp32"], ["--dtype", "fp32"]
+        loss = self.loss("mxfp4", self.path("mxfp4"), *decoded)
+        self.assertEqual(self.loss("mxfp4", self.path("mxfp4"), *stored), loss)
+        self.assertNotEqual(self.loss("mxfp4", self.path("mxfp4"), "--base-type", "nf4", *decoded), loss)
+        for out, words in ("mxfp4-stored", stored), ("mxfp4-decoded", decoded):
+            self.tune("mxfp4", out, "--lora", "r=2", "--steps", "2", "--lr", "1e-2", *words)
+        self.assertEqual(read_tensors(self.path("mxfp4-stored"), "adapter_model.safetensors"),
+                         read_tensors(self.path("mxfp4-decoded"), "adapter_model.safetensors"))
+        self.assertLess(self.loss("mxfp4", self.path("mxfp4-stored"), *stored), loss)
 
     def test_a_family_without_gguf_is_refused_by_name(self):
         told = program.run("export", self.path("codegen"), "--gguf", "f16", "--out", self.path("none.gguf"))

@@ -1,4 +1,4 @@
-/* Quantised checkpoints (scripts/golden/quantized.py) as models: every value, and every damage. */
+/* Quantised checkpoints (scripts/golden/quantized.py, mxfp4.py) as models: every value, and every damage. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +10,8 @@
 #include "tests/files/fixture.h"
 #include "tests/support/golden.h"
 
-static const char *const cases[] = {"nf4",       "nf4-double", "int8",  "gptq4",   "gptq3",
-                                    "gptq4-act", "gptq3-v2",   "gptq2", "gptq8-v2"};
+static const char *const cases[] = {"nf4",       "nf4-double", "int8",  "gptq4",    "gptq3",
+                                    "gptq4-act", "gptq3-v2",   "gptq2", "gptq8-v2", "mxfp4"};
 enum { N_CASES = sizeof cases / sizeof *cases };
 
 static int open_folder(void **state) {
@@ -74,11 +74,13 @@ static void check_case(const struct ot_golden *golden, const char *name) {
 }
 
 static void test_all_formats_have_the_values_of_their_tools(void **state) {
-    struct ot_golden *golden = golden_open("quantized/crc.bin");
     (void)state;
-    for (int i = 0; i < N_CASES; i++)
+    for (int i = 0; i < N_CASES; i++) {
+        bool mx = strcmp(cases[i], "mxfp4") == 0;
+        struct ot_golden *golden = golden_open(mx ? "quantized/crc_mxfp4.bin" : "quantized/crc.bin");
         check_case(golden, cases[i]);
-    golden_close(golden);
+        golden_close(golden);
+    }
 }
 
 /* A result has plain weights, all of one dtype, and its config says nothing of quantization. */
@@ -210,6 +212,14 @@ static void test_damaged_tensors_are_refused(void **state) {
          "blocks of 64 values and 512 scales"},
         {"nf4-double", "q_proj.weight.nested_quant_map", "q_proj.weight.nested_quant_mop",
          "nested_quant_map beside it"},
+        {"mxfp4", "0.mlp.experts.down_proj_scales", "0.mlp.experts.down_proj_scalez",
+         "experts.down_proj is missing"},
+        {"mxfp4", "down_proj_blocks\":{\"dtype\":\"U8\",\"shape\":[3,64,1,16]",
+         "down_proj_blocks\":{\"dtype\":\"U8\",\"shape\":[3,64,2,8 ]", "should be U8 [3, 64, 2, 16]"},
+        {"mxfp4", "down_proj_scales\":{\"dtype\":\"U8\",\"shape\":[3,64,1]",
+         "down_proj_scales\":{\"dtype\":\"U8\",\"shape\":[64,3,1]", "should be U8 [3, 64, 1]"},
+        {"mxfp4", "down_proj_scales\":{\"dtype\":\"U8\"", "down_proj_scales\":{\"dtype\":\"I8\"",
+         "should be U8 [3, 64, 1]"},
         {"int8", "q_proj.SCB", "q_proj.SCX", "q_proj.weight is stored as I8"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -245,6 +255,9 @@ static void test_damaged_numbers_are_refused(void **state) {
         {"nf4", "model.layers.0.mlp.up_proj.weight.absmax", 0x7fc00000, 4, "up_proj.weight holds nan"},
         {"nf4-double", "model.layers.0.mlp.up_proj.weight.nested_absmax", 0x7f800000, 4,
          "up_proj.weight holds"},
+        {"mxfp4", "model.layers.0.mlp.experts.gate_up_proj_scales", 255, 1,
+         "at element 0, which is no number"},
+        {"mxfp4", "model.layers.1.mlp.experts.down_proj_scales", 0xfefefe, 3, "down_proj holds"},
         {"int8", "model.layers.0.mlp.up_proj.SCB", 0x7fc00000, 4, "up_proj.weight holds nan"},
         {"int8", "model.layers.0.mlp.up_proj.weight_format", 1, 1, "is in the order of a card's kernel"},
     };

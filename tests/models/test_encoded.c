@@ -100,6 +100,29 @@ static void test_which_slabs_are_encoded(void **state) {
     }
 }
 
+/* MXFP4 of a model with experts applies to the experts alone: every other part has the device's dtype. */
+static void test_mxfp4_is_of_experts(void **state) {
+    (void)state;
+    struct ot_model_config config = tiny_config(2, false);
+    config.family = OT_FAMILY_GPT_OSS;
+    config.n_experts = 3;
+    config.top_experts = 2;
+    config.expert_ffn = 32;
+    struct ot_model *model = open_base(&config, OT_BF16, trains_nothing, OT_BASE_MXFP4);
+    for (int s = 1; s <= 2; s++) {
+        struct ot_encoded_part part;
+        int experts = 0, i = 0;
+        for (; ot_encoded_part(model, s, i, &part); i++) {
+            experts += part.weight.format == OT_WEIGHT_MXFP4;
+            assert_true(part.weight.format == OT_WEIGHT_MXFP4 || part.weight.format == OT_WEIGHT_BF16);
+            assert_true(part.weight.format != OT_WEIGHT_MXFP4 || part.weight.rows % config.n_experts == 0);
+        }
+        assert_int_equal(experts, 2);       /* gate and up of all experts, and down */
+        assert_int_equal(i, 4 + 1 + 2 + 1); /* q, k, v, o; the router; experts; vectors */
+    }
+    ot_model_close(model);
+}
+
 /* A layer that has no frozen matrix stays plain beside others that are encoded. */
 static bool trains_matrices_of_layer_1(const void *context, const struct ot_tensor *tensor) {
     (void)context;
@@ -360,10 +383,15 @@ static void test_chain_decodes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_which_slabs_are_encoded), cmocka_unit_test(test_a_slab_of_vectors_is_plain),
-        cmocka_unit_test(test_parts_cover_the_slab),    cmocka_unit_test(test_bytes_of_a_llama_7b),
-        cmocka_unit_test(test_pieces_change_no_byte),   cmocka_unit_test(test_wrong_values_are_refused),
-        cmocka_unit_test(test_too_large_a_matrix),      cmocka_unit_test(test_chain_decodes),
+        cmocka_unit_test(test_mxfp4_is_of_experts),
+        cmocka_unit_test(test_which_slabs_are_encoded),
+        cmocka_unit_test(test_a_slab_of_vectors_is_plain),
+        cmocka_unit_test(test_parts_cover_the_slab),
+        cmocka_unit_test(test_bytes_of_a_llama_7b),
+        cmocka_unit_test(test_pieces_change_no_byte),
+        cmocka_unit_test(test_wrong_values_are_refused),
+        cmocka_unit_test(test_too_large_a_matrix),
+        cmocka_unit_test(test_chain_decodes),
     };
     tiny_skip_without_device();
     return cmocka_run_group_tests(tests, NULL, NULL);

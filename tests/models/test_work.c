@@ -217,10 +217,10 @@ static void count_combine_backward(struct ot_lane *lane, const struct ot_combine
 static void count_gemm_groups(struct ot_lane *lane, const struct ot_gemm_groups *op) {
     (void)lane;
     int64_t width = op->form == OT_GROUPS_ROWS ? op->k : op->m;
-    counted.product_flops += 2.0 * (double)op->rows * (double)op->n * (double)width;
-    if (op->form == OT_GROUPS_SUMS &&
-        op->m == 1) /* ones, and the rows that they add: the gradient of biases */
+    if (width == 1) /* ones, and the rows that they add: the gradient of biases, which bytes alone bound */
         move((double)op->rows, op->n + 1, op->dtype, 1);
+    else
+        counted.product_flops += 2.0 * (double)op->rows * (double)op->n * (double)width;
 }
 
 static void count_copy(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, const void *src,
