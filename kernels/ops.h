@@ -353,9 +353,9 @@ struct ot_cast {
 };
 
 /* Decodes n frozen weights, from `first` on, of a matrix in a storage type (kernels/weight_format.h):
- * computes them in fp32 and rounds once. first: a multiple of the layout's unit (64 weights for NF4, a row
- * for int8, one for plain formats). n: a multiple of it too, or all that is left. encoded: the whole
- * matrix, aligned to OT_WEIGHT_ALIGN. out: n elements; it must not overlap the matrix. */
+ * computes them in fp32 and rounds once. first: a multiple of the layout's unit (64 weights for NF4, 32 for
+ * MXFP4, a row for int8, one for plain formats). n: a multiple of it too, or all that is left. encoded: the
+ * whole matrix, aligned to OT_WEIGHT_ALIGN. out: n elements; it must not overlap the matrix. */
 struct ot_decode {
     struct ot_weight weight;
     enum ot_dtype dtype; /* of out */

@@ -19,7 +19,8 @@
  *
  *     combine_backward  dout and dweights
  *     gemm_groups       gradients of each expert's weights (form SUMS) and of its inputs (form ROWS)
- *     combine           dx = the sum of each token's rows of dpacked: without weights, the backward of gather
+ *     combine           dx = the sum of each token's rows of dpacked: without weights, the backward of
+ * gather
  *     router_backward   dlogits; then two products of the router add its part to dx and to dR
  *
  * WITHOUT WAITING FOR THE HOST. The router decides on the device how many rows an expert has. The host never
@@ -33,8 +34,8 @@
  * kernel adds. So a program decides once, by its arguments and the machine, which way it takes.
  *
  * DETERMINISM. All sums have a fixed order. A token adds its slots in the order of slots, whatever experts
- * they name. The product of an expert depends on the rows of its group and on its weights alone. The gradient
- * of its weights adds these rows in order, and they are in the order of tokens.
+ * they name. The product of an expert depends on the rows of its group and on its weights alone. The
+ * gradient of its weights adds these rows in order, and they are in the order of tokens.
  */
 #ifndef OT_KERNELS_OPS_EXPERTS_H
 #define OT_KERNELS_OPS_EXPERTS_H
@@ -76,11 +77,11 @@ struct ot_router_backward {
     void *dlogits;            /* [n, experts], forward.ld between tokens */
 };
 
-/* Sorts assignments by expert, and those of an expert by their numbers. Group e is the packed rows offsets[e]
- * to offsets[e + 1] - 1. Its first counts[e] rows have assignments. The rest is padding, if the op pads each
- * group to a multiple of `multiple` rows. rows[a] is the row of assignment a. assignments[r] is the
- * assignment of row r; -1 for padding, and for rows behind the last group. used[e] becomes 1 for each expert e
- * with assignments, and keeps its value for the others.
+/* Sorts assignments by expert, and those of an expert by their numbers. Group e is the packed rows
+ * offsets[e] to offsets[e + 1] - 1. Its first counts[e] rows have assignments. The rest is padding, if the
+ * op pads each group to a multiple of `multiple` rows. rows[a] is the row of assignment a. assignments[r] is
+ * the assignment of row r; -1 for padding, and for rows behind the last group. used[e] becomes 1 for each
+ * expert e with assignments, and keeps its value for the others.
  *
  * The ids must be in [0, experts). n * top and the capacity are below 2^31 - 2^10. */
 struct ot_group {
@@ -127,9 +128,9 @@ struct ot_combine {
     void *y;
 };
 
-/* For each packed row r < rows with assignment a of token t: dpacked[r] = weights[a] * dy[t], and dweights[a]
- * = the dot product of dy[t] and packed[r], in fp32. Rows without an assignment become zeros. dpacked may be
- * packed. dweights NULL: it is not wanted, and packed is not read. */
+/* For each packed row r < rows with assignment a of token t: dpacked[r] = weights[a] * dy[t], and
+ * dweights[a] = the dot product of dy[t] and packed[r], in fp32. Rows without an assignment become zeros.
+ * dpacked may be packed. dweights NULL: it is not wanted, and packed is not read. */
 struct ot_combine_backward {
     enum ot_dtype dtype;
     int64_t rows, cols, top, ld_packed, ld_dy; /* ld_packed: of packed and dpacked */
@@ -148,7 +149,8 @@ struct ot_combine_backward {
  * ROWS: y = x W^T sets trans_b; dx = dy W does not. Rows of no group are neither read nor written. SUMS:
  * dW += dy^T x sets addend to C. An expert without rows gets zeros, or its addend. B_e (ROWS), or C_e and
  * addend_e (SUMS), begin `stride` elements behind those of expert e - 1. bias is [experts, n]; its gradient
- * is the form SUMS with m = 1 and an A of ones. scale, c_dtype, addend and overlaps are as in struct ot_gemm.
+ * is the form SUMS with m = 1 and an A of ones. scale, c_dtype, addend and overlaps are as in struct
+ * ot_gemm.
  *
  * rows: the capacity, at least offsets[experts]. It sets the size of the launch; no result depends on it. */
 enum ot_groups_form { OT_GROUPS_ROWS, OT_GROUPS_SUMS };

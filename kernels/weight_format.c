@@ -11,7 +11,8 @@
 #include "src/base/error.h"
 #include "src/base/pool.h"
 
-static const char *const names[OT_WEIGHT_FORMATS] = {"fp32", "bf16", "fp16", "int8", "nf4", "nf4-double"};
+static const char *const names[OT_WEIGHT_FORMATS] = {"fp32", "bf16",       "fp16", "int8",
+                                                     "nf4",  "nf4-double", "mxfp4"};
 
 const char *ot_weight_format_name(enum ot_weight_format format) {
     return names[format];
@@ -44,6 +45,9 @@ static const float nf4_table[16] = {
     -1.0f,        -0.69619280f, -0.52507305f, -0.39491749f, -0.28444138f, -0.18477343f, -0.091050036f, 0.0f,
     0.079580300f, 0.16093020f,  0.24611230f,  0.33791524f,  0.44070983f,  0.56261700f,  0.72295684f,   1.0f};
 
+const float ot_weight_mx_table[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                                      -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+
 /* One decade of the dynamic map: the means of neighbouring points of a line of n + 1 points from 0.1 to 1,
  * times power. The line is computed from both ends, as torch.linspace computes it on CPUs with fma. */
 static void fill_decade(float *decade, int n, float power) {
@@ -73,14 +77,14 @@ static void middles_of(const float *table, int n, float *middles) {
 
 /* ---- encoding ---- */
 
-enum { BLOCK = OT_WEIGHT_BLOCK, CHUNK_ELEMENTS = 16384 };
+enum { BLOCK = OT_WEIGHT_BLOCK, MX_BLOCK = OT_WEIGHT_MX_BLOCK, CHUNK_ELEMENTS = 16384 };
 
 struct encoding {
     const struct ot_weight *w;
     struct ot_weight_layout layout;
     const struct ot_weight_part *part;
     char *encoded;
-    float *scales;              /* fp32 scales of the matrix */
+    float *scales;              /* fp32 scales of the matrix; MXFP4 has none */
     _Atomic int64_t not_finite; /* the lowest index of the part that is not finite; n: none */
 };
 
@@ -166,6 +170,41 @@ static void encode_nf4_chunk(void *context, int64_t begin, int64_t end, int64_t 
     }
 }
 
+/* The codes of 32 numbers by the power of two that makes their largest a code. To the nearest, of two that
+ * are equally near the even code: so every second middle belongs to the code above it. */
+static void encode_mx_block(const float *x, float inverse, uint8_t *codes, int bytes) {
+    uint8_t code[MX_BLOCK], packed[MX_BLOCK / 2];
+    for (int i = 0; i < MX_BLOCK; i++) {
+        float size = fabsf(x[i]) * inverse;
+        uint32_t above = (size > 0.25f) + (size >= 0.75f) + (size > 1.25f) + (size >= 1.75f) + (size > 2.5f) +
+                         (size >= 3.5f) + (size > 5.0f);
+        code[i] = (uint8_t)(above | (ot_f32_bits(x[i]) >> 28 & 8u));
+    }
+    for (int i = 0; i < MX_BLOCK / 2; i++)
+        packed[i] = (uint8_t)(code[2 * i] | code[2 * i + 1] << 4);
+    memcpy(codes, packed, (size_t)bytes);
+}
+
+/* begin, end: blocks of the part. */
+static void encode_mx_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    (void)chunk, (void)worker;
+    struct encoding *e = context;
+    for (int64_t block = begin; block < end; block++) {
+        int64_t at = block * MX_BLOCK, left = e->part->n - at, first = e->part->first + at;
+        int n = left < MX_BLOCK ? (int)left : MX_BLOCK;
+        float x[BLOCK];
+        read_block(e->part, at, n, x);
+        uint32_t most = largest_bits(x), exponent = most >> 23, scale = exponent > 2 ? exponent - 2 : 0;
+        if (!is_finite(most)) {
+            note_not_finite(e, at, x);
+            continue;
+        }
+        float inverse = ot_f32_from_bits((254 - scale) << 23); /* 2^(127 - scale), which is normal */
+        ((uint8_t *)e->encoded)[e->layout.scales + first / MX_BLOCK] = (uint8_t)scale;
+        encode_mx_block(x, inverse, (uint8_t *)e->encoded + first / 2, (n + 1) / 2);
+    }
+}
+
 /* begin, end: rows of the part. */
 static void encode_int8_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
     (void)chunk, (void)worker;
@@ -223,14 +262,13 @@ static void clear(char *encoded, int64_t from, int64_t to) {
 
 void ot_weight_begin(const struct ot_weight *w, void *encoded) {
     struct ot_weight_layout l = ot_weight_layout(w);
-    bool nested = w->format == OT_WEIGHT_NF4_DOUBLE, nibbles = nested || w->format == OT_WEIGHT_NF4;
     clear(encoded, l.code_bytes, l.scales);
-    clear(encoded, l.scales + l.n_scales * (nested ? 1 : 4), l.group_scales);
+    clear(encoded, l.scales + l.n_scales * l.scale_bytes, l.group_scales);
     clear(encoded, l.group_scales + l.n_groups * 4, l.bytes);
-    if (nibbles) {
+    if (ot_weight_is_nf4(w->format)) {
         struct ot_weight_tables tables;
         ot_weight_default_tables(&tables);
-        if (!nested)
+        if (w->format == OT_WEIGHT_NF4)
             memset(tables.map, 0, sizeof tables.map);
         memcpy((char *)encoded + l.tables, &tables, sizeof tables);
     }
@@ -245,9 +283,10 @@ int ot_weight_encode(struct ot_pool *pool, const struct ot_weight *w, const stru
     if (!scales)
         e.scales = (float *)(e.encoded + e.layout.scales);
     ot_pool_run(pool, units, chunk > 0 ? chunk : 1,
-                ot_weight_is_plain(w->format) ? convert_chunk
-                : w->format == OT_WEIGHT_INT8 ? encode_int8_chunk
-                                              : encode_nf4_chunk,
+                ot_weight_is_plain(w->format)  ? convert_chunk
+                : w->format == OT_WEIGHT_INT8  ? encode_int8_chunk
+                : w->format == OT_WEIGHT_MXFP4 ? encode_mx_chunk
+                                               : encode_nf4_chunk,
                 &e);
     if (e.not_finite < part->n) {
         int64_t at = part->first + e.not_finite;
@@ -314,6 +353,8 @@ void ot_weight_end(struct ot_pool *pool, const struct ot_weight *w, const float 
 
 static float scale_of(const struct ot_weight *w, const struct ot_weight_layout *l, const char *encoded,
                       int64_t unit) {
+    if (w->format == OT_WEIGHT_MXFP4)
+        return ot_f32_from_bits(OT_WEIGHT_MX_SCALE(((const uint8_t *)encoded)[l->scales + unit]));
     if (w->format != OT_WEIGHT_NF4_DOUBLE)
         return ((const float *)(encoded + l->scales))[unit];
     const struct ot_weight_tables *tables = (const struct ot_weight_tables *)(encoded + l->tables);
@@ -328,7 +369,10 @@ static float weight_at(const struct ot_weight *w, const struct ot_weight_layout 
         return ot_dtype_read((enum ot_dtype)w->format, encoded, i);
     if (w->format == OT_WEIGHT_INT8)
         return (float)((const int8_t *)encoded)[i] * scale * OT_WEIGHT_INT8_STEP;
-    int code = ((const uint8_t *)encoded)[i / 2] >> (i % 2 ? 0 : 4) & 15;
+    bool mx = w->format == OT_WEIGHT_MXFP4;
+    int code = ((const uint8_t *)encoded)[i / 2] >> ((i % 2 == 0) == mx ? 0 : 4) & 15;
+    if (mx)
+        return ot_weight_mx_table[code] * scale;
     return ((const struct ot_weight_tables *)(encoded + l->tables))->table[code] * scale;
 }
 

@@ -1,5 +1,5 @@
 /* How frozen weights are stored: as plain numbers, as int8 with a scale a row, or as 4-bit codes with a scale
- * for every 64 weights. They lie in this form on every tier and cross the bus in it. The op `decode`
+ * for every 64 or 32 weights. They lie in this form on every tier and cross the bus in it. The op `decode`
  * (kernels/ops.h) makes the compute dtype of them on the device. Encoding runs on the host, once.
  *
  * OT_WEIGHT_F32, _BF16, _F16   plain numbers
@@ -8,10 +8,12 @@
  * OT_WEIGHT_NF4                4.5 bits a weight: the 16 quantiles of NormalFloat4 (Dettmers et al., "QLoRA",
  *                              arXiv 2305.14314), and fp32 scales
  * OT_WEIGHT_NF4_DOUBLE         4.127 bits a weight: the scales have 8 bits (double quantisation)
+ * OT_WEIGHT_MXFP4              4.25 bits a weight: floating-point numbers of 4 bits, and a power of two for
+ *                              every 32 ("OCP Microscaling Formats (MX) Specification", version 1.0)
  *
- * The arithmetic is that of bitsandbytes 0.50, so its checkpoints decode to the same bits. Every operation
- * below is exact or rounds once to fp32, in the order written here, without fma. So all engines have the same
- * bits.
+ * The arithmetic of int8 and NF4 is that of bitsandbytes 0.50, so its checkpoints decode to the same bits.
+ * That of MXFP4 is transformers' and torchao's. Every operation below is exact or rounds once to fp32, in the
+ * order written here, without fma. So all engines have the same bits.
  *
  * INT8. Row r has a = the largest |x|, which is stored (bitsandbytes: SCB).
  *
@@ -35,8 +37,30 @@
  * map is the dynamic data type (Dettmers, arXiv 1511.04561): seven decades of either sign, each with twice as
  * many values as the decade below it, and 0 and 1.
  *
- * A decoded weight is rounded from fp32 to the compute dtype once. An NF4 matrix that was decoded to fp32 has
- * the same codes and scales when it is encoded again, unless a scale is between 0 and 1e-38.
+ * MXFP4. The matrix is flat, row after row. Block j is the weights [32 j, 32 j + 32); the last block may be
+ * shorter. The specification has blocks within rows: that is the same if rows have a multiple of 32 weights,
+ * as in all files of MXFP4. A block has a byte s, its scale 2^(s - 127); s is 0..254. A code is E2M1: the
+ * sign in bit 3, and a magnitude of 0, 0.5, 1, 1.5, 2, 3, 4 or 6. A byte has two codes, the first in its
+ * lower half, as files have it.
+ *
+ *     s    = max(0, floor(log2(the largest |x|)) + 127 - 2)            0 for a block of zeros
+ *     code = x 2^(127 - s), to the nearest magnitude, of two that are equally near the one with an even
+ *            code; 6 if it is more. The sign is that of x, also for zeros
+ *     x    = (the code's number) 2^(s - 127)                           exact, also where it is subnormal
+ *
+ * s and codes are those of the specification (section 6.3) and of torchao 0.18 (to_mx, FLOOR), except where
+ * s is 0: torchao multiplies by 2^126 there, and not by 2^127. A decoded number of 2^128 or more is infinite.
+ * Encoding makes no s above 252 and so no such number; who reads files refuses them (src/files/packed.h).
+ *
+ * WHAT MXFP4 DECODES IS KEPT. Blocks of a file may have another s than encoding their numbers makes: the
+ * largest magnitude of a block may be less than 4. Encoding then lowers s by 1 (2 and 3), 2 (1 and 1.5) or 3
+ * (0.5), or less, where s would be below 0. Every magnitude up to the largest is then again a magnitude, 2,
+ * 4 or 8 times as large. So finite numbers of any block are encoded to bytes that decode to the same
+ * numbers. The bytes are the same too if the largest magnitude is 4 or 6, or if s is 0.
+ *
+ * A decoded weight is rounded from fp32 to the compute dtype once. bf16 has all numbers of MXFP4; fp16 makes
+ * infinities of those of 65,520 and more. An NF4 matrix that was decoded to fp32 has the same codes and
+ * scales when it is encoded again, unless a scale is between 0 and 1e-38.
  *
  * WHERE BITSANDBYTES DIFFERS FROM ITSELF. Its CPU and its CUDA code do not agree everywhere:
  * - 1 / a: the CPU divides, CUDA approximates (it is compiled with --use_fast_math). Ours: the CPU's.
@@ -56,11 +80,13 @@
  * OT_WEIGHT_ALIGN bytes, and so does each of its parts. Its length is a multiple of OT_WEIGHT_EXTENT, so it
  * can be a direct I/O of its own. What lies between the parts is zero.
  *
- *     part          INT8              NF4                NF4_DOUBLE
- *     codes         int8 [rows, cols] [(n + 1) / 2]      [(n + 1) / 2]       at 0; plain formats: numbers
- *     scales        fp32 [rows]       fp32 [blocks]      uint8 [blocks]
+ *     part          INT8              NF4                NF4_DOUBLE          MXFP4
+ *     codes         int8 [rows, cols] [(n + 1) / 2]      [(n + 1) / 2]       [(n + 1) / 2]
+ *     scales        fp32 [rows]       fp32 [blocks]      uint8 [blocks]      uint8 [blocks]
  *     group_scales                                       fp32 [groups]
  *     tables                          ot_weight_tables   ot_weight_tables
+ *
+ * Codes begin at 0. In plain formats they are the numbers.
  *
  * The tables travel with the matrix, because the maps of old checkpoints may differ from ours in their last
  * bits. So a loader of bitsandbytes files copies the tensors weight, absmax (or SCB), nested_absmax,
@@ -86,18 +112,22 @@ enum ot_weight_format {
     OT_WEIGHT_INT8,
     OT_WEIGHT_NF4,
     OT_WEIGHT_NF4_DOUBLE,
+    OT_WEIGHT_MXFP4,
     OT_WEIGHT_FORMATS
 };
 
 enum {
-    OT_WEIGHT_BLOCK = 64,  /* weights that share a scale in NF4 */
-    OT_WEIGHT_GROUP = 256, /* scales that share a scale in NF4_DOUBLE */
+    OT_WEIGHT_BLOCK = 64,    /* weights that share a scale in NF4 */
+    OT_WEIGHT_GROUP = 256,   /* scales that share a scale in NF4_DOUBLE */
+    OT_WEIGHT_MX_BLOCK = 32, /* weights that share a scale in MXFP4 */
     OT_WEIGHT_ALIGN = 256,
     OT_WEIGHT_EXTENT = 4096,
 };
 
 #define OT_WEIGHT_MOST_ELEMS ((int64_t)1 << 42)
 #define OT_WEIGHT_INT8_STEP  (1.0f / 127.0f)
+/* The fp32 bits of 2^(s - 127), the scale of a block of MXFP4. 2^-127 is subnormal. s: a uint8_t. */
+#define OT_WEIGHT_MX_SCALE(s) ((s) > 0 ? (uint32_t)(s) << 23 : (uint32_t)1 << 22)
 
 /* A matrix in a format. A vector has one row. */
 struct ot_weight {
@@ -116,8 +146,9 @@ struct ot_weight_tables {
  * bytes, at the place of the next part. */
 struct ot_weight_layout {
     int64_t n;    /* weights */
-    int64_t unit; /* weights that share a scale: OT_WEIGHT_BLOCK, or the columns of an INT8 matrix; else 1 */
+    int64_t unit; /* weights that share a scale: a block, or the columns of an INT8 matrix; else 1 */
     int64_t n_scales, n_groups;           /* numbers of scales and of group_scales */
+    int64_t scale_bytes;                  /* of one scale */
     int64_t code_bytes;                   /* of the codes, which begin at 0 */
     int64_t scales, group_scales, tables; /* offsets */
     int64_t bytes;                        /* of all */
@@ -131,22 +162,28 @@ static inline int64_t ot_weight_align(int64_t bytes, int64_t to) {
     return (bytes + to - 1) / to * to;
 }
 
+static inline bool ot_weight_is_nf4(enum ot_weight_format format) {
+    return format == OT_WEIGHT_NF4 || format == OT_WEIGHT_NF4_DOUBLE;
+}
+
 /* The layout of a matrix that ot_weight_check accepts. */
 static inline struct ot_weight_layout ot_weight_layout(const struct ot_weight *w) {
     struct ot_weight_layout l = {.n = w->rows * w->cols, .unit = 1};
-    bool nested = w->format == OT_WEIGHT_NF4_DOUBLE, nibbles = nested || w->format == OT_WEIGHT_NF4;
+    bool nested = w->format == OT_WEIGHT_NF4_DOUBLE, nf4 = ot_weight_is_nf4(w->format);
+    bool mx = w->format == OT_WEIGHT_MXFP4;
     if (ot_weight_is_plain(w->format)) {
         l.code_bytes = l.n * (int64_t)ot_dtype_bytes((enum ot_dtype)w->format);
     } else {
-        l.unit = nibbles ? (int64_t)OT_WEIGHT_BLOCK : w->cols;
+        l.unit = nf4 ? (int64_t)OT_WEIGHT_BLOCK : mx ? (int64_t)OT_WEIGHT_MX_BLOCK : w->cols;
         l.n_scales = (l.n + l.unit - 1) / l.unit;
         l.n_groups = nested ? (l.n_scales + OT_WEIGHT_GROUP - 1) / OT_WEIGHT_GROUP : 0;
-        l.code_bytes = nibbles ? (l.n + 1) / 2 : l.n;
+        l.scale_bytes = nested || mx ? 1 : 4;
+        l.code_bytes = nf4 || mx ? (l.n + 1) / 2 : l.n;
     }
     l.scales = ot_weight_align(l.code_bytes, OT_WEIGHT_ALIGN);
-    l.group_scales = ot_weight_align(l.scales + l.n_scales * (nested ? 1 : 4), OT_WEIGHT_ALIGN);
+    l.group_scales = ot_weight_align(l.scales + l.n_scales * l.scale_bytes, OT_WEIGHT_ALIGN);
     l.tables = ot_weight_align(l.group_scales + l.n_groups * 4, OT_WEIGHT_ALIGN);
-    l.bytes = l.tables + (nibbles ? (int64_t)sizeof(struct ot_weight_tables) : 0);
+    l.bytes = l.tables + (nf4 ? (int64_t)sizeof(struct ot_weight_tables) : 0);
     l.bytes = ot_weight_align(l.bytes, OT_WEIGHT_EXTENT);
     return l;
 }
@@ -162,7 +199,7 @@ static inline bool ot_weight_is_range(const struct ot_weight *w, int64_t first, 
 extern "C" {
 #endif
 
-/* "fp32", "bf16", "fp16", "int8", "nf4", "nf4-double" */
+/* "fp32", "bf16", "fp16", "int8", "nf4", "nf4-double", "mxfp4" */
 const char *ot_weight_format_name(enum ot_weight_format format);
 /* False, and *out unchanged, if no format has the name. */
 bool ot_weight_format_from_name(const char *name, enum ot_weight_format *out);
@@ -175,6 +212,9 @@ int ot_weight_check(const struct ot_weight *w);
 
 /* The tables of NF4 and NF4_DOUBLE, with offset 0. */
 void ot_weight_default_tables(struct ot_weight_tables *out);
+
+/* The 16 numbers of the codes of MXFP4. */
+extern const float ot_weight_mx_table[16];
 
 /* Some weights of a matrix. first: a multiple of the layout's unit. n: a multiple of it too, or all that is
  * left of the matrix. */

@@ -50,6 +50,7 @@ enum ot_family {
     OT_FAMILY_GRANITE,
     OT_FAMILY_MIXTRAL,
     OT_FAMILY_QWEN3_MOE,
+    OT_FAMILY_GPT_OSS,
     OT_FAMILY_COUNT
 };
 
@@ -137,6 +138,7 @@ struct ot_model_config {
     enum ot_qk_norm qk_norm;
     double attention_scale;  /* 0: 1 / sqrt(head_dim) */
     float attention_softcap; /* 0: none */
+    bool sinks;              /* a layer's heads have a sink each (kernels/ops.h; gpt-oss) */
     bool alibi_scaled;       /* the scale of attention multiplies ALiBi too (Falcon) */
     /* Sliding window in tokens (0: none) of layers window_first_layer and later. */
     int64_t window, window_first_layer;
@@ -161,6 +163,10 @@ struct ot_model_config {
     int64_t top_experts, expert_ffn; /* experts of a token; the inner width of an expert's MLP */
     bool router_over_all;            /* a token's weights are not divided by their sum */
     struct ot_layer_set dense_layers;
+    bool router_bias, expert_bias;
+    /* limit and alpha of struct ot_glu, for experts whose gate and up are interleaved (gpt-oss). limit 0:
+     * none, and gate and up lie side by side. */
+    float glu_limit, glu_alpha;
 
     /* ---- head ---- */
     float logit_softcap;  /* 0: none */

@@ -100,10 +100,12 @@ static int64_t norm_params(const struct ot_model_config *c, int64_t width) {
     return c->norm == OT_NORM_LAYER ? 2 * width : width;
 }
 
-/* Of the matrices of a layer's MLP, or of all its experts and their router. */
+/* Of the matrices of a layer's MLP, or of all its experts and their router, with their biases. */
 static int64_t mlp_params(const struct ot_model_config *c, int64_t layer) {
-    return ot_model_layer_has_experts(c, layer) ? (3 * c->expert_ffn + 1) * c->n_experts * c->hidden
-                                                : (c->plain_mlp ? 2 : 3) * c->ffn * c->hidden;
+    if (!ot_model_layer_has_experts(c, layer))
+        return (c->plain_mlp ? 2 : 3) * c->ffn * c->hidden;
+    int64_t biases = (c->router_bias ? 1 : 0) + (c->expert_bias ? 2 * c->expert_ffn + c->hidden : 0);
+    return ((3 * c->expert_ffn + 1) * c->hidden + biases) * c->n_experts;
 }
 
 /* Parameters of one layer. Exact: check_counts keeps every product below 2^61. */
@@ -116,6 +118,7 @@ static int64_t layer_params(const struct ot_model_config *c, int64_t layer) {
     n += n_norms * norm_params(c, c->hidden);
     n += c->qkv_bias ? q + 2 * kv : 0;
     n += c->out_bias ? c->hidden : 0;
+    n += c->sinks ? c->n_heads : 0;
     n += c->mlp_bias ? inner + c->hidden : 0;
     n += c->qk_norm == OT_QK_NORM_HEADS ? 2 * c->head_dim : 0;
     n += c->qk_norm == OT_QK_NORM_WHOLE ? q + kv : 0;

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "src/base/error.h"
 
@@ -143,7 +144,12 @@ static double slope_of(int64_t head, int64_t n_heads) {
 
 static size_t constant_bytes(const struct ot_model *model) {
     bool alibi = model->config.positions == OT_POSITIONS_ALIBI;
-    return ot_rope_bytes(model) + (alibi ? (size_t)model->config.n_heads * sizeof(float) : 0);
+    return ot_rope_bytes(model) + (alibi ? (size_t)model->config.n_heads * sizeof(float) : 0) +
+           (model->config.expert_bias ? sizeof(float) : 0);
+}
+
+const void *ot_model_one(const struct ot_model *model, const void *constants) {
+    return (const char *)constants + constant_bytes(model) - sizeof(float);
 }
 
 const float *ot_model_slopes(const struct ot_model *model, const void *constants) {
@@ -157,6 +163,11 @@ static void fill_constants(const void *context, void *host_memory) {
     const struct ot_model_config *c = &model->config;
     float *slopes = (float *)((char *)host_memory + ot_rope_bytes(model));
     ot_rope_fill(model, host_memory);
+    if (c->expert_bias) {
+        char *one = (char *)host_memory + constant_bytes(model) - sizeof(float);
+        memset(one, 0, sizeof(float));
+        ot_dtype_write(model->chain.dtype, one, 0, 1);
+    }
     for (int64_t h = 0; c->positions == OT_POSITIONS_ALIBI && h < c->n_heads; h++)
         slopes[h] =
             (float)(slope_of(h, c->n_heads) * (c->alibi_scaled ? (double)ot_model_attention_scale(c) : 1));

@@ -65,9 +65,10 @@ struct ot_norm_layout {
 struct ot_layer_layout {
     struct ot_place qkv, o, gate_up, down;
     struct ot_place router, expert_gate_up, expert_down; /* in place of gate_up and down */
+    struct ot_place router_bias, expert_gate_up_bias, expert_down_bias;
     struct ot_lora_unit qkv_lora, o_lora, gate_up_lora, down_lora;
     struct ot_place qkv_bias, o_bias, gate_up_bias, down_bias;
-    struct ot_place q_norm, k_norm;
+    struct ot_place q_norm, k_norm, sinks;
     struct ot_norm_layout norm1, norm2, post1, post2; /* with OT_PARALLEL, norm2 is norm1 */
 };
 
@@ -156,9 +157,9 @@ void ot_head_work(const struct ot_model *model, enum ot_work_part part, int64_t 
 
 /* ---- constants ---- */
 
-/* The chain's constants are the tables of rope, then with ALiBi the slopes, fp32 [n_heads]. A table is
- * [max_position, rotary_dim / 2] of fp32, cosines and then sines, padded with zeros to a multiple of 256
- * bytes. */
+/* The chain's constants are the tables of rope, then with ALiBi the slopes, fp32 [n_heads], then with biases
+ * of experts the number 1 in the compute dtype, in 4 bytes. A table is [max_position, rotary_dim / 2] of
+ * fp32, cosines and then sines, padded with zeros to a multiple of 256 bytes. */
 size_t ot_rope_bytes(const struct ot_model *model);
 void ot_rope_fill(const struct ot_model *model, void *host_memory);
 struct ot_rope_table {
@@ -169,6 +170,7 @@ enum ot_rope_use { OT_ROPE_OF_Q, OT_ROPE_OF_K };
 struct ot_rope_table ot_rope_find(const struct ot_model *model, const void *constants, int64_t layer,
                                   enum ot_rope_use use);
 const float *ot_model_slopes(const struct ot_model *model, const void *constants);
+const void *ot_model_one(const struct ot_model *model, const void *constants);
 
 /* ---- helpers of all blocks ---- */
 

@@ -202,7 +202,9 @@ static void activate(const struct ot_layer_call *call) {
                               .ld_out = call->ffn,
                               .gate = memory->gate_up,
                               .up = ot_run_at(call->run, memory->gate_up, call->ffn),
-                              .out = memory->inner};
+                              .out = memory->inner,
+                              .limit = call->has_experts ? c->glu_limit : 0,
+                              .alpha = c->glu_alpha};
     call->ops->glu(call->run->lane, &op);
 }
 
@@ -303,8 +305,9 @@ static void compute_inside(const struct ot_layer_call *call, enum ot_keep_level 
     activate(call);
 }
 
-/* The forward of a layer with experts, or a half of it (offload/block.h). The first half leaves mid, in `saved`
- * if the level keeps it, else in y. The second one routes again, which costs less than keeping the choice. */
+/* The forward of a layer with experts, or a half of it (offload/block.h). The first half leaves mid, in
+ * `saved` if the level keeps it, else in y. The second one routes again, which costs less than keeping the
+ * choice. */
 static void forward_mixture(struct ot_layer_call *call) {
     const struct ot_block_run *run = call->run;
     enum ot_keep_level keeps_mid = ot_lora_from_u(&call->at->o_lora) ? OT_KEEP_ALL : OT_KEEP_PRODUCTS;
@@ -404,7 +407,9 @@ static void *activate_backward(const struct ot_layer_call *call) {
                                                    .ld_in = 2 * call->ffn,
                                                    .ld_out = call->ffn,
                                                    .gate = memory->gate_up,
-                                                   .up = up},
+                                                   .up = up,
+                                                   .limit = call->has_experts ? c->glu_limit : 0,
+                                                   .alpha = c->glu_alpha},
                                        .dout = memory->wide,
                                        .dgate = memory->gate_up,
                                        .dup = up};

@@ -197,9 +197,14 @@ static double expert_elems(const struct ot_model *model, int64_t layer, enum ot_
         return route + gather + m.rows * h + 2 * h;
     if (part == OT_WORK_RECOMPUTE)
         return gather + (level < OT_KEEP_PRODUCTS ? route : 0);
+    const struct ot_layer_layout *at = &model->layers[layer];
+    /* The ones, and the rows that they add. */
+    double bias = (has_gradient(model, 1 + layer, at->router_bias) ? m.experts : 0) +
+                  (has_gradient(model, 1 + layer, at->expert_gate_up_bias) ? m.rows * (3 + m.elems) : 0) +
+                  (has_gradient(model, 1 + layer, at->expert_down_bias) ? m.rows * (3 + h) : 0);
     /* combine_backward; router_backward; the products of the router's gradients; the sum over packed rows */
-    return 3 * m.rows * h + 2 * m.experts + product +
-           (has_gradient(model, 1 + layer, model->layers[layer].router) ? product : 0) + m.rows * h + 2 * h;
+    return 3 * m.rows * h + 2 * m.experts + product + bias +
+           (has_gradient(model, 1 + layer, at->router) ? product : 0) + m.rows * h + 2 * h;
 }
 
 /* Elements of the compute dtype per token that each of a layer's elementwise ops and norms reads and writes.
@@ -306,6 +311,9 @@ static void layer_flops(const struct ot_model *model, int64_t layer, enum ot_wor
             has_gradient(model, block, mlp.experts > 0 ? at->expert_gate_up : at->gate_up) ? 2 * gate_up : 0;
         out->product_flops +=
             has_gradient(model, block, mlp.experts > 0 ? at->expert_down : at->down) ? 2 * down : 0;
+        out->product_flops +=
+            has_gradient(model, block, at->expert_gate_up_bias) ? 2 * mlp.rows * mlp.elems : 0;
+        out->product_flops += has_gradient(model, block, at->expert_down_bias) ? 2 * mlp.rows * h : 0;
         out->attention_flops = 5 * attention;
         break;
     case OT_WORK_RECOMPUTE: /* everything whose result is needed */

@@ -13,6 +13,7 @@ enum ot_weight_format ot_base_format(enum ot_base_type base, enum ot_dtype dtype
         [OT_BASE_INT8] = OT_WEIGHT_INT8,
         [OT_BASE_NF4] = OT_WEIGHT_NF4,
         [OT_BASE_NF4_DOUBLE] = OT_WEIGHT_NF4_DOUBLE,
+        [OT_BASE_MXFP4] = OT_WEIGHT_MXFP4,
     };
     return base == OT_BASE_AUTO ? (enum ot_weight_format)dtype : formats[base];
 }

@@ -1,7 +1,7 @@
 /* The families: one row for each. The defaults of absent keys are those of transformers' configuration
  * classes (LlamaConfig, GPT2Config, ...). Facts without a key, such as the biases of Qwen2, stand in its
  * modelling code. */
-#include "models/family.h"
+#include "models/family_experts.h"
 
 #include <math.h>
 
@@ -53,6 +53,13 @@ static const struct ot_family_names MIXTRAL_NAMES = {
                 [OT_MODULE_EXPERT_GATE] = "block_sparse_moe.experts.*.w1",
                 [OT_MODULE_EXPERT_UP] = "block_sparse_moe.experts.*.w3",
                 [OT_MODULE_EXPERT_DOWN] = "block_sparse_moe.experts.*.w2"},
+};
+
+static const struct ot_family_names GPT_OSS_NAMES = {
+    .layers = "model.layers.",
+    .modules = {LLAMA_ENDS, LLAMA_ATTENTION, LLAMA_NORMS, [OT_MODULE_ROUTER] = "mlp.router",
+                [OT_MODULE_EXPERTS_GATE_UP] = "mlp.experts.gate_up_proj",
+                [OT_MODULE_EXPERTS_DOWN] = "mlp.experts.down_proj", [OT_MODULE_SINKS] = "self_attn.sinks"},
 };
 
 static const struct ot_family_names QWEN3_MOE_NAMES = {
@@ -109,26 +116,16 @@ static const struct ot_family_names FALCON_NAMES_OF_TWO = {
 
 /* ---- what the tables cannot say ---- */
 
-/* Fails if a flag of config.json is not `value`, which is also its default. */
-static int need_flag(const struct ot_config_reader *r, const char *key, bool value) {
-    bool flag = value;
-    OT_TRY(ot_json_need_bool(r->root, r->where, key, false, &flag));
-    return flag == value
-               ? 0
-               : ot_fail(OT_E_INPUT, "%s: %s is %s; only %s is supported for models of type %s", r->where,
-                         key, flag ? "true" : "false", value ? "true" : "false", r->family->model_type);
-}
-
 static int read_gpt2(const struct ot_config_reader *r) {
     r->config->n_kv_heads = r->config->n_heads;
-    OT_TRY(need_flag(r, "scale_attn_weights", true));
-    OT_TRY(need_flag(r, "scale_attn_by_inverse_layer_idx", false));
-    return need_flag(r, "add_cross_attention", false);
+    OT_TRY(ot_config_need_flag(r, "scale_attn_weights", true));
+    OT_TRY(ot_config_need_flag(r, "scale_attn_by_inverse_layer_idx", false));
+    return ot_config_need_flag(r, "add_cross_attention", false);
 }
 
 static int read_bloom(const struct ot_config_reader *r) {
     r->config->fused_groups = r->config->n_kv_heads = r->config->n_heads;
-    return need_flag(r, "apply_residual_connection_post_layernorm", false);
+    return ot_config_need_flag(r, "apply_residual_connection_post_layernorm", false);
 }
 
 /* transformers computes ALiBi in bf16 here, so it rounds the biases of far keys; this program does not.
@@ -144,7 +141,7 @@ static int read_falcon(const struct ot_config_reader *r) {
     OT_TRY(ot_json_need_bool(r->root, r->where, "alibi", false, &alibi));
     OT_TRY(ot_json_need_bool(r->root, r->where, "bias", false, &bias));
     OT_TRY(ot_json_need_int(r->root, r->where, "num_ln_in_parallel_attn", false, 1, 2, &n_norms));
-    OT_TRY(need_flag(r, "apply_residual_connection_post_layernorm", false));
+    OT_TRY(ot_config_need_flag(r, "apply_residual_connection_post_layernorm", false));
     if (!is_new)
         c->n_kv_heads = multi_query ? 1 : c->n_heads;
     c->fused_groups = c->n_kv_heads;
@@ -200,7 +197,7 @@ static int read_gemma(const struct ot_config_reader *r) {
     c->embed_scale = sqrt((double)c->hidden);
     if (c->act == OT_ACT_GELU_ERF && c->family == OT_FAMILY_GEMMA) /* "gelu" of old files means the other */
         c->act = OT_ACT_GELU_TANH;
-    OT_TRY(need_flag(r, "use_bidirectional_attention", false));
+    OT_TRY(ot_config_need_flag(r, "use_bidirectional_attention", false));
     if (c->family == OT_FAMILY_GEMMA)
         return 0;
     scalar = 256;
@@ -289,68 +286,6 @@ static void write_granite(const struct ot_model_config *c, struct ot_json_writer
     ot_json_put_real(w, "residual_multiplier", c->residual_scale != 0 ? c->residual_scale : 1);
     ot_json_put_real(w, "attention_multiplier", c->attention_scale);
     ot_json_put_real(w, "logits_scaling", c->logit_divisor != 0 ? c->logit_divisor : 1);
-}
-
-/* The loss that balances experts is not computed, and a router without noise is exact. transformers has both
- * switched off, if config.json does not ask for them. */
-static int read_experts(const struct ot_config_reader *r) {
-    struct ot_model_config *c = r->config;
-    const char *count = ot_json_get(r->root, "num_local_experts") ? "num_local_experts" : "num_experts";
-    OT_TRY(need_flag(r, "output_router_logits", false));
-    OT_TRY(ot_json_need_int(r->root, r->where, count, false, 1, OT_MOST_EXPERTS, &c->n_experts));
-    return ot_json_need_int(r->root, r->where, "num_experts_per_tok", false, 1, OT_MOST_TOP, &c->top_experts);
-}
-
-static void write_experts(const struct ot_model_config *c, struct ot_json_writer *w, const char *count) {
-    ot_json_put_int(w, count, c->n_experts);
-    ot_json_put_int(w, "num_experts_per_tok", c->top_experts);
-}
-
-static int read_mixtral(const struct ot_config_reader *r) {
-    double noise = 0;
-    OT_TRY(ot_json_need_real(r->root, r->where, "router_jitter_noise", false, 0, 1, &noise));
-    if (noise != 0)
-        return ot_fail(OT_E_INPUT, "%s: router_jitter_noise is %g; only 0 is supported", r->where, noise);
-    r->config->expert_ffn = r->config->ffn;
-    return read_experts(r);
-}
-
-static void write_mixtral(const struct ot_model_config *c, struct ot_json_writer *w) {
-    write_experts(c, w, "num_local_experts");
-}
-
-/* Layers without experts: those of mlp_only_layers, and all but each decoder_sparse_step-th. */
-static int read_qwen3_moe(const struct ot_config_reader *r) {
-    struct ot_model_config *c = r->config;
-    const struct ot_json *list = ot_json_get(r->root, "mlp_only_layers");
-    int64_t step = 1;
-    bool divides = false;
-    OT_TRY(ot_json_need_int(r->root, r->where, "decoder_sparse_step", false, 1, INT32_MAX, &step));
-    OT_TRY(ot_json_need_int(r->root, r->where, "moe_intermediate_size", false, 1, INT32_MAX, &c->expert_ffn));
-    OT_TRY(ot_json_need_bool(r->root, r->where, "norm_topk_prob", false, &divides));
-    c->router_over_all = !divides;
-    for (int64_t l = 0; l < c->n_layers; l++)
-        if ((l + 1) % step != 0)
-            ot_layer_set_add(&c->dense_layers, l);
-    for (size_t i = 0; list && i < ot_json_length(list); i++) {
-        int64_t layer = ot_json_int(ot_json_at(list, i), -1);
-        if (layer < 0 || layer >= c->n_layers)
-            return ot_fail(OT_E_INPUT, "%s: mlp_only_layers[%zu] must be the number of a layer", r->where, i);
-        ot_layer_set_add(&c->dense_layers, layer);
-    }
-    return read_experts(r);
-}
-
-static void write_qwen3_moe(const struct ot_model_config *c, struct ot_json_writer *w) {
-    write_experts(c, w, "num_experts");
-    ot_json_put_int(w, "moe_intermediate_size", c->expert_ffn);
-    ot_json_put_bool(w, "norm_topk_prob", !c->router_over_all);
-    ot_json_put_int(w, "decoder_sparse_step", 1);
-    ot_json_begin_array(w, "mlp_only_layers");
-    for (int64_t l = 0; l < c->n_layers; l++)
-        if (ot_layer_set_has(&c->dense_layers, l))
-            ot_json_put_int(w, NULL, l);
-    ot_json_end_array(w);
 }
 
 /* ---- the rows ---- */
@@ -574,8 +509,8 @@ static const struct ot_family_row ROWS[] = {
         .base = {LLAMA_BASE, .norm_eps = 1e-5f, .rope.theta = 1e6, .n_experts = 8, .top_experts = 2},
         ACT_KEY,
         .window = OT_WINDOW_ALL,
-        .read = read_mixtral,
-        .write = write_mixtral,
+        .read = ot_config_read_mixtral,
+        .write = ot_config_write_mixtral,
     },
     {
         .family = OT_FAMILY_QWEN3_MOE,
@@ -587,8 +522,23 @@ static const struct ot_family_row ROWS[] = {
         ACT_KEY,
         .attention_bias = true,
         .window = OT_WINDOW_SWITCH,
-        .read = read_qwen3_moe,
-        .write = write_qwen3_moe,
+        .read = ot_config_read_qwen3_moe,
+        .write = ot_config_write_qwen3_moe,
+    },
+    {
+        .family = OT_FAMILY_GPT_OSS,
+        .model_type = "gpt_oss",
+        .architecture = "GptOssForCausalLM",
+        .names = &GPT_OSS_NAMES,
+        .base = {LLAMA_BASE, .norm_eps = 1e-5f, .rope.theta = 150000, .window = 128, .head_dim = 64,
+                 .n_heads = 64, .n_kv_heads = 8, .sinks = true, .router_bias = true, .expert_bias = true,
+                 .n_experts = 128, .top_experts = 4},
+        ACT_KEY,
+        .attention_bias = true,
+        .window = OT_WINDOW_TYPES,
+        .window_pattern = 2,
+        .read = ot_config_read_gpt_oss,
+        .write = ot_config_write_gpt_oss,
     },
 };
 _Static_assert(sizeof ROWS / sizeof ROWS[0] == OT_FAMILY_COUNT, "a row for each family, in enum order");

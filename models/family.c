@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/error.h"
+#include "src/base/json.h"
+
 const struct ot_family_row *ot_family_find(const char *model_type) {
     for (int i = 0; i < OT_FAMILY_COUNT; i++)
         if (strcmp(ot_family_row((enum ot_family)i)->model_type, model_type) == 0)
@@ -12,9 +15,18 @@ const struct ot_family_row *ot_family_find(const char *model_type) {
     return NULL;
 }
 
+int ot_config_need_flag(const struct ot_config_reader *r, const char *key, bool value) {
+    bool flag = value;
+    OT_TRY(ot_json_need_bool(r->root, r->where, key, false, &flag));
+    return flag == value
+               ? 0
+               : ot_fail(OT_E_INPUT, "%s: %s is %s; only %s is supported for models of type %s", r->where,
+                         key, flag ? "true" : "false", value ? "true" : "false", r->family->model_type);
+}
+
 const char *ot_family_known_types(void) {
     return "llama, mistral, qwen2, qwen3, gpt2, bloom, falcon, codegen, phi3, gemma, gemma2, gemma3_text, "
-           "olmo2, olmo3, smollm3, ministral, ministral3, granite, mixtral, qwen3_moe";
+           "olmo2, olmo3, smollm3, ministral, ministral3, granite, mixtral, qwen3_moe, gpt_oss";
 }
 
 const struct ot_family_names *ot_model_names(const struct ot_model_config *config) {

@@ -34,6 +34,9 @@ enum ot_module {
     OT_MODULE_EXPERT_GATE, /* of each expert, whose number stands for the * in the name */
     OT_MODULE_EXPERT_UP,
     OT_MODULE_EXPERT_DOWN,
+    OT_MODULE_EXPERTS_GATE_UP, /* of all experts, as one tensor [experts, in, out] (gpt-oss) */
+    OT_MODULE_EXPERTS_DOWN,
+    OT_MODULE_SINKS,
     OT_MODULE_Q_NORM,
     OT_MODULE_K_NORM,
     OT_MODULE_NORM1, /* before attention; with OT_PARALLEL also before the MLP */
@@ -61,7 +64,9 @@ static inline bool ot_module_is_in_layer(enum ot_module module) {
 struct ot_family_names {
     const char *layers; /* in front of a layer's number: "model.layers." */
     /* Without ".weight" and ".bias"; of modules in layers without "model.layers.3." too. A family has QKV or
-     * Q, K and V, and GATE_UP or GATE and UP. NULL: the family has no such module. */
+     * Q, K and V, and GATE_UP or GATE and UP. If it has experts, it has EXPERT_GATE, EXPERT_UP and
+     * EXPERT_DOWN, or EXPERTS_GATE_UP and EXPERTS_DOWN, whose tensors end in "" and "_bias". NULL: the family
+     * has no such module. */
     const char *modules[OT_MODULES];
     /* Matrices of layers are stored as [in, out] (the Conv1D of GPT-2). */
     bool transposed;
@@ -108,6 +113,9 @@ struct ot_family_row {
     /* Writes the keys that `read` reads. NULL: none. */
     void (*write)(const struct ot_model_config *config, struct ot_json_writer *writer);
 };
+
+/* Fails if a flag of config.json is not `value`, which is also its default. Error OT_E_INPUT. */
+int ot_config_need_flag(const struct ot_config_reader *reader, const char *key, bool value);
 
 const struct ot_family_row *ot_family_row(enum ot_family family);
 const struct ot_family_row *ot_family_find(const char *model_type); /* NULL if unknown */

@@ -47,8 +47,8 @@ void ot_layer_attend_backward(const struct ot_layer_call *call);
 
 /* ---- experts (layer_experts.c) ---- */
 
-/* The router's choice, and the groups of its assignments, from memory.normed2. In the first half of forward, it
- * notes the parts of the slab that are chosen: part p has the matrices of expert p. */
+/* The router's choice, and the groups of its assignments, from memory.normed2. In the first half of forward,
+ * it notes the parts of the slab that are chosen: part p has the matrices of expert p. */
 void ot_layer_route(const struct ot_layer_call *call);
 /* memory.packed from memory.normed2. */
 void ot_layer_gather(const struct ot_layer_call *call);

@@ -153,6 +153,7 @@ static struct ot_attention attention_op(const struct ot_layer_call *call, const 
         .softcap = c->attention_softcap,
         .row_start = call->run->batch.row_start,
         .slopes = ot_model_slopes(call->model, call->run->constants),
+        .sinks = ot_run_weight(call->run, call->at->sinks),
         .q = at->q,
         .k = at->k,
         .v = at->v,
@@ -224,6 +225,7 @@ void ot_layer_attend_backward(const struct ot_layer_call *call) {
         .dq = grad.q,
         .dk = grad.k,
         .dv = grad.v,
+        .dsinks = ot_run_grad(call->run, call->at->sinks),
         .scratch = memory->attention,
     };
     call->ops->attention_backward(call->run->lane, &op);

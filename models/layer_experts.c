@@ -21,9 +21,8 @@ static struct ot_router router_op(const struct ot_layer_call *call) {
 static struct ot_linear router_map(const struct ot_layer_call *call, bool want_grad) {
     static const struct ot_lora_unit no_lora;
     static const struct ot_unit_memory no_memory;
-    static const struct ot_place no_bias = {OT_ABSENT, 0};
-    return ot_layer_linear(call, call->config->hidden, call->config->n_experts, call->at->router, no_bias,
-                           &no_lora, &no_memory, want_grad);
+    return ot_layer_linear(call, call->config->hidden, call->config->n_experts, call->at->router,
+                           call->at->router_bias, &no_lora, &no_memory, want_grad);
 }
 
 void ot_layer_route(const struct ot_layer_call *call) {
@@ -66,21 +65,25 @@ void ot_layer_gather(const struct ot_layer_call *call) {
 
 /* ---- products ---- */
 
-/* The weights of one map of all experts: that of expert e is [out, in], at e * out * in. */
+/* The weights of one map of all experts: that of expert e is [out, in], at e * out * in. Its bias is at
+ * e * out. */
 struct expert_map {
     int64_t in, out;
-    struct ot_place weight;
+    struct ot_place weight, bias;
 };
 
 static struct expert_map gate_up_map(const struct ot_layer_call *call) {
-    return (struct expert_map){call->config->hidden, 2 * call->ffn, call->at->expert_gate_up};
+    const struct ot_layer_layout *at = call->at;
+    return (struct expert_map){call->config->hidden, 2 * call->ffn, at->expert_gate_up,
+                               at->expert_gate_up_bias};
 }
 
 static struct expert_map down_map(const struct ot_layer_call *call) {
-    return (struct expert_map){call->ffn, call->config->hidden, call->at->expert_down};
+    const struct ot_layer_layout *at = call->at;
+    return (struct expert_map){call->ffn, call->config->hidden, at->expert_down, at->expert_down_bias};
 }
 
-/* y = x W^T; or, backward, the gradient of x: dx = dy W. */
+/* y = x W^T + bias; or, backward, the gradient of x: dx = dy W. */
 static void rows_product(const struct ot_layer_call *call, struct expert_map map, bool backward,
                          const void *from, void *to) {
     int64_t k = backward ? map.out : map.in, n = backward ? map.in : map.out;
@@ -96,6 +99,7 @@ static void rows_product(const struct ot_layer_call *call, struct expert_map map
         .offsets = call->memory.offsets,
         .a = from,
         .b = ot_run_weight(call->run, map.weight),
+        .bias = backward ? NULL : ot_run_weight(call->run, map.bias),
         .c = to,
         .lda = k,
         .ldb = map.in,
@@ -129,6 +133,46 @@ static void weights_product(const struct ot_layer_call *call, struct expert_map 
     };
     if (dweight)
         call->ops->gemm_groups(call->run->lane, &op);
+}
+
+/* Adds the sums of each expert's rows of dy to the gradient of its bias: the product of dy and a column of
+ * ones. Gather makes the column: every row is row 0 of a table that has one row, the number 1. */
+static void bias_product(const struct ot_layer_call *call, struct expert_map map, const void *dy) {
+    const struct ot_layer_memory *memory = &call->memory;
+    float *dbias = ot_run_grad(call->run, map.bias);
+    const struct ot_gather column = {
+        .dtype = call->run->dtype,
+        .rows = call->inner_rows,
+        .cols = 1,
+        .top = call->inner_rows, /* more than any assignment's number, so that each is one of row 0 */
+        .ld_x = 1,
+        .ld_packed = 1,
+        .assignments = memory->assignments,
+        .x = ot_model_one(call->model, call->run->constants),
+        .packed = memory->ones,
+    };
+    const struct ot_gemm_groups op = {
+        .dtype = call->run->dtype,
+        .c_dtype = OT_F32,
+        .form = OT_GROUPS_SUMS,
+        .experts = call->config->n_experts,
+        .rows = call->inner_rows,
+        .m = 1,
+        .n = map.out,
+        .offsets = memory->offsets,
+        .a = memory->ones,
+        .b = dy,
+        .addend = dbias,
+        .c = dbias,
+        .lda = 1,
+        .ldb = map.out,
+        .ldc = map.out,
+        .stride = map.out,
+    };
+    if (!dbias)
+        return;
+    call->ops->gather(call->run->lane, &column);
+    call->ops->gemm_groups(call->run->lane, &op);
 }
 
 void ot_layer_experts_gate_up(const struct ot_layer_call *call) {
@@ -182,6 +226,7 @@ void ot_layer_experts_down_backward(const struct ot_layer_call *call, const void
     };
     call->ops->combine_backward(call->run->lane, &op);
     weights_product(call, down_map(call), memory->down_out, memory->inner);
+    bias_product(call, down_map(call), memory->down_out);
     rows_product(call, down_map(call), true, memory->down_out, memory->wide);
 }
 
@@ -191,6 +236,7 @@ void ot_layer_experts_gate_up_backward(const struct ot_layer_call *call, void *d
     const struct ot_router_backward router = {
         .forward = router_op(call), .dweights = memory->dweights, .dlogits = memory->router_logits};
     weights_product(call, gate_up_map(call), memory->gate_up, memory->packed);
+    bias_product(call, gate_up_map(call), memory->gate_up);
     rows_product(call, gate_up_map(call), true, memory->gate_up, memory->down_out);
     call->ops->router_backward(call->run->lane, &router);
     ot_linear_backward_params(call->run, &map, memory->normed2, memory->router_logits, map.out);

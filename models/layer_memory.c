@@ -188,6 +188,7 @@ static size_t scratch_memory(const struct ot_model *model, int64_t layer, int64_
     const struct ot_norm_memory stats = {.mean = ot_pieces_take(&pieces, mean ? n * sizeof(float) : 0),
                                          .rstd = ot_pieces_take(&pieces, n * sizeof(float))};
     memory->dweights = ot_pieces_take(&pieces, (size_t)experts * sizeof(float));
+    memory->ones = ot_pieces_take(&pieces, c->expert_bias ? (size_t)experts * item : 0);
     memory->grouping = ot_pieces_take(
         &pieces, experts > 0 ? ot_group_scratch_bytes(n_tokens, c->top_experts, c->n_experts) : 0);
     void *packed = ot_pieces_take(&pieces, (size_t)(experts * c->hidden) * item);

@@ -82,6 +82,7 @@ struct ot_layer_memory {
      * the gradient of a norm's output or of attention's output. */
     void *wide, *normed, *narrow;
     float *dweights;     /* the gradient of the router's weights */
+    void *ones;          /* with biases of experts: 1 for each assignment */
     int32_t *grouping;   /* of op group */
     void *beside;        /* of parallel sides: the gradient of the MLP's input */
     void *dax, *dropped; /* of one unit at a time */

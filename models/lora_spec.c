@@ -197,10 +197,14 @@ int ot_lora_spec_read(const char *text, struct ot_lora_spec *out) {
 
 /* ---- checking ---- */
 
+static bool has_adaptable(const struct ot_model_config *config, enum ot_module module) {
+    return ot_model_names(config)->modules[module] && ot_model_can_adapt(config, module);
+}
+
 int64_t ot_lora_layer_modules(const struct ot_model_config *config) {
     int64_t n = 0;
     for (int module = OT_MODULE_Q; module <= OT_MODULE_DOWN; module++)
-        n += ot_model_names(config)->modules[module] != NULL;
+        n += has_adaptable(config, (enum ot_module)module);
     return n;
 }
 
@@ -209,7 +213,7 @@ bool ot_lora_module_at(const struct ot_model_config *config, int64_t index,
     int64_t n = ot_lora_layer_modules(config), layer = index / n, at = index % n;
     enum ot_module found = OT_MODULE_Q;
     if (layer < config->n_layers) {
-        while (!ot_model_names(config)->modules[found] || at-- > 0)
+        while (!has_adaptable(config, found) || at-- > 0)
             found++;
     } else {
         found = index == config->n_layers * n ? OT_MODULE_HEAD : OT_MODULE_EMBEDDING;
@@ -247,6 +251,22 @@ static bool names_adapter(const struct ot_lora_spec *spec, struct ot_lora_word w
     return false;
 }
 
+/* By the last word of the name: "w1", "gate". transformers names the matrices of all experts of a layer
+ * mlp.experts.gate_up_proj and mlp.experts.down_proj. */
+bool ot_lora_names_experts(const struct ot_model_config *config, const char *name, size_t bytes) {
+    char text[OT_MODEL_NAME_BYTES];
+    snprintf(text, sizeof text, "%.*s", (int)(bytes < sizeof text ? bytes : 0), name);
+    const char *point = strrchr(text, '.'), *last = point ? point + 1 : text;
+    if (config->n_experts == 0)
+        return false;
+    for (int module = OT_MODULE_GATE; module <= OT_MODULE_EXPERT_DOWN; module++) {
+        const char *of_module = ot_model_names(config)->modules[module];
+        if (of_module && strcmp(strrchr(of_module, '.') + 1, last) == 0)
+            return true;
+    }
+    return strstr(text, "experts") || strcmp(last, "gate_up_proj") == 0;
+}
+
 int ot_lora_spec_check(const struct ot_lora_spec *spec, const struct ot_model_config *config) {
     char list[OT_MODULES * OT_LORA_MODULE_BYTES];
     for (enum ot_lora_word_kind kind = OT_LORA_TARGET; kind <= OT_LORA_ALPHA_PATTERN; kind++) {
@@ -256,6 +276,12 @@ int ot_lora_spec_check(const struct ot_lora_spec *spec, const struct ot_model_co
             if (names_adapter(spec, w, config))
                 continue;
             list_modules(config, list, sizeof list);
+            if (ot_lora_names_experts(config, w.text, (size_t)w.bytes))
+                return ot_fail(
+                    OT_E_USAGE,
+                    "'%.*s' names the MLP, experts or the router of a model with experts, which can "
+                    "have no adapters here; this model has %s",
+                    w.bytes < 80 ? w.bytes : 80, w.text, list);
             return ot_fail(
                 OT_E_USAGE, "'%.*s' is the name of no %s; this model has %s", w.bytes < 80 ? w.bytes : 80,
                 w.text, kind == OT_LORA_TARGET ? "module that can have an adapter" : "module with an adapter",

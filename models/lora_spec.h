@@ -15,9 +15,12 @@
  *
  * A name is a module's whole name, as in lora.h, or the end of it after a point: q_proj, self_attn.q_proj,
  * model.layers.3.self_attn.q_proj. This is how PEFT matches target_modules, rank_pattern and alpha_pattern.
- * Of several patterns that match a module, the first one counts. An empty text says the defaults. */
+ * Of several patterns that match a module, the first one counts. An empty text says the defaults. In a model
+ * with experts, all-linear is the maps of attention (ot_model_can_adapt). */
 #ifndef OT_MODELS_LORA_SPEC_H
 #define OT_MODELS_LORA_SPEC_H
+
+#include <stddef.h>
 
 #include "models/lora.h"
 
@@ -35,8 +38,12 @@ int ot_lora_spec_read(const char *text, struct ot_lora_spec *out);
 /* Checks that every name of the spec is the name of a module that gets an adapter. Errors: OT_E_USAGE. */
 int ot_lora_spec_check(const struct ot_lora_spec *spec, const struct ot_model_config *config);
 
+/* True if a name of this many bytes is, in a model with experts, that of experts, of their router, or of a map
+ * of an MLP (ot_model_can_adapt). */
+bool ot_lora_names_experts(const struct ot_model_config *config, const char *name, size_t bytes);
+
 enum { OT_LORA_MODULE_BYTES = 64 };
-/* The number of linear maps in a layer. */
+/* The number of linear maps in a layer that can have adapters. */
 int64_t ot_lora_layer_modules(const struct ot_model_config *config);
 /* The modules of a model that can have adapters, by index: those of each layer, then the head and the
  * embedding. False: there are no more. */

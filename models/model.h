@@ -49,6 +49,9 @@ struct ot_tensor {
     int64_t first; /* in parameters from the slab's start */
     int64_t rows, cols;
     int dims; /* 1: a vector of `cols`; 2: a matrix */
+    /* The matrices or vectors of so many experts, one after the other: in files, the first dimension of the
+     * tensor; OT_FORM_TRANSPOSED is then said of each matrix. 0: the tensor has no such dimension. */
+    int64_t parts;
     bool decay, trained;
     float rate; /* multiplies the learning rate; 0 means 1 */
     enum ot_init init;
@@ -66,6 +69,7 @@ enum ot_base_type {
     OT_BASE_INT8,
     OT_BASE_NF4,
     OT_BASE_NF4_DOUBLE,
+    OT_BASE_MXFP4,
 };
 
 /* What a run does with the parameters. */
@@ -98,6 +102,10 @@ void ot_model_close(struct ot_model *model);
 const struct ot_model_config *ot_model_get_config(const struct ot_model *model);
 int64_t ot_model_tensor_count(const struct ot_model *model);
 const struct ot_tensor *ot_model_tensor(const struct ot_model *model, int64_t index); /* in slab order */
+/* True if such modules can have adapters: linear maps of layers, the head and the embedding. In a model with
+ * experts, those of attention, the head and the embedding alone. PEFT reads the name of a map of an MLP there
+ * as that of the experts, also in a layer that has none, and gives them matrices that this program has not. */
+bool ot_model_can_adapt(const struct ot_model_config *config, enum ot_module module);
 /* The weight that an adapter's tensor belongs to. Of a tied head's adapter: the embedding. */
 const struct ot_tensor *ot_model_adapted(const struct ot_model *model, const struct ot_tensor *adapter);
 struct ot_chain;

@@ -48,8 +48,8 @@ static struct ot_tensor *append(struct walk *w, struct ot_place *place, int64_t 
     return t;
 }
 
-/* Adds a tensor of a module. expert: -1, or that of one expert. end: ".weight" or ".bias". rows 0: a
- * vector. */
+/* Adds a tensor of a module. expert: -1, or that of one expert. end: ".weight", ".bias", "_bias" or "".
+ * rows 0: a vector. */
 static void add(struct walk *w, struct ot_place *place, enum ot_module module, int64_t expert,
                 const char *end, int64_t rows, int64_t cols, enum ot_init init) {
     const struct ot_model_config *c = &w->model->config;
@@ -91,6 +91,11 @@ static void add_norm(struct walk *w, struct ot_norm_layout *norm, enum ot_module
 
 /* ---- adapters ---- */
 
+bool ot_model_can_adapt(const struct ot_model_config *config, enum ot_module module) {
+    bool is_map = ot_module_is_map(module) && (config->n_experts == 0 || module <= OT_MODULE_O);
+    return is_map || module == OT_MODULE_HEAD || module == OT_MODULE_EMBEDDING;
+}
+
 /* The name of a tensor's module: its own name without ".weight". */
 static void module_of(const struct ot_tensor *t, char module[sizeof t->name]) {
     snprintf(module, sizeof t->name, "%s", t->name);
@@ -119,7 +124,7 @@ static void find_lora_map(struct walk *w, const struct ot_tensor *target, int64_
     char module[sizeof target->name];
     module_of(target, module);
     *out = (struct ot_lora_map){.first = first, .out = target->rows};
-    if (!w->parts || !w->parts->lora || w->rc < 0)
+    if (!w->parts || !w->parts->lora || w->rc < 0 || !ot_model_can_adapt(&w->model->config, target->module))
         return;
     w->rc = ot_lora_find(w->parts->lora, module, &rank);
     if (w->rc < 0 || rank.rank == 0)
@@ -334,9 +339,29 @@ static void build_embed(struct walk *w) {
     end_block(w);
 }
 
+/* A tensor of all experts, or of their biases. */
+static void add_joined(struct walk *w, struct ot_place *place, enum ot_module module, const char *end,
+                       int64_t rows, int64_t cols, enum ot_init init) {
+    add(w, place, module, -1, end, rows, cols, init);
+    w->tensors[w->n - 1].parts = w->model->config.n_experts;
+    if (rows > 0)
+        w->tensors[w->n - 1].file_form = OT_FORM_TRANSPOSED;
+}
+
+static void add_joined_experts(struct walk *w, const struct ot_model_config *c, struct ot_layer_layout *at) {
+    add_joined(w, &at->expert_gate_up, OT_MODULE_EXPERTS_GATE_UP, "", c->n_experts * 2 * c->expert_ffn,
+               c->hidden, OT_INIT_NORMAL);
+    add_joined(w, &at->expert_down, OT_MODULE_EXPERTS_DOWN, "", c->n_experts * c->hidden, c->expert_ffn,
+               OT_INIT_NORMAL_RESIDUAL);
+}
+
 static void add_experts(struct walk *w, const struct ot_model_config *c, struct ot_layer_layout *at) {
     int64_t h = c->hidden, ffn = c->expert_ffn;
     add_matrix(w, &at->router, OT_MODULE_ROUTER, c->n_experts, h, OT_INIT_NORMAL);
+    if (ot_model_names(c)->modules[OT_MODULE_EXPERTS_GATE_UP]) {
+        add_joined_experts(w, c, at);
+        return;
+    }
     for (int64_t e = 0; e < c->n_experts; e++) {
         struct ot_place *place = e == 0 ? &at->expert_gate_up : NULL;
         add(w, place, OT_MODULE_EXPERT_GATE, e, ".weight", ffn, h, OT_INIT_NORMAL);
@@ -384,6 +409,17 @@ static void add_layer_matrices(struct walk *w, const struct ot_model_config *c, 
         add_mlp(w, c, at);
 }
 
+static void add_expert_biases(struct walk *w, const struct ot_model_config *c, struct ot_layer_layout *at) {
+    if (c->router_bias)
+        add(w, &at->router_bias, OT_MODULE_ROUTER, -1, ".bias", 0, c->n_experts, OT_INIT_NORMAL);
+    if (!c->expert_bias)
+        return;
+    add_joined(w, &at->expert_gate_up_bias, OT_MODULE_EXPERTS_GATE_UP, "_bias", 0,
+               c->n_experts * 2 * c->expert_ffn, OT_INIT_ZERO);
+    add_joined(w, &at->expert_down_bias, OT_MODULE_EXPERTS_DOWN, "_bias", 0, c->n_experts * c->hidden,
+               OT_INIT_ZERO);
+}
+
 static void add_layer_biases(struct walk *w, const struct ot_model_config *c, struct ot_layer_layout *at) {
     const struct ot_model *model = w->model;
     const struct ot_family_names *names = ot_model_names(c);
@@ -396,6 +432,10 @@ static void add_layer_biases(struct walk *w, const struct ot_model_config *c, st
     }
     if (c->out_bias)
         add_bias(w, &at->o_bias, OT_MODULE_O, c->hidden);
+    if (c->sinks)
+        add(w, &at->sinks, OT_MODULE_SINKS, -1, "", 0, c->n_heads, OT_INIT_NORMAL);
+    if (ot_model_layer_has_experts(c, w->layer))
+        add_expert_biases(w, c, at);
     if (!c->mlp_bias)
         return;
     if (names->modules[OT_MODULE_GATE_UP] || c->plain_mlp) {
@@ -435,6 +475,10 @@ static void build_layer(struct walk *w, int layer) {
                                    .router = ABSENT,
                                    .expert_gate_up = ABSENT,
                                    .expert_down = ABSENT,
+                                   .router_bias = ABSENT,
+                                   .expert_gate_up_bias = ABSENT,
+                                   .expert_down_bias = ABSENT,
+                                   .sinks = ABSENT,
                                    .qkv_bias = ABSENT,
                                    .o_bias = ABSENT,
                                    .gate_up_bias = ABSENT,

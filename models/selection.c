@@ -127,15 +127,21 @@ static int check_list(const struct ot_model *model, const char *list) {
     return 0;
 }
 
-/* A module has an adapter, or its own tensors are trained: PEFT has no form for both. */
+/* A module has an adapter, or its own tensors are trained: PEFT has no form for both. Nor has it one for
+ * experts and routers that are trained beside adapters: in transformers they have other modules. */
 static int check_modules(const struct ot_model *model, const struct ot_lora *lora) {
     for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
         const struct ot_tensor *t = ot_model_tensor(model, i);
         struct ot_lora_rank rank;
         char module[OT_MODEL_NAME_BYTES];
-        bool can_have =
-            ot_module_is_map(t->module) || t->module == OT_MODULE_HEAD || t->module == OT_MODULE_EMBEDDING;
-        if (!t->trained || ot_lora_has_tensor(t->name) || !can_have)
+        if (!t->trained || ot_lora_has_tensor(t->name))
+            continue;
+        if (t->module == OT_MODULE_ROUTER || ot_module_is_expert(t->module))
+            return ot_fail(OT_E_USAGE,
+                           "%s is trained beside adapters, and PEFT has no form for experts or routers in a "
+                           "directory of adapters; leave it out of the trained tensors",
+                           t->name);
+        if (!ot_model_can_adapt(ot_model_get_config(model), t->module))
             continue;
         snprintf(module, sizeof module, "%s", t->name);
         *strrchr(module, '.') = '\0';

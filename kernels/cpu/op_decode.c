@@ -1,11 +1,14 @@
 /* Frozen weights from their storage type to the compute dtype (kernels/weight_format.h). */
 #include "kernels/cpu/op_parts.h"
 
-/* ---- NF4 ---- */
+/* ---- NF4 and MXFP4 ---- */
 
-/* The codes of 16 weights from `bytes` <= 8 bytes. The shifts take the upper half of each byte first. */
-static OT_INLINE ot_vi nibbles(const uint8_t *from, int64_t bytes) {
-    const ot_vu shift = {4, 0, 12, 8, 20, 16, 28, 24, 4, 0, 12, 8, 20, 16, 28, 24};
+/* The codes of 16 weights from `bytes` <= 8 bytes. The shifts take the upper half of each byte first, or for
+ * MXFP4 the lower one. */
+static OT_INLINE ot_vi nibbles(const uint8_t *from, int64_t bytes, bool mx) {
+    const ot_vu upper_first = {4, 0, 12, 8, 20, 16, 28, 24, 4, 0, 12, 8, 20, 16, 28, 24};
+    const ot_vu lower_first = {0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28};
+    const ot_vu shift = mx ? lower_first : upper_first;
     const ot_vu first = (ot_vu)vec_first(OT_LANES / 2);
     uint32_t words[2] = {0};
     memcpy(words, from, (size_t)bytes);
@@ -13,11 +16,11 @@ static OT_INLINE ot_vi nibbles(const uint8_t *from, int64_t bytes) {
     return (ot_vi)(all >> shift & 15u);
 }
 
-static OT_INLINE void decode_block(enum ot_dtype dtype, const uint8_t *codes, const float *table, float scale,
-                                   void *out, int64_t at_out, int64_t n) {
+static OT_INLINE void decode_block(enum ot_dtype dtype, const uint8_t *codes, bool mx, const float *table,
+                                   float scale, void *out, int64_t at_out, int64_t n) {
     const ot_vf scales = vec_repeat(scale);
     OT_FOR_LANES(i, lanes, n, {
-        ot_vf value = vec_lookup(table, nibbles(codes + i / 2, (lanes + 1) / 2));
+        ot_vf value = vec_lookup(table, nibbles(codes + i / 2, (lanes + 1) / 2, mx));
         vec_store(dtype, out, at_out + i, lanes, value * scales);
     });
 }
@@ -40,9 +43,9 @@ static OT_INLINE void decode_nf4_span(enum ot_dtype dtype, const struct ot_decod
         else
             scale = ((const float *)(encoded + l.scales))[block];
         if (n == OT_WEIGHT_BLOCK)
-            decode_block(dtype, codes, tables->table, scale, op->out, i, OT_WEIGHT_BLOCK);
+            decode_block(dtype, codes, false, tables->table, scale, op->out, i, OT_WEIGHT_BLOCK);
         else
-            decode_block(dtype, codes, tables->table, scale, op->out, i, n);
+            decode_block(dtype, codes, false, tables->table, scale, op->out, i, n);
     }
 }
 
@@ -50,6 +53,27 @@ static void decode_nf4_chunk(void *context, int64_t begin, int64_t end, int64_t 
     (void)chunk, (void)worker;
     const struct ot_decode *op = context;
     WITH_DTYPE(op->dtype, decode_nf4_span, op, begin, end);
+}
+
+static OT_INLINE void decode_mx_span(enum ot_dtype dtype, const struct ot_decode *op, int64_t begin,
+                                     int64_t end) {
+    struct ot_weight_layout l = ot_weight_layout(&op->weight);
+    const uint8_t *encoded = op->encoded, *scales = encoded + l.scales;
+    for (int64_t i = begin; i < end; i += OT_WEIGHT_MX_BLOCK) {
+        int64_t block = (op->first + i) / OT_WEIGHT_MX_BLOCK, n = smaller(end - i, OT_WEIGHT_MX_BLOCK);
+        const uint8_t *codes = encoded + block * (OT_WEIGHT_MX_BLOCK / 2);
+        float scale = ot_f32_from_bits(OT_WEIGHT_MX_SCALE(scales[block]));
+        if (n == OT_WEIGHT_MX_BLOCK)
+            decode_block(dtype, codes, true, ot_weight_mx_table, scale, op->out, i, OT_WEIGHT_MX_BLOCK);
+        else
+            decode_block(dtype, codes, true, ot_weight_mx_table, scale, op->out, i, n);
+    }
+}
+
+static void decode_mx_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    (void)chunk, (void)worker;
+    const struct ot_decode *op = context;
+    WITH_DTYPE(op->dtype, decode_mx_span, op, begin, end);
 }
 
 /* ---- int8 ---- */
@@ -88,7 +112,8 @@ static void run_decode(struct ot_lane *lane, const void *args) {
         ot_pool_run(ot_cpu_lane_pool(lane), op->n / cols, rows_per_chunk(cols), decode_int8_chunk,
                     (void *)op);
     else
-        ot_pool_run(ot_cpu_lane_pool(lane), op->n, CHUNK_ELEMENTS, decode_nf4_chunk, (void *)op);
+        ot_pool_run(ot_cpu_lane_pool(lane), op->n, CHUNK_ELEMENTS,
+                    op->weight.format == OT_WEIGHT_MXFP4 ? decode_mx_chunk : decode_nf4_chunk, (void *)op);
 }
 
 static void cpu_decode(struct ot_lane *lane, const struct ot_decode *op) {

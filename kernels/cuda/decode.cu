@@ -1,33 +1,36 @@
 /* Frozen weights from their storage type to the compute dtype (kernels/weight_format.h).
  *
- * NF4: a thread decodes packs of 8 weights: a load of 4 bytes, 8 lookups, a product each, and a store of 16
- * bytes (two for fp32). So the loads of a warp are 128 contiguous bytes, and its stores 512. A thread that
- * loaded 16 bytes would own 32 weights, and its stores would each fill half a sector. Instead it has PACKS
- * loads in flight, a tile apart. The 16 values lie in shared memory, in 16 banks: equal codes are one
- * broadcast, others use other banks, so a lookup never waits for another. The 256 values of double
- * quantisation lie there too; eight threads read the same one.
+ * NF4 and MXFP4: a thread decodes packs of 8 weights: a load of 4 bytes, 8 lookups, a product each, and a
+ * store of 16 bytes (two for fp32). So the loads of a warp are 128 contiguous bytes, and its stores 512. A
+ * thread that loaded 16 bytes would own 32 weights, and its stores would each fill half a sector. Instead it
+ * has PACKS loads in flight, a tile apart. The 16 values lie in shared memory, in 16 banks: equal codes are
+ * one broadcast, others use other banks, so a lookup never waits for another. The 256 values of double
+ * quantisation lie there too; eight threads read the same one. The values of MXFP4 are the same for all
+ * matrices: each block of threads computes them from the codes' bits.
  *
  * int8: a thread decodes packs of 8 weights of a row: a load of 8 bytes, a store of 16.
  *
- * Bytes a weight in bf16: NF4 0.5625 read (double 0.516) and 2 written; int8 1 read and 2 written. On an
- * H100 (3.35 TB/s) the floor of a layer of Llama-7B (202 million weights) is 155 us in NF4, a fifth of which
- * is reading; a copy of the decoded weights would take 241 us. Arithmetic: 7 instructions a weight in NF4
- * (sm_90), a third of what the floor leaves time for.
+ * Bytes a weight in bf16: NF4 0.5625 read (double 0.516, MXFP4 0.531) and 2 written; int8 1 read and 2
+ * written. On an H100 (3.35 TB/s) the floor of a layer of Llama-7B (202 million weights) is 155 us in NF4, a
+ * fifth of which is reading; a copy of the decoded weights would take 241 us. Arithmetic: 7 instructions a
+ * weight in NF4 (sm_90), a third of what the floor leaves time for.
  */
 #include "kernels/cuda/map.cuh"
 
 namespace {
 
-/* ---- NF4 ---- */
+/* ---- NF4 and MXFP4 ---- */
 
 /* THREADS * PACKS packs are a tile. */
 enum { THREADS = 256, PACK = 8, PACKS = 4, TILE = THREADS * PACKS };
 
-template <class T, bool DOUBLE>
+template <class T, ot_weight_format FORMAT>
 struct nibbles {
-    const uint8_t *codes;  /* of the first weight, like the scales */
-    const float *scales;   /* if not DOUBLE */
-    const uint8_t *nested; /* if DOUBLE */
+    static constexpr bool DOUBLE = FORMAT == OT_WEIGHT_NF4_DOUBLE, MX = FORMAT == OT_WEIGHT_MXFP4;
+    static constexpr int BLOCK = MX ? OT_WEIGHT_MX_BLOCK : OT_WEIGHT_BLOCK;
+    const uint8_t *codes;       /* of the first weight, like the scales */
+    const float *scales;        /* NF4 */
+    const uint8_t *byte_scales; /* the other formats */
     const float *group_scales;
     const struct ot_weight_tables *tables;
     int64_t first_block; /* of the matrix: decides the group */
@@ -38,19 +41,34 @@ struct nibbles {
     __device__ __forceinline__ float scale(const float *values, int64_t block) const {
         if constexpr (DOUBLE) {
             float group = group_scales[(first_block + block) / OT_WEIGHT_GROUP];
-            return values[16 + nested[block]] * group + values[16 + 256];
+            return values[16 + byte_scales[block]] * group + values[16 + 256];
+        } else if constexpr (MX) {
+            return __uint_as_float(OT_WEIGHT_MX_SCALE(byte_scales[block]));
         } else {
             return scales[block];
         }
     }
+
+    /* The value of a code. E2M1 has the form of an fp32 number: sign, exponent, the first bit of the
+     * mantissa, and subnormal numbers. Only the exponent has another bias. */
+    __device__ __forceinline__ float value(uint32_t code) const {
+        if constexpr (MX)
+            return __uint_as_float((code & 8) << 28 | (code & 7) << 22) * 0x1p126f;
+        else
+            return tables->table[code];
+    }
+
+    /* The place of weight j's code among those of its byte, in bits: NF4 has the upper half first. */
+    static __device__ __forceinline__ int shift(int64_t j) { return (j % 2 == 0) == MX ? 0 : 4; }
 };
 
-template <class T, bool DOUBLE>
-__global__ void __launch_bounds__(THREADS) decode_nibbles(nibbles<T, DOUBLE> op) {
+template <class T, ot_weight_format FORMAT>
+__global__ void __launch_bounds__(THREADS) decode_nibbles(nibbles<T, FORMAT> op) {
+    using nibble = nibbles<T, FORMAT>;
     float *values = ot_shared<float>();
     if (threadIdx.x < 16)
-        values[threadIdx.x] = op.tables->table[threadIdx.x];
-    if constexpr (DOUBLE) {
+        values[threadIdx.x] = op.value(threadIdx.x);
+    if constexpr (nibble::DOUBLE) {
         values[16 + threadIdx.x] = op.tables->map[threadIdx.x];
         if (threadIdx.x == 0)
             values[16 + 256] = op.tables->offset;
@@ -65,7 +83,7 @@ __global__ void __launch_bounds__(THREADS) decode_nibbles(nibbles<T, DOUBLE> op)
             int64_t pack = tile * TILE + p * THREADS + threadIdx.x;
             if (pack < op.packs) {
                 words[p] = reinterpret_cast<const uint32_t *>(op.codes)[pack];
-                scales[p] = op.scale(values, pack / (OT_WEIGHT_BLOCK / PACK));
+                scales[p] = op.scale(values, pack / (nibble::BLOCK / PACK));
             }
         }
 #pragma unroll
@@ -74,8 +92,8 @@ __global__ void __launch_bounds__(THREADS) decode_nibbles(nibbles<T, DOUBLE> op)
             if (pack < op.packs) {
                 ot_values<PACK> x;
 #pragma unroll
-                for (int j = 0; j < PACK; j++) /* the upper half of each byte first */
-                    x.v[j] = values[words[p] >> (j / 2 * 8 + (j % 2 ? 0 : 4)) & 15] * scales[p];
+                for (int j = 0; j < PACK; j++)
+                    x.v[j] = values[words[p] >> (j / 2 * 8 + nibble::shift(j)) & 15] * scales[p];
                 ot_write(op.out + pack * PACK, x);
             }
         }
@@ -83,32 +101,33 @@ __global__ void __launch_bounds__(THREADS) decode_nibbles(nibbles<T, DOUBLE> op)
     int64_t stride = (int64_t)gridDim.x * THREADS;
 #pragma unroll 1
     for (int64_t i = op.packs * PACK + (int64_t)blockIdx.x * THREADS + threadIdx.x; i < op.n; i += stride) {
-        int code = op.codes[i / 2] >> (i % 2 ? 0 : 4) & 15;
-        op.out[i] = ot_from_float<T>(values[code] * op.scale(values, i / OT_WEIGHT_BLOCK));
+        int code = op.codes[i / 2] >> nibble::shift(i) & 15;
+        op.out[i] = ot_from_float<T>(values[code] * op.scale(values, i / nibble::BLOCK));
     }
 }
 
-template <class T, bool DOUBLE>
+template <class T, ot_weight_format FORMAT>
 cudaError_t launch_nibbles(const struct ot_decode *args, const struct ot_cuda_stream *on) {
     static_assert(THREADS == 256, "a thread loads one value of the map");
     struct ot_weight_layout l = ot_weight_layout(&args->weight);
     const uint8_t *encoded = (const uint8_t *)args->encoded;
-    int64_t block = args->first / OT_WEIGHT_BLOCK, n = args->n;
-    /* Blocks of codes are 32 bytes, so packs of codes are aligned; those of out are, or none is. */
+    using nibble = nibbles<T, FORMAT>;
+    int64_t block = args->first / nibble::BLOCK, n = args->n;
+    /* Blocks of codes are 16 or 32 bytes, so packs of codes are aligned; those of out are, or none is. */
     int64_t packs = (uintptr_t)args->out % 16 == 0 ? n / PACK : 0, singles = n - packs * PACK;
-    nibbles<T, DOUBLE> op = {encoded + args->first / 2,
-                             (const float *)(encoded + l.scales) + block,
-                             encoded + l.scales + block,
-                             (const float *)(encoded + l.group_scales),
-                             (const struct ot_weight_tables *)(encoded + l.tables),
-                             block,
-                             n,
-                             packs,
-                             (T *)args->out};
+    nibble op = {encoded + args->first / 2,
+                 (const float *)(encoded + l.scales) + block,
+                 encoded + l.scales + block,
+                 (const float *)(encoded + l.group_scales),
+                 (const struct ot_weight_tables *)(encoded + l.tables),
+                 block,
+                 n,
+                 packs,
+                 (T *)args->out};
     int64_t tiles = ot_ceil_div(packs, TILE), rounds = ot_ceil_div(singles, THREADS);
     int64_t most = (int64_t)on->sm_count * OT_MAP_BLOCKS_PER_SM, blocks = tiles > rounds ? tiles : rounds;
-    return ot_launch(decode_nibbles<T, DOUBLE>, dim3((unsigned)(blocks < most ? blocks : most)),
-                     dim3(THREADS), (16 + (DOUBLE ? 256 + 1 : 0)) * sizeof(float), on->stream, op);
+    return ot_launch(decode_nibbles<T, FORMAT>, dim3((unsigned)(blocks < most ? blocks : most)),
+                     dim3(THREADS), (16 + (nibble::DOUBLE ? 256 + 1 : 0)) * sizeof(float), on->stream, op);
 }
 
 /* ---- int8 ---- */
@@ -169,7 +188,9 @@ cudaError_t ot_cuda_decode(const struct ot_decode *args, const struct ot_cuda_st
         if (args->weight.format == OT_WEIGHT_INT8)
             return launch_bytes<T>(args, on);
         if (args->weight.format == OT_WEIGHT_NF4)
-            return launch_nibbles<T, false>(args, on);
-        return launch_nibbles<T, true>(args, on);
+            return launch_nibbles<T, OT_WEIGHT_NF4>(args, on);
+        if (args->weight.format == OT_WEIGHT_MXFP4)
+            return launch_nibbles<T, OT_WEIGHT_MXFP4>(args, on);
+        return launch_nibbles<T, OT_WEIGHT_NF4_DOUBLE>(args, on);
     });
 }

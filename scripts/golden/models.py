@@ -133,6 +133,12 @@ CASES = {
     "qwen3_moe": ("qwen3_moe", dict(
         hidden_size=24, intermediate_size=36, moe_intermediate_size=12, num_attention_heads=4, num_key_value_heads=2,
         head_dim=8, num_hidden_layers=3, num_experts=18, num_experts_per_tok=3, mlp_only_layers=[1])),
+    # Sinks, biases everywhere, yarn, a window in the first of two layers, and a limit that inputs reach.
+    "gpt_oss": ("gpt_oss", dict(
+        hidden_size=32, intermediate_size=32, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+        num_local_experts=4, num_experts_per_tok=2, sliding_window=5, swiglu_limit=2.5,
+        rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0,
+                             truncate=False, original_max_position_embeddings=16))),
 }
 
 # In files, each expert has matrices of its own: gate, up and down.
@@ -149,8 +155,8 @@ def make_model(family, options, seed):
     if hasattr(model, "set_experts_implementation"):  # the default has no double precision
         model.set_experts_implementation("eager")
     with torch.no_grad():  # norms away from one and biases from zero, so that one that is ignored shows
-        for p in model.parameters():
-            if p.dim() == 1:
+        for name, p in model.named_parameters():
+            if p.dim() == 1 or name.endswith("_bias"):
                 p.add_(0.2 * torch.randn_like(p))
     return model
 
@@ -222,16 +228,21 @@ def flat(tensors):
     return torch.cat([t.double().flatten() for t in tensors])
 
 
-def choice_gap(model, rows):
-    """The least difference between the logits of the last expert that a token gets and of the next one."""
-    gaps, hooks = [float("inf")], []
+def watch_choices(model):
+    """A list that grows as the model runs, and the hooks that fill it. It has the least difference, for each router and
+    row, between the logits of the last expert that a token gets and of the next one."""
+    gaps, top = [float("inf")], getattr(model.config, "num_experts_per_tok", 0)
 
     def look(_, __, output):
         logits = output[0].detach().sort(-1, descending=True).values
-        gaps.append((logits[:, model.config.num_experts_per_tok - 1] - logits[:, model.config.num_experts_per_tok]).min())
-    for module in model.modules():
-        if type(module).__name__.endswith("TopKRouter"):
-            hooks.append(module.register_forward_hook(look))
+        gaps.append((logits[:, top - 1] - logits[:, top]).min().item())
+    hooks = [module.register_forward_hook(look) for module in model.modules() if type(module).__name__.endswith("TopKRouter")]
+    return gaps, hooks
+
+
+def choice_gap(model, rows):
+    """The least of these differences in one run."""
+    gaps, hooks = watch_choices(model)
     with torch.no_grad():
         for ids, _ in rows:
             model(input_ids=torch.tensor(ids[None]))

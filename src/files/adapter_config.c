@@ -251,6 +251,20 @@ static int refuse_others(const struct reader *r) {
     return 0;
 }
 
+/* PEFT gave adapters to experts or routers: names of target_modules say so. */
+static int refuse_experts(const struct reader *r) {
+    const struct ot_json *targets = ot_json_get(r->root, "target_modules");
+    for (size_t i = 0; i < ot_json_length(targets); i++) {
+        const char *name = ot_json_string(ot_json_at(targets, i), NULL);
+        if (name && ot_lora_names_experts(r->config, name, strlen(name)))
+            return ot_fail(OT_E_INPUT,
+                           "%s: target_modules has '%.60s', and in a model with experts only attention, head "
+                           "and embedding can have adapters here",
+                           r->where, name);
+    }
+    return 0;
+}
+
 /* ---- ranks ---- */
 
 static int find_rank(struct reader *r, const char *module, double rank, double alpha,
@@ -359,6 +373,7 @@ int ot_adapter_config_parse(struct ot_json *root, const char *where, const struc
     OT_TRY_GOTO(ot_json_need_bool(root, where, "use_dora", false, &r.dora), rc, out);
     OT_TRY_GOTO(ot_regex_scratch_open(&r.scratch), rc, out);
     OT_TRY_GOTO(refuse_others(&r), rc, out);
+    OT_TRY_GOTO(refuse_experts(&r), rc, out);
     OT_TRY_GOTO(find_ranks(&r), rc, out);
     rc = make_text(&r, to_train ? dropout : 0, lora);
 out:

@@ -16,10 +16,12 @@ static void put_number(struct ot_json_writer *w, const char *key, double value) 
         ot_json_put_exact(w, key, value);
 }
 
-/* The last words of the names of the linear maps of a layer: "q_proj". */
+/* The last words of the names of the linear maps of a layer that can have adapters: "q_proj". */
 static void put_linear(const struct ot_model_config *config, struct ot_json_writer *w) {
     for (int module = OT_MODULE_Q; module <= OT_MODULE_DOWN; module++) {
-        const char *name = ot_model_names(config)->modules[module];
+        const char *name = ot_model_can_adapt(config, (enum ot_module)module)
+                               ? ot_model_names(config)->modules[module]
+                               : NULL;
         const char *end = name ? strrchr(name, '.') : NULL;
         bool again = false; /* GPT-2 has two maps c_proj */
         for (int other = OT_MODULE_Q; end && other < module; other++) {

@@ -16,8 +16,8 @@ static const struct foreign train[] = {
     {"load-in-8bit use-8bit", "use --base-type int8 instead, with --lora, --train or --freeze"},
     {"bnb-4bit-use-double-quant double-quant use-nested-quant", "use --base-type nf4-double instead"},
     {"bnb-4bit-compute-dtype compute-dtype", "use --dtype instead"},
-    {"fp8",
-     "not available: weights are fp32, bf16 or fp16 (--dtype); frozen ones also int8 or NF4 (--base-type)"},
+    {"fp8", "not available: weights are fp32, bf16 or fp16 (--dtype); frozen ones also have other types "
+            "(--base-type)"},
     {"report-to wandb wandb-project run-name tensorboard logging-dir mlflow",
      "not available: OUT/log.jsonl has every step, and --json writes the same records to stdout"},
     {"batch-size train-batch-size global-batch-size total-batch-size",

@@ -116,16 +116,16 @@ static const struct ot_option table[] = {
      .elsewhere = "adapter-name-or-path lora-path adapters lora-modules peft-model"},
     {.name = "base-type",
      .type = OT_OPTION_CHOICE,
-     .choices = "auto|bf16|fp16|int8|nf4|nf4-double",
+     .choices = "auto|bf16|fp16|int8|nf4|nf4-double|mxfp4",
      .fallback = "auto",
      .commands = MODELS | PLAN | BENCH,
      .on_resume = OT_RESUME_SAME,
      .section = OT_SECTION_INPUT,
      .field = FIELD(base_type),
      .help = "Format of the layers' frozen matrices on all tiers: int8 (8 bits a weight), nf4 (4.5) or "
-             "nf4-double (4.13), as in bitsandbytes and QLoRA. They are decoded before each use, so the run "
-             "trains over the decoded weights; its result has the exact ones (help lora). auto: as "
-             "--dtype. eval and generate: of all matrices of the layers.",
+             "nf4-double (4.13), as in bitsandbytes and QLoRA; mxfp4 (4.25), as in gpt-oss. They are decoded "
+             "before each use, so the run trains over the decoded weights; its result has the exact ones "
+             "(help lora). auto: as --dtype. eval and generate: of all matrices of the layers.",
      .elsewhere = "bnb-4bit-quant-type quant-type base-dtype quantize quantization quantization-bit bits"},
     {.name = "tokenizer",
      .type = OT_OPTION_TEXT,

@@ -163,13 +163,13 @@ static const struct ot_topic_block lora[] = {
      "calls them modules_to_save."},
     {"--lr", "The default grows as fewer parameters are trained: about 1e-4 to 3e-4 for adapters."},
     {"--base-type",
-     "nf4, nf4-double or int8 stores the frozen matrices of the layers in 4.5, 4.13 or 8 bits a weight "
-     "(QLoRA), with the arithmetic of bitsandbytes, also where --train or --freeze froze them. They have "
-     "this type on every tier and on the bus, and are decoded on the device before each use. The "
-     "embedding, the head, norms and biases stay in --dtype. The run trains the function of the decoded "
-     "weights, and its losses are of that function: eval and generate compute it with the same "
-     "--base-type, and without it use the base's exact weights, as merge does. So eval with and without "
-     "--base-type tells what quantising costs."},
+     "nf4, nf4-double, mxfp4 or int8 stores the frozen matrices of the layers in 4.5, 4.13, 4.25 or 8 bits "
+     "a weight (QLoRA), with the arithmetic of bitsandbytes (mxfp4: of OCP Microscaling, as in gpt-oss), "
+     "also where --train or --freeze froze them. They have this type on every tier and on the bus, and are "
+     "decoded on the device before each use. The embedding, the head, norms and biases stay in --dtype. "
+     "The run trains the function of the decoded weights, and its losses are of that function: eval and "
+     "generate compute it with the same --base-type, and without it use the base's exact weights, as merge "
+     "does. So eval with and without --base-type tells what quantising costs."},
     {"result",
      "A directory for PEFT (Hugging Face): adapter_config.json and adapter_model.safetensors, in fp32, "
      "with the name or the path of the base. generate, eval and train take it as --model and find the base "

@@ -3,6 +3,7 @@ and generate, refusals, reports."""
 
 import bisect
 import json
+import math
 import os
 import shutil
 import signal
@@ -35,6 +36,19 @@ def nf4(values):
         a = max(map(abs, block))
         inverse = fp32(1 / max(a, fp32(1e-38)))
         decoded += [fp32(NF4[bisect.bisect_left(MIDDLES, fp32(x * inverse))] * a) for x in block]
+    return decoded
+
+
+def mxfp4(values):
+    decoded = []
+    for first in range(0, len(values), 32):
+        block = values[first:first + 32]
+        a = max(map(abs, block))
+        scale = 2.0 ** (math.frexp(a)[1] - 1 - 2) if a else 1
+        for x in block:
+            size = abs(x) / scale
+            step = 0.5 if size < 2 else 1 if size < 4 else 2
+            decoded.append(math.copysign(min(round(size / step) * step, 6) * scale, x))  # round: half to even
     return decoded
 
 
@@ -112,7 +126,7 @@ class Base(program.ProgramTest):
         nvme = ["--nvme", self.path("disk") + ":64M"]
         plans = [["--home", "weights=host,state=host", "--slots", "1"], ["--home", "weights=host,state=host", "--slots", "3"],
                  ["--home", "weights=nvme,state=nvme", *nvme], ["--home", "nvme", "--rounds", "2", "--recompute", "all", *nvme]]
-        for kind, dtype in ("nf4", "fp32"), ("nf4-double", "bf16"), ("int8", "bf16"), ("bf16", "fp32"):
+        for kind, dtype in ("nf4", "fp32"), ("nf4-double", "bf16"), ("int8", "bf16"), ("mxfp4", "bf16"), ("bf16", "fp32"):
             words = ["--train", "norms", "--base-type", kind, "--dtype", dtype]
             self.tune(f"homes-{kind}", *words)
             for i, plan in enumerate(plans):
@@ -129,7 +143,7 @@ class Base(program.ProgramTest):
 
     def test_a_base_is_its_decoded_weights(self):
         """The same run and evaluation over a plain model that an independent decoder made."""
-        for kind, decode in ("nf4", lambda values, cols: nf4(values)), ("int8", int8):
+        for kind, decode in ("nf4", lambda values, cols: nf4(values)), ("mxfp4", lambda values, cols: mxfp4(values)), ("int8", int8):
             shutil.copytree(self.path("base"), self.path(f"decoded-{kind}"))
             decode_model(self.path(f"decoded-{kind}"), decode)
             self.assertEqual(self.loss_of("base", "--base-type", kind), self.loss_of(f"decoded-{kind}"), kind)
@@ -157,7 +171,7 @@ class Base(program.ProgramTest):
     def test_eval_in_each_type(self):
         exact = self.loss_of("base")
         self.assertEqual(self.loss_of("base", "--base-type", "auto"), exact)
-        for kind, most in ("bf16", 1e-3), ("fp16", 1e-3), ("int8", 1e-2), ("nf4", 1e-1), ("nf4-double", 1e-1):
+        for kind, most in ("bf16", 1e-3), ("fp16", 1e-3), ("int8", 1e-2), ("nf4", 1e-1), ("nf4-double", 1e-1), ("mxfp4", 1e-1):
             loss = self.loss_of("base", "--base-type", kind, "--micro-batch", "1")
             self.assertNotEqual(loss, exact, kind)
             self.assertLess(abs(loss - exact), most, kind)
@@ -312,7 +326,7 @@ class Base(program.ProgramTest):
                 ((*train, "--base-type", "bf16", "--dtype", "bf16"), "nothing is frozen here"),
                 ((*plan, "--base-type", "fp16", "--train", "norms"), "weights are computed in bf16 here, which is no larger"),
                 ((*evaluate, "--base-type", "bf16", "--dtype", "fp16"), "weights are computed in fp16 here"),
-                ((*evaluate, "--base-type", "fp4"), "must be one of auto|bf16|fp16|int8|nf4|nf4-double"),
+                ((*evaluate, "--base-type", "fp4"), "must be one of auto|bf16|fp16|int8|nf4|nf4-double|mxfp4"),
                 ((*train, "--load-in-4bit"), "use --base-type nf4 instead"),
                 (("bench", "--model", "tiny-test", "--base-type", "nf4"), "nothing is frozen here")]:
             told = program.run(*words)

@@ -13,9 +13,9 @@ from program import read_bytes, write_rows
 INPUT = 3
 GOLDEN = os.path.join(os.path.dirname(__file__), "../golden")
 FAMILIES = ["gpt2", "bloom", "falcon", "falcon_two", "falcon_alibi", "codegen", "phi3", "gemma", "gemma2", "gemma3",
-            "olmo2", "olmo3", "smollm3", "ministral", "ministral3", "granite"]
-KINDS = ["gpt2", "bloom", "falcon_two", "codegen", "phi3", "gemma2"]  # one of each kind of names and forms
-ADAPTERS = ["gpt2-all", "bloom-qkv", "falcon_two-dora", "gemma3-embed", "phi3-all"]
+            "olmo2", "olmo3", "smollm3", "ministral", "ministral3", "granite", "mixtral", "qwen3_moe"]
+KINDS = ["gpt2", "bloom", "falcon_two", "codegen", "phi3", "gemma2", "mixtral", "qwen3_moe"]  # one of each kind of names and forms
+ADAPTERS = ["gpt2-all", "bloom-qkv", "falcon_two-dora", "gemma3-embed", "phi3-all", "mixtral-attention"]
 LETTERS = [chr(ord("A") + i) for i in range(26)] + [chr(ord("a") + i) for i in range(18)]
 # Each letter is a token. Without a start and an end token, the losses are those of the golden rows.
 TOKENIZER = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
@@ -268,13 +268,14 @@ class Families(program.ProgramTest):
                     self.assertAlmostEqual(a, b, delta=1e-6, msg=name)
 
     def test_default_adapters(self):
-        """--lora alone adapts every linear map of the layers, under the family's names."""
+        """--lora alone adapts every linear map of the layers, under the family's names; beside experts, those of attention."""
         maps = {"gpt2": "attn.c_attn attn.c_proj mlp.c_fc mlp.c_proj",
                 "bloom": "self_attention.query_key_value self_attention.dense mlp.dense_h_to_4h mlp.dense_4h_to_h",
                 "codegen": "attn.qkv_proj attn.out_proj mlp.fc_in mlp.fc_out",
                 "phi3": "self_attn.qkv_proj self_attn.o_proj mlp.gate_up_proj mlp.down_proj"}
         maps["falcon_two"] = maps["bloom"]
-        llama = " ".join(f"self_attn.{x}_proj" for x in "qkvo") + " mlp.gate_proj mlp.up_proj mlp.down_proj"
+        maps["mixtral"] = maps["qwen3_moe"] = attention = " ".join(f"self_attn.{x}_proj" for x in "qkvo")
+        llama = attention + " mlp.gate_proj mlp.up_proj mlp.down_proj"
         for family in KINDS:
             layers = "transformer.h." if "transformer.ln_f.weight" in self.golden[family].weights else "model.layers."
             out, wanted = family + "-lora", maps.get(family, llama).split()
@@ -290,6 +291,19 @@ class Families(program.ProgramTest):
             loss = self.loss(family, self.path(out))
             self.assertAlmostEqual(self.loss(family, self.path(out + "-merged")), loss, delta=2e-6, msg=family)
             self.assertLess(loss, self.golden[family].loss(), family)
+
+    def test_experts_have_no_adapters(self):
+        golden = self.golden["mixtral-attention"]
+        for i, (key, value, words) in enumerate([
+                ("target_modules", ["q_proj", "w1", "w2", "w3"], "target_modules has 'w1', and in a model with experts only attention"),
+                ("target_parameters", ["gate_up_proj"], "the key 'target_parameters' has a value, and this program has no such adapters")]):
+            folder = self.path(f"mixtral-refused{i}")
+            write_adapters(folder, "mixtral-attention", self.path("mixtral"), golden)
+            path = os.path.join(folder, "adapter_config.json")
+            write_json(path, json.loads(read_bytes(path)) | {key: value})
+            told = program.run("eval", folder, "--data", self.path("mixtral.jsonl"), *ROWS)
+            self.assertEqual(told.code, INPUT)
+            self.assertIn(words, told.err)
 
     # ---- quantized bases ----
 

@@ -1,23 +1,26 @@
 /* The storage types of frozen weights: layouts, codes and numbers of bitsandbytes
- * (scripts/golden/weights.py), parts and threads, numbers that are refused. */
+ * (scripts/golden/weights.py) and of torchao and transformers (scripts/golden/mxfp4.py), parts and threads,
+ * numbers that are refused. */
 #include "tests/kernels/weight_fixture.h"
 
 #include <stdio.h>
 
 #include "tests/support/golden.h"
 
-static struct ot_golden *golden;
+static struct ot_golden *golden, *of_mxfp4;
 static struct ot_pool *pool;
 
 static int open_all(void **state) {
     (void)state;
     golden = golden_open("weights.bin");
+    of_mxfp4 = golden_open("mxfp4.bin");
     return ot_pool_open(2, "encode", &pool);
 }
 
 static int close_all(void **state) {
     (void)state;
     golden_close(golden);
+    golden_close(of_mxfp4);
     ot_pool_close(pool);
     return 0;
 }
@@ -100,16 +103,17 @@ static void test_weight_sizes_are_checked(void **state) {
 /* The parts follow each other at aligned places; a large matrix takes the bits that the header says. */
 static void test_weight_layouts(void **state) {
     (void)state;
-    static const double bits[OT_WEIGHT_FORMATS] = {32, 16, 16, 8 + 32.0 / 4096, 4.5, 4.126953125};
+    static const double bits[OT_WEIGHT_FORMATS] = {32, 16, 16, 8 + 32.0 / 4096, 4.5, 4.126953125, 4.25};
     static const int64_t shapes[][2] = {{1, 1}, {1, 8191}, {3, 64}, {77, 129}, {1000, 1}, {4096, 4096}};
     for (int format = 0; format < OT_WEIGHT_FORMATS; format++)
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
             struct ot_weight w = {(enum ot_weight_format)format, shapes[s][0], shapes[s][1]};
             struct ot_weight_layout l = ot_weight_layout(&w);
-            int64_t ends[] = {l.code_bytes, l.scales + l.n_scales * (format == OT_WEIGHT_NF4_DOUBLE ? 1 : 4),
+            bool nf4 = format == OT_WEIGHT_NF4 || format == OT_WEIGHT_NF4_DOUBLE;
+            int64_t scale_bytes = format == OT_WEIGHT_NF4_DOUBLE || format == OT_WEIGHT_MXFP4 ? 1 : 4;
+            int64_t ends[] = {l.code_bytes, l.scales + l.n_scales * scale_bytes,
                               l.group_scales + l.n_groups * 4,
-                              l.tables +
-                                  (format >= OT_WEIGHT_NF4 ? (int64_t)sizeof(struct ot_weight_tables) : 0)};
+                              l.tables + (nf4 ? (int64_t)sizeof(struct ot_weight_tables) : 0)};
             int64_t begins[] = {l.scales, l.group_scales, l.tables, l.bytes};
             for (int i = 0; i < 4; i++) {
                 assert_true(ends[i] <= begins[i] && begins[i] - ends[i] < (i < 3 ? 256 : 4096));
@@ -223,6 +227,107 @@ static void test_int8_is_that_of_bitsandbytes(void **state) {
     }
 }
 
+/* ---- MXFP4 ---- */
+
+static void check_mx(const char *where, enum ot_dtype dtype, const float *x, int64_t n) {
+    struct ot_weight w = {OT_WEIGHT_MXFP4, n / 32, 32};
+    struct ot_weight_layout l = ot_weight_layout(&w);
+    void *values = values_of(dtype, x, n);
+    char *encoded = weight_encoded(&w, dtype, values, pool, 0xaa);
+    check_bits(where, "scales", encoded + l.scales, golden_i32(of_mxfp4, path(where, "scales"), NULL),
+               l.n_scales);
+    check_bits(where, "codes", encoded, golden_i32(of_mxfp4, path(where, "codes"), NULL), l.code_bytes);
+    free(values);
+    free(encoded);
+}
+
+static void test_mxfp4_is_that_of_torchao(void **state) {
+    (void)state;
+    int64_t n;
+    float *x = weight_formula(64 * 48);
+    check_mx("encode.f32", OT_F32, x, 64 * 48);
+    check_mx("encode.bf16", OT_BF16, x, 64 * 48);
+    const float *special = golden_f32(of_mxfp4, "special.x", &n);
+    check_mx("special", OT_F32, special, n);
+    free(x);
+}
+
+/* Every scale with 16 of the bytes, as a file of gpt-oss has them. bf16 has all of their numbers; large ones
+ * are infinite in fp16, and from 2^128 on everywhere. */
+static void test_mxfp4_decodes_as_in_transformers(void **state) {
+    (void)state;
+    enum { N = 255 * 32 };
+    static float f32[N];
+    static uint16_t bf16[N], f16[N];
+    struct ot_weight w = {OT_WEIGHT_MXFP4, 255, 32};
+    uint8_t *encoded = aligned_bytes((size_t)ot_weight_layout(&w).bytes);
+    ot_weight_begin(&w, encoded);
+    for (int i = 0; i < N / 2; i++)
+        encoded[i] = (uint8_t)i;
+    for (int s = 0; s < 255; s++)
+        encoded[ot_weight_layout(&w).scales + s] = (uint8_t)s;
+    ot_weight_decode(&w, encoded, OT_F32, 0, N, f32);
+    ot_weight_decode(&w, encoded, OT_BF16, 0, N, bf16);
+    ot_weight_decode(&w, encoded, OT_F16, 0, N, f16);
+    check_bits("decode", "bf16", bf16, golden_i32(of_mxfp4, "decode.bf16", NULL), sizeof bf16);
+    check_bits("decode", "f16", f16, golden_i32(of_mxfp4, "decode.f16", NULL), sizeof f16);
+    int infinite = 0;
+    for (int i = 0; i < N; i++) {
+        infinite += isinf(f32[i]) != 0;
+        assert_int_equal(ot_f32_bits(f32[i]), (uint32_t)bf16[i] << 16);
+        assert_true((ot_dtype_read(OT_F16, f16, i) > 65504.0f) == (f32[i] >= 65520.0f));
+    }
+    /* Scale 254 has bytes e0..ef: -4 in each upper half, 2 or more in half of the lower ones. Scale 253 has
+     * d0..df: 4 or 6 in a quarter of the lower ones. */
+    assert_int_equal(infinite, 16 + 8 + 4);
+    free(encoded);
+}
+
+/* Random blocks of every scale: encoding what they decode to gives bytes with the same numbers, and the same
+ * bytes where the header says so. */
+static void test_decoded_mxfp4_stays(void **state) {
+    (void)state;
+    enum { BLOCKS = 253 * 16, N = BLOCKS * 32 };
+    struct ot_weight w = {OT_WEIGHT_MXFP4, BLOCKS, 32};
+    struct ot_weight_layout l = ot_weight_layout(&w);
+    uint8_t *file = aligned_bytes((size_t)l.bytes);
+    float *once = malloc(N * sizeof *once), *twice = malloc(N * sizeof *twice);
+    int same = 0;
+    assert_true(once && twice);
+    ot_weight_begin(&w, file);
+    for (int block = 0; block < BLOCKS; block++) {
+        /* The largest magnitude of a block has at most the code block % 8. */
+        for (int i = 0; i < 16; i++) {
+            uint32_t random = weight_mix((uint32_t)(block * 16 + i));
+            uint32_t low = (random & 7) % (uint32_t)(block % 8 + 1),
+                     high = (random >> 3 & 7) % (uint32_t)(block % 8 + 1);
+            file[block * 16 + i] = (uint8_t)(low | (random & 64) >> 3 | high << 4 | (random & 128));
+        }
+        file[l.scales + block] = (uint8_t)(block / 16);
+    }
+    ot_weight_decode(&w, file, OT_F32, 0, N, once);
+    uint8_t *again = weight_encoded(&w, OT_F32, once, pool, 0x77);
+    ot_weight_decode(&w, again, OT_F32, 0, N, twice);
+    check_bits("mxfp4", "twice", twice, once, N * sizeof *once);
+    for (int block = 0; block < BLOCKS; block++) {
+        uint8_t most = 0;
+        for (int i = 0; i < 32; i++) {
+            uint8_t code = file[block * 16 + i / 2] >> (i % 2 * 4) & 7;
+            most = code > most ? code : most;
+        }
+        if (most < 6 && file[l.scales + block] > 0)
+            continue;
+        assert_memory_equal(file + block * 16, again + block * 16, 16);
+        assert_int_equal(file[l.scales + block], again[l.scales + block]);
+        same++;
+    }
+    assert_true(same > BLOCKS / 5 && same < BLOCKS / 3);
+    free(again);
+    free(twice);
+    free(once);
+    free(file);
+}
+
 /* ---- codes ---- */
 
 /* All 256 bytes, each with several scales, against the two products of the header. */
@@ -266,11 +371,14 @@ static void test_decoded_weights_stay(void **state) {
 }
 
 /* The error of a weight is at most half the widest gap of the table (0.304), or half a step of int8, times
- * the largest of the block; double quantisation adds the error of the scale. */
+ * the largest of the block; double quantisation adds the error of the scale. A block of MXFP4 has a largest
+ * of 4 to 8 of its scale: numbers of up to 6 are off by 1 at most, those above by less than 2 of 8. */
 static void test_weights_are_near(void **state) {
     (void)state;
-    static const double most[] = {
-        [OT_WEIGHT_INT8] = 0.5 / 127 + 1e-6, [OT_WEIGHT_NF4] = 0.1520, [OT_WEIGHT_NF4_DOUBLE] = 0.1520};
+    static const double most[] = {[OT_WEIGHT_INT8] = 0.5 / 127 + 1e-6,
+                                  [OT_WEIGHT_NF4] = 0.1520,
+                                  [OT_WEIGHT_NF4_DOUBLE] = 0.1520,
+                                  [OT_WEIGHT_MXFP4] = 0.25};
     struct ot_weight w = {OT_WEIGHT_INT8, 40, 64 * 16};
     int64_t n = ot_weight_layout(&w).n;
     float *x = weight_formula(n), *out = malloc((size_t)n * sizeof *out);
@@ -409,6 +517,9 @@ int main(void) {
         cmocka_unit_test(test_nf4_is_that_of_bitsandbytes),
         cmocka_unit_test(test_double_nf4_is_that_of_bitsandbytes),
         cmocka_unit_test(test_int8_is_that_of_bitsandbytes),
+        cmocka_unit_test(test_mxfp4_is_that_of_torchao),
+        cmocka_unit_test(test_mxfp4_decodes_as_in_transformers),
+        cmocka_unit_test(test_decoded_mxfp4_stays),
         cmocka_unit_test(test_every_nibble_decodes),
         cmocka_unit_test(test_decoded_weights_stay),
         cmocka_unit_test(test_weights_are_near),

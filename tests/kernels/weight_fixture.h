@@ -49,7 +49,8 @@ static inline void *weight_encoded(const struct ot_weight *w, enum ot_dtype dtyp
     return encoded;
 }
 
-/* A matrix of a formula's numbers, with every byte among its codes if it is large enough. */
+/* A matrix of a formula's numbers, with every byte among its codes if it is large enough, and with scales of
+ * MXFP4 at both ends of fp32 and of fp16. */
 static inline void *weight_example(const struct ot_weight *w) {
     struct ot_pool *pool;
     struct ot_weight_layout l = ot_weight_layout(w);
@@ -61,6 +62,9 @@ static inline void *weight_example(const struct ot_weight *w) {
     if (!ot_weight_is_plain(w->format))
         for (int64_t i = 0; i + 2 < l.code_bytes; i += 3)
             encoded[i] = (uint8_t)(i / 3);
+    static const uint8_t extremes[] = {0, 1, 254, 252, 127 + 14, 127 - 24, 2};
+    for (int64_t i = 0; w->format == OT_WEIGHT_MXFP4 && i < l.n_scales; i += 2)
+        encoded[l.scales + i] = extremes[i / 2 % 7];
     return encoded;
 }
 

@@ -9,10 +9,10 @@
 #include "tests/support/check.h"
 
 const char *const golden_case_names[] = {
-    "llama",     "llama3", "llama_bias", "mistral",      "qwen2",     "qwen3",      "qwen3_tied", "gpt2",
-    "bloom",     "falcon", "falcon_two", "falcon_alibi", "codegen",   "phi3",       "gemma",      "gemma2",
-    "gemma3",    "olmo2",  "olmo3",      "smollm3",      "ministral", "ministral3", "granite",    "mixtral",
-    "qwen3_moe", NULL};
+    "llama",      "llama3",  "llama_bias", "mistral",    "qwen2",        "qwen3",   "qwen3_tied",
+    "gpt2",       "bloom",   "falcon",     "falcon_two", "falcon_alibi", "codegen", "phi3",
+    "gemma",      "gemma2",  "gemma3",     "olmo2",      "olmo3",        "smollm3", "ministral",
+    "ministral3", "granite", "mixtral",    "qwen3_moe",  "gpt_oss",      NULL};
 const char *const golden_lora_names[] = {"llama-all",
                                          "qwen2-qv_rslora",
                                          "qwen3-patterns",
@@ -40,9 +40,11 @@ const char *const golden_lora_names[] = {"llama-all",
                                          "falcon_two-dora",
                                          "gemma3-embed",
                                          "phi3-all",
+                                         "mixtral-attention",
                                          NULL};
-const char *const golden_step_names[] = {
-    "gpt2-steps", "bloom-steps", "falcon_two-steps", "codegen-steps", "gemma2-steps", "olmo3-steps", NULL};
+const char *const golden_step_names[] = {"gpt2-steps",    "bloom-steps",     "falcon_two-steps",
+                                         "codegen-steps", "gemma2-steps",    "olmo3-steps",
+                                         "mixtral-steps", "qwen3_moe-steps", NULL};
 
 static struct ot_model_config read_config(const struct ot_golden *golden) {
     struct ot_model_config config;
@@ -153,8 +155,10 @@ static const float *tensor_of(const struct ot_golden *golden, const char *array,
     int64_t n;
     const float *values = golden_f32(golden, array, &n);
     assert_int_equal(n, t->rows * t->cols);
-    assert_int_equal(golden_dim(golden, array, t->dims - 1),
-                     t->file_form == OT_FORM_TRANSPOSED ? t->rows : t->cols);
+    int64_t parts = t->parts ? t->parts : 1, rows = t->dims == 2 ? t->rows / parts : 1;
+    int64_t cols = t->dims == 2 ? t->cols : t->cols / parts;
+    assert_int_equal(golden_dim(golden, array, t->dims - 1 + (t->parts > 0)),
+                     t->file_form == OT_FORM_TRANSPOSED ? rows : cols);
     return values;
 }
 
@@ -168,9 +172,11 @@ static const float *ordered(const struct golden_case *c, const struct ot_tensor 
     assert_true(rows * cols <= 8192);
     if (!turned && !t->is_fused)
         return file;
+    int64_t height = t->parts ? rows / t->parts : rows; /* of a matrix in the file */
     for (int64_t row = 0; row < rows; row++)
         for (int64_t col = 0; col < cols; col++) {
-            int64_t from = turned ? col * rows + row : ot_model_fused_row(&c->config, row) * cols + col;
+            int64_t from = turned ? row / height * height * cols + col * height + row % height
+                                  : ot_model_fused_row(&c->config, row) * cols + col;
             slab_values[row * cols + col] = file[from];
         }
     return slab_values;

@@ -74,6 +74,7 @@ static void test_which_slabs_are_encoded(void **state) {
         {trains_edges, OT_F16, OT_BASE_INT8, 2, 8},
         {trains_nothing, OT_BF16, OT_BASE_NF4, 2, 8},
         {trains_nothing, OT_F32, OT_BASE_BF16, 2, 8},
+        {trains_norms, OT_BF16, OT_BASE_MXFP4, 2, 8},
         {trains_all_but_o, OT_BF16, OT_BASE_NF4, 2, 2},
         {trains_nothing, OT_BF16, OT_BASE_AUTO, 0, 0},
         {trains_nothing, OT_BF16, OT_BASE_BF16, 0, 0}, /* the device's dtype already */
@@ -121,7 +122,7 @@ static void test_a_slab_of_vectors_is_plain(void **state) {
 static void test_parts_cover_the_slab(void **state) {
     (void)state;
     const struct ot_model_config config = odd_config();
-    for (int base = OT_BASE_BF16; base <= OT_BASE_NF4_DOUBLE; base++) {
+    for (int base = OT_BASE_BF16; base <= OT_BASE_MXFP4; base++) {
         struct ot_model *model = open_base(&config, OT_F32, trains_norms, (enum ot_base_type)base);
         const struct ot_chain *chain = ot_model_chain(model);
         int64_t tensor = 0;
@@ -148,13 +149,14 @@ static void test_parts_cover_the_slab(void **state) {
     }
 }
 
-/* The project's figures for a layer of Llama 7B: 4.5, 4.127 and 8 bits a weight and little more. */
+/* The project's figures for a layer of Llama 7B: 4.5, 4.127, 4.25 and 8 bits a weight and little more. */
 static void test_bytes_of_a_llama_7b(void **state) {
     (void)state;
     const struct ot_model_config *config = &ot_preset_find("llama-7b")->config;
     const double weights = 4 * 4096.0 * 4096 + 3 * 4096.0 * 11008;
-    const double bits[] = {[OT_BASE_INT8] = 8, [OT_BASE_NF4] = 4.5, [OT_BASE_NF4_DOUBLE] = 4.127};
-    for (int base = OT_BASE_INT8; base <= OT_BASE_NF4_DOUBLE; base++) {
+    const double bits[] = {
+        [OT_BASE_INT8] = 8, [OT_BASE_NF4] = 4.5, [OT_BASE_NF4_DOUBLE] = 4.127, [OT_BASE_MXFP4] = 4.25};
+    for (int base = OT_BASE_INT8; base <= OT_BASE_MXFP4; base++) {
         struct ot_model *model = open_base(config, OT_BF16, trains_nothing, (enum ot_base_type)base);
         double bytes = (double)ot_model_chain(model)->slabs[1].encoded_bytes;
         assert_true(bytes >= weights * bits[base] / 8 * 0.9999 && bytes <= weights * bits[base] / 8 * 1.002);
@@ -204,7 +206,7 @@ static void check_against_whole(const struct ot_model *model, int slab, const fl
 static void test_pieces_change_no_byte(void **state) {
     (void)state;
     const struct ot_model_config config = odd_config();
-    for (int base = OT_BASE_BF16; base <= OT_BASE_NF4_DOUBLE; base++)
+    for (int base = OT_BASE_BF16; base <= OT_BASE_MXFP4; base++)
         for (int threads = 1; threads <= 3; threads += 2) {
             struct ot_model *model = open_base(&config, OT_F32, trains_edges, (enum ot_base_type)base);
             const struct ot_slab_spec *slab = &ot_model_chain(model)->slabs[1];
@@ -289,7 +291,7 @@ static void test_chain_decodes(void **state) {
     (void)state;
     const struct ot_model_config config = odd_config();
     for (int dtype = OT_F32; dtype <= OT_F16; dtype++)
-        for (int base = OT_BASE_BF16; base <= OT_BASE_NF4_DOUBLE; base++) {
+        for (int base = OT_BASE_BF16; base <= OT_BASE_MXFP4; base++) {
             struct ot_model *model =
                 open_base(&config, (enum ot_dtype)dtype, trains_edges, (enum ot_base_type)base);
             const struct ot_chain *chain = ot_model_chain(model);

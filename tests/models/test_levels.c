@@ -14,7 +14,7 @@
 enum { TOKENS = 29, ROW = 15, LAYERS = 2, ADAPTED = 3, DORA = 4, DROPPED = 6, MAX_SLABS = 2 * (LAYERS + 2) };
 /* After the cases with names of their own: forms of a layer, each plain, with adapters, with DoRA, and with
  * DoRA and dropout. */
-enum { FIRST_FORM = 8, FORMS = 14, FIRST_EXPERTS = 12, PER_FORM = 4, CASES = FIRST_FORM + PER_FORM * FORMS };
+enum { FIRST_FORM = 8, FORMS = 15, FIRST_EXPERTS = 12, PER_FORM = 4, CASES = FIRST_FORM + PER_FORM * FORMS };
 
 struct tokens {
     int32_t id[TOKENS], target[TOKENS], position[TOKENS], row_start[TOKENS];
@@ -75,8 +75,10 @@ static struct ot_model_config make_form(int i) {
     return c;
 }
 
-/* Experts in both layers; and in the second alone, with weights of the softmax over all. */
-static struct ot_model_config make_experts(bool some) {
+/* Experts in both layers; in the second alone, with weights of the softmax over all; in both with all biases,
+ * interleaved gate and up, and sinks. */
+static struct ot_model_config make_experts(int form) {
+    bool some = form == 1;
     struct ot_model_config c = tiny_config(LAYERS, some);
     c.family = some ? OT_FAMILY_QWEN3_MOE : OT_FAMILY_MIXTRAL;
     c.qk_norm = some ? OT_QK_NORM_HEADS : OT_QK_NORM_NONE;
@@ -86,6 +88,12 @@ static struct ot_model_config make_experts(bool some) {
     c.router_over_all = some;
     c.dense_layers.bits[0] = some;
     c.window = some ? 5 : 0; /* level `attention` keeps q, k and v */
+    if (form == 2) {
+        c.family = OT_FAMILY_GPT_OSS;
+        c.qkv_bias = c.out_bias = c.sinks = c.router_bias = c.expert_bias = true;
+        c.glu_limit = 0.5f;
+        c.glu_alpha = 1.702f;
+    }
     return c;
 }
 
@@ -96,7 +104,7 @@ static struct ot_model_config make_config(int i) {
     if (i >= FIRST_FORM)
         return (i - FIRST_FORM) / PER_FORM < FIRST_EXPERTS
                    ? make_form((i - FIRST_FORM) / PER_FORM)
-                   : make_experts((i - FIRST_FORM) / PER_FORM > FIRST_EXPERTS);
+                   : make_experts((i - FIRST_FORM) / PER_FORM - FIRST_EXPERTS);
     struct ot_model_config c = tiny_config(LAYERS, i == 1 || i == ADAPTED || i == DORA || i == DROPPED);
     if (i > 0) {
         c.qkv_bias = c.out_bias = c.mlp_bias = i == 1 || i == DORA + 1 || i == DROPPED + 1;
@@ -280,8 +288,8 @@ static void test_levels_give_the_same_bits(void **state) {
                 check_levels(i, (enum ot_dtype)dtype);
 }
 
-/* Two halves, each without what it may not read, give the bits of one forward. The fewer tokens there are, the
- * more experts nobody chooses. */
+/* Two halves, each without what it may not read, give the bits of one forward. The fewer tokens there are,
+ * the more experts nobody chooses. */
 static void check_halves(int i, enum ot_dtype dtype, enum ot_keep_level level, int64_t n) {
     const struct ot_model_config config = make_config(i);
     struct tokens tokens;

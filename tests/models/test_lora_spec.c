@@ -1,4 +1,5 @@
 /* The text of --lora: which adapter each module gets, and what is refused. */
+#include <stdio.h>
 #include <string.h>
 
 #include "models/lora_spec.h"
@@ -111,6 +112,63 @@ static void test_refused_names(void **state) {
     }
 }
 
+/* Both families of experts; the second of two layers of qwen3_moe has an MLP. */
+static struct ot_model_config config_with_experts(enum ot_family family) {
+    struct ot_model_config c = ot_preset_find("tiny-test")->config;
+    c.family = family;
+    c.n_experts = 12;
+    c.top_experts = 2;
+    c.expert_ffn = 16;
+    if (family == OT_FAMILY_QWEN3_MOE)
+        c.dense_layers.bits[0] = 2;
+    return c;
+}
+
+static void test_experts_have_no_adapters(void **state) {
+    (void)state;
+    static const struct {
+        enum ot_family family;
+        const char *name;
+    } cases[] = {
+        {OT_FAMILY_MIXTRAL, "w1"},
+        {OT_FAMILY_MIXTRAL, "experts.3.w2"},
+        {OT_FAMILY_MIXTRAL, "block_sparse_moe.gate"},
+        {OT_FAMILY_MIXTRAL, "mlp.experts"},
+        {OT_FAMILY_MIXTRAL, "gate_up_proj"},
+        {OT_FAMILY_QWEN3_MOE, "gate"},
+        {OT_FAMILY_QWEN3_MOE, "up_proj"},
+        {OT_FAMILY_QWEN3_MOE, "mlp.experts.11.down_proj"},
+        {OT_FAMILY_QWEN3_MOE, "layers.1.mlp.gate_proj"}, /* of a dense layer */
+    };
+    struct ot_model *model;
+    char text[64];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct ot_model_config config = config_with_experts(cases[i].family);
+        const struct ot_selection selection = {.lora = text};
+        snprintf(text, sizeof text, "targets=q_proj,%s", cases[i].name);
+        check_fails(ot_model_open_selected(&config, OT_F32, 16, &selection, &model), OT_E_USAGE,
+                    "names the MLP, experts or the router of a model with experts");
+        check_fails(ot_model_open_selected(&config, OT_F32, 16, &selection, &model), OT_E_USAGE,
+                    "this model has q_proj, k_proj, v_proj and o_proj in 2 layers, lm_head and embed_tokens");
+    }
+    const struct ot_model_config config = config_with_experts(OT_FAMILY_QWEN3_MOE);
+    const struct ot_selection unknown = {.lora = "targets=c_attn"},
+                              router = {.lora = "r=2", .train = "*.mlp.gate.*"},
+                              expert = {.lora = "r=2", .train = "*.experts.3.*"}, all = {.lora = "r=2"};
+    check_fails(ot_model_open_selected(&config, OT_F32, 16, &unknown, &model), OT_E_USAGE,
+                "'c_attn' is the name of no module");
+    check_fails(ot_model_open_selected(&config, OT_F32, 16, &router, &model), OT_E_USAGE,
+                "model.layers.0.mlp.gate.weight is trained beside adapters");
+    check_fails(ot_model_open_selected(&config, OT_F32, 16, &expert, &model), OT_E_USAGE,
+                "model.layers.0.mlp.experts.3.gate_proj.weight is trained beside adapters");
+    check_ok(ot_model_open_selected(&config, OT_F32, 16, &all, &model));
+    int adapters = 0;
+    for (int64_t t = 0; t < ot_model_tensor_count(model); t++)
+        adapters += ot_lora_has_tensor(ot_model_tensor(model, t)->name);
+    assert_int_equal(adapters, 2 * 4 * 2); /* layers, maps of attention, A and B */
+    ot_model_close(model);
+}
+
 static void test_module_trained_twice(void **state) {
     (void)state;
     const struct ot_model_config config = ot_preset_find("tiny-test")->config;
@@ -153,6 +211,7 @@ int main(void) {
         cmocka_unit_test(test_scales_and_dropout),
         cmocka_unit_test(test_refused_texts),
         cmocka_unit_test(test_refused_names),
+        cmocka_unit_test(test_experts_have_no_adapters),
         cmocka_unit_test(test_module_trained_twice),
         cmocka_unit_test(test_selection_with_adapters),
     };

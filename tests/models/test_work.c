@@ -201,6 +201,9 @@ static void count_gemm_groups(struct ot_lane *lane, const struct ot_gemm_groups 
     (void)lane;
     int64_t width = op->form == OT_GROUPS_ROWS ? op->k : op->m;
     counted.product_flops += 2.0 * (double)op->rows * (double)op->n * (double)width;
+    if (op->form == OT_GROUPS_SUMS &&
+        op->m == 1) /* ones, and the rows that they add: the gradient of biases */
+        move((double)op->rows, op->n + 1, op->dtype, 1);
 }
 
 /* An op that is not listed is NULL, so a block that begins to use it crashes this test. */
@@ -390,8 +393,11 @@ static void every_form_of_a_layer_is_counted(void **state) {
     }
 }
 
-/* Few experts, whose router's product is thin, and many; one layer has an MLP. */
-static struct ot_model_config form_of_experts(bool many) {
+enum { EXPERT_FORMS = 3 };
+/* Few experts, whose router's product is thin, and many; one layer has an MLP. Then with sinks, and with
+ * biases of the router and of experts, whose gate and up are interleaved. */
+static struct ot_model_config form_of_experts(int form) {
+    bool many = form == 1;
     struct ot_model_config c = ot_preset_find("tinyllama-1.1b")->config;
     c.n_layers = 2;
     c.family = many ? OT_FAMILY_QWEN3_MOE : OT_FAMILY_MIXTRAL;
@@ -401,14 +407,20 @@ static struct ot_model_config form_of_experts(bool many) {
     c.expert_ffn = many ? 768 : c.ffn;
     c.router_over_all = many;
     c.dense_layers.bits[0] = many ? 1 : 0;
+    if (form == 2) {
+        c.family = OT_FAMILY_GPT_OSS;
+        c.sinks = c.router_bias = c.expert_bias = true;
+        c.glu_limit = 7;
+        c.glu_alpha = 1.702f;
+    }
     return c;
 }
 
 static void experts_are_counted(void **state) {
     (void)state;
-    for (int i = 0; i < 4; i++) {
-        const struct ot_model_config c = form_of_experts(i % 2);
-        check_model(&c, i < 2 ? OT_BF16 : OT_F32);
+    for (int i = 0; i < 2 * EXPERT_FORMS; i++) {
+        const struct ot_model_config c = form_of_experts(i % EXPERT_FORMS);
+        check_model(&c, i < EXPERT_FORMS ? OT_BF16 : OT_F32);
     }
 }
 
@@ -418,7 +430,7 @@ static bool trains_some(const void *context, const struct ot_tensor *tensor) {
     (void)context;
     return strstr(tensor->name, "k_proj") || strstr(tensor->name, "down_proj") ||
            strstr(tensor->name, "o_proj.bias") || strstr(tensor->name, "mlp.gate.") ||
-           strstr(tensor->name, "layernorm");
+           strstr(tensor->name, "layernorm") || strstr(tensor->name, "gate_up_proj_bias");
 }
 
 static bool trains_head(const void *context, const struct ot_tensor *tensor) {
@@ -463,7 +475,7 @@ static void frozen_tensors_and_adapters_are_counted(void **state) {
         if (!c.tied || parts[i / 2].trains != trains_head)
             check_parts(&c, i % 4 == 0 ? OT_F32 : OT_BF16, &parts[i / 2]);
     }
-    for (int i = 0; i < FORMS + 2; i++) {
+    for (int i = 0; i < FORMS + EXPERT_FORMS; i++) {
         const struct ot_model_config c = i < FORMS ? form(i) : form_of_experts(i - FORMS);
         for (size_t p = 0; p < sizeof parts / sizeof *parts; p++)
             check_parts(&c, OT_BF16, &parts[p]);

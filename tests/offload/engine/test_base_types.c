@@ -18,7 +18,7 @@ static bool trains_norms(const void *context, const struct ot_tensor *tensor) {
 static const struct ot_lora lora = {.all = {3, 6}, .dropout = 0.1f};
 
 /* Every type in every dtype of the device, with adapters, with norms, or with both. */
-enum { TYPES = OT_BASE_NF4_DOUBLE, VARIANTS = 3 * TYPES };
+enum { TYPES = OT_BASE_MXFP4, VARIANTS = 3 * TYPES };
 static bool defaults(struct tiny_run *run, int variant) {
     enum ot_dtype dtype = (enum ot_dtype)(variant / TYPES);
     tiny_defaults(run, 3, variant & 1, dtype);

@@ -38,8 +38,8 @@ static int run_task(void *context, const struct ot_task *task, int64_t step, str
 }
 
 static void make_program(struct program *p) {
-    p->gate[0] = (struct ot_dep){GATE, true};
-    p->gate[1] = (struct ot_dep){GATE, false};
+    p->gate[0] = (struct ot_dep){GATE, true, false};
+    p->gate[1] = (struct ot_dep){.task = GATE};
     for (int i = 0; i < TASKS; i++) {
         bool is_gate = i == GATE;
         int deadline =

@@ -75,7 +75,7 @@ static int add(struct hand *h, enum ot_lane_id lane, int seconds) {
 
 static void after(struct hand *h, int task, int before, bool previous_step) {
     assert_true(h->tasks[task].n_deps < MOST_DEPS);
-    h->deps[task][h->tasks[task].n_deps++] = (struct ot_dep){before, previous_step};
+    h->deps[task][h->tasks[task].n_deps++] = (struct ot_dep){before, previous_step, false};
 }
 
 /* Adds the decision at the end of every step. It takes no time. */

@@ -35,7 +35,7 @@ static void make_hand(struct hand *h) {
         struct ot_task *task = &h->tasks[i];
         task->lane = lanes[i];
         task->block = task->slab = task->micro = task->tile = -1;
-        h->deps[i] = (struct ot_dep){(i + HAND_TASKS - 1) % HAND_TASKS, i == 0};
+        h->deps[i] = (struct ot_dep){(i + HAND_TASKS - 1) % HAND_TASKS, i == 0, false};
         task->deps = &h->deps[i];
         task->n_deps = 1;
         h->lanes[lanes[i]][h->schedule.lane_count[lanes[i]]++] = i;
@@ -107,7 +107,8 @@ static void a_full_trace_holds_whole_steps(void **state) {
     ot_trace_close(trace);
 }
 
-/* Whole steps count with all their tasks, wherever other steps lie. Evaluations between them do not count. */
+/* Whole steps count with all their tasks, wherever other steps lie. Evaluations between them do not count.
+ * */
 static void whole_steps_are_summarised(void **state) {
     (void)state;
     struct hand h, alone;
@@ -152,7 +153,7 @@ static void a_queue_counts_for_its_lane(void **state) {
         h.tasks[i].lane = lanes[i];
         h.tasks[i].kind = i == 1 ? OT_TASK_DECIDE : OT_TASK_UPDATE_CPU;
         h.lanes[lanes[i]][h.schedule.lane_count[lanes[i]]++] = i;
-        h.deps[i] = i == 0 ? (struct ot_dep){3, true} : (struct ot_dep){i > 1, false};
+        h.deps[i] = i == 0 ? (struct ot_dep){3, true, false} : (struct ot_dep){.task = i > 1};
     }
     check_ok(ot_trace_open(&chain, 100, &trace));
     for (int step = 0; step < 3; step++) {

@@ -1,5 +1,5 @@
-/* The verifier must report every edge that is removed from a schedule, and every other damage to it. Then the
- * shape of schedules: how far they read ahead, and how they reuse slots. */
+/* The verifier must report every edge that is removed from a schedule, and every other damage to it. Then
+ * the shape of schedules: how far they read ahead, and how they reuse slots. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,8 +78,8 @@ static void make_nvme(struct tiny_schedule *m, uint64_t seed) {
     m->run.plan.state_slots = 1 + PICK(4);
     int64_t tile = OT_SLAB_ALIGN_PARAMS * (1 + PICK(2));
     tiny_deal(&m->run, tile, 1 + (unsigned)PICK(7), seed);
-    /* With slots for more than half of the tiles, a tile could still be in its slot from the step before, and
-     * a missing read would not show. */
+    /* With slots for more than half of the tiles, a tile could still be in its slot from the step before,
+     * and a missing read would not show. */
     ot_plan_set_rounds(&m->run.plan, 1 + PICK(2));
     tiny_random_grads(&m->run, seed);
     int64_t half = ot_plan_passing_tiles(&m->run.plan) / 2;
@@ -243,7 +243,7 @@ static void cycles_and_bytes_are_seen(void **state) {
             first = &m.schedule.tasks[t];
     assert_non_null(first);
     struct ot_dep kept = first->deps[0];
-    first->deps[0] = (struct ot_dep){m.schedule.n_tasks - 1, false};
+    first->deps[0] = (struct ot_dep){.task = m.schedule.n_tasks - 1};
     check_fails(ot_schedule_verify(&m.schedule, &m.layout, &m.run.plan), OT_E_INTERNAL, "cycle");
     first->deps[0] = kept;
     m.run.plan.ledger.entries[0].bytes += 256;

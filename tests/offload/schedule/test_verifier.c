@@ -59,7 +59,7 @@ static struct ot_access *touch(struct hand *h, int task, int buffer, bool reads,
 
 static void after(struct hand *h, int task, int before, bool previous_step) {
     assert_true(h->tasks[task].n_deps < MOST_DEPS);
-    h->deps[task][h->tasks[task].n_deps++] = (struct ot_dep){before, previous_step};
+    h->deps[task][h->tasks[task].n_deps++] = (struct ot_dep){before, previous_step, false};
 }
 
 static int verify(const struct hand *h) {

@@ -1,0 +1,91 @@
+#include "models/family_experts.h"
+
+#include "src/base/error.h"
+#include "src/base/json.h"
+
+/* The loss that balances experts is not computed, and a router without noise is exact. transformers has both
+ * switched off, if config.json does not ask for them. */
+static int read_experts(const struct ot_config_reader *r) {
+    struct ot_model_config *c = r->config;
+    const char *count = ot_json_get(r->root, "num_local_experts") ? "num_local_experts" : "num_experts";
+    OT_TRY(ot_config_need_flag(r, "output_router_logits", false));
+    OT_TRY(ot_json_need_int(r->root, r->where, count, false, 1, OT_MOST_EXPERTS, &c->n_experts));
+    return ot_json_need_int(r->root, r->where, "num_experts_per_tok", false, 1, OT_MOST_TOP, &c->top_experts);
+}
+
+static void write_experts(const struct ot_model_config *c, struct ot_json_writer *w, const char *count) {
+    ot_json_put_int(w, count, c->n_experts);
+    ot_json_put_int(w, "num_experts_per_tok", c->top_experts);
+}
+
+int ot_config_read_mixtral(const struct ot_config_reader *r) {
+    double noise = 0;
+    OT_TRY(ot_json_need_real(r->root, r->where, "router_jitter_noise", false, 0, 1, &noise));
+    if (noise != 0)
+        return ot_fail(OT_E_INPUT, "%s: router_jitter_noise is %g; only 0 is supported", r->where, noise);
+    r->config->expert_ffn = r->config->ffn;
+    return read_experts(r);
+}
+
+void ot_config_write_mixtral(const struct ot_model_config *c, struct ot_json_writer *w) {
+    write_experts(c, w, "num_local_experts");
+}
+
+int ot_config_read_gpt_oss(const struct ot_config_reader *r) {
+    struct ot_model_config *c = r->config;
+    double limit = 7, alpha = 1.702;
+    bool bias = true;
+    OT_TRY(ot_json_need_bool(r->root, r->where, "attention_bias", false, &bias));
+    OT_TRY(ot_json_need_real(r->root, r->where, "swiglu_limit", false, 1e-3, 1e6, &limit));
+    OT_TRY(ot_json_need_real(r->root, r->where, "swiglu_alpha", false, 1e-3, 1e6, &alpha));
+    if (!ot_json_get(r->root, "rope_parameters") && !ot_json_get(r->root, "rope_scaling"))
+        return ot_fail(OT_E_INPUT,
+                       "%s: the key 'rope_parameters' (or 'rope_scaling') is missing; models of type gpt_oss "
+                       "need it",
+                       r->where);
+    c->qkv_bias = c->out_bias = bias;
+    c->glu_limit = (float)limit;
+    c->glu_alpha = (float)alpha;
+    c->expert_ffn = c->ffn;
+    return read_experts(r);
+}
+
+void ot_config_write_gpt_oss(const struct ot_model_config *c, struct ot_json_writer *w) {
+    write_experts(c, w, "num_local_experts");
+    ot_json_put_real(w, "swiglu_limit", (double)c->glu_limit);
+    ot_json_put_real(w, "swiglu_alpha", (double)c->glu_alpha);
+}
+
+/* Layers without experts: those of mlp_only_layers, and all but each decoder_sparse_step-th. */
+int ot_config_read_qwen3_moe(const struct ot_config_reader *r) {
+    struct ot_model_config *c = r->config;
+    const struct ot_json *list = ot_json_get(r->root, "mlp_only_layers");
+    int64_t step = 1;
+    bool divides = false;
+    OT_TRY(ot_json_need_int(r->root, r->where, "decoder_sparse_step", false, 1, INT32_MAX, &step));
+    OT_TRY(ot_json_need_int(r->root, r->where, "moe_intermediate_size", false, 1, INT32_MAX, &c->expert_ffn));
+    OT_TRY(ot_json_need_bool(r->root, r->where, "norm_topk_prob", false, &divides));
+    c->router_over_all = !divides;
+    for (int64_t l = 0; l < c->n_layers; l++)
+        if ((l + 1) % step != 0)
+            ot_layer_set_add(&c->dense_layers, l);
+    for (size_t i = 0; list && i < ot_json_length(list); i++) {
+        int64_t layer = ot_json_int(ot_json_at(list, i), -1);
+        if (layer < 0 || layer >= c->n_layers)
+            return ot_fail(OT_E_INPUT, "%s: mlp_only_layers[%zu] must be the number of a layer", r->where, i);
+        ot_layer_set_add(&c->dense_layers, layer);
+    }
+    return read_experts(r);
+}
+
+void ot_config_write_qwen3_moe(const struct ot_model_config *c, struct ot_json_writer *w) {
+    write_experts(c, w, "num_experts");
+    ot_json_put_int(w, "moe_intermediate_size", c->expert_ffn);
+    ot_json_put_bool(w, "norm_topk_prob", !c->router_over_all);
+    ot_json_put_int(w, "decoder_sparse_step", 1);
+    ot_json_begin_array(w, "mlp_only_layers");
+    for (int64_t l = 0; l < c->n_layers; l++)
+        if (ot_layer_set_has(&c->dense_layers, l))
+            ot_json_put_int(w, NULL, l);
+    ot_json_end_array(w);
+}
