@@ -19,8 +19,8 @@ enum { LAYERS = 3 };
 static const struct ot_lora LORA = {.all = {4, 8}};
 
 /* PARTS: tiny_parts.h, on the cpu device only. EXPERTS: Mixtral. SOME_EXPERTS: Qwen3-MoE whose first layer
- * has none. */
-enum kind { PARTS, EXPERTS, SOME_EXPERTS, KINDS };
+ * has none. JOINED_EXPERTS: gpt-oss, whose files join them, and whose experts have biases. */
+enum kind { PARTS, EXPERTS, SOME_EXPERTS, JOINED_EXPERTS, KINDS };
 
 static void defaults(struct tiny_run *run, enum kind kind, enum ot_dtype dtype, bool lora) {
     tiny_defaults(run, LAYERS, false, dtype);
@@ -29,13 +29,22 @@ static void defaults(struct tiny_run *run, enum kind kind, enum ot_dtype dtype, 
     run->evals = true;
     if (kind == PARTS)
         return;
-    run->config.family = kind == EXPERTS ? OT_FAMILY_MIXTRAL : OT_FAMILY_QWEN3_MOE;
-    run->config.qk_norm = kind == EXPERTS ? OT_QK_NORM_NONE : OT_QK_NORM_HEADS;
+    static const enum ot_family families[KINDS] = {[EXPERTS] = OT_FAMILY_MIXTRAL,
+                                                   [SOME_EXPERTS] = OT_FAMILY_QWEN3_MOE,
+                                                   [JOINED_EXPERTS] = OT_FAMILY_GPT_OSS};
+    run->config.family = families[kind];
+    run->config.qk_norm = kind == SOME_EXPERTS ? OT_QK_NORM_HEADS : OT_QK_NORM_NONE;
     run->config.router_over_all = kind == SOME_EXPERTS;
     run->config.dense_layers.bits[0] = kind == SOME_EXPERTS;
     run->config.n_experts = 8;
     run->config.top_experts = 2;
     run->config.expert_ffn = 24;
+    if (kind != JOINED_EXPERTS)
+        return;
+    run->config.qkv_bias = run->config.out_bias = run->config.sinks = true;
+    run->config.router_bias = run->config.expert_bias = true;
+    run->config.glu_limit = 0.5f;
+    run->config.glu_alpha = 1.702f;
 }
 
 static enum kind first_kind(void) {
@@ -110,8 +119,8 @@ static void random_plans(void **state) {
     for (int variant = first; variant < VARIANTS; variant++) {
         struct tiny_run run;
         struct tiny_result resident;
-        enum kind kind = variant < VARIANTS / 2 ? PARTS : (enum kind)(EXPERTS + variant % 2);
-        defaults(&run, kind, (enum ot_dtype)(variant % 3), variant / 2 % 2);
+        enum kind kind = variant < VARIANTS / 2 ? PARTS : (enum kind)(EXPERTS + variant % 3);
+        defaults(&run, kind, (enum ot_dtype)(variant % 4 % 3), variant / 2 % 2);
         run.clip = run.dtype != OT_F16 && variant % 6 >= 3 ? 0 : 1.0f;
         run.micro_sequences = 1 + variant % 2;
         train_resident(&run, &resident);
