@@ -16,7 +16,8 @@
  * row_start[i]..i. position[i] is the position that RoPE rotates by. These two arrays are all that marks the
  * borders of sequences, so the ops have no batch dimension.
  *
- * Mixtures of experts have ops of their own: ops_experts.h.
+ * Mixtures of experts have ops of their own: ops_experts.h. So has the attention of encoder-decoders:
+ * ops_spans.h.
  */
 #ifndef OT_KERNELS_OPS_H
 #define OT_KERNELS_OPS_H
@@ -27,6 +28,7 @@
 
 #include "kernels/device.h"
 #include "kernels/ops_experts.h"
+#include "kernels/ops_spans.h"
 #include "kernels/state_format.h"
 #include "kernels/weight_format.h"
 #include "src/base/dtype.h"
@@ -437,6 +439,9 @@ struct ot_ops {
     void (*combine)(struct ot_lane *, const struct ot_combine *);
     void (*combine_backward)(struct ot_lane *, const struct ot_combine_backward *);
     void (*gemm_groups)(struct ot_lane *, const struct ot_gemm_groups *);
+    /* ops_spans.h */
+    void (*attend_spans)(struct ot_lane *, const struct ot_attend_spans *);
+    void (*attend_spans_backward)(struct ot_lane *, const struct ot_attend_spans_backward *);
 };
 
 static inline size_t ot_attention_backward_scratch_bytes(int64_t n, int64_t heads) {

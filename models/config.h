@@ -14,6 +14,7 @@
  * A mixture of experts has n_experts such MLPs in place of one. A router, a linear map of x, gives each token
  * its top_experts and their weights; the layer adds the weighted sum of their results
  * (kernels/ops_experts.h).
+ * An encoder-decoder has two more forms of a layer: encdec.h.
  *
  * Zero is the value of a Llama in every member that is not a size, so a struct that sets the sizes describes
  * one.
@@ -51,6 +52,7 @@ enum ot_family {
     OT_FAMILY_MIXTRAL,
     OT_FAMILY_QWEN3_MOE,
     OT_FAMILY_GPT_OSS,
+    OT_FAMILY_T5,
     OT_FAMILY_COUNT
 };
 
@@ -77,6 +79,7 @@ enum ot_positions {
     OT_POSITIONS_ROPE,
     OT_POSITIONS_LEARNED, /* a second table of max_position rows is added to the embedding */
     OT_POSITIONS_ALIBI,   /* Press et al., "Train Short, Test Long", 2022 */
+    OT_POSITIONS_RELATIVE /* learned biases of scores, by the distance of query and key (T5) */
 };
 /* HEADS: q and k of each head, before rope (Qwen3). WHOLE: all of q, all of k, before rope (OLMo 2). */
 enum ot_qk_norm { OT_QK_NORM_NONE, OT_QK_NORM_HEADS, OT_QK_NORM_WHOLE };
@@ -147,6 +150,11 @@ struct ot_model_config {
     bool window_by_layer;
     struct ot_layer_set window_layers;
 
+    /* ---- encoder-decoder (encdec.h) ---- */
+    int64_t n_encoder_layers; /* of the n_layers, the first ones; 0: a decoder alone */
+    /* RELATIVE: biases of a head, and the distance from which on they are all one. */
+    int64_t position_buckets, position_distance;
+
     /* ---- linear maps ---- */
     enum ot_activation act;
     bool plain_mlp; /* down(act(up(x))) */
@@ -185,6 +193,12 @@ int64_t ot_model_layer_window(const struct ot_model_config *config, int64_t laye
 bool ot_model_layer_rotates(const struct ot_model_config *config, int64_t layer);
 /* True if the MLP of a layer is a mixture of experts. */
 bool ot_model_layer_has_experts(const struct ot_model_config *config, int64_t layer);
+/* The token that the decoder of an encoder-decoder reads first, before the targets. */
+enum { OT_PAIR_START_ID = 0 };
+/* True if rows have inputs, which an encoder reads, and targets, which a decoder reads. */
+static inline bool ot_model_has_pairs(const struct ot_model_config *config) {
+    return config->n_encoder_layers > 0;
+}
 /* What attention multiplies q k^T by. */
 float ot_model_attention_scale(const struct ot_model_config *config);
 /* The most tokens that a row may have: max_position, and with a dynamic scaling of rope its factor times

@@ -96,6 +96,28 @@ static int check_kinds(const struct ot_model_config *c, const char *where) {
     return 0;
 }
 
+/* What the layers of an encoder-decoder are written for. */
+static int check_pairs(const struct ot_model_config *c, const char *where) {
+    if (!ot_model_has_pairs(c))
+        return 0;
+    if (c->n_encoder_layers >= c->n_layers)
+        return ot_fail(OT_E_INPUT, "%s: num_decoder_layers is %lld, must be 1 or more", where,
+                       (long long)(c->n_layers - c->n_encoder_layers));
+    if (c->head_dim > OT_SPAN_MOST_DIM)
+        return ot_fail(OT_E_INPUT, "%s: d_kv is %lld; heads of an encoder-decoder have at most %d elements",
+                       where, (long long)c->head_dim, OT_SPAN_MOST_DIM);
+    if (c->position_buckets < 4 || c->position_buckets > OT_SPAN_MOST_BUCKETS || c->position_buckets % 4)
+        return ot_fail(OT_E_INPUT,
+                       "%s: relative_attention_num_buckets is %lld, must be a multiple of 4 up to %d", where,
+                       (long long)c->position_buckets, OT_SPAN_MOST_BUCKETS);
+    if (c->position_distance <= c->position_buckets / 2 || c->position_distance > 1 << 20)
+        return ot_fail(OT_E_INPUT,
+                       "%s: relative_attention_max_distance is %lld, must be more than half of the buckets, "
+                       "and at most 2^20",
+                       where, (long long)c->position_distance);
+    return 0;
+}
+
 static int64_t norm_params(const struct ot_model_config *c, int64_t width) {
     return c->norm == OT_NORM_LAYER ? 2 * width : width;
 }
@@ -125,9 +147,17 @@ static int64_t layer_params(const struct ot_model_config *c, int64_t layer) {
     return n;
 }
 
+/* What all layers of a decoder behind an encoder have more: the attention to the encoder's output. */
+static int64_t cross_params(const struct ot_model_config *c) {
+    int64_t each = 4 * c->n_heads * c->head_dim * c->hidden + norm_params(c, c->hidden);
+    return ot_model_has_pairs(c) ? each * (c->n_layers - c->n_encoder_layers) : 0;
+}
+
 /* Parameters outside of layers. */
 static int64_t edge_params(const struct ot_model_config *c) {
     int64_t n = (c->tied ? 1 : 2) * c->vocab * c->hidden + norm_params(c, c->hidden);
+    n += ot_model_has_pairs(c) ? norm_params(c, c->hidden) : 0;
+    n += c->positions == OT_POSITIONS_RELATIVE ? 2 * c->position_buckets * c->n_heads : 0;
     n += c->positions == OT_POSITIONS_LEARNED ? c->max_position * c->hidden : 0;
     n += c->embed_norm ? norm_params(c, c->hidden) : 0;
     n += c->head_bias ? c->vocab : 0;
@@ -137,11 +167,13 @@ static int64_t edge_params(const struct ot_model_config *c) {
 int ot_model_config_check(const struct ot_model_config *c, const char *where) {
     OT_TRY(check_counts(c, where));
     OT_TRY(check_kinds(c, where));
+    OT_TRY(check_pairs(c, where));
     OT_TRY(ot_rope_config_check(c, where));
     OT_TRY(check_positive((double)c->norm_eps, "rms_norm_eps", where));
     if (!(c->init_std >= 0) || !isfinite(c->init_std))
         return ot_fail(OT_E_INPUT, "%s: initializer_range is %g, must be 0 or more", where, c->init_std);
-    double n = 3.0 * (double)c->vocab * (double)c->hidden + (double)c->max_position * (double)c->hidden;
+    double n = (double)cross_params(c) + 3.0 * (double)c->vocab * (double)c->hidden +
+               (double)c->max_position * (double)c->hidden;
     for (int64_t l = 0; l < c->n_layers; l++)
         n += (double)layer_params(c, l);
     if (n > MAX_PARAMS)
@@ -153,7 +185,7 @@ int ot_model_config_check(const struct ot_model_config *c, const char *where) {
 }
 
 int64_t ot_model_param_count(const struct ot_model_config *c) {
-    int64_t n = edge_params(c);
+    int64_t n = cross_params(c) + edge_params(c);
     for (int64_t l = 0; l < c->n_layers; l++)
         n += layer_params(c, l);
     return n;

@@ -81,12 +81,12 @@ static int read_sizes(const struct ot_config_reader *r) {
         bool can_miss; /* default_sizes knows it */
         int64_t *value;
     } sizes[] = {
-        {{"num_hidden_layers", "n_layer", "n_layers", NULL}, false, &c->n_layers},
+        {{"num_hidden_layers", "n_layer", "n_layers", "num_layers", NULL}, false, &c->n_layers},
         {{"hidden_size", "n_embd", "n_embed", "d_model", NULL}, false, &c->hidden},
-        {{"intermediate_size", "ffn_hidden_size", "n_inner", NULL}, c->plain_mlp, &c->ffn},
-        {{"num_attention_heads", "n_head", "n_heads", NULL}, false, &c->n_heads},
+        {{"intermediate_size", "ffn_hidden_size", "n_inner", "d_ff", NULL}, c->plain_mlp, &c->ffn},
+        {{"num_attention_heads", "n_head", "n_heads", "num_heads", NULL}, false, &c->n_heads},
         {{"num_key_value_heads", "num_kv_heads", "n_head_kv", NULL}, true, &c->n_kv_heads},
-        {{"head_dim", NULL}, true, &c->head_dim},
+        {{"head_dim", "d_kv", NULL}, true, &c->head_dim},
         {{"vocab_size", NULL}, false, &c->vocab},
         {{"max_position_embeddings", "n_positions", "n_ctx", "seq_length", NULL}, false, &c->max_position},
     };

@@ -7,8 +7,7 @@
 #include "models/rope.h"
 #include "src/base/json.h"
 
-/* The shortest decimal number that reads back as this float: 1e-06, not 9.99999997e-07. */
-static double shortest(float value) {
+double ot_config_decimal(float value) {
     char text[32];
     double decimal = (double)value;
     for (int digits = 6; digits <= 9; digits++) {
@@ -62,6 +61,10 @@ void ot_model_config_put(const struct ot_model_config *c, struct ot_json_writer 
     ot_json_put_text(w, NULL, row->architecture);
     ot_json_end_array(w);
     ot_json_put_text(w, "model_type", row->model_type);
+    if (row->writes_all) {
+        row->write(c, w);
+        return;
+    }
     if (row->attention_bias)
         ot_json_put_bool(w, "attention_bias", c->out_bias);
     if (row->mlp_bias)
@@ -72,7 +75,7 @@ void ot_model_config_put(const struct ot_model_config *c, struct ot_json_writer 
         ot_json_put_text(w, row->act_keys[0], act_name(c->act));
     put_sizes(w, c);
     ot_json_put_real(w, c->norm == OT_NORM_RMS ? "rms_norm_eps" : "layer_norm_epsilon",
-                     shortest(c->norm_eps));
+                     ot_config_decimal(c->norm_eps));
     ot_rope_config_put(c, w);
     put_window(w, c, row);
     ot_json_put_bool(w, "tie_word_embeddings", c->tied);

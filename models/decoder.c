@@ -7,21 +7,27 @@
 
 #include "src/base/error.h"
 
-enum block_kind { BLOCK_EMBED, BLOCK_LAYER, BLOCK_HEAD };
+enum block_kind { BLOCK_EMBED, BLOCK_LAYER, BLOCK_PAIR_LAYER, BLOCK_HEAD };
 
 static enum block_kind kind_of(const struct ot_model *model, int block) {
     if (block == 0)
         return BLOCK_EMBED;
-    return block == model->chain.n_blocks - 1 ? BLOCK_HEAD : BLOCK_LAYER;
+    if (block == model->chain.n_blocks - 1)
+        return BLOCK_HEAD;
+    return ot_model_has_pairs(&model->config) ? BLOCK_PAIR_LAYER : BLOCK_LAYER;
 }
 
 static size_t saved_bytes(const void *context, int block, enum ot_keep_level level, int64_t n_tokens) {
     const struct ot_model *model = context;
+    if (kind_of(model, block) == BLOCK_PAIR_LAYER)
+        return ot_encdec_saved_bytes(model, block - 1, level, n_tokens);
     return kind_of(model, block) == BLOCK_LAYER ? ot_layer_saved_bytes(model, block - 1, level, n_tokens) : 0;
 }
 
 static size_t work_bytes(const void *context, int block, enum ot_keep_level level, int64_t n_tokens) {
     const struct ot_model *model = context;
+    if (kind_of(model, block) == BLOCK_PAIR_LAYER)
+        return ot_encdec_work_bytes(model, block - 1, level, n_tokens);
     return kind_of(model, block) == BLOCK_LAYER ? ot_layer_work_bytes(model, block - 1, level, n_tokens) : 0;
 }
 
@@ -32,6 +38,8 @@ static size_t scratch_bytes(const void *context, int block, int64_t n_tokens) {
         return ot_embed_scratch_bytes(model, n_tokens);
     case BLOCK_LAYER:
         return ot_layer_scratch_bytes(model, block - 1, n_tokens);
+    case BLOCK_PAIR_LAYER:
+        return ot_encdec_scratch_bytes(model, n_tokens);
     default:
         return ot_head_scratch_bytes(model, n_tokens);
     }
@@ -46,6 +54,9 @@ static void forward(const void *context, int block, const struct ot_block_run *r
     case BLOCK_LAYER:
         ot_layer_forward(model, block - 1, run);
         break;
+    case BLOCK_PAIR_LAYER:
+        ot_encdec_forward(model, block - 1, run);
+        break;
     case BLOCK_HEAD:
         ot_head_forward(model, run);
         break;
@@ -54,10 +65,11 @@ static void forward(const void *context, int block, const struct ot_block_run *r
 
 /* What `first` clears in a slab's gradient: the parameters from this one to the end. Products overwrite the
  * matrices, which come first in a slab. Of the embedding's slab, a tied head overwrites the table alone. The
- * table lies first; learned positions may follow it. The embedding's own backward only adds to its tables. */
+ * table lies first; learned positions may follow it. The embedding's own backward only adds to its tables,
+ * and so do layers to what they share. */
 static int64_t first_cleared(const struct ot_model *model, int block, const struct ot_slab_spec *slab) {
     const struct ot_block_spec *embed = &model->blocks[0];
-    if (kind_of(model, block) == BLOCK_EMBED)
+    if (kind_of(model, block) == BLOCK_EMBED || slab->shared)
         return 0;
     if (slab == &model->slabs[embed->uses[model->embed.table.use].slab])
         return model->config.vocab * model->config.hidden;
@@ -89,6 +101,9 @@ static void backward(const void *context, int block, const struct ot_block_run *
     case BLOCK_LAYER:
         ot_layer_backward(model, block - 1, run);
         break;
+    case BLOCK_PAIR_LAYER:
+        ot_encdec_backward(model, block - 1, run);
+        break;
     case BLOCK_HEAD:
         ot_head_backward(model, run);
         break;
@@ -114,6 +129,9 @@ static void work(const void *context, int block, enum ot_work_part part, enum ot
         break;
     case BLOCK_LAYER:
         ot_layer_work(model, block - 1, part, level, n_tokens, row_tokens, out);
+        break;
+    case BLOCK_PAIR_LAYER:
+        ot_encdec_work(model, block - 1, part, level, n_tokens, row_tokens, out);
         break;
     case BLOCK_HEAD:
         ot_head_work(model, part, n_tokens, out);
@@ -144,7 +162,8 @@ static double slope_of(int64_t head, int64_t n_heads) {
 
 static size_t constant_bytes(const struct ot_model *model) {
     bool alibi = model->config.positions == OT_POSITIONS_ALIBI;
-    return ot_rope_bytes(model) + (alibi ? (size_t)model->config.n_heads * sizeof(float) : 0) +
+    return ot_encdec_constant_bytes(&model->config) + ot_rope_bytes(model) +
+           (alibi ? (size_t)model->config.n_heads * sizeof(float) : 0) +
            (model->config.expert_bias ? sizeof(float) : 0);
 }
 
@@ -162,6 +181,7 @@ static void fill_constants(const void *context, void *host_memory) {
     const struct ot_model *model = context;
     const struct ot_model_config *c = &model->config;
     float *slopes = (float *)((char *)host_memory + ot_rope_bytes(model));
+    ot_encdec_fill_constants(c, host_memory);
     ot_rope_fill(model, host_memory);
     if (c->expert_bias) {
         char *one = (char *)host_memory + constant_bytes(model) - sizeof(float);
@@ -182,6 +202,7 @@ static void build_chain(struct ot_model *model, enum ot_dtype dtype, int64_t max
     chain->n_blocks = (int)model->config.n_layers + 2;
     chain->boundary_elems = model->config.hidden;
     chain->kv_elems = model->kv_elems;
+    chain->has_pairs = ot_model_has_pairs(&model->config);
     chain->head_dim = model->config.head_dim;
     chain->vocab = model->config.vocab;
     chain->max_position = max_position;

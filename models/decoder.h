@@ -1,7 +1,8 @@
 /* The implementation of model.h and offload/block.h. Private to models/.
  *
  * Chain: block 0 is the embedding, blocks 1..n_layers are the layers, the last block is the head (final
- * norm, output projection, loss). A block has one slab of its own, or two: its frozen tensors, then its
+ * norm, output projection, loss). An encoder-decoder has the layers of both in one chain (encdec.h). A block
+ * has one slab of its own, or two: its frozen tensors, then its
  * trained ones. A tied head also uses the slab with the embedding.
  *
  * A slab holds its matrices, then its vectors, then frozen zeros up to a multiple of OT_SLAB_ALIGN_PARAMS.
@@ -70,6 +71,16 @@ struct ot_layer_layout {
     struct ot_place qkv_bias, o_bias, gate_up_bias, down_bias;
     struct ot_place q_norm, k_norm, sinks;
     struct ot_norm_layout norm1, norm2, post1, post2; /* with OT_PARALLEL, norm2 is norm1 */
+    /* Of a decoder behind an encoder: the attention to the encoder's output. */
+    struct ot_place cross_q, cross_kv, cross_o;
+    struct ot_norm_layout cross_norm;
+};
+
+/* What all layers of an encoder-decoder use: a shared slab (offload/block.h). */
+struct ot_stacks_layout {
+    int slab;
+    struct ot_place encoder_bias, decoder_bias; /* [position_buckets, n_heads] */
+    struct ot_norm_layout encoder_norm;
 };
 
 struct ot_embed_layout {
@@ -106,6 +117,7 @@ struct ot_model {
     struct ot_embed_layout embed;
     struct ot_layer_layout *layers; /* [n_layers] */
     struct ot_head_layout head;
+    struct ot_stacks_layout stacks;
     enum ot_base_type base;
     struct ot_chain chain;
 };
@@ -143,6 +155,22 @@ static inline bool ot_layer_keeps_normed(const struct ot_model_config *c) {
 /* The lowest level that keeps q, k and v, or with DoRA their u (layer_memory.h says why). */
 enum ot_keep_level ot_layer_qkv_level(const struct ot_model *model, int64_t layer);
 
+/* The layers of an encoder-decoder (encdec.h). */
+size_t ot_encdec_saved_bytes(const struct ot_model *model, int64_t layer, enum ot_keep_level level,
+                             int64_t n_tokens);
+size_t ot_encdec_work_bytes(const struct ot_model *model, int64_t layer, enum ot_keep_level level,
+                            int64_t n_tokens);
+size_t ot_encdec_scratch_bytes(const struct ot_model *model, int64_t n_tokens);
+void ot_encdec_forward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run);
+void ot_encdec_backward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run);
+void ot_encdec_work(const struct ot_model *model, int64_t layer, enum ot_work_part part,
+                    enum ot_keep_level level, int64_t n_tokens, int64_t row_tokens,
+                    struct ot_block_work *out);
+/* The tables of buckets by distance, in the chain's constants: int32, of the encoder and of the decoder. */
+size_t ot_encdec_constant_bytes(const struct ot_model_config *config);
+void ot_encdec_fill_constants(const struct ot_model_config *config, void *host_memory);
+double ot_encdec_flops_per_token(const struct ot_model *model, double mean_row_tokens);
+
 size_t ot_head_scratch_bytes(const struct ot_model *model, int64_t n_tokens);
 void ot_head_forward(const struct ot_model *model, const struct ot_block_run *run);
 void ot_head_backward(const struct ot_model *model, const struct ot_block_run *run);
@@ -158,8 +186,9 @@ void ot_head_work(const struct ot_model *model, enum ot_work_part part, int64_t 
 /* ---- constants ---- */
 
 /* The chain's constants are the tables of rope, then with ALiBi the slopes, fp32 [n_heads], then with biases
- * of experts the number 1 in the compute dtype, in 4 bytes. A table is [max_position, rotary_dim / 2] of
- * fp32, cosines and then sines, padded with zeros to a multiple of 256 bytes. */
+ * of experts the number 1 in the compute dtype, in 4 bytes; of an encoder-decoder, its tables of buckets
+ * alone. A table of rope is [max_position, rotary_dim / 2] of fp32, cosines and then sines, padded with zeros
+ * to a multiple of 256 bytes. */
 size_t ot_rope_bytes(const struct ot_model *model);
 void ot_rope_fill(const struct ot_model *model, void *host_memory);
 struct ot_rope_table {

@@ -4,7 +4,10 @@
  * backward, cross-entropy overwrites a chunk's logits with their gradient; both backward products then use it
  * before the next chunk begins. With DoRA (lora.h) a piece of u, in fp32, lies beside the piece of logits
  * that is made of it. Backward turns the gradient of the logits into the gradient of u, in place. With
- * dropout too, it first multiplies the gradient of the logits with the projection. */
+ * dropout too, it first multiplies the gradient of the logits with the projection.
+ *
+ * Of an encoder-decoder, the first n_inputs tokens are inputs: they have no logits, no loss, and no gradient
+ * yet. The chunks begin behind them. */
 #include "models/decoder.h"
 #include "models/linear.h"
 
@@ -82,7 +85,7 @@ static struct chunk make_chunk(const struct ot_model *model, const struct ot_blo
         .dweight = want_grad ? ot_run_grad(run, model->head.projection) : NULL,
         .dbias = want_grad ? ot_run_grad(run, model->head.bias) : NULL,
         .scale = model->config.logit_divisor != 0 ? (float)(1 / model->config.logit_divisor) : 0,
-        .adds = !run->first || first > 0,
+        .adds = !run->first || first > run->batch.n_inputs,
         .lora = &model->head.lora,
         .ax = chunk.ax,
         .dax = chunk.dax,
@@ -194,11 +197,21 @@ static void chunk_backward(const struct ot_model *model, const struct ot_block_r
     ot_run_ops(run)->norm_backward(run->lane, &norm);
 }
 
+static void skip_inputs(const struct ot_model *model, const struct ot_block_run *run, bool want_grad) {
+    size_t n = (size_t)run->batch.n_inputs;
+    if (n == 0)
+        return;
+    ot_lane_fill(run->lane, run->token_loss, 0, n * sizeof(float));
+    if (want_grad)
+        ot_lane_fill(run->lane, run->dxy, 0, n * (size_t)model->config.hidden * ot_dtype_bytes(run->dtype));
+}
+
 static void run_chunks(const struct ot_model *model, const struct ot_block_run *run, bool want_grad) {
-    int64_t n = run->batch.n_tokens, step = piece_tokens(model->config.vocab);
-    for (int64_t first = 0; first < n; first += CHUNK_TOKENS) {
+    int64_t n = run->batch.n_tokens, step = piece_tokens(model->config.vocab), begin = run->batch.n_inputs;
+    skip_inputs(model, run, want_grad);
+    for (int64_t first = begin; first < n; first += CHUNK_TOKENS) {
         struct chunk chunk =
-            make_chunk(model, run, first, smaller(n - first, CHUNK_TOKENS), want_grad, first == 0);
+            make_chunk(model, run, first, smaller(n - first, CHUNK_TOKENS), want_grad, first == begin);
         chunk_norm(model, run, &chunk);
         for (int64_t at = 0; at < chunk.n; at += step)
             piece_loss(model, run, &chunk, at, smaller(chunk.n - at, step), want_grad);

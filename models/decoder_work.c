@@ -400,7 +400,9 @@ void ot_embed_work(const struct ot_model *model, enum ot_work_part part, int64_t
 void ot_head_work(const struct ot_model *model, enum ot_work_part part, int64_t n_tokens,
                   struct ot_block_work *out) {
     const struct ot_model_config *c = &model->config;
-    double n = (double)n_tokens, h = (double)c->hidden, vocab = (double)c->vocab;
+    /* Of an encoder-decoder, half of the tokens have logits (encdec_work.c). */
+    double n = (double)n_tokens * (ot_model_has_pairs(c) ? 0.5 : 1);
+    double h = (double)c->hidden, vocab = (double)c->vocab;
     double item = (double)ot_dtype_bytes(model->chain.dtype), norm = 2 * h * item;
     const struct ot_lora_unit *lora = &model->head.lora;
     bool train = part == OT_WORK_BACKWARD, doubles = train && ot_lora_doubles(lora);
@@ -425,6 +427,9 @@ void ot_head_work(const struct ot_model *model, enum ot_work_part part, int64_t 
     out->moved_bytes *= n;
     if (part == OT_WORK_FORWARD || part == OT_WORK_BACKWARD)
         dora_factors_work(lora, h, item, out);
+    if (ot_model_has_pairs(c) && (part == OT_WORK_FORWARD ||
+                                  part == OT_WORK_BACKWARD)) /* zeros for the inputs: losses, and gradients */
+        out->moved_bytes += n * (sizeof(float) + (part == OT_WORK_BACKWARD ? h * item : 0));
 }
 
 /* ---- the whole model, for MFU ---- */
@@ -460,6 +465,8 @@ static bool trains(const struct ot_model *model, int block) {
  * element each; backward takes twice as much. */
 double ot_model_flops_per_token(const struct ot_model *model, double mean_row_tokens) {
     const struct ot_model_config *c = &model->config;
+    if (ot_model_has_pairs(c))
+        return ot_encdec_flops_per_token(model, mean_row_tokens);
     double flops = 6 * (double)model->embed.lora.rank * (double)c->hidden;
     int first = 0; /* backward ends there */
     while (first < model->chain.n_blocks && !trains(model, first))

@@ -2,6 +2,7 @@
  * classes (LlamaConfig, GPT2Config, ...). Facts without a key, such as the biases of Qwen2, stand in its
  * modelling code. */
 #include "models/family_experts.h"
+#include "models/family_t5.h"
 
 #include <math.h>
 
@@ -539,6 +540,32 @@ static const struct ot_family_row ROWS[] = {
         .window_pattern = 2,
         .read = ot_config_read_gpt_oss,
         .write = ot_config_write_gpt_oss,
+    },
+    {
+        .family = OT_FAMILY_T5,
+        .model_type = "t5",
+        .architecture = "T5ForConditionalGeneration",
+        .names = &OT_T5_NAMES[0][0],
+        .names_of_layer = ot_t5_layer_names,
+        /* The sizes are those of t5-small. */
+        .base = {.norm = OT_NORM_RMS,
+                 .norm_eps = 1e-6f,
+                 .init_std = 0.02,
+                 .tied = true,
+                 .positions = OT_POSITIONS_RELATIVE,
+                 .position_buckets = 32,
+                 .position_distance = 128,
+                 .attention_scale = 1,
+                 .n_layers = 6,
+                 .hidden = 512,
+                 .ffn = 2048,
+                 .n_heads = 8,
+                 .head_dim = 64,
+                 .vocab = 32128,
+                 .max_position = OT_T5_LONGEST_ROW},
+        .read = ot_t5_read,
+        .write = ot_t5_write,
+        .writes_all = true,
     },
 };
 _Static_assert(sizeof ROWS / sizeof ROWS[0] == OT_FAMILY_COUNT, "a row for each family, in enum order");

@@ -21,11 +21,18 @@ enum ot_module {
     OT_MODULE_EMBEDDING,
     OT_MODULE_POSITIONS, /* the table of learned positions */
     OT_MODULE_EMBED_NORM,
+    OT_MODULE_ENCODER_BIAS, /* the table of position biases of an encoder, and of a decoder */
+    OT_MODULE_DECODER_BIAS,
+    OT_MODULE_ENCODER_NORM, /* the last norm of an encoder */
     OT_MODULE_Q,
     OT_MODULE_K,
     OT_MODULE_V,
     OT_MODULE_QKV, /* q, k and v as one matrix */
     OT_MODULE_O,
+    OT_MODULE_CROSS_Q, /* of a decoder's attention to the encoder's output */
+    OT_MODULE_CROSS_K,
+    OT_MODULE_CROSS_V,
+    OT_MODULE_CROSS_O,
     OT_MODULE_GATE,
     OT_MODULE_UP,
     OT_MODULE_GATE_UP, /* gate and up as one matrix, gate first */
@@ -39,11 +46,12 @@ enum ot_module {
     OT_MODULE_SINKS,
     OT_MODULE_Q_NORM,
     OT_MODULE_K_NORM,
-    OT_MODULE_NORM1, /* before attention; with OT_PARALLEL also before the MLP */
-    OT_MODULE_NORM2, /* before the MLP */
-    OT_MODULE_POST1, /* behind attention */
-    OT_MODULE_POST2, /* behind the MLP */
-    OT_MODULE_NORM,  /* the last norm */
+    OT_MODULE_CROSS_NORM, /* before that attention */
+    OT_MODULE_NORM1,      /* before attention; with OT_PARALLEL also before the MLP */
+    OT_MODULE_NORM2,      /* before the MLP */
+    OT_MODULE_POST1,      /* behind attention */
+    OT_MODULE_POST2,      /* behind the MLP */
+    OT_MODULE_NORM,       /* the last norm */
     OT_MODULE_HEAD,
     OT_MODULES
 };
@@ -55,7 +63,8 @@ static inline bool ot_module_is_expert(enum ot_module module) {
     return module >= OT_MODULE_EXPERT_GATE && module <= OT_MODULE_EXPERT_DOWN;
 }
 static inline bool ot_module_is_norm(enum ot_module module) {
-    return module == OT_MODULE_EMBED_NORM || (module >= OT_MODULE_Q_NORM && module <= OT_MODULE_NORM);
+    return module == OT_MODULE_EMBED_NORM || module == OT_MODULE_ENCODER_NORM ||
+           (module >= OT_MODULE_Q_NORM && module <= OT_MODULE_NORM);
 }
 static inline bool ot_module_is_in_layer(enum ot_module module) {
     return module >= OT_MODULE_Q && module <= OT_MODULE_POST2;
@@ -98,6 +107,8 @@ struct ot_family_row {
     const char *architecture; /* config.json: "LlamaForCausalLM" */
     const struct ot_family_names *names;
     const struct ot_family_names *names_of_two; /* of models with OT_PARALLEL_TWO; NULL: as names */
+    /* What the modules of a layer are called, if that depends on the layer. NULL: as names. */
+    const struct ot_family_names *(*names_of_layer)(const struct ot_model_config *config, int64_t layer);
     /* What no key says, and the values of absent keys. A size of 0: the key must be there; of ffn,
      * n_kv_heads and head_dim: 4 times hidden, n_heads, hidden / n_heads. */
     struct ot_model_config base;
@@ -110,8 +121,10 @@ struct ot_family_row {
     int64_t window_pattern, max_window_layers;
     /* Reads what is left, when all other keys are read. NULL: nothing. Errors: OT_E_INPUT. */
     int (*read)(const struct ot_config_reader *reader);
-    /* Writes the keys that `read` reads. NULL: none. */
+    /* Writes the keys that `read` reads. NULL: none. If the family has writes_all, they are all keys but the
+     * architecture and the type. */
     void (*write)(const struct ot_model_config *config, struct ot_json_writer *writer);
+    bool writes_all;
 };
 
 /* Fails if a flag of config.json is not `value`, which is also its default. Error OT_E_INPUT. */
@@ -120,7 +133,8 @@ int ot_config_need_flag(const struct ot_config_reader *reader, const char *key, 
 const struct ot_family_row *ot_family_row(enum ot_family family);
 const struct ot_family_row *ot_family_find(const char *model_type); /* NULL if unknown */
 const char *ot_family_known_types(void); /* "bloom, codegen, ...", for error messages */
-/* What the modules of a model are called. */
+/* What the modules of a model are called; of layers, what those of one layer are called. */
+const struct ot_family_names *ot_model_layer_names(const struct ot_model_config *config, int64_t layer);
 const struct ot_family_names *ot_model_names(const struct ot_model_config *config);
 /* Writes the name of a module, with its layer if it lies in one: "model.layers.3.self_attn.q_proj". In the
  * name of an expert's module, * stands for the expert's number. False: the family has no such module. */
@@ -143,6 +157,9 @@ const struct ot_json *ot_model_config_text_part(const struct ot_json *root);
 int ot_model_config_read(const struct ot_json *root, const char *where, struct ot_model_config *out);
 /* Writes the keys of a config.json that transformers 4 and 5 both read as this model, without braces. */
 void ot_model_config_put(const struct ot_model_config *config, struct ot_json_writer *writer);
+
+/* The shortest decimal number that reads back as this float: 1e-06, not 9.99999997e-07. */
+double ot_config_decimal(float value);
 
 /* Stretches the context of a model, as a person says it: "yarn:4", "linear:2" or "dynamic:4". max_position
  * grows by the factor (dynamic: ot_model_longest_row does). Errors: OT_E_USAGE (another text; the model has

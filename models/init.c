@@ -4,6 +4,25 @@
 #include "models/decoder.h"
 #include "src/base/random.h"
 
+/* Of an encoder-decoder, the standard deviations of T5 (T5PreTrainedModel): its attention does not divide
+ * scores, so q is smaller. */
+static double pair_std(const struct ot_model *model, const struct ot_tensor *t) {
+    const struct ot_model_config *c = &model->config;
+    switch (t->module) {
+    case OT_MODULE_EMBEDDING:
+    case OT_MODULE_HEAD:
+        return 1;
+    case OT_MODULE_Q:
+    case OT_MODULE_CROSS_Q:
+        return 1 / sqrt((double)(c->hidden * c->head_dim));
+    case OT_MODULE_ENCODER_BIAS:
+    case OT_MODULE_DECODER_BIAS:
+        return 1 / sqrt((double)c->hidden);
+    default: /* the inputs of the map */
+        return 1 / sqrt((double)t->cols);
+    }
+}
+
 static void init_part(const struct ot_model *model, uint64_t seed, int64_t tensor, int64_t first, int64_t n,
                       float *out) {
     const struct ot_tensor *t = &model->tensors[tensor];
@@ -11,7 +30,9 @@ static void init_part(const struct ot_model *model, uint64_t seed, int64_t tenso
     double std = normal ? 1 : model->config.init_std, bound = 1 / sqrt((double)t->cols);
     uint64_t stream = ot_random_stream(ot_lora_has_tensor(t->name) ? OT_RANDOM_LORA : OT_RANDOM_INIT,
                                        normal ? 1 : 0, (uint64_t)t->number);
-    if (t->init == OT_INIT_NORMAL_RESIDUAL)
+    if (ot_model_has_pairs(&model->config))
+        std = pair_std(model, t);
+    else if (t->init == OT_INIT_NORMAL_RESIDUAL)
         std /= sqrt(2.0 * (double)model->config.n_layers);
     for (int64_t i = 0; i < n; i++) {
         if (t->init == OT_INIT_ZERO || t->init == OT_INIT_ONE)

@@ -38,8 +38,8 @@ int ot_lora_spec_read(const char *text, struct ot_lora_spec *out);
 /* Checks that every name of the spec is the name of a module that gets an adapter. Errors: OT_E_USAGE. */
 int ot_lora_spec_check(const struct ot_lora_spec *spec, const struct ot_model_config *config);
 
-/* True if a name of this many bytes is, in a model with experts, that of experts, of their router, or of a map
- * of an MLP (ot_model_can_adapt). */
+/* True if a name of this many bytes is, in a model with experts, that of experts, of their router, or of a
+ * map of an MLP (ot_model_can_adapt). */
 bool ot_lora_names_experts(const struct ot_model_config *config, const char *name, size_t bytes);
 
 enum { OT_LORA_MODULE_BYTES = 64 };

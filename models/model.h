@@ -103,8 +103,9 @@ const struct ot_model_config *ot_model_get_config(const struct ot_model *model);
 int64_t ot_model_tensor_count(const struct ot_model *model);
 const struct ot_tensor *ot_model_tensor(const struct ot_model *model, int64_t index); /* in slab order */
 /* True if such modules can have adapters: linear maps of layers, the head and the embedding. In a model with
- * experts, those of attention, the head and the embedding alone. PEFT reads the name of a map of an MLP there
- * as that of the experts, also in a layer that has none, and gives them matrices that this program has not. */
+ * experts, those of attention, the head and the embedding alone. PEFT reads the name of a map of an MLP
+ * there as that of the experts, also in a layer that has none, and gives them matrices that this program has
+ * not. */
 bool ot_model_can_adapt(const struct ot_model_config *config, enum ot_module module);
 /* The weight that an adapter's tensor belongs to. Of a tied head's adapter: the embedding. */
 const struct ot_tensor *ot_model_adapted(const struct ot_model *model, const struct ot_tensor *adapter);
@@ -114,7 +115,8 @@ const struct ot_chain *ot_model_chain(const struct ot_model *model);
 
 /* Fills values[n] with the initial values of parameters [first, first + n) of a slab: normal(0, init_std),
  * residual projections (o_proj, down_proj) scaled by 1/sqrt(2 n_layers) as GPT-2 does, norms 1, biases and
- * padding 0, adapters as lora.h says. A pure function of (seed, tensor, index). */
+ * padding 0, adapters as lora.h says; of an encoder-decoder, normal with the deviations of transformers' T5.
+ * A pure function of (seed, tensor, index). */
 void ot_model_init_values(const struct ot_model *model, uint64_t seed, int slab, int64_t first, int64_t n,
                           float *values);
 

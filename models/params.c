@@ -4,23 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "models/decoder.h"
+#include "models/params.h"
 #include "src/base/error.h"
-
-/* The tensors of a block, before they have places. */
-struct walk {
-    struct ot_model *model;
-    const struct ot_model_parts *parts;
-    int block;
-    int64_t layer; /* -1: the block is none */
-    bool edge;
-    int64_t numbered; /* tensors with a number of their own so far */
-    int64_t adapted;  /* modules with an adapter so far */
-    int rc;           /* the first wrong adapter, or matrix that cannot be encoded */
-    int n;
-    struct ot_tensor *tensors; /* [most_tensors()] */
-    struct ot_place **places;  /* of the unit that begins with the tensor; else NULL */
-};
 
 /* The tensors of a block with adapters and biases everywhere, and those of its experts. */
 static size_t most_tensors(const struct ot_model_config *c) {
@@ -33,10 +18,8 @@ static bool is_trained(const struct ot_model_parts *parts, const struct ot_tenso
     return !parts || !parts->lora;
 }
 
-/* place: where the place of a unit goes, whose first tensor this is. NULL: the tensor goes on with the unit
- * before it. */
-static struct ot_tensor *append(struct walk *w, struct ot_place *place, int64_t rows, int64_t cols,
-                                enum ot_init init) {
+struct ot_tensor *ot_params_append(struct ot_params_walk *w, struct ot_place *place, int64_t rows,
+                                   int64_t cols, enum ot_init init) {
     struct ot_tensor *t = &w->tensors[w->n];
     w->places[w->n++] = place;
     *t = (struct ot_tensor){.rows = rows ? rows : 1,
@@ -50,10 +33,10 @@ static struct ot_tensor *append(struct walk *w, struct ot_place *place, int64_t 
 
 /* Adds a tensor of a module. expert: -1, or that of one expert. end: ".weight", ".bias", "_bias" or "".
  * rows 0: a vector. */
-static void add(struct walk *w, struct ot_place *place, enum ot_module module, int64_t expert,
+static void add(struct ot_params_walk *w, struct ot_place *place, enum ot_module module, int64_t expert,
                 const char *end, int64_t rows, int64_t cols, enum ot_init init) {
     const struct ot_model_config *c = &w->model->config;
-    struct ot_tensor *t = append(w, place, rows, cols, init);
+    struct ot_tensor *t = ot_params_append(w, place, rows, cols, init);
     t->number = w->numbered++;
     t->module = module;
     t->layer = w->layer;
@@ -69,140 +52,43 @@ static void add(struct walk *w, struct ot_place *place, enum ot_module module, i
     t->trained = is_trained(w->parts, t);
 }
 
-static void add_matrix(struct walk *w, struct ot_place *place, enum ot_module module, int64_t rows,
+static void add_matrix(struct ot_params_walk *w, struct ot_place *place, enum ot_module module, int64_t rows,
                        int64_t cols, enum ot_init init) {
     add(w, place, module, -1, ".weight", rows, cols, init);
 }
 
-static void add_bias(struct walk *w, struct ot_place *place, enum ot_module module, int64_t cols) {
+static void add_bias(struct ot_params_walk *w, struct ot_place *place, enum ot_module module, int64_t cols) {
     add(w, place, module, -1, ".bias", 0, cols, OT_INIT_ZERO);
 }
 
-static void add_norm_weight(struct walk *w, struct ot_place *place, enum ot_module module, int64_t cols) {
+static void add_norm_weight(struct ot_params_walk *w, struct ot_place *place, enum ot_module module,
+                            int64_t cols) {
     enum ot_init init = w->model->config.norm_adds_one ? OT_INIT_ZERO : OT_INIT_ONE;
     add(w, place, module, -1, ".weight", 0, cols, init);
 }
 
-static void add_norm(struct walk *w, struct ot_norm_layout *norm, enum ot_module module) {
+static void add_norm(struct ot_params_walk *w, struct ot_norm_layout *norm, enum ot_module module) {
     add_norm_weight(w, &norm->weight, module, w->model->config.hidden);
     if (w->model->config.norm == OT_NORM_LAYER)
         add_bias(w, &norm->bias, module, w->model->config.hidden);
 }
 
-/* ---- adapters ---- */
-
-bool ot_model_can_adapt(const struct ot_model_config *config, enum ot_module module) {
-    bool is_map = ot_module_is_map(module) && (config->n_experts == 0 || module <= OT_MODULE_O);
-    return is_map || module == OT_MODULE_HEAD || module == OT_MODULE_EMBEDDING;
-}
-
-/* The name of a tensor's module: its own name without ".weight". */
-static void module_of(const struct ot_tensor *t, char module[sizeof t->name]) {
-    snprintf(module, sizeof t->name, "%s", t->name);
-    *strrchr(module, '.') = '\0';
-}
-
-/* rows 0: a vector. */
-static struct ot_tensor *add_lora_tensor(struct walk *w, struct ot_place *place,
-                                         const struct ot_tensor *target, const char *name, int64_t rows,
-                                         int64_t cols, enum ot_init init) {
-    char module[sizeof target->name];
-    struct ot_tensor *t = append(w, place, rows, cols, init);
-    module_of(target, module);
-    t->number = target->number;
-    t->module = target->module;
-    t->layer = target->layer;
-    t->trained = true;
-    snprintf(t->name, sizeof t->name, OT_LORA_PREFIX "%.56s.%s", module, name);
-    return t;
-}
-
-/* Finds the adapter of a target, whose outputs begin at `first` of its unit's. */
-static void find_lora_map(struct walk *w, const struct ot_tensor *target, int64_t first,
-                          struct ot_lora_map *out) {
-    struct ot_lora_rank rank = {0};
-    char module[sizeof target->name];
-    module_of(target, module);
-    *out = (struct ot_lora_map){.first = first, .out = target->rows};
-    if (!w->parts || !w->parts->lora || w->rc < 0 || !ot_model_can_adapt(&w->model->config, target->module))
-        return;
-    w->rc = ot_lora_find(w->parts->lora, module, &rank);
-    if (w->rc < 0 || rank.rank == 0)
-        return;
-    out->rank = rank.rank;
-    out->scale = ot_lora_scale(w->parts->lora, rank);
-    w->adapted++;
-}
-
-/* Adds the adapters of a unit of linear maps. */
-static void add_lora(struct walk *w, const struct ot_tensor *targets, int n, struct ot_lora_unit *unit) {
-    const struct ot_tensor *adapted[OT_MAX_UNIT_MAPS];
-    int64_t first = 0;
-    *unit = (struct ot_lora_unit){.number = targets[0].number};
-    if (w->parts && w->parts->lora)
-        unit->drop = w->parts->lora->dropout;
-    for (int i = 0; i < n; first += targets[i++].rows) {
-        struct ot_lora_map *map = &unit->maps[unit->n];
-        find_lora_map(w, &targets[i], first, map);
-        if (map->rank == 0)
-            continue;
-        adapted[unit->n++] = &targets[i];
-        unit->rank += map->rank;
-    }
-    for (int i = 0; i < unit->n; i++)
-        add_lora_tensor(w, i == 0 ? &unit->a : NULL, adapted[i], "lora_A.weight", unit->maps[i].rank,
-                        adapted[i]->cols, OT_INIT_LORA_A);
-    for (int i = 0; i < unit->n; i++) {
-        struct ot_tensor *t = add_lora_tensor(w, &unit->maps[i].b, adapted[i], "lora_B.weight",
-                                              unit->maps[i].out, unit->maps[i].rank, OT_INIT_ZERO);
-        t->rate = w->parts->lora->lr_ratio;
-        t->is_fused = adapted[i]->is_fused;
-    }
-    unit->dora = unit->n > 0 && w->parts->lora->dora;
-    for (int i = 0; unit->dora && i < unit->n; i++) {
-        struct ot_tensor *t = add_lora_tensor(w, &unit->maps[i].change, adapted[i], "lora_magnitude_vector",
-                                              0, unit->maps[i].out, OT_INIT_ZERO);
-        t->file_form = OT_FORM_ABOVE_NORM;
-        t->is_fused = adapted[i]->is_fused;
-    }
-}
-
 /* Adds the adapters of the unit that the last n tensors are. */
-static void add_lora_of_last(struct walk *w, int n, struct ot_lora_unit *unit) {
-    add_lora(w, &w->tensors[w->n - n], n, unit);
-}
-
-struct ot_lora_unit ot_lora_unit_part(const struct ot_lora_unit *unit, int64_t first, int64_t out,
-                                      int64_t in) {
-    struct ot_lora_unit part = {.a = unit->a, .drop = unit->drop, .dora = unit->dora, .number = unit->number};
-    for (int i = 0; i < unit->n; i++) {
-        const struct ot_lora_map *map = &unit->maps[i];
-        if (map->first <= first && first + out <= map->first + map->out) {
-            part.n = 1;
-            part.rank = map->rank;
-            part.maps[0] = *map;
-            part.maps[0].first = 0;
-            part.maps[0].out = out;
-            part.maps[0].b = ot_place_behind(map->b, (first - map->first) * map->rank);
-            part.maps[0].change = ot_place_behind(map->change, first - map->first);
-            break;
-        }
-        part.a = ot_place_behind(part.a, map->rank * in);
-    }
-    return part;
+static void add_lora_of_last(struct ot_params_walk *w, int n, struct ot_lora_unit *unit) {
+    ot_params_add_lora(w, &w->tensors[w->n - n], n, unit);
 }
 
 /* ---- from tensors to slabs ---- */
 
 /* The end of the unit that begins with tensor `first`. */
-static int unit_end(const struct walk *w, int first) {
+static int unit_end(const struct ot_params_walk *w, int first) {
     int end = first + 1;
     while (end < w->n && !w->places[end])
         end++;
     return end;
 }
 
-static bool unit_is_frozen(const struct walk *w, int first) {
+static bool unit_is_frozen(const struct ot_params_walk *w, int first) {
     for (int i = first; i < unit_end(w, first); i++)
         if (w->tensors[i].trained)
             return false;
@@ -223,7 +109,7 @@ static void add_group(struct ot_slab_spec *spec, struct ot_param_group *groups, 
 }
 
 /* Places a unit at the end of the slab. */
-static void put_unit(struct walk *w, int first, int slab) {
+static void put_unit(struct ot_params_walk *w, int first, int slab) {
     struct ot_model *model = w->model;
     struct ot_slab_spec *spec = &model->slabs[slab];
     *w->places[first] = (struct ot_place){model->blocks[w->block].n_uses, spec->n_params};
@@ -250,7 +136,7 @@ static void add_pieces(const struct ot_model_config *c, const struct ot_tensor *
 }
 
 /* Makes the block's slab of frozen or of trained units, if there are any. */
-static void put_slab(struct walk *w, bool frozen) {
+static void put_slab(struct ot_params_walk *w, bool frozen) {
     struct ot_model *model = w->model;
     int slab = model->chain.n_slabs;
     struct ot_slab_memory *memory = &model->slab_memory[slab];
@@ -258,8 +144,11 @@ static void put_slab(struct walk *w, bool frozen) {
     struct ot_block_spec *block = &model->blocks[w->block];
     snprintf(memory->name, sizeof memory->name, "%s%s", block->name, frozen ? ".frozen" : "");
     memory->first_tensor = model->n_tensors;
-    *spec = (struct ot_slab_spec){
-        .name = memory->name, .edge = w->edge, .frozen = frozen, .groups = memory->groups};
+    *spec = (struct ot_slab_spec){.name = memory->name,
+                                  .edge = w->edge,
+                                  .shared = w->shared,
+                                  .frozen = frozen,
+                                  .groups = memory->groups};
     for (int dims = 2; dims >= 1; dims--)
         for (int i = 0; i < w->n; i = unit_end(w, i))
             if (w->tensors[i].dims == dims && unit_is_frozen(w, i) == frozen)
@@ -280,7 +169,7 @@ static void put_slab(struct walk *w, bool frozen) {
     model->chain.n_slabs++;
 }
 
-static void begin_block(struct walk *w, int block, const char *name) {
+static void begin_block(struct ot_params_walk *w, int block, const char *name) {
     struct ot_model *model = w->model;
     snprintf(model->block_names[block], sizeof model->block_names[block], "%s", name);
     model->blocks[block].name = model->block_names[block];
@@ -290,7 +179,7 @@ static void begin_block(struct walk *w, int block, const char *name) {
     w->n = 0;
 }
 
-static void end_block(struct walk *w) {
+static void end_block(struct ot_params_walk *w) {
     put_slab(w, true);
     put_slab(w, false);
 }
@@ -304,36 +193,16 @@ int64_t ot_slab_matrix_params(const struct ot_slab_spec *slab) {
 
 /* ---- the blocks ---- */
 
-/* Adds the adapter of the embedding, whose table is w's only tensor. */
-static void add_embedding_lora(struct walk *w) {
-    const struct ot_tensor table = w->tensors[0];
-    struct ot_lora_unit *unit = &w->model->embed.lora;
-    struct ot_lora_map *map = &unit->maps[0];
-    find_lora_map(w, &table, 0, map);
-    if (map->rank == 0)
-        return;
-    if ((table.trained || w->parts->lora->dora) && w->rc == 0)
-        w->rc = ot_fail(OT_E_INPUT, "adapter of %.*s: %s", (int)(strlen(table.name) - strlen(".weight")),
-                        table.name,
-                        table.trained ? "the embedding itself is trained" : "an embedding cannot have DoRA");
-    unit->n = 1;
-    unit->rank = map->rank;
-    map->out = table.cols;
-    add_lora_tensor(w, &unit->a, &table, "lora_embedding_A", table.rows, map->rank, OT_INIT_ZERO)->file_form =
-        OT_FORM_TRANSPOSED;
-    add_lora_tensor(w, &map->b, &table, "lora_embedding_B", table.cols, map->rank, OT_INIT_LORA_NORMAL);
-}
-
 static const struct ot_place ABSENT = {OT_ABSENT, 0};
 #define NO_NORM ((struct ot_norm_layout){ABSENT, ABSENT})
 
-static void build_embed(struct walk *w) {
+static void build_embed(struct ot_params_walk *w) {
     const struct ot_model_config *c = &w->model->config;
     struct ot_embed_layout *at = &w->model->embed;
     begin_block(w, 0, "embed");
     *at = (struct ot_embed_layout){.positions = ABSENT, .norm = NO_NORM};
     add_matrix(w, &at->table, OT_MODULE_EMBEDDING, c->vocab, c->hidden, OT_INIT_NORMAL);
-    add_embedding_lora(w);
+    ot_params_add_embedding_lora(w);
     if (c->positions == OT_POSITIONS_LEARNED)
         add_matrix(w, &at->positions, OT_MODULE_POSITIONS, c->max_position, c->hidden, OT_INIT_NORMAL);
     if (c->embed_norm)
@@ -342,22 +211,24 @@ static void build_embed(struct walk *w) {
 }
 
 /* A tensor of all experts, or of their biases. */
-static void add_joined(struct walk *w, struct ot_place *place, enum ot_module module, const char *end,
-                       int64_t rows, int64_t cols, enum ot_init init) {
+static void add_joined(struct ot_params_walk *w, struct ot_place *place, enum ot_module module,
+                       const char *end, int64_t rows, int64_t cols, enum ot_init init) {
     add(w, place, module, -1, end, rows, cols, init);
     w->tensors[w->n - 1].parts = w->model->config.n_experts;
     if (rows > 0)
         w->tensors[w->n - 1].file_form = OT_FORM_TRANSPOSED;
 }
 
-static void add_joined_experts(struct walk *w, const struct ot_model_config *c, struct ot_layer_layout *at) {
+static void add_joined_experts(struct ot_params_walk *w, const struct ot_model_config *c,
+                               struct ot_layer_layout *at) {
     add_joined(w, &at->expert_gate_up, OT_MODULE_EXPERTS_GATE_UP, "", c->n_experts * 2 * c->expert_ffn,
                c->hidden, OT_INIT_NORMAL);
     add_joined(w, &at->expert_down, OT_MODULE_EXPERTS_DOWN, "", c->n_experts * c->hidden, c->expert_ffn,
                OT_INIT_NORMAL_RESIDUAL);
 }
 
-static void add_experts(struct walk *w, const struct ot_model_config *c, struct ot_layer_layout *at) {
+static void add_experts(struct ot_params_walk *w, const struct ot_model_config *c,
+                        struct ot_layer_layout *at) {
     int64_t h = c->hidden, ffn = c->expert_ffn;
     add_matrix(w, &at->router, OT_MODULE_ROUTER, c->n_experts, h, OT_INIT_NORMAL);
     if (ot_model_names(c)->modules[OT_MODULE_EXPERTS_GATE_UP]) {
@@ -375,7 +246,7 @@ static void add_experts(struct walk *w, const struct ot_model_config *c, struct 
     }
 }
 
-static void add_mlp(struct walk *w, const struct ot_model_config *c, struct ot_layer_layout *at) {
+static void add_mlp(struct ot_params_walk *w, const struct ot_model_config *c, struct ot_layer_layout *at) {
     int64_t h = c->hidden;
     if (ot_model_names(c)->modules[OT_MODULE_GATE_UP] || c->plain_mlp) {
         enum ot_module module = c->plain_mlp ? OT_MODULE_UP : OT_MODULE_GATE_UP;
@@ -390,9 +261,20 @@ static void add_mlp(struct walk *w, const struct ot_model_config *c, struct ot_l
     add_lora_of_last(w, 1, &at->down_lora);
 }
 
-static void add_layer_matrices(struct walk *w, const struct ot_model_config *c, struct ot_layer_layout *at) {
+/* The attention of a decoder to the encoder's output. */
+static void add_cross_matrices(struct ot_params_walk *w, const struct ot_model_config *c,
+                               struct ot_layer_layout *at) {
+    int64_t inner = w->model->q_elems, h = c->hidden;
+    add_matrix(w, &at->cross_q, OT_MODULE_CROSS_Q, inner, h, OT_INIT_NORMAL);
+    add_matrix(w, &at->cross_kv, OT_MODULE_CROSS_K, inner, h, OT_INIT_NORMAL);
+    add_matrix(w, NULL, OT_MODULE_CROSS_V, inner, h, OT_INIT_NORMAL);
+    add_matrix(w, &at->cross_o, OT_MODULE_CROSS_O, h, inner, OT_INIT_NORMAL_RESIDUAL);
+}
+
+static void add_layer_matrices(struct ot_params_walk *w, const struct ot_model_config *c,
+                               struct ot_layer_layout *at) {
     const struct ot_model *model = w->model;
-    const struct ot_family_names *names = ot_model_names(c);
+    const struct ot_family_names *names = ot_model_layer_names(c, w->layer);
     int64_t q = model->q_elems, kv = model->kv_elems, h = c->hidden;
     if (names->modules[OT_MODULE_QKV]) {
         add_matrix(w, &at->qkv, OT_MODULE_QKV, model->qkv_elems, h, OT_INIT_NORMAL);
@@ -405,13 +287,16 @@ static void add_layer_matrices(struct walk *w, const struct ot_model_config *c, 
     }
     add_matrix(w, &at->o, OT_MODULE_O, h, q, OT_INIT_NORMAL_RESIDUAL);
     add_lora_of_last(w, 1, &at->o_lora);
+    if (names->modules[OT_MODULE_CROSS_Q])
+        add_cross_matrices(w, c, at);
     if (ot_model_layer_has_experts(c, w->layer))
         add_experts(w, c, at);
     else
         add_mlp(w, c, at);
 }
 
-static void add_expert_biases(struct walk *w, const struct ot_model_config *c, struct ot_layer_layout *at) {
+static void add_expert_biases(struct ot_params_walk *w, const struct ot_model_config *c,
+                              struct ot_layer_layout *at) {
     if (c->router_bias)
         add(w, &at->router_bias, OT_MODULE_ROUTER, -1, ".bias", 0, c->n_experts, OT_INIT_NORMAL);
     if (!c->expert_bias)
@@ -422,9 +307,10 @@ static void add_expert_biases(struct walk *w, const struct ot_model_config *c, s
                OT_INIT_ZERO);
 }
 
-static void add_layer_biases(struct walk *w, const struct ot_model_config *c, struct ot_layer_layout *at) {
+static void add_layer_biases(struct ot_params_walk *w, const struct ot_model_config *c,
+                             struct ot_layer_layout *at) {
     const struct ot_model *model = w->model;
-    const struct ot_family_names *names = ot_model_names(c);
+    const struct ot_family_names *names = ot_model_layer_names(c, w->layer);
     if (c->qkv_bias && names->modules[OT_MODULE_QKV]) {
         add_bias(w, &at->qkv_bias, OT_MODULE_QKV, model->qkv_elems);
     } else if (c->qkv_bias) {
@@ -449,7 +335,8 @@ static void add_layer_biases(struct walk *w, const struct ot_model_config *c, st
     add_bias(w, &at->down_bias, OT_MODULE_DOWN, c->hidden);
 }
 
-static void add_layer_norms(struct walk *w, const struct ot_model_config *c, struct ot_layer_layout *at) {
+static void add_layer_norms(struct ot_params_walk *w, const struct ot_model_config *c,
+                            struct ot_layer_layout *at) {
     bool whole = c->qk_norm == OT_QK_NORM_WHOLE;
     if (c->qk_norm != OT_QK_NORM_NONE) {
         add_norm_weight(w, &at->q_norm, OT_MODULE_Q_NORM, whole ? w->model->q_elems : c->head_dim);
@@ -457,6 +344,8 @@ static void add_layer_norms(struct walk *w, const struct ot_model_config *c, str
     }
     if (ot_model_has_norms_before(c))
         add_norm(w, &at->norm1, OT_MODULE_NORM1);
+    if (ot_model_layer_names(c, w->layer)->modules[OT_MODULE_CROSS_NORM])
+        add_norm(w, &at->cross_norm, OT_MODULE_CROSS_NORM);
     if (ot_model_has_norms_before(c) && c->residual != OT_PARALLEL)
         add_norm(w, &at->norm2, OT_MODULE_NORM2);
     if (ot_model_has_norms_after(c)) {
@@ -465,12 +354,43 @@ static void add_layer_norms(struct walk *w, const struct ot_model_config *c, str
     }
 }
 
-static void build_layer(struct walk *w, int layer) {
+/* ---- what all layers of an encoder-decoder share ---- */
+
+/* All its tensors are one unit, so that they are one slab: each layer uses one of them, and those of its
+ * own. */
+static void build_stacks(struct ot_params_walk *w) {
+    struct ot_model *model = w->model;
+    const struct ot_model_config *c = &model->config;
+    struct ot_stacks_layout *at = &model->stacks;
+    int64_t table = c->position_buckets * c->n_heads;
+    begin_block(w, 1, "stacks");
+    w->shared = true;
+    at->slab = model->chain.n_slabs;
+    add_matrix(w, &at->encoder_bias, OT_MODULE_ENCODER_BIAS, c->position_buckets, c->n_heads, OT_INIT_NORMAL);
+    add_matrix(w, NULL, OT_MODULE_DECODER_BIAS, c->position_buckets, c->n_heads, OT_INIT_NORMAL);
+    add_norm(w, &at->encoder_norm, OT_MODULE_ENCODER_NORM);
+    w->places[w->n - 1] = NULL;
+    end_block(w);
+    w->shared = false;
+    at->decoder_bias = ot_place_behind(at->encoder_bias, table);
+    at->encoder_norm = (struct ot_norm_layout){ot_place_behind(at->encoder_bias, 2 * table), ABSENT};
+    model->blocks[1].n_uses = 0; /* use_stacks */
+}
+
+/* The slab is the first use of every layer. */
+static void use_stacks(struct ot_params_walk *w, int layer) {
+    struct ot_block_spec *block = &w->model->blocks[1 + layer];
+    block->uses[block->n_uses++] = (struct ot_block_use){w->model->stacks.slab, true};
+}
+
+static void build_layer(struct ot_params_walk *w, int layer) {
     const struct ot_model_config *c = &w->model->config;
     struct ot_layer_layout *at = &w->model->layers[layer];
     char name[24];
     snprintf(name, sizeof name, "layer.%d", layer);
     begin_block(w, 1 + layer, name);
+    if (ot_model_has_pairs(c))
+        use_stacks(w, layer);
     w->layer = layer;
     *at = (struct ot_layer_layout){.gate_up = ABSENT,
                                    .down = ABSENT,
@@ -500,7 +420,7 @@ static void build_layer(struct walk *w, int layer) {
 }
 
 /* The output projection, or the adapter alone of one that is tied. */
-static void add_projection(struct walk *w) {
+static void add_projection(struct ot_params_walk *w) {
     struct ot_model *model = w->model;
     const struct ot_model_config *c = &model->config;
     struct ot_tensor tied = {.number = model->tensors[0].number,
@@ -512,14 +432,14 @@ static void add_projection(struct walk *w) {
     if (c->tied) {
         ot_model_module_name(c, OT_MODULE_HEAD, -1, tied.name, sizeof tied.name);
         snprintf(tied.name + strlen(tied.name), sizeof tied.name - strlen(tied.name), ".weight");
-        add_lora(w, &tied, 1, &model->head.lora);
+        ot_params_add_lora(w, &tied, 1, &model->head.lora);
         return;
     }
     add_matrix(w, &model->head.projection, OT_MODULE_HEAD, c->vocab, c->hidden, OT_INIT_NORMAL);
     add_lora_of_last(w, 1, &model->head.lora);
 }
 
-static void build_head(struct walk *w) {
+static void build_head(struct ot_params_walk *w) {
     struct ot_model *model = w->model;
     const struct ot_model_config *c = &model->config;
     struct ot_block_spec *block = &model->blocks[model->chain.n_blocks - 1];
@@ -542,22 +462,22 @@ static bool allocate(struct ot_model *model) {
     size_t n_blocks = (size_t)model->chain.n_blocks, n_layers = (size_t)model->config.n_layers;
     size_t most = most_tensors(&model->config);
     model->tensors = calloc(n_blocks * most, sizeof *model->tensors);
-    model->slab_memory = calloc(2 * n_blocks, sizeof *model->slab_memory);
-    model->groups = calloc(2 * n_blocks * (most + 1), sizeof *model->groups);
-    model->slabs = calloc(2 * n_blocks, sizeof *model->slabs);
+    model->slab_memory = calloc(2 * n_blocks + 1, sizeof *model->slab_memory);
+    model->groups = calloc((2 * n_blocks + 1) * (most + 1), sizeof *model->groups);
+    model->slabs = calloc(2 * n_blocks + 1, sizeof *model->slabs);
     model->blocks = calloc(n_blocks, sizeof *model->blocks);
     model->block_names = calloc(n_blocks, sizeof *model->block_names);
     model->layers = calloc(n_layers, sizeof *model->layers);
     if (!model->tensors || !model->slab_memory || !model->groups || !model->slabs || !model->blocks ||
         !model->block_names || !model->layers)
         return false;
-    for (size_t s = 0; s < 2 * n_blocks; s++)
+    for (size_t s = 0; s < 2 * n_blocks + 1; s++)
         model->slab_memory[s].groups = model->groups + s * (most + 1);
     return true;
 }
 
 int ot_model_build_params(struct ot_model *model, const struct ot_model_parts *parts) {
-    struct walk w = {.model = model, .parts = parts};
+    struct ot_params_walk w = {.model = model, .parts = parts};
     int rc = 0;
     bool scales = model->config.residual_scale != 0 || model->config.logit_divisor != 0;
     w.tensors = calloc(most_tensors(&model->config), sizeof *w.tensors);
@@ -567,6 +487,14 @@ int ot_model_build_params(struct ot_model *model, const struct ot_model_parts *p
                      (long long)model->config.n_layers);
         goto out;
     }
+    if (ot_model_has_pairs(&model->config) && parts && (parts->lora || parts->base != OT_BASE_AUTO)) {
+        rc = ot_fail(OT_E_INPUT,
+                     "%s is not supported for encoder-decoders (%s); train all parameters in the dtype of "
+                     "the device",
+                     parts->lora ? "training adapters" : "a quantised base",
+                     ot_family_row(model->config.family)->model_type);
+        goto out;
+    }
     if (parts && parts->lora && parts->lora->dora && scales) {
         rc = ot_fail(OT_E_INPUT,
                      "adapters with DoRA over a model with residual_multiplier or logits_scaling "
@@ -574,6 +502,8 @@ int ot_model_build_params(struct ot_model *model, const struct ot_model_parts *p
         goto out;
     }
     build_embed(&w);
+    if (ot_model_has_pairs(&model->config))
+        build_stacks(&w);
     for (int l = 0; l < model->config.n_layers; l++)
         build_layer(&w, l);
     build_head(&w);

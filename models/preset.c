@@ -49,6 +49,14 @@
 #define QWEN3_MOE(width)                                                                                     \
     COMMON, .family = OT_FAMILY_QWEN3_MOE, .norm_eps = 1e-6f, .rope.theta = 1e6,                             \
             .qk_norm = OT_QK_NORM_HEADS, .n_experts = 128, .top_experts = 8, .expert_ffn = (width)
+/* As many layers of the encoder as of the decoder. The first T5 shares the embedding with the head, and
+ * divides the logits by the root of the width. */
+#define T5(layers, width, mlp, heads)                                                                        \
+    .family = OT_FAMILY_T5, .norm = OT_NORM_RMS, .norm_eps = 1e-6f, .init_std = 0.02,                        \
+    .positions = OT_POSITIONS_RELATIVE, .position_buckets = 32, .position_distance = 128,                    \
+    .attention_scale = 1, .n_encoder_layers = (layers),                                                      \
+    SHAPE(2 * (layers), width, mlp, heads, heads, 64, 32128, 1 << 20)
+#define T5_FIRST(root) .act = OT_ACT_RELU, .plain_mlp = true, .tied = true, .logit_divisor = (root)
 /* Layers with a window: all but each n-th. Of 64 layers. */
 #define EVERY_SECOND   UINT64_C(0x5555555555555555)
 #define ALL_BUT_SIXTH  UINT64_C(0xf7df7df7df7df7df)
@@ -285,6 +293,9 @@ static const struct ot_preset PRESETS[] = {
      6738546688,
      {COMMON, .family = OT_FAMILY_LLAMA, ROTATING(32, 4096, 11008, 32, 32, 128, 32016, 16384),
       .norm_eps = 1e-5f, .rope.theta = 1e6}},
+    {"t5-small", "google-t5/t5-small", 60506624, {T5(6, 512, 2048, 8), T5_FIRST(22.627416997969522)}},
+    {"t5-base", "google-t5/t5-base", 222903552, {T5(12, 768, 3072, 12), T5_FIRST(27.712812921102035)}},
+    {"flan-t5-base", "google/flan-t5-base", 247577856, {T5(12, 768, 2048, 12), .act = OT_ACT_GELU_TANH}},
     {"tiny-sql",
      NULL,
      2730432,

@@ -24,6 +24,15 @@
  * block. Between the halves the engine may fetch the chosen parts alone (plan.fetch_used). Wherever weights
  * of a part are that no micro-batch has chosen, there may be any bytes, NaNs too.
  *
+ * SHARED SLABS. A slab may be used by many blocks, each of which has slabs of its own beside it (the position
+ * biases that all layers of a T5 read). It is small: each use has a buffer for its gradient, as with tied
+ * tensors, and these buffers wait until the first block that uses the slab has run backward.
+ *
+ * ROWS OF PAIRS. The rows of an encoder-decoder model have inputs and targets (ot_chain.has_pairs). The
+ * inputs of all rows of a micro-batch come first, then the targets of all rows, in the same order. A boundary
+ * activation has a place for every token of both: those of inputs carry what the encoder has computed, those
+ * of targets what the decoder has. So the engine sees one chain and one boundary.
+ *
  * forward and backward only enqueue ops on run->lane, and keep no state: `run` has everything that a call
  * needs. The engine may call them for any micro-batch in any order, because it orders the work itself. All
  * data that `run` points to is in device memory.
@@ -64,6 +73,7 @@ struct ot_slab_spec {
     const char *name; /* "embed", "layer.3", "head" */
     int64_t n_params; /* a multiple of OT_SLAB_ALIGN_PARAMS: the model pads with frozen zeros */
     bool edge;        /* not one of the equal layers (embedding, head): has its own kind of slots */
+    bool shared;      /* SHARED SLABS above: has its own kind of slots, whether it is frozen or not */
     bool frozen;
     /* Frozen and encoded: the bytes in its homes, a multiple of OT_ENCODED_ALIGN. 0: its homes hold
      * parameters in the chain's dtype. */
@@ -109,6 +119,13 @@ struct ot_batch_view { /* a micro-batch; all pointers are device memory */
     const int32_t *tokens, *targets, *position, *row_start; /* [n_tokens] each; see kernels/ops.h */
     float grad_scale;                                       /* 1 / trained tokens of the whole step */
     const float *loss_scale; /* fp16: one value that multiplies the gradients; else NULL */
+    /* Of a chain with pairs. Tokens [0, n_inputs) are inputs, the others are targets. row_start is where the
+     * token's own part of the row begins. [input_first[i], input_end[i]) are the inputs of the token's row,
+     * for inputs and targets alike. Attention over the token's own part sees [row_start[i], key_end[i]): all
+     * inputs of the row, or its targets up to this one. In DECODE, n_inputs counts inputs of earlier calls
+     * too: the first n_inputs tokens of the cache are inputs, and all ranges count from its begin. */
+    int64_t n_inputs;
+    const int32_t *input_first, *input_end, *key_end;
 };
 
 /* Keys and values of earlier tokens, for generation: [capacity, kv_elems] each. The first n_past rows are
@@ -199,6 +216,7 @@ struct ot_chain {
     const struct ot_slab_spec *slabs;
     int64_t boundary_elems; /* per token */
     int64_t kv_elems;       /* per token and middle block, each of k and v */
+    bool has_pairs;         /* rows have inputs and targets (ROWS OF PAIRS above) */
     int64_t head_dim;       /* elements of a head of attention; 0: unknown. Only predictions read it */
     int64_t vocab;          /* tokens and targets are less than this */
     int64_t max_position;   /* positions are less than this */
@@ -226,5 +244,12 @@ struct ot_chain {
      * dtype; both in device memory, aligned to 256 bytes. NULL if no slab is encoded. */
     void (*decode)(const void *context, int slab, struct ot_lane *lane, const void *encoded, void *weights);
 };
+
+/* The token arrays of a micro-batch: tokens, targets, position, row_start; with pairs also input_first,
+ * input_end and key_end. */
+enum { OT_MOST_TOKEN_ARRAYS = 7 };
+static inline int ot_chain_token_arrays(const struct ot_chain *chain) {
+    return chain->has_pairs ? OT_MOST_TOKEN_ARRAYS : 4;
+}
 
 #endif

@@ -15,6 +15,8 @@
 #include "kernels/cpu/op_attention.c"
 #include "kernels/cpu/op_attention_backward.c"
 #include "kernels/cpu/op_experts.c"
+#include "kernels/cpu/op_spans.c"
+#include "kernels/cpu/op_spans_backward.c"
 
 /* OT_CPU_OPS is the symbol of this build, from kernels/cpu/meson.build. */
 extern const struct ot_ops OT_CPU_OPS;
@@ -52,4 +54,6 @@ const struct ot_ops OT_CPU_OPS = {
     .combine = cpu_combine,
     .combine_backward = cpu_combine_backward,
     .gemm_groups = cpu_gemm_groups,
+    .attend_spans = cpu_attend_spans,
+    .attend_spans_backward = cpu_attend_spans_backward,
 };

@@ -58,6 +58,16 @@ static bool is_sound_group(const struct ot_group *op) {
            ot_group_rows(op->n, op->top, op->experts, op->multiple) <= INT32_MAX - OT_GROUP_CHUNK;
 }
 
+static bool is_sound_attend_spans(const struct ot_attend_spans *op) {
+    return op->head_dim <= OT_SPAN_MOST_DIM &&
+           (!op->bias || (op->bucket_of && op->reach >= 0 && op->buckets <= OT_SPAN_MOST_BUCKETS));
+}
+
+static bool is_sound_attend_spans_backward(const struct ot_attend_spans_backward *op) {
+    const struct ot_attend_spans *f = &op->forward;
+    return is_sound_attend_spans(f) && (f->softmax || f->n == 0) && (f->bias || !op->dbias);
+}
+
 /* ---- the ops ---- */
 
 /* empty: the op has nothing to do. CUDA would return an error for a grid without blocks. */
@@ -97,6 +107,9 @@ DEFINE_OP(group, is_sound_group(op), false)
 DEFINE_OP(gather, true, op->rows == 0 || op->cols == 0)
 DEFINE_OP(combine, op->top >= 1, op->n == 0 || op->cols == 0)
 DEFINE_OP(combine_backward, true, op->rows == 0 || op->cols == 0)
+DEFINE_OP(attend_spans, is_sound_attend_spans(op), op->n == 0)
+DEFINE_OP(attend_spans_backward, is_sound_attend_spans_backward(op),
+          op->forward.n == 0 && op->forward.n_keys == 0)
 
 static void cuda_attention(struct ot_lane *base, const struct ot_attention *op) {
     struct ot_cuda_lane *lane = (struct ot_cuda_lane *)base;
@@ -183,4 +196,6 @@ const struct ot_ops ot_cuda_ops = {
     .combine = cuda_combine,
     .combine_backward = cuda_combine_backward,
     .gemm_groups = cuda_gemm_groups,
+    .attend_spans = cuda_attend_spans,
+    .attend_spans_backward = cuda_attend_spans_backward,
 };

@@ -69,6 +69,9 @@ cudaError_t ot_cuda_gather(const struct ot_gather *args, const struct ot_cuda_st
 cudaError_t ot_cuda_combine(const struct ot_combine *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_combine_backward(const struct ot_combine_backward *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_gemm_groups(const struct ot_gemm_groups *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_attend_spans(const struct ot_attend_spans *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_attend_spans_backward(const struct ot_attend_spans_backward *args,
+                                          const struct ot_cuda_stream *on);
 
 #ifdef __cplusplus
 }

@@ -82,8 +82,9 @@ static int allocate(struct ot_engine *en) {
     en->tier_memory[OT_TIER_HOST] = memory;
     for (int i = 0; i < 2; i++) {
         en->steps[i].micro_tokens = calloc((size_t)en->plan.max_micro, sizeof *en->steps[i].micro_tokens);
+        en->steps[i].micro_inputs = calloc((size_t)en->plan.max_micro, sizeof *en->steps[i].micro_inputs);
         en->steps[i].micro_number = calloc((size_t)en->plan.max_micro, sizeof *en->steps[i].micro_number);
-        if (!en->steps[i].micro_tokens || !en->steps[i].micro_number)
+        if (!en->steps[i].micro_tokens || !en->steps[i].micro_inputs || !en->steps[i].micro_number)
             return ot_fail(OT_E_BUDGET, "no memory for a step of %d micro-batches", en->plan.max_micro);
     }
     return 0;
@@ -230,6 +231,7 @@ void ot_engine_close(struct ot_engine *en) {
     ot_schedule_free(&en->decode);
     for (int i = 0; i < 2; i++) {
         free(en->steps[i].micro_tokens);
+        free(en->steps[i].micro_inputs);
         free(en->steps[i].micro_number);
     }
     free(en->slab_pieces);
@@ -241,7 +243,26 @@ void ot_engine_close(struct ot_engine *en) {
 
 /* ---- a step ---- */
 
-static int check_micro(const struct ot_engine *en, const struct ot_micro_batch *mb, int micro) {
+/* Checks the ranges of inputs. */
+static int check_pairs(const struct ot_engine *en, const struct ot_micro_batch *mb, int micro) {
+    if (!en->chain.has_pairs)
+        return 0;
+    if (mb->n_inputs < 1 || mb->n_inputs >= mb->n_tokens)
+        return ot_fail(OT_E_INPUT, "micro-batch %d: %lld of its %lld tokens are inputs", micro,
+                       (long long)mb->n_inputs, (long long)mb->n_tokens);
+    for (int64_t i = 0; i < mb->n_tokens; i++) {
+        int32_t first = mb->input_first[i], end = mb->input_end[i];
+        bool inside = i >= mb->n_inputs || (first <= i && i < end && first == mb->row_start[i]);
+        if (first < 0 || first >= end || end > mb->n_inputs || !inside ||
+            (i >= mb->n_inputs && mb->row_start[i] < mb->n_inputs))
+            return ot_fail(OT_E_INPUT,
+                           "micro-batch %d, token %lld: the inputs of its row cannot be tokens %d to %d",
+                           micro, (long long)i, first, end - 1);
+    }
+    return 0;
+}
+
+static int check_tokens(const struct ot_engine *en, const struct ot_micro_batch *mb, int micro) {
     if (mb->n_tokens < 1 || mb->n_tokens > en->plan.micro_tokens)
         return ot_fail(OT_E_INPUT, "micro-batch %d has %lld tokens; the plan is for 1 to %lld", micro,
                        (long long)mb->n_tokens, (long long)en->plan.micro_tokens);
@@ -259,11 +280,17 @@ static int check_micro(const struct ot_engine *en, const struct ot_micro_batch *
                 OT_E_INPUT,
                 "micro-batch %d, token %lld: position %d is beyond the %lld that the model was opened for",
                 micro, (long long)i, mb->position[i], (long long)en->chain.max_position);
+    }
+    return 0;
+}
+
+static int check_micro(const struct ot_engine *en, const struct ot_micro_batch *mb, int micro) {
+    OT_TRY(check_tokens(en, mb, micro));
+    for (int64_t i = 0; i < mb->n_tokens; i++)
         if (mb->row_start[i] < 0 || mb->row_start[i] > i)
             return ot_fail(OT_E_INPUT, "micro-batch %d, token %lld: its row cannot start at token %d", micro,
                            (long long)i, mb->row_start[i]);
-    }
-    return 0;
+    return check_pairs(en, mb, micro);
 }
 
 /* The number of tokens of a padded micro-batch: PADDING in engine.h. */
@@ -273,14 +300,25 @@ static int64_t padded_tokens(const struct ot_engine *en, int64_t n_tokens) {
     return padded < en->plan.micro_tokens ? padded : en->plan.micro_tokens;
 }
 
+/* Fills in ot_batch_view.key_end of n_tokens tokens. input_end: with the padding. */
+static void fill_key_end(const struct ot_engine *en, const struct ot_micro_batch *mb, int64_t n_tokens,
+                         const int32_t *input_end, int32_t *key_end) {
+    for (int64_t i = 0; i < n_tokens; i++) {
+        int64_t at = i + en->kv_past; /* 0 while no text is generated */
+        key_end[i] = at < mb->n_inputs ? input_end[i] : (int32_t)(at + 1);
+    }
+}
+
 /* Copies a micro-batch to its place in the step, and pads it to n_tokens tokens. */
 static void copy_micro(struct ot_engine *en, int64_t step, int micro, const struct ot_micro_batch *mb,
                        int64_t n_tokens) {
     int32_t *batch = ot_engine_at(en, en->layout.batch_host[step & 1]);
-    const int32_t *fields[4] = {mb->tokens, mb->targets, mb->position, mb->row_start};
-    int32_t *copy[4];
-    for (int f = 0; f < 4; f++) {
-        copy[f] = batch + (size_t)(micro * 4 + f) * (size_t)en->plan.micro_tokens;
+    const int32_t *fields[OT_MOST_TOKEN_ARRAYS] = {mb->tokens,    mb->targets,     mb->position,
+                                                   mb->row_start, mb->input_first, mb->input_end};
+    int32_t *copy[OT_MOST_TOKEN_ARRAYS];
+    int n_fields = en->chain.has_pairs ? OT_MOST_TOKEN_ARRAYS - 1 : 4; /* key_end is made here */
+    for (int f = 0; f < n_fields; f++) {
+        copy[f] = batch + ot_engine_batch_offset(en, micro, f);
         memcpy(copy[f], fields[f], (size_t)mb->n_tokens * sizeof(int32_t));
     }
     for (int64_t i = mb->n_tokens; i < n_tokens; i++) {
@@ -288,8 +326,14 @@ static void copy_micro(struct ot_engine *en, int64_t step, int micro, const stru
         copy[1][i] = -1;
         copy[2][i] = mb->position[0];
         copy[3][i] = (int32_t)i;
+        for (int f = 4; f < n_fields; f++)
+            copy[f][i] = fields[f][0];
     }
+    if (en->chain.has_pairs)
+        fill_key_end(en, mb, n_tokens, copy[5],
+                     batch + ot_engine_batch_offset(en, micro, OT_MOST_TOKEN_ARRAYS - 1));
     en->steps[step & 1].micro_tokens[micro] = n_tokens;
+    en->steps[step & 1].micro_inputs[micro] = mb->n_inputs;
 }
 
 /* Puts this rank's micro-batches in the places of their groups. */
@@ -430,7 +474,7 @@ void ot_engine_set_progress(struct ot_engine *en, const struct ot_engine_progres
 static int run_forward(struct ot_engine *en, enum ot_pass pass, const struct ot_micro_batch *micro,
                        const float **results) {
     OT_TRY(check_collected(en));
-    OT_TRY(check_micro(en, micro, 0));
+    OT_TRY(pass == OT_PASS_DECODE ? check_tokens(en, micro, 0) : check_micro(en, micro, 0));
     OT_TRY(ot_engine_drain(en));
     OT_TRY(ot_engine_unstage(en));
     OT_TRY(gather_weights(en));
@@ -462,38 +506,57 @@ size_t ot_engine_kv_bytes(const struct ot_chain *chain, int64_t capacity) {
     return 2 * one * (size_t)(chain->n_blocks - 2);
 }
 
-int ot_engine_decode_begin(struct ot_engine *en, int64_t capacity) {
+/* n_inputs: tokens before the text, which have positions of their own. */
+static int decode_begin(struct ot_engine *en, int64_t n_inputs, int64_t capacity) {
     void *memory;
-    if (capacity < 1 || capacity > en->chain.max_position)
+    if (capacity - n_inputs < 1 || capacity - n_inputs > en->chain.max_position)
         return ot_fail(OT_E_INPUT,
                        "a text of %lld tokens is beyond the %lld positions that the model was opened for",
-                       (long long)capacity, (long long)en->chain.max_position);
+                       (long long)(capacity - n_inputs), (long long)en->chain.max_position);
     ot_engine_decode_end(en);
     OT_TRY(ot_device_alloc(en->device, ot_engine_kv_bytes(&en->chain, capacity), "the key/value cache",
                            &memory));
     en->kv_memory = memory;
     en->kv_capacity = capacity;
+    en->kv_inputs = n_inputs;
     return 0;
+}
+
+int ot_engine_decode_begin(struct ot_engine *en, int64_t capacity) {
+    return decode_begin(en, 0, capacity);
+}
+
+int ot_engine_decode_begin_pair(struct ot_engine *en, int64_t n_inputs, int64_t capacity) {
+    if (n_inputs < 1 || n_inputs > en->plan.micro_tokens)
+        return ot_fail(OT_E_INPUT,
+                       "an input of %lld tokens must be encoded at once; the plan allows 1 to %lld",
+                       (long long)n_inputs, (long long)en->plan.micro_tokens);
+    return decode_begin(en, n_inputs, capacity);
 }
 
 void ot_engine_decode_end(struct ot_engine *en) {
     ot_device_free(en->device, en->kv_memory);
     en->kv_memory = NULL;
-    en->kv_capacity = en->kv_past = 0;
+    en->kv_capacity = en->kv_past = en->kv_inputs = 0;
 }
 
 static int decode_piece(struct ot_engine *en, const int32_t *tokens, int64_t n, const float **logits) {
     int rc = 0;
-    int32_t *fields = malloc(3 * (size_t)n * sizeof *fields);
+    int32_t *fields = malloc(5 * (size_t)n * sizeof *fields);
     if (!fields)
         return ot_fail(OT_E_BUDGET, "no memory for %lld tokens", (long long)n);
     int32_t *targets = fields, *position = fields + n, *row_start = fields + 2 * n;
+    int32_t *input_first = fields + 3 * n, *input_end = fields + 4 * n;
     for (int64_t i = 0; i < n; i++) {
+        int64_t at = en->kv_past + i, part = at < en->kv_inputs ? 0 : en->kv_inputs;
         targets[i] = -1;
-        position[i] = (int32_t)(en->kv_past + i);
-        row_start[i] = 0;
+        position[i] = (int32_t)(at - part);
+        row_start[i] = (int32_t)part;
+        input_first[i] = 0;
+        input_end[i] = (int32_t)en->kv_inputs;
     }
-    struct ot_micro_batch micro = {n, tokens, targets, position, row_start};
+    struct ot_micro_batch micro = {n,         tokens,        targets,     position,
+                                   row_start, en->kv_inputs, input_first, input_end};
     OT_TRY_GOTO(run_forward(en, OT_PASS_DECODE, &micro, logits), rc, out);
     en->kv_past += n;
 out:

@@ -102,6 +102,9 @@ void ot_engine_shadow_usage(struct ot_engine *engine, struct ot_shadow_usage *ou
 struct ot_micro_batch { /* host memory; rows and fields as in kernels/ops.h */
     int64_t n_tokens;   /* 1..plan.micro_tokens */
     const int32_t *tokens, *targets, *position, *row_start;
+    /* Rows of pairs (offload/block.h); else 0 and NULL. Both parts have a token or more. */
+    int64_t n_inputs;
+    const int32_t *input_first, *input_end;
 };
 
 struct ot_step_input {
@@ -191,6 +194,9 @@ int ot_engine_eval(struct ot_engine *engine, const struct ot_micro_batch *micro,
 /* Begins a generation: allocates a cache for `capacity` tokens from the device's budget. One generation at a
  * time per engine. */
 int ot_engine_decode_begin(struct ot_engine *engine, int64_t capacity);
+/* The same for a chain with pairs: the first n_inputs tokens that ot_engine_decode gets are the inputs, which
+ * its first call has all of. Errors also: OT_E_INPUT (the plan's micro-batch does not hold so many). */
+int ot_engine_decode_begin_pair(struct ot_engine *engine, int64_t n_inputs, int64_t capacity);
 /* The bytes of that cache, for the extra bytes of a plan request. */
 size_t ot_engine_kv_bytes(const struct ot_chain *chain, int64_t capacity);
 /* Appends n tokens and writes the logits [vocab] after the last of them. All calls but the first usually

@@ -18,6 +18,7 @@ struct ot_engine_step {
     int n_micro;           /* of all ranks */
     int n_places;          /* places up to the last micro-batch of this rank */
     int64_t *micro_tokens; /* [plan.max_micro]: of the micro-batch in each place, padded; 0: none */
+    int64_t *micro_inputs; /* [plan.max_micro]: ot_micro_batch.n_inputs of each */
     int64_t *micro_number; /* [plan.max_micro]: its number in the step, of all ranks */
     float grad_scale;      /* 1 / trained tokens, for the device */
     double inverse_tokens; /* the same in double, for the loss */
@@ -122,7 +123,15 @@ struct ot_engine {
     struct ot_engine_diagnosis *diagnosis; /* checks the output of each block; NULL: no check */
     char *kv_memory;
     int64_t kv_capacity, kv_past;
+    int64_t kv_inputs; /* with pairs: so many of its first tokens are inputs */
 };
+
+/* Where a token array of a micro-batch begins in the buffer of the step's arrays, in elements. array: in the
+ * order of ot_chain_token_arrays. */
+static inline size_t ot_engine_batch_offset(const struct ot_engine *engine, int micro, int array) {
+    return (size_t)(micro * ot_chain_token_arrays(&engine->chain) + array) *
+           (size_t)engine->plan.micro_tokens;
+}
 
 static inline void *ot_engine_at(const struct ot_engine *engine, int buffer) {
     return ot_layout_at(&engine->layout, engine->tier_memory, buffer);

@@ -79,9 +79,9 @@ static void copy_activations(struct ot_engine *en, const struct ot_task *task, i
     ot_lane_copy(lane, kind, ot_engine_at(en, task->to), ot_engine_at(en, task->from), bytes);
 }
 
-/* The index of a token array of a micro-batch. field: 0 tokens, 1 targets, 2 position, 3 row_start. */
+/* The index of a token array of a micro-batch, in the order of ot_chain_token_arrays. */
 static size_t batch_offset(const struct ot_engine *en, int micro, int field) {
-    return (size_t)(micro * 4 + field) * (size_t)en->plan.micro_tokens;
+    return ot_engine_batch_offset(en, micro, field);
 }
 
 static void batch_in(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
@@ -138,7 +138,8 @@ static void fill_run(struct ot_engine *en, const struct ot_task *task, int64_t s
                   .row_start = batch + batch_offset(en, task->micro, 3),
                   .grad_scale = st->grad_scale,
                   .loss_scale =
-                      en->layout.loss_scale == OT_NO_BUFFER ? NULL : ot_engine_at(en, en->layout.loss_scale)},
+                      en->layout.loss_scale == OT_NO_BUFFER ? NULL : ot_engine_at(en, en->layout.loss_scale),
+                  .n_inputs = st->micro_inputs[task->micro]},
         .random = {en->optimizer.seed, ot_random_stream(OT_RANDOM_DROPOUT, (uint64_t)step,
                                                         (uint64_t)st->micro_number[task->micro])},
         .constants = ot_engine_at(en, en->layout.constants),
@@ -149,6 +150,11 @@ static void fill_run(struct ot_engine *en, const struct ot_task *task, int64_t s
         .token_loss = ot_engine_at(en, en->layout.token_loss),
         .logits = ot_engine_at(en, en->layout.logits),
     };
+    if (en->chain.has_pairs) {
+        run->batch.input_first = batch + batch_offset(en, task->micro, 4);
+        run->batch.input_end = batch + batch_offset(en, task->micro, 5);
+        run->batch.key_end = batch + batch_offset(en, task->micro, 6);
+    }
     for (int u = 0; u < OT_MAX_USES; u++) {
         run->weights[u] = task->weights[u] == OT_NO_BUFFER ? NULL : ot_engine_at(en, task->weights[u]);
         run->grads[u] = task->grads[u] == OT_NO_BUFFER ? NULL : ot_engine_at(en, task->grads[u]);

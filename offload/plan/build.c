@@ -72,6 +72,15 @@ static int wanted_state_slots(const struct ot_plan *plan, int slots) {
     return most == 0 ? 0 : wanted < OT_PLAN_MAX_STATE_SLOTS ? (int)wanted : OT_PLAN_MAX_STATE_SLOTS;
 }
 
+/* The most uses that a slab of the kind has. */
+static int most_uses(const struct ot_chain *chain, enum ot_slot_kind kind) {
+    int most = 0;
+    for (int s = 0; s < chain->n_slabs; s++)
+        if (ot_slab_slot_kind(chain, s) == kind && ot_slab_uses(chain, s) > most)
+            most = ot_slab_uses(chain, s);
+    return most;
+}
+
 static void set_slots(const struct ot_chain *chain, const struct ot_plan_request *rq,
                       const struct ot_candidate *c, struct ot_plan *plan) {
     for (enum ot_slot_kind k = 0; k < OT_SLOT_KINDS; k++) {
@@ -89,7 +98,12 @@ static void set_slots(const struct ot_chain *chain, const struct ot_plan_request
          * slabs at once, and a tied slab needs a buffer for each of its two uses. Each block at work needs
          * all levels of its tree. */
         int levels = ot_shard_levels(&plan->shard);
-        plan->grad_slots[k] = !grads ? 0 : edge ? (1 + tied) * levels : c->slots > 1 ? 1 + levels : levels;
+        bool shared = k == OT_SLOT_SHARED; /* a buffer for each use */
+        plan->grad_slots[k] = !grads         ? 0
+                              : shared       ? most_uses(chain, k) * levels
+                              : edge         ? (1 + tied) * levels
+                              : c->slots > 1 ? 1 + levels
+                                             : levels;
         bool both = edge && plan->shard.world && tied; /* both uses cross (shard.h) */
         plan->exchange_slots[k] = !moves || ot_shard_ranks(&plan->shard) == 1 ? 0 : 1 + both;
         plan->stage_slots[k] = !moves || chain->dtype == OT_F32 ? 0 : edge || c->slots == 1 ? 1 : 2;

@@ -113,7 +113,7 @@ struct ot_layout {
      * tile. OT_NO_BUFFER: no block chooses. */
     int used_gpu, used_host[2];
     int most_parts;
-    int batch_gpu[2], batch_host[2]; /* per micro-batch: tokens, targets, position, row_start */
+    int batch_gpu[2], batch_host[2]; /* per micro-batch: ot_chain_token_arrays */
     int params_gpu, params_host[2];  /* struct ot_adamw_step [n_slabs], each one a tile */
     /* host: holds the loss scale. Accesses to it order the DECIDE tasks, which also share struct
      * ot_engine_control */

@@ -473,7 +473,8 @@ static void add_used(struct ot_layout_maker *mk) {
 static void add_step_buffers(struct ot_layout_maker *mk) {
     const struct ot_plan *plan = mk->plan;
     struct ot_layout *layout = mk->layout;
-    size_t batch = (size_t)plan->max_micro * (size_t)plan->micro_tokens * 4 * sizeof(int32_t);
+    size_t batch = (size_t)plan->max_micro * (size_t)plan->micro_tokens *
+                   (size_t)ot_chain_token_arrays(mk->chain) * sizeof(int32_t);
     layout->constants = ot_layout_add(mk, OT_TIER_GPU, "constants", mk->chain->constant_bytes, 1);
     add_results(mk);
     add_used(mk);

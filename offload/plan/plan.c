@@ -14,7 +14,7 @@ const char *ot_tile_engine_name(enum ot_tile_engine engine) {
 }
 
 const char *ot_slot_kind_name(enum ot_slot_kind kind) {
-    static const char *const names[] = {"layer", "edge", "frozen layer", "frozen edge"};
+    static const char *const names[] = {"layer", "edge", "frozen layer", "frozen edge", "shared"};
     return names[kind];
 }
 

@@ -26,13 +26,13 @@
  *
  * SLOTS. Everything that is not resident passes through slots. A `layer` slot fits the largest layer slab, an
  * `edge` slot the largest other slab (embedding, head). Frozen slabs (block.h) have two kinds of their own,
- * because they may be much larger than the trained slabs beside them. Gradients accumulate in fp32 slots of
- * the first two kinds. Finished gradients leave through staging slots in the gradient's storage dtype;
- * fp32 gradients leave straight from the accumulator. A state slot holds one streamed tile: its state, and
- * its gradients if they wait off the device. Data on nvme passes through slots on the host: the weights of
- * a slab on their way to the device, one tile's state, weights and gradients (read before its update and
- * written after it), and boundary activations. A tile is read as soon as a slot is free. So during
- * backward these slots fill with the tiles that are updated first.
+ * because they may be much larger than the trained slabs beside them. So have shared slabs, which are small.
+ * Gradients accumulate in fp32 slots of the first two kinds, and of shared slabs. Finished gradients leave
+ * through staging slots in the gradient's storage dtype; fp32 gradients leave straight from the accumulator.
+ * A state slot holds one streamed tile: its state, and its gradients if they wait off the device. Data on
+ * nvme passes through slots on the host: the weights of a slab on their way to the device, one tile's state,
+ * weights and gradients (read before its update and written after it), and boundary activations. A tile is
+ * read as soon as a slot is free. So during backward these slots fill with the tiles that are updated first.
  *
  * ENCODED SLABS are decoded into a weight slot for each visit of a block, wherever their home is. The encoded
  * bytes come to the device in an encoded slot, ahead of the visit; the decoding itself is work of the device
@@ -75,8 +75,15 @@ enum ot_home {
     OT_HOME_NVME = OT_TIER_NVME
 };
 
-enum ot_slot_kind { OT_SLOT_LAYER, OT_SLOT_EDGE, OT_SLOT_FROZEN_LAYER, OT_SLOT_FROZEN_EDGE, OT_SLOT_KINDS };
-const char *ot_slot_kind_name(enum ot_slot_kind kind); /* "layer", "edge", "frozen layer", "frozen edge" */
+enum ot_slot_kind {
+    OT_SLOT_LAYER,
+    OT_SLOT_EDGE,
+    OT_SLOT_FROZEN_LAYER,
+    OT_SLOT_FROZEN_EDGE,
+    OT_SLOT_SHARED,
+    OT_SLOT_KINDS
+};
+const char *ot_slot_kind_name(enum ot_slot_kind kind); /* "layer", ..., "frozen edge", "shared" */
 static inline bool ot_slot_kind_is_edge(enum ot_slot_kind kind) {
     return kind == OT_SLOT_EDGE || kind == OT_SLOT_FROZEN_EDGE;
 }

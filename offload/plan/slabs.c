@@ -12,6 +12,8 @@ int ot_chain_first_trained(const struct ot_chain *chain) {
 
 enum ot_slot_kind ot_slab_slot_kind(const struct ot_chain *chain, int slab) {
     const struct ot_slab_spec *spec = &chain->slabs[slab];
+    if (spec->shared)
+        return OT_SLOT_SHARED;
     if (spec->frozen)
         return spec->edge ? OT_SLOT_FROZEN_EDGE : OT_SLOT_FROZEN_LAYER;
     return spec->edge ? OT_SLOT_EDGE : OT_SLOT_LAYER;

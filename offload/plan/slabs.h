@@ -49,7 +49,8 @@ bool ot_slab_grads_follow_sum(const struct ot_chain *chain, const struct ot_plan
 int ot_slab_pieces(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 struct ot_tile_span ot_slab_piece(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
                                   int piece);
-int ot_slab_uses(const struct ot_chain *chain, int slab); /* number of blocks that use the slab; 2 if tied */
+int ot_slab_uses(const struct ot_chain *chain, int slab); /* number of blocks that use the slab; 2 if tied,
+                                                                 more if shared */
 /* The rank's holding of a slab, and the tiles in it. */
 struct ot_shard_range ot_slab_holding(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 int ot_slab_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab);

@@ -32,7 +32,7 @@ struct memory {
     char *inside;                  /* `saved` of the level at hand, then its `work` */
     void *scratch, *constants;
     float *token_loss, *loss_scale;
-    int32_t *batch; /* tokens, targets, position, row_start: [n] each */
+    int32_t *batch; /* the token arrays (ot_chain_token_arrays): [n] each */
 };
 
 struct bench {
@@ -94,7 +94,7 @@ static void cut(struct memory *m, const struct ot_chain *chain, int block, int64
     m->constants = take(m, chain->constant_bytes);
     m->token_loss = take(m, n * sizeof(float));
     m->loss_scale = take(m, sizeof(float));
-    m->batch = take(m, 4 * n * sizeof(int32_t));
+    m->batch = take(m, (size_t)ot_chain_token_arrays(chain) * n * sizeof(int32_t));
 }
 
 static size_t block_bytes(const struct ot_chain *chain, int block, int64_t n_tokens) {
@@ -117,17 +117,38 @@ static void fill_random(const struct bench *b, void *to, size_t bytes) {
                      bytes - at < PATTERN_BYTES ? bytes - at : PATTERN_BYTES);
 }
 
+/* Half of the tokens are inputs, if the chain has pairs. */
+static int64_t inputs_of(const struct ot_chain *chain, int64_t n) {
+    return chain->has_pairs ? n / 2 : 0;
+}
+
+/* Makes a token part of a row whose inputs and targets are as long as each other, `half` tokens. */
+static void pair_token(int32_t *ids, int64_t n, int64_t n_inputs, int64_t half, int64_t i) {
+    int64_t part = i < n_inputs ? 0 : n_inputs, at = (i - part) % half, first = i - part - at;
+    first = first < n_inputs ? first : 0; /* of the last row there are targets alone */
+    int64_t end = first + half < n_inputs ? first + half : n_inputs;
+    ids[2 * n + i] = (int32_t)at;
+    ids[3 * n + i] = (int32_t)(i - at);
+    ids[4 * n + i] = (int32_t)first;
+    ids[5 * n + i] = (int32_t)end;
+    ids[6 * n + i] = i < n_inputs ? (int32_t)end : (int32_t)(i + 1);
+}
+
 /* A batch of rows of `row` tokens. Every token is a trained one. */
 static int fill_batch(const struct bench *b, int64_t n, int64_t row) {
     int32_t *ids = (int32_t *)(void *)(b->pinned + PATTERN_BYTES);
-    uint64_t stream = ot_random_stream(OT_RANDOM_TEST, 3, 0), vocab = (uint64_t)b->config->chain->vocab;
+    const struct ot_chain *chain = b->config->chain;
+    uint64_t stream = ot_random_stream(OT_RANDOM_TEST, 3, 0), vocab = (uint64_t)chain->vocab;
     for (int64_t i = 0; i < n; i++) {
         ids[i] = (int32_t)ot_random_below(4, stream, (uint64_t)i, vocab);
         ids[n + i] = (int32_t)ot_random_below(5, stream, (uint64_t)i, vocab);
         ids[2 * n + i] = (int32_t)(i % row);
         ids[3 * n + i] = (int32_t)(i - i % row);
+        if (chain->has_pairs)
+            pair_token(ids, n, inputs_of(chain, n), row > 1 ? row / 2 : 1, i);
     }
-    ot_lane_copy(b->lane, OT_COPY_H2D, b->memory.batch, ids, 4 * (size_t)n * sizeof *ids);
+    ot_lane_copy(b->lane, OT_COPY_H2D, b->memory.batch, ids,
+                 (size_t)ot_chain_token_arrays(chain) * (size_t)n * sizeof *ids);
     return ot_lane_sync(b->lane); /* after this the pinned room may be written again */
 }
 
@@ -181,7 +202,11 @@ static struct ot_block_run make_run(const struct bench *b, int block, int64_t n)
                   .position = m->batch + 2 * n,
                   .row_start = m->batch + 3 * n,
                   .grad_scale = 1 / (float)n,
-                  .loss_scale = chain->dtype == OT_F16 ? m->loss_scale : NULL},
+                  .loss_scale = chain->dtype == OT_F16 ? m->loss_scale : NULL,
+                  .n_inputs = inputs_of(chain, n),
+                  .input_first = chain->has_pairs ? m->batch + 4 * n : NULL,
+                  .input_end = chain->has_pairs ? m->batch + 5 * n : NULL,
+                  .key_end = chain->has_pairs ? m->batch + 6 * n : NULL},
         .constants = m->constants,
         .x = first ? NULL : m->x,
         .y = last ? NULL : m->y,
@@ -495,7 +520,7 @@ out:
 
 static int open_bench(struct bench *b) {
     const struct ot_calibration *c = b->config;
-    size_t batch = 4 * (size_t)c->micro_tokens * sizeof(int32_t);
+    size_t batch = (size_t)ot_chain_token_arrays(c->chain) * (size_t)c->micro_tokens * sizeof(int32_t);
     size_t room = c->chain->constant_bytes > batch ? c->chain->constant_bytes : batch;
     void *pinned;
     OT_TRY(ot_lane_open(c->device, "calibrate", &b->lane));

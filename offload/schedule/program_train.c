@@ -249,6 +249,26 @@ static void merge_uses(struct ot_program *p, int slab, struct sums *sums) {
     sums->n = 1;
 }
 
+/* The sum over all uses of a slab, in the buffer of the first. It takes one use after the other, because a
+ * shared slab has many. */
+static struct sums merged_uses(struct ot_program *p, int slab) {
+    struct sums sum = sums_of(p, slab, 1);
+    bool first = true;
+    for (int b = 0; b < p->chain->n_blocks && p->rc >= 0; b++)
+        for (int u = 0; u < p->chain->blocks[b].n_uses && p->rc >= 0; u++) {
+            if (p->chain->blocks[b].uses[u].slab != slab)
+                continue;
+            if (!first) {
+                merge(p, slab, sum.buffers[0], sum.tags[0], accumulator(p, b, u, 0),
+                      ot_tag(OT_CONTENT_GRAD_SUM, use_id(b, u), p->plan->max_micro, 0), tied_tag(slab));
+                release_accumulator(p, slab, ot_layout_sum(b, u, 0));
+                sum.tags[0] = tied_tag(slab);
+            }
+            first = false;
+        }
+    return sum;
+}
+
 /* Copies the fp32 gradient to the host, where tests compare it with other implementations. */
 static void keep_grad(struct ot_program *p, int slab, int sum) {
     struct ot_task *task = ot_program_task(p, OT_TASK_GRAD_KEEP, OT_LANE_D2H);
@@ -374,10 +394,8 @@ static void join_oldest(struct ot_program *p) {
 /* The slab has the gradients of all its uses. With several ranks they are exchanged now and joined after the
  * next block's backward, so that the device computes meanwhile. */
 static void complete_slab(struct ot_program *p, int slab) {
-    struct sums sums = sums_of(p, slab, OT_MAX_USES);
     bool alone = ot_shard_ranks(&p->plan->shard) == 1;
-    if (alone || !joins_uses(p))
-        merge_uses(p, slab, &sums);
+    struct sums sums = alone || !joins_uses(p) ? merged_uses(p, slab) : sums_of(p, slab, OT_MAX_USES);
     if (alone) {
         finish_slab(p, slab, &sums);
         return;

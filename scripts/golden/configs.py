@@ -73,6 +73,10 @@ MODELS = {
     "qwen3-235b-a22b": ("qwen3_moe", dict(
         hidden_size=4096, intermediate_size=12288, moe_intermediate_size=1536, num_hidden_layers=94, num_attention_heads=64,
         head_dim=128, max_position_embeddings=40960, rope_theta=1000000.0, norm_topk_prob=True)),
+    "t5-small": ("t5", dict()),
+    "t5-base": ("t5", dict(d_model=768, d_ff=3072, num_layers=12, num_heads=12)),
+    "flan-t5-base": ("t5", dict(d_model=768, d_ff=2048, num_layers=12, num_heads=12, feed_forward_proj="gated-gelu",
+                                tie_word_embeddings=False)),
     # Llama and Qwen under other names.
     "falcon3-7b": ("llama", dict(vocab_size=131072, hidden_size=3072, intermediate_size=23040, num_hidden_layers=28,
                                  num_attention_heads=12, num_key_value_heads=4, head_dim=256, max_position_embeddings=32768,
@@ -100,15 +104,22 @@ KEPT = ("vocab_size", "hidden_size", "n_embd", "n_layer", "n_head", "n_inner", "
         "num_ln_in_parallel_attn", "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping",
         "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling",
         "num_local_experts", "num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob",
-        "decoder_sparse_step", "mlp_only_layers")
+        "decoder_sparse_step", "mlp_only_layers",
+        "d_model", "d_kv", "d_ff",
+        "num_layers", "num_decoder_layers", "num_heads", "relative_attention_num_buckets",
+        "relative_attention_max_distance", "feed_forward_proj", "scale_decoder_outputs")
 
 
 def entry(family, options):
     config = transformers.AutoConfig.for_model(family, **options)
     with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(config)
+        pairs = config.is_encoder_decoder
+        kind = transformers.AutoModelForSeq2SeqLM if pairs else transformers.AutoModelForCausalLM
+        model = kind.from_config(config)
     kept = {k: v for k, v in config.to_dict().items() if k in KEPT and (v is not None or k == "sliding_window")}
     n_params = sum(p.numel() for p in model.parameters())
+    if pairs and not config.scale_decoder_outputs:  # transformers 5 ties even those heads, until it reads their weights
+        n_params += model.lm_head.weight.numel()
     return {"model_type": config.model_type, "architectures": [type(model).__name__], **kept}, n_params
 
 

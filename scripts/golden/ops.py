@@ -2,7 +2,7 @@
 """Golden vectors of the ops (kernels/ops.h), forward and backward, by PyTorch in float64: tests/golden/ops.bin.
 
 Inputs lie on the bf16 grid, so that the same file serves the fp32 and the bf16 ops. Results are stored as fp32: one
-rounding of the float64 value. Run: python scripts/golden/ops.py (needs torch, numpy)
+rounding of the float64 value. Run: python scripts/golden/ops.py (needs torch, numpy, transformers)
 """
 
 import os
@@ -154,6 +154,54 @@ def bent_attention():
             leaves["dsinks"] = sinks
         out = (scores.softmax(-1)[..., :n_keys] @ wide_v).transpose(0, 1)
         results(case, out=out, lse=scores.logsumexp(-1))
+        backward(case, out, leaves)
+
+
+def t5_buckets(bidirectional, reach):
+    """transformers' buckets of the distances -reach to reach (key minus query). 32 buckets; distances from 128 on share
+    the last one, so a table up to 128 serves every distance."""
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    bucket = T5Attention._relative_position_bucket
+    far = torch.arange(-10000, 10001)
+    assert (bucket(far, bidirectional, 32, 128) == bucket(far.clamp(-128, 128), bidirectional, 32, 128)).all()
+    return bucket(torch.arange(-reach, reach + 1), bidirectional, 32, 128).int()
+
+
+def spans():
+    """Attention over spans of keys, by the formula of transformers' T5: scores without 1 / sqrt(dim), plus the bias of the
+    bucket. A query without keys gives 0."""
+    inputs_of = [(0, 6)] * 6 + [(0, 0)] * 3 + [(9, 30)] * 21 + [(5, 5)] * 10
+    targets = [(0, 0)] * 4 + [(4, i + 1) for i in range(4, 11)] + [(2, 1)] * 9 + [(20, i + 1) for i in range(20, 41)]
+    sources = [(0, 0)] * 2 + [(0, 7)] * 5 + [(7, 8)] * 3 + [(8, 45)] * 6
+    cases = {  # n_keys, heads, dim, spans, bidirectional or None, scale
+        "spans.encoder": (40, 3, 8, inputs_of, True, 1.0),
+        "spans.decoder": (41, 2, 8, targets, False, 1.0),
+        "spans.cross": (45, 2, 5, sources, None, 0.5),
+        "spans.cache": (50, 2, 8, [(0, 48), (0, 49), (0, 50)], False, 1.0),
+    }
+    for case, (n_keys, heads, dim, seen, both_ways, scale) in cases.items():
+        n = len(seen)
+        q, k, v = inputs(case, q=(n, heads, dim), k=(n_keys, heads, dim), v=(n_keys, heads, dim))
+        leaves = {"dq": q, "dk": k, "dv": v}
+        constant(case, "scale", torch.tensor([scale]))
+        first, end = (torch.tensor(side, dtype=torch.int32) for side in zip(*seen))
+        constant(case, "key_first", first)
+        constant(case, "key_end", end)
+        key = torch.arange(n_keys)[None]
+        visible = (key >= first[:, None]) & (key < end[:, None])
+        scores = scale * (q.transpose(0, 1) @ k.permute(1, 2, 0))
+        if both_ways is not None:
+            (bias,) = inputs(case, bias=(32, heads))
+            leaves["dbias"] = bias
+            buckets = constant(case, "bucket_of", t5_buckets(both_ways, 128))
+            own = torch.arange(n)[:, None] + n_keys - n
+            scores = scores + bias[buckets[key - own + 128].long()].permute(2, 0, 1)
+        empty = ~visible.any(-1)
+        masked = scores.masked_fill(~visible, float("-inf"))
+        weights = masked.masked_fill(empty[:, None], 0).softmax(-1).masked_fill(empty[:, None], 0)
+        out = (weights @ v.transpose(0, 1)).transpose(0, 1)
+        results(case, out=out, lse=masked.logsumexp(-1).masked_fill(empty, 0))
         backward(case, out, leaves)
 
 
@@ -320,6 +368,6 @@ def bias():
     results("bias", dbias=dy.sum(0))
 
 
-for make in (gemm, bias, embed, norm, rope, attention, activations, cross_entropy, bent_attention, families, experts):
+for make in (gemm, bias, embed, norm, rope, attention, activations, cross_entropy, bent_attention, families, experts, spans):
     make()
 write(os.path.join(os.path.dirname(__file__), "../../tests/golden/ops.bin"), arrays)

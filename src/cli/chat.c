@@ -107,6 +107,9 @@ static int make_prompt(const struct chat *chat, struct ot_prompt *prompt) {
 int ot_chat_check(const struct ot_session *session) {
     struct chat chat = {.session = (struct ot_session *)session};
     struct ot_prompt prompt = {0};
+    if (ot_model_has_pairs(&session->config))
+        return ot_fail(OT_E_USAGE,
+                       "--chat: an encoder-decoder answers one input, without turns; use -p TEXT");
     int rc = begin(&chat);
     if (rc == 0)
         rc = add_turn(&chat, "user", "Hello", strlen("Hello"));

@@ -86,12 +86,15 @@ static int start(struct job *job) {
     if (capacity > ot_model_longest_row(&s->config))
         capacity = ot_model_longest_row(&s->config);
     job->capacity = capacity;
-    int64_t prefill = job->longest < 1 ? 1 : job->longest < PREFILL_TOKENS ? job->longest : PREFILL_TOKENS;
+    bool pairs = ot_model_has_pairs(&s->config); /* an input is encoded at once, and a start token follows */
+    int64_t prefill = job->longest < 1                         ? 1
+                      : job->longest < PREFILL_TOKENS || pairs ? job->longest
+                                                               : PREFILL_TOKENS;
     struct ot_session_need need = {.max_position = capacity,
                                    .sequence_tokens = prefill,
                                    .step_sequences = 1,
                                    .micro_sequences = 1,
-                                   .cache_tokens = capacity};
+                                   .cache_tokens = capacity + pairs};
     OT_TRY(ot_session_plan(s, &need));
     return ot_session_start(s, NULL);
 }

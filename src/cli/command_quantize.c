@@ -233,6 +233,11 @@ static int open_all(struct command *c, const struct ot_options *options) {
     OT_TRY(ot_session_open(&c->settings, s));
     if (!s->dir)
         return ot_fail(OT_E_INPUT, "%s has no weights here", options->model);
+    if (ot_model_has_pairs(&s->config))
+        return ot_fail(OT_E_USAGE,
+                       "%s: encoder-decoders cannot be quantized by this program; its directory is what "
+                       "transformers and CTranslate2 read, and the latter quantizes T5",
+                       options->model);
     if (s->lora || s->train)
         return ot_fail(
             OT_E_INPUT,

@@ -81,7 +81,8 @@ static int64_t sample_tokens(const struct train *t) {
         return 0;
     struct ot_row row = ot_dataset_row(t->rows.eval_set, t->sample_row);
     int64_t tokens = ot_row_prompt_tokens(&row) + SAMPLE_NEW_TOKENS;
-    return tokens < t->rows.seq_len ? tokens : t->rows.seq_len;
+    tokens = tokens < t->rows.seq_len ? tokens : t->rows.seq_len;
+    return tokens + ot_dataset_has_pairs(t->rows.eval_set); /* the start token */
 }
 
 /* All but the length of a step. */

@@ -3,10 +3,11 @@
 #include <limits.h>
 #include <stdlib.h>
 
+#include "models/config.h"
 #include "src/base/error.h"
 #include "src/data/dataset.h"
 
-enum { ARRAYS = 4 }; /* tokens, targets, position, row_start */
+enum { ARRAYS = 4, ARRAYS_OF_PAIRS = 6 }; /* tokens, targets, position, row_start; ranges of inputs */
 
 struct ot_batcher {
     struct ot_batch_config config;
@@ -14,8 +15,13 @@ struct ot_batcher {
     int64_t drawn_epoch;                                  /* epoch of the packing's present order */
     int64_t capacity;                                     /* most tokens of a step */
     int32_t *tokens, *targets, *row_position, *row_start; /* one allocation, at tokens */
+    int32_t *input_first, *input_end;                     /* of pairs; in the same */
     struct ot_micro_batch *micro;
 };
+
+static size_t n_arrays(const struct ot_batcher *b) {
+    return ot_dataset_has_pairs(b->config.dataset) ? ARRAYS_OF_PAIRS : ARRAYS;
+}
 
 static int64_t divide_up(int64_t n, int64_t by) {
     return n / by + (n % by != 0);
@@ -30,12 +36,13 @@ int64_t ot_batcher_max_micro(const struct ot_batcher *b) {
 }
 
 size_t ot_batcher_bytes(const struct ot_batcher *b) {
-    return (size_t)b->capacity * ARRAYS * sizeof *b->tokens;
+    return (size_t)b->capacity * n_arrays(b) * sizeof *b->tokens;
 }
 
 static int allocate(struct ot_batcher *b) {
     if (__builtin_mul_overflow(b->config.step_sequences, b->config.seq_len, &b->capacity) ||
-        b->capacity > INT64_MAX / (int64_t)(ARRAYS * sizeof *b->tokens) || ot_batcher_max_micro(b) > INT_MAX)
+        b->capacity > INT64_MAX / (int64_t)(n_arrays(b) * sizeof *b->tokens) ||
+        ot_batcher_max_micro(b) > INT_MAX)
         return ot_fail(OT_E_BUDGET,
                        "a step of %lld sequences with %lld tokens each is too large; lower --tokens-per-step",
                        (long long)b->config.step_sequences, (long long)b->config.seq_len);
@@ -47,6 +54,10 @@ static int allocate(struct ot_batcher *b) {
     b->targets = b->tokens + b->capacity;
     b->row_position = b->targets + b->capacity;
     b->row_start = b->row_position + b->capacity;
+    if (n_arrays(b) == ARRAYS_OF_PAIRS) {
+        b->input_first = b->row_start + b->capacity;
+        b->input_end = b->input_first + b->capacity;
+    }
     return 0;
 }
 
@@ -79,40 +90,96 @@ void ot_batcher_close(struct ot_batcher *b) {
     free(b);
 }
 
-/* Copies a row to token `at` of the step. `base`: first token of its micro-batch. */
-static void put_row(struct ot_batcher *b, const struct ot_row *row, int64_t at, int64_t base) {
+/* A micro-batch that is being filled. */
+struct filling {
+    int64_t base, at; /* its first token in the step, and the next one */
+    int64_t inputs;   /* of pairs, while targets are put: the first input of the next row */
+    int64_t rows, trained;
+};
+
+/* Copies a row to the next tokens. */
+static void put_row(struct ot_batcher *b, const struct ot_row *row, struct filling *f) {
     for (int64_t i = 0; i < row->n; i++) {
         bool trains = i + 1 < row->n && ot_token_trained(row->tokens[i + 1]);
-        b->tokens[at + i] = ot_token_id(row->tokens[i]);
-        b->targets[at + i] = trains ? ot_token_id(row->tokens[i + 1]) : -1;
-        b->row_position[at + i] = (int32_t)i;
-        b->row_start[at + i] = (int32_t)(at - base);
+        b->tokens[f->at + i] = ot_token_id(row->tokens[i]);
+        b->targets[f->at + i] = trains ? ot_token_id(row->tokens[i + 1]) : -1;
+        b->row_position[f->at + i] = (int32_t)i;
+        b->row_start[f->at + i] = (int32_t)(f->at - f->base);
+    }
+    f->at += row->n;
+    f->rows++;
+    f->trained += row->trained;
+}
+
+/* ---- pairs ---- */
+
+/* Copies n tokens of one part of a row. inputs, n_inputs: where the row's inputs are. */
+static void put_part(struct ot_batcher *b, int64_t n, int64_t inputs, int64_t n_inputs, struct filling *f) {
+    for (int64_t i = f->at; i < f->at + n; i++) {
+        b->row_position[i] = (int32_t)(i - f->at);
+        b->row_start[i] = (int32_t)(f->at - f->base);
+        b->input_first[i] = (int32_t)(inputs - f->base);
+        b->input_end[i] = (int32_t)(inputs - f->base + n_inputs);
+    }
+    f->at += n;
+}
+
+static void put_inputs(struct ot_batcher *b, const struct ot_row *row, struct filling *f) {
+    int64_t n = ot_row_prompt_tokens(row);
+    for (int64_t i = 0; i < n; i++) {
+        b->tokens[f->at + i] = ot_token_id(row->tokens[i]);
+        b->targets[f->at + i] = -1;
+    }
+    put_part(b, n, f->at, n, f);
+}
+
+static void put_targets(struct ot_batcher *b, const struct ot_row *row, struct filling *f) {
+    int64_t n_inputs = ot_row_prompt_tokens(row), n = row->n - n_inputs;
+    for (int64_t i = 0; i < n; i++) {
+        b->tokens[f->at + i] = i == 0 ? OT_PAIR_START_ID : ot_token_id(row->tokens[n_inputs + i - 1]);
+        b->targets[f->at + i] = ot_token_id(row->tokens[n_inputs + i]);
+    }
+    put_part(b, n, f->inputs, n_inputs, f);
+    f->inputs += n_inputs;
+    f->rows++;
+    f->trained += row->trained;
+}
+
+/* Calls put for each row of the next `sequences` sequences, in order. */
+static void for_each_row(struct ot_batcher *b, int64_t sequences, struct filling *f,
+                         void (*put)(struct ot_batcher *, const struct ot_row *, struct filling *)) {
+    for (int64_t s = 0; s < sequences; s++) {
+        int64_t n_rows;
+        const uint32_t *rows = ot_packing_sequence(b->config.packing, b->position.sequence + s, &n_rows);
+        for (int64_t i = 0; i < n_rows; i++) {
+            struct ot_row row = ot_dataset_row(b->config.dataset, rows[i]);
+            put(b, &row, f);
+        }
     }
 }
 
 /* Fills the micro-batch of the next `sequences` sequences, beginning at token `base` of the step. */
 static void put_micro(struct ot_batcher *b, int64_t sequences, int64_t base, struct ot_micro_batch *micro,
                       struct ot_step_batch *out) {
-    int64_t at = base;
-    for (int64_t s = 0; s < sequences; s++) {
-        int64_t n_rows;
-        const uint32_t *rows = ot_packing_sequence(b->config.packing, b->position.sequence + s, &n_rows);
-        for (int64_t i = 0; i < n_rows; i++) {
-            struct ot_row row = ot_dataset_row(b->config.dataset, rows[i]);
-            put_row(b, &row, at, base);
-            at += row.n;
-            out->input.trained_tokens += row.trained;
-        }
-        out->rows += n_rows;
-    }
-    *micro = (struct ot_micro_batch){.n_tokens = at - base,
+    struct filling f = {.base = base, .at = base, .inputs = base};
+    bool pairs = ot_dataset_has_pairs(b->config.dataset);
+    if (pairs)
+        for_each_row(b, sequences, &f, put_inputs);
+    int64_t n_inputs = f.at - base;
+    for_each_row(b, sequences, &f, pairs ? put_targets : put_row);
+    *micro = (struct ot_micro_batch){.n_tokens = f.at - base,
                                      .tokens = b->tokens + base,
                                      .targets = b->targets + base,
                                      .position = b->row_position + base,
-                                     .row_start = b->row_start + base};
+                                     .row_start = b->row_start + base,
+                                     .n_inputs = n_inputs,
+                                     .input_first = pairs ? b->input_first + base : NULL,
+                                     .input_end = pairs ? b->input_end + base : NULL};
     b->position.sequence += sequences;
     out->sequences += sequences;
-    out->tokens += at - base;
+    out->rows += f.rows;
+    out->tokens += f.at - base;
+    out->input.trained_tokens += f.trained;
 }
 
 void ot_batcher_next(struct ot_batcher *b, struct ot_step_batch *out) {

@@ -5,6 +5,10 @@
  * row_start separates them, and positions begin at 0 in each row. targets[i] is the id of token i+1 if that
  * token is in the same row and trains; otherwise -1.
  *
+ * PAIRS (offload/block.h). The inputs of all rows of a micro-batch come first, then their targets. The
+ * decoder reads the start token (models/config.h), then the row's target without its last token; targets[i]
+ * is the token of the target at that place.
+ *
  * The position (epoch, sequence) is exact: seeking to it and going on gives the same steps as an
  * uninterrupted run. One thread at a time.
  */

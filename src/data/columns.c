@@ -14,9 +14,10 @@ struct ot_columns {
 };
 
 static bool is_field(const char *name) {
-    static const char *const fields[] = {"text",     "prompt",  "completion", "response",      "instruction",
-                                         "input",    "output",  "messages",   "conversations", "conversation",
-                                         "question", "context", "answer",     "tools",         "system"};
+    static const char *const fields[] = {"text",          "prompt",       "completion", "response",
+                                         "instruction",   "input",        "output",     "messages",
+                                         "conversations", "conversation", "question",   "context",
+                                         "answer",        "tools",        "system",     "target"};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (strcmp(name, fields[i]) == 0)
             return true;
@@ -37,7 +38,7 @@ static int take_column(struct ot_columns *c, char *pair, bool custom) {
             OT_E_USAGE,
             "--columns: rows have no field '%.60s'; known fields: text, prompt, completion, response, "
             "instruction, input, output, messages, conversations, conversation, question, "
-            "context, answer, tools and system",
+            "context, answer, target, tools and system",
             pair);
     for (size_t i = 0; i < c->n; i++)
         if (strcmp(c->names[i].to, pair) == 0 || strcmp(c->names[i].from, theirs) == 0)

@@ -22,6 +22,7 @@ struct ot_dataset {
     struct ot_data_stats stats;
     struct entry *rows;
     size_t n_tokens, n_rows, row_capacity;
+    bool pairs;
 };
 
 /* ---- one batch ---- */
@@ -314,6 +315,7 @@ int ot_dataset_open(const struct ot_dataset_config *config, struct ot_dataset **
     if (!d)
         return ot_fail(OT_E_BUDGET, "%s: no memory for the data", config->path);
     struct loader l = {.config = config, .dataset = d};
+    d->pairs = config->pairs;
     int rc;
     OT_TRY_GOTO(open_loader(&l), rc, out);
     OT_TRY_GOTO(load_batches(&l), rc, out);
@@ -344,6 +346,10 @@ void ot_dataset_close(struct ot_dataset *d) {
 
 const struct ot_data_stats *ot_dataset_stats(const struct ot_dataset *d) {
     return &d->stats;
+}
+
+bool ot_dataset_has_pairs(const struct ot_dataset *d) {
+    return d->pairs;
 }
 
 int64_t ot_dataset_rows(const struct ot_dataset *d) {

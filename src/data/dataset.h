@@ -64,6 +64,8 @@ struct ot_data_fingerprint {
 };
 struct ot_data_fingerprint ot_dataset_fingerprint(const struct ot_dataset *dataset); /* reads all tokens */
 
+/* True if rows have an input, the tokens that do not train, and a target. */
+bool ot_dataset_has_pairs(const struct ot_dataset *dataset);
 int64_t ot_dataset_rows(const struct ot_dataset *dataset);
 int64_t ot_dataset_documents(const struct ot_dataset *dataset);
 struct ot_row ot_dataset_row(const struct ot_dataset *dataset, int64_t row);

@@ -23,6 +23,7 @@ struct ot_dataset_config {
     const char *columns;       /* "OURS=THEIRS,.."; NULL: rows have our field names */
     bool train_prompt;         /* prompts train too */
     bool no_eos;
+    bool pairs;    /* the model is an encoder-decoder: rows have an input and a target (format.h, sample.h) */
     bool skip_bad; /* count malformed rows and continue */
     struct ot_pool *pool;
     /* Called from time to time with the bytes read and the file's size (0: unknown). NULL: not called. */

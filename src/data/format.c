@@ -30,15 +30,16 @@ static const struct kind kinds[] = {
     {OT_ROW_SQL, "sql", {"question", "context", "answer"}, SQL_PROMPT},
     {OT_ROW_PROMPT, "prompt", {"prompt", "completion"}, "{prompt}"},
     {OT_ROW_PROMPT, "prompt", {"prompt", "response"}, "{prompt}"},
+    {OT_ROW_PAIR, "pair", {"input", "target"}, "{input}"},
     {OT_ROW_TEXT, "text", {"text"}, NULL},
 };
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
-const char *const ot_answer_keys[] = {"answer", "completion", "response", "output", NULL};
+const char *const ot_answer_keys[] = {"answer", "completion", "response", "output", "target", NULL};
 
 static const char accepted[] =
     "text; prompt + completion or response; instruction + output (+ input); messages; "
-    "conversations; question + context + answer";
+    "conversations; question + context + answer; input + target";
 
 struct ot_format {
     const struct ot_chat_template *template; /* NULL: none, or the model's own */
@@ -153,7 +154,7 @@ static int detect_custom(struct ot_format *f, const struct ot_json *row, const c
         return ot_fail(
             OT_E_INPUT,
             "%s: --prompt-format renders only the prompt; the row must have the answer in a key 'answer', "
-            "'completion', 'response' or 'output' (its keys: %s)",
+            "'completion', 'response', 'output' or 'target' (its keys: %s)",
             where, keys);
     }
     f->kind = OT_ROW_CUSTOM;
@@ -462,6 +463,7 @@ int ot_format_render(const struct ot_format *f, const struct ot_json *row, const
     case OT_ROW_PROMPT:
     case OT_ROW_ALPACA:
     case OT_ROW_SQL:
+    case OT_ROW_PAIR:
     case OT_ROW_CUSTOM:
         OT_TRY(render_pair(f, row, where, r));
         break;

@@ -6,7 +6,9 @@
  *   messages   {"messages": [{"role", "content"}]}      every assistant turn trains
  *   sharegpt   {"conversations": [{"from", "value"}]}   every assistant turn trains
  *   sql        {"question", "context", "answer"}        the answer trains, after context and question
- *   custom     --prompt-format with fields of the row   "answer", "completion", "response" or "output" trains
+ *   pair       {"input", "target"}                      the target trains, after the input
+ *   custom     --prompt-format with fields of the row   "answer", "completion", "response", "output" or
+ *                                                       "target" trains
  *
  * "system" of alpaca, prompt, messages and sharegpt rows is a system turn. "history" of alpaca and prompt
  * rows is a list of string pairs: turns before the prompt. (Prompt rows need a template for both.) Keys that
@@ -16,6 +18,9 @@
  * The first good row of the file decides the kind, and all other rows must be of that kind. Unknown keys are
  * ignored. If the row has one prompt and one answer, a named or recorded chat template makes them a user's
  * turn and an assistant's turn.
+ *
+ * PAIRS. An encoder-decoder learns a target for an input. Kinds with one prompt and one answer give them.
+ * Rows of text, messages and sharegpt are refused (pipeline.c).
  *
  * Threads: ot_format_detect fixes a format; afterwards any number of threads may render with it.
  */
@@ -35,6 +40,7 @@ enum ot_row_kind {
     OT_ROW_MESSAGES,
     OT_ROW_SHAREGPT,
     OT_ROW_SQL,
+    OT_ROW_PAIR,
     OT_ROW_CUSTOM,
 };
 

@@ -26,6 +26,8 @@ static int check_config(const struct ot_dataset_config *config) {
     if (config->seq_len < 2 || config->seq_len > OT_DATA_MAX_SEQ_LEN)
         return ot_fail(OT_E_USAGE, "--seq-len is %lld, must be from 2 to %d tokens",
                        (long long)config->seq_len, OT_DATA_MAX_SEQ_LEN);
+    if (config->pairs && config->train_prompt)
+        return ot_fail(OT_E_USAGE, "--train-on-prompt: an encoder-decoder has no losses of its input");
     OT_TRY(check_special(config, "BOS", config->specials.bos_id));
     for (int i = 0; i < config->specials.n_eos; i++)
         OT_TRY(check_special(config, "EOS", config->specials.eos_ids[i]));
@@ -66,6 +68,7 @@ int ot_pipeline_open(struct ot_pipeline *p, const struct ot_dataset_config *conf
     p->sample = (struct ot_sample_config){.tokenizer = config->tokenizer,
                                           .specials = config->specials,
                                           .append_eos = !config->no_eos,
+                                          .pairs = config->pairs,
                                           .seq_len = config->seq_len,
                                           .vocab_size = config->vocab_size};
     struct ot_format_config format = {.chat = config->chat,
@@ -90,6 +93,19 @@ void ot_row_scratch_free(struct ot_row_scratch *scratch) {
     ot_sample_free(&scratch->sample);
 }
 
+/* Kinds with several turns, or one text, have no input and target. */
+static int check_pairs(const struct ot_pipeline *p, const char *where) {
+    enum ot_row_kind kind = ot_format_kind(p->format);
+    if (!p->sample.pairs || (kind != OT_ROW_TEXT && kind != OT_ROW_MESSAGES && kind != OT_ROW_SHAREGPT))
+        return 0;
+    return ot_fail(
+        OT_E_USAGE,
+        "%s: an encoder-decoder learns a target for an input, and rows of kind '%s' have none; "
+        "accepted: input + target; prompt + completion or response; instruction + output; question "
+        "+ context + answer; or give the fields with --prompt-format",
+        where, ot_row_kind_name(kind));
+}
+
 int ot_pipeline_detect(struct ot_pipeline *p, const char *text, size_t bytes, int64_t line) {
     char where[WHERE_BYTES];
     struct ot_json *row;
@@ -98,6 +114,8 @@ int ot_pipeline_detect(struct ot_pipeline *p, const char *text, size_t bytes, in
     int rc = p->columns ? ot_columns_rename(p->columns, row, true, where) : 0;
     if (rc == 0)
         rc = ot_format_detect(p->format, row, where);
+    if (rc == 0)
+        rc = check_pairs(p, where);
     ot_json_free(row);
     return rc;
 }

@@ -158,6 +158,78 @@ static int encode(const struct ot_tokenizer *tokenizer, const struct ot_rendered
     return ot_tokenizer_encode_part(tokenizer, r->text, done, r->bytes, out);
 }
 
+/* ---- pairs ---- */
+
+/* Where the target begins in the text. Errors: OT_E_INPUT: the row has more than one answer. */
+static int find_border(const struct ot_rendered *r, const char *where, size_t *border) {
+    size_t answer = 0, begin = 0;
+    *border = 0;
+    while (answer < r->n_spans && !r->spans[answer].trained)
+        *border = r->spans[answer++].end;
+    for (size_t i = answer; i < r->n_spans; begin = r->spans[i++].end)
+        if (!r->spans[i].trained && r->spans[i].end > (begin > *border ? begin : *border))
+            return ot_fail(OT_E_INPUT,
+                           "%s: the row has several answers, but an encoder-decoder learns one target a row; "
+                           "make a row of each",
+                           where);
+    return 0;
+}
+
+/* Encodes one part, and adds its EOS. */
+static int push_part(const struct ot_sample_config *config, const struct ot_rendered *r, size_t begin,
+                     size_t end, bool trained, bool eos, const char *where, struct ot_sample *s) {
+    const struct ot_special_tokens *specials = &config->specials;
+    ot_token_list_clear(&s->encoded);
+    int rc = ot_tokenizer_encode_part(config->tokenizer, r->text, begin, end, &s->encoded);
+    if (rc < 0)
+        return ot_fail_context(rc, "%s", where);
+    size_t n = s->encoded.n;
+    OT_TRY(reserve(s, s->n_tokens + n + 1, where));
+    for (size_t i = 0; i < n; i++) {
+        int32_t id = s->encoded.ids[i];
+        bool special = s->encoded.specials > 0 && ot_tokenizer_is_special(config->tokenizer, id);
+        if (special && !trained && s->first_special < 0)
+            s->first_special = id;
+        push(s, id, s->encoded.start[i], trained);
+    }
+    if (eos && specials->n_eos > 0 && !(n > 0 && is_eos(specials, s->encoded.ids[n - 1])))
+        push(s, specials->eos_ids[0], end, trained);
+    return 0;
+}
+
+/* Cuts the input's end before its last token, and then the target's end. n_inputs: tokens of the input. */
+static void truncate_pair(const struct ot_sample_config *config, size_t n_inputs, struct ot_sample *s) {
+    size_t limit = (size_t)config->seq_len;
+    s->whole_tokens = s->n_tokens;
+    if (s->n_tokens <= limit)
+        return;
+    size_t excess = s->n_tokens - limit, removable = n_inputs - 1;
+    size_t cut = excess < removable ? excess : removable, from = n_inputs - 1, to = from - cut;
+    memmove(s->tokens + to, s->tokens + from, (s->n_tokens - from) * sizeof *s->tokens);
+    memmove(s->start + to, s->start + from, (s->n_tokens - from) * sizeof *s->start);
+    s->n_tokens = s->n_tokens - cut < limit ? s->n_tokens - cut : limit;
+    s->truncated = true;
+}
+
+static int make_pair(const struct ot_sample_config *config, const struct ot_rendered *r, const char *where,
+                     struct ot_sample *s) {
+    size_t border;
+    OT_TRY(find_border(r, where, &border));
+    OT_TRY(push_part(config, r, 0, border, false, true, where, s));
+    size_t n_inputs = s->n_tokens;
+    if (n_inputs == 0)
+        return ot_fail(OT_E_INPUT, "%s: the input is empty, and the tokenizer has no EOS", where);
+    OT_TRY(push_part(config, r, border, r->bytes, true, config->append_eos, where, s));
+    OT_TRY(check_ids(config, where, s));
+    truncate_pair(config, n_inputs, s);
+    s->piece_tokens = s->n_tokens;
+    for (size_t i = 0; i < s->n_tokens; i++)
+        s->trained += ot_token_trained(s->tokens[i]);
+    if (s->trained == 0)
+        s->piece_tokens = 0;
+    return 0;
+}
+
 /* True if a special token is the last one, with nothing but white space behind it. */
 static bool ends_in_special(const struct ot_tokenizer *tokenizer, const struct ot_rendered *r,
                             const struct ot_token_list *list) {
@@ -179,6 +251,8 @@ int ot_sample_make(const struct ot_sample_config *config, const struct ot_render
     s->first_special = -1;
     if (r->bytes == 0)
         return 0;
+    if (config->pairs)
+        return make_pair(config, r, where, s);
     int rc = encode(config->tokenizer, r, &s->encoded);
     if (rc < 0)
         return ot_fail_context(rc, "%s", where);

@@ -7,6 +7,11 @@
  * long is split into pieces. Any other row that is too long loses the oldest part of its prompt. Only if the
  * answer alone is too long, it loses its end with the EOS, so that the model does not learn to stop there.
  *
+ * PAIRS. Of an encoder-decoder, the tokens are those of the input, then those of the target, which trains.
+ * The two texts are encoded apart, and EOS is added to each. A row that is too long loses the end of its
+ * input, but keeps the input's EOS. Only if the target and that EOS are too long, the target loses its end
+ * with its EOS.
+ *
  * Threads: a scratch belongs to one thread; everything else is read only.
  */
 #ifndef OT_DATA_SAMPLE_H
@@ -41,6 +46,7 @@ struct ot_sample_config {
     const struct ot_tokenizer *tokenizer;
     struct ot_special_tokens specials;
     bool append_eos;
+    bool pairs;         /* of an encoder-decoder */
     int64_t seq_len;    /* most tokens of a piece, >= 2 */
     int32_t vocab_size; /* rows of the model's embedding; larger ids are refused */
 };

@@ -71,8 +71,8 @@ int ot_token_ids_parse(const struct ot_json *root, const char *where, int64_t vo
 
 /* The largest of the dropouts that a family may have. */
 static int parse_dropout(const struct ot_json *root, const char *where, double *dropout) {
-    static const char *const keys[] = {"attention_dropout", "attn_pdrop", "resid_pdrop", "embd_pdrop",
-                                       "hidden_dropout"};
+    static const char *const keys[] = {"attention_dropout", "attn_pdrop",     "resid_pdrop",
+                                       "embd_pdrop",        "hidden_dropout", "dropout_rate"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         double value = 0;
         OT_TRY(ot_json_need_real(root, where, keys[i], false, 0, 1, &value));

@@ -24,8 +24,8 @@ static const struct ot_option table[] = {
      .section = OT_SECTION_INPUT,
      .field = FIELD(data),
      .help = "File of rows to train on or to evaluate: .jsonl, .jsonl.gz or .json. Each row has text; prompt "
-             "and completion or response; instruction, input, output; messages or conversations; or "
-             "question, context, answer.",
+             "and completion or response; instruction, input, output; messages or conversations; "
+             "question, context, answer; or input, target.",
      .elsewhere = "dataset train-data train-file input"},
     {.name = "eval-data",
      .type = OT_OPTION_TEXT,

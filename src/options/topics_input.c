@@ -18,6 +18,8 @@ static const struct ot_topic_block rows[] = {
     {"instruction, output", "The output trains, after instruction and optional input (alpaca template)."},
     {"question, context, answer", "Text-to-SQL: the answer trains. Context and question come before it."},
     {"prompt, completion", "Or prompt, response: the completion trains. It follows the prompt directly."},
+    {"input, target", "For T5, which takes the three kinds above too. The target trains. A row that is too "
+                      "long loses the end of its input (help models)."},
     {"text", "The whole text trains. A text longer than --seq-len is cut into pieces."},
     {NULL, "Rows with instruction, prompt, messages or conversations may have a field system. Rows with "
            "instruction or prompt may have a field history: pairs of strings, which become turns before the "
@@ -32,7 +34,7 @@ static const struct ot_topic_block rows[] = {
                   "our name first."},
     {"--prompt-format",
      "Your own prompt with the fields of a row, such as 'Q: {question}\\nA: '. The answer follows it: the "
-     "field answer, completion, response or output. Write {{ and }} for braces."},
+     "field answer, completion, response, output or target. Write {{ and }} for braces."},
     {"--template",
      "A built-in chat template for the rows; --help lists the names. Without it, the model's own template "
      "writes conversations. The trained model keeps the format (help templates)."},
@@ -59,13 +61,19 @@ static const struct ot_topic_block models[] = {
      "Llama (1, 2, 3.x, and what has its form: Yi, Vicuna, CodeLlama, SmolLM2, Falcon3, DeepSeek distills), "
      "Mistral, Ministral and Ministral 3, Qwen2, Qwen2.5, Qwen3, Phi-3 and Phi-4, Gemma 1, 2 and 3 (text), "
      "OLMo 2 and 3, SmolLM3, Granite 3, GPT-2, BLOOM, Falcon, CodeGen and CodeGen2; mixtures of experts: "
-     "Mixtral and Qwen3-MoE. For any other architecture, the error names it."},
+     "Mixtral, Qwen3-MoE and gpt-oss; and the encoder-decoders T5, T5 v1.1 and flan-t5 (below). For any "
+     "other architecture, the error names it."},
     {"experts", "A mixture of experts trains with the loss of its rows alone, as transformers does unless "
                 "output_router_logits is true: the loss that balances experts is not computed."},
     {"rope scaling",
      "linear, dynamic, llama3, yarn, longrope, proportional, as config.json says. dynamic and "
      "longrope look at --seq-len, not at the rows of each batch, so that a row has the same "
      "result whatever it is packed with."},
+    {"encoder-decoders",
+     "A T5 learns rows with input and target (help rows), with all its parameters. Both get the end-of-text "
+     "token, and a row is as long as both together. generate -p encodes the prompt and writes the answer. "
+     "Not for them: adapters (--lora), quantized bases, quantize, GGUF, bench, --chat, and one result for "
+     "every number of ranks. The dropout of a config.json is ignored, as for the other models."},
     {"presets", "llama-7b, llama-13b, llama-2-7b, llama-2-13b, llama-2-70b, llama-3-8b, llama-3.1-8b, "
                 "llama-3.1-70b, llama-3.2-1b, tinyllama-1.1b, mistral-7b, ministral-8b, qwen2.5-0.5b, "
                 "qwen2.5-7b, qwen3-0.6b, qwen3-8b, phi-3-mini-4k, phi-4, gemma-2b, gemma-7b, gemma-2-2b, "
@@ -73,7 +81,8 @@ static const struct ot_topic_block models[] = {
                 "granite-3.3-2b, granite-3.3-8b, gpt2, gpt2-xl, bloom-560m, bloom-1b1, bloom-7b1, "
                 "falcon-7b, falcon-40b, falcon3-7b, codegen-350m, codegen2-1b, mixtral-8x7b, "
                 "qwen3-30b-a3b, qwen3-235b-a22b, yi-6b, vicuna-7b, "
-                "codellama-7b, deepseek-r1-distill-qwen-7b, deepseek-r1-distill-llama-8b; and two tiny ones "
+                "codellama-7b, deepseek-r1-distill-qwen-7b, deepseek-r1-distill-llama-8b, t5-small, "
+                "t5-base, flan-t5-base; and two tiny ones "
                 "of this program, tiny-sql and tiny-test."},
     {"weights",
      "safetensors in fp32, fp16 or bf16, one file or shards; or a GGUF file. The trained model has the same "

@@ -45,6 +45,9 @@ static int put_row(struct ot_json_writer *w, enum ot_row_kind kind, const char *
     case OT_ROW_PROMPT:
         ot_json_put_text(w, "prompt", "...");
         return 0;
+    case OT_ROW_PAIR:
+        ot_json_put_text(w, "input", "...");
+        return 0;
     case OT_ROW_CUSTOM:
         return put_fields(w, prompt_format);
     case OT_ROW_TEXT:

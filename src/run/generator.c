@@ -41,6 +41,11 @@ static int finish_text(struct writer *w) {
 /* Passes the prompt through the decoder too, so that the first new word keeps the space before it. */
 static int read_prompt(struct ot_session *s, struct writer *w, float *logits) {
     const struct ot_generation *g = w->generation;
+    const int32_t start = OT_PAIR_START_ID;
+    if (ot_model_has_pairs(&s->config)) { /* the answer is a text of its own */
+        OT_TRY(ot_engine_decode(s->engine, g->prompt, g->n_prompt, logits));
+        return ot_engine_decode(s->engine, &start, 1, logits);
+    }
     for (int64_t i = 0; i < g->n_prompt; i++) {
         const char *text;
         size_t bytes;
@@ -78,6 +83,12 @@ static int write_tokens(struct ot_session *s, struct writer *w, struct ot_sample
     return finish_text(w);
 }
 
+/* The prompt of an encoder-decoder is the input; the start token follows it. */
+static int begin(struct ot_session *s, int64_t n_prompt, int64_t capacity) {
+    return ot_model_has_pairs(&s->config) ? ot_engine_decode_begin_pair(s->engine, n_prompt, capacity + 1)
+                                          : ot_engine_decode_begin(s->engine, capacity);
+}
+
 int ot_generate(struct ot_session *s, const struct ot_generation *g, struct ot_generated *out) {
     if (g->n_prompt < 1)
         return ot_fail(OT_E_INPUT,
@@ -101,7 +112,7 @@ int ot_generate(struct ot_session *s, const struct ot_generation *g, struct ot_g
     }
     OT_TRY_GOTO(ot_sampler_open(vocab, &sampler), rc, out);
     OT_TRY_GOTO(ot_decode_stream_open(s->tokenizer, true, &w.stream), rc, out);
-    OT_TRY_GOTO(ot_engine_decode_begin(s->engine, capacity), rc, out);
+    OT_TRY_GOTO(begin(s, g->n_prompt, capacity), rc, out);
     begun = true;
     OT_TRY_GOTO(read_prompt(s, &w, logits), rc, out);
     OT_TRY_GOTO(write_tokens(s, &w, sampler, capacity, logits), rc, out);

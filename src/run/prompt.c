@@ -26,12 +26,15 @@ int ot_prompt_from_text(const struct ot_session *s, const char *text, size_t byt
     int rc = ot_tokenizer_encode(s->tokenizer, text, bytes, 0, &list);
     int32_t bos = s->specials.add_bos && !s->options->no_special ? s->specials.bos_id : -1;
     int front = bos >= 0 && (list.n == 0 || list.ids[0] != bos);
-    if (rc == 0 && !allocate(out, (int64_t)list.n + front))
+    bool pair = ot_model_has_pairs(&s->config) && s->specials.n_eos > 0; /* an input ends with EOS */
+    if (rc == 0 && !allocate(out, (int64_t)list.n + front + pair))
         rc = -OT_E_BUDGET;
     if (rc == 0) {
         out->ids[0] = bos;
         if (list.n > 0)
             memcpy(out->ids + front, list.ids, list.n * sizeof *list.ids);
+        if (pair)
+            out->ids[out->n - 1] = s->specials.eos_ids[0];
     }
     ot_token_list_free(&list);
     return rc;
@@ -42,7 +45,8 @@ int ot_prompt_from_text(const struct ot_session *s, const char *text, size_t byt
 /* The name of an answer for each name of a prompt. Both kinds of chats end with a turn of the assistant. */
 static const struct {
     const char *prompt, *answer;
-} plain_kinds[] = {{"question", "answer"}, {"instruction", "output"}, {"prompt", "completion"}};
+} plain_kinds[] = {
+    {"question", "answer"}, {"instruction", "output"}, {"prompt", "completion"}, {"input", "target"}};
 static const struct {
     const char *turns, *role, *text, *assistant;
 } chat_kinds[] = {{"messages", "role", "content", "assistant"}, {"conversations", "from", "value", "gpt"}};
@@ -128,9 +132,12 @@ static int complete_row(struct ot_json *row, bool custom, const char *where, str
     return rc;
 }
 
-/* Counts the tokens before the last range that trains: earlier turns of a chat belong to the prompt. */
-static size_t count_prompt(const struct ot_sample *sample) {
+/* Counts the tokens before the last range that trains: earlier turns of a chat belong to the prompt. Of a
+ * pair, the tokens of the input. */
+static size_t count_prompt(const struct ot_sample *sample, bool pair) {
     size_t n = sample->n_tokens;
+    if (pair)
+        return n - (size_t)sample->trained;
     while (n > 0 && !ot_token_trained(sample->tokens[n - 1]))
         n--;
     while (n > 0 && ot_token_trained(sample->tokens[n - 1]))
@@ -153,6 +160,7 @@ int ot_prompt_from_row(const struct ot_session *s, const char *text, size_t byte
     struct ot_sample_config sampling = {.tokenizer = s->tokenizer,
                                         .specials = s->specials,
                                         .append_eos = true,
+                                        .pairs = ot_model_has_pairs(&s->config),
                                         .seq_len = s->config.max_position,
                                         .vocab_size = (int32_t)s->config.vocab};
     struct ot_rendered rendered = {0};
@@ -188,7 +196,7 @@ int ot_prompt_from_row(const struct ot_session *s, const char *text, size_t byte
         rc = ot_fail(OT_E_INPUT, "%s: the row is longer than the model's %lld positions", where,
                      (long long)s->config.max_position);
     else
-        rc = take_prompt(&sample, alone ? sample.n_tokens : count_prompt(&sample), out);
+        rc = take_prompt(&sample, alone ? sample.n_tokens : count_prompt(&sample, sampling.pairs), out);
 out:
     ot_sample_free(&sample);
     ot_rendered_free(&rendered);

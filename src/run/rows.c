@@ -29,6 +29,7 @@ struct ot_dataset_config ot_rows_config(const struct ot_session *session, const 
         .prompt_format = session->prompt_format,
         .train_prompt = o->train_on_prompt,
         .no_eos = o->no_eos,
+        .pairs = ot_model_has_pairs(&session->config),
         .skip_bad = o->skip_bad,
         .pool = session->pool,
         .progress = o->quiet ? NULL : show_progress,

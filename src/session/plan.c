@@ -36,14 +36,15 @@ static struct ot_plan_request make_request(const struct ot_session *s, const str
 static int agree(struct ot_session *s, struct ot_plan_request *request) {
     struct ot_plan *plan = &s->plan;
     int64_t micro = plan->micro_tokens / request->sequence_tokens;
-    int *const fields[] = {
-        &plan->grad_slots[OT_SLOT_LAYER], &plan->grad_slots[OT_SLOT_EDGE], &plan->first_round,
-        &plan->round_micro,
-        /* of weights that are gathered: */
-        &plan->weight_slots[OT_SLOT_LAYER], &plan->weight_slots[OT_SLOT_EDGE],
-        &plan->weight_slots[OT_SLOT_FROZEN_LAYER], &plan->weight_slots[OT_SLOT_FROZEN_EDGE],
-        &plan->encoded_slots[OT_SLOT_FROZEN_LAYER], &plan->encoded_slots[OT_SLOT_FROZEN_EDGE]};
-    enum { FIELDS = sizeof fields / sizeof *fields, GATHER_FIELDS = 6 };
+    int *const fields[] = {&plan->grad_slots[OT_SLOT_LAYER], &plan->grad_slots[OT_SLOT_EDGE],
+                           &plan->first_round, &plan->round_micro,
+                           /* of weights that are gathered: */
+                           &plan->weight_slots[OT_SLOT_LAYER], &plan->weight_slots[OT_SLOT_EDGE],
+                           &plan->weight_slots[OT_SLOT_FROZEN_LAYER],
+                           &plan->weight_slots[OT_SLOT_FROZEN_EDGE], &plan->weight_slots[OT_SLOT_SHARED],
+                           &plan->encoded_slots[OT_SLOT_FROZEN_LAYER],
+                           &plan->encoded_slots[OT_SLOT_FROZEN_EDGE]};
+    enum { FIELDS = sizeof fields / sizeof *fields, GATHER_FIELDS = 7 };
     int64_t values[1 + FIELDS] = {micro};
     for (int i = 0; i < FIELDS; i++)
         values[1 + i] = *fields[i];

@@ -6,7 +6,7 @@
  *
  * Each figure is the best of several repeats; each repeat enqueues the op often enough to last 20 ms. The
  * FLOPs of attention count only the pairs that a causal mask leaves: 4 n^2 / 2 head_dim per head forward, 2.5
- * times as many backward. */
+ * times as many backward; those of attention over spans (`spans`) count all pairs of a row. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -164,6 +164,63 @@ static void bench_attention(struct bench *b, int64_t row, int64_t heads, int64_t
            "%6.2f ms %5.0f GF/s\n",
            ot_dtype_name(b->dtype), (long long)row, (long long)heads, (long long)kv_heads, (long long)dim,
            forward * 1e3, flops / forward, backward * 1e3, 2.5 * flops / backward);
+}
+
+/* ---- attention over spans ---- */
+
+static void enqueue_spans(struct bench *b, const void *op) {
+    b->ops->attend_spans(b->lane, op);
+}
+
+static void enqueue_spans_backward(struct bench *b, const void *op) {
+    b->ops->attend_spans_backward(b->lane, op);
+}
+
+/* T5's encoder: 2048 tokens, cut into rows of `row` tokens that see their whole row, with a bias. */
+static void bench_spans(struct bench *b, int64_t row, int64_t heads, int64_t dim) {
+    enum { N = 2048, BUCKETS = 32, REACH = 128 };
+    int64_t width = heads * dim;
+    int32_t *first = numbers(b, OT_F32, N), *end = numbers(b, OT_F32, N),
+            *bucket_of = numbers(b, OT_F32, 2 * REACH + 1);
+    for (int64_t i = 0; i < N; i++) {
+        first[i] = (int32_t)(i / row * row);
+        end[i] = (int32_t)(first[i] + row);
+    }
+    for (int i = 0; i < 2 * REACH + 1; i++)
+        bucket_of[i] = i % BUCKETS;
+    struct ot_attend_spans op = {.dtype = b->dtype,
+                                 .n = N,
+                                 .n_keys = N,
+                                 .heads = heads,
+                                 .head_dim = dim,
+                                 .ldq = width,
+                                 .ldk = width,
+                                 .ldv = width,
+                                 .ldo = width,
+                                 .scale = 1,
+                                 .key_first = first,
+                                 .key_end = end,
+                                 .bias = numbers(b, b->dtype, BUCKETS * heads),
+                                 .buckets = BUCKETS,
+                                 .reach = REACH,
+                                 .bucket_of = bucket_of};
+    op.q = numbers(b, b->dtype, N * width);
+    op.k = numbers(b, b->dtype, N * width);
+    op.v = numbers(b, b->dtype, N * width);
+    op.out = numbers(b, b->dtype, N * width);
+    op.softmax = numbers(b, OT_F32, 2 * N * heads);
+    struct ot_attend_spans_backward back = {.forward = op, .dout = numbers(b, b->dtype, N * width)};
+    back.dq = numbers(b, b->dtype, N * width);
+    back.dk = numbers(b, b->dtype, N * width);
+    back.dv = numbers(b, b->dtype, N * width);
+    back.dbias = numbers(b, OT_F32, BUCKETS * heads);
+    back.scratch = numbers(b, OT_F32, (int64_t)(ot_attend_spans_scratch_bytes(N, heads, BUCKETS) / 4));
+    double forward = measure(b, enqueue_spans, &op), backward = measure(b, enqueue_spans_backward, &back);
+    double flops = 4e-9 * N * (double)row * (double)width;
+    printf("spans %s rows of %4lld, %lld heads of %3lld   forward %6.2f ms %5.0f GF/s   backward %6.2f ms "
+           "%5.0f GF/s\n",
+           ot_dtype_name(b->dtype), (long long)row, (long long)heads, (long long)dim, forward * 1e3,
+           flops / forward, backward * 1e3, 2.5 * flops / backward);
 }
 
 /* ---- rows and elements ---- */
@@ -395,6 +452,7 @@ int main(int argc, char **argv) {
         bench_attention(&b, 512, 8, 8, 64);
         bench_attention(&b, 512, 8, 2, 64);
         bench_attention(&b, 2048, 8, 8, 64);
+        bench_spans(&b, 512, 8, 64);
         bench_norm(&b);
         bench_glu(&b);
         bench_cross_entropy(&b);

@@ -26,9 +26,10 @@ struct runner {
     bool first;    /* of the next runner_train */
     char **whole;  /* [n_slabs]: weights of slabs with parts, on the host; NULL: forward runs whole */
     int32_t *used; /* [most parts] */
-    int32_t *tokens, *targets, *position, *row_start;
+    int32_t *tokens, *targets, *position, *row_start, *input_first, *input_end, *key_end;
     float *token_loss, *logits;
     struct ot_kv_cache *caches; /* [n_blocks] while decoding */
+    int64_t kv_inputs;
 };
 
 static void *device_alloc(struct runner *r, size_t bytes, const char *name) {
@@ -165,6 +166,9 @@ static void alloc_batch(struct runner *r) {
     r->targets = device_alloc(r, bytes, "targets");
     r->position = device_alloc(r, bytes, "position");
     r->row_start = device_alloc(r, bytes, "row_start");
+    r->input_first = device_alloc(r, bytes, "input_first");
+    r->input_end = device_alloc(r, bytes, "input_end");
+    r->key_end = device_alloc(r, bytes, "key_end");
     r->token_loss = device_alloc(r, bytes, "token_loss");
     r->logits = device_alloc(r, (size_t)r->chain->vocab * sizeof(float), "logits");
     r->used = device_alloc(r, OT_MOST_EXPERTS * sizeof *r->used, "used");
@@ -196,8 +200,9 @@ struct runner *runner_open(const struct ot_model_config *config, const struct ot
 }
 
 void runner_close(struct runner *r) {
-    void *single[] = {r->work,     r->scratch,   r->constants,  r->dxy,    r->tokens, r->targets,
-                      r->position, r->row_start, r->token_loss, r->logits, r->used};
+    void *single[] = {r->work,        r->scratch,   r->constants, r->dxy,        r->tokens,
+                      r->targets,     r->position,  r->row_start, r->token_loss, r->logits,
+                      r->input_first, r->input_end, r->key_end,   r->used};
     ot_lane_close(r->lane);
     for (size_t i = 0; i < sizeof single / sizeof single[0]; i++)
         ot_device_free(r->device, single[i]);
@@ -276,6 +281,16 @@ static void upload_batch(struct runner *r, const struct runner_batch *batch) {
     upload(r, r->targets, batch->targets, bytes);
     upload(r, r->position, batch->position, bytes);
     upload(r, r->row_start, batch->row_start, bytes);
+    if (!r->chain->has_pairs)
+        return;
+    int32_t *key_end = host_alloc((size_t)batch->n, sizeof *key_end);
+    int64_t past = r->caches ? r->caches[1].n_past : 0;
+    for (int64_t i = 0; i < batch->n; i++)
+        key_end[i] = past + i < batch->n_inputs ? batch->input_end[i] : (int32_t)(past + i + 1);
+    upload(r, r->input_first, batch->input_first, bytes);
+    upload(r, r->input_end, batch->input_end, bytes);
+    upload(r, r->key_end, key_end, bytes);
+    free(key_end);
 }
 
 /* Fills in the fields that every call of a block needs, and overwrites work and scratch with NaNs. */
@@ -286,7 +301,8 @@ static struct ot_block_run make_run(struct runner *r, int block, enum ot_pass pa
         .lane = r->lane,
         .dtype = r->chain->dtype,
         .pass = pass,
-        .batch = {batch->n, r->tokens, r->targets, r->position, r->row_start, batch->grad_scale, NULL},
+        .batch = {batch->n, r->tokens, r->targets, r->position, r->row_start, batch->grad_scale, NULL,
+                  batch->n_inputs, r->input_first, r->input_end, r->key_end},
         .random = {12345, ot_random_stream(OT_RANDOM_DROPOUT, 1, 0)},
         .constants = r->constants,
         .x = block > 0 ? r->boundary[block - 1] : NULL,
@@ -387,13 +403,23 @@ void runner_decode_begin(struct runner *r, int64_t capacity) {
     }
 }
 
+void runner_decode_begin_pair(struct runner *r, int64_t n_inputs, int64_t capacity) {
+    runner_decode_begin(r, capacity);
+    r->kv_inputs = n_inputs;
+}
+
 void runner_decode(struct runner *r, const int32_t *tokens, int64_t n, float *logits) {
-    int32_t *fields = host_alloc((size_t)n * 2, sizeof *fields); /* positions, then row starts */
+    int32_t *fields = host_alloc((size_t)n * 4, sizeof *fields); /* positions, row starts, ranges of inputs */
     int64_t past = r->caches[1].n_past;
     assert_true(past + n <= r->caches[1].capacity);
-    for (int64_t i = 0; i < n; i++)
-        fields[i] = (int32_t)(past + i);
-    const struct runner_batch batch = {n, tokens, fields + n, fields, fields + n, 0};
+    for (int64_t i = 0; i < n; i++) {
+        int64_t part = past + i < r->kv_inputs ? 0 : r->kv_inputs;
+        fields[i] = (int32_t)(past + i - part);
+        fields[n + i] = (int32_t)part;
+        fields[3 * n + i] = (int32_t)r->kv_inputs;
+    }
+    const struct runner_batch batch = {n, tokens,       fields + n,     fields,        fields + n,
+                                       0, r->kv_inputs, fields + 2 * n, fields + 3 * n};
     upload_batch(r, &batch);
     for (int b = 0; b < r->chain->n_blocks; b++) {
         struct ot_block_run run = make_run(r, b, OT_PASS_DECODE, &batch);
@@ -412,6 +438,7 @@ void runner_decode_end(struct runner *r) {
     }
     free(r->caches);
     r->caches = NULL;
+    r->kv_inputs = 0;
 }
 
 float *runner_slab_grad(struct runner *r, int slab) {

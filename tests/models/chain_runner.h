@@ -18,6 +18,9 @@ struct runner_batch { /* in host memory */
     int64_t n;
     const int32_t *tokens, *targets, *position, *row_start;
     float grad_scale;
+    /* Rows of pairs (offload/block.h); else 0 and NULL. */
+    int64_t n_inputs;
+    const int32_t *input_first, *input_end;
 };
 
 /* parts: NULL, or as for ot_model_open_parts. max_tokens: the tokens of the largest batch. */
@@ -51,6 +54,8 @@ void runner_eval(struct runner *runner, const struct runner_batch *batch, float 
 
 /* Appends n tokens to the cache, at positions from 0 on. Returns the logits [vocab] after the last token. */
 void runner_decode_begin(struct runner *runner, int64_t capacity);
+/* The same for a model with pairs: the first n_inputs tokens are inputs, all in the first call. */
+void runner_decode_begin_pair(struct runner *runner, int64_t n_inputs, int64_t capacity);
 void runner_decode(struct runner *runner, const int32_t *tokens, int64_t n, float *logits);
 void runner_decode_end(struct runner *runner);
 

@@ -13,6 +13,7 @@ const char *const golden_case_names[] = {
     "gpt2",       "bloom",   "falcon",     "falcon_two", "falcon_alibi", "codegen", "phi3",
     "gemma",      "gemma2",  "gemma3",     "olmo2",      "olmo3",        "smollm3", "ministral",
     "ministral3", "granite", "mixtral",    "qwen3_moe",  "gpt_oss",      NULL};
+const char *const golden_pair_names[] = {"t5", "t5_gated", NULL};
 const char *const golden_lora_names[] = {"llama-all",
                                          "qwen2-qv_rslora",
                                          "qwen3-patterns",
@@ -42,9 +43,10 @@ const char *const golden_lora_names[] = {"llama-all",
                                          "phi3-all",
                                          "mixtral-attention",
                                          NULL};
-const char *const golden_step_names[] = {"gpt2-steps",    "bloom-steps",     "falcon_two-steps",
-                                         "codegen-steps", "gemma2-steps",    "olmo3-steps",
-                                         "mixtral-steps", "qwen3_moe-steps", NULL};
+const char *const golden_step_names[] = {
+    "gpt2-steps",  "bloom-steps",   "falcon_two-steps", "codegen-steps", "gemma2-steps",
+    "olmo3-steps", "mixtral-steps", "qwen3_moe-steps",  "t5-steps",      "t5_gated-steps",
+    NULL};
 
 static struct ot_model_config read_config(const struct ot_golden *golden) {
     struct ot_model_config config;
@@ -82,10 +84,11 @@ static struct ot_lora_rank rank_of(const void *context, const char *module) {
 
 /* Opens the file that has the case. */
 static void open_results(struct golden_case *c) {
-    static const char *const files[] = {"lora.bin", "qlora.bin", "steps.bin"};
-    for (int i = 0; i < 3; i++) {
+    static const char *const files[] = {"lora.bin", "qlora.bin", "steps.bin", "t5_steps.bin"};
+    for (int i = 0; i < 4; i++) {
         c->golden = c->lora_file = golden_open(files[i]);
-        if (i == 2 || golden_has(c->golden, golden_case_key(c, "rslora")))
+        if (golden_has(c->golden, golden_case_key(c, "rslora")) ||
+            golden_has(c->golden, golden_case_key(c, "step_loss")))
             break;
         golden_close(c->lora_file);
     }
@@ -132,6 +135,11 @@ void golden_case_open(const char *name, struct golden_case *out) {
     out->batch.targets = golden_i32(out->base, "targets", NULL);
     out->batch.position = golden_i32(out->base, "position", NULL);
     out->batch.row_start = golden_i32(out->base, "row_start", NULL);
+    if (golden_has(out->base, "n_inputs")) {
+        out->batch.n_inputs = golden_i64(out->base, "n_inputs", NULL)[0];
+        out->batch.input_first = golden_i32(out->base, "input_first", NULL);
+        out->batch.input_end = golden_i32(out->base, "input_end", NULL);
+    }
     for (int64_t i = 0; i < n; i++)
         trained += out->batch.targets[i] >= 0;
     out->batch.grad_scale = 1.0f / (float)trained;

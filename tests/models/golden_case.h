@@ -10,6 +10,7 @@
 
 /* Each ends with NULL. */
 extern const char *const golden_case_names[];
+extern const char *const golden_pair_names[]; /* encoder-decoders (scripts/golden/t5.py) */
 extern const char *const golden_lora_names[]; /* with adapters: "BASE-WORD" */
 extern const char *const golden_step_names[]; /* 20 steps without adapters: "BASE-steps" */
 

@@ -239,8 +239,8 @@ static struct runner_batch fill_long_batch(struct long_batch *b, int64_t vocab) 
         b->row_start[i] = i - i % CHUNKED_ROW;
         trained += b->targets[i] >= 0;
     }
-    return (struct runner_batch){CHUNKED_TOKENS, b->tokens,    b->targets,
-                                 b->position,    b->row_start, 1.0f / (float)trained};
+    return (struct runner_batch){CHUNKED_TOKENS,        b->tokens, b->targets, b->position, b->row_start,
+                                 1.0f / (float)trained, 0,         NULL,       NULL};
 }
 
 /* A micro-batch with more tokens than the head takes at once, against the same tokens in three micro-batches

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/models/golden_case.h"
 #include "tests/support/check.h"
@@ -74,10 +75,10 @@ static void check_training(const struct golden_case *c, const char *name, enum o
     runner_close(runner);
 }
 
-/* Calls check for every case of both lists. */
+/* Calls check for every case of the lists. */
 static void for_each_case(void (*check)(const struct golden_case *c, const char *name)) {
-    const char *const *const lists[] = {golden_case_names, golden_lora_names};
-    for (int list = 0; list < 2; list++)
+    const char *const *const lists[] = {golden_case_names, golden_lora_names, golden_pair_names};
+    for (int list = 0; list < 3; list++)
         for (int i = 0; lists[list][i]; i++) {
             struct golden_case c;
             golden_case_open(lists[list][i], &c);
@@ -142,8 +143,48 @@ static void check_decode(const struct golden_case *c, struct runner *runner, con
     free(logits);
 }
 
+/* The same for pairs: the inputs with the start token and the next targets, then the others in pieces. */
+static void check_decode_pair(const struct golden_case *c, struct runner *runner, const char *name,
+                              int64_t first, int64_t end, int64_t piece) {
+    const struct runner_batch *b = &c->batch;
+    int64_t vocab = c->config.vocab, n_inputs = b->input_end[first] - b->input_first[first];
+    int32_t tokens[64];
+    float *logits = calloc((size_t)vocab, sizeof *logits);
+    assert_non_null(logits);
+    memcpy(tokens, b->tokens + b->input_first[first], (size_t)n_inputs * sizeof *tokens);
+    memcpy(tokens + n_inputs, b->tokens + first, (size_t)(end - first) * sizeof *tokens);
+    runner_decode_begin_pair(runner, n_inputs, n_inputs + end - first);
+    for (int64_t at = 0, n; at < n_inputs + end - first; at += n) {
+        int64_t left = n_inputs + end - first - at;
+        n = at > 0 ? piece : piece == 1 ? n_inputs : n_inputs + piece;
+        n = n < left ? n : left;
+        runner_decode(runner, tokens + at, n, logits);
+        if (at + n > n_inputs)
+            check_close(name, logits, c->logits + (first + at + n - n_inputs - 1) * vocab, vocab, VALUE_BOUND,
+                        VALUE_BOUND);
+    }
+    runner_decode_end(runner);
+    free(logits);
+}
+
+static void check_pairs(const struct golden_case *c, const char *name) {
+    static const int64_t pieces[] = {1, 3, 11};
+    struct runner *runner = golden_case_runner(c, OT_F32, 1);
+    for (size_t p = 0; p < sizeof pieces / sizeof pieces[0]; p++)
+        for (int64_t first = c->batch.n_inputs, end; first < c->batch.n; first = end) {
+            for (end = first + 1; end < c->batch.n && c->batch.row_start[end] == first; end++)
+                ;
+            check_decode_pair(c, runner, name, first, end, pieces[p]);
+        }
+    runner_close(runner);
+}
+
 static void check_pieces(const struct golden_case *c, const char *name) {
     static const int64_t pieces[] = {1, 3, 11};
+    if (ot_model_has_pairs(&c->config)) {
+        check_pairs(c, name);
+        return;
+    }
     struct runner *runner = golden_case_runner(c, OT_F32, 1);
     for (size_t p = 0; p < sizeof pieces / sizeof pieces[0]; p++)
         check_decode(c, runner, name, pieces[p]);

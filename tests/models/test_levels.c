@@ -126,7 +126,8 @@ static struct runner_batch make_batch(const struct ot_model_config *config, stru
         t->position[i] = i % ROW;
         t->row_start[i] = i - i % ROW;
     }
-    return (struct runner_batch){TOKENS, t->id, t->target, t->position, t->row_start, 1.0f / TOKENS};
+    return (struct runner_batch){TOKENS,        t->id, t->target, t->position, t->row_start,
+                                 1.0f / TOKENS, 0,     NULL,      NULL};
 }
 
 /* B of the adapters is not zero, so that A has a gradient; nor are the changes of magnitudes. */

@@ -330,7 +330,8 @@ static struct runner_batch fill_long(struct long_batch *b) {
         b->position[i] = at % 64;
         b->row_start[i] = i - at;
     }
-    return (struct runner_batch){LONG, b->tokens, b->targets, b->position, b->row_start, 1.0f / LONG};
+    return (struct runner_batch){LONG,        b->tokens, b->targets, b->position, b->row_start,
+                                 1.0f / LONG, 0,         NULL,       NULL};
 }
 
 /* The mean loss of a training pass after a tensor was moved by `by` along a direction. */

@@ -60,16 +60,25 @@ static void check_final(const struct golden_case *c, const struct tiny_engine *t
 }
 
 /* The case's rows as two micro-batches. starts: memory for row_start, which counts from the micro-batch. */
-static void cut_rows(const struct golden_case *c, int32_t *starts, struct ot_micro_batch micro[2]) {
+static int cut_rows(const struct golden_case *c, int32_t *starts, struct ot_micro_batch micro[2]) {
     const struct runner_batch *b = &c->batch;
     int64_t first = 0;
     while (b->row_start[first] == 0)
         first++;
     for (int64_t i = 0; i < b->n; i++)
         starts[i] = b->row_start[i] - (i < first ? 0 : (int32_t)first);
-    micro[0] = (struct ot_micro_batch){first, b->tokens, b->targets, b->position, starts};
-    micro[1] = (struct ot_micro_batch){b->n - first, b->tokens + first, b->targets + first,
-                                       b->position + first, starts + first};
+    micro[0] = tiny_micro(first, b->tokens, b->targets, b->position, starts);
+    micro[1] =
+        tiny_micro(b->n - first, b->tokens + first, b->targets + first, b->position + first, starts + first);
+    return 2;
+}
+
+/* The case's pairs in one micro-batch. */
+static int whole_batch(const struct golden_case *c, struct ot_micro_batch micro[2]) {
+    const struct runner_batch *b = &c->batch;
+    micro[0] = (struct ot_micro_batch){b->n,         b->tokens,   b->targets,     b->position,
+                                       b->row_start, b->n_inputs, b->input_first, b->input_end};
+    return 1;
 }
 
 static void check_run(const char *name) {
@@ -94,11 +103,11 @@ static void check_run(const char *name) {
     tiny_open(&run, &tiny);
     set_case_weights(&c, &tiny);
     assert_true(c.batch.n <= 64 && steps == 20);
-    cut_rows(&c, starts, micro);
+    int n_micro = ot_model_has_pairs(&c.config) ? whole_batch(&c, micro) : cut_rows(&c, starts, micro);
     for (int64_t i = 0; i < c.batch.n; i++)
         trained += c.batch.targets[i] >= 0;
     for (int64_t s = 0; s < steps; s++) {
-        const struct ot_step_input input = {2, micro, trained, (float)o[0]};
+        const struct ot_step_input input = {n_micro, micro, trained, (float)o[0]};
         struct ot_step_result r;
         check_ok(ot_engine_submit(tiny.engine, &input));
         check_ok(ot_engine_result(tiny.engine, &r));

@@ -71,7 +71,9 @@ void tiny_randomise(struct tiny_run *run, uint64_t seed) {
         run->plan.weight_slots[k] = (edge ? 2 : 1) + PICK(3);
         run->plan.encoded_slots[k] = (edge ? 2 : 1) + PICK(3);
         run->plan.host_weight_slots[k] = 1 + PICK(4);
-        run->plan.grad_slots[k] = (edge ? 2 : 1) + PICK(2);
+        int more = PICK(2);
+        if (k != OT_SLOT_SHARED) /* of these, the plan has what it needs */
+            run->plan.grad_slots[k] = (edge ? 2 : 1) + more;
         run->plan.stage_slots[k] = 1 + PICK(3);
     }
     run->optimizer_threads = 1 + PICK(3);

@@ -202,9 +202,47 @@ void tiny_fill_batch(struct tiny_batch *b, int64_t vocab, int step, int sequence
         int64_t n = sequences - s < micro_sequences ? sequences - s : micro_sequences,
                 first = s * TINY_SEQUENCE;
         struct ot_micro_batch *mb = &b->micro[b->input.n_micro++];
-        *mb = (struct ot_micro_batch){n * TINY_SEQUENCE, b->tokens + first, b->targets + first,
-                                      b->position + first, b->row_start + first};
+        *mb = tiny_micro(n * TINY_SEQUENCE, b->tokens + first, b->targets + first, b->position + first,
+                         b->row_start + first);
         fill_micro(b, vocab, step, first, mb);
+    }
+}
+
+/* Token `at` of a part of n tokens that begins at `part`: where its row, one of three, begins and ends. */
+static void find_row(int64_t part, int64_t n, int64_t at, int *row, int64_t *first, int64_t *end) {
+    for (int r = 0; r < 3; r++) {
+        *row = r;
+        *first = part + n * (r * r + r) / 12;
+        *end = part + n * ((r + 1) * (r + 2)) / 12;
+        if (at < *end)
+            return;
+    }
+}
+
+void tiny_pair_batch(struct tiny_batch *b) {
+    b->input.trained_tokens = 0;
+    for (int m = 0; m < b->input.n_micro; m++) {
+        struct ot_micro_batch *mb = &b->micro[m];
+        int64_t base = mb->tokens - b->tokens, n_inputs = mb->n_tokens / 3 + m;
+        *mb = (struct ot_micro_batch){mb->n_tokens,          b->tokens + base,    b->targets + base,
+                                      b->position + base,    b->row_start + base, n_inputs,
+                                      b->input_first + base, b->input_end + base};
+        for (int64_t i = 0; i < mb->n_tokens; i++) {
+            bool is_input = i < n_inputs;
+            int row, other;
+            int64_t first, end, unused;
+            find_row(is_input ? 0 : n_inputs, is_input ? n_inputs : mb->n_tokens - n_inputs, i, &row, &first,
+                     &end);
+            b->position[base + i] = (int32_t)(i - first);
+            b->row_start[base + i] = (int32_t)first;
+            int64_t inside = n_inputs * (row * row + row) / 12; /* of the row's inputs, the first */
+            find_row(0, n_inputs, inside, &other, &first, &unused);
+            b->input_first[base + i] = (int32_t)first;
+            b->input_end[base + i] = (int32_t)unused;
+            if (is_input)
+                b->targets[base + i] = -1;
+            b->input.trained_tokens += b->targets[base + i] >= 0;
+        }
     }
 }
 
@@ -318,6 +356,8 @@ void tiny_steps(const struct tiny_run *run, struct ot_engine *engine, int first,
         int sequences = step == 2 ? (int)run->micro_sequences + 1 : TINY_STEP_SEQUENCES;
         sequences = sequences > TINY_STEP_SEQUENCES ? TINY_STEP_SEQUENCES : sequences;
         tiny_fill_batch(batch, run->config.vocab, step, sequences, run->micro_sequences);
+        if (ot_model_has_pairs(&run->config))
+            tiny_pair_batch(batch);
         batch->input.micro +=
             ot_shard_micro(&run->plan.shard, batch->input.n_micro, run->plan.shard.rank).first;
         check_ok(ot_engine_submit(engine, &batch->input));
@@ -442,6 +482,8 @@ static void evaluate(const struct tiny_run *run, struct ot_engine *engine, struc
     float again[TINY_SEQUENCE];
     assert_non_null(batch);
     tiny_fill_batch(batch, run->config.vocab, 0, 1, 1);
+    if (ot_model_has_pairs(&run->config))
+        tiny_pair_batch(batch);
     check_ok(ot_engine_eval(engine, batch->micro, result->token_loss));
     check_ok(ot_engine_eval(engine, batch->micro, again));
     assert_memory_equal(result->token_loss, again, sizeof again);

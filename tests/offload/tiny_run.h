@@ -144,10 +144,19 @@ void tiny_same(const struct tiny_result *a, const struct tiny_result *b, const c
 struct tiny_batch {
     int32_t tokens[TINY_STEP_SEQUENCES * TINY_SEQUENCE], targets[TINY_STEP_SEQUENCES * TINY_SEQUENCE];
     int32_t position[TINY_STEP_SEQUENCES * TINY_SEQUENCE], row_start[TINY_STEP_SEQUENCES * TINY_SEQUENCE];
+    int32_t input_first[TINY_STEP_SEQUENCES * TINY_SEQUENCE], input_end[TINY_STEP_SEQUENCES * TINY_SEQUENCE];
     struct ot_micro_batch micro[TINY_STEP_SEQUENCES];
     struct ot_step_input input;
 };
 void tiny_fill_batch(struct tiny_batch *batch, int64_t vocab, int step, int sequences,
                      int64_t micro_sequences);
+/* A micro-batch whose rows are no pairs. */
+static inline struct ot_micro_batch tiny_micro(int64_t n, const int32_t *tokens, const int32_t *targets,
+                                               const int32_t *position, const int32_t *row_start) {
+    return (struct ot_micro_batch){n, tokens, targets, position, row_start, 0, NULL, NULL};
+}
+/* Makes rows of pairs of the tokens of each micro-batch: three, of other lengths. tiny_steps does it for
+ * models with pairs. */
+void tiny_pair_batch(struct tiny_batch *batch);
 
 #endif

@@ -102,8 +102,8 @@ static void fill_batch(struct step_batch *b, const struct ot_golden *g, int step
         }
     }
     for (int64_t m = 0, first = 0; m < STEP / MICRO; m++, first += MICRO * SEQUENCE)
-        b->micro[m] = (struct ot_micro_batch){MICRO * SEQUENCE, b->tokens + first, b->targets + first,
-                                              b->position + first, b->row_start + first};
+        b->micro[m] = tiny_micro(MICRO * SEQUENCE, b->tokens + first, b->targets + first, b->position + first,
+                                 b->row_start + first);
 }
 
 /* g: has the model and the rows. rates: has the learning rate of each of the steps. */

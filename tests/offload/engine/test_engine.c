@@ -127,8 +127,8 @@ static void golden_run(const char *run) {
     for (int64_t s = 0; s < steps; s++) {
         struct ot_micro_batch micro[3];
         for (int m = 0; m < 3; at += micro_tokens[s * 3 + m], m++)
-            micro[m] = (struct ot_micro_batch){micro_tokens[s * 3 + m], arrays[0] + at, arrays[1] + at,
-                                               arrays[2] + at, arrays[3] + at};
+            micro[m] = tiny_micro(micro_tokens[s * 3 + m], arrays[0] + at, arrays[1] + at, arrays[2] + at,
+                                  arrays[3] + at);
         struct ot_step_input input = {3, micro, trained[s], lr[s]};
         struct ot_step_result r;
         check_ok(ot_engine_submit(b.engine, &input));

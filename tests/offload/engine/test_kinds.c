@@ -54,7 +54,8 @@ static const struct kind kinds[] = {
      "\"model_type\": \"qwen3_moe\", \"num_experts\": 9, \"num_experts_per_tok\": 3, "
      "\"moe_intermediate_size\": 16, \"mlp_only_layers\": [1], " LLAMA_SIZES},
     {"experts with biases, sinks, windows",
-     "\"model_type\": \"gpt_oss\", \"num_local_experts\": 5, \"num_experts_per_tok\": 2, \"sliding_window\": 5, "
+     "\"model_type\": \"gpt_oss\", \"num_local_experts\": 5, \"num_experts_per_tok\": 2, "
+     "\"sliding_window\": 5, "
      "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 10000}, " LLAMA_SIZES},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };

@@ -1,0 +1,343 @@
+/* Forward and backward of the layers of an encoder-decoder. encdec.h says what they compute. */
+#include "models/encdec.h"
+
+static struct ot_encdec_call make_call(const struct ot_model *model, int64_t layer,
+                                       const struct ot_block_run *run) {
+    struct ot_encdec_call call = {
+        .model = model,
+        .at = &model->layers[layer],
+        .run = run,
+        .ops = ot_run_ops(run),
+        .is_decoder = layer >= model->config.n_encoder_layers,
+    };
+    /* In generation all inputs are in the first call. */
+    int64_t n = run->batch.n_tokens, n_inputs = run->batch.n_inputs - run->kv.n_past;
+    n_inputs = n_inputs < 0 ? 0 : n_inputs < n ? n_inputs : n;
+    const struct ot_token_range targets = {n_inputs, n - n_inputs};
+    call.inputs = (struct ot_token_range){0, n_inputs};
+    call.own = call.is_decoder ? targets : call.inputs;
+    call.others = call.is_decoder ? call.inputs : targets;
+    ot_encdec_memory_find(model, layer, run, &call.memory);
+    return call;
+}
+
+/* ---- maps ---- */
+
+/* A linear map of some tokens. want_grad: backward computes the gradient of its weight. */
+static struct ot_linear linear(const struct ot_encdec_call *call, struct ot_token_range tokens, int64_t in,
+                               int64_t out, struct ot_place weight, bool want_grad) {
+    return (struct ot_linear){
+        .rows = tokens.n,
+        .in = in,
+        .out = out,
+        .weight = ot_run_weight(call->run, weight),
+        .dweight = want_grad ? ot_run_grad(call->run, weight) : NULL,
+        .adds = !call->run->first,
+    };
+}
+
+/* y = W x, or residual + W x, for the tokens; all arrays have a row for each token. residual: NULL, or [n,
+ * out]. */
+static void multiply(const struct ot_encdec_call *call, struct ot_token_range tokens, int64_t in, int64_t out,
+                     struct ot_place weight, const void *x, const void *residual, void *y) {
+    struct ot_linear map = linear(call, tokens, in, out, weight, false);
+    map.residual = residual ? ot_encdec_row(call, residual, tokens.first, out) : NULL;
+    ot_linear_forward(call->run, &map, ot_encdec_row(call, x, tokens.first, in), call->run->dtype,
+                      ot_encdec_row(call, y, tokens.first, out));
+}
+
+/* The gradient of the weight, and dx = the gradient of x. dy: [n, out]. */
+static void multiply_backward(const struct ot_encdec_call *call, struct ot_token_range tokens, int64_t in,
+                              int64_t out, struct ot_place weight, const void *x, const void *dy, void *dx) {
+    const struct ot_linear map = linear(call, tokens, in, out, weight, true);
+    const void *rows = ot_encdec_row(call, dy, tokens.first, out);
+    ot_linear_backward_params(call->run, &map, ot_encdec_row(call, x, tokens.first, in), rows, out);
+    ot_linear_backward_input(call->run, &map, rows, out, ot_encdec_row(call, dx, tokens.first, in));
+}
+
+/* ---- norms ---- */
+
+/* memory.normed = the norm of x, for the tokens. */
+static void norm(const struct ot_encdec_call *call, struct ot_token_range tokens, struct ot_place weight,
+                 const void *x) {
+    const struct ot_model_config *c = &call->model->config;
+    const struct ot_norm op = {
+        .dtype = call->run->dtype,
+        .kind = OT_NORM_RMS,
+        .rows = tokens.n,
+        .cols = c->hidden,
+        .group = 1,
+        .ldx = c->hidden,
+        .ldy = c->hidden,
+        .eps = c->norm_eps,
+        .x = ot_encdec_row(call, x, tokens.first, c->hidden),
+        .weight = ot_run_weight(call->run, weight),
+        .y = ot_encdec_row(call, call->memory.normed, tokens.first, c->hidden),
+        .rstd = call->memory.rstd + tokens.first,
+    };
+    call->ops->norm(call->run->lane, &op);
+}
+
+/* Adds to run->dxy the gradient of x through the norm, from memory.narrow, the gradient of its output. After
+ * `norm` of the same. */
+static void norm_backward(const struct ot_encdec_call *call, struct ot_token_range tokens,
+                          struct ot_place weight, const void *x) {
+    const struct ot_model_config *c = &call->model->config;
+    void *dx = ot_encdec_row(call, call->run->dxy, tokens.first, c->hidden);
+    const struct ot_norm_backward op = {
+        .dtype = call->run->dtype,
+        .kind = OT_NORM_RMS,
+        .rows = tokens.n,
+        .cols = c->hidden,
+        .group = 1,
+        .ldx = c->hidden,
+        .ldy = c->hidden,
+        .x = ot_encdec_row(call, x, tokens.first, c->hidden),
+        .dy = ot_encdec_row(call, call->memory.narrow, tokens.first, c->hidden),
+        .weight = ot_run_weight(call->run, weight),
+        .dx_add = dx,
+        .rstd = call->memory.rstd + tokens.first,
+        .dx = dx,
+        .dweight = ot_run_grad(call->run, weight),
+    };
+    call->ops->norm_backward(call->run->lane, &op);
+}
+
+/* ---- the MLP's activation ---- */
+
+static struct ot_glu glu_op(const struct ot_encdec_call *call) {
+    const struct ot_model_config *c = &call->model->config;
+    void *gate = ot_encdec_row(call, call->memory.gate_up, call->own.first, 2 * c->ffn);
+    return (struct ot_glu){.dtype = call->run->dtype,
+                           .act = c->act,
+                           .rows = call->own.n,
+                           .cols = c->ffn,
+                           .ld_in = 2 * c->ffn,
+                           .ld_out = c->ffn,
+                           .gate = gate,
+                           .up = ot_run_at(call->run, gate, c->ffn),
+                           .out = ot_encdec_row(call, call->memory.wide, call->own.first, c->ffn)};
+}
+
+/* memory.wide from gate and up. */
+static void activate(const struct ot_encdec_call *call) {
+    const struct ot_model_config *c = &call->model->config;
+    if (!c->plain_mlp) {
+        const struct ot_glu op = glu_op(call);
+        call->ops->glu(call->run->lane, &op);
+        return;
+    }
+    const struct ot_activate op = {.dtype = call->run->dtype,
+                                   .act = c->act,
+                                   .n = call->own.n * c->ffn,
+                                   .x = ot_encdec_row(call, call->memory.gate_up, call->own.first, c->ffn),
+                                   .y = ot_encdec_row(call, call->memory.wide, call->own.first, c->ffn)};
+    call->ops->activate(call->run->lane, &op);
+}
+
+/* memory.gate_up becomes the gradient of gate and up, from memory.wide, that of the activation. */
+static void activate_backward(const struct ot_encdec_call *call) {
+    const struct ot_model_config *c = &call->model->config;
+    if (!c->plain_mlp) {
+        const struct ot_glu forward = glu_op(call);
+        const struct ot_glu_backward op = {.forward = forward,
+                                           .dout = forward.out,
+                                           .dgate = (void *)forward.gate,
+                                           .dup = (void *)forward.up};
+        call->ops->glu_backward(call->run->lane, &op);
+        return;
+    }
+    void *x = ot_encdec_row(call, call->memory.gate_up, call->own.first, c->ffn);
+    const struct ot_activate_backward op = {
+        .dtype = call->run->dtype,
+        .act = c->act,
+        .n = call->own.n * c->ffn,
+        .x = x,
+        .dy = ot_encdec_row(call, call->memory.wide, call->own.first, c->ffn),
+        .dx = x};
+    call->ops->activate_backward(call->run->lane, &op);
+}
+
+/* ---- forward ---- */
+
+/* Each of the following computes what the level does not keep: `have` is the level whose results are there.
+ */
+
+static void own_side(const struct ot_encdec_call *call, enum ot_keep_level have) {
+    const struct ot_encdec_memory *m = &call->memory;
+    const struct ot_model *model = call->model;
+    int64_t h = model->config.hidden, q = model->q_elems;
+    if (have < OT_KEEP_PRODUCTS) {
+        norm(call, call->own, call->at->norm1.weight, call->run->x);
+        multiply(call, call->own, h, model->qkv_elems, call->at->qkv, m->normed, NULL, m->qkv);
+    }
+    if (have < OT_KEEP_ATTENTION)
+        ot_encdec_attend(call, OT_SIDE_OWN);
+    if (have < OT_KEEP_PRODUCTS)
+        multiply(call, call->own, q, h, call->at->o, m->attn, call->run->x, m->mid);
+}
+
+/* memory.normed of the inputs = the encoder's output. */
+static void encoder_norm(const struct ot_encdec_call *call) {
+    norm(call, call->inputs, call->model->stacks.encoder_norm.weight, call->run->x);
+}
+
+static void cross_side(const struct ot_encdec_call *call, enum ot_keep_level have) {
+    const struct ot_encdec_memory *m = &call->memory;
+    int64_t h = call->model->config.hidden, q = call->model->q_elems;
+    if (!call->is_decoder)
+        return;
+    if (have < OT_KEEP_PRODUCTS) {
+        norm(call, call->own, call->at->cross_norm.weight, m->mid);
+        encoder_norm(call);
+        multiply(call, call->own, h, q, call->at->cross_q, m->normed, NULL, m->cross_q);
+        multiply(call, call->inputs, h, 2 * q, call->at->cross_kv, m->normed, NULL, m->cross_kv);
+    }
+    if (have < OT_KEEP_ATTENTION)
+        ot_encdec_attend(call, OT_SIDE_CROSS);
+    if (have < OT_KEEP_PRODUCTS)
+        multiply(call, call->own, q, h, call->at->cross_o, m->cross_attn, m->mid, m->across);
+}
+
+/* What the MLP adds to. */
+static const void *mlp_base(const struct ot_encdec_call *call) {
+    return call->is_decoder ? call->memory.across : call->memory.mid;
+}
+
+/* Up to the input of the last projection. memory.normed and wide are then those of the MLP. */
+static void mlp_side(const struct ot_encdec_call *call, enum ot_keep_level have) {
+    const struct ot_encdec_memory *m = &call->memory;
+    norm(call, call->own, call->at->norm2.weight, mlp_base(call));
+    if (have < OT_KEEP_PRODUCTS)
+        multiply(call, call->own, call->model->config.hidden, call->model->inner_elems, call->at->gate_up,
+                 m->normed, NULL, m->gate_up);
+    activate(call);
+}
+
+/* The end of forward: y of the layer's own tokens. */
+static void finish(const struct ot_encdec_call *call) {
+    multiply(call, call->own, call->model->config.ffn, call->model->config.hidden, call->at->down,
+             call->memory.wide, mlp_base(call), call->run->y);
+}
+
+/* y = x of the tokens that are not the layer's. */
+static void pass_others(const struct ot_encdec_call *call) {
+    int64_t h = call->model->config.hidden, first = call->others.first;
+    size_t bytes = (size_t)(call->others.n * h) * ot_dtype_bytes(call->run->dtype);
+    if (bytes > 0)
+        ot_lane_copy(call->run->lane, OT_COPY_D2D, ot_encdec_row(call, call->run->y, first, h),
+                     ot_encdec_row(call, call->run->x, first, h), bytes);
+}
+
+/* ---- forward with a cache ---- */
+
+/* k and v of some tokens, from memory.normed, to their places in the cache. at: the weights of k; those of v
+ * follow. */
+static void cache_keys(const struct ot_encdec_call *call, struct ot_token_range tokens, struct ot_place at) {
+    const struct ot_block_run *run = call->run;
+    int64_t h = call->model->config.hidden, q = call->model->q_elems, past = run->kv.n_past;
+    multiply(call, tokens, h, q, at, call->memory.normed, NULL, ot_encdec_row(call, run->kv.k, past, q));
+    multiply(call, tokens, h, q, ot_place_behind(at, q * h), call->memory.normed, NULL,
+             ot_encdec_row(call, run->kv.v, past, q));
+}
+
+static void own_side_cached(const struct ot_encdec_call *call) {
+    const struct ot_encdec_memory *m = &call->memory;
+    int64_t h = call->model->config.hidden, q = call->model->q_elems;
+    norm(call, call->own, call->at->norm1.weight, call->run->x);
+    multiply(call, call->own, h, q, call->at->qkv, m->normed, NULL, m->qkv);
+    cache_keys(call, call->own, ot_place_behind(call->at->qkv, q * h));
+    ot_encdec_attend_cached(call, OT_SIDE_OWN);
+    multiply(call, call->own, q, h, call->at->o, m->attn, call->run->x, m->mid);
+}
+
+static void cross_side_cached(const struct ot_encdec_call *call) {
+    const struct ot_encdec_memory *m = &call->memory;
+    int64_t h = call->model->config.hidden, q = call->model->q_elems;
+    norm(call, call->own, call->at->cross_norm.weight, m->mid);
+    multiply(call, call->own, h, q, call->at->cross_q, m->normed, NULL, m->cross_q);
+    ot_encdec_attend_cached(call, OT_SIDE_CROSS);
+    multiply(call, call->own, q, h, call->at->cross_o, m->cross_attn, m->mid, m->across);
+}
+
+/* A decoder's layer. The first calls may have inputs alone, and later calls have targets alone. */
+static void decode(const struct ot_encdec_call *call) {
+    if (call->inputs.n > 0) {
+        encoder_norm(call);
+        cache_keys(call, call->inputs, call->at->cross_kv);
+    }
+    if (call->own.n == 0)
+        return;
+    own_side_cached(call);
+    cross_side_cached(call);
+    mlp_side(call, OT_KEEP_NONE);
+    finish(call);
+}
+
+void ot_encdec_forward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run) {
+    const struct ot_encdec_call call = make_call(model, layer, run);
+    pass_others(&call);
+    if (run->pass == OT_PASS_DECODE && call.is_decoder) {
+        decode(&call);
+        return;
+    }
+    if (call.own.n == 0)
+        return;
+    own_side(&call, OT_KEEP_NONE);
+    cross_side(&call, OT_KEEP_NONE);
+    mlp_side(&call, OT_KEEP_NONE);
+    finish(&call);
+}
+
+/* ---- backward ---- */
+
+/* run->dxy is the gradient of y, and becomes that of the MLP's base, for the layer's own tokens. */
+static void mlp_backward(const struct ot_encdec_call *call) {
+    const struct ot_encdec_memory *m = &call->memory;
+    int64_t h = call->model->config.hidden;
+    multiply_backward(call, call->own, call->model->config.ffn, h, call->at->down, m->wide, call->run->dxy,
+                      m->wide);
+    activate_backward(call);
+    multiply_backward(call, call->own, h, call->model->inner_elems, call->at->gate_up, m->normed, m->gate_up,
+                      m->narrow);
+    norm_backward(call, call->own, call->at->norm2.weight, mlp_base(call));
+}
+
+/* run->dxy of the own tokens becomes the gradient of mid; that of the inputs grows by this layer's part. */
+static void cross_backward(const struct ot_encdec_call *call) {
+    const struct ot_encdec_memory *m = &call->memory;
+    int64_t h = call->model->config.hidden, q = call->model->q_elems;
+    multiply_backward(call, call->own, q, h, call->at->cross_o, m->cross_attn, call->run->dxy, m->narrow);
+    ot_encdec_attend_backward(call, OT_SIDE_CROSS);
+    norm(call, call->own, call->at->cross_norm.weight, m->mid);
+    multiply_backward(call, call->own, h, q, call->at->cross_q, m->normed, m->wide, m->narrow);
+    norm_backward(call, call->own, call->at->cross_norm.weight, m->mid);
+    encoder_norm(call);
+    multiply_backward(call, call->inputs, h, 2 * q, call->at->cross_kv, m->normed, ot_encdec_dkv(call),
+                      m->narrow);
+    norm_backward(call, call->inputs, call->model->stacks.encoder_norm.weight, call->run->x);
+}
+
+/* run->dxy of the own tokens becomes the gradient of x. */
+static void own_backward(const struct ot_encdec_call *call) {
+    const struct ot_encdec_memory *m = &call->memory;
+    const struct ot_model *model = call->model;
+    int64_t h = model->config.hidden, q = model->q_elems;
+    multiply_backward(call, call->own, q, h, call->at->o, m->attn, call->run->dxy, m->narrow);
+    ot_encdec_attend_backward(call, OT_SIDE_OWN);
+    norm(call, call->own, call->at->norm1.weight, call->run->x);
+    multiply_backward(call, call->own, h, model->qkv_elems, call->at->qkv, m->normed, m->wide, m->narrow);
+    norm_backward(call, call->own, call->at->norm1.weight, call->run->x);
+}
+
+/* run->dxy of tokens that are not the layer's is the gradient of x already. */
+void ot_encdec_backward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run) {
+    const struct ot_encdec_call call = make_call(model, layer, run);
+    own_side(&call, run->saved_level);
+    cross_side(&call, run->saved_level);
+    mlp_side(&call, run->saved_level);
+    mlp_backward(&call);
+    if (call.is_decoder)
+        cross_backward(&call);
+    own_backward(&call);
+}

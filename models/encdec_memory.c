@@ -1,0 +1,85 @@
+#include "models/encdec.h"
+
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+/* The two buffers of inner activations. */
+struct inside {
+    enum ot_keep_level kept;
+    struct ot_pieces saved, work;
+};
+
+/* An array of `width` elements for each token. */
+static void *take(const struct ot_model *model, struct inside *inside, enum ot_keep_level level, int64_t n,
+                  int64_t width) {
+    size_t bytes = (size_t)(n * width) * ot_dtype_bytes(model->chain.dtype);
+    return ot_pieces_take(level <= inside->kept ? &inside->saved : &inside->work, bytes);
+}
+
+static float *take_softmax(const struct ot_model *model, struct inside *inside, int64_t n) {
+    size_t bytes = ot_attend_spans_softmax_bytes(n, model->config.n_heads);
+    return ot_pieces_take(OT_KEEP_ATTENTION <= inside->kept ? &inside->saved : &inside->work, bytes);
+}
+
+static void inside_memory(const struct ot_model *model, int64_t layer, int64_t n, struct inside *inside,
+                          struct ot_encdec_memory *m) {
+    bool is_decoder = layer >= model->config.n_encoder_layers;
+    int64_t q = model->q_elems, h = model->config.hidden;
+    *m = (struct ot_encdec_memory){0};
+    m->attn = take(model, inside, OT_KEEP_ATTENTION, n, q);
+    m->softmax = take_softmax(model, inside, n);
+    if (is_decoder) {
+        m->cross_attn = take(model, inside, OT_KEEP_ATTENTION, n, q);
+        m->cross_softmax = take_softmax(model, inside, n);
+    }
+    m->qkv = take(model, inside, OT_KEEP_PRODUCTS, n, model->qkv_elems);
+    m->mid = take(model, inside, OT_KEEP_PRODUCTS, n, h);
+    if (is_decoder) {
+        m->cross_q = take(model, inside, OT_KEEP_PRODUCTS, n, q);
+        m->cross_kv = take(model, inside, OT_KEEP_PRODUCTS, n, 2 * q);
+        m->across = take(model, inside, OT_KEEP_PRODUCTS, n, h);
+    }
+    m->gate_up = take(model, inside, OT_KEEP_PRODUCTS, n, model->inner_elems);
+}
+
+static size_t scratch_memory(const struct ot_model *model, int64_t n, void *scratch,
+                             struct ot_encdec_memory *m) {
+    const struct ot_model_config *c = &model->config;
+    size_t tokens = (size_t)n, item = ot_dtype_bytes(model->chain.dtype);
+    struct ot_pieces pieces = {.base = scratch};
+    m->wide = ot_pieces_take(&pieces, tokens * (size_t)larger(c->ffn, model->qkv_elems) * item);
+    m->normed = ot_pieces_take(&pieces, tokens * (size_t)c->hidden * item);
+    m->narrow = ot_pieces_take(&pieces, tokens * (size_t)larger(c->hidden, model->q_elems) * item);
+    m->rstd = ot_pieces_take(&pieces, tokens * sizeof(float));
+    m->attention = ot_pieces_take(&pieces, ot_attend_spans_scratch_bytes(n, c->n_heads, c->position_buckets));
+    return pieces.bytes;
+}
+
+size_t ot_encdec_saved_bytes(const struct ot_model *model, int64_t layer, enum ot_keep_level level,
+                             int64_t n_tokens) {
+    struct ot_encdec_memory memory;
+    struct inside inside = {.kept = level};
+    inside_memory(model, layer, n_tokens, &inside, &memory);
+    return inside.saved.bytes;
+}
+
+size_t ot_encdec_work_bytes(const struct ot_model *model, int64_t layer, enum ot_keep_level level,
+                            int64_t n_tokens) {
+    struct ot_encdec_memory memory;
+    struct inside inside = {.kept = level};
+    inside_memory(model, layer, n_tokens, &inside, &memory);
+    return inside.work.bytes;
+}
+
+size_t ot_encdec_scratch_bytes(const struct ot_model *model, int64_t n_tokens) {
+    struct ot_encdec_memory memory;
+    return scratch_memory(model, n_tokens, NULL, &memory);
+}
+
+void ot_encdec_memory_find(const struct ot_model *model, int64_t layer, const struct ot_block_run *run,
+                           struct ot_encdec_memory *out) {
+    struct inside inside = {run->saved_level, {.base = run->saved}, {.base = run->work}};
+    inside_memory(model, layer, run->batch.n_tokens, &inside, out);
+    scratch_memory(model, run->batch.n_tokens, run->scratch, out);
+}

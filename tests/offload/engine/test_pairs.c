@@ -1,0 +1,184 @@
+/* Encoder-decoders: rows of pairs, and a slab that all layers share. Whatever a plan chooses, the results
+ * have the same bits; and the engine refuses micro-batches whose ranges are wrong. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/offload/tiny_run.h"
+#include "tests/support/check.h"
+
+/* Two layers of an encoder, three of a decoder. Heads x head_dim is not the width. */
+static struct ot_model_config pair_config(bool gated) {
+    return (struct ot_model_config){.family = OT_FAMILY_T5,
+                                    .n_layers = 5,
+                                    .n_encoder_layers = 2,
+                                    .hidden = 32,
+                                    .ffn = 40,
+                                    .n_heads = 3,
+                                    .n_kv_heads = 3,
+                                    .head_dim = 8,
+                                    .vocab = 67,
+                                    .max_position = 1 << 20,
+                                    .norm = OT_NORM_RMS,
+                                    .norm_eps = 1e-6f,
+                                    .act = gated ? OT_ACT_GELU_TANH : OT_ACT_RELU,
+                                    .plain_mlp = !gated,
+                                    .tied = !gated,
+                                    .logit_divisor = gated ? 0 : 5,
+                                    .positions = OT_POSITIONS_RELATIVE,
+                                    .position_buckets = 8,
+                                    .position_distance = 10,
+                                    .attention_scale = 1,
+                                    .init_std = 0.1};
+}
+
+static void open_run(struct tiny_run *run, bool gated, enum ot_dtype dtype) {
+    tiny_defaults(run, 1, false, dtype);
+    run->config = pair_config(gated);
+    run->evals = true;
+}
+
+static void train_resident(struct tiny_run *run, struct tiny_result *out) {
+    tiny_plan(run, OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, 2);
+    tiny_train(run, out);
+    ot_plan_free(&run->plan);
+}
+
+static void compare(const struct tiny_run *run, const struct tiny_result *resident, const char *what) {
+    struct tiny_result other;
+    tiny_train(run, &other);
+    tiny_same(resident, &other, what);
+    tiny_result_free(&other);
+}
+
+static void homes(void **state) {
+    (void)state;
+    for (int variant = 0; variant < 4; variant++) {
+        struct tiny_run run;
+        struct tiny_result resident;
+        open_run(&run, variant & 1, variant & 2 ? OT_BF16 : OT_F32);
+        train_resident(&run, &resident);
+        for (int mix = 1; mix < 8; mix++) {
+            tiny_plan(&run, mix & 1 ? OT_HOME_HOST : OT_HOME_GPU, mix & 2 ? OT_HOME_HOST : OT_HOME_GPU,
+                      mix & 4 ? OT_HOME_HOST : OT_HOME_GPU, 1 + mix % 3);
+            compare(&run, &resident, "homes");
+            ot_plan_free(&run.plan);
+        }
+        tiny_result_free(&resident);
+    }
+}
+
+/* With rounds, kept levels, and everything on nvme. */
+static void random_plans(void **state) {
+    (void)state;
+    enum { VARIANTS = 4 };
+    int plans = getenv("OT_TEST_PLANS") ? atoi(getenv("OT_TEST_PLANS")) : 40;
+    for (int variant = 0; variant < VARIANTS; variant++) {
+        struct tiny_run run;
+        struct tiny_result resident;
+        open_run(&run, variant & 1, variant & 2 ? OT_BF16 : OT_F32);
+        run.clip = variant == 3 ? 0 : 1.0f;
+        train_resident(&run, &resident);
+        for (int i = variant; i < plans; i += VARIANTS) {
+            char what[64];
+            snprintf(what, sizeof what, "random plan %d", i + 1);
+            tiny_plan(&run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_NVME, 2);
+            tiny_randomise(&run, (uint64_t)i + 1);
+            compare(&run, &resident, what);
+            ot_plan_free(&run.plan);
+        }
+        tiny_result_free(&resident);
+    }
+}
+
+static bool is_shared(const void *context, const struct ot_tensor *tensor) {
+    (void)context;
+    return tensor->module == OT_MODULE_DECODER_BIAS;
+}
+
+static bool is_not_shared(const void *context, const struct ot_tensor *tensor) {
+    (void)context;
+    return tensor->layer >= 3;
+}
+
+/* What all layers share is the only thing that is trained, or it is frozen. */
+static void frozen(void **state) {
+    (void)state;
+    bool (*const trains[])(const void *, const struct ot_tensor *) = {is_shared, is_not_shared};
+    for (int i = 0; i < 2; i++) {
+        struct tiny_run run;
+        struct tiny_result resident;
+        open_run(&run, i, OT_BF16);
+        run.trains = trains[i];
+        train_resident(&run, &resident);
+        assert_true(resident.loss[1] != resident.loss[0]);
+        tiny_plan(&run, OT_HOME_HOST, OT_HOME_HOST, OT_HOME_HOST, 2);
+        compare(&run, &resident, "frozen parts");
+        ot_plan_free(&run.plan);
+        tiny_result_free(&resident);
+    }
+}
+
+/* ---- refusals ---- */
+
+static void refuse(const struct tiny_run *run, struct ot_engine *engine, struct ot_step_input *input,
+                   const char *words) {
+    (void)run;
+    check_fails(ot_engine_submit(engine, input), OT_E_INPUT, words);
+}
+
+static void wrong_ranges(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct tiny_engine tiny;
+    struct tiny_batch *batch = malloc(sizeof *batch);
+    assert_non_null(batch);
+    open_run(&run, false, OT_F32);
+    tiny_plan(&run, OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, 2);
+    tiny_open(&run, &tiny);
+#define REFUSED(change, words)                                                                               \
+    do {                                                                                                     \
+        tiny_fill_batch(batch, run.config.vocab, 0, TINY_STEP_SEQUENCES, run.micro_sequences);               \
+        tiny_pair_batch(batch);                                                                              \
+        change;                                                                                              \
+        refuse(&run, tiny.engine, &batch->input, words);                                                     \
+    } while (0)
+    REFUSED(batch->micro[0].n_inputs = 0, "0 of its 48 tokens are inputs");
+    REFUSED(batch->micro[0].n_inputs = 48, "48 of its 48 tokens are inputs");
+    REFUSED(batch->input_end[3] = 3, "token 3: the inputs of its row");
+    REFUSED(batch->input_end[30] = 17, "token 30: the inputs of its row cannot be tokens");
+    REFUSED(batch->input_first[30] = -1, "token 30: the inputs of its row cannot be tokens -1");
+    REFUSED(batch->input_first[9] = 0, "token 9: the inputs of its row cannot be tokens 0");
+    REFUSED(batch->row_start[30] = 2, "token 30: the inputs of its row");
+#undef REFUSED
+    check_fails(ot_engine_decode_begin_pair(tiny.engine, 0, 8), OT_E_INPUT, "an input of 0 tokens");
+    check_fails(ot_engine_decode_begin_pair(tiny.engine, 1000, 1010), OT_E_INPUT, "an input of 1000 tokens");
+    tiny_close(&tiny);
+    ot_plan_free(&run.plan);
+    free(batch);
+}
+
+/* The sum over the uses of the shared slab is a rank's own, so it depends on their number. */
+static void no_world(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct ot_model *model;
+    open_run(&run, false, OT_F32);
+    tiny_plan(&run, OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, 2);
+    tiny_open_model(&run, &model);
+    run.plan.shard = (struct ot_shard){.ranks = 2, .mode = OT_SHARD_FULL, .world = true};
+    run.plan.max_micro = 8;
+    check_fails(ot_plan_finish(ot_model_chain(model), &run.plan), OT_E_USAGE,
+                "stacks is used by many blocks");
+    ot_model_close(model);
+    ot_plan_free(&run.plan);
+}
+
+int main(void) {
+    tiny_skip_without_device();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(homes),        cmocka_unit_test(random_plans), cmocka_unit_test(frozen),
+        cmocka_unit_test(wrong_ranges), cmocka_unit_test(no_world),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
