@@ -123,14 +123,16 @@ static void put_unit(struct ot_params_walk *w, int first, int slab) {
     }
 }
 
-/* The matrices of an expert are a part of the slab. */
+/* The matrices of an expert are a part of the slab. A tensor may join those of all experts. */
 static void add_pieces(const struct ot_model_config *c, const struct ot_tensor *t,
                        struct ot_slab_spec *spec) {
-    bool up = t->module == OT_MODULE_EXPERT_GATE;
-    if (t->expert != 0 || (!up && t->module != OT_MODULE_EXPERT_DOWN))
+    bool up = t->module == OT_MODULE_EXPERT_GATE, first = up || t->module == OT_MODULE_EXPERT_DOWN;
+    bool all = t->module == OT_MODULE_EXPERTS_GATE_UP || t->module == OT_MODULE_EXPERTS_DOWN;
+    int64_t n = t->rows * t->cols, each = all ? n / c->n_experts : up ? 2 * n : n;
+    if (!(all ? t->dims == 2 : first && t->expert == 0))
         return;
     spec->n_parts = (int)c->n_experts;
-    spec->pieces[spec->n_pieces++] = (struct ot_piece_array){t->first, (up ? 2 : 1) * t->rows * t->cols};
+    spec->pieces[spec->n_pieces++] = (struct ot_piece_array){t->first, each};
 }
 
 /* Makes the block's slab of frozen or of trained units, if there are any. */

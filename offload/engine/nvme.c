@@ -117,7 +117,7 @@ void ot_engine_start_task(void *context, const struct ot_task *task, int64_t ste
     } else {
         n = slab_pieces(en, task, step, pieces = en->slab_pieces);
     }
-    if (n == 0) { /* no part is chosen: the step is given up */
+    if (n == 0) { /* no part is chosen: no micro-batch is in the round, or the step is given up */
         done(arg, NULL);
         return;
     }

@@ -8,6 +8,11 @@
 
 enum { OT_KEEP_CHOSEN = -1, OT_SHADOWS_CHOSEN = -1 };
 
+/* What is fetched of slabs with parts (used_parts.h). CHOSEN: in training all parts, unless the planner finds
+ * that the used ones alone are faster; in a forward pass alone the used ones, if a pass is expected to use at
+ * most half of them. */
+enum ot_fetch_choice { OT_FETCH_CHOSEN, OT_FETCH_USED_PARTS, OT_FETCH_ALL_PARTS };
+
 struct ot_plan_request {
     const struct ot_chain *chain;
     size_t budget_bytes[OT_TIER_COUNT];
@@ -33,7 +38,8 @@ struct ot_plan_request {
      * that they help. */
     double shadows;
     size_t shadow_bytes;
-    bool fetch_used;       /* same as in struct ot_plan */
+    enum ot_fetch_choice fetch;
+    int64_t pass_tokens;   /* not for training: tokens of a usual pass; 0: those of a micro-batch */
     int snapshot_slots;    /* same as in struct ot_plan */
     int kept_contents;     /* same as in struct ot_plan */
     int rounds;            /* of a step (rounds.h); 0: one */

@@ -154,7 +154,7 @@ struct ot_plan {
     int first_round, round_micro;
     bool train;      /* false: forward only (eval, generate), without gradients and state */
     bool clip;       /* updates wait for the global norm */
-    bool fetch_used; /* slabs with parts: see used_parts.h */
+    bool fetch_used; /* slabs with parts, in all passes: see used_parts.h */
     bool keep_grads; /* test seam: see ot_engine_get_grad */
     /* 0: nothing passes through such a slot */
     int weight_slots[OT_SLOT_KINDS], grad_slots[OT_SLOT_KINDS], stage_slots[OT_SLOT_KINDS];

@@ -4,6 +4,7 @@
 
 #include "offload/plan/candidate.h"
 #include "offload/plan/shadow.h"
+#include "offload/plan/used_parts.h"
 #include "src/base/error.h"
 
 /* A micro-batch of so many tokens keeps the matrix units of every known device busy. More tokens only cost
@@ -408,6 +409,23 @@ static int grow_shadows(const struct ot_plan_request *rq, struct ot_candidate *c
     return grow(rq, c, plan, &c->shadow_frames, (int)(frames < most ? frames : most));
 }
 
+/* A pass that needs at most half of the parts: the bytes that stay at home are worth more than the time that
+ * fetches wait for the choice, because such a pass has few tokens and computes little. */
+static bool fetches_used(const struct ot_plan_request *rq) {
+    const struct ot_chain *chain = rq->chain;
+    int64_t micro = rq->micro_sequences ? rq->micro_sequences : rq->step_sequences;
+    int64_t tokens = rq->pass_tokens ? rq->pass_tokens : rq->sequence_tokens * micro;
+    double used = 0, parts = 0;
+    if (rq->fetch != OT_FETCH_CHOSEN)
+        return rq->fetch == OT_FETCH_USED_PARTS;
+    for (int b = 0; b < chain->n_blocks && !rq->train; b++)
+        if (ot_block_parts(chain, b) > 0) {
+            parts += ot_block_parts(chain, b);
+            used += ot_block_used_parts(chain, b, tokens);
+        }
+    return used > 0 && used <= parts / 2;
+}
+
 static int make(const struct ot_plan_request *rq, struct ot_plan *out) {
     struct ot_candidate c;
     int rc;
@@ -421,7 +439,7 @@ static int make(const struct ot_plan_request *rq, struct ot_plan *out) {
     out->staging_bytes = rq->staging_bytes;
     out->train = rq->train;
     out->clip = rq->clip;
-    out->fetch_used = rq->fetch_used;
+    out->fetch_used = fetches_used(rq);
     out->kept_contents = rq->kept_contents;
     out->snapshot_slots = rq->snapshot_slots;
     out->tile_params = rq->tile_params ? rq->tile_params : choose_tile(rq->chain);

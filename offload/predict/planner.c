@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/adamw.h"
+#include "offload/plan/used_parts.h"
 #include "src/base/error.h"
 
 /* A try costs a simulation, whose time grows with the number of tasks: about 2 us each. TRIES_COST limits the
@@ -44,7 +45,7 @@ static uint64_t fingerprint(const struct ot_plan *p) {
         hash = mix(mix(mix(hash, p->grad_slots[k]), p->stage_slots[k]), p->encoded_slots[k]);
     }
     hash = mix(mix(mix(hash, p->state_slots), p->tile_slots), p->host_activation_slots);
-    hash = mix(hash, p->host_grad_slots);
+    hash = mix(mix(hash, p->host_grad_slots), p->fetch_used);
     for (int t = 0; t < OT_TIER_COUNT; t++)
         hash = mix(mix(hash, p->kept[t].level), p->kept[t].blocks);
     hash = mix(mix(mix(hash, p->activations), p->activation_slots), p->kept_slots);
@@ -282,6 +283,15 @@ static int move_rounds(struct search *s) {
     return taken;
 }
 
+/* Fetches what is used alone, or all. */
+static int move_parts(struct search *s) {
+    struct ot_plan_request request = s->out->forced;
+    if (s->given->fetch != OT_FETCH_CHOSEN || ot_chain_most_parts(s->given->chain) == 0)
+        return 0;
+    request.fetch = s->out->plan.fetch_used ? OT_FETCH_ALL_PARTS : OT_FETCH_USED_PARTS;
+    return try_request(s, &request, 0);
+}
+
 /* Tries every home for one kind of data (a field of the request), unless the user's request fixes it. */
 static int move_home(struct search *s, size_t field) {
     enum ot_home given = *(const enum ot_home *)((const char *)s->given + field);
@@ -359,10 +369,15 @@ static int search_rounds(struct search *s) {
     static const struct {
         int (*move)(struct search *);
         bool (*may_gain)(const struct search *);
-    } moves[] = {{move_shares, waits_or_recomputes},      {move_kept, waits_or_recomputes},
-                 {move_rounds, waits_or_recomputes},      {move_kept_home, waits_or_recomputes},
-                 {move_activations, waits_or_recomputes}, {move_slots, waits},
-                 {move_weights, waits_or_recomputes},     {move_state, waits}};
+    } moves[] = {{move_shares, waits_or_recomputes},
+                 {move_kept, waits_or_recomputes},
+                 {move_rounds, waits_or_recomputes},
+                 {move_kept_home, waits_or_recomputes},
+                 {move_activations, waits_or_recomputes},
+                 {move_slots, waits},
+                 {move_parts, waits},
+                 {move_weights, waits_or_recomputes},
+                 {move_state, waits}};
     for (int taken = 1; taken > 0;) {
         taken = 0;
         for (size_t m = 0; m < sizeof moves / sizeof *moves; m++) {

@@ -2,8 +2,8 @@
  *
  * It varies choices that change the speed but not the bits: the shares of optimizer tiles that the gpu,
  * stream and cpu engines update; the homes of state, weights and activations; the number of slots;
- * recomputation; shadows; the tile size. The micro-batch does change the bits, so the planner changes it only
- * for a gain above OT_PLANNER_MARGIN.
+ * recomputation; shadows; the tile size; whether only used parts of slabs are fetched. The micro-batch does
+ * change the bits, so the planner changes it only for a gain above OT_PLANNER_MARGIN.
  *
  * ot_plan_make makes every candidate, with the choice forced. So every candidate keeps the budgets and
  * everything that the user forced. The first candidate is ot_plan_make's own plan, so by the simulator's
@@ -35,7 +35,8 @@ struct ot_planner_result {
     int tried;  /* plans; some were given up before or during their simulation (simulate.h) */
 };
 
-/* Chooses a plan for training. (For a forward pass alone, call ot_plan_make: there is nothing to choose.)
+/* Chooses a plan for training. (For a forward pass alone, call ot_plan_make: it has a rule for all that there
+ * is to choose.)
  * Errors: as ot_plan_make, which leaves its shortage in out->plan; as ot_simulate_plan. */
 int ot_planner_choose(const struct ot_plan_request *request, const struct ot_costs *costs,
                       struct ot_planner_result *out);

@@ -151,6 +151,21 @@ static int generate_one(struct job *job, size_t i, const struct ot_prompt *promp
     return rc;
 }
 
+/* What fetches of layers of experts have brought and saved. */
+static void print_experts(const struct ot_session *s) {
+    struct ot_engine_fetches fetches;
+    const struct ot_chain *chain = ot_model_chain(s->model);
+    char copied[OT_TEXT_BYTES], left[OT_TEXT_BYTES];
+    ot_engine_get_fetches(s->engine, &fetches);
+    if (fetches.parts == 0 || !ot_log_is_terminal())
+        return;
+    int parts = ot_chain_most_parts(chain);
+    ot_log(OT_LOG_INFO,
+           "experts: %.1f of %d of a layer fetched on average · %s of weights copied, %s left at home",
+           parts * (double)fetches.used / (double)fetches.parts, parts,
+           ot_text_bytes((double)fetches.bytes, copied), ot_text_bytes((double)fetches.left_bytes, left));
+}
+
 /* A dialogue on a terminal: the user types a line and reads the answer. A line that is not a valid prompt
  * gets its error, and the dialogue continues. */
 static int converse(struct job *job) {
@@ -192,6 +207,7 @@ static int run(struct job *job) {
     OT_TRY(start(job));
     for (size_t i = 0; i < job->lines.n; i++)
         OT_TRY(generate_one(job, i, &job->prompts[i]));
+    print_experts(&job->session);
     return 0;
 }
 

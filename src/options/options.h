@@ -197,6 +197,7 @@ enum { OT_CHOICE_SHARD_AUTO, OT_CHOICE_SHARD_NONE, OT_CHOICE_SHARD_STATE, OT_CHO
 enum { OT_CHOICE_SHARE_WEIGHTS_AUTO, OT_CHOICE_SHARE_WEIGHTS_YES, OT_CHOICE_SHARE_WEIGHTS_NO };
 enum { OT_CHOICE_EXCHANGE_FP32, OT_CHOICE_EXCHANGE_DTYPE };
 enum { OT_CHOICE_DETERMINISTIC_RUN, OT_CHOICE_DETERMINISTIC_WORLD };
+enum { OT_CHOICE_FETCH_EXPERTS_AUTO, OT_CHOICE_FETCH_EXPERTS_USED, OT_CHOICE_FETCH_EXPERTS_ALL };
 enum {
     OT_CHOICE_RECOMPUTE_AUTO,
     OT_CHOICE_RECOMPUTE_ALL,
@@ -233,7 +234,7 @@ struct ot_options {
 
     struct ot_device_choice device;
     const char *cublaslt; /* NULL: the program searches for one */
-    int dtype, recompute;
+    int dtype, recompute, fetch_experts;
     int64_t rounds; /* 0: chosen */
     int64_t shadow; /* bytes; counts only if it is given */
     int64_t gpu_mem, host_mem, slots, threads, optimizer_threads;

@@ -133,6 +133,19 @@ static const struct ot_option table[] = {
      .field = FIELD(slots),
      .help = "Number of GPU buffers for streamed weights.",
      .elsewhere = "buffer-count"},
+    {.name = "fetch-experts",
+     .type = OT_OPTION_CHOICE,
+     .choices = "auto|used|all",
+     .fallback = "auto",
+     .commands = MODELS | PLAN,
+     .on_resume = OT_RESUME_FREE,
+     .section = OT_SECTION_MEMORY,
+     .field = FIELD(fetch_experts),
+     .help =
+         "What is copied to the GPU of a layer of experts that lives in RAM or on disk: used: the experts "
+         "that the tokens at hand have chosen, once they are known; all: the whole layer, ahead of its "
+         "use. auto: used for generation, if a token chooses at most half of them; in training, what is "
+         "predicted to be faster. It does not change the result."},
     {.name = "recompute",
      .type = OT_OPTION_CHOICE,
      .choices = "auto|all|products|elementwise|none",

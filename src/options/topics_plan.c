@@ -90,8 +90,8 @@ static const struct ot_topic_block planning[] = {
               "the step is predicted again from the times of steps 3 and 4; a line says if that differs by "
               "more than 10 %. The summary compares the measured step with both predictions."},
     {"forced choices",
-     "--home, --optimizer-engine, --slots, --recompute, --micro-batch, --shadow: the planner "
-     "keeps these choices of yours, and chooses the rest."},
+     "--home, --optimizer-engine, --slots, --recompute, --micro-batch, --shadow, --fetch-experts: the "
+     "planner keeps these, and chooses the rest."},
     {"--no-forecast", "Nothing is measured or predicted: the run uses the plan of stage 1."},
     {"--explain",
      "Says which lane limits the speed of a step (compute, h2d, d2h, cpu, nvme_read or nvme_write) and how "

@@ -176,6 +176,8 @@ static void print_plan(const struct ot_plan_case *c, FILE *out) {
                 ot_shard_mode_name(plan->shard.mode), held[plan->shard.mode]);
     fprintf(out, "plan    %s\n", ot_report_homes(plan, text));
     fprintf(out, "        updates %s\n", ot_report_engines(plan, text));
+    if (*ot_report_experts(ot_model_chain(c->model), plan, text))
+        fprintf(out, "        experts %s\n", text);
     if (c->options->base_type != OT_BASE_AUTO)
         fprintf(out, "        base    %s\n",
                 ot_report_base(c->model, (enum ot_base_type)c->options->base_type, text));

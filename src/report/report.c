@@ -212,6 +212,8 @@ static void print_shape(const struct ot_report *r) {
            (long long)o->micro_batch, ot_report_rounds(plan, rounds), ot_report_kept(plan, n_layers, line));
     ot_log(OT_LOG_INFO, "        homes   %s", ot_report_homes(plan, line));
     ot_log(OT_LOG_INFO, "        updates %s", ot_report_engines(plan, line));
+    if (*ot_report_experts(ot_model_chain(r->session->model), plan, line))
+        ot_log(OT_LOG_INFO, "        experts %s", line);
     if (o->base_type != OT_BASE_AUTO)
         ot_log(OT_LOG_INFO, "        base    %s",
                ot_report_base(r->session->model, (enum ot_base_type)o->base_type, line));

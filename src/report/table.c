@@ -7,6 +7,8 @@
 #include "models/encoded.h"
 #include "offload/block.h"
 #include "offload/plan/one_copy.h"
+#include "offload/plan/rounds.h"
+#include "offload/plan/used_parts.h"
 
 /* ---- the table ---- */
 
@@ -235,6 +237,23 @@ void ot_report_put_ledger(const struct ot_ledger *ledger, struct ot_json_writer 
         ot_json_end_object(w);
     }
     ot_json_end_array(w);
+}
+
+const char *ot_report_experts(const struct ot_chain *chain, const struct ot_plan *plan,
+                              char line[OT_TABLE_LINE_BYTES]) {
+    int64_t tokens = plan->micro_tokens * ot_plan_round_places(plan);
+    double used = 0, parts = 0, layers = 0;
+    for (int b = 0; b < chain->n_blocks; b++)
+        if (ot_block_chooses(chain, plan, b)) {
+            layers++;
+            parts += ot_block_parts(chain, b);
+            used += ot_block_used_parts(chain, b, tokens);
+        }
+    *line = '\0';
+    if (layers > 0)
+        snprintf(line, OT_TABLE_LINE_BYTES, "fetched as used: about %.0f of %.0f in each of %.0f layers",
+                 used / layers, parts / layers, layers);
+    return line;
 }
 
 const char *ot_report_kept(const struct ot_plan *plan, int n_layers, char line[OT_TABLE_LINE_BYTES]) {

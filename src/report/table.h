@@ -35,6 +35,9 @@ const char *ot_report_homes(const struct ot_plan *plan, char line[OT_TABLE_LINE_
 /* "3 of 8 tiles by gpu (37.5 %), 5 by cpu (62.5 %)"; "all 8 tiles by gpu". */
 const char *ot_report_engines(const struct ot_plan *plan, char line[OT_TABLE_LINE_BYTES]);
 /* "12 of 32 layers recomputed · kept activations: products of 8 layers on gpu, of 12 on host" */
+/* What is fetched of layers of experts. Empty: no such layer streams by parts. */
+const char *ot_report_experts(const struct ot_chain *chain, const struct ot_plan *plan,
+                              char line[OT_TABLE_LINE_BYTES]);
 const char *ot_report_kept(const struct ot_plan *plan, int n_layers, char line[OT_TABLE_LINE_BYTES]);
 /* " · 3 rounds"; "" if there is one. */
 const char *ot_report_rounds(const struct ot_plan *plan, char text[OT_TEXT_BYTES]);

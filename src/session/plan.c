@@ -19,6 +19,7 @@ static struct ot_plan_request make_request(const struct ot_session *s, const str
     request.micro_sequences = need->micro_sequences;
     request.train = need->train;
     request.clip = need->clip;
+    request.pass_tokens = need->cache_tokens ? 1 : 0; /* generation */
     request.extra_device_bytes = (int64_t)(s->cache_bytes + s->workspace_bytes);
     request.extra_host_bytes = need->host_bytes + (int64_t)ot_slab_encoder_bytes(s->model) +
                                (need->collects ? ot_collect_bytes(s) : 0);

@@ -29,6 +29,7 @@ struct ot_plan_request ot_plan_request_of(const struct ot_options *o) {
         .kept = o->home.kept,
         .rounds = (int)o->rounds,
         .shadows = OT_SHADOWS_CHOSEN,
+        .fetch = (enum ot_fetch_choice)o->fetch_experts,
     };
     if (ot_options_given(o, "shadow")) {
         request.shadows = o->shadow > 0;
@@ -60,6 +61,13 @@ static int check_base(const struct ot_options *o, enum ot_dtype dtype) {
                          ot_weight_format_name(base), ot_dtype_name(dtype));
 }
 
+/* Refuses --fetch-experts if the model has none. */
+static int check_experts(const struct ot_options *o, const struct ot_model_config *config) {
+    return !ot_options_given(o, "fetch-experts") || config->n_experts > 0
+               ? 0
+               : ot_fail(OT_E_USAGE, "--fetch-experts has no effect here: the model has no experts");
+}
+
 /* Refuses a --base-type that changes nothing, because no matrix of a layer is frozen. The patterns of a run
  * that is resumed are known only now, so this is no rule of the options. */
 static int check_effect(const struct ot_options *o, const struct ot_model *model) {
@@ -81,6 +89,7 @@ int ot_plan_request_model(const struct ot_options *o, const struct ot_model_conf
                           enum ot_dtype dtype, int64_t max_position, struct ot_model **out) {
     const struct ot_selection selection = ot_plan_request_selection(o);
     OT_TRY(check_base(o, dtype));
+    OT_TRY(check_experts(o, config));
     if (o->master_weights == OT_MASTERS_NONE && dtype != OT_BF16)
         return ot_fail(
             OT_E_USAGE,

@@ -23,12 +23,12 @@ static const char *device_kind(void) {
     return kind ? kind : "cpu";
 }
 
-static bool is_on_cpu(void) {
+bool tiny_is_on_cpu(void) {
     return strcmp(device_kind(), "cpu") == 0;
 }
 
 void tiny_needs_cpu(void) {
-    if (!is_on_cpu())
+    if (!tiny_is_on_cpu())
         skip();
 }
 
@@ -45,7 +45,7 @@ void tiny_skip_without_device(void) {
 
 void tiny_open_device(size_t plan_bytes, int threads, uint64_t delay_seed, struct ot_device **out) {
     struct ot_device_config config = {.kind = device_kind(),
-                                      .memory_bytes = plan_bytes + (is_on_cpu() ? 0 : SCRATCH_BYTES),
+                                      .memory_bytes = plan_bytes + (tiny_is_on_cpu() ? 0 : SCRATCH_BYTES),
                                       .scratch_bytes = SCRATCH_BYTES,
                                       .threads = threads,
                                       .lane_delay_seed = delay_seed};
@@ -130,7 +130,7 @@ void tiny_plan(struct tiny_run *run, enum ot_home weights, enum ot_home state, e
                                       .slots = slots,
                                       .keep = OT_KEEP_NONE,
                                       .shard = run->shard,
-                                      .fetch_used = run->parts};
+                                      .fetch = OT_FETCH_USED_PARTS};
     memcpy(request.shares, run->shares, sizeof request.shares);
     check_ok(ot_plan_make(&request, &run->plan));
     ot_model_close(model);
@@ -515,7 +515,7 @@ void tiny_train(const struct tiny_run *run, struct tiny_result *result) {
 }
 
 void tiny_check_tuning(const struct ot_device_tuning *tuning) {
-    if (is_on_cpu())
+    if (tiny_is_on_cpu())
         assert_int_equal(tuning->shapes, 0);
     else
         /* All products may be too small to prove a choice. */

@@ -27,7 +27,7 @@ struct tiny_run {
     enum ot_base_type decoded;
     /* All frozen slabs are encoded in a way that the engine does not know (tiny_encode.h). */
     bool encodes;
-    bool parts; /* its layers have parts (tiny_parts.h); in all plans they are fetched by use */
+    bool parts; /* its layers are those of tiny_parts.h. In all plans, parts are fetched by use */
     int device_threads, optimizer_threads;
     uint64_t delay_seed; /* random delays in every lane of the device and the executor */
     int64_t micro_sequences;
@@ -69,6 +69,7 @@ struct tiny_result {
     float *collected; /* the same, as rank 0 of several ranks collected it; NULL: one rank */
 };
 
+bool tiny_is_on_cpu(void);
 /* Skips the test on other devices, because it reaches into the cpu device. */
 void tiny_needs_cpu(void);
 /* For main(): if the device to be tested does not exist, prints the reason and exits with 77 (skipped). */
