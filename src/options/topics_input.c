@@ -121,9 +121,9 @@ static const struct ot_topic_block gguf[] = {
     {"widths", "q6_k and q4_k_m need rows of a multiple of 256 weights. Other matrices get q8_0 (a multiple "
                "of 32), or f16."},
     {"families",
-     "All families of this program but codegen and ministral, which llama.cpp lacks, and those with "
-     "experts (mixtral, qwen3_moe), which llama.cpp's own converter takes from a directory. It computes "
-     "mistral and phi3 without a sliding window, and the gelu of falcon by an approximation. A form "
+     "All families of this program but codegen and ministral, which llama.cpp lacks, t5, and those with "
+     "experts (mixtral, qwen3_moe, gpt_oss), which llama.cpp's own converter takes from a directory. It "
+     "computes mistral and phi3 without a sliding window, and the gelu of falcon by an approximation. A form "
      "of a family that it lacks is refused by name: the error says what it is."},
     {"tokenizers",
      "Those of Llama 1 to 3, Mistral (and tekken), Qwen, GPT-2, GPT-4o, BLOOM, SmolLM, StarCoder and T5. For "
