@@ -49,7 +49,7 @@ int ot_token_ids_parse(const struct ot_json *root, const char *where, int64_t vo
 /* Writes a new config.json, or the generation_config.json beside it. The caller frees the text. Errors:
  * OT_E_BUDGET. */
 int ot_model_config_write(const struct ot_config_file *file, char **text, size_t *bytes);
-int ot_generation_config_write(const struct ot_token_ids *ids, char **text, size_t *bytes);
+int ot_generation_config_write(const struct ot_token_ids *ids, bool pairs, char **text, size_t *bytes);
 
 /* Rewrites a base's config.json with another dtype and, if ids->n_eos > 0, other ids. pack: how the
  * matrices of the layers are stored (pack.h); NULL: plainly, and a key quantization_config goes.

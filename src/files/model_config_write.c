@@ -36,10 +36,14 @@ int ot_model_config_write(const struct ot_config_file *file, char **text, size_t
     return ot_json_writer_take(&w, text, bytes);
 }
 
-int ot_generation_config_write(const struct ot_token_ids *ids, char **text, size_t *bytes) {
+int ot_generation_config_write(const struct ot_token_ids *ids, bool pairs, char **text, size_t *bytes) {
     struct ot_json_writer w = {.indent = 0};
     ot_json_begin_object(&w, NULL);
     ot_json_put_bool(&w, "_from_model_config", true);
+    if (pairs) /* transformers looks here alone for them */
+        ot_json_put_int(&w, "decoder_start_token_id", OT_PAIR_START_ID);
+    if (pairs)
+        ot_json_put_int(&w, "pad_token_id", OT_PAIR_START_ID);
     put_token_ids(&w, ids);
     ot_json_end_object(&w);
     return ot_json_writer_take(&w, text, bytes);

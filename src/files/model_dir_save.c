@@ -252,7 +252,8 @@ static int save_configs(const struct saver *s) {
         return 0;
     text = NULL;
     OT_TRY(save->base ? ot_generation_config_rewrite(save->base->generation, &save->ids, &text, &bytes)
-                      : ot_generation_config_write(&save->ids, &text, &bytes));
+                      : ot_generation_config_write(
+                            &save->ids, ot_model_has_pairs(ot_model_get_config(save->model)), &text, &bytes));
     return put_config(s, OT_SMALL_GENERATION_CONFIG, text, bytes);
 }
 

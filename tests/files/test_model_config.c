@@ -476,8 +476,27 @@ static void test_published_configs(void **state) {
     }
 }
 
+/* transformers looks for the start token of an encoder-decoder in generation_config.json alone. */
+static void test_pairs_have_a_start_token(void **state) {
+    (void)state;
+    const struct ot_token_ids ids = {.bos = -1, .n_eos = 1, .eos = {1}};
+    for (int pairs = 0; pairs < 2; pairs++) {
+        char *text;
+        size_t bytes;
+        struct ot_json *root;
+        check_ok(ot_generation_config_write(&ids, pairs, &text, &bytes));
+        check_ok(ot_json_parse(text, bytes, "generation_config.json", &root));
+        assert_int_equal(ot_json_int(ot_json_get(root, "decoder_start_token_id"), -1), pairs ? 0 : -1);
+        assert_int_equal(ot_json_int(ot_json_get(root, "pad_token_id"), -1), pairs ? 0 : -1);
+        assert_int_equal(ot_json_int(ot_json_get(root, "eos_token_id"), -1), 1);
+        ot_json_free(root);
+        free(text);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pairs_have_a_start_token),
         cmocka_unit_test(test_reads_a_llama),
         cmocka_unit_test(test_absent_and_older_keys),
         cmocka_unit_test(test_biases_by_family),
