@@ -61,11 +61,17 @@ static int check_base(const struct ot_options *o, enum ot_dtype dtype) {
                          ot_weight_format_name(base), ot_dtype_name(dtype));
 }
 
-/* Refuses --fetch-experts if the model has none. */
-static int check_experts(const struct ot_options *o, const struct ot_model_config *config) {
-    return !ot_options_given(o, "fetch-experts") || config->n_experts > 0
+/* Refuses a choice of --fetch-experts that changes nothing. */
+static int check_experts(const struct ot_options *o, const struct ot_model *model) {
+    if (o->fetch_experts == OT_FETCH_CHOSEN)
+        return 0;
+    if (ot_model_get_config(model)->n_experts == 0)
+        return ot_fail(OT_E_USAGE, "--fetch-experts has no effect here: the model has no experts");
+    return o->fetch_experts == OT_FETCH_ALL_PARTS || !ot_model_has_encoded(model)
                ? 0
-               : ot_fail(OT_E_USAGE, "--fetch-experts has no effect here: the model has no experts");
+               : ot_fail(OT_E_USAGE,
+                         "--fetch-experts used has no effect here: layers of a quantised base are "
+                         "always copied whole; leave it out");
 }
 
 /* Refuses a --base-type that changes nothing, because no matrix of a layer is frozen. The patterns of a run
@@ -89,7 +95,6 @@ int ot_plan_request_model(const struct ot_options *o, const struct ot_model_conf
                           enum ot_dtype dtype, int64_t max_position, struct ot_model **out) {
     const struct ot_selection selection = ot_plan_request_selection(o);
     OT_TRY(check_base(o, dtype));
-    OT_TRY(check_experts(o, config));
     if (o->master_weights == OT_MASTERS_NONE && dtype != OT_BF16)
         return ot_fail(
             OT_E_USAGE,
@@ -98,6 +103,8 @@ int ot_plan_request_model(const struct ot_options *o, const struct ot_model_conf
             ot_dtype_name(dtype));
     OT_TRY(ot_model_open_selected(config, dtype, max_position, &selection, out));
     int rc = check_effect(o, *out);
+    if (rc >= 0)
+        rc = check_experts(o, *out);
     if (rc < 0) {
         ot_model_close(*out);
         *out = NULL;

@@ -362,6 +362,23 @@ class Families(program.ProgramTest):
                 self.assertIn(reason, told.err)
                 self.assertFalse(os.path.exists(self.path("refused")))
 
+    def test_which_experts_are_fetched(self):
+        """It changes where bytes go, and no result; a choice that changes nothing is refused."""
+        plan = ["--home", "weights=host", "--steps", "3", "--lr", "1e-2"]
+        for family in ("mixtral", "qwen3_moe", "gpt_oss"):
+            results = []
+            for choice in ("used", "all"):
+                out = f"{family}-{choice}"
+                self.tune(family, out, "--fetch-experts", choice, *plan)
+                results.append(read_bytes(self.path(out + "/model.safetensors")))
+            self.assertEqual(*results, family)
+        for family, words, reason in [("gemma", [], "the model has no experts"),
+                                      ("mixtral", ["--lora", "--base-type", "nf4"], "are always copied whole")]:
+            told = program.run("train", "--model", self.path(family), "--data", self.path(family + ".jsonl"), *ROWS, *words,
+                               "--fetch-experts", "used", "--out", self.path("refused"))
+            self.assertEqual(told.code, 2)
+            self.assertIn(reason, told.err)
+
     def test_a_base_with_encoded_experts(self):
         """The experts are frozen in NF4 beside adapters: the run learns, and its adapters have the losses that it had."""
         for family in ("mixtral", "qwen3_moe"):
