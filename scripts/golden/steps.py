@@ -24,7 +24,7 @@ import models
 
 OUT = os.path.join(models.OUT, "steps.bin")
 LR, RATES = 1e-3, {"mixtral": 8e-4, "qwen3_moe": 5e-4}
-CASES = ["gpt2", "bloom", "falcon_two", "codegen", "gemma2", "olmo3", "mixtral", "qwen3_moe"]
+CASES = ["gpt2", "bloom", "falcon_two", "codegen", "gemma2", "olmo3", "mixtral", "qwen3_moe", "gpt_oss"]
 
 
 def golden_run(case):

@@ -44,9 +44,8 @@ const char *const golden_lora_names[] = {"llama-all",
                                          "mixtral-attention",
                                          NULL};
 const char *const golden_step_names[] = {
-    "gpt2-steps",  "bloom-steps",   "falcon_two-steps", "codegen-steps", "gemma2-steps",
-    "olmo3-steps", "mixtral-steps", "qwen3_moe-steps",  "t5-steps",      "t5_gated-steps",
-    NULL};
+    "gpt2-steps",    "bloom-steps",     "falcon_two-steps", "codegen-steps", "gemma2-steps",   "olmo3-steps",
+    "mixtral-steps", "qwen3_moe-steps", "gpt_oss-steps",    "t5-steps",      "t5_gated-steps", NULL};
 
 static struct ot_model_config read_config(const struct ot_golden *golden) {
     struct ot_model_config config;
