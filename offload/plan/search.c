@@ -414,7 +414,8 @@ static int grow_shadows(const struct ot_plan_request *rq, struct ot_candidate *c
 static bool fetches_used(const struct ot_plan_request *rq) {
     const struct ot_chain *chain = rq->chain;
     int64_t micro = rq->micro_sequences ? rq->micro_sequences : rq->step_sequences;
-    int64_t tokens = rq->pass_tokens ? rq->pass_tokens : rq->sequence_tokens * micro;
+    double all = rq->pass_tokens ? (double)rq->pass_tokens : (double)rq->sequence_tokens * (double)micro;
+    int64_t tokens = all < INT32_MAX ? (int64_t)all : INT32_MAX; /* enough to need all parts */
     double used = 0, parts = 0;
     if (rq->fetch != OT_FETCH_CHOSEN)
         return rq->fetch == OT_FETCH_USED_PARTS;
