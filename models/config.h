@@ -1,4 +1,4 @@
-/* A decoder described as data. struct ot_model_config describes a model of any supported family; every size
+/* A model described as data. struct ot_model_config describes a model of any supported family; every size
  * and every difference between families is a member. A family (family.h) says which values its models have.
  *
  * ONE LAYER. With n1, n2 the norms before attention and before the MLP, and p1, p2 the norms behind them:

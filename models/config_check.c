@@ -96,7 +96,7 @@ static int check_kinds(const struct ot_model_config *c, const char *where) {
     return 0;
 }
 
-/* What the layers of an encoder-decoder are written for. */
+/* Checks that an encoder-decoder has the only form that its layers compute. */
 static int check_pairs(const struct ot_model_config *c, const char *where) {
     if (!ot_model_has_pairs(c))
         return 0;
@@ -147,7 +147,7 @@ static int64_t layer_params(const struct ot_model_config *c, int64_t layer) {
     return n;
 }
 
-/* What all layers of a decoder behind an encoder have more: the attention to the encoder's output. */
+/* Parameters of the attention to the encoder's output, in all layers of the decoder. */
 static int64_t cross_params(const struct ot_model_config *c) {
     int64_t each = 4 * c->n_heads * c->head_dim * c->hidden + norm_params(c, c->hidden);
     return ot_model_has_pairs(c) ? each * (c->n_layers - c->n_encoder_layers) : 0;

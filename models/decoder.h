@@ -76,7 +76,7 @@ struct ot_layer_layout {
     struct ot_norm_layout cross_norm;
 };
 
-/* What all layers of an encoder-decoder use: a shared slab (offload/block.h). */
+/* The tensors that all layers of an encoder-decoder use. They lie in a shared slab (offload/block.h). */
 struct ot_stacks_layout {
     int slab;
     struct ot_place encoder_bias, decoder_bias; /* [position_buckets, n_heads] */
