@@ -163,6 +163,15 @@ class Gguf(program.ProgramTest):
         self.assertEqual(done["checkpoint"], step)
         self.assertEqual(self.loss(os.path.join(self.path("run-gguf"), done["file"])), self.loss(self.path("run-hf")))
 
+    def test_the_newer_of_result_and_checkpoint_is_exported(self):
+        words = [*SMALL, "--data", self.rows, "--steps", "3", "--no-forecast", "--dtype", "fp32"]
+        self.succeed("train", *words, "--out", self.path("behind"), "--save-every", "2")
+        self.succeed("train", *words, "--out", self.path("level"), "--save-every", "3")
+        for run, source in (("behind", "behind"), ("level", "level/checkpoints/step-00000003")):
+            done = self.succeed("export", self.path(run), "--gguf", "f32", "--out", self.path(f"{run}-gguf"), "--json").json()
+            self.assertEqual(done["model" if run == source else "checkpoint"], self.path(source))
+            self.assertEqual(self.loss(os.path.join(self.path(f"{run}-gguf"), done["file"])), self.loss(self.path(run)))
+
     def test_the_modelfile_names_the_file(self):
         file = self.export("qwen3", "q4_0", "--modelfile")
         with open(os.path.join(os.path.dirname(file), "Modelfile")) as modelfile:
