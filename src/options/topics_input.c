@@ -106,8 +106,9 @@ const struct ot_topic ot_topic_models = OT_TOPIC("models", "Models, presets and 
 
 static const struct ot_topic_block gguf[] = {
     {NULL, "A GGUF file holds a whole model for llama.cpp, Ollama and programs that build on them: weights, "
-           "config, tokenizer and chat template. export makes one from a checkpoint, from a run (its result, or "
-           "its newest checkpoint if that is not older), from a model directory, or from another GGUF file:"},
+           "config, tokenizer and chat template. export makes one from a checkpoint, from a run (its result, "
+           "or its newest checkpoint if that is not older), from a model directory, or from another GGUF "
+           "file:"},
     {"", "offload-train export out/llama-7b-sql --gguf q4_k_m --modelfile --out llama-7b-sql-gguf\n"
          "ollama create llama-7b-sql -f llama-7b-sql-gguf/Modelfile\n"
          "offload-train eval llama-7b-sql-gguf/llama-7b-sql-Q4_K_M.gguf --data sql.jsonl"},
