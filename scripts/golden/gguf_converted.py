@@ -8,7 +8,7 @@ vendor/llama.cpp. llama.cpp itself is the package xllamacpp (2026.10). Also need
 
 The file has for each model:
   architecture, keys   of the converter's file, without those that say nothing about the computation (LEFT_OUT)
-  tensors              {name: [shape, CRC-32 of the fp32 values]}
+  tensors              {name: [shape, CRC-32 of the fp32 values, or of the blocks of MXFP4]}
   loss                 llama.cpp's mean loss over TEXT, one byte a token after token 256
 """
 import ctypes
@@ -71,7 +71,8 @@ def describe(path):
     tensors = {}
     for tensor in reader.tensors:
         values = np.ascontiguousarray(gguf.dequantize(tensor.data, tensor.tensor_type), np.float32)
-        tensors[tensor.name] = [list(values.shape), zlib.crc32(values.tobytes())]
+        raw = tensor.data if tensor.tensor_type == gguf.GGMLQuantizationType.MXFP4 else values
+        tensors[tensor.name] = [list(values.shape), zlib.crc32(raw.tobytes())]
     return {"architecture": reader.fields["general.architecture"].contents(), "keys": dict(sorted(keys.items())),
             "tensors": dict(sorted(tensors.items()))}
 

@@ -243,7 +243,8 @@ static int write_gguf(struct export *e) {
                                       .out = o->out,
                                       .lock = e->lock,
                                       .mixture = ot_gguf_mixture_at(o->gguf),
-                                      .modelfile = o->modelfile};
+                                      .modelfile = o->modelfile,
+                                      .of_run = e->checkpoint != NULL};
     if (e->checkpoint)
         OT_TRY(ot_checkpoint_master_open(e->checkpoint, OT_IO_AUTO, NULL, &e->master));
     int rc = ot_gguf_export(&e->gguf, e->checkpoint || o->lora ? feed_tensors : feed_from_model, e);

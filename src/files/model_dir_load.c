@@ -7,6 +7,7 @@
 #include "offload/block.h"
 #include "src/base/error.h"
 #include "src/base/pool.h"
+#include "src/gguf/gguf.h"
 
 enum {
     CHUNK_VALUES = 1 << 20,
@@ -60,8 +61,9 @@ static int check_tensor(const struct ot_stored *stored, const struct ot_tensor *
                        stored->file->path, found->name, ot_shape_text(found->shape, found->dims, have_text),
                        ot_shape_text(want, dims, want_text));
     if (!found->readable)
-        return ot_fail(OT_E_INPUT, "%s: tensor %s is stored as %s; only F32, F16 and BF16 can be trained",
-                       stored->file->path, found->name, found->dtype_name);
+        return ot_fail(OT_E_INPUT, "%s: tensor %s is stored as %s; readable types are %s", stored->file->path,
+                       found->name, found->dtype_name,
+                       stored->blocks ? ot_gguf_readable_types() : "F32, F16, BF16");
     return 0;
 }
 
@@ -433,4 +435,11 @@ int ot_model_dir_get(const struct ot_model_dir *dir, const struct ot_tensor *ten
     OT_TRY(ot_tensor_read(&dir->facts.config, tensor, stored, first, n, values, &bad));
     ot_stored_release(stored, first, n);
     return 0;
+}
+
+bool ot_model_dir_has_mxfp4(const struct ot_model_dir *dir, const struct ot_tensor *tensor) {
+    const struct ot_stored *stored = find_wanted(dir, tensor, dir->facts.config.tied);
+    if (!stored || !stored->blocks)
+        return stored && stored->packed && stored->packed->kind == OT_PACKED_MXFP4;
+    return stored->blocks->id == OT_GGUF_MXFP4 && (!stored->up || stored->up->type->id == OT_GGUF_MXFP4);
 }

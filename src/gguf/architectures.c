@@ -1,6 +1,7 @@
 #include "src/gguf/architectures.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "models/family.h"
 #include "src/base/error.h"
@@ -37,10 +38,17 @@ static const struct ot_gguf_architecture ROWS[OT_FAMILY_COUNT] = {
     [OT_FAMILY_SMOLLM3] = {.name = "smollm3", .permuted = true},
     [OT_FAMILY_MINISTRAL3] = {.name = "mistral3", LLAMA_ROW, .betas = true},
     [OT_FAMILY_GRANITE] = {.name = "granite", LLAMA_ROW},
+    [OT_FAMILY_MIXTRAL] = {.name = "llama", LLAMA_ROW, .window = OT_GGUF_WINDOW_IGNORED},
+    [OT_FAMILY_QWEN3_MOE] = {.name = "qwen3moe"},
+    [OT_FAMILY_GPT_OSS] = {.name = "gpt-oss",
+                           .out_bias = true,
+                           .window = OT_GGUF_WINDOW_REQUIRED,
+                           .period = 2,
+                           .tied = OT_GGUF_TIED_NEVER},
 };
 
-const char ot_gguf_known_architectures[] = "bloom, falcon, gemma, gemma2, gemma3, gpt2, granite, llama, "
-                                           "mistral3, olmo2, phi3, qwen2, qwen3, smollm3";
+const char ot_gguf_known_architectures[] = "bloom, falcon, gemma, gemma2, gemma3, gpt-oss, gpt2, granite, "
+                                           "llama, mistral3, olmo2, phi3, qwen2, qwen3, qwen3moe, smollm3";
 
 const struct ot_gguf_architecture *ot_gguf_architecture(enum ot_family family) {
     return &ROWS[family];
@@ -127,8 +135,14 @@ static int check_yarn(const struct check *k) {
     const struct ot_rope_config *rope = &k->c->rope;
     if (k->c->family == OT_FAMILY_GEMMA3)
         return refuse(k, "rope_scaling of type yarn", "the config has it");
-    if (rope->keeps_fractions)
+    if (rope->keeps_fractions && k->c->family != OT_FAMILY_GPT_OSS)
         return refuse(k, "YaRN with truncate false", "the config says it");
+    if (!rope->keeps_fractions && k->c->family == OT_FAMILY_GPT_OSS)
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: GGUF cannot say truncate of YaRN, and models of type gpt_oss are read with truncate "
+            "false, but the config says true",
+            k->where);
     if (!k->row->betas && (rope->beta_fast != 32 || rope->beta_slow != 1))
         return refuse(k, "beta_fast and beta_slow of YaRN other than 32 and 1", "the config has others");
     return 0;
@@ -153,14 +167,25 @@ static int check_rope(const struct check *k) {
     return c->rope.scaling == OT_ROPE_YARN ? check_yarn(k) : 0;
 }
 
+static int check_experts(const struct check *k) {
+    const struct ot_model_config *c = k->c;
+    const struct ot_layer_set none = {0};
+    if (memcmp(&c->dense_layers, &none, sizeof none) != 0)
+        return refuse(k, "layers without experts", "mlp_only_layers or decoder_sparse_step has some");
+    if (c->router_over_all)
+        return refuse(k, "norm_topk_prob false", "the config says it, or nothing");
+    if (c->family != OT_FAMILY_GPT_OSS)
+        return 0;
+    if (!c->out_bias)
+        return refuse(k, "attention without biases", "the config says attention_bias false");
+    if (c->glu_limit != OT_GGUF_GLU_LIMIT || c->glu_alpha != OT_GGUF_GLU_ALPHA)
+        return refuse(k, "swiglu_limit other than 7 and swiglu_alpha other than 1.702",
+                      "the config has them");
+    return 0;
+}
+
 int ot_gguf_check_config(const struct ot_model_config *config, const char *where) {
     const struct check k = {config, ot_gguf_architecture(config->family), where};
-    if (config->n_experts > 0)
-        return ot_fail(OT_E_INPUT,
-                       "%s: models with experts (type %s) cannot be written as GGUF here; llama.cpp's "
-                       "convert_hf_to_gguf.py makes it of their Hugging Face directory (export without "
-                       "--gguf)",
-                       where, ot_family_row(config->family)->model_type);
     if (!k.row->name)
         return ot_fail(OT_E_INPUT,
                        "%s: llama.cpp has no models of type %s, so there is no GGUF form of them; their "
@@ -169,5 +194,7 @@ int ot_gguf_check_config(const struct ot_model_config *config, const char *where
                        where, ot_family_row(config->family)->model_type, ot_gguf_known_architectures);
     OT_TRY(check_maps(&k));
     OT_TRY(check_attention(&k));
+    if (config->n_experts > 0)
+        OT_TRY(check_experts(&k));
     return check_rope(&k);
 }

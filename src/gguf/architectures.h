@@ -10,9 +10,15 @@
  *     gemma, gemma2, gemma3 their own     norms are stored as 1 + weight
  *     olmo2, olmo3          olmo2         olmo3 is an olmo2 with a window
  *     gpt2, bloom, falcon   their own     q, k and v are the tensor attn_qkv, whole one after the other
+ *     mixtral               llama         with experts; rows of q and k permuted; computed without its window
+ *     qwen3_moe             qwen3moe      all layers have experts; their weights have the sum 1
+ *     gpt_oss               gpt-oss       gate and up are two tensors
  *
- * llama.cpp has neither codegen nor ministral. It has mixtral, as a llama with experts, and qwen3_moe, as
- * qwen3moe: their experts are tensors of three dimensions, which this program neither writes nor reads.
+ * llama.cpp has neither codegen nor ministral.
+ *
+ * YARN OF GPT-OSS. Its config.json says truncate false, for which GGUF has no key. llama.cpp rounds the pairs
+ * between which YaRN blends, so it turns some pairs of gpt-oss by slightly other angles than transformers and
+ * this program. A gpt-oss that is read from a file has truncate false.
  *
  * 1 + WEIGHT. A file of a Gemma has 1 + w, computed in fp32. A model that is read from it has
  * w' = (1 + w) - 1. This subtraction is exact for 1 + w >= 0.5, so 1 + w' has the bits of 1 + w: the model
@@ -57,6 +63,10 @@ struct ot_gguf_architecture {
     bool betas; /* it reads YaRN's beta_fast and beta_slow; otherwise they are 32 and 1 */
     enum ot_gguf_tied tied;
 };
+
+/* llama.cpp's constants of the activation of gpt-oss (struct ot_glu). */
+#define OT_GGUF_GLU_LIMIT 7.0f
+#define OT_GGUF_GLU_ALPHA 1.702f
 
 /* The row of a family; its name is NULL if llama.cpp has no such family. */
 const struct ot_gguf_architecture *ot_gguf_architecture(enum ot_family family);

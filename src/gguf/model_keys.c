@@ -56,6 +56,15 @@ static void put_counts(struct putter *p) {
              (double)c->norm_eps);
 }
 
+/* llama.cpp takes the width of a mixtral's experts from feed_forward_length. */
+static void put_experts(struct putter *p) {
+    const struct ot_model_config *c = p->c;
+    put_count(p, "expert_count", c->n_experts);
+    put_count(p, "expert_used_count", c->top_experts);
+    if (c->family != OT_FAMILY_MIXTRAL)
+        put_count(p, "expert_feed_forward_length", c->expert_ffn);
+}
+
 /* Without the key, older versions of llama.cpp give a phi3 a window. */
 static void put_window(struct putter *p) {
     const struct ot_model_config *c = p->c;
@@ -115,6 +124,8 @@ void ot_gguf_put_config(struct ot_gguf_keys *keys, const struct ot_model_config 
     struct putter p = {.keys = keys, .c = c, .row = ot_gguf_architecture(c->family)};
     put_general(keys, c, "model", name, mixture);
     put_counts(&p);
+    if (c->n_experts > 0)
+        put_experts(&p);
     put_window(&p);
     put_rope(&p);
     put_if_set(&p, "attn_logit_softcapping", (double)c->attention_softcap);

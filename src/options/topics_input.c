@@ -119,13 +119,15 @@ static const struct ot_topic_block gguf[] = {
     {"q4_k_m", "4.5 bits a weight, 6.6 in the matrices where it matters most (the output, and attn_v and "
                "ffn_down of some layers), as llama.cpp mixes them. The usual choice."},
     {"q4_0", "4.5 bits a weight, simpler and less exact than q4_k_m."},
-    {"widths", "q6_k and q4_k_m need rows of a multiple of 256 weights. Other matrices get q8_0 (a multiple "
-               "of 32), or f16."},
+    {"widths", "q6_k and q4_k_m need rows of a multiple of 256 weights. As in llama.cpp, other matrices get "
+               "q8_0 or q5_0 (a multiple of 32), or f16."},
     {"families",
-     "All families of this program but codegen and ministral, which llama.cpp lacks, t5, and those with "
-     "experts (mixtral, qwen3_moe, gpt_oss), which llama.cpp's own converter takes from a directory. It "
-     "computes mistral and phi3 without a sliding window, and the gelu of falcon by an approximation. A form "
-     "of a family that it lacks is refused by name: the error says what it is."},
+     "All families of this program but codegen and ministral, which llama.cpp lacks, and t5. It computes "
+     "mistral, mixtral and phi3 without a sliding window, and approximates the gelu of falcon and the YaRN "
+     "of gpt_oss. A form of a family that it lacks is refused by name: the error says what it is."},
+    {"experts",
+     "Those of a layer are one tensor; their router is f32. Experts that the base has in MXFP4 (gpt_oss) "
+     "stay so in a file of any type, unless the run trained them: no type has their values in fewer bytes."},
     {"tokenizers",
      "Those of Llama 1 to 3, Mistral (and tekken), Qwen, GPT-2, GPT-4o, BLOOM, SmolLM, StarCoder and T5. For "
      "any other tokenizer the error says what llama.cpp does not know. A BPE of SentencePiece needs its 256 "
@@ -138,9 +140,9 @@ static const struct ot_topic_block gguf[] = {
      "f16, bf16 or q8_0; llama.cpp adds them to a file of the base (llama-cli -m BASE --lora FILE)."},
     {"as a base",
      "--model FILE.gguf trains, evaluates and generates from a GGUF file of the types above "
-     "and of all these families. Its weights are decoded exactly, and training continues in fp32 "
-     "masters as always; the result is a Hugging Face directory in bf16, or in the file's own "
-     "dtype if that is f32 or f16."},
+     "and of all these families, also in Q5_0 and MXFP4. Its weights are decoded exactly, and training "
+     "continues in fp32 masters as always; the result is a Hugging Face directory in bf16, or in the file's "
+     "own dtype if that is f32 or f16."},
 };
 const struct ot_topic ot_topic_gguf = OT_TOPIC("gguf", "Files for llama.cpp and Ollama", gguf);
 

@@ -354,7 +354,6 @@ class Families(program.ProgramTest):
     def test_experts_are_refused_by_name(self):
         for family in ("mixtral", "qwen3_moe"):
             for words, reason in [
-                    (["export", self.path(family), "--gguf", "f16"], f"models with experts (type {family}) cannot be written as GGUF here"),
                     (["quantize", self.path(family), "--to", "nf4"], "has experts, and the formats of --to have none for experts"),
                     (["quantize", self.path(family), "--to", "gptq:4", "--data", self.path(family + ".jsonl")], "has experts, and the formats")]:
                 told = program.run(*words, "--out", self.path("refused"))

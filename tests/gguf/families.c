@@ -81,6 +81,21 @@ static const struct {
     {"granite", GROUPED "\"model_type\": \"granite\", \"embedding_multiplier\": 12.0, "
                         "\"residual_multiplier\": 0.22, \"attention_multiplier\": 0.015625, "
                         "\"logits_scaling\": 16.0, \"tie_word_embeddings\": true"},
+    {"mixtral", GROUPED "\"model_type\": \"mixtral\", \"sliding_window\": null"},
+    {"mixtral_window",
+     GROUPED "\"model_type\": \"mixtral\", \"sliding_window\": 48, \"num_local_experts\": 3, "
+             "\"num_experts_per_tok\": 1, \"tie_word_embeddings\": true"},
+    {"qwen3_moe",
+     GROUPED "\"model_type\": \"qwen3_moe\", \"head_dim\": 16, \"num_experts\": 4, "
+             "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, \"norm_topk_prob\": true"},
+    {"gpt_oss",
+     GROUPED "\"model_type\": \"gpt_oss\", \"head_dim\": 16, \"num_local_experts\": 4, "
+             "\"num_experts_per_tok\": 2, \"sliding_window\": 24, \"rope_scaling\": {\"rope_type\": "
+             "\"yarn\", \"factor\": 8.0, \"original_max_position_embeddings\": 16, \"truncate\": false}"},
+    {"gpt_oss_types",
+     FEW "\"model_type\": \"gpt_oss\", \"head_dim\": 8, \"num_local_experts\": 1, "
+         "\"num_experts_per_tok\": 1, \"num_hidden_layers\": 2, \"layer_types\": [" FULL "," SLIDES
+         "], \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5000.0}"},
 };
 
 struct ot_model_config config_of(const char *json) {

@@ -23,7 +23,7 @@ static int64_t make_entries(const struct ot_model_config *config, const struct o
     }
     for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
         const struct ot_tensor *tensor = ot_model_tensor(model, i);
-        if (tensor->layer > 0)
+        if (tensor->layer > 0 || tensor->expert > 0)
             continue;
         assert_true(n < 64 && ot_gguf_name_of(config, tensor, entries[n].name));
         entries[n].rows = tensor->rows;
@@ -46,7 +46,7 @@ static void write_model(const struct ot_model_config *config, const char *path_f
     check_ok(ot_model_open(&plain, OT_F32, 8, &model));
     int64_t n = make_entries(config, model, entries);
     ot_gguf_put_config(&keys, config, "tiny", ot_gguf_mixture_at(0));
-    check_ok(ot_gguf_writer_open(&keys, entries, n, NULL, sink_put, &sink, &writer));
+    writer_open(&keys, entries, n, &sink, &writer);
     for (int64_t i = 0; i < n; i++)
         for (int64_t v = 0; v < entries[i].rows * entries[i].cols; v++) {
             bool factor = ot_gguf_is_rope_tensor(entries[i].name);
@@ -58,7 +58,7 @@ static void write_model(const struct ot_model_config *config, const char *path_f
     ot_gguf_writer_close(writer);
     ot_gguf_keys_free(&keys);
     ot_model_close(model);
-    free(sink.bytes);
+    sink_free(&sink);
 }
 
 /* Writes a file of the config, and makes the config of it. */
@@ -233,6 +233,22 @@ static void test_refuses_ropes_that_llama_cpp_lacks(void **state) {
     REFUSE("olmo3", c.local_rope_theta = 1e4, "rope_theta that layers with a window have alone");
 }
 
+static void test_refuses_experts_that_llama_cpp_lacks(void **state) {
+    (void)state;
+    REFUSE("qwen3_moe", ot_layer_set_add(&c.dense_layers, 3),
+           "m: llama.cpp has no layers without experts for models of type qwen3_moe");
+    REFUSE("qwen3_moe", c.router_over_all = true, "no norm_topk_prob false");
+    REFUSE("qwen3_moe", c.window = 16, "no sliding window for models of type qwen3_moe");
+    REFUSE("qwen3_moe", c.qkv_bias = c.out_bias = true, "no bias of o_proj");
+    REFUSE("gpt_oss", c.qkv_bias = c.out_bias = false, "no attention without biases");
+    REFUSE("gpt_oss", c.glu_limit = 6, "no swiglu_limit other than 7");
+    REFUSE("gpt_oss", c.glu_alpha = 1.5f, "swiglu_alpha other than 1.702");
+    REFUSE("gpt_oss", c.window = 0, "no form without sliding window");
+    REFUSE("gpt_oss", c.tied = true, "no tied embedding");
+    REFUSE("gpt_oss", c.rope.keeps_fractions = false, "m: GGUF cannot say truncate of YaRN");
+    REFUSE("gpt_oss", c.rope.beta_fast = 16, "other than 32 and 1");
+}
+
 /* The largest Gemma 2 has heads of 128 elements, but llama.cpp scales as if they were hidden / n_heads. */
 static void test_the_largest_gemmas_are_scaled_by_their_width(void **state) {
     struct ot_model_config config = family_named("gemma2");
@@ -254,10 +270,6 @@ static void test_families_that_llama_cpp_lacks_are_named(void **state) {
     refuse_model(&config, "export without --gguf");
     config.family = OT_FAMILY_MINISTRAL;
     refuse_model(&config, "no models of type ministral,");
-    config = (struct ot_model_config){.family = OT_FAMILY_MIXTRAL, .n_experts = 8};
-    refuse_model(&config, "m: models with experts (type mixtral) cannot be written as GGUF here");
-    config.family = OT_FAMILY_QWEN3_MOE;
-    refuse_model(&config, "models with experts (type qwen3_moe)");
     for (int i = 0; i < OT_FAMILY_COUNT; i++) {
         const char *name = ot_gguf_architecture((enum ot_family)i)->name;
         assert_true(!name || strstr(ot_gguf_known_architectures, name));
@@ -279,7 +291,7 @@ static void refuse_config(const char *folder, const struct ot_gguf_keys *keys, i
     float zeros[128 + 8] = {0};
     char *text = NULL;
     size_t bytes;
-    check_ok(ot_gguf_writer_open(keys, entries, n_factors ? 2 : 1, NULL, sink_put, &sink, &writer));
+    writer_open(keys, entries, n_factors ? 2 : 1, &sink, &writer);
     check_ok(ot_gguf_writer_put(writer, zeros, 128 + n_factors));
     check_ok(ot_gguf_writer_finish(writer));
     write_file(folder, "m.gguf", sink.bytes, sink.n);
@@ -288,7 +300,7 @@ static void refuse_config(const char *folder, const struct ot_gguf_keys *keys, i
     assert_null(text);
     ot_gguf_close(file);
     ot_gguf_writer_close(writer);
-    free(sink.bytes);
+    sink_free(&sink);
 }
 
 struct wrong_key {
@@ -324,7 +336,13 @@ static void put_wrong_keys(struct ot_gguf_keys *keys, const struct wrong_key *wr
 static void test_refuses_wrong_model_keys(void **state) {
     static const struct wrong_key cases[] = {
         {"gemma4", "a", "b", 0, 0, "general.architecture 'gemma4' is not supported; known: bloom, falcon,"},
-        {"llama", "expert_count", NULL, 8, 0, "a mixture of 8 experts cannot be read from GGUF"},
+        {"llama", "expert_count", NULL, 8, 0, "the key llama.expert_used_count is missing"},
+        {"llama", "expert_count", NULL, 1025, 0, "llama.expert_count is 1025, must be from 1 to 1024"},
+        {"qwen3", "expert_count", NULL, 8, 0,
+         "qwen3.expert_count is 8; experts of this architecture are not"},
+        {"qwen3moe", "a", "b", 0, 0, "the key qwen3moe.expert_count is missing"},
+        {"qwen3moe", "expert_count", NULL, 0, 0, "qwen3moe.expert_count is 0, must be from 1 to 1024"},
+        {"gpt-oss", "expert_count", "8", 0, 0, "gpt-oss.expert_count is a string"},
         {"llama", "block_count", "two", 0, 0, "llama.block_count is a string, not a whole number"},
         {"smollm3", "block_count", NULL, 1025, 0, "smollm3.block_count"},
         {"llama", "rope.scaling.type", "su", 0, 0, "llama.rope.scaling.type 'su' is not supported"},
@@ -386,6 +404,7 @@ int main(void) {
         cmocka_unit_test(test_refuses_maps_that_llama_cpp_lacks),
         cmocka_unit_test(test_refuses_attention_that_llama_cpp_lacks),
         cmocka_unit_test(test_refuses_ropes_that_llama_cpp_lacks),
+        cmocka_unit_test(test_refuses_experts_that_llama_cpp_lacks),
         cmocka_unit_test(test_the_largest_gemmas_are_scaled_by_their_width),
         cmocka_unit_test(test_families_that_llama_cpp_lacks_are_named),
         cmocka_unit_test(test_refuses_wrong_model_keys),
