@@ -31,7 +31,8 @@ struct ot_place {
 };
 
 /* The adapters of a unit of linear maps (lora.h): A [rank, in] has the rows of the first map's A, then those
- * of the next. A map's outputs are [first, first + out) of the unit's. */
+ * of the next. A map's outputs are [first, first + out) of the unit's. Of experts, a unit has one map, with
+ * an A [rank, in] and a B [out, rank] for each expert, one after the other. */
 struct ot_lora_map {
     int64_t first, out, rank;
     float scale;
@@ -67,7 +68,7 @@ struct ot_layer_layout {
     struct ot_place qkv, o, gate_up, down;
     struct ot_place router, expert_gate_up, expert_down; /* in place of gate_up and down */
     struct ot_place router_bias, expert_gate_up_bias, expert_down_bias;
-    struct ot_lora_unit qkv_lora, o_lora, gate_up_lora, down_lora;
+    struct ot_lora_unit qkv_lora, o_lora, gate_up_lora, down_lora; /* the last two also of experts */
     struct ot_place qkv_bias, o_bias, gate_up_bias, down_bias;
     struct ot_place q_norm, k_norm, sinks;
     struct ot_norm_layout norm1, norm2, post1, post2; /* with OT_PARALLEL, norm2 is norm1 */

@@ -89,21 +89,35 @@ static void dora_factors_work(const struct ot_lora_unit *lora, double in, double
     }
 }
 
+/* A layer's MLP, or what experts do for a token in place of it. */
+struct mlp_sizes {
+    double experts, rows; /* experts 0: one MLP; rows of the inner activation for each token */
+    double ffn, elems;    /* elems: outputs of gate and up in a row */
+};
+
+static struct mlp_sizes mlp_sizes(const struct ot_model *model, int64_t layer) {
+    const struct ot_model_config *c = &model->config;
+    if (!ot_model_layer_has_experts(c, layer))
+        return (struct mlp_sizes){0, 1, (double)c->ffn, (double)model->inner_elems};
+    return (struct mlp_sizes){(double)c->n_experts, (double)c->top_experts, (double)c->expert_ffn,
+                              2 * (double)c->expert_ffn};
+}
+
 struct unit_sizes {
     const struct ot_lora_unit *lora;
-    double in, out;
+    double in, out, rows; /* rows: for each token */
 };
 
 enum { UNITS = 4, QKV = 0, O, GATE_UP, DOWN };
 
 static void layer_units(const struct ot_model *model, int64_t layer, struct unit_sizes units[UNITS]) {
     const struct ot_layer_layout *at = &model->layers[layer];
-    double h = (double)model->config.hidden, ffn = (double)model->config.ffn;
-    double inner = (double)model->inner_elems;
-    units[QKV] = (struct unit_sizes){&at->qkv_lora, h, (double)model->qkv_elems};
-    units[O] = (struct unit_sizes){&at->o_lora, (double)model->q_elems, h};
-    units[GATE_UP] = (struct unit_sizes){&at->gate_up_lora, h, inner};
-    units[DOWN] = (struct unit_sizes){&at->down_lora, ffn, h};
+    const struct mlp_sizes mlp = mlp_sizes(model, layer);
+    double h = (double)model->config.hidden;
+    units[QKV] = (struct unit_sizes){&at->qkv_lora, h, (double)model->qkv_elems, 1};
+    units[O] = (struct unit_sizes){&at->o_lora, (double)model->q_elems, h, 1};
+    units[GATE_UP] = (struct unit_sizes){&at->gate_up_lora, h, mlp.elems, mlp.rows};
+    units[DOWN] = (struct unit_sizes){&at->down_lora, mlp.ffn, h, mlp.rows};
 }
 
 /* unit_part says what a part of a layer does with a unit of linear maps. */
@@ -112,23 +126,26 @@ struct unit_part {
     bool result;  /* computes its result y */
 };
 
-/* Recomputation needs the result of the last projection only for the norm behind it, and that of attention's
- * only where the MLP reads it. */
-static bool is_result_needed(const struct ot_model_config *c, int unit) {
-    return unit == DOWN ? ot_model_has_norms_after(c) : unit == O ? c->residual == OT_SEQUENTIAL : true;
+/* Recomputation needs the result of the last projection only for the norm behind it, or for the gradient of
+ * a router, and that of attention's only where the MLP reads it. */
+static bool is_result_needed(const struct ot_model *model, int64_t layer, int unit) {
+    const struct ot_model_config *c = &model->config;
+    return unit == DOWN ? ot_model_has_norms_after(c) || ot_model_layer_has_experts(c, layer)
+           : unit == O  ? c->residual == OT_SEQUENTIAL
+                        : true;
 }
 
-static struct unit_part unit_part(const struct ot_model_config *c, int unit, const struct ot_lora_unit *lora,
+static struct unit_part unit_part(bool is_needed, int unit, const struct ot_lora_unit *lora,
                                   enum ot_work_part part, enum ot_keep_level level, bool qkv_kept) {
     if (part == OT_WORK_FORWARD)
         return (struct unit_part){true, true};
     if (part != OT_WORK_RECOMPUTE || level == OT_KEEP_ALL)
         return (struct unit_part){false, false};
     bool kept = unit == QKV ? qkv_kept : level >= OT_KEEP_PRODUCTS;
-    return (struct unit_part){!kept, is_result_needed(c, unit) && (!kept || ot_lora_from_u(lora))};
+    return (struct unit_part){!kept, is_needed && (!kept || ot_lora_from_u(lora))};
 }
 
-/* For a token. */
+/* For a row. */
 static void unit_lora_work(const struct unit_sizes *unit, struct unit_part does, enum ot_work_part part,
                            double item, struct ot_block_work *out) {
     bool doubles = ot_lora_doubles(unit->lora);
@@ -153,34 +170,21 @@ static void unit_lora_work(const struct unit_sizes *unit, struct unit_part does,
 static void layer_lora_work(const struct ot_model *model, int64_t layer, enum ot_work_part part,
                             enum ot_keep_level level, bool qkv_kept, double n, struct ot_block_work *out) {
     double item = (double)ot_dtype_bytes(model->chain.dtype);
-    struct ot_block_work token = {0};
     struct unit_sizes units[UNITS];
     layer_units(model, layer, units);
     for (int i = 0; i < UNITS; i++) {
-        const struct unit_part does = unit_part(&model->config, i, units[i].lora, part, level, qkv_kept);
-        unit_lora_work(&units[i], does, part, item, &token);
+        struct ot_block_work row = {0};
+        bool is_needed = is_result_needed(model, layer, i);
+        const struct unit_part does = unit_part(is_needed, i, units[i].lora, part, level, qkv_kept);
+        unit_lora_work(&units[i], does, part, item, &row);
+        out->product_flops += n * units[i].rows * row.product_flops;
+        out->moved_bytes += n * units[i].rows * row.moved_bytes;
         if (does.product)
             dora_factors_work(units[i].lora, units[i].in, item, out);
     }
-    out->product_flops += n * token.product_flops;
-    out->moved_bytes += n * token.moved_bytes;
 }
 
 /* ---- layers ---- */
-
-/* A layer's MLP, or what experts do for a token in place of it. */
-struct mlp_sizes {
-    double experts, rows; /* experts 0: one MLP; rows of the inner activation for each token */
-    double ffn, elems;    /* elems: outputs of gate and up in a row */
-};
-
-static struct mlp_sizes mlp_sizes(const struct ot_model *model, int64_t layer) {
-    const struct ot_model_config *c = &model->config;
-    if (!ot_model_layer_has_experts(c, layer))
-        return (struct mlp_sizes){0, 1, (double)c->ffn, (double)model->inner_elems};
-    return (struct mlp_sizes){(double)c->n_experts, (double)c->top_experts, (double)c->expert_ffn,
-                              2 * (double)c->expert_ffn};
-}
 
 /* The product of a router of few experts takes as long as its arrays take to be moved. */
 enum { THIN = 16 };
@@ -292,9 +296,9 @@ static void layer_flops(const struct ot_model *model, int64_t layer, enum ot_wor
                         struct ot_block_work *out) {
     const struct ot_layer_layout *at = &model->layers[layer];
     int64_t block = 1 + layer;
-    const struct ot_model_config *c = &model->config;
     const struct mlp_sizes mlp = mlp_sizes(model, layer);
-    double h = (double)c->hidden, down = h * mlp.rows * mlp.ffn, gate_up = h * mlp.rows * mlp.elems;
+    double h = (double)model->config.hidden, down = h * mlp.rows * mlp.ffn,
+           gate_up = h * mlp.rows * mlp.elems;
     double router = h * mlp.experts;
     double qkv = h * (double)model->qkv_elems, o = h * (double)model->q_elems;
     switch (part) {
@@ -316,8 +320,8 @@ static void layer_flops(const struct ot_model *model, int64_t layer, enum ot_wor
     case OT_WORK_RECOMPUTE: /* everything whose result is needed */
         if (level < OT_KEEP_PRODUCTS)
             out->product_flops =
-                2 * ((qkv_kept ? 0 : qkv) + router + gate_up + (is_result_needed(c, O) ? o : 0) +
-                     (mlp.experts > 0 || is_result_needed(c, DOWN) ? down : 0));
+                2 * ((qkv_kept ? 0 : qkv) + router + gate_up + (is_result_needed(model, layer, O) ? o : 0) +
+                     (is_result_needed(model, layer, DOWN) ? down : 0));
         out->attention_flops = level < OT_KEEP_ATTENTION ? 2 * attention : 0;
         break;
     case OT_WORK_CLEAR: /* decoder.c */

@@ -31,7 +31,7 @@
  *
  * With experts, gate and up have a row for each assignment (kernels/ops_experts.h), and so has down_out, the
  * result of down, which the gradient of the router reads. `products` keeps these, and the router's logits and
- * choice.
+ * choice. The ax of adapters of experts has such rows too.
  *
  * With parallel sides, backward does not read mid: no level keeps it, and recomputation leaves it out.
  *

@@ -123,13 +123,14 @@ static void put_unit(struct ot_params_walk *w, int first, int slab) {
     }
 }
 
-/* The matrices of an expert are a part of the slab. A tensor may join those of all experts. */
+/* The matrices of an expert are a part of the slab. A tensor may join those of all experts. Adapters of
+ * experts lie in the trained slab, and are no parts of it. */
 static void add_pieces(const struct ot_model_config *c, const struct ot_tensor *t,
                        struct ot_slab_spec *spec) {
     bool up = t->module == OT_MODULE_EXPERT_GATE, first = up || t->module == OT_MODULE_EXPERT_DOWN;
     bool all = t->module == OT_MODULE_EXPERTS_GATE_UP || t->module == OT_MODULE_EXPERTS_DOWN;
     int64_t n = t->rows * t->cols, each = all ? n / c->n_experts : up ? 2 * n : n;
-    if (!(all ? t->dims == 2 : first && t->expert == 0))
+    if (ot_lora_has_tensor(t->name) || !(all ? t->dims == 2 : first && t->expert == 0))
         return;
     spec->n_parts = (int)c->n_experts;
     spec->pieces[spec->n_pieces++] = (struct ot_piece_array){t->first, each};
@@ -225,6 +226,7 @@ static void add_joined_experts(struct ot_params_walk *w, const struct ot_model_c
                c->hidden, OT_INIT_NORMAL);
     add_joined(w, &at->expert_down, OT_MODULE_EXPERTS_DOWN, "", c->n_experts * c->hidden, c->expert_ffn,
                OT_INIT_NORMAL_RESIDUAL);
+    ot_params_add_experts_lora(w, &w->tensors[w->n - 2], &w->tensors[w->n - 1], at);
 }
 
 static void add_experts(struct ot_params_walk *w, const struct ot_model_config *c,
@@ -244,6 +246,7 @@ static void add_experts(struct ot_params_walk *w, const struct ot_model_config *
         struct ot_place *place = e == 0 ? &at->expert_down : NULL;
         add(w, place, OT_MODULE_EXPERT_DOWN, e, ".weight", h, ffn, OT_INIT_NORMAL_RESIDUAL);
     }
+    ot_params_add_experts_lora(w, &w->tensors[w->n - 3 * c->n_experts], &w->tensors[w->n - c->n_experts], at);
 }
 
 static void add_mlp(struct ot_params_walk *w, const struct ot_model_config *c, struct ot_layer_layout *at) {

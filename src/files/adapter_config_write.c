@@ -33,22 +33,37 @@ static void put_linear(const struct ot_model_config *config, struct ot_json_writ
     }
 }
 
+/* Names of experts: PEFT has other adapters for them than for modules. */
+static void put_parameters(const struct ot_lora_spec *spec, struct ot_json_writer *w) {
+    const char *at = spec->text;
+    struct ot_lora_word word;
+    ot_json_begin_array(w, "target_parameters");
+    while (ot_lora_spec_next(&at, OT_LORA_TARGET, &word, NULL))
+        if (ot_lora_word_is_of_experts(word))
+            ot_json_put_string(w, NULL, word.text, (size_t)word.bytes);
+    ot_json_end_array(w);
+}
+
 static void put_targets(const struct ot_lora_spec *spec, const struct ot_model_config *config,
                         struct ot_json_writer *w) {
     const char *at = spec->text;
     struct ot_lora_word word;
-    bool has_targets = false;
+    bool has_targets = false, has_experts = false;
     ot_json_begin_array(w, "target_modules");
     for (bool more = true; more;) {
         more = ot_lora_spec_next(&at, OT_LORA_TARGET, &word, NULL);
         bool all = more ? word.bytes == 10 && memcmp(word.text, "all-linear", 10) == 0 : !has_targets;
         if (all)
             put_linear(config, w);
-        if (more && !all)
+        bool of_experts = more && ot_lora_word_is_of_experts(word);
+        if (more && !all && !of_experts)
             ot_json_put_string(w, NULL, word.text, (size_t)word.bytes);
         has_targets = has_targets || more;
+        has_experts = has_experts || of_experts;
     }
     ot_json_end_array(w);
+    if (has_experts)
+        put_parameters(spec, w);
 }
 
 /* True if a pattern of the kind has this name and comes before `end` in the text. */

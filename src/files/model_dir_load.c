@@ -275,9 +275,9 @@ static bool wants_slab(const struct loader *l, int slab) {
     return !l->frozen_only || ot_model_chain(l->model)->slabs[slab].frozen;
 }
 
-/* A magnitude of DoRA is computed as a whole. */
+/* A magnitude of DoRA is computed as a whole. The B of experts' adapters changes its order as a whole. */
 static bool is_small(const struct ot_tensor *tensor) {
-    return tensor->file_form == OT_FORM_ABOVE_NORM;
+    return tensor->file_form == OT_FORM_ABOVE_NORM || tensor->file_form == OT_FORM_EXPERT_COLUMNS;
 }
 
 /* Keeps the kernel AHEAD_BYTES ahead, in the order in which the model (not the file) needs the tensors. */

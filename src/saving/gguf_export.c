@@ -88,6 +88,12 @@ static int check_adapters(struct writing *w) {
                 "%s: %s is trained too, and llama.cpp has no adapters of that kind; merge them first "
                 "(offload-train merge), and export the result",
                 job->source, tensor->name);
+        if (tensor->trained && ot_module_is_expert(tensor->module))
+            return ot_fail(
+                OT_E_INPUT,
+                "%s: %s adapts experts, and adapters of experts cannot be written as GGUF here; merge "
+                "the adapters first (offload-train merge)",
+                job->source, tensor->name);
         if (tensor->trained && tensor->module == OT_MODULE_HEAD && job->session->config.tied)
             return ot_fail(
                 OT_E_INPUT,
