@@ -170,8 +170,12 @@ static const struct ot_topic_block lora[] = {
     {"targets",
      "all-linear (all linear maps of the layers, if it is not given), or names with commas between them: "
      "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, lm_head, embed_tokens. A name may "
-     "begin earlier, as layers.3.mlp.up_proj. In a model with experts, those of attention, the head and the "
-     "embedding."},
+     "begin earlier, as layers.3.mlp.up_proj."},
+    {"experts",
+     "In a mixture of experts, all-linear is attention alone, and the experts are named: "
+     "targets=all-linear,experts.gate_up_proj,experts.down_proj (target_parameters of PEFT). Each expert "
+     "has an A and a B; gate and up share an A. There is neither dropout nor dora for them. For llama.cpp, "
+     "merge them first."},
     {"r:NAME, alpha:NAME", "Rank and alpha of the modules with this name, such as r:down_proj=64."},
     {"--train",
      "With --lora: tensors of the model itself that are trained too, such as norms or embeddings. PEFT "
