@@ -70,7 +70,7 @@ static double adapted_outputs(const struct ot_lora_unit *lora) {
  * counted with the layer. out: the unit's outputs. train: with dropout. */
 static double dora_forward_elems(const struct ot_lora_unit *lora, double out, bool train) {
     if (train && ot_lora_doubles(lora)) /* u, and y before and after */
-        return 3 * adapted_outputs(lora);
+        return 3 * out;
     return lora->dora ? 2 * out : 0;
 }
 
@@ -161,7 +161,7 @@ static void unit_lora_work(const struct unit_sizes *unit, struct unit_part does,
     if (does.result)
         out->moved_bytes += item * dora_forward_elems(unit->lora, unit->out, true);
     if (does.product && doubles) /* W dropout(x) */
-        out->product_flops += 2 * unit->in * adapted_outputs(unit->lora);
+        out->product_flops += 2 * unit->in * unit->out;
     else if (does.product && !does.result && unit->lora->dora) /* without DoRA, backward does not need it */
         out->product_flops += 2 * unit->in * unit->out;
 }
