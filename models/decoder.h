@@ -133,7 +133,7 @@ int64_t ot_slab_matrix_params(const struct ot_slab_spec *slab);
 /* Makes a slab with all its tensors an encoded one, if it is to be (encoded.c). Errors: OT_E_INPUT. */
 int ot_slab_encode(struct ot_model *model, int slab);
 /* ot_chain.decode. */
-void ot_slab_decode(const void *model, int slab, struct ot_lane *lane, const void *encoded, void *weights);
+void ot_slab_decode(const void *model, int slab, struct ot_lane *lane, const struct ot_slab_decoding *what);
 
 /* ---- the blocks ---- */
 

@@ -37,39 +37,61 @@ static int64_t part_bytes(const struct ot_weight *weight) {
     return ot_weight_layout(weight).bytes;
 }
 
-/* Goes from part index - 1 of a slab to part `index`, or to the first one. The matrices come first in a slab;
- * the rest is one part. False: there are no more. */
-static bool next_part(const struct ot_model *model, int slab, int index, struct ot_encoded_part *part) {
+/* Matrices of a tensor: one, or one of each expert. */
+static int64_t matrices_of(const struct ot_tensor *t) {
+    return t->parts > 0 ? t->parts : 1;
+}
+
+/* Goes to the next part of a slab; from {0}, to the first one. The matrices come first in a slab; the rest is
+ * one part. False: there are no more. */
+static bool next_part(const struct ot_model *model, int slab, struct ot_encoded_part *part) {
     const struct ot_slab_memory *memory = &model->slab_memory[slab];
     const struct ot_tensor *tensors = &model->tensors[memory->first_tensor];
-    const struct ot_weight *before = &part->weight;
-    if (index == 0)
-        *part = (struct ot_encoded_part){0};
-    else
-        *part = (struct ot_encoded_part){.first = part->first + before->rows * before->cols,
-                                         .at = part->at + part_bytes(before)};
-    if (index < memory->n_tensors && tensors[index].dims == 2)
-        part->weight = (struct ot_weight){format_of_matrix(model, &tensors[index]), tensors[index].rows,
-                                          tensors[index].cols};
+    if (part->weight.cols > 0) {
+        part->first += part->weight.rows * part->weight.cols;
+        part->at += part_bytes(&part->weight);
+        if (part->tensor < memory->n_tensors && ++part->matrix == matrices_of(&tensors[part->tensor])) {
+            part->tensor++;
+            part->matrix = 0;
+        }
+    }
+    const struct ot_tensor *t = &tensors[part->tensor];
+    if (part->tensor < memory->n_tensors && t->dims == 2)
+        part->weight = (struct ot_weight){format_of_matrix(model, t), t->rows / matrices_of(t), t->cols};
     else
         part->weight = (struct ot_weight){(enum ot_weight_format)model->chain.dtype, 1,
                                           model->slabs[slab].n_params - part->first};
     return part->weight.cols > 0;
 }
 
+/* The array of a slab's pieces in which a part lies; -1: in none. expert: whose piece it belongs to. */
+static int array_of(const struct ot_slab_spec *spec, const struct ot_encoded_part *part, int64_t *expert) {
+    for (int a = 0; a < spec->n_pieces; a++) {
+        *expert = (part->first - spec->pieces[a].first) / spec->pieces[a].each;
+        if (part->first >= spec->pieces[a].first && *expert < spec->n_parts)
+            return a;
+    }
+    return -1;
+}
+
 int ot_slab_encode(struct ot_model *model, int slab) {
     struct ot_slab_spec *spec = &model->slabs[slab];
     const struct ot_slab_memory *memory = &model->slab_memory[slab];
-    struct ot_encoded_part part;
+    struct ot_encoded_part part = {0};
+    int64_t expert;
     bool has_matrix = memory->n_tensors > 0 && model->tensors[memory->first_tensor].dims == 2;
     if (!spec->frozen || spec->edge || !has_matrix ||
         format_of(model) == (enum ot_weight_format)model->chain.dtype)
         return 0;
-    for (int i = 0; next_part(model, slab, i, &part); i++) {
-        int rc = ot_weight_check(&part.weight);
+    while (next_part(model, slab, &part)) {
+        int rc = ot_weight_check(&part.weight), array = array_of(spec, &part, &expert);
         if (rc < 0)
             return ot_fail_context(rc, "slab '%s'", spec->name);
         spec->encoded_bytes = part.at + part_bytes(&part.weight);
+        if (array >= 0 && part.first == spec->pieces[array].first)
+            spec->encoded[array].first = part.at / OT_ENCODED_UNIT;
+        if (array >= 0 && expert == 0)
+            spec->encoded[array].each += part_bytes(&part.weight) / OT_ENCODED_UNIT;
     }
     model->chain.decode = ot_slab_decode;
     return 0;
@@ -79,7 +101,7 @@ bool ot_encoded_part(const struct ot_model *model, int slab, int index, struct o
     struct ot_encoded_part part = {0};
     bool found = model->slabs[slab].encoded_bytes > 0;
     for (int i = 0; found && i <= index; i++)
-        found = next_part(model, slab, i, &part);
+        found = next_part(model, slab, &part);
     if (found)
         *out = part;
     return found;
@@ -101,18 +123,27 @@ int64_t ot_model_encoded_bytes(const struct ot_model *model, int64_t *plain) {
     return encoded;
 }
 
-void ot_slab_decode(const void *context, int slab, struct ot_lane *lane, const void *encoded, void *weights) {
+static bool is_decoded(const struct ot_slab_spec *spec, const struct ot_encoded_part *part,
+                       const struct ot_slab_decoding *what) {
+    int64_t expert;
+    return array_of(spec, part, &expert) < 0 ? what->dense
+                                             : what->parts && (!what->used || what->used[expert] != 0);
+}
+
+void ot_slab_decode(const void *context, int slab, struct ot_lane *lane,
+                    const struct ot_slab_decoding *what) {
     const struct ot_model *model = context;
-    struct ot_encoded_part part;
-    for (int i = 0; next_part(model, slab, i, &part); i++) {
+    struct ot_encoded_part part = {0};
+    while (next_part(model, slab, &part)) {
         struct ot_decode op = {
             .weight = part.weight,
             .dtype = model->chain.dtype,
             .n = part.weight.rows * part.weight.cols,
-            .encoded = (const char *)encoded + part.at,
-            .out = (char *)weights + (size_t)part.first * ot_dtype_bytes(model->chain.dtype),
+            .encoded = (const char *)what->encoded + part.at,
+            .out = (char *)what->weights + (size_t)part.first * ot_dtype_bytes(model->chain.dtype),
         };
-        ot_device_ops(ot_lane_device(lane))->decode(lane, &op);
+        if (is_decoded(&model->slabs[slab], &part, what))
+            ot_device_ops(ot_lane_device(lane))->decode(lane, &op);
     }
 }
 
@@ -143,15 +174,16 @@ static size_t larger(size_t a, int64_t b) {
 
 static struct encoder_sizes sizes_of(const struct ot_model *model) {
     struct encoder_sizes sizes = {0};
-    struct ot_encoded_part part;
-    for (int slab = 0; slab < model->chain.n_slabs; slab++)
-        for (int i = 0; model->slabs[slab].encoded_bytes > 0 && next_part(model, slab, i, &part); i++) {
+    for (int slab = 0; slab < model->chain.n_slabs; slab++) {
+        struct ot_encoded_part part = {0};
+        while (model->slabs[slab].encoded_bytes > 0 && next_part(model, slab, &part)) {
             struct ot_weight_layout l = ot_weight_layout(&part.weight);
             bool nested = part.weight.format == OT_WEIGHT_NF4_DOUBLE;
             sizes.encoded = larger(sizes.encoded, l.bytes);
             sizes.scales = larger(sizes.scales, nested ? l.n_scales * (int64_t)sizeof(float) : 0);
             sizes.carry = larger(sizes.carry, l.unit * (int64_t)sizeof(float));
         }
+    }
     return sizes;
 }
 
@@ -227,8 +259,7 @@ static int begin_part(struct ot_slab_encoder *e, int slab, int index) {
     e->slab = slab;
     e->index = index;
     e->taken = e->carried = 0;
-    if (!(follows ? next_part(e->model, slab, index, &e->part)
-                  : ot_encoded_part(e->model, slab, index, &e->part)))
+    if (!(follows ? next_part(e->model, slab, &e->part) : ot_encoded_part(e->model, slab, index, &e->part)))
         return ot_fail(OT_E_INTERNAL, "slab %d has no encoded part %d", slab, index);
     ot_weight_begin(&e->part.weight, e->encoded);
     return 0;

@@ -11,7 +11,10 @@
  *
  * LAYOUT. An encoded slab is a row of PARTS: each matrix in the base's type, a tensor of its own with
  * scales of its own, and then the rest of the slab, its vectors and its padding, as one vector in the
- * device's dtype. Parts cover the slab's parameters in order, without gaps. Each part is an ot_weight,
+ * device's dtype. A tensor of all experts is one matrix of each expert. So all bytes of an expert are
+ * together, and no scale is of two: fetches may leave out experts that no token has chosen, and the chain
+ * decodes those alone that it is told to (offload/plan/used_parts.h). Parts cover the slab's parameters in
+ * order, without gaps. Each part is an ot_weight,
  * whose bytes are a multiple of OT_WEIGHT_EXTENT, and the next part begins behind them. So ot_encoded_part
  * says where every byte lies: the encoder writes by it, and the chain decodes by it.
  *
@@ -38,6 +41,8 @@ struct ot_encoded_part {
     int64_t first; /* the first of its parameters, in the slab */
     struct ot_weight weight;
     int64_t at; /* bytes from the begin of the encoded slab */
+    /* The tensor of the slab, and which of its matrices; the rest of the slab comes behind all matrices. */
+    int64_t tensor, matrix;
 };
 /* Part `index` of an encoded slab. False: there are no more, or the slab is not encoded. */
 bool ot_encoded_part(const struct ot_model *model, int slab, int index, struct ot_encoded_part *out);

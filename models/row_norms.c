@@ -19,7 +19,7 @@ struct norms {
     struct ot_pool *pool; /* of one thread: the norms of a few rows are soon computed */
 };
 
-/* The part of its slab that the matrix is. False: it is not encoded. */
+/* The part of its slab that the matrix is, which is not a tensor of all experts. False: it is not encoded. */
 static bool find_part(const struct ot_model *model, const struct ot_tensor *weight, struct ot_weight *as) {
     struct ot_encoded_part part;
     for (int i = 0; ot_encoded_part(model, weight->slab, i, &part); i++)

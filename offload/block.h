@@ -21,8 +21,9 @@
  * choose those that it needs (the experts of a mixture). Everything outside of the parts is DENSE: always
  * needed. A block that has a slab with parts can run forward in two halves. CHOOSE computes all that comes
  * before the choice, and notes the parts that it has chosen; REST needs the chosen parts, and finishes the
- * block. Between the halves the engine may fetch the chosen parts alone (plan.fetch_used). Wherever weights
- * of a part are that no micro-batch has chosen, there may be any bytes, NaNs too.
+ * block. Between the halves the engine may fetch the chosen parts alone (plan.fetch_used), and decode them
+ * alone if the slab is encoded. Wherever weights of a part are that no micro-batch has chosen, there may be
+ * any bytes, NaNs too.
  *
  * SHARED SLABS. A slab may be used by many blocks, each of which has slabs of its own beside it (the position
  * biases that all layers of a T5 read). It is small: each use has a buffer for its gradient, as with tied
@@ -62,8 +63,9 @@ struct ot_param_group {
     float rate;       /* multiplies the learning rate; 0 means 1 */
 };
 
-/* An array of equal pieces, one of each part: the piece of part p is the parameters
- * [first + p * each, first + (p + 1) * each) of the slab. */
+/* An array of equal pieces, one of each part: the piece of part p is
+ * [first + p * each, first + (p + 1) * each) of the slab, in parameters or in units of OT_ENCODED_UNIT
+ * bytes. */
 struct ot_piece_array {
     int64_t first, each;
 };
@@ -83,7 +85,8 @@ struct ot_slab_spec {
     /* Parts: n_pieces arrays in order, which do not overlap. n_parts 0: none. Only slabs of one middle block
      * have parts, and all of them that a block uses have equally many: part p of each is chosen together. */
     int n_parts, n_pieces;
-    struct ot_piece_array pieces[OT_MAX_PIECES];
+    struct ot_piece_array pieces[OT_MAX_PIECES];  /* in parameters */
+    struct ot_piece_array encoded[OT_MAX_PIECES]; /* of an encoded slab: the same pieces, in units */
 };
 
 /* Slabs are cut into tiles, and tiles into extents, at multiples of this number: 4 KiB of the narrowest
@@ -206,6 +209,15 @@ enum ot_work_part {
     OT_WORK_CLEAR      /* the extra work of a backward with `first`; it does not depend on the tokens */
 };
 
+/* What of an encoded slab to decode: all of it, or its dense rest, or some of its parts, or both. encoded:
+ * [encoded_bytes]; weights: [n_params] of the chain's dtype; both in device memory, aligned to 256 bytes. */
+struct ot_slab_decoding {
+    const void *encoded;
+    void *weights;
+    bool dense, parts;
+    const int32_t *used; /* with parts: [n_parts], on the host; 0: not this part. NULL: all parts */
+};
+
 struct ot_chain {
     const void *context;        /* owned by the model; outlives the engine */
     enum ot_dtype dtype;        /* of weights and activations on the device */
@@ -240,9 +252,9 @@ struct ot_chain {
     void (*forward)(const void *context, int block, const struct ot_block_run *run);
     /* Not called for the blocks before the first one that uses a trained slab. */
     void (*backward)(const void *context, int block, const struct ot_block_run *run);
-    /* Enqueues the decoding of an encoded slab. encoded: [encoded_bytes]; weights: [n_params] of the chain's
-     * dtype; both in device memory, aligned to 256 bytes. NULL if no slab is encoded. */
-    void (*decode)(const void *context, int slab, struct ot_lane *lane, const void *encoded, void *weights);
+    /* Enqueues the decoding of an encoded slab. Reads `what` only during the call. NULL if no slab is
+     * encoded. */
+    void (*decode)(const void *context, int slab, struct ot_lane *lane, const struct ot_slab_decoding *what);
 };
 
 /* The token arrays of a micro-batch: tokens, targets, position, row_start; with pairs also input_first,

@@ -1,4 +1,4 @@
-/* Fetches of slabs by their parts (plan/used_parts.h), and the choice of parts on its way. */
+/* Fetches and decodings of slabs by their parts (plan/used_parts.h), and the choice of parts on its way. */
 #include "offload/engine/engine_state.h"
 
 static int32_t *choice_at(const struct ot_engine *en, int32_t *choices, int block) {
@@ -30,12 +30,14 @@ void ot_engine_choice_out(struct ot_engine *en, const struct ot_task *task, int6
                  (size_t)ot_block_parts(&en->chain, task->block) * sizeof(int32_t));
 }
 
-/* Test seam: NaNs in every dtype, where only chosen parts will be. A read of another part then shows. */
-static void poison(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
+/* Test seam: NaNs in every dtype, where only chosen parts will be. A read of another part then shows. item:
+ * the bytes of a parameter or of a unit. */
+static void poison(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane,
+                   const struct ot_piece_array *pieces, size_t item) {
     const struct ot_slab_spec *slab = &en->chain.slabs[task->slab];
     for (int a = 0; a < slab->n_pieces; a++)
-        ot_lane_fill(lane, ot_engine_at_unit(en, task->to, task->slab, slab->pieces[a].first), 0xff,
-                     ot_slab_bytes(&en->chain, task->slab, slab->n_parts * slab->pieces[a].each));
+        ot_lane_fill(lane, (char *)ot_engine_at(en, task->to) + (size_t)pieces[a].first * item, 0xff,
+                     (size_t)(slab->n_parts * pieces[a].each) * item);
 }
 
 /* Only the h2d lane's thread counts. */
@@ -51,7 +53,7 @@ static void count(struct ot_engine *en, const struct ot_task *task, const int32_
     fetches->parts += slab->n_parts;
     fetches->used += n_used;
     fetches->left_bytes +=
-        (int64_t)ot_slab_bytes(&en->chain, task->slab, ot_slab_part_params(slab)) * (slab->n_parts - n_used);
+        (int64_t)ot_slab_bytes(&en->chain, task->slab, ot_slab_part_units(slab)) * (slab->n_parts - n_used);
 }
 
 void ot_engine_fetch(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
@@ -64,8 +66,10 @@ void ot_engine_fetch(struct ot_engine *en, const struct ot_task *task, int64_t s
         return;
     }
     struct ot_run_walk walk = ot_engine_walk(en, task, step);
+    const struct ot_slab_spec *spec = &en->chain.slabs[slab];
     if (en->poisons_parts)
-        poison(en, task, lane);
+        poison(en, task, lane, spec->encoded_bytes > 0 ? spec->encoded : spec->pieces,
+               ot_slab_bytes(&en->chain, slab, 1));
     bytes = 0;
     for (int64_t first, n; ot_run_next(&walk, &first, &n);) {
         size_t run = ot_slab_bytes(&en->chain, slab, n);
@@ -74,6 +78,20 @@ void ot_engine_fetch(struct ot_engine *en, const struct ot_task *task, int64_t s
         bytes += run;
     }
     count(en, task, walk.used, bytes);
+}
+
+void ot_engine_decode_slab(struct ot_engine *en, const struct ot_task *task, int64_t step,
+                           struct ot_lane *lane) {
+    const struct ot_slab_decoding what = {
+        .encoded = ot_engine_at(en, task->from),
+        .weights = ot_engine_at(en, task->to),
+        .dense = ot_fetched_has_dense(task->fetched),
+        .parts = task->fetched != OT_FETCH_DENSE,
+        .used = ot_fetched_has_used(task->fetched) ? choice_of(en, task, step) : NULL,
+    };
+    if (en->poisons_parts && task->fetched != OT_FETCH_ALL)
+        poison(en, task, lane, en->chain.slabs[task->slab].pieces, ot_dtype_bytes(en->chain.dtype));
+    en->chain.decode(en->chain.context, task->slab, lane, &what);
 }
 
 void ot_engine_get_fetches(const struct ot_engine *en, struct ot_engine_fetches *out) {

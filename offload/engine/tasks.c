@@ -47,11 +47,6 @@ static void copy_in(struct ot_engine *en, const struct ot_task *task, struct ot_
                  ot_engine_at_unit(en, task->from, task->slab, first), span_bytes(en, task));
 }
 
-static void decode(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
-    en->chain.decode(en->chain.context, task->slab, lane, ot_engine_at(en, task->from),
-                     ot_engine_at(en, task->to));
-}
-
 static void store(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     ot_lane_copy(lane, OT_COPY_D2H, weights_off_gpu(en, task),
                  ot_engine_at_unit(en, task->from, task->slab, task->span.first),
@@ -453,7 +448,7 @@ int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, 
         copy_in(en, task, lane);
         break;
     case OT_TASK_DECODE:
-        decode(en, task, lane);
+        ot_engine_decode_slab(en, task, step, lane);
         break;
     case OT_TASK_FORWARD:
         forward(en, task, step, lane);

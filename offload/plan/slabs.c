@@ -23,9 +23,12 @@ bool ot_slab_is_encoded(const struct ot_chain *chain, int slab) {
     return chain->slabs[slab].encoded_bytes > 0;
 }
 
-int64_t ot_slab_units(const struct ot_chain *chain, int slab) {
-    const struct ot_slab_spec *spec = &chain->slabs[slab];
+int64_t ot_spec_units(const struct ot_slab_spec *spec) {
     return spec->encoded_bytes > 0 ? spec->encoded_bytes / OT_ENCODED_UNIT : spec->n_params;
+}
+
+int64_t ot_slab_units(const struct ot_chain *chain, int slab) {
+    return ot_spec_units(&chain->slabs[slab]);
 }
 
 size_t ot_slab_bytes(const struct ot_chain *chain, int slab, int64_t units) {

@@ -20,6 +20,7 @@ struct ot_tile_span {
 int ot_chain_first_trained(const struct ot_chain *chain);
 enum ot_slot_kind ot_slab_slot_kind(const struct ot_chain *chain, int slab);
 bool ot_slab_is_encoded(const struct ot_chain *chain, int slab);
+int64_t ot_spec_units(const struct ot_slab_spec *spec);
 int64_t ot_slab_units(const struct ot_chain *chain, int slab);
 size_t ot_slab_bytes(const struct ot_chain *chain, int slab, int64_t units);
 /* True if the weights pass through a device slot on their way to a block, before they are decoded. */

@@ -7,17 +7,28 @@
 
 /* ---- parts of a chain ---- */
 
+/* What the homes of the slab hold, in units. */
+static const struct ot_piece_array *stored_pieces(const struct ot_slab_spec *slab) {
+    return slab->encoded_bytes > 0 ? slab->encoded : slab->pieces;
+}
+
+static bool are_in_order(const struct ot_slab_spec *slab, const struct ot_piece_array *pieces, int64_t n) {
+    int64_t end = 0;
+    bool good = true;
+    for (int a = 0; a < slab->n_pieces && good; a++) {
+        good = pieces[a].each > 0 && pieces[a].first >= end;
+        end = pieces[a].first + slab->n_parts * pieces[a].each;
+    }
+    return good && end <= n;
+}
+
 static int check_slab(const struct ot_chain *chain, int slab) {
     const struct ot_slab_spec *s = &chain->slabs[slab];
-    int64_t end = 0;
-    bool good = s->n_pieces >= 1 && s->n_pieces <= OT_MAX_PIECES && ot_slab_uses(chain, slab) == 1;
-    for (int a = 0; a < s->n_pieces && good; a++) {
-        good = s->pieces[a].each > 0 && s->pieces[a].first >= end;
-        end = s->pieces[a].first + s->n_parts * s->pieces[a].each;
-    }
     int block = ot_slab_block(chain, slab);
-    good = good && end <= s->n_params && block > 0 && block < chain->n_blocks - 1 &&
-           s->n_parts == ot_block_parts(chain, block);
+    bool good = s->n_pieces >= 1 && s->n_pieces <= OT_MAX_PIECES && ot_slab_uses(chain, slab) == 1 &&
+                block > 0 && block < chain->n_blocks - 1 && s->n_parts == ot_block_parts(chain, block) &&
+                are_in_order(s, s->pieces, s->n_params) &&
+                are_in_order(s, stored_pieces(s), ot_spec_units(s));
     return good ? 0 : ot_fail(OT_E_INTERNAL, "the model describes the parts of '%s' wrongly", s->name);
 }
 
@@ -51,11 +62,19 @@ int ot_slab_block(const struct ot_chain *chain, int slab) {
     return -1;
 }
 
-int64_t ot_slab_part_params(const struct ot_slab_spec *slab) {
-    int64_t params = 0;
+static int64_t size_of_part(const struct ot_slab_spec *slab, const struct ot_piece_array *pieces) {
+    int64_t size = 0;
     for (int a = 0; a < slab->n_pieces; a++)
-        params += slab->pieces[a].each;
-    return params;
+        size += pieces[a].each;
+    return size;
+}
+
+int64_t ot_slab_part_params(const struct ot_slab_spec *slab) {
+    return size_of_part(slab, slab->pieces);
+}
+
+int64_t ot_slab_part_units(const struct ot_slab_spec *slab) {
+    return size_of_part(slab, stored_pieces(slab));
 }
 
 double ot_block_used_parts(const struct ot_chain *chain, int block, int64_t n_tokens) {
@@ -72,18 +91,23 @@ static bool keeps_places(const struct ot_chain *chain, const struct ot_plan *pla
            plan->kept_slots >= ot_plan_round_places(plan);
 }
 
-bool ot_slab_fetches_used(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
+bool ot_slab_takes_used(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
     if (!plan->fetch_used || chain->slabs[slab].n_parts == 0)
         return false;
-    return ot_shard_ranks(&plan->shard) == 1 && ot_slab_is_streamed(plan, slab) &&
-           !ot_slab_is_encoded(chain, slab) && plan->slabs[slab].tiles[OT_TILE_STREAM] == 0 &&
+    return ot_shard_ranks(&plan->shard) == 1 &&
+           (ot_slab_is_streamed(plan, slab) || ot_slab_is_encoded(chain, slab)) &&
+           plan->slabs[slab].tiles[OT_TILE_STREAM] == 0 &&
            keeps_places(chain, plan, ot_slab_block(chain, slab));
+}
+
+bool ot_slab_fetches_used(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
+    return ot_slab_takes_used(chain, plan, slab) && ot_slab_is_streamed(plan, slab);
 }
 
 bool ot_block_chooses(const struct ot_chain *chain, const struct ot_plan *plan, int block) {
     const struct ot_block_spec *spec = &chain->blocks[block];
     for (int u = 0; u < spec->n_uses; u++)
-        if (ot_slab_fetches_used(chain, plan, spec->uses[u].slab))
+        if (ot_slab_takes_used(chain, plan, spec->uses[u].slab))
             return true;
     return false;
 }
@@ -101,7 +125,7 @@ static bool is_fetched(const struct ot_run_walk *walk, int part) {
 
 /* The next run of used parts in the present array. */
 static bool next_parts(struct ot_run_walk *walk, int64_t *first, int64_t *n) {
-    const struct ot_piece_array *array = &walk->slab->pieces[walk->array];
+    const struct ot_piece_array *array = &stored_pieces(walk->slab)[walk->array];
     int part = walk->part;
     while (part < walk->slab->n_parts && !is_fetched(walk, part))
         part++;
@@ -118,7 +142,7 @@ bool ot_run_next(struct ot_run_walk *walk, int64_t *first, int64_t *n) {
     const struct ot_slab_spec *slab = walk->slab;
     int arrays = walk->fetched == OT_FETCH_ALL ? 0 : slab->n_pieces;
     while (walk->array < arrays) {
-        const struct ot_piece_array *array = &slab->pieces[walk->array];
+        const struct ot_piece_array *array = &stored_pieces(slab)[walk->array];
         if (walk->part < 0) {
             walk->part = 0;
             *first = walk->at;
@@ -133,7 +157,7 @@ bool ot_run_next(struct ot_run_walk *walk, int64_t *first, int64_t *n) {
         walk->array++;
     }
     *first = walk->at;
-    *n = slab->n_params - walk->at;
-    walk->at = slab->n_params;
+    *n = ot_spec_units(slab) - walk->at;
+    walk->at += *n;
     return *n > 0 && ot_fetched_has_dense(walk->fetched);
 }

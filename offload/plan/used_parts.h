@@ -1,4 +1,4 @@
-/* Which parts of slabs (block.h) cross the bus.
+/* Which parts of slabs (block.h) cross the bus, and which parts are decoded.
  *
  * With plan.fetch_used the weights of a block that has parts come to the device in two fetches. The first
  * brings the dense rest, ahead of the block's forward as far as slots allow. Then the block chooses, for all
@@ -7,13 +7,15 @@
  * known, so one fetch brings both, ahead of the block's backward. A plan without fetch_used fetches whole
  * slabs.
  *
+ * An encoded slab is decoded as it is fetched: its dense rest before the choice, the chosen parts after it.
+ * That holds for a slab whose encoded bytes live on the device too: it is not fetched, but each use decodes.
+ *
  * The second fetch waits for the choice, and its bytes for nothing else. So this pays where tokens choose few
  * parts: one token of generation needs 8 of 128 experts, so a sixteenth of their bytes crosses the bus. A
  * micro-batch of thousands of tokens chooses all parts, and only loses overlap.
  *
- * A slab is fetched whole in spite of fetch_used
- *   - if its weights live on the device (nothing is fetched);
- *   - if it is encoded: its decoding needs all bytes;
+ * A slab is fetched (and decoded) whole in spite of fetch_used
+ *   - if its weights live on the device and are not encoded (nothing is fetched);
  *   - if the stream engine updates tiles of it, in the slot of its weights;
  *   - in training, if activations that its block keeps leave the device through fewer slots than a round has
  *     micro-batches: all of them are half computed at the same time;
@@ -46,17 +48,20 @@ int ot_block_parts(const struct ot_chain *chain, int block);
 int ot_chain_most_parts(const struct ot_chain *chain);
 /* The block that uses a slab with parts. */
 int ot_slab_block(const struct ot_chain *chain, int slab);
-/* Parameters of one part of a slab, in all pieces. */
+/* One part of a slab, in all pieces: its parameters, and what its homes hold of it (slabs.h, UNITS). */
 int64_t ot_slab_part_params(const struct ot_slab_spec *slab);
+int64_t ot_slab_part_units(const struct ot_slab_spec *slab);
 
-/* True if the slab's parts are fetched by use. */
+/* True if the slab's parts come to the block by use: fetched, decoded, or both. */
+bool ot_slab_takes_used(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
+/* True if they are fetched by use. */
 bool ot_slab_fetches_used(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
-/* True if a slab of the block is: then its forward runs in halves. */
+/* True if a slab of the block takes used parts: then its forward runs in halves. */
 bool ot_block_chooses(const struct ot_chain *chain, const struct ot_plan *plan, int block);
 /* The number of parts that the tokens are expected to choose in a block. */
 double ot_block_used_parts(const struct ot_chain *chain, int block, int64_t n_tokens);
 
-/* Walks over what a fetch brings of a slab, in runs of parameters that are as long as possible. */
+/* Walks over what a fetch brings of a slab, in runs of units that are as long as possible. */
 struct ot_run_walk {
     const struct ot_slab_spec *slab;
     enum ot_fetched fetched;

@@ -213,21 +213,35 @@ static int64_t chosen_tokens(const struct context *c, const struct ot_task *task
     return c->plan->micro_tokens * (ot_plan_place(c->plan, task->n_chosen - 1) + 1);
 }
 
-/* Of the parts of a slab: those that the micro-batches of the task are expected to choose. */
-static double fetched_params(const struct context *c, const struct ot_task *task) {
-    const struct ot_slab_spec *slab = &c->chain->slabs[task->slab];
-    double part = (double)ot_slab_part_params(slab), params = 0;
+/* What a task brings of a slab of `whole`, each part of which has `part`. Of the parts: those that the
+ * micro-batches of the task are expected to choose. */
+static double brought(const struct context *c, const struct ot_task *task, int64_t whole, int64_t part) {
+    double parts = c->chain->slabs[task->slab].n_parts, some = 0;
+    if (task->fetched == OT_FETCH_ALL)
+        return (double)whole;
     if (ot_fetched_has_dense(task->fetched))
-        params += (double)slab->n_params - part * slab->n_parts;
+        some += (double)whole - (double)part * parts;
     if (ot_fetched_has_used(task->fetched))
-        params +=
-            part * ot_block_used_parts(c->chain, ot_slab_block(c->chain, task->slab), chosen_tokens(c, task));
-    return params;
+        some += (double)part *
+                ot_block_used_parts(c->chain, ot_slab_block(c->chain, task->slab), chosen_tokens(c, task));
+    return some;
+}
+
+/* whole: in units. */
+static double brought_bytes(const struct context *c, const struct ot_task *task, int64_t whole) {
+    return (double)ot_slab_bytes(c->chain, task->slab, 1) *
+           brought(c, task, whole, ot_slab_part_units(&c->chain->slabs[task->slab]));
 }
 
 static double fetched_bytes(const struct context *c, const struct ot_task *task) {
-    return task->fetched == OT_FETCH_ALL ? (double)ot_slab_bytes(c->chain, task->slab, task->span.n)
-                                         : weight_bytes(c, 1) * fetched_params(c, task);
+    return brought_bytes(c, task, task->span.n);
+}
+
+/* Reads encoded bytes, writes weights. */
+static double decoded_bytes(const struct context *c, const struct ot_task *task) {
+    const struct ot_slab_spec *slab = &c->chain->slabs[task->slab];
+    return brought_bytes(c, task, ot_spec_units(slab)) +
+           weight_bytes(c, 1) * brought(c, task, slab->n_params, ot_slab_part_params(slab));
 }
 
 static double bytes_of(const struct context *c, const struct ot_task *task) {
@@ -239,9 +253,8 @@ static double bytes_of(const struct context *c, const struct ot_task *task) {
         return fetched_bytes(c, task);
     case OT_TASK_USED_OUT:
         return (double)ot_block_parts(c->chain, task->block) * (double)sizeof(int32_t);
-    case OT_TASK_DECODE: /* reads the encoded bytes, writes the weights */
-        return (double)c->chain->slabs[task->slab].encoded_bytes +
-               weight_bytes(c, c->chain->slabs[task->slab].n_params);
+    case OT_TASK_DECODE:
+        return decoded_bytes(c, task);
     case OT_TASK_UPLOAD:
     case OT_TASK_STORE:
     case OT_TASK_GRAD_OUT:

@@ -87,6 +87,7 @@ struct ot_program {
     } * sums;                    /* by ot_layout_sum */
     struct ot_tag *in_slot;      /* [n_slabs] with parts: what the slot of the slab has of it */
     struct ot_tag *in_host_slot; /* [n_slabs]: the same for its host slot */
+    struct ot_tag *decoded;      /* [n_slabs]: the same for the weight slot into which it is decoded */
     int *chosen;                 /* [n_blocks]: micro-batches whose choice is on the way to the host */
     int *halves;                 /* [places]: where the first half of the present visit has left `saved` */
     int *joining;                /* [n_slabs]: slabs whose sums the ranks exchange, until they are joined */
@@ -151,13 +152,17 @@ enum ot_half ot_program_choose(struct ot_program *p, const struct ot_visit *visi
 void ot_program_note_choice(struct ot_program *p, struct ot_task *task);
 /* True if a fetch for the visit may be listed now: its choice is known, or it needs none. */
 bool ot_program_may_fetch(const struct ot_program *p, int slab, int visit);
-/* What the visit's fetch of a slab brings, ahead of the visit. */
+/* What the visit's fetch of a slab brings, and what its decoding decodes, ahead of the visit. */
 enum ot_fetched ot_program_fetched(const struct ot_program *p, int slab, int visit);
-/* The content that a task of a block expects in the slot of a slab that is fetched by use. */
+/* The content that a task of a block expects in the slot of a slab whose used parts it takes. */
 struct ot_tag ot_program_used_tag(const struct ot_program *p, const struct ot_task *task, int slab);
 /* Lets a FETCH or an NVME_READ bring parts of its slab, or all but the parts: adds its accesses. */
 void ot_program_move_parts(struct ot_program *p, struct ot_task *task, enum ot_fetched fetched);
-/* The content of a slot after that, if it had nothing before. */
+/* Lets a DECODE decode parts of its slab, or all but the parts: adds its accesses. */
+void ot_program_decode_parts(struct ot_program *p, struct ot_task *task, enum ot_fetched fetched);
+/* Appends the decoding of the chosen parts of a slab, into the weight slot that has its dense rest. */
+void ot_program_decode_used(struct ot_program *p, int slab);
+/* The content of a slot after move_parts, if it had nothing before. */
 struct ot_tag ot_program_moved_tag(const struct ot_program *p, int slab, enum ot_fetched fetched);
 void ot_program_block_inputs(struct ot_program *p, struct ot_task *task, int n_uses);
 

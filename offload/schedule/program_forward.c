@@ -56,6 +56,7 @@ int ot_program_open(struct ot_program *p, const struct ot_chain *chain, const st
     p->finished = calloc((size_t)chain->n_slabs, sizeof *p->finished);
     p->in_slot = calloc((size_t)chain->n_slabs, sizeof *p->in_slot);
     p->in_host_slot = calloc((size_t)chain->n_slabs, sizeof *p->in_host_slot);
+    p->decoded = calloc((size_t)chain->n_slabs, sizeof *p->decoded);
     p->chosen = calloc(n, sizeof *p->chosen);
     p->halves = calloc((size_t)layout->places, sizeof *p->halves);
     p->joining = calloc((size_t)chain->n_slabs, sizeof *p->joining);
@@ -63,8 +64,8 @@ int ot_program_open(struct ot_program *p, const struct ot_chain *chain, const st
     p->prepared = -1;
     p->look_ahead = find_look_ahead(chain);
     if (!p->visits || !p->needs || !p->uses_left || !p->deferred || !p->streamed || !p->uploaded ||
-        !p->gathered || !p->met || !p->finished || !p->in_slot || !p->in_host_slot || !p->chosen ||
-        !p->halves || !p->joining || !p->sums)
+        !p->gathered || !p->met || !p->finished || !p->in_slot || !p->in_host_slot || !p->decoded ||
+        !p->chosen || !p->halves || !p->joining || !p->sums)
         return p->rc = ot_fail(OT_E_BUDGET, "no memory for the schedule of %d blocks", chain->n_blocks);
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
         OT_TRY(p->rc = ot_ring_open(&p->weights[k], layout->weight_slots[k], plan->weight_slots[k]));
@@ -116,6 +117,7 @@ int ot_program_close(struct ot_program *p) {
     free(p->finished);
     free(p->in_slot);
     free(p->in_host_slot);
+    free(p->decoded);
     free(p->chosen);
     free(p->halves);
     free(p->joining);
@@ -271,8 +273,22 @@ int ot_program_held_weights(struct ot_program *p, int slab) {
                                               : ot_program_stored_weights(p, slab);
 }
 
+static struct ot_task *decode_task(struct ot_program *p, int slab, int to) {
+    int from = ot_program_stored_weights(p, slab);
+    struct ot_task *task = ot_program_task(p, OT_TASK_DECODE, OT_LANE_COMPUTE);
+    task->slab = slab;
+    task->from = from;
+    task->to = to;
+    return task;
+}
+
+void ot_program_decode_used(struct ot_program *p, int slab) {
+    int to = ot_program_weights(p, slab);
+    ot_program_decode_parts(p, decode_task(p, slab, to), OT_FETCH_USED);
+}
+
 /* needed: the slabs whose slots must stay. */
-static void decode_slab(struct ot_program *p, int slab, const int *needed, int n_needed) {
+static void decode_slab(struct ot_program *p, int slab, int visit, const int *needed, int n_needed) {
     struct ot_ring *ring = &p->weights[ot_slab_slot_kind(p->chain, slab)];
     if (ot_ring_find(ring, slab) >= 0)
         return;
@@ -283,14 +299,15 @@ static void decode_slab(struct ot_program *p, int slab, const int *needed, int n
                               p->chain->slabs[slab].name);
         return;
     }
-    int from = ot_program_stored_weights(p, slab);
-    struct ot_task *task = ot_program_task(p, OT_TASK_DECODE, OT_LANE_COMPUTE);
-    task->slab = slab;
-    task->from = from;
-    task->to = ring->buffers[slot];
-    ot_program_read(p, task, from, ot_program_weights_tag(p, slab, 0));
-    ot_program_narrow(task, 0, ot_slab_used_tiles(p->chain, p->plan, slab));
-    ot_program_write(p, task, task->to, ot_tag(OT_CONTENT_DECODED, slab, 0, 0));
+    struct ot_task *task = decode_task(p, slab, ring->buffers[slot]);
+    enum ot_fetched fetched = ot_program_fetched(p, slab, visit);
+    if (fetched == OT_FETCH_ALL) {
+        ot_program_read(p, task, task->from, ot_program_weights_tag(p, slab, 0));
+        ot_program_narrow(task, 0, ot_slab_used_tiles(p->chain, p->plan, slab));
+        ot_program_write(p, task, task->to, ot_tag(OT_CONTENT_DECODED, slab, 0, 0));
+    } else {
+        ot_program_decode_parts(p, task, fetched);
+    }
     ring->owner[slot] = slab;
     ring->last[slot] = p->schedule->n_tasks;
 }
@@ -304,7 +321,7 @@ void ot_program_decode(struct ot_program *p, int visit) {
             needed[n++] = block->uses[u].slab;
     for (int i = 0; i < n && p->rc >= 0; i++)
         if (ot_slab_is_encoded(p->chain, needed[i]))
-            decode_slab(p, needed[i], needed, n);
+            decode_slab(p, needed[i], visit, needed, n);
 }
 
 /* ---- blocks ---- */
@@ -329,15 +346,14 @@ void ot_program_block_inputs(struct ot_program *p, struct ot_task *task, int n_u
         if (backward && !block->uses[u].needed_in_backward)
             continue;
         int slab = block->uses[u].slab;
+        bool encoded = ot_slab_is_encoded(p->chain, slab);
         task->weights[u] = ot_program_weights(p, slab);
-        if (ot_slab_is_encoded(p->chain, slab)) {
-            ot_program_read(p, task, task->weights[u], ot_tag(OT_CONTENT_DECODED, slab, 0, 0));
-            continue;
-        }
         ot_program_read(p, task, task->weights[u],
-                        ot_slab_fetches_used(p->chain, p->plan, slab) ? ot_program_used_tag(p, task, slab)
-                                                                      : ot_program_weights_tag(p, slab, 0));
-        ot_program_narrow(task, 0, ot_slab_used_tiles(p->chain, p->plan, slab));
+                        ot_slab_takes_used(p->chain, p->plan, slab) ? ot_program_used_tag(p, task, slab)
+                        : encoded                                   ? ot_tag(OT_CONTENT_DECODED, slab, 0, 0)
+                                                                    : ot_program_weights_tag(p, slab, 0));
+        if (!encoded)
+            ot_program_narrow(task, 0, ot_slab_used_tiles(p->chain, p->plan, slab));
     }
     ot_program_read(p, task, p->layout->batch_gpu[0], ot_tag(OT_CONTENT_BATCH, 0, 0, 0));
     ot_program_last(task)->parity = true;

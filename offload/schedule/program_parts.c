@@ -1,9 +1,10 @@
 /* Blocks that choose the parts of their slabs (plan/used_parts.h): first halves, the choice, and what the
- * fetches of such a slab bring.
+ * fetches and decodings of such a slab bring.
  *
  * The slot of the slab has the dense rest from the first fetch on, and after the second the used parts too.
  * Both contents belong to a round: their tags say how many micro-batches have chosen. A slot that still has
- * the slab when the next round comes needs the second fetch alone. */
+ * the slab when the next round comes needs the second fetch alone. The same holds for the weight slot into
+ * which an encoded slab is decoded. */
 #include "offload/schedule/program.h"
 
 /* ---- contents ---- */
@@ -19,9 +20,10 @@ static int round_end(const struct ot_program *p, int micro) {
 }
 
 struct ot_tag ot_program_used_tag(const struct ot_program *p, const struct ot_task *task, int slab) {
+    bool encoded = ot_slab_is_encoded(p->chain, slab);
     if (task->half == OT_HALF_CHOOSE) /* the dense rest, and perhaps the parts of an earlier round */
-        return p->in_slot[slab];
-    return ot_tag(OT_CONTENT_USED, slab, round_end(p, task->micro), 0);
+        return encoded ? p->decoded[slab] : p->in_slot[slab];
+    return ot_tag(encoded ? OT_CONTENT_DECODED_USED : OT_CONTENT_USED, slab, round_end(p, task->micro), 0);
 }
 
 struct ot_tag ot_program_moved_tag(const struct ot_program *p, int slab, enum ot_fetched fetched) {
@@ -46,7 +48,7 @@ bool ot_program_may_fetch(const struct ot_program *p, int slab, int visit) {
 }
 
 enum ot_fetched ot_program_fetched(const struct ot_program *p, int slab, int visit) {
-    if (!ot_slab_fetches_used(p->chain, p->plan, slab))
+    if (!ot_slab_takes_used(p->chain, p->plan, slab))
         return OT_FETCH_ALL;
     return p->visits[visit].backward ? OT_FETCH_DENSE_AND_USED : OT_FETCH_DENSE;
 }
@@ -80,6 +82,33 @@ void ot_program_move_parts(struct ot_program *p, struct ot_task *task, enum ot_f
     ot_program_narrow(task, 0, tiles);
     if (task->kind == OT_TASK_FETCH)
         p->in_slot[slab] = after;
+}
+
+/* ---- decodings ---- */
+
+/* The content that a decoding expects in the slot to which the slab was fetched. */
+static struct ot_tag fetched_tag(const struct ot_program *p, int slab, enum ot_fetched fetched) {
+    if (!ot_slab_is_streamed(p->plan, slab))
+        return ot_program_weights_tag(p, slab, 0);
+    return fetched == OT_FETCH_DENSE ? p->in_slot[slab]
+                                     : ot_program_moved_tag(p, slab, OT_FETCH_DENSE_AND_USED);
+}
+
+void ot_program_decode_parts(struct ot_program *p, struct ot_task *task, enum ot_fetched fetched) {
+    int slab = task->slab;
+    struct ot_tag after = ot_tag(OT_CONTENT_DECODED_DENSE, slab, 0, 0);
+    task->fetched = fetched;
+    ot_program_read(p, task, task->from, fetched_tag(p, slab, fetched));
+    ot_program_narrow(task, 0, ot_slab_used_tiles(p->chain, p->plan, slab));
+    if (ot_fetched_has_used(fetched)) {
+        read_choice(p, task);
+        after = ot_tag(OT_CONTENT_DECODED_USED, slab, task->n_chosen, 0);
+    }
+    if (fetched == OT_FETCH_USED)
+        ot_program_update(p, task, task->to, p->decoded[slab], after);
+    else
+        ot_program_write(p, task, task->to, after);
+    p->decoded[slab] = after;
 }
 
 /* ---- first halves ---- */
@@ -117,10 +146,13 @@ enum ot_half ot_program_choose(struct ot_program *p, const struct ot_visit *visi
     choice_out(p, visit->block, end);
     for (int u = 0; u < block->n_uses && p->rc >= 0; u++) {
         int slab = block->uses[u].slab;
-        if (!ot_slab_fetches_used(p->chain, p->plan, slab))
+        if (!ot_slab_takes_used(p->chain, p->plan, slab))
             continue;
-        int slot = ot_ring_find(ot_program_fetch_ring(p, slab), slab);
-        ot_program_fetch(p, slab, slot, ot_program_whole(p, slab), OT_FETCH_USED);
+        if (ot_slab_is_streamed(p->plan, slab))
+            ot_program_fetch(p, slab, ot_ring_find(ot_program_fetch_ring(p, slab), slab),
+                             ot_program_whole(p, slab), OT_FETCH_USED);
+        if (ot_slab_is_encoded(p->chain, slab))
+            ot_program_decode_used(p, slab);
     }
     return OT_HALF_REST;
 }

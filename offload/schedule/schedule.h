@@ -24,9 +24,10 @@
  * the tile's update keeps or undoes that after the decision (plan/shadow.h). A shadow is not ordered with the
  * decision. If it comes later, it does nothing.
  *
- * A fetch of used parts (used_parts.h) reads the choice on the host while it is enqueued, because the choice
- * says what it copies. So its edge from the task that brings the choice is HOST-SIDE: the lane's thread
- * itself waits until that task is complete, where otherwise only the device waits. No other edge implies it.
+ * A fetch or a decoding of used parts (used_parts.h) reads the choice on the host while it is enqueued,
+ * because the choice says what it copies or decodes. So its edge from the task that brings the choice is
+ * HOST-SIDE: the lane's thread itself waits until that task is complete, where otherwise only the device
+ * waits. No other edge implies it.
  *
  * Each access also says what the bytes mean, for example "weights of slab 3 after k updates". The verifier
  * replays the program with these tags. So it finds a task that would read the right buffer at the wrong time,
@@ -59,7 +60,7 @@ static inline bool ot_lane_is_device(enum ot_lane_id lane) {
 enum ot_task_kind {
     OT_TASK_BATCH_IN,     /* h2d: token arrays of the step */
     OT_TASK_FETCH,        /* h2d: weights from their host home into a slot */
-    OT_TASK_DECODE,       /* compute: an encoded slab into a weight slot */
+    OT_TASK_DECODE,       /* compute: an encoded slab, or parts of it, into a weight slot */
     OT_TASK_FORWARD,      /* compute: block, micro, half */
     OT_TASK_USED_OUT,     /* d2h: the parts that a round has chosen in a block */
     OT_TASK_SCALE_IN,     /* h2d, fp16: the loss scale that the last decision left */
@@ -112,8 +113,11 @@ enum ot_content {
     OT_CONTENT_DENSE,   /* of the weights of a slab with parts: those outside of the parts */
     OT_CONTENT_USED,    /* the same, and those of the parts that micro-batches before `micro` have chosen */
     OT_CONTENT_PARTS,   /* those parts alone */
-    OT_CONTENT_CHOICE,  /* the parts that they have chosen */
-    OT_CONTENT_HALF,    /* what the first half of a block's forward leaves to the second */
+    /* Like DENSE and USED, of an encoded slab, decoded. */
+    OT_CONTENT_DECODED_DENSE,
+    OT_CONTENT_DECODED_USED,
+    OT_CONTENT_CHOICE, /* the parts that they have chosen */
+    OT_CONTENT_HALF,   /* what the first half of a block's forward leaves to the second */
     OT_CONTENT_STATE,
     OT_CONTENT_BATCH,
     OT_CONTENT_BOUNDARY,
@@ -169,7 +173,7 @@ struct ot_task {
      * of its round */
     bool first;
     enum ot_half half;       /* FORWARD */
-    enum ot_fetched fetched; /* FETCH, NVME_READ of a slab */
+    enum ot_fetched fetched; /* FETCH, DECODE, NVME_READ of a slab */
     int n_chosen;            /* those of used parts: how many micro-batches have chosen */
     int n_norms;             /* SHADOW: slabs whose norms are on the host, from its own on */
     int frame;               /* SHADOW, UPDATE_CPU: the tile's frame (layout.h); -1: none */

@@ -142,10 +142,10 @@ static const struct ot_option table[] = {
      .section = OT_SECTION_MEMORY,
      .field = FIELD(fetch_experts),
      .help =
-         "What is copied to the GPU of a layer of experts that lives in RAM or on disk: used: the experts "
-         "that the tokens at hand have chosen, once they are known; all: the whole layer, ahead of its "
-         "use. auto: used for generation, if a token chooses at most half of them; in training, what is "
-         "predicted to be faster. It does not change the result."},
+         "What is copied to the GPU of a layer of experts that lives in RAM or on disk, and what is decoded "
+         "of a quantised one: used: the experts that the tokens at hand have chosen, once they are known; "
+         "all: the whole layer, ahead of its use. auto: used for generation, if a token chooses at most half "
+         "of them; in training, what is predicted to be faster. It does not change the result."},
     {.name = "recompute",
      .type = OT_OPTION_CHOICE,
      .choices = "auto|all|products|elementwise|none",

@@ -251,7 +251,7 @@ const char *ot_report_experts(const struct ot_chain *chain, const struct ot_plan
         }
     *line = '\0';
     if (layers > 0)
-        snprintf(line, OT_TABLE_LINE_BYTES, "fetched as used: about %.0f of %.0f in each of %.0f layers",
+        snprintf(line, OT_TABLE_LINE_BYTES, "used ones alone: about %.0f of %.0f in each of %.0f layers",
                  used / layers, parts / layers, layers);
     return line;
 }

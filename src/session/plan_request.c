@@ -63,15 +63,9 @@ static int check_base(const struct ot_options *o, enum ot_dtype dtype) {
 
 /* Refuses a choice of --fetch-experts that changes nothing. */
 static int check_experts(const struct ot_options *o, const struct ot_model *model) {
-    if (o->fetch_experts == OT_FETCH_CHOSEN)
-        return 0;
-    if (ot_model_get_config(model)->n_experts == 0)
+    if (o->fetch_experts != OT_FETCH_CHOSEN && ot_model_get_config(model)->n_experts == 0)
         return ot_fail(OT_E_USAGE, "--fetch-experts has no effect here: the model has no experts");
-    return o->fetch_experts == OT_FETCH_ALL_PARTS || !ot_model_has_encoded(model)
-               ? 0
-               : ot_fail(OT_E_USAGE,
-                         "--fetch-experts used has no effect here: layers of a quantised base are "
-                         "always copied whole; leave it out");
+    return 0;
 }
 
 /* Refuses a --base-type that changes nothing, because no matrix of a layer is frozen. The patterns of a run

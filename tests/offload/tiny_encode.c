@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "models/encoded.h"
-#include "offload/block.h"
+#include "offload/plan/used_parts.h"
 #include "src/base/pool.h"
 #include "tests/support/check.h"
 
@@ -16,14 +16,35 @@ static enum ot_dtype unknown_dtype(enum ot_dtype dtype) {
     return dtype == OT_F32 ? OT_BF16 : OT_F32;
 }
 
-static void decode(const void *context, int slab, struct ot_lane *lane, const void *encoded, void *weights) {
+static enum ot_fetched fetched_of(const struct ot_slab_decoding *what) {
+    if (!what->parts)
+        return OT_FETCH_DENSE;
+    return !what->used ? OT_FETCH_ALL : what->dense ? OT_FETCH_DENSE_AND_USED : OT_FETCH_USED;
+}
+
+static void decode(const void *context, int slab, struct ot_lane *lane, const struct ot_slab_decoding *what) {
     const struct ot_chain *chain = ot_model_chain(context);
-    ot_device_ops(ot_lane_device(lane))
-        ->cast(lane, &(struct ot_cast){.from = unknown_dtype(chain->dtype),
-                                       .to = chain->dtype,
-                                       .n = chain->slabs[slab].n_params,
-                                       .src = (const char *)encoded + RUBBISH_BYTES,
-                                       .dst = weights});
+    enum ot_dtype from = unknown_dtype(chain->dtype);
+    const struct ot_slab_spec decoded = tiny_decoded_slab(&chain->slabs[slab]);
+    struct ot_run_walk walk = ot_run_walk(&decoded, fetched_of(what), what->used);
+    for (int64_t first, n; ot_run_next(&walk, &first, &n);)
+        ot_device_ops(ot_lane_device(lane))
+            ->cast(lane, &(struct ot_cast){.from = from,
+                                           .to = chain->dtype,
+                                           .n = n,
+                                           .src = (const char *)what->encoded + RUBBISH_BYTES +
+                                                  (size_t)first * ot_dtype_bytes(from),
+                                           .dst = (char *)what->weights +
+                                                  (size_t)first * ot_dtype_bytes(chain->dtype)});
+}
+
+/* Of the pieces of parts too. item: bytes of an encoded parameter. */
+static void encode_slab(struct ot_slab_spec *slab, int64_t item) {
+    slab->encoded_bytes = RUBBISH_BYTES + slab->n_params * item;
+    for (int a = 0; a < slab->n_pieces; a++)
+        slab->encoded[a] =
+            (struct ot_piece_array){(RUBBISH_BYTES + slab->pieces[a].first * item) / OT_ENCODED_UNIT,
+                                    slab->pieces[a].each * item / OT_ENCODED_UNIT};
 }
 
 void tiny_encode_slabs(struct ot_model *model) {
@@ -32,7 +53,7 @@ void tiny_encode_slabs(struct ot_model *model) {
     int64_t item = (int64_t)ot_dtype_bytes(unknown_dtype(chain->dtype));
     for (int s = 0; s < chain->n_slabs; s++)
         if (slabs[s].frozen)
-            slabs[s].encoded_bytes = RUBBISH_BYTES + slabs[s].n_params * item;
+            encode_slab(&slabs[s], item);
     chain->decode = decode;
 }
 

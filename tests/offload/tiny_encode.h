@@ -5,10 +5,17 @@
 #define OT_TESTS_TINY_ENCODE_H
 
 #include "models/model.h"
+#include "offload/block.h"
 
 /* Changes the model's own chain, so that all frozen slabs have the unknown encoding: every user of the
  * model then sees the same slabs. */
 void tiny_encode_slabs(struct ot_model *model);
+/* The slab as blocks see it: decoded, so that its parts are those of parameters. */
+static inline struct ot_slab_spec tiny_decoded_slab(const struct ot_slab_spec *slab) {
+    struct ot_slab_spec decoded = *slab;
+    decoded.encoded_bytes = 0;
+    return decoded;
+}
 /* The bytes of an encoded slab of the model, in either encoding, with these values. To be freed with free. */
 char *tiny_encoded(const struct ot_model *model, int slab, const float *values);
 /* Replaces the values of a slab that a base type encodes by those that blocks compute with: encoded, and

@@ -6,6 +6,7 @@
 #include "offload/block.h"
 #include "offload/plan/used_parts.h"
 #include "src/base/dtype.h"
+#include "tests/offload/tiny_encode.h"
 #include "tests/support/check.h"
 
 /* Factors that keep activations near 1 over a few layers. */
@@ -57,7 +58,8 @@ static void add_grads(const struct call *c, int use, int64_t first, int64_t n, c
 /* Calls fn for the dense runs of all slabs, or for an array's pieces of a part. */
 #define FOR_DENSE(c, fn, values)                                                                             \
     for (int u_ = 0; u_ < (c)->block->n_uses; u_++) {                                                        \
-        struct ot_run_walk walk_ = ot_run_walk(slab_of(c, u_), OT_FETCH_DENSE, NULL);                        \
+        const struct ot_slab_spec plain_ = tiny_decoded_slab(slab_of(c, u_));                                \
+        struct ot_run_walk walk_ = ot_run_walk(&plain_, OT_FETCH_DENSE, NULL);                               \
         for (int64_t first_, n_; ot_run_next(&walk_, &first_, &n_);)                                         \
             fn(c, u_, first_, n_, values);                                                                   \
     }

@@ -106,10 +106,10 @@ static void open_base(const struct tiny_run *run, enum ot_base_type base, struct
 void tiny_open_model(const struct tiny_run *run, struct ot_model **out) {
     open_base(run, run->base, out);
     ot_model_set_state(*out, run->state, run->masters);
-    if (run->encodes)
-        tiny_encode_slabs(*out);
     if (run->parts)
         tiny_part_slabs(*out);
+    if (run->encodes)
+        tiny_encode_slabs(*out);
 }
 
 void tiny_plan(struct tiny_run *run, enum ot_home weights, enum ot_home state, enum ot_home activations,

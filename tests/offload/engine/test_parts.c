@@ -1,6 +1,6 @@
 /* Slabs of which only used parts cross the bus (offload/plan/used_parts.h). The bits are those of a run that
- * holds everything, under all homes, slots, levels and rounds, with NaNs wherever a part was not fetched; and
- * exactly the chosen parts are copied. */
+ * holds everything, under all homes, slots, levels and rounds, with NaNs wherever a part was not fetched or
+ * not decoded; and exactly the chosen parts are copied. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,10 +28,9 @@ static const struct ot_lora LORA = {.choose = of_layers};
  * has none. JOINED_EXPERTS: gpt-oss, whose files join them, and whose experts have biases. */
 enum kind { PARTS, EXPERTS, SOME_EXPERTS, JOINED_EXPERTS, KINDS };
 
-static void defaults(struct tiny_run *run, enum kind kind, enum ot_dtype dtype, bool lora) {
+static void defaults(struct tiny_run *run, enum kind kind, enum ot_dtype dtype) {
     tiny_defaults(run, LAYERS, false, dtype);
     run->parts = kind == PARTS;
-    run->lora = lora ? &LORA : NULL;
     run->evals = true;
     if (kind == PARTS)
         return;
@@ -53,8 +52,24 @@ static void defaults(struct tiny_run *run, enum kind kind, enum ot_dtype dtype, 
     run->config.glu_alpha = 1.702f;
 }
 
+/* The weights of layers: all trained; frozen under adapters; the same, encoded. */
+enum form { TRAINED, FROZEN, ENCODED, FORMS };
+
+/* number: of the way in which an encoded base is encoded. PARTS: one that only tests know. */
+static void take_form(struct tiny_run *run, enum form form, int number) {
+    static const enum ot_base_type bases[] = {OT_BASE_MXFP4, OT_BASE_NF4, OT_BASE_INT8, OT_BASE_NF4_DOUBLE};
+    run->lora = form == TRAINED ? NULL : &LORA;
+    run->encodes = form == ENCODED && run->parts;
+    run->base = form == ENCODED && !run->parts ? bases[number % 4] : OT_BASE_AUTO;
+}
+
 static enum kind first_kind(void) {
     return tiny_is_on_cpu() ? PARTS : EXPERTS;
+}
+
+/* The emulated GPU takes a hundred times longer, and nvme is the host's, which runs no kernels. */
+static bool is_slow(void) {
+    return !tiny_is_on_cpu() && tests_are_few();
 }
 
 static int choosing_layers(enum kind kind) {
@@ -119,14 +134,15 @@ static int check_random_plan(struct tiny_run *run, uint64_t seed, const struct t
 
 static void random_plans(void **state) {
     (void)state;
-    int count = getenv("OT_TEST_SLOW") ? 100 : tests_are_brief() ? 1 : tests_are_few() ? 3 : 10;
-    enum { VARIANTS = 12 };
-    int first = tiny_is_on_cpu() ? 0 : VARIANTS / 2, choosing = 0;
-    for (int variant = first; variant < VARIANTS; variant++) {
+    int count = getenv("OT_TEST_SLOW") ? 100 : tests_are_brief() ? 1 : tests_are_few() ? 3 : 7;
+    enum { VARIANTS = 18 };
+    int first = tiny_is_on_cpu() ? 0 : VARIANTS / 2, step = is_slow() ? 2 : 1, choosing = 0;
+    for (int variant = first; variant < VARIANTS; variant += step) {
         struct tiny_run run;
         struct tiny_result resident;
         enum kind kind = variant < VARIANTS / 2 ? PARTS : (enum kind)(EXPERTS + variant % 3);
-        defaults(&run, kind, (enum ot_dtype)(variant % 4 % 3), variant / 2 % 2);
+        defaults(&run, kind, (enum ot_dtype)(variant % 4 % 3));
+        take_form(&run, (enum form)(variant / 3 % FORMS), variant);
         run.clip = run.dtype != OT_F16 && variant % 6 >= 3 ? 0 : 1.0f;
         run.micro_sequences = 1 + variant % 2;
         train_resident(&run, &resident);
@@ -135,21 +151,25 @@ static void random_plans(void **state) {
         tiny_result_free(&resident);
     }
     /* Of nearly LAYERS times as many layers; with fewer, this tests nothing. */
-    assert_true(choosing > (VARIANTS - first) * count / 2);
+    assert_true(choosing > (VARIANTS - first) / step * count / 2);
 }
 
 /* Plans of the search, with every forced home of the weights and all numbers of slots. */
 static void homes(void **state) {
     (void)state;
-    bool emulated = !tiny_is_on_cpu() && tests_are_few(); /* nvme is the host's, and takes no kernels */
-    for (int variant = 2 * (int)first_kind(); variant < 2 * KINDS; variant += emulated ? 3 : 1) {
+    for (int variant = FORMS * (int)first_kind(); variant < FORMS * KINDS; variant += is_slow() ? 4 : 1) {
         struct tiny_run run;
         struct tiny_result resident, other;
-        enum kind kind = (enum kind)(variant / 2);
-        defaults(&run, kind, OT_BF16, variant & 1);
+        enum kind kind = (enum kind)(variant / FORMS);
+        enum form form = (enum form)(variant % FORMS);
+        defaults(&run, kind, OT_BF16);
+        take_form(&run, form, variant);
         train_resident(&run, &resident);
-        for (int home = OT_HOME_HOST; home <= (emulated ? OT_HOME_HOST : OT_HOME_NVME); home++)
-            for (int slots = 1; slots <= 4; slots += tests_are_few() || tests_are_brief() ? 3 : 1) {
+        /* On the device, the used parts of an encoded slab are decoded. */
+        bool few = form == ENCODED || tests_are_few() || tests_are_brief();
+        int first_home = form == ENCODED ? OT_HOME_GPU : OT_HOME_HOST;
+        for (int home = first_home; home <= (is_slow() ? OT_HOME_HOST : OT_HOME_NVME); home++)
+            for (int slots = 1; slots <= 4; slots += few ? 3 : 1) {
                 tiny_plan(&run, (enum ot_home)home, OT_HOME_HOST, OT_HOME_GPU, slots);
                 assert_int_equal(count_choosing(&run), choosing_layers(kind));
                 tiny_train(&run, &other);
@@ -163,14 +183,16 @@ static void homes(void **state) {
 
 /* ---- what is copied ---- */
 
-/* Parameters of a layer's slabs that cross the bus if `used` of their parts do. */
-static int64_t layer_params(const struct ot_chain *chain, int block, int used) {
-    int64_t params = 0;
+/* Bytes of a layer's slabs that cross the bus if `used` of their parts do. */
+static int64_t layer_bytes(const struct ot_chain *chain, int block, int used) {
+    int64_t bytes = 0;
     for (int u = 0; u < chain->blocks[block].n_uses; u++) {
-        const struct ot_slab_spec *slab = &chain->slabs[chain->blocks[block].uses[u].slab];
-        params += slab->n_params - (slab->n_parts - used) * ot_slab_part_params(slab);
+        int s = chain->blocks[block].uses[u].slab;
+        const struct ot_slab_spec *slab = &chain->slabs[s];
+        int64_t left = (slab->n_parts - used) * ot_slab_part_units(slab);
+        bytes += (int64_t)ot_slab_bytes(chain, s, ot_slab_units(chain, s) - left);
     }
-    return params;
+    return bytes;
 }
 
 static void generate(struct ot_engine *engine, const int32_t *tokens, float *logits, int64_t vocab) {
@@ -192,12 +214,12 @@ static void open_to_generate(struct tiny_run *run, enum ot_home weights, bool fe
     tiny_open(run, tiny);
 }
 
-/* What a token of generation copies if its layers choose `used` parts each, in parameters. */
-static int64_t token_params(const struct ot_chain *chain, int used) {
-    int64_t params = 0;
+/* What a token of generation copies if its layers choose `used` parts each. */
+static int64_t token_bytes(const struct ot_chain *chain, int used) {
+    int64_t bytes = 0;
     for (int b = 0; b < chain->n_blocks; b++)
-        params += layer_params(chain, b, used);
-    return params;
+        bytes += layer_bytes(chain, b, used);
+    return bytes;
 }
 
 static int slabs_with_parts(const struct ot_chain *chain) {
@@ -212,20 +234,21 @@ static void check_fetches(const struct tiny_engine *tiny, int used) {
     const struct ot_chain *chain = &tiny->chain;
     struct ot_engine_fetches fetches;
     int parts = ot_chain_most_parts(chain), slabs = TINY_SEQUENCE * slabs_with_parts(chain);
-    int64_t one = TINY_SEQUENCE * (int64_t)ot_dtype_bytes(chain->dtype);
     ot_engine_get_fetches(tiny->engine, &fetches);
     assert_int_equal(fetches.parts, slabs * parts);
     assert_int_equal(fetches.used, slabs * used);
-    assert_int_equal(fetches.bytes, one * token_params(chain, used));
-    assert_int_equal(fetches.left_bytes, one * (token_params(chain, parts) - token_params(chain, used)));
+    assert_int_equal(fetches.bytes, TINY_SEQUENCE * token_bytes(chain, used));
+    assert_int_equal(fetches.left_bytes,
+                     TINY_SEQUENCE * (token_bytes(chain, parts) - token_bytes(chain, used)));
 }
 
-static void check_generation(enum kind kind, bool lora, enum ot_home home) {
+static void check_generation(enum kind kind, enum form form, enum ot_home home) {
     struct tiny_run run;
     struct tiny_engine tiny;
     struct ot_engine_fetches fetches;
     struct tiny_batch *batch = malloc(sizeof *batch);
-    defaults(&run, kind, OT_BF16, lora);
+    defaults(&run, kind, OT_BF16);
+    take_form(&run, form, kind);
     size_t bytes = (size_t)(TINY_SEQUENCE * run.config.vocab) * sizeof(float);
     float *want = malloc(bytes), *got = malloc(bytes);
     assert_true(batch && want && got);
@@ -240,7 +263,9 @@ static void check_generation(enum kind kind, bool lora, enum ot_home home) {
     open_to_generate(&run, home, true, &tiny);
     generate(tiny.engine, batch->tokens, got, run.config.vocab);
     assert_memory_equal(want, got, bytes);
-    check_fetches(&tiny, kind == PARTS ? 1 : 2);
+    if (home != OT_HOME_GPU)
+        check_fetches(&tiny, kind == PARTS ? 1 : 2);
+    assert_int_equal(count_choosing(&run), choosing_layers(kind));
     tiny_close(&tiny);
     ot_plan_free(&run.plan);
     free(batch);
@@ -251,20 +276,27 @@ static void check_generation(enum kind kind, bool lora, enum ot_home home) {
 /* Its logits have the bits of a run that holds everything. */
 static void generation(void **state) {
     (void)state;
+    int last_home = is_slow() ? OT_HOME_HOST : OT_HOME_NVME;
     for (int kind = (int)first_kind(); kind < KINDS; kind++)
-        for (int lora = 0; lora < 2; lora++) {
-            check_generation((enum kind)kind, lora, OT_HOME_HOST);
-            check_generation((enum kind)kind, lora, OT_HOME_NVME);
-        }
+        for (int form = 0; form < FORMS; form++)
+            for (int home = form == ENCODED ? OT_HOME_GPU : OT_HOME_HOST; home <= last_home; home++)
+                if (!is_slow() || form == kind - EXPERTS)
+                    check_generation((enum kind)kind, (enum form)form, (enum ot_home)home);
 }
 
 /* ---- schedules ---- */
 
-/* Their kind is PARTS, of which only sizes count. */
+/* Their kind is PARTS, of which only sizes count. The last three are encoded, in each home. */
+enum { SCHEDULES = 7, FIRST_ENCODED = 4 };
 static void open_schedule(struct tiny_schedule *made, int variant) {
+    bool encoded = variant >= FIRST_ENCODED;
+    enum ot_home home = encoded       ? (enum ot_home)(variant - FIRST_ENCODED)
+                        : variant & 2 ? OT_HOME_NVME
+                                      : OT_HOME_HOST;
     memset(made, 0, sizeof *made);
-    defaults(&made->run, PARTS, OT_BF16, variant & 1);
-    tiny_plan(&made->run, variant & 2 ? OT_HOME_NVME : OT_HOME_HOST, OT_HOME_HOST, OT_HOME_HOST, 2);
+    defaults(&made->run, PARTS, OT_BF16);
+    take_form(&made->run, encoded ? ENCODED : variant & 1 ? FROZEN : TRAINED, 0);
+    tiny_plan(&made->run, home, OT_HOME_HOST, OT_HOME_HOST, 2);
     ot_plan_set_rounds(&made->run.plan, 1 + variant % 3);
     tiny_finish(&made->run);
     tiny_schedule_make(made);
@@ -273,7 +305,7 @@ static void open_schedule(struct tiny_schedule *made, int variant) {
 /* The verifier notices each edge that is missing, and each host-side edge that is an ordinary one. */
 static void every_edge_counts(void **state) {
     (void)state;
-    for (int variant = 0; variant < 4; variant++) {
+    for (int variant = 0; variant < SCHEDULES; variant++) {
         struct tiny_schedule made;
         int host_side = 0;
         open_schedule(&made, variant);
@@ -296,27 +328,38 @@ static void every_edge_counts(void **state) {
     }
 }
 
-/* A fetch that takes the choice of another round, or that leaves out the parts, is found. */
+/* Lets each second half expect the parts of another choice, and each decoding the parts of another fetch. The
+ * verifier finds it. Returns how often. */
+static int try_contents(struct tiny_schedule *made, enum ot_content content) {
+    int tried = 0;
+    for (int t = 0; t < made->schedule.n_tasks; t++) {
+        struct ot_task *task = &made->schedule.tasks[t];
+        bool rest = task->kind == OT_TASK_FORWARD && task->half == OT_HALF_REST;
+        for (int a = 0; a < task->n_accesses; a++) {
+            struct ot_tag *before = &task->accesses[a].before;
+            if (!(rest && before->content == content) &&
+                !(task->kind == OT_TASK_DECODE && before->content == OT_CONTENT_USED))
+                continue;
+            before->micro++;
+            check_fails(ot_schedule_verify(&made->schedule, &made->layout, &made->run.plan), OT_E_INTERNAL,
+                        "wrong content");
+            before->micro--;
+            tried++;
+        }
+    }
+    return tried;
+}
+
+/* A fetch or a decoding that takes the choice of another round, or that leaves out the parts, is found. */
 static void contents_count(void **state) {
     (void)state;
-    struct tiny_schedule made;
-    int tried = 0;
-    open_schedule(&made, 2);
-    for (int t = 0; t < made.schedule.n_tasks; t++) {
-        struct ot_task *task = &made.schedule.tasks[t];
-        if (task->kind != OT_TASK_FORWARD || task->half != OT_HALF_REST)
-            continue;
-        for (int a = 0; a < task->n_accesses; a++)
-            if (task->accesses[a].before.content == OT_CONTENT_USED) {
-                task->accesses[a].before.micro++;
-                check_fails(ot_schedule_verify(&made.schedule, &made.layout, &made.run.plan), OT_E_INTERNAL,
-                            "wrong content");
-                task->accesses[a].before.micro--;
-                tried++;
-            }
+    for (int variant = 2; variant < SCHEDULES; variant += 2) {
+        bool encoded = variant >= FIRST_ENCODED;
+        struct tiny_schedule made;
+        open_schedule(&made, variant);
+        assert_true(try_contents(&made, encoded ? OT_CONTENT_DECODED_USED : OT_CONTENT_USED) >= LAYERS);
+        tiny_schedule_free(&made);
     }
-    assert_true(tried >= LAYERS);
-    tiny_schedule_free(&made);
 }
 
 int main(void) {

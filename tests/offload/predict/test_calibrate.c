@@ -171,10 +171,10 @@ static void a_while_of_disturbance_tilts_no_line(void **state) {
 enum { DECODE_US = 3000 };
 static int decoded_slab;
 
-static void sleep_decode(const void *context, int slab, struct ot_lane *lane, const void *encoded,
-                         void *weights) {
+static void sleep_decode(const void *context, int slab, struct ot_lane *lane,
+                         const struct ot_slab_decoding *what) {
     (void)context, (void)lane;
-    assert_true(encoded && weights);
+    assert_true(what->encoded && what->weights && what->dense && what->parts && !what->used);
     decoded_slab = slab;
     usleep(DECODE_US);
 }

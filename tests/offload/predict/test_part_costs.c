@@ -102,6 +102,61 @@ static void check_near(double got, double want) {
         fail_msg("%.15g, not %.15g", got, want);
 }
 
+/* What a task brings of a slab of `whole` units or parameters, each part of which has `part`. */
+static double brought(enum ot_fetched fetched, double whole, double part) {
+    return (ot_fetched_has_dense(fetched) ? whole - PARTS * part : 0) +
+           (ot_fetched_has_used(fetched) ? expected * part : 0);
+}
+
+/* An encoded slab is fetched and decoded by its parts: two bytes a unit cross, and decoding reads them and
+ * writes two bytes a parameter. */
+static void encoded_tasks(void **state) {
+    (void)state;
+    enum { UNITS_0 = 10100, UNITS_1 = 5300, UNITS = 400 * OT_SLAB_ALIGN_PARAMS };
+    struct fake f;
+    struct ot_costs costs;
+    struct ot_plan plan;
+    struct ot_layout layout;
+    struct ot_schedule schedule;
+    expected = 3;
+    open_fake(&f);
+    for (int s = 1; s <= f.layers; s++) {
+        f.slabs[s].frozen = true;
+        f.slabs[s].n_groups = 0;
+        f.slabs[s].encoded_bytes = (int64_t)UNITS * OT_ENCODED_UNIT;
+        f.slabs[s].encoded[0] = (struct ot_piece_array){501, UNITS_0};
+        f.slabs[s].encoded[1] = (struct ot_piece_array){2503 + PARTS * UNITS_0, UNITS_1};
+    }
+    check_ok(ot_chain_check_parts(&f.chain));
+    struct ot_plan_request rq = request_of(&f);
+    rq.fetch = OT_FETCH_USED_PARTS;
+    check_ok(ot_costs_estimate(&f.chain, &RATES, 512, 4096, &costs));
+    check_ok(ot_plan_make(&rq, &plan));
+    check_ok(ot_layout_make(&f.chain, &plan, &layout));
+    check_ok(ot_schedule_make_train(&f.chain, &plan, &layout, &schedule));
+    int fetches[OT_FETCH_DENSE_AND_USED + 1] = {0}, decodings[OT_FETCH_DENSE_AND_USED + 1] = {0};
+    for (int t = 0; t < schedule.n_tasks; t++) {
+        const struct ot_task *task = &schedule.tasks[t];
+        double bytes = ot_costs_of_task(&costs, &f.chain, &plan, &layout, task).bytes;
+        bool fetch = task->kind == OT_TASK_FETCH && task->fetched != OT_FETCH_ALL;
+        double stored = 2 * brought(task->fetched, UNITS, UNITS_0 + UNITS_1);
+        if (fetch)
+            check_near(bytes, stored);
+        else if (task->kind == OT_TASK_DECODE)
+            check_near(bytes, stored + 2 * brought(task->fetched, (double)f.layer_params, EACH_0 + EACH_1));
+        fetches[task->fetched] += fetch;
+        decodings[task->fetched] += task->kind == OT_TASK_DECODE;
+    }
+    assert_int_equal(decodings[OT_FETCH_ALL], 0);
+    for (int fetched = OT_FETCH_DENSE; fetched <= OT_FETCH_USED; fetched++)
+        assert_true(fetches[fetched] == f.layers && decodings[fetched] == f.layers);
+    assert_true(decodings[OT_FETCH_DENSE_AND_USED] > 0 && fetches[OT_FETCH_DENSE_AND_USED] > 0);
+    ot_schedule_free(&schedule);
+    ot_layout_free(&layout);
+    ot_plan_free(&plan);
+    ot_costs_free(&costs);
+}
+
 /* The two halves take the time of the whole. Forward fetches the dense rest, then the parts that are
  * expected; backward both. */
 static void tasks(void **state) {
@@ -227,6 +282,9 @@ static void wrong_parts(void **state) {
     slab->n_pieces = 0;
     check_fails(ot_chain_check_parts(&f.chain), OT_E_INTERNAL, "parts");
     *slab = good;
+    slab->encoded_bytes = OT_ENCODED_ALIGN; /* without pieces there */
+    check_fails(ot_chain_check_parts(&f.chain), OT_E_INTERNAL, "parts");
+    *slab = good;
     f.slabs[0].n_parts = PARTS; /* the embedding */
     f.slabs[0].n_pieces = 1;
     f.slabs[0].pieces[0] = (struct ot_piece_array){0, 1};
@@ -235,8 +293,8 @@ static void wrong_parts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(runs),   cmocka_unit_test(tasks),       cmocka_unit_test(training),
-        cmocka_unit_test(passes), cmocka_unit_test(wrong_parts),
+        cmocka_unit_test(runs),     cmocka_unit_test(tasks),  cmocka_unit_test(encoded_tasks),
+        cmocka_unit_test(training), cmocka_unit_test(passes), cmocka_unit_test(wrong_parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
