@@ -1,6 +1,7 @@
 #include "offload/plan/used_parts.h"
 
 #include "offload/plan/kept.h"
+#include "offload/plan/one_copy.h"
 #include "offload/plan/rounds.h"
 #include "offload/plan/slabs.h"
 #include "src/base/error.h"
@@ -91,13 +92,39 @@ static bool keeps_places(const struct ot_chain *chain, const struct ot_plan *pla
            plan->kept_slots >= ot_plan_round_places(plan);
 }
 
+/* True if ranks gather the slab for each use. */
+static bool is_gathered(const struct ot_plan *plan, int slab) {
+    return ot_plan_is_sharded(plan) && plan->shard.mode == OT_SHARD_FULL && !ot_slab_has_one_copy(plan, slab);
+}
+
+enum ot_whole_cause ot_slab_whole_cause(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
+    if (chain->slabs[slab].n_parts == 0)
+        return OT_WHOLE_NO_PARTS;
+    if (is_gathered(plan, slab))
+        return OT_WHOLE_GATHERED;
+    if (!ot_slab_is_streamed(plan, slab) && !ot_slab_is_encoded(chain, slab))
+        return OT_WHOLE_AT_HOME;
+    if (plan->slabs[slab].tiles[OT_TILE_STREAM] > 0)
+        return OT_WHOLE_STREAMED;
+    if (!keeps_places(chain, plan, ot_slab_block(chain, slab)))
+        return OT_WHOLE_KEPT;
+    return plan->fetch_used ? OT_WHOLE_NOT : OT_WHOLE_ASKED;
+}
+
+enum ot_whole_cause ot_plan_whole_cause(const struct ot_chain *chain, const struct ot_plan *plan) {
+    enum ot_whole_cause found = OT_WHOLE_NOT;
+    for (int s = 0; s < chain->n_slabs; s++) {
+        enum ot_whole_cause cause = ot_slab_whole_cause(chain, plan, s);
+        if (cause == OT_WHOLE_NOT)
+            return cause;
+        if (cause == OT_WHOLE_GATHERED || cause == OT_WHOLE_STREAMED || cause == OT_WHOLE_KEPT)
+            found = cause;
+    }
+    return found;
+}
+
 bool ot_slab_takes_used(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
-    if (!plan->fetch_used || chain->slabs[slab].n_parts == 0)
-        return false;
-    return ot_shard_ranks(&plan->shard) == 1 &&
-           (ot_slab_is_streamed(plan, slab) || ot_slab_is_encoded(chain, slab)) &&
-           plan->slabs[slab].tiles[OT_TILE_STREAM] == 0 &&
-           keeps_places(chain, plan, ot_slab_block(chain, slab));
+    return ot_slab_whole_cause(chain, plan, slab) == OT_WHOLE_NOT;
 }
 
 bool ot_slab_fetches_used(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {

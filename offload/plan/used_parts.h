@@ -19,7 +19,8 @@
  *   - if the stream engine updates tiles of it, in the slot of its weights;
  *   - in training, if activations that its block keeps leave the device through fewer slots than a round has
  *     micro-batches: all of them are half computed at the same time;
- *   - with several ranks: each has another choice, and what they gather must be the same for all.
+ *   - if several ranks gather it for each use (shard.h, full; not one copy): each rank has another choice,
+ *     and what they gather must be the same for all.
  */
 #ifndef OT_OFFLOAD_PLAN_USED_PARTS_H
 #define OT_OFFLOAD_PLAN_USED_PARTS_H
@@ -52,7 +53,21 @@ int ot_slab_block(const struct ot_chain *chain, int slab);
 int64_t ot_slab_part_params(const struct ot_slab_spec *slab);
 int64_t ot_slab_part_units(const struct ot_slab_spec *slab);
 
-/* True if the slab's parts come to the block by use: fetched, decoded, or both. */
+/* Why the parts of a slab come to its block as a whole. */
+enum ot_whole_cause {
+    OT_WHOLE_NOT,      /* they come by use: fetched, decoded, or both */
+    OT_WHOLE_NO_PARTS, /* the slab has none */
+    OT_WHOLE_AT_HOME,  /* they are on the device and not encoded: nothing is fetched */
+    OT_WHOLE_GATHERED, /* ranks gather the slab */
+    OT_WHOLE_STREAMED, /* the stream engine updates tiles of it */
+    OT_WHOLE_KEPT,     /* what its block keeps has too few slots */
+    OT_WHOLE_ASKED,    /* the plan has no fetch_used, and nothing else hinders */
+    OT_WHOLE_CAUSES
+};
+enum ot_whole_cause ot_slab_whole_cause(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
+/* GATHERED, STREAMED or KEPT, if that keeps every slab from coming by use. OT_WHOLE_NOT: nothing does. */
+enum ot_whole_cause ot_plan_whole_cause(const struct ot_chain *chain, const struct ot_plan *plan);
+/* True if they come by use. */
 bool ot_slab_takes_used(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 /* True if they are fetched by use. */
 bool ot_slab_fetches_used(const struct ot_chain *chain, const struct ot_plan *plan, int slab);

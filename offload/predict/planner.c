@@ -71,6 +71,15 @@ static void hold(struct ot_planner_result *best, const struct ot_plan_request *r
     best->forced.activations = best->plan.activations;
 }
 
+/* The time that a plan must beat. If the user wants used parts, a plan that takes them beats all others. */
+static double time_to_beat(const struct search *s, const struct ot_plan *plan, double gain) {
+    const struct ot_chain *chain = s->given->chain;
+    bool wants = s->given->fetch == OT_FETCH_USED_PARTS;
+    bool before = wants && ot_plan_whole_cause(chain, &s->out->plan) != OT_WHOLE_NOT;
+    bool now = wants && ot_plan_whole_cause(chain, plan) != OT_WHOLE_NOT;
+    return now == before ? s->out->prediction.step_seconds * (1 - gain) : now ? 0 : INFINITY;
+}
+
 /* Makes and simulates the plan of a request. The plan becomes the best if it saves more than the share `gain`
  * of the best plan's time. Returns 1 if it does, 0 if it does not or if no such plan exists, < 0 on
  * errors. */
@@ -82,8 +91,7 @@ static int try_request(struct search *s, const struct ot_plan_request *request, 
         return 0; /* the forced plan does not fit: it is no candidate */
     int rc = 0;
     if (!was_seen(s, &plan))
-        rc = ot_simulate_faster(request->chain, &plan, s->costs, best->prediction.step_seconds * (1 - gain),
-                                &prediction);
+        rc = ot_simulate_faster(request->chain, &plan, s->costs, time_to_beat(s, &plan, gain), &prediction);
     if (rc > 0) {
         struct ot_plan before = best->plan;
         best->plan = plan;

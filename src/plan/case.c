@@ -224,6 +224,7 @@ int ot_plan_case_predict(struct ot_plan_case *c) {
     int rc = choose_plan(c);
     if (rc < 0)
         return rc == -OT_E_BUDGET ? refuse(c) : rc;
+    OT_TRY(ot_plan_request_check_fetch(c->options, rq->chain, &c->chosen.plan));
     struct ot_plan_request settled = *rq;
     settled.shard = c->chosen.plan.shard;
     settled.weights = settled.shard.one_copy ? OT_HOME_HOST : rq->weights;

@@ -4,7 +4,7 @@
 
 #include "models/encoded.h"
 #include "models/selection.h"
-#include "offload/block.h"
+#include "offload/plan/used_parts.h"
 #include "src/base/error.h"
 
 static int keep_of(const struct ot_options *o) {
@@ -66,6 +66,24 @@ static int check_experts(const struct ot_options *o, const struct ot_model *mode
     if (o->fetch_experts != OT_FETCH_CHOSEN && ot_model_get_config(model)->n_experts == 0)
         return ot_fail(OT_E_USAGE, "--fetch-experts has no effect here: the model has no experts");
     return 0;
+}
+
+int ot_plan_request_check_fetch(const struct ot_options *o, const struct ot_chain *chain,
+                                const struct ot_plan *plan) {
+    static const char *const cures[OT_WHOLE_CAUSES] = {
+        [OT_WHOLE_GATHERED] =
+            "ranks gather whole layers from each other; add --share-weights yes or --shard none",
+        [OT_WHOLE_STREAMED] =
+            "the stream engine updates a part of every layer of experts; add --optimizer-engine cpu",
+        [OT_WHOLE_KEPT] = "what layers keep for backward leaves the GPU through fewer buffers than there are "
+                          "micro-batches; add --recompute all",
+    };
+    enum ot_whole_cause cause = ot_plan_whole_cause(chain, plan);
+    return o->fetch_experts == OT_FETCH_USED_PARTS && cause != OT_WHOLE_NOT
+               ? ot_fail(OT_E_USAGE,
+                         "--fetch-experts used has no effect here: %s, or leave out --fetch-experts",
+                         cures[cause])
+               : 0;
 }
 
 /* Refuses a --base-type that changes nothing, because no matrix of a layer is frozen. The patterns of a run

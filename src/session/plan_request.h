@@ -17,6 +17,10 @@ struct ot_selection ot_plan_request_selection(const struct ot_options *options);
  * has no effect). */
 int ot_plan_request_model(const struct ot_options *options, const struct ot_model_config *config,
                           enum ot_dtype dtype, int64_t max_position, struct ot_model **out);
+/* Refuses --fetch-experts used if the finished plan takes no layer by its used experts, and another option
+ * would change that. Layers that live on the GPU are fine. Errors: OT_E_USAGE. */
+int ot_plan_request_check_fetch(const struct ot_options *options, const struct ot_chain *chain,
+                                const struct ot_plan *plan);
 /* The mode of --shard; `auto` counts as full. */
 enum ot_shard_mode ot_plan_request_mode(const struct ot_options *options);
 /* True if the options leave it open whether ranks have one copy of the weights; false if they say so. */

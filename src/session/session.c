@@ -16,6 +16,7 @@
 #include "src/session/chat_choice.h"
 #include "src/session/device.h"
 #include "src/session/forecast_again.h"
+#include "src/session/plan_request.h"
 #include "src/session/restore.h"
 #include "src/session/store.h"
 #include "src/session/team.h"
@@ -279,6 +280,7 @@ enum { MAX_TRACED_TASKS = 250000 };
 
 int ot_session_start(struct ot_session *s, const struct ot_optimizer_config *optimizer) {
     const struct ot_options *o = s->options;
+    OT_TRY(ot_team_agree(s, ot_plan_request_check_fetch(o, ot_model_chain(s->model), &s->plan)));
     int64_t traced = s->traced_tasks ? s->traced_tasks : o->trace ? MAX_TRACED_TASKS : 0;
     if (traced)
         OT_TRY(ot_trace_open(ot_model_chain(s->model), traced, &s->trace));

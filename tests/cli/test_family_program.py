@@ -452,10 +452,15 @@ class Families(program.ProgramTest):
                 self.tune(family, out, "--fetch-experts", choice, *plan, *words)
                 results.append(read_bytes(self.path(f"{out}/{file}.safetensors")))
             self.assertEqual(*results, family)
-        told = program.run("train", "--model", self.path("gemma"), "--data", self.path("gemma.jsonl"), *ROWS,
-                           "--fetch-experts", "used", "--out", self.path("refused"))
-        self.assertEqual(told.code, 2)
-        self.assertIn("the model has no experts", told.err)
+        for family, words, reason in [
+                ("gemma", [], "the model has no experts"),
+                ("mixtral", [*plan, "--optimizer-engine", "stream"], "add --optimizer-engine cpu"),
+                ("mixtral", [*plan, "--device", "cpu", "--gpus", "2", "--shard", "full", "--share-weights", "no"],
+                 "ranks gather whole layers from each other; add --share-weights yes or --shard none")]:
+            told = program.run("train", "--model", self.path(family), "--data", self.path(family + ".jsonl"), *ROWS, *words,
+                               "--fetch-experts", "used", "--out", self.path("refused"))
+            self.assertEqual(told.code, 2)
+            self.assertIn(reason, told.err)
 
     def test_a_base_with_encoded_experts(self):
         """The experts are frozen in NF4 beside adapters: the run learns, and its adapters have the losses that it had."""

@@ -10,6 +10,7 @@
 #include "offload/schedule/schedule.h"
 #include "src/base/random.h"
 #include "tests/offload/tiny_parts.h"
+#include "tests/offload/tiny_ranks.h"
 #include "tests/offload/tiny_run.h"
 #include "tests/offload/tiny_schedule.h"
 #include "tests/support/check.h"
@@ -178,6 +179,54 @@ static void homes(void **state) {
                 ot_plan_free(&run.plan);
             }
         tiny_result_free(&resident);
+    }
+}
+
+/* ---- ranks ---- */
+
+struct fetch_case {
+    bool used;
+    int layers; /* that then choose */
+};
+
+static void set_fetch(struct tiny_run *run, int rank, void *context) {
+    const struct fetch_case *fetch = context;
+    (void)rank;
+    run->plan.fetch_used = fetch->used;
+    tiny_finish(run);
+    assert_int_equal(count_choosing(run), fetch->used ? fetch->layers : 0);
+}
+
+/* Ranks that hold everything, or that share one copy of the weights, gather nothing: each fetches what its
+ * own micro-batches choose. They have the bits of ranks that fetch whole slabs. */
+static void ranks(void **state) {
+    (void)state;
+    tiny_needs_cpu();
+    for (int variant = 0; variant < 2 * FORMS * KINDS; variant += tests_are_few() ? 5 : 1) {
+        struct tiny_run run;
+        struct tiny_result whole, used;
+        enum form form = (enum form)(variant / 2 % FORMS);
+        enum kind kind = (enum kind)(variant / 2 / FORMS);
+        struct fetch_case fetch = {false, choosing_layers(kind)};
+        defaults(&run, kind, OT_BF16);
+        take_form(&run, form, variant);
+        run.micro_sequences = 1;
+        struct tiny_world world = {.ranks = 2 + variant % 3 / 2,
+                                   .mode = variant & 1 ? OT_SHARD_FULL : OT_SHARD_NONE,
+                                   .one_copy = variant & 1,
+                                   .weights = OT_HOME_HOST,
+                                   .state = OT_HOME_HOST,
+                                   .activations = OT_HOME_GPU,
+                                   .slots = 2,
+                                   .change = set_fetch,
+                                   .context = &fetch};
+        run.shares[OT_TILE_CPU] = 1;
+        tiny_train_ranks(&run, &world, &whole);
+        fetch.used = true;
+        tiny_train_ranks(&run, &world, &used);
+        tiny_same(&whole, &used, "ranks that fetch used parts");
+        tiny_result_free(&whole);
+        tiny_result_free(&used);
     }
 }
 
@@ -365,8 +414,8 @@ static void contents_count(void **state) {
 int main(void) {
     tiny_skip_without_device();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_plans),      cmocka_unit_test(homes),          cmocka_unit_test(generation),
-        cmocka_unit_test(every_edge_counts), cmocka_unit_test(contents_count),
+        cmocka_unit_test(ranks),      cmocka_unit_test(random_plans),      cmocka_unit_test(homes),
+        cmocka_unit_test(generation), cmocka_unit_test(every_edge_counts), cmocka_unit_test(contents_count),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "offload/plan/kept.h"
 #include "offload/plan/used_parts.h"
 #include "offload/predict/planner.h"
 #include "src/base/random.h"
@@ -209,18 +210,24 @@ static void tasks(void **state) {
 
 /* ---- choices ---- */
 
-static bool planner_fetches_used(const struct fake *f, enum ot_fetch_choice fetch, double parts) {
-    struct ot_plan_request rq = request_of(f);
+static bool plan_takes_used(const struct fake *f, struct ot_plan_request rq, const struct ot_rates *rates,
+                            double parts) {
     struct ot_costs costs;
     struct ot_planner_result result;
     expected = parts;
-    rq.fetch = fetch;
-    check_ok(ot_costs_estimate(&f->chain, &RATES, 512, 4096, &costs));
+    check_ok(ot_costs_estimate(&f->chain, rates, 512, 4096, &costs));
     check_ok(ot_planner_choose(&rq, &costs, &result));
-    bool used = result.plan.fetch_used;
+    bool used = ot_block_chooses(&f->chain, &result.plan, 1);
+    assert_int_equal(used, result.plan.fetch_used);
     ot_plan_free(&result.plan);
     ot_costs_free(&costs);
     return used;
+}
+
+static bool planner_fetches_used(const struct fake *f, enum ot_fetch_choice fetch, double parts) {
+    struct ot_plan_request rq = request_of(f);
+    rq.fetch = fetch;
+    return plan_takes_used(f, rq, &RATES, parts);
 }
 
 /* In training the faster one, on a slow bus: few parts are worth waiting for, all parts are not. What the
@@ -233,6 +240,18 @@ static void training(void **state) {
     assert_false(planner_fetches_used(&f, OT_FETCH_CHOSEN, PARTS));
     assert_false(planner_fetches_used(&f, OT_FETCH_ALL_PARTS, 2));
     assert_true(planner_fetches_used(&f, OT_FETCH_USED_PARTS, PARTS));
+    /* Then no plan is chosen that fetches whole slabs, though it is faster to keep all activations on the
+     * host, on a fast bus. */
+    struct ot_rates fast = RATES;
+    struct ot_plan_request rq = request_of(&f);
+    fast.h2d_bytes = fast.d2h_bytes = fast.both_bytes = 1e12;
+    fast.product_flops = 1e13;
+    rq.budget_bytes[OT_TIER_GPU] = (size_t)100 << 20;
+    rq.micro_sequences = 1;
+    rq.keep = OT_KEEP_CHOSEN;
+    rq.kept = OT_HOME_HOST;
+    rq.fetch = OT_FETCH_USED_PARTS;
+    assert_true(plan_takes_used(&f, rq, &fast, PARTS));
 }
 
 static bool pass_fetches_used(const struct fake *f, enum ot_fetch_choice fetch, double parts,
@@ -261,6 +280,42 @@ static void passes(void **state) {
     assert_false(pass_fetches_used(&f, OT_FETCH_CHOSEN, PARTS / 2.0 + 0.1, 0));
     assert_false(pass_fetches_used(&f, OT_FETCH_ALL_PARTS, 1, 1));
     assert_true(pass_fetches_used(&f, OT_FETCH_USED_PARTS, PARTS, 0));
+}
+
+/* Why parts come as a whole. */
+static void causes(void **state) {
+    (void)state;
+    struct fake f;
+    struct ot_plan plan;
+    open_fake(&f);
+    struct ot_plan_request rq = request_of(&f);
+    rq.fetch = OT_FETCH_USED_PARTS;
+    rq.micro_sequences = 1;
+    rq.keep = OT_KEEP_PRODUCTS;
+    rq.kept = OT_HOME_HOST;
+    check_ok(ot_plan_make(&rq, &plan));
+    assert_true(plan.max_micro > 1 && ot_plan_kept_blocks(&plan, OT_TIER_HOST) == f.layers);
+    plan.kept_slots = 1;
+    assert_int_equal(ot_slab_whole_cause(&f.chain, &plan, 0), OT_WHOLE_NO_PARTS);
+    assert_int_equal(ot_slab_whole_cause(&f.chain, &plan, 1), OT_WHOLE_KEPT);
+    plan.kept_slots = plan.max_micro;
+    assert_int_equal(ot_slab_whole_cause(&f.chain, &plan, 1), OT_WHOLE_NOT);
+    plan.slabs[1].tiles[OT_TILE_STREAM] = 1;
+    assert_int_equal(ot_slab_whole_cause(&f.chain, &plan, 1), OT_WHOLE_STREAMED);
+    plan.slabs[1].tiles[OT_TILE_STREAM] = 0;
+    plan.shard = (struct ot_shard){.ranks = 2, .mode = OT_SHARD_FULL};
+    assert_int_equal(ot_slab_whole_cause(&f.chain, &plan, 1), OT_WHOLE_GATHERED);
+    plan.shard.one_copy = true;
+    assert_int_equal(ot_slab_whole_cause(&f.chain, &plan, 1), OT_WHOLE_NOT);
+    plan.slabs[1].weights = OT_HOME_NVME; /* which ranks do not share */
+    assert_int_equal(ot_slab_whole_cause(&f.chain, &plan, 1), OT_WHOLE_GATHERED);
+    plan.shard = (struct ot_shard){.ranks = 2, .mode = OT_SHARD_NONE};
+    assert_int_equal(ot_slab_whole_cause(&f.chain, &plan, 1), OT_WHOLE_NOT);
+    plan.fetch_used = false;
+    assert_int_equal(ot_slab_whole_cause(&f.chain, &plan, 1), OT_WHOLE_ASKED);
+    plan.slabs[1].weights = OT_HOME_GPU;
+    assert_int_equal(ot_slab_whole_cause(&f.chain, &plan, 1), OT_WHOLE_AT_HOME);
+    ot_plan_free(&plan);
 }
 
 /* ---- what a model may say ---- */
@@ -293,8 +348,9 @@ static void wrong_parts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(runs),     cmocka_unit_test(tasks),  cmocka_unit_test(encoded_tasks),
-        cmocka_unit_test(training), cmocka_unit_test(passes), cmocka_unit_test(wrong_parts),
+        cmocka_unit_test(runs),        cmocka_unit_test(tasks),  cmocka_unit_test(encoded_tasks),
+        cmocka_unit_test(training),    cmocka_unit_test(passes), cmocka_unit_test(causes),
+        cmocka_unit_test(wrong_parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
