@@ -170,6 +170,7 @@ static void unit_lora_work(const struct unit_sizes *unit, struct unit_part does,
 static void layer_lora_work(const struct ot_model *model, int64_t layer, enum ot_work_part part,
                             enum ot_keep_level level, bool qkv_kept, double n, struct ot_block_work *out) {
     double item = (double)ot_dtype_bytes(model->chain.dtype);
+    bool experts = ot_model_layer_has_experts(&model->config, layer);
     struct unit_sizes units[UNITS];
     layer_units(model, layer, units);
     for (int i = 0; i < UNITS; i++) {
@@ -178,6 +179,7 @@ static void layer_lora_work(const struct ot_model *model, int64_t layer, enum ot
         const struct unit_part does = unit_part(is_needed, i, units[i].lora, part, level, qkv_kept);
         unit_lora_work(&units[i], does, part, item, &row);
         out->product_flops += n * units[i].rows * row.product_flops;
+        out->group_flops += i >= GATE_UP && experts ? n * units[i].rows * row.product_flops : 0;
         out->moved_bytes += n * units[i].rows * row.moved_bytes;
         if (does.product)
             dora_factors_work(units[i].lora, units[i].in, item, out);
@@ -290,38 +292,57 @@ static double moved_elems(const struct ot_model *model, int64_t layer, enum ot_w
                                                  : recompute_elems(model, layer, level, qkv_kept));
 }
 
+/* FLOPs for a token: of the MLP's products, or of experts'. */
+static double mlp_flops(const struct ot_model *model, int64_t layer, enum ot_work_part part,
+                        enum ot_keep_level level) {
+    const struct ot_layer_layout *at = &model->layers[layer];
+    const struct ot_model_config *c = &model->config;
+    const struct mlp_sizes mlp = mlp_sizes(model, layer);
+    bool experts = mlp.experts > 0;
+    double down = (double)c->hidden * mlp.rows * mlp.ffn, gate_up = (double)c->hidden * mlp.rows * mlp.elems;
+    bool gate_up_grad = has_gradient(model, 1 + layer, experts ? at->expert_gate_up : at->gate_up);
+    bool down_grad = has_gradient(model, 1 + layer, experts ? at->expert_down : at->down);
+    switch (part) {
+    case OT_WORK_FORWARD:
+        return 2 * (gate_up + down);
+    case OT_WORK_BACKWARD:
+        return 2 * (gate_up + down) + (gate_up_grad ? 2 * gate_up : 0) + (down_grad ? 2 * down : 0);
+    case OT_WORK_RECOMPUTE: /* everything whose result is needed */
+        return level < OT_KEEP_PRODUCTS ? 2 * (gate_up + (is_result_needed(model, layer, DOWN) ? down : 0))
+                                        : 0;
+    case OT_WORK_CLEAR: /* decoder.c */
+        break;
+    }
+    return 0;
+}
+
 /* FLOPs for a token. attention: those of one of attention's products. */
 static void layer_flops(const struct ot_model *model, int64_t layer, enum ot_work_part part,
                         enum ot_keep_level level, bool qkv_kept, double attention,
                         struct ot_block_work *out) {
     const struct ot_layer_layout *at = &model->layers[layer];
     int64_t block = 1 + layer;
-    const struct mlp_sizes mlp = mlp_sizes(model, layer);
-    double h = (double)model->config.hidden, down = h * mlp.rows * mlp.ffn,
-           gate_up = h * mlp.rows * mlp.elems;
-    double router = h * mlp.experts;
+    const struct ot_model_config *c = &model->config;
+    const struct mlp_sizes sizes = mlp_sizes(model, layer);
+    double h = (double)c->hidden, router = h * sizes.experts, mlp = mlp_flops(model, layer, part, level);
     double qkv = h * (double)model->qkv_elems, o = h * (double)model->q_elems;
+    out->group_flops = sizes.experts > 0 ? mlp : 0;
     switch (part) {
     case OT_WORK_FORWARD: /* q.k and p.v */
-        out->product_flops = 2 * (qkv + o + router + gate_up + down);
+        out->product_flops = 2 * (qkv + o + router) + mlp;
         out->attention_flops = 2 * attention;
         break;
     case OT_WORK_BACKWARD: /* the scores once more, and the gradients of p, v, q, k */
-        out->product_flops = 2 * (qkv + o + router + gate_up + down);
+        out->product_flops = 2 * (qkv + o + router) + mlp;
         out->product_flops += has_gradient(model, block, at->router) ? 2 * router : 0;
         out->product_flops += has_gradient(model, block, at->qkv) ? 2 * qkv : 0;
         out->product_flops += has_gradient(model, block, at->o) ? 2 * o : 0;
-        out->product_flops +=
-            has_gradient(model, block, mlp.experts > 0 ? at->expert_gate_up : at->gate_up) ? 2 * gate_up : 0;
-        out->product_flops +=
-            has_gradient(model, block, mlp.experts > 0 ? at->expert_down : at->down) ? 2 * down : 0;
         out->attention_flops = 5 * attention;
         break;
     case OT_WORK_RECOMPUTE: /* everything whose result is needed */
         if (level < OT_KEEP_PRODUCTS)
             out->product_flops =
-                2 * ((qkv_kept ? 0 : qkv) + router + gate_up + (is_result_needed(model, layer, O) ? o : 0) +
-                     (is_result_needed(model, layer, DOWN) ? down : 0));
+                2 * ((qkv_kept ? 0 : qkv) + router + (is_result_needed(model, layer, O) ? o : 0)) + mlp;
         out->attention_flops = level < OT_KEEP_ATTENTION ? 2 * attention : 0;
         break;
     case OT_WORK_CLEAR: /* decoder.c */
@@ -341,6 +362,7 @@ void ot_layer_work(const struct ot_model *model, int64_t layer, enum ot_work_par
     out->moved_bytes =
         (double)ot_dtype_bytes(model->chain.dtype) * moved_elems(model, layer, part, level, qkv_kept);
     out->product_flops *= n;
+    out->group_flops *= n;
     out->attention_flops *= n;
     out->moved_bytes *= n;
     layer_lora_work(model, layer, part, level, qkv_kept, n, out);

@@ -196,10 +196,11 @@ struct ot_block_run {
 };
 
 /* The work of one call, for predictions. product_flops: multiplications and additions of matrix products.
+ * group_flops: those of them that are in products by groups (kernels/ops_experts.h), which have another rate.
  * attention_flops: those of causal attention, as struct ot_attention_rates counts them. moved_bytes: bytes
  * that all other operations read and write in device memory. */
 struct ot_block_work {
-    double product_flops, attention_flops, moved_bytes;
+    double product_flops, group_flops, attention_flops, moved_bytes;
 };
 
 enum ot_work_part {

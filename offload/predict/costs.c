@@ -54,7 +54,8 @@ static struct ot_line estimate(const struct ot_costs *costs, const struct ot_cha
                                enum ot_work_part part, enum ot_keep_level level, int64_t n_tokens) {
     const struct ot_rates *r = &costs->rates;
     struct ot_block_work work = work_of(chain, block, part, level, n_tokens, costs->row_tokens);
-    double seconds = time_of(work.product_flops, r->product_flops) +
+    double seconds = time_of(work.product_flops - work.group_flops, r->product_flops) +
+                     time_of(work.group_flops, r->group_flops > 0 ? r->group_flops : r->product_flops) +
                      time_of(work.attention_flops, ot_costs_attention_rate(r, chain, part)) +
                      time_of(work.moved_bytes, r->device_bytes);
     return (struct ot_line){0, seconds / (double)n_tokens};

@@ -40,6 +40,7 @@ struct ot_attention_rates {
 struct ot_rates {
     /* the device, in the training dtype */
     double product_flops; /* FLOP/s of a decoder layer's matrix products */
+    double group_flops;   /* FLOP/s of products by groups, which experts take; 0: as product_flops */
     /* The rates of heads of 128 elements are always known. 0 elsewhere: as heads of 128. */
     struct ot_attention_rates attention[OT_HEAD_SIZES];
     double device_bytes; /* bytes/s that a kernel reads and writes, added, in device memory */

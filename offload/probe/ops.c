@@ -133,6 +133,65 @@ static int probe_gemms(struct ot_probe *p) {
     return 0;
 }
 
+/* ---- products by groups ---- */
+
+static void run_gemm_groups(struct ot_probe *p, const void *op) {
+    p->ops->gemm_groups(p->compute, op);
+}
+
+/* The three products of gate and up of experts, which together have the width of the ordinary layer's. Each
+ * expert gets an equal share of the tokens. */
+static struct ot_gemm_groups group_product(const struct ot_probe *p, enum product kind) {
+    int64_t in = p->config->hidden, out = 2 * ot_probe_inter(in) / OT_PROBE_EXPERTS;
+    struct ot_gemm_groups op = {.dtype = p->config->dtype,
+                                .c_dtype = p->config->dtype,
+                                .form = OT_GROUPS_ROWS,
+                                .experts = OT_PROBE_EXPERTS,
+                                .rows = p->config->tokens,
+                                .offsets = p->ids + 3 * p->rows,
+                                .a = p->buffers[0],
+                                .b = p->buffers[1],
+                                .c = p->buffers[2],
+                                .stride = in * out};
+    if (kind == PRODUCT_Y) {
+        op.trans_b = true;
+        op.n = out, op.k = in, op.lda = in, op.ldb = in, op.ldc = out;
+    } else if (kind == PRODUCT_DX) {
+        op.n = in, op.k = out, op.lda = out, op.ldb = in, op.ldc = in;
+    } else {
+        op.form = OT_GROUPS_SUMS;
+        op.c_dtype = OT_F32;
+        op.addend = op.c;
+        op.m = out, op.n = in, op.lda = out, op.ldb = in, op.ldc = in;
+    }
+    return op;
+}
+
+static int probe_groups(struct ot_probe *p) {
+    static const char *const kinds[PRODUCTS] = {"y", "dx", "dW"};
+    struct ot_gemm_groups ops[PRODUCTS];
+    struct ot_probe_call calls[PRODUCTS];
+    struct ot_repeats times[PRODUCTS];
+    int64_t in = p->config->hidden, out = 2 * ot_probe_inter(in) / OT_PROBE_EXPERTS;
+    for (int i = 0; i < PRODUCTS; i++) {
+        ops[i] = group_product(p, (enum product)i);
+        calls[i] = (struct ot_probe_call){run_gemm_groups, &ops[i]};
+    }
+    OT_TRY(ot_probe_measure(p, calls, PRODUCTS, times));
+    for (int i = 0; i < PRODUCTS; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%d experts %s %lldx%lldx%lld", OT_PROBE_EXPERTS, kinds[i],
+                 (long long)p->config->tokens, (long long)out, (long long)in);
+        struct ot_probe_row row = {.group = OT_PROBE_GEMM,
+                                   .use = OT_PROBE_GROUP_PRODUCT,
+                                   .name = name,
+                                   .work = 2.0 * (double)p->config->tokens * (double)out * (double)in,
+                                   .peak = p->product_rate};
+        OT_TRY(ot_probe_report_times(&p->config->reader, row, &times[i]));
+    }
+    return 0;
+}
+
 /* ---- attention ---- */
 
 static void run_attention(struct ot_probe *p, const void *op) {
@@ -422,6 +481,8 @@ int ot_probe_ops(struct ot_probe *p) {
     double bytes = (double)p->config->buffer_bytes;
     OT_TRY(probe_tasks(p));
     OT_TRY(probe_gemms(p));
+    if (!p->config->quick)
+        OT_TRY(probe_groups(p));
     OT_TRY(probe_attention(p));
     OT_TRY(probe_kernel(p, "copy", run_copy, NULL, 2 * bytes));
     if (p->config->quick)

@@ -34,7 +34,11 @@ static void fill_buffers(struct ot_probe *p) {
         ot_lane_copy(p->compute, OT_COPY_H2D, p->buffers[i], pinned, c->buffer_bytes);
 }
 
-/* Token ids, positions and row starts of one long row. */
+static size_t ids_bytes(const struct ot_probe *p) {
+    return (3 * (size_t)p->rows + OT_PROBE_EXPERTS + 1) * sizeof(int32_t);
+}
+
+/* Token ids, positions and row starts of one long row, and the offsets of groups. */
 static int upload_ids(struct ot_probe *p) {
     int64_t n = p->rows;
     int32_t *ids = p->pinned;
@@ -44,7 +48,9 @@ static int upload_ids(struct ot_probe *p) {
         ids[n + i] = (int32_t)(i % p->config->tokens);
         ids[2 * n + i] = 0;
     }
-    ot_lane_copy(p->compute, OT_COPY_H2D, p->ids, ids, 3 * (size_t)n * sizeof *ids);
+    for (int64_t e = 0; e <= OT_PROBE_EXPERTS; e++)
+        ids[3 * n + e] = (int32_t)(e * p->config->tokens / OT_PROBE_EXPERTS);
+    ot_lane_copy(p->compute, OT_COPY_H2D, p->ids, ids, ids_bytes(p));
     return ot_lane_sync(p->compute);
 }
 
@@ -65,7 +71,7 @@ static int open_memory(struct ot_probe *p) {
         p->buffers[i] = (char *)p->memory + i * bytes;
     OT_TRY(ot_device_alloc_pinned(c->device, bytes, "the probe", &p->pinned));
     void *ids;
-    OT_TRY(ot_device_alloc(c->device, 3 * (size_t)p->rows * sizeof(int32_t), "the probe", &ids));
+    OT_TRY(ot_device_alloc(c->device, ids_bytes(p), "the probe", &ids));
     p->ids = ids;
     return 0;
 }

@@ -61,6 +61,7 @@ enum ot_probe_unit ot_probe_group_unit(enum ot_probe_group group);
 enum ot_probe_use {
     OT_PROBE_NO_USE,
     OT_PROBE_PRODUCT,
+    OT_PROBE_GROUP_PRODUCT,     /* only in a probe that is not quick */
     OT_PROBE_ATTENTION_FORWARD, /* heads of 128 elements */
     OT_PROBE_ATTENTION_BACKWARD,
     OT_PROBE_ATTENTION_64_FORWARD, /* heads of 64 elements: only in a probe that is not quick */

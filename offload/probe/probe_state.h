@@ -16,11 +16,15 @@ struct ot_probe {
     void *pinned;                    /* as large as one buffer */
     int64_t rows;                    /* rows of `hidden` fp32 values that fit a buffer */
     int64_t vocab;
-    int32_t *ids;        /* device: [rows] token ids, then positions, then row starts */
+    /* device: [rows] token ids, then positions, then row starts; then the offsets of the groups */
+    int32_t *ids;
     double product_rate; /* FLOPs a second of the best product */
     /* Bytes a second that a copy in device memory reads and writes; ot_probe_ops sets it. */
     double copy_rate;
 };
+
+/* The groups of products by groups: they divide the tokens equally. */
+enum { OT_PROBE_EXPERTS = 16 };
 
 struct ot_probe_call {
     void (*enqueue)(struct ot_probe *p, const void *op);

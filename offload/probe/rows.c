@@ -41,6 +41,7 @@ void ot_probe_add(struct ot_probe_sums *sums, const struct ot_probe_row *row) {
 /* Sets out->spread and out->uncertain: the rate with the largest spread. */
 static void put_spread(const struct ot_probe_sums *sums, struct ot_rates *out) {
     static const char *const names[OT_PROBE_USES] = {[OT_PROBE_PRODUCT] = "products",
+                                                     [OT_PROBE_GROUP_PRODUCT] = "products by groups",
                                                      [OT_PROBE_ATTENTION_FORWARD] = "attention forward",
                                                      [OT_PROBE_ATTENTION_BACKWARD] = "attention backward",
                                                      [OT_PROBE_DEVICE_COPY] = "copies on the device",
@@ -70,6 +71,7 @@ static void put_spread(const struct ot_probe_sums *sums, struct ot_rates *out) {
 void ot_probe_put_rates(const struct ot_probe_sums *sums, struct ot_rates *out) {
     struct ot_attention_rates *large = &out->attention[OT_HEAD_128], *small = &out->attention[OT_HEAD_64];
     double *const rates[OT_PROBE_USES] = {[OT_PROBE_PRODUCT] = &out->product_flops,
+                                          [OT_PROBE_GROUP_PRODUCT] = &out->group_flops,
                                           [OT_PROBE_ATTENTION_FORWARD] = &large->forward,
                                           [OT_PROBE_ATTENTION_BACKWARD] = &large->backward,
                                           [OT_PROBE_ATTENTION_64_FORWARD] = &small->forward,

@@ -23,6 +23,7 @@ static const struct {
     bool always; /* a run needs this rate on every machine */
 } fields[] = {
     {"product_flops_per_s", offsetof(struct ot_rates, product_flops), true},
+    {"group_product_flops_per_s", offsetof(struct ot_rates, group_flops), false},
     {"attention_forward_flops_per_s", offsetof(struct ot_rates, attention[OT_HEAD_128].forward), true},
     {"attention_backward_flops_per_s", offsetof(struct ot_rates, attention[OT_HEAD_128].backward), true},
     {"attention_64_forward_flops_per_s", offsetof(struct ot_rates, attention[OT_HEAD_64].forward), false},

@@ -13,7 +13,7 @@ from program import run
 
 GROUPS = ["copy", "task", "gemm", "attention", "kernel", "memory", "optimizer"]
 UNITS = {"gemm": "flops", "attention": "flops", "task": "tasks"}
-RATES = ["product_flops_per_s", "attention_forward_flops_per_s", "attention_backward_flops_per_s",
+RATES = ["product_flops_per_s", "group_product_flops_per_s", "attention_forward_flops_per_s", "attention_backward_flops_per_s",
          "attention_64_forward_flops_per_s", "attention_64_backward_flops_per_s", "device_bytes_per_s", "h2d_bytes_per_s", "d2h_bytes_per_s",
          "both_ways_bytes_per_s", "triad_bytes_per_s", "adamw_bytes_per_s", "adamw_16bit_bytes_per_s",
          "adamw_8bit_bytes_per_s", "crc_bytes_per_s", "task_seconds", "spread"]

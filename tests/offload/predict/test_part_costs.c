@@ -208,6 +208,29 @@ static void tasks(void **state) {
     ot_costs_free(&costs);
 }
 
+static void work_of_experts(const void *context, int block, enum ot_work_part part, enum ot_keep_level level,
+                            int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out) {
+    (void)context, (void)block, (void)part, (void)level, (void)row_tokens;
+    *out = (struct ot_block_work){.product_flops = 1e9 * (double)n_tokens,
+                                  .group_flops = 4e8 * (double)n_tokens};
+}
+
+/* Products by groups take the time of their own rate, or of other products where it is unknown. */
+static void groups_have_their_own_rate(void **state) {
+    (void)state;
+    struct fake f;
+    struct ot_rates rates = RATES;
+    open_fake(&f);
+    f.chain.work = work_of_experts;
+    for (int known = 0; known < 2; known++) {
+        struct ot_costs costs;
+        rates.group_flops = known ? 5e13 : 0;
+        check_ok(ot_costs_estimate(&f.chain, &rates, 512, 4096, &costs));
+        check_near(ot_line_at(costs.blocks[1].forward, 1), known ? 6e8 / 2e14 + 4e8 / 5e13 : 1e9 / 2e14);
+        ot_costs_free(&costs);
+    }
+}
+
 /* ---- choices ---- */
 
 static bool plan_takes_used(const struct fake *f, struct ot_plan_request rq, const struct ot_rates *rates,
@@ -282,7 +305,7 @@ static void passes(void **state) {
     assert_true(pass_fetches_used(&f, OT_FETCH_USED_PARTS, PARTS, 0));
 }
 
-/* Why parts come as a whole. */
+/* Why parts come as a whole: each cause. */
 static void causes(void **state) {
     (void)state;
     struct fake f;
@@ -348,9 +371,10 @@ static void wrong_parts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(runs),        cmocka_unit_test(tasks),  cmocka_unit_test(encoded_tasks),
-        cmocka_unit_test(training),    cmocka_unit_test(passes), cmocka_unit_test(causes),
-        cmocka_unit_test(wrong_parts),
+        cmocka_unit_test(runs),          cmocka_unit_test(tasks),
+        cmocka_unit_test(encoded_tasks), cmocka_unit_test(groups_have_their_own_rate),
+        cmocka_unit_test(training),      cmocka_unit_test(passes),
+        cmocka_unit_test(causes),        cmocka_unit_test(wrong_parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

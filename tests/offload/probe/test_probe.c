@@ -79,7 +79,7 @@ static void every_row_is_measured(void **state) {
         struct seen seen = {0};
         probe(d ? OT_BF16 : OT_F32, false, &seen, 0);
         assert_int_equal(seen.groups[OT_PROBE_COPY], 3);
-        assert_int_equal(seen.groups[OT_PROBE_GEMM], 12);
+        assert_int_equal(seen.groups[OT_PROBE_GEMM], 15);
         assert_int_equal(seen.groups[OT_PROBE_ATTENTION], 8);
         assert_int_equal(seen.groups[OT_PROBE_KERNEL], 14);
         assert_int_equal(seen.groups[OT_PROBE_TASK], 1);
