@@ -76,9 +76,10 @@ class Probe(program.ProgramTest):
     def test_rates_follow_from_the_rows(self):
         rates, rows = self.report["rates"], self.report["rows"]
         self.assertEqual(list(rates), RATES)
-        products = [row for row in rows if row["group"] == "gemm"]
-        whole = sum(row["flops"] for row in products) / sum(row["seconds"] for row in products)
-        self.assertAlmostEqual(rates["product_flops_per_s"] / whole, 1, delta=1e-6)
+        for rate, by_groups in (("product_flops_per_s", False), ("group_product_flops_per_s", True)):
+            products = [row for row in rows if row["group"] == "gemm" and ("experts" in row["name"]) == by_groups]
+            whole = sum(row["flops"] for row in products) / sum(row["seconds"] for row in products)
+            self.assertAlmostEqual(rates[rate] / whole, 1, delta=1e-6)
         for way in ("forward", "backward"):
             row = next(row for row in rows if row["group"] == "attention" and row["name"].startswith(way))
             self.assertTrue(row["name"].endswith("head 128"), row)
