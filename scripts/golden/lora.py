@@ -106,9 +106,11 @@ CASES = {
     "phi3-all": dict(r=4, lora_alpha=4, target_modules="all-linear"),
     # Adapters of attention over frozen experts. ("all-linear" of PEFT would adapt the experts too.)
     "mixtral-attention": dict(r=4, lora_alpha=8, target_modules=LINEAR[:4]),
+    # The same over experts whose weights do not sum to one, and a layer that has an MLP.
+    "qwen3_moe-attention": dict(r=4, lora_alpha=8, target_modules=LINEAR[:4]),
 }
 LR_RATIOS = {"qwen3-plus": 3}
-SEEDS = {"mixtral-attention": 337}  # in all steps, tokens stay away from the borders between two experts
+SEEDS = {"mixtral-attention": 337, "qwen3_moe-attention": 507}  # in all steps, tokens stay away from the borders between two experts
 
 # The unit of maps that share dropout, as the place of its first weight among a layer's.
 UNITS = {"q_proj": 0, "k_proj": 0, "v_proj": 0, "o_proj": 3, "gate_proj": 4, "up_proj": 4, "down_proj": 6,

@@ -6,12 +6,12 @@ import math
 import os
 import shutil
 import struct
+import zlib
 
 import program
-from program import read_bytes, write_rows
+from program import GOLDEN, read_bytes, read_golden, write_rows
 
 INPUT = 3
-GOLDEN = os.path.join(os.path.dirname(__file__), "../golden")
 FAMILIES = ["gpt2", "bloom", "falcon", "falcon_two", "falcon_alibi", "codegen", "phi3", "gemma", "gemma2", "gemma3",
             "olmo2", "olmo3", "smollm3", "ministral", "ministral3", "granite", "mixtral", "qwen3_moe", "gpt_oss"]
 KINDS = ["gpt2", "bloom", "falcon_two", "codegen", "phi3", "gemma2", "mixtral", "qwen3_moe", "gpt_oss"]  # one of each kind of names and forms
@@ -27,19 +27,6 @@ ROWS = ["--no-eos", "--seq-len", "32", "--threads", "1"]
 
 
 # ---- golden files, and the directories that are made of them ----
-
-def read_golden(name):
-    """{array: (shape, bytes)}; scripts/golden/goldenfile.py has the format."""
-    data = read_bytes(os.path.join(GOLDEN, name))
-    head = data.index(b"\n\n")
-    arrays = {}
-    for line in data[:head].decode().split("\n")[1:]:
-        array, dtype, dims, offset = line.split()
-        shape = [int(dim) for dim in dims.split("x")]
-        begin = head + 2 + int(offset)
-        arrays[array] = shape, data[begin:begin + math.prod(shape) * {"f64": 8, "i64": 8, "u8": 1}.get(dtype, 4)]
-    return arrays
-
 
 def numbers(array, form):
     return struct.unpack(f"<{len(array[1]) // struct.calcsize(form)}{form}", array[1])
@@ -346,6 +333,29 @@ class Families(program.ProgramTest):
                          read_tensors(self.path("mxfp4-decoded"), "adapter_model.safetensors"))
         self.assertLess(self.loss("mxfp4", self.path("mxfp4-stored"), *stored), loss)
 
+    def test_an_mxfp4_that_is_written_is_what_transformers_reads(self):
+        """transformers has read a file with these bytes, and had this loss (scripts/golden/mxfp4_written.py)."""
+        golden, out = read_golden("mxfp4_written.bin"), self.path("written")
+        said = self.succeed("quantize", self.path("gpt_oss"), "--to", "mxfp4", "--data", self.path("gpt_oss.jsonl"), "--no-eos",
+                            "--seq-len", "32", "--eval-fraction", "0", "--eval-data", self.path("gpt_oss.jsonl"), "--dtype", "fp32",
+                            "--json", "--out", out).json()
+        tensors = read_tensors(out)
+        crcs = {name[4:]: numbers(array, "I")[0] for name, array in golden.items() if name.startswith("crc.")}
+        self.assertEqual({name: zlib.crc32(tensors[name][1]) for name in crcs}, crcs)
+        self.assertEqual({name for name in tensors if "expert" in name and not name.endswith("_bias")}, set(crcs))
+        self.assertEqual(tensors["model.layers.1.mlp.experts.down_proj_blocks"][0], [4, 32, 1, 16])
+        for name in set(tensors) - set(crcs):
+            self.assertEqual(tensors[name][1], self.golden["gpt_oss"].weights[name][1], name)
+        loss = numbers(golden["loss"], "d")[0]
+        self.assertNotAlmostEqual(loss, self.golden["gpt_oss"].loss(), delta=1e-4)
+        self.assertAlmostEqual(math.log(said["perplexity_after"]), loss, delta=2e-6)  # fp32 and other orders of sums
+        for words in [], ["--base-type", "mxfp4"]:
+            self.assertAlmostEqual(self.loss("gpt_oss", out, *words, "--dtype", "fp32"), loss, delta=2e-6)
+        with open(os.path.join(out, "config.json")) as file:
+            self.assertEqual(json.load(file)["quantization_config"]["quant_method"], "mxfp4")
+        self.succeed("quantize", out, "--to", "mxfp4", "--out", self.path("written-again"))
+        self.assertEqual(read_tensors(self.path("written-again")), tensors)
+
     def test_a_family_without_gguf_is_refused_by_name(self):
         told = program.run("export", self.path("codegen"), "--gguf", "f16", "--out", self.path("none.gguf"))
         self.assertEqual(told.code, INPUT)
@@ -355,8 +365,10 @@ class Families(program.ProgramTest):
         for family in ("mixtral", "qwen3_moe"):
             for words, reason in [
                     (["export", self.path(family), "--gguf", "f16"], f"models with experts (type {family}) cannot be written as GGUF here"),
-                    (["quantize", self.path(family), "--to", "nf4"], "has experts, and the formats of --to have none for experts"),
-                    (["quantize", self.path(family), "--to", "gptq:4", "--data", self.path(family + ".jsonl")], "has experts, and the formats")]:
+                    (["quantize", self.path(family), "--to", "nf4"], f"of a {family}, bitsandbytes would leave the experts as they are"),
+                    (["quantize", self.path(family), "--to", "mxfp4"], f"--to mxfp4 is the format of gpt_oss, and this is a {family}"),
+                    (["quantize", self.path("gpt_oss"), "--to", "gptq:4", "--data", self.path("gpt_oss.jsonl")],
+                     "the experts of a gpt_oss in no format of GPTQ")]:
                 told = program.run(*words, "--out", self.path("refused"))
                 self.assertEqual(told.code, INPUT)
                 self.assertIn(reason, told.err)

@@ -42,6 +42,8 @@ const char *const golden_lora_names[] = {"llama-all",
                                          "gemma3-embed",
                                          "phi3-all",
                                          "mixtral-attention",
+                                         "mixtral-nf4",
+                                         "qwen3_moe-attention",
                                          NULL};
 const char *const golden_step_names[] = {
     "gpt2-steps",    "bloom-steps",     "falcon_two-steps", "codegen-steps", "gemma2-steps",   "olmo3-steps",
