@@ -6,8 +6,10 @@
  * is stored as -1, which programs decode in different ways.
  *
  * EXPERTS. GPTQ stores the matrices of an expert like all others, under the names of the plain checkpoint
- * (model.layers.0.mlp.experts.3.gate_proj.qweight), as GPTQModel does, and leaves the router plain. MXFP4 is
- * the form of gpt-oss: the matrices of all experts of a layer, and nothing else.
+ * (model.layers.0.mlp.experts.3.gate_proj.qweight), and leaves the router plain. vLLM reads both. GPTQModel
+ * 7.7 writes qwen3_moe so; a mixtral has the names there that transformers 5 uses inside
+ * (mlp.experts.3.gate_proj in place of block_sparse_moe.experts.3.w1). MXFP4 is the form of gpt-oss: the
+ * matrices of all experts of a layer, and nothing else.
  */
 #ifndef OT_FILES_PACK_H
 #define OT_FILES_PACK_H

@@ -39,10 +39,10 @@ static const struct ot_topic_block quantize[] = {
      "GPTQ calibrates each expert of a mixtral or qwen3_moe on the tokens that the router sends to "
      "it. An expert that gets less than 0.5 % of them is rounded to nearest, as in GPTQModel; the "
      "report counts such experts, and more or longer rows make them fewer. The router stays plain. "
-     "vLLM reads the result. transformers 5 alone does not: there the experts of a layer are one "
-     "parameter and no linear maps. For that reason bitsandbytes leaves them as they are, which "
-     "are nearly all bytes, and nf4 and int8 are refused. --base-type nf4 or int8 stores frozen "
-     "experts in these formats while a run lasts."},
+     "vLLM reads the result, and GPTQModel that of a qwen3_moe. transformers 5 alone does not: there "
+     "the experts of a layer are one parameter and no linear maps. For that reason bitsandbytes leaves "
+     "them as they are, which are nearly all bytes, and nf4 and int8 are refused. --base-type nf4 or "
+     "int8 stores frozen experts in these formats while a run lasts."},
     {"Ctrl-C", "Stops; --out stays as it was. There is nothing to resume."},
 };
 const struct ot_topic ot_topic_quantize =
