@@ -122,7 +122,7 @@ def write_model(folder, config, weights, shards=1):
     write_json(os.path.join(folder, "model.safetensors.index.json"), {"metadata": {}, "weight_map": places})
 
 
-def write_adapters(folder, case, base, golden):
+def write_adapters(folder, base, golden, task="CAUSAL_LM"):
     """As PEFT's save_pretrained has them."""
     os.makedirs(folder)
     modules = {name[6:]: numbers(array, "d")[0] for name, array in golden.results.items() if name.startswith("alpha.")}
@@ -131,7 +131,7 @@ def write_adapters(folder, case, base, golden):
              if name.startswith("final.") and not name.startswith("final.base_model.")}
     a = next(shape for name, (shape, _) in adapters.items() if "_A" in name)
     experts = [name for name in modules if ".experts." in name]
-    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base, "r": a[0],
+    config = {"peft_type": "LORA", "task_type": task, "base_model_name_or_path": base, "r": a[0],
               "lora_alpha": next(iter(modules.values())), "lora_dropout": numbers(golden.results["dropout"], "d")[0],
               "target_modules": sorted({name.split(".")[-1] for name in modules if name not in experts}),
               "modules_to_save": sorted({name.rpartition(".")[0] for name in saved}),
@@ -266,7 +266,7 @@ class Families(program.ProgramTest):
     def test_adapters_of_peft(self):
         for case in ADAPTERS:
             golden = self.golden[case]
-            write_adapters(self.path(case), case, self.path(golden.base), golden)
+            write_adapters(self.path(case), self.path(golden.base), golden)
             self.assertAlmostEqual(self.loss(case, self.path(case)), golden.loss(), delta=2e-6, msg=case)
             self.succeed("merge", self.path(case), "--out", self.path(case + "-merged"))
             self.assertAlmostEqual(self.loss(case, self.path(case + "-merged")), golden.loss(), delta=2e-6, msg=case)
@@ -355,7 +355,7 @@ class Families(program.ProgramTest):
                 (lambda t: t.update({n.replace("experts.lora", "experts.3.lora"): a for n, a in list(t.items())}),
                  "experts.3.lora_A.weight is not part of what its adapter_config.json describes")]):
             folder = self.path(f"damaged{i}")
-            write_adapters(folder, case, self.path("mixtral"), self.golden[case])
+            write_adapters(folder, self.path("mixtral"), self.golden[case])
             tensors = read_tensors(folder, "adapter_model.safetensors")
             change(tensors)
             write_safetensors(os.path.join(folder, "adapter_model.safetensors"), tensors)
@@ -372,7 +372,7 @@ class Families(program.ProgramTest):
                 ("target_parameters", "gate_up_proj", "target_parameters must be a list of names"),
                 ("target_parameters", ["gate_up_proj"], "model.layers.0.mlp.experts.lora_A.weight is missing")]):
             folder = self.path(f"mixtral-refused{i}")
-            write_adapters(folder, case, self.path("mixtral"), golden)
+            write_adapters(folder, self.path("mixtral"), golden)
             path = os.path.join(folder, "adapter_config.json")
             write_json(path, json.loads(read_bytes(path)) | {key: value})
             told = program.run("eval", folder, "--data", self.path("mixtral.jsonl"), *ROWS)

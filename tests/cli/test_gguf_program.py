@@ -393,8 +393,8 @@ class Converted(program.ProgramTest):
             self.fail_with(INPUT, words, "eval", self.path("odd.gguf"), "--data", self.pairs, "--seq-len", "128")
 
     def test_adapters_of_fused_maps(self):
-        """q, k, v and gate, up as one matrix, matrices that files turn, rows that change places."""
-        for name, n in (("gpt2", 24), ("falcon_two", 24), ("phi", 24), ("smollm3", 56)):
+        """q, k, v and gate, up as one matrix, matrices that files turn, rows that change places; two stacks of layers."""
+        for name, n in (("gpt2", 24), ("falcon_two", 24), ("phi", 24), ("smollm3", 56), ("t5", 76)):
             with self.subTest(name):
                 model, out = self.make_model("base-" + name, tiny_models.MODELS[name]), self.path("lora-" + name)
                 self.succeed("train", "--model", model, "--data", self.rows, "--lora", "r=4", "--steps", "1", "--seq-len",
