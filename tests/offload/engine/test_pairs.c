@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/offload/tiny_ranks.h"
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
 
@@ -213,6 +214,33 @@ static void the_shared_slab_is_plain(void **state) {
     ot_model_close(model);
 }
 
+/* ---- several ranks ---- */
+
+/* Adapters freeze what all layers share, so the bits may be those of every number of ranks. */
+static void adapters_on_any_number_of_ranks(void **state) {
+    (void)state;
+    tiny_needs_cpu(); /* tiny plans have no room to exchange through the host */
+    for (int variant = 0; variant < 2; variant++) {
+        struct tiny_run run;
+        struct tiny_result one, other;
+        open_run(&run, variant, variant ? OT_BF16 : OT_F32);
+        run.lora = variant ? &dora : &plain;
+        run.base = variant ? OT_BASE_NF4 : OT_BASE_AUTO;
+        run.evals = false;
+        run.micro_sequences = 1;
+        struct tiny_world w = {.ranks = 1, .world = true, .slots = 2};
+        tiny_train_ranks(&run, &w, &one);
+        for (w.ranks = 2; w.ranks <= 4; w.ranks *= 2) {
+            w.mode = OT_SHARD_FULL;
+            w.weights = w.state = OT_HOME_HOST;
+            tiny_train_ranks(&run, &w, &other);
+            tiny_same(&one, &other, "another number of ranks");
+            tiny_result_free(&other);
+        }
+        tiny_result_free(&one);
+    }
+}
+
 /* ---- refusals ---- */
 
 static void refuse(const struct tiny_run *run, struct ot_engine *engine, struct ot_step_input *input,
@@ -277,6 +305,7 @@ int main(void) {
         cmocka_unit_test(adapted_plans),
         cmocka_unit_test(a_base_is_its_decoded_weights),
         cmocka_unit_test(the_shared_slab_is_plain),
+        cmocka_unit_test(adapters_on_any_number_of_ranks),
         cmocka_unit_test(wrong_ranges),
         cmocka_unit_test(no_world),
     };
