@@ -70,7 +70,7 @@ static double adapted_outputs(const struct ot_lora_unit *lora) {
  * counted with the layer. out: the unit's outputs. train: with dropout. */
 static double dora_forward_elems(const struct ot_lora_unit *lora, double out, bool train) {
     if (train && ot_lora_doubles(lora)) /* u, and y before and after */
-        return 3 * adapted_outputs(lora);
+        return 3 * out;
     return lora->dora ? 2 * out : 0;
 }
 
@@ -78,95 +78,16 @@ static double dora_backward_elems(const struct ot_lora_unit *lora, double out) {
     return lora->dora ? 2 * out + adapted_outputs(lora) : 0; /* of the others u is not read */
 }
 
-/* DoRA's factors, which do not depend on the tokens. Each adapted weight is read twice: by its product with
- * A, which is as thin as those of adapters, and for its norm. The results of the products are fp32. */
-static void dora_factors_work(const struct ot_lora_unit *lora, double in, double item,
-                              struct ot_block_work *out) {
+/* Each adapted weight is read twice: by its product with A, which is as thin as those of adapters, and for
+ * its norm. The results of the products are fp32. */
+void ot_dora_factors_work(const struct ot_lora_unit *lora, double in, double item,
+                          struct ot_block_work *out) {
     for (int i = 0; lora->dora && i < lora->n; i++) {
         double rank = (double)lora->maps[i].rank, width = (double)lora->maps[i].out;
         out->product_flops += 2 * rank * in * (width + rank);
         out->moved_bytes += item * 2 * in * width + sizeof(float) * rank * (2 * width + rank);
     }
 }
-
-struct unit_sizes {
-    const struct ot_lora_unit *lora;
-    double in, out;
-};
-
-enum { UNITS = 4, QKV = 0, O, GATE_UP, DOWN };
-
-static void layer_units(const struct ot_model *model, int64_t layer, struct unit_sizes units[UNITS]) {
-    const struct ot_layer_layout *at = &model->layers[layer];
-    double h = (double)model->config.hidden, ffn = (double)model->config.ffn;
-    double inner = (double)model->inner_elems;
-    units[QKV] = (struct unit_sizes){&at->qkv_lora, h, (double)model->qkv_elems};
-    units[O] = (struct unit_sizes){&at->o_lora, (double)model->q_elems, h};
-    units[GATE_UP] = (struct unit_sizes){&at->gate_up_lora, h, inner};
-    units[DOWN] = (struct unit_sizes){&at->down_lora, ffn, h};
-}
-
-/* unit_part says what a part of a layer does with a unit of linear maps. */
-struct unit_part {
-    bool product; /* computes its product, ax, and with DoRA u and the factors */
-    bool result;  /* computes its result y */
-};
-
-/* Recomputation needs the result of the last projection only for the norm behind it, and that of attention's
- * only where the MLP reads it. */
-static bool is_result_needed(const struct ot_model_config *c, int unit) {
-    return unit == DOWN ? ot_model_has_norms_after(c) : unit == O ? c->residual == OT_SEQUENTIAL : true;
-}
-
-static struct unit_part unit_part(const struct ot_model_config *c, int unit, const struct ot_lora_unit *lora,
-                                  enum ot_work_part part, enum ot_keep_level level, bool qkv_kept) {
-    if (part == OT_WORK_FORWARD)
-        return (struct unit_part){true, true};
-    if (part != OT_WORK_RECOMPUTE || level == OT_KEEP_ALL)
-        return (struct unit_part){false, false};
-    bool kept = unit == QKV ? qkv_kept : level >= OT_KEEP_PRODUCTS;
-    return (struct unit_part){!kept, is_result_needed(c, unit) && (!kept || ot_lora_from_u(lora))};
-}
-
-/* For a token. */
-static void unit_lora_work(const struct unit_sizes *unit, struct unit_part does, enum ot_work_part part,
-                           double item, struct ot_block_work *out) {
-    bool doubles = ot_lora_doubles(unit->lora);
-    if (part == OT_WORK_BACKWARD) {
-        lora_backward_work(unit->lora, unit->in, item, out);
-        out->moved_bytes += item * dora_backward_elems(unit->lora, unit->out);
-        out->product_flops += doubles ? 2 * unit->in * unit->out : 0;
-    }
-    if (does.product && (does.result || unit->lora->dora))
-        lora_forward_work(unit->lora, unit->in, item, item, true, out);
-    else if (does.product)
-        lora_ax_work(unit->lora, unit->in, item, true, out);
-    if (does.result)
-        out->moved_bytes += item * dora_forward_elems(unit->lora, unit->out, true);
-    if (does.product && doubles) /* W dropout(x) */
-        out->product_flops += 2 * unit->in * adapted_outputs(unit->lora);
-    else if (does.product && !does.result && unit->lora->dora) /* without DoRA, backward does not need it */
-        out->product_flops += 2 * unit->in * unit->out;
-}
-
-/* Adds the work of n tokens to that of the layer without adapters. */
-static void layer_lora_work(const struct ot_model *model, int64_t layer, enum ot_work_part part,
-                            enum ot_keep_level level, bool qkv_kept, double n, struct ot_block_work *out) {
-    double item = (double)ot_dtype_bytes(model->chain.dtype);
-    struct ot_block_work token = {0};
-    struct unit_sizes units[UNITS];
-    layer_units(model, layer, units);
-    for (int i = 0; i < UNITS; i++) {
-        const struct unit_part does = unit_part(&model->config, i, units[i].lora, part, level, qkv_kept);
-        unit_lora_work(&units[i], does, part, item, &token);
-        if (does.product)
-            dora_factors_work(units[i].lora, units[i].in, item, out);
-    }
-    out->product_flops += n * token.product_flops;
-    out->moved_bytes += n * token.moved_bytes;
-}
-
-/* ---- layers ---- */
 
 /* A layer's MLP, or what experts do for a token in place of it. */
 struct mlp_sizes {
@@ -181,6 +102,77 @@ static struct mlp_sizes mlp_sizes(const struct ot_model *model, int64_t layer) {
     return (struct mlp_sizes){(double)c->n_experts, (double)c->top_experts, (double)c->expert_ffn,
                               2 * (double)c->expert_ffn};
 }
+
+enum { UNITS = 4, QKV = 0, O, GATE_UP, DOWN };
+
+static void layer_units(const struct ot_model *model, int64_t layer, struct ot_unit_sizes units[UNITS]) {
+    const struct ot_layer_layout *at = &model->layers[layer];
+    const struct mlp_sizes mlp = mlp_sizes(model, layer);
+    double h = (double)model->config.hidden;
+    units[QKV] = (struct ot_unit_sizes){&at->qkv_lora, h, (double)model->qkv_elems, 1};
+    units[O] = (struct ot_unit_sizes){&at->o_lora, (double)model->q_elems, h, 1};
+    units[GATE_UP] = (struct ot_unit_sizes){&at->gate_up_lora, h, mlp.elems, mlp.rows};
+    units[DOWN] = (struct ot_unit_sizes){&at->down_lora, mlp.ffn, h, mlp.rows};
+}
+
+/* Recomputation needs the result of the last projection only for the norm behind it, or for the gradient of
+ * a router, and that of attention's only where the MLP reads it. */
+static bool is_result_needed(const struct ot_model *model, int64_t layer, int unit) {
+    const struct ot_model_config *c = &model->config;
+    return unit == DOWN ? ot_model_has_norms_after(c) || ot_model_layer_has_experts(c, layer)
+           : unit == O  ? c->residual == OT_SEQUENTIAL
+                        : true;
+}
+
+static struct ot_unit_part unit_part(bool is_needed, int unit, const struct ot_lora_unit *lora,
+                                     enum ot_work_part part, enum ot_keep_level level, bool qkv_kept) {
+    if (part == OT_WORK_FORWARD)
+        return (struct ot_unit_part){true, true};
+    if (part != OT_WORK_RECOMPUTE || level == OT_KEEP_ALL)
+        return (struct ot_unit_part){false, false};
+    bool kept = unit == QKV ? qkv_kept : level >= OT_KEEP_PRODUCTS;
+    return (struct ot_unit_part){!kept, is_needed && (!kept || ot_lora_from_u(lora))};
+}
+
+void ot_unit_lora_work(const struct ot_unit_sizes *unit, struct ot_unit_part does, enum ot_work_part part,
+                       double item, struct ot_block_work *out) {
+    bool doubles = ot_lora_doubles(unit->lora);
+    if (part == OT_WORK_BACKWARD) {
+        lora_backward_work(unit->lora, unit->in, item, out);
+        out->moved_bytes += item * dora_backward_elems(unit->lora, unit->out);
+        out->product_flops += doubles ? 2 * unit->in * unit->out : 0;
+    }
+    if (does.product && (does.result || unit->lora->dora))
+        lora_forward_work(unit->lora, unit->in, item, item, true, out);
+    else if (does.product)
+        lora_ax_work(unit->lora, unit->in, item, true, out);
+    if (does.result)
+        out->moved_bytes += item * dora_forward_elems(unit->lora, unit->out, true);
+    if (does.product && doubles) /* W dropout(x) */
+        out->product_flops += 2 * unit->in * unit->out;
+    else if (does.product && !does.result && unit->lora->dora) /* without DoRA, backward does not need it */
+        out->product_flops += 2 * unit->in * unit->out;
+}
+
+/* Adds the work of n tokens to that of the layer without adapters. */
+static void layer_lora_work(const struct ot_model *model, int64_t layer, enum ot_work_part part,
+                            enum ot_keep_level level, bool qkv_kept, double n, struct ot_block_work *out) {
+    double item = (double)ot_dtype_bytes(model->chain.dtype);
+    struct ot_unit_sizes units[UNITS];
+    layer_units(model, layer, units);
+    for (int i = 0; i < UNITS; i++) {
+        struct ot_block_work row = {0};
+        bool is_needed = is_result_needed(model, layer, i);
+        const struct ot_unit_part does = unit_part(is_needed, i, units[i].lora, part, level, qkv_kept);
+        ot_unit_lora_work(&units[i], does, part, item, &row);
+        out->product_flops += n * units[i].rows * row.product_flops;
+        out->moved_bytes += n * units[i].rows * row.moved_bytes;
+        if (does.product)
+            ot_dora_factors_work(units[i].lora, units[i].in, item, out);
+    }
+}
+
+/* ---- layers ---- */
 
 /* The product of a router of few experts takes as long as its arrays take to be moved. */
 enum { THIN = 16 };
@@ -292,9 +284,9 @@ static void layer_flops(const struct ot_model *model, int64_t layer, enum ot_wor
                         struct ot_block_work *out) {
     const struct ot_layer_layout *at = &model->layers[layer];
     int64_t block = 1 + layer;
-    const struct ot_model_config *c = &model->config;
     const struct mlp_sizes mlp = mlp_sizes(model, layer);
-    double h = (double)c->hidden, down = h * mlp.rows * mlp.ffn, gate_up = h * mlp.rows * mlp.elems;
+    double h = (double)model->config.hidden, down = h * mlp.rows * mlp.ffn,
+           gate_up = h * mlp.rows * mlp.elems;
     double router = h * mlp.experts;
     double qkv = h * (double)model->qkv_elems, o = h * (double)model->q_elems;
     switch (part) {
@@ -316,8 +308,8 @@ static void layer_flops(const struct ot_model *model, int64_t layer, enum ot_wor
     case OT_WORK_RECOMPUTE: /* everything whose result is needed */
         if (level < OT_KEEP_PRODUCTS)
             out->product_flops =
-                2 * ((qkv_kept ? 0 : qkv) + router + gate_up + (is_result_needed(c, O) ? o : 0) +
-                     (mlp.experts > 0 || is_result_needed(c, DOWN) ? down : 0));
+                2 * ((qkv_kept ? 0 : qkv) + router + gate_up + (is_result_needed(model, layer, O) ? o : 0) +
+                     (is_result_needed(model, layer, DOWN) ? down : 0));
         out->attention_flops = level < OT_KEEP_ATTENTION ? 2 * attention : 0;
         break;
     case OT_WORK_CLEAR: /* decoder.c */
@@ -423,7 +415,7 @@ void ot_head_work(const struct ot_model *model, enum ot_work_part part, int64_t 
     out->product_flops *= n;
     out->moved_bytes *= n;
     if (part == OT_WORK_FORWARD || part == OT_WORK_BACKWARD)
-        dora_factors_work(lora, h, item, out);
+        ot_dora_factors_work(lora, h, item, out);
     if (ot_model_has_pairs(c) && (part == OT_WORK_FORWARD ||
                                   part == OT_WORK_BACKWARD)) /* zeros for the inputs: losses, and gradients */
         out->moved_bytes += n * (sizeof(float) + (part == OT_WORK_BACKWARD ? h * item : 0));

@@ -62,7 +62,7 @@ int ot_slab_encode(struct ot_model *model, int slab) {
     const struct ot_slab_memory *memory = &model->slab_memory[slab];
     struct ot_encoded_part part;
     bool has_matrix = memory->n_tensors > 0 && model->tensors[memory->first_tensor].dims == 2;
-    if (!spec->frozen || spec->edge || !has_matrix ||
+    if (!spec->frozen || spec->edge || spec->shared || !has_matrix ||
         format_of(model) == (enum ot_weight_format)model->chain.dtype)
         return 0;
     for (int i = 0; next_part(model, slab, i, &part); i++) {

@@ -70,6 +70,12 @@ bool ot_model_expert_name(const struct ot_model_config *config, enum ot_module m
     return true;
 }
 
+void ot_model_experts_parameter(const struct ot_model_config *config, enum ot_module module, int64_t layer,
+                                char *name, size_t bytes) {
+    snprintf(name, bytes, "%s%lld.mlp.experts.%s", ot_model_names(config)->layers, (long long)layer,
+             module == OT_MODULE_EXPERTS_GATE_UP ? "gate_up_proj" : "down_proj");
+}
+
 /* The number behind a prefix; -1: there is none. */
 static int64_t number_behind(const char *prefix, const char *name) {
     size_t bytes = strlen(prefix);

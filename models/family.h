@@ -143,6 +143,10 @@ bool ot_model_module_name(const struct ot_model_config *config, enum ot_module m
 /* The same for a module of one expert. */
 bool ot_model_expert_name(const struct ot_model_config *config, enum ot_module module, int64_t layer,
                           int64_t expert, char *name, size_t bytes);
+/* Writes the name of the parameter that transformers 5 makes of a layer's experts, whatever their files have:
+ * "model.layers.3.mlp.experts.gate_up_proj", or down_proj. module: OT_MODULE_EXPERTS_GATE_UP or _DOWN. */
+void ot_model_experts_parameter(const struct ot_model_config *config, enum ot_module module, int64_t layer,
+                                char *name, size_t bytes);
 /* The layer that a tensor or a module lies in, by its name; -1: in none. */
 int64_t ot_model_layer_of(const struct ot_model_config *config, const char *name);
 

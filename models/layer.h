@@ -58,10 +58,11 @@ void ot_layer_experts_down(const struct ot_layer_call *call);
 /* y = memory.mid + the weighted sum of memory.down_out. */
 void ot_layer_combine(const struct ot_layer_call *call, void *y);
 /* memory.wide = the gradient of memory.inner from dy, that of y; memory.down_out becomes its own gradient.
- * Adds to the gradients of down. */
+ * Adds to the gradients of down, and of its adapters. */
 void ot_layer_experts_down_backward(const struct ot_layer_call *call, const void *dy);
 /* dinput = the gradient of memory.normed2, from that of memory.gate_up, which lies in its place; through
- * the router too. Adds to the gradients of gate, up and router. Overwrites memory.down_out. */
+ * the router too. Adds to the gradients of gate, up, their adapters, and the router. Overwrites
+ * memory.down_out. */
 void ot_layer_experts_gate_up_backward(const struct ot_layer_call *call, void *dinput);
 
 #endif

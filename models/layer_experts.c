@@ -70,20 +70,58 @@ void ot_layer_gather(const struct ot_layer_call *call) {
 struct expert_map {
     int64_t in, out;
     struct ot_place weight, bias;
+    const struct ot_lora_unit *lora; /* of A and B: NULL */
+    void *ax;                        /* of the adapters: [rows, rank] */
+    float scale;                     /* of rows_product; 0: 1 */
+    bool adds;                       /* rows_product adds to what is there */
 };
 
 static struct expert_map gate_up_map(const struct ot_layer_call *call) {
     const struct ot_layer_layout *at = call->at;
-    return (struct expert_map){call->config->hidden, 2 * call->ffn, at->expert_gate_up,
-                               at->expert_gate_up_bias};
+    return (struct expert_map){.in = call->config->hidden,
+                               .out = 2 * call->ffn,
+                               .weight = at->expert_gate_up,
+                               .bias = at->expert_gate_up_bias,
+                               .lora = &at->gate_up_lora,
+                               .ax = call->memory.gate_up_lora.ax};
 }
 
 static struct expert_map down_map(const struct ot_layer_call *call) {
     const struct ot_layer_layout *at = call->at;
-    return (struct expert_map){call->ffn, call->config->hidden, at->expert_down, at->expert_down_bias};
+    return (struct expert_map){.in = call->ffn,
+                               .out = call->config->hidden,
+                               .weight = at->expert_down,
+                               .bias = at->expert_down_bias,
+                               .lora = &at->down_lora,
+                               .ax = call->memory.down_lora.ax};
 }
 
-/* y = x W^T + bias; or, backward, the gradient of x: dx = dy W. */
+/* A and B of the adapters of a map are maps too. */
+static struct expert_map a_of(struct expert_map map) {
+    return (struct expert_map){.in = map.in,
+                               .out = map.lora->rank,
+                               .weight = map.lora->a,
+                               .bias = {OT_ABSENT, 0},
+                               .scale = map.lora->maps[0].scale};
+}
+
+static struct expert_map b_of(struct expert_map map) {
+    return (struct expert_map){.in = map.lora->rank,
+                               .out = map.out,
+                               .weight = map.lora->maps[0].b,
+                               .bias = {OT_ABSENT, 0},
+                               .scale = map.lora->maps[0].scale};
+}
+
+/* The same map, whose products are added, and not scaled. */
+static struct expert_map added(struct expert_map map) {
+    map.scale = 0;
+    map.adds = true;
+    return map;
+}
+
+/* y = x W^T + bias; or, backward, the gradient of x: dx = dy W. The products are scaled, or added to what is
+ * there. */
 static void rows_product(const struct ot_layer_call *call, struct expert_map map, bool backward,
                          const void *from, void *to) {
     int64_t k = backward ? map.out : map.in, n = backward ? map.in : map.out;
@@ -100,11 +138,13 @@ static void rows_product(const struct ot_layer_call *call, struct expert_map map
         .a = from,
         .b = ot_run_weight(call->run, map.weight),
         .bias = backward ? NULL : ot_run_weight(call->run, map.bias),
+        .addend = map.adds ? to : NULL,
         .c = to,
         .lda = k,
         .ldb = map.in,
         .ldc = n,
         .stride = map.in * map.out,
+        .scale = map.scale,
     };
     call->ops->gemm_groups(call->run->lane, &op);
 }
@@ -175,12 +215,42 @@ static void bias_product(const struct ot_layer_call *call, struct expert_map map
     call->ops->gemm_groups(call->run->lane, &op);
 }
 
+/* The arithmetic of these three is that of lora.h. */
+
+static void forward(const struct ot_layer_call *call, struct expert_map map, const void *x, void *y) {
+    rows_product(call, map, false, x, y);
+    if (map.lora->n == 0)
+        return;
+    rows_product(call, a_of(map), false, x, map.ax);
+    rows_product(call, added(b_of(map)), false, map.ax, y);
+}
+
+/* The gradients of weights, biases and adapters, and dax. */
+static void backward_params(const struct ot_layer_call *call, struct expert_map map, const void *x,
+                            const void *dy) {
+    weights_product(call, map, dy, x);
+    bias_product(call, map, dy);
+    if (map.lora->n == 0)
+        return;
+    rows_product(call, b_of(map), true, dy, call->memory.dax);
+    weights_product(call, b_of(map), dy, map.ax);
+    weights_product(call, a_of(map), call->memory.dax, x);
+}
+
+/* After backward_params, which has read x: dx may have its place. */
+static void backward_input(const struct ot_layer_call *call, struct expert_map map, const void *dy,
+                           void *dx) {
+    rows_product(call, map, true, dy, dx);
+    if (map.lora->n > 0)
+        rows_product(call, added(a_of(map)), true, call->memory.dax, dx);
+}
+
 void ot_layer_experts_gate_up(const struct ot_layer_call *call) {
-    rows_product(call, gate_up_map(call), false, call->memory.packed, call->memory.gate_up);
+    forward(call, gate_up_map(call), call->memory.packed, call->memory.gate_up);
 }
 
 void ot_layer_experts_down(const struct ot_layer_call *call) {
-    rows_product(call, down_map(call), false, call->memory.inner, call->memory.down_out);
+    forward(call, down_map(call), call->memory.inner, call->memory.down_out);
 }
 
 /* ---- from and to the rows of tokens ---- */
@@ -225,9 +295,8 @@ void ot_layer_experts_down_backward(const struct ot_layer_call *call, const void
         .dweights = memory->dweights,
     };
     call->ops->combine_backward(call->run->lane, &op);
-    weights_product(call, down_map(call), memory->down_out, memory->inner);
-    bias_product(call, down_map(call), memory->down_out);
-    rows_product(call, down_map(call), true, memory->down_out, memory->wide);
+    backward_params(call, down_map(call), memory->inner, memory->down_out);
+    backward_input(call, down_map(call), memory->down_out, memory->wide);
 }
 
 void ot_layer_experts_gate_up_backward(const struct ot_layer_call *call, void *dinput) {
@@ -235,9 +304,8 @@ void ot_layer_experts_gate_up_backward(const struct ot_layer_call *call, void *d
     const struct ot_linear map = router_map(call, true);
     const struct ot_router_backward router = {
         .forward = router_op(call), .dweights = memory->dweights, .dlogits = memory->router_logits};
-    weights_product(call, gate_up_map(call), memory->gate_up, memory->packed);
-    bias_product(call, gate_up_map(call), memory->gate_up);
-    rows_product(call, gate_up_map(call), true, memory->gate_up, memory->down_out);
+    backward_params(call, gate_up_map(call), memory->packed, memory->gate_up);
+    backward_input(call, gate_up_map(call), memory->gate_up, memory->down_out);
     call->ops->router_backward(call->run->lane, &router);
     ot_linear_backward_params(call->run, &map, memory->normed2, memory->router_logits, map.out);
     ot_linear_backward_input(call->run, &map, memory->router_logits, map.out, dinput);

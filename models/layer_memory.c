@@ -1,7 +1,5 @@
 #include "models/layer_memory.h"
 
-#include "models/linear.h"
-
 static int64_t larger(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
@@ -135,14 +133,15 @@ static void inside_memory(const struct ot_model *model, int64_t layer, int64_t n
     const struct ot_layer_layout *at = &model->layers[layer];
     enum ot_keep_level qkv = ot_layer_qkv_level(model, layer), products = OT_KEEP_PRODUCTS;
     size_t n = (size_t)n_tokens, item = ot_dtype_bytes(model->chain.dtype);
+    size_t rows = (size_t)inner_of(model, layer, n_tokens).rows;
     *memory = (struct ot_layer_memory){0};
     memory->attn = take_inside(inside, OT_KEEP_ATTENTION, n * (size_t)model->q_elems * item);
     memory->lse = take_inside(inside, OT_KEEP_ATTENTION, n * (size_t)c->n_heads * sizeof(float));
     take_unit(inside, qkv, n, item, model->qkv_elems, &at->qkv_lora, &memory->qkv_lora);
     take_results(model, layer, n, false, inside, memory);
     take_unit(inside, products, n, item, c->hidden, &at->o_lora, &memory->o_lora);
-    take_unit(inside, products, n, item, model->inner_elems, &at->gate_up_lora, &memory->gate_up_lora);
-    take_unit(inside, products, n, item, c->hidden, &at->down_lora, &memory->down_lora);
+    take_unit(inside, products, rows, item, model->inner_elems, &at->gate_up_lora, &memory->gate_up_lora);
+    take_unit(inside, products, rows, item, c->hidden, &at->down_lora, &memory->down_lora);
     if (ot_model_has_norms_after(c)) {
         memory->post1 = take_stats(model, inside, products, n);
         memory->post2 = take_stats(model, inside, products, n);
@@ -170,8 +169,9 @@ static size_t scratch_memory(const struct ot_model *model, int64_t layer, int64_
     const struct inner inner = inner_of(model, layer, n_tokens);
     int64_t widest = larger(larger(c->hidden, c->ffn), model->q_elems);
     int64_t experts = inner.experts ? inner.rows : 0;
-    int64_t rank =
-        larger(larger(at->qkv_lora.rank, at->o_lora.rank), larger(at->gate_up_lora.rank, at->down_lora.rank));
+    int64_t rank = larger(at->qkv_lora.rank, at->o_lora.rank);
+    int64_t inner_rank = larger(at->gate_up_lora.rank, at->down_lora.rank);
+    bool adapted = rank > 0 || inner_rank > 0;
     size_t n = (size_t)n_tokens, item = ot_dtype_bytes(model->chain.dtype);
     bool qk_norm = c->qk_norm != OT_QK_NORM_NONE, mean = c->norm == OT_NORM_LAYER;
     int64_t normed = larger(c->hidden, qk_norm ? model->q_elems + model->kv_elems : 0);
@@ -181,9 +181,9 @@ static size_t scratch_memory(const struct ot_model *model, int64_t layer, int64_
     memory->normed = ot_pieces_take(&pieces, n * (size_t)normed * item);
     memory->narrow = ot_pieces_take(&pieces, n * (size_t)larger(c->hidden, model->q_elems) * item);
     memory->beside = ot_pieces_take(&pieces, c->residual != OT_SEQUENTIAL ? n * (size_t)c->hidden * item : 0);
-    memory->dax = ot_pieces_take(&pieces, n * (size_t)rank * item);
+    memory->dax = ot_pieces_take(&pieces, (size_t)larger(n_tokens * rank, inner.rows * inner_rank) * item);
     memory->dropped =
-        ot_pieces_take(&pieces, at->qkv_lora.drop > 0 && rank > 0 ? n * (size_t)widest * item : 0);
+        ot_pieces_take(&pieces, at->qkv_lora.drop > 0 && adapted ? n * (size_t)widest * item : 0);
     memory->products = ot_pieces_take(&pieces, products_bytes(at));
     const struct ot_norm_memory stats = {.mean = ot_pieces_take(&pieces, mean ? n * sizeof(float) : 0),
                                          .rstd = ot_pieces_take(&pieces, n * sizeof(float))};

@@ -31,7 +31,7 @@
  *
  * With experts, gate and up have a row for each assignment (kernels/ops_experts.h), and so has down_out, the
  * result of down, which the gradient of the router reads. `products` keeps these, and the router's logits and
- * choice.
+ * choice. The ax of adapters of experts has such rows too.
  *
  * With parallel sides, backward does not read mid: no level keeps it, and recomputation leaves it out.
  *
@@ -44,13 +44,7 @@
 #ifndef OT_MODELS_LAYER_MEMORY_H
 #define OT_MODELS_LAYER_MEMORY_H
 
-#include "models/decoder.h"
-
-/* Of the adapters of a unit (linear.h), in `saved` from the level on that keeps the product's result. */
-struct ot_unit_memory {
-    void *ax, *u;
-    float *factors;
-};
+#include "models/linear.h"
 
 /* Of the rows of a norm's input. mean: only LAYER has it. */
 struct ot_norm_memory {

@@ -150,42 +150,34 @@ void ot_linear_add_adapters(const struct ot_block_run *run, const struct ot_line
         add_adapters(run, linear, y_dtype, y, y);
 }
 
-/* y = x W^T (+ bias) (+ residual), of the outputs in `span` alone. residual may be y. */
-static void forward_base(const struct ot_block_run *run, const struct ot_linear *linear, struct span span,
-                         const void *x, const void *bias, const void *residual, enum ot_dtype y_dtype,
-                         void *y) {
+/* y = x W^T (+ bias) (+ residual). residual may be y. All outputs are one product, because the bits of a
+ * product of fewer outputs may differ. */
+static void forward_base(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
+                         const void *bias, const void *residual, enum ot_dtype y_dtype, void *y) {
     const struct ot_gemm gemm = {
         .dtype = run->dtype,
         .c_dtype = y_dtype,
         .trans_b = true,
         .m = linear->rows,
-        .n = span.out,
+        .n = linear->out,
         .k = linear->in,
         .a = x,
         .lda = linear->in,
-        .b = ot_run_at(run, linear->weight, span.first * linear->in),
+        .b = linear->weight,
         .ldb = linear->in,
-        .bias = maybe_at(bias, run->dtype, span.first),
-        .addend = maybe_at(residual, y_dtype, span.first),
-        .c = (char *)y + (size_t)span.first * ot_dtype_bytes(y_dtype),
+        .bias = bias,
+        .addend = residual,
+        .c = y,
         .ldc = linear->out,
         .scale = linear->scale,
     };
     ot_run_ops(run)->gemm(run->lane, &gemm);
 }
 
-static struct span all_outputs(const struct ot_linear *linear) {
-    return (struct span){.out = linear->out};
-}
-
 /* u = product + scale B ax, where product is memory for W input, or u; and the factors. */
 static void forward_u(const struct ot_block_run *run, const struct ot_linear *linear, const void *input,
                       enum ot_dtype y_dtype, void *product) {
-    if (!ot_linear_doubles(run, linear)) /* forward_from_u reads u of all outputs */
-        forward_base(run, linear, all_outputs(linear), input, NULL, NULL, y_dtype, product);
-    for (struct span s = {0}; ot_linear_doubles(run, linear) && next_stretch(linear, &s);)
-        if (s.map)
-            forward_base(run, linear, s, input, NULL, NULL, y_dtype, product);
+    forward_base(run, linear, input, NULL, NULL, y_dtype, product);
     forward_ax(run, linear, input);
     add_adapters(run, linear, y_dtype, product, linear->u);
     if (!linear->has_factors)
@@ -200,7 +192,8 @@ void ot_linear_forward_inside(const struct ot_block_run *run, const struct ot_li
         forward_ax(run, linear, input_of_a(run, linear, x));
 }
 
-/* Of the outputs in `span`: y = factor u (- less) (+ bias) (+ residual). */
+/* Of the outputs in `span`: y = factor u (- less) (+ bias) (+ residual). With `less`, outputs without an
+ * adapter have it as their u too: their difference is zero. */
 static void forward_dora(const struct ot_block_run *run, const struct ot_linear *linear, struct span span,
                          const void *less, const void *bias, enum ot_dtype y_dtype, void *y) {
     const struct ot_dora op = {
@@ -209,7 +202,7 @@ static void forward_dora(const struct ot_block_run *run, const struct ot_linear 
         .cols = span.out,
         .ld = linear->out,
         .factor = span.map ? linear->factors + span.first : NULL,
-        .u = maybe_at(linear->u, y_dtype, span.first),
+        .u = maybe_at(span.map || !less ? linear->u : less, y_dtype, span.first),
         .less = maybe_at(less, y_dtype, span.first),
         .bias = maybe_at(bias, run->dtype, span.first),
         .addend = maybe_at(linear->residual, y_dtype, span.first),
@@ -227,11 +220,9 @@ void ot_linear_forward_from_u(const struct ot_block_run *run, const struct ot_li
 static void forward_doubled(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
                             enum ot_dtype y_dtype, void *y) {
     forward_u(run, linear, input_of_a(run, linear, x), y_dtype, y);
-    for (struct span s = {0}; next_stretch(linear, &s);) {
-        if (s.map)
-            forward_dora(run, linear, s, y, NULL, y_dtype, y);
-        forward_base(run, linear, s, x, linear->bias, s.map ? y : linear->residual, y_dtype, y);
-    }
+    for (struct span s = {0}; next_stretch(linear, &s);)
+        forward_dora(run, linear, s, y, NULL, y_dtype, y);
+    forward_base(run, linear, x, linear->bias, y, y_dtype, y);
 }
 
 void ot_linear_forward(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
@@ -242,7 +233,7 @@ void ot_linear_forward(const struct ot_block_run *run, const struct ot_linear *l
         ot_linear_forward_inside(run, linear, x, y_dtype);
         ot_linear_forward_from_u(run, linear, y_dtype, y);
     } else {
-        forward_base(run, linear, all_outputs(linear), x, linear->bias, linear->residual, y_dtype, y);
+        forward_base(run, linear, x, linear->bias, linear->residual, y_dtype, y);
         ot_linear_forward_inside(run, linear, x, y_dtype);
         ot_linear_add_adapters(run, linear, y_dtype, y);
     }

@@ -8,8 +8,8 @@
  *     y = W d,   u = y + scale B ax,   y = f u - y + residual,   y = W x + b + y
  *
  * The change f u - W d comes first, so that the last product rounds y as the base does. B = 0 and f = 1 make
- * the change exactly zero. Outputs without an adapter take part in the last product alone. Backward, with
- * du = f dy, computes
+ * the change exactly zero. Outputs without an adapter take part in both products, and their change is y - y.
+ * Backward, with du = f dy, computes
  *
  *     dx = W^T dy,   h = W^T du + A^T dax,   dx = dx + (h - dx through dropout)
  *
@@ -44,6 +44,13 @@ struct ot_linear {
      * computes them, unless has_factors says that they are there. products: scratch for that. */
     float *factors, *products;
     bool has_factors;
+};
+
+/* What a layer keeps for the adapters of a unit, in `saved` from the level on that keeps the product's
+ * result. */
+struct ot_unit_memory {
+    void *ax, *u;
+    float *factors;
 };
 
 /* Bytes of ot_linear.products 0 if the unit has no DoRA. */

@@ -15,11 +15,15 @@ float ot_lora_scale(const struct ot_lora *lora, struct ot_lora_rank rank) {
 static struct ot_lora_rank choose(const struct ot_lora *lora, const char *module) {
     if (lora->choose)
         return lora->choose(lora->context, module);
-    return ot_lora_is_in_layer(module) ? lora->all : (struct ot_lora_rank){0};
+    return ot_lora_is_linear(module) ? lora->all : (struct ot_lora_rank){0};
 }
 
-bool ot_lora_is_in_layer(const char *module) {
-    return ot_lora_layer_of(module) >= 0;
+bool ot_lora_is_of_experts(const char *module) {
+    return strstr(module, ".experts.") != NULL;
+}
+
+bool ot_lora_is_linear(const char *module) {
+    return ot_lora_layer_of(module) >= 0 && !ot_lora_is_of_experts(module);
 }
 
 int64_t ot_lora_layer_of(const char *module) {
@@ -42,6 +46,9 @@ int ot_lora_find(const struct ot_lora *lora, const char *module, struct ot_lora_
     if (!(lora->dropout >= 0 && lora->dropout < 1))
         return ot_fail(OT_E_INPUT, "adapter of %s: its dropout is %g, must be from 0 to less than 1", module,
                        (double)lora->dropout);
+    if (ot_lora_is_of_experts(module) && (lora->dropout > 0 || lora->dora))
+        return ot_fail(OT_E_INPUT, "adapter of %s: experts cannot have %s, in PEFT neither; leave it out",
+                       module, lora->dora ? "DoRA" : "dropout");
     float scale = ot_lora_scale(lora, *out);
     if (!isfinite(scale) || scale == 0)
         return ot_fail(OT_E_INPUT, "adapter of %s: its alpha is %g; it must be finite and not 0", module,

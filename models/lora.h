@@ -45,6 +45,18 @@
  * of a linear map. Backward looks ax up again. As in PEFT there is no dropout, and a tied head multiplies
  * with E without the adapter.
  *
+ * EXPERTS. In transformers, all experts of a layer are two parameters: gate_up_proj and down_proj of
+ * mlp.experts. Each may have an adapter (target_parameters of PEFT; ParamWrapper in tuners/lora/layer.py): an
+ * A and a B for each expert, of one rank. Gate and up of an expert share its A. A packed row
+ * (kernels/ops_experts.h) meets the A and the B of its expert alone. PEFT has neither dropout nor DoRA for
+ * experts, and this program has neither.
+ *
+ * The slab holds the A of one expert after the other, [experts, rank, in], and so the B, [experts, out,
+ * rank]. Files have A as [experts * rank, in], which is the same order, and B as [out, rank * experts]
+ * (OT_FORM_EXPERT_COLUMNS). PEFT puts a module around mlp.experts for each adapter, first for gate_up_proj:
+ * "mlp.experts.lora_A.weight" is that of down_proj, and "mlp.experts.base_layer.lora_A.weight" that of
+ * gate_up_proj. If down_proj has no adapter, gate_up_proj has the shorter name.
+ *
  * DORA (Liu et al., "DoRA: Weight-Decomposed Low-Rank Adaptation", 2024; use_dora of PEFT). A target also
  * has a trained magnitude m [out], ".lora_magnitude_vector" in files. With V = W + scale B A, and |.| for
  * the Euclidean norm of each row:
@@ -93,8 +105,9 @@ enum { OT_LORA_MAX_RANK = 1 << 16 };
 
 struct ot_lora {
     /* Returns the adapter that a module has. It is asked for each linear map of the layers, as the family
-     * names it ("model.layers.3.self_attn.q_proj"), for the head (also a tied one, whose adapter is its own
-     * and not the embedding's), and for the embedding. NULL: all maps of the layers have `all`. */
+     * names it ("model.layers.3.self_attn.q_proj"), for the parameters of experts
+     * (ot_model_experts_parameter), for the head (also a tied one, whose adapter is its own and not the
+     * embedding's), and for the embedding. NULL: all maps of the layers have `all`. */
     struct ot_lora_rank (*choose)(const void *context, const char *module);
     const void *context;
     struct ot_lora_rank all;
@@ -111,12 +124,14 @@ void ot_lora_row_norms(const float *weight, int64_t rows, int64_t cols, float *n
  * OT_E_BUDGET. */
 int ot_lora_transpose(float *values, int64_t rows, int64_t cols);
 /* Finds the adapter of a module. rank 0: it has none. Errors: OT_E_INPUT (a rank or an alpha outside of its
- * range, a wrong dropout, DoRA of an embedding); the message names the module. */
+ * range, a wrong dropout, dropout or DoRA of experts); the message names the module. */
 int ot_lora_find(const struct ot_lora *lora, const char *module, struct ot_lora_rank *out);
 /* The layer of a module: the first part of its name that is a number; -1: it has none, and is in no layer.
  * */
 int64_t ot_lora_layer_of(const char *module);
-bool ot_lora_is_in_layer(const char *module);
+/* True if a module is a parameter of experts; a linear map of a layer. */
+bool ot_lora_is_of_experts(const char *module);
+bool ot_lora_is_linear(const char *module);
 /* The tensors of adapters have names that begin so. PEFT names the trained tensors of the model itself so
  * too. */
 #define OT_LORA_PREFIX "base_model.model."

@@ -74,15 +74,29 @@ bool ot_lora_spec_next(const char **at, enum ot_lora_word_kind kind, struct ot_l
 
 /* ---- matching ---- */
 
+/* The end of a name, or all of it, that is a name of experts. */
+bool ot_lora_word_is_of_experts(struct ot_lora_word w) {
+    static const char *const ends[] = {"experts.gate_up_proj", "experts.down_proj"};
+    for (int i = 0; i < 2; i++) {
+        int bytes = (int)strlen(ends[i]), before = w.bytes - bytes;
+        if (before >= 0 && memcmp(w.text + before, ends[i], (size_t)bytes) == 0 &&
+            (before == 0 || w.text[before - 1] == '.'))
+            return true;
+    }
+    return false;
+}
+
 /* True if the name is the module's, or the end of it after a point. */
 static bool names(struct ot_lora_word w, const char *module) {
     size_t bytes = strlen(module), n = (size_t)w.bytes;
+    if (ot_lora_is_of_experts(module) && !ot_lora_word_is_of_experts(w))
+        return false;
     return bytes >= n && memcmp(module + bytes - n, w.text, n) == 0 &&
            (bytes == n || module[bytes - n - 1] == '.');
 }
 
 static bool is_target(struct ot_lora_word w, const char *module) {
-    return is_word(w, "all-linear") ? ot_lora_is_in_layer(module) : names(w, module);
+    return is_word(w, "all-linear") ? ot_lora_is_linear(module) : names(w, module);
 }
 
 /* The value of the first pattern that matches the module, else `otherwise`. */
@@ -105,7 +119,7 @@ static struct ot_lora_rank choose(const void *context, const char *module) {
         has_targets = true;
         found = is_target(w, module);
     }
-    if (has_targets ? !found : !ot_lora_is_in_layer(module))
+    if (has_targets ? !found : !ot_lora_is_linear(module))
         return (struct ot_lora_rank){0};
     struct ot_lora_rank out = {
         .rank = (int64_t)pattern_value(spec->text, OT_LORA_RANK_PATTERN, module, (double)spec->rank)};
@@ -197,35 +211,56 @@ int ot_lora_spec_read(const char *text, struct ot_lora_spec *out) {
 
 /* ---- checking ---- */
 
-static bool has_adaptable(const struct ot_model_config *config, enum ot_module module) {
-    return ot_model_names(config)->modules[module] && ot_model_can_adapt(config, module);
+static bool has_adaptable(const struct ot_model_config *config, int64_t layer, enum ot_module module) {
+    return ot_model_layer_names(config, layer)->modules[module] && ot_model_can_adapt(config, module);
 }
 
-int64_t ot_lora_layer_modules(const struct ot_model_config *config) {
+/* The number of linear maps in a layer that can have adapters. */
+static int64_t layer_modules(const struct ot_model_config *config, int64_t layer) {
     int64_t n = 0;
     for (int module = OT_MODULE_Q; module <= OT_MODULE_DOWN; module++)
-        n += has_adaptable(config, (enum ot_module)module);
+        n += has_adaptable(config, layer, (enum ot_module)module);
     return n;
 }
 
+/* Of the modules behind the embedding. */
+static bool experts_at(const struct ot_model_config *config, int64_t index,
+                       char module[OT_LORA_MODULE_BYTES]) {
+    int64_t layer = -1;
+    for (int64_t at = index / 2; at >= 0 && ++layer < config->n_layers;)
+        at -= ot_model_layer_has_experts(config, layer);
+    if (layer == config->n_layers)
+        return false;
+    ot_model_experts_parameter(config, index % 2 ? OT_MODULE_EXPERTS_DOWN : OT_MODULE_EXPERTS_GATE_UP, layer,
+                               module, OT_LORA_MODULE_BYTES);
+    return true;
+}
+
+/* Layers of an encoder have other maps than those of the decoder behind it. */
 bool ot_lora_module_at(const struct ot_model_config *config, int64_t index,
                        char module[OT_LORA_MODULE_BYTES]) {
-    int64_t n = ot_lora_layer_modules(config), layer = index / n, at = index % n;
+    int64_t encoder = config->n_encoder_layers, of_encoder = layer_modules(config, 0);
+    int64_t n = layer_modules(config, config->n_layers - 1), first = encoder * of_encoder;
+    int64_t layer = index < first ? index / of_encoder : encoder + (index - first) / n;
+    int64_t at = index < first ? index % of_encoder : (index - first) % n;
+    int64_t behind = index - first - (config->n_layers - encoder) * n;
     enum ot_module found = OT_MODULE_Q;
-    if (layer < config->n_layers) {
-        while (!has_adaptable(config, found) || at-- > 0)
+    if (behind >= 2)
+        return experts_at(config, behind - 2, module);
+    if (behind < 0) {
+        while (!has_adaptable(config, layer, found) || at-- > 0)
             found++;
     } else {
-        found = index == config->n_layers * n ? OT_MODULE_HEAD : OT_MODULE_EMBEDDING;
+        found = behind == 0 ? OT_MODULE_HEAD : OT_MODULE_EMBEDDING;
         layer = -1;
     }
     ot_model_module_name(config, found, layer, module, OT_LORA_MODULE_BYTES);
-    return index < config->n_layers * n + 2;
+    return behind < 1 || (behind == 1 && ot_model_can_adapt(config, OT_MODULE_EMBEDDING));
 }
 
 /* The last words of the names of the modules that can have adapters: "q_proj, k_proj and v_proj". */
 static void list_modules(const struct ot_model_config *config, char *list, size_t bytes) {
-    int64_t n = ot_lora_layer_modules(config);
+    int64_t n = layer_modules(config, 0), index = n;
     char module[OT_LORA_MODULE_BYTES];
     size_t used = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -233,20 +268,24 @@ static void list_modules(const struct ot_model_config *config, char *list, size_
         const char *between = i == 0 ? "" : i == n - 1 ? " and " : ", ";
         used += (size_t)snprintf(list + used, bytes - used, "%s%s", between, strrchr(module, '.') + 1);
     }
-    ot_lora_module_at(config, n * config->n_layers, module);
-    used += (size_t)snprintf(list + used, bytes - used, " in %lld layers, %s", (long long)config->n_layers,
-                             module);
-    ot_lora_module_at(config, n * config->n_layers + 1, module);
+    while (ot_lora_module_at(config, index, module) && ot_lora_is_linear(module))
+        index++;
+    used += (size_t)snprintf(list + used, bytes - used, " in %lld layers%s %s", (long long)config->n_layers,
+                             ot_model_can_adapt(config, OT_MODULE_EMBEDDING) ? "," : " and", module);
+    if (!ot_lora_module_at(config, index + 1, module))
+        return;
     const char *end = strrchr(module, '.');
-    snprintf(list + used, bytes - used, " and %s", end ? end + 1 : module);
+    used += (size_t)snprintf(list + used, bytes - used, " and %s", end ? end + 1 : module);
+    if (ot_lora_module_at(config, index + 2, module))
+        snprintf(list + used, bytes - used, ", and for experts experts.gate_up_proj and experts.down_proj");
 }
 
-/* True if a module that the word names has an adapter. */
-static bool names_adapter(const struct ot_lora_spec *spec, struct ot_lora_word w,
-                          const struct ot_model_config *config) {
+/* True if the word names a module. spec: one that has an adapter; NULL: any. */
+static bool names_module(const struct ot_lora_spec *spec, struct ot_lora_word w,
+                         const struct ot_model_config *config) {
     char module[OT_LORA_MODULE_BYTES];
     for (int64_t i = 0; ot_lora_module_at(config, i, module); i++)
-        if (is_target(w, module) && choose(spec, module).rank > 0)
+        if (is_target(w, module) && (!spec || choose(spec, module).rank > 0))
             return true;
     return false;
 }
@@ -273,14 +312,14 @@ int ot_lora_spec_check(const struct ot_lora_spec *spec, const struct ot_model_co
         const char *at = spec->text;
         struct ot_lora_word w;
         while (ot_lora_spec_next(&at, kind, &w, NULL)) {
-            if (names_adapter(spec, w, config))
+            if (names_module(spec, w, config))
                 continue;
             list_modules(config, list, sizeof list);
-            if (ot_lora_names_experts(config, w.text, (size_t)w.bytes))
+            if (ot_lora_names_experts(config, w.text, (size_t)w.bytes) && !names_module(NULL, w, config))
                 return ot_fail(
                     OT_E_USAGE,
-                    "'%.*s' names the MLP, experts or the router of a model with experts, which can "
-                    "have no adapters here; this model has %s",
+                    "'%.*s' names the MLP, experts or the router of a model with experts, and of these only "
+                    "all experts of a layer together can have adapters; this model has %s",
                     w.bytes < 80 ? w.bytes : 80, w.text, list);
             return ot_fail(
                 OT_E_USAGE, "'%.*s' is the name of no %s; this model has %s", w.bytes < 80 ? w.bytes : 80,

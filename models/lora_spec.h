@@ -15,8 +15,12 @@
  *
  * A name is a module's whole name, as in lora.h, or the end of it after a point: q_proj, self_attn.q_proj,
  * model.layers.3.self_attn.q_proj. This is how PEFT matches target_modules, rank_pattern and alpha_pattern.
- * Of several patterns that match a module, the first one counts. An empty text says the defaults. In a model
- * with experts, all-linear is the maps of attention (ot_model_can_adapt). */
+ * Of several patterns that match a module, the first one counts. An empty text says the defaults.
+ *
+ * In a model with experts, all-linear is the maps of attention (ot_model_can_adapt). The experts of a layer
+ * are two modules, mlp.experts.gate_up_proj and mlp.experts.down_proj (ot_model_experts_parameter). A text
+ * names them explicitly, at least as experts.down_proj: down_proj alone could be the map of an MLP. PEFT
+ * calls them target_parameters. */
 #ifndef OT_MODELS_LORA_SPEC_H
 #define OT_MODELS_LORA_SPEC_H
 
@@ -38,23 +42,24 @@ int ot_lora_spec_read(const char *text, struct ot_lora_spec *out);
 /* Checks that every name of the spec is the name of a module that gets an adapter. Errors: OT_E_USAGE. */
 int ot_lora_spec_check(const struct ot_lora_spec *spec, const struct ot_model_config *config);
 
-/* True if a name of this many bytes is, in a model with experts, that of experts, of their router, or of a
- * map of an MLP (ot_model_can_adapt). */
-bool ot_lora_names_experts(const struct ot_model_config *config, const char *name, size_t bytes);
-
-enum { OT_LORA_MODULE_BYTES = 64 };
-/* The number of linear maps in a layer that can have adapters. */
-int64_t ot_lora_layer_modules(const struct ot_model_config *config);
-/* The modules of a model that can have adapters, by index: those of each layer, then the head and the
- * embedding. False: there are no more. */
-bool ot_lora_module_at(const struct ot_model_config *config, int64_t index,
-                       char module[OT_LORA_MODULE_BYTES]);
-
 /* A name in the text of a spec: not terminated. */
 struct ot_lora_word {
     const char *text;
     int bytes;
 };
+
+/* True if a name of this many bytes is, in a model with experts, that of experts, of their router, or of a
+ * map of an MLP (ot_model_can_adapt). As a target module of PEFT, it has no adapter here. */
+bool ot_lora_names_experts(const struct ot_model_config *config, const char *name, size_t bytes);
+
+enum { OT_LORA_MODULE_BYTES = 64 };
+/* The modules of a model that can have adapters, by index: the linear maps of each layer, then the head and
+ * the embedding, then the two of each layer with experts. False: there are no more. */
+bool ot_lora_module_at(const struct ot_model_config *config, int64_t index,
+                       char module[OT_LORA_MODULE_BYTES]);
+/* True if a word of a spec names experts, and no other module. */
+bool ot_lora_word_is_of_experts(struct ot_lora_word word);
+
 enum ot_lora_word_kind { OT_LORA_TARGET, OT_LORA_RANK_PATTERN, OT_LORA_ALPHA_PATTERN };
 /* The next word of a kind; *at begins as spec->text. `value`: the rank or the alpha of a pattern. False:
  * there are no more. A spec for all linear maps has no targets. */

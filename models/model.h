@@ -33,6 +33,9 @@ enum ot_file_form {
      * ot_model_adapted finds the weight, row_norms.h computes its norms. */
     OT_FORM_ABOVE_NORM,
     OT_FORM_TRANSPOSED, /* the file has [cols, rows] (lora_embedding_A, and matrices of GPT-2) */
+    /* Of the B of adapters of experts: each part is [out, rank], and the file has [out, rank * parts]. Column
+     * k * parts + e of it is column k of part e. */
+    OT_FORM_EXPERT_COLUMNS,
 };
 
 /* One tensor of the checkpoint inside its slab. Linear weights are [out, in], as stored by Hugging Face. */
@@ -50,7 +53,8 @@ struct ot_tensor {
     int64_t rows, cols;
     int dims; /* 1: a vector of `cols`; 2: a matrix */
     /* The matrices or vectors of so many experts, one after the other: in files, the first dimension of the
-     * tensor; OT_FORM_TRANSPOSED is then said of each matrix. 0: the tensor has no such dimension. */
+     * tensor, unless the form is OT_FORM_EXPERT_COLUMNS. OT_FORM_TRANSPOSED is then said of each matrix. 0:
+     * the tensor has no such dimension. */
     int64_t parts;
     bool decay, trained;
     float rate; /* multiplies the learning rate; 0 means 1 */
@@ -102,10 +106,11 @@ void ot_model_close(struct ot_model *model);
 const struct ot_model_config *ot_model_get_config(const struct ot_model *model);
 int64_t ot_model_tensor_count(const struct ot_model *model);
 const struct ot_tensor *ot_model_tensor(const struct ot_model *model, int64_t index); /* in slab order */
-/* True if such modules can have adapters: linear maps of layers, the head and the embedding. In a model with
- * experts, those of attention, the head and the embedding alone. PEFT reads the name of a map of an MLP there
- * as that of the experts, also in a layer that has none, and gives them matrices of a form that this program
- * does not have. */
+/* True if such modules can have adapters of their own: linear maps of layers, the head and the embedding. Not
+ * the embedding of an encoder-decoder: PEFT adapts a module that its stacks do not read. In a model with
+ * experts, only the maps of attention, the head and the embedding: PEFT reads the name of a map of an MLP
+ * there as that of the experts, also in a layer that has none. The experts of a layer have adapters together
+ * (lora.h). */
 bool ot_model_can_adapt(const struct ot_model_config *config, enum ot_module module);
 /* The weight that an adapter's tensor belongs to. Of a tied head's adapter: the embedding. */
 const struct ot_tensor *ot_model_adapted(const struct ot_model *model, const struct ot_tensor *adapter);

@@ -28,6 +28,9 @@ struct ot_tensor *ot_params_append(struct ot_params_walk *w, struct ot_place *pl
 /* Adds the adapters of a unit of linear maps, whose weights are `targets`. */
 void ot_params_add_lora(struct ot_params_walk *w, const struct ot_tensor *targets, int n,
                         struct ot_lora_unit *unit);
+/* Adds the adapters of a layer's experts. gate_up and down: the first tensors of their units. */
+void ot_params_add_experts_lora(struct ot_params_walk *w, const struct ot_tensor *gate_up,
+                                const struct ot_tensor *down, struct ot_layer_layout *at);
 /* Adds the adapter of the embedding, whose table is w's only tensor. */
 void ot_params_add_embedding_lora(struct ot_params_walk *w);
 

@@ -7,7 +7,8 @@
 
 bool ot_model_can_adapt(const struct ot_model_config *config, enum ot_module module) {
     bool is_map = ot_module_is_map(module) && (config->n_experts == 0 || module <= OT_MODULE_O);
-    return is_map || module == OT_MODULE_HEAD || module == OT_MODULE_EMBEDDING;
+    return is_map || module == OT_MODULE_HEAD ||
+           (module == OT_MODULE_EMBEDDING && !ot_model_has_pairs(config));
 }
 
 /* The name of a tensor's module: its own name without ".weight". */
@@ -17,12 +18,10 @@ static void module_of(const struct ot_tensor *t, char module[sizeof t->name]) {
 }
 
 /* rows 0: a vector. */
-static struct ot_tensor *add_lora_tensor(struct ot_params_walk *w, struct ot_place *place,
-                                         const struct ot_tensor *target, const char *name, int64_t rows,
-                                         int64_t cols, enum ot_init init) {
-    char module[sizeof target->name];
-    struct ot_tensor *t = ot_params_append(w, place, rows, cols, init);
-    module_of(target, module);
+static struct ot_tensor *add_tensor_of(struct ot_params_walk *w, struct ot_place *place,
+                                       const struct ot_tensor *target, const char *module, const char *name,
+                                       int64_t rows, int64_t cols) {
+    struct ot_tensor *t = ot_params_append(w, place, rows, cols, OT_INIT_ZERO);
     t->number = target->number;
     t->module = target->module;
     t->layer = target->layer;
@@ -31,14 +30,20 @@ static struct ot_tensor *add_lora_tensor(struct ot_params_walk *w, struct ot_pla
     return t;
 }
 
-/* Finds the adapter of a target, whose outputs begin at `first` of its unit's. */
-static void find_lora_map(struct ot_params_walk *w, const struct ot_tensor *target, int64_t first,
-                          struct ot_lora_map *out) {
-    struct ot_lora_rank rank = {0};
+static struct ot_tensor *add_lora_tensor(struct ot_params_walk *w, struct ot_place *place,
+                                         const struct ot_tensor *target, const char *name, int64_t rows,
+                                         int64_t cols, enum ot_init init) {
     char module[sizeof target->name];
     module_of(target, module);
-    *out = (struct ot_lora_map){.first = first, .out = target->rows};
-    if (!w->parts || !w->parts->lora || w->rc < 0 || !ot_model_can_adapt(&w->model->config, target->module))
+    struct ot_tensor *t = add_tensor_of(w, place, target, module, name, rows, cols);
+    t->init = init;
+    return t;
+}
+
+/* Finds the adapter of a module. */
+static void find_rank(struct ot_params_walk *w, const char *module, struct ot_lora_map *out) {
+    struct ot_lora_rank rank = {0};
+    if (!w->parts || !w->parts->lora || w->rc < 0)
         return;
     w->rc = ot_lora_find(w->parts->lora, module, &rank);
     if (w->rc < 0 || rank.rank == 0)
@@ -46,6 +51,16 @@ static void find_lora_map(struct ot_params_walk *w, const struct ot_tensor *targ
     out->rank = rank.rank;
     out->scale = ot_lora_scale(w->parts->lora, rank);
     w->adapted++;
+}
+
+/* Finds the adapter of a target, whose outputs begin at `first` of its unit's. */
+static void find_lora_map(struct ot_params_walk *w, const struct ot_tensor *target, int64_t first,
+                          struct ot_lora_map *out) {
+    char module[sizeof target->name];
+    module_of(target, module);
+    *out = (struct ot_lora_map){.first = first, .out = target->rows};
+    if (ot_model_can_adapt(&w->model->config, target->module))
+        find_rank(w, module, out);
 }
 
 void ot_params_add_lora(struct ot_params_walk *w, const struct ot_tensor *targets, int n,
@@ -99,6 +114,43 @@ struct ot_lora_unit ot_lora_unit_part(const struct ot_lora_unit *unit, int64_t f
         part.a = ot_place_behind(part.a, map->rank * in);
     }
     return part;
+}
+
+/* Adds the adapter of one parameter of experts. around: what PEFT calls the module around it. */
+static void add_experts_unit(struct ot_params_walk *w, const struct ot_tensor *target, const char *around,
+                             int64_t in, struct ot_lora_unit *unit) {
+    int64_t experts = w->model->config.n_experts;
+    char module[OT_MODEL_NAME_BYTES];
+    struct ot_lora_map *map = &unit->maps[0];
+    if (map->rank == 0)
+        return;
+    unit->n = 1;
+    unit->rank = map->rank;
+    unit->number = target->number;
+    snprintf(module, sizeof module, "%s%lld.mlp.%s", ot_model_names(&w->model->config)->layers,
+             (long long)w->layer, around);
+    add_tensor_of(w, &unit->a, target, module, "lora_A.weight", experts * map->rank, in)->init =
+        OT_INIT_LORA_A;
+    struct ot_tensor *b =
+        add_tensor_of(w, &map->b, target, module, "lora_B.weight", experts * map->out, map->rank);
+    b->parts = experts;
+    b->file_form = OT_FORM_EXPERT_COLUMNS;
+    b->rate = w->parts->lora->lr_ratio;
+}
+
+void ot_params_add_experts_lora(struct ot_params_walk *w, const struct ot_tensor *gate_up,
+                                const struct ot_tensor *down, struct ot_layer_layout *at) {
+    const struct ot_model_config *c = &w->model->config;
+    char name[OT_MODEL_NAME_BYTES];
+    at->gate_up_lora = (struct ot_lora_unit){.maps = {{.out = 2 * c->expert_ffn}}};
+    at->down_lora = (struct ot_lora_unit){.maps = {{.out = c->hidden}}};
+    ot_model_experts_parameter(c, OT_MODULE_EXPERTS_GATE_UP, w->layer, name, sizeof name);
+    find_rank(w, name, &at->gate_up_lora.maps[0]);
+    ot_model_experts_parameter(c, OT_MODULE_EXPERTS_DOWN, w->layer, name, sizeof name);
+    find_rank(w, name, &at->down_lora.maps[0]);
+    const char *inner = at->down_lora.maps[0].rank > 0 ? "experts.base_layer" : "experts";
+    add_experts_unit(w, gate_up, inner, c->hidden, &at->gate_up_lora);
+    add_experts_unit(w, down, "experts", c->expert_ffn, &at->down_lora);
 }
 
 void ot_params_add_embedding_lora(struct ot_params_walk *w) {

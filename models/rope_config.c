@@ -381,7 +381,8 @@ void ot_rope_config_put(const struct ot_model_config *c, struct ot_json_writer *
     if (c->rope.scaling ==
         OT_ROPE_LONGROPE) /* transformers prefers this place, and Phi3Config has a default */
         ot_json_put_int(w, "original_max_position_embeddings", (int64_t)c->rope.original_max_position);
-    if (c->rope.scaling == OT_ROPE_PLAIN && !young)
+    if (c->rope.scaling == OT_ROPE_PLAIN && !young &&
+        c->family != OT_FAMILY_GPT_OSS) /* whose default is YaRN */
         return;
     ot_json_begin_object(w, young ? "rope_parameters" : "rope_scaling");
     if (young)

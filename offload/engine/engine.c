@@ -470,9 +470,10 @@ void ot_engine_set_progress(struct ot_engine *en, const struct ot_engine_progres
 
 /* ---- forward alone ---- */
 
-/* Runs a forward schedule over one micro-batch. *results: its results in host memory. */
-static int run_forward(struct ot_engine *en, enum ot_pass pass, const struct ot_micro_batch *micro,
-                       const float **results) {
+/* Runs a forward schedule over one micro-batch, and copies n of its results to `out`. They lie where a step
+ * has its norms. Frozen slabs have none there, and no step writes zeros for them again. */
+static int run_forward(struct ot_engine *en, enum ot_pass pass, const struct ot_micro_batch *micro, int64_t n,
+                       float *out) {
     OT_TRY(check_collected(en));
     OT_TRY(pass == OT_PASS_DECODE ? check_tokens(en, micro, 0) : check_micro(en, micro, 0));
     OT_TRY(ot_engine_drain(en));
@@ -490,15 +491,14 @@ static int run_forward(struct ot_engine *en, enum ot_pass pass, const struct ot_
     OT_TRY(ot_executor_drain(en->executor));
     en->pass = OT_PASS_TRAIN;
     OT_TRY(en->comm ? ot_comm_error(en->comm) : 0);
-    *results = ot_engine_at(en, en->layout.results_host[step]);
+    int host = en->layout.results_host[step];
+    memcpy(out, ot_engine_at(en, host), (size_t)n * sizeof *out);
+    memset(ot_engine_at(en, host), 0, en->layout.buffers[host].bytes);
     return 0;
 }
 
 int ot_engine_eval(struct ot_engine *en, const struct ot_micro_batch *micro, float *token_loss) {
-    const float *results = NULL;
-    OT_TRY(run_forward(en, OT_PASS_EVAL, micro, &results));
-    memcpy(token_loss, results, (size_t)micro->n_tokens * sizeof *token_loss);
-    return 0;
+    return run_forward(en, OT_PASS_EVAL, micro, micro->n_tokens, token_loss);
 }
 
 size_t ot_engine_kv_bytes(const struct ot_chain *chain, int64_t capacity) {
@@ -540,7 +540,7 @@ void ot_engine_decode_end(struct ot_engine *en) {
     en->kv_capacity = en->kv_past = en->kv_inputs = 0;
 }
 
-static int decode_piece(struct ot_engine *en, const int32_t *tokens, int64_t n, const float **logits) {
+static int decode_piece(struct ot_engine *en, const int32_t *tokens, int64_t n, float *logits) {
     int rc = 0;
     int32_t *fields = malloc(5 * (size_t)n * sizeof *fields);
     if (!fields)
@@ -557,7 +557,7 @@ static int decode_piece(struct ot_engine *en, const int32_t *tokens, int64_t n, 
     }
     struct ot_micro_batch micro = {n,         tokens,        targets,     position,
                                    row_start, en->kv_inputs, input_first, input_end};
-    OT_TRY_GOTO(run_forward(en, OT_PASS_DECODE, &micro, logits), rc, out);
+    OT_TRY_GOTO(run_forward(en, OT_PASS_DECODE, &micro, en->chain.vocab, logits), rc, out);
     en->kv_past += n;
 out:
     free(fields);
@@ -565,14 +565,12 @@ out:
 }
 
 int ot_engine_decode(struct ot_engine *en, const int32_t *tokens, int64_t n, float *logits) {
-    const float *results = NULL;
     if (n < 1 || n > en->kv_capacity - en->kv_past)
         return ot_fail(OT_E_INPUT, "the text would grow to %lld tokens, but the cache holds %lld",
                        (long long)(en->kv_past + n), (long long)en->kv_capacity);
     for (int64_t i = 0; i < n; i += en->plan.micro_tokens) {
         int64_t piece = n - i < en->plan.micro_tokens ? n - i : en->plan.micro_tokens;
-        OT_TRY(decode_piece(en, tokens + i, piece, &results));
+        OT_TRY(decode_piece(en, tokens + i, piece, logits));
     }
-    memcpy(logits, results, (size_t)en->chain.vocab * sizeof *logits);
     return 0;
 }

@@ -4,8 +4,8 @@
     scripts/golden/gguf_files.py
 
 Writes tests/golden/gguf/:
-  blocks.bin   values and their blocks, for each type: encoded by gguf, or by llama.cpp where gguf cannot encode, and then
-               also blocks of random bytes; and what gguf decodes
+  blocks.bin   values and their blocks, for each type: encoded by gguf, or by llama.cpp where gguf cannot encode; of the latter
+               and of MXFP4 also blocks of random bytes; and what gguf decodes
   spm.gguf     a tiny llama with a SentencePiece tokenizer, scores and no merges, and with an output matrix
   bpe.gguf     a tiny qwen2 with a byte-level tokenizer and a tied embedding, as version 2 of the format
 The values of the models are a function of the tensor's place in the sorted list of Hugging Face's names and of the
@@ -23,7 +23,7 @@ from gguf import GGMLQuantizationType as Type
 import goldenfile
 
 OUT = pathlib.Path(__file__).resolve().parents[2] / "tests/golden/gguf"
-ENCODED = [Type.F16, Type.BF16, Type.Q8_0, Type.Q4_0]
+ENCODED = [Type.F16, Type.BF16, Type.Q8_0, Type.Q5_0, Type.Q4_0, Type.MXFP4]
 SEARCHED = {Type.Q4_K: "quantize_row_q4_K_ref", Type.Q6_K: "quantize_row_q6_K_ref"}
 
 
@@ -62,6 +62,10 @@ def write_blocks():
     arrays = {"values": values()}
     for kind in ENCODED:
         blocks = gguf.quantize(arrays["values"], kind)
+        if kind == Type.MXFP4:  # all scales and codes, but the scale 255
+            raw = np.random.default_rng(13).integers(0, 256, (32, blocks.shape[1]), dtype=np.uint8)
+            raw[:, ::17] = np.arange(256).clip(0, 251).reshape(32, 8)
+            blocks = np.concatenate([blocks, raw])
         arrays[f"{kind.name}.blocks"] = packed(blocks)
         arrays[f"{kind.name}.decoded"] = gguf.dequantize(blocks, kind)
     rng = np.random.default_rng(12)

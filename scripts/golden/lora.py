@@ -5,7 +5,8 @@ of its arrays begin with "CASE." (the base's name is the case's up to the first 
 
     rslora        i64  1: alpha / sqrt(r) in place of alpha / r
     dora          i64  1: with magnitudes, which begin 10 % off the norms of the base's rows
-    alpha.MODULE  f64  of each module with an adapter; its rank is the first size of its lora_A
+    alpha.MODULE  f64  of each module with an adapter; its rank is the first size of its lora_A. Of experts: of each
+                       parameter of theirs, of whose lora_A each expert has as many rows
     weight.TENSOR f32  adapters at the beginning; neither A nor B is zero, so that both have gradients
     grad.TENSOR   f32  of the mean loss, of all that is trained
     logits, token_loss, loss, bf16_error   as in model_BASE.bin
@@ -42,6 +43,7 @@ import models
 OUT = os.path.join(models.OUT, "lora.bin")
 STEPS, LR, BETAS, EPS, DECAY, CLIP = 20, 1e-2, (0.9, 0.95), 1e-8, 0.1, 1.0
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 
 SEED, USE_DROPOUT = 12345, 9  # the seed of tests/offload/tiny_run.c; OT_RANDOM_DROPOUT of src/base/random.h
 
@@ -108,9 +110,18 @@ CASES = {
     "mixtral-attention": dict(r=4, lora_alpha=8, target_modules=LINEAR[:4]),
     # The same over experts whose weights do not sum to one, and a layer that has an MLP.
     "qwen3_moe-attention": dict(r=4, lora_alpha=8, target_modules=LINEAR[:4]),
+    # Adapters of experts, with ranks and scales that differ, beside some of attention.
+    "mixtral-experts": dict(
+        r=3, lora_alpha=6, target_modules=["q_proj", "o_proj"], target_parameters=EXPERTS,
+        rank_pattern={"experts.down_proj": 2, "layers.1.mlp.experts.gate_up_proj": 5}, alpha_pattern={"experts.down_proj": 5}),
+    # Of gate and up alone, and nothing else; one layer has none. PEFT calls them as it calls those of down elsewhere.
+    "qwen3_moe-experts": dict(r=2, lora_alpha=30, use_rslora=True, target_modules=[], target_parameters=EXPERTS[:1]),
+    # Interleaved rows of gate and up, beside a head and LoRA+.
+    "gpt_oss-experts": dict(r=2, lora_alpha=4, target_modules=["v_proj", "lm_head"], target_parameters=EXPERTS),
 }
-LR_RATIOS = {"qwen3-plus": 3}
-SEEDS = {"mixtral-attention": 337, "qwen3_moe-attention": 507}  # in all steps, tokens stay away from the borders between two experts
+LR_RATIOS = {"qwen3-plus": 3, "gpt_oss-experts": 2}
+# In all steps, tokens stay away from the borders between two experts.
+SEEDS = {"mixtral-attention": 337, "qwen3_moe-attention": 507, "qwen3_moe-experts": 324, "gpt_oss-experts": 323}
 
 # The unit of maps that share dropout, as the place of its first weight among a layer's.
 UNITS = {"q_proj": 0, "k_proj": 0, "v_proj": 0, "o_proj": 3, "gate_proj": 4, "up_proj": 4, "down_proj": 6,
@@ -231,7 +242,7 @@ def make_base(name):
 def make_model(name, options, seed):
     base, rows = make_base(name)
     torch.manual_seed(seed)
-    model = peft.get_peft_model(base, peft.LoraConfig(task_type="CAUSAL_LM", **options))
+    model = peft.get_peft_model(base, peft.LoraConfig(**({"task_type": "CAUSAL_LM"} | options)))
     if options.get("lora_dropout"):
         replace_dropout(model, options["lora_dropout"])
     with torch.no_grad():
@@ -255,8 +266,14 @@ def trained(model):
     return names
 
 
+def target_of(name, module):
+    """What has the adapter: a module, or a parameter of experts, whose modules PEFT puts around each other."""
+    name = name.removeprefix("base_model.model.").replace(".base_layer", "")
+    return f"{name}.{module.parameter_name}" if isinstance(module, peft.tuners.lora.ParamWrapper) else name
+
+
 def alphas(model):
-    return {f"alpha.{name.removeprefix('base_model.model.')}": np.array([float(m.lora_alpha["default"])])
+    return {f"alpha.{target_of(name, m)}": np.array([float(m.lora_alpha["default"])])
             for name, m in model.named_modules() if isinstance(m, peft.tuners.lora.LoraLayer)}
 
 
@@ -293,7 +310,7 @@ def run_as(model, rows, dtype):
     return [p.grad for p in trained(other).values()], token_loss
 
 
-def golden_case(case, options, seed):
+def golden_case(case, options, seed, lr=LR):
     lr_ratio = LR_RATIOS.get(case, 1)
     model, rows = make_model(case.split("-")[0], options, seed)
     assert models.choice_gap(model, rows) > 0.015  # rounding to bf16 chooses no other expert
@@ -312,15 +329,15 @@ def golden_case(case, options, seed):
               "dora": np.array([int(options.get("use_dora", False))]),
               "dropout": np.array([options.get("lora_dropout", 0.0)]),
               "lr_ratio": np.array([float(lr_ratio)]),
-              "optimizer": np.array([LR, *BETAS, EPS, DECAY, CLIP])} | alphas(model)
+              "optimizer": np.array([lr, *BETAS, EPS, DECAY, CLIP])} | alphas(model)
     arrays |= {f"weight.{n}": p.detach().clone() for n, p in named.items() if "lora_" in n}
     arrays |= {f"grad.{n}": p.grad.clone() for n, p in named.items()}
     arrays |= {"logits": logits, "token_loss": token_loss, "loss": np.array([loss.item()]),
                "bf16_error": np.array([models.error(models.flat(bf16), models.flat(grads)),
                                        models.error(bf16_loss, token_loss)])}
-    exact_losses, _ = train(copy.deepcopy(model).double(), rows, lr_ratio=lr_ratio)
+    exact_losses, _ = train(copy.deepcopy(model).double(), rows, lr, lr_ratio)
     gaps, _ = models.watch_choices(model)
-    losses, norms = train(model, rows, lr_ratio=lr_ratio)
+    losses, norms = train(model, rows, lr, lr_ratio)
     assert min(gaps) > 1e-4, (case, min(gaps))
     drift = np.abs(losses - exact_losses).max()
     assert drift < 2e-6, (case, drift)

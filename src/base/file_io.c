@@ -23,6 +23,22 @@ int ot_write_all(const struct ot_io_calls *calls, int fd, const void *data, size
     return 0;
 }
 
+int ot_write_at(const struct ot_io_calls *calls, int fd, const void *data, size_t bytes, int64_t offset) {
+    const char *from = data;
+    calls = calls ? calls : &ot_io_system;
+    while (bytes > 0) {
+        ssize_t n = calls->pwrite(calls->context, fd, from, bytes, (off_t)offset);
+        if (n == 0)
+            return -ENOSPC;
+        if (n < 0 && n != -EINTR)
+            return (int)n;
+        from += n > 0 ? n : 0;
+        offset += n > 0 ? n : 0;
+        bytes -= n > 0 ? (size_t)n : 0;
+    }
+    return 0;
+}
+
 int64_t ot_read_at(int fd, void *memory, size_t bytes, int64_t offset) {
     size_t done = 0;
     while (done < bytes) {

@@ -10,6 +10,8 @@
 
 /* Writes all bytes to a file, pipe or terminal. Waits if another process has made the pipe non-blocking. */
 int ot_write_all(const struct ot_io_calls *calls, int fd, const void *data, size_t bytes);
+/* Writes all bytes to a file, from the offset on. */
+int ot_write_at(const struct ot_io_calls *calls, int fd, const void *data, size_t bytes, int64_t offset);
 /* Returns the number of bytes read; fewer than `bytes` only if the file ends there. */
 int64_t ot_read_at(int fd, void *memory, size_t bytes, int64_t offset);
 /* fallocate, repeated if a signal interrupts it. */

@@ -13,6 +13,7 @@
 #include "src/files/out_lock.h"
 #include "src/report/lines.h"
 #include "src/saving/find_checkpoints.h"
+#include "src/saving/finished.h"
 #include "src/saving/gguf_export.h"
 #include "src/saving/result.h"
 #include "src/session/plan_request.h"
@@ -44,11 +45,25 @@ static int advise(const struct export *e, int rc) {
                    ot_error_text(), list->entries[1].dir);
 }
 
-/* Finds out what DIR is. *is_model: a model without checkpoints. */
+/* True if DIR has the result of a finished run, and its newest checkpoint is of an earlier step. */
+static int is_behind_result(const struct export *e, bool *behind) {
+    struct ot_checkpoint_record finished;
+    OT_TRY(ot_finished_read(e->options->dir, &finished, behind));
+    if (!*behind)
+        return 0;
+    *behind = e->found.list.entries[0].step < finished.progress.step;
+    ot_checkpoint_record_free(&finished);
+    return 0;
+}
+
+/* Finds out what DIR is. *is_model: a model without checkpoints, or with --gguf, one that is newer than its
+ * checkpoints. */
 static int find_source(struct export *e, bool *is_model) {
     const char *dir = e->options->dir;
     OT_TRY(ot_find_checkpoints(dir, &e->found));
     *is_model = e->found.list.n == 0;
+    if (!*is_model && e->as_gguf)
+        OT_TRY(is_behind_result(e, is_model));
     if (*is_model && !e->as_gguf)
         return ot_fail(
             OT_E_INPUT,
@@ -228,7 +243,8 @@ static int write_gguf(struct export *e) {
                                       .out = o->out,
                                       .lock = e->lock,
                                       .mixture = ot_gguf_mixture_at(o->gguf),
-                                      .modelfile = o->modelfile};
+                                      .modelfile = o->modelfile,
+                                      .of_run = e->checkpoint != NULL};
     if (e->checkpoint)
         OT_TRY(ot_checkpoint_master_open(e->checkpoint, OT_IO_AUTO, NULL, &e->master));
     int rc = ot_gguf_export(&e->gguf, e->checkpoint || o->lora ? feed_tensors : feed_from_model, e);

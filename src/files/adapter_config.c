@@ -20,6 +20,7 @@ struct reader {
     const struct ot_model_config *config;
     struct ot_regex_scratch *scratch;
     bool rslora, dora;
+    double dropout;
     struct ot_lora_rank *ranks; /* of each module, by its index (ot_lora_module_at) */
     int64_t n;
 };
@@ -97,6 +98,7 @@ static bool is_known(const char *key) {
                                        "lora_alpha",
                                        "lora_dropout",
                                        "target_modules",
+                                       "target_parameters",
                                        "exclude_modules",
                                        "modules_to_save",
                                        "rank_pattern",
@@ -143,7 +145,7 @@ static int match_modules(const struct reader *r, const char *key, const char *mo
     const char *text = ot_json_string(value, NULL);
     *matches = false;
     if (text && strcasecmp(text, "all-linear") == 0) {
-        *matches = ot_lora_is_in_layer(module);
+        *matches = ot_lora_is_linear(module);
         return 0;
     }
     if (text)
@@ -156,6 +158,17 @@ static int match_modules(const struct reader *r, const char *key, const char *mo
         *matches = ends_with_name(module, name);
     }
     return 0;
+}
+
+/* target_parameters: a list of names. */
+static bool matches_parameters(const struct reader *r, const char *parameter) {
+    const struct ot_json *list = ot_json_get(r->root, "target_parameters");
+    for (size_t i = 0; i < ot_json_length(list); i++) {
+        const char *name = ot_json_string(ot_json_at(list, i), NULL);
+        if (name && ends_with_name(parameter, name))
+            return true;
+    }
+    return false;
 }
 
 /* layers_to_transform: a number or a list of numbers; absent: all. */
@@ -251,7 +264,36 @@ static int refuse_others(const struct reader *r) {
     return 0;
 }
 
-/* PEFT gave adapters to experts or routers: names of target_modules say so. */
+/* True if the name is that of a parameter of experts, or the end of one. */
+static bool names_parameter(const struct reader *r, const char *name) {
+    static const enum ot_module modules[] = {OT_MODULE_EXPERTS_GATE_UP, OT_MODULE_EXPERTS_DOWN};
+    char module[OT_LORA_MODULE_BYTES];
+    for (int64_t layer = 0; layer < r->config->n_layers; layer++)
+        for (int i = 0; i < 2 && ot_model_layer_has_experts(r->config, layer); i++) {
+            ot_model_experts_parameter(r->config, modules[i], layer, module, sizeof module);
+            if (ends_with_name(module, name))
+                return true;
+        }
+    return false;
+}
+
+/* Other parameters than those of experts. */
+static int refuse_parameters(const struct reader *r) {
+    const struct ot_json *list = ot_json_get(r->root, "target_parameters");
+    if (!is_empty(list) && ot_json_type(list) != OT_JSON_ARRAY)
+        return ot_fail(OT_E_INPUT, "%s: target_parameters must be a list of names", r->where);
+    for (size_t i = 0; i < ot_json_length(list); i++) {
+        const char *name = ot_json_string(ot_json_at(list, i), NULL);
+        if (!name || !names_parameter(r, name))
+            return ot_fail(OT_E_INPUT,
+                           "%s: target_parameters has '%.60s', and here such adapters can be those of a "
+                           "model's experts alone, mlp.experts.gate_up_proj and mlp.experts.down_proj",
+                           r->where, name ? name : "a value that is no name");
+    }
+    return 0;
+}
+
+/* PEFT gave adapters to the matrices of single experts or to routers: names of target_modules say so. */
 static int refuse_experts(const struct reader *r) {
     const struct ot_json *targets = ot_json_get(r->root, "target_modules");
     for (size_t i = 0; i < ot_json_length(targets); i++) {
@@ -259,7 +301,8 @@ static int refuse_experts(const struct reader *r) {
         if (name && ot_lora_names_experts(r->config, name, strlen(name)))
             return ot_fail(OT_E_INPUT,
                            "%s: target_modules has '%.60s', and in a model with experts only attention, head "
-                           "and embedding can have adapters here",
+                           "and embedding can have adapters by that key here, and all experts of a layer by "
+                           "target_parameters",
                            r->where, name);
     }
     return 0;
@@ -267,14 +310,27 @@ static int refuse_experts(const struct reader *r) {
 
 /* ---- ranks ---- */
 
+static int is_module_target(const struct reader *r, const char *module, bool *is_target) {
+    bool is_excluded;
+    OT_TRY(match_modules(r, "target_modules", module, is_target));
+    OT_TRY(match_modules(r, "exclude_modules", module, &is_excluded));
+    *is_target = *is_target && !is_excluded && has_layer(r, module);
+    return 0;
+}
+
 static int find_rank(struct reader *r, const char *module, double rank, double alpha,
                      struct ot_lora_rank *out) {
-    bool is_target, is_excluded;
+    bool is_target, of_experts = ot_lora_is_of_experts(module);
     *out = (struct ot_lora_rank){0};
-    OT_TRY(match_modules(r, "target_modules", module, &is_target));
-    OT_TRY(match_modules(r, "exclude_modules", module, &is_excluded));
-    if (!is_target || is_excluded || !has_layer(r, module))
+    if (of_experts)
+        is_target = matches_parameters(r, module);
+    else
+        OT_TRY(is_module_target(r, module, &is_target));
+    if (!is_target)
         return 0;
+    if (of_experts && (r->dropout > 0 || r->dora))
+        return ot_fail(OT_E_INPUT, "%s: %s, which adapters of experts (target_parameters) cannot have",
+                       r->where, r->dora ? "use_dora is true" : "lora_dropout is above 0");
     OT_TRY(find_pattern(r, "rank_pattern", module, &rank));
     OT_TRY(find_pattern(r, "alpha_pattern", module, &alpha));
     if (!(rank >= 1 && rank <= OT_LORA_MAX_RANK && rank == floor(rank)) || !(alpha > 0 && alpha <= 1e6))
@@ -303,7 +359,7 @@ static int find_ranks(struct reader *r) {
     return adapted > 0 ? 0
                        : ot_fail(OT_E_INPUT,
                                  "%s: target_modules names no module of the base that can have an "
-                                 "adapter",
+                                 "adapter, nor do target_parameters",
                                  r->where);
 }
 
@@ -313,25 +369,38 @@ static bool same_rank(struct ot_lora_rank a, struct ot_lora_rank b) {
     return a.rank == b.rank && a.alpha == b.alpha;
 }
 
-/* True if each kind of module has the same adapter in all layers. */
+/* The first module whose name ends in the same word, if the module is in a layer; else its own index. */
+static int64_t first_alike(const struct reader *r, int64_t index) {
+    char module[OT_LORA_MODULE_BYTES], other[OT_LORA_MODULE_BYTES];
+    ot_lora_module_at(r->config, index, module);
+    for (int64_t i = 0; i < index && ot_lora_layer_of(module) >= 0; i++) {
+        ot_lora_module_at(r->config, i, other);
+        if (ot_lora_layer_of(other) >= 0 && strcmp(strrchr(other, '.'), strrchr(module, '.')) == 0)
+            return i;
+    }
+    return index;
+}
+
+/* True if all modules of layers whose names end in one word have the same adapter. */
 static bool is_uniform(const struct reader *r) {
-    int64_t layers = r->config->n_layers, kinds = ot_lora_layer_modules(r->config);
-    for (int64_t i = kinds; i < kinds * layers; i++)
-        if (!same_rank(r->ranks[i], r->ranks[i % kinds]))
+    for (int64_t i = 0; i < r->n; i++)
+        if (!same_rank(r->ranks[i], r->ranks[first_alike(r, i)]))
             return false;
     return true;
 }
 
 /* The name of module i in the text: the end of its name if that says enough. */
 static const char *short_name(const char *module, bool uniform) {
-    const char *point = strrchr(module, '.');
-    return uniform && point ? point + 1 : module;
+    const char *point = strrchr(module, '.'), *experts = strstr(module, "experts.");
+    if (!uniform)
+        return module;
+    return experts ? experts : point ? point + 1 : module;
 }
 
 static int make_text(const struct reader *r, double dropout, char **lora) {
     struct ot_string_builder b = {0};
     bool uniform = is_uniform(r);
-    int64_t kinds = ot_lora_layer_modules(r->config), first = 0;
+    int64_t first = 0;
     char module[OT_LORA_MODULE_BYTES];
     while (r->ranks[first].rank == 0)
         first++;
@@ -344,7 +413,7 @@ static int make_text(const struct reader *r, double dropout, char **lora) {
     for (int part = 0, n = 0; part < 2; part++)
         for (int64_t i = 0; i < r->n; i++) {
             struct ot_lora_rank rank = r->ranks[i];
-            if (rank.rank == 0 || (uniform && i >= kinds && i < r->config->n_layers * kinds))
+            if (rank.rank == 0 || (uniform && first_alike(r, i) < i))
                 continue;
             ot_lora_module_at(r->config, i, module);
             const char *name = short_name(module, uniform);
@@ -365,17 +434,17 @@ static int make_text(const struct reader *r, double dropout, char **lora) {
 int ot_adapter_config_parse(struct ot_json *root, const char *where, const struct ot_model_config *config,
                             bool to_train, char **lora) {
     struct reader r = {.where = where, .root = root, .config = config};
-    double dropout = 0;
     int rc;
     OT_TRY_GOTO(check_type(&r), rc, out);
-    OT_TRY_GOTO(ot_json_need_real(root, where, "lora_dropout", false, 0, 0.999, &dropout), rc, out);
+    OT_TRY_GOTO(ot_json_need_real(root, where, "lora_dropout", false, 0, 0.999, &r.dropout), rc, out);
     OT_TRY_GOTO(ot_json_need_bool(root, where, "use_rslora", false, &r.rslora), rc, out);
     OT_TRY_GOTO(ot_json_need_bool(root, where, "use_dora", false, &r.dora), rc, out);
     OT_TRY_GOTO(ot_regex_scratch_open(&r.scratch), rc, out);
     OT_TRY_GOTO(refuse_others(&r), rc, out);
     OT_TRY_GOTO(refuse_experts(&r), rc, out);
+    OT_TRY_GOTO(refuse_parameters(&r), rc, out);
     OT_TRY_GOTO(find_ranks(&r), rc, out);
-    rc = make_text(&r, to_train ? dropout : 0, lora);
+    rc = make_text(&r, to_train ? r.dropout : 0, lora);
 out:
     ot_regex_scratch_close(r.scratch);
     free(r.ranks);

@@ -3,9 +3,10 @@
  *
  * READING turns the file into the text of a spec (models/lora_spec.h): target_modules (a list, "all-linear"
  * or a regular expression), r, lora_alpha, rank_pattern, alpha_pattern, exclude_modules and
- * layers_to_transform are applied to the modules of the base, as PEFT does. Anything else that changes what
- * adapters compute is refused by name: other kinds of adapters, biases, initial values that change the base
- * (PiSSA, OLoRA), and keys that this program does not know and that are not empty.
+ * layers_to_transform are applied to the modules of the base, as PEFT does. target_parameters can name
+ * experts; as in PEFT, exclude_modules and layers_to_transform do not concern them. Anything else that
+ * changes what adapters compute is refused by name: other kinds of adapters, biases, initial values that
+ * change the base (PiSSA, OLoRA), and keys that this program does not know and that are not empty.
  *
  * WRITING gives PEFT the same spec. Rank and alpha of a module may differ by pattern, as in the text. */
 #ifndef OT_FILES_ADAPTER_CONFIG_H

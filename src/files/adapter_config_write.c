@@ -18,14 +18,13 @@ static void put_number(struct ot_json_writer *w, const char *key, double value) 
 
 /* The last words of the names of the linear maps of a layer that can have adapters: "q_proj". */
 static void put_linear(const struct ot_model_config *config, struct ot_json_writer *w) {
+    const char *const *names = ot_model_layer_names(config, config->n_layers - 1)->modules;
     for (int module = OT_MODULE_Q; module <= OT_MODULE_DOWN; module++) {
-        const char *name = ot_model_can_adapt(config, (enum ot_module)module)
-                               ? ot_model_names(config)->modules[module]
-                               : NULL;
+        const char *name = ot_model_can_adapt(config, (enum ot_module)module) ? names[module] : NULL;
         const char *end = name ? strrchr(name, '.') : NULL;
-        bool again = false; /* GPT-2 has two maps c_proj */
+        bool again = false; /* GPT-2 has two maps c_proj; a T5 has two q */
         for (int other = OT_MODULE_Q; end && other < module; other++) {
-            const char *before = ot_model_names(config)->modules[other];
+            const char *before = names[other];
             again = again || (before && strcmp(strrchr(before, '.'), end) == 0);
         }
         if (end && !again)
@@ -33,22 +32,37 @@ static void put_linear(const struct ot_model_config *config, struct ot_json_writ
     }
 }
 
+/* Names of experts: PEFT has other adapters for them than for modules. */
+static void put_parameters(const struct ot_lora_spec *spec, struct ot_json_writer *w) {
+    const char *at = spec->text;
+    struct ot_lora_word word;
+    ot_json_begin_array(w, "target_parameters");
+    while (ot_lora_spec_next(&at, OT_LORA_TARGET, &word, NULL))
+        if (ot_lora_word_is_of_experts(word))
+            ot_json_put_string(w, NULL, word.text, (size_t)word.bytes);
+    ot_json_end_array(w);
+}
+
 static void put_targets(const struct ot_lora_spec *spec, const struct ot_model_config *config,
                         struct ot_json_writer *w) {
     const char *at = spec->text;
     struct ot_lora_word word;
-    bool has_targets = false;
+    bool has_targets = false, has_experts = false;
     ot_json_begin_array(w, "target_modules");
     for (bool more = true; more;) {
         more = ot_lora_spec_next(&at, OT_LORA_TARGET, &word, NULL);
         bool all = more ? word.bytes == 10 && memcmp(word.text, "all-linear", 10) == 0 : !has_targets;
         if (all)
             put_linear(config, w);
-        if (more && !all)
+        bool of_experts = more && ot_lora_word_is_of_experts(word);
+        if (more && !all && !of_experts)
             ot_json_put_string(w, NULL, word.text, (size_t)word.bytes);
         has_targets = has_targets || more;
+        has_experts = has_experts || of_experts;
     }
     ot_json_end_array(w);
+    if (has_experts)
+        put_parameters(spec, w);
 }
 
 /* True if a pattern of the kind has this name and comes before `end` in the text. */
@@ -116,7 +130,8 @@ int ot_adapter_config_write(const char *lora, const struct ot_model *model, cons
     OT_TRY(ot_lora_spec_read(lora, &spec));
     ot_json_begin_object(&w, NULL);
     ot_json_put_text(&w, "peft_type", "LORA");
-    ot_json_put_text(&w, "task_type", "CAUSAL_LM");
+    bool pairs = ot_model_has_pairs(ot_model_get_config(model));
+    ot_json_put_text(&w, "task_type", pairs ? "SEQ_2_SEQ_LM" : "CAUSAL_LM");
     if (base)
         ot_json_put_text(&w, "base_model_name_or_path", base);
     ot_json_put_int(&w, "r", spec.rank);

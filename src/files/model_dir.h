@@ -106,6 +106,9 @@ int ot_model_dir_load_frozen(const struct ot_model_dir *dir, const struct ot_mod
 int ot_model_dir_get(const struct ot_model_dir *dir, const struct ot_tensor *tensor, int64_t first, int64_t n,
                      float *values);
 
+/* True if the files have the tensor's values in MXFP4. */
+bool ot_model_dir_has_mxfp4(const struct ot_model_dir *dir, const struct ot_tensor *tensor);
+
 /* A file to save beside the weights: copied from `path`, or `text` if path is NULL. It replaces the base's
  * file of the same name. */
 struct ot_extra_file {

@@ -108,5 +108,7 @@ int ot_adapter_load(const struct ot_model_dir *dir, const struct ot_model *model
         return ot_fail(OT_E_INPUT,
                        "%s: tensor %s holds %g at element %lld; the weights are damaged, get the file again",
                        stored->file->path, stored->tensor->name, (double)(*values)[bad], (long long)bad);
+    if (tensor->file_form != OT_FORM_ABOVE_NORM)
+        return 0;
     return add_norms(model, tensor, get_from_dir, (void *)dir, -1, *values);
 }

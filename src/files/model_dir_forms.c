@@ -25,6 +25,11 @@ static int64_t part_rows(const struct ot_tensor *tensor) {
 int ot_tensor_file_shape(const struct ot_tensor *tensor, const struct ot_stored *stored, int64_t shape[3]) {
     bool turned = is_turned(tensor, stored);
     int dims = 0;
+    if (tensor->file_form == OT_FORM_EXPERT_COLUMNS) {
+        shape[dims++] = part_rows(tensor);
+        shape[dims++] = tensor->cols * tensor->parts;
+        return dims;
+    }
     if (tensor->parts > 0)
         shape[dims++] = tensor->parts;
     if (tensor->dims == 1) {
@@ -98,12 +103,31 @@ static int read_transposed(const struct reading *r) {
     return rc;
 }
 
+/* The place in the file of value i of a tensor of form OT_FORM_EXPERT_COLUMNS. */
+static int64_t place_in_columns(const struct ot_tensor *tensor, int64_t i) {
+    int64_t rows = part_rows(tensor), cols = tensor->cols, row = i / cols % rows, part = i / cols / rows;
+    return (row * cols + i % cols) * tensor->parts + part;
+}
+
+/* Adapters are small: the whole tensor is read. */
+static int read_columns(const struct reading *r) {
+    int64_t count = r->tensor->rows * r->tensor->cols, bad;
+    float *whole = malloc((size_t)count * sizeof *whole);
+    int rc = whole ? ot_stored_read(r->stored, 0, count, whole, &bad)
+                   : ot_fail(OT_E_BUDGET, "no memory to read %s", r->tensor->name);
+    for (int64_t i = 0; i < r->n && rc == 0; i++)
+        r->values[i] = whole[place_in_columns(r->tensor, r->first + i)];
+    free(whole);
+    return rc;
+}
+
 int ot_tensor_read(const struct ot_model_config *config, const struct ot_tensor *tensor,
                    const struct ot_stored *stored, int64_t first, int64_t n, float *values, int64_t *bad) {
     const struct reading r = {config, tensor, stored, first, n, values};
-    if (!is_turned(tensor, stored) && !is_mixed(tensor, stored))
+    bool in_columns = tensor->file_form == OT_FORM_EXPERT_COLUMNS;
+    if (!in_columns && !is_turned(tensor, stored) && !is_mixed(tensor, stored))
         return ot_stored_read(stored, first, n, values, bad);
-    OT_TRY(is_turned(tensor, stored) ? read_transposed(&r) : read_fused(&r));
+    OT_TRY(in_columns ? read_columns(&r) : is_turned(tensor, stored) ? read_transposed(&r) : read_fused(&r));
     *bad = ot_f32_first_not_finite(values, n);
     return 0;
 }
@@ -123,14 +147,18 @@ int ot_tensor_to_file(const struct ot_model_config *config, const struct ot_tens
         OT_TRY(ot_lora_transpose(values + part * rows * tensor->cols, rows, tensor->cols));
     if (parts > 0)
         return 0;
-    if (!tensor->is_fused)
+    bool in_columns = tensor->file_form == OT_FORM_EXPERT_COLUMNS;
+    if (!tensor->is_fused && !in_columns)
         return 0;
     size_t bytes = (size_t)(tensor->rows * tensor->cols) * sizeof *values;
     float *copy = malloc(bytes);
     if (!copy)
         return ot_fail(OT_E_BUDGET, "no memory to write %s", tensor->name);
     memcpy(copy, values, bytes);
-    mix_rows(config, tensor, copy, values);
+    for (int64_t i = 0; in_columns && i < tensor->rows * tensor->cols; i++)
+        values[place_in_columns(tensor, i)] = copy[i];
+    if (!in_columns)
+        mix_rows(config, tensor, copy, values);
     free(copy);
     return 0;
 }

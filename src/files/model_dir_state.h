@@ -11,6 +11,7 @@
 
 struct ot_arena;
 struct ot_gguf;
+struct ot_gguf_tensor;
 struct ot_gguf_type;
 struct ot_json;
 struct ot_tensor;
@@ -22,7 +23,11 @@ struct ot_stored {
     const struct ot_mapped_file *file;
     const struct ot_gguf_type *blocks; /* how a GGUF file stores the values; NULL: as tensor->dtype */
     int64_t head_rows; /* > 0: the rows of each head are in llama.cpp's order (src/gguf/writer.h) */
-    float addend;      /* the file has the value plus this: 1 for norms of Gemma in a GGUF file */
+    /* Not NULL: a pair (src/gguf/names.h). The rows are alternately those in the bytes of `tensor` and those
+     * of this tensor, which has as many. */
+    const struct ot_gguf_tensor *up;
+    int64_t row_values; /* with head_rows or up: whole blocks */
+    float addend;       /* the file has the value plus this: 1 for norms of Gemma in a GGUF file */
     const struct ot_packed *packed; /* not NULL: the tensors that hold the values */
 };
 

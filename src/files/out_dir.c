@@ -369,6 +369,11 @@ int ot_out_dir_write(struct ot_out_dir *dir, const void *data, size_t bytes) {
     return error < 0 ? fail_file(dir, -error, "write") : 0;
 }
 
+int ot_out_dir_write_at(struct ot_out_dir *dir, int64_t at, const void *data, size_t bytes) {
+    int error = ot_write_at(dir->calls, dir->file_fd, data, bytes, at);
+    return error < 0 ? fail_file(dir, -error, "write") : 0;
+}
+
 int ot_out_dir_finish(struct ot_out_dir *dir) {
     int fd = dir->file_fd;
     dir->file_fd = -1;

@@ -43,6 +43,8 @@ int ot_out_dir_need_space(struct ot_out_dir *dir, int64_t bytes);
  * used twice or is not a plain file name). */
 int ot_out_dir_create(struct ot_out_dir *dir, const char *name, int64_t reserve_bytes);
 int ot_out_dir_write(struct ot_out_dir *dir, const void *data, size_t bytes);
+/* Writes bytes at an offset in the file. Bytes below it that no call writes are zeros. */
+int ot_out_dir_write_at(struct ot_out_dir *dir, int64_t at, const void *data, size_t bytes);
 int ot_out_dir_finish(struct ot_out_dir *dir);
 /* Create, write and finish in one call. */
 int ot_out_dir_put(struct ot_out_dir *dir, const char *name, const void *data, size_t bytes);

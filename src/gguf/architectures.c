@@ -1,6 +1,7 @@
 #include "src/gguf/architectures.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "models/family.h"
 #include "src/base/error.h"
@@ -37,10 +38,19 @@ static const struct ot_gguf_architecture ROWS[OT_FAMILY_COUNT] = {
     [OT_FAMILY_SMOLLM3] = {.name = "smollm3", .permuted = true},
     [OT_FAMILY_MINISTRAL3] = {.name = "mistral3", LLAMA_ROW, .betas = true},
     [OT_FAMILY_GRANITE] = {.name = "granite", LLAMA_ROW},
+    [OT_FAMILY_MIXTRAL] = {.name = "llama", LLAMA_ROW, .window = OT_GGUF_WINDOW_IGNORED},
+    [OT_FAMILY_QWEN3_MOE] = {.name = "qwen3moe"},
+    [OT_FAMILY_GPT_OSS] = {.name = "gpt-oss",
+                           .out_bias = true,
+                           .window = OT_GGUF_WINDOW_REQUIRED,
+                           .period = 2,
+                           .tied = OT_GGUF_TIED_NEVER},
+    [OT_FAMILY_T5] = {.name = "t5"},
 };
 
-const char ot_gguf_known_architectures[] = "bloom, falcon, gemma, gemma2, gemma3, gpt2, granite, llama, "
-                                           "mistral3, olmo2, phi3, qwen2, qwen3, smollm3";
+const char ot_gguf_known_architectures[] =
+    "bloom, falcon, gemma, gemma2, gemma3, gpt-oss, gpt2, granite, "
+    "llama, mistral3, olmo2, phi3, qwen2, qwen3, qwen3moe, smollm3, t5";
 
 const struct ot_gguf_architecture *ot_gguf_architecture(enum ot_family family) {
     return &ROWS[family];
@@ -64,6 +74,14 @@ double ot_gguf_yarn_magnitude(double factor, double log_multiplier) {
     return whole / part;
 }
 
+enum ot_activation ot_gguf_pair_act(bool plain_mlp) {
+    return plain_mlp ? OT_ACT_RELU : OT_ACT_GELU_TANH;
+}
+
+double ot_gguf_logit_divisor(const struct ot_model_config *c) {
+    return ot_model_has_pairs(c) && c->tied ? sqrt((double)c->hidden) : 0;
+}
+
 /* ---- what llama.cpp lacks ---- */
 
 struct check {
@@ -76,6 +94,22 @@ struct check {
 static int refuse(const struct check *k, const char *lacks, const char *says) {
     return ot_fail(OT_E_INPUT, "%s: llama.cpp has no %s for models of type %s, but %s", k->where, lacks,
                    ot_family_row(k->c->family)->model_type, says);
+}
+
+/* llama.cpp has one activation for an MLP with a gate and one for an MLP without. */
+static int check_pairs(const struct check *k) {
+    const struct ot_model_config *c = k->c;
+    double divisor = ot_gguf_logit_divisor(c);
+    if (c->act != ot_gguf_pair_act(c->plain_mlp))
+        return refuse(k, "feed_forward_proj other than relu and gated-gelu", "the config has another one");
+    if (c->position_distance != OT_GGUF_PAIR_DISTANCE)
+        return refuse(k, "relative_attention_max_distance other than 128", "the config has another one");
+    if (c->n_layers - c->n_encoder_layers > c->n_encoder_layers)
+        return refuse(k, "decoder with more layers than the encoder", "num_decoder_layers is larger");
+    if ((float)c->logit_divisor != (float)divisor)
+        return refuse(k, "key for the scale of the logits",
+                      "scale_decoder_outputs is not as tie_word_embeddings");
+    return 0;
 }
 
 static int check_maps(const struct check *k) {
@@ -127,8 +161,14 @@ static int check_yarn(const struct check *k) {
     const struct ot_rope_config *rope = &k->c->rope;
     if (k->c->family == OT_FAMILY_GEMMA3)
         return refuse(k, "rope_scaling of type yarn", "the config has it");
-    if (rope->keeps_fractions)
+    if (rope->keeps_fractions && k->c->family != OT_FAMILY_GPT_OSS)
         return refuse(k, "YaRN with truncate false", "the config says it");
+    if (!rope->keeps_fractions && k->c->family == OT_FAMILY_GPT_OSS)
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: GGUF cannot say truncate of YaRN, and models of type gpt_oss are read with truncate "
+            "false, but the config says true",
+            k->where);
     if (!k->row->betas && (rope->beta_fast != 32 || rope->beta_slow != 1))
         return refuse(k, "beta_fast and beta_slow of YaRN other than 32 and 1", "the config has others");
     return 0;
@@ -153,21 +193,36 @@ static int check_rope(const struct check *k) {
     return c->rope.scaling == OT_ROPE_YARN ? check_yarn(k) : 0;
 }
 
+static int check_experts(const struct check *k) {
+    const struct ot_model_config *c = k->c;
+    const struct ot_layer_set none = {0};
+    if (memcmp(&c->dense_layers, &none, sizeof none) != 0)
+        return refuse(k, "layers without experts", "mlp_only_layers or decoder_sparse_step has some");
+    if (c->router_over_all)
+        return refuse(k, "norm_topk_prob false", "the config says it, or nothing");
+    if (c->family != OT_FAMILY_GPT_OSS)
+        return 0;
+    if (!c->out_bias)
+        return refuse(k, "attention without biases", "the config says attention_bias false");
+    if (c->glu_limit != OT_GGUF_GLU_LIMIT || c->glu_alpha != OT_GGUF_GLU_ALPHA)
+        return refuse(k, "swiglu_limit other than 7 and swiglu_alpha other than 1.702",
+                      "the config has them");
+    return 0;
+}
+
 int ot_gguf_check_config(const struct ot_model_config *config, const char *where) {
     const struct check k = {config, ot_gguf_architecture(config->family), where};
-    if (config->n_experts > 0)
-        return ot_fail(OT_E_INPUT,
-                       "%s: models with experts (type %s) cannot be written as GGUF here; llama.cpp's "
-                       "convert_hf_to_gguf.py makes it of their Hugging Face directory (export without "
-                       "--gguf)",
-                       where, ot_family_row(config->family)->model_type);
     if (!k.row->name)
         return ot_fail(OT_E_INPUT,
                        "%s: llama.cpp has no models of type %s, so there is no GGUF form of them; their "
                        "Hugging Face directory (export without --gguf) is what other programs read. GGUF "
                        "has the architectures %s",
                        where, ot_family_row(config->family)->model_type, ot_gguf_known_architectures);
+    if (ot_model_has_pairs(config))
+        return check_pairs(&k);
     OT_TRY(check_maps(&k));
     OT_TRY(check_attention(&k));
+    if (config->n_experts > 0)
+        OT_TRY(check_experts(&k));
     return check_rope(&k);
 }

@@ -10,9 +10,16 @@
  *     gemma, gemma2, gemma3 their own     norms are stored as 1 + weight
  *     olmo2, olmo3          olmo2         olmo3 is an olmo2 with a window
  *     gpt2, bloom, falcon   their own     q, k and v are the tensor attn_qkv, whole one after the other
+ *     mixtral               llama         with experts; rows of q and k permuted; computed without its window
+ *     qwen3_moe             qwen3moe      all layers have experts; their weights have the sum 1
+ *     gpt_oss               gpt-oss       gate and up are two tensors
+ *     t5                    its own       relu without a gate, gelu with one; distances up to 128
  *
- * llama.cpp has neither codegen nor ministral. It has mixtral, as a llama with experts, and qwen3_moe, as
- * qwen3moe: their experts are tensors of three dimensions, which this program neither writes nor reads.
+ * llama.cpp has neither codegen nor ministral.
+ *
+ * YARN OF GPT-OSS. Its config.json says truncate false, for which GGUF has no key. llama.cpp rounds the pairs
+ * between which YaRN blends, so it turns some pairs of gpt-oss by slightly other angles than transformers and
+ * this program. A gpt-oss that is read from a file has truncate false.
  *
  * 1 + WEIGHT. A file of a Gemma has 1 + w, computed in fp32. A model that is read from it has
  * w' = (1 + w) - 1. This subtraction is exact for 1 + w >= 0.5, so 1 + w' has the bits of 1 + w: the model
@@ -20,6 +27,11 @@
  * w with |w| >= 2^-13, and for few fp32 w.
  *
  * GELU. llama.cpp computes the gelu of Falcon by the tanh approximation, from a table in f16.
+ *
+ * T5. The first T5s divide the logits by the root of the width, and share the embedding with the head.
+ * llama.cpp does not divide. Its most probable token is the same; its probabilities are those of a
+ * temperature of 1 / root. A file does not say whether a model divides. Here a model without output.weight
+ * does: T5 v1.1 and flan-t5, which do not divide, have it.
  *
  * Sources: llama.cpp's src/models/FAMILY.cpp (tensors, keys, computation), llama-model.cpp (keys that all
  * share, kinds of RoPE), llama-context.cpp (YaRN), and conversion/FAMILY.py.
@@ -58,6 +70,10 @@ struct ot_gguf_architecture {
     enum ot_gguf_tied tied;
 };
 
+/* llama.cpp's constants of the activation of gpt-oss (struct ot_glu). */
+#define OT_GGUF_GLU_LIMIT 7.0f
+#define OT_GGUF_GLU_ALPHA 1.702f
+
 /* The row of a family; its name is NULL if llama.cpp has no such family. */
 const struct ot_gguf_architecture *ot_gguf_architecture(enum ot_family family);
 /* The architectures, for error messages: "bloom, falcon, ...". */
@@ -65,6 +81,10 @@ extern const char ot_gguf_known_architectures[];
 
 /* What the models of the family multiply q k^T by; 0: the file says it (Granite), or 1 / sqrt(head_dim). */
 double ot_gguf_attention_scale(const struct ot_model_config *config);
+/* The activation of a T5's MLP, and what its logits are divided by, by the form of the file; 0: nothing. */
+enum ot_activation ot_gguf_pair_act(bool plain_mlp);
+double ot_gguf_logit_divisor(const struct ot_model_config *config);
+enum { OT_GGUF_PAIR_DISTANCE = 128 };
 /* What cos and sin of YaRN are multiplied by if no key says otherwise. */
 double ot_gguf_yarn_magnitude(double factor, double log_multiplier);
 

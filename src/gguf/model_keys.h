@@ -7,6 +7,7 @@
  *     all                block_count, context_length, embedding_length, feed_forward_length, vocab_size,
  *                        attention.{head_count, head_count_kv, key_length, value_length}, and
  *                        attention.layer_norm_epsilon or attention.layer_norm_rms_epsilon
+ *     with experts       expert_count, expert_used_count; qwen3moe, gpt-oss: expert_feed_forward_length
  *     with a window      attention.sliding_window (phi3: also 0), and where the layers that have it are not
  *                        the architecture's usual ones, attention.sliding_window_pattern, a list of bools
  *     with RoPE          rope.{dimension_count, freq_base}; gemma3: rope.freq_base_swa
@@ -16,6 +17,8 @@
  *     longrope           rope.scaling.{type, original_context_length, attn_factor}
  *     gemma2, gemma3     attn_logit_softcapping, final_logit_softcapping
  *     mistral3           attention.temperature_scale, rope.scaling.original_context_length
+ *     t5                 decoder_block_count, decoder_start_token_id, attention.relative_buckets_count;
+ *                        block_count is that of the encoder
  *     granite            embedding_scale, residual_scale, attention.scale, logit_scale
  *
  * The scaling of Llama 3 has no keys: its factors are the tensor rope_freqs.weight. Those of longrope are
@@ -44,10 +47,10 @@ void ot_gguf_put_adapter(struct ot_gguf_keys *keys, const struct ot_model_config
 
 /* Makes the text of config.json; the caller frees it. bos and eos: -1: none. Values that only tensors tell
  * are taken from them: biases, tied embeddings, the size of the vocabulary, factors of RoPE, the two norms of
- * a Falcon. An architecture with several families becomes the one that has what the file has: llama with a
- * window is mistral, mistral3 with attention.temperature_scale is ministral3 and else mistral, olmo2 with a
- * window is olmo3. Errors: OT_E_INPUT (a key is absent or wrong, the architecture or its RoPE is not
- * supported), OT_E_IO, OT_E_BUDGET.
+ * a Falcon. An architecture with several families becomes the one that has what the file has: llama with
+ * experts is mixtral, and with a window mistral; mistral3 with attention.temperature_scale is ministral3 and
+ * else mistral; olmo2 with a window is olmo3. Errors: OT_E_INPUT (a key is absent or wrong, the architecture
+ * or its RoPE is not supported), OT_E_IO, OT_E_BUDGET.
  */
 int ot_gguf_make_config(const struct ot_gguf *file, int64_t bos, int64_t eos, char **text, size_t *bytes);
 

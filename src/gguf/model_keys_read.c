@@ -57,6 +57,8 @@ static bool has_number(const struct ot_gguf_maker *m, const char *name) {
 
 /* Of several families with one architecture (model_keys.h). */
 static enum ot_family choose_family(const struct ot_gguf_maker *m, enum ot_family first) {
+    if (first == OT_FAMILY_LLAMA && has_number(m, "expert_count"))
+        return OT_FAMILY_MIXTRAL;
     if (first == OT_FAMILY_LLAMA && has_number(m, "attention.sliding_window"))
         return OT_FAMILY_MISTRAL;
     if (first == OT_FAMILY_OLMO2 && has_number(m, "attention.sliding_window"))
@@ -88,21 +90,28 @@ static int find_family(struct ot_gguf_maker *m) {
 
 /* ---- sizes ---- */
 
-static int refuse_experts(const struct ot_gguf_maker *m) {
-    int64_t experts = 0;
-    OT_TRY(ot_gguf_maker_int(m, "expert_count", false, 0, OT_GGUF_MOST, &experts));
-    if (experts == 0)
-        return 0;
-    return ot_fail(OT_E_INPUT,
-                   "%s: a mixture of %lld experts cannot be read from GGUF; its Hugging Face "
-                   "directory can",
-                   ot_gguf_path(m->file), (long long)experts);
+/* Of a T5: both stacks of layers. The length of a context limits nothing (family_t5.h). */
+static int read_pair_counts(struct ot_gguf_maker *m) {
+    struct ot_model_config *c = &m->c;
+    int64_t n_decoder = c->n_layers, start = OT_PAIR_START_ID;
+    OT_TRY(ot_gguf_maker_int(m, "decoder_block_count", false, 1, OT_MODEL_MAX_LAYERS, &n_decoder));
+    OT_TRY(ot_gguf_maker_int(m, "decoder_start_token_id", false, 0, OT_GGUF_MOST, &start));
+    if (start != OT_PAIR_START_ID)
+        return ot_fail(OT_E_INPUT, "%s: key %s is %lld; only %d is supported", ot_gguf_path(m->file),
+                       ot_gguf_maker_key(m, "decoder_start_token_id"), (long long)start, OT_PAIR_START_ID);
+    c->n_encoder_layers = c->n_layers;
+    c->n_layers += n_decoder;
+    c->position_distance = OT_GGUF_PAIR_DISTANCE;
+    return ot_gguf_maker_int(m, "attention.relative_buckets_count", true, 4, 256, &c->position_buckets);
 }
 
 static int read_counts(struct ot_gguf_maker *m) {
     struct ot_model_config *c = &m->c;
     OT_TRY(ot_gguf_maker_int(m, "block_count", true, 1, OT_MODEL_MAX_LAYERS, &c->n_layers));
-    OT_TRY(ot_gguf_maker_int(m, "context_length", true, 1, OT_GGUF_MOST, &c->max_position));
+    if (c->positions == OT_POSITIONS_RELATIVE)
+        OT_TRY(read_pair_counts(m));
+    else
+        OT_TRY(ot_gguf_maker_int(m, "context_length", true, 1, OT_GGUF_MOST, &c->max_position));
     OT_TRY(ot_gguf_maker_int(m, "embedding_length", true, 1, OT_GGUF_MOST, &c->hidden));
     OT_TRY(ot_gguf_maker_int(m, "feed_forward_length", true, 1, OT_GGUF_MOST, &c->ffn));
     OT_TRY(ot_gguf_maker_int(m, "attention.head_count", true, 1, OT_GGUF_MOST, &c->n_heads));
@@ -112,12 +121,62 @@ static int read_counts(struct ot_gguf_maker *m) {
     return ot_gguf_maker_int(m, "attention.key_length", false, 1, OT_GGUF_MOST, &c->head_dim);
 }
 
+/* llama.cpp applies groups of experts in all architectures. */
+static int check_groups(const struct ot_gguf_maker *m) {
+    int64_t groups = 0;
+    OT_TRY(ot_gguf_maker_int(m, "expert_group_count", false, 0, OT_GGUF_MOST, &groups));
+    return groups > 1
+               ? ot_fail(OT_E_INPUT, "%s: key %s is %lld; a choice among groups of experts is not supported",
+                         ot_gguf_path(m->file), ot_gguf_maker_key(m, "expert_group_count"), (long long)groups)
+               : 0;
+}
+
+static int read_experts(struct ot_gguf_maker *m) {
+    struct ot_model_config *c = &m->c;
+    bool has_experts = c->n_experts > 0, is_gpt_oss = c->family == OT_FAMILY_GPT_OSS;
+    int64_t most_top;
+    c->n_experts = 0;
+    OT_TRY(ot_gguf_maker_int(m, "expert_count", has_experts, has_experts, OT_MOST_EXPERTS, &c->n_experts));
+    if (c->n_experts == 0)
+        return 0;
+    if (!has_experts)
+        return ot_fail(OT_E_INPUT, "%s: key %s is %lld; experts of this architecture are not supported",
+                       ot_gguf_path(m->file), ot_gguf_maker_key(m, "expert_count"), (long long)c->n_experts);
+    most_top = c->n_experts < OT_MOST_TOP ? c->n_experts : OT_MOST_TOP;
+    OT_TRY(ot_gguf_maker_int(m, "expert_used_count", true, 1, most_top, &c->top_experts));
+    OT_TRY(check_groups(m));
+    c->expert_ffn =
+        c->family == OT_FAMILY_QWEN3_MOE ? c->ffn / c->top_experts : c->ffn; /* llama.cpp's defaults */
+    if (c->family != OT_FAMILY_MIXTRAL)
+        OT_TRY(
+            ot_gguf_maker_int(m, "expert_feed_forward_length", is_gpt_oss, 1, OT_GGUF_MOST, &c->expert_ffn));
+    if (is_gpt_oss) {
+        c->ffn = c->expert_ffn;
+        c->glu_limit = OT_GGUF_GLU_LIMIT;
+        c->glu_alpha = OT_GGUF_GLU_ALPHA;
+    }
+    return 0;
+}
+
 static int read_norm(struct ot_gguf_maker *m) {
     double eps = 0;
     const char *key =
         m->c.norm == OT_NORM_LAYER ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
     OT_TRY(ot_gguf_maker_real(m, key, true, 0, 1, &eps));
     m->c.norm_eps = (float)eps;
+    return 0;
+}
+
+/* Of a T5, what only the tensors tell. */
+static int read_pair_facts(struct ot_gguf_maker *m) {
+    struct ot_model_config *c = &m->c;
+    c->plain_mlp = !ot_gguf_find_tensor(m->file, "enc.blk.0.ffn_gate.weight");
+    c->act = ot_gguf_pair_act(c->plain_mlp);
+    c->logit_divisor = ot_gguf_logit_divisor(c);
+    if (ot_gguf_find_tensor(m->file, "enc.blk.1.attn_rel_b.weight"))
+        return ot_fail(OT_E_INPUT,
+                       "%s: each layer has position biases of its own (a UMT5), which is not supported",
+                       ot_gguf_path(m->file));
     return 0;
 }
 
@@ -130,6 +189,8 @@ static int read_tensor_facts(struct ot_gguf_maker *m) {
                        ot_gguf_path(m->file));
     c->vocab = embedding->shape[0];
     c->tied = !ot_gguf_find_tensor(m->file, "output.weight");
+    if (ot_model_has_pairs(c))
+        OT_TRY(read_pair_facts(m));
     if (m->family->attention_bias && ot_gguf_find_tensor(m->file, "blk.0.attn_q.bias"))
         c->qkv_bias = c->out_bias = true;
     if (m->family->mlp_bias && ot_gguf_find_tensor(m->file, "blk.0.ffn_gate.bias"))
@@ -170,7 +231,8 @@ static int read_window(struct ot_gguf_maker *m) {
     c->window = c->family == OT_FAMILY_GEMMA2 ? 4096 : 0; /* llama.cpp's default */
     if (row->window == OT_GGUF_WINDOW_NONE)
         return 0;
-    OT_TRY(ot_gguf_maker_int(m, "attention.sliding_window", false, 0, OT_GGUF_MOST, &c->window));
+    bool required = row->window == OT_GGUF_WINDOW_REQUIRED && c->window == 0;
+    OT_TRY(ot_gguf_maker_int(m, "attention.sliding_window", required, required, OT_GGUF_MOST, &c->window));
     if (c->window == 0 || row->period == 0)
         return 0;
     OT_TRY(read_pattern(m, row->period, &c->window_layers));
@@ -225,8 +287,8 @@ static int read_family(struct ot_gguf_maker *m) {
 
 static int read_all(struct ot_gguf_maker *m) {
     OT_TRY(find_family(m));
-    OT_TRY(refuse_experts(m));
     OT_TRY(read_counts(m));
+    OT_TRY(read_experts(m));
     OT_TRY(read_tensor_facts(m));
     OT_TRY(read_norm(m));
     OT_TRY(read_window(m));

@@ -112,6 +112,7 @@ static int read_yarn(struct ot_gguf_maker *m) {
     rope->factor = 1;
     rope->beta_fast = 32;
     rope->beta_slow = 1;
+    rope->keeps_fractions = m->c.family == OT_FAMILY_GPT_OSS; /* architectures.h */
     OT_TRY(read_original(m));
     OT_TRY(ot_gguf_maker_real(m, "rope.scaling.factor", false, 1, 1e6, &rope->factor));
     OT_TRY(ot_gguf_maker_real(m, key, false, 1e-6, 1e6, &stored));

@@ -91,7 +91,7 @@ static const struct ot_option table[] = {
          "directory for PEFT. Settings: r=16,alpha=32,dropout=0.05,rslora,dora,lr-ratio=16 and "
          "targets=q_proj,v_proj (default: all-linear), r:NAME=8,alpha:NAME=16; see help lora.",
      .elsewhere = "lora-r lora-rank lora-alpha lora-dropout lora-target-modules use-lora peft use-peft qlora "
-                  "lora-target rank-pattern loraplus-lr-ratio"},
+                  "lora-target rank-pattern loraplus-lr-ratio target-parameters lora-target-parameters"},
     {.name = "rope-scaling",
      .type = OT_OPTION_TEXT,
      .argument = "TYPE:N",

@@ -70,10 +70,11 @@ static const struct ot_topic_block models[] = {
      "longrope look at --seq-len, not at the rows of each batch, so that a row has the same "
      "result whatever it is packed with."},
     {"encoder-decoders",
-     "A T5 learns rows with input and target (help rows), with all its parameters. Both get the end-of-text "
-     "token, and a row is as long as both together. generate -p encodes the prompt and writes the answer. "
-     "Not for them: adapters (--lora), quantized bases, quantize, GGUF, bench, --chat, and one result for "
-     "every number of ranks. The dropout of a config.json is ignored, as for the other models."},
+     "A T5 learns rows with input and target (help rows). Both get the end-of-text token, and a row is as "
+     "long as both together. generate -p encodes the prompt and writes the answer. Adapters may be of all "
+     "its maps and its head (--lora targets=q,v is PEFT's choice), but not of its embedding. Not for them: "
+     "quantize, bench, --chat, and, without adapters, one result for every number of ranks. The dropout of a "
+     "config.json is ignored, as for the other models."},
     {"presets", "llama-7b, llama-13b, llama-2-7b, llama-2-13b, llama-2-70b, llama-3-8b, llama-3.1-8b, "
                 "llama-3.1-70b, llama-3.2-1b, tinyllama-1.1b, mistral-7b, ministral-8b, qwen2.5-0.5b, "
                 "qwen2.5-7b, qwen3-0.6b, qwen3-8b, phi-3-mini-4k, phi-4, gemma-2b, gemma-7b, gemma-2-2b, "
@@ -106,8 +107,9 @@ const struct ot_topic ot_topic_models = OT_TOPIC("models", "Models, presets and 
 
 static const struct ot_topic_block gguf[] = {
     {NULL, "A GGUF file holds a whole model for llama.cpp, Ollama and programs that build on them: weights, "
-           "config, tokenizer and chat template. export makes one from a checkpoint, from a run (its newest "
-           "checkpoint, or its result), from a model directory, or from another GGUF file:"},
+           "config, tokenizer and chat template. export makes one from a checkpoint, from a run (its result, "
+           "or its newest checkpoint if that is not older), from a model directory, or from another GGUF "
+           "file:"},
     {"", "offload-train export out/llama-7b-sql --gguf q4_k_m --modelfile --out llama-7b-sql-gguf\n"
          "ollama create llama-7b-sql -f llama-7b-sql-gguf/Modelfile\n"
          "offload-train eval llama-7b-sql-gguf/llama-7b-sql-Q4_K_M.gguf --data sql.jsonl"},
@@ -118,13 +120,16 @@ static const struct ot_topic_block gguf[] = {
     {"q4_k_m", "4.5 bits a weight, 6.6 in the matrices where it matters most (the output, and attn_v and "
                "ffn_down of some layers), as llama.cpp mixes them. The usual choice."},
     {"q4_0", "4.5 bits a weight, simpler and less exact than q4_k_m."},
-    {"widths", "q6_k and q4_k_m need rows of a multiple of 256 weights. Other matrices get q8_0 (a multiple "
-               "of 32), or f16."},
+    {"widths", "q6_k and q4_k_m need rows of a multiple of 256 weights. As in llama.cpp, other matrices get "
+               "q8_0 or q5_0 (a multiple of 32), or f16."},
     {"families",
-     "All families of this program but codegen and ministral, which llama.cpp lacks, t5, and those with "
-     "experts (mixtral, qwen3_moe, gpt_oss), which llama.cpp's own converter takes from a directory. It "
-     "computes mistral and phi3 without a sliding window, and the gelu of falcon by an approximation. A form "
-     "of a family that it lacks is refused by name: the error says what it is."},
+     "All families of this program but codegen and ministral, which llama.cpp lacks. It computes mistral, "
+     "mixtral and phi3 without a sliding window and the logits of the first T5s without their divisor, and "
+     "approximates the gelu of falcon and the YaRN of gpt_oss. A form of a family that it lacks is refused "
+     "by name: the error says what it is."},
+    {"experts",
+     "Those of a layer are one tensor; their router is f32. Experts that the base has in MXFP4 (gpt_oss) "
+     "stay so in a file of any type, unless the run trained them: no type has their values in fewer bytes."},
     {"tokenizers",
      "Those of Llama 1 to 3, Mistral (and tekken), Qwen, GPT-2, GPT-4o, BLOOM, SmolLM, StarCoder and T5. For "
      "any other tokenizer the error says what llama.cpp does not know. A BPE of SentencePiece needs its 256 "
@@ -137,9 +142,9 @@ static const struct ot_topic_block gguf[] = {
      "f16, bf16 or q8_0; llama.cpp adds them to a file of the base (llama-cli -m BASE --lora FILE)."},
     {"as a base",
      "--model FILE.gguf trains, evaluates and generates from a GGUF file of the types above "
-     "and of all these families. Its weights are decoded exactly, and training continues in fp32 "
-     "masters as always; the result is a Hugging Face directory in bf16, or in the file's own "
-     "dtype if that is f32 or f16."},
+     "and of all these families, also in Q5_0 and MXFP4. Its weights are decoded exactly, and training "
+     "continues in fp32 masters as always; the result is a Hugging Face directory in bf16, or in the file's "
+     "own dtype if that is f32 or f16."},
 };
 const struct ot_topic ot_topic_gguf = OT_TOPIC("gguf", "Files for llama.cpp and Ollama", gguf);
 
@@ -167,8 +172,12 @@ static const struct ot_topic_block lora[] = {
     {"targets",
      "all-linear (all linear maps of the layers, if it is not given), or names with commas between them: "
      "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, lm_head, embed_tokens. A name may "
-     "begin earlier, as layers.3.mlp.up_proj. In a model with experts, those of attention, the head and the "
-     "embedding."},
+     "begin earlier, as layers.3.mlp.up_proj."},
+    {"experts",
+     "In a mixture of experts, all-linear is attention alone, and the experts are named: "
+     "targets=all-linear,experts.gate_up_proj,experts.down_proj (target_parameters of PEFT). Each expert "
+     "has an A and a B; gate and up share an A. There is neither dropout nor dora for them. For llama.cpp, "
+     "merge them first."},
     {"r:NAME, alpha:NAME", "Rank and alpha of the modules with this name, such as r:down_proj=64."},
     {"--train",
      "With --lora: tensors of the model itself that are trained too, such as norms or embeddings. PEFT "

@@ -7,6 +7,7 @@
 #include "models/lora_spec.h"
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/base/log.h"
 #include "src/base/path.h"
 #include "src/data/chat_template.h"
 #include "src/files/out_dir.h"
@@ -21,7 +22,10 @@ struct writing {
     const struct ot_model *model;
     struct ot_gguf_keys keys;
     struct ot_gguf_entry *entries;
-    int64_t n_entries;
+    struct ot_gguf_piece *pieces;   /* one for each tensor that is written */
+    struct ot_gguf_tensors tensors; /* the two lists */
+    int64_t of_experts[OT_MODULES]; /* the entry of the present layer's experts, by module */
+    struct ot_gguf_mixture mixture; /* the job's, with the file type that the file gets */
     struct ot_gguf_writer *writer;
     struct ot_out_dir *dir;
     int64_t next; /* the tensor of the model that the next value belongs to, or that follows the padding */
@@ -84,6 +88,12 @@ static int check_adapters(struct writing *w) {
                 OT_E_INPUT,
                 "%s: %s is trained too, and llama.cpp has no adapters of that kind; merge them first "
                 "(offload-train merge), and export the result",
+                job->source, tensor->name);
+        if (tensor->trained && ot_module_is_expert(tensor->module))
+            return ot_fail(
+                OT_E_INPUT,
+                "%s: %s adapts experts, and adapters of experts cannot be written as GGUF here; merge "
+                "the adapters first (offload-train merge)",
                 job->source, tensor->name);
         if (tensor->trained && tensor->module == OT_MODULE_HEAD && job->session->config.tied)
             return ot_fail(
@@ -184,38 +194,79 @@ static const char *rope_tensor(const struct writing *w, int index) {
     return w->adapters ? NULL : ot_gguf_rope_tensor(&w->job->session->config, index);
 }
 
-static int make_entry(const struct writing *w, const struct ot_tensor *tensor, struct ot_gguf_entry *entry) {
+/* Experts that the base's files have in MXFP4 stay so: no other type has their values in fewer bytes. */
+static bool keeps_mxfp4(const struct writing *w, const struct ot_tensor *tensor) {
+    const struct ot_session *s = w->job->session;
+    bool is_of_base = s->dir && !(w->job->of_run && tensor->trained);
+    return is_of_base && ot_module_is_expert(tensor->module) && tensor->dims == 2 &&
+           ot_model_dir_has_mxfp4(s->dir, tensor);
+}
+
+/* Adds the file's tensor that has a tensor of the model, or all of its kind in its layer. */
+static int add_entry(struct writing *w, const struct ot_tensor *tensor) {
     const struct ot_model_config *config = &w->job->session->config;
-    entry->type = ot_gguf_type_of(w->job->mixture, config, tensor);
-    entry->dims = tensor->dims;
-    entry->rows = tensor->rows;
-    entry->cols = tensor->cols;
+    struct ot_gguf_entry *entry = &w->entries[w->tensors.n_entries++];
+    bool mxfp4 = keeps_mxfp4(w, tensor), pair = ot_gguf_is_pair(tensor->module);
+    *entry = (struct ot_gguf_entry){
+        .type = mxfp4 ? ot_gguf_type(OT_GGUF_MXFP4) : ot_gguf_type_of(&w->mixture, config, tensor),
+        .dims = tensor->dims,
+        .rows = tensor->expert >= 0 ? tensor->rows * config->n_experts : tensor->rows,
+        .cols = tensor->cols,
+        .parts = tensor->expert >= 0 ? config->n_experts : tensor->parts};
+    if (mxfp4 && ot_gguf_type(w->mixture.type)->block_values == 1)
+        w->mixture.file_type = OT_GGUF_FILE_MXFP4_MOE;
     if (tensor->init != OT_INIT_LORA_A) /* whose rows are those of the rank */
         entry->head_rows = ot_gguf_head_rows(config, tensor->module);
-    if (entry->head_rows && tensor->dims == 1) { /* a bias whose values change places */
+    if ((entry->head_rows || pair) && tensor->dims == 1) { /* a bias whose values change places */
         entry->rows = tensor->cols;
         entry->cols = 1;
     }
-    if (ot_gguf_name_of(config, tensor, entry->name))
+    entry->rows /= pair ? 2 : 1;
+    if (!ot_gguf_name_of(config, tensor, entry->name))
+        return ot_fail(OT_E_INTERNAL, "GGUF has no name for tensor %s", tensor->name);
+    if (!pair)
         return 0;
-    return ot_fail(OT_E_INTERNAL, "GGUF has no name for tensor %s", tensor->name);
+    w->entries[w->tensors.n_entries] = *entry;
+    ot_gguf_name_up(w->entries[w->tensors.n_entries++].name);
+    return 0;
+}
+
+/* Adds a tensor of the model: a piece, and an entry if it is the first of an entry. */
+static int add_tensor(struct writing *w, const struct ot_tensor *tensor) {
+    int64_t *of_experts = &w->of_experts[tensor->module], entry = w->tensors.n_entries,
+            expert = tensor->expert;
+    if (expert > 0)
+        entry = *of_experts;
+    else
+        OT_TRY(add_entry(w, tensor));
+    bool pair = ot_gguf_is_pair(tensor->module), by_value = w->entries[entry].cols == 1 && tensor->dims == 1;
+    *of_experts = entry;
+    w->pieces[w->tensors.n_pieces++] =
+        (struct ot_gguf_piece){.entry = entry,
+                               .first_row = expert > 0 ? expert * tensor->rows : 0,
+                               .rows = by_value ? tensor->cols : tensor->rows,
+                               .alternates = pair};
+    return 0;
 }
 
 static int make_entries(struct writing *w) {
     const struct ot_model_config *config = &w->job->session->config;
-    int64_t n = ot_model_tensor_count(w->model);
-    w->entries = calloc((size_t)n + MOST_ROPE_TENSORS, sizeof *w->entries);
-    if (!w->entries)
+    size_t n = (size_t)ot_model_tensor_count(w->model);
+    w->entries = calloc(2 * n + MOST_ROPE_TENSORS, sizeof *w->entries);
+    w->pieces = calloc(n + MOST_ROPE_TENSORS, sizeof *w->pieces);
+    w->tensors = (struct ot_gguf_tensors){.entries = w->entries, .pieces = w->pieces};
+    if (!w->entries || !w->pieces)
         return ot_fail(OT_E_BUDGET, "%s: no memory for a table of tensors", w->job->out);
-    for (const char *name; (name = rope_tensor(w, (int)w->n_entries));) {
-        struct ot_gguf_entry *entry = &w->entries[w->n_entries++];
+    for (const char *name; (name = rope_tensor(w, (int)w->tensors.n_entries));) {
+        struct ot_gguf_entry *entry = &w->entries[w->tensors.n_entries];
         *entry = (struct ot_gguf_entry){
             .type = ot_gguf_type(OT_GGUF_F32), .dims = 1, .rows = 1, .cols = config->rotary_dim / 2};
         snprintf(entry->name, sizeof entry->name, "%s", name);
+        w->pieces[w->tensors.n_pieces++] = (struct ot_gguf_piece){.entry = w->tensors.n_entries++, .rows = 1};
     }
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < ot_model_tensor_count(w->model); i++)
         if (is_written(w, ot_model_tensor(w->model, i)))
-            OT_TRY(make_entry(w, ot_model_tensor(w->model, i), &w->entries[w->n_entries++]));
+            OT_TRY(add_tensor(w, ot_model_tensor(w->model, i)));
     return 0;
 }
 
@@ -231,9 +282,19 @@ static int find_alpha(struct writing *w) {
     return 0;
 }
 
-static int put_bytes(void *context, const void *data, size_t bytes) {
+static int put_bytes(void *context, int64_t at, const void *data, size_t bytes) {
     struct writing *w = context;
-    return ot_out_dir_write(w->dir, data, bytes);
+    return ot_out_dir_write_at(w->dir, at, data, bytes);
+}
+
+/* What llama.cpp leaves out (architectures.h). */
+static void warn_of_logits(const struct ot_model_config *c) {
+    if (ot_model_has_pairs(c) && c->logit_divisor != 0)
+        ot_log(
+            OT_LOG_WARN,
+            "llama.cpp does not divide the logits of a T5 whose embedding is its head by %.4g, the root of "
+            "its width: its greedy answers are the same; --temp %.4g gives it the model's probabilities",
+            c->logit_divisor, c->logit_divisor);
 }
 
 static int make_header(struct writing *w) {
@@ -241,17 +302,18 @@ static int make_header(struct writing *w) {
     const struct ot_session *s = job->session;
     char name[NAME_MAX + 1];
     OT_TRY(ot_gguf_check_config(&s->config, job->source));
+    warn_of_logits(&s->config);
+    OT_TRY(make_entries(w));
     snprintf(name, sizeof name, "%.*s", (int)(strlen(job->name) - strlen(job->mixture->label) - 6),
              job->name);
     if (w->adapters) {
         OT_TRY(find_alpha(w));
-        ot_gguf_put_adapter(&w->keys, &s->config, name, job->mixture, w->alpha);
+        ot_gguf_put_adapter(&w->keys, &s->config, name, &w->mixture, w->alpha);
     } else {
-        ot_gguf_put_config(&w->keys, &s->config, name, job->mixture);
+        ot_gguf_put_config(&w->keys, &s->config, name, &w->mixture);
         OT_TRY(put_vocab(w));
     }
-    OT_TRY(make_entries(w));
-    OT_TRY(ot_gguf_writer_open(&w->keys, w->entries, w->n_entries, s->pool, put_bytes, w, &w->writer));
+    OT_TRY(ot_gguf_writer_open(&w->keys, &w->tensors, s->pool, put_bytes, w, &w->writer));
     job->bytes = ot_gguf_writer_bytes(w->writer);
     return 0;
 }
@@ -334,8 +396,10 @@ static int write_all(struct writing *w, ot_param_feed feed, void *context) {
 }
 
 int ot_gguf_export(struct ot_gguf_export *job, ot_param_feed feed, void *context) {
-    struct writing w = {
-        .job = job, .model = job->session->model, .adapters = job->session->options->lora != NULL};
+    struct writing w = {.job = job,
+                        .model = job->session->model,
+                        .mixture = *job->mixture,
+                        .adapters = job->session->options->lora != NULL};
     int rc;
     choose_name(job);
     if (w.adapters)
@@ -347,5 +411,6 @@ out:
     ot_gguf_writer_close(w.writer);
     ot_gguf_keys_free(&w.keys);
     free(w.entries);
+    free(w.pieces);
     return rc;
 }

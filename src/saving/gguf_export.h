@@ -1,7 +1,11 @@
 /* Exports a model as a GGUF file for llama.cpp and Ollama (src/gguf/gguf.h), into an output directory
  * (src/files/out_dir.h): OUT/NAME-TYPE.gguf, and OUT/Modelfile if it is wanted. The file appears as a whole
  * or not at all. Values stream from the source through a batch of the writer, so a model of any size needs
- * little memory.
+ * little memory. The writer puts the experts of a layer into one tensor as they come, at their places in the
+ * file.
+ *
+ * Experts that the base has in MXFP4, and that the run did not train, are written in MXFP4 with all types, as
+ * llama.cpp's converter does.
  *
  * A model with adapters becomes a GGUF file of the adapters alone, which llama.cpp adds to the base's file
  * (--lora FILE), as its convert_lora_to_gguf.py writes it. llama.cpp scales all of them by one alpha: where
@@ -27,6 +31,7 @@ struct ot_gguf_export {
     struct ot_out_lock *lock; /* of out, held by the caller */
     const struct ot_gguf_mixture *mixture;
     bool modelfile; /* not for adapters */
+    bool of_run;    /* what a run trained has other values than the session's files */
     /* Results: the file's name in OUT, and its bytes. */
     char name[NAME_MAX + 1];
     int64_t bytes;

@@ -50,6 +50,12 @@ int ot_merge_open(struct ot_session *s, struct ot_merge *out) {
     struct ot_model_config base = s->config;
     out->unties = base.tied && (has_adapter(out->adapted, OT_MODULE_HEAD) ||
                                 has_adapter(out->adapted, OT_MODULE_EMBEDDING));
+    if (out->unties && ot_model_has_pairs(&base))
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: the adapter of a head that is the embedding cannot be merged: no config.json says "
+            "of a T5 with a head of its own that its logits are divided; use the adapters unmerged",
+            s->options->adapter ? s->options->adapter : s->options->model);
     base.tied = base.tied && !out->unties;
     OT_TRY(ot_model_open(&base, OT_F32, 1, &s->model));
     return ot_model_dir_check(s->dir, out->adapted);
@@ -65,17 +71,21 @@ void ot_merge_close(struct ot_merge *merge) {
 
 /* ---- one target ---- */
 
-/* Reads a tensor of the module's adapter, in the order of slabs; a magnitude itself. */
-static int read_part(const struct ot_merge *m, const char *module, const char *part, float **out) {
-    char name[OT_MODEL_NAME_BYTES];
-    snprintf(name, sizeof name, OT_LORA_PREFIX "%.56s.%s", module, part);
-    const struct ot_tensor *tensor = find_tensor(m->adapted, name);
+/* Reads a tensor of an adapter, in the order of slabs; a magnitude itself. */
+static int read_tensor(const struct ot_merge *m, const struct ot_tensor *tensor, float **out) {
     int64_t count = tensor->rows * tensor->cols;
     free(*out);
     *out = malloc((size_t)count * sizeof **out + 1);
     if (!*out)
-        return ot_fail(OT_E_BUDGET, "no memory for %s", name);
+        return ot_fail(OT_E_BUDGET, "no memory for %s", tensor->name);
     return ot_model_dir_get(m->session->dir, tensor, 0, count, *out);
+}
+
+/* The same by the names of the module and of the part. */
+static int read_part(const struct ot_merge *m, const char *module, const char *part, float **out) {
+    char name[OT_MODEL_NAME_BYTES];
+    snprintf(name, sizeof name, OT_LORA_PREFIX "%.56s.%s", module, part);
+    return read_tensor(m, find_tensor(m->adapted, name), out);
 }
 
 /* Of the embedding [vocab, dim], slabs have A [vocab, rank] and B [dim, rank]: its sum is A B^T. */
@@ -95,11 +105,13 @@ struct sum_job {
 static void add_row(const struct ot_merge *m, int64_t row, int64_t begin, int64_t end, float *values) {
     enum { COLUMNS = 512 };
     float sum[COLUMNS];
+    int64_t b_row = m->first_row + row;
+    const float *part_a = m->a + b_row / m->part_rows * m->rank * m->target->cols;
     for (int64_t at = begin, n; at < end; at += n) {
         n = end - at < COLUMNS ? end - at : COLUMNS;
         memset(sum, 0, sizeof sum);
         for (int64_t r = 0; r < m->rank; r++) {
-            const float b = m->b[row * m->rank + r], *a = m->a + r * m->target->cols + at;
+            const float b = m->b[b_row * m->rank + r], *a = part_a + r * m->target->cols + at;
             for (int64_t i = 0; i < n; i++)
                 sum[i] += b * a[i];
         }
@@ -156,6 +168,49 @@ static int find_factors(struct ot_merge *m, const char *module) {
     return rc;
 }
 
+/* ---- experts ---- */
+
+/* The A or the B of the adapters of a layer's experts. module: of the first tensor that they adapt. */
+static const struct ot_tensor *find_of_experts(const struct ot_model *model, enum ot_module module,
+                                               int64_t layer, const char *matrix) {
+    for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
+        const struct ot_tensor *t = ot_model_tensor(model, i);
+        if (t->module == module && t->layer == layer && ot_lora_has_tensor(t->name) &&
+            strstr(t->name, matrix))
+            return t;
+    }
+    return NULL;
+}
+
+/* Of a tensor of one expert or of all. A and B of all experts stay in memory until those of others are
+ * wanted. */
+static int take_experts(struct ot_merge *m, const struct ot_tensor *target) {
+    bool down = target->module == OT_MODULE_EXPERT_DOWN || target->module == OT_MODULE_EXPERTS_DOWN;
+    bool up = target->module == OT_MODULE_EXPERT_UP;
+    struct ot_lora_rank rank;
+    char module[OT_MODEL_NAME_BYTES];
+    ot_model_experts_parameter(&m->session->config, down ? OT_MODULE_EXPERTS_DOWN : OT_MODULE_EXPERTS_GATE_UP,
+                               target->layer, module, sizeof module);
+    OT_TRY(ot_lora_find(&m->lora.lora, module, &rank));
+    if (rank.rank == 0)
+        return 0;
+    enum ot_module first = up ? OT_MODULE_EXPERT_GATE : target->module;
+    bool is_read = m->read && m->read->module == first && m->read->layer == target->layer;
+    const struct ot_tensor *b =
+        is_read ? m->read : find_of_experts(m->adapted, first, target->layer, ".lora_B.");
+    m->rank = rank.rank;
+    m->scale = ot_lora_scale(&m->lora.lora, rank);
+    m->part_rows = b->rows / b->parts;
+    m->first_row = target->expert < 0 ? 0 : target->expert * m->part_rows + (up ? target->rows : 0);
+    if (is_read)
+        return 0;
+    m->read = NULL;
+    OT_TRY(read_tensor(m, find_of_experts(m->adapted, first, target->layer, ".lora_A."), &m->a));
+    OT_TRY(read_tensor(m, b, &m->b));
+    m->read = b;
+    return 0;
+}
+
 /* Reads the adapter of a tensor. */
 static int take_target(struct ot_merge *m, const struct ot_tensor *target) {
     char module[OT_MODEL_NAME_BYTES];
@@ -165,8 +220,11 @@ static int take_target(struct ot_merge *m, const struct ot_tensor *target) {
     m->factor = NULL;
     m->rank = 0;
     m->target = target;
-    bool can_have = ot_module_is_map(target->module) || target->module == OT_MODULE_HEAD ||
-                    target->module == OT_MODULE_EMBEDDING;
+    m->first_row = 0;
+    m->part_rows = target->rows;
+    if (target->dims == 2 && ot_module_is_expert(target->module))
+        return take_experts(m, target);
+    bool can_have = ot_model_can_adapt(&m->session->config, target->module);
     if (target->dims == 2 && can_have) {
         snprintf(module, sizeof module, "%.*s", (int)bytes, target->name);
         OT_TRY(ot_lora_find(&m->lora.lora, module, &rank));
@@ -175,6 +233,7 @@ static int take_target(struct ot_merge *m, const struct ot_tensor *target) {
         return 0;
     m->scale = ot_lora_scale(&m->lora.lora, rank);
     m->rank = rank.rank;
+    m->read = NULL;
     if (target->module == OT_MODULE_EMBEDDING)
         return read_embedding(m, module);
     OT_TRY(read_part(m, module, "lora_A.weight", &m->a));

@@ -1,6 +1,7 @@
 /* Adds adapters to the weights of their base (models/lora.h): W + scale B A; of DoRA m / |V| times that sum
  * V; of an embedding E + scale (B A)^T. Computed in fp32 from the exact values of both files. The writer
- * rounds once, to the dtype of the result. Values stream; of one module at a time, A and B are in memory. */
+ * rounds once, to the dtype of the result. Values stream; of one module at a time, A and B are in memory. The
+ * experts of a layer are two such modules (lora.h); the target is a tensor of one expert, or of all. */
 #ifndef OT_SAVING_MERGE_H
 #define OT_SAVING_MERGE_H
 
@@ -17,8 +18,12 @@ struct ot_merge {
     /* The tensor that was asked for last, and its adapter. rank 0: it has none. */
     const struct ot_tensor *target;
     int64_t rank;
-    float scale, *a, *b; /* a: [rank, cols], b: [rows, rank] of the target */
-    float *factor;       /* [rows], of DoRA; NULL: 1 */
+    /* a: [rank, cols], b: [rows, rank] of the target. Of experts: one of each for each expert, one after the
+     * other. first_row: the row of b that is the target's first. part_rows: rows of b with one a. */
+    float scale, *a, *b;
+    int64_t first_row, part_rows;
+    const struct ot_tensor *read; /* the tensor of B that b holds; NULL: none */
+    float *factor;                /* [rows], of DoRA; NULL: 1 */
 };
 
 /* Opens session->model, the base, and checks that its files and the adapters fit. Errors: as

@@ -31,6 +31,20 @@ static ssize_t write_nothing(void *context, int fd, const void *data, size_t byt
     return 0;
 }
 
+static ssize_t scripted_pwrite(void *context, int fd, const void *data, size_t bytes, off_t at) {
+    struct script *script = context;
+    script->calls++;
+    if (*script->next == 0)
+        return ot_io_system.pwrite(NULL, fd, data, bytes, at);
+    int answer = *script->next++;
+    return answer < 0 ? answer : ot_io_system.pwrite(NULL, fd, data, (size_t)answer, at);
+}
+
+static ssize_t pwrite_nothing(void *context, int fd, const void *data, size_t bytes, off_t at) {
+    (void)context, (void)fd, (void)data, (void)bytes, (void)at;
+    return 0;
+}
+
 static int make_file(void) {
     FILE *file = tmpfile();
     assert_non_null(file);
@@ -69,6 +83,30 @@ static void test_a_write_that_fails_or_takes_nothing_ends(void **state) {
     assert_int_equal(ot_write_all(&calls, fd, text, sizeof text), -ENOSPC);
     close(fd);
     assert_int_equal(ot_write_all(NULL, fd, text, sizeof text), -EBADF);
+}
+
+/* The second half first. */
+static void test_writes_at_offsets_go_on_or_end(void **state) {
+    static const int answers[] = {3, -EINTR, 1, -EINTR, 0}, failing[] = {2, -EIO, 0};
+    enum { HALF = sizeof text / 2, REST = sizeof text - HALF };
+    struct script script = {.next = answers};
+    struct ot_io_calls calls = ot_io_system;
+    char got[sizeof text + 1];
+    int fd = make_file();
+    (void)state;
+    calls.context = &script;
+    calls.pwrite = scripted_pwrite;
+    assert_int_equal(ot_write_at(&calls, fd, text + HALF, REST, HALF), 0);
+    assert_int_equal(script.calls, 5);
+    assert_int_equal(ot_write_at(NULL, fd, text, HALF, 0), 0);
+    assert_int_equal(ot_read_at(fd, got, sizeof got, 0), sizeof text);
+    assert_string_equal(got, text);
+    script.next = failing;
+    assert_int_equal(ot_write_at(&calls, fd, text, HALF, 0), -EIO);
+    calls.pwrite = pwrite_nothing;
+    assert_int_equal(ot_write_at(&calls, fd, text, HALF, 0), -ENOSPC);
+    close(fd);
+    assert_int_equal(ot_write_at(NULL, fd, text, HALF, 0), -EBADF);
 }
 
 static void test_reads_end_where_the_file_ends(void **state) {
@@ -132,6 +170,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_short_and_interrupted_writes_go_on),
         cmocka_unit_test(test_a_write_that_fails_or_takes_nothing_ends),
+        cmocka_unit_test(test_writes_at_offsets_go_on_or_end),
         cmocka_unit_test(test_reads_end_where_the_file_ends),
         cmocka_unit_test(test_an_interrupted_allocation_begins_again),
         cmocka_unit_test(test_a_file_without_o_direct_is_opened_buffered),

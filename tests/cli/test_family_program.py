@@ -15,7 +15,8 @@ INPUT = 3
 FAMILIES = ["gpt2", "bloom", "falcon", "falcon_two", "falcon_alibi", "codegen", "phi3", "gemma", "gemma2", "gemma3",
             "olmo2", "olmo3", "smollm3", "ministral", "ministral3", "granite", "mixtral", "qwen3_moe", "gpt_oss"]
 KINDS = ["gpt2", "bloom", "falcon_two", "codegen", "phi3", "gemma2", "mixtral", "qwen3_moe", "gpt_oss"]  # one of each kind of names and forms
-ADAPTERS = ["gpt2-all", "bloom-qkv", "falcon_two-dora", "gemma3-embed", "phi3-all", "mixtral-attention"]
+ADAPTERS = ["gpt2-all", "bloom-qkv", "falcon_two-dora", "gemma3-embed", "phi3-all", "mixtral-attention",
+            "mixtral-experts", "qwen3_moe-experts", "gpt_oss-experts"]
 LETTERS = [chr(ord("A") + i) for i in range(26)] + [chr(ord("a") + i) for i in range(18)]
 # Each letter is a token. Without a start and an end token, the losses are those of the golden rows.
 TOKENIZER = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
@@ -108,7 +109,7 @@ def write_model(folder, config, weights, shards=1):
     write_json(os.path.join(folder, "model.safetensors.index.json"), {"metadata": {}, "weight_map": places})
 
 
-def write_adapters(folder, case, base, golden):
+def write_adapters(folder, base, golden, task="CAUSAL_LM"):
     """As PEFT's save_pretrained has them."""
     os.makedirs(folder)
     modules = {name[6:]: numbers(array, "d")[0] for name, array in golden.results.items() if name.startswith("alpha.")}
@@ -116,12 +117,24 @@ def write_adapters(folder, case, base, golden):
     saved = {name[6:]: golden.weights[name[6:]] for name in golden.results
              if name.startswith("final.") and not name.startswith("final.base_model.")}
     a = next(shape for name, (shape, _) in adapters.items() if "_A" in name)
-    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base, "r": a[0],
+    experts = [name for name in modules if ".experts." in name]
+    config = {"peft_type": "LORA", "task_type": task, "base_model_name_or_path": base, "r": a[0],
               "lora_alpha": next(iter(modules.values())), "lora_dropout": numbers(golden.results["dropout"], "d")[0],
-              "target_modules": sorted({name.split(".")[-1] for name in modules}),
+              "target_modules": sorted({name.split(".")[-1] for name in modules if name not in experts}),
               "modules_to_save": sorted({name.rpartition(".")[0] for name in saved}),
-              "use_dora": bool(numbers(golden.results["dora"], "q")[0]), "use_rslora": False, "bias": "none",
+              "use_dora": bool(numbers(golden.results["dora"], "q")[0]),
+              "use_rslora": bool(numbers(golden.results["rslora"], "q")[0]), "bias": "none",
               "fan_in_fan_out": golden.base == "gpt2"}
+    if experts:  # their alphas and ranks differ from those of other modules
+        def rank(name):
+            module = "base_model.model." + name.rpartition(".")[0]
+            inner = module + ".base_layer.lora_A.weight"
+            shape, _ = adapters[inner if name.endswith("gate_up_proj") and inner in adapters else module + ".lora_A.weight"]
+            return shape[0] // (golden.config.get("num_local_experts") or golden.config["num_experts"])
+        config["target_parameters"] = sorted({".".join(name.split(".")[-2:]) for name in experts})
+        config["alpha_pattern"] = modules
+        config["rank_pattern"] = {name: rank(name) for name in experts}
+        config["r"] = next((shape[0] for name, (shape, _) in adapters.items() if "lora_A" in name and ".experts." not in name), 8)
     write_json(os.path.join(folder, "adapter_config.json"), config)
     write_safetensors(os.path.join(folder, "adapter_model.safetensors"),
                       adapters | {f"base_model.model.{name}": array for name, array in saved.items()})
@@ -240,7 +253,7 @@ class Families(program.ProgramTest):
     def test_adapters_of_peft(self):
         for case in ADAPTERS:
             golden = self.golden[case]
-            write_adapters(self.path(case), case, self.path(golden.base), golden)
+            write_adapters(self.path(case), self.path(golden.base), golden)
             self.assertAlmostEqual(self.loss(case, self.path(case)), golden.loss(), delta=2e-6, msg=case)
             self.succeed("merge", self.path(case), "--out", self.path(case + "-merged"))
             self.assertAlmostEqual(self.loss(case, self.path(case + "-merged")), golden.loss(), delta=2e-6, msg=case)
@@ -279,13 +292,74 @@ class Families(program.ProgramTest):
             self.assertAlmostEqual(self.loss(family, self.path(out + "-merged")), loss, delta=2e-6, msg=family)
             self.assertLess(loss, self.golden[family].loss(), family)
 
-    def test_experts_have_no_adapters(self):
-        golden = self.golden["mixtral-attention"]
+    def test_adapters_of_experts(self):
+        """Training, going on, merging, generating, and the choice of what is fetched."""
+        for family, experts in ("mixtral", 5), ("qwen3_moe", 18), ("gpt_oss", 4):
+            words = ["--lora", "r=2,targets=q_proj,experts.gate_up_proj,experts.down_proj,r:experts.down_proj=3", "--lr", "1e-2"]
+            out, plan = family + "-of-experts", ["--steps", "4", "--save-every", "2", "--keep", "9"]
+            self.tune(family, out, *words, *plan)
+            tensors = read_tensors(self.path(out), "adapter_model.safetensors")
+            module = "base_model.model.model.layers.0.mlp.experts."
+            self.assertEqual([tensors[module + name + ".weight"][0][axis] for name, axis in
+                              [("base_layer.lora_A", 0), ("base_layer.lora_B", 1), ("lora_A", 0), ("lora_B", 1)]],
+                             [2 * experts, 2 * experts, 3 * experts, 3 * experts])
+            config = json.loads(read_bytes(self.path(out + "/adapter_config.json")))
+            self.assertEqual((config["target_modules"], config["target_parameters"], config["rank_pattern"]),
+                             (["q_proj"], ["experts.gate_up_proj", "experts.down_proj"], {"experts.down_proj": 3}))
+            loss = self.loss(family, self.path(out))
+            self.assertLess(loss, self.golden[family].loss() - 0.1, family)
+            self.succeed("merge", self.path(out), "--out", self.path(out + "-merged"))
+            self.assertAlmostEqual(self.loss(family, self.path(out + "-merged")), loss, delta=2e-6, msg=family)
+            text = self.golden[family].texts()[0]["text"]
+            told = [self.succeed("generate", self.path(folder), "--prompt", text, "--max-new-tokens", "3", "--json").json()["ids"]
+                    for folder in (out, out + "-merged")]
+            self.assertEqual(*told, family)
+            for choice in ("used", "all"):
+                self.tune(family, f"{out}-{choice}", *words, "--steps", "4", "--home", "weights=host", "--fetch-experts", choice)
+                self.assertEqual(read_tensors(self.path(f"{out}-{choice}"), "adapter_model.safetensors"), tensors, family)
+            checkpoint = self.path(out + "/checkpoints/step-00000004")
+            self.succeed("export", checkpoint, "--out", self.path(out + "-exported"))
+            self.assertEqual(read_tensors(self.path(out + "-exported"), "adapter_model.safetensors"), tensors, family)
+            refused = program.run("export", self.path(out), "--gguf", "f16", "--out", self.path(out + "-gguf"))
+            self.assertEqual(refused.code, INPUT)
+            self.assertIn("adapts experts, and adapters of experts cannot be written as GGUF here", refused.err)
+            shutil.rmtree(checkpoint)
+            for name in ("checkpoints/complete", "finished.json", "adapter_model.safetensors"):
+                os.remove(self.path(f"{out}/{name}"))
+            self.assertIn("step 2 of 4", self.tune(family, out, *words, *plan).err)
+            self.assertEqual(read_tensors(self.path(out), "adapter_model.safetensors"), tensors, family)
+
+    def test_damaged_adapters_of_experts(self):
+        case = "mixtral-experts"
+        for i, (change, words) in enumerate([
+                (lambda t: t.pop(next(n for n in t if "experts.base_layer.lora_B" in n)), "experts.base_layer.lora_B.weight is missing"),
+                (lambda t: t.update({n: ([s[0] - 1, s[1]], d[:-4 * s[1]]) for n, (s, d) in t.items() if "experts.lora_A" in n}),
+                 "has the shape [9, 20], but by config.json it should be [10, 20]"),
+                (lambda t: t.update({n: (s[::-1], d) for n, (s, d) in t.items() if "experts.lora_B" in n}),
+                 "has the shape [10, 24], but by config.json it should be [24, 10]"),
+                (lambda t: t.update({n: (s, struct.pack("<f", math.nan) + d[4:]) for n, (s, d) in t.items() if "experts.lora_B" in n}),
+                 "holds nan at element 0"),
+                (lambda t: t.update({n.replace("experts.lora", "experts.3.lora"): a for n, a in list(t.items())}),
+                 "experts.3.lora_A.weight is not part of what its adapter_config.json describes")]):
+            folder = self.path(f"damaged{i}")
+            write_adapters(folder, self.path("mixtral"), self.golden[case])
+            tensors = read_tensors(folder, "adapter_model.safetensors")
+            change(tensors)
+            write_safetensors(os.path.join(folder, "adapter_model.safetensors"), tensors)
+            told = program.run("eval", folder, "--data", self.path("mixtral.jsonl"), *ROWS)
+            self.assertEqual(told.code, INPUT, told.out)
+            self.assertIn(words, told.err)
+
+    def test_refused_adapters_of_experts(self):
+        case = "mixtral-attention"
+        golden = self.golden[case]
         for i, (key, value, words) in enumerate([
                 ("target_modules", ["q_proj", "w1", "w2", "w3"], "target_modules has 'w1', and in a model with experts only attention"),
-                ("target_parameters", ["gate_up_proj"], "the key 'target_parameters' has a value, and this program has no such adapters")]):
+                ("target_parameters", ["gate.weight"], "target_parameters has 'gate.weight', and here such adapters can be those"),
+                ("target_parameters", "gate_up_proj", "target_parameters must be a list of names"),
+                ("target_parameters", ["gate_up_proj"], "model.layers.0.mlp.experts.lora_A.weight is missing")]):
             folder = self.path(f"mixtral-refused{i}")
-            write_adapters(folder, "mixtral-attention", self.path("mixtral"), golden)
+            write_adapters(folder, self.path("mixtral"), golden)
             path = os.path.join(folder, "adapter_config.json")
             write_json(path, json.loads(read_bytes(path)) | {key: value})
             told = program.run("eval", folder, "--data", self.path("mixtral.jsonl"), *ROWS)
@@ -328,10 +402,15 @@ class Families(program.ProgramTest):
         self.assertEqual(self.loss("mxfp4", self.path("mxfp4"), *stored), loss)
         self.assertNotEqual(self.loss("mxfp4", self.path("mxfp4"), "--base-type", "nf4", *decoded), loss)
         for out, words in ("mxfp4-stored", stored), ("mxfp4-decoded", decoded):
-            self.tune("mxfp4", out, "--lora", "r=2", "--steps", "2", "--lr", "1e-2", *words)
+            self.tune("mxfp4", out, "--lora", "r=2,targets=all-linear,experts.gate_up_proj,experts.down_proj", "--steps", "2",
+                      "--lr", "1e-2", *words)
         self.assertEqual(read_tensors(self.path("mxfp4-stored"), "adapter_model.safetensors"),
                          read_tensors(self.path("mxfp4-decoded"), "adapter_model.safetensors"))
-        self.assertLess(self.loss("mxfp4", self.path("mxfp4-stored"), *stored), loss)
+        tuned = self.loss("mxfp4", self.path("mxfp4-stored"), *stored)
+        self.assertLess(tuned, loss)
+        # A merge adds them to the decoded experts, and rounds each sum to bf16, the dtype of the rest of the base.
+        self.succeed("merge", self.path("mxfp4-stored"), "--out", self.path("mxfp4-merged"))
+        self.assertAlmostEqual(self.loss("mxfp4", self.path("mxfp4-merged"), *decoded), tuned, delta=0.02)
 
     def test_an_mxfp4_that_is_written_is_what_transformers_reads(self):
         """transformers has read a file with these bytes, and had this loss (scripts/golden/mxfp4_written.py)."""
@@ -364,7 +443,6 @@ class Families(program.ProgramTest):
     def test_experts_are_refused_by_name(self):
         for family in ("mixtral", "qwen3_moe"):
             for words, reason in [
-                    (["export", self.path(family), "--gguf", "f16"], f"models with experts (type {family}) cannot be written as GGUF here"),
                     (["quantize", self.path(family), "--to", "nf4"], f"of a {family}, bitsandbytes would leave the experts as they are"),
                     (["quantize", self.path(family), "--to", "mxfp4"], f"--to mxfp4 is the format of gpt_oss, and this is a {family}"),
                     (["quantize", self.path("gpt_oss"), "--to", "gptq:4", "--data", self.path("gpt_oss.jsonl")],

@@ -327,6 +327,16 @@ class Lora(program.ProgramTest):
         self.assertEqual(part["model"]["trained_parameters"], 32 * 16 * layer)
         self.assertLess(part["prediction"]["step_seconds"], 0.75 * whole["prediction"]["step_seconds"])
 
+    def test_plans_of_experts(self):
+        """Each of 32 experts has an A and a B, for gate and up together and for down."""
+        words = ["plan", "--model", "gpt-oss-20b", "--gpu", "rtx4090", "--ram", "64G", "--base-type", "mxfp4", "--json"]
+        plain = self.succeed(*words, "--lora", "r=16").json()
+        told = self.succeed(*words, "--lora", "r=16,targets=all-linear,experts.gate_up_proj,experts.down_proj").json()
+        attention = 24 * 16 * ((2880 + 4096) * 2 + (2880 + 512) * 2)
+        self.assertEqual(plain["model"]["trained_parameters"], attention)
+        self.assertEqual(told["model"]["trained_parameters"], attention + 24 * 32 * 16 * ((2880 + 2 * 2880) + (2880 + 2880)))
+        self.assertGreater(told["prediction"]["step_seconds"], plain["prediction"]["step_seconds"])
+
     def test_damaged_adapters(self):
         self.tune("good", "--lora", "r=4,targets=q_proj", "--steps", "1")
 

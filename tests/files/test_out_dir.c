@@ -59,6 +59,24 @@ static void test_appears_whole(void **state) {
     assert_int_equal(count_entries(out), 2);
 }
 
+/* A part behind the others first, and none between. */
+static void test_writes_at_offsets(void **state) {
+    struct ot_out_dir *dir;
+    const char *out = in_folder(*state, "out");
+    size_t bytes;
+    check_ok(ot_out_dir_open(out, NULL, NULL, &dir));
+    check_ok(ot_out_dir_create(dir, "f", 64));
+    check_ok(ot_out_dir_write_at(dir, 6, "llo", 3));
+    check_ok(ot_out_dir_write_at(dir, 0, "he", 2));
+    check_ok(ot_out_dir_finish(dir));
+    check_ok(ot_out_dir_commit(dir));
+    ot_out_dir_close(dir);
+    char *text = read_text(out, "f", &bytes);
+    assert_int_equal(bytes, 9);
+    assert_memory_equal(text, "he\0\0\0\0llo", 9);
+    free(text);
+}
+
 static void test_given_up_leaves_nothing(void **state) {
     struct ot_out_dir *dir;
     check_ok(ot_out_dir_open(in_folder(*state, "a/b/out"), NULL, NULL, &dir));
@@ -357,6 +375,7 @@ static void test_claim_makes_it_ours(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_appears_whole, open_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_writes_at_offsets, open_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_given_up_leaves_nothing, open_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_replaces_its_own_and_keeps_what_is_not, open_folder,
                                         drop_folder),

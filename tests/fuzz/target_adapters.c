@@ -54,15 +54,26 @@ static void check_file(const uint8_t *data, size_t size, const struct ot_model_c
     ot_json_free(root);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    const struct ot_model_config config = ot_preset_find("tiny-test")->config;
+static void check_input(const uint8_t *data, size_t size, const struct ot_model_config *config) {
     if (size > 0 && data[0] == '{') {
-        check_file(data, size, &config);
+        check_file(data, size, config);
     } else if (!memchr(data, 0, size)) {
         char *text = strndup((const char *)data, size);
         FUZZ_CHECK(text);
-        check_spec(text, &config);
+        check_spec(text, config);
         free(text);
     }
+}
+
+/* Over a dense model, and over one whose second layer has experts. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    struct ot_model_config config = ot_preset_find("tiny-test")->config;
+    check_input(data, size, &config);
+    config.family = OT_FAMILY_QWEN3_MOE;
+    config.n_experts = 4;
+    config.top_experts = 2;
+    config.expert_ffn = 16;
+    config.dense_layers.bits[0] = 1;
+    check_input(data, size, &config);
     return 0;
 }

@@ -48,13 +48,35 @@ const char *file_in(const char *folder, const char *name) {
     return path;
 }
 
-int sink_put(void *context, const void *data, size_t bytes) {
+void writer_open(const struct ot_gguf_keys *keys, const struct ot_gguf_entry *entries, int64_t n,
+                 struct sink *sink, struct ot_gguf_writer **writer) {
+    free(sink->pieces);
+    sink->pieces = calloc((size_t)n + 1, sizeof *sink->pieces);
+    assert_non_null(sink->pieces);
+    for (int64_t i = 0; i < n; i++)
+        sink->pieces[i] = (struct ot_gguf_piece){.entry = i, .rows = entries[i].rows};
+    const struct ot_gguf_tensors tensors = {entries, n, sink->pieces, n};
+    check_ok(ot_gguf_writer_open(keys, &tensors, NULL, sink_put, sink, writer));
+}
+
+int sink_put(void *context, int64_t at, const void *data, size_t bytes) {
     struct sink *sink = context;
-    if (sink->stop_at && sink->n + bytes >= sink->stop_at)
+    size_t end = (size_t)at + bytes;
+    if (sink->stop_at && sink->written + bytes >= sink->stop_at)
         return ot_fail(OT_E_IO, "the sink is full");
-    sink->bytes = realloc(sink->bytes, sink->n + bytes + 1);
-    assert_non_null(sink->bytes);
-    memcpy(sink->bytes + sink->n, data, bytes);
-    sink->n += bytes;
+    if (end > sink->n) {
+        sink->bytes = realloc(sink->bytes, end + 1);
+        assert_non_null(sink->bytes);
+        memset(sink->bytes + sink->n, 0xee, end - sink->n);
+        sink->n = end;
+    }
+    memcpy(sink->bytes + at, data, bytes);
+    sink->written += bytes;
     return 0;
+}
+
+void sink_free(struct sink *sink) {
+    free(sink->bytes);
+    free(sink->pieces);
+    *sink = (struct sink){0};
 }

@@ -21,11 +21,20 @@ void raw_pad(struct raw *raw); /* to a multiple of 32 */
 /* FOLDER/NAME; static, overwritten by the next call. */
 const char *file_in(const char *folder, const char *name);
 
+/* Opens a writer to a sink whose entries are each one piece. */
+struct sink;
+void writer_open(const struct ot_gguf_keys *keys, const struct ot_gguf_entry *entries, int64_t n,
+                 struct sink *sink, struct ot_gguf_writer **writer);
+
 /* Collects the bytes of a writer. */
 struct sink {
     unsigned char *bytes;
-    size_t n, stop_at; /* stop_at > 0: fails with OT_E_IO once it has as many bytes */
+    size_t n;                     /* the end of those that it has */
+    size_t written;               /* their number: n, if each was written once */
+    size_t stop_at;               /* > 0: fails with OT_E_IO once it has as many bytes */
+    struct ot_gguf_piece *pieces; /* of writer_open */
 };
-int sink_put(void *context, const void *data, size_t bytes);
+void sink_free(struct sink *sink);
+int sink_put(void *context, int64_t at, const void *data, size_t bytes);
 
 #endif

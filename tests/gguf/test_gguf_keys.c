@@ -23,7 +23,7 @@ static int64_t make_entries(const struct ot_model_config *config, const struct o
     }
     for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
         const struct ot_tensor *tensor = ot_model_tensor(model, i);
-        if (tensor->layer > 0)
+        if (tensor->layer > 0 || tensor->expert > 0)
             continue;
         assert_true(n < 64 && ot_gguf_name_of(config, tensor, entries[n].name));
         entries[n].rows = tensor->rows;
@@ -46,7 +46,7 @@ static void write_model(const struct ot_model_config *config, const char *path_f
     check_ok(ot_model_open(&plain, OT_F32, 8, &model));
     int64_t n = make_entries(config, model, entries);
     ot_gguf_put_config(&keys, config, "tiny", ot_gguf_mixture_at(0));
-    check_ok(ot_gguf_writer_open(&keys, entries, n, NULL, sink_put, &sink, &writer));
+    writer_open(&keys, entries, n, &sink, &writer);
     for (int64_t i = 0; i < n; i++)
         for (int64_t v = 0; v < entries[i].rows * entries[i].cols; v++) {
             bool factor = ot_gguf_is_rope_tensor(entries[i].name);
@@ -58,7 +58,7 @@ static void write_model(const struct ot_model_config *config, const char *path_f
     ot_gguf_writer_close(writer);
     ot_gguf_keys_free(&keys);
     ot_model_close(model);
-    free(sink.bytes);
+    sink_free(&sink);
 }
 
 /* Writes a file of the config, and makes the config of it. */
@@ -220,6 +220,16 @@ static void test_refuses_attention_that_llama_cpp_lacks(void **state) {
     REFUSE("smollm3", ot_layer_set_add(&c.no_rope, 1), "no_rope_layers other than each fourth");
 }
 
+static void test_refuses_forms_of_t5_that_llama_cpp_lacks(void **state) {
+    (void)state;
+    REFUSE("t5", c.act = OT_ACT_GELU_TANH, "no feed_forward_proj other than relu and gated-gelu");
+    REFUSE("t5_gated", c.act = OT_ACT_SILU, "no feed_forward_proj other than relu and gated-gelu");
+    REFUSE("t5", c.position_distance = 64, "no relative_attention_max_distance other than 128");
+    REFUSE("t5", c.n_encoder_layers = 10, "no decoder with more layers than the encoder");
+    REFUSE("t5", c.logit_divisor = 0, "no key for the scale of the logits for models of type t5");
+    REFUSE("t5_gated", c.logit_divisor = sqrt(32.0), "no key for the scale of the logits");
+}
+
 static void test_refuses_ropes_that_llama_cpp_lacks(void **state) {
     (void)state;
     REFUSE("llama", c.rope.scaling = OT_ROPE_DYNAMIC, "cannot be written as GGUF");
@@ -231,6 +241,22 @@ static void test_refuses_ropes_that_llama_cpp_lacks(void **state) {
     REFUSE("llama_yarn", c.rope.beta_fast = 16, "other than 32 and 1");
     REFUSE("llama_yarn", c.rope.keeps_fractions = true, "no YaRN with truncate false");
     REFUSE("olmo3", c.local_rope_theta = 1e4, "rope_theta that layers with a window have alone");
+}
+
+static void test_refuses_experts_that_llama_cpp_lacks(void **state) {
+    (void)state;
+    REFUSE("qwen3_moe", ot_layer_set_add(&c.dense_layers, 3),
+           "m: llama.cpp has no layers without experts for models of type qwen3_moe");
+    REFUSE("qwen3_moe", c.router_over_all = true, "no norm_topk_prob false");
+    REFUSE("qwen3_moe", c.window = 16, "no sliding window for models of type qwen3_moe");
+    REFUSE("qwen3_moe", c.qkv_bias = c.out_bias = true, "no bias of o_proj");
+    REFUSE("gpt_oss", c.qkv_bias = c.out_bias = false, "no attention without biases");
+    REFUSE("gpt_oss", c.glu_limit = 6, "no swiglu_limit other than 7");
+    REFUSE("gpt_oss", c.glu_alpha = 1.5f, "swiglu_alpha other than 1.702");
+    REFUSE("gpt_oss", c.window = 0, "no form without sliding window");
+    REFUSE("gpt_oss", c.tied = true, "no tied embedding");
+    REFUSE("gpt_oss", c.rope.keeps_fractions = false, "m: GGUF cannot say truncate of YaRN");
+    REFUSE("gpt_oss", c.rope.beta_fast = 16, "other than 32 and 1");
 }
 
 /* The largest Gemma 2 has heads of 128 elements, but llama.cpp scales as if they were hidden / n_heads. */
@@ -254,10 +280,6 @@ static void test_families_that_llama_cpp_lacks_are_named(void **state) {
     refuse_model(&config, "export without --gguf");
     config.family = OT_FAMILY_MINISTRAL;
     refuse_model(&config, "no models of type ministral,");
-    config = (struct ot_model_config){.family = OT_FAMILY_MIXTRAL, .n_experts = 8};
-    refuse_model(&config, "m: models with experts (type mixtral) cannot be written as GGUF here");
-    config.family = OT_FAMILY_QWEN3_MOE;
-    refuse_model(&config, "models with experts (type qwen3_moe)");
     for (int i = 0; i < OT_FAMILY_COUNT; i++) {
         const char *name = ot_gguf_architecture((enum ot_family)i)->name;
         assert_true(!name || strstr(ot_gguf_known_architectures, name));
@@ -279,7 +301,7 @@ static void refuse_config(const char *folder, const struct ot_gguf_keys *keys, i
     float zeros[128 + 8] = {0};
     char *text = NULL;
     size_t bytes;
-    check_ok(ot_gguf_writer_open(keys, entries, n_factors ? 2 : 1, NULL, sink_put, &sink, &writer));
+    writer_open(keys, entries, n_factors ? 2 : 1, &sink, &writer);
     check_ok(ot_gguf_writer_put(writer, zeros, 128 + n_factors));
     check_ok(ot_gguf_writer_finish(writer));
     write_file(folder, "m.gguf", sink.bytes, sink.n);
@@ -288,7 +310,7 @@ static void refuse_config(const char *folder, const struct ot_gguf_keys *keys, i
     assert_null(text);
     ot_gguf_close(file);
     ot_gguf_writer_close(writer);
-    free(sink.bytes);
+    sink_free(&sink);
 }
 
 struct wrong_key {
@@ -324,7 +346,13 @@ static void put_wrong_keys(struct ot_gguf_keys *keys, const struct wrong_key *wr
 static void test_refuses_wrong_model_keys(void **state) {
     static const struct wrong_key cases[] = {
         {"gemma4", "a", "b", 0, 0, "general.architecture 'gemma4' is not supported; known: bloom, falcon,"},
-        {"llama", "expert_count", NULL, 8, 0, "a mixture of 8 experts cannot be read from GGUF"},
+        {"llama", "expert_count", NULL, 8, 0, "the key llama.expert_used_count is missing"},
+        {"llama", "expert_count", NULL, 1025, 0, "llama.expert_count is 1025, must be from 1 to 1024"},
+        {"qwen3", "expert_count", NULL, 8, 0,
+         "qwen3.expert_count is 8; experts of this architecture are not"},
+        {"qwen3moe", "a", "b", 0, 0, "the key qwen3moe.expert_count is missing"},
+        {"qwen3moe", "expert_count", NULL, 0, 0, "qwen3moe.expert_count is 0, must be from 1 to 1024"},
+        {"gpt-oss", "expert_count", "8", 0, 0, "gpt-oss.expert_count is a string"},
         {"llama", "block_count", "two", 0, 0, "llama.block_count is a string, not a whole number"},
         {"smollm3", "block_count", NULL, 1025, 0, "smollm3.block_count"},
         {"llama", "rope.scaling.type", "su", 0, 0, "llama.rope.scaling.type 'su' is not supported"},
@@ -338,6 +366,11 @@ static void test_refuses_wrong_model_keys(void **state) {
         {"gpt2", "a", "b", 0, 0, "the key gpt2.attention.layer_norm_epsilon is missing"},
         {"granite", "a", "b", 0, 0, "the key granite.logit_scale is missing"},
         {"gemma2", "attention.sliding_window_pattern", "x", 0, 0, "is a string, not a whole number"},
+        {"t5", "a", "b", 0, 0, "the key t5.attention.relative_buckets_count is missing"},
+        {"t5", "attention.relative_buckets_count", NULL, 300, 0, "t5.attention.relative_buckets_count"},
+        {"t5", "decoder_block_count", NULL, 0, 0, "t5.decoder_block_count"},
+        {"t5", "decoder_start_token_id", NULL, 2, 0, "t5.decoder_start_token_id is 2; only 0 is supported"},
+        {"t5encoder", "a", "b", 0, 0, "general.architecture 't5encoder' is not supported; known: bloom,"},
     };
     char *folder = make_folder();
     (void)state;
@@ -385,7 +418,9 @@ int main(void) {
         cmocka_unit_test(test_the_file_chooses_among_families),
         cmocka_unit_test(test_refuses_maps_that_llama_cpp_lacks),
         cmocka_unit_test(test_refuses_attention_that_llama_cpp_lacks),
+        cmocka_unit_test(test_refuses_forms_of_t5_that_llama_cpp_lacks),
         cmocka_unit_test(test_refuses_ropes_that_llama_cpp_lacks),
+        cmocka_unit_test(test_refuses_experts_that_llama_cpp_lacks),
         cmocka_unit_test(test_the_largest_gemmas_are_scaled_by_their_width),
         cmocka_unit_test(test_families_that_llama_cpp_lacks_are_named),
         cmocka_unit_test(test_refuses_wrong_model_keys),

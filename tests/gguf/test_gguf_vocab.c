@@ -14,11 +14,11 @@ enum { MAX_BYTES = 64 << 20 };
 static int write_keys(const char *folder, const struct ot_gguf_keys *keys) {
     struct ot_gguf_writer *writer;
     struct sink sink = {0};
-    check_ok(ot_gguf_writer_open(keys, NULL, 0, NULL, sink_put, &sink, &writer));
+    writer_open(keys, NULL, 0, &sink, &writer);
     check_ok(ot_gguf_writer_finish(writer));
     write_file(folder, "m.gguf", sink.bytes, sink.n);
     ot_gguf_writer_close(writer);
-    free(sink.bytes);
+    sink_free(&sink);
     return 0;
 }
 

@@ -44,6 +44,14 @@ const char *const golden_lora_names[] = {"llama-all",
                                          "mixtral-attention",
                                          "mixtral-nf4",
                                          "qwen3_moe-attention",
+                                         "mixtral-experts",
+                                         "qwen3_moe-experts",
+                                         "gpt_oss-experts",
+                                         "t5-all",
+                                         "t5_gated-qv_head",
+                                         "t5_gated-dropout",
+                                         "t5_gated-dora",
+                                         "t5-dora_dropout",
                                          NULL};
 const char *const golden_step_names[] = {
     "gpt2-steps",    "bloom-steps",     "falcon_two-steps", "codegen-steps", "gemma2-steps",   "olmo3-steps",
@@ -69,6 +77,17 @@ static bool has_final(const void *context, const struct ot_tensor *tensor) {
     return golden_has(c->golden, golden_case_key(c, array));
 }
 
+/* The rank of the adapters of experts, from PEFT's module: base_layer is there if down_proj has some too. */
+static int64_t experts_rank(const struct golden_case *c, const char *module) {
+    char array[160];
+    int bytes = (int)(strrchr(module, '.') - module);
+    bool up = strstr(module, ".gate_up_proj") != NULL;
+    snprintf(array, sizeof array, "weight.base_model.model.%.*s.base_layer.lora_A.weight", bytes, module);
+    if (!up || !golden_has(c->golden, golden_case_key(c, array)))
+        snprintf(array, sizeof array, "weight.base_model.model.%.*s.lora_A.weight", bytes, module);
+    return golden_dim(c->golden, golden_case_key(c, array), 0) / c->config.n_experts;
+}
+
 static struct ot_lora_rank rank_of(const void *context, const char *module) {
     const struct golden_case *c = context;
     char array[128];
@@ -79,14 +98,16 @@ static struct ot_lora_rank rank_of(const void *context, const char *module) {
     char embedding[128];
     ot_model_module_name(&c->config, OT_MODULE_EMBEDDING, -1, embedding, sizeof embedding);
     const char *a = strcmp(module, embedding) == 0 ? "lora_embedding_A" : "lora_A.weight";
+    if (ot_lora_is_of_experts(module))
+        return (struct ot_lora_rank){experts_rank(c, module), alpha};
     snprintf(array, sizeof array, "weight.base_model.model.%s.%s", module, a);
     return (struct ot_lora_rank){golden_dim(c->golden, golden_case_key(c, array), 0), alpha};
 }
 
 /* Opens the file that has the case. */
 static void open_results(struct golden_case *c) {
-    static const char *const files[] = {"lora.bin", "qlora.bin", "steps.bin", "t5_steps.bin"};
-    for (int i = 0; i < 4; i++) {
+    static const char *const files[] = {"lora.bin", "qlora.bin", "steps.bin", "t5_steps.bin", "t5_lora.bin"};
+    for (int i = 0; i < 5; i++) {
         c->golden = c->lora_file = golden_open(files[i]);
         if (golden_has(c->golden, golden_case_key(c, "rslora")) ||
             golden_has(c->golden, golden_case_key(c, "step_loss")))
@@ -166,8 +187,11 @@ static const float *tensor_of(const struct ot_golden *golden, const char *array,
     assert_int_equal(n, t->rows * t->cols);
     int64_t parts = t->parts ? t->parts : 1, rows = t->dims == 2 ? t->rows / parts : 1;
     int64_t cols = t->dims == 2 ? t->cols : t->cols / parts;
-    assert_int_equal(golden_dim(golden, array, t->dims - 1 + (t->parts > 0)),
-                     t->file_form == OT_FORM_TRANSPOSED ? rows : cols);
+    bool in_columns = t->file_form == OT_FORM_EXPERT_COLUMNS;
+    assert_int_equal(golden_dim(golden, array, t->dims - 1 + (t->parts > 0 && !in_columns)),
+                     t->file_form == OT_FORM_TRANSPOSED ? rows
+                     : in_columns                       ? cols * parts
+                                                        : cols);
     return values;
 }
 
@@ -177,15 +201,16 @@ static float slab_values[8192];
 /* Values in the order of the slab. */
 static const float *ordered(const struct golden_case *c, const struct ot_tensor *t, const float *file) {
     int64_t cols = t->dims == 2 ? t->cols : 1, rows = t->rows * t->cols / cols;
-    bool turned = t->file_form == OT_FORM_TRANSPOSED;
+    bool turned = t->file_form == OT_FORM_TRANSPOSED, in_columns = t->file_form == OT_FORM_EXPERT_COLUMNS;
     assert_true(rows * cols <= 8192);
-    if (!turned && !t->is_fused)
+    if (!turned && !in_columns && !t->is_fused)
         return file;
     int64_t height = t->parts ? rows / t->parts : rows; /* of a matrix in the file */
     for (int64_t row = 0; row < rows; row++)
         for (int64_t col = 0; col < cols; col++) {
-            int64_t from = turned ? row / height * height * cols + col * height + row % height
-                                  : ot_model_fused_row(&c->config, row) * cols + col;
+            int64_t from = turned       ? row / height * height * cols + col * height + row % height
+                           : in_columns ? (row % height * cols + col) * t->parts + row / height
+                                        : ot_model_fused_row(&c->config, row) * cols + col;
             slab_values[row * cols + col] = file[from];
         }
     return slab_values;

@@ -20,23 +20,26 @@ struct tokens {
     int32_t id[TOKENS], target[TOKENS], position[TOKENS], row_start[TOKENS];
 };
 
-static struct ot_lora_rank rank_of(const void *context, const char *module) {
-    (void)context;
+static struct ot_lora_rank rank_of(const void *with_experts, const char *module) {
+    if (ot_lora_is_of_experts(module))
+        return (struct ot_lora_rank){!with_experts ? 0 : strstr(module, "down") ? 2 : 3, 5};
     const char *last = strrchr(module, '_') - 1; /* the letter before "_proj" or "_head" */
     return (struct ot_lora_rank){*last == 'v' ? 3 : strchr("qopnm", *last) ? 2 : 0, 3};
 }
 
-static struct ot_lora_rank rank_with_embedding(const void *context, const char *module) {
-    return strcmp(module, "model.embed_tokens") == 0 ? (struct ot_lora_rank){3, 2} : rank_of(context, module);
+static struct ot_lora_rank rank_with_embedding(const void *with_experts, const char *module) {
+    return strcmp(module, "model.embed_tokens") == 0 ? (struct ot_lora_rank){3, 2}
+                                                     : rank_of(with_experts, module);
 }
 
 /* Adapters on the embedding, q, v, o, up, down and the head, so that a unit has a map without one; and with
- * other scales. With dropout. */
+ * other scales. With dropout; with experts, which have none. */
 static const struct ot_lora lora = {.choose = rank_with_embedding, .dropout = 0.3f};
+static const struct ot_lora of_experts = {.choose = rank_with_embedding, .context = ""};
 static const struct ot_lora dora = {.choose = rank_of, .dora = true};
 static const struct ot_lora dropped = {.choose = rank_of, .dora = true, .dropout = 0.3f};
 static const struct ot_model_parts adapted = {.lora = &lora}, with_dora = {.lora = &dora},
-                                   with_dropped = {.lora = &dropped};
+                                   with_dropped = {.lora = &dropped}, with_experts = {.lora = &of_experts};
 
 /* True if results are made again of u: with DoRA and without dropout. */
 static bool makes_again(int i) {
@@ -45,6 +48,8 @@ static bool makes_again(int i) {
 
 static const struct ot_model_parts *parts_of(int i) {
     static const struct ot_model_parts *const of_form[PER_FORM] = {NULL, &adapted, &with_dora, &with_dropped};
+    if (i >= FIRST_FORM + PER_FORM * FIRST_EXPERTS && (i - FIRST_FORM) % PER_FORM == 1)
+        return &with_experts;
     if (i >= FIRST_FORM)
         return of_form[(i - FIRST_FORM) % PER_FORM];
     return i == ADAPTED ? &adapted : i >= DROPPED ? &with_dropped : i >= DORA ? &with_dora : NULL;
@@ -134,8 +139,8 @@ static struct runner_batch make_batch(const struct ot_model_config *config, stru
 static struct runner *open_case(int i, const struct ot_model_config *config, enum ot_dtype dtype) {
     struct runner *runner = runner_open(config, parts_of(i), dtype, TOKENS, 2);
     const struct ot_model *model = runner_model(runner);
-    float values[256];
-    for (int j = 0; j < 256; j++)
+    float values[2048];
+    for (int j = 0; j < 2048; j++)
         values[j] = 0.01f * (float)(j % 17 - 8);
     runner_init_weights(runner, 11);
     for (int64_t t = 0; t < ot_model_tensor_count(model); t++) {
@@ -143,7 +148,7 @@ static struct runner *open_case(int i, const struct ot_model_config *config, enu
         if (!strstr(tensor->name, "lora_B") && !strstr(tensor->name, "lora_magnitude") &&
             !strstr(tensor->name, "lora_embedding_A"))
             continue;
-        assert_true(tensor->rows * tensor->cols <= 256);
+        assert_true(tensor->rows * tensor->cols <= 2048);
         runner_set_tensor(runner, tensor, values);
     }
     return runner;

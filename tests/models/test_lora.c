@@ -185,6 +185,65 @@ static void test_embedding(void **state) {
     ot_model_close(model);
 }
 
+/* ---- experts ---- */
+
+static struct ot_lora_rank experts(const void *without_down, const char *module) {
+    bool down = ends(module, "experts.down_proj"), up = ends(module, "experts.gate_up_proj");
+    return (struct ot_lora_rank){up ? 4 : down && !without_down ? 3 : 0, 8};
+}
+
+static struct ot_model_config mixture(enum ot_family family) {
+    struct ot_model_config c = ot_preset_find("tiny-test")->config;
+    c.family = family;
+    c.n_experts = 5;
+    c.top_experts = 2;
+    c.expert_ffn = 24;
+    return c;
+}
+
+static void check_matrix(const struct ot_tensor *t, int64_t rows, int64_t cols, bool b) {
+    assert_non_null(t);
+    assert_true(t->rows == rows && t->cols == cols && t->dims == 2 && t->trained && t->decay);
+    assert_true(t->parts == (b ? 5 : 0) && t->expert == -1);
+    assert_true(t->file_form == (b ? OT_FORM_EXPERT_COLUMNS : OT_FORM_SAME));
+    assert_true(t->rate == (b ? 16 : 0));
+}
+
+/* A and B of each expert lie in the trained slab, which has no parts; the experts' own slab has them. A
+ * adapter begins with the same values under both names that it may have. */
+static void test_experts(void **state) {
+    (void)state;
+    static const enum ot_family families[] = {OT_FAMILY_MIXTRAL, OT_FAMILY_QWEN3_MOE, OT_FAMILY_GPT_OSS};
+    for (int i = 0; i < 3; i++) {
+        const struct ot_model_config c = mixture(families[i]);
+        const struct ot_lora both = {.choose = experts, .lr_ratio = 16},
+                             up = {.choose = experts, .context = "", .lr_ratio = 16};
+        struct ot_model *model = open_with(&c, &both), *other = open_with(&c, &up);
+        const char *outer = "model.layers.1.mlp.experts", *inner = "model.layers.1.mlp.experts.base_layer";
+        const struct ot_tensor *a = find_adapter(model, inner, "lora_A"),
+                               *only = find_adapter(other, outer, "lora_A");
+        check_matrix(a, 5 * 4, c.hidden, false);
+        check_matrix(find_adapter(model, inner, "lora_B"), 5 * 2 * 24, 4, true);
+        check_matrix(find_adapter(model, outer, "lora_A"), 5 * 3, 24, false);
+        check_matrix(find_adapter(model, outer, "lora_B"), 5 * c.hidden, 3, true);
+        check_matrix(only, 5 * 4, c.hidden, false);
+        assert_null(find_adapter(other, inner, "lora_A"));
+        assert_int_equal(ot_model_adapted(model, a)->layer, 1);
+        assert_true(ot_module_is_expert(ot_model_adapted(model, a)->module));
+        const struct ot_slab_spec *slabs = ot_model_chain(model)->slabs;
+        assert_true(slabs[a->slab].n_parts == 0 && !slabs[a->slab].frozen);
+        assert_int_equal(slabs[ot_model_adapted(model, a)->slab].n_parts, 5);
+        float *values = init_of(model, a), *same = init_of(other, only), bound = 1 / sqrtf((float)c.hidden);
+        assert_memory_equal(values, same, (size_t)(a->rows * a->cols) * sizeof *values);
+        for (int64_t j = 0; j < a->rows * a->cols; j++)
+            assert_true(fabsf(values[j]) <= bound);
+        free(values);
+        free(same);
+        ot_model_close(model);
+        ot_model_close(other);
+    }
+}
+
 /* ---- magnitudes ---- */
 
 /* Each target has a magnitude that belongs to its weight, begins with its norms, and does not decay. */
@@ -416,6 +475,7 @@ int main(void) {
         cmocka_unit_test(test_all_maps_of_a_llama_7b),
         cmocka_unit_test(test_ranks_of_modules),
         cmocka_unit_test(test_embedding),
+        cmocka_unit_test(test_experts),
         cmocka_unit_test(test_magnitudes),
         cmocka_unit_test(test_rates),
         cmocka_unit_test(test_row_norms),

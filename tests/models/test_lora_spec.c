@@ -112,6 +112,32 @@ static void test_refused_names(void **state) {
     }
 }
 
+/* Layers of both stacks, which differ; the head; no embedding. */
+static void test_modules_of_an_encoder_decoder(void **state) {
+    (void)state;
+    static const struct {
+        int64_t index;
+        const char *module;
+    } cases[] = {{0, "encoder.block.0.layer.0.SelfAttention.q"},
+                 {5, "encoder.block.0.layer.1.DenseReluDense.wo"},
+                 {35, "encoder.block.5.layer.1.DenseReluDense.wo"},
+                 {36, "decoder.block.0.layer.0.SelfAttention.q"},
+                 {40, "decoder.block.0.layer.1.EncDecAttention.q"},
+                 {95, "decoder.block.5.layer.2.DenseReluDense.wo"},
+                 {96, "lm_head"}};
+    const struct ot_model_config *config = &ot_preset_find("t5-small")->config;
+    const struct ot_selection wrong = {.lora = "targets=q,shared"};
+    char module[OT_LORA_MODULE_BYTES];
+    struct ot_model *model;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_true(ot_lora_module_at(config, cases[i].index, module));
+        assert_string_equal(module, cases[i].module);
+    }
+    assert_false(ot_lora_module_at(config, 97, module));
+    check_fails(ot_model_open_selected(config, OT_F32, 16, &wrong, &model), OT_E_USAGE,
+                "this model has q, k, v, o, wi and wo in 12 layers and lm_head");
+}
+
 /* Both families of experts; the second of two layers of qwen3_moe has an MLP. */
 static struct ot_model_config config_with_experts(enum ot_family family) {
     struct ot_model_config c = ot_preset_find("tiny-test")->config;
@@ -124,7 +150,8 @@ static struct ot_model_config config_with_experts(enum ot_family family) {
     return c;
 }
 
-static void test_experts_have_no_adapters(void **state) {
+/* Those of single experts, of the router, of an MLP, and names that do not say that they mean experts. */
+static void test_names_of_experts(void **state) {
     (void)state;
     static const struct {
         enum ot_family family;
@@ -135,6 +162,10 @@ static void test_experts_have_no_adapters(void **state) {
         {OT_FAMILY_MIXTRAL, "block_sparse_moe.gate"},
         {OT_FAMILY_MIXTRAL, "mlp.experts"},
         {OT_FAMILY_MIXTRAL, "gate_up_proj"},
+        {OT_FAMILY_QWEN3_MOE, "down_proj"},
+        {OT_FAMILY_GPT_OSS, "mlp.router"},
+        {OT_FAMILY_GPT_OSS, "block_sparse_moe.experts.down_proj"},
+        {OT_FAMILY_QWEN3_MOE, "layers.1.mlp.experts.down_proj"}, /* of a dense layer */
         {OT_FAMILY_QWEN3_MOE, "gate"},
         {OT_FAMILY_QWEN3_MOE, "up_proj"},
         {OT_FAMILY_QWEN3_MOE, "mlp.experts.11.down_proj"},
@@ -149,7 +180,8 @@ static void test_experts_have_no_adapters(void **state) {
         check_fails(ot_model_open_selected(&config, OT_F32, 16, &selection, &model), OT_E_USAGE,
                     "names the MLP, experts or the router of a model with experts");
         check_fails(ot_model_open_selected(&config, OT_F32, 16, &selection, &model), OT_E_USAGE,
-                    "this model has q_proj, k_proj, v_proj and o_proj in 2 layers, lm_head and embed_tokens");
+                    "this model has q_proj, k_proj, v_proj and o_proj in 2 layers, lm_head and embed_tokens, "
+                    "and for experts experts.gate_up_proj and experts.down_proj");
     }
     const struct ot_model_config config = config_with_experts(OT_FAMILY_QWEN3_MOE);
     const struct ot_selection unknown = {.lora = "targets=c_attn"},
@@ -167,6 +199,79 @@ static void test_experts_have_no_adapters(void **state) {
         adapters += ot_lora_has_tensor(ot_model_tensor(model, t)->name);
     assert_int_equal(adapters, 2 * 4 * 2); /* layers, maps of attention, A and B */
     ot_model_close(model);
+}
+
+/* The rank of a layer's experts; 0: they have no adapter. */
+static int64_t rank_of_experts(const struct ot_model *model, int64_t layer, const char *end) {
+    char name[OT_MODEL_NAME_BYTES];
+    snprintf(name, sizeof name, "base_model.model.model.layers.%d.mlp.experts.%s", (int)layer, end);
+    for (int64_t i = 0; i < ot_model_tensor_count(model); i++)
+        if (strcmp(ot_model_tensor(model, i)->name, name) == 0)
+            return ot_model_tensor(model, i)->rows / 12;
+    return 0;
+}
+
+static void test_adapters_of_experts(void **state) {
+    (void)state;
+    static const struct {
+        enum ot_family family;
+        const char *text;
+        int64_t inner[2], outer[2]; /* of base_layer, and of the module around it; in both layers */
+        int adapters;
+    } cases[] = {
+        {OT_FAMILY_MIXTRAL, "r=2,targets=experts.gate_up_proj,experts.down_proj", {2, 2}, {2, 2}, 8},
+        {OT_FAMILY_GPT_OSS, "r=2,targets=mlp.experts.gate_up_proj", {0, 0}, {2, 2}, 4},
+        {OT_FAMILY_MIXTRAL,
+         "r=2,targets=all-linear,experts.down_proj,r:experts.down_proj=3",
+         {0, 0},
+         {3, 3},
+         20},
+        {OT_FAMILY_GPT_OSS,
+         "targets=experts.gate_up_proj,model.layers.1.mlp.experts.down_proj,"
+         "r:layers.0.mlp.experts.gate_up_proj=5,alpha:experts.gate_up_proj=7",
+         {0, 16},
+         {5, 16},
+         6},
+        {OT_FAMILY_QWEN3_MOE, "r=4,targets=experts.gate_up_proj,experts.down_proj", {4, 0}, {4, 0}, 4},
+    };
+    struct ot_model *model;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct ot_model_config config = config_with_experts(cases[i].family);
+        const struct ot_selection selection = {.lora = cases[i].text};
+        int adapters = 0;
+        check_ok(ot_model_open_selected(&config, OT_F32, 16, &selection, &model));
+        for (int64_t layer = 0; layer < 2; layer++) {
+            assert_int_equal(rank_of_experts(model, layer, "base_layer.lora_A.weight"),
+                             cases[i].inner[layer]);
+            assert_int_equal(rank_of_experts(model, layer, "lora_A.weight"), cases[i].outer[layer]);
+        }
+        for (int64_t t = 0; t < ot_model_tensor_count(model); t++)
+            adapters += ot_lora_has_tensor(ot_model_tensor(model, t)->name);
+        assert_int_equal(adapters, cases[i].adapters);
+        ot_model_close(model);
+    }
+}
+
+static void test_refused_adapters_of_experts(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"targets=experts.down_proj,dropout=0.1", "0.mlp.experts.down_proj: experts cannot have dropout"},
+        {"targets=q_proj,experts.gate_up_proj,dora", "0.mlp.experts.gate_up_proj: experts cannot have DoRA"},
+        {"r:experts.down_proj=2", "'experts.down_proj' is the name of no module with an adapter"},
+        {"targets=experts.down_proj,alpha:experts.gate_up_proj=2",
+         "is the name of no module with an adapter"},
+    };
+    const struct ot_model_config config = config_with_experts(OT_FAMILY_MIXTRAL),
+                                 dense = ot_preset_find("tiny-test")->config;
+    const struct ot_selection selection = {.lora = "targets=experts.down_proj"};
+    struct ot_model *model;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct ot_selection wrong = {.lora = cases[i][0]};
+        check_fails(ot_model_open_selected(&config, OT_F32, 16, &wrong, &model),
+                    i < 2 ? OT_E_INPUT : OT_E_USAGE, cases[i][1]);
+    }
+    check_fails(ot_model_open_selected(&dense, OT_F32, 16, &selection, &model), OT_E_USAGE,
+                "'experts.down_proj' is the name of no module that can have an adapter");
 }
 
 static void test_module_trained_twice(void **state) {
@@ -211,7 +316,10 @@ int main(void) {
         cmocka_unit_test(test_scales_and_dropout),
         cmocka_unit_test(test_refused_texts),
         cmocka_unit_test(test_refused_names),
-        cmocka_unit_test(test_experts_have_no_adapters),
+        cmocka_unit_test(test_names_of_experts),
+        cmocka_unit_test(test_adapters_of_experts),
+        cmocka_unit_test(test_refused_adapters_of_experts),
+        cmocka_unit_test(test_modules_of_an_encoder_decoder),
         cmocka_unit_test(test_module_trained_twice),
         cmocka_unit_test(test_selection_with_adapters),
     };

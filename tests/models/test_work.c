@@ -221,6 +221,10 @@ static void count_gemm_groups(struct ot_lane *lane, const struct ot_gemm_groups 
         move((double)op->rows, op->n + 1, op->dtype, 1);
     else
         counted.product_flops += 2.0 * (double)op->rows * (double)op->n * (double)width;
+    if (width > 1 && (op->n <= THIN || width <= THIN)) {
+        move((double)op->rows, width, op->dtype, 1);
+        move((double)op->rows, op->n, op->dtype, op->form == OT_GROUPS_ROWS && op->addend ? 2 : 1);
+    }
 }
 
 static void count_copy(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, const void *src,
@@ -486,11 +490,21 @@ static bool trains_head(const void *context, const struct ot_tensor *tensor) {
 static struct ot_lora_rank some_ranks(const void *with_embedding, const char *module) {
     if (with_embedding && strstr(module, "embed_tokens"))
         return (struct ot_lora_rank){5, 4};
+    if (ot_lora_is_of_experts(module))
+        return (struct ot_lora_rank){0};
     if (strstr(module, "q_proj") || strstr(module, "v_proj") || strstr(module, "gate_proj"))
         return (struct ot_lora_rank){4, 4};
     if (strstr(module, "up_proj") || strstr(module, "down_proj") || strstr(module, "lm_head"))
         return (struct ot_lora_rank){3, 9};
     return (struct ot_lora_rank){0};
+}
+
+/* Those of experts have neither dropout nor DoRA. */
+static struct ot_lora_rank ranks_of_experts(const void *without_down, const char *module) {
+    if (!ot_lora_is_of_experts(module))
+        return some_ranks(NULL, module);
+    bool down = strstr(module, "down_proj") != NULL;
+    return (struct ot_lora_rank){down && without_down ? 0 : down ? 6 : 4, 4};
 }
 
 static void frozen_tensors_and_adapters_are_counted(void **state) {
@@ -499,7 +513,9 @@ static void frozen_tensors_and_adapters_are_counted(void **state) {
     const struct ot_lora dora = {.all = {4, 8}, .dora = true},
                          some_dora = {.choose = some_ranks, .dora = true},
                          dropped = {.all = {4, 8}, .dora = true, .dropout = 0.1f},
-                         some_dropped = {.choose = some_ranks, .dora = true, .dropout = 0.1f};
+                         some_dropped = {.choose = some_ranks, .dora = true, .dropout = 0.1f},
+                         experts = {.choose = ranks_of_experts},
+                         half = {.choose = ranks_of_experts, .context = ""};
     const struct ot_model_parts parts[] = {{.trains = trains_some},
                                            {.trains = trains_head},
                                            {.lora = &all},
@@ -508,7 +524,9 @@ static void frozen_tensors_and_adapters_are_counted(void **state) {
                                            {.lora = &dora},
                                            {.lora = &some_dora, .trains = trains_some},
                                            {.lora = &dropped},
-                                           {.lora = &some_dropped, .trains = trains_some}};
+                                           {.lora = &some_dropped, .trains = trains_some},
+                                           {.lora = &experts},
+                                           {.lora = &half, .trains = trains_some}};
     for (int i = 0; i < 18; i++) {
         struct ot_model_config c = ot_preset_find("tinyllama-1.1b")->config;
         c.n_layers = 2;
@@ -526,6 +544,39 @@ static void frozen_tensors_and_adapters_are_counted(void **state) {
     }
 }
 
+static bool trains_some_of_pairs(const void *context, const struct ot_tensor *tensor) {
+    (void)context;
+    return strstr(tensor->name, "SelfAttention.k") || strstr(tensor->name, "layer_norm");
+}
+
+static struct ot_lora_rank some_ranks_of_pairs(const void *context, const char *module) {
+    const char *last = strrchr(module, '.') ? strrchr(module, '.') + 1 : module;
+    (void)context;
+    return (struct ot_lora_rank){strcmp(last, "k") == 0 || strcmp(last, "wi_0") == 0 ? 0
+                                 : *last == 'v'                                      ? 3
+                                                                                     : 4,
+                                 4};
+}
+
+static void adapters_of_pairs_are_counted(void **state) {
+    (void)state;
+    const struct ot_lora all = {.all = {4, 8}}, some = {.choose = some_ranks_of_pairs, .dropout = 0.1f},
+                         dora = {.all = {4, 8}, .dora = true},
+                         dropped = {.all = {4, 8}, .dora = true, .dropout = 0.1f};
+    const struct ot_model_parts parts[] = {{.lora = &all},
+                                           {.lora = &some},
+                                           {.lora = &some, .trains = trains_some_of_pairs},
+                                           {.trains = trains_some_of_pairs},
+                                           {.lora = &dora},
+                                           {.lora = &dropped}};
+    for (size_t i = 0; i < 2 * sizeof parts / sizeof *parts; i++) {
+        struct ot_model_config c = ot_preset_find(i % 2 ? "flan-t5-base" : "t5-small")->config;
+        c.n_encoder_layers = 2;
+        c.n_layers = 4;
+        check_parts(&c, i % 4 < 2 ? OT_BF16 : OT_F32, &parts[i / 2]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_preset_moves_what_its_table_says),
@@ -533,6 +584,7 @@ int main(void) {
         cmocka_unit_test(every_form_of_a_layer_is_counted),
         cmocka_unit_test(experts_are_counted),
         cmocka_unit_test(frozen_tensors_and_adapters_are_counted),
+        cmocka_unit_test(adapters_of_pairs_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

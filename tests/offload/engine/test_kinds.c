@@ -80,15 +80,29 @@ static bool trains_norms(const void *context, const struct ot_tensor *tensor) {
     return ot_module_is_norm(tensor->module);
 }
 
-/* All weights, all but the embeddings and norms, adapters with dropout, adapters with magnitudes. */
-enum form { ALL, SOME, DROPOUT, DORA, FORMS };
+/* All weights, all but the embeddings and norms, adapters with dropout, adapters with magnitudes, adapters of
+ * experts too, which have neither. */
+enum form { ALL, SOME, DROPOUT, DORA, EXPERTS, FORMS };
 
 static bool trains_some(const void *context, const struct ot_tensor *tensor) {
     (void)context;
     return ot_module_is_in_layer(tensor->module) && !ot_module_is_norm(tensor->module);
 }
 
-static const struct ot_lora dropout = {.all = {3, 6}, .dropout = 0.25f}, dora = {.all = {2, 4}, .dora = true};
+/* The last layer has adapters of gate and up alone. */
+static struct ot_lora_rank ranks_of_experts(const void *context, const char *module) {
+    (void)context;
+    bool down = strstr(module, "experts.down_proj") != NULL;
+    bool has = ot_lora_layer_of(module) >= 0 && !(down && ot_lora_layer_of(module) == 2);
+    return (struct ot_lora_rank){!has ? 0 : down ? 2 : 3, 6};
+}
+
+static const struct ot_lora dropout = {.all = {3, 6}, .dropout = 0.25f}, dora = {.all = {2, 4}, .dora = true},
+                            experts = {.choose = ranks_of_experts, .lr_ratio = 3};
+
+static int forms_of(int kind) {
+    return read_kind(&kinds[kind]).n_experts > 0 ? FORMS : EXPERTS;
+}
 
 static void defaults(struct tiny_run *run, int kind, enum form form, enum ot_dtype dtype) {
     tiny_defaults(run, 3, false, dtype);
@@ -100,6 +114,10 @@ static void defaults(struct tiny_run *run, int kind, enum form form, enum ot_dty
         run->lora = form == DROPOUT || scales ? &dropout : &dora;
         run->trains = kind % 2 ? trains_norms : NULL;
         run->encodes = form == DORA && kind % 3 == 0;
+    }
+    if (form == EXPERTS) {
+        run->lora = &experts;
+        run->encodes = kind % 2;
     }
 }
 
@@ -136,7 +154,7 @@ static void any_plan_has_the_bits_of_the_resident_run(void **state) {
     (void)state;
     int count = getenv("OT_TEST_SLOW") ? 12 : 1;
     for (int kind = 0; kind < KINDS; kind++)
-        for (int form = tests_are_few() ? kind % FORMS : 0; form < FORMS;
+        for (int form = tests_are_few() ? (kind + 2) % forms_of(kind) : 0; form < forms_of(kind);
              form += tests_are_few() ? FORMS : 1) {
             struct tiny_run run;
             defaults(&run, kind, (enum form)form, (kind + form) % 3 ? OT_F32 : OT_BF16);
@@ -150,7 +168,7 @@ static void two_ranks_have_the_bits_of_unsharded_ranks(void **state) {
         struct tiny_run run;
         struct tiny_result whole, other;
         enum ot_shard_mode mode = (enum ot_shard_mode)(1 + kind % (OT_SHARD_MODES - 1));
-        defaults(&run, kind, kind % 2 ? ALL : DROPOUT, OT_F32);
+        defaults(&run, kind, kind % 2 ? ALL : forms_of(kind) == FORMS ? EXPERTS : DROPOUT, OT_F32);
         run.micro_sequences = 1;
         struct tiny_world w = {.ranks = 2, .slots = 2};
         tiny_train_ranks(&run, &w, &whole);

@@ -16,7 +16,13 @@
 
 enum { LAYERS = 3 };
 
-static const struct ot_lora LORA = {.all = {4, 8}};
+/* Of experts too: these lie in slabs without parts. */
+static struct ot_lora_rank of_layers(const void *context, const char *module) {
+    (void)context;
+    return (struct ot_lora_rank){ot_lora_layer_of(module) >= 0 ? 4 : 0, 8};
+}
+
+static const struct ot_lora LORA = {.choose = of_layers};
 
 /* PARTS: tiny_parts.h, on the cpu device only. EXPERTS: Mixtral. SOME_EXPERTS: Qwen3-MoE whose first layer
  * has none. JOINED_EXPERTS: gpt-oss, whose files join them, and whose experts have biases. */

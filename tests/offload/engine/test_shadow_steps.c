@@ -353,6 +353,37 @@ static void snapshots_come_before_shadows(void **state) {
     finish(&run, &tiny, &result, "after a snapshot");
 }
 
+/* ---- frozen slabs ---- */
+
+static bool trains_norms(const void *context, const struct ot_tensor *tensor) {
+    (void)context;
+    return strstr(tensor->name, "norm") != NULL;
+}
+
+/* With shadows the squared norms of trained slabs come to the host one by one. Those of frozen slabs must
+ * stay zero there, though an evaluation between the steps writes its losses to the same place. */
+static void evaluations_leave_the_norm_alone(void **state) {
+    (void)state;
+    for (int dtype = OT_F32; dtype <= OT_BF16; dtype++) {
+        struct tiny_run run;
+        struct tiny_result resident, other;
+        tiny_defaults(&run, 3, false, (enum ot_dtype)dtype);
+        run.trains = trains_norms;
+        run.evals = true;
+        train_resident(&run, &resident);
+        tiny_plan(&run, OT_HOME_HOST, OT_HOME_HOST, OT_HOME_GPU, 2);
+        tiny_deal(&run, OT_SLAB_ALIGN_PARAMS, 1 << OT_TILE_CPU, 0);
+        run.plan.shadow_frames = (int)ot_plan_shadow_tiles(&run.plan);
+        tiny_finish(&run);
+        assert_true(ot_plan_sends_norms(&run.plan));
+        tiny_train(&run, &other);
+        tiny_same(&resident, &other, "an evaluation between steps");
+        tiny_result_free(&other);
+        tiny_result_free(&resident);
+        ot_plan_free(&run.plan);
+    }
+}
+
 int main(void) {
     tiny_skip_without_device();
     const struct CMUnitTest tests[] = {
@@ -364,6 +395,7 @@ int main(void) {
         cmocka_unit_test(bad_steps_undo_shadows),
         cmocka_unit_test(a_stuck_step_loses_its_shadows),
         cmocka_unit_test(snapshots_come_before_shadows),
+        cmocka_unit_test(evaluations_leave_the_norm_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
