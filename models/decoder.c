@@ -39,7 +39,7 @@ static size_t scratch_bytes(const void *context, int block, int64_t n_tokens) {
     case BLOCK_LAYER:
         return ot_layer_scratch_bytes(model, block - 1, n_tokens);
     case BLOCK_PAIR_LAYER:
-        return ot_encdec_scratch_bytes(model, n_tokens);
+        return ot_encdec_scratch_bytes(model, block - 1, n_tokens);
     default:
         return ot_head_scratch_bytes(model, n_tokens);
     }

@@ -74,6 +74,7 @@ struct ot_layer_layout {
     struct ot_norm_layout norm1, norm2, post1, post2; /* with OT_PARALLEL, norm2 is norm1 */
     /* Of a decoder behind an encoder: the attention to the encoder's output. */
     struct ot_place cross_q, cross_kv, cross_o;
+    struct ot_lora_unit cross_q_lora, cross_kv_lora, cross_o_lora;
     struct ot_norm_layout cross_norm;
 };
 
@@ -161,7 +162,7 @@ size_t ot_encdec_saved_bytes(const struct ot_model *model, int64_t layer, enum o
                              int64_t n_tokens);
 size_t ot_encdec_work_bytes(const struct ot_model *model, int64_t layer, enum ot_keep_level level,
                             int64_t n_tokens);
-size_t ot_encdec_scratch_bytes(const struct ot_model *model, int64_t n_tokens);
+size_t ot_encdec_scratch_bytes(const struct ot_model *model, int64_t layer, int64_t n_tokens);
 void ot_encdec_forward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run);
 void ot_encdec_backward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run);
 void ot_encdec_work(const struct ot_model *model, int64_t layer, enum ot_work_part part,
@@ -183,6 +184,22 @@ void ot_layer_work(const struct ot_model *model, int64_t layer, enum ot_work_par
                    enum ot_keep_level level, int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out);
 void ot_head_work(const struct ot_model *model, enum ot_work_part part, int64_t n_tokens,
                   struct ot_block_work *out);
+
+/* A unit of linear maps. */
+struct ot_unit_sizes {
+    const struct ot_lora_unit *lora;
+    double in, out, rows; /* rows: for each token */
+};
+/* What a part of a layer does with a unit. */
+struct ot_unit_part {
+    bool product; /* computes its product, ax, and with DoRA u and the factors */
+    bool result;  /* computes its result y */
+};
+/* Adds what adapters of a unit take: for a row; and DoRA's factors, which do not depend on the tokens.
+ * item: bytes of an element. */
+void ot_unit_lora_work(const struct ot_unit_sizes *unit, struct ot_unit_part does, enum ot_work_part part,
+                       double item, struct ot_block_work *out);
+void ot_dora_factors_work(const struct ot_lora_unit *lora, double in, double item, struct ot_block_work *out);
 
 /* ---- constants ---- */
 

@@ -349,14 +349,22 @@ void ot_layer_forward(const struct ot_model *model, int64_t layer, const struct 
     add(&call, run->y, memory->mid, run->y);
 }
 
-const void *ot_model_layer_input(const struct ot_model *model, int block, enum ot_layer_input input,
-                                 const struct ot_block_run *run) {
+struct ot_layer_rows ot_model_layer_input(const struct ot_model *model, int block, enum ot_layer_input input,
+                                          const struct ot_block_run *run) {
     struct ot_layer_call call = make_call(model, block - 1, run);
+    const struct ot_layer_memory *memory = &call.memory;
+    bool of_experts = ot_model_input_is_of_experts(model, block, input);
     call.until = input;
     compute_inside(&call, OT_KEEP_NONE, false);
-    const void *const inputs[OT_LAYER_INPUTS] = {qkv_input(&call), call.memory.attn, gate_up_input(&call),
-                                                 call.memory.inner};
-    return inputs[input];
+    if (of_experts && input == OT_INPUT_GATE_UP) {
+        ot_layer_route(&call);
+        ot_layer_gather(&call);
+    }
+    const void *const inputs[OT_LAYER_INPUTS] = {
+        qkv_input(&call), memory->attn, of_experts ? memory->packed : gate_up_input(&call), memory->inner};
+    return (struct ot_layer_rows){.x = inputs[input],
+                                  .offsets = of_experts ? memory->offsets : NULL,
+                                  .assignments = of_experts ? memory->assignments : NULL};
 }
 
 /* ---- backward ---- */

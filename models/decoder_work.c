@@ -78,10 +78,10 @@ static double dora_backward_elems(const struct ot_lora_unit *lora, double out) {
     return lora->dora ? 2 * out + adapted_outputs(lora) : 0; /* of the others u is not read */
 }
 
-/* DoRA's factors, which do not depend on the tokens. Each adapted weight is read twice: by its product with
- * A, which is as thin as those of adapters, and for its norm. The results of the products are fp32. */
-static void dora_factors_work(const struct ot_lora_unit *lora, double in, double item,
-                              struct ot_block_work *out) {
+/* Each adapted weight is read twice: by its product with A, which is as thin as those of adapters, and for
+ * its norm. The results of the products are fp32. */
+void ot_dora_factors_work(const struct ot_lora_unit *lora, double in, double item,
+                          struct ot_block_work *out) {
     for (int i = 0; lora->dora && i < lora->n; i++) {
         double rank = (double)lora->maps[i].rank, width = (double)lora->maps[i].out;
         out->product_flops += 2 * rank * in * (width + rank);
@@ -103,28 +103,17 @@ static struct mlp_sizes mlp_sizes(const struct ot_model *model, int64_t layer) {
                               2 * (double)c->expert_ffn};
 }
 
-struct unit_sizes {
-    const struct ot_lora_unit *lora;
-    double in, out, rows; /* rows: for each token */
-};
-
 enum { UNITS = 4, QKV = 0, O, GATE_UP, DOWN };
 
-static void layer_units(const struct ot_model *model, int64_t layer, struct unit_sizes units[UNITS]) {
+static void layer_units(const struct ot_model *model, int64_t layer, struct ot_unit_sizes units[UNITS]) {
     const struct ot_layer_layout *at = &model->layers[layer];
     const struct mlp_sizes mlp = mlp_sizes(model, layer);
     double h = (double)model->config.hidden;
-    units[QKV] = (struct unit_sizes){&at->qkv_lora, h, (double)model->qkv_elems, 1};
-    units[O] = (struct unit_sizes){&at->o_lora, (double)model->q_elems, h, 1};
-    units[GATE_UP] = (struct unit_sizes){&at->gate_up_lora, h, mlp.elems, mlp.rows};
-    units[DOWN] = (struct unit_sizes){&at->down_lora, mlp.ffn, h, mlp.rows};
+    units[QKV] = (struct ot_unit_sizes){&at->qkv_lora, h, (double)model->qkv_elems, 1};
+    units[O] = (struct ot_unit_sizes){&at->o_lora, (double)model->q_elems, h, 1};
+    units[GATE_UP] = (struct ot_unit_sizes){&at->gate_up_lora, h, mlp.elems, mlp.rows};
+    units[DOWN] = (struct ot_unit_sizes){&at->down_lora, mlp.ffn, h, mlp.rows};
 }
-
-/* unit_part says what a part of a layer does with a unit of linear maps. */
-struct unit_part {
-    bool product; /* computes its product, ax, and with DoRA u and the factors */
-    bool result;  /* computes its result y */
-};
 
 /* Recomputation needs the result of the last projection only for the norm behind it, or for the gradient of
  * a router, and that of attention's only where the MLP reads it. */
@@ -135,19 +124,18 @@ static bool is_result_needed(const struct ot_model *model, int64_t layer, int un
                         : true;
 }
 
-static struct unit_part unit_part(bool is_needed, int unit, const struct ot_lora_unit *lora,
-                                  enum ot_work_part part, enum ot_keep_level level, bool qkv_kept) {
+static struct ot_unit_part unit_part(bool is_needed, int unit, const struct ot_lora_unit *lora,
+                                     enum ot_work_part part, enum ot_keep_level level, bool qkv_kept) {
     if (part == OT_WORK_FORWARD)
-        return (struct unit_part){true, true};
+        return (struct ot_unit_part){true, true};
     if (part != OT_WORK_RECOMPUTE || level == OT_KEEP_ALL)
-        return (struct unit_part){false, false};
+        return (struct ot_unit_part){false, false};
     bool kept = unit == QKV ? qkv_kept : level >= OT_KEEP_PRODUCTS;
-    return (struct unit_part){!kept, is_needed && (!kept || ot_lora_from_u(lora))};
+    return (struct ot_unit_part){!kept, is_needed && (!kept || ot_lora_from_u(lora))};
 }
 
-/* For a row. */
-static void unit_lora_work(const struct unit_sizes *unit, struct unit_part does, enum ot_work_part part,
-                           double item, struct ot_block_work *out) {
+void ot_unit_lora_work(const struct ot_unit_sizes *unit, struct ot_unit_part does, enum ot_work_part part,
+                       double item, struct ot_block_work *out) {
     bool doubles = ot_lora_doubles(unit->lora);
     if (part == OT_WORK_BACKWARD) {
         lora_backward_work(unit->lora, unit->in, item, out);
@@ -171,18 +159,18 @@ static void layer_lora_work(const struct ot_model *model, int64_t layer, enum ot
                             enum ot_keep_level level, bool qkv_kept, double n, struct ot_block_work *out) {
     double item = (double)ot_dtype_bytes(model->chain.dtype);
     bool experts = ot_model_layer_has_experts(&model->config, layer);
-    struct unit_sizes units[UNITS];
+    struct ot_unit_sizes units[UNITS];
     layer_units(model, layer, units);
     for (int i = 0; i < UNITS; i++) {
         struct ot_block_work row = {0};
         bool is_needed = is_result_needed(model, layer, i);
-        const struct unit_part does = unit_part(is_needed, i, units[i].lora, part, level, qkv_kept);
-        unit_lora_work(&units[i], does, part, item, &row);
+        const struct ot_unit_part does = unit_part(is_needed, i, units[i].lora, part, level, qkv_kept);
+        ot_unit_lora_work(&units[i], does, part, item, &row);
         out->product_flops += n * units[i].rows * row.product_flops;
         out->group_flops += i >= GATE_UP && experts ? n * units[i].rows * row.product_flops : 0;
         out->moved_bytes += n * units[i].rows * row.moved_bytes;
         if (does.product)
-            dora_factors_work(units[i].lora, units[i].in, item, out);
+            ot_dora_factors_work(units[i].lora, units[i].in, item, out);
     }
 }
 
@@ -449,7 +437,7 @@ void ot_head_work(const struct ot_model *model, enum ot_work_part part, int64_t 
     out->product_flops *= n;
     out->moved_bytes *= n;
     if (part == OT_WORK_FORWARD || part == OT_WORK_BACKWARD)
-        dora_factors_work(lora, h, item, out);
+        ot_dora_factors_work(lora, h, item, out);
     if (ot_model_has_pairs(c) && (part == OT_WORK_FORWARD ||
                                   part == OT_WORK_BACKWARD)) /* zeros for the inputs: losses, and gradients */
         out->moved_bytes += n * (sizeof(float) + (part == OT_WORK_BACKWARD ? h * item : 0));

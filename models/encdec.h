@@ -25,20 +25,48 @@
  * Backward reads what a level keeps (offload/block.h), as that of a decoder (layer_memory.h):
  *
  *     attention   the outputs of attention, and what its softmax needs
- *     products    q, k, v of both attentions; mid; across; gate and up
+ *     products    q, k, v of both attentions; mid; across; gate and up; ax of adapters, and with DoRA u
  *     all         the same: norms and the MLP's activation are always computed again, in scratch. These
  *                 passes over memory take a twentieth of a layer's time
+ *
+ * ADAPTERS. The maps of a layer are units (linear.h): q, k and v of its own attention; k and v of cross
+ * attention, which multiply inputs; and each of the others. With DoRA, `products` keeps the results beside
+ * the u that they are made of: T5s are small, and a pass less is worth its code.
  *
  * GENERATION. The first call has all inputs of a text. The cache has a place for each token: those of inputs
  * have k and v of cross attention, those of targets k and v of the decoder's own attention. Layers of the
  * encoder leave their part of the cache unused.
  *
- * Adapters and quantised bases are refused by params.c. Private to models/.
+ * Private to models/.
  */
 #ifndef OT_MODELS_ENCDEC_H
 #define OT_MODELS_ENCDEC_H
 
 #include "models/linear.h"
+
+/* ---- the maps of a layer (encdec_memory.c) ---- */
+
+enum ot_encdec_map {
+    OT_ENCDEC_QKV,
+    OT_ENCDEC_O,
+    OT_ENCDEC_CROSS_Q,
+    OT_ENCDEC_CROSS_KV,
+    OT_ENCDEC_CROSS_O,
+    OT_ENCDEC_GATE_UP,
+    OT_ENCDEC_DOWN,
+    OT_ENCDEC_MAPS
+};
+struct ot_encdec_map_layout {
+    int64_t in, out;
+    struct ot_place weight;
+    const struct ot_lora_unit *lora;
+};
+/* Of an encoder's layer, the cross maps have neither a weight nor adapters. */
+struct ot_encdec_map_layout ot_encdec_map_find(const struct ot_model *model, int64_t layer,
+                                               enum ot_encdec_map map);
+static inline bool ot_encdec_map_is_cross(enum ot_encdec_map map) {
+    return map >= OT_ENCDEC_CROSS_Q && map <= OT_ENCDEC_CROSS_O;
+}
 
 /* ---- memory (encdec_memory.c) ---- */
 
@@ -49,11 +77,14 @@ struct ot_encdec_memory {
     void *attn, *qkv, *mid, *gate_up; /* [q_elems], [3 q_elems], [hidden], [inner_elems] */
     void *cross_attn, *cross_q, *cross_kv, *across;
     float *softmax, *cross_softmax;
+    struct ot_unit_memory lora[OT_ENCDEC_MAPS];
     /* Scratch. wide: the MLP's activation and its gradient, or the gradients of q, k and v, or those of
      * cross_q and then cross_kv. normed: the output of a norm. narrow: the gradient of a norm's or of
      * attention's output. */
     void *wide, *normed, *narrow;
     float *rstd, *attention;
+    void *dax, *dropped; /* of one map at a time (struct ot_linear) */
+    float *products;
 };
 
 /* Neighbouring tokens of a micro-batch. */
@@ -67,6 +98,7 @@ struct ot_encdec_call {
     const struct ot_layer_layout *at;
     const struct ot_block_run *run;
     const struct ot_ops *ops;
+    int64_t layer;
     bool is_decoder;
     struct ot_token_range inputs, own, others; /* of this call; own: those that the layer works on */
     struct ot_encdec_memory memory;

@@ -8,6 +8,7 @@ static struct ot_encdec_call make_call(const struct ot_model *model, int64_t lay
         .at = &model->layers[layer],
         .run = run,
         .ops = ot_run_ops(run),
+        .layer = layer,
         .is_decoder = layer >= model->config.n_encoder_layers,
     };
     /* In generation all inputs are in the first call. */
@@ -24,35 +25,58 @@ static struct ot_encdec_call make_call(const struct ot_model *model, int64_t lay
 /* ---- maps ---- */
 
 /* A linear map of some tokens. want_grad: backward computes the gradient of its weight. */
-static struct ot_linear linear(const struct ot_encdec_call *call, struct ot_token_range tokens, int64_t in,
-                               int64_t out, struct ot_place weight, bool want_grad) {
+static struct ot_linear linear(const struct ot_encdec_call *call, struct ot_token_range tokens,
+                               enum ot_encdec_map which, bool want_grad) {
+    const struct ot_encdec_map_layout map = ot_encdec_map_find(call->model, call->layer, which);
+    const struct ot_unit_memory *lora = &call->memory.lora[which];
     return (struct ot_linear){
         .rows = tokens.n,
-        .in = in,
-        .out = out,
-        .weight = ot_run_weight(call->run, weight),
-        .dweight = want_grad ? ot_run_grad(call->run, weight) : NULL,
+        .in = map.in,
+        .out = map.out,
+        .weight = ot_run_weight(call->run, map.weight),
+        .dweight = want_grad ? ot_run_grad(call->run, map.weight) : NULL,
         .adds = !call->run->first,
+        .lora = map.lora,
+        .ax = ot_encdec_row(call, lora->ax, tokens.first, map.lora->rank),
+        .dax = call->memory.dax,
+        .dropped = call->memory.dropped,
+        .first_row = tokens.first,
+        .u = ot_encdec_row(call, lora->u, tokens.first, map.out),
+        .factors = lora->factors,
+        .products = call->memory.products,
     };
 }
 
 /* y = W x, or residual + W x, for the tokens; all arrays have a row for each token. residual: NULL, or [n,
  * out]. */
-static void multiply(const struct ot_encdec_call *call, struct ot_token_range tokens, int64_t in, int64_t out,
-                     struct ot_place weight, const void *x, const void *residual, void *y) {
-    struct ot_linear map = linear(call, tokens, in, out, weight, false);
-    map.residual = residual ? ot_encdec_row(call, residual, tokens.first, out) : NULL;
-    ot_linear_forward(call->run, &map, ot_encdec_row(call, x, tokens.first, in), call->run->dtype,
-                      ot_encdec_row(call, y, tokens.first, out));
+static void multiply(const struct ot_encdec_call *call, struct ot_token_range tokens,
+                     enum ot_encdec_map which, const void *x, const void *residual, void *y) {
+    struct ot_linear map = linear(call, tokens, which, false);
+    map.residual = residual ? ot_encdec_row(call, residual, tokens.first, map.out) : NULL;
+    ot_linear_forward(call->run, &map, ot_encdec_row(call, x, tokens.first, map.in), call->run->dtype,
+                      ot_encdec_row(call, y, tokens.first, map.out));
 }
 
-/* The gradient of the weight, and dx = the gradient of x. dy: [n, out]. */
-static void multiply_backward(const struct ot_encdec_call *call, struct ot_token_range tokens, int64_t in,
-                              int64_t out, struct ot_place weight, const void *x, const void *dy, void *dx) {
-    const struct ot_linear map = linear(call, tokens, in, out, weight, true);
-    const void *rows = ot_encdec_row(call, dy, tokens.first, out);
-    ot_linear_backward_params(call->run, &map, ot_encdec_row(call, x, tokens.first, in), rows, out);
-    ot_linear_backward_input(call->run, &map, rows, out, ot_encdec_row(call, dx, tokens.first, in));
+/* Outputs [first, first + q_elems) of a map, of memory.normed. y: [tokens.n, q_elems], without gaps. */
+static void multiply_part(const struct ot_encdec_call *call, struct ot_token_range tokens,
+                          enum ot_encdec_map which, int64_t first, void *y) {
+    struct ot_linear map = linear(call, tokens, which, false);
+    int64_t out = call->model->q_elems;
+    const struct ot_lora_unit lora = ot_lora_unit_part(map.lora, first, out, map.in);
+    map.out = out;
+    map.weight = ot_run_at(call->run, map.weight, first * map.in);
+    map.lora = &lora;
+    ot_linear_forward(call->run, &map, ot_encdec_row(call, call->memory.normed, tokens.first, map.in),
+                      call->run->dtype, y);
+}
+
+/* The gradients of the weight and of adapters, and dx = the gradient of x. dy: [n, out]. */
+static void multiply_backward(const struct ot_encdec_call *call, struct ot_token_range tokens,
+                              enum ot_encdec_map which, const void *x, const void *dy, void *dx) {
+    const struct ot_linear map = linear(call, tokens, which, true);
+    const void *rows = ot_encdec_row(call, dy, tokens.first, map.out);
+    ot_linear_backward_params(call->run, &map, ot_encdec_row(call, x, tokens.first, map.in), rows, map.out);
+    ot_linear_backward_input(call->run, &map, rows, map.out, ot_encdec_row(call, dx, tokens.first, map.in));
 }
 
 /* ---- norms ---- */
@@ -165,16 +189,14 @@ static void activate_backward(const struct ot_encdec_call *call) {
 
 static void own_side(const struct ot_encdec_call *call, enum ot_keep_level have) {
     const struct ot_encdec_memory *m = &call->memory;
-    const struct ot_model *model = call->model;
-    int64_t h = model->config.hidden, q = model->q_elems;
     if (have < OT_KEEP_PRODUCTS) {
         norm(call, call->own, call->at->norm1.weight, call->run->x);
-        multiply(call, call->own, h, model->qkv_elems, call->at->qkv, m->normed, NULL, m->qkv);
+        multiply(call, call->own, OT_ENCDEC_QKV, m->normed, NULL, m->qkv);
     }
     if (have < OT_KEEP_ATTENTION)
         ot_encdec_attend(call, OT_SIDE_OWN);
     if (have < OT_KEEP_PRODUCTS)
-        multiply(call, call->own, q, h, call->at->o, m->attn, call->run->x, m->mid);
+        multiply(call, call->own, OT_ENCDEC_O, m->attn, call->run->x, m->mid);
 }
 
 /* memory.normed of the inputs = the encoder's output. */
@@ -184,19 +206,18 @@ static void encoder_norm(const struct ot_encdec_call *call) {
 
 static void cross_side(const struct ot_encdec_call *call, enum ot_keep_level have) {
     const struct ot_encdec_memory *m = &call->memory;
-    int64_t h = call->model->config.hidden, q = call->model->q_elems;
     if (!call->is_decoder)
         return;
     if (have < OT_KEEP_PRODUCTS) {
         norm(call, call->own, call->at->cross_norm.weight, m->mid);
         encoder_norm(call);
-        multiply(call, call->own, h, q, call->at->cross_q, m->normed, NULL, m->cross_q);
-        multiply(call, call->inputs, h, 2 * q, call->at->cross_kv, m->normed, NULL, m->cross_kv);
+        multiply(call, call->own, OT_ENCDEC_CROSS_Q, m->normed, NULL, m->cross_q);
+        multiply(call, call->inputs, OT_ENCDEC_CROSS_KV, m->normed, NULL, m->cross_kv);
     }
     if (have < OT_KEEP_ATTENTION)
         ot_encdec_attend(call, OT_SIDE_CROSS);
     if (have < OT_KEEP_PRODUCTS)
-        multiply(call, call->own, q, h, call->at->cross_o, m->cross_attn, m->mid, m->across);
+        multiply(call, call->own, OT_ENCDEC_CROSS_O, m->cross_attn, m->mid, m->across);
 }
 
 /* What the MLP adds to. */
@@ -209,15 +230,13 @@ static void mlp_side(const struct ot_encdec_call *call, enum ot_keep_level have)
     const struct ot_encdec_memory *m = &call->memory;
     norm(call, call->own, call->at->norm2.weight, mlp_base(call));
     if (have < OT_KEEP_PRODUCTS)
-        multiply(call, call->own, call->model->config.hidden, call->model->inner_elems, call->at->gate_up,
-                 m->normed, NULL, m->gate_up);
+        multiply(call, call->own, OT_ENCDEC_GATE_UP, m->normed, NULL, m->gate_up);
     activate(call);
 }
 
 /* The end of forward: y of the layer's own tokens. */
 static void finish(const struct ot_encdec_call *call) {
-    multiply(call, call->own, call->model->config.ffn, call->model->config.hidden, call->at->down,
-             call->memory.wide, mlp_base(call), call->run->y);
+    multiply(call, call->own, OT_ENCDEC_DOWN, call->memory.wide, mlp_base(call), call->run->y);
 }
 
 /* y = x of the tokens that are not the layer's. */
@@ -231,40 +250,39 @@ static void pass_others(const struct ot_encdec_call *call) {
 
 /* ---- forward with a cache ---- */
 
-/* k and v of some tokens, from memory.normed, to their places in the cache. at: the weights of k; those of v
- * follow. */
-static void cache_keys(const struct ot_encdec_call *call, struct ot_token_range tokens, struct ot_place at) {
+/* k and v of some tokens, from memory.normed, to their places in the cache. first: the outputs of k among
+ * those of the map; those of v follow. */
+static void cache_keys(const struct ot_encdec_call *call, struct ot_token_range tokens,
+                       enum ot_encdec_map which, int64_t first) {
     const struct ot_block_run *run = call->run;
-    int64_t h = call->model->config.hidden, q = call->model->q_elems, past = run->kv.n_past;
-    multiply(call, tokens, h, q, at, call->memory.normed, NULL, ot_encdec_row(call, run->kv.k, past, q));
-    multiply(call, tokens, h, q, ot_place_behind(at, q * h), call->memory.normed, NULL,
-             ot_encdec_row(call, run->kv.v, past, q));
+    int64_t q = call->model->q_elems, at = run->kv.n_past + tokens.first;
+    multiply_part(call, tokens, which, first, ot_encdec_row(call, run->kv.k, at, q));
+    multiply_part(call, tokens, which, first + q, ot_encdec_row(call, run->kv.v, at, q));
 }
 
 static void own_side_cached(const struct ot_encdec_call *call) {
     const struct ot_encdec_memory *m = &call->memory;
-    int64_t h = call->model->config.hidden, q = call->model->q_elems;
+    int64_t q = call->model->q_elems;
     norm(call, call->own, call->at->norm1.weight, call->run->x);
-    multiply(call, call->own, h, q, call->at->qkv, m->normed, NULL, m->qkv);
-    cache_keys(call, call->own, ot_place_behind(call->at->qkv, q * h));
+    multiply_part(call, call->own, OT_ENCDEC_QKV, 0, ot_encdec_row(call, m->qkv, call->own.first, q));
+    cache_keys(call, call->own, OT_ENCDEC_QKV, q);
     ot_encdec_attend_cached(call, OT_SIDE_OWN);
-    multiply(call, call->own, q, h, call->at->o, m->attn, call->run->x, m->mid);
+    multiply(call, call->own, OT_ENCDEC_O, m->attn, call->run->x, m->mid);
 }
 
 static void cross_side_cached(const struct ot_encdec_call *call) {
     const struct ot_encdec_memory *m = &call->memory;
-    int64_t h = call->model->config.hidden, q = call->model->q_elems;
     norm(call, call->own, call->at->cross_norm.weight, m->mid);
-    multiply(call, call->own, h, q, call->at->cross_q, m->normed, NULL, m->cross_q);
+    multiply(call, call->own, OT_ENCDEC_CROSS_Q, m->normed, NULL, m->cross_q);
     ot_encdec_attend_cached(call, OT_SIDE_CROSS);
-    multiply(call, call->own, q, h, call->at->cross_o, m->cross_attn, m->mid, m->across);
+    multiply(call, call->own, OT_ENCDEC_CROSS_O, m->cross_attn, m->mid, m->across);
 }
 
 /* A decoder's layer. The first calls may have inputs alone, and later calls have targets alone. */
 static void decode(const struct ot_encdec_call *call) {
     if (call->inputs.n > 0) {
         encoder_norm(call);
-        cache_keys(call, call->inputs, call->at->cross_kv);
+        cache_keys(call, call->inputs, OT_ENCDEC_CROSS_KV, 0);
     }
     if (call->own.n == 0)
         return;
@@ -291,42 +309,44 @@ void ot_encdec_forward(const struct ot_model *model, int64_t layer, const struct
 
 /* ---- backward ---- */
 
+/* What backward reads of the last map but its input. */
+static void down_inside(const struct ot_encdec_call *call, enum ot_keep_level have) {
+    const struct ot_linear down = linear(call, call->own, OT_ENCDEC_DOWN, false);
+    if (have < OT_KEEP_PRODUCTS)
+        ot_linear_forward_inside(call->run, &down,
+                                 ot_encdec_row(call, call->memory.wide, call->own.first, down.in),
+                                 call->run->dtype);
+}
+
 /* run->dxy is the gradient of y, and becomes that of the MLP's base, for the layer's own tokens. */
 static void mlp_backward(const struct ot_encdec_call *call) {
     const struct ot_encdec_memory *m = &call->memory;
-    int64_t h = call->model->config.hidden;
-    multiply_backward(call, call->own, call->model->config.ffn, h, call->at->down, m->wide, call->run->dxy,
-                      m->wide);
+    multiply_backward(call, call->own, OT_ENCDEC_DOWN, m->wide, call->run->dxy, m->wide);
     activate_backward(call);
-    multiply_backward(call, call->own, h, call->model->inner_elems, call->at->gate_up, m->normed, m->gate_up,
-                      m->narrow);
+    multiply_backward(call, call->own, OT_ENCDEC_GATE_UP, m->normed, m->gate_up, m->narrow);
     norm_backward(call, call->own, call->at->norm2.weight, mlp_base(call));
 }
 
 /* run->dxy of the own tokens becomes the gradient of mid; that of the inputs grows by this layer's part. */
 static void cross_backward(const struct ot_encdec_call *call) {
     const struct ot_encdec_memory *m = &call->memory;
-    int64_t h = call->model->config.hidden, q = call->model->q_elems;
-    multiply_backward(call, call->own, q, h, call->at->cross_o, m->cross_attn, call->run->dxy, m->narrow);
+    multiply_backward(call, call->own, OT_ENCDEC_CROSS_O, m->cross_attn, call->run->dxy, m->narrow);
     ot_encdec_attend_backward(call, OT_SIDE_CROSS);
     norm(call, call->own, call->at->cross_norm.weight, m->mid);
-    multiply_backward(call, call->own, h, q, call->at->cross_q, m->normed, m->wide, m->narrow);
+    multiply_backward(call, call->own, OT_ENCDEC_CROSS_Q, m->normed, m->wide, m->narrow);
     norm_backward(call, call->own, call->at->cross_norm.weight, m->mid);
     encoder_norm(call);
-    multiply_backward(call, call->inputs, h, 2 * q, call->at->cross_kv, m->normed, ot_encdec_dkv(call),
-                      m->narrow);
+    multiply_backward(call, call->inputs, OT_ENCDEC_CROSS_KV, m->normed, ot_encdec_dkv(call), m->narrow);
     norm_backward(call, call->inputs, call->model->stacks.encoder_norm.weight, call->run->x);
 }
 
 /* run->dxy of the own tokens becomes the gradient of x. */
 static void own_backward(const struct ot_encdec_call *call) {
     const struct ot_encdec_memory *m = &call->memory;
-    const struct ot_model *model = call->model;
-    int64_t h = model->config.hidden, q = model->q_elems;
-    multiply_backward(call, call->own, q, h, call->at->o, m->attn, call->run->dxy, m->narrow);
+    multiply_backward(call, call->own, OT_ENCDEC_O, m->attn, call->run->dxy, m->narrow);
     ot_encdec_attend_backward(call, OT_SIDE_OWN);
     norm(call, call->own, call->at->norm1.weight, call->run->x);
-    multiply_backward(call, call->own, h, model->qkv_elems, call->at->qkv, m->normed, m->wide, m->narrow);
+    multiply_backward(call, call->own, OT_ENCDEC_QKV, m->normed, m->wide, m->narrow);
     norm_backward(call, call->own, call->at->norm1.weight, call->run->x);
 }
 
@@ -336,6 +356,7 @@ void ot_encdec_backward(const struct ot_model *model, int64_t layer, const struc
     own_side(&call, run->saved_level);
     cross_side(&call, run->saved_level);
     mlp_side(&call, run->saved_level);
+    down_inside(&call, run->saved_level);
     mlp_backward(&call);
     if (call.is_decoder)
         cross_backward(&call);

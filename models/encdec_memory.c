@@ -4,6 +4,22 @@ static int64_t larger(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
+struct ot_encdec_map_layout ot_encdec_map_find(const struct ot_model *model, int64_t layer,
+                                               enum ot_encdec_map map) {
+    const struct ot_layer_layout *at = &model->layers[layer];
+    int64_t h = model->config.hidden, q = model->q_elems;
+    const struct ot_encdec_map_layout maps[OT_ENCDEC_MAPS] = {
+        [OT_ENCDEC_QKV] = {h, model->qkv_elems, at->qkv, &at->qkv_lora},
+        [OT_ENCDEC_O] = {q, h, at->o, &at->o_lora},
+        [OT_ENCDEC_CROSS_Q] = {h, q, at->cross_q, &at->cross_q_lora},
+        [OT_ENCDEC_CROSS_KV] = {h, 2 * q, at->cross_kv, &at->cross_kv_lora},
+        [OT_ENCDEC_CROSS_O] = {q, h, at->cross_o, &at->cross_o_lora},
+        [OT_ENCDEC_GATE_UP] = {h, model->inner_elems, at->gate_up, &at->gate_up_lora},
+        [OT_ENCDEC_DOWN] = {model->config.ffn, h, at->down, &at->down_lora},
+    };
+    return maps[map];
+}
+
 /* The two buffers of inner activations. */
 struct inside {
     enum ot_keep_level kept;
@@ -20,6 +36,19 @@ static void *take(const struct ot_model *model, struct inside *inside, enum ot_k
 static float *take_softmax(const struct ot_model *model, struct inside *inside, int64_t n) {
     size_t bytes = ot_attend_spans_softmax_bytes(n, model->config.n_heads);
     return ot_pieces_take(OT_KEEP_ATTENTION <= inside->kept ? &inside->saved : &inside->work, bytes);
+}
+
+/* Of the adapters of all maps. */
+static void take_lora(const struct ot_model *model, int64_t layer, int64_t n, struct inside *inside,
+                      struct ot_encdec_memory *m) {
+    for (int i = 0; i < OT_ENCDEC_MAPS; i++) {
+        const struct ot_encdec_map_layout map = ot_encdec_map_find(model, layer, (enum ot_encdec_map)i);
+        int64_t width = map.lora->dora ? map.out : 0;
+        m->lora[i].ax = take(model, inside, OT_KEEP_PRODUCTS, n, map.lora->rank);
+        m->lora[i].u = take(model, inside, OT_KEEP_PRODUCTS, n, width);
+        m->lora[i].factors = ot_pieces_take(OT_KEEP_PRODUCTS <= inside->kept ? &inside->saved : &inside->work,
+                                            2 * (size_t)width * sizeof(float));
+    }
 }
 
 static void inside_memory(const struct ot_model *model, int64_t layer, int64_t n, struct inside *inside,
@@ -41,9 +70,29 @@ static void inside_memory(const struct ot_model *model, int64_t layer, int64_t n
         m->across = take(model, inside, OT_KEEP_PRODUCTS, n, h);
     }
     m->gate_up = take(model, inside, OT_KEEP_PRODUCTS, n, model->inner_elems);
+    take_lora(model, layer, n, inside, m);
 }
 
-static size_t scratch_memory(const struct ot_model *model, int64_t n, void *scratch,
+/* Scratch of one map at a time. All maps have one dropout. */
+static void take_lora_scratch(const struct ot_model *model, int64_t layer, size_t tokens, size_t item,
+                              struct ot_pieces *pieces, struct ot_encdec_memory *m) {
+    int64_t rank = 0, widest = 0;
+    size_t products = 0;
+    bool drops = false;
+    for (int i = 0; i < OT_ENCDEC_MAPS; i++) {
+        const struct ot_encdec_map_layout map = ot_encdec_map_find(model, layer, (enum ot_encdec_map)i);
+        size_t bytes = ot_linear_products_bytes(map.lora);
+        rank = larger(rank, map.lora->rank);
+        widest = larger(widest, map.in);
+        products = bytes > products ? bytes : products;
+        drops = drops || (map.lora->n > 0 && map.lora->drop > 0);
+    }
+    m->dax = ot_pieces_take(pieces, tokens * (size_t)rank * item);
+    m->dropped = ot_pieces_take(pieces, drops ? tokens * (size_t)widest * item : 0);
+    m->products = ot_pieces_take(pieces, products);
+}
+
+static size_t scratch_memory(const struct ot_model *model, int64_t layer, int64_t n, void *scratch,
                              struct ot_encdec_memory *m) {
     const struct ot_model_config *c = &model->config;
     size_t tokens = (size_t)n, item = ot_dtype_bytes(model->chain.dtype);
@@ -52,6 +101,7 @@ static size_t scratch_memory(const struct ot_model *model, int64_t n, void *scra
     m->normed = ot_pieces_take(&pieces, tokens * (size_t)c->hidden * item);
     m->narrow = ot_pieces_take(&pieces, tokens * (size_t)larger(c->hidden, model->q_elems) * item);
     m->rstd = ot_pieces_take(&pieces, tokens * sizeof(float));
+    take_lora_scratch(model, layer, tokens, item, &pieces, m);
     m->attention = ot_pieces_take(&pieces, ot_attend_spans_scratch_bytes(n, c->n_heads, c->position_buckets));
     return pieces.bytes;
 }
@@ -72,14 +122,14 @@ size_t ot_encdec_work_bytes(const struct ot_model *model, int64_t layer, enum ot
     return inside.work.bytes;
 }
 
-size_t ot_encdec_scratch_bytes(const struct ot_model *model, int64_t n_tokens) {
+size_t ot_encdec_scratch_bytes(const struct ot_model *model, int64_t layer, int64_t n_tokens) {
     struct ot_encdec_memory memory;
-    return scratch_memory(model, n_tokens, NULL, &memory);
+    return scratch_memory(model, layer, n_tokens, NULL, &memory);
 }
 
 void ot_encdec_memory_find(const struct ot_model *model, int64_t layer, const struct ot_block_run *run,
                            struct ot_encdec_memory *out) {
     struct inside inside = {run->saved_level, {.base = run->saved}, {.base = run->work}};
     inside_memory(model, layer, run->batch.n_tokens, &inside, out);
-    scratch_memory(model, run->batch.n_tokens, run->scratch, out);
+    scratch_memory(model, layer, run->batch.n_tokens, run->scratch, out);
 }

@@ -80,7 +80,7 @@ int ot_slab_encode(struct ot_model *model, int slab) {
     struct ot_encoded_part part = {0};
     int64_t expert;
     bool has_matrix = memory->n_tensors > 0 && model->tensors[memory->first_tensor].dims == 2;
-    if (!spec->frozen || spec->edge || !has_matrix ||
+    if (!spec->frozen || spec->edge || spec->shared || !has_matrix ||
         format_of(model) == (enum ot_weight_format)model->chain.dtype)
         return 0;
     while (next_part(model, slab, &part)) {

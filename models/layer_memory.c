@@ -1,7 +1,5 @@
 #include "models/layer_memory.h"
 
-#include "models/linear.h"
-
 static int64_t larger(int64_t a, int64_t b) {
     return a > b ? a : b;
 }

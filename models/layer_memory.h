@@ -44,13 +44,7 @@
 #ifndef OT_MODELS_LAYER_MEMORY_H
 #define OT_MODELS_LAYER_MEMORY_H
 
-#include "models/decoder.h"
-
-/* Of the adapters of a unit (linear.h), in `saved` from the level on that keeps the product's result. */
-struct ot_unit_memory {
-    void *ax, *u;
-    float *factors;
-};
+#include "models/linear.h"
 
 /* Of the rows of a norm's input. mean: only LAYER has it. */
 struct ot_norm_memory {

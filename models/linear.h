@@ -46,6 +46,13 @@ struct ot_linear {
     bool has_factors;
 };
 
+/* What a layer keeps for the adapters of a unit, in `saved` from the level on that keeps the product's
+ * result. */
+struct ot_unit_memory {
+    void *ax, *u;
+    float *factors;
+};
+
 /* Bytes of ot_linear.products 0 if the unit has no DoRA. */
 size_t ot_linear_products_bytes(const struct ot_lora_unit *lora);
 

@@ -211,14 +211,15 @@ int ot_lora_spec_read(const char *text, struct ot_lora_spec *out) {
 
 /* ---- checking ---- */
 
-static bool has_adaptable(const struct ot_model_config *config, enum ot_module module) {
-    return ot_model_names(config)->modules[module] && ot_model_can_adapt(config, module);
+static bool has_adaptable(const struct ot_model_config *config, int64_t layer, enum ot_module module) {
+    return ot_model_layer_names(config, layer)->modules[module] && ot_model_can_adapt(config, module);
 }
 
-int64_t ot_lora_layer_modules(const struct ot_model_config *config) {
+/* The number of linear maps in a layer that can have adapters. */
+static int64_t layer_modules(const struct ot_model_config *config, int64_t layer) {
     int64_t n = 0;
     for (int module = OT_MODULE_Q; module <= OT_MODULE_DOWN; module++)
-        n += has_adaptable(config, (enum ot_module)module);
+        n += has_adaptable(config, layer, (enum ot_module)module);
     return n;
 }
 
@@ -235,31 +236,31 @@ static bool experts_at(const struct ot_model_config *config, int64_t index,
     return true;
 }
 
+/* Layers of an encoder have other maps than those of the decoder behind it. */
 bool ot_lora_module_at(const struct ot_model_config *config, int64_t index,
                        char module[OT_LORA_MODULE_BYTES]) {
-    int64_t n = ot_lora_layer_modules(config), layer = index / n, at = index % n;
+    int64_t encoder = config->n_encoder_layers, of_encoder = layer_modules(config, 0);
+    int64_t n = layer_modules(config, config->n_layers - 1), first = encoder * of_encoder;
+    int64_t layer = index < first ? index / of_encoder : encoder + (index - first) / n;
+    int64_t at = index < first ? index % of_encoder : (index - first) % n;
+    int64_t behind = index - first - (config->n_layers - encoder) * n;
     enum ot_module found = OT_MODULE_Q;
-    if (index >= config->n_layers * n + 2)
-        return experts_at(config, index - config->n_layers * n - 2, module);
-    if (layer < config->n_layers) {
-        while (!has_adaptable(config, found) || at-- > 0)
+    if (behind >= 2)
+        return experts_at(config, behind - 2, module);
+    if (behind < 0) {
+        while (!has_adaptable(config, layer, found) || at-- > 0)
             found++;
     } else {
-        found = index == config->n_layers * n ? OT_MODULE_HEAD : OT_MODULE_EMBEDDING;
+        found = behind == 0 ? OT_MODULE_HEAD : OT_MODULE_EMBEDDING;
         layer = -1;
     }
     ot_model_module_name(config, found, layer, module, OT_LORA_MODULE_BYTES);
-    return true;
-}
-
-int64_t ot_lora_module_in_first(const struct ot_model_config *config, int64_t index) {
-    int64_t n = ot_lora_layer_modules(config), head = config->n_layers * n, experts = head + 2;
-    return index < head ? index % n : index < experts ? index : experts + (index - experts) % 2;
+    return behind < 1 || (behind == 1 && ot_model_can_adapt(config, OT_MODULE_EMBEDDING));
 }
 
 /* The last words of the names of the modules that can have adapters: "q_proj, k_proj and v_proj". */
 static void list_modules(const struct ot_model_config *config, char *list, size_t bytes) {
-    int64_t n = ot_lora_layer_modules(config);
+    int64_t n = layer_modules(config, 0), index = n;
     char module[OT_LORA_MODULE_BYTES];
     size_t used = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -267,13 +268,15 @@ static void list_modules(const struct ot_model_config *config, char *list, size_
         const char *between = i == 0 ? "" : i == n - 1 ? " and " : ", ";
         used += (size_t)snprintf(list + used, bytes - used, "%s%s", between, strrchr(module, '.') + 1);
     }
-    ot_lora_module_at(config, n * config->n_layers, module);
-    used += (size_t)snprintf(list + used, bytes - used, " in %lld layers, %s", (long long)config->n_layers,
-                             module);
-    ot_lora_module_at(config, n * config->n_layers + 1, module);
+    while (ot_lora_module_at(config, index, module) && ot_lora_is_linear(module))
+        index++;
+    used += (size_t)snprintf(list + used, bytes - used, " in %lld layers%s %s", (long long)config->n_layers,
+                             ot_model_can_adapt(config, OT_MODULE_EMBEDDING) ? "," : " and", module);
+    if (!ot_lora_module_at(config, index + 1, module))
+        return;
     const char *end = strrchr(module, '.');
     used += (size_t)snprintf(list + used, bytes - used, " and %s", end ? end + 1 : module);
-    if (ot_lora_module_at(config, n * config->n_layers + 2, module))
+    if (ot_lora_module_at(config, index + 2, module))
         snprintf(list + used, bytes - used, ", and for experts experts.gate_up_proj and experts.down_proj");
 }
 

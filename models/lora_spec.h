@@ -53,14 +53,10 @@ struct ot_lora_word {
 bool ot_lora_names_experts(const struct ot_model_config *config, const char *name, size_t bytes);
 
 enum { OT_LORA_MODULE_BYTES = 64 };
-/* The number of linear maps in a layer that can have adapters. */
-int64_t ot_lora_layer_modules(const struct ot_model_config *config);
 /* The modules of a model that can have adapters, by index: the linear maps of each layer, then the head and
  * the embedding, then the two of each layer with experts. False: there are no more. */
 bool ot_lora_module_at(const struct ot_model_config *config, int64_t index,
                        char module[OT_LORA_MODULE_BYTES]);
-/* The index of the same module in the first layer that has it. */
-int64_t ot_lora_module_in_first(const struct ot_model_config *config, int64_t index);
 /* True if a word of a spec names experts, and no other module. */
 bool ot_lora_word_is_of_experts(struct ot_lora_word word);
 

@@ -106,10 +106,11 @@ void ot_model_close(struct ot_model *model);
 const struct ot_model_config *ot_model_get_config(const struct ot_model *model);
 int64_t ot_model_tensor_count(const struct ot_model *model);
 const struct ot_tensor *ot_model_tensor(const struct ot_model *model, int64_t index); /* in slab order */
-/* True if such modules can have adapters of their own: linear maps of layers, the head and the embedding. In
- * a model with experts, only the maps of attention, the head and the embedding: PEFT reads the name of a map
- * of an MLP there as that of the experts, also in a layer that has none. The experts of a layer have adapters
- * together (lora.h). */
+/* True if such modules can have adapters of their own: linear maps of layers, the head and the embedding. Not
+ * the embedding of an encoder-decoder: PEFT adapts a module that its stacks do not read. In a model with
+ * experts, only the maps of attention, the head and the embedding: PEFT reads the name of a map of an MLP
+ * there as that of the experts, also in a layer that has none. The experts of a layer have adapters together
+ * (lora.h). */
 bool ot_model_can_adapt(const struct ot_model_config *config, enum ot_module module);
 /* The weight that an adapter's tensor belongs to. Of a tied head's adapter: the embedding. */
 const struct ot_tensor *ot_model_adapted(const struct ot_model *model, const struct ot_tensor *adapter);

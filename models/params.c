@@ -269,9 +269,12 @@ static void add_cross_matrices(struct ot_params_walk *w, const struct ot_model_c
                                struct ot_layer_layout *at) {
     int64_t inner = w->model->q_elems, h = c->hidden;
     add_matrix(w, &at->cross_q, OT_MODULE_CROSS_Q, inner, h, OT_INIT_NORMAL);
+    add_lora_of_last(w, 1, &at->cross_q_lora);
     add_matrix(w, &at->cross_kv, OT_MODULE_CROSS_K, inner, h, OT_INIT_NORMAL);
     add_matrix(w, NULL, OT_MODULE_CROSS_V, inner, h, OT_INIT_NORMAL);
+    add_lora_of_last(w, 2, &at->cross_kv_lora);
     add_matrix(w, &at->cross_o, OT_MODULE_CROSS_O, h, inner, OT_INIT_NORMAL_RESIDUAL);
+    add_lora_of_last(w, 1, &at->cross_o_lora);
 }
 
 static void add_layer_matrices(struct ot_params_walk *w, const struct ot_model_config *c,
@@ -479,29 +482,33 @@ static bool allocate(struct ot_model *model) {
     return true;
 }
 
+/* n: the modules that have adapters. */
+static int check_adapters(const struct ot_model *model, const struct ot_lora *lora, int64_t n) {
+    const struct ot_model_config *c = &model->config;
+    bool scales = c->residual_scale != 0 || (c->logit_divisor != 0 && model->head.lora.n > 0);
+    if (n == 0)
+        return ot_fail(OT_E_INPUT, "no module has an adapter");
+    if (lora->dora && scales)
+        return ot_fail(OT_E_INPUT,
+                       "adapters with DoRA over maps whose results are scaled (residual_multiplier, "
+                       "logits_scaling, the tied head of a T5) are not supported; train adapters without "
+                       "dora, or merge trained ones with PEFT");
+    if (ot_model_has_pairs(c) && model->tensors[0].trained)
+        return ot_fail(OT_E_INPUT,
+                       "%s cannot be trained beside adapters: PEFT has no form of that for an "
+                       "encoder-decoder; train the adapters alone, or all parameters without them",
+                       model->tensors[0].name);
+    return 0;
+}
+
 int ot_model_build_params(struct ot_model *model, const struct ot_model_parts *parts) {
     struct ot_params_walk w = {.model = model, .parts = parts};
     int rc = 0;
-    bool scales = model->config.residual_scale != 0 || model->config.logit_divisor != 0;
     w.tensors = calloc(most_tensors(&model->config), sizeof *w.tensors);
     w.places = calloc(most_tensors(&model->config), sizeof *w.places);
     if (!w.tensors || !w.places || !allocate(model)) {
         rc = ot_fail(OT_E_BUDGET, "no memory for the tensor table of %lld layers",
                      (long long)model->config.n_layers);
-        goto out;
-    }
-    if (ot_model_has_pairs(&model->config) && parts && (parts->lora || parts->base != OT_BASE_AUTO)) {
-        rc = ot_fail(OT_E_INPUT,
-                     "%s is not supported for encoder-decoders (%s); train all parameters in the dtype of "
-                     "the device",
-                     parts->lora ? "training adapters" : "a quantised base",
-                     ot_family_row(model->config.family)->model_type);
-        goto out;
-    }
-    if (parts && parts->lora && parts->lora->dora && scales) {
-        rc = ot_fail(OT_E_INPUT,
-                     "adapters with DoRA over a model with residual_multiplier or logits_scaling "
-                     "are not supported; train adapters without dora, or merge trained ones with PEFT");
         goto out;
     }
     build_embed(&w);
@@ -511,8 +518,8 @@ int ot_model_build_params(struct ot_model *model, const struct ot_model_parts *p
         build_layer(&w, l);
     build_head(&w);
     rc = w.rc;
-    if (rc == 0 && parts && parts->lora && w.adapted == 0)
-        rc = ot_fail(OT_E_INPUT, "no module has an adapter");
+    if (rc == 0 && parts && parts->lora)
+        rc = check_adapters(model, parts->lora, w.adapted);
 out:
     free(w.tensors);
     free(w.places);

@@ -7,7 +7,8 @@
 
 bool ot_model_can_adapt(const struct ot_model_config *config, enum ot_module module) {
     bool is_map = ot_module_is_map(module) && (config->n_experts == 0 || module <= OT_MODULE_O);
-    return is_map || module == OT_MODULE_HEAD || module == OT_MODULE_EMBEDDING;
+    return is_map || module == OT_MODULE_HEAD ||
+           (module == OT_MODULE_EMBEDDING && !ot_model_has_pairs(config));
 }
 
 /* The name of a tensor's module: its own name without ".weight". */

@@ -139,10 +139,11 @@ static int check_shard(const struct ot_chain *chain, const struct ot_plan *plan)
                        plan->max_micro, ot_shard_own_groups(shard));
     for (int s = 0; s < chain->n_slabs && ranks > 1; s++) {
         int64_t n = ot_slab_units(chain, s);
-        if (shard->world && chain->slabs[s].shared)
+        if (shard->world && chain->slabs[s].shared && !chain->slabs[s].frozen)
             return ot_fail(OT_E_USAGE,
                            "plan: %s is used by many blocks, so its gradient has other bits with other "
-                           "numbers of ranks; ask for the same bits with one number of ranks alone",
+                           "numbers of ranks; freeze it, as adapters do, or ask for the same bits with one "
+                           "number of ranks alone",
                            chain->slabs[s].name);
         if ((ranks - 1) * ot_shard_share(shard, n) >= n)
             return ot_fail_cause(OT_E_USAGE, OT_CAUSE_SMALL_SHARES,

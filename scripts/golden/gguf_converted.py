@@ -9,11 +9,14 @@ vendor/llama.cpp. llama.cpp itself is the package xllamacpp (2026.10). Also need
 The file has for each model:
   architecture, keys   of the converter's file, without those that say nothing about the computation (LEFT_OUT)
   tensors              {name: [shape, CRC-32 of the fp32 values, or of the blocks of MXFP4]}
-  loss                 llama.cpp's mean loss over TEXT, one byte a token after token 256
+  loss                 llama.cpp's mean loss over TEXT, one byte a token after token 256. Of a T5: over TARGET after the start
+                       token, for INPUT before token 257. llama.cpp does not divide the logits of a tied T5 by the root of the
+                       width: this script does
 """
 import ctypes
 import json
 import logging
+import math
 import pathlib
 import struct
 import sys
@@ -34,8 +37,10 @@ from conversion.base import ModelBase, ModelType, get_model_architecture  # noqa
 import tiny_models  # noqa: E402
 
 TEXT = "CREATE TABLE singer (name TEXT, age INT); the cat sat on a mat, and then it left for the city of 1234 lights."
+INPUT, TARGET = TEXT.split("; ")
 LEFT_OUT = {
     "tokenizer.ggml.model",
+    "t5.attention.layer_norm_epsilon",  # llama.cpp reads layer_norm_rms_epsilon
     "falcon.context_length",  # always 2048
     "falcon.tensor_data_layout",  # llama.cpp does not read it
     "olmo2.attention.sliding_window_pattern",  # llama.cpp's default, if the layers are the usual ones
@@ -103,7 +108,7 @@ def library():
             ("llama_model_load_from_file", pointer, [ctypes.c_char_p, Params]),
             ("llama_init_from_model", pointer, [pointer, Params]), ("llama_free", None, [pointer]),
             ("llama_model_free", None, [pointer]), ("llama_batch_init", Batch, [integer] * 3),
-            ("llama_decode", integer, [pointer, Batch]),
+            ("llama_decode", integer, [pointer, Batch]), ("llama_encode", integer, [pointer, Batch]),
             ("llama_get_logits_ith", ctypes.POINTER(ctypes.c_float), [pointer, integer])):
         getattr(found, name).restype, getattr(found, name).argtypes = result, arguments
     found.llama_log_set(SILENT, None)
@@ -122,19 +127,28 @@ def context_params(llama):
     return Params.from_buffer_copy(bytes(raw))
 
 
-def mean_loss(llama, path, vocab):
-    ids = [256, *TEXT.encode()]
-    model = llama.llama_model_load_from_file(str(path).encode(), llama.llama_model_default_params())
-    assert model, path
-    context = llama.llama_init_from_model(model, context_params(llama))
+def run(llama, call, context, ids):
+    """A whole text in one call of llama_encode or llama_decode."""
     batch = llama.llama_batch_init(len(ids), 0, 1)
     batch.n_tokens = len(ids)
     for i, token in enumerate(ids):
         batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = token, i, 1, 1
         batch.seq_id[i][0] = 0
-    assert llama.llama_decode(context, batch) == 0
+    assert call(context, batch) == 0
+
+
+def mean_loss(llama, path, config):
+    model = llama.llama_model_load_from_file(str(path).encode(), llama.llama_model_default_params())
+    assert model, path
+    context, ids, divisor = llama.llama_init_from_model(model, context_params(llama)), [256, *TEXT.encode()], 1
+    if config["model_type"] == "t5":
+        run(llama, llama.llama_encode, context, [*INPUT.encode(), 257])
+        ids = [config["decoder_start_token_id"], *TARGET.encode()]
+        divisor = math.sqrt(config["d_model"]) if config.get("tie_word_embeddings", True) else 1
+    run(llama, llama.llama_decode, context, ids)
+    vocab = config["vocab_size"]
     rows = np.array([np.ctypeslib.as_array(llama.llama_get_logits_ith(context, i), (vocab,)) for i in range(len(ids) - 1)],
-                    np.float64)
+                    np.float64) / divisor
     llama.llama_free(context)
     llama.llama_model_free(model)
     rows -= rows.max(1, keepdims=True)
@@ -146,7 +160,7 @@ def mean_loss(llama, path, vocab):
 def main():
     logging.disable(logging.CRITICAL)
     torch.set_num_threads(1)
-    llama, found = library(), {"text": TEXT, "models": {}}
+    llama, found = library(), {"text": TEXT, "input": INPUT, "target": TARGET, "models": {}}
     with tempfile.TemporaryDirectory() as temporary:
         for name, config in tiny_models.MODELS.items():
             folder, out = pathlib.Path(temporary) / name, pathlib.Path(temporary) / f"{name}.gguf"
@@ -154,7 +168,7 @@ def main():
             vocab = {str(i): i for i in range(config["vocab_size"])}  # that of Gemma 3 cuts the embedding to this size
             (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}, "added_tokens": []}))
             convert(folder, out, config["vocab_size"])
-            found["models"][name] = {**describe(out), "loss": mean_loss(llama, out, config["vocab_size"])}
+            found["models"][name] = {**describe(out), "loss": mean_loss(llama, out, config)}
             print(name, found["models"][name]["loss"], flush=True)
     text = json.dumps(found, separators=(",", ":"), indent=None).replace('"architecture"', '\n"architecture"')
     (ROOT / "tests/golden/gguf/converted.json").write_text(text + "\n")

@@ -17,36 +17,37 @@ SETTINGS = {"4-32-act-sym": (4, 32, True, True), "3-64-asym": (3, 64, False, Fal
             "8-128-sym": (8, 128, False, True), "4-32-asym": (4, 32, False, False)}
 
 
-def find_grid(group, most, symmetric):
-    low, high = min(0.0, group.min()), max(0.0, group.max())
+def find_grids(groups, most, symmetric):
+    """Scale and zero point of each row."""
+    low, high = np.minimum(0.0, groups.min(axis=1)), np.maximum(0.0, groups.max(axis=1))
     if symmetric:
-        high = max(high, -low)
+        high = np.maximum(high, -low)
         low = -high
-    if low == high:
-        low, high = -1.0, 1.0
-    scale = float(np.float16(np.float32((high - low) / most)))
-    return scale, (most + 1) / 2 if symmetric else min(np.round(-low / scale), most)
+    low, high = np.where(low == high, -1.0, low), np.where(low == high, 1.0, high)
+    scale = ((high - low) / most).astype(np.float32).astype(np.float16).astype(np.float64)
+    return scale, np.full(len(groups), (most + 1) / 2) if symmetric else np.minimum(np.round(-low / scale), most)
 
 
 def gptq(weights, hessian, bits, group_size, act_order, symmetric, damping=0.01):
+    """The codes and the values. hessian None: each weight becomes the nearest code, in the order of the columns."""
+    rows, cols = weights.shape
     most = 2 ** bits - 1
-    w, h = weights.astype(np.float64).copy(), hessian.astype(np.float64).copy()
-    dead = np.diag(h) == 0
-    h[dead, dead] = 1
-    w[:, dead] = 0
-    order = np.argsort(-np.diag(hessian), kind="stable") if act_order else np.arange(COLS)
-    w, h = w[:, order], h[np.ix_(order, order)]
-    h += damping * np.mean(np.diag(h)) * np.eye(COLS)
-    upper = np.linalg.cholesky(np.linalg.inv(h)).T
-    codes, values = np.zeros((ROWS, COLS), np.int32), np.zeros((ROWS, COLS))
-    grids = [None] * ROWS
-    for i in range(COLS):
-        for r in range(ROWS):
-            if i % group_size == 0:
-                grids[r] = find_grid(w[r, i:i + group_size], most, symmetric)
-            scale, zero = grids[r]
-            codes[r, i] = min(max(np.round(w[r, i] / scale) + zero, 0), most)
-            values[r, i] = scale * (codes[r, i] - zero)
+    w, order, upper = weights.astype(np.float64).copy(), np.arange(cols), np.eye(cols)
+    if hessian is not None:
+        h = hessian.astype(np.float64).copy()
+        dead = np.diag(h) == 0
+        h[dead, dead] = 1
+        w[:, dead] = 0
+        order = np.argsort(-np.diag(hessian), kind="stable") if act_order else order
+        w, h = w[:, order], h[np.ix_(order, order)]
+        h += damping * np.mean(np.diag(h)) * np.eye(cols)
+        upper = np.linalg.cholesky(np.linalg.inv(h)).T
+    codes, values = np.zeros((rows, cols), np.int32), np.zeros((rows, cols))
+    for i in range(cols):
+        if i % group_size == 0:
+            scale, zero = find_grids(w[:, i:i + group_size], most, symmetric)
+        codes[:, i] = np.clip(np.round(w[:, i] / scale) + zero, 0, most)
+        values[:, i] = scale * (codes[:, i] - zero)
         w[:, i:] -= np.outer((w[:, i] - values[:, i]) / upper[i, i], upper[i, i:])
     back = np.argsort(order)
     return codes[:, back], values[:, back]

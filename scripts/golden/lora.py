@@ -108,6 +108,8 @@ CASES = {
     "phi3-all": dict(r=4, lora_alpha=4, target_modules="all-linear"),
     # Adapters of attention over frozen experts. ("all-linear" of PEFT would adapt the experts too.)
     "mixtral-attention": dict(r=4, lora_alpha=8, target_modules=LINEAR[:4]),
+    # The same over experts whose weights do not sum to one, and a layer that has an MLP.
+    "qwen3_moe-attention": dict(r=4, lora_alpha=8, target_modules=LINEAR[:4]),
     # Adapters of experts, with ranks and scales that differ, beside some of attention.
     "mixtral-experts": dict(
         r=3, lora_alpha=6, target_modules=["q_proj", "o_proj"], target_parameters=EXPERTS,
@@ -119,7 +121,7 @@ CASES = {
 }
 LR_RATIOS = {"qwen3-plus": 3, "gpt_oss-experts": 2}
 # In all steps, tokens stay away from the borders between two experts.
-SEEDS = {"mixtral-attention": 337, "qwen3_moe-experts": 324, "gpt_oss-experts": 323}
+SEEDS = {"mixtral-attention": 337, "qwen3_moe-attention": 507, "qwen3_moe-experts": 324, "gpt_oss-experts": 323}
 
 # The unit of maps that share dropout, as the place of its first weight among a layer's.
 UNITS = {"q_proj": 0, "k_proj": 0, "v_proj": 0, "o_proj": 3, "gate_proj": 4, "up_proj": 4, "down_proj": 6,
@@ -240,7 +242,7 @@ def make_base(name):
 def make_model(name, options, seed):
     base, rows = make_base(name)
     torch.manual_seed(seed)
-    model = peft.get_peft_model(base, peft.LoraConfig(task_type="CAUSAL_LM", **options))
+    model = peft.get_peft_model(base, peft.LoraConfig(**({"task_type": "CAUSAL_LM"} | options)))
     if options.get("lora_dropout"):
         replace_dropout(model, options["lora_dropout"])
     with torch.no_grad():
@@ -308,7 +310,7 @@ def run_as(model, rows, dtype):
     return [p.grad for p in trained(other).values()], token_loss
 
 
-def golden_case(case, options, seed):
+def golden_case(case, options, seed, lr=LR):
     lr_ratio = LR_RATIOS.get(case, 1)
     model, rows = make_model(case.split("-")[0], options, seed)
     assert models.choice_gap(model, rows) > 0.015  # rounding to bf16 chooses no other expert
@@ -327,15 +329,15 @@ def golden_case(case, options, seed):
               "dora": np.array([int(options.get("use_dora", False))]),
               "dropout": np.array([options.get("lora_dropout", 0.0)]),
               "lr_ratio": np.array([float(lr_ratio)]),
-              "optimizer": np.array([LR, *BETAS, EPS, DECAY, CLIP])} | alphas(model)
+              "optimizer": np.array([lr, *BETAS, EPS, DECAY, CLIP])} | alphas(model)
     arrays |= {f"weight.{n}": p.detach().clone() for n, p in named.items() if "lora_" in n}
     arrays |= {f"grad.{n}": p.grad.clone() for n, p in named.items()}
     arrays |= {"logits": logits, "token_loss": token_loss, "loss": np.array([loss.item()]),
                "bf16_error": np.array([models.error(models.flat(bf16), models.flat(grads)),
                                        models.error(bf16_loss, token_loss)])}
-    exact_losses, _ = train(copy.deepcopy(model).double(), rows, lr_ratio=lr_ratio)
+    exact_losses, _ = train(copy.deepcopy(model).double(), rows, lr, lr_ratio)
     gaps, _ = models.watch_choices(model)
-    losses, norms = train(model, rows, lr_ratio=lr_ratio)
+    losses, norms = train(model, rows, lr, lr_ratio)
     assert min(gaps) > 1e-4, (case, min(gaps))
     drift = np.abs(losses - exact_losses).max()
     assert drift < 2e-6, (case, drift)

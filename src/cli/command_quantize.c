@@ -15,6 +15,9 @@
 #include "src/run/rows.h"
 #include "src/run/run_shape.h"
 
+/* The share of the calibration rows that an expert must get to be calibrated: GPTQModel's default. */
+#define LEAST_SHARE 0.005
+
 struct command {
     struct ot_settings settings;
     const struct ot_options *options; /* in effect */
@@ -28,6 +31,7 @@ struct command {
     struct ot_out_lock *lock;
     struct ot_quantize job;
     struct ot_json_writer layers; /* --json: an array of them */
+    int64_t experts, rounded;     /* of the layers that are done */
 };
 
 /* ---- the format ---- */
@@ -49,19 +53,20 @@ static int read_group_size(const char *text, int64_t *out) {
 }
 
 static int choose_format(struct command *c) {
-    static const int bits[] = {[OT_CHOICE_TO_GPTQ4] = 4,
-                               [OT_CHOICE_TO_GPTQ8] = 8,
-                               [OT_CHOICE_TO_GPTQ3] = 3,
-                               [OT_CHOICE_TO_GPTQ2] = 2};
+    static const struct ot_pack_format formats[] = {
+        [OT_CHOICE_TO_GPTQ4] = {.kind = OT_PACKED_GPTQ, .bits = 4},
+        [OT_CHOICE_TO_GPTQ8] = {.kind = OT_PACKED_GPTQ, .bits = 8},
+        [OT_CHOICE_TO_GPTQ3] = {.kind = OT_PACKED_GPTQ, .bits = 3},
+        [OT_CHOICE_TO_GPTQ2] = {.kind = OT_PACKED_GPTQ, .bits = 2},
+        [OT_CHOICE_TO_NF4] = {.kind = OT_PACKED_4BIT},
+        [OT_CHOICE_TO_NF4_DOUBLE] = {.kind = OT_PACKED_4BIT, .nested = true},
+        [OT_CHOICE_TO_INT8] = {.kind = OT_PACKED_INT8},
+        [OT_CHOICE_TO_MXFP4] = {.kind = OT_PACKED_MXFP4}};
     const struct ot_options *o = c->options;
-    c->format = (struct ot_pack_format){.kind = o->to < OT_CHOICE_TO_NF4     ? OT_PACKED_GPTQ
-                                                : o->to == OT_CHOICE_TO_INT8 ? OT_PACKED_INT8
-                                                                             : OT_PACKED_4BIT,
-                                        .bits = o->to < OT_CHOICE_TO_NF4 ? bits[o->to] : 0,
-                                        .symmetric = o->symmetric,
-                                        .act_order = o->act_order,
-                                        .damping = o->damping,
-                                        .nested = o->to == OT_CHOICE_TO_NF4_DOUBLE};
+    c->format = formats[o->to];
+    c->format.symmetric = o->symmetric;
+    c->format.act_order = o->act_order;
+    c->format.damping = o->damping;
     return read_group_size(o->group_size, &c->format.group_size);
 }
 
@@ -113,10 +118,11 @@ static void note_rows(const struct command *c) {
 
 /* Says what the host needs, and refuses what it does not have. */
 static int check_memory(const struct command *c) {
-    const struct ot_quantize_memory m = ot_quantize_memory(&c->job);
+    struct ot_quantize_memory m;
+    OT_TRY(ot_quantize_memory(&c->job, &m));
     int64_t total = m.activations + m.weights + m.codes + m.hessian;
     int64_t budget = (int64_t)c->session.budget_bytes[OT_TIER_HOST];
-    char text[5][OT_TEXT_BYTES];
+    char text[5][OT_TEXT_BYTES], device[OT_TEXT_BYTES];
     ot_text_bytes(total, text[0]);
     ot_text_bytes(m.activations, text[1]);
     ot_text_bytes(m.weights, text[2]);
@@ -124,6 +130,8 @@ static int check_memory(const struct command *c) {
     ot_text_bytes(m.hessian, text[4]);
     ot_log(OT_LOG_INFO, "memory  %s of RAM: activations %s, a layer %s, its codes %s, Hessian %s", text[0],
            text[1], text[2], text[3], text[4]);
+    if (m.hessians > 0)
+        ot_log(OT_LOG_INFO, "memory  %s of the device for Hessians", ot_text_bytes(m.hessians, device));
     if (total <= budget)
         return 0;
     return ot_fail(
@@ -136,6 +144,7 @@ static int check_memory(const struct command *c) {
 static int open_save(struct command *c) {
     struct ot_session *s = &c->session;
     c->format.dtype = s->stored;
+    c->format.least_share = s->config.n_experts > 0 ? LEAST_SHARE : 0;
     c->save = (struct ot_model_save){.out = c->options->out,
                                      .model = s->model,
                                      .base = s->dir,
@@ -156,22 +165,29 @@ static void put_layer(struct ot_json_writer *w, const struct ot_quantize_row *ro
     ot_json_begin_object(w, "errors");
     for (int i = 0; i < row->n_maps; i++) {
         snprintf(name, sizeof name, "%.*s", row->maps[i].bytes, row->maps[i].name);
-        ot_json_put_real(w, name, row->maps[i].error);
+        ot_json_put_real(w, name, ot_quantize_map_error(&row->maps[i]));
     }
     ot_json_end_object(w);
+    if (row->experts > 0)
+        ot_json_put_int(w, "rounded_experts", row->rounded);
     ot_json_put_real(w, "seconds", row->seconds);
     ot_json_end_object(w);
 }
 
 static void print_layer(void *context, const struct ot_quantize_row *row) {
     struct command *c = context;
-    char line[256], time[OT_TEXT_BYTES];
+    char line[320], time[OT_TEXT_BYTES];
     int n = snprintf(line, sizeof line, "layer %3lld of %lld ", (long long)row->layer + 1,
                      (long long)row->n_layers);
     put_layer(&c->layers, row);
+    c->experts += row->experts;
+    c->rounded += row->rounded;
     for (int i = 0; i < row->n_maps; i++)
         n += snprintf(line + n, sizeof line - (size_t)n, " %.*s %.3g %% ", row->maps[i].bytes,
-                      row->maps[i].name, 100 * row->maps[i].error);
+                      row->maps[i].name, 100 * ot_quantize_map_error(&row->maps[i]));
+    if (row->rounded > 0)
+        n += snprintf(line + n, sizeof line - (size_t)n, " %lld of %lld experts rounded ",
+                      (long long)row->rounded, (long long)row->experts);
     if (!c->options->quiet && !c->options->json)
         printf("%s %s\n", line, ot_text_duration(row->seconds, time));
     fflush(stdout);
@@ -192,6 +208,10 @@ static int print_json(struct command *c, double total) {
     struct ot_json_writer *w = &c->layers;
     ot_json_end_array(w);
     ot_json_put_text(w, "out", c->options->out);
+    if (c->experts > 0) {
+        ot_json_put_int(w, "experts", c->experts);
+        ot_json_put_int(w, "rounded_experts", c->rounded);
+    }
     if (job->loss.trained > 0) {
         ot_json_put_real(w, "perplexity_before", exp(job->loss.before));
         ot_json_put_real(w, "perplexity_after", exp(job->loss.after));
@@ -217,6 +237,9 @@ static int print_result(struct command *c, double total) {
         return print_json(c, total);
     if (!c->options->quiet)
         print_stages(&c->job.stages, total);
+    if (c->rounded > 0)
+        printf("%lld of %lld experts rounded to nearest: each gets less than %g %% of the calibration rows\n",
+               (long long)c->rounded, (long long)c->experts, 100 * LEAST_SHARE);
     if (loss->trained > 0)
         printf("perplexity %.6g before, %.6g after, on %s held-out tokens\n", exp(loss->before),
                exp(loss->after), ot_text_count(loss->trained, tokens));
@@ -225,6 +248,29 @@ static int print_result(struct command *c, double total) {
 }
 
 /* ---- the command ---- */
+
+/* Refuses formats that no reader has for the model. */
+static int check_family(const struct command *c) {
+    const struct ot_model_config *config = &c->session.config;
+    const char *type = ot_family_row(config->family)->model_type, *model = c->options->model;
+    bool mxfp4 = c->format.kind == OT_PACKED_MXFP4, is_gpt_oss = config->family == OT_FAMILY_GPT_OSS;
+    if (is_gpt_oss && !mxfp4)
+        return ot_fail(OT_E_INPUT,
+                       "%s: vLLM and transformers read the experts of a gpt_oss in no format of GPTQ or "
+                       "bitsandbytes; --to mxfp4 is its own",
+                       model);
+    if (mxfp4 && !is_gpt_oss)
+        return ot_fail(OT_E_INPUT,
+                       "%s: --to mxfp4 is the format of gpt_oss, and this is a %s; see --to gptq:4", model,
+                       type);
+    if (config->n_experts > 0 && !mxfp4 && c->format.kind != OT_PACKED_GPTQ)
+        return ot_fail(OT_E_INPUT,
+                       "%s: of a %s, bitsandbytes would leave the experts as they are, which are nearly all "
+                       "weights; --to gptq:4 quantizes them, and so does a run with --base-type nf4 or int8 "
+                       "while it lasts",
+                       model, type);
+    return 0;
+}
 
 static int open_all(struct command *c, const struct ot_options *options) {
     struct ot_session *s = &c->session;
@@ -243,12 +289,7 @@ static int open_all(struct command *c, const struct ot_options *options) {
             OT_E_INPUT,
             "%s holds adapters; offload-train merge adds them to their base, which can be quantized",
             options->model);
-    if (s->config.n_experts > 0)
-        return ot_fail(
-            OT_E_INPUT,
-            "%s has experts, and the formats of --to have none for experts that transformers reads; "
-            "a run with --base-type nf4 or int8 stores frozen experts so by itself",
-            options->model);
+    OT_TRY(check_family(c));
     OT_TRY(open_rows(c));
     OT_TRY(open_save(c));
     c->job.session = s;

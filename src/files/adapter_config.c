@@ -369,10 +369,22 @@ static bool same_rank(struct ot_lora_rank a, struct ot_lora_rank b) {
     return a.rank == b.rank && a.alpha == b.alpha;
 }
 
-/* True if each kind of module has the same adapter in all layers. */
+/* The first module whose name ends in the same word, if the module is in a layer; else its own index. */
+static int64_t first_alike(const struct reader *r, int64_t index) {
+    char module[OT_LORA_MODULE_BYTES], other[OT_LORA_MODULE_BYTES];
+    ot_lora_module_at(r->config, index, module);
+    for (int64_t i = 0; i < index && ot_lora_layer_of(module) >= 0; i++) {
+        ot_lora_module_at(r->config, i, other);
+        if (ot_lora_layer_of(other) >= 0 && strcmp(strrchr(other, '.'), strrchr(module, '.')) == 0)
+            return i;
+    }
+    return index;
+}
+
+/* True if all modules of layers whose names end in one word have the same adapter. */
 static bool is_uniform(const struct reader *r) {
     for (int64_t i = 0; i < r->n; i++)
-        if (!same_rank(r->ranks[i], r->ranks[ot_lora_module_in_first(r->config, i)]))
+        if (!same_rank(r->ranks[i], r->ranks[first_alike(r, i)]))
             return false;
     return true;
 }
@@ -401,7 +413,7 @@ static int make_text(const struct reader *r, double dropout, char **lora) {
     for (int part = 0, n = 0; part < 2; part++)
         for (int64_t i = 0; i < r->n; i++) {
             struct ot_lora_rank rank = r->ranks[i];
-            if (rank.rank == 0 || (uniform && ot_lora_module_in_first(r->config, i) != i))
+            if (rank.rank == 0 || (uniform && first_alike(r, i) < i))
                 continue;
             ot_lora_module_at(r->config, i, module);
             const char *name = short_name(module, uniform);

@@ -18,14 +18,13 @@ static void put_number(struct ot_json_writer *w, const char *key, double value) 
 
 /* The last words of the names of the linear maps of a layer that can have adapters: "q_proj". */
 static void put_linear(const struct ot_model_config *config, struct ot_json_writer *w) {
+    const char *const *names = ot_model_layer_names(config, config->n_layers - 1)->modules;
     for (int module = OT_MODULE_Q; module <= OT_MODULE_DOWN; module++) {
-        const char *name = ot_model_can_adapt(config, (enum ot_module)module)
-                               ? ot_model_names(config)->modules[module]
-                               : NULL;
+        const char *name = ot_model_can_adapt(config, (enum ot_module)module) ? names[module] : NULL;
         const char *end = name ? strrchr(name, '.') : NULL;
-        bool again = false; /* GPT-2 has two maps c_proj */
+        bool again = false; /* GPT-2 has two maps c_proj; a T5 has two q */
         for (int other = OT_MODULE_Q; end && other < module; other++) {
-            const char *before = ot_model_names(config)->modules[other];
+            const char *before = names[other];
             again = again || (before && strcmp(strrchr(before, '.'), end) == 0);
         }
         if (end && !again)
@@ -131,7 +130,8 @@ int ot_adapter_config_write(const char *lora, const struct ot_model *model, cons
     OT_TRY(ot_lora_spec_read(lora, &spec));
     ot_json_begin_object(&w, NULL);
     ot_json_put_text(&w, "peft_type", "LORA");
-    ot_json_put_text(&w, "task_type", "CAUSAL_LM");
+    bool pairs = ot_model_has_pairs(ot_model_get_config(model));
+    ot_json_put_text(&w, "task_type", pairs ? "SEQ_2_SEQ_LM" : "CAUSAL_LM");
     if (base)
         ot_json_put_text(&w, "base_model_name_or_path", base);
     ot_json_put_int(&w, "r", spec.rank);

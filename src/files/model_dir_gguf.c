@@ -46,7 +46,8 @@ static int make_generation_config(struct ot_model_dir *dir) {
     size_t bytes;
     if (dir->facts.ids.n_eos == 0)
         return 0;
-    OT_TRY(ot_generation_config_write(&dir->facts.ids, false, &text, &bytes));
+    OT_TRY(
+        ot_generation_config_write(&dir->facts.ids, ot_model_has_pairs(&dir->facts.config), &text, &bytes));
     int rc = ot_json_parse(text, bytes, dir->path, &dir->generation);
     if (rc == 0)
         rc = hold_text(dir, OT_SMALL_GENERATION_CONFIG, text, bytes);

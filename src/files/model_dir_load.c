@@ -19,6 +19,9 @@ enum {
 
 /* The output projection, in the files of every family. */
 static const char HEAD[] = "lm_head.weight";
+/* The embedding of a T5 in the stacks that read it. Files have it under one of its names, or several. */
+static const char *const STACK_EMBEDDINGS[] = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"};
+enum { N_STACK_EMBEDDINGS = sizeof STACK_EMBEDDINGS / sizeof *STACK_EMBEDDINGS };
 
 /* ---- mapping stored tensors to the model's ---- */
 
@@ -67,21 +70,32 @@ static int check_tensor(const struct ot_stored *stored, const struct ot_tensor *
     return 0;
 }
 
-/* True for tensors that are not parameters: buffers that older versions of transformers saved, and the head
- * of a tied model, which is a copy of the embedding. */
+static bool has_pairs(const struct ot_model_dir *dir) {
+    return ot_model_has_pairs(&dir->facts.config);
+}
+
+/* True for tensors that are not parameters: buffers that older versions of transformers saved, biases of
+ * cross attention that no T5 uses, and copies of the embedding: the head of a tied model, and in the stacks
+ * of a T5. */
 static bool may_ignore(const struct ot_model_dir *dir, const struct ot_safetensor *tensor, bool tied) {
     static const char *const of_images[] = {"vision_tower.", "multi_modal_projector.", "vision_model."};
     for (size_t i = 0; dir->facts.is_text_part && i < sizeof of_images / sizeof *of_images; i++)
         if (strstr(tensor->name, of_images[i]))
             return true;
-    static const char *const suffixes[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias",
-                                           ".attn.causal_mask", ".maybe_rotary.inv_freq"};
+    static const char *const suffixes[] = {
+        ".rotary_emb.inv_freq",    ".attn.bias",
+        ".attn.masked_bias",       ".attn.causal_mask",
+        ".maybe_rotary.inv_freq",  ".EncDecAttention.relative_attention_bias.weight",
+        ".cross_attn_rel_b.weight"};
     size_t bytes = strlen(tensor->name);
     for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
         size_t end = strlen(suffixes[i]);
         if (bytes > end && strcmp(tensor->name + bytes - end, suffixes[i]) == 0)
             return true;
     }
+    for (int i = 0; has_pairs(dir) && i < N_STACK_EMBEDDINGS; i++)
+        if (strcmp(tensor->name, STACK_EMBEDDINGS[i]) == 0)
+            return true;
     return tied && strcmp(without_prefix(tensor->name), HEAD) == 0;
 }
 
@@ -89,9 +103,11 @@ static bool may_ignore(const struct ot_model_dir *dir, const struct ot_safetenso
 static const struct ot_stored *find_own(const struct ot_model_dir *dir, const struct ot_tensor *wanted,
                                         bool tied) {
     const struct ot_stored *stored = find_stored(dir, wanted->name);
-    if (!stored && tied && wanted->module == OT_MODULE_EMBEDDING && !ot_lora_has_tensor(wanted->name))
-        stored = find_stored(dir, HEAD);
-    return stored;
+    if (stored || wanted->module != OT_MODULE_EMBEDDING || ot_lora_has_tensor(wanted->name))
+        return stored;
+    for (int i = 0; !stored && has_pairs(dir) && i < N_STACK_EMBEDDINGS; i++)
+        stored = find_stored(dir, STACK_EMBEDDINGS[i]);
+    return stored || !tied ? stored : find_stored(dir, HEAD);
 }
 
 static const struct ot_stored *find_wanted(const struct ot_model_dir *dir, const struct ot_tensor *wanted,
@@ -192,28 +208,34 @@ static int compare_values(const struct ot_stored *a, const struct ot_stored *b, 
     return rc;
 }
 
+static int check_copy(const struct ot_stored *embedding, const struct ot_stored *copy, const char *why) {
+    if (!copy || copy == embedding)
+        return 0;
+    const struct ot_safetensor *c = copy->tensor, *e = embedding->tensor;
+    bool same = c->readable && c->dims == e->dims &&
+                memcmp(c->shape, e->shape, (size_t)c->dims * sizeof *c->shape) == 0;
+    if (same)
+        OT_TRY(compare_values(copy, embedding, &same));
+    return same ? 0
+                : ot_fail(OT_E_INPUT, "%s: tensor %s differs from %s, but %s", copy->file->path, c->name,
+                          e->name, why);
+}
+
 /* A config may tie head and embedding while the files still hold a head. The head may be ignored only if it
- * equals the embedding: transformers uses a different head, tied or not. */
-static int check_tied_head(const struct ot_model_dir *dir, const struct ot_model *model) {
-    const struct ot_stored *head = find_stored(dir, HEAD);
-    char name[OT_MODEL_NAME_BYTES];
-    ot_model_module_name(ot_model_get_config(model), OT_MODULE_EMBEDDING, -1, name, sizeof name - 8);
-    strcat(name, ".weight");
-    const struct ot_stored *embedding = find_stored(dir, name);
-    if (!head || !embedding)
+ * equals the embedding: transformers uses a different head, tied or not. So may an embedding of a stack. */
+static int check_copies(const struct ot_model_dir *dir, const struct ot_model *model,
+                        const struct ot_stored *const *map) {
+    int64_t i = 0;
+    while (ot_model_tensor(model, i)->module != OT_MODULE_EMBEDDING ||
+           ot_lora_has_tensor(ot_model_tensor(model, i)->name))
+        i++;
+    for (int k = 0; has_pairs(dir) && k < N_STACK_EMBEDDINGS; k++)
+        OT_TRY(check_copy(map[i], find_stored(dir, STACK_EMBEDDINGS[k]), "a T5 has one embedding"));
+    if (!ot_model_get_config(model)->tied)
         return 0;
-    const struct ot_safetensor *h = head->tensor, *e = embedding->tensor;
-    bool same = h->readable && h->dims == e->dims &&
-                memcmp(h->shape, e->shape, (size_t)h->dims * sizeof *h->shape) == 0;
-    if (same)
-        OT_TRY(compare_values(head, embedding, &same));
-    if (same)
-        return 0;
-    return ot_fail(
-        OT_E_INPUT,
-        "%s: tensor %s differs from %s, but config.json says tie_word_embeddings true; set it to false to "
-        "use both, as transformers does",
-        head->file->path, h->name, e->name);
+    return check_copy(map[i], find_stored(dir, HEAD),
+                      "config.json says tie_word_embeddings true; set it to false to use both, as "
+                      "transformers does");
 }
 
 int ot_model_dir_map(const struct ot_model_dir *dir, const struct ot_model *model,
@@ -229,8 +251,7 @@ int ot_model_dir_map(const struct ot_model_dir *dir, const struct ot_model *mode
     }
     OT_TRY_GOTO(find_all(dir, model, map), rc, out);
     OT_TRY_GOTO(check_extra(dir, model, used), rc, out);
-    if (ot_model_get_config(model)->tied)
-        OT_TRY_GOTO(check_tied_head(dir, model), rc, out);
+    OT_TRY_GOTO(check_copies(dir, model, map), rc, out);
     *out = map;
     map = NULL;
 out:

@@ -5,7 +5,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "models/inputs.h"
 #include "src/base/error.h"
 #include "src/base/json.h"
 #include "src/files/adapter_config.h"
@@ -85,23 +84,20 @@ static const char *kept_path(const struct ot_model_save *save, int i, char path[
 /* True if the save stores the tensor in its format of quantised checkpoints. */
 static bool is_packed(const struct ot_model_save *save, const struct ot_tensor *tensor) {
     enum ot_layer_input input;
-    return save->pack && ot_tensor_reads_input(tensor, &input);
+    return save->pack && ot_pack_takes(save->pack, tensor, &input);
 }
 
 static int add_packed_entries(struct saver *s, const struct ot_tensor *tensor) {
     struct ot_pack_part parts[OT_PACK_PARTS];
-    OT_TRY(ot_pack_check(s->save->pack, tensor->name, tensor->rows, tensor->cols));
-    int n = ot_pack_parts(s->save->pack, tensor->rows, tensor->cols, parts);
+    OT_TRY(ot_pack_check(s->save->pack, tensor));
+    int n = ot_pack_parts(s->save->pack, tensor, parts);
     for (int i = 0; i < n; i++) {
         char *name = s->names[s->n_entries];
-        snprintf(name, NAME_BYTES, "%.*s%s", (int)(strlen(tensor->name) - strlen(".weight")), tensor->name,
-                 parts[i].suffix);
-        s->entries[s->n_entries++] =
-            (struct ot_safetensors_entry){.name = name,
-                                          .dims = parts[i].dims,
-                                          .shape = {parts[i].shape[0], parts[i].shape[1]},
-                                          .raw = parts[i].dtype,
-                                          .item_bytes = parts[i].item_bytes};
+        struct ot_safetensors_entry *entry = &s->entries[s->n_entries++];
+        ot_pack_part_name(tensor, &parts[i], name, NAME_BYTES);
+        *entry = (struct ot_safetensors_entry){
+            .name = name, .dims = parts[i].dims, .raw = parts[i].dtype, .item_bytes = parts[i].item_bytes};
+        memcpy(entry->shape, parts[i].shape, sizeof entry->shape);
     }
     return 0;
 }
@@ -279,7 +275,7 @@ static int save_files(const struct saver *s) {
 static int save_packed(struct saver *s, const struct ot_tensor *tensor, void *context) {
     struct ot_pack_part described[OT_PACK_PARTS];
     const void *parts[OT_PACK_PARTS];
-    int n = ot_pack_parts(s->save->pack, tensor->rows, tensor->cols, described);
+    int n = ot_pack_parts(s->save->pack, tensor, described);
     OT_TRY(s->save->pack_source(context, tensor, parts));
     for (int i = 0; i < n; i++)
         OT_TRY(ot_safetensors_writer_put_raw(s->writer, parts[i]));

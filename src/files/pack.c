@@ -41,8 +41,23 @@ static int nf4_parts(const struct ot_pack_format *f, int64_t rows, int64_t cols,
     return n;
 }
 
-int ot_pack_parts(const struct ot_pack_format *f, int64_t rows, int64_t cols,
+static int mxfp4_parts(const struct ot_tensor *t, struct ot_pack_part *parts) {
+    int64_t rows = t->rows / t->parts, blocks = t->cols / OT_WEIGHT_MX_BLOCK;
+    parts[0] = (struct ot_pack_part){"_blocks", "U8", 1, 4, {t->parts, rows, blocks, OT_WEIGHT_MX_BLOCK / 2}};
+    parts[1] = (struct ot_pack_part){"_scales", "U8", 1, 3, {t->parts, rows, blocks}};
+    return 2;
+}
+
+bool ot_pack_takes(const struct ot_pack_format *f, const struct ot_tensor *tensor,
+                   enum ot_layer_input *input) {
+    return ot_tensor_reads_input(tensor, input) && (f->kind != OT_PACKED_MXFP4 || tensor->parts > 0);
+}
+
+int ot_pack_parts(const struct ot_pack_format *f, const struct ot_tensor *tensor,
                   struct ot_pack_part parts[OT_PACK_PARTS]) {
+    int64_t rows = tensor->rows, cols = tensor->cols;
+    if (f->kind == OT_PACKED_MXFP4)
+        return mxfp4_parts(tensor, parts);
     if (f->kind == OT_PACKED_GPTQ)
         return gptq_parts(f, rows, cols, parts);
     if (f->kind == OT_PACKED_4BIT)
@@ -53,21 +68,36 @@ int ot_pack_parts(const struct ot_pack_format *f, int64_t rows, int64_t cols,
 }
 
 int64_t ot_pack_part_bytes(const struct ot_pack_part *part) {
-    return part->shape[0] * (part->dims == 2 ? part->shape[1] : 1) * part->item_bytes;
+    int64_t bytes = part->item_bytes;
+    for (int d = 0; d < part->dims; d++)
+        bytes *= part->shape[d];
+    return bytes;
+}
+
+void ot_pack_part_name(const struct ot_tensor *tensor, const struct ot_pack_part *part, char *name,
+                       size_t bytes) {
+    const char *end = strstr(tensor->name, ".weight");
+    int stem = (int)(end ? (size_t)(end - tensor->name) : strlen(tensor->name));
+    snprintf(name, bytes, "%.*s%s", stem, tensor->name, part->suffix);
 }
 
 /* Kernels read whole words and groups. Tensors lie in the file without gaps, and readers want each to
  * begin at a multiple of its items' size. */
-int ot_pack_check(const struct ot_pack_format *f, const char *name, int64_t rows, int64_t cols) {
+int ot_pack_check(const struct ot_pack_format *f, const struct ot_tensor *tensor) {
     struct ot_pack_part parts[OT_PACK_PARTS];
+    const char *name = tensor->name;
+    int64_t rows = tensor->rows, cols = tensor->cols;
     bool gptq = f->kind == OT_PACKED_GPTQ;
+    if (f->kind == OT_PACKED_MXFP4 && cols % OT_WEIGHT_MX_BLOCK != 0)
+        return ot_fail(OT_E_INPUT, "%s has %lld columns; MXFP4 needs a multiple of %d", name, (long long)cols,
+                       OT_WEIGHT_MX_BLOCK);
     if (gptq && f->group_size > 0 && cols % f->group_size != 0)
         return ot_fail(OT_E_INPUT, "%s has %lld columns, which is not a multiple of the group size %lld",
                        name, (long long)cols, (long long)f->group_size);
     if (gptq && (rows % 32 != 0 || cols % 32 != 0))
         return ot_fail(OT_E_INPUT, "%s is %lld x %lld; GPTQ needs multiples of 32", name, (long long)rows,
                        (long long)cols);
-    for (int i = ot_pack_parts(f, rows, cols, parts) - 1; i >= 0; i--)
+    for (int i = ot_pack_parts(f, tensor, parts) - 1; i >= 0; i--)
         if (ot_pack_part_bytes(&parts[i]) % 4 != 0)
             return ot_fail(OT_E_INPUT, "%s is %lld x %lld; this format needs multiples of 4 %s", name,
                            (long long)rows, (long long)cols, f->nested ? "x 64 x 4 weights" : "weights");
@@ -145,6 +175,15 @@ static void put_gptq(const struct ot_pack_format *f, struct ot_json_writer *w) {
     ot_json_put_real(w, "damp_percent", f->damping);
     ot_json_put_bool(w, "static_groups", false);
     ot_json_put_bool(w, "true_sequential", true);
+    if (f->least_share > 0) {
+        char share[32];
+        snprintf(share, sizeof share, "%g%%", 100 * f->least_share);
+        ot_json_begin_object(w, "fallback");
+        ot_json_put_text(w, "strategy", "rtn");
+        ot_json_put_text(w, "threshold", share);
+        ot_json_put_null(w, "smooth");
+        ot_json_end_object(w);
+    }
     ot_json_end_object(w);
 }
 
@@ -164,10 +203,23 @@ static void put_bitsandbytes(const struct ot_pack_format *f, struct ot_json_writ
     ot_json_put_null(w, "llm_int8_skip_modules");
 }
 
+/* What gpt-oss has beside its experts, by the names that its published files use. */
+static void put_mxfp4(struct ot_json_writer *w) {
+    static const char *const plain[] = {"model.layers.*.self_attn", "model.layers.*.mlp.router",
+                                        "model.embed_tokens", "lm_head"};
+    ot_json_put_text(w, "quant_method", "mxfp4");
+    ot_json_begin_array(w, "modules_to_not_convert");
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
+        ot_json_put_text(w, NULL, plain[i]);
+    ot_json_end_array(w);
+}
+
 void ot_pack_put_config(const struct ot_pack_format *f, const char *key, struct ot_json_writer *w) {
     ot_json_begin_object(w, key);
     if (f->kind == OT_PACKED_GPTQ)
         put_gptq(f, w);
+    else if (f->kind == OT_PACKED_MXFP4)
+        put_mxfp4(w);
     else
         put_bitsandbytes(f, w);
     ot_json_end_object(w);

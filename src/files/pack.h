@@ -4,10 +4,17 @@
  * transformers and GPTQModel load the result of OT_PACKED_GPTQ. Symmetric weights are written in
  * checkpoint_format "gptq", which every program reads. Others are in "gptq_v2": in "gptq" a zero point of 0
  * is stored as -1, which programs decode in different ways.
+ *
+ * EXPERTS. GPTQ stores the matrices of an expert like all others, under the names of the plain checkpoint
+ * (model.layers.0.mlp.experts.3.gate_proj.qweight), and leaves the router plain. vLLM reads both. GPTQModel
+ * 7.7 writes qwen3_moe so; a mixtral has the names there that transformers 5 uses inside
+ * (mlp.experts.3.gate_proj in place of block_sparse_moe.experts.3.w1). MXFP4 is the form of gpt-oss: the
+ * matrices of all experts of a layer, and nothing else.
  */
 #ifndef OT_FILES_PACK_H
 #define OT_FILES_PACK_H
 
+#include "models/inputs.h"
 #include "src/files/packed.h"
 
 struct ot_json_writer;
@@ -15,31 +22,40 @@ struct ot_json_writer;
 /* How the matrices of the layers are stored. */
 struct ot_pack_format {
     enum ot_packed_kind kind;
-    /* GPTQ; the last two are for the record */
+    /* GPTQ; the last three are for the record */
     int bits;
     int64_t group_size; /* -1: all columns */
     bool symmetric, act_order;
     double damping;
+    double least_share; /* of the rows of calibration, for an expert that is calibrated; 0: no experts */
     /* 4 bits: the scales are quantised too */
     bool nested;
     enum ot_dtype dtype; /* of the model that is quantised */
 };
 
+enum { OT_PACK_DIMS = 4 };
+
 /* One tensor of a matrix. */
 struct ot_pack_part {
-    const char *suffix; /* of its name, in place of ".weight" */
+    const char *suffix; /* of its name, in place of ".weight"; names of all experts have no ".weight" */
     const char *dtype;  /* "I32" */
     int item_bytes, dims;
-    int64_t shape[2];
+    int64_t shape[OT_PACK_DIMS];
 };
 enum { OT_PACK_PARTS = 6, OT_PACK_STATE_BYTES = 256 };
 
+/* True if a checkpoint has this tensor in the format; *input: as ot_tensor_reads_input. */
+bool ot_pack_takes(const struct ot_pack_format *format, const struct ot_tensor *tensor,
+                   enum ot_layer_input *input);
 /* Fills in the tensors of a matrix, in the order in which they are written, and returns their number. */
-int ot_pack_parts(const struct ot_pack_format *format, int64_t rows, int64_t cols,
+int ot_pack_parts(const struct ot_pack_format *format, const struct ot_tensor *tensor,
                   struct ot_pack_part parts[OT_PACK_PARTS]);
 int64_t ot_pack_part_bytes(const struct ot_pack_part *part);
-/* Error OT_E_INPUT: the format cannot store such a matrix. name: the tensor's. */
-int ot_pack_check(const struct ot_pack_format *format, const char *name, int64_t rows, int64_t cols);
+/* Writes the name of a part. */
+void ot_pack_part_name(const struct ot_tensor *tensor, const struct ot_pack_part *part, char *name,
+                       size_t bytes);
+/* Error OT_E_INPUT: the format cannot store such a matrix. */
+int ot_pack_check(const struct ot_pack_format *format, const struct ot_tensor *tensor);
 
 /* The codes of a GPTQ matrix [rows, cols], and its zero points [groups, rows], as words. */
 void ot_pack_gptq_codes(const struct ot_pack_format *format, int64_t rows, int64_t cols, const uint8_t *codes,

@@ -70,8 +70,8 @@ int64_t ot_safetensors_convert(enum ot_dtype dtype, const void *data, int64_t n,
 
 struct ot_safetensors_entry {
     const char *name; /* borrowed until close */
-    int dims;         /* 0..2 */
-    int64_t shape[3];
+    int dims;         /* 0..4 */
+    int64_t shape[4];
     enum ot_dtype dtype;
     /* NULL, or the name in the file of another dtype, whose items have item_bytes bytes: a raw tensor. */
     const char *raw;

@@ -45,10 +45,12 @@ static const struct ot_gguf_architecture ROWS[OT_FAMILY_COUNT] = {
                            .window = OT_GGUF_WINDOW_REQUIRED,
                            .period = 2,
                            .tied = OT_GGUF_TIED_NEVER},
+    [OT_FAMILY_T5] = {.name = "t5"},
 };
 
-const char ot_gguf_known_architectures[] = "bloom, falcon, gemma, gemma2, gemma3, gpt-oss, gpt2, granite, "
-                                           "llama, mistral3, olmo2, phi3, qwen2, qwen3, qwen3moe, smollm3";
+const char ot_gguf_known_architectures[] =
+    "bloom, falcon, gemma, gemma2, gemma3, gpt-oss, gpt2, granite, "
+    "llama, mistral3, olmo2, phi3, qwen2, qwen3, qwen3moe, smollm3, t5";
 
 const struct ot_gguf_architecture *ot_gguf_architecture(enum ot_family family) {
     return &ROWS[family];
@@ -72,6 +74,14 @@ double ot_gguf_yarn_magnitude(double factor, double log_multiplier) {
     return whole / part;
 }
 
+enum ot_activation ot_gguf_pair_act(bool plain_mlp) {
+    return plain_mlp ? OT_ACT_RELU : OT_ACT_GELU_TANH;
+}
+
+double ot_gguf_logit_divisor(const struct ot_model_config *c) {
+    return ot_model_has_pairs(c) && c->tied ? sqrt((double)c->hidden) : 0;
+}
+
 /* ---- what llama.cpp lacks ---- */
 
 struct check {
@@ -84,6 +94,22 @@ struct check {
 static int refuse(const struct check *k, const char *lacks, const char *says) {
     return ot_fail(OT_E_INPUT, "%s: llama.cpp has no %s for models of type %s, but %s", k->where, lacks,
                    ot_family_row(k->c->family)->model_type, says);
+}
+
+/* llama.cpp has one activation for an MLP with a gate and one for an MLP without. */
+static int check_pairs(const struct check *k) {
+    const struct ot_model_config *c = k->c;
+    double divisor = ot_gguf_logit_divisor(c);
+    if (c->act != ot_gguf_pair_act(c->plain_mlp))
+        return refuse(k, "feed_forward_proj other than relu and gated-gelu", "the config has another one");
+    if (c->position_distance != OT_GGUF_PAIR_DISTANCE)
+        return refuse(k, "relative_attention_max_distance other than 128", "the config has another one");
+    if (c->n_layers - c->n_encoder_layers > c->n_encoder_layers)
+        return refuse(k, "decoder with more layers than the encoder", "num_decoder_layers is larger");
+    if ((float)c->logit_divisor != (float)divisor)
+        return refuse(k, "key for the scale of the logits",
+                      "scale_decoder_outputs is not as tie_word_embeddings");
+    return 0;
 }
 
 static int check_maps(const struct check *k) {
@@ -192,6 +218,8 @@ int ot_gguf_check_config(const struct ot_model_config *config, const char *where
                        "Hugging Face directory (export without --gguf) is what other programs read. GGUF "
                        "has the architectures %s",
                        where, ot_family_row(config->family)->model_type, ot_gguf_known_architectures);
+    if (ot_model_has_pairs(config))
+        return check_pairs(&k);
     OT_TRY(check_maps(&k));
     OT_TRY(check_attention(&k));
     if (config->n_experts > 0)

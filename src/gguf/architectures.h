@@ -13,6 +13,7 @@
  *     mixtral               llama         with experts; rows of q and k permuted; computed without its window
  *     qwen3_moe             qwen3moe      all layers have experts; their weights have the sum 1
  *     gpt_oss               gpt-oss       gate and up are two tensors
+ *     t5                    its own       relu without a gate, gelu with one; distances up to 128
  *
  * llama.cpp has neither codegen nor ministral.
  *
@@ -26,6 +27,11 @@
  * w with |w| >= 2^-13, and for few fp32 w.
  *
  * GELU. llama.cpp computes the gelu of Falcon by the tanh approximation, from a table in f16.
+ *
+ * T5. The first T5s divide the logits by the root of the width, and share the embedding with the head.
+ * llama.cpp does not divide. Its most probable token is the same; its probabilities are those of a
+ * temperature of 1 / root. A file does not say whether a model divides. Here a model without output.weight
+ * does: T5 v1.1 and flan-t5, which do not divide, have it.
  *
  * Sources: llama.cpp's src/models/FAMILY.cpp (tensors, keys, computation), llama-model.cpp (keys that all
  * share, kinds of RoPE), llama-context.cpp (YaRN), and conversion/FAMILY.py.
@@ -75,6 +81,10 @@ extern const char ot_gguf_known_architectures[];
 
 /* What the models of the family multiply q k^T by; 0: the file says it (Granite), or 1 / sqrt(head_dim). */
 double ot_gguf_attention_scale(const struct ot_model_config *config);
+/* The activation of a T5's MLP, and what its logits are divided by, by the form of the file; 0: nothing. */
+enum ot_activation ot_gguf_pair_act(bool plain_mlp);
+double ot_gguf_logit_divisor(const struct ot_model_config *config);
+enum { OT_GGUF_PAIR_DISTANCE = 128 };
 /* What cos and sin of YaRN are multiplied by if no key says otherwise. */
 double ot_gguf_yarn_magnitude(double factor, double log_multiplier);
 

@@ -4,6 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* n_positions of all T5s. Their positions have no end, and llama.cpp limits nothing by it. */
+enum { PAIR_CONTEXT = 512 };
+
 struct putter {
     struct ot_gguf_keys *keys;
     const struct ot_model_config *c;
@@ -40,10 +43,23 @@ static void put_general(struct ot_gguf_keys *keys, const struct ot_model_config 
     ot_gguf_put_u32(keys, "general.quantization_version", 2);
 }
 
+static void put_pair_counts(struct putter *p) {
+    const struct ot_model_config *c = p->c;
+    put_count(p, "block_count", c->n_encoder_layers);
+    put_count(p, "decoder_block_count", c->n_layers - c->n_encoder_layers);
+    put_count(p, "decoder_start_token_id", OT_PAIR_START_ID);
+    put_count(p, "attention.relative_buckets_count", c->position_buckets);
+    put_count(p, "context_length", PAIR_CONTEXT);
+}
+
 static void put_counts(struct putter *p) {
     const struct ot_model_config *c = p->c;
-    put_count(p, "block_count", c->n_layers);
-    put_count(p, "context_length", c->max_position);
+    if (ot_model_has_pairs(c)) {
+        put_pair_counts(p);
+    } else {
+        put_count(p, "block_count", c->n_layers);
+        put_count(p, "context_length", c->max_position);
+    }
     put_count(p, "embedding_length", c->hidden);
     put_count(p, "feed_forward_length", c->ffn);
     put_count(p, "vocab_size", c->vocab);

@@ -17,6 +17,8 @@
  *     longrope           rope.scaling.{type, original_context_length, attn_factor}
  *     gemma2, gemma3     attn_logit_softcapping, final_logit_softcapping
  *     mistral3           attention.temperature_scale, rope.scaling.original_context_length
+ *     t5                 decoder_block_count, decoder_start_token_id, attention.relative_buckets_count;
+ *                        block_count is that of the encoder
  *     granite            embedding_scale, residual_scale, attention.scale, logit_scale
  *
  * The scaling of Llama 3 has no keys: its factors are the tensor rope_freqs.weight. Those of longrope are

@@ -90,10 +90,28 @@ static int find_family(struct ot_gguf_maker *m) {
 
 /* ---- sizes ---- */
 
+/* Of a T5: both stacks of layers. The length of a context limits nothing (family_t5.h). */
+static int read_pair_counts(struct ot_gguf_maker *m) {
+    struct ot_model_config *c = &m->c;
+    int64_t n_decoder = c->n_layers, start = OT_PAIR_START_ID;
+    OT_TRY(ot_gguf_maker_int(m, "decoder_block_count", false, 1, OT_MODEL_MAX_LAYERS, &n_decoder));
+    OT_TRY(ot_gguf_maker_int(m, "decoder_start_token_id", false, 0, OT_GGUF_MOST, &start));
+    if (start != OT_PAIR_START_ID)
+        return ot_fail(OT_E_INPUT, "%s: key %s is %lld; only %d is supported", ot_gguf_path(m->file),
+                       ot_gguf_maker_key(m, "decoder_start_token_id"), (long long)start, OT_PAIR_START_ID);
+    c->n_encoder_layers = c->n_layers;
+    c->n_layers += n_decoder;
+    c->position_distance = OT_GGUF_PAIR_DISTANCE;
+    return ot_gguf_maker_int(m, "attention.relative_buckets_count", true, 4, 256, &c->position_buckets);
+}
+
 static int read_counts(struct ot_gguf_maker *m) {
     struct ot_model_config *c = &m->c;
     OT_TRY(ot_gguf_maker_int(m, "block_count", true, 1, OT_MODEL_MAX_LAYERS, &c->n_layers));
-    OT_TRY(ot_gguf_maker_int(m, "context_length", true, 1, OT_GGUF_MOST, &c->max_position));
+    if (c->positions == OT_POSITIONS_RELATIVE)
+        OT_TRY(read_pair_counts(m));
+    else
+        OT_TRY(ot_gguf_maker_int(m, "context_length", true, 1, OT_GGUF_MOST, &c->max_position));
     OT_TRY(ot_gguf_maker_int(m, "embedding_length", true, 1, OT_GGUF_MOST, &c->hidden));
     OT_TRY(ot_gguf_maker_int(m, "feed_forward_length", true, 1, OT_GGUF_MOST, &c->ffn));
     OT_TRY(ot_gguf_maker_int(m, "attention.head_count", true, 1, OT_GGUF_MOST, &c->n_heads));
@@ -149,6 +167,19 @@ static int read_norm(struct ot_gguf_maker *m) {
     return 0;
 }
 
+/* Of a T5, what only the tensors tell. */
+static int read_pair_facts(struct ot_gguf_maker *m) {
+    struct ot_model_config *c = &m->c;
+    c->plain_mlp = !ot_gguf_find_tensor(m->file, "enc.blk.0.ffn_gate.weight");
+    c->act = ot_gguf_pair_act(c->plain_mlp);
+    c->logit_divisor = ot_gguf_logit_divisor(c);
+    if (ot_gguf_find_tensor(m->file, "enc.blk.1.attn_rel_b.weight"))
+        return ot_fail(OT_E_INPUT,
+                       "%s: each layer has position biases of its own (a UMT5), which is not supported",
+                       ot_gguf_path(m->file));
+    return 0;
+}
+
 /* What only the tensors tell. */
 static int read_tensor_facts(struct ot_gguf_maker *m) {
     struct ot_model_config *c = &m->c;
@@ -158,6 +189,8 @@ static int read_tensor_facts(struct ot_gguf_maker *m) {
                        ot_gguf_path(m->file));
     c->vocab = embedding->shape[0];
     c->tied = !ot_gguf_find_tensor(m->file, "output.weight");
+    if (ot_model_has_pairs(c))
+        OT_TRY(read_pair_facts(m));
     if (m->family->attention_bias && ot_gguf_find_tensor(m->file, "blk.0.attn_q.bias"))
         c->qkv_bias = c->out_bias = true;
     if (m->family->mlp_bias && ot_gguf_find_tensor(m->file, "blk.0.ffn_gate.bias"))

@@ -39,6 +39,20 @@ static const char *const NAMES[OT_MODULES] = {
     [OT_MODULE_SINKS] = "attn_sinks",
 };
 
+/* Of an encoder-decoder, what has another name. */
+static const char *const PAIR_NAMES[OT_MODULES] = {
+    [OT_MODULE_O] = "attn_o",
+    [OT_MODULE_CROSS_Q] = "cross_attn_q",
+    [OT_MODULE_CROSS_K] = "cross_attn_k",
+    [OT_MODULE_CROSS_V] = "cross_attn_v",
+    [OT_MODULE_CROSS_O] = "cross_attn_o",
+    [OT_MODULE_CROSS_NORM] = "cross_attn_norm",
+    [OT_MODULE_ENCODER_BIAS] = "enc.blk.0.attn_rel_b",
+    [OT_MODULE_DECODER_BIAS] = "dec.blk.0.attn_rel_b",
+    [OT_MODULE_ENCODER_NORM] = "enc.output_norm",
+    [OT_MODULE_NORM] = "dec.output_norm",
+};
+
 static const char *module_name(const struct ot_model_config *config, enum ot_module module) {
     if (config->residual == OT_PARALLEL_TWO && module == OT_MODULE_NORM1)
         return "attn_norm_2";
@@ -46,7 +60,20 @@ static const char *module_name(const struct ot_model_config *config, enum ot_mod
         return "attn_norm";
     if (config->family == OT_FAMILY_GPT_OSS && module == OT_MODULE_NORM2)
         return NAMES[OT_MODULE_POST1];
-    return NAMES[module];
+    return ot_model_has_pairs(config) && PAIR_NAMES[module] ? PAIR_NAMES[module] : NAMES[module];
+}
+
+/* What a layer's names begin with, and the first layer that is counted so. */
+struct stack {
+    const char *prefix;
+    int64_t first, end;
+};
+
+static struct stack stack_of(const struct ot_model_config *config, bool decoder) {
+    if (!ot_model_has_pairs(config))
+        return (struct stack){"blk.", 0, OT_MODEL_MAX_LAYERS};
+    return decoder ? (struct stack){"dec.blk.", config->n_encoder_layers, config->n_layers}
+                   : (struct stack){"enc.blk.", 0, config->n_encoder_layers};
 }
 
 /* True if the tensors of Hugging Face end in "" and "_bias". */
@@ -66,8 +93,10 @@ bool ot_gguf_name_of(const struct ot_model_config *config, const struct ot_tenso
         ending = strstr(tensor->name, ".lora_A") ? ".weight.lora_a" : ".weight.lora_b";
     else if (is_bare(tensor->module))
         ending = strstr(ending, "_bias") ? ".bias" : ".weight";
-    if (tensor->layer >= 0)
-        snprintf(layer, sizeof layer, "blk.%lld.", (long long)tensor->layer);
+    if (tensor->layer >= 0) {
+        const struct stack stack = stack_of(config, tensor->layer >= config->n_encoder_layers);
+        snprintf(layer, sizeof layer, "%s%lld.", stack.prefix, (long long)(tensor->layer - stack.first));
+    }
     int n = snprintf(name, OT_GGUF_NAME_BYTES, "%s%s%s", layer, part, ending);
     return n < OT_GGUF_NAME_BYTES;
 }
@@ -79,20 +108,25 @@ void ot_gguf_name_up(char name[OT_GGUF_NAME_BYTES]) {
     snprintf(gate, OT_GGUF_NAME_BYTES - (size_t)(gate - name), UP_OF_EXPERTS "%s", ending);
 }
 
-/* Reads "blk.N." in front of a name. *rest: what follows. Without it: layer -1. */
-static bool split_layer(const char *name, int64_t *layer, const char **rest) {
-    static const char prefix[] = "blk.";
+/* Reads what a layer's names begin with, such as "blk.N.". *rest: what follows. Without it: layer -1. False:
+ * there is no such layer. */
+static bool split_layer(const struct ot_model_config *config, const char *name, int64_t *layer,
+                        const char **rest) {
     int number, digits = 0;
-    const char *begin = name + sizeof prefix - 1;
     *layer = -1;
     *rest = name;
-    if (strncmp(name, prefix, sizeof prefix - 1) != 0)
+    for (int decoder = 0; decoder < 2; decoder++) {
+        const struct stack stack = stack_of(config, decoder);
+        const char *begin = name + strlen(stack.prefix);
+        if (strncmp(name, stack.prefix, strlen(stack.prefix)) != 0)
+            continue;
+        if (*begin < '0' || *begin > '9' || sscanf(begin, "%4d%n", &number, &digits) != 1 ||
+            begin[digits] != '.' || (*begin == '0' && digits > 1) || stack.first + number >= stack.end)
+            return false;
+        *layer = stack.first + number;
+        *rest = begin + digits + 1;
         return true;
-    if (*begin < '0' || *begin > '9' || sscanf(begin, "%4d%n", &number, &digits) != 1 ||
-        begin[digits] != '.' || (*begin == '0' && digits > 1))
-        return false;
-    *layer = number;
-    *rest = begin + digits + 1;
+    }
     return true;
 }
 
@@ -105,7 +139,8 @@ bool ot_gguf_find_place(const struct ot_model_config *config, const char *name, 
     static const char *const endings[] = {".weight", ".bias"};
     char known[OT_MODEL_NAME_BYTES];
     const char *part, *end = strrchr(name, '.');
-    if (!end || !split_layer(name, &place->layer, &part) || part > end)
+    int64_t layer;
+    if (!end || !split_layer(config, name, &layer, &part) || part > end)
         return false;
     place->ending = NULL;
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
@@ -113,10 +148,12 @@ bool ot_gguf_find_place(const struct ot_model_config *config, const char *name, 
             place->ending = endings[i];
     for (int i = 0; i < OT_MODULES && place->ending; i++) {
         enum ot_module module = (enum ot_module)i;
+        bool in_layer = ot_module_is_in_layer(module);
+        const char *begin = in_layer ? part : name; /* the tables of a T5 have names with a layer */
         place->module = module;
-        place->is_up = ot_gguf_is_pair(module) && is_part(UP_OF_EXPERTS, part, end);
-        if ((place->is_up || is_part(module_name(config, module), part, end)) &&
-            ot_module_is_in_layer(module) == (place->layer >= 0) &&
+        place->layer = in_layer ? layer : -1;
+        place->is_up = ot_gguf_is_pair(module) && is_part(UP_OF_EXPERTS, begin, end);
+        if ((place->is_up || is_part(module_name(config, module), begin, end)) && (layer >= 0 || !in_layer) &&
             ot_model_module_name(config, module, place->layer, known, sizeof known))
             return true;
     }
@@ -233,9 +270,12 @@ static enum ot_gguf_type_id choose_type(const struct ot_gguf_mixture *mixture,
     enum ot_module module = tensor->module;
     enum ot_gguf_type_id type;
     bool quantised = ot_gguf_type(mixture->type)->block_values > 1;
-    bool matters = module == OT_MODULE_V || module == OT_MODULE_QKV || module == OT_MODULE_DOWN ||
-                   module == OT_MODULE_EXPERT_DOWN || module == OT_MODULE_EXPERTS_DOWN;
-    if (tensor->dims == 1 || module == OT_MODULE_POSITIONS || module == OT_MODULE_ROUTER)
+    bool matters = module == OT_MODULE_V || module == OT_MODULE_CROSS_V || module == OT_MODULE_QKV ||
+                   module == OT_MODULE_DOWN || module == OT_MODULE_EXPERT_DOWN ||
+                   module == OT_MODULE_EXPERTS_DOWN;
+    bool positions =
+        module == OT_MODULE_POSITIONS || module == OT_MODULE_ENCODER_BIAS || module == OT_MODULE_DECODER_BIAS;
+    if (tensor->dims == 1 || positions || module == OT_MODULE_ROUTER)
         return OT_GGUF_F32;
     if (is_output(config, tensor) && quantised && config->family == OT_FAMILY_FALCON)
         return OT_GGUF_Q8_0;

@@ -11,6 +11,9 @@
  *       of gpt-oss also                attn_sinks
  *     last norm, head                  output_norm, output
  *
+ * Layers of a T5 are enc.blk.N and dec.blk.N. It has attn_o for attn_output, cross_attn_{q, k, v, o} and
+ * cross_attn_norm, {enc, dec}.blk.0.attn_rel_b, and the last norms enc.output_norm and dec.output_norm.
+ *
  * Exceptions: Falcon's norm before attention is attn_norm_2 and that before the MLP is attn_norm, if it has
  * both. The norm before the MLP of gpt-oss is post_attention_norm. Matrices are [out, in], and a fused
  * matrix has all rows of q, then of k, then of v: both as in slabs. So no tensor is turned; only the rows
@@ -97,10 +100,11 @@ struct ot_gguf_mixture {
 };
 const struct ot_gguf_mixture *ot_gguf_mixture_at(int index); /* NULL past the last */
 
-/* The type of a tensor in a file of the mixture. Vectors, learned positions and routers are F32. Where rows
- * are not whole blocks: Q5_0 for Q4_K and Q8_0 for Q6_K, if they are whole blocks of it, else F16. attn_qkv
- * is treated as attn_v. The output of a quantised Falcon is Q8_0, and so are attn_k and attn_v of 8 experts.
- * Where llama.cpp has Q5_K (ffn_down of some layers of Falcon, attn_output of 8 experts), it is Q6_K. */
+/* The type of a tensor in a file of the mixture. Vectors, learned positions, the position biases of a T5 and
+ * routers are F32. Where rows are not whole blocks: Q5_0 for Q4_K and Q8_0 for Q6_K, if they are whole blocks
+ * of it, else F16. attn_qkv and cross_attn_v are treated as attn_v. The output of a quantised Falcon is Q8_0,
+ * and so are attn_k and attn_v of 8 experts. Where llama.cpp has Q5_K (ffn_down of some layers of Falcon,
+ * attn_output of 8 experts), it is Q6_K. */
 const struct ot_gguf_type *ot_gguf_type_of(const struct ot_gguf_mixture *mixture,
                                            const struct ot_model_config *config,
                                            const struct ot_tensor *tensor);

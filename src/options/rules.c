@@ -392,7 +392,7 @@ static int check_bench(const struct ot_options *o) {
     return 0;
 }
 
-/* nf4 and int8 take each weight by itself. */
+/* nf4, int8 and mxfp4 take each weight by itself. */
 static int check_quantize(const struct ot_options *o) {
     static const char *const of_gptq[] = {"group-size", "act-order", "damping", "symmetric"};
     for (size_t i = 0; o->to >= OT_CHOICE_TO_NF4 && i < sizeof of_gptq / sizeof *of_gptq; i++)

@@ -12,13 +12,13 @@ static const struct ot_option table[] = {
      .elsewhere = "output output-dir save-dir"},
     {.name = "to",
      .type = OT_OPTION_CHOICE,
-     .choices = "gptq:4|gptq:8|gptq:3|gptq:2|nf4|nf4-double|int8",
+     .choices = "gptq:4|gptq:8|gptq:3|gptq:2|nf4|nf4-double|int8|mxfp4",
      .commands = QUANTIZE,
      .section = OT_SECTION_INPUT,
      .field = FIELD(to),
      .help =
          "The format. gptq:BITS is calibrated on rows, for serving; nf4, nf4-double and int8 are those of "
-         "bitsandbytes, which need no rows (help quantization).",
+         "bitsandbytes, mxfp4 is that of gpt-oss; they need no rows (help quantization).",
      .elsewhere = "bits wbits quant-method method load-in-4bit load-in-8bit"},
     {.name = "group-size",
      .type = OT_OPTION_TEXT,

@@ -70,10 +70,11 @@ static const struct ot_topic_block models[] = {
      "longrope look at --seq-len, not at the rows of each batch, so that a row has the same "
      "result whatever it is packed with."},
     {"encoder-decoders",
-     "A T5 learns rows with input and target (help rows), with all its parameters. Both get the end-of-text "
-     "token, and a row is as long as both together. generate -p encodes the prompt and writes the answer. "
-     "Not for them: adapters (--lora), quantized bases, quantize, GGUF, bench, --chat, and one result for "
-     "every number of ranks. The dropout of a config.json is ignored, as for the other models."},
+     "A T5 learns rows with input and target (help rows). Both get the end-of-text token, and a row is as "
+     "long as both together. generate -p encodes the prompt and writes the answer. Adapters may be of all "
+     "its maps and its head (--lora targets=q,v is PEFT's choice), but not of its embedding. Not for them: "
+     "quantize, bench, --chat, and, without adapters, one result for every number of ranks. The dropout of a "
+     "config.json is ignored, as for the other models."},
     {"presets", "llama-7b, llama-13b, llama-2-7b, llama-2-13b, llama-2-70b, llama-3-8b, llama-3.1-8b, "
                 "llama-3.1-70b, llama-3.2-1b, tinyllama-1.1b, mistral-7b, ministral-8b, qwen2.5-0.5b, "
                 "qwen2.5-7b, qwen3-0.6b, qwen3-8b, phi-3-mini-4k, phi-4, gemma-2b, gemma-7b, gemma-2-2b, "
@@ -122,9 +123,10 @@ static const struct ot_topic_block gguf[] = {
     {"widths", "q6_k and q4_k_m need rows of a multiple of 256 weights. As in llama.cpp, other matrices get "
                "q8_0 or q5_0 (a multiple of 32), or f16."},
     {"families",
-     "All families of this program but codegen and ministral, which llama.cpp lacks, and t5. It computes "
-     "mistral, mixtral and phi3 without a sliding window, and approximates the gelu of falcon and the YaRN "
-     "of gpt_oss. A form of a family that it lacks is refused by name: the error says what it is."},
+     "All families of this program but codegen and ministral, which llama.cpp lacks. It computes mistral, "
+     "mixtral and phi3 without a sliding window and the logits of the first T5s without their divisor, and "
+     "approximates the gelu of falcon and the YaRN of gpt_oss. A form of a family that it lacks is refused "
+     "by name: the error says what it is."},
     {"experts",
      "Those of a layer are one tensor; their router is f32. Experts that the base has in MXFP4 (gpt_oss) "
      "stay so in a file of any type, unless the run trained them: no type has their values in fewer bytes."},

@@ -16,6 +16,9 @@ static const struct ot_topic_block quantize[] = {
     {"nf4, nf4-double", "bitsandbytes with 4.5 or 4.13 bits a weight. transformers reads the result without "
                         "quantizing anything. --data only measures the perplexity."},
     {"int8", "bitsandbytes with 8 bits a weight, and a scale for each row."},
+    {"mxfp4",
+     "gpt-oss alone: its experts with 4.25 bits a weight, in the form of its published files. All else "
+     "stays plain, and no other family is read so. --data only measures the perplexity."},
     {"--data", "Rows as for training, best those that the model was trained on, or rows like those that it "
                "will see. A share is held out (--eval-fraction, --eval-data) for the perplexity before and "
                "after."},
@@ -26,14 +29,20 @@ static const struct ot_topic_block quantize[] = {
      "One layer at a time is in memory, on the device in --dtype, on the host in fp32. The "
      "activations of all rows wait in RAM: --calibration-rows x --seq-len x width x bytes of "
      "--dtype; so --dtype bf16 halves them. GPTQ needs 12 bytes for each pair of inputs of the "
-     "widest matrix: 1.5 GB for 7B, 10 GB for 70B. The table at the end says what each stage took."},
+     "widest matrix: 1.5 GB for 7B, 10 GB for 70B. Experts have a Hessian each; as many are on the device at "
+     "once as take the bytes of a layer. The table at the end says what each stage took."},
     {"formats", "--symmetric yes writes checkpoint_format gptq, no writes gptq_v2. The description is in "
                 "config.json, of GPTQ also in quantize_config.json."},
     {"as a base", "--model takes these directories, and those of other programs in the same formats. Their "
                   "weights are decoded exactly."},
-    {"experts", "Models with experts (mixtral, qwen3_moe) are refused: in transformers, their experts are no "
-                "linear maps, so bitsandbytes leaves them as they are. --base-type nf4 or int8 stores their "
-                "frozen experts in these formats while a run lasts."},
+    {"experts",
+     "GPTQ calibrates each expert of a mixtral or qwen3_moe on the tokens that the router sends to "
+     "it. An expert that gets less than 0.5 % of them is rounded to nearest, as in GPTQModel; the "
+     "report counts such experts, and more or longer rows make them fewer. The router stays plain. "
+     "vLLM reads the result, and GPTQModel that of a qwen3_moe. transformers 5 alone does not: there "
+     "the experts of a layer are one parameter and no linear maps. For that reason bitsandbytes leaves "
+     "them as they are, which are nearly all bytes, and nf4 and int8 are refused. --base-type nf4 or "
+     "int8 stores frozen experts in these formats while a run lasts."},
     {"Ctrl-C", "Stops; --out stays as it was. There is nothing to resume."},
 };
 const struct ot_topic ot_topic_quantize =

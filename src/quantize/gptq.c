@@ -249,6 +249,34 @@ static void take_all(struct run *r) {
     }
 }
 
+/* ---- without a Hessian ---- */
+
+/* begin, end: rows. */
+static void round_rows(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    const struct run *r = context;
+    const struct ot_gptq *job = r->job;
+    (void)chunk, (void)worker;
+    for (int64_t row = begin; row < end; row++) {
+        struct grid grid = {0};
+        job->error[row] = job->power[row] = 0;
+        for (int64_t c = 0; c < r->cols; c++) {
+            float *weight = job->weights + row * r->cols + c;
+            int64_t rest = r->cols - c, at = c / r->group_size * r->rows + row;
+            if (c % r->group_size == 0) {
+                grid = find_grid(job->config, weight, rest < r->group_size ? rest : r->group_size);
+                job->scales[at] = grid.scale;
+                job->zeros[at] = (uint8_t)grid.zero;
+            }
+            float code = round_to(&grid, *weight), value = grid.scale * (code - grid.zero);
+            double lost = (double)*weight - (double)value;
+            job->codes[row * r->cols + c] = (uint8_t)code;
+            job->error[row] += lost * lost;
+            job->power[row] += (double)*weight * (double)*weight;
+            *weight = value;
+        }
+    }
+}
+
 /* ---- the matrix ---- */
 
 static int check_results(const struct run *r) {
@@ -261,6 +289,13 @@ static int check_results(const struct run *r) {
         if (!isfinite(r->job->error[row]))
             return ot_fail(OT_E_NUMERIC, "the errors of row %lld are not finite numbers", (long long)row);
     return ot_cpu_blas_error();
+}
+
+static int round_all(struct run *r) {
+    for (int64_t c = 0; c < r->cols; c++)
+        r->job->index[c] = (int32_t)(c / r->group_size);
+    ot_pool_run(r->pool, r->rows, CHUNK_ROWS, round_rows, r);
+    return check_results(r);
 }
 
 static int run_all(struct run *r) {
@@ -278,6 +313,8 @@ int ot_gptq_run(struct ot_pool *pool, const struct ot_gptq *job) {
     struct run r = {.job = job, .pool = pool, .rows = job->rows, .cols = job->cols};
     size_t rows = (size_t)job->rows, cols = (size_t)job->cols;
     r.group_size = job->config->group_size < 0 ? job->cols : job->config->group_size;
+    if (!job->hessian)
+        return round_all(&r);
     r.order = malloc(cols * sizeof *r.order);
     r.factor = malloc(cols * cols * sizeof *r.factor);
     r.upper = malloc(BLOCK * cols * sizeof *r.upper);

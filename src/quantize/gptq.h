@@ -19,6 +19,9 @@
  * errors that later columns and layers make up for are those of the file.
  *
  * A column whose input is always 0 has weights of 0.
+ *
+ * WITHOUT A HESSIAN each weight becomes the nearest code, in the order of the columns: for matrices that no
+ * or too few rows of calibration reach.
  */
 #ifndef OT_QUANTIZE_GPTQ_H
 #define OT_QUANTIZE_GPTQ_H
@@ -38,14 +41,15 @@ struct ot_gptq_config {
 struct ot_gptq {
     const struct ot_gptq_config *config;
     int64_t rows, cols;
-    const float *hessian; /* [cols, cols] */
+    const float *hessian; /* [cols, cols]; NULL: rounds to nearest */
     float *weights;       /* [rows, cols]; on return the values of the codes, exactly */
     /* Results, in memory of the caller. */
     uint8_t *codes; /* [rows, cols] */
     float *scales;  /* [groups, rows]; each is an fp16 number */
     uint8_t *zeros; /* [groups, rows] */
     int32_t *index; /* [cols]: the group of each column */
-    /* Of each row, in fp64: the square error of its outputs, with the damped H, and their mean square. */
+    /* Of each row, in fp64: the square error of its outputs, with the damped H, and their mean square;
+     * without a Hessian, the sums of squares of the weights' errors and of the weights. */
     double *error, *power;
 };
 

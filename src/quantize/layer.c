@@ -1,6 +1,5 @@
 #include "src/quantize/layer.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,19 +13,34 @@ static int64_t groups_of(const struct ot_pack_format *format, int64_t cols) {
 
 /* ---- the units ---- */
 
-void ot_quant_layer_begin(const struct ot_model *model, int slab, struct ot_quant_layer *layer) {
-    layer->config = ot_model_get_config(model);
-    for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
-        const struct ot_tensor *tensor = ot_model_tensor(model, i);
-        enum ot_layer_input input;
-        if (tensor->slab != slab || !ot_tensor_reads_input(tensor, &input))
-            continue;
-        struct ot_quant_unit *unit = &layer->units[input];
-        if (unit->n_maps == 0)
-            *unit = (struct ot_quant_unit){.first = tensor->first, .cols = tensor->cols};
-        unit->maps[unit->n_maps++] = (struct ot_quant_map){.tensor = tensor};
-        unit->rows += tensor->rows;
+/* The matrices of a unit follow each other in the model. */
+static void add_map(struct ot_quant_layer *layer, const struct ot_tensor *tensor, enum ot_layer_input input) {
+    struct ot_quant_unit *unit = layer->n_units > 0 ? &layer->units[layer->n_units - 1] : NULL;
+    if (!unit || unit->input != input || unit->expert != tensor->expert) {
+        unit = &layer->units[layer->n_units++];
+        *unit = (struct ot_quant_unit){
+            .input = input, .expert = tensor->expert, .first = tensor->first, .cols = tensor->cols};
     }
+    unit->maps[unit->n_maps++] = (struct ot_quant_map){.tensor = tensor};
+    unit->rows += tensor->rows;
+}
+
+int ot_quant_layer_begin(const struct ot_model *model, int slab, struct ot_quant_layer *layer) {
+    int64_t first = 0, end = ot_model_tensor_count(model);
+    while (first < end && ot_model_tensor(model, first)->slab != slab)
+        first++;
+    while (end > first && ot_model_tensor(model, end - 1)->slab != slab)
+        end--;
+    layer->config = ot_model_get_config(model);
+    layer->units = calloc((size_t)(end - first) + 1, sizeof *layer->units);
+    if (!layer->units)
+        return ot_fail(OT_E_BUDGET, "no memory for a table of the matrices of a layer");
+    for (int64_t i = first; i < end; i++) {
+        enum ot_layer_input input;
+        if (ot_pack_takes(layer->format, ot_model_tensor(model, i), &input))
+            add_map(layer, ot_model_tensor(model, i), input);
+    }
+    return 0;
 }
 
 static void free_parts(struct ot_quant_layer *layer) {
@@ -37,7 +51,7 @@ static void free_parts(struct ot_quant_layer *layer) {
 }
 
 void ot_quant_layer_free(struct ot_quant_layer *layer) {
-    for (int u = 0; u < OT_LAYER_INPUTS; u++) {
+    for (int u = 0; u < layer->n_units; u++) {
         struct ot_quant_unit *unit = &layer->units[u];
         for (int m = 0; m < unit->n_maps; m++)
             free(unit->maps[m].encoded);
@@ -45,28 +59,33 @@ void ot_quant_layer_free(struct ot_quant_layer *layer) {
         free(unit->zeros);
         free(unit->scales);
         free(unit->index);
-        *unit = (struct ot_quant_unit){0};
     }
+    free(layer->units);
+    layer->units = NULL;
+    layer->n_units = 0;
     free_parts(layer);
 }
 
 int64_t ot_quant_layer_bytes(const struct ot_model *model, const struct ot_pack_format *format) {
     struct ot_pack_part parts[OT_PACK_PARTS];
-    int64_t bytes = 0, most = 0;
+    int64_t bytes = 0, most_bytes = 0, most = 0;
+    int slab = -1;
     for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
         const struct ot_tensor *t = ot_model_tensor(model, i);
         enum ot_layer_input input;
         int64_t packed = 0, groups = groups_of(format, t->cols);
-        if (!ot_tensor_reads_input(t, &input))
+        if (!ot_pack_takes(format, t, &input))
             continue;
-        for (int p = ot_pack_parts(format, t->rows, t->cols, parts) - 1; p >= 0; p--)
+        for (int p = ot_pack_parts(format, t, parts) - 1; p >= 0; p--)
             packed += ot_pack_part_bytes(&parts[p]);
         packed += t->is_fused ? t->rows * t->cols * (int64_t)sizeof(float) : 0; /* with its rows moved */
         most = packed > most ? packed : most;
-        if (t->slab == ot_model_chain(model)->blocks[1].uses[0].slab)
-            bytes += format->kind == OT_PACKED_GPTQ ? t->rows * (t->cols + 5 * groups) : packed;
+        bytes = t->slab == slab ? bytes : 0;
+        bytes += format->kind == OT_PACKED_GPTQ ? t->rows * (t->cols + 5 * groups) : packed;
+        most_bytes = bytes > most_bytes ? bytes : most_bytes;
+        slab = t->slab;
     }
-    return bytes + most;
+    return most_bytes + most;
 }
 
 /* ---- the order of rows ---- */
@@ -125,37 +144,32 @@ static int run_gptq(struct ot_quant_layer *layer, struct ot_quant_unit *unit, co
     return ot_gptq_run(layer->pool, &job);
 }
 
-/* Square root of the mean square error over the mean square. */
-static double relative(double error, double power) {
-    return power > 0 ? sqrt(error / power) : 0;
-}
-
-static int quantize_gptq(struct ot_quant_layer *layer, struct ot_quant_unit *unit, const float *hessian,
-                         float *weights) {
+static int quantize_gptq(struct ot_quant_layer *layer, struct ot_quant_unit *unit,
+                         const struct ot_quant_input *input, float *weights) {
     double *error = malloc((size_t)unit->rows * sizeof *error),
            *power = malloc((size_t)unit->rows * sizeof *power);
-    int rc = error && power ? run_gptq(layer, unit, hessian, weights, error, power)
+    int rc = error && power ? run_gptq(layer, unit, input->hessian, weights, error, power)
                             : ot_fail(OT_E_BUDGET, "no memory for errors");
     int64_t row = 0;
-    for (int m = 0; m < unit->n_maps && rc == 0; m++) {
-        double errors = 0, powers = 0;
+    double rows = input->hessian ? (double)input->rows : 1;
+    unit->rounded = !input->hessian;
+    for (int m = 0; m < unit->n_maps && rc == 0; m++)
         for (int64_t end = row + unit->maps[m].tensor->rows; row < end; row++) {
-            errors += error[row];
-            powers += power[row];
+            unit->maps[m].error += rows * error[row];
+            unit->maps[m].power += rows * power[row];
         }
-        unit->maps[m].error = relative(errors, powers);
-    }
     free(error);
     free(power);
     return rc;
 }
 
-/* ---- nf4 and int8 ---- */
+/* ---- nf4, int8 and MXFP4 ---- */
 
 static struct ot_weight weight_of(const struct ot_pack_format *f, const struct ot_tensor *tensor) {
-    return (struct ot_weight){.format = f->kind == OT_PACKED_INT8 ? OT_WEIGHT_INT8
-                                        : f->nested               ? OT_WEIGHT_NF4_DOUBLE
-                                                                  : OT_WEIGHT_NF4,
+    return (struct ot_weight){.format = f->kind == OT_PACKED_INT8    ? OT_WEIGHT_INT8
+                                        : f->kind == OT_PACKED_MXFP4 ? OT_WEIGHT_MXFP4
+                                        : f->nested                  ? OT_WEIGHT_NF4_DOUBLE
+                                                                     : OT_WEIGHT_NF4,
                               .rows = tensor->rows,
                               .cols = tensor->cols};
 }
@@ -191,7 +205,6 @@ static int decode_map(struct ot_quant_layer *layer, const struct ot_weight *weig
     struct decoding d = {.weight = weight, .encoded = map->encoded, .values = values};
     d.piece = weight->format == OT_WEIGHT_INT8 ? weight->cols : OT_WEIGHT_BLOCK * OT_WEIGHT_GROUP;
     int64_t n = ot_chunk_count(count, d.piece);
-    double errors = 0, powers = 0;
     d.pieces = malloc((size_t)(ot_pool_threads(layer->pool) * d.piece) * sizeof *d.pieces);
     d.error = calloc((size_t)n, sizeof *d.error);
     d.power = calloc((size_t)n, sizeof *d.power);
@@ -199,10 +212,9 @@ static int decode_map(struct ot_quant_layer *layer, const struct ot_weight *weig
     if (ok)
         ot_pool_run(layer->pool, count, d.piece, decode_piece, &d);
     for (int64_t i = 0; ok && i < n; i++) {
-        errors += d.error[i];
-        powers += d.power[i];
+        map->error += d.error[i];
+        map->power += d.power[i];
     }
-    map->error = relative(errors, powers);
     free(d.pieces);
     free(d.error);
     free(d.power);
@@ -236,13 +248,13 @@ static int encode_map(struct ot_quant_layer *layer, struct ot_quant_map *map, fl
     return move_rows(layer, map->tensor, false, values, sizeof *values);
 }
 
-int ot_quant_unit_run(struct ot_quant_layer *layer, enum ot_layer_input input, const float *hessian,
+int ot_quant_unit_run(struct ot_quant_layer *layer, int u, const struct ot_quant_input *input,
                       float *weights) {
-    struct ot_quant_unit *unit = &layer->units[input];
+    struct ot_quant_unit *unit = &layer->units[u];
     int64_t row = 0;
     int rc = 0, m = 0;
     if (layer->format->kind == OT_PACKED_GPTQ)
-        rc = quantize_gptq(layer, unit, hessian, weights);
+        rc = quantize_gptq(layer, unit, input, weights);
     for (; layer->format->kind != OT_PACKED_GPTQ && m < unit->n_maps && rc == 0; m++) {
         rc = encode_map(layer, &unit->maps[m], weights + row * unit->cols);
         row += unit->maps[m].tensor->rows;
@@ -279,8 +291,9 @@ static int gptq_parts(struct ot_quant_layer *layer, const struct ot_quant_unit *
     return rc;
 }
 
-static void bitsandbytes_parts(struct ot_quant_layer *layer, const struct ot_quant_map *map,
-                               const struct ot_pack_part *described) {
+/* Parts of an encoded matrix, which are pieces of it. */
+static void encoded_parts(struct ot_quant_layer *layer, const struct ot_quant_map *map,
+                          const struct ot_pack_part *described) {
     const struct ot_pack_format *f = layer->format;
     const struct ot_weight weight = weight_of(f, map->tensor);
     const struct ot_weight_layout l = ot_weight_layout(&weight);
@@ -290,7 +303,7 @@ static void bitsandbytes_parts(struct ot_quant_layer *layer, const struct ot_qua
     at++;
     memcpy(layer->parts[at], map->encoded + l.scales, (size_t)ot_pack_part_bytes(&described[at]));
     at++;
-    if (f->kind == OT_PACKED_INT8)
+    if (f->kind != OT_PACKED_4BIT)
         return;
     if (f->nested) {
         memcpy(layer->parts[at], map->encoded + l.group_scales, (size_t)ot_pack_part_bytes(&described[at]));
@@ -304,7 +317,7 @@ static void bitsandbytes_parts(struct ot_quant_layer *layer, const struct ot_qua
 static int make_parts(struct ot_quant_layer *layer, const struct ot_quant_unit *unit, int m, int64_t row) {
     struct ot_pack_part described[OT_PACK_PARTS];
     const struct ot_tensor *t = unit->maps[m].tensor;
-    int n = ot_pack_parts(layer->format, t->rows, t->cols, described);
+    int n = ot_pack_parts(layer->format, t, described);
     free_parts(layer);
     for (int i = 0; i < n; i++) {
         layer->parts[i] = malloc((size_t)ot_pack_part_bytes(&described[i]));
@@ -313,13 +326,13 @@ static int make_parts(struct ot_quant_layer *layer, const struct ot_quant_unit *
     }
     if (layer->format->kind == OT_PACKED_GPTQ)
         return gptq_parts(layer, unit, row, t);
-    bitsandbytes_parts(layer, &unit->maps[m], described);
+    encoded_parts(layer, &unit->maps[m], described);
     return 0;
 }
 
 int ot_quant_layer_parts(struct ot_quant_layer *layer, const struct ot_tensor *tensor,
                          const void *parts[OT_PACK_PARTS]) {
-    for (int u = 0; u < OT_LAYER_INPUTS; u++) {
+    for (int u = 0; u < layer->n_units; u++) {
         const struct ot_quant_unit *unit = &layer->units[u];
         int64_t row = 0;
         for (int m = 0; m < unit->n_maps; row += unit->maps[m++].tensor->rows) {

@@ -39,47 +39,53 @@ static struct ot_stream_config stream_config(const struct ot_quantize *job) {
                                      .hessian = uses_hessian(job)};
 }
 
+/* Of the largest layer. */
 static int64_t layer_params(const struct ot_quantize *job) {
     const struct ot_chain *chain = ot_model_chain(job->model);
-    return chain->slabs[chain->blocks[1].uses[0].slab].n_params;
-}
-
-/* Of the unit that takes the most. */
-static int64_t hessian_bytes(const struct ot_quantize *job) {
-    struct ot_quant_layer layer = {0};
     int64_t most = 0;
-    ot_quant_layer_begin(job->model, ot_model_chain(job->model)->blocks[1].uses[0].slab, &layer);
-    for (int u = 0; u < OT_LAYER_INPUTS; u++) {
-        int64_t cols = layer.units[u].cols;
-        int64_t bytes = cols * cols * (int64_t)sizeof(float) +
-                        ot_gptq_bytes(layer.units[u].rows, cols, ot_pool_threads(job->session->pool));
-        most = bytes > most ? bytes : most;
-    }
-    return uses_hessian(job) ? most : 0;
-}
-
-struct ot_quantize_memory ot_quantize_memory(const struct ot_quantize *job) {
-    const struct ot_stream_config config = stream_config(job);
-    return (struct ot_quantize_memory){
-        .activations =
-            ot_stream_boundary_bytes(job->model, job->calibration->tokens + 2 * job->held_out->tokens),
-        .weights = layer_params(job) * (int64_t)sizeof(float) + ot_stream_host_bytes(&config),
-        .codes = ot_quant_layer_bytes(job->model, job->format),
-        .hessian = hessian_bytes(job)};
-}
-
-static int64_t most_columns(const struct ot_model *model) {
-    int64_t most = 0;
-    for (int i = 0; i < OT_LAYER_INPUTS; i++) {
-        int64_t width = ot_model_input_width(model, (enum ot_layer_input)i);
-        most = width > most ? width : most;
+    for (int b = 1; b + 1 < chain->n_blocks; b++) {
+        int64_t n = chain->slabs[chain->blocks[b].uses[0].slab].n_params;
+        most = n > most ? n : most;
     }
     return most;
 }
 
+/* Of the unit that takes the most. *cols: of the widest one. */
+static int most_hessian(const struct ot_quantize *job, int64_t *bytes, int64_t *cols) {
+    const struct ot_chain *chain = ot_model_chain(job->model);
+    *bytes = *cols = 0;
+    for (int b = 1; uses_hessian(job) && b + 1 < chain->n_blocks; b++) {
+        struct ot_quant_layer layer = {.format = job->format};
+        OT_TRY(ot_quant_layer_begin(job->model, chain->blocks[b].uses[0].slab, &layer));
+        for (int u = 0; u < layer.n_units; u++) {
+            int64_t n = layer.units[u].cols;
+            int64_t takes = n * n * (int64_t)sizeof(float) +
+                            ot_gptq_bytes(layer.units[u].rows, n, ot_pool_threads(job->session->pool));
+            *bytes = takes > *bytes ? takes : *bytes;
+            *cols = n > *cols ? n : *cols;
+        }
+        ot_quant_layer_free(&layer);
+    }
+    return 0;
+}
+
+int ot_quantize_memory(const struct ot_quantize *job, struct ot_quantize_memory *out) {
+    const struct ot_stream_config config = stream_config(job);
+    int64_t cols;
+    *out = (struct ot_quantize_memory){
+        .activations =
+            ot_stream_boundary_bytes(job->model, job->calibration->tokens + 2 * job->held_out->tokens),
+        .weights = layer_params(job) * (int64_t)sizeof(float) + ot_stream_host_bytes(&config),
+        .codes = ot_quant_layer_bytes(job->model, job->format),
+        .hessians = ot_stream_hessian_bytes(&config)};
+    return most_hessian(job, &out->hessian, &cols);
+}
+
 static int alloc_host(struct run *r) {
     const struct ot_quantize *job = r->job;
-    size_t hessian = uses_hessian(job) ? (size_t)most_columns(job->model) : 1;
+    int64_t bytes, cols;
+    OT_TRY(most_hessian(job, &bytes, &cols));
+    size_t hessian = (size_t)cols + 1;
     size_t held_out = (size_t)ot_stream_boundary_bytes(job->model, job->held_out->tokens) + 1;
     r->weights = malloc((size_t)layer_params(job) * sizeof *r->weights);
     r->hessian = malloc(hessian * hessian * sizeof *r->hessian);
@@ -109,43 +115,82 @@ static int embed(struct run *r) {
     return 0;
 }
 
-static int get_hessian(struct run *r, enum ot_layer_input input) {
+static int quantize_unit(struct run *r, int u, const struct ot_quant_input *input) {
     struct ot_quantize *job = r->job;
-    double seconds;
-    ot_stages_enter(&job->stages, OT_STAGE_FORWARD);
-    OT_TRY(ot_stream_hessian(r->stream, job->calibration, input, job->stopped, r->calibration, &seconds));
-    ot_stages_move(&job->stages, OT_STAGE_HESSIAN, seconds);
-    ot_stages_enter(&job->stages, OT_STAGE_HESSIAN);
-    return ot_stream_get_hessian(r->stream, r->hessian);
-}
-
-static int quantize_unit(struct run *r, enum ot_layer_input input) {
-    struct ot_quantize *job = r->job;
-    const struct ot_quant_unit *unit = &r->layer.units[input];
+    const struct ot_quant_unit *unit = &r->layer.units[u];
     float *weights = r->weights + unit->first;
     if (job->stopped())
         return ot_fail(OT_E_INTERRUPT, "stopped");
-    if (uses_hessian(job))
-        OT_TRY(get_hessian(r, input));
     ot_stages_enter(&job->stages, OT_STAGE_SOLVE);
-    OT_TRY(ot_quant_unit_run(&r->layer, input, uses_hessian(job) ? r->hessian : NULL, weights));
+    OT_TRY(ot_quant_unit_run(&r->layer, u, input, weights));
     ot_stages_enter(&job->stages, OT_STAGE_FORWARD);
     return ot_stream_set(r->stream, unit->first, unit->rows * unit->cols, weights);
 }
 
+/* GPTQ of n units from `first` on, which have one input: in one pass over the calibration rows. */
+static int calibrate_units(struct run *r, int first, int n) {
+    struct ot_quantize *job = r->job;
+    const struct ot_quant_unit *unit = &r->layer.units[first];
+    double fewest = job->format->least_share * (double)job->calibration->row_tokens, seconds;
+    OT_TRY(ot_stream_hessians(r->stream, job->calibration, unit->input, unit->expert < 0 ? 0 : unit->expert,
+                              n, job->stopped, r->calibration, &seconds));
+    ot_stages_move(&job->stages, OT_STAGE_HESSIAN, seconds);
+    for (int i = 0; i < n; i++) {
+        struct ot_quant_input input = {.rows = ot_stream_hessian_rows(r->stream, i)};
+        bool enough = unit->expert < 0 || (double)input.rows >= fewest;
+        ot_stages_enter(&job->stages, OT_STAGE_HESSIAN);
+        if (enough)
+            OT_TRY(ot_stream_get_hessian(r->stream, i, r->hessian));
+        input.hessian = enough ? r->hessian : NULL;
+        OT_TRY(quantize_unit(r, first + i, &input));
+    }
+    return 0;
+}
+
+static int quantize_units(struct run *r) {
+    for (int u = 0, n; u < r->layer.n_units; u += n) {
+        const struct ot_quant_unit *units = r->layer.units + u;
+        int64_t room = uses_hessian(r->job) ? ot_stream_hessian_room(r->stream, units->cols) : 1;
+        for (n = 1; n < room && u + n < r->layer.n_units && units[n].input == units->input; n++)
+            continue;
+        OT_TRY(uses_hessian(r->job) ? calibrate_units(r, u, n) : quantize_unit(r, u, NULL));
+    }
+    return 0;
+}
+
+double ot_quantize_map_error(const struct ot_quantize_map *map) {
+    return map->power > 0 ? sqrt(map->error / map->power) : 0;
+}
+
+/* Adds a matrix to the sums of its name, which is the last one of its tensor's but "weight". */
+static void add_map(struct ot_quantize_row *row, const struct ot_quant_map *map) {
+    const char *name = map->tensor->name, *end = strstr(name, ".weight");
+    int i = 0;
+    end = end ? end : name + strlen(name);
+    const char *begin = end;
+    while (begin > name && begin[-1] != '.')
+        begin--;
+    int bytes = (int)(end - begin);
+    while (i < row->n_maps &&
+           (row->maps[i].bytes != bytes || memcmp(row->maps[i].name, begin, (size_t)bytes) != 0))
+        i++;
+    if (i == row->n_maps)
+        row->maps[row->n_maps++] = (struct ot_quantize_map){.name = begin, .bytes = bytes};
+    row->maps[i].error += map->error;
+    row->maps[i].power += map->power;
+}
+
 static void report(const struct run *r, double seconds) {
+    const struct ot_model_config *c = ot_model_get_config(r->job->model);
     struct ot_quantize_row row = {
         .layer = r->block - 1, .n_layers = r->chain->n_blocks - 2, .seconds = seconds};
-    for (int u = 0; u < OT_LAYER_INPUTS; u++)
-        for (int m = 0; m < r->layer.units[u].n_maps; m++) {
-            const struct ot_quant_map *map = &r->layer.units[u].maps[m];
-            const char *end = strrchr(map->tensor->name, '.'), *begin = end;
-            while (begin > map->tensor->name && begin[-1] != '.')
-                begin--;
-            row.maps[row.n_maps].name = begin;
-            row.maps[row.n_maps].bytes = (int)(end - begin);
-            row.maps[row.n_maps++].error = map->error;
-        }
+    row.experts = ot_model_layer_has_experts(c, row.layer) ? c->n_experts : 0;
+    for (int u = 0; u < r->layer.n_units; u++) {
+        const struct ot_quant_unit *unit = &r->layer.units[u];
+        row.rounded += unit->rounded && unit->input == OT_INPUT_DOWN;
+        for (int m = 0; m < unit->n_maps && !unit->rounded; m++)
+            add_map(&row, &unit->maps[m]);
+    }
     r->job->done(r->job->context, &row);
 }
 
@@ -153,12 +198,11 @@ static int quantize_layer(struct run *r, int block) {
     struct ot_quantize *job = r->job;
     double began = ot_clock_seconds();
     ot_quant_layer_free(&r->layer);
-    ot_quant_layer_begin(job->model, r->chain->blocks[block].uses[0].slab, &r->layer);
+    OT_TRY(ot_quant_layer_begin(job->model, r->chain->blocks[block].uses[0].slab, &r->layer));
     r->block = block;
     OT_TRY(enter_block(r, block, r->weights));
     OT_TRY(ot_stream_forward(r->stream, job->held_out, job->stopped, r->before));
-    for (int input = 0; input < OT_LAYER_INPUTS; input++)
-        OT_TRY(quantize_unit(r, (enum ot_layer_input)input));
+    OT_TRY(quantize_units(r));
     OT_TRY(ot_stream_forward(r->stream, job->held_out, job->stopped, r->after));
     if (block + 2 < r->chain->n_blocks) /* nothing reads the calibration rows behind the last layer */
         OT_TRY(ot_stream_forward(r->stream, job->calibration, job->stopped, r->calibration));

@@ -4,13 +4,17 @@
  * the layer is quantised: for each unit (layer.h), in the order of forward, the inputs of the unit in the
  * calibration rows make the Hessian, GPTQ chooses the codes, and the codes' values replace the weights on the
  * device. So each unit is calibrated on what it will see (the option true_sequential of AutoGPTQ). Then the
- * calibration rows pass through the quantised layer. nf4 and int8 need no calibration.
+ * calibration rows pass through the quantised layer. nf4, int8 and MXFP4 need no calibration.
+ *
+ * EXPERTS. Each expert is calibrated on the tokens that the router, which stays plain, sends to it. An expert
+ * that gets less than a share of them (format.least_share) is rounded to nearest, as GPTQModel does.
  *
  * Held-out rows pass through each layer twice: with the model's weights, and in a second copy with those of
  * the checkpoint. At the head they give the losses before and after. A model is read once.
  *
- * Memory: on the device one block, one sequence and a Hessian. On the host, the activations of all rows, one
- * layer in fp32, its codes, and for the largest unit 12 bytes for each element of its Hessian.
+ * Memory: on the device one block, one sequence and a Hessian; of experts, as many Hessians as take the bytes
+ * of a block (stream.h). On the host, the activations of all rows, one layer in fp32, its codes, and for the
+ * largest unit 12 bytes for each element of its Hessian.
  */
 #ifndef OT_QUANTIZE_QUANTIZE_H
 #define OT_QUANTIZE_QUANTIZE_H
@@ -21,16 +25,26 @@
 #include "src/quantize/stages.h"
 #include "src/session/session.h"
 
+enum { OT_LAYER_MAPS = 7 };
+
+/* The matrices of a name in a layer: one, or those of all experts. */
+struct ot_quantize_map {
+    const char *name; /* "q_proj" */
+    int bytes;        /* of the name */
+    /* Sums over its matrices; of experts, over those that are calibrated. */
+    double error, power;
+};
+
 struct ot_quantize_row { /* a layer that is done */
     int64_t layer, n_layers;
-    int n_maps;
-    struct {
-        const char *name; /* "q_proj" */
-        int bytes;        /* of the name */
-        double error;
-    } maps[OT_LAYER_MAPS];
+    int n_maps; /* those with a calibrated matrix */
+    struct ot_quantize_map maps[OT_LAYER_MAPS];
+    int64_t experts, rounded; /* 0 experts: the layer has none. rounded: those that too few rows reach */
     double seconds;
 };
+
+/* Root mean square of the errors, as a share of that of what they are of. */
+double ot_quantize_map_error(const struct ot_quantize_map *map);
 
 struct ot_quantize_loss {
     double before, after; /* mean over trained tokens of the held-out rows */
@@ -53,9 +67,11 @@ struct ot_quantize {
 
 /* The memory that ot_quantize_run takes, without what the session holds. */
 struct ot_quantize_memory {
-    int64_t activations, weights, codes, hessian;
+    int64_t activations, weights, codes, hessian; /* of the host */
+    int64_t hessians;                             /* of the device */
 };
-struct ot_quantize_memory ot_quantize_memory(const struct ot_quantize *job);
+/* Error OT_E_BUDGET. */
+int ot_quantize_memory(const struct ot_quantize *job, struct ot_quantize_memory *out);
 
 /* Errors: OT_E_BUDGET, OT_E_INPUT (a matrix does not fit the format, a weight is not finite), OT_E_NUMERIC,
  * OT_E_IO, OT_E_DEVICE, OT_E_INTERRUPT (stopped). After an error the output is unchanged. */

@@ -22,8 +22,11 @@ struct ot_stream {
     float *losses;  /* device */
     char *staging;  /* host: a slab in the device's dtype; or losses */
     float *pieces;  /* host: [threads, PIECE_VALUES] */
-    int64_t width;  /* of the Hessian */
-    int64_t counted;
+    /* The Hessians of the last pass. */
+    enum ot_layer_input input;
+    int64_t width, first, n;
+    int64_t *counted;               /* host: [n] */
+    int32_t *offsets, *assignments; /* host, of experts: those of one sequence */
 };
 
 static size_t align(size_t bytes) {
@@ -56,13 +59,26 @@ static size_t most_weights(const struct ot_chain *chain, size_t *most_slab) {
     return most;
 }
 
-static int64_t most_width(const struct ot_model *model) {
-    int64_t most = 0;
-    for (int i = 0; i < OT_LAYER_INPUTS; i++) {
-        int64_t width = ot_model_input_width(model, (enum ot_layer_input)i);
-        most = width > most ? width : most;
-    }
-    return most;
+static size_t square_bytes(int64_t width) {
+    return (size_t)width * (size_t)width * sizeof(float);
+}
+
+int64_t ot_stream_hessian_bytes(const struct ot_stream_config *config) {
+    const struct ot_chain *chain = ot_model_chain(config->model);
+    size_t one = 0, experts = 0, slab, block = most_weights(chain, &slab);
+    for (int b = 1; b + 1 < chain->n_blocks; b++)
+        for (int i = 0; i < OT_LAYER_INPUTS; i++) {
+            enum ot_layer_input input = (enum ot_layer_input)i;
+            size_t bytes = square_bytes(ot_model_input_width(config->model, b, input));
+            one = larger(one, bytes);
+            if (ot_model_input_is_of_experts(config->model, b, input))
+                experts = larger(experts, bytes * (size_t)ot_model_get_config(config->model)->n_experts);
+        }
+    return config->hessian ? (int64_t)larger(one, experts < block ? experts : block) : 0;
+}
+
+int64_t ot_stream_hessian_room(const struct ot_stream *s, int64_t width) {
+    return ot_stream_hessian_bytes(&s->config) / (int64_t)square_bytes(width);
 }
 
 int64_t ot_stream_boundary_bytes(const struct ot_model *model, int64_t tokens) {
@@ -117,8 +133,21 @@ static int alloc_device(struct ot_stream *s) {
     s->batch = batch;
     OT_TRY(alloc(s, (size_t)n * sizeof *s->losses, "losses", &losses));
     s->losses = losses;
-    size_t width = (size_t)most_width(s->config.model);
-    return s->config.hessian ? alloc(s, width * width * sizeof(float), "a Hessian", &s->hessian) : 0;
+    size_t hessians = (size_t)ot_stream_hessian_bytes(&s->config);
+    return hessians > 0 ? alloc(s, hessians, "Hessians", &s->hessian) : 0;
+}
+
+static int alloc_host(struct ot_stream *s) {
+    const struct ot_model_config *c = ot_model_get_config(s->config.model);
+    size_t experts = (size_t)c->n_experts, top = (size_t)c->top_experts;
+    s->staging = malloc(staging_bytes(&s->config));
+    s->pieces = malloc((size_t)ot_pool_threads(s->config.pool) * PIECE_VALUES * sizeof *s->pieces);
+    s->counted = malloc((experts + 1) * sizeof *s->counted);
+    s->offsets = malloc((experts + 1) * sizeof *s->offsets);
+    s->assignments = malloc(((size_t)s->config.most_tokens * top + 1) * sizeof *s->assignments);
+    if (!s->staging || !s->pieces || !s->counted || !s->offsets || !s->assignments)
+        return ot_fail(OT_E_BUDGET, "no memory for the weights of a block");
+    return 0;
 }
 
 int ot_stream_open(const struct ot_stream_config *config, struct ot_stream **out) {
@@ -129,12 +158,7 @@ int ot_stream_open(const struct ot_stream_config *config, struct ot_stream **out
     s->config = *config;
     s->chain = ot_model_chain(config->model);
     s->item = ot_dtype_bytes(s->chain->dtype);
-    s->staging = malloc(staging_bytes(config));
-    s->pieces = malloc((size_t)ot_pool_threads(config->pool) * PIECE_VALUES * sizeof *s->pieces);
-    if (!s->staging || !s->pieces) {
-        rc = ot_fail(OT_E_BUDGET, "no memory for the weights of a block");
-        goto out;
-    }
+    OT_TRY_GOTO(alloc_host(s), rc, out);
     OT_TRY_GOTO(ot_lane_open(config->device, "quantize", &s->lane), rc, out);
     OT_TRY_GOTO(alloc_device(s), rc, out);
     OT_TRY_GOTO(put_constants(s), rc, out);
@@ -155,6 +179,9 @@ void ot_stream_close(struct ot_stream *s) {
         ot_device_free(s->config.device, memory[i]);
     free(s->staging);
     free(s->pieces);
+    free(s->counted);
+    free(s->offsets);
+    free(s->assignments);
     free(s);
 }
 
@@ -306,46 +333,90 @@ int ot_stream_losses(struct ot_stream *s, const struct ot_sequences *sequences, 
     return 0;
 }
 
-int ot_stream_hessian(struct ot_stream *s, const struct ot_sequences *sequences, enum ot_layer_input input,
-                      bool (*stopped)(void), const void *x, double *seconds) {
-    const struct ot_ops *ops = ot_device_ops(s->config.device);
-    s->width = ot_model_input_width(s->config.model, input);
-    s->counted = 0;
+/* ---- Hessians ---- */
+
+/* Copies the groups of an input of experts to the host. */
+static int get_groups(struct ot_stream *s, const struct ot_layer_rows *in, int64_t n_tokens) {
+    const struct ot_model_config *c = ot_model_get_config(s->config.model);
+    ot_lane_copy(s->lane, OT_COPY_D2H, s->offsets, in->offsets,
+                 ((size_t)c->n_experts + 1) * sizeof *s->offsets);
+    ot_lane_copy(s->lane, OT_COPY_D2H, s->assignments, in->assignments,
+                 (size_t)(n_tokens * c->top_experts) * sizeof *s->assignments);
+    return ot_lane_sync(s->lane);
+}
+
+/* The rows of an expert that are tokens of rows. They are ordered by token, so those of padding come last. */
+static int64_t count_rows(const struct ot_stream *s, const struct ot_sequence *q, int64_t expert) {
+    int64_t top = ot_model_get_config(s->config.model)->top_experts, n = 0;
+    while (s->offsets[expert] + n < s->offsets[expert + 1] &&
+           s->assignments[s->offsets[expert] + n] / top < q->n_rows)
+        n++;
+    return n;
+}
+
+/* Adds the products of rows x, [n_rows, width], to Hessian i. */
+static void add_rows(struct ot_stream *s, int64_t i, const void *x, int64_t n_rows) {
+    void *hessian = (char *)s->hessian + (size_t)i * square_bytes(s->width);
+    const struct ot_gemm product = {.dtype = s->chain->dtype,
+                                    .c_dtype = OT_F32,
+                                    .trans_a = true,
+                                    .m = s->width,
+                                    .n = s->width,
+                                    .k = n_rows,
+                                    .a = x,
+                                    .b = x,
+                                    .addend = s->counted[i] > 0 ? hessian : NULL,
+                                    .c = hessian,
+                                    .lda = s->width,
+                                    .ldb = s->width,
+                                    .ldc = s->width};
+    if (n_rows == 0)
+        return;
+    ot_device_ops(s->config.device)->gemm(s->lane, &product);
+    s->counted[i] += n_rows;
+}
+
+static int add_sequence(struct ot_stream *s, const struct ot_sequence *q, const void *x, double *seconds) {
+    struct ot_block_run run = begin_run(s, q, x);
+    const struct ot_layer_rows in = ot_model_layer_input(s->config.model, s->block, s->input, &run);
+    OT_TRY(in.offsets ? get_groups(s, &in, q->n_tokens) : ot_lane_sync(s->lane));
+    double began = ot_clock_seconds();
+    for (int64_t i = 0; i < s->n; i++) {
+        size_t row = in.offsets ? (size_t)s->offsets[s->first + i] : 0;
+        add_rows(s, i, (const char *)in.x + row * (size_t)s->width * s->item,
+                 in.offsets ? count_rows(s, q, s->first + i) : q->n_rows);
+    }
+    OT_TRY(ot_lane_sync(s->lane));
+    *seconds += ot_clock_seconds() - began;
+    return 0;
+}
+
+int ot_stream_hessians(struct ot_stream *s, const struct ot_sequences *sequences, enum ot_layer_input input,
+                       int64_t first, int64_t n, bool (*stopped)(void), const void *x, double *seconds) {
+    s->input = input;
+    s->width = ot_model_input_width(s->config.model, s->block, input);
+    s->first = first;
+    s->n = n;
+    memset(s->counted, 0, (size_t)n * sizeof *s->counted);
     *seconds = 0;
     for (int64_t i = 0; i < sequences->n; i++) {
-        const struct ot_sequence *q = &sequences->list[i];
         if (stopped())
             return refuse_stop();
-        struct ot_block_run run = begin_run(s, q, x);
-        const void *in = ot_model_layer_input(s->config.model, s->block, input, &run);
-        OT_TRY(ot_lane_sync(s->lane));
-        double began = ot_clock_seconds();
-        const struct ot_gemm product = {.dtype = s->chain->dtype,
-                                        .c_dtype = OT_F32,
-                                        .trans_a = true,
-                                        .m = s->width,
-                                        .n = s->width,
-                                        .k = q->n_rows,
-                                        .a = in,
-                                        .b = in,
-                                        .addend = i > 0 ? s->hessian : NULL,
-                                        .c = s->hessian,
-                                        .lda = s->width,
-                                        .ldb = s->width,
-                                        .ldc = s->width};
-        ops->gemm(s->lane, &product);
-        OT_TRY(ot_lane_sync(s->lane));
-        *seconds += ot_clock_seconds() - began;
-        s->counted += q->n_rows;
+        OT_TRY(add_sequence(s, &sequences->list[i], x, seconds));
     }
     return 0;
 }
 
-int ot_stream_get_hessian(struct ot_stream *s, float *hessian) {
+int64_t ot_stream_hessian_rows(const struct ot_stream *s, int64_t i) {
+    return s->counted[i];
+}
+
+int ot_stream_get_hessian(struct ot_stream *s, int64_t i, float *hessian) {
     int64_t n = s->width * s->width;
-    ot_lane_copy(s->lane, OT_COPY_D2H, hessian, s->hessian, (size_t)n * sizeof *hessian);
+    ot_lane_copy(s->lane, OT_COPY_D2H, hessian, (char *)s->hessian + (size_t)i * square_bytes(s->width),
+                 (size_t)n * sizeof *hessian);
     OT_TRY(ot_lane_sync(s->lane));
-    for (int64_t i = 0; i < n; i++)
-        hessian[i] /= (float)s->counted;
+    for (int64_t at = 0; at < n; at++)
+        hessian[at] /= (float)s->counted[i];
     return 0;
 }

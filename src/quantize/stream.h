@@ -4,7 +4,9 @@
  *
  * The caller may replace weights of the present block between two passes, and may look at the input of a
  * linear map: the stream adds up its Hessian, the sum of x x^T over the tokens x of all rows, in fp32 on the
- * device.
+ * device. An expert has a Hessian of its own, of the tokens that the router sends to it. A pass adds up those
+ * of as many experts as there is room for: the Hessians of experts take no more memory than the largest
+ * block, unless one alone does. Their bits do not depend on the number of passes.
  *
  * One thread. Calls return when their work is done.
  */
@@ -25,15 +27,17 @@ struct ot_stream_config {
     const struct ot_model_dir *dir;
     struct ot_pool *pool;
     int64_t most_tokens; /* of a sequence */
-    bool hessian;        /* room for the widest input's */
+    bool hessian;        /* there is room for Hessians */
 };
 
-/* Allocates device memory: the largest block, a sequence, and the Hessian. Errors: OT_E_BUDGET,
+/* Allocates device memory: the largest block, a sequence, and Hessians. Errors: OT_E_BUDGET,
  * OT_E_DEVICE. */
 int ot_stream_open(const struct ot_stream_config *config, struct ot_stream **out);
 void ot_stream_close(struct ot_stream *stream); /* NULL is fine */
 /* Host memory that the stream holds, without activations. */
 int64_t ot_stream_host_bytes(const struct ot_stream_config *config);
+/* Device memory of the Hessians. */
+int64_t ot_stream_hessian_bytes(const struct ot_stream_config *config);
 /* Bytes of the boundary activations of some tokens. */
 int64_t ot_stream_boundary_bytes(const struct ot_model *model, int64_t tokens);
 
@@ -51,10 +55,16 @@ int ot_stream_forward(struct ot_stream *stream, const struct ot_sequences *seque
 /* The forward of the last block: the sum of the losses of the trained tokens, and their number. */
 int ot_stream_losses(struct ot_stream *stream, const struct ot_sequences *sequences, const void *x,
                      double *sum, int64_t *trained);
-/* Adds up the Hessian of an input of the present layer. `seconds` gets the time of the products alone. */
-int ot_stream_hessian(struct ot_stream *stream, const struct ot_sequences *sequences,
-                      enum ot_layer_input input, bool (*stopped)(void), const void *x, double *seconds);
-/* Copies that Hessian to the host, divided by the number of tokens: [width, width]. */
-int ot_stream_get_hessian(struct ot_stream *stream, float *hessian);
+/* How many Hessians of experts a pass can add up. width: of their input. */
+int64_t ot_stream_hessian_room(const struct ot_stream *stream, int64_t width);
+/* Adds up Hessians of an input of the present layer: of experts, those of the n experts from `first` on; else
+ * first is 0, and n is 1. `seconds` gets the time of the products alone. */
+int ot_stream_hessians(struct ot_stream *stream, const struct ot_sequences *sequences,
+                       enum ot_layer_input input, int64_t first, int64_t n, bool (*stopped)(void),
+                       const void *x, double *seconds);
+/* The number of tokens in Hessian i of the last pass: of expert first + i. */
+int64_t ot_stream_hessian_rows(const struct ot_stream *stream, int64_t i);
+/* Copies Hessian i to the host, divided by this number, which is not 0: [width, width]. */
+int ot_stream_get_hessian(struct ot_stream *stream, int64_t i, float *hessian);
 
 #endif

@@ -7,6 +7,7 @@
 #include "models/lora_spec.h"
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/base/log.h"
 #include "src/base/path.h"
 #include "src/data/chat_template.h"
 #include "src/files/out_dir.h"
@@ -286,11 +287,22 @@ static int put_bytes(void *context, int64_t at, const void *data, size_t bytes) 
     return ot_out_dir_write_at(w->dir, at, data, bytes);
 }
 
+/* What llama.cpp leaves out (architectures.h). */
+static void warn_of_logits(const struct ot_model_config *c) {
+    if (ot_model_has_pairs(c) && c->logit_divisor != 0)
+        ot_log(
+            OT_LOG_WARN,
+            "llama.cpp does not divide the logits of a T5 whose embedding is its head by %.4g, the root of "
+            "its width: its greedy answers are the same; --temp %.4g gives it the model's probabilities",
+            c->logit_divisor, c->logit_divisor);
+}
+
 static int make_header(struct writing *w) {
     struct ot_gguf_export *job = w->job;
     const struct ot_session *s = job->session;
     char name[NAME_MAX + 1];
     OT_TRY(ot_gguf_check_config(&s->config, job->source));
+    warn_of_logits(&s->config);
     OT_TRY(make_entries(w));
     snprintf(name, sizeof name, "%.*s", (int)(strlen(job->name) - strlen(job->mixture->label) - 6),
              job->name);

@@ -50,6 +50,12 @@ int ot_merge_open(struct ot_session *s, struct ot_merge *out) {
     struct ot_model_config base = s->config;
     out->unties = base.tied && (has_adapter(out->adapted, OT_MODULE_HEAD) ||
                                 has_adapter(out->adapted, OT_MODULE_EMBEDDING));
+    if (out->unties && ot_model_has_pairs(&base))
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: the adapter of a head that is the embedding cannot be merged: no config.json says "
+            "of a T5 with a head of its own that its logits are divided; use the adapters unmerged",
+            s->options->adapter ? s->options->adapter : s->options->model);
     base.tied = base.tied && !out->unties;
     OT_TRY(ot_model_open(&base, OT_F32, 1, &s->model));
     return ot_model_dir_check(s->dir, out->adapted);

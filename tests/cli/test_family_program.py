@@ -6,12 +6,12 @@ import math
 import os
 import shutil
 import struct
+import zlib
 
 import program
-from program import read_bytes, write_rows
+from program import GOLDEN, read_bytes, read_golden, write_rows
 
 INPUT = 3
-GOLDEN = os.path.join(os.path.dirname(__file__), "../golden")
 FAMILIES = ["gpt2", "bloom", "falcon", "falcon_two", "falcon_alibi", "codegen", "phi3", "gemma", "gemma2", "gemma3",
             "olmo2", "olmo3", "smollm3", "ministral", "ministral3", "granite", "mixtral", "qwen3_moe", "gpt_oss"]
 KINDS = ["gpt2", "bloom", "falcon_two", "codegen", "phi3", "gemma2", "mixtral", "qwen3_moe", "gpt_oss"]  # one of each kind of names and forms
@@ -28,19 +28,6 @@ ROWS = ["--no-eos", "--seq-len", "32", "--threads", "1"]
 
 
 # ---- golden files, and the directories that are made of them ----
-
-def read_golden(name):
-    """{array: (shape, bytes)}; scripts/golden/goldenfile.py has the format."""
-    data = read_bytes(os.path.join(GOLDEN, name))
-    head = data.index(b"\n\n")
-    arrays = {}
-    for line in data[:head].decode().split("\n")[1:]:
-        array, dtype, dims, offset = line.split()
-        shape = [int(dim) for dim in dims.split("x")]
-        begin = head + 2 + int(offset)
-        arrays[array] = shape, data[begin:begin + math.prod(shape) * {"f64": 8, "i64": 8, "u8": 1}.get(dtype, 4)]
-    return arrays
-
 
 def numbers(array, form):
     return struct.unpack(f"<{len(array[1]) // struct.calcsize(form)}{form}", array[1])
@@ -122,7 +109,7 @@ def write_model(folder, config, weights, shards=1):
     write_json(os.path.join(folder, "model.safetensors.index.json"), {"metadata": {}, "weight_map": places})
 
 
-def write_adapters(folder, case, base, golden):
+def write_adapters(folder, base, golden, task="CAUSAL_LM"):
     """As PEFT's save_pretrained has them."""
     os.makedirs(folder)
     modules = {name[6:]: numbers(array, "d")[0] for name, array in golden.results.items() if name.startswith("alpha.")}
@@ -131,7 +118,7 @@ def write_adapters(folder, case, base, golden):
              if name.startswith("final.") and not name.startswith("final.base_model.")}
     a = next(shape for name, (shape, _) in adapters.items() if "_A" in name)
     experts = [name for name in modules if ".experts." in name]
-    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base, "r": a[0],
+    config = {"peft_type": "LORA", "task_type": task, "base_model_name_or_path": base, "r": a[0],
               "lora_alpha": next(iter(modules.values())), "lora_dropout": numbers(golden.results["dropout"], "d")[0],
               "target_modules": sorted({name.split(".")[-1] for name in modules if name not in experts}),
               "modules_to_save": sorted({name.rpartition(".")[0] for name in saved}),
@@ -266,7 +253,7 @@ class Families(program.ProgramTest):
     def test_adapters_of_peft(self):
         for case in ADAPTERS:
             golden = self.golden[case]
-            write_adapters(self.path(case), case, self.path(golden.base), golden)
+            write_adapters(self.path(case), self.path(golden.base), golden)
             self.assertAlmostEqual(self.loss(case, self.path(case)), golden.loss(), delta=2e-6, msg=case)
             self.succeed("merge", self.path(case), "--out", self.path(case + "-merged"))
             self.assertAlmostEqual(self.loss(case, self.path(case + "-merged")), golden.loss(), delta=2e-6, msg=case)
@@ -355,7 +342,7 @@ class Families(program.ProgramTest):
                 (lambda t: t.update({n.replace("experts.lora", "experts.3.lora"): a for n, a in list(t.items())}),
                  "experts.3.lora_A.weight is not part of what its adapter_config.json describes")]):
             folder = self.path(f"damaged{i}")
-            write_adapters(folder, case, self.path("mixtral"), self.golden[case])
+            write_adapters(folder, self.path("mixtral"), self.golden[case])
             tensors = read_tensors(folder, "adapter_model.safetensors")
             change(tensors)
             write_safetensors(os.path.join(folder, "adapter_model.safetensors"), tensors)
@@ -372,7 +359,7 @@ class Families(program.ProgramTest):
                 ("target_parameters", "gate_up_proj", "target_parameters must be a list of names"),
                 ("target_parameters", ["gate_up_proj"], "model.layers.0.mlp.experts.lora_A.weight is missing")]):
             folder = self.path(f"mixtral-refused{i}")
-            write_adapters(folder, case, self.path("mixtral"), golden)
+            write_adapters(folder, self.path("mixtral"), golden)
             path = os.path.join(folder, "adapter_config.json")
             write_json(path, json.loads(read_bytes(path)) | {key: value})
             told = program.run("eval", folder, "--data", self.path("mixtral.jsonl"), *ROWS)
@@ -425,6 +412,29 @@ class Families(program.ProgramTest):
         self.succeed("merge", self.path("mxfp4-stored"), "--out", self.path("mxfp4-merged"))
         self.assertAlmostEqual(self.loss("mxfp4", self.path("mxfp4-merged"), *decoded), tuned, delta=0.02)
 
+    def test_an_mxfp4_that_is_written_is_what_transformers_reads(self):
+        """transformers has read a file with these bytes, and had this loss (scripts/golden/mxfp4_written.py)."""
+        golden, out = read_golden("mxfp4_written.bin"), self.path("written")
+        said = self.succeed("quantize", self.path("gpt_oss"), "--to", "mxfp4", "--data", self.path("gpt_oss.jsonl"), "--no-eos",
+                            "--seq-len", "32", "--eval-fraction", "0", "--eval-data", self.path("gpt_oss.jsonl"), "--dtype", "fp32",
+                            "--json", "--out", out).json()
+        tensors = read_tensors(out)
+        crcs = {name[4:]: numbers(array, "I")[0] for name, array in golden.items() if name.startswith("crc.")}
+        self.assertEqual({name: zlib.crc32(tensors[name][1]) for name in crcs}, crcs)
+        self.assertEqual({name for name in tensors if "expert" in name and not name.endswith("_bias")}, set(crcs))
+        self.assertEqual(tensors["model.layers.1.mlp.experts.down_proj_blocks"][0], [4, 32, 1, 16])
+        for name in set(tensors) - set(crcs):
+            self.assertEqual(tensors[name][1], self.golden["gpt_oss"].weights[name][1], name)
+        loss = numbers(golden["loss"], "d")[0]
+        self.assertNotAlmostEqual(loss, self.golden["gpt_oss"].loss(), delta=1e-4)
+        self.assertAlmostEqual(math.log(said["perplexity_after"]), loss, delta=2e-6)  # fp32 and other orders of sums
+        for words in [], ["--base-type", "mxfp4"]:
+            self.assertAlmostEqual(self.loss("gpt_oss", out, *words, "--dtype", "fp32"), loss, delta=2e-6)
+        with open(os.path.join(out, "config.json")) as file:
+            self.assertEqual(json.load(file)["quantization_config"]["quant_method"], "mxfp4")
+        self.succeed("quantize", out, "--to", "mxfp4", "--out", self.path("written-again"))
+        self.assertEqual(read_tensors(self.path("written-again")), tensors)
+
     def test_a_family_without_gguf_is_refused_by_name(self):
         told = program.run("export", self.path("codegen"), "--gguf", "f16", "--out", self.path("none.gguf"))
         self.assertEqual(told.code, INPUT)
@@ -433,8 +443,10 @@ class Families(program.ProgramTest):
     def test_experts_are_refused_by_name(self):
         for family in ("mixtral", "qwen3_moe"):
             for words, reason in [
-                    (["quantize", self.path(family), "--to", "nf4"], "has experts, and the formats of --to have none for experts"),
-                    (["quantize", self.path(family), "--to", "gptq:4", "--data", self.path(family + ".jsonl")], "has experts, and the formats")]:
+                    (["quantize", self.path(family), "--to", "nf4"], f"of a {family}, bitsandbytes would leave the experts as they are"),
+                    (["quantize", self.path(family), "--to", "mxfp4"], f"--to mxfp4 is the format of gpt_oss, and this is a {family}"),
+                    (["quantize", self.path("gpt_oss"), "--to", "gptq:4", "--data", self.path("gpt_oss.jsonl")],
+                     "the experts of a gpt_oss in no format of GPTQ")]:
                 told = program.run(*words, "--out", self.path("refused"))
                 self.assertEqual(told.code, INPUT)
                 self.assertIn(reason, told.err)

@@ -1,13 +1,16 @@
 """The built program quantizes models: every format, read back by a decoder of this file's own, and what is refused."""
 
 import json
+import math
 import os
+import re
 import shutil
 import signal
 import struct
 import subprocess
 import time
 
+import expert_models
 import program
 from program import PROGRAM, read_bytes, sql_rows, write_rows
 
@@ -83,9 +86,9 @@ def decode(folder, out):
     how = config.pop("quantization_config")
     modules, plain = {}, {}
     for name, tensor in read_tensors(os.path.join(folder, "model.safetensors")).items():
-        module, proj, part = name.partition("_proj.")
-        if proj:
-            modules.setdefault(module + "_proj", {})[part] = tensor
+        module = re.match(r"(.*(?:_proj|[.]w[123]))[.](.*)", name)
+        if module:
+            modules.setdefault(module[1], {})[module[2]] = tensor
         else:
             plain[name] = tensor[1], tensor[2]
     for module, parts in modules.items():
@@ -194,12 +197,94 @@ class Quantize(program.ProgramTest):
                 (USAGE, "quantize needs --model", ["quantize", "--to", "nf4", *out]),
                 (USAGE, "--to", [*base, "--to", "gptq:5", *out]),
                 (USAGE, "--act-order has an effect with --to gptq:BITS only", [*base, "--to", "nf4", "--act-order", *out]),
+                (USAGE, "--group-size has an effect with --to gptq:BITS only", [*base, "--to", "mxfp4", "--group-size", "64", *out]),
+                (INPUT, "--to mxfp4 is the format of gpt_oss, and this is a llama; see --to gptq:4", [*base, "--to", "mxfp4", *out]),
                 (USAGE, "--seq-len has no effect without --data", [*base, "--to", "nf4", "--seq-len", "64", *out]),
                 (USAGE, "--group-size 100", [*gptq, "--group-size", "100"]), (USAGE, "--damping", [*gptq, "--damping", "2"]),
                 (INPUT, "q_proj.weight has 64 columns, which is not a multiple of the group size 128", gptq),
                 (INPUT, "none-such", ["quantize", self.path("none-such"), "--to", "nf4", *out])):
             self.fail_with(code, phrase, *words, "--quiet")
         self.assertFalse(os.path.exists(self.path("none")))
+
+
+class Experts(program.ProgramTest):
+    """Mixtures of experts, against GPTQ in fp64 over transformers' forward (scripts/golden/gptq_experts.py)."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        letters = expert_models.TOKENS
+        write_rows(cls.path("rows.jsonl"), [{"text": "".join(letters[i] for i in row)} for row in expert_models.rows()])
+        cls.golden = program.read_golden("gptq_experts.bin")
+        for name in expert_models.MODELS:
+            expert_models.write_model(cls.path(name), name)
+
+    def quantize(self, name, out, *words):
+        return self.succeed("quantize", self.path(name), "--to", *expert_models.METHODS[name], "--data", self.rows, "--no-eos",
+                            "--seq-len", "32", "--calibration-rows", "64", "--eval-fraction", "0", "--eval-data", self.rows,
+                            "--out", self.path(out), "--json", *words)
+
+    def numbers(self, name, form):
+        shape, data = self.golden[name]
+        return struct.unpack(f"<{len(data) // struct.calcsize(form)}{form}", data)
+
+    def test_errors_and_losses_are_those_of_fp64(self):
+        """mixtral takes two passes over its experts. The sweep is in fp32 and some weights lie between two codes (tests/quantize/test_gptq.c), so errors and losses
+        differ by less than 1 % of an error and a quarter of what the loss changes by."""
+        for name in expert_models.MODELS:
+            said = self.quantize(name, name + "-q", "--dtype", "fp32").json()
+            self.assertEqual([layer.get("rounded_experts", 0) for layer in said["layers"]], list(self.numbers(name + ".rounded", "q")))
+            for i, layer in enumerate(said["layers"]):
+                for matrix, error in layer["errors"].items():
+                    want = self.numbers(f"{name}.error.{i}.{matrix}", "d")[0]
+                    self.assertAlmostEqual(error, want, delta=0.01 * want, msg=f"{name}: {matrix} of layer {i}")
+                self.assertEqual(len(layer["errors"]), 7)
+            before, after = self.numbers(name + ".loss", "d")
+            self.assertAlmostEqual(math.log(said["perplexity_before"]), before, delta=2e-6)
+            self.assertAlmostEqual(math.log(said["perplexity_after"]), after, delta=abs(after - before) / 4)
+            self.assertNotAlmostEqual(before, after, delta=5e-3)
+            self.check_codes(name)
+            decode(self.path(name + "-q"), self.path(name + "-plain"))
+            losses = [self.succeed("eval", self.path(name + end), "--data", self.rows, "--no-eos", "--seq-len", "32", "--dtype",
+                                   "fp32", "--json").json()["loss"] for end in ("-q", "-plain")]
+            self.assertEqual(*losses)
+
+    def check_codes(self, name):
+        """At least 97 % of the codes are those of fp64; of experts that are rounded to nearest, all."""
+        tensors = read_tensors(self.path(name + "-q/model.safetensors"))
+        bits, prefix = int(expert_models.METHODS[name][0][-1]), name + ".codes."
+        names = [key[len(prefix):] for key in self.golden if key.startswith(prefix)]
+        rounded = 0
+        for matrix in names:
+            (rows, cols), want = self.golden[prefix + matrix]
+            _, (_, file_rows), words = tensors[f"model.layers.{matrix}.qweight"]
+            self.assertEqual(file_rows, rows)
+            codes = [bits_of(words[row::rows], bits, cols) for row in range(rows)]
+            equal = sum(code == want[row * cols + i] for row in range(rows) for i, code in enumerate(codes[row]))
+            self.assertGreaterEqual(equal, 0.97 * rows * cols, f"{name}: {matrix}")
+            rounded += equal == rows * cols
+        self.assertGreaterEqual(rounded, 3 * sum(self.numbers(name + ".rounded", "q")))
+        self.assertGreaterEqual(len(names), 3)
+
+    def test_what_is_plain_and_what_is_said(self):
+        said = self.quantize("qwen3_moe", "said")
+        with open(self.path("said/quantize_config.json")) as file:
+            self.assertEqual(json.load(file)["meta"]["fallback"], {"strategy": "rtn", "threshold": "0.5%", "smooth": None})
+        self.assertEqual((said.json()["experts"], said.json()["rounded_experts"]), (40, 2))
+        header = program.read_safetensors(self.path("said/model.safetensors"))[2]
+        self.assertEqual([name for name in header if ".mlp.gate." in name], ["model.layers.0.mlp.gate.weight"])
+        self.assertIn("model.layers.0.mlp.experts.39.down_proj.qweight", header)
+        self.assertFalse([name for name in header if ".experts." in name and name.endswith(".weight")])
+        words = ["--to", "gptq:4", "--group-size", "32", "--data", self.rows, "--no-eos", "--seq-len", "32", "--out"]
+        told = self.succeed("quantize", self.path("qwen3_moe"), *words, self.path("told"))
+        self.assertIn("of 40 experts rounded to nearest: each gets less than 0.5 % of the calibration rows", told.out)
+
+    def test_bits_do_not_depend_on_threads(self):
+        for name in expert_models.MODELS:
+            self.quantize(name, name + "-one", "--threads", "1")
+            self.quantize(name, name + "-three", "--threads", "3")
+            self.assertEqual(read_bytes(self.path(name + "-one/model.safetensors")),
+                             read_bytes(self.path(name + "-three/model.safetensors")))
 
 
 if __name__ == "__main__":

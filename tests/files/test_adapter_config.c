@@ -282,6 +282,46 @@ static void test_written_modules(void **state) {
     free(lora);
 }
 
+/* A T5 of two layers in each stack: names that mean maps of both stacks, and of both kinds of attention. */
+static void test_an_encoder_decoder(void **state) {
+    static const char *const cases[][2] = {
+        {"\"target_modules\": \"all-linear\"", "r=8,alpha=8,targets=q,k,v,o,wi,wo"},
+        {"\"target_modules\": [\"q\", \"v\"]", "r=8,alpha=8,targets=q,v"},
+        {"\"target_modules\": [\"EncDecAttention.q\", \"lm_head\"]",
+         "r=8,alpha=8,targets=decoder.block.0.layer.1.EncDecAttention.q,"
+         "decoder.block.1.layer.1.EncDecAttention.q,lm_head"},
+        {"\"target_modules\": [\"wi\"], \"layers_to_transform\": [1], \"layers_pattern\": \"block\"",
+         "r=8,alpha=8,targets=encoder.block.1.layer.1.DenseReluDense.wi,"
+         "decoder.block.1.layer.2.DenseReluDense.wi"},
+    };
+    struct ot_model_config config = ot_preset_find("t5-small")->config;
+    const struct ot_selection all = {.lora = "r=2"};
+    struct ot_model *model;
+    struct ot_json *root;
+    char *lora, *text;
+    size_t bytes;
+    config.n_encoder_layers = 2;
+    config.n_layers = 4;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char members[512];
+        snprintf(members, sizeof members, "{\"peft_type\": \"LORA\", %s}", cases[i][0]);
+        write_text(*state, "adapter_config.json", members);
+        check_ok(ot_adapter_config_read(*state, &config, true, &lora));
+        assert_string_equal(lora, cases[i][1]);
+        free(lora);
+    }
+    check_ok(ot_model_open_selected(&config, OT_F32, 8, &all, &model));
+    check_ok(ot_adapter_config_write("r=2", model, "org/base", &text, &bytes));
+    check_ok(ot_json_parse(text, bytes, "written", &root));
+    assert_string_equal(ot_json_string(ot_json_get(root, "task_type"), NULL), "SEQ_2_SEQ_LM");
+    check_ok(ot_adapter_config_parse(root, "written", &config, true, &lora));
+    assert_string_equal(lora, "r=2,alpha=4,targets=q,k,v,o,wi,wo");
+    free(lora);
+    free(text);
+    ot_json_free(root);
+    ot_model_close(model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_read, open_folder, drop_folder),
@@ -291,6 +331,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_round_trip_of_experts, open_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_round_trip, open_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_written_modules, open_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_an_encoder_decoder, open_folder, drop_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,6 +21,10 @@ static const char *const configs[] = {
     CONFIG("\"quant_method\":\"gptq\",\"bits\":3,\"checkpoint_format\":\"gptq_v2\""),
     CONFIG("\"quant_method\":\"gptq\",\"bits\":8,\"group_size\":4"),
     CONFIG("\"quant_method\":\"bitsandbytes\""),
+    "{\"model_type\":\"gpt_oss\",\"hidden_size\":32,\"intermediate_size\":32,\"num_hidden_layers\":1,"
+    "\"num_attention_heads\":2,\"num_key_value_heads\":2,\"head_dim\":2,\"num_local_experts\":1,"
+    "\"num_experts_per_tok\":1,\"vocab_size\":8,\"max_position_embeddings\":8,"
+    "\"rope_scaling\":{\"rope_type\":\"default\"},\"quantization_config\":{\"quant_method\":\"mxfp4\"}}",
 };
 enum { N_CONFIGS = sizeof configs / sizeof *configs, PATH_BYTES = 160 };
 static char folders[N_CONFIGS][96];

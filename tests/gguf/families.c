@@ -13,8 +13,11 @@
 #define SIZES   WIDTHS "\"num_hidden_layers\": 12, "
 #define GROUPED SIZES "\"num_key_value_heads\": 2, "
 #define FEW     WIDTHS "\"num_key_value_heads\": 2, "
-#define FULL    "\"full_attention\""
-#define SLIDES  "\"sliding_attention\""
+#define T5                                                                                                   \
+    "\"model_type\": \"t5\", \"d_model\": 32, \"d_kv\": 12, \"d_ff\": 64, \"num_heads\": 3, "                \
+    "\"vocab_size\": 64, \"relative_attention_num_buckets\": 16, \"num_layers\": 11, "
+#define FULL   "\"full_attention\""
+#define SLIDES "\"sliding_attention\""
 
 static const struct {
     const char *name, *keys;
@@ -96,6 +99,8 @@ static const struct {
      FEW "\"model_type\": \"gpt_oss\", \"head_dim\": 8, \"num_local_experts\": 1, "
          "\"num_experts_per_tok\": 1, \"num_hidden_layers\": 2, \"layer_types\": [" FULL "," SLIDES
          "], \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5000.0}"},
+    {"t5", T5 "\"num_decoder_layers\": 10"},
+    {"t5_gated", T5 "\"feed_forward_proj\": \"gated-gelu\", \"tie_word_embeddings\": false"},
 };
 
 struct ot_model_config config_of(const char *json) {

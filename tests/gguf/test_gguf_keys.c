@@ -220,6 +220,16 @@ static void test_refuses_attention_that_llama_cpp_lacks(void **state) {
     REFUSE("smollm3", ot_layer_set_add(&c.no_rope, 1), "no_rope_layers other than each fourth");
 }
 
+static void test_refuses_forms_of_t5_that_llama_cpp_lacks(void **state) {
+    (void)state;
+    REFUSE("t5", c.act = OT_ACT_GELU_TANH, "no feed_forward_proj other than relu and gated-gelu");
+    REFUSE("t5_gated", c.act = OT_ACT_SILU, "no feed_forward_proj other than relu and gated-gelu");
+    REFUSE("t5", c.position_distance = 64, "no relative_attention_max_distance other than 128");
+    REFUSE("t5", c.n_encoder_layers = 10, "no decoder with more layers than the encoder");
+    REFUSE("t5", c.logit_divisor = 0, "no key for the scale of the logits for models of type t5");
+    REFUSE("t5_gated", c.logit_divisor = sqrt(32.0), "no key for the scale of the logits");
+}
+
 static void test_refuses_ropes_that_llama_cpp_lacks(void **state) {
     (void)state;
     REFUSE("llama", c.rope.scaling = OT_ROPE_DYNAMIC, "cannot be written as GGUF");
@@ -356,6 +366,11 @@ static void test_refuses_wrong_model_keys(void **state) {
         {"gpt2", "a", "b", 0, 0, "the key gpt2.attention.layer_norm_epsilon is missing"},
         {"granite", "a", "b", 0, 0, "the key granite.logit_scale is missing"},
         {"gemma2", "attention.sliding_window_pattern", "x", 0, 0, "is a string, not a whole number"},
+        {"t5", "a", "b", 0, 0, "the key t5.attention.relative_buckets_count is missing"},
+        {"t5", "attention.relative_buckets_count", NULL, 300, 0, "t5.attention.relative_buckets_count"},
+        {"t5", "decoder_block_count", NULL, 0, 0, "t5.decoder_block_count"},
+        {"t5", "decoder_start_token_id", NULL, 2, 0, "t5.decoder_start_token_id is 2; only 0 is supported"},
+        {"t5encoder", "a", "b", 0, 0, "general.architecture 't5encoder' is not supported; known: bloom,"},
     };
     char *folder = make_folder();
     (void)state;
@@ -403,6 +418,7 @@ int main(void) {
         cmocka_unit_test(test_the_file_chooses_among_families),
         cmocka_unit_test(test_refuses_maps_that_llama_cpp_lacks),
         cmocka_unit_test(test_refuses_attention_that_llama_cpp_lacks),
+        cmocka_unit_test(test_refuses_forms_of_t5_that_llama_cpp_lacks),
         cmocka_unit_test(test_refuses_ropes_that_llama_cpp_lacks),
         cmocka_unit_test(test_refuses_experts_that_llama_cpp_lacks),
         cmocka_unit_test(test_the_largest_gemmas_are_scaled_by_their_width),

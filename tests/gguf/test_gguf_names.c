@@ -93,6 +93,21 @@ static void test_names_are_those_of_llama_cpp(void **state) {
         {"gpt_oss", "model.layers.3.self_attn.sinks", "blk.3.attn_sinks.weight"},
         {"gpt_oss", "model.layers.3.post_attention_layernorm.weight", "blk.3.post_attention_norm.weight"},
         {"olmo2", "model.layers.3.post_feedforward_layernorm.weight", "blk.3.post_ffw_norm.weight"},
+        {"t5", "shared.weight", "token_embd.weight"},
+        {"t5", "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+         "enc.blk.0.attn_rel_b.weight"},
+        {"t5", "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+         "dec.blk.0.attn_rel_b.weight"},
+        {"t5", "encoder.block.10.layer.0.SelfAttention.o.weight", "enc.blk.10.attn_o.weight"},
+        {"t5", "decoder.block.0.layer.0.SelfAttention.q.weight", "dec.blk.0.attn_q.weight"},
+        {"t5", "decoder.block.9.layer.1.EncDecAttention.o.weight", "dec.blk.9.cross_attn_o.weight"},
+        {"t5", "decoder.block.9.layer.1.layer_norm.weight", "dec.blk.9.cross_attn_norm.weight"},
+        {"t5", "decoder.block.9.layer.2.DenseReluDense.wi.weight", "dec.blk.9.ffn_up.weight"},
+        {"t5_gated", "encoder.block.3.layer.1.DenseReluDense.wi_0.weight", "enc.blk.3.ffn_gate.weight"},
+        {"t5_gated", "encoder.block.3.layer.1.DenseReluDense.wo.weight", "enc.blk.3.ffn_down.weight"},
+        {"t5", "encoder.final_layer_norm.weight", "enc.output_norm.weight"},
+        {"t5", "decoder.final_layer_norm.weight", "dec.output_norm.weight"},
+        {"t5_gated", "lm_head.weight", "output.weight"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -127,6 +142,31 @@ static void test_other_names_are_unknown(void **state) {
                                           "blk.weight",
                                           ".weight"};
     struct ot_model_config config = family_named("llama");
+    struct ot_gguf_place place;
+    (void)state;
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
+        if (ot_gguf_find_place(&config, unknown[i], &place))
+            fail_msg("'%s' is known", unknown[i]);
+}
+
+/* Layers that a stack of a T5 has not, what only the other stack has, and names of decoders. */
+static void test_other_names_of_a_t5_are_unknown(void **state) {
+    static const char *const unknown[] = {"enc.blk.11.attn_q.weight",
+                                          "dec.blk.10.attn_q.weight",
+                                          "enc.blk.9999.attn_q.weight",
+                                          "enc.blk.0.cross_attn_q.weight",
+                                          "enc.blk.1.attn_rel_b.weight",
+                                          "dec.blk.0.cross_attn_rel_b.weight",
+                                          "blk.0.attn_q.weight",
+                                          "enc.attn_q.weight",
+                                          "enc.blk.0.attn_output.weight",
+                                          "enc.blk.0.output.weight",
+                                          "dec.blk.00.attn_rel_b.weight",
+                                          "attn_rel_b.weight",
+                                          "output_norm.weight",
+                                          "enc.blk.",
+                                          "dec.blk.0"};
+    struct ot_model_config config = family_named("t5");
     struct ot_gguf_place place;
     (void)state;
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
@@ -189,6 +229,8 @@ static void test_mixtures_are_those_of_llama_cpp(void **state) {
     assert_string_equal(type_of("q8_0", &config, OT_MODULE_EMBEDDING, -1, 512), "Q8_0");
     assert_string_equal(type_of("q8_0", &config, OT_MODULE_NORM, -1, 512), "F32");
     assert_string_equal(type_of("q8_0", &config, OT_MODULE_POSITIONS, -1, 512), "F32");
+    assert_string_equal(type_of("f16", &config, OT_MODULE_DECODER_BIAS, -1, 32), "F32");
+    assert_string_equal(type_of("q4_k_m", &config, OT_MODULE_CROSS_V, 0, 512), "Q6_K");
     /* rows that are not whole blocks */
     assert_string_equal(type_of("q4_k_m", &config, OT_MODULE_UP, 0, 96), "Q5_0");
     assert_string_equal(type_of("q4_k_m", &config, OT_MODULE_DOWN, 0, 96), "Q8_0");
@@ -236,6 +278,7 @@ int main(void) {
         cmocka_unit_test(test_every_tensor_has_a_name),
         cmocka_unit_test(test_names_are_those_of_llama_cpp),
         cmocka_unit_test(test_other_names_are_unknown),
+        cmocka_unit_test(test_other_names_of_a_t5_are_unknown),
         cmocka_unit_test(test_rows_that_move_and_norms_that_grow),
         cmocka_unit_test(test_mixtures_are_those_of_llama_cpp),
         cmocka_unit_test(test_mixtures_of_experts_are_those_of_llama_cpp),

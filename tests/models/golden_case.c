@@ -42,9 +42,16 @@ const char *const golden_lora_names[] = {"llama-all",
                                          "gemma3-embed",
                                          "phi3-all",
                                          "mixtral-attention",
+                                         "mixtral-nf4",
+                                         "qwen3_moe-attention",
                                          "mixtral-experts",
                                          "qwen3_moe-experts",
                                          "gpt_oss-experts",
+                                         "t5-all",
+                                         "t5_gated-qv_head",
+                                         "t5_gated-dropout",
+                                         "t5_gated-dora",
+                                         "t5-dora_dropout",
                                          NULL};
 const char *const golden_step_names[] = {
     "gpt2-steps",    "bloom-steps",     "falcon_two-steps", "codegen-steps", "gemma2-steps",   "olmo3-steps",
@@ -99,8 +106,8 @@ static struct ot_lora_rank rank_of(const void *context, const char *module) {
 
 /* Opens the file that has the case. */
 static void open_results(struct golden_case *c) {
-    static const char *const files[] = {"lora.bin", "qlora.bin", "steps.bin", "t5_steps.bin"};
-    for (int i = 0; i < 4; i++) {
+    static const char *const files[] = {"lora.bin", "qlora.bin", "steps.bin", "t5_steps.bin", "t5_lora.bin"};
+    for (int i = 0; i < 5; i++) {
         c->golden = c->lora_file = golden_open(files[i]);
         if (golden_has(c->golden, golden_case_key(c, "rslora")) ||
             golden_has(c->golden, golden_case_key(c, "step_loss")))

@@ -112,6 +112,32 @@ static void test_refused_names(void **state) {
     }
 }
 
+/* Layers of both stacks, which differ; the head; no embedding. */
+static void test_modules_of_an_encoder_decoder(void **state) {
+    (void)state;
+    static const struct {
+        int64_t index;
+        const char *module;
+    } cases[] = {{0, "encoder.block.0.layer.0.SelfAttention.q"},
+                 {5, "encoder.block.0.layer.1.DenseReluDense.wo"},
+                 {35, "encoder.block.5.layer.1.DenseReluDense.wo"},
+                 {36, "decoder.block.0.layer.0.SelfAttention.q"},
+                 {40, "decoder.block.0.layer.1.EncDecAttention.q"},
+                 {95, "decoder.block.5.layer.2.DenseReluDense.wo"},
+                 {96, "lm_head"}};
+    const struct ot_model_config *config = &ot_preset_find("t5-small")->config;
+    const struct ot_selection wrong = {.lora = "targets=q,shared"};
+    char module[OT_LORA_MODULE_BYTES];
+    struct ot_model *model;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_true(ot_lora_module_at(config, cases[i].index, module));
+        assert_string_equal(module, cases[i].module);
+    }
+    assert_false(ot_lora_module_at(config, 97, module));
+    check_fails(ot_model_open_selected(config, OT_F32, 16, &wrong, &model), OT_E_USAGE,
+                "this model has q, k, v, o, wi and wo in 12 layers and lm_head");
+}
+
 /* Both families of experts; the second of two layers of qwen3_moe has an MLP. */
 static struct ot_model_config config_with_experts(enum ot_family family) {
     struct ot_model_config c = ot_preset_find("tiny-test")->config;
@@ -293,6 +319,7 @@ int main(void) {
         cmocka_unit_test(test_names_of_experts),
         cmocka_unit_test(test_adapters_of_experts),
         cmocka_unit_test(test_refused_adapters_of_experts),
+        cmocka_unit_test(test_modules_of_an_encoder_decoder),
         cmocka_unit_test(test_module_trained_twice),
         cmocka_unit_test(test_selection_with_adapters),
     };

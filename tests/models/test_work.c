@@ -549,6 +549,39 @@ static void frozen_tensors_and_adapters_are_counted(void **state) {
     }
 }
 
+static bool trains_some_of_pairs(const void *context, const struct ot_tensor *tensor) {
+    (void)context;
+    return strstr(tensor->name, "SelfAttention.k") || strstr(tensor->name, "layer_norm");
+}
+
+static struct ot_lora_rank some_ranks_of_pairs(const void *context, const char *module) {
+    const char *last = strrchr(module, '.') ? strrchr(module, '.') + 1 : module;
+    (void)context;
+    return (struct ot_lora_rank){strcmp(last, "k") == 0 || strcmp(last, "wi_0") == 0 ? 0
+                                 : *last == 'v'                                      ? 3
+                                                                                     : 4,
+                                 4};
+}
+
+static void adapters_of_pairs_are_counted(void **state) {
+    (void)state;
+    const struct ot_lora all = {.all = {4, 8}}, some = {.choose = some_ranks_of_pairs, .dropout = 0.1f},
+                         dora = {.all = {4, 8}, .dora = true},
+                         dropped = {.all = {4, 8}, .dora = true, .dropout = 0.1f};
+    const struct ot_model_parts parts[] = {{.lora = &all},
+                                           {.lora = &some},
+                                           {.lora = &some, .trains = trains_some_of_pairs},
+                                           {.trains = trains_some_of_pairs},
+                                           {.lora = &dora},
+                                           {.lora = &dropped}};
+    for (size_t i = 0; i < 2 * sizeof parts / sizeof *parts; i++) {
+        struct ot_model_config c = ot_preset_find(i % 2 ? "flan-t5-base" : "t5-small")->config;
+        c.n_encoder_layers = 2;
+        c.n_layers = 4;
+        check_parts(&c, i % 4 < 2 ? OT_BF16 : OT_F32, &parts[i / 2]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_preset_moves_what_its_table_says),
@@ -556,6 +589,7 @@ int main(void) {
         cmocka_unit_test(every_form_of_a_layer_is_counted),
         cmocka_unit_test(experts_are_counted),
         cmocka_unit_test(frozen_tensors_and_adapters_are_counted),
+        cmocka_unit_test(adapters_of_pairs_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -138,6 +138,39 @@ static void test_wrong_inputs_are_refused(void **state) {
     golden_close(golden);
 }
 
+/* Without a Hessian, each weight gets the nearest of its group's values, in the order of the columns. A scale
+ * that fp16 rounds down leaves the largest weight up to 255 2^-11 of a scale outside of 8 bits. */
+static void test_without_a_hessian_weights_are_rounded(void **state) {
+    struct ot_golden *golden = golden_open("gptq.bin");
+    const float *weights = golden_f32(golden, "weights", NULL);
+    struct result *one = malloc(sizeof *one), *three = malloc(sizeof *three);
+    (void)state;
+    for (size_t s = 0; s < sizeof settings / sizeof *settings; s++) {
+        const struct ot_gptq_config *config = &settings[s].config;
+        int64_t group = config->group_size < 0 ? COLS : config->group_size;
+        check_ok(run(1, config, weights, NULL, one));
+        check_ok(run(3, config, weights, NULL, three));
+        assert_memory_equal(one, three, sizeof *one);
+        check_values(one, config->bits);
+        for (int r = 0; r < ROWS; r++) {
+            double error = 0, power = 0;
+            for (int c = 0; c < COLS; c++) {
+                double weight = (double)weights[r * COLS + c],
+                       lost = weight - (double)one->weights[r * COLS + c];
+                assert_int_equal(one->index[c], c / group);
+                assert_true(fabs(lost) <= 0.625 * (double)one->scales[c / group * ROWS + r]);
+                error += lost * lost;
+                power += weight * weight;
+            }
+            assert_true(fabs(one->error[r] - error) <= 1e-12 * error);
+            assert_true(fabs(one->power[r] - power) <= 1e-12 * power);
+        }
+    }
+    free(one);
+    free(three);
+    golden_close(golden);
+}
+
 /* U^T U H = 1, for sizes with and without a last tile that is smaller. */
 static void test_factor_is_of_the_inverse(void **state) {
     static const int sizes[] = {1, 2, 127, 128, 129, 300};
@@ -178,6 +211,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_factor_is_of_the_inverse),
         cmocka_unit_test(test_errors_are_those_of_the_paper),
+        cmocka_unit_test(test_without_a_hessian_weights_are_rounded),
         cmocka_unit_test(test_wrong_inputs_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

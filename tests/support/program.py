@@ -7,6 +7,7 @@ tests may follow, such as Train.test_two_things:
 """
 
 import json
+import math
 import os
 import re
 import shutil
@@ -18,6 +19,8 @@ import unittest
 
 PROGRAM = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else ""
 SHARED = os.path.abspath(sys.argv[2]) if len(sys.argv) > 2 else ""
+
+GOLDEN = os.path.join(os.path.dirname(__file__), "../golden")
 
 STOPPED = 10  # the exit code of a run that a signal stopped after it saved a checkpoint
 
@@ -78,6 +81,19 @@ def read_safetensors(path):
     header = json.loads(data[8:start])
     header.pop("__metadata__", None)
     return data, start, header
+
+
+def read_golden(name):
+    """{array: (shape, bytes)}; scripts/golden/goldenfile.py has the format."""
+    data = read_bytes(os.path.join(GOLDEN, name))
+    head = data.index(b"\n\n")
+    arrays = {}
+    for line in data[:head].decode().split("\n")[1:]:
+        array, dtype, dims, offset = line.split()
+        shape = [int(dim) for dim in dims.split("x")]
+        begin = head + 2 + int(offset)
+        arrays[array] = shape, data[begin:begin + math.prod(shape) * {"f64": 8, "i64": 8, "u8": 1}.get(dtype, 4)]
+    return arrays
 
 
 class ProgramTest(unittest.TestCase):

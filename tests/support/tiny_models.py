@@ -21,6 +21,9 @@ GPT_OSS = {**MOE, "model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"
            "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16,
            "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "truncate": False,
                                "rope_theta": 10765.0}}
+T5 = {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "d_model": 64, "d_kv": 16, "d_ff": 96, "num_heads": 3,
+      "vocab_size": 259, "n_positions": 512, "layer_norm_epsilon": 1e-6, "relative_attention_num_buckets": 16,
+      "relative_attention_max_distance": 128, "decoder_start_token_id": 0, "pad_token_id": 0, "torch_dtype": "float32"}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 
 # Each config has all keys that llama.cpp's converter needs.
@@ -66,6 +69,9 @@ MODELS = {
                   "mlp_only_layers": []},
     "gpt_oss": GPT_OSS,
     "gpt_oss_mxfp4": {**GPT_OSS, "quantization_config": {"quant_method": "mxfp4"}},
+    "t5": {**T5, "num_layers": 3, "num_decoder_layers": 2, "feed_forward_proj": "relu"},
+    "t5_gated": {**T5, "num_layers": 2, "num_decoder_layers": 2, "feed_forward_proj": "gated-gelu",
+                 "tie_word_embeddings": False},
 }
 
 
@@ -106,6 +112,32 @@ def bloom_tensors(c):
         for name in norms:
             found |= layer_norm(at + name, hidden)
     return found | layer_norm("transformer.ln_f", hidden)
+
+
+def t5_layer(c, at, cross):
+    """A layer of the encoder, or one of the decoder, which has cross attention too."""
+    hidden, inner, found = c["d_model"], c["num_heads"] * c["d_kv"], {}
+    for i, name in enumerate(["SelfAttention"] + ["EncDecAttention"] * cross):
+        maps = {"q": [inner, hidden], "k": [inner, hidden], "v": [inner, hidden], "o": [hidden, inner]}
+        found |= {f"{at}layer.{i}.{name}.{part}.weight": shape for part, shape in maps.items()}
+        found[f"{at}layer.{i}.layer_norm.weight"] = [hidden]
+    at += f"layer.{1 + cross}."
+    for name in ("wi_0", "wi_1") if c["feed_forward_proj"].startswith("gated") else ("wi",):
+        found[f"{at}DenseReluDense.{name}.weight"] = [c["d_ff"], hidden]
+    return found | {f"{at}DenseReluDense.wo.weight": [hidden, c["d_ff"]], f"{at}layer_norm.weight": [hidden]}
+
+
+def t5_tensors(c):
+    hidden, table = c["d_model"], [c["relative_attention_num_buckets"], c["num_heads"]]
+    found = {"shared.weight": [c["vocab_size"], hidden]}
+    for stack, layers in (("encoder", c["num_layers"]), ("decoder", c["num_decoder_layers"])):
+        found[f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"] = table
+        for layer in range(layers):
+            found |= t5_layer(c, f"{stack}.block.{layer}.", stack == "decoder")
+        found[f"{stack}.final_layer_norm.weight"] = [hidden]
+    if not c.get("tie_word_embeddings", True):
+        found["lm_head.weight"] = [c["vocab_size"], hidden]
+    return found
 
 
 def attention_maps(c):
@@ -187,7 +219,7 @@ def llama_tensors(c):
 
 def tensors_of(config):
     """Names and shapes of the tensors that a model has."""
-    makers = {"gpt2": gpt2_tensors, "bloom": bloom_tensors, "falcon": bloom_tensors}
+    makers = {"gpt2": gpt2_tensors, "bloom": bloom_tensors, "falcon": bloom_tensors, "t5": t5_tensors}
     return makers.get(config["model_type"], llama_tensors)(config)
 
 

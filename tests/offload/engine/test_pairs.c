@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/offload/tiny_ranks.h"
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
 
@@ -119,6 +120,127 @@ static void frozen(void **state) {
     }
 }
 
+/* ---- adapters, and bases in a storage type ---- */
+
+static struct ot_lora_rank rank_of(const void *context, const char *module) {
+    const char *last = strrchr(module, '.') ? strrchr(module, '.') + 1 : module;
+    (void)context;
+    return (struct ot_lora_rank){strcmp(last, "k") == 0 ? 0 : *last == 'v' ? 3 : 2, 4};
+}
+
+static bool is_norm(const void *context, const struct ot_tensor *tensor) {
+    (void)context;
+    return ot_module_is_norm(tensor->module);
+}
+
+static const struct ot_lora plain = {.choose = rank_of, .dropout = 0.3f},
+                            dora = {.all = {3, 6}, .dora = true, .dropout = 0.1f};
+
+enum { TYPES = 1 + OT_BASE_MXFP4 };
+/* Adapters, adapters beside norms, or norms alone, over a base of each type. False: norms over a plain base,
+ * or a type that is the dtype. */
+static bool open_adapted(struct tiny_run *run, int variant) {
+    enum ot_dtype dtype = variant & 2 ? OT_BF16 : OT_F32;
+    open_run(run, variant & 1, dtype);
+    run->base = (enum ot_base_type)(variant / 3 % TYPES);
+    run->lora = variant % 3 == 2 ? NULL : variant % 3 ? &dora : &plain;
+    run->trains = variant % 3 == 0 ? NULL : is_norm;
+    return (run->lora || run->base != OT_BASE_AUTO) && !(run->base == OT_BASE_BF16 && dtype == OT_BF16);
+}
+
+/* Every plan has the bits of the resident run. tiny_run.c checks that no encoded byte changes. */
+static void adapted_plans(void **state) {
+    (void)state;
+    int plans = getenv("OT_TEST_SLOW") ? 12 : 1;
+    for (int variant = 0; variant < 3 * TYPES; variant++) {
+        struct tiny_run run;
+        struct tiny_result resident;
+        if (!open_adapted(&run, variant))
+            continue;
+        train_resident(&run, &resident);
+        assert_true(resident.loss[1] != resident.loss[0]);
+        for (int i = 0; i < plans; i++) {
+            char what[64];
+            snprintf(what, sizeof what, "base type %d, random plan %d", (int)run.base,
+                     plans * variant + i + 1);
+            tiny_plan(&run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_NVME, 2);
+            tiny_randomise(&run, (uint64_t)(plans * variant + i + 1));
+            compare(&run, &resident, what);
+            ot_plan_free(&run.plan);
+        }
+        tiny_result_free(&resident);
+    }
+}
+
+/* The arithmetic sees decoded weights and nothing else; a type that changes no weight would prove nothing. */
+static void a_base_is_its_decoded_weights(void **state) {
+    (void)state;
+    for (int variant = 0; variant < 3 * TYPES; variant += 3) {
+        struct tiny_run run;
+        struct tiny_result encoded, decoded, exact;
+        if (!open_adapted(&run, variant) || run.base == OT_BASE_AUTO)
+            continue;
+        train_resident(&run, &encoded);
+        run.decoded = run.base;
+        run.base = OT_BASE_AUTO;
+        train_resident(&run, &decoded);
+        run.decoded = OT_BASE_AUTO;
+        train_resident(&run, &exact);
+        for (int i = 0; i < TINY_STEPS; i++)
+            assert_true(encoded.loss[i] == decoded.loss[i] && encoded.norm[i] == decoded.norm[i]);
+        assert_true(encoded.loss[0] != exact.loss[0]);
+        tiny_result_free(&encoded);
+        tiny_result_free(&decoded);
+        tiny_result_free(&exact);
+    }
+}
+
+/* What all layers share stays in the dtype of the device: transformers quantises linear maps alone. */
+static void the_shared_slab_is_plain(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct ot_model *model;
+    open_run(&run, true, OT_BF16);
+    run.lora = &plain;
+    run.base = OT_BASE_NF4;
+    tiny_open_model(&run, &model);
+    const struct ot_chain *chain = ot_model_chain(model);
+    int encoded = 0;
+    for (int s = 0; s < chain->n_slabs; s++) {
+        assert_false(chain->slabs[s].shared && chain->slabs[s].encoded_bytes > 0);
+        encoded += chain->slabs[s].encoded_bytes > 0;
+    }
+    assert_int_equal(encoded, run.config.n_layers);
+    ot_model_close(model);
+}
+
+/* ---- several ranks ---- */
+
+/* Adapters freeze what all layers share, so the bits may be those of every number of ranks. */
+static void adapters_on_any_number_of_ranks(void **state) {
+    (void)state;
+    tiny_needs_cpu(); /* tiny plans have no room to exchange through the host */
+    for (int variant = 0; variant < 2; variant++) {
+        struct tiny_run run;
+        struct tiny_result one, other;
+        open_run(&run, variant, variant ? OT_BF16 : OT_F32);
+        run.lora = variant ? &dora : &plain;
+        run.base = variant ? OT_BASE_NF4 : OT_BASE_AUTO;
+        run.evals = false;
+        run.micro_sequences = 1;
+        struct tiny_world w = {.ranks = 1, .world = true, .slots = 2};
+        tiny_train_ranks(&run, &w, &one);
+        for (w.ranks = 2; w.ranks <= 4; w.ranks *= 2) {
+            w.mode = OT_SHARD_FULL;
+            w.weights = w.state = OT_HOME_HOST;
+            tiny_train_ranks(&run, &w, &other);
+            tiny_same(&one, &other, "another number of ranks");
+            tiny_result_free(&other);
+        }
+        tiny_result_free(&one);
+    }
+}
+
 /* ---- refusals ---- */
 
 static void refuse(const struct tiny_run *run, struct ot_engine *engine, struct ot_step_input *input,
@@ -177,8 +299,15 @@ static void no_world(void **state) {
 int main(void) {
     tiny_skip_without_device();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(homes),        cmocka_unit_test(random_plans), cmocka_unit_test(frozen),
-        cmocka_unit_test(wrong_ranges), cmocka_unit_test(no_world),
+        cmocka_unit_test(homes),
+        cmocka_unit_test(random_plans),
+        cmocka_unit_test(frozen),
+        cmocka_unit_test(adapted_plans),
+        cmocka_unit_test(a_base_is_its_decoded_weights),
+        cmocka_unit_test(the_shared_slab_is_plain),
+        cmocka_unit_test(adapters_on_any_number_of_ranks),
+        cmocka_unit_test(wrong_ranges),
+        cmocka_unit_test(no_world),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
