@@ -4,7 +4,7 @@
     scripts/golden/gguf_converted.py LLAMA_CPP
 
 LLAMA_CPP is a folder with llama.cpp's sources, whose converter is run: the sdist of llama-cpp-python 0.3.36 has them in
-vendor/llama.cpp. llama.cpp itself is the package xllamacpp (2026.10). Also needs torch, transformers and numpy.
+vendor/llama.cpp. llama.cpp itself is the package xllamacpp (2026.10). Also needs torch, transformers, peft and numpy.
 
 The file has for each model:
   architecture, keys   of the converter's file, without those that say nothing about the computation (LEFT_OUT)
@@ -12,6 +12,11 @@ The file has for each model:
   loss                 llama.cpp's mean loss over TEXT, one byte a token after token 256. Of a T5: over TARGET after the start
                        token, for INPUT before token 257. llama.cpp does not divide the logits of a tied T5 by the root of the
                        width: this script does
+
+and for the adapters of experts of some models (tiny_models.write_adapters):
+  tensors              {type: {name: [shape, CRC-32 of the bytes]}} of the GGUF file of adapters that this script makes. llama.cpp's
+                       convert_lora_to_gguf.py does not know the names that PEFT gives to adapters of experts
+  loss                 llama.cpp's, with the fp32 file over the converter's file. The script checks that PEFT has the same loss
 """
 import ctypes
 import json
@@ -29,7 +34,10 @@ sys.path[:0] = [str(LLAMA_CPP), str(LLAMA_CPP / "gguf-py"), str(ROOT / "tests/su
 
 import gguf  # noqa: E402
 import numpy as np  # noqa: E402
+import peft  # noqa: E402
+import safetensors.numpy  # noqa: E402
 import torch  # noqa: E402
+import transformers  # noqa: E402
 import xllamacpp.xllamacpp  # noqa: E402
 from conversion import get_model_class  # noqa: E402
 from conversion.base import ModelBase, ModelType, get_model_architecture  # noqa: E402
@@ -107,7 +115,9 @@ def library():
             ("llama_model_default_params", Params, []), ("llama_context_default_params", Params, []),
             ("llama_model_load_from_file", pointer, [ctypes.c_char_p, Params]),
             ("llama_init_from_model", pointer, [pointer, Params]), ("llama_free", None, [pointer]),
-            ("llama_model_free", None, [pointer]), ("llama_batch_init", Batch, [integer] * 3),
+            ("llama_model_free", None, [pointer]), ("llama_adapter_lora_init", pointer, [pointer, ctypes.c_char_p]),
+            ("llama_set_adapters_lora", integer,
+             [pointer, ctypes.POINTER(pointer), ctypes.c_size_t, ctypes.POINTER(ctypes.c_float)]), ("llama_batch_init", Batch, [integer] * 3),
             ("llama_decode", integer, [pointer, Batch]), ("llama_encode", integer, [pointer, Batch]),
             ("llama_get_logits_ith", ctypes.POINTER(ctypes.c_float), [pointer, integer])):
         getattr(found, name).restype, getattr(found, name).argtypes = result, arguments
@@ -137,10 +147,18 @@ def run(llama, call, context, ids):
     assert call(context, batch) == 0
 
 
-def mean_loss(llama, path, config):
+def add_adapters(llama, model, context, path):
+    adapters = llama.llama_adapter_lora_init(model, str(path).encode())
+    assert adapters, path
+    assert llama.llama_set_adapters_lora(context, (ctypes.c_void_p * 1)(adapters), 1, (ctypes.c_float * 1)(1)) == 0
+
+
+def mean_loss(llama, path, config, adapters=None):
     model = llama.llama_model_load_from_file(str(path).encode(), llama.llama_model_default_params())
     assert model, path
     context, ids, divisor = llama.llama_init_from_model(model, context_params(llama)), [256, *TEXT.encode()], 1
+    if adapters:
+        add_adapters(llama, model, context, adapters)
     if config["model_type"] == "t5":
         run(llama, llama.llama_encode, context, [*INPUT.encode(), 257])
         ids = [config["decoder_start_token_id"], *TARGET.encode()]
@@ -155,12 +173,80 @@ def mean_loss(llama, path, config):
     return float(np.mean(np.log(np.exp(rows).sum(1)) - rows[np.arange(len(rows)), ids[1:]]))
 
 
+# ---- adapters of experts ---------------------------------------------------------------------------------------------
+
+def gguf_adapters(folder, config):
+    """{name: values} of a GGUF file, from a directory of PEFT; its alpha is that of all but down_proj."""
+    loaded, found = safetensors.numpy.load_file(folder / "adapter_model.safetensors"), {}
+    experts, alpha = config.get("num_local_experts") or config["num_experts"], tiny_models.ADAPTER_CONFIG["lora_alpha"]
+    for layer in range(config["num_hidden_layers"]):
+        at, out = f"base_model.model.model.layers.{layer}.", f"blk.{layer}."
+
+        def take(module, at=at):
+            a, b = (loaded[f"{at}{module}.lora_{matrix}.weight"] for matrix in "AB")
+            return a, b
+
+        def of_experts(module):
+            a, b = take(module)
+            return a.reshape(experts, -1, a.shape[1]), b.reshape(len(b), -1, experts).transpose(2, 0, 1)
+        a, b = of_experts("mlp.experts.base_layer")
+        half = b.shape[1] // 2
+        gate, up = (b[:, ::2], b[:, 1::2]) if config["model_type"] == "gpt_oss" else (b[:, :half], b[:, half:])
+        down_a, down_b = of_experts("mlp.experts")
+        down_b = down_b * np.float32(tiny_models.ADAPTER_CONFIG["alpha_pattern"]["experts.down_proj"] / alpha)
+        for name, pair in (("attn_output", take("self_attn.o_proj")), ("ffn_gate_exps", (a, gate)), ("ffn_up_exps", (a, up)),
+                           ("ffn_down_exps", (down_a, down_b))):
+            found |= {f"{out}{name}.weight.lora_{end}": np.ascontiguousarray(x) for end, x in zip("ab", pair)}
+    return found
+
+
+def write_gguf_adapters(path, architecture, tensors, kind):
+    """Returns {name: [shape, CRC-32 of the bytes]}. Rows that are not whole blocks are F16 in a file of Q8_0."""
+    writer, found = gguf.GGUFWriter(path, architecture), {}
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", tiny_models.ADAPTER_CONFIG["lora_alpha"])
+    for name, values in tensors.items():
+        of = gguf.GGMLQuantizationType[kind if kind != "Q8_0" or values.shape[-1] % 32 == 0 else "F16"]
+        data = gguf.quantize(values, of)
+        writer.add_tensor(name, data, raw_dtype=of)
+        found[name] = [list(values.shape), zlib.crc32(data.tobytes())]
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return dict(sorted(found.items()))
+
+
+def peft_loss(base, folder):
+    model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, attn_implementation="eager")
+    ids = torch.tensor([[256, *TEXT.encode()]])
+    with torch.inference_mode():
+        logits = peft.PeftModel.from_pretrained(model, folder)(ids).logits[0, :-1].double()
+        return float(torch.nn.functional.cross_entropy(logits, ids[0, 1:]))
+
+
+def adapt(llama, folder, base, architecture, config):
+    """folder: of the base; base: its GGUF file."""
+    adapters = folder.with_suffix(".lora")
+    tiny_models.write_adapters(adapters, config, str(folder))
+    tensors, losses, found = gguf_adapters(adapters, config), {}, {}
+    for kind in ("F32", "F16", "Q8_0"):
+        found[kind] = write_gguf_adapters(adapters / f"{kind}.gguf", architecture, tensors, kind)
+        losses[kind] = mean_loss(llama, base, config, adapters / f"{kind}.gguf")
+    wanted = peft_loss(folder, adapters)
+    print("  with adapters:", losses, "PEFT:", wanted, flush=True)
+    assert abs(wanted - losses["F32"]) < 1e-5
+    assert abs(losses["F16"] - wanted) < 1e-3 and abs(losses["Q8_0"] - wanted) < 0.05  # llama.cpp rounds inputs to 8 bits too
+    return {"tensors": found, "loss": losses["F32"]}
+
+
 # ---- all -------------------------------------------------------------------------------------------------------------
 
 def main():
     logging.disable(logging.CRITICAL)
     torch.set_num_threads(1)
-    llama, found = library(), {"text": TEXT, "input": INPUT, "target": TARGET, "models": {}}
+    llama, found = library(), {"text": TEXT, "input": INPUT, "target": TARGET, "models": {}, "adapters": {}}
     with tempfile.TemporaryDirectory() as temporary:
         for name, config in tiny_models.MODELS.items():
             folder, out = pathlib.Path(temporary) / name, pathlib.Path(temporary) / f"{name}.gguf"
@@ -170,6 +256,8 @@ def main():
             convert(folder, out, config["vocab_size"])
             found["models"][name] = {**describe(out), "loss": mean_loss(llama, out, config)}
             print(name, found["models"][name]["loss"], flush=True)
+            if name in tiny_models.ADAPTED:
+                found["adapters"][name] = adapt(llama, folder, out, found["models"][name]["architecture"], config)
     text = json.dumps(found, separators=(",", ":"), indent=None).replace('"architecture"', '\n"architecture"')
     (ROOT / "tests/golden/gguf/converted.json").write_text(text + "\n")
 

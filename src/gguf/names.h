@@ -22,7 +22,7 @@
  * EXPERTS. A tensor of experts has the matrices of all of them, [experts, rows, cols], and a bias is
  * [experts, rows]. Where Hugging Face has a tensor for each expert (mixtral, qwen3_moe), it is a slice of
  * the file's. gpt-oss has one tensor of gate and up, whose rows are alternately those of gate and of up: a
- * PAIR of tensors of the file.
+ * PAIR of tensors of the file. An adapter's tensors have the name of gate, of all experts.
  *
  * Sources: gguf-py's constants.py and tensor_mapping.py; llama.cpp's llama-quant.cpp (the mixtures) and
  * convert_lora_to_gguf.py (adapters).

@@ -227,8 +227,12 @@ static int put_rows(struct ot_gguf_writer *w, int64_t index, int64_t first, int6
 
 static int put_batch(struct ot_gguf_writer *w, int64_t rows) {
     const struct ot_gguf_piece *piece = present(w);
-    if (!piece->alternates)
-        return put_rows(w, piece->entry, piece->first_row + w->done, rows, w->encoded);
+    if (!piece->alternates) {
+        OT_TRY(put_rows(w, piece->entry, piece->first_row + w->done, rows, w->encoded));
+        if (!piece->twice)
+            return 0;
+        return put_rows(w, piece->entry + 1, piece->first_row + w->done, rows, w->encoded);
+    }
     int64_t first = piece->first_row + w->done / 2;
     OT_TRY(put_rows(w, piece->entry, first, rows / 2, w->encoded));
     return put_rows(w, piece->entry + 1, first, rows / 2,

@@ -8,7 +8,8 @@
  *
  * Pieces. A piece is rows of a tensor that come one after the other. A model's tensors may come in another
  * order than the file's: the experts of a layer as gate, up, gate, up, ..., or gate and up as alternate
- * rows of one matrix. The file has all gates in one tensor, and all ups in another.
+ * rows of one matrix. The file has all gates in one tensor, and all ups in another. Gate and up of an adapter
+ * share an A, which the file has for each.
  *
  * Rows of heads. llama.cpp's RoPE of the architecture llama rotates neighbouring rows of a head, Hugging
  * Face's rotates row j with row j + half. So row p * half + j of each head is stored as row 2 j + p
@@ -65,6 +66,7 @@ struct ot_gguf_piece {
     int64_t entry, first_row;
     int64_t rows;    /* that come */
     bool alternates; /* one row of this entry, one of the next, and so on; both have the same type and cols */
+    bool twice; /* each row is one of this entry and one of the next; both have the same type and shape */
 };
 
 /* The row of a head in which llama.cpp has row `row` of Hugging Face; head_rows is even. */

@@ -139,7 +139,8 @@ static const struct ot_topic_block gguf[] = {
                     "tokenizer from the GGUF file, and its prompt format if it knows the chat template."},
     {"adapters",
      "export of a directory of adapters, or of a run with --lora, writes the adapters alone, as f32, "
-     "f16, bf16 or q8_0; llama.cpp adds them to a file of the base (llama-cli -m BASE --lora FILE)."},
+     "f16, bf16 or q8_0; llama.cpp adds them to a file of the base (llama-cli -m BASE --lora FILE). Of "
+     "experts, gate and up have an adapter each there, with the same A."},
     {"as a base",
      "--model FILE.gguf trains, evaluates and generates from a GGUF file of the types above "
      "and of all these families, also in Q5_0 and MXFP4. Its weights are decoded exactly, and training "
@@ -176,8 +177,7 @@ static const struct ot_topic_block lora[] = {
     {"experts",
      "In a mixture of experts, all-linear is attention alone, and the experts are named: "
      "targets=all-linear,experts.gate_up_proj,experts.down_proj (target_parameters of PEFT). Each expert "
-     "has an A and a B; gate and up share an A. There is neither dropout nor dora for them. For llama.cpp, "
-     "merge them first."},
+     "has an A and a B; gate and up share an A. There is neither dropout nor dora for them."},
     {"r:NAME, alpha:NAME", "Rank and alpha of the modules with this name, such as r:down_proj=64."},
     {"--train",
      "With --lora: tensors of the model itself that are trained too, such as norms or embeddings. PEFT "

@@ -22,7 +22,7 @@ struct writing {
     const struct ot_model *model;
     struct ot_gguf_keys keys;
     struct ot_gguf_entry *entries;
-    struct ot_gguf_piece *pieces;   /* one for each tensor that is written */
+    struct ot_gguf_piece *pieces;   /* one for each tensor that is written; of some, more */
     struct ot_gguf_tensors tensors; /* the two lists */
     int64_t of_experts[OT_MODULES]; /* the entry of the present layer's experts, by module */
     struct ot_gguf_mixture mixture; /* the job's, with the file type that the file gets */
@@ -41,25 +41,27 @@ static bool is_written(const struct writing *w, const struct ot_tensor *tensor) 
     return !w->adapters || ot_lora_has_tensor(tensor->name);
 }
 
-/* The tensor that an adapter's tensor belongs to, and the adapter. */
-static int find_target(const struct writing *w, const struct ot_tensor *tensor,
-                       char target[OT_MODEL_NAME_BYTES], struct ot_lora_rank *rank) {
+/* The adapter that a tensor belongs to. */
+static int find_rank(const struct writing *w, const struct ot_tensor *tensor, struct ot_lora_rank *rank) {
+    char target[OT_MODEL_NAME_BYTES];
     const char *module = tensor->name + strlen(OT_LORA_PREFIX);
-    int bytes = (int)(strstr(module, ".lora_") - module);
-    snprintf(target, OT_MODEL_NAME_BYTES, "%.*s", bytes, module);
-    OT_TRY(ot_lora_find(&w->lora.lora, target, rank));
-    snprintf(target, OT_MODEL_NAME_BYTES, "%.*s.weight", bytes, module);
-    return 0;
+    bool down = tensor->module == OT_MODULE_EXPERT_DOWN || tensor->module == OT_MODULE_EXPERTS_DOWN;
+    if (ot_module_is_expert(tensor->module))
+        ot_model_experts_parameter(&w->job->session->config,
+                                   down ? OT_MODULE_EXPERTS_DOWN : OT_MODULE_EXPERTS_GATE_UP, tensor->layer,
+                                   target, sizeof target);
+    else
+        snprintf(target, sizeof target, "%.*s", (int)(strstr(module, ".lora_") - module), module);
+    return ot_lora_find(&w->lora.lora, target, rank);
 }
 
 /* What an adapter's B is multiplied by: llama.cpp's scale is alpha of the file / rank. */
 static int find_factor(const struct writing *w, const struct ot_tensor *tensor, float *factor) {
-    char target[OT_MODEL_NAME_BYTES];
     struct ot_lora_rank rank;
     *factor = 1;
     if (!w->adapters || tensor->init == OT_INIT_LORA_A)
         return 0;
-    OT_TRY(find_target(w, tensor, target, &rank));
+    OT_TRY(find_rank(w, tensor, &rank));
     *factor = (float)((double)ot_lora_scale(&w->lora.lora, rank) * (double)rank.rank / w->alpha);
     return 0;
 }
@@ -88,12 +90,6 @@ static int check_adapters(struct writing *w) {
                 OT_E_INPUT,
                 "%s: %s is trained too, and llama.cpp has no adapters of that kind; merge them first "
                 "(offload-train merge), and export the result",
-                job->source, tensor->name);
-        if (tensor->trained && ot_module_is_expert(tensor->module))
-            return ot_fail(
-                OT_E_INPUT,
-                "%s: %s adapts experts, and adapters of experts cannot be written as GGUF here; merge "
-                "the adapters first (offload-train merge)",
                 job->source, tensor->name);
         if (tensor->trained && tensor->module == OT_MODULE_HEAD && job->session->config.tied)
             return ot_fail(
@@ -197,41 +193,56 @@ static const char *rope_tensor(const struct writing *w, int index) {
 /* Experts that the base's files have in MXFP4 stay so: no other type has their values in fewer bytes. */
 static bool keeps_mxfp4(const struct writing *w, const struct ot_tensor *tensor) {
     const struct ot_session *s = w->job->session;
-    bool is_of_base = s->dir && !(w->job->of_run && tensor->trained);
+    bool is_of_base = s->dir && !w->adapters && !(w->job->of_run && tensor->trained);
     return is_of_base && ot_module_is_expert(tensor->module) && tensor->dims == 2 &&
            ot_model_dir_has_mxfp4(s->dir, tensor);
+}
+
+/* True if a tensor has values of gate and of up, which are two tensors of the file. All experts of a layer
+ * have one adapter for both. */
+static bool is_of_two(const struct writing *w, const struct ot_tensor *tensor) {
+    return ot_gguf_is_pair(tensor->module) || (w->adapters && tensor->module == OT_MODULE_EXPERT_GATE);
 }
 
 /* Adds the file's tensor that has a tensor of the model, or all of its kind in its layer. */
 static int add_entry(struct writing *w, const struct ot_tensor *tensor) {
     const struct ot_model_config *config = &w->job->session->config;
     struct ot_gguf_entry *entry = &w->entries[w->tensors.n_entries++];
-    bool mxfp4 = keeps_mxfp4(w, tensor), pair = ot_gguf_is_pair(tensor->module);
+    bool mxfp4 = keeps_mxfp4(w, tensor), two = is_of_two(w, tensor);
     *entry = (struct ot_gguf_entry){
         .type = mxfp4 ? ot_gguf_type(OT_GGUF_MXFP4) : ot_gguf_type_of(&w->mixture, config, tensor),
         .dims = tensor->dims,
         .rows = tensor->expert >= 0 ? tensor->rows * config->n_experts : tensor->rows,
         .cols = tensor->cols,
-        .parts = tensor->expert >= 0 ? config->n_experts : tensor->parts};
+        .parts = ot_module_is_expert(tensor->module) ? config->n_experts : 0};
     if (mxfp4 && ot_gguf_type(w->mixture.type)->block_values == 1)
         w->mixture.file_type = OT_GGUF_FILE_MXFP4_MOE;
     if (tensor->init != OT_INIT_LORA_A) /* whose rows are those of the rank */
         entry->head_rows = ot_gguf_head_rows(config, tensor->module);
-    if ((entry->head_rows || pair) && tensor->dims == 1) { /* a bias whose values change places */
+    if ((entry->head_rows || two) && tensor->dims == 1) { /* a bias whose values change places */
         entry->rows = tensor->cols;
         entry->cols = 1;
     }
-    entry->rows /= pair ? 2 : 1;
+    entry->rows /= two && tensor->init != OT_INIT_LORA_A ? 2 : 1;
     if (!ot_gguf_name_of(config, tensor, entry->name))
         return ot_fail(OT_E_INTERNAL, "GGUF has no name for tensor %s", tensor->name);
-    if (!pair)
+    if (!two)
         return 0;
     w->entries[w->tensors.n_entries] = *entry;
     ot_gguf_name_up(w->entries[w->tensors.n_entries++].name);
     return 0;
 }
 
-/* Adds a tensor of the model: a piece, and an entry if it is the first of an entry. */
+/* Adds the pieces of a B that has, for each expert, all rows of gate and then those of up. */
+static void add_halves(struct writing *w, int64_t entry) {
+    const struct ot_model_config *config = &w->job->session->config;
+    for (int64_t half = 0; half < 2 * config->n_experts; half++)
+        w->pieces[w->tensors.n_pieces++] = (struct ot_gguf_piece){.entry = entry + half % 2,
+                                                                  .first_row = half / 2 * config->expert_ffn,
+                                                                  .rows = config->expert_ffn};
+}
+
+/* Adds a tensor of the model: its pieces, and an entry if it is the first of an entry. */
 static int add_tensor(struct writing *w, const struct ot_tensor *tensor) {
     int64_t *of_experts = &w->of_experts[tensor->module], entry = w->tensors.n_entries,
             expert = tensor->expert;
@@ -239,21 +250,28 @@ static int add_tensor(struct writing *w, const struct ot_tensor *tensor) {
         entry = *of_experts;
     else
         OT_TRY(add_entry(w, tensor));
-    bool pair = ot_gguf_is_pair(tensor->module), by_value = w->entries[entry].cols == 1 && tensor->dims == 1;
+    bool two = is_of_two(w, tensor), by_value = w->entries[entry].cols == 1 && tensor->dims == 1;
+    bool twice = two && tensor->init == OT_INIT_LORA_A,
+         alternates = ot_gguf_is_pair(tensor->module) && !twice;
     *of_experts = entry;
-    w->pieces[w->tensors.n_pieces++] =
-        (struct ot_gguf_piece){.entry = entry,
-                               .first_row = expert > 0 ? expert * tensor->rows : 0,
-                               .rows = by_value ? tensor->cols : tensor->rows,
-                               .alternates = pair};
+    if (two && !twice && !alternates)
+        add_halves(w, entry);
+    else
+        w->pieces[w->tensors.n_pieces++] =
+            (struct ot_gguf_piece){.entry = entry,
+                                   .first_row = expert > 0 ? expert * tensor->rows : 0,
+                                   .rows = by_value ? tensor->cols : tensor->rows,
+                                   .alternates = alternates,
+                                   .twice = twice};
     return 0;
 }
 
 static int make_entries(struct writing *w) {
     const struct ot_model_config *config = &w->job->session->config;
     size_t n = (size_t)ot_model_tensor_count(w->model);
+    size_t halves = w->adapters ? (size_t)(2 * config->n_experts * config->n_layers) : 0;
     w->entries = calloc(2 * n + MOST_ROPE_TENSORS, sizeof *w->entries);
-    w->pieces = calloc(n + MOST_ROPE_TENSORS, sizeof *w->pieces);
+    w->pieces = calloc(n + halves + MOST_ROPE_TENSORS, sizeof *w->pieces);
     w->tensors = (struct ot_gguf_tensors){.entries = w->entries, .pieces = w->pieces};
     if (!w->entries || !w->pieces)
         return ot_fail(OT_E_BUDGET, "%s: no memory for a table of tensors", w->job->out);
@@ -272,12 +290,11 @@ static int make_entries(struct writing *w) {
 
 /* The alpha of the first adapter: mostly that of all. */
 static int find_alpha(struct writing *w) {
-    char target[OT_MODEL_NAME_BYTES];
     struct ot_lora_rank rank;
     int64_t i = 0;
     while (!ot_lora_has_tensor(ot_model_tensor(w->model, i)->name))
         i++;
-    OT_TRY(find_target(w, ot_model_tensor(w->model, i), target, &rank));
+    OT_TRY(find_rank(w, ot_model_tensor(w->model, i), &rank));
     w->alpha = (double)(float)rank.alpha;
     return 0;
 }

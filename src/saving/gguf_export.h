@@ -10,6 +10,10 @@
  * A model with adapters becomes a GGUF file of the adapters alone, which llama.cpp adds to the base's file
  * (--lora FILE), as its convert_lora_to_gguf.py writes it. llama.cpp scales all of them by one alpha: where
  * an adapter has another one, or rsLoRA's scale, the rest of its scale is in B.
+ *
+ * Adapters of experts (models/lora.h) are A [experts, rank, in] and B [experts, out, rank] of ffn_gate_exps,
+ * ffn_up_exps and ffn_down_exps; llama.cpp's build_lora_mm_id adds them. The adapter of gate_up_proj becomes
+ * two, which have the same A, and the rows of its B that are those of gate and of up.
  */
 #ifndef OT_SAVING_GGUF_EXPORT_H
 #define OT_SAVING_GGUF_EXPORT_H

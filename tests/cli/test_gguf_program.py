@@ -34,7 +34,7 @@ FAMILIES = {
 
 
 def read_gguf(path):
-    """Keys and tensors of a file of fp32 tensors, and of some in MXFP4: {key: value}, {name: [shape, CRC-32 of the bytes]}."""
+    """Keys and tensors of a file, whose types are F32, F16, Q8_0 and MXFP4: {key: value}, {name: [shape, CRC-32 of the bytes]}."""
     data, at = program.read_bytes(path), 4
     kinds = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 
@@ -63,7 +63,7 @@ def read_gguf(path):
     for _ in range(n_tensors):
         name, dims = take_text(), take("<I")
         shape = [take("<Q") for _ in range(dims)][::-1]
-        size = math.prod(shape) * {0: 4, 39: 17 / 32}[take("<I")]
+        size = math.prod(shape) * {0: 4, 1: 2, 8: 34 / 32, 39: 17 / 32}[take("<I")]
         places[name] = (shape, int(size), take("<Q"))
     start, tensors = (at + 31) // 32 * 32, {}
     for name, (shape, size, offset) in places.items():
@@ -208,6 +208,21 @@ class Gguf(program.ProgramTest):
             keys, tensors = read_gguf(os.path.join(to, self.succeed("export", out, "--gguf", "f32", "--out", to, "--json").json()["file"]))
             self.assertEqual(keys["general.architecture"], "llama" if family == "mixtral" else "gpt-oss")
             self.assertEqual(set(tensors), {f"blk.0.attn_{part}.weight.lora_{end}" for part in ("q", "k", "v", "output") for end in "ab"})
+
+    def test_a_checkpoint_of_adapters_of_experts_is_exported(self):
+        """Of gate and up alone, for which PEFT has the shorter names."""
+        for family in ("mixtral", "gpt_oss"):
+            out = self.path("lora-experts-" + family)
+            self.succeed("train", "--model", self.path(family), "--data", self.rows, "--lora", "r=4,rslora,targets=experts.gate_up_proj",
+                         "--steps", "2", "--save-every", "2", "--seq-len", "64", "--tokens-per-step", "128", "--threads", "1", "--out", out,
+                         "--no-forecast", "--schedule", "constant", "--warmup", "0", "--dtype", "fp32")
+            step = sorted(glob.glob(out + "/checkpoints/step-*"))[-1]
+            kept, done = [read_gguf(os.path.join(to, self.succeed("export", of, "--gguf", "f32", "--out", to, "--json").json()["file"]))[1]
+                          for of, to in ((step, out + "-gguf"), (self.copy_of_result(out), out + "-again"))]
+            self.assertEqual(kept, done)
+            gate, up = [[done.pop(f"blk.0.ffn_{name}_exps.weight.lora_{end}") for end in "ab"] for name in ("gate", "up")]
+            self.assertEqual((done, gate[0], gate[1][0]), ({}, up[0], up[1][0]))
+            self.assertNotEqual(gate[1], up[1])
 
     def test_the_modelfile_names_the_file(self):
         file = self.export("qwen3", "q4_0", "--modelfile")
@@ -406,6 +421,24 @@ class Converted(program.ProgramTest):
                     of_model = self.golden["models"][name]["tensors"][tensor[:-len(".lora_a")]][0]
                     want = [4, of_model[1]] if tensor.endswith(".lora_a") else [of_model[0], 4]
                     self.assertEqual(shape, want, tensor)
+
+    def test_adapters_of_experts(self):
+        """The files that llama.cpp was run with: gate and up share an A, and have rows of one B. The base's MXFP4 stays its own."""
+        for name, base in [*((name, name) for name in tiny_models.ADAPTED), ("gpt_oss", "gpt_oss_mxfp4")]:
+            with self.subTest(base):
+                model, out = self.make_model("experts-" + base, tiny_models.MODELS[base]), self.path("experts-lora-" + base)
+                tiny_models.write_adapters(out, tiny_models.MODELS[name], model)
+                want = self.golden["adapters"][name]
+                for kind in want["tensors"]:
+                    keys, tensors = read_gguf(self.export(out, kind.lower()))
+                    self.assertEqual(tensors, want["tensors"][kind], kind)
+                    self.assertEqual((keys["general.architecture"], keys["adapter.type"], keys["adapter.lora.alpha"]),
+                                     (self.golden["models"][name]["architecture"], "lora", 8))
+                if name == base:
+                    # The sums are fp32, in another order: PEFT's loss differs from llama.cpp's by less than 2e-7.
+                    self.assertAlmostEqual(self.loss(out), want["loss"], delta=1e-5)
+                    self.succeed("merge", out, "--out", out + "-merged")
+                    self.assertAlmostEqual(self.loss(self.export(out + "-merged", "f32")), want["loss"], delta=1e-5)
 
     def test_adapters_of_a_tied_output_are_refused(self):
         """llama.cpp has no tensor of its own there."""

@@ -249,3 +249,33 @@ def write_model(folder, config):
         json.dump(config, file)
     write_safetensors(os.path.join(folder, "model.safetensors"), tensors_of(config), 0.15,
                       config["model_type"].startswith("gemma"))
+
+
+ADAPTED = ["mixtral", "qwen3_moe", "gpt_oss"]
+GATE_UP_RANK, DOWN_RANK = 4, 3
+ADAPTER_CONFIG = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": GATE_UP_RANK, "lora_alpha": 8, "lora_dropout": 0.0,
+                  "bias": "none", "target_modules": ["o_proj"],
+                  "target_parameters": ["experts.down_proj", "experts.gate_up_proj"],
+                  "rank_pattern": {"experts.down_proj": DOWN_RANK}, "alpha_pattern": {"experts.down_proj": 5}}
+
+
+def adapter_tensors(c):
+    """Names and shapes of adapters of all experts and of o_proj, as PEFT has them."""
+    hidden, head = c["hidden_size"], c.get("head_dim", c["hidden_size"] // c["num_attention_heads"])
+    n, ffn = c.get("num_local_experts") or c["num_experts"], c.get("moe_intermediate_size", c["intermediate_size"])
+    found = {}
+    for layer in range(c["num_hidden_layers"]):
+        for name, ranks, rank, rows, cols in (
+                ("self_attn.o_proj", 1, GATE_UP_RANK, hidden, head * c["num_attention_heads"]),
+                ("mlp.experts.base_layer", n, GATE_UP_RANK, 2 * ffn, hidden), ("mlp.experts", n, DOWN_RANK, hidden, ffn)):
+            at = f"base_model.model.model.layers.{layer}.{name}."
+            found |= {at + "lora_A.weight": [ranks * rank, cols], at + "lora_B.weight": [rows, rank * ranks]}
+    return found
+
+
+def write_adapters(folder, config, base):
+    """A directory of PEFT, for one of ADAPTED."""
+    os.makedirs(folder)
+    with open(os.path.join(folder, "adapter_config.json"), "w") as file:
+        json.dump({**ADAPTER_CONFIG, "base_model_name_or_path": base}, file)
+    write_safetensors(os.path.join(folder, "adapter_model.safetensors"), adapter_tensors(config), 0.15)
