@@ -23,7 +23,8 @@ static bool reserve(struct ot_string_builder *b, size_t bytes) {
 void ot_string_append(struct ot_string_builder *b, const char *text, size_t bytes) {
     if (!reserve(b, bytes))
         return;
-    memcpy(b->text + b->bytes, text, bytes);
+    if (bytes > 0)
+        memcpy(b->text + b->bytes, text, bytes);
     b->bytes += bytes;
     b->text[b->bytes] = '\0';
 }

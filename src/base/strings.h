@@ -12,6 +12,7 @@ struct ot_string_builder {
     size_t bytes, capacity;
     bool failed;
 };
+/* bytes 0: text may be NULL. */
 void ot_string_append(struct ot_string_builder *b, const char *text, size_t bytes);
 void ot_string_append_text(struct ot_string_builder *b, const char *text); /* NUL-terminated */
 void ot_string_append_format(struct ot_string_builder *b, const char *format, ...)
