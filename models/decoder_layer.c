@@ -360,8 +360,11 @@ struct ot_layer_rows ot_model_layer_input(const struct ot_model *model, int bloc
         ot_layer_route(&call);
         ot_layer_gather(&call);
     }
-    const void *const inputs[OT_LAYER_INPUTS] = {
-        qkv_input(&call), memory->attn, of_experts ? memory->packed : gate_up_input(&call), memory->inner};
+    const void *const inputs[OT_LAYER_INPUTS] = {[OT_INPUT_QKV] = qkv_input(&call),
+                                                 [OT_INPUT_O] = memory->attn,
+                                                 [OT_INPUT_GATE_UP] =
+                                                     of_experts ? memory->packed : gate_up_input(&call),
+                                                 [OT_INPUT_DOWN] = memory->inner};
     return (struct ot_layer_rows){.x = inputs[input],
                                   .offsets = of_experts ? memory->offsets : NULL,
                                   .assignments = of_experts ? memory->assignments : NULL};

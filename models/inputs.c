@@ -9,6 +9,9 @@ int64_t ot_model_input_width(const struct ot_model *model, int block, enum ot_la
     int64_t ffn = ot_model_input_is_of_experts(model, block, input) ? c->expert_ffn : c->ffn;
     const int64_t widths[OT_LAYER_INPUTS] = {[OT_INPUT_QKV] = c->hidden,
                                              [OT_INPUT_O] = c->n_heads * c->head_dim,
+                                             [OT_INPUT_CROSS_Q] = c->hidden,
+                                             [OT_INPUT_CROSS_KV] = c->hidden,
+                                             [OT_INPUT_CROSS_O] = c->n_heads * c->head_dim,
                                              [OT_INPUT_GATE_UP] = c->hidden,
                                              [OT_INPUT_DOWN] = ffn};
     return widths[input];
@@ -21,6 +24,16 @@ bool ot_tensor_reads_input(const struct ot_tensor *tensor, enum ot_layer_input *
     switch (tensor->module) {
     case OT_MODULE_O:
         *input = OT_INPUT_O;
+        return true;
+    case OT_MODULE_CROSS_Q:
+        *input = OT_INPUT_CROSS_Q;
+        return true;
+    case OT_MODULE_CROSS_K:
+    case OT_MODULE_CROSS_V:
+        *input = OT_INPUT_CROSS_KV;
+        return true;
+    case OT_MODULE_CROSS_O:
+        *input = OT_INPUT_CROSS_O;
         return true;
     case OT_MODULE_GATE:
     case OT_MODULE_UP:

@@ -9,8 +9,17 @@
 #include "models/model.h"
 #include "offload/block.h"
 
-/* In the order in which forward computes them. */
-enum ot_layer_input { OT_INPUT_QKV, OT_INPUT_O, OT_INPUT_GATE_UP, OT_INPUT_DOWN, OT_LAYER_INPUTS };
+/* In the order in which forward computes them. Those of cross attention are of an encoder-decoder. */
+enum ot_layer_input {
+    OT_INPUT_QKV,
+    OT_INPUT_O,
+    OT_INPUT_CROSS_Q,
+    OT_INPUT_CROSS_KV,
+    OT_INPUT_CROSS_O,
+    OT_INPUT_GATE_UP,
+    OT_INPUT_DOWN,
+    OT_LAYER_INPUTS
+};
 
 /* block: the layer's number in the chain. */
 int64_t ot_model_input_width(const struct ot_model *model, int block, enum ot_layer_input input);
@@ -29,7 +38,8 @@ struct ot_layer_rows {
 };
 
 /* Enqueues a layer's forward up to this input. It lies in run->work or run->scratch, and is valid until
- * another call uses them. run: as for chain.forward with OT_PASS_EVAL; y is not written. */
+ * another call uses them. run: as for chain.forward with OT_PASS_EVAL; y is not written. Not of an
+ * encoder-decoder. */
 struct ot_layer_rows ot_model_layer_input(const struct ot_model *model, int block, enum ot_layer_input input,
                                           const struct ot_block_run *run);
 

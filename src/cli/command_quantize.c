@@ -144,6 +144,7 @@ static int check_memory(const struct command *c) {
 static int open_save(struct command *c) {
     struct ot_session *s = &c->session;
     c->format.dtype = s->stored;
+    c->format.plain_down = s->config.family == OT_FAMILY_T5;
     c->format.least_share = s->config.n_experts > 0 ? LEAST_SHARE : 0;
     c->save = (struct ot_model_save){.out = c->options->out,
                                      .model = s->model,
@@ -254,6 +255,12 @@ static int check_family(const struct command *c) {
     const struct ot_model_config *config = &c->session.config;
     const char *type = ot_family_row(config->family)->model_type, *model = c->options->model;
     bool mxfp4 = c->format.kind == OT_PACKED_MXFP4, is_gpt_oss = config->family == OT_FAMILY_GPT_OSS;
+    if (ot_model_has_pairs(config) && (mxfp4 || c->format.kind == OT_PACKED_GPTQ))
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: a %s can be quantized with --to nf4, nf4-double or int8: encoder-decoders are not "
+            "calibrated, and have no MXFP4",
+            model, type);
     if (is_gpt_oss && !mxfp4)
         return ot_fail(OT_E_INPUT,
                        "%s: vLLM and transformers read the experts of a gpt_oss in no format of GPTQ or "
@@ -279,11 +286,6 @@ static int open_all(struct command *c, const struct ot_options *options) {
     OT_TRY(ot_session_open(&c->settings, s));
     if (!s->dir)
         return ot_fail(OT_E_INPUT, "%s has no weights here", options->model);
-    if (ot_model_has_pairs(&s->config))
-        return ot_fail(OT_E_USAGE,
-                       "%s: encoder-decoders cannot be quantized by this program; its directory is what "
-                       "transformers and CTranslate2 read, and the latter quantizes T5",
-                       options->model);
     if (s->lora || s->train)
         return ot_fail(
             OT_E_INPUT,

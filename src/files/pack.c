@@ -50,6 +50,8 @@ static int mxfp4_parts(const struct ot_tensor *t, struct ot_pack_part *parts) {
 
 bool ot_pack_takes(const struct ot_pack_format *f, const struct ot_tensor *tensor,
                    enum ot_layer_input *input) {
+    if (f->plain_down && tensor->module == OT_MODULE_DOWN)
+        return false;
     return ot_tensor_reads_input(tensor, input) && (f->kind != OT_PACKED_MXFP4 || tensor->parts > 0);
 }
 

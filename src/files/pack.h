@@ -30,6 +30,9 @@ struct ot_pack_format {
     double least_share; /* of the rows of calibration, for an expert that is calibrated; 0: no experts */
     /* 4 bits: the scales are quantised too */
     bool nested;
+    /* bitsandbytes: the maps "down" stay plain. transformers expects it of a T5, whose class says that its
+     * maps "wo" are kept (_keep_in_fp32_modules) */
+    bool plain_down;
     enum ot_dtype dtype; /* of the model that is quantised */
 };
 

@@ -16,6 +16,7 @@ static const struct ot_topic_block quantize[] = {
     {"nf4, nf4-double", "bitsandbytes with 4.5 or 4.13 bits a weight. transformers reads the result without "
                         "quantizing anything. --data only measures the perplexity."},
     {"int8", "bitsandbytes with 8 bits a weight, and a scale for each row."},
+    {"T5", "In nf4, nf4-double and int8. The maps wo stay plain too, as transformers keeps them."},
     {"mxfp4",
      "gpt-oss alone: its experts with 4.25 bits a weight, in the form of its published files. All else "
      "stays plain, and no other family is read so. --data only measures the perplexity."},

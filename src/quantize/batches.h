@@ -1,6 +1,6 @@
 /* Micro-batches of one sequence each, in host memory, that a quantization passes through every layer: rows of
  * calibration, or held-out rows. They are padded as the engine pads them (offload/engine/engine.h); a pad
- * token is a row of its own.
+ * token is a row of its own. Of an encoder-decoder, it is a target of the first row.
  */
 #ifndef OT_QUANTIZE_BATCHES_H
 #define OT_QUANTIZE_BATCHES_H
@@ -15,6 +15,9 @@ struct ot_sequence {
     int64_t n_rows;   /* tokens of rows: what calibration counts */
     int64_t first;    /* tokens of the sequences before it, with padding */
     const int32_t *tokens, *targets, *position, *row_start;
+    /* Of an encoder-decoder (offload/block.h, ROWS OF PAIRS); else 0 and NULL. */
+    int64_t n_inputs;
+    const int32_t *input_first, *input_end, *key_end;
 };
 
 struct ot_sequences {

@@ -44,7 +44,7 @@ static int64_t layer_params(const struct ot_quantize *job) {
     const struct ot_chain *chain = ot_model_chain(job->model);
     int64_t most = 0;
     for (int b = 1; b + 1 < chain->n_blocks; b++) {
-        int64_t n = chain->slabs[chain->blocks[b].uses[0].slab].n_params;
+        int64_t n = chain->slabs[ot_stream_layer_slab(chain, b)].n_params;
         most = n > most ? n : most;
     }
     return most;
@@ -56,7 +56,7 @@ static int most_hessian(const struct ot_quantize *job, int64_t *bytes, int64_t *
     *bytes = *cols = 0;
     for (int b = 1; uses_hessian(job) && b + 1 < chain->n_blocks; b++) {
         struct ot_quant_layer layer = {.format = job->format};
-        OT_TRY(ot_quant_layer_begin(job->model, chain->blocks[b].uses[0].slab, &layer));
+        OT_TRY(ot_quant_layer_begin(job->model, ot_stream_layer_slab(chain, b), &layer));
         for (int u = 0; u < layer.n_units; u++) {
             int64_t n = layer.units[u].cols;
             int64_t takes = n * n * (int64_t)sizeof(float) +
@@ -198,7 +198,7 @@ static int quantize_layer(struct run *r, int block) {
     struct ot_quantize *job = r->job;
     double began = ot_clock_seconds();
     ot_quant_layer_free(&r->layer);
-    OT_TRY(ot_quant_layer_begin(job->model, r->chain->blocks[block].uses[0].slab, &r->layer));
+    OT_TRY(ot_quant_layer_begin(job->model, ot_stream_layer_slab(r->chain, block), &r->layer));
     r->block = block;
     OT_TRY(enter_block(r, block, r->weights));
     OT_TRY(ot_stream_forward(r->stream, job->held_out, job->stopped, r->before));
@@ -233,7 +233,7 @@ static int finish(struct run *r) {
 /* The layer's number in the chain; 0: the tensor is not of a layer. */
 static int block_of(const struct run *r, int slab) {
     for (int b = 1; b + 1 < r->chain->n_blocks; b++)
-        if (r->chain->blocks[b].uses[0].slab == slab)
+        if (ot_stream_layer_slab(r->chain, b) == slab)
             return b;
     return 0;
 }

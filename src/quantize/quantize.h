@@ -27,7 +27,7 @@
 
 enum { OT_LAYER_MAPS = 7 };
 
-/* The matrices of a name in a layer: one, or those of all experts. */
+/* The matrices of a name in a layer: one, those of all experts, or those of both attentions of a T5. */
 struct ot_quantize_map {
     const char *name; /* "q_proj" */
     int bytes;        /* of the name */

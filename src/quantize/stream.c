@@ -9,7 +9,7 @@
 #include "src/base/error.h"
 #include "src/base/pool.h"
 
-enum { PIECE_VALUES = 1 << 16, ALIGN = 256 };
+enum { PIECE_VALUES = 1 << 16, ALIGN = 256, FIELDS = 4, FIELDS_OF_PAIRS = 7 };
 
 struct ot_stream {
     struct ot_stream_config config;
@@ -17,8 +17,9 @@ struct ot_stream {
     struct ot_lane *lane;
     size_t item; /* bytes of a value on the device */
     int block;
+    size_t own_at; /* where the layer's own slab lies in `weights` */
     void *constants, *weights, *x, *y, *work, *scratch, *hessian;
-    int32_t *batch; /* device: tokens, targets, position, row_start */
+    int32_t *batch; /* device: [FIELDS_OF_PAIRS, most_tokens], as ot_batch_view */
     float *losses;  /* device */
     char *staging;  /* host: a slab in the device's dtype; or losses */
     float *pieces;  /* host: [threads, PIECE_VALUES] */
@@ -38,6 +39,11 @@ static size_t larger(size_t a, size_t b) {
 }
 
 /* ---- sizes ---- */
+
+int ot_stream_layer_slab(const struct ot_chain *chain, int block) {
+    const struct ot_block_spec *spec = &chain->blocks[block];
+    return spec->uses[spec->n_uses - 1].slab;
+}
 
 static size_t slab_bytes(const struct ot_chain *chain, int slab) {
     return align((size_t)chain->slabs[slab].n_params * ot_dtype_bytes(chain->dtype));
@@ -129,7 +135,7 @@ static int alloc_device(struct ot_stream *s) {
     OT_TRY(alloc(s, boundary, "activations", &s->y));
     OT_TRY(alloc(s, work, "inner activations", &s->work));
     OT_TRY(alloc(s, scratch, "scratch", &s->scratch));
-    OT_TRY(alloc(s, 4 * (size_t)n * sizeof *s->batch, "tokens", &batch));
+    OT_TRY(alloc(s, FIELDS_OF_PAIRS * (size_t)n * sizeof *s->batch, "tokens", &batch));
     s->batch = batch;
     OT_TRY(alloc(s, (size_t)n * sizeof *s->losses, "losses", &losses));
     s->losses = losses;
@@ -244,7 +250,8 @@ int ot_stream_load(struct ot_stream *s, int block, float *values) {
     size_t at = 0;
     s->block = block;
     for (int u = 0; u < spec->n_uses; u++) {
-        OT_TRY(load_slab(s, spec->uses[u].slab, u == 0 ? values : NULL, at));
+        s->own_at = at;
+        OT_TRY(load_slab(s, spec->uses[u].slab, u + 1 == spec->n_uses ? values : NULL, at));
         at += slab_bytes(s->chain, spec->uses[u].slab);
     }
     return 0;
@@ -253,7 +260,7 @@ int ot_stream_load(struct ot_stream *s, int block, float *values) {
 int ot_stream_set(struct ot_stream *s, int64_t first, int64_t n, const float *values) {
     for (int64_t i = 0; i < n; i++)
         ot_dtype_write(s->chain->dtype, s->staging, i, values[i]);
-    ot_lane_copy(s->lane, OT_COPY_H2D, (char *)s->weights + (size_t)first * s->item, s->staging,
+    ot_lane_copy(s->lane, OT_COPY_H2D, (char *)s->weights + s->own_at + (size_t)first * s->item, s->staging,
                  (size_t)n * s->item);
     return ot_lane_sync(s->lane);
 }
@@ -266,7 +273,8 @@ static int refuse_stop(void) {
 
 /* Copies a sequence to the device, and describes the call. x NULL: the block reads tokens alone. */
 static struct ot_block_run begin_run(struct ot_stream *s, const struct ot_sequence *q, const char *x) {
-    const int32_t *fields[4] = {q->tokens, q->targets, q->position, q->row_start};
+    const int32_t *fields[FIELDS_OF_PAIRS] = {q->tokens,      q->targets,   q->position, q->row_start,
+                                              q->input_first, q->input_end, q->key_end};
     const struct ot_block_spec *spec = &s->chain->blocks[s->block];
     int64_t room = s->config.most_tokens;
     size_t at = 0;
@@ -277,14 +285,18 @@ static struct ot_block_run begin_run(struct ot_stream *s, const struct ot_sequen
                                          .tokens = s->batch,
                                          .targets = s->batch + room,
                                          .position = s->batch + 2 * room,
-                                         .row_start = s->batch + 3 * room},
+                                         .row_start = s->batch + 3 * room,
+                                         .n_inputs = q->n_inputs,
+                                         .input_first = s->batch + 4 * room,
+                                         .input_end = s->batch + 5 * room,
+                                         .key_end = s->batch + 6 * room},
                                .constants = s->constants,
                                .x = x ? s->x : NULL,
                                .y = s->y,
                                .work = s->work,
                                .scratch = s->scratch,
                                .token_loss = s->losses};
-    for (int f = 0; f < 4; f++)
+    for (int f = 0; f < (q->key_end ? FIELDS_OF_PAIRS : FIELDS); f++)
         ot_lane_copy(s->lane, OT_COPY_H2D, s->batch + f * room, fields[f],
                      (size_t)q->n_tokens * sizeof(int32_t));
     for (int u = 0; u < spec->n_uses; u++) {

@@ -30,6 +30,9 @@ struct ot_stream_config {
     bool hessian;        /* there is room for Hessians */
 };
 
+/* A layer's own slab: the last that its block uses. Before it may be one that all layers share. */
+int ot_stream_layer_slab(const struct ot_chain *chain, int block);
+
 /* Allocates device memory: the largest block, a sequence, and Hessians. Errors: OT_E_BUDGET,
  * OT_E_DEVICE. */
 int ot_stream_open(const struct ot_stream_config *config, struct ot_stream **out);
@@ -41,10 +44,10 @@ int64_t ot_stream_hessian_bytes(const struct ot_stream_config *config);
 /* Bytes of the boundary activations of some tokens. */
 int64_t ot_stream_boundary_bytes(const struct ot_model *model, int64_t tokens);
 
-/* Loads a block's weights, exactly. values: NULL, or [n_params] of the block's first slab, which gets them in
+/* Loads a block's weights, exactly. values: NULL, or [n_params] of the layer's own slab, which gets them in
  * fp32 too. Errors: OT_E_INPUT (a weight is not finite), OT_E_IO, OT_E_DEVICE. */
 int ot_stream_load(struct ot_stream *stream, int block, float *values);
-/* Replaces parameters [first, first + n) of the block's first slab, rounded to the device's dtype. */
+/* Replaces parameters [first, first + n) of the layer's own slab, rounded to the device's dtype. */
 int ot_stream_set(struct ot_stream *stream, int64_t first, int64_t n, const float *values);
 
 /* The forward of the present block. x: the activations of all sequences in the order of the list; they are

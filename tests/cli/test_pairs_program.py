@@ -201,8 +201,6 @@ class Pairs(program.ProgramTest):
         self.refuse(INPUT, "shared.weight cannot be trained beside adapters", *train, "--lora", "r=2", "--train", "embeddings")
         self.refuse(INPUT, "the tied head of a T5", *train, "--lora", "r=2,dora,targets=lm_head")
         self.refuse(USAGE, "an encoder-decoder has no losses of its input", *train, "--train-on-prompt")
-        self.refuse(USAGE, "encoder-decoders cannot be quantized", "quantize", self.path("t5"), "--to", "nf4", "--out",
-                    self.path("no"))
         self.refuse(INPUT, "llama.cpp has no relative_attention_max_distance other than 128", "export", self.path("t5"), "--gguf",
                     "f16", "--out", self.path("no.gguf"))
         self.refuse(USAGE, "an encoder-decoder answers one input", "generate", self.path("t5"), "--chat")

@@ -9,10 +9,13 @@ import signal
 import struct
 import subprocess
 import time
+import zlib
 
 import expert_models
 import program
 from program import PROGRAM, read_bytes, sql_rows, write_rows
+from test_family_program import ROWS, write_model
+from test_pairs_program import CASES, Golden
 
 USAGE, INPUT, INTERRUPT = 2, 3, 8
 FORMATS = {"gptq:4": ["--group-size", "32"], "gptq:3": ["--group-size", "32", "--symmetric", "no"],
@@ -86,7 +89,7 @@ def decode(folder, out):
     how = config.pop("quantization_config")
     modules, plain = {}, {}
     for name, tensor in read_tensors(os.path.join(folder, "model.safetensors")).items():
-        module = re.match(r"(.*(?:_proj|[.]w[123]))[.](.*)", name)
+        module = re.match(r"(.*(?:_proj|[.]w[123]|Attention[.][qkvo]|[.]wi(?:_[01])?))[.](.*)", name)
         if module:
             modules.setdefault(module[1], {})[module[2]] = tensor
         else:
@@ -285,6 +288,67 @@ class Experts(program.ProgramTest):
             self.quantize(name, name + "-three", "--threads", "3")
             self.assertEqual(read_bytes(self.path(name + "-one/model.safetensors")),
                              read_bytes(self.path(name + "-three/model.safetensors")))
+
+
+class EncoderDecoders(program.ProgramTest):
+    """The golden T5s, against what transformers writes of them (scripts/golden/t5_quantized.py)."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.golden = {case: Golden(case) for case in CASES}
+        cls.written = program.read_golden("t5_quantized.bin")
+        for case, golden in cls.golden.items():
+            write_model(cls.path(case), golden.config, golden.weights)
+            write_rows(cls.path(case + ".jsonl"), golden.texts())
+
+    def quantize(self, case, to):
+        data = ["--data", self.path(case + ".jsonl"), "--eval-data", self.path(case + ".jsonl")]
+        return self.succeed("quantize", self.path(case), "--to", to, *data, *ROWS, "--out", self.path(f"{case}-{to}"), "--json").json()
+
+    def loss(self, case, end):
+        return self.succeed("eval", self.path(case + end), "--data", self.path(case + ".jsonl"), *ROWS, "--json").json()["loss"]
+
+    def tensors(self, case):
+        return json.loads(self.written[case + ".tensors"][1])
+
+    def test_nf4_is_what_transformers_writes(self):
+        for case in CASES:
+            self.quantize(case, "nf4")
+            data, start, header = program.read_safetensors(self.path(case + "-nf4/model.safetensors"))
+            crcs = {name: None if ".quant_state." in name else zlib.crc32(data[start + a["data_offsets"][0]:start + a["data_offsets"][1]])
+                    for name, a in header.items()}
+            self.assertEqual(crcs, self.tensors(case), case)
+            # As for plain weights in test_pairs_program.py: sums in other orders.
+            self.assertAlmostEqual(self.loss(case, "-nf4"), struct.unpack("<d", self.written[case + ".loss"][1])[0], delta=2e-6)
+
+    def test_every_format_has_the_values_that_its_tensors_say(self):
+        for case, to in (("t5", "nf4-double"), ("t5_gated", "nf4-double"), ("t5", "int8"), ("t5_gated", "int8")):
+            said, name = self.quantize(case, to), f"-{to}"
+            self.assertEqual([list(layer["errors"]) for layer in said["layers"]],
+                             [["q", "k", "v", "o"] + (["wi"] if case == "t5" else ["wi_0", "wi_1"])] * 5)
+            header = program.read_safetensors(self.path(f"{case}{name}/model.safetensors"))[2]
+            plain = {tensor for tensor, about in header.items() if about["dtype"] == "F32" and not re.search("weight[.]|SCB", tensor)}
+            self.assertEqual(plain, {tensor for tensor in self.tensors(case) if tensor in self.golden[case].weights
+                                     and tensor.removesuffix("weight") + "weight.absmax" not in self.tensors(case)})
+            decode(self.path(case + name), self.path(case + "-plain" + name))
+            self.assertEqual(self.loss(case, name), self.loss(case, "-plain" + name), to)
+            # The losses of rows alone and in a batch: sums in other orders.
+            self.assertAlmostEqual(math.log(said["perplexity_before"]), self.golden[case].loss, delta=2e-6)
+            self.assertAlmostEqual(math.log(said["perplexity_after"]), self.loss(case, name), delta=2e-6)
+            self.succeed("verify", self.path(case + name))
+
+    def test_rows_are_not_needed(self):
+        said = self.succeed("quantize", self.path("t5"), "--to", "nf4", "--out", self.path("bare"), "--json").json()
+        self.assertNotIn("perplexity_before", said)
+        self.quantize("t5", "nf4")
+        self.assertEqual(read_bytes(self.path("bare/model.safetensors")), read_bytes(self.path("t5-nf4/model.safetensors")))
+
+    def test_other_formats_are_refused(self):
+        for words in (["gptq:4", "--data", self.path("t5.jsonl"), *ROWS], ["mxfp4"]):
+            self.fail_with(INPUT, "a t5 can be quantized with --to nf4, nf4-double or int8", "quantize", self.path("t5"), "--out",
+                           self.path("no"), "--quiet", "--to", *words)
+        self.assertFalse(os.path.exists(self.path("no")))
 
 
 if __name__ == "__main__":
