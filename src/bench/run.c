@@ -20,6 +20,8 @@ enum {
     MOST_STEPS = 40,
     ALL_STEPS = LEAST_STEPS + 2,
     IN_FLIGHT = 2,
+    ARRAYS = 4, /* of the tokens of a step: those of struct rows */
+    ARRAYS_OF_PAIRS = 6,
     MAX_TRACED_TASKS = 1 << 20
 };
 
@@ -29,7 +31,7 @@ struct bench_run {
     struct ot_settings settings; /* of this point */
     struct ot_session session;
     double began, step_estimate;
-    int32_t *rows; /* tokens, targets, position, row_start [tokens of a step] each */
+    int32_t *rows; /* struct rows points here */
     struct ot_micro_batch *micro;
     struct ot_step_input input;
     struct ot_store_usage before;
@@ -39,13 +41,14 @@ struct bench_run {
 
 static int make_plan(struct bench_run *b) {
     const struct ot_bench_point *point = &b->result->point;
+    int arrays = ot_model_has_pairs(&b->session.config) ? ARRAYS_OF_PAIRS : ARRAYS;
     struct ot_session_need need = {.max_position = point->sequence_tokens,
                                    .sequence_tokens = point->sequence_tokens,
                                    .step_sequences = point->step_tokens / point->sequence_tokens,
                                    .micro_sequences = point->micro_sequences,
                                    .train = true,
                                    .clip = true,
-                                   .host_bytes = point->step_tokens * 4 * (int64_t)sizeof(int32_t)};
+                                   .host_bytes = point->step_tokens * arrays * (int64_t)sizeof(int32_t)};
     return ot_session_plan(&b->session, &need);
 }
 
@@ -130,34 +133,80 @@ static bool has_time(struct bench_run *b) {
 
 /* ---- random rows ---- */
 
-static int make_rows(struct bench_run *b) {
-    const struct ot_bench_point *point = &b->result->point;
-    int64_t n = point->step_tokens, sequence = point->sequence_tokens, micro = b->session.plan.micro_tokens;
+/* Of a step; each array has a value for every token. */
+struct rows {
+    int32_t *tokens, *targets, *position, *row_start, *input_first, *input_end;
+};
+
+/* Where the tokens of a micro-batch are: n tokens from `at` on, in rows of `sequence`. */
+static void put_places(const struct rows *rows, int64_t at, int64_t n, int64_t sequence) {
+    for (int64_t i = 0; i < n; i++) {
+        rows->position[at + i] = (int32_t)(i % sequence);
+        rows->row_start[at + i] = (int32_t)(i - i % sequence);
+        if ((i + 1) % sequence == 0)
+            rows->targets[at + i] = -1;
+    }
+}
+
+/* The same of an encoder-decoder: half of each row are inputs, as a prediction has them. Returns the number
+ * of inputs. */
+static int64_t put_pairs(const struct rows *rows, int64_t at, int64_t n, int64_t sequence) {
+    int64_t half = sequence / 2, n_inputs = n / sequence * half;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t part = i < n_inputs ? 0 : n_inputs, length = part > 0 ? sequence - half : half;
+        int64_t row = (i - part) / length;
+        rows->position[at + i] = (int32_t)((i - part) % length);
+        rows->row_start[at + i] = (int32_t)(part + row * length);
+        rows->input_first[at + i] = (int32_t)(row * half);
+        rows->input_end[at + i] = (int32_t)((row + 1) * half);
+        if (part == 0)
+            rows->targets[at + i] = -1;
+    }
+    return n_inputs;
+}
+
+/* Random tokens, each of which has the next one as its target. */
+static int alloc_rows(struct bench_run *b, bool pairs, struct rows *rows) {
+    int64_t n = b->result->point.step_tokens;
     uint64_t stream = ot_random_stream(OT_RANDOM_SAMPLE, 0, 0), seed = (uint64_t)b->settings.in_effect.seed;
     uint64_t vocab = (uint64_t)b->session.config.vocab;
-    int32_t *tokens = b->rows = malloc((size_t)n * 4 * sizeof *b->rows);
+    int32_t *all = b->rows = malloc((size_t)(n * (pairs ? ARRAYS_OF_PAIRS : ARRAYS)) * sizeof *b->rows);
     b->micro = calloc((size_t)b->result->micro_batches, sizeof *b->micro);
     if (!b->rows || !b->micro)
         return ot_fail(OT_E_BUDGET, "no memory for %lld random tokens", (long long)n);
-    int32_t *targets = tokens + n, *position = targets + n, *row_start = position + n;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t in_micro = i % micro;
-        tokens[i] = (int32_t)ot_random_below(seed, stream, (uint64_t)i, vocab);
-        position[i] = (int32_t)(i % sequence);
-        row_start[i] = (int32_t)(in_micro / sequence * sequence);
-    }
+    *rows = (struct rows){
+        all, all + n, all + 2 * n, all + 3 * n, pairs ? all + 4 * n : NULL, pairs ? all + 5 * n : NULL};
     for (int64_t i = 0; i < n; i++)
-        targets[i] = (i + 1) % sequence == 0 ? -1 : tokens[i + 1];
-    for (int64_t at = 0, m = 0; at < n; at += micro, m++)
-        b->micro[m] = (struct ot_micro_batch){.n_tokens = n - at < micro ? n - at : micro,
-                                              .tokens = tokens + at,
-                                              .targets = targets + at,
-                                              .position = position + at,
-                                              .row_start = row_start + at};
-    b->input = (struct ot_step_input){.n_micro = (int)b->result->micro_batches,
-                                      .micro = b->micro,
-                                      .trained_tokens = n - n / sequence,
-                                      .lr = 1e-5f};
+        rows->tokens[i] = (int32_t)ot_random_below(seed, stream, (uint64_t)i, vocab);
+    for (int64_t i = 0; i < n; i++)
+        rows->targets[i] = rows->tokens[i + 1 < n ? i + 1 : 0];
+    return 0;
+}
+
+static int make_rows(struct bench_run *b) {
+    const struct ot_bench_point *point = &b->result->point;
+    int64_t n = point->step_tokens, sequence = point->sequence_tokens, micro = b->session.plan.micro_tokens;
+    bool pairs = ot_model_has_pairs(&b->session.config);
+    struct rows rows = {0};
+    OT_TRY(alloc_rows(b, pairs, &rows));
+    b->input = (struct ot_step_input){
+        .n_micro = (int)b->result->micro_batches, .micro = b->micro, .trained_tokens = n, .lr = 1e-5f};
+    for (int64_t at = 0, m = 0; at < n; at += micro, m++) {
+        struct ot_micro_batch *mb = &b->micro[m];
+        *mb = (struct ot_micro_batch){.n_tokens = n - at < micro ? n - at : micro,
+                                      .tokens = rows.tokens + at,
+                                      .targets = rows.targets + at,
+                                      .position = rows.position + at,
+                                      .row_start = rows.row_start + at};
+        if (pairs) {
+            mb->n_inputs = put_pairs(&rows, at, mb->n_tokens, sequence);
+            mb->input_first = rows.input_first + at;
+            mb->input_end = rows.input_end + at;
+        } else {
+            put_places(&rows, at, mb->n_tokens, sequence);
+        }
+        b->input.trained_tokens -= pairs ? mb->n_inputs : mb->n_tokens / sequence;
+    }
     return 0;
 }
 

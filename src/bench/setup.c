@@ -169,11 +169,6 @@ int ot_bench_setup_make(const struct ot_options *asked, struct ot_settings *sett
     settings->in_effect.gpu_mem = largest(&asked->gpu_mem_list); /* the same device for all points */
     OT_TRY_GOTO(choose_mixes(&s), rc, out);
     OT_TRY_GOTO(ot_session_open_model(settings, &s.session), rc, out);
-    if (ot_model_has_pairs(&s.session.config)) {
-        rc = ot_fail(OT_E_USAGE,
-                     "bench cannot measure encoder-decoders; offload-train plan predicts their steps");
-        goto out;
-    }
     if (!options->optimizer_threads)
         ot_settings_choose_count(settings, "optimizer-threads", options->threads);
     describe(&s);

@@ -73,8 +73,8 @@ static const struct ot_topic_block models[] = {
      "A T5 learns rows with input and target (help rows). Both get the end-of-text token, and a row is as "
      "long as both together. generate -p encodes the prompt and writes the answer. Adapters may be of all "
      "its maps and its head (--lora targets=q,v is PEFT's choice), but not of its embedding. quantize "
-     "makes nf4 and int8 of them. Not for them: GPTQ, bench, --chat, and, without adapters, one result for "
-     "every number of ranks. The dropout of a config.json is ignored, as for the other models."},
+     "makes nf4 and int8 of them. Not for them: GPTQ, --chat, and, without adapters, one result for every "
+     "number of ranks. The dropout of a config.json is ignored, as for the other models."},
     {"presets", "llama-7b, llama-13b, llama-2-7b, llama-2-13b, llama-2-70b, llama-3-8b, llama-3.1-8b, "
                 "llama-3.1-70b, llama-3.2-1b, tinyllama-1.1b, mistral-7b, ministral-8b, qwen2.5-0.5b, "
                 "qwen2.5-7b, qwen3-0.6b, qwen3-8b, phi-3-mini-4k, phi-4, gemma-2b, gemma-7b, gemma-2-2b, "

@@ -182,6 +182,15 @@ class Pairs(program.ProgramTest):
             after = read_tensors(self.path(f"part{i}"))
             self.assertEqual({name for name, array in weights.items() if after[name] != array}, want, words)
 
+    def test_bench(self):
+        """Half of a row's 9 tokens are inputs, and the last micro-batch of a step has fewer rows than the others."""
+        words = ["--seq-len", "9", "--tokens-per-step", "27", "--micro-batch", "2", "--mix", "all gpu", "--time-per-point", "20",
+                 "--threads", "1"]
+        for case, some in (("t5", []), ("t5_gated", ["--lora", "r=2,targets=q,wo", "--base-type", "nf4"])):
+            self.succeed("bench", self.path(case), *words, *some, "--out", self.path(case + "-bench"))
+            points = json.loads(program.read_bytes(self.path(case + "-bench/bench.json")))["points"]
+            self.assertEqual([(p["status"], p["micro_batches"]) for p in points], [("done", 2)], case)
+
     def test_random_weights(self):
         told = self.succeed("train", "--model", "t5-small", "--init", "random", "--tokenizer", self.path("t5/tokenizer.json"),
                             "--data", self.path("t5.jsonl"), *ROWS, "--tokens-per-step", "64", "--steps", "1",
@@ -204,7 +213,6 @@ class Pairs(program.ProgramTest):
         self.refuse(INPUT, "llama.cpp has no relative_attention_max_distance other than 128", "export", self.path("t5"), "--gguf",
                     "f16", "--out", self.path("no.gguf"))
         self.refuse(USAGE, "an encoder-decoder answers one input", "generate", self.path("t5"), "--chat")
-        self.refuse(USAGE, "bench cannot measure encoder-decoders", "bench", self.path("t5"))
         for rows, phrase in [([{"text": "A"}], "rows of kind 'text' have none"),
                              ([{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}]}],
                               "chat template")]:
