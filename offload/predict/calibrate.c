@@ -1,5 +1,6 @@
 #include "offload/predict/calibrate.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "offload/predict/decode_rate.h"
@@ -546,27 +547,34 @@ static void close_bench(struct bench *b) {
     ot_device_free_pinned(b->config->device, b->pinned, b->pinned_bytes);
 }
 
-/* Measures the first block, a middle one that stands for all middle blocks, and the last. Each gets a share
- * of the time in proportion to its estimate. */
+/* Measures the first block, a middle one that stands for all of its kind, and the last. Chains with pairs
+ * have two kinds, which the first and the last middle block are of. Each gets a share of the time in
+ * proportion to its estimate; by the estimates, others are of the kind that they are nearer to. */
 static int measure_blocks(struct bench *b, struct ot_costs *costs) {
+    enum { N = 4 };
     const struct ot_calibration *c = b->config;
     int last = costs->n_blocks - 1, middle = last > 1 ? 1 : 0;
-    int blocks[] = {0, middle, last};
-    int64_t n = c->micro_tokens;
-    double total = 0;
-    for (int i = 0; i < 3; i++)
-        total += whole_time(&costs->blocks[blocks[i]], n);
-    for (int i = 0; i < 3; i++) {
-        int block = blocks[i];
-        bool measured, is_middle = i == 1;
-        if (i > 0 && block == blocks[i - 1])
+    int blocks[N] = {0, middle, c->chain->has_pairs ? last - 1 : middle, last};
+    double estimates[N], total = 0;
+    for (int i = 0; i < N; i++) {
+        estimates[i] = whole_time(&costs->blocks[blocks[i]], c->micro_tokens);
+        total += i > 0 && blocks[i] == blocks[i - 1] ? 0 : estimates[i];
+    }
+    costs->is_measured = true;
+    for (int i = 0; i < N; i++) {
+        bool measured;
+        if (i > 0 && blocks[i] == blocks[i - 1])
             continue;
-        double share = whole_time(&costs->blocks[block], n) / total;
-        OT_TRY(measure_block(b, block, c->seconds * share, &costs->blocks[block], &measured));
-        for (int other = 2; is_middle && other < last; other++)
-            costs->blocks[other] = costs->blocks[middle];
-        if (is_middle || middle == 0)
-            costs->is_measured = measured;
+        double seconds = c->seconds * estimates[i] / total;
+        OT_TRY(measure_block(b, blocks[i], seconds, &costs->blocks[blocks[i]], &measured));
+        if (blocks[i] == middle || i == 2)
+            costs->is_measured = costs->is_measured && measured;
+    }
+    for (int other = 2; other < last; other++) {
+        double estimate = whole_time(&costs->blocks[other], c->micro_tokens);
+        int kind = fabs(estimate - estimates[2]) < fabs(estimate - estimates[1]) ? 2 : 1;
+        if (other != blocks[2])
+            costs->blocks[other] = costs->blocks[blocks[kind]];
     }
     return 0;
 }

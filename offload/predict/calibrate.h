@@ -1,7 +1,8 @@
 /* Calibration measures what the chain's blocks cost on the present device, before the engine takes its
  * memory. It times three blocks on random numbers: the first, a middle one (which stands for all layers) and
- * the last. For each it times forward, and backward at each level of kept activations and once more as the
- * first of a sum, which overwrites the gradients.
+ * the last. Of a chain with pairs it times two middle ones, which stand for the layers of the encoder and for
+ * those of the decoder. For each it times forward, and backward at each level of kept activations and once
+ * more as the first of a sum, which overwrites the gradients.
  *
  * Each call is timed at two micro-batch sizes, and a line goes through both times. The sizes alternate, the
  * median of several rounds is used, and there are more rounds if the rounds differ much (repeats.h).

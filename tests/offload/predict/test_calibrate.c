@@ -292,12 +292,57 @@ static void a_real_model_is_measured(void **state) {
     }
 }
 
+/* Two layers of an encoder, three of a decoder, which compute more. */
+static void both_kinds_of_layers_are_measured(void **state) {
+    (void)state;
+    const struct ot_model_config config = {.family = OT_FAMILY_T5,
+                                           .n_layers = 5,
+                                           .n_encoder_layers = 2,
+                                           .hidden = 32,
+                                           .ffn = 32,
+                                           .n_heads = 4,
+                                           .n_kv_heads = 4,
+                                           .head_dim = 8,
+                                           .vocab = 67,
+                                           .max_position = 1 << 20,
+                                           .norm = OT_NORM_RMS,
+                                           .norm_eps = 1e-6f,
+                                           .act = OT_ACT_RELU,
+                                           .plain_mlp = true,
+                                           .tied = true,
+                                           .logit_divisor = 5,
+                                           .positions = OT_POSITIONS_RELATIVE,
+                                           .position_buckets = 8,
+                                           .position_distance = 10,
+                                           .attention_scale = 1,
+                                           .init_std = 0.1};
+    struct ot_model *model;
+    struct ot_costs costs;
+    struct ot_device *device = open_device(8 << 20);
+    check_ok(ot_model_open(&config, OT_F32, TINY_SEQUENCE, &model));
+    struct ot_calibration c = {ot_model_chain(model), device,  &rates, 4 * TINY_SEQUENCE,
+                               TINY_SEQUENCE,         4 << 20, 0.05};
+    check_ok(ot_calibrate(&c, &costs));
+    assert_true(costs.is_measured);
+    assert_memory_equal(&costs.blocks[1], &costs.blocks[2], sizeof costs.blocks[1]);
+    for (int b = 3; b <= 4; b++)
+        assert_memory_equal(&costs.blocks[b], &costs.blocks[5], sizeof costs.blocks[b]);
+    assert_memory_not_equal(&costs.blocks[1], &costs.blocks[5], sizeof costs.blocks[1]);
+    ot_costs_free(&costs);
+    close_device(device);
+    ot_model_close(model);
+}
+
 int main(void) {
     tiny_skip_without_device();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_lines_are_found),     cmocka_unit_test(a_while_of_disturbance_tilts_no_line),
-        cmocka_unit_test(decoding_has_its_own_rate), cmocka_unit_test(blocks_without_room_are_estimated),
-        cmocka_unit_test(failures_leave_nothing),    cmocka_unit_test(a_real_model_is_measured),
+        cmocka_unit_test(known_lines_are_found),
+        cmocka_unit_test(a_while_of_disturbance_tilts_no_line),
+        cmocka_unit_test(decoding_has_its_own_rate),
+        cmocka_unit_test(blocks_without_room_are_estimated),
+        cmocka_unit_test(failures_leave_nothing),
+        cmocka_unit_test(a_real_model_is_measured),
+        cmocka_unit_test(both_kinds_of_layers_are_measured),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
