@@ -41,10 +41,10 @@ static const struct ot_topic_block quantize[] = {
      "it. An expert that gets less than 0.5 % of them is rounded to nearest, as in GPTQModel; the "
      "report counts such experts, and more or longer rows make them fewer. The router stays plain. "
      "vLLM reads the result, and GPTQModel that of a qwen3_moe. transformers 5 alone does not: there "
-     "the experts of a layer are one parameter and no linear maps. For that reason bitsandbytes leaves "
-     "them as they are, which are nearly all bytes, and nf4 and int8 are refused. --base-type nf4 or "
-     "int8 stores frozen experts in these formats while a run lasts."},
+     "the experts of a layer are one parameter and no linear maps. So bitsandbytes leaves the experts "
+     "plain too, which are nearly all bytes, and nf4 and int8 are refused. --base-type nf4 or int8 "
+     "stores frozen experts in these formats while a run lasts."},
     {"Ctrl-C", "Stops; --out stays as it was. There is nothing to resume."},
 };
 const struct ot_topic ot_topic_quantize =
-    OT_TOPIC("quantization", "Smaller models: GPTQ, nf4 and int8", quantize);
+    OT_TOPIC("quantization", "Smaller models: GPTQ, nf4, int8 and MXFP4", quantize);

@@ -135,9 +135,9 @@ static int check_random_plan(struct tiny_run *run, uint64_t seed, const struct t
 
 static void random_plans(void **state) {
     (void)state;
-    int count = getenv("OT_TEST_SLOW") ? 100 : tests_are_brief() ? 1 : tests_are_few() ? 3 : 7;
+    int count = getenv("OT_TEST_SLOW") ? 100 : tests_are_brief() ? 1 : tests_are_few() ? 2 : 7;
     enum { VARIANTS = 18 };
-    int first = tiny_is_on_cpu() ? 0 : VARIANTS / 2, step = is_slow() ? 2 : 1, choosing = 0;
+    int first = tiny_is_on_cpu() ? 0 : VARIANTS / 2, step = is_slow() ? 4 : 1, choosing = 0;
     for (int variant = first; variant < VARIANTS; variant += step) {
         struct tiny_run run;
         struct tiny_result resident;
@@ -158,7 +158,8 @@ static void random_plans(void **state) {
 /* Plans of the search, with every forced home of the weights and all numbers of slots. */
 static void homes(void **state) {
     (void)state;
-    for (int variant = FORMS * (int)first_kind(); variant < FORMS * KINDS; variant += is_slow() ? 4 : 1) {
+    int step = is_slow() ? 8 : tests_are_few() ? 2 : 1;
+    for (int variant = FORMS * (int)first_kind(); variant < FORMS * KINDS; variant += step) {
         struct tiny_run run;
         struct tiny_result resident, other;
         enum kind kind = (enum kind)(variant / FORMS);
