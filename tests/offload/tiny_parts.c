@@ -1,5 +1,6 @@
 #include "tests/offload/tiny_parts.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,8 +13,10 @@
 /* Factors that keep activations near 1 over a few layers. */
 static const float DENSE_SCALE = 0.02f, PART_SCALE = 0.05f;
 
-/* The decoder's functions, for the embedding and the head. They are the same for all models. */
+/* The decoder's functions, for the embedding and the head. They are the same for all models, so the first one
+ * says them: ranks are threads. */
 static struct ot_chain decoder;
+static pthread_mutex_t decoder_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static bool is_layer(const struct ot_chain *chain, int block) {
     return block > 0 && block < chain->n_blocks - 1;
@@ -290,8 +293,10 @@ static void add_parts(struct ot_slab_spec *slab) {
 
 void tiny_part_slabs(struct ot_model *model) {
     struct ot_chain *chain = (struct ot_chain *)ot_model_chain(model);
-    if (chain->forward != forward)
+    assert_int_equal(pthread_mutex_lock(&decoder_lock), 0);
+    if (!decoder.forward)
         decoder = *chain;
+    assert_int_equal(pthread_mutex_unlock(&decoder_lock), 0);
     for (int b = 0; b < chain->n_blocks; b++)
         for (int u = 0; is_layer(chain, b) && u < chain->blocks[b].n_uses; u++)
             add_parts((struct ot_slab_spec *)&chain->slabs[chain->blocks[b].uses[u].slab]);
