@@ -190,7 +190,7 @@ struct ot_unit_sizes {
     const struct ot_lora_unit *lora;
     double in, out, rows; /* rows: for each token */
 };
-/* What a part of a layer does with a unit. */
+/* The computations that a part of a layer (enum ot_work_part) makes with a unit. */
 struct ot_unit_part {
     bool product; /* computes its product, ax, and with DoRA u and the factors */
     bool result;  /* computes its result y */

@@ -250,8 +250,8 @@ static void pass_others(const struct ot_encdec_call *call) {
 
 /* ---- forward with a cache ---- */
 
-/* k and v of some tokens, from memory.normed, to their places in the cache. first: the outputs of k among
- * those of the map; those of v follow. */
+/* Computes k and v of some tokens from memory.normed, into the cache. first: the first output of k in the
+ * map; the outputs of v follow those of k. */
 static void cache_keys(const struct ot_encdec_call *call, struct ot_token_range tokens,
                        enum ot_encdec_map which, int64_t first) {
     const struct ot_block_run *run = call->run;
@@ -309,7 +309,7 @@ void ot_encdec_forward(const struct ot_model *model, int64_t layer, const struct
 
 /* ---- backward ---- */
 
-/* What backward reads of the last map but its input. */
+/* Computes what backward reads of the last map, apart from the input of the map. */
 static void down_inside(const struct ot_encdec_call *call, enum ot_keep_level have) {
     const struct ot_linear down = linear(call, call->own, OT_ENCDEC_DOWN, false);
     if (have < OT_KEEP_PRODUCTS)

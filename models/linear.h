@@ -46,8 +46,8 @@ struct ot_linear {
     bool has_factors;
 };
 
-/* What a layer keeps for the adapters of a unit, in `saved` from the level on that keeps the product's
- * result. */
+/* Memory for the adapters of a unit. A layer keeps it in `saved` from the level on that keeps the result of
+ * the unit's product. */
 struct ot_unit_memory {
     void *ax, *u;
     float *factors;

@@ -210,7 +210,7 @@ enum ot_work_part {
     OT_WORK_CLEAR      /* the extra work of a backward with `first`; it does not depend on the tokens */
 };
 
-/* What of an encoded slab to decode: all of it, or its dense rest, or some of its parts, or both. encoded:
+/* A decoding of an encoded slab: of its dense rest, of some or all of its parts, or of both. encoded:
  * [encoded_bytes]; weights: [n_params] of the chain's dtype; both in device memory, aligned to 256 bytes. */
 struct ot_slab_decoding {
     const void *encoded;

@@ -8,7 +8,7 @@
 
 /* ---- parts of a chain ---- */
 
-/* What the homes of the slab hold, in units. */
+/* The pieces as the homes of the slab hold them: in encoded units, or in parameters. */
 static const struct ot_piece_array *stored_pieces(const struct ot_slab_spec *slab) {
     return slab->encoded_bytes > 0 ? slab->encoded : slab->pieces;
 }

@@ -1,4 +1,4 @@
-/* Which parts of slabs (block.h) cross the bus, and which parts are decoded.
+/* This header says which parts of slabs (block.h) cross the bus, and which parts are decoded.
  *
  * With plan.fetch_used the weights of a block that has parts come to the device in two fetches. The first
  * brings the dense rest, ahead of the block's forward as far as slots allow. Then the block chooses, for all
@@ -8,7 +8,7 @@
  * slabs.
  *
  * An encoded slab is decoded as it is fetched: its dense rest before the choice, the chosen parts after it.
- * That holds for a slab whose encoded bytes live on the device too: it is not fetched, but each use decodes.
+ * An encoded slab that lives on the device is not fetched, but each use decodes it in the same two steps.
  *
  * The second fetch waits for the choice, and its bytes for nothing else. So this pays where tokens choose few
  * parts: one token of generation needs 8 of 128 experts, so a sixteenth of their bytes crosses the bus. A
