@@ -13,6 +13,7 @@
 #include "kernels/cuda/cuda_guard.h"
 #include "kernels/cuda/cuda_state.h"
 #include "src/base/cache_file.h"
+#include "src/base/clock.h"
 #include "src/base/log.h"
 
 enum { PINNED_ALIGN = 4096, HUGE_PAGE = 2 << 20, MIB = 1 << 20, DEFAULT_SCRATCH = 64 * MIB };
@@ -104,8 +105,16 @@ static void free_device(struct ot_device *base, void *memory) {
  * pages, can be bound to the memory node beside the GPU, and can be registered a second time with
  * io_uring. */
 
+/* Pinning is logged if it takes longer than this. */
+#define LONG_SECONDS 1.0
+
 static int register_memory(void *memory, size_t bytes, const char *name) {
+    double began = ot_clock_seconds();
     cudaError_t code = cudaHostRegister(memory, bytes, cudaHostRegisterPortable);
+    double seconds = ot_clock_seconds() - began;
+    if (code == cudaSuccess && seconds > LONG_SECONDS)
+        ot_log(OT_LOG_INFO, "memory  %.1f GiB pinned in %.1f s, %.1f GB/s", gib(bytes), seconds,
+               (double)bytes / seconds / 1e9);
     if (code == cudaSuccess)
         return 0;
     (void)cudaGetLastError();
