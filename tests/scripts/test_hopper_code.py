@@ -161,6 +161,6 @@ class HopperCode(unittest.TestCase):
 if __name__ == "__main__":
     passed = unittest.main(exit=False).result.wasSuccessful()
     if passed and not sass.find_cuobjdump():
-        print("skipped the machine code:", NO_CUOBJDUMP)
+        print("SKIP: the machine code is not checked:", NO_CUOBJDUMP)
         sys.exit(77)
     sys.exit(not passed)
