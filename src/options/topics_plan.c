@@ -169,9 +169,13 @@ static const struct ot_topic_block gpu[] = {
      "option cuda: auto, enabled, disabled). It compiles for sm_80, 86, 89, 90, 100 and 120, and adds PTX "
      "for newer GPUs. The meson option gpu_arch, such as sm_90, builds for one GPU only, which is much "
      "faster; sm_75 is possible too."},
-    {"checks", "Before its first use with a GPU, driver and build, each fast kernel (attention, matrix "
-               "products) is checked: it computes a small random problem, and so does a plain kernel. If the "
-               "results disagree, the run uses the plain kernel, with a warning."},
+    {"checks",
+     "Before its first use with a GPU, driver and build, each fast kernel (attention, matrix "
+     "products) is checked: it computes a small random problem, and so does a plain kernel. If the "
+     "results disagree, the run uses a slower kernel, with a warning. So does every later run "
+     "if the check hangs, or the GPU fails in it, or the run is killed in it; the warning names the "
+     "file to delete for a new check. OFFLOAD_TRAIN_KERNELS (help environment) forces slower "
+     "kernels."},
     {"memory", "If a budget is more than the system reports as free, the program warns and tries. It makes "
                "all memory resident before step 1, so missing memory is an error before step 1. Memory "
                "errors of the GPU, and a display on it, cause a warning."},
