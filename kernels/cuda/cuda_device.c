@@ -296,11 +296,17 @@ static int open_parts(struct ot_cuda_device *self, const struct ot_cuda_gpu *gpu
     return open_gemm(self, gpu, blas);
 }
 
-/* The GPU's index is left out: the heuristic of cuBLASLt depends on the GPU's model only. */
-static void describe_arithmetic(struct ot_cuda_device *self, const struct ot_cuda_gpu *gpu) {
+/* Kernels that the environment forces are part of both texts: of the arithmetic, because they change bits,
+ * and of the name, because rates are kept under it. In the arithmetic, the GPU's index is left out: the
+ * heuristic of cuBLASLt depends on the GPU's model only. */
+static void describe(struct ot_cuda_device *self, const struct ot_cuda_gpu *gpu) {
     const char *model = strchr(gpu->name, '(');
-    snprintf(self->arithmetic, sizeof self->arithmetic, "%s %d SMs, %s", model ? model : gpu->name,
-             gpu->sm_count, ot_cuda_gemm_name(self->gemm));
+    const char *forced = ot_cuda_guard_forced(self->guard);
+    snprintf(self->arithmetic, sizeof self->arithmetic, "%s %d SMs, %s%s%s", model ? model : gpu->name,
+             gpu->sm_count, forced, *forced ? ", " : "", ot_cuda_gemm_name(self->gemm));
+    snprintf(self->name, sizeof self->name, "cuda: %s, %d SMs, driver for CUDA %d.%d, %s%s%s", gpu->name,
+             gpu->sm_count, gpu->driver / 1000, gpu->driver % 1000 / 10, forced, *forced ? ", " : "",
+             ot_cuda_gemm_name(self->gemm));
 }
 
 static int open_device(const struct ot_device_config *config, struct ot_device **out) {
@@ -327,9 +333,7 @@ static int open_device(const struct ot_device_config *config, struct ot_device *
         close_device(&self->base);
         return rc;
     }
-    snprintf(self->name, sizeof self->name, "cuda: %s, %d SMs, driver for CUDA %d.%d, %s", gpu.name,
-             gpu.sm_count, gpu.driver / 1000, gpu.driver % 1000 / 10, ot_cuda_gemm_name(self->gemm));
-    describe_arithmetic(self, &gpu);
+    describe(self, &gpu);
     *out = &self->base;
     return 0;
 }

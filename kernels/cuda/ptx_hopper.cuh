@@ -49,11 +49,11 @@ __device__ __forceinline__ void ot_mbarrier_arrive(uint64_t *barrier) {
 /* Waits until the phase of this parity has ended. The first phase has the parity 0; the phase before it has
  * the parity 1 and counts as ended.
  *
- * A wait whose arrivals are lost ends too: a trap makes it an error of the launch. Otherwise it would hold the
- * GPU until somebody resets it. The bound counts tries, because a clock also runs while a debugger or another
- * process has stopped the block. A try takes up to 1 microsecond where the hardware sleeps as the hint says,
- * and some 30 ns where it does not sleep. So the trap comes after about 8 s, and not before 0.25 s. A tile
- * arrives within some microseconds.
+ * A wait whose arrivals are lost ends too: a trap makes it an error of the launch. Otherwise it would hold
+ * the GPU until somebody resets it. The bound counts tries, because a clock also runs while a debugger or
+ * another process has stopped the block. A try takes up to 1 microsecond where the hardware sleeps as the
+ * hint says, and some 30 ns where it does not sleep. So the trap comes after about 8 s, and not before
+ * 0.25 s. A tile arrives within some microseconds.
  *
  * The whole loop is one asm statement: around a loop of C the compiler copies the sums of products that still
  * run, so backward's products would run one after the other and spill 1.4 KiB of registers. */
