@@ -157,7 +157,7 @@ class HopperCode(unittest.TestCase):
             else:
                 self.assertGreaterEqual(count(between, "MUFU.EX2"), 2 * 32, name)
 
-    @unittest.skipUnless(cuobjdump(), "no cuobjdump in CUDA_HOME and PATH")
+    @needs_cuobjdump
     def test_waits_end(self):
         """A wait for an mbarrier is two tries with a sleep between them, in a loop that ends in a trap if arrivals are lost."""
         for name in KERNELS:
