@@ -13,8 +13,8 @@
  * block's speed says nothing about its speed with many. */
 enum { LEAST_ROUNDS = 3, ROUNDS = 7, LEAST_TOKENS = 64 };
 static const double DECODE_SECONDS = 0.05;
-/* The load lasts LOAD_SECONDS, and the cycles that begin after SETTLED of it count. An H200 at its limit of 700
- * W fell from 1980 MHz to 1485 within a second, and in the next second to 1410, where it stayed (measured
+/* The load lasts LOAD_SECONDS, and the cycles that begin after SETTLED of it count. At its limit of 700 W an
+ * H200 fell from 1980 MHz to 1485 within a second, and in the next second to 1410, where it stayed (measured
  * 2026-11-27). MOST_SLOWER: cards of 70 W lose about half of their clock, and none is known to lose two
  * thirds. A larger factor says that another program computed meanwhile, so it is not used. */
 static const double LOAD_SECONDS = 2, SETTLED = 2.0 / 3, MOST_SLOWER = 3;
