@@ -380,6 +380,7 @@ const struct ot_device_api ot_cuda_device_api = {
     .arithmetic = get_arithmetic,
     .has_dtype = has_dtype,
     .token_multiple = TOKEN_MULTIPLE,
+    .slows_under_load = true,
     .alloc = alloc_device,
     .free = free_device,
     .alloc_pinned = alloc_pinned,

@@ -84,11 +84,12 @@ static const struct ot_topic_block planning[] = {
     {"rounds",
      "A round takes a part of the step's micro-batches forward and backward through all layers. More "
      "rounds keep fewer activations and fetch weights more often. The bits are the same."},
-    {"rates", "The first run measures this machine (copies, products, memory, disks) and keeps its rates in "
-              "~/.cache/offload-train; the command probe measures again, thoroughly; with --gpus, copies "
-              "between GPUs too. The blocks of the model are timed before each run. Usually after step 4, "
-              "the step is predicted again from the times of steps 3 and 4; a line says if that differs by "
-              "more than 10 %. The summary compares the measured step with both predictions."},
+    {"rates",
+     "The first run measures this machine (copies, products, memory, disks) and keeps its rates in "
+     "~/.cache/offload-train; probe measures again, thoroughly; with --gpus, copies between GPUs too. The "
+     "model's blocks are timed before each run, on a GPU under load. Usually after step 4, the step is "
+     "predicted again from the times of steps 3 and 4; a line says if that differs by more than 10 %. The "
+     "summary compares the measured step with both predictions."},
     {"forced choices",
      "--home, --optimizer-engine, --slots, --recompute, --micro-batch, --shadow, --fetch-experts: the "
      "planner keeps these, and chooses the rest."},
