@@ -16,7 +16,8 @@
 namespace ot_emu {
 
 static constexpr int POISON = 0xff;
-enum { WARPS = 4, DEPTH = 16, ROWS = 16 }; /* warps of a warpgroup; elements of a sum, rows of a warp */
+/* Warps of a warpgroup; elements of a sum; rows of a warp; the most columns of b. */
+enum { WARPS = 4, DEPTH = 16, ROWS = 16, COLUMNS = 256 };
 enum Kind { PRODUCT, FENCE, COMMIT, WAIT, REGISTERS };
 
 const char *name_of_wgmma(int kind) {
@@ -97,7 +98,7 @@ static void check_columns(Warp *warp, const Operand &operand, int first, int end
 static void check_operands(Warp *warp, const ot_emu_wgmma &w) {
     int number = number_of(warp) % WARPS;
     if (!w.a)
-        check_columns(warp, Operand(w.a_shared, false), number * ROWS, (number + 1) * ROWS, w.site);
+        check_columns(warp, Operand(w.a_shared, w.a_transposed), number * ROWS, (number + 1) * ROWS, w.site);
     if (number == 0)
         check_columns(warp, Operand(w.b, w.transposed), 0, 8 * w.n8, w.site);
 }
@@ -163,13 +164,14 @@ static void check_warpgroup(Warp *warp, const ot_emu_wgmma &w) {
         OT_EMU_FAIL(cudaErrorLaunchFailure, w.site,
                     "wgmma by a block whose last warpgroup has no four warps");
     std::vector<Product::Shared> &log = block.warpgroups[first / WARPS];
-    Product::Shared mine = {w.a_shared, w.b, w.n8, w.type, w.transposed, w.add, w.site.line};
+    Product::Shared mine = {w.a_shared, w.b, w.n8, w.type, w.transposed, w.a_transposed, w.add, w.site.line};
     size_t turn = warp->n_products++;
     if (turn == log.size())
         log.push_back(mine);
     const Product::Shared &theirs = log[turn];
     if (mine.a != theirs.a || mine.b != theirs.b || mine.n8 != theirs.n8 || mine.type != theirs.type ||
-        mine.transposed != theirs.transposed || mine.add != theirs.add || mine.line != theirs.line)
+        mine.transposed != theirs.transposed || mine.a_transposed != theirs.a_transposed ||
+        mine.add != theirs.add || mine.line != theirs.line)
         OT_EMU_FAIL(
             cudaErrorLaunchFailure, w.site,
             "divergent warpgroup: warp %d executes another wgmma here than warps before it, which were "
@@ -188,7 +190,7 @@ static void combine_issue(Warp *warp) {
     const ot_emu_wgmma &w = *(const ot_emu_wgmma *)warp->threads[0].in;
     check_descriptor(w.b, w.transposed, w.site);
     if (!w.a)
-        check_descriptor(w.a_shared, false, w.site);
+        check_descriptor(w.a_shared, w.a_transposed, w.site);
     check_warpgroup(warp, w);
     Product p = {};
     p.group = warp->n_groups;
@@ -213,7 +215,7 @@ static void combine_issue(Warp *warp) {
 }
 
 /* The sums before the product. */
-static void gather(const Product &p, float (&c)[ROWS][128]) {
+static void gather(const Product &p, float (&c)[ROWS][COLUMNS]) {
     for (int lane = 0; lane < WARP; lane++)
         for (int n = 0; n < p.lanes[0].n8; n++)
             for (int i = 0; i < 4; i++) {
@@ -241,7 +243,7 @@ static void gather_a(const Warp *warp, const Product &p, float (&a)[ROWS][DEPTH]
             }
         return;
     }
-    Operand operand(w.a_shared, false);
+    Operand operand(w.a_shared, w.a_transposed);
     for (int row = 0; row < ROWS; row++)
         for (int k = 0; k < DEPTH; k++)
             a[row][k] = element(operand, k, number_of(warp) % WARPS * ROWS + row, w.type);
@@ -251,7 +253,7 @@ static void finish(Warp *warp, const Product &p) {
     const ot_emu_wgmma &w = p.lanes[0];
     Operand operand(w.b, w.transposed);
     int columns = 8 * w.n8;
-    float a[ROWS][DEPTH], b[DEPTH][128], c[ROWS][128];
+    float a[ROWS][DEPTH], b[DEPTH][COLUMNS], c[ROWS][COLUMNS];
     check_operands(warp, w);
     gather_a(warp, p, a);
     for (int k = 0; k < DEPTH; k++)

@@ -120,10 +120,14 @@ static void test_combine_backward(void **state) {
 
 /* ---- products by groups ---- */
 
-/* Several tiles and more steps than stages; rows off 16 bytes; one column; one expert; no rows at all. */
+/* Several tiles and more steps than stages; rows off 16 bytes; one column; one expert; no rows at all; rows of
+ * C, or of B, with an odd length. The last two are for the kernel of compute capability 9.0, whose tiles are
+ * larger; its arrays lie at 16-byte borders and off them. */
 static const struct groups_shape groups_shapes[] = {
     {136, 152, 8, 0, {40, 0, 130, 5}}, {37, 21, 3, 1, {3, 1, 0, 20}}, {33, 1, 0, 0, {0, 0, 0, 2}},
-    {8, 300, 0, 0, {0, 17, 0, 0}},     {8, 8, 0, 4, {1, 0, 9, 0}},    {5, 7, 1, 0, {0, 0, 0, 0}}};
+    {8, 300, 0, 0, {0, 17, 0, 0}},     {8, 8, 0, 4, {1, 0, 9, 0}},    {5, 7, 1, 0, {0, 0, 0, 0}},
+    {16, 3, 0, 0, {0, 5, 18, 0}},      {24, 5, 0, 0, {9, 0, 0, 7}},   {3, 16, 0, 0, {0, 6, 0, 11}},
+    {328, 264, 8, 0, {40, 0, 130, 5}}, {64, 136, 0, 4, {0, 65, 1, 0}}};
 enum { GROUPS_SHAPES = sizeof groups_shapes / sizeof *groups_shapes };
 
 /* Both devices may be off by an element's bound. */
