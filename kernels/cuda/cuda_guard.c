@@ -29,7 +29,7 @@ enum {
     SCORES = 4,                                   /* with and without a softcap, with and without sinks */
     ATTENTION_PATHS = 4 * 3 * HEAD_DIMS * SCORES, /* enum attention_path; dtype */
     GEMM_PATHS = 3 << 5,                          /* dtype; five flags */
-    GROUPS_PATHS = 3 << 3,                        /* dtype; three flags */
+    GROUPS_PATHS = 3 << 4,                        /* dtype; four flags */
     PATHS = ATTENTION_PATHS + GEMM_PATHS + GROUPS_PATHS,
 };
 
@@ -61,10 +61,10 @@ static int gemm_path(const struct ot_gemm *op) {
                               op->trans_b << 2 | (op->addend != NULL) << 1 | (op->bias != NULL));
 }
 
-static int groups_path(const struct ot_gemm_groups *op) {
+static int groups_path(const struct ot_gemm_groups *op, bool hopper) {
     return ATTENTION_PATHS + GEMM_PATHS +
-           ((int)op->dtype << 3 | (op->c_dtype != op->dtype) << 2 | (op->form == OT_GROUPS_SUMS) << 1 |
-            op->trans_b);
+           ((int)op->dtype << 4 | hopper << 3 | (op->c_dtype != op->dtype) << 2 |
+            (op->form == OT_GROUPS_SUMS) << 1 | op->trans_b);
 }
 
 /* ---- memory for a check ---- */
@@ -294,40 +294,46 @@ static cudaError_t check_gemm(const struct ot_cuda_guard *guard, struct ot_cuda_
 /* ---- products by groups ----
  *
  * Three experts, the second without rows; more than a tile of packed rows and of columns, more steps than
- * stages, and sizes that end within a tile. Bounds and scale are those of the products above. */
+ * stages, and sizes that end within a tile. The kernel for compute capability 9.0 has larger tiles and a
+ * problem of its own; in the form SUMS its steps are along the rows of a group. Bounds and scale are those of
+ * the products above. */
 
-enum { GROUPS = 3, GROUP_ROWS = 180, GROUP_SPLIT = 40, GROUP_N = 136, GROUP_K = 104 };
+enum { GROUPS = 3, GROUP_SPLIT = 40 };
+static const struct groups_problem {
+    int rows, n, inner; /* inner: k, or m of SUMS */
+} TILED_GROUPS = {180, 136, 104}, HOPPER_ROWS = {180, 264, 264}, HOPPER_SUMS = {400, 264, 72};
 
-static struct ot_gemm_groups make_groups(const struct ot_gemm_groups *like, struct room *room, struct pair *c,
-                                         int32_t **offsets) {
+static struct ot_gemm_groups make_groups(const struct ot_gemm_groups *like, struct groups_problem size,
+                                         struct room *room, struct pair *c, int32_t **offsets) {
     bool sums = like->form == OT_GROUPS_SUMS;
     struct ot_gemm_groups op = *like;
-    op.experts = GROUPS, op.rows = GROUP_ROWS, op.m = op.k = GROUP_K, op.n = GROUP_N;
-    op.lda = GROUP_K, op.ldb = op.trans_b ? GROUP_K : GROUP_N, op.ldc = GROUP_N;
-    op.stride = GROUP_K * GROUP_N;
+    op.experts = GROUPS, op.rows = size.rows, op.m = op.k = size.inner, op.n = size.n;
+    op.lda = size.inner, op.ldb = op.trans_b ? size.inner : size.n, op.ldc = size.n;
+    op.stride = (int64_t)size.inner * size.n;
     op.offsets = *offsets = take(room, GROUPS + 1, OT_F32);
-    op.a = take(room, GROUP_ROWS * GROUP_K, op.dtype);
-    op.b = take(room, sums ? GROUP_ROWS * GROUP_N : GROUPS * op.stride, op.dtype);
+    op.a = take(room, op.rows * op.lda, op.dtype);
+    op.b = take(room, sums ? op.rows * op.n : GROUPS * op.stride, op.dtype);
     op.bias = op.addend = NULL;
     op.scale = SCALE;
-    *c =
-        make_pair(room, op.c_dtype, sums ? GROUPS * op.stride : GROUP_ROWS * GROUP_N, gemm_bound(op.c_dtype));
+    *c = make_pair(room, op.c_dtype, sums ? GROUPS * op.stride : op.rows * op.n, gemm_bound(op.c_dtype));
     return op;
 }
 
 static cudaError_t check_groups(const struct ot_cuda_guard *guard, const struct ot_gemm_groups *like,
-                                const struct ot_cuda_stream *on, bool *agree) {
+                                bool hopper, const struct ot_cuda_stream *on, bool *agree) {
     struct room room = {.memory = on->scratch, .bytes = on->scratch_bytes};
     struct pair c;
     int32_t *offsets, *ends = (int32_t *)(void *)(guard->seen + 1);
-    struct ot_gemm_groups op = make_groups(like, &room, &c, &offsets);
+    bool sums = like->form == OT_GROUPS_SUMS;
+    struct groups_problem size = !hopper ? TILED_GROUPS : sums ? HOPPER_SUMS : HOPPER_ROWS;
+    struct ot_gemm_groups op = make_groups(like, size, &room, &c, &offsets);
     if (room.used > room.bytes)
         return cudaErrorMemoryAllocation;
-    ends[0] = 0, ends[1] = ends[2] = GROUP_SPLIT, ends[3] = GROUP_ROWS;
+    ends[0] = 0, ends[1] = ends[2] = GROUP_SPLIT, ends[3] = size.rows;
     TRY(cudaMemcpyAsync(offsets, ends, (GROUPS + 1) * sizeof *ends, cudaMemcpyHostToDevice, on->stream));
-    TRY(ot_cuda_gemm_fill(op.dtype, (void *)(uintptr_t)op.a, GROUP_ROWS * GROUP_K, 1, on));
-    TRY(ot_cuda_gemm_fill(op.dtype, (void *)(uintptr_t)op.b,
-                          op.form == OT_GROUPS_SUMS ? GROUP_ROWS * GROUP_N : GROUPS * op.stride, 2, on));
+    TRY(ot_cuda_gemm_fill(op.dtype, (void *)(uintptr_t)op.a, op.rows * op.lda, 1, on));
+    TRY(ot_cuda_gemm_fill(op.dtype, (void *)(uintptr_t)op.b, sums ? op.rows * op.n : GROUPS * op.stride, 2,
+                          on));
     TRY(spoil(&c, on));
     op.c = c.fast;
     TRY(ot_cuda_gemm_groups(&op, on));
@@ -429,25 +435,32 @@ bool ot_cuda_guard_gemm(struct ot_cuda_guard *guard, struct ot_cuda_gemm *gemm, 
     return decide(guard, path, rc, agree, name);
 }
 
-void ot_cuda_guard_gemm_groups(struct ot_cuda_guard *guard, const struct ot_gemm_groups *op,
-                               struct ot_cuda_stream *on) {
-    int path = groups_path(op);
-    on->plain = false;
+/* The check runs the kernel that *on chooses. */
+static bool check_groups_path(struct ot_cuda_guard *guard, const struct ot_gemm_groups *op, bool hopper,
+                              const struct ot_cuda_stream *on) {
+    int path = groups_path(op, hopper);
     if (guard->is_off || !ot_gemm_groups_is_tiled(op) || guard->verdicts[path] == TRUSTED)
-        return;
-    char name[96];
+        return true;
+    char name[128];
     bool agree = false;
-    snprintf(name, sizeof name, "the products by groups %s of %s into %s",
+    snprintf(name, sizeof name, "the products by groups %s of %s into %s%s",
              op->form == OT_GROUPS_SUMS ? "A^T B"
              : op->trans_b              ? "A B^T"
                                         : "A B",
-             ot_dtype_name(op->dtype), ot_dtype_name(op->c_dtype));
-    if (guard->verdicts[path] != UNKNOWN) {
-        on->plain = !is_trusted(guard, path, name);
+             ot_dtype_name(op->dtype), ot_dtype_name(op->c_dtype), hopper ? " (compute capability 9.0)" : "");
+    if (guard->verdicts[path] != UNKNOWN)
+        return is_trusted(guard, path, name);
+    cudaError_t rc = check_groups(guard, op, hopper, on, &agree);
+    return decide(guard, path, rc, agree, name);
+}
+
+void ot_cuda_guard_gemm_groups(struct ot_cuda_guard *guard, const struct ot_gemm_groups *op,
+                               struct ot_cuda_stream *on) {
+    on->plain = on->no_hopper = false;
+    if (ot_gemm_groups_is_hopper(op, on) && check_groups_path(guard, op, true, on))
         return;
-    }
-    cudaError_t rc = check_groups(guard, op, on, &agree);
-    on->plain = !decide(guard, path, rc, agree, name);
+    on->no_hopper = true;
+    on->plain = !check_groups_path(guard, op, false, on);
 }
 
 /* ---- opening ---- */
