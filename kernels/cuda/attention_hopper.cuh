@@ -1,8 +1,8 @@
 /* The parts that the attention kernels of compute capability 9.0 share (attention_hopper.cu,
  * attention_hopper_backward.cu): which tiles a block takes, and the two kinds of products.
  *
- * A BLOCK owns 128 rows, queries or keys, and walks over tiles of the other side. S describes the shape. It has
- * the members that ring_hopper.cuh names, and DIM, the elements of a head: 64 or 128.
+ * A BLOCK owns 128 rows, queries or keys, and walks over tiles of the other side. S describes the shape. It
+ * has the members that ring_hopper.cuh names, and DIM, the elements of a head: 64 or 128.
  *
  * PANELS. A tile that wgmma reads consists of DIM / 64 panels (ptx_hopper.cuh), each with all rows of the
  * tile.

@@ -1,43 +1,43 @@
 /* Products by groups on the tensor cores of compute capability 9.0 (ptx_hopper.cuh), for bf16 and fp16 with
  * fp32 sums. gemm_groups_hopper.cuh has the parts of a warp, gemm_groups.cuh finds tiles.
  *
- * A tile of C has 128 x 256 elements. One warpgroup copies steps of 64 along k (ROWS), or along the rows of the
- * group (SUMS), into a ring of four slots of 48 KiB. Two warpgroups multiply, 64 x 256 elements each: 128 fp32
- * sums a thread. Both operands lie in shared memory. A warpgroup whose 64 rows lie behind the group's end
- * multiplies nothing: a group's last tile then costs half.
+ * A tile of C has 128 x 256 elements. One warpgroup copies steps of 64 along k (ROWS), or along the rows of
+ * the group (SUMS), into a ring of four slots of 48 KiB. Two warpgroups multiply, 64 x 256 elements each: 128
+ * fp32 sums a thread. Both operands lie in shared memory. A warpgroup whose 64 rows lie behind the group's
+ * end multiplies nothing: the last tile of a group then costs half.
  *
  * PERSISTENT. A multiprocessor has one block. Block b computes the tiles b, b + blocks, b + 2 blocks, ... The
- * copying warps alone search for tiles. A tile begins with a note in shared memory, beside its first slot, that
- * says which tile it is. So the search, and the copies of the next tile's first four steps, run while the other
+ * copying warps alone search for tiles. A note in shared memory, beside the slot of a tile's first step, says
+ * which tile it is. So the search, and the copies of the next tile's first four steps, run while the other
  * warps still multiply and store the tile before it. A group without rows (SUMS) has one step of zeros. Which
- * block computes a tile changes no bit. LIMIT: blocks get tiles in turn, so in the form SUMS the experts with
- * most rows may load some blocks more than others.
+ * block computes a tile changes no bit. LIMIT: blocks get tiles in turn. So in the form SUMS, experts with
+ * many rows may load some blocks more than others.
  *
- * OPERANDS lie in panels (ptx_hopper.cuh) as in memory. Rows along k (A of ROWS, B with trans_b) make one panel
- * of all rows. Rows across k (A and B of SUMS, B of dx) make panels of 64 columns and 64 rows, which wgmma
- * transposes. So no element moves on the way, and every copy writes whole rows of 128 bytes.
+ * OPERANDS lie in panels (ptx_hopper.cuh) as in memory. Rows along k (A of ROWS, B with trans_b) make one
+ * panel of all rows. Rows across k (A and B of SUMS, B of dx) make panels of 64 columns and 64 rows, which
+ * wgmma transposes. So every copy writes whole rows of 128 bytes, without bank conflicts.
  *
- * ORDER. As in gemm_groups.cu, an element's sum runs in pieces of 16 from the start of k, or of the group. The
- * tensor core adds the terms of a piece. PTX does not say in which order or with how many bits, and wgmma may
- * differ from mma.sync there. So the bits depend on the kernel: on a GPU those of gemm_groups.cu may differ in
- * the last place, and in the emulator they are the same. The choice of the kernel depends on the sizes, strides
- * and the GPU alone (ot_gemm_groups_is_hopper). Arrays off 16-byte borders have kernels of their own, which
- * copy and store single elements: they are slow and have the same bits.
+ * ORDER. As in gemm_groups.cu, an element's sum runs in pieces of 16 from the start of k, or of the group.
+ * The tensor core adds the terms of a piece. PTX does not say in which order or with how many bits, and wgmma
+ * may differ from mma.sync there. So on a GPU the bits may differ from those of gemm_groups.cu; in the
+ * emulator they are the same. The choice between the kernels depends on the sizes, strides and the machine
+ * alone (ot_gemm_groups_is_hopper). Arrays off 16-byte borders have kernels of their own, with the same bits.
+ * These copy and store single elements, which is slow.
  *
  * COST of one step of a block, 128 x 256 x 64 multiply-adds, counted; not run on a GPU:
  *
- *     tensor cores         8 wgmma of 64x256x16, 128 clocks each at 2048 multiply-adds a clock    1024 clocks
- *     shared memory        8 x (2 + 8) KiB of operands + 48 KiB of copies, at 128 bytes a clock   1024
- *     issue of a scheduler 1 warp with 24 copies and some 100 other instructions, 2 warps with 40  200
- *     L2                   48 KiB; 5120 bytes a clock for 132 multiprocessors                     1267
+ *     tensor cores         8 wgmma of 64x256x16, 128 clocks each at 2048 multiply-adds a clock   1024 clocks
+ *     shared memory        8 x (2 + 8) KiB of operands + 48 KiB of copies, at 128 bytes a clock  1024
+ *     issue of a scheduler 1 warp with 24 copies and about 100 other instructions, 2 warps with 40 200
+ *     L2                   48 KiB; 5120 bytes a clock for 132 multiprocessors                    1267
  *
- * So the limit is L2, at 81 % of the tensor cores' 989 TFLOP/s: 800, while clocks are high. gemm_groups.cu needs
- * 96 bytes of shared memory for each 1024 multiply-adds of tiles 128 x 128 and reaches 474 at most. A tile
- * begins with copies that the tile before covers. It ends with a store that no product of the same warpgroup
- * covers: 128 shuffles and some 1500 clocks, 5 % of the 32 steps of k = 2048; for an fp32 sum with an addend,
- * 256 KiB of memory traffic, some 17000 clocks of the multiprocessor's share. So with less than 1000 rows an
- * expert, the gradients of its weights are limited by memory. Expected: 600 TFLOP/s for k = 2048 and bf16
- * results.
+ * So L2 is the limit, at 81 % of the 989 TFLOP/s of the tensor cores: 800. gemm_groups.cu is limited by
+ * shared memory, to 474.
+ *
+ * The copies of a tile begin during the tile before. No product of the same block covers its store: 128
+ * exchanges and about 1500 clocks, 5 % of the 32 steps of k = 2048. For fp32 sums with an addend, it moves
+ * 256 KiB of device memory: 17000 clocks at a multiprocessor's share. So device memory limits the gradients
+ * of the weights of experts with less than 1000 rows. Expected: 600 TFLOP/s for k = 2048 and bf16 results.
  */
 #include "kernels/cuda/gemm_groups.h"
 #include "kernels/cuda/gemm_groups_hopper.cuh"

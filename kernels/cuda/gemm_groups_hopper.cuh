@@ -52,8 +52,9 @@ __device__ __forceinline__ void groups_copy_single(T *to, const T *from, bool va
         to[i] = valid ? from[i] : ot_from_float<T>(0.0f);
 }
 
-/* What one thread copies of an operand, SIZE rows (A) or columns (B) of the product: in each panel the rows r,
- * r + 16, ... of its chunk of 8 elements. rows, cols: how many the matrix has from the thread's first on. */
+/* What one thread copies of an operand, SIZE rows (A) or columns (B) of the product: in each panel the rows
+ * r, r + 16, ... of its chunk of 8 elements. rows, cols: how many the matrix has from the thread's first
+ * on. */
 template <class T, bool ALONG, int SIZE, bool ALIGNED>
 struct groups_source {
     static constexpr int PANELS = ALONG ? 1 : SIZE / 64, PANEL_ROWS = ALONG ? SIZE : groups_shape::STEP;
@@ -318,8 +319,8 @@ __device__ __forceinline__ void groups_finish_piece(const struct ot_gemm_groups 
     groups_store_piece<K::ALIGNED>(static_cast<typename K::C *>(op.c) + place, v);
 }
 
-/* Stores the warp's 16 rows. BATCH pieces of the addend are read before one is stored: the addend may be C, so
- * the compiler does not move a load before a store. */
+/* Stores the warp's 16 rows. BATCH pieces of the addend are read before one is stored: the addend may be C,
+ * so the compiler does not move a load before a store. */
 template <class K>
 __device__ __forceinline__ void groups_store_tile(const struct ot_gemm_groups &op,
                                                   const struct ot_groups_tile &at,

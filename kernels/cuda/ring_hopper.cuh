@@ -6,7 +6,7 @@
  *
  *     STAGES            slots of the ring
  *     SLOT_BYTES        a slot, a multiple of 1024
- *     OWNED_BYTES       what the block keeps beside the ring, a multiple of 8; it begins at a multiple of 1024
+ *     OWNED_BYTES       what the block keeps beside the ring, from a multiple of 1024 on; a multiple of 8
  */
 #ifndef OT_KERNELS_CUDA_RING_HOPPER_CUH
 #define OT_KERNELS_CUDA_RING_HOPPER_CUH

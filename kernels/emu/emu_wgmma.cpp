@@ -194,7 +194,7 @@ static void combine_issue(Warp *warp) {
     check_warpgroup(warp, w);
     Product p = {};
     p.group = warp->n_groups;
-    p.follows = is_in_flight(warp, w.c);
+    bool follows = is_in_flight(warp, w.c);
     for (int lane = 0; lane < WARP; lane++) {
         const Thread *thread = &warp->threads[lane];
         const ot_emu_wgmma &mine = p.lanes[lane] = *(const ot_emu_wgmma *)thread->in;
@@ -206,7 +206,7 @@ static void combine_issue(Warp *warp) {
             check_fenced(thread, mine.a, sizeof p.a[lane], "registers of A", w.site);
             memcpy(p.a[lane], mine.a, sizeof p.a[lane]);
         }
-        if (!p.follows)
+        if (!follows)
             memcpy(p.c[lane], mine.c, bytes);
         memset(mine.c, POISON, bytes);
     }
@@ -218,10 +218,9 @@ static void combine_issue(Warp *warp) {
 static void gather(const Product &p, float (&c)[ROWS][COLUMNS]) {
     for (int lane = 0; lane < WARP; lane++)
         for (int n = 0; n < p.lanes[0].n8; n++)
-            for (int i = 0; i < 4; i++) {
-                float before = p.follows ? p.lanes[lane].c[n][i] : p.c[lane][n][i];
-                c[lane / 4 + i / 2 * 8][8 * n + 2 * (lane % 4) + i % 2] = p.lanes[0].add ? before : 0.0f;
-            }
+            for (int i = 0; i < 4; i++)
+                c[lane / 4 + i / 2 * 8][8 * n + 2 * (lane % 4) + i % 2] =
+                    p.lanes[0].add ? p.c[lane][n][i] : 0.0f;
 }
 
 static float element(const Operand &operand, int k, int column, int type) {
@@ -249,8 +248,19 @@ static void gather_a(const Warp *warp, const Product &p, float (&a)[ROWS][DEPTH]
             a[row][k] = element(operand, k, number_of(warp) % WARPS * ROWS + row, w.type);
 }
 
-static void finish(Warp *warp, const Product &p) {
+/* Where the sums after product `number` go: to the next product in flight that adds to them, whose registers
+ * stay poisoned, or to the registers. */
+static Product *next_of(Warp *warp, size_t number) {
+    for (size_t i = number + 1; i < warp->products.size(); i++)
+        if (warp->products[i].lanes[0].c == warp->products[number].lanes[0].c)
+            return &warp->products[i];
+    return nullptr;
+}
+
+static void finish(Warp *warp, size_t number) {
+    const Product &p = warp->products[number];
     const ot_emu_wgmma &w = p.lanes[0];
+    Product *next = next_of(warp, number);
     Operand operand(w.b, w.transposed);
     int columns = 8 * w.n8;
     float a[ROWS][DEPTH], b[DEPTH][COLUMNS], c[ROWS][COLUMNS];
@@ -267,7 +277,8 @@ static void finish(Warp *warp, const Product &p) {
     for (int lane = 0; lane < WARP; lane++)
         for (int n = 0; n < w.n8; n++)
             for (int i = 0; i < 4; i++)
-                p.lanes[lane].c[n][i] = c[lane / 4 + i / 2 * 8][8 * n + 2 * (lane % 4) + i % 2];
+                (next ? next->c[lane] : p.lanes[lane].c)[n][i] =
+                    c[lane / 4 + i / 2 * 8][8 * n + 2 * (lane % 4) + i % 2];
 }
 
 /* ---- groups ---- */
@@ -286,7 +297,7 @@ static void combine_wait(Warp *warp) {
     int left = (int)warp->threads[0].value;
     size_t done = 0;
     for (; done < warp->products.size() && warp->products[done].group < warp->n_groups - left; done++)
-        finish(warp, warp->products[done]);
+        finish(warp, done);
     warp->products.erase(warp->products.begin(), warp->products.begin() + (ptrdiff_t)done);
 }
 

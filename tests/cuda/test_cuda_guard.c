@@ -422,6 +422,27 @@ static void test_products_by_groups(void **state) {
     }
 }
 
+/* After a check, a run trusts the saved verdict: a kernel that breaks later shows. So the check has found the
+ * kernel right. */
+static void test_right_products_by_groups_are_trusted(void **state) {
+    static const char *const kernels[] = {"groups_tiled", "groups_hopper"};
+    static uint16_t want[INNER * WIDE], got[INNER * WIDE];
+    for (int i = 0; i < 2 * 2; i++) {
+        enum ot_groups_form form = (enum ot_groups_form)(i % 2);
+        teardown(state);
+        setup(state);
+        choose_card(i / 2 ? 90 : 80);
+        for (int run = 0; run < 2; run++) {
+            struct work w;
+            ot_emu_break_kernels(run ? kernels[i / 2] : NULL);
+            open_work(&w);
+            run_groups(&w, form, run ? got : want);
+            close_work(&w);
+        }
+        assert_memory_not_equal(got, want, GROUP_ROWS * WIDE * 2);
+    }
+}
+
 /* Of two broken kernels, the one that an unchecked product needs shows. */
 static void test_products_by_groups_choose_their_kernel(void **state) {
     static const char *const broken[] = {NULL, "groups_tiled", "groups_hopper"};
@@ -447,7 +468,7 @@ static void test_products_by_groups_choose_their_kernel(void **state) {
 
 static void test_damaged_file(void **state) {
     char path[512], command[600];
-    int64_t first, second;
+    int64_t first = 0, second = 0;
     check_kept(&first, &second);
     snprintf(command, sizeof command, "ls %s/offload-train/guard-* >%s/name", (char *)*state, (char *)*state);
     assert_int_equal(system(command), 0);
@@ -490,6 +511,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_a_wrong_epilogue_gives_way, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_lost_scale_gives_way, setup, teardown),
         cmocka_unit_test_setup_teardown(test_products_by_groups, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_right_products_by_groups_are_trusted, setup, teardown),
         cmocka_unit_test_setup_teardown(test_products_by_groups_choose_their_kernel, setup, teardown),
         cmocka_unit_test_setup_teardown(test_damaged_file, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_check_that_fails_decides_nothing, setup, teardown),

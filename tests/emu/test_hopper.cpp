@@ -128,6 +128,36 @@ static void test_wgmma_multiplies(void **) {
     check_product<__nv_bfloat16, true, 256, COLUMNS_OF_A>();
 }
 
+/* A sum over many groups of products, of which one is always in flight: rounds products of ones. */
+static __global__ void accumulate(float *sums_out, int rounds) {
+    __half *panel = first_panel<__half>();
+    for (int i = (int)threadIdx.x; i < 64 * 64; i += 128)
+        panel[i] = __float2half_rn(1);
+    ot_fence_proxy_async();
+    __syncthreads();
+    float sums[8][4] = {};
+    uint64_t operand = ot_wgmma_operand(panel, 0, PATTERN);
+    for (int i = 0; i < rounds; i++) {
+        ot_wgmma_fence();
+        ot_wgmma<__half, false, true>(sums, operand, operand);
+        ot_wgmma_commit();
+        ot_wgmma_wait<1>();
+    }
+    ot_wgmma_wait<0>();
+    ot_wgmma_ready(sums);
+    sums_out[threadIdx.x] = sums[7][3];
+}
+
+static void test_groups_in_flight_add_up(void **) {
+    enum { ROUNDS = 5 };
+    reset_to(90);
+    DeviceArray<float> sums(128, -1);
+    run_well(accumulate, 1, 128, PATTERN + 64 * PANEL_ROW, sums.device, (int)ROUNDS);
+    sums.get();
+    for (float sum : sums.host)
+        assert_true(sum == ROUNDS * 16);
+}
+
 /* ---- wrong and right: one warpgroup ---- */
 
 enum Fault {
@@ -411,6 +441,7 @@ static void test_other_cards_have_no_wgmma(void **) {
 int main() {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wgmma_multiplies),
+        cmocka_unit_test(test_groups_in_flight_add_up),
         cmocka_unit_test(test_right_hopper_kernels_pass),
         cmocka_unit_test(test_wrong_hopper_kernels_are_reported),
         cmocka_unit_test(test_other_cards_have_no_wgmma),
