@@ -47,17 +47,32 @@ __device__ __forceinline__ void ot_mbarrier_arrive(uint64_t *barrier) {
 }
 
 /* Waits until the phase of this parity has ended. The first phase has the parity 0; the phase before it has
- * the parity 1 and counts as ended. */
+ * the parity 1 and counts as ended.
+ *
+ * A wait whose arrivals are lost ends too: a trap makes it an error of the launch. Otherwise it would hold
+ * the GPU until somebody resets it. The bound counts tries, because a clock also runs while a debugger or
+ * another process has stopped the block. A try takes up to 1 microsecond where the hardware sleeps as the
+ * hint says, and some 30 ns where it does not sleep. So the trap comes after about 8 s, and not before
+ * 0.25 s. A tile arrives within some microseconds.
+ *
+ * The whole loop is one asm statement: around a loop of C the compiler copies the sums of products that still
+ * run, so backward's products would run one after the other and spill 1.4 KiB of registers. */
 __device__ __forceinline__ void ot_mbarrier_wait(uint64_t *barrier, uint32_t parity) {
+    constexpr unsigned HINT_NS = 1000, TRIES = 1u << 23;
     asm volatile("{\n"
-                 ".reg .pred ended;\n"
+                 ".reg .pred ended, more;\n"
+                 ".reg .u32 left;\n"
+                 "mov.u32 left, %3;\n"
                  "again:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1;\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1, %2;\n"
                  "@ended bra done;\n"
-                 "bra again;\n"
+                 "sub.u32 left, left, 1;\n"
+                 "setp.ne.u32 more, left, 0;\n"
+                 "@more bra again;\n"
+                 "trap;\n"
                  "done:\n"
                  "}" ::"r"(ot_shared_address(barrier)),
-                 "r"(parity)
+                 "r"(parity), "r"(HINT_NS), "n"(TRIES)
                  : "memory");
 }
 

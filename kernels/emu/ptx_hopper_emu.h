@@ -8,7 +8,8 @@
  * - an operand that is outside of shared memory, that is not aligned to the swizzle, or that leaves the rows
  *   of its panel; a swizzle other than that of 128 bytes;
  * - bytes of an operand whose writer executed no ot_fence_proxy_async since;
- * - an mbarrier before its init, or a wait that never ends;
+ * - an mbarrier before its init, or a wait that never ends (where a GPU traps after some seconds, the
+ *   emulator reports at once, when no thread of the block can go on);
  * - if accesses are checked: sums that are touched and registers of A that are written before the wait; sums
  *   and registers of A that were written since the last ot_wgmma_fence; races, as for all of shared memory.
  *

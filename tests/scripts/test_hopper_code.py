@@ -161,6 +161,15 @@ class HopperCode(unittest.TestCase):
             self.assertEqual(count(code, r"STG\.E\.128"), 32 if wide else 16, name)
             self.assertEqual(count(code, "STG"), 32 if wide else 16, name)
 
+    @unittest.skipUnless(cuobjdump(), "no cuobjdump in CUDA_HOME and PATH")
+    def test_waits_end(self):
+        """A wait for an mbarrier is two tries with a sleep between them, in a loop that ends in a trap if arrivals are lost."""
+        for name in KERNELS:
+            for kernel, code in disassemble(name).items():
+                tries = count(code, "SYNCS.PHASECHK")
+                self.assertGreater(tries, 0, kernel)
+                self.assertGreaterEqual(count(code, "BPT.TRAP"), tries / 2, kernel)
+
 
 if __name__ == "__main__":
     unittest.main()
