@@ -103,7 +103,8 @@ static void free_device(struct ot_device *base, void *memory) {
  *
  * Pinned memory is a registered anonymous mapping, not memory of cudaHostAlloc. Such a mapping can have huge
  * pages, can be bound to the memory node beside the GPU, and can be registered a second time with
- * io_uring. */
+ * io_uring. It is registered as one piece: CUDA refuses a copy across the border of two registrations
+ * ("invalid argument", seen on an H100), and slabs lie anywhere in the mapping. */
 
 /* Pinning is logged if it takes longer than this. */
 #define LONG_SECONDS 1.0

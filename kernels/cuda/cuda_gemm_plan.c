@@ -145,8 +145,8 @@ static int set_preferences(const struct ot_cuda_gemm *gemm, const struct ot_gemm
                       {OT_CUBLASLT_PREF_MIN_ALIGNMENT_B_BYTES, key->align_a},
                       {OT_CUBLASLT_PREF_MIN_ALIGNMENT_C_BYTES, key->align_c},
                       {OT_CUBLASLT_PREF_MIN_ALIGNMENT_D_BYTES, key->align_c}};
-    int status = gemm->lt.pref_set(gemm->pref, OT_CUBLASLT_PREF_REDUCTION_SCHEME_MASK, &reductions,
-                                   sizeof reductions);
+    int status =
+        gemm->lt.pref_set(gemm->pref, OT_CUBLASLT_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions);
     for (size_t i = 0; i < sizeof alignments / sizeof *alignments && status == OT_CUBLASLT_SUCCESS; i++)
         status = gemm->lt.pref_set(gemm->pref, alignments[i].attribute, &alignments[i].bytes,
                                    sizeof alignments[i].bytes);

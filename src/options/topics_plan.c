@@ -179,9 +179,9 @@ static const struct ot_topic_block gpu[] = {
     {"memory", "If a budget is more than the system reports as free, the program warns and tries. It makes "
                "all memory resident before step 1, so missing memory is an error before step 1. Memory "
                "errors of the GPU, and a display on it, cause a warning."},
-    {NULL, "You need not build on the machine with the GPU. On a machine with nvcc, scripts/gpu-pack makes an "
-           "archive of some 30 MiB with the program, the GPU tests and three scripts. The machine with the "
-           "GPU needs a driver, libcublasLt and a shell:"},
+    {NULL, "You need not build on the machine with the GPU. On a machine with nvcc, scripts/gpu-pack makes "
+           "an archive of some 30 MiB with the program, the GPU tests and three scripts. The machine with "
+           "the GPU needs a driver, libcublasLt and a shell:"},
     {"", "scripts/gpu-pack             # here: builds for sm_90, packs build-gpu/pack.tar.gz\n"
          "tar xzf pack.tar.gz          # there, and then one of these\n"
          "./first-lease                # checks, figures and a real run, about 6 minutes\n"
@@ -191,7 +191,7 @@ static const struct ot_topic_block gpu[] = {
      "gpu-check also takes full, or a tool: memcheck, racecheck, ... Both scripts first print the facts of "
      "the machine. They write each result at once, so an interrupted script keeps its results. If python3 "
      "has PyTorch, the report also has PyTorch's attention and training step, for comparison."},
-    {NULL, "State: the cuda device is tested on an emulated GPU, kernel by kernel and run by run, and ran on an "
-           "H100 and an H200 in November 2026. Other cards have not run it yet."},
+    {NULL, "State: the cuda device is tested on an emulated GPU, kernel by kernel and run by run, and ran on "
+           "an H100 and an H200 in November 2026. Other cards have not run it yet."},
 };
 const struct ot_topic ot_topic_gpu = OT_TOPIC("gpu", "GPUs: requirements and checks", gpu);
