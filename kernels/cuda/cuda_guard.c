@@ -130,20 +130,29 @@ bool ot_cuda_guard_gemm(struct ot_cuda_guard *guard, struct ot_cuda_gemm *gemm, 
     return is_trusted(guard, path, name);
 }
 
-void ot_cuda_guard_gemm_groups(struct ot_cuda_guard *guard, const struct ot_gemm_groups *op,
-                               struct ot_cuda_stream *on) {
-    int path = ot_guard_groups_path(op);
-    on->plain = guard->wish == PLAIN;
-    if (on->plain || !ot_gemm_groups_is_tiled(op) || trusts(guard, path))
-        return;
+/* The check runs the kernel that *on chooses. */
+static bool may_group(struct ot_cuda_guard *guard, const struct ot_gemm_groups *op, bool hopper,
+                      const struct ot_cuda_stream *on) {
+    int path = ot_guard_groups_path(op, hopper);
+    if (!ot_gemm_groups_is_tiled(op) || trusts(guard, path))
+        return true;
     char name[OT_GUARD_NAME_BYTES];
     bool agree = false;
-    ot_guard_groups_name(op, name);
+    ot_guard_groups_name(op, hopper, name);
     if (needs_check(guard, path, on)) {
-        cudaError_t rc = ot_guard_check_groups(guard->pinned, op, on, &agree);
+        cudaError_t rc = ot_guard_check_groups(guard->pinned, op, hopper, on, &agree);
         settle(guard, path, name, rc, agree, on);
     }
-    on->plain = !is_trusted(guard, path, name);
+    return is_trusted(guard, path, name);
+}
+
+void ot_cuda_guard_gemm_groups(struct ot_cuda_guard *guard, const struct ot_gemm_groups *op,
+                               struct ot_cuda_stream *on) {
+    on->plain = on->no_hopper = false;
+    if (guard->wish == AUTO && ot_gemm_groups_is_hopper(op, on) && may_group(guard, op, true, on))
+        return;
+    on->no_hopper = true;
+    on->plain = guard->wish == PLAIN || !may_group(guard, op, false, on);
 }
 
 /* ---- opening ---- */
@@ -188,7 +197,7 @@ static void say_wish(const struct ot_cuda_guard *guard) {
                             ? "OFFLOAD_TRAIN_KERNELS is plain: plain kernels compute all attention and all "
                               "products, which is much slower and changes the last digits"
                             : "OFFLOAD_TRAIN_KERNELS is tiled: no kernel of compute capability 9.0 computes "
-                              "attention, which is slower and changes the last digits");
+                              "attention or products by groups, which is slower and changes the last digits");
 }
 
 static int open_verdicts(struct ot_cuda_guard *guard, const struct ot_cuda_guard_config *config) {

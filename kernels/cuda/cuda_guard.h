@@ -10,7 +10,8 @@
  *     a softcap, sinks, slopes, a window, and keys before the first query
  *   attention on any tensor cores, forward and backward, each by the same
  *   matrix products of cuBLASLt, by dtypes, transpositions, bias and accumulation
- *   products by groups on tensor cores, by dtypes, form and transposition
+ *   products by groups for compute capability 9.0, and on any tensor cores, each by dtypes, form and
+ *     transposition
  *
  * A file stores each verdict for this GPU, driver, cuBLASLt and build, and later runs start with it
  * (cuda_guard_verdicts.h). A verdict depends on these alone, because the random problem is always the same.
@@ -59,7 +60,6 @@ void ot_cuda_guard_attention(struct ot_cuda_guard *guard, const struct ot_attent
                              struct ot_cuda_stream *on);
 void ot_cuda_guard_attention_backward(struct ot_cuda_guard *guard, const struct ot_attention *op,
                                       struct ot_cuda_stream *on);
-/* Chooses the kernel of the op: sets on->plain. */
 void ot_cuda_guard_gemm_groups(struct ot_cuda_guard *guard, const struct ot_gemm_groups *op,
                                struct ot_cuda_stream *on);
 /* True if the op may use its fast path, or has none. */

@@ -108,56 +108,63 @@ cudaError_t ot_guard_check_gemm(struct ot_guard_pinned *pinned, struct ot_cuda_g
 /* ---- products by groups ----
  *
  * Three experts, the second without rows; more than a tile of packed rows and of columns, more steps than
- * stages, and sizes that end within a tile. Bounds and scale are those of the products above. */
+ * stages, and sizes that end within a tile. The kernel for compute capability 9.0 has larger tiles and a
+ * problem of its own; in the form SUMS its steps are along the rows of a group. Bounds and scale are those of
+ * the products above. */
 
-enum { GROUPS = 3, GROUP_ROWS = 180, GROUP_SPLIT = 40, GROUP_N = 136, GROUP_K = 104 };
+enum { GROUPS = 3, GROUP_SPLIT = 40 };
+static const struct groups_problem {
+    int rows, n, inner; /* inner: k, or m of SUMS */
+} TILED_GROUPS = {180, 136, 104}, HOPPER_ROWS = {180, 264, 264}, HOPPER_SUMS = {400, 264, 72};
 
-int ot_guard_groups_path(const struct ot_gemm_groups *op) {
+int ot_guard_groups_path(const struct ot_gemm_groups *op, bool hopper) {
     return OT_GUARD_ATTENTION_PATHS + OT_GUARD_GEMM_PATHS +
-           ((int)op->dtype << 3 | (op->c_dtype != op->dtype) << 2 | (op->form == OT_GROUPS_SUMS) << 1 |
-            op->trans_b);
+           ((int)op->dtype << 4 | hopper << 3 | (op->c_dtype != op->dtype) << 2 |
+            (op->form == OT_GROUPS_SUMS) << 1 | op->trans_b);
 }
 
-void ot_guard_groups_name(const struct ot_gemm_groups *op, char name[OT_GUARD_NAME_BYTES]) {
-    snprintf(name, OT_GUARD_NAME_BYTES, "the products by groups %s of %s into %s",
+void ot_guard_groups_name(const struct ot_gemm_groups *op, bool hopper, char name[OT_GUARD_NAME_BYTES]) {
+    snprintf(name, OT_GUARD_NAME_BYTES, "the products by groups %s of %s into %s%s",
              op->form == OT_GROUPS_SUMS ? "A^T B"
              : op->trans_b              ? "A B^T"
                                         : "A B",
-             ot_dtype_name(op->dtype), ot_dtype_name(op->c_dtype));
+             ot_dtype_name(op->dtype), ot_dtype_name(op->c_dtype), hopper ? " (compute capability 9.0)" : "");
 }
 
-static struct ot_gemm_groups make_groups(const struct ot_gemm_groups *like, struct ot_guard_room *room,
-                                         struct ot_guard_pair *c, int32_t **offsets) {
+static struct ot_gemm_groups make_groups(const struct ot_gemm_groups *like, struct groups_problem size,
+                                         struct ot_guard_room *room, struct ot_guard_pair *c,
+                                         int32_t **offsets) {
     bool sums = like->form == OT_GROUPS_SUMS;
     struct ot_gemm_groups op = *like;
-    op.experts = GROUPS, op.rows = GROUP_ROWS, op.m = op.k = GROUP_K, op.n = GROUP_N;
-    op.lda = GROUP_K, op.ldb = op.trans_b ? GROUP_K : GROUP_N, op.ldc = GROUP_N;
-    op.stride = GROUP_K * GROUP_N;
+    op.experts = GROUPS, op.rows = size.rows, op.m = op.k = size.inner, op.n = size.n;
+    op.lda = size.inner, op.ldb = op.trans_b ? size.inner : size.n, op.ldc = size.n;
+    op.stride = (int64_t)size.inner * size.n;
     op.offsets = *offsets = ot_guard_take(room, GROUPS + 1, OT_F32);
-    op.a = ot_guard_take(room, GROUP_ROWS * GROUP_K, op.dtype);
-    op.b = ot_guard_take(room, sums ? GROUP_ROWS * GROUP_N : GROUPS * op.stride, op.dtype);
+    op.a = ot_guard_take(room, op.rows * op.lda, op.dtype);
+    op.b = ot_guard_take(room, sums ? op.rows * op.n : GROUPS * op.stride, op.dtype);
     op.bias = op.addend = NULL;
     op.scale = SCALE;
-    *c = ot_guard_make_pair(room, op.c_dtype, sums ? GROUPS * op.stride : GROUP_ROWS * GROUP_N,
+    *c = ot_guard_make_pair(room, op.c_dtype, sums ? GROUPS * op.stride : op.rows * op.n,
                             gemm_bound(op.c_dtype));
     return op;
 }
 
 cudaError_t ot_guard_check_groups(struct ot_guard_pinned *pinned, const struct ot_gemm_groups *like,
-                                  const struct ot_cuda_stream *on, bool *agree) {
+                                  bool hopper, const struct ot_cuda_stream *on, bool *agree) {
     struct ot_guard_room room = {.memory = on->scratch, .bytes = on->scratch_bytes};
     struct ot_guard_pair c;
     int32_t *offsets, *ends = pinned->starts;
-    struct ot_gemm_groups op = make_groups(like, &room, &c, &offsets);
+    bool sums = like->form == OT_GROUPS_SUMS;
+    struct groups_problem size = !hopper ? TILED_GROUPS : sums ? HOPPER_SUMS : HOPPER_ROWS;
+    struct ot_gemm_groups op = make_groups(like, size, &room, &c, &offsets);
     if (room.used > room.bytes)
         return cudaErrorMemoryAllocation;
-    ends[0] = 0, ends[1] = ends[2] = GROUP_SPLIT, ends[3] = GROUP_ROWS;
+    ends[0] = 0, ends[1] = ends[2] = GROUP_SPLIT, ends[3] = size.rows;
     OT_GUARD_TRY(
         cudaMemcpyAsync(offsets, ends, (GROUPS + 1) * sizeof *ends, cudaMemcpyHostToDevice, on->stream));
-    OT_GUARD_TRY(ot_cuda_gemm_fill(op.dtype, (void *)(uintptr_t)op.a, GROUP_ROWS * GROUP_K, 1, on));
+    OT_GUARD_TRY(ot_cuda_gemm_fill(op.dtype, (void *)(uintptr_t)op.a, op.rows * op.lda, 1, on));
     OT_GUARD_TRY(ot_cuda_gemm_fill(op.dtype, (void *)(uintptr_t)op.b,
-                                   op.form == OT_GROUPS_SUMS ? GROUP_ROWS * GROUP_N : GROUPS * op.stride, 2,
-                                   on));
+                                   sums ? op.rows * op.n : GROUPS * op.stride, 2, on));
     OT_GUARD_TRY(ot_guard_spoil(&c, on));
     op.c = c.fast;
     OT_GUARD_TRY(ot_cuda_gemm_groups(&op, on));

@@ -21,7 +21,7 @@ enum {
     OT_GUARD_FEATURES = 5,  /* flags that select other code: softcap, sinks, slopes, window, earlier keys */
     OT_GUARD_ATTENTION_PATHS = 4 * 3 * OT_GUARD_HEAD_DIMS << OT_GUARD_FEATURES, /* kind; dtype */
     OT_GUARD_GEMM_PATHS = 3 << 5,                                               /* dtype; five flags */
-    OT_GUARD_GROUPS_PATHS = 3 << 3,                                             /* dtype; three flags */
+    OT_GUARD_GROUPS_PATHS = 3 << 4,                                             /* dtype; four flags */
     OT_GUARD_PATHS = OT_GUARD_ATTENTION_PATHS + OT_GUARD_GEMM_PATHS + OT_GUARD_GROUPS_PATHS,
     OT_GUARD_NAME_BYTES = 160,
 };
@@ -29,12 +29,12 @@ enum {
 /* The number of the op's path. */
 int ot_guard_attention_path(const struct ot_attention *op, enum ot_guard_attention kind);
 int ot_guard_gemm_path(const struct ot_gemm *op);
-int ot_guard_groups_path(const struct ot_gemm_groups *op);
+int ot_guard_groups_path(const struct ot_gemm_groups *op, bool hopper);
 /* Its name, for a warning. */
 void ot_guard_attention_name(const struct ot_attention *op, enum ot_guard_attention kind,
                              char name[OT_GUARD_NAME_BYTES]);
 void ot_guard_gemm_name(const struct ot_gemm *op, char name[OT_GUARD_NAME_BYTES]);
-void ot_guard_groups_name(const struct ot_gemm_groups *op, char name[OT_GUARD_NAME_BYTES]);
+void ot_guard_groups_name(const struct ot_gemm_groups *op, bool hopper, char name[OT_GUARD_NAME_BYTES]);
 
 /* ---- checks ---- */
 
@@ -54,7 +54,7 @@ cudaError_t ot_guard_check_attention(struct ot_guard_pinned *pinned, const struc
 cudaError_t ot_guard_check_gemm(struct ot_guard_pinned *pinned, struct ot_cuda_gemm *gemm,
                                 const struct ot_gemm *like, const struct ot_cuda_stream *on, bool *agree);
 cudaError_t ot_guard_check_groups(struct ot_guard_pinned *pinned, const struct ot_gemm_groups *like,
-                                  const struct ot_cuda_stream *on, bool *agree);
+                                  bool hopper, const struct ot_cuda_stream *on, bool *agree);
 
 /* ---- for the checks ---- */
 

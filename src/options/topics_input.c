@@ -231,7 +231,7 @@ static const struct ot_topic_block environment[] = {
      "on, the default; or off: the program does not check fast GPU kernels before their first use (help "
      "gpu)."},
     {"OFFLOAD_TRAIN_KERNELS",
-     "The GPU kernels of attention and products: auto, the default; tiled (attention without the kernels for "
+     "The GPU kernels of attention and products: auto, the default; tiled (without our kernels for "
      "compute capability 9.0); or plain (no tensor cores and no libcublasLt: much slower). It is for a GPU "
      "on which a fast kernel hangs or is wrong. This changes bits, and checkpoints record it."},
     {"OFFLOAD_TRAIN_ADAMW", "The CPU kernel of AdamW: scalar, avx2 or avx512. Without it, the fastest one is "

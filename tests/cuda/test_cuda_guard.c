@@ -304,22 +304,62 @@ static void test_a_lost_scale_gives_way(void **state) {
 
 /* ---- products by groups ---- */
 
-/* Each form has a check of its own, whose verdict the next run reads. If the kernel is broken, the results
- * are those of the plain kernel, which adds in another order. */
+enum { GROUP_ROWS = 24, WIDE = 136, INNER = 64 };
+
+/* bf16 [GROUP_ROWS,WIDE] = [GROUP_ROWS,INNER] [WIDE,INNER]^T of one expert, or [INNER,WIDE] =
+ * [GROUP_ROWS,INNER]^T [GROUP_ROWS,WIDE]. Wide enough for the kernel of compute capability 9.0. Returns the
+ * launches. */
+static int64_t run_wide_groups(const struct work *w, enum ot_groups_form form, uint16_t *results) {
+    const int32_t ends[2] = {0, GROUP_ROWS};
+    bool sums = form == OT_GROUPS_SUMS;
+    struct ot_gemm_groups op = {.dtype = OT_BF16,
+                                .c_dtype = OT_BF16,
+                                .form = form,
+                                .trans_b = !sums,
+                                .experts = 1,
+                                .rows = GROUP_ROWS,
+                                .m = INNER,
+                                .n = WIDE,
+                                .k = INNER,
+                                .offsets = w->row_start,
+                                .a = part(w, 0),
+                                .b = part(w, 0) + GROUP_ROWS * INNER,
+                                .c = part(w, 4),
+                                .lda = INNER,
+                                .ldb = sums ? WIDE : INNER,
+                                .ldc = WIDE,
+                                .stride = INNER * WIDE};
+    memcpy(w->host, ends, sizeof ends);
+    ot_lane_copy(w->lane, OT_COPY_H2D, w->row_start, w->host, sizeof ends);
+    int64_t before = launches();
+    ot_device_ops(w->device)->gemm_groups(w->lane, &op);
+    int64_t after = launches();
+    ot_lane_copy(w->lane, OT_COPY_D2H, w->host, w->memory, 8 * N * DIM * 2);
+    check_ok(ot_lane_sync(w->lane));
+    memcpy(results, w->host + 4 * N * DIM, (size_t)(sums ? INNER : GROUP_ROWS) * WIDE * 2);
+    return after - before;
+}
+
+/* Each form has a check of its own, whose verdict the next run reads. If the kernels are broken, the results
+ * are those of a slower kernel. Compute capability 9.0 has two kernels with tensor cores. */
 static void test_products_by_groups(void **state) {
-    static uint16_t want[2][DIM * DIM];
-    for (int broken = 0; broken < 2; broken++) {
-        ot_emu_break_kernels(broken ? "groups_tiled" : NULL);
+    static const struct {
+        const char *broken;
+        int compute_capability;
+    } cases[] = {{NULL, 80},   {"groups_tiled", 80}, {NULL, 90}, {"groups_tiled", 90}, {"groups_hopper", 90},
+                 {"false", 90} /* a template argument of both */};
+    static uint16_t want[2][INNER * WIDE], got[INNER * WIDE];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        choose_card(cases[i].compute_capability);
+        ot_emu_break_kernels(cases[i].broken);
         for (int run = 0; run < 2; run++)
             for (int form = 0; form < 2; form++) {
                 struct work w;
                 open_work(&w);
-                int64_t count = run_groups(&w, (enum ot_groups_form)form);
+                int64_t count = run_wide_groups(&w, (enum ot_groups_form)form, i ? got : want[form]);
                 assert_true(run == 0 ? count > 1 : count == 1);
-                if (!broken)
-                    memcpy(want[form], w.host + 3 * N * DIM, sizeof want[form]);
-                for (int i = 0; i < (form ? DIM * DIM : N * N); i++) {
-                    float g = ot_bf16_to_f32(w.host[3 * N * DIM + i]), v = ot_bf16_to_f32(want[form][i]);
+                for (int at = 0; i > 0 && at < (form ? INNER : GROUP_ROWS) * WIDE; at++) {
+                    float g = ot_bf16_to_f32(got[at]), v = ot_bf16_to_f32(want[form][at]);
                     assert_true(g - v <= 0.1f && v - g <= 0.1f); /* a unit of numbers below 16 */
                 }
                 close_work(&w);
@@ -329,11 +369,53 @@ static void test_products_by_groups(void **state) {
     }
 }
 
+/* After a check, a run trusts the saved verdict: a kernel that breaks later shows. So the check has found the
+ * kernel right. */
+static void test_right_products_by_groups_are_trusted(void **state) {
+    static const char *const kernels[] = {"groups_tiled", "groups_hopper"};
+    static uint16_t want[INNER * WIDE], got[INNER * WIDE];
+    for (int i = 0; i < 2 * 2; i++) {
+        enum ot_groups_form form = (enum ot_groups_form)(i % 2);
+        guard_teardown(state);
+        guard_setup(state);
+        choose_card(i / 2 ? 90 : 80);
+        for (int run = 0; run < 2; run++) {
+            struct work w;
+            ot_emu_break_kernels(run ? kernels[i / 2] : NULL);
+            open_work(&w);
+            run_wide_groups(&w, form, run ? got : want);
+            close_work(&w);
+        }
+        assert_memory_not_equal(got, want, GROUP_ROWS * WIDE * 2);
+    }
+}
+
+/* Of two broken kernels, the one that an unchecked product needs shows. */
+static void test_products_by_groups_choose_their_kernel(void **state) {
+    static const char *const broken[] = {NULL, "groups_tiled", "groups_hopper"};
+    static uint16_t want[INNER * WIDE], got[INNER * WIDE];
+    for (int i = 0; i < 2 * 3; i++) {
+        int card = i / 3 ? 90 : 80;
+        struct work w;
+        guard_teardown(state);
+        guard_setup(state);
+        choose_card(card);
+        setenv("OFFLOAD_TRAIN_KERNEL_CHECKS", "off", 1);
+        ot_emu_break_kernels(broken[i % 3]);
+        open_work(&w);
+        run_wide_groups(&w, OT_GROUPS_ROWS, i ? got : want);
+        close_work(&w);
+        bool needed = broken[i % 3] && i % 3 == (card == 90 ? 2 : 1);
+        if (i)
+            assert_int_equal(memcmp(got, want, GROUP_ROWS * WIDE * 2) != 0, needed);
+    }
+}
+
 /* ---- the file, and checks that cannot be made ---- */
 
 static void test_damaged_file(void **state) {
     char path[512], command[600];
-    int64_t first, second;
+    int64_t first = 0, second = 0;
     check_kept(&first, &second);
     snprintf(command, sizeof command, "ls %s/offload-train/guard-* >%s/name", (char *)*state, (char *)*state);
     assert_int_equal(system(command), 0);
@@ -378,6 +460,10 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_a_wrong_epilogue_gives_way, guard_setup, guard_teardown),
         cmocka_unit_test_setup_teardown(test_a_lost_scale_gives_way, guard_setup, guard_teardown),
         cmocka_unit_test_setup_teardown(test_products_by_groups, guard_setup, guard_teardown),
+        cmocka_unit_test_setup_teardown(test_right_products_by_groups_are_trusted, guard_setup,
+                                        guard_teardown),
+        cmocka_unit_test_setup_teardown(test_products_by_groups_choose_their_kernel, guard_setup,
+                                        guard_teardown),
         cmocka_unit_test_setup_teardown(test_damaged_file, guard_setup, guard_teardown),
         cmocka_unit_test_setup_teardown(test_a_check_that_fails_decides_nothing, guard_setup, guard_teardown),
     };

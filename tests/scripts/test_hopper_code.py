@@ -1,6 +1,6 @@
-"""The machine code of attention_hopper.cu and attention_hopper_backward.cu: products are those of a warpgroup and run
-asynchronously, nobody touches their registers before the wait, nothing lies in local memory, and the accesses that count
-have 16 bytes.
+"""The machine code of attention_hopper.cu, attention_hopper_backward.cu and gemm_groups_hopper.cu: products are those of a
+warpgroup and run asynchronously, nobody touches their registers before the wait, nothing lies in local memory, and the
+accesses that count have 16 bytes.
 
 Usage: test_hopper_code.py FOLDER    the folder of the build with the objects and the compiler's reports
 
@@ -19,8 +19,10 @@ import unittest
 import sass
 
 folder = sys.argv.pop()
-FORWARD, BACKWARD = "attention_hopper.cu", "attention_hopper_backward.cu"
-KERNELS = {FORWARD: 4, BACKWARD: 8}  # for each file: two dtypes, two head sizes; in backward, two passes
+FORWARD, BACKWARD, GROUPS = "attention_hopper.cu", "attention_hopper_backward.cu", "gemm_groups_hopper.cu"
+# For each file: two dtypes, two head sizes; in backward, two passes. Of products: two dtypes, two dtypes of the result, three
+# forms, arrays at 16-byte borders and off them.
+KERNELS = {FORWARD: 4, BACKWARD: 8, GROUPS: 24}
 VARIANTS = {64: "64x64x16", 128: "64x128x16"}  # head size: the shape of the product with the values
 KEYS = 1  # of enum gradient_pass
 
@@ -52,6 +54,12 @@ def count(code, pattern):
 def shape_of(name):
     """Of a kernel of backward: head size and pass."""
     return (int(x) for x in re.search(r"gradient_shapeILi(\d+)EL\d+gradient_pass(\d)E", name).groups())
+
+
+def flags_of(name):
+    """Of a kernel of products: a result of four bytes, the form SUMS, B transposed, arrays at 16-byte borders."""
+    wide, *flags = re.search(r"groups_hopperI\S*?(f)?Lb(\d)ELb(\d)ELb(\d)E", name).groups()
+    return bool(wide), *(flag == "1" for flag in flags)
 
 
 WAIT_FOR_ALL_BUT_ONE, WAIT_FOR_ALL = "WARPGROUP.DEPBAR.LE gsb0, 0x1", "WARPGROUP.DEPBAR.LE gsb0, 0x0"
@@ -156,6 +164,30 @@ class HopperCode(unittest.TestCase):
                 self.assertGreaterEqual(count(between, "FFMA"), 3 * 32, name)
             else:
                 self.assertGreaterEqual(count(between, "MUFU.EX2"), 2 * 32, name)
+
+    @needs_cuobjdump
+    def test_instructions_of_products(self):
+        """A step has four products of 64 x 256 x 16. It is waited for only when the next step's have been started. A lane has
+        128 sums: one exchange each, and stores of 16 bytes."""
+        kernels = disassemble(GROUPS)
+        self.assertEqual(len(kernels), KERNELS[GROUPS])
+        self.assertEqual(len({flags_of(name) for name in kernels}), KERNELS[GROUPS] / 2)
+        for name, code in kernels.items():
+            wide, sums, trans_b, aligned = flags_of(name)
+            products = [x for x in code if x.startswith("HGMMA")]
+            self.assertEqual(len(products), 4, name)
+            for product in products:
+                self.assertIn("64x256x16", product)
+                self.assertEqual(("tnspA" in product, "tnspB" in product), (sums, not trans_b), name)
+            step = code[place_of(code, "HGMMA"):place_of(code, WAIT_FOR_ALL_BUT_ONE)]
+            self.assertEqual(count(step, "HGMMA"), 4, name)
+            if not aligned:
+                self.assertFalse([x for x in code if re.match(r"LDL|STL|HMMA|LDGSTS", x)], name)
+                continue
+            self.check_accesses(name, code)
+            self.assertEqual(count(code, "LDGSTS"), 24, name)
+            self.assertEqual(count(code, r"STG\.E\.128"), 32 if wide else 16, name)
+            self.assertEqual(count(code, "STG"), 32 if wide else 16, name)
 
     @needs_cuobjdump
     def test_waits_end(self):
