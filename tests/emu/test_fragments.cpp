@@ -361,6 +361,51 @@ static void test_wgmma(void **) {
     check_product<64, true>("b_k_64", 1);
 }
 
+/* Products of 256 columns, over the 64 elements of a step of gemm_groups_hopper.cu. */
+template <bool A_TRANSPOSED, bool TRANSPOSED>
+static __global__ void multiply_wide(const Factors f, float *c) {
+    char *b = first_panel(), *a = b + 16 * f.b_chunks;
+    put_image(b, f.b_image, f.b_chunks);
+    put_image(a, f.a_image, f.a_chunks);
+    ot_fence_proxy_async();
+    __syncthreads();
+    float sums[32][4];
+    memcpy(sums, c + threadIdx.x * 128, sizeof sums);
+    ot_wgmma_fence();
+    for (int i = 0; i < 64 / 16; i++)
+        ot_wgmma<__half, TRANSPOSED, true, A_TRANSPOSED>(sums, move_to(a, f.a[i]), move_to(b, f.b[i]));
+    ot_wgmma_commit();
+    ot_wgmma_wait<0>();
+    ot_wgmma_ready(sums);
+    memcpy(c + threadIdx.x * 128, sums, sizeof sums);
+}
+
+template <bool A_TRANSPOSED, bool TRANSPOSED>
+static void check_wide(const char *name_of_a, const char *name_of_b) {
+    const Operand left(name_of_a), right(name_of_b);
+    const Table fragment("wgmma_c_256");
+    DeviceArray<uint16_t> a_image(left.image()), b_image(right.image());
+    DeviceArray<uint64_t> a(left.descriptors), b(right.descriptors);
+    size_t steps = left.descriptors.size() / 2;
+    for (size_t block = 0; block < 2; block++) {
+        DeviceArray<float> sums(sums_before(fragment, GROUP_ROWS, block * GROUP_ROWS));
+        Factors f = {};
+        f.a_image = a_image.device, f.a = a.device + block * steps, f.a_chunks = left.chunks();
+        f.b_image = b_image.device, f.b = b.device, f.b_chunks = right.chunks();
+        run_well(multiply_wide<A_TRANSPOSED, TRANSPOSED>, 1, GROUP,
+                 1024 + 16 * (left.chunks() + right.chunks()), f, sums.device);
+        check_sums(sums.get(), fragment, GROUP_ROWS, block * GROUP_ROWS, 64, true,
+                   (left.name + ", " + right.name).c_str());
+    }
+}
+
+static void test_wgmma_of_groups(void **) {
+    reset_to(90);
+    check_wide<false, false>("a_k", "b_k_256");
+    check_wide<false, true>("a_k", "b_mn_256");
+    check_wide<true, true>("a_mn", "b_mn_256");
+}
+
 /* Sums that are rounded become A of the next product, without an exchange between threads. */
 static __global__ void round_sums(const float *sums, uint32_t *out) {
     float c[1][8][4];
@@ -492,6 +537,7 @@ int main() {
         cmocka_unit_test(test_copies_make_panels),
         cmocka_unit_test(test_descriptors),
         cmocka_unit_test(test_wgmma),
+        cmocka_unit_test(test_wgmma_of_groups),
         cmocka_unit_test(test_rounded_sums_are_a),
         cmocka_unit_test(test_mma),
         cmocka_unit_test(test_ldmatrix),
