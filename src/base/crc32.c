@@ -66,6 +66,10 @@ uint32_t ot_crc32(uint32_t crc, const void *data, size_t bytes) {
     return have_pclmulqdq() ? crc_pclmulqdq(crc, data, bytes) : crc_zlib(crc, data, bytes);
 }
 
+uint32_t ot_crc32_combine(uint32_t first, uint32_t second, size_t second_bytes) {
+    return (uint32_t)crc32_combine(first, second, (z_off_t)second_bytes);
+}
+
 const char *ot_crc32_kernel(void) {
     return have_pclmulqdq() ? "pclmulqdq" : "zlib";
 }

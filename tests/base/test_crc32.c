@@ -53,7 +53,12 @@ static void test_parts(void **state) {
         for (size_t at = 0; at < LONG; at += part)
             crc = ot_crc32(crc, data + at, part < LONG - at ? part : LONG - at);
         assert_int_equal(crc, whole);
+        assert_int_equal(
+            ot_crc32_combine(ot_crc32(0, data, part), ot_crc32(0, data + part, LONG - part), LONG - part),
+            whole);
     }
+    assert_int_equal(ot_crc32_combine(whole, 0, 0), whole);
+    assert_int_equal(ot_crc32_combine(0, whole, LONG), whole);
     free(data);
 }
 

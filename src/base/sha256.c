@@ -1,0 +1,113 @@
+#include "src/base/sha256.h"
+
+#include <string.h>
+
+/* ---- SHA-256 ---- */
+
+/* The first 32 bits of the fractional parts of the cube roots of the first 64 primes. */
+static const uint32_t constants[64] = {
+    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+
+static uint32_t rotate(uint32_t x, int n) {
+    return x >> n | x << (32 - n);
+}
+
+/* Makes the 64 words of the schedule from a block of 16 big-endian words. */
+static void expand(const uint8_t block[OT_SHA256_BLOCK], uint32_t w[64]) {
+    for (int i = 0; i < 16; i++, block += 4)
+        w[i] = (uint32_t)block[0] << 24 | (uint32_t)block[1] << 16 | (uint32_t)block[2] << 8 | block[3];
+    for (int i = 16; i < 64; i++) {
+        uint32_t s0 = rotate(w[i - 15], 7) ^ rotate(w[i - 15], 18) ^ w[i - 15] >> 3;
+        uint32_t s1 = rotate(w[i - 2], 17) ^ rotate(w[i - 2], 19) ^ w[i - 2] >> 10;
+        w[i] = w[i - 16] + s0 + w[i - 7] + s1;
+    }
+}
+
+static void take_block(struct ot_sha256 *hash) {
+    uint32_t w[64], s[8];
+    expand(hash->block, w);
+    memcpy(s, hash->state, sizeof s);
+    for (int i = 0; i < 64; i++) {
+        uint32_t s1 = rotate(s[4], 6) ^ rotate(s[4], 11) ^ rotate(s[4], 25);
+        uint32_t choice = (s[4] & s[5]) ^ (~s[4] & s[6]);
+        uint32_t s0 = rotate(s[0], 2) ^ rotate(s[0], 13) ^ rotate(s[0], 22);
+        uint32_t majority = (s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]);
+        uint32_t t = s[7] + s1 + choice + constants[i] + w[i];
+        memmove(s + 1, s, 7 * sizeof *s);
+        s[4] += t;
+        s[0] = t + s0 + majority;
+    }
+    for (int i = 0; i < 8; i++)
+        hash->state[i] += s[i];
+}
+
+void ot_sha256_begin(struct ot_sha256 *hash) {
+    *hash = (struct ot_sha256){.state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f,
+                                         0x9b05688c, 0x1f83d9ab, 0x5be0cd19}};
+}
+
+void ot_sha256_add(struct ot_sha256 *hash, const void *data, size_t bytes) {
+    for (const uint8_t *at = data, *end = at + bytes; at < end; at++) {
+        hash->block[hash->bytes++ % OT_SHA256_BLOCK] = *at;
+        if (hash->bytes % OT_SHA256_BLOCK == 0)
+            take_block(hash);
+    }
+}
+
+void ot_sha256_end(struct ot_sha256 *hash, uint8_t digest[OT_SHA256_BYTES]) {
+    uint64_t bits = 8 * hash->bytes;
+    uint8_t length[8];
+    for (int i = 0; i < 8; i++)
+        length[i] = (uint8_t)(bits >> (56 - 8 * i));
+    ot_sha256_add(hash, "\x80", 1);
+    while (hash->bytes % OT_SHA256_BLOCK != OT_SHA256_BLOCK - sizeof length)
+        ot_sha256_add(hash, "", 1); /* zeros */
+    ot_sha256_add(hash, length, sizeof length);
+    for (int i = 0; i < OT_SHA256_BYTES; i++)
+        digest[i] = (uint8_t)(hash->state[i / 4] >> (24 - 8 * (i % 4)));
+}
+
+/* ---- HMAC ---- */
+
+void ot_hmac_begin(struct ot_hmac *mac, const void *key, size_t key_bytes) {
+    uint8_t block[OT_SHA256_BLOCK] = {0}, inner[OT_SHA256_BLOCK], outer[OT_SHA256_BLOCK];
+    if (key_bytes > sizeof block) { /* a long key is replaced by its hash */
+        ot_sha256_begin(&mac->inner);
+        ot_sha256_add(&mac->inner, key, key_bytes);
+        ot_sha256_end(&mac->inner, block);
+    } else if (key_bytes > 0) {
+        memcpy(block, key, key_bytes);
+    }
+    for (size_t i = 0; i < sizeof block; i++) {
+        inner[i] = block[i] ^ 0x36;
+        outer[i] = block[i] ^ 0x5c;
+    }
+    ot_sha256_begin(&mac->inner);
+    ot_sha256_add(&mac->inner, inner, sizeof inner);
+    ot_sha256_begin(&mac->outer);
+    ot_sha256_add(&mac->outer, outer, sizeof outer);
+}
+
+void ot_hmac_add(struct ot_hmac *mac, const void *data, size_t bytes) {
+    ot_sha256_add(&mac->inner, data, bytes);
+}
+
+void ot_hmac_end(struct ot_hmac *mac, uint8_t digest[OT_SHA256_BYTES]) {
+    ot_sha256_end(&mac->inner, digest);
+    ot_sha256_add(&mac->outer, digest, OT_SHA256_BYTES);
+    ot_sha256_end(&mac->outer, digest);
+}
+
+bool ot_sha256_is_same(const uint8_t a[OT_SHA256_BYTES], const uint8_t b[OT_SHA256_BYTES]) {
+    unsigned differs = 0;
+    for (int i = 0; i < OT_SHA256_BYTES; i++)
+        differs |= a[i] ^ b[i];
+    return differs == 0;
+}

@@ -1,0 +1,112 @@
+/* SHA-256: the vectors of FIPS 180-4 and all lengths up to several blocks. HMAC: the vectors of RFC 4231. */
+#include "tests/support/check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "src/base/sha256.h"
+
+static const char *hex(const uint8_t digest[OT_SHA256_BYTES]) {
+    static char text[2 * OT_SHA256_BYTES + 1];
+    for (int i = 0; i < OT_SHA256_BYTES; i++)
+        snprintf(text + 2 * i, 3, "%02x", digest[i]);
+    return text;
+}
+
+static void sha256(const void *data, size_t bytes, uint8_t digest[OT_SHA256_BYTES]) {
+    struct ot_sha256 hash;
+    ot_sha256_begin(&hash);
+    ot_sha256_add(&hash, data, bytes);
+    ot_sha256_end(&hash, digest);
+}
+
+static void vectors_of_the_standard(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
+        {"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"},
+        {"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
+         "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"}};
+    uint8_t digest[OT_SHA256_BYTES];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sha256(cases[i][0], strlen(cases[i][0]), digest);
+        assert_string_equal(hex(digest), cases[i][1]);
+    }
+}
+
+/* The digests of all lengths from 0 to 300, hashed together, as Python's hashlib has them. */
+static void all_lengths(void **state) {
+    (void)state;
+    enum { N = 300 };
+    uint8_t data[N], digest[OT_SHA256_BYTES];
+    struct ot_sha256 all;
+    for (int i = 0; i < N; i++)
+        data[i] = (uint8_t)(i * 7 + 3);
+    ot_sha256_begin(&all);
+    for (size_t n = 0; n <= N; n++) {
+        sha256(data, n, digest);
+        ot_sha256_add(&all, digest, sizeof digest);
+    }
+    ot_sha256_end(&all, digest);
+    assert_string_equal(hex(digest), "7d917fbd2cf49ddff9ad0a8706bba32d204e92e71d2e369c5a03d6af29278c9f");
+}
+
+static void vectors_of_the_rfc(void **state) {
+    (void)state;
+    static const struct {
+        int key_byte; /* repeated; 0: the key is the text */
+        size_t key_bytes;
+        const char *key;
+        int data_byte;
+        const char *data;
+        const char *digest;
+    } cases[] = {
+        {0x0b, 20, NULL, 0, "Hi There", "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7"},
+        {0, 4, "Jefe", 0, "what do ya want for nothing?",
+         "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"},
+        {0xaa, 20, NULL, 0xdd, NULL, "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe"},
+        {0, 25,
+         "\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f\x10\x11\x12\x13\x14\x15\x16\x17\x18"
+         "\x19",
+         0xcd, NULL, "82558a389a443c0ea4cc819899f2083a85f0faa3e578f8077a2e3ff46729665b"},
+        {0xaa, 131, NULL, 0, "Test Using Larger Than Block-Size Key - Hash Key First",
+         "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54"},
+        {0xaa, 131, NULL, 0,
+         "This is a test using a larger than block-size key and a larger than block-size data. The key needs "
+         "to be hashed before being used by the HMAC algorithm.",
+         "9b09ffa71b942fcb27635fbcd5b0e944bfdc63644f0713938a7f51535c3a35e2"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint8_t key[131], data[50], digest[OT_SHA256_BYTES];
+        size_t bytes = cases[i].data ? strlen(cases[i].data) : sizeof data;
+        struct ot_hmac mac;
+        memset(key, cases[i].key_byte, sizeof key);
+        memset(data, cases[i].data_byte, sizeof data);
+        ot_hmac_begin(&mac, cases[i].key ? (const void *)cases[i].key : key, cases[i].key_bytes);
+        ot_hmac_add(&mac, cases[i].data ? (const void *)cases[i].data : data, bytes);
+        ot_hmac_end(&mac, digest);
+        assert_string_equal(hex(digest), cases[i].digest);
+    }
+}
+
+static void digests_are_compared_whole(void **state) {
+    (void)state;
+    uint8_t a[OT_SHA256_BYTES], b[OT_SHA256_BYTES];
+    sha256("abc", 3, a);
+    memcpy(b, a, sizeof b);
+    assert_true(ot_sha256_is_same(a, b));
+    for (int bit = 0; bit < 8 * OT_SHA256_BYTES; bit++) {
+        b[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        assert_false(ot_sha256_is_same(a, b));
+        b[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(vectors_of_the_standard),
+        cmocka_unit_test(all_lengths),
+        cmocka_unit_test(vectors_of_the_rfc),
+        cmocka_unit_test(digests_are_compared_whole),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
