@@ -1,10 +1,11 @@
 /* Connects every rank of the tcp communicator with every other (tcp_state.h).
  *
  * Every rank listens on a UNIX socket and a TCP port, and tells the others by `exchange` where, together with
- * a random token. The lower rank of each two connects; so nobody needs the address of rank 0, which often is
- * a name that means something else on its own host. Both sides prove that they know the token of the other.
- * After each phase all ranks exchange how it went. So no rank waits for one that has failed, and all ranks
- * fail with the same sentence. */
+ * a random token. If all ranks are on one host, the port can be reached from there alone. The lower rank of
+ * each two connects; so nobody needs the address of rank 0, which often is a name that means something else
+ * on its own host. Both sides prove that they know the token of the other. After each phase all ranks
+ * exchange how it went. So no rank waits for one that has failed, and all ranks fail with the same sentence.
+ */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -36,10 +37,15 @@ static const double connect_seconds = 60, hello_seconds = 10;
 
 enum { RING_BYTES = OT_TCP_SLOTS * OT_TCP_SLOT_BYTES };
 
-/* What a rank tells the others about itself. */
-struct card {
+/* The host of a rank. */
+struct host {
     char boot_id[40];       /* of the kernel; "": not known */
     uint64_t net_namespace; /* 0: not known */
+};
+
+/* What a rank tells the others about itself. */
+struct card {
+    struct host host;
     uint8_t token[OT_TCP_TOKEN_BYTES];
     char address[64];
     uint16_t port;
@@ -57,6 +63,7 @@ struct connecting {
     struct ot_tcp *tcp;
     const struct ot_comm_host_v1 *host;
     enum ot_tcp_ways ways;
+    bool is_one_host; /* all ranks are on this host */
     int unix_listener, tcp_listener;
     struct card mine, cards[OT_MAX_RANKS];
 };
@@ -157,17 +164,28 @@ static void find_interface(char *text, size_t bytes) {
     freeifaddrs(list);
 }
 
-static bool same_host(const struct card *a, const struct card *b) {
+static bool same_host(const struct host *a, const struct host *b) {
     return *a->boot_id && a->net_namespace && strcmp(a->boot_id, b->boot_id) == 0 &&
            a->net_namespace == b->net_namespace;
 }
 
-static int fill_card(struct connecting *c) {
+/* Tells the others the host of this rank. */
+static int compare_hosts(struct connecting *c) {
+    struct host *mine = &c->mine.host, all[OT_MAX_RANKS];
     struct stat net;
-    struct card *mine = &c->mine;
     read_boot_id(mine->boot_id, sizeof mine->boot_id);
     if (stat("/proc/self/ns/net", &net) == 0)
         mine->net_namespace = (uint64_t)net.st_ino;
+    if (c->host->exchange(c->host->host, mine, sizeof *mine, all) != OT_COMM_OK)
+        return ot_tcp_fail(c->tcp, OT_COMM_FAILED, "the ranks cannot exchange their hosts");
+    c->is_one_host = true;
+    for (int r = 0; r < c->tcp->ranks; r++)
+        c->is_one_host = c->is_one_host && same_host(mine, &all[r]);
+    return OT_COMM_OK;
+}
+
+static int fill_card(struct connecting *c) {
+    struct card *mine = &c->mine;
     snprintf(mine->address, sizeof mine->address, "%s", c->host->address ? c->host->address : "127.0.0.1");
     /* The name of rank 0's host often means the loopback interface there. */
     if (is_loopback(mine->address))
@@ -198,25 +216,28 @@ static int listen_unix(struct connecting *c) {
     return OT_COMM_OK;
 }
 
-/* On all addresses, IPv6 and IPv4; on IPv4 alone if the system has no IPv6. */
-static int listen_tcp(struct connecting *c) {
-    struct sockaddr_in6 six = {.sin6_family = AF_INET6};
-    struct sockaddr_in four = {.sin_family = AF_INET};
-    socklen_t bytes = sizeof six;
-    int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), off = 0;
-    if (fd >= 0 && (setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) != 0 ||
-                    bind(fd, (struct sockaddr *)&six, sizeof six) != 0)) {
+/* Returns a bound socket, or -1. */
+static int bind_tcp(const struct sockaddr *at, socklen_t bytes) {
+    int fd = socket(at->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), off = 0;
+    bool is_six = at->sa_family == AF_INET6;
+    if (fd >= 0 && ((is_six && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) != 0) ||
+                    bind(fd, at, bytes) != 0)) {
         close(fd);
         fd = -1;
     }
-    if (fd < 0) {
-        fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        bytes = sizeof four;
-        if (fd >= 0 && bind(fd, (struct sockaddr *)&four, sizeof four) != 0) {
-            close(fd);
-            fd = -1;
-        }
-    }
+    return fd;
+}
+
+/* On the loopback address if all ranks are on this host. Else on all addresses, IPv6 and IPv4; on IPv4 alone
+ * if the system has no IPv6. */
+static int listen_tcp(struct connecting *c) {
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6};
+    struct sockaddr_in four = {.sin_family = AF_INET,
+                               .sin_addr.s_addr = htonl(c->is_one_host ? INADDR_LOOPBACK : INADDR_ANY)};
+    socklen_t bytes = sizeof six;
+    int fd = c->is_one_host ? -1 : bind_tcp((struct sockaddr *)&six, sizeof six);
+    if (fd < 0)
+        fd = bind_tcp((struct sockaddr *)&four, sizeof four);
     c->tcp_listener = fd;
     if (fd < 0 || listen(fd, OT_MAX_RANKS) != 0 || getsockname(fd, (struct sockaddr *)&six, &bytes) != 0)
         return ot_tcp_fail(c->tcp, OT_COMM_FAILED, "cannot listen on a TCP port: %s", strerror(errno));
@@ -261,7 +282,7 @@ static bool take_hello(struct connecting *c, int fd, int expected) {
     socklen_t bytes = sizeof other;
     int on = 1;
     link->fd = fd;
-    link->is_local = c->ways != OT_TCP_SOCKETS_ONLY && same_host(&c->cards[hello.rank], &c->mine);
+    link->is_local = c->ways != OT_TCP_SOCKETS_ONLY && same_host(&c->cards[hello.rank].host, &c->mine.host);
     if (link->is_local && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &other, &bytes) == 0)
         link->pid = other.pid;
     if (!link->is_local)
@@ -295,7 +316,7 @@ static int open_connection(const struct sockaddr *address, socklen_t bytes) {
 
 static int connect_to(struct connecting *c, int rank) {
     const struct card *card = &c->cards[rank];
-    if (same_host(card, &c->mine) && c->ways != OT_TCP_SOCKETS_ONLY) {
+    if (same_host(&card->host, &c->mine.host) && c->ways != OT_TCP_SOCKETS_ONLY) {
         struct sockaddr_un address;
         socklen_t bytes = unix_address(card, &address);
         return open_connection((struct sockaddr *)&address, bytes);
@@ -303,7 +324,8 @@ static int connect_to(struct connecting *c, int rank) {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV}, *found;
     char port[16];
     snprintf(port, sizeof port, "%u", card->port);
-    if (getaddrinfo(same_host(card, &c->mine) ? "127.0.0.1" : card->address, port, &hints, &found) != 0) {
+    if (getaddrinfo(same_host(&card->host, &c->mine.host) ? "127.0.0.1" : card->address, port, &hints,
+                    &found) != 0) {
         errno = EADDRNOTAVAIL;
         return -1;
     }
@@ -445,6 +467,8 @@ static int choose_ways(struct connecting *c) {
 
 static int connect_all(struct connecting *c) {
     struct ot_tcp *tcp = c->tcp;
+    if (compare_hosts(c) != OT_COMM_OK)
+        return atomic_load(&tcp->state);
     if (fill_card(c) == OT_COMM_OK && listen_unix(c) == OT_COMM_OK)
         listen_tcp(c);
     if (c->host->exchange(c->host->host, &c->mine, sizeof c->mine, c->cards) != OT_COMM_OK)

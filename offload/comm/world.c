@@ -20,6 +20,7 @@ static const double patience_seconds = 5; /* then rank 0 says which ranks it wai
 static const double later_seconds = 2;    /* rank 0 names the ranks that are late before others give up */
 static const double decision_seconds = 3; /* rank 0 decides within 0.5 s, if it lives */
 static const double goodbye_seconds = 5, broken_goodbye_seconds = 1;
+static const double default_linger_seconds = 10;
 
 static int64_t after(double seconds) {
     return ot_clock_ns() + (int64_t)(1e9 * seconds);
@@ -64,7 +65,7 @@ static void read_boot_id(char text[40]) {
         close(fd);
 }
 
-static void describe_self(struct ot_world *world) {
+static int describe_self(struct ot_world *world) {
     struct ot_world_hello *own = &world->own;
     const struct ot_ranks *r = &world->ranks;
     *own = (struct ot_world_hello){.magic = OT_WORLD_MAGIC,
@@ -74,7 +75,8 @@ static void describe_self(struct ot_world *world) {
                                    .local_rank = r->local_rank,
                                    .local_ranks = r->local_ranks,
                                    .process = getpid(),
-                                   .version = OT_VERSION};
+                                   .version = OT_VERSION,
+                                   .has_secret = world->secret != NULL};
     snprintf(own->run_id, sizeof own->run_id, "%s", r->run_id);
     if (gethostname(own->host, sizeof own->host - 1) < 0)
         snprintf(own->host, sizeof own->host, "?");
@@ -84,6 +86,7 @@ static void describe_self(struct ot_world *world) {
     ot_world_name_rank(own, world->names[r->rank]);
     snprintf(world->place, sizeof world->place, strchr(r->address, ':') ? "[%s]:%d" : "%s:%d",
              r->address[0] ? r->address : own->host, r->port);
+    return ot_world_make_nonce(own->nonce);
 }
 
 static int make(const struct ot_world_config *config, struct ot_world **out) {
@@ -93,6 +96,9 @@ static int make(const struct ot_world_config *config, struct ot_world **out) {
     world->ranks = config->ranks;
     world->timeout_seconds = config->timeout_seconds > 0 ? config->timeout_seconds : default_timeout_seconds;
     world->silence_seconds = config->silence_seconds > 0 ? config->silence_seconds : default_silence_seconds;
+    world->linger_seconds = config->linger_seconds > 0 ? config->linger_seconds : default_linger_seconds;
+    world->secret = config->secret && *config->secret ? config->secret : NULL;
+    world->secret_name = config->secret_name ? config->secret_name : "secret";
     world->on_loss = config->on_loss;
     world->context = config->context;
     world->wake = -1;
@@ -105,9 +111,8 @@ static int make(const struct ot_world_config *config, struct ot_world **out) {
     pthread_mutex_init(&world->loss_mutex, NULL);
     pthread_mutex_init(&world->mutex, NULL);
     ot_cond_init(&world->changed);
-    describe_self(world);
     *out = world;
-    return 0;
+    return describe_self(world);
 }
 
 static int start_thread(struct ot_world *world) {
@@ -143,6 +148,7 @@ static int await_ranks(struct ot_world *world, int64_t deadline_ns) {
             break;
         ot_rank_list(missing, list);
         if (now >= deadline_ns) {
+            world->is_late = true;
             snprintf(text, sizeof text,
                      "%s of %d did not connect to %s within %g s; start all ranks with this address, and let "
                      "them reach this port",
@@ -157,16 +163,20 @@ static int await_ranks(struct ot_world *world, int64_t deadline_ns) {
     return broken(world);
 }
 
-/* Rank 0 listens; the thread takes the connections. */
-static int gather_ranks(struct ot_world *world, int listener, int64_t deadline_ns) {
+/* Rank 0: begins to take connections, on the thread. */
+static int start_listening(struct ot_world *world, int listener) {
     if (listener < 0)
-        OT_TRY(ot_world_listen(world->ranks.port, &listener));
+        OT_TRY(ot_world_listen(&world->ranks, &listener));
     world->listener = listener;
     world->connected = 1;
     int flags = fcntl(listener, F_GETFL);
     if (flags < 0 || fcntl(listener, F_SETFL, flags | O_NONBLOCK) < 0) /* one that was inherited */
         return ot_fail_errno(OT_E_COMM, errno, "rank 0 cannot use its listening socket");
-    OT_TRY(start_thread(world));
+    return start_thread(world);
+}
+
+static int gather_ranks(struct ot_world *world, int listener, int64_t deadline_ns) {
+    OT_TRY(start_listening(world, listener));
     pthread_mutex_lock(&world->mutex);
     int rc = await_ranks(world, deadline_ns);
     pthread_mutex_unlock(&world->mutex);
@@ -246,7 +256,35 @@ failed:
     return ot_error_load(&why);
 }
 
+static enum ot_world_weight weight_of(int code) {
+    return code == OT_E_USAGE ? OT_WORLD_USAGE : code == OT_E_COMM ? OT_WORLD_CONSEQUENCE : OT_WORLD_CAUSE;
+}
+
+void ot_world_tell(const struct ot_world_config *config, const struct ot_error *why) {
+    struct ot_world *world = NULL;
+    struct ot_error kept = *why;
+    if (config->ranks.ranks > 1 && check_ranks(config) == 0 && make(config, &world) == 0) {
+        int rc = world->ranks.rank == 0 ? start_listening(world, config->listener)
+                                        : join_ranks(world, after(world->linger_seconds));
+        if (rc == 0)
+            (void)ot_world_fail(world, &kept);
+    }
+    ot_world_close(world);
+    ot_error_load(&kept);
+}
+
 /* ---- closing ---- */
+
+/* Rank 0 stays for the ranks that would otherwise wait for it until the deadline. Holds the mutex. */
+static void linger(struct ot_world *world) {
+    char list[OT_RANK_LIST_BYTES];
+    int n_missing = __builtin_popcountll(missing_ranks(world));
+    if (!world->broken.code || world->listener < 0 || world->is_late || n_missing <= world->n_told)
+        return;
+    world->linger_by_ns = after(world->linger_seconds);
+    ot_log(OT_LOG_INFO, "note    the run ends; rank 0 waits up to %g s for %s, to say why",
+           world->linger_seconds, ot_rank_list(missing_ranks(world), list));
+}
 
 void ot_world_close(struct ot_world *world) {
     static const struct ot_world_head goodbye = {.kind = OT_WORLD_GOODBYE};
@@ -257,6 +295,7 @@ void ot_world_close(struct ot_world *world) {
         ot_world_send_all(world, &goodbye, NULL);
         world->closing = true;
         world->close_by_ns = after(world->broken.code ? broken_goodbye_seconds : goodbye_seconds);
+        linger(world);
         ot_world_wake(world);
         pthread_mutex_unlock(&world->mutex);
         pthread_join(world->thread, NULL);
@@ -387,7 +426,10 @@ static int await_result(struct ot_world *world) {
     bool in_time = true;
     while (!world->broken.code && !root->part_number && !root->has_ended && in_time)
         in_time = ot_cond_wait_until(&world->changed, &world->mutex, deadline_ns);
-    if (world->broken.code || root->part_number)
+    /* A result is taken even if the world broke after it: so all ranks find the same difference in it. */
+    if (root->part_number)
+        return 0;
+    if (world->broken.code)
         return broken(world);
     if (root->has_ended)
         snprintf(text, sizeof text, "%s ended before the others", world->names[0]);
@@ -450,7 +492,7 @@ int ot_world_fail(struct ot_world *world, const struct ot_error *why) {
     char text[OT_ERROR_TEXT_BYTES];
     name_reason(world, why, text);
     pthread_mutex_lock(&world->mutex);
-    ot_world_propose(world, is_cause ? OT_WORLD_CAUSE : OT_WORLD_CONSEQUENCE, text);
+    ot_world_propose(world, weight_of(why->code), text);
     if (world->ranks.rank > 0)
         ot_world_send(world, 0, &head, why->text);
     while (!is_cause && !world->broken.code && in_time && world->has_thread)

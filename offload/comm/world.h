@@ -4,10 +4,19 @@
  * The communicator (comm.h) moves the data.
  *
  * HANDSHAKE. Both sides send a magic number, the version of the protocol and of the program, the run's id,
- * the number of ranks, their rank, and a key that an outsider does not know (the run's id serves as the key,
- * if the launcher gives none). Whatever does not match is refused in one sentence that names the rank and
- * both values. So a rank of another run that finds this port does no harm. All of it happens before the
+ * the number of ranks and their rank. Whatever does not match is refused in one sentence that names the rank
+ * and both values. A rank of another run that finds this port does no harm. All of it happens before the
  * deadline, and rank 0 says which ranks are missing when that passes.
+ *
+ * SECRET. With a secret, both sides first prove that they know it: each answers a random number of the other
+ * with an HMAC-SHA-256 of it and of the hello. The secret itself is never sent. Who does not know it can
+ * neither join nor end the run. Later messages are neither encrypted nor signed: the secret keeps strangers
+ * out, not somebody who can change packets on their way.
+ *
+ * FAILURES BEFORE ALL ARE CONNECTED. A rank that ends before it has opened its world says why to rank 0
+ * (ot_world_tell). Rank 0, if it ends while ranks are missing, stays some seconds to tell them. A cause with
+ * OT_E_USAGE is OT_E_USAGE on all ranks: ranks that do not match, or one with an option that is wrong. So the
+ * exit code does not depend on which rank hears first. All other causes are OT_E_COMM on the other ranks.
  *
  * SIGNS OF LIFE. A thread of each rank sends a sign every second, and expects one from the other end. A rank
  * is lost if its connection closes without a goodbye, or if it was silent for silence_seconds. Then rank 0
@@ -36,14 +45,18 @@ struct ot_ranks {
     int rank, ranks;             /* of all; 0 and 1 without a launcher */
     int local_rank, local_ranks; /* on this host; -1, 0: not known, so ot_world_open counts */
     char address[256];           /* host name or IP address of rank 0; "": not known, or one rank */
-    int port;                    /* on which rank 0 listens */
-    char run_id[128];            /* equal on all ranks of a run, different between runs; "": not known */
+    bool is_bound; /* the user named the address: rank 0 listens there alone (if an IP address, localhost) */
+    int port;      /* on which rank 0 listens */
+    char run_id[128]; /* equal on all ranks of a run, different between runs; "": not known */
 };
 
 struct ot_world_config {
     struct ot_ranks ranks;
-    double timeout_seconds; /* for the handshake, and for every wait; 0: 600 s */
-    double silence_seconds; /* a rank that is silent for so long is lost; 0: 30 s */
+    double timeout_seconds;  /* for the handshake, and for every wait; 0: 600 s */
+    double silence_seconds;  /* a rank that is silent for so long is lost; 0: 30 s */
+    double linger_seconds;   /* for telling ranks that are not connected why the run ends; 0: 10 s */
+    const char *secret;      /* NULL, "": none. Valid until the world is closed */
+    const char *secret_name; /* of the place where people set it, for sentences; NULL: "secret" */
     /* A listening socket that rank 0 was given by its parent (local ranks); -1: none. ot_world_open closes
      * it, also if it fails. */
     int listener;
@@ -54,10 +67,13 @@ struct ot_world_config {
 };
 
 /* Connects the ranks. With one rank nothing is opened. Errors: OT_E_COMM (the deadline has passed, or a
- * handshake does not match), OT_E_USAGE (impossible ranks), OT_E_IO, OT_E_BUDGET. If a rank of this run (a
- * run id that is known) does not match, or is lost, the call fails on all ranks. Rank 0 drops all other
- * connections with a line in the log, and waits on. */
+ * handshake broke off), OT_E_USAGE (impossible ranks, or ranks that do not match), OT_E_IO, OT_E_BUDGET. If a
+ * rank of this run (with the same run id) does not match, or is lost, the call fails on all ranks. Rank 0
+ * drops all other connections with a line in the log, and waits on. */
 int ot_world_open(const struct ot_world_config *config, struct ot_world **out);
+/* In place of ot_world_open, for a rank that has failed before it: tells the others, who fail with "NAME:
+ * WHY". Waits for them for linger_seconds at most. Does nothing with one rank, and reports no errors. */
+void ot_world_tell(const struct ot_world_config *config, const struct ot_error *why);
 /* Says goodbye and waits, at most for 5 seconds (1 if a rank is lost), until the others have said it too.
  * NULL is fine. */
 void ot_world_close(struct ot_world *world);
@@ -79,15 +95,15 @@ const char *ot_rank_list(uint64_t ranks, char text[OT_RANK_LIST_BYTES]);
 
 /* Gathers `bytes` bytes of every rank (at most OT_COMM_MOST_CONTROL_BYTES; 0: a barrier): all =
  * [ranks][bytes]. All ranks call it in the same order, one thread at a time. A rank that comes too late, or
- * with another size, breaks the world. Errors: OT_E_COMM. */
+ * with another size, breaks the world. Errors: OT_E_COMM, or OT_E_USAGE: the world is broken. */
 int ot_world_all_gather(struct ot_world *world, const void *mine, size_t bytes, void *all);
 
 /* Tells all ranks that this one ends, and why. The others then fail with "NAME: WHY". Returns -why->code with
  * the sentence to report. If why->code is OT_E_COMM, this rank probably failed because another one did: the
  * call waits until rank 0 has heard the true reason, usually 0.5 s and at most 3 s, and returns that. */
 int ot_world_fail(struct ot_world *world, const struct ot_error *why);
-/* 0, or OT_E_COMM: a rank is lost or has failed. Does not wait. A loss shows here after the 0.5 s in which
- * rank 0 waits for a better reason. Any thread. */
+/* 0, or OT_E_COMM or OT_E_USAGE: a rank is lost or has failed. Does not wait. A loss shows here after the 0.5
+ * s in which rank 0 waits for a better reason. Any thread. */
 int ot_world_error(struct ot_world *world);
 
 #endif

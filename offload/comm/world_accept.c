@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "offload/comm/world_state.h"
+#include "src/base/error.h"
 #include "src/base/log.h"
 
 static const int64_t hello_ns = (int64_t)10e9; /* time of a stranger to say who it is */
@@ -32,21 +33,26 @@ static void drop(struct ot_world *world, struct ot_world_stranger *stranger, con
 }
 
 /* Fits in the buffer of a new connection, so send does not wait. */
-static int answer(const struct ot_world_stranger *stranger, bool refused, const char *text) {
-    struct ot_world_reply reply = {OT_WORLD_MAGIC, OT_WORLD_PROTOCOL, refused, ""};
-    snprintf(reply.text, sizeof reply.text, "%s", text);
-    return send(stranger->fd, &reply, sizeof reply, MSG_NOSIGNAL) == (ssize_t)sizeof reply ? 0 : -1;
+static int send_reply(const struct ot_world_stranger *stranger, const struct ot_world_reply *reply) {
+    return send(stranger->fd, reply, sizeof *reply, MSG_NOSIGNAL) == (ssize_t)sizeof *reply ? 0 : -1;
 }
 
-/* Writes why the rank cannot take part. Returns false if it can. *of_this_run: the run ids agree, so this run
- * cannot succeed without that rank. */
+static int answer(const struct ot_world_stranger *stranger, int verdict, const char *text) {
+    struct ot_world_reply reply = {
+        .magic = OT_WORLD_MAGIC, .protocol = OT_WORLD_PROTOCOL, .verdict = (uint32_t)verdict};
+    snprintf(reply.text, sizeof reply.text, "%s", text);
+    return send_reply(stranger, &reply);
+}
+
+/* Writes why the rank cannot take part. Returns false if it can. *of_this_run: the run ids agree (without a
+ * launcher there are none), so this run cannot succeed without that rank. */
 static bool find_mismatch(const struct ot_world *world, const struct ot_world_hello *hello, char *why,
                           size_t bytes, bool *of_this_run) {
     const struct ot_world_hello *own = &world->own;
     char name[OT_WORLD_NAME_BYTES];
     ot_world_name_rank(hello, name);
     bool same_run = strcmp(hello->run_id, own->run_id) == 0;
-    *of_this_run = same_run && own->run_id[0];
+    *of_this_run = same_run;
     if (!same_run)
         snprintf(why, bytes, "%s has run id '%s', but %s has '%s': they belong to different runs", name,
                  hello->run_id, world->names[0], own->run_id);
@@ -66,29 +72,34 @@ static bool find_mismatch(const struct ot_world *world, const struct ot_world_he
     return true;
 }
 
-static void end_texts(struct ot_world_hello *hello) {
-    hello->version[sizeof hello->version - 1] = '\0';
-    hello->run_id[sizeof hello->run_id - 1] = '\0';
-    hello->host[sizeof hello->host - 1] = '\0';
-    hello->boot_id[sizeof hello->boot_id - 1] = '\0';
+/* If the answer cannot be sent, the rank hears of the failure, or times out. */
+static void refuse(struct ot_world *world, struct ot_world_stranger *stranger, int code, const char *why) {
+    answer(stranger, code, why);
+    forget(stranger);
+    world->n_told++;
 }
 
-/* The stranger has said a whole hello. */
+/* The stranger has said a whole hello, and knows the secret if there is one. */
 static void judge(struct ot_world *world, struct ot_world_stranger *stranger, int64_t now) {
     struct ot_world_hello *hello = &stranger->hello;
     char why[sizeof((struct ot_world_reply *)0)->text];
-    bool of_this_run;
-    end_texts(hello);
-    if (find_mismatch(world, hello, why, sizeof why, &of_this_run)) {
-        answer(stranger, true, why); /* if it cannot be sent, the rank hears of the failure or times out */
+    bool of_this_run, is_wrong = find_mismatch(world, hello, why, sizeof why, &of_this_run);
+    if (is_wrong && !of_this_run) {
+        answer(stranger, OT_E_USAGE, why);
         forget(stranger);
-        if (of_this_run)
-            ot_world_propose(world, OT_WORLD_CAUSE, why);
-        else
-            ot_log(OT_LOG_WARN, "rank 0 refuses a connection: %s", why);
+        ot_log(OT_LOG_WARN, "rank 0 refuses a connection: %s", why);
         return;
     }
-    if (ot_world_prepare_socket(world, stranger->fd) < 0 || answer(stranger, false, "") < 0) {
+    if (world->broken.code) {
+        refuse(world, stranger, world->broken.code, world->broken.text);
+        return;
+    }
+    if (is_wrong) {
+        refuse(world, stranger, OT_E_USAGE, why);
+        ot_world_propose(world, OT_WORLD_USAGE, why);
+        return;
+    }
+    if (ot_world_prepare_socket(world, stranger->fd) < 0 || answer(stranger, OT_WORLD_TAKEN, "") < 0) {
         drop(world, stranger, "the connection broke");
         return;
     }
@@ -98,6 +109,60 @@ static void judge(struct ot_world *world, struct ot_world_stranger *stranger, in
     world->connected |= (uint64_t)1 << hello->rank;
     pthread_cond_broadcast(&world->changed);
 }
+
+/* ---- the secret ---- */
+
+/* Somebody who does not know the secret must not end the run, so rank 0 waits on. */
+static void refuse_outsider(struct ot_world *world, struct ot_world_stranger *stranger) {
+    char name[OT_WORLD_NAME_BYTES], why[OT_WORLD_NAME_BYTES + 200];
+    ot_world_name_rank(&stranger->hello, name);
+    snprintf(why, sizeof why, "%s has no secret, but rank 0 has one; give all ranks the same %s", name,
+             world->secret_name);
+    answer(stranger, OT_E_USAGE, why);
+    drop(world, stranger, why);
+}
+
+/* Sends a random number that the rank must answer, and the proof that rank 0 knows the secret. */
+static void challenge(struct ot_world *world, struct ot_world_stranger *stranger) {
+    struct ot_world_reply reply = {
+        .magic = OT_WORLD_MAGIC, .protocol = OT_WORLD_PROTOCOL, .verdict = OT_WORLD_CHALLENGE};
+    if (ot_world_make_nonce(reply.nonce) < 0) {
+        drop(world, stranger, ot_error_text());
+        return;
+    }
+    ot_world_prove(world, OT_WORLD_ROOT, &stranger->hello, reply.nonce, reply.proof);
+    ot_world_prove(world, OT_WORLD_OTHER, &stranger->hello, reply.nonce, stranger->wanted);
+    if (send_reply(stranger, &reply) < 0)
+        drop(world, stranger, "the connection broke");
+}
+
+/* The stranger has said a whole hello. */
+static void take_hello(struct ot_world *world, struct ot_world_stranger *stranger, int64_t now) {
+    char why[OT_WORLD_NAME_BYTES + 200], name[OT_WORLD_NAME_BYTES];
+    bool has_secret = stranger->hello.has_secret != 0;
+    if (world->secret && !has_secret) {
+        refuse_outsider(world, stranger);
+    } else if (world->secret) {
+        challenge(world, stranger);
+    } else if (has_secret) {
+        ot_world_name_rank(&stranger->hello, name);
+        snprintf(why, sizeof why, "%s has a secret, but rank 0 has none; give all ranks the same %s", name,
+                 world->secret_name);
+        refuse(world, stranger, OT_E_USAGE, why);
+        ot_world_propose(world, OT_WORLD_USAGE, why);
+    } else {
+        judge(world, stranger, now);
+    }
+}
+
+static void take_proof(struct ot_world *world, struct ot_world_stranger *stranger, int64_t now) {
+    if (ot_sha256_is_same(stranger->proof, stranger->wanted))
+        judge(world, stranger, now);
+    else
+        drop(world, stranger, "it does not know the secret");
+}
+
+/* ---- what arrives ---- */
 
 /* True if what has arrived can be the begin of a hello. The fields that never change come first, so a rank
  * that speaks another protocol gets an answer. */
@@ -114,31 +179,57 @@ static bool may_be_hello(struct ot_world *world, struct ot_world_stranger *stran
         snprintf(why, sizeof why,
                  "a rank uses protocol %u, but rank 0 uses %d: use one version of the program",
                  hello->protocol, OT_WORLD_PROTOCOL);
-        answer(stranger, true, why);
+        answer(stranger, OT_E_USAGE, why);
         drop(world, stranger, why);
         return false;
     }
     return true;
 }
 
+/* True if the texts of a hello have an end. */
+static bool has_ends(const struct ot_world_hello *hello) {
+    return !hello->version[sizeof hello->version - 1] && !hello->run_id[sizeof hello->run_id - 1] &&
+           !hello->host[sizeof hello->host - 1] && !hello->boot_id[sizeof hello->boot_id - 1];
+}
+
+/* Bytes that the stranger sends before rank 0 has something to answer. */
+static size_t expected_bytes(const struct ot_world_stranger *stranger) {
+    size_t hello = sizeof stranger->hello;
+    return stranger->received < hello ? hello : hello + sizeof stranger->proof;
+}
+
+/* Handles what is complete. */
+static void take_whole(struct ot_world *world, struct ot_world_stranger *stranger, int64_t now) {
+    if (stranger->received > sizeof stranger->hello)
+        take_proof(world, stranger, now);
+    else if (!has_ends(&stranger->hello))
+        drop(world, stranger, "it is not a rank of this program");
+    else
+        take_hello(world, stranger, now);
+}
+
 void ot_world_meet(struct ot_world *world, struct ot_world_stranger *stranger, int64_t now) {
-    while (stranger->fd >= 0 && stranger->received < sizeof stranger->hello) {
-        ssize_t n = recv(stranger->fd, (char *)&stranger->hello + stranger->received,
-                         sizeof stranger->hello - stranger->received, MSG_DONTWAIT);
+    while (stranger->fd >= 0) {
+        size_t hello = sizeof stranger->hello, at = stranger->received, wanted = expected_bytes(stranger);
+        char *to = at < hello ? (char *)&stranger->hello + at : (char *)stranger->proof + (at - hello);
+        ssize_t n = recv(stranger->fd, to, wanted - at, MSG_DONTWAIT);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return;
         if (n <= 0) {
-            drop(world, stranger, "it closed before it said who it is");
+            drop(world, stranger,
+                 at < hello
+                     ? "it closed before it said who it is"
+                     : "it closed before it proved that it knows the secret; does it have another one?");
             return;
         }
         stranger->received += (size_t)n;
-        if (!may_be_hello(world, stranger))
+        if (at < hello && !may_be_hello(world, stranger))
             return;
+        if (stranger->received == wanted)
+            take_whole(world, stranger, now);
     }
-    if (stranger->fd >= 0)
-        judge(world, stranger, now);
 }
 
 /* A free place, or that of the stranger who has waited the longest. */

@@ -19,18 +19,14 @@ static const double first_pause_s = 0.05, longest_pause_s = 0.5;
 
 /* ---- listening ---- */
 
-/* An IPv6 socket that takes IPv4 connections too, or an IPv4 socket where IPv6 is off. Returns -errno. */
-static int bind_any(int family, int port) {
-    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
-    struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    bool is_six = family == AF_INET6;
-    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), on = 1, off = 0;
+/* Returns a socket, or -errno. An IPv6 socket on all addresses takes IPv4 connections too. */
+static int listen_on(const struct sockaddr *at, socklen_t bytes) {
+    int fd = socket(at->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), on = 1, off = 0;
     if (fd < 0)
         return -errno;
     if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) < 0 ||
-        (is_six && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) < 0) ||
-        bind(fd, is_six ? (const void *)&six : (const void *)&four, is_six ? sizeof six : sizeof four) < 0 ||
-        listen(fd, 2 * OT_MAX_RANKS) < 0) {
+        (at->sa_family == AF_INET6 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) < 0) ||
+        bind(fd, at, bytes) < 0 || listen(fd, 2 * OT_MAX_RANKS) < 0) {
         int error = errno;
         close(fd);
         return -error;
@@ -38,17 +34,41 @@ static int bind_any(int family, int port) {
     return fd;
 }
 
-int ot_world_listen(int port, int *out) {
-    int fd = bind_any(AF_INET6, port);
-    if (fd < 0 && fd != -EADDRINUSE)
-        fd = bind_any(AF_INET, port);
+/* On an IPv6 socket, or an IPv4 socket where IPv6 is off. */
+static int listen_everywhere(int port) {
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
+    struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    int fd = listen_on((const void *)&six, sizeof six);
+    return fd < 0 && fd != -EADDRINUSE ? listen_on((const void *)&four, sizeof four) : fd;
+}
+
+/* Other ranks may resolve a name to another address of this host, so only an IP address, or localhost, limits
+ * where rank 0 listens. An address in front of this host, of a router say, is none of its own: then bind says
+ * EADDRNOTAVAIL. */
+static int listen_as_named(const struct ot_ranks *ranks) {
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV}, *found;
+    const char *address = strcmp(ranks->address, "localhost") == 0 ? "127.0.0.1" : ranks->address;
+    char port[16];
+    snprintf(port, sizeof port, "%d", ranks->port);
+    if (!ranks->is_bound || getaddrinfo(address, port, &hints, &found) != 0)
+        return listen_everywhere(ranks->port);
+    int fd = listen_on(found->ai_addr, found->ai_addrlen);
+    freeaddrinfo(found);
+    if (fd != -EADDRNOTAVAIL)
+        return fd;
+    ot_log(OT_LOG_INFO, "note    %s is no address of this host, so rank 0 listens on all addresses", address);
+    return listen_everywhere(ranks->port);
+}
+
+int ot_world_listen(const struct ot_ranks *ranks, int *out) {
+    int fd = listen_as_named(ranks);
     if (fd == -EADDRINUSE)
         return ot_fail(OT_E_COMM,
                        "another program on this host listens on port %d, which rank 0 needs; end it, or "
                        "choose another port",
-                       port);
+                       ranks->port);
     if (fd < 0)
-        return ot_fail_errno(OT_E_COMM, -fd, "rank 0 cannot listen on port %d", port);
+        return ot_fail_errno(OT_E_COMM, -fd, "rank 0 cannot listen on port %d", ranks->port);
     *out = fd;
     return 0;
 }
@@ -142,24 +162,62 @@ static int transfer(int fd, bool is_send, void *data, size_t bytes, int64_t unti
     return 0;
 }
 
-/* Returns 0 if rank 0 takes this rank, 1 with the reason in `why` if another attempt may do better. Errors:
- * OT_E_COMM: rank 0 refuses this rank for good. */
+/* Proves to rank 0 that this rank knows the secret, once rank 0 has proved it. Returns 0 or -errno. Errors:
+ * OT_E_USAGE, in *rc. */
+static int answer_challenge(struct ot_world *world, int fd, int64_t deadline_ns, struct ot_world_reply *reply,
+                            int *rc) {
+    uint8_t proof[OT_SHA256_BYTES];
+    *rc = 0;
+    ot_world_prove(world, OT_WORLD_ROOT, &world->own, reply->nonce, proof);
+    if (!ot_sha256_is_same(proof, reply->proof)) {
+        *rc =
+            ot_fail(OT_E_USAGE, "rank %d and rank 0 at %s have different secrets; give all ranks the same %s",
+                    world->ranks.rank, world->place, world->secret_name);
+        return 0;
+    }
+    ot_world_prove(world, OT_WORLD_OTHER, &world->own, reply->nonce, proof);
+    int error = transfer(fd, true, proof, sizeof proof, deadline_ns);
+    return error ? error : transfer(fd, false, reply, sizeof *reply, deadline_ns);
+}
+
+/* What rank 0 has answered. Returns 0 if it takes this rank, 1 with the reason in `why` if another attempt
+ * may do better, or the error with which it refuses this rank for good. */
+static int take_verdict(const struct ot_world *world, const struct ot_world_reply *reply, bool is_proved,
+                        char *why, size_t why_bytes) {
+    bool is_code = reply->verdict > 0 && reply->verdict <= OT_E_COMM;
+    if (memcmp(reply->magic, OT_WORLD_MAGIC, sizeof reply->magic) != 0) {
+        snprintf(why, why_bytes, "another program answers there");
+        return 1;
+    }
+    if (reply->verdict != OT_WORLD_TAKEN)
+        return ot_fail(is_code ? (enum ot_error_code)reply->verdict : OT_E_COMM, "%.*s",
+                       (int)sizeof reply->text, reply->text);
+    return !world->secret || is_proved
+               ? 0
+               : ot_fail(OT_E_USAGE,
+                         "rank 0 at %s did not prove that it knows the secret of rank %d; give all ranks the "
+                         "same %s",
+                         world->place, world->ranks.rank, world->secret_name);
+}
+
+/* Returns as take_verdict. */
 static int shake_hands(struct ot_world *world, int fd, int64_t deadline_ns, char *why, size_t why_bytes) {
     struct ot_world_reply reply;
+    int rc = 0;
     OT_TRY(ot_world_prepare_socket(world, fd));
     int error = transfer(fd, true, &world->own, sizeof world->own, deadline_ns);
     if (!error)
         error = transfer(fd, false, &reply, sizeof reply, deadline_ns);
+    bool is_asked = !error && world->secret && reply.verdict == OT_WORLD_CHALLENGE;
+    if (is_asked)
+        error = answer_challenge(world, fd, deadline_ns, &reply, &rc);
+    OT_TRY(rc);
+    if (!error)
+        return take_verdict(world, &reply, is_asked, why, why_bytes);
     if (error == -ETIMEDOUT)
         snprintf(why, why_bytes, "the connection was accepted, but nothing answered");
-    else if (error)
-        snprintf(why, why_bytes, "%s", strerror(-error));
-    else if (memcmp(reply.magic, OT_WORLD_MAGIC, sizeof reply.magic) != 0)
-        snprintf(why, why_bytes, "another program answers there");
-    else if (reply.refused)
-        return ot_fail(OT_E_COMM, "%.*s", (int)sizeof reply.text, reply.text);
     else
-        return 0;
+        snprintf(why, why_bytes, "%s", strerror(-error));
     return 1;
 }
 

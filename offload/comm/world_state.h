@@ -16,11 +16,12 @@
 #include <pthread.h>
 
 #include "offload/comm/world.h"
+#include "src/base/sha256.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "structs are sent as they lie in memory");
 
 #define OT_WORLD_MAGIC "OTWORLD"
-enum { OT_WORLD_PROTOCOL = 1, OT_WORLD_NAME_BYTES = 192 };
+enum { OT_WORLD_PROTOCOL = 2, OT_WORLD_NAME_BYTES = 192, OT_WORLD_NONCE_BYTES = 16 };
 
 /* A rank's first bytes. The first two fields are the same in every protocol. */
 struct ot_world_hello {
@@ -32,13 +33,20 @@ struct ot_world_hello {
     char run_id[128];
     char host[128];
     char boot_id[40]; /* of the host's kernel: two hosts may have the same name */
+    uint32_t has_secret;
+    uint8_t nonce[OT_WORLD_NONCE_BYTES]; /* random */
 };
 
-/* The answer of rank 0. The first two fields are the same in every protocol. */
+/* The answer of rank 0. The first two fields, and where the text begins, are the same in every protocol.
+ *
+ * With a secret the first answer is OT_WORLD_CHALLENGE. The rank checks the proof of rank 0 and sends its
+ * own, OT_SHA256_BYTES bytes. Then rank 0 answers again. */
+enum { OT_WORLD_TAKEN = 0, OT_WORLD_CHALLENGE = 1 << 16 };
 struct ot_world_reply {
     char magic[8];
-    uint32_t protocol, refused;
-    char text[1008]; /* why */
+    uint32_t protocol, verdict;     /* one of the above; any other value: refused, with this error code */
+    char text[OT_ERROR_TEXT_BYTES]; /* why */
+    uint8_t nonce[OT_WORLD_NONCE_BYTES], proof[OT_SHA256_BYTES];
 };
 
 enum ot_world_kind {
@@ -90,8 +98,9 @@ struct ot_world_peer {
 struct ot_world_stranger {
     int fd; /* -1: none */
     int64_t since_ns;
-    size_t received;
+    size_t received; /* bytes of the hello and, after a challenge, of the proof */
     struct ot_world_hello hello;
+    uint8_t proof[OT_SHA256_BYTES], wanted[OT_SHA256_BYTES];
     char address[64];
 };
 enum { OT_WORLD_STRANGERS = 32 };
@@ -100,12 +109,14 @@ enum ot_world_weight {
     OT_WORLD_NO_REASON,
     OT_WORLD_CONSEQUENCE, /* a rank failed because another one is gone */
     OT_WORLD_LOSS,        /* a connection broke */
-    OT_WORLD_CAUSE        /* a rank says why it failed */
+    OT_WORLD_CAUSE,       /* a rank says why it failed */
+    OT_WORLD_USAGE        /* the same, and OT_E_USAGE is the code on all ranks */
 };
 
 struct ot_world {
     struct ot_ranks ranks;
-    double timeout_seconds, silence_seconds;
+    double timeout_seconds, silence_seconds, linger_seconds;
+    const char *secret, *secret_name; /* secret NULL: none */
     struct ot_world_hello own;
     char place[300]; /* "HOST:PORT", for people */
     int wake;        /* eventfd that ends the thread's poll */
@@ -130,24 +141,38 @@ struct ot_world {
     int64_t decide_ns; /* when the reason becomes the decision; 0: none */
 
     bool closing;
-    int64_t close_by_ns;
+    int64_t close_by_ns, linger_by_ns; /* linger_by_ns 0: no rank is to be told why the run ends */
 
     /* rank 0, until all ranks are connected */
     int listener;
     uint64_t connected; /* set of ranks */
     int n_dropped;      /* strangers */
+    int n_told;         /* ranks of this run that were refused: they know why */
+    bool is_late;       /* the deadline for connecting has passed */
     struct ot_world_stranger strangers[OT_WORLD_STRANGERS];
 };
 
 /* ---- world_connect.c ---- */
 
-/* Opens a socket that listens on the port of all addresses of this host. Errors: OT_E_COMM. */
-int ot_world_listen(int port, int *out);
+/* Opens a socket that listens on the port of all addresses of this host, or of the one that the user named
+ * (ot_ranks.is_bound). Errors: OT_E_COMM. */
+int ot_world_listen(const struct ot_ranks *ranks, int *out);
 /* Connects to rank 0 and shakes hands, until the deadline. *out: the connection, non-blocking. Errors:
- * OT_E_COMM. */
+ * OT_E_COMM, or the code with which rank 0 refuses this rank. */
 int ot_world_connect(struct ot_world *world, int64_t deadline_ns, int *out);
 /* Makes the connection non-blocking and sets its options. Errors: OT_E_COMM. */
 int ot_world_prepare_socket(const struct ot_world *world, int fd);
+
+/* ---- world_secret.c ---- */
+
+/* Whose proof it is: rank 0's, or that of the rank that said hello. */
+enum ot_world_prover { OT_WORLD_ROOT, OT_WORLD_OTHER };
+/* nonce: rank 0's. */
+void ot_world_prove(const struct ot_world *world, enum ot_world_prover who,
+                    const struct ot_world_hello *hello, const uint8_t nonce[OT_WORLD_NONCE_BYTES],
+                    uint8_t proof[OT_SHA256_BYTES]);
+/* Errors: OT_E_IO. */
+int ot_world_make_nonce(uint8_t nonce[OT_WORLD_NONCE_BYTES]);
 
 /* ---- world_accept.c: on the thread of rank 0, with the mutex ---- */
 

@@ -153,7 +153,8 @@ static void decide(struct ot_world *world) {
     world->broken = world->reason;
     world->decide_ns = 0;
     if (is_root(world)) {
-        struct ot_world_head head = {OT_WORLD_FAIL, (uint32_t)strlen(world->broken.text), OT_E_COMM};
+        struct ot_world_head head = {OT_WORLD_FAIL, (uint32_t)strlen(world->broken.text),
+                                     (uint64_t)world->broken.code};
         ot_world_send_all(world, &head, world->broken.text);
     }
     pthread_cond_broadcast(&world->changed);
@@ -165,9 +166,9 @@ void ot_world_propose(struct ot_world *world, enum ot_world_weight weight, const
         return;
     bool is_first = world->weight == OT_WORLD_NO_REASON;
     world->weight = weight;
-    world->reason = (struct ot_error){.code = OT_E_COMM};
+    world->reason = (struct ot_error){.code = weight == OT_WORLD_USAGE ? OT_E_USAGE : OT_E_COMM};
     snprintf(world->reason.text, sizeof world->reason.text, "%s", text);
-    if (weight == OT_WORLD_CAUSE || (weight == OT_WORLD_LOSS && !is_root(world)))
+    if (weight >= OT_WORLD_CAUSE || (weight == OT_WORLD_LOSS && !is_root(world)))
         decide(world);
     else if (is_first)
         world->decide_ns = ot_clock_ns() + (is_root(world) ? reason_ns : answer_ns);
@@ -200,13 +201,14 @@ static bool makes_sense(const struct ot_world *world, const struct ot_world_head
 static void take_reason(struct ot_world *world, int rank, const struct ot_world_head *head,
                         const char *data) {
     char text[OT_ERROR_TEXT_BYTES];
+    enum ot_world_weight cause = head->number == OT_E_USAGE ? OT_WORLD_USAGE : OT_WORLD_CAUSE;
     if (!is_root(world)) {
-        ot_world_propose(world, OT_WORLD_CAUSE, data);
+        ot_world_propose(world, cause, data);
         return;
     }
     snprintf(text, sizeof text, "%s: %.*s", world->names[rank],
              (int)(sizeof text - strlen(world->names[rank]) - 3), data);
-    ot_world_propose(world, head->number == OT_E_COMM ? OT_WORLD_CONSEQUENCE : OT_WORLD_CAUSE, text);
+    ot_world_propose(world, head->number == OT_E_COMM ? OT_WORLD_CONSEQUENCE : cause, text);
 }
 
 /* A whole message is there. */
@@ -308,19 +310,26 @@ static void forgive_pause(struct ot_world *world, int64_t before, int64_t now) {
         world->peers[rank].heard_ns += now - before;
 }
 
+/* True if a rank that is not connected may still come, to hear why the run ends. */
+static bool is_lingering(const struct ot_world *world, int64_t now) {
+    return now < world->linger_by_ns &&
+           __builtin_popcountll(world->connected) + world->n_told < world->ranks.ranks;
+}
+
 /* Milliseconds until something is due. */
 static int next_ms(const struct ot_world *world, int64_t now) {
     int64_t until = now + sign_ns(world) / 2;
     if (world->decide_ns && world->decide_ns < until)
         until = world->decide_ns;
-    if (world->closing && world->close_by_ns < until)
-        until = world->close_by_ns;
+    int64_t end_ns = is_lingering(world, now) ? world->linger_by_ns : world->close_by_ns;
+    if (world->closing && end_ns < until)
+        until = end_ns;
     return until > now ? (int)((until - now) / 1000000) + 1 : 0;
 }
 
 /* All goodbyes are said and heard, or their time is over. */
 static bool is_over(const struct ot_world *world, int64_t now) {
-    if (!world->closing)
+    if (!world->closing || is_lingering(world, now))
         return false;
     for (int rank = first_peer(world); rank < end_peer(world); rank++) {
         const struct ot_world_peer *peer = &world->peers[rank];

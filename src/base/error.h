@@ -13,7 +13,7 @@
 /* Each code is also an exit code of the program (`help exit-codes` lists them). */
 enum ot_error_code {
     OT_E_INTERNAL = 1,  /* a bug of this program: a broken invariant */
-    OT_E_USAGE = 2,     /* unknown or contradictory options */
+    OT_E_USAGE = 2,     /* unknown or contradictory options; ranks that differ, on all ranks */
     OT_E_INPUT = 3,     /* a file has wrong content: config, weights, tokenizer, data */
     OT_E_BUDGET = 4,    /* does not fit in the memory budgets */
     OT_E_IO = 5,        /* operating-system error: open, read, write, space */

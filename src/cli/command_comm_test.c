@@ -148,9 +148,7 @@ static int open_world(struct comm_test *t) {
         ot_log_set_level(OT_LOG_WARN);
     if (launch.ranks.ranks > 1 && !*launch.ranks.address)
         return 0;
-    struct ot_world_config config = {
-        .ranks = launch.ranks, .timeout_seconds = t->options->comm_timeout, .listener = launch.listener};
-    return ot_world_open(&config, &t->world);
+    return ot_launch_world(t->options, &launch, &t->world);
 }
 
 int ot_command_comm_test(const struct ot_options *options) {

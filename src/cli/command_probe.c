@@ -179,9 +179,7 @@ static int open_world(struct ot_session *s, const struct ot_options *options) {
         return 0;
     if (launch.ranks.rank != 0)
         ot_log_set_level(OT_LOG_WARN);
-    struct ot_world_config config = {
-        .ranks = launch.ranks, .timeout_seconds = options->comm_timeout, .listener = launch.listener};
-    return ot_world_open(&config, &s->world);
+    return ot_launch_world(options, &launch, &s->world);
 }
 
 static int open_and_probe(struct ot_session *s, struct ot_settings *settings, struct probe_run *run) {

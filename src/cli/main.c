@@ -72,13 +72,16 @@ int main(int argc, char **argv) {
     hold_standard_streams();
     bool is_help = argc > 1 && strcmp(argv[1], "help") == 0;
     int rc = is_help ? help(argc - 2, argv + 2) : ot_options_parse(argc - 1, argv + 1, &options);
+    bool is_early = rc < 0 && !is_help; /* before the ranks are connected */
     if (rc == 0 && !is_help)
         rc = run(&options, argv, &exit_code);
     if ((rc == 0 || rc == -OT_E_STOPPED) && (fflush(stdout) != 0 || ferror(stdout)))
         rc = ot_fail(OT_E_IO, "stdout: cannot write the result");
-    ot_options_free(&options);
     if (rc < 0 && rc != -OT_E_STOPPED)
         ot_log(OT_LOG_ERROR, "%s", ot_cure_text());
+    if (is_early)
+        ot_launch_tell(argc - 1, argv + 1, &options, rc);
+    ot_options_free(&options);
     ot_log_finish(slow_reader_seconds);
     if (rc == -OT_E_STALL) /* exit would wait for the thread that hangs */
         _exit(OT_E_STALL);

@@ -287,6 +287,12 @@ static int find_options(const struct ot_launch_request *q, struct ot_found *out)
 
 static const struct ot_found nothing = {.process = -1, .local = -1, .per_process = 1};
 
+/* True if --master names a host. MASTER_ADDR does not count: some launchers set it to localhost for rank 0,
+ * which other hosts must reach. */
+static bool names_host(const struct ot_launch_request *q) {
+    return q->master && *q->master && *q->master != ':';
+}
+
 /* A rank whose parent is this program. Returns 1 if it is one. */
 static int find_parent(const struct ot_launch_request *q, struct ot_launch *out) {
     const char *text = ot_ranks_env(q, OT_RANKS_VARIABLE);
@@ -301,6 +307,7 @@ static int find_parent(const struct ot_launch_request *q, struct ot_launch *out)
         r->address[0] = '\0';
     if (strcmp(r->run_id, "-") == 0)
         r->run_id[0] = '\0';
+    r->is_bound = names_host(q);
     snprintf(out->found_by, sizeof out->found_by, "--gpus");
     return 1;
 }
@@ -385,6 +392,7 @@ static int set_ranks(const struct ot_launch_request *q, const struct ot_found *f
     r->local_ranks = per > 1 ? per : f->locals;
     out->n_start = per > 1 ? per : 0;
     r->port = f->port;
+    r->is_bound = names_host(q) || (r->ranks > 1 && r->local_ranks == r->ranks);
     snprintf(r->address, sizeof r->address, "%s", f->address ? f->address : "");
     snprintf(r->run_id, sizeof r->run_id, "%s", f->run_id);
     if (!gpus && r->ranks == 1 && q->visible_gpus > 1)

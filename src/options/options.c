@@ -215,6 +215,18 @@ static int take_command_line(int argc, char *const *argv, struct ot_options *out
     return 0;
 }
 
+void ot_options_find_rank(int argc, char *const *argv, struct ot_options *out) {
+    static const char *const names[] = {"gpus", "nodes", "node-rank", "master", "device", "comm-timeout"};
+    for (int at = 0; at < argc; at++) {
+        size_t length = strncmp(argv[at], "--", 2) == 0 ? strcspn(argv[at] + 2, "=") : 0;
+        for (size_t i = 0; length && i < sizeof names / sizeof *names; i++)
+            if (strlen(names[i]) == length && strncmp(argv[at] + 2, names[i], length) == 0) {
+                (void)take_option(argc, argv, &at, out);
+                break;
+            }
+    }
+}
+
 /* ---- the config file ---- */
 
 /* Options borrow texts, so the text of a number is kept. NULL: no memory. */

@@ -301,6 +301,9 @@ struct ot_options {
  * would have no effect. Logs which options are given more than once. Stops at --help and --version. Errors:
  * OT_E_USAGE, or the error of the config file. Call ot_options_free on `out` also after an error. */
 int ot_options_parse(int argc, char *const *argv, struct ot_options *out);
+/* After ot_options_parse has failed: takes the options that say which rank this process is, wherever they are
+ * among the words, and ignores all that is wrong. */
+void ot_options_find_rank(int argc, char *const *argv, struct ot_options *out);
 void ot_options_free(struct ot_options *options);
 
 /* True if the user gave the option: on the command line, in the config file, or to the run that is resumed.

@@ -231,6 +231,21 @@ static void the_rest_is_ended(void **state) {
     check_text("told", "told");
 }
 
+/* Ranks that a signal stopped have saved their state. The first to end is no failure: the others keep all
+ * their time, here three times the notice that the rest gets after a failure. */
+static void ranks_may_stop_far_apart(void **state) {
+    (void)state;
+    int code =
+        await_code(launch(2,
+                          RANK "[ $R = 0 ] && exit 10; trap 'echo told >told; exit 10' TERM; i=0; while [ $i "
+                               "-lt 45 ]; do sleep 0.02; i=$((i+1)); done; echo whole >whole; exit 10",
+                          0.3, 60));
+    assert_int_equal(code, OT_E_STOPPED);
+    assert_string_equal(read_text("told"), "");
+    assert_string_equal(read_text("whole"), "whole\n");
+    assert_string_equal(read_text("err"), "");
+}
+
 /* nohup and background jobs ignore some signals, and a shell cannot trap what it ignored at its start. */
 static void signals_are_passed_on(void **state) {
     (void)state;
@@ -296,6 +311,7 @@ int main(void) {
         LOCAL_TEST(long_output_keeps_its_end),
         LOCAL_TEST(output_without_a_folder_goes_to_stderr),
         LOCAL_TEST(the_rest_is_ended),
+        LOCAL_TEST(ranks_may_stop_far_apart),
         LOCAL_TEST(signals_are_passed_on),
         LOCAL_TEST(nobody_outlives_the_parent),
         LOCAL_TEST(a_program_that_is_missing_is_an_error),

@@ -19,23 +19,6 @@ static int gather_number(struct ot_world *world) {
 
 /* ---- connections by hand ---- */
 
-/* A connection to rank 0, or to the listener; waits until somebody listens. */
-static int dial(void) {
-    struct sockaddr_in to = {.sin_family = AF_INET,
-                             .sin_port = htons((uint16_t)config_of(0, 2).ranks.port),
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    double until = ot_clock_seconds() + 20;
-    for (;;) {
-        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        assert_true(fd >= 0);
-        if (connect(fd, (void *)&to, sizeof to) == 0)
-            return fd;
-        close(fd);
-        assert_true(errno == ECONNREFUSED && ot_clock_seconds() < until);
-        usleep(2000);
-    }
-}
-
 /* Containers often have none. */
 static bool has_ipv6(void) {
     struct sockaddr_in6 at = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
@@ -55,44 +38,16 @@ static int listen_on_ipv6_alone(void) {
     return fd;
 }
 
-static int listen_here(void) {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)config_of(0, 2).ranks.port)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_true(fd >= 0 && bind(fd, (void *)&at, sizeof at) == 0 && listen(fd, 8) == 0);
-    return fd;
-}
-
-static struct ot_world_hello hello_of(uint32_t rank, uint32_t ranks) {
-    struct ot_world_hello hello = {.magic = OT_WORLD_MAGIC,
-                                   .protocol = OT_WORLD_PROTOCOL,
-                                   .rank = rank,
-                                   .ranks = ranks,
-                                   .process = 4711,
-                                   .version = OT_VERSION,
-                                   .run_id = "test",
-                                   .host = "far"};
-    return hello;
-}
-
-static void say(int fd, const void *data, size_t bytes) {
-    assert_int_equal(send(fd, data, bytes, MSG_NOSIGNAL), bytes);
-}
-
 /* What rank 0 answers must have these words; the connection then ends. */
 static void check_refusal(int fd, const char *words) {
     struct ot_world_reply reply;
     char byte;
     assert_int_equal(recv(fd, &reply, sizeof reply, MSG_WAITALL), sizeof reply);
-    assert_int_equal(reply.refused, 1);
+    assert_int_equal(reply.verdict, OT_E_USAGE);
     if (!strstr(reply.text, words))
         fail_msg("'%s' is not '%s'", reply.text, words);
     assert_true(recv(fd, &byte, 1, 0) <= 0);
     close(fd);
-}
-
-static void check_log(const char *words) {
-    if (!strstr(log_text(), words))
-        fail_msg("no '%s' in the log:\n%s", words, log_text());
 }
 
 /* ---- deadlines ---- */
@@ -222,6 +177,49 @@ static void ranks_may_come_in_any_order_and_over_ipv6(void **state) {
     check_no_errors(3);
 }
 
+/* ---- hosts ---- */
+
+static int find_hosts(struct ot_world *world) {
+    const struct ot_ranks *ranks = ot_world_ranks(world);
+    return ot_fail(OT_E_COMM, "%d hosts, local rank %d of %d", ot_world_hosts(world), ranks->local_rank,
+                   ranks->local_ranks);
+}
+
+/* Rank 1 of 2 is by hand: its host has the name of this one. It takes part in the gather of all hellos. */
+static void check_hosts(bool same_boot_id, const char *words) {
+    struct ot_world_config config = config_of(0, 2);
+    struct ot_world_hello hello = hello_of(1, 2);
+    struct ot_world_head head = {OT_WORLD_PART, sizeof hello, 1};
+    struct ot_world_reply reply;
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    size_t n = file ? fread(hello.boot_id, 1, sizeof hello.boot_id - 1, file) : 0;
+    if (file)
+        fclose(file);
+    assert_true(n > 0);
+    if (!same_boot_id)
+        hello.boot_id[0] ^= 1;
+    assert_int_equal(gethostname(hello.host, sizeof hello.host - 1), 0);
+    start_rank(&config, find_hosts);
+    int fd = dial();
+    say(fd, &hello, sizeof hello);
+    hear(fd, &reply, sizeof reply);
+    assert_int_equal(reply.verdict, OT_WORLD_TAKEN);
+    say(fd, &head, sizeof head);
+    say(fd, &hello, sizeof hello);
+    await_report(0);
+    close(fd);
+    await_ranks();
+    check_report(0, words);
+}
+
+/* Containers and clouds give the same name to many hosts. The id of the kernel's start tells them apart. */
+static void two_hosts_may_have_one_name(void **state) {
+    check_hosts(false, "2 hosts, local rank 0 of 1");
+    teardown_ranks(state);
+    setup_ranks(state);
+    check_hosts(true, "1 hosts, local rank 0 of 2");
+}
+
 /* ---- ranks that do not match ---- */
 
 /* Rank 0 of two ranks waits; a hello that does not match is refused, and ends the run. */
@@ -232,7 +230,7 @@ static void check_mismatch(const struct ot_world_hello *hello, const char *words
     say(fd, hello, sizeof *hello);
     check_refusal(fd, words);
     await_ranks();
-    check_report(0, words);
+    check_report_code(0, OT_E_USAGE, words);
 }
 
 static void another_version_ends_the_run(void **state) {
@@ -266,16 +264,16 @@ static void two_processes_with_one_rank_end_the_run(void **state) {
     int first = dial();
     say(first, &hello, sizeof hello);
     assert_int_equal(recv(first, &reply, sizeof reply, MSG_WAITALL), sizeof reply);
-    assert_int_equal(reply.refused, 0);
+    assert_int_equal(reply.verdict, OT_WORLD_TAKEN);
     config = config_of(1, 3);
     pid_t second = start_rank(&config, NULL);
     snprintf(words, sizeof words,
              "two processes have rank 1: rank 1 (host far, process 4711) and rank 1 (host ");
     await_ranks();
-    check_report(0, words);
-    check_report(1, words);
+    check_report_code(0, OT_E_USAGE, words);
+    check_report_code(1, OT_E_USAGE, words);
     snprintf(words, sizeof words, "process %d)", second);
-    check_report(0, words);
+    check_report_code(0, OT_E_USAGE, words);
     close(first);
 }
 
@@ -286,8 +284,8 @@ static void ranks_of_another_run_do_no_harm(void **state) {
     strcpy(other.ranks.run_id, "other");
     start_rank(&other, NULL);
     await_report(1);
-    check_report(1, "has run id 'other', but rank 0 (host ");
-    check_report(1, ") has 'test': they belong to different runs");
+    check_report_code(1, OT_E_USAGE, "has run id 'other', but rank 0 (host ");
+    check_report_code(1, OT_E_USAGE, ") has 'test': they belong to different runs");
     config = config_of(1, 2);
     start_rank(&config, gather_number);
     await_ranks();
@@ -303,7 +301,7 @@ static void another_protocol_is_answered(void **state) {
     hello.protocol = 7;
     int fd = dial();
     say(fd, &hello, sizeof hello);
-    check_refusal(fd, "a rank uses protocol 7, but rank 0 uses 1: use one version of the program");
+    check_refusal(fd, "a rank uses protocol 7, but rank 0 uses 2: use one version of the program");
     config = config_of(1, 2);
     start_rank(&config, gather_number);
     await_ranks();
@@ -376,7 +374,7 @@ static void slow_hellos_are_read_byte_by_byte(void **state) {
             usleep(1000);
     }
     assert_int_equal(recv(fd, &reply, sizeof reply, MSG_WAITALL), sizeof reply);
-    assert_int_equal(reply.refused, 0);
+    assert_int_equal(reply.verdict, OT_WORLD_TAKEN);
     close(fd);
     await_ranks();
     check_report(0, "rank 1 (host far, process 4711) is lost: ");
@@ -437,6 +435,7 @@ int main(void) {
         RANKS_TEST(a_port_that_is_taken_for_ipv6_is_an_error),
         RANKS_TEST(rank_0_may_inherit_its_listener),
         RANKS_TEST(ranks_may_come_in_any_order_and_over_ipv6),
+        RANKS_TEST(two_hosts_may_have_one_name),
         RANKS_TEST(another_version_ends_the_run),
         RANKS_TEST(another_number_of_ranks_ends_the_run),
         RANKS_TEST(an_impossible_rank_ends_the_run),

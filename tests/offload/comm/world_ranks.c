@@ -58,6 +58,7 @@ struct ot_world_config config_of(int rank, int ranks) {
         .ranks = {.rank = rank, .ranks = ranks, .local_rank = -1, .address = "localhost", .port = port},
         .timeout_seconds = 20,
         .silence_seconds = 10,
+        .linger_seconds = 0.3,
         .listener = -1};
     strcpy(config.ranks.run_id, "test");
     return config;
@@ -159,15 +160,81 @@ const char *log_text(void) {
     return text;
 }
 
-void check_report(int rank, const char *words) {
+void check_report_code(int rank, enum ot_error_code code, const char *words) {
     const struct report *report = &shared->reports[rank];
-    if (report->rc != -OT_E_COMM || !strstr(report->text, words))
+    if (report->rc != -(int)code || !strstr(report->text, words))
         fail_msg("rank %d returned %d '%s', not '%s'; log:\n%s", rank, report->rc, report->text, words,
                  log_text());
+}
+
+void check_report(int rank, const char *words) {
+    check_report_code(rank, OT_E_COMM, words);
+}
+
+void check_log(const char *words) {
+    if (!strstr(log_text(), words))
+        fail_msg("no '%s' in the log:\n%s", words, log_text());
 }
 
 void check_no_errors(int ranks) {
     for (int rank = 0; rank < ranks; rank++)
         if (shared->reports[rank].rc != 0 || shared->reports[rank].n_losses != 0)
             fail_msg("rank %d: %s", rank, shared->reports[rank].text);
+}
+
+/* ---- connections by hand ---- */
+
+static struct sockaddr_in place(const char *address) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    assert_int_equal(inet_pton(AF_INET, address, &to.sin_addr), 1);
+    return to;
+}
+
+int dial_at(const char *address) {
+    struct sockaddr_in to = place(address);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    if (connect(fd, (void *)&to, sizeof to) == 0)
+        return fd;
+    close(fd);
+    assert_int_equal(errno, ECONNREFUSED);
+    return -1;
+}
+
+int dial(void) {
+    double until = ot_clock_seconds() + 20;
+    for (;;) {
+        int fd = dial_at("127.0.0.1");
+        if (fd >= 0)
+            return fd;
+        assert_true(ot_clock_seconds() < until);
+        usleep(2000);
+    }
+}
+
+int listen_here(void) {
+    struct sockaddr_in at = place("0.0.0.0");
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0 && bind(fd, (void *)&at, sizeof at) == 0 && listen(fd, 8) == 0);
+    return fd;
+}
+
+struct ot_world_hello hello_of(uint32_t rank, uint32_t ranks) {
+    struct ot_world_hello hello = {.magic = OT_WORLD_MAGIC,
+                                   .protocol = OT_WORLD_PROTOCOL,
+                                   .rank = rank,
+                                   .ranks = ranks,
+                                   .process = 4711,
+                                   .version = OT_VERSION,
+                                   .run_id = "test",
+                                   .host = "far"};
+    return hello;
+}
+
+void say(int fd, const void *data, size_t bytes) {
+    assert_int_equal(send(fd, data, bytes, MSG_NOSIGNAL), bytes);
+}
+
+void hear(int fd, void *data, size_t bytes) {
+    assert_int_equal(recv(fd, data, bytes, MSG_WAITALL), bytes);
 }

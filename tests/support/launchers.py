@@ -1,0 +1,48 @@
+"""Starts the ranks of a run by hand, each with the environment that a launcher would give it."""
+
+import os
+import socket
+import subprocess
+
+import program
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def torchrun(rank, ranks, port):
+    """The environment that torchrun gives a rank."""
+    facts = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks, "GROUP_RANK": 0,
+             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": f"test-{port}"}
+    return {name: str(value) for name, value in facts.items()}
+
+
+def slurm(rank, ranks, port):
+    """The environment that srun gives a task."""
+    facts = {"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_NTASKS": ranks, "SLURM_NNODES": 1, "SLURM_NODEID": 0,
+             "SLURM_TASKS_PER_NODE": str(ranks), "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": port,
+             "SLURM_STEP_ID": 0, "SLURM_STEP_NUM_TASKS": ranks}
+    return {name: str(value) for name, value in facts.items()}
+
+
+def run_commands(launcher, commands, env=None, timeout=120):
+    """Starts one rank with each list of words, and waits for all of them. env: a function that gives more variables to a
+    rank. Returns their results."""
+    port = free_port()
+    processes = []
+    for rank, words in enumerate(commands):
+        more = {**launcher(rank, len(commands), port), **(env(rank) if env else {})}
+        processes.append(subprocess.Popen([program.PROGRAM, *(str(word) for word in words)], env={**os.environ, **more},
+                                          stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+    results = []
+    try:
+        for process in processes:
+            out, err = process.communicate(timeout=timeout)
+            results.append(program.Result(subprocess.CompletedProcess([], process.returncode, out, err)))
+    finally:
+        for process in processes:
+            process.kill()
+    return results
