@@ -309,7 +309,7 @@ int ot_command_export(const struct ot_options *options) {
                        .as_gguf = ot_options_given(options, "gguf")};
     bool is_model;
     int rc;
-    OT_TRY_GOTO(ot_out_lock_open(options->out, &e.lock), rc, out);
+    OT_TRY_GOTO(ot_out_lock_await(options->out, &e.lock), rc, out);
     OT_TRY_GOTO(find_source(&e, &is_model), rc, out);
     OT_TRY_GOTO(is_model ? open_source_model(&e) : open_run(&e), rc, out);
     OT_TRY_GOTO(e.as_gguf ? write_gguf(&e) : write_model(&e), rc, out);

@@ -75,7 +75,7 @@ static int print_result(const struct job *job) {
 int ot_command_merge(const struct ot_options *options) {
     struct job job = {.settings = {*options}};
     int rc;
-    OT_TRY_GOTO(ot_out_lock_open(options->out, &job.lock), rc, out);
+    OT_TRY_GOTO(ot_out_lock_await(options->out, &job.lock), rc, out);
     OT_TRY_GOTO(merge(&job), rc, out);
     rc = print_result(&job);
 out:

@@ -282,7 +282,7 @@ static int check_family(const struct command *c) {
 static int open_all(struct command *c, const struct ot_options *options) {
     struct ot_session *s = &c->session;
     OT_TRY(choose_format(c));
-    OT_TRY(ot_out_lock_open(options->out, &c->lock));
+    OT_TRY(ot_out_lock_await(options->out, &c->lock));
     OT_TRY(ot_session_open(&c->settings, s));
     if (!s->dir)
         return ot_fail(OT_E_INPUT, "%s has no weights here", options->model);

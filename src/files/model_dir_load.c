@@ -453,9 +453,9 @@ int ot_model_dir_get(const struct ot_model_dir *dir, const struct ot_tensor *ten
     if (!stored)
         return ot_fail(OT_E_INPUT, "%s: tensor %s is missing from the weights", dir->path, tensor->name);
     OT_TRY(check_tensor(stored, tensor));
-    OT_TRY(ot_tensor_read(&dir->facts.config, tensor, stored, first, n, values, &bad));
-    ot_stored_release(stored, first, n);
-    return 0;
+    int rc = ot_tensor_read(&dir->facts.config, tensor, stored, first, n, values, &bad);
+    ot_stored_release(stored, 0, stored->tensor->count); /* some forms read more than the part */
+    return rc;
 }
 
 bool ot_model_dir_has_mxfp4(const struct ot_model_dir *dir, const struct ot_tensor *tensor) {

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -153,9 +154,16 @@ static int hold_partial(struct ot_out_dir *dir) {
         return refuse_second_writer(dir);
     if (dir->dir_fd < 0)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot open", dir->partial);
-    if (ot_out_flock(dir->dir_fd, dir->partial, dir->lock->insists))
+    if (ot_out_flock(dir->dir_fd, dir->partial, dir->lock->insists ? INFINITY : dir->lock->patience_seconds))
         return refuse_second_writer(dir);
     return 0;
+}
+
+/* False if the process that held the directory's lock has renamed or removed it meanwhile. */
+static bool is_still_there(const struct ot_out_dir *dir) {
+    struct stat held, named;
+    return fstat(dir->dir_fd, &held) == 0 && lstat(dir->partial, &named) == 0 &&
+           held.st_dev == named.st_dev && held.st_ino == named.st_ino;
 }
 
 static int clear_place(struct ot_out_dir *dir, const char *place) {
@@ -172,7 +180,10 @@ static int clear_place(struct ot_out_dir *dir, const char *place) {
         return ot_fail(OT_E_INPUT,
                        "%s: the output needs this name, but the directory is not ours; move it away", place);
     OT_TRY(hold_partial(dir));
-    OT_TRY(retire_partial(dir));
+    if (is_still_there(dir))
+        OT_TRY(retire_partial(dir));
+    else if (!dir->lock->insists) /* its owner was alive, and OUT may be there now */
+        return refuse_second_writer(dir);
     close(dir->dir_fd);
     dir->dir_fd = -1;
     return 0;

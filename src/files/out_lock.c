@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/file_io.h"
 #include "src/base/log.h"
@@ -19,16 +21,29 @@
 
 enum { OPEN_DIR = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC };
 
-int ot_out_flock(int fd, const char *path, bool wait) {
+/* A killed process that gives back much memory, or whose disk is slow, takes some seconds to end. */
+static const double patience_seconds = 5;
+
+static void say_wait(const char *path, double seconds) {
+    if (isfinite(seconds))
+        ot_log(OT_LOG_INFO,
+               "note    %s: another process has locked this directory; waiting up to %g s for it to end",
+               path, seconds);
+    else
+        ot_log(OT_LOG_WARN, "%s: waiting for another process that has locked this directory", path);
+}
+
+int ot_out_flock(int fd, const char *path, double seconds) {
     static const struct timespec pause = {.tv_nsec = 50000000};
+    double until = ot_clock_seconds() + seconds;
     bool said = false;
     while (flock(fd, LOCK_EX | LOCK_NB) < 0 && (errno == EWOULDBLOCK || errno == EINTR)) {
         if (errno == EINTR)
             continue;
-        if (!wait)
+        if (ot_clock_seconds() >= until)
             return 1;
         if (!said)
-            ot_log(OT_LOG_WARN, "%s: waiting for another process that has locked this directory", path);
+            say_wait(path, seconds);
         said = true;
         nanosleep(&pause, NULL);
     }
@@ -92,7 +107,8 @@ static int take_other(struct ot_out_lock *lock, int fd) {
                            lock->out);
         say_away(lock);
     }
-    if (ot_out_flock(fd, lock->out, false)) /* a run that lost its directory must save elsewhere, soon */
+    /* A run that lost its directory must save elsewhere, soon. */
+    if (ot_out_flock(fd, lock->out, lock->fd < 0 ? lock->patience_seconds : 0))
         return ot_fail(OT_E_INPUT,
                        "%s: another process is writing this output; wait for that process, or choose another "
                        "--out",
@@ -176,7 +192,7 @@ int ot_out_lock_keep_marker(struct ot_out_lock *lock) {
     return rc;
 }
 
-int ot_out_lock_open(const char *out, struct ot_out_lock **result) {
+static int open_lock(const char *out, double patience, struct ot_out_lock **result) {
     size_t length = strlen(out);
     struct ot_out_lock *lock = calloc(1, sizeof *lock);
     if (!lock)
@@ -184,6 +200,7 @@ int ot_out_lock_open(const char *out, struct ot_out_lock **result) {
     while (length > 1 && out[length - 1] == '/')
         length--;
     lock->fd = -1;
+    lock->patience_seconds = patience;
     int rc = ot_string_format(&lock->out, "%.*s", (int)length, out);
     if (rc == 0)
         rc = ot_out_lock_take(lock);
@@ -193,6 +210,14 @@ int ot_out_lock_open(const char *out, struct ot_out_lock **result) {
     }
     *result = lock;
     return rc;
+}
+
+int ot_out_lock_open(const char *out, struct ot_out_lock **result) {
+    return open_lock(out, 0, result);
+}
+
+int ot_out_lock_await(const char *out, struct ot_out_lock **result) {
+    return open_lock(out, patience_seconds, result);
 }
 
 void ot_out_lock_close(struct ot_out_lock *lock) {

@@ -25,14 +25,18 @@ struct ot_out_lock {
     char *out;    /* without trailing slashes */
     int fd;       /* of the locked directory; -1: OUT is absent */
     bool insists; /* wait for other processes without limit; set by an owner that has something to lose */
-    bool is_away; /* OUT is no longer the locked directory; this was logged */
-    char *marker; /* contents of OUT's marker when last read; NULL: OUT had none */
+    double patience_seconds; /* without insists: how long to wait for a lock that another process holds */
+    bool is_away;            /* OUT is no longer the locked directory; this was logged */
+    char *marker;            /* contents of OUT's marker when last read; NULL: OUT had none */
     size_t marker_bytes;
 };
 
 /* Takes the lock if OUT exists. Errors: OT_E_INPUT (another process writes this output), OT_E_BUDGET,
  * OT_E_IO. */
 int ot_out_lock_open(const char *out, struct ot_out_lock **lock);
+/* The same for a command that begins. It waits some seconds for a process that holds the lock, and logs that:
+ * the process may be the killed one in whose place the command was started. */
+int ot_out_lock_await(const char *out, struct ot_out_lock **lock);
 void ot_out_lock_close(struct ot_out_lock *lock); /* NULL is fine */
 
 /* Call before every write: takes the lock if OUT exists by now. If the locked directory was moved away, logs
@@ -47,10 +51,10 @@ bool ot_out_lock_holds(const struct ot_out_lock *lock);
 /* Reads OUT's marker if it has one; restores a marker that was removed. Errors: OT_E_IO, OT_E_BUDGET. */
 int ot_out_lock_keep_marker(struct ot_out_lock *lock);
 
-/* Locks fd with flock. Without wait returns at once; with wait, logs that it waits, and waits without limit.
- * Returns 1 if another process holds the lock. A file system without locks lets every process have it. path:
+/* Locks fd with flock. Logs that it waits, and waits for so many seconds (0, INFINITY too). Returns 1 if
+ * another process holds the lock to the end. A file system without locks lets every process have it. path:
  * for messages. */
-int ot_out_flock(int fd, const char *path, bool wait);
+int ot_out_flock(int fd, const char *path, double seconds);
 /* *empty: the directory has no entries but those of an interrupted save of ours or of the file system
  * (lost+found). Errors: OT_E_IO. */
 int ot_out_is_empty(const char *path, bool *empty);
