@@ -83,6 +83,11 @@ int ot_checkpoint_record_encode(const struct ot_checkpoint_record *record, char 
     put_eval(record, &w);
     put_print("data", &record->data, &w);
     put_print("eval_data", &record->eval_data, &w);
+    if (record->has_base) {
+        ot_json_begin_object(&w, "base");
+        ot_json_put_int(&w, "sample", record->base_sample);
+        ot_json_end_object(&w);
+    }
     if (record->has_frozen) {
         ot_json_begin_object(&w, "frozen");
         ot_json_put_int(&w, "crc", record->frozen_crc);
@@ -205,15 +210,17 @@ static int take_print(const struct ot_json *tree, const char *where, const char 
     return 0;
 }
 
-static int take_frozen(const struct ot_json *tree, const char *where, struct ot_checkpoint_record *out) {
+/* Reads the checksum in an object, if the record has the object. */
+static int take_crc(const struct ot_json *tree, const char *where, const char *key, const char *member,
+                    bool *is_there, uint32_t *out) {
     const struct ot_json *object;
     int64_t crc;
-    out->has_frozen = ot_json_get(tree, "frozen") != NULL;
-    if (!out->has_frozen)
+    *is_there = ot_json_get(tree, key) != NULL;
+    if (!*is_there)
         return 0;
-    OT_TRY(need_object(tree, where, "frozen", &object));
-    OT_TRY(ot_json_need_int(object, where, "crc", true, 0, UINT32_MAX, &crc));
-    out->frozen_crc = (uint32_t)crc;
+    OT_TRY(need_object(tree, where, key, &object));
+    OT_TRY(ot_json_need_int(object, where, member, true, 0, UINT32_MAX, &crc));
+    *out = (uint32_t)crc;
     return 0;
 }
 
@@ -227,7 +234,8 @@ static int take_all(const char *where, struct ot_checkpoint_record *out) {
     OT_TRY(take_eval(tree, where, out));
     OT_TRY(take_print(tree, where, "data", &out->data));
     OT_TRY(take_print(tree, where, "eval_data", &out->eval_data));
-    OT_TRY(take_frozen(tree, where, out));
+    OT_TRY(take_crc(tree, where, "base", "sample", &out->has_base, &out->base_sample));
+    OT_TRY(take_crc(tree, where, "frozen", "crc", &out->has_frozen, &out->frozen_crc));
     OT_TRY(need_object(tree, where, "options", &out->options));
     if (ot_json_get(tree, "sources"))
         OT_TRY(need_object(tree, where, "sources", &out->sources));

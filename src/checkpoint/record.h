@@ -2,8 +2,8 @@
  *
  * The record is a JSON object: format and library version; when and on which device it was made; the position
  * of the run (step, Adam's step, loss scale, data position, evaluations); the run's effective options and who
- * gave them, the model's shape, and a fingerprint of the data. Reals are written so that reading returns the
- * same bits. A loss that is not finite is written as null and read as NaN.
+ * gave them, the model's shape, and fingerprints of the data and of the base. Reals are written so that
+ * reading returns the same bits. A loss that is not finite is written as null and read as NaN.
  *
  * The decoder trusts nothing: it checks the range of every value. It ignores keys that it does not know, so
  * that it can read records of later versions that added keys but kept the format number.
@@ -34,7 +34,9 @@ struct ot_checkpoint_record {
     int64_t eval_step, best_step; /* steps of the last and of the best evaluation */
     double first_eval, last_eval, best_eval;
     struct ot_data_fingerprint data, eval_data;
-    bool has_frozen; /* frozen weights came from files; no checkpoint has them */
+    bool has_base;        /* the run began with weights of files; false in older records too */
+    uint32_t base_sample; /* their fingerprint (src/session/base_print.h) */
+    bool has_frozen;      /* frozen weights came from files; no checkpoint has them */
     uint32_t frozen_crc;
     char library[32]; /* version, "0.1.0" */
     char device[128];

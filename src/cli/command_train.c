@@ -317,6 +317,7 @@ static int start(struct train *t) {
     int rc = ot_session_start(s, &optimizer);
     if (rc < 0)
         return s->restored ? ot_resume_advise(&t->resume, rc) : rc;
+    OT_TRY(ot_agree_on_weights(s));
     if (!ot_team_speaks(s))
         return join_out(t);
     ot_report_print_store(&t->report);
@@ -416,14 +417,13 @@ static int run(struct train *t) {
  * the options of the run. */
 static int find_checkpoint(struct train *t) {
     const struct ot_options *options = &t->settings.in_effect;
-    if (!options->no_save) {
-        OT_TRY(ot_out_name_choose(&t->settings, t->out, sizeof t->out));
-        if (snprintf(t->checkpoints, sizeof t->checkpoints, "%s/checkpoints", options->out) >= PATH_MAX)
-            return ot_fail(OT_E_USAGE, "--out %s: the path is too long", options->out);
-    }
+    OT_TRY(ot_out_name_find(&t->settings, t->world, t->out, sizeof t->out));
+    if (!options->no_save &&
+        snprintf(t->checkpoints, sizeof t->checkpoints, "%s/checkpoints", options->out) >= PATH_MAX)
+        return ot_fail(OT_E_USAGE, "--out %s: the path is too long", options->out);
     OT_TRY(ot_places_find(options, t->world, &t->places));
     if (!options->no_save && !options->dry_run && t->places.leads) {
-        OT_TRY(ot_out_lock_open(options->out, &t->lock));
+        OT_TRY(ot_out_lock_await(options->out, &t->lock));
         OT_TRY(ot_out_dir_settle(options->out, NULL, t->lock));
     }
     OT_TRY(ot_resume_find_together(options, !options->dry_run, t->world, &t->places, &t->resume));
@@ -441,9 +441,7 @@ static int open_world(struct train *t) {
         return 0;
     if (launch.ranks.rank != 0)
         ot_log_set_level(OT_LOG_WARN);
-    struct ot_world_config config = {
-        .ranks = launch.ranks, .timeout_seconds = o->comm_timeout, .listener = launch.listener};
-    OT_TRY(ot_world_open(&config, &t->world));
+    OT_TRY(ot_launch_world(o, &launch, &t->world));
     t->session.world = t->world;
     return 0;
 }

@@ -93,6 +93,42 @@ static int agree_on_rows(struct ot_comm *comm, const char *what, const struct ot
     return ot_comm_agree(comm, what, text);
 }
 
+/* ---- weights ---- */
+
+struct weights { /* that a rank has read */
+    uint32_t crcs[2];
+    char path[256]; /* may differ between hosts, so it is named, not compared */
+};
+
+static int fail_by_weights(const struct ot_session *s, const struct weights *all, uint64_t others,
+                           const char *what) {
+    int first = __builtin_ctzll(others);
+    char list[OT_RANK_LIST_BYTES], root[256];
+    snprintf(root, sizeof root, "%s", ot_world_name(s->world, 0));
+    return ot_fail(
+        OT_E_USAGE,
+        "the weights of --model differ between ranks (%s): %s %s others than rank 0. %s reads %s, "
+        "%s reads %s. Copy the model of one host to the others, or give all ranks the same revision",
+        what, ot_rank_list(others, list), others & (others - 1) ? "have" : "has", root, all[0].path,
+        ot_world_name(s->world, first), all[first].path);
+}
+
+/* Compares checksums of the weights that the ranks read. what: says in the error what the checksums cover. */
+static int agree_on_weights(const struct ot_session *s, uint32_t a, uint32_t b, const char *what) {
+    struct weights mine = {.crcs = {a, b}}, all[OT_MAX_RANKS];
+    uint64_t others = 0;
+    snprintf(mine.path, sizeof mine.path, "%s", s->dir ? ot_model_dir_path(s->dir) : "no file");
+    OT_TRY(ot_comm_all_gather_host(s->comm, &mine, sizeof mine, all));
+    for (int r = 1; r < ot_comm_ranks(s->comm); r++)
+        if (memcmp(all[r].crcs, all[0].crcs, sizeof all[0].crcs) != 0)
+            others |= (uint64_t)1 << r;
+    return others ? fail_by_weights(s, all, others, what) : 0;
+}
+
+int ot_agree_on_weights(const struct ot_session *s) {
+    return s->comm ? agree_on_weights(s, s->frozen_crc, s->trained_crc, "a checksum of all values") : 0;
+}
+
 /* ---- devices ---- */
 
 struct place { /* of a rank's GPU */
@@ -147,6 +183,7 @@ int ot_agree_on_run(struct ot_session *s, const struct ot_run_identity *identity
         return 0;
     OT_TRY(agree_on_options(s->comm, identity->options));
     OT_TRY(agree_on_model(s->comm, identity->model));
+    OT_TRY(agree_on_weights(s, identity->base.is_known, identity->base.sample, "a checksum of a sample"));
     OT_TRY(agree_on_rows(s->comm, "the training data", &identity->data));
     OT_TRY(agree_on_rows(s->comm, "the evaluation data", &identity->eval_data));
     OT_TRY(check_gpus(s));

@@ -10,7 +10,7 @@ int ot_run_identity_make(const struct ot_session *session, const struct ot_rows 
     struct ot_config_file file = {.config = session->config, .dtype = session->stored, .ids = session->ids};
     char *text;
     size_t bytes;
-    *out = (struct ot_run_identity){.data = ot_dataset_fingerprint(rows->data)};
+    *out = (struct ot_run_identity){.data = ot_dataset_fingerprint(rows->data), .base = session->base};
     if (rows->own_eval)
         out->eval_data = ot_dataset_fingerprint(rows->own_eval);
     OT_TRY(ot_model_config_write(&file, &text, &bytes));

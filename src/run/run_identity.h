@@ -1,5 +1,6 @@
-/* What identifies a run in its checkpoints: the options in effect, the model's shape, a fingerprint of the
- * rows. A resumed run compares its own identity with the recorded one (resume.h). */
+/* What identifies a run in its checkpoints: the options in effect, the model's shape, fingerprints of the
+ * rows and of the base's weights. A resumed run compares its own identity with the recorded one (resume.h).
+ */
 #ifndef OT_RUN_RUN_IDENTITY_H
 #define OT_RUN_RUN_IDENTITY_H
 
@@ -10,6 +11,7 @@ struct ot_run_identity {
     struct ot_json *sources; /* of the options, by ot_options_put_sources; NULL likewise */
     struct ot_json *model;   /* by ot_model_config_write */
     struct ot_data_fingerprint data, eval_data; /* eval_data: zeros without --eval-data */
+    struct ot_base_print base;
 };
 
 /* Takes the model and the rows. Reads all tokens once, which takes about a second for a billion tokens.

@@ -60,7 +60,7 @@ void ot_resume_forget_finished(struct ot_resume *resume);
  * there is no record. Errors: OT_E_USAGE (an option has another value now), OT_E_INPUT (the record has an
  * invalid value). */
 int ot_resume_take_over(struct ot_resume *resume, struct ot_settings *settings);
-/* Errors: OT_E_INPUT: names the key of the model's config or the rows that differ, and the cure. */
+/* Errors: OT_E_INPUT: names the key of the model's config, the base or the rows that differ, and the cure. */
 int ot_resume_check(const struct ot_resume *resume, const struct ot_options *options,
                     const struct ot_run_identity *identity);
 /* Errors: OT_E_USAGE: the run would be shorter than it is already, or its past learning rates would

@@ -1,4 +1,5 @@
 /* Resuming: checks that options, model, rows, length and arithmetic match the checkpoint's run. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -220,6 +221,20 @@ static int compare_rows(const char *dir, const char *path, const struct ot_data_
                    ot_text_count(was->rows, rows[1]), ot_text_count(was->tokens, tokens[1]), cure);
 }
 
+static int compare_base(const struct ot_resume *resume, const struct ot_options *options,
+                        const struct ot_base_print *is) {
+    const struct ot_checkpoint_record *r = resume->record;
+    const char *then = ot_json_string(ot_json_get(r->options, "model"), NULL);
+    if (!r->has_base || !is->is_known || r->base_sample == is->sample)
+        return 0;
+    return ot_fail(OT_E_INPUT,
+                   "%s was made from other weights than --model %s has (fingerprint %08" PRIx32
+                   ", now %08" PRIx32
+                   "). Give the model with which the run began (--model %s, as it was then), "
+                   "--resume never, or another --out",
+                   resume->dir, options->model, r->base_sample, is->sample, then ? then : "?");
+}
+
 int ot_resume_check(const struct ot_resume *resume, const struct ot_options *options,
                     const struct ot_run_identity *identity) {
     const struct ot_checkpoint_record *r = resume->record;
@@ -228,6 +243,7 @@ int ot_resume_check(const struct ot_resume *resume, const struct ot_options *opt
     const char *dir = resume->dir;
     OT_TRY(compare_keys(dir, r->model, r->model, identity->model));
     OT_TRY(compare_keys(dir, identity->model, r->model, identity->model));
+    OT_TRY(compare_base(resume, options, &identity->base));
     OT_TRY(compare_rows(dir, options->data, &r->data, &identity->data));
     if (options->eval_data && r->eval_data.rows == 0)
         return ot_fail(OT_E_INPUT, "%s was made without --eval-data. %s", dir, cure);

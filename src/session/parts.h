@@ -15,6 +15,7 @@
 #include "src/files/resolve.h"
 #include "src/machine/machine.h"
 #include "src/options/settings.h"
+#include "src/session/base_print.h"
 
 struct ot_checkpoint;
 struct ot_comm;
@@ -84,8 +85,10 @@ struct ot_session {
     struct ot_engine *engine;
     struct ot_checkpoint *restored; /* borrowed, set before start: loaded in place of weights */
     double restore_seconds;         /* time that reading the checkpoint took */
+    struct ot_base_print base;      /* of the base's files */
     bool has_frozen_crc;            /* frozen weights were read from files; of all their fp32 values: */
     uint32_t frozen_crc;
+    uint32_t trained_crc;              /* the same of trained weights; 0: a checkpoint took their place */
     bool any_weights;                  /* set before start: random weights need not follow --seed */
     unsigned (*wishes)(void *context); /* set before start: see engine.h; NULL: none */
     void *wishes_context;

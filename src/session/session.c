@@ -172,6 +172,13 @@ int ot_session_scale_rope(const struct ot_options *options, struct ot_model_conf
     return rc < 0 ? ot_fail_context(rc, "--rope-scaling") : 0;
 }
 
+/* Before adapters are laid over the base. A run without weights is refused later, with the reason. */
+static int take_base_print(struct ot_session *s) {
+    bool reads = s->dir && ot_model_dir_facts(s->dir)->has_weights &&
+                 s->options->command == OT_COMMAND_TRAIN && s->options->init == OT_CHOICE_INIT_FILES;
+    return reads ? ot_base_print_take(s->dir, &s->config, &s->base) : 0;
+}
+
 static int open_model_files(struct ot_session *s) {
     OT_TRY(ot_model_resolve(s->options->model, &s->resolved));
     bool random = s->options->init == OT_CHOICE_INIT_RANDOM;
@@ -185,6 +192,7 @@ static int open_model_files(struct ot_session *s) {
         s->config = s->resolved.preset->config;
     }
     OT_TRY(ot_session_scale_rope(s->options, &s->config));
+    OT_TRY(take_base_print(s));
     return ot_session_open_adapter(s);
 }
 

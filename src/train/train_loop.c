@@ -324,6 +324,8 @@ static struct ot_checkpoint_record make_record(const struct loop *l) {
         .first_eval = l->out->first_eval,
         .last_eval = l->out->last_eval,
         .best_eval = l->best_eval,
+        .has_base = identity->base.is_known,
+        .base_sample = identity->base.sample,
         .has_frozen = of->session->has_frozen_crc,
         .frozen_crc = of->session->frozen_crc,
         .data = identity->data,

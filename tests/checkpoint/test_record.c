@@ -36,6 +36,10 @@ static struct ot_checkpoint_record sample(void) {
         .best_eval = 5e-324,
         .data = {.rows = 77, .tokens = 9001, .trained_tokens = 4000, .crc = 0xfffffffeu},
         .eval_data = {.rows = 3, .tokens = 200, .trained_tokens = 200, .crc = 1},
+        .has_base = true,
+        .base_sample = 0xfedcba98u,
+        .has_frozen = true,
+        .frozen_crc = 0x89abcdefu,
         .library = "0.1.0",
         .device = "NVIDIA \"H100\" é",
         .arithmetic = "avx2 kernels, a library 1.2",
@@ -63,6 +67,10 @@ static void check_same(const struct ot_checkpoint_record *a, const struct ot_che
     assert_memory_equal(&a->best_eval, &b->best_eval, sizeof(double));
     assert_memory_equal(&a->data, &b->data, sizeof a->data);
     assert_memory_equal(&a->eval_data, &b->eval_data, sizeof a->eval_data);
+    assert_int_equal(a->has_base, b->has_base);
+    assert_int_equal(a->base_sample, b->base_sample);
+    assert_int_equal(a->has_frozen, b->has_frozen);
+    assert_int_equal(a->frozen_crc, b->frozen_crc);
     assert_string_equal(a->library, b->library);
     assert_string_equal(a->device, b->device);
     assert_string_equal(a->arithmetic, b->arithmetic);
@@ -195,7 +203,8 @@ static void test_counts_may_be_zero(void **state) {
 /* Each key in turn gets another name: a missing key is never read as 0. */
 static void test_keys_are_needed(void **state) {
     (void)state;
-    static const char *const optional[] = {"arithmetic", "eval", "first_loss", "last_loss", "best_loss"};
+    static const char *const optional[] = {"arithmetic", "eval", "first_loss", "last_loss",
+                                           "best_loss",  "base", "frozen"};
     struct ot_checkpoint_record record = sample(), read;
     char *text, words[64];
     size_t bytes;
@@ -222,7 +231,7 @@ static void test_keys_are_needed(void **state) {
         others += is_optional;
     }
     assert_true(needed > 30);
-    assert_int_equal(others, 5);
+    assert_int_equal(others, sizeof optional / sizeof *optional);
     free(text);
 }
 

@@ -311,7 +311,7 @@ class Base(program.ProgramTest):
         decode_model(self.path("other"), lambda values, cols: [*values[:-1], values[-1] + 1])
         told = program.run(*self.words("first", base="other"), "--quiet")
         self.assertEqual(told.code, INPUT, told.err)
-        self.assertIn("the frozen weights are not those that this run was trained with", told.err)
+        self.assertIn("was made from other weights than --model", told.err)
 
     # ---- refusals and reports ----
 
