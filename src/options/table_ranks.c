@@ -48,7 +48,7 @@ static const struct ot_option table[] = {
      .section = OT_SECTION_RANKS,
      .field = FIELD(master),
      .help = "Where rank 0 listens for the other ranks. :PORT replaces only the port that a launcher "
-             "suggests.",
+             "suggests. If HOST is an IP address or localhost, rank 0 listens there alone.",
      .elsewhere = "master-addr master-port main-process-ip main-process-port rdzv-endpoint"},
     {.name = "comm",
      .type = OT_OPTION_TEXT,

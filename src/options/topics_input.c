@@ -221,12 +221,12 @@ static const struct ot_topic_block environment[] = {
     {"OFFLOAD_TRAIN_CUBLASLT", "The libcublasLt.so to use, if --cublaslt is not given."},
     {"OFFLOAD_TRAIN_PLUGINS", "Folders with colons between them. --comm NAME searches libot-comm-NAME.so "
                               "beside the program first, and then here."},
-    {"OFFLOAD_TRAIN_NCCL",
-     "The libnccl.so to use for --comm nccl. Without it, the loader searches (LD_LIBRARY_PATH)."},
+    {"OFFLOAD_TRAIN_SECRET", "A secret of all ranks of a run, so that nobody else can join (help ranks)."},
+    {"OFFLOAD_TRAIN_NCCL", "The libnccl.so for --comm nccl. Without it, the loader searches for one."},
     {"CUDA_HOME, CUDA_PATH", "CUDA toolkits. The program searches them for libcublasLt after the search of "
                              "the loader (LD_LIBRARY_PATH)."},
     {"VIRTUAL_ENV, CONDA_PREFIX", "Python environments, which the program searches for libcublasLt next."},
-    {"PATH", "The program also searches the packages of the python3 in PATH for libcublasLt."},
+    {"PATH", "The packages of its python3 are searched for libcublasLt too."},
     {"OFFLOAD_TRAIN_KERNEL_CHECKS",
      "on, the default; or off: the program does not check fast GPU kernels before their first use (help "
      "gpu)."},
@@ -246,6 +246,6 @@ static const struct ot_topic_block environment[] = {
      "Variables of hwloc. If they are not set, the program sets them (to 2, and empty), to avoid hwloc's "
      "messages and plugins."},
     {"OPENBLAS_NUM_THREADS", "Has no effect: the program sets it to 1 and uses its own threads (--threads)."},
-    {NULL, "The variables of launchers (torchrun, mpirun, Slurm, Kubeflow) are in: help ranks."},
+    {NULL, "The variables of launchers (torchrun, mpirun, Slurm, Kubeflow) are in: help launchers."},
 };
 const struct ot_topic ot_topic_environment = OT_TOPIC("environment", "Environment variables", environment);

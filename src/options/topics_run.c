@@ -34,11 +34,11 @@ static const struct ot_topic_block checkpoints[] = {
      "from the newest in that directory. never: start from the beginning; the checkpoints of the earlier run "
      "move to OUT/checkpoints.old and are deleted when the new run has its first checkpoint."},
     {"what must match",
-     "Options that fix the result (seed, rows, --lr, --dtype, --micro-batch, ...) come from the checkpoint. "
-     "If you give one of them with another value, the run ends with an error that names both values. Another "
-     "model or other rows are errors too. All other options may change: budgets, tiers, slots, threads, "
-     "--save-every. --steps and --epochs may grow if all learning rates so far stay the same: --schedule "
-     "constant, or wsd before the rate falls."},
+     "Options that fix the result (seed, rows, --lr, --dtype, ...) come from the checkpoint. If you give "
+     "one of them with another value, the run ends with an error that names both values. Another model, "
+     "other weights of it or other rows are errors too. All other options may change: budgets, tiers, "
+     "slots, --save-every. --steps and --epochs may grow if all learning rates so far stay the same: "
+     "--schedule constant, or wsd before the rate falls."},
     {"another device",
      "Bits also depend on the device and on its libraries. On another device the run continues "
      "with a warning; with --exact it ends with an error."},
@@ -69,7 +69,7 @@ static const struct ot_topic_block exit_codes[] = {
            "in one sentence, and names what to change."},
     {"0", "finished"},
     {"1", "internal error (please report)"},
-    {"2", "unknown or contradictory options"},
+    {"2", "unknown or contradictory options; ranks that differ, on all ranks (help ranks)"},
     {"3", "a file has wrong content: config, weights, tokenizer, rows, checkpoint"},
     {"4", "does not fit in the memory budgets"},
     {"5", "operating-system error: open, read, write, space"},
@@ -158,7 +158,10 @@ const struct ot_topic ot_topic_numbers =
     OT_TOPIC("numbers", "When numbers are not finite, or there is no progress", numbers);
 
 static const struct ot_topic_block files[] = {
-    {NULL, "--out (default: out/MODEL-DATA, from the names of both) becomes a Hugging Face directory:"},
+    {NULL,
+     "--out (default: out/MODEL-DATA, from the names of both) becomes a Hugging Face directory. If that "
+     "is the output of another model of the same name, the default is out/MODEL-DATA-PRINT, with the "
+     "fingerprint of the weights."},
     {"*.safetensors", "The weights, in the model's own dtype, in shards of at most --max-shard-size."},
     {"config.json, ...", "The config and tokenizer files of the base model, with its licences, processor "
                          "settings and .py files. A line names the files that are not copied. If the rows "
