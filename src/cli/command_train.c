@@ -2,6 +2,7 @@
  * nothing before the plan is made, and changes the output directory only just before the first step. */
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -258,6 +259,7 @@ static struct ot_saver_config saver_config(struct train *t) {
                                     .evaluates = t->rows.eval != NULL,
                                     .places = &t->places,
                                     .step = record ? record->progress.step : 0,
+                                    .is_rated = record && !isnan(ot_checkpoint_record_eval(record)),
                                     .resumed = record ? ot_checkpoint_dir(t->resume.checkpoint) : NULL,
                                     .is_own = ot_resume_is_own(&t->resume, t->session.options->out)};
 }

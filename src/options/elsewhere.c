@@ -49,8 +49,8 @@ static const struct foreign train[] = {
     {"neftune-noise-alpha label-smoothing label-smoothing-factor dropout ema",
      "not available: the loss is plain cross-entropy"},
     {"early-stopping early-stopping-patience load-best-model-at-end",
-     "not available: the checkpoint with the best evaluation is kept (--eval-every); the export command "
-     "turns it into a model"},
+     "not available: the run goes on to its last step, but keeps the checkpoint with the best evaluation "
+     "(--eval-every); export OUT --best turns it into a model"},
     {"compile torch-compile", "not needed: the kernels are compiled into the program"},
     {"trust-remote-code", "not available: the program never runs code from a model"},
 };

@@ -77,7 +77,7 @@ static const struct ot_command_help commands[OT_COMMAND_COUNT] = {
          "files are those that the run would have written if it had ended at that step. With --gguf, makes a "
          "GGUF file for llama.cpp and Ollama from a checkpoint, a run or a model (help gguf). Streams the "
          "weights, so it needs little memory and no device.",
-         {"offload-train export out/llama-7b-sql --out llama-7b-sql-early",
+         {"offload-train export out/llama-7b-sql --best --out llama-7b-sql-best",
           "offload-train export out/llama-7b-sql --gguf q4_k_m --modelfile --out llama-7b-sql-gguf"}},
     [OT_COMMAND_MERGE] =
         {"merge BASE [ADAPTER] --out MODEL [options]",
