@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/strings.h"
 #include "src/data/own_template_state.h"
 #include "src/tokenizer/tokenizer.h"
 
@@ -75,7 +76,7 @@ int ot_own_template_open(const char *jinja, size_t bytes, const char *name, cons
     struct ot_own_template *own = calloc(1, sizeof *own);
     int rc = 0;
     *out = NULL;
-    if (!own || !(own->source = strndup(jinja, bytes))) {
+    if (!own || !(own->source = ot_string_copy(jinja, bytes))) {
         rc = ot_fail(OT_E_BUDGET, "no memory for a chat template");
         goto out;
     }

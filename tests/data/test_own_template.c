@@ -262,6 +262,27 @@ static void test_known_templates(void **state) {
     ot_own_template_close(both);
 }
 
+/* A NUL does not end the template's text, and is refused by name. The text is read to its length, and the
+ * address sanitizer finds a copy that is shorter. */
+static void test_nul(void **state) {
+    (void)state;
+    static const char *const heads[] = {"{{ messages }}", "", "{% raw %}"};
+    for (size_t i = 0; i < 3; i++) {
+        char text[4096];
+        size_t head = strlen(heads[i]);
+        struct ot_own_template *own;
+        memset(text, 'x', sizeof text);
+        memcpy(text, heads[i], head);
+        text[head] = '\0';
+        check_ok(ot_own_template_open(text, sizeof text, "the template", NULL, &own));
+        assert_non_null(ot_own_template_fault(own));
+        char want[64];
+        snprintf(want, sizeof want, "the template has a NUL (byte %zu)", head);
+        assert_non_null(strstr(ot_own_template_fault(own), want));
+        ot_own_template_close(own);
+    }
+}
+
 /* ---- against the built-in templates ---- */
 
 /* True for each byte that trains. White space at the end of a stretch does not count. */
@@ -355,6 +376,7 @@ int main(void) {
         row_test(test_contents),
         row_test(test_left_out),
         row_test(test_known_templates),
+        row_test(test_nul),
         row_test(test_same_as_built_in),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
