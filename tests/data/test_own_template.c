@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/data/own_template_state.h"
 #include "tests/data/data_support.h"
 
 /* A format like ChatML. White space behind the end of an answer is the template's. */
@@ -283,6 +284,29 @@ static void test_nul(void **state) {
     }
 }
 
+/* A template that is slow, and not too slow in any one conversation, is refused after some of them. */
+static void test_work(void **state) {
+    struct data_fixture *f = *state;
+    struct ot_dataset *d;
+    static const char row[] = "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}\n"
+                              "{\"messages\": [{\"role\": \"assistant\", \"content\": \"b\"}]}\n";
+    use_template(f, "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}");
+    f->config.chat.own = f->own;
+    d = load_text(f, row);
+    ot_dataset_close(d);
+    struct ot_own_work *work = f->own->work;
+    assert_int_equal(work->conversations, 2);
+    assert_in_range(work->steps, 10, 10000);
+    work->steps = OT_OWN_FREE_STEPS + 2 * (size_t)OT_OWN_STEPS_EACH;
+    d = load_text(f, row); /* now there are four conversations */
+    ot_dataset_close(d);
+    work->steps = OT_OWN_FREE_STEPS + 8 * (size_t)OT_OWN_STEPS_EACH;
+    f->config.skip_bad = true; /* not row by row */
+    put_text(f, row);
+    check_fails(ot_dataset_open(&f->config, &d), OT_E_USAGE,
+                "the model's chat template is too slow: it has taken 41");
+}
+
 /* ---- against the built-in templates ---- */
 
 /* True for each byte that trains. White space at the end of a stretch does not count. */
@@ -377,6 +401,7 @@ int main(void) {
         row_test(test_left_out),
         row_test(test_known_templates),
         row_test(test_nul),
+        row_test(test_work),
         row_test(test_same_as_built_in),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
