@@ -174,7 +174,7 @@ struct ot_decoder {
 /* ---- the tokenizer ---- */
 
 struct ot_scratch;
-/* Bounds of hostile files. Normalizers together make at most OT_GROWTH * n + OT_GROWTH_BYTES bytes of n bytes.
+/* Bounds of hostile files. Normalizers together make at most OT_GROWTH * n + OT_GROWTH_BYTES bytes of n.
  * (Unicode's longest decomposition has 18, and a mark in front some.) Decoders may make as much of the
  * tokens' texts. Splitters double a text at most eight times: a ByteLevel that does so takes two of
  * OT_MAX_STAGES. */
