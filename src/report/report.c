@@ -91,10 +91,11 @@ static void print_model(const struct ot_report *r) {
 
 static void print_dataset(const char *path, const struct ot_data_stats *stats) {
     char rows[OT_TEXT_BYTES], line[LINE_BYTES];
-    int n = snprintf(line, sizeof line, "data    %.200s · %s rows (%s%s%s) · %lld dropped · %lld truncated",
-                     path, ot_text_count(stats->rows, rows), ot_row_kind_name(stats->kind),
-                     stats->template_name ? ", " : "", stats->template_name ? stats->template_name : "",
-                     (long long)stats->untrained, (long long)stats->truncated);
+    bool named = stats->template_name && strcmp(stats->template_name, ot_row_kind_name(stats->kind)) != 0;
+    int n =
+        snprintf(line, sizeof line, "data    %.200s · %s rows (%s%s%s) · %lld dropped · %lld truncated", path,
+                 ot_text_count(stats->rows, rows), ot_row_kind_name(stats->kind), named ? ", " : "",
+                 named ? stats->template_name : "", (long long)stats->untrained, (long long)stats->truncated);
     if (stats->bad)
         n += snprintf(line + n, sizeof line - (size_t)n, " · %lld bad, the first on line %lld",
                       (long long)stats->bad, (long long)stats->first_bad_line);
