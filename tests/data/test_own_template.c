@@ -284,6 +284,19 @@ static void test_nul(void **state) {
     }
 }
 
+/* A turn without a special token at its end: the model has to stop at the token that follows, so that token
+ * trains. */
+static void test_stop_token_of_the_next_turn(void **state) {
+    struct data_fixture *f = *state;
+    f->config.seq_len = 256;
+    use_template(f, "{% for m in messages %}"
+                    "{% if m.role == 'user' and not loop.first %}{{ eos_token }}{% endif %}"
+                    "<{{ m.role }}>{{ m.content }}{% endfor %}"
+                    "{% if add_generation_prompt %}<assistant>{% endif %}");
+    check_row(f, "{'messages': [" U("u") ", " A("a") ", " U("v") ", " A("b") "]}",
+              "<user>u<assistant>[a<257>]<user>v<assistant>[b<257>]");
+}
+
 /* A template that is slow, and not too slow in any one conversation, is refused after some of them. */
 static void test_work(void **state) {
     struct data_fixture *f = *state;
@@ -402,6 +415,7 @@ int main(void) {
         row_test(test_known_templates),
         row_test(test_nul),
         row_test(test_work),
+        row_test(test_stop_token_of_the_next_turn),
         row_test(test_same_as_built_in),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
