@@ -7,6 +7,7 @@
 
 #include "offload/block.h"
 #include "src/base/error.h"
+#include "src/base/strings.h"
 
 /* One pattern of a list: not terminated. */
 struct pattern {
@@ -64,7 +65,7 @@ static bool ends_with(const char *name, const char *end) {
 }
 
 static bool matches_glob(struct pattern p, const char *name) {
-    char *glob = strndup(p.text, (size_t)p.length);
+    char *glob = ot_string_copy(p.text, (size_t)p.length);
     bool matches = glob && fnmatch(glob, name, 0) == 0;
     free(glob);
     return matches;

@@ -15,7 +15,7 @@
 
 /* ---- parsing ---- */
 
-int ot_json_parse(const char *text, size_t bytes, const char *where, struct ot_json **out) {
+static int parse(const char *text, size_t bytes, const char *where, bool is_row, struct ot_json **out) {
     *out = NULL;
     if (bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) { /* RFC 8259 allows ignoring a byte order mark */
         text += 3;
@@ -26,7 +26,7 @@ int ot_json_parse(const char *text, size_t bytes, const char *where, struct ot_j
     struct ot_json *root = NULL;
     int rc;
     OT_TRY_GOTO(ot_arena_open(&arena), rc, out);
-    OT_TRY_GOTO(ot_json_parse_document(text, bytes, where, arena, &root), rc, out);
+    OT_TRY_GOTO(ot_json_parse_document(text, bytes, where, is_row, arena, &root), rc, out);
     document = root ? ot_arena_alloc(arena, 1, sizeof *document) : NULL;
     if (document)
         *document = (struct ot_json_document){*root, arena};
@@ -39,6 +39,18 @@ out:
     }
     *out = &document->root;
     return 0;
+}
+
+int ot_json_parse(const char *text, size_t bytes, const char *where, struct ot_json **out) {
+    return parse(text, bytes, where, false, out);
+}
+
+int ot_json_parse_row(const char *text, size_t bytes, const char *where, struct ot_json **out) {
+    return parse(text, bytes, where, true, out);
+}
+
+bool ot_json_is_torn(const struct ot_json *value) {
+    return value && value->is_torn;
 }
 
 int ot_json_read_file(const char *path, size_t max_bytes, struct ot_json **out) {

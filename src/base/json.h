@@ -29,6 +29,11 @@ enum ot_json_type {
 
 /* where: the name of the document in errors (a path, or "FILE:LINE"). Errors: OT_E_INPUT, OT_E_BUDGET. */
 int ot_json_parse(const char *text, size_t bytes, const char *where, struct ot_json **out);
+/* As ot_json_parse, for a row as Python writes it: NaN, Infinity and -Infinity are reals, and a string with
+ * half of a surrogate pair is marked (ot_json_is_torn). In a key such a half is an error. */
+int ot_json_parse_row(const char *text, size_t bytes, const char *where, struct ot_json **out);
+/* True if the value is a string in which U+FFFD replaces half of a surrogate pair, in a row. */
+bool ot_json_is_torn(const struct ot_json *value);
 /* Errors: OT_E_IO (cannot read), OT_E_INPUT (not JSON, or more than max_bytes), OT_E_BUDGET. */
 int ot_json_read_file(const char *path, size_t max_bytes, struct ot_json **out);
 void ot_json_free(struct ot_json *root);

@@ -1,5 +1,6 @@
 /* A strict parser of RFC 8259. It limits the depth, names the byte of an error, and reports each failed
  * allocation. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +13,8 @@ struct parser {
     size_t bytes, at;
     const char *where; /* for errors */
     int depth;
+    bool is_row;  /* NaN and Infinity are numbers, and torn strings are marked */
+    bool is_torn; /* the last string has half of a surrogate pair */
     struct ot_arena *arena;
     /* Members and items of the containers that are still open, the innermost last. */
     struct ot_json_member *open;
@@ -133,7 +136,7 @@ static int scan_string(struct parser *p, bool is_key) {
 }
 
 /* Decodes the escape at *at and moves *at behind it. Half of a surrogate pair becomes U+FFFD. */
-static size_t decode_escape(const struct parser *p, size_t *at, char *to) {
+static size_t decode_escape(struct parser *p, size_t *at, char *to) {
     static const char letters[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
     int c = p->text[*at + 1];
     if (c != 'u') {
@@ -148,6 +151,7 @@ static size_t decode_escape(const struct parser *p, size_t *at, char *to) {
         *at += 6;
     } else if (point >= 0xd800 && point <= 0xdfff) {
         point = 0xfffd;
+        p->is_torn = true;
     }
     return ot_utf8_encode((uint32_t)point, to);
 }
@@ -161,6 +165,7 @@ static int parse_string(struct parser *p, bool is_key, const char **out, size_t 
     if (!to)
         return no_memory(p);
     *out = to;
+    p->is_torn = false;
     while (at < end) {
         const unsigned char *escape = memchr(p->text + at, '\\', end - at);
         size_t plain = escape ? (size_t)(escape - p->text) - at : end - at;
@@ -171,7 +176,7 @@ static int parse_string(struct parser *p, bool is_key, const char **out, size_t 
             to += decode_escape(p, &at, to);
     }
     *n = (size_t)(to - *out);
-    return 0;
+    return is_key && p->is_row && p->is_torn ? fault(p, "half of a surrogate pair in a key") : 0;
 }
 
 /* ---- numbers ---- */
@@ -386,6 +391,22 @@ static int parse_word(struct parser *p, const char *word, struct ot_json **out) 
     return 0;
 }
 
+/* Python's words for numbers that JSON does not have. */
+static int parse_lost_number(struct parser *p, struct ot_json **out) {
+    static const char *const words[] = {"NaN", "Infinity", "-Infinity"};
+    static const double values[] = {NAN, INFINITY, -INFINITY};
+    for (size_t i = 0; p->is_row && i < sizeof words / sizeof *words; i++) {
+        size_t n = strlen(words[i]);
+        if (p->bytes - p->at < n || memcmp(p->text + p->at, words[i], n) != 0)
+            continue;
+        p->at += n;
+        OT_TRY(new_value(p, OT_JSON_REAL, out));
+        (*out)->real = values[i];
+        return 0;
+    }
+    return fault(p, "NaN and Infinity are not JSON");
+}
+
 static int parse_text(struct parser *p, struct ot_json **out) {
     const char *bytes;
     size_t n;
@@ -393,6 +414,7 @@ static int parse_text(struct parser *p, struct ot_json **out) {
     OT_TRY(new_value(p, OT_JSON_STRING, out));
     (*out)->string.bytes = bytes;
     (*out)->string.n = n;
+    (*out)->is_torn = p->is_torn;
     return 0;
 }
 
@@ -418,17 +440,23 @@ static int parse_value(struct parser *p, struct ot_json **out) {
         return parse_word(p, "null", out);
     case 'N':
     case 'I':
-        return fault(p, "NaN and Infinity are not JSON");
+        return parse_lost_number(p, out);
     default:
+        if (p->is_row && c == '-' && p->at + 1 < p->bytes && p->text[p->at + 1] == 'I')
+            return parse_lost_number(p, out);
         if (c == '-' || is_digit(c))
             return parse_number(p, out);
         return fault(p, "expected a value");
     }
 }
 
-int ot_json_parse_document(const char *text, size_t bytes, const char *where, struct ot_arena *arena,
-                           struct ot_json **out) {
-    struct parser p = {.text = (const unsigned char *)text, .bytes = bytes, .where = where, .arena = arena};
+int ot_json_parse_document(const char *text, size_t bytes, const char *where, bool is_row,
+                           struct ot_arena *arena, struct ot_json **out) {
+    struct parser p = {.text = (const unsigned char *)text,
+                       .bytes = bytes,
+                       .where = where,
+                       .arena = arena,
+                       .is_row = is_row};
     int rc = parse_value(&p, out);
     skip_space(&p);
     if (rc == 0 && p.at < p.bytes)

@@ -19,6 +19,7 @@ struct ot_json_member {
 
 struct ot_json {
     enum ot_json_type type;
+    bool is_torn; /* a string with half of a surrogate pair */
     union {
         bool truth;
         int64_t integer;
@@ -47,8 +48,9 @@ struct ot_json_document { /* callers get a pointer to `root` */
 /* Call it after keys have changed: removes members whose key is NULL and sorts the others again. */
 void ot_json_order_members(struct ot_json *object);
 
-/* *out is NULL if the document is the JSON value null. Errors: OT_E_INPUT, OT_E_BUDGET. */
-int ot_json_parse_document(const char *text, size_t bytes, const char *where, struct ot_arena *arena,
-                           struct ot_json **out);
+/* is_row: as ot_json_parse_row says. *out is NULL if the document is the JSON value null. Errors:
+ * OT_E_INPUT, OT_E_BUDGET. */
+int ot_json_parse_document(const char *text, size_t bytes, const char *where, bool is_row,
+                           struct ot_arena *arena, struct ot_json **out);
 
 #endif

@@ -1,6 +1,7 @@
 #include "src/base/strings.h"
 
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,6 +45,16 @@ void ot_string_append_format(struct ot_string_builder *b, const char *format, ..
         b->bytes += (size_t)vsnprintf(b->text + b->bytes, (size_t)length + 1, format, again);
     va_end(again);
     va_end(args);
+}
+
+char *ot_string_copy(const char *text, size_t bytes) {
+    char *copy = bytes < SIZE_MAX ? malloc(bytes + 1) : NULL;
+    if (!copy)
+        return NULL;
+    if (bytes > 0)
+        memcpy(copy, text, bytes);
+    copy[bytes] = '\0';
+    return copy;
 }
 
 int ot_string_format(char **out, const char *format, ...) {

@@ -18,6 +18,10 @@ void ot_string_append_text(struct ot_string_builder *b, const char *text); /* NU
 void ot_string_append_format(struct ot_string_builder *b, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* A copy of n bytes, with a NUL behind it; unlike strndup it does not end at a NUL in the text. The caller
+ * frees it. NULL: no memory. */
+char *ot_string_copy(const char *text, size_t bytes);
+
 /* Formats into *out, which the caller frees; NULL after an error. Errors: OT_E_BUDGET. */
 int ot_string_format(char **out, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -136,6 +137,22 @@ void ot_checkpoint_list_free(struct ot_checkpoint_list *list) {
         free(list->entries[i].dir);
     free(list->entries);
     *list = (struct ot_checkpoint_list){0};
+}
+
+int ot_checkpoint_find_best(const struct ot_checkpoint_list *list, double *loss) {
+    int best = -1;
+    for (int i = list->n - 1; i >= 0; i--) {
+        struct ot_checkpoint *checkpoint;
+        if (ot_checkpoint_open(list->entries[i].dir, &checkpoint) < 0)
+            continue;
+        double eval = ot_checkpoint_record_eval(ot_checkpoint_record(checkpoint));
+        ot_checkpoint_close(checkpoint);
+        if (isnan(eval) || (best >= 0 && eval >= *loss))
+            continue;
+        best = i;
+        *loss = eval;
+    }
+    return best;
 }
 
 /* ---- removing ---- */

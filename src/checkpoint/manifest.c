@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "src/base/crc32.h"
+#include "src/base/strings.h"
 #include "src/checkpoint/record.h"
 
 static const char magic[8] = {'O', 'T', 'C', 'K', 'P', 'T', '\r', '\n'};
@@ -229,7 +230,7 @@ static int take_files(struct decoder *d) {
         const char *name = (const char *)d->bytes + at;
         if (!is_plain_name(name, length))
             return FAIL_AT(d, at, "the name of file %d is not allowed in a checkpoint", i);
-        m->files[i].name = strndup(name, length);
+        m->files[i].name = ot_string_copy(name, length);
         if (!m->files[i].name)
             return ot_fail(OT_E_BUDGET, "%s: no memory for the names of files", d->where);
         bool taken =

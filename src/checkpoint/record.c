@@ -41,6 +41,10 @@ static void put_progress(const struct ot_checkpoint_record *r, struct ot_json_wr
     ot_json_end_object(w);
 }
 
+double ot_checkpoint_record_eval(const struct ot_checkpoint_record *r) {
+    return r->has_eval && r->eval_step == r->progress.step ? r->last_eval : NAN;
+}
+
 static void put_eval(const struct ot_checkpoint_record *r, struct ot_json_writer *w) {
     if (!r->has_eval)
         return;

@@ -49,6 +49,10 @@ struct ot_checkpoint_record {
     struct ot_json *tree; /* owned; only for a record that was read: `hosts` and the objects are in it */
 };
 
+/* The loss of an evaluation of exactly this state; NaN: none was made. An older evaluation says nothing about
+ * this state. */
+double ot_checkpoint_record_eval(const struct ot_checkpoint_record *record);
+
 /* The caller frees the text. Errors: OT_E_BUDGET. */
 int ot_checkpoint_record_encode(const struct ot_checkpoint_record *record, char **text, size_t *bytes);
 /* where: the path of the file, for error messages. Errors: OT_E_INPUT (damaged, or of a newer format),

@@ -142,7 +142,7 @@ static int put_record(struct ot_checkpoint_writer *w) {
     char *text = NULL;
     size_t bytes = w->config.record_bytes;
     if (w->config.record_text)
-        text = strndup(w->config.record_text, bytes);
+        text = ot_string_copy(w->config.record_text, bytes);
     else
         OT_TRY(ot_checkpoint_record_encode(w->config.record, &text, &bytes));
     if (!text)

@@ -173,7 +173,8 @@ static int check_room(const struct chat *chat, const struct ot_prompt *prompt) {
                    (long long)prompt->n, (long long)chat->capacity);
 }
 
-/* Answers a turn. What is wrong with the turn is said, and the turn is forgotten. */
+/* Answers a turn. At a terminal, what is wrong with the turn is said, and the turn is forgotten. A script
+ * gets the error: its later turns would answer to another conversation. */
 static int answer_turn(struct chat *chat, const char *text, size_t bytes) {
     struct ot_prompt prompt = {0};
     size_t before = chat->n;
@@ -182,7 +183,7 @@ static int answer_turn(struct chat *chat, const char *text, size_t bytes) {
         rc = make_prompt(chat, &prompt);
     if (rc == 0)
         rc = check_room(chat, &prompt);
-    if (rc == -OT_E_INPUT) {
+    if (rc == -OT_E_INPUT && chat->terminal) {
         ot_log(OT_LOG_ERROR, "%s", ot_error_text());
         keep_turns(chat, before);
         rc = 0;
@@ -255,6 +256,13 @@ static int read_line(const struct chat *chat, char **line, size_t *capacity, siz
     return 1;
 }
 
+static int refuse_command(const struct chat *chat, const char *line) {
+    if (!chat->terminal)
+        return ot_fail(OT_E_INPUT, "stdin: unknown command '%.40s'; there are /reset and /exit", line);
+    ot_log(OT_LOG_ERROR, "unknown command; there are /reset and /exit");
+    return 0;
+}
+
 static int converse(struct chat *chat) {
     char *line = NULL;
     size_t capacity = 0, bytes = 0;
@@ -266,7 +274,7 @@ static int converse(struct chat *chat) {
         if (command == RESET)
             rc = begin(chat);
         else if (command == UNKNOWN)
-            ot_log(OT_LOG_ERROR, "unknown command; there are /reset and /exit");
+            rc = refuse_command(chat, line);
         else if (bytes > 0)
             rc = answer_turn(chat, line, bytes);
         if (rc < 0)

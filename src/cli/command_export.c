@@ -1,5 +1,6 @@
 /* offload-train export: makes a Hugging Face directory from a checkpoint, with the files that the run would
  * have saved at that step. With --gguf: makes a GGUF file from a checkpoint or a model. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/base/units.h"
+#include "src/checkpoint/catalog.h"
 #include "src/checkpoint/reader.h"
 #include "src/cli/command.h"
 #include "src/files/out_lock.h"
@@ -25,6 +27,7 @@ struct export {
     struct ot_settings settings;
     const struct ot_options *options; /* in effect */
     struct ot_found found;
+    int at;                           /* index of the checkpoint in found.list */
     struct ot_checkpoint *checkpoint; /* NULL: the source is a model */
     const struct ot_checkpoint_record *record;
     struct ot_checkpoint_master *master;
@@ -39,21 +42,39 @@ struct export {
 /* Reading the checkpoint failed with rc. If there is an older checkpoint, adds its name to the error. */
 static int advise(const struct export *e, int rc) {
     const struct ot_checkpoint_list *list = &e->found.list;
-    if ((rc != -OT_E_INPUT && rc != -OT_E_IO) || list->n < 2)
+    if ((rc != -OT_E_INPUT && rc != -OT_E_IO) || e->at + 1 >= list->n)
         return rc;
     return ot_fail((enum ot_error_code) - rc, "%s; you can export the checkpoint before it: %s",
-                   ot_error_text(), list->entries[1].dir);
+                   ot_error_text(), list->entries[e->at + 1].dir);
 }
 
-/* True if DIR has the result of a finished run, and its newest checkpoint is of an earlier step. */
-static int is_behind_result(const struct export *e, bool *behind) {
+/* With --best: chooses the checkpoint with the best evaluation. end: loss of the finished run's last step;
+ * NaN: none. *is_end: no checkpoint is better than that. */
+static int choose_best(struct export *e, double end, bool *is_end) {
+    double best = NAN;
+    int at = ot_checkpoint_find_best(&e->found.list, &best);
+    if (at < 0 && isnan(end))
+        return ot_fail(OT_E_INPUT,
+                       "%s: no checkpoint there is of a step that was evaluated; leave out --best",
+                       e->options->dir);
+    *is_end = at < 0 || end <= best;
+    e->at = at < 0 ? 0 : at;
+    return 0;
+}
+
+/* *behind: DIR has the result of a finished run, and the checkpoint is of an earlier step, or with --best not
+ * better than that result. */
+static int is_behind_result(struct export *e, bool *behind) {
     struct ot_checkpoint_record finished;
     OT_TRY(ot_finished_read(e->options->dir, &finished, behind));
-    if (!*behind)
-        return 0;
-    *behind = e->found.list.entries[0].step < finished.progress.step;
+    double end = *behind ? ot_checkpoint_record_eval(&finished) : NAN;
+    int rc = 0;
+    if (e->options->best)
+        rc = choose_best(e, end, behind);
+    else if (*behind)
+        *behind = e->found.list.entries[0].step < finished.progress.step;
     ot_checkpoint_record_free(&finished);
-    return 0;
+    return rc;
 }
 
 /* Finds out what DIR is. *is_model: a model without checkpoints, or with --gguf, one that is newer than its
@@ -62,8 +83,13 @@ static int find_source(struct export *e, bool *is_model) {
     const char *dir = e->options->dir;
     OT_TRY(ot_find_checkpoints(dir, &e->found));
     *is_model = e->found.list.n == 0;
-    if (!*is_model && e->as_gguf)
+    if (*is_model && e->options->best)
+        return ot_fail(OT_E_INPUT, "%s: has no checkpoints to find the best of; leave out --best", dir);
+    if (!*is_model && (e->as_gguf || e->options->best))
         OT_TRY(is_behind_result(e, is_model));
+    if (*is_model && e->options->best && !e->as_gguf)
+        return ot_fail(OT_E_INPUT, "%s: the last step was the best, so the model there is the best already",
+                       dir);
     if (*is_model && !e->as_gguf)
         return ot_fail(
             OT_E_INPUT,
@@ -74,7 +100,7 @@ static int find_source(struct export *e, bool *is_model) {
 }
 
 static int open_checkpoint(struct export *e) {
-    OT_TRY(advise(e, ot_checkpoint_open(e->found.list.entries[0].dir, &e->checkpoint)));
+    OT_TRY(advise(e, ot_checkpoint_open(e->found.list.entries[e->at].dir, &e->checkpoint)));
     e->record = ot_checkpoint_record(e->checkpoint);
     return ot_checkpoint_check_whole(e->checkpoint);
 }

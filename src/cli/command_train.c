@@ -2,6 +2,7 @@
  * nothing before the plan is made, and changes the output directory only just before the first step. */
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,7 @@ struct train {
     struct ot_saver *saver; /* NULL with --no-save */
     struct ot_rescue rescue;
     char checkpoints[PATH_MAX]; /* OUT/checkpoints */
+    int64_t finished_steps;     /* with --dry-run: of the finished run in OUT; 0: none */
     int64_t sample_row;         /* index of the evaluation row to answer at the end; -1: none */
     char out[PATH_MAX];
 };
@@ -258,6 +260,7 @@ static struct ot_saver_config saver_config(struct train *t) {
                                     .evaluates = t->rows.eval != NULL,
                                     .places = &t->places,
                                     .step = record ? record->progress.step : 0,
+                                    .is_rated = record && !isnan(ot_checkpoint_record_eval(record)),
                                     .resumed = record ? ot_checkpoint_dir(t->resume.checkpoint) : NULL,
                                     .is_own = ot_resume_is_own(&t->resume, t->session.options->out)};
 }
@@ -413,6 +416,16 @@ static int run(struct train *t) {
     return outcome.interrupted ? -OT_E_STOPPED : 0;
 }
 
+/* --dry-run of a finished run: refuses the options that the command without it refuses, then plans as for a
+ * new run. */
+static int check_finished(struct train *t) {
+    struct ot_settings settings = t->settings;
+    OT_TRY(ot_resume_take_over(&t->resume, &settings));
+    t->finished_steps = t->resume.record ? t->resume.record->steps : 0;
+    ot_resume_forget_finished(&t->resume);
+    return 0;
+}
+
 /* Finds the checkpoint to resume from. This comes before all inputs are opened, because the checkpoint has
  * the options of the run. */
 static int find_checkpoint(struct train *t) {
@@ -427,8 +440,8 @@ static int find_checkpoint(struct train *t) {
         OT_TRY(ot_out_dir_settle(options->out, NULL, t->lock));
     }
     OT_TRY(ot_resume_find_together(options, !options->dry_run, t->world, &t->places, &t->resume));
-    if (options->dry_run)
-        ot_resume_forget_finished(&t->resume);
+    if (options->dry_run && ot_resume_is_finished(&t->resume))
+        OT_TRY(check_finished(t));
     return ot_resume_take_over(&t->resume, &t->settings);
 }
 
@@ -469,6 +482,8 @@ static int prepare_and_run(struct train *t) {
     if (ot_step_is_open(options))
         OT_TRY(choose_step(t));
     OT_TRY(prepare(t));
+    if (options->dry_run && t->finished_steps > 0)
+        OT_TRY(ot_finished_check_length(options, t->finished_steps, t->shape.lr.steps));
     if (options->dry_run) {
         OT_TRY(forecast(t));
         OT_TRY(show_plan(t));

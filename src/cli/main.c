@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "src/base/error.h"
@@ -13,6 +14,8 @@
 
 /* At the end, the longest wait for a reader of the log that takes nothing. */
 static const double slow_reader_seconds = 5;
+
+enum { LEAST_STACK_BYTES = 256 << 10 };
 
 static int run(const struct ot_options *options, char **argv, int *exit_code) {
     static int (*const commands[OT_COMMAND_COUNT])(const struct ot_options *) = {
@@ -66,12 +69,25 @@ static int help(int n, char **words) {
     return ot_help_print_topic(stdout, n ? words[0] : NULL);
 }
 
+/* With less stack the main thread would end in SIGSEGV, without a word. Other threads have stacks of
+ * their own (src/base/thread.h). */
+static int check_stack(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_STACK, &limit) < 0 || limit.rlim_cur >= LEAST_STACK_BYTES)
+        return 0;
+    return ot_fail(OT_E_BUDGET,
+                   "ulimit -s %lld: the stack is limited to less than %d KiB; use ulimit -s 8192",
+                   (long long)(limit.rlim_cur >> 10), LEAST_STACK_BYTES >> 10);
+}
+
 int main(int argc, char **argv) {
     struct ot_options options = {0};
     int exit_code = 0;
     hold_standard_streams();
     bool is_help = argc > 1 && strcmp(argv[1], "help") == 0;
-    int rc = is_help ? help(argc - 2, argv + 2) : ot_options_parse(argc - 1, argv + 1, &options);
+    int rc = check_stack();
+    if (rc == 0)
+        rc = is_help ? help(argc - 2, argv + 2) : ot_options_parse(argc - 1, argv + 1, &options);
     bool is_early = rc < 0 && !is_help; /* before the ranks are connected */
     if (rc == 0 && !is_help)
         rc = run(&options, argv, &exit_code);

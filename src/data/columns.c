@@ -11,6 +11,7 @@ struct ot_columns {
     char *text; /* the names point into this text */
     struct ot_json_name names[MOST_COLUMNS];
     size_t n;
+    bool drops_rejected; /* the user wants the chosen answers alone */
 };
 
 static bool is_field(const char *name) {
@@ -47,6 +48,7 @@ static int take_column(struct ot_columns *c, char *pair, bool custom) {
     if (c->n == MOST_COLUMNS)
         return ot_fail(OT_E_USAGE, "--columns: more than %d pairs", MOST_COLUMNS);
     c->names[c->n++] = (struct ot_json_name){.from = theirs, .to = pair};
+    c->drops_rejected = c->drops_rejected || strcmp(theirs, "chosen") == 0;
     return 0;
 }
 
@@ -80,5 +82,7 @@ int ot_columns_rename(const struct ot_columns *c, struct ot_json *row, bool all,
             return ot_fail(OT_E_INPUT, "%s: the row has no column '%s', but --columns names it", where,
                            c->names[i].from);
     ot_json_rename(row, c->names, c->n);
+    if (c->drops_rejected)
+        ot_json_rename(row, &(struct ot_json_name){.from = "rejected", .to = "not chosen"}, 1);
     return 0;
 }

@@ -1,5 +1,5 @@
 /* Renames the fields of rows whose fields have other names than ours (--columns question=query,answer=sql).
- * Renaming is the first thing done with a parsed row.
+ * Renaming is the first thing done with a parsed row. If "chosen" is renamed, "rejected" is left out.
  *
  * Threads: once open, any number of threads may rename rows.
  */

@@ -1,12 +1,15 @@
 #include "src/data/conversation.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/data/row_check.h"
 #include "src/data/template.h"
 
 static const char *const thought_keys[] = {"reasoning_content", "thinking", "reasoning", NULL};
+static const char *const train_keys[] = {"train", "loss", NULL}; /* false: the turn does not train */
 
 void ot_conversation_free(struct ot_conversation *c) {
     for (size_t i = 0; i < c->n; i++) {
@@ -182,7 +185,8 @@ static int wrap_calls(const struct ot_json *calls, const char *where, struct ot_
 /* A ShareGPT turn of calls: its text is a call, or a list of calls, in JSON. */
 static int parse_calls(const char *where, struct ot_message *m) {
     struct ot_json *calls = NULL;
-    if (ot_json_parse(m->text, m->bytes, "calls", &calls) < 0 ||
+    if (ot_json_parse_row(m->text, m->bytes, "calls", &calls) < 0 ||
+        ot_row_check_value(calls, "function_call", where) < 0 ||
         (ot_json_type(calls) != OT_JSON_OBJECT && ot_json_length(calls) == 0)) {
         ot_json_free(calls);
         return ot_fail(OT_E_INPUT,
@@ -201,16 +205,21 @@ static int parse_calls(const char *where, struct ot_message *m) {
 /* ---- weights ---- */
 
 static int read_weight(const struct ot_json *turn, const char *where, struct ot_message *m) {
-    const struct ot_json *weight = ot_json_get(turn, "weight"), *train = ot_json_get(turn, "train");
+    const struct ot_json *weight = ot_json_get(turn, "weight");
     enum ot_json_type type = ot_json_type(weight);
     double value = ot_json_real(weight, 1);
     bool given = type == OT_JSON_INT || type == OT_JSON_REAL;
     if (type != OT_JSON_NULL && (!given || (value != 0 && value != 1)))
         return ot_fail(OT_E_INPUT, "%s: the weight of a turn must be 0 or 1", where);
-    if (ot_json_type(train) != OT_JSON_NULL && ot_json_type(train) != OT_JSON_BOOL)
-        return ot_fail(OT_E_INPUT, "%s: key 'train' of a turn must be true or false", where);
-    m->untrained = (given && value == 0) || !ot_json_bool(train, true);
-    bool wanted = (given && value == 1) || ot_json_bool(train, false);
+    m->untrained = given && value == 0;
+    bool wanted = given && value == 1;
+    for (const char *const *key = train_keys; *key; key++) {
+        const struct ot_json *train = ot_json_get(turn, *key);
+        if (ot_json_type(train) != OT_JSON_NULL && ot_json_type(train) != OT_JSON_BOOL)
+            return ot_fail(OT_E_INPUT, "%s: key '%s' of a turn must be true or false", where, *key);
+        m->untrained = m->untrained || !ot_json_bool(train, true);
+        wanted = wanted || ot_json_bool(train, false);
+    }
     if (wanted && m->role != OT_ROLE_ASSISTANT)
         return ot_fail(OT_E_INPUT,
                        "%s: a turn with the role %s has the weight 1, but only assistant turns can train",
@@ -307,8 +316,9 @@ static int read_tools(struct ot_conversation *c, const struct ot_json *row, cons
     if (!is_filled(value))
         return 0;
     const char *text = ot_json_string(value, &bytes);
-    if (text && ot_json_parse(text, bytes, "tools", &c->parsed_tools) == 0)
+    if (text && ot_json_parse_row(text, bytes, "tools", &c->parsed_tools) == 0)
         value = c->parsed_tools;
+    OT_TRY(ot_row_check_value(value, c->bare_tools ? "functions" : "tools", where));
     if (ot_json_type(value) != OT_JSON_ARRAY)
         return ot_fail(OT_E_INPUT, "%s: key '%s' must be a list of tools, or a text with such a list in JSON",
                        where, c->bare_tools ? "functions" : "tools");
@@ -352,6 +362,23 @@ int ot_conversation_read(struct ot_conversation *c, const struct ot_json *row, c
     return 0;
 }
 
+int ot_conversation_read_answer(struct ot_conversation *c, const struct ot_json *row, const char *key,
+                                const char *where) {
+    const struct ot_json *list = ot_json_get(row, key);
+    if (ot_json_type(list) != OT_JSON_ARRAY)
+        return ot_fail(OT_E_INPUT, "%s: key '%s' must be an array of turns, but it is %s", where, key,
+                       list ? ot_json_type_name(ot_json_type(list)) : "missing");
+    for (size_t i = 0; i < c->n; i++)
+        c->messages[i].untrained = true;
+    for (size_t i = 0; i < ot_json_length(list); i++) {
+        OT_TRY(read_turn(c, ot_json_at(list, i), where));
+        if (c->messages[c->n - 1].role != OT_ROLE_ASSISTANT)
+            return ot_fail(OT_E_INPUT, "%s: key '%s' may have assistant turns alone, not one of the role %s",
+                           where, key, c->messages[c->n - 1].role_name);
+    }
+    return 0;
+}
+
 /* ---- for a model's own template ---- */
 
 /* The turn's thoughts, under whatever name; NULL: none. */
@@ -375,6 +402,18 @@ struct dialect { /* how a template sees turns */
     bool takes_parts, developer;
 };
 
+static bool is_for_training(const char *key) {
+    bool is = strcmp(key, "weight") == 0;
+    for (const char *const *name = train_keys; *name; name++)
+        is = is || strcmp(key, *name) == 0;
+    return is;
+}
+
+/* Python writes NaN for a missing value. */
+static bool is_lost(const struct ot_json *value) {
+    return ot_json_type(value) == OT_JSON_REAL && isnan(ot_json_real(value, 0));
+}
+
 /* Writes a key of the row's turn. Keys with null are left out, as transformers does. */
 static void put_key(struct ot_json_writer *w, const struct ot_message *m, struct dialect dialect,
                     const char *key, const struct ot_json *value) {
@@ -382,7 +421,7 @@ static void put_key(struct ot_json_writer *w, const struct ot_message *m, struct
         ot_json_put_text(w, "role",
                          !dialect.developer && strcmp(m->role_name, "developer") == 0 ? "system"
                                                                                       : m->role_name);
-    else if (ot_json_type(value) == OT_JSON_NULL || strcmp(key, "weight") == 0 || strcmp(key, "train") == 0)
+    else if (ot_json_type(value) == OT_JSON_NULL || is_for_training(key) || is_lost(value))
         return;
     else if (strcmp(key, "content") == 0 || strcmp(key, "value") == 0)
         put_content(w, m, dialect.takes_parts);

@@ -49,6 +49,10 @@ int ot_conversation_add(struct ot_conversation *c, struct ot_message message);
  * with `where` in front, OT_E_BUDGET. */
 int ot_conversation_read(struct ot_conversation *c, const struct ot_json *row, const char *key,
                          const char *where);
+/* Adds the assistant's turns under `key`: these alone train, and no turn that was read before.
+ * Errors: as above. */
+int ot_conversation_read_answer(struct ot_conversation *c, const struct ot_json *row, const char *key,
+                                const char *where);
 /* Reads "system" of a row alone. */
 int ot_conversation_read_system(struct ot_conversation *c, const struct ot_json *row, const char *where);
 /* Refuses a row with tools: a prompt and its answer have no place for them. */

@@ -6,6 +6,7 @@
 
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/data/row_check.h"
 
 /* The question is an SQL comment that describes the statement after it: base models have read millions of
  * these. The line end keeps the border of prompt and answer between two tokens, whatever the tokenizer. */
@@ -28,6 +29,7 @@ static const struct kind kinds[] = {
     {OT_ROW_SHAREGPT, "sharegpt", {"conversation"}, NULL},
     {OT_ROW_ALPACA, "alpaca", {"instruction", "output"}, "{instruction}"},
     {OT_ROW_SQL, "sql", {"question", "context", "answer"}, SQL_PROMPT},
+    {OT_ROW_MESSAGES, "messages", {"prompt", "completion"}, NULL},
     {OT_ROW_PROMPT, "prompt", {"prompt", "completion"}, "{prompt}"},
     {OT_ROW_PROMPT, "prompt", {"prompt", "response"}, "{prompt}"},
     {OT_ROW_PAIR, "pair", {"input", "target"}, "{input}"},
@@ -37,9 +39,9 @@ enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
 const char *const ot_answer_keys[] = {"answer", "completion", "response", "output", "target", NULL};
 
-static const char accepted[] =
-    "text; prompt + completion or response; instruction + output (+ input); messages; "
-    "conversations; question + context + answer; input + target";
+static const char accepted[] = "text; prompt + completion or response (texts, or lists of turns); "
+                               "instruction + output (+ input); messages; "
+                               "conversations; question + context + answer; input + target";
 
 struct ot_format {
     const struct ot_chat_template *template; /* NULL: none, or the model's own */
@@ -118,10 +120,17 @@ enum ot_template_source ot_format_template_source(const struct ot_format *f) {
 
 /* ---- detecting the kind ---- */
 
+/* True if each key has a list of turns; only those of the second key train. */
+static bool takes_lists(const struct kind *kind) {
+    return kind->kind == OT_ROW_MESSAGES && kind->keys[1];
+}
+
 static bool has_keys(const struct ot_json *row, const struct kind *kind) {
-    for (int i = 0; i < MAX_KEYS && kind->keys[i]; i++)
-        if (ot_json_type(ot_json_get(row, kind->keys[i])) == OT_JSON_NULL)
+    for (int i = 0; i < MAX_KEYS && kind->keys[i]; i++) {
+        enum ot_json_type type = ot_json_type(ot_json_get(row, kind->keys[i]));
+        if (type == OT_JSON_NULL || (takes_lists(kind) && type != OT_JSON_ARRAY))
             return false;
+    }
     return true;
 }
 
@@ -227,6 +236,7 @@ int ot_format_detect(struct ot_format *f, const struct ot_json *row, const char 
     if (f->kind != OT_ROW_UNKNOWN)
         return 0;
     OT_TRY(need_object(row, where));
+    OT_TRY(ot_row_refuse_preference(row, where));
     if (f->custom)
         return detect_custom(f, row, where);
     for (int i = 0; i < N_KINDS; i++)
@@ -286,9 +296,19 @@ static int add_history(const struct ot_json *row, const char *where, struct ot_c
     return 0;
 }
 
+/* True if the key is present and not empty. */
+static bool is_filled(const struct ot_json *value) {
+    size_t bytes = 0;
+    const char *text = ot_json_string(value, &bytes);
+    if (text)
+        return !ot_text_is_blank(text, bytes);
+    return ot_json_type(value) == OT_JSON_ARRAY ? ot_json_length(value) > 0
+                                                : ot_json_type(value) != OT_JSON_NULL;
+}
+
 /* Adds the prompt as a user's turn and the answer as an assistant's turn. */
-static int add_pair(const struct ot_format *f, const struct ot_json *row, struct ot_rendered *prompt,
-                    struct ot_message answer, struct ot_conversation *talk) {
+static int add_pair(const struct ot_format *f, const struct ot_json *row, const char *where,
+                    struct ot_rendered *prompt, struct ot_message answer, struct ot_conversation *talk) {
     struct ot_message question = {.role = OT_ROLE_USER, .role_name = "user"};
     ot_prompt_format_render(f->prompt, row, prompt);
     /* Drop the white space that ends a prompt format: between turns the template writes the separator. */
@@ -298,6 +318,9 @@ static int add_pair(const struct ot_format *f, const struct ot_json *row, struct
     question.bytes = prompt->bytes;
     if (f->kind == OT_ROW_ALPACA)
         question.input = ot_json_string(ot_json_get(row, "input"), &question.input_bytes);
+    if (f->kind == OT_ROW_ALPACA && !question.input && is_filled(ot_json_get(row, "input")))
+        return ot_fail(OT_E_INPUT, "%s: key 'input' must be a string, not %s", where,
+                       ot_json_type_name(ot_json_type(ot_json_get(row, "input"))));
     if (question.input_bytes == 0)
         question.input = NULL;
     OT_TRY(ot_rendered_check(prompt));
@@ -365,22 +388,12 @@ static int render_pair_as_turns(const struct ot_format *f, const struct ot_json 
         OT_TRY_GOTO(ot_conversation_read_system(&talk, row, where), rc, out);
         OT_TRY_GOTO(add_history(row, where, &talk), rc, out);
     }
-    OT_TRY_GOTO(add_pair(f, row, &prompt, answer, &talk), rc, out);
+    OT_TRY_GOTO(add_pair(f, row, where, &prompt, answer, &talk), rc, out);
     rc = render_builtin(f, &talk, where, r);
 out:
     ot_conversation_free(&talk);
     ot_rendered_free(&prompt);
     return rc;
-}
-
-/* True if the key is present and not empty. */
-static bool is_filled(const struct ot_json *value) {
-    size_t bytes = 0;
-    const char *text = ot_json_string(value, &bytes);
-    if (text)
-        return !ot_text_is_blank(text, bytes);
-    return ot_json_type(value) == OT_JSON_ARRAY ? ot_json_length(value) > 0
-                                                : ot_json_type(value) != OT_JSON_NULL;
 }
 
 /* Without a template the prompt has no place for these keys. */
@@ -417,6 +430,8 @@ static int render_turns(const struct ot_format *f, const struct ot_json *row, co
                         struct ot_rendered *r) {
     struct ot_conversation talk = {0};
     int rc = ot_conversation_read(&talk, row, f->row->keys[0], where);
+    if (rc == 0 && takes_lists(f->row))
+        rc = ot_conversation_read_answer(&talk, row, f->row->keys[1], where);
     if (rc == 0)
         rc = render_talk(f, &talk, where, r);
     ot_conversation_free(&talk);
@@ -438,6 +453,26 @@ int ot_format_render_prompt(const struct ot_format *f, const struct ot_json *row
     return rc;
 }
 
+/* Refuses what the row says and this program cannot do, and values that are none in the fields that are
+ * used. */
+static int check_row(const struct ot_format *f, const struct ot_json *row, const char *where) {
+    static const char *const shared[] = {"system",    "history", "tools",
+                                         "functions", "input",   "chat_template_kwargs"};
+    OT_TRY(ot_row_refuse_preference(row, where));
+    OT_TRY(ot_row_refuse_unlearned(row, f->custom ? f->prompt : NULL, f->kind == OT_ROW_TEXT, where));
+    for (size_t i = 0; f->prompt && i < ot_prompt_format_fields(f->prompt); i++) {
+        const char *key = ot_prompt_format_field(f->prompt, i);
+        OT_TRY(ot_row_check_value(ot_json_get(row, key), key, where));
+    }
+    if (f->answer_key)
+        OT_TRY(ot_row_check_value(ot_json_get(row, f->answer_key), f->answer_key, where));
+    for (int i = 0; f->row && i < MAX_KEYS && f->row->keys[i]; i++)
+        OT_TRY(ot_row_check_value(ot_json_get(row, f->row->keys[i]), f->row->keys[i], where));
+    for (size_t i = 0; !f->custom && f->kind != OT_ROW_TEXT && i < sizeof shared / sizeof *shared; i++)
+        OT_TRY(ot_row_check_value(ot_json_get(row, shared[i]), shared[i], where));
+    return 0;
+}
+
 /* Drops the text after the last trained span. With train_prompt, first makes everything train. */
 static void finish(const struct ot_format *f, struct ot_rendered *r) {
     if (f->train_prompt)
@@ -452,6 +487,7 @@ int ot_format_render(const struct ot_format *f, const struct ot_json *row, const
                      struct ot_rendered *r) {
     ot_rendered_reset(r);
     OT_TRY(need_object(row, where));
+    OT_TRY(check_row(f, row, where));
     switch (f->kind) {
     case OT_ROW_TEXT:
         OT_TRY(render_text(f, row, where, r));

@@ -2,6 +2,7 @@
  *
  *   text       {"text"}                                 continued pre-training: all of it trains
  *   prompt     {"prompt", "completion" or "response"}   the completion trains, directly after the prompt
+ *   messages   {"prompt": [turns], "completion": [turns]} the completion's assistant turns train
  *   alpaca     {"instruction", "output"[, "input"]}     the output trains, in the alpaca template
  *   messages   {"messages": [{"role", "content"}]}      every assistant turn trains
  *   sharegpt   {"conversations": [{"from", "value"}]}   every assistant turn trains
@@ -16,8 +17,8 @@
  * "reasoning_content" of a turn.
  *
  * The first good row of the file decides the kind, and all other rows must be of that kind. Unknown keys are
- * ignored. If the row has one prompt and one answer, a named or recorded chat template makes them a user's
- * turn and an assistant's turn.
+ * ignored, but not those that say that a row is not to be learned (row_check.h). If the row has one prompt
+ * and one answer, a named or recorded chat template makes them a user's turn and an assistant's turn.
  *
  * PAIRS. An encoder-decoder learns a target for an input. Kinds with one prompt and one answer give them.
  * Rows of text, messages and sharegpt are refused (pipeline.c).

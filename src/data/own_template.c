@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/strings.h"
 #include "src/data/own_template_state.h"
 #include "src/tokenizer/tokenizer.h"
 
@@ -75,7 +76,8 @@ int ot_own_template_open(const char *jinja, size_t bytes, const char *name, cons
     struct ot_own_template *own = calloc(1, sizeof *own);
     int rc = 0;
     *out = NULL;
-    if (!own || !(own->source = strndup(jinja, bytes))) {
+    if (!own || !(own->source = ot_string_copy(jinja, bytes)) ||
+        !(own->work = calloc(1, sizeof *own->work))) {
         rc = ot_fail(OT_E_BUDGET, "no memory for a chat template");
         goto out;
     }
@@ -105,6 +107,7 @@ void ot_own_template_close(struct ot_own_template *own) {
     ot_own_template_close(own->for_tools);
     ot_jinja_close(own->jinja);
     ot_json_free(own->tokens);
+    free(own->work);
     free(own->source);
     free(own->fault);
     free(own);
@@ -128,6 +131,18 @@ static void add_members(const struct ot_json *object, struct ot_jinja_variable *
         variables[(*n)++] = (struct ot_jinja_variable){.name = name, .value = value};
 }
 
+/* Each rendering has a bound of its own (jinja.h); this one bounds a file of them. */
+static int check_work(const struct ot_own_job *job) {
+    struct ot_own_work *work = job->own->work;
+    size_t conversations = atomic_load(&work->conversations), steps = atomic_load(&work->steps);
+    if (steps <= OT_OWN_FREE_STEPS + OT_OWN_STEPS_EACH * conversations)
+        return 0;
+    return ot_fail(OT_E_USAGE,
+                   "%s: the model's chat template is too slow: it has taken %zu million steps for %zu "
+                   "conversations; choose a built-in format with --template",
+                   job->where, steps / 1000000, conversations);
+}
+
 int ot_own_render_part(const struct ot_own_job *job, const struct ot_json *messages, size_t n, bool prompt,
                        struct ot_jinja_text *out) {
     struct ot_jinja_variable variables[MOST_VARIABLES + 4];
@@ -143,7 +158,10 @@ int ot_own_render_part(const struct ot_own_job *job, const struct ot_json *messa
     variables[count++] = (struct ot_jinja_variable){.name = "documents"};
     variables[count++] =
         (struct ot_jinja_variable){.name = "add_generation_prompt", .is_flag = true, .flag = prompt};
-    return ot_jinja_render(job->own->jinja, variables, count, fixed_day, out);
+    OT_TRY(check_work(job));
+    int rc = ot_jinja_render(job->own->jinja, variables, count, fixed_day, out);
+    atomic_fetch_add(&job->own->work->steps, out->steps);
+    return rc;
 }
 
 /* Refuses what transformers would drop without a word: things that the template never looks at. */
@@ -172,6 +190,7 @@ static int open_job(struct ot_own_job *job, const struct ot_own_template *own,
     if (own->fault)
         return ot_fail(OT_E_INPUT, "%s: the model's chat template for tools cannot be used: %s", where,
                        own->fault);
+    atomic_fetch_add(&own->work->conversations, 1);
     OT_TRY(check_place(own, c, where));
     OT_TRY(ot_conversation_messages(c, own->takes_parts, strstr(own->source, "developer") != NULL,
                                     &job->messages));

@@ -2,6 +2,8 @@
 #ifndef OT_DATA_OWN_TEMPLATE_STATE_H
 #define OT_DATA_OWN_TEMPLATE_STATE_H
 
+#include <stdatomic.h>
+
 #include "src/data/own_template.h"
 #include "src/jinja/jinja.h"
 
@@ -13,7 +15,17 @@ struct ot_own_template {
     char *fault;
     bool takes_parts;                  /* content may be a list of parts */
     struct ot_own_template *for_tools; /* renders conversations with tools; NULL: this one does */
+    struct ot_own_work *work;
 };
+
+/* What the template has cost so far. Any thread adds to it. */
+struct ot_own_work {
+    atomic_size_t steps, conversations;
+};
+/* The rendering of a file's conversations may cost so many steps at first, and so many for each conversation.
+ * A step takes some 30 ns, and a conversation of ten turns a few thousand. So a slow template costs a minute
+ * or two, not hours. */
+enum { OT_OWN_FREE_STEPS = 400 * 1000 * 1000, OT_OWN_STEPS_EACH = 2 * 1000 * 1000 };
 
 /* One conversation at work. */
 struct ot_own_job {

@@ -110,7 +110,7 @@ int ot_pipeline_detect(struct ot_pipeline *p, const char *text, size_t bytes, in
     char where[WHERE_BYTES];
     struct ot_json *row;
     say_where(where, p->path, line);
-    OT_TRY(ot_json_parse(text, bytes, where, &row));
+    OT_TRY(ot_json_parse_row(text, bytes, where, &row));
     int rc = p->columns ? ot_columns_rename(p->columns, row, true, where) : 0;
     if (rc == 0)
         rc = ot_format_detect(p->format, row, where);
@@ -125,7 +125,7 @@ int ot_pipeline_make(const struct ot_pipeline *p, const char *text, size_t bytes
     char where[WHERE_BYTES];
     struct ot_json *row;
     say_where(where, p->path, line);
-    OT_TRY(ot_json_parse(text, bytes, where, &row));
+    OT_TRY(ot_json_parse_row(text, bytes, where, &row));
     int rc = p->columns ? ot_columns_rename(p->columns, row, false, where) : 0;
     if (rc == 0)
         rc = ot_format_render(p->format, row, where, &scratch->rendered);

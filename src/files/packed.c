@@ -1,6 +1,7 @@
 #include "src/files/packed.h"
 
 #include <stdlib.h>
+#include <math.h>
 #include <string.h>
 
 #include "src/base/error.h"
@@ -206,7 +207,9 @@ static int decode_mxfp4(const struct ot_packed *p, int64_t first, int64_t n, flo
 
 /* ---- bitsandbytes, 4 bits ---- */
 
-enum { STATE_MAX_BYTES = 1 << 16 };
+/* MOST_SCALE: the largest number of fp16. A scale is the largest weight of its block, so a larger one is
+ * damage, which would otherwise show as an infinite loss. */
+enum { STATE_MAX_BYTES = 1 << 16, MOST_SCALE = 65504 };
 
 static int fetch_part(const struct ot_packed_part *part) {
     return ot_mapped_file_fetch(part->file, part->tensor->data, part->tensor->bytes);
@@ -232,7 +235,7 @@ static int read_state(struct ot_packed *p, const struct ot_json *state, const ch
     OT_TRY(ot_json_need_int(state, where, "blocksize", true, 1, INT32_MAX, &block));
     if (nested) {
         OT_TRY(ot_json_need_int(state, where, "nested_blocksize", true, 1, INT32_MAX, &nested_block));
-        OT_TRY(ot_json_need_real(state, where, "nested_offset", true, -3e38, 3e38, &offset));
+        OT_TRY(ot_json_need_real(state, where, "nested_offset", true, -MOST_SCALE, MOST_SCALE, &offset));
     }
     if (block != OT_WEIGHT_BLOCK || nested_block != OT_WEIGHT_GROUP)
         return ot_fail(OT_E_INPUT,
@@ -260,6 +263,17 @@ static int parse_state(struct ot_packed *p, const struct ot_packed_part *part,
     return rc;
 }
 
+/* The numbers that codes stand for are multiples of the largest, which is 1. */
+static int check_map(const struct ot_packed_part *part, const float *numbers, int n) {
+    for (int i = 0; i < n; i++)
+        if (!(numbers[i] >= -1 && numbers[i] <= 1))
+            return ot_fail(OT_E_INPUT,
+                           "%s: tensor %s has %g at element %d, and should have numbers from -1 to 1; the "
+                           "weights are damaged, get the file again",
+                           part->file->path, part->tensor->name, (double)numbers[i], i);
+    return 0;
+}
+
 int ot_packed_open_4bit(struct ot_packed *p, struct ot_packed_part map, struct ot_packed_part nested_map,
                         struct ot_packed_part state, struct ot_weight_tables *tables) {
     bool nested = p->group_scales.tensor != NULL;
@@ -276,13 +290,14 @@ int ot_packed_open_4bit(struct ot_packed *p, struct ot_packed_part map, struct o
     OT_TRY(check_vector(&map, "F32", 16));
     OT_TRY(fetch_part(&map));
     memcpy(tables->table, map.tensor->data, sizeof tables->table);
+    OT_TRY(check_map(&map, tables->table, 16));
     if (!nested)
         return 0;
     OT_TRY(check_vector(&p->group_scales, "F32", quotient_up(blocks, OT_WEIGHT_GROUP)));
     OT_TRY(check_vector(&nested_map, "F32", 256));
     OT_TRY(fetch_part(&nested_map));
     memcpy(tables->map, nested_map.tensor->data, sizeof tables->map);
-    return 0;
+    return check_map(&nested_map, tables->map, 256);
 }
 
 /* Where the decoding of a value begins: of 4 bits at the begin of its block, with nested scales at that of
@@ -315,7 +330,30 @@ static void gather_int8(const struct ot_packed *p, int64_t base, const struct ot
            4);
 }
 
-static void decode_bitsandbytes(const struct ot_packed *p, int64_t first, int64_t n, float *values) {
+/* Checks scales [first, first + n) of a part. What is not finite is found in the decoded values. */
+static int check_scales(const struct ot_packed_part *part, int64_t first, int64_t n) {
+    for (int64_t i = first; i < first + n; i++) {
+        float scale;
+        memcpy(&scale, (const char *)part->tensor->data + 4 * i, sizeof scale);
+        if (scale < 0 || (isfinite(scale) && scale > MOST_SCALE))
+            return ot_fail(OT_E_INPUT,
+                           "%s: tensor %s has the scale %g at element %lld; the weights are damaged, get the "
+                           "file again",
+                           part->file->path, part->tensor->name, (double)scale, (long long)i);
+    }
+    return 0;
+}
+
+/* Checks the scales of the values [base, base + n). */
+static int check_scales_of(const struct ot_packed *p, int64_t base, int64_t n) {
+    int64_t unit = p->kind == OT_PACKED_INT8 ? p->cols
+                   : p->group_scales.tensor  ? (int64_t)OT_WEIGHT_BLOCK * OT_WEIGHT_GROUP
+                                             : OT_WEIGHT_BLOCK;
+    const struct ot_packed_part *part = p->group_scales.tensor ? &p->group_scales : &p->scales;
+    return check_scales(part, base / unit, (base + n - 1) / unit - base / unit + 1);
+}
+
+static int decode_bitsandbytes(const struct ot_packed *p, int64_t first, int64_t n, float *values) {
     _Alignas(OT_WEIGHT_ALIGN) char encoded[PIECE_VALUES + 2 * OT_WEIGHT_EXTENT];
     bool is_int8 = p->kind == OT_PACKED_INT8;
     struct ot_weight w = {.format = is_int8                  ? OT_WEIGHT_INT8
@@ -327,12 +365,14 @@ static void decode_bitsandbytes(const struct ot_packed *p, int64_t first, int64_
         end = base + PIECE_VALUES < first + n ? base + PIECE_VALUES : first + n;
         end = is_int8 && row_end < end ? row_end : end;
         w.cols = end - base;
+        OT_TRY(check_scales_of(p, base, w.cols));
         if (is_int8)
             gather_int8(p, base, &w, encoded);
         else
             gather_4bit(p, base, &w, encoded);
         ot_weight_decode(&w, encoded, OT_F32, at - base, end - at, values + (at - first));
     }
+    return 0;
 }
 
 /* ---- reading ---- */
@@ -342,8 +382,7 @@ int ot_packed_decode(const struct ot_packed *p, int64_t first, int64_t n, float 
         return decode_gptq(p, first, n, values);
     if (p->kind == OT_PACKED_MXFP4)
         return decode_mxfp4(p, first, n, values);
-    decode_bitsandbytes(p, first, n, values);
-    return 0;
+    return decode_bitsandbytes(p, first, n, values);
 }
 
 static struct ot_file_range range_of(const struct ot_packed_part *part, int64_t first, int64_t end) {

@@ -138,6 +138,7 @@ int ot_jinja_render_within(const struct ot_jinja *jinja, const struct ot_jinja_v
     OT_TRY(ot_arena_open(&run.heap.arena));
     int rc = execute(jinja, variables, n, &run);
     ot_arena_close(run.heap.arena);
+    out->steps = run.heap.steps;
     ot_string_append(&page, "", 0);
     if (rc == 0 && page.failed)
         rc = ot_fail(OT_E_BUDGET, "no memory for the text of a template");

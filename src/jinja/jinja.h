@@ -76,6 +76,7 @@ struct ot_jinja_text { /* set to zero before the first use; memory is kept from 
     size_t bytes, capacity;
     struct ot_jinja_span *spans; /* the generation blocks that were rendered, in order */
     size_t n_spans, span_capacity;
+    size_t steps; /* of the last rendering, also if it failed */
 };
 void ot_jinja_text_free(struct ot_jinja_text *text);
 

@@ -400,6 +400,8 @@ static int normalise(struct lexer *x, const char *text, size_t bytes) {
         size_t length = ot_utf8_character(text + i, bytes - i);
         if (length == 0)
             return ot_jinja_fail(x->heap, "the template is not UTF-8 (byte %zu)", i);
+        if (text[i] == '\0')
+            return ot_jinja_fail(x->heap, "the template has a NUL (byte %zu); remove it", i);
         if (text[i] == '\r' && i + 1 < bytes && text[i + 1] == '\n')
             continue;
         copy[n++] = text[i] == '\r' ? '\n' : text[i];

@@ -31,7 +31,8 @@ static const struct foreign train[] = {
     {"optim optimizer", "not available: the optimizer is AdamW"},
     {"momentum nesterov", "not available: the optimizer is AdamW (--beta1, --beta2)"},
     {"zero-stage fsdp zero deepspeed-config",
-     "not available: a run uses one GPU; --home says where weights and optimizer state live"},
+     "use --shard instead, with --gpus or --nodes: state is ZeRO-2, full is ZeRO-3 and FSDP; --home says "
+     "where weights and optimizer state live"},
     {"tensor-parallel-size pipeline-parallel-size",
      "not available: each GPU computes whole layers (--gpus N)"},
     {"world-size", "not needed: the launcher says it, or --nodes and --gpus"},
@@ -46,11 +47,15 @@ static const struct foreign train[] = {
     {"do-train do-eval", "not needed: the train command trains, and --eval-every says when to evaluate"},
     {"streaming dataset-name dataset-config-name dataset-split",
      "not available: --data takes a file of JSON lines on this machine"},
-    {"neftune-noise-alpha label-smoothing label-smoothing-factor dropout ema",
+    {"neftune-noise-alpha label-smoothing label-smoothing-factor",
      "not available: the loss is plain cross-entropy"},
+    {"dropout attention-dropout hidden-dropout lora-dropout",
+     "not available: all activations are used; to learn less of few rows, use fewer --epochs or "
+     "--weight-decay"},
+    {"ema", "not available: no averages of weights are kept"},
     {"early-stopping early-stopping-patience load-best-model-at-end",
-     "not available: the checkpoint with the best evaluation is kept (--eval-every); the export command "
-     "turns it into a model"},
+     "not available: the run goes on to its last step, but keeps the checkpoint with the best evaluation "
+     "(--eval-every); export OUT --best turns it into a model"},
     {"compile torch-compile", "not needed: the kernels are compiled into the program"},
     {"trust-remote-code", "not available: the program never runs code from a model"},
 };
@@ -64,8 +69,8 @@ static const struct foreign generate[] = {
     {"do-sample", "use --temperature above 0 instead"},
     {"n-gpu-layers ngl gpu-layers", "not needed: --gpu-mem sets how much GPU memory the program may use"},
     {"ctx-size n-ctx context-size", "not needed: the text may be as long as the model's maximum length"},
-    {"chat interactive conversation system-prompt system",
-     "not available: --row answers one data row, which may have a list of messages"},
+    {"interactive conversation", "use --chat instead"},
+    {"chat system-prompt system", "use --chat of the generate command, with --system TEXT"},
     {"num-return-sequences n", "not available: each run makes one text; another --seed makes another text"},
     {"host port serve server", "not available: the program prints text and has no server"},
 };

@@ -51,7 +51,7 @@ static const struct ot_command_help commands[OT_COMMAND_COUNT] = {
          "Says what fits where, how long a step takes and what a run costs, before you buy or download "
          "anything. Needs no data and no weights: a preset's name or a config.json is enough. Predicts for "
          "this machine, which it measures, or for a machine that you describe.",
-         {"offload-train plan --model llama-13b --gpu rtx4090 --host-mem 128G",
+         {"offload-train plan --model llama-13b --gpu rtx4090 --host-mem 128G --nvme 1T",
           "offload-train plan --model llama-3.1-70b --gpu h200 --nvme 2T --steps 1000 --price/h 3.5 "
           "--explain",
           "offload-train plan --gpu list"}},
@@ -78,7 +78,7 @@ static const struct ot_command_help commands[OT_COMMAND_COUNT] = {
          "files are those that the run would have written if it had ended at that step. With --gguf, makes a "
          "GGUF file for llama.cpp and Ollama from a checkpoint, a run or a model (help gguf). Streams the "
          "weights, so it needs little memory and no device.",
-         {"offload-train export out/llama-7b-sql --out llama-7b-sql-early",
+         {"offload-train export out/llama-7b-sql --best --out llama-7b-sql-best",
           "offload-train export out/llama-7b-sql --gguf q4_k_m --modelfile --out llama-7b-sql-gguf"}},
     [OT_COMMAND_MERGE] =
         {"merge BASE [ADAPTER] --out MODEL [options]",

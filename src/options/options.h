@@ -278,6 +278,7 @@ struct ot_options {
     int64_t keep, max_skips, max_shard_size;
     int gguf; /* of export: index of struct ot_gguf_mixture; counts only if it is given */
     bool modelfile;
+    bool best; /* of export */
     /* of quantize */
     int to;                 /* OT_CHOICE_TO_... */
     const char *group_size; /* a number, or "none" */

@@ -72,7 +72,7 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(nvme),
-     .help = "Directory on a local disk that the program may use as its third tier, such as /mnt/a:500G. "
+     .help = "Directory on a local disk for what fits neither in GPU memory nor in RAM, such as /mnt/a:500G. "
              "Without SIZE, the program may use the free space less a reserve. You may give several --nvme; "
              "they are used in parallel.",
      .elsewhere = "nvme-path nvme-dir offload-dir offload-folder swap-dir"},

@@ -26,7 +26,8 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_SAFETY,
      .field = FIELD(keep),
-     .help = "Number of newest checkpoints to keep. The checkpoint with the best evaluation is kept too. An "
+     .help = "Number of newest checkpoints to keep. The checkpoint with the best evaluation, which is "
+             "saved at once, is kept too. An "
              "old checkpoint is deleted only when a newer one is complete.",
      .elsewhere = "save-total-limit keep-last keep-checkpoints max-checkpoints"},
     {.name = "resume",

@@ -4,20 +4,23 @@
 #include "src/options/topics.h"
 
 static const struct ot_topic_block rows[] = {
-    {NULL, "--data and --eval-data take a file of JSON lines (.jsonl), the same compressed with gzip "
-           "(.jsonl.gz), or one JSON array of rows (.json). The first good row fixes the shape of all rows "
-           "in the file. Other fields are ignored. The program tries the shapes in this order:"},
+    {NULL,
+     "--data and --eval-data take a file of JSON lines (.jsonl), the same compressed with gzip "
+     "(.jsonl.gz), or one JSON array of rows (.json). The first good row fixes the shape of all rows "
+     "in the file. Preferences (chosen, rejected) and rows not to be learned (label: false) are errors; "
+     "other fields are ignored. The program tries the shapes in this order:"},
     {"messages", "{\"messages\": [{\"role\": \"user\", \"content\": \"..\"}, ..]}: each assistant turn "
-                 "trains, but not with \"weight\": 0 or \"train\": false. Roles: system, developer; user or "
-                 "human; assistant, gpt, chatgpt or model; tool, function, ipython. A content is a text or "
-                 "a list of text parts. tool_calls, reasoning_content, name and other keys go to the "
-                 "model's own template (help templates)."},
+                 "trains, but not with \"weight\": 0, \"train\": false or \"loss\": false. Roles: system, "
+                 "developer; user, human; assistant, gpt, chatgpt, model; tool, function, ipython. A content "
+                 "is text or a list of text parts. tool_calls, reasoning_content, name and other keys go to "
+                 "the model's own template."},
     {"conversations",
      "{\"conversations\": [{\"from\": \"human\", \"value\": \"..\"}, ..]}: the same, with other names, and "
      "function_call and observation for tools. Or conversation."},
     {"instruction, output", "The output trains, after instruction and optional input (alpaca template)."},
     {"question, context, answer", "Text-to-SQL: the answer trains. Context and question come before it."},
-    {"prompt, completion", "Or prompt, response: the completion trains. It follows the prompt directly."},
+    {"prompt, completion", "Or prompt, response: the completion trains, directly after the prompt. "
+                           "Or lists of turns: those of the completion train."},
     {"input, target", "For T5, which takes the three kinds above too. The target trains. A row that is too "
                       "long loses the end of its input (help models)."},
     {"text", "The whole text trains. A text longer than --seq-len is cut into pieces."},
@@ -39,11 +42,11 @@ static const struct ot_topic_block rows[] = {
      "A built-in chat template for the rows; --help lists the names. Without it, the model's own template "
      "writes conversations. The trained model keeps the format (help templates)."},
     {"--train-on-prompt", "Prompts count in the loss too. Without this option only answers count."},
-    {"--no-eos", "Rows do not end with the end-of-text token. Without it they do, and the token trains."},
+    {"--no-eos", "Rows do not end with the end-of-text token. Else each does, and learns it."},
     {"--pack", "yes (default): several rows share a sequence of --seq-len tokens. Attention never crosses "
                "from one row to another, and positions start at 0 in each row. no: one row per sequence."},
     {"--seq-len", "A longer row loses the oldest part of its prompt. If the answer alone is too long, it "
-                  "also loses the end of the answer. A line on stderr counts such rows."},
+                  "also loses the end of the answer. stderr counts them."},
     {"--eval-fraction", "This share of --data is held out for evaluation (default: 2%), unless "
                         "--eval-data has rows of its own."},
     {"--skip-bad", "Rows that cannot be read are skipped and counted. Without it, the first such row ends "

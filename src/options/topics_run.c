@@ -27,8 +27,8 @@ static const struct ot_topic_block checkpoints[] = {
      "For hosts that share no directory: each keeps the parts of its own ranks in its --out. "
      "Continue with the same ranks on the same hosts. For other ranks, verify or export, copy "
      "the checkpoint's directory of every host into one."},
-    {"best checkpoint",
-     "With evaluations, the run also keeps the first checkpoint after the best one, if the disk has room."},
+    {"best checkpoint", "Of the best evaluation, saved at once (not with --save-every never). If "
+                        "that takes too long, evaluate less often. export OUT --best makes its model."},
     {"--resume",
      "auto (default): continue from the newest checkpoint of OUT. DIR: continue from that checkpoint, or "
      "from the newest in that directory. never: start from the beginning; the checkpoints of the earlier run "
@@ -55,7 +55,7 @@ static const struct ot_topic_block checkpoints[] = {
      "--resume never it trains again; the old result stays until the new one is complete."},
     {NULL, "Check a checkpoint, or make a model from it before the run ends:"},
     {"", "offload-train verify out/llama-7b-sql\n"
-         "offload-train export out/llama-7b-sql --out early"},
+         "offload-train export out/llama-7b-sql --best --out best"},
     {NULL, "verify reads every byte and checks structure, checksums, shapes and values. If the newest "
            "checkpoint is damaged, verify looks for the newest intact one. export streams the weights: it "
            "needs no GPU and little memory."},

@@ -13,6 +13,7 @@
 #include "src/report/next.h"
 #include "src/report/report.h"
 #include "src/run/process_command.h"
+#include "src/saving/saver.h"
 
 struct memory_use { /* in bytes */
     int64_t planned[OT_TIER_COUNT], used[OT_TIER_COUNT], resident;
@@ -160,6 +161,45 @@ static void print_stopped(const struct ot_report *r, const struct ot_outcome *ou
     free(quoted);
 }
 
+/* True if the state after the last step was evaluated, so that its loss describes what the run ends with. */
+static bool is_end_evaluated(const struct ot_outcome *outcome) {
+    return outcome->has_eval && outcome->eval_step == outcome->steps;
+}
+
+/* True if a checkpoint is better than what the run ends with. */
+static bool has_better(const struct ot_report *r, const struct ot_outcome *outcome) {
+    bool is_end = outcome->kept_step == outcome->steps && !outcome->interrupted;
+    return r->out && outcome->kept_step > 0 && !is_end &&
+           !(is_end_evaluated(outcome) && outcome->last_eval <= outcome->kept_eval);
+}
+
+/* Prints the best evaluation and the one of the end, and the command that makes a model of the best. */
+static void print_best(const struct ot_report *r, const struct ot_outcome *outcome) {
+    char last[96] = "", *quoted = NULL;
+    bool better = has_better(r, outcome);
+    if (is_end_evaluated(outcome))
+        snprintf(last, sizeof last, "; after the last step, %lld, it is %.4f", (long long)outcome->steps,
+                 outcome->last_eval);
+    if (better && ot_report_is_local(r))
+        ot_log(OT_LOG_INFO,
+               "best    eval %.4f at step %lld%s · copy that checkpoint's directory of every host into one, "
+               "then export it",
+               outcome->kept_eval, (long long)outcome->kept_step, last);
+    else if (better && ot_process_quote(r->out, &quoted) == 0)
+        ot_log(OT_LOG_INFO, "best    eval %.4f at step %lld%s · offload-train export %s --best --out DIR",
+               outcome->kept_eval, (long long)outcome->kept_step, last, quoted);
+    free(quoted);
+    bool is_lost = outcome->best_step > 0 && outcome->best_step < outcome->steps &&
+                   !(better && outcome->kept_eval <= outcome->best_eval);
+    if (is_lost)
+        ot_log(OT_LOG_WARN, "the best evaluation, %.4f after step %lld, is not kept%s", outcome->best_eval,
+               (long long)outcome->best_step,
+               !r->out                                    ? ": --no-save"
+               : ot_saver_is_regular(r->session->options) ? ": its checkpoint could not be saved, or is in "
+                                                            "another directory"
+                                                          : ": --save-every never");
+}
+
 static void print_saved(const struct ot_report *r, const struct ot_outcome *outcome) {
     char size[OT_TEXT_BYTES], *quoted = NULL, *words = NULL;
     const struct ot_session *s = r->session;
@@ -170,8 +210,9 @@ static void print_saved(const struct ot_report *r, const struct ot_outcome *outc
            adapters ? "adapters for PEFT" : "Hugging Face directory",
            ot_text_bytes(n * (int64_t)ot_dtype_bytes(dtype), size), ot_dtype_name(dtype));
     if (outcome->checkpoint)
-        ot_log(OT_LOG_INFO, "note    Checkpoints kept in %s/checkpoints%s; you can delete them.", r->out,
-               ot_report_is_local(r) ? " of each host" : "");
+        ot_log(OT_LOG_INFO, "note    Checkpoints kept in %s/checkpoints%s; you can delete them%s.", r->out,
+               ot_report_is_local(r) ? " of each host" : "",
+               has_better(r, outcome) ? " once you have exported the best" : "");
     if (ot_process_quote(r->out, &quoted) == 0 &&
         ot_report_next_words(ot_dataset_stats(r->rows->data)->kind, r->session->options->prompt_format,
                              &words) == 0)
@@ -184,8 +225,7 @@ static void print_saved(const struct ot_report *r, const struct ot_outcome *outc
 
 void ot_report_done(const struct ot_report *r, const struct ot_outcome *outcome) {
     char tokens[OT_TEXT_BYTES], time[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], eval[64] = "";
-    /* an older evaluation does not describe the saved model */
-    if (outcome->has_eval && outcome->eval_step == outcome->steps)
+    if (is_end_evaluated(outcome))
         snprintf(eval, sizeof eval, " · eval %.4f -> %.4f", outcome->first_eval, outcome->last_eval);
     double seconds = outcome->seconds > 0 ? outcome->seconds : 1;
     char since[64] = "";
@@ -201,6 +241,8 @@ void ot_report_done(const struct ot_report *r, const struct ot_outcome *outcome)
         ot_log(OT_LOG_INFO, "        whole run: %lld steps, %s tokens in %s", (long long)outcome->steps,
                ot_text_short((double)(r->resumed->tokens + outcome->tokens), tokens),
                ot_text_duration(r->resumed->seconds + outcome->seconds, time));
+    if (outcome->has_eval)
+        print_best(r, outcome);
     char counts[OT_GUARD_TEXT_BYTES];
     if (*ot_guard_summary(&outcome->counts, counts))
         ot_log(OT_LOG_INFO, "guard   %s", counts);
@@ -232,6 +274,14 @@ int ot_report_record_done(const struct ot_report *r, const struct ot_outcome *ou
         ot_json_put_int(w, "resumed_after", outcome->first_step);
     if (outcome->checkpoint)
         ot_json_put_text(w, "checkpoint", outcome->checkpoint);
+    if (outcome->has_eval) {
+        ot_json_put_int(w, "last_eval_step", outcome->eval_step);
+        ot_json_put_real(w, "last_eval", outcome->last_eval);
+        ot_json_put_int(w, "best_eval_step", outcome->best_step);
+        ot_json_put_real(w, "best_eval", outcome->best_eval);
+    }
+    if (has_better(r, outcome))
+        ot_json_put_int(w, "best_checkpoint_step", outcome->kept_step);
     if (!r->session->options->no_forecast)
         ot_json_put_real(w, "predicted_step_seconds", r->session->prediction.step_seconds);
     if (r->session->forecast.again.step_seconds > 0)

@@ -91,10 +91,11 @@ static void print_model(const struct ot_report *r) {
 
 static void print_dataset(const char *path, const struct ot_data_stats *stats) {
     char rows[OT_TEXT_BYTES], line[LINE_BYTES];
-    int n = snprintf(line, sizeof line, "data    %.200s · %s rows (%s%s%s) · %lld dropped · %lld truncated",
-                     path, ot_text_count(stats->rows, rows), ot_row_kind_name(stats->kind),
-                     stats->template_name ? ", " : "", stats->template_name ? stats->template_name : "",
-                     (long long)stats->untrained, (long long)stats->truncated);
+    bool named = stats->template_name && strcmp(stats->template_name, ot_row_kind_name(stats->kind)) != 0;
+    int n =
+        snprintf(line, sizeof line, "data    %.200s · %s rows (%s%s%s) · %lld dropped · %lld truncated", path,
+                 ot_text_count(stats->rows, rows), ot_row_kind_name(stats->kind), named ? ", " : "",
+                 named ? stats->template_name : "", (long long)stats->untrained, (long long)stats->truncated);
     if (stats->bad)
         n += snprintf(line + n, sizeof line - (size_t)n, " · %lld bad, the first on line %lld",
                       (long long)stats->bad, (long long)stats->first_bad_line);
@@ -248,9 +249,20 @@ bool ot_report_is_local(const struct ot_report *r) {
     return r->has_places && ot_plan_is_sharded(&r->session->plan);
 }
 
+/* " and the best · reserved: 100.4 MiB": what --save-every makes the run keep, and its space on disk. */
+static void put_kept(const struct ot_report *r, int64_t copied, size_t bytes, char *text) {
+    const struct ot_options *o = r->session->options;
+    bool regular = ot_saver_is_regular(o), best = regular && r->rows->eval;
+    char size[OT_TEXT_BYTES];
+    int64_t most = (o->keep + best + 1) * copied + r->save_bytes;
+    size_t used = (size_t)snprintf(text, bytes, "%lld%s", (long long)o->keep, best ? " and the best" : "");
+    if (regular && !ot_report_is_local(r))
+        snprintf(text + used, bytes - used, " · reserved: %s", ot_text_bytes(most, size));
+}
+
 static void print_checkpoints(const struct ot_report *r) {
     const struct ot_options *o = r->session->options;
-    char when[64], each[96], size[OT_TEXT_BYTES];
+    char when[64], each[96], kept[96], size[OT_TEXT_BYTES];
     int64_t copied, referred;
     size_t used = 0;
     ot_saver_bytes(r->session, &copied, &referred);
@@ -267,8 +279,8 @@ static void print_checkpoints(const struct ot_report *r) {
     if (referred > 0)
         snprintf(each + used, sizeof each - used, used ? ", and %s on NVMe" : "%s each, on NVMe",
                  ot_text_bytes(referred, size));
-    ot_log(OT_LOG_INFO, "        checkpoints %s · %s · kept: %lld%s", when, each, (long long)o->keep,
-           r->rows->eval ? " and the best" : "");
+    put_kept(r, copied, sizeof kept, kept);
+    ot_log(OT_LOG_INFO, "        checkpoints %s · %s · kept: %s", when, each, kept);
     if (ot_report_is_local(r))
         ot_log(OT_LOG_INFO,
                "        each host keeps the parts of its own ranks in its --out; to continue, start "

@@ -54,6 +54,10 @@ struct ot_outcome {
     double timed_seconds;
     int64_t nvme_read_bytes, nvme_written_bytes; /* by the steps and evaluations */
     double first_eval, last_eval;
+    int64_t best_step; /* of the best evaluation; 0: none was made after step 1 */
+    double best_eval;
+    int64_t kept_step; /* of the best checkpoint; -1: no checkpoint's state was evaluated */
+    double kept_eval;
 };
 /* Checks that --trace FILE may be written: a file of another program is replaced only with --force. Errors:
  * OT_E_INPUT, OT_E_IO. */

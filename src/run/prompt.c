@@ -6,6 +6,7 @@
 #include "src/base/error.h"
 #include "src/base/json.h"
 #include "src/data/pipeline.h"
+#include "src/data/row_check.h"
 #include "src/session/chat_choice.h"
 
 void ot_prompt_free(struct ot_prompt *prompt) {
@@ -90,6 +91,30 @@ static void add_turn(const struct ot_json *row, int kind, struct ot_json_writer 
     ot_json_end_array(w);
 }
 
+/* NaN may stand in a field that is not used, and is then written as null. */
+static int check_members(const struct ot_json *row, const char *where) {
+    void *cursor = NULL;
+    const char *key;
+    struct ot_json *value;
+    while (ot_json_next(row, &cursor, &key, &value))
+        if (ot_json_type(value) != OT_JSON_REAL)
+            OT_TRY(ot_row_check_value(value, key, where));
+    return 0;
+}
+
+static void put_answer(const struct ot_json *row, const char *key, struct ot_json_writer *w) {
+    if (ot_json_type(ot_json_get(row, "prompt")) != OT_JSON_ARRAY) {
+        ot_json_put_text(w, key, filler);
+        return;
+    }
+    ot_json_begin_array(w, key);
+    ot_json_begin_object(w, NULL);
+    ot_json_put_text(w, "role", "assistant");
+    ot_json_put_text(w, "content", filler);
+    ot_json_end_object(w);
+    ot_json_end_array(w);
+}
+
 /* Gives the row an answer that is not blank. *out is the row itself, or a new row that replaces it. */
 static int complete_row(struct ot_json *row, bool custom, const char *where, struct ot_json **out) {
     int chat = -1;
@@ -122,7 +147,7 @@ static int complete_row(struct ot_json *row, bool custom, const char *where, str
     if (chat >= 0)
         add_turn(row, chat, &w);
     else
-        ot_json_put_text(&w, missing, filler);
+        put_answer(row, missing, &w);
     ot_json_end_object(&w);
     OT_TRY(ot_json_writer_take(&w, &text, &bytes));
     int rc = ot_json_parse(text, bytes, where, out);
@@ -169,7 +194,7 @@ int ot_prompt_from_row(const struct ot_session *s, const char *text, size_t byte
     struct ot_columns *columns = NULL;
     struct ot_json *row = NULL;
     int rc;
-    OT_TRY_GOTO(ot_json_parse(text, bytes, where, &row), rc, out);
+    OT_TRY_GOTO(ot_json_parse_row(text, bytes, where, &row), rc, out);
     if (ot_json_type(row) != OT_JSON_OBJECT) {
         rc = ot_fail(OT_E_INPUT, "%s: --row needs a JSON object such as {\"question\": ...}", where);
         goto out;
@@ -179,6 +204,7 @@ int ot_prompt_from_row(const struct ot_session *s, const char *text, size_t byte
         OT_TRY_GOTO(ot_columns_open(s->options->columns, custom, &columns), rc, out);
         OT_TRY_GOTO(ot_columns_rename(columns, row, false, where), rc, out);
     }
+    OT_TRY_GOTO(check_members(row, where), rc, out); /* before it is written anew */
     OT_TRY_GOTO(complete_row(row, s->prompt_format != NULL, where, &row), rc, out);
     OT_TRY_GOTO(ot_pipeline_marks(s->tokenizer, &s->specials, &config.marks), rc, out);
     OT_TRY_GOTO(ot_format_open(&config, &format), rc, out);

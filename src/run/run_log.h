@@ -17,10 +17,12 @@
  *   sample      step, prompt, text: an answer to a held-out row, at the end
  *   trace       file, steps, left_out, seconds, busy_seconds, exposed_seconds, exposed_host_seconds
  *   done        steps, tokens, seconds, loss, flops_per_s, skipped, spikes, interrupted, [resumed_after],
- *               [checkpoint], [predicted_step_seconds], [predicted_again_step_seconds], measured_steps,
- *               [measured_step_seconds], nvme_read_bytes, nvme_written_bytes, shadow_committed,
- *               shadow_dropped (tiles, of this rank), gpu_planned_bytes, gpu_used_bytes, host_planned_bytes,
- *               host_used_bytes, nvme_planned_bytes, nvme_used_bytes, process_peak_bytes, [out]
+ *               [checkpoint], [last_eval_step], [last_eval], [best_eval_step], [best_eval],
+ *               [best_checkpoint_step], [predicted_step_seconds], [predicted_again_step_seconds],
+ *               measured_steps, [measured_step_seconds], nvme_read_bytes, nvme_written_bytes,
+ *               shadow_committed, shadow_dropped (tiles, of this rank), gpu_planned_bytes, gpu_used_bytes,
+ *               host_planned_bytes, host_used_bytes, nvme_planned_bytes, nvme_used_bytes,
+ *               process_peak_bytes, [out]
  *
  * Every line is flushed, so that the log of a killed run ends with its last step.
  *

@@ -65,20 +65,20 @@ int ot_finished_restore_log(const char *out) {
                : ot_fail_errno(OT_E_IO, errno, "%s: cannot rename it to %s", old, log);
 }
 
-static int refuse_more_steps(const struct ot_options *o, const struct ot_checkpoint_record *record,
-                             int64_t steps) {
+int ot_finished_check_length(const struct ot_options *o, int64_t finished, int64_t steps) {
+    if (steps <= finished)
+        return 0;
     return ot_fail(OT_E_USAGE,
                    "%s: this run is finished after %lld steps; if checkpoints are left, use --resume "
                    "%s/checkpoints to go on to %lld steps; or use --resume never to train again",
-                   o->out, (long long)record->steps, o->out, (long long)steps);
+                   o->out, (long long)finished, o->out, (long long)steps);
 }
 
 int ot_finished_confirm(const struct ot_options *o, const struct ot_checkpoint_record *record, int64_t steps,
                         struct ot_run_log *log) {
     struct ot_verify result;
     int rc;
-    if (steps > record->steps)
-        return refuse_more_steps(o, record, steps);
+    OT_TRY(ot_finished_check_length(o, record->steps, steps));
     OT_TRY(ot_finished_restore_log(o->out));
     OT_TRY_GOTO(ot_verify_model(o->out, !o->quiet, &result), rc, out);
     ot_log_set_status("");

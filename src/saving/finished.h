@@ -26,6 +26,9 @@ int ot_finished_read(const char *dir, struct ot_checkpoint_record *out, bool *is
 int ot_finished_confirm(const struct ot_options *options, const struct ot_checkpoint_record *record,
                         int64_t steps, struct ot_run_log *log);
 
+/* Refuses a command that asks for more steps than the finished run had. Errors: OT_E_USAGE. */
+int ot_finished_check_length(const struct ot_options *options, int64_t finished, int64_t steps);
+
 /* A new run begins in the output of a finished run: renames the finished run's log to OUT/log.old.jsonl until
  * the new run has its own result. Errors: OT_E_IO. */
 int ot_finished_keep_log(const char *out);

@@ -17,7 +17,6 @@
 #include "src/base/strings.h"
 #include "src/base/units.h"
 #include "src/checkpoint/catalog.h"
-#include "src/checkpoint/reader.h"
 #include "src/checkpoint/writer.h"
 #include "src/saving/disk_reserve.h"
 #include "src/saving/places.h"
@@ -36,20 +35,25 @@ static void rate(struct ot_saver *sv, int64_t step, double eval) {
     sv->best_eval = eval;
 }
 
-/* Rates the checkpoints of the run that is resumed, oldest first. A damaged checkpoint cannot be the best. */
+/* Finds the best checkpoint of the run that is resumed. A damaged checkpoint cannot be the best. */
 static int rate_earlier(struct ot_saver *sv) {
     struct ot_checkpoint_list list;
     OT_TRY(ot_checkpoint_list_make(sv->parent, &list));
-    for (int i = list.n - 1; i >= 0; i--) {
-        struct ot_checkpoint *checkpoint;
-        if (ot_checkpoint_open(list.entries[i].dir, &checkpoint) < 0)
-            continue;
-        const struct ot_checkpoint_record *record = ot_checkpoint_record(checkpoint);
-        rate(sv, list.entries[i].step, record->has_eval ? record->last_eval : NAN);
-        ot_checkpoint_close(checkpoint);
-    }
+    int best = ot_checkpoint_find_best(&list, &sv->best_eval);
+    sv->best_step = best >= 0 ? list.entries[best].step : -1;
     ot_checkpoint_list_free(&list);
     return 0;
+}
+
+bool ot_saver_wants_best(const struct ot_saver *sv, double eval) {
+    bool is_under_way = sv->under_way && sv->eval_under_way <= eval;
+    return sv->keeps_best && !sv->keeps_all && ot_saver_is_regular(sv->config.session->options) &&
+           !isnan(eval) && !is_under_way && (sv->best_step < 0 || eval < sv->best_eval);
+}
+
+int64_t ot_saver_best(const struct ot_saver *sv, double *eval) {
+    *eval = sv->best_eval;
+    return sv->best_step;
 }
 
 /* ---- opening ---- */
@@ -144,6 +148,7 @@ int ot_saver_open(const struct ot_saver_config *config, struct ot_saver **out) {
     sv->is_local = config->places->is_local;
     sv->writes = sv->leads || ot_plan_is_sharded(&config->session->plan);
     sv->last_step = config->step > 0 ? config->step : -1;
+    sv->last_is_rated = config->is_rated;
     sv->best_step = -1;
     sv->last_begun = ot_clock_seconds();
     OT_TRY(ot_string_format(&sv->parent, "%s", config->parent));
@@ -362,8 +367,9 @@ int ot_saver_begin(struct ot_saver *sv, const struct ot_checkpoint_record *recor
     OT_TRY(ot_saver_poll(sv, true));
     sv->last_begun = ot_clock_seconds();
     sv->step_under_way = step;
-    sv->eval_under_way = record->has_eval ? record->last_eval : NAN;
-    int has = ot_saver_has(sv, step);
+    sv->eval_under_way = ot_checkpoint_record_eval(record);
+    /* A checkpoint that was made before its state was evaluated is made again: its record lacks the loss. */
+    int has = ot_saver_has(sv, step) && (sv->last_is_rated || isnan(sv->eval_under_way));
     OT_TRY(ot_team_choose(sv->config.session, &has));
     if (has)
         return 0;
@@ -453,6 +459,7 @@ static int complete(struct ot_saver *sv, struct ot_pins *pins) {
     }
     sv->last_step = sv->step_under_way;
     sv->seconds = seconds;
+    sv->last_is_rated = !isnan(sv->eval_under_way);
     rate(sv, sv->step_under_way, sv->eval_under_way);
     free(sv->last_dir);
     sv->last_dir = NULL;

@@ -4,8 +4,12 @@
  * begins the checkpoint. The engine's snapshot (offload/engine/snapshot.h) and the writer
  * (src/checkpoint/writer.h) copy and write it while the next steps run. ot_saver_poll completes a checkpoint
  * that has ended: it logs it, removes older checkpoints beyond --keep, and releases the NVMe data that they
- * referred to. The best checkpoint, the first one after the best evaluation, stays. A failed save is logged
- * and does not stop the run: earlier checkpoints stay, and the next checkpoint is tried when it is due.
+ * referred to. A failed save is logged and does not stop the run: earlier checkpoints stay, and the next
+ * checkpoint is tried when it is due.
+ *
+ * THE BEST. If an evaluation has a lower loss than every checkpoint, the training loop saves the evaluated
+ * state at once (ot_saver_wants_best). The checkpoint with the lowest loss stays beside the newest --keep. A
+ * checkpoint is rated only by an evaluation of its own step.
  *
  * SPACE. Before step 1 the file OUT/checkpoints/reserved reserves disk space for everything that the run
  * still has to write: --keep checkpoints, the best one, the one being made, and the model. The file shrinks
@@ -52,8 +56,9 @@ struct ot_saver_config {
     const char *parent;      /* OUT/checkpoints; OUT must exist */
     int64_t steps_per_epoch; /* for --save-every epoch */
     int64_t model_bytes;     /* size of the model that the run saves at its end */
-    bool evaluates;          /* the run evaluates, so a best checkpoint exists */
+    bool evaluates;          /* the run evaluates, so it keeps the best checkpoint */
     int64_t step;            /* the step that the run resumes after; 0: a new run */
+    bool is_rated;           /* the state of `resumed` was evaluated before it was saved */
     const char *resumed;     /* the checkpoint that the run resumes from; NULL: a new run */
     const struct ot_places *places;
     bool is_own; /* `resumed` is in `parent`: the other checkpoints there are of this run too */
@@ -73,6 +78,13 @@ void ot_saver_close(struct ot_saver *saver);
 int64_t ot_saver_next_step(const struct ot_saver *saver, int64_t done);
 /* True if a checkpoint is due by the clock, or if SIGUSR1 came since the last call. */
 bool ot_saver_is_due(struct ot_saver *saver);
+
+/* True if --save-every asks for checkpoints, so that the run reserves space for them and keeps the best. */
+bool ot_saver_is_regular(const struct ot_options *options);
+/* On rank 0: true if a checkpoint of a state with this loss would be the best one, and is to be made. */
+bool ot_saver_wants_best(const struct ot_saver *saver, double eval);
+/* Step (-1: none) and loss of the best complete checkpoint. */
+int64_t ot_saver_best(const struct ot_saver *saver, double *eval);
 
 /* Begins a checkpoint. The engine must be drained after step record->progress.step. A checkpoint that is
  * still being written is completed first. step_seconds: about the time of a step, to pace the copying; 0:

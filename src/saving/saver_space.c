@@ -69,9 +69,8 @@ void ot_saver_bytes(const struct ot_session *s, int64_t *copied, int64_t *referr
 /* ---- space ---- */
 
 /* Without regular saves no space is reserved: a checkpoint may never be made. */
-static bool saves_regularly(const struct ot_saver *sv) {
-    const struct ot_every *every = &sv->config.session->options->save_every;
-    return every->seconds > 0 || every->steps > 0 || every->epoch;
+bool ot_saver_is_regular(const struct ot_options *o) {
+    return o->save_every.seconds > 0 || o->save_every.steps > 0 || o->save_every.epoch;
 }
 
 /* Counts the checkpoints still to come (all that stay and the next one, less the `there` existing ones), and
@@ -114,7 +113,7 @@ int ot_saver_check_space(const struct ot_saver_config *config) {
     struct ot_saver sv = {.config = *config, .parent = (char *)config->parent}; /* only read */
     int64_t n, bytes, have = ot_disk_free(config->parent);
     int there = 0;
-    if (have < 0 || !saves_regularly(&sv))
+    if (have < 0 || !ot_saver_is_regular(config->session->options))
         return 0;
     if (config->is_own) /* another run's checkpoints stay until this run has its first one */
         OT_TRY(count_checkpoints(config->parent, &there));
@@ -126,7 +125,7 @@ int ot_saver_check_space(const struct ot_saver_config *config) {
 int ot_saver_hold_space(struct ot_saver *sv) {
     int64_t n, bytes;
     int there;
-    if (!saves_regularly(sv))
+    if (!ot_saver_is_regular(sv->config.session->options))
         return 0;
     OT_TRY(count_checkpoints(sv->parent, &there));
     find_wanted(sv, there, &n, &bytes);
@@ -135,7 +134,7 @@ int ot_saver_hold_space(struct ot_saver *sv) {
 }
 
 int ot_saver_hold_first_space(struct ot_saver *sv) {
-    sv->keeps_best = sv->config.evaluates;
+    sv->keeps_best = sv->config.evaluates || sv->best_step >= 0;
     int rc = ot_saver_hold_space(sv);
     if (rc == 0 || !sv->keeps_best)
         return rc;

@@ -13,8 +13,8 @@ struct ot_saver {
     int64_t *pins_step;                  /* [n_held]: their steps */
     int n_held, capacity;
     int64_t step_under_way, last_step;
-    double eval_under_way, best_eval; /* last evaluation's loss before that checkpoint; NaN: none */
-    int64_t best_step;                /* of the best checkpoint; -1: none has an evaluation before it */
+    double eval_under_way, best_eval; /* loss of that checkpoint's state; NaN: it was not evaluated */
+    int64_t best_step;                /* of the best checkpoint; -1: no checkpoint's state was evaluated */
     char *last_dir;
     double last_begun, seconds;
     double flush_seconds; /* to flush a small file; measured with --grace only */
@@ -25,8 +25,9 @@ struct ot_saver {
     bool writes;    /* this rank writes parts */
     bool under_way; /* a checkpoint is, on all ranks */
     bool keeps_best;
-    bool keeps_all; /* the run has failed: no checkpoint is removed, no space is reserved */
-    bool old_run;   /* OUT/checkpoints.old exists until this run's first checkpoint */
+    bool last_is_rated; /* the state of the last checkpoint was evaluated before it was saved */
+    bool keeps_all;     /* the run has failed: no checkpoint is removed, no space is reserved */
+    bool old_run;       /* OUT/checkpoints.old exists until this run's first checkpoint */
 };
 
 /* Bytes that this rank copies and refers to. */

@@ -14,6 +14,12 @@ static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
 static int put_bytes(struct ot_texts *l, const char *bytes, size_t n) {
     if (n == 0)
         return 0;
+    if (l->most && n > l->most - l->n)
+        return ot_fail(
+            OT_E_INPUT,
+            "the tokenizer's decoders make more than %zu bytes of a text; its tokenizer.json is not "
+            "one of a model",
+            l->most);
     if (n > l->capacity - l->n) {
         size_t capacity = l->n + n + (l->n + n) / 2 + 256;
         char *grown = realloc(l->bytes, capacity);
@@ -254,7 +260,9 @@ int ot_decode(const struct ot_tokenizer *t, struct ot_decoding *x, const int32_t
     int side = 0;
     x->open = false;
     clear(&x->lists[0]);
+    x->lists[0].most = 0;
     OT_TRY(put_tokens(t, ids, n, skip_special, &x->lists[0]));
+    x->lists[0].most = x->lists[1].most = OT_GROWTH_BYTES + OT_GROWTH * x->lists[0].n;
     for (int i = 0; i < t->n_decoders; i++) {
         clear(&x->lists[!side]);
         OT_TRY(run_decoder(&t->decoders[i], x, &x->lists[side], &x->lists[!side]));

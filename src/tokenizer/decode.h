@@ -7,6 +7,7 @@
 struct ot_texts { /* texts one after another; text i ends at ends[i] */
     char *bytes;
     size_t n, capacity;
+    size_t most; /* bytes that it may have; 0: any number */
     size_t *ends;
     size_t count, ends_capacity;
 };

@@ -136,6 +136,7 @@ static int run_normalizer(const struct ot_normalizer *n, struct ot_scratch *scra
 int ot_normalize(const struct ot_tokenizer *t, struct ot_scratch *scratch, struct ot_piece in,
                  struct ot_piece *out) {
     int side = 0;
+    size_t most = OT_GROWTH_BYTES + OT_GROWTH * in.n;
     for (int i = 0; i < t->n_normalizers && in.n > 0; i++) {
         const struct ot_normalizer *n = &t->normalizers[i];
         struct ot_text *text = &scratch->normal[side];
@@ -146,6 +147,7 @@ int ot_normalize(const struct ot_tokenizer *t, struct ot_scratch *scratch, struc
         if (n->kind == OT_NORMALIZE_UNICODE && is_plain(n, &in))
             continue;
         text->n = 0;
+        text->most = most;
         OT_TRY(run_normalizer(n, scratch, &in, text));
         in = ot_text_view(text);
         side = !side;

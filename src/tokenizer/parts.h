@@ -174,6 +174,12 @@ struct ot_decoder {
 /* ---- the tokenizer ---- */
 
 struct ot_scratch;
+/* Bounds of hostile files. Normalizers together make at most OT_GROWTH * n + OT_GROWTH_BYTES bytes of n.
+ * (Unicode's longest decomposition has 18, and a mark in front some.) Decoders may make as much of the
+ * tokens' texts. Splitters double a text at most eight times: a ByteLevel that does so takes two of
+ * OT_MAX_STAGES. */
+enum { OT_GROWTH = 64, OT_GROWTH_BYTES = 256 };
+
 enum { OT_MAX_STAGES = 16, OT_SPARES = 64, OT_SCRATCH_KEPT_BYTES = 16 << 20 };
 enum ot_model_kind { OT_MODEL_BPE, OT_MODEL_UNIGRAM };
 

@@ -20,9 +20,15 @@ struct ot_piece ot_text_view(const struct ot_text *text) {
 }
 
 int ot_text_reserve(struct ot_text *text, size_t more) {
+    size_t need = text->n + more;
+    if (text->most && need > text->most)
+        return ot_fail(
+            OT_E_INPUT,
+            "the tokenizer's normalizers make more than %zu bytes of a text; its tokenizer.json is "
+            "not one of a model",
+            text->most);
     if (more <= text->capacity - text->n)
         return 0;
-    size_t need = text->n + more;
     if (need < more || need > UINT32_MAX)
         return ot_fail(OT_E_BUDGET, "the normalised text would exceed 4 GiB; cut the text into smaller rows");
     size_t capacity = need + need / 2 + 64;

@@ -33,12 +33,13 @@ struct ot_text {
     char *bytes;
     uint32_t *start;
     size_t n, capacity;
+    size_t most; /* bytes that it may have; 0: 4 GiB */
 };
 
 void ot_text_free(struct ot_text *text);
 struct ot_piece ot_text_view(const struct ot_text *text);
 /* Makes room for `more` bytes after the first n. Errors: OT_E_BUDGET (no memory, or the text would exceed 4
- * GiB). */
+ * GiB), OT_E_INPUT (it would exceed `most`). */
 int ot_text_reserve(struct ot_text *text, size_t more);
 /* Appends bytes that all come from offset `start` of the original text. Errors: as ot_text_reserve. */
 int ot_text_append(struct ot_text *text, const char *bytes, size_t n, uint32_t start);

@@ -7,20 +7,10 @@
 #define OT_TRAIN_PROGRESS_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
-#include "offload/engine/engine.h"
 #include "src/options/options.h"
-
-struct ot_progress_point { /* a finished step */
-    int64_t step;
-    double loss, grad_norm, lr, seconds;
-    int64_t tokens;
-    size_t gpu_bytes, host_bytes;
-    enum ot_skip skipped;
-    bool spike;
-};
+#include "src/run/run_log.h"
 
 struct ot_progress {
     int64_t steps; /* of the whole run */
@@ -32,17 +22,17 @@ struct ot_progress {
 
 void ot_progress_open(struct ot_progress *progress, int64_t steps, struct ot_every every, bool terminal);
 /* Counts the step. Returns true if a line is due now. */
-bool ot_progress_add(struct ot_progress *progress, const struct ot_progress_point *point, double now);
+bool ot_progress_add(struct ot_progress *progress, const struct ot_step_record *step, double now);
 double ot_progress_seconds_left(const struct ot_progress *progress, int64_t step);
 
 enum { OT_PROGRESS_LINE_BYTES = 320 };
 /* "step  44/264 loss 0.538 |g| 1.3 lr 9.5e-06 1,517 tok/s gpu 14.7 GiB host 43.2 GiB ETA 2h40m" */
-void ot_progress_line(const struct ot_progress *progress, const struct ot_progress_point *point,
+void ot_progress_line(const struct ot_progress *progress, const struct ot_step_record *step,
                       char line[OT_PROGRESS_LINE_BYTES]);
 /* "[###.................] 44/264 ETA 2h40m loss 0.538 1,517 tok/s ..." */
-void ot_progress_bar(const struct ot_progress *progress, const struct ot_progress_point *point,
+void ot_progress_bar(const struct ot_progress *progress, const struct ot_step_record *step,
                      char line[OT_PROGRESS_LINE_BYTES]);
 /* Counts the step. Prints on stderr the line, if one is due, and on a terminal the bar. */
-void ot_progress_show(struct ot_progress *progress, const struct ot_progress_point *point);
+void ot_progress_show(struct ot_progress *progress, const struct ot_step_record *step);
 
 #endif

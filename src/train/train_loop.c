@@ -1,5 +1,6 @@
 #include "src/train/train_loop.h"
 
+#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <time.h>
@@ -135,21 +136,11 @@ static int record_step(struct loop *l, const struct flight *flight, const struct
                                     .loss_scale = result->loss_scale,
                                     .skipped = result->skipped,
                                     .spike = result->spike};
-    struct ot_progress_point point = {.step = l->done,
-                                      .loss = result->loss,
-                                      .grad_norm = result->grad_norm,
-                                      .lr = flight->lr,
-                                      .seconds = result->seconds,
-                                      .tokens = flight->tokens,
-                                      .gpu_bytes = usage.used_bytes,
-                                      .host_bytes = usage.pinned_bytes,
-                                      .skipped = result->skipped,
-                                      .spike = result->spike};
     l->moved = moved;
     if (!ot_team_speaks(l->of->session))
         return 0;
     if (!l->of->session->options->quiet)
-        ot_progress_show(&l->progress, &point);
+        ot_progress_show(&l->progress, &record);
     return ot_run_log_step(l->of->log, &record);
 }
 
@@ -243,6 +234,23 @@ static void call_eval_by_time(struct loop *l) {
         l->eval_at = l->submitted;
 }
 
+/* The evaluation before step 1 is of the base, so each later one can be the best of the run. */
+static bool is_best(const struct loop *l, double loss) {
+    return !l->out->has_eval || l->best_step == 0 || loss < l->best_eval || isnan(l->best_eval);
+}
+
+/* Lets the evaluated state be saved now if no checkpoint is as good. The state after the last step is the
+ * result itself. */
+static int call_save_of_best(struct loop *l, double loss) {
+    if (!l->of->saver || l->done == 0 || l->done == l->of->shape->lr.steps)
+        return 0;
+    int wants = ot_saver_wants_best(l->of->saver, loss);
+    OT_TRY(ot_team_choose(l->of->session, &wants));
+    if (wants)
+        l->save_at = l->done;
+    return 0;
+}
+
 static int evaluate(struct loop *l) {
     struct ot_session *s = l->of->session;
     struct ot_evaluation evaluation = {.dataset = l->of->rows->eval_set,
@@ -259,7 +267,7 @@ static int evaluate(struct loop *l) {
         l->found_wishes |= WISH_STOP;
         return 0;
     }
-    bool best = !l->out->has_eval || result.loss < l->best_eval;
+    bool best = is_best(l, result.loss);
     if (!l->out->has_eval)
         l->out->first_eval = result.loss;
     if (best) {
@@ -279,7 +287,8 @@ static int evaluate(struct loop *l) {
                                     .trained_tokens = result.trained_tokens,
                                     .rows = result.rows,
                                     .seconds = result.seconds};
-    return log_result(l, ot_team_speaks(s) ? ot_run_log_eval(l->of->log, &record) : 0);
+    OT_TRY(log_result(l, ot_team_speaks(s) ? ot_run_log_eval(l->of->log, &record) : 0));
+    return call_save_of_best(l, result.loss);
 }
 
 /* ---- tuning ---- */
@@ -525,7 +534,7 @@ static int run_steps(struct loop *l) {
 static int enter(struct loop *l) {
     const struct ot_checkpoint_record *r = l->of->resume;
     struct ot_outcome *out = l->out;
-    *out = (struct ot_outcome){.checkpoint_step = -1};
+    *out = (struct ot_outcome){.checkpoint_step = -1, .kept_step = -1};
     if (!r)
         return l->of->rows->eval ? evaluate(l) : 0;
     OT_TRY(ot_batcher_seek(l->batcher, r->position));
@@ -552,11 +561,13 @@ int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out,
                                      .micro_sequences = o->micro_batch};
     int rc;
     OT_TRY_GOTO(ot_batcher_open(&config, &l.batcher), rc, out);
+    l.save_at = -1;
     OT_TRY_GOTO(enter(&l), rc, out);
     ot_progress_open(&l.progress, of->shape->lr.steps, o->log_every, ot_log_is_terminal());
     l.guard = (struct ot_guard){.most = o->max_skips, .counts = &out->counts};
     l.eval_at = next_eval_step(&l);
-    l.save_at = next_save_step(&l);
+    if (l.save_at < 0)
+        l.save_at = next_save_step(&l);
     l.filled_from = l.done;
     ot_forecast_again_open(of->session, l.done, &l.again);
     l.tune_at = l.done + TUNE_AFTER;
@@ -574,7 +585,10 @@ int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out,
     if (of->saver) {
         out->checkpoint = ot_saver_last_dir(of->saver);
         out->checkpoint_step = ot_saver_last_step(of->saver);
+        out->kept_step = ot_saver_best(of->saver, &out->kept_eval);
     }
+    out->best_step = l.best_step;
+    out->best_eval = l.best_eval;
     *end = make_record(&l);
 out:
     ot_log_set_status("");

@@ -34,6 +34,20 @@ static void test_format(void **state) {
     free(text);
 }
 
+/* A copy does not end at a NUL. */
+static void test_copy(void **state) {
+    (void)state;
+    char *copy = ot_string_copy("a\0b", 3);
+    assert_non_null(copy);
+    assert_memory_equal(copy, "a\0b", 4);
+    free(copy);
+    copy = ot_string_copy(NULL, 0);
+    assert_non_null(copy);
+    assert_string_equal(copy, "");
+    free(copy);
+    assert_null(ot_string_copy("", SIZE_MAX));
+}
+
 static void test_keep_line(void **state) {
     (void)state;
     char text[] = "a\nb\r\t\x1b[2J\x7f \xc3\xa9";
@@ -76,10 +90,8 @@ static void test_utf8(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_builder),
-        cmocka_unit_test(test_format),
-        cmocka_unit_test(test_keep_line),
-        cmocka_unit_test(test_utf8),
+        cmocka_unit_test(test_builder),   cmocka_unit_test(test_format), cmocka_unit_test(test_copy),
+        cmocka_unit_test(test_keep_line), cmocka_unit_test(test_utf8),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -219,7 +219,12 @@ class Chat(program.ProgramTest):
         self.assertEqual(self.chat("abc\n/reset\nabc\n/exit\ndef\n").out, 2 * (one["text"] + "\n"))
         told = self.tokens(("system", "Be brief."), ("user", "abc"))
         self.assertEqual(self.chat("abc\n", "--system", "Be brief.").out, told["text"] + "\n")
-        self.assertIn("error: unknown command", self.chat("/help\n").err)
+        # A script gets the error of a turn as an exit code, and no answer to the turns after it.
+        asked = ["generate", self.talker(), "--chat", "--max-new-tokens", "4"]
+        self.fail_with(3, "unknown command '/help'", *asked, stdin=b"/help\nabc\n")
+        result = run(*asked, stdin=b"abc\n" + b"x" * 100000 + b"\nabc\n")
+        self.assertEqual((result.code, result.out), (3, one["text"] + "\n"), result.err)
+        self.assertEqual(result.err.count("error: "), 1, result.err)
         self.assertIn("the answer ends after 4 tokens", self.chat("abc\n").err)
 
     def test_a_conversation_needs_a_template(self):

@@ -292,6 +292,16 @@ class Families(program.ProgramTest):
             self.assertAlmostEqual(self.loss(family, self.path(out + "-merged")), loss, delta=2e-6, msg=family)
             self.assertLess(loss, self.golden[family].loss(), family)
 
+    def test_adapters_of_one_kind_of_expert_matrix(self):
+        """All layers adapt the same matrix alone. Merging reads those of each layer: the merged model computes the same."""
+        for target in "gate_up_proj", "down_proj":
+            out = "qwen3_moe-" + target
+            self.tune("qwen3_moe", out, "--lora", f"r=2,targets=experts.{target}", "--lr", "1e-1", "--steps", "4")
+            loss = self.loss("qwen3_moe", self.path(out))
+            self.assertGreater(abs(loss - self.golden["qwen3_moe"].loss()), 0.02, target)
+            self.succeed("merge", self.path(out), "--out", self.path(out + "-merged"))
+            self.assertAlmostEqual(self.loss("qwen3_moe", self.path(out + "-merged")), loss, delta=2e-6, msg=target)
+
     def test_adapters_of_experts(self):
         """Training, going on, merging, generating, and the choice of what is fetched."""
         for family, experts in ("mixtral", 5), ("qwen3_moe", 18), ("gpt_oss", 4):

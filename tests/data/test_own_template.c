@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/data/own_template_state.h"
 #include "tests/data/data_support.h"
 
 /* A format like ChatML. White space behind the end of an answer is the template's. */
@@ -262,6 +263,63 @@ static void test_known_templates(void **state) {
     ot_own_template_close(both);
 }
 
+/* A NUL does not end the template's text, and is refused by name. The text is read to its length, and the
+ * address sanitizer finds a copy that is shorter. */
+static void test_nul(void **state) {
+    (void)state;
+    static const char *const heads[] = {"{{ messages }}", "", "{% raw %}"};
+    for (size_t i = 0; i < 3; i++) {
+        char text[4096];
+        size_t head = strlen(heads[i]);
+        struct ot_own_template *own;
+        memset(text, 'x', sizeof text);
+        memcpy(text, heads[i], head);
+        text[head] = '\0';
+        check_ok(ot_own_template_open(text, sizeof text, "the template", NULL, &own));
+        assert_non_null(ot_own_template_fault(own));
+        char want[64];
+        snprintf(want, sizeof want, "the template has a NUL (byte %zu)", head);
+        assert_non_null(strstr(ot_own_template_fault(own), want));
+        ot_own_template_close(own);
+    }
+}
+
+/* A turn without a special token at its end: the model has to stop at the token that follows, so that token
+ * trains. */
+static void test_stop_token_of_the_next_turn(void **state) {
+    struct data_fixture *f = *state;
+    f->config.seq_len = 256;
+    use_template(f, "{% for m in messages %}"
+                    "{% if m.role == 'user' and not loop.first %}{{ eos_token }}{% endif %}"
+                    "<{{ m.role }}>{{ m.content }}{% endfor %}"
+                    "{% if add_generation_prompt %}<assistant>{% endif %}");
+    check_row(f, "{'messages': [" U("u") ", " A("a") ", " U("v") ", " A("b") "]}",
+              "<user>u<assistant>[a<257>]<user>v<assistant>[b<257>]");
+}
+
+/* A template that is slow, and not too slow in any one conversation, is refused after some of them. */
+static void test_work(void **state) {
+    struct data_fixture *f = *state;
+    struct ot_dataset *d;
+    static const char row[] = "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}\n"
+                              "{\"messages\": [{\"role\": \"assistant\", \"content\": \"b\"}]}\n";
+    use_template(f, "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}");
+    f->config.chat.own = f->own;
+    d = load_text(f, row);
+    ot_dataset_close(d);
+    struct ot_own_work *work = f->own->work;
+    assert_int_equal(work->conversations, 2);
+    assert_in_range(work->steps, 10, 10000);
+    work->steps = OT_OWN_FREE_STEPS + 2 * (size_t)OT_OWN_STEPS_EACH;
+    d = load_text(f, row); /* now there are four conversations */
+    ot_dataset_close(d);
+    work->steps = OT_OWN_FREE_STEPS + 8 * (size_t)OT_OWN_STEPS_EACH;
+    f->config.skip_bad = true; /* not row by row */
+    put_text(f, row);
+    check_fails(ot_dataset_open(&f->config, &d), OT_E_USAGE,
+                "the model's chat template is too slow: it has taken 41");
+}
+
 /* ---- against the built-in templates ---- */
 
 /* True for each byte that trains. White space at the end of a stretch does not count. */
@@ -355,6 +413,9 @@ int main(void) {
         row_test(test_contents),
         row_test(test_left_out),
         row_test(test_known_templates),
+        row_test(test_nul),
+        row_test(test_work),
+        row_test(test_stop_token_of_the_next_turn),
         row_test(test_same_as_built_in),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

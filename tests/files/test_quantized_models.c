@@ -259,6 +259,19 @@ static void test_damaged_numbers_are_refused(void **state) {
          "at element 0, which is no number"},
         {"mxfp4", "model.layers.1.mlp.experts.down_proj_scales", 0xfefefe, 3, "down_proj holds"},
         {"int8", "model.layers.0.mlp.up_proj.SCB", 0x7fc00000, 4, "up_proj.weight holds nan"},
+        /* Finite, and far beyond any weight: not a loss that is not finite, but damage. */
+        {"nf4", "model.layers.0.mlp.up_proj.weight.absmax", 0x7f000000, 4,
+         "has the scale 1.70141e+38 at element 0"},
+        {"nf4", "model.layers.0.mlp.up_proj.weight.absmax", 0xbf800000, 4, "has the scale -1 at element 0"},
+        {"nf4", "model.layers.0.mlp.up_proj.weight.quant_map", 0x7f000000, 4,
+         "quant_map has 1.70141e+38 at element 0"},
+        {"nf4", "model.layers.0.mlp.up_proj.weight.quant_map", 0x7fc00000, 4,
+         "quant_map has nan at element 0"},
+        {"nf4-double", "model.layers.0.mlp.up_proj.weight.nested_absmax", 0x7f000000, 4,
+         "nested_absmax has the scale"},
+        {"nf4-double", "model.layers.0.mlp.up_proj.weight.nested_quant_map", 0xc0000000, 4,
+         "nested_quant_map has -2 at element 0"},
+        {"int8", "model.layers.0.mlp.up_proj.SCB", 0x7f000000, 4, "SCB has the scale 1.70141e+38"},
         {"int8", "model.layers.0.mlp.up_proj.weight_format", 1, 1, "is in the order of a card's kernel"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

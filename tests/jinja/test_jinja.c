@@ -105,6 +105,19 @@ static void check_text(const char *source, const char *want) {
     ot_jinja_text_free(&text);
 }
 
+/* loop.last reads one item ahead; the counts that are asked afterwards include that item. */
+static void test_loops_look_ahead(void **state) {
+    (void)state;
+    check_text(
+        "{% for i in [1, 2, 3] %}{{ loop.last }}{{ loop.length }}{{ loop.revindex }}{{ loop.revindex0 }} "
+        "{% endfor %}",
+        "False332 False321 True310 ");
+    check_text(
+        "{% for i in [1, 2, 3] if i != 2 %}{{ loop.last }}{{ loop.length }}{{ loop.revindex }} {% endfor %}",
+        "False22 True21 ");
+    check_text("{% for i in [1, 2, 3] %}{{ loop.nextitem }}{{ loop.length }} {% endfor %}", "23 33 3 ");
+}
+
 /* An error names the template, the line and the construct. */
 static void test_errors_name_the_place(void **state) {
     (void)state;
@@ -223,9 +236,10 @@ static void test_shared_values(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden_cases),         cmocka_unit_test(test_errors_name_the_place),
-        cmocka_unit_test(test_the_subset_has_names), cmocka_unit_test(test_deep_templates),
-        cmocka_unit_test(test_endless_templates),    cmocka_unit_test(test_shared_values),
+        cmocka_unit_test(test_golden_cases),          cmocka_unit_test(test_loops_look_ahead),
+        cmocka_unit_test(test_errors_name_the_place), cmocka_unit_test(test_the_subset_has_names),
+        cmocka_unit_test(test_deep_templates),        cmocka_unit_test(test_endless_templates),
+        cmocka_unit_test(test_shared_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

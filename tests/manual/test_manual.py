@@ -4,10 +4,11 @@ folder of the generated files.
 
 import os
 import re
+import shlex
 import subprocess
 
 import program
-from program import run
+from program import run, sql_rows, write_rows
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 USAGE = 2
@@ -137,6 +138,47 @@ class Words(program.ProgramTest):
         self.assertGreater(len(found), 15)
         items = re.findall(r"^  ([A-Z][A-Z0-9_, ]+?)(?:  .*)?$", page, re.MULTILINE)
         self.assertEqual(sorted(name for item in items for name in item.split(", ")), sorted(found))
+
+
+class Examples(program.ProgramTest):
+    """The commands that README and the help pages show. Here are neither models nor GPUs."""
+    LONG = ("probe", "bench", "comm-test")  # these would measure this machine
+    OTHERS = ("--gpus", "--nodes")  # these would look for GPUs, or wait for other ranks
+
+    def shown(self):
+        pages = [read(ROOT, "README.md"), *(run("help", name).out for name in topics() + commands())]
+        lines = [line for page in pages for line in re.findall(r"^ *offload-train (.*)$", page, re.MULTILINE)]
+        for line in dict.fromkeys(lines):
+            words = shlex.split(re.split(r" [<>|] ", line)[0], comments=True)
+            if words and not words[0][0].isupper() and "..." not in words and "[options]" not in words:
+                yield line, words
+
+    def test_plans_are_made(self):
+        n = 0
+        for line, words in self.shown():
+            if words[0] == "plan":
+                n += 1
+                if not os.environ.get("OT_TEST_SLOW"):  # the search of its plan alone takes half a minute
+                    words = [word.replace("llama-3.1-70b", "llama-3.1-8b") for word in words]
+                result = run(*words, cwd=self.folder)
+                self.assertEqual(result.code, 0, f"{line}: {result.err}")
+                self.assertGreater(len(result.out), 200, line)
+        self.assertGreater(n, 5)
+
+    def test_the_others_lack_only_files(self):
+        n = 0
+        write_rows(self.path("sql.jsonl"), sql_rows(4))
+        for line, words in self.shown():
+            if words[0] in ("plan", *self.LONG) or any(word in self.OTHERS for word in words):
+                continue
+            n += 1
+            result = run(*words, cwd=self.folder)
+            if words[0] in ("help", "--version") or words[-1] == "--help":
+                self.assertEqual(result.code, 0, f"{line}: {result.err}")
+                continue
+            self.assertNotIn(result.code, (0, 1, USAGE), f"{line}: {result.err}")
+            self.assertRegex(result.err, "no such|not found|cannot open|is not here|No such|no weights|not a|has no tokenizer here", line)
+        self.assertGreater(n, 20)
 
 
 class Readme(program.ProgramTest):

@@ -99,8 +99,19 @@ static void the_choice_is_recorded_as_a_number(void **state) {
     ot_options_free(&o);
 }
 
+/* A run may be all warm-up; longer than the run it may not be. */
+static void warmup_ends_with_the_run(void **state) {
+    (void)state;
+    struct ot_options o;
+    accept(&o, BASE "--steps 5 --warmup 5");
+    assert_int_equal(o.warmup.steps, 5);
+    ot_options_free(&o);
+    refuse(BASE "--steps 5 --warmup 6", "--warmup 6 is longer than the run (--steps 5)");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(warmup_ends_with_the_run),
         cmocka_unit_test(a_step_is_a_number_or_bounds),
         cmocka_unit_test(wrong_bounds_are_refused),
         cmocka_unit_test(the_choice_is_recorded_as_a_number),

@@ -44,15 +44,15 @@ static void numbers_as_people_read_them(void **state) {
     assert_string_equal(ot_text_duration(-1, t), "?");
 }
 
-static struct ot_progress_point point_at(int64_t step) {
-    return (struct ot_progress_point){.step = step,
-                                      .loss = 0.538,
-                                      .grad_norm = 1.3,
-                                      .lr = 9.5e-6,
-                                      .seconds = 2,
-                                      .tokens = 3000,
-                                      .gpu_bytes = 64 << 20,
-                                      .host_bytes = 3 << 20};
+static struct ot_step_record point_at(int64_t step) {
+    return (struct ot_step_record){.step = step,
+                                   .loss = 0.538,
+                                   .grad_norm = 1.3,
+                                   .lr = 9.5e-6,
+                                   .seconds = 2,
+                                   .tokens = 3000,
+                                   .gpu_bytes = 64 << 20,
+                                   .host_bytes = 3 << 20};
 }
 
 static void progress_estimates_and_formats(void **state) {
@@ -60,7 +60,7 @@ static void progress_estimates_and_formats(void **state) {
     struct ot_progress p;
     char line[OT_PROGRESS_LINE_BYTES];
     ot_progress_open(&p, 264, (struct ot_every){.steps = 10}, false);
-    struct ot_progress_point point = point_at(44);
+    struct ot_step_record point = point_at(44);
     ot_progress_add(&p, &point, 5);
     assert_true(ot_progress_seconds_left(&p, 44) == 440);
     ot_progress_line(&p, &point, line);
@@ -89,14 +89,14 @@ static void lines_come_at_intervals(void **state) {
     int lines = 0;
     ot_progress_open(&p, 25, (struct ot_every){.steps = 10}, false);
     for (int64_t step = 1; step <= 25; step++) {
-        struct ot_progress_point point = point_at(step);
+        struct ot_step_record point = point_at(step);
         lines += ot_progress_add(&p, &point, (double)step);
     }
     assert_int_equal(lines, 4); /* at steps 1, 10, 20, 25 */
     ot_progress_open(&p, 100, (struct ot_every){.seconds = 10}, false);
     lines = 0;
     for (int64_t step = 1; step <= 100; step++) {
-        struct ot_progress_point point = point_at(step);
+        struct ot_step_record point = point_at(step);
         lines += ot_progress_add(&p, &point, 1000 + (double)step);
     }
     assert_int_equal(lines, 11); /* at steps 1, 11, ..., 91, 100 */
@@ -104,7 +104,7 @@ static void lines_come_at_intervals(void **state) {
     ot_progress_open(&p, 25, (struct ot_every){.steps = 10}, true);
     lines = 0;
     for (int64_t step = 1; step <= 25; step++) {
-        struct ot_progress_point point = point_at(step);
+        struct ot_step_record point = point_at(step);
         lines += ot_progress_add(&p, &point, (double)step);
     }
     assert_int_equal(lines, 4);

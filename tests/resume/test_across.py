@@ -198,7 +198,8 @@ class Kept(AcrossTest):
 
     def test_sizes_are_as_announced(self):
         for kind, words in self.homes.items():
-            result = self.succeed(*self.command("size", *words, "--save-every", "4", "--keep", "2", "--resume", "never"))
+            result = self.succeed(*self.command("size", *words, "--save-every", "4", "--keep", "2", "--resume", "never",
+                                               "--eval-every", "4"))
             line = re.search(r"checkpoints every 4 steps · (.*) · kept: 2 and the best", result.err)[1]
             said = {"copied": 0, "referred": 0}
             for size, unit, where in re.findall(r"([0-9.]+) (KiB|MiB)( each, on NVMe| on NVMe| each)", line):

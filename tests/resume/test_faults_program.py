@@ -18,7 +18,7 @@ EVERY = int(os.environ.get("OT_TEST_EVERY_FAULT", "1"))
 
 
 class FaultsTest(ResumableTest):
-    words = [*ResumableTest.words[:-4], "--steps", "6", "--eval-every", "3"]
+    words = [*ResumableTest.words[:-4], "--steps", "6", "--eval-every", "2"]
 
     def run_with(self, fault, out, *more, where=None):
         return run(*self.command(out, *more, "--io-engine", "pool"), env=preload(fault, where or f"/{out}"))

@@ -101,9 +101,15 @@ class Finished(StoppingTest):
 
     def test_a_dry_run_of_a_finished_run_shows_the_plan(self):
         self.succeed(*self.command("dry"))
-        result = self.succeed(*self.command("dry", "--dry-run", "--lr", "0.5"))
+        result = self.succeed(*self.command("dry", "--dry-run"))
         self.assertIn("this run is finished already; the plan is for --resume never", result.err)
         self.assertIn("\nplan    ", result.err)
+        # What the command refuses without --dry-run is refused with it, with the same words.
+        self.fail_with(2, "this run is finished after 6 steps", *self.command("dry", "--dry-run", "--steps", "9", "--quiet"))
+        for more in (["--lr", "0.5"], [*self.flat]):
+            real = self.fail_with(2, "--resume never", *self.command("dry", *more, "--quiet"))
+            self.assertEqual(self.fail_with(2, "--resume never", *self.command("dry", "--dry-run", *more, "--quiet")), real)
+        self.succeed(*self.command("dry", "--dry-run", "--lr", "0.5", "--resume", "never"))
 
 
 if __name__ == "__main__":

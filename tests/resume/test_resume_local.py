@@ -102,6 +102,42 @@ class Local(LocalTest):
         for result in results:
             self.assertIn("state-1.bin is not here: rank 1 kept it on host", result.err)
 
+    def begin_again(self, out):
+        """Makes the run of both hosts one that was stopped after its newest checkpoint."""
+        os.remove(self.path(f"{out}-0/finished.json"))
+        for host in 0, 1:
+            os.remove(self.path(f"{out}-{host}/checkpoints/complete"))
+
+    def test_two_saves_of_one_step_are_not_the_same(self):
+        """One host has the checkpoint of step 4 of another process: the newest that both have is that of step 2."""
+        more = ("--steps", "4", "--schedule", "constant", "--keep", "9")
+        for out in "one", "two":
+            self.succeed_on_both(out, *more)
+        name = "checkpoints/step-00000004"
+        shutil.rmtree(self.path(f"one-1/{name}"))
+        shutil.copytree(self.path(f"two-1/{name}"), self.path(f"one-1/{name}"))
+        self.begin_again("one")
+        self.succeed_on_both("one", *more)
+        self.assertEqual([event["step"] for event in self.log("one-0") if event["event"] == "resume"], [2])
+        self.check_equal("one-0", "two-0")
+
+    def test_a_damaged_newest_checkpoint_is_not_passed_over(self):
+        more = ("--steps", "4", "--schedule", "constant", "--keep", "9")
+        self.succeed_on_both("hurt", *more)
+        path = self.path("hurt-1/checkpoints/step-00000004/manifest.bin")
+        os.truncate(path, os.path.getsize(path) - 1)
+        self.begin_again("hurt")
+        results = self.hosts("hurt", "--save-local", *more)
+        self.assertIn(INPUT, [result.code for result in results])
+        for result in results:
+            self.assertIn(result.code, (INPUT, COMM_FAILED), result.err)
+        self.assertRegex(results[1].err, "manifest.bin.* use --resume .*step-00000002")
+
+    def test_a_slash_at_the_end_names_the_same_directory(self):
+        first, _ = self.hosts("slash", "--save-local", own=["slash", "slash/"])
+        self.assertEqual(first.code, 0, first.err)
+        self.assertIn("--save-local has no effect: all ranks share the directory", first.err)
+
     def test_hosts_find_out_whether_they_share_the_directory(self):
         results = self.hosts("apart")
         self.assertIn(USAGE, [result.code for result in results])  # one rank may hear it from the other first

@@ -324,6 +324,54 @@ static void endless_memory_is_an_error(void **state) {
     free(text);
 }
 
+/* Opens a file that is well-formed; only texts show what it does. */
+static struct ot_tokenizer *open_with(const char *part, const char *value) {
+    struct ot_tokenizer *t;
+    char path[600];
+    const char *text = with(part, value);
+    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    write_file(folder, "tokenizer.json", text, strlen(text));
+    check_ok(ot_tokenizer_open(path, &t));
+    return t;
+}
+
+/* A sequence of n equal components. */
+static const char *repeated(const char *list, const char *component, int n) {
+    static char value[3000];
+    size_t used = (size_t)snprintf(value, sizeof value, "{\"type\":\"Sequence\",\"%s\":[", list);
+    for (int i = 0; i < n; i++)
+        used += (size_t)snprintf(value + used, sizeof value - used, "%s%s", i ? "," : "", component);
+    snprintf(value + used, sizeof value - used, "]}");
+    return value;
+}
+
+/* Components that each make a text a little longer, one after another, make one character gigabytes. */
+static void texts_do_not_grow_without_bound(void **state) {
+    (void)state;
+    static const char doubling[] =
+        "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aaaa\"}";
+    struct ot_token_list list = {0};
+    struct ot_tokenizer *t = open_with("normalizer", repeated("normalizers", doubling, 16));
+    check_fails(ot_tokenizer_encode(t, "a", 1, 0, &list), OT_E_INPUT,
+                "the tokenizer's normalizers make more than 320 bytes of a text");
+    check_ok(ot_tokenizer_encode(t, "b", 1, 0, &list)); /* does not grow */
+    assert_int_equal(list.n, 1);
+    ot_tokenizer_close(t);
+    t = open_with("normalizer", repeated("normalizers", doubling, 4)); /* 256 times */
+    check_ok(ot_tokenizer_encode(t, "a", 1, 0, &list));
+    assert_int_equal(list.n, 256);
+    char many[64];
+    memset(many, 'a', sizeof many);
+    check_fails(ot_tokenizer_encode(t, many, sizeof many, 0, &list), OT_E_INPUT, "make more than 4352 bytes");
+    ot_tokenizer_close(t);
+    t = open_with("decoder", repeated("decoders", doubling, 16));
+    char *text;
+    check_fails(ot_tokenizer_decode(t, (const int32_t[]){0}, 1, false, &text, NULL), OT_E_INPUT,
+                "the tokenizer's decoders make more than 320 bytes of a text");
+    ot_tokenizer_close(t);
+    ot_token_list_free(&list);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_good_file_is_good),
@@ -338,6 +386,7 @@ int main(void) {
         cmocka_unit_test(patterns_are_translated_or_refused),
         cmocka_unit_test(endless_backtracking_is_an_error),
         cmocka_unit_test(endless_memory_is_an_error),
+        cmocka_unit_test(texts_do_not_grow_without_bound),
     };
     folder = make_folder();
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
