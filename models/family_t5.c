@@ -75,7 +75,7 @@ static int read_t5_mlp(const struct ot_config_reader *r) {
 
 /* Models of the first T5 share the embedding with the head, and divide the logits by the root of the width;
  * later ones (v1.1, flan-t5) do neither. transformers 5 writes the latter as scale_decoder_outputs, and
- * tie_word_embeddings as true for both. */
+ * tie_word_embeddings as true for both: files of weights without a head tie it (src/files/model_dir.c). */
 static int read_t5_head(const struct ot_config_reader *r) {
     struct ot_model_config *c = r->config;
     bool scales = c->tied;

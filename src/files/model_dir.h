@@ -51,9 +51,11 @@ struct ot_model_facts {
      * if there are several ids, it is the tokenizer's own eos token. */
     struct ot_token_ids ids;
     bool has_weights;
-    const char *weights_missing;   /* the reason, for an error message; NULL if there are weights */
-    const char *tokenizer_path;    /* path of tokenizer.json; NULL: none */
-    bool tokenizer_is_made;        /* tokenizer.json was made in memory, from a GGUF file */
+    const char *weights_missing; /* the reason, for an error message; NULL if there are weights */
+    const char *tokenizer_path;  /* path of tokenizer.json; NULL: none */
+    const char
+        *tokenizer_file;    /* NULL, or the file of which tokenizer_path is a copy with more added tokens */
+    bool tokenizer_is_made; /* tokenizer.json was made in memory, from a GGUF file */
     const char *sentencepiece;     /* path of the SentencePiece model in the directory; NULL: none */
     bool has_made_sentencepiece;   /* tokenizer.json was made in memory, from this model */
     const char *tokenizer_missing; /* why there is no tokenizer.json, if more is to be said; else NULL */

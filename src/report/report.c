@@ -86,6 +86,7 @@ static void print_model(const struct ot_report *r) {
            s->tokenizer_is_own                ? "byte-level tokenizer"
            : ot_session_has_made_tokenizer(s) ? "tokenizer of the GGUF file"
            : sentencepiece                    ? sentencepiece
+           : s->tokenizer_file                ? s->tokenizer_file
                                               : s->tokenizer_path);
 }
 

@@ -15,7 +15,7 @@
 #include "src/gguf/vocab.h"
 #include "src/tokenizer/sentencepiece.h"
 
-enum { TOKENIZER_MAX_BYTES = 128 << 20, NAME_MOST_BYTES = 128, MOST_ROPE_TENSORS = 2 };
+enum { NAME_MOST_BYTES = 128, MOST_ROPE_TENSORS = 2 };
 
 struct writing {
     struct ot_gguf_export *job;
@@ -165,9 +165,10 @@ static int put_vocab(struct writing *w) {
     struct ot_json *tokenizer = NULL;
     char *made = NULL;
     int rc;
-    OT_TRY(ot_json_read_file(s->tokenizer_path, TOKENIZER_MAX_BYTES, &tokenizer));
+    OT_TRY(ot_json_read_file(s->tokenizer_path, OT_TOKENIZER_MAX_FILE_BYTES, &tokenizer));
     struct ot_gguf_vocab vocab = {.tokenizer = tokenizer,
                                   .where = ot_session_is_of_sentencepiece(s) ? ot_session_sentencepiece(s)
+                                           : s->tokenizer_file               ? s->tokenizer_file
                                                                              : s->tokenizer_path,
                                   .size = s->config.vocab,
                                   .bos = s->specials.bos_id,

@@ -1,0 +1,41 @@
+"""Small inputs on which the program once went wrong (../shared/data/cases), with the results of transformers. Skipped if
+the real inputs are absent."""
+
+import os
+import sys
+
+import program
+from program import SHARED
+
+CPU = ["--device", "cpu", "--threads", "1"]
+
+
+def case(name):
+    return os.path.join(SHARED, "cases", name)
+
+
+class Cases(program.ProgramTest):
+    def check(self, model, rows, loss, tokens, *more):
+        result = self.succeed("eval", case(model), "--data", case(rows), "--json", "--dtype", "fp32", *CPU, *more).json()
+        self.assertAlmostEqual(result["loss"], loss, delta=2e-6 * loss)
+        self.assertEqual(result["trained_tokens"], tokens)
+
+    def test_tokens_of_tokenizer_config_are_added(self):
+        self.check("added-tokens-config/model", "added-tokens-config/rows.jsonl", 6.352880, 52)
+
+    def test_a_softcap_of_null_is_none(self):
+        self.check("gemma2-null-cap/gemma2-1", "gemma2-null-cap/gemma2-1.jsonl", 20.2821440, 600, "--seq-len", "160")
+
+    def test_a_t5_may_tie_and_not_scale(self):
+        rows = program.write_rows(self.path("rows.jsonl"), [{"prompt": "a b c d", "completion": "e f"}, {
+            "prompt": "The dog ran.", "completion": "Tom had a big box."}])
+        result = self.succeed("eval", case("t5-tied-unscaled/t5v1-1"), "--data", rows, "--no-eos", "--json", "--dtype", "fp32",
+                              *CPU).json()
+        self.assertAlmostEqual(result["loss"], 9.33193083, delta=2e-5)
+
+
+if __name__ == "__main__":
+    if not os.path.isdir(SHARED):
+        sys.stderr.write(f"SKIP: the real inputs {SHARED} are absent\n")
+        sys.exit(77)
+    program.main()
