@@ -1,5 +1,5 @@
-/* The added tokens that the files beside a tokenizer.json have, and it has not. transformers adds them when it
- * loads a tokenizer, so they cut texts there.
+/* The added tokens that the files beside a tokenizer.json have, and it has not. transformers adds them when
+ * it loads a tokenizer, so they cut texts there.
  *
  * In this order: those of added_tokens_decoder in tokenizer_config.json, by number, or without that key those
  * of added_tokens.json; the special tokens by their names; the other special tokens. A token that

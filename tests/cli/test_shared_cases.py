@@ -33,6 +33,11 @@ class Cases(program.ProgramTest):
                               *CPU).json()
         self.assertAlmostEqual(result["loss"], 9.33193083, delta=2e-5)
 
+    def test_a_token_across_the_border_of_generation_trains(self):
+        for i, (loss, tokens) in enumerate([(6.46694613, 16), (6.49784182, 38), (6.34867287, 24)]):
+            name = "generation-mark-after-space"
+            self.check(f"{name}/inst", f"{name}/tpl-inst-{i}.jsonl", loss, tokens)
+
 
 if __name__ == "__main__":
     if not os.path.isdir(SHARED):

@@ -1,4 +1,5 @@
-/* Added tokens that files beside a tokenizer.json have, against transformers (scripts/golden/added_tokens.py). */
+/* Added tokens that files beside a tokenizer.json have, against transformers
+ * (scripts/golden/added_tokens.py). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
