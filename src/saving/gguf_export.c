@@ -13,6 +13,7 @@
 #include "src/files/out_dir.h"
 #include "src/gguf/model_keys.h"
 #include "src/gguf/vocab.h"
+#include "src/session/chat_choice.h"
 #include "src/tokenizer/sentencepiece.h"
 
 enum { NAME_MOST_BYTES = 128, MOST_ROPE_TENSORS = 2 };
@@ -121,18 +122,15 @@ static void choose_name(struct ot_gguf_export *job) {
 
 /* ---- the header ---- */
 
-/* The chat template of the model, else that of the run's rows. The caller frees *made. */
+/* The chat template of the run's rows if the model does not have it, else the model's. The caller frees
+ * *made. */
 static int find_chat_template(const struct ot_session *s, struct ot_gguf_vocab *vocab, char **made) {
     const struct ot_model_facts *facts = s->dir ? ot_model_dir_facts(s->dir) : NULL;
-    const struct ot_chat_template *own =
-        s->options->template_name ? ot_chat_template_find(s->options->template_name) : NULL;
-    *made = NULL;
-    if (facts && facts->has_chat_template) {
+    OT_TRY(ot_chat_choice_write(s, made, &vocab->chat_template_bytes));
+    vocab->chat_template = *made;
+    if (!*made && facts && facts->has_chat_template) {
         vocab->chat_template = facts->chat_template;
         vocab->chat_template_bytes = facts->chat_template_bytes;
-    } else if (own) {
-        OT_TRY(ot_chat_template_write(own, made, &vocab->chat_template_bytes));
-        vocab->chat_template = *made;
     }
     return 0;
 }

@@ -38,6 +38,17 @@ class Cases(program.ProgramTest):
             name = "generation-mark-after-space"
             self.check(f"{name}/inst", f"{name}/tpl-inst-{i}.jsonl", loss, tokens)
 
+    def test_the_saved_template_writes_bos_as_rows_have_it(self):
+        """transformers makes the rows' ids of the saved text: the tokenizer adds nothing to it."""
+        name = "chat-template-bos"
+        for template in ("chatml", "qwen2.5", "zephyr"):
+            out = self.path(f"bos-{template}")
+            self.succeed("train", "--model", case(f"{name}/model"), "--data", case(f"{name}/rows.jsonl"), "--template",
+                         template, "--steps", "1", "--out", out, "--no-forecast", *CPU)
+            with open(os.path.join(out, "chat_template.jinja")) as file:
+                text = file.read()
+            self.assertTrue(-1 < text.find("bos_token") < text.index("{% for"), text)
+
 
 if __name__ == "__main__":
     if not os.path.isdir(SHARED):

@@ -326,7 +326,7 @@ static void test_same_as_built_in(void **state) {
         const struct ot_chat_template *t = ot_chat_template_find(names[i]);
         char *jinja;
         size_t bytes;
-        check_ok(ot_chat_template_write(t, &jinja, &bytes));
+        check_ok(ot_chat_template_write(t, false, &jinja, &bytes));
         use_template(f, jinja);
         free(jinja);
         for (size_t k = 0; k < ot_json_length(talks); k++) {
