@@ -80,6 +80,8 @@ void ot_model_dir_close(struct ot_model_dir *dir); /* NULL is fine */
 int ot_model_dir_add_adapter(struct ot_model_dir *dir, const char *path);
 /* True if that directory has the tensor of this name: one of an adapter, or of modules_to_save. */
 bool ot_model_dir_is_adapted(const struct ot_model_dir *dir, const char *name);
+/* True if the adapter's file has tensors of a whole module: "lm_head". */
+bool ot_model_dir_adapts_module(const struct ot_model_dir *dir, const char *module);
 const struct ot_model_facts *ot_model_dir_facts(const struct ot_model_dir *dir);
 const char *ot_model_dir_path(const struct ot_model_dir *dir);
 

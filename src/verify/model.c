@@ -106,6 +106,7 @@ int ot_verify_model(const char *path, bool progress, struct ot_verify *out) {
     OT_TRY_GOTO(check_tokenizer(facts, out), rc, out);
     if (found.adapter) {
         OT_TRY_GOTO(ot_model_dir_add_adapter(dir, found.adapter), rc, out);
+        OT_TRY_GOTO(ot_adapter_config_check_saved(found.adapter, dir), rc, out);
         OT_TRY_GOTO(ot_adapter_config_read(found.adapter, &facts->config, false, &lora), rc, out);
     }
     rc = check_weights(dir, lora, &c);

@@ -1,7 +1,12 @@
 """Small inputs on which the program once went wrong (../shared/data/cases), with the results of transformers. Skipped if
 the real inputs are absent."""
 
+import array
+import json
 import os
+import shutil
+import struct
+import subprocess
 import sys
 
 import program
@@ -12,6 +17,20 @@ CPU = ["--device", "cpu", "--threads", "1"]
 
 def case(name):
     return os.path.join(SHARED, "cases", name)
+
+
+def scale(path, part, factor):
+    """Multiplies the values of a safetensors file's tensors (F32) whose name has `part`."""
+    with open(path, "r+b") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        for name, tensor in json.loads(file.read(size)).items():
+            if part not in name:
+                continue
+            begin, end = tensor["data_offsets"]
+            file.seek(8 + size + begin)
+            values = array.array("f", file.read(end - begin))
+            file.seek(8 + size + begin)
+            file.write(array.array("f", (factor * value for value in values)).tobytes())
 
 
 class Cases(program.ProgramTest):
@@ -25,6 +44,31 @@ class Cases(program.ProgramTest):
 
     def test_a_softcap_of_null_is_none(self):
         self.check("gemma2-null-cap/gemma2-1", "gemma2-null-cap/gemma2-1.jsonl", 20.2821440, 600, "--seq-len", "160")
+
+    def test_the_base_layer_of_an_adapted_embedding_is_read(self):
+        """PEFT stores it by default; the losses are PEFT's, also with other values in it."""
+        adapter, name = self.path("adapter"), "peft-embeddings"
+        words = [f"{name}/base", f"{name}/lo-llama-3-emb.jsonl"]
+        more = ["--seq-len", "160", "--adapter", adapter]
+        shutil.copytree(case(f"{name}/llama-3-emb"), adapter)
+        subprocess.run(["chmod", "-R", "u+w", adapter], check=True)
+        self.check(*words, 6.60974759, 120, *more)
+        scale(os.path.join(adapter, "adapter_model.safetensors"), "base_layer", 1.5)
+        self.check(*words, 6.89959733, 120, *more)
+
+    def test_adapters_that_are_not_whole_are_refused(self):
+        adapter, name = self.path("partial"), "peft-embeddings"
+        config = os.path.join(adapter, "adapter_config.json")
+        shutil.copytree(case(f"{name}/llama-3-emb"), adapter)
+        subprocess.run(["chmod", "-R", "u+w", adapter], check=True)
+        with open(config) as file:
+            text = file.read()
+        for key, value, said in (("modules_to_save", '["norm"]', "modules_to_save has 'norm'"),
+                                 ("task_type", '"SEQ_CLS"', "task_type is 'SEQ_CLS'")):
+            with open(config, "w") as file:
+                file.write(text.replace(f'"{key}": null', f'"{key}": {value}'))
+            self.fail_with(3, said, "eval", case(f"{name}/base"), "--data", case(f"{name}/lo-llama-3-emb.jsonl"),
+                           "--adapter", adapter, *CPU)
 
     def test_a_t5_may_tie_and_not_scale(self):
         rows = program.write_rows(self.path("rows.jsonl"), [{"prompt": "a b c d", "completion": "e f"}, {
