@@ -313,6 +313,18 @@ static void warn_of_logits(const struct ot_model_config *c) {
             c->logit_divisor, c->logit_divisor);
 }
 
+/* llama.cpp reads "phi3" and "phi-3" in the name of a model as its tokenizer: the special tokens swallow
+ * spaces behind them, and the file is refused if the vocabulary lacks some. "ph_3" keeps it from that. */
+static void avoid_phi3(const struct ot_session *s, char *name) {
+    static const char *const marks[] = {"</s>", "<unk>", "<s>", "<|endoftext|>"};
+    bool is_phi3 = s->config.family == OT_FAMILY_PHI3;
+    for (size_t i = 0; i < sizeof marks / sizeof *marks && is_phi3; i++)
+        is_phi3 = ot_tokenizer_find(s->tokenizer, marks[i], strlen(marks[i])) >= 0;
+    for (char *at = name; !is_phi3 && (at = strcasestr(at, "phi")); at += 3)
+        if (at[3] == '3' || (at[3] == '-' && at[4] == '3'))
+            at[2] = '_';
+}
+
 static int make_header(struct writing *w) {
     struct ot_gguf_export *job = w->job;
     const struct ot_session *s = job->session;
@@ -322,6 +334,7 @@ static int make_header(struct writing *w) {
     OT_TRY(make_entries(w));
     snprintf(name, sizeof name, "%.*s", (int)(strlen(job->name) - strlen(job->mixture->label) - 6),
              job->name);
+    avoid_phi3(s, name);
     if (w->adapters) {
         OT_TRY(find_alpha(w));
         ot_gguf_put_adapter(&w->keys, &s->config, name, &w->mixture, w->alpha);
