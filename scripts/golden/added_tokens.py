@@ -1,5 +1,5 @@
 """Golden cases of the added tokens that the files beside a tokenizer.json have, by transformers, written to
-tests/golden/tokenizers/added_tokens.json.
+tests/golden/tokenizers/completed.json.
 
 Each case has the files, the added tokens that transformers' tokenizer ends with, and the ids of a text that has them
 all. The tokenizers are those of the folder.
@@ -69,7 +69,7 @@ def main():
         out[name] = {"tokenizer": tokenizer, "files": files, "added": added, "text": text,
                      "ids": made(text, add_special_tokens=False)["input_ids"]}
         print(name, [(i, t["content"]) for i, t in added.items()][-6:])
-    (FOLDER / "added_tokens.json").write_text(json.dumps(out, indent=0, ensure_ascii=False) + "\n")
+    (FOLDER / "completed.json").write_text(json.dumps(out, indent=0, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

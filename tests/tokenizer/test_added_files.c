@@ -94,7 +94,7 @@ static void check_case(const char *name, const struct ot_json *golden) {
 
 static void test_cases(void **state) {
     (void)state;
-    struct ot_json *root = read_golden("added_tokens.json"), *golden;
+    struct ot_json *root = read_golden("completed.json"), *golden;
     void *cursor = NULL;
     const char *name;
     int n = 0;
