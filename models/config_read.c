@@ -12,6 +12,43 @@
  * real checks. */
 #define MAX_COUNT INT64_C(0x7fffffff)
 
+/* ---- keys ---- */
+
+int ot_config_refuse_null(const struct ot_json *object, const char *where, const char *key) {
+    if (ot_json_has(object, key) && !ot_json_get(object, key))
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: key '%s' is null, which says nothing; give its value, or remove it for the default", where,
+            key);
+    return 0;
+}
+
+int ot_config_int(const struct ot_config_reader *r, const char *key, int64_t min, int64_t max, int64_t *out) {
+    OT_TRY(ot_config_refuse_null(r->root, r->where, key));
+    return ot_json_need_int(r->root, r->where, key, false, min, max, out);
+}
+
+int ot_config_real(const struct ot_config_reader *r, const char *key, double min, double max, double *out) {
+    OT_TRY(ot_config_refuse_null(r->root, r->where, key));
+    return ot_json_need_real(r->root, r->where, key, false, min, max, out);
+}
+
+int ot_config_bool(const struct ot_config_reader *r, const char *key, bool *out) {
+    OT_TRY(ot_config_refuse_null(r->root, r->where, key));
+    return ot_json_need_bool(r->root, r->where, key, false, out);
+}
+
+int ot_config_string(const struct ot_config_reader *r, const char *key, const char **out) {
+    OT_TRY(ot_config_refuse_null(r->root, r->where, key));
+    return ot_json_need_string(r->root, r->where, key, false, out);
+}
+
+int ot_config_bool_or_null(const struct ot_config_reader *r, const char *key, bool *out) {
+    if (ot_json_has(r->root, key))
+        *out = false;
+    return ot_json_need_bool(r->root, r->where, key, false, out);
+}
+
 /* ---- model family ---- */
 
 static const struct ot_family_row *find_architecture(const char *name) {
@@ -46,12 +83,17 @@ static int read_family(struct ot_config_reader *r) {
 
 /* ---- sizes ---- */
 
-/* The first of `names` (the list ends with NULL) that is present and not null. If none is, names[0]. */
+/* The first of `names` (the list ends with NULL) that is present and not null. If none is, the first that is
+ * null, else names[0]. */
 static const char *present_key(const struct ot_config_reader *r, const char *const *names) {
-    for (int i = 0; names[i]; i++)
+    const char *null_key = NULL;
+    for (int i = 0; names[i]; i++) {
         if (ot_json_get(r->root, names[i]))
             return names[i];
-    return names[0];
+        if (!null_key && ot_json_has(r->root, names[i]))
+            null_key = names[i];
+    }
+    return null_key ? null_key : names[0];
 }
 
 /* Sizes that were left out, and that follow from others. */
@@ -76,23 +118,40 @@ static int default_sizes(const struct ot_config_reader *r) {
 
 static int read_sizes(const struct ot_config_reader *r) {
     struct ot_model_config *c = r->config;
+    const struct ot_family_row *family = r->family;
     const struct {
         const char *names[5];
-        bool can_miss; /* default_sizes knows it */
+        bool can_miss;    /* default_sizes knows it */
+        bool can_be_null; /* null stands for that which default_sizes knows */
         int64_t *value;
     } sizes[] = {
-        {{"num_hidden_layers", "n_layer", "n_layers", "num_layers", NULL}, false, &c->n_layers},
-        {{"hidden_size", "n_embd", "n_embed", "d_model", NULL}, false, &c->hidden},
-        {{"intermediate_size", "ffn_hidden_size", "n_inner", "d_ff", NULL}, c->plain_mlp, &c->ffn},
-        {{"num_attention_heads", "n_head", "n_heads", "num_heads", NULL}, false, &c->n_heads},
-        {{"num_key_value_heads", "num_kv_heads", "n_head_kv", NULL}, true, &c->n_kv_heads},
-        {{"head_dim", "d_kv", NULL}, true, &c->head_dim},
-        {{"vocab_size", NULL}, false, &c->vocab},
-        {{"max_position_embeddings", "n_positions", "n_ctx", "seq_length", NULL}, false, &c->max_position},
+        {{"num_hidden_layers", "n_layer", "n_layers", "num_layers", NULL}, false, false, &c->n_layers},
+        {{"hidden_size", "n_embd", "n_embed", "d_model", NULL}, false, false, &c->hidden},
+        {{"intermediate_size", "ffn_hidden_size", "n_inner", "d_ff", NULL},
+         c->plain_mlp,
+         c->plain_mlp,
+         &c->ffn},
+        {{"num_attention_heads", "n_head", "n_heads", "num_heads", NULL}, false, false, &c->n_heads},
+        {{"num_key_value_heads", "num_kv_heads", "n_head_kv", NULL},
+         true,
+         family->kv_heads_or_null,
+         &c->n_kv_heads},
+        {{"head_dim", "d_kv", NULL}, true, family->head_dim_or_null || c->plain_mlp, &c->head_dim},
+        {{"vocab_size", NULL}, false, false, &c->vocab},
+        {{"max_position_embeddings", "n_positions", "n_ctx", "seq_length", NULL},
+         false,
+         false,
+         &c->max_position},
     };
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        OT_TRY(ot_json_need_int(r->root, r->where, present_key(r, sizes[i].names),
-                                !sizes[i].can_miss && *sizes[i].value == 0, 1, MAX_COUNT, sizes[i].value));
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const char *key = present_key(r, sizes[i].names);
+        if (!sizes[i].can_be_null)
+            OT_TRY(ot_config_refuse_null(r->root, r->where, key));
+        else if (ot_json_has(r->root, key))
+            *sizes[i].value = 0;
+        OT_TRY(ot_json_need_int(r->root, r->where, key, !sizes[i].can_miss && *sizes[i].value == 0, 1,
+                                MAX_COUNT, sizes[i].value));
+    }
     return default_sizes(r);
 }
 
@@ -108,7 +167,7 @@ static int read_act(const struct ot_config_reader *r) {
                 {"relu", OT_ACT_RELU}};
     const char *act = NULL, *key = r->family->act_keys[0] ? present_key(r, r->family->act_keys) : NULL;
     if (key)
-        OT_TRY(ot_json_need_string(r->root, r->where, key, false, &act));
+        OT_TRY(ot_config_string(r, key, &act));
     if (!act)
         return 0;
     for (size_t i = 0; i < sizeof acts / sizeof *acts; i++)
@@ -126,19 +185,21 @@ static int read_norm(const struct ot_config_reader *r) {
     static const char *const keys[] = {"rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", NULL};
     struct ot_model_config *c = r->config;
     double eps = (double)c->norm_eps;
-    OT_TRY(ot_json_need_real(r->root, r->where, present_key(r, keys), false, 0, 1, &eps));
+    OT_TRY(ot_config_real(r, present_key(r, keys), 0, 1, &eps));
     c->norm_eps = (float)eps;
-    return ot_json_need_real(r->root, r->where, "initializer_range", false, 0, 1e3, &c->init_std);
+    return ot_config_real(r, "initializer_range", 0, 1e3, &c->init_std);
 }
 
 static int read_flags(const struct ot_config_reader *r) {
     struct ot_model_config *c = r->config;
     bool attention_bias = false;
-    OT_TRY(ot_json_need_bool(r->root, r->where, "tie_word_embeddings", false, &c->tied));
+    OT_TRY(r->family->family == OT_FAMILY_T5
+               ? ot_json_need_bool(r->root, r->where, "tie_word_embeddings", false, &c->tied)
+               : ot_config_bool(r, "tie_word_embeddings", &c->tied));
     if (r->family->attention_bias)
-        OT_TRY(ot_json_need_bool(r->root, r->where, "attention_bias", false, &attention_bias));
+        OT_TRY(ot_config_bool(r, "attention_bias", &attention_bias));
     if (r->family->mlp_bias)
-        OT_TRY(ot_json_need_bool(r->root, r->where, "mlp_bias", false, &c->mlp_bias));
+        OT_TRY(ot_config_bool(r, "mlp_bias", &c->mlp_bias));
     c->qkv_bias = c->qkv_bias || attention_bias;
     c->out_bias = c->out_bias || attention_bias;
     return 0;
@@ -157,8 +218,8 @@ static int read_layer_type(const struct ot_config_reader *r, const struct ot_jso
                    r->where, (long long)layer, type ? type : "");
 }
 
-/* Makes window_layers the layers with a window. If these are the last layers, window_first_layer says it. */
-static void set_window_layers(struct ot_model_config *c, const struct ot_layer_set *slides) {
+/* If the layers are the last ones, window_first_layer says it; else window_layers has them. */
+void ot_config_set_window_layers(struct ot_model_config *c, const struct ot_layer_set *slides) {
     int64_t first = c->n_layers, n = 0;
     for (int64_t l = c->n_layers - 1; l >= 0; l--)
         if (ot_layer_set_has(slides, l)) {
@@ -168,6 +229,7 @@ static void set_window_layers(struct ot_model_config *c, const struct ot_layer_s
     c->window_by_layer = n < c->n_layers - first;
     c->window_first_layer = c->window_by_layer ? 0 : first;
     c->window_layers = c->window_by_layer ? *slides : (struct ot_layer_set){0};
+    c->window = n > 0 ? c->window : 0;
 }
 
 /* transformers 5 lists the type of each layer. */
@@ -196,7 +258,7 @@ static int read_layer_types(const struct ot_config_reader *r, const struct ot_js
             "%s: layer_types has full_attention, but a model of type '%s' has a sliding window in every "
             "layer; set sliding_window to null for full attention",
             r->where, r->family->model_type);
-    set_window_layers(c, &slides);
+    ot_config_set_window_layers(c, &slides);
     return 0;
 }
 
@@ -206,23 +268,19 @@ static int default_window_layers(const struct ot_config_reader *r) {
     struct ot_layer_set slides = {0};
     int64_t pattern = r->family->window_pattern;
     if (r->family->window == OT_WINDOW_TYPES) {
-        OT_TRY(ot_json_need_int(r->root, r->where, "sliding_window_pattern", false, 1, MAX_COUNT, &pattern));
+        OT_TRY(ot_config_int(r, "sliding_window_pattern", 1, MAX_COUNT, &pattern));
         for (int64_t l = 0; l < c->n_layers; l++)
             if (pattern == 0 || (l + 1) % pattern != 0)
                 ot_layer_set_add(&slides, l);
-        set_window_layers(c, &slides);
+        if (c->window == 0 && pattern > 1)
+            return ot_fail(
+                OT_E_INPUT,
+                "%s: sliding_window is null, but layer_types is absent and some layers of a model of "
+                "type '%s' then have a window; give layer_types for full attention",
+                r->where, r->family->model_type);
+        ot_config_set_window_layers(c, &slides);
     }
     return 0;
-}
-
-static bool has_key(const struct ot_json *object, const char *wanted) {
-    void *cursor = NULL;
-    const char *key;
-    struct ot_json *value;
-    while (ot_json_next(object, &cursor, &key, &value))
-        if (strcmp(key, wanted) == 0)
-            return true;
-    return false;
 }
 
 static int read_window(const struct ot_config_reader *r) {
@@ -233,15 +291,14 @@ static int read_window(const struct ot_config_reader *r) {
     bool use = !by_flag;
     if (rule == OT_WINDOW_NONE)
         return 0;
-    if (has_key(r->root, "sliding_window")) /* null: no window */
+    if (ot_json_has(r->root, "sliding_window")) /* null: no window */
         c->window = 0;
     OT_TRY(ot_json_need_int(r->root, r->where, "sliding_window", false, 1, MAX_COUNT, &c->window));
     if (by_flag)
-        OT_TRY(ot_json_need_bool(r->root, r->where, "use_sliding_window", false, &use));
+        OT_TRY(ot_config_bool(r, "use_sliding_window", &use));
     if (rule == OT_WINDOW_FLAG) {
         c->window_first_layer = r->family->max_window_layers;
-        OT_TRY(ot_json_need_int(r->root, r->where, "max_window_layers", false, 0, MAX_COUNT,
-                                &c->window_first_layer));
+        OT_TRY(ot_config_int(r, "max_window_layers", 0, MAX_COUNT, &c->window_first_layer));
     }
     if (!use)
         c->window = 0;

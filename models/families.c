@@ -1,13 +1,8 @@
 /* The families: one row for each. The defaults of absent keys are those of transformers' configuration
  * classes (LlamaConfig, GPT2Config, ...). Facts without a key, such as the biases of Qwen2, stand in its
  * modelling code. */
-#include "models/family_experts.h"
+#include "models/family_keys.h"
 #include "models/family_t5.h"
-
-#include <math.h>
-
-#include "src/base/error.h"
-#include "src/base/json.h"
 
 /* ---- names ---- */
 
@@ -115,180 +110,6 @@ static const struct ot_family_names FALCON_NAMES_OF_TWO = {
     .modules = {BLOOM_MODULES, [OT_MODULE_NORM1] = "ln_attn", [OT_MODULE_NORM2] = "ln_mlp"},
 };
 
-/* ---- what the tables cannot say ---- */
-
-static int read_gpt2(const struct ot_config_reader *r) {
-    r->config->n_kv_heads = r->config->n_heads;
-    OT_TRY(ot_config_need_flag(r, "scale_attn_weights", true));
-    OT_TRY(ot_config_need_flag(r, "scale_attn_by_inverse_layer_idx", false));
-    return ot_config_need_flag(r, "add_cross_attention", false);
-}
-
-static int read_bloom(const struct ot_config_reader *r) {
-    r->config->fused_groups = r->config->n_kv_heads = r->config->n_heads;
-    return ot_config_need_flag(r, "apply_residual_connection_post_layernorm", false);
-}
-
-/* transformers computes ALiBi in bf16 here, so it rounds the biases of far keys; this program does not.
- *
- * A saved falcon-7b has num_kv_heads 71 beside multi_query true, which then has one head of k and v. */
-static int read_falcon(const struct ot_config_reader *r) {
-    struct ot_model_config *c = r->config;
-    bool is_new = false, multi_query = true, parallel = true, alibi = false, bias = false;
-    int64_t n_norms = 2;
-    OT_TRY(ot_json_need_bool(r->root, r->where, "new_decoder_architecture", false, &is_new));
-    OT_TRY(ot_json_need_bool(r->root, r->where, "multi_query", false, &multi_query));
-    OT_TRY(ot_json_need_bool(r->root, r->where, "parallel_attn", false, &parallel));
-    OT_TRY(ot_json_need_bool(r->root, r->where, "alibi", false, &alibi));
-    OT_TRY(ot_json_need_bool(r->root, r->where, "bias", false, &bias));
-    OT_TRY(ot_json_need_int(r->root, r->where, "num_ln_in_parallel_attn", false, 1, 2, &n_norms));
-    OT_TRY(ot_config_need_flag(r, "apply_residual_connection_post_layernorm", false));
-    if (!is_new)
-        c->n_kv_heads = multi_query ? 1 : c->n_heads;
-    c->fused_groups = c->n_kv_heads;
-    c->residual = is_new     ? (n_norms == 2 ? OT_PARALLEL_TWO : OT_PARALLEL)
-                  : parallel ? OT_PARALLEL
-                             : OT_SEQUENTIAL;
-    c->qkv_bias = c->out_bias = c->mlp_bias = bias;
-    if (alibi) {
-        c->positions = OT_POSITIONS_ALIBI;
-        c->rotary_dim = 0;
-    }
-    return 0;
-}
-
-static void write_falcon(const struct ot_model_config *c, struct ot_json_writer *w) {
-    bool two = c->residual == OT_PARALLEL_TWO, grouped = c->n_kv_heads != 1 && c->n_kv_heads != c->n_heads;
-    ot_json_put_bool(w, "new_decoder_architecture", two || grouped);
-    ot_json_put_int(w, "num_ln_in_parallel_attn", two ? 2 : 1);
-    ot_json_put_bool(w, "multi_query", c->n_kv_heads == 1);
-    ot_json_put_int(w, "num_kv_heads", c->n_kv_heads);
-    ot_json_put_bool(w, "parallel_attn", c->residual != OT_SEQUENTIAL);
-    ot_json_put_bool(w, "alibi", c->positions == OT_POSITIONS_ALIBI);
-    ot_json_put_bool(w, "bias", c->qkv_bias);
-    ot_json_put_int(w, "ffn_hidden_size", c->ffn);
-}
-
-/* CodeGen was trained on 4 shards, CodeGen 2 on 8. The config.json of CodeGen 2 has head_dim 128 or 256,
- * that of CodeGen none: this is how CTranslate2 tells them apart. */
-static int read_codegen(const struct ot_config_reader *r) {
-    struct ot_model_config *c = r->config;
-    int64_t head_dim = 0;
-    OT_TRY(ot_json_need_int(r->root, r->where, "head_dim", false, 1, 1 << 20, &head_dim));
-    c->fused_groups = head_dim == 128 || head_dim == 256 ? 8 : 4;
-    c->n_kv_heads = c->n_heads;
-    c->rotary_dim = 64;
-    return ot_json_need_int(r->root, r->where, "rotary_dim", false, 2, c->head_dim, &c->rotary_dim);
-}
-
-static void write_codegen(const struct ot_model_config *c, struct ot_json_writer *w) {
-    ot_json_put_int(w, "rotary_dim", c->rotary_dim);
-    ot_json_put_int(w, "n_inner", c->ffn);
-    if (c->fused_groups == 8)
-        ot_json_put_int(w, "head_dim", c->head_dim);
-}
-
-static void write_gpt2(const struct ot_model_config *c, struct ot_json_writer *w) {
-    ot_json_put_int(w, "n_inner", c->ffn);
-}
-
-static int read_gemma(const struct ot_config_reader *r) {
-    struct ot_model_config *c = r->config;
-    double scalar = (double)c->head_dim, cap = c->attention_softcap, logit_cap = c->logit_softcap;
-    c->embed_scale = sqrt((double)c->hidden);
-    if (c->act == OT_ACT_GELU_ERF && c->family == OT_FAMILY_GEMMA) /* "gelu" of old files means the other */
-        c->act = OT_ACT_GELU_TANH;
-    OT_TRY(ot_config_need_flag(r, "use_bidirectional_attention", false));
-    if (c->family == OT_FAMILY_GEMMA)
-        return 0;
-    scalar = 256;
-    OT_TRY(ot_json_need_real(r->root, r->where, "query_pre_attn_scalar", false, 1e-3, 1e9, &scalar));
-    OT_TRY(ot_json_need_real(r->root, r->where, "attn_logit_softcapping", false, 1e-3, 1e9, &cap));
-    OT_TRY(ot_json_need_real(r->root, r->where, "final_logit_softcapping", false, 1e-3, 1e9, &logit_cap));
-    c->attention_scale = 1 / sqrt(scalar);
-    c->attention_softcap = (float)cap;
-    c->logit_softcap = (float)logit_cap;
-    return 0;
-}
-
-static void put_cap(struct ot_json_writer *w, const char *key, float cap) {
-    if (cap != 0)
-        ot_json_put_real(w, key, (double)cap);
-    else
-        ot_json_put_null(w, key);
-}
-
-static void write_gemma(const struct ot_model_config *c, struct ot_json_writer *w) {
-    if (c->family == OT_FAMILY_GEMMA)
-        return;
-    ot_json_put_real(w, "query_pre_attn_scalar", round(1 / (c->attention_scale * c->attention_scale)));
-    put_cap(w, "attn_logit_softcapping", c->attention_softcap);
-    put_cap(w, "final_logit_softcapping", c->logit_softcap);
-}
-
-/* no_rope_layers: 0 for a layer without rope. Absent: each no_rope_layer_interval-th layer has none. */
-static int read_smollm3(const struct ot_config_reader *r) {
-    struct ot_model_config *c = r->config;
-    const struct ot_json *list = ot_json_get(r->root, "no_rope_layers");
-    int64_t interval = 4;
-    OT_TRY(ot_json_need_int(r->root, r->where, "no_rope_layer_interval", false, 1, OT_MODEL_MAX_LAYERS,
-                            &interval));
-    if (list && (int64_t)ot_json_length(list) < c->n_layers)
-        return ot_fail(OT_E_INPUT, "%s: no_rope_layers must be a list of num_hidden_layers (%lld) entries",
-                       r->where, (long long)c->n_layers);
-    for (int64_t l = 0; l < c->n_layers; l++) {
-        int64_t rotates = list ? ot_json_int(ot_json_at(list, (size_t)l), -1) : (l + 1) % interval != 0;
-        if (rotates != 0 && rotates != 1)
-            return ot_fail(OT_E_INPUT, "%s: no_rope_layers[%lld] must be 0 or 1", r->where, (long long)l);
-        if (!rotates)
-            ot_layer_set_add(&c->no_rope, l);
-    }
-    return 0;
-}
-
-static void write_smollm3(const struct ot_model_config *c, struct ot_json_writer *w) {
-    ot_json_begin_array(w, "no_rope_layers");
-    for (int64_t l = 0; l < c->n_layers; l++)
-        ot_json_put_int(w, NULL, ot_layer_set_has(&c->no_rope, l) ? 0 : 1);
-    ot_json_end_array(w);
-}
-
-static int read_ministral3(const struct ot_config_reader *r) {
-    const struct ot_json *rope = ot_json_get(r->root, "rope_parameters");
-    if (!rope)
-        return ot_fail(OT_E_INPUT,
-                       "%s: the key 'rope_parameters' is missing; models of type ministral3 need it",
-                       r->where);
-    OT_TRY(ot_json_need_real(rope, r->where, "llama_4_scaling_beta", true, 0, 100, &r->config->q_scale_beta));
-    return ot_json_need_real(rope, r->where, "original_max_position_embeddings", true, 1, 1e12,
-                             &r->config->rope.original_max_position);
-}
-
-/* A multiplier. 1 is read as absent: nothing is multiplied then. */
-static int read_multiplier(const struct ot_config_reader *r, const char *key, double *out) {
-    OT_TRY(ot_json_need_real(r->root, r->where, key, false, 1e-6, 1e6, out));
-    if (*out == 1)
-        *out = 0;
-    return 0;
-}
-
-static int read_granite(const struct ot_config_reader *r) {
-    struct ot_model_config *c = r->config;
-    c->attention_scale = 1;
-    OT_TRY(read_multiplier(r, "embedding_multiplier", &c->embed_scale));
-    OT_TRY(read_multiplier(r, "residual_multiplier", &c->residual_scale));
-    OT_TRY(
-        ot_json_need_real(r->root, r->where, "attention_multiplier", false, 1e-6, 1e6, &c->attention_scale));
-    return read_multiplier(r, "logits_scaling", &c->logit_divisor);
-}
-
-static void write_granite(const struct ot_model_config *c, struct ot_json_writer *w) {
-    ot_json_put_real(w, "embedding_multiplier", c->embed_scale != 0 ? c->embed_scale : 1);
-    ot_json_put_real(w, "residual_multiplier", c->residual_scale != 0 ? c->residual_scale : 1);
-    ot_json_put_real(w, "attention_multiplier", c->attention_scale);
-    ot_json_put_real(w, "logits_scaling", c->logit_divisor != 0 ? c->logit_divisor : 1);
-}
-
 /* ---- the rows ---- */
 
 #define ACT_KEY     .act_keys = {"hidden_act"}
@@ -308,37 +129,43 @@ static const struct ot_family_row ROWS[] = {
         ACT_KEY,
         .attention_bias = true,
         .mlp_bias = true,
+        .head_dim_or_null = true,
+        .kv_heads_or_null = true,
     },
     {
         .family = OT_FAMILY_MISTRAL,
         .model_type = "mistral",
         .architecture = "MistralForCausalLM",
         .names = &LLAMA_NAMES,
-        .base = {LLAMA_BASE, .norm_eps = 1e-6f, .rope.theta = 1e4, .window = 4096},
+        .base = {LLAMA_BASE, .n_kv_heads = 8, .norm_eps = 1e-6f, .rope.theta = 1e4, .window = 4096},
         ACT_KEY,
         .window = OT_WINDOW_ALL,
+        .head_dim_or_null = true,
     },
     {
         .family = OT_FAMILY_QWEN2,
         .model_type = "qwen2",
         .architecture = "Qwen2ForCausalLM",
         .names = &LLAMA_NAMES,
-        .base = {LLAMA_BASE, .norm_eps = 1e-6f, .rope.theta = 1e4, .window = 4096, .qkv_bias = true},
+        .base = {LLAMA_BASE, .n_kv_heads = 32, .norm_eps = 1e-6f, .rope.theta = 1e4, .window = 4096,
+                 .qkv_bias = true},
         ACT_KEY,
         .window = OT_WINDOW_FLAG,
         .max_window_layers = 28,
+        .kv_heads_or_null = true,
     },
     {
         .family = OT_FAMILY_QWEN3,
         .model_type = "qwen3",
         .architecture = "Qwen3ForCausalLM",
         .names = &LLAMA_NAMES,
-        .base = {LLAMA_BASE, .norm_eps = 1e-6f, .rope.theta = 1e4, .window = 4096, .head_dim = 128,
-                 .qk_norm = OT_QK_NORM_HEADS},
+        .base = {LLAMA_BASE, .n_kv_heads = 32, .norm_eps = 1e-6f, .rope.theta = 1e4, .window = 4096,
+                 .head_dim = 128, .qk_norm = OT_QK_NORM_HEADS},
         ACT_KEY,
         .attention_bias = true,
         .window = OT_WINDOW_FLAG,
         .max_window_layers = 28,
+        .kv_heads_or_null = true,
     },
     {
         .family = OT_FAMILY_GPT2,
@@ -348,8 +175,8 @@ static const struct ot_family_row ROWS[] = {
         .base = {LAYER_NORMS, .act = OT_ACT_GELU_TANH, .positions = OT_POSITIONS_LEARNED, .plain_mlp = true,
                  .qkv_bias = true, .out_bias = true, .mlp_bias = true, .tied = true},
         .act_keys = {"activation_function"},
-        .read = read_gpt2,
-        .write = write_gpt2,
+        .read = ot_config_read_gpt2,
+        .write = ot_config_write_gpt2,
     },
     {
         .family = OT_FAMILY_BLOOM,
@@ -359,7 +186,7 @@ static const struct ot_family_row ROWS[] = {
         .base = {LAYER_NORMS, .act = OT_ACT_GELU_TANH, .positions = OT_POSITIONS_ALIBI, .plain_mlp = true,
                  .embed_norm = true, .qkv_bias = true, .out_bias = true, .mlp_bias = true, .tied = true,
                  .max_position = 2048},
-        .read = read_bloom,
+        .read = ot_config_read_bloom,
     },
     {
         .family = OT_FAMILY_FALCON,
@@ -370,8 +197,9 @@ static const struct ot_family_row ROWS[] = {
         .base = {LAYER_NORMS, .act = OT_ACT_GELU_ERF, .plain_mlp = true, .tied = true, .rope.theta = 1e4,
                  .max_position = 2048, .alibi_scaled = true},
         .act_keys = {"activation"},
-        .read = read_falcon,
-        .write = write_falcon,
+        .read = ot_config_read_falcon,
+        .write = ot_config_write_falcon,
+        .kv_heads_or_null = true,
     },
     {
         .family = OT_FAMILY_CODEGEN,
@@ -382,8 +210,8 @@ static const struct ot_family_row ROWS[] = {
                  .rope.theta = 1e4, .rope_interleaved = true, .mlp_bias = true, .head_bias = true,
                  .fused_v_first = true},
         .act_keys = {"activation_function"},
-        .read = read_codegen,
-        .write = write_codegen,
+        .read = ot_config_read_codegen,
+        .write = ot_config_write_codegen,
     },
     {
         .family = OT_FAMILY_PHI3,
@@ -394,31 +222,32 @@ static const struct ot_family_row ROWS[] = {
         ACT_KEY,
         .partial_rotary = true,
         .window = OT_WINDOW_ALL,
+        .kv_heads_or_null = true,
     },
     {
         .family = OT_FAMILY_GEMMA,
         .model_type = "gemma",
         .architecture = "GemmaForCausalLM",
         .names = &LLAMA_NAMES,
-        .base = {GEMMA_BASE, .rope.theta = 1e4},
+        .base = {GEMMA_BASE, .n_kv_heads = 16, .rope.theta = 1e4},
         ACT_KEY,
         .attention_bias = true,
-        .read = read_gemma,
-        .write = write_gemma,
+        .read = ot_config_read_gemma,
+        .write = ot_config_write_gemma,
     },
     {
         .family = OT_FAMILY_GEMMA2,
         .model_type = "gemma2",
         .architecture = "Gemma2ForCausalLM",
         .names = &GEMMA2_NAMES,
-        .base = {GEMMA_BASE, .rope.theta = 1e4, .norm_place = OT_NORMS_AROUND, .window = 4096,
-                 .attention_softcap = 50, .logit_softcap = 30},
+        .base = {GEMMA_BASE, .n_kv_heads = 4, .rope.theta = 1e4, .norm_place = OT_NORMS_AROUND,
+                 .window = 4096, .attention_softcap = 50, .logit_softcap = 30},
         .act_keys = {"hidden_activation"},
         .attention_bias = true,
         .window = OT_WINDOW_TYPES,
         .window_pattern = 2,
-        .read = read_gemma,
-        .write = write_gemma,
+        .read = ot_config_read_gemma,
+        .write = ot_config_write_gemma,
     },
     {
         .family = OT_FAMILY_GEMMA3,
@@ -433,8 +262,8 @@ static const struct ot_family_row ROWS[] = {
         .attention_bias = true,
         .window = OT_WINDOW_TYPES,
         .window_pattern = 6,
-        .read = read_gemma,
-        .write = write_gemma,
+        .read = ot_config_read_gemma,
+        .write = ot_config_write_gemma,
     },
     {
         .family = OT_FAMILY_OLMO2,
@@ -445,6 +274,7 @@ static const struct ot_family_row ROWS[] = {
                  .qk_norm = OT_QK_NORM_WHOLE},
         ACT_KEY,
         .attention_bias = true,
+        .kv_heads_or_null = true,
     },
     {
         .family = OT_FAMILY_OLMO3,
@@ -457,26 +287,28 @@ static const struct ot_family_row ROWS[] = {
         .attention_bias = true,
         .window = OT_WINDOW_TYPES,
         .window_pattern = 4,
+        .kv_heads_or_null = true,
     },
     {
         .family = OT_FAMILY_SMOLLM3,
         .model_type = "smollm3",
         .architecture = "SmolLM3ForCausalLM",
         .names = &LLAMA_NAMES,
-        .base = {LLAMA_BASE, .norm_eps = 1e-6f, .rope.theta = 2e6, .tied = true},
+        .base = {LLAMA_BASE, .n_kv_heads = 4, .norm_eps = 1e-6f, .rope.theta = 2e6, .tied = true},
         ACT_KEY,
         .attention_bias = true,
         .mlp_bias = true,
         .window = OT_WINDOW_NO_ROPE,
-        .read = read_smollm3,
-        .write = write_smollm3,
+        .read = ot_config_read_smollm3,
+        .write = ot_config_write_smollm3,
+        .kv_heads_or_null = true,
     },
     {
         .family = OT_FAMILY_MINISTRAL,
         .model_type = "ministral",
         .architecture = "MinistralForCausalLM",
         .names = &LLAMA_NAMES,
-        .base = {LLAMA_BASE, .norm_eps = 1e-6f, .rope.theta = 1e4, .window = 4096},
+        .base = {LLAMA_BASE, .n_kv_heads = 8, .norm_eps = 1e-6f, .rope.theta = 1e4, .window = 4096},
         ACT_KEY,
         .window = OT_WINDOW_TYPES,
     },
@@ -485,10 +317,10 @@ static const struct ot_family_row ROWS[] = {
         .model_type = "ministral3",
         .architecture = "Ministral3ForCausalLM",
         .names = &LLAMA_NAMES,
-        .base = {LLAMA_BASE, .norm_eps = 1e-5f, .rope.theta = 1e6, .head_dim = 128},
+        .base = {LLAMA_BASE, .n_kv_heads = 8, .norm_eps = 1e-5f, .rope.theta = 1e4, .head_dim = 128},
         ACT_KEY,
         .window = OT_WINDOW_ALL,
-        .read = read_ministral3,
+        .read = ot_config_read_ministral3,
     },
     {
         .family = OT_FAMILY_GRANITE,
@@ -499,26 +331,29 @@ static const struct ot_family_row ROWS[] = {
         ACT_KEY,
         .attention_bias = true,
         .mlp_bias = true,
-        .read = read_granite,
-        .write = write_granite,
+        .read = ot_config_read_granite,
+        .write = ot_config_write_granite,
+        .kv_heads_or_null = true,
     },
     {
         .family = OT_FAMILY_MIXTRAL,
         .model_type = "mixtral",
         .architecture = "MixtralForCausalLM",
         .names = &MIXTRAL_NAMES,
-        .base = {LLAMA_BASE, .norm_eps = 1e-5f, .rope.theta = 1e6, .n_experts = 8, .top_experts = 2},
+        .base = {LLAMA_BASE, .n_kv_heads = 8, .norm_eps = 1e-5f, .rope.theta = 1e6, .n_experts = 8,
+                 .top_experts = 2},
         ACT_KEY,
         .window = OT_WINDOW_ALL,
         .read = ot_config_read_mixtral,
         .write = ot_config_write_mixtral,
+        .head_dim_or_null = true,
     },
     {
         .family = OT_FAMILY_QWEN3_MOE,
         .model_type = "qwen3_moe",
         .architecture = "Qwen3MoeForCausalLM",
         .names = &QWEN3_MOE_NAMES,
-        .base = {LLAMA_BASE, .norm_eps = 1e-6f, .rope.theta = 1e4, .window = 4096,
+        .base = {LLAMA_BASE, .n_kv_heads = 4, .norm_eps = 1e-6f, .rope.theta = 1e4, .window = 4096,
                  .qk_norm = OT_QK_NORM_HEADS, .n_experts = 128, .top_experts = 8, .expert_ffn = 768},
         ACT_KEY,
         .attention_bias = true,

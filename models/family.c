@@ -17,7 +17,7 @@ const struct ot_family_row *ot_family_find(const char *model_type) {
 
 int ot_config_need_flag(const struct ot_config_reader *r, const char *key, bool value) {
     bool flag = value;
-    OT_TRY(ot_json_need_bool(r->root, r->where, key, false, &flag));
+    OT_TRY(ot_config_bool(r, key, &flag));
     return flag == value
                ? 0
                : ot_fail(OT_E_INPUT, "%s: %s is %s; only %s is supported for models of type %s", r->where,

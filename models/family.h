@@ -116,6 +116,8 @@ struct ot_family_row {
      * ignored, as transformers does. */
     bool attention_bias, mlp_bias; /* these keys; attention_bias sets qkv_bias and out_bias */
     bool partial_rotary;           /* partial_rotary_factor */
+    bool head_dim_or_null;         /* head_dim may be null: hidden / n_heads */
+    bool kv_heads_or_null;         /* num_key_value_heads may be null: n_heads */
     const char *act_keys[3];       /* names of the activation's key; none: base.act */
     enum ot_window_rule window;
     int64_t window_pattern, max_window_layers;
@@ -126,6 +128,23 @@ struct ot_family_row {
     void (*write)(const struct ot_model_config *config, struct ot_json_writer *writer);
     bool writes_all;
 };
+
+/* Typed access to a key of config.json. If the key is missing, *out keeps its value. A key that is null is
+ * refused, as transformers refuses it: only where its classes take None for a value does a family read the
+ * key otherwise. Errors: OT_E_INPUT (also: another type, a value outside [min, max]). */
+int ot_config_int(const struct ot_config_reader *reader, const char *key, int64_t min, int64_t max,
+                  int64_t *out);
+int ot_config_real(const struct ot_config_reader *reader, const char *key, double min, double max,
+                   double *out);
+int ot_config_bool(const struct ot_config_reader *reader, const char *key, bool *out);
+int ot_config_string(const struct ot_config_reader *reader, const char *key, const char **out);
+/* Fails if the key is there and null. where: the place of `object`. Error OT_E_INPUT. */
+int ot_config_refuse_null(const struct ot_json *object, const char *where, const char *key);
+/* Reads the flag of a class for which None is false. Error OT_E_INPUT. */
+int ot_config_bool_or_null(const struct ot_config_reader *reader, const char *key, bool *out);
+
+/* Makes the sliding window that of these layers. No layer: no window. */
+void ot_config_set_window_layers(struct ot_model_config *config, const struct ot_layer_set *layers);
 
 /* Fails if a flag of config.json is not `value`, which is also its default. Error OT_E_INPUT. */
 int ot_config_need_flag(const struct ot_config_reader *reader, const char *key, bool value);

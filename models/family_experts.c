@@ -1,4 +1,4 @@
-#include "models/family_experts.h"
+#include "models/family_keys.h"
 
 #include "src/base/error.h"
 #include "src/base/json.h"
@@ -7,10 +7,10 @@
  * switched off, if config.json does not ask for them. */
 static int read_experts(const struct ot_config_reader *r) {
     struct ot_model_config *c = r->config;
-    const char *count = ot_json_get(r->root, "num_local_experts") ? "num_local_experts" : "num_experts";
+    const char *count = ot_json_has(r->root, "num_local_experts") ? "num_local_experts" : "num_experts";
     OT_TRY(ot_config_need_flag(r, "output_router_logits", false));
-    OT_TRY(ot_json_need_int(r->root, r->where, count, false, 1, OT_MOST_EXPERTS, &c->n_experts));
-    return ot_json_need_int(r->root, r->where, "num_experts_per_tok", false, 1, OT_MOST_TOP, &c->top_experts);
+    OT_TRY(ot_config_int(r, count, 1, OT_MOST_EXPERTS, &c->n_experts));
+    return ot_config_int(r, "num_experts_per_tok", 1, OT_MOST_TOP, &c->top_experts);
 }
 
 static void write_experts(const struct ot_model_config *c, struct ot_json_writer *w, const char *count) {
@@ -20,7 +20,7 @@ static void write_experts(const struct ot_model_config *c, struct ot_json_writer
 
 int ot_config_read_mixtral(const struct ot_config_reader *r) {
     double noise = 0;
-    OT_TRY(ot_json_need_real(r->root, r->where, "router_jitter_noise", false, 0, 1, &noise));
+    OT_TRY(ot_config_real(r, "router_jitter_noise", 0, 1, &noise));
     if (noise != 0)
         return ot_fail(OT_E_INPUT, "%s: router_jitter_noise is %g; only 0 is supported", r->where, noise);
     r->config->expert_ffn = r->config->ffn;
@@ -35,9 +35,9 @@ int ot_config_read_gpt_oss(const struct ot_config_reader *r) {
     struct ot_model_config *c = r->config;
     double limit = 7, alpha = 1.702;
     bool bias = true;
-    OT_TRY(ot_json_need_bool(r->root, r->where, "attention_bias", false, &bias));
-    OT_TRY(ot_json_need_real(r->root, r->where, "swiglu_limit", false, 1e-3, 1e6, &limit));
-    OT_TRY(ot_json_need_real(r->root, r->where, "swiglu_alpha", false, 1e-3, 1e6, &alpha));
+    OT_TRY(ot_config_bool(r, "attention_bias", &bias));
+    OT_TRY(ot_config_real(r, "swiglu_limit", 1e-3, 1e6, &limit));
+    OT_TRY(ot_config_real(r, "swiglu_alpha", 1e-3, 1e6, &alpha));
     if (!ot_json_get(r->root, "rope_parameters") && !ot_json_get(r->root, "rope_scaling"))
         return ot_fail(OT_E_INPUT,
                        "%s: the key 'rope_parameters' (or 'rope_scaling') is missing; models of type gpt_oss "
@@ -62,9 +62,9 @@ int ot_config_read_qwen3_moe(const struct ot_config_reader *r) {
     const struct ot_json *list = ot_json_get(r->root, "mlp_only_layers");
     int64_t step = 1;
     bool divides = false;
-    OT_TRY(ot_json_need_int(r->root, r->where, "decoder_sparse_step", false, 1, INT32_MAX, &step));
-    OT_TRY(ot_json_need_int(r->root, r->where, "moe_intermediate_size", false, 1, INT32_MAX, &c->expert_ffn));
-    OT_TRY(ot_json_need_bool(r->root, r->where, "norm_topk_prob", false, &divides));
+    OT_TRY(ot_config_int(r, "decoder_sparse_step", 1, INT32_MAX, &step));
+    OT_TRY(ot_config_int(r, "moe_intermediate_size", 1, INT32_MAX, &c->expert_ffn));
+    OT_TRY(ot_config_bool(r, "norm_topk_prob", &divides));
     c->router_over_all = !divides;
     for (int64_t l = 0; l < c->n_layers; l++)
         if ((l + 1) % step != 0)

@@ -60,7 +60,7 @@ enum { N_T5_MLPS = sizeof T5_MLPS / sizeof *T5_MLPS };
 
 static int read_t5_mlp(const struct ot_config_reader *r) {
     const char *name = "relu";
-    OT_TRY(ot_json_need_string(r->root, r->where, "feed_forward_proj", false, &name));
+    OT_TRY(ot_config_string(r, "feed_forward_proj", &name));
     for (int i = 0; i < N_T5_MLPS; i++)
         if (strcmp(T5_MLPS[i].name, name) == 0) {
             r->config->plain_mlp = !T5_MLPS[i].gated;
@@ -75,11 +75,11 @@ static int read_t5_mlp(const struct ot_config_reader *r) {
 
 /* Models of the first T5 share the embedding with the head, and divide the logits by the root of the width;
  * later ones (v1.1, flan-t5) do neither. transformers 5 writes the latter as scale_decoder_outputs, and
- * tie_word_embeddings as true for both. */
+ * tie_word_embeddings as true for both: files of weights without a head tie it (src/files/model_dir.c). */
 static int read_t5_head(const struct ot_config_reader *r) {
     struct ot_model_config *c = r->config;
     bool scales = c->tied;
-    OT_TRY(ot_json_need_bool(r->root, r->where, "scale_decoder_outputs", false, &scales));
+    OT_TRY(ot_config_bool_or_null(r, "scale_decoder_outputs", &scales));
     c->tied = c->tied && scales;
     c->logit_divisor = scales ? sqrt((double)c->hidden) : 0;
     return 0;
@@ -92,18 +92,16 @@ int ot_t5_read(const struct ot_config_reader *r) {
     int64_t start = 0;
     bool is_pair = true;
     c->n_encoder_layers = c->n_layers;
-    OT_TRY(ot_json_need_bool(r->root, r->where, "is_encoder_decoder", false, &is_pair));
+    OT_TRY(ot_config_bool(r, "is_encoder_decoder", &is_pair));
     if (!is_pair)
         return ot_fail(OT_E_INPUT,
                        "%s: is_encoder_decoder is false; only whole models of type t5 are supported",
                        r->where);
     OT_TRY(
         ot_json_need_int(r->root, r->where, "num_decoder_layers", false, 1, OT_MODEL_MAX_LAYERS, &n_decoder));
-    OT_TRY(ot_json_need_int(r->root, r->where, "relative_attention_num_buckets", false, 4, 256,
-                            &c->position_buckets));
-    OT_TRY(ot_json_need_int(r->root, r->where, "relative_attention_max_distance", false, 1, 1 << 20,
-                            &c->position_distance));
-    OT_TRY(ot_json_need_int(r->root, r->where, "decoder_start_token_id", false, 0, INT32_MAX, &start));
+    OT_TRY(ot_config_int(r, "relative_attention_num_buckets", 4, 256, &c->position_buckets));
+    OT_TRY(ot_config_int(r, "relative_attention_max_distance", 1, 1 << 20, &c->position_distance));
+    OT_TRY(ot_config_int(r, "decoder_start_token_id", 0, INT32_MAX, &start));
     if (start != OT_T5_START_ID)
         return ot_fail(OT_E_INPUT, "%s: decoder_start_token_id is %lld; only %d is supported", r->where,
                        (long long)start, OT_T5_START_ID);

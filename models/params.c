@@ -374,6 +374,8 @@ static void build_stacks(struct ot_params_walk *w) {
     at->slab = model->chain.n_slabs;
     add_matrix(w, &at->encoder_bias, OT_MODULE_ENCODER_BIAS, c->position_buckets, c->n_heads, OT_INIT_NORMAL);
     add_matrix(w, NULL, OT_MODULE_DECODER_BIAS, c->position_buckets, c->n_heads, OT_INIT_NORMAL);
+    for (int i = 1; i <= 2; i++) /* biases by their name, for transformers and so here */
+        w->tensors[w->n - i].decay = false;
     add_norm(w, &at->encoder_norm, OT_MODULE_ENCODER_NORM);
     w->places[w->n - 1] = NULL;
     end_block(w);

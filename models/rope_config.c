@@ -26,21 +26,36 @@ static const char *const SCALING_NAMES[OT_ROPE_SCALINGS] = {
 struct rope_reader {
     const struct ot_config_reader *r;
     const struct ot_json *rope;
+    const struct ot_json
+        *outer; /* the object that holds `rope` and that of layers with a window; else rope */
     const char *key;
     char where[512];
 };
 
+/* A number that may be null, which is the same as absent. */
 static int read_real(const struct rope_reader *p, const char *key, bool required, double min, double max,
                      double *out) {
     return ot_json_need_real(p->rope, p->where, key, required, min, max, out);
 }
 
-/* The length that a model was trained with: in config.json itself (Phi-3), else beside the scaling. */
-static int read_original(const struct rope_reader *p, bool required, double *out) {
+/* A number that may not be null. */
+static int read_number(const struct rope_reader *p, const char *key, bool required, double min, double max,
+                       double *out) {
+    OT_TRY(ot_config_refuse_null(p->rope, p->where, key));
+    return read_real(p, key, required, min, max, out);
+}
+
+/* The length that a model was trained with: in config.json itself, else beside the scaling. Phi-3 has it in
+ * config.json alone. Absent: max_position, of Phi-3 4096. */
+static int read_original(const struct rope_reader *p, double *out) {
     static const char key[] = "original_max_position_embeddings";
-    bool outside = ot_json_get(p->r->root, key) != NULL;
-    return ot_json_need_real(outside ? p->r->root : p->rope, outside ? p->r->where : p->where, key, required,
-                             1, (double)MAX_COUNT, out);
+    bool is_phi3 = p->r->family->family == OT_FAMILY_PHI3;
+    *out = is_phi3 ? 4096 : (double)p->r->config->max_position;
+    if (!is_phi3)
+        OT_TRY(ot_config_refuse_null(p->rope, p->where, key));
+    if (is_phi3 || ot_json_has(p->r->root, key))
+        return ot_config_real(p->r, key, 1, (double)MAX_COUNT, out);
+    return read_real(p, key, false, 1, (double)MAX_COUNT, out);
 }
 
 static double yarn_magnitude(double factor, double scale) {
@@ -50,15 +65,14 @@ static double yarn_magnitude(double factor, double scale) {
 static int read_yarn(const struct rope_reader *p, struct ot_rope_config *rope) {
     double magnitude = 0, of_all = 0, length = (double)p->r->config->max_position;
     bool truncate = true;
-    rope->original_max_position = length;
     rope->beta_fast = 32;
     rope->beta_slow = 1;
-    OT_TRY(read_original(p, false, &rope->original_max_position));
+    OT_TRY(read_original(p, &rope->original_max_position));
     rope->factor = length / rope->original_max_position;
-    OT_TRY(read_real(p, "factor", false, 1, 1e6, &rope->factor));
+    OT_TRY(read_real(p, "factor", !ot_json_has(p->rope, "factor"), 1, 1e6, &rope->factor));
     if (rope->factor < 1)
         return ot_fail(OT_E_INPUT,
-                       "%s: factor is absent, and original_max_position_embeddings, %g, is above "
+                       "%s: factor is null, and original_max_position_embeddings, %g, is above "
                        "max_position_embeddings, %g",
                        p->where, rope->original_max_position, length);
     OT_TRY(read_real(p, "mscale", false, 0, 1e6, &magnitude));
@@ -69,7 +83,10 @@ static int read_yarn(const struct rope_reader *p, struct ot_rope_config *rope) {
     OT_TRY(read_real(p, "attention_factor", false, 0, 1e6, &rope->attention_factor));
     OT_TRY(read_real(p, "beta_fast", false, 1e-3, 1e6, &rope->beta_fast));
     OT_TRY(read_real(p, "beta_slow", false, 1e-3, 1e6, &rope->beta_slow));
-    OT_TRY(ot_json_need_bool(p->rope, p->where, "truncate", false, &truncate));
+    if (ot_json_has(p->outer, "truncate")) /* where transformers looks for it; null is false there */
+        truncate = false;
+    if (p->outer)
+        OT_TRY(ot_json_need_bool(p->outer, p->where, "truncate", false, &truncate));
     rope->keeps_fractions = !truncate;
     return 0;
 }
@@ -91,8 +108,7 @@ static int read_factors(const struct rope_reader *p, const char *key, float fact
 
 static int read_longrope(const struct rope_reader *p, struct ot_rope_config *rope) {
     double length = (double)p->r->config->max_position;
-    rope->original_max_position = p->r->family->family == OT_FAMILY_PHI3 ? 4096 : length;
-    OT_TRY(read_original(p, false, &rope->original_max_position));
+    OT_TRY(read_original(p, &rope->original_max_position));
     rope->factor = length / rope->original_max_position;
     OT_TRY(read_real(p, "factor", false, 1e-10, 1e10, &rope->factor));
     rope->attention_factor =
@@ -106,7 +122,7 @@ static int read_llama3(const struct rope_reader *p, struct ot_rope_config *rope)
     OT_TRY(read_real(p, "factor", true, 1, 1e6, &rope->factor));
     OT_TRY(read_real(p, "low_freq_factor", true, 0, 1e6, &rope->low_freq_factor));
     OT_TRY(read_real(p, "high_freq_factor", true, 0, 1e6, &rope->high_freq_factor));
-    return read_original(p, true, &rope->original_max_position);
+    return read_original(p, &rope->original_max_position);
 }
 
 static int read_numbers(const struct rope_reader *p, struct ot_rope_config *rope) {
@@ -146,6 +162,7 @@ static int find_scaling(const struct rope_reader *p, const char *type, enum ot_r
 
 static int read_scaling(const struct rope_reader *p, struct ot_rope_config *rope) {
     const char *type = NULL;
+    OT_TRY(ot_config_refuse_null(p->rope, p->where, "rope_type"));
     OT_TRY(ot_json_need_string(p->rope, p->where, "type", false, &type)); /* the older key */
     OT_TRY(ot_json_need_string(p->rope, p->where, "rope_type", false, &type));
     if (!type && ot_json_get(p->rope, "factor"))
@@ -163,7 +180,7 @@ static int read_share(const struct rope_reader *p) {
         return 0;
     OT_TRY(ot_json_need_real(p->r->root, p->r->where, "partial_rotary_factor", false, 0, 1, &fraction));
     if (p->rope)
-        OT_TRY(read_real(p, "partial_rotary_factor", false, 0, 1, &fraction));
+        OT_TRY(read_number(p, "partial_rotary_factor", false, 0, 1, &fraction));
     if (fraction != 1 && !p->r->family->partial_rotary)
         return ot_fail(OT_E_INPUT,
                        "%s: partial_rotary_factor %g with a scaled rope is not supported for model type '%s'",
@@ -178,9 +195,10 @@ static int read_local(struct rope_reader *p) {
     struct ot_model_config *c = p->r->config;
     const struct ot_json *local = ot_json_get(p->rope, "sliding_attention");
     const char *type = "default";
-    OT_TRY(ot_json_need_real(p->r->root, p->r->where, "rope_local_base_freq", false, 1, 1e12,
-                             &c->local_rope_theta));
+    OT_TRY(ot_config_real(p->r, "rope_local_base_freq", 1, 1e12, &c->local_rope_theta));
     if (local) {
+        OT_TRY(ot_config_refuse_null(local, p->where, "rope_theta"));
+        OT_TRY(ot_config_refuse_null(local, p->where, "rope_type"));
         OT_TRY(ot_json_need_real(local, p->where, "rope_theta", false, 1, 1e12, &c->local_rope_theta));
         OT_TRY(ot_json_need_string(local, p->where, "rope_type", false, &type));
     }
@@ -189,6 +207,9 @@ static int read_local(struct rope_reader *p) {
                        "%s: sliding_attention has rope_type '%s'; only default is supported there", p->where,
                        type);
     const struct ot_json *full = ot_json_get(p->rope, "full_attention");
+    bool is_old = strcmp(p->key, "rope_scaling") == 0;
+    if (is_old)
+        p->outer = NULL;
     if (local || full)
         p->rope = full;
     return 0;
@@ -200,15 +221,19 @@ int ot_rope_config_read(const struct ot_config_reader *reader) {
     if (c->positions != OT_POSITIONS_ROPE)
         return 0;
     p.key = ot_json_get(reader->root, "rope_parameters") ? "rope_parameters" : "rope_scaling";
-    p.rope = ot_json_get(reader->root, p.key);
+    p.rope = p.outer = ot_json_get(reader->root, p.key);
     snprintf(p.where, sizeof p.where, "%s: %s", reader->where, p.key);
     c->rotary_dim = c->head_dim;
     OT_TRY(ot_json_need_real(reader->root, reader->where, "rope_theta", false, 1, 1e12, &c->rope.theta));
     if (c->local_rope_theta != 0)
         OT_TRY(read_local(&p));
+    if (reader->family->family == OT_FAMILY_PHI3)
+        OT_TRY(ot_config_refuse_null(reader->root, reader->where, "original_max_position_embeddings"));
+    if (!ot_json_get(p.rope, "rope_theta"))
+        OT_TRY(ot_config_refuse_null(reader->root, reader->where, "rope_theta"));
     if (!p.rope)
         return read_share(&p);
-    OT_TRY(read_real(&p, "rope_theta", false, 1, 1e12, &c->rope.theta));
+    OT_TRY(read_number(&p, "rope_theta", false, 1, 1e12, &c->rope.theta));
     OT_TRY(read_scaling(&p, &c->rope));
     if (ot_json_get(p.rope, "full_attention") || ot_json_get(p.rope, "sliding_attention"))
         return ot_fail(OT_E_INPUT, "%s: different rope parameters for each layer type are not supported",

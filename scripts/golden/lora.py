@@ -282,7 +282,7 @@ def make_optimizer(model, tensors, lr, lr_ratio):
         assert all(p.dim() == 2 for p in tensors)  # PEFT gives vectors the rate of B
         return peft.optimizers.create_loraplus_optimizer(model, torch.optim.AdamW, lr=lr, loraplus_lr_ratio=lr_ratio,
                                                          loraplus_weight_decay=DECAY, betas=BETAS, eps=EPS)
-    biases = {id(p) for name, p in model.named_parameters() if name.endswith("bias")}  # those of experts are matrices
+    biases = {id(p) for name, p in model.named_parameters() if "bias" in name}  # transformers: by name, matrices too
     decays = [p.dim() >= 2 and id(p) not in biases for p in tensors]
     groups = [dict(params=[p for p, decay in zip(tensors, decays) if decay], weight_decay=DECAY),
               dict(params=[p for p, decay in zip(tensors, decays) if not decay], weight_decay=0.0)]

@@ -92,6 +92,16 @@ struct ot_json *ot_json_get(const struct ot_json *object, const char *key) {
     return found ? (*found)->value : NULL;
 }
 
+bool ot_json_has(const struct ot_json *object, const char *wanted) {
+    void *cursor = NULL;
+    const char *key;
+    struct ot_json *value;
+    while (ot_json_next(object, &cursor, &key, &value))
+        if (strcmp(key, wanted) == 0)
+            return true;
+    return false;
+}
+
 static bool is_among(const struct ot_json_member *member, struct ot_json_member *const *list, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (list[i] == member)

@@ -41,8 +41,10 @@ void ot_json_free(struct ot_json *root);
 enum ot_json_type ot_json_type(const struct ot_json *value); /* NULL counts as OT_JSON_NULL */
 const char *ot_json_type_name(enum ot_json_type type);       /* "an object", "a string", ... for sentences */
 
-/* Plain access. NULL: missing, or of another type. */
+/* Plain access. NULL: missing, null, or of another type. */
 struct ot_json *ot_json_get(const struct ot_json *object, const char *key);
+/* True if the object has the key, also if its value is null. */
+bool ot_json_has(const struct ot_json *object, const char *key);
 size_t ot_json_length(const struct ot_json *array); /* 0 if not an array */
 struct ot_json *ot_json_at(const struct ot_json *array, size_t index);
 /* NULL if not a string; bytes may be NULL. */

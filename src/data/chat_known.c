@@ -177,9 +177,19 @@ static void put_question(struct ot_string_builder *b, const struct ot_chat_templ
                   : "");
 }
 
-int ot_chat_template_write(const struct ot_chat_template *t, char **jinja, size_t *bytes) {
+bool ot_chat_template_begins(const struct ot_chat_template *t) {
+    return t->start && strncmp(t->start, "{bos}", 5) == 0;
+}
+
+const char *ot_chat_template_stop(const struct ot_chat_template *t) {
+    return t->answer_end && strncmp(t->answer_end, "<|", 2) == 0 ? t->answer_end : NULL;
+}
+
+int ot_chat_template_write(const struct ot_chat_template *t, bool bos, char **jinja, size_t *bytes) {
     struct ot_string_builder b = {0};
     put_question(&b, t);
+    if (bos && !ot_chat_template_begins(t))
+        put_text(&b, "{bos}");
     put_text(&b, t->start);
     if (t->preamble) {
         ot_string_append_text(&b, "{% if messages and messages[0]['role'] != 'system' %}");
@@ -207,12 +217,16 @@ int ot_chat_template_write(const struct ot_chat_template *t, char **jinja, size_
 
 /* ---- recognising a text ---- */
 
+/* With BOS and without. */
 static int is_own_text(const struct ot_chat_template *t, size_t bytes, uint64_t hash, bool *same) {
-    char *text;
-    size_t own_bytes, n;
-    OT_TRY(ot_chat_template_write(t, &text, &own_bytes));
-    *same = ot_chat_hash_text(text, own_bytes, &n) == hash && n == bytes;
-    free(text);
+    *same = false;
+    for (int bos = 0; bos < 2 && !*same; bos++) {
+        char *text;
+        size_t own_bytes, n;
+        OT_TRY(ot_chat_template_write(t, bos, &text, &own_bytes));
+        *same = ot_chat_hash_text(text, own_bytes, &n) == hash && n == bytes;
+        free(text);
+    }
     return 0;
 }
 

@@ -46,9 +46,14 @@ const struct ot_chat_template *ot_chat_template_guess(const struct ot_tokenizer 
 /* Finds the template that renders as this Jinja text: a published text that this program reproduces, or a
  * text from ot_chat_template_write. *out is NULL if the text is unknown. Errors: OT_E_BUDGET. */
 int ot_chat_template_recognize(const char *jinja, size_t bytes, const struct ot_chat_template **out);
-/* Writes a Jinja text that renders as the template does, for a tokenizer that has none. The caller frees the
- * text. Errors: OT_E_BUDGET. */
-int ot_chat_template_write(const struct ot_chat_template *t, char **jinja, size_t *bytes);
+/* Writes a Jinja text that renders as the template does, for a tokenizer that has none. bos: the tokenizer
+ * puts BOS in front of rows, so the text does too, because nobody adds it to what a template wrote. The
+ * caller frees the text. Errors: OT_E_BUDGET. */
+int ot_chat_template_write(const struct ot_chat_template *t, bool bos, char **jinja, size_t *bytes);
+/* True if the template itself writes BOS. */
+bool ot_chat_template_begins(const struct ot_chat_template *t);
+/* The mark that ends an answer, and stops a model: "<|im_end|>". NULL: the tokenizer's EOS. */
+const char *ot_chat_template_stop(const struct ot_chat_template *t);
 
 /* The token that templates write as {bos} or {eos}. 0 bytes: the tokenizer has none. id: the token itself if
  * the tokenizer does not find it in every text that spells it; otherwise -1. */

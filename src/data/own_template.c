@@ -236,6 +236,7 @@ static int append_text(const struct ot_own_job *job, struct ot_rendered *r) {
         ot_rendered_append(r, text->text + at, end - at, flags & OT_OWN_TRAINED, flags & OT_OWN_USER);
     }
     r->complete = true;
+    r->marked = ot_jinja_has_generation(job->own->jinja);
     r->untold_turns = job->untold;
     r->left_out = job->left_out;
     return ot_rendered_check(r);

@@ -55,6 +55,14 @@ static size_t trained_run_begin(const struct ot_rendered *r, size_t s) {
     return s > 0 ? r->spans[s - 1].end : 0;
 }
 
+/* True if a trained span begins behind the start of a token, which lies in span `s`, and before its end. */
+static bool spans_border(const struct ot_rendered *r, size_t s, size_t end) {
+    for (; s + 1 < r->n_spans && r->spans[s].end < end; s++)
+        if (r->spans[s + 1].trained && r->spans[s + 1].end > r->spans[s].end)
+            return true;
+    return false;
+}
+
 /* Copies the encoded tokens, each with the mark of the span in which it begins. */
 static void push_encoded(const struct ot_sample_config *config, const struct ot_rendered *r,
                          struct ot_sample *s) {
@@ -68,6 +76,9 @@ static void push_encoded(const struct ot_sample_config *config, const struct ot_
         while (span > 0 && start < r->spans[span - 1].end)
             span--;
         bool trained = r->spans[span].trained;
+        size_t end = i + 1 < s->encoded.n ? s->encoded.start[i + 1] : r->bytes;
+        if (r->marked && !trained)
+            trained = spans_border(r, span, end);
         if (trained && !before && i > 0 && start > trained_run_begin(r, span))
             s->straddles = true;
         if (s->encoded.specials > 0 && s->first_special < 0 && r->spans[span].user &&

@@ -1,11 +1,14 @@
 /* A sample: turns a rendered text into token ids with a trained mark.
  *
  * A token trains if its first byte is in a trained span. The code does not search for ids, because a token
- * may cross the border of a span. BOS is added if the tokenizer's post-processor would add it and the text
- * does not begin with one. EOS is added if the text does not end with one, and it trains. The text of a
- * model's own template gets no BOS, and an EOS only if no special token ends it. A row of text that is too
- * long is split into pieces. Any other row that is too long loses the oldest part of its prompt. Only if the
- * answer alone is too long, it loses its end with the EOS, so that the model does not learn to stop there.
+ * may cross the border of a span. Where a template's {% generation %} marks say what trains, a token that a
+ * trained span begins in trains as well.
+ *
+ * BOS is added if the tokenizer's post-processor would add it and the text does not begin with one. EOS is
+ * added if the text does not end with one, and it trains. The text of a model's own template gets no BOS, and
+ * an EOS only if no special token ends it. A row of text that is too long is split into pieces. Any other row
+ * that is too long loses the oldest part of its prompt. Only if the answer alone is too long, it loses its
+ * end with the EOS, so that the model does not learn to stop there.
  *
  * PAIRS. Of an encoder-decoder, the tokens are those of the input, then those of the target, which trains.
  * The two texts are encoded apart, and EOS is added to each. A row that is too long loses the end of its

@@ -12,7 +12,7 @@
 void ot_rendered_reset(struct ot_rendered *r) {
     r->bytes = 0;
     r->n_spans = 0;
-    r->complete = r->left_out = r->failed = false;
+    r->complete = r->marked = r->left_out = r->failed = false;
     r->untold_turns = 0;
 }
 

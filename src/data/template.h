@@ -35,6 +35,9 @@ struct ot_rendered {
     /* A model's own template wrote the text: no BOS is added to its tokens, and an EOS only if they end with
      * no special token. */
     bool complete;
+    /* The template's own marks say what trains: a token trains too if a trained span begins inside it, as in
+     * the mask that transformers makes of such marks. */
+    bool marked;
     int untold_turns; /* assistant turns that do not train, because their place in the text is not exact */
     bool left_out;    /* the template left out some of the row's text */
     bool failed;      /* out of memory: appending does nothing, and ot_rendered_check returns the error */

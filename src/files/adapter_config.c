@@ -9,6 +9,7 @@
 
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/files/model_dir.h"
 #include "src/tokenizer/regex.h"
 
 enum { MAX_BYTES = 4 << 20, PATTERN_BYTES = 4096 };
@@ -224,6 +225,13 @@ static int refuse_others(const struct reader *r) {
             return ot_fail(OT_E_INPUT,
                            "%s: the key '%.60s' has a value, and this program has no such adapters", r->where,
                            key);
+    const char *task = ot_json_string(ot_json_get(r->root, "task_type"), NULL);
+    if (task && strcmp(task, "CAUSAL_LM") != 0 && strcmp(task, "SEQ_2_SEQ_LM") != 0)
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: task_type is '%.40s', whose model has another head than that of a language model; "
+            "only CAUSAL_LM and SEQ_2_SEQ_LM can be used",
+            r->where, task);
     const char *bias = "none", *init = NULL, *pattern = NULL;
     OT_TRY(ot_json_need_string(r->root, r->where, "bias", false, &bias));
     if (strcmp(bias, "none") != 0)
@@ -457,6 +465,26 @@ int ot_adapter_config_read(const char *dir, const struct ot_model_config *config
     struct ot_json *root;
     OT_TRY(open_file(dir, path, &root));
     int rc = ot_adapter_config_parse(root, path, config, to_train, lora);
+    ot_json_free(root);
+    return rc;
+}
+
+int ot_adapter_config_check_saved(const char *path, const struct ot_model_dir *dir) {
+    char where[PATH_MAX];
+    struct ot_json *root;
+    int rc = 0;
+    OT_TRY(open_file(path, where, &root));
+    const struct ot_json *modules = ot_json_get(root, "modules_to_save");
+    for (size_t i = 0; i < ot_json_length(modules) && rc == 0; i++) {
+        const char *name = ot_json_string(ot_json_at(modules, i), NULL);
+        /* Two modules that share their weights are stored once. */
+        bool shared = name && ot_model_dir_facts(dir)->config.tied && ends_with_name("lm_head", name);
+        if (name && !shared && !ot_model_dir_adapts_module(dir, name))
+            rc = ot_fail(OT_E_INPUT,
+                         "%s: modules_to_save has '%.60s', but the adapter's weights have no tensor of it: "
+                         "the file is not whole, get it again",
+                         where, name);
+    }
     ot_json_free(root);
     return rc;
 }

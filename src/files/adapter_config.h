@@ -18,6 +18,7 @@
 #include "models/selection.h"
 
 struct ot_json;
+struct ot_model_dir;
 
 #define OT_ADAPTER_CONFIG_NAME  "adapter_config.json"
 #define OT_ADAPTER_WEIGHTS_STEM "adapter_model"
@@ -32,6 +33,10 @@ int ot_adapter_config_read(const char *dir, const struct ot_model_config *config
 /* The same from the file's tree. where: its path, for messages. */
 int ot_adapter_config_parse(struct ot_json *root, const char *where, const struct ot_model_config *config,
                             bool to_train, char **lora);
+
+/* Checks that the adapter of DIR, which was added to `dir`, has the weights of all its modules_to_save.
+ * Errors: OT_E_INPUT, OT_E_IO. */
+int ot_adapter_config_check_saved(const char *path, const struct ot_model_dir *dir);
 
 /* Writes the spec of `lora`. model: opened with it; its own trained tensors become modules_to_save. base:
  * the name of the base; NULL: unknown. The caller frees *text. Errors: OT_E_BUDGET. */

@@ -242,6 +242,14 @@ static void count_bytes(struct ot_model_dir *dir) {
             dir->facts.dtype = (enum ot_dtype)dtype;
 }
 
+/* Whether a T5 shares its embedding with the head is said by the files, as in transformers 5, which writes
+ * tie_word_embeddings as true for every T5 (models/family_t5.c): without a head they share it. */
+static void tie_missing_head(struct ot_model_dir *dir) {
+    if (ot_model_has_pairs(&dir->facts.config) && dir->n_stored > 0 &&
+        !ot_model_dir_find(dir, "lm_head.weight"))
+        dir->facts.config.tied = true;
+}
+
 static int open_weights(struct ot_model_dir *dir) {
     dir->facts.has_weights = true;
     if (ot_model_dir_has(dir, "model.safetensors"))
@@ -258,6 +266,7 @@ static int open_weights(struct ot_model_dir *dir) {
                     : "has neither model.safetensors nor model.safetensors.index.json";
     }
     OT_TRY(ot_model_dir_unpack(dir));
+    tie_missing_head(dir);
     count_bytes(dir);
     return 0;
 }

@@ -51,9 +51,11 @@ struct ot_model_facts {
      * if there are several ids, it is the tokenizer's own eos token. */
     struct ot_token_ids ids;
     bool has_weights;
-    const char *weights_missing;   /* the reason, for an error message; NULL if there are weights */
-    const char *tokenizer_path;    /* path of tokenizer.json; NULL: none */
-    bool tokenizer_is_made;        /* tokenizer.json was made in memory, from a GGUF file */
+    const char *weights_missing; /* the reason, for an error message; NULL if there are weights */
+    const char *tokenizer_path;  /* path of tokenizer.json; NULL: none */
+    const char
+        *tokenizer_file;    /* NULL, or the file of which tokenizer_path is a copy with more added tokens */
+    bool tokenizer_is_made; /* tokenizer.json was made in memory, from a GGUF file */
     const char *sentencepiece;     /* path of the SentencePiece model in the directory; NULL: none */
     bool has_made_sentencepiece;   /* tokenizer.json was made in memory, from this model */
     const char *tokenizer_missing; /* why there is no tokenizer.json, if more is to be said; else NULL */
@@ -78,6 +80,8 @@ void ot_model_dir_close(struct ot_model_dir *dir); /* NULL is fine */
 int ot_model_dir_add_adapter(struct ot_model_dir *dir, const char *path);
 /* True if that directory has the tensor of this name: one of an adapter, or of modules_to_save. */
 bool ot_model_dir_is_adapted(const struct ot_model_dir *dir, const char *name);
+/* True if the adapter's file has tensors of a whole module: "lm_head". */
+bool ot_model_dir_adapts_module(const struct ot_model_dir *dir, const char *module);
 const struct ot_model_facts *ot_model_dir_facts(const struct ot_model_dir *dir);
 const char *ot_model_dir_path(const struct ot_model_dir *dir);
 

@@ -53,6 +53,28 @@ const struct ot_stored *ot_adapter_find(const struct ot_adapter *adapter, const 
     return bsearch(full, adapter->stored, (size_t)adapter->n_stored, sizeof *adapter->stored, compare_name);
 }
 
+/* PEFT stores the base layer beside the adapters of an embedding or a head. */
+const struct ot_stored *ot_adapter_find_base(const struct ot_adapter *adapter, const char *name) {
+    char inside[160];
+    size_t bytes = strlen(name), end = strlen(".weight");
+    if (!adapter->file || ot_lora_has_tensor(name) || bytes <= end ||
+        strcmp(name + bytes - end, ".weight") != 0)
+        return NULL;
+    int n = snprintf(inside, sizeof inside, "%.*s.base_layer.weight", (int)(bytes - end), name);
+    return n < (int)sizeof inside ? ot_adapter_find(adapter, inside) : NULL;
+}
+
+bool ot_model_dir_adapts_module(const struct ot_model_dir *dir, const char *module) {
+    for (int64_t i = 0; i < dir->adapter.n_stored; i++) {
+        const char *name = dir->adapter.stored[i].tensor->name, *point = strrchr(name, '.');
+        size_t bytes = point ? (size_t)(point - name) : 0, length = strlen(module);
+        if (!strstr(name, ".lora_") && bytes > length && name[bytes - length - 1] == '.' &&
+            memcmp(name + bytes - length, module, length) == 0)
+            return true;
+    }
+    return false;
+}
+
 bool ot_model_dir_is_adapted(const struct ot_model_dir *dir, const char *name) {
     return ot_adapter_find(&dir->adapter, name) != NULL;
 }

@@ -113,6 +113,8 @@ static const struct ot_stored *find_own(const struct ot_model_dir *dir, const st
 static const struct ot_stored *find_wanted(const struct ot_model_dir *dir, const struct ot_tensor *wanted,
                                            bool tied) {
     const struct ot_stored *stored = ot_adapter_find(&dir->adapter, wanted->name);
+    if (!stored)
+        stored = ot_adapter_find_base(&dir->adapter, wanted->name);
     return stored ? stored : find_own(dir, wanted, tied);
 }
 
@@ -154,9 +156,14 @@ static void mark_used(const struct ot_model_dir *dir, const struct ot_model *mod
                                *adapted = ot_adapter_find(&dir->adapter, tensor->name);
         if (own)
             used[own - dir->stored] = true;
+        if (!adapted)
+            adapted = ot_adapter_find_base(&dir->adapter, tensor->name);
         if (adapted)
             adapter_used[adapted - dir->adapter.stored] = true;
     }
+    const struct ot_stored *head = tied ? ot_adapter_find_base(&dir->adapter, HEAD) : NULL;
+    if (head) /* check_copies compares it with the embedding */
+        adapter_used[head - dir->adapter.stored] = true;
 }
 
 static int fail_extra(const struct ot_stored *extra, int64_t n, const char *what) {
@@ -233,6 +240,8 @@ static int check_copies(const struct ot_model_dir *dir, const struct ot_model *m
         OT_TRY(check_copy(map[i], find_stored(dir, STACK_EMBEDDINGS[k]), "a T5 has one embedding"));
     if (!ot_model_get_config(model)->tied)
         return 0;
+    OT_TRY(check_copy(map[i], ot_adapter_find_base(&dir->adapter, HEAD),
+                      "config.json says tie_word_embeddings true"));
     return check_copy(map[i], find_stored(dir, HEAD),
                       "config.json says tie_word_embeddings true; set it to false to use both, as "
                       "transformers does");

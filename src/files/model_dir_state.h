@@ -133,6 +133,8 @@ int ot_model_dir_hold_others(struct ot_model_dir *dir);
 
 /* The adapter's tensor with this name of the model; NULL: it has none, or there is no adapter. */
 const struct ot_stored *ot_adapter_find(const struct ot_adapter *adapter, const char *name);
+/* The base layer of an adapted embedding or head, which PEFT stores too; NULL: none. */
+const struct ot_stored *ot_adapter_find_base(const struct ot_adapter *adapter, const char *name);
 
 /* ---- forms (model_dir_forms.c) ---- */
 

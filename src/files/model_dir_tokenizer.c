@@ -7,9 +7,7 @@
 #include "src/base/json.h"
 #include "src/files/model_dir_state.h"
 #include "src/files/tokenizer_made.h"
-
-/* The largest real files have 40 MB. Parsing needs up to sixty times a file's bytes. */
-enum { TOKENIZER_MAX_BYTES = 128 << 20 };
+#include "src/tokenizer/tokenizer.h"
 
 static int keep(struct ot_model_dir *dir, const char *text, const char **out) {
     *out = ot_arena_strdup(dir->arena, text, strlen(text));
@@ -25,11 +23,29 @@ static int find_sentencepiece(struct ot_model_dir *dir) {
     return 0;
 }
 
+/* tokenizer.json, or a file in memory if the files beside it have more added tokens. */
+static int take_tokenizer(struct ot_model_dir *dir) {
+    char path[PATH_MAX];
+    ot_model_dir_file(dir, "tokenizer.json", path);
+    int rc = ot_tokenizer_complete(path, &dir->made_fd);
+    if (rc == -OT_E_INPUT) /* the model can be used with another tokenizer */
+        OT_TRY(keep(dir, ot_error_text(), &dir->facts.tokenizer_missing));
+    else if (rc < 0)
+        return rc;
+    else if (dir->made_fd < 0)
+        return keep(dir, path, &dir->facts.tokenizer_path);
+    OT_TRY(keep(dir, path, &dir->facts.tokenizer_file));
+    if (dir->made_fd < 0)
+        return 0;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", dir->made_fd);
+    return keep(dir, path, &dir->facts.tokenizer_path);
+}
+
 int ot_model_dir_find_tokenizer(struct ot_model_dir *dir) {
     char path[PATH_MAX];
     OT_TRY(find_sentencepiece(dir));
     if (ot_model_dir_has(dir, "tokenizer.json"))
-        return keep(dir, ot_model_dir_file(dir, "tokenizer.json", path), &dir->facts.tokenizer_path);
+        return take_tokenizer(dir);
     if (!dir->facts.sentencepiece) {
         const char *instead = ot_tokenizer_instead(dir->path);
         return instead ? keep(dir, instead, &dir->facts.tokenizer_missing) : 0;
@@ -83,9 +99,13 @@ int ot_model_dir_read_tokenizer_ids(const struct ot_model_dir *dir, int64_t *bos
         return 0;
     ot_model_dir_file(dir, "tokenizer_config.json", path);
     OT_TRY_GOTO(ot_json_read_file(path, OT_CONFIG_MAX_BYTES, &config), rc, out);
-    OT_TRY_GOTO(ot_json_read_file(facts->tokenizer_path, TOKENIZER_MAX_BYTES, &tokenizer), rc, out);
+    OT_TRY_GOTO(ot_json_read_file(facts->tokenizer_path, OT_TOKENIZER_MAX_FILE_BYTES, &tokenizer), rc, out);
     *bos = token_id(tokenizer, token_text(config, "bos_token"));
     *eos = token_id(tokenizer, token_text(config, "eos_token"));
+    if (facts->tokenizer_file) { /* a name that only the config has may lie beyond the model's tokens */
+        *bos = *bos < facts->config.vocab ? *bos : -1;
+        *eos = *eos < facts->config.vocab ? *eos : -1;
+    }
     if (*bos >= facts->config.vocab || *eos >= facts->config.vocab)
         rc = ot_fail(OT_E_INPUT,
                      "%s: bos_token or eos_token has the id %lld, must be below the model's vocab_size %lld",

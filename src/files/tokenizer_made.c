@@ -14,6 +14,7 @@
 #include "src/base/path.h"
 #include "src/files/model_config.h"
 #include "src/tokenizer/sentencepiece.h"
+#include "src/tokenizer/tokenizer.h"
 
 static const char *name_of(const char *path) {
     const char *slash = strrchr(path, '/');
@@ -40,33 +41,65 @@ static int read_beside(const char *model, const char *name, struct ot_json **out
     return ot_json_read_file(path, OT_CONFIG_MAX_BYTES, out);
 }
 
+/* Reads the files beside a tokenizer. trees: config.json and the three of struct ot_sentencepiece_files; the
+ * caller frees them, after an error too. */
+enum { N_BESIDE = 4 };
+static int read_all_beside(const char *path, struct ot_json *trees[N_BESIDE],
+                           struct ot_sentencepiece_files *files) {
+    static const char *const names[N_BESIDE] = {"config.json", "tokenizer_config.json",
+                                                "special_tokens_map.json", "added_tokens.json"};
+    for (size_t i = 0; i < N_BESIDE; i++)
+        OT_TRY(read_beside(path, names[i], &trees[i]));
+    *files = (struct ot_sentencepiece_files){.tokenizer_config = trees[1],
+                                             .special_tokens_map = trees[2],
+                                             .added_tokens = trees[3],
+                                             .model_type =
+                                                 ot_json_string(ot_json_get(trees[0], "model_type"), NULL)};
+    return 0;
+}
+
+static void free_trees(struct ot_json *trees[N_BESIDE]) {
+    for (size_t i = 0; i < N_BESIDE; i++)
+        ot_json_free(trees[i]);
+}
+
 static int make_text(const char *path, char **text, size_t *bytes) {
-    static const char *const names[] = {"config.json", "tokenizer_config.json", "special_tokens_map.json",
-                                        "added_tokens.json"};
-    struct ot_json *trees[4] = {NULL, NULL, NULL, NULL};
+    struct ot_json *trees[N_BESIDE] = {0};
+    struct ot_sentencepiece_files files;
     struct ot_sentencepiece *model = NULL;
     int rc = 0;
-    for (size_t i = 0; i < 4; i++)
-        OT_TRY_GOTO(read_beside(path, names[i], &trees[i]), rc, out);
+    OT_TRY_GOTO(read_all_beside(path, trees, &files), rc, out);
     OT_TRY_GOTO(ot_sentencepiece_open(path, &model), rc, out);
-    struct ot_sentencepiece_files files = {.tokenizer_config = trees[1],
-                                           .special_tokens_map = trees[2],
-                                           .added_tokens = trees[3],
-                                           .model_type =
-                                               ot_json_string(ot_json_get(trees[0], "model_type"), NULL)};
     OT_TRY_GOTO(ot_sentencepiece_make(model, &files, path, text, bytes), rc, out);
 out:
     ot_sentencepiece_close(model);
-    for (size_t i = 0; i < 4; i++)
-        ot_json_free(trees[i]);
+    free_trees(trees);
     return rc;
 }
 
-int ot_tokenizer_make(const char *path, int *fd) {
-    char *text = NULL;
-    size_t bytes = 0;
-    *fd = -1;
-    OT_TRY(make_text(path, &text, &bytes));
+static int complete_text(const char *path, char **text, size_t *bytes) {
+    struct ot_json *trees[N_BESIDE] = {0}, *tokenizer = NULL;
+    struct ot_sentencepiece_files files;
+    int rc = 0;
+    OT_TRY_GOTO(read_all_beside(path, trees, &files), rc, out);
+    if (!files.tokenizer_config && !files.special_tokens_map && !files.added_tokens)
+        goto out;
+    rc = ot_json_read_file(path, OT_TOKENIZER_MAX_FILE_BYTES, &tokenizer);
+    if (rc == -OT_E_INPUT) /* opening the tokenizer says it */
+        rc = 0;
+    if (!tokenizer)
+        goto out;
+    rc = ot_tokenizer_complete_text(tokenizer, &files, text, bytes);
+    if (rc < 0)
+        rc = ot_fail_context(rc, "%s: the added tokens of the files beside it", path);
+out:
+    ot_json_free(tokenizer);
+    free_trees(trees);
+    return rc;
+}
+
+/* Puts the text into a file in memory, and frees it. */
+static int keep_in_memory(const char *path, char *text, size_t bytes, int *fd) {
     int made = memfd_create("tokenizer.json", MFD_CLOEXEC);
     int rc = made < 0 ? -errno : ot_write_all(NULL, made, text, bytes);
     free(text);
@@ -77,6 +110,22 @@ int ot_tokenizer_make(const char *path, int *fd) {
     }
     *fd = made;
     return 0;
+}
+
+int ot_tokenizer_make(const char *path, int *fd) {
+    char *text = NULL;
+    size_t bytes = 0;
+    *fd = -1;
+    OT_TRY(make_text(path, &text, &bytes));
+    return keep_in_memory(path, text, bytes, fd);
+}
+
+int ot_tokenizer_complete(const char *path, int *fd) {
+    char *text = NULL;
+    size_t bytes = 0;
+    *fd = -1;
+    OT_TRY(complete_text(path, &text, &bytes));
+    return text ? keep_in_memory(path, text, bytes, fd) : 0;
 }
 
 const char *ot_tokenizer_instead(const char *folder) {

@@ -12,6 +12,7 @@
 #include "src/report/forecast.h"
 #include "src/report/wear.h"
 #include "src/saving/saver.h"
+#include "src/session/chat_choice.h"
 #include "src/session/collect.h"
 #include "src/session/rates_cache.h"
 #include "src/session/store.h"
@@ -86,6 +87,7 @@ static void print_model(const struct ot_report *r) {
            s->tokenizer_is_own                ? "byte-level tokenizer"
            : ot_session_has_made_tokenizer(s) ? "tokenizer of the GGUF file"
            : sentencepiece                    ? sentencepiece
+           : s->tokenizer_file                ? s->tokenizer_file
                                               : s->tokenizer_path);
 }
 
@@ -106,6 +108,7 @@ static void print_dataset(const char *path, const struct ot_data_stats *stats) {
 
 static void print_notes(const struct ot_session *s, const struct ot_data_stats *stats) {
     size_t bytes = 0;
+    ot_chat_choice_note(s, stats->template_name);
     const char *token =
         stats->with_specials ? ot_tokenizer_token(s->tokenizer, stats->first_special, &bytes) : NULL;
     if (token)

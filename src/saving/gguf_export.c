@@ -13,9 +13,10 @@
 #include "src/files/out_dir.h"
 #include "src/gguf/model_keys.h"
 #include "src/gguf/vocab.h"
+#include "src/session/chat_choice.h"
 #include "src/tokenizer/sentencepiece.h"
 
-enum { TOKENIZER_MAX_BYTES = 128 << 20, NAME_MOST_BYTES = 128, MOST_ROPE_TENSORS = 2 };
+enum { NAME_MOST_BYTES = 128, MOST_ROPE_TENSORS = 2 };
 
 struct writing {
     struct ot_gguf_export *job;
@@ -121,18 +122,15 @@ static void choose_name(struct ot_gguf_export *job) {
 
 /* ---- the header ---- */
 
-/* The chat template of the model, else that of the run's rows. The caller frees *made. */
+/* The chat template of the run's rows if the model does not have it, else the model's. The caller frees
+ * *made. */
 static int find_chat_template(const struct ot_session *s, struct ot_gguf_vocab *vocab, char **made) {
     const struct ot_model_facts *facts = s->dir ? ot_model_dir_facts(s->dir) : NULL;
-    const struct ot_chat_template *own =
-        s->options->template_name ? ot_chat_template_find(s->options->template_name) : NULL;
-    *made = NULL;
-    if (facts && facts->has_chat_template) {
+    OT_TRY(ot_chat_choice_write(s, made, &vocab->chat_template_bytes));
+    vocab->chat_template = *made;
+    if (!*made && facts && facts->has_chat_template) {
         vocab->chat_template = facts->chat_template;
         vocab->chat_template_bytes = facts->chat_template_bytes;
-    } else if (own) {
-        OT_TRY(ot_chat_template_write(own, made, &vocab->chat_template_bytes));
-        vocab->chat_template = *made;
     }
     return 0;
 }
@@ -165,9 +163,10 @@ static int put_vocab(struct writing *w) {
     struct ot_json *tokenizer = NULL;
     char *made = NULL;
     int rc;
-    OT_TRY(ot_json_read_file(s->tokenizer_path, TOKENIZER_MAX_BYTES, &tokenizer));
+    OT_TRY(ot_json_read_file(s->tokenizer_path, OT_TOKENIZER_MAX_FILE_BYTES, &tokenizer));
     struct ot_gguf_vocab vocab = {.tokenizer = tokenizer,
                                   .where = ot_session_is_of_sentencepiece(s) ? ot_session_sentencepiece(s)
+                                           : s->tokenizer_file               ? s->tokenizer_file
                                                                              : s->tokenizer_path,
                                   .size = s->config.vocab,
                                   .bos = s->specials.bos_id,
@@ -314,6 +313,18 @@ static void warn_of_logits(const struct ot_model_config *c) {
             c->logit_divisor, c->logit_divisor);
 }
 
+/* llama.cpp reads "phi3" and "phi-3" in the name of a model as its tokenizer: the special tokens swallow
+ * spaces behind them, and the file is refused if the vocabulary lacks some. "ph_3" keeps it from that. */
+static void avoid_phi3(const struct ot_session *s, char *name) {
+    static const char *const marks[] = {"</s>", "<unk>", "<s>", "<|endoftext|>"};
+    bool is_phi3 = s->config.family == OT_FAMILY_PHI3;
+    for (size_t i = 0; i < sizeof marks / sizeof *marks && is_phi3; i++)
+        is_phi3 = ot_tokenizer_find(s->tokenizer, marks[i], strlen(marks[i])) >= 0;
+    for (char *at = name; !is_phi3 && (at = strcasestr(at, "phi")); at += 3)
+        if (at[3] == '3' || (at[3] == '-' && at[4] == '3'))
+            at[2] = '_';
+}
+
 static int make_header(struct writing *w) {
     struct ot_gguf_export *job = w->job;
     const struct ot_session *s = job->session;
@@ -323,6 +334,7 @@ static int make_header(struct writing *w) {
     OT_TRY(make_entries(w));
     snprintf(name, sizeof name, "%.*s", (int)(strlen(job->name) - strlen(job->mixture->label) - 6),
              job->name);
+    avoid_phi3(s, name);
     if (w->adapters) {
         OT_TRY(find_alpha(w));
         ot_gguf_put_adapter(&w->keys, &s->config, name, &w->mixture, w->alpha);

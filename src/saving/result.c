@@ -13,6 +13,7 @@
 #include "src/files/adapter_config.h"
 #include "src/saving/finished.h"
 #include "src/saving/model_card.h"
+#include "src/session/chat_choice.h"
 #include "src/session/collect.h"
 #include "src/session/team.h"
 
@@ -112,13 +113,10 @@ static int take_run(struct ot_result *result, const struct ot_checkpoint_record 
 /* Adds the chat template of training, so that a server formats conversations in the same way. Increments
  * *n. */
 static int add_chat_template(struct ot_result *result, int *n) {
-    const struct ot_session *s = result->session;
-    const char *name = s->options->template_name;
-    const struct ot_chat_template *template = name ? ot_chat_template_find(name) : NULL;
     size_t bytes;
-    if (!template || (s->dir && ot_model_dir_facts(s->dir)->has_chat_template))
+    OT_TRY(ot_chat_choice_write(result->session, &result->chat_text, &bytes));
+    if (!result->chat_text)
         return 0;
-    OT_TRY(ot_chat_template_write(template, &result->chat_text, &bytes));
     result->extra[(*n)++] =
         (struct ot_extra_file){.name = "chat_template.jinja", .text = result->chat_text, .bytes = bytes};
     return 0;

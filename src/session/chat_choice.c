@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/data/chat_template.h"
 
 enum { RUN_MAX_BYTES = 1 << 20 };
 
@@ -69,4 +71,69 @@ void ot_chat_choice_settle(const struct ot_session *s, const char *name, enum ot
     bool own = source == OT_TEMPLATE_OWN && ot_own_template_known(s->chat.own);
     if (s->options->command == OT_COMMAND_TRAIN && (source == OT_TEMPLATE_GUESSED || own))
         ot_settings_choose_text(s->settings, "template", name);
+}
+
+/* ---- what is saved ---- */
+
+/* The built-in template in which the rows are written; NULL: another one. */
+static const struct ot_chat_template *written_in(const struct ot_session *s) {
+    const char *name = s->options->template_name ? s->options->template_name : s->chat.recorded;
+    return name ? ot_chat_template_find(name) : NULL;
+}
+
+/* True if the model's files have the template of the rows. Without one of their own, they have not. */
+static bool has_template(const struct ot_session *s, const struct ot_chat_template *of_rows) {
+    bool has = s->dir && ot_model_dir_facts(s->dir)->has_chat_template;
+    return has && (!of_rows || (s->chat.own && ot_own_template_known(s->chat.own) == of_rows));
+}
+
+int ot_chat_choice_write(const struct ot_session *s, char **jinja, size_t *bytes) {
+    const struct ot_chat_template *of_rows = written_in(s);
+    *jinja = NULL;
+    *bytes = 0;
+    if (!of_rows || has_template(s, of_rows))
+        return 0;
+    return ot_chat_template_write(of_rows, s->specials.add_bos, jinja, bytes);
+}
+
+/* The name of BOS is in the model's tokenizer_config.json, or in that which a run writes itself. */
+static bool names_bos(const struct ot_session *s) {
+    bool own = !s->dir || s->options->tokenizer || ot_model_dir_facts(s->dir)->tokenizer_is_made;
+    return own || ot_json_get(ot_model_dir_facts(s->dir)->tokenizer_config, "bos_token");
+}
+
+static void note_bos(const struct ot_session *s, const struct ot_chat_template *of_rows) {
+    const char *own = s->dir ? ot_model_dir_facts(s->dir)->chat_template : NULL;
+    if (!s->specials.add_bos || ot_chat_template_begins(of_rows))
+        return;
+    if (has_template(s, of_rows) && own && !strstr(own, "bos_token"))
+        ot_log(OT_LOG_INFO,
+               "note    the tokenizer puts BOS in front of rows, which the model's chat template "
+               "does not write");
+    else if (!has_template(s, of_rows) && !names_bos(s))
+        ot_log(OT_LOG_INFO,
+               "note    the tokenizer puts BOS in front of rows, but tokenizer_config.json has no "
+               "bos_token: the saved chat template cannot write it");
+}
+
+void ot_chat_choice_note(const struct ot_session *s, const char *name) {
+    const struct ot_chat_template *of_rows = name ? ot_chat_template_find(name) : NULL;
+    const char *stop = of_rows ? ot_chat_template_stop(of_rows) : NULL;
+    if (!of_rows)
+        return;
+    if (s->options->command == OT_COMMAND_TRAIN && s->dir && ot_model_dir_facts(s->dir)->has_chat_template &&
+        !has_template(s, of_rows))
+        ot_log(OT_LOG_INFO,
+               "note    the rows are written in the chat template %s: the result has it in place of the "
+               "model's own",
+               name);
+    if (stop) {
+        size_t bytes = strcspn(stop, ">") + 1;
+        if (ot_tokenizer_find(s->tokenizer, stop, bytes) < 0)
+            ot_log(OT_LOG_INFO,
+                   "note    the chat template %s ends turns with %.*s, which is no token of this tokenizer: "
+                   "several ordinary tokens spell it",
+                   name, (int)bytes, stop);
+    }
+    note_bos(s, of_rows);
 }

@@ -18,4 +18,11 @@ struct ot_template_choice ot_chat_choice(const struct ot_session *session);
 void ot_chat_choice_settle(const struct ot_session *session, const char *name,
                            enum ot_template_source source);
 
+/* The Jinja text that the result needs, because its rows were written in a template that the model's files do
+ * not have. *jinja is NULL if the model's own is right; the caller frees it. Errors: OT_E_BUDGET. */
+int ot_chat_choice_write(const struct ot_session *session, char **jinja, size_t *bytes);
+/* Says in one line each how rows, template and tokenizer deviate from each other. name: the template of the
+ * rows; NULL: none. */
+void ot_chat_choice_note(const struct ot_session *session, const char *name);
+
 #endif

@@ -51,7 +51,8 @@ struct ot_session {
     struct ot_token_ids ids;
 
     char *tokenizer_path;
-    bool tokenizer_is_own;       /* the byte-level tokenizer of own presets */
+    char *tokenizer_file;  /* NULL, or the file of which tokenizer_path is a copy with more added tokens */
+    bool tokenizer_is_own; /* the byte-level tokenizer of own presets */
     bool tokenizer_is_in_memory; /* the session made the tokenizer's file, in memory: */
     int tokenizer_fd;
     struct ot_tokenizer *tokenizer;

@@ -1,6 +1,7 @@
 #include "src/session/session.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,6 +50,16 @@ static int make_from_model(struct ot_session *s, const char *path) {
     return take_file(s, fd);
 }
 
+/* The files beside a tokenizer.json may have more added tokens. */
+static int take_json(struct ot_session *s, const char *path) {
+    int fd;
+    OT_TRY(ot_tokenizer_complete(path, &fd));
+    if (fd < 0)
+        return ot_string_format(&s->tokenizer_path, "%s", path);
+    OT_TRY(take_file(s, fd));
+    return ot_string_format(&s->tokenizer_file, "%s", path);
+}
+
 static int fail_missing(const struct ot_session *s) {
     const char *reason = ot_model_dir_facts(s->dir)->tokenizer_missing, *path = ot_model_dir_path(s->dir);
     if (!reason)
@@ -66,9 +77,10 @@ static int find_tokenizer(struct ot_session *s) {
     if (!path && s->dir)
         path = ot_model_dir_facts(s->dir)->tokenizer_path;
     if (!path && s->dir && s->options->adapter) { /* a base without one was trained with --tokenizer */
-        OT_TRY(ot_string_format(&s->tokenizer_path, "%s/tokenizer.json", s->options->adapter));
-        if (access(s->tokenizer_path, F_OK) == 0)
-            return 0;
+        char of_adapter[PATH_MAX];
+        int n = snprintf(of_adapter, sizeof of_adapter, "%s/tokenizer.json", s->options->adapter);
+        if (n < (int)sizeof of_adapter && access(of_adapter, F_OK) == 0)
+            return take_json(s, of_adapter);
     }
     if (!path && s->dir)
         return fail_missing(s);
@@ -78,8 +90,12 @@ static int find_tokenizer(struct ot_session *s) {
         return ot_fail(OT_E_INPUT,
                        "%s has no tokenizer here; give the tokenizer.json of %s with --tokenizer FILE",
                        s->options->model, preset->hub_id);
-    s->tokenizer_path = strdup(path);
-    return s->tokenizer_path ? 0 : ot_fail(OT_E_BUDGET, "no memory for a file name");
+    if (path == s->options->tokenizer)
+        return take_json(s, path);
+    const char *file = ot_model_dir_facts(s->dir)->tokenizer_file;
+    if (file)
+        OT_TRY(ot_string_format(&s->tokenizer_file, "%s", file));
+    return ot_string_format(&s->tokenizer_path, "%s", path);
 }
 
 static int32_t find_first_token(const struct ot_tokenizer *tokenizer, const char *const *names) {
@@ -145,6 +161,8 @@ static int open_tokenizer(struct ot_session *s) {
         return ot_fail_context(rc, "%s: the tokenizer that its keys describe", ot_model_dir_path(s->dir));
     if (rc < 0 && ot_session_is_of_sentencepiece(s))
         return ot_fail_context(rc, "%s: the tokenizer that is made from it", ot_session_sentencepiece(s));
+    if (rc < 0 && s->tokenizer_file)
+        return ot_fail_context(rc, "%s: with the added tokens of the files beside it", s->tokenizer_file);
     OT_TRY(rc);
     if (s->dir && !s->options->tokenizer)
         s->ids = ot_model_dir_facts(s->dir)->ids;
@@ -272,6 +290,7 @@ void ot_session_close(struct ot_session *s) {
     if (s->tokenizer_is_in_memory)
         close(s->tokenizer_fd);
     free(s->tokenizer_path);
+    free(s->tokenizer_file);
     free(s->lora);
     free(s->train);
     ot_json_free(s->run);

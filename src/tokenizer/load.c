@@ -11,9 +11,6 @@
 #include "src/base/error.h"
 #include "src/base/json.h"
 
-/* The largest real files have 40 MB. A parsed file takes up to sixty times its bytes. */
-enum { MAX_FILE_BYTES = 128 << 20 };
-
 int ot_load_string(struct ot_tokenizer *t, const struct ot_json *value, struct ot_string *out) {
     size_t bytes;
     const char *text = ot_json_string(value, &bytes);
@@ -64,7 +61,7 @@ int ot_tokenizer_open(const char *path, struct ot_tokenizer **out) {
     if (!t || !(t->spares = calloc(OT_SPARES, sizeof *t->spares)))
         OT_TRY_GOTO(ot_fail(OT_E_BUDGET, "no memory to read %s", path), rc, out);
     OT_TRY_GOTO(ot_arena_open(&t->arena), rc, out);
-    OT_TRY_GOTO(ot_json_read_file(path, MAX_FILE_BYTES, &root), rc, out);
+    OT_TRY_GOTO(ot_json_read_file(path, OT_TOKENIZER_MAX_FILE_BYTES, &root), rc, out);
     OT_TRY_GOTO(load_root(t, path, root), rc, out);
     *out = t;
     t = NULL;

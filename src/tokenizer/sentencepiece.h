@@ -90,5 +90,9 @@ struct ot_sentencepiece_files {
  * OT_E_INPUT (the files contradict each other), OT_E_BUDGET. */
 int ot_sentencepiece_make(const struct ot_sentencepiece *model, const struct ot_sentencepiece_files *files,
                           const char *where, char **text, size_t *bytes);
+/* Makes the text of a tokenizer.json that has the added tokens of the other files too (complete.c); the
+ * caller frees it. *text is NULL if it has them all. Errors: OT_E_INPUT, OT_E_BUDGET. */
+int ot_tokenizer_complete_text(const struct ot_json *tokenizer, const struct ot_sentencepiece_files *files,
+                               char **text, size_t *bytes);
 
 #endif

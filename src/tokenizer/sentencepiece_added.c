@@ -105,9 +105,7 @@ static bool flag(const struct ot_json *value, const char *key, bool fallback) {
     return ot_json_bool(ot_json_get(value, key), fallback);
 }
 
-/* A token is a text, or an object with the text and settings. False: neither, or an empty text, as the files
- * of Llama 1 have it. */
-static bool read_token(const struct ot_json *value, bool special, struct ot_sentencepiece_added *out) {
+bool ot_added_token_read(const struct ot_json *value, bool special, struct ot_sentencepiece_added *out) {
     const struct ot_json *content = ot_json_get(value, "content");
     *out = (struct ot_sentencepiece_added){.id = -1, .special = flag(value, "special", special)};
     out->text = ot_json_string(content ? content : value, &out->bytes);
@@ -136,7 +134,7 @@ static int put_decoder(struct ot_sentencepiece_maker *m, const struct ot_json *d
         struct ot_sentencepiece_added token;
         char *end;
         long long id = strtoll(key, &end, 10);
-        if (!read_token(value, false, &token))
+        if (!ot_added_token_read(value, false, &token))
             return ot_fail(OT_E_INPUT,
                            "%s: tokenizer_config.json: added_tokens_decoder.%.40s has no 'content'", m->where,
                            key);
@@ -146,10 +144,9 @@ static int put_decoder(struct ot_sentencepiece_maker *m, const struct ot_json *d
     return 0;
 }
 
-/* The special tokens by their names, in the order in which transformers gives ids to new ones. */
-static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                    "pad_token", "cls_token", "mask_token"};
-enum { NAMES = sizeof names / sizeof *names, BOS = 0, EOS = 1 };
+const char *const OT_SPECIAL_NAMES[OT_N_SPECIAL_NAMES] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                                          "pad_token", "cls_token", "mask_token"};
+enum { NAMES = OT_N_SPECIAL_NAMES, BOS = 0, EOS = 1 };
 
 /* The token of one name; NULL: none. The older special_tokens_map.json counts more than
  * tokenizer_config.json. */
@@ -183,8 +180,8 @@ static const char *usual(const struct ot_sentencepiece_maker *m, int name) {
 
 /* Reads the token of one name. False: there is none. */
 static bool read_named(const struct ot_sentencepiece_maker *m, int name, struct ot_sentencepiece_added *out) {
-    const struct ot_json *value = named(m, names[name]);
-    if (value && read_token(value, true, out))
+    const struct ot_json *value = named(m, OT_SPECIAL_NAMES[name]);
+    if (value && ot_added_token_read(value, true, out))
         return true;
     const char *text = usual(m, name);
     *out = (struct ot_sentencepiece_added){
@@ -201,7 +198,7 @@ static bool is_named_special(const struct ot_sentencepiece_maker *m, const char 
             return true;
     for (size_t k = 0; k < 2; k++)
         for (size_t i = 0; i < ot_json_length(lists[k]); i++)
-            if (read_token(ot_json_at(lists[k], i), true, &token) && token.bytes == bytes &&
+            if (ot_added_token_read(ot_json_at(lists[k], i), true, &token) && token.bytes == bytes &&
                 memcmp(token.text, text, bytes) == 0)
                 return true;
     return false;
@@ -248,10 +245,10 @@ static int put_specials(struct ot_sentencepiece_maker *m) {
         lists[1] = ot_json_get(m->files->special_tokens_map, "additional_special_tokens");
     for (int i = 0; i < NAMES; i++)
         if (read_named(m, i, &token))
-            OT_TRY(put_special(m, named(m, names[i]), token));
+            OT_TRY(put_special(m, named(m, OT_SPECIAL_NAMES[i]), token));
     for (size_t k = 0; k < 2; k++)
         for (size_t i = 0; i < ot_json_length(lists[k]); i++)
-            if (read_token(ot_json_at(lists[k], i), true, &token))
+            if (ot_added_token_read(ot_json_at(lists[k], i), true, &token))
                 OT_TRY(put_special(m, ot_json_at(lists[k], i), token));
     return 0;
 }

@@ -18,6 +18,14 @@ struct ot_sentencepiece_added {
     bool special, normalized, lstrip, rstrip, single_word;
 };
 
+/* Reads a token of a file: a text, or an object with the text and settings. special: its default. False:
+ * neither, or an empty text, as the files of Llama 1 have it. */
+bool ot_added_token_read(const struct ot_json *value, bool special, struct ot_sentencepiece_added *out);
+
+/* The special tokens by their names, in the order in which transformers gives ids to new ones. */
+enum { OT_N_SPECIAL_NAMES = 7 };
+extern const char *const OT_SPECIAL_NAMES[OT_N_SPECIAL_NAMES];
+
 struct ot_sentencepiece_maker {
     const struct ot_sentencepiece *model;
     const struct ot_sentencepiece_files *files;

@@ -42,6 +42,9 @@
 
 struct ot_tokenizer;
 
+/* The largest real files have 40 MB. Parsing needs up to sixty times a file's bytes. */
+enum { OT_TOKENIZER_MAX_FILE_BYTES = 128 << 20 };
+
 /* Reads a tokenizer.json. Errors: OT_E_IO (cannot read), OT_E_INPUT (not a tokenizer.json, inconsistent, or
  * an unsupported component: the message names the file, the component and what is supported), OT_E_BUDGET (no
  * memory). */

@@ -38,7 +38,7 @@ static int take_values(void *context, int slab, int64_t first, int64_t n, const 
 
 static int check_tokenizer(const struct ot_model_facts *facts, struct ot_verify *verify) {
     struct ot_tokenizer *tokenizer = NULL;
-    if (!facts->tokenizer_path && facts->sentencepiece)
+    if (!facts->tokenizer_path && (facts->sentencepiece || facts->tokenizer_file))
         return ot_verify_note(verify, ot_fail(OT_E_INPUT, "%s", facts->tokenizer_missing));
     if (!facts->tokenizer_path)
         return 0;
@@ -48,6 +48,8 @@ static int check_tokenizer(const struct ot_model_facts *facts, struct ot_verify 
         rc = ot_fail_context(rc, "%s: the tokenizer that its keys describe", verify->dir);
     if (rc < 0 && facts->has_made_sentencepiece)
         rc = ot_fail_context(rc, "%s: the tokenizer that is made from it", facts->sentencepiece);
+    if (rc < 0 && facts->tokenizer_file)
+        rc = ot_fail_context(rc, "%s: with the added tokens of the files beside it", facts->tokenizer_file);
     return ot_verify_note(verify, rc);
 }
 
@@ -104,6 +106,7 @@ int ot_verify_model(const char *path, bool progress, struct ot_verify *out) {
     OT_TRY_GOTO(check_tokenizer(facts, out), rc, out);
     if (found.adapter) {
         OT_TRY_GOTO(ot_model_dir_add_adapter(dir, found.adapter), rc, out);
+        OT_TRY_GOTO(ot_adapter_config_check_saved(found.adapter, dir), rc, out);
         OT_TRY_GOTO(ot_adapter_config_read(found.adapter, &facts->config, false, &lora), rc, out);
     }
     rc = check_weights(dir, lora, &c);

@@ -13,6 +13,7 @@ import subprocess
 import program
 from program import SMALL, run, sql_rows, write_rows
 
+BOS = "{{ '' + bos_token | default('', true) + '' }}"  # in front of a saved template if the tokenizer adds BOS
 GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../golden/chat")
 
 
@@ -134,6 +135,32 @@ class Chat(program.ProgramTest):
                                      "{% endif %}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}")
         result = self.fit(model, "silent-fit", rows=write_rows(self.path("system.jsonl"), rows))
         self.assertIn("note    in 8 rows the chat template leaves out a text of a turn, or changes it, the first on line 1", result.err)
+
+    def saved_template(self, out):
+        with open(os.path.join(self.path(out), "chat_template.jinja")) as file:
+            return file.read()
+
+    def test_the_result_has_the_template_of_its_rows(self):
+        """Its tokenizer adds BOS, so the text writes it too. Another template than the model's own replaces that."""
+        model = self.model("own-zephyr", jinja("zephyr"))
+        out = self.fit(model, "replaced", "--template", "chatml")
+        self.assertIn("the result has it in place of the model's own", out.err)
+        text = self.saved_template("replaced")
+        self.assertIn("<|im_start|>", text)
+        self.assertTrue(text.index("bos_token") < text.index("{% for"), text)
+        again = self.fit(self.path("replaced"), "again", "--template", "chatml")
+        self.assertNotIn("in place of", again.err)
+        self.assertEqual(self.saved_template("again"), text)
+        kept = self.fit(model, "kept")
+        self.assertNotIn("in place of", kept.err)
+        self.assertIn("the tokenizer puts BOS in front of rows, which the model's chat template does not write", kept.err)
+        self.assertFalse(os.path.exists(os.path.join(self.path("kept"), "chat_template.jinja")))
+
+    def test_marks_that_are_no_tokens_are_said(self):
+        out = self.fit(self.path("base"), "spelled", "--template", "chatml")
+        self.assertIn("ends turns with <|im_end|>, which is no token of this tokenizer", out.err)
+        out = self.fit(self.path("base"), "spelled-not", "--template", "zephyr")
+        self.assertNotIn("no token of this tokenizer", out.err)
 
     def test_a_model_without_a_template_needs_one(self):
         self.fail_with(2, "the model has no chat template; choose one with --template", "train", *SMALL, "--data",
@@ -295,7 +322,7 @@ class Chat(program.ProgramTest):
             self.assertIn(f"template {name}, ", self.fit(self.path(out), out + "-more", "--show-sample").err)
         own = self.model("has-own", jinja("zephyr"))
         self.fit(own, "serve-own", "--template", "chatml")
-        self.assertFalse(os.path.exists(os.path.join(self.path("serve-own"), "chat_template.jinja")))
+        self.assertEqual(self.saved_template("serve-own").replace(BOS, ""), jinja("chatml"))
 
     def test_a_run_goes_on_and_is_exported_with_its_template(self):
         plain = self.model("plain", None)
@@ -303,8 +330,7 @@ class Chat(program.ProgramTest):
         folder = os.path.join(self.path("stop"), "checkpoints")
         checkpoint = next(name for name in sorted(os.listdir(folder)) if os.path.isdir(os.path.join(folder, name)))
         self.succeed("export", os.path.join(folder, checkpoint), "--out", self.path("early"))
-        with open(os.path.join(self.path("early"), "chat_template.jinja")) as file:
-            self.assertEqual(file.read(), jinja("zephyr"))
+        self.assertEqual(self.saved_template("early").replace(BOS, ""), jinja("zephyr"))
         own = self.model("has-own", jinja("qwen2"))
         text = write_rows(self.path("text.jsonl"), [{"text": "abcdef"}] * 8)
         words = ["--eval-data", text, "--save-every", "1", "--schedule", "constant"]

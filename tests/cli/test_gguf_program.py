@@ -144,6 +144,13 @@ class Gguf(program.ProgramTest):
         out = os.path.join(folder, "out")
         return os.path.join(out, self.succeed("export", named, "--gguf", kind, "--out", out, "--json").json()["file"])
 
+    def test_a_name_of_phi3_is_for_its_vocabulary_alone(self):
+        """llama.cpp refuses a file of that name whose vocabulary lacks </s>, <unk>, <s> or <|endoftext|>."""
+        for name, want in (("My-Phi3-test", b"My-Ph_3-test"), ("phi-3", b"ph_-3"), ("a-phi-4", b"a-phi-4")):
+            shutil.copytree(self.path("llama"), self.path(name))
+            data = program.read_bytes(self.export(name, "f32"))[:4096]
+            self.assertIn(len(want).to_bytes(8, "little") + want, data)
+
     def test_a_run_from_a_file_has_the_bits_of_one_from_its_directory(self):
         for family in ("mixtral", "gpt_oss"):
             for model, out in (self.path(family), "of-folder"), (self.export(family, "f32"), "of-file"):

@@ -32,7 +32,7 @@ int open_data_fixture(void **state) {
                                            .pool = f->pool};
     char *jinja;
     size_t bytes;
-    check_ok(ot_chat_template_write(ot_chat_template_find("zephyr"), &jinja, &bytes));
+    check_ok(ot_chat_template_write(ot_chat_template_find("zephyr"), false, &jinja, &bytes));
     use_template(f, jinja);
     free(jinja);
     *state = f;

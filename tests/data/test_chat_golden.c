@@ -127,7 +127,7 @@ static void test_own_texts(void **state) {
         char *own, *asked, path[512];
         size_t own_bytes, asked_bytes;
         snprintf(path, sizeof path, OT_TEST_GOLDEN "/chat/%s.jinja", t->name);
-        check_ok(ot_chat_template_write(t, &own, &own_bytes));
+        check_ok(ot_chat_template_write(t, false, &own, &own_bytes));
         check_ok(ot_read_file(path, MOST_BYTES, &asked, &asked_bytes));
         assert_int_equal(asked_bytes, own_bytes);
         assert_memory_equal(asked, own, own_bytes);
@@ -138,6 +138,12 @@ static void test_own_texts(void **state) {
         assert_null(found);
         free(own);
         free(asked);
+        /* With the BOS that a tokenizer adds. */
+        check_ok(ot_chat_template_write(t, true, &own, &own_bytes));
+        assert_non_null(strstr(own, "bos_token"));
+        check_ok(ot_chat_template_recognize(own, own_bytes, &found));
+        assert_ptr_equal(found, t);
+        free(own);
     }
 }
 
@@ -161,7 +167,7 @@ static int write_texts(const char *folder) {
         char *text, path[512];
         size_t bytes;
         snprintf(path, sizeof path, "%s/%s.jinja", folder, t->name);
-        FILE *file = ot_chat_template_write(t, &text, &bytes) == 0 ? fopen(path, "w") : NULL;
+        FILE *file = ot_chat_template_write(t, false, &text, &bytes) == 0 ? fopen(path, "w") : NULL;
         if (!file || fwrite(text, 1, bytes, file) != bytes || fclose(file) != 0)
             return 1;
         free(text);

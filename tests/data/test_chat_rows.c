@@ -110,7 +110,7 @@ static struct ot_own_template *open_named(const char *name) {
     struct ot_own_template *own;
     char *jinja;
     size_t bytes;
-    check_ok(ot_chat_template_write(ot_chat_template_find(name), &jinja, &bytes));
+    check_ok(ot_chat_template_write(ot_chat_template_find(name), false, &jinja, &bytes));
     check_ok(ot_own_template_open(jinja, bytes, "the template", NULL, &own));
     free(jinja);
     return own;

@@ -95,6 +95,10 @@ static void test_generation_blocks(void **state) {
     check_row(f, "{'messages': [" U("u") ", " A("a") "]}", "u[a<257>]");
     check_refused(f, "{'messages': [" U("u") ", {'role': 'assistant', 'content': 'a', 'weight': 0}]}",
                   "marks 2 parts of 1 assistant turns");
+    /* A token across the border trains, as in the mask of transformers. */
+    use_template(f, "{% for m in messages %}{{ m.role }}{% if m.role == 'assistant' %}<|e{% generation %}os|>"
+                    "{{ m.content }}{% endgeneration %}{% endif %}{% endfor %}");
+    check_row(f, "{'messages': [" U("u") ", " A("a") "]}", "userassistant[<257>a<257>]");
 }
 
 static void test_weights(void **state) {
@@ -380,7 +384,7 @@ static void test_same_as_built_in(void **state) {
         const struct ot_chat_template *t = ot_chat_template_find(names[i]);
         char *jinja;
         size_t bytes;
-        check_ok(ot_chat_template_write(t, &jinja, &bytes));
+        check_ok(ot_chat_template_write(t, false, &jinja, &bytes));
         use_template(f, jinja);
         free(jinja);
         for (size_t k = 0; k < ot_json_length(talks); k++) {

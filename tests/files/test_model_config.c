@@ -262,8 +262,8 @@ static void test_refuses_by_name(void **state) {
         {"\"quantization_config\": {\"quant_method\": \"awq\"}", "quant_method 'awq' cannot be read"},
         {"\"hidden_act\": \"mish\"", "hidden_act 'mish' is not supported"},
         {"\"torch_dtype\": \"float64\"", "torch_dtype 'float64' is not supported"},
-        {"\"hidden_size\": null", "the key 'hidden_size' is missing"},
-        {"\"vocab_size\": null", "the key 'vocab_size' is missing"},
+        {"\"hidden_size\": null", "key 'hidden_size' is null"},
+        {"\"vocab_size\": null", "key 'vocab_size' is null"},
         {"\"num_hidden_layers\": 0", "'num_hidden_layers' is 0"},
         {"\"num_hidden_layers\": -1", "'num_hidden_layers' is -1"},
         {"\"num_hidden_layers\": 2.5", "'num_hidden_layers' must be an integer"},
@@ -384,7 +384,8 @@ static void test_edges_of_families(void **state) {
         /* Keys that transformers ignores. */
         "{" SIZES "\"model_type\": \"falcon\", \"head_dim\": 7}",
         "{" SIZES "\"model_type\": \"gpt2\", \"head_dim\": 6, \"num_key_value_heads\": 1}",
-        "{" SIZES "\"model_type\": \"ministral3\", \"head_dim\": 8, \"rope_parameters\": {"
+        "{" SIZES
+        "\"model_type\": \"ministral3\", \"head_dim\": 8, \"num_key_value_heads\": 3, \"rope_parameters\": {"
         "\"original_max_position_embeddings\": 64, \"llama_4_scaling_beta\": 0}}"};
     for (size_t i = 0; i < sizeof accepted / sizeof *accepted; i++) {
         struct ot_config_file file, again;
@@ -402,8 +403,8 @@ static void test_edges_of_families(void **state) {
         {"{" SIZES "\"model_type\": \"falcon\", \"new_decoder_architecture\": true, \"num_kv_heads\": 2}",
          "not a multiple of num_key_value_heads, 2"},
         {"{" SIZES "\"model_type\": \"llama\", \"rope_scaling\": {\"type\": \"yarn\", "
-         "\"original_max_position_embeddings\": 65}}",
-         "factor is absent, and original_max_position_embeddings, 65, is above max_position_embeddings, 64"},
+         "\"factor\": null, \"original_max_position_embeddings\": 65}}",
+         "factor is null, and original_max_position_embeddings, 65, is above max_position_embeddings, 64"},
         {"{" SIZES "\"model_type\": \"phi3\", \"original_max_position_embeddings\": 1, \"rope_scaling\": {"
          "\"type\": \"longrope\", \"short_factor\": [1, 1, 1, 1], \"long_factor\": [2, 2, 2, 2]}}",
          "attention_factor is inf"},

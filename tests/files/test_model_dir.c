@@ -316,7 +316,7 @@ static void test_token_ids_by_precedence(void **state) {
         {", \"bos_token_id\": 1, \"eos_token_id\": 2", "{\"eos_token\": \"<end>\"}", NULL, 1, 1, 7},
         {", \"eos_token_id\": 2", "{\"eos_token\": {\"content\": \"<end>\"}, \"bos_token\": \"word\"}", NULL,
          5, 1, 7},
-        {", \"eos_token_id\": 2", "{\"eos_token\": \"unknown\"}", NULL, -1, 1, 2},
+        {", \"eos_token_id\": 2", "{\"eos_token\": \"unknown\"}", NULL, -1, 1, 8}, /* a new token */
         {", \"eos_token_id\": 2", "{\"eos_token\": \"<end>\"}", "{\"eos_token_id\": 9, \"bos_token_id\": 8}",
          8, 1, 9},
         {", \"eos_token_id\": 2", "{\"eos_token\": \"<end>\"}", "{\"eos_token_id\": [9, 7]}", -1, 2, 7},

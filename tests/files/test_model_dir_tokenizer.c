@@ -52,6 +52,35 @@ static int64_t tokens_of(const struct ot_model_dir *dir, const char *text) {
     return n;
 }
 
+/* tokenizer_config.json has a token more than tokenizer.json: it cuts the text, and names have its id. */
+static void tokens_of_the_config_are_added(void **state) {
+    struct ot_model_dir *dir;
+    copy_golden(*state, "gpt2.json", "tokenizer.json");
+    check_ok(ot_model_dir_open(*state, &dir));
+    assert_null(ot_model_dir_facts(dir)->tokenizer_file);
+    int64_t before = tokens_of(dir, "<sql>");
+    ot_model_dir_close(dir);
+    write_text(*state, "tokenizer_config.json",
+               "{\"added_tokens_decoder\": {\"459\": {\"content\": \"<sql>\", \"special\": true}}, "
+               "\"eos_token\": \"<sql>\"}");
+    check_ok(ot_model_dir_open(*state, &dir));
+    assert_non_null(strstr(ot_model_dir_facts(dir)->tokenizer_file, "/tokenizer.json"));
+    assert_int_equal(tokens_of(dir, "<sql>"), 1);
+    assert_true(before > 1);
+    assert_int_equal(ot_model_dir_facts(dir)->ids.eos[0], 459);
+    ot_model_dir_close(dir);
+}
+
+static void wrong_tokens_of_the_config_are_named(void **state) {
+    struct ot_model_dir *dir;
+    copy_golden(*state, "gpt2.json", "tokenizer.json");
+    write_text(*state, "tokenizer_config.json", "{\"added_tokens_decoder\": {\"459\": {}}}");
+    check_ok(ot_model_dir_open(*state, &dir));
+    assert_null(ot_model_dir_facts(dir)->tokenizer_path);
+    assert_non_null(strstr(ot_model_dir_facts(dir)->tokenizer_missing, "added_tokens_decoder.459 must be"));
+    ot_model_dir_close(dir);
+}
+
 static void a_sentencepiece_model_is_enough(void **state) {
     struct ot_model_dir *dir;
     copy_golden(*state, "llama_bpe.model", "tokenizer.model");
@@ -90,7 +119,7 @@ static void tokenizer_json_comes_first(void **state) {
     const struct ot_model_facts *facts = ot_model_dir_facts(dir);
     assert_false(facts->has_made_sentencepiece);
     assert_non_null(facts->sentencepiece);
-    assert_string_equal(facts->tokenizer_path, in_folder(*state, "tokenizer.json"));
+    assert_string_equal(facts->tokenizer_file, in_folder(*state, "tokenizer.json"));
     assert_int_equal(facts->ids.bos, 7);
     ot_model_dir_close(dir);
 }
@@ -162,6 +191,7 @@ static void names_of_models(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        IN_FOLDER(tokens_of_the_config_are_added),      IN_FOLDER(wrong_tokens_of_the_config_are_named),
         IN_FOLDER(a_sentencepiece_model_is_enough),     IN_FOLDER(t5_has_another_name_and_class),
         IN_FOLDER(tokenizer_json_comes_first),          IN_FOLDER(other_formats_are_named),
         IN_FOLDER(a_save_copies_the_files_as_they_are), cmocka_unit_test(names_of_models),

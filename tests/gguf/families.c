@@ -65,7 +65,8 @@ static const struct {
                        "\"sliding_window\": 24, \"rope_local_base_freq\": 5000, \"rope_scaling\": "
                        "{\"rope_type\": \"linear\", \"factor\": 8.0}"},
     {"gemma3_full", GROUPED "\"model_type\": \"gemma3_text\", \"head_dim\": 16, \"sliding_window\": null, "
-                            "\"query_pre_attn_scalar\": 16, \"tie_word_embeddings\": false"},
+                            "\"query_pre_attn_scalar\": 16, \"tie_word_embeddings\": false, "
+                            "\"num_hidden_layers\": 2, \"layer_types\": [" FULL "," FULL "]"},
     {"olmo2", GROUPED "\"model_type\": \"olmo2\""},
     {"olmo3", GROUPED "\"model_type\": \"olmo3\", \"sliding_window\": 24, \"rope_scaling\": {\"rope_type\": "
                       "\"yarn\", \"factor\": 8.0, \"original_max_position_embeddings\": 16}"},

@@ -343,6 +343,42 @@ static void put_wrong_keys(struct ot_gguf_keys *keys, const struct wrong_key *wr
         ot_gguf_put_u32(keys, key, wrong->number);
 }
 
+/* Without rope.freq_base, theta is llama.cpp's default. */
+static void test_theta_by_default(void **state) {
+    static const struct wrong_key none = {.architecture = "llama", .key = "vocab_size", .number = 4};
+    const struct ot_gguf_entry entry = {
+        .name = "token_embd.weight", .type = ot_gguf_type(OT_GGUF_F32), .dims = 2, .rows = 4, .cols = 8};
+    struct ot_gguf_entry entries[1] = {entry};
+    struct ot_gguf_keys keys = {0};
+    struct ot_gguf_writer *writer;
+    struct sink sink = {0};
+    struct ot_gguf *file;
+    struct ot_config_file config;
+    struct ot_json *root;
+    float zeros[32] = {0};
+    char *text = NULL;
+    size_t bytes;
+    char *folder = make_folder();
+    (void)state;
+    put_wrong_keys(&keys, &none);
+    writer_open(&keys, entries, 1, &sink, &writer);
+    check_ok(ot_gguf_writer_put(writer, zeros, 32));
+    check_ok(ot_gguf_writer_finish(writer));
+    write_file(folder, "theta.gguf", sink.bytes, sink.n);
+    check_ok(ot_gguf_open(file_in(folder, "theta.gguf"), &file));
+    check_ok(ot_gguf_make_config(file, -1, -1, &text, &bytes));
+    check_ok(ot_json_parse(text, bytes, "made", &root));
+    check_ok(ot_model_config_parse(root, "made", &config));
+    assert_true(config.config.rope.theta == 1e4);
+    remove_folder(folder);
+    ot_json_free(root);
+    free(text);
+    ot_gguf_close(file);
+    ot_gguf_writer_close(writer);
+    ot_gguf_keys_free(&keys);
+    sink_free(&sink);
+}
+
 static void test_refuses_wrong_model_keys(void **state) {
     static const struct wrong_key cases[] = {
         {"gemma4", "a", "b", 0, 0, "general.architecture 'gemma4' is not supported; known: bloom, falcon,"},
@@ -423,6 +459,7 @@ int main(void) {
         cmocka_unit_test(test_refuses_experts_that_llama_cpp_lacks),
         cmocka_unit_test(test_the_largest_gemmas_are_scaled_by_their_width),
         cmocka_unit_test(test_families_that_llama_cpp_lacks_are_named),
+        cmocka_unit_test(test_theta_by_default),
         cmocka_unit_test(test_refuses_wrong_model_keys),
         cmocka_unit_test(test_refuses_factors_that_are_not_positive),
         cmocka_unit_test(test_refuses_a_wrong_list_of_windows),

@@ -1,4 +1,5 @@
 /* The writer: what it writes, the reader reads. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -233,6 +234,30 @@ static void test_names_the_value_of_a_pair(void **state) {
     sink_free(&sink);
 }
 
+/* The second piece of a tensor, behind the values of a batch: the place is that in the tensor. */
+static void test_names_the_value_of_a_later_piece(void **state) {
+    enum { COLS = 4, FIRST = 3, ROWS = (1 << 20) / COLS + 5 };
+    struct ot_gguf_entry entry = {
+        .name = "t", .type = ot_gguf_type(OT_GGUF_F16), .dims = 2, .rows = FIRST + ROWS, .cols = COLS};
+    const struct ot_gguf_piece pieces[] = {{.rows = FIRST}, {.first_row = FIRST, .rows = ROWS}};
+    const struct ot_gguf_tensors tensors = {&entry, 1, pieces, 2};
+    int64_t n = (int64_t)(FIRST + ROWS) * COLS, bad = n - COLS + 1;
+    float *values = calloc((size_t)n, sizeof *values);
+    struct ot_gguf_keys keys = {0};
+    struct ot_gguf_writer *writer;
+    struct sink sink = {0};
+    char words[96];
+    (void)state;
+    assert_non_null(values);
+    values[bad] = 1e9f;
+    snprintf(words, sizeof words, "tensor t has the value 1e+09 at element %lld", (long long)bad);
+    check_ok(ot_gguf_writer_open(&keys, &tensors, NULL, sink_put, &sink, &writer));
+    check_fails(ot_gguf_writer_put(writer, values, n), OT_E_INPUT, words);
+    ot_gguf_writer_close(writer);
+    sink_free(&sink);
+    free(values);
+}
+
 static void test_wants_all_values_and_no_more(void **state) {
     (void)state;
     check_fails(write_one(1, OT_GGUF_F32, 255), OT_E_INTERNAL, "values of tensor t are missing");
@@ -245,6 +270,7 @@ int main(void) {
         cmocka_unit_test(test_errors_of_the_sink_end_the_write),
         cmocka_unit_test(test_refuses_values_that_the_type_cannot_store),
         cmocka_unit_test(test_names_the_value_of_a_pair),
+        cmocka_unit_test(test_names_the_value_of_a_later_piece),
         cmocka_unit_test(test_wants_all_values_and_no_more),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
