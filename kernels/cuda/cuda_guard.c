@@ -8,10 +8,10 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cuda_error.h"
+#include "kernels/cuda/cuda_guard_checks.h"
 #include "kernels/cuda/gemm_groups.h"
 #include "kernels/cuda/gemm_plain.h"
 #include "kernels/cuda/gemm_tune.h"
-#include "kernels/cuda/guard.h"
 #include "src/base/build_id.h"
 #include "src/base/cache_file.h"
 #include "src/base/error.h"
@@ -30,7 +30,8 @@ enum {
     ATTENTION_PATHS = 4 * 3 * HEAD_DIMS * SCORES, /* enum attention_path; dtype */
     GEMM_PATHS = 3 << 5,                          /* dtype; five flags */
     GROUPS_PATHS = 3 << 3,                        /* dtype; three flags */
-    PATHS = ATTENTION_PATHS + GEMM_PATHS + GROUPS_PATHS,
+    SPANS_FIRST = ATTENTION_PATHS + GEMM_PATHS + GROUPS_PATHS,
+    PATHS = SPANS_FIRST + OT_GUARD_SPANS_PATHS,
 };
 
 struct ot_cuda_guard {
@@ -39,7 +40,7 @@ struct ot_cuda_guard {
     char identity[384];
     bool said[PATHS];               /* a warning about this path was logged */
     char verdicts[PATHS + 1];       /* one character per path, the second line of the file */
-    struct ot_guard_distance *seen; /* pinned; the check's row_start array follows it */
+    struct ot_guard_pinned *pinned;
 };
 
 enum attention_path { HOPPER_FORWARD, HOPPER_BACKWARD, FORWARD, BACKWARD };
@@ -67,63 +68,47 @@ static int groups_path(const struct ot_gemm_groups *op) {
             op->trans_b);
 }
 
-/* ---- memory for a check ---- */
+/* ---- for all checks ---- */
 
-struct room {
-    char *memory;
-    size_t bytes, used;
-};
-
-static void *take(struct room *room, int64_t elems, enum ot_dtype dtype) {
+void *ot_guard_take(struct ot_guard_room *room, int64_t elems, enum ot_dtype dtype) {
     size_t bytes = ((size_t)elems * ot_dtype_bytes(dtype) + 255) / 256 * 256;
     void *taken = room->memory + room->used;
     room->used += bytes;
     return room->used <= room->bytes ? taken : NULL;
 }
 
-/* ---- comparison ---- */
+struct ot_guard_pair ot_guard_make_pair(struct ot_guard_room *room, enum ot_dtype dtype, int64_t n,
+                                        double bound) {
+    struct ot_guard_pair pair = {.dtype = dtype, .n = n, .bound = bound};
+    pair.fast = ot_guard_take(room, n, dtype);
+    pair.plain = ot_guard_take(room, n, dtype);
+    return pair;
+}
 
-/* A result of the fast path, the result of the plain kernel, and the largest allowed difference, relative to
- * the largest element. */
-struct pair {
-    enum ot_dtype dtype;
-    int64_t n;
-    void *fast, *plain;
-    double bound;
-};
-
-#define TRY(expr)                                                                                            \
-    do {                                                                                                     \
-        cudaError_t try_rc_ = (expr);                                                                        \
-        if (try_rc_ != cudaSuccess)                                                                          \
-            return try_rc_;                                                                                  \
-    } while (0)
-
-/* Fills the result of the fast path before it is written. Bytes of 0xff are NaN in every dtype, so a missing
- * element shows. */
-static cudaError_t spoil(const struct pair *pair, const struct ot_cuda_stream *on) {
+cudaError_t ot_guard_spoil(const struct ot_guard_pair *pair, const struct ot_cuda_stream *on) {
     return cudaMemsetAsync(pair->fast, 0xff, (size_t)pair->n * ot_dtype_bytes(pair->dtype), on->stream);
 }
 
-static cudaError_t compare(const struct ot_cuda_guard *guard, const struct pair *pair, struct room room,
-                           const struct ot_cuda_stream *on, bool *agree) {
-    struct ot_guard_distance *distance = take(&room, 2, OT_F32);
+static cudaError_t compare(struct ot_guard_pinned *pinned, const struct ot_guard_pair *pair,
+                           struct ot_guard_room room, const struct ot_cuda_stream *on, bool *agree) {
+    struct ot_guard_distance *distance = ot_guard_take(&room, 2, OT_F32);
     if (!distance)
         return cudaErrorMemoryAllocation;
-    TRY(cudaMemsetAsync(distance, 0, sizeof *distance, on->stream));
-    TRY(ot_cuda_guard_compare(pair->dtype, pair->fast, pair->plain, pair->n, distance, on));
-    TRY(cudaMemcpyAsync(guard->seen, distance, sizeof *distance, cudaMemcpyDeviceToHost, on->stream));
-    TRY(cudaStreamSynchronize(on->stream));
-    double difference = guard->seen->difference, magnitude = guard->seen->magnitude;
+    OT_GUARD_TRY(cudaMemsetAsync(distance, 0, sizeof *distance, on->stream));
+    OT_GUARD_TRY(ot_cuda_guard_compare(pair->dtype, pair->fast, pair->plain, pair->n, distance, on));
+    OT_GUARD_TRY(cudaMemcpyAsync(&pinned->distance, distance, sizeof *distance, cudaMemcpyDeviceToHost,
+                                 on->stream));
+    OT_GUARD_TRY(cudaStreamSynchronize(on->stream));
+    double difference = pinned->distance.difference, magnitude = pinned->distance.magnitude;
     *agree = *agree && magnitude > 0 && difference <= pair->bound * magnitude; /* false for NaN */
     return cudaSuccess;
 }
 
-static cudaError_t compare_all(const struct ot_cuda_guard *guard, const struct pair *pairs, int n,
-                               struct room room, const struct ot_cuda_stream *on, bool *agree) {
+cudaError_t ot_guard_compare(struct ot_guard_pinned *pinned, const struct ot_guard_pair *pairs, int n,
+                             struct ot_guard_room room, const struct ot_cuda_stream *on, bool *agree) {
     *agree = true;
     for (int i = 0; i < n; i++)
-        TRY(compare(guard, &pairs[i], room, on, agree));
+        OT_GUARD_TRY(compare(pinned, &pairs[i], room, on, agree));
     return cudaSuccess;
 }
 
@@ -138,7 +123,7 @@ static cudaError_t compare_all(const struct ot_cuda_guard *guard, const struct p
  * before they multiply them; the plain kernels do not. That makes a difference of some units in the last
  * place. A wrong fragment, mask or tile makes a difference as large as the numbers themselves. */
 
-enum { TOKENS = 136, HOPPER_TOKENS = 400, ROW_BORDER = 50, HEADS = 2 };
+enum { TOKENS = 136, ROW_BORDER = 50, HEADS = 2 };
 #define SOFTCAP 0.5f
 
 static double attention_bound(enum ot_dtype dtype) {
@@ -150,38 +135,31 @@ static double attention_bound(enum ot_dtype dtype) {
 
 struct attention_check {
     struct ot_attention_backward op;
-    struct pair out, lse, gradients[3];
-    struct room room; /* memory that is left for the comparison */
+    struct ot_guard_pair out, lse, gradients[3];
+    struct ot_guard_room room; /* memory that is left for the comparison */
 };
-
-static struct pair make_pair(struct room *room, enum ot_dtype dtype, int64_t n, double bound) {
-    struct pair pair = {.dtype = dtype, .n = n, .bound = bound};
-    pair.fast = take(room, n, dtype);
-    pair.plain = take(room, n, dtype);
-    return pair;
-}
 
 static cudaError_t make_attention(const struct ot_cuda_guard *guard, const struct ot_attention *like,
                                   enum attention_path path, const struct ot_cuda_stream *on,
                                   struct attention_check *c) {
     bool backward = is_backward(path);
-    int64_t tokens = path == HOPPER_FORWARD || path == HOPPER_BACKWARD ? HOPPER_TOKENS : TOKENS;
+    int64_t tokens = path == HOPPER_FORWARD || path == HOPPER_BACKWARD ? OT_GUARD_HOPPER_TOKENS : TOKENS;
     int64_t dim = like->head_dim, wide = tokens * HEADS * dim, narrow = tokens * dim;
     double bound = attention_bound(like->dtype);
-    struct room *room = &c->room;
-    *room = (struct room){.memory = on->scratch, .bytes = on->scratch_bytes};
-    void *q = take(room, wide, like->dtype), *k = take(room, narrow, like->dtype);
-    void *v = take(room, narrow, like->dtype), *dout = NULL;
-    int32_t *row_start = take(room, tokens, OT_F32);
-    float *scratch = take(room, tokens * HEADS, OT_F32);
-    void *sinks = take(room, HEADS, like->dtype);
-    c->out = make_pair(room, like->dtype, wide, bound);
-    c->lse = make_pair(room, OT_F32, tokens * HEADS, LSE_BOUND);
+    struct ot_guard_room *room = &c->room;
+    *room = (struct ot_guard_room){.memory = on->scratch, .bytes = on->scratch_bytes};
+    void *q = ot_guard_take(room, wide, like->dtype), *k = ot_guard_take(room, narrow, like->dtype);
+    void *v = ot_guard_take(room, narrow, like->dtype), *dout = NULL;
+    int32_t *row_start = ot_guard_take(room, tokens, OT_F32);
+    float *scratch = ot_guard_take(room, tokens * HEADS, OT_F32);
+    void *sinks = ot_guard_take(room, HEADS, like->dtype);
+    c->out = ot_guard_make_pair(room, like->dtype, wide, bound);
+    c->lse = ot_guard_make_pair(room, OT_F32, tokens * HEADS, LSE_BOUND);
     if (backward) {
-        dout = take(room, wide, like->dtype);
-        c->gradients[0] = make_pair(room, like->dtype, wide, bound);
-        c->gradients[1] = make_pair(room, like->dtype, narrow, bound);
-        c->gradients[2] = make_pair(room, like->dtype, narrow, bound);
+        dout = ot_guard_take(room, wide, like->dtype);
+        c->gradients[0] = ot_guard_make_pair(room, like->dtype, wide, bound);
+        c->gradients[1] = ot_guard_make_pair(room, like->dtype, narrow, bound);
+        c->gradients[2] = ot_guard_make_pair(room, like->dtype, narrow, bound);
     }
     if (room->used > room->bytes)
         return cudaErrorMemoryAllocation;
@@ -204,15 +182,15 @@ static cudaError_t make_attention(const struct ot_cuda_guard *guard, const struc
                                                        .v = v},
                                            .dout = dout,
                                            .scratch = scratch};
-    int32_t *starts = (int32_t *)(void *)(guard->seen + 1);
+    int32_t *starts = guard->pinned->starts;
     for (int i = 0; i < tokens; i++)
         starts[i] = i < ROW_BORDER ? 0 : ROW_BORDER;
-    TRY(cudaMemcpyAsync(row_start, starts, (size_t)tokens * sizeof *starts, cudaMemcpyHostToDevice,
+    OT_GUARD_TRY(cudaMemcpyAsync(row_start, starts, (size_t)tokens * sizeof *starts, cudaMemcpyHostToDevice,
                         on->stream));
-    TRY(ot_cuda_gemm_fill(like->dtype, q, wide, 1, on));
-    TRY(ot_cuda_gemm_fill(like->dtype, k, narrow, 2, on));
-    TRY(ot_cuda_gemm_fill(like->dtype, v, narrow, 3, on));
-    TRY(ot_cuda_gemm_fill(like->dtype, sinks, HEADS, 5, on));
+    OT_GUARD_TRY(ot_cuda_gemm_fill(like->dtype, q, wide, 1, on));
+    OT_GUARD_TRY(ot_cuda_gemm_fill(like->dtype, k, narrow, 2, on));
+    OT_GUARD_TRY(ot_cuda_gemm_fill(like->dtype, v, narrow, 3, on));
+    OT_GUARD_TRY(ot_cuda_gemm_fill(like->dtype, sinks, HEADS, 5, on));
     return backward ? ot_cuda_gemm_fill(like->dtype, dout, wide, 4, on) : cudaSuccess;
 }
 
@@ -224,7 +202,7 @@ static cudaError_t run_attention(struct attention_check *c, bool backward, bool 
     on.plain = plain || backward; /* both backward passes start from the same plain forward pass */
     op->forward.out = on.plain ? c->out.plain : c->out.fast;
     op->forward.lse = on.plain ? c->lse.plain : c->lse.fast;
-    TRY(ot_cuda_attention(&op->forward, &on));
+    OT_GUARD_TRY(ot_cuda_attention(&op->forward, &on));
     if (!backward)
         return cudaSuccess;
     on.plain = plain;
@@ -238,14 +216,14 @@ static cudaError_t check_attention(const struct ot_cuda_guard *guard, const stru
                                    enum attention_path path, const struct ot_cuda_stream *on, bool *agree) {
     struct attention_check c;
     bool backward = is_backward(path);
-    TRY(make_attention(guard, like, path, on, &c));
-    const struct pair forward[] = {c.out, c.lse}, *pairs = backward ? c.gradients : forward;
+    OT_GUARD_TRY(make_attention(guard, like, path, on, &c));
+    const struct ot_guard_pair forward[] = {c.out, c.lse}, *pairs = backward ? c.gradients : forward;
     int n = backward ? 3 : 2;
     for (int i = 0; i < n; i++)
-        TRY(spoil(&pairs[i], on));
-    TRY(run_attention(&c, backward, false, on));
-    TRY(run_attention(&c, backward, true, on));
-    return compare_all(guard, pairs, n, c.room, on, agree);
+        OT_GUARD_TRY(ot_guard_spoil(&pairs[i], on));
+    OT_GUARD_TRY(run_attention(&c, backward, false, on));
+    OT_GUARD_TRY(run_attention(&c, backward, true, on));
+    return ot_guard_compare(guard->pinned, pairs, n, c.room, on, agree);
 }
 
 /* ---- products ----
@@ -266,11 +244,11 @@ static double gemm_bound(enum ot_dtype c_dtype) {
 
 static cudaError_t check_gemm(const struct ot_cuda_guard *guard, struct ot_cuda_gemm *gemm,
                               const struct ot_gemm *like, const struct ot_cuda_stream *on, bool *agree) {
-    struct room room = {.memory = (char *)on->scratch + OT_CUDA_GEMM_SCRATCH_BYTES,
+    struct ot_guard_room room = {.memory = (char *)on->scratch + OT_CUDA_GEMM_SCRATCH_BYTES,
                         .bytes = on->scratch_bytes - OT_CUDA_GEMM_SCRATCH_BYTES};
-    void *a = take(&room, M * K, like->dtype), *b = take(&room, K * N, like->dtype);
-    void *bias = take(&room, N, like->dtype), *addend = take(&room, M * N, like->c_dtype);
-    struct pair c = make_pair(&room, like->c_dtype, M * N, gemm_bound(like->c_dtype));
+    void *a = ot_guard_take(&room, M * K, like->dtype), *b = ot_guard_take(&room, K * N, like->dtype);
+    void *bias = ot_guard_take(&room, N, like->dtype), *addend = ot_guard_take(&room, M * N, like->c_dtype);
+    struct ot_guard_pair c = ot_guard_make_pair(&room, like->c_dtype, M * N, gemm_bound(like->c_dtype));
     if (room.used > room.bytes)
         return cudaErrorMemoryAllocation;
     struct ot_gemm op = *like;
@@ -279,16 +257,16 @@ static cudaError_t check_gemm(const struct ot_cuda_guard *guard, struct ot_cuda_
     op.addend = like->addend ? addend : NULL;
     op.scale = like->bias ? 0 : SCALE;
     op.lda = op.trans_a ? M : K, op.ldb = op.trans_b ? K : N, op.ldc = N;
-    TRY(ot_cuda_gemm_fill(op.dtype, a, M * K, 1, on));
-    TRY(ot_cuda_gemm_fill(op.dtype, b, K * N, 2, on));
-    TRY(ot_cuda_gemm_fill(op.dtype, bias, N, 3, on));
-    TRY(spoil(&c, on));
-    TRY(ot_cuda_gemm_fill(op.c_dtype, addend, M * N, 4, on));
+    OT_GUARD_TRY(ot_cuda_gemm_fill(op.dtype, a, M * K, 1, on));
+    OT_GUARD_TRY(ot_cuda_gemm_fill(op.dtype, b, K * N, 2, on));
+    OT_GUARD_TRY(ot_cuda_gemm_fill(op.dtype, bias, N, 3, on));
+    OT_GUARD_TRY(ot_guard_spoil(&c, on));
+    OT_GUARD_TRY(ot_cuda_gemm_fill(op.c_dtype, addend, M * N, 4, on));
     if (ot_cuda_gemm(gemm, &op, on) < 0)
         return cudaErrorInvalidValue; /* the op itself will report the library's error */
     op.c = c.plain;
-    TRY(ot_cuda_gemm_plain(&op, on));
-    return compare_all(guard, &c, 1, room, on, agree);
+    OT_GUARD_TRY(ot_cuda_gemm_plain(&op, on));
+    return ot_guard_compare(guard->pinned, &c, 1, room, on, agree);
 }
 
 /* ---- products by groups ----
@@ -298,42 +276,42 @@ static cudaError_t check_gemm(const struct ot_cuda_guard *guard, struct ot_cuda_
 
 enum { GROUPS = 3, GROUP_ROWS = 180, GROUP_SPLIT = 40, GROUP_N = 136, GROUP_K = 104 };
 
-static struct ot_gemm_groups make_groups(const struct ot_gemm_groups *like, struct room *room, struct pair *c,
+static struct ot_gemm_groups make_groups(const struct ot_gemm_groups *like, struct ot_guard_room *room, struct ot_guard_pair *c,
                                          int32_t **offsets) {
     bool sums = like->form == OT_GROUPS_SUMS;
     struct ot_gemm_groups op = *like;
     op.experts = GROUPS, op.rows = GROUP_ROWS, op.m = op.k = GROUP_K, op.n = GROUP_N;
     op.lda = GROUP_K, op.ldb = op.trans_b ? GROUP_K : GROUP_N, op.ldc = GROUP_N;
     op.stride = GROUP_K * GROUP_N;
-    op.offsets = *offsets = take(room, GROUPS + 1, OT_F32);
-    op.a = take(room, GROUP_ROWS * GROUP_K, op.dtype);
-    op.b = take(room, sums ? GROUP_ROWS * GROUP_N : GROUPS * op.stride, op.dtype);
+    op.offsets = *offsets = ot_guard_take(room, GROUPS + 1, OT_F32);
+    op.a = ot_guard_take(room, GROUP_ROWS * GROUP_K, op.dtype);
+    op.b = ot_guard_take(room, sums ? GROUP_ROWS * GROUP_N : GROUPS * op.stride, op.dtype);
     op.bias = op.addend = NULL;
     op.scale = SCALE;
     *c =
-        make_pair(room, op.c_dtype, sums ? GROUPS * op.stride : GROUP_ROWS * GROUP_N, gemm_bound(op.c_dtype));
+        ot_guard_make_pair(room, op.c_dtype, sums ? GROUPS * op.stride : GROUP_ROWS * GROUP_N, gemm_bound(op.c_dtype));
     return op;
 }
 
 static cudaError_t check_groups(const struct ot_cuda_guard *guard, const struct ot_gemm_groups *like,
                                 const struct ot_cuda_stream *on, bool *agree) {
-    struct room room = {.memory = on->scratch, .bytes = on->scratch_bytes};
-    struct pair c;
-    int32_t *offsets, *ends = (int32_t *)(void *)(guard->seen + 1);
+    struct ot_guard_room room = {.memory = on->scratch, .bytes = on->scratch_bytes};
+    struct ot_guard_pair c;
+    int32_t *offsets, *ends = guard->pinned->starts;
     struct ot_gemm_groups op = make_groups(like, &room, &c, &offsets);
     if (room.used > room.bytes)
         return cudaErrorMemoryAllocation;
     ends[0] = 0, ends[1] = ends[2] = GROUP_SPLIT, ends[3] = GROUP_ROWS;
-    TRY(cudaMemcpyAsync(offsets, ends, (GROUPS + 1) * sizeof *ends, cudaMemcpyHostToDevice, on->stream));
-    TRY(ot_cuda_gemm_fill(op.dtype, (void *)(uintptr_t)op.a, GROUP_ROWS * GROUP_K, 1, on));
-    TRY(ot_cuda_gemm_fill(op.dtype, (void *)(uintptr_t)op.b,
+    OT_GUARD_TRY(cudaMemcpyAsync(offsets, ends, (GROUPS + 1) * sizeof *ends, cudaMemcpyHostToDevice, on->stream));
+    OT_GUARD_TRY(ot_cuda_gemm_fill(op.dtype, (void *)(uintptr_t)op.a, GROUP_ROWS * GROUP_K, 1, on));
+    OT_GUARD_TRY(ot_cuda_gemm_fill(op.dtype, (void *)(uintptr_t)op.b,
                           op.form == OT_GROUPS_SUMS ? GROUP_ROWS * GROUP_N : GROUPS * op.stride, 2, on));
-    TRY(spoil(&c, on));
+    OT_GUARD_TRY(ot_guard_spoil(&c, on));
     op.c = c.fast;
-    TRY(ot_cuda_gemm_groups(&op, on));
+    OT_GUARD_TRY(ot_cuda_gemm_groups(&op, on));
     op.c = c.plain;
-    TRY(ot_gemm_groups_plain(&op, on));
-    return compare_all(guard, &c, 1, room, on, agree);
+    OT_GUARD_TRY(ot_gemm_groups_plain(&op, on));
+    return ot_guard_compare(guard->pinned, &c, 1, room, on, agree);
 }
 
 /* ---- verdicts ---- */
@@ -450,6 +428,31 @@ void ot_cuda_guard_gemm_groups(struct ot_cuda_guard *guard, const struct ot_gemm
     on->plain = !decide(guard, path, rc, agree, name);
 }
 
+static bool may_attend_spans(struct ot_cuda_guard *guard, const struct ot_attend_spans *op, bool backward,
+                             const struct ot_cuda_stream *on) {
+    int path = SPANS_FIRST + ot_guard_spans_path(op, backward);
+    if (guard->is_off || guard->verdicts[path] == TRUSTED)
+        return true;
+    char name[OT_GUARD_NAME_BYTES];
+    bool agree = false;
+    ot_guard_spans_name(op, backward, name);
+    if (guard->verdicts[path] != UNKNOWN)
+        return is_trusted(guard, path, name);
+    cudaError_t rc = ot_guard_check_spans(guard->pinned, op, backward, on, &agree);
+    return decide(guard, path, rc, agree, name);
+}
+
+void ot_cuda_guard_spans(struct ot_cuda_guard *guard, const struct ot_attend_spans *op,
+                         struct ot_cuda_stream *on) {
+    on->plain = ot_attend_spans_is_tiled(op, on) && !may_attend_spans(guard, op, false, on);
+}
+
+void ot_cuda_guard_spans_backward(struct ot_cuda_guard *guard, const struct ot_attend_spans_backward *op,
+                                  struct ot_cuda_stream *on) {
+    on->plain =
+        ot_attend_spans_backward_is_tiled(op, on) && !may_attend_spans(guard, &op->forward, true, on);
+}
+
 /* ---- opening ---- */
 
 /* Reads the verdicts of an earlier run, if the file is complete and belongs to the same GPU, driver, library
@@ -480,18 +483,17 @@ static int open_cache(struct ot_cuda_guard *guard, const struct ot_cuda_guard_co
 int ot_cuda_guard_open(const struct ot_cuda_guard_config *config, struct ot_cuda_guard **out) {
     const char *wish = getenv("OFFLOAD_TRAIN_KERNEL_CHECKS");
     struct ot_cuda_guard *guard = calloc(1, sizeof *guard);
-    void *seen = NULL;
+    void *pinned = NULL;
     int rc;
     *out = NULL;
     if (!guard)
         return ot_fail(OT_E_BUDGET, "no host memory to check kernels with");
     guard->is_off = wish && strcmp(wish, "off") == 0;
     memset(guard->verdicts, UNKNOWN, PATHS);
-    OT_TRY_GOTO(ot_cuda_check(cudaHostAlloc(&seen, sizeof *guard->seen + HOPPER_TOKENS * sizeof(int32_t),
-                                            cudaHostAllocPortable),
+    OT_TRY_GOTO(ot_cuda_check(cudaHostAlloc(&pinned, sizeof *guard->pinned, cudaHostAllocPortable),
                               "pin host memory"),
                 rc, out);
-    guard->seen = seen;
+    guard->pinned = pinned;
     OT_TRY_GOTO(open_cache(guard, config), rc, out);
     *out = guard;
     return 0;
@@ -503,8 +505,8 @@ out:
 void ot_cuda_guard_close(struct ot_cuda_guard *guard) {
     if (!guard)
         return;
-    if (guard->seen)
-        cudaFreeHost(guard->seen);
+    if (guard->pinned)
+        cudaFreeHost(guard->pinned);
     free(guard->cache_path);
     free(guard);
 }

@@ -9,6 +9,7 @@
  *   attention for compute capability 9.0, forward and backward, each by dtype, head size, softcap (or none)
  *     and sinks (or none)
  *   attention on any tensor cores, forward and backward, each by the same
+ *   attention over spans on tensor cores, forward and backward, each by dtype, head size and bias (or none)
  *   matrix products of cuBLASLt, by dtypes, transpositions, bias and accumulation
  *   products by groups on tensor cores, by dtypes, form and transposition
  *
@@ -53,7 +54,11 @@ void ot_cuda_guard_attention(struct ot_cuda_guard *guard, const struct ot_attent
                              struct ot_cuda_stream *on);
 void ot_cuda_guard_attention_backward(struct ot_cuda_guard *guard, const struct ot_attention *op,
                                       struct ot_cuda_stream *on);
-/* Chooses the kernel of the op: sets on->plain. */
+/* Each chooses the kernel of the op: sets on->plain. */
+void ot_cuda_guard_spans(struct ot_cuda_guard *guard, const struct ot_attend_spans *op,
+                         struct ot_cuda_stream *on);
+void ot_cuda_guard_spans_backward(struct ot_cuda_guard *guard, const struct ot_attend_spans_backward *op,
+                                  struct ot_cuda_stream *on);
 void ot_cuda_guard_gemm_groups(struct ot_cuda_guard *guard, const struct ot_gemm_groups *op,
                                struct ot_cuda_stream *on);
 /* True if the op may use its fast path, or has none. */
