@@ -7,8 +7,7 @@
 
 /* Eight threads compute each dot product, with 16-byte accesses if the rows are aligned for that. */
 template <class T, bool PACKED>
-__global__ void attention_delta(const struct ot_attention_backward op, const int32_t *key_first,
-                                const int32_t *key_end) {
+__global__ void attention_delta(const struct ot_attention_backward op) {
     constexpr int N = PACKED ? ot_pack<T>::N : 1;
     const struct ot_attention &f = op.forward;
     int64_t row = (int64_t)(blockIdx.x * (blockDim.x / 8) + threadIdx.x / 8);
@@ -32,11 +31,11 @@ __global__ void attention_delta(const struct ot_attention_backward op, const int
     for (int offset = 4; offset > 0; offset /= 2)
         sum += __shfl_xor_sync(0xffffffffu, sum, offset);
     if (query < f.n && threadIdx.x % 8 == 0)
-        op.scratch[head * f.n + query] = key_end && key_end[query] <= key_first[query] ? 0.0f : sum;
+        op.scratch[head * f.n + query] = sum;
 }
 
-cudaError_t ot_attention_backward_delta(const struct ot_attention_backward *op, const int32_t *key_first,
-                                        const int32_t *key_end, const struct ot_cuda_stream *on) {
+cudaError_t ot_attention_backward_delta(const struct ot_attention_backward *op,
+                                        const struct ot_cuda_stream *on) {
     enum { THREADS = 256 };
     const struct ot_attention *f = &op->forward;
     dim3 grid((unsigned)ot_ceil_div(f->n * f->heads, THREADS / 8));
@@ -45,7 +44,7 @@ cudaError_t ot_attention_backward_delta(const struct ot_attention_backward *op, 
         bool packed = ot_is_packable(static_cast<const T *>(f->out), f->ldo, f->head_dim) &&
                       ot_is_packable(static_cast<const T *>(op->dout), f->ldo, f->head_dim);
         return ot_launch(packed ? attention_delta<T, true> : attention_delta<T, false>, grid, dim3(THREADS),
-                         0, on->stream, *op, key_first, key_end);
+                         0, on->stream, *op);
     });
 }
 
@@ -64,7 +63,7 @@ cudaError_t ot_attend_spans_backward_tiled(const struct ot_attend_spans_backward
                                                 .dout = op->dout,
                                                 .scratch = op->scratch};
     if (f->n > 0) {
-        OT_CUDA_TRY(ot_attention_backward_delta(&delta, f->key_first, f->key_end, on));
+        OT_CUDA_TRY(ot_attention_backward_delta(&delta, on));
         OT_CUDA_TRY(ot_attend_spans_backward_queries(op, on));
     }
     return f->n_keys > 0 ? ot_attend_spans_backward_keys(op, on) : cudaSuccess;
@@ -82,7 +81,7 @@ extern "C" cudaError_t ot_cuda_attention_backward(const struct ot_attention_back
                                                   const struct ot_cuda_stream *on) {
     if (args->forward.n == 0)
         return cudaSuccess;
-    OT_CUDA_TRY(ot_attention_backward_delta(args, NULL, NULL, on));
+    OT_CUDA_TRY(ot_attention_backward_delta(args, on));
     if (args->dsinks)
         OT_CUDA_TRY(ot_attention_backward_sinks(args, on));
     if (!is_tiled(args, on) || on->plain)

@@ -8,15 +8,15 @@
  * gradient. p and ds are rounded to the two-byte type before they are multiplied. Everything else between
  * loads and stores is fp32.
  *
- * TWO PASSES. Gradients of keys are sums over queries; gradients of queries are sums over keys. A kernel that
- * walks over the tiles once can keep one of the two sums in registers. It must add the other in memory, tile
- * by tile. It could use atomics, but their order changes from run to run. Or blocks could take turns, but
- * then every block waits for its predecessor, and an fp32 dq of n * heads * head_dim is needed beside the
- * bf16 one; the contract's scratch has n * heads floats. So there are two kernels, as on the cpu device.
- * attention_backward_queries.cu owns queries and sums dq. attention_backward_keys.cu owns keys and sums dk
- * and dv over the queries and, in order, over the heads that share the keys. Both recompute scores and
- * dout.v: 3 and 4 products, 7 instead of the 5 of one pass, that is 14 instead of 10 head_dim operations per
- * visible pair.
+ * TWO PASSES. Gradients of keys are sums over queries; gradients of queries are sums over keys. A kernel
+ * that walks over the tiles once can keep one of the two sums in registers. It must add the other in
+ * memory, tile by tile. It could use atomics, but their order changes from run to run. Or blocks could take
+ * turns, but then every block waits for its predecessor, and an fp32 dq of n * heads * head_dim is needed
+ * beside the bf16 one; the contract's scratch has n * heads floats. So there are two kernels, as on the cpu
+ * device. attention_backward_queries.cu owns queries and sums dq. attention_backward_keys.cu owns keys and
+ * sums dk and dv over the queries and, in order, over the heads that share the keys. Both recompute scores
+ * and dout.v: 3 and 4 products, 7 instead of the 5 of one pass, that is 14 instead of 10 head_dim
+ * operations per visible pair.
  *
  * The results depend on the arguments alone: each sum has one owner, which adds its pairs sixteen at a time
  * in ascending order, whatever the sizes below.
@@ -61,9 +61,9 @@
  *     tensor cores                   sm_80 14, sm_90 11.3, sm_86, sm_89, sm_120 28 or 56
  *
  * So shared memory is the limit at head_dim 256 on sm_80 and sm_90 only, where the sums leave a warp no
- * registers for M = 2. A pass with five products would not read less: with M = 1 for the keys, as two sums in
- * each warp require, it would read 384 + 384 + 256 + 256 + 128 = 1408 bytes at head_dim 80 to 128 for its
- * five mmas, and move dq in memory besides. At head_dim 256, one warp has no registers for two sums.
+ * registers for M = 2. A pass with five products would not read less: with M = 1 for the keys, as two sums
+ * in each warp require, it would read 384 + 384 + 256 + 256 + 128 = 1408 bytes at head_dim 80 to 128 for
+ * its five mmas, and move dq in memory besides. At head_dim 256, one warp has no registers for two sums.
  *
  * tests/scripts/test_kernel_ptx.py compares both tables with the compiler's code.
  */
@@ -107,8 +107,8 @@ struct backward_source {
     static constexpr bool MAY_HAVE_HOLES = false;
 };
 
-/* The queries of an op over spans, as the keys [begin, end) visit them. has_holes: some of the visited queries
- * do not see these keys; those become zeros (attention_spans.cuh, EMPTY SPANS). */
+/* The queries of an op over spans, as the keys [begin, end) visit them. has_holes: some of the visited
+ * queries do not see these keys; those become zeros (attention_spans.cuh, EMPTY SPANS). */
 struct backward_watchers : backward_source {
     const struct ot_attend_spans &op;
     int begin, end;
@@ -248,8 +248,8 @@ __device__ __forceinline__ void backward_mask_columns(float (&s)[M][N][4], const
 }
 
 /* Values of a query: lse as an exponent of 2, and delta times the scale; 0 beyond the end. Each tile loads
- * them again, from the nearest cache: kept in registers, they would occupy them during products that need all
- * registers. */
+ * them again, from the nearest cache: kept in registers, they would occupy them during products that need
+ * all registers. */
 __device__ __forceinline__ float backward_lse(const struct ot_attention &op, int head, int query) {
     return query < op.n ? op.lse[head * op.n + query] * OT_LOG2_E : 0.0f;
 }
@@ -258,9 +258,9 @@ __device__ __forceinline__ float backward_delta(const struct ot_attention_backwa
     return query < f.n ? op.scratch[head * f.n + query] * f.scale : 0.0f;
 }
 
-/* The same for spans, from the two numbers of the softmax: exp(score - r) f = exp2(score log2(e) - lse). lse is
- * infinite for an empty span. delta of such a query is 0, whatever dout holds (attention_delta). The scale of
- * spans is a factor of the finished sums, because dbias needs ds without it. */
+/* The same for spans, from the two numbers of the softmax: exp(score - r) f = exp2(score log2(e) - lse).
+ * lse is infinite for an empty span, so p is 0; delta may be NaN. The scale of spans is a factor of the
+ * finished sums, because dbias needs ds without it. */
 __device__ __forceinline__ float backward_lse(const struct ot_attend_spans &op, int head, int query) {
     if (query >= op.n)
         return 0.0f;
@@ -280,21 +280,22 @@ __device__ __forceinline__ float backward_factor(const struct ot_attend_spans_ba
     return 1.0f;
 }
 
-/* p times the fma of ds. HAS_GAPS: a pair with p = 0 may have anything in v or dout. */
+/* p times the fma of ds. HAS_GAPS: a pair with p = 0 may have anything in v, dout and delta. */
 template <bool HAS_GAPS>
 __device__ __forceinline__ float backward_ds(float p, float dout_v, float factor, float delta) {
     float ds = p * fmaf(dout_v, factor, -delta);
     return HAS_GAPS && p == 0.0f ? 0.0f : ds;
 }
 
-/* The derivative of a capped score, from its weight p > 0, which still tells the score: log2(p) + lse, off by
- * 2^-22 (|log2 p| + |lse|) at most. So no registers keep scores. 0 for p = 0. away: key minus query. */
+/* The derivative of a capped score, from its weight p > 0, which still tells the score: log2(p) + lse, off
+ * by 2^-22 (|log2 p| + |lse|) at most. So no registers keep scores. 0 for p = 0. away: key minus query. */
 __device__ __forceinline__ float backward_slope(const ot_score_scale &scale, float p, float lse, float away) {
     return ot_score_slope(scale, ot_log2_approx(p) + lse, away);
 }
 
-/* Rounds and stores a warp's rows through `room`: the warp's own rows of a tile that no warp reads any more.
- * Row 0 goes to token `first`. Stores tokens [begin, end) alone, and leaves the others' places in the room. */
+/* Rounds and stores a warp's rows through `room`: the warp's own rows of a tile that no warp reads any
+ * more. Row 0 goes to token `first`. Stores tokens [begin, end) alone, and leaves the others' places in the
+ * room. */
 template <class S, class T>
 __device__ __forceinline__ void backward_store(T *to, int64_t ld, int first, int begin, int end,
                                                const float (&sum)[S::M][S::DIM / 8][4], T *room) {
@@ -338,10 +339,9 @@ cudaError_t backward_dispatch(const struct ot_attention *op, const struct ot_cud
     });
 }
 
-/* Writes dot(out, dout) of each query and head to op->scratch; 0 for queries with empty spans. key_first,
- * key_end: NULL if no query has a span. */
-cudaError_t ot_attention_backward_delta(const struct ot_attention_backward *op, const int32_t *key_first,
-                                        const int32_t *key_end, const struct ot_cuda_stream *on);
+/* Writes dot(out, dout) of each query and head to op->scratch. */
+cudaError_t ot_attention_backward_delta(const struct ot_attention_backward *op,
+                                        const struct ot_cuda_stream *on);
 
 /* Each launches one pass, for arguments that ot_cuda_attention_backward or ot_attend_spans_backward_is_tiled
  * has found fit for tiles. op->scratch holds delta. */

@@ -157,7 +157,9 @@ struct keys_view<T, S, struct ot_attention_backward> {
         return ot_score_scale(f, head);
     }
     __device__ static __forceinline__ int past(const struct ot_attention &) { return 0; }
-    __host__ __device__ static __forceinline__ int kv_heads(const struct ot_attention &f) { return (int)f.kv_heads; }
+    __host__ __device__ static __forceinline__ int kv_heads(const struct ot_attention &f) {
+        return (int)f.kv_heads;
+    }
     __host__ __device__ static __forceinline__ int keys(const struct ot_attention &f) { return (int)f.n; }
 };
 
@@ -173,8 +175,8 @@ struct keys_view<T, S, struct ot_attend_spans_backward> {
     __device__ __forceinline__ keys_view(const struct ot_attend_spans_backward &op, int head, int begin,
                                          float *table_)
         : table(table_) {
-        const spans_watchers all = spans_find_watchers<S::THREADS>(op.forward, begin, begin + S::OWNED,
-                                                                   ot_shared<int>());
+        const spans_watchers all =
+            spans_find_watchers<S::THREADS>(op.forward, begin, begin + S::OWNED, ot_shared<int>());
         first = all.first, end = all.end, has_holes = all.has_holes;
         spans_make_table<T, S::THREADS>(op.forward, PAD, head, table_);
     }
@@ -191,17 +193,20 @@ struct keys_view<T, S, struct ot_attend_spans_backward> {
     __device__ static __forceinline__ int past(const struct ot_attend_spans &f) {
         return (int)(f.n_keys - f.n);
     }
-    __host__ __device__ static __forceinline__ int kv_heads(const struct ot_attend_spans &f) { return (int)f.heads; }
-    __host__ __device__ static __forceinline__ int keys(const struct ot_attend_spans &f) { return (int)f.n_keys; }
+    __host__ __device__ static __forceinline__ int kv_heads(const struct ot_attend_spans &f) {
+        return (int)f.heads;
+    }
+    __host__ __device__ static __forceinline__ int keys(const struct ot_attend_spans &f) {
+        return (int)f.n_keys;
+    }
 };
 
 /* Both warps: makes the left operand of the step's sum, `rounded`, from the products in s. room: the lane's
  * own. */
 template <class T, class S, class View, class Op>
-__device__ __forceinline__ void keys_exchange(uint32_t (&rounded)[S::M][S::N / 2][4],
-                                              float (&s)[S::M][S::N][4], float4 *room, bool values,
-                                              const Op &op, const View &view, int head, int query, int key,
-                                              backward_sight sight) {
+__device__ __forceinline__ void
+keys_exchange(uint32_t (&rounded)[S::M][S::N / 2][4], float (&s)[S::M][S::N][4], float4 *room, bool values,
+              const Op &op, const View &view, int head, int query, int key, backward_sight sight) {
     if (values) {
         keys_weights<T>(rounded, s, room, op.forward, view.scale(op.forward, head), head, query,
                         query + View::past(op.forward), key, sight);
@@ -241,10 +246,9 @@ __device__ __forceinline__ void keys_scale(float (&sum)[M][D][4], float factor) 
 /* Copies the owned tiles and prepares the ring. Returns when `own` holds the fragments of the warp's tile. n:
  * the number of keys. */
 template <class T, class S, class Source, class Op>
-__device__ __forceinline__ void keys_begin(uint32_t (&own)[S::DIM / 16][S::M][4],
-                                           backward_ring<T, S, true> &ring, const Source &source,
-                                           const Op &op, int n, int kv_head, int begin, bool values,
-                                           bool apart) {
+__device__ __forceinline__ void
+keys_begin(uint32_t (&own)[S::DIM / 16][S::M][4], backward_ring<T, S, true> &ring, const Source &source,
+           const Op &op, int n, int kv_head, int begin, bool values, bool apart) {
     T *k = ot_shared<T>(), *v = k + S::OWNED * S::DIM;
     ot_tile_copy<S::OWNED, S::DIM, S::THREADS>(k, static_cast<const T *>(op.k) + kv_head * S::DIM, op.ldk,
                                                begin, n);

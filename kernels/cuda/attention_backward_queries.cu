@@ -2,13 +2,13 @@
  *
  * A block's warps own 16 M queries each, and walk together over tiles of keys and values. The block's tiles
  * of q and dout stay in shared memory. Where registers allow it, a warp also holds the fragments of its
- * queries and of their dout: then ldmatrix reads them once, not once for each tile. At head_dim 128, dq takes
- * 128 registers, p and ds take 64, and none are left for that. At 96 and 256, those of q alone would fit, but
- * to the last register: on some architectures the compiler spills.
+ * queries and of their dout: then ldmatrix reads them once, not once for each tile. At head_dim 128, dq
+ * takes 128 registers, p and ds take 64, and none are left for that. At 96 and 256, those of q alone would
+ * fit, but to the last register: on some architectures the compiler spills.
  *
  * Two warps could share 16 M queries as in the kernel of keys: one would compute p, the other ds and dq. At
- * head_dim 128 that moves 512 bytes for three mmas instead of 640. But one warp would have twice the products
- * of the other, and with eight warps on a multiprocessor only four would sum.
+ * head_dim 128 that moves 512 bytes for three mmas instead of 640. But one warp would have twice the
+ * products of the other, and with eight warps on a multiprocessor only four would sum.
  */
 #include "kernels/cuda/attention_backward.cuh"
 
@@ -191,8 +191,7 @@ __device__ __forceinline__ void queries_slopes(float (&ds)[M][N][4], const float
             for (int n = 0; n < N; n++)
 #pragma unroll
                 for (int i = 2 * r; i < 2 * r + 2; i++)
-                    ds[m][n][i] =
-                        backward_ds<HAS_GAPS>(p[m][n][i], ds[m][n][i], backward_factor(op), delta);
+                    ds[m][n][i] = backward_ds<HAS_GAPS>(p[m][n][i], ds[m][n][i], backward_factor(op), delta);
         }
 }
 
@@ -299,8 +298,8 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) attention_backward_quer
 
 /* ---- launch ---- */
 
-/* Number of stages, chosen like forward_stages; one, if shared memory has no room for more. rest: what a block
- * needs besides, in bytes. */
+/* Number of stages, chosen like forward_stages; one, if shared memory has no room for more. rest: what a
+ * block needs besides, in bytes. */
 template <class S>
 static int queries_stages(int shared_bytes, int rest) {
     for (int blocks = S::BLOCKS; blocks > 0; blocks--)

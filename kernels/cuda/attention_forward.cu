@@ -202,15 +202,15 @@ struct forward_view<T, S, struct ot_attend_spans> {
         for (int i = 0; i < 2 * S::M; i++) /* 0 / 1, not 0 / 0 */
             if (spans_is_empty(op, query_of_lane + 8 * i))
                 rows.total[i / 2][i % 2] = 1.0f;
-        ot_softmax_store_some<T>(
-            op, head, first_query, begin, end, rows, room, [&](int query, float top, float total) {
-                if (!op.softmax)
-                    return;
-                const bool empty = spans_is_empty(op, query);
-                float *softmax = op.softmax + 2 * (head * op.n + query);
-                softmax[0] = empty ? 0.0f : top * OT_LN_2 + logf(total);
-                softmax[1] = empty ? 0.0f : 1.0f;
-            });
+        ot_softmax_store_some<T>(op, head, first_query, begin, end, rows, room,
+                                 [&](int query, float top, float total) {
+                                     if (!op.softmax)
+                                         return;
+                                     const bool empty = spans_is_empty(op, query);
+                                     float *softmax = op.softmax + 2 * (head * op.n + query);
+                                     softmax[0] = empty ? 0.0f : top * OT_LN_2 + logf(total);
+                                     softmax[1] = empty ? 0.0f : 1.0f;
+                                 });
     }
 };
 

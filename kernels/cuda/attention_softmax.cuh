@@ -56,8 +56,8 @@ __device__ __forceinline__ void ot_softmax_mask(float (&s)[S::M][S::N][4], const
         }
 }
 
-/* Raises the references of the rows if the scores, times the factor, require it. Returns true if a row of the
- * warp was raised; then the caller must shrink the sums by `shrink`, which is 1 for other rows. */
+/* Raises the references of the rows if the scores, times the factor, require it. Returns true if a row of
+ * the warp was raised; then the caller must shrink the sums by `shrink`, which is 1 for other rows. */
 template <class S>
 __device__ __forceinline__ bool ot_softmax_raise(const float (&s)[S::M][S::N][4], float factor,
                                                  ot_softmax_rows<S> &rows, float (&shrink)[S::M][2]) {
@@ -108,9 +108,9 @@ __device__ __forceinline__ void ot_softmax_weights(float (&s)[S::M][S::N][4], fl
             }
 }
 
-/* Divides, rounds and stores a warp's rows of the queries [begin, end) through `room`, the place of the warp's
- * queries in shared memory. keep(query, top, total) is called for each query, by one lane, and keeps the
- * numbers of its softmax. */
+/* Divides, rounds and stores a warp's rows of the queries [begin, end) through `room`, the place of the
+ * warp's queries in shared memory. keep(query, top, total) is called for each query, by one lane, and keeps
+ * the numbers of its softmax. */
 template <class T, class S, class Op, class F>
 __device__ __forceinline__ void ot_softmax_store_some(const Op &op, int head, int first_query, int begin,
                                                       int end, const ot_softmax_rows<S> &rows, T *room,

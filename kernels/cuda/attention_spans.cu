@@ -1,7 +1,7 @@
 /* Attention over spans of keys, forward and backward (kernels/ops_spans.h, which fixes the order of every
- * sum), with ordinary arithmetic on the tiles of attention_plain.cuh. So it has the bits of the cpu device. The
- * kernels on tensor cores (attention_spans.cuh) replace it for two-byte types and heads of 64 and 128 elements,
- * unless the guard distrusts them. At the end stand the launchers of both.
+ * sum), with ordinary arithmetic on the tiles of attention_plain.cuh. So it has the bits of the cpu device.
+ * The kernels on tensor cores (attention_spans.cuh) replace it for two-byte types and heads of 64 and 128
+ * elements, unless the guard distrusts them. At the end stand the launchers of both.
  *
  * A block of the forward pass owns OT_SPAN_TILE queries of one head. It cuts them into runs: consecutive
  * queries whose spans begin at the same key. A run visits the tiles of its keys, from its first key on; the

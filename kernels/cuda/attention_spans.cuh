@@ -1,12 +1,13 @@
-/* Attention over spans of keys on tensor cores (kernels/ops_spans.h): what its kernels have of their own. The
- * kernels are those of causal attention, attention_forward.cu and attention_backward_{queries,keys}.cu, which
- * are templates over the op. This header has the overloads that they call for spans.
+/* Attention over spans of keys on tensor cores (kernels/ops_spans.h): what its kernels have of their own.
+ * The kernels are those of causal attention, attention_forward.cu and attention_backward_{queries,keys}.cu,
+ * which are templates over the op. This header has the overloads that they call for spans.
  *
- * RUNS. A block of queries is cut into runs: consecutive queries whose nonempty spans begin at the same key.
- * For each run, the block walks over the run's keys, from its first key on, and stores the run's rows. Rows of
- * other runs compute numbers that nobody stores. So a tile never holds keys of two runs, and a query's bits
- * depend on its q, its span and the bias, not on the place of its row in the batch. Packed rows make a run for
- * each row in the block, mostly one or two. An empty span belongs to the run before it, and costs nothing.
+ * RUNS. A block of queries is cut into runs: consecutive queries whose nonempty spans begin at the same
+ * key. For each run, the block walks over the run's keys, from its first key on, and stores the run's rows.
+ * Rows of other runs compute numbers that nobody stores. So a tile never holds keys of two runs, and a
+ * query's bits depend on its q, its span and the bias, not on the place of its row in the batch. Packed
+ * rows make a run for each row in the block, mostly one or two. An empty span belongs to the run before it,
+ * and costs nothing.
  *
  * BIAS. The bias depends on the distance from query to key alone. At its start a block makes a table of the
  * biases of its head in shared memory, by distance, as exponents of 2. The table reaches 2 PAD beyond the
@@ -16,33 +17,33 @@
  * addresses are constants beside the lane's corner. Two lanes of a load meet in a bank only if they read the
  * same word.
  *
- * GRADIENT OF THE BIAS. In the pass of the queries, each lane adds its ds on the same diagonal in registers.
- * The warp writes these 2 (N + 2 M - 1) sums of each lane to shared memory. Then a lane adds the eight sums of
- * one diagonal, and adds the result to the warp's own histogram of distances, which has the places of the
- * table. With clamped corners, two diagonals of a piece never share a place. At the end the block adds the
- * warps' histograms in order, and then the places of each bucket in order. spans_join_bias (attention_spans.cu)
- * adds the blocks in order. So no atomics, and the same bits each time.
+ * GRADIENT OF THE BIAS. In the pass of the queries, each lane adds its ds on the same diagonal in
+ * registers. The warp writes these 2 (N + 2 M - 1) sums of each lane to shared memory. Then a lane adds the
+ * eight sums of one diagonal, and adds the result to the warp's own histogram of distances, which has the
+ * places of the table. With clamped corners, two diagonals of a piece never share a place. At the end the
+ * block adds the warps' histograms in order, and then the places of each bucket in order. spans_join_bias
+ * (attention_spans.cu) adds the blocks in order. So no atomics, and the same bits each time.
  *
  * EMPTY SPANS. The contract lets q and dout of a query with an empty span hold anything. A row of fragments
  * keeps that to itself, and its results are cleared before they are stored. As a visited row of the pass of
  * keys, such a query would spread a NaN (0 * NaN is NaN). There, queries that see no key of the block are
- * copied as zeros if there are any between the first and the last query that see one. Keys that no query sees
- * can hold anything too: a pair with p = 0 has ds = 0.
+ * copied as zeros if there are any between the first and the last query that see one. Keys that no query
+ * sees can hold anything too: a pair with p = 0 has ds = 0.
  *
- * WHAT BOUNDS IT, heads of 64 elements, 512 keys, on an H100 (132 SM, 1.75 GHz). Products on mma.sync take 6.4
- * clocks of a scheduler (62 % of wgmma's rate). Counted for one warp and tile:
+ * WHAT BOUNDS IT, heads of 64 elements, 512 keys, on an H100 (132 SM, 1.75 GHz). Products on mma.sync take
+ * 6.4 clocks of a scheduler (62 % of wgmma's rate). Counted for one warp and tile:
  *
- *     forward, 32 queries x 64 keys       128 mma = 820 clocks     special-function units 64 exp2 = 512 clocks
- *     queries, 32 queries x 16 keys        48 mma = 310 clocks     16 exp2 = 128, sums of dbias about 45 issues
- *     keys, a team, 48 keys x 16 queries   96 mma = 310 clocks each warp, 24 exp2 = 192 of one of the two
+ *     forward, 32 queries x 64 keys         128 mma = 820 clocks    special functions: 64 exp2 = 512 clocks
+ *     queries, 32 queries x 16 keys         48 mma = 310 clocks     16 exp2 = 128; dbias: 45 instructions
+ *     keys, each warp, 48 keys x 16 queries 48 mma = 310 clocks     24 exp2 = 192, in one warp of the team
  *
- * All other instructions of the forward tile are about 500: 32 LDSM, 22 loads of biases, and per element (64)
- * a fma for the bias, a fma for the exponent, a sum, a maximum and half a conversion. They issue beside the
- * products of the other warp of the scheduler. So the tensor cores are the limit, with a ceiling of about 590
- * TFLOP/s in theory, and about half of it where products and exponents of two warps overlap only in part:
- * 200 to 300 TFLOP/s forward. Backward recomputes scores twice: 14 head_dim operations for each pair, of which
- * the two passes reach 150 to 250 TFLOP/s in the same way. The kernels with ordinary arithmetic are bounded by
- * fp32 multiply-adds and shared memory at 30 TFLOP/s.
+ * All other instructions of the forward tile are about 500: 32 LDSM, 22 loads of biases, and per element
+ * (64) a fma for the bias, a fma for the exponent, a sum, a maximum and half a conversion. They issue
+ * beside the products of the other warp of the scheduler. So the tensor cores are the limit, with a ceiling
+ * of about 590 TFLOP/s in theory, and about half of it where products and exponents of two warps overlap
+ * only in part: 200 to 300 TFLOP/s forward. Backward recomputes scores twice: 14 head_dim operations for
+ * each pair, of which the two passes reach 150 to 250 TFLOP/s in the same way. The kernels with ordinary
+ * arithmetic are bounded by fp32 multiply-adds and shared memory at 30 TFLOP/s.
  */
 #ifndef OT_KERNELS_CUDA_ATTENTION_SPANS_CUH
 #define OT_KERNELS_CUDA_ATTENTION_SPANS_CUH
@@ -169,9 +170,9 @@ template <class T, int THREADS>
 __device__ __forceinline__ void spans_make_table(const struct ot_attend_spans &op, int pad, int head,
                                                  float *table) {
     for (int i = (int)threadIdx.x; i < spans_table_places(op, pad); i += THREADS)
-        table[i] = ot_to_float(static_cast<const T *>(
-                       op.bias)[spans_bucket_at(op, pad, i) * (int)op.heads + head]) *
-                   OT_LOG2_E;
+        table[i] =
+            ot_to_float(static_cast<const T *>(op.bias)[spans_bucket_at(op, pad, i) * (int)op.heads + head]) *
+            OT_LOG2_E;
 }
 
 /* The counterpart of ot_score_scale. */
@@ -236,8 +237,8 @@ __device__ __forceinline__ void spans_clear(float (&sum)[M][D][4], const struct 
 
 /* ---- the gradient of the bias ---- */
 
-/* One warp's room for the sums of its diagonals, and its histogram. Rows of the room have 8 DIAGONALS floats:
- * an odd number of eights, so the lanes of a 64-bit store are in different banks. */
+/* One warp's room for the sums of its diagonals, and its histogram. Rows of the room have 8 DIAGONALS
+ * floats: an odd number of eights, so the lanes of a 64-bit store are in different banks. */
 template <int M, int N>
 struct spans_slopes {
     static constexpr int DIAGONALS = N + 2 * M - 1, WIDTH = 8 * DIAGONALS, ROOM = 8 * WIDTH;
@@ -276,8 +277,8 @@ struct spans_slopes {
     }
 };
 
-/* Adds the histograms of WARPS warps, one behind the other, by buckets, and writes the block's part of dbias.
- * Overwrites the table. */
+/* Adds the histograms of WARPS warps, one behind the other, by buckets, and writes the block's part of
+ * dbias. Overwrites the table. */
 template <int PAD, int WARPS>
 __device__ __forceinline__ void spans_finish_bias(const struct ot_attend_spans &op, float *table,
                                                   float *histograms, float *part) {

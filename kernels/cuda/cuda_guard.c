@@ -38,8 +38,8 @@ struct ot_cuda_guard {
     bool is_off;
     char *cache_path; /* NULL: verdicts are not stored */
     char identity[384];
-    bool said[PATHS];               /* a warning about this path was logged */
-    char verdicts[PATHS + 1];       /* one character per path, the second line of the file */
+    bool said[PATHS];         /* a warning about this path was logged */
+    char verdicts[PATHS + 1]; /* one character per path, the second line of the file */
     struct ot_guard_pinned *pinned;
 };
 
@@ -96,8 +96,8 @@ static cudaError_t compare(struct ot_guard_pinned *pinned, const struct ot_guard
         return cudaErrorMemoryAllocation;
     OT_GUARD_TRY(cudaMemsetAsync(distance, 0, sizeof *distance, on->stream));
     OT_GUARD_TRY(ot_cuda_guard_compare(pair->dtype, pair->fast, pair->plain, pair->n, distance, on));
-    OT_GUARD_TRY(cudaMemcpyAsync(&pinned->distance, distance, sizeof *distance, cudaMemcpyDeviceToHost,
-                                 on->stream));
+    OT_GUARD_TRY(
+        cudaMemcpyAsync(&pinned->distance, distance, sizeof *distance, cudaMemcpyDeviceToHost, on->stream));
     OT_GUARD_TRY(cudaStreamSynchronize(on->stream));
     double difference = pinned->distance.difference, magnitude = pinned->distance.magnitude;
     *agree = *agree && magnitude > 0 && difference <= pair->bound * magnitude; /* false for NaN */
@@ -186,7 +186,7 @@ static cudaError_t make_attention(const struct ot_cuda_guard *guard, const struc
     for (int i = 0; i < tokens; i++)
         starts[i] = i < ROW_BORDER ? 0 : ROW_BORDER;
     OT_GUARD_TRY(cudaMemcpyAsync(row_start, starts, (size_t)tokens * sizeof *starts, cudaMemcpyHostToDevice,
-                        on->stream));
+                                 on->stream));
     OT_GUARD_TRY(ot_cuda_gemm_fill(like->dtype, q, wide, 1, on));
     OT_GUARD_TRY(ot_cuda_gemm_fill(like->dtype, k, narrow, 2, on));
     OT_GUARD_TRY(ot_cuda_gemm_fill(like->dtype, v, narrow, 3, on));
@@ -245,7 +245,7 @@ static double gemm_bound(enum ot_dtype c_dtype) {
 static cudaError_t check_gemm(const struct ot_cuda_guard *guard, struct ot_cuda_gemm *gemm,
                               const struct ot_gemm *like, const struct ot_cuda_stream *on, bool *agree) {
     struct ot_guard_room room = {.memory = (char *)on->scratch + OT_CUDA_GEMM_SCRATCH_BYTES,
-                        .bytes = on->scratch_bytes - OT_CUDA_GEMM_SCRATCH_BYTES};
+                                 .bytes = on->scratch_bytes - OT_CUDA_GEMM_SCRATCH_BYTES};
     void *a = ot_guard_take(&room, M * K, like->dtype), *b = ot_guard_take(&room, K * N, like->dtype);
     void *bias = ot_guard_take(&room, N, like->dtype), *addend = ot_guard_take(&room, M * N, like->c_dtype);
     struct ot_guard_pair c = ot_guard_make_pair(&room, like->c_dtype, M * N, gemm_bound(like->c_dtype));
@@ -276,8 +276,8 @@ static cudaError_t check_gemm(const struct ot_cuda_guard *guard, struct ot_cuda_
 
 enum { GROUPS = 3, GROUP_ROWS = 180, GROUP_SPLIT = 40, GROUP_N = 136, GROUP_K = 104 };
 
-static struct ot_gemm_groups make_groups(const struct ot_gemm_groups *like, struct ot_guard_room *room, struct ot_guard_pair *c,
-                                         int32_t **offsets) {
+static struct ot_gemm_groups make_groups(const struct ot_gemm_groups *like, struct ot_guard_room *room,
+                                         struct ot_guard_pair *c, int32_t **offsets) {
     bool sums = like->form == OT_GROUPS_SUMS;
     struct ot_gemm_groups op = *like;
     op.experts = GROUPS, op.rows = GROUP_ROWS, op.m = op.k = GROUP_K, op.n = GROUP_N;
@@ -288,8 +288,8 @@ static struct ot_gemm_groups make_groups(const struct ot_gemm_groups *like, stru
     op.b = ot_guard_take(room, sums ? GROUP_ROWS * GROUP_N : GROUPS * op.stride, op.dtype);
     op.bias = op.addend = NULL;
     op.scale = SCALE;
-    *c =
-        ot_guard_make_pair(room, op.c_dtype, sums ? GROUPS * op.stride : GROUP_ROWS * GROUP_N, gemm_bound(op.c_dtype));
+    *c = ot_guard_make_pair(room, op.c_dtype, sums ? GROUPS * op.stride : GROUP_ROWS * GROUP_N,
+                            gemm_bound(op.c_dtype));
     return op;
 }
 
@@ -302,10 +302,12 @@ static cudaError_t check_groups(const struct ot_cuda_guard *guard, const struct 
     if (room.used > room.bytes)
         return cudaErrorMemoryAllocation;
     ends[0] = 0, ends[1] = ends[2] = GROUP_SPLIT, ends[3] = GROUP_ROWS;
-    OT_GUARD_TRY(cudaMemcpyAsync(offsets, ends, (GROUPS + 1) * sizeof *ends, cudaMemcpyHostToDevice, on->stream));
+    OT_GUARD_TRY(
+        cudaMemcpyAsync(offsets, ends, (GROUPS + 1) * sizeof *ends, cudaMemcpyHostToDevice, on->stream));
     OT_GUARD_TRY(ot_cuda_gemm_fill(op.dtype, (void *)(uintptr_t)op.a, GROUP_ROWS * GROUP_K, 1, on));
     OT_GUARD_TRY(ot_cuda_gemm_fill(op.dtype, (void *)(uintptr_t)op.b,
-                          op.form == OT_GROUPS_SUMS ? GROUP_ROWS * GROUP_N : GROUPS * op.stride, 2, on));
+                                   op.form == OT_GROUPS_SUMS ? GROUP_ROWS * GROUP_N : GROUPS * op.stride, 2,
+                                   on));
     OT_GUARD_TRY(ot_guard_spoil(&c, on));
     op.c = c.fast;
     OT_GUARD_TRY(ot_cuda_gemm_groups(&op, on));
@@ -449,8 +451,7 @@ void ot_cuda_guard_spans(struct ot_cuda_guard *guard, const struct ot_attend_spa
 
 void ot_cuda_guard_spans_backward(struct ot_cuda_guard *guard, const struct ot_attend_spans_backward *op,
                                   struct ot_cuda_stream *on) {
-    on->plain =
-        ot_attend_spans_backward_is_tiled(op, on) && !may_attend_spans(guard, &op->forward, true, on);
+    on->plain = ot_attend_spans_backward_is_tiled(op, on) && !may_attend_spans(guard, &op->forward, true, on);
 }
 
 /* ---- opening ---- */

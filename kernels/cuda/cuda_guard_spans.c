@@ -7,10 +7,10 @@
  * Whether spans are causal is no difference: the same masks hide keys behind the end of any span.
  *
  * FORWARD. The numbers of the softmax have two forms (kernels/ops_spans.h), so they cannot be compared. But
- * backward needs them. So both forward passes are followed by the plain backward pass, and the check compares
- * out and all gradients but dbias, which magnifies the rounding of out. BACKWARD. Both start from the plain
- * forward pass. Before each pass the memory between kernels is spoiled: it may hold right numbers of an earlier
- * check.
+ * backward needs them. So both forward passes are followed by the plain backward pass, and the check
+ * compares out and all gradients but dbias, which magnifies the rounding of out. BACKWARD. Both start from
+ * the plain forward pass. Before each pass the memory between kernels is spoiled: it may hold right numbers
+ * of an earlier check.
  *
  * BOUNDS are those of attention (cuda_guard.c). dbias is a sum of fp32 numbers that the fast kernels do not
  * round; its error comes from exp and from the order of sums, 2^-20 of its terms. */
@@ -22,7 +22,8 @@
 #include "kernels/cuda/gemm_tune.h"
 
 enum { N = 140, N_KEYS = 170, HEADS = 2, BUCKETS = 8, REACH = 24, TABLE = 2 * REACH + 1 };
-/* Queries [0, EMPTY) see the keys [0, BORDER). Queries from FILLED on see the keys from BORDER to their own. */
+/* Queries [0, EMPTY) see the keys [0, BORDER). Queries from FILLED on see the keys from BORDER to their
+ * own. */
 enum { EMPTY = 50, FILLED = 60, BORDER = 70 };
 _Static_assert(2 * N + TABLE <= OT_GUARD_HOPPER_TOKENS, "spans and buckets fit into the pinned memory");
 
@@ -139,12 +140,11 @@ static cudaError_t run_spans(struct spans_check *c, bool forward, bool backward,
     c->op.dk = results[DK];
     c->op.dv = results[DV];
     c->op.dbias = c->op.forward.bias ? results[DBIAS] : NULL;
+    OT_GUARD_TRY(cudaMemsetAsync(results[DBIAS], 0, (size_t)c->pairs[DBIAS].n * sizeof(float), on.stream));
     OT_GUARD_TRY(
-        cudaMemsetAsync(results[DBIAS], 0, (size_t)c->pairs[DBIAS].n * sizeof(float), on.stream));
-    OT_GUARD_TRY(cudaMemsetAsync(c->op.forward.softmax, 0xff, ot_attend_spans_softmax_bytes(N, HEADS),
-                                 on.stream));
-    OT_GUARD_TRY(cudaMemsetAsync(c->op.scratch, 0xff, ot_attend_spans_scratch_bytes(N, HEADS, BUCKETS),
-                                 on.stream));
+        cudaMemsetAsync(c->op.forward.softmax, 0xff, ot_attend_spans_softmax_bytes(N, HEADS), on.stream));
+    OT_GUARD_TRY(
+        cudaMemsetAsync(c->op.scratch, 0xff, ot_attend_spans_scratch_bytes(N, HEADS, BUCKETS), on.stream));
     on.plain = !forward;
     OT_GUARD_TRY(ot_cuda_attend_spans(&c->op.forward, &on));
     on.plain = !backward;

@@ -1,6 +1,6 @@
-/* Attention over spans checks its fast kernels at first use: right ones are trusted, a wrong one gives way to
- * the plain kernel, and both verdicts are kept for the next run. On the emulated device alone, because only its
- * kernels can be broken on purpose. tests/cuda/test_cuda_guard.c has the other ops. */
+/* Attention over spans checks its fast kernels at first use: right ones are trusted, a wrong one gives way
+ * to the plain kernel, and both verdicts are kept for the next run. On the emulated device alone, because
+ * only its kernels can be broken on purpose. tests/cuda/test_cuda_guard.c has the other ops. */
 #include "tests/support/check.h"
 
 #include <stdlib.h>
@@ -141,11 +141,11 @@ static void check_near(float got, float want, float bound, int i) {
         fail_msg("element %d is %g, wanted %g", i, (double)got, (double)want);
 }
 
-/* Whichever kernel does nothing, the results are those of the plain kernels, within rounding. Without the guard
- * they are not. */
+/* Whichever kernel does nothing, the results are those of the plain kernels, within rounding. Without the
+ * guard they are not. */
 static void test_wrong_kernels_give_way(void **state) {
-    static const char *const kernels[] = {"attention_forward", "attention_delta", "attention_backward_queries",
-                                          "attention_backward_keys"};
+    static const char *const kernels[] = {"attention_forward", "attention_delta",
+                                          "attention_backward_queries", "attention_backward_keys"};
     static uint16_t want[ARRAYS * ELEMS];
     struct work w;
     open_work(&w);

@@ -3,8 +3,8 @@
  * (kernels/cuda/attention_spans.cuh) stay within bounds.
  *
  * Bounds. u = 2^-24, v = the error of one rounding to the storage type; see test_cuda_attention.c and
- * test_cuda_attention_backward.c, which derive the same for causal attention. Here both devices compute out and
- * the softmax on their own. With the error e of the scores of a query:
+ * test_cuda_attention_backward.c, which derive the same for causal attention. Here both devices compute out
+ * and the softmax on their own. With the error e of the scores of a query:
  *   - log(sum exp(score)) is off by l = e + (keys + 8) u. A weight w = exp(score - log(sum)) is off by
  *     w (e + l + 8 u) on each device, and the cuda device rounds it to the storage type: v.
  *   - out = sum w value is off by b: the errors of the weights times |value|, and of sums over the keys.
@@ -13,8 +13,8 @@
  *   - ds = w (dout.value - delta) is off by |ds| times the error of w, and by w times the errors of the two
  *     products. The cuda device rounds ds before dq and dk: v. dbias takes it unrounded.
  *
- * In every case on tensor cores, q and dout of queries with empty spans are NaN, and so are keys that no query
- * sees. */
+ * In every case on tensor cores, q and dout of queries with empty spans are NaN, and so are keys that no
+ * query sees. */
 #include "tests/cuda/cuda_fixture.h"
 #include "tests/kernels/spans_fixture.h"
 
@@ -42,10 +42,10 @@ static double *zeros(int64_t n) {
 
 static int64_t bound_elems(const struct spans_shape *s, int bound) {
     int64_t ld = spans_width(s) + s->pad;
-    return bound == LSE                  ? s->heads * s->n
-           : bound == DBIAS              ? s->buckets * s->heads
+    return bound == LSE                 ? s->heads * s->n
+           : bound == DBIAS             ? s->buckets * s->heads
            : bound == DK || bound == DV ? s->n_keys * ld
-                                         : s->n * ld;
+                                        : s->n * ld;
 }
 
 static const float *row_of(const struct spans_case *c, int input, int64_t token, int64_t head) {
@@ -81,8 +81,7 @@ static void find_scores(struct reference *r, int64_t query, int64_t head) {
     const struct spans_case *c = r->c;
     const struct spans_shape *s = &c->shape;
     for (int64_t key = c->key_first[query]; key < c->key_end[query]; key++) {
-        struct dots qk =
-            dot(row_of(c, SPANS_Q, query, head), row_of(c, SPANS_K, key, head), s->head_dim);
+        struct dots qk = dot(row_of(c, SPANS_Q, query, head), row_of(c, SPANS_K, key, head), s->head_dim);
         double bias = s->buckets ? c->bias[bias_place(c, query, key, head)] : 0;
         r->score[key] = s->scale * qk.value + bias;
         r->error[key] = 0x1p-24 * ((double)(s->head_dim + 2) * fabs((double)s->scale) * qk.absolute +
@@ -181,8 +180,8 @@ static void free_reference(struct reference *r) {
 
 /* ---- checks ---- */
 
-/* The weight of a pair is exp(score - first) second, with the two numbers of its query. The kernels on tensor
- * cores have 1 as the second number, which shows that they have run. */
+/* The weight of a pair is exp(score - first) second, with the two numbers of its query. The kernels on
+ * tensor cores have 1 as the second number, which shows that they have run. */
 static void check_softmax(const struct cuda_pair *p, const struct reference *r) {
     const struct spans_case *c = r->c;
     const float *cuda = ops_result(&p->cuda, "softmax", NULL), *cpu = ops_result(&p->cpu, "softmax", NULL);
@@ -268,14 +267,15 @@ static void test_random_shapes(void **state) {
     }
 }
 
-/* Rows that straddle blocks and tiles, several in a block, longer than tiles; empty spans; keys of other tokens
- * than the queries; a run for each query; caches; scales that are not positive; biases whose reach is longer
- * and shorter than the rows; buckets in any number. */
+/* Rows that straddle blocks and tiles, several in a block, longer than tiles; empty spans; keys of other
+ * tokens than the queries; a run for each query; caches; scales that are not positive; biases whose reach
+ * is longer and shorter than the rows; buckets in any number. */
 static void test_tensor_cores(void **state) {
     (void)state;
     static const struct spans_shape shapes[] = {
         {SPANS_ENCODER, 131, 131, 2, 64, 57, 32, 20, .pad = 8, .scale = 1, .backward = true},
         {SPANS_ENCODER, 330, 330, 1, 64, 320, 32, 128, .scale = 1, .backward = true},
+        {SPANS_ENCODER, 190, 190, 1, 64, 95, 32, 20, .scale = 1, .backward = true}, /* spans of 63 keys */
         {SPANS_DECODER, 200, 200, 2, 64, 150, 32, 128, .scale = 1, .backward = true},
         {SPANS_CROSS, 150, 150, 2, 64, 41, .scale = 0.5f, .backward = true},
         {SPANS_OTHER, 77, 140, 2, 64, 30, .pad = 8, .scale = -0.4f, .backward = true},
@@ -364,11 +364,9 @@ static void test_nans_on_tensor_cores(void **state) {
 int main(void) {
     cuda_choose_card();
     cuda_skip_without_device();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes),
-                                       cmocka_unit_test(test_random_shapes),
-                                       cmocka_unit_test(test_tensor_cores),
-                                       cmocka_unit_test(test_rows_have_no_place),
-                                       cmocka_unit_test(test_nans),
-                                       cmocka_unit_test(test_nans_on_tensor_cores)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shapes),       cmocka_unit_test(test_random_shapes),
+        cmocka_unit_test(test_tensor_cores), cmocka_unit_test(test_rows_have_no_place),
+        cmocka_unit_test(test_nans),         cmocka_unit_test(test_nans_on_tensor_cores)};
     return cmocka_run_group_tests_name("spans of keys on the cuda device", tests, NULL, NULL);
 }
