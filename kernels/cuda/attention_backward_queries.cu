@@ -212,6 +212,32 @@ __device__ __forceinline__ int queries_past(const struct ot_attend_spans &f) {
     return (int)(f.n_keys - f.n);
 }
 
+/* Adds one step of a warp to dq. q, dout: the warp's rows; k: the step's keys, whose values lie in the tile
+ * behind. query: the warp's first; key: the step's first. */
+template <class T, class S, class Op, class View>
+__device__ __forceinline__ void
+queries_step(float (&dq)[S::M][S::DIM / 8][4], const uint32_t (&held_q)[S::DIM / 16][S::M][4],
+             const uint32_t (&held_dout)[S::DIM / 16][S::M][4], const T *q, const T *dout, const T *k,
+             const Op &op, const View &view, int head, int query, int key, backward_sight sight) {
+    const auto &f = op.forward;
+    const T *v = k + S::VISITED * S::DIM;
+    float p[S::M][S::N][4], ds[S::M][S::N][4];
+    ot_tile_zero(p);
+    queries_dots<S::HELD, S::DIM>(p, held_q, q, k);
+    const int lane = ot_lane(), lane_query = query + lane / 4;
+    queries_weights(p, f, view.rows(f), view.scale(f, head), head, lane_query, lane_query + queries_past(f),
+                    key + lane % 4 * 2, sight);
+    ot_tile_zero(ds);
+    queries_dots<S::HELD, S::DIM>(ds, held_dout, dout, v);
+    queries_slopes<View::HAS_RUNS>(ds, p, op, head, lane_query);
+    uint32_t rounded[S::M][S::N / 2][4];
+    ot_tile_round<T>(rounded, ds);
+    if constexpr (View::HAS_RUNS)
+        if (op.dbias)
+            view.add_bias(ds, op, key - query - queries_past(f));
+    ot_tile_weigh<S::DIM>(dq, rounded, k);
+}
+
 template <class T, class S, class Op>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) attention_backward_queries(const Op op, int stages) {
     using View = queries_view<T, S, Op>;
@@ -256,26 +282,11 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) attention_backward_quer
 #pragma unroll 1
             for (int step = 0; step < S::VISITED; step += 8 * S::N) {
                 const int key = tile_key + step;
-                const auto &rows = view.rows(f);
-                const backward_sight sight = backward_look(rows, query, 16 * S::M, key, 8 * S::N);
+                const backward_sight sight = backward_look(view.rows(f), query, 16 * S::M, key, 8 * S::N);
                 if (sight == SEES_NONE)
                     continue;
-                const T *k = tile + step * S::DIM, *v = k + S::VISITED * S::DIM;
-                float p[S::M][S::N][4], ds[S::M][S::N][4];
-                ot_tile_zero(p);
-                queries_dots<S::HELD, S::DIM>(p, held_q, q, k);
-                const int lane = ot_lane(), lane_query = query + lane / 4;
-                queries_weights(p, f, rows, view.scale(f, head), head, lane_query,
-                                lane_query + queries_past(f), key + lane % 4 * 2, sight);
-                ot_tile_zero(ds);
-                queries_dots<S::HELD, S::DIM>(ds, held_dout, dout, v);
-                queries_slopes<View::HAS_RUNS>(ds, p, op, head, lane_query);
-                uint32_t rounded[S::M][S::N / 2][4];
-                ot_tile_round<T>(rounded, ds);
-                if constexpr (View::HAS_RUNS)
-                    if (op.dbias)
-                        view.add_bias(ds, op, key - query - queries_past(f));
-                ot_tile_weigh<S::DIM>(dq, rounded, k);
+                queries_step<T, S>(dq, held_q, held_dout, q, dout, tile + step * S::DIM, op, view, head,
+                                   query, key, sight);
             }
         }
         if constexpr (View::HAS_RUNS) {
