@@ -9,6 +9,9 @@
  * that failed their check (cuda_guard.h). All of them take softcaps and sinks; one kernel sums the gradients
  * of the sinks for all (attention_sinks.cu). The choice depends on the arguments and the machine alone, never
  * on timing, so that a run repeats.
+ *
+ * Attention over spans (kernels/ops_spans.h) has two: TILED, other instances of the tiled kernels
+ * (attention_spans.cuh), for heads of 64 and 128 elements; and PLAIN (attention_spans.cu).
  */
 #ifndef OT_KERNELS_CUDA_ATTENTION_H
 #define OT_KERNELS_CUDA_ATTENTION_H

@@ -290,8 +290,9 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) attention_backward_quer
             }
         }
         if constexpr (View::HAS_RUNS) {
-            ot_cp_async_wait<0>(); /* q may still be on its way, if the run has no keys */
-            __syncthreads();       /* the next run copies into the stages */
+            ot_cp_async_commit(); /* with one stage, q and dout are in no group yet if the run has no keys */
+            ot_cp_async_wait<0>();
+            __syncthreads(); /* the next run copies into the stages */
             spans_clear(dq, f, query + ot_lane() / 4, f.scale);
         }
         /* computed anew, because all registers are needed while the block walks */

@@ -287,6 +287,7 @@ static void test_tensor_cores(void **state) {
         {SPANS_OTHER, 0, 40, 2, 64, 1, 4, 4, .scale = 1, .backward = true},
         {SPANS_NONE, 35, 0, 2, 64, 1, 4, 4, .scale = 1, .backward = true},
         {SPANS_NONE, 35, 100, 1, 64, 1, 4, 4, .scale = 1, .backward = true},
+        {SPANS_NONE, 35, 100, 1, 128, 1, 4, 4, .scale = 1, .backward = true},
         {SPANS_DECODER, 164, 164, 1, 128, 79, 5, 7, .scale = 0.3f, .backward = true},
         {SPANS_RANDOM, 20, 101, 1, 128, 20, 3, 0, .scale = 0.7f, .backward = true},
     };
