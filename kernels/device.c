@@ -67,6 +67,10 @@ int64_t ot_device_token_multiple(const struct ot_device *device) {
     return device->api->token_multiple ? device->api->token_multiple : 1;
 }
 
+bool ot_device_slows_under_load(const struct ot_device *device) {
+    return device->api->slows_under_load;
+}
+
 /* ---- memory ---- */
 
 int ot_device_alloc(struct ot_device *device, size_t bytes, const char *name, void **out) {

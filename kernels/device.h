@@ -111,6 +111,9 @@ bool ot_device_has_dtype(const struct ot_device *device, enum ot_dtype dtype);
 
 /* Micro-batches are padded to a multiple of this number of tokens, see SHAPES. 1: they are not padded. */
 int64_t ot_device_token_multiple(const struct ot_device *device);
+/* True if the device computes more slowly after some tenths of a second of work without a pause. A GPU that
+ * reaches its power limit lowers its clock. */
+bool ot_device_slows_under_load(const struct ot_device *device);
 
 /* Allocates device memory, 256-byte aligned. `name` appears in the error text. OT_E_BUDGET: the text tells
  * how many bytes are missing. */
@@ -225,6 +228,7 @@ struct ot_device_api {
     const char *(*arithmetic)(const struct ot_device *device);
     bool (*has_dtype)(const struct ot_device *device, enum ot_dtype dtype);
     int64_t token_multiple; /* 0: micro-batches are not padded */
+    bool slows_under_load;
     int (*alloc)(struct ot_device *device, size_t bytes, const char *name, void **out);
     void (*free)(struct ot_device *device, void *memory);
     int (*alloc_pinned)(struct ot_device *device, size_t bytes, const char *name, void **out);

@@ -1,14 +1,14 @@
 /* Attention on a GPU: three implementations of one contract (kernels/ops.h), and the rule that chooses
  * between them.
  *
- * HOPPER (attention_hopper.cu, attention_hopper_backward.cu): the tensor cores of compute capability 9.0, for
- * heads of 64 and 128 elements. TILED (attention_forward.cu, attention_backward.cuh): tensor cores work on
- * tiles in shared memory. It takes two-byte types and the head sizes of common models. PLAIN
- * (attention_plain.cu): ordinary arithmetic for any dtype and any head size. It takes everything that tiled
- * cannot: fp32, odd head sizes, and rows that 16-byte accesses cannot reach. It also replaces tiled kernels
- * that failed their check (cuda_guard.h). All of them take softcaps and sinks; one kernel sums the gradients
- * of the sinks for all (attention_sinks.cu). The choice depends on the arguments and the machine alone, never
- * on timing, so that a run repeats.
+ * HOPPER (attention_hopper.cu, attention_hopper_backward.cu): the tensor cores of compute capability 9.0,
+ * for heads of 64 and 128 elements. TILED (attention_forward.cu, attention_backward.cuh): tensor cores
+ * work on tiles in shared memory. It takes two-byte types and the head sizes of common models. PLAIN
+ * (attention_plain.cu): ordinary arithmetic for any dtype and any head size. It takes everything that
+ * tiled cannot: fp32, odd head sizes, and rows that 16-byte accesses cannot reach. It also replaces tiled
+ * kernels that failed their check, or that the environment forbids (cuda_guard.h). All of them take
+ * softcaps and sinks; one kernel sums the gradients of the sinks for all (attention_sinks.cu). The choice
+ * depends on the arguments and the machine alone, never on timing, so that a run repeats.
  *
  * Attention over spans (kernels/ops_spans.h) has two: TILED, other instances of the tiled kernels
  * (attention_spans.cuh), for heads of 64 and 128 elements; and PLAIN (attention_spans.cu).

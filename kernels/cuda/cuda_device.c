@@ -13,6 +13,7 @@
 #include "kernels/cuda/cuda_guard.h"
 #include "kernels/cuda/cuda_state.h"
 #include "src/base/cache_file.h"
+#include "src/base/clock.h"
 #include "src/base/log.h"
 
 enum { PINNED_ALIGN = 4096, HUGE_PAGE = 2 << 20, MIB = 1 << 20, DEFAULT_SCRATCH = 64 * MIB };
@@ -102,10 +103,19 @@ static void free_device(struct ot_device *base, void *memory) {
  *
  * Pinned memory is a registered anonymous mapping, not memory of cudaHostAlloc. Such a mapping can have huge
  * pages, can be bound to the memory node beside the GPU, and can be registered a second time with
- * io_uring. */
+ * io_uring. It is registered as one piece: CUDA refuses a copy across the border of two registrations
+ * ("invalid argument", seen on an H100), and slabs lie anywhere in the mapping. */
+
+/* Pinning is logged if it takes longer than this. */
+#define LONG_SECONDS 1.0
 
 static int register_memory(void *memory, size_t bytes, const char *name) {
+    double began = ot_clock_seconds();
     cudaError_t code = cudaHostRegister(memory, bytes, cudaHostRegisterPortable);
+    double seconds = ot_clock_seconds() - began;
+    if (code == cudaSuccess && seconds > LONG_SECONDS)
+        ot_log(OT_LOG_INFO, "memory  %.1f GiB pinned in %.1f s, %.1f GB/s", gib(bytes), seconds,
+               (double)bytes / seconds / 1e9);
     if (code == cudaSuccess)
         return 0;
     (void)cudaGetLastError();
@@ -287,11 +297,17 @@ static int open_parts(struct ot_cuda_device *self, const struct ot_cuda_gpu *gpu
     return open_gemm(self, gpu, blas);
 }
 
-/* The GPU's index is left out: the heuristic of cuBLASLt depends on the GPU's model only. */
-static void describe_arithmetic(struct ot_cuda_device *self, const struct ot_cuda_gpu *gpu) {
+/* Kernels that the environment forces are part of both texts: of the arithmetic, because they change bits,
+ * and of the name, because rates are kept under it. In the arithmetic, the GPU's index is left out: the
+ * heuristic of cuBLASLt depends on the GPU's model only. */
+static void describe(struct ot_cuda_device *self, const struct ot_cuda_gpu *gpu) {
     const char *model = strchr(gpu->name, '(');
-    snprintf(self->arithmetic, sizeof self->arithmetic, "%s %d SMs, %s", model ? model : gpu->name,
-             gpu->sm_count, ot_cuda_gemm_name(self->gemm));
+    const char *forced = ot_cuda_guard_forced(self->guard);
+    snprintf(self->arithmetic, sizeof self->arithmetic, "%s %d SMs, %s%s%s", model ? model : gpu->name,
+             gpu->sm_count, forced, *forced ? ", " : "", ot_cuda_gemm_name(self->gemm));
+    snprintf(self->name, sizeof self->name, "cuda: %s, %d SMs, driver for CUDA %d.%d, %s%s%s", gpu->name,
+             gpu->sm_count, gpu->driver / 1000, gpu->driver % 1000 / 10, forced, *forced ? ", " : "",
+             ot_cuda_gemm_name(self->gemm));
 }
 
 static int open_device(const struct ot_device_config *config, struct ot_device **out) {
@@ -318,9 +334,7 @@ static int open_device(const struct ot_device_config *config, struct ot_device *
         close_device(&self->base);
         return rc;
     }
-    snprintf(self->name, sizeof self->name, "cuda: %s, %d SMs, driver for CUDA %d.%d, %s", gpu.name,
-             gpu.sm_count, gpu.driver / 1000, gpu.driver % 1000 / 10, ot_cuda_gemm_name(self->gemm));
-    describe_arithmetic(self, &gpu);
+    describe(self, &gpu);
     *out = &self->base;
     return 0;
 }
@@ -366,6 +380,7 @@ const struct ot_device_api ot_cuda_device_api = {
     .arithmetic = get_arithmetic,
     .has_dtype = has_dtype,
     .token_multiple = TOKEN_MULTIPLE,
+    .slows_under_load = true,
     .alloc = alloc_device,
     .free = free_device,
     .alloc_pinned = alloc_pinned,

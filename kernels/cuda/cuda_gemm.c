@@ -11,17 +11,13 @@
 
 /* ---- opening ---- */
 
-/* Sets the limits that all products give the heuristic. Alignments are set for each product. */
+/* Sets the limits that all products give the heuristic. Each product adds its own (cuda_gemm_plan.c). */
 static int create_preferences(struct ot_cuda_gemm *gemm) {
     uint64_t workspace = OT_CUDA_GEMM_WORKSPACE_BYTES;
-    uint32_t reductions = OT_CUBLASLT_REDUCTION_COMPUTE_TYPE; /* NONE has no bit: it is always allowed */
     int status = gemm->lt.pref_create(&gemm->pref);
     if (status == OT_CUBLASLT_SUCCESS)
         status =
             gemm->lt.pref_set(gemm->pref, OT_CUBLASLT_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
-    if (status == OT_CUBLASLT_SUCCESS)
-        status = gemm->lt.pref_set(gemm->pref, OT_CUBLASLT_PREF_REDUCTION_SCHEME_MASK, &reductions,
-                                   sizeof reductions);
     return status;
 }
 

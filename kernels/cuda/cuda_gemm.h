@@ -11,7 +11,8 @@
  * into an emulation by bf16. A product that is split along k keeps its partial sums in fp32 and adds them in
  * a separate step (REDUCTION_COMPUTE_TYPE). The other two reduction schemes are forbidden. Both round the
  * partial sums to the dtype of C, although the contract allows one rounding only. INPLACE also adds them in
- * no defined order. The workspace is a fixed part of the device's scratch. If it were the memory that happens
+ * no defined order. A product with a bias may not be split at all: cuBLASLt 13.1 rounds before it adds the
+ * bias. The workspace is a fixed part of the device's scratch. If it were the memory that happens
  * to be free, the plan would change the bits.
  *
  * WHICH ALGORITHM (offload/README.md, rule 1: the same bits from run to run and from plan to plan). For each

@@ -128,7 +128,16 @@ static void destroy_descriptors(const struct ot_cuda_gemm *gemm, struct ot_gemm_
 
 /* ---- algorithms ---- */
 
-static int set_alignments(const struct ot_cuda_gemm *gemm, const struct ot_gemm_key *key) {
+/* How partial sums along k may be added. With a bias they may not be split: cuBLASLt 13.1 then rounds the
+ * sum to two bytes before it adds the bias (seen on an H200 for rows that are 4- or 8-byte aligned), and the
+ * contract allows one rounding only. NONE has no bit, because it is always allowed. */
+static uint32_t reductions_of(const struct ot_gemm_key *key) {
+    return key->bias ? OT_CUBLASLT_REDUCTION_NONE : OT_CUBLASLT_REDUCTION_COMPUTE_TYPE;
+}
+
+/* Tells the heuristic about this product. Other limits hold for all products (cuda_gemm.c). */
+static int set_preferences(const struct ot_cuda_gemm *gemm, const struct ot_gemm_key *key) {
+    uint32_t reductions = reductions_of(key);
     const struct {
         int attribute;
         uint32_t bytes;
@@ -136,7 +145,8 @@ static int set_alignments(const struct ot_cuda_gemm *gemm, const struct ot_gemm_
                       {OT_CUBLASLT_PREF_MIN_ALIGNMENT_B_BYTES, key->align_a},
                       {OT_CUBLASLT_PREF_MIN_ALIGNMENT_C_BYTES, key->align_c},
                       {OT_CUBLASLT_PREF_MIN_ALIGNMENT_D_BYTES, key->align_c}};
-    int status = OT_CUBLASLT_SUCCESS;
+    int status =
+        gemm->lt.pref_set(gemm->pref, OT_CUBLASLT_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions);
     for (size_t i = 0; i < sizeof alignments / sizeof *alignments && status == OT_CUBLASLT_SUCCESS; i++)
         status = gemm->lt.pref_set(gemm->pref, alignments[i].attribute, &alignments[i].bytes,
                                    sizeof alignments[i].bytes);
@@ -144,21 +154,22 @@ static int set_alignments(const struct ot_cuda_gemm *gemm, const struct ot_gemm_
 }
 
 /* The preferences demand the same rules. The result is checked too, because the bits depend on it. */
-static bool keeps_rules(const struct ot_cuda_gemm *gemm, const struct ot_cublaslt_heuristic *proposal) {
+static bool keeps_rules(const struct ot_cuda_gemm *gemm, const struct ot_gemm_key *key,
+                        const struct ot_cublaslt_heuristic *proposal) {
     uint32_t reduction;
     size_t written;
     return proposal->state == OT_CUBLASLT_SUCCESS &&
            proposal->workspace_bytes <= OT_CUDA_GEMM_WORKSPACE_BYTES &&
            gemm->lt.algo_config_get(&proposal->algo, OT_CUBLASLT_CONFIG_REDUCTION_SCHEME, &reduction,
                                     sizeof reduction, &written) == OT_CUBLASLT_SUCCESS &&
-           (reduction == OT_CUBLASLT_REDUCTION_NONE || reduction == OT_CUBLASLT_REDUCTION_COMPUTE_TYPE);
+           (reduction == OT_CUBLASLT_REDUCTION_NONE || reduction == reductions_of(key));
 }
 
 int ot_gemm_plan_propose(struct ot_cuda_gemm *gemm, const struct ot_gemm_plan *plan,
                          struct ot_cublaslt_algo proposals[OT_GEMM_PROPOSALS], int *n) {
     struct ot_cublaslt_heuristic found[OT_GEMM_PROPOSALS] = {0};
     int n_found = 0;
-    int status = set_alignments(gemm, &plan->key);
+    int status = set_preferences(gemm, &plan->key);
     if (status == OT_CUBLASLT_SUCCESS)
         status = gemm->lt.get_heuristic(gemm->context, plan->desc, plan->a, plan->b, plan->c, plan->c,
                                         gemm->pref, OT_GEMM_PROPOSALS, found, &n_found);
@@ -167,7 +178,7 @@ int ot_gemm_plan_propose(struct ot_cuda_gemm *gemm, const struct ot_gemm_plan *p
         return 0;
     OT_TRY(ot_gemm_check(gemm, status, "find an algorithm", &plan->key));
     for (int i = 0; i < n_found; i++)
-        if (keeps_rules(gemm, &found[i]))
+        if (keeps_rules(gemm, &plan->key, &found[i]))
             proposals[(*n)++] = found[i].algo;
     return 0;
 }
@@ -187,7 +198,7 @@ static bool take_cached(struct ot_cuda_gemm *gemm, struct ot_gemm_plan *plan) {
     checked.algo = choice->algo;
     if (gemm->lt.algo_check(gemm->context, plan->desc, plan->a, plan->b, plan->c, plan->c, &choice->algo,
                             &checked) != OT_CUBLASLT_SUCCESS ||
-        !keeps_rules(gemm, &checked))
+        !keeps_rules(gemm, &plan->key, &checked))
         return false;
     plan->algo = choice->algo;
     plan->is_tuned = true;

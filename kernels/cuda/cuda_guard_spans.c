@@ -12,8 +12,8 @@
  * the plain forward pass. Before each pass the memory between kernels is spoiled: it may hold right numbers
  * of an earlier check.
  *
- * BOUNDS are those of attention (cuda_guard.c). dbias is a sum of fp32 numbers that the fast kernels do not
- * round; its error comes from exp and from the order of sums, 2^-20 of its terms. */
+ * BOUNDS are those of attention (cuda_guard_attention.c). dbias is a sum of fp32 numbers that the fast kernels
+ * do not round; its error comes from exp and from the order of sums, 2^-20 of its terms. */
 #include <math.h>
 #include <stdio.h>
 
@@ -32,7 +32,8 @@ _Static_assert(2 * N + TABLE <= OT_GUARD_HOPPER_TOKENS, "spans and buckets fit i
 /* ---- the path ---- */
 
 int ot_guard_spans_path(const struct ot_attend_spans *op, bool backward) {
-    return ((backward * 3 + (int)op->dtype) * 2 + (op->head_dim > 64)) * 2 + (op->bias != NULL);
+    return OT_GUARD_ATTENTION_PATHS + OT_GUARD_GEMM_PATHS + OT_GUARD_GROUPS_PATHS +
+           ((backward * 3 + (int)op->dtype) * 2 + (op->head_dim > 64)) * 2 + (op->bias != NULL);
 }
 
 void ot_guard_spans_name(const struct ot_attend_spans *op, bool backward, char name[OT_GUARD_NAME_BYTES]) {

@@ -4,7 +4,8 @@
  *   cuda_open.c    finds the GPU, or reports in one sentence why it cannot be used
  *   cuda_device.c  memory, and the table of functions for device.h
  *   cuda_lane.c    lanes, events and copies;  cuda_notify.c  calls on the host after a lane's work
- *   cuda_guard.c   checks fast kernels at their first use
+ *   cuda_guard.c   checks fast kernels at their first use: by cuda_guard_checks.c, cuda_guard_attention.c;
+ *                  cuda_guard_verdicts.c keeps the results
  *   cuda_health.c  warnings about a GPU that works but may spoil a run;  nvml.c  asks the driver's library
  *   cuda_clock.c   the time of an event on the host's clock
  *   cuda_peer.c    the rate of copies to another GPU

@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(THREADS, 2) groups_tiled(struct ot_gemm_groups
     constexpr bool A_ALONG = !SUMS, B_ALONG = TRANS_B;
     T *shared = ot_shared<T>();
     struct ot_groups_tile at;
-    if (!ot_groups_find<TILE>(op, &at))
+    if (!ot_groups_find<TILE, TILE>(op, (int)blockIdx.x, &at))
         return;
     int first = SUMS ? at.begin : 0, last = SUMS ? at.end : (int)op.k;
     int steps = (last - first + STEP - 1) / STEP, warp = (int)threadIdx.x / OT_WARP;
@@ -243,7 +243,7 @@ cudaError_t launch_tiled(const struct ot_gemm_groups *op, const struct ot_cuda_s
     auto kernel = sums          ? groups_tiled<T, C, true, false>
                   : op->trans_b ? groups_tiled<T, C, false, true>
                                 : groups_tiled<T, C, false, false>;
-    return ot_launch(kernel, dim3((unsigned)ot_groups_tiles(*op, TILE)), dim3(THREADS),
+    return ot_launch(kernel, dim3((unsigned)ot_groups_tiles(*op, TILE, TILE)), dim3(THREADS),
                      (size_t)STAGES * 2 * OPERAND * sizeof(T), on->stream, *op, is);
 }
 
@@ -252,10 +252,12 @@ cudaError_t launch_tiled(const struct ot_gemm_groups *op, const struct ot_cuda_s
 cudaError_t ot_cuda_gemm_groups(const struct ot_gemm_groups *args, const struct ot_cuda_stream *on) {
     if (args->experts == 0 || args->n == 0 || (args->form == OT_GROUPS_SUMS ? args->m : args->rows) == 0)
         return cudaSuccess;
-    if (ot_groups_tiles(*args, 16) > INT32_MAX)
+    if (ot_groups_tiles(*args, 16, 16) > INT32_MAX)
         return cudaErrorInvalidValue;
     if (on->plain || !ot_gemm_groups_is_tiled(args))
         return ot_gemm_groups_plain(args, on);
+    if (ot_gemm_groups_is_hopper(args, on))
+        return ot_gemm_groups_hopper(args, on);
     bool wide = args->c_dtype == OT_F32;
     if (args->dtype == OT_BF16)
         return wide ? launch_tiled<__nv_bfloat16, float>(args, on)

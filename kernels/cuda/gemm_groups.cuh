@@ -1,13 +1,13 @@
-/* How a block of a product by groups finds its tile of C.
+/* How a block of a product by groups finds a tile of C, of ROWS x COLS elements.
  *
- * The host does not know how many rows an expert has. It launches as many blocks as there can be tiles, and
- * each block counts: the tiles of expert 0, of expert 1, ... until its own number is reached. All warps count
- * for themselves, 32 experts at a time. A block behind the last tile ends at once.
+ * The host does not know how many rows an expert has. It knows how many tiles there can be, and numbers them.
+ * A block that computes the tile of a number counts: the tiles of expert 0, of expert 1, ... until the number
+ * is reached. Each warp counts for itself, 32 experts at a time. Numbers behind the last tile have no tile.
  *
- * ROWS: expert e has ceil(its rows / TILE) x (tiles of n) tiles. Tiles are numbered down the rows first, then
- * to the right, in bands of BAND tiles of rows. So the blocks that run at the same time share tiles of the
- * weights, and the rows of a band, BAND * TILE * k elements, stay in the L2 cache. SUMS: all experts have the
- * same number of tiles.
+ * Form ROWS: expert e has ceil(its rows / ROWS) x (tiles of n) tiles. Tiles are numbered down the rows first,
+ * then to the right, in bands of BAND tiles of rows. So the blocks that run at the same time share tiles of
+ * the weights, and the rows of a band, BAND * ROWS * k elements, stay in the L2 cache. Form SUMS: all experts
+ * have the same number of tiles.
  */
 #ifndef OT_KERNELS_CUDA_GEMM_GROUPS_CUH
 #define OT_KERNELS_CUDA_GEMM_GROUPS_CUH
@@ -21,34 +21,36 @@ struct ot_groups_tile {
     int row, col;           /* where the tile begins: rows are packed rows (ROWS), or rows of C_e (SUMS) */
 };
 
-static inline int64_t ot_groups_tiles(const struct ot_gemm_groups &op, int tile) {
-    int64_t across = ot_ceil_div(op.n, tile);
+static inline int64_t ot_groups_tiles(const struct ot_gemm_groups &op, int tile_rows, int tile_cols) {
+    int64_t across = ot_ceil_div(op.n, tile_cols);
     if (op.form == OT_GROUPS_SUMS)
-        return op.experts * ot_ceil_div(op.m, tile) * across;
+        return op.experts * ot_ceil_div(op.m, tile_rows) * across;
     int64_t groups = op.experts < op.rows ? op.experts : op.rows;
-    return (op.rows / tile + groups) * across;
+    return (op.rows / tile_rows + groups) * across;
 }
 
 /* Cuts a group of `down` x `across` tiles. */
-__device__ __forceinline__ void ot_groups_place(struct ot_groups_tile *at, int index, int down, int across,
-                                                int tile) {
+template <int ROWS, int COLS>
+__device__ __forceinline__ void ot_groups_place(struct ot_groups_tile *at, int index, int down, int across) {
     int band = index / (OT_GROUPS_BAND * across), left = index - band * OT_GROUPS_BAND * across;
     int height = min(OT_GROUPS_BAND, down - band * OT_GROUPS_BAND);
-    at->row += (band * OT_GROUPS_BAND + left % height) * tile;
-    at->col = left / height * tile;
+    at->row += (band * OT_GROUPS_BAND + left % height) * ROWS;
+    at->col = left / height * COLS;
 }
 
-/* False: the block has no tile. All threads of the block must call. */
-template <int TILE>
-__device__ __forceinline__ bool ot_groups_find(const struct ot_gemm_groups &op, struct ot_groups_tile *at) {
-    int across = (int)((op.n + TILE - 1) / TILE), index = (int)blockIdx.x, experts = (int)op.experts;
+/* Finds tile number `index`, which is below ot_groups_tiles(). False: there is no such tile. All lanes of a
+ * warp must call. */
+template <int ROWS, int COLS>
+__device__ __forceinline__ bool ot_groups_find(const struct ot_gemm_groups &op, int index,
+                                               struct ot_groups_tile *at) {
+    int across = (int)((op.n + COLS - 1) / COLS), experts = (int)op.experts;
     if (op.form == OT_GROUPS_SUMS) {
-        int down = (int)((op.m + TILE - 1) / TILE);
+        int down = (int)((op.m + ROWS - 1) / ROWS);
         at->expert = index / (down * across);
         at->begin = op.offsets[at->expert];
         at->end = op.offsets[at->expert + 1];
         at->row = 0;
-        ot_groups_place(at, index % (down * across), down, across, TILE);
+        ot_groups_place<ROWS, COLS>(at, index % (down * across), down, across);
         return true;
     }
     int lane = (int)threadIdx.x % OT_WARP;
@@ -56,7 +58,7 @@ __device__ __forceinline__ bool ot_groups_find(const struct ot_gemm_groups &op, 
         int expert = first + lane;
         int begin = expert < experts ? op.offsets[expert] : 0,
             end = expert < experts ? op.offsets[expert + 1] : 0;
-        int down = (end - begin + TILE - 1) / TILE, sum = down * across;
+        int down = (end - begin + ROWS - 1) / ROWS, sum = down * across;
 #pragma unroll
         for (int offset = 1; offset < OT_WARP; offset *= 2) {
             int before = __shfl_up_sync(0xffffffffu, sum, offset);
@@ -72,7 +74,7 @@ __device__ __forceinline__ bool ot_groups_find(const struct ot_gemm_groups &op, 
         at->expert = first + owner;
         at->begin = at->row = __shfl_sync(0xffffffffu, begin, owner);
         at->end = __shfl_sync(0xffffffffu, end, owner);
-        ot_groups_place(at, index, __shfl_sync(0xffffffffu, down, owner), across, TILE);
+        ot_groups_place<ROWS, COLS>(at, index, __shfl_sync(0xffffffffu, down, owner), across);
         return true;
     }
     return false;

@@ -20,7 +20,7 @@ __global__ void groups_plain(struct ot_gemm_groups op) {
     float *a = ot_shared<float>(), *b = a + TILE * ROW;
     int x = (int)threadIdx.x % TILE, y = (int)threadIdx.x / TILE;
     struct ot_groups_tile at;
-    if (!ot_groups_find<TILE>(op, &at))
+    if (!ot_groups_find<TILE, TILE>(op, (int)blockIdx.x, &at))
         return;
     bool sums = op.form == OT_GROUPS_SUMS;
     int first = sums ? at.begin : 0, last = sums ? at.end : (int)op.k, n = (int)op.n, m = (int)op.m;
@@ -48,7 +48,7 @@ __global__ void groups_plain(struct ot_gemm_groups op) {
 
 template <class T, class C>
 cudaError_t launch_plain(const struct ot_gemm_groups *op, const struct ot_cuda_stream *on) {
-    return ot_launch(groups_plain<T, C>, dim3((unsigned)ot_groups_tiles(*op, TILE)), dim3(THREADS),
+    return ot_launch(groups_plain<T, C>, dim3((unsigned)ot_groups_tiles(*op, TILE, TILE)), dim3(THREADS),
                      2 * TILE * ROW * sizeof(float), on->stream, *op);
 }
 

@@ -21,8 +21,8 @@ struct ot_cuda_stream {
     int sm_count;         /* multiprocessors; may decide the size of a grid, never the order of a sum */
     int shared_bytes;     /* the most that one block may have (opt-in limit) */
     int arch;             /* compute capability times ten: 80, 89, 90, 120 */
-    /* plain: the guard does not trust the kernels with tensor cores. no_hopper: it does not trust those for
-     * compute capability 9.0. */
+    /* plain: no kernels with tensor cores, because the guard does not trust them or the environment forbids
+     * them. no_hopper: none of those for compute capability 9.0. */
     bool plain, no_hopper;
 };
 

@@ -37,14 +37,14 @@ struct Product {       /* one wgmma of a warp, in flight */
         uint64_t a, b; /* descriptors; a: 0 if A is in registers */
         int n8;
         ot_emu_mma_type type;
-        bool transposed, add;
+        bool transposed, a_transposed, add;
         int line;
     };
     ot_emu_wgmma lanes[WARP];
     uint32_t a[WARP][4];
-    float c[WARP][16][4]; /* the sums before; unless it */
-    bool follows;         /* adds to the sums of another product in flight */
-    int group;            /* the warp's group of products, counted from 0 */
+    float c[WARP][32]
+           [4]; /* the sums before; the product in flight that has the same sums writes them at its end */
+    int group;  /* the warp's group of products, counted from 0 */
 };
 
 struct Warp;

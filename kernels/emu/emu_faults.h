@@ -48,6 +48,14 @@ void ot_emu_lose_gpu(int nth, cudaError_t error);
  * kernel. */
 void ot_emu_break_kernels(const char *part_of_name);
 
+/* From now on, kernels whose name contains the text get their arguments through this function: `first` is the
+ * copy of the first argument that the kernel will read. The function runs on the stream's thread just before
+ * the kernel, so it may also stop or end the process there. NULL: no kernel. */
+void ot_emu_change_arguments(const char *part_of_name, void (*change)(void *first));
+
+/* The nth arrival at an mbarrier (1: the next one) is lost; 0: none. */
+void ot_emu_lose_arrival(int nth);
+
 /* Open objects and counters, for tests that check that everything was freed. */
 struct ot_emu_usage {
     int streams, events, allocations, registered;

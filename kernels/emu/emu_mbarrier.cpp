@@ -2,11 +2,13 @@
  *
  * A barrier carries clocks: for each warp the epoch at its latest arrival. A thread that passes a wait has
  * seen all that those warps did in earlier epochs (emu_race.cpp). */
+#include <atomic>
 #include <map>
 #include <string.h>
 
 #include "kernels/emu/emu_block.h"
 #include "kernels/emu/emu_check.h"
+#include "kernels/emu/emu_faults.h"
 #include "kernels/emu/ptx_hopper_emu.h"
 
 namespace ot_emu {
@@ -24,6 +26,7 @@ struct MBarrier {
 };
 
 static std::map<const uint64_t *, MBarrier> barriers;
+static std::atomic<int> until_lost; /* arrivals up to the one that a test loses; 0: none */
 
 void mbarrier_begin_block() {
     barriers.clear();
@@ -75,6 +78,8 @@ void ot_emu_mbarrier_arrive(uint64_t *at, ot_emu_site site) {
     Thread *self = current;
     Clocks mine = self->warp->seen;
     mine.epochs[self->warp - block.warps] = (uint16_t)self->warp->epoch;
+    if (until_lost > 0 && --until_lost == 0)
+        return;
     barrier->arriving.merge(mine);
     if (++barrier->arrived < barrier->count)
         return;
@@ -97,4 +102,8 @@ void ot_emu_mbarrier_wait(uint64_t *at, uint32_t parity, ot_emu_site site) {
         sleep_as(State::AT_MBARRIER);
     }
     self->warp->seen.merge(barrier->ended);
+}
+
+void ot_emu_lose_arrival(int nth) {
+    until_lost = nth;
 }

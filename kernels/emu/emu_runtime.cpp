@@ -175,6 +175,8 @@ struct ot_emu_usage ot_emu_usage(void) {
 
 void ot_emu_reset(void) {
     ot_emu_break_kernels(nullptr);
+    ot_emu_change_arguments(nullptr, nullptr);
+    ot_emu_lose_arrival(0);
     std::lock_guard<std::mutex> lock(mutex);
     the_card = ot_emu_default_card();
     faults.clear();

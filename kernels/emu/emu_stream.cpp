@@ -206,30 +206,43 @@ static cudaError_t check_shape(const ot_emu_call *call, dim3 grid, dim3 size, si
     return cudaSuccess;
 }
 
-/* ---- kernels that tests disable ---- */
+/* ---- kernels that tests choose by name ---- */
 
-static std::mutex broken_mutex;
-static std::string broken_part;             /* "": no kernel */
-static std::map<const void *, bool> broken; /* kernels whose names were checked */
+struct Chosen {
+    std::mutex mutex;
+    std::string part;                  /* "": no kernel */
+    std::map<const void *, bool> seen; /* kernels whose names were checked */
 
-static bool is_broken(const void *kernel) {
-    std::lock_guard<std::mutex> lock(broken_mutex);
-    if (broken_part.empty())
-        return false;
-    auto found = broken.find(kernel);
-    if (found == broken.end())
-        found = broken.insert({kernel, symbol_name(kernel).find(broken_part) != std::string::npos}).first;
-    return found->second;
-}
+    void choose(const char *part_of_name) {
+        std::lock_guard<std::mutex> lock(mutex);
+        part = part_of_name ? part_of_name : "";
+        seen.clear();
+    }
+    bool has(const void *kernel) {
+        std::lock_guard<std::mutex> lock(mutex);
+        if (part.empty())
+            return false;
+        auto found = seen.find(kernel);
+        if (found == seen.end())
+            found = seen.insert({kernel, symbol_name(kernel).find(part) != std::string::npos}).first;
+        return found->second;
+    }
+};
+
+static Chosen broken, changed;
+static std::atomic<void (*)(void *)> change_first;
 
 } // namespace ot_emu
 
 using namespace ot_emu;
 
 void ot_emu_break_kernels(const char *part_of_name) {
-    std::lock_guard<std::mutex> lock(broken_mutex);
-    broken_part = part_of_name ? part_of_name : "";
-    broken.clear();
+    broken.choose(part_of_name);
+}
+
+void ot_emu_change_arguments(const char *part_of_name, void (*change)(void *)) {
+    change_first = change;
+    changed.choose(part_of_name);
 }
 
 void ot_emu_set_delays(uint64_t seed) {
@@ -244,10 +257,15 @@ cudaError_t ot_emu_launch(std::unique_ptr<ot_emu_call> call, dim3 grid, dim3 blo
     if (error != cudaSuccess)
         return leave(error);
     count_launch();
-    if (is_broken(call->kernel))
+    if (broken.has(call->kernel))
         return cudaSuccess;
+    void (*change)(void *) = changed.has(call->kernel) ? change_first.load() : nullptr;
     std::shared_ptr<ot_emu_call> shared(std::move(call));
-    push(stream_of(stream), false, [=] { run_launch(shared.get(), grid, block_size, shared_bytes); });
+    push(stream_of(stream), false, [=] {
+        if (change)
+            change(shared->first());
+        run_launch(shared.get(), grid, block_size, shared_bytes);
+    });
     return cudaSuccess;
 }
 

@@ -16,7 +16,8 @@
 namespace ot_emu {
 
 static constexpr int POISON = 0xff;
-enum { WARPS = 4, DEPTH = 16, ROWS = 16 }; /* warps of a warpgroup; elements of a sum, rows of a warp */
+/* Warps of a warpgroup; elements of a sum; rows of a warp; the most columns of b. */
+enum { WARPS = 4, DEPTH = 16, ROWS = 16, COLUMNS = 256 };
 enum Kind { PRODUCT, FENCE, COMMIT, WAIT, REGISTERS };
 
 const char *name_of_wgmma(int kind) {
@@ -97,7 +98,7 @@ static void check_columns(Warp *warp, const Operand &operand, int first, int end
 static void check_operands(Warp *warp, const ot_emu_wgmma &w) {
     int number = number_of(warp) % WARPS;
     if (!w.a)
-        check_columns(warp, Operand(w.a_shared, false), number * ROWS, (number + 1) * ROWS, w.site);
+        check_columns(warp, Operand(w.a_shared, w.a_transposed), number * ROWS, (number + 1) * ROWS, w.site);
     if (number == 0)
         check_columns(warp, Operand(w.b, w.transposed), 0, 8 * w.n8, w.site);
 }
@@ -163,13 +164,14 @@ static void check_warpgroup(Warp *warp, const ot_emu_wgmma &w) {
         OT_EMU_FAIL(cudaErrorLaunchFailure, w.site,
                     "wgmma by a block whose last warpgroup has no four warps");
     std::vector<Product::Shared> &log = block.warpgroups[first / WARPS];
-    Product::Shared mine = {w.a_shared, w.b, w.n8, w.type, w.transposed, w.add, w.site.line};
+    Product::Shared mine = {w.a_shared, w.b, w.n8, w.type, w.transposed, w.a_transposed, w.add, w.site.line};
     size_t turn = warp->n_products++;
     if (turn == log.size())
         log.push_back(mine);
     const Product::Shared &theirs = log[turn];
     if (mine.a != theirs.a || mine.b != theirs.b || mine.n8 != theirs.n8 || mine.type != theirs.type ||
-        mine.transposed != theirs.transposed || mine.add != theirs.add || mine.line != theirs.line)
+        mine.transposed != theirs.transposed || mine.a_transposed != theirs.a_transposed ||
+        mine.add != theirs.add || mine.line != theirs.line)
         OT_EMU_FAIL(
             cudaErrorLaunchFailure, w.site,
             "divergent warpgroup: warp %d executes another wgmma here than warps before it, which were "
@@ -188,11 +190,11 @@ static void combine_issue(Warp *warp) {
     const ot_emu_wgmma &w = *(const ot_emu_wgmma *)warp->threads[0].in;
     check_descriptor(w.b, w.transposed, w.site);
     if (!w.a)
-        check_descriptor(w.a_shared, false, w.site);
+        check_descriptor(w.a_shared, w.a_transposed, w.site);
     check_warpgroup(warp, w);
     Product p = {};
     p.group = warp->n_groups;
-    p.follows = is_in_flight(warp, w.c);
+    bool follows = is_in_flight(warp, w.c);
     for (int lane = 0; lane < WARP; lane++) {
         const Thread *thread = &warp->threads[lane];
         const ot_emu_wgmma &mine = p.lanes[lane] = *(const ot_emu_wgmma *)thread->in;
@@ -204,7 +206,7 @@ static void combine_issue(Warp *warp) {
             check_fenced(thread, mine.a, sizeof p.a[lane], "registers of A", w.site);
             memcpy(p.a[lane], mine.a, sizeof p.a[lane]);
         }
-        if (!p.follows)
+        if (!follows)
             memcpy(p.c[lane], mine.c, bytes);
         memset(mine.c, POISON, bytes);
     }
@@ -213,13 +215,12 @@ static void combine_issue(Warp *warp) {
 }
 
 /* The sums before the product. */
-static void gather(const Product &p, float (&c)[ROWS][128]) {
+static void gather(const Product &p, float (&c)[ROWS][COLUMNS]) {
     for (int lane = 0; lane < WARP; lane++)
         for (int n = 0; n < p.lanes[0].n8; n++)
-            for (int i = 0; i < 4; i++) {
-                float before = p.follows ? p.lanes[lane].c[n][i] : p.c[lane][n][i];
-                c[lane / 4 + i / 2 * 8][8 * n + 2 * (lane % 4) + i % 2] = p.lanes[0].add ? before : 0.0f;
-            }
+            for (int i = 0; i < 4; i++)
+                c[lane / 4 + i / 2 * 8][8 * n + 2 * (lane % 4) + i % 2] =
+                    p.lanes[0].add ? p.c[lane][n][i] : 0.0f;
 }
 
 static float element(const Operand &operand, int k, int column, int type) {
@@ -241,17 +242,28 @@ static void gather_a(const Warp *warp, const Product &p, float (&a)[ROWS][DEPTH]
             }
         return;
     }
-    Operand operand(w.a_shared, false);
+    Operand operand(w.a_shared, w.a_transposed);
     for (int row = 0; row < ROWS; row++)
         for (int k = 0; k < DEPTH; k++)
             a[row][k] = element(operand, k, number_of(warp) % WARPS * ROWS + row, w.type);
 }
 
-static void finish(Warp *warp, const Product &p) {
+/* Where the sums after product `number` go: to the next product in flight that adds to them, whose registers
+ * stay poisoned, or to the registers. */
+static Product *next_of(Warp *warp, size_t number) {
+    for (size_t i = number + 1; i < warp->products.size(); i++)
+        if (warp->products[i].lanes[0].c == warp->products[number].lanes[0].c)
+            return &warp->products[i];
+    return nullptr;
+}
+
+static void finish(Warp *warp, size_t number) {
+    const Product &p = warp->products[number];
     const ot_emu_wgmma &w = p.lanes[0];
+    Product *next = next_of(warp, number);
     Operand operand(w.b, w.transposed);
     int columns = 8 * w.n8;
-    float a[ROWS][DEPTH], b[DEPTH][128], c[ROWS][128];
+    float a[ROWS][DEPTH], b[DEPTH][COLUMNS], c[ROWS][COLUMNS];
     check_operands(warp, w);
     gather_a(warp, p, a);
     for (int k = 0; k < DEPTH; k++)
@@ -265,7 +277,8 @@ static void finish(Warp *warp, const Product &p) {
     for (int lane = 0; lane < WARP; lane++)
         for (int n = 0; n < w.n8; n++)
             for (int i = 0; i < 4; i++)
-                p.lanes[lane].c[n][i] = c[lane / 4 + i / 2 * 8][8 * n + 2 * (lane % 4) + i % 2];
+                (next ? next->c[lane] : p.lanes[lane].c)[n][i] =
+                    c[lane / 4 + i / 2 * 8][8 * n + 2 * (lane % 4) + i % 2];
 }
 
 /* ---- groups ---- */
@@ -284,7 +297,7 @@ static void combine_wait(Warp *warp) {
     int left = (int)warp->threads[0].value;
     size_t done = 0;
     for (; done < warp->products.size() && warp->products[done].group < warp->n_groups - left; done++)
-        finish(warp, warp->products[done]);
+        finish(warp, done);
     warp->products.erase(warp->products.begin(), warp->products.begin() + (ptrdiff_t)done);
 }
 

@@ -23,6 +23,7 @@ struct ot_emu_call {
     ot_emu_call(const void *kernel_, size_t bytes_) : kernel(kernel_), bytes(bytes_) {}
     virtual ~ot_emu_call() {}
     virtual void run() const = 0;
+    virtual void *first() = 0; /* the first argument */
 };
 
 template <class... P>
@@ -35,6 +36,7 @@ struct ot_emu_call_of final : ot_emu_call {
         : ot_emu_call(reinterpret_cast<const void *>(function_), sizeof *this), function(function_),
           arguments(static_cast<P>(args)...) {}
     void run() const override { std::apply(function, arguments); }
+    void *first() override { return &std::get<0>(arguments); }
 };
 
 /* Enqueues the call; the stream's thread runs it. */

@@ -8,7 +8,8 @@
  * - an operand that is outside of shared memory, that is not aligned to the swizzle, or that leaves the rows
  *   of its panel; a swizzle other than that of 128 bytes;
  * - bytes of an operand whose writer executed no ot_fence_proxy_async since;
- * - an mbarrier before its init, or a wait that never ends;
+ * - an mbarrier before its init, or a wait that never ends (where a GPU traps after some seconds, the
+ *   emulator reports at once, when no thread of the block can go on);
  * - if accesses are checked: sums that are touched and registers of A that are written before the wait; sums
  *   and registers of A that were written since the last ot_wgmma_fence; races, as for all of shared memory.
  *
@@ -32,9 +33,9 @@ void ot_emu_fence_proxy_async();
 
 struct ot_emu_wgmma {
     ot_emu_mma_type type;
-    bool transposed, add;
-    int n8;               /* columns / 8 */
-    float (*c)[4];        /* this lane's sums, n8 of them */
+    bool transposed, a_transposed, add; /* a_transposed: of A in shared memory */
+    int n8;                             /* columns / 8 */
+    float (*c)[4];                      /* this lane's sums, n8 of them */
     const uint32_t *a;    /* this lane's registers of A, four of them; NULL: A is in shared memory */
     uint64_t a_shared, b; /* descriptors */
     ot_emu_site site;
@@ -88,14 +89,15 @@ template <class T, bool TRANSPOSED, bool ADD, int N8>
 __forceinline__ void ot_wgmma(float (&c)[N8][4], const uint32_t (&a)[4], uint64_t b, OT_EMU_HERE) {
     static_assert(N8 == 8 || N8 == 16, "64 or 128 columns");
     ot_emu_mma_type type = std::is_same<T, __half>::value ? OT_EMU_MMA_F16 : OT_EMU_MMA_BF16;
-    ot_emu_wgmma product = {type, TRANSPOSED, ADD, N8, c, a, 0, b, {file, line}};
+    ot_emu_wgmma product = {type, TRANSPOSED, false, ADD, N8, c, a, 0, b, {file, line}};
     ot_emu_wgmma_start(&product);
 }
-template <class T, bool TRANSPOSED, bool ADD, int N8>
+template <class T, bool TRANSPOSED, bool ADD, bool A_TRANSPOSED = false, int N8>
 __forceinline__ void ot_wgmma(float (&c)[N8][4], uint64_t a, uint64_t b, OT_EMU_HERE) {
-    static_assert(N8 == 8 && !TRANSPOSED, "64 columns, not transposed");
+    static_assert(N8 == 32 || (N8 == 8 && !TRANSPOSED && !A_TRANSPOSED),
+                  "256 columns, or 64 that are not transposed");
     ot_emu_mma_type type = std::is_same<T, __half>::value ? OT_EMU_MMA_F16 : OT_EMU_MMA_BF16;
-    ot_emu_wgmma product = {type, TRANSPOSED, ADD, N8, c, nullptr, a, b, {file, line}};
+    ot_emu_wgmma product = {type, TRANSPOSED, A_TRANSPOSED, ADD, N8, c, nullptr, a, b, {file, line}};
     ot_emu_wgmma_start(&product);
 }
 

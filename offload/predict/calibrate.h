@@ -11,8 +11,13 @@
  *
  * If the time does not allow the plan's micro-batch, smaller ones are measured. If their rows are shorter
  * than a sequence, the missing work of attention is added from the estimate. The device tunes its kernels
- * first, as it does in training. Copies are measured if the rates lack them, in pieces about as large as a
- * tile.
+ * first, as it does in training. Copies are measured if the rates lack them (copy_rates.h).
+ *
+ * LOAD. The calls have pauses between them, in which the host fills buffers. So the device is at its highest
+ * clock. In training it computes without pauses. If its clock falls then (ot_device_slows_under_load), a
+ * middle block's forward and backward run at last for up to two seconds back to back. Their time, beside the
+ * time of the same calls after a pause, is a factor for all costs of blocks. Tasks that move bytes (copies,
+ * updates, decoding) have no factor: the clock of the memory does not fall.
  *
  * The decoding of encoded slabs is measured too (decode_rate.h).
  *
@@ -30,7 +35,8 @@ struct ot_calibration {
     int64_t micro_tokens, sequence_tokens; /* the larger micro-batch, in rows of sequence_tokens */
     /* Device memory that it may use; blocks that need more are estimated. */
     size_t device_bytes;
-    /* Time for all measurements; up to twice as long on a busy machine. */
+    /* Time for the measurements of blocks; up to twice as long on a busy machine. The load takes as long
+     * again, and at most two seconds. */
     double seconds;
 };
 

@@ -23,6 +23,11 @@ static inline double ot_line_at(struct ot_line line, int64_t n) {
     return line.at_zero + line.per_token * (double)n;
 }
 
+static inline void ot_line_scale(struct ot_line *line, double factor) {
+    line->at_zero *= factor;
+    line->per_token *= factor;
+}
+
 struct ot_block_cost {
     struct ot_line forward, backward;         /* backward: with all inner activations kept */
     struct ot_line recompute[OT_KEEP_LEVELS]; /* extra time of backward at a level; 0 at OT_KEEP_ALL */
@@ -38,6 +43,9 @@ struct ot_costs {
     int n_blocks;
     double decode_bytes; /* bytes/s that decoding reads and writes; 0: not measured, as other kernels */
     bool is_measured;    /* false: all blocks are estimates; true: the middle blocks at least were measured */
+    /* How many times as long as after a pause a block takes under a long load (calibrate.h). The costs of the
+     * blocks contain it. 0: not measured. */
+    double under_load;
     /* How many times as long as these costs say the tasks of a lane take. A run measures it (measured.h).
      * 0: not measured, counts as 1. */
     double slower[OT_LANE_COUNT];

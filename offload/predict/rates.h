@@ -2,7 +2,10 @@
  * that this machine lacks) or from the user's options. The costs of a schedule's tasks follow from them
  * (costs.h).
  *
- * A rate is the speed of a long run of real work, not the figure of a data sheet. 0: unknown or absent.
+ * A rate is the speed of real work, not the figure of a data sheet. 0: unknown or absent. The probe measures
+ * the products and the attention of a GPU in calls with pauses between them. If the GPU lowers its clock
+ * under a long load, training is slower than these two rates say: calibrate.h measures by how much. A card's
+ * rates are those of whole steps.
  *
  * SEVERAL RANKS. The rates are those of one rank while all ranks work. The ranks of a host divide its memory,
  * cores and disks equally (ot_rates_divide). The rates of the link are those of one GPU while all copy: GPUs

@@ -81,6 +81,9 @@ int ot_trace_summarise(const struct ot_trace *trace, struct ot_trace_summary *ou
  * OT_E_USAGE (the trace lacks one of the steps). */
 int ot_trace_summarise_between(const struct ot_trace *trace, int64_t first, int64_t last,
                                struct ot_trace_summary *out);
+/* The same from the first training step in the trace to the last. If the trace holds only one, summarises
+ * this step as it is, with the beginning and the end. Errors: OT_E_BUDGET. */
+int ot_trace_summarise_full(const struct ot_trace *trace, struct ot_trace_summary *out);
 /* Summarises the training steps `first` to `last` alone, each with all its tasks. Unlike a part of the run,
  * whole steps tell how long their tasks took even if the pipeline was empty before or between them. Errors:
  * OT_E_BUDGET, OT_E_USAGE (the trace lacks one of the steps). */

@@ -260,6 +260,20 @@ int ot_trace_summarise_between(const struct ot_trace *trace, int64_t first, int6
     return rc;
 }
 
+int ot_trace_summarise_full(const struct ot_trace *trace, struct ot_trace_summary *out) {
+    int64_t first = 0, last = 0;
+    bool found = false;
+    for (int at = 0; at < trace->n; at++) {
+        if (!ot_trace_is_training(trace->steps[at].schedule))
+            continue;
+        last = trace->steps[at].step;
+        first = found ? first : last;
+        found = true;
+    }
+    return last > first ? ot_trace_summarise_between(trace, first, last, out)
+                        : ot_trace_summarise(trace, out);
+}
+
 /* The index of the training step in the trace; -1: the trace lacks it. */
 static int find_step(const struct ot_trace *trace, int64_t step) {
     for (int at = 0; at < trace->n; at++)

@@ -25,6 +25,10 @@
  * median and the spread of the repeats (repeats.h). Rows of disks report the mean instead, because a long run
  * has the pauses of a disk too.
  *
+ * BURSTS. A row's calls take some hundredths of a second, so a GPU is at its highest clock. In training its
+ * clock falls to what its power limit allows: an H200 took 1.08 to 1.16 times as long (2026-11-27). So the
+ * rows of products and attention are upper bounds; calibrate.h measures the factor for a model's own blocks.
+ *
  * Some rows give the rates for predictions (rates.h): ot_probe_add adds them up. A quick probe has only these
  * rows.
  *

@@ -6,9 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/file_io.h"
 #include "src/base/strings.h"
@@ -95,4 +98,33 @@ int ot_cache_write(const char *path, const void *data, size_t bytes) {
 out:
     free(beside);
     return rc;
+}
+
+/* ---- the lock ---- */
+
+/* Waits a millisecond at a time. False: it is too late for more. */
+static bool wait_until(double deadline) {
+    const struct timespec pause = {0, 1000000};
+    if (ot_clock_seconds() >= deadline)
+        return false;
+    nanosleep(&pause, NULL);
+    return true;
+}
+
+int ot_cache_lock(const char *path, double seconds) {
+    char *name;
+    if (ot_string_format(&name, "%s", path) < 0)
+        return -1;
+    (void)make_folders(name); /* if it fails, so does open */
+    int file = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    free(name);
+    if (file < 0)
+        return -1;
+    double deadline = ot_clock_seconds() + seconds;
+    while (flock(file, LOCK_EX | LOCK_NB) != 0)
+        if ((errno != EWOULDBLOCK && errno != EINTR) || !wait_until(deadline)) {
+            close(file);
+            return -1;
+        }
+    return file;
 }

@@ -275,6 +275,8 @@ static void note_steps(struct ot_bench_result *r, double *seconds, int n) {
     r->tokens_per_second = (double)r->point.step_tokens / r->step_seconds;
 }
 
+/* The update of the last step has no next step to overlap with, so it is not part of the lanes' times. With
+ * few steps it would say that the lanes are far slower than in a long run. */
 static int note_lanes(struct bench_run *b, int steps) {
     struct ot_bench_result *r = b->result;
     struct ot_trace_summary sum;
@@ -282,7 +284,7 @@ static int note_lanes(struct bench_run *b, int steps) {
     ot_engine_store_usage(b->session.engine, &after);
     r->nvme_read_bytes = (after.read_bytes - b->before.read_bytes) / steps;
     r->nvme_write_bytes = (after.written_bytes - b->before.written_bytes) / steps;
-    OT_TRY(ot_trace_summarise(b->session.trace, &sum));
+    OT_TRY(ot_trace_summarise_full(b->session.trace, &sum));
     double n = sum.steps > 0 ? (double)sum.steps : 1;
     for (int l = 0; l < OT_LANE_COUNT; l++) {
         r->lanes.busy[l] = sum.busy[l] / n;

@@ -101,6 +101,9 @@ static void print_head(const struct bench_command *c) {
            ot_text_bytes(bench->ram_bytes, memory));
     ot_log(OT_LOG_INFO, "model   %s · %s, random · %s · sequences of %lld tokens", bench->model,
            ot_bench_text_params(bench, params), bench->dtype, (long long)c->options->seq_len);
+    if (c->setup.costs.under_load > 1)
+        ot_log(OT_LOG_INFO, "load    without pauses the blocks take %.2f times as long; predictions count it",
+               c->setup.costs.under_load);
     ot_log(OT_LOG_INFO, "bench   %d points, about %s each, together up to %s · %s", bench->n,
            ot_text_duration(find_pace(c, 0).target_seconds, each),
            ot_text_duration(c->options->minutes * 60, limit), c->options->out);

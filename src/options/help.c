@@ -43,7 +43,8 @@ static const struct ot_command_help commands[OT_COMMAND_COUNT] = {
          "products, attention and every other kernel, and the host's memory and the optimizer's kernels for "
          "several thread counts. With --nvme it also measures the disks for several request sizes and queue "
          "depths, with some gigabytes of temporary files. Later runs use the measured rates; without them, a "
-         "run measures a few seconds itself.",
+         "run measures a few seconds itself. Rates of products and attention are those of short bursts: "
+         "at its power limit a GPU is slower in training, and predictions count that.",
          {"offload-train probe --nvme /mnt/a", "offload-train probe --device cuda:1 --json > probe.json"}},
     [OT_COMMAND_PLAN] =
         {"plan --model DIR|NAME [options]",

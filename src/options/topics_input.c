@@ -228,7 +228,12 @@ static const struct ot_topic_block environment[] = {
     {"VIRTUAL_ENV, CONDA_PREFIX", "Python environments, which the program searches for libcublasLt next."},
     {"PATH", "The program also searches the packages of the python3 in PATH for libcublasLt."},
     {"OFFLOAD_TRAIN_KERNEL_CHECKS",
-     "off: the program does not check fast GPU kernels before their first use (help gpu)."},
+     "on, the default; or off: the program does not check fast GPU kernels before their first use (help "
+     "gpu)."},
+    {"OFFLOAD_TRAIN_KERNELS",
+     "The GPU kernels of attention and products: auto, the default; tiled (without our kernels for "
+     "compute capability 9.0); or plain (no tensor cores and no libcublasLt: much slower). It is for a GPU "
+     "on which a fast kernel hangs or is wrong. This changes bits, and checkpoints record it."},
     {"OFFLOAD_TRAIN_ADAMW", "The CPU kernel of AdamW: scalar, avx2 or avx512. Without it, the fastest one is "
                             "used. All give the same bits."},
     {"OFFLOAD_TRAIN_BLAS",

@@ -84,11 +84,12 @@ static const struct ot_topic_block planning[] = {
     {"rounds",
      "A round takes a part of the step's micro-batches forward and backward through all layers. More "
      "rounds keep fewer activations and fetch weights more often. The bits are the same."},
-    {"rates", "The first run measures this machine (copies, products, memory, disks) and keeps its rates in "
-              "~/.cache/offload-train; the command probe measures again, thoroughly; with --gpus, copies "
-              "between GPUs too. The blocks of the model are timed before each run. Usually after step 4, "
-              "the step is predicted again from the times of steps 3 and 4; a line says if that differs by "
-              "more than 10 %. The summary compares the measured step with both predictions."},
+    {"rates",
+     "The first run measures this machine (copies, products, memory, disks) and keeps its rates in "
+     "~/.cache/offload-train; probe measures again, thoroughly; with --gpus, copies between GPUs too. The "
+     "model's blocks are timed before each run, on a GPU under load. Usually after step 4, the step is "
+     "predicted again from the times of steps 3 and 4; a line says if that differs by more than 10 %. The "
+     "summary compares the measured step with both predictions."},
     {"forced choices",
      "--home, --optimizer-engine, --slots, --recompute, --micro-batch, --shadow, --fetch-experts: the "
      "planner keeps these, and chooses the rest."},
@@ -169,23 +170,29 @@ static const struct ot_topic_block gpu[] = {
      "option cuda: auto, enabled, disabled). It compiles for sm_80, 86, 89, 90, 100 and 120, and adds PTX "
      "for newer GPUs. The meson option gpu_arch, such as sm_90, builds for one GPU only, which is much "
      "faster; sm_75 is possible too."},
-    {"checks", "Before its first use with a GPU, driver and build, each fast kernel (attention, matrix "
-               "products) is checked: it computes a small random problem, and so does a plain kernel. If the "
-               "results disagree, the run uses the plain kernel, with a warning."},
+    {"checks",
+     "Before its first use with a GPU, driver and build, each fast kernel (attention, matrix "
+     "products) is checked: it computes a small random problem, and so does a plain kernel. If the "
+     "results disagree, the run uses a slower kernel, with a warning. So does every later run "
+     "if the check hangs, or the GPU fails in it, or the run is killed in it; the warning names the "
+     "file to delete for a new check. OFFLOAD_TRAIN_KERNELS (help environment) forces slower "
+     "kernels."},
     {"memory", "If a budget is more than the system reports as free, the program warns and tries. It makes "
                "all memory resident before step 1, so missing memory is an error before step 1. Memory "
                "errors of the GPU, and a display on it, cause a warning."},
-    {NULL, "You need not build on the machine with the GPU. On a machine with nvcc, scripts/gpu-pack makes a "
-           "folder of less than 64 MiB with the program, the GPU tests and two scripts. The machine with the "
-           "GPU needs a driver, libcublasLt and a shell:"},
-    {"", "scripts/gpu-pack             # here: builds for sm_90, packs into build-gpu/pack\n"
-         "./gpu-check quick            # there: tests of kernels and engine\n"
-         "./gpu-report --minutes 30    # there: rates, kernels, training of 7B and 1.1B, into report/"},
+    {NULL, "You need not build on the machine with the GPU. On a machine with nvcc, scripts/gpu-pack makes "
+           "an archive of some 30 MiB with the program, the GPU tests and three scripts. The machine with "
+           "the GPU needs a driver, libcublasLt and a shell:"},
+    {"", "scripts/gpu-pack             # here: builds for sm_90, packs build-gpu/pack.tar.gz\n"
+         "tar xzf pack.tar.gz          # there, and then one of these\n"
+         "./first-lease                # checks, figures and a real run, about 6 minutes\n"
+         "./gpu-check quick            # tests of kernels and engine\n"
+         "./gpu-report --minutes 30    # rates, kernels, training of 7B and 1.1B, into report/"},
     {NULL,
      "gpu-check also takes full, or a tool: memcheck, racecheck, ... Both scripts first print the facts of "
      "the machine. They write each result at once, so an interrupted script keeps its results. If python3 "
      "has PyTorch, the report also has PyTorch's attention and training step, for comparison."},
-    {NULL, "State: no GPU has run this program yet. The cuda device is tested on an emulated GPU, kernel by "
-           "kernel and run by run. No rate of a GPU is measured yet."},
+    {NULL, "State: the cuda device is tested on an emulated GPU, kernel by kernel and run by run, and ran on "
+           "an H100 and an H200 in November 2026. Other cards have not run it yet."},
 };
 const struct ot_topic ot_topic_gpu = OT_TOPIC("gpu", "GPUs: requirements and checks", gpu);

@@ -19,7 +19,10 @@
  * the best of many shapes. Their figures are lowered by a tenth, because a layer's shapes are not the best
  * ones. Published runs count whole steps, and products are faster than the rest of a step. The best shape of
  * a table can run too briefly to heat a card, but cards of 70 to 350 W lower their clock under a long load:
- * for them the tables are upper bounds. A check: with these shares `plan` says 2,780 tokens/s for llmq's
+ * for them the tables are upper bounds. So it is at 700 W: MAMF has 80 % for an H200, but 64 % is what makes
+ * `plan` meet our own steps there (2026-11-27): llama-7b with 16 k tokens 1.25 s, measured 1.23; with 64 k
+ * 4.75 s, measured 4.96, and with --gpu-mem 24G 6.05 s, measured 6.31; tinyllama-1.1b 0.234 s, measured
+ * 0.241. Another check: with these shares `plan` says 2,780 tokens/s for llmq's
  * Qwen2.5-7B on an RTX 4090, which did 2,777, and 3,640 for FlexTrain's Llama-3.1-8B on a 5090 with 16-bit
  * state and no masters, which did 3,723. The tables and runs:
  *
@@ -30,7 +33,8 @@
 static const struct ot_card_share
     SXM_A = {0.78, 0.10, "MAMF: A100 SXM 87 %, less a tenth"},
     PCIE_A = {0.73, 0.10, "MAMF: A100 PCIe 81 %, less a tenth"},
-    SXM_H = {0.72, 0.10, "MAMF: H100 and H200 SXM 80 %, less a tenth; 8192^3 on an H200: 78 to 81 %"},
+    SXM_H = {0.64, 0.10,
+             "ours on an H200 (2026-11-27): 64 % over whole steps, 63 to 70 % until the clock falls"},
     PCIE_H = {0.59, 0.15, "gpu_benchmark: H100 PCIe 66 %, less a tenth"},
     NVL_H = {0.53, 0.15, "gpu_benchmark: H100 NVL 59 %, less a tenth"},
     SXM_B = {0.70, 0.12, "MAMF: B200 SXM 78 %, less a tenth"},
@@ -45,15 +49,14 @@ static const struct ot_card_share
     ADA_6000 = {0.65, 0.20, "gpu_benchmark: RTX 6000 Ada 76 %, less a tenth, and less for a long load"},
     SMALL = {0.50, 0.25, "gpu_benchmark: L4 76 % at a short shape; assumed: a third less at 70 to 150 W"};
 
-/* ATTENTION: no kernel of ours has run on a GPU yet. So its rate follows from a published kernel of the same
- * kind, beside the best published product of the same card, because a card that lowers its clock slows both
- * down. attention_rates adds the differences. FlashAttention-2 stands for our tiled kernels (mma.sync),
- * FlashAttention-3 for attention_hopper.cu. Figures without a mask, at 2048 tokens, from the second paper
+/* ATTENTION: its rate is one beside the products of the same card, because a card that lowers its clock slows
+ * both down. Our kernels for Hopper are measured. Our tiled kernels (mma.sync) have not run on a GPU yet:
+ * FlashAttention-2 stands for them, beside the best published product of the card, and attention_rates adds
+ * the differences. Figures without a mask, at 2048 tokens, from the second paper
  * (Shah et al., "FlashAttention-3", 2024) in TFLOP/s on an H100, forward and backward by size of the heads:
  *
  *                         64          128         256
  *     FlashAttention-2    318, 264    362, 291    321, -
- *     FlashAttention-3    460, 422    625, 501    (ours is the tiled kernel)
  *
  * The other cards have published figures for heads of 128 alone. The ratios between the sizes are those of
  * FlashAttention-2 above; backward with heads of 256 has no figure and counts as with heads of 128. */
@@ -61,26 +64,33 @@ static const struct ot_attention_share
     /* Dao, "FlashAttention-2", 2023: up to 73 % of the peak forward, 63 % backward. Product: MAMF. */
     TILED_A100 = {{{0.64, 0.57}, {0.73, 0.63}, {0.65, 0.63}},
                   0.87,
-                  "FlashAttention-2 on an A100 (Dao, 2023), with our mask and passes; not run"},
+                  "FlashAttention-2 on an A100 (Dao, 2023), with our mask and passes; not run",
+                  false},
     /* gau-nernst, "Writing Speed-of-Light Flash Attention for 5090", 2025: FlashAttention-2 forward 190.6
      * TFLOP/s; cuDNN reaches 203.6 and stands for the best product. Backward: in proportion to an A100's.
      * GeForce cards halve the rate of products with fp32 sums, so the rest of a kernel hides behind them. */
     TILED_GEFORCE = {{{167, 149}, {190.6, 164}, {169, 164}},
                      203.6,
-                     "FlashAttention-2 on an RTX 5090 (gau-nernst, 2025), with our mask and passes; not run"},
+                     "FlashAttention-2 on an RTX 5090 (gau-nernst, 2025), with our mask and passes; not run",
+                     false},
     /* Tiles are smaller: 64 KiB of shared memory and no asynchronous copies. */
     TILED_TURING = {{{0.48, 0.43}, {0.55, 0.47}, {0.49, 0.47}},
                     0.87,
-                    "assumed: three quarters of an A100's attention beside its products; not run"},
+                    "assumed: three quarters of an A100's attention beside its products; not run",
+                    false},
     /* This chip's rate needs other instructions than mma.sync. The product is that of 132 of its 148
      * multiprocessors, as many as an H100 has. */
     TILED_B200 = {{{318, 264}, {362, 291}, {321, 291}},
                   1745.0 * 132 / 148,
-                  "assumed: a multiprocessor does what FlashAttention-2 does on one of an H100; not run"},
-    /* The counts of our kernels say more: forward 450 to 600 TFLOP/s, backward 400, with heads of 128. */
-    HOPPER = {{{460, 422}, {625, 501}, {321, 291}},
-              794.5,
-              "FlashAttention-3 on an H100 (Shah et al., 2024), with our mask and passes; counted, not run"};
+                  "assumed: a multiprocessor does what FlashAttention-2 does on one of an H100; not run",
+                  false},
+    /* Ours, measured by `probe` on an H200 on 2026-11-27 with 4096 tokens (an H100: 480 and 362 with heads of
+     * 128), in TFLOP/s after a pause, and the mean of a layer's products there. No kernel for heads of 256
+     * has run: those are FlashAttention-2's, with our mask and passes and NOT_RUN. */
+    HOPPER = {{{307, 296}, {474, 360}, {197, 127}},
+              660,
+              "our kernels beside a layer's products, measured on an H200 (2026-11-27); heads of 256 not run",
+              true};
 
 /* Peaks and bandwidths are from NVIDIA's architecture papers and data sheets, without sparsity. If a sheet
  * has only the figure with sparsity, the peak is half of it. Some GeForce sheets have no figure with fp32
@@ -195,8 +205,10 @@ static const double OPTIMIZER_CORE_BYTES[][OT_STATE_FORMATS] = {
 };
 /* Bytes/s of pinned copies over a PCIe lane, by generation. Generation 4: an A100 copies 24.8 GB/s over 16
  * lanes (NVIDIA developer forum, thread 352186, 2025: four fifths of the link). Generation 3: the same share.
- * Generation 5: 55.6 GB/s (NVIDIA, "NVbandwidth", 2025). Copies in both directions at once reach 1.6 times
- * the rate of one direction: assumed, between 1.4 (that A100, across sockets) and 2 (the link's promise). */
+ * Generation 5: 55.6 GB/s (NVIDIA, "NVbandwidth", 2025; ours on an H100 53.3, on an H200 54.9). PCIE_BOTH:
+ * copies in both directions at once, beside the rate of one direction. Generation 5: ours reached 1.67 on the
+ * H100 and 1.82 on the H200 (2026-11-27). Older ones: 1.6, assumed, between 1.4 (that A100, across sockets)
+ * and 2 (the link's promise). */
 static const double PCIE_LANE_BYTES[] = {0, 0, 0, 12.6e9 / 16, 24.8e9 / 16, 55.6e9 / 16};
 static const char *const PCIE_SOURCE[] = {NULL,
                                           NULL,
@@ -204,7 +216,7 @@ static const char *const PCIE_SOURCE[] = {NULL,
                                           "the share of PCIe 4.0",
                                           "an A100, NVIDIA developer forum 352186, 2025",
                                           "NVIDIA, NVbandwidth, 2025"};
-static const double PCIE_BOTH = 1.6;
+static const double PCIE_BOTH[] = {0, 0, 0, 1.6, 1.6, 1.75};
 /* One PCIe 4 drive. The write rate is the rate after its cache is full. */
 static const double DISK_READ_BYTES = 6e9, DISK_WRITE_BYTES = 2.5e9;
 /* CRC-32 with PCLMULQDQ on one thread, of data in memory (crc32.h); the host's time to start a task. */
@@ -216,15 +228,16 @@ static const double DISK_READ_SECONDS = 40e-6, DISK_WRITE_SECONDS = 20e-6;
 enum { CONTEXT_MIB = 512, WORKSPACE_MIB = 64 };
 /* The share of the data sheet's memory bandwidth that kernels reach which only move bytes. Copies reach 90 %:
  * measured, 3.0 of 3.35 TB/s on an H100 and 4.3 of 4.8 on an H200. Our kernels reach four fifths of a copy on
- * average: counted, from 60 % (cross-entropy) over 70 % (norm backward, rope) to 90 % (AdamW, casts). */
+ * average: measured on the H200, from 42 % (norm backward) over 69 % (norm) and 86 % (cross-entropy) to 96 %
+ * and more (AdamW, casts, sums). */
 static const double MEMORY_SHARE = 0.9 * 0.8;
 static const char MEMORY_SOURCE[] =
-    "copies 90 % (measured on an H100 and an H200), our kernels four fifths of a copy (counted, not run)";
+    "copies 90 % (measured on an H100 and an H200), our kernels four fifths of a copy (measured on an H200)";
 /* How our attention differs from the published kernels that stand for it. MASK: a causal mask leaves parts of
  * tiles idle; FlashAttention-2 does 298 TFLOP/s with it and 362 without, FlashAttention-3 521 and 625 (heads
  * of 128, 2048 tokens, as above). PASSES: so that its sums have a fixed order, our backward has 7 products
- * where the published one has 5 (kernels/cuda/attention_backward.cuh). NOT_RUN: a tenth less, until our
- * kernels are measured on a GPU. */
+ * where the published one has 5 (kernels/cuda/attention_backward.cuh). NOT_RUN: a tenth less, until
+ * these kernels are measured on a GPU. */
 static const double MASK = 0.82, PASSES = 5.0 / 7, NOT_RUN = 0.9;
 
 /* Relative errors of the assumptions, in both directions: attention beside products; the card's memory
@@ -336,9 +349,10 @@ void ot_cards_set_disk(double read_bytes, double write_bytes, struct ot_rates *r
 static struct ot_attention_rates attention_rates(const struct ot_card *card, enum ot_head_size size,
                                                  double product_flops) {
     const struct ot_attention_share *share = card->attention;
-    double same = product_flops / share->product * MASK * NOT_RUN;
-    return (struct ot_attention_rates){.forward = same * share->published[size].forward,
-                                       .backward = same * share->published[size].backward * PASSES};
+    double same = product_flops / share->product * (share->is_own ? 1 : MASK * NOT_RUN);
+    return (struct ot_attention_rates){.forward = same * share->rates[size].forward,
+                                       .backward =
+                                           same * share->rates[size].backward * (share->is_own ? 1 : PASSES)};
 }
 
 static void set_rates(const struct ot_described_request *rq, struct ot_described *out) {
@@ -360,7 +374,7 @@ static void set_rates(const struct ot_described_request *rq, struct ot_described
     out->memory_source = MEMORY_SOURCE;
     out->link_source = rq->pcie > 0 ? NULL : PCIE_SOURCE[card->pcie_gen];
     r->h2d_bytes = r->d2h_bytes = either(rq->pcie, link);
-    r->both_bytes = r->h2d_bytes * PCIE_BOTH;
+    r->both_bytes = r->h2d_bytes * PCIE_BOTH[card->pcie_gen];
     r->triad_bytes = either(rq->host_bw, socket < by_cores ? socket : by_cores);
     for (int format = 0; format < OT_STATE_FORMATS; format++)
         r->adamw_bytes[format] =

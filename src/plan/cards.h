@@ -23,12 +23,14 @@ struct ot_card_share {
     const char *source; /* the published measurement; "assumed: REASON" if there is none */
 };
 
-/* Attention beside the products of the same card: the published rates of a kernel of the same kind as ours,
- * without a mask, and the best published product, all in one unit. */
+/* Attention beside the products of the same card, all in one unit. Either our own kernels, measured together
+ * with the products of a layer; or the published rates of a kernel of the same kind as ours, without a mask,
+ * and the best published product. */
 struct ot_attention_share {
-    struct ot_attention_rates published[OT_HEAD_SIZES];
+    struct ot_attention_rates rates[OT_HEAD_SIZES];
     double product;
     const char *source; /* as in struct ot_card_share; and whether our kernels have run on a GPU */
+    bool is_own;        /* our own kernels */
 };
 
 struct ot_card {

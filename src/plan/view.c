@@ -351,4 +351,9 @@ void ot_plan_view_print(const struct ot_plan_case *c, FILE *out) {
     print_run(c, out);
     print_explanation(c, out);
     fprintf(out, "basis   %s\n", ot_plan_view_basis(c));
+    if (c->costs.under_load > 1)
+        fprintf(out,
+                "        Under a long load the blocks take %.2f times as long as after a pause; the time "
+                "counts that.\n",
+                c->costs.under_load);
 }

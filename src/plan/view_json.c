@@ -110,6 +110,8 @@ static void put_time(const struct ot_plan_case *c, struct ot_json_writer *w) {
     struct ot_plan_answer a = ot_plan_case_answer(c);
     ot_json_begin_object(w, "prediction");
     ot_json_put_text(w, "basis", ot_plan_view_basis(c));
+    if (c->costs.under_load > 0)
+        ot_json_put_real(w, "under_load", c->costs.under_load);
     ot_json_put_real(w, "step_seconds", p->step_seconds);
     ot_json_put_real(w, "tokens_per_s", a.tokens_per_second);
     if (c->machine.card) { /* both ends of the assumptions' errors */

@@ -256,19 +256,21 @@ int ot_report_record_done(const struct ot_report *r, const struct ot_outcome *ou
     return ot_run_log_end(log);
 }
 
-static void print_trace(const struct ot_report *r, const char *path, const struct ot_trace_summary *sum) {
+/* all: the whole trace; full: without the beginning of the first step and the end of the last. */
+static void print_trace(const struct ot_report *r, const char *path, const struct ot_trace_summary *all,
+                        const struct ot_trace_summary *full) {
     char lines[OT_LANE_TABLE_LINES][OT_FORECAST_LINE_BYTES], left[64] = "";
     const struct ot_prediction *p = &r->session->prediction;
     const struct ot_lane_times times[] = {
         {"predicted", p->step_seconds, p->busy, p->exposed, p->exposed_host},
-        {"measured", sum->seconds, sum->busy, sum->exposed, sum->exposed_host}};
+        {"measured", full->seconds, full->busy, full->exposed, full->exposed_host}};
     int first = r->session->options->no_forecast, n = ot_report_lanes(times + first, 2 - first, lines);
     for (int i = 0; i < n; i++)
         ot_log(OT_LOG_INFO, i ? "        %s" : "lanes   %s", lines[i]);
-    if (sum->left_out)
-        snprintf(left, sizeof left, " (%lld later steps did not fit)", (long long)sum->left_out);
+    if (all->left_out)
+        snprintf(left, sizeof left, " (%lld later steps did not fit)", (long long)all->left_out);
     ot_log(OT_LOG_INFO, "trace   %s · %lld steps%s · open it in Perfetto or chrome://tracing", path,
-           (long long)sum->steps, left);
+           (long long)all->steps, left);
 }
 
 int ot_report_check_trace(const struct ot_options *o) {
@@ -282,21 +284,22 @@ int ot_report_check_trace(const struct ot_options *o) {
 
 int ot_report_trace(const struct ot_report *r, struct ot_run_log *log) {
     const char *path = r->session->options->trace;
-    struct ot_trace_summary sum;
+    struct ot_trace_summary all, full;
     if (!path)
         return 0;
     OT_TRY(ot_report_check_trace(r->session->options)); /* the run itself may have created this file */
     OT_TRY(ot_trace_write(r->session->trace, r->session->forecast.trace, path));
-    OT_TRY(ot_trace_summarise(r->session->trace, &sum));
-    print_trace(r, path, &sum);
+    OT_TRY(ot_trace_summarise(r->session->trace, &all));
+    OT_TRY(ot_trace_summarise_full(r->session->trace, &full));
+    print_trace(r, path, &all, &full);
     struct ot_json_writer *w = ot_run_log_begin(log, "trace");
     ot_json_put_text(w, "file", path);
-    ot_json_put_int(w, "steps", sum.steps);
-    ot_json_put_int(w, "left_out", sum.left_out);
-    ot_json_put_real(w, "seconds", sum.seconds);
-    ot_report_put_lanes("busy_seconds", sum.busy, w);
-    ot_report_put_lanes("exposed_seconds", sum.exposed, w);
-    ot_json_put_real(w, "exposed_host_seconds", sum.exposed_host);
+    ot_json_put_int(w, "steps", all.steps);
+    ot_json_put_int(w, "left_out", all.left_out);
+    ot_json_put_real(w, "seconds", full.seconds);
+    ot_report_put_lanes("busy_seconds", full.busy, w);
+    ot_report_put_lanes("exposed_seconds", full.exposed, w);
+    ot_json_put_real(w, "exposed_host_seconds", full.exposed_host);
     return ot_run_log_end(log);
 }
 

@@ -443,6 +443,7 @@ static void record_forecast(const struct ot_report *r, struct ot_json_writer *w)
     ot_json_put_int(w, "plans_tried", f->tried);
     ot_json_put_real(w, "planning_seconds", f->seconds);
     ot_rates_put_json(&f->costs.rates, "rates", w);
+    ot_json_put_real(w, "under_load", f->costs.under_load);
     ot_report_put_prediction(&r->session->prediction, r->shape->lr.steps, w);
     if (f->is_explained) {
         ot_json_begin_object(w, "explanation");

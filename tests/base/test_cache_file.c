@@ -114,6 +114,28 @@ static void links_are_not_followed(void **state) {
     remove_folder(folder);
 }
 
+/* Two descriptors of one process exclude each other like two processes. */
+static void one_at_a_time_holds_a_lock(void **state) {
+    (void)state;
+    char *folder = make_folder(), *path = path_in(folder, "a/b/lock"), *plain = path_in(folder, "plain/lock");
+    int first = ot_cache_lock(path, 0);
+    assert_true(first >= 0);
+    assert_int_equal(ot_cache_lock(path, 0), -1);
+    assert_int_equal(ot_cache_lock(path, 0.01), -1);
+    close(first);
+    int second = ot_cache_lock(path, 0);
+    assert_true(second >= 0);
+    close(second);
+    write_file(folder, "plain", "", 0);
+    assert_int_equal(ot_cache_lock(plain, 1e9), -1); /* cannot be created: no wait */
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(symlink("elsewhere", path), 0);
+    assert_int_equal(ot_cache_lock(path, 1e9), -1);
+    free(plain);
+    free(path);
+    remove_folder(folder);
+}
+
 static void what_cannot_be_written_is_a_sentence(void **state) {
     (void)state;
     char *folder = make_folder(), *path = path_in(folder, "plain/b/file");
@@ -134,6 +156,7 @@ int main(void) {
         cmocka_unit_test(what_is_written_is_read),
         cmocka_unit_test(what_is_no_file_of_that_size_is_not_there),
         cmocka_unit_test(links_are_not_followed),
+        cmocka_unit_test(one_at_a_time_holds_a_lock),
         cmocka_unit_test(what_cannot_be_written_is_a_sentence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

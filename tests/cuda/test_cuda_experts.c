@@ -120,10 +120,12 @@ static void test_combine_backward(void **state) {
 
 /* ---- products by groups ---- */
 
-/* Several tiles and more steps than stages; rows off 16 bytes; one column; one expert; no rows at all. */
+/* Several tiles and more steps than stages; rows off 16 bytes; one column; one expert; no rows at all; rows
+ * of C, or of A and B, with an odd length, as adapters of rank 3 and 5 have them. */
 static const struct groups_shape groups_shapes[] = {
     {136, 152, 8, 0, {40, 0, 130, 5}}, {37, 21, 3, 1, {3, 1, 0, 20}}, {33, 1, 0, 0, {0, 0, 0, 2}},
-    {8, 300, 0, 0, {0, 17, 0, 0}},     {8, 8, 0, 4, {1, 0, 9, 0}},    {5, 7, 1, 0, {0, 0, 0, 0}}};
+    {8, 300, 0, 0, {0, 17, 0, 0}},     {8, 8, 0, 4, {1, 0, 9, 0}},    {5, 7, 1, 0, {0, 0, 0, 0}},
+    {16, 3, 0, 0, {0, 5, 18, 0}},      {24, 5, 0, 0, {9, 0, 0, 7}},   {3, 16, 0, 0, {0, 6, 0, 11}}};
 enum { GROUPS_SHAPES = sizeof groups_shapes / sizeof *groups_shapes };
 
 /* Both devices may be off by an element's bound. */
@@ -159,21 +161,43 @@ static void test_gemm_groups(void **state) {
     }
 }
 
-/* Two runs of one product, with arrays at 16-byte borders and off them, have the same bits. */
+/* Shapes that the kernel of compute capability 9.0 takes: several of its tiles, more steps than its ring has
+ * slots, groups that end in both halves of a tile; one step, and arrays off 16-byte borders. */
+static void test_large_tiles(void **state) {
+    (void)state;
+    static const struct groups_shape large[] = {{328, 264, 8, 0, {40, 0, 130, 5}},
+                                                {64, 136, 0, 4, {0, 65, 1, 0}}};
+    for (int s = 0; s < 2 * 3; s++) {
+        struct groups_case c;
+        groups_open(&c, &large[s / 3], s % 3);
+        for (int variant = 0; variant < GROUPS_VARIANTS; variant++) {
+            c.variant = (enum groups_variant)variant;
+            c.wide = (variant / 2 + s) % 2;
+            if (groups_takes(&c))
+                check_groups(&c, variant % 2 ? OT_F16 : OT_BF16);
+        }
+        groups_close(&c);
+    }
+}
+
+/* Two runs of one product, with arrays at 16-byte borders and off them, have the same bits: with narrow and
+ * with wide tiles. */
 static void test_alignment_changes_no_bit(void **state) {
     (void)state;
-    for (int kind = 0; kind < 3; kind++) {
+    for (int i = 0; i < 2 * 3; i++) {
+        int kind = i % 3;
         struct groups_case c;
         struct ops_fixture f[2];
-        groups_open(&c, &(struct groups_shape){72, 40, 0, 0, {30, 5, 0, 2}}, kind);
+        groups_open(&c, &(struct groups_shape){72, i / 3 ? 136 : 40, 0, 0, {30, 5, 0, 2}}, kind);
         c.wide = true;
-        for (int i = 0; i < 2; i++) {
-            cuda_open(&f[i], OT_BF16);
-            f[i].shift = i;
-            groups_run(&f[i], &c);
+        for (int shift = 0; shift < 2; shift++) {
+            cuda_open(&f[shift], OT_BF16);
+            f[shift].shift = shift;
+            groups_run(&f[shift], &c);
         }
-        assert_memory_equal(ops_result(&f[0], "c", NULL), ops_result(&f[1], "c", NULL),
-                            (size_t)c.n_c * sizeof(float));
+        const float *c0 = ops_result(&f[0], "c", NULL);
+        assert_false(isnan(c0[0]));
+        assert_memory_equal(c0, ops_result(&f[1], "c", NULL), (size_t)c.n_c * sizeof(float));
         ops_close(&f[0]);
         ops_close(&f[1]);
         groups_close(&c);
@@ -195,15 +219,17 @@ static void test_block(void **state) {
 }
 
 int main(void) {
+    cuda_choose_card();
+    cuda_skip_without_device();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_router),
         cmocka_unit_test(test_group),
         cmocka_unit_test(test_gather_and_combine),
         cmocka_unit_test(test_combine_backward),
         cmocka_unit_test(test_gemm_groups),
+        cmocka_unit_test(test_large_tiles),
         cmocka_unit_test(test_alignment_changes_no_bit),
         cmocka_unit_test(test_block),
     };
-    cuda_skip_without_device();
     return cmocka_run_group_tests_name("cuda_experts", tests, NULL, NULL);
 }

@@ -142,6 +142,25 @@ static void test_forbidden_reductions(void **state) {
     }
 }
 
+/* cuBLASLt 13.1 rounds a sum that it has split along k before it adds the bias. So the device rejects split
+ * sums where there is a bias, even if the library proposes them first. */
+static void test_no_split_with_a_bias(void **state) {
+    (void)state;
+    struct gpu g;
+    propose(OT_FAKE_SPLIT, OT_FAKE_NARROW, OT_FAKE_WIDE, OT_FAKE_SPLIT);
+    for (int ignores = 0; ignores < 2; ignores++) {
+        ot_fake_cublaslt.ignores_mask = ignores;
+        open_gpu(&g, NULL);
+        assert_int_equal(run(&g), OT_FAKE_SPLIT);
+        g.op.bias = g.op.b;
+        assert_int_equal(run(&g), OT_FAKE_NARROW);
+        g.op.bias = NULL;
+        g.op.ldc++; /* another shape, after one with a bias */
+        assert_int_equal(run(&g), OT_FAKE_SPLIT);
+        close_gpu(&g);
+    }
+}
+
 /* So many shapes that the table grows several times. */
 static void test_many_shapes(void **state) {
     (void)state;
@@ -530,6 +549,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_first_choice, setup),
         cmocka_unit_test_setup(test_forbidden_reductions, setup),
+        cmocka_unit_test_setup(test_no_split_with_a_bias, setup),
         cmocka_unit_test_setup(test_many_shapes, setup),
         cmocka_unit_test_setup(test_tuning_keeps_bits, setup),
         cmocka_unit_test_setup(test_tuning_of_every_kind, setup),

@@ -27,11 +27,16 @@ static __forceinline__ void write_panels(T *panels, const T *b) {
     }
 }
 
+/* Where a is: in registers, or in a panel whose rows are those of a, or the columns of a. */
+enum Place { REGISTERS, ROWS_OF_A, COLUMNS_OF_A };
+
 /* Writes a[M][K] into a panel. */
-template <class T>
+template <class T, Place PLACE>
 static __forceinline__ void write_panel_of_a(T *panel, const T *a) {
-    for (int i = (int)threadIdx.x; i < M * K; i += 128)
-        panel[ot_tile<64>::at(i / K, i % K / 8) + i % 8] = a[i];
+    for (int i = (int)threadIdx.x; i < M * K; i += 128) {
+        int row = PLACE == ROWS_OF_A ? i / K : i % K, column = PLACE == ROWS_OF_A ? i % K : i / K;
+        panel[ot_tile<64>::at(row, column / 8) + column % 8] = a[i];
+    }
 }
 
 /* Bytes of the panels of b, a multiple of PATTERN. */
@@ -41,13 +46,13 @@ static constexpr size_t panels_bytes() {
 }
 
 /* a[M][K], b[K][N], c[M][N] by rows: c = a b, then c += the second half of the sum once more, as a product
- * that adds to another in flight. A_SHARED: a is in shared memory, otherwise in registers. */
-template <class T, bool TRANSPOSED, int N, bool A_SHARED>
+ * that adds to another in flight. */
+template <class T, bool TRANSPOSED, int N, Place A>
 static __global__ void multiply(const T *a, const T *b, float *c) {
     T *panels = first_panel<T>(), *panel_of_a = panels + panels_bytes<TRANSPOSED, N>() / sizeof(T);
     write_panels<T, TRANSPOSED, N>(panels, b);
-    if (A_SHARED)
-        write_panel_of_a(panel_of_a, a);
+    if (A != REGISTERS)
+        write_panel_of_a<T, A>(panel_of_a, a);
     ot_fence_proxy_async();
     __syncthreads();
     int warp = (int)threadIdx.x / 32, g = (int)threadIdx.x % 32 / 4, t = 2 * ((int)threadIdx.x % 4);
@@ -61,10 +66,12 @@ static __global__ void multiply(const T *a, const T *b, float *c) {
         TRANSPOSED ? ot_wgmma_operand(panels, K * PANEL_ROW, PATTERN) : ot_wgmma_operand(panels, 0, PATTERN);
     uint64_t next = ot_wgmma_advance(operand, TRANSPOSED ? 16 * PANEL_ROW : 32);
     ot_wgmma_fence();
-    if constexpr (A_SHARED) {
+    if constexpr (A != REGISTERS) {
+        constexpr bool COLUMNS = A == COLUMNS_OF_A;
         uint64_t left = ot_wgmma_operand(panel_of_a, 0, PATTERN);
-        ot_wgmma<T, TRANSPOSED, false>(sums, left, operand);
-        ot_wgmma<T, TRANSPOSED, true>(sums, ot_wgmma_advance(left, 32), next);
+        ot_wgmma<T, TRANSPOSED, false, COLUMNS>(sums, left, operand);
+        ot_wgmma<T, TRANSPOSED, true, COLUMNS>(sums, ot_wgmma_advance(left, COLUMNS ? 16 * PANEL_ROW : 32),
+                                               next);
     } else {
         ot_wgmma<T, TRANSPOSED, false>(sums, fragments[0], operand);
         ot_wgmma<T, TRANSPOSED, true>(sums, fragments[1], next);
@@ -86,13 +93,13 @@ static std::vector<T> matrix(int n, int step) {
     return values;
 }
 
-template <class T, bool TRANSPOSED, int N, bool A_SHARED = false>
+template <class T, bool TRANSPOSED, int N, Place A = REGISTERS>
 static void check_product() {
     DeviceArray<T> a(matrix<T>(M * K, 7)), b(matrix<T>(K * N, 11));
     DeviceArray<float> c(M * N, -1);
-    size_t shared_bytes = PATTERN + panels_bytes<TRANSPOSED, N>() + (A_SHARED ? M * PANEL_ROW : 0);
-    run_well(multiply<T, TRANSPOSED, N, A_SHARED>, 1, 128, shared_bytes, (const T *)a.device,
-             (const T *)b.device, c.device);
+    size_t shared_bytes = PATTERN + panels_bytes<TRANSPOSED, N>() + (A != REGISTERS ? M * PANEL_ROW : 0);
+    run_well(multiply<T, TRANSPOSED, N, A>, 1, 128, shared_bytes, (const T *)a.device, (const T *)b.device,
+             c.device);
     c.get();
     for (size_t row = 0; row < M; row++)
         for (size_t n = 0; n < N; n++) {
@@ -113,8 +120,42 @@ static void test_wgmma_multiplies(void **) {
     check_product<__nv_bfloat16, true, 128>();
     check_product<__half, false, 128>();
     check_product<__half, true, 64>();
-    check_product<__nv_bfloat16, false, 64, true>();
-    check_product<__half, false, 64, true>();
+    check_product<__nv_bfloat16, false, 64, ROWS_OF_A>();
+    check_product<__half, false, 64, ROWS_OF_A>();
+    check_product<__nv_bfloat16, false, 256, ROWS_OF_A>();
+    check_product<__half, false, 256, COLUMNS_OF_A>();
+    check_product<__half, true, 256, ROWS_OF_A>();
+    check_product<__nv_bfloat16, true, 256, COLUMNS_OF_A>();
+}
+
+/* A sum over many groups of products, of which one is always in flight: rounds products of ones. */
+static __global__ void accumulate(float *sums_out, int rounds) {
+    __half *panel = first_panel<__half>();
+    for (int i = (int)threadIdx.x; i < 64 * 64; i += 128)
+        panel[i] = __float2half_rn(1);
+    ot_fence_proxy_async();
+    __syncthreads();
+    float sums[8][4] = {};
+    uint64_t operand = ot_wgmma_operand(panel, 0, PATTERN);
+    for (int i = 0; i < rounds; i++) {
+        ot_wgmma_fence();
+        ot_wgmma<__half, false, true>(sums, operand, operand);
+        ot_wgmma_commit();
+        ot_wgmma_wait<1>();
+    }
+    ot_wgmma_wait<0>();
+    ot_wgmma_ready(sums);
+    sums_out[threadIdx.x] = sums[7][3];
+}
+
+static void test_groups_in_flight_add_up(void **) {
+    enum { ROUNDS = 5 };
+    reset_to(90);
+    DeviceArray<float> sums(128, -1);
+    run_well(accumulate, 1, 128, PATTERN + 64 * PANEL_ROW, sums.device, (int)ROUNDS);
+    sums.get();
+    for (float sum : sums.host)
+        assert_true(sum == ROUNDS * 16);
 }
 
 /* ---- wrong and right: one warpgroup ---- */
@@ -400,6 +441,7 @@ static void test_other_cards_have_no_wgmma(void **) {
 int main() {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wgmma_multiplies),
+        cmocka_unit_test(test_groups_in_flight_add_up),
         cmocka_unit_test(test_right_hopper_kernels_pass),
         cmocka_unit_test(test_wrong_hopper_kernels_are_reported),
         cmocka_unit_test(test_other_cards_have_no_wgmma),

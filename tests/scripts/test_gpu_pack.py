@@ -1,10 +1,11 @@
-"""A rehearsal of scripts/gpu-pack, gpu-check and gpu-report. The pack has the emulated GPU. It is copied to a root
-folder that has bash, coreutils and the few other tools that the scripts call, but no compiler, BLAS, cmocka,
-meson or Python.
+"""A rehearsal of scripts/gpu-pack, gpu-check, gpu-report and first-lease. The pack has the emulated GPU. Its archive is
+unpacked in a root folder that has bash, coreutils and the few other tools that the scripts call, but no compiler, BLAS,
+cmocka, meson or Python.
 
 Usage: test_gpu_pack.py BUILD [TEST..]: a build folder with tests/cli/offload-train-emu and tests/cuda/emu-tests.
 """
 
+import glob
 import json
 import os
 import re
@@ -12,14 +13,15 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import unittest
 
 BUILD = os.path.abspath(sys.argv.pop(1))
 SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts")
-TOOLS = ["awk", "bash", "cat", "cp", "cut", "date", "df", "dirname", "env", "grep", "head", "ls", "mkdir", "mv", "nproc", "paste",
-         "rm", "sed", "sh", "sleep", "sort", "tail", "tee", "timeout", "tr", "uname"]
+TOOLS = ["awk", "bash", "cat", "cp", "cut", "date", "df", "dirname", "env", "grep", "gzip", "head", "ls", "mkdir", "mv", "nproc",
+         "paste", "rm", "sed", "sh", "sha256sum", "sleep", "sort", "tail", "tar", "tee", "timeout", "tr", "uname"]
 ENTER = ('for part in proc dev sys; do mount --rbind "/$part" "$0/$part" || exit 99; done; exec chroot "$0" /usr/bin/env -i '
          'PATH=/usr/bin HOME=/ OT_EMU_CHECKS=0 "$@"')
 
@@ -48,7 +50,8 @@ def make_root(root, packed):
         path = os.path.realpath(shutil.which(tool))
         shutil.copy(path, os.path.join(root, "usr/bin", tool))
         copy_libraries(path, root)
-    shutil.copytree(packed, os.path.join(root, "pack"))
+    os.makedirs(os.path.join(root, "pack"))
+    subprocess.run(["tar", "-C", os.path.join(root, "pack"), "-xzf", packed + ".tar.gz"], check=True)
     for name in ("offload-train", "gpu-tests"):
         copy_libraries(os.path.join(packed, name), root)
 
@@ -82,9 +85,9 @@ class Rehearsal(unittest.TestCase):
         return subprocess.Popen(["unshare", "-Urm", "bash", "-c", ENTER, cls.root, *command], stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True)
 
-    def run_there(self, *command, code=0):
+    def run_there(self, *command, code=0, limit=250):
         process = self.enter(*command)
-        out, err = process.communicate(timeout=250)
+        out, err = process.communicate(timeout=limit)
         self.assertEqual(process.returncode, code, out + err)
         return out, err
 
@@ -106,10 +109,12 @@ class Rehearsal(unittest.TestCase):
 
     def test_the_pack_is_whole_and_small(self):
         manifest = read(os.path.join(self.packed, "MANIFEST.txt"))
-        for name in ("offload-train", "libot-comm-nccl.so", "gpu-tests", "gpu-check", "gpu-report", "peer_gpu.py",
-                     "libcmocka.so.0", "golden/train_llama.bin"):
+        golden = [os.path.basename(path) for path in glob.glob(os.path.join(SCRIPTS, "..", "tests", "golden", "*.bin"))]
+        self.assertGreater(len(golden), 40)
+        for name in ("offload-train", "libot-comm-nccl.so", "gpu-tests", "gpu-check", "gpu-report", "first-lease", "peer_gpu.py",
+                     "libcmocka.so.0", "rows/train.jsonl", *(f"golden/{name}" for name in golden)):
             self.assertRegex(manifest, rf"(?m)^{os.path.getsize(os.path.join(self.packed, name))} +{re.escape(name)}$")
-        self.assertRegex(self.said, r"[0-9]+ MiB, for emulated, commit ")
+        self.assertRegex(self.said, r"[0-9]+ MiB, beside [0-9]+ MiB of tracked files, for emulated, commit ")
         around = [name for where, _, files in os.walk(self.root) for name in files if not where.endswith(("/pack", "/real"))]
         self.assertEqual([name for name in around if re.search("openblas|cmocka|python|meson", name)], [])
 
@@ -120,6 +125,49 @@ class Rehearsal(unittest.TestCase):
         self.assertRegex(out, r"(?m)^cuda_lane +\d+ s  ok\ncuda_adamw +\d+ s  ok\n2 passed, 0 failed, 0 skipped$")
         self.assertEqual(read(self.there("check/check.txt")), out)
         self.assertIn("== cuda_adamw\n", read(self.there("check/logs.txt")))
+
+    def lease_items(self, folder):
+        lines = read(self.there(folder + "/results/items.txt")).splitlines()
+        return {(line.split()[0], line.split()[1]): line for line in lines if " s  " in line}
+
+    def test_first_lease_without_checks(self):
+        """A real run with stop and resume, and the report. The results are one archive, without the caches."""
+        out, _ = self.run_there("/pack/first-lease", "--emulated", "--parts", "run report memcheck", "--out", "/tmp/lease")
+        items = self.lease_items("lease")
+        for name in ("whole", "stop", "resume", "same"):
+            self.assertIn(" s  ok", items["run", name])
+        self.assertIn(" s  ok", items["report", "gpu-report"])
+        self.assertIn("SKIP", items["memcheck", "cuda_attention"])
+        self.assertRegex(out, r"(?m)^run +\d+ s of +1800 s$")
+        self.assertRegex(out, r"\d+ s in all: 5 green, 0 red\n$")
+        with tarfile.open(self.there("lease/results.tar.gz")) as archive:
+            names = archive.getnames()
+        self.assertIn("results/report/report.json", names)
+        self.assertFalse([name for name in names if not name.startswith("results") or "cache" in name.split("/")])
+
+    @unittest.skipUnless(os.environ.get("OT_TEST_SLOW"), "every test on the emulated GPU takes 20 minutes")
+    def test_first_lease_checks_every_test(self):
+        self.run_there("/pack/first-lease", "--emulated", "--parts", "checks", "--out", "/tmp/checks", limit=3600)
+        listed, _ = self.run_there("/pack/gpu-tests", "--list")
+        items = self.lease_items("checks")
+        self.assertEqual([name for name in listed.split() if " s  ok" not in items.get(("checks", name), "")], [])
+
+    def test_a_lease_with_a_failure(self):
+        """A red line, exit code 1, and results all the same."""
+        broken = os.path.join(self.root, "broken")
+        os.makedirs(broken)
+        for name in ("first-lease", "gpu-check", "gpu-tests", "libcmocka.so.0"):
+            shutil.copy(os.path.join(self.root, "pack", name), broken)
+        with open(os.path.join(broken, "offload-train"), "w", encoding="utf-8") as file:
+            file.write("#!/bin/sh\necho error: planted >&2\nexit 6\n")
+        os.chmod(os.path.join(broken, "offload-train"), 0o755)
+        out, _ = self.run_there("/broken/first-lease", "--emulated", "--parts", "run", "--out", "/tmp/broken", code=1)
+        self.assertIn("FAIL: exit code 6, not 0: error: planted", out)
+        self.assertIn("0 green, 1 red", out)
+        self.assertTrue(os.path.exists(self.there("broken/results.tar.gz")))
+        for words, phrase in ((("--parts", "nothing"), "has no part 'nothing'"), (("--what",), "unknown option '--what'"),
+                              (("--out", "/tmp/broken"), "has results already")):
+            self.assertIn(phrase, self.run_there("/broken/first-lease", *words, code=2)[1])
 
     def test_a_check_that_is_stopped_leaves_what_it_has(self):
         check = self.there("stopped/check.txt")
@@ -157,7 +205,7 @@ class Rehearsal(unittest.TestCase):
     @unittest.skipUnless(os.path.exists(os.path.join(BUILD, "tests/cuda/gpu-tests")), "a build without CUDA")
     def test_the_real_pack_without_a_gpu(self):
         real = os.path.join(self.folder, "real")
-        self.assertIn(" MiB, for sm_", pack(real))
+        self.assertIn(" of tracked files, for sm_", pack(real))
         shutil.copytree(real, os.path.join(self.root, "real"))
         out, _ = self.run_there("/real/gpu-check", "quick", "--out", "/tmp/real")
         self.assertRegex(out, r"(?m)^No test ran on a GPU: no CUDA device: no NVIDIA driver is installed here")

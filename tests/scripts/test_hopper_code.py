@@ -1,48 +1,46 @@
-"""The machine code of attention_hopper.cu and attention_hopper_backward.cu: products are those of a warpgroup and run
-asynchronously, nothing lies in local memory, and the accesses that count have 16 bytes.
+"""The machine code of attention_hopper.cu, attention_hopper_backward.cu and gemm_groups_hopper.cu: products are those of a
+warpgroup and run asynchronously, nobody touches their registers before the wait, nothing lies in local memory, and the
+accesses that count have 16 bytes.
 
 Usage: test_hopper_code.py FOLDER    the folder of the build with the objects and the compiler's reports
 
-The first part reads the compiler's reports. The second needs cuobjdump: beside nvcc, or in PATH.
+The first part reads the compiler's reports. The second needs cuobjdump: beside nvcc, in PATH, or of the Python package
+nvidia-cuda-cuobjdump.
 """
 
 import functools
+import glob
 import os
 import re
-import shutil
 import subprocess
 import sys
 import unittest
 
+import sass
+
 folder = sys.argv.pop()
-FORWARD, BACKWARD = "attention_hopper.cu", "attention_hopper_backward.cu"
-KERNELS = {FORWARD: 4, BACKWARD: 8}  # for each file: two dtypes, two head sizes; in backward, two passes
+FORWARD, BACKWARD, GROUPS = "attention_hopper.cu", "attention_hopper_backward.cu", "gemm_groups_hopper.cu"
+# For each file: two dtypes, two head sizes; in backward, two passes. Of products: two dtypes, two dtypes of the result, three
+# forms, arrays at 16-byte borders and off them.
+KERNELS = {FORWARD: 4, BACKWARD: 8, GROUPS: 24}
 VARIANTS = {64: "64x64x16", 128: "64x128x16"}  # head size: the shape of the product with the values
 KEYS = 1  # of enum gradient_pass
 
 
-def cuobjdump():
-    homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")] + ["/usr/local/cuda"]
-    path = os.pathsep.join([os.path.join(home, "bin") for home in homes if home] + [os.environ.get("PATH", "")])
-    return shutil.which("cuobjdump", path=path)
-
-
-def functions(sass):
-    """The instructions of each kernel, by its name."""
-    found = {}
-    for line in sass.split("\n"):
-        if match := re.search(r"Function : (\S+)", line):
-            code = found.setdefault(match[1], [])
-        elif match := re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([^;]*);", line):
-            code.append(match[1].strip())
-    return found
-
-
 @functools.cache
-def disassemble(name):
-    command = [cuobjdump(), "-sass", os.path.join(folder, name + ".o")]
+def read_kernels(name):
+    command = [sass.find_cuobjdump(), "-sass", os.path.join(folder, name + ".o")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return functions(done.stdout)
+    return sass.read_kernels(done.stdout)
+
+
+def disassemble(name):
+    """The instructions of each kernel, without their guards."""
+    return {kernel: [x.text for x in code] for kernel, code in read_kernels(name).items()}
+
+
+NO_CUOBJDUMP = "no cuobjdump in CUDA_HOME, in PATH or in Python's packages: python3 -m pip install nvidia-cuda-cuobjdump"
+needs_cuobjdump = unittest.skipUnless(sass.find_cuobjdump(), NO_CUOBJDUMP)
 
 
 def place_of(code, pattern, start=0):
@@ -56,6 +54,12 @@ def count(code, pattern):
 def shape_of(name):
     """Of a kernel of backward: head size and pass."""
     return (int(x) for x in re.search(r"gradient_shapeILi(\d+)EL\d+gradient_pass(\d)E", name).groups())
+
+
+def flags_of(name):
+    """Of a kernel of products: a result of four bytes, the form SUMS, B transposed, arrays at 16-byte borders."""
+    wide, *flags = re.search(r"groups_hopperI\S*?(f)?Lb(\d)ELb(\d)ELb(\d)E", name).groups()
+    return bool(wide), *(flag == "1" for flag in flags)
 
 
 WAIT_FOR_ALL_BUT_ONE, WAIT_FOR_ALL = "WARPGROUP.DEPBAR.LE gsb0, 0x1", "WARPGROUP.DEPBAR.LE gsb0, 0x0"
@@ -72,12 +76,44 @@ class HopperCode(unittest.TestCase):
             self.assertNotRegex(report, "serialized|injected|setmaxnreg")
             self.assertEqual(report.count("0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"), kernels)
 
+    def test_all_kernels_of_compute_capability_9_0_are_known(self):
+        names = []
+        for path in glob.glob(os.path.join(glob.escape(folder), "*.ptxas")):
+            with open(path, encoding="utf-8") as file:
+                if "sm_90a" in file.read():
+                    names.append(os.path.basename(path).removesuffix(".ptxas"))
+        self.assertEqual(sorted(names), sorted(KERNELS))
+
+    def check_all(self, find):
+        """No kernel has an error that find(instructions) finds."""
+        for name in KERNELS:
+            for kernel, code in read_kernels(name).items():
+                self.assertEqual(find(code)[:4], [], kernel)
+
+    @needs_cuobjdump
+    def test_products_run_undisturbed(self):
+        self.check_all(sass.find_early_accesses)
+
+    @needs_cuobjdump
+    def test_operands_stay_in_their_registers(self):
+        """If ptxas takes them for another value too soon: keep the operand in shared memory, or compile by another ptxas."""
+        self.check_all(sass.find_replaced_operands)
+
+    @needs_cuobjdump
+    def test_registers_suffice(self):
+        """One branch gives registers back, the other takes them."""
+        self.check_all(sass.find_excess_registers)
+        for name in KERNELS:
+            for kernel, code in read_kernels(name).items():
+                changes = sorted(x.op.split(".")[1] for x in code if x.kind == "USETMAXREG")
+                self.assertEqual(changes, ["DEALLOC", "TRY_ALLOC"], kernel)
+
     def check_accesses(self, name, code):
         self.assertFalse([x for x in code if re.match(r"LDL|STL|HMMA", x)], name)
         copies = [x for x in code if x.startswith("LDGSTS")]
         self.assertTrue(copies and all(x.startswith("LDGSTS.E.BYPASS.128") for x in copies), name)
 
-    @unittest.skipUnless(cuobjdump(), "no cuobjdump in CUDA_HOME and PATH")
+    @needs_cuobjdump
     def test_instructions_of_forward(self):
         kernels = disassemble(FORWARD)
         self.assertEqual(len(kernels), KERNELS[FORWARD])
@@ -89,7 +125,7 @@ class HopperCode(unittest.TestCase):
             self.assertEqual(sum(VARIANTS[dim] in x for x in products), 2 * 8 + (2 * dim // 16 if dim == 128 else 0))
             self.check_accesses(name, code)
 
-    @unittest.skipUnless(cuobjdump(), "no cuobjdump in CUDA_HOME and PATH")
+    @needs_cuobjdump
     def test_softmax_runs_beside_products(self):
         """In the loop, the 64 exponentials of a lane lie between the wait for q K^T and the wait for p V. The compiler would
         move the second wait up if it could."""
@@ -99,7 +135,7 @@ class HopperCode(unittest.TestCase):
             self.assertGreaterEqual(count(between, "MUFU.EX2"), 64, name)
             self.assertEqual(count(between, "HGMMA"), 0, name)
 
-    @unittest.skipUnless(cuobjdump(), "no cuobjdump in CUDA_HOME and PATH")
+    @needs_cuobjdump
     def test_instructions_of_backward(self):
         kernels = disassemble(BACKWARD)
         self.assertEqual(len(kernels), KERNELS[BACKWARD])
@@ -112,7 +148,7 @@ class HopperCode(unittest.TestCase):
             self.assertEqual(sum(VARIANTS[dim] in x for x in products), sums + (2 * dim // 16 if dim == 64 else 0), name)
             self.check_accesses(name, code)
 
-    @unittest.skipUnless(cuobjdump(), "no cuobjdump in CUDA_HOME and PATH")
+    @needs_cuobjdump
     def test_gradients_of_scores_run_beside_products(self):
         """A lane has 32 elements of a tile. In the pass of queries, its exponentials lie before the wait for dout V^T: one for
         each element, and one for the softcap. In the pass of keys, ds is computed before the wait for the sum of dv: one FFMA
@@ -129,6 +165,43 @@ class HopperCode(unittest.TestCase):
             else:
                 self.assertGreaterEqual(count(between, "MUFU.EX2"), 2 * 32, name)
 
+    @needs_cuobjdump
+    def test_instructions_of_products(self):
+        """A step has four products of 64 x 256 x 16. It is waited for only when the next step's have been started. A lane has
+        128 sums: one exchange each, and stores of 16 bytes."""
+        kernels = disassemble(GROUPS)
+        self.assertEqual(len(kernels), KERNELS[GROUPS])
+        self.assertEqual(len({flags_of(name) for name in kernels}), KERNELS[GROUPS] / 2)
+        for name, code in kernels.items():
+            wide, sums, trans_b, aligned = flags_of(name)
+            products = [x for x in code if x.startswith("HGMMA")]
+            self.assertEqual(len(products), 4, name)
+            for product in products:
+                self.assertIn("64x256x16", product)
+                self.assertEqual(("tnspA" in product, "tnspB" in product), (sums, not trans_b), name)
+            step = code[place_of(code, "HGMMA"):place_of(code, WAIT_FOR_ALL_BUT_ONE)]
+            self.assertEqual(count(step, "HGMMA"), 4, name)
+            if not aligned:
+                self.assertFalse([x for x in code if re.match(r"LDL|STL|HMMA|LDGSTS", x)], name)
+                continue
+            self.check_accesses(name, code)
+            self.assertEqual(count(code, "LDGSTS"), 24, name)
+            self.assertEqual(count(code, r"STG\.E\.128"), 32 if wide else 16, name)
+            self.assertEqual(count(code, "STG"), 32 if wide else 16, name)
+
+    @needs_cuobjdump
+    def test_waits_end(self):
+        """A wait for an mbarrier is two tries with a sleep between them, in a loop that ends in a trap if arrivals are lost."""
+        for name in KERNELS:
+            for kernel, code in disassemble(name).items():
+                tries = count(code, "SYNCS.PHASECHK")
+                self.assertGreater(tries, 0, kernel)
+                self.assertGreaterEqual(count(code, "BPT.TRAP"), tries / 2, kernel)
+
 
 if __name__ == "__main__":
-    unittest.main()
+    passed = unittest.main(exit=False).result.wasSuccessful()
+    if passed and not sass.find_cuobjdump():
+        print("SKIP: the machine code is not checked:", NO_CUOBJDUMP)
+        sys.exit(77)
+    sys.exit(not passed)

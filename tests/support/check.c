@@ -127,13 +127,21 @@ void fill_bytes(void *memory, size_t bytes, uint64_t seed) {
         words[i] = mix_bits(seed + i);
 }
 
-void check_in_child(int (*check)(void)) {
+pid_t check_start_child(int (*check)(void)) {
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0)
         _exit(check());
+    return child;
+}
+
+void check_end_child(pid_t child) {
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+void check_in_child(int (*check)(void)) {
+    check_end_child(check_start_child(check));
 }

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 #include <setjmp.h>
 #include <cmocka.h>
 
@@ -63,5 +64,8 @@ void write_under(const char *root, const char *path, const char *text);
 /* Runs the check in a child process, so that its resource limits and signal masks do not touch the test.
  * `check` returns 0, or the number of the condition that failed. */
 void check_in_child(int (*check)(void));
+/* The same for checks that run at the same time: end each child that was started. */
+pid_t check_start_child(int (*check)(void));
+void check_end_child(pid_t child);
 
 #endif

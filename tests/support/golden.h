@@ -1,4 +1,5 @@
-/* Golden vectors: small named arrays made by scripts/golden with PyTorch and committed under tests/golden.
+/* Golden vectors: small named arrays that scripts/golden made with other programs, such as PyTorch, committed
+ * under tests/golden.
  *
  * File: the line "OTGOLD1", one line "NAME DTYPE D0xD1x... OFFSET" per array (DTYPE f32, f64, i32, i64, u8;
  * OFFSET in bytes from the data's start, 8-byte aligned), an empty line, then the data, little-endian.

@@ -1,5 +1,6 @@
 /* Calibration finds cost lines that the test knows, works within the memory that it gets, and frees all
  * memory. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -166,6 +167,131 @@ static void a_while_of_disturbance_tilts_no_line(void **state) {
     close_device(device);
 }
 
+/* ---- a device whose clock falls ----
+ *
+ * The cpu device with a clock of its own, which only the calls of blocks move. They move it by more after
+ * PATIENCE seconds in which nobody waited for the lane. */
+
+static const double PATIENCE = 0.3, CALL = 1e-3, CALL_TOKEN = 1e-5;
+static struct {
+    double now, busy_since, longest, slower; /* longest: seconds without a pause */
+    int n;
+    struct {
+        const struct ot_event *event;
+        double at;
+    } records[32];
+} load;
+static struct ot_device_api load_api;
+
+static int load_sync(struct ot_lane *lane) {
+    load.busy_since = load.now;
+    return ot_cpu_device_api.lane_sync(lane);
+}
+
+static void load_record(struct ot_lane *lane, struct ot_event *event) {
+    int i = 0;
+    while (i < load.n && load.records[i].event != event)
+        i++;
+    assert_in_range(i, 0, 31);
+    load.n = i == load.n ? i + 1 : load.n;
+    load.records[i].event = event;
+    load.records[i].at = load.now;
+    ot_cpu_device_api.record(lane, event);
+}
+
+static int load_seconds(struct ot_event *event, double *out) {
+    for (int i = 0; i < load.n; i++)
+        if (load.records[i].event == event)
+            *out = load.records[i].at;
+    return 0;
+}
+
+static void compute(int calls_long, int64_t tokens) {
+    double busy = load.now - load.busy_since, seconds = calls_long * (CALL + CALL_TOKEN * (double)tokens);
+    load.now += seconds * (busy > PATIENCE ? load.slower : 1);
+    load.longest = load.now - load.busy_since > load.longest ? load.now - load.busy_since : load.longest;
+}
+
+static void load_forward(const void *context, int block, const struct ot_block_run *run) {
+    (void)context, (void)block;
+    compute(1, run->batch.n_tokens);
+}
+
+static void load_backward(const void *context, int block, const struct ot_block_run *run) {
+    (void)context, (void)block;
+    compute(2 + (OT_KEEP_ALL - (int)run->saved_level) + run->first, run->batch.n_tokens);
+}
+
+/* Calibrates on a device that says whether it slows under load, and then computes `slower` times as long. */
+static struct ot_costs calibrate_under_load(bool says, double slower, double seconds) {
+    struct fake f;
+    struct ot_costs costs;
+    struct ot_device *device = open_device(16 << 20);
+    load_api = ot_cpu_device_api;
+    load_api.slows_under_load = says;
+    load_api.lane_sync = load_sync;
+    load_api.record = load_record;
+    load_api.event_seconds = load_seconds;
+    device->api = &load_api;
+    memset(&load, 0, sizeof load);
+    load.slower = slower;
+    open_sleeping(&f);
+    f.chain.forward = load_forward;
+    f.chain.backward = load_backward;
+    struct ot_calibration c = {&f.chain, device, &rates, 256, 64, 1 << 20, seconds};
+    check_ok(ot_calibrate(&c, &costs));
+    close_device(device);
+    return costs;
+}
+
+static void check_seconds(double got, double want) {
+    if (!(fabs(got - want) < 1e-9 * (1 + want))) /* sums of some thousand calls */
+        fail_msg("%.12f s, not %.12f s", got, want);
+}
+
+/* All costs of all blocks are `slower` times those of calls after a pause. */
+static void check_costs(struct ot_costs *costs, double slower) {
+    const double call = CALL + CALL_TOKEN * 256;
+    check_seconds(costs->under_load, slower);
+    for (int b = 0; b < costs->n_blocks; b++) {
+        const struct ot_block_cost *cost = &costs->blocks[b];
+        if (b < costs->n_blocks - 1)
+            check_seconds(ot_line_at(cost->forward, 256), slower * call);
+        check_seconds(ot_line_at(cost->backward, 256), slower * 2 * call);
+        check_seconds(cost->first, slower * (CALL + CALL_TOKEN * (256 + 128) / 2));
+        if (b > 0 && b < costs->n_blocks - 1)
+            check_seconds(ot_line_at(cost->recompute[OT_KEEP_NONE], 256),
+                          slower * (OT_KEEP_ALL - OT_KEEP_NONE) * call);
+    }
+    ot_costs_free(costs);
+}
+
+static void blocks_cost_what_they_take_under_load(void **state) {
+    (void)state;
+    tiny_needs_cpu();
+    struct ot_costs costs = calibrate_under_load(true, 1.25, 1);
+    assert_true(load.longest > 0.9 && load.longest < 1.5);
+    check_costs(&costs, 1.25);
+    /* with hours of time, the load takes two seconds */
+    costs = calibrate_under_load(true, 1.25, 3600);
+    assert_true(load.longest > 1.9 && load.longest < 2.5);
+    check_costs(&costs, 1.25);
+}
+
+static void a_device_that_keeps_its_clock_has_no_factor(void **state) {
+    (void)state;
+    tiny_needs_cpu();
+    struct ot_costs costs = calibrate_under_load(true, 1, 1);
+    check_costs(&costs, 1);
+    costs = calibrate_under_load(true, 0.9, 1); /* faster than after a pause: the caches were warm */
+    check_costs(&costs, 1);
+    costs = calibrate_under_load(true, 4, 1); /* another program */
+    check_costs(&costs, 1);
+    costs = calibrate_under_load(false, 1.25, 1); /* the cpu device: no load at all */
+    assert_true(load.longest < 0.1);
+    check_costs(&costs, 1);
+}
+
 /* ---- decoding ---- */
 
 enum { DECODE_US = 3000 };
@@ -214,6 +340,16 @@ static void decoding_has_its_own_rate(void **state) {
     close_device(device);
 }
 
+/* The cost of an estimated block on a device that takes `under_load` times as long under a long load. */
+static struct ot_block_cost slow_down(struct ot_block_cost cost, double under_load) {
+    ot_line_scale(&cost.forward, under_load);
+    ot_line_scale(&cost.backward, under_load);
+    for (int level = 0; level < OT_KEEP_LEVELS; level++)
+        ot_line_scale(&cost.recompute[level], under_load);
+    cost.first *= under_load;
+    return cost;
+}
+
 static void blocks_without_room_are_estimated(void **state) {
     (void)state;
     struct fake f;
@@ -226,8 +362,10 @@ static void blocks_without_room_are_estimated(void **state) {
     check_ok(ot_calibrate(&c, &costs));
     assert_true(costs.is_measured);
     assert_int_equal(calls[1][0] + calls[1][4], 0);
-    assert_memory_equal(&costs.blocks[0], &estimate.blocks[0], sizeof estimate.blocks[0]);
-    assert_memory_equal(&costs.blocks[4], &estimate.blocks[4], sizeof estimate.blocks[4]);
+    for (int b = 0; b < 5; b += 4) {
+        struct ot_block_cost want = slow_down(estimate.blocks[b], costs.under_load);
+        assert_memory_equal(&costs.blocks[b], &want, sizeof want);
+    }
     assert_true(costs.blocks[1].forward.per_token > estimate.blocks[1].forward.per_token);
     ot_costs_free(&costs);
     c.device_bytes = 1000;
@@ -338,6 +476,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(known_lines_are_found),
         cmocka_unit_test(a_while_of_disturbance_tilts_no_line),
+        cmocka_unit_test(blocks_cost_what_they_take_under_load),
+        cmocka_unit_test(a_device_that_keeps_its_clock_has_no_factor),
         cmocka_unit_test(decoding_has_its_own_rate),
         cmocka_unit_test(blocks_without_room_are_estimated),
         cmocka_unit_test(failures_leave_nothing),

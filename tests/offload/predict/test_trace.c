@@ -176,6 +176,44 @@ static void a_queue_counts_for_its_lane(void **state) {
     ot_trace_close(trace);
 }
 
+/* Each step computes for two seconds, decides, and updates while the next step computes. Behind the last step
+ * nothing computes: there the update is exposed, which says nothing about a longer run. */
+static void the_last_update_is_no_part_of_full_steps(void **state) {
+    (void)state;
+    static const struct ot_task_span spans[] = {{0, 2}, {2, 2.1}, {2.1, 3.5}};
+    struct hand h;
+    struct ot_chain chain = {0};
+    struct ot_trace *trace;
+    struct ot_trace_summary s;
+    make_hand(&h);
+    memset(h.schedule.lane_count, 0, sizeof h.schedule.lane_count);
+    h.schedule.n_tasks = 3;
+    for (int i = 0; i < 3; i++) {
+        h.tasks[i].lane = i == 0 ? OT_LANE_COMPUTE : OT_LANE_CPU;
+        h.tasks[i].kind = i == 1 ? OT_TASK_DECIDE : OT_TASK_UPDATE_CPU;
+        h.tasks[i].n_deps = i > 0;
+        h.deps[i] = (struct ot_dep){.task = i - 1};
+        h.lanes[h.tasks[i].lane][h.schedule.lane_count[h.tasks[i].lane]++] = i;
+    }
+    check_ok(ot_trace_open(&chain, 100, &trace));
+    for (int step = 0; step < 3; step++) {
+        struct ot_task_span later[3];
+        for (int i = 0; i < 3; i++)
+            later[i] = (struct ot_task_span){spans[i].begin + 2 * step, spans[i].end + 2 * step};
+        check_ok(ot_trace_add(trace, &h.schedule, 7 + step, later));
+        check_ok(ot_trace_summarise_full(trace, &s));
+        int full = step > 0 ? step : 1;
+        assert_int_equal(s.steps, full);
+        check_real("seconds", s.seconds, step > 0 ? 2 * step : 3.5);
+        check_real("compute", s.busy[OT_LANE_COMPUTE], step > 0 ? 2 * step - 0.1 : 2);
+        check_real("exposed", s.exposed[OT_LANE_CPU], step > 0 ? 0.1 : 1.5);
+        check_real("host", s.exposed_host, 0);
+    }
+    check_ok(ot_trace_summarise(trace, &s));
+    check_real("all", s.exposed[OT_LANE_CPU], 1.5);
+    ot_trace_close(trace);
+}
+
 /* The disk begins the next task before it has finished the one before. */
 static void tasks_at_once_are_busy_once(void **state) {
     (void)state;
@@ -423,6 +461,7 @@ int main(void) {
         cmocka_unit_test(a_full_trace_holds_whole_steps),
         cmocka_unit_test(whole_steps_are_summarised),
         cmocka_unit_test(a_queue_counts_for_its_lane),
+        cmocka_unit_test(the_last_update_is_no_part_of_full_steps),
         cmocka_unit_test(tasks_at_once_are_busy_once),
         cmocka_unit_test(predictions_stand_below_measurements),
         cmocka_unit_test(real_steps),
