@@ -12,8 +12,8 @@
  * the plain forward pass. Before each pass the memory between kernels is spoiled: it may hold right numbers
  * of an earlier check.
  *
- * BOUNDS are those of attention (cuda_guard_attention.c). dbias is a sum of fp32 numbers that the fast kernels
- * do not round; its error comes from exp and from the order of sums, 2^-20 of its terms. */
+ * BOUNDS are those of attention (cuda_guard_attention.c). dbias is a sum of fp32 numbers that the fast
+ * kernels do not round; its error comes from exp and from the order of sums, 2^-20 of its terms. */
 #include <math.h>
 #include <stdio.h>
 
