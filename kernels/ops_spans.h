@@ -17,9 +17,9 @@
  * the op knows no formula: bucket_of[reach + d] is that of distance d, from -reach to reach. Larger
  * distances have the bucket of -reach or reach.
  *
- * EXACTNESS. All devices compute the same bits. The results of a query depend on its q, on the keys of its
- * span and on the bias, not on other queries, nor on the place of its row in the batch. To this end, every
- * order of sums is fixed here:
+ * EXACTNESS. out of a query depends on its q, on the keys of its span and on the bias, not on other queries,
+ * nor on the place of its row in the batch. All devices compute the same bits, except where tensor cores
+ * compute (below). To this end, every order of sums is fixed here:
  *
  *   - A dot product is a chain of fma over the elements, in order.
  *   - The keys of a span come in tiles of OT_SPAN_TILE, from its first key on. Each tile raises the
@@ -34,11 +34,17 @@
  * Pairs with the weight 0, and keys outside of a span, are left out of the sums. So a NaN of one row does
  * not reach another row.
  *
- * COST. 4 head_dim operations for each visible pair and head forward, 14 backward, in fp32 without tensor
- * cores. The attention of a T5 is a small part of its work: with 512 keys for each query, a tenth of the
- * operations of a layer of T5-base. Blocks of 32 queries visit the tiles of their own spans alone.
- * Consecutive queries share tiles if their spans have the same first key. So windows that move with the
- * query are correct, but slow. */
+ * TENSOR CORES. A device may compute bf16 and fp16 on tensor cores (kernels/cuda/attention_spans.cuh). Then
+ * it rounds weights, and ds for dq and dk, to dtype before it multiplies them, and its sums have another
+ * order. That order is as fixed. The bits of dk and dv may depend on the place of the row in the batch,
+ * those of out do not. A NaN in q or dout of a row may reach dk and dv of another row whose keys lie within
+ * the same 48 keys; it does not reach out. What nobody sees is not used there either: q and dout of empty
+ * spans, k and v of keys outside of all spans.
+ *
+ * COST. 4 head_dim operations for each visible pair and head forward, 14 backward. With 512 keys for each
+ * query, that is a tenth of the operations of a layer of T5-base. Blocks of queries visit the tiles of
+ * their own spans alone. Consecutive queries share tiles if their spans have the same first key. So windows
+ * that move with the query are correct, but slow. */
 #ifndef OT_KERNELS_OPS_SPANS_H
 #define OT_KERNELS_OPS_SPANS_H
 
@@ -54,9 +60,9 @@ enum { OT_SPAN_TILE = 32, OT_SPAN_MOST_DIM = 128, OT_SPAN_MOST_BUCKETS = 256 };
  *     score = scale * q.k                             without a bias
  *     score = fma(scale, q.k, bias[bucket][head])     with a bias
  *
- * q, out: [n, heads, head_dim]; k, v: [n_keys, heads, head_dim]. Training: n_keys is n, or the number of keys
- * of the other side. With a key/value cache n is the number of new queries: their own keys are the last n. n,
- * n_keys and reach are below 2^30; head_dim is at most OT_SPAN_MOST_DIM, `buckets` at most
+ * q, out: [n, heads, head_dim]; k, v: [n_keys, heads, head_dim]. Training: n_keys is n, or the number of
+ * keys of the other side. With a key/value cache n is the number of new queries: their own keys are the
+ * last n. n, n_keys and reach are below 2^30; head_dim is at most OT_SPAN_MOST_DIM, `buckets` at most
  * OT_SPAN_MOST_BUCKETS. Each nonempty span lies in [0, n_keys). */
 struct ot_attend_spans {
     enum ot_dtype dtype;
@@ -69,13 +75,14 @@ struct ot_attend_spans {
     const int32_t *bucket_of;           /* [2 reach + 1], each in [0, buckets); with a bias only */
     const void *q, *k, *v;
     void *out;
-    /* [heads, n, 2]: the largest score of the span, and 1 / the sum of exp(score - largest); 0 and 0 for an
-     * empty span. Backward needs both; NULL: not wanted. */
+    /* [heads, n, 2]: two numbers a and b, so that the weight of a pair is exp(score - a) b. They are the
+     * largest score of the span, and 1 / the sum of exp(score - largest); on tensor cores the logarithm of
+     * the sum of exp(score), and 1. 0 and 0 for an empty span. Backward takes both. NULL: not wanted. */
     float *softmax;
 };
 
-/* dq, dk and dv are written with ldq, ldk and ldv. They must not overlap the inputs. A key that no query sees
- * gets 0. dbias is accumulated. dout of empty spans is not used. */
+/* dq, dk and dv are written with ldq, ldk and ldv. They must not overlap the inputs. A key that no query
+ * sees gets 0. dbias is accumulated. dout of empty spans is not used. */
 struct ot_attend_spans_backward {
     struct ot_attend_spans forward; /* the arguments of forward, with the out and softmax that it wrote */
     const void *dout;               /* stride: forward.ldo */

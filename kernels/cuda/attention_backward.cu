@@ -34,7 +34,8 @@ __global__ void attention_delta(const struct ot_attention_backward op) {
         op.scratch[head * f.n + query] = sum;
 }
 
-static cudaError_t launch_delta(const struct ot_attention_backward *op, const struct ot_cuda_stream *on) {
+cudaError_t ot_attention_backward_delta(const struct ot_attention_backward *op,
+                                        const struct ot_cuda_stream *on) {
     enum { THREADS = 256 };
     const struct ot_attention *f = &op->forward;
     dim3 grid((unsigned)ot_ceil_div(f->n * f->heads, THREADS / 8));
@@ -49,6 +50,25 @@ static cudaError_t launch_delta(const struct ot_attention_backward *op, const st
 
 /* ---- launch ---- */
 
+/* Without queries there are still keys, which get zeros. */
+cudaError_t ot_attend_spans_backward_tiled(const struct ot_attend_spans_backward *op,
+                                           const struct ot_cuda_stream *on) {
+    const struct ot_attend_spans *f = &op->forward;
+    const struct ot_attention_backward delta = {.forward = {.dtype = f->dtype,
+                                                            .n = f->n,
+                                                            .heads = f->heads,
+                                                            .head_dim = f->head_dim,
+                                                            .ldo = f->ldo,
+                                                            .out = f->out},
+                                                .dout = op->dout,
+                                                .scratch = op->scratch};
+    if (f->n > 0) {
+        OT_CUDA_TRY(ot_attention_backward_delta(&delta, on));
+        OT_CUDA_TRY(ot_attend_spans_backward_queries(op, on));
+    }
+    return f->n_keys > 0 ? ot_attend_spans_backward_keys(op, on) : cudaSuccess;
+}
+
 static bool is_tiled(const struct ot_attention_backward *op, const struct ot_cuda_stream *on) {
     const struct ot_attention *f = &op->forward;
     return ot_attention_is_tiled(f, on->arch) && ot_attention_is_aligned(op->dout, f->ldo) &&
@@ -61,7 +81,7 @@ extern "C" cudaError_t ot_cuda_attention_backward(const struct ot_attention_back
                                                   const struct ot_cuda_stream *on) {
     if (args->forward.n == 0)
         return cudaSuccess;
-    OT_CUDA_TRY(launch_delta(args, on));
+    OT_CUDA_TRY(ot_attention_backward_delta(args, on));
     if (args->dsinks)
         OT_CUDA_TRY(ot_attention_backward_sinks(args, on));
     if (!is_tiled(args, on) || on->plain)

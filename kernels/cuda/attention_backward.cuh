@@ -8,15 +8,15 @@
  * gradient. p and ds are rounded to the two-byte type before they are multiplied. Everything else between
  * loads and stores is fp32.
  *
- * TWO PASSES. Gradients of keys are sums over queries; gradients of queries are sums over keys. A kernel that
- * walks over the tiles once can keep one of the two sums in registers. It must add the other in memory, tile
- * by tile. It could use atomics, but their order changes from run to run. Or blocks could take turns, but
- * then every block waits for its predecessor, and an fp32 dq of n * heads * head_dim is needed beside the
- * bf16 one; the contract's scratch has n * heads floats. So there are two kernels, as on the cpu device.
- * attention_backward_queries.cu owns queries and sums dq. attention_backward_keys.cu owns keys and sums dk
- * and dv over the queries and, in order, over the heads that share the keys. Both recompute scores and
- * dout.v: 3 and 4 products, 7 instead of the 5 of one pass, that is 14 instead of 10 head_dim operations per
- * visible pair.
+ * TWO PASSES. Gradients of keys are sums over queries; gradients of queries are sums over keys. A kernel
+ * that walks over the tiles once can keep one of the two sums in registers. It must add the other in
+ * memory, tile by tile. It could use atomics, but their order changes from run to run. Or blocks could take
+ * turns, but then every block waits for its predecessor, and an fp32 dq of n * heads * head_dim is needed
+ * beside the bf16 one; the contract's scratch has n * heads floats. So there are two kernels, as on the cpu
+ * device. attention_backward_queries.cu owns queries and sums dq. attention_backward_keys.cu owns keys and
+ * sums dk and dv over the queries and, in order, over the heads that share the keys. Both recompute scores
+ * and dout.v: 3 and 4 products, 7 instead of the 5 of one pass, that is 14 instead of 10 head_dim
+ * operations per visible pair.
  *
  * The results depend on the arguments alone: each sum has one owner, which adds its pairs sixteen at a time
  * in ascending order, whatever the sizes below.
@@ -61,9 +61,9 @@
  *     tensor cores                   sm_80 14, sm_90 11.3, sm_86, sm_89, sm_120 28 or 56
  *
  * So shared memory is the limit at head_dim 256 on sm_80 and sm_90 only, where the sums leave a warp no
- * registers for M = 2. A pass with five products would not read less: with M = 1 for the keys, as two sums in
- * each warp require, it would read 384 + 384 + 256 + 256 + 128 = 1408 bytes at head_dim 80 to 128 for its
- * five mmas, and move dq in memory besides. At head_dim 256, one warp has no registers for two sums.
+ * registers for M = 2. A pass with five products would not read less: with M = 1 for the keys, as two sums
+ * in each warp require, it would read 384 + 384 + 256 + 256 + 128 = 1408 bytes at head_dim 80 to 128 for
+ * its five mmas, and move dq in memory besides. At head_dim 256, one warp has no registers for two sums.
  *
  * tests/scripts/test_kernel_ptx.py compares both tables with the compiler's code.
  */
@@ -73,6 +73,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/attention_score.cuh"
+#include "kernels/cuda/attention_spans.cuh"
 #include "kernels/cuda/attention_tiles.cuh"
 
 /* ---- sizes ---- */
@@ -103,7 +104,38 @@ __device__ __forceinline__ int backward_block() {
 struct backward_source {
     const void *a, *b;
     int64_t lda, ldb;
+    static constexpr bool MAY_HAVE_HOLES = false;
 };
+
+/* The queries of an op over spans, as the keys [begin, end) visit them. has_holes: some of the visited
+ * queries do not see these keys; those become zeros (attention_spans.cuh, EMPTY SPANS). */
+struct backward_watchers : backward_source {
+    const struct ot_attend_spans &op;
+    int begin, end;
+    bool has_holes;
+    static constexpr bool MAY_HAVE_HOLES = true;
+
+    __device__ __forceinline__ bool has(int query) const {
+        ot_attention_span seen = ot_attention_keys(op, query);
+        return max(seen.first, begin) <= min(seen.last, end - 1);
+    }
+};
+
+/* Starts copies of a pair of tiles of rows [row, end) at this column. */
+template <class T, class S, class Source>
+__device__ __forceinline__ void backward_copy(T *to, const Source &from, int column, int row, int end) {
+    T *second = to + S::VISITED * S::DIM;
+    const T *a = static_cast<const T *>(from.a) + column, *b = static_cast<const T *>(from.b) + column;
+    if constexpr (Source::MAY_HAVE_HOLES)
+        if (from.has_holes) {
+            auto has = [&](int query) { return query < end && from.has(query); };
+            ot_tile_copy_some<S::VISITED, S::DIM, S::COPIERS>(to, a, from.lda, row, has);
+            ot_tile_copy_some<S::VISITED, S::DIM, S::COPIERS>(second, b, from.ldb, row, has);
+            return;
+        }
+    ot_tile_copy<S::VISITED, S::DIM, S::COPIERS>(to, a, from.lda, row, end);
+    ot_tile_copy<S::VISITED, S::DIM, S::COPIERS>(second, b, from.ldb, row, end);
+}
 
 /* Brings pairs of tiles (k and v, or q and dout) of rows [first, end) of some heads, one head after the
  * other, through `stages` slots of shared memory, as in the forward pass. With one stage, copying and
@@ -118,15 +150,12 @@ struct backward_ring {
         return ot_shared<T>() + slots + free_slot * (2 * S::VISITED * S::DIM);
     }
 
-    __device__ __forceinline__ void copy_next(const backward_source &from) {
+    template <class Source>
+    __device__ __forceinline__ void copy_next(const Source &from) {
         if (HEADS ? column < end_column : row < end) {
             T *to = slot();
-            if (S::COPIERS == S::THREADS || threadIdx.x < S::COPIERS) {
-                ot_tile_copy<S::VISITED, S::DIM, S::COPIERS>(to, static_cast<const T *>(from.a) + column,
-                                                             from.lda, row, end);
-                ot_tile_copy<S::VISITED, S::DIM, S::COPIERS>(
-                    to + S::VISITED * S::DIM, static_cast<const T *>(from.b) + column, from.ldb, row, end);
-            }
+            if (S::COPIERS == S::THREADS || threadIdx.x < S::COPIERS)
+                backward_copy<T, S>(to, from, column, row, end);
             row += S::VISITED;
             if (HEADS && row >= end) {
                 row = first;
@@ -138,7 +167,8 @@ struct backward_ring {
     }
 
     /* Returns the next pair of tiles. All warps must call. The pair is valid until the next call. */
-    __device__ __forceinline__ const T *next(const backward_source &from) {
+    template <class Source>
+    __device__ __forceinline__ const T *next(const Source &from) {
         if (stages == 1) {
             __syncthreads();
             copy_next(from);
@@ -168,10 +198,24 @@ __device__ __forceinline__ backward_sight backward_look(const struct ot_attentio
     return key + keys - 1 <= query && key >= all_first ? SEES_ALL : SEES_SOME;
 }
 
+/* The same for spans. All lanes of the warp must call. Op: ot_attend_spans, or the rows of one run. */
+template <class Op>
+__device__ __forceinline__ backward_sight backward_look(const Op &op, int query, int queries, int key,
+                                                        int keys) {
+    bool any = false, all = true;
+    for (int i = ot_lane(); i < queries; i += OT_WARP) {
+        const ot_attention_span seen = ot_attention_keys(op, query + i);
+        any = any || max(seen.first, key) <= min(seen.last, key + keys - 1);
+        all = all && seen.first <= key && seen.last >= key + keys - 1;
+    }
+    if (!__any_sync(0xffffffffu, any))
+        return SEES_NONE;
+    return __all_sync(0xffffffffu, all) ? SEES_ALL : SEES_SOME;
+}
+
 /* query, key: of the lane's first element. Rows are queries. */
-template <int M, int N>
-__device__ __forceinline__ void backward_mask_rows(float (&s)[M][N][4], const struct ot_attention &op,
-                                                   int query, int key) {
+template <int M, int N, class Op>
+__device__ __forceinline__ void backward_mask_rows(float (&s)[M][N][4], const Op &op, int query, int key) {
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
@@ -187,9 +231,8 @@ __device__ __forceinline__ void backward_mask_rows(float (&s)[M][N][4], const st
 }
 
 /* Like backward_mask_rows, but columns are queries. */
-template <int M, int N>
-__device__ __forceinline__ void backward_mask_columns(float (&s)[M][N][4], const struct ot_attention &op,
-                                                      int query, int key) {
+template <int M, int N, class Op>
+__device__ __forceinline__ void backward_mask_columns(float (&s)[M][N][4], const Op &op, int query, int key) {
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
@@ -205,8 +248,8 @@ __device__ __forceinline__ void backward_mask_columns(float (&s)[M][N][4], const
 }
 
 /* Values of a query: lse as an exponent of 2, and delta times the scale; 0 beyond the end. Each tile loads
- * them again, from the nearest cache: kept in registers, they would occupy them during products that need all
- * registers. */
+ * them again, from the nearest cache: kept in registers, they would occupy them during products that need
+ * all registers. */
 __device__ __forceinline__ float backward_lse(const struct ot_attention &op, int head, int query) {
     return query < op.n ? op.lse[head * op.n + query] * OT_LOG2_E : 0.0f;
 }
@@ -215,32 +258,66 @@ __device__ __forceinline__ float backward_delta(const struct ot_attention_backwa
     return query < f.n ? op.scratch[head * f.n + query] * f.scale : 0.0f;
 }
 
-/* The derivative of a capped score, from its weight p > 0, which still tells the score: log2(p) + lse, off by
- * 2^-22 (|log2 p| + |lse|) at most. So no registers keep scores. 0 for p = 0. away: key minus query. */
+/* The same for spans, from the two numbers of the softmax: exp(score - r) f = exp2(score log2(e) - lse).
+ * lse is infinite for an empty span, so p is 0; delta may be NaN. The scale of spans is a factor of the
+ * finished sums, because dbias needs ds without it. */
+__device__ __forceinline__ float backward_lse(const struct ot_attend_spans &op, int head, int query) {
+    if (query >= op.n)
+        return 0.0f;
+    const float *softmax = op.softmax + 2 * (head * op.n + query);
+    return fmaf(softmax[0], OT_LOG2_E, -ot_log2_approx(softmax[1]));
+}
+__device__ __forceinline__ float backward_delta(const struct ot_attend_spans_backward &op, int head,
+                                                int query) {
+    return query < op.forward.n ? op.scratch[head * op.forward.n + query] : 0.0f;
+}
+
+/* What multiplies dout.v - delta. */
+__device__ __forceinline__ float backward_factor(const struct ot_attention_backward &op) {
+    return op.forward.scale;
+}
+__device__ __forceinline__ float backward_factor(const struct ot_attend_spans_backward &) {
+    return 1.0f;
+}
+
+/* p times the fma of ds. HAS_GAPS: a pair with p = 0 may have anything in v, dout and delta. */
+template <bool HAS_GAPS>
+__device__ __forceinline__ float backward_ds(float p, float dout_v, float factor, float delta) {
+    float ds = p * fmaf(dout_v, factor, -delta);
+    return HAS_GAPS && p == 0.0f ? 0.0f : ds;
+}
+
+/* The derivative of a capped score, from its weight p > 0, which still tells the score: log2(p) + lse, off
+ * by 2^-22 (|log2 p| + |lse|) at most. So no registers keep scores. 0 for p = 0. away: key minus query. */
 __device__ __forceinline__ float backward_slope(const ot_score_scale &scale, float p, float lse, float away) {
     return ot_score_slope(scale, ot_log2_approx(p) + lse, away);
 }
 
-/* Rounds and stores a warp's rows through `room`: the warp's own rows of a tile that no warp reads any more.
- * Row 0 goes to token `first`. */
+/* Rounds and stores a warp's rows through `room`: the warp's own rows of a tile that no warp reads any
+ * more. Row 0 goes to token `first`. Stores tokens [begin, end) alone, and leaves the others' places in the
+ * room. */
 template <class S, class T>
-__device__ __forceinline__ void backward_store(T *to, int64_t ld, int first, int end,
+__device__ __forceinline__ void backward_store(T *to, int64_t ld, int first, int begin, int end,
                                                const float (&sum)[S::M][S::DIM / 8][4], T *room) {
     int lane = ot_lane(), row = lane / 4, column = lane % 4 * 2;
     __syncwarp();
 #pragma unroll
     for (int m = 0; m < S::M; m++)
 #pragma unroll
-        for (int r = 0; r < 2; r++)
+        for (int r = 0; r < 2; r++) {
+            const int at = row + 16 * m + 8 * r;
+            if (first + at < begin || first + at >= end)
+                continue;
 #pragma unroll
             for (int d = 0; d < S::DIM / 8; d++)
-                *reinterpret_cast<uint32_t *>(room + ot_tile<S::DIM>::at(row + 16 * m + 8 * r, d) + column) =
+                *reinterpret_cast<uint32_t *>(room + ot_tile<S::DIM>::at(at, d) + column) =
                     ot_pack_two<T>(sum[m][d][2 * r], sum[m][d][2 * r + 1]);
+        }
     __syncwarp();
     constexpr int P = ot_tile<S::DIM>::P;
     for (int at = lane / P; at < 16 * S::M && first + at < end; at += OT_WARP / P)
 #pragma unroll
-        for (int chunk = lane % P; chunk < ot_tile<S::DIM>::CHUNKS; chunk += P)
+        for (int chunk = lane % P; first + at >= begin && chunk < ot_tile<S::DIM>::CHUNKS; chunk += P)
             *reinterpret_cast<uint4 *>(to + (first + at) * ld + chunk * 8) =
                 *reinterpret_cast<const uint4 *>(room + ot_tile<S::DIM>::at(at, chunk));
 }
@@ -262,11 +339,19 @@ cudaError_t backward_dispatch(const struct ot_attention *op, const struct ot_cud
     });
 }
 
-/* Both launch one pass, for arguments that ot_cuda_attention_backward has found fit for tiles. op->scratch
- * holds delta. */
+/* Writes dot(out, dout) of each query and head to op->scratch. */
+cudaError_t ot_attention_backward_delta(const struct ot_attention_backward *op,
+                                        const struct ot_cuda_stream *on);
+
+/* Each launches one pass, for arguments that ot_cuda_attention_backward or ot_attend_spans_backward_is_tiled
+ * has found fit for tiles. op->scratch holds delta. */
 cudaError_t ot_attention_backward_queries(const struct ot_attention_backward *op,
                                           const struct ot_cuda_stream *on);
 cudaError_t ot_attention_backward_keys(const struct ot_attention_backward *op,
                                        const struct ot_cuda_stream *on);
+cudaError_t ot_attend_spans_backward_queries(const struct ot_attend_spans_backward *op,
+                                             const struct ot_cuda_stream *on);
+cudaError_t ot_attend_spans_backward_keys(const struct ot_attend_spans_backward *op,
+                                          const struct ot_cuda_stream *on);
 
 #endif

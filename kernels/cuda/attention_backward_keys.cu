@@ -81,14 +81,18 @@ __device__ __forceinline__ void keys_cap(float4 *room, const struct ot_attention
     }
 }
 
+/* Spans have no softcap. */
+template <int M, int N, int PAD>
+__device__ __forceinline__ void keys_cap(float4 *, const struct ot_attend_spans &, const spans_score<PAD> &,
+                                         int, int, int) {}
+
 /* The warp of the values: the scores in s become weights. `rounded` gets them, and the room gets them times
- * the derivatives of the scores. query, key: of the lane's first element. */
-template <class T, int M, int N>
+ * the derivatives of the scores. query, key: of the lane's first element; own: the key of that query. */
+template <class T, int M, int N, class Op, class Scale>
 __device__ __forceinline__ void keys_weights(uint32_t (&rounded)[M][N / 2][4], float (&s)[M][N][4],
-                                             float4 *room, const struct ot_attention &op, int head, int query,
-                                             int key, backward_sight sight) {
-    const ot_score_scale scale(op, head);
-    ot_score_bend<-1>(s, scale, key - query);
+                                             float4 *room, const Op &op, const Scale &scale, int head,
+                                             int query, int own, int key, backward_sight sight) {
+    ot_score_bend<-1>(s, scale, key - own);
     if (sight == SEES_SOME)
         backward_mask_columns(s, op, query, key);
 #pragma unroll
@@ -109,34 +113,103 @@ __device__ __forceinline__ void keys_weights(uint32_t (&rounded)[M][N / 2][4], f
         for (int n = 0; n < N; n++)
             room[(m * N + n) * OT_WARP] = make_float4(s[m][n][0], s[m][n][1], s[m][n][2], s[m][n][3]);
     if (scale.cap > 0.0f)
-        keys_cap<M, N>(room, op, scale, head, query, key - query);
+        keys_cap<M, N>(room, op, scale, head, query, key - own);
 }
 
 /* The warp of the keys: dout.v in s becomes ds; `rounded` gets it. delta: of the columns. */
-template <class T, int M, int N>
+template <class T, bool HAS_GAPS, int M, int N>
 __device__ __forceinline__ void keys_slopes(uint32_t (&rounded)[M][N / 2][4], float (&s)[M][N][4],
-                                            const float4 *room, const float (&delta)[N][2], float scale) {
+                                            const float4 *room, const float (&delta)[N][2], float factor) {
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
         for (int n = 0; n < N; n++) {
             float4 p = room[(m * N + n) * OT_WARP];
-            s[m][n][0] = p.x * fmaf(s[m][n][0], scale, -delta[n][0]);
-            s[m][n][1] = p.y * fmaf(s[m][n][1], scale, -delta[n][1]);
-            s[m][n][2] = p.z * fmaf(s[m][n][2], scale, -delta[n][0]);
-            s[m][n][3] = p.w * fmaf(s[m][n][3], scale, -delta[n][1]);
+            s[m][n][0] = backward_ds<HAS_GAPS>(p.x, s[m][n][0], factor, delta[n][0]);
+            s[m][n][1] = backward_ds<HAS_GAPS>(p.y, s[m][n][1], factor, delta[n][1]);
+            s[m][n][2] = backward_ds<HAS_GAPS>(p.z, s[m][n][2], factor, delta[n][0]);
+            s[m][n][3] = backward_ds<HAS_GAPS>(p.w, s[m][n][3], factor, delta[n][1]);
         }
     ot_tile_round<T>(rounded, s);
 }
 
+/* ---- what a block walks over ---- */
+
+/* The visited queries of a block, and how it makes scores of them, for each op. table: of biases, behind the
+ * stages. */
+template <class T, class S, class Op>
+struct keys_view;
+
+template <class T, class S>
+struct keys_view<T, S, struct ot_attention_backward> {
+    static constexpr bool IS_OF_SPANS = false;
+    using source = backward_source;
+    int first, end; /* queries */
+
+    __device__ __forceinline__ keys_view(const struct ot_attention_backward &op, int, int begin, float *)
+        : first(begin),
+          end(ot_attention_end_query(
+              op.forward, begin, begin + S::OWNED < op.forward.n ? begin + S::OWNED : (int)op.forward.n)) {}
+    __device__ __forceinline__ source visited(const struct ot_attention_backward &op, int) const {
+        return {op.forward.q, op.dout, op.forward.ldq, op.forward.ldo};
+    }
+    __device__ __forceinline__ ot_score_scale scale(const struct ot_attention &f, int head) const {
+        return ot_score_scale(f, head);
+    }
+    __device__ static __forceinline__ int past(const struct ot_attention &) { return 0; }
+    __host__ __device__ static __forceinline__ int kv_heads(const struct ot_attention &f) {
+        return (int)f.kv_heads;
+    }
+    __host__ __device__ static __forceinline__ int keys(const struct ot_attention &f) { return (int)f.n; }
+};
+
+template <class T, class S>
+struct keys_view<T, S, struct ot_attend_spans_backward> {
+    static constexpr bool IS_OF_SPANS = true;
+    static constexpr int PAD = spans_pad(S::M, S::N);
+    using source = backward_watchers;
+    int first, end;
+    bool has_holes;
+    const float *table;
+
+    __device__ __forceinline__ keys_view(const struct ot_attend_spans_backward &op, int head, int begin,
+                                         float *table_)
+        : table(table_) {
+        const spans_watchers all =
+            spans_find_watchers<S::THREADS>(op.forward, begin, begin + S::OWNED, ot_shared<int>());
+        first = all.first, end = all.end, has_holes = all.has_holes;
+        spans_make_table<T, S::THREADS>(op.forward, PAD, head, table_);
+    }
+    __device__ __forceinline__ source visited(const struct ot_attend_spans_backward &op, int begin) const {
+        return {{op.forward.q, op.dout, op.forward.ldq, op.forward.ldo},
+                op.forward,
+                begin,
+                begin + S::OWNED,
+                has_holes};
+    }
+    __device__ __forceinline__ spans_score<PAD> scale(const struct ot_attend_spans &f, int) const {
+        return spans_score<PAD>(f, table);
+    }
+    __device__ static __forceinline__ int past(const struct ot_attend_spans &f) {
+        return (int)(f.n_keys - f.n);
+    }
+    __host__ __device__ static __forceinline__ int kv_heads(const struct ot_attend_spans &f) {
+        return (int)f.heads;
+    }
+    __host__ __device__ static __forceinline__ int keys(const struct ot_attend_spans &f) {
+        return (int)f.n_keys;
+    }
+};
+
 /* Both warps: makes the left operand of the step's sum, `rounded`, from the products in s. room: the lane's
  * own. */
-template <class T, class S>
+template <class T, class S, class View, class Op>
 __device__ __forceinline__ void
 keys_exchange(uint32_t (&rounded)[S::M][S::N / 2][4], float (&s)[S::M][S::N][4], float4 *room, bool values,
-              const struct ot_attention_backward &op, int head, int query, int key, backward_sight sight) {
+              const Op &op, const View &view, int head, int query, int key, backward_sight sight) {
     if (values) {
-        keys_weights<T>(rounded, s, room, op.forward, head, query, key, sight);
+        keys_weights<T>(rounded, s, room, op.forward, view.scale(op.forward, head), head, query,
+                        query + View::past(op.forward), key, sight);
         ot_barrier_sync(1 + keys_team<S>(), 2 * OT_WARP);
     } else {
         float delta[S::N][2];
@@ -146,23 +219,41 @@ keys_exchange(uint32_t (&rounded)[S::M][S::N / 2][4], float (&s)[S::M][S::N][4],
             for (int c = 0; c < 2; c++)
                 delta[n][c] = backward_delta(op, head, query + 8 * n + c);
         ot_barrier_sync(1 + keys_team<S>(), 2 * OT_WARP);
-        keys_slopes<T>(rounded, s, room, delta, op.forward.scale);
+        keys_slopes<T, View::IS_OF_SPANS>(rounded, s, room, delta, backward_factor(op));
     }
 }
 
 /* ---- the kernel ---- */
 
-/* Copies the owned tiles and prepares the ring. Returns when `own` holds the fragments of the warp's tile. */
-template <class T, class S>
-__device__ __forceinline__ void keys_begin(uint32_t (&own)[S::DIM / 16][S::M][4],
-                                           backward_ring<T, S, true> &ring, const backward_source &source,
-                                           const struct ot_attention &op, int kv_head, int begin, bool values,
-                                           bool apart) {
+/* Where the table of biases begins: behind the stages, and behind the owned tiles. */
+template <class S>
+__host__ __device__ __forceinline__ int keys_table(int stages, bool apart) {
+    int walk = (apart ? S::OWNED_BYTES : 0) + S::ROOMS_BYTES + stages * S::STAGE_BYTES;
+    return walk > S::OWNED_BYTES ? walk : S::OWNED_BYTES;
+}
+
+template <int M, int D>
+__device__ __forceinline__ void keys_scale(float (&sum)[M][D][4], float factor) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int d = 0; d < D; d++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                sum[m][d][i] *= factor;
+}
+
+/* Copies the owned tiles and prepares the ring. Returns when `own` holds the fragments of the warp's tile. n:
+ * the number of keys. */
+template <class T, class S, class Source, class Op>
+__device__ __forceinline__ void
+keys_begin(uint32_t (&own)[S::DIM / 16][S::M][4], backward_ring<T, S, true> &ring, const Source &source,
+           const Op &op, int n, int kv_head, int begin, bool values, bool apart) {
     T *k = ot_shared<T>(), *v = k + S::OWNED * S::DIM;
     ot_tile_copy<S::OWNED, S::DIM, S::THREADS>(k, static_cast<const T *>(op.k) + kv_head * S::DIM, op.ldk,
-                                               begin, (int)op.n);
+                                               begin, n);
     ot_tile_copy<S::OWNED, S::DIM, S::THREADS>(v, static_cast<const T *>(op.v) + kv_head * S::DIM, op.ldv,
-                                               begin, (int)op.n);
+                                               begin, n);
     if (apart)
         for (int i = 0; i < ring.stages - 1; i++)
             ring.copy_next(source);
@@ -177,34 +268,36 @@ __device__ __forceinline__ void keys_begin(uint32_t (&own)[S::DIM / 16][S::M][4]
     }
 }
 
-template <class T, class S>
+template <class T, class S, class Op>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
-    attention_backward_keys(const struct ot_attention_backward op, int stages, bool apart) {
-    const struct ot_attention &f = op.forward;
-    /* The first keys are seen by most queries, so the longest blocks start first. */
-    int n = (int)f.n, kv_heads = (int)f.kv_heads, group = (int)f.heads / kv_heads;
+    attention_backward_keys(const Op op, int stages, bool apart) {
+    using View = keys_view<T, S, Op>;
+    const auto &f = op.forward;
+    /* In causal attention the first keys are seen by most queries, so the longest blocks start first. */
+    int n = View::keys(f), kv_heads = View::kv_heads(f), group = (int)f.heads / kv_heads;
     int kv_head = backward_block() % kv_heads, begin = backward_block() / kv_heads * S::OWNED;
-    int end_query = ot_attention_end_query(f, begin, begin + S::OWNED < n ? begin + S::OWNED : n);
     const bool values = threadIdx.x < S::THREADS / 2;
 
     const int rooms = apart ? S::OWNED_BYTES : 0;
-    const backward_source source = {f.q, op.dout, f.ldq, f.ldo};
+    const View view(op, kv_head, begin,
+                    reinterpret_cast<float *>(ot_shared<char>() + keys_table<S>(stages, apart)));
+    const typename View::source source = view.visited(op, begin);
     backward_ring<T, S, true> ring = {stages,
                                       0,
-                                      begin,
-                                      end_query,
-                                      begin,
+                                      view.first,
+                                      view.end,
+                                      view.first,
                                       kv_head * group * S::DIM,
-                                      (kv_head + 1) * group * S::DIM,
+                                      (kv_head + (view.first < view.end)) * group * S::DIM, /* or nothing */
                                       (rooms + S::ROOMS_BYTES) / (int)sizeof(T)};
     uint32_t own[S::DIM / 16][S::M][4];
-    keys_begin<T, S>(own, ring, source, f, kv_head, begin, values, apart);
+    keys_begin<T, S>(own, ring, source, f, n, kv_head, begin, values, apart);
 
     float sum[S::M][S::DIM / 8][4];
     ot_tile_zero(sum);
     int room = 0;
     for (int head = kv_head * group; head < (kv_head + 1) * group; head++)
-        for (int first = begin; first < end_query; first += S::VISITED) {
+        for (int first = view.first; first < view.end; first += S::VISITED) {
             const T *tile = ring.next(source);
             const int key = begin + keys_team<S>() * 16 * S::M;
             const backward_sight most = backward_look(f, first, S::VISITED, key, 16 * S::M);
@@ -225,21 +318,23 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
                 ot_tile_dots<S::DIM>(s, own, values ? q : dout);
                 const int lane = ot_lane(), at = (room * S::TEAMS + keys_team<S>()) * S::ROOM + lane;
                 keys_exchange<T, S>(rounded, s, reinterpret_cast<float4 *>(ot_shared<char>() + rooms) + at,
-                                    values, op, head, query + lane % 4 * 2, key + lane / 4, sight);
+                                    values, op, view, head, query + lane % 4 * 2, key + lane / 4, sight);
                 room ^= 1;
                 ot_tile_weigh<S::DIM>(sum, rounded, values ? dout : q);
             }
         }
 
     __syncthreads();
+    if constexpr (View::IS_OF_SPANS)
+        keys_scale(sum, values ? 1.0f : f.scale);
     kv_head = backward_block() % kv_heads;
     T *owned = ot_shared<T>() + keys_team<S>() * 16 * S::M * S::DIM;
     const int key = backward_block() / kv_heads * S::OWNED + keys_team<S>() * 16 * S::M;
     if (values)
-        backward_store<S>(static_cast<T *>(op.dv) + kv_head * S::DIM, f.ldv, key, n, sum,
+        backward_store<S>(static_cast<T *>(op.dv) + kv_head * S::DIM, f.ldv, key, key, n, sum,
                           owned + S::OWNED * S::DIM);
     else
-        backward_store<S>(static_cast<T *>(op.dk) + kv_head * S::DIM, f.ldk, key, n, sum, owned);
+        backward_store<S>(static_cast<T *>(op.dk) + kv_head * S::DIM, f.ldk, key, key, n, sum, owned);
 }
 
 /* ---- launch ---- */
@@ -250,29 +345,41 @@ struct keys_memory {
     bool apart;
 };
 
-/* Two stages suffice, because a tile's products take several times as long as its copy. */
+/* Two stages suffice, because a tile's products take several times as long as its copy. rest: what a block
+ * needs besides, in bytes. */
 template <class S>
-static keys_memory keys_memory_of(int shared_bytes) {
-    int walk = S::ROOMS_BYTES + 2 * S::STAGE_BYTES, apart = S::OWNED_BYTES + walk;
-    int least = walk > S::OWNED_BYTES ? walk : S::OWNED_BYTES;
-    for (int blocks = S::BLOCKS; blocks > 0; blocks--) {
-        if (blocks * (apart + 1024) <= shared_bytes + 1024)
-            return {apart, 2, true};
-        if (blocks * (least + 1024) <= shared_bytes + 1024)
-            return {least, 2, false};
-    }
-    walk -= S::STAGE_BYTES;
-    return {walk > S::OWNED_BYTES ? walk : S::OWNED_BYTES, 1, false};
+static keys_memory keys_memory_of(int shared_bytes, int rest) {
+    for (int blocks = S::BLOCKS; blocks > 0; blocks--)
+        for (int apart = 1; apart >= 0; apart--) {
+            int bytes = keys_table<S>(2, apart) + rest;
+            if (blocks * (bytes + 1024) <= shared_bytes + 1024)
+                return {bytes, 2, apart == 1};
+        }
+    return {keys_table<S>(1, false) + rest, 1, false};
+}
+
+template <class T, class S, class Op>
+static cudaError_t keys_launch(const Op *op, int rest, const struct ot_cuda_stream *on) {
+    using View = keys_view<T, S, Op>;
+    const keys_memory memory = keys_memory_of<S>(on->shared_bytes, rest);
+    unsigned grid = (unsigned)(ot_ceil_div(View::keys(op->forward), S::OWNED) * View::kv_heads(op->forward));
+    return ot_launch(attention_backward_keys<T, S, Op>, dim3(grid), dim3(S::THREADS), memory.bytes,
+                     on->stream, *op, memory.stages, memory.apart);
 }
 
 cudaError_t ot_attention_backward_keys(const struct ot_attention_backward *op,
                                        const struct ot_cuda_stream *on) {
     return backward_dispatch(&op->forward, on, [&](auto zero, auto dim, auto small) {
-        using T = decltype(zero);
         using S = typename keys_shapes<decltype(dim)::value, decltype(small)::value>::shape;
-        const keys_memory memory = keys_memory_of<S>(on->shared_bytes);
-        unsigned grid = (unsigned)(ot_ceil_div(op->forward.n, S::OWNED) * op->forward.kv_heads);
-        return ot_launch(attention_backward_keys<T, S>, dim3(grid), dim3(S::THREADS), memory.bytes,
-                         on->stream, *op, memory.stages, memory.apart);
+        return keys_launch<decltype(zero), S>(op, 0, on);
+    });
+}
+
+cudaError_t ot_attend_spans_backward_keys(const struct ot_attend_spans_backward *op,
+                                          const struct ot_cuda_stream *on) {
+    return spans_tiled_dispatch(&op->forward, [&](auto zero, auto dim) {
+        using S = typename keys_shapes<decltype(dim)::value, false>::shape;
+        int rest = spans_table_places(op->forward, spans_pad(S::M, S::N)) * (int)sizeof(float);
+        return keys_launch<decltype(zero), S>(op, rest, on);
     });
 }

@@ -39,9 +39,8 @@ struct ot_softmax_rows {
 };
 
 /* query, key: the first ones of this lane. */
-template <class S>
-__device__ __forceinline__ void ot_softmax_mask(float (&s)[S::M][S::N][4], const struct ot_attention &op,
-                                                int query, int key) {
+template <class S, class Op>
+__device__ __forceinline__ void ot_softmax_mask(float (&s)[S::M][S::N][4], const Op &op, int query, int key) {
 #pragma unroll
     for (int m = 0; m < S::M; m++)
 #pragma unroll
@@ -57,8 +56,8 @@ __device__ __forceinline__ void ot_softmax_mask(float (&s)[S::M][S::N][4], const
         }
 }
 
-/* Raises the references of the rows if the scores, times the factor, require it. Returns true if a row of the
- * warp was raised; then the caller must shrink the sums by `shrink`, which is 1 for other rows. */
+/* Raises the references of the rows if the scores, times the factor, require it. Returns true if a row of
+ * the warp was raised; then the caller must shrink the sums by `shrink`, which is 1 for other rows. */
 template <class S>
 __device__ __forceinline__ bool ot_softmax_raise(const float (&s)[S::M][S::N][4], float factor,
                                                  ot_softmax_rows<S> &rows, float (&shrink)[S::M][2]) {
@@ -109,10 +108,13 @@ __device__ __forceinline__ void ot_softmax_weights(float (&s)[S::M][S::N][4], fl
             }
 }
 
-/* Divides, rounds and stores a warp's rows through `room`, the place of its queries in shared memory. */
-template <class T, class S>
-__device__ __forceinline__ void ot_softmax_store(const struct ot_attention &op, int head, int first_query,
-                                                 const ot_softmax_rows<S> &rows, T *room) {
+/* Divides, rounds and stores a warp's rows of the queries [begin, end) through `room`, the place of the
+ * warp's queries in shared memory. keep(query, top, total) is called for each query, by one lane, and keeps
+ * the numbers of its softmax. */
+template <class T, class S, class Op, class F>
+__device__ __forceinline__ void ot_softmax_store_some(const Op &op, int head, int first_query, int begin,
+                                                      int end, const ot_softmax_rows<S> &rows, T *room,
+                                                      F keep) {
     int lane = ot_lane(), row = lane / 4, column = lane % 4 * 2;
 #pragma unroll
     for (int m = 0; m < S::M; m++)
@@ -120,8 +122,10 @@ __device__ __forceinline__ void ot_softmax_store(const struct ot_attention &op, 
         for (int r = 0; r < 2; r++) {
             int at = row + 16 * m + 8 * r, query = first_query + at;
             float total = ot_quad_sum(rows.total[m][r]), inverse = 1.0f / total;
-            if (op.lse && column == 0 && query < op.n)
-                op.lse[head * op.n + query] = rows.top[m][r] * OT_LN_2 + logf(total);
+            if (query < begin || query >= end)
+                continue; /* the room may still hold a query that comes later */
+            if (column == 0)
+                keep(query, rows.top[m][r], total);
 #pragma unroll
             for (int d = 0; d < S::DIM / 8; d++)
                 *reinterpret_cast<uint32_t *>(room + ot_tile<S::DIM>::at(at, d) + column) =
@@ -134,11 +138,21 @@ __device__ __forceinline__ void ot_softmax_store(const struct ot_attention &op, 
     for (int at = lane / P; at < 16 * S::M; at += ROWS) {
 #pragma unroll
         for (int chunk = lane % P; chunk < ot_tile<S::DIM>::CHUNKS; chunk += P)
-            if (first_query + at < op.n)
+            if (first_query + at >= begin && first_query + at < end)
                 *reinterpret_cast<uint4 *>(out + chunk * 8) =
                     *reinterpret_cast<const uint4 *>(room + ot_tile<S::DIM>::at(at, chunk));
         out += ROWS * op.ldo;
     }
+}
+
+template <class T, class S>
+__device__ __forceinline__ void ot_softmax_store(const struct ot_attention &op, int head, int first_query,
+                                                 const ot_softmax_rows<S> &rows, T *room) {
+    ot_softmax_store_some<T>(op, head, first_query, first_query, (int)op.n, rows, room,
+                             [&](int query, float top, float total) {
+                                 if (op.lse)
+                                     op.lse[head * op.n + query] = top * OT_LN_2 + logf(total);
+                             });
 }
 
 #endif

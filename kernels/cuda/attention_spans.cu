@@ -1,5 +1,7 @@
 /* Attention over spans of keys, forward and backward (kernels/ops_spans.h, which fixes the order of every
  * sum), with ordinary arithmetic on the tiles of attention_plain.cuh. So it has the bits of the cpu device.
+ * The kernels on tensor cores (attention_spans.cuh) replace it for two-byte types and heads of 64 and 128
+ * elements, unless the guard distrusts them. At the end stand the launchers of both.
  *
  * A block of the forward pass owns OT_SPAN_TILE queries of one head. It cuts them into runs: consecutive
  * queries whose spans begin at the same key. A run visits the tiles of its keys, from its first key on; the
@@ -16,6 +18,7 @@
  */
 #include <math.h>
 
+#include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_plain.cuh"
 #include "kernels/cuda/scalar.cuh"
 
@@ -317,10 +320,9 @@ __global__ void __launch_bounds__(PLAIN_THREADS, PLAIN_BLOCKS)
 }
 
 /* dbias += the parts of the blocks, in order. A thread has one head and one bucket. */
-static __global__ void spans_join_bias(const struct ot_attend_spans_backward op) {
+static __global__ void spans_join_bias(const struct ot_attend_spans_backward op, int64_t blocks) {
     const struct ot_attend_spans &f = op.forward;
-    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x,
-            blocks = (f.n + OT_SPAN_TILE - 1) / OT_SPAN_TILE;
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= f.heads * f.buckets)
         return;
     float sum = 0.0f;
@@ -405,6 +407,8 @@ static cudaError_t spans_dispatch(const struct ot_attend_spans *op, F f) {
 
 extern "C" cudaError_t ot_cuda_attend_spans(const struct ot_attend_spans *args,
                                             const struct ot_cuda_stream *on) {
+    if (!on->plain && ot_attend_spans_is_tiled(args, on))
+        return ot_attend_spans_tiled(args, on);
     return spans_dispatch(args, [&](auto zero, auto shape) {
         using T = decltype(zero);
         using S = decltype(shape);
@@ -412,6 +416,14 @@ extern "C" cudaError_t ot_cuda_attend_spans(const struct ot_attend_spans *args,
         return ot_launch(spans_forward<T, S>, grid, dim3(PLAIN_THREADS),
                          (2 * S::TILE + S::WEIGHTS + PLAIN_THREADS) * sizeof(float), on->stream, *args);
     });
+}
+
+cudaError_t ot_attend_spans_join_bias(const struct ot_attend_spans_backward *op, int queries,
+                                      const struct ot_cuda_stream *on) {
+    const struct ot_attend_spans *f = &op->forward;
+    dim3 grid((unsigned)ot_ceil_div(f->heads * f->buckets, PLAIN_THREADS));
+    return ot_launch(spans_join_bias, grid, dim3(PLAIN_THREADS), 0, on->stream, *op,
+                     ot_ceil_div(f->n, queries));
 }
 
 /* The gradients of the queries and of the bias. */
@@ -423,15 +435,14 @@ static cudaError_t launch_queries(const struct ot_attend_spans_backward *args,
     OT_CUDA_TRY(ot_launch(spans_backward_queries<T, S>, grid, dim3(PLAIN_THREADS),
                           (3 * S::TILE + S::WEIGHTS) * sizeof(float) + sizeof(spans_rest), on->stream,
                           *args));
-    if (!args->dbias)
-        return cudaSuccess;
-    dim3 join((unsigned)ot_ceil_div(f->heads * f->buckets, PLAIN_THREADS));
-    return ot_launch(spans_join_bias, join, dim3(PLAIN_THREADS), 0, on->stream, *args);
+    return args->dbias ? ot_attend_spans_join_bias(args, S::ROWS, on) : cudaSuccess;
 }
 
 extern "C" cudaError_t ot_cuda_attend_spans_backward(const struct ot_attend_spans_backward *args,
                                                      const struct ot_cuda_stream *on) {
     const struct ot_attend_spans *f = &args->forward;
+    if (!on->plain && ot_attend_spans_backward_is_tiled(args, on))
+        return ot_attend_spans_backward_tiled(args, on);
     return spans_dispatch(f, [&](auto zero, auto shape) {
         using T = decltype(zero);
         using S = decltype(shape);

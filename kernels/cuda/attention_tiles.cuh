@@ -128,9 +128,9 @@ struct ot_tile_share {
 };
 
 /* Starts copies of rows [first, first + ROWS) of one head into a tile. All THREADS of the block take part.
- * from: the head's part of token 0. Rows from `end` on become zeros and are not read. */
-template <int ROWS, int DIM, int THREADS, class T>
-__device__ __forceinline__ void ot_tile_copy(T *tile, const T *from, int64_t ld, int first, int end) {
+ * from: the head's part of token 0. Rows for which is_read(row) is false become zeros and are not read. */
+template <int ROWS, int DIM, int THREADS, class T, class F>
+__device__ __forceinline__ void ot_tile_copy_some(T *tile, const T *from, int64_t ld, int first, F is_read) {
     using S = ot_tile_share<DIM, THREADS>;
     static_assert(ROWS % S::ROWS == 0, "every thread copies as many rows");
     const S share(ot_thread());
@@ -138,11 +138,18 @@ __device__ __forceinline__ void ot_tile_copy(T *tile, const T *from, int64_t ld,
     tile += share.row_at;
 #pragma unroll
     for (int row = 0; row < ROWS; row += S::ROWS) {
+        const bool valid = is_read(first + share.row + row);
 #pragma unroll
         for (int chunk = 0; chunk < ot_tile<DIM>::CHUNKS; chunk += S::P)
-            ot_cp_async_16(tile + row * DIM + chunk * 8, row_from + chunk * 8, first + share.row + row < end);
+            ot_cp_async_16(tile + row * DIM + chunk * 8, row_from + chunk * 8, valid);
         row_from += S::ROWS * ld;
     }
+}
+
+/* The same. Rows from `end` on become zeros and are not read. */
+template <int ROWS, int DIM, int THREADS, class T>
+__device__ __forceinline__ void ot_tile_copy(T *tile, const T *from, int64_t ld, int first, int end) {
+    ot_tile_copy_some<ROWS, DIM, THREADS>(tile, from, ld, first, [&](int row) { return row < end; });
 }
 
 /* ---- products ---- */
@@ -242,6 +249,8 @@ __device__ __forceinline__ void ot_tile_weigh(float (&sum)[M][DIM / 8][4], const
             }
         }
 }
+
+/* ---- rows ---- */
 
 /* The maximum over the four lanes that share rows of a C fragment. */
 __device__ __forceinline__ float ot_quad_max(float x) {

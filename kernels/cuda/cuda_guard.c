@@ -155,6 +155,33 @@ void ot_cuda_guard_gemm_groups(struct ot_cuda_guard *guard, const struct ot_gemm
     on->plain = guard->wish == PLAIN || !may_group(guard, op, false, on);
 }
 
+static bool may_attend_spans(struct ot_cuda_guard *guard, const struct ot_attend_spans *op, bool backward,
+                             const struct ot_cuda_stream *on) {
+    int path = ot_guard_spans_path(op, backward);
+    if (trusts(guard, path))
+        return true;
+    char name[OT_GUARD_NAME_BYTES];
+    bool agree = false;
+    ot_guard_spans_name(op, backward, name);
+    if (needs_check(guard, path, on)) {
+        cudaError_t rc = ot_guard_check_spans(guard->pinned, op, backward, on, &agree);
+        settle(guard, path, name, rc, agree, on);
+    }
+    return is_trusted(guard, path, name);
+}
+
+void ot_cuda_guard_spans(struct ot_cuda_guard *guard, const struct ot_attend_spans *op,
+                         struct ot_cuda_stream *on) {
+    on->plain =
+        guard->wish == PLAIN || (ot_attend_spans_is_tiled(op, on) && !may_attend_spans(guard, op, false, on));
+}
+
+void ot_cuda_guard_spans_backward(struct ot_cuda_guard *guard, const struct ot_attend_spans_backward *op,
+                                  struct ot_cuda_stream *on) {
+    on->plain = guard->wish == PLAIN || (ot_attend_spans_backward_is_tiled(op, on) &&
+                                         !may_attend_spans(guard, &op->forward, true, on));
+}
+
 /* ---- opening ---- */
 
 /* The place of a variable's value in the list; 0, the default, if it is not set or empty. */

@@ -9,6 +9,7 @@
  *   attention for compute capability 9.0, forward and backward, each by dtype, head size, and whether it has
  *     a softcap, sinks, slopes, a window, and keys before the first query
  *   attention on any tensor cores, forward and backward, each by the same
+ *   attention over spans on tensor cores, forward and backward, each by dtype, head size and bias (or none)
  *   matrix products of cuBLASLt, by dtypes, transpositions, bias and accumulation
  *   products by groups for compute capability 9.0, and on any tensor cores, each by dtypes, form and
  *     transposition
@@ -62,6 +63,11 @@ void ot_cuda_guard_attention_backward(struct ot_cuda_guard *guard, const struct 
                                       struct ot_cuda_stream *on);
 void ot_cuda_guard_gemm_groups(struct ot_cuda_guard *guard, const struct ot_gemm_groups *op,
                                struct ot_cuda_stream *on);
+/* Each chooses the kernel of the op: sets on->plain. */
+void ot_cuda_guard_spans(struct ot_cuda_guard *guard, const struct ot_attend_spans *op,
+                         struct ot_cuda_stream *on);
+void ot_cuda_guard_spans_backward(struct ot_cuda_guard *guard, const struct ot_attend_spans_backward *op,
+                                  struct ot_cuda_stream *on);
 /* True if the op may use its fast path, or has none. */
 bool ot_cuda_guard_gemm(struct ot_cuda_guard *guard, struct ot_cuda_gemm *gemm, const struct ot_gemm *op,
                         const struct ot_cuda_stream *on);

@@ -22,7 +22,9 @@ enum {
     OT_GUARD_ATTENTION_PATHS = 4 * 3 * OT_GUARD_HEAD_DIMS << OT_GUARD_FEATURES, /* kind; dtype */
     OT_GUARD_GEMM_PATHS = 3 << 5,                                               /* dtype; five flags */
     OT_GUARD_GROUPS_PATHS = 3 << 4,                                             /* dtype; four flags */
-    OT_GUARD_PATHS = OT_GUARD_ATTENTION_PATHS + OT_GUARD_GEMM_PATHS + OT_GUARD_GROUPS_PATHS,
+    OT_GUARD_SPANS_PATHS = 2 * 3 * 2 * 2, /* backward; dtype; head size; bias */
+    OT_GUARD_PATHS =
+        OT_GUARD_ATTENTION_PATHS + OT_GUARD_GEMM_PATHS + OT_GUARD_GROUPS_PATHS + OT_GUARD_SPANS_PATHS,
     OT_GUARD_NAME_BYTES = 160,
 };
 
@@ -30,11 +32,14 @@ enum {
 int ot_guard_attention_path(const struct ot_attention *op, enum ot_guard_attention kind);
 int ot_guard_gemm_path(const struct ot_gemm *op);
 int ot_guard_groups_path(const struct ot_gemm_groups *op, bool hopper);
+/* Backward: *op are its forward arguments. */
+int ot_guard_spans_path(const struct ot_attend_spans *op, bool backward);
 /* Its name, for a warning. */
 void ot_guard_attention_name(const struct ot_attention *op, enum ot_guard_attention kind,
                              char name[OT_GUARD_NAME_BYTES]);
 void ot_guard_gemm_name(const struct ot_gemm *op, char name[OT_GUARD_NAME_BYTES]);
 void ot_guard_groups_name(const struct ot_gemm_groups *op, bool hopper, char name[OT_GUARD_NAME_BYTES]);
+void ot_guard_spans_name(const struct ot_attend_spans *op, bool backward, char name[OT_GUARD_NAME_BYTES]);
 
 /* ---- checks ---- */
 
@@ -43,7 +48,7 @@ enum { OT_GUARD_TOKENS = 136, OT_GUARD_HOPPER_TOKENS = 400, OT_GUARD_HEADS = 2 }
 /* Pinned host memory for the copies of a check. */
 struct ot_guard_pinned {
     struct ot_guard_distance distance;
-    int32_t starts[OT_GUARD_HOPPER_TOKENS]; /* of rows, or of groups */
+    int32_t starts[OT_GUARD_HOPPER_TOKENS]; /* of rows, or of groups; spans and buckets */
     float slopes[OT_GUARD_HEADS];
 };
 
@@ -55,6 +60,8 @@ cudaError_t ot_guard_check_gemm(struct ot_guard_pinned *pinned, struct ot_cuda_g
                                 const struct ot_gemm *like, const struct ot_cuda_stream *on, bool *agree);
 cudaError_t ot_guard_check_groups(struct ot_guard_pinned *pinned, const struct ot_gemm_groups *like,
                                   bool hopper, const struct ot_cuda_stream *on, bool *agree);
+cudaError_t ot_guard_check_spans(struct ot_guard_pinned *pinned, const struct ot_attend_spans *like,
+                                 bool backward, const struct ot_cuda_stream *on, bool *agree);
 
 /* ---- for the checks ---- */
 

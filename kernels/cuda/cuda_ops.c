@@ -107,9 +107,6 @@ DEFINE_OP(group, is_sound_group(op), false)
 DEFINE_OP(gather, true, op->rows == 0 || op->cols == 0)
 DEFINE_OP(combine, op->top >= 1, op->n == 0 || op->cols == 0)
 DEFINE_OP(combine_backward, true, op->rows == 0 || op->cols == 0)
-DEFINE_OP(attend_spans, is_sound_attend_spans(op), op->n == 0)
-DEFINE_OP(attend_spans_backward, is_sound_attend_spans_backward(op),
-          op->forward.n == 0 && op->forward.n_keys == 0)
 
 static void cuda_attention(struct ot_lane *base, const struct ot_attention *op) {
     struct ot_cuda_lane *lane = (struct ot_cuda_lane *)base;
@@ -131,6 +128,28 @@ static void cuda_attention_backward(struct ot_lane *base, const struct ot_attent
     struct ot_cuda_stream on = device->on;
     ot_cuda_guard_attention_backward(device->guard, &op->forward, &on);
     ot_cuda_lane_check(lane, ot_cuda_attention_backward(op, &on));
+}
+
+static void cuda_attend_spans(struct ot_lane *base, const struct ot_attend_spans *op) {
+    struct ot_cuda_lane *lane = (struct ot_cuda_lane *)base;
+    const struct ot_cuda_device *device = ot_cuda_device_of(base->device);
+    assert(is_sound_attend_spans(op));
+    if (op->n == 0 || !ot_cuda_lane_begin_op(lane))
+        return;
+    struct ot_cuda_stream on = device->on;
+    ot_cuda_guard_spans(device->guard, op, &on);
+    ot_cuda_lane_check(lane, ot_cuda_attend_spans(op, &on));
+}
+
+static void cuda_attend_spans_backward(struct ot_lane *base, const struct ot_attend_spans_backward *op) {
+    struct ot_cuda_lane *lane = (struct ot_cuda_lane *)base;
+    const struct ot_cuda_device *device = ot_cuda_device_of(base->device);
+    assert(is_sound_attend_spans_backward(op));
+    if ((op->forward.n == 0 && op->forward.n_keys == 0) || !ot_cuda_lane_begin_op(lane))
+        return;
+    struct ot_cuda_stream on = device->on;
+    ot_cuda_guard_spans_backward(device->guard, op, &on);
+    ot_cuda_lane_check(lane, ot_cuda_attend_spans_backward(op, &on));
 }
 
 static void cuda_gemm_groups(struct ot_lane *base, const struct ot_gemm_groups *op) {

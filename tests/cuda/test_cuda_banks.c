@@ -85,6 +85,75 @@ static void check_attention(const struct card *c, int64_t head_dim) {
     assert_int_equal(cudaFree(row_start), cudaSuccess);
 }
 
+/* Two rows, the second seen key by key, with a bias. */
+static void check_spans(const struct card *c, int64_t head_dim) {
+    enum { ARRAYS = 9, BUCKETS = 4, REACH = 40, TABLES = 2 * TOKENS + 2 * REACH + 1 };
+    void *arrays[ARRAYS];
+    for (int i = 0; i < ARRAYS; i++)
+        arrays[i] = device_memory((size_t)(TOKENS * HEADS * head_dim) * 2);
+    float *softmax = device_memory(ot_attend_spans_softmax_bytes(TOKENS, HEADS)),
+          *scratch = device_memory(ot_attend_spans_scratch_bytes(TOKENS, HEADS, BUCKETS)),
+          *dbias = device_memory(sizeof *dbias * BUCKETS * HEADS);
+    int32_t *tables = device_memory(sizeof *tables * TABLES), host[TABLES] = {0};
+    for (int i = 0; i < TOKENS; i++) {
+        host[i] = i < 70 ? 0 : 70;
+        host[TOKENS + i] = i < 70 ? 70 : i + 1;
+    }
+    assert_int_equal(cudaMemcpyAsync(tables, host, sizeof host, cudaMemcpyHostToDevice, NULL), cudaSuccess);
+    const int64_t ld = HEADS * head_dim;
+    const struct ot_attend_spans_backward op = {.forward = {.dtype = c->dtype,
+                                                            .n = TOKENS,
+                                                            .n_keys = TOKENS,
+                                                            .heads = HEADS,
+                                                            .head_dim = head_dim,
+                                                            .ldq = ld,
+                                                            .ldk = ld,
+                                                            .ldv = ld,
+                                                            .ldo = ld,
+                                                            .scale = 1,
+                                                            .key_first = tables,
+                                                            .key_end = tables + TOKENS,
+                                                            .bias = arrays[8],
+                                                            .buckets = BUCKETS,
+                                                            .reach = REACH,
+                                                            .bucket_of = tables + 2 * TOKENS,
+                                                            .q = arrays[0],
+                                                            .k = arrays[1],
+                                                            .v = arrays[2],
+                                                            .out = arrays[3],
+                                                            .softmax = softmax},
+                                                .dout = arrays[4],
+                                                .dq = arrays[5],
+                                                .dk = arrays[6],
+                                                .dv = arrays[7],
+                                                .dbias = dbias,
+                                                .scratch = scratch};
+    const struct ot_cuda_stream on = {.sm_count = 4, .shared_bytes = c->shared_bytes, .arch = c->arch};
+    struct ot_emu_usage usage = ot_emu_usage();
+    assert_int_equal(ot_cuda_attend_spans(&op.forward, &on), cudaSuccess);
+    check_counts(&usage, "forward over spans", c, head_dim);
+    assert_int_equal(ot_cuda_attend_spans_backward(&op, &on), cudaSuccess);
+    check_counts(&usage, "backward over spans", c, head_dim);
+    void *const others[] = {softmax, scratch, dbias, tables};
+    for (int i = 0; i < ARRAYS; i++)
+        assert_int_equal(cudaFree(arrays[i]), cudaSuccess);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(cudaFree(others[i]), cudaSuccess);
+}
+
+static void test_spans_have_no_bank_conflicts(void **state) {
+    (void)state;
+    for (size_t card = 0; card < sizeof cards / sizeof *cards; card++) {
+        if (cards[card].arch < 80) /* the plain kernels */
+            continue;
+        ot_emu_reset();
+        use_card(&cards[card]);
+        check_spans(&cards[card], 64);
+        check_spans(&cards[card], 128);
+    }
+    ot_emu_reset();
+}
+
 static void test_attention_has_no_bank_conflicts(void **state) {
     (void)state;
     static const int64_t head_dims[] = {64, 80, 96, 128, 256};
@@ -147,6 +216,7 @@ static void test_products_have_no_bank_conflicts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_attention_has_no_bank_conflicts),
+                                       cmocka_unit_test(test_spans_have_no_bank_conflicts),
                                        cmocka_unit_test(test_products_have_no_bank_conflicts)};
     return cmocka_run_group_tests_name("cuda_banks", tests, NULL, NULL);
 }

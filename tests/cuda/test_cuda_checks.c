@@ -71,6 +71,40 @@ static void run_attention(const struct work *w, enum ot_dtype dtype, int dim, en
         ot_device_ops(w->device)->attention_backward(w->lane, &op);
 }
 
+/* With a bias and without, forward and backward. The spans are empty: zeros, as all of the memory. */
+static void run_spans(const struct work *w, enum ot_dtype dtype, int dim) {
+    const int32_t *zeros = (const int32_t *)(const void *)part(w, 8);
+    for (int bias = 0; bias < 2; bias++) {
+        struct ot_attend_spans_backward op = {.forward = {.dtype = dtype,
+                                                          .n = N,
+                                                          .n_keys = N,
+                                                          .heads = 1,
+                                                          .head_dim = dim,
+                                                          .ldq = dim,
+                                                          .ldk = dim,
+                                                          .ldv = dim,
+                                                          .ldo = dim,
+                                                          .scale = 0.1f,
+                                                          .key_first = zeros,
+                                                          .key_end = zeros,
+                                                          .bias = bias ? part(w, 0) : NULL,
+                                                          .buckets = bias,
+                                                          .bucket_of = zeros,
+                                                          .q = part(w, 0),
+                                                          .k = part(w, 1),
+                                                          .v = part(w, 2),
+                                                          .out = part(w, 3),
+                                                          .softmax = (float *)(void *)(part(w, 8) + 1024)},
+                                              .dout = part(w, 4),
+                                              .dq = part(w, 5),
+                                              .dk = part(w, 6),
+                                              .dv = part(w, 7),
+                                              .scratch = (float *)(void *)(part(w, 8) + 2048)};
+        ot_device_ops(w->device)->attend_spans(w->lane, &op.forward);
+        ot_device_ops(w->device)->attend_spans_backward(w->lane, &op);
+    }
+}
+
 static void run_products(const struct work *w, enum ot_dtype dtype) {
     for (int bits = 0; bits < 32; bits++) {
         struct ot_gemm op = {.dtype = dtype,
@@ -138,6 +172,8 @@ static void test_every_path_is_trusted(void **state) {
                 run_attention(&w, dtypes[t], dims[d], (enum feature)feature);
                 paths += feature == PAST ? 1 : 2;
             }
+        for (int dim = 64; dim <= 128 && dtypes[t] != OT_F32; dim += 64, paths += 4)
+            run_spans(&w, dtypes[t], dim);
         run_products(&w, dtypes[t]);
         paths += dtypes[t] == OT_F32 ? 16 : 32; /* two bytes: into the same dtype, and into fp32 */
     }

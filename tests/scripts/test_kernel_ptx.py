@@ -26,6 +26,7 @@ WIDE = [("attention_backward", "attention_delta", 2, 0), ("activate", "activate"
         ("elementwise", "add", 2, 1), ("elementwise", "cast", 1, 1), ("glu", "glu", 2, 1), ("glu", "glu_backward", 3, 2),
         ("norm", "norm_rows", 2, 1), ("norm_backward", "norm_backward_chunk", 3, 1), ("rope", "rope_tokens", 2, 1)]
 BF16, MMA, LDMATRIX_BYTES = "13__nv_bfloat16", "mma.sync.aligned.m16n8k16", 512
+SPANS = "ot_attend_spans" # instances for attention over spans (attention_spans.cuh)
 
 
 @functools.lru_cache(maxsize=None)
@@ -83,9 +84,10 @@ def row(title):
 
 
 def shapes(kernel):
-    """Of each bf16 instance: the numbers among its template arguments, and its lines. fp16 has shapes for sm_75 too."""
+    """Of each bf16 instance for causal attention: the numbers among its template arguments, and its lines. fp16 has shapes
+    for sm_75 too."""
     for mangled, lines in instances(kernel, kernel).items():
-        if BF16 in mangled:
+        if BF16 in mangled and SPANS not in mangled:
             yield [int(number) for number in re.findall(r"L[ib](\d+)E", mangled)], lines
 
 
@@ -135,13 +137,15 @@ class Accesses(unittest.TestCase):
                 self.assertGreater(count(MMA + rf"\.row\.col\.f32\.{dtype}\.{dtype}\.f32", lines), 0, mangled)
 
     def test_attention_copies_16_bytes(self):
-        """cp.async.cg copies 16 bytes. Forward also stores an fp32 lse for each query."""
+        """cp.async.cg copies 16 bytes. Forward also stores an fp32 lse for each query, and that over spans the two numbers of
+        its softmax. The pass of the queries over spans stores sums of dbias."""
         for name in ATTENTION:
             for mangled, lines in instances(name, name).items():
                 self.assertGreater(count(r"cp\.async\.cg\.shared\.global", lines), 0, mangled)
                 self.assertEqual(count(r"cp\.async\.ca", lines), 0, mangled)
                 others = count(r"st\.global", lines) - wide("st", lines)
-                self.assertEqual(others, count(r"st\.global\.f32", lines) if name == "attention_forward" else 0, mangled)
+                has_sums = name == "attention_forward" or (name == "attention_backward_queries" and SPANS in mangled)
+                self.assertEqual(others, count(r"st\.global\.(?:v2\.)?f32", lines) if has_sums else 0, mangled)
 
     def test_wide_accesses(self):
         """A kernel's first bool argument, if it has one, is false in the version for rows that 16-byte accesses cannot
