@@ -11,10 +11,10 @@
  * into an emulation by bf16. A product that is split along k keeps its partial sums in fp32 and adds them in
  * a separate step (REDUCTION_COMPUTE_TYPE). The other two reduction schemes are forbidden. Both round the
  * partial sums to the dtype of C, although the contract allows one rounding only. INPLACE also adds them in
- * no defined order. A product with a bias may not be split at all, and if its result has two bytes, the
- * rows of all matrices must be 16-byte aligned; else cuBLASLt 13.1 rounds before it adds the bias, and the
- * plain kernel computes the product. The workspace is a fixed part of the device's scratch. If it were the memory that happens
- * to be free, the plan would change the bits.
+ * no defined order. A product with a bias may not be split at all, because cuBLASLt 13.1 then rounds before
+ * it adds the bias. It does so too if the result has two bytes and the rows of a matrix are not 16-byte
+ * aligned: the plain kernel computes such a product. The workspace is a fixed part of the device's scratch.
+ * If it were the memory that happens to be free, the plan would change the bits.
  *
  * WHICH ALGORITHM (offload/README.md, rule 1: the same bits from run to run and from plan to plan). For each
  * shape, the first algorithm that the library's heuristic returns under the rules above defines the bits. The

@@ -270,6 +270,12 @@ static int check_family(const struct command *c) {
         return ot_fail(OT_E_INPUT,
                        "%s: --to mxfp4 is the format of gpt_oss, and this is a %s; see --to gptq:4", model,
                        type);
+    if (config->family == OT_FAMILY_FALCON && c->format.kind != OT_PACKED_GPTQ)
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: transformers reads the matrices of a %s in no format of bitsandbytes, because their "
+            "class is its own; use --to gptq:4, or --base-type nf4 or int8 while a run lasts",
+            model, type);
     if (config->n_experts > 0 && !mxfp4 && c->format.kind != OT_PACKED_GPTQ)
         return ot_fail(OT_E_INPUT,
                        "%s: of a %s, bitsandbytes would leave the experts as they are, which are nearly all "

@@ -15,7 +15,7 @@
 /* At the end, the longest wait for a reader of the log that takes nothing. */
 static const double slow_reader_seconds = 5;
 
-enum { LEAST_STACK_BYTES = 256 << 10 };
+enum { LEAST_STACK_BYTES = 512 << 10 };
 
 static int run(const struct ot_options *options, char **argv, int *exit_code) {
     static int (*const commands[OT_COMMAND_COUNT])(const struct ot_options *) = {

@@ -442,6 +442,19 @@ class Families(program.ProgramTest):
         self.succeed("quantize", out, "--to", "mxfp4", "--out", self.path("written-again"))
         self.assertEqual(read_tensors(self.path("written-again")), tensors)
 
+    def test_bitsandbytes_only_where_transformers_reads_it(self):
+        """tests/golden/replaced.json says of which families transformers replaces all matrices."""
+        with open(os.path.join(GOLDEN, "replaced.json"), encoding="utf-8") as file:
+            left = json.load(file)["families"]
+        for family in FAMILIES:
+            kind = self.golden[family].config["model_type"]
+            if family in ("mixtral", "qwen3_moe", "gpt_oss"):
+                continue  # their experts are refused
+            told = program.run("quantize", self.path(family), "--to", "nf4", "--out", self.path(family + "-replaced"))
+            self.assertEqual(told.code, INPUT if left[kind] else 0, told.err)
+            self.assertEqual("in no format of bitsandbytes, because their class is its own" in told.err, bool(left[kind]), told.err)
+        self.assertIn("falcon", [kind for kind, name in left.items() if name])
+
     def test_a_family_without_gguf_is_refused_by_name(self):
         told = program.run("export", self.path("codegen"), "--gguf", "f16", "--out", self.path("none.gguf"))
         self.assertEqual(told.code, INPUT)

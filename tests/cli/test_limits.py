@@ -25,16 +25,16 @@ class Limits(LimitsTest):
     def test_a_small_stack(self):
         code, err = self.train("whole")
         self.assertEqual(code, 0, err)
-        code, err = self.train("small", enter=lambda: resource.setrlimit(resource.RLIMIT_STACK, (256 << 10, 256 << 10)))
+        code, err = self.train("small", enter=lambda: resource.setrlimit(resource.RLIMIT_STACK, (512 << 10, 512 << 10)))
         self.assertEqual(code, 0, err)
         self.assertEqual(read_bytes(self.path("small/model.safetensors")), read_bytes(self.path("whole/model.safetensors")))
 
     def test_a_stack_that_is_too_small(self):
-        for size in (112, 128, 252):  # with less, a library ends before main
+        for size in (112, 128, 508):  # with less, a library ends before main
             for words in (["--version"], ["help"], ["train", "--data", self.rows]):
                 code, err = self.start(*words, enter=lambda: resource.setrlimit(resource.RLIMIT_STACK, (size << 10, size << 10)))
                 self.assertEqual(code, 4, err)
-                self.assertIn(f"ulimit -s {size}: the stack is limited to less than 256 KiB; use ulimit -s 8192", err)
+                self.assertIn(f"ulimit -s {size}: the stack is limited to less than 512 KiB; use ulimit -s 8192", err)
 
     def test_little_address_space(self):
         """OpenBLAS would start threads before main, and would wait at the end for a thread that could not be

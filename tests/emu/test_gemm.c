@@ -174,14 +174,10 @@ static void test_no_bias_off_alignment(void **state) {
     const struct ot_gemm aligned = g.op;
     for (int i = 0; i < 4; i++) {
         g.op = aligned;
-        if (i == 0)
-            g.op.lda++;
-        else if (i == 1)
-            g.op.ldb += 4;
-        else if (i == 2)
-            g.op.ldc += 2;
-        else
-            g.op.a = (const char *)g.op.a + 8;
+        g.op.lda += i == 0 ? 1 : 0;
+        g.op.ldb += i == 1 ? 4 : 0;
+        g.op.ldc += i == 2 ? 2 : 0;
+        g.op.a = (const char *)g.op.a + (i == 3 ? 8 : 0);
         check_ok(ot_cuda_gemm(g.gemm, &g.op, &g.on));
         assert_int_equal(ot_fake_cublaslt.heuristics, 1);
     }
@@ -269,8 +265,8 @@ static void test_tuning_of_every_kind(void **state) {
         check_ok(ot_cuda_gemm(g.gemm, &g.op, &g.on));
     }
     int shapes = ot_fake_cublaslt.heuristics;
-    /* An fp32 product is wide already. Of each two-byte type, the plain kernel takes the eight narrow products
-     * with a bias, because rows of N + 1 elements are off alignment. */
+    /* fp32 products are wide already. Of each two-byte type, the plain kernel takes the eight narrow products
+     * with a bias: rows of N + 1 elements are off alignment. */
     assert_int_equal(shapes, 2 * (32 - 8) + 16);
     check_ok(tune(&g, &tuning));
     assert_int_equal(tuning.timed, shapes);
