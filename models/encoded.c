@@ -25,12 +25,18 @@ static enum ot_weight_format format_of(const struct ot_model *model) {
 }
 
 /* A router is small, and an error there would choose another expert. In MXFP4 experts are stored alone, as in
- * files of gpt-oss: so no weight of such a file is rounded. */
+ * files of gpt-oss: so no weight of such a file is rounded. transformers keeps the down projections of a T5
+ * ("wo") plain when it quantises, because their outputs are large (_keep_in_fp32_modules). */
+static bool stays_plain(const struct ot_model *model, const struct ot_tensor *t) {
+    bool is_expert = ot_module_is_expert(t->module);
+    if (t->module == OT_MODULE_ROUTER || (model->base == OT_BASE_MXFP4 && model->config.n_experts > 0))
+        return !is_expert;
+    bool quantises = model->base != OT_BASE_BF16 && model->base != OT_BASE_F16;
+    return quantises && model->config.family == OT_FAMILY_T5 && t->module == OT_MODULE_DOWN;
+}
+
 static enum ot_weight_format format_of_matrix(const struct ot_model *model, const struct ot_tensor *t) {
-    bool others =
-        model->base == OT_BASE_MXFP4 && model->config.n_experts > 0 && !ot_module_is_expert(t->module);
-    return t->module == OT_MODULE_ROUTER || others ? (enum ot_weight_format)model->chain.dtype
-                                                   : format_of(model);
+    return stays_plain(model, t) ? (enum ot_weight_format)model->chain.dtype : format_of(model);
 }
 
 static int64_t part_bytes(const struct ot_weight *weight) {

@@ -307,8 +307,8 @@ class EncoderDecoders(program.ProgramTest):
         data = ["--data", self.path(case + ".jsonl"), "--eval-data", self.path(case + ".jsonl")]
         return self.succeed("quantize", self.path(case), "--to", to, *data, *ROWS, "--out", self.path(f"{case}-{to}"), "--json").json()
 
-    def loss(self, case, end):
-        return self.succeed("eval", self.path(case + end), "--data", self.path(case + ".jsonl"), *ROWS, "--json").json()["loss"]
+    def loss(self, case, end, *words):
+        return self.succeed("eval", self.path(case + end), "--data", self.path(case + ".jsonl"), *ROWS, *words, "--json").json()["loss"]
 
     def tensors(self, case):
         return json.loads(self.written[case + ".tensors"][1])
@@ -321,7 +321,10 @@ class EncoderDecoders(program.ProgramTest):
                     for name, a in header.items()}
             self.assertEqual(crcs, self.tensors(case), case)
             # As for plain weights in test_pairs_program.py: sums in other orders.
-            self.assertAlmostEqual(self.loss(case, "-nf4"), struct.unpack("<d", self.written[case + ".loss"][1])[0], delta=2e-6)
+            want = struct.unpack("<d", self.written[case + ".loss"][1])[0]
+            self.assertAlmostEqual(self.loss(case, "-nf4"), want, delta=2e-6)
+            # The base type of a run quantises the same matrices: not wo.
+            self.assertAlmostEqual(self.loss(case, "", "--base-type", "nf4"), want, delta=2e-6)
 
     def test_every_format_has_the_values_that_its_tensors_say(self):
         for case, to in (("t5", "nf4-double"), ("t5_gated", "nf4-double"), ("t5", "int8"), ("t5_gated", "int8")):
