@@ -272,7 +272,7 @@ __device__ __forceinline__ float backward_delta(const struct ot_attend_spans_bac
     return query < op.forward.n ? op.scratch[head * op.forward.n + query] : 0.0f;
 }
 
-/* What multiplies dout.v - delta. */
+/* The factor of (dout.v - delta). */
 __device__ __forceinline__ float backward_factor(const struct ot_attention_backward &op) {
     return op.forward.scale;
 }

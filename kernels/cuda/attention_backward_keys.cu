@@ -225,7 +225,7 @@ keys_exchange(uint32_t (&rounded)[S::M][S::N / 2][4], float (&s)[S::M][S::N][4],
 
 /* ---- the kernel ---- */
 
-/* Where the table of biases begins: behind the stages, and behind the owned tiles. */
+/* The place of the table of biases: behind the stages and the owned tiles. */
 template <class S>
 __host__ __device__ __forceinline__ int keys_table(int stages, bool apart) {
     int walk = (apart ? S::OWNED_BYTES : 0) + S::ROOMS_BYTES + stages * S::STAGE_BYTES;

@@ -73,7 +73,7 @@ template <int M, int N, int PAD>
 __device__ __forceinline__ void queries_cap(float (&)[M][N][4], const struct ot_attend_spans &,
                                             const spans_score<PAD> &, int, int, int) {}
 
-/* What a block walks over (attention_spans.cuh has the runs). Causal attention has one run. */
+/* The runs of keys of a block (attention_spans.cuh). Causal attention has one run. */
 template <class T, class S, class Op>
 struct queries_view;
 

@@ -214,7 +214,7 @@ struct forward_view<T, S, struct ot_attend_spans> {
     }
 };
 
-/* What else differs between the ops: spans have no groups of heads and no sinks. */
+/* Spans have no groups of heads and no sinks. */
 __device__ __forceinline__ int forward_kv_head(const struct ot_attention &op, int head) {
     return head / ((int)op.heads / (int)op.kv_heads);
 }

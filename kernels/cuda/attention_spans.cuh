@@ -30,7 +30,7 @@
  * copied as zeros if there are any between the first and the last query that see one. Keys that no query
  * sees can hold anything too: a pair with p = 0 has ds = 0.
  *
- * WHAT BOUNDS IT, heads of 64 elements, 512 keys, on an H100 (132 SM, 1.75 GHz). Products on mma.sync take
+ * COST, heads of 64 elements, 512 keys, on an H100 (132 SM, 1.75 GHz). Products on mma.sync take
  * 6.4 clocks of a scheduler (62 % of wgmma's rate). Counted for one warp and tile:
  *
  *     forward, 32 queries x 64 keys         128 mma = 820 clocks    special functions: 64 exp2 = 512 clocks
