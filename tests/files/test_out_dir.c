@@ -269,8 +269,8 @@ static void test_two_writers_are_one_too_many(void **state) {
     check_content(out, "f", "1");
 }
 
-/* Two processes start at once. One finds the new directory of the other, which is not locked yet, and removes it
- * as stale. A process that has nothing to lose gives way; the last save of a run makes another directory. */
+/* Two processes start at once. One finds the new directory of the other, which is not locked yet, and removes
+ * it as stale. A process that has nothing to lose gives way. The last save of a run makes a new directory. */
 static void test_a_new_partial_that_another_process_removes(void **state) {
     struct ot_out_dir *dir;
     const char *out = in_folder(*state, "out"), *partial = in_folder(*state, "out.partial");

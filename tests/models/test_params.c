@@ -22,8 +22,8 @@ static const struct ot_tensor *find_tensor(const struct ot_model *model, const c
     return NULL;
 }
 
-/* Trainer.get_decay_parameter_names of transformers: all but biases and the weights of norms. The latter are vectors
- * here, and sinks are the only other vectors. */
+/* Trainer.get_decay_parameter_names of transformers: all but biases and the weights of norms. The latter are
+ * vectors here, and sinks are the only other vectors. */
 static bool decays(const struct ot_tensor *t) {
     return !strstr(t->name, "bias") && (t->dims == 2 || strstr(t->name, "sinks"));
 }
