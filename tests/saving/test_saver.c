@@ -359,7 +359,8 @@ static void the_store_keeps_no_more_than_the_plan_says(void **state) {
     assert_int_equal(r->saver->n_held, 2);
 }
 
-/* Else no later checkpoint would be made: the store keeps the data of two, and the first is never released. */
+/* Else no later checkpoint would be made: the store keeps the data of two, and the first would never be
+ * released. */
 static void a_removal_that_failed_is_tried_again(void **state) {
     struct run *r = *state;
     char mine[700];
