@@ -216,16 +216,16 @@ static void long_output_keeps_its_end(void **state) {
     assert_string_equal(at, "error: last\n");
 }
 
-/* The sentence of one rank is not taken for that of another, which wrote as many bytes. */
+/* What one rank wrote is not taken for the sentence of another. */
 static void each_rank_has_its_own_sentence(void **state) {
     (void)state;
     log_dir = "no/such/folder";
     int code = await_code(launch(3,
                                  RANK "[ $R = 1 ] && { echo 'error: full' >&2; sleep 0.2; exit 4; }; "
-                                      "[ $R = 2 ] && { echo 'other words' >&2; exit 5; }; exit 0",
+                                      "[ $R = 2 ] && { echo 'no words' >&2; exit 5; }; exit 0",
                                  0, 0));
     assert_int_equal(code, 5);
-    assert_string_equal(read_text("err"), "other words\nerror: rank 2 failed with exit code 5\n");
+    assert_string_equal(read_text("err"), "no words\nerror: rank 2 failed with exit code 5\n");
 }
 
 static void output_without_a_folder_goes_to_stderr(void **state) {
