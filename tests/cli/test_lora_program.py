@@ -235,13 +235,14 @@ class Lora(program.ProgramTest):
         self.assertEqual(program.read_bytes(self.path("merged/run.json")), program.read_bytes(self.path("loose/run.json")))
 
     def test_rows_that_threads_share_are_merged_once(self):
-        """Threads merge chunks of 32768 values. No chunk of this matrix [64, 640] ends where a row does."""
+        """Threads merge chunks of 32768 values. The second chunk of this matrix [64, 524] begins within a
+        row, and ends within one more row."""
         shutil.copytree(self.base, self.path("wide"))
         os.remove(self.path("wide/model.safetensors"))
         with open(self.path("wide/config.json")) as file:
             config = json.load(file)
         with open(self.path("wide/config.json"), "w") as file:
-            json.dump(dict(config, intermediate_size=640), file)
+            json.dump(dict(config, intermediate_size=524), file)
         self.tune("wider", "--init", "random", "--lr", "1e-5", model="wide")
         self.tune("of-wider", "--lora", "r=4,targets=down_proj", "--lr", "1e-1", model="wider")
         self.succeed("merge", self.path("of-wider"), "--threads", "2", "--out", self.path("merged-wider"))
