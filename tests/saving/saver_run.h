@@ -17,7 +17,7 @@
 enum { SEQ_LEN = 64, MODEL_BYTES = 3 << 20 };
 
 struct run {
-    char *root, parent[600], aside[620];
+    char *root, out[500], parent[600], aside[620];
     struct ot_options options;
     struct ot_settings settings;
     struct ot_session session;
@@ -33,7 +33,9 @@ static inline int open_folder(void **state) {
     struct run *r = calloc(1, sizeof *r);
     assert_non_null(r);
     r->root = make_folder();
-    snprintf(r->parent, sizeof r->parent, "%s/checkpoints", r->root);
+    snprintf(r->out, sizeof r->out, "%s/out", r->root);
+    snprintf(r->parent, sizeof r->parent, "%s/checkpoints", r->out);
+    assert_int_equal(mkdir(r->out, 0777), 0);
     snprintf(r->aside, sizeof r->aside, "%s.old", r->parent);
     r->places = (struct ot_places){.leads = true, .sharers = 1};
     *state = r;
@@ -58,7 +60,7 @@ static inline void plan(struct run *r, const char *words) {
         snprintf(nvme, sizeof nvme, "--home nvme --nvme %s:64M", r->root);
     snprintf(line, sizeof line,
              "--model tiny-test --data d.jsonl --device cpu --threads 1 --gpu-mem 256M --out %s %s %s",
-             r->root, nvme, words + (*nvme ? strlen("NVME") : 0));
+             r->out, nvme, words + (*nvme ? strlen("NVME") : 0));
     accept(&r->options, line);
     r->settings = (struct ot_settings){r->options};
     check_ok(ot_session_open_model(&r->settings, &r->session));
@@ -140,5 +142,16 @@ static inline void expect_steps(const char *parent, const int64_t *steps) {
     ot_checkpoint_list_free(&list);
 }
 #define STEPS(...) ((const int64_t[]){__VA_ARGS__, 0})
+
+/* A file has the name of the directory in which the checkpoint of this step is made. */
+static inline void stand_in_the_way(const struct run *r, int64_t step, bool stands) {
+    char name[64], path[700];
+    snprintf(name, sizeof name, "step-%08d.partial", (int)step);
+    snprintf(path, sizeof path, "%s/%s", r->parent, name);
+    if (stands)
+        write_file(r->parent, name, "", 0);
+    else
+        assert_int_equal(unlink(path), 0);
+}
 
 #endif

@@ -77,6 +77,17 @@ static void the_checkpoint_under_way_counts(void **state) {
     assert_true(ot_saver_wants_best(r->saver, 2.5));
 }
 
+static void a_caller_may_wait_for_the_checkpoint_under_way(void **state) {
+    struct run *r = *state;
+    struct ot_checkpoint_record record = record_of(1, NAN);
+    open_saver(r, "--save-every 10");
+    assert_true(ot_saver_wait(r->saver, 0)); /* there is none */
+    check_ok(ot_saver_begin(r->saver, &record, 0));
+    assert_true(ot_saver_wait(r->saver, 60));
+    assert_false(ot_saver_is_under_way(r->saver));
+    assert_true(ot_saver_has(r->saver, 1));
+}
+
 /* ---- one step is saved once ---- */
 
 static int64_t written_at(const struct run *r) {
@@ -240,17 +251,6 @@ static void a_removal_that_failed_is_tried_again(void **state) {
     assert_int_equal(r->saver->n_held, 1);
 }
 
-/* A file has the name of the directory in which the checkpoint of this step is made. */
-static void stand_in_the_way(const struct run *r, int64_t step, bool stands) {
-    char name[64], path[700];
-    snprintf(name, sizeof name, "step-%08d.partial", (int)step);
-    snprintf(path, sizeof path, "%s/%s", r->parent, name);
-    if (stands)
-        write_file(r->parent, name, "", 0);
-    else
-        assert_int_equal(unlink(path), 0);
-}
-
 static void the_next_save_is_made_after_one_that_failed(void **state) {
     struct run *r = *state;
     r->config.evaluates = true;
@@ -318,6 +318,7 @@ int main(void) {
         saver_test(a_run_that_does_not_evaluate_keeps_no_best),
         saver_test(without_regular_saves_the_best_is_not_asked_for),
         saver_test(the_checkpoint_under_way_counts),
+        saver_test(a_caller_may_wait_for_the_checkpoint_under_way),
         saver_test(a_step_is_saved_again_once_it_is_rated),
         saver_test(a_save_is_due_by_steps_epochs_or_time),
         saver_test(a_new_run_removes_old_checkpoints_after_its_first),
