@@ -42,14 +42,14 @@ static void test_kinds(void **state) {
               "{\"conversations\": [{\"from\": \"human\", \"value\": \"u\"}, {\"from\": \"gpt\", \"value\": "
               "\"a\"}, {\"from\": \"human\", \"value\": \"v\"}, {\"from\": \"gpt\", \"value\": \"b\"}]}",
               "<256><|user|>\nu<257>\n<|assistant|>\n[a<257>]\n<|user|>\nv<257>\n<|assistant|>\n[b<257>]");
-    static const char *const users[] = {"user", "human"}, *const models[] = {"assistant", "gpt", "chatgpt",
-                                                                             "model"};
+    static const char *const users[] = {"user", "human"};
+    static const char *const models[] = {"assistant", "gpt", "chatgpt", "model"};
     for (int i = 0; i < 8; i++) {
         char row[200];
-        snprintf(
-            row, sizeof row,
-            "{\"conversations\": [{\"from\": \"%s\", \"value\": \"u\"}, {\"from\": \"%s\", \"value\": \"a\"}]}",
-            users[i % 2], models[i / 2]);
+        snprintf(row, sizeof row,
+                 "{\"conversations\": [{\"from\": \"%s\", \"value\": \"u\"}, "
+                 "{\"from\": \"%s\", \"value\": \"a\"}]}",
+                 users[i % 2], models[i / 2]);
         check_row(f, row, "<256><|user|>\nu<257>\n<|assistant|>\n[a<257>]");
     }
     check_row(f, "{\"instruction\": \"i\", \"input\": \"\", \"output\": \"o\"}",
