@@ -220,10 +220,12 @@ static void long_output_keeps_its_end(void **state) {
 static void each_rank_has_its_own_sentence(void **state) {
     (void)state;
     log_dir = "no/such/folder";
-    int code = await_code(launch(3,
-                                 RANK "[ $R = 1 ] && { echo 'error: full' >&2; sleep 0.2; exit 4; }; "
-                                      "[ $R = 2 ] && { echo 'no words' >&2; exit 5; }; exit 0",
-                                 0, 0));
+    int code =
+        await_code(launch(3,
+                          RANK "[ $R = 1 ] && { echo 'error: full' >&2; while [ ! -e two ]; do sleep 0.02; "
+                               "done; sleep 0.3; exit 4; }; "
+                               "[ $R = 2 ] && { echo 'no words' >&2; echo >two; exit 5; }; exit 0",
+                          0, 0));
     assert_int_equal(code, 5);
     assert_string_equal(read_text("err"), "no words\nerror: rank 2 failed with exit code 5\n");
 }
