@@ -290,6 +290,40 @@ static void patterns_are_translated_or_refused(void **state) {
     check_fails(ot_regex_open("a\0b", 3, "here", &regex), OT_E_INPUT, "NUL");
 }
 
+/* The matches of Hugging Face's tokenizers (Split): an option without a group of its own reaches over the
+ * alternatives to the end of the group around it. */
+static void options_reach_to_the_end_of_their_group(void **state) {
+    (void)state;
+    static const struct {
+        const char *pattern, *text, *matches;
+    } cases[] = {
+        {"(?i)b|c", "xB zC c", "B,C,c,"},
+        {"x(?i)b|c", "xB zC c xbC xc Xb", "xB,xb,xc,"},
+        {"y|(?i)b|c", "yY B C", "y,B,C,"},
+        {"(?:x(?i)b|c)d|e", "xBd XBd xcD xCd e E", "xBd,xCd,e,"},
+        {"x(?i)b(?-i)c|d", "xBc xbC xBd", "xBc,xBd,"},
+        {"(x(?i)b)c|d", "xBc xBC d D", "xBc,d,"},
+    };
+    struct ot_regex_scratch *scratch;
+    check_ok(ot_regex_scratch_open(&scratch));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct ot_regex *regex;
+        char matches[64] = "";
+        size_t n = strlen(cases[i].text), used = 0, begin, end;
+        check_ok(ot_regex_open(cases[i].pattern, strlen(cases[i].pattern), "here", &regex));
+        for (size_t at = 0; ot_regex_match(regex, scratch, cases[i].text, n, at, &begin, &end) == 1; at = end)
+            used += (size_t)snprintf(matches + used, sizeof matches - used, "%.*s,", (int)(end - begin),
+                                     cases[i].text + begin);
+        if (strcmp(matches, cases[i].matches) != 0)
+            fail_msg("%s: the matches are %s, wanted %s", cases[i].pattern, matches, cases[i].matches);
+        ot_regex_close(regex);
+    }
+    ot_regex_scratch_close(scratch);
+    struct ot_regex *regex;
+    check_fails(ot_regex_open("x(?i)b)c", 8, "here", &regex), OT_E_INPUT, "here: pattern '");
+    check_fails(ot_regex_open("(x(?i)b", 7, "here", &regex), OT_E_INPUT, "here: pattern '");
+}
+
 static void endless_backtracking_is_an_error(void **state) {
     (void)state;
     struct ot_regex *regex;
@@ -384,6 +418,7 @@ int main(void) {
         cmocka_unit_test(other_documents_are_refused),
         cmocka_unit_test(truncated_and_changed_files_do_no_harm),
         cmocka_unit_test(patterns_are_translated_or_refused),
+        cmocka_unit_test(options_reach_to_the_end_of_their_group),
         cmocka_unit_test(endless_backtracking_is_an_error),
         cmocka_unit_test(endless_memory_is_an_error),
         cmocka_unit_test(texts_do_not_grow_without_bound),
