@@ -106,8 +106,11 @@ static void test_cases(void **state) {
 
 static void test_wrong_files(void **state) {
     (void)state;
-    static const char *const decoders[] = {"{\"7\": {}}", "{\"x\": {\"content\": \"y\"}}",
-                                           "{\"-1\": {\"content\": \"y\"}}", "{\"7\": \"y\"}",
+    static const char *const decoders[] = {"{\"7\": {}}",
+                                           "{\"x\": {\"content\": \"y\"}}",
+                                           "{\"-1\": {\"content\": \"y\"}}",
+                                           "{\"1a\": {\"content\": \"y\"}}",
+                                           "{\"7\": \"y\"}",
                                            "{\"\": {\"content\": \"y\"}}"};
     struct ot_json *tokenizer = read_golden("gpt2.json");
     for (size_t i = 0; i < sizeof decoders / sizeof *decoders; i++) {
