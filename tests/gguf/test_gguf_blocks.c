@@ -177,8 +177,8 @@ static void test_searched_types_take_odd_rows(void **state) {
     }
 }
 
-/* The id, the values and the bytes of a block: GGML_QUANT_SIZES of the Python package gguf 0.19. A size that is
- * wrong moves or refuses every tensor behind one of the type. */
+/* The id, the values and the bytes of a block: GGML_QUANT_SIZES of the Python package gguf 0.19. The sizes
+ * say which bytes of a file are a tensor's. */
 static const uint32_t SIZES[][3] = {
     {0, 1, 4},      {1, 1, 2},      {2, 32, 18},   {3, 32, 20},    {6, 32, 22},    {7, 32, 24},
     {8, 32, 34},    {9, 32, 40},    {10, 256, 84}, {11, 256, 110}, {12, 256, 144}, {13, 256, 176},

@@ -253,8 +253,8 @@ static void test_what_the_keys_of_a_unigram_say(void **state) {
     remove_folder(folder);
 }
 
-/* Two names of GGUF have the regex of Llama 3. They differ in whether a word that is a token is merged. Qwen2's
- * regex has one name, whatever the tokenizer says of that. */
+/* Two names of GGUF have the regex of Llama 3. They differ in whether a word that is a token is merged. The
+ * regex of Qwen2 has one name, whatever the tokenizer says of that. */
 static void test_the_name_says_whether_words_are_merged(void **state) {
     static const struct {
         const char *tokenizer, *from, *to, *name;
