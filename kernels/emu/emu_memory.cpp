@@ -213,7 +213,9 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags) {
     *out = nullptr;
     OT_EMU_ENTER();
-    void *memory = calloc(1, bytes);
+    void *memory = malloc(bytes);
+    if (memory)
+        memset(memory, POISON, bytes); /* a real device does not clear the memory either */
     cudaError_t error = memory ? cudaHostRegister(memory, bytes, 0) : cudaErrorMemoryAllocation;
     if (error != cudaSuccess) {
         free(memory);
