@@ -268,6 +268,16 @@ static bool in_last_layer(const void *context, const struct ot_tensor *tensor) {
     return strncmp(tensor->name, "model.layers.31.", 16) == 0;
 }
 
+static struct ot_lora_rank four_of_the_head(const void *context, const char *module) {
+    (void)context;
+    return (struct ot_lora_rank){strcmp(module, "lm_head") == 0 ? 4 : 0, 4};
+}
+
+static struct ot_lora_rank eight_of_the_head(const void *context, const char *module) {
+    struct ot_lora_rank rank = four_of_the_head(context, module);
+    return (struct ot_lora_rank){2 * rank.rank, rank.alpha};
+}
+
 static double flops_of(const struct ot_model_config *config, const struct ot_model_parts *parts,
                        double row_tokens) {
     struct ot_model *model;
@@ -305,6 +315,22 @@ static void test_flops(void **state) {
     assert_true(fabs(saved - 12.0 * 64 * (21.0 / 6 - 18.0 / 6)) < 1e-6);
 }
 
+/* An adapter of the head costs 6 FLOPs a parameter. Half of the tokens of a pair are the decoder's. */
+static void test_flops_of_an_adapter(void **state) {
+    (void)state;
+    static const struct {
+        const char *preset;
+        double share;
+    } cases[] = {{"llama-3.1-8b", 1}, {"flan-t5-base", 0.5}};
+    const struct ot_lora four = {.choose = four_of_the_head}, eight = {.choose = eight_of_the_head};
+    const struct ot_model_parts less = {.lora = &four}, more = {.lora = &eight};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct ot_model_config *c = &ot_preset_find(cases[i].preset)->config;
+        double added = flops_of(c, &more, 64) - flops_of(c, &less, 64);
+        assert_true(fabs(added / (cases[i].share * 6 * 4 * (double)(c->vocab + c->hidden)) - 1) < 1e-6);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_presets_have_exact_counts),
@@ -313,6 +339,7 @@ int main(void) {
         cmocka_unit_test(test_bad_configs_are_refused),
         cmocka_unit_test(test_bad_experts_are_refused),
         cmocka_unit_test(test_flops),
+        cmocka_unit_test(test_flops_of_an_adapter),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
