@@ -290,9 +290,9 @@ static void patterns_are_translated_or_refused(void **state) {
     check_fails(ot_regex_open("a\0b", 3, "here", &regex), OT_E_INPUT, "NUL");
 }
 
-/* The matches of Hugging Face's tokenizers (Split): an option without a group of its own reaches over the
+/* The matches of Hugging Face's tokenizers (Split). An option without a group of its own reaches over the
  * alternatives to the end of the group around it. */
-static void options_reach_to_the_end_of_their_group(void **state) {
+static void groups_match_as_in_hugging_face(void **state) {
     (void)state;
     static const struct {
         const char *pattern, *text, *matches;
@@ -303,6 +303,13 @@ static void options_reach_to_the_end_of_their_group(void **state) {
         {"(?:x(?i)b|c)d|e", "xBd XBd xcD xCd e E", "xBd,xCd,e,"},
         {"x(?i)b(?-i)c|d", "xBc xbC xBd", "xBc,xBd,"},
         {"(x(?i)b)c|d", "xBc xBC d D", "xBc,d,"},
+        {"a(?im)B.", "ab\n AB aBx", "ab\n,aBx,"},
+        {"(?m:a.)b", "a\nb axb", "a\nb,axb,"},
+        {"(?<=a)b", "ab bb", "b,"},
+        {"(?<!a)b", "ab bb", "b,b,"},
+        {"a(?=b)", "ab aa", "a,"},
+        {"a(?!b)", "ab aa", "a,a,"},
+        {"(?>a|ab)c", "abc ac", "ac,"},
     };
     struct ot_regex_scratch *scratch;
     check_ok(ot_regex_scratch_open(&scratch));
@@ -418,7 +425,7 @@ int main(void) {
         cmocka_unit_test(other_documents_are_refused),
         cmocka_unit_test(truncated_and_changed_files_do_no_harm),
         cmocka_unit_test(patterns_are_translated_or_refused),
-        cmocka_unit_test(options_reach_to_the_end_of_their_group),
+        cmocka_unit_test(groups_match_as_in_hugging_face),
         cmocka_unit_test(endless_backtracking_is_an_error),
         cmocka_unit_test(endless_memory_is_an_error),
         cmocka_unit_test(texts_do_not_grow_without_bound),
