@@ -128,6 +128,24 @@ static void test_first_choice(void **state) {
     close_gpu(&g);
 }
 
+/* The library is told the alignment of a and of b, and keeps none of an earlier product. */
+static void test_each_alignment_counts(void **state) {
+    (void)state;
+    struct gpu g;
+    open_gpu(&g, NULL);
+    g.op.c = (float *)g.op.c + 4; /* behind a shifted b */
+    const struct ot_gemm aligned = g.op;
+    for (int operand = 0; operand < 2; operand++) {
+        g.op.m--; /* another shape */
+        assert_int_equal(run(&g), OT_FAKE_WIDE);
+        g.op.a = (const float *)g.op.a + (operand == 0);
+        g.op.b = (const float *)g.op.b + (operand == 1);
+        assert_int_equal(run(&g), OT_FAKE_NARROW);
+        g.op.a = aligned.a, g.op.b = aligned.b;
+    }
+    close_gpu(&g);
+}
+
 /* The device rejects algorithms that round a result between the parts of a sum, even if the library proposes
  * them. */
 static void test_forbidden_reductions(void **state) {
@@ -195,21 +213,19 @@ static void test_success_is_zero(void **state) {
         struct ot_cublaslt_algo proposals[OT_GEMM_PROPOSALS];
         struct ot_gemm_plan *plan;
         int n = -1;
-        ot_fake_cublaslt_reset();
         ot_fake_cublaslt.finds_nothing = way == 1;
         ot_fake_cublaslt.heuristic_status = way == 2 ? OT_CUBLASLT_NOT_SUPPORTED : 0;
         open_gpu(&g, NULL);
         assert_int_equal(ot_gemm_plan_find(g.gemm, &g.op, &plan), 0);
-        assert_int_equal(plan->is_plain, way > 0);
         assert_int_equal(ot_gemm_plan_propose(g.gemm, plan, proposals, &n), 0);
-        assert_int_equal(n > 0, way == 0);
+        assert_true(plan->is_plain == (way > 0) && (n > 0) == (way == 0));
         assert_int_equal(ot_gemm_check(g.gemm, OT_CUBLASLT_SUCCESS, "", &plan->key), 0);
         assert_int_equal(ot_cuda_gemm(g.gemm, &g.op, &g.on), 0);
         close_gpu(&g);
     }
 }
 
-/* So many shapes that the table grows several times. */
+/* So many shapes that the table grows several times. Most are only planned. */
 static void test_many_shapes(void **state) {
     (void)state;
     struct gpu g;
@@ -224,6 +240,13 @@ static void test_many_shapes(void **state) {
             }
     assert_int_equal(ot_fake_cublaslt.heuristics, M * N);
     assert_int_equal(ot_fake_cublaslt.matmuls, 2 * M * N);
+    for (int i = 0; i < 2 * M * K; i++) {
+        struct ot_gemm_plan *plan;
+        g.op.m = 1 + i % M, g.op.k = 1 + i / M % K;
+        check_ok(ot_gemm_plan_find(g.gemm, &g.op, &plan));
+        assert_true(plan->key.m == g.op.m && plan->key.k == g.op.k);
+    }
+    assert_int_equal(ot_fake_cublaslt.heuristics, M * N + M * (K - 1));
     close_gpu(&g);
 }
 
@@ -555,6 +578,7 @@ static void test_plain_product(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_first_choice, setup),
+        cmocka_unit_test_setup(test_each_alignment_counts, setup),
         cmocka_unit_test_setup(test_forbidden_reductions, setup),
         cmocka_unit_test_setup(test_no_split_with_a_bias, setup),
         cmocka_unit_test_setup(test_no_bias_off_alignment, setup),
