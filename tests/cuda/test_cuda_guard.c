@@ -4,11 +4,13 @@
 #include "tests/support/check.h"
 
 #include <glob.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/cuda/cuda_guard_checks.h"
 #include "kernels/cuda/cuda_state.h"
 #include "kernels/emu/emu_faults.h"
 #include "kernels/emu/fake_cublaslt.h"
@@ -413,6 +415,42 @@ static void test_products_by_groups_choose_their_kernel(void **state) {
     }
 }
 
+/* ---- the comparison ---- */
+
+/* A difference of exactly the bound still agrees. Zeros and NaN never do: a kernel that computes nothing is
+ * wrong, and so is one that leaves an element out. */
+static void test_the_bound_of_a_comparison(void **state) {
+    (void)state;
+    static const struct {
+        float fast[2], plain[2];
+        bool agree;
+    } cases[] = {
+        {{1, -2}, {1, -2}, true},     {{1, -2.25f}, {1, -2}, true}, {{1, -2.2500002f}, {1, -2}, false},
+        {{0.75f, -2}, {1, -2}, true}, {{0, 0}, {0, 0}, false},      {{NAN, -2}, {1, -2}, false}};
+    enum { BYTES = 4096 };
+    struct ot_guard_pinned *pinned;
+    struct ot_guard_room room = {.bytes = BYTES};
+    struct ot_cuda_stream on = {.sm_count = 8, .shared_bytes = 99 << 10, .arch = 80};
+    float *values;
+    assert_int_equal(cudaStreamCreateWithFlags(&on.stream, cudaStreamNonBlocking), cudaSuccess);
+    assert_int_equal(cudaMalloc((void **)&room.memory, BYTES), cudaSuccess);
+    assert_int_equal(cudaHostAlloc((void **)&pinned, sizeof *pinned, cudaHostAllocPortable), cudaSuccess);
+    assert_int_equal(cudaHostAlloc((void **)&values, sizeof cases, cudaHostAllocPortable), cudaSuccess);
+    const struct ot_guard_pair pair = ot_guard_make_pair(&room, OT_F32, 2, 0.125);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bool agree;
+        memcpy(values, cases[i].fast, 2 * sizeof *values);
+        memcpy(values + 2, cases[i].plain, 2 * sizeof *values);
+        cudaMemcpyAsync(pair.fast, values, 2 * sizeof *values, cudaMemcpyHostToDevice, on.stream);
+        cudaMemcpyAsync(pair.plain, values + 2, 2 * sizeof *values, cudaMemcpyHostToDevice, on.stream);
+        assert_int_equal(ot_guard_compare(pinned, &pair, 1, room, &on, &agree), cudaSuccess);
+        if (agree != cases[i].agree)
+            fail_msg("case %zu: the two %s", i, agree ? "agree" : "differ");
+    }
+    assert_int_equal(cudaFreeHost(values) | cudaFreeHost(pinned) | cudaFree(room.memory), cudaSuccess);
+    assert_int_equal(cudaStreamDestroy(on.stream), cudaSuccess);
+}
+
 /* ---- the file, and checks that cannot be made ---- */
 
 enum { MOST_FILE_BYTES = 1 << 16 };
@@ -486,6 +524,7 @@ int main(void) {
                                         guard_teardown),
         cmocka_unit_test_setup_teardown(test_products_by_groups_choose_their_kernel, guard_setup,
                                         guard_teardown),
+        cmocka_unit_test_setup_teardown(test_the_bound_of_a_comparison, guard_setup, guard_teardown),
         cmocka_unit_test_setup_teardown(test_damaged_file, guard_setup, guard_teardown),
         cmocka_unit_test_setup_teardown(test_a_check_that_fails_decides_nothing, guard_setup, guard_teardown),
     };
