@@ -272,9 +272,9 @@ static void truncated_and_changed_files_do_no_harm(void **state) {
 static void patterns_are_translated_or_refused(void **state) {
     (void)state;
     static const char *const refused[] = {
-        "[a",     "\\",        "[[:alpha:]]", "[a[^b]]", "(?<n>a)",   "(?#c)", "\\1",
-        "\\k<n>", "\\G",       "[\\W]",       "x{1,2}+", "\\pL",      "\\p{}", "\\p{L",
-        "\\u12",  "(*ACCEPT)", "[]a]",        "[a&&b]",  "\\p{Nope}", "(",     "\\X"};
+        "[a",   "\\",    "[[:alpha:]]", "[a[^b]]",   "(?<n>a)", "(?#c)", "\\1",   "\\k<n>",
+        "\\G",  "[\\W]", "x{1,2}+",     "\\pL",      "\\p{}",   "\\p{L", "\\u12", "(*ACCEPT)",
+        "[]a]", "[^]a]", "[a&&b]",      "\\p{Nope}", "(",       "\\X"};
     char *out;
     check_ok(ot_regex_translate("[^(\\s|[.,]])]+", 14, "here", &out));
     assert_non_null(strstr(out, "[^(\\x09"));
@@ -376,6 +376,34 @@ static struct ot_tokenizer *open_with(const char *part, const char *value) {
     return t;
 }
 
+/* Replacements by "a" of Hugging Face's tokenizers. A pattern may match nothing, also at the end of the text,
+ * but not where its last match has ended. */
+static void empty_matches_are_replaced(void **state) {
+    (void)state;
+    static const struct {
+        const char *pattern, *text, *normal;
+    } cases[] = {{"$", "b", "ba"},
+                 {"^", "b", "ab"},
+                 {"a*", "ba", "aba"},
+                 {"b|$", "ab", "aa"},
+                 {"(?=b)|$", "ab", "aaba"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char value[200];
+        struct ot_token_list got = {0}, want = {0};
+        snprintf(value, sizeof value,
+                 "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"%s\"},\"content\":\"a\"}", cases[i].pattern);
+        struct ot_tokenizer *t = open_with("normalizer", value), *plain = open_with("", "");
+        check_ok(ot_tokenizer_encode(t, cases[i].text, strlen(cases[i].text), 0, &got));
+        check_ok(ot_tokenizer_encode(plain, cases[i].normal, strlen(cases[i].normal), 0, &want));
+        if (got.n != want.n || memcmp(got.ids, want.ids, got.n * sizeof *got.ids) != 0)
+            fail_msg("%s does not make '%s' of '%s'", cases[i].pattern, cases[i].normal, cases[i].text);
+        ot_token_list_free(&got);
+        ot_token_list_free(&want);
+        ot_tokenizer_close(t);
+        ot_tokenizer_close(plain);
+    }
+}
+
 /* A sequence of n equal components. */
 static const char *repeated(const char *list, const char *component, int n) {
     static char value[3000];
@@ -428,6 +456,7 @@ int main(void) {
         cmocka_unit_test(groups_match_as_in_hugging_face),
         cmocka_unit_test(endless_backtracking_is_an_error),
         cmocka_unit_test(endless_memory_is_an_error),
+        cmocka_unit_test(empty_matches_are_replaced),
         cmocka_unit_test(texts_do_not_grow_without_bound),
     };
     folder = make_folder();
