@@ -344,8 +344,8 @@ static void put_wrong_keys(struct ot_gguf_keys *keys, const struct wrong_key *wr
         ot_gguf_put_u32(keys, key, wrong->number);
 }
 
-/* The theta of the config that is made of a file with this key. */
-static double theta_with(const struct wrong_key *key) {
+/* The config that is made of a file with this key. */
+static struct ot_model_config config_with(const struct wrong_key *key) {
     const struct ot_gguf_entry entry = {
         .name = "token_embd.weight", .type = ot_gguf_type(OT_GGUF_F32), .dims = 2, .rows = 4, .cols = 8};
     struct ot_gguf_entry entries[1] = {entry};
@@ -375,7 +375,7 @@ static double theta_with(const struct wrong_key *key) {
     ot_gguf_writer_close(writer);
     ot_gguf_keys_free(&keys);
     sink_free(&sink);
-    return config.config.rope.theta;
+    return config.config;
 }
 
 /* Without rope.freq_base, theta is llama.cpp's default. The least theta is 1. */
@@ -383,8 +383,23 @@ static void test_theta(void **state) {
     static const struct wrong_key none = {.architecture = "llama", .key = "vocab_size", .number = 4};
     static const struct wrong_key least = {.architecture = "llama", .key = "rope.freq_base", .number = 1};
     (void)state;
-    assert_true(theta_with(&none) == 1e4);
-    assert_true(theta_with(&least) == 1);
+    assert_true(config_with(&none).rope.theta == 1e4);
+    assert_true(config_with(&least).rope.theta == 1);
+}
+
+/* Without a list, the layers with a window are llama.cpp's: all but each second, or each sixth. */
+static void test_windows_by_default(void **state) {
+    static const struct wrong_key windows[] = {
+        {.architecture = "gemma2", .key = "attention.sliding_window", .number = 4},
+        {.architecture = "gemma3", .key = "attention.sliding_window", .number = 4}};
+    static const int64_t periods[] = {2, 6};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        struct ot_model_config config = config_with(&windows[i]);
+        assert_int_equal(config.n_layers, 8);
+        for (int64_t l = 0; l < 8; l++)
+            assert_int_equal(ot_model_layer_window(&config, l), (l + 1) % periods[i] != 0 ? 4 : 0);
+    }
 }
 
 static void test_refuses_wrong_model_keys(void **state) {
@@ -469,6 +484,7 @@ int main(void) {
         cmocka_unit_test(test_the_largest_gemmas_are_scaled_by_their_width),
         cmocka_unit_test(test_families_that_llama_cpp_lacks_are_named),
         cmocka_unit_test(test_theta),
+        cmocka_unit_test(test_windows_by_default),
         cmocka_unit_test(test_refuses_wrong_model_keys),
         cmocka_unit_test(test_refuses_factors_that_are_not_positive),
         cmocka_unit_test(test_refuses_a_wrong_list_of_windows),
