@@ -12,8 +12,8 @@
 
 #include "kernels/cuda/cuda_guard_checks.h"
 #include "kernels/cuda/cuda_state.h"
-#include "kernels/emu/emu_faults.h"
-#include "kernels/emu/fake_cublaslt.h"
+#include "tests/emu/emu_faults.h"
+#include "tests/fakes/fake_cublaslt.h"
 #include "kernels/ops.h"
 #include "tests/cuda/guard_work.h"
 

@@ -12,7 +12,7 @@
 #include "kernels/cuda/cuda_gemm_state.h"
 #include "kernels/cuda/gemm_plain.h"
 #include "kernels/cuda/gemm_tune.h"
-#include "kernels/emu/fake_cublaslt.h"
+#include "tests/fakes/fake_cublaslt.h"
 #include "tests/support/check.h"
 
 enum { M = 24, N = 16, K = 40, MEMORY_BYTES = 1 << 20, DRIVER = 13000 };

@@ -1,5 +1,5 @@
 /* The cuda device's choice of libcublasLt: where it looks, which libraries it passes over, and the error when
- * it finds none that it can use. A fake library (kernels/emu/fake_cublaslt.h) appears under real paths. Also
+ * it finds none that it can use. A fake library (tests/fakes/fake_cublaslt.h) appears under real paths. Also
  * the file of the algorithms that were chosen, when it is damaged. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/cuda_gemm.h"
 #include "kernels/cuda/cuda_gemm_cache.h"
-#include "kernels/emu/fake_cublaslt.h"
+#include "tests/fakes/fake_cublaslt.h"
 #include "tests/support/check.h"
 
 enum { DRIVER = 13000 };

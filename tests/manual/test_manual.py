@@ -124,8 +124,6 @@ class Words(program.ProgramTest):
         page, found = run("help", "environment").out + run("help", "launchers").out, set()
         for folder in ("src", "models", "offload", "kernels"):
             for where, _, names in os.walk(os.path.join(ROOT, folder)):
-                if os.path.basename(where) == "emu":  # not part of the program
-                    continue
                 for name in names:
                     if name.endswith((".c", ".h", ".cu", ".cpp")):
                         text = read(where, name)

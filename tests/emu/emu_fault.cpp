@@ -7,9 +7,9 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
-#include "kernels/emu/emu_block.h"
-#include "kernels/emu/emu_check.h"
-#include "kernels/emu/emu_symbols.h"
+#include "tests/emu/emu_block.h"
+#include "tests/emu/emu_check.h"
+#include "tests/emu/emu_symbols.h"
 
 namespace ot_emu {
 

@@ -6,10 +6,10 @@
 #include <map>
 #include <string.h>
 
-#include "kernels/emu/emu_block.h"
-#include "kernels/emu/emu_check.h"
-#include "kernels/emu/emu_faults.h"
-#include "kernels/emu/ptx_hopper_emu.h"
+#include "tests/emu/emu_block.h"
+#include "tests/emu/emu_check.h"
+#include "tests/emu/emu_faults.h"
+#include "tests/emu/ptx_hopper_emu.h"
 
 namespace ot_emu {
 

@@ -1,5 +1,5 @@
 /* The kernel language for the emulator: everything of CUDA C++ that needs no header, as far as this project
- * uses it. The meanings are those of the CUDA C++ Programming Guide and the CUDA Math API. kernels/emu/emu.h
+ * uses it. The meanings are those of the CUDA C++ Programming Guide and the CUDA Math API. tests/emu/emu.h
  * explains how threads, barriers and warp operations run, and what is checked. */
 #ifndef OT_EMU_CUDA_RUNTIME_H
 #define OT_EMU_CUDA_RUNTIME_H
@@ -53,7 +53,7 @@ struct dim3 {
     constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
-#include "kernels/emu/emu_thread.h" /* threadIdx, barriers, warp operations, atomics */
+#include "tests/emu/emu_thread.h" /* threadIdx, barriers, warp operations, atomics */
 
 /* ---- loads and stores with cache hints, here plain ones ---- */
 

@@ -21,9 +21,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "kernels/emu/emu_block.h"
-#include "kernels/emu/emu_runtime.h"
-#include "kernels/emu/emu_symbols.h"
+#include "tests/emu/emu_block.h"
+#include "tests/emu/emu_runtime.h"
+#include "tests/emu/emu_symbols.h"
 
 static constexpr uint32_t LONGEST_DELAY_NS = 200000;
 

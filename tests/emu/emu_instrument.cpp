@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/emu/emu.h"
-#include "kernels/emu/emu_block.h"
-#include "kernels/emu/emu_check.h"
+#include "tests/emu/emu.h"
+#include "tests/emu/emu_block.h"
+#include "tests/emu/emu_check.h"
 
 #ifdef OT_EMU_CHECK_ACCESSES
 

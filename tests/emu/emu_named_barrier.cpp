@@ -1,7 +1,7 @@
 /* Barriers of some of a block's warps (ot_barrier_sync in ptx_emu.h). A warp arrives as a whole. Warps that
  * have met come after all that each of them did before (emu_race.cpp). */
-#include "kernels/emu/emu_block.h"
-#include "kernels/emu/ptx_emu.h"
+#include "tests/emu/emu_block.h"
+#include "tests/emu/ptx_emu.h"
 
 namespace ot_emu {
 

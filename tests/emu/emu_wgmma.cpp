@@ -8,10 +8,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "kernels/emu/emu_block.h"
-#include "kernels/emu/emu_check.h"
-#include "kernels/emu/emu_runtime.h"
-#include "kernels/emu/ptx_hopper_emu.h"
+#include "tests/emu/emu_block.h"
+#include "tests/emu/emu_check.h"
+#include "tests/emu/emu_runtime.h"
+#include "tests/emu/ptx_hopper_emu.h"
 
 namespace ot_emu {
 
@@ -114,7 +114,7 @@ static uint32_t *time_of_write(const Thread *thread, const void *at) {
         void *p = mmap(nullptr, MAX_THREADS * STACK_WORDS * sizeof *times, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (p == MAP_FAILED) {
-            perror("kernels/emu: no addresses for the shadow of registers");
+            perror("tests/emu: no addresses for the shadow of registers");
             abort();
         }
         times = (uint32_t *)p;

@@ -23,7 +23,7 @@
 
 #include <type_traits>
 
-#include "kernels/emu/ptx_emu.h"
+#include "tests/emu/ptx_emu.h"
 
 uint32_t ot_emu_shared_address(const void *p, ot_emu_site site);
 void ot_emu_mbarrier_init(uint64_t *barrier, unsigned count, ot_emu_site site);

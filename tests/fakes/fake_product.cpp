@@ -1,11 +1,11 @@
-#include "kernels/emu/fake_product.h"
+#include "tests/fakes/fake_product.h"
 
 #include <string.h>
 #include <unistd.h>
 #include <vector>
 
-#include "kernels/emu/emu_runtime.h"
-#include "kernels/emu/launch.h"
+#include "tests/emu/emu_runtime.h"
+#include "tests/emu/launch.h"
 
 extern "C" {
 #include "kernels/cuda/cublaslt_api.h"

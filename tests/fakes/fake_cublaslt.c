@@ -1,10 +1,10 @@
-#include "kernels/emu/fake_cublaslt.h"
+#include "tests/fakes/fake_cublaslt.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cuda/cublaslt_api.h"
-#include "kernels/emu/fake_product.h"
+#include "tests/fakes/fake_product.h"
 
 #define WORKING                                                                                              \
     {                                                                                                        \

@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <vector>
 
-#include "kernels/emu/emu_runtime.h"
+#include "tests/emu/emu_runtime.h"
 
 namespace ot_emu {
 
@@ -30,7 +30,7 @@ static char *cursor;
 static void *reserve(size_t bytes, int protection) {
     void *p = mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) {
-        perror("kernels/emu: no addresses for device memory");
+        perror("tests/emu: no addresses for device memory");
         abort();
     }
     return p;

@@ -4,8 +4,8 @@
  * not know which of them are one instruction of a warp. */
 #include <atomic>
 
-#include "kernels/emu/emu_block.h"
-#include "kernels/emu/emu_runtime.h"
+#include "tests/emu/emu_block.h"
+#include "tests/emu/emu_runtime.h"
 
 namespace ot_emu {
 

@@ -1,4 +1,4 @@
-#include "kernels/emu/emu_symbols.h"
+#include "tests/emu/emu_symbols.h"
 
 #include <cxxabi.h>
 #include <dlfcn.h>

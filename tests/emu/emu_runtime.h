@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <string>
 
-#include "kernels/emu/emu.h"
-#include "kernels/emu/emu_faults.h"
+#include "tests/emu/emu.h"
+#include "tests/emu/emu_faults.h"
 
 namespace ot_emu {
 

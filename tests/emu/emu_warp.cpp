@@ -2,9 +2,9 @@
  * for all. */
 #include <string.h>
 
-#include "kernels/emu/emu_block.h"
-#include "kernels/emu/emu_check.h"
-#include "kernels/emu/ptx_emu.h"
+#include "tests/emu/emu_block.h"
+#include "tests/emu/emu_check.h"
+#include "tests/emu/ptx_emu.h"
 
 namespace ot_emu {
 

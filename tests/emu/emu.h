@@ -1,7 +1,7 @@
 /* An emulation of CUDA on the CPU, for tests: the kernels of kernels/cuda as host C++, and a runtime for the
  * host code that launches them. C and C++ code may include this header.
  *
- * THE KERNELS are compiled unchanged, with kernels/emu/include first in the include path. The headers there
+ * THE KERNELS are compiled unchanged, with tests/emu/include first in the include path. The headers there
  * provide __global__, threadIdx, __shfl_sync and the rest (emu_thread.h, cuda_runtime.h); ptx_emu.h and
  * ptx_hopper_emu.h replace the PTX. A launch runs block after block. The threads of a block are fibers
  * (emu_fiber.h). A thread runs until it waits at a barrier or for its warp. The last lane that reaches a

@@ -1,4 +1,4 @@
-#include "kernels/emu/fake_nccl.h"
+#include "tests/fakes/fake_nccl.h"
 
 #include <fcntl.h>
 #include <stdatomic.h>

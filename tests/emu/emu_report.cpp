@@ -2,10 +2,10 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "kernels/emu/emu_block.h"
-#include "kernels/emu/emu_check.h"
-#include "kernels/emu/emu_runtime.h"
-#include "kernels/emu/emu_symbols.h"
+#include "tests/emu/emu_block.h"
+#include "tests/emu/emu_check.h"
+#include "tests/emu/emu_runtime.h"
+#include "tests/emu/emu_symbols.h"
 
 namespace ot_emu {
 

@@ -1,4 +1,4 @@
-#include "kernels/emu/fake_nccl.h"
+#include "tests/fakes/fake_nccl.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

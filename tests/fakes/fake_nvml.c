@@ -1,4 +1,4 @@
-#include "kernels/emu/fake_nvml.h"
+#include "tests/fakes/fake_nvml.h"
 
 #include <stddef.h>
 #include <string.h>

@@ -25,9 +25,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "kernels/emu/emu_block.h"
-#include "kernels/emu/emu_check.h"
-#include "kernels/emu/emu_runtime.h"
+#include "tests/emu/emu_block.h"
+#include "tests/emu/emu_check.h"
+#include "tests/emu/emu_runtime.h"
 
 namespace ot_emu {
 
@@ -360,7 +360,7 @@ static Cell *map_cells(size_t memory_bytes) {
     void *p = mmap(nullptr, memory_bytes / 2 * sizeof(Cell), PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) {
-        perror("kernels/emu: no addresses for the shadow of memory");
+        perror("tests/emu: no addresses for the shadow of memory");
         abort();
     }
     return (Cell *)p;

@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "kernels/emu/emu_block.h"
+#include "tests/emu/emu_block.h"
 
 namespace ot_emu {
 
@@ -22,7 +22,7 @@ void shared_begin(size_t bytes) {
         char *memory =
             (char *)mmap(nullptr, ROOM_BYTES + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (memory == MAP_FAILED || mprotect(memory + page, ROOM_BYTES, PROT_READ | PROT_WRITE) != 0) {
-            perror("kernels/emu: no memory for a block's shared memory");
+            perror("tests/emu: no memory for a block's shared memory");
             abort();
         }
         end = memory + page + ROOM_BYTES;

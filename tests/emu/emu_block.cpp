@@ -1,11 +1,11 @@
-#include "kernels/emu/emu_block.h"
+#include "tests/emu/emu_block.h"
 
 #include <atomic>
 #include <mutex>
 #include <stdlib.h>
 
-#include "kernels/emu/emu.h"
-#include "kernels/emu/emu_check.h"
+#include "tests/emu/emu.h"
+#include "tests/emu/emu_check.h"
 
 namespace ot_emu {
 

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <string>
 
-#include "kernels/emu/launch.h"
+#include "tests/emu/launch.h"
 
 namespace ot_emu {
 

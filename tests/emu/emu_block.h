@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/emu/emu_fiber.h"
-#include "kernels/emu/launch.h"
-#include "kernels/emu/ptx_hopper_emu.h"
+#include "tests/emu/emu_fiber.h"
+#include "tests/emu/launch.h"
+#include "tests/emu/ptx_hopper_emu.h"
 
 namespace ot_emu {
 

@@ -1,4 +1,4 @@
-#include "kernels/emu/emu_runtime.h"
+#include "tests/emu/emu_runtime.h"
 
 #include <atomic>
 #include <map>
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/emu/emu_block.h"
+#include "tests/emu/emu_block.h"
 
 namespace ot_emu {
 

@@ -1,4 +1,4 @@
-/* The part of the CUDA runtime API that this project uses, for the emulated runtime (kernels/emu/emu.h).
+/* The part of the CUDA runtime API that this project uses, for the emulated runtime (tests/emu/emu.h).
  * Names, values and meanings are those of the CUDA Runtime API reference. The header is valid C17 and
  * C++17. */
 #ifndef OT_EMU_CUDA_RUNTIME_API_H

@@ -1,4 +1,4 @@
-#include "kernels/emu/emu_fiber.h"
+#include "tests/emu/emu_fiber.h"
 
 #include <pthread.h>
 #include <stdint.h>
@@ -91,7 +91,7 @@ static Fiber *make_fiber() {
     char *memory = (char *)mmap(nullptr, GUARD_BYTES + STACK_BYTES, PROT_NONE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED || mprotect(memory + GUARD_BYTES, STACK_BYTES, PROT_READ | PROT_WRITE) != 0) {
-        perror("kernels/emu: no memory for the stack of a kernel's thread");
+        perror("tests/emu: no memory for the stack of a kernel's thread");
         abort();
     }
     Fiber *fiber = new Fiber();
