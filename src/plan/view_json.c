@@ -175,6 +175,7 @@ int ot_plan_view_print_json(const struct ot_plan_case *c) {
     ot_json_put_text(&w, "name", ot_plan_case_model(c));
     ot_json_put_text(&w, "family", ot_family_row(config->family)->model_type);
     ot_json_put_int(&w, "parameters", ot_model_param_count(config));
+    ot_json_put_int(&w, "frozen_parameters", ot_model_frozen_count(c->model));
     ot_json_put_int(&w, "trained_parameters", ot_model_trained_count(c->model));
     ot_json_put_text(
         &w, "base_type",

@@ -315,6 +315,22 @@ class Plan(program.ProgramTest):
         self.assertRegex(self.succeed(*words, "--steps", "2000").err, r"warning: the run writes [\d.]+ TB to --nvme: \d+ % of the 600 TB")
         self.assertNotIn("warning", self.succeed(*words, "--steps", "10").err)
 
+    def test_what_is_written_beside_is_told_in_the_row(self):
+        """On disks AdamW's state of 10 bytes a parameter takes 20: the row says so."""
+        text, answer = self.plan(*SMALL, "--nvme", "64G", "--home", "state=nvme,weights=host", "--slots", "1")
+        on_disk = next(entry for entry in answer["plan"]["ledger"] if (entry["tier"], entry["name"]) == ("nvme", "optimizer state"))
+        self.assertEqual(on_disk["bytes"], 2 * on_disk["spare_bytes"])
+        total, spare = re.search(r"\n +optimizer .* ([\d.]+)   ([\d.]+) of it: room to write new content beside the old\n", text).groups()
+        self.assertAlmostEqual(float(total), 2 * float(spare), delta=0.11)
+        self.assertRegex(text, r" · 1 weight slot\n")
+
+    def test_frozen_and_trained_parameters_add_up(self):
+        text, answer = self.plan(*SMALL, "--lora", "r=8")
+        model = answer["model"]
+        self.assertEqual(model["frozen_parameters"], model["parameters"])
+        self.assertRegex(text, r"model .* · 1\.10 B frozen \+ [\d.]+ M trained parameters, ")
+        self.assertRegex(self.plan(*SMALL)[0], r"model .* · 1\.10 B parameters, ")
+
     def test_five_rows_and_the_full_ledger(self):
         self.assertNotIn("gradient slots", self.succeed(*SMALL, "--gpu-mem", "3G").out)
         self.assertIn("gradient slots", self.succeed(*SMALL, "--gpu-mem", "3G", "--explain").out)
