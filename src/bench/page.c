@@ -356,7 +356,7 @@ void ot_bench_put_page(const struct ot_bench *bench, struct ot_string_builder *o
         put(out,
             "<h2>Memory against time</h2>\n<p>The names say where weights and optimizer state live. With "
             "<em>planned</em> the program chooses that, within smaller budgets of device memory. The grey "
-            "staircase is the shortest time for each amount of memory. A thin line reaches from the fastest to "
+            "staircase is the shortest time for each amount of memory. A thin line goes from the fastest to "
             "the slowest measured step.</p>\n");
         put_mix_legend(bench, out);
         put_plots(bench, ot_bench_plot_memory, out);

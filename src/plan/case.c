@@ -1,5 +1,7 @@
 #include "src/plan/case.h"
 
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "src/base/error.h"
@@ -30,33 +32,56 @@ static int read_model(struct ot_plan_case *c) {
     const char *name = c->options->model, *dot = strrchr(name, '.');
     if (dot && strcmp(dot, ".json") == 0)
         return read_config_file(name, &c->config);
-    OT_TRY(ot_model_resolve(name, &c->resolved));
+    OT_TRY(ot_model_resolve_shape(name, &c->resolved));
     if (!c->resolved.path) {
         c->config = c->resolved.preset->config;
+        c->has_tokenizer = !c->resolved.preset->hub_id; /* the byte-level one */
         return 0;
     }
     struct ot_model_dir *dir;
     OT_TRY(ot_model_dir_open(c->resolved.path, &dir));
     c->config = ot_model_dir_facts(dir)->config;
+    c->has_tokenizer = ot_model_dir_facts(dir)->tokenizer_path != NULL;
     ot_model_dir_close(dir);
     return 0;
 }
 
 const char *ot_plan_case_model(const struct ot_plan_case *c) {
-    return c->resolved.path ? c->resolved.found : c->options->model;
+    return c->resolved.found ? c->resolved.found : c->options->model;
 }
 
 /* ---- the step and the run ---- */
 
+/* The options for reading rows. --model is what a run would open: a directory in place of its config.json,
+ * and a preset in place of another model of its shape. */
+static struct ot_options options_of_rows(const struct ot_plan_case *c, char directory[PATH_MAX]) {
+    struct ot_options as_run = *c->options;
+    const char *slash = strrchr(as_run.model, '/');
+    bool is_file = !c->resolved.preset && !c->resolved.path;
+    if (is_file) {
+        snprintf(directory, PATH_MAX, "%.*s", slash ? (int)(slash - as_run.model) : 1,
+                 slash ? as_run.model : ".");
+        as_run.model = directory;
+    } else if (!c->resolved.path) {
+        as_run.model = c->resolved.preset->name;
+    }
+    return as_run;
+}
+
 static int count_sequences(struct ot_plan_case *c) {
     const struct ot_options *o = c->options;
     struct ot_plan_rows rows;
+    char directory[PATH_MAX];
     c->sequences = o->tokens ? (o->tokens + c->seq_len - 1) / c->seq_len : o->rows;
     if (!o->data)
         return 0;
-    OT_TRY(ot_plan_rows_count(o, c->seq_len, &rows));
+    c->bytes_per_token = c->has_tokenizer || o->tokenizer ? 0 : ot_plan_rows_bytes_per_token(c->config.vocab);
+    const struct ot_options as_run = options_of_rows(c, directory);
+    OT_TRY(c->bytes_per_token > 0 ? ot_plan_rows_estimate(&as_run, c->bytes_per_token, c->seq_len, &rows)
+                                  : ot_plan_rows_count(&as_run, c->seq_len, &rows));
     c->rows = rows.rows;
     c->sequences = rows.sequences;
+    c->row_tokens = rows.tokens;
     return 0;
 }
 

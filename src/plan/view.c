@@ -296,7 +296,14 @@ static void print_run(const struct ot_plan_case *c, FILE *out) {
     if (a.run_seconds > 1e9) /* too long for days and hours */
         snprintf(time, sizeof time, "%.3g years", a.run_seconds / (365.25 * 86400));
     if (c->rows)
-        fprintf(out, "data    %s · %s rows to train on\n", c->options->data, ot_text_count(c->rows, rows));
+        fprintf(out, "data    %s · %s row%s to train on · %s%s tokens\n", c->options->data,
+                ot_text_count(c->rows, rows), ot_plural(c->rows), c->bytes_per_token > 0 ? "about " : "",
+                ot_text_short((double)c->row_tokens, tokens));
+    if (c->rows && c->bytes_per_token > 0)
+        fprintf(out,
+                "        The model's tokenizer is not here. Its tokens are estimated, at %.1f bytes a token; "
+                "--tokenizer FILE counts them.\n",
+                c->bytes_per_token);
     if (c->steps)
         fprintf(out, "run     %s step%s · %s tokens · %s%s\n", ot_text_count(c->steps, steps),
                 ot_plural(c->steps), ot_text_short(a.run_tokens, tokens), about, time);

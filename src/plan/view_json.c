@@ -144,6 +144,10 @@ static void put_time(const struct ot_plan_case *c, struct ot_json_writer *w) {
         ot_json_put_real(w, "seconds", a.run_seconds);
         if (c->rows)
             ot_json_put_int(w, "rows", c->rows);
+        if (c->rows)
+            ot_json_put_int(w, "row_tokens", c->row_tokens);
+        if (c->rows && c->bytes_per_token > 0)
+            ot_json_put_real(w, "assumed_bytes_per_token", c->bytes_per_token);
         ot_json_put_real(w, "nvme_written_bytes", a.written * (double)c->steps);
         ot_json_put_real(w, "wear_share", ot_wear_share(a.written * (double)c->steps, c->options->nvme.n));
     }
