@@ -290,7 +290,7 @@ static void print_nvme(const struct ot_plan_case *c, const struct ot_plan_answer
 static void print_run(const struct ot_plan_case *c, FILE *out) {
     struct ot_plan_answer a = ot_plan_case_answer(c);
     char steps[OT_TEXT_BYTES], tokens[OT_TEXT_BYTES], time[OT_TEXT_BYTES], rows[OT_TEXT_BYTES];
-    double price = c->options->price;
+    double price = c->price;
     const char *about = c->machine.card ? "about " : "";
     ot_text_duration(a.run_seconds, time);
     if (a.run_seconds > 1e9) /* too long for days and hours */

@@ -135,7 +135,7 @@ static void put_time(const struct ot_plan_case *c, struct ot_json_writer *w) {
         ot_json_put_real(w, "network_bytes_per_host", a.network);
     }
     ot_json_end_object(w);
-    if (!c->steps && c->options->price == 0)
+    if (!c->steps && c->price == 0)
         return;
     ot_json_begin_object(w, "run");
     if (c->steps) {
@@ -151,7 +151,7 @@ static void put_time(const struct ot_plan_case *c, struct ot_json_writer *w) {
         ot_json_put_real(w, "nvme_written_bytes", a.written * (double)c->steps);
         ot_json_put_real(w, "wear_share", ot_wear_share(a.written * (double)c->steps, c->options->nvme.n));
     }
-    if (c->options->price > 0) {
+    if (c->price > 0) {
         ot_json_put_real(w, "price_per_million_tokens", a.million_price);
         if (c->steps)
             ot_json_put_real(w, "price", a.run_price);

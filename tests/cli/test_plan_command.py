@@ -535,7 +535,7 @@ class Plan(plan_test.PlanTest):
                 (USAGE, "the size is needed", [*base, "--nvme", "/mnt/a"]),
                 (USAGE, "a rate from", [*base, "--pcie", "fast"]),
                 (USAGE, "a rate from", [*base, "--host-bw", "0"]),
-                (USAGE, "must be a number", [*base, "--price/h", "-1"]),
+                (USAGE, "must be a rate", [*base, "--host-bw", "-1"]),
                 (USAGE, "only the rate in bf16", [*base, "--dtype", "fp32"]),
                 (USAGE, "has no effect with plan", [*base, "--lr", "1e-4"]),
                 (INPUT, "nowhere-7b", ["plan", "--model", "nowhere-7b", "--gpu", "h200"]),
