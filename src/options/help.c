@@ -54,7 +54,8 @@ static const struct ot_command_help commands[OT_COMMAND_COUNT] = {
          {"offload-train plan --model llama-13b --gpu rtx4090 --host-mem 128G --nvme 1T",
           "offload-train plan --model llama-3.1-70b --gpu h200 --nvme 2T --steps 1000 --price/h 3.5 "
           "--explain",
-          "offload-train plan --model llama-7b --gpu all --methods --tokens 20M --price/h rtx4090=0.4,h100=2.5",
+          "offload-train plan --model llama-7b --gpu all --methods --tokens 20M --price/h "
+          "rtx4090=0.4,h100=2.5",
           "offload-train plan --gpu list"}},
     [OT_COMMAND_BENCH] =
         {"bench NAME|DIR [options]",
