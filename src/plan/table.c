@@ -407,11 +407,13 @@ int ot_plan_table_print(const struct ot_plan_table *table, FILE *out) {
     else if (!is_empty)
         print_text(table, shown_columns, n, out);
     ot_plan_table_print_ends(table, out);
+    const struct ot_options *o = table->options;
+    bool assumes_ram = table->kind == OT_TABLE_COMPARE && !o->ram && !o->host_mem;
     if (table->is_described)
-        fputs(table->options->markdown ? "\nEstimated from data sheets and assumptions; not measured. "
-                                         "`offload-train plan --explain` with one card and model says how.\n"
-                                       : "Estimated from data sheets and assumptions; not measured. "
-                                         "--explain with one card and model says how.\n",
-              out);
+        fprintf(
+            out,
+            "%sEstimated from data sheets and assumptions; not measured. %s with one card and model says how.%s\n",
+            o->markdown ? "\n" : "", o->markdown ? "`offload-train plan --explain`" : "--explain",
+            assumes_ram ? " The RAM of cards is assumed: --ram." : "");
     return 0;
 }

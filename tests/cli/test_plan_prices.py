@@ -78,6 +78,10 @@ class Prices(plan_test.PlanTest):
         self.assertIn(f"\nCheapest within 20m00s: {rows[0]['way']} on {rows[0]['card']}, ", text)
         self.assertRegex(text.splitlines()[0], r"^way +card .* RAM GiB .* run +price +per M tokens +limit$")
         self.assertRegex(text, r"\nLoRA +rtx4090 .* 64\.0 ")  # the RAM that is assumed
+        self.assertTrue(text.endswith(" The RAM of cards is assumed: --ram.\n"), text)
+        given = self.succeed(*RUN, *words, "--ram", "96G").out
+        self.assertRegex(given, r"\nLoRA +rtx4090 .* 96\.0 ")
+        self.assertNotIn("RAM of cards", given)
         fast = self.compare(*words, "--sort", "time")
         times = [row["run_seconds"] for row in fast]
         self.assertEqual(times, sorted(times))
