@@ -276,6 +276,8 @@ class Train(program.ProgramTest):
         self.assertRegex(result.err, r"\ntime    \S+ = 8 steps \S+")
         rate = re.search(r"\ndone .* ([\d,]+) tok/s", result.err)[1]
         self.assertEqual(rate, f"{int(done['tokens'] / done['seconds']):,}")
+        a_token = prediction["model_flops"] / (prediction["tokens_per_s"] * prediction["step_seconds"])
+        self.assertAlmostEqual(done["flops_per_s"] * done["seconds"] / done["tokens"] / a_token, 1, delta=0.2)
 
     def test_a_wrong_prediction_is_made_again(self):
         """The rates of the cache file say that a task takes 50 ms to start. Two full steps after the warm-up show that
@@ -354,6 +356,7 @@ class Train(program.ProgramTest):
             self.assertEqual(sum(entry["bytes"] for entry in ledger if entry["tier"] == tier), done[tier + "_planned_bytes"])
         rows = next(entry["bytes"] for entry in ledger if entry["name"] == "rows")
         self.assertGreater(rows, 0)
+        self.assertGreater(done["host_used_bytes"], done["host_planned_bytes"] - rows // 2)
         self.assertGreaterEqual(self.log("total")[1 + (self.log("total")[1]["event"] != "step")]["host_bytes"], rows)
 
 
