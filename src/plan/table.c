@@ -410,10 +410,10 @@ int ot_plan_table_print(const struct ot_plan_table *table, FILE *out) {
     const struct ot_options *o = table->options;
     bool assumes_ram = table->kind == OT_TABLE_COMPARE && !o->ram && !o->host_mem;
     if (table->is_described)
-        fprintf(
-            out,
-            "%sEstimated from data sheets and assumptions; not measured. %s with one card and model says how.%s\n",
-            o->markdown ? "\n" : "", o->markdown ? "`offload-train plan --explain`" : "--explain",
-            assumes_ram ? " The RAM of cards is assumed: --ram." : "");
+        fprintf(out,
+                "%sEstimated from data sheets and assumptions; not measured. %s with one card and model says "
+                "how.%s\n",
+                o->markdown ? "\n" : "", o->markdown ? "`offload-train plan --explain`" : "--explain",
+                assumes_ram ? " The RAM of cards is assumed: --ram." : "");
     return 0;
 }
