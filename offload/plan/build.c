@@ -138,7 +138,8 @@ static void set_slab_homes(const struct ot_plan_request *rq, const struct ot_can
     home = mode == OT_SHARD_STATE ? OT_HOME_GPU : home;
     slab->weights = rq->weights != OT_HOME_AUTO ? rq->weights : home;
     home = grads ? OT_HOME_NVME : OT_HOME_HOST;
-    slab->sums = rq->sums != OT_HOME_AUTO ? rq->sums : home;
+    bool summing = turn < c->summing || (c->sums_stay && turn < c->resident);
+    slab->sums = rq->sums != OT_HOME_AUTO ? rq->sums : summing ? OT_HOME_GPU : home;
     home = turn < c->waiting ? OT_HOME_GPU : home;
     slab->grads = rq->grads != OT_HOME_AUTO ? rq->grads : home;
     slab->state =
@@ -175,14 +176,18 @@ static void set_kept(const struct ot_plan_request *rq, const struct ot_candidate
     plan->host_kept_slots = ot_plan_kept_blocks(plan, OT_TIER_NVME) > 0 ? plan->kept_slots + 2 : 0;
 }
 
+int ot_candidate_micro(const struct ot_plan_request *rq, int64_t micro_sequences) {
+    int64_t micro = (rq->step_sequences + micro_sequences - 1) / micro_sequences;
+    return (int)(ot_shard_own_groups(&rq->shard) * ot_shard_group_micro(&rq->shard, micro));
+}
+
 int ot_candidate_build(const struct ot_plan_request *rq, const struct ot_candidate *c, struct ot_plan *plan) {
     const struct ot_chain *chain = rq->chain;
     set_homes(rq, c, plan);
     deal_tiles(rq, c, plan);
     plan->micro_tokens = c->micro_sequences * rq->sequence_tokens;
-    int64_t micro = (rq->step_sequences + c->micro_sequences - 1) / c->micro_sequences;
-    plan->max_micro = (int)(ot_shard_own_groups(&plan->shard) * ot_shard_group_micro(&plan->shard, micro));
-    ot_plan_set_rounds(plan, rq->rounds);
+    plan->max_micro = ot_candidate_micro(rq, c->micro_sequences);
+    ot_plan_set_rounds(plan, c->rounds);
     set_kept(rq, c, plan);
     plan->shadow_frames = c->shadow_frames;
     plan->activation_slots = rq->train && plan->activations != OT_HOME_GPU ? c->slots : 0;

@@ -214,7 +214,6 @@ static int check_kept(const struct ot_chain *chain, const struct ot_plan *plan) 
 }
 
 int ot_plan_finish(const struct ot_chain *chain, struct ot_plan *plan) {
-    struct ot_layout layout;
     bool weights[OT_SLOT_KINDS], encoded[OT_SLOT_KINDS];
     bool grads[OT_SLOT_KINDS], stages[OT_SLOT_KINDS], exchanges[OT_SLOT_KINDS];
     OT_TRY(check_shape(chain, plan));
@@ -240,8 +239,5 @@ int ot_plan_finish(const struct ot_chain *chain, struct ot_plan *plan) {
                        ot_tier_name((enum ot_tier)plan->activations));
     OT_TRY(check_kept(chain, plan));
     OT_TRY(check_shadows(plan));
-    OT_TRY(ot_layout_make(chain, plan, &layout));
-    ot_layout_ledger(&layout, &plan->ledger);
-    ot_layout_free(&layout);
-    return 0;
+    return ot_layout_measure(chain, plan, &plan->ledger);
 }
