@@ -1,0 +1,135 @@
+/* Finds plans to begin the search with. Between plans that keep activations in different ways, or that cut
+ * the step into other numbers of rounds, lie worse plans, so a search from one does not find the other. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "offload/predict/bound.h"
+#include "offload/predict/planner_state.h"
+#include "src/base/error.h"
+
+/* The ways to keep activations. NOTHING: all is computed again. LEFT: on the device, in what other uses leave
+ * free. FIRST: on the device, before anything else may live there. OFF: what has no room there leaves the
+ * device. */
+enum way { NOTHING, LEFT, FIRST, OFF, WAYS };
+
+enum { MOST_ROUNDS = 32, MOST_STARTS = MOST_ROUNDS * 16 };
+
+/* The numbers of rounds to begin with: every number up to 4, then those whose rounds are half as long, and
+ * one micro-batch a round. Returns how many. */
+static int list_rounds(const struct ot_plan_request *given, int micro, int rounds[MOST_ROUNDS]) {
+    int n = 0;
+    if (given->rounds) {
+        rounds[0] = given->rounds;
+        return 1;
+    }
+    for (int r = 1; r <= micro && n < MOST_ROUNDS - 1; r = r < 4 ? r + 1 : r % 3 ? r / 2 * 3 : r / 3 * 4)
+        rounds[n++] = r;
+    if (rounds[n - 1] < micro)
+        rounds[n++] = micro;
+    return n;
+}
+
+/* Sets the fields of a way. False: the user has decided otherwise, or the level means nothing here. */
+static bool set_way(const struct ot_plan_request *given, enum way way, int level,
+                    struct ot_plan_request *out) {
+    bool on_gpu = given->kept == OT_HOME_AUTO || given->kept == OT_HOME_GPU;
+    if (given->keep != OT_KEEP_CHOSEN)
+        return way == LEFT && level == OT_KEEP_PRODUCTS;
+    if (way == NOTHING) {
+        out->keep = OT_KEEP_NONE;
+        return level == OT_KEEP_PRODUCTS;
+    }
+    out->kept_level = (enum ot_keep_level)level;
+    out->kept_on = way == FIRST;
+    out->kept_off = way == OFF;
+    if (way == OFF && given->shadows == OT_SHADOWS_CHOSEN && given->clip)
+        out->shadows = 1; /* many of them lie over what the host keeps */
+    return way == OFF ? given->kept != OT_HOME_GPU : on_gpu;
+}
+
+/* Makes the plan of a start and adds the start, if its step may take less than `limit`. */
+static int add_start(struct ot_search *s, const struct ot_plan_request *request, int way, double limit,
+                     struct ot_planner_seen *seen, struct ot_planner_starts *out) {
+    struct ot_plan plan;
+    int rc = ot_plan_make(request, &plan);
+    if (rc < 0)
+        return rc == -OT_E_BUDGET ? 0 : rc;
+    double least = ot_plan_least_seconds(request->chain, &plan, s->costs);
+    bool same = request->micro_sequences == 0 ||
+                plan.micro_tokens == request->micro_sequences * request->sequence_tokens;
+    if (same && least < limit && !ot_planner_was_seen(seen, &plan)) {
+        out->list[out->n] = (struct ot_planner_start){*request, out->n, way, least, INFINITY};
+        out->n++;
+    }
+    ot_plan_free(&plan);
+    return 0;
+}
+
+static int by_least(const void *a, const void *b) {
+    const struct ot_planner_start *x = a, *y = b;
+    if (x->least != y->least)
+        return x->least < y->least ? -1 : 1;
+    return x->number - y->number;
+}
+
+static int by_seconds(const void *a, const void *b) {
+    const struct ot_planner_start *x = a, *y = b;
+    if (x->seconds != y->seconds)
+        return x->seconds < y->seconds ? -1 : 1;
+    return by_least(a, b);
+}
+
+/* The starts with the lowest bounds are simulated first: they may be so fast that the bounds of the others
+ * rule them out. */
+static int simulate_starts(struct ot_search *s, double limit, struct ot_planner_starts *starts) {
+    double best = limit;
+    for (int i = 0; i < starts->n; i++) {
+        struct ot_planner_start *start = &starts->list[i];
+        struct ot_planner_result made;
+        double most = fmin(best * (1 + OT_PLANNER_NEAR), limit);
+        if (start->least >= most)
+            break;
+        int rc = ot_planner_make(s, &start->request, most, &made);
+        if (rc < 0)
+            return rc;
+        if (rc == 0)
+            continue;
+        start->seconds = made.prediction.step_seconds;
+        best = fmin(best, start->seconds);
+        ot_plan_free(&made.plan);
+    }
+    qsort(starts->list, (size_t)starts->n, sizeof *starts->list, by_seconds);
+    int n = 0;
+    while (n < starts->n && starts->list[n].seconds < best * (1 + OT_PLANNER_NEAR))
+        n++;
+    starts->n = n;
+    return 0;
+}
+
+int ot_planner_find_starts(struct ot_search *s, int64_t micro, double limit, struct ot_planner_starts *out) {
+    static const int levels[] = {OT_KEEP_PRODUCTS, OT_KEEP_ATTENTION, OT_KEEP_ALL};
+    struct ot_planner_seen seen = {0};
+    int rounds[MOST_ROUNDS], rc = 0;
+    int n = list_rounds(s->given, s->out->plan.max_micro, rounds);
+    *out = (struct ot_planner_starts){.list = malloc(MOST_STARTS * sizeof *out->list)};
+    if (!out->list)
+        return ot_fail(OT_E_BUDGET, "no memory to choose a plan");
+    for (int r = 0; r < n; r++)
+        for (enum way way = NOTHING; way < WAYS; way++)
+            for (int level = 0; level < 3; level++) {
+                struct ot_plan_request request = *s->given;
+                request.rounds = rounds[r];
+                request.micro_sequences = micro;
+                if (!set_way(s->given, way, levels[level], &request))
+                    continue;
+                OT_TRY_GOTO(add_start(s, &request, way, limit, &seen, out), rc, failed);
+            }
+    if (out->n > 0)
+        qsort(out->list, (size_t)out->n, sizeof *out->list, by_least);
+    OT_TRY_GOTO(simulate_starts(s, limit, out), rc, failed);
+    return 0;
+failed:
+    free(out->list);
+    *out = (struct ot_planner_starts){0};
+    return rc;
+}
