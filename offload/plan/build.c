@@ -83,17 +83,20 @@ static int most_uses(const struct ot_chain *chain, enum ot_slot_kind kind) {
 
 static void set_slots(const struct ot_chain *chain, const struct ot_plan_request *rq,
                       const struct ot_candidate *c, struct ot_plan *plan) {
+    unsigned grads_pass = ot_plan_kinds(chain, plan, ot_plan_passes_grads);
+    unsigned grads_move = ot_plan_kinds(chain, plan, ot_plan_moves_grads);
+    unsigned plain = ot_plan_kinds(chain, plan, ot_plan_streams_plain);
+    unsigned decodes = ot_plan_kinds(chain, plan, ot_plan_decodes);
+    unsigned encoded = ot_plan_kinds(chain, plan, ot_plan_streams_encoded);
     for (enum ot_slot_kind k = 0; k < OT_SLOT_KINDS; k++) {
-        bool edge = ot_slot_kind_is_edge(k), tied = ot_chain_is_tied(chain, k);
-        bool grads = ot_plan_any_slab(chain, plan, k, ot_plan_passes_grads);
-        bool moves = ot_plan_any_slab(chain, plan, k, ot_plan_moves_grads);
+        bool edge = ot_slot_kind_is_edge(k), tied = edge && ot_chain_is_tied(chain, k);
+        bool grads = grads_pass >> k & 1, moves = grads_move >> k & 1;
         int needed = edge ? 1 + tied : 1; /* a tied head works with two edge slabs at once */
         int wanted = edge && !rq->slots ? needed : c->slots;
         wanted = wanted > needed ? wanted : needed;
-        bool streamed = ot_plan_any_slab(chain, plan, k, ot_plan_streams_plain);
-        bool decoded = ot_plan_any_slab(chain, plan, k, ot_plan_decodes);
+        bool streamed = plain >> k & 1, decoded = decodes >> k & 1;
         plan->weight_slots[k] = streamed ? wanted : decoded ? needed : 0;
-        plan->encoded_slots[k] = ot_plan_any_slab(chain, plan, k, ot_plan_streams_encoded) ? wanted : 0;
+        plan->encoded_slots[k] = encoded >> k & 1 ? wanted : 0;
         /* The gradients of two layers are in flight, and of one edge slab. A tied head works with two edge
          * slabs at once, and a tied slab needs a buffer for each of its two uses. Each block at work needs
          * all levels of its tree. */
@@ -114,8 +117,9 @@ static void set_slots(const struct ot_chain *chain, const struct ot_plan_request
 /* Sets the host slots of data on nvme. There is one slot more than on the device, so that a read is under way
  * while the slab before it is copied. There are no more slots than data to pass. */
 static void set_nvme_slots(const struct ot_chain *chain, const struct ot_candidate *c, struct ot_plan *plan) {
+    unsigned kinds = ot_plan_kinds(chain, plan, ot_plan_passes_host);
     for (enum ot_slot_kind k = 0; k < OT_SLOT_KINDS; k++) {
-        bool passes = ot_plan_any_slab(chain, plan, k, ot_plan_passes_host);
+        bool passes = kinds >> k & 1;
         int wanted = ot_slot_kind_is_edge(k) || c->slots == 1 ? 1 : c->slots + 1;
         plan->host_weight_slots[k] = !passes ? 0 : wanted > OT_PLAN_MAX_SLOTS ? OT_PLAN_MAX_SLOTS : wanted;
     }

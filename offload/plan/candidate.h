@@ -61,10 +61,10 @@ bool ot_plan_streams_state(const struct ot_plan *plan);
 bool ot_chain_is_tied(const struct ot_chain *chain, enum ot_slot_kind kind);
 int ot_chain_most_micro(const struct ot_chain *chain);
 
-/* True if the test holds for some slab of the kind. */
-bool ot_plan_any_slab(const struct ot_chain *chain, const struct ot_plan *plan, enum ot_slot_kind kind,
-                      bool (*test)(const struct ot_chain *, const struct ot_plan *, int));
-/* Tests for ot_plan_any_slab. Blocks use the weights in a weight slot: because they are streamed without
+/* The kinds of slots for which the test holds for some slab: bit k is kind k. */
+unsigned ot_plan_kinds(const struct ot_chain *chain, const struct ot_plan *plan,
+                       bool (*test)(const struct ot_chain *, const struct ot_plan *, int));
+/* Tests for ot_plan_kinds. Blocks use the weights in a weight slot: because they are streamed without
  * encoding, or because they are decoded into it. Encoded weights pass through an encoded slot. Weights pass
  * through a host slot; gradients accumulate in a gradient slot; gradients are finished elsewhere than in
  * their sum. */

@@ -43,6 +43,7 @@ struct ot_plan_request {
     int64_t pass_tokens;   /* not for training: tokens of a usual pass; 0: those of a micro-batch */
     int snapshot_slots;    /* same as in struct ot_plan */
     int kept_contents;     /* same as in struct ot_plan */
+    bool is_trial;         /* a plan that does not fit is of no interest: out->shortage is not filled in */
     int rounds;            /* of a step (rounds.h); 0: one, or as few as fit */
     struct ot_shard shard; /* of this rank; the budgets are those of this rank too */
     size_t staging_bytes;  /* same as in struct ot_plan */

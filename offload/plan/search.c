@@ -140,6 +140,8 @@ static int note_smallest(const struct ot_plan_request *rq, struct ot_candidate *
 static int refuse(const struct ot_plan_request *rq, const struct seen *seen, struct ot_plan *plan) {
     struct ot_shortage *shortage = &plan->shortage;
     bool any = false;
+    if (rq->is_trial)
+        return ot_fail(OT_E_BUDGET, "no plan fits");
     for (int t = 0; t < OT_TIER_COUNT; t++)
         if (seen->least[t] != SIZE_MAX) {
             shortage->alone[t] = seen->least[t];
@@ -165,7 +167,7 @@ static int stretch_start(const struct ot_chain *chain, int resident) {
 }
 
 /* How many counts of resident slabs in [low, high] the tier has room for. For the device these are the first
- * counts, for the host the last ones. */
+ * counts, for the host the last ones. What is on nvme does not change the need of the device. */
 static int count_fitting(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
                          enum ot_tier tier, int low, int high) {
     int fitting = 0, unknown = high - low + 1;
@@ -173,7 +175,8 @@ static int count_fitting(const struct ot_plan_request *rq, struct ot_candidate *
         int tried = (unknown + 1) / 2;
         struct need need;
         c->resident = tier == OT_TIER_GPU ? low + fitting + tried - 1 : high - fitting - tried + 1;
-        OT_TRY(measure_spilled(rq, c, plan, &need));
+        c->spilled = 0;
+        OT_TRY(tier == OT_TIER_GPU ? measure(rq, c, plan, &need) : measure_spilled(rq, c, plan, &need));
         bool fits = has_room(rq, &need, tier);
         fitting += fits ? tried : 0;
         unknown = fits ? unknown - tried : tried - 1;
@@ -181,41 +184,39 @@ static int count_fitting(const struct ot_plan_request *rq, struct ot_candidate *
     return fitting;
 }
 
-/* Sets c->resident to the largest count in [low, high] that fits the device and the host. That is nearly
- * always `high`, because more on the device is less on the host. The exception is the slots that the first
- * slab on nvme needs. Returns 1: found, 0: none, < 0: error. */
-static int largest_fitting(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
-                           int low, int high) {
-    for (c->resident = high; c->resident >= low; c->resident--) {
-        struct need need;
-        OT_TRY(measure_spilled(rq, c, plan, &need));
-        if (has_room(rq, &need, OT_TIER_GPU) && has_room(rq, &need, OT_TIER_HOST))
-            return 1;
+/* Notes three plans: the least of the device, the least of the host beside this device, and the least of the
+ * device beside this host. */
+static int note_stretch(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
+                        int low, int high, int gpu, struct seen *seen) {
+    int host;
+    OT_TRY(host = count_fitting(rq, c, plan, OT_TIER_HOST, low, high));
+    int least[3] = {low, gpu > 0 ? low + gpu - 1 : low, host > 0 ? high - host + 1 : low};
+    for (int i = 0; i < 3; i++) {
+        c->resident = least[i];
+        OT_TRY(note_smallest(rq, c, plan, seen));
     }
     return 0;
 }
 
-/* Sets c->resident to the most slabs that may live on the device. Returns 1: found, 0: no count fits, < 0:
- * error. */
+/* Sets c->resident to the most slabs that may live on the device. That is nearly always the most that the
+ * device has room for, because more on the device is less on the host. The exception is the slots that the
+ * first slab on nvme needs: then it is one slab less. seen: NULL, or notes the smallest plans. Returns 1:
+ * found, 0: no count fits, < 0: error. */
 static int find_resident(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
                          struct seen *seen) {
     for (int low, high = rq->chain->n_slabs; high >= 0; high = low - 1) {
-        int gpu, host;
+        int gpu;
         low = stretch_start(rq->chain, high);
         OT_TRY(gpu = count_fitting(rq, c, plan, OT_TIER_GPU, low, high));
-        OT_TRY(host = count_fitting(rq, c, plan, OT_TIER_HOST, low, high));
-        if (gpu + host > high - low + 1) {
-            int rc = largest_fitting(rq, c, plan, low, low + gpu - 1);
-            if (rc != 0)
-                return rc;
+        for (int less = 0; less < 2 && less < gpu; less++) {
+            struct need need;
+            c->resident = low + gpu - 1 - less;
+            OT_TRY(measure_spilled(rq, c, plan, &need));
+            if (has_room(rq, &need, OT_TIER_HOST))
+                return 1;
         }
-        /* Note three plans: the least of the device, the least of the host beside this device, and the least
-         * of the device beside this host. */
-        int least[3] = {low, gpu > 0 ? low + gpu - 1 : low, host > 0 ? high - host + 1 : low};
-        for (int i = 0; i < 3; i++) {
-            c->resident = least[i];
-            OT_TRY(note_smallest(rq, c, plan, seen));
-        }
+        if (seen)
+            OT_TRY(note_stretch(rq, c, plan, low, high, gpu, seen));
     }
     return 0;
 }
@@ -460,20 +461,23 @@ static int find_tiles(const struct ot_plan_request *rq, struct ot_candidate *c, 
     bool in_slots = rq->train && (rq->budget_bytes[OT_TIER_NVME] > 0 || rq->shares[OT_TILE_STREAM] > 0);
     int rc, low = 1, high = 0;
     least = least > LEAST_TILE_PARAMS ? least : LEAST_TILE_PARAMS;
-    OT_TRY(rc = find_candidate(rq, c, plan, &seen));
+    OT_TRY(rc = find_candidate(rq, c, plan, NULL));
     for (; in_slots && !rq->tile_params && tile / 2 >= least; tile /= 2)
         high++;
-    if (rc == 0 && high > 0) {
-        OT_TRY(rc = try_tiles(rq, high, c, plan, &seen));
+    if (rc == 0 && high > 0 && !rq->is_trial) {
+        OT_TRY(rc = try_tiles(rq, high, c, plan, NULL));
         while (rc > 0 && low < high) {
             int fits, middle = low + (high - low) / 2;
-            OT_TRY(fits = try_tiles(rq, middle, c, plan, &seen));
+            OT_TRY(fits = try_tiles(rq, middle, c, plan, NULL));
             high = fits ? middle : high;
             low = fits ? low : middle + 1;
         }
         if (rc > 0)
-            OT_TRY(rc = try_tiles(rq, high, c, plan, &seen));
+            OT_TRY(rc = try_tiles(rq, high, c, plan, NULL));
     }
+    if (rc == 0 && !rq->is_trial)
+        OT_TRY(rc = rq->tile_params ? find_candidate(rq, c, plan, &seen)
+                                    : try_tiles(rq, high, c, plan, &seen));
     return rc > 0 ? 0 : refuse(rq, &seen, plan);
 }
 

@@ -137,8 +137,10 @@ int ot_planner_choose_from(const struct ot_plan_request *request, const struct o
     out->forced.activations = out->plan.activations;
     OT_TRY_GOTO(ot_simulate_plan(request->chain, &out->plan, costs, &out->prediction), rc, failed);
     ot_planner_was_seen(seen, &out->plan);
+    out->forced.tile_params = out->plan.tile_params; /* it may be small, because memory is short */
     OT_TRY_GOTO(search(&s, start, limit), rc, failed);
     out->tried = seen->n;
+    out->forced.is_trial = request->is_trial;
     goto out;
 failed:
     ot_plan_free(&out->plan);

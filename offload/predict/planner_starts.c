@@ -120,6 +120,8 @@ int ot_planner_find_starts(struct ot_search *s, int64_t micro, double limit, str
                 struct ot_plan_request request = *s->given;
                 request.rounds = rounds[r];
                 request.micro_sequences = micro;
+                request.is_trial = true;
+                request.tile_params = s->out->plan.tile_params;
                 if (!set_way(s->given, way, levels[level], &request))
                     continue;
                 OT_TRY_GOTO(add_start(s, &request, way, limit, &seen, out), rc, failed);

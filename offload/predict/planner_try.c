@@ -65,7 +65,9 @@ int ot_planner_make(struct ot_search *s, const struct ot_plan_request *request, 
     int rc = 0;
     *out = (struct ot_planner_result){.forced = *request};
     s->effort -= MAKING_TASKS * chain->n_slabs;
-    if (s->effort < 0 || ot_plan_make(request, &out->plan) < 0)
+    struct ot_plan_request trial = *request;
+    trial.is_trial = true;
+    if (s->effort < 0 || ot_plan_make(&trial, &out->plan) < 0)
         return 0; /* the forced plan does not fit: it is no candidate */
     /* ot_plan_make chooses some fields by the free memory. Forces those fields, so that a move of one field
      * changes that field alone. */
