@@ -204,7 +204,8 @@ static int note_stretch(const struct ot_plan_request *rq, struct ot_candidate *c
  * found, 0: no count fits, < 0: error. */
 static int find_resident(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
                          struct seen *seen) {
-    for (int low, high = rq->chain->n_slabs; high >= 0; high = low - 1) {
+    int most = rq->chain->n_slabs - (int)lround(rq->streamed * rq->chain->n_slabs);
+    for (int low, high = most; high >= 0; high = low - 1) {
         int gpu;
         low = stretch_start(rq->chain, high);
         OT_TRY(gpu = count_fitting(rq, c, plan, OT_TIER_GPU, low, high));
@@ -352,7 +353,7 @@ static int find_candidate(const struct ot_plan_request *rq, struct ot_candidate 
                           struct seen *seen) {
     struct micro_range range = find_range(rq);
     int rc;
-    for (int recompute = may_keep_on_gpu(rq) ? 0 : 1; recompute < 2; recompute++) {
+    for (int recompute = may_keep_on_gpu(rq) ? 0 : 1; recompute < 2 && rq->streamed == 0; recompute++) {
         rc = find_all_resident(rq, range, recompute ? first_kept(rq) : middle_blocks(rq), c, plan);
         if (rc != 0)
             return rc;

@@ -8,10 +8,12 @@
 
 /* The effort of a search, in tasks of simulated plans: about 2 us each, so that planning a 7B model takes a
  * second. A plan of many tasks still gets FEWEST tries in each part of the search. */
-static const double CLIMB_EFFORT = 400e3, LATE_EFFORT = 120e3, MICRO_EFFORT = 60e3;
+static const double CLIMB_EFFORT = 600e3, SHAKE_EFFORT = 250e3, LATE_EFFORT = 150e3,
+                    MICRO_EFFORT = 60e3;
 enum { FEWEST_TRIES = 8 };
 /* The most plans from which the search climbs. The first one has the most effort. */
 enum { SEEDS = 3 };
+enum { MOST_SEARCH_TILES = 1024 };
 
 static void allow(struct ot_search *s, double effort) {
     double least = FEWEST_TRIES * ot_planner_tasks(&s->out->plan, s->given->chain->n_blocks);
@@ -72,9 +74,14 @@ static int climb(struct ot_search *s, double limit) {
     double best = starts.n > 0 ? fmin(starts.list[0].seconds, now) : now;
     int n = best * (1 - OT_PLANNER_NEAR) < limit ? choose_seeds(&starts, seeds) : 0;
     for (int i = 0; i < n; i++)
-        OT_TRY_GOTO(climb_from(s, &starts.list[seeds[i]].request, CLIMB_EFFORT / (1 << (i + 1)), 0), rc, out);
-    allow(s, CLIMB_EFFORT / (1 << (n + 1)));
-    rc = ot_planner_climb(s);
+        OT_TRY_GOTO(climb_from(s, &starts.list[seeds[i]].request, CLIMB_EFFORT / (i > 0 ? 4 : 2), 0), rc, out);
+    if (n == 0) {
+        allow(s, CLIMB_EFFORT);
+        rc = ot_planner_climb(s);
+    }
+    allow(s, SHAKE_EFFORT);
+    if (rc >= 0 && s->out->prediction.step_seconds * (1 - OT_PLANNER_NEAR) < limit)
+        rc = ot_planner_shake(s);
 out:
     free(starts.list);
     return rc < 0 ? rc : 0;
@@ -110,6 +117,18 @@ static int try_start(struct ot_search *s, const struct ot_plan_request *start) {
     return ot_planner_try(s, &here, 0);
 }
 
+/* Tiles for the search: with a thousand of them, a plan is simulated in a fraction of the time, and takes
+ * nearly as long a step. On nvme such tiles would need large slots. */
+static int64_t choose_tile(const struct ot_plan_request *given, const struct ot_plan *plan) {
+    int64_t params = 0, tile = plan->tile_params;
+    for (int i = 0; i < given->chain->n_slabs; i++)
+        params += given->chain->slabs[i].frozen ? 0 : given->chain->slabs[i].n_params;
+    bool may = given->tile_params == 0 && given->budget_bytes[OT_TIER_NVME] == 0;
+    while (may && params / tile > MOST_SEARCH_TILES)
+        tile *= 2;
+    return tile;
+}
+
 static int search(struct ot_search *s, const struct ot_plan_request *start, double limit) {
     allow(s, CLIMB_EFFORT);
     if (start)
@@ -138,6 +157,7 @@ int ot_planner_choose_from(const struct ot_plan_request *request, const struct o
     OT_TRY_GOTO(ot_simulate_plan(request->chain, &out->plan, costs, &out->prediction), rc, failed);
     ot_planner_was_seen(seen, &out->plan);
     out->forced.tile_params = out->plan.tile_params; /* it may be small, because memory is short */
+    s.tile_params = choose_tile(request, &out->plan);
     OT_TRY_GOTO(search(&s, start, limit), rc, failed);
     out->tried = seen->n;
     out->forced.is_trial = request->is_trial;

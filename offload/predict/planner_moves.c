@@ -1,5 +1,7 @@
 /* The moves of the search: each tries values of one choice near the best plan's. */
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/adamw.h"
@@ -15,7 +17,7 @@ static const double NEGLIGIBLE = 0.001;
 /* The share of tiles to stream, among the tiles whose state is not on the device, so that the device and the
  * CPU pool finish at the same time. Each moves its bytes a parameter at its rate: a streamed tile's state
  * crosses the link in both directions, its gradients and weights cross once; the pool moves AdamW's bytes. */
-static double balanced_stream(const struct ot_search *s) {
+double ot_planner_balance(const struct ot_search *s) {
     enum { PARAMS = 1 << 20 };
     const struct ot_chain *chain = s->given->chain;
     const struct ot_rates *r = &s->costs->rates;
@@ -25,13 +27,18 @@ static double balanced_stream(const struct ot_search *s) {
     return stream + pool > 0 ? stream / (stream + pool) : 0.5;
 }
 
-static int try_shares_with(struct ot_search *s, double shadows, double gpu, double stream_of_rest) {
-    struct ot_plan_request request = s->out->forced;
+void ot_planner_set_shares(const struct ot_search *s, double gpu, double stream_of_rest,
+                           struct ot_plan_request *request) {
     gpu = s->given->state != OT_HOME_AUTO ? 0 : fmin(fmax(gpu, 0), 1);
     stream_of_rest = fmin(fmax(stream_of_rest, 0), 1);
-    request.shares[OT_TILE_GPU] = gpu;
-    request.shares[OT_TILE_STREAM] = (1 - gpu) * stream_of_rest;
-    request.shares[OT_TILE_CPU] = (1 - gpu) * (1 - stream_of_rest);
+    request->shares[OT_TILE_GPU] = gpu;
+    request->shares[OT_TILE_STREAM] = (1 - gpu) * stream_of_rest;
+    request->shares[OT_TILE_CPU] = (1 - gpu) * (1 - stream_of_rest);
+}
+
+static int try_shares_with(struct ot_search *s, double shadows, double gpu, double stream_of_rest) {
+    struct ot_plan_request request = s->out->forced;
+    ot_planner_set_shares(s, gpu, stream_of_rest, &request);
     request.shadows = shadows;
     return ot_planner_try(s, &request, 0);
 }
@@ -40,7 +47,7 @@ static int try_shares(struct ot_search *s, double gpu, double stream_of_rest) {
     return try_shares_with(s, s->out->forced.shadows, gpu, stream_of_rest);
 }
 
-static void current_shares(const struct ot_search *s, double *gpu, double *stream_of_rest) {
+void ot_planner_get_shares(const struct ot_search *s, double *gpu, double *stream_of_rest) {
     double n[OT_TILE_ENGINES], all = 0;
     for (int e = 0; e < OT_TILE_ENGINES; e++)
         all += n[e] = (double)ot_plan_count_tiles(&s->out->plan, (enum ot_tile_engine)e);
@@ -49,7 +56,7 @@ static void current_shares(const struct ot_search *s, double *gpu, double *strea
     *stream_of_rest = rest > 0 ? n[OT_TILE_STREAM] / rest : 0;
 }
 
-static bool may_share(const struct ot_search *s) {
+bool ot_planner_may_share(const struct ot_search *s) {
     const double *shares = s->given->shares;
     return s->given->state != OT_HOME_GPU &&
            shares[OT_TILE_GPU] + shares[OT_TILE_STREAM] + shares[OT_TILE_CPU] == 0;
@@ -62,11 +69,11 @@ static bool may_share(const struct ot_search *s) {
  * pool. */
 static int move_shares(struct ot_search *s) {
     static const struct { int gpu, stream; } ways[] = {{-1, 1}, {0, 1}, {0, -1}, {-1, 0}, {1, 0}, {1, -1}};
-    double gpu, stream, balance = balanced_stream(s);
+    double gpu, stream, balance = ot_planner_balance(s);
     int taken = 0;
-    if (!may_share(s))
+    if (!ot_planner_may_share(s))
         return 0;
-    current_shares(s, &gpu, &stream);
+    ot_planner_get_shares(s, &gpu, &stream);
     const double starts[][2] = {{gpu, balance}, {gpu / 2, balance}, {0, balance}, {0, 0}, {gpu, 1}};
     for (int i = 0; i < 5; i++) {
         int rc;
@@ -76,7 +83,7 @@ static int move_shares(struct ot_search *s) {
     for (double step = 0.2; step > 0.04;) {
         int better = 0;
         for (int i = 0; i < 6 && !better; i++) {
-            current_shares(s, &gpu, &stream);
+            ot_planner_get_shares(s, &gpu, &stream);
             OT_TRY(better = try_shares(s, gpu + step * ways[i].gpu / 2, stream + step * ways[i].stream));
         }
         step = better ? step : step / 2;
@@ -91,8 +98,8 @@ static int move_shadows(struct ot_search *s) {
     static const double streamed[] = {1, 0.75, 0.5, 0.25, 0}, shadows[] = {0.5, 0.25};
     double gpu, stream;
     int taken = 0, rc;
-    current_shares(s, &gpu, &stream);
-    for (int i = 0; i < 5 && may_share(s); i++) {
+    ot_planner_get_shares(s, &gpu, &stream);
+    for (int i = 0; i < 5 && ot_planner_may_share(s); i++) {
         OT_TRY(rc = try_shares_with(s, 1, gpu, stream * streamed[i]));
         taken += rc;
     }
@@ -187,6 +194,19 @@ static int move_kept_on(struct ot_search *s) {
     for (int i = 0; i < 7 && may; i++) {
         struct ot_plan_request request = s->out->forced;
         request.kept_on = fmin(fmax(request.kept_on + steps[i], 0), 1);
+        OT_TRY(rc = ot_planner_try(s, &request, 0));
+        taken += rc;
+    }
+    return taken;
+}
+
+/* How many slabs are streamed although there may be room for them. */
+static int move_streamed(struct ot_search *s) {
+    static const double steps[] = {1, 0.5, 0.25, 0.125, -0.125, -0.25, -1};
+    int taken = 0, rc;
+    for (int i = 0; i < 7 && s->given->weights == OT_HOME_AUTO; i++) {
+        struct ot_plan_request request = s->out->forced;
+        request.streamed = fmin(fmax(request.streamed + steps[i], 0), 1);
         OT_TRY(rc = ot_planner_try(s, &request, 0));
         taken += rc;
     }
@@ -288,6 +308,7 @@ int ot_planner_climb(struct ot_search *s) {
     } moves[] = {{move_shares, ot_planner_may_gain},
                  {move_kept, ot_planner_may_gain},
                  {move_kept_on, ot_planner_may_gain},
+                 {move_streamed, ot_planner_may_gain},
                  {move_rounds, ot_planner_may_gain},
                  {move_sums, ot_planner_may_gain},
                  {move_kept_home, ot_planner_may_gain},
@@ -304,6 +325,7 @@ int ot_planner_climb(struct ot_search *s) {
             if (moves[m].may_gain(s))
                 OT_TRY(rc = moves[m].move(s));
             taken += rc;
+            if (getenv("OT_DBG")) fprintf(stderr, "move %zu taken %d: %.3f effort %.0f seen %d\n", m, rc, s->out->prediction.step_seconds, s->effort, s->seen->n);
         }
     }
     return 0;

@@ -1,6 +1,7 @@
 /* Finds plans to begin the search with. Between plans that keep activations in different ways, or that cut
  * the step into other numbers of rounds, lie worse plans, so a search from one does not find the other. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "offload/predict/bound.h"
@@ -9,10 +10,10 @@
 
 /* The ways to keep activations. NOTHING: all is computed again. LEFT: on the device, in what other uses leave
  * free. FIRST: on the device, before anything else may live there. OFF: what has no room there leaves the
- * device. */
-enum way { NOTHING, LEFT, FIRST, OFF, WAYS };
+ * device. HALF_OFF: half of that does. */
+enum way { NOTHING, LEFT, FIRST, OFF, HALF_OFF, WAYS };
 
-enum { MOST_ROUNDS = 32, MOST_STARTS = MOST_ROUNDS * 16 };
+enum { MOST_ROUNDS = 32, MOST_STARTS = MOST_ROUNDS * 32, MOST_SIMULATED = 24 };
 
 /* The numbers of rounds to begin with: every number up to 4, then those whose rounds are half as long, and
  * one micro-batch a round. Returns how many. */
@@ -41,10 +42,8 @@ static bool set_way(const struct ot_plan_request *given, enum way way, int level
     }
     out->kept_level = (enum ot_keep_level)level;
     out->kept_on = way == FIRST;
-    out->kept_off = way == OFF;
-    if (way == OFF && given->shadows == OT_SHADOWS_CHOSEN && given->clip)
-        out->shadows = 1; /* many of them lie over what the host keeps */
-    return way == OFF ? given->kept != OT_HOME_GPU : on_gpu;
+    out->kept_off = way == OFF ? 1 : way == HALF_OFF ? 0.5 : 0;
+    return way >= OFF ? given->kept != OT_HOME_GPU : on_gpu;
 }
 
 /* Makes the plan of a start and adds the start, if its step may take less than `limit`. */
@@ -58,11 +57,21 @@ static int add_start(struct ot_search *s, const struct ot_plan_request *request,
     bool same = request->micro_sequences == 0 ||
                 plan.micro_tokens == request->micro_sequences * request->sequence_tokens;
     if (same && least < limit && !ot_planner_was_seen(seen, &plan)) {
-        out->list[out->n] = (struct ot_planner_start){*request, out->n, way, least, INFINITY};
+        out->list[out->n] = (struct ot_planner_start){*request, out->n, 0, way, least, INFINITY};
         out->n++;
     }
     ot_plan_free(&plan);
     return 0;
+}
+
+/* The starts of all ways take turns, so that each way is tried. */
+static int by_turn(const void *a, const void *b) {
+    const struct ot_planner_start *x = a, *y = b;
+    if (x->turn != y->turn)
+        return x->turn - y->turn;
+    if (x->least != y->least)
+        return x->least < y->least ? -1 : 1;
+    return x->number - y->number;
 }
 
 static int by_least(const void *a, const void *b) {
@@ -83,22 +92,32 @@ static int by_seconds(const void *a, const void *b) {
  * rule them out. */
 static int simulate_starts(struct ot_search *s, double limit, struct ot_planner_starts *starts) {
     double best = limit;
+    int turns[WAYS] = {0}, simulated = 0;
+    if (starts->n > 0)
+        qsort(starts->list, (size_t)starts->n, sizeof *starts->list, by_least);
+    for (int i = 0; i < starts->n; i++)
+        starts->list[i].turn = turns[starts->list[i].way]++;
+    if (starts->n > 0)
+        qsort(starts->list, (size_t)starts->n, sizeof *starts->list, by_turn);
     for (int i = 0; i < starts->n; i++) {
         struct ot_planner_start *start = &starts->list[i];
         struct ot_planner_result made;
         double most = fmin(best * (1 + OT_PLANNER_NEAR), limit);
-        if (start->least >= most)
-            break;
+        if (start->least >= best || simulated == MOST_SIMULATED)
+            continue;
+        simulated++;
         int rc = ot_planner_make(s, &start->request, most, &made);
         if (rc < 0)
             return rc;
         if (rc == 0)
             continue;
         start->seconds = made.prediction.step_seconds;
+        if (getenv("OT_DBG")) fprintf(stderr, "start way %d rounds %d level %d least %.3f: %.3f effort %.0f\n", start->way, start->request.rounds, start->request.kept_level, start->least, start->seconds, s->effort);
         best = fmin(best, start->seconds);
         ot_plan_free(&made.plan);
     }
-    qsort(starts->list, (size_t)starts->n, sizeof *starts->list, by_seconds);
+    if (starts->n > 0)
+        qsort(starts->list, (size_t)starts->n, sizeof *starts->list, by_seconds);
     int n = 0;
     while (n < starts->n && starts->list[n].seconds < best * (1 + OT_PLANNER_NEAR))
         n++;
@@ -121,13 +140,18 @@ int ot_planner_find_starts(struct ot_search *s, int64_t micro, double limit, str
                 request.rounds = rounds[r];
                 request.micro_sequences = micro;
                 request.is_trial = true;
-                request.tile_params = s->out->plan.tile_params;
+                request.tile_params = s->tile_params;
+                if (s->given->shadows == OT_SHADOWS_CHOSEN && s->given->clip)
+                    request.shadows = 1; /* they take only host memory that is left */
                 if (!set_way(s->given, way, levels[level], &request))
                     continue;
                 OT_TRY_GOTO(add_start(s, &request, way, limit, &seen, out), rc, failed);
+                if (!ot_planner_may_share(s))
+                    continue;
+                request.shares[OT_TILE_STREAM] = ot_planner_balance(s);
+                request.shares[OT_TILE_CPU] = 1 - request.shares[OT_TILE_STREAM];
+                OT_TRY_GOTO(add_start(s, &request, way, limit, &seen, out), rc, failed);
             }
-    if (out->n > 0)
-        qsort(out->list, (size_t)out->n, sizeof *out->list, by_least);
     OT_TRY_GOTO(simulate_starts(s, limit, out), rc, failed);
     return 0;
 failed:

@@ -1,5 +1,5 @@
 /* What the files of the planner share. planner_try.c makes, simulates and compares one plan; planner_moves.c
- * changes one choice of a plan at a time; planner_starts.c finds plans to begin with; planner.c puts them
+ * changes one choice of a plan at a time, planner_shake.c several; planner_starts.c finds plans to begin with; planner.c puts them
  * together. Private to offload/predict. */
 #ifndef OT_OFFLOAD_PREDICT_PLANNER_STATE_H
 #define OT_OFFLOAD_PREDICT_PLANNER_STATE_H
@@ -13,6 +13,7 @@ struct ot_search {
     const struct ot_plan_request *given; /* the user's request */
     const struct ot_costs *costs;
     struct ot_planner_result *out;
+    int64_t tile_params; /* of the plans to begin with */
     double effort; /* what is left: the tasks of the plans that may still be simulated */
     /* Fingerprints of the plans that were tried. Searches from several plans may share them. */
     struct ot_planner_seen {
@@ -38,8 +39,21 @@ int ot_planner_try(struct ot_search *s, const struct ot_plan_request *request, d
 
 /* Changes one choice at a time until no change gains anything, or until the effort is used up. */
 int ot_planner_climb(struct ot_search *s);
-/* The same for what is worth trying only when the rest is settled: tiles and shadows. */
+/* Changes two or three choices at a time, drawn at random, until the effort is used up. The same request and
+ * costs draw the same choices. */
+int ot_planner_shake(struct ot_search *s);
+/* As ot_planner_climb, for what is worth trying only when the rest is settled: tiles and shadows. */
 int ot_planner_climb_late(struct ot_search *s);
+/* The share of tiles to stream, among the tiles whose state is not on the device, so that the device and the
+ * CPU pool finish at the same time. */
+double ot_planner_balance(const struct ot_search *s);
+/* Two numbers describe the engines of the tiles: the device's share of all tiles, and the stream's share of
+ * the rest. */
+void ot_planner_get_shares(const struct ot_search *s, double *gpu, double *stream_of_rest);
+void ot_planner_set_shares(const struct ot_search *s, double gpu, double stream_of_rest,
+                           struct ot_plan_request *request);
+/* True if the user has left the engines of the tiles to the planner. */
+bool ot_planner_may_share(const struct ot_search *s);
 /* True if compute waits for other lanes, or computes activations again. */
 bool ot_planner_may_gain(const struct ot_search *s);
 
@@ -49,7 +63,7 @@ struct ot_planner_starts {
     int n;
     struct ot_planner_start {
         struct ot_plan_request request;
-        int number;   /* in the order in which they were found */
+        int number, turn; /* in the order in which they were found; among those of its way */
         int way;      /* the way to keep activations */
         double least; /* the lower bound of its step (bound.h) */
         double seconds;
