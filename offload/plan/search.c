@@ -299,7 +299,16 @@ static int find_with(const struct ot_plan_request *rq, int64_t micro, int rounds
     int most_slots = rq->slots ? rq->slots : 3, fewest_slots = rq->slots ? rq->slots : 1;
     int homes = rq->train && rq->activations == OT_HOME_AUTO ? 2 : 1;
     int stays = rounds > 1 && rq->train && rq->sums == OT_HOME_AUTO ? 2 : 1;
-    for (int try = 0; try < homes * stays; try++)
+    for (int try = 0; try < homes * stays; try++) {
+        struct need need;
+        *c = (struct ot_candidate){.micro_sequences = micro,
+                                   .rounds = rounds,
+                                   .kept_blocks = first_kept(rq),
+                                   .slots = fewest_slots,
+                                   .activations = (enum ot_home)(try / stays)};
+        OT_TRY(rq->is_trial ? measure(rq, c, plan, &need) : 0);
+        if (rq->is_trial && !has_room(rq, &need, OT_TIER_GPU))
+            continue; /* with more slots or resident slabs there is no room either */
         for (int slots = most_slots; slots >= fewest_slots; slots--) {
             *c = (struct ot_candidate){.micro_sequences = micro,
                                        .rounds = rounds,
@@ -313,6 +322,7 @@ static int find_with(const struct ot_plan_request *rq, int64_t micro, int rounds
             if (rc != 0)
                 return rc;
         }
+    }
     return 0;
 }
 

@@ -4,13 +4,14 @@
 
 #include "kernels/adamw.h"
 #include "offload/plan/kept.h"
+#include "offload/plan/one_copy.h"
 #include "offload/plan/rounds.h"
 #include "offload/plan/slabs.h"
 
 /* What a step has to do at least. */
 struct work {
     double compute;          /* seconds */
-    double h2d, d2h;         /* bytes */
+    double h2d, d2h, comm;   /* bytes */
     double updated;          /* bytes of the CPU pool */
     double is_read, written; /* bytes of the disks */
 };
@@ -34,21 +35,31 @@ static double compute_seconds(const struct ot_chain *chain, const struct ot_plan
     return seconds;
 }
 
-/* Bytes that a round fetches at least of the streamed slabs: each is used in forward and in backward, and
- * what is in a slot where the pass turns is not fetched again. With used parts alone, nothing is certain. */
-static double fetched_bytes(const struct ot_chain *chain, const struct ot_plan *plan) {
-    double bytes = 0, largest[OT_SLOT_KINDS] = {0};
+/* Adds what the rounds fetch at least of the streamed slabs: each is used in forward and in backward, and
+ * what is in a slot where the pass turns is not fetched again. Ranks bring their shares and gather the
+ * others. With used parts alone, nothing is certain. */
+static void add_fetches(const struct ot_chain *chain, const struct ot_plan *plan, struct work *work) {
+    double h2d = 0, comm = 0, largest_h2d[OT_SLOT_KINDS] = {0}, largest_comm[OT_SLOT_KINDS] = {0};
     for (int s = 0; s < chain->n_slabs && !plan->fetch_used; s++) {
-        if (!ot_slab_is_streamed(plan, s) || ot_slab_is_resident(plan, s))
+        if (!ot_slab_is_streamed(plan, s))
             continue;
         enum ot_slot_kind kind = ot_slab_slot_kind(chain, s);
-        double slab = (double)ot_slab_bytes(chain, s, ot_slab_holding(chain, plan, s).n);
-        bytes += 2 * slab;
-        largest[kind] = fmax(largest[kind], slab);
+        double whole = (double)ot_slab_bytes(chain, s, ot_slab_units(chain, s));
+        double held = (double)ot_slab_bytes(chain, s, ot_slab_holding(chain, plan, s).n);
+        bool one_copy = ot_slab_has_one_copy(plan, s);
+        double brought = ot_slab_is_resident(plan, s) ? 0 : one_copy ? whole : held;
+        double gathered = one_copy ? 0 : whole - held;
+        h2d += 2 * brought;
+        comm += 2 * gathered;
+        largest_h2d[kind] = fmax(largest_h2d[kind], brought);
+        largest_comm[kind] = fmax(largest_comm[kind], gathered);
     }
-    for (int k = 0; k < OT_SLOT_KINDS; k++)
-        bytes -= 2 * largest[k] * (plan->weight_slots[k] + plan->encoded_slots[k]);
-    return fmax(bytes, 0);
+    for (int k = 0; k < OT_SLOT_KINDS; k++) {
+        h2d -= 2 * largest_h2d[k] * (plan->weight_slots[k] + plan->encoded_slots[k]);
+        comm -= 2 * largest_comm[k] * (plan->weight_slots[k] + plan->encoded_slots[k]);
+    }
+    work->h2d += fmax(h2d, 0) * ot_plan_rounds(plan);
+    work->comm += fmax(comm, 0) * ot_plan_rounds(plan);
 }
 
 /* Adds what leaves the device and comes back: boundaries, and what blocks keep. */
@@ -115,8 +126,8 @@ static double lane_seconds(const struct ot_costs *costs, enum ot_lane_id lane, d
 double ot_plan_least_seconds(const struct ot_chain *chain, const struct ot_plan *plan,
                              const struct ot_costs *costs) {
     const struct ot_rates *r = &costs->rates;
-    struct work work = {.compute = compute_seconds(chain, plan, costs),
-                        .h2d = ot_plan_rounds(plan) * fetched_bytes(chain, plan)};
+    struct work work = {.compute = compute_seconds(chain, plan, costs)};
+    add_fetches(chain, plan, &work);
     add_activations(chain, plan, &work);
     add_training(chain, plan, &work);
     double link = fmax(r->both_bytes, fmax(r->h2d_bytes, r->d2h_bytes));
@@ -125,6 +136,7 @@ double ot_plan_least_seconds(const struct ot_chain *chain, const struct ot_plan 
         lane_seconds(costs, OT_LANE_COMPUTE, work.compute),
         lane_seconds(costs, OT_LANE_H2D, seconds_at(work.h2d, r->h2d_bytes)),
         lane_seconds(costs, OT_LANE_D2H, seconds_at(work.d2h, r->d2h_bytes)),
+        lane_seconds(costs, OT_LANE_COMM, seconds_at(work.comm, r->comm_bytes)),
         lane_seconds(costs, OT_LANE_CPU, seconds_at(work.updated, r->adamw_bytes[chain->state])),
         lane_seconds(costs, OT_LANE_NVME_READ, seconds_at(work.is_read, r->nvme_read_bytes)),
         lane_seconds(costs, OT_LANE_NVME_WRITE, seconds_at(work.written, r->nvme_write_bytes)),

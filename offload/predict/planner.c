@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offload/plan/rounds.h"
+#include "offload/plan/part.h"
 #include "offload/predict/planner_state.h"
 #include "src/base/error.h"
 
@@ -13,7 +13,8 @@ static const double CLIMB_EFFORT = 600e3, SHAKE_EFFORT = 250e3, LATE_EFFORT = 15
 enum { FEWEST_TRIES = 8 };
 /* The most plans from which the search climbs. The first one has the most effort. */
 enum { SEEDS = 3 };
-enum { MOST_SEARCH_TILES = 1024 };
+/* The tiles of a plan that is simulated often, and which share of the host the state of one may take. */
+enum { MOST_SEARCH_TILES = 1024, SLOTS_SHARE = 512 };
 
 static void allow(struct ot_search *s, double effort) {
     double least = FEWEST_TRIES * ot_planner_tasks(&s->out->plan, s->given->chain->n_blocks);
@@ -118,13 +119,15 @@ static int try_start(struct ot_search *s, const struct ot_plan_request *start) {
 }
 
 /* Tiles for the search: with a thousand of them, a plan is simulated in a fraction of the time, and takes
- * nearly as long a step. On nvme such tiles would need large slots. */
+ * nearly as long a step. Beside a disk, slots for such tiles must stay small on the host. */
 static int64_t choose_tile(const struct ot_plan_request *given, const struct ot_plan *plan) {
     int64_t params = 0, tile = plan->tile_params;
+    size_t room = given->budget_bytes[OT_TIER_HOST] / SLOTS_SHARE;
+    bool disk = given->budget_bytes[OT_TIER_NVME] > 0;
     for (int i = 0; i < given->chain->n_slabs; i++)
         params += given->chain->slabs[i].frozen ? 0 : given->chain->slabs[i].n_params;
-    bool may = given->tile_params == 0 && given->budget_bytes[OT_TIER_NVME] == 0;
-    while (may && params / tile > MOST_SEARCH_TILES)
+    while (given->tile_params == 0 && params / tile > MOST_SEARCH_TILES &&
+           (!disk || ot_state_bytes(given->chain, 2 * tile) < room))
         tile *= 2;
     return tile;
 }

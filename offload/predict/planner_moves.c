@@ -1,7 +1,5 @@
 /* The moves of the search: each tries values of one choice near the best plan's. */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/adamw.h"
@@ -325,7 +323,6 @@ int ot_planner_climb(struct ot_search *s) {
             if (moves[m].may_gain(s))
                 OT_TRY(rc = moves[m].move(s));
             taken += rc;
-            if (getenv("OT_DBG")) fprintf(stderr, "move %zu taken %d: %.3f effort %.0f seen %d\n", m, rc, s->out->prediction.step_seconds, s->effort, s->seen->n);
         }
     }
     return 0;

@@ -1,6 +1,8 @@
 /* Tries one plan: makes it, compares it with what was seen, and simulates it if it may be faster. */
 #include <math.h>
 
+#include "offload/plan/kept.h"
+#include "offload/plan/rounds.h"
 #include "offload/plan/used_parts.h"
 #include "offload/predict/bound.h"
 #include "offload/predict/planner_state.h"
@@ -46,10 +48,12 @@ bool ot_planner_was_seen(struct ot_planner_seen *seen, const struct ot_plan *pla
 }
 
 /* Each block runs each micro-batch forward and backward, with copies of its boundary if activations leave the
- * device. Each tile has an update; a copy in and a copy out if it may be streamed; and a read and a write if
+ * device or kept ones do, and each round fetches its weights. Each tile has an update; a copy in and a copy out if it may be streamed; and a read and a write if
  * its state is on nvme. Its gradients on nvme have a copy, a write and a read. */
 double ot_planner_tasks(const struct ot_plan *plan, int n_blocks) {
-    double tasks = 2.0 * n_blocks * plan->max_micro * (1 + plan->activations);
+    double tasks = 2.0 * n_blocks * (plan->max_micro * (1 + plan->activations) + 2 * ot_plan_rounds(plan));
+    if (ot_plan_spills_kept(plan))
+        tasks += 2.0 * n_blocks * plan->max_micro;
     for (int s = 0; s < plan->n_slabs; s++) {
         const struct ot_slab_plan *slab = &plan->slabs[s];
         int elsewhere = slab->tiles[OT_TILE_STREAM] + slab->tiles[OT_TILE_CPU];
