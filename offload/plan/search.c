@@ -305,6 +305,8 @@ static int find_with(const struct ot_plan_request *rq, int64_t micro, int rounds
                                    .rounds = rounds,
                                    .kept_blocks = first_kept(rq),
                                    .slots = fewest_slots,
+                                   .tile_slots = FEW_TILE_SLOTS,
+                                   .grad_slots = FEW_TILE_SLOTS,
                                    .activations = (enum ot_home)(try / stays)};
         OT_TRY(rq->is_trial ? measure(rq, c, plan, &need) : 0);
         if (rq->is_trial && !has_room(rq, &need, OT_TIER_GPU))

@@ -71,12 +71,11 @@ static double find_most_off(const struct ot_search *s, const struct ot_plan_requ
 }
 
 /* Makes the plan of a start and adds the start, if its step may take less than `limit`. */
-static int add_start(struct ot_search *s, const struct ot_plan_request *request, int way, double limit,
+static void add_start(struct ot_search *s, const struct ot_plan_request *request, int way, double limit,
                      struct ot_planner_seen *seen, struct ot_planner_starts *out) {
     struct ot_plan plan;
-    int rc = ot_plan_make(request, &plan);
-    if (rc < 0)
-        return rc == -OT_E_BUDGET ? 0 : rc;
+    if (ot_plan_make(request, &plan) < 0)
+        return; /* it does not fit, or contradicts what the user forced */
     double least = ot_plan_least_seconds(request->chain, &plan, s->costs);
     bool same = request->micro_sequences == 0 ||
                 plan.micro_tokens == request->micro_sequences * request->sequence_tokens;
@@ -85,7 +84,6 @@ static int add_start(struct ot_search *s, const struct ot_plan_request *request,
         out->n++;
     }
     ot_plan_free(&plan);
-    return 0;
 }
 
 /* The starts take turns by way and number of rounds, so that each of these is tried. */
@@ -163,7 +161,7 @@ static bool has_updates_elsewhere(const struct ot_search *s) {
 
 /* Adds the starts with so many rounds that keep the level, with the engines as ot_plan_make chooses, and with
  * the pool and the stream engine in balance. */
-static int add_ways(struct ot_search *s, int rounds, int64_t micro, int level, double limit,
+static void add_ways(struct ot_search *s, int rounds, int64_t micro, int level, double limit,
                     struct ot_planner_seen *seen, struct ot_planner_starts *out) {
     struct ot_plan_request base = *s->given;
     base.rounds = rounds;
@@ -177,31 +175,34 @@ static int add_ways(struct ot_search *s, int rounds, int64_t micro, int level, d
         struct ot_plan_request request = base;
         if (!set_way(s->given, way, level, most_off, &request))
             continue;
-        OT_TRY(add_start(s, &request, way, limit, seen, out));
+        add_start(s, &request, way, limit, seen, out);
         if (!ot_planner_may_share(s) || !has_updates_elsewhere(s))
             continue;
         request.shares[OT_TILE_STREAM] = ot_planner_balance(s);
         request.shares[OT_TILE_CPU] = 1 - request.shares[OT_TILE_STREAM];
-        OT_TRY(add_start(s, &request, way, limit, seen, out));
+        add_start(s, &request, way, limit, seen, out);
     }
-    return 0;
 }
 
 int ot_planner_find_starts(struct ot_search *s, int64_t micro, double limit, struct ot_planner_starts *out) {
     static const int levels[] = {OT_KEEP_PRODUCTS, OT_KEEP_ATTENTION, OT_KEEP_ALL};
-    struct ot_planner_seen seen = {0};
-    int rounds[MOST_ROUNDS], rc = 0;
+    struct ot_planner_seen *seen = calloc(1, sizeof *seen); /* these are not simulated yet */
+    int rounds[MOST_ROUNDS], rc;
     int n = list_rounds(s->given, s->out->plan.max_micro, rounds);
     *out = (struct ot_planner_starts){.list = malloc(MOST_STARTS * sizeof *out->list)};
-    if (!out->list)
-        return ot_fail(OT_E_BUDGET, "no memory to choose a plan");
+    if (!out->list || !seen) {
+        rc = ot_fail(OT_E_BUDGET, "no memory to choose a plan");
+        goto out;
+    }
     for (int r = 0; r < n; r++)
         for (int level = 0; level < 3; level++)
-            OT_TRY_GOTO(add_ways(s, rounds[r], micro, levels[level], limit, &seen, out), rc, failed);
-    OT_TRY_GOTO(simulate_starts(s, limit, out), rc, failed);
-    return 0;
-failed:
-    free(out->list);
-    *out = (struct ot_planner_starts){0};
+            add_ways(s, rounds[r], micro, levels[level], limit, seen, out);
+    rc = simulate_starts(s, limit, out);
+out:
+    free(seen);
+    if (rc < 0) {
+        free(out->list);
+        *out = (struct ot_planner_starts){0};
+    }
     return rc;
 }
