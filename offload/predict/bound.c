@@ -64,8 +64,8 @@ static void add_fetches(const struct ot_chain *chain, const struct ot_plan *plan
 
 /* Adds what leaves the device and comes back: boundaries, and what blocks keep. */
 static void add_activations(const struct ot_chain *chain, const struct ot_plan *plan, struct work *work) {
-    double boundary = (double)plan->micro_tokens * (double)chain->boundary_elems *
-                      (double)ot_dtype_bytes(chain->dtype);
+    double boundary =
+        (double)plan->micro_tokens * (double)chain->boundary_elems * (double)ot_dtype_bytes(chain->dtype);
     int slots = plan->activation_slots + 2, boundaries = chain->n_blocks - 1;
     int passes = plan->max_micro, rounds = ot_plan_rounds(plan);
     if (plan->activations != OT_HOME_GPU && boundaries > slots) {

@@ -8,8 +8,7 @@
 
 /* The effort of a search, in tasks of simulated plans: about 2 us each, so that planning a 7B model takes a
  * second. A plan of many tasks still gets FEWEST tries in each part of the search. */
-static const double CLIMB_EFFORT = 600e3, SHAKE_EFFORT = 250e3, LATE_EFFORT = 150e3,
-                    MICRO_EFFORT = 60e3;
+static const double CLIMB_EFFORT = 600e3, SHAKE_EFFORT = 250e3, LATE_EFFORT = 150e3, MICRO_EFFORT = 60e3;
 enum { FEWEST_TRIES = 8 };
 /* The most plans from which the search climbs. The first one has the most effort. */
 enum { SEEDS = 3 };
@@ -32,7 +31,8 @@ static void take_faster(struct ot_planner_result *best, struct ot_planner_result
 }
 
 /* Climbs from the plan of a request. Its result replaces *best if it saves more than the share `gain`. */
-static int climb_from(struct ot_search *s, const struct ot_plan_request *request, double effort, double gain) {
+static int climb_from(struct ot_search *s, const struct ot_plan_request *request, double effort,
+                      double gain) {
     struct ot_planner_result *best = s->out, other = {0};
     struct ot_search from = *s;
     from.out = &other;
@@ -75,7 +75,8 @@ static int climb(struct ot_search *s, double limit) {
     double best = starts.n > 0 ? fmin(starts.list[0].seconds, now) : now;
     int n = best * (1 - OT_PLANNER_NEAR) < limit ? choose_seeds(&starts, seeds) : 0;
     for (int i = 0; i < n; i++)
-        OT_TRY_GOTO(climb_from(s, &starts.list[seeds[i]].request, CLIMB_EFFORT / (i > 0 ? 4 : 2), 0), rc, out);
+        OT_TRY_GOTO(climb_from(s, &starts.list[seeds[i]].request, CLIMB_EFFORT / (i > 0 ? 4 : 2), 0), rc,
+                    out);
     if (n == 0) {
         allow(s, CLIMB_EFFORT);
         rc = ot_planner_climb(s);
@@ -146,8 +147,7 @@ static int search(struct ot_search *s, const struct ot_plan_request *start, doub
 }
 
 int ot_planner_choose_from(const struct ot_plan_request *request, const struct ot_costs *costs,
-                           const struct ot_plan_request *start, double limit,
-                           struct ot_planner_result *out) {
+                           const struct ot_plan_request *start, double limit, struct ot_planner_result *out) {
     struct ot_planner_seen *seen = calloc(1, sizeof *seen);
     struct ot_search s = {.given = request, .costs = costs, .out = out, .seen = seen};
     int rc;
@@ -206,8 +206,7 @@ int ot_planner_choose_shard(const struct ot_plan_request *request, const struct 
     int found = choose_in(request, tries[0], costs, INFINITY, out), tried = out->tried;
     for (int i = 1; i < n; i++) {
         struct ot_planner_result other;
-        double limit =
-            found < 0 ? INFINITY : (1 - OT_PLANNER_RESOLUTION) * out->prediction.step_seconds;
+        double limit = found < 0 ? INFINITY : (1 - OT_PLANNER_RESOLUTION) * out->prediction.step_seconds;
         int rc = choose_in(request, tries[i], costs, limit, &other);
         tried += other.tried;
         bool wins = rc == 0 && other.prediction.step_seconds < limit;

@@ -186,8 +186,8 @@ static int move_kept(struct ot_search *s) {
 /* How many blocks keep activations on the device before slabs become resident. */
 static int move_kept_on(struct ot_search *s) {
     static const double steps[] = {1, 0.5, 0.25, 0.125, -0.125, -0.25, -1};
-    bool may = s->given->keep == OT_KEEP_CHOSEN &&
-               (s->given->kept == OT_HOME_AUTO || s->given->kept == OT_HOME_GPU);
+    bool may =
+        s->given->keep == OT_KEEP_CHOSEN && (s->given->kept == OT_HOME_AUTO || s->given->kept == OT_HOME_GPU);
     int taken = 0, rc;
     for (int i = 0; i < 7 && may; i++) {
         struct ot_plan_request request = s->out->forced;

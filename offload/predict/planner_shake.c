@@ -55,8 +55,8 @@ static void change(const struct ot_search *s, int choice, uint64_t number, uint6
         request->slots = given->slots ? given->slots : 2 + (int)(draw(number, which + 100) * 4);
         break;
     case 6:
-        request->kept_level = keeps ? (enum ot_keep_level)(1 + (int)(draw(number, which + 100) * 3))
-                                    : request->kept_level;
+        request->kept_level =
+            keeps ? (enum ot_keep_level)(1 + (int)(draw(number, which + 100) * 3)) : request->kept_level;
         request->keep = given->keep;
         break;
     case 7:

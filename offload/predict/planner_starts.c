@@ -72,7 +72,7 @@ static double find_most_off(const struct ot_search *s, const struct ot_plan_requ
 
 /* Makes the plan of a start and adds the start, if its step may take less than `limit`. */
 static void add_start(struct ot_search *s, const struct ot_plan_request *request, int way, double limit,
-                     struct ot_planner_seen *seen, struct ot_planner_starts *out) {
+                      struct ot_planner_seen *seen, struct ot_planner_starts *out) {
     struct ot_plan plan;
     if (ot_plan_make(request, &plan) < 0)
         return; /* it does not fit, or contradicts what the user forced */
@@ -113,7 +113,8 @@ static int by_seconds(const void *a, const void *b) {
 /* One number for the way and the rounds. */
 static int class_of(const struct ot_planner_start *start) {
     int rounds = start->request.rounds;
-    return start->way * MOST_CLASSES / WAYS + (rounds < MOST_CLASSES / WAYS ? rounds : MOST_CLASSES / WAYS - 1);
+    return start->way * MOST_CLASSES / WAYS +
+           (rounds < MOST_CLASSES / WAYS ? rounds : MOST_CLASSES / WAYS - 1);
 }
 
 /* The starts with the lowest bounds are simulated first: they may be so fast that the bounds of the others
@@ -162,7 +163,7 @@ static bool has_updates_elsewhere(const struct ot_search *s) {
 /* Adds the starts with so many rounds that keep the level, with the engines as ot_plan_make chooses, and with
  * the pool and the stream engine in balance. */
 static void add_ways(struct ot_search *s, int rounds, int64_t micro, int level, double limit,
-                    struct ot_planner_seen *seen, struct ot_planner_starts *out) {
+                     struct ot_planner_seen *seen, struct ot_planner_starts *out) {
     struct ot_plan_request base = *s->given;
     base.rounds = rounds;
     base.micro_sequences = micro;

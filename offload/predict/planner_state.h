@@ -14,7 +14,7 @@ struct ot_search {
     const struct ot_costs *costs;
     struct ot_planner_result *out;
     int64_t tile_params; /* of the plans to begin with */
-    double effort; /* what is left: the tasks of the plans that may still be simulated */
+    double effort;       /* what is left: the tasks of the plans that may still be simulated */
     /* Fingerprints of the plans that were tried. Searches from several plans may share them. */
     struct ot_planner_seen {
         int n;
@@ -64,8 +64,8 @@ struct ot_planner_starts {
     struct ot_planner_start {
         struct ot_plan_request request;
         int number, turn; /* in the order in which they were found; among those of its way */
-        int way;      /* the way to keep activations */
-        double least; /* the lower bound of its step (bound.h) */
+        int way;          /* the way to keep activations */
+        double least;     /* the lower bound of its step (bound.h) */
         double seconds;
     } * list; /* owned; free with free */
 };

@@ -78,7 +78,7 @@ int ot_planner_make(struct ot_search *s, const struct ot_plan_request *request, 
     out->forced.micro_sequences = out->plan.micro_tokens / request->sequence_tokens;
     out->forced.activations = out->plan.activations;
     bool new = !ot_planner_was_seen(s->seen, &out->plan);
-    if (new && ot_plan_least_seconds(chain, &out->plan, s->costs) < limit) {
+    if (new &&ot_plan_least_seconds(chain, &out->plan, s->costs) < limit) {
         s->effort -= ot_planner_tasks(&out->plan, chain->n_blocks);
         rc = ot_simulate_faster(chain, &out->plan, s->costs, limit, &out->prediction);
     }
@@ -101,8 +101,8 @@ int ot_planner_try(struct ot_search *s, const struct ot_plan_request *request, d
     if (rc <= 0)
         return rc;
     bool now = takes_wanted_parts(s, &made.plan);
-    bool better = now == wanted ? made.prediction.step_seconds < best->prediction.step_seconds * (1 - gain)
-                                : now;
+    bool better =
+        now == wanted ? made.prediction.step_seconds < best->prediction.step_seconds * (1 - gain) : now;
     if (better) {
         struct ot_planner_result before = *best;
         *best = made;

@@ -41,8 +41,7 @@ static void add_force(const struct ot_plan_request *given, const struct ot_plan_
     request->slots = one->slots != given->slots ? one->slots : request->slots;
     request->weights = one->weights != given->weights ? one->weights : request->weights;
     request->state = one->state != given->state ? one->state : request->state;
-    request->activations =
-        one->activations != given->activations ? one->activations : request->activations;
+    request->activations = one->activations != given->activations ? one->activations : request->activations;
     request->kept = one->kept != given->kept ? one->kept : request->kept;
     request->grads = one->grads != given->grads ? one->grads : request->grads;
     request->sums = one->sums != given->sums ? one->sums : request->sums;

@@ -106,12 +106,18 @@ static uint64_t below(uint64_t number, uint64_t which, uint64_t n) {
 }
 
 void real_case_draw(uint64_t number, char line[REAL_CASE_BYTES]) {
-    static const char *const models[] = {"llama-7b", "llama-13b", "llama-3-8b", "mistral-7b",
+    static const char *const models[] = {"llama-7b",       "llama-13b",  "llama-3-8b", "mistral-7b",
                                          "tinyllama-1.1b", "qwen2.5-7b", "gemma-2-9b", "llama-2-70b"};
-    static const char *const cards[] = {"t4", "rtx3060", "rtx3080", "rtx3090", "rtx4060ti", "rtx4090",
-                                        "rtx5090", "a6000", "l40s", "a100-40g", "a100-80g", "h100", "h200"};
-    static const char *const ways[] = {"", "", "--lora", "--lora --base-type int8", "--lora --base-type nf4",
-                                       "--state 8bit", "--state 8bit --master-weights none"};
+    static const char *const cards[] = {"t4",       "rtx3060", "rtx3080", "rtx3090", "rtx4060ti",
+                                        "rtx4090",  "rtx5090", "a6000",   "l40s",    "a100-40g",
+                                        "a100-80g", "h100",    "h200"};
+    static const char *const ways[] = {"",
+                                       "",
+                                       "--lora",
+                                       "--lora --base-type int8",
+                                       "--lora --base-type nf4",
+                                       "--state 8bit",
+                                       "--state 8bit --master-weights none"};
     static const char *const nvme[] = {"", "", "", "--nvme 300G", "--nvme 2T"};
     int rams = 16 << below(number, 2, 5), tokens = 4 << below(number, 3, 6);
     int gpus = below(number, 6, 5) > 3 ? 2 : 1;
@@ -146,18 +152,18 @@ int real_case_choose(const struct real_case *real, const struct ot_plan_request 
     const struct ot_plan_case *c = real->plan_case;
     bool several = request->shard.ranks > 1, one_copy = request->shard.one_copy;
     bool one_host = request->shard.ranks == c->machine.described.local_ranks;
-    struct ot_shard_open open = {
-        .mode = several && c->options->shard == OT_CHOICE_SHARD_AUTO && !one_copy,
-        .one_copy = several && one_host && ot_plan_request_may_share(c->options)};
+    struct ot_shard_open open = {.mode = several && c->options->shard == OT_CHOICE_SHARD_AUTO && !one_copy,
+                                 .one_copy = several && one_host && ot_plan_request_may_share(c->options)};
     return ot_planner_choose_shard(request, &c->costs, open, result);
 }
 
-bool real_case_force(const struct real_case *real, int i, char name[REAL_CASE_NAME_BYTES], struct ot_plan_request *request) {
+bool real_case_force(const struct real_case *real, int i, char name[REAL_CASE_NAME_BYTES],
+                     struct ot_plan_request *request) {
     static const int rounds[] = {1, 2, 3, 4, 6, 8, 16, 32};
     static const char *const levels[] = {"all", "products", "elementwise", "none"};
     static const char *const what[] = {"weights", "state", "activations", "kept", "grads", "sums"};
-    static const double shares[][OT_TILE_ENGINES] = {
-        {1, 0, 0}, {0, 1, 0}, {0, 0, 1}, {0, 0.5, 0.5}, {0.25, 0.25, 0.5}, {0.1, 0.4, 0.5}};
+    static const double shares[][OT_TILE_ENGINES] = {{1, 0, 0},     {0, 1, 0},         {0, 0, 1},
+                                                     {0, 0.5, 0.5}, {0.25, 0.25, 0.5}, {0.1, 0.4, 0.5}};
     *request = real->plan_case->request;
     enum ot_home *homes[] = {&request->weights, &request->state, &request->activations,
                              &request->kept,    &request->grads, &request->sums};
@@ -172,13 +178,14 @@ bool real_case_force(const struct real_case *real, int i, char name[REAL_CASE_NA
     }
     if ((i -= 4) < 18) {
         *homes[i / 3] = (enum ot_home)(i % 3);
-        snprintf(name, REAL_CASE_NAME_BYTES, "--home %s=%s", what[i / 3], ot_tier_name((enum ot_tier)(i % 3)));
+        snprintf(name, REAL_CASE_NAME_BYTES, "--home %s=%s", what[i / 3],
+                 ot_tier_name((enum ot_tier)(i % 3)));
         return true;
     }
     if ((i -= 18) < 6) {
         memcpy(request->shares, shares[i], sizeof request->shares);
-        snprintf(name, REAL_CASE_NAME_BYTES, "--optimizer-engine gpu:%g,stream:%g,cpu:%g", shares[i][0], shares[i][1],
-                 shares[i][2]);
+        snprintf(name, REAL_CASE_NAME_BYTES, "--optimizer-engine gpu:%g,stream:%g,cpu:%g", shares[i][0],
+                 shares[i][1], shares[i][2]);
         return true;
     }
     if ((i -= 6) < 4) {

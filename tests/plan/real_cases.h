@@ -28,6 +28,7 @@ int real_case_choose(const struct real_case *real, const struct ot_plan_request 
 
 /* Requests that force one choice, as a user can with an option. Sets the name and changes *request. Returns
  * false after the last. */
-bool real_case_force(const struct real_case *real, int i, char name[REAL_CASE_NAME_BYTES], struct ot_plan_request *request);
+bool real_case_force(const struct real_case *real, int i, char name[REAL_CASE_NAME_BYTES],
+                     struct ot_plan_request *request);
 
 #endif

@@ -23,7 +23,8 @@ static bool fits(const struct ot_plan_request *rq) {
 
 /* Forces the homes, engines and slots of a request in all ways. Writes the first way that fits. */
 static bool any_placement(const struct ot_plan_request *rq, char how[160]) {
-    static const double shares[][OT_TILE_ENGINES] = {{0, 0, 0}, {1, 0, 0}, {0, 1, 0}, {0, 0, 1}, {0.5, 0, 0.5}};
+    static const double shares[][OT_TILE_ENGINES] = {
+        {0, 0, 0}, {1, 0, 0}, {0, 1, 0}, {0, 0, 1}, {0.5, 0, 0.5}};
     for (int i = 0; i < 4 * 4 * 4 * 5 * 2; i++) {
         struct ot_plan_request forced = *rq;
         forced.is_trial = true;
