@@ -1,6 +1,6 @@
 /* What the files of the planner share. planner_try.c makes, simulates and compares one plan; planner_moves.c
- * changes one choice of a plan at a time, planner_shake.c several; planner_starts.c finds plans to begin with; planner.c puts them
- * together. Private to offload/predict. */
+ * changes one choice of a plan at a time, planner_shake.c several; planner_starts.c finds plans to begin
+ * with; planner.c puts them together. Private to offload/predict. */
 #ifndef OT_OFFLOAD_PREDICT_PLANNER_STATE_H
 #define OT_OFFLOAD_PREDICT_PLANNER_STATE_H
 

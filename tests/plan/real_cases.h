@@ -1,5 +1,5 @@
-/* Plans of real cards and models, given as command lines of `plan`: what the planner's tests and its benchmark
- * ask for. No GPU and no weights are needed. */
+/* Plans of real cards and models, given as command lines of `plan`: what the planner's tests and its
+ * benchmark ask for. No GPU and no weights are needed. */
 #ifndef OT_TESTS_REAL_CASES_H
 #define OT_TESTS_REAL_CASES_H
 
