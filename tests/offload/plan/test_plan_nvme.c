@@ -69,6 +69,8 @@ static void what_goes_first(void **state) {
     rq.weights = OT_HOME_AUTO;
     rq.keep = OT_KEEP_NONE;
     rq.slots = 1;
+    rq.rounds = 1;
+    rq.tile_params = 2 << 20;
     rq.budget_bytes[OT_TIER_GPU] = 60 * MIB;
     rq.budget_bytes[OT_TIER_NVME] = (size_t)4 << 30;
     for (size_t host = 400; host > 0 && plan_or_cure(&rq, &plan); host--, steps++) {
