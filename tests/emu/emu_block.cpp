@@ -54,6 +54,8 @@ static inline Thread *pick() {
         Thread *thread = ready[ready_first];
         ready_first = (ready_first + 1) % MAX_THREADS;
         ready_count--;
+        if (ready_count > 0 && ready[ready_first]->fiber)
+            __builtin_prefetch(ready[ready_first]->fiber->sp);
         return thread;
     }
     return block.n_unstarted > 0 ? &block.threads[start_order[--block.n_unstarted]] : nullptr;

@@ -5,6 +5,8 @@
 #include <elf.h>
 #include <fstream>
 #include <link.h>
+#include <map>
+#include <mutex>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +26,25 @@ static bool find_image(const void *address, Image *out) {
         return false;
     *out = {map->l_name[0] ? map->l_name : "/proc/self/exe", map->l_addr};
     return true;
+}
+
+/* The file's bytes; none if it cannot be read. They stay in memory, because tests that break kernels ask for
+ * hundreds of names, and a test program has 18 MB. */
+static const std::vector<char> &bytes_of(const std::string &path) {
+    static std::mutex mutex;
+    static std::map<std::string, std::vector<char>> files;
+    std::lock_guard<std::mutex> lock(mutex);
+    auto found = files.find(path);
+    if (found != files.end())
+        return found->second;
+    std::vector<char> &bytes = files[path];
+    std::ifstream stream(path, std::ios::binary | std::ios::ate);
+    if (stream && stream.tellg() > 0) {
+        bytes.resize((size_t)stream.tellg());
+        stream.seekg(0);
+        stream.read(bytes.data(), (std::streamsize)bytes.size());
+    }
+    return bytes;
 }
 
 /* The mangled name of the function that contains `address`, counted from the image's start. */
@@ -64,8 +85,7 @@ std::string symbol_name(const void *address) {
     Image image;
     if (!find_image(address, &image))
         return hex;
-    std::ifstream stream(image.path, std::ios::binary);
-    std::vector<char> file((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
+    const std::vector<char> &file = bytes_of(image.path);
     if (file.size() < sizeof(ElfW(Ehdr)) || memcmp(file.data(), ELFMAG, SELFMAG) != 0)
         return hex;
     std::string name = find_symbol(file, (uintptr_t)address - image.base);

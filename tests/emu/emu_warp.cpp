@@ -68,6 +68,9 @@ static void combine_ldmatrix(Warp *warp) {
     }
 }
 
+/* Eight sums at once, each a chain of its own. Left to itself, the compiler transposes the matrices instead. */
+typedef float Row __attribute__((vector_size(8 * sizeof(float))));
+
 struct MmaOperands {
     const uint32_t *a;
     uint32_t b[2];
@@ -89,10 +92,15 @@ static void combine_mma(Warp *warp) {
         for (int i = 0; i < 4; i++)
             c[g + i / 2 * 8][t + i % 2] = sums[i];
     }
-    for (int row = 0; row < 16; row++)
-        for (int k = 0; k < 16; k++)
-            for (int col = 0; col < 8; col++)
-                c[row][col] += a[row][k] * b[k][col];
+    for (int row = 0; row < 16; row++) {
+        Row sums, factors;
+        memcpy(&sums, c[row], sizeof sums);
+        for (int k = 0; k < 16; k++) {
+            memcpy(&factors, b[k], sizeof factors);
+            sums += a[row][k] * factors;
+        }
+        memcpy(c[row], &sums, sizeof sums);
+    }
     for (int lane = 0; lane < WARP; lane++) {
         auto *sums = (float *)warp->threads[lane].out;
         int g = lane / 4, t = 2 * (lane % 4);
