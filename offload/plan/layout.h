@@ -36,6 +36,7 @@ struct ot_buffer {
     /* It is in the memory that ranks share. `bytes` and `reserved` are those of a rank's share, and the
      * buffer takes `reserved` there for each rank. */
     bool one_copy;
+    int sides; /* of its extents on nvme (store.h); 1 on other tiers */
     int n_tiles;
     int first_extent;    /* nvme: the extent of its first tile */
     int64_t first_param; /* the unit (slabs.h) of its slab with which it begins, or OT_HELD_PARAM */

@@ -39,7 +39,8 @@ static int add_sides(struct ot_layout_maker *mk, enum ot_tier tier, const char *
                                                             .bytes = bytes,
                                                             .reserved = rounded,
                                                             .offset = layout->tier_bytes[tier],
-                                                            .n_tiles = n_tiles};
+                                                            .n_tiles = n_tiles,
+                                                            .sides = sides};
     layout->tier_bytes[tier] += rounded;
     return layout->n_buffers++;
 }

@@ -46,11 +46,9 @@ static bool is_entry(const struct ot_ledger_entry *entry, const struct ot_buffer
     return entry->tier == b->tier && (entry->name == b->name || strcmp(entry->name, b->name) == 0);
 }
 
-/* All sides of a buffer on nvme but one. */
-static size_t spare_of(const struct ot_layout *layout, const struct ot_buffer *b) {
-    if (b->tier != OT_TIER_NVME || b->n_tiles == 0)
-        return 0;
-    return b->reserved - b->reserved / (size_t)layout->extent_sides[b->first_extent];
+/* All sides of a buffer but one. */
+static size_t spare_of(const struct ot_buffer *b) {
+    return b->reserved - b->reserved / (size_t)b->sides;
 }
 
 void ot_layout_ledger(const struct ot_layout *layout, struct ot_ledger *out) {
@@ -65,7 +63,7 @@ void ot_layout_ledger(const struct ot_layout *layout, struct ot_ledger *out) {
         if (e == out->n)
             out->entries[out->n++] = (struct ot_ledger_entry){b->tier, b->name, 0, 0};
         out->entries[e].bytes += b->reserved;
-        out->entries[e].spare_bytes += spare_of(layout, b);
+        out->entries[e].spare_bytes += spare_of(b);
     }
 }
 

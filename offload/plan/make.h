@@ -64,8 +64,8 @@ struct ot_plan_request {
  * Then it uses the room that is left: for resident slabs (slab 0 first, because the next forward waits for
  * its update first), for waiting gradients of streamed tiles, for slots of tiles on nvme, for kept
  * activations, for gradient sums between rounds, for shadows. Weights that do not fit are copied for each
- * use. The CPU pool updates state that does not fit. If the host is full and nvme has a budget, nvme takes the state, then boundary activations,
- * then gradients, then weights, of the last slabs first.
+ * use. The CPU pool updates state that does not fit. If the host is full and nvme has a budget, nvme takes
+ * the state, then boundary activations, then gradients, then weights, of the last slabs first.
  *
  * Shares count the tiles of the whole chain. gpu gets the first tiles, because the next forward waits for
  * them first. stream and cpu alternate on the others, so that both work on the slabs that are needed next.

@@ -8,7 +8,7 @@
 
 /* The effort of a search, in tasks of simulated plans: about 2 us each, so that planning a 7B model takes a
  * second. A plan of many tasks still gets FEWEST tries in each part of the search. */
-static const double CLIMB_EFFORT = 600e3, SHAKE_EFFORT = 250e3, LATE_EFFORT = 150e3, MICRO_EFFORT = 60e3;
+static const double CLIMB_EFFORT = 600e3, SHAKE_EFFORT = 250e3, LATE_EFFORT = 150e3, MICRO_EFFORT = 100e3;
 enum { FEWEST_TRIES = 8 };
 /* The most plans from which the search climbs. The first one has the most effort. */
 enum { SEEDS = 3 };

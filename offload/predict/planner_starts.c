@@ -185,11 +185,17 @@ static void add_ways(struct ot_search *s, int rounds, int64_t micro, int level, 
     }
 }
 
+/* The micro-batches of a step, if each has so many sequences. */
+static int count_micro(const struct ot_search *s, int64_t micro) {
+    int64_t sequences = s->out->plan.max_micro * s->out->forced.micro_sequences;
+    return micro > 0 ? (int)((sequences + micro - 1) / micro) : s->out->plan.max_micro;
+}
+
 int ot_planner_find_starts(struct ot_search *s, int64_t micro, double limit, struct ot_planner_starts *out) {
     static const int levels[] = {OT_KEEP_PRODUCTS, OT_KEEP_ATTENTION, OT_KEEP_ALL};
     struct ot_planner_seen *seen = calloc(1, sizeof *seen); /* these are not simulated yet */
     int rounds[MOST_ROUNDS], rc;
-    int n = list_rounds(s->given, s->out->plan.max_micro, rounds);
+    int n = list_rounds(s->given, count_micro(s, micro), rounds);
     *out = (struct ot_planner_starts){.list = malloc(MOST_STARTS * sizeof *out->list)};
     if (!out->list || !seen) {
         rc = ot_fail(OT_E_BUDGET, "no memory to choose a plan");

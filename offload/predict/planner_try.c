@@ -49,7 +49,8 @@ bool ot_planner_was_seen(struct ot_planner_seen *seen, const struct ot_plan *pla
 
 /* Each block runs each micro-batch forward and backward, with copies of its boundary if activations leave the
  * device or kept ones do, and each round fetches its weights. Each tile has an update; a copy in and a copy
- * out if it may be streamed; and a read and a write if its state is on nvme. Its gradients on nvme have a copy, a write and a read. */
+ * out if it may be streamed; and a read and a write if its state is on nvme. Its gradients on nvme have a
+ * copy, a write and a read. */
 double ot_planner_tasks(const struct ot_plan *plan, int n_blocks) {
     double tasks = 2.0 * n_blocks * (plan->max_micro * (1 + plan->activations) + 2 * ot_plan_rounds(plan));
     if (ot_plan_spills_kept(plan))

@@ -3,11 +3,11 @@
  *     bench_planner [FIRST [LAST [PAIRS]]]
  *
  * For each of the 80 cases of tests/plan/real_cases.c: the plan that the planner chooses, and the best plan
- * of a slow reference search. The reference runs the planner again with each single choice forced (rounds, what
- * is computed again, homes, engines, slots), and from the best of these with a second choice forced, PAIRS
- * times. Each of these runs starts elsewhere, so together they are many restarts. Another micro-batch gives
- * other bits and must gain OT_PLANNER_MARGIN, so those runs are not compared. The ratio is the time of the
- * chosen step to that of the best known one. */
+ * of a slow reference search. The reference runs the planner again with each single choice forced (rounds,
+ * what is computed again, homes, engines, slots), and from the best of these with a second choice forced,
+ * PAIRS times. Each of these runs starts elsewhere, so together they are many restarts. Another micro-batch
+ * gives other bits and must gain OT_PLANNER_MARGIN, so those runs are not compared. The ratio is the time of
+ * the chosen step to that of the best known one. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
