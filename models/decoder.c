@@ -73,7 +73,7 @@ static int64_t first_cleared(const struct ot_model *model, int block, const stru
         return 0;
     if (slab == &model->slabs[embed->uses[model->embed.table.use].slab])
         return model->config.vocab * model->config.hidden;
-    return ot_slab_matrix_params(slab);
+    return model->slab_memory[slab - model->slabs].matrix_params;
 }
 
 static const struct ot_slab_spec *slab_of(const struct ot_model *model, int block, int use) {

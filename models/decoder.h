@@ -102,6 +102,7 @@ struct ot_slab_memory { /* owns what the pointers of a slab's ot_slab_spec refer
     struct ot_param_group
         *groups; /* a part of ot_model.groups: in order; neighbours differ; then the padding */
     int64_t first_tensor, n_tensors;
+    int64_t matrix_params; /* of the matrices before the first vector; products compute their gradients */
 };
 
 struct ot_model {
@@ -128,8 +129,6 @@ struct ot_model {
  * as given to ot_model_open_parts. Errors: OT_E_BUDGET (no memory), OT_E_INPUT (adapters, or a matrix that
  * cannot be encoded). */
 int ot_model_build_params(struct ot_model *model, const struct ot_model_parts *parts);
-/* The parameters at the beginning of a trained slab that are matrices, whose gradients products compute. */
-int64_t ot_slab_matrix_params(const struct ot_slab_spec *slab);
 
 /* Makes a slab with all its tensors an encoded one, if it is to be (encoded.c). Errors: OT_E_INPUT. */
 int ot_slab_encode(struct ot_model *model, int slab);

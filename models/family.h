@@ -203,6 +203,12 @@ struct ot_preset {
     struct ot_model_config config;
 };
 const struct ot_preset *ot_preset_find(const char *name); /* NULL if unknown */
-const struct ot_preset *ot_preset_at(int index);          /* NULL past the last */
+/* The preset of the same model under another spelling: its hub id, or its name or the id's last part, in
+ * any case and without regard to hyphens, underscores and dots ("Llama-3.1-8B", "llama13b"). NULL if none. */
+const struct ot_preset *ot_preset_spelled(const char *name);
+/* The preset of the same shape: also from another organisation, and of models that were trained further
+ * ("unsloth/Llama-3.1-8B-Instruct"). NULL if none. */
+const struct ot_preset *ot_preset_shaped(const char *name);
+const struct ot_preset *ot_preset_at(int index); /* NULL past the last */
 
 #endif

@@ -119,6 +119,8 @@ static void put_unit(struct ot_params_walk *w, int first, int slab) {
         t->slab = slab;
         t->first = spec->n_params;
         add_group(spec, model->slab_memory[slab].groups, t->rows * t->cols, t);
+        if (t->dims == 2 && model->slab_memory[slab].matrix_params == spec->n_params)
+            model->slab_memory[slab].matrix_params += t->rows * t->cols;
         spec->n_params += t->rows * t->cols;
     }
 }
@@ -183,13 +185,6 @@ static void begin_block(struct ot_params_walk *w, int block, const char *name) {
 static void end_block(struct ot_params_walk *w) {
     put_slab(w, true);
     put_slab(w, false);
-}
-
-int64_t ot_slab_matrix_params(const struct ot_slab_spec *slab) {
-    int64_t n = 0;
-    for (int g = 0; g < slab->n_groups && slab->groups[g].decay; g++)
-        n += slab->groups[g].n;
-    return n;
 }
 
 /* ---- the blocks ---- */
@@ -326,8 +321,10 @@ static void add_layer_biases(struct ot_params_walk *w, const struct ot_model_con
     }
     if (c->out_bias)
         add_bias(w, &at->o_bias, OT_MODULE_O, c->hidden);
-    if (c->sinks)
+    if (c->sinks) {
         add(w, &at->sinks, OT_MODULE_SINKS, -1, "", 0, c->n_heads, OT_INIT_NORMAL);
+        w->tensors[w->n - 1].decay = true; /* a vector; transformers decides by the name */
+    }
     if (ot_model_layer_has_experts(c, w->layer))
         add_expert_biases(w, c, at);
     if (!c->mlp_bias)
@@ -374,7 +371,7 @@ static void build_stacks(struct ot_params_walk *w) {
     at->slab = model->chain.n_slabs;
     add_matrix(w, &at->encoder_bias, OT_MODULE_ENCODER_BIAS, c->position_buckets, c->n_heads, OT_INIT_NORMAL);
     add_matrix(w, NULL, OT_MODULE_DECODER_BIAS, c->position_buckets, c->n_heads, OT_INIT_NORMAL);
-    for (int i = 1; i <= 2; i++) /* biases by their name, for transformers and so here */
+    for (int i = 1; i <= 2; i++) /* matrices; transformers decides by the name */
         w->tensors[w->n - i].decay = false;
     add_norm(w, &at->encoder_norm, OT_MODULE_ENCODER_NORM);
     w->places[w->n - 1] = NULL;

@@ -1,4 +1,6 @@
+#include <ctype.h>
 #include <string.h>
+#include <strings.h>
 
 #include "models/model.h"
 
@@ -325,6 +327,63 @@ const struct ot_preset *ot_preset_find(const char *name) {
         if (strcmp(PRESETS[i].name, name) == 0)
             return &PRESETS[i];
     return NULL;
+}
+
+enum { PLAIN_BYTES = 96 };
+
+/* Lower case, letters and digits alone. Returns text. */
+static const char *plain(const char *name, char text[PLAIN_BYTES]) {
+    size_t n = 0;
+    for (; *name && n < PLAIN_BYTES - 1; name++)
+        if (isalnum((unsigned char)*name))
+            text[n++] = (char)tolower((unsigned char)*name);
+    text[n] = '\0';
+    return text;
+}
+
+static const char *last_part(const char *name) {
+    const char *slash = strrchr(name, '/');
+    return slash ? slash + 1 : name;
+}
+
+/* Finds the preset whose name, or the last part of whose hub id, is this, as plain text. A preset's own
+ * name comes before another's hub id. */
+static const struct ot_preset *find_plain(const char *wanted) {
+    char text[PLAIN_BYTES];
+    for (int i = 0; i < N_PRESETS && *wanted; i++)
+        if (strcmp(plain(PRESETS[i].name, text), wanted) == 0)
+            return &PRESETS[i];
+    for (int i = 0; i < N_PRESETS && *wanted; i++)
+        if (PRESETS[i].hub_id && strcmp(plain(last_part(PRESETS[i].hub_id), text), wanted) == 0)
+            return &PRESETS[i];
+    return NULL;
+}
+
+const struct ot_preset *ot_preset_spelled(const char *name) {
+    char text[PLAIN_BYTES];
+    if (!strchr(name, '/'))
+        return find_plain(plain(name, text));
+    for (int i = 0; i < N_PRESETS; i++)
+        if (PRESETS[i].hub_id && strcasecmp(PRESETS[i].hub_id, name) == 0)
+            return &PRESETS[i];
+    return NULL;
+}
+
+const struct ot_preset *ot_preset_shaped(const char *name) {
+    /* What training further, or another format of the files, adds to a name. */
+    static const char *const endings[] = {"instruct", "chat", "hf", "it", "base", "pt"};
+    char text[PLAIN_BYTES];
+    const struct ot_preset *found = find_plain(plain(last_part(name), text));
+    for (bool shorter = true; !found && shorter;) {
+        shorter = false;
+        for (size_t i = 0; i < sizeof endings / sizeof *endings && !shorter; i++) {
+            size_t n = strlen(text), end = strlen(endings[i]);
+            shorter = n > end && strcmp(text + n - end, endings[i]) == 0;
+            text[n - (shorter ? end : 0)] = '\0';
+        }
+        found = shorter ? find_plain(text) : NULL;
+    }
+    return found;
 }
 
 const struct ot_preset *ot_preset_at(int index) {

@@ -195,13 +195,21 @@ bool ot_model_has_frozen(const struct ot_model *model) {
     return false;
 }
 
-int64_t ot_model_trained_count(const struct ot_model *model) {
+static int64_t count(const struct ot_model *model, bool trained) {
     int64_t n = 0;
     for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
         const struct ot_tensor *t = ot_model_tensor(model, i);
-        n += t->trained ? t->rows * t->cols : 0;
+        n += t->trained == trained ? t->rows * t->cols : 0;
     }
     return n;
+}
+
+int64_t ot_model_trained_count(const struct ot_model *model) {
+    return count(model, true);
+}
+
+int64_t ot_model_frozen_count(const struct ot_model *model) {
+    return count(model, false);
 }
 
 int ot_selection_count(const struct ot_model_config *config, const struct ot_selection *selection,

@@ -34,8 +34,9 @@ int ot_model_open_selected(const struct ot_model_config *config, enum ot_dtype d
 
 /* True if a slab of the model is frozen. */
 bool ot_model_has_frozen(const struct ot_model *model);
-/* Parameters that are trained; a tied tensor counts once. */
+/* Parameters that are trained, and those that are not, adapters among them; a tied tensor counts once. */
 int64_t ot_model_trained_count(const struct ot_model *model);
+int64_t ot_model_frozen_count(const struct ot_model *model);
 /* The same for a model that is not open. Errors: as ot_model_open_selected. */
 int ot_selection_count(const struct ot_model_config *config, const struct ot_selection *selection,
                        int64_t *trained);

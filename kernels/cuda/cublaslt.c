@@ -9,7 +9,7 @@
 #include "src/base/log.h"
 
 #ifdef OT_EMU
-#include "kernels/emu/fake_cublaslt.h"
+#include "tests/fakes/fake_cublaslt.h"
 #define library_open   ot_fake_cublaslt_dlopen
 #define library_symbol ot_fake_cublaslt_dlsym
 #define library_close  ot_fake_cublaslt_dlclose

@@ -6,7 +6,7 @@
  * taken, in the order of cublaslt_find.h. A library made for a newer CUDA than the driver supports is
  * skipped, because it could not start. The library stays open until the process ends.
  *
- * OT_EMU: the library is kernels/emu/fake_cublaslt.h. Its symbols are looked up like those of the real one.
+ * OT_EMU: the library is tests/fakes/fake_cublaslt.h. Its symbols are looked up like those of the real one.
  */
 #ifndef OT_KERNELS_CUDA_CUBLASLT_H
 #define OT_KERNELS_CUDA_CUBLASLT_H

@@ -1,8 +1,8 @@
 /* The base of every kernel file: types, 16-byte accesses, reductions, the launch.
  *
  * Two compilers read each kernel file. nvcc makes GPU code. A host C++ compiler, with OT_EMU defined and
- * kernels/emu/include first in its include path, makes a library that runs each kernel on a CPU, thread by
- * thread (kernels/emu/emu.h explains how, and what it checks). So kernel files use only what both compilers
+ * tests/emu/include first in its include path, makes a library that runs each kernel on a CPU, thread by
+ * thread (tests/emu/emu.h explains how, and what it checks). So kernel files use only what both compilers
  * understand:
  *
  * - Kernels are __global__ functions (templates too). ot_launch launches them, never <<<>>>.
@@ -32,7 +32,7 @@ enum { OT_WARP = 32 };
 /* ---- shared memory and the launch ---- */
 
 #ifdef OT_EMU
-#include "kernels/emu/launch.h" /* ot_shared, ot_launch */
+#include "tests/emu/launch.h" /* ot_shared, ot_launch */
 #else
 template <class T>
 __device__ __forceinline__ T *ot_shared() {

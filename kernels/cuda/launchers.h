@@ -5,7 +5,7 @@
  * error of the first kernel that could not be launched. It may use all of the scratch: all ops of a device
  * share one stream (device.h), so the op before has finished with it.
  *
- * The same sources run on a CPU: kernels/emu.
+ * The same sources run on a CPU: tests/emu.
  */
 #ifndef OT_KERNELS_CUDA_LAUNCHERS_H
 #define OT_KERNELS_CUDA_LAUNCHERS_H

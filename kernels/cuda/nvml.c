@@ -4,7 +4,7 @@
 #include <string.h>
 
 #ifdef OT_EMU
-#include "kernels/emu/fake_nvml.h"
+#include "tests/fakes/fake_nvml.h"
 #define library_open() ot_fake_nvml_dlopen()
 #define library_symbol ot_fake_nvml_dlsym
 #define library_close  ot_fake_nvml_dlclose

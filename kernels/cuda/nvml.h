@@ -4,7 +4,7 @@
  * library is missing, lacks a function or refuses the question (containers often do), the answer is "nothing
  * known". Source: NVIDIA's "NVML API Reference"; the names, types and constants are defined there.
  *
- * OT_EMU: the library is kernels/emu/fake_nvml.h.
+ * OT_EMU: the library is tests/fakes/fake_nvml.h.
  */
 #ifndef OT_KERNELS_CUDA_NVML_H
 #define OT_KERNELS_CUDA_NVML_H

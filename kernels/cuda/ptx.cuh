@@ -1,6 +1,6 @@
 /* GPU instructions that CUDA C++ cannot express, one function each, with the meaning of the PTX ISA (chapter
  * 9): matrix products on tensor cores, their loads from shared memory, asynchronous copies into shared
- * memory, and special functions. kernels/emu/ptx_emu.h implements the same list for the emulator. If an
+ * memory, and special functions. tests/emu/ptx_emu.h implements the same list for the emulator. If an
  * architecture lacks an instruction, the function uses others: sm_75 copies synchronously and computes k16
  * as two k8 (fp16 only).
  */
@@ -10,7 +10,7 @@
 #include "kernels/cuda/kernel.cuh"
 
 #ifdef OT_EMU
-#include "kernels/emu/ptx_emu.h"
+#include "tests/emu/ptx_emu.h"
 #else
 
 __device__ __forceinline__ uint32_t ot_shared_address(const void *p) {

@@ -1,7 +1,7 @@
 /* Instructions of compute capability 9.0 (sm_90a), one function each, with the meaning of the PTX ISA:
  * products of a warpgroup (wgmma, section "Asynchronous Warpgroup Level Matrix Instructions"), barriers in
  * shared memory (mbarrier), and the border between the two ways to shared memory.
- * kernels/emu/ptx_hopper_emu.h implements the same list for the emulator.
+ * tests/emu/ptx_hopper_emu.h implements the same list for the emulator.
  *
  * A WARPGROUP is four warps whose first thread is a multiple of 128. Its products run asynchronously:
  *
@@ -30,7 +30,7 @@
 #include "kernels/cuda/ptx.cuh"
 
 #ifdef OT_EMU
-#include "kernels/emu/ptx_hopper_emu.h"
+#include "tests/emu/ptx_hopper_emu.h"
 #else
 
 /* ---- barriers in shared memory ---- */

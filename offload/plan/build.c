@@ -83,17 +83,20 @@ static int most_uses(const struct ot_chain *chain, enum ot_slot_kind kind) {
 
 static void set_slots(const struct ot_chain *chain, const struct ot_plan_request *rq,
                       const struct ot_candidate *c, struct ot_plan *plan) {
+    unsigned grads_pass = ot_plan_kinds(chain, plan, ot_plan_passes_grads);
+    unsigned grads_move = ot_plan_kinds(chain, plan, ot_plan_moves_grads);
+    unsigned plain = ot_plan_kinds(chain, plan, ot_plan_streams_plain);
+    unsigned decodes = ot_plan_kinds(chain, plan, ot_plan_decodes);
+    unsigned encoded = ot_plan_kinds(chain, plan, ot_plan_streams_encoded);
     for (enum ot_slot_kind k = 0; k < OT_SLOT_KINDS; k++) {
-        bool edge = ot_slot_kind_is_edge(k), tied = ot_chain_is_tied(chain, k);
-        bool grads = ot_plan_any_slab(chain, plan, k, ot_plan_passes_grads);
-        bool moves = ot_plan_any_slab(chain, plan, k, ot_plan_moves_grads);
+        bool edge = ot_slot_kind_is_edge(k), tied = edge && ot_chain_is_tied(chain, k);
+        bool grads = grads_pass >> k & 1, moves = grads_move >> k & 1;
         int needed = edge ? 1 + tied : 1; /* a tied head works with two edge slabs at once */
         int wanted = edge && !rq->slots ? needed : c->slots;
         wanted = wanted > needed ? wanted : needed;
-        bool streamed = ot_plan_any_slab(chain, plan, k, ot_plan_streams_plain);
-        bool decoded = ot_plan_any_slab(chain, plan, k, ot_plan_decodes);
+        bool streamed = plain >> k & 1, decoded = decodes >> k & 1;
         plan->weight_slots[k] = streamed ? wanted : decoded ? needed : 0;
-        plan->encoded_slots[k] = ot_plan_any_slab(chain, plan, k, ot_plan_streams_encoded) ? wanted : 0;
+        plan->encoded_slots[k] = encoded >> k & 1 ? wanted : 0;
         /* The gradients of two layers are in flight, and of one edge slab. A tied head works with two edge
          * slabs at once, and a tied slab needs a buffer for each of its two uses. Each block at work needs
          * all levels of its tree. */
@@ -114,8 +117,9 @@ static void set_slots(const struct ot_chain *chain, const struct ot_plan_request
 /* Sets the host slots of data on nvme. There is one slot more than on the device, so that a read is under way
  * while the slab before it is copied. There are no more slots than data to pass. */
 static void set_nvme_slots(const struct ot_chain *chain, const struct ot_candidate *c, struct ot_plan *plan) {
+    unsigned kinds = ot_plan_kinds(chain, plan, ot_plan_passes_host);
     for (enum ot_slot_kind k = 0; k < OT_SLOT_KINDS; k++) {
-        bool passes = ot_plan_any_slab(chain, plan, k, ot_plan_passes_host);
+        bool passes = kinds >> k & 1;
         int wanted = ot_slot_kind_is_edge(k) || c->slots == 1 ? 1 : c->slots + 1;
         plan->host_weight_slots[k] = !passes ? 0 : wanted > OT_PLAN_MAX_SLOTS ? OT_PLAN_MAX_SLOTS : wanted;
     }
@@ -138,7 +142,8 @@ static void set_slab_homes(const struct ot_plan_request *rq, const struct ot_can
     home = mode == OT_SHARD_STATE ? OT_HOME_GPU : home;
     slab->weights = rq->weights != OT_HOME_AUTO ? rq->weights : home;
     home = grads ? OT_HOME_NVME : OT_HOME_HOST;
-    slab->sums = rq->sums != OT_HOME_AUTO ? rq->sums : home;
+    bool summing = turn < c->summing || (c->sums_stay && turn < c->resident);
+    slab->sums = rq->sums != OT_HOME_AUTO ? rq->sums : summing ? OT_HOME_GPU : home;
     home = turn < c->waiting ? OT_HOME_GPU : home;
     slab->grads = rq->grads != OT_HOME_AUTO ? rq->grads : home;
     slab->state =
@@ -175,14 +180,18 @@ static void set_kept(const struct ot_plan_request *rq, const struct ot_candidate
     plan->host_kept_slots = ot_plan_kept_blocks(plan, OT_TIER_NVME) > 0 ? plan->kept_slots + 2 : 0;
 }
 
+int ot_candidate_micro(const struct ot_plan_request *rq, int64_t micro_sequences) {
+    int64_t micro = (rq->step_sequences + micro_sequences - 1) / micro_sequences;
+    return (int)(ot_shard_own_groups(&rq->shard) * ot_shard_group_micro(&rq->shard, micro));
+}
+
 int ot_candidate_build(const struct ot_plan_request *rq, const struct ot_candidate *c, struct ot_plan *plan) {
     const struct ot_chain *chain = rq->chain;
     set_homes(rq, c, plan);
     deal_tiles(rq, c, plan);
     plan->micro_tokens = c->micro_sequences * rq->sequence_tokens;
-    int64_t micro = (rq->step_sequences + c->micro_sequences - 1) / c->micro_sequences;
-    plan->max_micro = (int)(ot_shard_own_groups(&plan->shard) * ot_shard_group_micro(&plan->shard, micro));
-    ot_plan_set_rounds(plan, rq->rounds);
+    plan->max_micro = ot_candidate_micro(rq, c->micro_sequences);
+    ot_plan_set_rounds(plan, c->rounds);
     set_kept(rq, c, plan);
     plan->shadow_frames = c->shadow_frames;
     plan->activation_slots = rq->train && plan->activations != OT_HOME_GPU ? c->slots : 0;

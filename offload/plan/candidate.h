@@ -16,6 +16,11 @@ struct ot_candidate {
     /* the first so many slabs live on the device: the next forward waits for their update first */
     int resident;
     int waiting; /* the first so many slabs whose streamed tiles keep their gradients on the device */
+    int rounds;  /* of a step; the request's, if it says how many */
+    /* In several rounds: the first so many slabs, and with sums_stay all resident slabs, keep their gradient
+     * sums on the device between rounds. */
+    int summing;
+    bool sums_stay;
     /* How many items move from the host to nvme, in this order: the state of slabs (last slab first, because
      * its update leaves the most time to read ahead), then all boundaries as one item, then the gradients of
      * slabs with their sums (last slab first), then the weights of slabs (last slab first). Weights are last,
@@ -32,6 +37,9 @@ struct ot_candidate {
 static inline int ot_candidate_most_spilled(const struct ot_chain *chain) {
     return 3 * chain->n_slabs + 1;
 }
+
+/* The micro-batches of a rank in a step, if each has so many sequences. */
+int ot_candidate_micro(const struct ot_plan_request *request, int64_t micro_sequences);
 
 /* Sets all fields of the plan that the candidate decides, and the ledger. Errors: as ot_plan_finish. */
 int ot_candidate_build(const struct ot_plan_request *request, const struct ot_candidate *candidate,
@@ -53,10 +61,10 @@ bool ot_plan_streams_state(const struct ot_plan *plan);
 bool ot_chain_is_tied(const struct ot_chain *chain, enum ot_slot_kind kind);
 int ot_chain_most_micro(const struct ot_chain *chain);
 
-/* True if the test holds for some slab of the kind. */
-bool ot_plan_any_slab(const struct ot_chain *chain, const struct ot_plan *plan, enum ot_slot_kind kind,
-                      bool (*test)(const struct ot_chain *, const struct ot_plan *, int));
-/* Tests for ot_plan_any_slab. Blocks use the weights in a weight slot: because they are streamed without
+/* The kinds of slots for which the test holds for some slab: bit k is kind k. */
+unsigned ot_plan_kinds(const struct ot_chain *chain, const struct ot_plan *plan,
+                       bool (*test)(const struct ot_chain *, const struct ot_plan *, int));
+/* Tests for ot_plan_kinds. Blocks use the weights in a weight slot: because they are streamed without
  * encoding, or because they are decoded into it. Encoded weights pass through an encoded slot. Weights pass
  * through a host slot; gradients accumulate in a gradient slot; gradients are finished elsewhere than in
  * their sum. */

@@ -10,12 +10,15 @@
  * pass is two to four tasks. Checking the order of so many tasks takes 0.5 to 2 GB. */
 enum { MOST_PASSES = 1 << 14 };
 
-bool ot_plan_any_slab(const struct ot_chain *chain, const struct ot_plan *plan, enum ot_slot_kind kind,
-                      bool (*test)(const struct ot_chain *, const struct ot_plan *, int)) {
-    for (int s = 0; s < chain->n_slabs; s++)
-        if (ot_slab_slot_kind(chain, s) == kind && test(chain, plan, s))
-            return true;
-    return false;
+unsigned ot_plan_kinds(const struct ot_chain *chain, const struct ot_plan *plan,
+                       bool (*test)(const struct ot_chain *, const struct ot_plan *, int)) {
+    unsigned kinds = 0;
+    for (int s = 0; s < chain->n_slabs; s++) {
+        unsigned kind = 1u << ot_slab_slot_kind(chain, s);
+        if (!(kinds & kind) && test(chain, plan, s))
+            kinds |= kind;
+    }
+    return kinds;
 }
 
 bool ot_plan_decodes(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
@@ -161,8 +164,9 @@ static int check_shard(const struct ot_chain *chain, const struct ot_plan *plan)
 /* Data on nvme needs slots on the host to pass through. */
 static int check_nvme(const struct ot_chain *chain, const struct ot_plan *plan) {
     bool weights[OT_SLOT_KINDS];
+    unsigned kinds = ot_plan_kinds(chain, plan, ot_plan_passes_host);
     for (int k = 0; k < OT_SLOT_KINDS; k++)
-        weights[k] = ot_plan_any_slab(chain, plan, (enum ot_slot_kind)k, ot_plan_passes_host);
+        weights[k] = kinds >> k & 1;
     OT_TRY(check_slots("weights on nvme", plan->host_weight_slots, weights, OT_PLAN_MAX_SLOTS));
     if (plan->tile_slots < 0 || plan->tile_slots > OT_PLAN_MAX_TILE_SLOTS)
         return ot_fail(OT_E_USAGE, "plan: %d slots for tiles on nvme; give 1 to %d", plan->tile_slots,
@@ -214,7 +218,6 @@ static int check_kept(const struct ot_chain *chain, const struct ot_plan *plan) 
 }
 
 int ot_plan_finish(const struct ot_chain *chain, struct ot_plan *plan) {
-    struct ot_layout layout;
     bool weights[OT_SLOT_KINDS], encoded[OT_SLOT_KINDS];
     bool grads[OT_SLOT_KINDS], stages[OT_SLOT_KINDS], exchanges[OT_SLOT_KINDS];
     OT_TRY(check_shape(chain, plan));
@@ -222,11 +225,15 @@ int ot_plan_finish(const struct ot_chain *chain, struct ot_plan *plan) {
     OT_TRY(check_shard(chain, plan));
     OT_TRY(check_tiles(chain, plan));
     OT_TRY(check_nvme(chain, plan));
+    unsigned all[] = {ot_plan_kinds(chain, plan, ot_plan_passes_weights),
+                      ot_plan_kinds(chain, plan, ot_plan_streams_encoded),
+                      ot_plan_kinds(chain, plan, ot_plan_passes_grads),
+                      ot_plan_kinds(chain, plan, ot_plan_moves_grads)};
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
-        weights[k] = ot_plan_any_slab(chain, plan, (enum ot_slot_kind)k, ot_plan_passes_weights);
-        encoded[k] = ot_plan_any_slab(chain, plan, (enum ot_slot_kind)k, ot_plan_streams_encoded);
-        grads[k] = ot_plan_any_slab(chain, plan, (enum ot_slot_kind)k, ot_plan_passes_grads);
-        bool moves = ot_plan_any_slab(chain, plan, (enum ot_slot_kind)k, ot_plan_moves_grads);
+        weights[k] = all[0] >> k & 1;
+        encoded[k] = all[1] >> k & 1;
+        grads[k] = all[2] >> k & 1;
+        bool moves = all[3] >> k & 1;
         stages[k] = moves && chain->dtype != OT_F32;
         exchanges[k] = moves && ot_shard_ranks(&plan->shard) > 1;
     }
@@ -240,8 +247,5 @@ int ot_plan_finish(const struct ot_chain *chain, struct ot_plan *plan) {
                        ot_tier_name((enum ot_tier)plan->activations));
     OT_TRY(check_kept(chain, plan));
     OT_TRY(check_shadows(plan));
-    OT_TRY(ot_layout_make(chain, plan, &layout));
-    ot_layout_ledger(&layout, &plan->ledger);
-    ot_layout_free(&layout);
-    return 0;
+    return ot_layout_measure(chain, plan, &plan->ledger);
 }

@@ -134,6 +134,8 @@ struct ot_layout {
 /* Lays out the buffers of a plan. Errors: OT_E_BUDGET (a size overflows, or no memory for the tables). Free
  * with ot_layout_free. */
 int ot_layout_make(const struct ot_chain *chain, const struct ot_plan *plan, struct ot_layout *out);
+/* Only the ledger of the plan's layout, for a search, which measures thousands of plans. Errors: the same. */
+int ot_layout_measure(const struct ot_chain *chain, const struct ot_plan *plan, struct ot_ledger *out);
 void ot_layout_free(struct ot_layout *layout);
 
 /* Lists the layout's extents in the order in which a step uses them, for the store. *extents: [n_extents], to

@@ -64,22 +64,20 @@ static bool make_room_for_extents(struct ot_layout_maker *mk, int n) {
     return true;
 }
 
-int ot_layout_add_extents(struct ot_layout_maker *mk, const char *name, const size_t *bytes, int n,
+int ot_layout_add_extents(struct ot_layout_maker *mk, const char *name, size_t bytes, size_t last, int n,
                           int sides) {
     struct ot_layout *layout = mk->layout;
-    size_t sum = 0;
-    for (int i = 0; i < n; i++)
-        sum += bytes[i];
+    size_t sum = n > 0 ? bytes * (size_t)(n - 1) + last : 0;
     int buffer = add_sides(mk, OT_TIER_NVME, name, sum, n, sides);
-    if (buffer == OT_NO_BUFFER)
-        return OT_NO_BUFFER;
+    if (buffer == OT_NO_BUFFER || mk->only_sizes)
+        return buffer;
     if (!make_room_for_extents(mk, n)) {
         mk->rc = ot_fail(OT_E_BUDGET, "no memory for a plan with %d extents", layout->n_extents);
         return OT_NO_BUFFER;
     }
     layout->buffers[buffer].first_extent = layout->n_extents;
     for (int i = 0; i < n; i++) {
-        layout->extent_bytes[layout->n_extents] = bytes[i];
+        layout->extent_bytes[layout->n_extents] = i < n - 1 ? bytes : last;
         layout->extent_sides[layout->n_extents++] = sides;
     }
     return buffer;

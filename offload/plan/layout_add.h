@@ -11,6 +11,7 @@ struct ot_layout_maker {
     const struct ot_chain *chain;
     const struct ot_plan *plan;
     struct ot_layout *layout;
+    bool only_sizes; /* extents are not listed: the caller wants the ledger */
     int capacity, extent_capacity;
     int rc;
 };
@@ -20,8 +21,8 @@ int ot_layout_add(struct ot_layout_maker *mk, enum ot_tier tier, const char *nam
 /* The same, for a buffer that begins with unit `first` of its slab. */
 int ot_layout_add_from(struct ot_layout_maker *mk, enum ot_tier tier, const char *name, int64_t first,
                        size_t bytes, int n_tiles);
-/* Adds a buffer on nvme as a row of n extents. bytes: [n]. */
-int ot_layout_add_extents(struct ot_layout_maker *mk, const char *name, const size_t *bytes, int n,
+/* Adds a buffer on nvme as a row of n extents: the last one has `last` bytes, the others `bytes`. */
+int ot_layout_add_extents(struct ot_layout_maker *mk, const char *name, size_t bytes, size_t last, int n,
                           int sides);
 
 /* Add n equal buffers. Return their indices, to be freed with free; NULL if n is 0. add_tiled: of n_tiles

@@ -35,20 +35,11 @@ static int add_on_nvme(struct ot_layout_maker *mk, const char *name, int64_t fir
                        size_t (*bytes)(const struct ot_chain *, int64_t)) {
     int64_t tile = mk->plan->tile_params;
     int n_tiles = (int)((n + tile - 1) / tile);
-    size_t *extents = malloc((size_t)(n_tiles + 1) * sizeof *extents);
-    if (!extents) {
-        mk->rc = mk->rc < 0 ? mk->rc : ot_fail(OT_E_BUDGET, "no memory for a plan of %d tiles", n_tiles);
-        return OT_NO_BUFFER;
-    }
-    size_t full = pages(bytes(mk->chain, tile));
-    for (int t = 0; t < n_tiles; t++)
-        extents[t] = full;
-    if (n_tiles > 0) /* the last tile of a slab may be short */
-        extents[n_tiles - 1] = pages(bytes(mk->chain, n - (n_tiles - 1) * tile));
-    int buffer = ot_layout_add_extents(mk, name, extents, n_tiles, sides);
+    int64_t rest = n_tiles > 0 ? n - (n_tiles - 1) * tile : 0; /* the last tile of a slab may be short */
+    int buffer = ot_layout_add_extents(mk, name, pages(bytes(mk->chain, tile)), pages(bytes(mk->chain, rest)),
+                                       n_tiles, sides);
     if (buffer != OT_NO_BUFFER)
         mk->layout->buffers[buffer].first_param = first;
-    free(extents);
     return buffer;
 }
 
@@ -312,7 +303,7 @@ static int *add_boundary_extents(struct ot_layout_maker *mk, size_t bytes, int64
     int *indices = ot_layout_new_indices(mk, n);
     size_t rounded = pages(bytes);
     for (int64_t i = 0; indices && i < n; i++)
-        indices[i] = ot_layout_add_extents(mk, "activations", &rounded, 1, LEAST_SIDES);
+        indices[i] = ot_layout_add_extents(mk, "activations", rounded, rounded, 1, LEAST_SIDES);
     return indices;
 }
 
@@ -345,7 +336,7 @@ static void add_boundaries(struct ot_layout_maker *mk) {
 static int add_kept_home(struct ot_layout_maker *mk, struct ot_kept kept, size_t bytes, int frames) {
     size_t rounded = pages(bytes);
     return kept.tier == OT_TIER_NVME
-               ? ot_layout_add_extents(mk, "kept activations", &rounded, 1, LEAST_SIDES)
+               ? ot_layout_add_extents(mk, "kept activations", rounded, rounded, 1, LEAST_SIDES)
                : ot_layout_add(mk, kept.tier, "kept activations", bytes, frames > 0 ? frames : 1);
 }
 
@@ -500,8 +491,9 @@ static void add_step_buffers(struct ot_layout_maker *mk) {
                              : OT_NO_BUFFER;
 }
 
-int ot_layout_make(const struct ot_chain *chain, const struct ot_plan *plan, struct ot_layout *out) {
-    struct ot_layout_maker mk = {.chain = chain, .plan = plan, .layout = out};
+static int make(const struct ot_chain *chain, const struct ot_plan *plan, bool only_sizes,
+                struct ot_layout *out) {
+    struct ot_layout_maker mk = {.chain = chain, .plan = plan, .layout = out, .only_sizes = only_sizes};
     memset(out, 0, sizeof *out);
     out->slabs = calloc((size_t)chain->n_slabs, sizeof *out->slabs);
     if (!out->slabs)
@@ -527,4 +519,16 @@ int ot_layout_make(const struct ot_chain *chain, const struct ot_plan *plan, str
     if (mk.rc < 0)
         ot_layout_free(out);
     return mk.rc;
+}
+
+int ot_layout_make(const struct ot_chain *chain, const struct ot_plan *plan, struct ot_layout *out) {
+    return make(chain, plan, false, out);
+}
+
+int ot_layout_measure(const struct ot_chain *chain, const struct ot_plan *plan, struct ot_ledger *out) {
+    struct ot_layout layout;
+    OT_TRY(make(chain, plan, true, &layout));
+    ot_layout_ledger(&layout, out);
+    ot_layout_free(&layout);
+    return 0;
 }

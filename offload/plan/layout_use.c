@@ -46,6 +46,13 @@ static bool is_entry(const struct ot_ledger_entry *entry, const struct ot_buffer
     return entry->tier == b->tier && (entry->name == b->name || strcmp(entry->name, b->name) == 0);
 }
 
+/* All sides of a buffer on nvme but one. */
+static size_t spare_of(const struct ot_layout *layout, const struct ot_buffer *b) {
+    if (b->tier != OT_TIER_NVME || b->n_tiles == 0)
+        return 0;
+    return b->reserved - b->reserved / (size_t)layout->extent_sides[b->first_extent];
+}
+
 void ot_layout_ledger(const struct ot_layout *layout, struct ot_ledger *out) {
     int e = 0;
     memset(out, 0, sizeof *out);
@@ -56,8 +63,9 @@ void ot_layout_ledger(const struct ot_layout *layout, struct ot_ledger *out) {
                 e++;
         assert(e < OT_LEDGER_MAX); /* a layout has fewer names than that */
         if (e == out->n)
-            out->entries[out->n++] = (struct ot_ledger_entry){b->tier, b->name, 0};
+            out->entries[out->n++] = (struct ot_ledger_entry){b->tier, b->name, 0, 0};
         out->entries[e].bytes += b->reserved;
+        out->entries[e].spare_bytes += spare_of(layout, b);
     }
 }
 

@@ -33,6 +33,9 @@ struct ot_plan_request {
     enum ot_home kept;
     enum ot_keep_level kept_level;
     double kept_off;
+    double kept_on; /* share of the middle blocks that keep on the device before slabs become resident */
+    double
+        streamed; /* share of the slabs that do not become resident, even if there is room; the last ones */
     /* Share of the tiles that may have a shadow (shadow.h) which get a frame, as far as the host has room and
      * shadow_bytes (0: any number) allows. OT_SHADOWS_CHOSEN: none, unless the planner finds
      * that they help. */
@@ -42,7 +45,8 @@ struct ot_plan_request {
     int64_t pass_tokens;   /* not for training: tokens of a usual pass; 0: those of a micro-batch */
     int snapshot_slots;    /* same as in struct ot_plan */
     int kept_contents;     /* same as in struct ot_plan */
-    int rounds;            /* of a step (rounds.h); 0: one */
+    bool is_trial;         /* a plan that does not fit is of no interest: out->shortage is not filled in */
+    int rounds;            /* of a step (rounds.h); 0: one, or as few as fit */
     struct ot_shard shard; /* of this rank; the budgets are those of this rank too */
     size_t staging_bytes;  /* same as in struct ot_plan */
     /* Bytes of the budgets that the caller uses itself: the key/value cache of generate; rows in memory. */
@@ -54,11 +58,13 @@ struct ot_plan_request {
  *   1. Everything lives on the device, with a micro-batch of sound size.
  *   2. Large micro-batches before small ones. For each size, boundary activations on the device before the
  *      host. For each home, enough slots to overlap copies and compute before fewer slots.
+ *   3. The same in more than one round: as few rounds as fit.
+ *   4. The same with smaller tiles, which need smaller slots.
  *
  * Then it uses the room that is left: for resident slabs (slab 0 first, because the next forward waits for
  * its update first), for waiting gradients of streamed tiles, for slots of tiles on nvme, for kept
- * activations, for shadows. Weights that do not fit are copied for each use. The CPU pool updates state that
- * does not fit. If the host is full and nvme has a budget, nvme takes the state, then boundary activations,
+ * activations, for gradient sums between rounds, for shadows. Weights that do not fit are copied for each
+ * use. The CPU pool updates state that does not fit. If the host is full and nvme has a budget, nvme takes the state, then boundary activations,
  * then gradients, then weights, of the last slabs first.
  *
  * Shares count the tiles of the whole chain. gpu gets the first tiles, because the next forward waits for

@@ -117,6 +117,7 @@ struct ot_ledger_entry {
     /* "weights", "optimizer state", ...; the printed table adds up entries of one name */
     const char *name;
     size_t bytes;
+    size_t spare_bytes; /* nvme: part of `bytes`, room for new contents beside the present ones */
 };
 enum { OT_LEDGER_MAX = 40 };
 struct ot_ledger {

@@ -19,6 +19,8 @@ enum { TILE_PARAMS = 2 << 20 };
 /* The most tiles in all: each tile is a task, and checking the order of n tasks takes n^2 / 2 bytes. The
  * tiles of a 70B model grow to 17 Mi parameters, still fifty in a layer. */
 enum { MOST_TILES = OT_PLAN_MAX_TILE_SLOTS };
+/* The smallest tile that is still worth a task. Smaller ones are not tried, even if memory is short. */
+enum { LEAST_TILE_PARAMS = 1 << 16 };
 /* Host slots for tiles on nvme, and for gradients on their way there. TILE_SLOTS let reads, updates and
  * writes overlap. FEW_TILE_SLOTS are used if memory is short. */
 enum { TILE_SLOTS = 8, FEW_TILE_SLOTS = 2 };
@@ -138,6 +140,8 @@ static int note_smallest(const struct ot_plan_request *rq, struct ot_candidate *
 static int refuse(const struct ot_plan_request *rq, const struct seen *seen, struct ot_plan *plan) {
     struct ot_shortage *shortage = &plan->shortage;
     bool any = false;
+    if (rq->is_trial)
+        return ot_fail(OT_E_BUDGET, "no plan fits");
     for (int t = 0; t < OT_TIER_COUNT; t++)
         if (seen->least[t] != SIZE_MAX) {
             shortage->alone[t] = seen->least[t];
@@ -163,7 +167,7 @@ static int stretch_start(const struct ot_chain *chain, int resident) {
 }
 
 /* How many counts of resident slabs in [low, high] the tier has room for. For the device these are the first
- * counts, for the host the last ones. */
+ * counts, for the host the last ones. What is on nvme does not change the need of the device. */
 static int count_fitting(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
                          enum ot_tier tier, int low, int high) {
     int fitting = 0, unknown = high - low + 1;
@@ -171,7 +175,8 @@ static int count_fitting(const struct ot_plan_request *rq, struct ot_candidate *
         int tried = (unknown + 1) / 2;
         struct need need;
         c->resident = tier == OT_TIER_GPU ? low + fitting + tried - 1 : high - fitting - tried + 1;
-        OT_TRY(measure_spilled(rq, c, plan, &need));
+        c->spilled = 0;
+        OT_TRY(tier == OT_TIER_GPU ? measure(rq, c, plan, &need) : measure_spilled(rq, c, plan, &need));
         bool fits = has_room(rq, &need, tier);
         fitting += fits ? tried : 0;
         unknown = fits ? unknown - tried : tried - 1;
@@ -179,41 +184,40 @@ static int count_fitting(const struct ot_plan_request *rq, struct ot_candidate *
     return fitting;
 }
 
-/* Sets c->resident to the largest count in [low, high] that fits the device and the host. That is nearly
- * always `high`, because more on the device is less on the host. The exception is the slots that the first
- * slab on nvme needs. Returns 1: found, 0: none, < 0: error. */
-static int largest_fitting(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
-                           int low, int high) {
-    for (c->resident = high; c->resident >= low; c->resident--) {
-        struct need need;
-        OT_TRY(measure_spilled(rq, c, plan, &need));
-        if (has_room(rq, &need, OT_TIER_GPU) && has_room(rq, &need, OT_TIER_HOST))
-            return 1;
+/* Notes three plans: the least of the device, the least of the host beside this device, and the least of the
+ * device beside this host. */
+static int note_stretch(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
+                        int low, int high, int gpu, struct seen *seen) {
+    int host;
+    OT_TRY(host = count_fitting(rq, c, plan, OT_TIER_HOST, low, high));
+    int least[3] = {low, gpu > 0 ? low + gpu - 1 : low, host > 0 ? high - host + 1 : low};
+    for (int i = 0; i < 3; i++) {
+        c->resident = least[i];
+        OT_TRY(note_smallest(rq, c, plan, seen));
     }
     return 0;
 }
 
-/* Sets c->resident to the most slabs that may live on the device. Returns 1: found, 0: no count fits, < 0:
- * error. */
+/* Sets c->resident to the most slabs that may live on the device. That is nearly always the most that the
+ * device has room for, because more on the device is less on the host. The exception is the slots that the
+ * first slab on nvme needs: then it is one slab less. seen: NULL, or notes the smallest plans. Returns 1:
+ * found, 0: no count fits, < 0: error. */
 static int find_resident(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
                          struct seen *seen) {
-    for (int low, high = rq->chain->n_slabs; high >= 0; high = low - 1) {
-        int gpu, host;
+    int most = rq->chain->n_slabs - (int)lround(rq->streamed * rq->chain->n_slabs);
+    for (int low, high = most; high >= 0; high = low - 1) {
+        int gpu;
         low = stretch_start(rq->chain, high);
         OT_TRY(gpu = count_fitting(rq, c, plan, OT_TIER_GPU, low, high));
-        OT_TRY(host = count_fitting(rq, c, plan, OT_TIER_HOST, low, high));
-        if (gpu + host > high - low + 1) {
-            int rc = largest_fitting(rq, c, plan, low, low + gpu - 1);
-            if (rc != 0)
-                return rc;
+        for (int less = 0; less < 2 && less < gpu; less++) {
+            struct need need;
+            c->resident = low + gpu - 1 - less;
+            OT_TRY(measure_spilled(rq, c, plan, &need));
+            if (has_room(rq, &need, OT_TIER_HOST))
+                return 1;
         }
-        /* Note three plans: the least of the device, the least of the host beside this device, and the least
-         * of the device beside this host. */
-        int least[3] = {low, gpu > 0 ? low + gpu - 1 : low, host > 0 ? high - host + 1 : low};
-        for (int i = 0; i < 3; i++) {
-            c->resident = least[i];
-            OT_TRY(note_smallest(rq, c, plan, seen));
-        }
+        if (seen)
+            OT_TRY(note_stretch(rq, c, plan, low, high, gpu, seen));
     }
     return 0;
 }
@@ -227,16 +231,34 @@ static bool is_all_resident(const struct ot_plan *plan) {
     return resident;
 }
 
+/* The sizes of a micro-batch to try, in sequences: from `first`, halved down to `least`. */
+struct micro_range {
+    int64_t first, least;
+};
+
+static struct micro_range find_range(const struct ot_plan_request *rq) {
+    int64_t step = rq->step_sequences, blocks_room = ot_chain_most_micro(rq->chain);
+    int64_t least = (step + blocks_room - 1) / blocks_room, first = MICRO_TOKENS_ENOUGH / rq->sequence_tokens;
+    int64_t groups = ot_shard_groups(&rq->shard);
+    int64_t most = (step + groups - 1) / groups; /* every group gets a micro-batch */
+    first = rq->micro_sequences ? rq->micro_sequences : first > least ? first : least;
+    most = rq->micro_sequences || most < least ? step : most;
+    first = first < most ? first : most;
+    return (struct micro_range){first, rq->micro_sequences ? first : least};
+}
+
 /* Tries smaller micro-batches, down to a sound size, until the whole model can live on the device: residency
  * saves more time than larger matrices. Returns 1: found, 0: none, < 0: error. */
-static int find_all_resident(const struct ot_plan_request *rq, int64_t micro, int64_t least, int kept,
+static int find_all_resident(const struct ot_plan_request *rq, struct micro_range range, int kept,
                              struct ot_candidate *c, struct ot_plan *plan) {
     int64_t sound = (MICRO_TOKENS_SOUND + rq->sequence_tokens - 1) / rq->sequence_tokens;
-    least = least > sound ? least : sound;
-    for (;; micro = micro / 2) {
+    int64_t least = range.least > sound ? range.least : sound;
+    for (int64_t micro = range.first;; micro = micro / 2) {
         struct need need;
         *c = (struct ot_candidate){.micro_sequences = micro,
+                                   .rounds = rq->rounds,
                                    .resident = rq->chain->n_slabs,
+                                   .sums_stay = true,
                                    .kept_blocks = kept,
                                    .slots = rq->slots ? rq->slots : 1 + (ot_shard_ranks(&rq->shard) > 1),
                                    .tile_slots = TILE_SLOTS,
@@ -257,43 +279,99 @@ static bool may_keep_on_gpu(const struct ot_plan_request *rq) {
     return rq->train && rq->keep == OT_KEEP_CHOSEN && (rq->kept == OT_HOME_AUTO || rq->kept == OT_HOME_GPU);
 }
 
-/* Finds the first candidate that fits, fastest first: everything resident without recomputation, everything
- * resident, then the rest. The rest is ordered: large micro-batches before small ones, activations on the
- * device before the host, three slots before one. */
-static int find_candidate(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan) {
-    struct seen seen = {{SIZE_MAX, SIZE_MAX, SIZE_MAX}, {{SIZE_MAX, SIZE_MAX, SIZE_MAX}}};
-    int64_t step = rq->step_sequences,
-            least = (step + ot_chain_most_micro(rq->chain) - 1) / ot_chain_most_micro(rq->chain);
-    int64_t micro = MICRO_TOKENS_ENOUGH / rq->sequence_tokens;
-    micro = rq->micro_sequences ? rq->micro_sequences : micro > least ? micro : least;
-    int64_t most = (step + ot_shard_groups(&rq->shard) - 1) / ot_shard_groups(&rq->shard);
-    most = rq->micro_sequences || most < least ? step : most; /* every group gets a micro-batch */
-    micro = micro < most ? micro : most;
-    int most_slots = rq->slots ? rq->slots : 3, fewest_slots = rq->slots ? rq->slots : 1;
+static int middle_blocks(const struct ot_plan_request *rq) {
     int middle = rq->chain->n_blocks - 2;
-    int kept = rq->train && rq->keep > OT_KEEP_NONE && rq->kept == OT_HOME_GPU ? middle : 0;
+    return middle > 0 ? middle : 0;
+}
+
+/* The blocks that keep activations on the device before slabs become resident. */
+static int first_kept(const struct ot_plan_request *rq) {
+    int middle = middle_blocks(rq);
+    if (rq->train && rq->keep > OT_KEEP_NONE && rq->kept == OT_HOME_GPU)
+        return middle;
+    return may_keep_on_gpu(rq) ? (int)lround(rq->kept_on * middle) : 0;
+}
+
+/* Tries the homes of activations and of sums, and the numbers of slots, for c's micro-batch and rounds:
+ * activations on the device before the host, three slots before one. */
+static int find_with(const struct ot_plan_request *rq, int64_t micro, int rounds, struct ot_candidate *c,
+                     struct ot_plan *plan, struct seen *seen) {
+    int most_slots = rq->slots ? rq->slots : 3, fewest_slots = rq->slots ? rq->slots : 1;
     int homes = rq->train && rq->activations == OT_HOME_AUTO ? 2 : 1;
-    for (int recompute = may_keep_on_gpu(rq) ? 0 : 1; recompute < 2; recompute++) {
-        int rc = find_all_resident(rq, micro, least, recompute ? kept : middle, c, plan);
+    int stays = rounds > 1 && rq->train && rq->sums == OT_HOME_AUTO ? 2 : 1;
+    for (int try = 0; try < homes * stays; try++) {
+        struct need need;
+        *c = (struct ot_candidate){.micro_sequences = micro,
+                                   .rounds = rounds,
+                                   .kept_blocks = first_kept(rq),
+                                   .slots = fewest_slots,
+                                   .tile_slots = FEW_TILE_SLOTS,
+                                   .grad_slots = FEW_TILE_SLOTS,
+                                   .activations = (enum ot_home)(try / stays)};
+        OT_TRY(rq->is_trial ? measure(rq, c, plan, &need) : 0);
+        if (rq->is_trial && !has_room(rq, &need, OT_TIER_GPU))
+            continue; /* with more slots or resident slabs there is no room either */
+        for (int slots = most_slots; slots >= fewest_slots; slots--) {
+            *c = (struct ot_candidate){.micro_sequences = micro,
+                                       .rounds = rounds,
+                                       .sums_stay = try % stays > 0,
+                                       .kept_blocks = first_kept(rq),
+                                       .slots = slots,
+                                       .tile_slots = slots > 1 ? TILE_SLOTS : FEW_TILE_SLOTS,
+                                       .grad_slots = slots > 1 ? TILE_SLOTS : FEW_TILE_SLOTS,
+                                       .activations = (enum ot_home)(try / stays)};
+            int rc = find_resident(rq, c, plan, seen);
+            if (rc != 0)
+                return rc;
+        }
+    }
+    return 0;
+}
+
+/* Large micro-batches before small ones. */
+static int find_micro(const struct ot_plan_request *rq, struct micro_range range, int rounds,
+                      struct ot_candidate *c, struct ot_plan *plan, struct seen *seen) {
+    for (int64_t micro = range.first;; micro = micro / 2 > range.least ? micro / 2 : range.least) {
+        int rc = find_with(rq, micro, rounds, c, plan, seen);
+        if (rc != 0 || micro <= range.least)
+            return rc;
+    }
+}
+
+/* One micro-batch a round needs the least memory of all plans in several rounds. If it fits, takes as few
+ * rounds as fit with the same micro-batch: fewer rounds never need less. */
+static int find_rounds(const struct ot_plan_request *rq, struct micro_range range, struct ot_candidate *c,
+                       struct ot_plan *plan, struct seen *seen) {
+    int most = ot_candidate_micro(rq, range.least), low = 2, rc;
+    if (!rq->train || rq->rounds || most < 2)
+        return 0;
+    OT_TRY(rc = find_micro(rq, range, most, c, plan, seen));
+    int64_t micro = c->micro_sequences;
+    int high = rc > 0 ? ot_candidate_micro(rq, micro) : 0;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        OT_TRY(rc = find_with(rq, micro, middle, c, plan, seen));
+        if (rc > 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return high > 0 ? find_with(rq, micro, high, c, plan, seen) : 0;
+}
+
+/* Finds the first candidate that fits, fastest first: everything resident without recomputation, everything
+ * resident, then the rest. Returns 1: found, 0: none, < 0: error. */
+static int find_candidate(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
+                          struct seen *seen) {
+    struct micro_range range = find_range(rq);
+    int rc;
+    for (int recompute = may_keep_on_gpu(rq) ? 0 : 1; recompute < 2 && rq->streamed == 0; recompute++) {
+        rc = find_all_resident(rq, range, recompute ? first_kept(rq) : middle_blocks(rq), c, plan);
         if (rc != 0)
-            return rc < 0 ? rc : 0;
+            return rc;
     }
-    for (;; micro = micro / 2 > least ? micro / 2 : least) {
-        for (int home = 0; home < homes; home++)
-            for (int slots = most_slots; slots >= fewest_slots; slots--) {
-                *c = (struct ot_candidate){.micro_sequences = micro,
-                                           .kept_blocks = kept,
-                                           .slots = slots,
-                                           .tile_slots = slots > 1 ? TILE_SLOTS : FEW_TILE_SLOTS,
-                                           .grad_slots = slots > 1 ? TILE_SLOTS : FEW_TILE_SLOTS,
-                                           .activations = (enum ot_home)home};
-                int rc = find_resident(rq, c, plan, &seen);
-                if (rc != 0)
-                    return rc < 0 ? rc : 0;
-            }
-        if (rq->micro_sequences || micro <= least)
-            return refuse(rq, &seen, plan);
-    }
+    OT_TRY(rc = find_micro(rq, range, rq->rounds ? rq->rounds : 1, c, plan, seen));
+    return rc != 0 ? rc : find_rounds(rq, range, c, plan, seen);
 }
 
 /* Raises *count, a field of the candidate, to the largest value up to `high` that fits the budgets. */
@@ -368,12 +446,52 @@ static int check_request(const struct ot_plan_request *rq) {
     return ot_plan_check_shares(rq->shares, rq->state);
 }
 
-static int64_t choose_tile(const struct ot_chain *chain) {
+/* Parameters of a tile of all trained slabs in n tiles. */
+static int64_t tile_of(const struct ot_chain *chain, int64_t n) {
     int64_t total = 0;
     for (int s = 0; s < chain->n_slabs; s++)
         total += chain->slabs[s].frozen ? 0 : chain->slabs[s].n_params;
-    int64_t tile = (total / MOST_TILES / OT_SLAB_ALIGN_PARAMS + 1) * OT_SLAB_ALIGN_PARAMS;
+    return (total / n / OT_SLAB_ALIGN_PARAMS + 1) * OT_SLAB_ALIGN_PARAMS;
+}
+
+static int64_t choose_tile(const struct ot_chain *chain) {
+    int64_t tile = tile_of(chain, MOST_TILES);
     return tile > TILE_PARAMS ? tile : TILE_PARAMS;
+}
+
+/* Finds a candidate with tiles of the chosen size, halved so many times. */
+static int try_tiles(const struct ot_plan_request *rq, int halvings, struct ot_candidate *c,
+                     struct ot_plan *plan, struct seen *seen) {
+    plan->tile_params = (choose_tile(rq->chain) >> halvings) / OT_SLAB_ALIGN_PARAMS * OT_SLAB_ALIGN_PARAMS;
+    return find_candidate(rq, c, plan, seen);
+}
+
+/* Finds a candidate with the largest tiles that fit. Small tiles need small slots, but are more tasks. If the
+ * smallest tiles do not fit, nothing does. */
+static int find_tiles(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan) {
+    struct seen seen = {{SIZE_MAX, SIZE_MAX, SIZE_MAX}, {{SIZE_MAX, SIZE_MAX, SIZE_MAX}}};
+    int64_t least = tile_of(rq->chain, MOST_TILES), tile = choose_tile(rq->chain);
+    bool in_slots = rq->train && (rq->budget_bytes[OT_TIER_NVME] > 0 || rq->shares[OT_TILE_STREAM] > 0);
+    int rc, low = 1, high = 0;
+    least = least > LEAST_TILE_PARAMS ? least : LEAST_TILE_PARAMS;
+    OT_TRY(rc = find_candidate(rq, c, plan, NULL));
+    for (; in_slots && !rq->tile_params && tile / 2 >= least; tile /= 2)
+        high++;
+    if (rc == 0 && high > 0 && !rq->is_trial) {
+        OT_TRY(rc = try_tiles(rq, high, c, plan, NULL));
+        while (rc > 0 && low < high) {
+            int fits, middle = low + (high - low) / 2;
+            OT_TRY(fits = try_tiles(rq, middle, c, plan, NULL));
+            high = fits ? middle : high;
+            low = fits ? low : middle + 1;
+        }
+        if (rc > 0)
+            OT_TRY(rc = try_tiles(rq, high, c, plan, NULL));
+    }
+    if (rc == 0 && !rq->is_trial)
+        OT_TRY(rc = rq->tile_params ? find_candidate(rq, c, plan, &seen)
+                                    : try_tiles(rq, high, c, plan, &seen));
+    return rc > 0 ? 0 : refuse(rq, &seen, plan);
 }
 
 /* Grows the slots for tiles on nvme, because reads go on through all of backward as far as slots allow. The
@@ -445,13 +563,15 @@ static int make(const struct ot_plan_request *rq, struct ot_plan *out) {
     out->snapshot_slots = rq->snapshot_slots;
     out->tile_params = rq->tile_params ? rq->tile_params : choose_tile(rq->chain);
     OT_TRY_GOTO(check_counts(rq, out), rc, out_failed);
-    OT_TRY_GOTO(find_candidate(rq, &c, out), rc, out_failed);
+    OT_TRY_GOTO(find_tiles(rq, &c, out), rc, out_failed);
     if (ot_plan_streams_state(out))
         OT_TRY_GOTO(grow(rq, &c, out, &c.waiting, rq->chain->n_slabs), rc, out_failed);
     OT_TRY_GOTO(grow_grad_slots(rq, &c, out), rc, out_failed);
     OT_TRY_GOTO(grow_tile_slots(rq, &c, out), rc, out_failed);
     if (may_keep_on_gpu(rq))
-        OT_TRY_GOTO(grow(rq, &c, out, &c.kept_blocks, rq->chain->n_blocks - 2), rc, out_failed);
+        OT_TRY_GOTO(grow(rq, &c, out, &c.kept_blocks, middle_blocks(rq)), rc, out_failed);
+    if (rq->train && ot_plan_rounds(out) > 1)
+        OT_TRY_GOTO(grow(rq, &c, out, &c.summing, rq->chain->n_slabs), rc, out_failed);
     OT_TRY_GOTO(grow_shadows(rq, &c, out), rc, out_failed);
     OT_TRY_GOTO(ot_candidate_build(rq, &c, out), rc, out_failed);
     return 0;

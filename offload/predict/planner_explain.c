@@ -46,7 +46,7 @@ static bool fits_without(const struct ot_plan *plan, const struct ot_plan_reques
 static int ask(const struct question *q, const struct ot_plan_request *given,
                const struct ot_planner_result *chosen, struct ot_explanation *out) {
     struct ot_planner_result with;
-    int rc = ot_planner_choose_from(q->request, q->costs, &chosen->forced, &with);
+    int rc = ot_planner_choose_from(q->request, q->costs, &chosen->forced, INFINITY, &with);
     if (rc == -OT_E_BUDGET || rc == -OT_E_USAGE)
         return 0; /* twice the tokens may not fit: then there is no answer */
     OT_TRY(rc);

@@ -1,12 +1,83 @@
-/* What the planner shares with its explanation. Private to offload/predict. */
+/* What the files of the planner share. planner_try.c makes, simulates and compares one plan; planner_moves.c
+ * changes one choice of a plan at a time, planner_shake.c several; planner_starts.c finds plans to begin
+ * with; planner.c puts them together. Private to offload/predict. */
 #ifndef OT_OFFLOAD_PREDICT_PLANNER_STATE_H
 #define OT_OFFLOAD_PREDICT_PLANNER_STATE_H
 
 #include "offload/predict/planner.h"
 
+enum { OT_PLANNER_MOST_SEEN = 1024 };
+
+/* A search from one plan. out holds the best plan so far and the request that makes it. */
+struct ot_search {
+    const struct ot_plan_request *given; /* the user's request */
+    const struct ot_costs *costs;
+    struct ot_planner_result *out;
+    int64_t tile_params; /* of the plans to begin with */
+    double effort;       /* what is left: the tasks of the plans that may still be simulated */
+    /* Fingerprints of the plans that were tried. Searches from several plans may share them. */
+    struct ot_planner_seen {
+        int n;
+        uint64_t prints[OT_PLANNER_MOST_SEEN];
+    } * seen;
+};
+
+/* An estimate of the tasks of a step. */
+double ot_planner_tasks(const struct ot_plan *plan, int n_blocks);
+/* Notes the plan. Returns true if it was noted before. */
+bool ot_planner_was_seen(struct ot_planner_seen *seen, const struct ot_plan *plan);
+/* Makes the plan of the request, and simulates it if it may take less than `limit` seconds a step. Returns 1
+ * with the plan and its prediction in *out if it does; free the plan with ot_plan_free. Returns 0 if it does
+ * not, if no such plan exists, or if it was tried before; < 0 on errors. Takes what that costs from
+ * s->effort. */
+int ot_planner_make(struct ot_search *s, const struct ot_plan_request *request, double limit,
+                    struct ot_planner_result *out);
+/* Makes and simulates the plan of a request. The plan becomes the best if it saves more than the share `gain`
+ * of the best plan's time. Returns 1 if it does, 0 if it does not or if no such plan exists, < 0 on
+ * errors. */
+int ot_planner_try(struct ot_search *s, const struct ot_plan_request *request, double gain);
+
+/* Changes one choice at a time until no change gains anything, or until the effort is used up. */
+int ot_planner_climb(struct ot_search *s);
+/* Changes two or three choices at a time, drawn at random, until the effort is used up. The same request and
+ * costs draw the same choices. */
+int ot_planner_shake(struct ot_search *s);
+/* As ot_planner_climb, for what is worth trying only when the rest is settled: tiles and shadows. */
+int ot_planner_climb_late(struct ot_search *s);
+/* The share of tiles to stream, among the tiles whose state is not on the device, so that the device and the
+ * CPU pool finish at the same time. */
+double ot_planner_balance(const struct ot_search *s);
+/* Two numbers describe the engines of the tiles: the device's share of all tiles, and the stream's share of
+ * the rest. */
+void ot_planner_get_shares(const struct ot_search *s, double *gpu, double *stream_of_rest);
+void ot_planner_set_shares(const struct ot_search *s, double gpu, double stream_of_rest,
+                           struct ot_plan_request *request);
+/* True if the user has left the engines of the tiles to the planner. */
+bool ot_planner_may_share(const struct ot_search *s);
+/* True if compute waits for other lanes, or computes activations again. */
+bool ot_planner_may_gain(const struct ot_search *s);
+
+/* Plans to begin with: the same micro-batch, with the numbers of rounds and the ways to keep activations that
+ * lie far apart. The fastest come first. */
+struct ot_planner_starts {
+    int n;
+    struct ot_planner_start {
+        struct ot_plan_request request;
+        int number, turn; /* in the order in which they were found; among those of its way */
+        int way;          /* the way to keep activations */
+        double least;     /* the lower bound of its step (bound.h) */
+        double seconds;
+    } * list; /* owned; free with free */
+};
+/* micro: sequences of a micro-batch; 0: as ot_plan_make chooses. Lists the starts that take less than `limit`
+ * seconds a step, or that are within OT_PLANNER_NEAR of the best of them. */
+int ot_planner_find_starts(struct ot_search *s, int64_t micro, double limit, struct ot_planner_starts *out);
+/* A start that is slower than the best by no more than this share may still lead to the best plan. */
+#define OT_PLANNER_NEAR 0.15
+
 /* Same as ot_planner_choose. start: NULL, or a request that was good on another machine; its choices are
- * tried first. */
+ * tried first. limit: a plan that is not faster is of no use, so the search may end early with any plan. */
 int ot_planner_choose_from(const struct ot_plan_request *request, const struct ot_costs *costs,
-                           const struct ot_plan_request *start, struct ot_planner_result *out);
+                           const struct ot_plan_request *start, double limit, struct ot_planner_result *out);
 
 #endif

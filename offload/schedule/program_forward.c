@@ -42,7 +42,6 @@ int ot_program_open(struct ot_program *p, const struct ot_chain *chain, const st
     bool train = pass == OT_PASS_TRAIN;
     int n_rounds = train ? ot_plan_rounds(plan) : 1;
     size_t rounds = (size_t)n_rounds, n = (size_t)chain->n_blocks;
-    memset(p, 0, sizeof *p);
     memset(out, 0, sizeof *out);
     *p = (struct ot_program){.chain = chain, .plan = plan, .layout = layout, .schedule = out, .pass = pass};
     p->visits = calloc(2 * n * rounds, sizeof *p->visits);

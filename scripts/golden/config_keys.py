@@ -5,7 +5,7 @@ default. Each key (and each key of rope_parameters) is removed, and set to null,
 change: those of the configuration, and those of the model that transformers builds (parameters, rope). "refused": the
 configuration, the model, or its forward pass fails. An old form of a key is a config of its own.
 
-Run: python scripts/golden/config_keys.py (needs torch, transformers)
+Run: python scripts/golden/config_keys.py [NAME...] (needs torch, transformers; NAME: of CONFIGS, only these are made anew)
 """
 
 import copy
@@ -13,6 +13,7 @@ import json
 import logging
 import math
 import os
+import sys
 
 import torch
 import transformers
@@ -124,6 +125,12 @@ CONFIGS = {
     "t5": ("t5", dict(T5, tie_word_embeddings=False)),
     "t5, tied": ("t5", dict(T5, tie_word_embeddings=True, scale_decoder_outputs=False)),
 }
+# These have a number of key heads by default that does not divide 4 heads. Only the case without the key is of interest.
+MANY_HEADS = dict(LLAMA, hidden_size=256, num_attention_heads=32, head_dim=8)
+NEEDED = {"ministral3": dict(rope_parameters=dict(MAGNITUDES, llama_4_scaling_beta=0.2)), "gpt_oss": dict(rope_parameters=YARN)}
+CONFIGS |= {f"{family}, 32 heads": (family, MANY_HEADS | NEEDED.get(family, {}))
+            for family in ("mistral", "qwen2", "qwen3", "gemma", "ministral", "ministral3", "mixtral", "gpt_oss")}
+ONLY_KEYS = {name: ["num_key_value_heads"] for name in CONFIGS if name.endswith(", 32 heads")}
 # A window of this family is that of all layers, whatever layer_types says.
 ALL_SLIDE = ("mistral", "phi3", "mixtral", "qwen3_moe", "ministral3")
 ACTS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
@@ -279,11 +286,14 @@ def changed(config, path, how):
     return config
 
 
-def entry(family, options):
+def entry(name):
+    family, options = CONFIGS[name]
     base, why = result(family, options)
     assert base, why
     cases = {}
     for path in places(options):
+        if path[-1] not in ONLY_KEYS.get(name, path):
+            continue
         for how in ("absent", "null"):
             facts, _ = result(family, changed(options, path, how))
             cases[f"{'.'.join(path)} {how}"] = "refused" if facts is None else {
@@ -294,10 +304,14 @@ def entry(family, options):
 def main():
     logging.disable(logging.WARNING)
     transformers.logging.set_verbosity_error()
+    kept = {}
+    if sys.argv[1:]:
+        with open(OUT) as file:
+            kept = json.load(file)
     with open(OUT, "w") as file:
         file.write("{\n")
-        for i, (name, (family, options)) in enumerate(CONFIGS.items()):
-            made = entry(family, options)
+        for i, name in enumerate(CONFIGS):
+            made = entry(name) if not kept or name in sys.argv[1:] else kept[name]
             print(f"{name}: {len(made['cases'])} cases")
             head = {k: v for k, v in made.items() if k != "cases"}
             cases = ",\n".join(json.dumps(k) + ": " + json.dumps(v) for k, v in made["cases"].items())

@@ -17,7 +17,7 @@ of its arrays begin with "CASE." (the base's name is the case's up to the first 
     dropout       f64  the logits are without it
     lr_ratio      f64  learning rate of B, divided by that of A (LoRA+)
 
-Weight decay does not apply to vectors (magnitudes).
+Weight decay applies where transformers' Trainer applies it, but not to magnitudes.
 
 Dropout drops the elements that the program drops (Dropout below): those of step 1 and one micro-batch in the
 losses and gradients; in the steps, the first row is a micro-batch, and the others are another.
@@ -36,6 +36,7 @@ import numpy as np
 import peft
 import peft.optimizers
 import torch
+from transformers import trainer_pt_utils
 
 import goldenfile
 import models
@@ -277,13 +278,18 @@ def alphas(model):
             for name, m in model.named_modules() if isinstance(m, peft.tuners.lora.LoraLayer)}
 
 
+# Weight decay does not apply to these names: those of transformers' Trainer.get_decay_parameter_names.
+KEPT = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
+
+
 def make_optimizer(model, tensors, lr, lr_ratio):
     if lr_ratio != 1:
         assert all(p.dim() == 2 for p in tensors)  # PEFT gives vectors the rate of B
         return peft.optimizers.create_loraplus_optimizer(model, torch.optim.AdamW, lr=lr, loraplus_lr_ratio=lr_ratio,
                                                          loraplus_weight_decay=DECAY, betas=BETAS, eps=EPS)
-    biases = {id(p) for name, p in model.named_parameters() if "bias" in name}  # transformers: by name, matrices too
-    decays = [p.dim() >= 2 and id(p) not in biases for p in tensors]
+    names = trainer_pt_utils.get_parameter_names(model, [torch.nn.LayerNorm], KEPT)
+    decayed = {id(p) for name, p in model.named_parameters() if name in names and "magnitude_vector" not in name}
+    decays = [id(p) in decayed for p in tensors]
     groups = [dict(params=[p for p, decay in zip(tensors, decays) if decay], weight_decay=DECAY),
               dict(params=[p for p, decay in zip(tensors, decays) if not decay], weight_decay=0.0)]
     return torch.optim.AdamW(groups, lr=lr, betas=BETAS, eps=EPS)

@@ -5,6 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
+const char *ot_plural(int64_t count) {
+    return count == 1 ? "" : "s";
+}
+
 const char *ot_text_count(int64_t value, char text[OT_TEXT_BYTES]) {
     char digits[OT_TEXT_BYTES];
     int n = snprintf(digits, sizeof digits, "%" PRId64, value);
@@ -39,6 +43,17 @@ const char *ot_text_short(double value, char text[OT_TEXT_BYTES]) {
     int n = snprintf(text, OT_TEXT_BYTES, "%.*f", decimals, value);
     if (unit)
         snprintf(text + n, OT_TEXT_BYTES - (size_t)n, " %c", units[unit]);
+    return text;
+}
+
+const char *ot_text_params(int64_t frozen, int64_t trained, char text[OT_PARAMS_TEXT_BYTES]) {
+    char rest[OT_TEXT_BYTES], part[OT_TEXT_BYTES];
+    ot_text_short((double)trained, part);
+    if (frozen > 0)
+        snprintf(text, OT_PARAMS_TEXT_BYTES, "%s frozen + %s trained parameters",
+                 ot_text_short((double)frozen, rest), part);
+    else
+        snprintf(text, OT_PARAMS_TEXT_BYTES, "%s parameters", part);
     return text;
 }
 

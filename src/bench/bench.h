@@ -87,7 +87,8 @@ struct ot_bench_result {
 
 struct ot_bench {
     const char *model;       /* the user's name for it */
-    int64_t params, trained; /* parameters, and those that are trained, adapters included */
+    int64_t params;          /* of the model, without adapters */
+    int64_t frozen, trained; /* parameters that the run leaves and trains, adapters included */
     const char *base;        /* the type of frozen matrices; NULL: the dtype */
     double flops_per_token;  /* 6 per parameter, plus attention over sequences of full length */
     const char *device, *dtype;

@@ -32,6 +32,11 @@ static const char style[] =
     "td.front{font-weight:600}\n"
     "li{margin:.2rem 0;overflow-wrap:anywhere}\n"
     "footer{margin-top:2rem;border-top:1px solid #ddd;color:#444}\n"
+    "@media screen and (max-width:52rem){thead{display:none}table,tbody{display:block;white-space:normal}\n"
+    "tr{display:grid;grid-template-columns:repeat(auto-fill,minmax(6.5rem,1fr));gap:.1rem .8rem;"
+    "padding:.5rem 0;border-bottom:1px solid #ddd}\n"
+    "th,td{border:0;padding:0;text-align:left}td:first-child{grid-column:1/-1;font-size:1rem}\n"
+    "td[data-name]::before{content:attr(data-name);display:block;color:#444;font-size:.75rem}}\n"
     "@media print{html{font-size:11px}body{max-width:none;padding:0;font-size:1rem}"
     "table{font-size:9px}th,td{padding:.1rem .35rem}\n"
     "figure{break-inside:avoid;max-width:11cm}.wide{overflow:visible}tr{break-inside:avoid}"
@@ -182,9 +187,10 @@ static void put_prediction(const struct ot_bench *bench, struct ot_string_builde
     put(out, "<h2>Predicted against measured</h2>\n");
     ot_string_append_format(
         out,
-        "<p>The predicted time of a step is within %.0f %% of the measured time in half of the "
-        "%d points, and within %.0f %% in all.</p>\n",
-        ceil(100 * errors.median), errors.n, ceil(100 * errors.worst));
+        "<p>The predicted time of a step is off by at most %.0f %% of the measured time in half of the "
+        "%d points, and by at most %.0f %% in all. The lines to the sides of a mark reach from the fastest "
+        "to the slowest measured step.</p>\n",
+        ceil(100 * errors.median - 1e-6), errors.n, ceil(100 * errors.worst - 1e-6));
     put_mix_legend(bench, out);
     put(out, "<div class=\"plots\"><figure>\n");
     ot_bench_plot_prediction(bench, out);
@@ -193,15 +199,50 @@ static void put_prediction(const struct ot_bench *bench, struct ot_string_builde
 
 /* ---- the table ---- */
 
-static void put_cell(struct ot_string_builder *out, const char *text) {
-    put(out, "<td>");
+/* Columns, with where a heading may break. Narrow screens show the name above each number instead. */
+enum column {
+    MIX,
+    TOKENS,
+    MICRO,
+    BUDGET,
+    PEAK,
+    PINNED,
+    RESIDENT,
+    HELD,
+    MOVED,
+    TIME,
+    SPREAD,
+    PREDICTED,
+    RATE,
+    COLUMNS
+};
+static const struct {
+    const char *lines[2], *name;
+} columns[COLUMNS] = {
+    [MIX] = {{"homes", NULL}, "homes"},
+    [TOKENS] = {{"tokens", "a step"}, "tokens a step"},
+    [MICRO] = {{"micro-", "batches"}, "micro-batches"},
+    [BUDGET] = {{"gpu", "budget"}, "gpu budget"},
+    [PEAK] = {{"gpu", "peak"}, "gpu peak"},
+    [PINNED] = {{"pinned", "host"}, "pinned host"},
+    [RESIDENT] = {{"process", "peak"}, "process peak"},
+    [HELD] = {{"nvme", "held"}, "nvme held"},
+    [MOVED] = {{"nvme moved", "a step"}, "nvme moved a step"},
+    [TIME] = {{"time of", "a step"}, "time of a step"},
+    [SPREAD] = {{"fastest to slowest", "(of steps)"}, "fastest to slowest (of steps)"},
+    [PREDICTED] = {{"pre-", "dicted"}, "predicted"},
+    [RATE] = {{"tokens", "a second"}, "tokens a second"},
+};
+
+static void put_cell(struct ot_string_builder *out, enum column column, const char *text) {
+    ot_string_append_format(out, "<td data-name=\"%s\">", columns[column].name);
     ot_svg_escape(out, text);
     put(out, "</td>");
 }
 
-static void put_bytes(struct ot_string_builder *out, int64_t bytes) {
+static void put_bytes(struct ot_string_builder *out, enum column column, int64_t bytes) {
     char text[OT_TEXT_BYTES];
-    put_cell(out, bytes > 0 ? ot_text_bytes(bytes, text) : "-");
+    put_cell(out, column, bytes > 0 ? ot_text_bytes(bytes, text) : "-");
 }
 
 static bool uses_nvme(const struct ot_bench *bench) {
@@ -212,27 +253,40 @@ static bool uses_nvme(const struct ot_bench *bench) {
     return used;
 }
 
+/* "1.20 s to 1.31 s (8)": the fastest and the slowest of so many steps; "- (1)": of one there is no
+ * spread. */
+enum { SPREAD_BYTES = 2 * OT_TEXT_BYTES + 24 };
+static const char *text_spread(const struct ot_bench_result *r, char text[SPREAD_BYTES]) {
+    char fast[OT_TEXT_BYTES], slow[OT_TEXT_BYTES];
+    if (r->steps <= 1)
+        return "- (1)";
+    snprintf(text, SPREAD_BYTES, "%s to %s (%lld)", ot_bench_seconds(r->fastest_seconds, fast),
+             ot_bench_seconds(r->slowest_seconds, slow), (long long)r->steps);
+    return text;
+}
+
 static void put_row(const struct ot_bench *bench, int index, bool nvme, struct ot_string_builder *out) {
     const struct ot_bench_result *r = &bench->results[index];
-    char text[2 * OT_TEXT_BYTES], count[OT_TEXT_BYTES];
+    char text[SPREAD_BYTES], count[OT_TEXT_BYTES];
     bool front = ot_bench_is_on_front(bench, index);
     ot_string_append_format(out, "<tr><td%s>%s%s</td>", front ? " class=\"front\"" : "", front ? "★ " : "",
                             ot_bench_mix_at(r->point.mix)->name);
-    put_cell(out, ot_text_count(r->point.step_tokens, count));
+    put_cell(out, TOKENS, ot_text_count(r->point.step_tokens, count));
     snprintf(text, sizeof text, "%lld x %lld", (long long)r->micro_batches,
              (long long)(r->micro_sequences * r->point.sequence_tokens));
-    put_cell(out, text);
-    put_bytes(out, r->point.gpu_bytes);
-    put_bytes(out, r->device_bytes);
-    put_bytes(out, r->pinned_bytes);
-    put_bytes(out, r->resident_bytes);
+    put_cell(out, MICRO, text);
+    put_bytes(out, BUDGET, r->point.gpu_bytes);
+    put_bytes(out, PEAK, r->device_bytes);
+    put_bytes(out, PINNED, r->pinned_bytes);
+    put_bytes(out, RESIDENT, r->resident_bytes);
     if (nvme) {
-        put_bytes(out, r->planned_bytes[OT_TIER_NVME]);
-        put_bytes(out, r->nvme_read_bytes + r->nvme_write_bytes);
+        put_bytes(out, HELD, r->planned_bytes[OT_TIER_NVME]);
+        put_bytes(out, MOVED, r->nvme_read_bytes + r->nvme_write_bytes);
     }
-    put_cell(out, ot_bench_seconds(r->step_seconds, text));
-    put_cell(out, r->predicted_seconds > 0 ? ot_bench_seconds(r->predicted_seconds, text) : "-");
-    put_cell(out, ot_text_count((int64_t)r->tokens_per_second, count));
+    put_cell(out, TIME, ot_bench_seconds(r->step_seconds, text));
+    put_cell(out, SPREAD, text_spread(r, text));
+    put_cell(out, PREDICTED, r->predicted_seconds > 0 ? ot_bench_seconds(r->predicted_seconds, text) : "-");
+    put_cell(out, RATE, ot_text_count((int64_t)r->tokens_per_second, count));
     put(out, "</tr>\n");
 }
 
@@ -240,15 +294,15 @@ static void put_table(const struct ot_bench *bench, struct ot_string_builder *ou
     bool nvme = uses_nvme(bench);
     put(out,
         "<h2>All points</h2>\n<p>★: the plan is on the Pareto front of its step size: no other plan takes "
-        "less device memory and less time. A micro-batch is computed at once; the table shows the number "
-        "of micro-batches and the tokens of each.</p>\n"
-        "<div class=\"wide\" tabindex=\"0\">\n<table>\n<thead><tr><th>homes</th><th>tokens<br>a step</th>"
-        "<th>micro-<br>batches</th><th>gpu<br>budget</th><th>gpu<br>peak</th><th>pinned<br>host</th>"
-        "<th>process<br>peak</th>");
-    if (nvme)
-        put(out, "<th>nvme<br>held</th><th>nvme moved<br>a step</th>");
-    put(out, "<th>time of<br>a step</th><th>pre-<br>dicted</th><th>tokens<br>a "
-             "second</th></tr></thead>\n<tbody>\n");
+        "less device memory and less time. The time of a step is the median of the measured steps. A "
+        "micro-batch is computed at once; the table shows the number of micro-batches and the tokens of "
+        "each.</p>\n<div class=\"wide\" tabindex=\"0\">\n<table>\n<thead><tr>");
+    for (int c = 0; c < COLUMNS; c++)
+        if (nvme || (c != HELD && c != MOVED))
+            ot_string_append_format(out, "<th>%s%s%s</th>", columns[c].lines[0],
+                                    columns[c].lines[1] ? "<br>" : "",
+                                    columns[c].lines[1] ? columns[c].lines[1] : "");
+    put(out, "</tr></thead>\n<tbody>\n");
     for (int i = 0; i < bench->n; i++)
         if (bench->results[i].status == OT_BENCH_DONE)
             put_row(bench, i, nvme, out);
@@ -302,7 +356,8 @@ void ot_bench_put_page(const struct ot_bench *bench, struct ot_string_builder *o
         put(out,
             "<h2>Memory against time</h2>\n<p>The names say where weights and optimizer state live. With "
             "<em>planned</em> the program chooses that, within smaller budgets of device memory. The grey "
-            "staircase is the shortest time for each amount of memory.</p>\n");
+            "staircase is the shortest time for each amount of memory. A thin line goes from the fastest to "
+            "the slowest measured step.</p>\n");
         put_mix_legend(bench, out);
         put_plots(bench, ot_bench_plot_memory, out);
         put(out,

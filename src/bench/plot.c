@@ -7,6 +7,7 @@
 #include "src/bench/svg.h"
 
 /* The area of a plot with axes, in the units of the view box. */
+#define SPREAD_COLOUR "#111"
 enum { LEFT = 56, RIGHT = 336, TOP = 14, BOTTOM = 244, HEIGHT = 292 };
 
 const char *ot_bench_part_name(int part) {
@@ -92,9 +93,11 @@ static void draw_axes(struct ot_string_builder *out, const char *x_name, const c
 }
 
 static void describe_point(const struct ot_bench_result *r, char *text, size_t bytes) {
-    char label[OT_BENCH_LABEL_BYTES], peak[OT_TEXT_BYTES], time[OT_TEXT_BYTES];
-    snprintf(text, bytes, "%s: %s a step, peak %s", ot_bench_label(&r->point, label),
-             ot_bench_seconds(r->step_seconds, time), ot_text_bytes(r->device_bytes, peak));
+    char label[OT_BENCH_LABEL_BYTES], peak[OT_TEXT_BYTES], time[OT_TEXT_BYTES], fast[OT_TEXT_BYTES],
+        slow[OT_TEXT_BYTES];
+    snprintf(text, bytes, "%s: %s a step (%s to %s), peak %s", ot_bench_label(&r->point, label),
+             ot_bench_seconds(r->step_seconds, time), ot_bench_seconds(r->fastest_seconds, fast),
+             ot_bench_seconds(r->slowest_seconds, slow), ot_text_bytes(r->device_bytes, peak));
 }
 
 /* ---- memory against time ---- */
@@ -144,7 +147,7 @@ void ot_bench_plot_memory(const struct ot_bench *bench, int64_t step_tokens, int
             const struct ot_bench_result *r = &bench->results[i];
             least = fmin(least, (double)r->device_bytes);
             most = fmax(most, (double)r->device_bytes);
-            slowest = fmax(slowest, r->step_seconds);
+            slowest = fmax(slowest, fmax(r->step_seconds, r->slowest_seconds));
         }
     if (most == 0)
         return;
@@ -166,9 +169,11 @@ void ot_bench_plot_memory(const struct ot_bench *bench, int64_t step_tokens, int
     for (int i = 0; i < bench->n; i++)
         if (is_shown(bench, i, step_tokens)) {
             const struct ot_bench_result *r = &bench->results[i];
+            double at = ot_svg_at(&x, (double)r->device_bytes);
             describe_point(r, text, sizeof text);
-            ot_svg_marker(out, r->point.mix, ot_svg_at(&x, (double)r->device_bytes),
-                          ot_svg_at(&y, r->step_seconds / unit.seconds), text);
+            draw_line(out, at, ot_svg_at(&y, r->fastest_seconds / unit.seconds), at,
+                      ot_svg_at(&y, r->slowest_seconds / unit.seconds), SPREAD_COLOUR);
+            ot_svg_marker(out, r->point.mix, at, ot_svg_at(&y, r->step_seconds / unit.seconds), text);
         }
     ot_svg_end(out);
 }
@@ -271,8 +276,8 @@ void ot_bench_plot_prediction(const struct ot_bench *bench, struct ot_string_bui
     for (int i = 0; i < bench->n; i++)
         if (is_shown(bench, i, 0) && bench->results[i].predicted_seconds > 0) {
             const struct ot_bench_result *r = &bench->results[i];
-            least = fmin(least, fmin(r->step_seconds, r->predicted_seconds));
-            most = fmax(most, fmax(r->step_seconds, r->predicted_seconds));
+            least = fmin(least, fmin(r->fastest_seconds, r->predicted_seconds));
+            most = fmax(most, fmax(r->slowest_seconds, r->predicted_seconds));
         }
     if (most == 0)
         return;
@@ -297,8 +302,10 @@ void ot_bench_plot_prediction(const struct ot_bench *bench, struct ot_string_bui
             describe_point(r, text, sizeof text);
             snprintf(more, sizeof more, "%s, %s predicted", text,
                      ot_bench_seconds(r->predicted_seconds, seconds));
-            ot_svg_marker(out, r->point.mix, ot_svg_at(&x, r->step_seconds / unit.seconds),
-                          ot_svg_at(&y, r->predicted_seconds / unit.seconds), more);
+            double at = ot_svg_at(&y, r->predicted_seconds / unit.seconds);
+            draw_line(out, ot_svg_at(&x, r->fastest_seconds / unit.seconds), at,
+                      ot_svg_at(&x, r->slowest_seconds / unit.seconds), at, SPREAD_COLOUR);
+            ot_svg_marker(out, r->point.mix, ot_svg_at(&x, r->step_seconds / unit.seconds), at, more);
         }
     ot_svg_end(out);
 }

@@ -175,12 +175,9 @@ static void put_point(const struct ot_bench *bench, int index, struct ot_json_wr
 }
 
 const char *ot_bench_text_params(const struct ot_bench *bench, char text[OT_BENCH_PARAMS_BYTES]) {
-    char all[OT_TEXT_BYTES], trained[OT_TEXT_BYTES];
-    int n = snprintf(text, OT_BENCH_PARAMS_BYTES, "%s parameters", ot_text_short((double)bench->params, all));
-    if (bench->trained != bench->params)
-        snprintf(text + n, OT_BENCH_PARAMS_BYTES - (size_t)n, " (%s trained)",
-                 ot_text_short((double)bench->trained, trained));
-    n = (int)strlen(text);
+    char params[OT_PARAMS_TEXT_BYTES];
+    int n =
+        snprintf(text, OT_BENCH_PARAMS_BYTES, "%s", ot_text_params(bench->frozen, bench->trained, params));
     if (bench->base)
         snprintf(text + n, OT_BENCH_PARAMS_BYTES - (size_t)n, ", frozen layers in %s", bench->base);
     return text;
@@ -202,6 +199,7 @@ void ot_bench_put_json(const struct ot_bench *bench, const struct ot_options *op
     ot_json_put_text(w, "began", ot_bench_date(bench, date));
     ot_json_put_text(w, "model", bench->model);
     ot_json_put_int(w, "params", bench->params);
+    ot_json_put_int(w, "frozen_params", bench->frozen);
     ot_json_put_int(w, "trained_params", bench->trained);
     ot_json_put_real(w, "flops_per_token", bench->flops_per_token);
     ot_json_put_text(w, "device", bench->device);

@@ -185,6 +185,7 @@ int ot_bench_setup_make(const struct ot_options *asked, struct ot_settings *sett
     OT_TRY_GOTO(ot_plan_request_model(options, &s.session.config, s.session.dtype, options->seq_len,
                                       &s.session.model),
                 rc, out);
+    bench->frozen = ot_model_frozen_count(s.session.model);
     bench->flops_per_token = ot_model_flops_per_token(s.session.model, (double)options->seq_len);
     OT_TRY_GOTO(make_grid(&s), rc, out);
     rc = calibrate(&s);

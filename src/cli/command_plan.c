@@ -46,6 +46,9 @@ static int answer_one(const struct ot_options *options) {
     if (!c)
         return ot_fail(OT_E_BUDGET, "no memory");
     OT_TRY_GOTO(ot_plan_case_open(options, options->model, options->gpu, c), rc, out);
+    if (c->is_price_missing)
+        OT_TRY_GOTO(ot_fail(OT_E_USAGE, "--price/h %.60s: no price of %s", options->price, options->gpu), rc,
+                    out);
     double since = ot_clock_seconds();
     OT_TRY_GOTO(ot_plan_case_predict(c), rc, out);
     ot_log(OT_LOG_INFO, "planned %d plans tried in %s", c->tried,
@@ -87,6 +90,10 @@ static int check_table(const struct ot_options *o) {
     if (compared && (o->explain || o->trace))
         return ot_fail(OT_E_USAGE, "--%s works with one GPU and one model; give only one of each",
                        o->explain ? "explain" : "trace");
+    if (!compared && (o->within > 0 || o->sort != OT_SORT_AUTO))
+        return ot_fail(OT_E_USAGE,
+                       "--%s orders a comparison: use it with several --gpu or --model, or --methods",
+                       o->within > 0 ? "within" : "sort");
     if (o->markdown && !table)
         return ot_fail(OT_E_USAGE,
                        "--markdown prints tables: use it with several --gpu or --model, --methods, "

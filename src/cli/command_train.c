@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "models/selection.h"
+#include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/base/stop.h"
@@ -47,6 +48,7 @@ struct train {
     struct ot_places places;
     struct ot_out_lock *lock; /* lock of OUT; NULL with --no-save and --dry-run, or if another rank leads */
     struct ot_report report;
+    struct ot_run_times times; /* predicted, of what the run does besides steps */
     struct ot_session_need need;
     struct ot_run_log *log;
     struct ot_resume resume;
@@ -176,6 +178,7 @@ static int prepare(struct train *t) {
     t->report = (struct ot_report){.session = s,
                                    .rows = &t->rows,
                                    .shape = &t->shape,
+                                   .times = &t->times,
                                    .choice = &t->choice,
                                    .resumed = t->resume.record,
                                    .has_places = t->places.hosts != NULL};
@@ -198,12 +201,24 @@ static int try_trace(const struct ot_options *options) {
     return 0;
 }
 
+static int predict_times(struct train *t) {
+    const struct ot_session *s = &t->session;
+    struct ot_run_work work = {.first = t->resume.record ? t->resume.record->progress.step : 0,
+                               .result_bytes = t->report.save_bytes,
+                               .sample_tokens = t->sample_row >= 0 ? SAMPLE_NEW_TOKENS : 0};
+    int64_t referred;
+    if (!s->options->no_save)
+        ot_saver_bytes(s, &work.checkpoint_bytes, &referred);
+    return ot_run_times_predict(s, &t->rows, &t->shape, &work, &t->times);
+}
+
 /* May take seconds, so call it after all other checks. */
 static int forecast(struct train *t) {
     struct ot_session *s = &t->session;
     struct ot_forecast_rows rows = forecast_rows(t);
     if (!s->options->no_forecast)
         OT_TRY(ot_session_forecast(s, &t->need, &rows));
+    OT_TRY(predict_times(t));
     if (!s->options->micro_batch)
         ot_settings_choose_count(&t->settings, "micro-batch", s->plan.micro_tokens / t->shape.seq_len);
     return ot_run_identity_take_options(&t->identity, s->options);
@@ -382,6 +397,7 @@ static int run(struct train *t) {
     struct ot_train_loop loop = {.session = s,
                                  .rows = &t->rows,
                                  .shape = &t->shape,
+                                 .times = &t->times,
                                  .log = t->log,
                                  .identity = &t->identity,
                                  .saver = t->saver,
@@ -396,12 +412,19 @@ static int run(struct train *t) {
             ? "Stopping: finishing the step and saving. Press Ctrl-C again to quit without saving.\n"
             : "Stopping: finishing the step; nothing is saved (--no-save). Press Ctrl-C again to quit at "
               "once.\n"));
+    double began = ot_clock_seconds();
     OT_TRY(ot_train_loop_run(&loop, &outcome, &end));
     if (outcome.interrupted && outcome.steps == 0)
         return ot_fail(OT_E_INTERRUPT, "stopped before step 1: nothing was trained");
+    double trained = ot_clock_seconds();
     OT_TRY(keep_result(t, &outcome, &end));
+    double kept = ot_clock_seconds();
     if (t->sample_row >= 0 && !(s->comm ? outcome.interrupted : ot_stop_requested()))
         OT_TRY(show_sample(t, outcome.steps));
+    double shown = ot_clock_seconds();
+    outcome.result_seconds = kept - trained;
+    outcome.sample_seconds = shown - kept;
+    outcome.whole_seconds = shown - began;
     ot_stop_ignore();
     if (!ot_team_speaks(s))
         return outcome.interrupted ? -OT_E_STOPPED : 0;

@@ -51,13 +51,22 @@ int ot_token_ids_parse(const struct ot_json *root, const char *where, int64_t vo
 int ot_model_config_write(const struct ot_config_file *file, char **text, size_t *bytes);
 int ot_generation_config_write(const struct ot_token_ids *ids, bool pairs, char **text, size_t *bytes);
 
-/* Rewrites a base's config.json with another dtype and, if ids->n_eos > 0, other ids. pack: how the
- * matrices of the layers are stored (pack.h); NULL: plainly, and a key quantization_config goes.
- * unties: tie_word_embeddings becomes false. rope: another rope than the file's; NULL: that. *text stays
- * NULL if nothing changes. The caller frees the text. Errors: OT_E_BUDGET. */
-int ot_model_config_rewrite(const struct ot_json *root, enum ot_dtype dtype, const struct ot_token_ids *ids,
-                            const struct ot_pack_format *pack, bool unties,
-                            const struct ot_model_config *rope, char **text, size_t *bytes);
+/* What a save changes in its base's config.json. */
+struct ot_config_changes {
+    enum ot_dtype dtype;
+    const struct ot_token_ids *ids; /* n_eos 0: as in the file */
+    const struct ot_pack_format
+        *pack;     /* how the matrices of the layers are stored (pack.h); NULL: plainly, and
+                                         * a key quantization_config goes */
+    bool unties;   /* tie_word_embeddings becomes false */
+    int64_t vocab; /* another vocab_size than the file's; 0: that */
+    const struct ot_model_config *rope; /* another rope than the file's; NULL: that */
+};
+
+/* Rewrites a base's config.json. *text stays NULL if nothing changes. The caller frees the text. Errors:
+ * OT_E_BUDGET. */
+int ot_model_config_rewrite(const struct ot_json *root, const struct ot_config_changes *changes, char **text,
+                            size_t *bytes);
 /* The same for a generation_config.json, which has ids only. */
 int ot_generation_config_rewrite(const struct ot_json *root, const struct ot_token_ids *ids, char **text,
                                  size_t *bytes);

@@ -51,13 +51,10 @@ int ot_generation_config_write(const struct ot_token_ids *ids, bool pairs, char 
 
 /* ---- rewriting a base's file ---- */
 
+/* dtype_key NULL: the file has ids only. */
 struct rewrite {
-    const char *dtype_key,
-        *dtype; /* dtype_key NULL: the file has no dtype key, and says nothing of weights */
-    const struct ot_token_ids *ids;
-    const struct ot_pack_format *pack;
-    bool unties;
-    const struct ot_model_config *rope; /* NULL: as in the file */
+    const char *dtype_key;
+    struct ot_config_changes to;
 };
 
 static bool same_ids(const struct ot_json *value, const int32_t *ids, int n) {
@@ -72,30 +69,34 @@ static bool same_ids(const struct ot_json *value, const int32_t *ids, int n) {
 }
 
 static bool changes(const struct ot_json *root, const struct rewrite *change) {
+    const struct ot_config_changes *to = &change->to;
     if (change->dtype_key) {
         const char *name = ot_json_string(ot_json_get(root, change->dtype_key), NULL);
-        if (!name || strcmp(name, change->dtype) != 0 || change->pack ||
+        if (!name || strcmp(name, ot_torch_dtype_name(to->dtype)) != 0 || to->pack ||
             ot_json_get(root, "quantization_config"))
             return true;
     }
-    if (change->unties || change->rope)
+    if (to->unties || to->vocab || to->rope)
         return true;
-    if (change->ids->n_eos == 0)
+    if (to->ids->n_eos == 0)
         return false;
-    return !same_ids(ot_json_get(root, "eos_token_id"), change->ids->eos, change->ids->n_eos) ||
-           (change->ids->bos >= 0 && ot_json_int(ot_json_get(root, "bos_token_id"), -1) != change->ids->bos);
+    return !same_ids(ot_json_get(root, "eos_token_id"), to->ids->eos, to->ids->n_eos) ||
+           (to->ids->bos >= 0 && ot_json_int(ot_json_get(root, "bos_token_id"), -1) != to->ids->bos);
 }
 
 static bool is_replaced(const char *key, const struct rewrite *change) {
-    bool ids = change->ids->n_eos > 0;
+    const struct ot_config_changes *to = &change->to;
+    bool ids = to->ids->n_eos > 0;
     return (change->dtype_key && strcmp(key, change->dtype_key) == 0) ||
            (change->dtype_key && strcmp(key, "quantization_config") == 0) ||
-           (change->unties && strcmp(key, "tie_word_embeddings") == 0) ||
-           (change->rope && ot_model_config_is_rope_key(key)) || (ids && strcmp(key, "eos_token_id") == 0) ||
-           (ids && change->ids->bos >= 0 && strcmp(key, "bos_token_id") == 0);
+           (to->unties && strcmp(key, "tie_word_embeddings") == 0) ||
+           (to->vocab && strcmp(key, "vocab_size") == 0) || (to->rope && ot_model_config_is_rope_key(key)) ||
+           (ids && strcmp(key, "eos_token_id") == 0) ||
+           (ids && to->ids->bos >= 0 && strcmp(key, "bos_token_id") == 0);
 }
 
 static int rewrite(const struct ot_json *root, const struct rewrite *change, char **text, size_t *bytes) {
+    const struct ot_config_changes *to = &change->to;
     struct ot_json_writer w = {.indent = 0};
     void *cursor = NULL;
     const char *key;
@@ -108,33 +109,30 @@ static int rewrite(const struct ot_json *root, const struct rewrite *change, cha
         if (!is_replaced(key, change))
             ot_json_put_value(&w, key, value);
     if (change->dtype_key)
-        ot_json_put_text(&w, change->dtype_key, change->dtype);
-    if (change->unties)
+        ot_json_put_text(&w, change->dtype_key, ot_torch_dtype_name(to->dtype));
+    if (to->unties)
         ot_json_put_bool(&w, "tie_word_embeddings", false);
-    if (change->rope)
-        ot_model_config_put_rope(change->rope, &w);
-    if (change->ids->n_eos > 0)
-        put_token_ids(&w, change->ids);
-    if (change->pack)
-        ot_pack_put_config(change->pack, "quantization_config", &w);
+    if (to->vocab)
+        ot_json_put_int(&w, "vocab_size", to->vocab);
+    if (to->rope)
+        ot_model_config_put_rope(to->rope, &w);
+    if (to->ids->n_eos > 0)
+        put_token_ids(&w, to->ids);
+    if (to->pack)
+        ot_pack_put_config(to->pack, "quantization_config", &w);
     ot_json_end_object(&w);
     return ot_json_writer_take(&w, text, bytes);
 }
 
-int ot_model_config_rewrite(const struct ot_json *root, enum ot_dtype dtype, const struct ot_token_ids *ids,
-                            const struct ot_pack_format *pack, bool unties,
-                            const struct ot_model_config *rope, char **text, size_t *bytes) {
+int ot_model_config_rewrite(const struct ot_json *root, const struct ot_config_changes *changes, char **text,
+                            size_t *bytes) {
     struct rewrite change = {.dtype_key = ot_json_get(root, "dtype") ? "dtype" : "torch_dtype",
-                             .dtype = ot_torch_dtype_name(dtype),
-                             .ids = ids,
-                             .pack = pack,
-                             .unties = unties,
-                             .rope = rope};
+                             .to = *changes};
     return rewrite(root, &change, text, bytes);
 }
 
 int ot_generation_config_rewrite(const struct ot_json *root, const struct ot_token_ids *ids, char **text,
                                  size_t *bytes) {
-    struct rewrite change = {.ids = ids};
+    struct rewrite change = {.to.ids = ids};
     return rewrite(root, &change, text, bytes);
 }

@@ -75,9 +75,15 @@ struct ot_model_facts {
 /* Errors: OT_E_INPUT (a file has invalid contents), OT_E_IO (cannot read). */
 int ot_model_dir_open(const char *path, struct ot_model_dir **out);
 void ot_model_dir_close(struct ot_model_dir *dir); /* NULL is fine */
-/* Lays the adapters in the directory `path` over the model, before its other uses. Reads no data. Errors:
- * OT_E_INPUT, OT_E_IO, OT_E_BUDGET. */
+/* Lays the adapters in the directory `path` over the model, before its other uses. Reads no data. If the
+ * adapters have an embedding and a head with another number of tokens, the facts' config has that number.
+ * Errors: OT_E_INPUT, OT_E_IO, OT_E_BUDGET. */
 int ot_model_dir_add_adapter(struct ot_model_dir *dir, const char *path);
+/* Refuses adapters that hold another embedding or head than the model's as their base. Adapters that this
+ * program writes hold none. Errors: OT_E_INPUT, OT_E_IO, OT_E_BUDGET. */
+int ot_model_dir_check_base_layers(const struct ot_model_dir *dir);
+/* True if the adapters' embedding and head have another number of tokens than the model's. */
+bool ot_model_dir_is_resized(const struct ot_model_dir *dir);
 /* True if that directory has the tensor of this name: one of an adapter, or of modules_to_save. */
 bool ot_model_dir_is_adapted(const struct ot_model_dir *dir, const char *name);
 /* True if the adapter's file has tensors of a whole module: "lm_head". */

@@ -15,7 +15,7 @@ static bool has_file(const char *dir, const char *name) {
     return snprintf(path, sizeof path, "%s/%s", dir, name) < (int)sizeof path && access(path, F_OK) == 0;
 }
 
-int ot_model_dir_add_adapter(struct ot_model_dir *dir, const char *path) {
+static int open_weights(struct ot_model_dir *dir, const char *path) {
     struct ot_adapter *adapter = &dir->adapter;
     char file[PATH_MAX];
     if (snprintf(file, sizeof file, "%s/" OT_ADAPTER_WEIGHTS_STEM ".safetensors", path) >= (int)sizeof file)
@@ -62,6 +62,56 @@ const struct ot_stored *ot_adapter_find_base(const struct ot_adapter *adapter, c
         return NULL;
     int n = snprintf(inside, sizeof inside, "%.*s.base_layer.weight", (int)(bytes - end), name);
     return n < (int)sizeof inside ? ot_adapter_find(adapter, inside) : NULL;
+}
+
+const char *ot_model_dir_table_name(const struct ot_model_dir *dir, enum ot_module module,
+                                    char name[OT_TABLE_NAME_BYTES]) {
+    ot_model_module_name(&dir->facts.config, module, -1, name, OT_TABLE_NAME_BYTES - sizeof ".weight");
+    return strcat(name, ".weight");
+}
+
+/* The table that the adapter has in the place of the base's: the base layer that it adapts, or a saved
+ * module. NULL: it has none. */
+static const struct ot_stored *find_instead(const struct ot_model_dir *dir, enum ot_module module) {
+    char name[OT_TABLE_NAME_BYTES];
+    const struct ot_stored *stored =
+        ot_adapter_find(&dir->adapter, ot_model_dir_table_name(dir, module, name));
+    return stored ? stored : ot_adapter_find_base(&dir->adapter, name);
+}
+
+static bool is_resized(const struct ot_model_config *config, const struct ot_stored *stored) {
+    return stored && stored->tensor->dims == 2 && stored->tensor->shape[1] == config->hidden &&
+           stored->tensor->shape[0] != config->vocab;
+}
+
+/* An adapter may have been made over a base with another number of tokens (resize_token_embeddings of
+ * transformers). It then holds the embedding and the head, and the model has as many tokens as they have. */
+static int take_vocab(struct ot_model_dir *dir) {
+    struct ot_model_config *config = &dir->facts.config;
+    const struct ot_stored *embedding = find_instead(dir, OT_MODULE_EMBEDDING),
+                           *head = config->tied ? NULL : find_instead(dir, OT_MODULE_HEAD);
+    if (!is_resized(config, embedding) && !is_resized(config, head))
+        return 0;
+    if (!embedding || (!head && !config->tied) ||
+        (head && head->tensor->shape[0] != embedding->tensor->shape[0]))
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: the adapter was made over a base with another number of tokens than %lld, and does "
+            "not hold both the embedding and the head of that base; save it again with PEFT's "
+            "save_embedding_layers=True",
+            ot_safetensors_path(dir->adapter.file), (long long)config->vocab);
+    config->vocab = embedding->tensor->shape[0];
+    dir->is_resized = true;
+    return 0;
+}
+
+int ot_model_dir_add_adapter(struct ot_model_dir *dir, const char *path) {
+    OT_TRY(open_weights(dir, path));
+    return take_vocab(dir);
+}
+
+bool ot_model_dir_is_resized(const struct ot_model_dir *dir) {
+    return dir->is_resized;
 }
 
 bool ot_model_dir_adapts_module(const struct ot_model_dir *dir, const char *module) {

@@ -247,6 +247,25 @@ static int check_copies(const struct ot_model_dir *dir, const struct ot_model *m
                       "transformers does");
 }
 
+int ot_model_dir_check_base_layers(const struct ot_model_dir *dir) {
+    static const enum ot_module modules[] = {OT_MODULE_EMBEDDING, OT_MODULE_HEAD};
+    static const char cure[] =
+        "adapters are saved without it; merge these adapters first (offload-train merge), "
+        "and use the result as the model";
+    if (dir->is_resized)
+        return ot_fail(OT_E_INPUT, "%s: its embedding has %lld tokens, other than the base's, but %s",
+                       ot_safetensors_path(dir->adapter.file), (long long)dir->facts.config.vocab, cure);
+    const struct ot_stored *own = NULL;
+    for (size_t i = 0; i < sizeof modules / sizeof *modules; i++) {
+        char name[OT_TABLE_NAME_BYTES];
+        const struct ot_stored *found = find_stored(dir, ot_model_dir_table_name(dir, modules[i], name));
+        own = found ? found : own; /* a tied head is the embedding */
+        if (own)
+            OT_TRY(check_copy(own, ot_adapter_find_base(&dir->adapter, name), cure));
+    }
+    return 0;
+}
+
 int ot_model_dir_map(const struct ot_model_dir *dir, const struct ot_model *model,
                      const struct ot_stored ***out) {
     if (!dir->facts.has_weights)

@@ -226,10 +226,14 @@ static int make_config(const struct ot_model_save *save, char **text, size_t *by
             file.ids = base->facts.ids;
         return ot_model_config_write(&file, text, bytes);
     }
-    bool unties = base->facts.config.tied && !file.config.tied;
     bool scaled = !ot_model_config_same_rope(&base->facts.config, &file.config);
-    return ot_model_config_rewrite(base->config, save->dtype, &save->ids, save->pack, unties,
-                                   scaled ? &file.config : NULL, text, bytes);
+    struct ot_config_changes changes = {.dtype = save->dtype,
+                                        .ids = &save->ids,
+                                        .pack = save->pack,
+                                        .unties = base->facts.config.tied && !file.config.tied,
+                                        .vocab = base->is_resized ? file.config.vocab : 0,
+                                        .rope = scaled ? &file.config : NULL};
+    return ot_model_config_rewrite(base->config, &changes, text, bytes);
 }
 
 static int save_configs(const struct saver *s) {

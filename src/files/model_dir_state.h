@@ -90,6 +90,7 @@ struct ot_model_dir {
     struct ot_stored *stored;            /* sorted by name */
     int64_t n_stored;
     struct ot_adapter adapter;
+    bool is_resized; /* the adapter's embedding and head have another number of tokens than the base's */
 };
 
 /* Writes "PATH/name" to `path` and returns it. Open has checked that a name of up to 255 bytes fits. */
@@ -135,6 +136,11 @@ int ot_model_dir_hold_others(struct ot_model_dir *dir);
 const struct ot_stored *ot_adapter_find(const struct ot_adapter *adapter, const char *name);
 /* The base layer of an adapted embedding or head, which PEFT stores too; NULL: none. */
 const struct ot_stored *ot_adapter_find_base(const struct ot_adapter *adapter, const char *name);
+
+/* Writes the name of the weight of the embedding or of the head, and returns it. */
+enum { OT_TABLE_NAME_BYTES = 160 };
+const char *ot_model_dir_table_name(const struct ot_model_dir *dir, enum ot_module module,
+                                    char name[OT_TABLE_NAME_BYTES]);
 
 /* ---- forms (model_dir_forms.c) ---- */
 

@@ -268,10 +268,24 @@ static int start(struct ot_out_dir *dir, const char *out, const struct ot_io_cal
     return clear_stale(dir);
 }
 
+/* Makes and locks the directory for the files. Another process that clears stale directories can lock and
+ * remove the new one before this process has locked it. */
+static int take_partial(struct ot_out_dir *dir) {
+    for (;;) {
+        OT_TRY(make_partial(dir));
+        OT_TRY(hold_partial(dir));
+        if (is_still_there(dir))
+            return 0;
+        if (!dir->lock->insists)
+            return refuse_second_writer(dir);
+        close(dir->dir_fd);
+        dir->dir_fd = -1;
+    }
+}
+
 static int begin(struct ot_out_dir *dir) {
     OT_TRY(make_parents(dir));
-    OT_TRY(make_partial(dir));
-    OT_TRY(hold_partial(dir));
+    OT_TRY(take_partial(dir));
     int flag = openat(dir->dir_fd, UNFINISHED, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (flag < 0) {
         int rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot write into the directory", dir->partial);

@@ -21,6 +21,7 @@ enum { REF_MAX_BYTES = 128, NAME_MAX_BYTES = 256 };
 /* A search: the name, the places where it was looked for, and the result. */
 struct search {
     const char *name, *hub_id; /* NULL: neither a hub preset nor a name of the form org/name */
+    bool config_alone;         /* a config.json without weights is a model */
     char looked[1024];         /* "A, B, C", for the error message */
     char path[PATH_MAX];       /* "": not found */
     char source[64];           /* "HF cache" */
@@ -62,7 +63,7 @@ static bool take(struct search *s, const char *path, const char *source) {
         remember(s, path, "");
         return false;
     }
-    if (!has_weights(path)) {
+    if (!s->config_alone && !has_weights(path)) {
         remember(s, path, " (incomplete: no model.safetensors)");
         return false;
     }
@@ -184,7 +185,7 @@ static bool look_in_cache(struct search *s) {
 
 /* ---- the result ---- */
 
-static int resolve(const char *name, struct ot_resolved *out);
+static int resolve(const char *name, bool config_alone, struct ot_resolved *out);
 
 /* A directory of adapters: takes their base. */
 static int take_adapter(const char *name, struct ot_resolved *out) {
@@ -194,7 +195,7 @@ static int take_adapter(const char *name, struct ot_resolved *out) {
     OT_TRY_GOTO(ot_adapter_config_base(name, &base_name), rc, out);
     rc = has_file(base_name, OT_ADAPTER_CONFIG_NAME) && !has_file(base_name, "config.json")
              ? ot_fail(OT_E_INPUT, "%s holds adapters itself", base_name)
-             : resolve(base_name, &base);
+             : resolve(base_name, false, &base);
     if (rc == 0 && !base.path)
         rc = ot_fail(OT_E_INPUT, "%s", base.missing);
     if (rc < 0) {
@@ -283,17 +284,19 @@ static int report_missing(const struct search *s, struct ot_resolved *out) {
         s->name, s->looked, presets);
 }
 
-static int resolve(const char *name, struct ot_resolved *out) {
-    struct search s = {.name = name};
+static int resolve(const char *name, bool config_alone, struct ot_resolved *out) {
+    struct search s = {.name = name, .config_alone = config_alone};
     struct stat info;
     out->preset = ot_preset_find(name);
+    if (!out->preset)
+        out->preset = ot_preset_spelled(name);
     if (is_directory(name))
         return take_directory(name, out);
     if (stat(name, &info) == 0)
         return take_file(name, out);
     if (!is_hub_name(name))
         return ot_fail(OT_E_INPUT, "%s: no such directory", name);
-    s.hub_id = out->preset ? out->preset->hub_id : strchr(name, '/') ? name : NULL;
+    s.hub_id = strchr(name, '/') ? name : out->preset ? out->preset->hub_id : NULL;
     if (!look_in_models(&s) && !look_in_cache(&s))
         return report_missing(&s, out);
     OT_TRY(ot_string_format(&out->path, "%s", s.path));
@@ -304,7 +307,39 @@ static int resolve(const char *name, struct ot_resolved *out) {
 
 int ot_model_resolve(const char *name, struct ot_resolved *out) {
     *out = (struct ot_resolved){0};
-    int rc = resolve(name, out);
+    int rc = resolve(name, false, out);
+    if (rc < 0)
+        ot_resolved_free(out);
+    return rc;
+}
+
+/* True for a name that may stand for a model, and is not a path that is wrong. */
+static bool is_model_name(const char *name) {
+    struct stat info;
+    return is_hub_name(name) && stat(name, &info) < 0;
+}
+
+static int fail_shape(const char *name) {
+    char presets[256];
+    list_presets(name, presets, sizeof presets);
+    return ot_fail(
+        OT_E_INPUT,
+        "%s: it is not on this machine, and no preset is this model (%s'offload-train help models' "
+        "lists all presets). Its config.json is enough: 'hf download %s config.json', or --model "
+        "PATH/config.json",
+        name, presets, strchr(name, '/') ? name : "ORG/NAME");
+}
+
+int ot_model_resolve_shape(const char *name, struct ot_resolved *out) {
+    *out = (struct ot_resolved){0};
+    int rc = resolve(name, true, out);
+    if (rc == -OT_E_INPUT && is_model_name(name)) {
+        ot_resolved_free(out);
+        out->preset = ot_preset_shaped(name);
+        rc = out->preset ? 0 : fail_shape(name);
+    }
+    if (rc == 0 && !out->path && strcmp(out->preset->name, name) != 0)
+        rc = ot_string_format(&out->found, "%s (preset %s)", name, out->preset->name);
     if (rc < 0)
         ot_resolved_free(out);
     return rc;

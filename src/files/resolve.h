@@ -1,11 +1,12 @@
 /* Finds the model that --model names: a directory, a GGUF file, a preset's name, or a hub id ("org/name").
  *
  * A directory or a file NAME.gguf that exists is taken as it is. A directory of adapters (PEFT) names its
- * base, which is looked for in the same way. Any other name is looked up in $OFFLOAD_MODELS/NAME (a preset
- * also under its hub id and the id's last component), then in the Hugging Face cache: $HF_HUB_CACHE, or
- * $HF_HOME/hub, or $XDG_CACHE_HOME/huggingface/hub, or ~/.cache/huggingface/hub, in
- * models--ORG--NAME/snapshots/ by refs/main. Nothing is downloaded, and nothing is chosen silently: `found`
- * says what was taken, `missing` says where it looked and how to get the weights.
+ * base, which is looked for in the same way. A preset's name may be spelled in another way
+ * (ot_preset_spelled). Any other name is looked up in $OFFLOAD_MODELS/NAME (a preset also under its hub id
+ * and the id's last component), then in the Hugging Face cache: $HF_HUB_CACHE, or $HF_HOME/hub, or
+ * $XDG_CACHE_HOME/huggingface/hub, or ~/.cache/huggingface/hub, in models--ORG--NAME/snapshots/ by
+ * refs/main. Nothing is downloaded, and nothing is chosen silently: `found` says what was taken, `missing`
+ * says where it looked and how to get the weights.
  */
 #ifndef OT_FILES_RESOLVE_H
 #define OT_FILES_RESOLVE_H
@@ -24,6 +25,10 @@ struct ot_resolved {
 /* Errors: OT_E_INPUT: neither found nor a preset; the message names the places and the presets. OT_E_IO,
  * OT_E_BUDGET. */
 int ot_model_resolve(const char *name, struct ot_resolved *out);
+/* For a caller that needs the model's shape alone: a config.json without weights is enough, and a name
+ * that stands for no model here is the preset of the same shape (ot_preset_shaped). Errors: as above; the
+ * message says how to get config.json. */
+int ot_model_resolve_shape(const char *name, struct ot_resolved *out);
 void ot_resolved_free(struct ot_resolved *resolved); /* NULL and zeroed are fine */
 
 #endif

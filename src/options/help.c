@@ -49,11 +49,13 @@ static const struct ot_command_help commands[OT_COMMAND_COUNT] = {
     [OT_COMMAND_PLAN] =
         {"plan --model DIR|NAME [options]",
          "Says what fits where, how long a step takes and what a run costs, before you buy or download "
-         "anything. Needs no data and no weights: a preset's name or a config.json is enough. Predicts for "
+         "anything. Needs no data and no weights: a model's name or its config.json is enough. Predicts for "
          "this machine, which it measures, or for a machine that you describe.",
          {"offload-train plan --model llama-13b --gpu rtx4090 --host-mem 128G --nvme 1T",
           "offload-train plan --model llama-3.1-70b --gpu h200 --nvme 2T --steps 1000 --price/h 3.5 "
           "--explain",
+          "offload-train plan --model llama-7b --gpu all --methods --tokens 20M --price/h "
+          "rtx4090=0.4,h100=2.5",
           "offload-train plan --gpu list"}},
     [OT_COMMAND_BENCH] =
         {"bench NAME|DIR [options]",

@@ -232,9 +232,10 @@ void ot_options_find_rank(int argc, char *const *argv, struct ot_options *out) {
 /* Options borrow texts, so the text of a number is kept. NULL: no memory. */
 static const char *keep_number(const struct ot_json *value, struct ot_options *out) {
     free(out->number_text);
-    return ot_string_format(&out->number_text, "%lld", (long long)ot_json_int(value, 0)) < 0
-               ? NULL
-               : out->number_text;
+    int rc = ot_json_type(value) == OT_JSON_INT
+                 ? ot_string_format(&out->number_text, "%lld", (long long)ot_json_int(value, 0))
+                 : ot_string_format(&out->number_text, "%.17g", ot_json_real(value, 0));
+    return rc < 0 ? NULL : out->number_text;
 }
 
 /* The value as text, as on the command line. NULL: its JSON type does not fit the option. */
@@ -245,7 +246,7 @@ static const char *config_text(const struct ot_option *option, const struct ot_j
     if (type == OT_JSON_BOOL && is_switch)
         return ot_json_bool(value, false) ? "yes" : "no";
     bool is_text = option->type == OT_OPTION_TEXT; /* borrowed: a number in the tree has no text to lend */
-    if (type == OT_JSON_INT && option->takes_number)
+    if ((type == OT_JSON_INT && option->takes_number) || (type == OT_JSON_REAL && option->takes_real))
         return keep_number(value, out);
     if (type == OT_JSON_INT && !is_switch && !is_text)
         snprintf(number, 40, "%lld", (long long)ot_json_int(value, 0));

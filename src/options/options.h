@@ -152,6 +152,7 @@ struct ot_option {
     const char *choices;  /* "auto|bf16" */
     double min, max;      /* inclusive; for numbers */
     bool takes_number;    /* a text that a config file may give as an integer */
+    bool takes_real;      /* ... and as any number */
     bool of_tokens;       /* k, M and G are powers of 1024, as in sizes of memory */
     const char *bare;     /* the value if the command line gives none; NULL: it must give one */
     const char *fallback; /* the default, parsed like any value; NULL: none */
@@ -183,6 +184,7 @@ enum { OT_OPTIONS_MAX = 144 };
 enum { OT_CHOICE_DTYPE_AUTO, OT_CHOICE_DTYPE_BF16, OT_CHOICE_DTYPE_FP32, OT_CHOICE_DTYPE_FP16 };
 enum { OT_CHOICE_INIT_FILES, OT_CHOICE_INIT_RANDOM };
 enum ot_sweep { OT_SWEEP_NONE, OT_SWEEP_TOKENS };
+enum ot_sort { OT_SORT_AUTO, OT_SORT_PRICE, OT_SORT_TIME, OT_SORT_NONE };
 enum {
     OT_CHOICE_TO_GPTQ4,
     OT_CHOICE_TO_GPTQ8,
@@ -249,8 +251,11 @@ struct ot_options {
     int64_t nodes, node_rank;  /* nodes 0: not given; node_rank counts only if it is given */
 
     const char *gpu; /* plan: a described machine */
-    double host_bw, pcie, nvme_read, nvme_write, price;
-    double nic; /* bits/s */
+    double host_bw, pcie, nvme_read, nvme_write;
+    const char *price; /* a number, "CARD=NUMBER,.." or a file; NULL: not given */
+    double within;     /* seconds; 0: not given */
+    int sort;          /* enum ot_sort */
+    double nic;        /* bits/s */
     int p2p;
     int64_t ram, tokens, rows;
     bool explain, minimum, methods, markdown;

@@ -378,6 +378,9 @@ static int check_plan(const struct ot_options *o) {
         return ot_fail(
             OT_E_USAGE,
             "--epochs has no effect without --data, --tokens or --rows, which give the length of an epoch");
+    if (o->within > 0 && !o->steps && !o->tokens && !o->rows && !o->data)
+        return ot_fail(OT_E_USAGE,
+                       "--within needs the length of the run: --steps, or --tokens, --rows or --data");
     return check_step(o);
 }
 

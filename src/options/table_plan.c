@@ -6,15 +6,16 @@
 static const struct ot_option table[] = {
     {.name = "gpu",
      .type = OT_OPTION_TEXT,
-     .argument = "CARD,..|list",
+     .argument = "CARD,..|CLASS|list",
      .commands = PLAN,
      .section = OT_SECTION_DESCRIBED,
      .field = FIELD(gpu),
      .help =
          "Predict for a machine with this GPU, such as rtx4090 or h200, or for a rented machine, such as "
          "a3-highgpu-1g or p5.48xlarge, from data sheets alone. list shows all known names. Several names, "
-         "separated by commas, are compared; so are several --model names. Without --gpu, this machine "
-         "is measured.",
+         "separated by commas, are compared; so are several --model names. So are classes: all (GPUs), "
+         "rented (machines), or all GPUs sold with so much memory, such as 24g or 80g. Without --gpu, this "
+         "machine is measured.",
      .elsewhere = "card gpu-type machine"},
     {.name = "ram",
      .type = OT_OPTION_BYTES,
@@ -150,16 +151,41 @@ static const struct ot_option table[] = {
          "Rows of the data, instead of --tokens. Each row counts as one sequence; packed rows need fewer.",
      .elsewhere = "num-rows samples"},
     {.name = "price/h",
-     .type = OT_OPTION_REAL,
-     .argument = "MONEY",
-     .min = 0,
-     .max = 1e6,
+     .type = OT_OPTION_TEXT,
+     .takes_number = true,
+     .takes_real = true,
+     .argument = "MONEY|CARD=MONEY,..|FILE",
      .commands = PLAN,
      .section = OT_SECTION_DESCRIBED,
      .field = FIELD(price),
-     .help = "Price of the machine per hour, in your currency. The plan then prints the price of the run, or "
-             "of a million tokens.",
+     .help =
+         "Price of the machine per hour, in your currency; or a price for each GPU or rented machine, such "
+         "as rtx4090=0.4,h100=2.5; or a file with one such price on each line. The plan then prints the "
+         "price of the run, and of a million tokens.",
      .elsewhere = "price cost price-per-hour"},
+    {.name = "within",
+     .type = OT_OPTION_TIME,
+     .argument = "TIME",
+     .min = 1,
+     .max = 1e10,
+     .chosen = "no limit",
+     .commands = PLAN,
+     .section = OT_SECTION_DESCRIBED,
+     .field = FIELD(within),
+     .help =
+         "In a comparison: the longest time that the run may take, such as 24h. Slower machines come last.",
+     .elsewhere = "deadline max-hours time-limit"},
+    {.name = "sort",
+     .type = OT_OPTION_CHOICE,
+     .choices = "auto|price|time|none",
+     .fallback = "auto",
+     .commands = PLAN,
+     .section = OT_SECTION_DESCRIBED,
+     .field = FIELD(sort),
+     .help = "Order of a comparison: by the price of the run (without its length, of a million tokens), by "
+             "time, or as the machines were named (none). auto: if --gpu has a class or --price/h names "
+             "machines, by price where prices are known and else by time; otherwise none.",
+     .elsewhere = "order sort-by"},
 };
 
 const struct ot_option_list ot_options_of_plan = OT_OPTION_LIST(table);

@@ -25,7 +25,7 @@ const struct ot_topic *ot_topic_find(const char *name);
     { name, title, blocks, (int)(sizeof(blocks) / sizeof *(blocks)) }
 extern const struct ot_topic ot_topic_bits, ot_topic_checkpoints, ot_topic_environment, ot_topic_exit_codes,
     ot_topic_files, ot_topic_gguf, ot_topic_gpu, ot_topic_launchers, ot_topic_lora, ot_topic_models,
-    ot_topic_numbers, ot_topic_planning, ot_topic_quantize, ot_topic_ranks, ot_topic_rows, ot_topic_signals,
-    ot_topic_templates, ot_topic_tiers;
+    ot_topic_numbers, ot_topic_planning, ot_topic_quantize, ot_topic_ranks, ot_topic_renting, ot_topic_rows,
+    ot_topic_signals, ot_topic_templates, ot_topic_tiers;
 
 #endif

@@ -87,7 +87,8 @@ static const struct ot_topic_block models[] = {
                 "qwen3-30b-a3b, qwen3-235b-a22b, gpt-oss-20b, gpt-oss-120b, yi-6b, vicuna-7b, "
                 "codellama-7b, deepseek-r1-distill-qwen-7b, deepseek-r1-distill-llama-8b, t5-small, "
                 "t5-base, flan-t5-base; and two tiny ones "
-                "of this program, tiny-sql and tiny-test."},
+                "of this program, tiny-sql and tiny-test. Case and hyphens do not matter, and a hub id is a "
+                "name too: Llama-3.1-8B, llama13b, Qwen/Qwen3-8B."},
     {"weights",
      "safetensors in fp32, fp16 or bf16, one file or shards; or a GGUF file. The trained model has the same "
      "dtype. --init random makes random weights from --seed instead."},

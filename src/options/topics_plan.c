@@ -102,19 +102,38 @@ static const struct ot_topic_block planning[] = {
                      "the command plan, only these). Open the file in Perfetto."},
     {NULL, "A run that does not fit ends before step 1 with exit code 4. One sentence gives the numbers and "
            "up to three cures. Each cure was tried: with it there is a plan."},
-    {NULL, "The command plan for a machine that you do not have:"},
+    {NULL, "For a machine that you do not have, see help renting."},
+};
+const struct ot_topic ot_topic_planning =
+    OT_TOPIC("planning", "How the plan is chosen and its time predicted", planning);
+
+static const struct ot_topic_block renting[] = {
+    {NULL, "The command plan also predicts for machines that you do not have. Which GPU trains a model of 13 "
+           "billion parameters for the least money? (--within 24h: in a day.)"},
+    {"", "offload-train plan llama-13b --gpu all --methods --tokens 20M --price/h 4090=.4,h100=2"},
     {"--gpu CARD",
      "Predicts from data sheets and assumptions, and prints them with their sources. --gpu list shows all "
      "GPUs and rented machines. Numbers are rounded, with a range. --ram, --host-bw, --pcie, --nvme-read and "
      "--nvme-write replace assumptions; --nvme 500G adds a disk."},
     {"several",
      "--gpu A,B --model X,Y compares GPUs and models, --methods full training, LoRA and QLoRA (--markdown, "
-     "--json). --sweep tokens-per-step shows larger steps. --minimum prints the smallest GPU, RAM and disk."},
-    {"--price/h", "The price of the run, if you also give its length: --steps, or --tokens, --rows or --data "
-                  "with --epochs."},
+     "--json). --gpu all, 24g (every GPU that is sold with so much memory) and rented compare classes; what "
+     "does not fit is one line at the end. --sweep tokens-per-step shows larger steps. --minimum prints the "
+     "smallest GPU, RAM and disk."},
+    {"--price/h",
+     "The price of a million tokens; and of the run, if you also give its length: --steps, or "
+     "--tokens, --rows or --data with --epochs. One number is the price of the machine; "
+     "rtx4090=0.4,h100=2.5 gives a price for each GPU or rented machine, and so does a file with "
+     "a line 'rtx4090 0.4' for each. A class then has only the machines with a price. The price "
+     "of a GPU counts for each of --gpus, that of a rented machine for each of --nodes."},
+    {"--within 24h", "Runs that take longer come last, and are no answer."},
+    {"--sort", "By price where prices are known, else by time; --sort price|time|none forces the order."},
+    {"models", "Any spelling of a preset's name or hub id will do (Qwen/Qwen3-8B, llama13b), also of a model "
+               "that was trained further (-Instruct). For other models config.json is enough. Without the "
+               "model's tokenizer, --data estimates tokens from bytes, and says so."},
 };
-const struct ot_topic ot_topic_planning =
-    OT_TOPIC("planning", "How the plan is chosen and its time predicted", planning);
+const struct ot_topic ot_topic_renting =
+    OT_TOPIC("renting", "Which machine to rent, and what a run costs there", renting);
 
 static const struct ot_topic_block bits[] = {
     {NULL, "The same run gives the same losses and weights, to the last bit. So plans differ only in time, "

@@ -287,30 +287,48 @@ static int list_beginning(const char *wanted, char *text, size_t bytes) {
     return n;
 }
 
-static int refuse_name(const char *name) {
+static int refuse_name(const char *option, const char *name) {
     const char *names[N_CARDS + N_PODS];
     char list[256];
     if (list_beginning(name, list, sizeof list) > 1)
-        return ot_fail(OT_E_USAGE, "--gpu %.60s is the beginning of several names; give one of: %s", name,
-                       list);
+        return ot_fail(OT_E_USAGE, "%s %.60s is the beginning of several names; give one of: %s", option,
+                       name, list);
     for (int i = 0; i < N_CARDS; i++)
         names[i] = CARDS[i].name;
     for (int i = 0; i < N_PODS; i++)
         names[N_CARDS + i] = PODS[i].name;
     const char *nearest = ot_nearest_name(name, names, N_CARDS + N_PODS);
-    return ot_fail(OT_E_USAGE, "--gpu %.60s: unknown card%s%s%s (--gpu list shows all)", name,
+    return ot_fail(OT_E_USAGE, "%s %.60s: unknown card%s%s%s (--gpu list shows all)", option, name,
                    nearest ? "; did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
 }
 
-static int find(const char *name, struct ot_described *out) {
-    for (int i = 0; i < N_PODS && !out->pod; i++)
+const struct ot_pod *ot_cards_pod(const char *name) {
+    for (int i = 0; i < N_PODS; i++)
         if (same_name(name, PODS[i].name) || same_name(name, PODS[i].title))
-            out->pod = &PODS[i];
-    const char *card = out->pod ? out->pod->card : name;
-    for (int i = 0; i < N_CARDS && !out->card; i++)
-        if (same_name(card, CARDS[i].name) || same_name(card, CARDS[i].title))
-            out->card = &CARDS[i];
-    return out->card ? 0 : refuse_name(name);
+            return &PODS[i];
+    return NULL;
+}
+
+static const struct ot_card *find_card(const char *name) {
+    for (int i = 0; i < N_CARDS; i++)
+        if (same_name(name, CARDS[i].name) || same_name(name, CARDS[i].title))
+            return &CARDS[i];
+    return NULL;
+}
+
+static int find(const char *name, struct ot_described *out) {
+    out->pod = ot_cards_pod(name);
+    out->card = find_card(out->pod ? out->pod->card : name);
+    return out->card ? 0 : refuse_name("--gpu", name);
+}
+
+bool ot_cards_same(const char *a, const char *b) {
+    const struct ot_pod *pod = ot_cards_pod(a);
+    return pod ? pod == ot_cards_pod(b) : !ot_cards_pod(b) && find_card(a) && find_card(a) == find_card(b);
+}
+
+int ot_cards_check_name(const char *option, const char *name) {
+    return ot_cards_pod(name) || find_card(name) ? 0 : refuse_name(option, name);
 }
 
 static int set_budgets(const struct ot_described_request *rq, struct ot_described *out) {

@@ -4,7 +4,7 @@
  * A card holds the figures of its data sheet: memory, dense tensor-core peak with fp32 accumulation, memory
  * bandwidth, PCIe generation and lanes. The share of these figures that programs reach, and the host around
  * the card, are assumptions. Each assumption is one rule in cards.c, with its source; ot_cards_vary has its
- * error. Options replace some of them. There are no prices, because prices change every week.
+ * error. Options replace some of them. There are no prices (prices.h).
  */
 #ifndef OT_PLAN_CARDS_H
 #define OT_PLAN_CARDS_H
@@ -56,6 +56,14 @@ struct ot_pod {
 
 const struct ot_card *ot_card_at(int index); /* NULL if index is past the last */
 const struct ot_pod *ot_pod_at(int index);
+
+/* True if both are names of the same machine, in any spelling. */
+bool ot_cards_same(const char *a, const char *b);
+/* The rented machine of this name; NULL: none, or the name is a card's. */
+const struct ot_pod *ot_cards_pod(const char *name);
+/* option: what gave the name, for the message. Errors: OT_E_USAGE: no card or rented machine has this
+ * name. */
+int ot_cards_check_name(const char *option, const char *name);
 
 /* The user's options about the machine; 0: not given. With several GPUs ram, nvme_bytes, cores, host_bw and
  * the disks' rates are those of one host; gpu_mem, host_mem and pcie are those of one GPU. */

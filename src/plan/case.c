@@ -1,9 +1,12 @@
 #include "src/plan/case.h"
 
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "src/base/error.h"
 #include "src/files/model_dir.h"
+#include "src/plan/prices.h"
 #include "src/plan/rows.h"
 #include "src/run/run_shape.h"
 #include "src/saving/saver.h"
@@ -30,33 +33,56 @@ static int read_model(struct ot_plan_case *c) {
     const char *name = c->options->model, *dot = strrchr(name, '.');
     if (dot && strcmp(dot, ".json") == 0)
         return read_config_file(name, &c->config);
-    OT_TRY(ot_model_resolve(name, &c->resolved));
+    OT_TRY(ot_model_resolve_shape(name, &c->resolved));
     if (!c->resolved.path) {
         c->config = c->resolved.preset->config;
+        c->has_tokenizer = !c->resolved.preset->hub_id; /* the byte-level one */
         return 0;
     }
     struct ot_model_dir *dir;
     OT_TRY(ot_model_dir_open(c->resolved.path, &dir));
     c->config = ot_model_dir_facts(dir)->config;
+    c->has_tokenizer = ot_model_dir_facts(dir)->tokenizer_path != NULL;
     ot_model_dir_close(dir);
     return 0;
 }
 
 const char *ot_plan_case_model(const struct ot_plan_case *c) {
-    return c->resolved.path ? c->resolved.found : c->options->model;
+    return c->resolved.found ? c->resolved.found : c->options->model;
 }
 
 /* ---- the step and the run ---- */
 
+/* The options for reading rows. --model is what a run would open: a directory in place of its config.json,
+ * and a preset in place of another model of its shape. */
+static struct ot_options options_of_rows(const struct ot_plan_case *c, char directory[PATH_MAX]) {
+    struct ot_options as_run = *c->options;
+    const char *slash = strrchr(as_run.model, '/');
+    bool is_file = !c->resolved.preset && !c->resolved.path;
+    if (is_file) {
+        snprintf(directory, PATH_MAX, "%.*s", slash ? (int)(slash - as_run.model) : 1,
+                 slash ? as_run.model : ".");
+        as_run.model = directory;
+    } else if (!c->resolved.path) {
+        as_run.model = c->resolved.preset->name;
+    }
+    return as_run;
+}
+
 static int count_sequences(struct ot_plan_case *c) {
     const struct ot_options *o = c->options;
     struct ot_plan_rows rows;
+    char directory[PATH_MAX];
     c->sequences = o->tokens ? (o->tokens + c->seq_len - 1) / c->seq_len : o->rows;
     if (!o->data)
         return 0;
-    OT_TRY(ot_plan_rows_count(o, c->seq_len, &rows));
+    c->bytes_per_token = c->has_tokenizer || o->tokenizer ? 0 : ot_plan_rows_bytes_per_token(c->config.vocab);
+    const struct ot_options as_run = options_of_rows(c, directory);
+    OT_TRY(c->bytes_per_token > 0 ? ot_plan_rows_estimate(&as_run, c->bytes_per_token, c->seq_len, &rows)
+                                  : ot_plan_rows_count(&as_run, c->seq_len, &rows));
     c->rows = rows.rows;
     c->sequences = rows.sequences;
+    c->row_tokens = rows.tokens;
     return 0;
 }
 
@@ -121,6 +147,18 @@ static int check_sharing(const struct ot_plan_case *c) {
     return ot_fail(OT_E_USAGE, "--share-weights yes needs several GPUs in one host");
 }
 
+static int find_price(struct ot_plan_case *c) {
+    struct ot_prices prices;
+    const struct ot_described *m = &c->machine.described;
+    OT_TRY(ot_prices_read(c->options->price, &prices));
+    if (ot_prices_are_named(&prices) && !c->options->gpu)
+        return ot_fail(OT_E_USAGE, "--price/h with the names of machines has no effect without --gpu");
+    c->price = m->ranks > 0 ? ot_price_of(&prices, c->options->gpu, m->ranks, m->ranks / m->local_ranks)
+                            : prices.any;
+    c->is_price_missing = ot_prices_are_named(&prices) && c->price == 0;
+    return 0;
+}
+
 int ot_plan_case_open(const struct ot_options *options, const char *model, const char *gpu,
                       struct ot_plan_case *c) {
     memset(c, 0, sizeof *c);
@@ -129,9 +167,11 @@ int ot_plan_case_open(const struct ot_options *options, const char *model, const
     asked.gpu = gpu;
     c->settings = (struct ot_settings){asked};
     c->options = &c->settings.in_effect;
+    c->wants_cures = true;
     OT_TRY(read_model(c));
     OT_TRY(ot_session_scale_rope(c->options, &c->config));
     OT_TRY(ot_plan_machine_open(&c->settings, &c->machine));
+    OT_TRY(find_price(c));
     OT_TRY(shape_run(c));
     OT_TRY(ot_plan_request_model(c->options, &c->config, c->machine.dtype, c->seq_len, &c->model));
     make_request(c);
@@ -223,7 +263,7 @@ int ot_plan_case_predict(struct ot_plan_case *c) {
         OT_TRY(choose_step(c));
     int rc = choose_plan(c);
     if (rc < 0)
-        return rc == -OT_E_BUDGET ? refuse(c) : rc;
+        return rc == -OT_E_BUDGET && c->wants_cures ? refuse(c) : rc;
     OT_TRY(ot_plan_request_check_fetch(c->options, rq->chain, &c->chosen.plan));
     struct ot_plan_request settled = *rq;
     settled.shard = c->chosen.plan.shard;
@@ -247,8 +287,8 @@ struct ot_plan_answer ot_plan_case_answer(const struct ot_plan_case *c) {
     a.mfu = a.peak > 0 ? a.model_flops / p->step_seconds / a.peak : 0;
     a.run_tokens = (double)c->steps * tokens;
     a.run_seconds = (double)c->steps * p->step_seconds;
-    a.run_price = a.run_seconds / 3600 * c->options->price;
-    a.million_price = 1e6 / a.tokens_per_second / 3600 * c->options->price;
+    a.run_price = a.run_seconds / 3600 * c->price;
+    a.million_price = 1e6 / a.tokens_per_second / 3600 * c->price;
     int local_ranks = a.ranks > 1 ? c->machine.described.local_ranks : 1;
     a.written = local_ranks * p->bytes[OT_LANE_NVME_WRITE];
     a.read = local_ranks * p->bytes[OT_LANE_NVME_READ];

@@ -22,9 +22,14 @@ struct ot_plan_case {
     struct ot_model_config config;
     struct ot_model *model;
     int64_t seq_len, step_sequences;
-    int64_t sequences; /* of an epoch; 0: no option tells */
-    int64_t steps;     /* of the run; 0: no option gives its length */
-    int64_t rows;      /* of --data, without held-out rows; 0: not counted */
+    int64_t sequences;        /* of an epoch; 0: no option tells */
+    int64_t steps;            /* of the run; 0: no option gives its length */
+    bool has_tokenizer;       /* the model's own is on this machine */
+    double price;             /* of the machine an hour; 0: unknown */
+    bool is_price_missing;    /* --price/h names machines, and not this one */
+    bool wants_cures;         /* a refusal names options that help, which takes time; true after opening */
+    int64_t rows, row_tokens; /* of --data, without held-out rows; 0: not counted */
+    double bytes_per_token;   /* the tokens of --data are estimated from their bytes; 0: they were counted */
     struct ot_costs costs;
     struct ot_plan_request request;
     struct ot_step_choice choice; /* of --tokens-per-step auto; n 0: none was made */

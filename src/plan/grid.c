@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/plan/machines.h"
 #include "src/plan/table.h"
 
 /* ---- lists of names ---- */
@@ -33,7 +35,7 @@ static bool is_list(const char *text) {
 }
 
 bool ot_plan_is_compared(const struct ot_options *o) {
-    return is_list(o->gpu) || is_list(o->model) || o->methods;
+    return is_list(o->gpu) || (o->gpu && ot_machines_have_class(o->gpu)) || is_list(o->model) || o->methods;
 }
 
 /* ---- comparing ---- */
@@ -42,6 +44,16 @@ bool ot_plan_is_compared(const struct ot_options *o) {
 static const char *short_name(const char *model) {
     const char *slash = strrchr(model, '/');
     return slash && slash[1] ? slash + 1 : model;
+}
+
+/* A class of machines takes minutes. Only a terminal shows this. */
+static void show_progress(const struct ot_options *options, const struct ot_plan_table *table,
+                          const struct ot_plan_table_row *row) {
+    char line[3 * OT_PLAN_LABEL_BYTES];
+    snprintf(line, sizeof line, "planning %d of %d: %s%s%s", table->n, table->expected, row->card,
+             *row->label ? ", " : "", row->label);
+    if (!options->quiet && table->expected > 1)
+        ot_log_set_status(line);
 }
 
 /* way: the label of the row. */
@@ -54,7 +66,9 @@ static int add_case(const struct ot_options *options, const char *way, const cha
     snprintf(row->label, sizeof row->label, "%s", way);
     snprintf(row->card, sizeof row->card, "%.63s", gpu ? gpu : "this machine");
     snprintf(row->model, sizeof row->model, "%.63s", short_name(model));
+    show_progress(options, table, row);
     int rc = ot_plan_case_open(options, model, gpu, c);
+    c->wants_cures = !table->is_open;
     row->seq_len = c->seq_len;
     row->step_tokens = c->step_sequences * c->seq_len;
     if (rc == 0)
@@ -65,6 +79,7 @@ static int add_case(const struct ot_options *options, const char *way, const cha
         ot_plan_table_refuse(row);
         rc = 0;
     }
+    ot_log_set_status("");
     ot_plan_case_close(c);
     return rc;
 }
@@ -79,13 +94,14 @@ static const struct method {
                {"QLoRA, int8", true, OT_BASE_INT8},
                {"QLoRA, nf4", true, OT_BASE_NF4},
                {"QLoRA, nf4-double", true, OT_BASE_NF4_DOUBLE}};
+enum { N_METHODS = sizeof methods / sizeof *methods };
 
 /* Adds a row, or with --methods a row for each way to train. */
 static int add_ways(const struct ot_options *options, const char *model, const char *gpu,
                     struct ot_plan_case *c, struct ot_plan_table *table) {
     if (!options->methods)
         return add_case(options, "", model, gpu, c, table);
-    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+    for (int i = 0; i < N_METHODS; i++) {
         struct ot_options one = *options;
         one.lora = !methods[i].has_adapters ? NULL : options->lora ? options->lora : "r=16";
         one.base_type = methods[i].base;
@@ -94,27 +110,49 @@ static int add_ways(const struct ot_options *options, const char *model, const c
     return 0;
 }
 
+/* The machines that --gpu names; without it, this machine. */
+static int find_machines(const struct ot_options *o, struct ot_machines *machines,
+                         struct ot_plan_table *table) {
+    struct ot_prices prices;
+    OT_TRY(ot_prices_read(o->price, &prices));
+    *machines = (struct ot_machines){.n = 1};
+    if (o->gpu)
+        OT_TRY(ot_machines_expand(o->gpu, &prices, machines));
+    table->is_described = o->gpu != NULL;
+    table->is_open = machines->is_open;
+    table->unpriced = machines->unpriced;
+    return 0;
+}
+
+static int count_models(const char *list) {
+    int n = 1;
+    for (const char *at = list; is_list(list) && (at = strchr(at, ',')); at++)
+        n++;
+    return n;
+}
+
 int ot_plan_compare(const struct ot_options *o, struct ot_plan_table *table) {
     struct ot_plan_case *c = malloc(sizeof *c);
-    struct word *words = malloc(2 * sizeof *words), *card = words, *model = words + 1;
+    struct ot_machines *machines = malloc(sizeof *machines);
+    struct word *model = malloc(sizeof *model);
     int rc = 0;
-    if (!c || !words)
+    if (!c || !machines || !model)
         OT_TRY_GOTO(ot_fail(OT_E_BUDGET, "no memory for a comparison"), rc, out);
-    table->is_described = o->gpu != NULL;
+    OT_TRY_GOTO(find_machines(o, machines, table), rc, out);
+    table->expected = machines->n * count_models(o->model) * (o->methods ? N_METHODS : 1);
     for (const char *models = o->model; rc == 0 && models;) {
         bool whole = !is_list(o->model);
         if (whole)
             models = NULL;
         else
             next_word(&models, model);
-        const char *name = whole ? o->model : model->text;
-        if (!o->gpu)
-            rc = add_ways(o, name, NULL, c, table);
-        for (const char *cards = o->gpu; rc == 0 && next_word(&cards, card);)
-            rc = add_ways(o, name, card->text, c, table);
+        for (int i = 0; rc == 0 && i < machines->n; i++)
+            rc = add_ways(o, whole ? o->model : model->text, machines->names[i], c, table);
     }
+    ot_plan_table_sort(table);
 out:
-    free(words);
+    free(model);
+    free(machines);
     free(c);
     return rc;
 }

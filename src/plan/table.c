@@ -59,6 +59,8 @@ void ot_plan_table_fill(const struct ot_plan_case *c, struct ot_plan_table_row *
     row->run_seconds = a.run_seconds;
     row->run_price = a.run_price;
     row->million_price = a.million_price;
+    row->ram_bytes = c->machine.card ? c->machine.described.host_ram_bytes : 0;
+    row->is_late = c->options->within > 0 && row->run_seconds > c->options->within;
 }
 
 void ot_plan_table_refuse(struct ot_plan_table_row *row) {
@@ -104,22 +106,31 @@ enum column {
     COLUMN_MFU,
     COLUMN_RUN,
     COLUMN_PRICE,
+    COLUMN_MILLION,
     COLUMN_LIMIT,
     COLUMN_COUNT
 };
 static const struct {
     const char *title;
     bool is_left; /* aligned */
-} columns[COLUMN_COUNT] = {
-    [COLUMN_LABEL] = {"way", true},          [COLUMN_CARD] = {"card", true},
-    [COLUMN_MODEL] = {"model", true},        [COLUMN_TOKENS] = {"tokens a step", false},
-    [COLUMN_MICRO] = {"micro-batch", false}, [COLUMN_WHERE] = {"lives on", true},
-    [COLUMN_GPU] = {"GPU GiB", false},       [COLUMN_HOST] = {"host GiB", false},
-    [COLUMN_RAM] = {"RAM GiB", false},       [COLUMN_NVME] = {"disk GiB", false},
-    [COLUMN_STEP] = {"s a step", false},     [COLUMN_RATE] = {"tokens/s", false},
-    [COLUMN_RANGE] = {"range", false},       [COLUMN_MFU] = {"MFU", false},
-    [COLUMN_RUN] = {"run", false},           [COLUMN_PRICE] = {"price", false},
-    [COLUMN_LIMIT] = {"limit", true}};
+} columns[COLUMN_COUNT] = {[COLUMN_LABEL] = {"way", true},
+                           [COLUMN_CARD] = {"card", true},
+                           [COLUMN_MODEL] = {"model", true},
+                           [COLUMN_TOKENS] = {"tokens a step", false},
+                           [COLUMN_MICRO] = {"micro-batch", false},
+                           [COLUMN_WHERE] = {"lives on", true},
+                           [COLUMN_GPU] = {"GPU GiB", false},
+                           [COLUMN_HOST] = {"host GiB", false},
+                           [COLUMN_RAM] = {"RAM GiB", false},
+                           [COLUMN_NVME] = {"disk GiB", false},
+                           [COLUMN_STEP] = {"s a step", false},
+                           [COLUMN_RATE] = {"tokens/s", false},
+                           [COLUMN_RANGE] = {"range", false},
+                           [COLUMN_MFU] = {"MFU", false},
+                           [COLUMN_RUN] = {"run", false},
+                           [COLUMN_PRICE] = {"price", false},
+                           [COLUMN_MILLION] = {"per M tokens", false},
+                           [COLUMN_LIMIT] = {"limit", true}};
 
 static void put_cell(const struct ot_plan_table *table, const struct ot_plan_table_row *row,
                      enum column column, char cell[CELL_BYTES]) {
@@ -168,7 +179,10 @@ static void put_cell(const struct ot_plan_table *table, const struct ot_plan_tab
     case COLUMN_RUN:
         return put_text(ot_text_duration(row->run_seconds, text), cell);
     case COLUMN_PRICE:
-        snprintf(cell, CELL_BYTES, "%.2f", row->run_price > 0 ? row->run_price : row->million_price);
+        snprintf(cell, CELL_BYTES, row->run_price > 0 ? "%.2f" : "-", row->run_price);
+        return;
+    case COLUMN_MILLION:
+        snprintf(cell, CELL_BYTES, row->million_price > 0 ? "%.3f" : "-", row->million_price);
         return;
     case COLUMN_LIMIT:
         return put_text(row->limit, cell);
@@ -180,10 +194,17 @@ static void put_cell(const struct ot_plan_table *table, const struct ot_plan_tab
 
 /* ---- which columns ---- */
 
+/* True if a line above the table says what all rows share. A class of machines has many rows of one model. */
+static bool has_title(const struct ot_plan_table *table) {
+    bool same = table->is_open;
+    for (int i = 1; i < table->n; i++)
+        same = same && strcmp(table->rows[i].model, table->rows[0].model) == 0;
+    return table->kind != OT_TABLE_COMPARE || same;
+}
+
 static int choose_columns(const struct ot_plan_table *table, enum column out[COLUMN_COUNT]) {
     static const bool shows[][COLUMN_COUNT] = {
-        [OT_TABLE_COMPARE] =
-            {[COLUMN_CARD] = true, [COLUMN_MODEL] = true, [COLUMN_WHERE] = true, [COLUMN_HOST] = true},
+        [OT_TABLE_COMPARE] = {[COLUMN_CARD] = true, [COLUMN_WHERE] = true, [COLUMN_HOST] = true},
         [OT_TABLE_SWEEP] =
             {[COLUMN_TOKENS] = true, [COLUMN_MICRO] = true, [COLUMN_MFU] = true, [COLUMN_HOST] = true},
         [OT_TABLE_MINIMUM] = {[COLUMN_LABEL] = true, [COLUMN_CARD] = true, [COLUMN_RAM] = true}};
@@ -192,11 +213,14 @@ static int choose_columns(const struct ot_plan_table *table, enum column out[COL
     int n = 0;
     show[COLUMN_RANGE] = table->is_described;
     show[COLUMN_TOKENS] = table->options->tokens_per_step.most > 0; /* each case has its own choice */
-    show[COLUMN_PRICE] = table->options->price > 0;
+    show[COLUMN_MODEL] = table->kind == OT_TABLE_COMPARE && !has_title(table);
     for (int i = 0; i < table->n; i++) {
         show[COLUMN_NVME] = show[COLUMN_NVME] || table->rows[i].used_bytes[OT_TIER_NVME] > 0;
         show[COLUMN_LABEL] = show[COLUMN_LABEL] || *table->rows[i].label;
         show[COLUMN_RUN] = show[COLUMN_RUN] || table->rows[i].steps > 0;
+        show[COLUMN_PRICE] = show[COLUMN_PRICE] || table->rows[i].run_price > 0;
+        show[COLUMN_MILLION] = show[COLUMN_MILLION] || table->rows[i].million_price > 0;
+        show[COLUMN_RAM] = show[COLUMN_RAM] || (table->kind == OT_TABLE_COMPARE && table->rows[i].ram_bytes);
     }
     for (int c = 0; c < COLUMN_COUNT; c++)
         if (show[c] || shows[table->kind][c])
@@ -217,6 +241,11 @@ static bool is_name(enum column column, enum ot_plan_table_kind kind) {
 static void print_title(const struct ot_plan_table *table, FILE *out) {
     const struct ot_plan_table_row *row = &table->rows[0];
     char tokens[OT_TEXT_BYTES];
+    if (table->options->tokens_per_step.most > 0) { /* each row has its own step */
+        fprintf(out, "%s · sequences of %lld tokens\n%s", row->model, (long long)row->seq_len,
+                table->options->markdown ? "\n" : "");
+        return;
+    }
     fprintf(out, "%s · sequences of %lld tokens", row->model, (long long)row->seq_len);
     if (table->kind == OT_TABLE_SWEEP)
         fprintf(out, " · %s\n", row->card);
@@ -224,6 +253,18 @@ static void print_title(const struct ot_plan_table *table, FILE *out) {
         fprintf(out, " · %s tokens a step\n", ot_text_count(row->step_tokens, tokens));
     if (table->options->markdown)
         fputc('\n', out);
+}
+
+/* Of a class of machines, rows that are no answer are told in a line each. */
+static bool is_hidden(const struct ot_plan_table *table, int row) {
+    return table->is_open && (*table->rows[row].reason || table->rows[row].is_late);
+}
+
+static bool hides_all(const struct ot_plan_table *table) {
+    bool all = true;
+    for (int i = 0; i < table->n; i++)
+        all = all && is_hidden(table, i);
+    return all;
 }
 
 static void print_text(const struct ot_plan_table *table, const enum column *shown_columns, int n,
@@ -235,12 +276,16 @@ static void print_text(const struct ot_plan_table *table, const enum column *sho
         for (int i = 0; i < table->n; i++) {
             put_cell(table, &table->rows[i], shown_columns[c], cell);
             int length = (int)strlen(cell);
+            if (is_hidden(table, i))
+                continue;
             if ((!*table->rows[i].reason || is_name(shown_columns[c], table->kind)) && length > width[c])
                 width[c] = length;
         }
     }
     for (int i = -1; i < table->n; i++) {
         const struct ot_plan_table_row *row = i < 0 ? NULL : &table->rows[i];
+        if (row && is_hidden(table, i))
+            continue;
         for (int c = 0; c < n; c++) {
             bool left = columns[shown_columns[c]].is_left;
             if (row && *row->reason && !is_name(shown_columns[c], table->kind)) {
@@ -269,6 +314,8 @@ static void print_markdown(const struct ot_plan_table *table, const enum column 
     for (int i = 0; i < table->n; i++) {
         const struct ot_plan_table_row *row = &table->rows[i];
         bool said = false;
+        if (is_hidden(table, i))
+            continue;
         for (int c = 0; c < n; c++) {
             bool name = is_name(shown_columns[c], table->kind);
             put_cell(table, row, shown_columns[c], cell);
@@ -301,13 +348,15 @@ static void put_answer(const struct ot_plan_table *table, const struct ot_plan_t
     ot_json_put_real(w, "tokens_per_s", row->tokens_per_second);
     ot_json_put_real(w, "mfu", row->mfu);
     ot_json_put_text(w, "limit", row->limit);
+    if (table->options->within > 0)
+        ot_json_put_bool(w, "within", !row->is_late);
     if (row->steps) {
         ot_json_put_int(w, "steps", row->steps);
         ot_json_put_real(w, "run_seconds", row->run_seconds);
     }
-    if (table->options->price > 0)
+    if (row->million_price > 0)
         ot_json_put_real(w, "price_per_million_tokens", row->million_price);
-    if (table->options->price > 0 && row->steps)
+    if (row->run_price > 0)
         ot_json_put_real(w, "price", row->run_price);
 }
 
@@ -350,17 +399,21 @@ int ot_plan_table_print(const struct ot_plan_table *table, FILE *out) {
     if (table->options->json)
         return print_json(table);
     int n = choose_columns(table, shown_columns);
-    if (table->kind != OT_TABLE_COMPARE)
+    if (has_title(table))
         print_title(table, out);
-    if (table->options->markdown)
+    bool is_empty = hides_all(table);
+    if (!is_empty && table->options->markdown)
         print_markdown(table, shown_columns, n, out);
-    else
+    else if (!is_empty)
         print_text(table, shown_columns, n, out);
+    ot_plan_table_print_ends(table, out);
+    const struct ot_options *o = table->options;
+    bool assumes_ram = table->kind == OT_TABLE_COMPARE && !o->ram && !o->host_mem;
     if (table->is_described)
-        fputs(table->options->markdown ? "\nEstimated from data sheets and assumptions; not measured. "
-                                         "`offload-train plan --explain` with one card and model says how.\n"
-                                       : "Estimated from data sheets and assumptions; not measured. "
-                                         "--explain with one card and model says how.\n",
-              out);
+        fprintf(out,
+                "%sEstimated from data sheets and assumptions; not measured. %s with one card and model says "
+                "how.%s\n",
+                o->markdown ? "\n" : "", o->markdown ? "`offload-train plan --explain`" : "--explain",
+                assumes_ram ? " The RAM of cards is assumed: --ram." : "");
     return 0;
 }

@@ -14,7 +14,7 @@ struct ot_ledger ot_plan_view_ledger(const struct ot_plan_case *c) {
     struct ot_ledger ledger = c->chosen.plan.ledger;
     if (c->machine.workspace_bytes && ledger.n < OT_LEDGER_MAX)
         ledger.entries[ledger.n++] =
-            (struct ot_ledger_entry){OT_TIER_GPU, "kernel workspace", c->machine.workspace_bytes};
+            (struct ot_ledger_entry){OT_TIER_GPU, "kernel workspace", c->machine.workspace_bytes, 0};
     return ledger;
 }
 
@@ -159,14 +159,13 @@ static void print_plan(const struct ot_plan_case *c, FILE *out) {
     const struct ot_plan *plan = &c->chosen.plan;
     struct ot_ledger ledger = ot_plan_view_ledger(c);
     char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES], text[OT_TABLE_LINE_BYTES];
-    char tokens[OT_STEP_TEXT_BYTES], params[OT_TEXT_BYTES], rounds[OT_TEXT_BYTES];
+    char tokens[OT_STEP_TEXT_BYTES], params[OT_PARAMS_TEXT_BYTES], rounds[OT_TEXT_BYTES];
     int64_t micro = plan->micro_tokens / c->seq_len;
-    fprintf(out, "model   %s · %s · %lld layers · %s parameters, computed in %s\n", ot_plan_case_model(c),
+    fprintf(out, "model   %s · %s · %lld layer%s · %s, computed in %s\n", ot_plan_case_model(c),
             ot_family_row(c->config.family)->model_type, (long long)c->config.n_layers,
-            ot_text_short((double)ot_model_param_count(&c->config), params), ot_dtype_name(c->machine.dtype));
-    if (ot_model_has_frozen(c->model))
-        fprintf(out, "        %s parameters trained, the others frozen\n",
-                ot_text_short((double)ot_model_trained_count(c->model), params));
+            ot_plural(c->config.n_layers),
+            ot_text_params(ot_model_frozen_count(c->model), ot_model_trained_count(c->model), params),
+            ot_dtype_name(c->machine.dtype));
     fprintf(out, "step    %s · %d micro-batch%s of %s%lld\n",
             ot_shape_step_text(c->options, c->step_sequences, c->seq_len, tokens), plan->max_micro,
             plan->max_micro == 1 ? "" : "es", c->step_sequences % micro ? "up to " : "", (long long)micro);
@@ -185,8 +184,8 @@ static void print_plan(const struct ot_plan_case *c, FILE *out) {
         fprintf(out, "        state   %s\n", ot_report_state((enum ot_state_format)c->options->state, text));
     if (c->options->master_weights == OT_MASTERS_NONE)
         fprintf(out, "        masters %s\n", ot_report_no_masters);
-    fprintf(out, "        %s · %d weight slots%s\n", ot_report_kept(plan, (int)c->config.n_layers, text),
-            layer_slots(plan), ot_report_rounds(plan, rounds));
+    fprintf(out, "        %s · %d weight slot%s%s\n", ot_report_kept(plan, (int)c->config.n_layers, text),
+            layer_slots(plan), ot_plural(layer_slots(plan)), ot_report_rounds(plan, rounds));
     int n = ot_report_table(&ledger, c->machine.budget_bytes, c->options->explain, lines);
     for (int i = 0; i < n; i++)
         fprintf(out, "%s\n", lines[i]);
@@ -291,16 +290,23 @@ static void print_nvme(const struct ot_plan_case *c, const struct ot_plan_answer
 static void print_run(const struct ot_plan_case *c, FILE *out) {
     struct ot_plan_answer a = ot_plan_case_answer(c);
     char steps[OT_TEXT_BYTES], tokens[OT_TEXT_BYTES], time[OT_TEXT_BYTES], rows[OT_TEXT_BYTES];
-    double price = c->options->price;
+    double price = c->price;
     const char *about = c->machine.card ? "about " : "";
     ot_text_duration(a.run_seconds, time);
     if (a.run_seconds > 1e9) /* too long for days and hours */
         snprintf(time, sizeof time, "%.3g years", a.run_seconds / (365.25 * 86400));
     if (c->rows)
-        fprintf(out, "data    %s · %s rows to train on\n", c->options->data, ot_text_count(c->rows, rows));
+        fprintf(out, "data    %s · %s row%s to train on · %s%s tokens\n", c->options->data,
+                ot_text_count(c->rows, rows), ot_plural(c->rows), c->bytes_per_token > 0 ? "about " : "",
+                ot_text_short((double)c->row_tokens, tokens));
+    if (c->rows && c->bytes_per_token > 0)
+        fprintf(out,
+                "        The model's tokenizer is not here. Its tokens are estimated, at %.1f bytes a token; "
+                "--tokenizer FILE counts them.\n",
+                c->bytes_per_token);
     if (c->steps)
-        fprintf(out, "run     %s steps · %s tokens · %s%s\n", ot_text_count(c->steps, steps),
-                ot_text_short(a.run_tokens, tokens), about, time);
+        fprintf(out, "run     %s step%s · %s tokens · %s%s\n", ot_text_count(c->steps, steps),
+                ot_plural(c->steps), ot_text_short(a.run_tokens, tokens), about, time);
     if (price > 0 && c->steps)
         fprintf(out, "price   %s%.*f for the run at %g an hour · %.4g a million tokens\n", about,
                 c->machine.card && a.run_price >= 10 ? 0 : 2, a.run_price, price, a.million_price);

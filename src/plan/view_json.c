@@ -135,7 +135,7 @@ static void put_time(const struct ot_plan_case *c, struct ot_json_writer *w) {
         ot_json_put_real(w, "network_bytes_per_host", a.network);
     }
     ot_json_end_object(w);
-    if (!c->steps && c->options->price == 0)
+    if (!c->steps && c->price == 0)
         return;
     ot_json_begin_object(w, "run");
     if (c->steps) {
@@ -144,10 +144,14 @@ static void put_time(const struct ot_plan_case *c, struct ot_json_writer *w) {
         ot_json_put_real(w, "seconds", a.run_seconds);
         if (c->rows)
             ot_json_put_int(w, "rows", c->rows);
+        if (c->rows)
+            ot_json_put_int(w, "row_tokens", c->row_tokens);
+        if (c->rows && c->bytes_per_token > 0)
+            ot_json_put_real(w, "assumed_bytes_per_token", c->bytes_per_token);
         ot_json_put_real(w, "nvme_written_bytes", a.written * (double)c->steps);
         ot_json_put_real(w, "wear_share", ot_wear_share(a.written * (double)c->steps, c->options->nvme.n));
     }
-    if (c->options->price > 0) {
+    if (c->price > 0) {
         ot_json_put_real(w, "price_per_million_tokens", a.million_price);
         if (c->steps)
             ot_json_put_real(w, "price", a.run_price);
@@ -175,6 +179,7 @@ int ot_plan_view_print_json(const struct ot_plan_case *c) {
     ot_json_put_text(&w, "name", ot_plan_case_model(c));
     ot_json_put_text(&w, "family", ot_family_row(config->family)->model_type);
     ot_json_put_int(&w, "parameters", ot_model_param_count(config));
+    ot_json_put_int(&w, "frozen_parameters", ot_model_frozen_count(c->model));
     ot_json_put_int(&w, "trained_parameters", ot_model_trained_count(c->model));
     ot_json_put_text(
         &w, "base_type",

@@ -19,18 +19,20 @@ struct memory_use { /* in bytes */
     int64_t planned[OT_TIER_COUNT], used[OT_TIER_COUNT], resident;
 };
 
+/* The tiers' totals are those of the plan table. The host's peak is that of pinned memory; what the table
+ * adds to it (rows, a slab that is saved) is allocated with exactly the planned bytes. */
 static struct memory_use measure_memory(const struct ot_report *r) {
+    const struct ot_ledger *pinned = &r->session->plan.ledger, whole = ot_report_ledger(r);
     struct memory_use m = {0};
     struct ot_device_usage usage;
     struct ot_store_usage store;
     ot_device_usage(r->session->device, &usage);
     ot_engine_store_usage(r->session->engine, &store);
-    m.planned[OT_TIER_GPU] = (int64_t)(ot_ledger_total(&r->session->plan.ledger, OT_TIER_GPU) +
-                                       r->session->cache_bytes + r->session->workspace_bytes);
-    m.planned[OT_TIER_HOST] = (int64_t)ot_ledger_total(&r->session->plan.ledger, OT_TIER_HOST);
-    m.planned[OT_TIER_NVME] = (int64_t)ot_ledger_total(&r->session->plan.ledger, OT_TIER_NVME);
+    for (int t = 0; t < OT_TIER_COUNT; t++)
+        m.planned[t] = (int64_t)ot_ledger_total(&whole, (enum ot_tier)t);
     m.used[OT_TIER_GPU] = (int64_t)usage.peak_bytes;
-    m.used[OT_TIER_HOST] = (int64_t)usage.pinned_peak_bytes;
+    m.used[OT_TIER_HOST] = (int64_t)usage.pinned_peak_bytes + m.planned[OT_TIER_HOST] -
+                           (int64_t)ot_ledger_total(pinned, OT_TIER_HOST);
     m.used[OT_TIER_NVME] = store.file_bytes;
     m.resident = ot_process_peak();
     return m;
@@ -39,7 +41,7 @@ static struct memory_use measure_memory(const struct ot_report *r) {
 static double flops_per_second(const struct ot_report *r, const struct ot_outcome *outcome) {
     double rows = (double)ot_packing_rows(r->rows->train), tokens = (double)ot_packing_tokens(r->rows->train);
     double per_token = ot_model_flops_per_token(r->session->model, tokens / rows);
-    return outcome->seconds > 0 ? per_token * (double)outcome->tokens / outcome->seconds : 0;
+    return outcome->whole_seconds > 0 ? per_token * (double)outcome->tokens / outcome->whole_seconds : 0;
 }
 
 /* Seconds of a step in the middle of the run; 0: the run was too short to have such a step. */
@@ -78,27 +80,19 @@ static void print_speed(const struct ot_report *r, const struct ot_outcome *outc
 }
 
 /* Prints the bytes moved and their rates. The counts of copies come from the schedule, those of disks from
- * the store. Lanes that move only token ids and losses are left out: they stay below `least`. */
+ * the store. Lanes that move only token ids and losses are left out: they stay below OT_MOVED_LEAST. */
 static void print_traffic(const struct ot_report *r, const struct ot_outcome *outcome) {
-    const double least = 5e6; /* bytes/s */
-    static const enum ot_lane_id copies[] = {OT_LANE_H2D, OT_LANE_D2H};
     const struct ot_prediction *p = &r->session->prediction;
-    double measured = measured_step(outcome), seconds = measured > 0 ? measured : p->step_seconds;
-    char line[256] = "", size[OT_TEXT_BYTES];
-    size_t used = 0;
-    for (size_t i = 0; i < sizeof copies / sizeof *copies && seconds > 0; i++)
-        if (p->bytes[copies[i]] / seconds >= least)
-            used += (size_t)snprintf(line + used, sizeof line - used, "%s%s %s a step, %.2f GB/s",
-                                     used ? " · " : "", ot_lane_name(copies[i]),
-                                     ot_text_bytes((int64_t)p->bytes[copies[i]], size),
-                                     p->bytes[copies[i]] / seconds * 1e-9);
-    const int64_t disks[] = {outcome->nvme_read_bytes, outcome->nvme_written_bytes};
-    for (int i = 0; i < 2 && outcome->seconds > 0; i++)
-        if (disks[i] > 0)
-            used += (size_t)snprintf(line + used, sizeof line - used, "%snvme %s %s, %.2f GB/s",
-                                     used ? " · " : "", ot_text_bytes(disks[i], size), i ? "written" : "read",
-                                     (double)disks[i] / outcome->seconds * 1e-9);
-    if (used)
+    double measured = measured_step(outcome), step = measured > 0 ? measured : p->step_seconds,
+           run = outcome->seconds;
+    char line[OT_TABLE_LINE_BYTES];
+    const struct ot_moved moved[] = {
+        {"h2d", "a step", p->bytes[OT_LANE_H2D], step},
+        {"d2h", "a step", p->bytes[OT_LANE_D2H], step},
+        {"nvme", "read", (double)outcome->nvme_read_bytes, run},
+        {"nvme", "written", (double)outcome->nvme_written_bytes, run},
+    };
+    if (*ot_report_moved(moved, sizeof moved / sizeof *moved, line))
         ot_log(OT_LOG_INFO, "moved   %s", line);
 }
 
@@ -223,29 +217,61 @@ static void print_saved(const struct ot_report *r, const struct ot_outcome *outc
     free(quoted);
 }
 
+static size_t put_spent(char *line, size_t used, const char *what, double seconds) {
+    char time[OT_TEXT_BYTES];
+    return used + (size_t)snprintf(line + used, OT_TABLE_LINE_BYTES - used, "%s%s %s",
+                                   strstr(line, " = ") ? " + " : " = ", what,
+                                   ot_text_duration(seconds, time));
+}
+
+/* What takes less than half of the last digit is left out. */
+const char *ot_report_spent(const struct ot_outcome *o, char line[OT_TABLE_LINE_BYTES]) {
+    const double least = 0.05, saving = o->save_seconds + o->result_seconds;
+    double other = o->whole_seconds - o->step_seconds - o->eval_seconds - saving - o->sample_seconds;
+    char count[OT_TEXT_BYTES], what[2 * OT_TEXT_BYTES];
+    int64_t steps = o->steps - o->first_step;
+    size_t used =
+        (size_t)snprintf(line, OT_TABLE_LINE_BYTES, "%s", ot_text_duration(o->whole_seconds, count));
+    snprintf(what, sizeof what, "%s step%s", ot_text_count(steps, count), ot_plural(steps));
+    used = put_spent(line, used, what, o->step_seconds);
+    snprintf(what, sizeof what, "%s evaluation%s", ot_text_count(o->evals, count), ot_plural(o->evals));
+    if (o->eval_seconds >= least)
+        used = put_spent(line, used, what, o->eval_seconds);
+    if (saving >= least)
+        used = put_spent(line, used, "saving", saving);
+    if (o->sample_seconds >= least)
+        used = put_spent(line, used, "sample", o->sample_seconds);
+    if (other >= least)
+        put_spent(line, used, "other work", other);
+    return line;
+}
+
 void ot_report_done(const struct ot_report *r, const struct ot_outcome *outcome) {
     char tokens[OT_TEXT_BYTES], time[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], eval[64] = "";
     if (is_end_evaluated(outcome))
         snprintf(eval, sizeof eval, " · eval %.4f -> %.4f", outcome->first_eval, outcome->last_eval);
-    double seconds = outcome->seconds > 0 ? outcome->seconds : 1;
+    double seconds = outcome->whole_seconds > 0 ? outcome->whole_seconds : 1;
     char since[64] = "";
     if (r->resumed)
         snprintf(since, sizeof since, "since step %lld: ", (long long)outcome->first_step);
     ot_log(OT_LOG_INFO,
-           "done    %lld of %lld steps · loss %.4f%s · %s%s tokens in %s · %s tok/s · %.1f GFLOP/s",
-           (long long)outcome->steps, (long long)r->shape->lr.steps, outcome->last_loss, eval, since,
-           ot_text_short((double)outcome->tokens, tokens), ot_text_duration(outcome->seconds, time),
+           "done    %lld of %lld step%s · loss %.4f%s · %s%s tokens in %s · %s tok/s · %.1f GFLOP/s",
+           (long long)outcome->steps, (long long)r->shape->lr.steps, ot_plural(r->shape->lr.steps),
+           outcome->last_loss, eval, since, ot_text_short((double)outcome->tokens, tokens),
+           ot_text_duration(outcome->whole_seconds, time),
            ot_text_count((int64_t)((double)outcome->tokens / seconds), rate),
            flops_per_second(r, outcome) * 1e-9);
     if (r->resumed)
         ot_log(OT_LOG_INFO, "        whole run: %lld steps, %s tokens in %s", (long long)outcome->steps,
                ot_text_short((double)(r->resumed->tokens + outcome->tokens), tokens),
-               ot_text_duration(r->resumed->seconds + outcome->seconds, time));
+               ot_text_duration(r->resumed->seconds + outcome->whole_seconds, time));
     if (outcome->has_eval)
         print_best(r, outcome);
     char counts[OT_GUARD_TEXT_BYTES];
     if (*ot_guard_summary(&outcome->counts, counts))
         ot_log(OT_LOG_INFO, "guard   %s", counts);
+    char spent[OT_TABLE_LINE_BYTES];
+    ot_log(OT_LOG_INFO, "time    %s", ot_report_spent(outcome, spent));
     print_speed(r, outcome);
     print_traffic(r, outcome);
     print_shadows(r);
@@ -264,7 +290,12 @@ int ot_report_record_done(const struct ot_report *r, const struct ot_outcome *ou
     struct ot_json_writer *w = ot_run_log_begin(log, "done");
     ot_json_put_int(w, "steps", outcome->steps);
     ot_json_put_int(w, "tokens", outcome->tokens);
-    ot_json_put_real(w, "seconds", outcome->seconds);
+    ot_json_put_real(w, "seconds", outcome->whole_seconds);
+    ot_json_put_real(w, "step_seconds", outcome->step_seconds);
+    ot_json_put_real(w, "eval_seconds", outcome->eval_seconds);
+    ot_json_put_real(w, "save_seconds", outcome->save_seconds);
+    ot_json_put_real(w, "result_seconds", outcome->result_seconds);
+    ot_json_put_real(w, "sample_seconds", outcome->sample_seconds);
     ot_json_put_real(w, "loss", outcome->last_loss);
     ot_json_put_real(w, "flops_per_s", flops_per_second(r, outcome));
     ot_json_put_int(w, "skipped", ot_guard_skipped(&outcome->counts));

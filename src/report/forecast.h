@@ -7,13 +7,16 @@
 #include "offload/predict/planner.h"
 #include "src/base/json.h"
 #include "src/base/units.h"
+#include "src/run/run_times.h"
 #include "src/run/step_choice.h"
 
-/* "1.24 s a step, 13,210 tok/s · 264 steps in 5m28s". done: steps before a resume; if there are any, the line
- * names the remaining steps and all steps. */
-enum { OT_FORECAST_LINE_BYTES = 256 };
+/* "1.24 s a step, 13,210 tok/s · 264 steps in 5m28s · in all 6m10s, 11,710 tok/s: 3 evaluations of 12s,
+ * sample 2.0s, saving 4.0s". done: steps before a resume; if there are any, the line names the remaining
+ * steps and all steps, and "in all" is of the remaining part of the run. times: what the run does besides;
+ * left out if it takes less than a hundredth of the time. */
+enum { OT_FORECAST_LINE_BYTES = 320 };
 const char *ot_report_prediction(const struct ot_prediction *prediction, int64_t done, int64_t steps,
-                                 char line[OT_FORECAST_LINE_BYTES]);
+                                 const struct ot_run_times *times, char line[OT_FORECAST_LINE_BYTES]);
 
 /* "4.10 s a step, not 3.20 s: predicted again from steps 3 and 4 (compute takes 1.6x, nvme_read 1.2x of the
  * predicted time)". Names the lanes that change the step. Returns false, with an empty line, if the second
@@ -58,6 +61,9 @@ void ot_report_put_choice(const struct ot_step_choice *choice, struct ot_json_wr
 /* Adds members to the open object. */
 void ot_report_put_prediction(const struct ot_prediction *prediction, int64_t steps,
                               struct ot_json_writer *w);
+/* done: as above. */
+void ot_report_put_times(const struct ot_prediction *prediction, int64_t done, int64_t steps,
+                         const struct ot_run_times *times, struct ot_json_writer *w);
 void ot_report_put_explanation(const struct ot_explanation *explanation, struct ot_json_writer *w);
 void ot_report_put_lanes(const char *key, const double values[OT_LANE_COUNT], struct ot_json_writer *w);
 

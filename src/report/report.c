@@ -69,18 +69,14 @@ static void print_disks(const struct ot_session *s) {
 
 static void print_model(const struct ot_report *r) {
     const struct ot_session *s = r->session;
-    char params[OT_TEXT_BYTES], trained[OT_TEXT_BYTES], rest[OT_TEXT_BYTES], tokens[OT_TEXT_BYTES];
-    char frozen[2 * OT_TEXT_BYTES + 24] = "";
-    int64_t n_params = ot_model_param_count(&s->config), n_trained = ot_model_trained_count(s->model);
+    char params[OT_PARAMS_TEXT_BYTES], tokens[OT_TEXT_BYTES];
     bool random = s->options->init == OT_CHOICE_INIT_RANDOM;
     const char *sentencepiece = ot_session_is_of_sentencepiece(s) ? ot_session_sentencepiece(s) : NULL;
     ot_log(OT_LOG_INFO, "model   %s", s->resolved.path ? s->resolved.found : s->options->model);
-    if (n_trained < n_params)
-        snprintf(frozen, sizeof frozen, " (%s trained, %s frozen)", ot_text_short((double)n_trained, trained),
-                 ot_text_short((double)(n_params - n_trained), rest));
-    ot_log(OT_LOG_INFO, "        %s · %lld layers · %s parameters%s · %s, computed in %s",
+    ot_log(OT_LOG_INFO, "        %s · %lld layer%s · %s · %s, computed in %s",
            ot_family_row(s->config.family)->model_type, (long long)s->config.n_layers,
-           ot_text_short((double)n_params, params), frozen,
+           ot_plural(s->config.n_layers),
+           ot_text_params(ot_model_frozen_count(s->model), ot_model_trained_count(s->model), params),
            random ? "random weights" : ot_dtype_name(s->stored), ot_dtype_name(s->dtype));
     ot_log(OT_LOG_INFO, "        %s tokens · %s",
            ot_text_count(ot_tokenizer_vocab_size(s->tokenizer), tokens),
@@ -173,12 +169,13 @@ static void print_data(const struct ot_report *r) {
     print_dataset(r->session->options->data, stats);
     if (rows->own_eval)
         print_dataset(r->session->options->eval_data, ot_dataset_stats(rows->own_eval));
-    ot_log(OT_LOG_INFO,
-           "        %s train / %s eval rows · %s tokens, %.0f %% trained · %s sequences x %lld, %.1f %% full",
-           ot_text_count(ot_packing_rows(rows->train), train),
-           ot_text_count(rows->eval ? ot_packing_rows(rows->eval) : 0, held), ot_text_short(all, tokens),
-           100 * trained / all, ot_text_count(r->shape->sequences, sequences), (long long)rows->seq_len,
-           100 * ot_packing_fill(rows->train));
+    ot_log(
+        OT_LOG_INFO,
+        "        %s train / %s eval rows · %s tokens, %.0f %% trained · %s sequence%s x %lld, %.1f %% full",
+        ot_text_count(ot_packing_rows(rows->train), train),
+        ot_text_count(rows->eval ? ot_packing_rows(rows->eval) : 0, held), ot_text_short(all, tokens),
+        100 * trained / all, ot_text_count(r->shape->sequences, sequences), ot_plural(r->shape->sequences),
+        (long long)rows->seq_len, 100 * ot_packing_fill(rows->train));
     print_notes(r->session, stats);
     warn_truncated(r->session, r->session->options->data, stats, rows->seq_len);
     if (rows->own_eval)
@@ -197,11 +194,11 @@ static void print_shape(const struct ot_report *r) {
     char rounds[OT_TEXT_BYTES];
     ot_text_count(shape->lr.steps, steps_text);
     if (o->steps)
-        snprintf(steps, sizeof steps, "%s steps (%.2f epochs)", steps_text,
+        snprintf(steps, sizeof steps, "%s step%s (%.2f epochs)", steps_text, ot_plural(shape->lr.steps),
                  (double)shape->lr.steps / (double)shape->steps_per_epoch);
     else
-        snprintf(steps, sizeof steps, "%lld x %lld epochs = %s steps", (long long)shape->steps_per_epoch,
-                 (long long)o->epochs, steps_text);
+        snprintf(steps, sizeof steps, "%lld x %lld epoch%s = %s step%s", (long long)shape->steps_per_epoch,
+                 (long long)o->epochs, ot_plural(o->epochs), steps_text, ot_plural(shape->lr.steps));
     ot_log(OT_LOG_INFO, "plan    %s · AdamW %.2g %s, warm-up %lld, clip %g · %s · %s",
            o->lora                 ? "adapters"
            : o->train || o->freeze ? "some parameters"
@@ -211,9 +208,10 @@ static void print_shape(const struct ot_report *r) {
     if (r->choice->n > 0)
         ot_log(OT_LOG_INFO, "        tokens  %s", ot_report_choice(r->choice, line));
     int n_layers = (int)r->session->config.n_layers;
-    ot_log(OT_LOG_INFO, "        micro-batch %lld x %lld sequences%s · %s",
+    ot_log(OT_LOG_INFO, "        micro-batch %lld x %lld sequence%s%s · %s",
            (long long)((shape->step_sequences + o->micro_batch - 1) / o->micro_batch),
-           (long long)o->micro_batch, ot_report_rounds(plan, rounds), ot_report_kept(plan, n_layers, line));
+           (long long)o->micro_batch, ot_plural(o->micro_batch), ot_report_rounds(plan, rounds),
+           ot_report_kept(plan, n_layers, line));
     ot_log(OT_LOG_INFO, "        homes   %s", ot_report_homes(plan, line));
     ot_log(OT_LOG_INFO, "        updates %s", ot_report_engines(plan, line));
     if (*ot_report_experts(ot_model_chain(r->session->model), plan, line))
@@ -229,12 +227,10 @@ static void print_shape(const struct ot_report *r) {
 
 static void add_entry(struct ot_ledger *ledger, enum ot_tier tier, const char *name, size_t bytes) {
     if (ledger->n < OT_LEDGER_MAX)
-        ledger->entries[ledger->n++] = (struct ot_ledger_entry){tier, name, bytes};
+        ledger->entries[ledger->n++] = (struct ot_ledger_entry){tier, name, bytes, 0};
 }
 
-/* All memory that the program uses: the plan's bytes, scratch of the device's ops, the cache for the sample's
- * answer, the rows, and what rank 0 collects of the model to save it. */
-static struct ot_ledger whole_ledger(const struct ot_report *r) {
+struct ot_ledger ot_report_ledger(const struct ot_report *r) {
     struct ot_ledger ledger = r->session->plan.ledger;
     if (r->session->workspace_bytes)
         add_entry(&ledger, OT_TIER_GPU, "kernel workspace", r->session->workspace_bytes);
@@ -329,7 +325,7 @@ static void print_forecast(const struct ot_report *r) {
     if (r->session->options->no_forecast)
         return;
     ot_report_prediction(&r->session->prediction, r->resumed ? r->resumed->progress.step : 0,
-                         r->shape->lr.steps, line);
+                         r->shape->lr.steps, r->times, line);
     if (f->tried > 1)
         ot_log(OT_LOG_INFO, "expect  %s · the fastest of %d plans", line, f->tried);
     else
@@ -343,7 +339,7 @@ static void print_forecast(const struct ot_report *r) {
 
 void ot_report_print(const struct ot_report *r) {
     char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES];
-    struct ot_ledger ledger = whole_ledger(r);
+    struct ot_ledger ledger = ot_report_ledger(r);
     print_machine(r);
     print_topology(r->session);
     print_disks(r->session);
@@ -375,7 +371,7 @@ static void put_tiers(struct ot_json_writer *w, const char *key, const int64_t c
 static void record_plan(const struct ot_report *r, struct ot_json_writer *w) {
     const struct ot_plan *plan = &r->session->plan;
     const struct ot_plan_homes homes = ot_report_count_homes(plan);
-    struct ot_ledger ledger = whole_ledger(r);
+    struct ot_ledger ledger = ot_report_ledger(r);
     ot_json_begin_object(w, "plan");
     ot_json_put_int(w, "steps", r->shape->lr.steps);
     ot_json_put_int(w, "steps_per_epoch", r->shape->steps_per_epoch);
@@ -446,6 +442,7 @@ static void record_machine(const struct ot_session *s, struct ot_json_writer *w)
     ot_json_put_text(w, "found", s->resolved.path ? s->resolved.found : s->options->model);
     ot_json_put_text(w, "family", ot_family_row(s->config.family)->model_type);
     ot_json_put_int(w, "parameters", ot_model_param_count(&s->config));
+    ot_json_put_int(w, "frozen_parameters", ot_model_frozen_count(s->model));
     ot_json_put_int(w, "trained_parameters", ot_model_trained_count(s->model));
     ot_json_put_text(w, "stored", ot_dtype_name(s->stored));
     ot_json_put_text(w, "computed", ot_dtype_name(s->dtype));
@@ -460,6 +457,8 @@ static void record_forecast(const struct ot_report *r, struct ot_json_writer *w)
     ot_rates_put_json(&f->costs.rates, "rates", w);
     ot_json_put_real(w, "under_load", f->costs.under_load);
     ot_report_put_prediction(&r->session->prediction, r->shape->lr.steps, w);
+    ot_report_put_times(&r->session->prediction, r->resumed ? r->resumed->progress.step : 0,
+                        r->shape->lr.steps, r->times, w);
     if (f->is_explained) {
         ot_json_begin_object(w, "explanation");
         ot_report_put_explanation(&f->explanation, w);

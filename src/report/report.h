@@ -10,6 +10,7 @@
 #include "src/run/rows.h"
 #include "src/run/run_log.h"
 #include "src/run/run_shape.h"
+#include "src/run/run_times.h"
 #include "src/run/step_choice.h"
 #include "src/session/session.h"
 
@@ -17,6 +18,7 @@ struct ot_report {
     const struct ot_session *session; /* has a plan */
     const struct ot_rows *rows;
     const struct ot_run_shape *shape;
+    const struct ot_run_times *times;           /* predicted, of what the run does besides steps */
     const struct ot_step_choice *choice;        /* of --tokens-per-step auto; n 0: none was made */
     const struct ot_checkpoint_record *resumed; /* the run resumes from this; NULL: a new run */
     const char *out;                            /* the output directory; NULL: the run keeps nothing */
@@ -24,6 +26,9 @@ struct ot_report {
     bool has_places;                            /* hosts do not share OUT (--save-local) */
 };
 
+/* All memory that the budgets bound: the plan's bytes, scratch of the device's ops, the cache for the
+ * sample's answer, the rows, and what rank 0 collects of the model to save it. */
+struct ot_ledger ot_report_ledger(const struct ot_report *report);
 void ot_report_print(const struct ot_report *report);
 /* True if a host keeps only the checkpoint parts of its own ranks. */
 bool ot_report_is_local(const struct ot_report *report);
@@ -41,7 +46,12 @@ struct ot_outcome {
     int64_t steps;      /* of the whole run, including those before a resume */
     int64_t first_step; /* the step of the checkpoint that the run resumed from; 0: a new run */
     int64_t tokens;     /* of this process, like the times below */
-    double seconds, last_loss;
+    double seconds;     /* from the first step's begin to the end of the last step, with what came between */
+    double last_loss;
+    int64_t evals; /* how often, and how long steps stood still for it: */
+    double eval_seconds, save_seconds, sample_seconds, result_seconds;
+    double step_seconds;  /* of all steps, without that */
+    double whole_seconds; /* all of these times, from the evaluation before step 1 to this report */
     struct ot_guard_counts counts;
     bool interrupted;
     bool weights_alone;      /* the weights were saved to OUT, and no checkpoint */
@@ -65,6 +75,8 @@ int ot_report_check_trace(const struct ot_options *options);
 /* With --trace: writes the trace and prints the time of each lane. Call this after the model was saved, so
  * that a failure here cannot prevent the save. Errors: as ot_report_check_trace and ot_trace_write. */
 int ot_report_trace(const struct ot_report *report, struct ot_run_log *log);
+/* "14s = 6 steps 0.7s + 2 evaluations 10.3s + saving 0.4s + sample 0.6s + other work 0.2s" */
+const char *ot_report_spent(const struct ot_outcome *outcome, char line[OT_TABLE_LINE_BYTES]);
 /* Prints the summary after the model was saved: predicted and measured time and memory, the place of the
  * result, the next command. */
 void ot_report_done(const struct ot_report *report, const struct ot_outcome *outcome);

@@ -50,6 +50,20 @@ static bool sum_entries(const struct ot_ledger *ledger, int i, double sums[OT_TI
     return true;
 }
 
+/* Says in the row of a name why it takes more on nvme than its content: AdamW's state of 10 bytes a parameter
+ * takes 20 there. */
+static void explain_spare(const struct ot_ledger *ledger, const char *name, double unit,
+                          char line[OT_TABLE_LINE_BYTES]) {
+    size_t used = strlen(line);
+    double spare = 0;
+    for (int i = 0; i < ledger->n; i++)
+        if (strcmp(ledger->entries[i].name, name) == 0)
+            spare += (double)ledger->entries[i].spare_bytes;
+    if (spare > 0)
+        snprintf(line + used, OT_TABLE_LINE_BYTES - used,
+                 "   %.1f of it: room to write new content beside the old", spare / unit);
+}
+
 /* The row of the short table that an entry belongs to, by the first of these words that its name contains. */
 static const char *group_of(const char *name) {
     static const char *const words[][2] = {{"activation", "activations"},
@@ -68,11 +82,13 @@ static struct ot_ledger grouped(const struct ot_ledger *ledger) {
     struct ot_ledger short_one = {0};
     for (int r = 0; r < 5; r++)
         for (int t = 0; t < OT_TIER_COUNT; t++) {
-            struct ot_ledger_entry sum = {(enum ot_tier)t, rows[r], 0};
+            struct ot_ledger_entry sum = {(enum ot_tier)t, rows[r], 0, 0};
             for (int i = 0; i < ledger->n; i++)
                 if (ledger->entries[i].tier == sum.tier &&
-                    strcmp(group_of(ledger->entries[i].name), rows[r]) == 0)
+                    strcmp(group_of(ledger->entries[i].name), rows[r]) == 0) {
                     sum.bytes += ledger->entries[i].bytes;
+                    sum.spare_bytes += ledger->entries[i].spare_bytes;
+                }
             short_one.entries[short_one.n++] = sum;
         }
     return short_one;
@@ -105,8 +121,11 @@ int ot_report_table(const struct ot_ledger *full_ledger, const size_t budget_byt
     print_row(lines[n++], big ? "GiB" : "MiB", tiers, titles);
     for (int i = 0; i < ledger.n; i++) {
         double sums[OT_TIER_COUNT] = {0};
-        if (sum_entries(&ledger, i, sums))
-            n += put_sums(sums, ledger.entries[i].name, tiers, unit, running, lines[n]);
+        if (!sum_entries(&ledger, i, sums) ||
+            !put_sums(sums, ledger.entries[i].name, tiers, unit, running, lines[n]))
+            continue;
+        explain_spare(&ledger, ledger.entries[i].name, unit, lines[n]);
+        n++;
     }
     for (int t = 0; t < tiers; t++)
         budget[t] = (double)budget_bytes[t] / unit;
@@ -135,7 +154,7 @@ struct ot_plan_homes ot_report_count_homes(const struct ot_plan *plan) {
     return homes;
 }
 
-/* "3 of 8 slabs on gpu, 5 on nvme"; "all 8 slabs on gpu". */
+/* "3 of 8 slabs on gpu, 5 on nvme"; "all 8 slabs on gpu". unit: "slab". */
 static int put_counts(char *line, int used, const int64_t counts[OT_TIER_COUNT], int64_t all,
                       const char *unit) {
     bool first = true;
@@ -145,10 +164,11 @@ static int put_counts(char *line, int used, const int64_t counts[OT_TIER_COUNT],
         if (counts[t] == 0)
             continue;
         if (counts[t] == all)
-            used += snprintf(line + used, room, "all %lld %s on %s", (long long)all, unit, tier);
+            used += snprintf(line + used, room, "all %lld %s%s on %s", (long long)all, unit, ot_plural(all),
+                             tier);
         else if (first)
-            used += snprintf(line + used, room, "%lld of %lld %s on %s", (long long)counts[t], (long long)all,
-                             unit, tier);
+            used += snprintf(line + used, room, "%lld of %lld %s%s on %s", (long long)counts[t],
+                             (long long)all, unit, ot_plural(all), tier);
         else
             used += snprintf(line + used, room, ", %lld on %s", (long long)counts[t], tier);
         first = false;
@@ -159,19 +179,41 @@ static int put_counts(char *line, int used, const int64_t counts[OT_TIER_COUNT],
 const char *ot_report_homes(const struct ot_plan *plan, char line[OT_TABLE_LINE_BYTES]) {
     const struct ot_plan_homes homes = ot_report_count_homes(plan);
     int used = snprintf(line, OT_TABLE_LINE_BYTES, "weights: ");
-    used = put_counts(line, used, homes.weights, homes.slabs, "slabs");
+    used = put_counts(line, used, homes.weights, homes.slabs, "slab");
     if (ot_plan_has_one_copy(plan))
         used += snprintf(line + used, OT_TABLE_LINE_BYTES - (size_t)used, ", one copy for all ranks");
     if (homes.tiles) {
         used += snprintf(line + used, OT_TABLE_LINE_BYTES - (size_t)used, " · optimizer state: ");
-        used = put_counts(line, used, homes.state, homes.tiles, "tiles");
+        used = put_counts(line, used, homes.state, homes.tiles, "tile");
     }
     used += snprintf(line + used, OT_TABLE_LINE_BYTES - (size_t)used, " · activations: on %s",
                      ot_tier_name((enum ot_tier)plan->activations));
     if (homes.grads[OT_TIER_NVME]) {
         used += snprintf(line + used, OT_TABLE_LINE_BYTES - (size_t)used, " · gradients: of ");
-        put_counts(line, used, homes.grads, homes.tiles, "tiles");
+        put_counts(line, used, homes.grads, homes.tiles, "tile");
     }
+    return line;
+}
+
+static bool is_told(const struct ot_moved *moved) {
+    return moved->seconds > 0 && moved->bytes / moved->seconds >= OT_MOVED_LEAST;
+}
+
+const char *ot_report_moved(const struct ot_moved *moved, size_t n, char line[OT_TABLE_LINE_BYTES]) {
+    double least = INFINITY;
+    int used = 0;
+    *line = '\0';
+    for (size_t i = 0; i < n; i++)
+        if (is_told(&moved[i]))
+            least = fmin(least, fmin(moved[i].bytes, moved[i].bytes / moved[i].seconds));
+    const char *unit = least < 0.1e9 ? "MB" : "GB";
+    double scale = least < 0.1e9 ? 1e-6 : 1e-9;
+    int decimals = least < 0.1e9 ? 1 : 2;
+    for (size_t i = 0; i < n; i++)
+        if (is_told(&moved[i]))
+            used += snprintf(line + used, OT_TABLE_LINE_BYTES - (size_t)used, "%s%s %.*f %s %s, %.*f %s/s",
+                             used ? " · " : "", moved[i].lane, decimals, moved[i].bytes * scale, unit,
+                             moved[i].what, decimals, moved[i].bytes / moved[i].seconds * scale, unit);
     return line;
 }
 
@@ -213,7 +255,8 @@ const char *ot_report_engines(const struct ot_plan *plan, char line[OT_TABLE_LIN
         if (n == 0)
             continue;
         if (n == all)
-            used += snprintf(line + used, room, "all %lld tiles by %s", (long long)all, name);
+            used +=
+                snprintf(line + used, room, "all %lld tile%s by %s", (long long)all, ot_plural(all), name);
         else if (used == 0)
             used += snprintf(line + used, room, "%lld of %lld tiles by %s (%.1f %%)", (long long)n,
                              (long long)all, name, 100 * (double)n / (double)all);
@@ -234,6 +277,8 @@ void ot_report_put_ledger(const struct ot_ledger *ledger, struct ot_json_writer 
         ot_json_put_text(w, "tier", ot_tier_name(ledger->entries[i].tier));
         ot_json_put_text(w, "name", ledger->entries[i].name);
         ot_json_put_int(w, "bytes", (int64_t)ledger->entries[i].bytes);
+        if (ledger->entries[i].spare_bytes > 0)
+            ot_json_put_int(w, "spare_bytes", (int64_t)ledger->entries[i].spare_bytes);
         ot_json_end_object(w);
     }
     ot_json_end_array(w);
@@ -258,15 +303,17 @@ const char *ot_report_experts(const struct ot_chain *chain, const struct ot_plan
 
 const char *ot_report_kept(const struct ot_plan *plan, int n_layers, char line[OT_TABLE_LINE_BYTES]) {
     int kept = ot_plan_kept_blocks(plan, OT_TIER_COUNT), n = 0;
-    int used = snprintf(line, OT_TABLE_LINE_BYTES, "%d of %d layers recomputed", n_layers - kept, n_layers);
+    int used = snprintf(line, OT_TABLE_LINE_BYTES, "%d of %d layer%s recomputed", n_layers - kept, n_layers,
+                        ot_plural(n_layers));
     for (int t = 0; t < OT_TIER_COUNT; t++) {
         int blocks = ot_plan_kept_blocks(plan, (enum ot_tier)t);
         if (blocks == 0)
             continue;
-        const char *unit = n > 0 ? "" : blocks == 1 ? " layer" : " layers";
-        used += snprintf(line + used, OT_TABLE_LINE_BYTES - (size_t)used, "%s%s of %d%s on %s",
-                         n++ > 0 ? ", " : " · kept activations: ", ot_keep_level_name(plan->kept[t].level),
-                         blocks, unit, ot_tier_name((enum ot_tier)t));
+        used +=
+            snprintf(line + used, OT_TABLE_LINE_BYTES - (size_t)used, "%s%s of %d%s%s on %s",
+                     n > 0 ? ", " : " · kept activations: ", ot_keep_level_name(plan->kept[t].level), blocks,
+                     n > 0 ? "" : " layer", n > 0 ? "" : ot_plural(blocks), ot_tier_name((enum ot_tier)t));
+        n++;
     }
     return line;
 }

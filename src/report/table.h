@@ -14,9 +14,19 @@ enum { OT_TABLE_MAX_LINES = OT_LEDGER_MAX + 4, OT_TABLE_LINE_BYTES = 320 };
 
 /* The rows are weights, optimizer, gradients, activations and other; with `full`, one row for each name in
  * the ledger. There is a column for each tier (nvme only if it has a budget), a total that the rounded rows
- * add up to exactly, and the budget. Returns the number of lines. */
+ * add up to exactly, and the budget. A row with room for new content on nvme says so after its numbers.
+ * Returns the number of lines. */
 int ot_report_table(const struct ot_ledger *ledger, const size_t budget_bytes[OT_TIER_COUNT], bool full,
                     char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES]);
+
+/* "h2d 1.29 GB a step, 3.44 GB/s · nvme 12.30 GB read, 0.51 GB/s". All numbers of a line have one unit:
+ * GB, or MB where the smallest would be below 0.1 GB. Rates below OT_MOVED_LEAST are left out. */
+struct ot_moved {
+    const char *lane, *what;
+    double bytes, seconds;
+};
+#define OT_MOVED_LEAST 5e6 /* bytes/s */
+const char *ot_report_moved(const struct ot_moved *moved, size_t n, char line[OT_TABLE_LINE_BYTES]);
 
 /* An array "ledger" of {tier, name, bytes}. */
 void ot_report_put_ledger(const struct ot_ledger *ledger, struct ot_json_writer *w);

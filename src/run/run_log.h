@@ -16,8 +16,9 @@
  *   checkpoint  step, dir, written_bytes, referred_bytes, seconds; after a failed save: step, error
  *   sample      step, prompt, text: an answer to a held-out row, at the end
  *   trace       file, steps, left_out, seconds, busy_seconds, exposed_seconds, exposed_host_seconds
- *   done        steps, tokens, seconds, loss, flops_per_s, skipped, spikes, interrupted, [resumed_after],
- *               [checkpoint], [last_eval_step], [last_eval], [best_eval_step], [best_eval],
+ *   done        steps, tokens, seconds (all: step_seconds, eval_seconds, save_seconds, result_seconds,
+ *               sample_seconds and the rest), loss, flops_per_s, skipped, spikes, interrupted,
+ *               [resumed_after], [checkpoint], [last_eval_step], [last_eval], [best_eval_step], [best_eval],
  *               [best_checkpoint_step], [predicted_step_seconds], [predicted_again_step_seconds],
  *               measured_steps, [measured_step_seconds], nvme_read_bytes, nvme_written_bytes,
  *               shadow_committed, shadow_dropped (tiles, of this rank), gpu_planned_bytes, gpu_used_bytes,

@@ -150,7 +150,8 @@ static int check_inputs(const struct ot_session *s, const char *dir) {
 }
 
 int ot_result_open(struct ot_session *s, const char *dir, struct ot_out_lock *lock, struct ot_result *out) {
-    bool own_tokenizer = !s->dir || s->options->tokenizer || ot_session_has_made_tokenizer(s);
+    bool own_tokenizer =
+        !s->dir || s->options->tokenizer || s->tokenizer_is_of_adapter || ot_session_has_made_tokenizer(s);
     size_t tokenizer_bytes;
     *out = (struct ot_result){.session = s, .files = {.out = dir}, .tokenizer_fd = -1};
     OT_TRY(check_inputs(s, dir));

@@ -192,6 +192,75 @@ bool ot_saver_is_due(struct ot_saver *sv) {
     return asked || (every->seconds > 0 && ot_clock_seconds() - sv->last_begun >= every->seconds);
 }
 
+/* ---- removing older checkpoints ---- */
+
+/* Reserves space again in the middle of a run, and warns if that fails. Space of a removed file may become
+ * free a moment later: an io_uring that wrote the file holds it until the kernel has destroyed the ring. So
+ * retry. */
+static void warn_of_space(struct ot_saver *sv) {
+    if (sv->keeps_all || !sv->leads)
+        return;
+    int rc = ot_saver_hold_space(sv);
+    for (int i = 0; i < 10 && rc < 0; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+        rc = ot_saver_hold_space(sv);
+    }
+    if (rc < 0)
+        ot_log(OT_LOG_WARN, "%s", ot_error_text());
+}
+
+/* Releases NVMe data that only removed checkpoints referred to. */
+static int release_pins(struct ot_saver *sv) {
+    struct ot_checkpoint_list list;
+    OT_TRY(ot_checkpoint_list_make(sv->parent, &list));
+    int n = 0;
+    for (int i = 0; i < sv->n_held; i++) {
+        bool kept = false;
+        for (int k = 0; k < list.n; k++)
+            kept = kept || list.entries[k].step == sv->pins_step[i];
+        if (kept) {
+            sv->pins[n] = sv->pins[i];
+            sv->pins_step[n++] = sv->pins_step[i];
+        } else {
+            ot_engine_release(sv->config.session->engine, sv->pins[i]);
+        }
+    }
+    sv->n_held = n;
+    ot_checkpoint_list_free(&list);
+    return 0;
+}
+
+static int remove_old_run(struct ot_saver *sv) {
+    char *aside;
+    OT_TRY(ot_string_format(&aside, "%s.old", sv->parent));
+    int rc = remove_checkpoints(aside);
+    free(aside);
+    sv->old_run = false;
+    return rc;
+}
+
+static int remove_old(struct ot_saver *sv) {
+    if (sv->keeps_all || !sv->leads)
+        return 0;
+    if (sv->old_run)
+        OT_TRY(remove_old_run(sv));
+    return ot_checkpoint_prune(sv->parent, (int)sv->config.session->options->keep,
+                               sv->keeps_best ? sv->best_step : -1);
+}
+
+/* Several ranks: an error is one of the communicator. */
+static int make_place(struct ot_saver *sv) {
+    int rc = ot_team_agree(sv->config.session, remove_old(sv));
+    sv->removal_failed = rc < 0;
+    if (rc == 0 && !sv->keeps_all)
+        rc = release_pins(sv);
+    if (rc < 0 && rc != -OT_E_COMM && sv->leads)
+        ot_log(OT_LOG_WARN, "%s", ot_error_text());
+    if (rc == 0)
+        warn_of_space(sv);
+    return rc == -OT_E_COMM ? rc : 0;
+}
+
 /* ---- beginning a checkpoint ---- */
 
 static int make_room_for_pins(struct ot_saver *sv) {
@@ -219,21 +288,6 @@ static int report_failure(struct ot_saver *sv, int64_t step, int rc) {
     ot_json_put_int(w, "step", step);
     ot_json_put_text(w, "error", ot_error_text());
     return ot_run_log_end(sv->config.log);
-}
-
-/* Reserves space again in the middle of a run, and warns if that fails. Space of a removed file may become
- * free a moment later: an io_uring that wrote the file holds it until the kernel has destroyed the ring. So
- * retry. */
-static void warn_of_space(struct ot_saver *sv) {
-    if (sv->keeps_all || !sv->leads)
-        return;
-    int rc = ot_saver_hold_space(sv);
-    for (int i = 0; i < 10 && rc < 0; i++) {
-        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
-        rc = ot_saver_hold_space(sv);
-    }
-    if (rc < 0)
-        ot_log(OT_LOG_WARN, "%s", ot_error_text());
 }
 
 /* True if a checkpoint can refer to the store's files now. If a file has lost its name, or is on another
@@ -373,6 +427,9 @@ int ot_saver_begin(struct ot_saver *sv, const struct ot_checkpoint_record *recor
     OT_TRY(ot_team_choose(sv->config.session, &has));
     if (has)
         return 0;
+    /* Else the store's room for kept checkpoints might be full for the rest of the run. */
+    if (sv->removal_failed)
+        OT_TRY(make_place(sv));
     int rc = begin(sv, record, step_seconds);
     return rc < 0 && rc != -OT_E_COMM ? give_up(sv, step, rc) : rc;
 }
@@ -398,57 +455,6 @@ static int report_success(struct ot_saver *sv, double seconds) {
     ot_json_put_int(w, "referred_bytes", referred);
     ot_json_put_real(w, "seconds", seconds);
     return ot_run_log_end(sv->config.log);
-}
-
-/* Releases NVMe data that only removed checkpoints referred to. */
-static int release_pins(struct ot_saver *sv) {
-    struct ot_checkpoint_list list;
-    OT_TRY(ot_checkpoint_list_make(sv->parent, &list));
-    int n = 0;
-    for (int i = 0; i < sv->n_held; i++) {
-        bool kept = false;
-        for (int k = 0; k < list.n; k++)
-            kept = kept || list.entries[k].step == sv->pins_step[i];
-        if (kept) {
-            sv->pins[n] = sv->pins[i];
-            sv->pins_step[n++] = sv->pins_step[i];
-        } else {
-            ot_engine_release(sv->config.session->engine, sv->pins[i]);
-        }
-    }
-    sv->n_held = n;
-    ot_checkpoint_list_free(&list);
-    return 0;
-}
-
-static int remove_old_run(struct ot_saver *sv) {
-    char *aside;
-    OT_TRY(ot_string_format(&aside, "%s.old", sv->parent));
-    int rc = remove_checkpoints(aside);
-    free(aside);
-    sv->old_run = false;
-    return rc;
-}
-
-static int remove_old(struct ot_saver *sv) {
-    if (sv->keeps_all || !sv->leads)
-        return 0;
-    if (sv->old_run)
-        OT_TRY(remove_old_run(sv));
-    return ot_checkpoint_prune(sv->parent, (int)sv->config.session->options->keep,
-                               sv->keeps_best ? sv->best_step : -1);
-}
-
-/* Several ranks: an error is one of the communicator. */
-static int make_place(struct ot_saver *sv) {
-    int rc = ot_team_agree(sv->config.session, remove_old(sv));
-    if (rc == 0 && !sv->keeps_all)
-        rc = release_pins(sv);
-    if (rc < 0 && rc != -OT_E_COMM && sv->leads)
-        ot_log(OT_LOG_WARN, "%s", ot_error_text());
-    if (rc == 0)
-        warn_of_space(sv);
-    return rc == -OT_E_COMM ? rc : 0;
 }
 
 static int complete(struct ot_saver *sv, struct ot_pins *pins) {

@@ -5,7 +5,7 @@
  * (src/checkpoint/writer.h) copy and write it while the next steps run. ot_saver_poll completes a checkpoint
  * that has ended: it logs it, removes older checkpoints beyond --keep, and releases the NVMe data that they
  * referred to. A failed save is logged and does not stop the run: earlier checkpoints stay, and the next
- * checkpoint is tried when it is due.
+ * checkpoint is tried when it is due. A removal that failed is logged, and tried again before the next save.
  *
  * THE BEST. If an evaluation has a lower loss than every checkpoint, the training loop saves the evaluated
  * state at once (ot_saver_wants_best). The checkpoint with the lowest loss stays beside the newest --keep. A

@@ -25,9 +25,10 @@ struct ot_saver {
     bool writes;    /* this rank writes parts */
     bool under_way; /* a checkpoint is, on all ranks */
     bool keeps_best;
-    bool last_is_rated; /* the state of the last checkpoint was evaluated before it was saved */
-    bool keeps_all;     /* the run has failed: no checkpoint is removed, no space is reserved */
-    bool old_run;       /* OUT/checkpoints.old exists until this run's first checkpoint */
+    bool last_is_rated;  /* the state of the last checkpoint was evaluated before it was saved */
+    bool keeps_all;      /* the run has failed: no checkpoint is removed, no space is reserved */
+    bool removal_failed; /* on some rank, after the last checkpoint: the next save tries again */
+    bool old_run;        /* OUT/checkpoints.old exists until this run's first checkpoint */
 };
 
 /* Bytes that this rank copies and refers to. */

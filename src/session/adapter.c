@@ -76,6 +76,9 @@ int ot_session_open_adapter(struct ot_session *s) {
         return ot_fail(OT_E_USAGE, "--adapter %s needs the weights of its base, and --init random has none",
                        o->adapter);
     OT_TRY(ot_model_dir_add_adapter(s->dir, o->adapter));
+    if (o->command == OT_COMMAND_TRAIN || o->command == OT_COMMAND_EXPORT)
+        OT_TRY(ot_model_dir_check_base_layers(s->dir));
+    s->config.vocab = ot_model_dir_facts(s->dir)->config.vocab;
     OT_TRY(ot_adapter_config_check_saved(o->adapter, s->dir));
     OT_TRY(take_lora(s, o->adapter));
     /* An export writes the modules. A base type is for what the adapters' run froze, so not for them. */

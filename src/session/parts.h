@@ -53,7 +53,8 @@ struct ot_session {
     char *tokenizer_path;
     char *tokenizer_file;  /* NULL, or the file of which tokenizer_path is a copy with more added tokens */
     bool tokenizer_is_own; /* the byte-level tokenizer of own presets */
-    bool tokenizer_is_in_memory; /* the session made the tokenizer's file, in memory: */
+    bool tokenizer_is_of_adapter; /* it lies in the directory of the adapters, not of the base */
+    bool tokenizer_is_in_memory;  /* the session made the tokenizer's file, in memory: */
     int tokenizer_fd;
     struct ot_tokenizer *tokenizer;
     struct ot_special_tokens specials;

@@ -185,36 +185,78 @@ static const char *tokens_option(int64_t tokens, char text[24]) {
     return text;
 }
 
-static void try_smaller_step(struct cures *c) {
-    struct ot_plan_request less = *c->about->request;
-    char tokens[24], *text;
-    for (less.step_sequences /= 2; less.train && less.step_sequences > 0; less.step_sequences /= 2) {
-        if (less.micro_sequences > less.step_sequences || !fits(&less, NULL))
-            continue;
-        if ((text = next(c)))
-            snprintf(text, CURE_BYTES, "--tokens-per-step %s",
-                     tokens_option(less.step_sequences * less.sequence_tokens, tokens));
-        return;
+/* The largest count in [low, high) with which `set` gives a request that has a plan, or 0. Halves the count
+ * until there is a plan, and bisects above it: what fits is nearly always all that is smaller. */
+static int64_t most_that_fits(const struct cures *c, int64_t low, int64_t high,
+                              void (*set)(const struct cures *, int64_t, struct ot_plan_request *)) {
+    int64_t fitting = high / 2;
+    struct ot_plan_request less;
+    for (set(c, fitting, &less); fitting >= low && !fits(&less, NULL); set(c, fitting, &less)) {
+        high = fitting;
+        if ((fitting /= 2) < low)
+            return 0;
     }
+    while (fitting >= low && high - fitting > 1) {
+        int64_t middle = fitting + (high - fitting) / 2;
+        set(c, middle, &less);
+        if (fits(&less, NULL))
+            fitting = middle;
+        else
+            high = middle;
+    }
+    return fitting >= low ? fitting : 0;
+}
+
+static void set_step(const struct cures *c, int64_t sequences, struct ot_plan_request *less) {
+    *less = *c->about->request;
+    less->step_sequences = sequences;
+    less->is_trial = true;
+    if (less->micro_sequences > sequences)
+        less->step_sequences = less->micro_sequences; /* no smaller step has such micro-batches */
+}
+
+static void try_smaller_step(struct cures *c) {
+    const struct ot_plan_request *given = c->about->request;
+    int64_t least = given->micro_sequences > 0 ? given->micro_sequences : 1;
+    int64_t most = given->train ? most_that_fits(c, least, given->step_sequences, set_step) : 0;
+    char tokens[24], *text = most > 0 ? next(c) : NULL;
+    if (text)
+        snprintf(text, CURE_BYTES, "--tokens-per-step %s",
+                 tokens_option(most * given->sequence_tokens, tokens));
+}
+
+/* Rows become shorter in steps of so many tokens, and no shorter than that. A step has as many tokens, and at
+ * least one sequence; a micro-batch too. */
+enum { ROW_STEP = 128, COARSE_STEPS = 64 };
+
+static int64_t row_step(const struct ot_plan_request *given) {
+    int64_t step = ROW_STEP; /* for long rows a rounder number */
+    while (given->sequence_tokens / step > 2 * COARSE_STEPS)
+        step *= 2;
+    return step;
+}
+
+static void set_rows(const struct cures *c, int64_t steps, struct ot_plan_request *less) {
+    const struct ot_plan_request *given = c->about->request;
+    *less = *given;
+    less->sequence_tokens = steps * row_step(given);
+    if (less->sequence_tokens <= 0)
+        less->sequence_tokens = 1;
+    int64_t times = given->sequence_tokens / less->sequence_tokens;
+    less->step_sequences *= given->train && times > 0 ? times : 1;
+    less->micro_sequences *= times > 0 ? times : 1;
+    less->is_trial = true;
 }
 
 static void try_shorter_rows(struct cures *c) {
-    enum { SHORTEST = 128 };
-    struct ot_plan_request less = *c->about->request;
+    const struct ot_plan_request *given = c->about->request;
     bool has_option = c->about->options->command != OT_COMMAND_GENERATE;
-    char tokens[24], *text;
-    while (less.sequence_tokens / 2 >= SHORTEST) {
-        less.sequence_tokens /= 2;
-        less.step_sequences *= less.train ? 2 : 1;
-        less.micro_sequences *= 2;
-        if (!fits(&less, NULL))
-            continue;
-        if ((text = next(c)))
-            snprintf(text, CURE_BYTES, "%s %s",
-                     has_option ? "--seq-len" : "texts of at most this many tokens:",
-                     tokens_option(less.sequence_tokens, tokens));
-        return;
-    }
+    int64_t step = row_step(given), steps = (given->sequence_tokens + step - 1) / step;
+    int64_t most = steps > 1 ? most_that_fits(c, 1, steps, set_rows) : 0;
+    char tokens[24], *text = most > 0 ? next(c) : NULL;
+    if (text)
+        snprintf(text, CURE_BYTES, "%s %s", has_option ? "--seq-len" : "texts of at most this many tokens:",
+                 tokens_option(most * step, tokens));
 }
 
 /* ---- the sentence ---- */

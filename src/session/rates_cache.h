@@ -2,8 +2,9 @@
  *
  * One small JSON file for each machine, device, dtype, number of threads and set of directories (its KEY), in
  * $XDG_CACHE_HOME/offload-train or ~/.cache/offload-train (src/base/cache_file.h). A file is ignored if it is
- * damaged, has another key, or lacks a rate that a run needs. A run continues without a cache where none can
- * be written.
+ * damaged, has another key, or lacks a rate that a run needs. Rates that were measured while the machine was
+ * busy are measured again once it is idle: they may be wrong by a factor. A run continues without a cache
+ * where none can be written.
  */
 #ifndef OT_SESSION_RATES_CACHE_H
 #define OT_SESSION_RATES_CACHE_H

@@ -74,14 +74,18 @@ static int find_tokenizer(struct ot_session *s) {
     const char *path = s->options->tokenizer;
     if (path && ot_tokenizer_is_model(path))
         return make_from_model(s, path);
-    if (!path && s->dir)
+    bool is_resized = s->dir && ot_model_dir_is_resized(s->dir);
+    if (!path && s->dir && !is_resized)
         path = ot_model_dir_facts(s->dir)->tokenizer_path;
     if (!path && s->dir && s->options->adapter) { /* a base without one was trained with --tokenizer */
         char of_adapter[PATH_MAX];
         int n = snprintf(of_adapter, sizeof of_adapter, "%s/tokenizer.json", s->options->adapter);
-        if (n < (int)sizeof of_adapter && access(of_adapter, F_OK) == 0)
+        s->tokenizer_is_of_adapter = n < (int)sizeof of_adapter && access(of_adapter, F_OK) == 0;
+        if (s->tokenizer_is_of_adapter)
             return take_json(s, of_adapter);
     }
+    if (!path && is_resized)
+        path = ot_model_dir_facts(s->dir)->tokenizer_path;
     if (!path && s->dir)
         return fail_missing(s);
     if (!path && preset && !preset->hub_id)

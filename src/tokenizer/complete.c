@@ -111,7 +111,11 @@ static int want_older(struct completion *c) {
     struct ot_json *value;
     while (ot_json_next(c->files->added_tokens, &cursor, &key, &value)) {
         struct ot_sentencepiece_added token = {.text = key, .bytes = strlen(key), .normalized = true};
-        token.id = (int32_t)ot_json_int(value, 0);
+        int64_t id = ot_json_int(value, -1);
+        if (id < 0 || id > OT_VOCAB_MAX_ID)
+            return ot_fail(OT_E_INPUT, "added_tokens.json: token '%.60s' has no id between 0 and %d", key,
+                           OT_VOCAB_MAX_ID);
+        token.id = (int32_t)id;
         if (token.bytes > 0 && !find(&c->added, &token))
             OT_TRY(append(&c->wanted, &token));
     }

@@ -3,8 +3,8 @@
  * Hugging Face matches them with Oniguruma (Ruby's syntax, Unicode tables). This code translates a pattern to
  * PCRE2's syntax so that it matches the same text. \s \w \d \h and \b become the sets of Oniguruma, since
  * PCRE2's sets differ in a few characters. Nested classes become one union, (?m) becomes (?s), {,n} becomes
- * {0,n}. Syntax without an exact translation (class intersections, negated nested classes, POSIX brackets,
- * back references) is refused by its name.
+ * {0,n}, and x(?i)b|c becomes x(?i:b|c). Syntax without an exact translation (class intersections, negated
+ * nested classes, POSIX brackets, back references) is refused by its name.
  */
 #ifndef OT_TOKENIZER_REGEX_H
 #define OT_TOKENIZER_REGEX_H

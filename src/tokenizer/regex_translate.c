@@ -24,6 +24,8 @@ struct translation {
     const char *pattern, *where;
     size_t bytes, at, set_end; /* set_end: end of the last set, a shorthand or a property */
     struct ot_string_builder out;
+    struct ot_string_builder
+        open; /* groups that are open: '(' of the pattern, '?' of an option (put_group) */
 };
 
 static int refuse(const struct translation *t, const char *what) {
@@ -195,8 +197,24 @@ static int put_class(struct translation *t) {
     return 0;
 }
 
+/* Ends the groups that options have opened since the last '(' of the pattern. */
+static void end_options(struct translation *t) {
+    for (; t->open.bytes > 0 && t->open.text[t->open.bytes - 1] == '?'; t->open.bytes--)
+        ot_string_append_text(&t->out, ")");
+}
+
+/* A ')' of the pattern. If it ends no group, PCRE2 reports it. */
+static void put_end(struct translation *t) {
+    end_options(t);
+    t->open.bytes -= t->open.bytes > 0;
+    ot_string_append_text(&t->out, ")");
+    t->at++;
+}
+
 /* Translates a group that begins with "(?"; `at` is at the '('. Oniguruma's flag m lets the dot match
- * newlines; in PCRE2 this is the flag s. */
+ * newlines; in PCRE2 this is the flag s. An option without a group, as in "x(?i)b|c", reaches over the
+ * alternatives to the end of the group around it. In PCRE2 the alternatives would begin at the x, so this
+ * becomes "x(?i:b|c)". */
 static int put_group(struct translation *t) {
     size_t i = 2;
     char flags[16];
@@ -214,7 +232,8 @@ static int put_group(struct translation *t) {
     ot_string_append_text(&t->out, "(?");
     ot_string_append(&t->out, flags, n);
     size_t tail = look_behind ? 2 : 1;
-    ot_string_append(&t->out, t->pattern + t->at + i, tail);
+    ot_string_append(&t->out, after == ')' ? ":" : t->pattern + t->at + i, tail);
+    ot_string_append_text(&t->open, after == ')' ? "?" : "(");
     t->at += i + tail;
     return 0;
 }
@@ -240,7 +259,7 @@ int ot_regex_translate(const char *pattern, size_t bytes, const char *where, cha
     ot_string_append(&t.out, "", 0);
     if (memchr(pattern, '\0', bytes))
         OT_TRY_GOTO(refuse(&t, "a NUL character"), rc, out);
-    while (t.at < bytes && !t.out.failed) {
+    while (t.at < bytes && !t.out.failed && !t.open.failed) {
         int c = peek(&t, 0);
         if (c == '\\') {
             OT_TRY_GOTO(put_escape(&t, false), rc, out);
@@ -250,19 +269,25 @@ int ot_regex_translate(const char *pattern, size_t bytes, const char *where, cha
             OT_TRY_GOTO(put_group(&t), rc, out);
         } else if (c == '{') {
             OT_TRY_GOTO(put_brace(&t), rc, out);
+        } else if (c == ')') {
+            put_end(&t);
         } else {
             /* "(*" begins a verb in PCRE2, and is an error in Oniguruma. */
             if (c == '(' && peek(&t, 1) == '*')
                 OT_TRY_GOTO(refuse(&t, "(*"), rc, out);
+            if (c == '(')
+                ot_string_append_text(&t.open, "(");
             ot_string_append(&t.out, pattern + t.at, 1);
             t.at++;
         }
     }
-    if (t.out.failed)
+    end_options(&t);
+    if (t.out.failed || t.open.failed)
         OT_TRY_GOTO(ot_fail(OT_E_BUDGET, "no memory for a pattern of %zu bytes", bytes), rc, out);
     *out = t.out.text;
     t.out.text = NULL;
 out:
     free(t.out.text);
+    free(t.open.text);
     return rc;
 }

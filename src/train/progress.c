@@ -10,14 +10,44 @@
 #include "src/base/units.h"
 #include "src/run/guard.h"
 
-void ot_progress_open(struct ot_progress *progress, int64_t steps, struct ot_every every, bool terminal) {
+/* What a step counts of the next one. */
+static const double FADING = 19.0 / 20;
+
+void ot_progress_open(struct ot_progress *progress, int64_t steps, struct ot_every every, bool terminal,
+                      const struct ot_run_times *expected) {
     *progress = (struct ot_progress){.steps = steps, .every = every, .terminal = terminal};
+    if (expected) {
+        progress->pauses[OT_PAUSE_EVAL].expected = expected->eval;
+        progress->pauses[OT_PAUSE_SAVE].expected = expected->save;
+        progress->rest = expected->sample + expected->result;
+    }
+}
+
+void ot_progress_start(struct ot_progress *progress, double now) {
+    progress->counted_to = now;
+    progress->paused = 0;
+}
+
+void ot_progress_pause(struct ot_progress *progress, enum ot_pause kind, double seconds) {
+    progress->pauses[kind].n++;
+    progress->pauses[kind].seconds += seconds;
+    progress->paused += seconds;
+}
+
+double ot_progress_paused(const struct ot_progress *progress) {
+    double seconds = 0;
+    for (int kind = 0; kind < OT_PAUSES; kind++)
+        seconds += progress->pauses[kind].seconds;
+    return seconds;
 }
 
 bool ot_progress_add(struct ot_progress *progress, const struct ot_step_record *step, double now) {
-    double weight = progress->mean_seconds > 0 ? 1.0 / 20 : 1;
-    progress->mean_seconds += weight * (step->seconds - progress->mean_seconds);
-    progress->mean_tokens += weight * ((double)step->tokens - progress->mean_tokens);
+    double passed = now - progress->counted_to, stepped = fmax(passed - progress->paused, 0);
+    double weight = progress->mean_seconds > 0 ? 1 - FADING : 1;
+    progress->mean_seconds += weight * (stepped - progress->mean_seconds);
+    progress->recent_tokens = FADING * progress->recent_tokens + (double)step->tokens;
+    progress->recent_seconds = FADING * progress->recent_seconds + passed;
+    ot_progress_start(progress, now);
     bool due = step->step == 1 || step->step == progress->steps || step->skipped || step->spike;
     if (progress->every.steps > 0)
         due = due || step->step % progress->every.steps == 0;
@@ -28,8 +58,15 @@ bool ot_progress_add(struct ot_progress *progress, const struct ot_step_record *
     return due;
 }
 
-double ot_progress_seconds_left(const struct ot_progress *progress, int64_t step) {
-    return (double)(progress->steps - step) * progress->mean_seconds;
+static double mean_pause(const struct ot_progress *progress, enum ot_pause kind) {
+    int64_t n = progress->pauses[kind].n;
+    return n > 0 ? progress->pauses[kind].seconds / (double)n : progress->pauses[kind].expected;
+}
+
+double ot_progress_seconds_left(const struct ot_progress *progress, int64_t step, struct ot_run_counts left) {
+    return (double)(progress->steps - step) * progress->mean_seconds +
+           (double)left.evals * mean_pause(progress, OT_PAUSE_EVAL) +
+           (double)left.saves * mean_pause(progress, OT_PAUSE_SAVE) + progress->rest;
 }
 
 /* Removes the sign of a NaN, which some operations set. */
@@ -38,41 +75,44 @@ static double plain(double value) {
 }
 
 struct texts { /* the numbers of a line, formatted */
-    char rate[OT_TEXT_BYTES], gpu[OT_TEXT_BYTES], host[OT_TEXT_BYTES], rest[64];
+    char rate[OT_TEXT_BYTES], gpu[OT_TEXT_BYTES], host[OT_TEXT_BYTES], first[96];
 };
 
-static struct texts format_numbers(const struct ot_progress *progress, const struct ot_step_record *step) {
+static struct texts format_numbers(const struct ot_progress *progress, const struct ot_step_record *step,
+                                   struct ot_run_counts left) {
     struct texts t = {0};
-    char left[OT_TEXT_BYTES];
-    double seconds = progress->mean_seconds > 0 ? progress->mean_seconds : 1;
-    ot_text_count((int64_t)(progress->mean_tokens / seconds), t.rate);
+    char eta[OT_TEXT_BYTES];
+    int used = 0;
+    double seconds = progress->recent_seconds > 0 ? progress->recent_seconds : 1;
+    ot_text_count((int64_t)(progress->recent_tokens / seconds), t.rate);
     ot_text_bytes((int64_t)step->gpu_bytes, t.gpu);
     ot_text_bytes((int64_t)step->host_bytes, t.host);
+    if (step->step < progress->steps)
+        used = snprintf(t.first, sizeof t.first, " ETA %s",
+                        ot_text_duration(ot_progress_seconds_left(progress, step->step, left), eta));
     if (step->skipped)
-        snprintf(t.rest, sizeof t.rest, " skipped: %s", ot_guard_reason(step->skipped));
+        snprintf(t.first + used, sizeof t.first - (size_t)used, " skipped: %s",
+                 ot_guard_reason(step->skipped));
     else if (step->spike)
-        snprintf(t.rest, sizeof t.rest, " loss spike");
-    else if (step->step < progress->steps)
-        snprintf(t.rest, sizeof t.rest, " ETA %s",
-                 ot_text_duration(ot_progress_seconds_left(progress, step->step), left));
+        snprintf(t.first + used, sizeof t.first - (size_t)used, " loss spike");
     return t;
 }
 
 void ot_progress_line(const struct ot_progress *progress, const struct ot_step_record *step,
-                      char line[OT_PROGRESS_LINE_BYTES]) {
-    struct texts t = format_numbers(progress, step);
+                      struct ot_run_counts left, char line[OT_PROGRESS_LINE_BYTES]) {
+    struct texts t = format_numbers(progress, step, left);
     char total[OT_TEXT_BYTES];
     int width = snprintf(total, sizeof total, "%" PRId64, progress->steps);
     snprintf(line, OT_PROGRESS_LINE_BYTES,
-             "step %*" PRId64 "/%s loss %.4f |g| %.3g lr %.2e %s tok/s gpu %s host %s%s", width, step->step,
-             total, plain(step->loss), plain(step->grad_norm), step->lr, t.rate, t.gpu, t.host, t.rest);
+             "step %*" PRId64 "/%s%s loss %.4f |g| %.3g lr %.2e %s tok/s gpu %s host %s", width, step->step,
+             total, t.first, plain(step->loss), plain(step->grad_norm), step->lr, t.rate, t.gpu, t.host);
 }
 
 /* The most important numbers come first: the log cuts the line at the terminal's width. */
 void ot_progress_bar(const struct ot_progress *progress, const struct ot_step_record *step,
-                     char line[OT_PROGRESS_LINE_BYTES]) {
+                     struct ot_run_counts left, char line[OT_PROGRESS_LINE_BYTES]) {
     enum { WIDTH = 20 };
-    struct texts t = format_numbers(progress, step);
+    struct texts t = format_numbers(progress, step, left);
     char bar[WIDTH + 1];
     int done = (int)(WIDTH * step->step / (progress->steps > 0 ? progress->steps : 1));
     for (int i = 0; i < WIDTH; i++)
@@ -80,19 +120,21 @@ void ot_progress_bar(const struct ot_progress *progress, const struct ot_step_re
     bar[WIDTH] = '\0';
     snprintf(line, OT_PROGRESS_LINE_BYTES,
              "[%s] %" PRId64 "/%" PRId64 "%s loss %.4f %s tok/s |g| %.3g lr %.2e gpu %s host %s", bar,
-             step->step, progress->steps, t.rest, plain(step->loss), t.rate, plain(step->grad_norm), step->lr,
-             t.gpu, t.host);
+             step->step, progress->steps, t.first, plain(step->loss), t.rate, plain(step->grad_norm),
+             step->lr, t.gpu, t.host);
 }
 
-void ot_progress_show(struct ot_progress *progress, const struct ot_step_record *step) {
+void ot_progress_show(struct ot_progress *progress, const struct ot_step_record *step,
+                      const struct ot_run_calendar *calendar) {
     char line[OT_PROGRESS_LINE_BYTES];
     bool due = ot_progress_add(progress, step, ot_clock_seconds());
+    struct ot_run_counts left = ot_calendar_count(calendar, step->step, progress->mean_seconds);
     if (due) {
-        ot_progress_line(progress, step, line);
+        ot_progress_line(progress, step, left, line);
         ot_log_progress(line);
     }
     if (progress->terminal) {
-        ot_progress_bar(progress, step, line);
+        ot_progress_bar(progress, step, left, line);
         ot_log_set_status(line);
     }
 }

@@ -35,6 +35,7 @@ struct loop {
     const struct ot_train_loop *of;
     struct ot_outcome *out;
     struct ot_batcher *batcher;
+    struct ot_run_calendar calendar;
     struct ot_progress progress;
     struct flight flights[IN_FLIGHT];
     struct ot_guard guard;
@@ -130,7 +131,7 @@ static int record_step(struct loop *l, const struct flight *flight, const struct
                                     .lr = flight->lr,
                                     .seconds = result->seconds,
                                     .gpu_bytes = usage.used_bytes,
-                                    .host_bytes = usage.pinned_bytes,
+                                    .host_bytes = usage.pinned_bytes + (size_t)ot_rows_bytes(l->of->rows),
                                     .nvme_read_bytes = moved.read_bytes - l->moved.read_bytes,
                                     .nvme_written_bytes = moved.written_bytes - l->moved.written_bytes,
                                     .loss_scale = result->loss_scale,
@@ -140,7 +141,7 @@ static int record_step(struct loop *l, const struct flight *flight, const struct
     if (!ot_team_speaks(l->of->session))
         return 0;
     if (!l->of->session->options->quiet)
-        ot_progress_show(&l->progress, &record);
+        ot_progress_show(&l->progress, &record, &l->calendar);
     return ot_run_log_step(l->of->log, &record);
 }
 
@@ -210,20 +211,6 @@ static int finish_step(struct loop *l) {
 }
 
 /* ---- evaluation ---- */
-
-static int64_t next_eval_step_after(const struct loop *l, int64_t step) {
-    const struct ot_options *o = l->of->session->options;
-    const struct ot_run_shape *shape = l->of->shape;
-    if (!l->of->rows->eval || o->eval_every.seconds > 0)
-        return shape->lr.steps;
-    int64_t every = o->eval_every.steps ? o->eval_every.steps : shape->steps_per_epoch;
-    int64_t next = (step / every + 1) * every;
-    return next < shape->lr.steps ? next : shape->lr.steps;
-}
-
-static int64_t next_eval_step(const struct loop *l) {
-    return next_eval_step_after(l, l->done);
-}
 
 /* Evaluation by the clock: as soon as the submitted steps have finished. */
 static void call_eval_by_time(struct loop *l) {
@@ -479,17 +466,25 @@ static int64_t next_stop(const struct loop *l) {
     return stop < l->save_at ? stop : l->save_at;
 }
 
+/* Does something in place of steps, and counts its time. */
+static int pause_for(struct loop *l, enum ot_pause kind, int (*work)(struct loop *l)) {
+    double since = ot_clock_seconds();
+    int rc = work(l);
+    ot_progress_pause(&l->progress, kind, ot_clock_seconds() - since);
+    return rc;
+}
+
 /* Does what is due after the last finished step. No step is in flight. */
 static int between_steps(struct loop *l) {
     if (l->done == l->tune_at)
-        OT_TRY(tune(l));
+        OT_TRY(pause_for(l, OT_PAUSE_OTHER, tune));
     if (l->done == l->eval_at) {
         if (l->of->rows->eval)
-            OT_TRY(evaluate(l));
-        l->eval_at = next_eval_step(l);
+            OT_TRY(pause_for(l, OT_PAUSE_EVAL, evaluate));
+        l->eval_at = ot_calendar_next_eval(&l->calendar, l->done);
     }
     if (l->done == l->save_at && !stops(l)) {
-        OT_TRY(save(l));
+        OT_TRY(pause_for(l, OT_PAUSE_SAVE, save));
         l->save_at = next_save_step(l);
     }
     return 0;
@@ -536,7 +531,7 @@ static int enter(struct loop *l) {
     struct ot_outcome *out = l->out;
     *out = (struct ot_outcome){.checkpoint_step = -1, .kept_step = -1};
     if (!r)
-        return l->of->rows->eval ? evaluate(l) : 0;
+        return l->of->rows->eval ? pause_for(l, OT_PAUSE_EVAL, evaluate) : 0;
     OT_TRY(ot_batcher_seek(l->batcher, r->position));
     l->submitted = l->done = out->steps = out->first_step = r->progress.step;
     out->has_eval = r->has_eval;
@@ -546,8 +541,10 @@ static int enter(struct loop *l) {
     l->best_eval = r->best_eval;
     l->best_step = r->best_step;
     /* an evaluation was due at this step and a stop prevented it */
-    int64_t due = next_eval_step_after(l, l->done - 1);
-    return l->of->rows->eval && l->done == due && r->eval_step < l->done ? evaluate(l) : 0;
+    int64_t due = ot_calendar_next_eval(&l->calendar, l->done - 1);
+    return l->of->rows->eval && l->done == due && r->eval_step < l->done
+               ? pause_for(l, OT_PAUSE_EVAL, evaluate)
+               : 0;
 }
 
 int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out,
@@ -562,10 +559,11 @@ int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out,
     int rc;
     OT_TRY_GOTO(ot_batcher_open(&config, &l.batcher), rc, out);
     l.save_at = -1;
+    l.calendar = (struct ot_run_calendar){o, of->shape, of->rows->eval != NULL, of->saver != NULL};
+    ot_progress_open(&l.progress, of->shape->lr.steps, o->log_every, ot_log_is_terminal(), of->times);
     OT_TRY_GOTO(enter(&l), rc, out);
-    ot_progress_open(&l.progress, of->shape->lr.steps, o->log_every, ot_log_is_terminal());
     l.guard = (struct ot_guard){.most = o->max_skips, .counts = &out->counts};
-    l.eval_at = next_eval_step(&l);
+    l.eval_at = ot_calendar_next_eval(&l.calendar, l.done);
     if (l.save_at < 0)
         l.save_at = next_save_step(&l);
     l.filled_from = l.done;
@@ -574,11 +572,16 @@ int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out,
     struct ot_store_usage before, after;
     ot_engine_store_usage(of->session->engine, &before);
     l.moved = before;
-    double started = ot_clock_seconds();
+    double started = ot_clock_seconds(), before_steps = ot_progress_paused(&l.progress);
+    ot_progress_start(&l.progress, started);
     rc = run_steps(&l);
     if (rc < 0)
         rc = rc == -OT_E_STALL ? save_at_stall(&l, rc) : save_at_failure(&l, rc);
     out->seconds = ot_clock_seconds() - started;
+    out->step_seconds = out->seconds - (ot_progress_paused(&l.progress) - before_steps);
+    out->evals = l.progress.pauses[OT_PAUSE_EVAL].n;
+    out->eval_seconds = l.progress.pauses[OT_PAUSE_EVAL].seconds;
+    out->save_seconds = l.progress.pauses[OT_PAUSE_SAVE].seconds;
     ot_engine_store_usage(of->session->engine, &after);
     out->nvme_read_bytes = after.read_bytes - before.read_bytes;
     out->nvme_written_bytes = after.written_bytes - before.written_bytes;

@@ -27,6 +27,7 @@ struct ot_train_loop {
     struct ot_session *session; /* after ot_session_start */
     const struct ot_rows *rows;
     const struct ot_run_shape *shape;
+    const struct ot_run_times *times; /* predicted, besides steps; NULL: unknown */
     struct ot_run_log *log;
     const struct ot_run_identity *identity;
     struct ot_saver *saver;                    /* NULL: no checkpoints are made */

@@ -94,7 +94,10 @@ static struct ot_bench *new_bench(int n) {
             .status = OT_BENCH_DONE,
             .micro_sequences = 4,
             .micro_batches = 2,
+            .steps = 8,
             .step_seconds = 0.5 + 0.25 * i,
+            .fastest_seconds = 0.45 + 0.25 * i,
+            .slowest_seconds = 0.75 + 0.25 * i,
             .tokens_per_second = 2048,
             .device_bytes = (int64_t)(64 - i) << 20,
             .predicted_seconds = 0.5,
@@ -120,7 +123,13 @@ static void a_page_has_its_pictures_and_all_points(void **state) {
     assert_int_equal(count(page, "<path transform="), 2 * 5); /* a marker in each of two pictures */
     assert_int_equal(count(page, "class=\"front\">★"), 5);    /* each takes less memory and more time */
     assert_int_equal(count(page, "short by 1 MiB"), 1);
+    assert_int_equal(count(page, "(of steps)\">450 ms to 750 ms (8)</td>"),
+                     1);                                                   /* the spread: in the table, */
+    assert_int_equal(count(page, "stroke=\"#111\"/>"), 2 * 5);             /* in each of two pictures, */
+    assert_int_equal(count(page, " a step (450 ms to 750 ms), peak "), 2); /* and where the mouse points */
     assert_int_equal(count(page, "width=device-width"), 1);
+    assert_int_equal(count(page, "@media screen and (max-width:52rem)"), 1); /* a point is a block there */
+    assert_int_equal(count(page, "<td data-name=\""), 5 * (count(page, "<th>") - 1));
     assert_int_equal(count(page, "@media print"), 1);
     free(page);
     free(bench);
@@ -172,6 +181,8 @@ static void pages_of_any_numbers_are_sound(void **state) {
             r->status = ot_random_below(seed, 2, at + 1, 2) ? OT_BENCH_DONE : r->status;
             r->device_bytes = 1LL << ot_random_below(seed, 2, at + 2, 46);
             r->step_seconds = pow(10, -9 + 15 * ot_random_unit(seed, 2, at + 3));
+            r->fastest_seconds = r->step_seconds * (0.1 + 0.9 * ot_random_unit(seed, 4, at));
+            r->slowest_seconds = r->step_seconds * (1 + 9 * ot_random_unit(seed, 4, at + 1));
             r->tokens_per_second = 1024 / r->step_seconds;
             r->predicted_seconds = ot_random_below(seed, 2, at + 4, 3)
                                        ? r->step_seconds * (0.5 + ot_random_unit(seed, 2, at + 5))
@@ -221,6 +232,16 @@ static void errors_of_predictions(void **state) {
     struct ot_bench_errors errors = ot_bench_prediction_errors(bench);
     assert_int_equal(errors.n, 3);
     assert_true(fabs(errors.median - 0.1) < 1e-12 && errors.worst == 0.5);
+    /* A prediction of more than twice the time cannot be "within" a share of it. */
+    bench->results[1].predicted_seconds = 4.66;
+    char *page = page_of(bench);
+    assert_int_equal(count(page,
+                           "is off by at most 10 % of the measured time in half of the 3 points, and by "
+                           "at most 133 % in all."),
+                     1);
+    assert_int_equal(count(page, "within 1"), 0);
+    free(page);
+    bench->results[1].predicted_seconds = 1;
     bench->results[2].status = OT_BENCH_FAILED;
     errors = ot_bench_prediction_errors(bench);
     assert_true(errors.n == 2 && fabs(errors.median - 0.3) < 1e-12);

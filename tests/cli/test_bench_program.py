@@ -73,7 +73,7 @@ class Bench(program.ProgramTest):
 
     def test_a_bench_of_adapters(self):
         result = self.succeed(*TINY, "--tokens-per-step", "256", *QUICK, "--lora", "r=4,targets=q_proj", "--out", self.path("lora"))
-        self.assertIn("parameters (1.02 K trained), random", result.err)
+        self.assertIn("123 K frozen + 1.02 K trained parameters, random", result.err)
         bench = self.read("lora")[1]
         self.assertEqual((bench["trained_params"], bench["options"]["lora"]), (2 * 4 * (64 + 64), "r=4,targets=q_proj"))
         self.check_measured(bench)
@@ -81,7 +81,7 @@ class Bench(program.ProgramTest):
     def test_a_bench_over_a_quantised_base(self):
         words = ["--lora", "r=4,targets=q_proj", "--base-type", "nf4", "--out", self.path("qlora")]
         result = self.succeed(*TINY, "--tokens-per-step", "256", *QUICK, *words)
-        self.assertIn("parameters (1.02 K trained), frozen layers in nf4, random", result.err)
+        self.assertIn("123 K frozen + 1.02 K trained parameters, frozen layers in nf4, random", result.err)
         bench = self.read("qlora")[1]
         self.assertEqual(bench["options"]["base-type"], "nf4")
         self.check_measured(bench)

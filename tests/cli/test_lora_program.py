@@ -20,6 +20,17 @@ def read_tensors(folder, name="adapter_model.safetensors"):
             for tensor, about in header.items()}
 
 
+def write_tensors(path, tensors):
+    """tensors: {name: (dtype, shape, bytes)}."""
+    header, data = {}, b""
+    for name, (dtype, shape, values) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+
+
 def read_gguf(path):
     """The keys and the fp32 tensors of a file."""
     data, at = program.read_bytes(path), 0
@@ -223,6 +234,20 @@ class Lora(program.ProgramTest):
         # Rows are written as in the run that made the adapters.
         self.assertEqual(program.read_bytes(self.path("merged/run.json")), program.read_bytes(self.path("loose/run.json")))
 
+    def test_rows_that_threads_share_are_merged_once(self):
+        """Threads merge chunks of 32768 values. The second chunk of this matrix [64, 524] begins within a
+        row, and ends within one more row."""
+        shutil.copytree(self.base, self.path("wide"))
+        os.remove(self.path("wide/model.safetensors"))
+        with open(self.path("wide/config.json")) as file:
+            config = json.load(file)
+        with open(self.path("wide/config.json"), "w") as file:
+            json.dump(dict(config, intermediate_size=524), file)
+        self.tune("wider", "--init", "random", "--lr", "1e-5", model="wide")
+        self.tune("of-wider", "--lora", "r=4,targets=down_proj", "--lr", "1e-1", model="wider")
+        self.succeed("merge", self.path("of-wider"), "--threads", "2", "--out", self.path("merged-wider"))
+        self.assertAlmostEqual(self.loss(self.path("merged-wider")), self.loss(self.path("of-wider")), delta=2e-6)
+
     def test_a_tied_head_is_merged_apart(self):
         tied = self.path("tied")
         shutil.copytree(self.base, tied)
@@ -382,6 +407,86 @@ class Lora(program.ProgramTest):
             done = program.run(words[0], "--model", self.base, "--adapter", self.path("bad"), *words[1:])
             self.assertEqual(done.code, INPUT, done.err)
             self.assertIn("nan", done.err)
+
+    def change_json(self, path, change):
+        with open(path) as file:
+            tree = json.load(file)
+        change(tree)
+        with open(path, "w") as file:
+            json.dump(tree, file)
+
+    def change_tensors(self, path, change):
+        data, start, header = program.read_safetensors(path)
+        tensors = {name: (about["dtype"], about["shape"], data[start + about["data_offsets"][0]:start + about["data_offsets"][1]])
+                   for name, about in header.items()}
+        change(tensors)
+        write_tensors(path, tensors)
+
+    def resized_tables(self):
+        """The embedding and the head of the base, with more rows."""
+        tables = {}
+        self.change_tensors(shutil.copy(os.path.join(self.base, "model.safetensors"), self.path("copy")), tables.update)
+        grown = {}
+        for name in ("model.embed_tokens.weight", "lm_head.weight"):
+            dtype, (rows, cols), values = tables[name]
+            self.assertEqual(dtype, "F32")
+            more = struct.pack(f"<{3 * cols}f", *((i % 7 - 3) / 8 for i in range(3 * cols)))
+            grown[name] = (dtype, [rows + 3, cols], values + more)
+        return rows, grown
+
+    def test_adapters_over_a_base_with_more_tokens(self):
+        """PEFT then stores the embedding and the head: as base layers, or plainly if they have no adapters."""
+        self.tune("narrow", "--lora", "r=4,targets=q_proj,o_proj", "--lr", "1e-2")
+        vocab, tables = self.resized_tables()
+        model, tokenizer = self.path("resized"), lambda folder: os.path.join(self.path(folder), "tokenizer.json")
+        shutil.copytree(self.base, model)
+        self.change_tensors(os.path.join(model, "model.safetensors"), lambda tensors: tensors.update(tables))
+        self.change_json(os.path.join(model, "config.json"), lambda config: config.update(vocab_size=vocab + 3))
+        add = lambda tree: tree["added_tokens"].append(
+            {"id": vocab, "content": "SELECT", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+             "special": False})
+        self.change_json(tokenizer("resized"), add)
+        want = self.loss(model, "--adapter", self.path("narrow"))
+        self.assertNotEqual(want, self.loss(self.path("narrow")))
+        self.succeed("merge", model, self.path("narrow"), "--out", self.path("merged"))
+        for kind, end in (("wide-layers", ".base_layer.weight"), ("wide-plain", ".weight")):
+            wide, out = self.path(kind), self.path(kind + "-merged")
+            shutil.copytree(self.path("narrow"), wide)
+            self.change_json(tokenizer(kind), add)
+            weights = os.path.join(wide, "adapter_model.safetensors")
+            self.change_tensors(weights, lambda tensors: tensors.update(
+                {"base_model.model." + name.replace(".weight", end): table for name, table in tables.items()}))
+            self.assertEqual(self.loss(self.base, "--adapter", wide), want)
+            self.succeed("merge", self.base, wide, "--out", out)
+            for name in ("model.safetensors", "tokenizer.json"):
+                self.assertEqual(program.read_bytes(os.path.join(out, name)),
+                                 program.read_bytes(os.path.join(self.path("merged"), name)))
+            self.assertEqual(self.loss(out), self.loss(self.path("merged")))
+            self.succeed("verify", wide)
+            self.fail_with(INPUT, "merge these adapters first", "train", "--model", self.base, "--adapter", wide, "--data",
+                           self.rows, "--out", self.path("none"), "--dry-run")
+            self.change_tensors(weights, lambda tensors: tensors.pop("base_model.model.lm_head" + end))
+            self.fail_with(INPUT, f"another number of tokens than {vocab}, and does not hold both", "eval", self.base,
+                           "--adapter", wide, "--data", self.rows)
+
+    def test_training_over_adapters_with_another_base_layer(self):
+        """The adapters that training saves hold no base layer, so theirs must be the base's."""
+        self.tune("based", "--lora", "r=4,targets=q_proj", "--steps", "1")
+        _, tables = self.resized_tables()
+        dtype, (rows, cols), values = tables["lm_head.weight"]
+        weights = os.path.join(self.path("based"), "adapter_model.safetensors")
+        words = ["train", "--model", self.base, "--adapter", self.path("based"), "--data", self.rows, "--out", self.path("none"),
+                 "--dry-run", "--seq-len", "128"]
+        table = values[:4 * (rows - 3) * cols]
+        for changed in (False, True):
+            table = table if not changed else table[:-4] + struct.pack("<f", 1)
+            self.change_tensors(weights, lambda tensors: tensors.update(
+                {"base_model.model.lm_head.base_layer.weight": (dtype, [rows - 3, cols], table)}))
+            if changed:
+                self.fail_with(INPUT, "lm_head.base_layer.weight differs from lm_head.weight, but adapters are saved "
+                               "without it; merge these adapters first", *words)
+            else:
+                self.succeed(*words)
 
     def test_refused_words(self):
         self.tune("adapters", "--lora", "r=4,targets=q_proj", "--steps", "1")

@@ -6,6 +6,7 @@ import os
 import re
 import unittest
 
+import plan_test
 import program
 from program import run
 
@@ -20,21 +21,7 @@ def three_digits(value):
     return f"{rounded:,.0f}" if rounded >= 100 else f"{rounded:.1f}" if rounded >= 10 else f"{rounded:.2f}"
 
 
-class Plan(program.ProgramTest):
-    def succeed(self, *words, **more):
-        """Uses a cache folder of its own, so that no measurement exists before."""
-        return super().succeed(*words, env={"XDG_CACHE_HOME": self.path("cache")}, **more)
-
-    def plan(self, *words):
-        """Returns the answer as text and as JSON. stderr may have progress only."""
-        text = self.succeed(*words)
-        answer = self.succeed(*words, "--json").json()
-        self.assertRegex(text.err, r"^planned \d+ plans tried in \S+\n$")
-        return text.out, answer
-
-    def answer(self, *words):
-        return self.succeed(*words, "--json").json()
-
+class Plan(plan_test.PlanTest):
     def check_sums(self, text, answer):
         prediction = answer["prediction"]
         parts = (prediction["busy_seconds"]["compute"] + sum(prediction["exposed_seconds"].values()) +
@@ -120,16 +107,6 @@ class Plan(program.ProgramTest):
             whole = self.succeed(*words, card, "--gpu-mem", "24G", "--json")
             self.assertEqual(whole.json()["plan"], plain["plan"])
             self.assertRegex(whole.err, r"note    --gpu-mem 24\.0 GiB is more than this GPU has for programs\. Using all of it, 2\d\.\d GiB\n")
-
-    def test_models_from_a_config_alone(self):
-        self.train("model", "--steps", "1")
-        os.mkdir(self.path("bare"))
-        config = program.read_bytes(self.path("model/config.json"))
-        with open(self.path("bare/config.json"), "wb") as file:
-            file.write(config)
-        sizes = {self.answer("plan", "--model", model, "--gpu", "rtx3060")["model"]["parameters"]
-                 for model in ("tiny-test", self.path("bare"), self.path("bare/config.json"))}
-        self.assertEqual(sizes, {123200})
 
     def test_explain(self):
         text, answer = self.plan(*SMALL, "--gpu-mem", "3G", "--explain")
@@ -315,6 +292,22 @@ class Plan(program.ProgramTest):
         self.assertRegex(self.succeed(*words, "--steps", "2000").err, r"warning: the run writes [\d.]+ TB to --nvme: \d+ % of the 600 TB")
         self.assertNotIn("warning", self.succeed(*words, "--steps", "10").err)
 
+    def test_what_is_written_beside_is_told_in_the_row(self):
+        """On disks AdamW's state of 10 bytes a parameter takes 20: the row says so."""
+        text, answer = self.plan(*SMALL, "--nvme", "64G", "--home", "state=nvme,weights=host", "--slots", "1")
+        on_disk = next(entry for entry in answer["plan"]["ledger"] if (entry["tier"], entry["name"]) == ("nvme", "optimizer state"))
+        self.assertEqual(on_disk["bytes"], 2 * on_disk["spare_bytes"])
+        total, spare = re.search(r"\n +optimizer .* ([\d.]+)   ([\d.]+) of it: room to write new content beside the old\n", text).groups()
+        self.assertAlmostEqual(float(total), 2 * float(spare), delta=0.11)
+        self.assertRegex(text, r" · 1 weight slot\n")
+
+    def test_frozen_and_trained_parameters_add_up(self):
+        text, answer = self.plan(*SMALL, "--lora", "r=8")
+        model = answer["model"]
+        self.assertEqual(model["frozen_parameters"], model["parameters"])
+        self.assertRegex(text, r"model .* · 1\.10 B frozen \+ [\d.]+ M trained parameters, ")
+        self.assertRegex(self.plan(*SMALL)[0], r"model .* · 1\.10 B parameters, ")
+
     def test_five_rows_and_the_full_ledger(self):
         self.assertNotIn("gradient slots", self.succeed(*SMALL, "--gpu-mem", "3G").out)
         self.assertIn("gradient slots", self.succeed(*SMALL, "--gpu-mem", "3G", "--explain").out)
@@ -386,19 +379,6 @@ class Plan(program.ProgramTest):
         on_disk = sum(entry["bytes"] for entry in answer["plan"]["ledger"] if (entry["tier"], entry["name"]) == ("nvme", "gradients"))
         self.assertGreater(on_disk, 2 * tiles["nvme"] / sum(tiles.values()) * answer["model"]["parameters"] * 0.98)
         self.fail_with(BUDGET, "short by", *words, "--home", "grads=host")
-
-    def test_rows_are_counted_as_in_a_run(self):
-        rows = self.path("rows.jsonl")
-        with open(rows, "w") as file:
-            for i in range(300):
-                file.write(json.dumps({"question": f"How many {i}?", "context": "CREATE TABLE t (a INT)", "answer": "SELECT " + "a, " * (i % 9) + "1"}) + "\n")
-        words = ["--model", "tiny-sql", "--data", rows, "--seq-len", "128", "--epochs", "2"]
-        planned = self.succeed("plan", *words, "--device", "cpu", "--gpu-mem", "64M", "--host-mem", "64M", "--json").json()["run"]
-        run = self.succeed(*words, "--init", "random", "--dry-run", "--no-forecast", "--device", "cpu")
-        steps = int(re.search(r"= ([\d,]+) steps", run.out + run.err)[1].replace(",", ""))
-        self.assertEqual(planned["steps"], steps)
-        self.assertEqual(planned["rows"], 294)  # 2 % are held out for evaluation
-        self.fail_with(INPUT, "--tokenizer", "plan", "--model", "llama-7b", "--gpu", "h200", "--data", rows)
 
     def test_several_ranks(self):
         """1/W of what a rank holds, the bytes of the formula, and the tokens of all ranks."""
@@ -555,7 +535,7 @@ class Plan(program.ProgramTest):
                 (USAGE, "the size is needed", [*base, "--nvme", "/mnt/a"]),
                 (USAGE, "a rate from", [*base, "--pcie", "fast"]),
                 (USAGE, "a rate from", [*base, "--host-bw", "0"]),
-                (USAGE, "must be a number", [*base, "--price/h", "-1"]),
+                (USAGE, "must be a rate", [*base, "--host-bw", "-1"]),
                 (USAGE, "only the rate in bf16", [*base, "--dtype", "fp32"]),
                 (USAGE, "has no effect with plan", [*base, "--lr", "1e-4"]),
                 (INPUT, "nowhere-7b", ["plan", "--model", "nowhere-7b", "--gpu", "h200"]),

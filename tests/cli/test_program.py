@@ -225,7 +225,7 @@ class Train(program.ProgramTest):
         self.assertEqual(child.wait(timeout=60), 0)
         self.assertRegex(text, rb"\[#{6}\.{14}\] 1/3 ETA \d\.\ds loss \d")
         self.assertIn(b"\r\x1b[K", text)
-        self.assertIn(b"\nstep 1/3 loss ", text)  # the lines stay above the bar
+        self.assertRegex(text, rb"\nstep 1/3 ETA \d\.\ds loss ")  # the lines stay above the bar
 
     def test_model_and_data_are_all_that_a_first_run_needs(self):
         self.train("base", "--steps", "2")
@@ -256,6 +256,28 @@ class Train(program.ProgramTest):
         self.assertEqual(done["predicted_step_seconds"], prediction["step_seconds"])
         self.assertGreater(done["measured_step_seconds"], 0)
         self.assertEqual(done["measured_steps"], 6)  # the first two steps fill the pipeline
+
+    def test_a_forecast_and_a_summary_count_evaluations(self):
+        """With an evaluation after each step, the run takes the time of 9 evaluations too, and says so before and after."""
+        result = self.train("often", "--steps", "8", "--eval-every", "1", "--save-every", "3", forecast=True)
+        log = self.log("often")
+        prediction, done, evals = log[0]["prediction"], log[-1], [event for event in log if event["event"] == "eval"]
+        self.assertEqual((prediction["evals"], prediction["saves"]), (9, 2))
+        self.assertEqual(len(evals), 9)
+        whole = 8 * prediction["step_seconds"] + 9 * prediction["eval_seconds"] + 2 * prediction["save_seconds"] + \
+            prediction["sample_seconds"] + prediction["result_seconds"]
+        self.assertAlmostEqual(prediction["whole_seconds"], whole, delta=1e-6)
+        self.assertGreater(prediction["eval_seconds"], 0)
+        self.assertRegex(result.err, r"\nexpect  .* · 8 steps in \S+ · in all \S+, [\d,]+ tok/s: 9 evaluations of ")
+        self.assertGreaterEqual(done["eval_seconds"], sum(event["seconds"] for event in evals))
+        parts = sum(done[part + "_seconds"] for part in ("step", "eval", "save", "result", "sample"))
+        self.assertGreater(done["seconds"], parts - 1e-6)
+        self.assertGreater(done["step_seconds"], 0)
+        self.assertRegex(result.err, r"\ntime    \S+ = 8 steps \S+")
+        rate = re.search(r"\ndone .* ([\d,]+) tok/s", result.err)[1]
+        self.assertEqual(rate, f"{int(done['tokens'] / done['seconds']):,}")
+        a_token = prediction["model_flops"] / (prediction["tokens_per_s"] * prediction["step_seconds"])
+        self.assertAlmostEqual(done["flops_per_s"] * done["seconds"] / done["tokens"] / a_token, 1, delta=0.2)
 
     def test_a_wrong_prediction_is_made_again(self):
         """The rates of the cache file say that a task takes 50 ms to start. Two full steps after the warm-up show that
@@ -321,6 +343,21 @@ class Train(program.ProgramTest):
         for tier in ("gpu", "host"):
             self.assertLessEqual(done[tier + "_used_bytes"], done[tier + "_planned_bytes"] * 1.02)
             self.assertGreaterEqual(done[tier + "_used_bytes"], done[tier + "_planned_bytes"] * 0.9)
+
+    def test_the_summary_and_the_plan_table_have_one_total(self):
+        """The rows, which are no pinned memory, count in both."""
+        result = self.train("total", "--steps", "2", "--gpu-mem", "4M", "--home", "state=host")
+        run, done = self.log("total")[0], self.log("total")[-1]
+        table = re.search(r"\n +total +([\d.]+) +([\d.]+)\n", result.err)
+        summary = re.search(r"\nmemory  gpu ([\d.]+) MiB planned, [\d.]+ MiB used · host ([\d.]+) MiB planned, ([\d.]+) MiB used", result.err)
+        self.assertEqual(table.groups(), summary.groups()[:2])
+        ledger = run["plan"]["ledger"]
+        for tier in ("gpu", "host"):
+            self.assertEqual(sum(entry["bytes"] for entry in ledger if entry["tier"] == tier), done[tier + "_planned_bytes"])
+        rows = next(entry["bytes"] for entry in ledger if entry["name"] == "rows")
+        self.assertGreater(rows, 0)
+        self.assertGreater(done["host_used_bytes"], done["host_planned_bytes"] - rows // 2)
+        self.assertGreaterEqual(self.log("total")[1 + (self.log("total")[1]["event"] != "step")]["host_bytes"], rows)
 
 
 class Signals(program.ProgramTest):

@@ -7,7 +7,7 @@
 
 #include "tests/support/check.h"
 #ifdef OT_TEST_EMULATED
-#include "kernels/emu/emu.h"
+#include "tests/emu/emu.h"
 #endif
 
 enum { CPU_THREADS = 2 };

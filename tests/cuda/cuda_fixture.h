@@ -22,7 +22,7 @@
 
 #include "tests/kernels/ops_fixture.h"
 #ifdef OT_TEST_SM
-#include "kernels/emu/emu_faults.h"
+#include "tests/emu/emu_faults.h"
 #endif
 
 struct cuda_pair {

@@ -5,8 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "kernels/emu/emu_faults.h"
-#include "kernels/emu/fake_cublaslt.h"
+#include "tests/emu/emu_faults.h"
+#include "tests/fakes/fake_cublaslt.h"
 #include "tests/support/check.h"
 
 uint16_t *part(const struct work *w, int number) {

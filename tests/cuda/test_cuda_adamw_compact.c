@@ -11,6 +11,15 @@
 
 enum { GROUP = OT_STATE_GROUP, ROOM = 140 * GROUP, STEPS = 6 };
 
+/* The arrays that lie 4 bytes off their alignment. */
+enum shifted { WEIGHT = 1, GRAD = 2, LOW = 4, MASTER = 8, M = 16, V = 32 };
+
+/* Parameters [first, first + n). */
+struct range {
+    int64_t first, n;
+    unsigned shifted; /* set of enum shifted */
+};
+
 /* Place of the arrays in the slab: they go on behind parameter 2^32. */
 #define FIRST (((int64_t)1 << 32) - 7 * OT_STATE_GROUP)
 
@@ -20,10 +29,10 @@ struct params {
     enum ot_masters masters;
     _Alignas(64) char weight[ROOM * 4 + 64];
     _Alignas(64) char grad[ROOM * 4 + 64];
-    _Alignas(64) int16_t low[ROOM];
-    _Alignas(64) float master[ROOM];
-    _Alignas(64) uint16_t m[ROOM];
-    _Alignas(64) uint16_t v[ROOM];
+    _Alignas(64) int16_t low[ROOM + 8];
+    _Alignas(64) float master[ROOM + 8];
+    _Alignas(64) uint16_t m[ROOM + 8];
+    _Alignas(64) uint16_t v[ROOM + 8];
     _Alignas(64) struct ot_state_scale scales[ROOM / GROUP];
 };
 
@@ -62,9 +71,13 @@ static void fill(struct params *x, enum ot_dtype dtype, enum ot_masters masters,
     }
 }
 
-/* Parameters [first, first + n). shift: bytes by which weight and gradient lie off their alignment. */
-static struct ot_adamw args_for(struct params *x, const struct params *like, int64_t first, int64_t n,
-                                int shift, const struct ot_adamw_step *step) {
+static void *placed(void *array, const struct range *range, enum shifted name) {
+    return (char *)array + (range->shifted & name ? 4 : 0);
+}
+
+static struct ot_adamw args_for(struct params *x, const struct params *like, const struct range *range,
+                                const struct ot_adamw_step *step) {
+    bool has_low = like->dtype == OT_BF16 && like->masters == OT_MASTERS_F32;
     struct ot_adamw whole = {.dtype = like->dtype,
                              .state = like->format,
                              .masters = like->masters,
@@ -72,14 +85,14 @@ static struct ot_adamw args_for(struct params *x, const struct params *like, int
                              .n = ROOM,
                              .decay = true,
                              .step = step,
-                             .weight = x->weight + shift,
-                             .grad = x->grad + shift,
-                             .low = like->dtype == OT_BF16 && like->masters == OT_MASTERS_F32 ? x->low : NULL,
-                             .master = like->dtype == OT_F16 ? x->master : NULL,
-                             .m = x->m,
-                             .v = x->v,
+                             .weight = placed(x->weight, range, WEIGHT),
+                             .grad = placed(x->grad, range, GRAD),
+                             .low = has_low ? placed(x->low, range, LOW) : NULL,
+                             .master = like->dtype == OT_F16 ? placed(x->master, range, MASTER) : NULL,
+                             .m = placed(x->m, range, M),
+                             .v = placed(x->v, range, V),
                              .scales = like->format == OT_STATE_8BIT ? x->scales : NULL};
-    return ot_adamw_slice(&whole, first, n);
+    return ot_adamw_slice(&whole, range->first, range->n);
 }
 
 static void copy(struct ops_fixture *f, enum ot_copy_kind kind, void *device, void *host, size_t bytes) {
@@ -93,8 +106,7 @@ static void copy(struct ops_fixture *f, enum ot_copy_kind kind, void *device, vo
     ot_device_free_pinned(f->device, pinned, bytes);
 }
 
-static void check_steps(struct ops_fixture *f, struct params *want, bool wild, int64_t first, int64_t n,
-                        int shift) {
+static void check_steps(struct ops_fixture *f, struct params *want, bool wild, const struct range *range) {
     static struct params got;
     struct params *on_device = ops_blank(f, sizeof got);
     struct ot_adamw_step *device_step = ops_blank(f, sizeof *device_step);
@@ -114,9 +126,9 @@ static void check_steps(struct ops_fixture *f, struct params *want, bool wild, i
         set_gradient(want, wild, t);
         copy(f, OT_COPY_H2D, on_device->grad, want->grad, sizeof want->grad);
         copy(f, OT_COPY_H2D, device_step, &step, sizeof step);
-        struct ot_adamw on_cuda = args_for(on_device, want, first, n, shift, device_step);
-        struct ot_adamw on_cpu = args_for(want, want, first, n, shift, &step);
-        on_cuda.rate = on_cpu.rate = n % 2 ? 2.5f : 0;
+        struct ot_adamw on_cuda = args_for(on_device, want, range, device_step);
+        struct ot_adamw on_cpu = args_for(want, want, range, &step);
+        on_cuda.rate = on_cpu.rate = range->n % 2 ? 2.5f : 0;
         f->ops->adamw(f->lane, &on_cuda);
         ot_adamw_run(&on_cpu);
     }
@@ -127,11 +139,11 @@ static void check_steps(struct ops_fixture *f, struct params *want, bool wild, i
 static void test_compact_steps_have_the_bytes_of_the_cpu(void **state) {
     (void)state;
     static struct params want;
-    static const struct {
-        int64_t first, n;
-        int shift;
-    } ranges[] = {{0, ROOM, 0}, {40, ROOM - 77, 0}, {31, 2, 0}, {64, 32, 0},
-                  {13, 1, 0},   {32, 1000, 4},      {5, 0, 0}};
+    static const struct range ranges[] = {{0, ROOM, 0},   {40, ROOM - 77, 0}, {31, 2, 0},
+                                          {64, 32, 0},    {13, 1, 0},         {32, 1000, WEIGHT | GRAD},
+                                          {5, 0, 0},      {0, 1024, WEIGHT},  {0, 1024, GRAD},
+                                          {0, 1024, LOW}, {0, 1024, MASTER},  {0, 1024, M},
+                                          {0, 1024, V}};
     static const struct {
         enum ot_dtype dtype;
         enum ot_masters masters;
@@ -145,7 +157,7 @@ static void test_compact_steps_have_the_bytes_of_the_cpu(void **state) {
                 struct ops_fixture f;
                 cuda_open(&f, kinds[kind].dtype);
                 fill(&want, kinds[kind].dtype, kinds[kind].masters, (enum ot_state_format)format, r == 1);
-                check_steps(&f, &want, r == 1, ranges[r].first, ranges[r].n, ranges[r].shift);
+                check_steps(&f, &want, r == 1, &ranges[r]);
                 ops_close(&f);
             }
 }

@@ -1,9 +1,9 @@
 /* The tensor-core kernels of attention and of products by groups access shared memory without bank conflicts:
  * ldmatrix, and the copies into tiles. On the emulated device alone, which counts them
- * (kernels/emu/emu_banks.cpp). Rows of tiles have another swizzle for each head size; blocks have other
+ * (tests/emu/emu_banks.cpp). Rows of tiles have another swizzle for each head size; blocks have other
  * shapes on cards with less or more shared memory. */
 #include "kernels/cuda/launchers.h"
-#include "kernels/emu/emu_faults.h"
+#include "tests/emu/emu_faults.h"
 #include "tests/support/check.h"
 
 enum { TOKENS = 150, HEADS = 2 };

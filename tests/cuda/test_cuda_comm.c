@@ -20,6 +20,43 @@ struct rank {
     char why[512];
 };
 
+enum { PIECE = 100, BROADCAST = 10 * PIECE + 7 };
+
+/* Broadcasts from the last rank, in several pieces. `host` has the bytes, on each rank others. */
+static int broadcast_in_pieces(struct rank *self, struct ot_comm *comm, struct ot_lane *lane,
+                               unsigned char *host, unsigned char *device) {
+    int root = self->ranks - 1;
+    for (int i = 0; i < BROADCAST; i++)
+        host[i] = (unsigned char)(i * 7 + self->rank);
+    ot_lane_copy(lane, OT_COPY_H2D, device, host, BROADCAST);
+    ot_comm_broadcast(comm, lane, device, BROADCAST, root);
+    ot_lane_copy(lane, OT_COPY_D2H, host, device, BROADCAST);
+    OT_TRY(ot_lane_sync(lane));
+    for (int i = 0; i < BROADCAST; i++)
+        if (host[i] != (unsigned char)(i * 7 + root))
+            return ot_fail(OT_E_COMM, "byte %d of the broadcast is wrong", i);
+    return ot_comm_error(comm);
+}
+
+static int check_pieces(struct rank *self, struct ot_device *device, struct ot_comm *comm) {
+    struct ot_lane *lane = NULL;
+    void *staging = NULL, *host = NULL, *memory = NULL;
+    size_t bytes = ot_comm_staging_bytes(comm, PIECE);
+    int rc = 0;
+    OT_TRY_GOTO(ot_device_alloc_pinned(device, bytes, "staging", &staging), rc, out);
+    OT_TRY_GOTO(ot_device_alloc_pinned(device, BROADCAST, "test", &host), rc, out);
+    OT_TRY_GOTO(ot_device_alloc(device, BROADCAST, "test", &memory), rc, out);
+    OT_TRY_GOTO(ot_lane_open(device, "comm", &lane), rc, out);
+    ot_comm_reserve(comm, staging, bytes);
+    rc = broadcast_in_pieces(self, comm, lane, host, memory);
+out:
+    ot_lane_close(lane);
+    ot_device_free(device, memory);
+    ot_device_free_pinned(device, host, BROADCAST);
+    ot_device_free_pinned(device, staging, bytes);
+    return rc;
+}
+
 static int check_rank(struct rank *self, struct ot_device *device, struct ot_comm *comm) {
     struct ot_comm_checks checks = {
         .comm = comm, .device = device, .sizes = sizes, .n_sizes = 5, .delay_seed = 3};
@@ -28,7 +65,8 @@ static int check_rank(struct rank *self, struct ot_device *device, struct ot_com
         return ot_fail(OT_E_INTERNAL, "one rank stages nothing");
     if (self->ranks > 1 && (small != 2 * 100 * (size_t)self->ranks || large > 64 * MIB || large < 63 * MIB))
         return ot_fail(OT_E_INTERNAL, "the staging memory has %zu and %zu bytes", small, large);
-    return ot_comm_checks_run(&checks);
+    OT_TRY(ot_comm_checks_run(&checks));
+    return check_pieces(self, device, comm);
 }
 
 static void *run_rank(void *arg) {

@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 #include "kernels/cuda/cuda_guard_verdicts.h"
-#include "kernels/emu/emu.h"
-#include "kernels/emu/emu_faults.h"
-#include "kernels/emu/fake_cublaslt.h"
+#include "tests/emu/emu.h"
+#include "tests/emu/emu_faults.h"
+#include "tests/fakes/fake_cublaslt.h"
 #include "src/base/cache_file.h"
 #include "tests/cuda/guard_work.h"
 

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/emu/emu_faults.h"
-#include "kernels/emu/fake_cublaslt.h"
+#include "tests/emu/emu_faults.h"
+#include "tests/fakes/fake_cublaslt.h"
 #include "kernels/ops.h"
 
 enum { N = 40, HEADS = 2, DIM = 64, WIDTH = HEADS * DIM, ELEMS = N * WIDTH, BUCKETS = 4, REACH = 6 };

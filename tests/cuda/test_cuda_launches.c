@@ -1,6 +1,6 @@
 /* Counts the kernels that a training step starts on the GPU, with those of matrix products. The CPU takes
  * about 3 us to start one. A step is bound by that if its kernels take less time. */
-#include "kernels/emu/emu_faults.h"
+#include "tests/emu/emu_faults.h"
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
 

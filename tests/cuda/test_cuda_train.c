@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "kernels/emu/emu_faults.h"
-#include "kernels/emu/fake_cublaslt.h"
+#include "tests/emu/emu_faults.h"
+#include "tests/fakes/fake_cublaslt.h"
 #include "src/base/log.h"
 #include "src/cli/command.h"
 

@@ -65,6 +65,17 @@ static void test_text_and_mask(void **state) {
     check_row(f, "{'messages': [" U("u") ", " A("a") "]}", "<256><user>u<257>\n<assistant>[a<257>]");
 }
 
+/* Many templates refuse a conversation without a turn: the first turn's place is found all the same. */
+static void test_a_first_turn_of_the_assistant(void **state) {
+    struct data_fixture *f = *state;
+    static const char row[] = "{'messages': [" A("a") ", " U("v") ", " A("b") "]}",
+                      want[] = "<assistant>[a<257>]\n<user>v<257>\n<assistant>[b<257>]";
+    use_template(f, plain);
+    check_row(f, row, want);
+    use_template(f, "{{ raise_exception('No turn') if not messages }}" BEGIN END);
+    check_row(f, row, want);
+}
+
 /* Without a mark of the prompt, a stand-in for the answer finds where it begins. */
 static void test_templates_without_a_prompt(void **state) {
     struct data_fixture *f = *state;
@@ -162,6 +173,9 @@ static void test_templates_that_drop_thoughts(void **state) {
                   "data.jsonl:1: no assistant turn has an exact place in what the model's chat template "
                   "writes (turn 3: what asks for the answer is not what stands before it); choose a format "
                   "with --template");
+    /* The answer is nowhere in the text, and nothing is written before it. */
+    use_template(f, "{{ 'x' if messages | length > 1 }}");
+    check_refused(f, "{'messages': [" U("u") ", " A("a") "]}", "no assistant turn has an exact place");
     use_template(
         f, "{% for m in messages %}{{ raise_exception('No system') if m.role == 'system' }}{% endfor %}");
     check_refused(f, "{'system': 's', 'messages': [" U("u") ", " A("a") "]}",
@@ -191,6 +205,11 @@ static void test_tools(void **state) {
               "{'tools': '[{\\\"name\\\": \\\"f\\\", \\\"x\\\": 1.0}]', 'messages': [" U(
                   "u") ", {'role': 'assistant', 'content': null, " CALLS "}, " REST "}",
               want);
+    check_row(f,
+              "{'conversations': [{'from': 'human', 'value': 'u'}, {'from': 'function_call', 'value': "
+              "'[{\\\"name\\\": \\\"f\\\", \\\"arguments\\\": {}}, {\\\"name\\\": \\\"g\\\", "
+              "\\\"arguments\\\": {}}]'}]}",
+              "<user>u<257>\n<assistant>[(f {})(g {})<257>]");
     check_row(f,
               "{'tools': [{'name': 'f', 'x': 1.0}], 'conversations': [{'from': 'human', 'value': 'u'}, "
               "{'from': 'function_call', 'value': '{\\\"name\\\": \\\"f\\\", \\\"arguments\\\": "
@@ -409,6 +428,7 @@ int main(void) {
 #define row_test(test) cmocka_unit_test_setup_teardown(test, open_data_fixture, close_data_fixture)
     const struct CMUnitTest tests[] = {
         row_test(test_text_and_mask),
+        row_test(test_a_first_turn_of_the_assistant),
         row_test(test_templates_without_a_prompt),
         row_test(test_generation_blocks),
         row_test(test_weights),

@@ -116,25 +116,26 @@ static void check_micro(const struct ot_micro_batch *micro) {
     assert_int_equal(micro->targets[micro->n_tokens - 1], 257);
 }
 
-static void test_batches(void **state) {
-    struct data_fixture *f = *state;
+/* Row i has the letter i and `inputs` digits, and its target the letter and `targets` digits; 0: numbers that
+ * differ from row to row. Returns the least number of tokens of a step but for the last. */
+static int64_t check_batches(struct data_fixture *f, int inputs, int targets, int64_t seq_len) {
     struct ot_packing *packing;
     struct ot_batcher *batcher;
     struct ot_step_batch step;
     char text[26 * 64];
-    int64_t rows = 0, trained = 0;
+    int64_t rows = 0, trained = 0, least = INT64_MAX;
     size_t at = 0;
     for (int i = 0; i < 26; i++)
-        at +=
-            (size_t)snprintf(text + at, sizeof text - at, "{\"input\": \"%c%0*d\", \"target\": \"%c%0*d\"}\n",
-                             'a' + i, 1 + i % 7, i, 'A' + i, 1 + i % 5, i);
+        at += (size_t)snprintf(text + at, sizeof text - at,
+                               "{\"input\": \"%c%0*d\", \"target\": \"%c%0*d\"}\n", 'a' + i,
+                               inputs ? inputs : 1 + i % 7, i, 'A' + i, targets ? targets : 1 + i % 5, i);
     f->config.pairs = true;
     struct ot_dataset *d = load_text(f, text);
     check_ok(ot_packing_open(
-        &(struct ot_packing_config){.dataset = d, .seq_len = 64, .shuffle = true, .seed = 5}, &packing));
+        &(struct ot_packing_config){.dataset = d, .seq_len = seq_len, .shuffle = true, .seed = 5}, &packing));
     check_ok(ot_batcher_open(
         &(struct ot_batch_config){
-            .packing = packing, .dataset = d, .seq_len = 64, .step_sequences = 3, .micro_sequences = 2},
+            .packing = packing, .dataset = d, .seq_len = seq_len, .step_sequences = 3, .micro_sequences = 2},
         &batcher));
     for (int64_t s = ot_batcher_steps_per_epoch(batcher); s > 0; s--) {
         ot_batcher_next(batcher, &step);
@@ -142,6 +143,8 @@ static void test_batches(void **state) {
             check_micro(&step.input.micro[m]);
         rows += step.rows;
         trained += step.input.trained_tokens;
+        if (s > 1 && step.tokens < least)
+            least = step.tokens;
     }
     assert_int_equal(rows, 26);
     assert_int_equal(trained, ot_dataset_stats(d)->trained_tokens);
@@ -149,6 +152,14 @@ static void test_batches(void **state) {
     ot_packing_close(packing);
     ot_dataset_close(d);
     f->config.pairs = false;
+    return least;
+}
+
+static void test_batches(void **state) {
+    struct data_fixture *f = *state;
+    assert_true(check_batches(f, 0, 0, 64) <= 3 * 64);
+    /* Two rows of 4 + 4 tokens fill a sequence to its last token. */
+    assert_int_equal(check_batches(f, 2, 2, 16), 3 * 16);
 }
 
 int main(void) {

@@ -42,6 +42,16 @@ static void test_kinds(void **state) {
               "{\"conversations\": [{\"from\": \"human\", \"value\": \"u\"}, {\"from\": \"gpt\", \"value\": "
               "\"a\"}, {\"from\": \"human\", \"value\": \"v\"}, {\"from\": \"gpt\", \"value\": \"b\"}]}",
               "<256><|user|>\nu<257>\n<|assistant|>\n[a<257>]\n<|user|>\nv<257>\n<|assistant|>\n[b<257>]");
+    static const char *const users[] = {"user", "human"};
+    static const char *const models[] = {"assistant", "gpt", "chatgpt", "model"};
+    for (int i = 0; i < 8; i++) {
+        char row[200];
+        snprintf(row, sizeof row,
+                 "{\"conversations\": [{\"from\": \"%s\", \"value\": \"u\"}, "
+                 "{\"from\": \"%s\", \"value\": \"a\"}]}",
+                 users[i % 2], models[i / 2]);
+        check_row(f, row, "<256><|user|>\nu<257>\n<|assistant|>\n[a<257>]");
+    }
     check_row(f, "{\"instruction\": \"i\", \"input\": \"\", \"output\": \"o\"}",
               "<256>Below is an instruction that describes a task. Write a response that appropriately "
               "completes the request.\n\n### Instruction:\ni\n\n### Response:[o<257>]");
@@ -314,6 +324,10 @@ static void test_skip_bad(void **state) {
     ot_dataset_close(d);
     check_refused(f, "oops\n{\"other\": 1}\n", OT_E_INPUT, "all 2 rows are bad; the first error is: ");
     assert_non_null(strstr(ot_error_text(), "data.jsonl:1: "));
+    /* The kind is known, and every row of it is bad. */
+    check_refused(f, "{\"messages\": [{\"role\": \"bot\", \"content\": \"x\"}]}\n{\"messages\": [5]}\n",
+                  OT_E_INPUT, "all 2 rows are bad; the first error is: ");
+    assert_non_null(strstr(ot_error_text(), "data.jsonl:1: unknown role 'bot'"));
 }
 
 static void test_untrained(void **state) {

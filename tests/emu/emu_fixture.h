@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "kernels/cuda/ptx.cuh"
-#include "kernels/emu/emu.h"
-#include "kernels/emu/emu_faults.h"
+#include "tests/emu/emu.h"
+#include "tests/emu/emu_faults.h"
 
 extern "C" {
 #include "tests/support/check.h"

@@ -12,7 +12,7 @@
 #include "kernels/cuda/cuda_gemm_state.h"
 #include "kernels/cuda/gemm_plain.h"
 #include "kernels/cuda/gemm_tune.h"
-#include "kernels/emu/fake_cublaslt.h"
+#include "tests/fakes/fake_cublaslt.h"
 #include "tests/support/check.h"
 
 enum { M = 24, N = 16, K = 40, MEMORY_BYTES = 1 << 20, DRIVER = 13000 };
@@ -128,6 +128,24 @@ static void test_first_choice(void **state) {
     close_gpu(&g);
 }
 
+/* The library is told the alignment of a and of b, and keeps none of an earlier product. */
+static void test_each_alignment_counts(void **state) {
+    (void)state;
+    struct gpu g;
+    open_gpu(&g, NULL);
+    g.op.c = (float *)g.op.c + 4; /* behind a shifted b */
+    const struct ot_gemm aligned = g.op;
+    for (int operand = 0; operand < 2; operand++) {
+        g.op.m--; /* another shape */
+        assert_int_equal(run(&g), OT_FAKE_WIDE);
+        g.op.a = (const float *)g.op.a + (operand == 0);
+        g.op.b = (const float *)g.op.b + (operand == 1);
+        assert_int_equal(run(&g), OT_FAKE_NARROW);
+        g.op.a = aligned.a, g.op.b = aligned.b;
+    }
+    close_gpu(&g);
+}
+
 /* The device rejects algorithms that round a result between the parts of a sum, even if the library proposes
  * them. */
 static void test_forbidden_reductions(void **state) {
@@ -187,7 +205,27 @@ static void test_no_bias_off_alignment(void **state) {
     close_gpu(&g);
 }
 
-/* So many shapes that the table grows several times. */
+/* Success is 0 and no other number, whichever way a plan comes about. */
+static void test_success_is_zero(void **state) {
+    (void)state;
+    struct gpu g;
+    for (int way = 0; way < 3; way++) {
+        struct ot_cublaslt_algo proposals[OT_GEMM_PROPOSALS];
+        struct ot_gemm_plan *plan;
+        int n = -1;
+        ot_fake_cublaslt.finds_nothing = way == 1;
+        ot_fake_cublaslt.heuristic_status = way == 2 ? OT_CUBLASLT_NOT_SUPPORTED : 0;
+        open_gpu(&g, NULL);
+        assert_int_equal(ot_gemm_plan_find(g.gemm, &g.op, &plan), 0);
+        assert_int_equal(ot_gemm_plan_propose(g.gemm, plan, proposals, &n), 0);
+        assert_true(plan->is_plain == (way > 0) && (n > 0) == (way == 0));
+        assert_int_equal(ot_gemm_check(g.gemm, OT_CUBLASLT_SUCCESS, "", &plan->key), 0);
+        assert_int_equal(ot_cuda_gemm(g.gemm, &g.op, &g.on), 0);
+        close_gpu(&g);
+    }
+}
+
+/* So many shapes that the table grows several times. Most are only planned. */
 static void test_many_shapes(void **state) {
     (void)state;
     struct gpu g;
@@ -202,6 +240,13 @@ static void test_many_shapes(void **state) {
             }
     assert_int_equal(ot_fake_cublaslt.heuristics, M * N);
     assert_int_equal(ot_fake_cublaslt.matmuls, 2 * M * N);
+    for (int i = 0; i < 2 * M * K; i++) {
+        struct ot_gemm_plan *plan;
+        g.op.m = 1 + i % M, g.op.k = 1 + i / M % K;
+        check_ok(ot_gemm_plan_find(g.gemm, &g.op, &plan));
+        assert_true(plan->key.m == g.op.m && plan->key.k == g.op.k);
+    }
+    assert_int_equal(ot_fake_cublaslt.heuristics, M * N + M * (K - 1));
     close_gpu(&g);
 }
 
@@ -368,61 +413,18 @@ static void test_choices_are_kept(void **state) {
     ot_fake_cublaslt.heuristics = 0;
     assert_int_equal(first_of_new_run(folder), OT_FAKE_TALL);
     assert_int_equal(ot_fake_cublaslt.heuristics, 0);
+    struct gpu g;
+    struct ot_device_tuning tuning;
+    open_gpu(&g, folder);
+    run(&g);
+    check_ok(tune(&g, &tuning)); /* no shape is left to tune */
+    assert_int_equal(tuning.shapes, 0);
+    close_gpu(&g);
     tune_in(folder, M - 1, true); /* another shape's choice is added to the file */
     assert_int_equal(first_of_new_run(folder), OT_FAKE_TALL);
     ot_fake_cublaslt.libraries[0].patch++; /* another library version has its own choices */
     assert_int_equal(first_of_new_run(folder), OT_FAKE_NARROW);
     remove_folder(above);
-}
-
-static void write_bytes(const char *path, const unsigned char *bytes, size_t n) {
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(bytes, 1, n, file), n);
-    assert_int_equal(fclose(file), 0);
-}
-
-static size_t read_bytes(const char *path, unsigned char *bytes, size_t room) {
-    FILE *file = fopen(path, "rb");
-    assert_non_null(file);
-    size_t n = fread(bytes, 1, room, file);
-    fclose(file);
-    assert_true(n < room);
-    return n;
-}
-
-static size_t choices_in(const char *path, const char *identity) {
-    struct ot_gemm_choice *choices;
-    size_t n;
-    check_ok(ot_gemm_cache_read(path, identity, &choices, &n));
-    free(choices);
-    return n;
-}
-
-static void test_damaged_file(void **state) {
-    (void)state;
-    char *folder = make_folder(), *path;
-    unsigned char bytes[1024];
-    static const char identity[] = "a GPU";
-    static const struct ot_gemm_choice choices[2] = {{.key = {.m = 1}, .algo = {{1}}}, {.key = {.m = 2}}};
-    check_ok(ot_gemm_cache_path(folder, identity, &path));
-    assert_int_equal(choices_in(path, identity), 0); /* the file does not exist */
-    check_ok(ot_gemm_cache_write(path, identity, choices, 2));
-    assert_int_equal(choices_in(path, identity), 2);
-    assert_int_equal(choices_in(path, "a UPG"), 0);
-    size_t n = read_bytes(path, bytes, sizeof bytes);
-    for (size_t i = 0; i < n; i++) { /* every byte wrong in turn, and every shorter file */
-        bytes[i] ^= 0x10;
-        write_bytes(path, bytes, n);
-        assert_int_equal(choices_in(path, identity), 0);
-        bytes[i] ^= 0x10;
-        write_bytes(path, bytes, i);
-        assert_int_equal(choices_in(path, identity), 0);
-    }
-    write_bytes(path, bytes, n);
-    assert_int_equal(choices_in(path, identity), 2);
-    free(path);
-    remove_folder(folder);
 }
 
 /* Writes this algorithm into the folder's file as the product's choice. */
@@ -576,9 +578,11 @@ static void test_plain_product(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_first_choice, setup),
+        cmocka_unit_test_setup(test_each_alignment_counts, setup),
         cmocka_unit_test_setup(test_forbidden_reductions, setup),
         cmocka_unit_test_setup(test_no_split_with_a_bias, setup),
         cmocka_unit_test_setup(test_no_bias_off_alignment, setup),
+        cmocka_unit_test_setup(test_success_is_zero, setup),
         cmocka_unit_test_setup(test_many_shapes, setup),
         cmocka_unit_test_setup(test_tuning_keeps_bits, setup),
         cmocka_unit_test_setup(test_tuning_of_every_kind, setup),
@@ -586,7 +590,6 @@ int main(void) {
         cmocka_unit_test_setup(test_tuning_with_faults, setup),
         cmocka_unit_test_setup(test_unsteady_choice_is_not_kept, setup),
         cmocka_unit_test_setup(test_choices_are_kept, setup),
-        cmocka_unit_test_setup(test_damaged_file, setup),
         cmocka_unit_test_setup(test_useless_choices, setup),
         cmocka_unit_test_setup(test_folder_that_cannot_be_written, setup),
         cmocka_unit_test_setup(test_faults, setup),

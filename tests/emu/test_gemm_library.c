@@ -1,5 +1,6 @@
 /* The cuda device's choice of libcublasLt: where it looks, which libraries it passes over, and the error when
- * it finds none that it can use. A fake library (kernels/emu/fake_cublaslt.h) appears under real paths. */
+ * it finds none that it can use. A fake library (tests/fakes/fake_cublaslt.h) appears under real paths. Also
+ * the file of the algorithms that were chosen, when it is damaged. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +9,8 @@
 
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/cuda_gemm.h"
-#include "kernels/emu/fake_cublaslt.h"
+#include "kernels/cuda/cuda_gemm_cache.h"
+#include "tests/fakes/fake_cublaslt.h"
 #include "tests/support/check.h"
 
 enum { DRIVER = 13000 };
@@ -155,12 +157,65 @@ static void test_library_that_does_not_start(void **state) {
     assert_int_equal(ot_fake_cublaslt.live_objects, 0);
 }
 
+/* ---- the file of choices ---- */
+
+static void write_bytes(const char *path, const unsigned char *bytes, size_t n) {
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, n, file), n);
+    assert_int_equal(fclose(file), 0);
+}
+
+static size_t read_bytes(const char *path, unsigned char *bytes, size_t room) {
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    size_t n = fread(bytes, 1, room, file);
+    fclose(file);
+    assert_true(n < room);
+    return n;
+}
+
+static size_t choices_in(const char *path, const char *identity) {
+    struct ot_gemm_choice *choices;
+    size_t n;
+    check_ok(ot_gemm_cache_read(path, identity, &choices, &n));
+    free(choices);
+    return n;
+}
+
+static void test_damaged_file(void **state) {
+    (void)state;
+    char *folder = make_folder(), *path;
+    unsigned char bytes[1024];
+    static const char identity[] = "a GPU";
+    static const struct ot_gemm_choice choices[2] = {{.key = {.m = 1}, .algo = {{1}}}, {.key = {.m = 2}}};
+    check_ok(ot_gemm_cache_path(folder, identity, &path));
+    assert_int_equal(choices_in(path, identity), 0); /* the file does not exist */
+    check_ok(ot_gemm_cache_write(path, identity, choices, 2));
+    assert_int_equal(choices_in(path, identity), 2);
+    assert_int_equal(choices_in(path, "a UPG"), 0);
+    size_t n = read_bytes(path, bytes, sizeof bytes);
+    for (size_t i = 0; i < n; i++) { /* every byte wrong in turn, and every shorter file */
+        bytes[i] ^= 0x10;
+        write_bytes(path, bytes, n);
+        assert_int_equal(choices_in(path, identity), 0);
+        bytes[i] ^= 0x10;
+        write_bytes(path, bytes, i);
+        assert_int_equal(choices_in(path, identity), 0);
+    }
+    write_bytes(path, bytes, n);
+    assert_int_equal(choices_in(path, identity), 2);
+    free(path);
+    remove_folder(folder);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_library_that_does_not_do, setup),
         cmocka_unit_test_setup(test_library_that_does, setup),
         cmocka_unit_test_setup(test_library_in_other_folders, setup),
         cmocka_unit_test_setup(test_library_that_does_not_start, setup),
+        cmocka_unit_test_setup(test_damaged_file, setup),
     };
     return cmocka_run_group_tests_name("the library of products", tests, NULL, NULL);
 }

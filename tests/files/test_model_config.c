@@ -348,13 +348,16 @@ static void test_rewrite_changes_what_must_and_keeps_the_rest(void **state) {
     struct ot_json *root, *again;
     char *text;
     check_ok(ot_json_parse(base, strlen(base), "base", &root));
-    check_ok(ot_model_config_rewrite(root, OT_F32, &none, NULL, false, NULL, &text, NULL));
+    struct ot_config_changes changes = {.dtype = OT_F32, .ids = &none};
+    check_ok(ot_model_config_rewrite(root, &changes, &text, NULL));
     assert_null(text);
-    check_ok(ot_model_config_rewrite(root, OT_F32, &same, NULL, false, NULL, &text, NULL));
+    changes.ids = &same;
+    check_ok(ot_model_config_rewrite(root, &changes, &text, NULL));
     assert_null(text);
     check_ok(ot_generation_config_rewrite(root, &none, &text, NULL));
     assert_null(text);
-    check_ok(ot_model_config_rewrite(root, OT_BF16, &other, NULL, false, NULL, &text, NULL));
+    changes = (struct ot_config_changes){.dtype = OT_BF16, .ids = &other};
+    check_ok(ot_model_config_rewrite(root, &changes, &text, NULL));
     assert_non_null(strstr(text, "0.041666666666666664"));
     assert_null(strstr(text, "float32"));
     check_ok(ot_json_parse(text, strlen(text), "new", &again));
@@ -366,6 +369,31 @@ static void test_rewrite_changes_what_must_and_keeps_the_rest(void **state) {
     assert_true(ot_json_bool(ot_json_get(again, "z"), false));
     ot_json_free(again);
     ot_json_free(root);
+}
+
+/* A new rope replaces the old one whole, whichever of these keys the file had. Two keys of one name have no
+ * meaning. */
+static void test_rewrite_replaces_the_rope(void **state) {
+    (void)state;
+    const char *base = "{\"rope_parameters\": \"old\", \"rope_scaling\": \"old\", \"rope_theta\": \"old\", "
+                       "\"rope_local_base_freq\": \"old\", \"partial_rotary_factor\": \"old\", "
+                       "\"max_position_embeddings\": \"old\", \"n_positions\": \"old\", "
+                       "\"original_max_position_embeddings\": \"old\", \"z\": true}";
+    const struct ot_model_config *c = &ot_preset_find("llama-3.1-8b")->config;
+    const struct ot_token_ids none = {.bos = -1};
+    const struct ot_config_changes changes = {.dtype = OT_F32, .ids = &none, .rope = c};
+    struct ot_json *root, *again;
+    char *text;
+    check_ok(ot_json_parse(base, strlen(base), "base", &root));
+    check_ok(ot_model_config_rewrite(root, &changes, &text, NULL));
+    assert_null(strstr(text, "old"));
+    check_ok(ot_json_parse(text, strlen(text), "new", &again));
+    assert_int_equal(ot_json_int(ot_json_get(again, "max_position_embeddings"), -1), c->max_position);
+    assert_true(ot_json_real(ot_json_get(again, "rope_theta"), 0) == c->rope.theta);
+    assert_true(ot_json_bool(ot_json_get(again, "z"), false));
+    ot_json_free(again);
+    ot_json_free(root);
+    free(text);
 }
 
 /* What is written from a config is read as the same config, also at the edges. */
@@ -509,6 +537,7 @@ int main(void) {
         cmocka_unit_test(test_writes_what_it_reads),
         cmocka_unit_test(test_writes_windows_scaling_and_short_floats),
         cmocka_unit_test(test_rewrite_changes_what_must_and_keeps_the_rest),
+        cmocka_unit_test(test_rewrite_replaces_the_rope),
         cmocka_unit_test(test_edges_of_families),
         cmocka_unit_test(test_published_configs),
     };

@@ -4,12 +4,24 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <fcntl.h>
 
 #include "src/files/out_dir.h"
 #include "src/files/out_lock.h"
 #include "tests/files/fixture.h"
+
+/* The next call of flock(2) finds that another process has removed this directory. NULL: none. */
+static const char *removed_by_another;
+
+/* Takes the place of the C library's function. */
+int flock(int fd, int operation) {
+    if (removed_by_another)
+        assert_int_equal(rmdir(removed_by_another), 0);
+    removed_by_another = NULL;
+    return (int)syscall(SYS_flock, fd, operation);
+}
 
 static int open_folder(void **state) {
     *state = make_folder();
@@ -257,6 +269,24 @@ static void test_two_writers_are_one_too_many(void **state) {
     check_content(out, "f", "1");
 }
 
+/* Two processes start at once. One finds the new directory of the other, which is not locked yet, and removes
+ * it as stale. A process that has nothing to lose gives way. The last save of a run makes a new directory. */
+static void test_a_new_partial_that_another_process_removes(void **state) {
+    struct ot_out_dir *dir;
+    const char *out = in_folder(*state, "out"), *partial = in_folder(*state, "out.partial");
+    struct ot_out_lock *lock;
+    check_ok(ot_out_lock_open(out, &lock)); /* OUT is absent: its lock is not taken yet */
+    removed_by_another = partial;
+    check_fails(ot_out_dir_open(out, NULL, lock, &dir), OT_E_INPUT, "another process is writing this output");
+    assert_null(removed_by_another);
+    lock->insists = true;
+    removed_by_another = partial;
+    check_ok(save_with(out, lock, "f", "ours"));
+    assert_null(removed_by_another);
+    check_content(out, "f", "ours");
+    ot_out_lock_close(lock);
+}
+
 static void test_the_lock_lasts_over_every_use(void **state) {
     struct ot_out_lock *lock, *other = NULL;
     const char *out = in_folder(*state, "x/out");
@@ -386,6 +416,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_clears_what_a_crash_left, open_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_never_overwrites_a_kept_file, open_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_two_writers_are_one_too_many, open_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_a_new_partial_that_another_process_removes, open_folder,
+                                        drop_folder),
         cmocka_unit_test_setup_teardown(test_finishes_what_was_half_replaced, open_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_the_lock_lasts_over_every_use, open_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_what_others_do_to_a_locked_output, open_folder, drop_folder),

@@ -147,8 +147,42 @@ static void test_what_is_not_here(void **state) {
     assert_non_null(strstr(found.missing, "--init random"));
     assert_null(strstr(found.missing, "hf download"));
     ot_resolved_free(&found);
+    check_ok(ot_model_resolve("Llama7B", &found)); /* another spelling of the preset */
+    assert_string_equal(found.preset->name, "llama-7b");
+    assert_non_null(strstr(found.missing, "hf download huggyllama/llama-7b"));
+    ot_resolved_free(&found);
+    check_ok(ot_model_resolve("Qwen/Qwen3-8B", &found));
+    assert_string_equal(found.preset->name, "qwen3-8b");
+    assert_non_null(strstr(found.missing, "hf download Qwen/Qwen3-8B"));
+    ot_resolved_free(&found);
+    check_fails(ot_model_resolve("Qwen/Qwen3-8B-Instruct", &found), OT_E_INPUT, "not found in");
     check_fails(ot_model_resolve("some/model", &found), OT_E_INPUT, "hf download some/model");
     check_fails(ot_model_resolve("lama-7b", &found), OT_E_INPUT, "presets: llama-7b, llama-13b");
+}
+
+/* A caller that needs the shape alone takes what has no weights. */
+static void test_the_shape_alone(void **state) {
+    struct ot_resolved found;
+    setenv("HF_HUB_CACHE", in_folder(*state, "cache"), 1);
+    check_ok(ot_model_resolve_shape("meta-llama/Llama-3.1-8B-Instruct", &found));
+    assert_string_equal(found.preset->name, "llama-3.1-8b");
+    assert_string_equal(found.found, "meta-llama/Llama-3.1-8B-Instruct (preset llama-3.1-8b)");
+    assert_null(found.path);
+    ot_resolved_free(&found);
+    check_ok(ot_model_resolve_shape("llama-7b", &found));
+    assert_null(found.found);
+    ot_resolved_free(&found);
+    check_fails(ot_model_resolve_shape("some/model", &found), OT_E_INPUT,
+                "'hf download some/model config.json'");
+    check_fails(ot_model_resolve_shape("lama-7b", &found), OT_E_INPUT, "presets: llama-7b, llama-13b");
+    check_fails(ot_model_resolve_shape("../nowhere", &found), OT_E_INPUT, "no such directory");
+    /* What that command leaves in the cache. */
+    make_path(*state, "cache/models--some--model/snapshots/p");
+    write_text(*state, "cache/models--some--model/snapshots/p/config.json", "{}");
+    check_ok(ot_model_resolve_shape("some/model", &found));
+    assert_string_equal(found.path, in_folder(*state, "cache/models--some--model/snapshots/p"));
+    ot_resolved_free(&found);
+    check_fails(ot_model_resolve("some/model", &found), OT_E_INPUT, "incomplete: no model.safetensors");
 }
 
 int main(void) {
@@ -158,6 +192,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_hugging_face_cache, open_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_snapshots_without_a_ref, open_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_what_is_not_here, open_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_the_shape_alone, open_folder, drop_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,7 +37,8 @@ static void check_rewritten(const struct ot_json *root, const struct ot_config_f
     struct ot_json *tree;
     struct ot_config_file again;
     enum ot_dtype other = file->dtype == OT_BF16 ? OT_F32 : OT_BF16;
-    FUZZ_CHECK(ot_model_config_rewrite(root, other, &ids, NULL, false, NULL, &text, &bytes) == 0);
+    struct ot_config_changes changes = {.dtype = other, .ids = &ids};
+    FUZZ_CHECK(ot_model_config_rewrite(root, &changes, &text, &bytes) == 0);
     if (!text)
         return;
     FUZZ_CHECK(ot_json_parse(text, bytes, "rewritten", &tree) == 0);

@@ -177,10 +177,27 @@ static void test_searched_types_take_odd_rows(void **state) {
     }
 }
 
+/* The id, the values and the bytes of a block: GGML_QUANT_SIZES of the Python package gguf 0.19. The sizes
+ * say which bytes of a file are a tensor's. */
+static const uint32_t SIZES[][3] = {
+    {0, 1, 4},      {1, 1, 2},      {2, 32, 18},   {3, 32, 20},    {6, 32, 22},    {7, 32, 24},
+    {8, 32, 34},    {9, 32, 40},    {10, 256, 84}, {11, 256, 110}, {12, 256, 144}, {13, 256, 176},
+    {14, 256, 210}, {15, 256, 292}, {16, 256, 66}, {17, 256, 74},  {18, 256, 98},  {19, 256, 50},
+    {20, 32, 18},   {21, 256, 110}, {22, 256, 82}, {23, 256, 136}, {24, 1, 1},     {25, 1, 2},
+    {26, 1, 4},     {27, 1, 8},     {28, 1, 8},    {29, 256, 56},  {30, 1, 2},     {34, 256, 54},
+    {35, 256, 66},  {39, 32, 17},   {40, 64, 36},  {41, 128, 18}};
+enum { TYPES = sizeof SIZES / sizeof *SIZES };
+
 /* Every type's size holds whole blocks, and no two types have one id or one name. */
 static void test_the_table_of_types(void **state) {
     int n = 0;
     (void)state;
+    for (int i = 0; i < TYPES; i++) {
+        const struct ot_gguf_type *type = ot_gguf_type(SIZES[i][0]);
+        assert_non_null(type);
+        assert_int_equal(type->block_values, SIZES[i][1]);
+        assert_int_equal(type->block_bytes, SIZES[i][2]);
+    }
     for (uint32_t id = 0; id < 100; id++) {
         const struct ot_gguf_type *type = ot_gguf_type(id);
         if (!type)
@@ -193,7 +210,7 @@ static void test_the_table_of_types(void **state) {
                                                    strcmp(type->name, "Q4_1") != 0);
         n++;
     }
-    assert_int_equal(n, 34);
+    assert_int_equal(n, TYPES);
     assert_null(ot_gguf_type(UINT32_MAX));
 }
 

@@ -177,6 +177,7 @@ static void test_the_file_chooses_among_families(void **state) {
     config = family_named("olmo3");
     config.window = 0;
     config.window_by_layer = false;
+    config.local_rope_theta = 1e4; /* of no layer */
     check_ok(read_back(&config, &got));
     assert_int_equal(got.config.family, OT_FAMILY_OLMO2);
 }
@@ -343,9 +344,8 @@ static void put_wrong_keys(struct ot_gguf_keys *keys, const struct wrong_key *wr
         ot_gguf_put_u32(keys, key, wrong->number);
 }
 
-/* Without rope.freq_base, theta is llama.cpp's default. */
-static void test_theta_by_default(void **state) {
-    static const struct wrong_key none = {.architecture = "llama", .key = "vocab_size", .number = 4};
+/* The config that is made of a file with this key. */
+static struct ot_model_config config_with(const struct wrong_key *key) {
     const struct ot_gguf_entry entry = {
         .name = "token_embd.weight", .type = ot_gguf_type(OT_GGUF_F32), .dims = 2, .rows = 4, .cols = 8};
     struct ot_gguf_entry entries[1] = {entry};
@@ -359,8 +359,7 @@ static void test_theta_by_default(void **state) {
     char *text = NULL;
     size_t bytes;
     char *folder = make_folder();
-    (void)state;
-    put_wrong_keys(&keys, &none);
+    put_wrong_keys(&keys, key);
     writer_open(&keys, entries, 1, &sink, &writer);
     check_ok(ot_gguf_writer_put(writer, zeros, 32));
     check_ok(ot_gguf_writer_finish(writer));
@@ -369,7 +368,6 @@ static void test_theta_by_default(void **state) {
     check_ok(ot_gguf_make_config(file, -1, -1, &text, &bytes));
     check_ok(ot_json_parse(text, bytes, "made", &root));
     check_ok(ot_model_config_parse(root, "made", &config));
-    assert_true(config.config.rope.theta == 1e4);
     remove_folder(folder);
     ot_json_free(root);
     free(text);
@@ -377,6 +375,31 @@ static void test_theta_by_default(void **state) {
     ot_gguf_writer_close(writer);
     ot_gguf_keys_free(&keys);
     sink_free(&sink);
+    return config.config;
+}
+
+/* Without rope.freq_base, theta is llama.cpp's default. The least theta is 1. */
+static void test_theta(void **state) {
+    static const struct wrong_key none = {.architecture = "llama", .key = "vocab_size", .number = 4};
+    static const struct wrong_key least = {.architecture = "llama", .key = "rope.freq_base", .number = 1};
+    (void)state;
+    assert_true(config_with(&none).rope.theta == 1e4);
+    assert_true(config_with(&least).rope.theta == 1);
+}
+
+/* Without a list, the layers with a window are llama.cpp's: all but each second, or each sixth. */
+static void test_windows_by_default(void **state) {
+    static const struct wrong_key windows[] = {
+        {.architecture = "gemma2", .key = "attention.sliding_window", .number = 4},
+        {.architecture = "gemma3", .key = "attention.sliding_window", .number = 4}};
+    static const int64_t periods[] = {2, 6};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        struct ot_model_config config = config_with(&windows[i]);
+        assert_int_equal(config.n_layers, 8);
+        for (int64_t l = 0; l < 8; l++)
+            assert_int_equal(ot_model_layer_window(&config, l), (l + 1) % periods[i] != 0 ? 4 : 0);
+    }
 }
 
 static void test_refuses_wrong_model_keys(void **state) {
@@ -394,6 +417,7 @@ static void test_refuses_wrong_model_keys(void **state) {
         {"llama", "rope.scaling.type", "su", 0, 0, "llama.rope.scaling.type 'su' is not supported"},
         {"gemma3", "rope.scaling.type", "yarn", 0, 0, "gemma3.rope.scaling.type 'yarn' is not supported"},
         {"phi3", "rope.scaling.type", "longrope", 0, 0, "tensor rope_factors_short.weight must have"},
+        {"llama", "rope.freq_base", NULL, 0, 0, "llama.rope.freq_base is 0"},
         {"llama", "rope.dimension_count", NULL, 4, 0, "RoPE rotates 4 of each head's 8 elements"},
         {"phi3", "rope.dimension_count", NULL, 16, 0, "RoPE rotates 16 of each head's 8 elements"},
         {"llama", "attention.key_length", NULL, 16, 4, "one for each pair of a head's 16 elements"},
@@ -459,7 +483,8 @@ int main(void) {
         cmocka_unit_test(test_refuses_experts_that_llama_cpp_lacks),
         cmocka_unit_test(test_the_largest_gemmas_are_scaled_by_their_width),
         cmocka_unit_test(test_families_that_llama_cpp_lacks_are_named),
-        cmocka_unit_test(test_theta_by_default),
+        cmocka_unit_test(test_theta),
+        cmocka_unit_test(test_windows_by_default),
         cmocka_unit_test(test_refuses_wrong_model_keys),
         cmocka_unit_test(test_refuses_factors_that_are_not_positive),
         cmocka_unit_test(test_refuses_a_wrong_list_of_windows),

@@ -83,6 +83,10 @@ static void torchrun_is_found(void **state) {
         check_env(TORCHRUN, "rank 3 of 8 (local 1 of 2), found by torchrun; rank 0 is at a:30500");
     assert_string_equal(launch.ranks.run_id, "torchrun-job7.2");
     assert_int_equal(launch.n_start, 0);
+    check_env(TORCHRUN "MASTER_PORT=64535",
+              "rank 3 of 8 (local 1 of 2), found by torchrun; rank 0 is at a:65535");
+    check_env(TORCHRUN "MASTER_PORT=64536", /* there is no port 65536 */
+              "rank 3 of 8 (local 1 of 2), found by torchrun; rank 0 is at a:63536");
     check_env(TORCHRUN "MASTER_PORT=65000",
               "rank 3 of 8 (local 1 of 2), found by torchrun; rank 0 is at a:64000");
     check_env(TORCHRUN "PET_NNODES=4 PET_NODE_RANK=1 PET_MASTER_ADDR=a",
@@ -147,6 +151,16 @@ static void mpi_launchers_are_found(void **state) {
     check_env(HYDRA, "rank 2 of 3 (local 2 of 3), found by the MPI launcher; rank 0 is at 127.0.0.1:29600");
     check_env("PMI_RANK=2 PMI_SIZE=4 PALS_LOCAL_RANKID=0 PALS_LOCAL_SIZE=2 MASTER_ADDR=x1",
               "rank 2 of 4 (local 0 of 2), found by the MPI launcher; rank 0 is at x1:29600");
+    check_env("PMI_RANK=1 PMI_SIZE=4 MASTER_ADDR=x1",
+              "rank 1 of 4, found by the MPI launcher; rank 0 is at x1:29600");
+    /* half of a launcher's variables are none */
+    check_env("OMPI_COMM_WORLD_RANK=3", ALONE);
+    check_env("OMPI_COMM_WORLD_SIZE=4", ALONE);
+    check_env("PMI_RANK=2 MPI_LOCALRANKID=2", ALONE);
+    check_env("PMI_SIZE=3 MPI_LOCALRANKID=2", ALONE);
+    /* mpirun in a job of Slurm */
+    check_env(HYDRA "SLURM_PROCID=0 SLURM_JOB_ID=7",
+              "rank 2 of 3 (local 2 of 3), found by the MPI launcher; rank 0 is at 127.0.0.1:29600");
     /* what srun --mpi=pmi2 sets is no launcher of MPI */
     check_env(SLURM "PMI_RANK=5 PMI_SIZE=7",
               "rank 5 of 7 (local 1 of 2), found by Slurm; rank 0 is at n02:18456");
@@ -218,6 +232,12 @@ static void kubeflow_jobs_start_the_ranks_of_a_pod(void **state) {
     struct ot_launch_request request = request_of(TRAIN_JOB);
     request.visible_gpus = 4;
     check_found(&request, "ranks 12 to 15 of 16, found by TrainJob; rank 0 is at job-node-0-0.job:29500");
+    request.context = TRAIN_JOB "PET_NPROC_PER_NODE=gpu";
+    check_found(&request, "ranks 12 to 15 of 16, found by TrainJob; rank 0 is at job-node-0-0.job:29500");
+    request.context = TRAIN_JOB "PET_NPROC_PER_NODE=cpu";
+    check_found(&request,
+                "rank 3 of 4 (local 0 of 1), found by TrainJob; rank 0 is at job-node-0-0.job:29500");
+    request.context = TRAIN_JOB;
     request.gpus = "2";
     check_found(&request, "ranks 6 to 7 of 8, found by TrainJob; rank 0 is at job-node-0-0.job:29500");
     check_env("PET_NNODES=1 PET_NPROC_PER_NODE=3",
@@ -266,6 +286,8 @@ static void options_win(void **state) {
     request = request_of(SLURM);
     request.master = ":77";
     check_found(&request, "rank 5 of 7 (local 1 of 2), found by Slurm; rank 0 is at n02:77");
+    request.master = ":1";
+    check_found(&request, "rank 5 of 7 (local 1 of 2), found by Slurm; rank 0 is at n02:1");
     request.master = "b";
     check_found(&request, "rank 5 of 7 (local 1 of 2), found by Slurm; rank 0 is at b:18456");
     request.master = "::1"; /* no port, but an address with colons */
@@ -286,9 +308,9 @@ static void one_process_a_host_starts_ranks(void **state) {
         check_found(&request, "ranks 20 to 23 of 28, found by Slurm; rank 0 is at n02:18456");
     assert_int_equal(launch.n_start, 4);
     request = request_of(SLURM);
-    request.gpus = "4";
+    request.gpus = "2";
     check_fails(ot_ranks_find(&request, &launch), OT_E_USAGE,
-                "--gpus 4 starts ranks, but Slurm has started 7 processes, several on a host; remove --gpus");
+                "--gpus 2 starts ranks, but Slurm has started 7 processes, several on a host; remove --gpus");
     request.gpus = "1";
     check_found(&request, "rank 5 of 7 (local 1 of 2), found by Slurm; rank 0 is at n02:18456");
 }

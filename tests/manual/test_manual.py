@@ -62,7 +62,7 @@ class ManPage(program.ProgramTest):
 
     def test_it_says_who_has_an_option(self):
         page = " ".join(plain(read(program.SHARED, "offload-train.1")).split())
-        self.assertRegex(page, r"\.TP --price/h MONEY .{20,300}\(plan\) \.")
+        self.assertRegex(page, r"\.TP --price/h MONEY\|CARD=MONEY,\.\.\|FILE .{20,300}\(plan\) \.")
         self.assertRegex(page, r"\.TP --keep N .{20,300}\(default: 1\) \(train\) \.")
         self.assertRegex(page, r"\.TP -h, --help Print this help and stop\. \.")
 
@@ -124,8 +124,6 @@ class Words(program.ProgramTest):
         page, found = run("help", "environment").out + run("help", "launchers").out, set()
         for folder in ("src", "models", "offload", "kernels"):
             for where, _, names in os.walk(os.path.join(ROOT, folder)):
-                if os.path.basename(where) == "emu":  # not part of the program
-                    continue
                 for name in names:
                     if name.endswith((".c", ".h", ".cu", ".cpp")):
                         text = read(where, name)

@@ -40,6 +40,49 @@ static void test_presets_have_exact_counts(void **state) {
     assert_non_null(ot_preset_find("tiny-test"));
 }
 
+static const char *name_of(const struct ot_preset *preset) {
+    return preset ? preset->name : "none";
+}
+
+/* What people type for a model: its hub id, another case, no hyphens. */
+static void presets_are_found_by_their_other_spellings(void **state) {
+    (void)state;
+    static const char *const cases[][3] = {
+        /* the name; the preset that is this model; the one of its shape */
+        {"meta-llama/Meta-Llama-3-8B", "llama-3-8b", "llama-3-8b"},
+        {"qwen/qwen3-8b", "qwen3-8b", "qwen3-8b"},
+        {"Llama-3.1-8B", "llama-3.1-8b", "llama-3.1-8b"},
+        {"Meta-Llama-3-8B", "llama-3-8b", "llama-3-8b"},
+        {"llama13b", "llama-13b", "llama-13b"},
+        {"LLAMA_2_13B", "llama-2-13b", "llama-2-13b"},
+        {"unsloth/Llama-3.1-8B", "none", "llama-3.1-8b"}, /* other weights, perhaps */
+        {"meta-llama/Llama-3.1-8B-Instruct", "none", "llama-3.1-8b"},
+        {"Llama-2-7b-chat-hf", "none", "llama-2-7b"},
+        {"google/gemma-2-9b-it", "none", "gemma-2-9b"},
+        {"phi-3-mini-4k", "phi-3-mini-4k", "phi-3-mini-4k"},
+        {"llama-3-80b", "none", "none"},
+        {"Qwen/Qwen3-4B", "none", "none"},
+        {"instruct", "none", "none"},
+        {"", "none", "none"},
+        {"/", "none", "none"},
+        {"-._", "none", "none"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_string_equal(name_of(ot_preset_spelled(cases[i][0])), cases[i][1]);
+        assert_string_equal(name_of(ot_preset_shaped(cases[i][0])), cases[i][2]);
+    }
+    for (int i = 0; ot_preset_at(i); i++) { /* no preset has another spelling of another preset */
+        const struct ot_preset *preset = ot_preset_at(i);
+        assert_ptr_equal(ot_preset_spelled(preset->name), preset);
+        if (preset->hub_id)
+            assert_ptr_equal(ot_preset_spelled(preset->hub_id), preset);
+    }
+    char longest[400];
+    memset(longest, 'a', sizeof longest - 1);
+    longest[sizeof longest - 1] = '\0';
+    assert_null(ot_preset_shaped(longest));
+}
+
 /* The keys of a config as this program writes them. The caller frees the text. */
 static char *text_of(const struct ot_model_config *config) {
     struct ot_json_writer writer = {.indent = -1};
@@ -268,6 +311,16 @@ static bool in_last_layer(const void *context, const struct ot_tensor *tensor) {
     return strncmp(tensor->name, "model.layers.31.", 16) == 0;
 }
 
+static struct ot_lora_rank four_of_the_head(const void *context, const char *module) {
+    (void)context;
+    return (struct ot_lora_rank){strcmp(module, "lm_head") == 0 ? 4 : 0, 4};
+}
+
+static struct ot_lora_rank eight_of_the_head(const void *context, const char *module) {
+    struct ot_lora_rank rank = four_of_the_head(context, module);
+    return (struct ot_lora_rank){2 * rank.rank, rank.alpha};
+}
+
 static double flops_of(const struct ot_model_config *config, const struct ot_model_parts *parts,
                        double row_tokens) {
     struct ot_model *model;
@@ -305,14 +358,32 @@ static void test_flops(void **state) {
     assert_true(fabs(saved - 12.0 * 64 * (21.0 / 6 - 18.0 / 6)) < 1e-6);
 }
 
+/* An adapter of the head costs 6 FLOPs a parameter. Half of the tokens of a pair are the decoder's. */
+static void test_flops_of_an_adapter(void **state) {
+    (void)state;
+    static const struct {
+        const char *preset;
+        double share;
+    } cases[] = {{"llama-3.1-8b", 1}, {"flan-t5-base", 0.5}};
+    const struct ot_lora four = {.choose = four_of_the_head}, eight = {.choose = eight_of_the_head};
+    const struct ot_model_parts less = {.lora = &four}, more = {.lora = &eight};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct ot_model_config *c = &ot_preset_find(cases[i].preset)->config;
+        double added = flops_of(c, &more, 64) - flops_of(c, &less, 64);
+        assert_true(fabs(added / (cases[i].share * 6 * 4 * (double)(c->vocab + c->hidden)) - 1) < 1e-6);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_presets_have_exact_counts),
+        cmocka_unit_test(presets_are_found_by_their_other_spellings),
         cmocka_unit_test(test_known_models),
         cmocka_unit_test(test_families),
         cmocka_unit_test(test_bad_configs_are_refused),
         cmocka_unit_test(test_bad_experts_are_refused),
         cmocka_unit_test(test_flops),
+        cmocka_unit_test(test_flops_of_an_adapter),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

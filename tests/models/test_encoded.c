@@ -6,6 +6,8 @@
 
 #include "kernels/device.h"
 #include "models/encoded.h"
+#include "models/lora.h"
+#include "models/row_norms.h"
 #include "offload/block.h"
 #include "tests/kernels/weight_fixture.h"
 #include "tests/offload/tiny_encode.h"
@@ -15,6 +17,11 @@
 static bool trains_norms(const void *context, const struct ot_tensor *tensor) {
     (void)context;
     return strstr(tensor->name, "norm") != NULL;
+}
+
+/* Without biases, the frozen slab then has no vector, and a matrix follows it. */
+static bool trains_norms_and_v(const void *context, const struct ot_tensor *tensor) {
+    return trains_norms(context, tensor) || strstr(tensor->name, "v_proj");
 }
 
 static bool trains_edges(const void *context, const struct ot_tensor *tensor) {
@@ -177,9 +184,10 @@ static void check_place(const struct ot_slab_spec *slab, const struct ot_tensor 
 
 /* Parts cover the slab's parameters and its bytes in order. Each matrix is a part of its own: of experts too,
  * whose router alone stays plain, or with MXFP4 all that is no expert's. */
-static void check_parts(const struct ot_model_config *config) {
+static void check_parts(const struct ot_model_config *config,
+                        bool (*trains)(const void *, const struct ot_tensor *)) {
     for (int base = OT_BASE_BF16; base <= OT_BASE_MXFP4; base++) {
-        struct ot_model *model = open_base(config, OT_F32, trains_norms, (enum ot_base_type)base);
+        struct ot_model *model = open_base(config, OT_F32, trains, (enum ot_base_type)base);
         const struct ot_chain *chain = ot_model_chain(model);
         int64_t tensor = 0;
         for (int s = 0; s < chain->n_slabs; s++) {
@@ -214,10 +222,11 @@ static void check_parts(const struct ot_model_config *config) {
 static void test_parts_cover_the_slab(void **state) {
     (void)state;
     const struct ot_model_config odd = odd_config(), experts = config_with_experts();
-    const struct ot_model_config joined = config_with_joined_experts(24);
-    check_parts(&odd);
-    check_parts(&experts);
-    check_parts(&joined);
+    const struct ot_model_config joined = config_with_joined_experts(24), plain = tiny_config(2, false);
+    check_parts(&odd, trains_norms);
+    check_parts(&experts, trains_norms);
+    check_parts(&joined, trains_norms);
+    check_parts(&plain, trains_norms_and_v);
 }
 
 /* The project's figures for a layer of Llama 7B: 4.5, 4.127, 4.25 and 8 bits a weight and little more. */
@@ -313,6 +322,53 @@ static void test_pieces_change_no_byte(void **state) {
     check_pieces(&odd);
     check_pieces(&experts);
     check_pieces(&joined);
+}
+
+static int give_values(void *context, const struct ot_tensor *weight, int64_t first, int64_t n,
+                       float *values) {
+    const float *slab = context;
+    memcpy(values, slab + weight->first + first, (size_t)n * sizeof *values);
+    return 0;
+}
+
+/* Row norms of a weight are those of the values with which the run computes. The MLP has more rows than a
+ * piece. */
+static void test_norms_of_rows(void **state) {
+    (void)state;
+    enum { LAYER = 1, MOST_ROWS = 300 };
+    struct ot_model_config config = odd_config();
+    config.ffn = MOST_ROWS;
+    struct ot_pool *pool;
+    check_ok(ot_pool_open(1, "norms", &pool));
+    for (int base = OT_BASE_AUTO; base <= OT_BASE_MXFP4; base++) {
+        struct ot_model *model = open_base(&config, OT_F32, trains_nothing, (enum ot_base_type)base);
+        float *values = values_of(model, LAYER), want[MOST_ROWS], got[MOST_ROWS];
+        int checked = 0;
+        for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
+            const struct ot_tensor *t = ot_model_tensor(model, i);
+            struct ot_encoded_part part;
+            if (t->slab != LAYER || t->dims != 2)
+                continue;
+            float *used = malloc((size_t)(t->rows * t->cols) * sizeof *used);
+            assert_non_null(used);
+            check_ok(give_values(values, t, 0, t->rows * t->cols, used));
+            for (int p = 0; ot_encoded_part(model, LAYER, p, &part); p++)
+                if (part.first == t->first) {
+                    void *bytes = weight_encoded(&part.weight, OT_F32, used, pool, 0);
+                    ot_weight_decode(&part.weight, bytes, OT_F32, 0, t->rows * t->cols, used);
+                    free(bytes);
+                }
+            ot_lora_row_norms(used, t->rows, t->cols, want);
+            check_ok(ot_model_row_norms(model, t, give_values, values, got));
+            assert_memory_equal(got, want, (size_t)t->rows * sizeof *got);
+            free(used);
+            checked++;
+        }
+        assert_int_equal(checked, 7);
+        free(values);
+        ot_model_close(model);
+    }
+    ot_pool_close(pool);
 }
 
 static void test_wrong_values_are_refused(void **state) {
@@ -456,6 +512,7 @@ int main(void) {
         cmocka_unit_test(test_parts_cover_the_slab),
         cmocka_unit_test(test_bytes_of_a_llama_7b),
         cmocka_unit_test(test_pieces_change_no_byte),
+        cmocka_unit_test(test_norms_of_rows),
         cmocka_unit_test(test_wrong_values_are_refused),
         cmocka_unit_test(test_too_large_a_matrix),
         cmocka_unit_test(test_chain_decodes),

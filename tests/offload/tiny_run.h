@@ -79,6 +79,9 @@ void tiny_open_device(size_t plan_bytes, int threads, uint64_t delay_seed, struc
 
 /* layers must be at least 1. */
 struct ot_model_config tiny_config(int layers, bool tied);
+/* A T5: two layers of an encoder, three of a decoder. All layers share one slab. Heads x head_dim is not the
+ * width. */
+struct ot_model_config tiny_pair_config(bool gated);
 /* Reads the arrays "config" and "config_real" that scripts/golden/train.py and curve.py write. */
 struct ot_model_config tiny_golden_config(const int64_t *counts, const double *reals);
 /* Defaults: fp32, clip 1.0, two sequences per micro-batch, everything on the device. Opens nothing. */

@@ -23,7 +23,7 @@ static void plans_take_rates_and_the_runs_length(void **state) {
     accept(&o,
            "plan --model m --nvme 500G --nvme-write 3GB --tokens 10M --epochs 2 --price/h 1.89 --explain");
     assert_int_equal(o.command, OT_COMMAND_PLAN);
-    assert_true(o.tokens == 10 << 20 && o.epochs == 2 && o.price == 1.89 && o.explain && !o.gpu);
+    assert_true(o.tokens == 10 << 20 && o.epochs == 2 && strcmp(o.price, "1.89") == 0 && o.explain && !o.gpu);
     ot_options_free(&o);
     accept(&o, "plan --gpu list --json");
     ot_options_free(&o);

@@ -60,7 +60,7 @@ class Gpus(program.ProgramTest):
         for result in results:
             self.assertEqual(result.code, 0, result.err)
         self.assertIn("one copy for all ranks", results[1].err)
-        losses = [re.findall(r"step \d/3 loss [\d.]+", result.err) for result in results]
+        losses = [re.findall(r"(step \d/3) (?:ETA \S+ )?(loss [\d.]+)", result.err) for result in results]
         self.assertEqual(losses[0], losses[1])
         self.assertGreater(len(losses[0]), 0)
 

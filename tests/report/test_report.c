@@ -1,5 +1,4 @@
-/* Output for people and programs: numbers, progress, the memory table and its sums, the log, sampled
- * tokens. */
+/* Output for people and programs: numbers, forecasts and summaries in words, the log, sampled tokens. */
 #include "tests/support/check.h"
 
 #include <math.h>
@@ -15,7 +14,6 @@
 #include "src/report/report.h"
 #include "src/run/run_log.h"
 #include "src/run/sampler.h"
-#include "src/train/progress.h"
 
 static void numbers_as_people_read_them(void **state) {
     (void)state;
@@ -42,178 +40,6 @@ static void numbers_as_people_read_them(void **state) {
     assert_string_equal(ot_text_duration(187200, t), "2d04h");
     assert_string_equal(ot_text_duration(NAN, t), "?");
     assert_string_equal(ot_text_duration(-1, t), "?");
-}
-
-static struct ot_step_record point_at(int64_t step) {
-    return (struct ot_step_record){.step = step,
-                                   .loss = 0.538,
-                                   .grad_norm = 1.3,
-                                   .lr = 9.5e-6,
-                                   .seconds = 2,
-                                   .tokens = 3000,
-                                   .gpu_bytes = 64 << 20,
-                                   .host_bytes = 3 << 20};
-}
-
-static void progress_estimates_and_formats(void **state) {
-    (void)state;
-    struct ot_progress p;
-    char line[OT_PROGRESS_LINE_BYTES];
-    ot_progress_open(&p, 264, (struct ot_every){.steps = 10}, false);
-    struct ot_step_record point = point_at(44);
-    ot_progress_add(&p, &point, 5);
-    assert_true(ot_progress_seconds_left(&p, 44) == 440);
-    ot_progress_line(&p, &point, line);
-    assert_string_equal(
-        line, "step  44/264 loss 0.5380 |g| 1.3 lr 9.50e-06 1,500 tok/s gpu 64.0 MiB host 3.0 MiB ETA "
-              "7m20s");
-    ot_progress_bar(&p, &point, line);
-    assert_memory_equal(line, "[###.................] 44/264 ETA 7m20s loss 0.5380 1,500 tok/s", 62);
-    point.skipped = OT_SKIP_OVERFLOW;
-    ot_progress_line(&p, &point, line);
-    assert_non_null(strstr(line, "skipped: gradient too large for fp16"));
-    point = point_at(264);
-    ot_progress_line(&p, &point, line);
-    assert_null(strstr(line, "ETA"));
-    ot_progress_bar(&p, &point, line);
-    assert_memory_equal(line, "[####################]", 22);
-    /* One slow step moves the estimate by a twentieth of the difference. */
-    point.seconds = 22;
-    ot_progress_add(&p, &point, 6);
-    assert_true(fabs(ot_progress_seconds_left(&p, 263) - 3) < 1e-9);
-}
-
-static void lines_come_at_intervals(void **state) {
-    (void)state;
-    struct ot_progress p;
-    int lines = 0;
-    ot_progress_open(&p, 25, (struct ot_every){.steps = 10}, false);
-    for (int64_t step = 1; step <= 25; step++) {
-        struct ot_step_record point = point_at(step);
-        lines += ot_progress_add(&p, &point, (double)step);
-    }
-    assert_int_equal(lines, 4); /* at steps 1, 10, 20, 25 */
-    ot_progress_open(&p, 100, (struct ot_every){.seconds = 10}, false);
-    lines = 0;
-    for (int64_t step = 1; step <= 100; step++) {
-        struct ot_step_record point = point_at(step);
-        lines += ot_progress_add(&p, &point, 1000 + (double)step);
-    }
-    assert_int_equal(lines, 11); /* at steps 1, 11, ..., 91, 100 */
-    /* The bar of a terminal is not a line of the history. */
-    ot_progress_open(&p, 25, (struct ot_every){.steps = 10}, true);
-    lines = 0;
-    for (int64_t step = 1; step <= 25; step++) {
-        struct ot_step_record point = point_at(step);
-        lines += ot_progress_add(&p, &point, (double)step);
-    }
-    assert_int_equal(lines, 4);
-}
-
-/* Reads the number of a column. The cells are 12 wide, with a space between them. */
-static double number_in(const char *line, int column, int columns) {
-    char cell[13] = "";
-    memcpy(cell, line + strlen(line) - (size_t)(13 * (columns - column) - 1), 12);
-    return strtod(cell, NULL);
-}
-
-static void check_table(const struct ot_ledger *ledger, const size_t budget[OT_TIER_COUNT], int columns,
-                        double unit, char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES]) {
-    int n = ot_report_table(ledger, budget, true, lines);
-    assert_int_equal(n, 8); /* header, five names, total, budget */
-    for (int column = 0; column < columns; column++) {
-        double sum = 0, exact = (double)ot_ledger_total(ledger, (enum ot_tier)column) / unit;
-        for (int i = 1; i < n - 2; i++)
-            sum += number_in(lines[i], column, columns);
-        assert_true(fabs(sum - number_in(lines[n - 2], column, columns)) < 0.01);
-        assert_true(fabs(number_in(lines[n - 2], column, columns) - exact) <= 0.0501);
-        assert_true(fabs(number_in(lines[n - 1], column, columns) - (double)budget[column] / unit) <= 0.0501);
-    }
-    for (int i = 1; i < n; i++)
-        assert_int_equal(strlen(lines[i]), strlen(lines[0]));
-}
-
-static void the_table_adds_up(void **state) {
-    (void)state;
-    struct ot_ledger two = {0}, three = {0};
-    static const char *const names[] = {"weights",     "gradients", "weights", "state",
-                                        "activations", "staging",   "nothing"};
-    for (int i = 0; i < 7; i++) {
-        size_t bytes = i == 6 ? 0 : 1234567u * (unsigned)(i + 1);
-        two.entries[two.n++] = (struct ot_ledger_entry){i % 2 ? OT_TIER_HOST : OT_TIER_GPU, names[i], bytes};
-        three.entries[three.n++] = (struct ot_ledger_entry){(enum ot_tier)(i % 3), names[i], 1000 * bytes};
-    }
-    char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES];
-    check_table(&two, (const size_t[]){64 << 20, 128 << 20, 0}, 2, 0x1p20, lines);
-    assert_null(strstr(lines[0], "nvme"));
-    assert_non_null(strstr(lines[0], "MiB"));
-    assert_non_null(strstr(lines[7], "128.0"));
-    assert_non_null(strstr(lines[1], "weights"));
-    check_table(&two, (const size_t[]){64 << 20, 128 << 20, 256 << 20}, 3, 0x1p20, lines);
-    assert_non_null(strstr(lines[0], "nvme")); /* a tier with a budget is shown, even if it is not used */
-    /* Only the tier on disk needs the larger unit. */
-    three.entries[5].bytes = (size_t)20 << 30;
-    check_table(&three, (const size_t[]){16ull << 30, 32ull << 30, 512ull << 30}, 3, 0x1p30, lines);
-    assert_non_null(strstr(lines[0], "GiB"));
-}
-
-/* Without --explain the table has five rows, for any names of the ledger. They add up to the same total. */
-static void the_short_table_has_five_rows(void **state) {
-    (void)state;
-    static const struct {
-        const char *name, *row;
-    } entries[] = {{"workspace", "other"},
-                   {"weights", "weights"},
-                   {"weight slots", "weights"},
-                   {"optimizer state slots", "optimizer"},
-                   {"gradient slots", "gradients"},
-                   {"activation gradients", "activations"},
-                   {"rows", "other"},
-                   {"kept activations", "activations"}};
-    static const char *const rows[] = {"weights", "optimizer", "gradients", "activations", "other"};
-    struct ot_ledger ledger = {0};
-    char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES], full[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES];
-    const size_t budget[OT_TIER_COUNT] = {64 << 20, 64 << 20, 0};
-    double want[5] = {0};
-    for (int i = 0; i < 8; i++) {
-        ledger.entries[ledger.n++] =
-            (struct ot_ledger_entry){OT_TIER_GPU, entries[i].name, (size_t)(i + 1) << 20};
-        for (int r = 0; r < 5; r++)
-            want[r] += strcmp(rows[r], entries[i].row) == 0 ? i + 1 : 0;
-    }
-    assert_int_equal(ot_report_table(&ledger, budget, false, lines), 8);
-    for (int r = 0; r < 5; r++) {
-        assert_non_null(strstr(lines[r + 1], rows[r]));
-        assert_true(number_in(lines[r + 1], 0, 2) == want[r]);
-    }
-    assert_int_equal(ot_report_table(&ledger, budget, true, full), 11);
-    assert_string_equal(lines[6], full[9]); /* the totals */
-}
-
-static void a_plan_is_told_in_two_lines(void **state) {
-    (void)state;
-    char line[OT_TABLE_LINE_BYTES];
-    struct ot_slab_plan slabs[] = {
-        {.weights = OT_HOME_GPU, .tiles = {[OT_TILE_GPU] = 2}, .state = OT_HOME_HOST},
-        {.weights = OT_HOME_NVME, .tiles = {[OT_TILE_GPU] = 1, [OT_TILE_CPU] = 3}, .state = OT_HOME_NVME},
-        {.weights = OT_HOME_NVME, .tiles = {[OT_TILE_STREAM] = 2}, .state = OT_HOME_HOST},
-    };
-    struct ot_plan plan = {.slabs = slabs, .n_slabs = 3, .activations = OT_HOME_HOST};
-    assert_string_equal(
-        ot_report_homes(&plan, line),
-        "weights: 1 of 3 slabs on gpu, 2 on nvme · optimizer state: 3 of 8 tiles on gpu, 2 on "
-        "host, 3 on nvme · activations: on host");
-    slabs[1].grads = OT_HOME_NVME;
-    assert_non_null(strstr(ot_report_homes(&plan, line),
-                           " · activations: on host · gradients: of 5 of 8 tiles on gpu, 3 on nvme"));
-    assert_string_equal(ot_report_engines(&plan, line), "3 of 8 tiles by gpu (37.5 %), 2 by stream "
-                                                        "(25.0 %), 3 by cpu (37.5 %)");
-    plan.shadow_frames = 2;
-    assert_non_null(strstr(ot_report_engines(&plan, line), "3 by cpu (37.5 %) · 2 ahead of the norm"));
-    plan.shadow_frames = 0;
-    memset(slabs, 0, sizeof slabs); /* evaluation has no tiles */
-    assert_string_equal(ot_report_homes(&plan, line), "weights: all 3 slabs on gpu · activations: on host");
-    assert_string_equal(ot_report_engines(&plan, line), "");
 }
 
 static void seconds_have_three_digits(void **state) {
@@ -244,9 +70,12 @@ static void a_forecast_is_told(void **state) {
     struct ot_prediction p = {.step_seconds = 2, .tokens = 65536, .exposed_host = 0.1};
     p.busy[OT_LANE_COMPUTE] = 1.5;
     p.busy[OT_LANE_H2D] = p.exposed[OT_LANE_H2D] = 0.4;
-    assert_string_equal(ot_report_prediction(&p, 0, 300, line),
+    const struct ot_run_times nothing = {0};
+    assert_string_equal(ot_report_prediction(&p, 0, 300, &nothing, line),
                         "2.00 s a step, 32,768 tok/s · 300 steps in 10m00s");
-    assert_string_equal(ot_report_prediction(&p, 270, 300, line),
+    assert_string_equal(ot_report_prediction(&p, 0, 1, &nothing, line),
+                        "2.00 s a step, 32,768 tok/s · 1 step in 2.0s");
+    assert_string_equal(ot_report_prediction(&p, 270, 300, &nothing, line),
                         "2.00 s a step, 32,768 tok/s · remaining 30 steps in 1m00s · all 300 steps in "
                         "10m00s");
     struct ot_lane_times times[] = {{"predicted", 2, p.busy, p.exposed, p.exposed_host},
@@ -258,6 +87,40 @@ static void a_forecast_is_told(void **state) {
     assert_string_equal(lines[3], "stalled on predicted     20.0 %      0.0 %      5.0 %");
     assert_string_equal(lines[4], "stalled on measured      10.0 %      0.0 %      2.5 %");
     assert_int_equal(strlen(lines[0]), strlen(lines[3]));
+}
+
+/* 10 steps in 4.6 s that take half a minute, because an evaluation follows each. */
+static void what_comes_besides_steps_is_told(void **state) {
+    (void)state;
+    char line[OT_FORECAST_LINE_BYTES], spent[OT_TABLE_LINE_BYTES];
+    struct ot_prediction p = {.step_seconds = 0.46, .tokens = 1024};
+    struct ot_run_times times = {.counts = {11, 0}, .eval = 2.3, .sample = 0.5, .result = 0.01};
+    assert_string_equal(
+        ot_report_prediction(&p, 0, 10, &times, line),
+        "460 ms a step, 2,226 tok/s · 10 steps in 4.6s · in all 30s, 336 tok/s: 11 evaluations of "
+        "2.3s, sample 0.5s");
+    times = (struct ot_run_times){.counts = {1, 4}, .eval = 0.001, .save = 2, .result = 1};
+    assert_string_equal(ot_report_prediction(&p, 0, 10, &times, line),
+                        "460 ms a step, 2,226 tok/s · 10 steps in 4.6s · in all 14s, 752 tok/s: saving 9.0s");
+    assert_string_equal(
+        ot_report_prediction(&p, 5, 10, &times, line),
+        "460 ms a step, 2,226 tok/s · remaining 5 steps in 2.3s · all 10 steps in 4.6s · in all "
+        "11s, 453 tok/s: saving 9.0s");
+    times.save = times.result = 0; /* a thousandth of a run is no news */
+    assert_null(strstr(ot_report_prediction(&p, 0, 10, &times, line), "in all"));
+    struct ot_outcome outcome = {.steps = 10,
+                                 .evals = 11,
+                                 .step_seconds = 4.6,
+                                 .eval_seconds = 25.3,
+                                 .save_seconds = 1,
+                                 .result_seconds = 0.5,
+                                 .sample_seconds = 0.4,
+                                 .whole_seconds = 32.1};
+    assert_string_equal(
+        ot_report_spent(&outcome, spent),
+        "32s = 10 steps 4.6s + 11 evaluations 25s + saving 1.5s + sample 0.4s + other work 0.3s");
+    outcome = (struct ot_outcome){.steps = 8, .first_step = 7, .step_seconds = 2, .whole_seconds = 2.01};
+    assert_string_equal(ot_report_spent(&outcome, spent), "2.0s = 1 step 2.0s");
 }
 
 static void a_second_prediction_is_told_if_it_differs(void **state) {
@@ -534,13 +397,9 @@ static void the_sampler_is_exact(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_as_people_read_them),
-        cmocka_unit_test(progress_estimates_and_formats),
-        cmocka_unit_test(lines_come_at_intervals),
-        cmocka_unit_test(the_table_adds_up),
-        cmocka_unit_test(the_short_table_has_five_rows),
-        cmocka_unit_test(a_plan_is_told_in_two_lines),
         cmocka_unit_test(seconds_have_three_digits),
         cmocka_unit_test(a_forecast_is_told),
+        cmocka_unit_test(what_comes_besides_steps_is_told),
         cmocka_unit_test(a_second_prediction_is_told_if_it_differs),
         cmocka_unit_test(an_explanation_is_told),
         cmocka_unit_test(the_choice_of_a_step_is_told),

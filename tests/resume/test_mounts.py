@@ -116,6 +116,19 @@ class MountsTest(StoppingTest):
             self.assertEqual(self.checkpoints("sub"), self.checkpoints("whole"))
             self.assertEqual(os.listdir(self.path("sub.source")), os.listdir(self.path("sub/checkpoints")))
 
+    def test_a_mounted_sub_directory_of_a_run_that_was_stopped(self):
+        """Its checkpoints cannot be set aside for a new run, and they are all that the stopped run has left."""
+        self.sub_mount("held")
+        self.succeed(*self.command("held", "--resume", "never"))
+        for name in "finished.json", "checkpoints/complete":
+            os.remove(self.path(f"held/{name}"))
+        kept = self.checkpoints("held")
+        result = run(*self.command("held", "--resume", "never", "--seed", "1"))
+        self.assertEqual(result.code, 5, result.err)
+        self.assertRegex(result.err, r"held/checkpoints: has checkpoints of another run and cannot be renamed to .*\.old; "
+                                     "remove them, or choose another --out")
+        self.assertEqual(self.checkpoints("held"), kept)
+
     def test_beside_it_nothing_can_be_written(self):
         self.make("fixed")
         mount("--bind", *[self.path("fixed")] * 2)

@@ -6,6 +6,7 @@ import glob
 import json
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -198,6 +199,16 @@ class Ends(RanksTest):
             self.verify("full")
             self.check_equal("full", whole)
 
+    def test_a_removal_that_fails_once(self):
+        """Rank 0 could not remove the checkpoint of step 2. Before the save of step 6 all ranks make place again."""
+        whole = self.whole("--gpus", "1")
+        env = preload("eio:unlink:1", "/removal/checkpoints/step-00000002/")
+        result = self.succeed(*self.command("removal", "--gpus", "2", *self.places["nvme"]), env=env)
+        self.assertEqual(len(re.findall("warning: .*step-00000002.*: Input/output error", result.err)), 1, result.err)
+        self.assertEqual(self.logged("removal", "checkpoint"), [2, 4, 6, 8])
+        self.check_equal("removal", whole)
+        self.check_tidy("removal")
+
     def test_what_all_ranks_can_save_after_an_error(self):
         """Rank 0 cannot write the log, or the model: all ranks save their state before they end."""
         for fault, name in (("enospc:write:4+", "log.jsonl"), ("enospc:any:1+", "model.safetensors")):
@@ -226,5 +237,6 @@ class Ends(RanksTest):
 if __name__ == "__main__":
     if not FAULTS:
         del Ends.test_a_rank_that_dies_in_a_save, Ends.test_a_full_disk_on_one_rank_costs_one_checkpoint
+        del Ends.test_a_removal_that_fails_once
         del Ends.test_what_all_ranks_can_save_after_an_error, Ends.test_a_stop_whose_checkpoint_fails
     program.main()

@@ -381,7 +381,7 @@ class Terminal(StopTest):
         process, terminal = self.open("history", "--log-every", "4")
         lines = self.read(terminal)
         self.assertEqual(process.wait(timeout=60), 0)
-        steps = [int(found[1]) for found in (re.match(r"step +(\d+)/20 loss \d", line) for line in lines) if found]
+        steps = [int(found[1]) for found in (re.match(r"step +(\d+)/20( ETA \S+)? loss \d", line) for line in lines) if found]
         self.assertEqual(steps, [1, 4, 8, 12, 16, 20])
         self.assertFalse([line for line in lines if line.startswith("[")], lines)  # the bar is gone in the end
 

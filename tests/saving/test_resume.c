@@ -324,6 +324,35 @@ static void what_fixes_the_bits_is_taken_over(void **state) {
     ot_options_free(&o);
 }
 
+/* The line of what was taken over has a bounded length: it is cut, and nothing behind it is written. */
+static void the_line_of_taken_options_is_cut(void **state) {
+    const struct folder *f = *state;
+    struct {
+        struct ot_resume resume;
+        char behind[1024];
+    } places = {0};
+    struct ot_options o;
+    char name[80];
+    static char line[1024];
+    memset(name, 'n', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    snprintf(line, sizeof line,
+             BASE "--eval-data %s --tokenizer %s --template %s --train %s --beta1 0.123456789012345 --beta2 "
+                  "0.234567890123456 --eps 0.000345678901234567 --weight-decay 0.456789012345678 --clip "
+                  "0.567890123456789 --skip-spikes 6.78901234567891 --seed 123456789012345 --schedule wsd "
+                  "--warmup 12345 --no-eos --pack no --train-on-prompt --skip-bad",
+             name, name, name, name);
+    check_ok(take_over(f, line, BASE, &places.resume, &o));
+    assert_int_equal(strlen(places.resume.taken), sizeof places.resume.taken - 1);
+    for (size_t i = 0; i < sizeof places.behind; i++)
+        assert_int_equal(places.behind[i], 0);
+    name[60] = '\0'; /* long values are cut, too */
+    snprintf(line, sizeof line, " --eval-data %s --t", name);
+    assert_non_null(strstr(places.resume.taken, line));
+    ot_resume_close(&places.resume);
+    ot_options_free(&o);
+}
+
 static void the_same_command_takes_over_what_was_chosen_then(void **state) {
     const struct folder *f = *state;
     struct ot_resume resume;
@@ -540,6 +569,7 @@ int main(void) {
         resume_test(reading_that_fails_gets_the_same_advice),
         resume_test(what_is_newer_is_cleared),
         resume_test(what_fixes_the_bits_is_taken_over),
+        resume_test(the_line_of_taken_options_is_cut),
         resume_test(the_same_command_takes_over_what_was_chosen_then),
         resume_test(another_run_is_refused_with_all_differences),
         resume_test(what_fixes_no_bit_may_change),

@@ -13,9 +13,9 @@ import unittest
 
 FOLDERS = ["src", "models", "offload", "kernels", "tests"]
 # The order of folders: a folder may include headers of itself and of the folders before it. kernels/cuda is compiled
-# for the emulator too, so these two may include each other. Of src, the kernels, the engine and the models may include
+# for the emulator of tests too, so these may include each other. Of src, the kernels, the engine and the models may include
 # src/base alone. Tests may include everything.
-ORDER = [["src/base"], ["kernels"], ["kernels/cpu", "kernels/cuda kernels/emu kernels/emu/include"], ["offload"],
+ORDER = [["src/base"], ["kernels"], ["kernels/cpu", "kernels/cuda tests/emu tests/emu/include tests/fakes"], ["offload"],
          ["offload/comm", "offload/topology", "src/tokenizer"], ["offload/store", "offload/comm/plugins", "src/jinja"], ["models", "offload/plan"],
          ["src/gguf"],
          ["offload/schedule", "src/files", "src/launch", "src/machine", "src/options"], ["offload/predict"],
@@ -23,7 +23,7 @@ ORDER = [["src/base"], ["kernels"], ["kernels/cpu", "kernels/cuda kernels/emu ke
          ["src/saving", "src/quantize"], ["src/bench", "src/commtest", "src/report"], ["src/plan", "src/train"], ["src/cli"]]
 LEVELS = {folder: (level, room) for level, rooms in enumerate(ORDER) for room in rooms for folder in room.split()}
 # Folders that may include the headers of the CUDA toolkit, or the emulator's in their place.
-CUDA_FOLDERS = ("kernels/cuda/", "kernels/emu/", "tests/emu/")
+CUDA_FOLDERS = ("kernels/cuda/", "tests/emu/", "tests/fakes/")
 MOST_COLUMNS, MOST_LINES = 110, 600
 # The version of clang-format that .clang-format is for: others break lines elsewhere.
 CLANG_FORMAT = "14"

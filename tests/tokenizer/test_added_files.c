@@ -106,8 +106,11 @@ static void test_cases(void **state) {
 
 static void test_wrong_files(void **state) {
     (void)state;
-    static const char *const decoders[] = {"{\"7\": {}}", "{\"x\": {\"content\": \"y\"}}",
-                                           "{\"-1\": {\"content\": \"y\"}}", "{\"7\": \"y\"}",
+    static const char *const decoders[] = {"{\"7\": {}}",
+                                           "{\"x\": {\"content\": \"y\"}}",
+                                           "{\"-1\": {\"content\": \"y\"}}",
+                                           "{\"1a\": {\"content\": \"y\"}}",
+                                           "{\"7\": \"y\"}",
                                            "{\"\": {\"content\": \"y\"}}"};
     struct ot_json *tokenizer = read_golden("gpt2.json");
     for (size_t i = 0; i < sizeof decoders / sizeof *decoders; i++) {
@@ -119,6 +122,19 @@ static void test_wrong_files(void **state) {
         struct ot_sentencepiece_files files = {.tokenizer_config = root};
         check_fails(ot_tokenizer_complete_text(tokenizer, &files, &text, &bytes), OT_E_INPUT,
                     "added_tokens_decoder.");
+        assert_null(text);
+        ot_json_free(root);
+    }
+    static const char *const ids[] = {"\"7\"", "-1", "16777216", "1.5", "null"};
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+        char added[64], *text;
+        size_t bytes;
+        struct ot_json *root;
+        snprintf(added, sizeof added, "{\"x\": 5000, \"y\": %s}", ids[i]);
+        check_ok(ot_json_parse(added, strlen(added), "added", &root));
+        struct ot_sentencepiece_files files = {.added_tokens = root};
+        check_fails(ot_tokenizer_complete_text(tokenizer, &files, &text, &bytes), OT_E_INPUT,
+                    "added_tokens.json: token 'y' has no id between 0 and");
         assert_null(text);
         ot_json_free(root);
     }

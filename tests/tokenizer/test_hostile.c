@@ -272,9 +272,9 @@ static void truncated_and_changed_files_do_no_harm(void **state) {
 static void patterns_are_translated_or_refused(void **state) {
     (void)state;
     static const char *const refused[] = {
-        "[a",     "\\",        "[[:alpha:]]", "[a[^b]]", "(?<n>a)",   "(?#c)", "\\1",
-        "\\k<n>", "\\G",       "[\\W]",       "x{1,2}+", "\\pL",      "\\p{}", "\\p{L",
-        "\\u12",  "(*ACCEPT)", "[]a]",        "[a&&b]",  "\\p{Nope}", "(",     "\\X"};
+        "[a",   "\\",    "[[:alpha:]]", "[a[^b]]",   "(?<n>a)", "(?#c)", "\\1",   "\\k<n>",
+        "\\G",  "[\\W]", "x{1,2}+",     "\\pL",      "\\p{}",   "\\p{L", "\\u12", "(*ACCEPT)",
+        "[]a]", "[^]a]", "[a&&b]",      "\\p{Nope}", "(",       "\\X"};
     char *out;
     check_ok(ot_regex_translate("[^(\\s|[.,]])]+", 14, "here", &out));
     assert_non_null(strstr(out, "[^(\\x09"));
@@ -288,6 +288,47 @@ static void patterns_are_translated_or_refused(void **state) {
     }
     struct ot_regex *regex;
     check_fails(ot_regex_open("a\0b", 3, "here", &regex), OT_E_INPUT, "NUL");
+}
+
+/* The matches of Hugging Face's tokenizers (Split). An option without a group of its own reaches over the
+ * alternatives to the end of the group around it. */
+static void groups_match_as_in_hugging_face(void **state) {
+    (void)state;
+    static const struct {
+        const char *pattern, *text, *matches;
+    } cases[] = {
+        {"(?i)b|c", "xB zC c", "B,C,c,"},
+        {"x(?i)b|c", "xB zC c xbC xc Xb", "xB,xb,xc,"},
+        {"y|(?i)b|c", "yY B C", "y,B,C,"},
+        {"(?:x(?i)b|c)d|e", "xBd XBd xcD xCd e E", "xBd,xCd,e,"},
+        {"x(?i)b(?-i)c|d", "xBc xbC xBd", "xBc,xBd,"},
+        {"(x(?i)b)c|d", "xBc xBC d D", "xBc,d,"},
+        {"a(?im)B.", "ab\n AB aBx", "ab\n,aBx,"},
+        {"(?m:a.)b", "a\nb axb", "a\nb,axb,"},
+        {"(?<=a)b", "ab bb", "b,"},
+        {"(?<!a)b", "ab bb", "b,b,"},
+        {"a(?=b)", "ab aa", "a,"},
+        {"a(?!b)", "ab aa", "a,a,"},
+        {"(?>a|ab)c", "abc ac", "ac,"},
+    };
+    struct ot_regex_scratch *scratch;
+    check_ok(ot_regex_scratch_open(&scratch));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct ot_regex *regex;
+        char matches[64] = "";
+        size_t n = strlen(cases[i].text), used = 0, begin, end;
+        check_ok(ot_regex_open(cases[i].pattern, strlen(cases[i].pattern), "here", &regex));
+        for (size_t at = 0; ot_regex_match(regex, scratch, cases[i].text, n, at, &begin, &end) == 1; at = end)
+            used += (size_t)snprintf(matches + used, sizeof matches - used, "%.*s,", (int)(end - begin),
+                                     cases[i].text + begin);
+        if (strcmp(matches, cases[i].matches) != 0)
+            fail_msg("%s: the matches are %s, wanted %s", cases[i].pattern, matches, cases[i].matches);
+        ot_regex_close(regex);
+    }
+    ot_regex_scratch_close(scratch);
+    struct ot_regex *regex;
+    check_fails(ot_regex_open("x(?i)b)c", 8, "here", &regex), OT_E_INPUT, "here: pattern '");
+    check_fails(ot_regex_open("(x(?i)b", 7, "here", &regex), OT_E_INPUT, "here: pattern '");
 }
 
 static void endless_backtracking_is_an_error(void **state) {
@@ -333,6 +374,34 @@ static struct ot_tokenizer *open_with(const char *part, const char *value) {
     write_file(folder, "tokenizer.json", text, strlen(text));
     check_ok(ot_tokenizer_open(path, &t));
     return t;
+}
+
+/* Replacements by "a" of Hugging Face's tokenizers. A pattern may match nothing, also at the end of the text,
+ * but not where its last match has ended. */
+static void empty_matches_are_replaced(void **state) {
+    (void)state;
+    static const struct {
+        const char *pattern, *text, *normal;
+    } cases[] = {{"$", "b", "ba"},
+                 {"^", "b", "ab"},
+                 {"a*", "ba", "aba"},
+                 {"b|$", "ab", "aa"},
+                 {"(?=b)|$", "ab", "aaba"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char value[200];
+        struct ot_token_list got = {0}, want = {0};
+        snprintf(value, sizeof value,
+                 "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"%s\"},\"content\":\"a\"}", cases[i].pattern);
+        struct ot_tokenizer *t = open_with("normalizer", value), *plain = open_with("", "");
+        check_ok(ot_tokenizer_encode(t, cases[i].text, strlen(cases[i].text), 0, &got));
+        check_ok(ot_tokenizer_encode(plain, cases[i].normal, strlen(cases[i].normal), 0, &want));
+        if (got.n != want.n || memcmp(got.ids, want.ids, got.n * sizeof *got.ids) != 0)
+            fail_msg("%s does not make '%s' of '%s'", cases[i].pattern, cases[i].normal, cases[i].text);
+        ot_token_list_free(&got);
+        ot_token_list_free(&want);
+        ot_tokenizer_close(t);
+        ot_tokenizer_close(plain);
+    }
 }
 
 /* A sequence of n equal components. */
@@ -384,8 +453,10 @@ int main(void) {
         cmocka_unit_test(other_documents_are_refused),
         cmocka_unit_test(truncated_and_changed_files_do_no_harm),
         cmocka_unit_test(patterns_are_translated_or_refused),
+        cmocka_unit_test(groups_match_as_in_hugging_face),
         cmocka_unit_test(endless_backtracking_is_an_error),
         cmocka_unit_test(endless_memory_is_an_error),
+        cmocka_unit_test(empty_matches_are_replaced),
         cmocka_unit_test(texts_do_not_grow_without_bound),
     };
     folder = make_folder();

@@ -167,6 +167,20 @@ static void unknown_neighbours_are_one_token(void **state) {
     ot_tokenizer_close(t);
 }
 
+/* An unknown character costs 10 more than the token of the lowest score, as in SentencePiece. "ab" has that
+ * score, -1. So "b" after an unknown "a" is better if its score exceeds 10. */
+static void an_unknown_character_costs_ten(void **state) {
+    (void)state;
+    static const char json[] = "{\"model\":{\"unk_id\":0,\"vocab\":[[\"<unk>\",0],[\"ab\",-1],[\"b\",%s]]}}";
+    for (int i = 0; i < 2; i++) {
+        char text[sizeof json + 8];
+        snprintf(text, sizeof text, json, i ? "10.25" : "9.75");
+        struct ot_tokenizer *t = open_tokenizer_json(text);
+        check_encoded(t, "ab", i ? "0@0 2@1 " : "1@0 ");
+        ot_tokenizer_close(t);
+    }
+}
+
 /* ---- the table of replacements ---- */
 
 static void removed_characters_do_not_shift_offsets(void **state) {
@@ -232,6 +246,7 @@ static void replacements_have_a_limit(void **state) {
     check_ok(ot_arena_open(&arena));
     check_fails(ot_charsmap_open(table, sizeof table, "here", arena, &map), OT_E_INPUT,
                 "here: a replacement is longer than 1024 bytes");
+    check_fails(ot_charsmap_open(table, 8 + 1025, "here", arena, &map), OT_E_INPUT, "longer than 1024");
     check_ok(ot_charsmap_open(table, 8 + 1024, "here", arena, &map));
     ot_arena_close(arena);
 }
@@ -263,6 +278,7 @@ int main(void) {
         cmocka_unit_test(the_path_is_the_best_of_all),
         cmocka_unit_test(without_unk_an_unknown_character_is_an_error),
         cmocka_unit_test(unknown_neighbours_are_one_token),
+        cmocka_unit_test(an_unknown_character_costs_ten),
         cmocka_unit_test(removed_characters_do_not_shift_offsets),
         cmocka_unit_test(random_tables_do_no_harm),
         cmocka_unit_test(replacements_have_a_limit),

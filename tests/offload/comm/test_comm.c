@@ -1,5 +1,6 @@
 /* Communicators move the right bytes, with any number of ranks and any sizes. */
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,7 +51,9 @@ static int check_in_rank(struct ot_world *world) {
  * rank, which is like `self`, and for the names that stand for the ring or the sockets. */
 static void check_ranks(const struct ot_comm_v1 *given, const char *given_name, int ranks) {
     api = given;
-    want_way = given == &ot_comm_tcp_ring ? "shared memory" : given ? "sockets" : NULL;
+    want_way = given == &ot_comm_tcp_ring      ? "shared memory"
+               : given == &ot_comm_tcp_sockets ? "sockets"
+                                               : NULL;
     name = given_name;
     bool slow = getenv("OT_TEST_SLOW") != NULL;
     bool largest = ranks <= 3 && !tests_are_brief() && (slow || (given && ranks > 1));
@@ -108,6 +111,27 @@ static void test_self(void **state) {
     ot_comm_close(comm);
     ot_comm_close(NULL);
     ot_device_close(device);
+}
+
+/* ---- what a plugin gets ---- */
+
+static int open_if_told(const struct ot_comm_host_v1 *host, struct ot_comm_facts_v1 *facts, void **context,
+                        char *why, size_t why_bytes) {
+    const char *address = host->address ? host->address : "none";
+    bool is_here = strcmp(address, "127.0.0.1") == 0 || strcmp(address, "::1") == 0;
+    if (is_here && host->local_ranks == 2 && host->local_rank == host->rank)
+        return ot_comm_tcp.open(host, facts, context, why, why_bytes);
+    snprintf(why, why_bytes, "address %s, local rank %d of %d", address, host->local_rank, host->local_ranks);
+    return OT_COMM_FAILED;
+}
+
+/* A plugin that connects the ranks itself needs the address of this host, on the way to rank 0. */
+static void test_facts_for_a_plugin(void **state) {
+    (void)state;
+    static struct ot_comm_v1 told;
+    told = ot_comm_tcp;
+    told.open = open_if_told;
+    check_ranks(&told, NULL, 2);
 }
 
 /* ---- ranks that are threads ---- */
@@ -187,6 +211,7 @@ int main(void) {
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_threads_with_a_failure),
         cmocka_unit_test_setup_teardown(test_auto, setup_ranks, teardown_ranks),
+        cmocka_unit_test_setup_teardown(test_facts_for_a_plugin, setup_ranks, teardown_ranks),
         TESTS_OF(tcp),
         TESTS_OF(ring),
         TESTS_OF(sockets),

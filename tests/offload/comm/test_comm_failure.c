@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -115,6 +116,52 @@ static void test_killed_rank_with_sockets(void **state) {
     check_kill(&ot_comm_tcp_sockets);
 }
 
+/* ---- a rank that nobody waits for ---- */
+
+static bool has_exchanged; /* rank 2 has done its part of the operation; otherwise it has none */
+
+/* Rank 0 does not come, so rank 1 waits for it. */
+static int wait_for_rank_0(struct ot_world *world) {
+    struct seat s;
+    int rc = open_seat(world, &s), rank = rc < 0 ? -1 : ot_comm_rank(s.comm);
+    if (rank > 0 && has_exchanged)
+        exchange(&s);
+    else if (rank == 1)
+        ot_comm_broadcast(s.comm, s.lane, s.receive, PART_BYTES, 0);
+    atomic_fetch_add(&shared->go, 1);
+    if (rank == 1) {
+        rc = finish(&s);
+        atomic_store(&shared->go, 4);
+    }
+    while (rank == 2 || (rank == 0 && atomic_load(&shared->go) < 4))
+        sleep_ms(1);
+    close_seat(&s);
+    return rc;
+}
+
+/* A rank that waits for one other notices at once if a third is lost, whether it had a part or not. */
+static void check_kill_of_an_idle_rank(const struct ot_comm_v1 *given) {
+    start(given, 3, 20, wait_for_rank_0);
+    while (atomic_load(&shared->go) < 3)
+        sleep_ms(1);
+    sleep_ms(300); /* ranks 1 and 2 exchange their parts; if they are not done, rank 1 says the same */
+    kill_rank(2, SIGKILL);
+    await_ranks();
+    check_report(1, "rank 2 has closed its connection");
+}
+
+static void test_killed_rank_without_a_part(void **state) {
+    (void)state;
+    has_exchanged = false;
+    check_kill_of_an_idle_rank(&ot_comm_tcp);
+}
+
+static void test_killed_rank_that_is_done(void **state) {
+    (void)state;
+    has_exchanged = true;
+    check_kill_of_an_idle_rank(&ot_comm_tcp_sockets);
+}
+
 /* ---- a rank that comes too late ---- */
 
 static int come_late(struct ot_world *world) {
@@ -141,6 +188,28 @@ static void test_deadline(void **state) {
     assert_true(strstr(why, "rank 1 did not answer for 0.3 s") || strstr(why, "rank 2 has closed"));
     assert_true(strstr(other, "rank 1 did not answer for 0.3 s") || strstr(other, "rank 0 has closed"));
     assert_true(strstr(why, "did not answer") || strstr(other, "did not answer"));
+}
+
+/* Rank 2 waits for both of the others, which do not come. */
+static int leave_one_alone(struct ot_world *world) {
+    struct seat s;
+    int rc = open_seat(world, &s);
+    if (rc == 0 && ot_comm_rank(s.comm) == 2) {
+        exchange(&s);
+        rc = finish(&s);
+        atomic_store(&shared->go, 1);
+    }
+    while (rc == 0 && atomic_load(&shared->go) == 0)
+        sleep_ms(1);
+    close_seat(&s);
+    return rc;
+}
+
+static void test_two_ranks_are_late(void **state) {
+    (void)state;
+    start(&ot_comm_tcp, 3, 0.3, leave_one_alone);
+    await_ranks();
+    check_report(2, "rank 0 and 1 other did not answer for 0.3 s");
 }
 
 /* ---- abort ---- */
@@ -309,6 +378,25 @@ static void test_long_texts_that_differ(void **state) {
     }
 }
 
+static int compare_own_texts(struct ot_world *world) {
+    struct seat s;
+    char text[16];
+    int rc = open_seat(world, &s);
+    snprintf(text, sizeof text, "text %d", ot_world_ranks(world)->rank);
+    if (rc == 0)
+        rc = ot_comm_agree(s.comm, "the plan", text);
+    close_seat(&s);
+    return rc == -OT_E_USAGE ? ot_fail(OT_E_COMM, "%s", ot_error_text()) : rc;
+}
+
+static void test_many_texts_that_differ(void **state) {
+    (void)state;
+    start(&ot_comm_tcp, 6, 60, compare_own_texts);
+    await_ranks();
+    for (int r = 0; r < 6; r++)
+        check_report(r, "rank 3 has text 3, and there are 2 more");
+}
+
 /* ---- closing ---- */
 
 static int close_at_different_times(struct ot_world *world) {
@@ -341,13 +429,17 @@ int main(void) {
         TEST(test_killed_rank),
         TEST(test_killed_rank_with_rings),
         TEST(test_killed_rank_with_sockets),
+        TEST(test_killed_rank_without_a_part),
+        TEST(test_killed_rank_that_is_done),
         TEST(test_deadline),
+        TEST(test_two_ranks_are_late),
         TEST(test_abort),
         TEST(test_memory_is_not_read_after_abort),
         TEST(test_operations_that_differ),
         TEST(test_operations_that_differ_with_sockets),
         TEST(test_communicators_that_differ),
         TEST(test_long_texts_that_differ),
+        TEST(test_many_texts_that_differ),
         TEST(test_closing_waits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

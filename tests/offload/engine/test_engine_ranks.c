@@ -342,6 +342,45 @@ static void any_number_of_ranks_fp16(void **state) {
         any_number_of_ranks(OT_F16, true, 1, 1);
 }
 
+/* The result of a step of twelve micro-batches, by one rank. world: in eight groups, so each group has places
+ * for two. */
+static struct ot_step_result many_micro_batches(bool world) {
+    enum { MANY = 12 };
+    struct tiny_run run;
+    struct tiny_engine tiny;
+    struct tiny_batch *batch = malloc(sizeof *batch);
+    struct ot_micro_batch micro[MANY];
+    struct ot_step_result result;
+    assert_non_null(batch);
+    defaults(&run, OT_F32, false, 1);
+    run.shard = (struct ot_shard){.ranks = 1, .world = world};
+    tiny_plan(&run, OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, 0);
+    run.plan.max_micro = 16;
+    ot_plan_set_rounds(&run.plan, 1);
+    tiny_finish(&run);
+    tiny_open(&run, &tiny);
+    tiny_fill_batch(batch, run.config.vocab, 0, TINY_STEP_SEQUENCES, 1);
+    for (int i = 0; i < MANY; i++)
+        micro[i] = batch->micro[i % TINY_STEP_SEQUENCES];
+    batch->input.micro = micro;
+    batch->input.n_micro = MANY;
+    batch->input.trained_tokens *= MANY / TINY_STEP_SEQUENCES;
+    check_ok(ot_engine_submit(tiny.engine, &batch->input));
+    check_ok(ot_engine_result(tiny.engine, &result));
+    tiny_close(&tiny);
+    ot_plan_free(&run.plan);
+    free(batch);
+    return result;
+}
+
+/* Groups change the order in which gradients are added, and not that of losses. */
+static void more_micro_batches_than_groups(void **state) {
+    (void)state;
+    struct ot_step_result plain = many_micro_batches(false), grouped = many_micro_batches(true);
+    assert_true(plain.loss == grouped.loss);
+    assert_true(fabs(plain.grad_norm / grouped.grad_norm - 1) < 1e-5);
+}
+
 int main(void) {
     tiny_skip_without_device();
     const struct CMUnitTest tests[] = {
@@ -360,6 +399,7 @@ int main(void) {
         cmocka_unit_test(any_number_of_ranks_fp32),
         cmocka_unit_test(any_number_of_ranks_bf16),
         cmocka_unit_test(any_number_of_ranks_fp16),
+        cmocka_unit_test(more_micro_batches_than_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

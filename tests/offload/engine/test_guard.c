@@ -267,6 +267,22 @@ static void a_bad_gradient_names_its_slab(void **state) {
     }
 }
 
+/* Continues the run as if `scaled_steps` steps had been taken since the loss scale last changed. */
+static void set_scaled_steps(const struct tiny_engine *tiny, int64_t scaled_steps) {
+    struct ot_engine_progress progress;
+    check_ok(ot_engine_drain(tiny->engine));
+    ot_engine_get_progress(tiny->engine, &progress);
+    progress.scaled_steps = scaled_steps;
+    ot_engine_set_progress(tiny->engine, &progress);
+}
+
+static float scale_after_step(const struct tiny_engine *tiny, int step) {
+    struct ot_engine_progress progress;
+    take_step(tiny, step, 1);
+    ot_engine_get_progress(tiny->engine, &progress);
+    return progress.loss_scale;
+}
+
 /* The step after which the loss scale grows uses the old scale for its update: its gradients have the old
  * scale. */
 static void the_loss_scale_grows_after_the_update(void **state) {
@@ -275,21 +291,38 @@ static void the_loss_scale_grows_after_the_update(void **state) {
     for (int grows = 0; grows < 2; grows++) {
         struct tiny_run run;
         struct tiny_engine tiny;
-        struct ot_engine_progress progress;
         tiny_defaults(&run, 1, true, OT_F16);
         open_resident(&run, &tiny);
-        ot_engine_get_progress(tiny.engine, &progress);
-        progress.scaled_steps = grows ? 1999 : 0;
-        ot_engine_set_progress(tiny.engine, &progress);
-        take_steps(&tiny, 0, 1);
+        set_scaled_steps(&tiny, grows ? 1999 : 0);
+        assert_true(scale_after_step(&tiny, 0) == (grows ? 512 : 256));
         read_values(&tiny, &results[grows]);
-        ot_engine_get_progress(tiny.engine, &progress);
-        assert_true(progress.loss_scale == (grows ? 512 : 256));
         close_run(&run, &tiny);
     }
     assert_true(same_values(&results[0], &results[1]));
     for (int grows = 0; grows < 2; grows++)
         tiny_result_free(&results[grows]);
+}
+
+/* The loss scale grows after 2000 steps without an overflow. The count begins again after the scale has
+ * grown, and after an overflow. */
+static void the_loss_scale_waits_2000_steps(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct tiny_engine tiny;
+    tiny_defaults(&run, 1, true, OT_F16);
+    run.change_chain = change_backward;
+    poisoned_block = -1;
+    open_resident(&run, &tiny);
+    set_scaled_steps(&tiny, 1998);
+    assert_true(scale_after_step(&tiny, 0) == 256);
+    assert_true(scale_after_step(&tiny, 1) == 512);
+    assert_true(scale_after_step(&tiny, 2) == 512);
+    set_scaled_steps(&tiny, 1998);
+    poisoned_block = 0;
+    assert_true(scale_after_step(&tiny, 3) == 256);
+    poisoned_block = -1;
+    assert_true(scale_after_step(&tiny, 4) == 256);
+    close_run(&run, &tiny);
 }
 
 static void plant(const struct tiny_engine *tiny, int slab, int64_t at, float value) {
@@ -506,31 +539,36 @@ static void the_first_bad_block_is_found(void **state) {
         }
 }
 
+/* A token that the batch of the search does not have. */
+static int32_t absent_token(const struct tiny_engine *tiny) {
+    struct tiny_batch batch;
+    int32_t absent = (int32_t)tiny->chain.vocab - 1;
+    tiny_fill_batch(&batch, tiny->chain.vocab, 0, 2, 2);
+    for (int64_t i = 0; i < batch.micro[0].n_tokens; i++)
+        if (batch.micro[0].tokens[i] == absent)
+            absent--, i = -1;
+    return absent;
+}
+
 /* Finite weights whose output overflows fp16; and a bad weight that no token of the batch uses. */
 static void what_the_weights_say(void **state) {
     (void)state;
     struct tiny_run run;
     struct tiny_engine tiny;
     struct ot_bad_block found;
-    struct tiny_batch batch;
     tiny_defaults(&run, 2, false, OT_F16);
     open_resident(&run, &tiny);
     for (int64_t i = 0; i < tiny.chain.slabs[2].n_params; i++)
         plant(&tiny, 2, i, 300);
+    plant(&tiny, 0, absent_token(&tiny) * tiny.chain.boundary_elems, NAN); /* block 2 does not use it */
     find(&tiny, -1, &found);
     assert_int_equal(found.block, 2);
     assert_int_equal(found.slab, -1);
     close_run(&run, &tiny);
     tiny_defaults(&run, 2, false, OT_BF16);
+    run.config.vocab = 2100; /* the search reads the embedding in two pieces */
     open_resident(&run, &tiny);
-    tiny_fill_batch(&batch, tiny.chain.vocab, 0, 2, 2);
-    int32_t absent = 0;
-    for (int64_t i = 0; i < batch.micro[0].n_tokens; i++)
-        if (batch.micro[0].tokens[i] == absent) {
-            absent++;
-            i = -1;
-        }
-    plant(&tiny, 0, absent * tiny.chain.boundary_elems, NAN);
+    plant(&tiny, 0, absent_token(&tiny) * tiny.chain.boundary_elems, NAN);
     find(&tiny, -1, &found);
     assert_true(found.block == -1 && found.slab == -1);
     find(&tiny, 0, &found);
@@ -549,6 +587,7 @@ int main(void) {
         cmocka_unit_test(a_resumed_run_decides_alike),
         cmocka_unit_test(a_bad_gradient_names_its_slab),
         cmocka_unit_test(the_loss_scale_grows_after_the_update),
+        cmocka_unit_test(the_loss_scale_waits_2000_steps),
         cmocka_unit_test(a_bad_loss_comes_first),
         cmocka_unit_test(without_clipping),
         cmocka_unit_test(the_norm_needs_no_clipping),

@@ -8,34 +8,9 @@
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
 
-/* Two layers of an encoder, three of a decoder. Heads x head_dim is not the width. */
-static struct ot_model_config pair_config(bool gated) {
-    return (struct ot_model_config){.family = OT_FAMILY_T5,
-                                    .n_layers = 5,
-                                    .n_encoder_layers = 2,
-                                    .hidden = 32,
-                                    .ffn = 40,
-                                    .n_heads = 3,
-                                    .n_kv_heads = 3,
-                                    .head_dim = 8,
-                                    .vocab = 67,
-                                    .max_position = 1 << 20,
-                                    .norm = OT_NORM_RMS,
-                                    .norm_eps = 1e-6f,
-                                    .act = gated ? OT_ACT_GELU_TANH : OT_ACT_RELU,
-                                    .plain_mlp = !gated,
-                                    .tied = !gated,
-                                    .logit_divisor = gated ? 0 : 5,
-                                    .positions = OT_POSITIONS_RELATIVE,
-                                    .position_buckets = 8,
-                                    .position_distance = 10,
-                                    .attention_scale = 1,
-                                    .init_std = 0.1};
-}
-
 static void open_run(struct tiny_run *run, bool gated, enum ot_dtype dtype) {
     tiny_defaults(run, 1, false, dtype);
-    run->config = pair_config(gated);
+    run->config = tiny_pair_config(gated);
     run->evals = true;
 }
 

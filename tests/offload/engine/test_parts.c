@@ -369,8 +369,10 @@ static void every_edge_counts(void **state) {
                 assert_int_equal(made.schedule.tasks[dep->task].kind, OT_TASK_USED_OUT);
                 assert_true(made.schedule.tasks[dep->task].needs_notify);
                 dep->on_host = false;
+                char words[64];
+                snprintf(words, sizeof words, "(task %d) writes, and its thread does not wait", dep->task);
                 check_fails(ot_schedule_verify(&made.schedule, &made.layout, &made.run.plan), OT_E_INTERNAL,
-                            "does not wait");
+                            words);
                 dep->on_host = true;
             }
         assert_true(host_side > LAYERS); /* in forward; in backward unless a slot still has the slab */

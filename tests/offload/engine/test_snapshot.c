@@ -1,6 +1,5 @@
 /* A snapshot holds the state between two steps, although later steps run while it is copied. It does not
  * change those steps. An engine under any plan can restore it. */
-#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,184 +7,13 @@
 #include <unistd.h>
 
 #include "offload/engine/engine_state.h"
-#include "offload/engine/snapshot.h"
 #include "offload/engine/snapshot_state.h"
 #include "src/base/clock.h"
 #include "src/base/random.h"
-#include "tests/offload/tiny_run.h"
+#include "tests/offload/tiny_keeper.h"
 #include "tests/support/check.h"
 
-enum { SPLIT = 2, MOST_PARTS = 4096, MOST_FILES = 16 };
-
-/* A sink that keeps everything that it gets, and delays each part. */
-struct keeper {
-    struct ot_engine *engine;
-    enum ot_dtype dtype;
-    uint64_t seed;
-    unsigned most_us; /* the longest delay of a part */
-    int fail_at;      /* the number of the call that fails; 0: none */
-    /* The first call does not return until a task waits for a tile of this snapshot. NULL: it returns at
-     * once. */
-    struct ot_snapshot *held_for;
-    bool was_waited_for;
-    atomic_bool steps_are_over;
-    int calls;
-    bool may_refer, ended;
-    char *memory;
-    char *folder; /* holds hard links to the store's files */
-    int n_parts;
-    struct kept_part {
-        struct ot_part part;
-        char *bytes; /* NULL: the part refers to the store */
-        struct ot_store_span *spans;
-        int n_spans;
-    } parts[MOST_PARTS];
-};
-
-static bool is_waited_for(struct ot_snapshot *snapshot) {
-    pthread_mutex_lock(&snapshot->mutex);
-    bool waited = snapshot->n_wanted > 0;
-    pthread_mutex_unlock(&snapshot->mutex);
-    return waited;
-}
-
-/* Returns when a task waits, or when the steps are over and none has waited. */
-static void hold(struct keeper *k) {
-    while (!k->was_waited_for && !atomic_load(&k->steps_are_over)) {
-        usleep(1000);
-        k->was_waited_for = is_waited_for(k->held_for);
-    }
-}
-
-static int count(struct keeper *k) {
-    if (k->held_for && k->calls == 0)
-        hold(k);
-    if (k->most_us)
-        usleep((useconds_t)ot_random_below(k->seed, ot_random_stream(OT_RANDOM_TEST, 0, 5),
-                                           (uint64_t)k->calls, k->most_us));
-    return ++k->calls == k->fail_at ? ot_fail(OT_E_IO, "call %d fails", k->calls) : 0;
-}
-
-static int room(void *context, void **memory) {
-    struct keeper *k = context;
-    OT_TRY(count(k));
-    *memory = k->memory;
-    return 0;
-}
-
-static int put(void *context, const struct ot_part *part, void *memory) {
-    struct keeper *k = context;
-    size_t bytes = ot_part_bytes(k->dtype, part);
-    OT_TRY(count(k));
-    assert_ptr_equal(memory, k->memory);
-    assert_true(k->n_parts < MOST_PARTS && part->n <= OT_PART_PARAMS);
-    struct kept_part *kept = &k->parts[k->n_parts++];
-    *kept = (struct kept_part){.part = *part, .bytes = malloc(bytes)};
-    assert_non_null(kept->bytes);
-    memcpy(kept->bytes, memory, bytes);
-    return 0;
-}
-
-static int refer(void *context, const struct ot_part *part, const struct ot_store_span *spans, int n) {
-    struct keeper *k = context;
-    OT_TRY(count(k));
-    assert_true(k->n_parts < MOST_PARTS);
-    struct kept_part *kept = &k->parts[k->n_parts++];
-    *kept = (struct kept_part){.part = *part, .n_spans = n, .spans = calloc((size_t)n + 1, sizeof *spans)};
-    assert_non_null(kept->spans);
-    if (n > 0)
-        memcpy(kept->spans, spans, (size_t)n * sizeof *spans);
-    return 0;
-}
-
-static int end(void *context) {
-    struct keeper *k = context;
-    OT_TRY(count(k));
-    k->ended = true;
-    return 0;
-}
-
-static void open_keeper(struct keeper *k, const struct tiny_run *run, uint64_t seed, unsigned most_us) {
-    *k = (struct keeper){.dtype = run->dtype, .seed = seed, .most_us = most_us};
-    k->memory = malloc(ot_part_slot_bytes(run->dtype));
-    k->folder = make_folder();
-    k->may_refer = run->plan.kept_contents > 0;
-    assert_non_null(k->memory);
-}
-
-static void close_keeper(struct keeper *k) {
-    for (int i = 0; i < k->n_parts; i++) {
-        free(k->parts[i].bytes);
-        free(k->parts[i].spans);
-    }
-    free(k->memory);
-    remove_folder(k->folder);
-}
-
-static struct ot_snapshot_config config_of(struct keeper *k) {
-    return (struct ot_snapshot_config){
-        .sink = {.context = k, .room = room, .put = put, .refer = k->may_refer ? refer : NULL, .end = end}};
-}
-
-/* Makes hard links to the store's files, so that pinned contents outlive the store. */
-static void link_files(struct keeper *k, const struct ot_engine *engine) {
-    char name[32];
-    int dir = open(k->folder, O_RDONLY | O_DIRECTORY);
-    assert_true(dir >= 0);
-    for (int f = 0; engine->store && f < ot_store_file_count(engine->store); f++) {
-        snprintf(name, sizeof name, "nvme-%d.store", f);
-        check_ok(ot_store_link(engine->store, f, dir, name));
-    }
-    close(dir);
-}
-
-static void read_referred(const struct keeper *k, struct kept_part *kept) {
-    char path[4096];
-    size_t bytes = ot_part_bytes(k->dtype, &kept->part), at = 0;
-    for (int i = 0; i < kept->n_spans; i++)
-        at += (size_t)kept->spans[i].bytes;
-    assert_true(kept->n_spans == 0 || at >= bytes);
-    kept->bytes = calloc(1, at > bytes ? at : bytes);
-    assert_non_null(kept->bytes);
-    at = 0;
-    for (int i = 0; i < kept->n_spans; i++) {
-        const struct ot_store_span *span = &kept->spans[i];
-        snprintf(path, sizeof path, "%s/nvme-%d.store", k->folder, span->file);
-        int fd = open(path, O_RDONLY);
-        assert_int_equal(pread(fd, kept->bytes + at, (size_t)span->bytes, span->offset), span->bytes);
-        close(fd);
-        at += (size_t)span->bytes;
-    }
-}
-
-/* Each parameter's state and weights must have come exactly once. */
-static void check_coverage(const struct keeper *k, const struct ot_chain *chain) {
-    for (int s = 0; s < chain->n_slabs; s++) {
-        size_t n = (size_t)chain->slabs[s].n_params;
-        char *times = calloc(2, n);
-        assert_non_null(times);
-        for (int i = 0; i < k->n_parts; i++) {
-            const struct ot_part *part = &k->parts[i].part;
-            for (int64_t p = part->first; part->slab == s && p < part->first + part->n; p++) {
-                times[p] = (char)(times[p] + part->has_state);
-                times[n + (size_t)p] = (char)(times[n + (size_t)p] + part->has_weights);
-            }
-        }
-        for (size_t p = 0; p < 2 * n; p++)
-            assert_int_equal(times[p], 1);
-        free(times);
-    }
-}
-
-/* Restores the parts in another order than they came. */
-static void put_back(struct keeper *k, struct ot_engine *engine) {
-    for (int i = 0; i < k->n_parts; i++) {
-        struct kept_part *kept = &k->parts[(i + k->n_parts / 3) % k->n_parts];
-        if (!kept->bytes)
-            read_referred(k, kept);
-        check_ok(ot_engine_put(engine, &kept->part, kept->bytes));
-    }
-}
+enum { SPLIT = 2 };
 
 static void whole_run(struct tiny_run *run, struct tiny_result *result) {
     tiny_plan(run, OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, 0);
@@ -202,13 +30,13 @@ static void random_plan(struct tiny_run *run, uint64_t seed, int kept_contents) 
 }
 
 /* Makes the steps from SPLIT on with another engine, which restores the snapshot under another plan. */
-static void go_on(struct tiny_run *run, const struct tiny_result *whole, struct keeper *k, uint64_t seed,
+static void go_on(struct tiny_run *run, const struct tiny_result *whole, struct tiny_keeper *k, uint64_t seed,
                   const struct ot_engine_progress *progress, struct tiny_result *after) {
     struct tiny_engine second;
     char what[64];
     random_plan(run, seed + 1000, 0);
     tiny_open(run, &second);
-    put_back(k, second.engine);
+    tiny_keeper_put_back(k, second.engine);
     ot_engine_set_progress(second.engine, progress);
     tiny_steps(run, second.engine, SPLIT, TINY_STEPS, after);
     check_ok(ot_engine_drain(second.engine));
@@ -225,12 +53,12 @@ static void split_run(struct tiny_run *run, const struct tiny_result *whole, uin
     struct tiny_result during = {0}, after = {0};
     struct ot_engine_progress progress;
     struct ot_pins *pins;
-    struct keeper k;
+    struct tiny_keeper k;
     char what[64];
     random_plan(run, seed, seed % 2 ? 2 : 0);
     tiny_open(run, &first);
-    open_keeper(&k, run, seed, seed % 3 ? 600 : 0);
-    struct ot_snapshot_config config = config_of(&k);
+    tiny_keeper_open(&k, run, seed, seed % 3 ? 600 : 0);
+    struct ot_snapshot_config config = tiny_keeper_config(&k);
     config.bytes_per_second = seed % 4 == 0 ? 1e6 : 0;
     tiny_steps(run, first.engine, 0, SPLIT, &during);
     check_ok(ot_engine_drain(first.engine));
@@ -242,12 +70,12 @@ static void split_run(struct tiny_run *run, const struct tiny_result *whole, uin
     check_ok(ot_engine_snapshot_finish(first.engine, &pins));
     assert_true(k.ended && !ot_engine_snapshot_busy(first.engine));
     check_ok(ot_engine_drain(first.engine));
-    check_coverage(&k, ot_model_chain(first.model));
+    tiny_keeper_check(&k, ot_model_chain(first.model));
     tiny_read(&first, &during);
     snprintf(what, sizeof what, "plan %d, while it is copied", (int)seed);
     tiny_same(whole, &during, what);
     if (k.may_refer)
-        link_files(&k, first.engine);
+        tiny_keeper_link(&k, first.engine);
     ot_pins_free(pins);
     tiny_close(&first);
     ot_plan_free(&run->plan);
@@ -255,7 +83,7 @@ static void split_run(struct tiny_run *run, const struct tiny_result *whole, uin
     go_on(run, whole, &k, seed, &progress, &after);
     tiny_result_free(&during);
     tiny_result_free(&after);
-    close_keeper(&k);
+    tiny_keeper_close(&k);
 }
 
 static void snapshots_beside_steps(void **state) {
@@ -301,7 +129,7 @@ static void large_tiles_come_in_parts(void **state) {
         struct tiny_engine first, second;
         struct tiny_result given = {0}, got = {0};
         struct ot_pins *pins;
-        struct keeper k;
+        struct tiny_keeper k;
         tiny_defaults(&run, 1, false, (enum ot_dtype)dtype);
         /* Hidden is 32, so each edge slab is larger than a part. */
         run.config.vocab = OT_PART_PARAMS / 32 + 100;
@@ -313,13 +141,13 @@ static void large_tiles_come_in_parts(void **state) {
         tiny_open(&run, &first);
         set_moments(&first);
         tiny_read(&first, &given);
-        open_keeper(&k, &run, 1, 0);
+        tiny_keeper_open(&k, &run, 1, 0);
         k.may_refer = false;
         /* This test's sink brings its own memory, so the engine's stays untouched. */
         int slots = first.engine->layout.snapshot_slots;
         unsigned char *memory = ot_engine_at(first.engine, slots);
         memset(memory, 0x5a, first.engine->layout.buffers[slots].bytes);
-        struct ot_snapshot_config config = config_of(&k);
+        struct ot_snapshot_config config = tiny_keeper_config(&k);
         bool hurried = dtype == OT_BF16;
         const double least = hurried ? 60 : 0.25; /* seconds that the copy takes within its limit */
         config.bytes_per_second = (double)given.n_values / 3 * 12 / least;
@@ -338,21 +166,21 @@ static void large_tiles_come_in_parts(void **state) {
         assert_true(run.plan.kept_contents
                         ? tile == OT_NO_BUFFER
                         : first.engine->snapshot->tile_memory == ot_engine_at(first.engine, tile));
-        check_coverage(&k, ot_model_chain(first.model));
+        tiny_keeper_check(&k, ot_model_chain(first.model));
         assert_true(k.n_parts > ot_model_chain(first.model)->n_slabs);
         ot_pins_free(pins);
         tiny_close(&first);
         ot_plan_free(&run.plan);
         tiny_plan(&run, OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, 0);
         tiny_open(&run, &second);
-        put_back(&k, second.engine);
+        tiny_keeper_put_back(&k, second.engine);
         tiny_read(&second, &got);
         tiny_same(&given, &got, "large tiles, from the snapshot");
         tiny_close(&second);
         ot_plan_free(&run.plan);
         tiny_result_free(&given);
         tiny_result_free(&got);
-        close_keeper(&k);
+        tiny_keeper_close(&k);
     }
 }
 
@@ -365,7 +193,7 @@ static void streamed_updates_wait(void **state) {
     struct tiny_result whole, result = {0};
     struct ot_engine_progress progress;
     struct ot_pins *pins;
-    struct keeper k;
+    struct tiny_keeper k;
     if (tests_are_brief())
         return; /* this test covers nothing of the device */
     tiny_defaults(&run, 2, false, OT_BF16);
@@ -374,9 +202,9 @@ static void streamed_updates_wait(void **state) {
     run.plan.snapshot_slots = 2;
     tiny_deal(&run, OT_SLAB_ALIGN_PARAMS, 1 << OT_TILE_STREAM, 0);
     tiny_open(&run, &tiny);
-    open_keeper(&k, &run, 1, 0);
+    tiny_keeper_open(&k, &run, 1, 0);
     k.held_for = tiny.engine->snapshot;
-    struct ot_snapshot_config config = config_of(&k);
+    struct ot_snapshot_config config = tiny_keeper_config(&k);
     tiny_steps(&run, tiny.engine, 0, SPLIT, &result);
     check_ok(ot_engine_drain(tiny.engine));
     ot_engine_get_progress(tiny.engine, &progress);
@@ -392,7 +220,100 @@ static void streamed_updates_wait(void **state) {
     go_on(&run, &whole, &k, 1, &progress, &after);
     tiny_result_free(&after);
     tiny_result_free(&whole);
-    close_keeper(&k);
+    tiny_keeper_close(&k);
+}
+
+/* Opens the run and trains to SPLIT. `given`: the values then, which a snapshot must hold. */
+static void train_to_split(struct tiny_run *run, struct tiny_engine *tiny, struct tiny_result *given) {
+    tiny_open(run, tiny);
+    tiny_steps(run, tiny->engine, 0, SPLIT, given);
+    check_ok(ot_engine_drain(tiny->engine));
+    tiny_read(tiny, given);
+}
+
+/* Restores the snapshot into an engine with everything on the device, and compares the values. */
+static void check_values(struct tiny_run *run, struct tiny_keeper *k, const struct tiny_result *given) {
+    struct tiny_engine second;
+    struct tiny_result got = *given;
+    got.n_values = 0;
+    tiny_plan(run, OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, 0);
+    tiny_open(run, &second);
+    tiny_keeper_put_back(k, second.engine);
+    tiny_read(&second, &got);
+    tiny_same(given, &got, "from the snapshot");
+    tiny_result_free(&got);
+    tiny_close(&second);
+    ot_plan_free(&run->plan);
+}
+
+/* The state of some tiles of each slab is on the device and is copied. The state of the others is on nvme.
+ * The snapshot refers to their extents, which number the tiles on nvme alone. */
+static void slabs_split_between_device_and_nvme(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct tiny_engine tiny;
+    struct tiny_result given = {0};
+    struct ot_pins *pins;
+    struct tiny_keeper k;
+    if (tests_are_brief())
+        return; /* this test covers nothing of the device */
+    tiny_defaults(&run, 2, false, OT_BF16);
+    tiny_plan(&run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_GPU, 2);
+    run.plan.kept_contents = 2;
+    run.plan.snapshot_slots = 2;
+    tiny_deal(&run, OT_SLAB_ALIGN_PARAMS, 1 << OT_TILE_GPU | 1 << OT_TILE_CPU, 0);
+    for (int s = 0; s < run.plan.n_slabs; s++)
+        assert_true(run.plan.slabs[s].tiles[OT_TILE_GPU] > 0 && run.plan.slabs[s].tiles[OT_TILE_CPU] > 0);
+    train_to_split(&run, &tiny, &given);
+    tiny_keeper_open(&k, &run, 1, 0);
+    struct ot_snapshot_config config = tiny_keeper_config(&k);
+    check_ok(ot_engine_snapshot(tiny.engine, &config));
+    check_ok(ot_engine_snapshot_finish(tiny.engine, &pins));
+    tiny_keeper_check(&k, ot_model_chain(tiny.model));
+    tiny_keeper_link(&k, tiny.engine);
+    ot_pins_free(pins);
+    tiny_close(&tiny);
+    ot_plan_free(&run.plan);
+    check_values(&run, &k, &given);
+    tiny_result_free(&given);
+    tiny_keeper_close(&k);
+}
+
+/* A snapshot that was given up ends with an error, and the next one is whole. The sink holds the first one's
+ * first part back until it has been given up. */
+static void a_snapshot_after_one_given_up(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct tiny_engine tiny;
+    struct tiny_result given = {0};
+    struct ot_pins *pins;
+    struct tiny_keeper k;
+    if (tests_are_brief())
+        return; /* this test covers nothing of the device */
+    tiny_defaults(&run, 2, false, OT_BF16);
+    tiny_plan(&run, OT_HOME_HOST, OT_HOME_HOST, OT_HOME_GPU, 2);
+    run.plan.snapshot_slots = 2;
+    tiny_finish(&run);
+    train_to_split(&run, &tiny, &given);
+    tiny_keeper_open(&k, &run, 1, 0);
+    k.held_for = tiny.engine->snapshot;
+    struct ot_snapshot_config config = tiny_keeper_config(&k);
+    check_ok(ot_engine_snapshot(tiny.engine, &config));
+    ot_engine_snapshot_give_up(tiny.engine);
+    atomic_store(&k.steps_are_over, true);
+    check_fails(ot_engine_snapshot_finish(tiny.engine, &pins), OT_E_INTERNAL, "cancelled");
+    assert_true(!pins && !k.ended);
+    tiny_keeper_close(&k);
+    tiny_keeper_open(&k, &run, 1, 0);
+    check_ok(ot_engine_snapshot(tiny.engine, &config));
+    check_ok(ot_engine_snapshot_finish(tiny.engine, &pins));
+    assert_true(k.ended);
+    tiny_keeper_check(&k, ot_model_chain(tiny.model));
+    tiny_close(&tiny);
+    ot_plan_free(&run.plan);
+    check_values(&run, &k, &given);
+    tiny_result_free(&given);
+    tiny_keeper_close(&k);
 }
 
 /* Pinned contents survive while their extents are written again and again, for two snapshots at a time. */
@@ -402,7 +323,7 @@ static void two_snapshots_kept(void **state) {
     struct tiny_engine tiny;
     struct tiny_result result = {0};
     struct ot_pins *pins[2];
-    struct keeper k[2];
+    struct tiny_keeper k[2];
     tiny_defaults(&run, 2, false, OT_BF16);
     tiny_plan(&run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_NVME, 2);
     run.plan.kept_contents = 2;
@@ -410,14 +331,14 @@ static void two_snapshots_kept(void **state) {
     tiny_finish(&run);
     tiny_open(&run, &tiny);
     for (int i = 0; i < 2; i++) {
-        open_keeper(&k[i], &run, 1, 100);
-        struct ot_snapshot_config config = config_of(&k[i]);
+        tiny_keeper_open(&k[i], &run, 1, 100);
+        struct ot_snapshot_config config = tiny_keeper_config(&k[i]);
         tiny_steps(&run, tiny.engine, i, i + 1, &result);
         check_ok(ot_engine_drain(tiny.engine));
         check_ok(ot_engine_snapshot(tiny.engine, &config));
         check_ok(ot_engine_snapshot_finish(tiny.engine, &pins[i]));
         assert_non_null(pins[i]);
-        link_files(&k[i], tiny.engine);
+        tiny_keeper_link(&k[i], tiny.engine);
     }
     tiny_steps(&run, tiny.engine, 2, TINY_STEPS, &result);
     check_ok(ot_engine_drain(tiny.engine));
@@ -425,7 +346,7 @@ static void two_snapshots_kept(void **state) {
         struct tiny_result again = result;
         again.values = NULL;
         struct ot_engine_progress progress = {.step = i + 1, .adam_step = i + 1, .loss_scale = 1};
-        put_back(&k[i], tiny.engine);
+        tiny_keeper_put_back(&k[i], tiny.engine);
         ot_engine_set_progress(tiny.engine, &progress);
         tiny_steps(&run, tiny.engine, i + 1, TINY_STEPS, &again);
         check_ok(ot_engine_drain(tiny.engine));
@@ -435,7 +356,7 @@ static void two_snapshots_kept(void **state) {
     ot_engine_release(tiny.engine, pins[1]);
     tiny_close(&tiny);
     for (int i = 0; i < 2; i++)
-        close_keeper(&k[i]);
+        tiny_keeper_close(&k[i]);
     ot_plan_free(&run.plan);
 }
 
@@ -453,12 +374,12 @@ static void failing_sinks(void **state) {
             struct tiny_engine tiny;
             struct tiny_result result = {0};
             struct ot_pins *pins;
-            struct keeper k;
+            struct tiny_keeper k;
             random_plan(&run, 7, kept);
             tiny_open(&run, &tiny);
-            open_keeper(&k, &run, 1, 50);
+            tiny_keeper_open(&k, &run, 1, 50);
             k.fail_at = fail_at;
-            struct ot_snapshot_config config = config_of(&k);
+            struct ot_snapshot_config config = tiny_keeper_config(&k);
             tiny_steps(&run, tiny.engine, 0, SPLIT, &result);
             check_ok(ot_engine_drain(tiny.engine));
             check_ok(ot_engine_snapshot(tiny.engine, &config));
@@ -481,7 +402,7 @@ static void failing_sinks(void **state) {
             tiny_close(&tiny);
             ot_plan_free(&run.plan);
             tiny_result_free(&result);
-            close_keeper(&k);
+            tiny_keeper_close(&k);
         }
     tiny_result_free(&whole);
 }
@@ -564,14 +485,14 @@ static void when_it_may_begin(void **state) {
     struct tiny_run run;
     struct tiny_engine tiny;
     struct tiny_batch *batch = malloc(sizeof *batch);
-    struct keeper k;
+    struct tiny_keeper k;
     struct ot_pins *pins;
     assert_non_null(batch);
     tiny_defaults(&run, 1, false, OT_F32);
     tiny_plan(&run, OT_HOME_HOST, OT_HOME_HOST, OT_HOME_HOST, 1);
     tiny_open(&run, &tiny);
-    open_keeper(&k, &run, 1, 0);
-    struct ot_snapshot_config config = config_of(&k);
+    tiny_keeper_open(&k, &run, 1, 0);
+    struct ot_snapshot_config config = tiny_keeper_config(&k);
     tiny_fill_batch(batch, run.config.vocab, 0, 2, 2);
     check_ok(ot_engine_snapshot_finish(tiny.engine, &pins));
     check_ok(ot_engine_submit(tiny.engine, &batch->input));
@@ -583,16 +504,21 @@ static void when_it_may_begin(void **state) {
     k.most_us = 2000;
     check_ok(ot_engine_snapshot(tiny.engine, &config));
     tiny_close(&tiny);
-    close_keeper(&k);
+    tiny_keeper_close(&k);
     ot_plan_free(&run.plan);
     free(batch);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(snapshots_beside_steps), cmocka_unit_test(large_tiles_come_in_parts),
-        cmocka_unit_test(streamed_updates_wait),  cmocka_unit_test(two_snapshots_kept),
-        cmocka_unit_test(failing_sinks),          cmocka_unit_test(given_up_steps_change_nothing),
+        cmocka_unit_test(snapshots_beside_steps),
+        cmocka_unit_test(large_tiles_come_in_parts),
+        cmocka_unit_test(streamed_updates_wait),
+        cmocka_unit_test(slabs_split_between_device_and_nvme),
+        cmocka_unit_test(a_snapshot_after_one_given_up),
+        cmocka_unit_test(two_snapshots_kept),
+        cmocka_unit_test(failing_sinks),
+        cmocka_unit_test(given_up_steps_change_nothing),
         cmocka_unit_test(when_it_may_begin),
     };
     tiny_skip_without_device();

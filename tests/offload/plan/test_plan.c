@@ -1,5 +1,6 @@
 /* The planner over chains that consist of sizes only: its choices under shrinking budgets, its errors when
  * nothing fits, and that a senseless request is at worst refused. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,6 +67,7 @@ static void shrinking_budgets_shrink_the_plan(void **state) {
     fake_open_small(&f, OT_BF16, false);
     struct ot_plan_request rq = fake_request(&f);
     struct ot_plan before, plan;
+    rq.rounds = 1; /* with more rounds, less of the rest has to shrink */
     check_ok(ot_plan_make(&rq, &before));
     size_t budget = ot_ledger_total(&before.ledger, OT_TIER_GPU), smallest = 0;
     int plans = 0, changes = 0;
@@ -83,6 +85,43 @@ static void shrinking_budgets_shrink_the_plan(void **state) {
     check_fails(ot_plan_make(&rq, &plan), OT_E_BUDGET, "gpu memory: ");
     assert_true(plan.shortage.alone[OT_TIER_GPU] <=
                 smallest); /* the shortage describes the smallest plan, not just any plan that fits */
+}
+
+/* The error says what is needed, what is there and what is short, in one unit. */
+static void shortages_add_up(void **state) {
+    (void)state;
+    static const struct {
+        int64_t layer_params;
+        size_t budget;
+        const char *unit, *has;
+    } cases[] = {{1 << 20, 5 * MIB + MIB / 4, "MiB", "5.2 MiB"},
+                 {(int64_t)1 << 32, ((size_t)1 << 30) + (size_t)700 * MIB, "GiB", "1.6 GiB"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct fake f;
+        struct ot_plan plan;
+        double needs, has, lacks;
+        char units[3][8];
+        fake_open_small(&f, OT_BF16, false);
+        f.layer_params = cases[i].layer_params;
+        fake_open(&f);
+        struct ot_plan_request rq = fake_request(&f);
+        rq.budget_bytes[OT_TIER_GPU] = cases[i].budget;
+        rq.budget_bytes[OT_TIER_HOST] = (size_t)1 << 44;
+        check_fails(ot_plan_make(&rq, &plan), OT_E_BUDGET, "gpu memory: the smallest plan");
+        const char *words = strstr(ot_error_text(), " needs ");
+        assert_non_null(words);
+        assert_int_equal(
+            sscanf(words, " needs %lf %7s of gpu memory, but the budget is %lf %7[^,], short by %lf %7s",
+                   &needs, units[0], &has, units[1], &lacks, units[2]),
+            6);
+        for (int u = 0; u < 3; u++)
+            assert_string_equal(units[u], cases[i].unit);
+        assert_non_null(strstr(words, cases[i].has));
+        /* Needs are rounded up to a tenth, and the budget down. */
+        assert_true(fabs(needs - has - lacks) < 0.15);
+        double unit = i == 0 ? MIB : 1024.0 * MIB;
+        assert_true(fabs(needs - (double)plan.shortage.alone[OT_TIER_GPU] / unit) < 0.11);
+    }
 }
 
 static void every_pair_of_budgets_is_used_or_cured(void **state) {
@@ -348,8 +387,14 @@ static void contradictions_are_seen(void **state) {
     REFUSED(max_micro, INT32_MAX, "is too long: a schedule");
     assert_int_equal(ot_error_cause(), OT_CAUSE_MICRO_BATCHES);
     REFUSED(n_slabs, 3, "3 slabs");
+    plan.max_micro = 3;
+    plan.round_micro = 0;
+    REFUSED(first_round, 1, "3 micro-batches cannot be cut into a round of 1 and others of 0");
+    REFUSED(first_round, -1, "cannot be cut into a round of -1");
+    REFUSED(first_round, 4, "cannot be cut into a round of 4");
 #undef REFUSED
-    check_ok(ot_plan_finish(&f.chain, &plan));
+    for (plan.first_round = 0; plan.first_round <= 3; plan.first_round += 3) /* one round */
+        check_ok(ot_plan_finish(&f.chain, &plan));
     ot_plan_free(&plan);
 }
 
@@ -407,6 +452,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_resident_when_it_fits),
         cmocka_unit_test(shrinking_budgets_shrink_the_plan),
+        cmocka_unit_test(shortages_add_up),
         cmocka_unit_test(every_pair_of_budgets_is_used_or_cured),
         cmocka_unit_test(tiers_share_what_neither_holds),
         cmocka_unit_test(reserved_bytes_come_first),

@@ -1,6 +1,7 @@
 /* The nvme tier in plans: what moves to the disks when the host is too small, in which order, and the error
  * when the disks are too small as well. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "offload/plan/layout.h"
 #include "offload/schedule/schedule.h"
@@ -62,12 +63,14 @@ static void what_goes_first(void **state) {
     struct fake f;
     struct ot_plan plan;
     int64_t before[5] = {0};
-    int steps = 0;
+    int steps = 0, boundaries_wait = 0;
     fake_open_small(&f, OT_BF16, false);
     struct ot_plan_request rq = fake_request(&f);
     rq.weights = OT_HOME_AUTO;
     rq.keep = OT_KEEP_NONE;
     rq.slots = 1;
+    rq.rounds = 1;
+    rq.tile_params = 2 << 20;
     rq.budget_bytes[OT_TIER_GPU] = 60 * MIB;
     rq.budget_bytes[OT_TIER_NVME] = (size_t)4 << 30;
     for (size_t host = 400; host > 0 && plan_or_cure(&rq, &plan); host--, steps++) {
@@ -81,6 +84,7 @@ static void what_goes_first(void **state) {
             assert_true(plan.slabs[s].weights != OT_HOME_NVME || s >= n - weights);
         }
         assert_true(plan.activations != OT_HOME_NVME || on_nvme == n);
+        boundaries_wait += on_nvme == n && plan.activations == OT_HOME_HOST;
         assert_true(grads == 0 || (on_nvme == n && plan.activations != OT_HOME_HOST));
         assert_true(weights == 0 || grads == n);
         for (int i = 0; i < 5; i++) {
@@ -93,6 +97,7 @@ static void what_goes_first(void **state) {
         ot_plan_free(&plan);
     }
     assert_true(steps > 50 && before[0] > 0 && before[2] > 0 && before[3] > 0);
+    assert_true(boundaries_wait > 0);
 }
 
 static void nothing_goes_there_without_need(void **state) {
@@ -431,6 +436,16 @@ static void contradictions_are_seen(void **state) {
     broken = plan;
     broken.host_weight_slots[OT_SLOT_LAYER] = 0;
     check_fails(ot_plan_finish(&f.chain, &broken), OT_E_USAGE, "weights on nvme need a slot");
+    broken = plan;
+    memset(broken.kept, 0, sizeof broken.kept);
+    broken.kept[OT_TIER_NVME] = (struct ot_kept_part){OT_KEEP_ALL, 1};
+    broken.kept_slots = broken.host_kept_slots = 1;
+    check_ok(ot_plan_finish(&f.chain, &broken));
+    broken.kept_slots = 0;
+    check_fails(ot_plan_finish(&f.chain, &broken), OT_E_USAGE, "kept activations leave the device");
+    broken.kept_slots = 1;
+    broken.host_kept_slots = 0;
+    check_fails(ot_plan_finish(&f.chain, &broken), OT_E_USAGE, "kept activations leave the device");
     plan.slabs[0].state = OT_HOME_GPU;
     check_fails(ot_plan_finish(&f.chain, &plan), OT_E_USAGE, "must live on the host or on nvme");
     ot_plan_free(&plan);

@@ -24,6 +24,7 @@ static void shares_are_honoured(void **state) {
         fake_open(&f);
         struct ot_plan_request rq = fake_request(&f);
         memcpy(rq.shares, share, sizeof rq.shares);
+        rq.tile_params = 2 << 20; /* a tile for each slab */
         int made = 0;
         for (size_t gpu = 4096; gpu > 0; gpu /= 2) {
             rq.budget_bytes[OT_TIER_GPU] = gpu * MIB;

@@ -341,6 +341,27 @@ static void causes(void **state) {
     ot_plan_free(&plan);
 }
 
+/* A plan has no cause if the used parts of any slab come alone. */
+static void causes_of_plans(void **state) {
+    (void)state;
+    struct fake f;
+    struct ot_plan plan;
+    open_fake(&f);
+    struct ot_plan_request rq = request_of(&f);
+    rq.fetch = OT_FETCH_USED_PARTS;
+    check_ok(ot_plan_make(&rq, &plan));
+    struct ot_chain without = f.chain;
+    without.n_slabs = 1;                                 /* the embedding alone, which has no parts */
+    for (int layers = 0; layers <= f.layers; layers++) { /* those whose updates stream */
+        bool all = layers == f.layers;
+        assert_int_equal(ot_plan_whole_cause(&f.chain, &plan), all ? OT_WHOLE_STREAMED : OT_WHOLE_NOT);
+        assert_int_equal(ot_plan_whole_cause(&without, &plan), OT_WHOLE_NOT);
+        if (!all)
+            plan.slabs[1 + layers].tiles[OT_TILE_STREAM] = 1;
+    }
+    ot_plan_free(&plan);
+}
+
 /* ---- what a model may say ---- */
 
 static void wrong_parts(void **state) {
@@ -374,7 +395,8 @@ int main(void) {
         cmocka_unit_test(runs),          cmocka_unit_test(tasks),
         cmocka_unit_test(encoded_tasks), cmocka_unit_test(groups_have_their_own_rate),
         cmocka_unit_test(training),      cmocka_unit_test(passes),
-        cmocka_unit_test(causes),        cmocka_unit_test(wrong_parts),
+        cmocka_unit_test(causes),        cmocka_unit_test(causes_of_plans),
+        cmocka_unit_test(wrong_parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

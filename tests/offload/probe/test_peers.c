@@ -1,6 +1,6 @@
 /* Copies between emulated GPUs, one process a rank: the answer is the same on all ranks, and unknown where a
  * rank has no GPU beside its own. */
-#include "kernels/emu/emu_faults.h"
+#include "tests/emu/emu_faults.h"
 #include "offload/probe/peers.h"
 #include "src/base/error.h"
 #include "tests/offload/comm/world_ranks.h"

@@ -87,6 +87,27 @@ static void dropped_edges_are_seen(void **state) {
     }
 }
 
+/* Forward passes begin after a flush: weights that stream are gathered anew, others are whole already. */
+static void dropped_edges_of_forward_passes_are_seen(void **state) {
+    (void)state;
+    static const enum ot_pass passes[2] = {OT_PASS_EVAL, OT_PASS_DECODE};
+    int gathering = 0;
+    for (uint64_t seed = 0; seed < 24; seed++) {
+        struct tiny_schedule m;
+        struct ot_schedule forward;
+        make(&m, seed);
+        check_ok(ot_schedule_make_forward(ot_model_chain(m.model), &m.run.plan, &m.layout, passes[seed % 2],
+                                          &forward));
+        tiny_schedule_drop_edges(&m, &forward);
+        bool gathers = m.run.shard.mode == OT_SHARD_FULL && !m.run.shard.one_copy;
+        assert_int_equal(count(&forward, OT_TASK_GATHER) > 0, gathers);
+        gathering += gathers;
+        ot_schedule_free(&forward);
+        tiny_schedule_free(&m);
+    }
+    assert_true(gathering > 0);
+}
+
 /* The gather of whole weights, after a flush. */
 static void dropped_edges_of_a_gather_are_seen(void **state) {
     (void)state;
@@ -133,6 +154,25 @@ static void lost_tasks_are_seen(void **state) {
         assert_true(lost[kinds[k]] > 20);
 }
 
+/* In an encoder-decoder the slab that all layers share is complete together with the slab of a layer, so two
+ * exchanges are under way at once. */
+static void two_slabs_are_exchanged_at_once(void **state) {
+    (void)state;
+    for (int mix = 0; mix < 12; mix++) {
+        struct tiny_schedule m;
+        tiny_defaults(&m.run, 1, false, mix & 1 ? OT_BF16 : OT_F32);
+        m.run.config = tiny_pair_config(mix & 2);
+        m.run.micro_sequences = 1;
+        m.run.shard = (struct ot_shard){.ranks = 2, .rank = mix & 1, .mode = (enum ot_shard_mode)(mix / 4)};
+        enum ot_home weights = m.run.shard.mode == OT_SHARD_STATE ? OT_HOME_GPU : OT_HOME_HOST;
+        tiny_plan(&m.run, weights, OT_HOME_HOST, OT_HOME_GPU, 2);
+        tiny_schedule_make(&m);
+        assert_true(count(&m.schedule, OT_TASK_GRAD_JOIN) >= m.run.plan.n_slabs);
+        tiny_schedule_drop_edges(&m, &m.schedule);
+        tiny_schedule_free(&m);
+    }
+}
+
 /* From the exchange of a slab's gradients on, the other ranks may update the slab in its one copy. So the
  * verifier must report a task behind it that reads their shares. */
 static void late_reads_of_one_copy_are_seen(void **state) {
@@ -170,8 +210,10 @@ static void late_reads_of_one_copy_are_seen(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dropped_edges_are_seen),
+        cmocka_unit_test(dropped_edges_of_forward_passes_are_seen),
         cmocka_unit_test(dropped_edges_of_a_gather_are_seen),
         cmocka_unit_test(lost_tasks_are_seen),
+        cmocka_unit_test(two_slabs_are_exchanged_at_once),
         cmocka_unit_test(late_reads_of_one_copy_are_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -90,6 +90,23 @@ static void make_nvme(struct tiny_schedule *m, uint64_t seed) {
 #undef PICK
 }
 
+/* A read task copies from nvme to the host on the lane of reads. A write task does the opposite. Tasks of
+ * tiles name their buffers elsewhere (schedule.h). */
+static void check_directions(const struct tiny_schedule *m, const struct ot_schedule *schedule) {
+    for (int t = 0; t < schedule->n_tasks; t++) {
+        const struct ot_task *task = &schedule->tasks[t];
+        bool reads = task->kind == OT_TASK_NVME_READ;
+        if (!reads && task->kind != OT_TASK_NVME_WRITE)
+            continue;
+        int nvme = reads ? task->from : task->to, host = reads ? task->to : task->from;
+        assert_int_equal(task->lane, reads ? OT_LANE_NVME_READ : OT_LANE_NVME_WRITE);
+        if (nvme != OT_NO_BUFFER)
+            assert_int_equal(m->layout.buffers[nvme].tier, OT_TIER_NVME);
+        if (host != OT_NO_BUFFER)
+            assert_int_equal(m->layout.buffers[host].tier, OT_TIER_HOST);
+    }
+}
+
 static void dropped_edges_to_nvme_are_seen(void **state) {
     (void)state;
     int nvme_tasks = 0;
@@ -98,6 +115,8 @@ static void dropped_edges_to_nvme_are_seen(void **state) {
         make_nvme(&m, seed);
         assert_true(tiny_schedule_drop_edges(&m, &m.schedule) > 5);
         tiny_schedule_drop_edges(&m, &m.flush);
+        check_directions(&m, &m.schedule);
+        check_directions(&m, &m.flush);
         nvme_tasks += m.schedule.lane_count[OT_LANE_NVME_READ] + m.schedule.lane_count[OT_LANE_NVME_WRITE];
         bool nvme = ot_ledger_total(&m.run.plan.ledger, OT_TIER_NVME) > 0;
         assert_int_equal(m.schedule.lane_count[OT_LANE_NVME_READ] > 0, nvme);

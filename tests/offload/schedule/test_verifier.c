@@ -253,7 +253,7 @@ static void bytes_add_up_to_the_ledger(void **state) {
     h.plan.ledger.entries[0].bytes -= BUFFER_BYTES;
     check_fails(verify(&h), OT_E_INTERNAL, "256 bytes on the nvme, the ledger says 0");
     h.plan.ledger.n = 2;
-    h.plan.ledger.entries[1] = (struct ot_ledger_entry){OT_TIER_NVME, "hand", BUFFER_BYTES};
+    h.plan.ledger.entries[1] = (struct ot_ledger_entry){OT_TIER_NVME, "hand", BUFFER_BYTES, 0};
     check_ok(verify(&h));
     h.buffers[0].tier = OT_TIER_GPU;
     h.buffers[1].offset = 0;

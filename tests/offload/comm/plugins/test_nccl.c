@@ -1,4 +1,4 @@
-/* The plugin `nccl` with the fake libnccl (kernels/emu/fake_nccl.h) on emulated GPUs, one process a rank.
+/* The plugin `nccl` with the fake libnccl (tests/fakes/fake_nccl.h) on emulated GPUs, one process a rank.
  * Usage: test_nccl PLUGIN FAKE BROKEN_FAKE; with `no-driver` alone where libcuda is not found. */
 #include <pthread.h>
 #include <stdatomic.h>

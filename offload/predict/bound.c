@@ -1,0 +1,150 @@
+#include "offload/predict/bound.h"
+
+#include <math.h>
+
+#include "kernels/adamw.h"
+#include "offload/plan/kept.h"
+#include "offload/plan/one_copy.h"
+#include "offload/plan/rounds.h"
+#include "offload/plan/slabs.h"
+
+/* What a step has to do at least. */
+struct work {
+    double compute;          /* seconds */
+    double h2d, d2h, comm;   /* bytes */
+    double updated;          /* bytes of the CPU pool */
+    double is_read, written; /* bytes of the disks */
+};
+
+/* Every micro-batch goes through every block. Backward ends at the first trained block. The first backward of
+ * a round may be cheaper than the others. */
+static double compute_seconds(const struct ot_chain *chain, const struct ot_plan *plan,
+                              const struct ot_costs *costs) {
+    double seconds = 0;
+    int first_trained = ot_chain_first_trained(chain), rounds = ot_plan_rounds(plan);
+    for (int b = 0; b < chain->n_blocks; b++) {
+        const struct ot_block_cost *block = &costs->blocks[b];
+        double pass = costs->rates.task_seconds + ot_line_at(block->forward, plan->micro_tokens);
+        if (b >= first_trained) {
+            struct ot_kept kept = ot_plan_kept(chain, plan, b);
+            pass += costs->rates.task_seconds + ot_line_at(block->backward, plan->micro_tokens) +
+                    ot_line_at(block->recompute[kept.level], plan->micro_tokens);
+        }
+        seconds += pass * plan->max_micro + rounds * fmin(block->first, 0);
+    }
+    return seconds;
+}
+
+/* Adds what the rounds fetch at least of the streamed slabs: each is used in forward and in backward, and
+ * what is in a slot where the pass turns is not fetched again. Ranks bring their shares and gather the
+ * others. With used parts alone, nothing is certain. */
+static void add_fetches(const struct ot_chain *chain, const struct ot_plan *plan, struct work *work) {
+    double h2d = 0, comm = 0, largest_h2d[OT_SLOT_KINDS] = {0}, largest_comm[OT_SLOT_KINDS] = {0};
+    for (int s = 0; s < chain->n_slabs && !plan->fetch_used; s++) {
+        if (!ot_slab_is_streamed(plan, s))
+            continue;
+        enum ot_slot_kind kind = ot_slab_slot_kind(chain, s);
+        double whole = (double)ot_slab_bytes(chain, s, ot_slab_units(chain, s));
+        double held = (double)ot_slab_bytes(chain, s, ot_slab_holding(chain, plan, s).n);
+        bool one_copy = ot_slab_has_one_copy(plan, s);
+        double brought = ot_slab_is_resident(plan, s) ? 0 : one_copy ? whole : held;
+        double gathered = one_copy ? 0 : whole - held;
+        h2d += 2 * brought;
+        comm += 2 * gathered;
+        largest_h2d[kind] = fmax(largest_h2d[kind], brought);
+        largest_comm[kind] = fmax(largest_comm[kind], gathered);
+    }
+    for (int k = 0; k < OT_SLOT_KINDS; k++) {
+        h2d -= 2 * largest_h2d[k] * (plan->weight_slots[k] + plan->encoded_slots[k]);
+        comm -= 2 * largest_comm[k] * (plan->weight_slots[k] + plan->encoded_slots[k]);
+    }
+    work->h2d += fmax(h2d, 0) * ot_plan_rounds(plan);
+    work->comm += fmax(comm, 0) * ot_plan_rounds(plan);
+}
+
+/* Adds what leaves the device and comes back: boundaries, and what blocks keep. */
+static void add_activations(const struct ot_chain *chain, const struct ot_plan *plan, struct work *work) {
+    double boundary =
+        (double)plan->micro_tokens * (double)chain->boundary_elems * (double)ot_dtype_bytes(chain->dtype);
+    int slots = plan->activation_slots + 2, boundaries = chain->n_blocks - 1;
+    int passes = plan->max_micro, rounds = ot_plan_rounds(plan);
+    if (plan->activations != OT_HOME_GPU && boundaries > slots) {
+        work->d2h += boundary * (boundaries - slots) * passes;
+        work->h2d += boundary * (boundaries - slots) * passes;
+    }
+    double kept = 0, largest = 0;
+    for (int b = 0; b < chain->n_blocks; b++) {
+        struct ot_kept at = ot_plan_kept(chain, plan, b);
+        if (at.level == OT_KEEP_NONE || at.tier == OT_TIER_GPU)
+            continue;
+        double bytes = (double)chain->saved_bytes(chain->context, b, at.level, plan->micro_tokens);
+        kept += bytes * passes;
+        largest = fmax(largest, bytes);
+    }
+    kept = fmax(kept - largest * plan->kept_slots * rounds, 0);
+    work->d2h += kept;
+    work->h2d += kept;
+}
+
+/* Adds the slabs' gradients, sums and updates. */
+static void add_training(const struct ot_chain *chain, const struct ot_plan *plan, struct work *work) {
+    double state = (double)ot_state_bytes(chain, 1 << 20) / (1 << 20);
+    double dtype = (double)ot_dtype_bytes(chain->dtype);
+    double update = (double)ot_adamw_bytes(chain->dtype, chain->state, chain->masters);
+    int rounds = ot_plan_rounds(plan);
+    for (int s = 0; s < chain->n_slabs; s++) {
+        if (chain->slabs[s].frozen)
+            continue;
+        double held = (double)ot_slab_holding(chain, plan, s).n;
+        double streamed = (double)ot_slab_part(chain, plan, s, OT_TILE_STREAM).n;
+        double pooled = (double)ot_slab_part(chain, plan, s, OT_TILE_CPU).n;
+        work->h2d += state * streamed;
+        work->d2h += state * streamed + dtype * (held - (double)ot_slab_waiting_on_gpu(chain, plan, s).n);
+        work->updated += update * pooled;
+        if (ot_slab_sum_leaves(chain, plan, s)) {
+            work->h2d += (rounds - 1) * held * sizeof(float);
+            work->d2h += (rounds - 1) * held * sizeof(float);
+        }
+        if (plan->slabs[s].state == OT_HOME_NVME) {
+            work->is_read += state * (streamed + pooled);
+            work->written += state * (streamed + pooled);
+        }
+        if (ot_slab_weights_pass(plan, s) && !plan->fetch_used)
+            work->written += dtype * held;
+    }
+}
+
+/* An unknown rate limits nothing. */
+static double seconds_at(double amount, double rate) {
+    return rate > 0 ? amount / rate : 0;
+}
+
+static double lane_seconds(const struct ot_costs *costs, enum ot_lane_id lane, double seconds) {
+    return costs->slower[lane] > 0 ? seconds * costs->slower[lane] : seconds;
+}
+
+double ot_plan_least_seconds(const struct ot_chain *chain, const struct ot_plan *plan,
+                             const struct ot_costs *costs) {
+    const struct ot_rates *r = &costs->rates;
+    struct work work = {.compute = compute_seconds(chain, plan, costs)};
+    add_fetches(chain, plan, &work);
+    add_activations(chain, plan, &work);
+    add_training(chain, plan, &work);
+    double link = fmax(r->both_bytes, fmax(r->h2d_bytes, r->d2h_bytes));
+    double disks = fmax(r->nvme_mixed_bytes, fmax(r->nvme_read_bytes, r->nvme_write_bytes));
+    const double lanes[] = {
+        lane_seconds(costs, OT_LANE_COMPUTE, work.compute),
+        lane_seconds(costs, OT_LANE_H2D, seconds_at(work.h2d, r->h2d_bytes)),
+        lane_seconds(costs, OT_LANE_D2H, seconds_at(work.d2h, r->d2h_bytes)),
+        lane_seconds(costs, OT_LANE_COMM, seconds_at(work.comm, r->comm_bytes)),
+        lane_seconds(costs, OT_LANE_CPU, seconds_at(work.updated, r->adamw_bytes[chain->state])),
+        lane_seconds(costs, OT_LANE_NVME_READ, seconds_at(work.is_read, r->nvme_read_bytes)),
+        lane_seconds(costs, OT_LANE_NVME_WRITE, seconds_at(work.written, r->nvme_write_bytes)),
+        r->both_bytes > 0 ? seconds_at(work.h2d + work.d2h, link) : 0,
+        r->nvme_mixed_bytes > 0 ? seconds_at(work.is_read + work.written, disks) : 0,
+    };
+    double least = 0;
+    for (size_t i = 0; i < sizeof lanes / sizeof *lanes; i++)
+        least = fmax(least, lanes[i]);
+    return least;
+}

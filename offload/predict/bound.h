@@ -1,0 +1,13 @@
+/* A lower bound of a step's time, found without a schedule. A search throws away most plans by it, before it
+ * makes and simulates their schedules. */
+#ifndef OT_OFFLOAD_PREDICT_BOUND_H
+#define OT_OFFLOAD_PREDICT_BOUND_H
+
+#include "offload/predict/costs.h"
+
+/* Seconds that a training step of the plan takes at least: the work of the busiest lane. Counts only work
+ * that every schedule of the plan has, so it is never more than the simulated time. */
+double ot_plan_least_seconds(const struct ot_chain *chain, const struct ot_plan *plan,
+                             const struct ot_costs *costs);
+
+#endif

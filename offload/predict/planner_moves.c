@@ -1,0 +1,346 @@
+/* The moves of the search: each tries values of one choice near the best plan's. */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/adamw.h"
+#include "offload/plan/kept.h"
+#include "offload/plan/rounds.h"
+#include "offload/plan/used_parts.h"
+#include "offload/predict/planner_state.h"
+#include "src/base/error.h"
+
+/* A share of the step's time below this is not worth a try: predictions are no better than that. */
+static const double NEGLIGIBLE = 0.001;
+
+/* The share of tiles to stream, among the tiles whose state is not on the device, so that the device and the
+ * CPU pool finish at the same time. Each moves its bytes a parameter at its rate: a streamed tile's state
+ * crosses the link in both directions, its gradients and weights cross once; the pool moves AdamW's bytes. */
+double ot_planner_balance(const struct ot_search *s) {
+    enum { PARAMS = 1 << 20 };
+    const struct ot_chain *chain = s->given->chain;
+    const struct ot_rates *r = &s->costs->rates;
+    double state = (double)ot_state_bytes(chain, PARAMS) / PARAMS;
+    double stream = r->both_bytes / (2 * (state + (double)ot_dtype_bytes(chain->dtype)));
+    double pool = r->adamw_bytes[chain->state] / ot_adamw_bytes(chain->dtype, chain->state, chain->masters);
+    return stream + pool > 0 ? stream / (stream + pool) : 0.5;
+}
+
+void ot_planner_set_shares(const struct ot_search *s, double gpu, double stream_of_rest,
+                           struct ot_plan_request *request) {
+    gpu = s->given->state != OT_HOME_AUTO ? 0 : fmin(fmax(gpu, 0), 1);
+    stream_of_rest = fmin(fmax(stream_of_rest, 0), 1);
+    request->shares[OT_TILE_GPU] = gpu;
+    request->shares[OT_TILE_STREAM] = (1 - gpu) * stream_of_rest;
+    request->shares[OT_TILE_CPU] = (1 - gpu) * (1 - stream_of_rest);
+}
+
+static int try_shares_with(struct ot_search *s, double shadows, double gpu, double stream_of_rest) {
+    struct ot_plan_request request = s->out->forced;
+    ot_planner_set_shares(s, gpu, stream_of_rest, &request);
+    request.shadows = shadows;
+    return ot_planner_try(s, &request, 0);
+}
+
+static int try_shares(struct ot_search *s, double gpu, double stream_of_rest) {
+    return try_shares_with(s, s->out->forced.shadows, gpu, stream_of_rest);
+}
+
+void ot_planner_get_shares(const struct ot_search *s, double *gpu, double *stream_of_rest) {
+    double n[OT_TILE_ENGINES], all = 0;
+    for (int e = 0; e < OT_TILE_ENGINES; e++)
+        all += n[e] = (double)ot_plan_count_tiles(&s->out->plan, (enum ot_tile_engine)e);
+    double rest = n[OT_TILE_STREAM] + n[OT_TILE_CPU];
+    *gpu = all > 0 ? n[OT_TILE_GPU] / all : 0;
+    *stream_of_rest = rest > 0 ? n[OT_TILE_STREAM] / rest : 0;
+}
+
+bool ot_planner_may_share(const struct ot_search *s) {
+    const double *shares = s->given->shares;
+    return s->given->state != OT_HOME_GPU &&
+           shares[OT_TILE_GPU] + shares[OT_TILE_STREAM] + shares[OT_TILE_CPU] == 0;
+}
+
+/* Chooses the engines that update the tiles. Two numbers describe the choice: the device's share of all
+ * tiles, and the stream's share of the rest. Starts from the best of some shares that are often good and
+ * descends in this plane, with steps that halve. The first direction changes both numbers, since less state
+ * on the device makes room for weights, and tiles that leave the device are better streamed than left to the
+ * pool. */
+static int move_shares(struct ot_search *s) {
+    static const struct { int gpu, stream; } ways[] = {{-1, 1}, {0, 1}, {0, -1}, {-1, 0}, {1, 0}, {1, -1}};
+    double gpu, stream, balance = ot_planner_balance(s);
+    int taken = 0;
+    if (!ot_planner_may_share(s))
+        return 0;
+    ot_planner_get_shares(s, &gpu, &stream);
+    const double starts[][2] = {{gpu, balance}, {gpu / 2, balance}, {0, balance}, {0, 0}, {gpu, 1}};
+    for (int i = 0; i < 5; i++) {
+        int rc;
+        OT_TRY(rc = try_shares(s, starts[i][0], starts[i][1]));
+        taken += rc;
+    }
+    for (double step = 0.2; step > 0.04;) {
+        int better = 0;
+        for (int i = 0; i < 6 && !better; i++) {
+            ot_planner_get_shares(s, &gpu, &stream);
+            OT_TRY(better = try_shares(s, gpu + step * ways[i].gpu / 2, stream + step * ways[i].stream));
+        }
+        step = better ? step : step / 2;
+        taken += better;
+    }
+    return taken;
+}
+
+/* Updates ahead of the decision. They give the pool more time, so it may then take tiles of the stream
+ * engine. */
+static int move_shadows(struct ot_search *s) {
+    static const double streamed[] = {1, 0.75, 0.5, 0.25, 0}, shadows[] = {0.5, 0.25};
+    double gpu, stream;
+    int taken = 0, rc;
+    ot_planner_get_shares(s, &gpu, &stream);
+    for (int i = 0; i < 5 && ot_planner_may_share(s); i++) {
+        OT_TRY(rc = try_shares_with(s, 1, gpu, stream * streamed[i]));
+        taken += rc;
+    }
+    struct ot_plan_request request = s->out->forced;
+    request.shadows = 1;
+    OT_TRY(rc = ot_planner_try(s, &request, 0));
+    taken += rc;
+    for (int i = 0; i < 2 && taken > 0; i++) {
+        request = s->out->forced;
+        request.shadows = shadows[i];
+        OT_TRY(rc = ot_planner_try(s, &request, 0));
+    }
+    return taken;
+}
+
+static int move_slots(struct ot_search *s) {
+    static const int values[] = {2, 3, 4, 6, OT_PLAN_MAX_SLOTS};
+    int taken = 0;
+    for (int i = 0; i < 5 && s->given->slots == 0; i++) {
+        struct ot_plan_request request = s->out->forced;
+        int rc;
+        request.slots = values[i];
+        OT_TRY(rc = ot_planner_try(s, &request, 0));
+        taken += rc;
+    }
+    return taken;
+}
+
+/* The smallest tile that is still worth a task. More tiles than ot_plan_make would make take too long to
+ * order. */
+enum { LEAST_TILE_PARAMS = 1 << 16 };
+
+/* Smaller tiles let reads, updates and writes of one slab overlap; larger tiles mean fewer tasks. A tile
+ * larger than every slab counts as a tile of the largest slab's size. */
+static int move_tiles(struct ot_search *s) {
+    const struct ot_chain *chain = s->given->chain;
+    int64_t largest = 0, all = 0, now = s->out->plan.tile_params;
+    for (int i = 0; i < chain->n_slabs; i++) {
+        if (chain->slabs[i].frozen)
+            continue;
+        all += chain->slabs[i].n_params;
+        largest = chain->slabs[i].n_params > largest ? chain->slabs[i].n_params : largest;
+    }
+    now = now < largest ? now : largest;
+    const int64_t values[] = {now / 2, now / 4, 2 * now};
+    int taken = 0;
+    for (int i = 0; i < 3 && s->given->tile_params == 0; i++) {
+        struct ot_plan_request request = s->out->forced;
+        int rc;
+        request.tile_params = values[i] / OT_SLAB_ALIGN_PARAMS * OT_SLAB_ALIGN_PARAMS;
+        if (request.tile_params < LEAST_TILE_PARAMS || all / request.tile_params > OT_PLAN_MAX_TILE_SLOTS)
+            continue;
+        OT_TRY(rc = ot_planner_try(s, &request, 0));
+        taken += rc;
+    }
+    return taken;
+}
+
+/* What blocks keep: the level, and the share of the blocks without room on the device that keep it on the
+ * host or on nvme. Compares with computing everything again. */
+static int move_kept(struct ot_search *s) {
+    static const double steps[] = {1, 0.5, 0.25, 0.125, -1, -0.25};
+    bool level_given = s->given->keep != OT_KEEP_CHOSEN;
+    int taken = 0, rc;
+    for (int level = OT_KEEP_ATTENTION; level < OT_KEEP_LEVELS && !level_given; level++) {
+        struct ot_plan_request request = s->out->forced;
+        request.kept_level = (enum ot_keep_level)level;
+        OT_TRY(rc = ot_planner_try(s, &request, 0));
+        taken += rc;
+    }
+    for (int i = 0; i < 6 && !level_given && s->given->kept != OT_HOME_GPU; i++) {
+        struct ot_plan_request request = s->out->forced;
+        request.kept_off = fmin(fmax(request.kept_off + steps[i], 0), 1);
+        OT_TRY(rc = ot_planner_try(s, &request, 0));
+        taken += rc;
+    }
+    if (!level_given) {
+        struct ot_plan_request request = s->out->forced;
+        request.keep = OT_KEEP_NONE;
+        OT_TRY(rc = ot_planner_try(s, &request, 0));
+        taken += rc;
+    }
+    return taken;
+}
+
+/* How many blocks keep activations on the device before slabs become resident. */
+static int move_kept_on(struct ot_search *s) {
+    static const double steps[] = {1, 0.5, 0.25, 0.125, -0.125, -0.25, -1};
+    bool may =
+        s->given->keep == OT_KEEP_CHOSEN && (s->given->kept == OT_HOME_AUTO || s->given->kept == OT_HOME_GPU);
+    int taken = 0, rc;
+    for (int i = 0; i < 7 && may; i++) {
+        struct ot_plan_request request = s->out->forced;
+        request.kept_on = fmin(fmax(request.kept_on + steps[i], 0), 1);
+        OT_TRY(rc = ot_planner_try(s, &request, 0));
+        taken += rc;
+    }
+    return taken;
+}
+
+/* How many slabs are streamed although there may be room for them. */
+static int move_streamed(struct ot_search *s) {
+    static const double steps[] = {1, 0.5, 0.25, 0.125, -0.125, -0.25, -1};
+    int taken = 0, rc;
+    for (int i = 0; i < 7 && s->given->weights == OT_HOME_AUTO; i++) {
+        struct ot_plan_request request = s->out->forced;
+        request.streamed = fmin(fmax(request.streamed + steps[i], 0), 1);
+        OT_TRY(rc = ot_planner_try(s, &request, 0));
+        taken += rc;
+    }
+    return taken;
+}
+
+/* More rounds keep less at a time, which leaves room on the device; fewer rounds fetch weights less often. */
+static int move_rounds(struct ot_search *s) {
+    const int now = ot_plan_rounds(&s->out->plan), values[] = {2 * now, now / 2, now + 1, now - 1};
+    int taken = 0;
+    for (int i = 0; i < 4 && s->given->rounds == 0; i++) {
+        struct ot_plan_request request = s->out->forced;
+        int rc;
+        if (values[i] < 1 || values[i] > s->out->plan.max_micro)
+            continue;
+        request.rounds = values[i];
+        OT_TRY(rc = ot_planner_try(s, &request, 0));
+        taken += rc;
+    }
+    return taken;
+}
+
+/* Fetches what is used alone, or all. */
+static int move_parts(struct ot_search *s) {
+    struct ot_plan_request request = s->out->forced;
+    if (s->given->fetch != OT_FETCH_CHOSEN || ot_chain_most_parts(s->given->chain) == 0)
+        return 0;
+    request.fetch = s->out->plan.fetch_used ? OT_FETCH_ALL_PARTS : OT_FETCH_USED_PARTS;
+    return ot_planner_try(s, &request, 0);
+}
+
+/* Tries every home for one kind of data (a field of the request), unless the user's request fixes it. */
+static int move_home(struct ot_search *s, size_t field) {
+    enum ot_home given = *(const enum ot_home *)((const char *)s->given + field);
+    int tiers = s->given->budget_bytes[OT_TIER_NVME] > 0 ? OT_TIER_COUNT : OT_TIER_NVME, taken = 0;
+    for (int tier = 0; tier < tiers && given == OT_HOME_AUTO; tier++) {
+        struct ot_plan_request request = s->out->forced;
+        int rc;
+        *(enum ot_home *)((char *)&request + field) = (enum ot_home)tier;
+        OT_TRY(rc = ot_planner_try(s, &request, 0));
+        taken += rc;
+    }
+    return taken;
+}
+
+static int move_kept_home(struct ot_search *s) {
+    return ot_plan_spills_kept(&s->out->plan) ? move_home(s, offsetof(struct ot_plan_request, kept)) : 0;
+}
+
+static int move_activations(struct ot_search *s) {
+    return move_home(s, offsetof(struct ot_plan_request, activations));
+}
+
+static int move_weights(struct ot_search *s) {
+    return move_home(s, offsetof(struct ot_plan_request, weights));
+}
+
+static int move_state(struct ot_search *s) {
+    return move_home(s, offsetof(struct ot_plan_request, state));
+}
+
+/* Between rounds alone. */
+static int move_sums(struct ot_search *s) {
+    return ot_plan_rounds(&s->out->plan) > 1 ? move_home(s, offsetof(struct ot_plan_request, sums)) : 0;
+}
+
+static int move_grads(struct ot_search *s) {
+    return move_home(s, offsetof(struct ot_plan_request, grads));
+}
+
+/* True if compute waits for other lanes. If it hardly waits, moves that only shorten waits gain nothing. */
+static bool waits(const struct ot_search *s) {
+    const struct ot_prediction *p = &s->out->prediction;
+    double waited = p->exposed_host;
+    for (int l = 0; l < OT_LANE_COUNT; l++)
+        waited += p->exposed[l];
+    return waited > NEGLIGIBLE * p->step_seconds;
+}
+
+static bool recomputes(const struct ot_search *s) {
+    const struct ot_plan *plan = &s->out->plan;
+    bool all = true;
+    for (int t = 0; t < OT_TIER_COUNT; t++)
+        all = all && (plan->kept[t].blocks == 0 || plan->kept[t].level >= OT_KEEP_PRODUCTS);
+    return !all || ot_plan_kept_blocks(plan, OT_TIER_COUNT) < s->given->chain->n_blocks - 2;
+}
+
+/* True if more free device memory could help: to save activations instead of recomputing them, or to wait
+ * less. */
+bool ot_planner_may_gain(const struct ot_search *s) {
+    return waits(s) || recomputes(s);
+}
+
+/* Runs passes over all moves until a pass gains nothing. */
+int ot_planner_climb(struct ot_search *s) {
+    static const struct {
+        int (*move)(struct ot_search *);
+        bool (*may_gain)(const struct ot_search *);
+    } moves[] = {{move_shares, ot_planner_may_gain},
+                 {move_kept, ot_planner_may_gain},
+                 {move_kept_on, ot_planner_may_gain},
+                 {move_streamed, ot_planner_may_gain},
+                 {move_rounds, ot_planner_may_gain},
+                 {move_sums, ot_planner_may_gain},
+                 {move_kept_home, ot_planner_may_gain},
+                 {move_activations, ot_planner_may_gain},
+                 {move_slots, waits},
+                 {move_parts, waits},
+                 {move_weights, ot_planner_may_gain},
+                 {move_state, waits},
+                 {move_grads, waits}};
+    for (int taken = 1; taken > 0 && s->effort > 0;) {
+        taken = 0;
+        for (size_t m = 0; m < sizeof moves / sizeof *moves; m++) {
+            int rc = 0;
+            if (moves[m].may_gain(s))
+                OT_TRY(rc = moves[m].move(s));
+            taken += rc;
+        }
+    }
+    return 0;
+}
+
+/* Tile sizes come after the other moves: they matter less than the engines' shares, and each size has other
+ * best shares. Shadows come last, because they take host memory that nothing else can use. With them less
+ * state is streamed, so the link has more time for kept activations, over which shadows then lie. */
+int ot_planner_climb_late(struct ot_search *s) {
+    bool shadows = s->given->shadows == OT_SHADOWS_CHOSEN && s->given->clip;
+    for (int taken = 1; taken > 0 && waits(s);)
+        OT_TRY(taken = move_tiles(s));
+    for (int taken = 1; shadows && taken > 0 && ot_planner_may_gain(s);) {
+        int rc = 0;
+        if (waits(s))
+            OT_TRY(rc = move_shadows(s));
+        OT_TRY(taken = move_kept(s));
+        taken = taken > 0 || rc > 0;
+    }
+    return 0;
+}

@@ -1,0 +1,209 @@
+/* Finds plans to begin the search with. Between plans that keep activations in different ways, or that cut
+ * the step into other numbers of rounds, lie worse plans, so a search from one does not find the other. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "offload/predict/bound.h"
+#include "offload/predict/planner_state.h"
+#include "src/base/error.h"
+
+/* The ways to keep activations. NOTHING: all is computed again. LEFT: on the device, in what other uses leave
+ * free. FIRST: on the device, before anything else may live there. OFF: what has no room there leaves the
+ * device. HALF_OFF: half of that does. */
+enum way { NOTHING, LEFT, FIRST, OFF, HALF_OFF, WAYS };
+
+/* So few tiles are updated in no time, whatever updates them. */
+enum { FEW_TILES = 64 };
+enum { MOST_ROUNDS = 32, MOST_STARTS = MOST_ROUNDS * 32, MOST_SIMULATED = 24, MOST_CLASSES = WAYS * 64 };
+/* Fewer blocks than this share of them are not worth slots of their own. */
+static const double LEAST_OFF = 0.1;
+
+/* The numbers of rounds to begin with: every number up to 4, then those whose rounds are half as long, and
+ * one micro-batch a round. Returns how many. */
+static int list_rounds(const struct ot_plan_request *given, int micro, int rounds[MOST_ROUNDS]) {
+    int n = 0;
+    if (given->rounds) {
+        rounds[0] = given->rounds;
+        return 1;
+    }
+    for (int r = 1; r <= micro && n < MOST_ROUNDS - 1; r = r < 4 ? r + 1 : r % 3 ? r / 2 * 3 : r / 3 * 4)
+        rounds[n++] = r;
+    if (rounds[n - 1] < micro)
+        rounds[n++] = micro;
+    return n;
+}
+
+/* Sets the fields of a way. False: the user has decided otherwise, or the level means nothing here. */
+static bool set_way(const struct ot_plan_request *given, enum way way, int level, double most_off,
+                    struct ot_plan_request *out) {
+    bool on_gpu = given->kept == OT_HOME_AUTO || given->kept == OT_HOME_GPU;
+    if (given->keep != OT_KEEP_CHOSEN)
+        return way == LEFT && level == OT_KEEP_PRODUCTS;
+    if (way == NOTHING) {
+        out->keep = OT_KEEP_NONE;
+        return level == OT_KEEP_PRODUCTS;
+    }
+    out->kept_level = (enum ot_keep_level)level;
+    out->kept_on = way == FIRST;
+    out->kept_off = way >= OFF ? most_off : 0;
+    if (way == HALF_OFF)
+        out->kept_off /= 2;
+    return way >= OFF ? most_off > 0 && given->kept != OT_HOME_GPU : on_gpu;
+}
+
+/* The largest share of the blocks that may keep the level off the device, in steps of a quarter of itself, so
+ * that nothing else is pushed to nvme. 0: there is no room. */
+static double find_most_off(const struct ot_search *s, const struct ot_plan_request *base, int level) {
+    size_t on_nvme = ot_ledger_total(&s->out->plan.ledger, OT_TIER_NVME);
+    struct ot_plan_request request = *base;
+    if (!set_way(s->given, OFF, level, 1, &request))
+        return 0;
+    for (request.kept_off = 1; request.kept_off > LEAST_OFF; request.kept_off *= 0.75) {
+        struct ot_plan plan;
+        if (ot_plan_make(&request, &plan) < 0)
+            continue;
+        bool fits = ot_ledger_total(&plan.ledger, OT_TIER_NVME) <= on_nvme;
+        ot_plan_free(&plan);
+        if (fits)
+            return request.kept_off;
+    }
+    return 0;
+}
+
+/* Makes the plan of a start and adds the start, if its step may take less than `limit`. */
+static void add_start(struct ot_search *s, const struct ot_plan_request *request, int way, double limit,
+                      struct ot_planner_seen *seen, struct ot_planner_starts *out) {
+    struct ot_plan plan;
+    if (ot_plan_make(request, &plan) < 0)
+        return; /* it does not fit, or contradicts what the user forced */
+    double least = ot_plan_least_seconds(request->chain, &plan, s->costs);
+    bool same = request->micro_sequences == 0 ||
+                plan.micro_tokens == request->micro_sequences * request->sequence_tokens;
+    if (same && least < limit && !ot_planner_was_seen(seen, &plan)) {
+        out->list[out->n] = (struct ot_planner_start){*request, out->n, 0, way, least, INFINITY};
+        out->n++;
+    }
+    ot_plan_free(&plan);
+}
+
+/* The starts take turns by way and number of rounds, so that each of these is tried. */
+static int by_turn(const void *a, const void *b) {
+    const struct ot_planner_start *x = a, *y = b;
+    if (x->turn != y->turn)
+        return x->turn - y->turn;
+    if (x->least != y->least)
+        return x->least < y->least ? -1 : 1;
+    return x->number - y->number;
+}
+
+static int by_least(const void *a, const void *b) {
+    const struct ot_planner_start *x = a, *y = b;
+    if (x->least != y->least)
+        return x->least < y->least ? -1 : 1;
+    return x->number - y->number;
+}
+
+static int by_seconds(const void *a, const void *b) {
+    const struct ot_planner_start *x = a, *y = b;
+    if (x->seconds != y->seconds)
+        return x->seconds < y->seconds ? -1 : 1;
+    return by_least(a, b);
+}
+
+/* One number for the way and the rounds. */
+static int class_of(const struct ot_planner_start *start) {
+    int rounds = start->request.rounds;
+    return start->way * MOST_CLASSES / WAYS +
+           (rounds < MOST_CLASSES / WAYS ? rounds : MOST_CLASSES / WAYS - 1);
+}
+
+/* The starts with the lowest bounds are simulated first: they may be so fast that the bounds of the others
+ * rule them out. */
+static int simulate_starts(struct ot_search *s, double limit, struct ot_planner_starts *starts) {
+    double best = limit, rest = s->effort / 2;
+    int turns[MOST_CLASSES] = {0}, simulated = 0;
+    if (starts->n > 0)
+        qsort(starts->list, (size_t)starts->n, sizeof *starts->list, by_least);
+    for (int i = 0; i < starts->n; i++)
+        starts->list[i].turn = turns[class_of(&starts->list[i])]++;
+    if (starts->n > 0)
+        qsort(starts->list, (size_t)starts->n, sizeof *starts->list, by_turn);
+    for (int i = 0; i < starts->n; i++) {
+        struct ot_planner_start *start = &starts->list[i];
+        struct ot_planner_result made;
+        double most = fmin(best * (1 + OT_PLANNER_NEAR), limit);
+        if (start->least >= best || simulated == MOST_SIMULATED || s->effort < rest)
+            continue;
+        simulated++;
+        int rc = ot_planner_make(s, &start->request, most, &made);
+        if (rc < 0)
+            return rc;
+        if (rc == 0)
+            continue;
+        start->seconds = made.prediction.step_seconds;
+        best = fmin(best, start->seconds);
+        ot_plan_free(&made.plan);
+    }
+    if (starts->n > 0)
+        qsort(starts->list, (size_t)starts->n, sizeof *starts->list, by_seconds);
+    int n = 0;
+    while (n < starts->n && starts->list[n].seconds < best * (1 + OT_PLANNER_NEAR))
+        n++;
+    starts->n = n;
+    return 0;
+}
+
+/* True if so many tiles have their state off the device that their engines matter. */
+static bool has_updates_elsewhere(const struct ot_search *s) {
+    const struct ot_plan *plan = &s->out->plan;
+    int64_t elsewhere = ot_plan_count_tiles(plan, OT_TILE_STREAM) + ot_plan_count_tiles(plan, OT_TILE_CPU);
+    return elsewhere > FEW_TILES;
+}
+
+/* Adds the starts with so many rounds that keep the level, with the engines as ot_plan_make chooses, and with
+ * the pool and the stream engine in balance. */
+static void add_ways(struct ot_search *s, int rounds, int64_t micro, int level, double limit,
+                     struct ot_planner_seen *seen, struct ot_planner_starts *out) {
+    struct ot_plan_request base = *s->given;
+    base.rounds = rounds;
+    base.micro_sequences = micro;
+    base.is_trial = true;
+    base.tile_params = s->tile_params;
+    if (s->given->shadows == OT_SHADOWS_CHOSEN && s->given->clip)
+        base.shadows = 1; /* they take only host memory that is left */
+    double most_off = find_most_off(s, &base, level);
+    for (enum way way = NOTHING; way < WAYS; way++) {
+        struct ot_plan_request request = base;
+        if (!set_way(s->given, way, level, most_off, &request))
+            continue;
+        add_start(s, &request, way, limit, seen, out);
+        if (!ot_planner_may_share(s) || !has_updates_elsewhere(s))
+            continue;
+        request.shares[OT_TILE_STREAM] = ot_planner_balance(s);
+        request.shares[OT_TILE_CPU] = 1 - request.shares[OT_TILE_STREAM];
+        add_start(s, &request, way, limit, seen, out);
+    }
+}
+
+int ot_planner_find_starts(struct ot_search *s, int64_t micro, double limit, struct ot_planner_starts *out) {
+    static const int levels[] = {OT_KEEP_PRODUCTS, OT_KEEP_ATTENTION, OT_KEEP_ALL};
+    struct ot_planner_seen *seen = calloc(1, sizeof *seen); /* these are not simulated yet */
+    int rounds[MOST_ROUNDS], rc;
+    int n = list_rounds(s->given, s->out->plan.max_micro, rounds);
+    *out = (struct ot_planner_starts){.list = malloc(MOST_STARTS * sizeof *out->list)};
+    if (!out->list || !seen) {
+        rc = ot_fail(OT_E_BUDGET, "no memory to choose a plan");
+        goto out;
+    }
+    for (int r = 0; r < n; r++)
+        for (int level = 0; level < 3; level++)
+            add_ways(s, rounds[r], micro, levels[level], limit, seen, out);
+    rc = simulate_starts(s, limit, out);
+out:
+    free(seen);
+    if (rc < 0) {
+        free(out->list);
+        *out = (struct ot_planner_starts){0};
+    }
+    return rc;
+}

@@ -1,0 +1,19 @@
+"""Tests of `offload-train plan`: each asks for the same answer as text and as JSON."""
+
+import program
+
+
+class PlanTest(program.ProgramTest):
+    def succeed(self, *words, **more):
+        """Uses a cache folder of its own, so that no measurement exists before."""
+        return super().succeed(*words, env={"XDG_CACHE_HOME": self.path("cache")}, **more)
+
+    def plan(self, *words):
+        """Returns the answer as text and as JSON. stderr may have progress only."""
+        text = self.succeed(*words)
+        answer = self.succeed(*words, "--json").json()
+        self.assertRegex(text.err, r"^planned \d+ plans tried in \S+\n$")
+        return text.out, answer
+
+    def answer(self, *words):
+        return self.succeed(*words, "--json").json()
