@@ -54,6 +54,7 @@ static inline Thread *pick() {
         Thread *thread = ready[ready_first];
         ready_first = (ready_first + 1) % MAX_THREADS;
         ready_count--;
+        /* The stacks of a block exceed the first-level cache. The CPU loads the next one meanwhile. */
         if (ready_count > 0 && ready[ready_first]->fiber)
             __builtin_prefetch(ready[ready_first]->fiber->sp);
         return thread;

@@ -68,7 +68,8 @@ static void combine_ldmatrix(Warp *warp) {
     }
 }
 
-/* Eight sums at once, each a chain of its own. Left to itself, the compiler transposes the matrices instead. */
+/* Eight sums at once, each a chain of its own. Without this type, the compiler transposes the matrices
+ * instead. */
 typedef float Row __attribute__((vector_size(8 * sizeof(float))));
 
 struct MmaOperands {
