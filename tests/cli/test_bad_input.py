@@ -344,8 +344,8 @@ class Machine(BadInput):
                                 "128", "--steps", "1", "--gpu-mem", "64M", "--host-mem", "64M", "--quiet", "--no-forecast",
                                 option, "900T")
             self.assertRegex(told.err, rf"^warning: {option} 900.0 TiB is more than the .* of RAM that are free.*\. Trying it anyway\n$")
-        self.refuse(BUDGET, "What helps: --tokens-per-step ", "--model", self.model, "--data", self.rows,
-                    "--tokens-per-step", "5e7")
+        self.refuse(BUDGET, "; or --tokens-per-step ", "--model", self.model, "--data", self.rows,
+                    "--tokens-per-step", "5e7", "--rounds", "1")
         self.fail_with(BUDGET, "short by", "generate", self.model, "-p", "x" * 200, "--gpu-mem", "1M")
 
     def test_directories_of_the_store(self):

@@ -352,7 +352,8 @@ class Base(program.ProgramTest):
         weights = 32 * (4 * 4096**2 + 3 * 4096 * 11008)
         for told, bits in (nf4, 4.5), (double, 4.127):
             self.assertAlmostEqual(told["model"]["base_bytes"] / (weights * bits / 8), 1, delta=2e-3)
-            self.assertLessEqual(told["prediction"]["step_seconds"], plain["prediction"]["step_seconds"])
+            # Fewer bytes cross the bus. To decode them takes some per cent of a step that computing bounds.
+            self.assertLessEqual(told["prediction"]["step_seconds"], 1.05 * plain["prediction"]["step_seconds"])
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ class Frozen(program.ProgramTest):
 
     def test_reports(self):
         text = self.tune("told", "--train", "last:1").err
-        self.assertRegex(text, r"parameters \([\d.]+ K trained, [\d.]+ K frozen\)")
+        self.assertRegex(text, r"[\d.]+ K frozen \+ [\d.]+ K trained parameters")
         self.assertIn("plan    some parameters · AdamW", text)
         with open(self.path("told/README.md")) as file:
             card = file.read()

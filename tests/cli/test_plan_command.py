@@ -239,7 +239,7 @@ class Plan(plan_test.PlanTest):
         that was not given."""
         self.check_cures(["plan", "--model", "tinyllama-1.1b", "--gpu", "rtx3060", "--ram", "32G", "--tokens-per-step", "16k"],
                          ["--micro-batch", "8", "--gpu-mem", "1500M"], ["--home", "weights=gpu,state=gpu"],
-                         ["--recompute", "none", "--gpu-mem", "6G"], ["--gpu-mem", "500M"], ["--optimizer-engine", "gpu"],
+                         ["--recompute", "none", "--rounds", "1", "--gpu-mem", "6G"], ["--gpu-mem", "500M"], ["--optimizer-engine", "gpu"],
                          ["--slots", "8", "--gpu-mem", "1G"])
 
     @SLOW
@@ -429,7 +429,8 @@ class Plan(plan_test.PlanTest):
         self.assertIn("one copy for all ranks", text)
         self.assertEqual(shared["prediction"]["gathered_bytes"], 0)
         self.assertLess(shared["prediction"]["step_seconds"], 0.98 * apart["prediction"]["step_seconds"])
-        self.assertEqual(ask("--gpu", "rtx4090", "--share-weights", "yes")[2]["prediction"], shared["prediction"])
+        forced = ask("--gpu", "rtx4090", "--share-weights", "yes")[2]  # its search begins elsewhere, and both have limits
+        self.assertAlmostEqual(forced["prediction"]["step_seconds"] / shared["prediction"]["step_seconds"], 1, delta=0.02)
         self.assertFalse(ask("--gpu", "h100")[1])  # NVLink
         self.assertFalse(ask("--gpu", "rtx4090", "--nodes", "2")[1])
         self.assertFalse(ask("--gpu", "rtx4090", "--home", "weights=gpu,state=host")[1])
@@ -508,7 +509,7 @@ class Plan(plan_test.PlanTest):
                 (USAGE, "remove --model", ["plan", "--gpu", "list", "--model", "llama-7b"]),
                 (USAGE, "remove --steps", ["plan", "--gpu", "list", "--steps", "5"]),
                 (BUDGET, "GeForce RTX 4090 has for a program", [*base, "--gpu-mem", "48G"]),
-                (BUDGET, "What helps: --nvme 63G; or --ram 96G", base),
+                (BUDGET, "What helps: --nvme 63G; or --ram 93G", base),
                 (BUDGET, "What helps: --nvme 63G in total", [*base, "--nvme", "30G"]),
                 (USAGE, "--ram and --host-mem contradict", [*base, "--ram", "64G", "--host-mem", "40G"]),
                 (USAGE, "--ram has no effect without --gpu", ["plan", "--model", "llama-7b", "--ram", "64G"]),

@@ -49,7 +49,7 @@ class Runs(StepTest):
         self.assertIn("already finished", self.succeed(*self.command("run", *BOUNDS)).err)
 
     def test_what_does_not_fit_drops_out(self):
-        small = ["--gpu-mem", "3M", "--host-mem", "3M", "--steps", "1", "--eval-fraction", "0"]
+        small = ["--gpu-mem", "3M", "--host-mem", "3M", "--rounds", "1", "--steps", "1", "--eval-fraction", "0"]
         result = self.succeed(*self.command(None, *small, "--tokens-per-step", "auto:128..4k"))
         self.assertRegex(result.err, r"  tokens  [\d,]+ a step, chosen from 128 to 4,096: .*, 4,096 does not fit\n")
         self.fail_with(BUDGET, "What helps: --gpu-mem", *self.command(None, "--gpu-mem", "1M", "--quiet", *BOUNDS))
@@ -113,7 +113,7 @@ class Ranks(StepTest):
 
     def test_the_step_fits_on_every_rank(self):
         small = ["--gpu-mem", "3M", "--host-mem", "3M"]
-        first, second = self.run_ranks("--eval-fraction", "0", "--tokens-per-step", "auto:128..8k", own=[[], small])
+        first, second = self.run_ranks("--eval-fraction", "0", "--rounds", "1", "--tokens-per-step", "auto:128..8k", own=[[], small])
         self.assertEqual((first.code, second.code), (0, 0), first.err + second.err)
         self.assertRegex(first.err, r"  tokens  [\d,]+ a step, chosen from 128 to .*, [\d,]+ does not fit\n")
 
