@@ -237,9 +237,21 @@ static bool is_name(enum column column, enum ot_plan_table_kind kind) {
 
 /* ---- printing ---- */
 
+/* A row that knows what all rows share. One that fits nowhere may lack the length of sequences. */
+static const struct ot_plan_table_row *find_told(const struct ot_plan_table *table) {
+    for (int i = 0; i < table->n; i++)
+        if (table->rows[i].seq_len > 0)
+            return &table->rows[i];
+    return &table->rows[0];
+}
+
 /* Prints what all rows share: the model and the step size or the card. */
 static void print_title(const struct ot_plan_table *table, FILE *out) {
-    const struct ot_plan_table_row *row = &table->rows[0];
+    const struct ot_plan_table_row *row = find_told(table);
+    if (row->seq_len == 0) {
+        fprintf(out, "%s\n%s", row->model, table->options->markdown ? "\n" : "");
+        return;
+    }
     char tokens[OT_TEXT_BYTES];
     if (table->options->tokens_per_step.most > 0) { /* each row has its own step */
         fprintf(out, "%s · sequences of %lld tokens\n%s", row->model, (long long)row->seq_len,

@@ -370,6 +370,11 @@ class Plan(plan_test.PlanTest):
         self.succeed(*words, "--gpu", resident["card"], "--home", "weights=gpu,state=gpu,activations=gpu")
         self.assertIn("no known card", self.succeed("plan", "--model", "llama-13b", "--minimum").out)
 
+    def test_the_title_of_the_least_machine(self):
+        """The first way fits on no such card, so its row knows no step."""
+        text = self.succeed("plan", "--model", "llama-7b", "--gpu", "rtx4090", "--tokens-per-step", "16k", "--minimum").out
+        self.assertTrue(text.startswith("llama-7b · sequences of 2048 tokens · 16,384 tokens a step\n"), text)
+
     def test_gradients_on_a_disk(self):
         """70B beside 64 GiB: twice that much would hold the gradients alone."""
         words = ["plan", "--model", "llama-3.1-70b", "--gpu", "h100", "--host-mem", "64G", "--nvme", "2T", "--tokens-per-step", "16k"]
