@@ -85,7 +85,8 @@ static int refuse(const struct ot_session *s, const struct ot_plan_request *requ
     struct ot_cure cure = {.options = s->options,
                            .request = request,
                            .most_gpu_bytes = most[OT_TIER_GPU],
-                           .most_host_bytes = most[OT_TIER_HOST]};
+                           .most_host_bytes = most[OT_TIER_HOST],
+                           .shared = s->options->device.kind == OT_DEVICE_CPU ? &s->machine : NULL};
     return ot_plan_cure(&cure, &s->plan.shortage);
 }
 

@@ -137,6 +137,27 @@ static void try_both(struct cures *c, const struct ot_shortage *shortage) {
         snprintf(text, CURE_BYTES, "%s", host);
 }
 
+/* A device that takes less of the RAM leaves more of it to the host tier. */
+static void try_less_gpu(struct cures *c) {
+    const struct ot_options *o = c->about->options;
+    struct ot_plan_request with = *c->about->request;
+    if (!c->about->shared || !ot_options_given(o, "gpu-mem"))
+        return;
+    const int64_t ram = c->about->shared->free_bytes, most = o->gpu_mem < ram ? o->gpu_mem : ram;
+    for (int tenths = 9; tenths > 0; tenths--) {
+        size_t bytes = (size_t)most / 10 * (size_t)tenths, unit = bytes >= 10 * GIB ? GIB : MIB;
+        char size[24], *text;
+        bytes -= bytes % unit;
+        ot_machine_budgets(c->about->shared, (int64_t)bytes, o->host_mem, with.budget_bytes);
+        with.budget_bytes[OT_TIER_NVME] = c->about->request->budget_bytes[OT_TIER_NVME];
+        if (bytes == 0 || !fits(&with, NULL))
+            continue;
+        if ((text = next(c)))
+            snprintf(text, CURE_BYTES, "--gpu-mem %s", size_option(bytes, size));
+        return;
+    }
+}
+
 /* Larger than any disk: the plan takes only what it needs of it. */
 static const size_t ANY_DISK = (size_t)1 << 50;
 
@@ -172,7 +193,8 @@ static void try_disk_and_host(struct cures *c) {
         return;
     }
     with.budget_bytes[OT_TIER_HOST] = plan.shortage.alone[OT_TIER_HOST];
-    if (host_option(c, with.budget_bytes[OT_TIER_HOST], option) && fits(&with, used) && (text = next(c)))
+    if (host_option(c, with.budget_bytes[OT_TIER_HOST], option) && fits(&with, used) &&
+        used[OT_TIER_NVME] > 0 && (text = next(c)))
         snprintf(text, CURE_BYTES, "%.100s with --nvme %s%s", option, dir,
                  size_option(used[OT_TIER_NVME] * ranks_of(c), size));
 }
@@ -271,6 +293,7 @@ int ot_plan_cure(const struct ot_cure *cure, const struct ot_shortage *shortage)
         return -OT_E_BUDGET;
     snprintf(sentence, sizeof sentence, "%s", ot_error_text());
     try_without_forces(&c);
+    try_less_gpu(&c);
     if (!try_disk(&c, shortage))
         try_disk_and_host(&c);
     try_gpu(&c, shortage);

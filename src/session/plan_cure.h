@@ -6,6 +6,7 @@
 #define OT_SESSION_PLAN_CURE_H
 
 #include "offload/plan/make.h"
+#include "src/machine/machine.h"
 #include "src/options/options.h"
 
 struct ot_cure {
@@ -15,6 +16,8 @@ struct ot_cure {
     size_t most_host_bytes;                /* the most that --host-mem can be */
     int host_ranks;    /* ranks that share the described host, and so its RAM and disks; 0 counts as 1 */
     bool is_described; /* a machine described by plan --gpu: it can get more RAM and a disk */
+    const struct ot_machine *shared; /* the machine whose RAM both --gpu-mem and --host-mem are; NULL: the
+                                      * device has its own memory */
 };
 
 /* The refusal is "SENTENCE" OT_CURE_FOUND "CURE; or CURE", or "SENTENCE" OT_CURE_NONE. */

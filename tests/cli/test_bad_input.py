@@ -344,6 +344,11 @@ class Machine(BadInput):
                                 "128", "--steps", "1", "--gpu-mem", "64M", "--host-mem", "64M", "--quiet", "--no-forecast",
                                 option, "900T")
             self.assertRegex(told.err, rf"^warning: {option} 900.0 TiB is more than the .* of RAM that are free.*\. Trying it anyway\n$")
+        # All RAM for the device leaves none for the host tier: less for the device helps.
+        words = ["train", "--model", self.model, "--data", self.rows, "--dry-run", "--quiet", "--seq-len", "128"]
+        told = program.run(*words, "--gpu-mem", "900T")
+        self.assertEqual(told.code, BUDGET, told.err)
+        self.succeed(*words, "--gpu-mem", re.search(r"\. What helps: --gpu-mem (\d+[MG])$", told.err.strip())[1])
         self.refuse(BUDGET, "; or --tokens-per-step ", "--model", self.model, "--data", self.rows,
                     "--tokens-per-step", "5e7", "--rounds", "1")
         self.fail_with(BUDGET, "short by", "generate", self.model, "-p", "x" * 200, "--gpu-mem", "1M")
