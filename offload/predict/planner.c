@@ -68,7 +68,7 @@ static int choose_seeds(const struct ot_planner_starts *starts, int seeds[SEEDS]
 /* Climbs from the best plan so far and from the starts. */
 static int climb(struct ot_search *s, double limit) {
     struct ot_planner_starts starts;
-    int seeds[SEEDS], rc;
+    int seeds[SEEDS], rc = 0;
     double now = s->out->prediction.step_seconds;
     allow(s, CLIMB_EFFORT);
     OT_TRY(ot_planner_find_starts(s, s->out->forced.micro_sequences, now * (1 + OT_PLANNER_NEAR), &starts));
