@@ -8,7 +8,7 @@
 #include "offload/plan/rounds.h"
 #include "offload/plan/slabs.h"
 
-/* What a step has to do at least. */
+/* The least work of a step, by lane. */
 struct work {
     double compute;          /* seconds */
     double h2d, d2h, comm;   /* bytes */
@@ -35,8 +35,8 @@ static double compute_seconds(const struct ot_chain *chain, const struct ot_plan
     return seconds;
 }
 
-/* Adds what the rounds fetch at least of the streamed slabs: each is used in forward and in backward, and
- * what is in a slot where the pass turns is not fetched again. Ranks bring their shares and gather the
+/* Adds the fewest bytes that the rounds fetch of the streamed slabs. Forward and backward use each slab, and
+ * backward does not fetch a slab again that is still in a slot. Ranks bring their shares and gather the
  * others. With used parts alone, nothing is certain. */
 static void add_fetches(const struct ot_chain *chain, const struct ot_plan *plan, struct work *work) {
     double h2d = 0, comm = 0, largest_h2d[OT_SLOT_KINDS] = {0}, largest_comm[OT_SLOT_KINDS] = {0};

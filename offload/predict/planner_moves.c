@@ -156,8 +156,8 @@ static int move_tiles(struct ot_search *s) {
     return taken;
 }
 
-/* What blocks keep: the level, and the share of the blocks without room on the device that keep it on the
- * host or on nvme. Compares with computing everything again. */
+/* Tries other levels that blocks keep, and other shares of the blocks without room on the device that keep
+ * their level on the host or on nvme. Compares with computing everything again. */
 static int move_kept(struct ot_search *s) {
     static const double steps[] = {1, 0.5, 0.25, 0.125, -1, -0.25};
     bool level_given = s->given->keep != OT_KEEP_CHOSEN;

@@ -110,7 +110,7 @@ static int by_seconds(const void *a, const void *b) {
     return by_least(a, b);
 }
 
-/* One number for the way and the rounds. */
+/* Starts of one class have the same way and the same number of rounds. */
 static int class_of(const struct ot_planner_start *start) {
     int rounds = start->request.rounds;
     return start->way * MOST_CLASSES / WAYS +
