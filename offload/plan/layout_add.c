@@ -9,45 +9,68 @@
  * the most buffers of a layout. */
 enum { GPU_ALIGN = 256, HOST_ALIGN = 4096, BUFFER_LIMIT = 1 << 22 };
 
-static int add_sides(struct ot_layout_maker *mk, enum ot_tier tier, const char *name, size_t bytes,
-                     int n_tiles, int sides) {
+static bool make_room_for_buffers(struct ot_layout_maker *mk, int64_t n) {
     struct ot_layout *layout = mk->layout;
-    if (mk->rc < 0)
-        return OT_NO_BUFFER;
-    if (layout->n_buffers == mk->capacity) {
-        int capacity = mk->capacity ? mk->capacity * 2 : 256;
-        struct ot_buffer *grown =
-            capacity > BUFFER_LIMIT ? NULL : realloc(layout->buffers, (size_t)capacity * sizeof *grown);
-        if (!grown) {
-            mk->rc = ot_fail(OT_E_BUDGET, "no memory for the plan's %d buffers", layout->n_buffers);
-            return OT_NO_BUFFER;
-        }
-        layout->buffers = grown;
-        mk->capacity = capacity;
-    }
-    size_t align = tier == OT_TIER_GPU ? GPU_ALIGN : HOST_ALIGN;
+    int capacity = mk->capacity ? mk->capacity : 256;
+    while (capacity < layout->n_buffers + n)
+        capacity *= 2;
+    if (capacity == mk->capacity)
+        return true;
+    struct ot_buffer *grown = realloc(layout->buffers, (size_t)capacity * sizeof *grown);
+    if (!grown)
+        return false;
+    layout->buffers = grown;
+    mk->capacity = capacity;
+    return true;
+}
+
+static int fail(struct ot_layout_maker *mk, int rc) {
+    mk->rc = rc;
+    return OT_NO_BUFFER;
+}
+
+static int add_row(struct ot_layout_maker *mk, enum ot_tier tier, const char *name, size_t bytes, int n_tiles,
+                   int sides, int64_t n) {
+    struct ot_layout *layout = mk->layout;
+    size_t align = tier == OT_TIER_GPU ? GPU_ALIGN : HOST_ALIGN, all;
     size_t rounded = (bytes + align - 1) / align * align * (size_t)sides;
-    if (bytes > SIZE_MAX / 4 / OT_STORE_MAX_SIDES || layout->tier_bytes[tier] > SIZE_MAX / 4) {
-        mk->rc = ot_fail(
-            OT_E_BUDGET,
-            "%s: %zu bytes are more than any machine has; lower the sequence length or the micro-batch", name,
-            bytes);
+    int first = layout->n_buffers;
+    if (mk->rc < 0 || n == 0)
+        return OT_NO_BUFFER;
+    if (n > BUFFER_LIMIT - first || (!mk->sizes && !make_room_for_buffers(mk, n)))
+        return fail(mk, ot_fail(OT_E_BUDGET, "no memory for the plan's %d buffers", first));
+    if (bytes > SIZE_MAX / 4 / OT_STORE_MAX_SIDES || __builtin_mul_overflow(rounded, (size_t)n, &all) ||
+        all > SIZE_MAX / 4 || layout->tier_bytes[tier] > SIZE_MAX / 4)
+        return fail(mk, ot_fail(OT_E_BUDGET,
+                                "%s: %zu bytes are more than any machine has; lower the sequence length or "
+                                "the micro-batch",
+                                name, bytes));
+    struct ot_buffer buffer = {.tier = tier,
+                               .name = name,
+                               .bytes = bytes,
+                               .reserved = rounded,
+                               .offset = layout->tier_bytes[tier],
+                               .n_tiles = n_tiles,
+                               .sides = sides};
+    layout->n_buffers += (int)n;
+    layout->tier_bytes[tier] += all;
+    if (mk->sizes) {
+        ot_layout_add_to_ledger(mk->sizes, &mk->entry, &buffer, n);
         return OT_NO_BUFFER;
     }
-    layout->buffers[layout->n_buffers] = (struct ot_buffer){.tier = tier,
-                                                            .name = name,
-                                                            .bytes = bytes,
-                                                            .reserved = rounded,
-                                                            .offset = layout->tier_bytes[tier],
-                                                            .n_tiles = n_tiles,
-                                                            .sides = sides};
-    layout->tier_bytes[tier] += rounded;
-    return layout->n_buffers++;
+    for (int64_t i = 0; i < n; i++, buffer.offset += rounded)
+        layout->buffers[first + i] = buffer;
+    return first;
+}
+
+int ot_layout_add_row(struct ot_layout_maker *mk, enum ot_tier tier, const char *name, size_t bytes,
+                      int n_tiles, int64_t n) {
+    return add_row(mk, tier, name, bytes, n_tiles, 1, n);
 }
 
 int ot_layout_add(struct ot_layout_maker *mk, enum ot_tier tier, const char *name, size_t bytes,
                   int n_tiles) {
-    return add_sides(mk, tier, name, bytes, n_tiles, 1);
+    return add_row(mk, tier, name, bytes, n_tiles, 1, 1);
 }
 
 static bool make_room_for_extents(struct ot_layout_maker *mk, int n) {
@@ -69,9 +92,9 @@ int ot_layout_add_extents(struct ot_layout_maker *mk, const char *name, size_t b
                           int sides) {
     struct ot_layout *layout = mk->layout;
     size_t sum = n > 0 ? bytes * (size_t)(n - 1) + last : 0;
-    int buffer = add_sides(mk, OT_TIER_NVME, name, sum, n, sides);
-    if (buffer == OT_NO_BUFFER || mk->only_sizes)
-        return buffer;
+    int buffer = add_row(mk, OT_TIER_NVME, name, sum, n, sides, 1);
+    if (buffer == OT_NO_BUFFER)
+        return OT_NO_BUFFER;
     if (!make_room_for_extents(mk, n)) {
         mk->rc = ot_fail(OT_E_BUDGET, "no memory for a plan with %d extents", layout->n_extents);
         return OT_NO_BUFFER;
@@ -100,9 +123,10 @@ int *ot_layout_new_indices(struct ot_layout_maker *mk, int64_t n) {
 
 int *ot_layout_add_tiled(struct ot_layout_maker *mk, enum ot_tier tier, const char *name, size_t bytes,
                          int n_tiles, int64_t n) {
-    int *indices = ot_layout_new_indices(mk, n);
-    for (int64_t i = 0; indices && i < n; i++)
-        indices[i] = ot_layout_add(mk, tier, name, bytes, n_tiles);
+    int *indices = mk->sizes ? NULL : ot_layout_new_indices(mk, n);
+    int first = n > 0 ? add_row(mk, tier, name, bytes, n_tiles, 1, n) : OT_NO_BUFFER;
+    for (int64_t i = 0; indices && first != OT_NO_BUFFER && i < n; i++)
+        indices[i] = first + (int)i;
     return indices;
 }
 

@@ -11,16 +11,25 @@ struct ot_layout_maker {
     const struct ot_chain *chain;
     const struct ot_plan *plan;
     struct ot_layout *layout;
-    bool only_sizes; /* extents are not listed: the caller wants the ledger */
+    /* NULL, or: the sizes of buffers are added up here, and no buffer or extent is listed. Then the functions
+     * return OT_NO_BUFFER or NULL without an error. */
+    struct ot_ledger *sizes;
+    int entry; /* the entry of `sizes` that the buffer before belongs to */
     int capacity, extent_capacity;
     int rc;
 };
+
+/* Adds n buffers like b to the ledger. *entry: 0 at first; the entry of the buffer before. */
+void ot_layout_add_to_ledger(struct ot_ledger *ledger, int *entry, const struct ot_buffer *b, int64_t n);
 
 /* Adds a buffer that tasks use in n_tiles tiles. Returns its index. */
 int ot_layout_add(struct ot_layout_maker *mk, enum ot_tier tier, const char *name, size_t bytes, int n_tiles);
 /* The same, for a buffer that begins with unit `first` of its slab. */
 int ot_layout_add_from(struct ot_layout_maker *mk, enum ot_tier tier, const char *name, int64_t first,
                        size_t bytes, int n_tiles);
+/* Adds n equal buffers, one behind the other. Returns the index of the first one. */
+int ot_layout_add_row(struct ot_layout_maker *mk, enum ot_tier tier, const char *name, size_t bytes,
+                      int n_tiles, int64_t n);
 /* Adds a buffer on nvme as a row of n extents: the last one has `last` bytes, the others `bytes`. */
 int ot_layout_add_extents(struct ot_layout_maker *mk, const char *name, size_t bytes, size_t last, int n,
                           int sides);

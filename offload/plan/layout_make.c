@@ -332,12 +332,18 @@ static void add_boundaries(struct ot_layout_maker *mk) {
     layout->boundary_grad = ot_layout_add_many(mk, OT_TIER_GPU, "activation gradients", bytes, places);
 }
 
-/* The home of what a block keeps for one micro-batch. Each frame of a shadow over it is a tile. */
-static int add_kept_home(struct ot_layout_maker *mk, struct ot_kept kept, size_t bytes, int frames) {
+/* Adds the homes of what a block keeps for each place. Each frame of a shadow over it is a tile. */
+static void add_kept_homes(struct ot_layout_maker *mk, struct ot_kept kept, size_t bytes, int homes[]) {
+    int places = mk->layout->places, frames = ot_frames_over(kept, bytes, mk->layout->frame_bytes);
     size_t rounded = pages(bytes);
-    return kept.tier == OT_TIER_NVME
-               ? ot_layout_add_extents(mk, "kept activations", rounded, rounded, 1, LEAST_SIDES)
-               : ot_layout_add(mk, kept.tier, "kept activations", bytes, frames > 0 ? frames : 1);
+    if (kept.tier == OT_TIER_NVME) {
+        for (int i = 0; i < places; i++)
+            homes[i] = ot_layout_add_extents(mk, "kept activations", rounded, rounded, 1, LEAST_SIDES);
+        return;
+    }
+    int first = ot_layout_add_row(mk, kept.tier, "kept activations", bytes, frames > 0 ? frames : 1, places);
+    for (int i = 0; i < places; i++)
+        homes[i] = first == OT_NO_BUFFER ? OT_NO_BUFFER : first + i;
 }
 
 /* Adds the inner activations that blocks keep for backward. */
@@ -352,9 +358,8 @@ static void add_kept(struct ot_layout_maker *mk) {
     for (int b = 0; layout->kept && b < chain->n_blocks; b++) {
         struct ot_kept kept = ot_plan_kept(chain, plan, b);
         size_t bytes = chain->saved_bytes(chain->context, b, kept.level, plan->micro_tokens);
-        int frames = ot_plan_frames_over_kept(chain, plan, b, layout->frame_bytes);
-        for (int i = 0; kept.level != OT_KEEP_NONE && i < layout->places; i++)
-            layout->kept[b * layout->places + i] = add_kept_home(mk, kept, bytes, frames);
+        if (kept.level != OT_KEEP_NONE)
+            add_kept_homes(mk, kept, bytes, &layout->kept[b * layout->places]);
         if (kept.tier != OT_TIER_GPU && bytes > largest)
             largest = bytes;
         if (kept.tier == OT_TIER_NVME && bytes > largest_on_nvme)
@@ -377,19 +382,11 @@ static struct ot_frame next_over_kept(struct ot_layout_maker *mk, int *place, in
     }
 }
 
-/* Adds the frames of shadows. The last slabs take what the last blocks keep: shadow.h needs it to be behind
+/* Lists the frames of shadows. The last slabs take what the last blocks keep: shadow.h needs it to be behind
  * the first use of the slab. */
-static void add_frames(struct ot_layout_maker *mk) {
+static void list_frames(struct ot_layout_maker *mk, const struct ot_shadow_frames *deal) {
     struct ot_layout *l = mk->layout;
     int n_slabs = mk->chain->n_slabs, frame = mk->plan->shadow_frames, place = 0, tile = 0;
-    struct ot_shadow_frames *deal = calloc((size_t)n_slabs, sizeof *deal);
-    l->first_frame = calloc((size_t)n_slabs + 1, sizeof *l->first_frame);
-    l->frames = calloc((size_t)frame, sizeof *l->frames);
-    if (!deal || !l->first_frame || !l->frames) {
-        mk->rc = mk->rc < 0 ? mk->rc : ot_fail(OT_E_BUDGET, "no memory for a plan with %d shadows", frame);
-        goto out;
-    }
-    ot_plan_deal_frames(mk->chain, mk->plan, deal);
     l->first_frame[n_slabs] = frame;
     for (int s = n_slabs - 1; s >= 0 && mk->rc >= 0; s--) {
         l->first_frame[s] = frame - deal[s].all;
@@ -400,6 +397,27 @@ static void add_frames(struct ot_layout_maker *mk) {
                     : (struct ot_frame){ot_layout_add(mk, OT_TIER_HOST, "shadow updates", l->frame_bytes, 1),
                                         0};
     }
+}
+
+static void add_frames(struct ot_layout_maker *mk) {
+    struct ot_layout *l = mk->layout;
+    int n_slabs = mk->chain->n_slabs, frames = mk->plan->shadow_frames, n = 0;
+    struct ot_shadow_frames *deal = calloc((size_t)n_slabs, sizeof *deal);
+    if (!mk->sizes) {
+        l->first_frame = calloc((size_t)n_slabs + 1, sizeof *l->first_frame);
+        l->frames = calloc((size_t)frames, sizeof *l->frames);
+    }
+    if (!deal || (!mk->sizes && (!l->first_frame || !l->frames))) {
+        mk->rc = mk->rc < 0 ? mk->rc : ot_fail(OT_E_BUDGET, "no memory for a plan with %d shadows", frames);
+        goto out;
+    }
+    ot_plan_deal_frames(mk->chain, mk->plan, deal);
+    for (int s = 0; s < n_slabs; s++)
+        n += deal[s].all - deal[s].over_kept;
+    if (mk->sizes)
+        ot_layout_add_row(mk, OT_TIER_HOST, "shadow updates", l->frame_bytes, 1, n);
+    else
+        list_frames(mk, deal);
 out:
     free(deal);
 }
@@ -491,9 +509,9 @@ static void add_step_buffers(struct ot_layout_maker *mk) {
                              : OT_NO_BUFFER;
 }
 
-static int make(const struct ot_chain *chain, const struct ot_plan *plan, bool only_sizes,
+static int make(const struct ot_chain *chain, const struct ot_plan *plan, struct ot_ledger *sizes,
                 struct ot_layout *out) {
-    struct ot_layout_maker mk = {.chain = chain, .plan = plan, .layout = out, .only_sizes = only_sizes};
+    struct ot_layout_maker mk = {.chain = chain, .plan = plan, .layout = out, .sizes = sizes};
     memset(out, 0, sizeof *out);
     out->slabs = calloc((size_t)chain->n_slabs, sizeof *out->slabs);
     if (!out->slabs)
@@ -522,13 +540,13 @@ static int make(const struct ot_chain *chain, const struct ot_plan *plan, bool o
 }
 
 int ot_layout_make(const struct ot_chain *chain, const struct ot_plan *plan, struct ot_layout *out) {
-    return make(chain, plan, false, out);
+    return make(chain, plan, NULL, out);
 }
 
 int ot_layout_measure(const struct ot_chain *chain, const struct ot_plan *plan, struct ot_ledger *out) {
     struct ot_layout layout;
-    OT_TRY(make(chain, plan, true, &layout));
-    ot_layout_ledger(&layout, out);
+    memset(out, 0, sizeof *out);
+    OT_TRY(make(chain, plan, out, &layout));
     ot_layout_free(&layout);
     return 0;
 }

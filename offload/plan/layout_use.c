@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "offload/plan/layout.h"
+#include "offload/plan/layout_add.h"
 
 void ot_layout_free(struct ot_layout *layout) {
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
@@ -51,20 +52,25 @@ static size_t spare_of(const struct ot_buffer *b) {
     return b->reserved - b->reserved / (size_t)b->sides;
 }
 
+void ot_layout_add_to_ledger(struct ot_ledger *ledger, int *entry, const struct ot_buffer *b, int64_t n) {
+    int e = *entry;
+    /* Most buffers have the name of the one before. */
+    if (e == ledger->n || !is_entry(&ledger->entries[e], b))
+        for (e = 0; e < ledger->n && !is_entry(&ledger->entries[e], b);)
+            e++;
+    assert(e < OT_LEDGER_MAX); /* a layout has fewer names than that */
+    if (e == ledger->n)
+        ledger->entries[ledger->n++] = (struct ot_ledger_entry){b->tier, b->name, 0, 0};
+    ledger->entries[e].bytes += b->reserved * (size_t)n;
+    ledger->entries[e].spare_bytes += spare_of(b) * (size_t)n;
+    *entry = e;
+}
+
 void ot_layout_ledger(const struct ot_layout *layout, struct ot_ledger *out) {
-    int e = 0;
+    int entry = 0;
     memset(out, 0, sizeof *out);
-    for (int i = 0; i < layout->n_buffers; i++) {
-        const struct ot_buffer *b = &layout->buffers[i];
-        if (e == out->n || !is_entry(&out->entries[e], b)) /* most buffers have the name of the one before */
-            for (e = 0; e < out->n && !is_entry(&out->entries[e], b);)
-                e++;
-        assert(e < OT_LEDGER_MAX); /* a layout has fewer names than that */
-        if (e == out->n)
-            out->entries[out->n++] = (struct ot_ledger_entry){b->tier, b->name, 0, 0};
-        out->entries[e].bytes += b->reserved;
-        out->entries[e].spare_bytes += spare_of(b);
-    }
+    for (int i = 0; i < layout->n_buffers; i++)
+        ot_layout_add_to_ledger(out, &entry, &layout->buffers[i], 1);
 }
 
 int ot_layout_frame(const struct ot_layout *layout, const struct ot_plan *plan, int slab, int tile) {

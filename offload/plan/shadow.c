@@ -36,12 +36,18 @@ size_t ot_plan_frame_bytes(const struct ot_chain *chain, const struct ot_plan *p
     return (ot_part_bytes(chain->dtype, &most) + FRAME_ALIGN - 1) / FRAME_ALIGN * FRAME_ALIGN;
 }
 
+int ot_frames_over(struct ot_kept kept, size_t bytes, size_t frame_bytes) {
+    bool may = kept.level != OT_KEEP_NONE && kept.tier == OT_TIER_HOST && frame_bytes > 0;
+    return may ? (int)(bytes / frame_bytes) : 0;
+}
+
 int ot_plan_frames_over_kept(const struct ot_chain *chain, const struct ot_plan *plan, int block,
                              size_t frame_bytes) {
     struct ot_kept kept = ot_plan_kept(chain, plan, block);
     if (kept.level == OT_KEEP_NONE || kept.tier != OT_TIER_HOST || frame_bytes == 0)
         return 0;
-    return (int)(chain->saved_bytes(chain->context, block, kept.level, plan->micro_tokens) / frame_bytes);
+    size_t bytes = chain->saved_bytes(chain->context, block, kept.level, plan->micro_tokens);
+    return ot_frames_over(kept, bytes, frame_bytes);
 }
 
 static bool is_first_use(const struct ot_chain *chain, int block, int slab) {

@@ -10,29 +10,52 @@
 
 /* The least work of a step, by lane. */
 struct work {
-    double compute;          /* seconds */
+    double compute;          /* seconds of the lane */
     double h2d, d2h, comm;   /* bytes */
     double updated;          /* bytes of the CPU pool */
     double is_read, written; /* bytes of the disks */
 };
+
+static double lane_seconds(const struct ot_costs *costs, enum ot_lane_id lane, double seconds) {
+    return costs->slower[lane] > 0 ? seconds * costs->slower[lane] : seconds;
+}
+
+/* A micro-batch goes through a block. recompute: the extra time of backward. */
+static double pass_seconds(const struct ot_chain *chain, const struct ot_costs *costs, int block,
+                           int64_t tokens, double recompute) {
+    const struct ot_block_cost *cost = &costs->blocks[block];
+    double pass = costs->rates.task_seconds + ot_line_at(cost->forward, tokens);
+    if (block >= ot_chain_first_trained(chain))
+        pass += costs->rates.task_seconds + ot_line_at(cost->backward, tokens) + recompute;
+    return pass;
+}
 
 /* Every micro-batch goes through every block. Backward ends at the first trained block. The first backward of
  * a round may be cheaper than the others. */
 static double compute_seconds(const struct ot_chain *chain, const struct ot_plan *plan,
                               const struct ot_costs *costs) {
     double seconds = 0;
-    int first_trained = ot_chain_first_trained(chain), rounds = ot_plan_rounds(plan);
     for (int b = 0; b < chain->n_blocks; b++) {
         const struct ot_block_cost *block = &costs->blocks[b];
-        double pass = costs->rates.task_seconds + ot_line_at(block->forward, plan->micro_tokens);
-        if (b >= first_trained) {
-            struct ot_kept kept = ot_plan_kept(chain, plan, b);
-            pass += costs->rates.task_seconds + ot_line_at(block->backward, plan->micro_tokens) +
-                    ot_line_at(block->recompute[kept.level], plan->micro_tokens);
-        }
-        seconds += pass * plan->max_micro + rounds * fmin(block->first, 0);
+        double recompute =
+            ot_line_at(block->recompute[ot_plan_kept(chain, plan, b).level], plan->micro_tokens);
+        seconds += pass_seconds(chain, costs, b, plan->micro_tokens, recompute) * plan->max_micro +
+                   ot_plan_rounds(plan) * fmin(block->first, 0);
     }
-    return seconds;
+    return lane_seconds(costs, OT_LANE_COMPUTE, seconds);
+}
+
+double ot_least_compute_seconds(const struct ot_chain *chain, const struct ot_costs *costs,
+                                int64_t micro_tokens, int n_micro, enum ot_keep_level level) {
+    double seconds = 0;
+    for (int b = 0; b < chain->n_blocks; b++) {
+        const struct ot_block_cost *block = &costs->blocks[b];
+        double recompute = fmin(ot_line_at(block->recompute[level], micro_tokens),
+                                ot_line_at(block->recompute[OT_KEEP_NONE], micro_tokens));
+        double pass = pass_seconds(chain, costs, b, micro_tokens, recompute) + fmin(block->first, 0);
+        seconds += pass * n_micro;
+    }
+    return lane_seconds(costs, OT_LANE_COMPUTE, seconds);
 }
 
 /* Adds the fewest bytes that the rounds fetch of the streamed slabs. Forward and backward use each slab, and
@@ -119,10 +142,6 @@ static double seconds_at(double amount, double rate) {
     return rate > 0 ? amount / rate : 0;
 }
 
-static double lane_seconds(const struct ot_costs *costs, enum ot_lane_id lane, double seconds) {
-    return costs->slower[lane] > 0 ? seconds * costs->slower[lane] : seconds;
-}
-
 double ot_plan_least_seconds(const struct ot_chain *chain, const struct ot_plan *plan,
                              const struct ot_costs *costs) {
     const struct ot_rates *r = &costs->rates;
@@ -133,7 +152,7 @@ double ot_plan_least_seconds(const struct ot_chain *chain, const struct ot_plan 
     double link = fmax(r->both_bytes, fmax(r->h2d_bytes, r->d2h_bytes));
     double disks = fmax(r->nvme_mixed_bytes, fmax(r->nvme_read_bytes, r->nvme_write_bytes));
     const double lanes[] = {
-        lane_seconds(costs, OT_LANE_COMPUTE, work.compute),
+        work.compute,
         lane_seconds(costs, OT_LANE_H2D, seconds_at(work.h2d, r->h2d_bytes)),
         lane_seconds(costs, OT_LANE_D2H, seconds_at(work.d2h, r->d2h_bytes)),
         lane_seconds(costs, OT_LANE_COMM, seconds_at(work.comm, r->comm_bytes)),

@@ -2,7 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "offload/plan/candidate.h"
 #include "offload/plan/part.h"
+#include "offload/predict/bound.h"
 #include "offload/predict/planner_state.h"
 #include "src/base/error.h"
 
@@ -89,7 +91,15 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-/* Another micro-batch gives other bits, so its gain must exceed OT_PLANNER_MARGIN. */
+/* Another micro-batch gives other bits, so its gain must exceed OT_PLANNER_MARGIN. False: its computing alone
+ * takes too long for that. */
+static bool may_gain_with(const struct ot_search *s, int64_t micro) {
+    int64_t tokens = micro * s->given->sequence_tokens;
+    int n_micro = ot_candidate_micro(s->given, micro);
+    return ot_least_compute_seconds(s->given->chain, s->costs, tokens, n_micro, OT_KEEP_ALL) <
+           s->out->prediction.step_seconds * (1 - OT_PLANNER_MARGIN);
+}
+
 static int climb_micro(struct ot_search *s) {
     for (int taken = 1; taken > 0 && s->given->micro_sequences == 0;) {
         const int64_t now = s->out->forced.micro_sequences, values[] = {now / 2, 2 * now, now / 4, 4 * now};
@@ -97,7 +107,7 @@ static int climb_micro(struct ot_search *s) {
         for (int i = 0; i < 4 && !taken; i++) {
             struct ot_planner_starts starts;
             int rc = 0;
-            if (values[i] < 1 || values[i] > s->given->step_sequences)
+            if (values[i] < 1 || values[i] > s->given->step_sequences || !may_gain_with(s, values[i]))
                 continue;
             allow(s, MICRO_EFFORT);
             OT_TRY(ot_planner_find_starts(s, values[i], s->out->prediction.step_seconds, &starts));

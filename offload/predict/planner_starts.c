@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "offload/plan/candidate.h"
 #include "offload/predict/bound.h"
 #include "offload/predict/planner_state.h"
 #include "src/base/error.h"
@@ -15,8 +16,8 @@ enum way { NOTHING, LEFT, FIRST, OFF, HALF_OFF, WAYS };
 /* So few tiles are updated in no time, whatever updates them. */
 enum { FEW_TILES = 64 };
 enum { MOST_ROUNDS = 32, MOST_STARTS = MOST_ROUNDS * 32, MOST_SIMULATED = 24, MOST_CLASSES = WAYS * 64 };
-/* Fewer blocks than this share of them are not worth slots of their own. */
-static const double LEAST_OFF = 0.1;
+/* Fewer blocks than 0.75^8, a tenth of them, are not worth slots of their own. */
+enum { MOST_QUARTERS = 8 };
 
 /* The numbers of rounds to begin with: every number up to 4, then those whose rounds are half as long, and
  * one micro-batch a round. Returns how many. */
@@ -51,23 +52,39 @@ static bool set_way(const struct ot_plan_request *given, enum way way, int level
     return way >= OFF ? most_off > 0 && given->kept != OT_HOME_GPU : on_gpu;
 }
 
-/* The largest share of the blocks that may keep the level off the device, in steps of a quarter of itself, so
- * that nothing else is pushed to nvme. 0: there is no room. */
-static double find_most_off(const struct ot_search *s, const struct ot_plan_request *base, int level) {
+/* True if a plan fits that keeps activations of request->kept_off of the blocks off the device, and nothing
+ * else is pushed to nvme. */
+static bool has_room_off(const struct ot_search *s, const struct ot_plan_request *request) {
     size_t on_nvme = ot_ledger_total(&s->out->plan.ledger, OT_TIER_NVME);
+    struct ot_plan plan;
+    if (ot_plan_make(request, &plan) < 0)
+        return false;
+    bool fits = ot_ledger_total(&plan.ledger, OT_TIER_NVME) <= on_nvme;
+    ot_plan_free(&plan);
+    return fits;
+}
+
+/* The largest share of the blocks that may keep the level off the device: 1, or 1 less a quarter of itself so
+ * often. 0: there is no room for a share that is worth slots of its own. */
+static double find_most_off(const struct ot_search *s, const struct ot_plan_request *base, int level) {
+    int low = 0, high = MOST_QUARTERS; /* `low` quarters less have no room, `high` have */
     struct ot_plan_request request = *base;
     if (!set_way(s->given, OFF, level, 1, &request))
         return 0;
-    for (request.kept_off = 1; request.kept_off > LEAST_OFF; request.kept_off *= 0.75) {
-        struct ot_plan plan;
-        if (ot_plan_make(&request, &plan) < 0)
-            continue;
-        bool fits = ot_ledger_total(&plan.ledger, OT_TIER_NVME) <= on_nvme;
-        ot_plan_free(&plan);
-        if (fits)
-            return request.kept_off;
+    if (has_room_off(s, &request))
+        return 1;
+    request.kept_off = pow(0.75, high);
+    if (!has_room_off(s, &request))
+        return 0;
+    while (high - low > 1) {
+        int middle = low + (high - low) / 2;
+        request.kept_off = pow(0.75, middle);
+        if (has_room_off(s, &request))
+            high = middle;
+        else
+            low = middle;
     }
-    return 0;
+    return pow(0.75, high);
 }
 
 /* Makes the plan of a start and adds the start, if its step may take less than `limit`. */
@@ -185,25 +202,22 @@ static void add_ways(struct ot_search *s, int rounds, int64_t micro, int level, 
     }
 }
 
-/* The micro-batches of a step, if each has so many sequences. */
-static int count_micro(const struct ot_search *s, int64_t micro) {
-    int64_t sequences = s->out->plan.max_micro * s->out->forced.micro_sequences;
-    return micro > 0 ? (int)((sequences + micro - 1) / micro) : s->out->plan.max_micro;
-}
-
 int ot_planner_find_starts(struct ot_search *s, int64_t micro, double limit, struct ot_planner_starts *out) {
-    static const int levels[] = {OT_KEEP_PRODUCTS, OT_KEEP_ATTENTION, OT_KEEP_ALL};
+    static const enum ot_keep_level levels[] = {OT_KEEP_PRODUCTS, OT_KEEP_ATTENTION, OT_KEEP_ALL};
     struct ot_planner_seen *seen = calloc(1, sizeof *seen); /* these are not simulated yet */
     int rounds[MOST_ROUNDS], rc;
-    int n = list_rounds(s->given, count_micro(s, micro), rounds);
+    int64_t sequences = micro > 0 ? micro : s->out->plan.micro_tokens / s->given->sequence_tokens;
+    int64_t tokens = sequences * s->given->sequence_tokens;
+    int n_micro = ot_candidate_micro(s->given, sequences), n = list_rounds(s->given, n_micro, rounds);
     *out = (struct ot_planner_starts){.list = malloc(MOST_STARTS * sizeof *out->list)};
     if (!out->list || !seen) {
         rc = ot_fail(OT_E_BUDGET, "no memory to choose a plan");
         goto out;
     }
     for (int r = 0; r < n; r++)
-        for (int level = 0; level < 3; level++)
-            add_ways(s, rounds[r], micro, levels[level], limit, seen, out);
+        for (int l = 0; l < 3; l++)
+            if (ot_least_compute_seconds(s->given->chain, s->costs, tokens, n_micro, levels[l]) < limit)
+                add_ways(s, rounds[r], micro, levels[l], limit, seen, out);
     rc = simulate_starts(s, limit, out);
 out:
     free(seen);

@@ -133,15 +133,19 @@ static int stall(void) {
     }
     if (ot_engine_is_stuck(tiny.engine))
         return 1;
-    if (present->where != IN_STEPS)
+    /* Without this the step before may still be making updates, and these read weights. */
+    if (present->where != IN_STEPS || present->consistent)
         check_ok(ot_engine_drain(tiny.engine));
     atomic_store(&armed, present->kind);
     if (!is_stalled("the call", call_until_stuck(&tiny, &batch)))
         return 2;
     if (!ot_engine_is_stuck(tiny.engine))
         return 3;
-    if (ot_engine_is_consistent(tiny.engine) != present->consistent)
+    if (ot_engine_is_consistent(tiny.engine) != present->consistent) {
+        fprintf(stderr, "%s: expected a state that is %sconsistent\n", present->words,
+                present->consistent ? "" : "in");
         return 4;
+    }
     if (!is_stalled("once more", call_until_stuck(&tiny, &batch)))
         return 5;
     ot_engine_close(tiny.engine); /* returns at once; all memory is still allocated */
