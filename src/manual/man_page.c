@@ -4,7 +4,6 @@
 
 #include "src/manual/manual.h"
 #include "src/options/help.h"
-#include "src/options/topics.h"
 
 /* Writes plain text: escapes requests, backslashes and hyphens, so that a reader can copy the hyphens. */
 static void put(FILE *out, const char *text) {
@@ -169,9 +168,8 @@ void ot_manual_write_man(FILE *out) {
     put_prose(out, ot_help_of_command(OT_COMMAND_TRAIN)->what);
     put_commands(out);
     put_options(out);
-    const struct ot_topic *topic;
-    for (int i = 0; (topic = ot_topic_at(i)); i++)
-        put_topic(out, topic);
+    for (int i = 0; i < ot_topic_count; i++)
+        put_topic(out, &ot_topics[i]);
     fputs(".SH EXAMPLES\nWith names of your own models and files:\n", out);
     for (int c = 0; c < OT_COMMAND_COUNT; c++) {
         const char *const *examples = ot_help_of_command((enum ot_command)c)->examples;
