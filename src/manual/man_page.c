@@ -82,20 +82,6 @@ static void put_commands(FILE *out) {
     fputs(".TP\n.B help\n[TOPIC|COMMAND]\nPrints a topic of this page, or the help of a command.\n", out);
 }
 
-/* "(train, eval)"; "" where all commands have it. */
-enum { OWNERS_BYTES = 128 };
-static const char *list_owners(unsigned commands, char owners[OWNERS_BYTES]) {
-    int used = 0;
-    owners[0] = '\0';
-    for (int c = 0; commands != OT_FOR_ALL && c < OT_COMMAND_COUNT; c++)
-        if (commands & (1u << c))
-            used += snprintf(owners + used, (size_t)(OWNERS_BYTES - used), "%s%s", used ? ", " : " (",
-                             ot_command_name((enum ot_command)c));
-    if (used)
-        snprintf(owners + used, (size_t)(OWNERS_BYTES - used), ")");
-    return owners;
-}
-
 static void put_option(FILE *out, const struct ot_option *option) {
     const char *value = ot_help_value(option),
                *fallback = option->fallback ? option->fallback : option->chosen;
@@ -111,9 +97,11 @@ static void put_option(FILE *out, const struct ot_option *option) {
         fputs("\\fR", out);
     }
     fputc('\n', out);
-    char text[1024], owners[OWNERS_BYTES];
-    snprintf(text, sizeof text, "%s%s%s%s%s", option->help, fallback ? " (default: " : "",
-             fallback ? fallback : "", fallback ? ")" : "", list_owners(option->commands, owners));
+    char text[1024], owners[OT_COMMAND_LIST_BYTES];
+    bool is_general = option->commands == OT_FOR_ALL;
+    snprintf(text, sizeof text, "%s%s%s%s%s%s%s", option->help, fallback ? " (default: " : "",
+             fallback ? fallback : "", fallback ? ")" : "", is_general ? "" : " (",
+             is_general ? "" : ot_command_list(option->commands, owners), is_general ? "" : ")");
     put_prose(out, text);
 }
 
