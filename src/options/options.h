@@ -147,10 +147,16 @@ enum ot_option_on_resume {
     OT_RESUME_LENGTH /* the run's length: may grow if all learning rates so far stay the same; else as SAME */
 };
 
+/* A row of the table gives the first members in this order, and then by name those that it needs. */
 struct ot_option {
     const char *name; /* without the dashes; also the key in a config file */
-    char letter;      /* -p; '\0': none */
     enum ot_option_type type;
+    enum ot_option_section section;
+    size_t field; /* offset in struct ot_options */
+    unsigned commands;
+
+    const char *help;     /* one or two sentences */
+    char letter;          /* -p; '\0': none */
     const char *argument; /* placeholder of the value in help; NULL for flags and choices */
     const char *choices;  /* "auto|bf16" */
     double min, max;      /* inclusive; for numbers */
@@ -160,11 +166,7 @@ struct ot_option {
     const char *bare;     /* the value if the command line gives none; NULL: it must give one */
     const char *fallback; /* the default, parsed like any value; NULL: none */
     const char *chosen;   /* text for help: how the program chooses if the option is not given */
-    unsigned commands;
     enum ot_option_on_resume on_resume;
-    enum ot_option_section section;
-    size_t field;          /* offset in struct ot_options */
-    const char *help;      /* one or two sentences */
     const char *elsewhere; /* names in other programs, separated by spaces: for error sentences only */
 };
 

@@ -3,10 +3,7 @@
 
 #include <stdio.h>
 
-static const struct ot_option_list *const lists[] = {
-    &ot_options_of_run,    &ot_options_of_machine, &ot_options_of_ranks,
-    &ot_options_of_safety, &ot_options_of_plan,    &ot_options_of_text,
-    &ot_options_of_bench,  &ot_options_of_check,   &ot_options_of_quantize};
+static const struct ot_option_list *const lists[] = {&ot_options_of_train, &ot_options_of_commands};
 
 const struct ot_option *ot_option_at(int index) {
     if (index < 0)
