@@ -2,7 +2,6 @@
 
 #include "src/manual/manual.h"
 #include "src/options/help.h"
-#include "src/options/topics.h"
 
 static const char head[] =
     "# Completion of offload-train for bash. Made at build time from the option table.\n"
@@ -85,8 +84,8 @@ void ot_manual_write_bash(FILE *out) {
     for (int c = 0; c < OT_COMMAND_COUNT; c++)
         fprintf(out, "%s%s", c ? " " : "", ot_command_name((enum ot_command)c));
     fputs("' topics='", out);
-    for (int i = 0; ot_topic_at(i); i++)
-        fprintf(out, "%s%s", i ? " " : "", ot_topic_at(i)->name);
+    for (int i = 0; i < ot_topic_count; i++)
+        fprintf(out, "%s%s", i ? " " : "", ot_topics[i].name);
     fputs("'\n", out);
     fputs(rest, out);
     for (int c = 0; c < OT_COMMAND_COUNT; c++)

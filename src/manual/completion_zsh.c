@@ -2,7 +2,6 @@
 
 #include "src/manual/manual.h"
 #include "src/options/help.h"
-#include "src/options/topics.h"
 
 static const char head[] =
     "#compdef offload-train\n"
@@ -85,9 +84,9 @@ static void put_commands(FILE *out) {
         fputs("'\n", out);
     }
     fputs("    )\n    local -a topics=(\n", out);
-    for (int i = 0; ot_topic_at(i); i++) {
-        const char *title = ot_topic_at(i)->title;
-        fprintf(out, "        '%s:", ot_topic_at(i)->name);
+    for (int i = 0; i < ot_topic_count; i++) {
+        const char *title = ot_topics[i].title;
+        fprintf(out, "        '%s:", ot_topics[i].name);
         put_quoted(out, title, title + strlen(title));
         fputs("'\n", out);
     }

@@ -4,7 +4,6 @@
 
 #include "src/manual/manual.h"
 #include "src/options/help.h"
-#include "src/options/topics.h"
 
 /* Writes plain text: escapes requests, backslashes and hyphens, so that a reader can copy the hyphens. */
 static void put(FILE *out, const char *text) {
@@ -83,20 +82,6 @@ static void put_commands(FILE *out) {
     fputs(".TP\n.B help\n[TOPIC|COMMAND]\nPrints a topic of this page, or the help of a command.\n", out);
 }
 
-/* "(train, eval)"; "" where all commands have it. */
-enum { OWNERS_BYTES = 128 };
-static const char *list_owners(unsigned commands, char owners[OWNERS_BYTES]) {
-    int used = 0;
-    owners[0] = '\0';
-    for (int c = 0; commands != OT_FOR_ALL && c < OT_COMMAND_COUNT; c++)
-        if (commands & (1u << c))
-            used += snprintf(owners + used, (size_t)(OWNERS_BYTES - used), "%s%s", used ? ", " : " (",
-                             ot_command_name((enum ot_command)c));
-    if (used)
-        snprintf(owners + used, (size_t)(OWNERS_BYTES - used), ")");
-    return owners;
-}
-
 static void put_option(FILE *out, const struct ot_option *option) {
     const char *value = ot_help_value(option),
                *fallback = option->fallback ? option->fallback : option->chosen;
@@ -112,9 +97,11 @@ static void put_option(FILE *out, const struct ot_option *option) {
         fputs("\\fR", out);
     }
     fputc('\n', out);
-    char text[1024], owners[OWNERS_BYTES];
-    snprintf(text, sizeof text, "%s%s%s%s%s", option->help, fallback ? " (default: " : "",
-             fallback ? fallback : "", fallback ? ")" : "", list_owners(option->commands, owners));
+    char text[1024], owners[OT_COMMAND_LIST_BYTES];
+    bool is_general = option->commands == OT_FOR_ALL;
+    snprintf(text, sizeof text, "%s%s%s%s%s%s%s", option->help, fallback ? " (default: " : "",
+             fallback ? fallback : "", fallback ? ")" : "", is_general ? "" : " (",
+             is_general ? "" : ot_command_list(option->commands, owners), is_general ? "" : ")");
     put_prose(out, text);
 }
 
@@ -169,9 +156,8 @@ void ot_manual_write_man(FILE *out) {
     put_prose(out, ot_help_of_command(OT_COMMAND_TRAIN)->what);
     put_commands(out);
     put_options(out);
-    const struct ot_topic *topic;
-    for (int i = 0; (topic = ot_topic_at(i)); i++)
-        put_topic(out, topic);
+    for (int i = 0; i < ot_topic_count; i++)
+        put_topic(out, &ot_topics[i]);
     fputs(".SH EXAMPLES\nWith names of your own models and files:\n", out);
     for (int c = 0; c < OT_COMMAND_COUNT; c++) {
         const char *const *examples = ot_help_of_command((enum ot_command)c)->examples;

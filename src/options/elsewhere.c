@@ -1,19 +1,16 @@
 /* Options of other programs (transformers' Trainer, axolotl, torchtune, DeepSpeed, llama.cpp) that a user may
- * type here. Each has an answer: the option to use instead, or why none is needed or available. If only the
- * spelling differs, the name is in the `elsewhere` field of our option. */
+ * type here. If only the name differs, the name is in the `elsewhere` field of our option. */
 #include <string.h>
 #include <strings.h>
 
 #include "src/options/options.h"
 
-struct foreign {
-    const char *names; /* separated by spaces */
-    const char *answer;
-};
-
-static const struct foreign train[] = {
-    {"load-in-4bit use-4bit", "use --base-type nf4 instead, with --lora, --train or --freeze"},
-    {"load-in-8bit use-8bit", "use --base-type int8 instead, with --lora, --train or --freeze"},
+const struct ot_foreign_option ot_foreign_options[] = {
+    /* ---- training ---- */
+    {"load-in-4bit use-4bit",
+     "use --base-type nf4 instead (to train: with --lora, --train or --freeze); quantize has --to nf4"},
+    {"load-in-8bit use-8bit",
+     "use --base-type int8 instead (to train: with --lora, --train or --freeze); quantize has --to int8"},
     {"bnb-4bit-use-double-quant double-quant use-nested-quant", "use --base-type nf4-double instead"},
     {"bnb-4bit-compute-dtype compute-dtype", "use --dtype instead"},
     {"fp8", "not available: weights are fp32, bf16 or fp16 (--dtype); frozen ones also have other types "
@@ -28,7 +25,7 @@ static const struct foreign train[] = {
     {"fp16", "use --dtype fp16 instead"},
     {"fp32 no-amp", "use --dtype fp32 instead"},
     {"gradient-checkpointing activation-checkpointing", "use --recompute all instead"},
-    {"optim optimizer", "not available: the optimizer is AdamW"},
+    {"optim optimizer", "not needed: the optimizer is AdamW; --state 8bit stores its state in 8 bits"},
     {"momentum nesterov", "not available: the optimizer is AdamW (--beta1, --beta2)"},
     {"zero-stage fsdp zero deepspeed-config",
      "use --shard instead, with --gpus or --nodes: state is ZeRO-2, full is ZeRO-3 and FSDP; --home says "
@@ -46,21 +43,18 @@ static const struct foreign train[] = {
      "use --resume never: it starts from the beginning and replaces the result of an earlier run"},
     {"do-train do-eval", "not needed: the train command trains, and --eval-every says when to evaluate"},
     {"streaming dataset-name dataset-config-name dataset-split",
-     "not available: --data takes a file of JSON lines on this machine"},
+     "not available: --data takes a .jsonl or .json file on this machine"},
     {"neftune-noise-alpha label-smoothing label-smoothing-factor",
      "not available: the loss is plain cross-entropy"},
-    {"dropout attention-dropout hidden-dropout lora-dropout",
-     "not available: all activations are used; to learn less of few rows, use fewer --epochs or "
-     "--weight-decay"},
+    {"dropout attention-dropout hidden-dropout",
+     "not available for the model itself; its adapters have it: --lora dropout=0.05"},
     {"ema", "not available: no averages of weights are kept"},
     {"early-stopping early-stopping-patience load-best-model-at-end",
      "not available: the run goes on to its last step, but keeps the checkpoint with the best evaluation "
      "(--eval-every); export OUT --best turns it into a model"},
     {"compile torch-compile", "not needed: the kernels are compiled into the program"},
     {"trust-remote-code", "not available: the program never runs code from a model"},
-};
-
-static const struct foreign generate[] = {
+    /* ---- generating ---- */
     {"top-k min-p typical-p repetition-penalty repeat-penalty presence-penalty frequency-penalty",
      "not available: use --temperature and --top-p for sampling"},
     {"num-beams beams beam-size", "not available: --temperature 0 always takes the most likely token"},
@@ -69,11 +63,10 @@ static const struct foreign generate[] = {
     {"do-sample", "use --temperature above 0 instead"},
     {"n-gpu-layers ngl gpu-layers", "not needed: --gpu-mem sets how much GPU memory the program may use"},
     {"ctx-size n-ctx context-size", "not needed: the text may be as long as the model's maximum length"},
-    {"interactive conversation", "use --chat instead"},
-    {"chat system-prompt system", "use --chat of the generate command, with --system TEXT"},
-    {"num-return-sequences n", "not available: each run makes one text; another --seed makes another text"},
+    {"num-return-sequences n", "not available: each prompt gets one text; another --seed makes another text"},
     {"host port serve server", "not available: the program prints text and has no server"},
 };
+const int ot_foreign_option_count = sizeof ot_foreign_options / sizeof *ot_foreign_options;
 
 /* True if `word` is one of `names`. Ignores case and reads '_' as '-'. */
 static bool has_name(const char *names, const char *word) {
@@ -89,19 +82,11 @@ static bool has_name(const char *names, const char *word) {
     return false;
 }
 
-static const char *find_in(const struct foreign *table, size_t n, const char *word) {
-    for (size_t i = 0; i < n; i++)
-        if (has_name(table[i].names, word))
-            return table[i].answer;
+const char *ot_option_foreign(const char *word) {
+    for (int i = 0; i < ot_foreign_option_count; i++)
+        if (has_name(ot_foreign_options[i].names, word))
+            return ot_foreign_options[i].answer;
     return NULL;
-}
-
-const char *ot_option_foreign(const char *word, enum ot_command command) {
-    bool writes = command == OT_COMMAND_GENERATE;
-    const char *answer = writes ? find_in(generate, sizeof generate / sizeof *generate, word) : NULL;
-    if (!answer)
-        answer = find_in(train, sizeof train / sizeof *train, word);
-    return answer || writes ? answer : find_in(generate, sizeof generate / sizeof *generate, word);
 }
 
 const struct ot_option *ot_option_called(const char *word, enum ot_command command) {

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/options/topics.h"
 
 enum { COLUMNS = 96, INDENT = 30, TOPIC_INDENT = 20 };
 
@@ -162,11 +161,19 @@ static void print_option(FILE *out, const struct ot_option *option) {
     fputc('\n', out);
 }
 
+const struct ot_topic *ot_topic_find(const char *name) {
+    for (int i = 0; i < ot_topic_count; i++)
+        if (strcmp(ot_topics[i].name, name) == 0)
+            return &ot_topics[i];
+    return NULL;
+}
+
 /* Prints the items of topic exit-codes whose term is a number. */
 static void print_exit_codes(FILE *out) {
+    const struct ot_topic *codes = ot_topic_find("exit-codes");
     fputs("\nExit codes:\n", out);
-    for (int i = 0; i < ot_topic_exit_codes.n_blocks; i++) {
-        const struct ot_topic_block *block = &ot_topic_exit_codes.blocks[i];
+    for (int i = 0; i < codes->n_blocks; i++) {
+        const struct ot_topic_block *block = &codes->blocks[i];
         if (block->term && isdigit((unsigned char)*block->term))
             fprintf(out, "  %-2s %s\n", block->term, block->text);
     }
@@ -175,9 +182,9 @@ static void print_exit_codes(FILE *out) {
 enum { TOPIC_NAMES_BYTES = 512 };
 static const char *list_topics(char names[TOPIC_NAMES_BYTES]) {
     int used = 0;
-    for (int i = 0; ot_topic_at(i); i++)
+    for (int i = 0; i < ot_topic_count; i++)
         used += snprintf(names + used, (size_t)(TOPIC_NAMES_BYTES - used), "%s%s", i ? ", " : "",
-                         ot_topic_at(i)->name);
+                         ot_topics[i].name);
     return names;
 }
 
@@ -269,8 +276,8 @@ int ot_help_print_topic(FILE *out, const char *name) {
     if (name)
         return refuse_topic(name);
     fputs("Usage: offload-train help TOPIC|COMMAND\n\nTopics:\n", out);
-    for (int i = 0; (topic = ot_topic_at(i)); i++)
-        fprintf(out, "  %-13s %s\n", topic->name, topic->title);
+    for (int i = 0; i < ot_topic_count; i++)
+        fprintf(out, "  %-13s %s\n", ot_topics[i].name, ot_topics[i].title);
     fputs("\nCommands:\n", out);
     for (int c = 0; c < OT_COMMAND_COUNT; c++)
         fprintf(out, "  %s\n", commands[c].usage);

@@ -11,11 +11,29 @@
 void ot_help_print(FILE *out, enum ot_command command);
 void ot_help_print_version(FILE *out);
 
-/* `help NAME`: prints a topic (topics.h) or a command's help. NULL: lists the topics and the commands.
+/* `help NAME`: prints a topic or a command's help. NULL: lists the topics and the commands.
  * Errors: OT_E_USAGE: no such topic or command; the sentence lists the topics. */
 int ot_help_print_topic(FILE *out, const char *name);
 
-/* ---- the texts, for the manual (src/manual) ---- */
+/* ---- topics: help pages about matters that concern more than one option ---- */
+
+/* The texts are in topics/NAME.txt; embed-topics makes a C file of them at build time. */
+struct ot_topic_block {
+    /* NULL: a paragraph; "": lines that are printed as they are; else an item that `text` explains. */
+    const char *term;
+    const char *text; /* for a paragraph or an item: one line, wrapped when printed */
+};
+struct ot_topic {
+    const char *name, *title; /* "exit-codes", "What the exit codes mean" */
+    const struct ot_topic_block *blocks;
+    int n_blocks;
+};
+extern const struct ot_topic ot_topics[]; /* in alphabetical order */
+extern const int ot_topic_count;
+/* NULL: no such topic. */
+const struct ot_topic *ot_topic_find(const char *name);
+
+/* ---- the texts of commands and options, for the manual (src/manual) ---- */
 
 struct ot_command_help {
     const char *usage, *what, *examples[4];

@@ -68,36 +68,53 @@ void ot_option_reset(struct ot_options *options, int index) {
 
 /* ---- options that the command does not have ---- */
 
+static const char *list_owners(const char *name, size_t bytes, char list[OT_COMMAND_LIST_BYTES]) {
+    unsigned commands = 0;
+    const struct ot_option *option;
+    for (int i = 0; (option = ot_option_at(i)); i++)
+        if (strlen(option->name) == bytes && memcmp(option->name, name, bytes) == 0)
+            commands |= option->commands;
+    return ot_command_list(commands, list);
+}
+
+/* "; --chat belongs to generate" if the command lacks the first option that `text` names; else "". */
+enum { OWNERS_BYTES = OT_COMMAND_LIST_BYTES + 64 };
+static const char *note_owners(const char *text, enum ot_command command, char note[OWNERS_BYTES]) {
+    const char *dashes = strstr(text, "--");
+    int bytes = dashes ? 2 + (int)strspn(dashes + 2, "abcdefghijklmnopqrstuvwxyz0123456789-/") : 0;
+    int index = dashes ? ot_option_find(dashes + 2, (size_t)bytes - 2, command) : -1;
+    note[0] = '\0';
+    if (index >= 0 && !(ot_option_at(index)->commands & (1u << command))) {
+        char list[OT_COMMAND_LIST_BYTES];
+        snprintf(note, OWNERS_BYTES, "; %.*s belongs to %s", bytes, dashes,
+                 list_owners(dashes + 2, (size_t)bytes - 2, list));
+    }
+    return note;
+}
+
 static int refuse_unknown(const char *dashes, const char *name, enum ot_command command) {
-    const char *answer = ot_option_foreign(name, command);
+    const char *answer = ot_option_foreign(name);
     const struct ot_option *called = answer ? NULL : ot_option_called(name, command);
     const char *nearest = answer || called ? NULL : ot_option_nearest(name, command);
-    char guess[96] = "";
-    if (answer)
-        return ot_fail(OT_E_USAGE, "%s%.60s: %s (offload-train %s --help lists all options)", dashes, name,
-                       answer, ot_command_name(command));
+    char guess[96] = "", note[OWNERS_BYTES];
     if (called)
         snprintf(guess, sizeof guess, "; its name here is %s%s", *dashes ? "--" : "", called->name);
     if (nearest)
         snprintf(guess, sizeof guess, "; did you mean %s%s?", *dashes ? "--" : "", nearest);
-    return ot_fail(OT_E_USAGE, "unknown option %s%.60s%s (offload-train %s --help lists all options)", dashes,
-                   name, guess, ot_command_name(command));
+    note_owners(answer ? answer : called ? guess : "", command, note);
+    if (answer)
+        return ot_fail(OT_E_USAGE, "%s%.60s: %s%s (offload-train %s --help lists all options)", dashes, name,
+                       answer, note, ot_command_name(command));
+    return ot_fail(OT_E_USAGE, "unknown option %s%.60s%s%s (offload-train %s --help lists all options)",
+                   dashes, name, guess, note, ot_command_name(command));
 }
 
 static int check_command(const struct ot_option *option, const char *spelled, enum ot_command command) {
+    char owners[OT_COMMAND_LIST_BYTES];
     if (option->commands & (1u << command))
         return 0;
-    char names[96] = "";
-    unsigned commands = 0;
-    const struct ot_option *other;
-    for (int i = 0; (other = ot_option_at(i)); i++)
-        commands |= strcmp(other->name, option->name) == 0 ? other->commands : 0;
-    for (int c = 0; c < OT_COMMAND_COUNT; c++)
-        if (commands & (1u << c))
-            snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", *names ? ", " : "",
-                     ot_command_name((enum ot_command)c));
     return ot_fail(OT_E_USAGE, "%s has no effect with %s; it belongs to %s", spelled,
-                   ot_command_name(command), names);
+                   ot_command_name(command), list_owners(option->name, strlen(option->name), owners));
 }
 
 /* ---- the command line ---- */

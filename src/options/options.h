@@ -36,6 +36,9 @@ enum ot_command {
     OT_COMMAND_COUNT
 };
 const char *ot_command_name(enum ot_command command);
+/* Writes the names of the commands in the mask (OT_FOR_...): "train, eval". */
+enum { OT_COMMAND_LIST_BYTES = 128 };
+const char *ot_command_list(unsigned commands, char list[OT_COMMAND_LIST_BYTES]);
 
 /* Which commands an option belongs to. */
 enum {
@@ -144,10 +147,16 @@ enum ot_option_on_resume {
     OT_RESUME_LENGTH /* the run's length: may grow if all learning rates so far stay the same; else as SAME */
 };
 
+/* A row of the table gives the first members in this order, and then by name those that it needs. */
 struct ot_option {
     const char *name; /* without the dashes; also the key in a config file */
-    char letter;      /* -p; '\0': none */
     enum ot_option_type type;
+    enum ot_option_section section;
+    size_t field; /* offset in struct ot_options */
+    unsigned commands;
+
+    const char *help;     /* one or two sentences */
+    char letter;          /* -p; '\0': none */
     const char *argument; /* placeholder of the value in help; NULL for flags and choices */
     const char *choices;  /* "auto|bf16" */
     double min, max;      /* inclusive; for numbers */
@@ -157,11 +166,7 @@ struct ot_option {
     const char *bare;     /* the value if the command line gives none; NULL: it must give one */
     const char *fallback; /* the default, parsed like any value; NULL: none */
     const char *chosen;   /* text for help: how the program chooses if the option is not given */
-    unsigned commands;
     enum ot_option_on_resume on_resume;
-    enum ot_option_section section;
-    size_t field;          /* offset in struct ot_options */
-    const char *help;      /* one or two sentences */
     const char *elsewhere; /* names in other programs, separated by spaces: for error sentences only */
 };
 
@@ -350,9 +355,16 @@ int ot_options_check(struct ot_options *options);
 /* True if the option has no effect: an option that excludes it is given, or the option that it depends on is
  * missing. */
 bool ot_option_overruled(const struct ot_options *options, const char *name);
-/* The answer to an option of another program: the option to use instead, or that none is available. NULL: the
- * name is not known. */
-const char *ot_option_foreign(const char *word, enum ot_command command);
+/* Options of other programs, and the answer to each: the option to use instead, or why none is needed or
+ * available. */
+struct ot_foreign_option {
+    const char *names; /* separated by spaces */
+    const char *answer;
+};
+extern const struct ot_foreign_option ot_foreign_options[];
+extern const int ot_foreign_option_count;
+/* The answer to the option `word` of another program. NULL: the name is not known. */
+const char *ot_option_foreign(const char *word);
 /* The option that other programs call `word`; an option of the command wins over others. NULL if none. */
 const struct ot_option *ot_option_called(const char *word, enum ot_command command);
 /* The name nearest to `word` among n names, NULL if none is near. The measure is the edit distance; a swap of

@@ -1,10 +1,9 @@
 /* The option table, joined from its parts in the order of --help. */
 #include "src/options/table.h"
 
-static const struct ot_option_list *const lists[] = {
-    &ot_options_of_run,    &ot_options_of_machine, &ot_options_of_ranks,
-    &ot_options_of_safety, &ot_options_of_plan,    &ot_options_of_text,
-    &ot_options_of_bench,  &ot_options_of_check,   &ot_options_of_quantize};
+#include <stdio.h>
+
+static const struct ot_option_list *const lists[] = {&ot_options_of_train, &ot_options_of_commands};
 
 const struct ot_option *ot_option_at(int index) {
     if (index < 0)
@@ -38,4 +37,14 @@ const char *ot_command_name(enum ot_command command) {
                                                         "probe",  "plan",     "bench",    "verify",
                                                         "export", "merge",    "quantize", "comm-test"};
     return names[command];
+}
+
+const char *ot_command_list(unsigned commands, char list[OT_COMMAND_LIST_BYTES]) {
+    int used = 0;
+    list[0] = '\0';
+    for (int c = 0; c < OT_COMMAND_COUNT; c++)
+        if (commands & (1u << c))
+            used += snprintf(list + used, (size_t)(OT_COMMAND_LIST_BYTES - used), "%s%s", used ? ", " : "",
+                             ot_command_name((enum ot_command)c));
+    return list;
 }

@@ -10,15 +10,8 @@ struct ot_option_list {
     int n;
 };
 
-extern const struct ot_option_list ot_options_of_run;     /* input and output, rows, batches, optimizer */
-extern const struct ot_option_list ot_options_of_machine; /* memory and machine */
-extern const struct ot_option_list ot_options_of_ranks;   /* several GPUs and hosts */
-extern const struct ot_option_list ot_options_of_safety;  /* checkpoints and safety */
-extern const struct ot_option_list ot_options_of_plan;    /* a described machine, and what a run costs */
-extern const struct ot_option_list ot_options_of_text;    /* text, evaluation and reports */
-extern const struct ot_option_list ot_options_of_bench;   /* other meaning in bench than in train */
-extern const struct ot_option_list ot_options_of_check;   /* verify, export and merge */
-extern const struct ot_option_list ot_options_of_quantize;
+extern const struct ot_option_list ot_options_of_train;    /* and of commands that have the same options */
+extern const struct ot_option_list ot_options_of_commands; /* text, reports, and what one command has */
 
 #define OT_OPTION_LIST(table)                                                                                \
     { table, (int)(sizeof(table) / sizeof *(table)) }

@@ -1,5 +1,8 @@
 /* Options of other programs, options that are given twice, and options that agree. */
+#include <ctype.h>
 #include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "src/base/error.h"
 #include "tests/options/option_lines.h"
@@ -44,10 +47,14 @@ static void options_of_other_programs_are_answered(void **state) {
         {BASE "--overwrite-output-dir", "use --resume never"},
         {BASE "--zero-stage 2", "use --shard instead"},
         {BASE "--fsdp full", "use --shard instead"},
-        {BASE "--dropout 0.1", "not available: all activations are used"},
+        {BASE "--dropout 0.1", "its adapters have it: --lora dropout=0.05 (offload-train train"},
+        {BASE "--lora-dropout 0.1", "--lora-dropout; its name here is --lora"},
         {BASE "--load-best-model-at-end", "export OUT --best turns it into a model"},
-        {"generate m --interactive", "use --chat instead"},
-        {"generate m --system-prompt x", "use --chat of the generate command, with --system TEXT"},
+        {"generate m --interactive", "--interactive; its name here is --chat (offload-train"},
+        {BASE "--interactive", "--interactive; its name here is --chat; --chat belongs to generate (offload"},
+        {"generate m --system-prompt x", "its name here is --system ("},
+        {"eval m --batch-size 8",
+         "2048 tokens are 16k; --tokens-per-step belongs to train, plan, bench (off"},
         {"generate m --max-tokens 5", "its name here is --max-new-tokens ("},
         {"generate m --stop x", "not available: an end-of-text token or --max-new-tokens ends the text"},
         {"generate m --top-k 5", "not available: use --temperature and --top-p for sampling"},
@@ -57,10 +64,66 @@ static void options_of_other_programs_are_answered(void **state) {
         refuse(answers[i][0], answers[i][1]);
 }
 
+/* True if `word`, of n bytes, is one of `words`, which have spaces between them. */
+static bool has_word(const char *words, const char *word, size_t n) {
+    for (size_t length; words && *words; words += length + (words[length] == ' ')) {
+        length = strcspn(words, " ");
+        if (length == n && memcmp(words, word, n) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Returns the number of options that an answer names: each exists. */
+static int check_answer(const struct ot_foreign_option *foreign) {
+    int found = 0;
+    for (const char *at = foreign->answer; (at = strstr(at, "--")); found++) {
+        size_t n = strspn(at += 2, "abcdefghijklmnopqrstuvwxyz0123456789-/");
+        if (ot_option_find(at, n, OT_COMMAND_TRAIN) < 0)
+            fail_msg("the answer to --%s names --%.*s, which is no option", foreign->names, (int)n, at);
+    }
+    return found;
+}
+
+/* A name of another program is no option of ours and has one answer. If an option lists the name too, for
+ * guesses, the answer names this option. */
+static void check_name(int index, const char *name, size_t n) {
+    const struct ot_option *option;
+    char spelled[80];
+    for (int other = 0; other < ot_foreign_option_count; other++)
+        if (other != index && has_word(ot_foreign_options[other].names, name, n))
+            fail_msg("--%.*s has two answers", (int)n, name);
+    for (int i = 0; (option = ot_option_at(i)); i++) {
+        if (has_word(option->name, name, n))
+            fail_msg("--%.*s is an option, so nobody sees the answer", (int)n, name);
+        int length = snprintf(spelled, sizeof spelled, "--%s", option->name);
+        const char *found = strstr(ot_foreign_options[index].answer, spelled);
+        bool is_named = found && !isalpha((unsigned char)found[length]) && found[length] != '-';
+        if (has_word(option->elsewhere, name, n) && !is_named)
+            fail_msg("--%.*s is a name of %s, which the answer does not name", (int)n, name, spelled);
+    }
+}
+
+static void answers_agree_with_the_option_table(void **state) {
+    (void)state;
+    int found = 0;
+    for (int i = 0; i < ot_foreign_option_count; i++) {
+        found += check_answer(&ot_foreign_options[i]);
+        for (const char *name = ot_foreign_options[i].names; *name;) {
+            size_t n = strcspn(name, " ");
+            assert_true(n > 0);
+            check_name(i, name, n);
+            name += n + (name[n] == ' ');
+        }
+    }
+    assert_true(found > 20);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agreement_and_repetition_are_accepted),
         cmocka_unit_test(options_of_other_programs_are_answered),
+        cmocka_unit_test(answers_agree_with_the_option_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

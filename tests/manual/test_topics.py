@@ -1,0 +1,56 @@
+"""src/options/embed-topics makes a C file of the help topics, and refuses a text that it would misread.
+
+Usage: test_topics.py EMBED_TOPICS TOPIC.txt...
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+EMBED, *TOPICS = sys.argv[1:]
+del sys.argv[1:]
+
+
+class Topics(unittest.TestCase):
+    def embed(self, text):
+        """Returns the exit code, and the C file or the message."""
+        with tempfile.TemporaryDirectory() as folder:
+            path, out = os.path.join(folder, "tides.txt"), os.path.join(folder, "out.c")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+            done = subprocess.run([EMBED, out, path], capture_output=True, text=True)
+            if done.returncode:
+                return done.returncode, done.stderr.replace(folder + "/", "")
+            with open(out, encoding="utf-8") as file:
+                return 0, file.read()
+
+    def test_every_text_in_the_folder_is_a_topic(self):
+        """The build lists the files by name, so a new file could be forgotten."""
+        folder = os.path.join(os.path.dirname(EMBED), "topics")
+        self.assertEqual(sorted(os.listdir(folder)), sorted(map(os.path.basename, TOPICS)))
+
+    def test_blocks(self):
+        code, c = self.embed('Tides\n\nTwo lines,\none "paragraph".\n\nspring\n    High,\n    at new moon.\nneap\n    Low.\n\n'
+                             '    cmd \\\n      -x\n\n    more\n\nEnd.\n')
+        self.assertEqual(code, 0, c)
+        found = re.findall(r"^    \{(.*)\},$", c, re.MULTILINE)
+        self.assertEqual(found, [r'NULL, "Two lines, one \"paragraph\"."', '"spring", "High, at new moon."', '"neap", "Low."',
+                                 r'"", "cmd \\\n  -x\n\nmore"', 'NULL, "End."', '"tides", "Tides", blocks_0, 5'])
+
+    def test_faults_are_refused_with_their_line(self):
+        for text, message in (("Tides\n\nA caf\u00e9.\n", ":3: a line is printable ASCII"), ("Tides\n\nA\tb.\n", ":3: a line is"),
+                              ("Tides\n\nText. \n", ":3: a line is"), ("Tides\n\nterm\n  text\n", ":4: a line is"),
+                              ("Tides\nText.\n", ":1: a topic is a title"), ("\n\nText.\n", ":1: a topic"), ("Tides\n", ":1: a topic"),
+                              ("Tides\n\nText.", ":1: a topic is"), ("Tides\n\nText.\n\n\nMore.\n", ":5: one empty line is enough"),
+                              ("Tides\n\nText.\n\nterm\n    text\nParagraph.\n", ":5: these are not items"),
+                              ("Tides\n\nParagraph\nterm\n    text\n", ":3: these are not"), ("Tides\n\n    x\nterm\n    t\n", ":3: these")):
+            code, said = self.embed(text)
+            self.assertEqual(code, 1, text)
+            self.assertTrue(said.startswith("tides.txt" + message), f"{text!r}: {said}")
+
+
+if __name__ == "__main__":
+    unittest.main()
