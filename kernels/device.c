@@ -22,6 +22,13 @@ bool ot_device_is_present(const char *name) {
     return kind && kind->api && kind->api->is_present();
 }
 
+const char *ot_device_no_cuda(void) {
+    return find_kind("cuda")->api ? NULL
+                                  : "this build has no cuda device: it was made without nvcc, or with "
+                                    "-Dcuda=disabled; install the CUDA toolkit and build in a "
+                                    "new folder: meson setup build-cuda -Dcuda=enabled";
+}
+
 bool ot_device_bus_id(const char *name, int index, char text[OT_BUS_ID_BYTES]) {
     const struct kind *kind = find_kind(name);
     return kind && kind->api && kind->api->bus_id && kind->api->bus_id(index, text);
@@ -35,10 +42,7 @@ int ot_device_open(const struct ot_device_config *config, struct ot_device **out
         return ot_fail(OT_E_DEVICE, "unknown device '%s': this program has the devices cpu and cuda",
                        config->kind);
     if (!kind->api)
-        return ot_fail(OT_E_DEVICE,
-                       "this build has no %s device: it was made where no CUDA toolkit was found, or "
-                       "with -Dcuda=disabled",
-                       config->kind);
+        return ot_fail(OT_E_DEVICE, "%s", ot_device_no_cuda());
     return kind->api->open(config, out);
 }
 

@@ -90,6 +90,8 @@ struct ot_device_config {
 /* True if this machine has a device of this kind and this build supports it. The device may still be
  * unusable: only ot_device_open can tell. */
 bool ot_device_is_present(const char *kind);
+/* Returns a sentence that says that this build has no cuda device, and how to get one. NULL if it has one. */
+const char *ot_device_no_cuda(void);
 /* Writes the device's address on the PCI bus ("0000:65:00.0"). False if the device is not on a PCI bus. Does
  * not open the device. */
 enum { OT_BUS_ID_BYTES = 32 };

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/adamw.h"
+#include "kernels/device.h"
 #include "offload/probe/probe.h"
 #include "src/base/clock.h"
 #include "src/base/crc32.h"
@@ -135,6 +136,8 @@ static void print_host(const struct ot_session *s) {
            ot_text_bytes(s->machine.ram_bytes, ram));
     ot_log(OT_LOG_INFO, "        %s · %s · %s", *s->machine.cpu ? s->machine.cpu : "CPU of unknown name",
            ot_topology_describe(s->topology), caches);
+    if (ot_device_no_cuda())
+        ot_log(OT_LOG_INFO, "        %s", ot_device_no_cuda());
     ot_log(OT_LOG_INFO, "        kernels AdamW %s, CRC-32 %s", ot_adamw_kernel_name(), ot_crc32_kernel());
 }
 

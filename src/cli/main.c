@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "kernels/device.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/cli/command.h"
@@ -16,6 +17,11 @@
 static const double slow_reader_seconds = 5;
 
 enum { LEAST_STACK_BYTES = 512 << 10 };
+
+static void print_version(void) {
+    const char *no_cuda = ot_device_no_cuda();
+    printf("offload-train %s\n%s\n", OT_VERSION, no_cuda ? no_cuda : "devices: cpu, cuda");
+}
 
 static int run(const struct ot_options *options, char **argv, int *exit_code) {
     static int (*const commands[OT_COMMAND_COUNT])(const struct ot_options *) = {
@@ -30,7 +36,7 @@ static int run(const struct ot_options *options, char **argv, int *exit_code) {
         if (options->help)
             ot_help_print(stdout, options->command);
         else
-            ot_help_print_version(stdout);
+            print_version();
         return 0;
     }
     /* A closed pipe ends the other commands, as usual for filters. A run continues when its reader ends. */

@@ -283,7 +283,3 @@ int ot_help_print_topic(FILE *out, const char *name) {
         fprintf(out, "  %s\n", commands[c].usage);
     return 0;
 }
-
-void ot_help_print_version(FILE *out) {
-    fprintf(out, "offload-train %s\n", OT_VERSION);
-}

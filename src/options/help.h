@@ -1,4 +1,4 @@
-/* --help, help TOPIC and --version, generated from the option table and the topics. */
+/* --help and help TOPIC, generated from the option table and the topics. */
 #ifndef OT_OPTIONS_HELP_H
 #define OT_OPTIONS_HELP_H
 
@@ -9,7 +9,6 @@
 /* Prints the command's usage, its options by section, examples and the exit codes, at most 96 columns wide.
  * The help of train, which is also the program's overview, lists the other commands too. */
 void ot_help_print(FILE *out, enum ot_command command);
-void ot_help_print_version(FILE *out);
 
 /* `help NAME`: prints a topic or a command's help. NULL: lists the topics and the commands.
  * Errors: OT_E_USAGE: no such topic or command; the sentence lists the topics. */

@@ -119,6 +119,10 @@ class Probe(program.ProgramTest):
             self.assertLessEqual(row["block_bytes"] * row["depth"], 16 << 20)
             self.assertEqual(row["bytes"] % row["block_bytes"], 0)
 
+    def test_a_build_without_cuda_says_so(self):
+        no_cuda = run("--version").out.splitlines()[1]
+        self.assertEqual(f"\n        {no_cuda}\n" in self.table.err, no_cuda.startswith("this build has no cuda device"))
+
     def test_the_disks_have_a_line_for_each_engine_and_shape(self):
         result = self.table
         self.assertEqual(result.code, 0, result.err)

@@ -671,7 +671,7 @@ class Help(program.ProgramTest):
         self.assertTrue(overview.out.startswith("Usage: offload-train [train]"))
         self.assertEqual(self.succeed("train", "--help").out, overview.out)
         self.assertIn("--temperature X", self.succeed("generate", "--help").out)
-        self.assertRegex(self.succeed("--version").out, r"^offload-train \d+\.\d+\.\d+\n$")
+        self.assertRegex(self.succeed("--version").out, r"^offload-train \d+\.\d+\.\d+\n.*\n$")
 
     def test_results_that_cannot_be_written(self):
         if os.path.exists("/dev/full"):

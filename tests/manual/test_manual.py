@@ -12,7 +12,7 @@ import program
 from program import run, sql_rows, write_rows
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-USAGE = 2
+USAGE, DEVICE = 2, 6
 VARIABLE = re.compile(r'"([A-Z][A-Z0-9_]{3,})"')
 
 
@@ -107,6 +107,19 @@ class Completion(program.ProgramTest):
         for command in commands():
             part = re.search(rf"(?s)^        {command}\) _arguments(.*?) ;;\n", text, re.MULTILINE).group(1)
             self.assertEqual(sorted(re.findall(r"'\*?--([a-z0-9/-]+)", part)), sorted(options(command)))
+
+
+class Devices(program.ProgramTest):
+    def test_a_build_without_cuda_says_how_to_get_it(self):
+        setup = read(program.SHARED, "..", "..", "meson-logs", "meson-log.txt").split("\n  Devices of offload-train\n")[-1]
+        version = self.succeed("--version").out.splitlines()[1]
+        if re.match(r"    cuda *: yes, for sm_", setup):
+            self.assertEqual(version, "devices: cpu, cuda")
+            return
+        refused = self.fail_with(DEVICE, "this build has no cuda device", "probe", "--device", "cuda")
+        self.assertEqual(refused, f"error: {version}")
+        for text in (setup.splitlines()[0], version):
+            self.assertRegex(text, r"nvcc.*-Dcuda=disabled.*nstall the CUDA toolkit.*meson setup build-cuda -Dcuda=enabled$")
 
 
 class Words(program.ProgramTest):
