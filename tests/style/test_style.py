@@ -251,5 +251,45 @@ class Style(unittest.TestCase):
         self.check(faults_of)
 
 
+def has_function(text, name):
+    """True if the C source defines the function."""
+    return re.search(rf"(?m)^[a-z][^;={{}}()]*\b{name}\([^;{{}}]*\) {{$", text) is not None
+
+
+class Doors(unittest.TestCase):
+    """What the READMEs of folders say about the sources."""
+
+    def read(self, *path):
+        with open(os.path.join(root, *path), encoding="utf-8") as file:
+            return file.read()
+
+    def test_walks_name_functions_that_exist(self):
+        """A step of a walk begins with `file:function`. It may name other functions of that file."""
+        walks = []
+        for readme in ("src/README.md", "offload/README.md"):
+            steps = r"(?:^- `[\w/]+\.c:\w+` .*\n)+"
+            walks += re.findall(steps, self.read(readme), re.MULTILINE)
+        self.assertEqual(len(walks), 4)
+        for walk in walks:
+            steps = re.findall(r"^- `(\S+):(\w+)`", walk, re.MULTILINE)
+            self.assertGreater(len(steps), 4)
+            self.assertLessEqual(len({path for path, _ in steps}), 6, walk)
+            for line, (path, name) in zip(walk.splitlines(), steps):
+                for function in [name, *re.findall(r"`([a-z]\w*)`", line.split("` ", 1)[1])]:
+                    self.assertTrue(has_function(self.read(path), function), f"{path}:{function}")
+
+    def test_folders_of_src_name_their_tests(self):
+        rows = dict(re.findall(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", self.read("src/README.md"), re.MULTILINE))
+        folders = {name for name in os.listdir(os.path.join(root, "src")) if os.path.isdir(os.path.join(root, "src", name))}
+        self.assertEqual(set(rows), folders)
+        for folder, places in rows.items():
+            for place in re.findall(r"`(\S+)`", places):
+                self.assertTrue(os.path.exists(os.path.join(root, "tests", place)), f"{folder}: {place}")
+
+    def test_the_test_sees_functions(self):
+        text = "static int save(struct loop *l) {\n    return load(l);\n}\nint load(int a,\n         int b) {\n}\nint keep(void);\n"
+        self.assertEqual([has_function(text, name) for name in ("save", "load", "keep", "sav")], [True, True, False, False])
+
+
 if __name__ == "__main__":
     unittest.main()
