@@ -78,16 +78,16 @@ void ot_state_encode_group(const struct ot_state_group *group, const uint32_t *h
 
 /* ---- from format to format ---- */
 
-static void load(const struct ot_state_arrays *from, int64_t at, struct ot_state_group *group) {
-    if (from->format == OT_STATE_8BIT) {
-        ot_state_decode_group((const int8_t *)from->m + at, (const uint8_t *)from->v + at,
-                              from->scales + at / OT_STATE_GROUP, group);
+static void load(struct ot_state_view from, int64_t at, struct ot_state_group *group) {
+    if (from.format == OT_STATE_8BIT) {
+        ot_state_decode_group((const int8_t *)from.m + at, (const uint8_t *)from.v + at,
+                              from.scales + at / OT_STATE_GROUP, group);
         return;
     }
     for (int i = 0; i < OT_STATE_GROUP; i++) {
-        enum ot_dtype dtype = from->format == OT_STATE_16BIT ? OT_BF16 : OT_F32;
-        group->m[i] = ot_dtype_read(dtype, from->m, at + i);
-        group->v[i] = ot_dtype_read(dtype, from->v, at + i);
+        enum ot_dtype dtype = from.format == OT_STATE_16BIT ? OT_BF16 : OT_F32;
+        group->m[i] = ot_dtype_read(dtype, from.m, at + i);
+        group->v[i] = ot_dtype_read(dtype, from.v, at + i);
     }
 }
 
@@ -112,12 +112,12 @@ static void store(const struct ot_state_arrays *to, int64_t at, const struct ot_
     }
 }
 
-void ot_state_convert(const struct ot_state_arrays *from, const struct ot_state_arrays *to, int64_t first,
-                      int64_t n, uint64_t seed, uint64_t stream) {
-    if (from->format == OT_STATE_8BIT && to->format == OT_STATE_8BIT) {
-        memcpy(to->m, from->m, (size_t)n);
-        memcpy(to->v, from->v, (size_t)n);
-        memcpy(to->scales, from->scales, (size_t)(n / OT_STATE_GROUP) * sizeof *to->scales);
+void ot_state_convert(struct ot_state_view from, const struct ot_state_arrays *to, int64_t first, int64_t n,
+                      uint64_t seed, uint64_t stream) {
+    if (from.format == OT_STATE_8BIT && to->format == OT_STATE_8BIT) {
+        memcpy(to->m, from.m, (size_t)n);
+        memcpy(to->v, from.v, (size_t)n);
+        memcpy(to->scales, from.scales, (size_t)(n / OT_STATE_GROUP) * sizeof *to->scales);
         return;
     }
     struct ot_state_noise noise = ot_state_noise(seed, stream);

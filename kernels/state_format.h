@@ -131,11 +131,23 @@ struct ot_state_arrays {
     struct ot_state_scale *scales;
 };
 
+/* The same, to read from. */
+struct ot_state_view {
+    enum ot_state_format format;
+    const void *m, *v;
+    const struct ot_state_scale *scales;
+};
+
+static inline struct ot_state_view ot_state_view_of(const struct ot_state_arrays *a) {
+    struct ot_state_view view = {a->format, a->m, a->v, a->scales};
+    return view;
+}
+
 /* Copies the moments of n parameters from one format to another, for example when a run resumes with another
  * format. first: the place of the first one in its slab. n: a multiple of OT_STATE_GROUP. seed, stream: of
  * the random words (ot_state_noise). A compact state that is copied to its own format keeps its bits. The
  * arrays must not overlap. */
-void ot_state_convert(const struct ot_state_arrays *from, const struct ot_state_arrays *to, int64_t first,
-                      int64_t n, uint64_t seed, uint64_t stream);
+void ot_state_convert(struct ot_state_view from, const struct ot_state_arrays *to, int64_t first, int64_t n,
+                      uint64_t seed, uint64_t stream);
 
 #endif

@@ -127,7 +127,8 @@ static int fail_to_agree(const char *what, const char *texts, size_t bytes, int 
     }
     if (left_out > 0)
         ot_string_append_format(&b, ", and there are %d more", left_out);
-    int rc = ot_fail(OT_E_USAGE, "%s differs: %s", what, b.failed ? "between ranks" : b.text);
+    int rc = ot_fail_cause(OT_E_USAGE, OT_CAUSE_RANKS_DIFFER, "%s differs: %s", what,
+                           b.failed ? "between ranks" : b.text);
     free(b.text);
     return rc;
 }

@@ -492,7 +492,8 @@ int ot_world_fail(struct ot_world *world, const struct ot_error *why) {
     char text[OT_ERROR_TEXT_BYTES];
     name_reason(world, why, text);
     pthread_mutex_lock(&world->mutex);
-    ot_world_propose(world, weight_of(why->code), text);
+    if (ot_world_propose(world, weight_of(why->code), text))
+        world->reason.cause = why->cause;
     if (world->ranks.rank > 0)
         ot_world_send(world, 0, &head, why->text);
     while (!is_cause && !world->broken.code && in_time && world->has_thread)

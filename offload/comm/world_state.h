@@ -198,7 +198,8 @@ void ot_world_end_peer(struct ot_world_peer *peer);
 /* Queues a message for one peer, or for all. Without memory, the world breaks. */
 void ot_world_send(struct ot_world *world, int rank, const struct ot_world_head *head, const void *data);
 void ot_world_send_all(struct ot_world *world, const struct ot_world_head *head, const void *data);
-/* Takes note of a reason. The heaviest, and of these the first, breaks the world. */
-void ot_world_propose(struct ot_world *world, enum ot_world_weight weight, const char *text);
+/* Takes note of a reason. The heaviest, and of these the first, breaks the world. Returns whether this is the
+ * heaviest so far. */
+bool ot_world_propose(struct ot_world *world, enum ot_world_weight weight, const char *text);
 
 #endif

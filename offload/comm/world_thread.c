@@ -161,9 +161,9 @@ static void decide(struct ot_world *world) {
     ot_world_wake(world); /* the thread calls on_loss */
 }
 
-void ot_world_propose(struct ot_world *world, enum ot_world_weight weight, const char *text) {
+bool ot_world_propose(struct ot_world *world, enum ot_world_weight weight, const char *text) {
     if (world->broken.code || weight <= world->weight)
-        return;
+        return false;
     bool is_first = world->weight == OT_WORLD_NO_REASON;
     world->weight = weight;
     world->reason = (struct ot_error){.code = weight == OT_WORLD_USAGE ? OT_E_USAGE : OT_E_COMM};
@@ -173,6 +173,7 @@ void ot_world_propose(struct ot_world *world, enum ot_world_weight weight, const
     else if (is_first)
         world->decide_ns = ot_clock_ns() + (is_root(world) ? reason_ns : answer_ns);
     ot_world_wake(world);
+    return true;
 }
 
 /* ---- what arrives ---- */

@@ -10,14 +10,47 @@
  * device. */
 enum { CHUNK_PARAMS = 1 << 18 };
 
-static int move(struct ot_engine *en, int buffer, size_t offset, void *host, size_t bytes, bool in) {
+/* The caller's side of a move. One pointer is NULL. */
+struct host {
+    const void *from; /* the values go from here to their homes */
+    void *to;         /* they come here from their homes */
+};
+
+static struct host from_host(const void *values) {
+    return (struct host){.from = values};
+}
+
+static struct host to_host(void *values) {
+    return (struct host){.to = values};
+}
+
+/* Another array, in the same direction. */
+static struct host host_with(struct host host, void *array) {
+    return host.from ? from_host(array) : to_host(array);
+}
+
+static struct host host_after(struct host host, size_t bytes) {
+    return host.from ? from_host((const char *)host.from + bytes) : to_host((char *)host.to + bytes);
+}
+
+static void copy(void *home, struct host host, size_t bytes) {
+    if (host.from)
+        memcpy(home, host.from, bytes);
+    else
+        memcpy(host.to, home, bytes);
+}
+
+static int move(struct ot_engine *en, int buffer, size_t offset, struct host host, size_t bytes) {
     char *at = (char *)ot_engine_at(en, buffer) + offset;
     if (en->layout.buffers[buffer].tier == OT_TIER_HOST) {
-        memcpy(in ? at : host, in ? host : at, bytes);
+        copy(at, host, bytes);
         return 0;
     }
     pthread_mutex_lock(&en->putting);
-    ot_lane_copy(en->lane, in ? OT_COPY_H2D : OT_COPY_D2H, in ? at : host, in ? host : at, bytes);
+    if (host.from)
+        ot_lane_copy(en->lane, OT_COPY_H2D, at, host.from, bytes);
+    else
+        ot_lane_copy(en->lane, OT_COPY_D2H, host.to, at, bytes);
     int rc = ot_lane_sync(en->lane);
     pthread_mutex_unlock(&en->putting);
     return rc;
@@ -45,9 +78,9 @@ struct on_nvme {
 };
 
 /* Moves the values of [first, first + n) that are in the tile of the first of them. Returns their number, or
- * an error. Adds their bytes to *values. */
+ * an error. Advances *host. */
 static int64_t move_in_tile(struct ot_engine *en, struct on_nvme where, int64_t first, int64_t n,
-                            char **values, bool in) {
+                            struct host *host) {
     int64_t held = ot_slab_holding(&en->chain, &en->plan, where.slab).first;
     int tile = (int)((first - held) / en->plan.tile_params);
     struct ot_tile_span span = ot_slab_span(&en->chain, &en->plan, where.slab, tile, 1);
@@ -66,18 +99,18 @@ static int64_t move_in_tile(struct ot_engine *en, struct on_nvme where, int64_t 
     int rc = ot_engine_stage(en, kind, where.slab, extent, &staged);
     if (rc == 0) {
         char *at = staged->memory + place.offset + ot_part_run(place, first - span.first);
-        memcpy(in ? at : *values, in ? *values : at, bytes);
-        staged->changed = staged->changed || in;
+        copy(at, *host, bytes);
+        staged->changed = staged->changed || host->from;
     }
     pthread_mutex_unlock(&en->putting);
-    *values += bytes;
+    *host = host_after(*host, bytes);
     return rc < 0 ? rc : n;
 }
 
-static int move_staged(struct ot_engine *en, struct on_nvme where, int64_t first, int64_t n, char *values,
-                       bool in) {
+static int move_staged(struct ot_engine *en, struct on_nvme where, int64_t first, int64_t n,
+                       struct host host) {
     for (int64_t end = first + n; first < end;) {
-        int64_t moved = move_in_tile(en, where, first, end - first, &values, in);
+        int64_t moved = move_in_tile(en, where, first, end - first, &host);
         OT_TRY((int)moved);
         first += moved;
     }
@@ -87,24 +120,24 @@ static int move_staged(struct ot_engine *en, struct on_nvme where, int64_t first
 /* Moves a range of one array of a slab's state between its homes and a host array. The first part may be on
  * the device, the rest on the host or on nvme. The scales of 8 bits: a range of whole groups. */
 static int move_state(struct ot_engine *en, enum ot_part_array array, int slab, int64_t first, int64_t n,
-                      void *values, bool in) {
+                      struct host host) {
     const struct ot_slab_buffers *b = &en->layout.slabs[slab];
     struct ot_tile_span on_gpu = ot_slab_part(&en->chain, &en->plan, slab, OT_TILE_GPU);
     struct ot_tile_span off_gpu = ot_slab_state_off_gpu(&en->chain, &en->plan, slab);
     int64_t end = on_gpu.first + on_gpu.n, there = end - first < 0 ? 0 : end - first < n ? end - first : n;
     struct ot_part_place place = ot_state_find(&en->chain, array, on_gpu.n);
     if (there > 0)
-        OT_TRY(move(en, b->state_gpu, place.offset + ot_part_run(place, first - on_gpu.first), values,
-                    ot_part_run(place, there), in));
+        OT_TRY(move(en, b->state_gpu, place.offset + ot_part_run(place, first - on_gpu.first), host,
+                    ot_part_run(place, there)));
     if (there == n)
         return 0;
-    char *rest = (char *)values + ot_part_run(place, there);
+    struct host rest = host_after(host, ot_part_run(place, there));
     if (b->state_nvme != OT_NO_BUFFER)
         return move_staged(en, (struct on_nvme){array, slab, b->state_nvme, off_gpu.first_tile},
-                           first + there, n - there, rest, in);
+                           first + there, n - there, rest);
     place = ot_state_find(&en->chain, array, off_gpu.n);
     return move(en, b->state_host, place.offset + ot_part_run(place, first + there - off_gpu.first), rest,
-                ot_part_run(place, n - there), in);
+                ot_part_run(place, n - there));
 }
 
 /* ---- moments in another format than the engine's ---- */
@@ -122,18 +155,27 @@ static void *open_moments(const struct ot_engine *en, int64_t n, struct ot_state
     return memory;
 }
 
-static int move_moments(struct ot_engine *en, int slab, int64_t first, int64_t n,
-                        const struct ot_state_arrays *moments, bool in) {
-    OT_TRY(move_state(en, OT_PART_M, slab, first, n, moments->m, in));
-    OT_TRY(move_state(en, OT_PART_V, slab, first, n, moments->v, in));
-    return moments->format == OT_STATE_8BIT
-               ? move_state(en, OT_PART_SCALES, slab, first, n, moments->scales, in)
+static int put_moments(struct ot_engine *en, int slab, int64_t first, int64_t n,
+                       struct ot_state_view moments) {
+    OT_TRY(move_state(en, OT_PART_M, slab, first, n, from_host(moments.m)));
+    OT_TRY(move_state(en, OT_PART_V, slab, first, n, from_host(moments.v)));
+    return moments.format == OT_STATE_8BIT
+               ? move_state(en, OT_PART_SCALES, slab, first, n, from_host(moments.scales))
                : 0;
 }
 
-/* m or v as fp32. A compact state is moved in whole groups, and encoded again if `in`. */
-static int move_decoded(struct ot_engine *en, bool is_m, int slab, int64_t first, int64_t n, float *values,
-                        bool in) {
+static int get_moments(struct ot_engine *en, int slab, int64_t first, int64_t n,
+                       const struct ot_state_arrays *moments) {
+    OT_TRY(move_state(en, OT_PART_M, slab, first, n, to_host(moments->m)));
+    OT_TRY(move_state(en, OT_PART_V, slab, first, n, to_host(moments->v)));
+    return moments->format == OT_STATE_8BIT
+               ? move_state(en, OT_PART_SCALES, slab, first, n, to_host(moments->scales))
+               : 0;
+}
+
+/* m or v as fp32. A compact state is moved in whole groups, and encoded again on its way to its homes. */
+static int move_decoded(struct ot_engine *en, bool is_m, int slab, int64_t first, int64_t n,
+                        struct host host) {
     int64_t lead = first % OT_STATE_GROUP, begin = first - lead;
     int64_t whole = (lead + n + OT_STATE_GROUP - 1) / OT_STATE_GROUP * OT_STATE_GROUP;
     float *m = calloc(2 * (size_t)whole, sizeof *m), *v = m + whole;
@@ -144,14 +186,13 @@ static int move_decoded(struct ot_engine *en, bool is_m, int slab, int64_t first
         rc = ot_fail(OT_E_BUDGET, "no memory for the moments of %lld parameters", (long long)n);
         goto out;
     }
-    OT_TRY_GOTO(move_moments(en, slab, begin, whole, &compact, false), rc, out);
-    ot_state_convert(&compact, &full, begin, whole, 0, 0);
-    float *at = (is_m ? m : v) + lead;
-    memcpy(in ? at : values, in ? values : at, (size_t)n * sizeof *values);
-    if (in) {
-        ot_state_convert(&full, &compact, begin, whole, en->optimizer.seed,
+    OT_TRY_GOTO(get_moments(en, slab, begin, whole, &compact), rc, out);
+    ot_state_convert(ot_state_view_of(&compact), &full, begin, whole, 0, 0);
+    copy((is_m ? m : v) + lead, host, (size_t)n * sizeof *m);
+    if (host.from) {
+        ot_state_convert(ot_state_view_of(&full), &compact, begin, whole, en->optimizer.seed,
                          ot_random_stream(OT_RANDOM_ROUNDING, 0, (uint64_t)slab));
-        rc = move_moments(en, slab, begin, whole, &compact, true);
+        rc = put_moments(en, slab, begin, whole, ot_state_view_of(&compact));
     }
 out:
     free(memory);
@@ -162,7 +203,7 @@ out:
 /* Puts the moments of a part that has another format than the engine. values: its arrays m, v and scales, for
  * [first, first + n). */
 static int put_converted(struct ot_engine *en, const struct ot_part *part, struct ot_shard_range range,
-                         const struct ot_state_arrays *values) {
+                         struct ot_state_view values) {
     struct ot_state_arrays converted;
     if (range.first % OT_STATE_GROUP || range.n % OT_STATE_GROUP)
         return ot_fail(OT_E_INPUT, "slab %d: the state of parameters %lld..%lld is not of whole groups of %d",
@@ -173,7 +214,7 @@ static int put_converted(struct ot_engine *en, const struct ot_part *part, struc
         return -OT_E_BUDGET;
     ot_state_convert(values, &converted, range.first, range.n, en->optimizer.seed,
                      ot_random_stream(OT_RANDOM_ROUNDING, 0, (uint64_t)part->slab));
-    int rc = move_moments(en, part->slab, range.first, range.n, &converted, true);
+    int rc = put_moments(en, part->slab, range.first, range.n, ot_state_view_of(&converted));
     free(memory);
     return rc;
 }
@@ -181,15 +222,15 @@ static int put_converted(struct ot_engine *en, const struct ot_part *part, struc
 /* Puts the bits of the masters that the weights lack. A part of bf16 weights without masters has none: the
  * masters begin as the weights. An engine without masters takes none. */
 static int put_rest(struct ot_engine *en, const struct ot_part *part, struct ot_shard_range range,
-                    void *values) {
+                    const void *values) {
     if (en->chain.dtype == OT_F32 || en->chain.masters == OT_MASTERS_NONE)
         return 0;
     if (values)
-        return move_state(en, OT_PART_REST, part->slab, range.first, range.n, values, true);
+        return move_state(en, OT_PART_REST, part->slab, range.first, range.n, from_host(values));
     int16_t *zeros = calloc((size_t)range.n, sizeof *zeros);
     if (!zeros)
         return ot_fail(OT_E_BUDGET, "no memory for %lld parameters", (long long)range.n);
-    int rc = move_state(en, OT_PART_REST, part->slab, range.first, range.n, zeros, true);
+    int rc = move_state(en, OT_PART_REST, part->slab, range.first, range.n, from_host(zeros));
     free(zeros);
     return rc;
 }
@@ -201,20 +242,19 @@ static size_t weight_offset(const struct ot_engine *en, int buffer, int slab, in
 
 /* Moves units (plan/slabs.h) of the weights from or to their homes. There may be two copies. The one on the
  * device is always up to date, so reads take it if it exists. */
-static int move_weights(struct ot_engine *en, int slab, int64_t first, int64_t n, void *host, bool in) {
+static int move_weights(struct ot_engine *en, int slab, int64_t first, int64_t n, struct host host) {
     const struct ot_slab_buffers *b = &en->layout.slabs[slab];
     size_t bytes = ot_slab_bytes(&en->chain, slab, n);
-    if (in && en->gather.n_tasks > 0) {
+    if (host.from && en->gather.n_tasks > 0) {
         en->stale = true;
         en->frozen_stale = en->frozen_stale || en->chain.slabs[slab].frozen;
     }
     if (b->weights_gpu != OT_NO_BUFFER)
-        OT_TRY(move(en, b->weights_gpu, weight_offset(en, b->weights_gpu, slab, first), host, bytes, in));
+        OT_TRY(move(en, b->weights_gpu, weight_offset(en, b->weights_gpu, slab, first), host, bytes));
     if (b->weights_nvme != OT_NO_BUFFER)
-        OT_TRY(
-            move_staged(en, (struct on_nvme){OT_PART_WEIGHTS, slab, b->weights_nvme, 0}, first, n, host, in));
-    if (b->weights_host != OT_NO_BUFFER && (in || b->weights_gpu == OT_NO_BUFFER))
-        OT_TRY(move(en, b->weights_host, weight_offset(en, b->weights_host, slab, first), host, bytes, in));
+        OT_TRY(move_staged(en, (struct on_nvme){OT_PART_WEIGHTS, slab, b->weights_nvme, 0}, first, n, host));
+    if (b->weights_host != OT_NO_BUFFER && (host.from || b->weights_gpu == OT_NO_BUFFER))
+        OT_TRY(move(en, b->weights_host, weight_offset(en, b->weights_host, slab, first), host, bytes));
     return 0;
 }
 
@@ -225,7 +265,9 @@ static bool has_state(const struct ot_engine *en, int slab) {
 
 /* bf16: splits the master into weight and remainder (state), or joins them. Without state or without masters
  * there is no remainder. */
-static int move_split(struct ot_engine *en, int slab, int64_t first, int64_t n, float *values, bool in) {
+static int move_split(struct ot_engine *en, int slab, int64_t first, int64_t n, struct host host) {
+    const float *from = host.from;
+    float *to = host.to;
     int rc = 0;
     uint16_t *high = calloc((size_t)n, sizeof *high);
     int16_t *low = calloc((size_t)n, sizeof *low);
@@ -233,13 +275,13 @@ static int move_split(struct ot_engine *en, int slab, int64_t first, int64_t n, 
         rc = ot_fail(OT_E_BUDGET, "no memory for %lld parameters", (long long)n);
         goto out;
     }
-    for (int64_t i = 0; in && i < n; i++)
-        ot_split_f32(values[i], &high[i], &low[i]);
-    OT_TRY_GOTO(move_weights(en, slab, first, n, high, in), rc, out);
+    for (int64_t i = 0; from && i < n; i++)
+        ot_split_f32(from[i], &high[i], &low[i]);
+    OT_TRY_GOTO(move_weights(en, slab, first, n, host_with(host, high)), rc, out);
     if (has_state(en, slab) && en->chain.masters == OT_MASTERS_F32)
-        OT_TRY_GOTO(move_state(en, OT_PART_REST, slab, first, n, low, in), rc, out);
-    for (int64_t i = 0; !in && i < n; i++)
-        values[i] = ot_join_f32(high[i], low[i]);
+        OT_TRY_GOTO(move_state(en, OT_PART_REST, slab, first, n, host_with(host, low)), rc, out);
+    for (int64_t i = 0; to && i < n; i++)
+        to[i] = ot_join_f32(high[i], low[i]);
 out:
     free(high);
     free(low);
@@ -248,76 +290,78 @@ out:
 
 /* fp16: the master is in the state, and the weights are the rounded master. Without state there are only the
  * weights. */
-static int move_rounded(struct ot_engine *en, int slab, int64_t first, int64_t n, float *values, bool in) {
+static int move_rounded(struct ot_engine *en, int slab, int64_t first, int64_t n, struct host host) {
+    const float *from = host.from;
+    float *to = host.to;
     int rc = 0;
     if (has_state(en, slab))
-        OT_TRY(move_state(en, OT_PART_REST, slab, first, n, values, in));
-    if (has_state(en, slab) && !in)
+        OT_TRY(move_state(en, OT_PART_REST, slab, first, n, host));
+    if (has_state(en, slab) && to)
         return 0;
     uint16_t *half = calloc((size_t)n, sizeof *half);
     if (!half)
         return ot_fail(OT_E_BUDGET, "no memory for %lld parameters", (long long)n);
-    for (int64_t i = 0; in && i < n; i++)
-        half[i] = ot_f16_from_f32(values[i]);
-    OT_TRY_GOTO(move_weights(en, slab, first, n, half, in), rc, out);
-    for (int64_t i = 0; !in && i < n; i++)
-        values[i] = ot_f16_to_f32(half[i]);
+    for (int64_t i = 0; from && i < n; i++)
+        half[i] = ot_f16_from_f32(from[i]);
+    OT_TRY_GOTO(move_weights(en, slab, first, n, host_with(host, half)), rc, out);
+    for (int64_t i = 0; to && i < n; i++)
+        to[i] = ot_f16_to_f32(half[i]);
 out:
     free(half);
     return rc;
 }
 
 static int move_kind(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_t first, int64_t n,
-                     float *values, bool in) {
+                     struct host host) {
     if (ot_slab_is_encoded(&en->chain, slab))
         return ot_fail(OT_E_INTERNAL, "the parameters of slab '%s' are encoded", en->chain.slabs[slab].name);
     if (kind == OT_SLAB_MASTER && en->chain.dtype == OT_BF16)
-        return move_split(en, slab, first, n, values, in);
+        return move_split(en, slab, first, n, host);
     if (kind == OT_SLAB_MASTER && en->chain.dtype == OT_F16)
-        return move_rounded(en, slab, first, n, values, in);
+        return move_rounded(en, slab, first, n, host);
     if (kind == OT_SLAB_MASTER)
-        return move_weights(en, slab, first, n, values, in);
+        return move_weights(en, slab, first, n, host);
     if (!has_state(en, slab))
         return ot_fail(OT_E_INTERNAL, "slab '%s' is not trained: it has no optimizer state",
                        en->chain.slabs[slab].name);
     if (en->chain.state != OT_STATE_F32)
-        return move_decoded(en, kind == OT_SLAB_M, slab, first, n, values, in);
-    return move_state(en, kind == OT_SLAB_M ? OT_PART_M : OT_PART_V, slab, first, n, values, in);
+        return move_decoded(en, kind == OT_SLAB_M, slab, first, n, host);
+    return move_state(en, kind == OT_SLAB_M ? OT_PART_M : OT_PART_V, slab, first, n, host);
 }
 
 static int move_chunks(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_t first, int64_t n,
-                       float *values, bool in) {
+                       struct host host) {
     OT_TRY(check_range(en, slab, first, n));
     for (int64_t i = 0; i < n; i += CHUNK_PARAMS) {
         int64_t chunk = n - i < CHUNK_PARAMS ? n - i : CHUNK_PARAMS;
-        OT_TRY(move_kind(en, kind, slab, first + i, chunk, values + i, in));
+        OT_TRY(move_kind(en, kind, slab, first + i, chunk, host_after(host, (size_t)i * sizeof(float))));
     }
     return 0;
 }
 
 int ot_engine_set(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_t first, int64_t n,
                   const float *values) {
-    return move_chunks(en, kind, slab, first, n, (float *)values, true); /* not written: `in` is true */
+    return move_chunks(en, kind, slab, first, n, from_host(values));
 }
 
 int ot_engine_get(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_t first, int64_t n,
                   float *values) {
-    return move_chunks(en, kind, slab, first, n, values, false);
+    return move_chunks(en, kind, slab, first, n, to_host(values));
 }
 
-static int move_encoded(struct ot_engine *en, int slab, int64_t first, int64_t n, void *bytes, bool in) {
+static int move_encoded(struct ot_engine *en, int slab, int64_t first, int64_t n, struct host host) {
     OT_TRY(check_range(en, slab, first, n));
     if (!ot_slab_is_encoded(&en->chain, slab))
         return ot_fail(OT_E_INTERNAL, "slab '%s' is not encoded", en->chain.slabs[slab].name);
-    return move_weights(en, slab, first, n, bytes, in);
+    return move_weights(en, slab, first, n, host);
 }
 
 int ot_engine_set_encoded(struct ot_engine *en, int slab, int64_t first, int64_t n, const void *bytes) {
-    return move_encoded(en, slab, first, n, (void *)bytes, true); /* not written: `in` is true */
+    return move_encoded(en, slab, first, n, from_host(bytes));
 }
 
 int ot_engine_get_encoded(struct ot_engine *en, int slab, int64_t first, int64_t n, void *bytes) {
-    return move_encoded(en, slab, first, n, bytes, false);
+    return move_encoded(en, slab, first, n, to_host(bytes));
 }
 
 /* The parameters of a part that this rank holds; n is 0 if there are none. */
@@ -334,7 +378,7 @@ bool ot_engine_holds(const struct ot_engine *en, const struct ot_part *part) {
 }
 
 int ot_engine_put(struct ot_engine *en, const struct ot_part *part, const void *memory) {
-    char *from = (char *)memory; /* not written: `in` is true */
+    const char *from = memory;
     if (part->slab < 0 || part->slab >= en->chain.n_slabs || part->first < 0 || part->n < 0 ||
         part->n > en->chain.slabs[part->slab].n_params - part->first)
         return ot_fail(OT_E_INTERNAL, "there are no parameters %lld..%lld of slab %d", (long long)part->first,
@@ -342,7 +386,7 @@ int ot_engine_put(struct ot_engine *en, const struct ot_part *part, const void *
     struct ot_shard_range held = held_of(en, part);
     if (held.n == 0)
         return 0;
-    char *arrays[OT_PART_ARRAYS];
+    const char *arrays[OT_PART_ARRAYS];
     OT_TRY(check_range(en, part->slab, held.first, held.n));
     for (enum ot_part_array array = OT_PART_M; array < OT_PART_ARRAYS; array++) {
         struct ot_part_place place = ot_part_find(en->chain.dtype, part, array);
@@ -350,16 +394,17 @@ int ot_engine_put(struct ot_engine *en, const struct ot_part *part, const void *
             place.width ? from + place.offset + ot_part_run(place, held.first - part->first) : NULL;
     }
     bool same = part->state == en->chain.state, state = part->has_state && en->plan.train;
-    struct ot_state_arrays moments = {part->state, arrays[OT_PART_M], arrays[OT_PART_V],
-                                      (struct ot_state_scale *)(void *)arrays[OT_PART_SCALES]};
+    struct ot_state_view moments = {part->state, arrays[OT_PART_M], arrays[OT_PART_V],
+                                    (const struct ot_state_scale *)(const void *)arrays[OT_PART_SCALES]};
     if (state && same)
-        OT_TRY(move_moments(en, part->slab, held.first, held.n, &moments, true));
+        OT_TRY(put_moments(en, part->slab, held.first, held.n, moments));
     else if (state)
-        OT_TRY(put_converted(en, part, held, &moments));
+        OT_TRY(put_converted(en, part, held, moments));
     if (state)
         OT_TRY(put_rest(en, part, held, arrays[OT_PART_REST]));
-    return part->has_weights ? move_weights(en, part->slab, held.first, held.n, arrays[OT_PART_WEIGHTS], true)
-                             : 0;
+    if (!part->has_weights)
+        return 0;
+    return move_weights(en, part->slab, held.first, held.n, from_host(arrays[OT_PART_WEIGHTS]));
 }
 
 int ot_engine_get_grad(struct ot_engine *en, int slab, int64_t first, int64_t n, float *values) {
@@ -368,5 +413,5 @@ int ot_engine_get_grad(struct ot_engine *en, int slab, int64_t first, int64_t n,
     if (buffer == OT_NO_BUFFER)
         return ot_fail(OT_E_INTERNAL, "this plan keeps no gradients");
     int64_t index = ot_layout_index(&en->layout, &en->chain, &en->plan, buffer, slab, first);
-    return move(en, buffer, (size_t)index * sizeof(float), values, (size_t)n * sizeof(float), false);
+    return move(en, buffer, (size_t)index * sizeof(float), to_host(values), (size_t)n * sizeof(float));
 }

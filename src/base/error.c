@@ -35,6 +35,7 @@ static int record(enum ot_error_code code, enum ot_error_cause cause, const char
     ot_utf8_keep_line(text); /* a file name or a library's message may have control characters */
     last_error.code = (int)code;
     last_error.cause = cause;
+    last_error.help_bytes = last_error.cure_bytes = 0;
     memcpy(last_error.text, text, sizeof text);
     return -(int)code;
 }
@@ -67,11 +68,21 @@ int ot_fail_errno(enum ot_error_code code, int errno_value, const char *format, 
 int ot_fail_context(int rc, const char *format, ...) {
     va_list args;
     char context[OT_ERROR_TEXT_BYTES];
+    int help_bytes = last_error.help_bytes, cure_bytes = last_error.cure_bytes;
     va_start(args, format);
     format_sentence(context, format, args);
     va_end(args);
     ot_fail_cause((enum ot_error_code)(rc < 0 ? -rc : OT_E_INTERNAL), last_error.cause, "%s: %s", context,
                   last_error.text);
+    last_error.help_bytes = help_bytes; /* also right if the sentence was cut: its end is kept */
+    last_error.cure_bytes = cure_bytes;
+    return rc;
+}
+
+int ot_fail_add_cures(int rc, const char *lead, const char *cures) {
+    ot_fail_cause((enum ot_error_code) - rc, last_error.cause, "%s%s%s", last_error.text, lead, cures);
+    last_error.help_bytes = (int)(strlen(lead) + strlen(cures));
+    last_error.cure_bytes = (int)strlen(cures);
     return rc;
 }
 
@@ -83,10 +94,16 @@ enum ot_error_cause ot_error_cause(void) {
     return last_error.cause;
 }
 
+const char *ot_error_cures(void) {
+    return last_error.text + strlen(last_error.text) - last_error.cure_bytes;
+}
+
+int ot_error_reason_bytes(void) {
+    return last_error.help_bytes ? (int)strlen(last_error.text) - last_error.help_bytes : -1;
+}
+
 void ot_error_clear(void) {
-    last_error.code = 0;
-    last_error.cause = OT_CAUSE_UNKNOWN;
-    last_error.text[0] = '\0';
+    last_error = (struct ot_error){0};
 }
 
 void ot_error_save(struct ot_error *out, int rc) {

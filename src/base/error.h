@@ -25,8 +25,9 @@ enum ot_error_code {
     OT_E_COMM = 11,    /* another rank, or the network between ranks, failed */
 };
 
-/* The cause of a failure that an option of the program may cure. The engine and the kernels know no options:
- * they name the cause, and src/options/cure.h names the options. */
+/* The cause of a failure, for callers that act on it: the words of a sentence are for people alone. An option
+ * of the program may cure most causes. The engine and the kernels know no options: they name the cause, and
+ * src/options/cure.h names the options. */
 enum ot_error_cause {
     OT_CAUSE_UNKNOWN,         /* the sentence is complete; no option is added */
     OT_CAUSE_NO_DRIVER,       /* no driver of a GPU is installed */
@@ -45,6 +46,10 @@ enum ot_error_cause {
     OT_CAUSE_WORLD_RANKS,  /* the same bits for every number of ranks, with an impossible number of ranks */
     OT_CAUSE_SMALL_SHARES, /* a slab is too small for a share on every rank */
     OT_CAUSE_STATE_SHARDS, /* weights that are whole on every rank, but not on the device */
+    OT_CAUSE_N_CURED,      /* no option cures the causes from here on */
+    OT_CAUSE_RANKS_DIFFER = OT_CAUSE_N_CURED, /* the ranks were to agree on something, and do not */
+    OT_CAUSE_CHECKPOINT,                      /* a checkpoint is damaged, unreadable or not whole */
+    OT_CAUSE_RESCUED, /* any; the sentence names the last checkpoint, or says that there is none */
     OT_CAUSE_COUNT
 };
 
@@ -53,6 +58,8 @@ enum { OT_ERROR_TEXT_BYTES = 1024 };
 struct ot_error {
     int code; /* 0 or an enum ot_error_code */
     enum ot_error_cause cause;
+    int help_bytes; /* at the end of the text: what ot_fail_add_cures added; 0: nothing */
+    int cure_bytes; /* at the end of the text: the cures alone */
     char text[OT_ERROR_TEXT_BYTES];
 };
 
@@ -64,13 +71,19 @@ int ot_fail_errno(enum ot_error_code code, int errno_value, const char *format, 
 /* ot_fail with a cause, from which src/options/cure.h finds the cure. */
 int ot_fail_cause(enum ot_error_code code, enum ot_error_cause cause, const char *format, ...)
     __attribute__((format(printf, 3, 4), cold));
-/* Puts "context: " in front of the calling thread's sentence and keeps the cause. Returns rc, so that a
- * caller can write `return ot_fail_context(rc, ...)`. */
+/* Puts "context: " in front of the calling thread's sentence and keeps the rest of the record. Returns rc, so
+ * that a caller can write `return ot_fail_context(rc, ...)`. */
 int ot_fail_context(int rc, const char *format, ...) __attribute__((format(printf, 2, 3), cold));
+/* Appends `lead` and then the cures that were found for this failure to the calling thread's sentence. Both
+ * are short: at most 500 bytes together. Returns rc. */
+int ot_fail_add_cures(int rc, const char *lead, const char *cures);
 
 /* The calling thread's last sentence; "" if there is none. Valid until the thread's next ot_fail. */
 const char *ot_error_text(void);
 enum ot_error_cause ot_error_cause(void); /* the cause of that sentence */
+const char *ot_error_cures(void);         /* the cures that were added to that sentence; "": none */
+/* The length of that sentence without what was added to it; -1: nothing was. */
+int ot_error_reason_bytes(void);
 void ot_error_clear(void);
 void ot_error_save(struct ot_error *out, int rc); /* rc: the result of the failed call */
 int ot_error_load(const struct ot_error *error);  /* returns -error->code */

@@ -10,7 +10,6 @@
 #include "src/base/stop.h"
 #include "src/machine/process_peak.h"
 #include "src/options/cure.h"
-#include "src/session/plan_cure.h"
 #include "src/session/session.h"
 
 /* LEAST_STEPS is 1 because there may be time for only one step. More than MOST_STEPS tell nothing new. Before
@@ -342,12 +341,7 @@ static int note_failure(struct ot_bench_result *r, enum ot_bench_status status, 
     if (rc == -OT_E_INTERNAL || rc == -OT_E_STALL) /* ends the bench */
         return rc;
     r->status = status;
-    snprintf(r->reason, OT_BENCH_REASON_BYTES, "%s", ot_cure_text());
-    char *end = strstr(r->reason, OT_CURE_FOUND);
-    if (!end)
-        end = strstr(r->reason, OT_CURE_NONE);
-    if (end)
-        *end = '\0';
+    snprintf(r->reason, OT_BENCH_REASON_BYTES, "%.*s", ot_error_reason_bytes(), ot_cure_text());
     return 0;
 }
 

@@ -24,7 +24,7 @@ int ot_checkpoint_fail_damaged(const struct ot_checkpoint *checkpoint, const cha
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    return ot_fail(OT_E_INPUT, "%s/%s: damaged: %s", checkpoint->dir, name, what);
+    return ot_fail_cause(OT_E_INPUT, OT_CAUSE_CHECKPOINT, "%s/%s: damaged: %s", checkpoint->dir, name, what);
 }
 
 int ot_checkpoint_fail_span(const struct ot_checkpoint *checkpoint, const struct ot_store_span *span,
@@ -41,9 +41,10 @@ int ot_checkpoint_fail_read(const struct ot_checkpoint *checkpoint, const struct
     if (result == 0)
         return ot_checkpoint_fail_damaged(checkpoint, name, "the file ends at offset %lld, too early",
                                           (long long)offset);
-    return ot_fail(OT_E_IO, "%s/%s: cannot read at offset %lld: %s; look for disk errors with `dmesg`",
-                   checkpoint->dir, name, (long long)offset,
-                   result < 0 ? strerror((int)-result) : "reads return too few bytes again and again");
+    return ot_fail_cause(OT_E_IO, OT_CAUSE_CHECKPOINT,
+                         "%s/%s: cannot read at offset %lld: %s; look for disk errors with `dmesg`",
+                         checkpoint->dir, name, (long long)offset,
+                         result < 0 ? strerror((int)-result) : "reads return too few bytes again and again");
 }
 
 /* ---- files ---- */
@@ -274,8 +275,8 @@ int ot_checkpoint_fail_missing(const struct ot_checkpoint *c, int file) {
     char host[OT_RECORD_HOST_BYTES];
     const char *name = c->manifest.files[file].name;
     int rank = rank_of_file(name);
-    return ot_fail(
-        OT_E_INPUT,
+    return ot_fail_cause(
+        OT_E_INPUT, OT_CAUSE_CHECKPOINT,
         "%s: %s is not here: rank %d kept it on host %s (--save-local); start the same ranks on the "
         "same hosts, or copy this directory of every host into one, which is then an ordinary "
         "checkpoint",

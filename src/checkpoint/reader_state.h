@@ -14,6 +14,8 @@ struct ot_checkpoint {
     int64_t bytes;       /* sum over all spans */
 };
 
+/* The next four functions give the error the cause OT_CAUSE_CHECKPOINT. */
+
 /* Fails with OT_E_INPUT: "DIR/NAME: damaged: ...". */
 int ot_checkpoint_fail_damaged(const struct ot_checkpoint *checkpoint, const char *name, const char *format,
                                ...) __attribute__((format(printf, 3, 4), cold));

@@ -5,7 +5,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "models/selection.h"
 #include "src/base/clock.h"
@@ -521,11 +520,11 @@ static int prepare_and_run(struct train *t) {
 }
 
 /* Tells the other ranks why this one ends. A rank that ends because of another one learns the true reason,
- * and rank 0 then names the last checkpoint again. */
+ * and rank 0 then names the last checkpoint, unless that reason is its own and names it already. */
 static int tell_ranks(struct train *t, const struct ot_error *why) {
     int rc = ot_world_fail(t->world, why);
     bool names = t->saver && rc == -OT_E_COMM && ot_team_speaks(&t->session);
-    return names && !strstr(ot_error_text(), "checkpoint") ? ot_rescue_save(&t->rescue, NULL, rc) : rc;
+    return names ? ot_rescue_save(&t->rescue, NULL, rc) : rc;
 }
 
 int ot_command_train(const struct ot_options *options) {

@@ -58,7 +58,7 @@ struct ot_model_facts {
     bool tokenizer_is_made; /* tokenizer.json was made in memory, from a GGUF file */
     const char *sentencepiece;     /* path of the SentencePiece model in the directory; NULL: none */
     bool has_made_sentencepiece;   /* tokenizer.json was made in memory, from this model */
-    const char *tokenizer_missing; /* why there is no tokenizer.json, if more is to be said; else NULL */
+    const char *tokenizer_missing; /* a sentence with the path: why there is no tokenizer.json; or NULL */
     bool is_text_part; /* the model is the text part of one that also reads images; a save writes it alone */
     double dropout;    /* the largest of the config, which is not applied */
     bool has_chat_template;

@@ -48,7 +48,9 @@ int ot_model_dir_find_tokenizer(struct ot_model_dir *dir) {
         return take_tokenizer(dir);
     if (!dir->facts.sentencepiece) {
         const char *instead = ot_tokenizer_instead(dir->path);
-        return instead ? keep(dir, instead, &dir->facts.tokenizer_missing) : 0;
+        char text[PATH_MAX + OT_ERROR_TEXT_BYTES];
+        snprintf(text, sizeof text, "%s %s", dir->path, instead);
+        return instead ? keep(dir, text, &dir->facts.tokenizer_missing) : 0;
     }
     int rc = ot_tokenizer_make(dir->facts.sentencepiece, &dir->made_fd);
     if (rc == -OT_E_INPUT) /* the model can be used with another tokenizer */

@@ -8,7 +8,6 @@
 #include "src/report/forecast.h"
 #include "src/report/lines.h"
 #include "src/report/table.h"
-#include "src/session/plan_cure.h"
 
 /* ---- rows ---- */
 
@@ -64,9 +63,9 @@ void ot_plan_table_fill(const struct ot_plan_case *c, struct ot_plan_table_row *
 }
 
 void ot_plan_table_refuse(struct ot_plan_table_row *row) {
-    const char *found = strstr(ot_error_text(), OT_CURE_FOUND);
+    const char *cures = ot_error_cures();
     snprintf(row->reason, sizeof row->reason, "%.*s", OT_PLAN_REASON_BYTES - 1,
-             found ? found + strlen(OT_CURE_FOUND) : ot_error_text());
+             *cures ? cures : ot_error_text());
 }
 
 /* ---- cells ---- */

@@ -72,8 +72,9 @@ static int say_saved(const struct ot_rescue *r, const struct ot_error *why) {
     const char *dir = ot_saver_last_dir(r->saver);
     if (ot_process_quote(dir, &quoted) < 0)
         quoted = NULL;
-    int rc = ot_fail((enum ot_error_code)why->code, "%s; step %lld is saved; resume from it with --resume %s",
-                     why->text, (long long)ot_saver_last_step(r->saver), quoted ? quoted : dir);
+    int rc = ot_fail_cause((enum ot_error_code)why->code, OT_CAUSE_RESCUED,
+                           "%s; step %lld is saved; resume from it with --resume %s", why->text,
+                           (long long)ot_saver_last_step(r->saver), quoted ? quoted : dir);
     free(quoted);
     return rc;
 }
@@ -82,9 +83,11 @@ static int say_lost(const struct ot_rescue *r, const struct ot_error *why, const
     const char *dir = ot_saver_last_dir(r->saver);
     bool continues = strcmp(r->options->resume, "auto") == 0;
     if (dir)
-        return ot_fail((enum ot_error_code)why->code, "%s%s; the last checkpoint is %s%s", why->text, why_not,
-                       dir, continues ? "; the same command continues from it" : "");
-    return ot_fail((enum ot_error_code)why->code, "%s%s; there is no checkpoint", why->text, why_not);
+        return ot_fail_cause((enum ot_error_code)why->code, OT_CAUSE_RESCUED,
+                             "%s%s; the last checkpoint is %s%s", why->text, why_not, dir,
+                             continues ? "; the same command continues from it" : "");
+    return ot_fail_cause((enum ot_error_code)why->code, OT_CAUSE_RESCUED, "%s%s; there is no checkpoint",
+                         why->text, why_not);
 }
 
 int ot_rescue_tell(const struct ot_rescue *r, int rc) {
@@ -97,7 +100,7 @@ int ot_rescue_save(const struct ot_rescue *r, const struct ot_checkpoint_record 
     struct ot_error why;
     ot_error_save(&why, rc);
     if (!record)
-        return say_lost(r, &why, "");
+        return why.cause == OT_CAUSE_RESCUED ? rc : say_lost(r, &why, "");
     if (save_in_out(r, record) < 0) {
         if (ot_team_speaks(r->session))
             ot_log(OT_LOG_WARN, "step %lld cannot be saved in %s: %s", (long long)record->progress.step,

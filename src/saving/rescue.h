@@ -34,7 +34,7 @@ int ot_rescue_restore_out(const struct ot_rescue *rescue);
 int ot_rescue_tell(const struct ot_rescue *rescue, int rc);
 /* Saves the state and adds the place of the checkpoint to the error message of `rc`, the error that ends the
  * run. record: of a drained engine, and several ranks all call it; NULL: the engine or one rank alone has
- * failed, and the last checkpoint is named instead. Returns rc. */
+ * failed, and the last checkpoint is named instead, unless the message names it already. Returns rc. */
 int ot_rescue_save(const struct ot_rescue *rescue, const struct ot_checkpoint_record *record, int rc);
 
 #endif

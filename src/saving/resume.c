@@ -57,8 +57,6 @@ static int advise(const char *damaged, int rc) {
     struct ot_checkpoint_list list;
     char parent[PATH_MAX];
     ot_error_save(&error, rc);
-    if (!strstr(error.text, damaged)) /* the error is about something else */
-        return rc;
     find_parent(damaged, parent);
     int intact = ot_checkpoint_list_make(parent, &list) == 0 ? find_intact(&list, damaged) : -1;
     ot_error_load(&error);
@@ -76,7 +74,8 @@ static int advise(const char *damaged, int rc) {
 }
 
 int ot_resume_advise(const struct ot_resume *resume, int rc) {
-    return resume->checkpoint ? advise(ot_checkpoint_dir(resume->checkpoint), rc) : rc;
+    bool is_hurt = resume->checkpoint && rc < 0 && ot_error_cause() == OT_CAUSE_CHECKPOINT;
+    return is_hurt ? advise(ot_checkpoint_dir(resume->checkpoint), rc) : rc;
 }
 
 /* ---- finding ---- */

@@ -289,8 +289,8 @@ int ot_resume_check_position(const struct ot_resume *resume, const struct ot_run
             sequence = step % shape->steps_per_epoch * shape->step_sequences;
     if (r->position.epoch == epoch && r->position.sequence == sequence)
         return 0;
-    return ot_fail(
-        OT_E_INPUT,
+    return ot_fail_cause(
+        OT_E_INPUT, OT_CAUSE_CHECKPOINT,
         "%s/%s: damaged: step %lld leads to sequence %lld of epoch %lld, but 'position' says sequence "
         "%lld of epoch %lld",
         resume->dir, resume->record_name, (long long)step, (long long)sequence, (long long)epoch,

@@ -285,13 +285,14 @@ static void try_shorter_rows(struct cures *c) {
 
 int ot_plan_cure(const struct ot_cure *cure, const struct ot_shortage *shortage) {
     struct cures c = {.about = cure};
-    char sentence[OT_ERROR_TEXT_BYTES], all[MOST_CURES * CURE_BYTES] = "";
+    char all[MOST_CURES * CURE_BYTES] = "";
+    struct ot_error refusal;
     bool is_short = false;
     for (int t = 0; t < OT_TIER_COUNT; t++)
         is_short = is_short || shortage->alone[t] || shortage->together[t];
     if (!is_short)
         return -OT_E_BUDGET;
-    snprintf(sentence, sizeof sentence, "%s", ot_error_text());
+    ot_error_save(&refusal, -OT_E_BUDGET);
     try_without_forces(&c);
     try_less_gpu(&c);
     if (!try_disk(&c, shortage))
@@ -303,6 +304,7 @@ int ot_plan_cure(const struct ot_cure *cure, const struct ot_shortage *shortage)
     try_shorter_rows(&c);
     for (int i = 0; i < c.n; i++)
         snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? "; or " : "", c.text[i]);
-    return c.n ? ot_fail(OT_E_BUDGET, "%s" OT_CURE_FOUND "%s", sentence, all)
-               : ot_fail(OT_E_BUDGET, "%s" OT_CURE_NONE, sentence);
+    int rc = ot_error_load(&refusal);
+    return c.n ? ot_fail_add_cures(rc, ". What helps: ", all)
+               : ot_fail_add_cures(rc, ". No option helps: the machine is too small for this model", "");
 }

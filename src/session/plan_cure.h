@@ -20,13 +20,9 @@ struct ot_cure {
                                       * device has its own memory */
 };
 
-/* The refusal is "SENTENCE" OT_CURE_FOUND "CURE; or CURE", or "SENTENCE" OT_CURE_NONE. */
-#define OT_CURE_FOUND ". What helps: "
-#define OT_CURE_NONE  ". No option helps: the machine is too small for this model"
-
-/* Call this after ot_plan_make or ot_planner_choose returned -OT_E_BUDGET with this shortage. Fails with the
- * same sentence, followed by up to three cures. Always returns -OT_E_BUDGET. If the shortage is empty, the
- * sentence stays as it is. */
+/* Call this after ot_plan_make or ot_planner_choose returned -OT_E_BUDGET with this shortage. Adds up to
+ * three cures to its sentence (ot_error_cures), or says that there is none. Always returns -OT_E_BUDGET. If
+ * the shortage is empty, the sentence stays as it is. */
 int ot_plan_cure(const struct ot_cure *cure, const struct ot_shortage *shortage);
 
 #endif

@@ -61,12 +61,10 @@ static int take_json(struct ot_session *s, const char *path) {
 }
 
 static int fail_missing(const struct ot_session *s) {
-    const char *reason = ot_model_dir_facts(s->dir)->tokenizer_missing, *path = ot_model_dir_path(s->dir);
-    if (!reason)
-        return ot_fail(OT_E_INPUT, "%s has no tokenizer.json; give one with --tokenizer FILE", path);
-    bool names_path = strncmp(reason, path, strlen(path)) == 0;
-    return ot_fail(OT_E_INPUT, "%s%s%s; or give another tokenizer with --tokenizer FILE",
-                   names_path ? "" : path, names_path ? "" : " ", reason);
+    const char *reason = ot_model_dir_facts(s->dir)->tokenizer_missing;
+    return reason ? ot_fail(OT_E_INPUT, "%s; or give another tokenizer with --tokenizer FILE", reason)
+                  : ot_fail(OT_E_INPUT, "%s has no tokenizer.json; give one with --tokenizer FILE",
+                            ot_model_dir_path(s->dir));
 }
 
 static int find_tokenizer(struct ot_session *s) {

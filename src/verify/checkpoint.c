@@ -95,16 +95,16 @@ static int check_compact(struct check *c, const struct ot_part *part, const void
     const struct ot_state_arrays to = {OT_STATE_F32, m, v, NULL};
     struct ot_part piece = *part;
     for (int64_t at = 0; at < part->n; at += piece.n) {
-        char *arrays[OT_PART_STATE_ARRAYS];
+        const char *arrays[OT_PART_STATE_ARRAYS];
         for (enum ot_part_array array = OT_PART_M; array < OT_PART_STATE_ARRAYS; array++) {
             struct ot_part_place place = ot_part_find(c->manifest->dtype, part, array);
-            arrays[array] = (char *)memory + place.offset + ot_part_run(place, at); /* not written */
+            arrays[array] = (const char *)memory + place.offset + ot_part_run(place, at);
         }
-        struct ot_state_arrays from = {part->state, arrays[OT_PART_M], arrays[OT_PART_V],
-                                       (struct ot_state_scale *)(void *)arrays[OT_PART_SCALES]};
+        struct ot_state_view from = {part->state, arrays[OT_PART_M], arrays[OT_PART_V],
+                                     (const struct ot_state_scale *)(const void *)arrays[OT_PART_SCALES]};
         piece.first = part->first + at;
         piece.n = part->n - at < PIECE ? part->n - at : PIECE;
-        ot_state_convert(&from, &to, piece.first, piece.n, 0, 0);
+        ot_state_convert(from, &to, piece.first, piece.n, 0, 0);
         OT_TRY(check_values(c, &piece, "m", OT_F32, m, &slab->most_m));
         OT_TRY(check_values(c, &piece, "v", OT_F32, v, &slab->most_v));
     }

@@ -28,6 +28,42 @@ static void test_context_goes_in_front(void **state) {
     assert_string_equal(ot_error_text(), "again: layer 3: too big");
 }
 
+static void check_parts(const char *reason, const char *cures) {
+    assert_int_equal(ot_error_reason_bytes(), reason ? (int)strlen(reason) : -1);
+    if (reason)
+        assert_memory_equal(ot_error_text(), reason, strlen(reason));
+    assert_string_equal(ot_error_cures(), cures);
+}
+
+/* Callers get the cures and what stands before them, also of a sentence with a context in front. */
+static void test_cures_are_a_part_of_the_sentence(void **state) {
+    (void)state;
+    struct ot_error error;
+    char name[OT_ERROR_TEXT_BYTES];
+    int rc = ot_fail_cause(OT_E_BUDGET, OT_CAUSE_STEP_TOKENS, "too small");
+    check_parts(NULL, "");
+    assert_int_equal(ot_fail_add_cures(rc, ". What helps: ", "--a; or --b"), -OT_E_BUDGET);
+    assert_string_equal(ot_error_text(), "too small. What helps: --a; or --b");
+    assert_int_equal(ot_error_cause(), OT_CAUSE_STEP_TOKENS);
+    check_parts("too small", "--a; or --b");
+    assert_int_equal(ot_fail_context(rc, "point %d", 3), -OT_E_BUDGET);
+    check_parts("point 3: too small", "--a; or --b");
+    ot_error_save(&error, rc);
+    ot_error_clear();
+    check_parts(NULL, "");
+    ot_error_load(&error);
+    check_parts("point 3: too small", "--a; or --b");
+    memset(name, 'x', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    ot_fail_context(rc, "%s", name); /* the middle is cut out */
+    assert_string_equal(ot_error_cures(), "--a; or --b");
+    assert_string_equal(ot_error_text() + ot_error_reason_bytes(), ". What helps: --a; or --b");
+    ot_fail_add_cures(ot_fail(OT_E_BUDGET, "too small"), ". No option helps", "");
+    check_parts("too small", "");
+    ot_fail(OT_E_BUDGET, "another");
+    check_parts(NULL, "");
+}
+
 static void test_sentence_is_one_bounded_line(void **state) {
     (void)state;
     ot_fail(OT_E_INPUT, "a\nb\r\033[2Jc\x7f%s", "\t");
@@ -125,6 +161,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sentence_and_code),
         cmocka_unit_test(test_context_goes_in_front),
+        cmocka_unit_test(test_cures_are_a_part_of_the_sentence),
         cmocka_unit_test(test_sentence_is_one_bounded_line),
         cmocka_unit_test(test_a_long_name_leaves_the_reason),
         cmocka_unit_test(test_records_are_per_thread),

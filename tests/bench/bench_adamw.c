@@ -142,7 +142,7 @@ static struct ot_adamw with_format(const struct ot_adamw *full, enum ot_state_fo
         compact = (struct ot_state_arrays){format, map((size_t)full->n * 2), map((size_t)full->n * 2),
                                            map((size_t)full->n / 8)};
     compact.format = args.state = format;
-    ot_state_convert(&from, &compact, 0, full->n, 1, 1);
+    ot_state_convert(ot_state_view_of(&from), &compact, 0, full->n, 1, 1);
     args.m = compact.m;
     args.v = compact.v;
     args.scales = compact.scales;

@@ -138,6 +138,7 @@ static void test_two_directories_have_the_same_manifest(void **state) {
     check_ok(ot_checkpoint_open(there, &checkpoint));
     check_fails(ot_checkpoint_check_whole(checkpoint), OT_E_INPUT,
                 "state.bin is not here: rank 0 kept it on host a");
+    assert_int_equal(ot_error_cause(), OT_CAUSE_CHECKPOINT);
     assert_string_equal(ot_checkpoint_record_host(ot_checkpoint_record(checkpoint), 2, host), "b");
     assert_string_equal(ot_checkpoint_record_host(ot_checkpoint_record(checkpoint), 3, host), "?");
     ot_checkpoint_close(checkpoint);

@@ -216,6 +216,7 @@ static void test_an_error_of_the_disk_names_file_and_offset(void **state) {
         int rc;
         read_under(*state, &faults, &d, &made, &rc);
         check_fails(rc, OT_E_IO, "cannot read at offset");
+        assert_int_equal(ot_error_cause(), OT_CAUSE_CHECKPOINT);
         assert_non_null(strstr(ot_error_text(), made.folder));
         assert_true(count_missing(&d) > 0);
         end(&d);

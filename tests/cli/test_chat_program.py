@@ -162,6 +162,10 @@ class Chat(program.ProgramTest):
         out = self.fit(self.path("base"), "spelled-not", "--template", "zephyr")
         self.assertNotIn("no token of this tokenizer", out.err)
 
+    def test_a_template_with_the_name_of_its_rows_is_named_once(self):
+        rows = write_rows(self.path("alpaca.jsonl"), [{"instruction": f"i {i}", "output": "o"} for i in range(8)])
+        self.assertIn("8 rows (alpaca) · ", self.fit(self.path("base"), "alpaca", rows=rows).err)
+
     def test_a_model_without_a_template_needs_one(self):
         self.fail_with(2, "the model has no chat template; choose one with --template", "train", *SMALL, "--data",
                        self.chats, "--out", self.path("none"), "--no-forecast")

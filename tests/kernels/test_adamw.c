@@ -249,7 +249,7 @@ static void test_moments_decay(void **state) {
             ot_adamw_run(&args);
         }
         struct ot_state_arrays compact = {x.kind.state, x.m, x.v, x.scales};
-        ot_state_convert(&compact, &full, FIRST, ROOM, 0, 0);
+        ot_state_convert(ot_state_view_of(&compact), &full, FIRST, ROOM, 0, 0);
         for (int i = 0; i < ROOM; i++) {
             double g = 0.73 * 0.01 * (1 + i % 4);
             want += g * g * (1 - pow(0.999, 400)) * pow(0.999, 1200);

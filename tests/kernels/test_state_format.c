@@ -267,12 +267,12 @@ static void test_conversions(void **state) {
         struct ot_state_arrays one = {(enum ot_state_format)format, codes[0][0], codes[0][1], scales[0]};
         struct ot_state_arrays two = {(enum ot_state_format)format, codes[1][0], codes[1][1], scales[1]};
         memset(codes, 0, sizeof codes);
-        ot_state_convert(&full, &one, 2048, N, 5, 6);
-        ot_state_convert(&one, &back, 2048, N, 5, 6);
+        ot_state_convert(ot_state_view_of(&full), &one, 2048, N, 5, 6);
+        ot_state_convert(ot_state_view_of(&one), &back, 2048, N, 5, 6);
         for (int i = 0; i < N; i++) /* |m| is below 6: the widest gap of 8 bits there is 6 * 2 / 174 */
             assert_true(fabsf(back_m[i] - m[i]) < 0.1f && fabsf(back_v[i] - v[i]) < 0.04f * v[i] + 0.5f);
         memset(scales[1], 0, sizeof scales[1]);
-        ot_state_convert(&one, &two, 2048, N, 7, 8);
+        ot_state_convert(ot_state_view_of(&one), &two, 2048, N, 7, 8);
         assert_memory_equal(codes[0], codes[1], sizeof codes[0]);
         assert_memory_equal(scales[0], scales[1], sizeof scales[0]);
     }

@@ -129,6 +129,14 @@ class Words(program.ProgramTest):
             self.assertGreater(len(self.succeed("help", topic).out), 500)
         self.assertEqual(self.succeed("help", "plan").out, self.succeed("plan", "--help").out)
 
+    def test_options_and_headings_count_nothing_that_the_reader_must_know(self):
+        """A 'third tier' has no meaning on the page of an option, and 'three journeys' become four."""
+        number = r"(?i)\b(first|second|third|two|three|four|five) (tiers?|journeys)\b"
+        for command in commands():
+            self.assertNotRegex(" ".join(self.succeed(command, "--help").out.split()), number)
+        for heading in re.findall(r"(?m)^#.*$", read(ROOT, "README.md")):
+            self.assertNotRegex(heading, number)
+
     def test_an_unknown_topic_is_one_line_that_lists_the_known(self):
         line = self.fail_with(USAGE, "no help topic 'tires'", "help", "tires")
         for topic in topics():

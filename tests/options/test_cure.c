@@ -19,10 +19,14 @@ static void check_options(const char *sentence) {
     assert_true(n > 0);
 }
 
-static void every_cause_has_a_cure_of_options(void **state) {
+static void the_causes_have_cures_of_options(void **state) {
     (void)state;
     for (int cause = OT_CAUSE_UNKNOWN + 1; cause < OT_CAUSE_COUNT; cause++) {
         ot_fail_cause(OT_E_BUDGET, (enum ot_error_cause)cause, "%s", "short");
+        if (cause >= OT_CAUSE_N_CURED) {
+            assert_string_equal(ot_cure_text(), "short");
+            continue;
+        }
         assert_int_equal(strncmp(ot_cure_text(), "short; ", 7), 0);
         check_options(ot_cure_text());
     }
@@ -46,7 +50,7 @@ static void the_cause_goes_the_way_of_the_sentence(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_cause_has_a_cure_of_options),
+        cmocka_unit_test(the_causes_have_cures_of_options),
         cmocka_unit_test(the_cause_goes_the_way_of_the_sentence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

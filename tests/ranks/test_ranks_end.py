@@ -117,7 +117,7 @@ class Ends(program.ProgramTest):
         os.kill(children[1], signal.SIGKILL)
         code, errors = self.await_end(parent, 30)
         self.assertEqual((code, len(errors)), (COMM_FAILED, 1), errors)
-        self.assertIn("the last checkpoint is", errors[0])
+        self.assertEqual(errors[0].count("the last checkpoint is"), 1, errors[0])
 
 
 class Launchers(program.ProgramTest):

@@ -107,7 +107,9 @@ class CompactState(program.ProgramTest):
         for was, now in (("fp32", "8bit"), ("8bit", "fp32"), ("16bit", "8bit")):
             out = f"{was}-to-{now}"
             self.interrupted(was, out)
-            self.fail_with(2, "--exact resumes only with the same format", *self.command(out, "--quiet", "--state", now, "--exact"))
+            said = self.fail_with(2, "--exact resumes only with the same format",
+                                  *self.command(out, "--quiet", "--state", now, "--exact"))
+            self.assertNotIn("--resume", said)  # the checkpoint is intact
             result = self.succeed(*self.command(out, "--state", now))
             self.assertIn(f"has its optimizer state in {was}, which is converted to {now}: from now on, losses and weights "
                           f"differ from those of a run that keeps {was}", result.err)

@@ -177,6 +177,15 @@ static void what_is_lost_is_said(void **state) {
     end(e, words);
 }
 
+/* A sentence that says what is saved is left as it is, also behind a context. */
+static void is_complete(struct ending *e, int code) {
+    char once[OT_ERROR_TEXT_BYTES];
+    ot_fail_context(-code, "rank 0");
+    strcpy(once, ot_error_text());
+    assert_int_equal(ot_rescue_save(&e->rescue, NULL, -code), -code);
+    assert_string_equal(ot_error_text(), once);
+}
+
 /* The engine has failed, so its state is worth nothing. */
 static void without_a_state_the_last_checkpoint_is_named(void **state) {
     struct ending *e = *state;
@@ -184,11 +193,16 @@ static void without_a_state_the_last_checkpoint_is_named(void **state) {
     begin(e, "--save-every never");
     check_fails(ot_rescue_save(&e->rescue, NULL, ot_fail(OT_E_DEVICE, "a fault")), OT_E_DEVICE,
                 "a fault; there is no checkpoint");
+    is_complete(e, OT_E_DEVICE);
     save(r, 4, NAN);
     check_fails(ot_rescue_save(&e->rescue, NULL, ot_fail(OT_E_DEVICE, "a fault")), OT_E_DEVICE,
                 "a fault; the last checkpoint is ");
+    is_complete(e, OT_E_DEVICE);
+    check_fails(ot_rescue_save(&e->rescue, NULL, ot_fail(OT_E_COMM, "rank 1: checkpoint.json: cannot write")),
+                OT_E_COMM, "cannot write; the last checkpoint is ");
     check_fails(ot_rescue_tell(&e->rescue, ot_fail(OT_E_IO, "a full disk")), OT_E_IO,
                 "a full disk; step 4 is saved; resume from it with --resume ");
+    is_complete(e, OT_E_IO);
 }
 
 int main(void) {

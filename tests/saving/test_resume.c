@@ -205,12 +205,14 @@ static void reading_that_fails_gets_the_same_advice(void **state) {
     make_checkpoint(f->checkpoints, 120, NULL);
     check_ok(find(f, "", &resume));
     const char *dir = ot_checkpoint_dir(resume.checkpoint);
-    check_fails(ot_resume_advise(&resume, ot_fail(OT_E_INPUT, "%s/state.bin: a checksum", dir)), OT_E_INPUT,
-                "step-00000120/state.bin: a checksum; to resume from");
-    check_fails(ot_resume_advise(&resume, ot_fail(OT_E_IO, "%s/state.bin: an error", dir)), OT_E_IO,
+    check_fails(ot_resume_advise(&resume, ot_fail_cause(OT_E_INPUT, OT_CAUSE_CHECKPOINT, "a checksum")),
+                OT_E_INPUT, "a checksum; to resume from");
+    check_fails(ot_resume_advise(&resume, ot_fail_cause(OT_E_IO, OT_CAUSE_CHECKPOINT, "an error")), OT_E_IO,
                 "step-00000100");
-    check_fails(ot_resume_advise(&resume, ot_fail(OT_E_IO, "/mnt/a: no space")), OT_E_IO, "/mnt/a: no space");
+    check_fails(ot_resume_advise(&resume, ot_fail(OT_E_USAGE, "%s: another format", dir)), OT_E_USAGE,
+                "step-00000120: another format");
     assert_null(strstr(ot_error_text(), "--resume")); /* the checkpoint itself has no error */
+    assert_int_equal(ot_resume_advise(&resume, 0), 0);
     ot_resume_close(&resume);
 }
 

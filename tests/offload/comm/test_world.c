@@ -379,6 +379,22 @@ static void a_consequence_counts_if_nothing_better_comes(void **state) {
         check_report(rank, "): the network card is gone");
 }
 
+static int fail_rescued(struct ot_world *world) {
+    if (ot_world_ranks(world)->rank != 0)
+        return gather_for_ever(world);
+    int rc = fail_with(world, ot_fail_cause(OT_E_COMM, OT_CAUSE_RESCUED, "a stream broke; all is saved"));
+    return ot_error_cause() == OT_CAUSE_RESCUED ? rc : ot_fail(OT_E_INTERNAL, "the cause is lost");
+}
+
+/* The rank whose reason counts learns it with its cause, which says what the sentence names. */
+static void a_reason_of_the_rank_itself_keeps_its_cause(void **state) {
+    (void)state;
+    start_ranks(2, fail_rescued);
+    await_ranks();
+    for (int rank = 0; rank < 2; rank++)
+        check_report(rank, "): a stream broke; all is saved");
+}
+
 static void count_loss(void *count) {
     atomic_fetch_add((atomic_int *)count, 1);
 }
@@ -446,6 +462,7 @@ int main(void) {
         RANKS_TEST(unequal_sizes_name_the_rank),
         RANKS_TEST(too_large_gathers_are_refused),
         RANKS_TEST(a_late_rank_breaks_the_world),
+        RANKS_TEST(a_reason_of_the_rank_itself_keeps_its_cause),
         RANKS_TEST(a_late_rank_0_breaks_the_world),
         RANKS_TEST(a_rank_that_ends_early_is_named),
         RANKS_TEST(a_killed_rank_ends_all),
