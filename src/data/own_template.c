@@ -13,7 +13,11 @@
  * every day. */
 static const struct ot_jinja_date fixed_day = {2024, 7, 26};
 
-/* Variables of a template: five of ours, the special tokens, and those of a row. */
+/* Bytes that a built-in template writes around the user's texts, and in place of BOS and EOS if the tokenizer
+ * does not find them in their texts. No text of a row has these bytes, because it is UTF-8. */
+static const char user_begin[] = "\xfc", user_end[] = "\xfd", bos_mark[] = "\xfe", eos_mark[] = "\xff";
+
+/* Variables of a template: ours (at most six), the special tokens, and those of a row. */
 enum { MOST_VARIABLES = 32 };
 
 /* ---- opening ---- */
@@ -92,6 +96,26 @@ out:
     return rc;
 }
 
+int ot_own_template_open_builtin(const struct ot_chat_template *t, struct ot_own_template **out) {
+    struct ot_own_template *own = calloc(1, sizeof *own);
+    size_t bytes;
+    int rc = 0;
+    *out = NULL;
+    if (!own || !(own->work = calloc(1, sizeof *own->work))) {
+        rc = ot_fail(OT_E_BUDGET, "no memory for a chat template");
+        goto out;
+    }
+    own->known = t;
+    own->is_builtin = true;
+    OT_TRY_GOTO(ot_chat_template_write_for_rows(t, &own->source, &bytes), rc, out);
+    OT_TRY_GOTO(ot_jinja_open(own->source, bytes, t->name, &own->jinja), rc, out);
+    *out = own;
+    own = NULL;
+out:
+    ot_own_template_close(own);
+    return rc;
+}
+
 int ot_own_template_add_tools(struct ot_own_template *own, const char *jinja, size_t bytes,
                               const char *name) {
     OT_TRY(ot_own_template_open(jinja, bytes, name, NULL, &own->for_tools));
@@ -143,14 +167,28 @@ static int check_work(const struct ot_own_job *job) {
                    job->where, steps / 1000000, conversations);
 }
 
+static void add_text(struct ot_jinja_variable *variables, size_t *n, const char *name, const char *text) {
+    if (text)
+        variables[(*n)++] = (struct ot_jinja_variable){.name = name, .text = text};
+}
+
+static void add_marks(const struct ot_own_job *job, struct ot_jinja_variable *variables, size_t *n) {
+    const struct ot_chat_mark *bos = &job->marks->bos, *eos = &job->marks->eos;
+    bool is_builtin = job->own->is_builtin;
+    add_text(variables, n, "bos_token", is_builtin && bos->text && bos->id >= 0 ? bos_mark : bos->text);
+    add_text(variables, n, "eos_token", is_builtin && eos->text && eos->id >= 0 ? eos_mark : eos->text);
+    if (is_builtin) {
+        add_text(variables, n, "user", user_begin);
+        add_text(variables, n, "end", user_end);
+    }
+}
+
 int ot_own_render_part(const struct ot_own_job *job, const struct ot_json *messages, size_t n, bool prompt,
                        struct ot_jinja_text *out) {
     struct ot_jinja_variable variables[MOST_VARIABLES + 4];
     size_t count = 0;
-    if (!job->own->tokens && job->marks->bos.text)
-        variables[count++] = (struct ot_jinja_variable){.name = "bos_token", .text = job->marks->bos.text};
-    if (!job->own->tokens && job->marks->eos.text)
-        variables[count++] = (struct ot_jinja_variable){.name = "eos_token", .text = job->marks->eos.text};
+    if (!job->own->tokens)
+        add_marks(job, variables, &count);
     add_members(job->own->tokens, variables, &count);
     add_members(job->c->variables, variables, &count);
     variables[count++] = (struct ot_jinja_variable){.name = "messages", .value = messages, .most = &n};
@@ -191,6 +229,10 @@ static int open_job(struct ot_own_job *job, const struct ot_own_template *own,
         return ot_fail(OT_E_INPUT, "%s: the model's chat template for tools cannot be used: %s", where,
                        own->fault);
     atomic_fetch_add(&own->work->conversations, 1);
+    if (own->is_builtin) {
+        OT_TRY(ot_chat_template_check(own->known, c, where));
+        return ot_conversation_plain_messages(c, &job->messages);
+    }
     OT_TRY(check_place(own, c, where));
     OT_TRY(ot_conversation_messages(c, own->takes_parts, strstr(own->source, "developer") != NULL,
                                     &job->messages));
@@ -242,6 +284,31 @@ static int append_text(const struct ot_own_job *job, struct ot_rendered *r) {
     return ot_rendered_check(r);
 }
 
+/* The same for the text of a built-in template, whose marks say what the user wrote. */
+static int append_marked_text(const struct ot_own_job *job, struct ot_rendered *r) {
+    const struct ot_jinja_text *text = &job->text;
+    bool user = false;
+    for (size_t at = 0, end; at < text->bytes; at = end) {
+        bool trained = job->flags[at] & OT_OWN_TRAINED;
+        char c = text->text[at];
+        end = at + 1;
+        if (c == *user_begin || c == *user_end) {
+            user = c == *user_begin;
+            continue;
+        }
+        if (c == *bos_mark || c == *eos_mark) {
+            const struct ot_chat_mark *token = c == *bos_mark ? &job->marks->bos : &job->marks->eos;
+            ot_rendered_append_token(r, token->text, token->bytes, token->id, trained);
+            continue;
+        }
+        while (end < text->bytes && job->flags[end] == job->flags[at] &&
+               (unsigned char)text->text[end] < (unsigned char)*user_begin)
+            end++;
+        ot_rendered_append(r, text->text + at, end - at, trained, user);
+    }
+    return ot_rendered_check(r);
+}
+
 static int render(struct ot_own_job *job, const struct ot_tokenizer *tokenizer, struct ot_rendered *r) {
     int rc = ot_own_render_part(job, job->messages, job->c->n, false, &job->text);
     if (rc < 0)
@@ -250,6 +317,8 @@ static int render(struct ot_own_job *job, const struct ot_tokenizer *tokenizer, 
     if (!job->flags)
         return ot_fail(OT_E_BUDGET, "%s: no memory for the text of a row", job->where);
     OT_TRY(ot_own_mark_trained(job, tokenizer));
+    if (job->own->is_builtin)
+        return append_marked_text(job, r);
     ot_own_mark_user(job);
     return append_text(job, r);
 }

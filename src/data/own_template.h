@@ -1,9 +1,13 @@
-/* A model's own chat template: the Jinja text in its directory, rendered by src/jinja, and the parts of the
- * text that train.
+/* Renders conversations by a Jinja template, and marks the parts of the text that train. The template is a
+ * model's own, the text in its directory, or a built-in one (chat_template.h).
  *
- * The text of a row is what transformers' apply_chat_template gives for its conversation, and its tokens are
- * the tokens of that text: no BOS is added, and an EOS only if no special token ends the text. Which of it
- * trains:
+ * A built-in template marks what trains with {% generation %}: every assistant turn that is not blank,
+ * together with its end-of-turn mark. It marks what the user wrote too. The tokenizer's BOS and EOS are added
+ * to its text as to any other row.
+ *
+ * The text that a model's own template writes for a row is what transformers' apply_chat_template gives for
+ * its conversation, and its tokens are the tokens of that text: no BOS is added, and an EOS only if no special
+ * token ends the text. Which of it trains:
  *
  * 1. In templates that mark what the model says with {% generation %}, as TRL's training templates do: these
  *    blocks.
@@ -29,16 +33,30 @@
 #ifndef OT_DATA_OWN_TEMPLATE_H
 #define OT_DATA_OWN_TEMPLATE_H
 
+#include "src/data/chat_template.h"
 #include "src/data/conversation.h"
 #include "src/data/template.h"
 
 struct ot_own_template;
+
+/* The token that templates write as BOS or EOS. 0 bytes: the tokenizer has none. id: the token itself if the
+ * tokenizer does not find it in every text that spells it; otherwise -1. */
+struct ot_chat_mark {
+    const char *text;
+    size_t bytes;
+    int32_t id;
+};
+struct ot_chat_marks {
+    struct ot_chat_mark bos, eos;
+};
 
 /* Parses the template. name: for errors. tokens: tokenizer_config.json, whose special tokens the template
  * sees; NULL: it sees `marks`. A text that cannot be parsed is no error here, but at the first use. Errors:
  * OT_E_BUDGET. */
 int ot_own_template_open(const char *jinja, size_t bytes, const char *name, const struct ot_json *tokens,
                          struct ot_own_template **out);
+/* Opens a built-in template. Errors: OT_E_BUDGET. */
+int ot_own_template_open_builtin(const struct ot_chat_template *t, struct ot_own_template **out);
 /* Sets the template for conversations with tools, where a model has one of its own for these. Errors:
  * OT_E_BUDGET. */
 int ot_own_template_add_tools(struct ot_own_template *own, const char *jinja, size_t bytes, const char *name);

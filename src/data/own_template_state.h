@@ -12,6 +12,7 @@ struct ot_own_template {
     char *source;           /* NUL-terminated */
     struct ot_json *tokens; /* an object: the special tokens by their names; NULL: of ot_chat_marks */
     const struct ot_chat_template *known;
+    bool is_builtin; /* `known` itself, not a text that a model brings */
     char *fault;
     bool takes_parts;                  /* content may be a list of parts */
     struct ot_own_template *for_tools; /* renders conversations with tools; NULL: this one does */

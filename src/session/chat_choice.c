@@ -118,7 +118,7 @@ static void note_bos(const struct ot_session *s, const struct ot_chat_template *
 
 void ot_chat_choice_note(const struct ot_session *s, const char *name) {
     const struct ot_chat_template *of_rows = name ? ot_chat_template_find(name) : NULL;
-    const char *stop = of_rows ? ot_chat_template_stop(of_rows) : NULL;
+    const char *stop = of_rows ? of_rows->stop : NULL;
     if (!of_rows)
         return;
     if (s->options->command == OT_COMMAND_TRAIN && s->dir && ot_model_dir_facts(s->dir)->has_chat_template &&
@@ -128,12 +128,11 @@ void ot_chat_choice_note(const struct ot_session *s, const char *name) {
                "model's own",
                name);
     if (stop) {
-        size_t bytes = strcspn(stop, ">") + 1;
-        if (ot_tokenizer_find(s->tokenizer, stop, bytes) < 0)
+        if (ot_tokenizer_find(s->tokenizer, stop, strlen(stop)) < 0)
             ot_log(OT_LOG_INFO,
-                   "note    the chat template %s ends turns with %.*s, which is no token of this tokenizer: "
+                   "note    the chat template %s ends turns with %s, which is no token of this tokenizer: "
                    "several ordinary tokens spell it",
-                   name, (int)bytes, stop);
+                   name, stop);
     }
     note_bos(s, of_rows);
 }

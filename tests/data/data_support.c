@@ -12,6 +12,16 @@ void use_template(struct data_fixture *f, const char *jinja) {
     f->config.chat.own = f->own;
 }
 
+int render_builtin(const char *name, struct ot_message *turns, size_t n, const struct ot_chat_marks *marks,
+                   struct ot_rendered *r) {
+    struct ot_conversation c = {.messages = turns, .n = n};
+    struct ot_own_template *builtin;
+    check_ok(ot_own_template_open_builtin(ot_chat_template_find(name), &builtin));
+    int rc = ot_own_template_render(builtin, &c, NULL, marks, "f:1", r);
+    ot_own_template_close(builtin);
+    return rc;
+}
+
 int open_data_fixture(void **state) {
     struct data_fixture *f = calloc(1, sizeof *f);
     char path[512];

@@ -22,6 +22,10 @@ int close_data_fixture(void **state);
 /* Replaces the model's own template. */
 void use_template(struct data_fixture *f, const char *jinja);
 
+/* Renders turns in a built-in template, at "f:1". */
+int render_builtin(const char *name, struct ot_message *turns, size_t n, const struct ot_chat_marks *marks,
+                   struct ot_rendered *r);
+
 /* Writes a data file and points the config at it. */
 void put_data(struct data_fixture *f, const char *name, const void *bytes, size_t n);
 void put_text(struct data_fixture *f, const char *text); /* writes data.jsonl */

@@ -372,12 +372,8 @@ static int compare(struct data_fixture *f, const struct ot_chat_template *t, con
                    const struct ot_chat_marks *marks) {
     struct ot_conversation talk = {0};
     struct ot_rendered own = {0}, builtin = {0};
-    struct ot_turn turns[16] = {0};
     check_ok(ot_conversation_read(&talk, row, "messages", "f:1"));
-    for (size_t i = 0; i < talk.n; i++)
-        turns[i] = (struct ot_turn){
-            .role = talk.messages[i].role, .text = talk.messages[i].text, .bytes = talk.messages[i].bytes};
-    int rc = ot_chat_template_render(t, turns, talk.n, marks, "f:1", &builtin);
+    int rc = render_builtin(t->name, talk.messages, talk.n, marks, &builtin);
     int own_rc = ot_own_template_render(f->own, &talk, f->tokenizer, marks, "f:1", &own);
     bool same = rc == 0 && own_rc == 0 && own.untold_turns == 0;
     if (same)
