@@ -98,7 +98,7 @@ static int write_text(const char *source, bool for_rows, const char *bos, char *
 #define BOS "{{ '' + bos_token | default('', true) + '' }}"
 
 int ot_chat_template_write(const struct ot_chat_template *t, bool bos, char **jinja, size_t *bytes) {
-    return write_text(t->source, false, bos ? BOS : "", jinja, bytes);
+    return write_text(t->source, false, bos && !ot_chat_template_begins(t) ? BOS : "", jinja, bytes);
 }
 
 int ot_chat_template_write_for_rows(const struct ot_chat_template *t, char **jinja, size_t *bytes) {
@@ -106,7 +106,7 @@ int ot_chat_template_write_for_rows(const struct ot_chat_template *t, char **jin
 }
 
 bool ot_chat_template_begins(const struct ot_chat_template *t) {
-    return strstr(t->source, "{bos}") == NULL;
+    return strstr(t->source, "bos_token") != NULL;
 }
 
 /* ---- recognising a text ---- */
@@ -161,13 +161,13 @@ const char *ot_chat_known_name(size_t bytes, uint64_t hash) {
     return NULL;
 }
 
-/* With BOS and without. */
+/* With BOS and without. Llama 2's was saved with both its own BOS and that of the tokenizer once. */
 static int is_own_text(const struct ot_chat_template *t, size_t bytes, uint64_t hash, bool *same) {
     *same = false;
     for (int bos = 0; bos < 2 && !*same; bos++) {
         char *text;
         size_t own_bytes, n;
-        OT_TRY(ot_chat_template_write(t, bos, &text, &own_bytes));
+        OT_TRY(write_text(t->source, false, bos ? BOS : "", &text, &own_bytes));
         *same = ot_chat_hash_text(text, own_bytes, &n) == hash && n == bytes;
         free(text);
     }

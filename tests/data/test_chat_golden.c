@@ -138,11 +138,31 @@ static void test_own_texts(void **state) {
         free(asked);
         /* With the BOS that a tokenizer adds. */
         check_ok(ot_chat_template_write(t, true, &own, &own_bytes));
-        assert_non_null(strstr(own, "bos_token"));
+        const char *written = strstr(own, "bos_token");
+        assert_non_null(written);
+        assert_null(strstr(written + 1, "bos_token")); /* never twice */
         check_ok(ot_chat_template_recognize(own, own_bytes, &found));
         assert_ptr_equal(found, t);
         free(own);
     }
+}
+
+/* Llama 2's template was once saved with a second BOS. Models that have it keep their template's name. */
+static void test_doubled_bos(void **state) {
+    (void)state;
+    const struct ot_chat_template *found;
+    struct ot_string_builder doubled = {0};
+    char *text;
+    size_t bytes;
+    check_ok(ot_read_file(OT_TEST_GOLDEN "/chat/llama-2.jinja", MOST_BYTES, &text, &bytes));
+    size_t head = (size_t)(strstr(text, "%}") - text) + 2;
+    ot_string_append(&doubled, text, head);
+    ot_string_append_text(&doubled, "{{ '' + bos_token | default('', true) + '' }}");
+    ot_string_append(&doubled, text + head, bytes - head);
+    check_ok(ot_chat_template_recognize(doubled.text, doubled.bytes, &found));
+    assert_ptr_equal(found, ot_chat_template_find("llama-2"));
+    free(doubled.text);
+    free(text);
 }
 
 static void test_line_ends(void **state) {
@@ -178,6 +198,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_rendered_as_published),
         cmocka_unit_test(test_known_texts_have_their_names),
         cmocka_unit_test(test_own_texts),
+        cmocka_unit_test(test_doubled_bos),
         cmocka_unit_test(test_line_ends),
     };
     if (argc > 1)
