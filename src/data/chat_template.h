@@ -1,7 +1,7 @@
 /* The built-in chat templates: the formats of models that bring no template, chosen by name (--template), by
  * the tokenizer's tokens, or because the model's own text is a published one that this program knows.
  *
- * Each is a Jinja text in src/data/templates, which src/jinja renders (own_template.h), like the text that a
+ * Each is a Jinja text in src/data/templates, which src/jinja renders (chat_render.h), like the text that a
  * model brings. tests/golden/chat shows that a published template is reproduced to the last space. A file
  * there has two uses, which marks tell apart:
  *

@@ -45,8 +45,8 @@ static const char accepted[] = "text; prompt + completion or response (texts, or
 
 struct ot_format {
     const struct ot_chat_template *template; /* NULL: none, or the model's own */
-    struct ot_own_template *builtin;         /* `template`, open */
-    const struct ot_own_template *own;       /* the model's own, if it is in use; NULL: it is not */
+    struct ot_chat_renderer *builtin;        /* `template`, open */
+    const struct ot_chat_renderer *own;      /* the model's own, if it is in use; NULL: it is not */
     struct ot_template_choice chat;
     enum ot_template_source source;
     struct ot_prompt_format *prompt; /* the user's, otherwise the kind's */
@@ -67,7 +67,7 @@ const char *ot_row_kind_name(enum ot_row_kind kind) {
 
 static int use_builtin(struct ot_format *f, const struct ot_chat_template *t) {
     f->template = t;
-    return ot_own_template_open_builtin(t, &f->builtin);
+    return ot_chat_renderer_open_builtin(t, &f->builtin);
 }
 
 static int take_template(struct ot_format *f, const char *name, enum ot_template_source source) {
@@ -107,7 +107,7 @@ void ot_format_close(struct ot_format *f) {
     if (!f)
         return;
     ot_prompt_format_close(f->prompt);
-    ot_own_template_close(f->builtin);
+    ot_chat_renderer_close(f->builtin);
     free(f);
 }
 
@@ -179,16 +179,16 @@ static int detect_custom(struct ot_format *f, const struct ot_json *row, const c
 
 /* Chooses the template for conversations if the user gave none. */
 static int choose_model_template(struct ot_format *f, const char *where) {
-    const struct ot_own_template *own = f->chat.own;
-    if (own && ot_own_template_fault(own))
+    const struct ot_chat_renderer *own = f->chat.own;
+    if (own && ot_chat_renderer_fault(own))
         return ot_fail(
             OT_E_USAGE,
             "%s: the model's chat template cannot be used: %s; choose a format with --template: %s", where,
-            ot_own_template_fault(own), ot_chat_template_names());
+            ot_chat_renderer_fault(own), ot_chat_template_names());
     f->own = own;
     f->source = own ? OT_TEMPLATE_OWN : OT_TEMPLATE_GUESSED;
     const struct ot_chat_template *t =
-        own ? ot_own_template_known(own) : ot_chat_template_guess(f->tokenizer);
+        own ? ot_chat_renderer_known(own) : ot_chat_template_guess(f->tokenizer);
     if (own || t)
         return t ? use_builtin(f, t) : 0;
     return ot_fail(
@@ -201,7 +201,7 @@ static int choose_model_template(struct ot_format *f, const char *where) {
  * rows that only it can write. */
 static int take_recorded(struct ot_format *f) {
     OT_TRY(take_template(f, f->chat.recorded, OT_TEMPLATE_RECORDED));
-    if (f->chat.own && ot_own_template_known(f->chat.own) == f->template)
+    if (f->chat.own && ot_chat_renderer_known(f->chat.own) == f->template)
         f->own = f->chat.own;
     return 0;
 }
@@ -350,20 +350,20 @@ static int check_needs(const struct ot_format *f, const struct ot_conversation *
 static int render_builtin(const struct ot_format *f, const struct ot_conversation *talk, const char *where,
                           struct ot_rendered *r) {
     OT_TRY(check_needs(f, talk, where));
-    return ot_own_template_render(f->builtin, talk, f->tokenizer, &f->marks, where, r);
+    return ot_chat_renderer_render(f->builtin, talk, f->tokenizer, &f->marks, where, r);
 }
 
 /* True if the model's own template writes this conversation. Where a built-in template gives the same, it
  * does, because it also trains answers whose place in the own template's text is not exact. */
 static bool uses_own(const struct ot_format *f, const struct ot_conversation *talk) {
-    bool is_own = f->own && (!f->template || f->template == ot_own_template_known(f->own));
+    bool is_own = f->own && (!f->template || f->template == ot_chat_renderer_known(f->own));
     return is_own && (!f->template || talk->needs);
 }
 
 static int render_talk(const struct ot_format *f, const struct ot_conversation *talk, const char *where,
                        struct ot_rendered *r) {
     if (uses_own(f, talk))
-        return ot_own_template_render(f->own, talk, f->tokenizer, &f->marks, where, r);
+        return ot_chat_renderer_render(f->own, talk, f->tokenizer, &f->marks, where, r);
     return render_builtin(f, talk, where, r);
 }
 
@@ -440,7 +440,7 @@ int ot_format_render_prompt(const struct ot_format *f, const struct ot_json *row
         return 0;
     int rc = ot_conversation_read(&talk, row, f->row->keys[0], where);
     if (rc == 0 && uses_own(f, &talk))
-        rc = ot_own_template_prompt(f->own, &talk, &f->marks, where, r);
+        rc = ot_chat_renderer_prompt(f->own, &talk, &f->marks, where, r);
     if (rc == 0)
         rc = uses_own(f, &talk);
     ot_conversation_free(&talk);

@@ -10,7 +10,7 @@ struct data_fixture {
     char *folder;
     struct ot_tokenizer *tokenizer;
     struct ot_pool *pool;
-    struct ot_own_template *own;     /* the model's own template: that of zephyr */
+    struct ot_chat_renderer *own;    /* the model's own template: that of zephyr */
     struct ot_dataset_config config; /* its path: the file written last */
     char path[512];
 };

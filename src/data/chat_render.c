@@ -1,4 +1,4 @@
-#include "src/data/own_template.h"
+#include "src/data/chat_render.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 #include "src/base/error.h"
 #include "src/base/strings.h"
-#include "src/data/own_template_state.h"
+#include "src/data/chat_render_state.h"
 #include "src/tokenizer/tokenizer.h"
 
 /* What strftime_now writes, and what built-in templates write in its place: a run must have the same rows on
@@ -50,7 +50,7 @@ static bool contains(const struct ot_jinja_text *text, const char *word) {
 
 /* Finds out by a trial whether the template writes the text of parts. Those that do not write the list
  * itself, or fail. */
-static int find_parts(struct ot_own_template *own) {
+static int find_parts(struct ot_chat_renderer *renderer) {
     static const char probe[] =
         "[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"Zq7\"}]}]";
     struct ot_jinja_text text = {0};
@@ -59,90 +59,90 @@ static int find_parts(struct ot_own_template *own) {
     struct ot_jinja_variable variables[] = {{.name = "messages", .value = messages},
                                             {.name = "tools"},
                                             {.name = "add_generation_prompt", .is_flag = true}};
-    int rc = ot_jinja_render(own->jinja, variables, 3, fixed_day, &text);
-    own->takes_parts =
+    int rc = ot_jinja_render(renderer->jinja, variables, 3, fixed_day, &text);
+    renderer->takes_parts =
         rc == 0 && contains(&text, "Zq7") && !contains(&text, "'type'") && !contains(&text, "\"type\"");
     ot_jinja_text_free(&text);
     ot_json_free(messages);
     return rc == -OT_E_BUDGET ? rc : 0;
 }
 
-static int parse(struct ot_own_template *own, size_t bytes, const char *name) {
-    int rc = ot_jinja_open(own->source, bytes, name, &own->jinja);
+static int parse(struct ot_chat_renderer *renderer, size_t bytes, const char *name) {
+    int rc = ot_jinja_open(renderer->source, bytes, name, &renderer->jinja);
     if (rc != -OT_E_INPUT)
-        return rc < 0 ? rc : find_parts(own);
-    own->fault = strdup(ot_error_text());
-    return own->fault ? 0 : ot_fail(OT_E_BUDGET, "no memory for a chat template");
+        return rc < 0 ? rc : find_parts(renderer);
+    renderer->fault = strdup(ot_error_text());
+    return renderer->fault ? 0 : ot_fail(OT_E_BUDGET, "no memory for a chat template");
 }
 
-int ot_own_template_open(const char *jinja, size_t bytes, const char *name, const struct ot_json *tokens,
-                         struct ot_own_template **out) {
-    struct ot_own_template *own = calloc(1, sizeof *own);
+int ot_chat_renderer_open(const char *jinja, size_t bytes, const char *name, const struct ot_json *tokens,
+                          struct ot_chat_renderer **out) {
+    struct ot_chat_renderer *renderer = calloc(1, sizeof *renderer);
     int rc = 0;
     *out = NULL;
-    if (!own || !(own->source = ot_string_copy(jinja, bytes)) ||
-        !(own->work = calloc(1, sizeof *own->work))) {
+    if (!renderer || !(renderer->source = ot_string_copy(jinja, bytes)) ||
+        !(renderer->work = calloc(1, sizeof *renderer->work))) {
         rc = ot_fail(OT_E_BUDGET, "no memory for a chat template");
         goto out;
     }
-    OT_TRY_GOTO(ot_chat_template_recognize(jinja, bytes, &own->known), rc, out);
+    OT_TRY_GOTO(ot_chat_template_recognize(jinja, bytes, &renderer->known), rc, out);
     if (tokens)
-        OT_TRY_GOTO(read_tokens(tokens, &own->tokens), rc, out);
-    OT_TRY_GOTO(parse(own, bytes, name), rc, out);
-    *out = own;
-    own = NULL;
+        OT_TRY_GOTO(read_tokens(tokens, &renderer->tokens), rc, out);
+    OT_TRY_GOTO(parse(renderer, bytes, name), rc, out);
+    *out = renderer;
+    renderer = NULL;
 out:
-    ot_own_template_close(own);
+    ot_chat_renderer_close(renderer);
     return rc;
 }
 
-int ot_own_template_open_builtin(const struct ot_chat_template *t, struct ot_own_template **out) {
-    struct ot_own_template *own = calloc(1, sizeof *own);
+int ot_chat_renderer_open_builtin(const struct ot_chat_template *t, struct ot_chat_renderer **out) {
+    struct ot_chat_renderer *renderer = calloc(1, sizeof *renderer);
     size_t bytes;
     int rc = 0;
     *out = NULL;
-    if (!own || !(own->work = calloc(1, sizeof *own->work))) {
+    if (!renderer || !(renderer->work = calloc(1, sizeof *renderer->work))) {
         rc = ot_fail(OT_E_BUDGET, "no memory for a chat template");
         goto out;
     }
-    own->known = t;
-    own->is_builtin = true;
-    OT_TRY_GOTO(ot_chat_template_write_for_rows(t, &own->source, &bytes), rc, out);
-    OT_TRY_GOTO(ot_jinja_open(own->source, bytes, t->name, &own->jinja), rc, out);
-    *out = own;
-    own = NULL;
+    renderer->known = t;
+    renderer->is_builtin = true;
+    OT_TRY_GOTO(ot_chat_template_write_for_rows(t, &renderer->source, &bytes), rc, out);
+    OT_TRY_GOTO(ot_jinja_open(renderer->source, bytes, t->name, &renderer->jinja), rc, out);
+    *out = renderer;
+    renderer = NULL;
 out:
-    ot_own_template_close(own);
+    ot_chat_renderer_close(renderer);
     return rc;
 }
 
-int ot_own_template_add_tools(struct ot_own_template *own, const char *jinja, size_t bytes,
-                              const char *name) {
-    OT_TRY(ot_own_template_open(jinja, bytes, name, NULL, &own->for_tools));
-    own->for_tools->tokens = own->tokens;
+int ot_chat_renderer_add_tools(struct ot_chat_renderer *renderer, const char *jinja, size_t bytes,
+                               const char *name) {
+    OT_TRY(ot_chat_renderer_open(jinja, bytes, name, NULL, &renderer->for_tools));
+    renderer->for_tools->tokens = renderer->tokens;
     return 0;
 }
 
-void ot_own_template_close(struct ot_own_template *own) {
-    if (!own)
+void ot_chat_renderer_close(struct ot_chat_renderer *renderer) {
+    if (!renderer)
         return;
-    if (own->for_tools)
-        own->for_tools->tokens = NULL; /* they are borrowed */
-    ot_own_template_close(own->for_tools);
-    ot_jinja_close(own->jinja);
-    ot_json_free(own->tokens);
-    free(own->work);
-    free(own->source);
-    free(own->fault);
-    free(own);
+    if (renderer->for_tools)
+        renderer->for_tools->tokens = NULL; /* they are borrowed */
+    ot_chat_renderer_close(renderer->for_tools);
+    ot_jinja_close(renderer->jinja);
+    ot_json_free(renderer->tokens);
+    free(renderer->work);
+    free(renderer->source);
+    free(renderer->fault);
+    free(renderer);
 }
 
-const struct ot_chat_template *ot_own_template_known(const struct ot_own_template *own) {
-    return own->known;
+const struct ot_chat_template *ot_chat_renderer_known(const struct ot_chat_renderer *renderer) {
+    return renderer->known;
 }
 
-const char *ot_own_template_fault(const struct ot_own_template *own) {
-    return own->fault;
+const char *ot_chat_renderer_fault(const struct ot_chat_renderer *renderer) {
+    return renderer->fault;
 }
 
 /* ---- rendering ---- */
@@ -156,10 +156,10 @@ static void add_members(const struct ot_json *object, struct ot_jinja_variable *
 }
 
 /* Each rendering has a bound of its own (jinja.h); this one bounds a file of them. */
-static int check_work(const struct ot_own_job *job) {
-    struct ot_own_work *work = job->own->work;
+static int check_work(const struct ot_chat_job *job) {
+    struct ot_chat_work *work = job->renderer->work;
     size_t conversations = atomic_load(&work->conversations), steps = atomic_load(&work->steps);
-    if (steps <= OT_OWN_FREE_STEPS + OT_OWN_STEPS_EACH * conversations)
+    if (steps <= OT_CHAT_FREE_STEPS + OT_CHAT_STEPS_EACH * conversations)
         return 0;
     return ot_fail(OT_E_USAGE,
                    "%s: the model's chat template is too slow: it has taken %zu million steps for %zu "
@@ -172,9 +172,9 @@ static void add_text(struct ot_jinja_variable *variables, size_t *n, const char 
         variables[(*n)++] = (struct ot_jinja_variable){.name = name, .text = text};
 }
 
-static void add_marks(const struct ot_own_job *job, struct ot_jinja_variable *variables, size_t *n) {
+static void add_marks(const struct ot_chat_job *job, struct ot_jinja_variable *variables, size_t *n) {
     const struct ot_chat_mark *bos = &job->marks->bos, *eos = &job->marks->eos;
-    bool is_builtin = job->own->is_builtin;
+    bool is_builtin = job->renderer->is_builtin;
     add_text(variables, n, "bos_token", is_builtin && bos->text && bos->id >= 0 ? bos_mark : bos->text);
     add_text(variables, n, "eos_token", is_builtin && eos->text && eos->id >= 0 ? eos_mark : eos->text);
     if (is_builtin) {
@@ -183,13 +183,13 @@ static void add_marks(const struct ot_own_job *job, struct ot_jinja_variable *va
     }
 }
 
-int ot_own_render_part(const struct ot_own_job *job, const struct ot_json *messages, size_t n, bool prompt,
-                       struct ot_jinja_text *out) {
+int ot_chat_render_part(const struct ot_chat_job *job, const struct ot_json *messages, size_t n, bool prompt,
+                        struct ot_jinja_text *out) {
     struct ot_jinja_variable variables[MOST_VARIABLES + 4];
     size_t count = 0;
-    if (!job->own->tokens)
+    if (!job->renderer->tokens)
         add_marks(job, variables, &count);
-    add_members(job->own->tokens, variables, &count);
+    add_members(job->renderer->tokens, variables, &count);
     add_members(job->c->variables, variables, &count);
     variables[count++] = (struct ot_jinja_variable){.name = "messages", .value = messages, .most = &n};
     variables[count++] = (struct ot_jinja_variable){.name = "tools", .value = job->tools};
@@ -197,21 +197,21 @@ int ot_own_render_part(const struct ot_own_job *job, const struct ot_json *messa
     variables[count++] =
         (struct ot_jinja_variable){.name = "add_generation_prompt", .is_flag = true, .flag = prompt};
     OT_TRY(check_work(job));
-    int rc = ot_jinja_render(job->own->jinja, variables, count, fixed_day, out);
-    atomic_fetch_add(&job->own->work->steps, out->steps);
+    int rc = ot_jinja_render(job->renderer->jinja, variables, count, fixed_day, out);
+    atomic_fetch_add(&job->renderer->work->steps, out->steps);
     return rc;
 }
 
 /* Refuses what transformers would drop without a word: things that the template never looks at. */
-static int check_place(const struct ot_own_template *own, const struct ot_conversation *c,
+static int check_place(const struct ot_chat_renderer *renderer, const struct ot_conversation *c,
                        const char *where) {
     bool calls = false;
     for (size_t i = 0; i < c->n; i++)
         calls |= c->messages[i].calls ||
                  ot_json_type(ot_json_get(c->messages[i].source, "tool_calls")) == OT_JSON_ARRAY;
-    const char *what = c->tools && !ot_jinja_reads(own->jinja, "tools") ? "tools"
-                       : calls && !strstr(own->source, "tool_calls")    ? "tool calls"
-                                                                        : NULL;
+    const char *what = c->tools && !ot_jinja_reads(renderer->jinja, "tools") ? "tools"
+                       : calls && !strstr(renderer->source, "tool_calls")    ? "tool calls"
+                                                                             : NULL;
     if (!what)
         return 0;
     return ot_fail(
@@ -221,25 +221,25 @@ static int check_place(const struct ot_own_template *own, const struct ot_conver
         where, what);
 }
 
-static int open_job(struct ot_own_job *job, const struct ot_own_template *own,
+static int open_job(struct ot_chat_job *job, const struct ot_chat_renderer *renderer,
                     const struct ot_conversation *c, const struct ot_chat_marks *marks, const char *where) {
-    own = c->tools && own->for_tools ? own->for_tools : own;
-    *job = (struct ot_own_job){.own = own, .c = c, .marks = marks, .where = where};
-    if (own->fault)
+    renderer = c->tools && renderer->for_tools ? renderer->for_tools : renderer;
+    *job = (struct ot_chat_job){.renderer = renderer, .c = c, .marks = marks, .where = where};
+    if (renderer->fault)
         return ot_fail(OT_E_INPUT, "%s: the model's chat template for tools cannot be used: %s", where,
-                       own->fault);
-    atomic_fetch_add(&own->work->conversations, 1);
-    if (own->is_builtin) {
-        OT_TRY(ot_chat_template_check(own->known, c, where));
+                       renderer->fault);
+    atomic_fetch_add(&renderer->work->conversations, 1);
+    if (renderer->is_builtin) {
+        OT_TRY(ot_chat_template_check(renderer->known, c, where));
         return ot_conversation_plain_messages(c, &job->messages);
     }
-    OT_TRY(check_place(own, c, where));
-    OT_TRY(ot_conversation_messages(c, own->takes_parts, strstr(own->source, "developer") != NULL,
+    OT_TRY(check_place(renderer, c, where));
+    OT_TRY(ot_conversation_messages(c, renderer->takes_parts, strstr(renderer->source, "developer") != NULL,
                                     &job->messages));
     return ot_conversation_tools(c, &job->tools);
 }
 
-static void close_job(struct ot_own_job *job) {
+static void close_job(struct ot_chat_job *job) {
     ot_json_free(job->messages);
     ot_json_free(job->tools);
     ot_jinja_text_free(&job->text);
@@ -249,7 +249,7 @@ static void close_job(struct ot_own_job *job) {
 
 /* A token that the tokenizer does not find in a text that spells it becomes that token, where the template
  * wrote it. Returns its length at text[at]; 0: none. */
-static size_t append_token(const struct ot_own_job *job, size_t at, struct ot_rendered *r) {
+static size_t append_token(const struct ot_chat_job *job, size_t at, struct ot_rendered *r) {
     const struct ot_chat_mark *const marks[] = {&job->marks->bos, &job->marks->eos};
     const struct ot_jinja_text *text = &job->text;
     for (int i = 0; i < 2; i++) {
@@ -257,39 +257,39 @@ static size_t append_token(const struct ot_own_job *job, size_t at, struct ot_re
         if (mark->id < 0 || !mark->text || mark->bytes == 0 || mark->bytes > text->bytes - at ||
             memcmp(text->text + at, mark->text, mark->bytes) != 0)
             continue;
-        ot_rendered_append_token(r, mark->text, mark->bytes, mark->id, job->flags[at] & OT_OWN_TRAINED);
+        ot_rendered_append_token(r, mark->text, mark->bytes, mark->id, job->flags[at] & OT_CHAT_TRAINED);
         return mark->bytes;
     }
     return 0;
 }
 
 /* Divides the text where its flags change, and at tokens. */
-static int append_text(const struct ot_own_job *job, struct ot_rendered *r) {
+static int append_text(const struct ot_chat_job *job, struct ot_rendered *r) {
     const struct ot_jinja_text *text = &job->text;
     for (size_t at = 0, end; at < text->bytes; at = end) {
         unsigned char flags = job->flags[at];
-        size_t token = flags & OT_OWN_USER ? 0 : append_token(job, at, r);
+        size_t token = flags & OT_CHAT_USER ? 0 : append_token(job, at, r);
         end = at + (token ? token : 1);
         if (token)
             continue;
         bool marks = job->marks->bos.id >= 0 || job->marks->eos.id >= 0;
         while (!marks && end < text->bytes && job->flags[end] == flags)
             end++;
-        ot_rendered_append(r, text->text + at, end - at, flags & OT_OWN_TRAINED, flags & OT_OWN_USER);
+        ot_rendered_append(r, text->text + at, end - at, flags & OT_CHAT_TRAINED, flags & OT_CHAT_USER);
     }
     r->complete = true;
-    r->marked = ot_jinja_has_generation(job->own->jinja);
+    r->marked = ot_jinja_has_generation(job->renderer->jinja);
     r->untold_turns = job->untold;
     r->left_out = job->left_out;
     return ot_rendered_check(r);
 }
 
 /* The same for the text of a built-in template, whose marks say what the user wrote. */
-static int append_marked_text(const struct ot_own_job *job, struct ot_rendered *r) {
+static int append_marked_text(const struct ot_chat_job *job, struct ot_rendered *r) {
     const struct ot_jinja_text *text = &job->text;
     bool user = false;
     for (size_t at = 0, end; at < text->bytes; at = end) {
-        bool trained = job->flags[at] & OT_OWN_TRAINED;
+        bool trained = job->flags[at] & OT_CHAT_TRAINED;
         char c = text->text[at];
         end = at + 1;
         if (c == *user_begin || c == *user_end) {
@@ -309,38 +309,38 @@ static int append_marked_text(const struct ot_own_job *job, struct ot_rendered *
     return ot_rendered_check(r);
 }
 
-static int render(struct ot_own_job *job, const struct ot_tokenizer *tokenizer, struct ot_rendered *r) {
-    int rc = ot_own_render_part(job, job->messages, job->c->n, false, &job->text);
+static int render(struct ot_chat_job *job, const struct ot_tokenizer *tokenizer, struct ot_rendered *r) {
+    int rc = ot_chat_render_part(job, job->messages, job->c->n, false, &job->text);
     if (rc < 0)
         return ot_fail_context(rc, "%s", job->where);
     job->flags = calloc(job->text.bytes + 1, 1);
     if (!job->flags)
         return ot_fail(OT_E_BUDGET, "%s: no memory for the text of a row", job->where);
-    OT_TRY(ot_own_mark_trained(job, tokenizer));
-    if (job->own->is_builtin)
+    OT_TRY(ot_chat_mark_trained(job, tokenizer));
+    if (job->renderer->is_builtin)
         return append_marked_text(job, r);
-    ot_own_mark_user(job);
+    ot_chat_mark_user(job);
     return append_text(job, r);
 }
 
-int ot_own_template_render(const struct ot_own_template *own, const struct ot_conversation *c,
-                           const struct ot_tokenizer *tokenizer, const struct ot_chat_marks *marks,
-                           const char *where, struct ot_rendered *r) {
-    struct ot_own_job job;
-    int rc = open_job(&job, own, c, marks, where);
+int ot_chat_renderer_render(const struct ot_chat_renderer *renderer, const struct ot_conversation *c,
+                            const struct ot_tokenizer *tokenizer, const struct ot_chat_marks *marks,
+                            const char *where, struct ot_rendered *r) {
+    struct ot_chat_job job;
+    int rc = open_job(&job, renderer, c, marks, where);
     if (rc == 0)
         rc = render(&job, tokenizer, r);
     close_job(&job);
     return rc;
 }
 
-int ot_own_template_prompt(const struct ot_own_template *own, const struct ot_conversation *c,
-                           const struct ot_chat_marks *marks, const char *where, struct ot_rendered *r) {
-    struct ot_own_job job;
+int ot_chat_renderer_prompt(const struct ot_chat_renderer *renderer, const struct ot_conversation *c,
+                            const struct ot_chat_marks *marks, const char *where, struct ot_rendered *r) {
+    struct ot_chat_job job;
     size_t n = c->n > 0 && c->messages[c->n - 1].role == OT_ROLE_ASSISTANT ? c->n - 1 : c->n;
     int rc;
-    OT_TRY_GOTO(open_job(&job, own, c, marks, where), rc, out);
-    rc = ot_own_render_part(&job, job.messages, n, true, &job.text);
+    OT_TRY_GOTO(open_job(&job, renderer, c, marks, where), rc, out);
+    rc = ot_chat_render_part(&job, job.messages, n, true, &job.text);
     if (rc < 0) {
         rc = ot_fail_context(rc, "%s", where);
         goto out;
