@@ -158,6 +158,75 @@ static void test_what_the_user_wrote(void **state) {
                 "<|im_start|>user\n{ a }\n\n{ i }<|im_end|>\n<|im_start|>assistant\n{b}*<|im_end|>*\n");
 }
 
+static void check_system_is_of_user(const char *name, struct ot_rendered *r) {
+    struct ot_message talk[] = {turn(OT_ROLE_SYSTEM, "Zq"), turn(OT_ROLE_USER, "u"),
+                                turn(OT_ROLE_ASSISTANT, "a")};
+    ot_rendered_reset(r);
+    if (strcmp(name, "mistral-v0") == 0)
+        return; /* it refuses a system turn */
+    check_ok(render_builtin(name, talk, 3, &marks, r));
+    const char *found = memmem(r->text, r->bytes, "Zq", 2);
+    assert_non_null(found);
+    size_t i = 0;
+    while (r->spans[i].end <= (size_t)(found - r->text))
+        i++;
+    assert_true(r->spans[i].user);
+}
+
+#define LLAMA(role)  "<|start_header_id|>" role "<|end_header_id|>\n\n"
+#define CHATML(role) "<|im_start|>" role "\n"
+#define LLAMA_TALK                                                                                           \
+    LLAMA("user")                                                                                            \
+    "{u}<|eot_id|>" LLAMA("assistant") "{a}*<|eot_id|>*" LLAMA("user") "{v}<|eot_id|>" LLAMA(                \
+        "assistant") "{b}*<|eot_id|>*"
+#define CHATML_TALK(thought)                                                                                 \
+    CHATML("user")                                                                                           \
+    "{u}<|im_end|>\n" CHATML("assistant") "{a}*<|im_end|>*\n" CHATML("user") "{v}<|im_end|>\n" CHATML(       \
+        "assistant") thought "{b}*<|im_end|>*\n"
+
+/* Of each template: what trains, what the user wrote, and what is BOS and EOS. */
+static void test_every_template(void **state) {
+    (void)state;
+    struct ot_message talk[] = {turn(OT_ROLE_USER, "u"), turn(OT_ROLE_ASSISTANT, "a"),
+                                turn(OT_ROLE_USER, "v"), turn(OT_ROLE_ASSISTANT, "b")};
+    struct ot_message lonely[] = {turn(OT_ROLE_SYSTEM, "S")};
+    static const struct {
+        const char *name, *want;
+    } cases[] = {
+        {"llama-2", "<1>[INST] {u} [/INST] *{a}* *<2>*<1>[INST] {v} [/INST] *{b}* *<2>*"},
+        {"llama-3", "<1>" LLAMA_TALK},
+        {"llama-3.1", "<1>" LLAMA("system") "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul "
+                                            "2024\n\n<|eot_id|>" LLAMA_TALK},
+        {"chatml", CHATML_TALK("")},
+        {"qwen2", CHATML("system") "You are a helpful assistant.<|im_end|>\n" CHATML_TALK("")},
+        {"qwen2.5", CHATML("system") "You are Qwen, created by Alibaba Cloud. You are a helpful "
+                                     "assistant.<|im_end|>\n" CHATML_TALK("")},
+        {"qwen3", CHATML_TALK("<think>\n\n</think>\n\n*")},
+        {"mistral", "<1>[INST] {u} [/INST] *{a}*<2>*[INST] {v} [/INST] *{b}*<2>*"},
+        {"mistral-v0", "<1>[INST] {u} [/INST]{a}*<2>*[INST] {v} [/INST]{b}*<2>*"},
+        {"mistral-v1", "<1> [INST] {u} [/INST] *{a}*<2>* [INST] {v} [/INST] *{b}*<2>*"},
+        {"mistral-v2", "<1>[INST] {u}[/INST] *{a}*<2>*[INST] {v}[/INST] *{b}*<2>*"},
+        {"mistral-v3", "<1>[INST] {u}[/INST] *{a}*<2>*[INST] {v}[/INST] *{b}*<2>*"},
+        {"mistral-tekken", "<1>[INST]{u}[/INST]{a}*<2>*[INST]{v}[/INST]{b}*<2>*"},
+        {"zephyr", "<|user|>\n{u}<2>\n<|assistant|>\n{a}*<2>*\n<|user|>\n{v}<2>\n<|assistant|>\n{b}*<2>*\n"},
+        {"alpaca", "Below is an instruction that describes a task. Write a response that appropriately "
+                   "completes the request.\n\n### Instruction:\n{u}\n\n### Response:{a}*<2>*\n\n"
+                   "### Instruction:\n{v}\n\n### Response:{b}*<2>*\n\n"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct ot_rendered r = {0};
+        const struct ot_chat_template *t = ot_chat_template_at((int)i);
+        assert_string_equal(t->name, cases[i].name);
+        check_spans(t->name, talk, 4, cases[i].want);
+        int rc = render_builtin(t->name, lonely, 1, &marks, &r);
+        bool refused = strstr(t->name, "mistral") || strcmp(t->name, "llama-2") == 0;
+        assert_int_equal(rc, refused ? -OT_E_INPUT : 0);
+        check_system_is_of_user(t->name, &r);
+        ot_rendered_free(&r);
+    }
+    assert_null(ot_chat_template_at(sizeof cases / sizeof *cases));
+}
+
 static void test_lonely_system(void **state) {
     (void)state;
     struct ot_rendered r = {0};
@@ -246,11 +315,17 @@ static void test_cut(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_conversations), cmocka_unit_test(test_spaces),
-        cmocka_unit_test(test_no_system),     cmocka_unit_test(test_alpaca_input),
-        cmocka_unit_test(test_silent_turn),   cmocka_unit_test(test_what_the_user_wrote),
-        cmocka_unit_test(test_lonely_system), cmocka_unit_test(test_names),
-        cmocka_unit_test(test_prompt_format), cmocka_unit_test(test_bad_prompt_format),
+        cmocka_unit_test(test_conversations),
+        cmocka_unit_test(test_spaces),
+        cmocka_unit_test(test_no_system),
+        cmocka_unit_test(test_alpaca_input),
+        cmocka_unit_test(test_silent_turn),
+        cmocka_unit_test(test_what_the_user_wrote),
+        cmocka_unit_test(test_every_template),
+        cmocka_unit_test(test_lonely_system),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_prompt_format),
+        cmocka_unit_test(test_bad_prompt_format),
         cmocka_unit_test(test_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
