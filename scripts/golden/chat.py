@@ -9,7 +9,7 @@ tests/golden/chat/NAME.jinja are this program's own texts (`test_chat_golden PAT
 
 Writes tests/golden/chat/templates.json: conversations, and for each template the result of its published texts (null:
 they refuse the conversation, or silently drop a turn). All published texts of one name must agree, and so must this program's own.
-Prints the lines of the table in src/data/chat_known.c.
+Prints the lines of the table in src/data/chat_template.c.
 
 `text` is the conversation as a model sees it when it is used: what is sent to it before its last answer
 (add_generation_prompt), then that answer. For most templates this is the whole conversation rendered at once. Those of

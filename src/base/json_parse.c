@@ -112,6 +112,7 @@ static bool is_single_byte_text(const struct parser *p) {
 static int scan_string(struct parser *p, bool is_key) {
     size_t start = ++p->at; /* past the quote */
     for (;;) {
+        p->at += ot_json_plain_bytes((const char *)p->text + p->at, p->bytes - p->at);
         int c = peek(p);
         if (c < 0x20) /* also at the end of the text */
             return fault(p, "a control character in a string must be escaped");

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/base/json.h"
+#include "src/base/json_state.h"
 #include "src/base/utf8.h"
 
 static void append_line_break(struct ot_json_writer *w) {
@@ -32,7 +32,7 @@ static void append_quoted(struct ot_json_writer *w, const char *value, size_t by
     const unsigned char *text = (const unsigned char *)value;
     ot_string_append_text(&w->out, "\"");
     size_t plain = 0; /* start of the bytes that need no change */
-    for (size_t at = 0; at < bytes;) {
+    for (size_t at = 0; (at += ot_json_plain_bytes(value + at, bytes - at)) < bytes;) {
         size_t length = ot_utf8_character(value + at, bytes - at);
         if (length > 0 && text[at] >= 0x20 && text[at] != '"' && text[at] != '\\') {
             at += length;

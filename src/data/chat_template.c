@@ -4,167 +4,39 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/data/chat_table.h"
-#include "src/tokenizer/text.h"
+#include "src/base/strings.h"
+#include "src/data/chat_texts.h"
+#include "src/data/conversation.h"
 #include "src/tokenizer/tokenizer.h"
 
-#define QWEN_HEADS                                                                                           \
-    .system_begin = "<|im_start|>system\n", .system_end = "<|im_end|>\n",                                    \
-    .user_begin = "<|im_start|>user\n", .user_end = "<|im_end|>\n",                                          \
-    .answer_head = "<|im_start|>assistant\n", .answer_end = "<|im_end|>", .answer_tail = "\n"
-#define LLAMA_3_TURNS                                                                                        \
-    .system_end = "<|eot_id|>", .user_begin = "<|start_header_id|>user<|end_header_id|>\n\n",                \
-    .user_end = "<|eot_id|>", .answer_head = "<|start_header_id|>assistant<|end_header_id|>\n\n",            \
-    .answer_end = "<|eot_id|>"
-#define LLAMA_3_SYSTEM "<|start_header_id|>system<|end_header_id|>\n\n"
-/* Llama 3.2's template writes the present day, or this day if it cannot know the present one. A run must have
- * the same rows on every day, so we always write this day. */
-#define LLAMA_31_DATES "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
-
+/* chat_texts.h has the files of src/data/templates as strings. */
 static const struct ot_chat_template templates[] = {
-    {
-        .name = "llama-2",
-        .trim_prompt = true,
-        .trim_answer = true,
-        .system_in_user = true,
-        .alternates = true,
-        .system_begin = "<<SYS>>\n",
-        .system_end = "\n<</SYS>>\n\n",
-        .user_begin = "{bos}[INST] ",
-        .user_end = " [/INST]",
-        .answer_begin = " ",
-        .answer_end = " {eos}",
-    },
-    {
-        .name = "llama-3",
-        .own_token = "<|eot_id|>",
-        .trim_prompt = true,
-        .trim_answer = true,
-        .start = "{bos}",
-        .system_begin = LLAMA_3_SYSTEM,
-        LLAMA_3_TURNS,
-    },
-    {
-        .name = "llama-3.1", /* also of 3.2 and 3.3 */
-        .trim_prompt = true,
-        .trim_answer = true,
-        .start = "{bos}",
-        .preamble = LLAMA_3_SYSTEM LLAMA_31_DATES "<|eot_id|>",
-        .preamble_input = LLAMA_3_SYSTEM LLAMA_31_DATES "<|eot_id|>",
-        .system_begin = LLAMA_3_SYSTEM LLAMA_31_DATES,
-        .system_again = LLAMA_3_SYSTEM,
-        LLAMA_3_TURNS,
-    },
-    {.name = "chatml", .own_token = "<|im_end|>", QWEN_HEADS},
-    {
-        .name = "qwen2",
-        .preamble = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n",
-        .preamble_input = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n",
-        QWEN_HEADS,
-    },
-    {
-        .name = "qwen2.5",
-        .preamble = "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful "
-                    "assistant.<|im_end|>\n",
-        .preamble_input = "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful "
-                          "assistant.<|im_end|>\n",
-        QWEN_HEADS,
-    },
-    {.name = "qwen3", .thinks = true, QWEN_HEADS},
-    {
-        .name = "mistral", /* between the versions below; for models without a template */
-        .trim_prompt = true,
-        .trim_answer = true,
-        .system_in_user = true,
-        .start = "{bos}",
-        .system_end = "\n\n",
-        .user_begin = "[INST] ",
-        .user_end = " [/INST]",
-        .answer_begin = " ",
-        .answer_end = "{eos}",
-    },
-    {
-        .name = "mistral-v0", /* the first template of 7B-Instruct-v0.2 and Mixtral-8x7B-Instruct */
-        .no_system = true,
-        .alternates = true,
-        .start = "{bos}",
-        .user_begin = "[INST] ",
-        .user_end = " [/INST]",
-        .answer_end = "{eos}",
-    },
-    {
-        .name = "mistral-v1", /* 7B-Instruct-v0.1 and v0.2, Mixtral-8x7B-Instruct */
-        .system_in_user = true,
-        .alternates = true,
-        .start = "{bos}",
-        .system_end = "\n\n",
-        .user_begin = " [INST] ",
-        .user_end = " [/INST]",
-        .answer_begin = " ",
-        .answer_end = "{eos}",
-    },
-    {
-        .name = "mistral-v2", /* Mixtral-8x22B-Instruct */
-        .system_in_user = true,
-        .system_in_last = true,
-        .alternates = true,
-        .start = "{bos}",
-        .system_end = "\n\n",
-        .user_begin = "[INST] ",
-        .user_end = "[/INST]",
-        .answer_begin = " ",
-        .answer_end = "{eos}",
-    },
-    {
-        .name = "mistral-v3", /* 7B-Instruct-v0.3 */
-        .trim_answer = true,
-        .system_in_user = true,
-        .system_in_last = true,
-        .alternates = true,
-        .start = "{bos}",
-        .system_end = "\n\n",
-        .user_begin = "[INST] ",
-        .user_end = "[/INST]",
-        .answer_begin = " ",
-        .answer_end = "{eos}",
-    },
-    {
-        .name = "mistral-tekken", /* v3 for the tokenizer of Nemo-Instruct-2407 */
-        .system_in_user = true,
-        .system_in_last = true,
-        .alternates = true,
-        .start = "{bos}",
-        .system_end = "\n\n",
-        .user_begin = "[INST]",
-        .user_end = "[/INST]",
-        .answer_end = "{eos}",
-    },
-    {
-        .name = "zephyr",
-        .system_begin = "<|system|>\n",
-        .system_end = "{eos}\n",
-        .user_begin = "<|user|>\n",
-        .user_end = "{eos}\n",
-        .answer_head = "<|assistant|>\n",
-        .answer_end = "{eos}",
-        .answer_tail = "\n",
-    },
-    {
-        .name = "alpaca", /* texts of the Stanford project's train.py */
-        .preamble =
-            "Below is an instruction that describes a task. Write a response that appropriately completes "
-            "the request.\n\n",
-        .preamble_input =
-            "Below is an instruction that describes a task, paired with an input that provides further "
-            "context. Write a response that appropriately completes the request.\n\n",
-        .system_end = "\n\n",
-        .user_begin = "### Instruction:\n",
-        .input_begin = "\n\n### Input:\n",
-        .user_end = "\n\n",
-        .answer_head = "### Response:",
-        .answer_end = "{eos}",
-        .answer_tail = "\n\n",
-    },
+    {.name = "llama-2", .source = OT_CHAT_LLAMA_2, .moves_system = true, .alternates = true},
+    {.name = "llama-3", .source = OT_CHAT_LLAMA_3, .stop = "<|eot_id|>", .has_stop_alone = true},
+    /* Also of Llama 3.2 and 3.3. The template of 3.2 writes the present day, or a fixed day if it cannot know
+     * the present one. A run must have the same rows on every day, so this text always has the fixed day. */
+    {.name = "llama-3.1", .source = OT_CHAT_LLAMA_3_1, .stop = "<|eot_id|>"},
+    {.name = "chatml", .source = OT_CHAT_CHATML, .stop = "<|im_end|>", .has_stop_alone = true},
+    {.name = "qwen2", .source = OT_CHAT_QWEN2, .stop = "<|im_end|>"},
+    {.name = "qwen2.5", .source = OT_CHAT_QWEN2_5, .stop = "<|im_end|>"},
+    /* The last answer gets a block of thoughts, which is empty if the row has none. It trains all the same: a
+     * server that lets the model think starts generation before the block. */
+    {.name = "qwen3", .source = OT_CHAT_QWEN3, .stop = "<|im_end|>"},
+    /* Between the versions below, for models without a template. */
+    {.name = "mistral", .source = OT_CHAT_MISTRAL, .moves_system = true},
+    /* The first template of 7B-Instruct-v0.2 and Mixtral-8x7B-Instruct. */
+    {.name = "mistral-v0", .source = OT_CHAT_MISTRAL_V0, .no_system = true, .alternates = true},
+    /* 7B-Instruct-v0.1 and v0.2, Mixtral-8x7B-Instruct. */
+    {.name = "mistral-v1", .source = OT_CHAT_MISTRAL_V1, .moves_system = true, .alternates = true},
+    /* Mixtral-8x22B-Instruct. */
+    {.name = "mistral-v2", .source = OT_CHAT_MISTRAL_V2, .moves_system = true, .alternates = true},
+    /* 7B-Instruct-v0.3. */
+    {.name = "mistral-v3", .source = OT_CHAT_MISTRAL_V3, .moves_system = true, .alternates = true},
+    /* v3 for the tokenizer of Nemo-Instruct-2407. */
+    {.name = "mistral-tekken", .source = OT_CHAT_MISTRAL_TEKKEN, .moves_system = true, .alternates = true},
+    {.name = "zephyr", .source = OT_CHAT_ZEPHYR},
+    /* Texts of the Stanford project's train.py. */
+    {.name = "alpaca", .source = OT_CHAT_ALPACA},
 };
 
 enum { N_TEMPLATES = sizeof templates / sizeof *templates };
@@ -180,10 +52,6 @@ const struct ot_chat_template *ot_chat_template_find(const char *name) {
     return NULL;
 }
 
-const char *ot_chat_template_name(const struct ot_chat_template *t) {
-    return t->name;
-}
-
 const char *ot_chat_template_names(void) {
     return "llama-2, llama-3, llama-3.1, chatml, qwen2, qwen2.5, qwen3, mistral, mistral-v0, mistral-v1, "
            "mistral-v2, mistral-v3, mistral-tekken, zephyr, alpaca";
@@ -191,245 +59,169 @@ const char *ot_chat_template_names(void) {
 
 const struct ot_chat_template *ot_chat_template_guess(const struct ot_tokenizer *tokenizer) {
     for (int i = 0; i < N_TEMPLATES; i++) {
-        const char *own = templates[i].own_token;
-        if (own && ot_tokenizer_find(tokenizer, own, strlen(own)) >= 0)
-            return &templates[i];
+        const struct ot_chat_template *t = &templates[i];
+        if (t->has_stop_alone && ot_tokenizer_find(tokenizer, t->stop, strlen(t->stop)) >= 0)
+            return t;
     }
     return NULL;
 }
 
-/* ---- white space, by the definition of Python's str.strip and Jinja's trim ---- */
+/* ---- texts ---- */
 
-/* Length of the white space character at the front of text[0..n), n > 0; 0: not white space. */
-static size_t space_at_front(const char *text, size_t n) {
-    unsigned char lead = (unsigned char)text[0];
-    size_t length = lead < 0x80 ? 1 : lead >= 0xc2 && lead < 0xe0 ? 2 : lead >= 0xe0 && lead < 0xf0 ? 3 : 0;
-    if (length == 0 || length > n)
-        return 0;
-    uint32_t code_point = ot_utf8_decode(text, &length);
-    return ot_unicode_is_space(code_point) || (code_point >= 0x1c && code_point <= 0x1f) ? length : 0;
-}
-
-static size_t space_at_back(const char *text, size_t n) {
-    for (size_t length = 1; length <= 3 && length <= n; length++)
-        if (space_at_front(text + n - length, length) == length)
-            return length;
+/* Copies a file of src/data/templates: with what only rows have, or with `bos` at its mark. */
+static int write_text(const char *source, bool for_rows, const char *bos, char **jinja, size_t *bytes) {
+    struct ot_string_builder b = {0};
+    const char *mark;
+    for (; (mark = strpbrk(source, "{+")); source = mark) {
+        ot_string_append(&b, source, (size_t)(mark - source));
+        if (strncmp(mark, "{bos}", 5) == 0) {
+            ot_string_append_text(&b, bos);
+            mark += 5;
+        } else if (strncmp(mark, "{+", 2) == 0) {
+            mark = for_rows ? mark + 2 : strstr(mark, "+}") + 2;
+        } else if (strncmp(mark, "+}", 2) == 0) {
+            mark += 2;
+        } else {
+            ot_string_append(&b, mark++, 1);
+        }
+    }
+    ot_string_append_text(&b, source);
+    if (b.failed) {
+        free(b.text);
+        return ot_fail(OT_E_BUDGET, "no memory for a chat template");
+    }
+    *jinja = b.text;
+    *bytes = b.bytes;
     return 0;
 }
 
-/* Drops white space from the end of the text, but nothing before `floor`. */
-static void trim_back(struct ot_rendered *r, size_t floor) {
-    size_t bytes = r->bytes, length;
-    while (bytes > floor && (length = space_at_back(r->text + floor, bytes - floor)) > 0)
-        bytes -= length;
-    if (bytes < r->bytes)
-        ot_rendered_cut(r, bytes);
+#define BOS "{{ '' + bos_token | default('', true) + '' }}"
+
+int ot_chat_template_write(const struct ot_chat_template *t, bool bos, char **jinja, size_t *bytes) {
+    return write_text(t->source, false, bos && !ot_chat_template_begins(t) ? BOS : "", jinja, bytes);
 }
 
-static void append_content(struct ot_rendered *r, const char *text, size_t bytes, bool trained, bool trim) {
-    size_t length;
-    while (trim && bytes > 0 && (length = space_at_front(text, bytes)) > 0) {
-        text += length;
-        bytes -= length;
-    }
-    size_t floor = r->bytes;
-    ot_rendered_append(r, text, bytes, trained, true);
-    if (trim)
-        trim_back(r, floor);
+int ot_chat_template_write_for_rows(const struct ot_chat_template *t, char **jinja, size_t *bytes) {
+    return write_text(t->source, true, "", jinja, bytes);
 }
 
-/* ---- turns ---- */
-
-/* Appends a text of a template (NULL: nothing) with {bos} and {eos} replaced by the tokens. */
-static void append_mark(struct ot_rendered *r, const char *text, const struct ot_chat_marks *marks,
-                        bool trained) {
-    while (text && *text) {
-        const char *brace = strchr(text, '{');
-        size_t bytes = brace ? (size_t)(brace - text) : strlen(text);
-        ot_rendered_append(r, text, bytes, trained, false);
-        if (!brace)
-            return;
-        const struct ot_chat_mark *mark = strncmp(brace, "{bos}", 5) == 0 ? &marks->bos : &marks->eos;
-        ot_rendered_append_token(r, mark->text, mark->bytes, mark->id, trained);
-        text = brace + 5;
-    }
+bool ot_chat_template_begins(const struct ot_chat_template *t) {
+    return strstr(t->source, "bos_token") != NULL;
 }
 
-static void render_system(const struct ot_chat_template *t, const struct ot_turn *turn, bool first,
-                          const struct ot_chat_marks *marks, struct ot_rendered *r) {
-    bool again = !first && t->system_again;
-    append_mark(r, again ? t->system_again : t->system_begin, marks, false);
-    append_content(r, turn->text, turn->bytes, false, t->trim_prompt && !t->system_in_user);
-    append_mark(r, t->system_end, marks, false);
-}
+/* ---- recognising a text ---- */
 
-/* system: the system turn to put in front, or NULL. Both texts are then trimmed as one text. */
-static void render_user(const struct ot_chat_template *t, const struct ot_turn *system,
-                        const struct ot_turn *turn, const struct ot_chat_marks *marks,
-                        struct ot_rendered *r) {
-    append_mark(r, t->user_begin, marks, false);
-    size_t floor = r->bytes;
-    if (system)
-        render_system(t, system, true, marks, r);
-    append_content(r, turn->text, turn->bytes, false, t->trim_prompt && !system);
-    if (system && t->trim_prompt)
-        trim_back(r, floor);
-    if (turn->input) {
-        append_mark(r, t->input_begin ? t->input_begin : "\n\n", marks, false);
-        append_content(r, turn->input, turn->input_bytes, false, t->trim_prompt);
-    }
-    append_mark(r, t->user_end, marks, false);
-}
-
-struct part {
-    const char *text;
+/* Length and 64-bit FNV-1a hash of templates as models publish them. scripts/golden/chat.py computes them,
+ * renders each template with Jinja and compares the results. */
+static const struct {
     size_t bytes;
+    uint64_t hash;
+    const char *name;
+} known[] = {
+    {196, UINT64_C(0x88bf4138d5c826f0), "chatml"},          /* chatml */
+    {815, UINT64_C(0xf344eecf1bd3a427), "llama-2"},         /* llama-2-chat */
+    {4613, UINT64_C(0xcc0368e1ffb6b958), "llama-3.1"},      /* llama-3.1-instruct */
+    {3826, UINT64_C(0x368f4c34b8554414), "llama-3.1"},      /* llama-3.2-instruct */
+    {348, UINT64_C(0x74891e390e614ae2), "llama-3"},         /* llama-3-instruct-first */
+    {389, UINT64_C(0x0e60067a5537498e), "llama-3"},         /* llama-3-instruct */
+    {3777, UINT64_C(0xc134bf40d6f56d76), "mistral-tekken"}, /* nemo-2407-first */
+    {3944, UINT64_C(0x20783e9d94168233), "mistral-tekken"}, /* nemo-2407 */
+    {470, UINT64_C(0x8c734b90b4f8d84d), "mistral-v0"},      /* mixtral-8x7b-first */
+    {1057, UINT64_C(0x46eac0bf5c765c47), "mistral-v1"},     /* mistral-7b-v0.1 */
+    {1052, UINT64_C(0x2784b402c2ed128f), "mistral-v2"},     /* mixtral-8x22b */
+    {3958, UINT64_C(0x2487e6e79d6345cf), "mistral-v3"},     /* mistral-7b-v0.3 */
+    {2508, UINT64_C(0xadaa2a0bbac0305f), "qwen2.5"},        /* qwen2.5-0.5b-gguf */
+    {2506, UINT64_C(0xe642ce246d7f2e3d), "qwen2.5"},        /* qwen2.5-instruct */
+    {328, UINT64_C(0x8a87094e0e1e24c5), "qwen2"},           /* qwen2-instruct */
+    {4116, UINT64_C(0x2bfdb7aa9754484e), "qwen3"},          /* qwen3-first */
+    {4168, UINT64_C(0x959a4551391a6549), "qwen3"},          /* qwen3 */
+    {410, UINT64_C(0xcd8b49000db02c2c), "zephyr"},          /* zephyr-7b-beta */
 };
 
-static struct part strip_lines(struct part p, bool front, bool back) {
-    for (; front && p.bytes > 0 && *p.text == '\n'; p.bytes--)
-        p.text++;
-    for (; back && p.bytes > 0 && p.text[p.bytes - 1] == '\n'; p.bytes--)
-        ;
-    return p;
+uint64_t ot_chat_hash_text(const char *text, size_t n, size_t *bytes) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    *bytes = 0;
+    if (n > 0 && text[n - 1] == '\n')
+        n--;
+    if (n > 0 && text[n - 1] == '\r')
+        n--;
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] == '\r' && i + 1 < n && text[i + 1] == '\n')
+            continue;
+        hash = (hash ^ (unsigned char)(text[i] == '\r' ? '\n' : text[i])) * UINT64_C(0x100000001b3);
+        ++*bytes;
+    }
+    return hash;
 }
 
-/* Pointer to the last `mark` in a text, or NULL. */
-static const char *find_last(struct part p, const char *mark) {
-    size_t n = strlen(mark);
-    for (size_t at = p.bytes >= n ? p.bytes - n + 1 : 0; at-- > 0;)
-        if (memcmp(p.text + at, mark, n) == 0)
-            return p.text + at;
+const char *ot_chat_known_name(size_t bytes, uint64_t hash) {
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (known[i].bytes == bytes && known[i].hash == hash)
+            return known[i].name;
     return NULL;
 }
 
-static const char *find_first(struct part p, const char *mark) {
-    size_t n = strlen(mark);
-    for (size_t at = 0; at + n <= p.bytes; at++)
-        if (memcmp(p.text + at, mark, n) == 0)
-            return p.text + at;
-    return NULL;
-}
-
-/* An answer may begin with a thought: <think> ... </think>. Removes the thought from *answer, as Qwen3's
- * template does: the thought ends at the first end mark, the answer begins after the last one. Returns the
- * thought. */
-static struct part take_thought(struct part *answer) {
-    static const char begin[] = "<think>", end[] = "</think>";
-    struct part thought = *answer;
-    const char *first = find_first(*answer, end), *last = find_last(*answer, end);
-    if (!first)
-        return (struct part){"", 0};
-    thought.bytes = (size_t)(first - thought.text);
-    thought = strip_lines(thought, false, true);
-    const char *opened = find_last(thought, begin);
-    if (opened) {
-        opened += strlen(begin);
-        thought.bytes -= (size_t)(opened - thought.text);
-        thought.text = opened;
+/* With BOS and without. Llama 2's was saved with both its own BOS and that of the tokenizer once. */
+static int is_own_text(const struct ot_chat_template *t, size_t bytes, uint64_t hash, bool *same) {
+    *same = false;
+    for (int bos = 0; bos < 2 && !*same; bos++) {
+        char *text;
+        size_t own_bytes, n;
+        OT_TRY(write_text(t->source, false, bos ? BOS : "", &text, &own_bytes));
+        *same = ot_chat_hash_text(text, own_bytes, &n) == hash && n == bytes;
+        free(text);
     }
-    last += strlen(end);
-    *answer = strip_lines((struct part){last, answer->bytes - (size_t)(last - answer->text)}, true, false);
-    return strip_lines(thought, true, true);
+    return 0;
 }
 
-/* Appends the answer with its thought. in_reply: no user's question follows; last: no turn follows. The
- * <think> block trains even if it is empty: a server that lets the model think starts generation before the
- * block. */
-static void append_thinking(struct ot_rendered *r, struct part answer, bool in_reply, bool last,
-                            bool trained) {
-    struct part thought = take_thought(&answer);
-    if (in_reply && (last || thought.bytes > 0)) {
-        ot_rendered_append(r, "<think>\n", 8, trained, false);
-        ot_rendered_append(r, thought.text, thought.bytes, trained, true);
-        ot_rendered_append(r, "\n</think>\n\n", 11, trained, false);
-        answer = strip_lines(answer, true, false);
+int ot_chat_template_recognize(const char *jinja, size_t bytes, const struct ot_chat_template **out) {
+    size_t n;
+    uint64_t hash = ot_chat_hash_text(jinja, bytes, &n);
+    *out = NULL;
+    const char *name = ot_chat_known_name(n, hash);
+    const struct ot_chat_template *t;
+    if (name)
+        *out = ot_chat_template_find(name);
+    for (int i = 0; !*out && (t = ot_chat_template_at(i)); i++) {
+        bool same;
+        OT_TRY(is_own_text(t, n, hash, &same));
+        if (same)
+            *out = t;
     }
-    ot_rendered_append(r, answer.text, answer.bytes, trained, true);
-}
-
-static void render_answer(const struct ot_chat_template *t, const struct ot_turn *turn, bool in_reply,
-                          bool last, const struct ot_chat_marks *marks, struct ot_rendered *r) {
-    bool trained = !turn->untrained && !ot_text_is_blank(turn->text, turn->bytes);
-    append_mark(r, t->answer_head, marks, false);
-    append_mark(r, t->answer_begin, marks, trained);
-    if (t->thinks)
-        append_thinking(r, (struct part){turn->text, turn->bytes}, in_reply, last, trained);
-    else
-        append_content(r, turn->text, turn->bytes, trained, t->trim_answer);
-    append_mark(r, t->answer_end, marks, trained);
-    append_mark(r, t->answer_tail, marks, false);
+    return 0;
 }
 
 /* ---- conversations ---- */
 
-static const char *role_name(enum ot_role role) {
-    return role == OT_ROLE_SYSTEM ? "system" : role == OT_ROLE_USER ? "user" : "assistant";
+static int check_order(const struct ot_chat_template *t, const struct ot_conversation *c, size_t first,
+                       const char *where) {
+    for (size_t i = first; i < c->n; i++) {
+        enum ot_role role = c->messages[i].role;
+        if (role != ((i - first) % 2 == 0 ? OT_ROLE_USER : OT_ROLE_ASSISTANT))
+            return ot_fail(OT_E_INPUT,
+                           "%s: turn %zu has the role %s, but template %s needs alternating user and "
+                           "assistant turns, after at most one system turn",
+                           where, i + 1, ot_role_name(role), t->name);
+    }
+    return 0;
 }
 
-/* Refuses conversations that the model's own template refuses, or of which it silently drops parts. */
-static int check_order(const struct ot_chat_template *t, const struct ot_turn *turns, size_t n,
-                       const char *where) {
-    size_t first = n > 0 && turns[0].role == OT_ROLE_SYSTEM ? 1 : 0;
+int ot_chat_template_check(const struct ot_chat_template *t, const struct ot_conversation *c,
+                           const char *where) {
+    size_t first = c->n > 0 && c->messages[0].role == OT_ROLE_SYSTEM ? 1 : 0;
     if (first && t->no_system)
         return ot_fail(
             OT_E_INPUT,
             "%s: template %s does not allow a system turn; remove the turn or choose another --template",
             where, t->name);
-    for (size_t i = first; t->alternates && i < n; i++) {
-        enum ot_role wanted = (i - first) % 2 == 0 ? OT_ROLE_USER : OT_ROLE_ASSISTANT;
-        if (turns[i].role != wanted)
+    if (t->alternates)
+        OT_TRY(check_order(t, c, first, where));
+    for (size_t i = 0; t->moves_system && i < c->n; i++)
+        if (c->messages[i].role == OT_ROLE_SYSTEM &&
+            (i + 1 == c->n || c->messages[i + 1].role != OT_ROLE_USER))
             return ot_fail(OT_E_INPUT,
-                           "%s: turn %zu has the role %s, but template %s needs alternating user and "
-                           "assistant turns, after at most one system turn",
-                           where, i + 1, role_name(turns[i].role), t->name);
-    }
+                           "%s: template %s puts a system turn into the user's turn after it, but no user's "
+                           "turn follows",
+                           where, t->name);
     return 0;
-}
-
-static bool is_tool_response(const struct ot_turn *turn) {
-    static const char begin[] = "<tool_response>", end[] = "</tool_response>";
-    size_t before = strlen(begin), after = strlen(end);
-    return turn->bytes >= after && memcmp(turn->text, begin, before) == 0 &&
-           memcmp(turn->text + turn->bytes - after, end, after) == 0;
-}
-
-/* Index of the user's last turn that is not the result of a tool; n if there is none. */
-static size_t find_question(const struct ot_turn *turns, size_t n, bool any) {
-    for (size_t i = n; i-- > 0;)
-        if (turns[i].role == OT_ROLE_USER && (any || !is_tool_response(&turns[i])))
-            return i;
-    return n;
-}
-
-int ot_chat_template_render(const struct ot_chat_template *t, const struct ot_turn *turns, size_t n_turns,
-                            const struct ot_chat_marks *marks, const char *where, struct ot_rendered *r) {
-    size_t question = find_question(turns, n_turns, !t->thinks);
-    const struct ot_turn *system = NULL;
-    OT_TRY(check_order(t, turns, n_turns, where));
-    append_mark(r, t->start, marks, false);
-    if (n_turns > 0 && turns[0].role != OT_ROLE_SYSTEM)
-        append_mark(r, turns[0].input ? t->preamble_input : t->preamble, marks, false);
-    for (size_t i = 0; i < n_turns; i++) {
-        const struct ot_turn *turn = &turns[i];
-        bool takes_system = turn->role == OT_ROLE_USER && (!t->system_in_last || i == question);
-        if (system && turn->role != OT_ROLE_USER && !t->system_in_last)
-            break;
-        if (turn->role == OT_ROLE_SYSTEM && t->system_in_user)
-            system = turn;
-        else if (turn->role == OT_ROLE_SYSTEM)
-            render_system(t, turn, i == 0, marks, r);
-        else if (turn->role == OT_ROLE_USER)
-            render_user(t, takes_system ? system : NULL, turn, marks, r);
-        else
-            render_answer(t, turn, i > question, i + 1 == n_turns, marks, r);
-        if (takes_system)
-            system = NULL;
-    }
-    if (system)
-        return ot_fail(
-            OT_E_INPUT,
-            "%s: template %s puts a system turn into the user's turn after it, but no user's turn follows",
-            where, t->name);
-    return ot_rendered_check(r);
 }

@@ -58,6 +58,11 @@ static bool is_filled(const struct ot_json *value) {
 
 /* ---- roles ---- */
 
+const char *ot_role_name(enum ot_role role) {
+    static const char *const names[] = {"system", "user", "assistant", "tool"};
+    return names[role];
+}
+
 static const struct {
     const char *name;
     enum ot_role role;
@@ -379,7 +384,7 @@ int ot_conversation_read_answer(struct ot_conversation *c, const struct ot_json 
     return 0;
 }
 
-/* ---- for a model's own template ---- */
+/* ---- for templates ---- */
 
 /* The turn's thoughts, under whatever name; NULL: none. */
 static const struct ot_json *find_thoughts(const struct ot_json *source) {
@@ -453,6 +458,15 @@ static void put_message(struct ot_json_writer *w, const struct ot_message *m, st
     ot_json_end_object(w);
 }
 
+static void put_plain_message(struct ot_json_writer *w, const struct ot_message *m) {
+    ot_json_begin_object(w, NULL);
+    ot_json_put_text(w, "role", ot_role_name(m->role));
+    ot_json_put_string(w, "content", m->text, m->bytes);
+    if (m->input)
+        ot_json_put_string(w, "input", m->input, m->input_bytes);
+    ot_json_end_object(w);
+}
+
 static int take_json(struct ot_json_writer *w, struct ot_json **out) {
     char *text;
     size_t bytes;
@@ -460,6 +474,15 @@ static int take_json(struct ot_json_writer *w, struct ot_json **out) {
     int rc = ot_json_parse(text, bytes, "a conversation", out);
     free(text);
     return rc;
+}
+
+int ot_conversation_plain_messages(const struct ot_conversation *c, struct ot_json **out) {
+    struct ot_json_writer w = {.indent = -1};
+    ot_json_begin_array(&w, NULL);
+    for (size_t i = 0; i < c->n; i++)
+        put_plain_message(&w, &c->messages[i]);
+    ot_json_end_array(&w);
+    return take_json(&w, out);
 }
 
 int ot_conversation_messages(const struct ot_conversation *c, bool takes_parts, bool developer,

@@ -14,7 +14,14 @@
 #define OT_DATA_CONVERSATION_H
 
 #include "src/base/json.h"
-#include "src/data/chat_template.h"
+
+enum ot_role {
+    OT_ROLE_SYSTEM,
+    OT_ROLE_USER,
+    OT_ROLE_ASSISTANT,
+    OT_ROLE_TOOL /* not for built-in templates */
+};
+const char *ot_role_name(enum ot_role role); /* "system", ... */
 
 struct ot_message {
     enum ot_role role;
@@ -58,6 +65,9 @@ int ot_conversation_read_system(struct ot_conversation *c, const struct ot_json 
 /* Refuses a row with tools: a prompt and its answer have no place for them. */
 int ot_conversation_refuse_tools(const struct ot_json *row, const char *where);
 
+/* Writes the turns as a built-in template sees them: "role", "content", and the "input" of an alpaca
+ * instruction. The caller frees *out. */
+int ot_conversation_plain_messages(const struct ot_conversation *c, struct ot_json **out);
 /* Writes the turns as a model's own template sees them. takes_parts: content may stay a list of parts.
  * developer: the template knows that role; otherwise it becomes system. The caller frees *out. */
 int ot_conversation_messages(const struct ot_conversation *c, bool takes_parts, bool developer,

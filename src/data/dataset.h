@@ -36,7 +36,7 @@ struct ot_data_stats {
     /* rows whose own text contains special tokens; they are encoded as such, as Hugging Face does */
     int64_t with_specials;
     int64_t untold_turns,
-        untold_rows;  /* assistant turns without an exact place, and their rows (own_template.h) */
+        untold_rows;  /* assistant turns without an exact place, and their rows (chat_render.h) */
     int64_t left_out; /* rows of whose turns the template leaves out a text */
     int64_t first_untold_line, first_left_out_line;
     int32_t first_special; /* id of the first such token, and its line */

@@ -45,7 +45,8 @@ static const char accepted[] = "text; prompt + completion or response (texts, or
 
 struct ot_format {
     const struct ot_chat_template *template; /* NULL: none, or the model's own */
-    const struct ot_own_template *own;       /* the model's own, if it is in use; NULL: it is not */
+    struct ot_chat_renderer *builtin;        /* `template`, open */
+    const struct ot_chat_renderer *own;      /* the model's own, if it is in use; NULL: it is not */
     struct ot_template_choice chat;
     enum ot_template_source source;
     struct ot_prompt_format *prompt; /* the user's, otherwise the kind's */
@@ -64,11 +65,16 @@ const char *ot_row_kind_name(enum ot_row_kind kind) {
     return kind == OT_ROW_CUSTOM ? "custom" : "unknown";
 }
 
+static int use_builtin(struct ot_format *f, const struct ot_chat_template *t) {
+    f->template = t;
+    return ot_chat_renderer_open_builtin(t, &f->builtin);
+}
+
 static int take_template(struct ot_format *f, const char *name, enum ot_template_source source) {
-    f->template = ot_chat_template_find(name);
+    const struct ot_chat_template *t = ot_chat_template_find(name);
     f->source = source;
-    if (f->template)
-        return 0;
+    if (t)
+        return use_builtin(f, t);
     return ot_fail(source == OT_TEMPLATE_NAMED ? OT_E_USAGE : OT_E_INPUT,
                    "%sunknown chat template '%s'; known: %s",
                    source == OT_TEMPLATE_NAMED ? "" : "the model's run.json names a template: ", name,
@@ -101,6 +107,7 @@ void ot_format_close(struct ot_format *f) {
     if (!f)
         return;
     ot_prompt_format_close(f->prompt);
+    ot_chat_renderer_close(f->builtin);
     free(f);
 }
 
@@ -110,7 +117,7 @@ enum ot_row_kind ot_format_kind(const struct ot_format *f) {
 
 const char *ot_format_template(const struct ot_format *f) {
     if (f->template)
-        return ot_chat_template_name(f->template);
+        return f->template->name;
     return f->own ? "the model's own" : NULL;
 }
 
@@ -172,17 +179,18 @@ static int detect_custom(struct ot_format *f, const struct ot_json *row, const c
 
 /* Chooses the template for conversations if the user gave none. */
 static int choose_model_template(struct ot_format *f, const char *where) {
-    const struct ot_own_template *own = f->chat.own;
-    if (own && ot_own_template_fault(own))
+    const struct ot_chat_renderer *own = f->chat.own;
+    if (own && ot_chat_renderer_fault(own))
         return ot_fail(
             OT_E_USAGE,
             "%s: the model's chat template cannot be used: %s; choose a format with --template: %s", where,
-            ot_own_template_fault(own), ot_chat_template_names());
+            ot_chat_renderer_fault(own), ot_chat_template_names());
     f->own = own;
-    f->template = own ? ot_own_template_known(own) : ot_chat_template_guess(f->tokenizer);
     f->source = own ? OT_TEMPLATE_OWN : OT_TEMPLATE_GUESSED;
-    if (own || f->template)
-        return 0;
+    const struct ot_chat_template *t =
+        own ? ot_chat_renderer_known(own) : ot_chat_template_guess(f->tokenizer);
+    if (own || t)
+        return t ? use_builtin(f, t) : 0;
     return ot_fail(
         OT_E_USAGE,
         "%s: the rows are conversations, but the model has no chat template; choose one with --template: %s",
@@ -193,7 +201,7 @@ static int choose_model_template(struct ot_format *f, const char *where) {
  * rows that only it can write. */
 static int take_recorded(struct ot_format *f) {
     OT_TRY(take_template(f, f->chat.recorded, OT_TEMPLATE_RECORDED));
-    if (f->chat.own && ot_own_template_known(f->chat.own) == f->template)
+    if (f->chat.own && ot_chat_renderer_known(f->chat.own) == f->template)
         f->own = f->chat.own;
     return 0;
 }
@@ -201,7 +209,7 @@ static int take_recorded(struct ot_format *f) {
 static int choose_template(struct ot_format *f, enum ot_row_kind kind, const char *where) {
     if (kind == OT_ROW_TEXT && f->template)
         return ot_fail(OT_E_USAGE, "%s: rows of plain text have no turns, so leave out --template %s", where,
-                       ot_chat_template_name(f->template));
+                       f->template->name);
     if (kind == OT_ROW_TEXT || f->template)
         return 0;
     if (f->chat.recorded)
@@ -336,40 +344,26 @@ static int check_needs(const struct ot_format *f, const struct ot_conversation *
         OT_E_INPUT,
         "%s: the built-in chat template %s has no place for %s; use a model that has a template of its own "
         "with a place for it, without --template, or write its contents into the text of the turns",
-        where, ot_chat_template_name(f->template), talk->needs);
+        where, f->template->name, talk->needs);
 }
 
 static int render_builtin(const struct ot_format *f, const struct ot_conversation *talk, const char *where,
                           struct ot_rendered *r) {
     OT_TRY(check_needs(f, talk, where));
-    struct ot_turn *turns = calloc(talk->n + 1, sizeof *turns);
-    if (!turns)
-        return ot_fail(OT_E_BUDGET, "%s: no memory for %zu turns", where, talk->n);
-    for (size_t i = 0; i < talk->n; i++) {
-        const struct ot_message *m = &talk->messages[i];
-        turns[i] = (struct ot_turn){.role = m->role,
-                                    .text = m->text,
-                                    .bytes = m->bytes,
-                                    .input = m->input,
-                                    .input_bytes = m->input_bytes,
-                                    .untrained = m->untrained};
-    }
-    int rc = ot_chat_template_render(f->template, turns, talk->n, &f->marks, where, r);
-    free(turns);
-    return rc;
+    return ot_chat_renderer_render(f->builtin, talk, f->tokenizer, &f->marks, where, r);
 }
 
 /* True if the model's own template writes this conversation. Where a built-in template gives the same, it
  * does, because it also trains answers whose place in the own template's text is not exact. */
 static bool uses_own(const struct ot_format *f, const struct ot_conversation *talk) {
-    bool is_own = f->own && (!f->template || f->template == ot_own_template_known(f->own));
+    bool is_own = f->own && (!f->template || f->template == ot_chat_renderer_known(f->own));
     return is_own && (!f->template || talk->needs);
 }
 
 static int render_talk(const struct ot_format *f, const struct ot_conversation *talk, const char *where,
                        struct ot_rendered *r) {
     if (uses_own(f, talk))
-        return ot_own_template_render(f->own, talk, f->tokenizer, &f->marks, where, r);
+        return ot_chat_renderer_render(f->own, talk, f->tokenizer, &f->marks, where, r);
     return render_builtin(f, talk, where, r);
 }
 
@@ -446,7 +440,7 @@ int ot_format_render_prompt(const struct ot_format *f, const struct ot_json *row
         return 0;
     int rc = ot_conversation_read(&talk, row, f->row->keys[0], where);
     if (rc == 0 && uses_own(f, &talk))
-        rc = ot_own_template_prompt(f->own, &talk, &f->marks, where, r);
+        rc = ot_chat_renderer_prompt(f->own, &talk, &f->marks, where, r);
     if (rc == 0)
         rc = uses_own(f, &talk);
     ot_conversation_free(&talk);

@@ -1,10 +1,11 @@
-/* Jinja: renders the chat templates that models bring in their directories.
+/* Jinja: renders chat templates, those that models bring in their directories and the built-in ones.
  *
- * A template is a text of another person. It is read as a program of a small language and never as anything
- * else: it sees the values that the caller passes, it writes text, and it can do nothing else. The language
- * is the part of Jinja that chat templates use, with the meaning that jinja2's ImmutableSandboxedEnvironment
- * gives it when transformers sets it up (trim_blocks, lstrip_blocks, loop controls, its own tojson). Texts
- * are equal byte for byte, including how Python prints lists, dicts and floating-point numbers.
+ * A template may be a text of another person. It is read as a program of a small language and never as
+ * anything else: it sees the values that the caller passes, and it writes text. It can do nothing else. The
+ * language is the part of Jinja that chat templates use, with the meaning that jinja2's
+ * ImmutableSandboxedEnvironment gives it when transformers sets it up (trim_blocks, lstrip_blocks, loop
+ * controls, its own tojson). Texts are equal byte for byte, including how Python prints lists, dicts and
+ * floating-point numbers.
  *
  * Supported: if, for (with else, if, break, continue, loop.*), set (also blocks, tuples and namespaces),
  * macro, call, filter, with, raw, generation; all expressions of jinja2; its

@@ -33,12 +33,12 @@ static int open_own(struct ot_session *s) {
     if (!text)
         return 0;
     snprintf(name, sizeof name, "the chat template of %.120s", ot_model_dir_path(s->dir));
-    OT_TRY(ot_own_template_open(text, facts->chat_template_bytes, name, facts->tokenizer_config,
-                                &s->own_template));
+    OT_TRY(ot_chat_renderer_open(text, facts->chat_template_bytes, name, facts->tokenizer_config,
+                                 &s->model_template));
     if (facts->tool_template)
-        OT_TRY(ot_own_template_add_tools(s->own_template, facts->tool_template, facts->tool_template_bytes,
-                                         name));
-    s->chat.own = s->own_template;
+        OT_TRY(ot_chat_renderer_add_tools(s->model_template, facts->tool_template, facts->tool_template_bytes,
+                                          name));
+    s->chat.own = s->model_template;
     return 0;
 }
 
@@ -68,7 +68,7 @@ struct ot_template_choice ot_chat_choice(const struct ot_session *s) {
 }
 
 void ot_chat_choice_settle(const struct ot_session *s, const char *name, enum ot_template_source source) {
-    bool own = source == OT_TEMPLATE_OWN && ot_own_template_known(s->chat.own);
+    bool own = source == OT_TEMPLATE_OWN && ot_chat_renderer_known(s->chat.own);
     if (s->options->command == OT_COMMAND_TRAIN && (source == OT_TEMPLATE_GUESSED || own))
         ot_settings_choose_text(s->settings, "template", name);
 }
@@ -84,7 +84,7 @@ static const struct ot_chat_template *written_in(const struct ot_session *s) {
 /* True if the model's files have the template of the rows. Without one of their own, they have not. */
 static bool has_template(const struct ot_session *s, const struct ot_chat_template *of_rows) {
     bool has = s->dir && ot_model_dir_facts(s->dir)->has_chat_template;
-    return has && (!of_rows || (s->chat.own && ot_own_template_known(s->chat.own) == of_rows));
+    return has && (!of_rows || (s->chat.own && ot_chat_renderer_known(s->chat.own) == of_rows));
 }
 
 int ot_chat_choice_write(const struct ot_session *s, char **jinja, size_t *bytes) {
@@ -118,7 +118,7 @@ static void note_bos(const struct ot_session *s, const struct ot_chat_template *
 
 void ot_chat_choice_note(const struct ot_session *s, const char *name) {
     const struct ot_chat_template *of_rows = name ? ot_chat_template_find(name) : NULL;
-    const char *stop = of_rows ? ot_chat_template_stop(of_rows) : NULL;
+    const char *stop = of_rows ? of_rows->stop : NULL;
     if (!of_rows)
         return;
     if (s->options->command == OT_COMMAND_TRAIN && s->dir && ot_model_dir_facts(s->dir)->has_chat_template &&
@@ -128,12 +128,11 @@ void ot_chat_choice_note(const struct ot_session *s, const char *name) {
                "model's own",
                name);
     if (stop) {
-        size_t bytes = strcspn(stop, ">") + 1;
-        if (ot_tokenizer_find(s->tokenizer, stop, bytes) < 0)
+        if (ot_tokenizer_find(s->tokenizer, stop, strlen(stop)) < 0)
             ot_log(OT_LOG_INFO,
-                   "note    the chat template %s ends turns with %.*s, which is no token of this tokenizer: "
+                   "note    the chat template %s ends turns with %s, which is no token of this tokenizer: "
                    "several ordinary tokens spell it",
-                   name, (int)bytes, stop);
+                   name, stop);
     }
     note_bos(s, of_rows);
 }

@@ -59,9 +59,9 @@ struct ot_session {
     struct ot_tokenizer *tokenizer;
     struct ot_special_tokens specials;
     struct ot_json *run; /* run.json beside the model, for generate, eval and merge; NULL: none was read */
-    struct ot_template_choice chat;       /* what the model's files say (chat_choice.h) */
-    struct ot_own_template *own_template; /* of the model's directory; NULL: it has none */
-    const char *prompt_format;            /* --prompt-format, else the recorded one; NULL: none */
+    struct ot_template_choice chat;          /* what the model's files say (chat_choice.h) */
+    struct ot_chat_renderer *model_template; /* of the model's directory; NULL: it has none */
+    const char *prompt_format;               /* --prompt-format, else the recorded one; NULL: none */
 
     /* Several ranks (team.h). world: borrowed, set before open; NULL: one rank. */
     struct ot_world *world;

@@ -282,7 +282,7 @@ void ot_session_close(struct ot_session *s) {
     ot_engine_close(s->engine);
     ot_trace_close(s->trace);
     ot_forecast_free(&s->forecast);
-    ot_own_template_close(s->own_template);
+    ot_chat_renderer_close(s->model_template);
     ot_comm_close(s->comm);
     ot_device_close(s->device);
     ot_topology_close(s->topology);

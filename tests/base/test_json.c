@@ -117,6 +117,29 @@ static void test_strings(void **state) {
 }
 
 /* A pair of escaped surrogates makes one character beyond U+FFFF. */
+/* Plain bytes are passed over eight at a time. Each byte that is not plain is found at each place among them,
+ * and is written so that it reads back as it was. */
+static void test_each_byte_at_each_place(void **state) {
+    (void)state;
+    for (int byte = 1; byte < 256; byte++)
+        for (int at = 0; at < 17; at++) {
+            struct ot_json_writer w = {.indent = -1};
+            struct ot_json *root;
+            char plain[] = "\"~ #[]!}~ #[]!}~ #\"", *json;
+            size_t bytes;
+            plain[1 + at] = (char)byte;
+            if (byte < ' ' || byte >= 0x80 || byte == '"' || byte == '\\')
+                assert_int_equal(ot_json_parse(plain, 19, "doc", &root), -OT_E_INPUT);
+            else
+                check_string(plain, plain + 1, 17);
+            ot_json_put_string(&w, NULL, plain + 1, 17);
+            check_ok(ot_json_writer_take(&w, &json, &bytes));
+            if (byte < 0x80)
+                check_string(json, plain + 1, 17);
+            free(json);
+        }
+}
+
 static void test_surrogate_pairs(void **state) {
     (void)state;
     for (unsigned point = 0x10000; point < 0x110000; point += point < 0x20000 ? 1 : 16) {
@@ -417,6 +440,7 @@ int main(void) {
         cmocka_unit_test(test_any_value_is_a_document),
         cmocka_unit_test(test_integers_beyond_int64_become_reals),
         cmocka_unit_test(test_strings),
+        cmocka_unit_test(test_each_byte_at_each_place),
         cmocka_unit_test(test_surrogate_pairs),
         cmocka_unit_test(test_members_in_file_order),
         cmocka_unit_test(test_faults_are_named_with_their_place),

@@ -7,9 +7,19 @@
 #include "src/base/pool.h"
 
 void use_template(struct data_fixture *f, const char *jinja) {
-    ot_own_template_close(f->own);
-    check_ok(ot_own_template_open(jinja, strlen(jinja), "the template", NULL, &f->own));
+    ot_chat_renderer_close(f->own);
+    check_ok(ot_chat_renderer_open(jinja, strlen(jinja), "the template", NULL, &f->own));
     f->config.chat.own = f->own;
+}
+
+int render_builtin(const char *name, struct ot_message *turns, size_t n, const struct ot_chat_marks *marks,
+                   struct ot_rendered *r) {
+    struct ot_conversation c = {.messages = turns, .n = n};
+    struct ot_chat_renderer *builtin;
+    check_ok(ot_chat_renderer_open_builtin(ot_chat_template_find(name), &builtin));
+    int rc = ot_chat_renderer_render(builtin, &c, NULL, marks, "f:1", r);
+    ot_chat_renderer_close(builtin);
+    return rc;
 }
 
 int open_data_fixture(void **state) {
@@ -41,7 +51,7 @@ int open_data_fixture(void **state) {
 
 int close_data_fixture(void **state) {
     struct data_fixture *f = *state;
-    ot_own_template_close(f->own);
+    ot_chat_renderer_close(f->own);
     ot_pool_close(f->pool);
     ot_tokenizer_close(f->tokenizer);
     remove_folder(f->folder);

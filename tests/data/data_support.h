@@ -10,7 +10,7 @@ struct data_fixture {
     char *folder;
     struct ot_tokenizer *tokenizer;
     struct ot_pool *pool;
-    struct ot_own_template *own;     /* the model's own template: that of zephyr */
+    struct ot_chat_renderer *own;    /* the model's own template: that of zephyr */
     struct ot_dataset_config config; /* its path: the file written last */
     char path[512];
 };
@@ -21,6 +21,10 @@ int close_data_fixture(void **state);
 
 /* Replaces the model's own template. */
 void use_template(struct data_fixture *f, const char *jinja);
+
+/* Renders turns in a built-in template, at "f:1". */
+int render_builtin(const char *name, struct ot_message *turns, size_t n, const struct ot_chat_marks *marks,
+                   struct ot_rendered *r);
 
 /* Writes a data file and points the config at it. */
 void put_data(struct data_fixture *f, const char *name, const void *bytes, size_t n);

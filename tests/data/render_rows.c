@@ -9,13 +9,13 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/data/own_template.h"
+#include "src/data/chat_render.h"
 #include "src/tokenizer/tokenizer.h"
 
 static const char config[] = "{\"bos_token\": \"<s>\", \"eos_token\": \"</s>\", \"pad_token\": \"<pad>\"}";
 
 static int render(const struct ot_json *job, const struct ot_tokenizer *tokenizer, struct ot_rendered *r) {
-    struct ot_own_template *own = NULL;
+    struct ot_chat_renderer *own = NULL;
     struct ot_conversation talk = {0};
     struct ot_chat_marks marks = {{.id = -1}, {.id = -1}};
     struct ot_json *tokens;
@@ -23,15 +23,15 @@ static int render(const struct ot_json *job, const struct ot_tokenizer *tokenize
     const char *source = ot_json_string(ot_json_get(job, "template"), &bytes);
     int rc = ot_json_parse(config, sizeof config - 1, "tokens", &tokens);
     if (rc == 0)
-        rc = ot_own_template_open(source ? source : "", bytes, "template", tokens, &own);
-    if (rc == 0 && ot_own_template_fault(own))
-        rc = ot_fail(OT_E_INPUT, "%s", ot_own_template_fault(own));
+        rc = ot_chat_renderer_open(source ? source : "", bytes, "template", tokens, &own);
+    if (rc == 0 && ot_chat_renderer_fault(own))
+        rc = ot_fail(OT_E_INPUT, "%s", ot_chat_renderer_fault(own));
     if (rc == 0)
         rc = ot_conversation_read(&talk, ot_json_get(job, "row"), "messages", "row");
     if (rc == 0)
-        rc = ot_own_template_render(own, &talk, tokenizer, &marks, "row", r);
+        rc = ot_chat_renderer_render(own, &talk, tokenizer, &marks, "row", r);
     ot_conversation_free(&talk);
-    ot_own_template_close(own);
+    ot_chat_renderer_close(own);
     ot_json_free(tokens);
     return rc;
 }

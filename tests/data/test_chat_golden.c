@@ -10,9 +10,7 @@
 
 #include "src/base/json.h"
 #include "src/base/read_file.h"
-#include "src/data/chat_table.h"
-#include "src/data/chat_template.h"
-#include "tests/support/check.h"
+#include "tests/data/data_support.h"
 
 enum { MOST_TURNS = 8, MOST_BYTES = 1 << 20 };
 
@@ -22,15 +20,15 @@ static const char *need_text(const struct ot_json *object, const char *key, size
     return text;
 }
 
-static size_t read_turns(const struct ot_json *list, struct ot_turn turns[MOST_TURNS]) {
+static size_t read_turns(const struct ot_json *list, struct ot_message turns[MOST_TURNS]) {
     size_t n = ot_json_length(list), bytes;
     assert_in_range(n, 1, MOST_TURNS);
     for (size_t i = 0; i < n; i++) {
         const struct ot_json *item = ot_json_at(list, i);
         const char *role = need_text(item, "role", &bytes);
-        turns[i] = (struct ot_turn){.role = strcmp(role, "system") == 0 ? OT_ROLE_SYSTEM
-                                            : strcmp(role, "user") == 0 ? OT_ROLE_USER
-                                                                        : OT_ROLE_ASSISTANT};
+        turns[i] = (struct ot_message){.role = strcmp(role, "system") == 0 ? OT_ROLE_SYSTEM
+                                               : strcmp(role, "user") == 0 ? OT_ROLE_USER
+                                                                           : OT_ROLE_ASSISTANT};
         turns[i].text = need_text(item, "content", &turns[i].bytes);
     }
     return n;
@@ -49,10 +47,10 @@ static size_t find_answer(const struct ot_rendered *r) {
 /* want NULL: the template must refuse the conversation. */
 static void check_row(const struct ot_chat_template *t, const struct ot_json *conversation,
                       const struct ot_json *want, const struct ot_chat_marks *marks) {
-    struct ot_turn turns[MOST_TURNS];
+    struct ot_message turns[MOST_TURNS];
     struct ot_rendered r = {0};
     size_t n = read_turns(conversation, turns), bytes;
-    int rc = ot_chat_template_render(t, turns, n, marks, "f:1", &r);
+    int rc = render_builtin(t->name, turns, n, marks, &r);
     if (ot_json_type(want) != OT_JSON_OBJECT) {
         assert_int_equal(rc, -OT_E_INPUT);
     } else {
@@ -62,7 +60,7 @@ static void check_row(const struct ot_chat_template *t, const struct ot_json *co
         assert_string_equal(r.text, text);
         assert_int_equal(r.bytes - 1, bytes);
         const char *head = ot_json_string(ot_json_get(want, "head"), &bytes);
-        const struct ot_turn *last = &turns[n - 1];
+        const struct ot_message *last = &turns[n - 1];
         bool answers = last->role == OT_ROLE_ASSISTANT && n > 1 && turns[n - 2].role == OT_ROLE_USER;
         if (head && answers && !ot_text_is_blank(last->text, last->bytes))
             assert_int_equal(find_answer(&r), bytes);
@@ -140,11 +138,31 @@ static void test_own_texts(void **state) {
         free(asked);
         /* With the BOS that a tokenizer adds. */
         check_ok(ot_chat_template_write(t, true, &own, &own_bytes));
-        assert_non_null(strstr(own, "bos_token"));
+        const char *written = strstr(own, "bos_token");
+        assert_non_null(written);
+        assert_null(strstr(written + 1, "bos_token")); /* never twice */
         check_ok(ot_chat_template_recognize(own, own_bytes, &found));
         assert_ptr_equal(found, t);
         free(own);
     }
+}
+
+/* Llama 2's template was once saved with a second BOS. Models that have it keep their template's name. */
+static void test_doubled_bos(void **state) {
+    (void)state;
+    const struct ot_chat_template *found;
+    struct ot_string_builder doubled = {0};
+    char *text;
+    size_t bytes;
+    check_ok(ot_read_file(OT_TEST_GOLDEN "/chat/llama-2.jinja", MOST_BYTES, &text, &bytes));
+    size_t head = (size_t)(strstr(text, "%}") - text) + 2;
+    ot_string_append(&doubled, text, head);
+    ot_string_append_text(&doubled, "{{ '' + bos_token | default('', true) + '' }}");
+    ot_string_append(&doubled, text + head, bytes - head);
+    check_ok(ot_chat_template_recognize(doubled.text, doubled.bytes, &found));
+    assert_ptr_equal(found, ot_chat_template_find("llama-2"));
+    free(doubled.text);
+    free(text);
 }
 
 static void test_line_ends(void **state) {
@@ -180,6 +198,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_rendered_as_published),
         cmocka_unit_test(test_known_texts_have_their_names),
         cmocka_unit_test(test_own_texts),
+        cmocka_unit_test(test_doubled_bos),
         cmocka_unit_test(test_line_ends),
     };
     if (argc > 1)

@@ -106,19 +106,19 @@ static void check_refused(struct data_fixture *f, struct ot_template_choice choi
 }
 
 /* A model's own template: the Jinja text that this program writes for a built-in template. */
-static struct ot_own_template *open_named(const char *name) {
-    struct ot_own_template *own;
+static struct ot_chat_renderer *open_named(const char *name) {
+    struct ot_chat_renderer *own;
     char *jinja;
     size_t bytes;
     check_ok(ot_chat_template_write(ot_chat_template_find(name), false, &jinja, &bytes));
-    check_ok(ot_own_template_open(jinja, bytes, "the template", NULL, &own));
+    check_ok(ot_chat_renderer_open(jinja, bytes, "the template", NULL, &own));
     free(jinja);
     return own;
 }
 
 static void test_who_decides(void **state) {
     struct data_fixture *f = *state;
-    struct ot_own_template *own = open_named("qwen2.5");
+    struct ot_chat_renderer *own = open_named("qwen2.5");
     struct ot_template_choice all = {.named = "chatml", .recorded = "llama-2", .own = own};
     struct ot_template_choice run = {.recorded = "llama-2", .own = own}, model = {.own = own}, none = {0};
     f->config.seq_len = 512;
@@ -134,7 +134,7 @@ static void test_who_decides(void **state) {
     check_choice(f, none, "{\"instruction\": \"i\", \"output\": \"o\"}", "alpaca", OT_TEMPLATE_BY_KIND);
     check_refused(f, all, "{\"text\": \"ab\"}", OT_E_USAGE, "no turns, so leave out --template chatml");
     check_refused(f, (struct ot_template_choice){.recorded = "new"}, CHAT, OT_E_INPUT, "run.json");
-    ot_own_template_close(own);
+    ot_chat_renderer_close(own);
 }
 
 /* If neither the user nor the model chooses a template, the conversation is refused. */
@@ -142,12 +142,12 @@ static void test_nobody_decides(void **state) {
     struct data_fixture *f = *state;
     check_refused(f, (struct ot_template_choice){0}, CHAT, OT_E_USAGE,
                   "no chat template; choose one with --template");
-    struct ot_own_template *own;
-    check_ok(ot_own_template_open("{% include 'x' %}", 17, "the template", NULL, &own));
+    struct ot_chat_renderer *own;
+    check_ok(ot_chat_renderer_open("{% include 'x' %}", 17, "the template", NULL, &own));
     check_refused(f, (struct ot_template_choice){.own = own}, CHAT, OT_E_USAGE,
                   "the model's chat template cannot be used: the template, line 1: not in the subset of "
                   "Jinja: {% include %}");
-    ot_own_template_close(own);
+    ot_chat_renderer_close(own);
 }
 
 /* A tokenizer with a template's own token, which takes the place of its start token. */
@@ -165,9 +165,9 @@ static void test_tokens_decide(void **state) {
     f->config.specials = (struct ot_special_tokens){.bos_id = -1, .n_eos = 1, .eos_ids = {2}};
     f->config.seq_len = 512;
     check_choice(f, (struct ot_template_choice){0}, CHAT, "chatml", OT_TEMPLATE_GUESSED);
-    struct ot_own_template *own = open_named("qwen3");
+    struct ot_chat_renderer *own = open_named("qwen3");
     check_choice(f, (struct ot_template_choice){.own = own}, CHAT, "qwen3", OT_TEMPLATE_OWN);
-    ot_own_template_close(own);
+    ot_chat_renderer_close(own);
 }
 
 int main(void) {

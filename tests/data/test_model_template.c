@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/data/own_template_state.h"
+#include "src/data/chat_render_state.h"
 #include "tests/data/data_support.h"
 
 /* A format like ChatML. White space behind the end of an answer is the template's. */
@@ -276,14 +276,14 @@ static void test_known_templates(void **state) {
               "<256><|user|>\nu<257>\n<|assistant|>\n["
               "a<257>]");
     check_refused(f, "{'tools': [{}], 'messages': [" U("u") ", " A("a") "]}", "has no place for tools");
-    struct ot_own_template *both;
-    check_ok(ot_own_template_open(plain, strlen(plain), "the template", NULL, &both));
-    check_ok(ot_own_template_add_tools(both, tools, strlen(tools), "the template"));
+    struct ot_chat_renderer *both;
+    check_ok(ot_chat_renderer_open(plain, strlen(plain), "the template", NULL, &both));
+    check_ok(ot_chat_renderer_add_tools(both, tools, strlen(tools), "the template"));
     f->config.chat.own = both;
     check_row(f, "{'messages': [" U("u") ", " A("a") "]}", "<user>u<257>\n<assistant>[a<257>]");
     check_row(f, "{'tools': [{'name': 'f'}], 'messages': [" U("u") ", " A("a") "]}",
               "T[{'name': 'f'}]<user>u<257>\n<assistant>[a<257>]");
-    ot_own_template_close(both);
+    ot_chat_renderer_close(both);
 }
 
 /* A NUL does not end the template's text, and is refused by name. The text is read to its length, and the
@@ -294,16 +294,16 @@ static void test_nul(void **state) {
     for (size_t i = 0; i < 3; i++) {
         char text[4096];
         size_t head = strlen(heads[i]);
-        struct ot_own_template *own;
+        struct ot_chat_renderer *own;
         memset(text, 'x', sizeof text);
         memcpy(text, heads[i], head);
         text[head] = '\0';
-        check_ok(ot_own_template_open(text, sizeof text, "the template", NULL, &own));
-        assert_non_null(ot_own_template_fault(own));
+        check_ok(ot_chat_renderer_open(text, sizeof text, "the template", NULL, &own));
+        assert_non_null(ot_chat_renderer_fault(own));
         char want[64];
         snprintf(want, sizeof want, "the template has a NUL (byte %zu)", head);
-        assert_non_null(strstr(ot_own_template_fault(own), want));
-        ot_own_template_close(own);
+        assert_non_null(strstr(ot_chat_renderer_fault(own), want));
+        ot_chat_renderer_close(own);
     }
 }
 
@@ -330,13 +330,13 @@ static void test_work(void **state) {
     f->config.chat.own = f->own;
     d = load_text(f, row);
     ot_dataset_close(d);
-    struct ot_own_work *work = f->own->work;
+    struct ot_chat_work *work = f->own->work;
     assert_int_equal(work->conversations, 2);
     assert_in_range(work->steps, 10, 10000);
-    work->steps = OT_OWN_FREE_STEPS + 2 * (size_t)OT_OWN_STEPS_EACH;
+    work->steps = OT_CHAT_FREE_STEPS + 2 * (size_t)OT_CHAT_STEPS_EACH;
     d = load_text(f, row); /* now there are four conversations */
     ot_dataset_close(d);
-    work->steps = OT_OWN_FREE_STEPS + 8 * (size_t)OT_OWN_STEPS_EACH;
+    work->steps = OT_CHAT_FREE_STEPS + 8 * (size_t)OT_CHAT_STEPS_EACH;
     f->config.skip_bad = true; /* not row by row */
     put_text(f, row);
     check_fails(ot_dataset_open(&f->config, &d), OT_E_USAGE,
@@ -372,13 +372,9 @@ static int compare(struct data_fixture *f, const struct ot_chat_template *t, con
                    const struct ot_chat_marks *marks) {
     struct ot_conversation talk = {0};
     struct ot_rendered own = {0}, builtin = {0};
-    struct ot_turn turns[16] = {0};
     check_ok(ot_conversation_read(&talk, row, "messages", "f:1"));
-    for (size_t i = 0; i < talk.n; i++)
-        turns[i] = (struct ot_turn){
-            .role = talk.messages[i].role, .text = talk.messages[i].text, .bytes = talk.messages[i].bytes};
-    int rc = ot_chat_template_render(t, turns, talk.n, marks, "f:1", &builtin);
-    int own_rc = ot_own_template_render(f->own, &talk, f->tokenizer, marks, "f:1", &own);
+    int rc = render_builtin(t->name, talk.messages, talk.n, marks, &builtin);
+    int own_rc = ot_chat_renderer_render(f->own, &talk, f->tokenizer, marks, "f:1", &own);
     bool same = rc == 0 && own_rc == 0 && own.untold_turns == 0;
     if (same)
         check_same(&own, &builtin);

@@ -1,28 +1,28 @@
-/* What trains of a text that a model's own template wrote, and what the user wrote of it. */
+/* Marks which bytes of a rendered conversation are trained, and which the user wrote. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/data/own_template_state.h"
+#include "src/data/chat_render_state.h"
 #include "src/tokenizer/tokenizer.h"
 
 /* A character of a private use area: stands for an answer whose place is searched. */
 #define STAND_IN "\xee\x80\x80"
 enum { LONGEST_TOKEN = 64 };
 
-static void set_flags(struct ot_own_job *job, size_t begin, size_t end, unsigned char flag) {
+static void set_flags(struct ot_chat_job *job, size_t begin, size_t end, unsigned char flag) {
     for (size_t i = begin; i < end; i++)
         job->flags[i] |= flag;
 }
 
-static bool begins_text(const struct ot_own_job *job, const struct ot_jinja_text *part) {
+static bool begins_text(const struct ot_chat_job *job, const struct ot_jinja_text *part) {
     return part->bytes <= job->text.bytes &&
            (part->bytes == 0 || memcmp(part->text, job->text.text, part->bytes) == 0);
 }
 
 /* Keeps the reason for the first turn without a place. Returns 0. */
-static int has_no_place(struct ot_own_job *job, size_t turn, const char *why) {
+static int has_no_place(struct ot_chat_job *job, size_t turn, const char *why) {
     if (!*job->why)
         snprintf(job->why, sizeof job->why, "turn %zu: %s", turn + 1, why);
     return 0;
@@ -31,7 +31,7 @@ static int has_no_place(struct ot_own_job *job, size_t turn, const char *why) {
 /* ---- where a turn begins ---- */
 
 /* The messages before turn i, and a stand-in for its answer. */
-static int make_stand_in(const struct ot_own_job *job, size_t i, struct ot_json **out) {
+static int make_stand_in(const struct ot_chat_job *job, size_t i, struct ot_json **out) {
     struct ot_json_writer w = {.indent = -1};
     char *text;
     size_t bytes;
@@ -58,10 +58,10 @@ static size_t common_bytes(const struct ot_jinja_text *a, size_t a_bytes, const 
 
 /* Sets *head to the number of bytes before the answer of turn i, by a stand-in for it. Returns 1, 0 (there
  * is no such place), or an error. */
-static int find_head(struct ot_own_job *job, size_t i, struct ot_jinja_text *text, size_t *head) {
+static int find_head(struct ot_chat_job *job, size_t i, struct ot_jinja_text *text, size_t *head) {
     struct ot_json *messages;
     OT_TRY(make_stand_in(job, i, &messages));
-    int rc = ot_own_render_part(job, messages, i + 1, false, text);
+    int rc = ot_chat_render_part(job, messages, i + 1, false, text);
     ot_json_free(messages);
     if (rc < 0)
         return rc == -OT_E_INPUT ? 0 : rc;
@@ -74,15 +74,15 @@ static int find_head(struct ot_own_job *job, size_t i, struct ot_jinja_text *tex
 }
 
 /* For templates whose prompt is no beginning of their text, or that have none. job->part is the prompt. */
-static int find_begin_by_head(struct ot_own_job *job, size_t i, size_t *begin) {
+static int find_begin_by_head(struct ot_chat_job *job, size_t i, size_t *begin) {
     struct ot_jinja_text head = {0}, before = {0};
     size_t bytes = 0;
     int rc = find_head(job, i, &head, &bytes);
     if (rc > 0 && i > 0) {
-        rc = ot_own_render_part(job, job->messages, i, false, &before);
+        rc = ot_chat_render_part(job, job->messages, i, false, &before);
         rc = rc == -OT_E_INPUT ? 0 : rc < 0 ? rc : before.bytes <= bytes && begins_text(job, &before);
     }
-    if (rc > 0 && i > 0 && ot_jinja_reads(job->own->jinja, "add_generation_prompt"))
+    if (rc > 0 && i > 0 && ot_jinja_reads(job->renderer->jinja, "add_generation_prompt"))
         bytes = common_bytes(&head, bytes, &job->part);
     if (rc > 0 && bytes < before.bytes)
         rc = 0;
@@ -92,8 +92,8 @@ static int find_begin_by_head(struct ot_own_job *job, size_t i, size_t *begin) {
     return rc;
 }
 
-static int find_begin(struct ot_own_job *job, size_t i, size_t *begin) {
-    int rc = ot_own_render_part(job, job->messages, i, true, &job->part);
+static int find_begin(struct ot_chat_job *job, size_t i, size_t *begin) {
+    int rc = ot_chat_render_part(job, job->messages, i, true, &job->part);
     if (rc == -OT_E_INPUT && i == 0) { /* many templates refuse a conversation without a turn */
         job->part.bytes = 0;
         rc = find_begin_by_head(job, i, begin);
@@ -103,7 +103,7 @@ static int find_begin(struct ot_own_job *job, size_t i, size_t *begin) {
         return has_no_place(job, i, ot_error_text());
     OT_TRY(rc);
     *begin = job->part.bytes;
-    if (begins_text(job, &job->part) && ot_jinja_reads(job->own->jinja, "add_generation_prompt"))
+    if (begins_text(job, &job->part) && ot_jinja_reads(job->renderer->jinja, "add_generation_prompt"))
         return 1;
     rc = find_begin_by_head(job, i, begin);
     if (rc != 0)
@@ -134,7 +134,7 @@ static const char *visible_text(const struct ot_message *m, bool thoughts, size_
 /* The turn alone (job->part from `begin`) may begin with a frame that the whole text lacks. Returns the
  * number of bytes of the longest end of the first that is a beginning of the second, and holds all of the
  * turn's text. */
-static size_t find_overlap(const struct ot_own_job *job, size_t i, size_t begin) {
+static size_t find_overlap(const struct ot_chat_job *job, size_t i, size_t begin) {
     const struct ot_message *m = &job->c->messages[i];
     const struct ot_jinja_text *part = &job->part, *whole = &job->text;
     size_t bytes, alone = part->bytes - begin, rest = whole->bytes - begin;
@@ -162,7 +162,7 @@ static size_t token_at(const struct ot_tokenizer *tokenizer, const char *text, s
 /* Some templates end every text with a mark that is not between turns. If that is all that the turn alone
  * (job->part) has more than the whole text has there, the turn ends before it. Returns its end; 0: it is
  * not. */
-static size_t find_end_before_mark(const struct ot_own_job *job, const struct ot_tokenizer *tokenizer,
+static size_t find_end_before_mark(const struct ot_chat_job *job, const struct ot_tokenizer *tokenizer,
                                    size_t begin) {
     const struct ot_jinja_text *part = &job->part;
     size_t end = common_bytes(part, part->bytes, &job->text),
@@ -182,12 +182,12 @@ static size_t find_end_before_mark(const struct ot_own_job *job, const struct ot
     return end > begin ? end : 0;
 }
 
-static int find_end(struct ot_own_job *job, const struct ot_tokenizer *tokenizer, size_t i, size_t begin,
+static int find_end(struct ot_chat_job *job, const struct ot_tokenizer *tokenizer, size_t i, size_t begin,
                     size_t *end) {
     *end = job->text.bytes;
     if (i + 1 == job->c->n)
         return 1;
-    int rc = ot_own_render_part(job, job->messages, i + 1, false, &job->part);
+    int rc = ot_chat_render_part(job, job->messages, i + 1, false, &job->part);
     if (rc == -OT_E_INPUT)
         return has_no_place(job, i, ot_error_text());
     OT_TRY(rc);
@@ -207,7 +207,7 @@ static int find_end(struct ot_own_job *job, const struct ot_tokenizer *tokenizer
 
 /* The end of a turn is its last special token: white space behind that is the template's, not the model's. A
  * turn without one takes the token that follows it, because that is where the model has to stop. */
-static size_t settle_end(const struct ot_own_job *job, const struct ot_tokenizer *tokenizer, size_t begin,
+static size_t settle_end(const struct ot_chat_job *job, const struct ot_tokenizer *tokenizer, size_t begin,
                          size_t end) {
     const struct ot_jinja_text *text = &job->text;
     size_t last = end;
@@ -219,13 +219,13 @@ static size_t settle_end(const struct ot_own_job *job, const struct ot_tokenizer
     return end + token_at(tokenizer, text->text + end, text->bytes - end);
 }
 
-static int mark_turn(struct ot_own_job *job, const struct ot_tokenizer *tokenizer, size_t i) {
+static int mark_turn(struct ot_chat_job *job, const struct ot_tokenizer *tokenizer, size_t i) {
     size_t begin, end;
     int rc = find_begin(job, i, &begin);
     if (rc > 0)
         rc = find_end(job, tokenizer, i, begin, &end);
     if (rc > 0 && end > begin)
-        set_flags(job, begin, settle_end(job, tokenizer, begin, end), OT_OWN_TRAINED);
+        set_flags(job, begin, settle_end(job, tokenizer, begin, end), OT_CHAT_TRAINED);
     job->untold += rc == 0;
     return rc < 0 ? rc : 0;
 }
@@ -234,7 +234,7 @@ static bool trains(const struct ot_message *m) {
     return m->role == OT_ROLE_ASSISTANT && !m->untrained && ot_message_speaks(m);
 }
 
-static int mark_by_prefixes(struct ot_own_job *job, const struct ot_tokenizer *tokenizer) {
+static int mark_by_prefixes(struct ot_chat_job *job, const struct ot_tokenizer *tokenizer) {
     int turns = 0;
     for (size_t i = 0; i < job->c->n; i++) {
         if (!trains(&job->c->messages[i]))
@@ -254,7 +254,7 @@ static int mark_by_prefixes(struct ot_own_job *job, const struct ot_tokenizer *t
 /* ---- generation blocks ---- */
 
 /* Turns with a weight need one block for each assistant turn. */
-static int mark_by_blocks(struct ot_own_job *job) {
+static int mark_by_blocks(struct ot_chat_job *job) {
     size_t turns = 0, unlike = 0;
     for (size_t i = 0; i < job->c->n; i++) {
         const struct ot_message *m = &job->c->messages[i];
@@ -273,31 +273,32 @@ static int mark_by_blocks(struct ot_own_job *job) {
         if (m && m->role != OT_ROLE_ASSISTANT)
             continue;
         if (!m || trains(m))
-            set_flags(job, job->text.spans[k].begin, job->text.spans[k].end, OT_OWN_TRAINED);
+            set_flags(job, job->text.spans[k].begin, job->text.spans[k].end, OT_CHAT_TRAINED);
         k++;
     }
     return 0;
 }
 
-int ot_own_mark_trained(struct ot_own_job *job, const struct ot_tokenizer *tokenizer) {
-    return ot_jinja_has_generation(job->own->jinja) ? mark_by_blocks(job) : mark_by_prefixes(job, tokenizer);
+int ot_chat_mark_trained(struct ot_chat_job *job, const struct ot_tokenizer *tokenizer) {
+    return ot_jinja_has_generation(job->renderer->jinja) ? mark_by_blocks(job)
+                                                         : mark_by_prefixes(job, tokenizer);
 }
 
 /* ---- what the user wrote ---- */
 
 /* Finds a text behind *at and moves *at behind it. */
-static bool find_text(struct ot_own_job *job, const char *text, size_t bytes, size_t *at) {
+static bool find_text(struct ot_chat_job *job, const char *text, size_t bytes, size_t *at) {
     const char *found = bytes ? memmem(job->text.text + *at, job->text.bytes - *at, text, bytes) : NULL;
     if (!found)
         return bytes == 0;
     size_t begin = (size_t)(found - job->text.text);
-    set_flags(job, begin, begin + bytes, OT_OWN_USER);
+    set_flags(job, begin, begin + bytes, OT_CHAT_USER);
     *at = begin + bytes;
     return true;
 }
 
 /* Templates write results of tools as JSON: the text with escapes. */
-static bool find_escaped(struct ot_own_job *job, const char *text, size_t bytes, size_t *at) {
+static bool find_escaped(struct ot_chat_job *job, const char *text, size_t bytes, size_t *at) {
     struct ot_json_writer w = {.indent = -1};
     char *json;
     size_t n;
@@ -310,7 +311,7 @@ static bool find_escaped(struct ot_own_job *job, const char *text, size_t bytes,
 }
 
 /* True if the text is somewhere in what the template wrote. */
-static bool appears(struct ot_own_job *job, const char *text, size_t bytes) {
+static bool appears(struct ot_chat_job *job, const char *text, size_t bytes) {
     size_t at = 0;
     return find_text(job, text, bytes, &at) || find_escaped(job, text, bytes, &at);
 }
@@ -323,7 +324,7 @@ static void trim(const char **text, const char **end) {
 }
 
 /* True if the turn's thoughts are in the text, wherever the row has them. */
-static bool has_thoughts(struct ot_own_job *job, const struct ot_message *m) {
+static bool has_thoughts(struct ot_chat_job *job, const struct ot_message *m) {
     static const char open[] = "<think>", close[] = "</think>";
     const char *text = m->text, *end = m->bytes ? memmem(text, m->bytes, close, strlen(close)) : NULL;
     size_t bytes = 0;
@@ -340,7 +341,7 @@ static bool has_thoughts(struct ot_own_job *job, const struct ot_message *m) {
     return appears(job, text, (size_t)(end - text));
 }
 
-void ot_own_mark_user(struct ot_own_job *job) {
+void ot_chat_mark_user(struct ot_chat_job *job) {
     size_t at = 0;
     for (size_t i = 0; i < job->c->n && job->text.bytes > 0; i++) {
         const struct ot_message *m = &job->c->messages[i];

@@ -1,9 +1,13 @@
-/* A model's own chat template: the Jinja text in its directory, rendered by src/jinja, and the parts of the
- * text that train.
+/* Renders conversations by a Jinja template, and marks the parts of the text that train. The template is a
+ * model's renderer, the text in its directory, or a built-in one (chat_template.h).
  *
- * The text of a row is what transformers' apply_chat_template gives for its conversation, and its tokens are
- * the tokens of that text: no BOS is added, and an EOS only if no special token ends the text. Which of it
- * trains:
+ * A built-in template marks what trains with {% generation %}: every assistant turn that is not blank,
+ * together with its end-of-turn mark. It marks what the user wrote too. The tokenizer's BOS and EOS are added
+ * to its text as to any other row.
+ *
+ * The text that a model's own template writes for a row is what transformers' apply_chat_template gives for
+ * its conversation, and its tokens are the tokens of that text: no BOS is added, and an EOS only if no
+ * special token ends the text. Which of it trains:
  *
  * 1. In templates that mark what the model says with {% generation %}, as TRL's training templates do: these
  *    blocks.
@@ -26,36 +30,51 @@
  *
  * Threads: a template never changes once open.
  */
-#ifndef OT_DATA_OWN_TEMPLATE_H
-#define OT_DATA_OWN_TEMPLATE_H
+#ifndef OT_DATA_CHAT_RENDER_H
+#define OT_DATA_CHAT_RENDER_H
 
+#include "src/data/chat_template.h"
 #include "src/data/conversation.h"
 #include "src/data/template.h"
 
-struct ot_own_template;
+struct ot_chat_renderer;
+
+/* The token that templates write as BOS or EOS. 0 bytes: the tokenizer has none. id: the token itself if the
+ * tokenizer does not find it in every text that spells it; otherwise -1. */
+struct ot_chat_mark {
+    const char *text;
+    size_t bytes;
+    int32_t id;
+};
+struct ot_chat_marks {
+    struct ot_chat_mark bos, eos;
+};
 
 /* Parses the template. name: for errors. tokens: tokenizer_config.json, whose special tokens the template
  * sees; NULL: it sees `marks`. A text that cannot be parsed is no error here, but at the first use. Errors:
  * OT_E_BUDGET. */
-int ot_own_template_open(const char *jinja, size_t bytes, const char *name, const struct ot_json *tokens,
-                         struct ot_own_template **out);
+int ot_chat_renderer_open(const char *jinja, size_t bytes, const char *name, const struct ot_json *tokens,
+                          struct ot_chat_renderer **out);
+/* Opens a built-in template. Errors: OT_E_BUDGET. */
+int ot_chat_renderer_open_builtin(const struct ot_chat_template *t, struct ot_chat_renderer **out);
 /* Sets the template for conversations with tools, where a model has one of its own for these. Errors:
  * OT_E_BUDGET. */
-int ot_own_template_add_tools(struct ot_own_template *own, const char *jinja, size_t bytes, const char *name);
-void ot_own_template_close(struct ot_own_template *own); /* NULL is fine */
+int ot_chat_renderer_add_tools(struct ot_chat_renderer *renderer, const char *jinja, size_t bytes,
+                               const char *name);
+void ot_chat_renderer_close(struct ot_chat_renderer *renderer); /* NULL is fine */
 /* The built-in template that renders plain conversations in the same way; NULL: none. */
-const struct ot_chat_template *ot_own_template_known(const struct ot_own_template *own);
+const struct ot_chat_template *ot_chat_renderer_known(const struct ot_chat_renderer *renderer);
 /* Why the template cannot be used, a sentence; NULL: it can. */
-const char *ot_own_template_fault(const struct ot_own_template *own);
+const char *ot_chat_renderer_fault(const struct ot_chat_renderer *renderer);
 
 /* Renders a conversation. marks: BOS and EOS of the tokenizer. Errors: OT_E_INPUT with `where` in front (the
  * template refuses the conversation, or has no place for something in it, or no turn has an exact place),
  * OT_E_BUDGET. */
-int ot_own_template_render(const struct ot_own_template *own, const struct ot_conversation *c,
-                           const struct ot_tokenizer *tokenizer, const struct ot_chat_marks *marks,
-                           const char *where, struct ot_rendered *r);
+int ot_chat_renderer_render(const struct ot_chat_renderer *renderer, const struct ot_conversation *c,
+                            const struct ot_tokenizer *tokenizer, const struct ot_chat_marks *marks,
+                            const char *where, struct ot_rendered *r);
 /* Renders what is sent to the model for its next answer: nothing trains. */
-int ot_own_template_prompt(const struct ot_own_template *own, const struct ot_conversation *c,
-                           const struct ot_chat_marks *marks, const char *where, struct ot_rendered *r);
+int ot_chat_renderer_prompt(const struct ot_chat_renderer *renderer, const struct ot_conversation *c,
+                            const struct ot_chat_marks *marks, const char *where, struct ot_rendered *r);
 
 #endif
