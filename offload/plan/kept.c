@@ -23,6 +23,13 @@ int ot_plan_kept_blocks(const struct ot_plan *plan, enum ot_tier tier) {
     return blocks;
 }
 
+bool ot_plan_repeats_products(const struct ot_chain *chain, const struct ot_plan *plan) {
+    bool all = true;
+    for (int t = 0; t < OT_TIER_COUNT; t++)
+        all = all && (plan->kept[t].blocks == 0 || plan->kept[t].level >= OT_KEEP_PRODUCTS);
+    return !all || ot_plan_kept_blocks(plan, OT_TIER_COUNT) < chain->n_blocks - 2;
+}
+
 bool ot_plan_spills_kept(const struct ot_plan *plan) {
     return ot_plan_kept_blocks(plan, OT_TIER_HOST) + ot_plan_kept_blocks(plan, OT_TIER_NVME) > 0;
 }

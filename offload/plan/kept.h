@@ -8,7 +8,6 @@
  *
  * What a block keeps crosses the bus twice. That pays where the bytes take less time than computing again,
  * and where the bus has time left. The bits do not depend on it.
- *
  */
 #ifndef OT_OFFLOAD_PLAN_KEPT_H
 #define OT_OFFLOAD_PLAN_KEPT_H
@@ -26,6 +25,8 @@ struct ot_kept ot_plan_kept(const struct ot_chain *chain, const struct ot_plan *
 int ot_plan_kept_blocks(const struct ot_plan *plan, enum ot_tier tier);
 /* True if kept activations leave the device. */
 bool ot_plan_spills_kept(const struct ot_plan *plan);
+/* True if backward computes products of middle blocks again. */
+bool ot_plan_repeats_products(const struct ot_chain *chain, const struct ot_plan *plan);
 const char *ot_keep_level_name(enum ot_keep_level level); /* "none", "attention", "products", "all" */
 
 #endif

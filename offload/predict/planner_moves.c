@@ -284,18 +284,10 @@ static bool waits(const struct ot_search *s) {
     return waited > NEGLIGIBLE * p->step_seconds;
 }
 
-static bool recomputes(const struct ot_search *s) {
-    const struct ot_plan *plan = &s->out->plan;
-    bool all = true;
-    for (int t = 0; t < OT_TIER_COUNT; t++)
-        all = all && (plan->kept[t].blocks == 0 || plan->kept[t].level >= OT_KEEP_PRODUCTS);
-    return !all || ot_plan_kept_blocks(plan, OT_TIER_COUNT) < s->given->chain->n_blocks - 2;
-}
-
 /* True if more free device memory could help: to save activations instead of recomputing them, or to wait
  * less. */
 bool ot_planner_may_gain(const struct ot_search *s) {
-    return waits(s) || recomputes(s);
+    return waits(s) || ot_plan_repeats_products(s->given->chain, &s->out->plan);
 }
 
 /* Runs passes over all moves until a pass gains nothing. */

@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "offload/plan/kept.h"
 #include "offload/predict/calibrate.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
@@ -14,8 +15,7 @@
  * a model that streams. */
 static const double calibration_seconds = 2;
 
-/* Returns true if weights, state and activations are all on the device. Then only the micro-batch and
- * recomputation are left to choose, and ot_plan_make has already taken as much of both as fits. */
+/* Returns true if weights, state and activations are all on the device. */
 static bool is_resident(const struct ot_plan *plan) {
     bool resident = plan->activations == OT_HOME_GPU;
     for (int i = 0; i < plan->n_slabs && resident; i++) {
@@ -80,13 +80,21 @@ static int choose_of_ranks(struct ot_session *s, struct ot_plan_request *request
     return 0;
 }
 
+/* If all is resident, a measurement never chooses the micro-batch, which changes the bits: ot_plan_make has
+ * taken the largest that fits. If products are computed again, the planner looks for other rounds or homes.
+ * If not, nothing is left to choose. */
 static int choose(struct ot_session *s, struct ot_plan_request *request, struct ot_planner_result *result) {
     struct ot_forecast *f = &s->forecast;
+    struct ot_plan_request fixed = *request;
     *result = (struct ot_planner_result){.tried = 1};
     if (s->comm)
         return choose_of_ranks(s, request, result);
     if (!is_resident(&s->plan))
         return ot_planner_choose(request, &f->costs, result);
+    if (ot_plan_repeats_products(request->chain, &s->plan)) {
+        fixed.micro_sequences = s->plan.micro_tokens / request->sequence_tokens;
+        return ot_planner_choose(&fixed, &f->costs, result);
+    }
     OT_TRY(ot_simulate_plan(request->chain, &s->plan, &f->costs, &result->prediction));
     result->plan = s->plan;
     s->plan = (struct ot_plan){0};

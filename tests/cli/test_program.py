@@ -337,6 +337,14 @@ class Train(program.ProgramTest):
         self.assertRegex(text, r"\nbound   .* of the step.*\nif      1 GiB more gpu memory .* tok/s ")
         self.assertNotIn("\nbound ", self.succeed("train", *words).err)
 
+    def test_a_resident_plan_that_computes_again_is_searched_for(self):
+        """All fits at once without kept activations. More rounds would keep them."""
+        words = ["train", "--model", "tiny-sql", "--init", "random", "--seq-len", "128", "--micro-batch", "1", "--threads", "1",
+                 "--data", self.rows, "--tokens-per-step", "4096", "--dry-run"]
+        result = self.succeed(*words, "--gpu-mem", "80M", "--no-forecast")
+        self.assertRegex(result.err, r"[1-6] of 6 layers recomputed\n +homes   weights: all 8 slabs on gpu · optimizer state: all 8")
+        self.assertRegex(self.succeed(*words, "--gpu-mem", "80M").err, r"\nexpect  .* · the fastest of \d+ plans\n")
+
     def test_predicted_memory_is_used_memory(self):
         self.train("m", "--steps", "3", "--gpu-mem", "4M")
         done = self.log("m")[-1]
