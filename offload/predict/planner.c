@@ -10,10 +10,16 @@
 
 /* The effort of a search, in tasks of simulated plans: about 2 us each, so that planning a 7B model takes a
  * second. A plan of many tasks still gets FEWEST tries in each part of the search. */
-static const double CLIMB_EFFORT = 600e3, SHAKE_EFFORT = 250e3, LATE_EFFORT = 150e3, MICRO_EFFORT = 100e3;
+static const double CLIMB_EFFORT = 600e3, SHAKE_EFFORT = 250e3, LATE_EFFORT = 150e3, MICRO_EFFORT = 100e3,
+                    VARIANT_EFFORT = 60e3;
 enum { FEWEST_TRIES = 8 };
 /* The most plans from which the search climbs. The first one has the most effort. */
 enum { SEEDS = 3 };
+/* Homes that are forced on starts. STREAM_ALL: the weights of all slabs are on the host. STREAM_NOTHING: they
+ * are on the device. STATE_OFF: the optimizer state is on the host. BOUNDARIES_OFF: so are activations between
+ * blocks. Each is tried on so many of the fastest starts. */
+enum variant { STREAM_ALL, STREAM_NOTHING, STATE_OFF, BOUNDARIES_OFF, VARIANTS };
+enum { VARIED_STARTS = 24 };
 /* The tiles of a plan that is simulated often, and which share of the host the state of one may take. */
 enum { MOST_SEARCH_TILES = 1024, SLOTS_SHARE = 512 };
 
@@ -54,7 +60,7 @@ static int climb_from(struct ot_search *s, const struct ot_plan_request *request
     return rc;
 }
 
-/* Chooses the starts to climb from: the fastest, then the fastest of each other way or number of rounds. */
+/* Chooses the starts to climb from: the fastest, then the fastest of each other way. */
 static int choose_seeds(const struct ot_planner_starts *starts, int seeds[SEEDS]) {
     int n = 0;
     for (int i = 0; i < starts->n && n < SEEDS; i++) {
@@ -65,6 +71,53 @@ static int choose_seeds(const struct ot_planner_starts *starts, int seeds[SEEDS]
             seeds[n++] = i;
     }
     return n;
+}
+
+/* Forces one home of a start that the user has left open. The start is then in no neighbourhood of another:
+ * this home leaves other room to everything else. Returns false if the user has decided. */
+static bool set_variant(const struct ot_plan_request *given, enum variant variant,
+                        struct ot_plan_request *request) {
+    switch (variant) {
+    case STREAM_ALL:
+        request->weights = OT_HOME_HOST;
+        return given->weights == OT_HOME_AUTO;
+    case STREAM_NOTHING:
+        request->weights = OT_HOME_GPU;
+        return given->weights == OT_HOME_AUTO && given->streamed == 0;
+    case STATE_OFF:
+        request->state = OT_HOME_HOST;
+        return given->state == OT_HOME_AUTO && !ot_plan_has_shares(given->shares);
+    case BOUNDARIES_OFF:
+        request->activations = OT_HOME_HOST;
+        return given->activations == OT_HOME_AUTO;
+    case VARIANTS:
+        break;
+    }
+    return false;
+}
+
+/* Climbs from the fastest of the starts with each home forced. */
+static int climb_variants(struct ot_search *s, const struct ot_planner_starts *starts) {
+    for (enum variant v = 0; v < VARIANTS; v++) {
+        struct ot_plan_request best_start = {0};
+        double best = s->out->prediction.step_seconds * (1 + OT_PLANNER_NEAR);
+        allow(s, VARIANT_EFFORT);
+        for (int i = 0; i < starts->all && i < VARIED_STARTS; i++) {
+            struct ot_plan_request request = starts->list[i].request;
+            struct ot_planner_result made;
+            int rc = 0;
+            if (set_variant(s->given, v, &request))
+                OT_TRY(rc = ot_planner_make(s, &request, best, &made));
+            if (rc == 0)
+                continue;
+            best = made.prediction.step_seconds;
+            best_start = request;
+            ot_plan_free(&made.plan);
+        }
+        if (best_start.chain)
+            OT_TRY(climb_from(s, &best_start, VARIANT_EFFORT, 0));
+    }
+    return 0;
 }
 
 /* Climbs from the best plan so far and from the starts. */
@@ -79,9 +132,11 @@ static int climb(struct ot_search *s, double limit) {
     for (int i = 0; i < n; i++)
         OT_TRY_GOTO(climb_from(s, &starts.list[seeds[i]].request, CLIMB_EFFORT / (i > 0 ? 4 : 2), 0), rc,
                     out);
+    if (n > 0)
+        OT_TRY_GOTO(climb_variants(s, &starts), rc, out);
     if (n == 0) {
         allow(s, CLIMB_EFFORT);
-        rc = ot_planner_climb(s);
+        OT_TRY_GOTO(ot_planner_climb(s), rc, out);
     }
     allow(s, SHAKE_EFFORT);
     if (rc >= 0 && s->out->prediction.step_seconds * (1 - OT_PLANNER_NEAR) < limit)

@@ -9,11 +9,12 @@
  * everything that the user forced. The first candidate is ot_plan_make's own plan, so by the simulator's
  * clock the result is never slower than that plan.
  *
- * The search is local. From the best plan so far it changes one field at a time to nearby values, in a fixed
- * order, with tile sizes and then shadows last. It ends when a whole round gains nothing or the tries are
- * used up. If blocks are computed again, a second search begins with a plan that keeps activations off the
- * device, and the faster result counts. The number of tries depends on the tasks of a step and never on time:
- * the same request and the same costs always give the same plan.
+ * The search climbs from several plans, because a climb finds only plans that are near. It makes plans with
+ * each number of rounds and each way to keep activations, and simulates those that may be fast. From the
+ * fastest of each way, and from the fastest with one home forced, it changes one field at a time to nearby
+ * values, until no change gains anything. Then it changes several fields of the best plan at random, then the
+ * micro-batch, then tile sizes and shadows. The number of tries depends on the tasks of a step and never on
+ * time: the same request and the same costs always give the same plan.
  *
  * Because the search is local, more memory or a faster machine can lead it to another plan, with a predicted
  * step that is longer by at most about OT_PLANNER_MARGIN.

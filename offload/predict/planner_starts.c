@@ -18,6 +18,8 @@ enum { FEW_TILES = 64 };
 enum { MOST_ROUNDS = 32, MOST_STARTS = MOST_ROUNDS * 32, MOST_SIMULATED = 24, MOST_CLASSES = WAYS * 64 };
 /* Fewer blocks than 0.75^8, a tenth of them, are not worth slots of their own. */
 enum { MOST_QUARTERS = 8 };
+/* Where the host is too small for all state, so much more of it goes to the device until the rest fits. */
+static const double GPU_SHARE_STEP = 0.25;
 
 /* The numbers of rounds to begin with: every number up to 4, then those whose rounds are half as long, and
  * one micro-batch a round. Returns how many. */
@@ -87,12 +89,13 @@ static double find_most_off(const struct ot_search *s, const struct ot_plan_requ
     return pow(0.75, high);
 }
 
-/* Makes the plan of a start and adds the start, if its step may take less than `limit`. */
-static void add_start(struct ot_search *s, const struct ot_plan_request *request, int way, double limit,
+/* Makes the plan of a start and adds the start, if its step may take less than `limit`. Returns false if there
+ * is no such plan. */
+static bool add_start(struct ot_search *s, const struct ot_plan_request *request, int way, double limit,
                       struct ot_planner_seen *seen, struct ot_planner_starts *out) {
     struct ot_plan plan;
     if (ot_plan_make(request, &plan) < 0)
-        return; /* it does not fit, or contradicts what the user forced */
+        return false; /* it does not fit, or contradicts what the user forced */
     double least = ot_plan_least_seconds(request->chain, &plan, s->costs);
     bool same = request->micro_sequences == 0 ||
                 plan.micro_tokens == request->micro_sequences * request->sequence_tokens;
@@ -101,6 +104,7 @@ static void add_start(struct ot_search *s, const struct ot_plan_request *request
         out->n++;
     }
     ot_plan_free(&plan);
+    return true;
 }
 
 /* The starts take turns by way and number of rounds, so that each of these is tried. */
@@ -163,10 +167,10 @@ static int simulate_starts(struct ot_search *s, double limit, struct ot_planner_
     }
     if (starts->n > 0)
         qsort(starts->list, (size_t)starts->n, sizeof *starts->list, by_seconds);
-    int n = 0;
-    while (n < starts->n && starts->list[n].seconds < best * (1 + OT_PLANNER_NEAR))
-        n++;
-    starts->n = n;
+    starts->all = starts->n;
+    starts->n = 0;
+    while (starts->n < starts->all && starts->list[starts->n].seconds < best * (1 + OT_PLANNER_NEAR))
+        starts->n++;
     return 0;
 }
 
@@ -177,8 +181,8 @@ static bool has_updates_elsewhere(const struct ot_search *s) {
     return elsewhere > FEW_TILES;
 }
 
-/* Adds the starts with so many rounds that keep the level, with the engines as ot_plan_make chooses, and with
- * the pool and the stream engine in balance. */
+/* Adds the starts with so many rounds that keep the level: with the engines as ot_plan_make chooses; and with
+ * the pool and the stream engine in balance, and as little state on the device as the host has no room for. */
 static void add_ways(struct ot_search *s, int rounds, int64_t micro, int level, double limit,
                      struct ot_planner_seen *seen, struct ot_planner_starts *out) {
     struct ot_plan_request base = *s->given;
@@ -196,9 +200,11 @@ static void add_ways(struct ot_search *s, int rounds, int64_t micro, int level, 
         add_start(s, &request, way, limit, seen, out);
         if (!ot_planner_may_share(s) || !has_updates_elsewhere(s))
             continue;
-        request.shares[OT_TILE_STREAM] = ot_planner_balance(s);
-        request.shares[OT_TILE_CPU] = 1 - request.shares[OT_TILE_STREAM];
-        add_start(s, &request, way, limit, seen, out);
+        bool fits = false;
+        for (double gpu = 0; gpu < 1 && !fits; gpu += GPU_SHARE_STEP) {
+            ot_planner_set_shares(s, gpu, ot_planner_balance(s), &request);
+            fits = add_start(s, &request, way, limit, seen, out);
+        }
     }
 }
 

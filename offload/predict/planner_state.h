@@ -60,7 +60,7 @@ bool ot_planner_may_gain(const struct ot_search *s);
 /* Plans to begin with: the same micro-batch, with the numbers of rounds and the ways to keep activations that
  * lie far apart. The fastest come first. */
 struct ot_planner_starts {
-    int n;
+    int n, all; /* those near the best; with the others behind them, which are slower or were not simulated */
     struct ot_planner_start {
         struct ot_plan_request request;
         int number, turn; /* in the order in which they were found; among those of its way */

@@ -2,7 +2,7 @@
  *
  *     bench_planner [FIRST [LAST [PAIRS]]]
  *
- * For each of the 80 cases of tests/plan/real_cases.c: the plan that the planner chooses, and the best plan
+ * For each of the 82 cases of tests/plan/real_cases.c: the plan that the planner chooses, and the best plan
  * of a slow reference search. The reference runs the planner again with each single choice forced (rounds,
  * what is computed again, homes, engines, slots), and from the best of these with a second choice forced,
  * PAIRS times. Each of these runs starts elsewhere, so together they are many restarts. Another micro-batch

@@ -95,6 +95,9 @@ static const char *const lines[] = {
     "--model llama-13b --gpu h100 --gpus 8 --ram 1T --tokens-per-step 128k",
     "--model llama-2-70b --gpu h100 --gpus 8 --ram 1872G --tokens-per-step 128k",
     "--model llama-7b --gpu rtx4090 --gpus 2 --ram 64G --lora --base-type nf4 --tokens-per-step 64k",
+    /* a host that is small beside the device */
+    "--model llama-7b --gpu a100-80g --ram 64G --tokens-per-step 16k",
+    "--model llama-7b --gpu h100 --ram 64G --tokens-per-step 16k",
 };
 
 const char *real_case_line(int i) {
