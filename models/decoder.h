@@ -22,8 +22,8 @@
 #include "models/model.h"
 #include "offload/block.h"
 
-/* Where a tensor or a unit lies: in which of its block's uses, and at which parameter of that slab. use
- * OT_ABSENT: the model has no such tensor. */
+/* The place of a tensor or a unit: one of its block's uses, and a parameter of that slab. use OT_ABSENT: the
+ * model has no such tensor. */
 enum { OT_ABSENT = -1 };
 struct ot_place {
     int use;
@@ -72,7 +72,7 @@ struct ot_layer_layout {
     struct ot_place qkv_bias, o_bias, gate_up_bias, down_bias;
     struct ot_place q_norm, k_norm, sinks;
     struct ot_norm_layout norm1, norm2, post1, post2; /* with OT_PARALLEL, norm2 is norm1 */
-    /* Of a decoder behind an encoder: the attention to the encoder's output. */
+    /* Attention to the encoder's output; only decoders behind an encoder have it. */
     struct ot_place cross_q, cross_kv, cross_o;
     struct ot_lora_unit cross_q_lora, cross_kv_lora, cross_o_lora;
     struct ot_norm_layout cross_norm;

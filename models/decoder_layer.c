@@ -152,7 +152,7 @@ static void add(const struct ot_layer_call *call, const void *a, const void *b, 
     call->ops->add(call->run->lane, &op);
 }
 
-/* What n2 reads. */
+/* The input of n2. */
 static const void *norm2_input(const struct ot_layer_call *call) {
     return is_parallel(call) ? call->run->x : call->memory.mid;
 }
@@ -223,7 +223,7 @@ static void finish_mid(const struct ot_layer_call *call) {
     add(call, memory->mid, call->run->x, memory->mid);
 }
 
-/* What the product o writes. */
+/* The output of the product o. */
 static void *o_result(const struct ot_layer_call *call) {
     return has_after(call) ? call->memory.o_out : call->memory.mid;
 }

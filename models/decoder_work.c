@@ -411,7 +411,7 @@ void ot_embed_work(const struct ot_model *model, enum ot_work_part part, int64_t
 void ot_head_work(const struct ot_model *model, enum ot_work_part part, int64_t n_tokens,
                   struct ot_block_work *out) {
     const struct ot_model_config *c = &model->config;
-    /* Of an encoder-decoder, half of the tokens have logits (encdec_work.c). */
+    /* Half of an encoder-decoder's tokens have logits (encdec_work.c). */
     double n = (double)n_tokens * (ot_model_has_pairs(c) ? 0.5 : 1);
     double h = (double)c->hidden, vocab = (double)c->vocab;
     double item = (double)ot_dtype_bytes(model->chain.dtype), norm = 2 * h * item;

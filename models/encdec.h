@@ -61,7 +61,7 @@ struct ot_encdec_map_layout {
     struct ot_place weight;
     const struct ot_lora_unit *lora;
 };
-/* Of an encoder's layer, the cross maps have neither a weight nor adapters. */
+/* In an encoder's layer, the cross maps have neither a weight nor adapters. */
 struct ot_encdec_map_layout ot_encdec_map_find(const struct ot_model *model, int64_t layer,
                                                enum ot_encdec_map map);
 static inline bool ot_encdec_map_is_cross(enum ot_encdec_map map) {

@@ -220,7 +220,7 @@ static void cross_side(const struct ot_encdec_call *call, enum ot_keep_level hav
         multiply(call, call->own, OT_ENCDEC_CROSS_O, m->cross_attn, m->mid, m->across);
 }
 
-/* What the MLP adds to. */
+/* The residual input of the MLP. */
 static const void *mlp_base(const struct ot_encdec_call *call) {
     return call->is_decoder ? call->memory.across : call->memory.mid;
 }

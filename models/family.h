@@ -16,7 +16,7 @@ struct ot_json_writer;
 
 /* ---- tensors ---- */
 
-/* What a module of the model is for. Those from OT_MODULE_Q to OT_MODULE_DOWN are linear maps of a layer. */
+/* The role of a module in the model. Those from OT_MODULE_Q to OT_MODULE_DOWN are linear maps of a layer. */
 enum ot_module {
     OT_MODULE_EMBEDDING,
     OT_MODULE_POSITIONS, /* the table of learned positions */
@@ -83,7 +83,7 @@ struct ot_family_names {
 
 /* ---- config.json ---- */
 
-/* How config.json says which layers have a sliding window. */
+/* The way in which config.json names the layers with a sliding window. */
 enum ot_window_rule {
     OT_WINDOW_NONE,   /* no layer: the key is ignored */
     OT_WINDOW_ALL,    /* sliding_window, in all layers */
@@ -107,10 +107,10 @@ struct ot_family_row {
     const char *architecture; /* config.json: "LlamaForCausalLM" */
     const struct ot_family_names *names;
     const struct ot_family_names *names_of_two; /* of models with OT_PARALLEL_TWO; NULL: as names */
-    /* What the modules of a layer are called, if that depends on the layer. NULL: as names. */
+    /* The names of a layer's modules, if they depend on the layer. NULL: as names. */
     const struct ot_family_names *(*names_of_layer)(const struct ot_model_config *config, int64_t layer);
-    /* What no key says, and the values of absent keys. A size of 0: the key must be there; of ffn,
-     * n_kv_heads and head_dim: 4 times hidden, n_heads, hidden / n_heads. */
+    /* Facts that no key states, and the defaults of absent keys. A size of 0: the key is required; but 0 in
+     * ffn, n_kv_heads and head_dim means 4 times hidden, n_heads, hidden / n_heads. */
     struct ot_model_config base;
     /* Which keys the family has besides the sizes, theta, init_std and tied. A key that it does not have is
      * ignored, as transformers does. */
@@ -152,7 +152,7 @@ int ot_config_need_flag(const struct ot_config_reader *reader, const char *key, 
 const struct ot_family_row *ot_family_row(enum ot_family family);
 const struct ot_family_row *ot_family_find(const char *model_type); /* NULL if unknown */
 const char *ot_family_known_types(void); /* "bloom, codegen, ...", for error messages */
-/* What the modules of a model are called; of layers, what those of one layer are called. */
+/* The names of a model's modules. The first function has those of one layer. */
 const struct ot_family_names *ot_model_layer_names(const struct ot_model_config *config, int64_t layer);
 const struct ot_family_names *ot_model_names(const struct ot_model_config *config);
 /* Writes the name of a module, with its layer if it lies in one: "model.layers.3.self_attn.q_proj". In the

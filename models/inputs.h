@@ -32,8 +32,8 @@ bool ot_tensor_reads_input(const struct ot_tensor *tensor, enum ot_layer_input *
 /* An input on the device. */
 struct ot_layer_rows {
     const void *x; /* [n_tokens, width] of the run's dtype; of experts: packed rows (kernels/ops_experts.h) */
-    /* Of experts: their groups in the packed rows, [n_experts + 1], and the assignments of the rows. Else
-     * NULL. */
+    /* The experts' groups in the packed rows, [n_experts + 1], and the rows' assignments. NULL without
+     * experts. */
     const int32_t *offsets, *assignments;
 };
 

@@ -61,7 +61,7 @@ static struct inner inner_of(const struct ot_model *model, int64_t layer, int64_
     return (struct inner){true, n_tokens * c->top_experts, c->expert_ffn, 2 * c->expert_ffn};
 }
 
-/* What the router decides, and the rows of its groups. */
+/* Takes buffers for the router's decisions and the rows of its groups. */
 static void take_choice(const struct ot_model *model, size_t n, struct inside *inside,
                         struct ot_layer_memory *memory) {
     const struct ot_model_config *c = &model->config;
@@ -102,7 +102,7 @@ static void take_results(const struct ot_model *model, int64_t layer, size_t n, 
         memory->down_out = take_inside(inside, level, hidden);
 }
 
-/* What only level `all` keeps. At other levels, all but mid lies in scratch. */
+/* Takes the buffers that only level `all` keeps. At other levels, all but mid lie in scratch. */
 static void take_rest(const struct ot_model *model, int64_t layer, size_t n, struct inside *inside,
                       struct ot_layer_memory *memory) {
     const struct ot_model_config *c = &model->config;

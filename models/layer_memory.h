@@ -46,7 +46,7 @@
 
 #include "models/linear.h"
 
-/* Of the rows of a norm's input. mean: only LAYER has it. */
+/* Statistics of the rows of a norm's input. mean: only LAYER has it. */
 struct ot_norm_memory {
     float *mean, *rstd;
 };
@@ -57,12 +57,12 @@ struct ot_layer_memory {
      * the input of the norms. */
     void *attn, *qkv, *qk, *mid, *gate_up;
     float *lse, *rstd_q, *rstd_k;
-    /* What norms behind attention and MLP read; of experts, down_out has the packed rows of all of them. Also
-     * in `saved` from their level on. */
+    /* The inputs of the norms behind attention and MLP. With experts, down_out has the packed rows of all
+     * experts. Also in `saved` from their level on. */
     void *o_out, *down_out;
     struct ot_norm_memory post1, post2;
-    /* Of experts: the router's logits and choice, and its groups; in `saved` from level `products` on. packed
-     * has the input's rows by expert: in `saved` at level `all`, else in scratch. */
+    /* For experts: the router's logits, choice and groups; in `saved` from level `products` on. packed has
+     * the input's rows by expert: in `saved` at level `all`, else in scratch. */
     void *router_logits, *packed;
     int32_t *ids, *offsets, *counts, *rows, *assignments;
     float *weights;

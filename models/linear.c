@@ -39,7 +39,7 @@ static void dropout(const struct ot_block_run *run, const struct ot_linear *line
     ot_run_ops(run)->dropout(run->lane, &op);
 }
 
-/* What A multiplies: x, or dropout(x) in linear->dropped. */
+/* The input of A: x, or dropout(x) in linear->dropped. */
 static const void *input_of_a(const struct ot_block_run *run, const struct ot_linear *linear, const void *x) {
     if (!drops(run, linear))
         return x;
@@ -192,8 +192,8 @@ void ot_linear_forward_inside(const struct ot_block_run *run, const struct ot_li
         forward_ax(run, linear, input_of_a(run, linear, x));
 }
 
-/* Of the outputs in `span`: y = factor u (- less) (+ bias) (+ residual). With `less`, outputs without an
- * adapter have it as their u too: their difference is zero. */
+/* Computes y = factor u (- less) (+ bias) (+ residual) for the outputs in `span`. Outputs without an adapter
+ * take `less` as their u too, so that their difference is zero. */
 static void forward_dora(const struct ot_block_run *run, const struct ot_linear *linear, struct span span,
                          const void *less, const void *bias, enum ot_dtype y_dtype, void *y) {
     const struct ot_dora op = {

@@ -223,7 +223,7 @@ static int64_t layer_modules(const struct ot_model_config *config, int64_t layer
     return n;
 }
 
-/* Of the modules behind the embedding. */
+/* Finds module `index` of the experts, counted from the first layer that has experts. */
 static bool experts_at(const struct ot_model_config *config, int64_t index,
                        char module[OT_LORA_MODULE_BYTES]) {
     int64_t layer = -1;

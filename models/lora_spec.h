@@ -15,7 +15,7 @@
  *
  * A name is a module's whole name, as in lora.h, or the end of it after a point: q_proj, self_attn.q_proj,
  * model.layers.3.self_attn.q_proj. This is how PEFT matches target_modules, rank_pattern and alpha_pattern.
- * Of several patterns that match a module, the first one counts. An empty text says the defaults.
+ * If several patterns match a module, the first one counts. An empty text means the defaults.
  *
  * In a model with experts, all-linear is the maps of attention (ot_model_can_adapt). The experts of a layer
  * are two modules, mlp.experts.gate_up_proj and mlp.experts.down_proj (ot_model_experts_parameter). A text

@@ -132,12 +132,12 @@ static bool has_time(struct bench_run *b) {
 
 /* ---- random rows ---- */
 
-/* Of a step; each array has a value for every token. */
+/* The rows of a step; each array has a value for every token. */
 struct rows {
     int32_t *tokens, *targets, *position, *row_start, *input_first, *input_end;
 };
 
-/* Where the tokens of a micro-batch are: n tokens from `at` on, in rows of `sequence`. */
+/* Sets the positions and row starts of n tokens from `at` on, in rows of `sequence`. */
 static void put_places(const struct rows *rows, int64_t at, int64_t n, int64_t sequence) {
     for (int64_t i = 0; i < n; i++) {
         rows->position[at + i] = (int32_t)(i % sequence);

@@ -1,6 +1,6 @@
-/* What the plots of a bench are drawn with: SVG for the inside of an HTML page, made to be read at any size
- * from 360 pixels of width on. Colours are those of Okabe and Ito ("Color Universal Design", 2008), which
- * people with any colour vision tell apart; what has a colour has a shape or a hatching as well.
+/* Draws the plots of a bench: SVG for the inside of an HTML page, readable from a width of 360 pixels on.
+ * Colours are those of Okabe and Ito ("Color Universal Design", 2008), which people with any colour vision
+ * tell apart; every coloured item also has a shape or a hatching.
  */
 #ifndef OT_BENCH_SVG_H
 #define OT_BENCH_SVG_H

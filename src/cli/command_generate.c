@@ -151,7 +151,7 @@ static int generate_one(struct job *job, size_t i, const struct ot_prompt *promp
     return rc;
 }
 
-/* What fetches of layers of experts have brought and saved. */
+/* Prints the bytes that fetches of experts have copied and saved. */
 static void print_experts(const struct ot_session *s) {
     struct ot_engine_fetches fetches;
     const struct ot_chain *chain = ot_model_chain(s->model);

@@ -9,8 +9,8 @@
 #include "src/data/chat_render_state.h"
 #include "src/tokenizer/tokenizer.h"
 
-/* What strftime_now writes, and what built-in templates write in its place: a run must have the same rows on
- * every day. */
+/* The date that strftime_now and the built-in templates write. It is fixed, so that a run has the same rows
+ * on every day. */
 static const struct ot_jinja_date fixed_day = {2024, 7, 26};
 
 /* Bytes that a built-in template writes around the user's texts, and in place of BOS and EOS if the tokenizer

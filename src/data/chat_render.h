@@ -64,7 +64,7 @@ int ot_chat_renderer_add_tools(struct ot_chat_renderer *renderer, const char *ji
 void ot_chat_renderer_close(struct ot_chat_renderer *renderer); /* NULL is fine */
 /* The built-in template that renders plain conversations in the same way; NULL: none. */
 const struct ot_chat_template *ot_chat_renderer_known(const struct ot_chat_renderer *renderer);
-/* Why the template cannot be used, a sentence; NULL: it can. */
+/* A sentence why the template cannot be used; NULL: it can. */
 const char *ot_chat_renderer_fault(const struct ot_chat_renderer *renderer);
 
 /* Renders a conversation. marks: BOS and EOS of the tokenizer. Errors: OT_E_INPUT with `where` in front (the

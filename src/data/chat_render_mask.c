@@ -108,7 +108,7 @@ static int find_begin(struct ot_chat_job *job, size_t i, size_t *begin) {
     rc = find_begin_by_head(job, i, begin);
     if (rc != 0)
         return rc;
-    return has_no_place(job, i, "what asks for the answer is not what stands before it");
+    return has_no_place(job, i, "the generation prompt differs from the text before the answer");
 }
 
 /* ---- where a turn ends ---- */
@@ -246,8 +246,8 @@ static int mark_by_prefixes(struct ot_chat_job *job, const struct ot_tokenizer *
         return 0;
     return ot_fail(
         OT_E_INPUT,
-        "%s: no assistant turn has an exact place in what the model's chat template writes (%s); choose a "
-        "format with --template, or remove the row",
+        "%s: cannot find the assistant's answers in the rendered conversation (%s); choose a format with "
+        "--template, or remove the row",
         job->where, job->why);
 }
 

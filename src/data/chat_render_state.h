@@ -19,7 +19,7 @@ struct ot_chat_renderer {
     struct ot_chat_work *work;
 };
 
-/* What the template has cost so far. Any thread adds to it. */
+/* The work that the template has cost so far. Any thread adds to it. */
 struct ot_chat_work {
     atomic_size_t steps, conversations;
 };

@@ -222,9 +222,7 @@ static int refuse_others(const struct reader *r) {
     bool transposed = ot_model_names(r->config)->transposed; /* PEFT then sets fan_in_fan_out */
     while (ot_json_next(r->root, &cursor, &key, &value))
         if (!is_known(key) && !is_empty(value) && !(transposed && strcmp(key, "fan_in_fan_out") == 0))
-            return ot_fail(OT_E_INPUT,
-                           "%s: the key '%.60s' has a value, and this program has no such adapters", r->where,
-                           key);
+            return ot_fail(OT_E_INPUT, "%s: adapters with '%.60s' are not supported", r->where, key);
     const char *task = ot_json_string(ot_json_get(r->root, "task_type"), NULL);
     if (task && strcmp(task, "CAUSAL_LM") != 0 && strcmp(task, "SEQ_2_SEQ_LM") != 0)
         return ot_fail(

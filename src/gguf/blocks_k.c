@@ -26,7 +26,7 @@ enum {
 /* Smaller magnitudes count as 0. fp16 stores none below 6e-8, so their scale is 0 in any case. */
 static const float SMALLEST = 1e-15f;
 
-/* What turns the scales of parts into codes: the scale `most` gets `code`. */
+/* The factor that turns scales into codes: the scale `most` gets `code`. */
 static float inverse_of(float code, float most) {
     return fabsf(most) < SMALLEST ? 0 : code / most;
 }

@@ -39,7 +39,7 @@ static const char *const NAMES[OT_MODULES] = {
     [OT_MODULE_SINKS] = "attn_sinks",
 };
 
-/* Of an encoder-decoder, what has another name. */
+/* The modules that have another name in an encoder-decoder. */
 static const char *const PAIR_NAMES[OT_MODULES] = {
     [OT_MODULE_O] = "attn_o",
     [OT_MODULE_CROSS_Q] = "cross_attn_q",
@@ -63,7 +63,7 @@ static const char *module_name(const struct ot_model_config *config, enum ot_mod
     return ot_model_has_pairs(config) && PAIR_NAMES[module] ? PAIR_NAMES[module] : NAMES[module];
 }
 
-/* What a layer's names begin with, and the first layer that is counted so. */
+/* The prefix of the layers' names, and the layers [first, end) that have it. */
 struct stack {
     const char *prefix;
     int64_t first, end;

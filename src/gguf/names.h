@@ -1,4 +1,4 @@
-/* How GGUF names the tensors of a model, and the types of the tensors in a file.
+/* Names the tensors of a model as GGUF does, and chooses their types in a file.
  *
  * A tensor is named by its module (models/family.h), in the same way for all architectures:
  *
@@ -48,7 +48,7 @@ bool ot_gguf_name_of(const struct ot_model_config *config, const struct ot_tenso
 /* Makes the name of a pair's gate that of its up. */
 void ot_gguf_name_up(char name[OT_GGUF_NAME_BYTES]);
 
-/* What a tensor's name in a file means. */
+/* The meaning of a tensor's name in a file. */
 struct ot_gguf_place {
     enum ot_module module;
     int64_t layer;      /* -1: none */
@@ -66,7 +66,7 @@ int ot_gguf_expert_shape(const struct ot_model_config *config, const struct ot_g
 
 /* Rows of a head, if the rows of this module's tensors change places; else 0. */
 int64_t ot_gguf_head_rows(const struct ot_model_config *config, enum ot_module module);
-/* What the file's values of this module's weight have in addition: 1 for norms of Gemma, else 0. */
+/* The number that the file adds to this module's weights: 1 for norms of Gemma, else 0. */
 float ot_gguf_addend(const struct ot_model_config *config, enum ot_module module);
 
 /* ---- tensors that only a file has: factors that divide the frequencies of RoPE ---- */
@@ -86,7 +86,7 @@ float ot_gguf_rope_factor(const struct ot_model_config *config, const char *name
 /* general.file_type of files whose experts are MXFP4. */
 enum { OT_GGUF_FILE_MXFP4_MOE = 38 };
 
-/* What a file is called: "q4_k_m". */
+/* A mixture of tensor types, as llama.cpp names it: "q4_k_m". */
 struct ot_gguf_mixture {
     const char *name;   /* as the option says it */
     const char *label;  /* as file names have it: "Q4_K_M" */

@@ -78,7 +78,7 @@ typedef int (*ot_gguf_put)(void *context, int64_t at, const void *data, size_t b
 
 struct ot_gguf_writer;
 
-/* What a file has; both lists are borrowed until close. */
+/* The contents of a file; both lists are borrowed until close. */
 struct ot_gguf_tensors {
     const struct ot_gguf_entry *entries;
     int64_t n_entries;

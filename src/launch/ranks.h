@@ -14,7 +14,7 @@
 
 enum { OT_CPU_RANKS = -1 };
 
-/* What the user and the environment say. */
+/* The launch as the user and the environment request it. */
 struct ot_launch_request {
     const char *gpus;     /* --gpus: "4" or "all"; NULL: not given */
     int nodes, node_rank; /* --nodes, --node-rank; 0, -1: not given */

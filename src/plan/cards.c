@@ -233,10 +233,10 @@ enum { CONTEXT_MIB = 512, WORKSPACE_MIB = 64 };
 static const double MEMORY_SHARE = 0.9 * 0.8;
 static const char MEMORY_SOURCE[] =
     "copies 90 % (measured on an H100 and an H200), our kernels four fifths of a copy (measured on an H200)";
-/* How our attention differs from the published kernels that stand for it. MASK: a causal mask leaves parts of
- * tiles idle; FlashAttention-2 does 298 TFLOP/s with it and 362 without, FlashAttention-3 521 and 625 (heads
- * of 128, 2048 tokens, as above). PASSES: so that its sums have a fixed order, our backward has 7 products
- * where the published one has 5 (kernels/cuda/attention_backward.cuh). NOT_RUN: a tenth less, until
+/* Factors of our attention's rate against the published kernels that stand for it. MASK: a causal mask leaves
+ * parts of tiles idle; FlashAttention-2 does 298 TFLOP/s with it and 362 without, FlashAttention-3 521 and
+ * 625 (heads of 128, 2048 tokens, as above). PASSES: so that its sums have a fixed order, our backward has 7
+ * products where the published one has 5 (kernels/cuda/attention_backward.cuh). NOT_RUN: a tenth less, until
  * these kernels are measured on a GPU. */
 static const double MASK = 0.82, PASSES = 5.0 / 7, NOT_RUN = 0.9;
 

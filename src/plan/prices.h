@@ -1,4 +1,4 @@
-/* What machines cost an hour, as --price/h says: one number for every machine, a price for each card or
+/* Reads --price/h, the price of machines an hour: one number for every machine, a price for each card or
  * rented machine ("rtx4090=0.4,h100=2.5"), or a file of such lines. There is no list of prices here: they
  * change every week. */
 #ifndef OT_PLAN_PRICES_H

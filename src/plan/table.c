@@ -266,7 +266,7 @@ static void print_title(const struct ot_plan_table *table, FILE *out) {
         fputc('\n', out);
 }
 
-/* Of a class of machines, rows that are no answer are told in a line each. */
+/* In a table of machine classes, rows without an answer get one line each. */
 static bool is_hidden(const struct ot_plan_table *table, int row) {
     return table->is_open && (*table->rows[row].reason || table->rows[row].is_late);
 }

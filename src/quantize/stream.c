@@ -49,7 +49,7 @@ static size_t slab_bytes(const struct ot_chain *chain, int slab) {
     return align((size_t)chain->slabs[slab].n_params * ot_dtype_bytes(chain->dtype));
 }
 
-/* Of the weights of the largest block, and of the largest slab. */
+/* The bytes of the largest block's weights; *most_slab: those of the largest slab. */
 static size_t most_weights(const struct ot_chain *chain, size_t *most_slab) {
     size_t most = 0;
     *most_slab = 0;

@@ -224,7 +224,7 @@ static size_t put_spent(char *line, size_t used, const char *what, double second
                                    ot_text_duration(seconds, time));
 }
 
-/* What takes less than half of the last digit is left out. */
+/* Leaves out times below half of the last digit. */
 const char *ot_report_spent(const struct ot_outcome *o, char line[OT_TABLE_LINE_BYTES]) {
     const double least = 0.05, saving = o->save_seconds + o->result_seconds;
     double other = o->whole_seconds - o->step_seconds - o->eval_seconds - saving - o->sample_seconds;

@@ -46,8 +46,8 @@ const char *ot_report_gain(double gain, char text[OT_TEXT_BYTES]);
  * `steps`, the steps of the run, are unknown (0). half: the steps with twice the tokens. */
 const char *ot_report_instead(const struct ot_what_if *answer, int64_t steps, int64_t half,
                               char text[OT_FORECAST_LINE_BYTES]);
-/* What bounds the step, and what more of one resource would gain. steps, half: as above. Returns the number
- * of lines. */
+/* Explains which resource bounds the step, and the gain from more of each. steps, half: as above. Returns the
+ * number of lines. */
 enum { OT_EXPLANATION_LINES = 1 + OT_WHAT_IFS };
 int ot_report_explanation(const struct ot_explanation *explanation, int64_t steps, int64_t half,
                           char lines[OT_EXPLANATION_LINES][OT_FORECAST_LINE_BYTES]);

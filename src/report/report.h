@@ -1,6 +1,6 @@
-/* What a person reads before and after a run, and the same facts as the "run" event of the log: the machine,
- * the model, the data, and the plan as a table that adds up. The lines go through the log (stderr), so that
- * --quiet silences them. */
+/* Reports a run to a person before and after it, and to the log as the "run" event: the machine, the model,
+ * the data, and the plan as a table that adds up. The lines go through the log (stderr), so that --quiet
+ * silences them. */
 #ifndef OT_REPORT_REPORT_H
 #define OT_REPORT_REPORT_H
 

@@ -1,6 +1,6 @@
-/* What a run does besides steps, and how long it takes: evaluations, checkpoints that steps wait for, the
- * sample, saving the model. Before step 1 the times are predicted. As soon as the run has done one of
- * these, its progress takes the measured time. */
+/* The times of a run's work besides steps: evaluations, checkpoints that steps wait for, the sample, saving
+ * the model. Before step 1 the times are predicted. As soon as the run has done one of these, its progress
+ * takes the measured time. */
 #ifndef OT_RUN_RUN_TIMES_H
 #define OT_RUN_RUN_TIMES_H
 

@@ -175,7 +175,7 @@ int ot_resume_find(const struct ot_options *options, bool tidy, struct ot_resume
                                                 : find_within(options->resume, out);
 }
 
-/* What rank 0 tells the others. */
+/* Rank 0's finding, which it sends to the others. */
 struct finding {
     int is_finished;
     char dir[PATH_MAX]; /* of the checkpoint; "": none */

@@ -41,7 +41,7 @@
 struct ot_places;
 struct ot_saver;
 
-/* What a run that saves asks of its plan (ot_plan_request): ot_saver_slots, the number of slots for parts,
+/* The plan of a run that saves must provide (ot_plan_request): ot_saver_slots, the number of slots for parts,
  * and ot_saver_kept_contents, the number of checkpoints that can refer to the NVMe store's files at a time
  * (0: none can). `parent`: OUT/checkpoints, which need not exist. */
 int ot_saver_slots(int64_t params, enum ot_dtype dtype);

@@ -12,7 +12,7 @@
 
 #include "src/session/parts.h"
 
-/* How full real rows make the micro-batches of a plan. Micro-batches hold no pad tokens, and attention stays
+/* The fill of a plan's micro-batches with real rows. Micro-batches hold no pad tokens, and attention stays
  * inside a row. */
 struct ot_forecast_rows {
     double fill;    /* real tokens divided by the plan's tokens, 0 to 1 */

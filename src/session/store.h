@@ -1,5 +1,4 @@
-/* How much of the disks of --nvme a session may use: the budget of the nvme tier and the configuration of the
- * engine's store. */
+/* The use of --nvme by a session: the budget of the nvme tier and the configuration of the engine's store. */
 #ifndef OT_SESSION_STORE_H
 #define OT_SESSION_STORE_H
 

@@ -95,7 +95,7 @@ int ot_team_measure(struct ot_session *s, struct ot_rates *rates, struct ot_peer
 
 /* ---- the plan ---- */
 
-/* What rank 0 chose: a failure, the mode, one copy of the weights, the sequences of a micro-batch. */
+/* Rank 0's choice: a failure, the mode, one copy of the weights, the sequences of a micro-batch. */
 struct choice {
     int64_t rc, mode, one_copy, micro_sequences;
 };

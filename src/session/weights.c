@@ -10,7 +10,7 @@
 #include "src/base/pool.h"
 #include "src/checkpoint/reader.h"
 
-/* What a sink of weights needs. */
+/* The context of a sink of weights. */
 struct filling {
     struct ot_session *session;
     struct ot_slab_encoder *encoder; /* NULL: no slab is encoded */
@@ -135,7 +135,7 @@ static int init_adapters(struct ot_session *s) {
     return rc;
 }
 
-/* What of a slab must be made: the rank's holding, or all of one that is encoded. */
+/* Returns the range to initialise: this rank's holding, or the whole slab if it is encoded. */
 static struct ot_shard_range needed_of(const struct ot_session *s, int slab) {
     const struct ot_chain *chain = ot_model_chain(s->model);
     return ot_slab_is_encoded(chain, slab) ? (struct ot_shard_range){0, chain->slabs[slab].n_params}
