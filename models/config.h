@@ -166,7 +166,7 @@ struct ot_model_config {
     bool fused_v_first;
 
     /* ---- experts ---- */
-    /* 0: each layer has one MLP. Else `ffn` is the width of the MLP in dense layers alone. */
+    /* 0: each layer has one MLP. Else `ffn` is the width of the MLP in dense layers only. */
     int64_t n_experts;
     int64_t top_experts, expert_ffn; /* experts of a token; the inner width of an expert's MLP */
     bool router_over_all;            /* a token's weights are not divided by their sum */

@@ -79,8 +79,8 @@ static struct ot_attend_spans make_op(const struct ot_encdec_call *call, enum ot
     return op;
 }
 
-/* Keys are counted from the first token of the micro-batch on; of the encoder, and of cross attention, they
- * are the inputs. The last key is then that of the last query, as biases need it. */
+/* Keys are counted from the first token of the micro-batch on. The encoder and cross attention have the
+ * inputs as keys. The last key is then the last query's, as biases need it. */
 static struct ot_attend_spans train_op(const struct ot_encdec_call *call, enum ot_encdec_side side) {
     const struct ot_encdec_memory *memory = &call->memory;
     int64_t q_elems = call->model->q_elems, first = call->own.first;

@@ -71,7 +71,7 @@ static bool next_span(const struct ot_linear *linear, struct span *span) {
     return span->out > 0;
 }
 
-/* As next_span, but goes on to as many outputs as have adapters, or have none. Then `map` is the first. */
+/* As next_span, but joins adjacent outputs that all have adapters, or all have none. `map` is the first. */
 static bool next_stretch(const struct ot_linear *linear, struct span *stretch) {
     if (!next_span(linear, stretch))
         return false;
@@ -87,7 +87,7 @@ static const void *maybe_at(const void *array, enum ot_dtype dtype, int64_t inde
 
 /* ---- forward ---- */
 
-/* input: what A multiplies. */
+/* input: of A. */
 static void forward_ax(const struct ot_block_run *run, const struct ot_linear *linear, const void *input) {
     const struct ot_lora_unit *lora = linear->lora;
     int64_t first = 0;
@@ -382,7 +382,7 @@ static void lora_params(const struct ot_block_run *run, const struct ot_linear *
                 linear->in, ot_run_grad(run, lora->a));
 }
 
-/* The gradient of what the products made: of y, or with DoRA of u. */
+/* The gradient of the products' result: of y, or with DoRA of u. */
 struct product_gradient {
     const void *dy;
     int64_t ld;

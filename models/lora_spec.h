@@ -48,8 +48,8 @@ struct ot_lora_word {
     int bytes;
 };
 
-/* True if a name of this many bytes is, in a model with experts, that of experts, of their router, or of a
- * map of an MLP (ot_model_can_adapt). As a target module of PEFT, it has no adapter here. */
+/* True if the model has experts and the name, of this many bytes, means experts, their router, or a map of an
+ * MLP (ot_model_can_adapt). Such a target module of PEFT has no adapter here. */
 bool ot_lora_names_experts(const struct ot_model_config *config, const char *name, size_t bytes);
 
 enum { OT_LORA_MODULE_BYTES = 64 };

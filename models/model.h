@@ -52,9 +52,9 @@ struct ot_tensor {
     int64_t first; /* in parameters from the slab's start */
     int64_t rows, cols;
     int dims; /* 1: a vector of `cols`; 2: a matrix */
-    /* The matrices or vectors of so many experts, one after the other: in files, the first dimension of the
-     * tensor, unless the form is OT_FORM_EXPERT_COLUMNS. OT_FORM_TRANSPOSED is then said of each matrix. 0:
-     * the tensor has no such dimension. */
+    /* The number of experts whose matrices or vectors the tensor holds, one after the other: in files, its
+     * first dimension, unless the form is OT_FORM_EXPERT_COLUMNS. OT_FORM_TRANSPOSED then applies to each
+     * matrix. 0: the tensor has no such dimension. */
     int64_t parts;
     bool decay, trained;
     float rate; /* multiplies the learning rate; 0 means 1 */

@@ -331,7 +331,7 @@ const struct ot_preset *ot_preset_find(const char *name) {
 
 enum { PLAIN_BYTES = 96 };
 
-/* Lower case, letters and digits alone. Returns text. */
+/* Reduces a name to lower-case letters and digits. Returns text. */
 static const char *plain(const char *name, char text[PLAIN_BYTES]) {
     size_t n = 0;
     for (; *name && n < PLAIN_BYTES - 1; name++)

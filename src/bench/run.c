@@ -335,8 +335,8 @@ static void choose_options(struct bench_run *b, const struct ot_options *options
     b->settings = (struct ot_settings){of_point};
 }
 
-/* Records an error of this point alone. If its plan does not fit, keeps only the part of the sentence that
- * says what is too small: its cures are options of a run. */
+/* Records an error that ends only this point. If its plan does not fit, keeps the shortage and drops the
+ * cures of the sentence: they are options of a run. */
 static int note_failure(struct ot_bench_result *r, enum ot_bench_status status, int rc) {
     if (rc == -OT_E_INTERNAL || rc == -OT_E_STALL) /* ends the bench */
         return rc;

@@ -191,7 +191,7 @@ static int converse(struct job *job) {
 
 /* The conversation of --chat. Its template is checked before memory is taken. */
 static int chat(struct job *job) {
-    job->session.prompt_format = NULL; /* that of a run's rows has no turns */
+    job->session.prompt_format = NULL; /* the format of a run's rows has no turns */
     OT_TRY(ot_chat_check(&job->session));
     job->longest = OT_CHAT_TOKENS;
     OT_TRY(start(job));

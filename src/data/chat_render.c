@@ -155,7 +155,7 @@ static void add_members(const struct ot_json *object, struct ot_jinja_variable *
         variables[(*n)++] = (struct ot_jinja_variable){.name = name, .value = value};
 }
 
-/* Each rendering has a bound of its own (jinja.h); this one bounds a file of them. */
+/* Each rendering has its own bound (jinja.h); this one bounds all renderings of a file. */
 static int check_work(const struct ot_chat_job *job) {
     struct ot_chat_work *work = job->renderer->work;
     size_t conversations = atomic_load(&work->conversations), steps = atomic_load(&work->steps);
@@ -202,7 +202,7 @@ int ot_chat_render_part(const struct ot_chat_job *job, const struct ot_json *mes
     return rc;
 }
 
-/* Refuses what transformers would drop without a word: things that the template never looks at. */
+/* Refuses parts of a conversation that the template never reads; transformers would drop them silently. */
 static int check_place(const struct ot_chat_renderer *renderer, const struct ot_conversation *c,
                        const char *where) {
     bool calls = false;
@@ -284,7 +284,7 @@ static int append_text(const struct ot_chat_job *job, struct ot_rendered *r) {
     return ot_rendered_check(r);
 }
 
-/* The same for the text of a built-in template, whose marks say what the user wrote. */
+/* The same for a built-in template, which marks the user's text. */
 static int append_marked_text(const struct ot_chat_job *job, struct ot_rendered *r) {
     const struct ot_jinja_text *text = &job->text;
     bool user = false;

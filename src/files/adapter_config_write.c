@@ -76,8 +76,7 @@ static bool has_pattern(const struct ot_lora_spec *spec, enum ot_lora_word_kind 
     return false;
 }
 
-/* Without an alpha of its own, a pattern of ranks has alpha twice its rank, unless the spec has one for all.
- * */
+/* A rank pattern without its own alpha has alpha twice its rank, unless the spec has an alpha for all. */
 static void put_patterns(const struct ot_lora_spec *spec, struct ot_json_writer *w) {
     static const char *const keys[] = {
         [OT_LORA_RANK_PATTERN] = "rank_pattern", [OT_LORA_ALPHA_PATTERN] = "alpha_pattern"};

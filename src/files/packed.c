@@ -84,7 +84,7 @@ static uint32_t word_at(const void *words, int64_t at) {
     return word;
 }
 
-/* `bits` bits at bit `shift` of the word at `at`; what is missing is in the word `step` words further on. */
+/* `bits` bits at bit `shift` of the word at `at`; the word `step` words further on has the missing bits. */
 static uint32_t bits_at(const void *words, int64_t at, int64_t step, int shift, int bits) {
     uint32_t code = word_at(words, at) >> shift;
     if (shift + bits > 32)

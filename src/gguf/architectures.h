@@ -88,8 +88,8 @@ enum { OT_GGUF_PAIR_DISTANCE = 128 };
 /* The factor of YaRN's cos and sin if no key sets it. */
 double ot_gguf_yarn_magnitude(double factor, double log_multiplier);
 
-/* Refuses a model that llama.cpp has not, would not load, or would compute otherwise. where: for the message.
- * Errors: OT_E_INPUT; the message names what llama.cpp lacks. */
+/* Refuses a model that llama.cpp does not know, would not load, or would compute otherwise. where: for the
+ * message. Errors: OT_E_INPUT; the message names the missing feature. */
 int ot_gguf_check_config(const struct ot_model_config *config, const char *where);
 
 #endif

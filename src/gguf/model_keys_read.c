@@ -242,7 +242,7 @@ static int read_window(struct ot_gguf_maker *m) {
     return 0;
 }
 
-/* ---- what single families have ---- */
+/* ---- keys of single families ---- */
 
 static int read_caps(struct ot_gguf_maker *m) {
     bool both = m->c.family == OT_FAMILY_GEMMA2;

@@ -108,7 +108,7 @@ void ot_gguf_name_up(char name[OT_GGUF_NAME_BYTES]) {
     snprintf(gate, OT_GGUF_NAME_BYTES - (size_t)(gate - name), UP_OF_EXPERTS "%s", ending);
 }
 
-/* Reads what a layer's names begin with, such as "blk.N.". *rest: what follows. Without it: layer -1. False:
+/* Reads the prefix of a layer's names, such as "blk.N.". *rest: what follows. Without it: layer -1. False:
  * there is no such layer. */
 static bool split_layer(const struct ot_model_config *config, const char *name, int64_t *layer,
                         const char **rest) {

@@ -40,12 +40,12 @@
 static inline bool ot_gguf_is_pair(enum ot_module module) {
     return module == OT_MODULE_EXPERTS_GATE_UP;
 }
-/* The name of a tensor of the model, "blk.3.attn_q.weight"; of an adapter's: "blk.3.attn_q.weight.lora_a"; of
- * one expert's: that of all experts; of a pair: that of gate. False: GGUF has no name for it. */
+/* The name of a tensor of the model, "blk.3.attn_q.weight", or of an adapter, "blk.3.attn_q.weight.lora_a".
+ * One expert's tensor has the name of all experts; a pair has gate's. False: GGUF has no name for it. */
 bool ot_gguf_name_of(const struct ot_model_config *config, const struct ot_tensor *tensor,
                      char name[OT_GGUF_NAME_BYTES]);
 
-/* Makes the name of a pair's gate that of its up. */
+/* Turns the name of a pair's gate into the name of its up. */
 void ot_gguf_name_up(char name[OT_GGUF_NAME_BYTES]);
 
 /* The meaning of a tensor's name in a file. */
@@ -55,9 +55,9 @@ struct ot_gguf_place {
     const char *ending; /* ".weight" or ".bias"; static */
     bool is_up;         /* of a pair */
 };
-/* False: the name is not that of a tensor of such a model. */
+/* False: no tensor of such a model has this name. */
 bool ot_gguf_find_place(const struct ot_model_config *config, const char *name, struct ot_gguf_place *place);
-/* The name that Hugging Face gives to the tensor. expert: which one's, if each has tensors of its own. */
+/* Hugging Face's name for the tensor. expert: its index, if each expert has separate tensors. */
 void ot_gguf_name_back(const struct ot_model_config *config, const struct ot_gguf_place *place,
                        int64_t expert, char tensor[OT_MODEL_NAME_BYTES]);
 /* The shape in a file of a tensor of experts. Returns the number of dimensions; 0: of no expert. */

@@ -62,7 +62,7 @@ int ot_gguf_read_token_ids(const struct ot_gguf *file, struct ot_gguf_token_ids 
  * OT_E_INPUT (its kind is not supported, or its keys contradict each other), OT_E_BUDGET. */
 int ot_gguf_make_tokenizer(const struct ot_gguf *file, char **text, size_t *bytes);
 
-/* ---- what both share ---- */
+/* ---- reading and writing ---- */
 
 /* U+2581, which SentencePiece writes for a space. */
 #define OT_GGUF_SPACE "\xe2\x96\x81"

@@ -58,7 +58,7 @@ struct ot_gguf_entry {
     int dims;                        /* 1 or 2; a vector has the shape [rows * cols] */
     int64_t rows, cols;              /* at least 1 */
     int64_t head_rows;               /* 0: rows stay in order; else even, and rows is a multiple of it */
-    int64_t parts; /* > 0: matrices or vectors of so many experts, one after the other: a dimension more */
+    int64_t parts; /* > 0: the number of experts, whose matrices or vectors follow each other */
 };
 
 /* Rows of an entry, in the order in which they come. The pieces of an entry are all its rows. */

@@ -20,7 +20,7 @@ void ot_manual_write_man(FILE *out);
 void ot_manual_write_bash(FILE *out);
 void ot_manual_write_zsh(FILE *out);
 
-/* ---- what completions say about a value ---- */
+/* ---- values in completions ---- */
 
 enum { OT_MANUAL_WORDS_BYTES = 256 };
 /* The fixed words of an option's value, separated by spaces: "auto bf16 fp32 fp16"; "" if there are none. */

@@ -78,7 +78,7 @@ static const struct ot_attention_share
                     0.87,
                     "assumed: three quarters of an A100's attention beside its products; not run",
                     false},
-    /* This chip's rate needs other instructions than mma.sync. The product is that of 132 of its 148
+    /* This chip's rate needs other instructions than mma.sync. The product's rate counts 132 of its 148
      * multiprocessors, as many as an H100 has. */
     TILED_B200 = {{{318, 264}, {362, 291}, {321, 291}},
                   1745.0 * 132 / 148,

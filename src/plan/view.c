@@ -63,7 +63,7 @@ static double next_rounded(double part, double fineness, double *sum) {
 
 /* ---- the machine ---- */
 
-/* Prints the links between the ranks. The rates above this line are those of one rank while all work. */
+/* Prints the links between the ranks. The rates above this line are for one rank while all work. */
 static void print_fabric(const struct ot_plan_case *c, FILE *out) {
     static const char *const ways[] = {[OT_WAY_NVLINK] = "over NVLink",
                                        [OT_WAY_PCIE] = "from GPU to GPU over PCIe",
@@ -250,7 +250,8 @@ static void print_time(const struct ot_plan_case *c, FILE *out) {
     print_lanes(c, out);
 }
 
-/* Says how the bytes between ranks follow from the model: (W - 1) / W of what is gathered and exchanged. */
+/* Prints how the bytes between ranks follow from the model: (W - 1) / W of the gathered and exchanged
+ * bytes. */
 static void print_exchange(const struct ot_plan_case *c, FILE *out) {
     const struct ot_prediction *p = &c->chosen.prediction;
     const struct ot_shard *shard = &c->chosen.plan.shard;

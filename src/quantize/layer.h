@@ -18,8 +18,8 @@ enum { OT_UNIT_MAPS = 3 };
 
 struct ot_quant_map {
     const struct ot_tensor *tensor;
-    /* The square error of its outputs on the rows of calibration, and the outputs' sum of squares; of a
-     * matrix that was rounded alone, those of its weights. */
+    /* The square error of its outputs on the rows of calibration, and the outputs' sum of squares; for a
+     * matrix that was only rounded, those of its weights. */
     double error, power;
     char *encoded; /* nf4, int8: as kernels/weight_format.h */
 };

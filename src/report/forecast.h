@@ -12,8 +12,8 @@
 
 /* "1.24 s a step, 13,210 tok/s · 264 steps in 5m28s · in all 6m10s, 11,710 tok/s: 3 evaluations of 12s,
  * sample 2.0s, saving 4.0s". done: steps before a resume; if there are any, the line names the remaining
- * steps and all steps, and "in all" is of the remaining part of the run. times: what the run does besides;
- * left out if it takes less than a hundredth of the time. */
+ * steps and all steps, and "in all" is of the remaining part of the run. times: of the work besides steps;
+ * left out below a hundredth of the time. */
 enum { OT_FORECAST_LINE_BYTES = 320 };
 const char *ot_report_prediction(const struct ot_prediction *prediction, int64_t done, int64_t steps,
                                  const struct ot_run_times *times, char line[OT_FORECAST_LINE_BYTES]);

@@ -41,8 +41,7 @@ struct ot_guard_step {
     const struct ot_step_batch *batch;
     int64_t micro_sequences; /* sequences in each micro-batch of `batch` */
 };
-/* Runs the forward pass of the first bad micro-batch again, and fails with OT_E_NUMERIC and a sentence that
- * says what it found. */
+/* Runs the forward pass of the first bad micro-batch again, and fails with OT_E_NUMERIC and its finding. */
 int ot_guard_explain(const struct ot_guard *guard, const struct ot_session *session,
                      const struct ot_rows *rows, const struct ot_guard_step *step);
 

@@ -21,8 +21,8 @@ int64_t ot_calendar_next_eval(const struct ot_run_calendar *calendar, int64_t st
 struct ot_run_counts {
     int64_t evals, saves;
 };
-/* Counts what is due after step `first` and after the steps behind it; first 0: also what is due before
- * step 1. What is due by the clock is counted as if only steps took time. */
+/* Counts the work due after step `first` and after later steps; first 0: also the work before step 1. Work
+ * due by the clock is counted as if only steps took time. */
 struct ot_run_counts ot_calendar_count(const struct ot_run_calendar *calendar, int64_t first,
                                        double step_seconds);
 

@@ -287,7 +287,7 @@ static int make_entries(struct writing *w) {
     return 0;
 }
 
-/* The alpha of the first adapter: mostly that of all. */
+/* The alpha of the first adapter, which most models share. */
 static int find_alpha(struct writing *w) {
     struct ot_lora_rank rank;
     int64_t i = 0;

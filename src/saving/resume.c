@@ -181,7 +181,7 @@ struct finding {
     char dir[PATH_MAX]; /* of the checkpoint; "": none */
 };
 
-/* Opens what rank 0 has found. */
+/* Opens the checkpoint that rank 0 has found. */
 static int follow(const struct ot_options *options, const struct finding *found, struct ot_resume *out) {
     *out = (struct ot_resume){0};
     if (*found->dir)

@@ -64,7 +64,7 @@ static void take_crc(void *context, int64_t begin, int64_t end, int64_t chunk, i
     job->crcs[chunk] = ot_crc32(0, job->values + begin, (size_t)(end - begin) * sizeof(float));
 }
 
-/* The checksum continued with values, on the session's threads: one thread alone is slower than a good disk.
+/* The checksum continued with values, on the session's threads: a single thread is slower than a good disk.
  */
 static uint32_t add_to_crc(const struct ot_session *s, uint32_t crc, int64_t n, const float *values) {
     for (int64_t at = 0, some; at < n; at += some) {
@@ -78,8 +78,8 @@ static uint32_t add_to_crc(const struct ot_session *s, uint32_t crc, int64_t n, 
     return crc;
 }
 
-/* The checksums cover all values of frozen and of trained slabs, as the files have them. Every rank reads
- * all values, and keeps what it holds. */
+/* The checksums cover all values of frozen and of trained slabs, as the files have them. Every rank reads all
+ * values, and keeps its holding. */
 static int put_values(void *context, int slab, int64_t first, int64_t n, const float *values) {
     const struct filling *f = context;
     struct ot_session *s = f->session;

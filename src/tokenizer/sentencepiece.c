@@ -207,7 +207,7 @@ static int read_normalizer(struct reader *r, struct message m) {
     return 0;
 }
 
-/* Refuses what would change ids silently. */
+/* Refuses settings that would change ids silently. */
 static int check_model(struct reader *r) {
     static const char *const types[] = {"?", "Unigram", "BPE", "word", "char"};
     struct ot_sentencepiece *model = r->model;
