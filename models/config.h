@@ -97,7 +97,7 @@ enum ot_rope_scaling {
 
 enum { OT_ROPE_MAX_PAIRS = 256 };
 
-/* What rotates q and k. rope.c says what each number does. */
+/* The rotation of q and k. rope.c explains each number. */
 struct ot_rope_config {
     double theta;
     enum ot_rope_scaling scaling;
@@ -166,7 +166,7 @@ struct ot_model_config {
     bool fused_v_first;
 
     /* ---- experts ---- */
-    /* 0: each layer has one MLP. Else `ffn` is the width of the MLP in dense layers alone. */
+    /* 0: each layer has one MLP. Else `ffn` is the width of the MLP in dense layers only. */
     int64_t n_experts;
     int64_t top_experts, expert_ffn; /* experts of a token; the inner width of an expert's MLP */
     bool router_over_all;            /* a token's weights are not divided by their sum */
@@ -199,7 +199,7 @@ enum { OT_PAIR_START_ID = 0 };
 static inline bool ot_model_has_pairs(const struct ot_model_config *config) {
     return config->n_encoder_layers > 0;
 }
-/* What attention multiplies q k^T by. */
+/* Attention multiplies q k^T by this factor. */
 float ot_model_attention_scale(const struct ot_model_config *config);
 /* The most tokens that a row may have: max_position, and with a dynamic scaling of rope its factor times
  * that. */

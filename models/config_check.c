@@ -122,7 +122,7 @@ static int64_t norm_params(const struct ot_model_config *c, int64_t width) {
     return c->norm == OT_NORM_LAYER ? 2 * width : width;
 }
 
-/* Of the matrices of a layer's MLP, or of all its experts and their router, with their biases. */
+/* Counts a layer's MLP matrices, or all its experts and their router, with biases. */
 static int64_t mlp_params(const struct ot_model_config *c, int64_t layer) {
     if (!ot_model_layer_has_experts(c, layer))
         return (c->plain_mlp ? 2 : 3) * c->ffn * c->hidden;

@@ -63,10 +63,10 @@ static void forward(const void *context, int block, const struct ot_block_run *r
     }
 }
 
-/* What `first` clears in a slab's gradient: the parameters from this one to the end. Products overwrite the
- * matrices, which come first in a slab. Of the embedding's slab, a tied head overwrites the table alone. The
- * table lies first; learned positions may follow it. The embedding's own backward only adds to its tables,
- * and so do layers to what they share. */
+/* The first use of a slab's gradient clears it from this parameter to the end. Matrices come first in a slab,
+ * and their products overwrite the gradient. A tied head overwrites only the token table, which comes first
+ * in the embedding's slab; learned positions may follow it. The embedding's own backward adds to its tables,
+ * and layers add to shared slabs. */
 static int64_t first_cleared(const struct ot_model *model, int block, const struct ot_slab_spec *slab) {
     const struct ot_block_spec *embed = &model->blocks[0];
     if (kind_of(model, block) == BLOCK_EMBED || slab->shared)

@@ -2,14 +2,14 @@
  *
  * Chain: block 0 is the embedding, blocks 1..n_layers are the layers, the last block is the head (final
  * norm, output projection, loss). An encoder-decoder has the layers of both in one chain (encdec.h). A block
- * has one slab of its own, or two: its frozen tensors, then its
- * trained ones. A tied head also uses the slab with the embedding.
+ * owns one or two slabs: its frozen tensors, then its trained ones. A tied head also uses the slab with the
+ * embedding.
  *
  * A slab holds its matrices, then its vectors, then frozen zeros up to a multiple of OT_SLAB_ALIGN_PARAMS.
  * Matrices that multiply the same input (q, k, v; gate, up) are adjacent, so that one GEMM computes them.
  * Their biases are adjacent too. The matrices of all experts of a layer are two such units: gate and up of
- * each expert in turn, and down. Such a UNIT is frozen if all its tensors are. If some are trained, all of
- * it lies in the trained slab; groups that are not trained then keep the bits of the others.
+ * each expert in turn, and down. Such a UNIT is frozen if all its tensors are. If some are trained, the whole
+ * unit lies in the trained slab, and its untrained groups keep their bits.
  *
  * An open ot_model never changes, so any thread may call every function here.
  */
@@ -22,8 +22,8 @@
 #include "models/model.h"
 #include "offload/block.h"
 
-/* Where a tensor or a unit lies: in which of its block's uses, and at which parameter of that slab. use
- * OT_ABSENT: the model has no such tensor. */
+/* The place of a tensor or a unit: one of its block's uses, and a parameter of that slab. use OT_ABSENT: the
+ * model has no such tensor. */
 enum { OT_ABSENT = -1 };
 struct ot_place {
     int use;
@@ -72,7 +72,7 @@ struct ot_layer_layout {
     struct ot_place qkv_bias, o_bias, gate_up_bias, down_bias;
     struct ot_place q_norm, k_norm, sinks;
     struct ot_norm_layout norm1, norm2, post1, post2; /* with OT_PARALLEL, norm2 is norm1 */
-    /* Of a decoder behind an encoder: the attention to the encoder's output. */
+    /* Attention to the encoder's output; only decoders behind an encoder have it. */
     struct ot_place cross_q, cross_kv, cross_o;
     struct ot_lora_unit cross_q_lora, cross_kv_lora, cross_o_lora;
     struct ot_norm_layout cross_norm;
@@ -194,7 +194,7 @@ struct ot_unit_part {
     bool product; /* computes its product, ax, and with DoRA u and the factors */
     bool result;  /* computes its result y */
 };
-/* Adds what adapters of a unit take: for a row; and DoRA's factors, which do not depend on the tokens.
+/* Adds the memory of a unit's adapters: for a row; and for DoRA's factors, which do not depend on the tokens.
  * item: bytes of an element. */
 void ot_unit_lora_work(const struct ot_unit_sizes *unit, struct ot_unit_part does, enum ot_work_part part,
                        double item, struct ot_block_work *out);
@@ -203,9 +203,9 @@ void ot_dora_factors_work(const struct ot_lora_unit *lora, double in, double ite
 /* ---- constants ---- */
 
 /* The chain's constants are the tables of rope, then with ALiBi the slopes, fp32 [n_heads], then with biases
- * of experts the number 1 in the compute dtype, in 4 bytes; of an encoder-decoder, its tables of buckets
- * alone. A table of rope is [max_position, rotary_dim / 2] of fp32, cosines and then sines, padded with zeros
- * to a multiple of 256 bytes. */
+ * of experts the number 1 in the compute dtype, in 4 bytes; an encoder-decoder has only its tables of
+ * buckets. A table of rope is [max_position, rotary_dim / 2] of fp32, cosines and then sines, padded with
+ * zeros to a multiple of 256 bytes. */
 size_t ot_rope_bytes(const struct ot_model *model);
 void ot_rope_fill(const struct ot_model *model, void *host_memory);
 struct ot_rope_table {
@@ -244,7 +244,7 @@ static inline struct ot_place ot_place_behind(struct ot_place place, int64_t n) 
     return (struct ot_place){place.use, place.at + n};
 }
 
-/* The unit of outputs [first, first + out) of a unit, which are those of one map, or a part of them. in: its
+/* The unit of outputs [first, first + out) of a unit: the outputs of one map, or a part of them. in: its
  * inputs. n 0: the map has no adapter. */
 struct ot_lora_unit ot_lora_unit_part(const struct ot_lora_unit *unit, int64_t first, int64_t out,
                                       int64_t in);

@@ -8,7 +8,7 @@
 
 /* Buffers in scratch, for n tokens; those that a model does not need have no bytes. */
 struct embed_memory {
-    struct ot_lora_unit lora; /* the adapter, whose scale has that of the embedding in it */
+    struct ot_lora_unit lora; /* the adapter; its scale includes the embedding's */
     void *ax, *dax;           /* of the adapter: [n, rank] */
     void *positions;          /* [n, hidden] */
     void *sum, *grad; /* with a norm, [n, hidden]: its input; its output, or the gradient of its input */

@@ -6,7 +6,7 @@
  * that is made of it. Backward turns the gradient of the logits into the gradient of u, in place. With
  * dropout too, it first multiplies the gradient of the logits with the projection.
  *
- * Of an encoder-decoder, the first n_inputs tokens are inputs: they have no logits, no loss, and no gradient
+ * In an encoder-decoder, the first n_inputs tokens are inputs: they have no logits, no loss, and no gradient
  * yet. The chunks begin behind them. */
 #include "models/decoder.h"
 #include "models/linear.h"

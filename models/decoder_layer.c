@@ -152,7 +152,7 @@ static void add(const struct ot_layer_call *call, const void *a, const void *b, 
     call->ops->add(call->run->lane, &op);
 }
 
-/* What n2 reads. */
+/* The input of n2. */
 static const void *norm2_input(const struct ot_layer_call *call) {
     return is_parallel(call) ? call->run->x : call->memory.mid;
 }
@@ -168,7 +168,7 @@ static const void *qkv_input(const struct ot_layer_call *call) {
     return has_before(call) ? call->memory.normed1 : call->run->x;
 }
 
-/* Makes the input of gate and up. If one norm serves both sides, it is that of q, k and v. */
+/* Makes the input of gate and up. If one norm serves both sides, q, k and v have the same input. */
 static void norm2(const struct ot_layer_call *call) {
     const struct ot_layer_memory *memory = &call->memory;
     if (has_before(call) && call->config->residual != OT_PARALLEL)
@@ -208,7 +208,7 @@ static void activate(const struct ot_layer_call *call) {
     call->ops->glu(call->run->lane, &op);
 }
 
-/* The result y of a unit that makes it of u. u and the factors are there. */
+/* Computes the result y of a unit from u and the factors, which are valid. */
 static void forward_from_u(const struct ot_layer_call *call, const struct ot_linear *unit, void *y) {
     if (ot_lora_from_u(unit->lora))
         ot_linear_forward_from_u(call->run, unit, call->run->dtype, y);
@@ -223,7 +223,7 @@ static void finish_mid(const struct ot_layer_call *call) {
     add(call, memory->mid, call->run->x, memory->mid);
 }
 
-/* What the product o writes. */
+/* The output of the product o. */
 static void *o_result(const struct ot_layer_call *call) {
     return has_after(call) ? call->memory.o_out : call->memory.mid;
 }
@@ -261,10 +261,10 @@ static void compute_experts(const struct ot_layer_call *call) {
     ot_layer_experts_gate_up(call);
 }
 
-/* The layer's inner activations, up to the input of the last projection. `have`: those that this level
- * keeps are there and are not computed again. On return the inputs of gate_up and of down are valid, and the
- * input of q, k and v only if the level of the call keeps it. wants_mid: with parallel sides, computes mid,
- * which only forward reads. */
+/* Computes the layer's inner activations, up to the input of the last projection. `have`: activations that
+ * this level keeps are valid and are not computed again. On return the inputs of gate_up and of down are
+ * valid, and the input of q, k and v only if the level of the call keeps it. wants_mid: with parallel sides,
+ * computes mid, which only forward reads. */
 static void compute_inside(const struct ot_layer_call *call, enum ot_keep_level have, bool wants_mid) {
     const struct ot_block_run *run = call->run;
     const struct ot_layer_memory *memory = &call->memory;
@@ -305,9 +305,9 @@ static void compute_inside(const struct ot_layer_call *call, enum ot_keep_level 
     activate(call);
 }
 
-/* The forward of a layer with experts, or a half of it (offload/block.h). The first half leaves mid, in
- * `saved` if the level keeps it, else in y. The second one routes again, which costs less than keeping the
- * choice. */
+/* Runs the forward of a layer with experts, or one half of it (offload/block.h). The first half leaves mid,
+ * in `saved` if the level keeps it, else in y. The second half routes again, which costs less than keeping
+ * the choice. */
 static void forward_mixture(struct ot_layer_call *call) {
     const struct ot_block_run *run = call->run;
     enum ot_keep_level keeps_mid = ot_lora_from_u(&call->at->o_lora) ? OT_KEEP_ALL : OT_KEEP_PRODUCTS;
@@ -372,8 +372,8 @@ struct ot_layer_rows ot_model_layer_input(const struct ot_model *model, int bloc
 
 /* ---- backward ---- */
 
-/* Computes what this level does not keep of the last projection: what backward reads of it, and its result
- * if a norm is behind it. */
+/* Computes the buffers of the last projection that this level does not keep: those that backward reads, and
+ * the result if a norm follows. */
 static void compute_down(const struct ot_layer_call *call, enum ot_keep_level have) {
     const struct ot_block_run *run = call->run;
     const struct ot_layer_memory *memory = &call->memory;
@@ -396,7 +396,7 @@ static void compute_down(const struct ot_layer_call *call, enum ot_keep_level ha
     }
 }
 
-/* Makes the gradient of inner in memory.wide that of the results of gate and up; returns its address. */
+/* Turns the gradient of inner (memory.wide) into the gradient of gate and up; returns its address. */
 static void *activate_backward(const struct ot_layer_call *call) {
     const struct ot_layer_memory *memory = &call->memory;
     const struct ot_model_config *c = call->config;
@@ -428,15 +428,15 @@ static void *activate_backward(const struct ot_layer_call *call) {
     return memory->gate_up;
 }
 
-/* memory.narrow = the gradient of the experts' input, from run->dxy, that of y. */
+/* memory.narrow = the gradient of the experts' input. run->dxy is the gradient of y. */
 static void experts_backward(const struct ot_layer_call *call) {
     ot_layer_experts_down_backward(call, call->run->dxy);
     activate_backward(call);
     ot_layer_experts_gate_up_backward(call, call->memory.narrow);
 }
 
-/* run->dxy is the gradient of y. Sequential: makes it that of mid. Parallel: leaves it, and writes the
- * gradient of the MLP's input to memory.beside. */
+/* run->dxy is the gradient of y. Sequential: turns it into the gradient of mid. Parallel: leaves it, and
+ * writes the gradient of the MLP's input to memory.beside. */
 static void mlp_backward(const struct ot_layer_call *call) {
     const struct ot_block_run *run = call->run;
     const struct ot_layer_memory *memory = &call->memory;

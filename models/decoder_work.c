@@ -9,7 +9,7 @@
  * measured products add none, and the products of adapters, which are thinner than those. */
 #include "models/decoder.h"
 
-/* True if backward computes the gradient of what lies there. */
+/* True if backward computes the gradient of the tensor at `place`. */
 static bool has_gradient(const struct ot_model *model, int64_t block, struct ot_place place) {
     return place.use != OT_ABSENT && !model->slabs[model->blocks[block].uses[place.use].slab].frozen;
 }
@@ -78,8 +78,8 @@ static double dora_backward_elems(const struct ot_lora_unit *lora, double out) {
     return lora->dora ? 2 * out + adapted_outputs(lora) : 0; /* of the others u is not read */
 }
 
-/* Each adapted weight is read twice: by its product with A, which is as thin as those of adapters, and for
- * its norm. The results of the products are fp32. */
+/* Each adapted weight is read twice: by its product with A, which is as thin as the adapters' products, and
+ * for its norm. The results of the products are fp32. */
 void ot_dora_factors_work(const struct ot_lora_unit *lora, double in, double item,
                           struct ot_block_work *out) {
     for (int i = 0; lora->dora && i < lora->n; i++) {
@@ -89,7 +89,7 @@ void ot_dora_factors_work(const struct ot_lora_unit *lora, double in, double ite
     }
 }
 
-/* A layer's MLP, or what experts do for a token in place of it. */
+/* The sizes of a layer's MLP, or of the experts of a token. */
 struct mlp_sizes {
     double experts, rows; /* experts 0: one MLP; rows of the inner activation for each token */
     double ffn, elems;    /* elems: outputs of gate and up in a row */
@@ -115,8 +115,8 @@ static void layer_units(const struct ot_model *model, int64_t layer, struct ot_u
     units[DOWN] = (struct ot_unit_sizes){&at->down_lora, mlp.ffn, h, mlp.rows};
 }
 
-/* Recomputation needs the result of the last projection only for the norm behind it, or for the gradient of
- * a router, and that of attention's only where the MLP reads it. */
+/* Recomputation needs the last projection's result only for the norm behind it, or for the gradient of a
+ * router, and the attention projection's only if the MLP reads it. */
 static bool is_result_needed(const struct ot_model *model, int64_t layer, int unit) {
     const struct ot_model_config *c = &model->config;
     return unit == DOWN ? ot_model_has_norms_after(c) || ot_model_layer_has_experts(c, layer)
@@ -154,7 +154,7 @@ void ot_unit_lora_work(const struct ot_unit_sizes *unit, struct ot_unit_part doe
         out->product_flops += 2 * unit->in * unit->out;
 }
 
-/* Adds the work of n tokens to that of the layer without adapters. */
+/* Adds the adapters' work for n tokens to the layer's work. */
 static void layer_lora_work(const struct ot_model *model, int64_t layer, enum ot_work_part part,
                             enum ot_keep_level level, bool qkv_kept, double n, struct ot_block_work *out) {
     double item = (double)ot_dtype_bytes(model->chain.dtype);
@@ -304,7 +304,7 @@ static double mlp_flops(const struct ot_model *model, int64_t layer, enum ot_wor
     return 0;
 }
 
-/* FLOPs for a token. attention: those of one of attention's products. */
+/* FLOPs for a token. attention: of one of attention's products. */
 static void layer_flops(const struct ot_model *model, int64_t layer, enum ot_work_part part,
                         enum ot_keep_level level, bool qkv_kept, double attention,
                         struct ot_block_work *out) {
@@ -375,7 +375,7 @@ static void embed_lora_work(const struct ot_lora_unit *lora, double h, double it
     out->moved_bytes += rank * (item + 2 * sizeof(float)); /* dax is added to rows of A */
 }
 
-/* For a token: what is before the norm. */
+/* The work for a token before the norm. */
 static void embed_sum_work(const struct ot_model *model, double item, struct ot_block_work *out) {
     double h = (double)model->config.hidden;
     out->moved_bytes += h * 2 * item;
@@ -411,7 +411,7 @@ void ot_embed_work(const struct ot_model *model, enum ot_work_part part, int64_t
 void ot_head_work(const struct ot_model *model, enum ot_work_part part, int64_t n_tokens,
                   struct ot_block_work *out) {
     const struct ot_model_config *c = &model->config;
-    /* Of an encoder-decoder, half of the tokens have logits (encdec_work.c). */
+    /* Half of an encoder-decoder's tokens have logits (encdec_work.c). */
     double n = (double)n_tokens * (ot_model_has_pairs(c) ? 0.5 : 1);
     double h = (double)c->hidden, vocab = (double)c->vocab;
     double item = (double)ot_dtype_bytes(model->chain.dtype), norm = 2 * h * item;
@@ -454,7 +454,7 @@ static double params_flops(const struct ot_model *model, int block, bool backwar
         const struct ot_slab_memory *slab = &model->slab_memory[model->blocks[block].uses[u].slab];
         for (int64_t i = slab->first_tensor; i < slab->first_tensor + slab->n_tensors; i++) {
             const struct ot_tensor *t = &model->tensors[i];
-            /* A tied head multiplies by the table alone, which lies beside others of the embedding. */
+            /* A tied head uses only the token table; the embedding slab also holds position tables. */
             if (t->module == OT_MODULE_POSITIONS || t->module == OT_MODULE_EMBED_NORM)
                 continue;
             flops += (double)(t->rows * t->cols) *

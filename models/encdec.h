@@ -22,7 +22,7 @@
  * layer what it would take if all tokens were its own: with as many inputs as targets, twice as much as the
  * layer uses. No product and no attention is computed for tokens of the other part.
  *
- * Backward reads what a level keeps (offload/block.h), as that of a decoder (layer_memory.h):
+ * Levels keep these activations for backward (offload/block.h), as a decoder does (layer_memory.h):
  *
  *     attention   the outputs of attention, and what its softmax needs
  *     products    q, k, v of both attentions; mid; across; gate and up; ax of adapters, and with DoRA u
@@ -61,7 +61,7 @@ struct ot_encdec_map_layout {
     struct ot_place weight;
     const struct ot_lora_unit *lora;
 };
-/* Of an encoder's layer, the cross maps have neither a weight nor adapters. */
+/* In an encoder's layer, the cross maps have neither a weight nor adapters. */
 struct ot_encdec_map_layout ot_encdec_map_find(const struct ot_model *model, int64_t layer,
                                                enum ot_encdec_map map);
 static inline bool ot_encdec_map_is_cross(enum ot_encdec_map map) {
@@ -114,8 +114,8 @@ enum ot_encdec_side { OT_SIDE_OWN, OT_SIDE_CROSS };
 void ot_encdec_attend(const struct ot_encdec_call *call, enum ot_encdec_side side);
 /* The same, of queries [n, q_elems] from the first of their rows on, with keys and values in the cache. */
 void ot_encdec_attend_cached(const struct ot_encdec_call *call, enum ot_encdec_side side);
-/* From memory.narrow, the gradient of attention's output: OWN: those of q, k, v in wide. CROSS: that of
- * cross_q in wide, and that of cross_kv behind it (ot_encdec_dkv). */
+/* Computes gradients from memory.narrow, the gradient of attention's output. OWN: of q, k, v, in wide. CROSS:
+ * of cross_q, in wide, and of cross_kv, behind it (ot_encdec_dkv). */
 void ot_encdec_attend_backward(const struct ot_encdec_call *call, enum ot_encdec_side side);
 void *ot_encdec_dkv(const struct ot_encdec_call *call);
 

@@ -30,7 +30,7 @@ static int64_t table_elems(const struct ot_model_config *c) {
     return 2 * reach_of(c) + 1;
 }
 
-/* Of the encoder, then of the decoder. */
+/* The constants are the encoder's table, then the decoder's. */
 size_t ot_encdec_constant_bytes(const struct ot_model_config *c) {
     return ot_model_has_pairs(c) ? (size_t)(2 * table_elems(c)) * sizeof(int32_t) : 0;
 }
@@ -56,7 +56,7 @@ static void add_bias(const struct ot_encdec_call *call, struct ot_attend_spans *
     op->bucket_of = tables + (call->is_decoder ? table_elems(c) : 0);
 }
 
-/* What all ops have: the queries are the call's own tokens. */
+/* Sets the fields that all ops share: the queries are the call's own tokens. */
 static struct ot_attend_spans make_op(const struct ot_encdec_call *call, enum ot_encdec_side side) {
     const struct ot_model_config *c = &call->model->config;
     const struct ot_batch_view *batch = &call->run->batch;
@@ -79,8 +79,8 @@ static struct ot_attend_spans make_op(const struct ot_encdec_call *call, enum ot
     return op;
 }
 
-/* Keys are counted from the first token of the micro-batch on; of the encoder, and of cross attention, they
- * are the inputs. The last key is then that of the last query, as biases need it. */
+/* Keys are counted from the first token of the micro-batch on. The encoder and cross attention have the
+ * inputs as keys. The last key is then the last query's, as biases need it. */
 static struct ot_attend_spans train_op(const struct ot_encdec_call *call, enum ot_encdec_side side) {
     const struct ot_encdec_memory *memory = &call->memory;
     int64_t q_elems = call->model->q_elems, first = call->own.first;

@@ -1,4 +1,4 @@
-/* Forward and backward of the layers of an encoder-decoder. encdec.h says what they compute. */
+/* Forward and backward of the layers of an encoder-decoder. encdec.h has the formulas. */
 #include "models/encdec.h"
 
 static struct ot_encdec_call make_call(const struct ot_model *model, int64_t layer,
@@ -159,7 +159,7 @@ static void activate(const struct ot_encdec_call *call) {
     call->ops->activate(call->run->lane, &op);
 }
 
-/* memory.gate_up becomes the gradient of gate and up, from memory.wide, that of the activation. */
+/* memory.gate_up becomes the gradient of gate and up. memory.wide is the gradient of the activation. */
 static void activate_backward(const struct ot_encdec_call *call) {
     const struct ot_model_config *c = &call->model->config;
     if (!c->plain_mlp) {
@@ -184,7 +184,7 @@ static void activate_backward(const struct ot_encdec_call *call) {
 
 /* ---- forward ---- */
 
-/* Each of the following computes what the level does not keep: `have` is the level whose results are there.
+/* Each function below computes the results that the level does not keep. `have`: its results are valid.
  */
 
 static void own_side(const struct ot_encdec_call *call, enum ot_keep_level have) {
@@ -220,12 +220,12 @@ static void cross_side(const struct ot_encdec_call *call, enum ot_keep_level hav
         multiply(call, call->own, OT_ENCDEC_CROSS_O, m->cross_attn, m->mid, m->across);
 }
 
-/* What the MLP adds to. */
+/* The residual input of the MLP. */
 static const void *mlp_base(const struct ot_encdec_call *call) {
     return call->is_decoder ? call->memory.across : call->memory.mid;
 }
 
-/* Up to the input of the last projection. memory.normed and wide are then those of the MLP. */
+/* Computes up to the input of the last projection. memory.normed and wide then belong to the MLP. */
 static void mlp_side(const struct ot_encdec_call *call, enum ot_keep_level have) {
     const struct ot_encdec_memory *m = &call->memory;
     norm(call, call->own, call->at->norm2.weight, mlp_base(call));
@@ -278,7 +278,7 @@ static void cross_side_cached(const struct ot_encdec_call *call) {
     multiply(call, call->own, OT_ENCDEC_CROSS_O, m->cross_attn, m->mid, m->across);
 }
 
-/* A decoder's layer. The first calls may have inputs alone, and later calls have targets alone. */
+/* A decoder's layer. The first calls may have only inputs, and later calls have only targets. */
 static void decode(const struct ot_encdec_call *call) {
     if (call->inputs.n > 0) {
         encoder_norm(call);
@@ -309,7 +309,7 @@ void ot_encdec_forward(const struct ot_model *model, int64_t layer, const struct
 
 /* ---- backward ---- */
 
-/* Computes what backward reads of the last map, apart from the input of the map. */
+/* Computes the buffers of the last map that backward reads, except the map's input. */
 static void down_inside(const struct ot_encdec_call *call, enum ot_keep_level have) {
     const struct ot_linear down = linear(call, call->own, OT_ENCDEC_DOWN, false);
     if (have < OT_KEEP_PRODUCTS)
@@ -318,7 +318,7 @@ static void down_inside(const struct ot_encdec_call *call, enum ot_keep_level ha
                                  call->run->dtype);
 }
 
-/* run->dxy is the gradient of y, and becomes that of the MLP's base, for the layer's own tokens. */
+/* Turns run->dxy, the gradient of y, into the gradient of the MLP's base, for the layer's own tokens. */
 static void mlp_backward(const struct ot_encdec_call *call) {
     const struct ot_encdec_memory *m = &call->memory;
     multiply_backward(call, call->own, OT_ENCDEC_DOWN, m->wide, call->run->dxy, m->wide);
@@ -327,7 +327,8 @@ static void mlp_backward(const struct ot_encdec_call *call) {
     norm_backward(call, call->own, call->at->norm2.weight, mlp_base(call));
 }
 
-/* run->dxy of the own tokens becomes the gradient of mid; that of the inputs grows by this layer's part. */
+/* Turns the own tokens' run->dxy into the gradient of mid, and adds this layer's part to the inputs'
+ * run->dxy. */
 static void cross_backward(const struct ot_encdec_call *call) {
     const struct ot_encdec_memory *m = &call->memory;
     multiply_backward(call, call->own, OT_ENCDEC_CROSS_O, m->cross_attn, call->run->dxy, m->narrow);

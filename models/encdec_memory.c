@@ -38,7 +38,7 @@ static float *take_softmax(const struct ot_model *model, struct inside *inside, 
     return ot_pieces_take(OT_KEEP_ATTENTION <= inside->kept ? &inside->saved : &inside->work, bytes);
 }
 
-/* Of the adapters of all maps. */
+/* Takes the buffers of all maps' adapters. */
 static void take_lora(const struct ot_model *model, int64_t layer, int64_t n, struct inside *inside,
                       struct ot_encdec_memory *m) {
     for (int i = 0; i < OT_ENCDEC_MAPS; i++) {

@@ -1,10 +1,10 @@
 /* FLOPs and bytes of the layers of an encoder-decoder, counted as decoder_work.c says. A plan is made before
- * any row is read, so half of the tokens are thought inputs, and half targets. */
+ * any row is read, so we assume that half of the tokens are inputs. */
 #include "models/encdec.h"
 
 static const double OWN_SHARE = 0.5; /* of the tokens, for each layer */
 
-/* What a layer does for one of its own tokens, and a decoder's for one input. */
+/* The work of a layer for one of its own tokens, and of a decoder's layer for one input. */
 struct sizes {
     double h, q, inner, ffn;
     bool is_decoder;

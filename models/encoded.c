@@ -24,7 +24,7 @@ static enum ot_weight_format format_of(const struct ot_model *model) {
     return ot_base_format(model->base, model->chain.dtype);
 }
 
-/* A router is small, and an error there would choose another expert. In MXFP4 experts are stored alone, as in
+/* A router is small, and an error there would choose another expert. In MXFP4 only experts are encoded, as in
  * files of gpt-oss: so no weight of such a file is rounded. transformers keeps the down projections of a T5
  * ("wo") plain when it quantises, because their outputs are large (_keep_in_fp32_modules). */
 static bool stays_plain(const struct ot_model *model, const struct ot_tensor *t) {
@@ -48,8 +48,8 @@ static int64_t matrices_of(const struct ot_tensor *t) {
     return t->parts > 0 ? t->parts : 1;
 }
 
-/* Goes to the next part of a slab; from {0}, to the first one. The matrices come first in a slab; the rest is
- * one part. False: there are no more. */
+/* Goes to the next part of a slab; from {0}, to the first. Matrices come first in a slab; the rest is one
+ * part. False: this was the last. */
 static bool next_part(const struct ot_model *model, int slab, struct ot_encoded_part *part) {
     const struct ot_slab_memory *memory = &model->slab_memory[slab];
     const struct ot_tensor *tensors = &model->tensors[memory->first_tensor];
@@ -169,7 +169,7 @@ struct ot_slab_encoder {
     int64_t carried; /* values */
 };
 
-/* The memory of an encoder: that of the largest part of any slab. */
+/* The memory of an encoder, which fits the largest part of any slab. */
 struct encoder_sizes {
     size_t encoded, scales, carry;
 };
@@ -236,7 +236,8 @@ static int encode(struct ot_slab_encoder *e, int64_t first, int64_t n, const flo
                   : 0;
 }
 
-/* Takes values of the present part. Only whole units can be encoded: what is left of one is carried. */
+/* Takes values of the present part. Only whole units can be encoded: the values of an incomplete unit are
+ * carried. */
 static int take(struct ot_slab_encoder *e, int64_t n, const float *values) {
     struct ot_weight_layout l = ot_weight_layout(&e->part.weight);
     int64_t end = e->taken + n;

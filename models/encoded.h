@@ -2,21 +2,21 @@
  * few tensors that a run trains. Their bytes lie encoded on every tier and cross the bus so; op `decode`
  * makes the device's dtype of them before each use (offload/block.h, ENCODED).
  *
- * WHAT IS ENCODED. The base type applies to the matrices of linear maps in the layers' frozen slabs. As in
+ * ENCODED TENSORS. The base type applies to the matrices of linear maps in the layers' frozen slabs. As in
  * bitsandbytes, the embedding, the head, norms, biases and routers stay in the device's dtype. So does a
  * matrix that lies in a trained slab, because another matrix of its unit is trained (decoder.h). A frozen
- * slab without a matrix is plain, and so is every slab if the base has the device's dtype already. MXFP4 of a
- * model with experts applies to the experts alone. Their numbers are kept if the files have them in MXFP4
- * (weight_format.h), so a base of gpt-oss has the exact numbers of its files.
+ * slab without a matrix is plain, and so is every slab if the base has the device's dtype already. MXFP4
+ * applies only to the experts of a model. Numbers that the files have in MXFP4 are kept (weight_format.h), so
+ * a base of gpt-oss has the exact numbers of its files.
  *
  * LAYOUT. An encoded slab is a row of PARTS: each matrix in the base's type, a tensor of its own with
  * scales of its own, and then the rest of the slab, its vectors and its padding, as one vector in the
- * device's dtype. A tensor of all experts is one matrix of each expert. So all bytes of an expert are
- * together, and no scale is of two: fetches may leave out experts that no token has chosen, and the chain
- * decodes those alone that it is told to (offload/plan/used_parts.h). Parts cover the slab's parameters in
- * order, without gaps. Each part is an ot_weight,
- * whose bytes are a multiple of OT_WEIGHT_EXTENT, and the next part begins behind them. So ot_encoded_part
- * says where every byte lies: the encoder writes by it, and the chain decodes by it.
+ * device's dtype. A tensor of all experts is one matrix of each expert. So the bytes of an expert are
+ * adjacent, and no two experts share a scale: fetches may leave out experts that no token has chosen, and the
+ * chain decodes only the requested ones (offload/plan/used_parts.h). Parts cover the slab's parameters in
+ * order, without gaps. Each part is an ot_weight, whose bytes are a multiple of OT_WEIGHT_EXTENT, and the
+ * next part begins behind them. So ot_encoded_part says where every byte lies: the encoder writes by it, and
+ * the chain decodes by it.
  *
  * ARITHMETIC. Encoding starts from the exact fp32 values of the model's files, whatever the numbers of
  * ranks and threads. A block computes with the decoded weights, rounded to the device's dtype (to nearest
@@ -34,7 +34,7 @@
 
 struct ot_pool;
 
-/* The format of a base type. dtype: that of the device, which is OT_BASE_AUTO's. */
+/* The format of a base type. dtype: the device's, which OT_BASE_AUTO uses. */
 enum ot_weight_format ot_base_format(enum ot_base_type base, enum ot_dtype dtype);
 
 struct ot_encoded_part {
@@ -44,11 +44,11 @@ struct ot_encoded_part {
     /* The tensor of the slab, and which of its matrices; the rest of the slab comes behind all matrices. */
     int64_t tensor, matrix;
 };
-/* Part `index` of an encoded slab. False: there are no more, or the slab is not encoded. */
+/* Part `index` of an encoded slab. False: the slab has fewer parts, or is not encoded. */
 bool ot_encoded_part(const struct ot_model *model, int slab, int index, struct ot_encoded_part *out);
 /* True if a slab of the model is encoded. */
 bool ot_model_has_encoded(const struct ot_model *model);
-/* The bytes of all encoded slabs. plain: what they would take in the device's dtype; NULL is fine. */
+/* The bytes of all encoded slabs. plain: their bytes in the device's dtype; NULL is fine. */
 int64_t ot_model_encoded_bytes(const struct ot_model *model, int64_t *plain);
 
 /* ---- encoding ---- */

@@ -1,5 +1,5 @@
-/* Families: what transformers calls the tensors of a model and the keys of its config.json, and what absent
- * keys mean. families.c has one row for each; what a row cannot say is a function beside it.
+/* Families: transformers' names for the tensors of a model and the keys of its config.json, and the meaning
+ * of absent keys. families.c has one row for each; functions add the facts that a row cannot hold.
  *
  * Sources: the configuration and modelling classes of transformers (models/FAMILY), and the config.json of
  * published models.
@@ -16,7 +16,7 @@ struct ot_json_writer;
 
 /* ---- tensors ---- */
 
-/* What a module of the model is for. Those from OT_MODULE_Q to OT_MODULE_DOWN are linear maps of a layer. */
+/* The role of a module in the model. Those from OT_MODULE_Q to OT_MODULE_DOWN are linear maps of a layer. */
 enum ot_module {
     OT_MODULE_EMBEDDING,
     OT_MODULE_POSITIONS, /* the table of learned positions */
@@ -83,7 +83,7 @@ struct ot_family_names {
 
 /* ---- config.json ---- */
 
-/* How config.json says which layers have a sliding window. */
+/* The way in which config.json names the layers with a sliding window. */
 enum ot_window_rule {
     OT_WINDOW_NONE,   /* no layer: the key is ignored */
     OT_WINDOW_ALL,    /* sliding_window, in all layers */
@@ -107,10 +107,10 @@ struct ot_family_row {
     const char *architecture; /* config.json: "LlamaForCausalLM" */
     const struct ot_family_names *names;
     const struct ot_family_names *names_of_two; /* of models with OT_PARALLEL_TWO; NULL: as names */
-    /* What the modules of a layer are called, if that depends on the layer. NULL: as names. */
+    /* The names of a layer's modules, if they depend on the layer. NULL: as names. */
     const struct ot_family_names *(*names_of_layer)(const struct ot_model_config *config, int64_t layer);
-    /* What no key says, and the values of absent keys. A size of 0: the key must be there; of ffn,
-     * n_kv_heads and head_dim: 4 times hidden, n_heads, hidden / n_heads. */
+    /* Facts that no key states, and the defaults of absent keys. A size of 0: the key is required; but 0 in
+     * ffn, n_kv_heads and head_dim means 4 times hidden, n_heads, hidden / n_heads. */
     struct ot_model_config base;
     /* Which keys the family has besides the sizes, theta, init_std and tied. A key that it does not have is
      * ignored, as transformers does. */
@@ -121,7 +121,7 @@ struct ot_family_row {
     const char *act_keys[3];       /* names of the activation's key; none: base.act */
     enum ot_window_rule window;
     int64_t window_pattern, max_window_layers;
-    /* Reads what is left, when all other keys are read. NULL: nothing. Errors: OT_E_INPUT. */
+    /* Reads the remaining keys, after all others. NULL: there are none. Errors: OT_E_INPUT. */
     int (*read)(const struct ot_config_reader *reader);
     /* Writes the keys that `read` reads. NULL: none. If the family has writes_all, they are all keys but the
      * architecture and the type. */
@@ -143,7 +143,7 @@ int ot_config_refuse_null(const struct ot_json *object, const char *where, const
 /* Reads the flag of a class for which None is false. Error OT_E_INPUT. */
 int ot_config_bool_or_null(const struct ot_config_reader *reader, const char *key, bool *out);
 
-/* Makes the sliding window that of these layers. No layer: no window. */
+/* Gives the sliding window to these layers. No layer: no window. */
 void ot_config_set_window_layers(struct ot_model_config *config, const struct ot_layer_set *layers);
 
 /* Fails if a flag of config.json is not `value`, which is also its default. Error OT_E_INPUT. */
@@ -152,7 +152,7 @@ int ot_config_need_flag(const struct ot_config_reader *reader, const char *key, 
 const struct ot_family_row *ot_family_row(enum ot_family family);
 const struct ot_family_row *ot_family_find(const char *model_type); /* NULL if unknown */
 const char *ot_family_known_types(void); /* "bloom, codegen, ...", for error messages */
-/* What the modules of a model are called; of layers, what those of one layer are called. */
+/* The names of a model's modules. The first function has those of one layer. */
 const struct ot_family_names *ot_model_layer_names(const struct ot_model_config *config, int64_t layer);
 const struct ot_family_names *ot_model_names(const struct ot_model_config *config);
 /* Writes the name of a module, with its layer if it lies in one: "model.layers.3.self_attn.q_proj". In the
@@ -162,7 +162,7 @@ bool ot_model_module_name(const struct ot_model_config *config, enum ot_module m
 /* The same for a module of one expert. */
 bool ot_model_expert_name(const struct ot_model_config *config, enum ot_module module, int64_t layer,
                           int64_t expert, char *name, size_t bytes);
-/* Writes the name of the parameter that transformers 5 makes of a layer's experts, whatever their files have:
+/* Writes transformers 5's name for the parameter of a layer's experts, which may differ from the files':
  * "model.layers.3.mlp.experts.gate_up_proj", or down_proj. module: OT_MODULE_EXPERTS_GATE_UP or _DOWN. */
 void ot_model_experts_parameter(const struct ot_model_config *config, enum ot_module module, int64_t layer,
                                 char *name, size_t bytes);
@@ -170,7 +170,7 @@ void ot_model_experts_parameter(const struct ot_model_config *config, enum ot_mo
 int64_t ot_model_layer_of(const struct ot_model_config *config, const char *name);
 
 /* The config.json of a model of text and images that has a model of text inside: the object text_config.
- * NULL: the model is of text alone. */
+ * NULL: the model has only text. */
 const struct ot_json *ot_model_config_text_part(const struct ot_json *root);
 /* Reads the description of a model from config.json, or from a table of the same keys. where: its path, for
  * messages. Accepts the key names of old and new transformers. Whatever would make results differ from

@@ -1,4 +1,4 @@
-/* The keys of config.json that a row of families.c cannot say: of each family what it reads and writes. */
+/* Reads and writes the keys of config.json that rows of families.c cannot describe, by family. */
 #include "models/family_keys.h"
 
 #include <math.h>
@@ -20,7 +20,7 @@ int ot_config_read_bloom(const struct ot_config_reader *r) {
 
 /* transformers computes ALiBi in bf16 here, so it rounds the biases of far keys; this program does not.
  *
- * A saved falcon-7b has num_kv_heads 71 beside multi_query true, which then has one head of k and v. */
+ * A saved falcon-7b has num_kv_heads 71 and multi_query true: multi_query wins, with one head of k and v. */
 int ot_config_read_falcon(const struct ot_config_reader *r) {
     struct ot_model_config *c = r->config;
     bool is_new = false, multi_query = true, parallel = true, alibi = false, bias = false;

@@ -1,4 +1,4 @@
-/* What the rows of families.c cannot say: keys of config.json. Private to models/. */
+/* Reads and writes keys of config.json that rows of families.c cannot describe. Private to models/. */
 #ifndef OT_MODELS_FAMILY_KEYS_H
 #define OT_MODELS_FAMILY_KEYS_H
 

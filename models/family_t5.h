@@ -1,4 +1,4 @@
-/* What the row of T5 in families.c refers to. Private to models/. */
+/* Functions for the row of T5 in families.c. Private to models/. */
 #ifndef OT_MODELS_FAMILY_T5_H
 #define OT_MODELS_FAMILY_T5_H
 
@@ -6,7 +6,7 @@
 
 /* Relative positions have no end; this is far beyond what anyone trains. */
 enum { OT_T5_LONGEST_ROW = 1 << 20 };
-/* What a decoder reads first: the token for padding. */
+/* The first token of a decoder's row: the padding token. */
 enum { OT_T5_START_ID = OT_PAIR_START_ID };
 
 extern const struct ot_family_names OT_T5_NAMES[2][2]; /* [gated][in a decoder] */

@@ -4,7 +4,7 @@
 #include "models/decoder.h"
 #include "src/base/random.h"
 
-/* Of an encoder-decoder, the standard deviations of T5 (T5PreTrainedModel): its attention does not divide
+/* An encoder-decoder has the standard deviations of T5 (T5PreTrainedModel): its attention does not divide
  * scores, so q is smaller. */
 static double pair_std(const struct ot_model *model, const struct ot_tensor *t) {
     const struct ot_model_config *c = &model->config;

@@ -9,7 +9,7 @@
 #include "models/model.h"
 #include "offload/block.h"
 
-/* In the order in which forward computes them. Those of cross attention are of an encoder-decoder. */
+/* In forward's order. Only encoder-decoders have the inputs of cross attention. */
 enum ot_layer_input {
     OT_INPUT_QKV,
     OT_INPUT_O,
@@ -23,17 +23,17 @@ enum ot_layer_input {
 
 /* block: the layer's number in the chain. */
 int64_t ot_model_input_width(const struct ot_model *model, int block, enum ot_layer_input input);
-/* True if the input is that of experts, in a layer that has them. */
+/* True if the layer has experts and they read this input. */
 bool ot_model_input_is_of_experts(const struct ot_model *model, int block, enum ot_layer_input input);
-/* True if the tensor is the matrix of a layer's linear map, of an expert's, or of those of all experts;
- * *input: the one that it multiplies. A router is none of them. */
+/* True if the tensor is the matrix of a layer's linear map, of an expert's, or of all experts' maps; *input:
+ * its input. A router does not count. */
 bool ot_tensor_reads_input(const struct ot_tensor *tensor, enum ot_layer_input *input);
 
 /* An input on the device. */
 struct ot_layer_rows {
     const void *x; /* [n_tokens, width] of the run's dtype; of experts: packed rows (kernels/ops_experts.h) */
-    /* Of experts: their groups in the packed rows, [n_experts + 1], and the assignments of the rows. Else
-     * NULL. */
+    /* The experts' groups in the packed rows, [n_experts + 1], and the rows' assignments. NULL without
+     * experts. */
     const int32_t *offsets, *assignments;
 };
 

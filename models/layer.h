@@ -1,6 +1,6 @@
-/* A layer's forward and backward in parts: decoder_layer.c has the order, layer_attention.c what is between
- * the norm before attention and the output projection, layer_experts.c what experts do in place of an MLP.
- * Private to them.
+/* A layer's forward and backward in parts. decoder_layer.c has the order; layer_attention.c computes from the
+ * norm before attention to the output projection; layer_experts.c computes experts in place of an MLP.
+ * Private to these files.
  */
 #ifndef OT_MODELS_LAYER_H
 #define OT_MODELS_LAYER_H
@@ -57,12 +57,11 @@ void ot_layer_experts_gate_up(const struct ot_layer_call *call);
 void ot_layer_experts_down(const struct ot_layer_call *call);
 /* y = memory.mid + the weighted sum of memory.down_out. */
 void ot_layer_combine(const struct ot_layer_call *call, void *y);
-/* memory.wide = the gradient of memory.inner from dy, that of y; memory.down_out becomes its own gradient.
- * Adds to the gradients of down, and of its adapters. */
+/* memory.wide = the gradient of memory.inner. dy: the gradient of y. memory.down_out becomes its own
+ * gradient. Adds to the gradients of down, and of its adapters. */
 void ot_layer_experts_down_backward(const struct ot_layer_call *call, const void *dy);
-/* dinput = the gradient of memory.normed2, from that of memory.gate_up, which lies in its place; through
- * the router too. Adds to the gradients of gate, up, their adapters, and the router. Overwrites
- * memory.down_out. */
+/* dinput = the gradient of memory.normed2, also through the router. memory.gate_up holds its own gradient.
+ * Adds to the gradients of gate, up, their adapters, and the router. Overwrites memory.down_out. */
 void ot_layer_experts_gate_up_backward(const struct ot_layer_call *call, void *dinput);
 
 #endif

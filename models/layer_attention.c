@@ -179,7 +179,7 @@ void ot_layer_attend(const struct ot_layer_call *call) {
     call->ops->attention(call->run->lane, &op);
 }
 
-/* Writes outputs [first, first + out) of the fused qkv projection to y: those of q, k or v. */
+/* Writes outputs [first, first + out) of the fused qkv projection to y: q, k or v. */
 static void project_part(const struct ot_layer_call *call, const void *input, int64_t first, int64_t out,
                          void *y) {
     const struct ot_layer_layout *at = call->at;

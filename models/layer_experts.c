@@ -1,5 +1,5 @@
-/* A mixture of experts in place of an MLP, in the ops of kernels/ops_experts.h, which says what groups and
- * packed rows are. No group is padded, so packed arrays have exactly a row for each assignment. */
+/* A mixture of experts in place of an MLP, in the ops of kernels/ops_experts.h, which defines groups and
+ * packed rows. No group is padded, so packed arrays have exactly a row for each assignment. */
 #include "models/layer.h"
 
 static struct ot_router router_op(const struct ot_layer_call *call) {
@@ -65,8 +65,7 @@ void ot_layer_gather(const struct ot_layer_call *call) {
 
 /* ---- products ---- */
 
-/* The weights of one map of all experts: that of expert e is [out, in], at e * out * in. Its bias is at
- * e * out. */
+/* The weights of one map of all experts. Expert e has [out, in] at e * out * in, and its bias at e * out. */
 struct expert_map {
     int64_t in, out;
     struct ot_place weight, bias;
@@ -215,7 +214,7 @@ static void bias_product(const struct ot_layer_call *call, struct expert_map map
     call->ops->gemm_groups(call->run->lane, &op);
 }
 
-/* The arithmetic of these three is that of lora.h. */
+/* These three compute as lora.h says. */
 
 static void forward(const struct ot_layer_call *call, struct expert_map map, const void *x, void *y) {
     rows_product(call, map, false, x, y);

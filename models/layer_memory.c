@@ -61,7 +61,7 @@ static struct inner inner_of(const struct ot_model *model, int64_t layer, int64_
     return (struct inner){true, n_tokens * c->top_experts, c->expert_ffn, 2 * c->expert_ffn};
 }
 
-/* What the router decides, and the rows of its groups. */
+/* Takes buffers for the router's decisions and the rows of its groups. */
 static void take_choice(const struct ot_model *model, size_t n, struct inside *inside,
                         struct ot_layer_memory *memory) {
     const struct ot_model_config *c = &model->config;
@@ -76,8 +76,8 @@ static void take_choice(const struct ot_model *model, size_t n, struct inside *i
     memory->counts = take_inside(inside, level, experts * item);
 }
 
-/* The results of products: those that one pass over u makes again, or the others. Without norms behind them,
- * mid is the result of o. */
+/* Takes the results of products: those that one pass over u recomputes, or the others. Without norms behind
+ * them, mid is the result of o. */
 static void take_results(const struct ot_model *model, int64_t layer, size_t n, bool from_u,
                          struct inside *inside, struct ot_layer_memory *memory) {
     const struct ot_model_config *c = &model->config;
@@ -102,7 +102,7 @@ static void take_results(const struct ot_model *model, int64_t layer, size_t n, 
         memory->down_out = take_inside(inside, level, hidden);
 }
 
-/* What only level `all` keeps. At other levels, all but mid lies in scratch. */
+/* Takes the buffers that only level `all` keeps. At other levels, all but mid lie in scratch. */
 static void take_rest(const struct ot_model *model, int64_t layer, size_t n, struct inside *inside,
                       struct ot_layer_memory *memory) {
     const struct ot_model_config *c = &model->config;
@@ -126,7 +126,7 @@ static void take_rest(const struct ot_model *model, int64_t layer, size_t n, str
     }
 }
 
-/* Takes the pieces in the order of their levels, so that those of a level are a prefix of `saved`. */
+/* Takes the pieces in the order of their levels, so that the pieces of a level are a prefix of `saved`. */
 static void inside_memory(const struct ot_model *model, int64_t layer, int64_t n_tokens,
                           struct inside *inside, struct ot_layer_memory *memory) {
     const struct ot_model_config *c = &model->config;

@@ -1,7 +1,7 @@
-/* This header says what a layer keeps of its inner activations, and where its buffers lie. Private to the
- * layer's files (layer.h).
+/* The inner activations that a layer keeps, and the places of its buffers. Private to the layer's files
+ * (layer.h).
  *
- * Backward reads what forward made on the way. What it keeps of that is a level (offload/block.h). Each
+ * Backward reads activations of forward. A level (offload/block.h) says which of them forward keeps. Each
  * level adds to the previous one; the bytes are those of a token and layer of Llama 7B in bf16:
  *
  *     attention  attention's output, and per head the softmax's log-sum-exp (lse) in fp32     8 KiB
@@ -11,19 +11,18 @@
  *
  * At `products`, one elementwise pass computes each of the rest again, in scratch, which all layers share.
  *
- * Which pieces are worth their bytes: a product that reads h elements saves 2 h FLOPs with each element of
- * its result. That holds alike for q, k, v, for mid and for gate and up. Attention saves 4 FLOPs with each
- * element of its output for each key that a query sees. A FLOP of attention takes about twice as long as
- * one of a product, so an element of attention's output saves more time than an element of q, k, v if a
- * query sees more than h / 4 keys. Then level `attention` keeps attention's output alone, and backward
- * computes q, k, v again. With fewer keys (short sequences, windows, wide models) it also keeps q, k, v,
- * which raises what each of its bytes saves, and backward computes only the output projection and the MLP
- * again.
+ * The value of a kept byte: a product that reads h elements saves 2 h FLOPs with each element of its result.
+ * This is the same for q, k, v, for mid, and for gate and up. Attention saves 4 FLOPs with each element of
+ * its output for each key that a query sees. A FLOP of attention takes about twice as long as one of a
+ * product, so an element of attention's output saves more time than an element of q, k, v if a query sees
+ * more than h / 4 keys. Then level `attention` keeps only attention's output, and backward computes q, k, v
+ * again. With fewer keys (short sequences, windows, wide models) it also keeps q, k, v, which raises what
+ * each of its bytes saves, and backward computes only the output projection and the MLP again.
  *
- * The product of a unit with DoRA (lora.h) computes u, of which one elementwise pass makes the unit's
+ * The product of a unit with DoRA (lora.h) computes u, and one elementwise pass turns u into the unit's
  * result. So levels keep u in place of q, k, v, of mid, and of gate and up; `products` also keeps u of down.
- * The results themselves are kept at level `all`, where backward computes nothing again. In the example,
- * with DoRA on all maps, `products` keeps 91 KiB and `all` 204 KiB.
+ * The results themselves are kept at level `all`, where backward computes nothing again. In the example, with
+ * DoRA on all maps, `products` keeps 91 KiB and `all` 204 KiB.
  *
  * With norms behind attention and MLP (config.h), the products o and down end in o_out and down_out, which
  * those norms read. Levels keep these in place of mid: `products` keeps both, and one pass makes mid of
@@ -46,7 +45,7 @@
 
 #include "models/linear.h"
 
-/* Of the rows of a norm's input. mean: only LAYER has it. */
+/* Statistics of the rows of a norm's input. mean: only LAYER has it. */
 struct ot_norm_memory {
     float *mean, *rstd;
 };
@@ -57,12 +56,12 @@ struct ot_layer_memory {
      * the input of the norms. */
     void *attn, *qkv, *qk, *mid, *gate_up;
     float *lse, *rstd_q, *rstd_k;
-    /* What norms behind attention and MLP read; of experts, down_out has the packed rows of all of them. Also
-     * in `saved` from their level on. */
+    /* The inputs of the norms behind attention and MLP. With experts, down_out has the packed rows of all
+     * experts. Also in `saved` from their level on. */
     void *o_out, *down_out;
     struct ot_norm_memory post1, post2;
-    /* Of experts: the router's logits and choice, and its groups; in `saved` from level `products` on. packed
-     * has the input's rows by expert: in `saved` at level `all`, else in scratch. */
+    /* For experts: the router's logits, choice and groups; in `saved` from level `products` on. packed has
+     * the input's rows by expert: in `saved` at level `all`, else in scratch. */
     void *router_logits, *packed;
     int32_t *ids, *offsets, *counts, *rows, *assignments;
     float *weights;

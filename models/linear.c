@@ -39,7 +39,7 @@ static void dropout(const struct ot_block_run *run, const struct ot_linear *line
     ot_run_ops(run)->dropout(run->lane, &op);
 }
 
-/* What A multiplies: x, or dropout(x) in linear->dropped. */
+/* The input of A: x, or dropout(x) in linear->dropped. */
 static const void *input_of_a(const struct ot_block_run *run, const struct ot_linear *linear, const void *x) {
     if (!drops(run, linear))
         return x;
@@ -71,7 +71,7 @@ static bool next_span(const struct ot_linear *linear, struct span *span) {
     return span->out > 0;
 }
 
-/* As next_span, but goes on to as many outputs as have adapters, or have none. Then `map` is the first. */
+/* As next_span, but joins adjacent outputs that all have adapters, or all have none. `map` is the first. */
 static bool next_stretch(const struct ot_linear *linear, struct span *stretch) {
     if (!next_span(linear, stretch))
         return false;
@@ -87,7 +87,7 @@ static const void *maybe_at(const void *array, enum ot_dtype dtype, int64_t inde
 
 /* ---- forward ---- */
 
-/* input: what A multiplies. */
+/* input: of A. */
 static void forward_ax(const struct ot_block_run *run, const struct ot_linear *linear, const void *input) {
     const struct ot_lora_unit *lora = linear->lora;
     int64_t first = 0;
@@ -192,8 +192,8 @@ void ot_linear_forward_inside(const struct ot_block_run *run, const struct ot_li
         forward_ax(run, linear, input_of_a(run, linear, x));
 }
 
-/* Of the outputs in `span`: y = factor u (- less) (+ bias) (+ residual). With `less`, outputs without an
- * adapter have it as their u too: their difference is zero. */
+/* Computes y = factor u (- less) (+ bias) (+ residual) for the outputs in `span`. Outputs without an adapter
+ * take `less` as their u too, so that their difference is zero. */
 static void forward_dora(const struct ot_block_run *run, const struct ot_linear *linear, struct span span,
                          const void *less, const void *bias, enum ot_dtype y_dtype, void *y) {
     const struct ot_dora op = {
@@ -382,7 +382,7 @@ static void lora_params(const struct ot_block_run *run, const struct ot_linear *
                 linear->in, ot_run_grad(run, lora->a));
 }
 
-/* The gradient of what the products made: of y, or with DoRA of u. */
+/* The gradient of the products' result: of y, or with DoRA of u. */
 struct product_gradient {
     const void *dy;
     int64_t ld;

@@ -59,10 +59,11 @@ size_t ot_linear_products_bytes(const struct ot_lora_unit *lora);
 /* y_dtype: the run's dtype, or OT_F32 (logits). */
 void ot_linear_forward(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
                        enum ot_dtype y_dtype, void *y);
-/* Computes what backward reads of forward, but not y: ax, and with DoRA u (of y_dtype) and the factors. */
+/* Computes the results of forward that backward reads, without y: ax, and with DoRA u (of y_dtype) and the
+ * factors. */
 void ot_linear_forward_inside(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
                               enum ot_dtype y_dtype);
-/* With DoRA: the factors alone; y alone, from u and the factors. */
+/* With DoRA: compute only the factors; compute only y, from u and the factors. */
 void ot_linear_factors(const struct ot_block_run *run, const struct ot_linear *linear);
 void ot_linear_forward_from_u(const struct ot_block_run *run, const struct ot_linear *linear,
                               enum ot_dtype y_dtype, void *y);

@@ -9,16 +9,16 @@
  * A is drawn uniformly from (-1/sqrt(in), 1/sqrt(in)), which is PEFT's kaiming_uniform(a=sqrt(5)); B is
  * zero. So a run begins with the function of its base, and its first loss has the bits of the base's loss.
  *
- * A model with adapters trains them, and of its own tensors only those that ot_model_parts.trains names
+ * A model with adapters trains them, and only those of its own tensors that ot_model_parts.trains names
  * (PEFT's modules_to_save). All others are frozen. The adapters' tensors lie in the trained slab of their
  * target's block. ot_model_tensor lists them like the others, with PEFT's names: "base_model.model." MODULE
- * ".lora_A.weight" and ".lora_B.weight". Their fp32 masters are the optimizer's, as those of all trained
- * tensors (PEFT: fp32 adapters over a bf16 base).
+ * ".lora_A.weight" and ".lora_B.weight". The optimizer has their fp32 masters, as for all trained tensors
+ * (PEFT: fp32 adapters over a bf16 base).
  *
- * LORA+ (Hayou et al., "LoRA+: Efficient Low Rank Adaptation of Large Models", 2024). The learning rate of
- * each B of a linear map is lr_ratio times that of all else (ot_tensor.rate). The step of A hardly changes y
- * while B is small, so one rate is too small for B or too large for A; the authors take about 16. PEFT's
- * create_loraplus_optimizer does the same for B, and gives the higher rate to vectors too.
+ * LORA+ (Hayou et al., "LoRA+: Efficient Low Rank Adaptation of Large Models", 2024). The learning rate of a
+ * linear map's B is lr_ratio times the rate of all other tensors (ot_tensor.rate). The step of A hardly
+ * changes y while B is small, so one rate is too small for B or too large for A; the authors take about 16.
+ * PEFT's create_loraplus_optimizer does the same for B, and gives the higher rate to vectors too.
  *
  * ARITHMETIC. ax = scale A x is rounded once to the compute dtype, where it is stored. W x + b (and the
  * residual) is rounded as without adapters. Then B ax is added to it in fp32, and the sum is rounded: the
@@ -120,7 +120,7 @@ struct ot_lora {
 float ot_lora_scale(const struct ot_lora *lora, struct ot_lora_rank rank);
 /* norms[rows]: the Euclidean norms of the rows of weight [rows, cols], summed in double. */
 void ot_lora_row_norms(const float *weight, int64_t rows, int64_t cols, float *norms);
-/* Transposes [rows, cols] in place: the slab's form of an embedding's A, and that of files. Errors:
+/* Transposes [rows, cols] in place: between the slab's form of an embedding's A and the files' form. Errors:
  * OT_E_BUDGET. */
 int ot_lora_transpose(float *values, int64_t rows, int64_t cols);
 /* Finds the adapter of a module. rank 0: it has none. Errors: OT_E_INPUT (a rank or an alpha outside of its

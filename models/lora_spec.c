@@ -74,7 +74,7 @@ bool ot_lora_spec_next(const char **at, enum ot_lora_word_kind kind, struct ot_l
 
 /* ---- matching ---- */
 
-/* The end of a name, or all of it, that is a name of experts. */
+/* True if the name is, or ends in, a name of experts. */
 bool ot_lora_word_is_of_experts(struct ot_lora_word w) {
     static const char *const ends[] = {"experts.gate_up_proj", "experts.down_proj"};
     for (int i = 0; i < 2; i++) {
@@ -86,7 +86,7 @@ bool ot_lora_word_is_of_experts(struct ot_lora_word w) {
     return false;
 }
 
-/* True if the name is the module's, or the end of it after a point. */
+/* True if `w` is the module's name, or its end after a point. */
 static bool names(struct ot_lora_word w, const char *module) {
     size_t bytes = strlen(module), n = (size_t)w.bytes;
     if (ot_lora_is_of_experts(module) && !ot_lora_word_is_of_experts(w))
@@ -223,7 +223,7 @@ static int64_t layer_modules(const struct ot_model_config *config, int64_t layer
     return n;
 }
 
-/* Of the modules behind the embedding. */
+/* Finds module `index` of the experts, counted from the first layer that has experts. */
 static bool experts_at(const struct ot_model_config *config, int64_t index,
                        char module[OT_LORA_MODULE_BYTES]) {
     int64_t layer = -1;

@@ -15,7 +15,7 @@
  *
  * A name is a module's whole name, as in lora.h, or the end of it after a point: q_proj, self_attn.q_proj,
  * model.layers.3.self_attn.q_proj. This is how PEFT matches target_modules, rank_pattern and alpha_pattern.
- * Of several patterns that match a module, the first one counts. An empty text says the defaults.
+ * If several patterns match a module, the first one counts. An empty text means the defaults.
  *
  * In a model with experts, all-linear is the maps of attention (ot_model_can_adapt). The experts of a layer
  * are two modules, mlp.experts.gate_up_proj and mlp.experts.down_proj (ot_model_experts_parameter). A text
@@ -48,8 +48,8 @@ struct ot_lora_word {
     int bytes;
 };
 
-/* True if a name of this many bytes is, in a model with experts, that of experts, of their router, or of a
- * map of an MLP (ot_model_can_adapt). As a target module of PEFT, it has no adapter here. */
+/* True if the model has experts and the name, of this many bytes, means experts, their router, or a map of an
+ * MLP (ot_model_can_adapt). Such a target module of PEFT has no adapter here. */
 bool ot_lora_names_experts(const struct ot_model_config *config, const char *name, size_t bytes);
 
 enum { OT_LORA_MODULE_BYTES = 64 };

@@ -26,15 +26,15 @@ enum ot_init {
 
 enum { OT_MODEL_NAME_BYTES = 96 };
 
-/* How the values in a slab relate to those in model and adapter files. */
+/* The relation of the values in a slab to those in model and adapter files. */
 enum ot_file_form {
     OT_FORM_SAME,
     /* The file has the slab's value plus the norm of the same row of the adapted weight (DoRA, lora.h):
      * ot_model_adapted finds the weight, row_norms.h computes its norms. */
     OT_FORM_ABOVE_NORM,
     OT_FORM_TRANSPOSED, /* the file has [cols, rows] (lora_embedding_A, and matrices of GPT-2) */
-    /* Of the B of adapters of experts: each part is [out, rank], and the file has [out, rank * parts]. Column
-     * k * parts + e of it is column k of part e. */
+    /* For the B of experts' adapters: each part is [out, rank], and the file has [out, rank * parts]. Column
+     * k * parts + e of the file is column k of part e. */
     OT_FORM_EXPERT_COLUMNS,
 };
 
@@ -52,9 +52,9 @@ struct ot_tensor {
     int64_t first; /* in parameters from the slab's start */
     int64_t rows, cols;
     int dims; /* 1: a vector of `cols`; 2: a matrix */
-    /* The matrices or vectors of so many experts, one after the other: in files, the first dimension of the
-     * tensor, unless the form is OT_FORM_EXPERT_COLUMNS. OT_FORM_TRANSPOSED is then said of each matrix. 0:
-     * the tensor has no such dimension. */
+    /* The number of experts whose matrices or vectors the tensor holds, one after the other: in files, its
+     * first dimension, unless the form is OT_FORM_EXPERT_COLUMNS. OT_FORM_TRANSPOSED then applies to each
+     * matrix. 0: the tensor has no such dimension. */
     int64_t parts;
     bool decay, trained;
     float rate; /* multiplies the learning rate; 0 means 1 */
@@ -65,7 +65,7 @@ struct ot_tensor {
     bool is_fused;
 };
 
-/* How frozen matrices of layers are stored (encoded.h says which). AUTO: in the dtype of the device. */
+/* The storage of layers' frozen matrices (encoded.h says of which). AUTO: in the dtype of the device. */
 enum ot_base_type {
     OT_BASE_AUTO,
     OT_BASE_BF16,
@@ -76,7 +76,7 @@ enum ot_base_type {
     OT_BASE_MXFP4,
 };
 
-/* What a run does with the parameters. */
+/* The parameters that a run trains, its adapters, and the storage of the frozen base. */
 struct ot_model_parts {
     /* Returns true if the run trains the tensor. It is asked before the tensor has a place, and not for the
      * tensors of adapters, which are always trained. NULL: it trains all tensors, or with adapters none of

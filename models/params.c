@@ -126,7 +126,7 @@ static void put_unit(struct ot_params_walk *w, int first, int slab) {
 }
 
 /* The matrices of an expert are a part of the slab. A tensor may join those of all experts. Adapters of
- * experts lie in the trained slab, and are no parts of it. */
+ * experts lie in the trained slab, but not in its expert parts. */
 static void add_pieces(const struct ot_model_config *c, const struct ot_tensor *t,
                        struct ot_slab_spec *spec) {
     bool up = t->module == OT_MODULE_EXPERT_GATE, first = up || t->module == OT_MODULE_EXPERT_DOWN;
@@ -357,10 +357,9 @@ static void add_layer_norms(struct ot_params_walk *w, const struct ot_model_conf
     }
 }
 
-/* ---- what all layers of an encoder-decoder share ---- */
+/* ---- tensors that all layers of an encoder-decoder share ---- */
 
-/* All its tensors are one unit, so that they are one slab: each layer uses one of them, and those of its
- * own. */
+/* All shared tensors are one unit, so that they form one slab. Each layer uses this slab and its own. */
 static void build_stacks(struct ot_params_walk *w) {
     struct ot_model *model = w->model;
     const struct ot_model_config *c = &model->config;
@@ -424,7 +423,7 @@ static void build_layer(struct ot_params_walk *w, int layer) {
         at->norm2 = at->norm1;
 }
 
-/* The output projection, or the adapter alone of one that is tied. */
+/* Adds the output projection; if it is tied, only its adapter. */
 static void add_projection(struct ot_params_walk *w) {
     struct ot_model *model = w->model;
     const struct ot_model_config *c = &model->config;

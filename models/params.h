@@ -1,5 +1,5 @@
 /* The walk over a model's tensors that places each in its slab: params.c has the model's own tensors,
- * params_lora.c those of adapters. Private to them. */
+ * params_lora.c the adapters'. Private to these files. */
 #ifndef OT_MODELS_PARAMS_H
 #define OT_MODELS_PARAMS_H
 

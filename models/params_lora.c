@@ -1,4 +1,4 @@
-/* The tensors of adapters, beside those of the maps that they adapt. */
+/* Adds the tensors of adapters next to the tensors of the maps that they adapt. */
 #include <stdio.h>
 #include <string.h>
 
@@ -116,7 +116,7 @@ struct ot_lora_unit ot_lora_unit_part(const struct ot_lora_unit *unit, int64_t f
     return part;
 }
 
-/* Adds the adapter of one parameter of experts. around: what PEFT calls the module around it. */
+/* Adds the adapter of one parameter of experts. around: PEFT's name for the enclosing module. */
 static void add_experts_unit(struct ot_params_walk *w, const struct ot_tensor *target, const char *around,
                              int64_t in, struct ot_lora_unit *unit) {
     int64_t experts = w->model->config.n_experts;

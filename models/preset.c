@@ -19,7 +19,7 @@
     .rope.scaling = OT_ROPE_LLAMA3, .rope.factor = (by), .rope.low_freq_factor = 1,                          \
     .rope.high_freq_factor = 4, .rope.original_max_position = 8192
 
-/* What all models of a family have (families.c). */
+/* The fields that all models of a family share (families.c). */
 #define LAYER_NORMS .norm = OT_NORM_LAYER, .norm_eps = 1e-5f, .init_std = 0.02, .plain_mlp = true
 #define BIASES      .qkv_bias = true, .out_bias = true, .mlp_bias = true
 #define GPT2                                                                                                 \
@@ -331,7 +331,7 @@ const struct ot_preset *ot_preset_find(const char *name) {
 
 enum { PLAIN_BYTES = 96 };
 
-/* Lower case, letters and digits alone. Returns text. */
+/* Reduces a name to lower-case letters and digits. Returns text. */
 static const char *plain(const char *name, char text[PLAIN_BYTES]) {
     size_t n = 0;
     for (; *name && n < PLAIN_BYTES - 1; name++)
@@ -370,7 +370,7 @@ const struct ot_preset *ot_preset_spelled(const char *name) {
 }
 
 const struct ot_preset *ot_preset_shaped(const char *name) {
-    /* What training further, or another format of the files, adds to a name. */
+    /* Endings that fine-tuned or converted models add to a name. */
     static const char *const endings[] = {"instruct", "chat", "hf", "it", "base", "pt"};
     char text[PLAIN_BYTES];
     const struct ot_preset *found = find_plain(plain(last_part(name), text));

@@ -18,7 +18,7 @@ static double scale_llama3(const struct ot_rope_config *rope, double frequency) 
     return (1 - blend) * frequency / rope->factor + blend * frequency;
 }
 
-/* The place along the pairs of the one that makes `turns` turns in the original length. */
+/* The index of the pair that makes `turns` turns in the original length. */
 static double yarn_border(const struct ot_model_config *c, double turns) {
     const struct ot_rope_config *rope = &c->rope;
     return (double)c->rotary_dim * log(rope->original_max_position / (turns * 2 * M_PI)) /

@@ -45,8 +45,8 @@ static int read_number(const struct rope_reader *p, const char *key, bool requir
     return read_real(p, key, required, min, max, out);
 }
 
-/* The length that a model was trained with: in config.json itself, else beside the scaling. Phi-3 has it in
- * config.json alone. Absent: max_position, of Phi-3 4096. */
+/* Reads the length that a model was trained with: from config.json itself, else from the scaling's object.
+ * Phi-3 has it only in config.json. Absent: max_position; 4096 for Phi-3. */
 static int read_original(const struct rope_reader *p, double *out) {
     static const char key[] = "original_max_position_embeddings";
     bool is_phi3 = p->r->family->family == OT_FAMILY_PHI3;

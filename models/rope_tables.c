@@ -38,7 +38,7 @@ size_t ot_rope_bytes(const struct ot_model *model) {
     return (size_t)list_tables(&model->config, tables) * 2 * half_bytes(model);
 }
 
-/* What multiplies cos and sin at a position. */
+/* The factor of cos and sin at a position. */
 static double magnitude(const struct ot_model_config *c, int table, int64_t position) {
     bool scales = c->rope.scaling == OT_ROPE_YARN || c->rope.scaling == OT_ROPE_LONGROPE;
     double size = scales && table != LOCAL ? c->rope.attention_factor : 1;

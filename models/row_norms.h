@@ -1,7 +1,6 @@
-/* The norms of the rows of a weight that streams, for DoRA's magnitudes (lora.h): of the weight as the run
- * computes with it. So a frozen matrix in a base type (encoded.h) is encoded and decoded first. Rounding to
- * the device's dtype is left out: a norm in fp32 is nearer to what PEFT computes in its own dtype than that
- * rounding is. */
+/* The row norms of a streamed weight, for DoRA's magnitudes (lora.h). A run computes with decoded weights, so
+ * a frozen matrix in a base type (encoded.h) is encoded and decoded first. Weights are not rounded to the
+ * device's dtype: norms in fp32 are nearer to PEFT's. */
 #ifndef OT_MODELS_ROW_NORMS_H
 #define OT_MODELS_ROW_NORMS_H
 
@@ -12,9 +11,9 @@
 typedef int (*ot_weight_source)(void *context, const struct ot_tensor *weight, int64_t first, int64_t n,
                                 float *values);
 
-/* norms[rows] of a matrix of the model. Some rows at a time are in memory, and of an encoded matrix also its
- * encoded bytes. Errors: OT_E_BUDGET, OT_E_INPUT (a value that is encoded is not finite), and those of the
- * source. */
+/* Computes norms[rows] of a matrix of the model. Memory holds a few rows at a time, and all encoded bytes of
+ * an encoded matrix. Errors: OT_E_BUDGET, OT_E_INPUT (a value that is encoded is not finite), and those of
+ * the source. */
 int ot_model_row_norms(const struct ot_model *model, const struct ot_tensor *weight, ot_weight_source source,
                        void *context, float *norms);
 

@@ -128,8 +128,8 @@ static int check_list(const struct ot_model *model, const char *list) {
     return 0;
 }
 
-/* A module has an adapter, or its own tensors are trained: PEFT has no form for both. Nor has it one for
- * experts and routers that are trained beside adapters: in transformers they have other modules. */
+/* A module has an adapter, or its own tensors are trained: PEFT has no form for both. PEFT also has no form
+ * for experts and routers that are trained with adapters: transformers has other modules for them. */
 static int check_modules(const struct ot_model *model, const struct ot_lora *lora) {
     for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
         const struct ot_tensor *t = ot_model_tensor(model, i);

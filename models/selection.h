@@ -1,4 +1,4 @@
-/* Which tensors a run trains, as a person says it.
+/* Selects the tensors that a run trains, from a person's list.
  *
  * A list of patterns, separated by commas, selects the tensors that match one of them:
  *
@@ -10,8 +10,8 @@
  *     first:4 last:4  everything in the first or in the last 4 layers
  *     anything else   tensors whose name matches it, as a shell matches file names: *.q_proj.*
  *
- * `train` selects what is trained; without it, everything is, or with adapters nothing of the model's own.
- * `freeze` then takes tensors away. Adapters are always trained. */
+ * `train` selects the trained tensors. Without it a run trains all tensors, or with adapters none of the
+ * model's own. `freeze` then takes tensors away. Adapters are always trained. */
 #ifndef OT_MODELS_SELECTION_H
 #define OT_MODELS_SELECTION_H
 

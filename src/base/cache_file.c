@@ -58,7 +58,7 @@ out:
 /* ---- writing ---- */
 
 /* Creates the folder of a path and the folder above it if they are missing. Returns 0, or the errno value of
- * the last one that cannot be created. */
+ * the last folder that cannot be created. */
 static int make_folders(char *path) {
     char *last = strrchr(path, '/');
     if (!last || last == path)

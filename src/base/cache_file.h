@@ -20,10 +20,9 @@ int ot_cache_read(const char *path, size_t most, char **out, size_t *bytes);
 /* Writes the file. Creates its folder and the folder above it if they are missing. Errors: OT_E_IO,
  * OT_E_BUDGET. */
 int ot_cache_write(const char *path, const void *data, size_t bytes);
-/* Creates the file if it is missing, and locks it against other processes (flock). Waits up to so many
- * seconds for one that holds the lock. Returns a descriptor, whose close ends the lock, as does the end of
- * the process; -1 without the lock: another process still holds it, or the file cannot be created or
- * locked. */
+/* Creates the file if it is missing, and locks it against other processes (flock). Waits up to `seconds` for
+ * a process that holds the lock. Returns a descriptor, whose close ends the lock, as does the end of the
+ * process; -1 without the lock: another process still holds it, or the file cannot be created or locked. */
 int ot_cache_lock(const char *path, double seconds);
 
 #endif

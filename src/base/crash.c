@@ -9,7 +9,7 @@
 static const int signals[] = {SIGSEGV, SIGBUS, SIGABRT};
 enum { N_SIGNALS = sizeof signals / sizeof *signals };
 
-/* Where this thread continues after a crash; NULL: no call is being contained. */
+/* The point where this thread continues after a crash; NULL: no call is being contained. */
 static _Thread_local sigjmp_buf *way_out;
 
 static void on_crash(int number) {

@@ -9,8 +9,8 @@
 
 /* Continues from `crc`, which is 0 at the start, like zlib's crc32. */
 uint32_t ot_crc32(uint32_t crc, const void *data, size_t bytes);
-/* The checksum of two pieces of data in a row, of which these are the checksums. So threads can share the
- * work on a long piece. */
+/* Returns the checksum of two adjacent pieces from their checksums, so that threads can share a long
+ * piece. */
 uint32_t ot_crc32_combine(uint32_t first, uint32_t second, size_t second_bytes);
 const char *ot_crc32_kernel(void); /* "pclmulqdq" or "zlib": the kernel for this CPU */
 

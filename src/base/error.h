@@ -82,7 +82,7 @@ int ot_fail_add_cures(int rc, const char *lead, const char *cures);
 const char *ot_error_text(void);
 enum ot_error_cause ot_error_cause(void); /* the cause of that sentence */
 const char *ot_error_cures(void);         /* the cures that were added to that sentence; "": none */
-/* The length of that sentence without what was added to it; -1: nothing was. */
+/* The length of that sentence without its additions; -1: it has none. */
 int ot_error_reason_bytes(void);
 void ot_error_clear(void);
 void ot_error_save(struct ot_error *out, int rc); /* rc: the result of the failed call */

@@ -1,8 +1,8 @@
 /* Private header: the tree that json_parse.c makes and json.c reads.
  *
- * Why an own parser: json-c left out members and cut strings without an error when memory ran out, so a run
- * could train with other options than the user gave. Here, a failed allocation is an error of the whole
- * document. A tree lives in one arena, which its root owns.
+ * We have our own parser because json-c left out members and cut strings without an error when memory ran
+ * out: a run could train with other options than the user gave. Here, a failed allocation is an error of the
+ * whole document. A tree lives in one arena, which its root owns.
  */
 #ifndef OT_BASE_JSON_STATE_H
 #define OT_BASE_JSON_STATE_H

@@ -1,7 +1,7 @@
 /* Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3",
  * SC'11). A number is a pure function of (seed, stream, index): no state, so placement, order, threads and
- * resume cannot change it (offload/README.md, rule 6). A stream is made with ot_random_stream() from what the
- * number is for.
+ * resume cannot change it (offload/README.md, rule 6). ot_random_stream() makes a stream from the purpose of
+ * its numbers.
  */
 #ifndef OT_BASE_RANDOM_H
 #define OT_BASE_RANDOM_H

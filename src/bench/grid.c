@@ -156,7 +156,7 @@ static void add_micros(struct maker *m, int mix, int64_t gpu_bytes, int64_t step
         add(m, mix, gpu_bytes, step_tokens, micro->values[i]);
 }
 
-/* Adds budgets from the smallest one to the one at which everything is resident, or to the largest allowed.
+/* Adds budgets from the smallest to the one that keeps everything resident, or to the largest allowed.
  */
 static void add_planned(struct maker *m, int64_t step_tokens) {
     enum { PARTS = 4 };

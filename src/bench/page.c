@@ -253,8 +253,7 @@ static bool uses_nvme(const struct ot_bench *bench) {
     return used;
 }
 
-/* "1.20 s to 1.31 s (8)": the fastest and the slowest of so many steps; "- (1)": of one there is no
- * spread. */
+/* "1.20 s to 1.31 s (8)": the fastest and the slowest of 8 steps; "- (1)": one step has no spread. */
 enum { SPREAD_BYTES = 2 * OT_TEXT_BYTES + 24 };
 static const char *text_spread(const struct ot_bench_result *r, char text[SPREAD_BYTES]) {
     char fast[OT_TEXT_BYTES], slow[OT_TEXT_BYTES];

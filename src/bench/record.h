@@ -10,7 +10,7 @@
 #include "src/bench/bench.h"
 
 /* Append a line with the column names, or a line with one point; each with its newline (RFC 4180, but with \n
- * alone). */
+ * only). */
 void ot_bench_put_csv_header(struct ot_string_builder *out);
 void ot_bench_put_csv(const struct ot_bench *bench, int index, struct ot_string_builder *out);
 /* Writes an object: facts about the machine and the model, "options" that repeat the bench, and "points", an

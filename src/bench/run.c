@@ -132,12 +132,12 @@ static bool has_time(struct bench_run *b) {
 
 /* ---- random rows ---- */
 
-/* Of a step; each array has a value for every token. */
+/* The rows of a step; each array has a value for every token. */
 struct rows {
     int32_t *tokens, *targets, *position, *row_start, *input_first, *input_end;
 };
 
-/* Where the tokens of a micro-batch are: n tokens from `at` on, in rows of `sequence`. */
+/* Sets the positions and row starts of n tokens from `at` on, in rows of `sequence`. */
 static void put_places(const struct rows *rows, int64_t at, int64_t n, int64_t sequence) {
     for (int64_t i = 0; i < n; i++) {
         rows->position[at + i] = (int32_t)(i % sequence);
@@ -335,8 +335,8 @@ static void choose_options(struct bench_run *b, const struct ot_options *options
     b->settings = (struct ot_settings){of_point};
 }
 
-/* Records an error of this point alone. If its plan does not fit, keeps only the part of the sentence that
- * says what is too small: its cures are options of a run. */
+/* Records an error that ends only this point. If its plan does not fit, keeps the shortage and drops the
+ * cures of the sentence: they are options of a run. */
 static int note_failure(struct ot_bench_result *r, enum ot_bench_status status, int rc) {
     if (rc == -OT_E_INTERNAL || rc == -OT_E_STALL) /* ends the bench */
         return rc;

@@ -65,7 +65,7 @@ static int64_t choose_seq_len(const struct setup *s) {
     return chosen;
 }
 
-/* Chooses the largest step that is short enough, up to 32 sequences, and a step of a quarter of it. */
+/* Chooses the largest step that is short enough, up to 32 sequences, and a quarter of that step. */
 static struct ot_count_list choose_step_tokens(const struct setup *s, int64_t sequence) {
     enum { MOST_SEQUENCES = 32 };
     int64_t sequences = 2;

@@ -1,6 +1,6 @@
-/* What the plots of a bench are drawn with: SVG for the inside of an HTML page, made to be read at any size
- * from 360 pixels of width on. Colours are those of Okabe and Ito ("Color Universal Design", 2008), which
- * people with any colour vision tell apart; what has a colour has a shape or a hatching as well.
+/* Draws the plots of a bench: SVG for the inside of an HTML page, readable from a width of 360 pixels on.
+ * Colours are those of Okabe and Ito ("Color Universal Design", 2008), which people with any colour vision
+ * tell apart; every coloured item also has a shape or a hatching.
  */
 #ifndef OT_BENCH_SVG_H
 #define OT_BENCH_SVG_H
@@ -12,7 +12,7 @@
 /* Units of the view box; a unit is a pixel on a phone. Text is never smaller than OT_SVG_FONT. */
 enum { OT_SVG_WIDTH = 360, OT_SVG_FONT = 14 };
 
-/* <, >, &, " and ' as entities; what HTML does not allow (control characters) as spaces. */
+/* Writes <, >, &, " and ' as entities, and control characters, which HTML does not allow, as spaces. */
 void ot_svg_escape(struct ot_string_builder *out, const char *text);
 
 /* An image for those who see it and, with title and description, for those who do not. `id` is of the page's
@@ -35,7 +35,7 @@ const char *ot_svg_fill(int index);
 void ot_svg_fill_patterns(struct ot_string_builder *out);
 void ot_svg_fill_key(struct ot_string_builder *out, int index);
 
-/* An axis maps [low, high] to [from, to]; from > to for one that goes up. Logarithmic: low > 0. */
+/* An axis maps [low, high] to [from, to]; from > to if it goes up. Logarithmic: low > 0. */
 struct ot_svg_axis {
     double low, high, from, to;
     bool logarithmic;

@@ -21,7 +21,7 @@
 
 enum { OPEN_DIR = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC };
 
-/* ---- what is there ---- */
+/* ---- reading the folder ---- */
 
 struct found {
     int64_t step;

@@ -76,7 +76,7 @@ int ot_manifest_decode(const unsigned char *bytes, size_t n, const char *where, 
 
 /* ---- several ranks ---- */
 
-/* Decodes the manifest of one rank's parts, which cover only what that rank holds. Errors: as
+/* Decodes the manifest of one rank's parts, which cover only that rank's holding. Errors: as
  * ot_manifest_decode. */
 int ot_manifest_decode_share(const unsigned char *bytes, size_t n, const char *where,
                              struct ot_manifest *out);

@@ -313,7 +313,7 @@ static int check_span(struct stream *s, const struct read_io *io, uint32_t crc) 
     return ot_checkpoint_fail_span(s->checkpoint, span, check->crc);
 }
 
-/* Moves the arrays together. No array is moved over one that has still to be moved. */
+/* Moves the arrays together. No array is moved over an array that is still to be moved. */
 static void close_gaps(const struct piece *piece) {
     for (int i = 0; i < piece->n_segments; i++)
         if (piece->segments[i].to != piece->segments[i].from)

@@ -61,8 +61,8 @@ int ot_checkpoint_record_decode(const char *text, size_t bytes, const char *wher
                                 struct ot_checkpoint_record *out);
 /* Decodes JSON that is already parsed. Takes ownership of the tree, also on failure. Errors: OT_E_INPUT. */
 int ot_checkpoint_record_take(struct ot_json *tree, const char *where, struct ot_checkpoint_record *out);
-/* Opens the model of the run, with what its options --train, --freeze and --lora say. config: the record's.
- * Errors: as ot_model_open_selected, and OT_E_INPUT. */
+/* Opens the model of the run, with the selection of its options --train, --freeze and --lora. config: the
+ * record's. Errors: as ot_model_open_selected, and OT_E_INPUT. */
 int ot_checkpoint_record_open_model(const struct ot_checkpoint_record *record,
                                     const struct ot_model_config *config, enum ot_dtype dtype,
                                     struct ot_model **out);

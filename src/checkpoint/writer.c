@@ -114,7 +114,7 @@ static int join_dir(struct ot_checkpoint_writer *w) {
                          w->partial_path);
 }
 
-/* Removes what an unfinished save of this step left behind. A directory that another process holds stays. */
+/* Removes the files of an unfinished save of this step. A directory that another process holds stays. */
 static int make_dir(struct ot_checkpoint_writer *w) {
     const struct ot_io_calls *calls = w->config.calls;
     struct stat info;
@@ -267,7 +267,8 @@ void ot_checkpoint_writer_close(struct ot_checkpoint_writer *w) {
     if (!w)
         return;
     const struct ot_io_calls *calls = w->config.calls;
-    /* The caller reports the present error. ot_checkpoint_tidy removes what this function cannot remove. */
+    /* The caller reports the present error. ot_checkpoint_tidy removes the files that this function
+     * cannot. */
     struct ot_error why;
     ot_error_save(&why, -OT_E_INTERNAL);
     ot_slot_writer_close(w->slots);

@@ -8,7 +8,7 @@
  * files that parts refer to, writes manifest.bin, flushes the directory, renames it and flushes the parent.
  * The rename makes the checkpoint visible as a whole. Record and manifest are decoded before they are
  * written, so that every checkpoint can be read again. After the first failure all calls do nothing, and
- * close removes what was written.
+ * close removes the written files.
  *
  * An existing checkpoint of the same step, whole or not, is removed just before the rename, when the new one
  * is complete. If the process ends between the removal and the rename, ot_checkpoint_tidy (catalog.h) does
@@ -79,7 +79,7 @@ int ot_checkpoint_writer_take(struct ot_checkpoint_writer *writer, const unsigne
 /* Completes the checkpoint, with the parts of all ranks, in this rank's directory. Errors: OT_E_IO;
  * OT_E_INTERNAL (parts are missing). */
 int ot_checkpoint_writer_seal(struct ot_checkpoint_writer *writer);
-/* Removes what was written unless the checkpoint is complete. Waits for writes that are in flight. NULL is
+/* Removes the written files unless the checkpoint is complete. Waits for writes that are in flight. NULL is
  * fine. */
 void ot_checkpoint_writer_close(struct ot_checkpoint_writer *writer);
 

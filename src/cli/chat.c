@@ -173,8 +173,8 @@ static int check_room(const struct chat *chat, const struct ot_prompt *prompt) {
                    (long long)prompt->n, (long long)chat->capacity);
 }
 
-/* Answers a turn. At a terminal, what is wrong with the turn is said, and the turn is forgotten. A script
- * gets the error: its later turns would answer to another conversation. */
+/* Answers a turn. At a terminal, prints the fault of a bad turn and forgets the turn. A script gets the
+ * error, because its later turns would follow another conversation. */
 static int answer_turn(struct chat *chat, const char *text, size_t bytes) {
     struct ot_prompt prompt = {0};
     size_t before = chat->n;

@@ -62,8 +62,8 @@ static int choose_best(struct export *e, double end, bool *is_end) {
     return 0;
 }
 
-/* *behind: DIR has the result of a finished run, and the checkpoint is of an earlier step, or with --best not
- * better than that result. */
+/* *behind: DIR has the result of a finished run, and the checkpoint is from an earlier step, or with --best
+ * no better. */
 static int is_behind_result(struct export *e, bool *behind) {
     struct ot_checkpoint_record finished;
     OT_TRY(ot_finished_read(e->options->dir, &finished, behind));
@@ -77,7 +77,7 @@ static int is_behind_result(struct export *e, bool *behind) {
     return rc;
 }
 
-/* Finds out what DIR is. *is_model: a model without checkpoints, or with --gguf, one that is newer than its
+/* Finds the kind of DIR. *is_model: a model without checkpoints, or with --gguf, a model newer than its
  * checkpoints. */
 static int find_source(struct export *e, bool *is_model) {
     const char *dir = e->options->dir;
@@ -218,7 +218,7 @@ static int get_values(void *context, int slab, int64_t first, int64_t n, float *
 
 /* ---- GGUF ---- */
 
-/* A sink, and the progress of what it gets. */
+/* A sink that reports its progress and passes values on. */
 struct counted_sink {
     struct export *e;
     ot_param_sink sink;

@@ -151,7 +151,7 @@ static int generate_one(struct job *job, size_t i, const struct ot_prompt *promp
     return rc;
 }
 
-/* What fetches of layers of experts have brought and saved. */
+/* Prints the bytes that fetches of experts have copied and saved. */
 static void print_experts(const struct ot_session *s) {
     struct ot_engine_fetches fetches;
     const struct ot_chain *chain = ot_model_chain(s->model);
@@ -191,7 +191,7 @@ static int converse(struct job *job) {
 
 /* The conversation of --chat. Its template is checked before memory is taken. */
 static int chat(struct job *job) {
-    job->session.prompt_format = NULL; /* that of a run's rows has no turns */
+    job->session.prompt_format = NULL; /* the format of a run's rows has no turns */
     OT_TRY(ot_chat_check(&job->session));
     job->longest = OT_CHAT_TOKENS;
     OT_TRY(start(job));

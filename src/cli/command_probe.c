@@ -141,7 +141,7 @@ static void print_host(const struct ot_session *s) {
     ot_log(OT_LOG_INFO, "        kernels AdamW %s, CRC-32 %s", ot_adamw_kernel_name(), ot_crc32_kernel());
 }
 
-/* What the ranks reach together, after each has its own rates. */
+/* Measures the joint rates of the ranks, after each has measured its own. */
 static int measure_ranks(struct ot_session *s, struct probe_run *run) {
     char time[OT_TEXT_BYTES];
     if (!s->comm)

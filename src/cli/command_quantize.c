@@ -70,7 +70,7 @@ static int choose_format(struct command *c) {
     return read_group_size(o->group_size, &c->format.group_size);
 }
 
-/* GPTQModel looks for the description in a file of its own first. */
+/* GPTQModel first looks for the description in quantize_config.json. */
 static int make_quantize_config(struct command *c) {
     struct ot_json_writer w = {.indent = 0};
     if (c->format.kind != OT_PACKED_GPTQ)
@@ -116,7 +116,7 @@ static void note_rows(const struct command *c) {
                (long long)c->held_out.n, ot_text_count(c->held_out.row_tokens, held_out));
 }
 
-/* Says what the host needs, and refuses what it does not have. */
+/* Prints the host memory that the job needs; fails if the host has less. */
 static int check_memory(const struct command *c) {
     struct ot_quantize_memory m;
     OT_TRY(ot_quantize_memory(&c->job, &m));
@@ -157,7 +157,7 @@ static int open_save(struct command *c) {
     return ot_model_dir_save_try(&c->save);
 }
 
-/* ---- what is printed ---- */
+/* ---- output ---- */
 
 static void put_layer(struct ot_json_writer *w, const struct ot_quantize_row *row) {
     char name[64];

@@ -47,7 +47,7 @@ struct train {
     struct ot_places places;
     struct ot_out_lock *lock; /* lock of OUT; NULL with --no-save and --dry-run, or if another rank leads */
     struct ot_report report;
-    struct ot_run_times times; /* predicted, of what the run does besides steps */
+    struct ot_run_times times; /* predicted times of the work besides steps */
     struct ot_session_need need;
     struct ot_run_log *log;
     struct ot_resume resume;
@@ -368,8 +368,8 @@ static int serve_model(struct train *t, const struct ot_checkpoint_record *end, 
     return t->places.leads && !interrupted ? ot_saver_complete(t->saver) : 0;
 }
 
-/* Saves the result of the run. A finished run saves the model. A stopped run has already saved a checkpoint;
- * if --grace left no time for it, saves the weights alone, if there is time for them. Rank 0 decides and
+/* Saves the result of the run. A finished run saves the model. A stopped run has already saved a checkpoint.
+ * If --grace left no time for it, saves only the weights, if there is time for them. Rank 0 decides and
  * writes; the other ranks serve until it is done. */
 static int keep_result(struct train *t, struct ot_outcome *outcome, const struct ot_checkpoint_record *end) {
     struct ot_session *s = &t->session;
@@ -481,8 +481,8 @@ static int open_world(struct train *t) {
     return 0;
 }
 
-/* Compares the ranks before the step is chosen and the plan is made, since these errors do not say what
- * differs. */
+/* Compares the ranks before the step is chosen and the plan is made, because errors there do not name the
+ * difference. */
 static int agree(struct train *t) {
     OT_TRY(ot_run_identity_take_options(&t->identity, &t->settings.in_effect));
     return ot_agree_on_run(&t->session, &t->identity);

@@ -5,7 +5,7 @@
 #include "src/launch/ranks.h"
 #include "src/options/options.h"
 
-/* What the options and the environment say. Errors: OT_E_USAGE. */
+/* Reads the launch from the options and the environment. Errors: OT_E_USAGE. */
 int ot_launch_find(const struct ot_options *options, struct ot_launch *out);
 
 /* Opens the world of this rank, with the secret of the environment. Errors: as ot_world_open. */

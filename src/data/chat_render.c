@@ -9,8 +9,8 @@
 #include "src/data/chat_render_state.h"
 #include "src/tokenizer/tokenizer.h"
 
-/* What strftime_now writes, and what built-in templates write in its place: a run must have the same rows on
- * every day. */
+/* The date that strftime_now and the built-in templates write. It is fixed, so that a run has the same rows
+ * on every day. */
 static const struct ot_jinja_date fixed_day = {2024, 7, 26};
 
 /* Bytes that a built-in template writes around the user's texts, and in place of BOS and EOS if the tokenizer
@@ -155,7 +155,7 @@ static void add_members(const struct ot_json *object, struct ot_jinja_variable *
         variables[(*n)++] = (struct ot_jinja_variable){.name = name, .value = value};
 }
 
-/* Each rendering has a bound of its own (jinja.h); this one bounds a file of them. */
+/* Each rendering has its own bound (jinja.h); this one bounds all renderings of a file. */
 static int check_work(const struct ot_chat_job *job) {
     struct ot_chat_work *work = job->renderer->work;
     size_t conversations = atomic_load(&work->conversations), steps = atomic_load(&work->steps);
@@ -202,7 +202,7 @@ int ot_chat_render_part(const struct ot_chat_job *job, const struct ot_json *mes
     return rc;
 }
 
-/* Refuses what transformers would drop without a word: things that the template never looks at. */
+/* Refuses parts of a conversation that the template never reads; transformers would drop them silently. */
 static int check_place(const struct ot_chat_renderer *renderer, const struct ot_conversation *c,
                        const char *where) {
     bool calls = false;
@@ -284,7 +284,7 @@ static int append_text(const struct ot_chat_job *job, struct ot_rendered *r) {
     return ot_rendered_check(r);
 }
 
-/* The same for the text of a built-in template, whose marks say what the user wrote. */
+/* The same for a built-in template, which marks the user's text. */
 static int append_marked_text(const struct ot_chat_job *job, struct ot_rendered *r) {
     const struct ot_jinja_text *text = &job->text;
     bool user = false;

@@ -1,32 +1,30 @@
 /* Renders conversations by a Jinja template, and marks the parts of the text that train. The template is a
  * model's renderer, the text in its directory, or a built-in one (chat_template.h).
  *
- * A built-in template marks what trains with {% generation %}: every assistant turn that is not blank,
- * together with its end-of-turn mark. It marks what the user wrote too. The tokenizer's BOS and EOS are added
- * to its text as to any other row.
+ * A built-in template marks the trained text with {% generation %}: every assistant turn that is not blank,
+ * together with its end-of-turn mark. It marks the user's text too. The tokenizer's BOS and EOS are added to
+ * its text as to any other row.
  *
- * The text that a model's own template writes for a row is what transformers' apply_chat_template gives for
- * its conversation, and its tokens are the tokens of that text: no BOS is added, and an EOS only if no
- * special token ends the text. Which of it trains:
+ * A model's own template renders a row as transformers' apply_chat_template does. The row's tokens are those
+ * of this text: no BOS is added, and an EOS only if no special token ends the text. Trained parts:
  *
- * 1. In templates that mark what the model says with {% generation %}, as TRL's training templates do: these
- *    blocks.
- * 2. In all others: what prefixes show. The conversation is rendered up to an assistant turn, with the
+ * 1. In templates that mark answers with {% generation %}, as TRL's training templates do: these blocks. 2.
+ * In all others: what prefixes show. The conversation is rendered up to an assistant turn, with the
  *    prompt that asks for an answer; that must be a beginning of the whole text, and the turn begins behind
  *    it. The conversation is rendered up to and with the turn; that must be a beginning of the whole text
  *    too, and the turn ends there, without the white space behind its last special token. A turn without a
- *    special token takes the one that follows it. So the model learns to write exactly what it is asked for
- *    when it is used, and where to stop. scripts/golden/chat_masks.py compares both ways.
+ * special token takes the one that follows it. So the model learns to write exactly the text that it must
+ * generate in use, and where to stop. scripts/golden/chat_masks.py compares both ways.
  *
  * Some templates write an earlier answer in another way once later turns follow: those that leave out
  * earlier thoughts, for example. If the only difference is a frame before the answer that the template
  * itself adds to the last turn (an empty block of thoughts), the answer trains as it stands. If the turn's
  * own thoughts are gone, the turn does not train: it would teach the model to answer without thinking. The
- * row keeps its other turns, the turns are counted, and the program says so. A row of which no turn has an
- * exact place is refused. If the template's prompt is no beginning of its text (some end with a mark of
+ * row keeps its other turns, the turns are counted, and the program says so. A row is refused if none of its
+ * turns has an exact place. If the template's prompt is no beginning of its text (some end with a mark of
  * thoughts that answers lack), the turn begins where both part.
  *
- * The program also says when the text of a turn does not appear in what the template writes.
+ * The program also says when the template's output lacks the text of a turn.
  *
  * Threads: a template never changes once open.
  */
@@ -57,14 +55,13 @@ int ot_chat_renderer_open(const char *jinja, size_t bytes, const char *name, con
                           struct ot_chat_renderer **out);
 /* Opens a built-in template. Errors: OT_E_BUDGET. */
 int ot_chat_renderer_open_builtin(const struct ot_chat_template *t, struct ot_chat_renderer **out);
-/* Sets the template for conversations with tools, where a model has one of its own for these. Errors:
- * OT_E_BUDGET. */
+/* Sets the template for conversations with tools, if the model has a separate one. Errors: OT_E_BUDGET. */
 int ot_chat_renderer_add_tools(struct ot_chat_renderer *renderer, const char *jinja, size_t bytes,
                                const char *name);
 void ot_chat_renderer_close(struct ot_chat_renderer *renderer); /* NULL is fine */
 /* The built-in template that renders plain conversations in the same way; NULL: none. */
 const struct ot_chat_template *ot_chat_renderer_known(const struct ot_chat_renderer *renderer);
-/* Why the template cannot be used, a sentence; NULL: it can. */
+/* A sentence why the template cannot be used; NULL: it can. */
 const char *ot_chat_renderer_fault(const struct ot_chat_renderer *renderer);
 
 /* Renders a conversation. marks: BOS and EOS of the tokenizer. Errors: OT_E_INPUT with `where` in front (the
@@ -73,7 +70,7 @@ const char *ot_chat_renderer_fault(const struct ot_chat_renderer *renderer);
 int ot_chat_renderer_render(const struct ot_chat_renderer *renderer, const struct ot_conversation *c,
                             const struct ot_tokenizer *tokenizer, const struct ot_chat_marks *marks,
                             const char *where, struct ot_rendered *r);
-/* Renders what is sent to the model for its next answer: nothing trains. */
+/* Renders the prompt for the model's next answer: nothing trains. */
 int ot_chat_renderer_prompt(const struct ot_chat_renderer *renderer, const struct ot_conversation *c,
                             const struct ot_chat_marks *marks, const char *where, struct ot_rendered *r);
 

@@ -73,7 +73,8 @@ static int find_head(struct ot_chat_job *job, size_t i, struct ot_jinja_text *te
     return begins_text(job, text);
 }
 
-/* For templates whose prompt is no beginning of their text, or that have none. job->part is the prompt. */
+/* Finds the begin of turn i in templates that have no prompt, or whose text does not begin with it. job->part
+ * is the prompt. */
 static int find_begin_by_head(struct ot_chat_job *job, size_t i, size_t *begin) {
     struct ot_jinja_text head = {0}, before = {0};
     size_t bytes = 0;
@@ -108,7 +109,7 @@ static int find_begin(struct ot_chat_job *job, size_t i, size_t *begin) {
     rc = find_begin_by_head(job, i, begin);
     if (rc != 0)
         return rc;
-    return has_no_place(job, i, "what asks for the answer is not what stands before it");
+    return has_no_place(job, i, "the generation prompt differs from the text before the answer");
 }
 
 /* ---- where a turn ends ---- */
@@ -131,9 +132,9 @@ static const char *visible_text(const struct ot_message *m, bool thoughts, size_
     return text;
 }
 
-/* The turn alone (job->part from `begin`) may begin with a frame that the whole text lacks. Returns the
- * number of bytes of the longest end of the first that is a beginning of the second, and holds all of the
- * turn's text. */
+/* The turn rendered last (job->part from `begin`) may begin with a frame that the whole text lacks. Returns
+ * the length of the turn's longest suffix that the whole text has at `begin` and that holds all of the turn's
+ * words; 0: none. */
 static size_t find_overlap(const struct ot_chat_job *job, size_t i, size_t begin) {
     const struct ot_message *m = &job->c->messages[i];
     const struct ot_jinja_text *part = &job->part, *whole = &job->text;
@@ -159,9 +160,9 @@ static size_t token_at(const struct ot_tokenizer *tokenizer, const char *text, s
     return 0;
 }
 
-/* Some templates end every text with a mark that is not between turns. If that is all that the turn alone
- * (job->part) has more than the whole text has there, the turn ends before it. Returns its end; 0: it is
- * not. */
+/* Some templates end every text with a mark that is not between turns. If job->part, which ends with the
+ * turn, differs from the whole text only by this mark, the turn ends before the mark. Returns the turn's end;
+ * 0: the texts differ otherwise. */
 static size_t find_end_before_mark(const struct ot_chat_job *job, const struct ot_tokenizer *tokenizer,
                                    size_t begin) {
     const struct ot_jinja_text *part = &job->part;
@@ -246,8 +247,8 @@ static int mark_by_prefixes(struct ot_chat_job *job, const struct ot_tokenizer *
         return 0;
     return ot_fail(
         OT_E_INPUT,
-        "%s: no assistant turn has an exact place in what the model's chat template writes (%s); choose a "
-        "format with --template, or remove the row",
+        "%s: cannot find the assistant's answers in the rendered conversation (%s); choose a format with "
+        "--template, or remove the row",
         job->where, job->why);
 }
 
@@ -284,7 +285,7 @@ int ot_chat_mark_trained(struct ot_chat_job *job, const struct ot_tokenizer *tok
                                                          : mark_by_prefixes(job, tokenizer);
 }
 
-/* ---- what the user wrote ---- */
+/* ---- the user's text ---- */
 
 /* Finds a text behind *at and moves *at behind it. */
 static bool find_text(struct ot_chat_job *job, const char *text, size_t bytes, size_t *at) {
@@ -310,7 +311,7 @@ static bool find_escaped(struct ot_chat_job *job, const char *text, size_t bytes
     return found;
 }
 
-/* True if the text is somewhere in what the template wrote. */
+/* True if the rendered conversation contains the text. */
 static bool appears(struct ot_chat_job *job, const char *text, size_t bytes) {
     size_t at = 0;
     return find_text(job, text, bytes, &at) || find_escaped(job, text, bytes, &at);

@@ -1,4 +1,4 @@
-/* Private header: chat_render.c renders conversations, chat_render_mask.c marks what trains. */
+/* Private header: chat_render.c renders conversations, chat_render_mask.c marks the trained text. */
 #ifndef OT_DATA_CHAT_RENDER_STATE_H
 #define OT_DATA_CHAT_RENDER_STATE_H
 
@@ -19,13 +19,13 @@ struct ot_chat_renderer {
     struct ot_chat_work *work;
 };
 
-/* What the template has cost so far. Any thread adds to it. */
+/* The work that the template has cost so far. Any thread adds to it. */
 struct ot_chat_work {
     atomic_size_t steps, conversations;
 };
-/* The rendering of a file's conversations may cost so many steps at first, and so many for each conversation.
- * A step takes some 30 ns, and a conversation of ten turns a few thousand. So a slow template costs a minute
- * or two, not hours. */
+/* Rendering a file may cost OT_CHAT_FREE_STEPS, plus OT_CHAT_STEPS_EACH for each conversation. A step takes
+ * some 30 ns, and a conversation of ten turns a few thousand. So a slow template costs a minute or two, not
+ * hours. */
 enum { OT_CHAT_FREE_STEPS = 400 * 1000 * 1000, OT_CHAT_STEPS_EACH = 2 * 1000 * 1000 };
 
 /* One conversation at work. */
@@ -37,7 +37,7 @@ struct ot_chat_job {
     struct ot_json *messages, *tools;
     struct ot_jinja_text text, part; /* the whole text; a rendering of its beginning */
     unsigned char *flags;            /* OT_CHAT_TRAINED and OT_CHAT_USER for each byte of the text */
-    char why[400]; /* why the first turn without an exact place has none; "": all have one */
+    char why[400]; /* the reason of the first turn without an exact place; "": all have one */
     int untold;    /* number of such turns */
     bool left_out;
 };
@@ -46,9 +46,9 @@ enum { OT_CHAT_TRAINED = 1, OT_CHAT_USER = 2 };
 /* Renders the first n messages of a list. Errors: OT_E_INPUT, OT_E_BUDGET. */
 int ot_chat_render_part(const struct ot_chat_job *job, const struct ot_json *messages, size_t n, bool prompt,
                         struct ot_jinja_text *out);
-/* Sets job->flags for what trains, job->untold and job->why. job->text is rendered. */
+/* Sets job->flags for the trained text, job->untold and job->why. job->text is rendered. */
 int ot_chat_mark_trained(struct ot_chat_job *job, const struct ot_tokenizer *tokenizer);
-/* Sets job->flags for what the user wrote, and job->left_out. */
+/* Sets job->flags for the user's text, and job->left_out. */
 void ot_chat_mark_user(struct ot_chat_job *job);
 
 #endif

@@ -68,7 +68,7 @@ const struct ot_chat_template *ot_chat_template_guess(const struct ot_tokenizer 
 
 /* ---- texts ---- */
 
-/* Copies a file of src/data/templates: with what only rows have, or with `bos` at its mark. */
+/* Copies a file of src/data/templates: with the lines only for rows, or with `bos` at its mark. */
 static int write_text(const char *source, bool for_rows, const char *bos, char **jinja, size_t *bytes) {
     struct ot_string_builder b = {0};
     const char *mark;
@@ -161,7 +161,7 @@ const char *ot_chat_known_name(size_t bytes, uint64_t hash) {
     return NULL;
 }
 
-/* With BOS and without. Llama 2's was saved with both its own BOS and that of the tokenizer once. */
+/* Compares with BOS and without. Llama 2's template was once saved with its own BOS and the tokenizer's. */
 static int is_own_text(const struct ot_chat_template *t, size_t bytes, uint64_t hash, bool *same) {
     *same = false;
     for (int bos = 0; bos < 2 && !*same; bos++) {

@@ -49,16 +49,16 @@ uint64_t ot_chat_hash_text(const char *text, size_t n, size_t *bytes);
 const char *ot_chat_known_name(size_t bytes, uint64_t hash);
 
 /* Writes the Jinja text that is saved with a model whose tokenizer has none. bos: the tokenizer puts BOS in
- * front of rows, so the text does too, because nobody adds it to what a template wrote. The caller frees the
- * text. Errors: OT_E_BUDGET. */
+ * front of rows, so the text writes it too: no program adds BOS to a rendered conversation. The caller frees
+ * the text. Errors: OT_E_BUDGET. */
 int ot_chat_template_write(const struct ot_chat_template *t, bool bos, char **jinja, size_t *bytes);
 /* Writes the Jinja text that renders rows. The caller frees it. Errors: OT_E_BUDGET. */
 int ot_chat_template_write_for_rows(const struct ot_chat_template *t, char **jinja, size_t *bytes);
 /* True if the template itself writes BOS. */
 bool ot_chat_template_begins(const struct ot_chat_template *t);
 
-/* Refuses conversations that the model's own template refuses, or of which it silently drops parts. Errors:
- * OT_E_INPUT with `where` ("FILE:LINE") in front. */
+/* Refuses conversations that the model's own template refuses or silently shortens. Errors: OT_E_INPUT with
+ * `where` ("FILE:LINE") in front. */
 int ot_chat_template_check(const struct ot_chat_template *t, const struct ot_conversation *c,
                            const char *where);
 

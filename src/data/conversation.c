@@ -386,7 +386,7 @@ int ot_conversation_read_answer(struct ot_conversation *c, const struct ot_json 
 
 /* ---- for templates ---- */
 
-/* The turn's thoughts, under whatever name; NULL: none. */
+/* The turn's thoughts, under any of their keys; NULL: none. */
 static const struct ot_json *find_thoughts(const struct ot_json *source) {
     for (const char *const *key = thought_keys; *key; key++)
         if (ot_json_type(ot_json_get(source, *key)) != OT_JSON_NULL)

@@ -1,4 +1,4 @@
-/* Conversations: what a row says, turn by turn, before a template writes it.
+/* Conversations: the turns of a row, before a template renders them.
  *
  * Rows come in several dialects; here they become one. Turns have {"role", "content"} or {"from", "value"}.
  * Roles of ShareGPT get the names that templates know (human: user; gpt: assistant; observation: tool;
@@ -56,11 +56,10 @@ int ot_conversation_add(struct ot_conversation *c, struct ot_message message);
  * with `where` in front, OT_E_BUDGET. */
 int ot_conversation_read(struct ot_conversation *c, const struct ot_json *row, const char *key,
                          const char *where);
-/* Adds the assistant's turns under `key`: these alone train, and no turn that was read before.
- * Errors: as above. */
+/* Adds the assistant's turns under `key`. Only these train: turns read before do not. Errors: as above. */
 int ot_conversation_read_answer(struct ot_conversation *c, const struct ot_json *row, const char *key,
                                 const char *where);
-/* Reads "system" of a row alone. */
+/* Reads only "system" of a row. */
 int ot_conversation_read_system(struct ot_conversation *c, const struct ot_json *row, const char *where);
 /* Refuses a row with tools: a prompt and its answer have no place for them. */
 int ot_conversation_refuse_tools(const struct ot_json *row, const char *where);

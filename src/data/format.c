@@ -197,8 +197,8 @@ static int choose_model_template(struct ot_format *f, const char *where) {
         where, ot_chat_template_names());
 }
 
-/* A run records the name of a built-in template. If the model's own template is that one, it helps with the
- * rows that only it can write. */
+/* A run records the name of a built-in template. If the model's own template is the same, it renders the rows
+ * that the built-in one cannot. */
 static int take_recorded(struct ot_format *f) {
     OT_TRY(take_template(f, f->chat.recorded, OT_TEMPLATE_RECORDED));
     if (f->chat.own && ot_chat_renderer_known(f->chat.own) == f->template)
@@ -284,7 +284,7 @@ static int render_text(const struct ot_format *f, const struct ot_json *row, con
 
 /* ---- turns ---- */
 
-/* Adds the turns of "history": pairs of what the user said and what the assistant answered. */
+/* Adds the turns of "history": pairs of a user's text and the assistant's answer. */
 static int add_history(const struct ot_json *row, const char *where, struct ot_conversation *talk) {
     const struct ot_json *history = ot_json_get(row, "history");
     for (size_t i = 0; i < ot_json_length(history); i++) {
@@ -336,7 +336,8 @@ static int add_pair(const struct ot_format *f, const struct ot_json *row, const 
     return ot_conversation_add(talk, answer);
 }
 
-/* Refuses what the built-in templates have no place for: it must not be lost silently. */
+/* Refuses parts of a conversation that the built-in templates cannot render: they must not be lost
+ * silently. */
 static int check_needs(const struct ot_format *f, const struct ot_conversation *talk, const char *where) {
     if (!talk->needs)
         return 0;
@@ -447,8 +448,8 @@ int ot_format_render_prompt(const struct ot_format *f, const struct ot_json *row
     return rc;
 }
 
-/* Refuses what the row says and this program cannot do, and values that are none in the fields that are
- * used. */
+/* Refuses keys of the row that this program does not support, and NaN, Infinity or broken texts in used
+ * fields. */
 static int check_row(const struct ot_format *f, const struct ot_json *row, const char *where) {
     static const char *const shared[] = {"system",    "history", "tools",
                                          "functions", "input",   "chat_template_kwargs"};

@@ -94,9 +94,9 @@ enum ot_template_source ot_format_template_source(const struct ot_format *format
 int ot_format_render(const struct ot_format *format, const struct ot_json *row, const char *where,
                      struct ot_rendered *r);
 
-/* Renders what is sent to a model for the answer after the row's last turn, if the model's own template
- * writes it. Returns 1, or 0: a built-in template writes the row, so the caller renders it with an answer
- * and cuts that off. Errors: as ot_format_render. */
+/* Renders the prompt for an answer after the row's last turn, if the model's own template writes it. Returns
+ * 1, or 0: a built-in template writes the row, so the caller renders it with an answer and cuts that off.
+ * Errors: as ot_format_render. */
 int ot_format_render_prompt(const struct ot_format *format, const struct ot_json *row, const char *where,
                             struct ot_rendered *r);
 

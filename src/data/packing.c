@@ -21,7 +21,7 @@ struct ot_packing {
     uint32_t *by_rank; /* [n_rows] row numbers */
     uint32_t *place;   /* [n_rows] */
     uint32_t *first;   /* [n_sequences + 1] */
-    /* Of the present epoch: */
+    /* For the present epoch: */
     uint32_t *rows;     /* [n_rows] row at each place */
     uint32_t *shuffled; /* [n_rows] by_rank with rows of equal length shuffled */
     uint32_t *order;    /* [n_sequences] */

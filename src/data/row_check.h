@@ -1,6 +1,6 @@
-/* What a row says beside its text, and this program cannot do, is refused by name: it must not train as
- * something else. Preference rows ("chosen", "rejected") need another objective. "label", "loss", "train"
- * with false, and "weight" with 0, say that the answer is not to be learned.
+/* Refuses, by name, keys of a row that this program does not support: such a row must not train as something
+ * else. Preference rows ("chosen", "rejected") need another objective. "label", "loss", "train" with false,
+ * and "weight" with 0, say that the answer is not to be learned.
  *
  * Rows are read as Python writes them (ot_json_parse_row). NaN, Infinity and half of a surrogate pair are
  * errors only in a field that is used.

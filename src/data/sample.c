@@ -171,7 +171,8 @@ static int encode(const struct ot_tokenizer *tokenizer, const struct ot_rendered
 
 /* ---- pairs ---- */
 
-/* Where the target begins in the text. Errors: OT_E_INPUT: the row has more than one answer. */
+/* Finds the byte where the target begins in the text. Errors: OT_E_INPUT: the row has more than one
+ * answer. */
 static int find_border(const struct ot_rendered *r, const char *where, size_t *border) {
     size_t answer = 0, begin = 0;
     *border = 0;

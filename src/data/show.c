@@ -1,4 +1,4 @@
-/* --show-sample: shows a person what a row becomes. */
+/* --show-sample: shows a person the text and tokens of a row. */
 #include <stdio.h>
 #include <stdlib.h>
 

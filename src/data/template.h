@@ -35,8 +35,8 @@ struct ot_rendered {
     /* A model's own template wrote the text: no BOS is added to its tokens, and an EOS only if they end with
      * no special token. */
     bool complete;
-    /* The template's own marks say what trains: a token trains too if a trained span begins inside it, as in
-     * the mask that transformers makes of such marks. */
+    /* The template marks the trained text itself: a token trains too if a trained span begins inside it, as
+     * in transformers' mask of such marks. */
     bool marked;
     int untold_turns; /* assistant turns that do not train, because their place in the text is not exact */
     bool left_out;    /* the template left out some of the row's text */
@@ -52,7 +52,7 @@ void ot_rendered_append_token(struct ot_rendered *r, const char *text, size_t by
 void ot_rendered_cut(struct ot_rendered *r, size_t bytes); /* keeps the first `bytes` */
 int ot_rendered_check(const struct ot_rendered *r);        /* Errors: OT_E_BUDGET */
 
-/* A blank answer does not count: a model that trains on white space, or on EOS alone, learns to say
+/* A blank answer does not count: a model that trains on white space, or only on EOS, learns to say
  * nothing. */
 bool ot_text_is_blank(const char *text, size_t bytes);
 

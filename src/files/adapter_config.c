@@ -66,7 +66,7 @@ static bool ends_with_name(const char *module, const char *name) {
            (n == bytes || module[bytes - n - 1] == '.');
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 static bool is_empty(const struct ot_json *value) {
     void *cursor = NULL;
@@ -222,9 +222,7 @@ static int refuse_others(const struct reader *r) {
     bool transposed = ot_model_names(r->config)->transposed; /* PEFT then sets fan_in_fan_out */
     while (ot_json_next(r->root, &cursor, &key, &value))
         if (!is_known(key) && !is_empty(value) && !(transposed && strcmp(key, "fan_in_fan_out") == 0))
-            return ot_fail(OT_E_INPUT,
-                           "%s: the key '%.60s' has a value, and this program has no such adapters", r->where,
-                           key);
+            return ot_fail(OT_E_INPUT, "%s: adapters with '%.60s' are not supported", r->where, key);
     const char *task = ot_json_string(ot_json_get(r->root, "task_type"), NULL);
     if (task && strcmp(task, "CAUSAL_LM") != 0 && strcmp(task, "SEQ_2_SEQ_LM") != 0)
         return ot_fail(
@@ -272,7 +270,7 @@ static int refuse_others(const struct reader *r) {
     return 0;
 }
 
-/* True if the name is that of a parameter of experts, or the end of one. */
+/* True if the name is a parameter of experts, or the end of such a name. */
 static bool names_parameter(const struct reader *r, const char *name) {
     static const enum ot_module modules[] = {OT_MODULE_EXPERTS_GATE_UP, OT_MODULE_EXPERTS_DOWN};
     char module[OT_LORA_MODULE_BYTES];
@@ -285,7 +283,7 @@ static bool names_parameter(const struct reader *r, const char *name) {
     return false;
 }
 
-/* Other parameters than those of experts. */
+/* Refuses parameters that do not belong to experts. */
 static int refuse_parameters(const struct reader *r) {
     const struct ot_json *list = ot_json_get(r->root, "target_parameters");
     if (!is_empty(list) && ot_json_type(list) != OT_JSON_ARRAY)

@@ -76,8 +76,7 @@ static bool has_pattern(const struct ot_lora_spec *spec, enum ot_lora_word_kind 
     return false;
 }
 
-/* Without an alpha of its own, a pattern of ranks has alpha twice its rank, unless the spec has one for all.
- * */
+/* A rank pattern without its own alpha has alpha twice its rank, unless the spec has an alpha for all. */
 static void put_patterns(const struct ot_lora_spec *spec, struct ot_json_writer *w) {
     static const char *const keys[] = {
         [OT_LORA_RANK_PATTERN] = "rank_pattern", [OT_LORA_ALPHA_PATTERN] = "alpha_pattern"};
@@ -91,7 +90,7 @@ static void put_patterns(const struct ot_lora_spec *spec, struct ot_json_writer 
             double value;
             enum ot_lora_word_kind from = pass ? OT_LORA_RANK_PATTERN : kind;
             while (ot_lora_spec_next(&at, from, &word, &value)) {
-                /* Of several with one name the first counts; in a JSON object it would be the last. */
+                /* Of equal names the first counts here; in a JSON object the last would. */
                 if (has_pattern(spec, from, word, word.text) || (pass && has_pattern(spec, kind, word, NULL)))
                     continue;
                 snprintf(name, sizeof name, "%.*s", word.bytes, word.text);

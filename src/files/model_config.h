@@ -51,7 +51,7 @@ int ot_token_ids_parse(const struct ot_json *root, const char *where, int64_t vo
 int ot_model_config_write(const struct ot_config_file *file, char **text, size_t *bytes);
 int ot_generation_config_write(const struct ot_token_ids *ids, bool pairs, char **text, size_t *bytes);
 
-/* What a save changes in its base's config.json. */
+/* The changes that a save makes to its base's config.json. */
 struct ot_config_changes {
     enum ot_dtype dtype;
     const struct ot_token_ids *ids; /* n_eos 0: as in the file */

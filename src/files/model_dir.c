@@ -242,8 +242,8 @@ static void count_bytes(struct ot_model_dir *dir) {
             dir->facts.dtype = (enum ot_dtype)dtype;
 }
 
-/* Whether a T5 shares its embedding with the head is said by the files, as in transformers 5, which writes
- * tie_word_embeddings as true for every T5 (models/family_t5.c): without a head they share it. */
+/* A T5 whose files have no head shares its embedding, as in transformers 5. The key tie_word_embeddings does
+ * not tell: transformers 5 writes true for every T5 (models/family_t5.c). */
 static void tie_missing_head(struct ot_model_dir *dir) {
     if (ot_model_has_pairs(&dir->facts.config) && dir->n_stored > 0 &&
         !ot_model_dir_find(dir, "lm_head.weight"))

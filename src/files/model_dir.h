@@ -106,7 +106,7 @@ int ot_model_dir_check(const struct ot_model_dir *dir, const struct ot_model *mo
  * OT_E_IO, OT_E_BUDGET. */
 int ot_model_dir_load(const struct ot_model_dir *dir, const struct ot_model *model, struct ot_pool *pool,
                       ot_param_sink sink, void *context);
-/* The same for frozen slabs alone: for a run whose other slabs come from a checkpoint. */
+/* The same for frozen slabs only: for a run whose other slabs come from a checkpoint. */
 int ot_model_dir_load_frozen(const struct ot_model_dir *dir, const struct ot_model *model,
                              struct ot_pool *pool, ot_param_sink sink, void *context);
 

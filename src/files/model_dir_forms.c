@@ -1,4 +1,5 @@
-/* Values between the form of files and that of slabs (models/model.h, enum ot_file_form and is_fused). */
+/* Converts values between the form of files and the form of slabs (models/model.h, enum ot_file_form and
+ * is_fused). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,8 +7,8 @@
 #include "src/base/error.h"
 #include "src/files/model_dir_state.h"
 
-/* Quantized matrices are [out, in] also of GPT-2: bitsandbytes and GPTQ make them linear layers. So are those
- * of GGUF files. stored NULL: a plain file. */
+/* Quantised matrices are [out, in], even in a GPT-2: bitsandbytes and GPTQ make them linear layers. So are
+ * all matrices of GGUF files. stored NULL: a plain file. */
 static bool is_turned(const struct ot_tensor *tensor, const struct ot_stored *stored) {
     return tensor->file_form == OT_FORM_TRANSPOSED && (!stored || (!stored->blocks && !stored->packed));
 }
@@ -73,9 +74,8 @@ static int read_fused(const struct reading *r) {
     return 0;
 }
 
-/* Values [first, end) of the matrix that begins at value `base` of the tensor, of which the file has the
- * transpose [cols, rows]. Of each row of the file, the part is read that the wanted values need. piece: room
- * for a value of each row. */
+/* Reads values [first, end) of the matrix at value `base` of the tensor. The file has its transpose [cols,
+ * rows]; from each row of the file only the needed part is read. piece: room for a value of each row. */
 static void read_turned(const struct reading *r, int64_t base, int64_t first, int64_t end, float *piece) {
     int64_t rows = part_rows(r->tensor), cols = r->tensor->cols;
     for (int64_t col = 0; col < cols; col++) {

@@ -107,7 +107,7 @@ static int64_t count_described(const struct describing *d) {
     return has_slices(d) ? d->dir->facts.config.n_experts : 1;
 }
 
-/* Also of one expert, programs may leave out the dimension of the experts. */
+/* With one expert, programs may leave out the dimension of the experts. */
 static int check_shape(const struct describing *d) {
     const struct ot_model_config *config = &d->dir->facts.config;
     char have_text[OT_SHAPE_TEXT_BYTES], want_text[OT_SHAPE_TEXT_BYTES];

@@ -305,8 +305,7 @@ struct loader {
     ot_param_sink sink;
     void *context;
     float *values; /* CHUNK_VALUES */
-    /* How far the kernel was asked to read ahead: tensor, value in it, and bytes from the present
-     * position. */
+    /* The end of the kernel's read-ahead: tensor, value in it, and bytes from the present position. */
     int64_t ahead_tensor, ahead_value, ahead_bytes;
     bool frozen_only;
     /* The present chunk. */

@@ -92,7 +92,7 @@ static int open_4bit(const struct unpacking *u, struct ot_packed *packed) {
     return ot_packed_open_4bit(packed, map, nested_map, state, tables);
 }
 
-/* Other formats than 0, "row", are those of cards before 2020. */
+/* Formats other than 0, "row", belong to cards before 2020. */
 static int open_int8(const struct unpacking *u, struct ot_packed *packed) {
     struct ot_packed_part format = part_of(u, ".weight_format");
     OT_TRY(need_part(u, ".SCB", &packed->scales));

@@ -53,7 +53,7 @@ static int map_base(const struct ot_model_save *save, const struct ot_stored ***
     const struct ot_model_dir *base = save->base;
     if (!base || save->adapter_config || !base->facts.has_weights || base->facts.dtype != save->dtype ||
         base->gguf || base->quantized.method != OT_QUANT_NONE)
-        return 0; /* GGUF has vectors in fp32 whatever the model's dtype was */
+        return 0; /* GGUF has vectors in fp32 for every dtype of the model */
     int rc = ot_model_dir_map(base, save->model, stored);
     if (rc == -OT_E_INPUT) /* with --init random the base's weights were not loaded and may differ */
         return 0;
@@ -213,8 +213,8 @@ static int put_config(const struct saver *s, int i, char *text, size_t bytes) {
     return rc;
 }
 
-/* *text stays NULL if the base's config.json is right. Of the text part of a larger model, a config of its
- * own. */
+/* *text stays NULL if the base's config.json is right. The text part of a larger model gets its own
+ * config. */
 static int make_config(const struct ot_model_save *save, char **text, size_t *bytes) {
     const struct ot_model_dir *base = save->base;
     struct ot_config_file file = {.config = *ot_model_get_config(save->model),

@@ -16,23 +16,23 @@ struct ot_gguf_type;
 struct ot_json;
 struct ot_tensor;
 
-/* A stored tensor and its file. Its name is the one in the file, or the one that Hugging Face gives to the
- * tensor: in a GGUF file, and of a matrix that several tensors are (packed.h). */
+/* A stored tensor and its file. Its name is the file's, except in a GGUF file and for a matrix that several
+ * tensors hold (packed.h): these have Hugging Face's name. */
 struct ot_stored {
     const struct ot_safetensor *tensor;
     const struct ot_mapped_file *file;
     const struct ot_gguf_type *blocks; /* how a GGUF file stores the values; NULL: as tensor->dtype */
     int64_t head_rows; /* > 0: the rows of each head are in llama.cpp's order (src/gguf/writer.h) */
-    /* Not NULL: a pair (src/gguf/names.h). The rows are alternately those in the bytes of `tensor` and those
-     * of this tensor, which has as many. */
+    /* Not NULL: a pair (src/gguf/names.h). The rows come alternately from `tensor` and from this tensor,
+     * which has as many. */
     const struct ot_gguf_tensor *up;
     int64_t row_values; /* with head_rows or up: whole blocks */
     float addend;       /* the file has the value plus this: 1 for norms of Gemma in a GGUF file */
     const struct ot_packed *packed; /* not NULL: the tensors that hold the values */
 };
 
-/* Values [first, first + n) of a stored tensor are a part of it if first is a multiple of 256 and first + n
- * is too, or is the end: then the part begins and ends with a block. */
+/* A part of a stored tensor is a range [first, first + n) of values. first is a multiple of 256; first + n is
+ * one too, or is the end. So a part begins and ends with a block. */
 
 /* Reads a part, exactly, as fp32. *bad: the index in `values` of the first value that is not finite, or -1.
  * Errors: OT_E_IO, OT_E_INPUT. Any thread. */
@@ -151,11 +151,12 @@ int ot_tensor_file_shape(const struct ot_tensor *tensor, const struct ot_stored 
  * Errors: OT_E_IO, OT_E_INPUT (the form of a quantized tensor cannot be read), OT_E_BUDGET. Any thread. */
 int ot_tensor_read(const struct ot_model_config *config, const struct ot_tensor *tensor,
                    const struct ot_stored *stored, int64_t first, int64_t n, float *values, int64_t *bad);
-/* Makes the order of values that of the file, in place. values: all of the tensor. Errors: OT_E_BUDGET. */
+/* Brings the tensor's values into the file's order, in place. values: the whole tensor. Errors:
+ * OT_E_BUDGET. */
 int ot_tensor_to_file(const struct ot_model_config *config, const struct ot_tensor *tensor, float *values);
 
-/* Makes all values of a tensor's file form (models/model.h, OT_FORM_*) of those in the slab, in place.
- * source: gives the values of the model in slab form. Errors: OT_E_BUDGET, and those of source. */
+/* Converts all values of a tensor from the slab's form to the file's (models/model.h, OT_FORM_*), in place.
+ * source: gives the model's values in slab form. Errors: OT_E_BUDGET, and those of source. */
 int ot_adapter_to_file(const struct ot_model *model, const struct ot_tensor *tensor, ot_param_source source,
                        void *context, float *values);
 /* Reads a whole tensor of the adapter in slab form. The caller frees *values. Errors: OT_E_INPUT (a value is

@@ -1,4 +1,4 @@
-/* Where the values of a stored tensor are, and what they are. */
+/* Finds and decodes the values of a stored tensor. */
 #include "src/base/dtype.h"
 #include "src/base/error.h"
 #include "src/files/model_dir_state.h"
@@ -43,7 +43,7 @@ static int ranges_of_pair(const struct ot_stored *stored, int64_t first, int64_t
     return 2;
 }
 
-/* Where the bytes of a part are. Returns the number of ranges. */
+/* Finds the bytes of a part in the file. Returns the number of ranges. */
 static int ranges_of(const struct ot_stored *stored, int64_t first, int64_t n,
                      struct ot_file_range ranges[OT_PACKED_RANGES]) {
     int64_t end = first + n;

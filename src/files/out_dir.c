@@ -189,7 +189,7 @@ static int clear_place(struct ot_out_dir *dir, const char *place) {
     return 0;
 }
 
-/* Removes or completes what a crash left behind, if it is ours. */
+/* Removes or completes files that a crash of this program left behind. */
 static int clear_stale(struct ot_out_dir *dir) {
     if (ot_out_is_half_replaced(dir->out)) {
         OT_TRY(ot_out_replace(dir->out, dir->calls));
@@ -200,8 +200,8 @@ static int clear_stale(struct ot_out_dir *dir) {
     return clear_place(dir, dir->beside);
 }
 
-/* True if the new directory can be moved from beside OUT into OUT, as commit may have to do. On failure the
- * directory beside OUT is removed. */
+/* True if the new directory beside OUT can be moved into OUT, as commit may need. On failure it is
+ * removed. */
 static bool can_move_in(const struct ot_out_dir *dir) {
     if (rename(dir->beside, dir->inside) == 0)
         return rename(dir->inside, dir->beside) == 0;
@@ -321,7 +321,7 @@ void ot_out_dir_close(struct ot_out_dir *dir) {
     if (dir->file_fd >= 0)
         close(dir->file_fd);
     if (!dir->committed) {
-        /* The caller reports this error. The next open removes what cannot be removed now. */
+        /* The caller reports this error. The next open removes files that cannot be removed now. */
         struct ot_error why;
         ot_error_save(&why, -OT_E_INTERNAL);
         if (retire_partial(dir) == 0)
@@ -382,7 +382,7 @@ int ot_out_dir_create(struct ot_out_dir *dir, const char *name, int64_t reserve_
         return fail_file(dir, errno, "create");
     if (reserve_bytes <= 0)
         return 0;
-    /* KEEP_SIZE: the file's size must stay what was written. */
+    /* KEEP_SIZE: the file's size must not grow beyond the written bytes. */
     int error = ot_allocate(dir->calls, dir->file_fd, FALLOC_FL_KEEP_SIZE, 0, reserve_bytes);
     return error == 0 || error == -EOPNOTSUPP || error == -ENOSYS || error == -EINVAL || error == -EPERM
                ? 0

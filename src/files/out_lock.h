@@ -51,12 +51,12 @@ bool ot_out_lock_holds(const struct ot_out_lock *lock);
 /* Reads OUT's marker if it has one; restores a marker that was removed. Errors: OT_E_IO, OT_E_BUDGET. */
 int ot_out_lock_keep_marker(struct ot_out_lock *lock);
 
-/* Locks fd with flock. Logs that it waits, and waits for so many seconds (0, INFINITY too). Returns 1 if
- * another process holds the lock to the end. A file system without locks lets every process have it. path:
- * for messages. */
+/* Locks fd with flock. Logs that it waits, and waits up to `seconds` (0, INFINITY too). Returns 1 if another
+ * process holds the lock to the end. A file system without locks lets every process have it. path: for
+ * messages. */
 int ot_out_flock(int fd, const char *path, double seconds);
-/* *empty: the directory has no entries but those of an interrupted save of ours or of the file system
- * (lost+found). Errors: OT_E_IO. */
+/* *empty: the directory has only entries of our own interrupted save or of the file system (lost+found).
+ * Errors: OT_E_IO. */
 int ot_out_is_empty(const char *path, bool *empty);
 
 #endif

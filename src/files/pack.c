@@ -205,7 +205,7 @@ static void put_bitsandbytes(const struct ot_pack_format *f, struct ot_json_writ
     ot_json_put_null(w, "llm_int8_skip_modules");
 }
 
-/* What gpt-oss has beside its experts, by the names that its published files use. */
+/* Names the modules of gpt-oss that are not experts, as its published files do. */
 static void put_mxfp4(struct ot_json_writer *w) {
     static const char *const plain[] = {"model.layers.*.self_attn", "model.layers.*.mlp.router",
                                         "model.embed_tokens", "lm_head"};

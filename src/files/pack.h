@@ -19,7 +19,7 @@
 
 struct ot_json_writer;
 
-/* How the matrices of the layers are stored. */
+/* The storage format of the layers' matrices. */
 struct ot_pack_format {
     enum ot_packed_kind kind;
     /* GPTQ; the last three are for the record */

@@ -84,7 +84,7 @@ static uint32_t word_at(const void *words, int64_t at) {
     return word;
 }
 
-/* `bits` bits at bit `shift` of the word at `at`; what is missing is in the word `step` words further on. */
+/* `bits` bits at bit `shift` of the word at `at`; the word `step` words further on has the missing bits. */
 static uint32_t bits_at(const void *words, int64_t at, int64_t step, int shift, int bits) {
     uint32_t code = word_at(words, at) >> shift;
     if (shift + bits > 32)
@@ -300,8 +300,8 @@ int ot_packed_open_4bit(struct ot_packed *p, struct ot_packed_part map, struct o
     return check_map(&nested_map, tables->map, 256);
 }
 
-/* Where the decoding of a value begins: of 4 bits at the begin of its block, with nested scales at that of
- * their group, which ot_weight_decode counts from. */
+/* The value where decoding must begin: with 4 bits the first of its block, with nested scales the first of
+ * their group, because ot_weight_decode counts from there. */
 static int64_t piece_first(const struct ot_packed *p, int64_t at) {
     int64_t unit = p->group_scales.tensor       ? PIECE_VALUES
                    : p->kind == OT_PACKED_4BIT  ? OT_WEIGHT_BLOCK

@@ -43,7 +43,7 @@
 
 enum ot_packed_kind { OT_PACKED_GPTQ, OT_PACKED_4BIT, OT_PACKED_INT8, OT_PACKED_MXFP4 };
 
-/* One of the tensors, and its file. tensor NULL: absent. */
+/* A tensor of a packed matrix, and its file. tensor NULL: absent. */
 struct ot_packed_part {
     const struct ot_safetensor *tensor;
     const struct ot_mapped_file *file;

@@ -1,5 +1,5 @@
-/* What config.json says about quantised weights: its key quantization_config, or quantize_config.json, which
- * older versions of AutoGPTQ wrote instead.
+/* Reads how weights are quantised: from the key quantization_config of config.json, or from
+ * quantize_config.json, which older versions of AutoGPTQ wrote instead.
  *
  * Three methods are read: "gptq" (Frantar et al., arXiv 2210.17323; written by AutoGPTQ and GPTQModel),
  * "bitsandbytes" (load_in_8bit; load_in_4bit with nf4) and "mxfp4" (gpt-oss). All others are refused by name;

@@ -56,7 +56,7 @@ const struct ot_gguf_architecture *ot_gguf_architecture(enum ot_family family) {
     return &ROWS[family];
 }
 
-/* ---- what llama.cpp derives ---- */
+/* ---- numbers that llama.cpp derives ---- */
 
 /* llama.cpp takes the largest Gemma 2 and 3 by their numbers of layers. Their heads are scaled as if they
  * were hidden / n_heads wide. */
@@ -82,7 +82,7 @@ double ot_gguf_logit_divisor(const struct ot_model_config *c) {
     return ot_model_has_pairs(c) && c->tied ? sqrt((double)c->hidden) : 0;
 }
 
-/* ---- what llama.cpp lacks ---- */
+/* ---- features that llama.cpp lacks ---- */
 
 struct check {
     const struct ot_model_config *c;
@@ -90,7 +90,7 @@ struct check {
     const char *where;
 };
 
-/* lacks: what llama.cpp does not have; says: what the config says. */
+/* lacks: the feature that llama.cpp does not have; says: the config's value. */
 static int refuse(const struct check *k, const char *lacks, const char *says) {
     return ot_fail(OT_E_INPUT, "%s: llama.cpp has no %s for models of type %s, but %s", k->where, lacks,
                    ot_family_row(k->c->family)->model_type, says);

@@ -1,5 +1,5 @@
-/* What llama.cpp computes for each family: one row for a family that it has. A row says under which name the
- * family goes, in which order its rows are stored, and which forms of the family llama.cpp leaves out.
+/* Describes how llama.cpp computes each family that it has, one row for each. A row has the family's name
+ * there, the order of its stored rows, and the forms of the family that llama.cpp leaves out.
  *
  *     family                architecture  differences
  *     llama, mistral        llama         rows of q and k permuted; mistral is computed without its window
@@ -41,7 +41,7 @@
 
 #include "models/config.h"
 
-/* What llama.cpp does with a sliding window. */
+/* The sliding windows that llama.cpp computes for a family. */
 enum ot_gguf_window {
     OT_GGUF_WINDOW_NONE,     /* it has none for the family: a model with a window is refused */
     OT_GGUF_WINDOW_IGNORED,  /* it ignores the key: the file has it for other programs */
@@ -79,17 +79,17 @@ const struct ot_gguf_architecture *ot_gguf_architecture(enum ot_family family);
 /* The architectures, for error messages: "bloom, falcon, ...". */
 extern const char ot_gguf_known_architectures[];
 
-/* What the models of the family multiply q k^T by; 0: the file says it (Granite), or 1 / sqrt(head_dim). */
+/* The family's factor of q k^T; 0: the file says it (Granite), or 1 / sqrt(head_dim). */
 double ot_gguf_attention_scale(const struct ot_model_config *config);
-/* The activation of a T5's MLP, and what its logits are divided by, by the form of the file; 0: nothing. */
+/* The activation of a T5's MLP, and the divisor of its logits (0: none), by the form of the file. */
 enum ot_activation ot_gguf_pair_act(bool plain_mlp);
 double ot_gguf_logit_divisor(const struct ot_model_config *config);
 enum { OT_GGUF_PAIR_DISTANCE = 128 };
-/* What cos and sin of YaRN are multiplied by if no key says otherwise. */
+/* The factor of YaRN's cos and sin if no key sets it. */
 double ot_gguf_yarn_magnitude(double factor, double log_multiplier);
 
-/* Refuses a model that llama.cpp has not, would not load, or would compute otherwise. where: for the message.
- * Errors: OT_E_INPUT; the message names what llama.cpp lacks. */
+/* Refuses a model that llama.cpp does not know, would not load, or would compute otherwise. where: for the
+ * message. Errors: OT_E_INPUT; the message names the missing feature. */
 int ot_gguf_check_config(const struct ot_model_config *config, const char *where);
 
 #endif

@@ -26,7 +26,7 @@ enum {
 /* Smaller magnitudes count as 0. fp16 stores none below 6e-8, so their scale is 0 in any case. */
 static const float SMALLEST = 1e-15f;
 
-/* What turns the scales of parts into codes: the scale `most` gets `code`. */
+/* The factor that turns scales into codes: the scale `most` gets `code`. */
 static float inverse_of(float code, float most) {
     return fabsf(most) < SMALLEST ? 0 : code / most;
 }
@@ -127,8 +127,8 @@ static struct fit span_part(const float x[Q4_PART], const float weight[Q4_PART],
     return fit;
 }
 
-/* Tries steps around the one that spans the part's range, from the lowest value of the best fit so far, and
- * keeps the best fit. Large values weigh more, because their error counts more in products. */
+/* Tries steps around the step that spans the part's range, from the lowest value of the best fit so far, and
+ * keeps the best. Large values weigh more, because their error counts more in products. */
 static struct fit search_part(const float x[Q4_PART]) {
     enum { STEPS = 20 };
     float weight[Q4_PART], square = 0, low = 0, high = x[0];
@@ -233,8 +233,8 @@ static struct q6_fit fit_q6_part(const float x[Q6_PART], float inverse) {
     return fit;
 }
 
-/* The scale of a part, which has either sign: of several steps around the one that gives the value of largest
- * magnitude the code -32, the step with the largest gain. */
+/* The scale of a part, of either sign. Tries steps around the step that gives the value of largest magnitude
+ * the code -32, and returns the step with the largest gain. */
 static float search_q6_part(const float x[Q6_PART]) {
     float most = 0;
     for (int i = 0; i < Q6_PART; i++)

@@ -45,17 +45,17 @@ void ot_gguf_put_config(struct ot_gguf_keys *keys, const struct ot_model_config 
 void ot_gguf_put_adapter(struct ot_gguf_keys *keys, const struct ot_model_config *config, const char *name,
                          const struct ot_gguf_mixture *mixture, double alpha);
 
-/* Makes the text of config.json; the caller frees it. bos and eos: -1: none. Values that only tensors tell
- * are taken from them: biases, tied embeddings, the size of the vocabulary, factors of RoPE, the two norms of
- * a Falcon. An architecture with several families becomes the one that has what the file has: llama with
- * experts is mixtral, and with a window mistral; mistral3 with attention.temperature_scale is ministral3 and
- * else mistral; olmo2 with a window is olmo3. Errors: OT_E_INPUT (a key is absent or wrong, the architecture
- * or its RoPE is not supported), OT_E_IO, OT_E_BUDGET.
+/* Makes the text of config.json; the caller frees it. bos and eos: -1: none. Facts that no key states are
+ * read from the tensors: biases, tied embeddings, the size of the vocabulary, factors of RoPE, the two norms
+ * of a Falcon. If an architecture has several families, the file's keys decide: llama with experts is
+ * mixtral, and with a window mistral; mistral3 with attention.temperature_scale is ministral3 and else
+ * mistral; olmo2 with a window is olmo3. Errors: OT_E_INPUT (a key is absent or wrong, the architecture or
+ * its RoPE is not supported), OT_E_IO, OT_E_BUDGET.
  */
 int ot_gguf_make_config(const struct ot_gguf *file, int64_t bos, int64_t eos, char **text, size_t *bytes);
 
-/* The dtype in which the model is computed and saved by default: that of most bytes, and bf16 where these are
- * quantised. */
+/* The default dtype to compute and save the model in: the one with most bytes in the file; bf16 if that is a
+ * quantised type. */
 enum ot_dtype ot_gguf_dtype(const struct ot_gguf *file);
 
 #endif

@@ -55,7 +55,7 @@ static bool has_number(const struct ot_gguf_maker *m, const char *name) {
     return found && ot_gguf_need_int(m->file, key, false, 0, OT_GGUF_MOST, &count) == 0 && count != 0;
 }
 
-/* Of several families with one architecture (model_keys.h). */
+/* Chooses among families with the same architecture (model_keys.h). */
 static enum ot_family choose_family(const struct ot_gguf_maker *m, enum ot_family first) {
     if (first == OT_FAMILY_LLAMA && has_number(m, "expert_count"))
         return OT_FAMILY_MIXTRAL;
@@ -90,7 +90,7 @@ static int find_family(struct ot_gguf_maker *m) {
 
 /* ---- sizes ---- */
 
-/* Of a T5: both stacks of layers. The length of a context limits nothing (family_t5.h). */
+/* Reads the sizes of both stacks of a T5. The context length limits nothing (family_t5.h). */
 static int read_pair_counts(struct ot_gguf_maker *m) {
     struct ot_model_config *c = &m->c;
     int64_t n_decoder = c->n_layers, start = OT_PAIR_START_ID;
@@ -167,7 +167,7 @@ static int read_norm(struct ot_gguf_maker *m) {
     return 0;
 }
 
-/* Of a T5, what only the tensors tell. */
+/* Reads the facts of a T5 that only its tensors show. */
 static int read_pair_facts(struct ot_gguf_maker *m) {
     struct ot_model_config *c = &m->c;
     c->plain_mlp = !ot_gguf_find_tensor(m->file, "enc.blk.0.ffn_gate.weight");
@@ -180,7 +180,7 @@ static int read_pair_facts(struct ot_gguf_maker *m) {
     return 0;
 }
 
-/* What only the tensors tell. */
+/* Reads the facts that only the tensors show. */
 static int read_tensor_facts(struct ot_gguf_maker *m) {
     struct ot_model_config *c = &m->c;
     const struct ot_gguf_tensor *embedding = ot_gguf_find_tensor(m->file, "token_embd.weight");
@@ -242,7 +242,7 @@ static int read_window(struct ot_gguf_maker *m) {
     return 0;
 }
 
-/* ---- what single families have ---- */
+/* ---- keys of single families ---- */
 
 static int read_caps(struct ot_gguf_maker *m) {
     bool both = m->c.family == OT_FAMILY_GEMMA2;

@@ -25,7 +25,7 @@ int ot_gguf_maker_real(const struct ot_gguf_maker *m, const char *name, bool req
 /* The decimal with the fewest digits that is stored as this value after a division by `unit`. */
 double ot_gguf_decimal(float stored, double unit);
 
-/* Reads what rotates q and k, after the sizes and the window. Errors: as ot_gguf_make_config. */
+/* Reads the RoPE of q and k, after the sizes and the window. Errors: as ot_gguf_make_config. */
 int ot_gguf_read_rope(struct ot_gguf_maker *m);
 
 #endif

@@ -39,7 +39,7 @@ static const char *const NAMES[OT_MODULES] = {
     [OT_MODULE_SINKS] = "attn_sinks",
 };
 
-/* Of an encoder-decoder, what has another name. */
+/* The modules that have another name in an encoder-decoder. */
 static const char *const PAIR_NAMES[OT_MODULES] = {
     [OT_MODULE_O] = "attn_o",
     [OT_MODULE_CROSS_Q] = "cross_attn_q",
@@ -63,7 +63,7 @@ static const char *module_name(const struct ot_model_config *config, enum ot_mod
     return ot_model_has_pairs(config) && PAIR_NAMES[module] ? PAIR_NAMES[module] : NAMES[module];
 }
 
-/* What a layer's names begin with, and the first layer that is counted so. */
+/* The prefix of the layers' names, and the layers [first, end) that have it. */
 struct stack {
     const char *prefix;
     int64_t first, end;
@@ -108,7 +108,7 @@ void ot_gguf_name_up(char name[OT_GGUF_NAME_BYTES]) {
     snprintf(gate, OT_GGUF_NAME_BYTES - (size_t)(gate - name), UP_OF_EXPERTS "%s", ending);
 }
 
-/* Reads what a layer's names begin with, such as "blk.N.". *rest: what follows. Without it: layer -1. False:
+/* Reads the prefix of a layer's names, such as "blk.N.". *rest: what follows. Without it: layer -1. False:
  * there is no such layer. */
 static bool split_layer(const struct ot_model_config *config, const char *name, int64_t *layer,
                         const char **rest) {

@@ -1,4 +1,4 @@
-/* How GGUF names the tensors of a model, and the types of the tensors in a file.
+/* Names the tensors of a model as GGUF does, and chooses their types in a file.
  *
  * A tensor is named by its module (models/family.h), in the same way for all architectures:
  *
@@ -40,24 +40,24 @@
 static inline bool ot_gguf_is_pair(enum ot_module module) {
     return module == OT_MODULE_EXPERTS_GATE_UP;
 }
-/* The name of a tensor of the model, "blk.3.attn_q.weight"; of an adapter's: "blk.3.attn_q.weight.lora_a"; of
- * one expert's: that of all experts; of a pair: that of gate. False: GGUF has no name for it. */
+/* The name of a tensor of the model, "blk.3.attn_q.weight", or of an adapter, "blk.3.attn_q.weight.lora_a".
+ * One expert's tensor has the name of all experts; a pair has gate's. False: GGUF has no name for it. */
 bool ot_gguf_name_of(const struct ot_model_config *config, const struct ot_tensor *tensor,
                      char name[OT_GGUF_NAME_BYTES]);
 
-/* Makes the name of a pair's gate that of its up. */
+/* Turns the name of a pair's gate into the name of its up. */
 void ot_gguf_name_up(char name[OT_GGUF_NAME_BYTES]);
 
-/* What a tensor's name in a file means. */
+/* The meaning of a tensor's name in a file. */
 struct ot_gguf_place {
     enum ot_module module;
     int64_t layer;      /* -1: none */
     const char *ending; /* ".weight" or ".bias"; static */
     bool is_up;         /* of a pair */
 };
-/* False: the name is not that of a tensor of such a model. */
+/* False: no tensor of such a model has this name. */
 bool ot_gguf_find_place(const struct ot_model_config *config, const char *name, struct ot_gguf_place *place);
-/* The name that Hugging Face gives to the tensor. expert: which one's, if each has tensors of its own. */
+/* Hugging Face's name for the tensor. expert: its index, if each expert has separate tensors. */
 void ot_gguf_name_back(const struct ot_model_config *config, const struct ot_gguf_place *place,
                        int64_t expert, char tensor[OT_MODEL_NAME_BYTES]);
 /* The shape in a file of a tensor of experts. Returns the number of dimensions; 0: of no expert. */
@@ -66,7 +66,7 @@ int ot_gguf_expert_shape(const struct ot_model_config *config, const struct ot_g
 
 /* Rows of a head, if the rows of this module's tensors change places; else 0. */
 int64_t ot_gguf_head_rows(const struct ot_model_config *config, enum ot_module module);
-/* What the file's values of this module's weight have in addition: 1 for norms of Gemma, else 0. */
+/* The number that the file adds to this module's weights: 1 for norms of Gemma, else 0. */
 float ot_gguf_addend(const struct ot_model_config *config, enum ot_module module);
 
 /* ---- tensors that only a file has: factors that divide the frequencies of RoPE ---- */
@@ -86,7 +86,7 @@ float ot_gguf_rope_factor(const struct ot_model_config *config, const char *name
 /* general.file_type of files whose experts are MXFP4. */
 enum { OT_GGUF_FILE_MXFP4_MOE = 38 };
 
-/* What a file is called: "q4_k_m". */
+/* A mixture of tensor types, as llama.cpp names it: "q4_k_m". */
 struct ot_gguf_mixture {
     const char *name;   /* as the option says it */
     const char *label;  /* as file names have it: "Q4_K_M" */

@@ -290,8 +290,7 @@ static bool has_scores(const struct vocab *v) {
     return model;
 }
 
-/* Of a BPE without known scores, tokens that no merge makes, such as single characters, come after all
- * others. */
+/* In a BPE without known scores, tokens that no merge makes, such as single characters, come last. */
 static float score_of(const struct vocab *v, int64_t id, bool known, int64_t n_merges) {
     const struct token *token = &v->tokens[id];
     if (v->kind == UNIGRAM)

@@ -62,7 +62,7 @@ int ot_gguf_read_token_ids(const struct ot_gguf *file, struct ot_gguf_token_ids 
  * OT_E_INPUT (its kind is not supported, or its keys contradict each other), OT_E_BUDGET. */
 int ot_gguf_make_tokenizer(const struct ot_gguf *file, char **text, size_t *bytes);
 
-/* ---- what both share ---- */
+/* ---- reading and writing ---- */
 
 /* U+2581, which SentencePiece writes for a space. */
 #define OT_GGUF_SPACE "\xe2\x96\x81"
@@ -77,7 +77,7 @@ enum ot_gguf_token_type {
     OT_GGUF_TOKEN_BYTE = 6,
 };
 
-/* How a byte-level tokenizer cuts texts into words. */
+/* The way in which a byte-level tokenizer splits texts into words. */
 struct ot_gguf_words {
     const char *name;  /* tokenizer.ggml.pre */
     const char *regex; /* of a Split before ByteLevel; NULL: ByteLevel's own */
@@ -88,7 +88,7 @@ struct ot_gguf_words {
 };
 const struct ot_gguf_words *ot_gguf_words_at(int index); /* NULL past the last */
 
-/* What the kind "t5" can say about a text's way to a Unigram model. */
+/* The normalisation of a text before the Unigram model, as the kind "t5" can store it. */
 struct ot_gguf_unigram {
     const char *charsmap; /* base64; NULL: no table of replacements */
     bool prefix;          /* a text gets a space in front */

@@ -1,4 +1,4 @@
-/* What the files share that make a tokenizer.json from the keys of a GGUF file. Private to src/gguf. */
+/* Shared by the files that make a tokenizer.json from the keys of a GGUF file. Private to src/gguf. */
 #ifndef OT_GGUF_VOCAB_MAKER_H
 #define OT_GGUF_VOCAB_MAKER_H
 

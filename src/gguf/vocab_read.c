@@ -161,7 +161,8 @@ static int check_token(const struct ot_gguf_maker *m, int64_t id) {
     for (size_t i = 0; i < token.bytes;) {
         size_t length = ot_utf8_character(token.text + i, token.bytes - i);
         if (length == 0 || token.text[i] == '\0')
-            return ot_fail(OT_E_INPUT, "%s: tokenizer.ggml.tokens[%lld] is not UTF-8 without NUL",
+            return ot_fail(OT_E_INPUT,
+                           "%s: tokenizer.ggml.tokens[%lld] contains a NUL, or is not valid UTF-8",
                            ot_gguf_path(m->file), (long long)id);
         i += length;
     }

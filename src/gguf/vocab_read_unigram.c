@@ -1,4 +1,4 @@
-/* Makes the parts of a tokenizer.json that the kind "t5" has of its own. */
+/* Makes the parts of a tokenizer.json that only the kind "t5" has. */
 #include <math.h>
 #include <stdlib.h>
 

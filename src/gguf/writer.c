@@ -168,7 +168,7 @@ static const struct ot_gguf_piece *present(const struct ot_gguf_writer *w) {
     return &w->tensors.pieces[w->piece];
 }
 
-/* Where a row of the batch lies in `encoded`: those of two tensors are apart. */
+/* The place of a batch's row in `encoded`: the rows of two tensors are separated. */
 static int64_t place_in_batch(const struct ot_gguf_writer *w, int64_t row) {
     const struct ot_gguf_entry *entry = entry_of(w, present(w));
     int64_t head = entry->head_rows, half = w->filled / entry->cols / 2;

@@ -58,7 +58,7 @@ struct ot_gguf_entry {
     int dims;                        /* 1 or 2; a vector has the shape [rows * cols] */
     int64_t rows, cols;              /* at least 1 */
     int64_t head_rows;               /* 0: rows stay in order; else even, and rows is a multiple of it */
-    int64_t parts; /* > 0: matrices or vectors of so many experts, one after the other: a dimension more */
+    int64_t parts; /* > 0: the number of experts, whose matrices or vectors follow each other */
 };
 
 /* Rows of an entry, in the order in which they come. The pieces of an entry are all its rows. */
@@ -78,7 +78,7 @@ typedef int (*ot_gguf_put)(void *context, int64_t at, const void *data, size_t b
 
 struct ot_gguf_writer;
 
-/* What a file has; both lists are borrowed until close. */
+/* The contents of a file; both lists are borrowed until close. */
 struct ot_gguf_tensors {
     const struct ot_gguf_entry *entries;
     int64_t n_entries;

@@ -1,5 +1,5 @@
-/* Calls: their arguments, and what can be called. Filters and tests are called in the same way; their value
- * is the first argument. */
+/* Calls: their arguments, and the callable functions. Filters and tests are called in the same way; their
+ * value is the first argument. */
 #ifndef OT_JINJA_CALL_H
 #define OT_JINJA_CALL_H
 

@@ -1,8 +1,8 @@
 /* Evaluates a parsed template. expression.c has the expressions, statement.c the statements and macros.
  *
- * Scopes are jinja2's: each turn of a loop, each macro, call, filter, set and generation block has its own,
- * and what is set inside stays inside. A macro sees the variables of the place where it was defined, with
- * the values that they have when it is called.
+ * Scopes are jinja2's: each turn of a loop, each macro, call, filter, set and generation block has its own
+ * scope, and variables set inside stay inside. A macro sees the variables of the place where it was defined,
+ * with the values that they have when it is called.
  */
 #ifndef OT_JINJA_EVALUATE_H
 #define OT_JINJA_EVALUATE_H

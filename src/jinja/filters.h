@@ -14,7 +14,7 @@ int ot_jinja_test(struct ot_jinja_heap *heap, const struct ot_jinja_string *name
 bool ot_jinja_has_filter(const struct ot_jinja_string *name);
 bool ot_jinja_has_test(const struct ot_jinja_string *name);
 
-/* The filters by what they are about; each table ends with a row without a name. */
+/* The filters by subject; each table ends with a row without a name. */
 extern const struct ot_jinja_function ot_jinja_text_filters[], ot_jinja_value_filters[],
     ot_jinja_list_filters[], ot_jinja_order_filters[];
 

@@ -12,7 +12,7 @@
 #define FILTER(name)                                                                                         \
     static int name(struct ot_jinja_heap *heap, const struct ot_jinja_call *call, struct ot_jinja_value *out)
 
-struct keyed { /* an item, and what it is compared by */
+struct keyed { /* an item, and the key that it is compared by */
     struct ot_jinja_value item, key;
 };
 

@@ -14,7 +14,7 @@
 #define FILTER(name)                                                                                         \
     static int name(struct ot_jinja_heap *heap, const struct ot_jinja_call *call, struct ot_jinja_value *out)
 
-/* The value alone, as a string. */
+/* Takes the filter's value, its only argument, as a string. */
 static int take_string(struct ot_jinja_heap *heap, const struct ot_jinja_call *call, const char *what,
                        struct ot_jinja_value *out) {
     static const char *const parameters[] = {"value", NULL};

@@ -46,7 +46,7 @@ static int put_field(struct format *f, const char *field, size_t n) {
     return repr ? ot_jinja_print_repr(f->heap, &v, &f->out) : ot_jinja_print(f->heap, &v, &f->out);
 }
 
-/* Writes the text up to a brace, and what the brace begins. Returns the number of bytes. */
+/* Writes the text up to a brace, and the field or brace that it begins. Returns the number of bytes. */
 static int put_part(struct format *f, const char *text, size_t n, size_t *used) {
     size_t at = 0;
     while (at < n && text[at] != '{' && text[at] != '}')

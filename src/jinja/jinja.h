@@ -51,7 +51,7 @@ enum {
  * OT_E_INPUT (names the template and the line), OT_E_BUDGET. */
 int ot_jinja_open(const char *text, size_t bytes, const char *name, struct ot_jinja **out);
 void ot_jinja_close(struct ot_jinja *jinja); /* NULL is fine */
-/* True if the template marks what the model says with {% generation %}. */
+/* True if the template marks the model's answers with {% generation %}. */
 bool ot_jinja_has_generation(const struct ot_jinja *jinja);
 /* True if the template reads this variable. */
 bool ot_jinja_reads(const struct ot_jinja *jinja, const char *variable);
@@ -60,7 +60,7 @@ struct ot_jinja_variable {
     const char *name;
     const struct ot_json *value; /* NULL: see `text` */
     const char *text;            /* a string in place of `value`; NULL with a NULL value: none */
-    const size_t *most;          /* if the value is an array: only so many of its items; NULL: all */
+    const size_t *most;          /* if the value is an array: the number of items to use; NULL: all */
     bool is_flag, flag;          /* is_flag: the value is `flag`, true or false */
 };
 
@@ -82,7 +82,7 @@ struct ot_jinja_text { /* set to zero before the first use; memory is kept from 
 void ot_jinja_text_free(struct ot_jinja_text *text);
 
 /* Renders with these variables and replaces *out. Errors: OT_E_INPUT (names the template and the line: the
- * template raised an exception, needs what is not supported, or is over a bound), OT_E_BUDGET. */
+ * template raised an exception, needs an unsupported feature, or is over a bound), OT_E_BUDGET. */
 int ot_jinja_render(const struct ot_jinja *jinja, const struct ot_jinja_variable *variables, size_t n,
                     struct ot_jinja_date date, struct ot_jinja_text *out);
 /* The same within fewer steps, for tests that render many hostile templates. */

@@ -241,7 +241,7 @@ static int hex_digits(const struct lexer *x, size_t at, size_t end, int n, uint3
     return 0;
 }
 
-/* Appends what the escape at text[at], behind a backslash, stands for. Returns its length. */
+/* Appends the characters of the escape at text[at], behind a backslash. Returns its length. */
 static int unescape(const struct lexer *x, size_t at, size_t end, char *out, size_t *n) {
     static const char from[] = "abfnrtv\\'\"", to[] = "\a\b\f\n\r\t\v\\'\"";
     char c = x->text[at];
@@ -279,7 +279,7 @@ static int lex_string(struct lexer *x) {
     if (end >= x->n)
         return ot_jinja_fail(x->heap, "a string is not closed");
     struct ot_jinja_token token = {.kind = OT_JINJA_T_STRING, .text = x->text + x->at};
-    /* No escape is longer than what it is written with, except octal digits: \377 has two bytes. */
+    /* No escape grows when it is decoded, except octal digits: \377 becomes two bytes. */
     char *text = ot_jinja_alloc(x->heap, end - begin + 2, 1);
     if (!text)
         return x->heap->error;

@@ -1,5 +1,5 @@
 /* Attributes, items and slices of values, in the order in which jinja2 looks for them: a.name finds methods
- * before keys, a['name'] finds keys before methods. What is not found is undefined. */
+ * before keys, a['name'] finds keys before methods. A name that is not found is undefined. */
 #ifndef OT_JINJA_LOOKUP_H
 #define OT_JINJA_LOOKUP_H
 

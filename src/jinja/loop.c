@@ -87,7 +87,7 @@ static int bind_method(struct ot_jinja_heap *heap, struct ot_jinja_loop *loop,
     return 0;
 }
 
-/* Attributes that look at what comes. */
+/* Attributes that look at the next item. */
 static int look_ahead(struct ot_jinja_heap *heap, struct ot_jinja_loop *loop, const char *name,
                       struct ot_jinja_value *out) {
     size_t left = 0;

@@ -1,6 +1,6 @@
 /* A running for loop, and the variable `loop` that shows it to the template. As in jinja2, the loop looks one
  * item ahead only if the template asks for loop.last or loop.nextitem: the condition of a loop may depend on
- * what its body has set. */
+ * variables that its body sets. */
 #ifndef OT_JINJA_LOOP_H
 #define OT_JINJA_LOOP_H
 

@@ -11,7 +11,7 @@ int ot_jinja_changes(struct ot_jinja_heap *heap, const struct ot_jinja_value *ob
                      const struct ot_jinja_call *call, struct ot_jinja_value *out);
 extern const struct ot_jinja_method_row ot_jinja_string_methods[];
 
-/* ---- what filters share with the methods of strings ---- */
+/* ---- functions that filters share with the methods of strings ---- */
 
 enum ot_jinja_strip { OT_JINJA_STRIP_LEFT = 1, OT_JINJA_STRIP_RIGHT = 2, OT_JINJA_STRIP_BOTH = 3 };
 /* chars: the characters to strip; NULL: white space. */

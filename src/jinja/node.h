@@ -46,7 +46,7 @@ enum ot_jinja_node_kind {
     OT_JINJA_S_CONTINUE
 };
 
-/* Operators of comparisons beside those of the lexer. */
+/* Operators of comparisons that the lexer lacks. */
 enum { OT_JINJA_OP_IN = 300, OT_JINJA_OP_NOT_IN };
 
 struct ot_jinja_node {

@@ -169,7 +169,7 @@ void ot_jinja_escape(const struct ot_jinja_string *string, struct ot_string_buil
     }
 }
 
-/* Appends a part of a sum. If the other part is safe, what is not safe is escaped. */
+/* Appends a part of a sum. If the other part is safe, an unsafe one is escaped. */
 static void append_part(const struct ot_jinja_value *v, bool safe, struct ot_string_builder *out) {
     if (safe && !v->safe)
         ot_jinja_escape(v->as.string, out);

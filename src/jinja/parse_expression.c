@@ -295,7 +295,7 @@ static int parse_filter_expression(struct ot_jinja_parser *p, struct ot_jinja_no
     }
 }
 
-/* ---- operators, from the one that binds most ---- */
+/* ---- operators, the tightest first ---- */
 
 static int parse_unary(struct ot_jinja_parser *p, bool filters, struct ot_jinja_node **out) {
     if (ot_jinja_at_op(p, '-') || ot_jinja_at_op(p, '+')) {

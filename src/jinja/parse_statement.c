@@ -27,7 +27,7 @@ static int parse_block(struct ot_jinja_parser *p, const char *end, struct ot_jin
     return 0;
 }
 
-/* The same for a block that runs on its own: what it sets stays inside, and it is in no loop. */
+/* The same for a block with its own scope: its variables stay inside, and it is in no loop. */
 static int parse_own_block(struct ot_jinja_parser *p, const char *end, struct ot_jinja_node **body) {
     int loops = p->loops;
     p->loops = 0;

@@ -25,7 +25,7 @@ int ot_jinja_parse_expression(struct ot_jinja_parser *p, struct ot_jinja_node **
 int ot_jinja_parse_tuple(struct ot_jinja_parser *p, const char *end, struct ot_jinja_node **out);
 /* The same without conditional expressions: behind `for .. in` and `if`, "if" has another meaning. */
 int ot_jinja_parse_plain_tuple(struct ot_jinja_parser *p, const char *end, struct ot_jinja_node **out);
-/* What can be assigned to: names, tuples of names, and attributes of namespaces if `fields`. */
+/* Parses the target of an assignment: names, tuples of names, and attributes of namespaces if `fields`. */
 int ot_jinja_parse_target(struct ot_jinja_parser *p, const char *end, bool fields,
                           struct ot_jinja_node **out);
 /* Filters behind `a`, which is NULL at the start of a filter block. first: the first one has no |. */

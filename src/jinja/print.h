@@ -5,8 +5,8 @@
 #include "src/base/strings.h"
 #include "src/jinja/value.h"
 
-/* Appends str(value): what {{ value }} prints. Errors: OT_E_INPUT (has no text in the subset, or is nested
- * too deeply), OT_E_BUDGET. */
+/* Appends str(value), the text that {{ value }} prints. Errors: OT_E_INPUT (has no text in the subset, or is
+ * nested too deeply), OT_E_BUDGET. */
 int ot_jinja_print(struct ot_jinja_heap *heap, const struct ot_jinja_value *v, struct ot_string_builder *out);
 int ot_jinja_print_repr(struct ot_jinja_heap *heap, const struct ot_jinja_value *v,
                         struct ot_string_builder *out);

@@ -246,7 +246,7 @@ static int bind_parameters(struct ot_jinja_run *run, const struct ot_jinja_macro
             OT_TRY(ot_jinja_evaluate(run, scope, p->a, &value));
         OT_TRY(ot_jinja_set(run, scope, p->name, &value));
     }
-    /* `caller` of a call block belongs to this macro alone, not to macros that it calls. */
+    /* `caller` of a call block belongs only to this macro, not to macros that it calls. */
     bool own =
         scope->n > 0 &&
         ot_jinja_get(&(struct ot_jinja_scope){.bindings = scope->bindings, .n = scope->n}, run->caller);

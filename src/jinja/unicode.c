@@ -26,7 +26,7 @@ size_t ot_jinja_space_before(const char *text, size_t n) {
 
 /* ---- classes ---- */
 
-/* What Unicode counts beside the characters of the general category. */
+/* Digits of Unicode outside the general category. */
 static const uint32_t other_digits[][2] = {
     {0xb2, 0xb3},     {0xb9, 0xb9},       {0x1369, 0x1371},   {0x19da, 0x19da},   {0x2070, 0x2070},
     {0x2074, 0x2079}, {0x2080, 0x2089},   {0x2460, 0x2468},   {0x2474, 0x247c},   {0x2488, 0x2490},

@@ -52,7 +52,7 @@ struct ot_jinja_value {
         bool flag;
         int64_t integer;
         double real;
-        const struct ot_jinja_string *string; /* UNDEFINED: what is undefined, for errors; NULL: unknown */
+        const struct ot_jinja_string *string; /* UNDEFINED: the undefined name, for errors; NULL: unknown */
         struct ot_jinja_list *list;
         struct ot_jinja_dict *dict;
         struct ot_jinja_loop *loop;
@@ -98,7 +98,7 @@ struct ot_jinja_heap {
 /* Fails with the template's name and the present line in front. Returns -OT_E_INPUT. */
 int ot_jinja_fail(const struct ot_jinja_heap *heap, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));
-/* The same for what jinja2 has and this engine has not. */
+/* The same for a feature of jinja2 that this engine lacks. */
 int ot_jinja_unsupported(const struct ot_jinja_heap *heap, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));
 /* Counts work. Errors: OT_E_INPUT (too many steps). */
@@ -169,7 +169,7 @@ bool ot_jinja_truth(const struct ot_jinja_value *v);
 bool ot_jinja_equal(struct ot_jinja_heap *heap, const struct ot_jinja_value *a,
                     const struct ot_jinja_value *b);
 
-/* Converts JSON. most: at most so many items of an array. */
+/* Converts JSON. most: limits the items of an array. */
 int ot_jinja_from_json(struct ot_jinja_heap *heap, const struct ot_json *json, size_t most,
                        struct ot_jinja_value *out);
 

@@ -161,7 +161,7 @@ static void signal_all(struct local *l, int number, bool is_end) {
         }
 }
 
-/* Keeps the end of what the rank writes. */
+/* Keeps the end of the rank's output. */
 static void take_output(struct child *child) {
     while (child->output >= 0) {
         if (child->bytes == TAIL_BYTES) {
@@ -305,7 +305,7 @@ static bool find_error_line(const struct child *child, char line[OT_ERROR_TEXT_B
     return *line && child->bytes == length + strlen(line) + 1;
 }
 
-/* Writes what the rank wrote into rank-N.log, or to stderr. */
+/* Writes the rank's output into rank-N.log, or to stderr. */
 static void keep_output(const struct local *l, int index, char *place, size_t bytes) {
     const struct child *child = &l->children[index];
     place[0] = '\0';

@@ -1,7 +1,7 @@
 /* Ranks that this process starts on its host: for --gpus, and for launchers that start one process a host.
  *
  * Each rank is a process of the same program with the same words, and knows its rank from an environment
- * variable (OT_RANKS_VARIABLE). The first rank keeps stdin, stdout and stderr. What the others write goes
+ * variable (OT_RANKS_VARIABLE). The first rank keeps stdin, stdout and stderr. The output of the others goes
  * through pipes to the parent, which keeps the last 64 KiB of each: if such a rank fails, they become the
  * file rank-N.log.
  *
@@ -23,12 +23,12 @@ struct ot_local_config {
     double grace_seconds;           /* from SIGTERM to SIGKILL; 0: 60 s */
 };
 
-/* Starts the ranks, and waits until all have ended. Call it before threads are started. *exit_code: what this
- * process should exit with. If no rank failed, it is the code of the first rank. Else it is the code of the
- * rank that failed first; a rank that says that another one failed (OT_E_COMM) counts only if no rank says
- * more. A rank that a signal killed has OT_E_COMM. An error in the log names the rank and its reason. If the
- * rank that has the terminal has said that already, the log gets a note with what only the parent knows.
- * Errors: OT_E_IO, OT_E_BUDGET: the ranks could not be started; none is left. */
+/* Starts the ranks, and waits until all have ended. Call it before threads are started. *exit_code: the code
+ * for the exit of this process. If no rank failed, it is the code of the first rank. Else it is the code of
+ * the rank that failed first; a rank that says that another one failed (OT_E_COMM) counts only if no rank
+ * says more. A rank that a signal killed has OT_E_COMM. An error in the log names the rank and its reason. If
+ * the rank with the terminal has said that already, the log only gets a note with the facts that the parent
+ * alone knows. Errors: OT_E_IO, OT_E_BUDGET: the ranks could not be started; none is left. */
 int ot_launch_local(const struct ot_local_config *config, int *exit_code);
 
 #endif

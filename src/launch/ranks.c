@@ -180,7 +180,7 @@ static int find_pytorch_job(const struct ot_launch_request *q, struct ot_found *
     return 1;
 }
 
-/* TrainJob: the PET variables alone, for a torchrun that does not run here. Nothing listens on the port. */
+/* TrainJob: only the PET variables, for a torchrun that does not run here. Nothing listens on the port. */
 static int find_train_job(const struct ot_launch_request *q, struct ot_found *out) {
     int has_process, has_processes, has_port;
     out->names[0] = "PET_NODE_RANK";
@@ -209,7 +209,7 @@ static int find_train_job(const struct ot_launch_request *q, struct ot_found *ou
     return 1;
 }
 
-/* The first one that is found counts. */
+/* The first launcher that is found counts. */
 static const struct launcher {
     const char *name;
     int (*find)(const struct ot_launch_request *, struct ot_found *);

@@ -1,7 +1,7 @@
-/* Which rank this process is. The options and the launcher say so, in this order: --nodes and --gpus;
- * torchrun (also DeepSpeed's launcher); Open MPI; MPICH's hydra and PALS; Slurm; PyTorchJob and TrainJob
- * of Kubeflow. A launcher counts only if its set of environment variables is complete, so that variables
- * that a script exports for another program do no harm. What is found and not used is noted.
+/* Finds the rank of this process, from the options and the launcher, in this order: --nodes and --gpus;
+ * torchrun (also DeepSpeed's launcher); Open MPI; MPICH's hydra and PALS; Slurm; PyTorchJob and TrainJob of
+ * Kubeflow. A launcher counts only if its set of environment variables is complete, so that variables that a
+ * script exports for another program do no harm. A launcher that is found but not used is noted.
  *
  * A launcher starts either all ranks or one process for each host. In the second case, and with --gpus,
  * this process starts the ranks of its host (local.h).
@@ -14,7 +14,7 @@
 
 enum { OT_CPU_RANKS = -1 };
 
-/* What the user and the environment say. */
+/* The launch as the user and the environment request it. */
 struct ot_launch_request {
     const char *gpus;     /* --gpus: "4" or "all"; NULL: not given */
     int nodes, node_rank; /* --nodes, --node-rank; 0, -1: not given */
@@ -29,7 +29,7 @@ struct ot_launch {
     int n_start;           /* ranks that this process starts on this host; 0: it is a rank itself */
     int listener;          /* the socket that its parent gave to rank 0; -1: none */
     char found_by[64];     /* "torchrun"; "": nobody, so there is one rank */
-    char note[512];        /* a line for the log: what was found, but not used; "": nothing */
+    char note[512];        /* a line for the log: launchers found, but not used; "": none */
 };
 
 /* Errors: OT_E_USAGE: a variable or an option has an impossible value, or one is missing; the sentence names

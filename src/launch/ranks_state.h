@@ -1,4 +1,4 @@
-/* What the files of ranks.c share: reading the environment, and one function for each launcher. */
+/* Shared by the files of ranks.c: reading the environment, and one function for each launcher. */
 #ifndef OT_LAUNCH_RANKS_STATE_H
 #define OT_LAUNCH_RANKS_STATE_H
 

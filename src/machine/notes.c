@@ -13,7 +13,7 @@
 #include "src/base/units.h"
 #include "src/machine/machine.h"
 
-/* A disk that works more than this share of the time is busy: our transfers would wait for those of others.
+/* A disk that works more than this share of the time is busy: our transfers would wait for other programs.
  */
 static const double busy_share = 0.5;
 

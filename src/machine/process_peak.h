@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-/* Returns freed memory to the system and resets the peak. If Linux does not allow the reset, the peak is that
- * of the whole run. */
+/* Returns freed memory to the system and resets the peak. If Linux does not allow the reset, the peak covers
+ * the whole run. */
 void ot_process_forget_peak(void);
 int64_t ot_process_peak(void); /* bytes; 0: unknown */
 

@@ -3,8 +3,8 @@
  *
  *     manual man|bash|zsh FILE
  *
- * How to add another shell: a function that writes its file, declared here; a row in manual.c; a line in
- * meson.build; a case in tests/manual.
+ * To add another shell: declare a function here that writes its file; add a row in manual.c, a line in
+ * meson.build, and a case in tests/manual.
  */
 #ifndef OT_MANUAL_MANUAL_H
 #define OT_MANUAL_MANUAL_H
@@ -20,12 +20,12 @@ void ot_manual_write_man(FILE *out);
 void ot_manual_write_bash(FILE *out);
 void ot_manual_write_zsh(FILE *out);
 
-/* ---- what completions say about a value ---- */
+/* ---- values in completions ---- */
 
 enum { OT_MANUAL_WORDS_BYTES = 256 };
 /* The fixed words of an option's value, separated by spaces: "auto bf16 fp32 fp16"; "" if there are none. */
 const char *ot_manual_words(const struct ot_option *option, char words[OT_MANUAL_WORDS_BYTES]);
-/* Whether the value may be a file or a directory. */
+/* Tells if the value may be a file or a directory. */
 enum ot_manual_path { OT_MANUAL_NO_PATH, OT_MANUAL_FILE, OT_MANUAL_DIR };
 enum ot_manual_path ot_manual_path(const struct ot_option *option);
 /* The possible words after a command: directories for DIR|NAME, or none. */

@@ -10,7 +10,7 @@ static int worst_distance(size_t length) {
 }
 
 /* Optimal string alignment distance: insertions, deletions, substitutions and swaps of neighbours. If the
- * lengths alone differ too much for a guess, returns LONGEST. */
+ * lengths differ too much for a guess, returns LONGEST. */
 static int edit_distance(const char *a, size_t a_length, const char *b, size_t b_length) {
     enum { LONGEST = 48 };
     size_t apart = a_length > b_length ? a_length - b_length : b_length - a_length;

@@ -136,7 +136,7 @@ enum ot_option_section {
     OT_SECTION_COUNT
 };
 
-/* Whether a run may resume from its checkpoint with another value (resume.h). Each option of train has one.
+/* Says if a run may resume with another value (resume.h). Each option of train has such an entry.
  */
 enum ot_option_on_resume {
     OT_RESUME_NOT_TRAIN,

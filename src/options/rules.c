@@ -177,7 +177,7 @@ bool ot_option_overruled(const struct ot_options *options, const char *name) {
     return false;
 }
 
-/* The command line wins over the config file: if each has one option of the pair, the one in the file is
+/* The command line wins over the config file: if each has one option of the pair, the file's option is
  * reset. */
 static void drop_overruled(struct ot_options *options, const struct pair *pair) {
     const struct ot_option *a, *b;

@@ -4,7 +4,7 @@
  * into settings and fills in the values that the user did not give:
  *
  *   ot_settings_take_recorded   the value of the run that is resumed (src/saving/resume.h)
- *   ot_settings_choose_*        what the program chose: threads by the machine, micro-batch by the plan, ...
+ * ot_settings_choose_* the program's choice: threads by the machine, micro-batch by the plan, ...
  *
  * `in_effect.source` says where each value comes from, and run.json and --json record it. Only the command
  * that owns the settings, and these functions, write to them. All other code reads `in_effect` through a

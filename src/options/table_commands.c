@@ -1,4 +1,4 @@
-/* The option table: text, reports, and what single commands have. */
+/* The option table: text, reports, and the options of single commands. */
 #include "src/options/table.h"
 
 #define FASTEST_BYTES 1e13 /* per second; faster than every existing link and memory */
@@ -166,7 +166,7 @@ static const struct ot_option table[] = {
     {"version", OT_OPTION_FLAG, OT_SECTION_REPORT, FIELD(version), OT_FOR_ALL,
      .help = "Print the version and stop.", .on_resume = OT_RESUME_FREE},
 
-    /* ---- bench: what only bench has, or what has another meaning in train ---- */
+    /* ---- bench: options that only bench has, or that mean something else in train ---- */
     {"out", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(out), BENCH,
      .help = "Directory for bench.csv, bench.json and bench.html. The files of an earlier bench are never "
              "overwritten.",

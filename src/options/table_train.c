@@ -255,10 +255,10 @@ static const struct ot_option table[] = {
      .max = OT_PLAN_MAX_SLOTS, .chosen = "from the memory budget", .on_resume = OT_RESUME_FREE,
      .elsewhere = "buffer-count"},
     {"fetch-experts", OT_OPTION_CHOICE, OT_SECTION_MEMORY, FIELD(fetch_experts), MODELS | PLAN,
-     .help = "What is copied to the GPU of a layer of experts that lives in RAM or on disk, and what is "
-             "decoded of a quantised one: used: the experts that the tokens at hand have chosen, once they "
+     .help = "Which experts of a layer are copied to the GPU, if the layer lives in RAM or on disk, and "
+             "decoded, if it is quantised: used: the experts that the tokens at hand have chosen, once they "
              "are known; all: the whole layer, ahead of its use. auto: used for generation, if a token "
-             "chooses at most half of them; in training, what is predicted to be faster. It does not change "
+             "chooses at most half of them; in training, the faster one by prediction. It does not change "
              "the result.",
      .choices = "auto|used|all", .fallback = "auto", .on_resume = OT_RESUME_FREE},
     {"recompute", OT_OPTION_CHOICE, OT_SECTION_MEMORY, FIELD(recompute), TRAIN | PLAN,

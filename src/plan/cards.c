@@ -78,7 +78,7 @@ static const struct ot_attention_share
                     0.87,
                     "assumed: three quarters of an A100's attention beside its products; not run",
                     false},
-    /* This chip's rate needs other instructions than mma.sync. The product is that of 132 of its 148
+    /* This chip's rate needs other instructions than mma.sync. The product's rate counts 132 of its 148
      * multiprocessors, as many as an H100 has. */
     TILED_B200 = {{{318, 264}, {362, 291}, {321, 291}},
                   1745.0 * 132 / 148,
@@ -233,10 +233,10 @@ enum { CONTEXT_MIB = 512, WORKSPACE_MIB = 64 };
 static const double MEMORY_SHARE = 0.9 * 0.8;
 static const char MEMORY_SOURCE[] =
     "copies 90 % (measured on an H100 and an H200), our kernels four fifths of a copy (measured on an H200)";
-/* How our attention differs from the published kernels that stand for it. MASK: a causal mask leaves parts of
- * tiles idle; FlashAttention-2 does 298 TFLOP/s with it and 362 without, FlashAttention-3 521 and 625 (heads
- * of 128, 2048 tokens, as above). PASSES: so that its sums have a fixed order, our backward has 7 products
- * where the published one has 5 (kernels/cuda/attention_backward.cuh). NOT_RUN: a tenth less, until
+/* Factors of our attention's rate against the published kernels that stand for it. MASK: a causal mask leaves
+ * parts of tiles idle; FlashAttention-2 does 298 TFLOP/s with it and 362 without, FlashAttention-3 521 and
+ * 625 (heads of 128, 2048 tokens, as above). PASSES: so that its sums have a fixed order, our backward has 7
+ * products where the published one has 5 (kernels/cuda/attention_backward.cuh). NOT_RUN: a tenth less, until
  * these kernels are measured on a GPU. */
 static const double MASK = 0.82, PASSES = 5.0 / 7, NOT_RUN = 0.9;
 

@@ -61,12 +61,12 @@ const struct ot_pod *ot_pod_at(int index);
 bool ot_cards_same(const char *a, const char *b);
 /* The rented machine of this name; NULL: none, or the name is a card's. */
 const struct ot_pod *ot_cards_pod(const char *name);
-/* option: what gave the name, for the message. Errors: OT_E_USAGE: no card or rented machine has this
+/* option: the source of the name, for the message. Errors: OT_E_USAGE: no card or rented machine has this
  * name. */
 int ot_cards_check_name(const char *option, const char *name);
 
-/* The user's options about the machine; 0: not given. With several GPUs ram, nvme_bytes, cores, host_bw and
- * the disks' rates are those of one host; gpu_mem, host_mem and pcie are those of one GPU. */
+/* The user's options about the machine; 0: not given. With several GPUs, ram, nvme_bytes, cores, host_bw and
+ * the disks' rates are for one host; gpu_mem, host_mem and pcie are for one GPU. */
 struct ot_described_request {
     const char *name; /* of a card or of a rented machine */
     int64_t gpu_mem, host_mem, nvme_bytes;
@@ -79,7 +79,7 @@ struct ot_described_request {
     enum ot_masters masters;                     /* of the optimizer whose rates are assumed */
 };
 
-/* Budgets and rates are those of one rank. */
+/* Budgets and rates are for one rank. */
 struct ot_described {
     int ranks, local_ranks;  /* local_ranks: of one host */
     struct ot_fabric fabric; /* zero for one rank */

@@ -113,7 +113,7 @@ static int shape_run(struct ot_plan_case *c) {
                          (long long)o->micro_batch, (long long)c->step_sequences);
 }
 
-/* 1 for this machine, of which one GPU is measured. */
+/* 1 for this machine: only one of its GPUs is measured. */
 static int ranks_of(const struct ot_plan_case *c) {
     return c->machine.card ? c->machine.described.ranks : 1;
 }

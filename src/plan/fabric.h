@@ -1,5 +1,5 @@
-/* How the GPUs of a described machine reach each other: over NVLink, over PCIe or through host memory on one
- * host, and over a network between hosts. Like cards.h it consists of data sheets and assumptions. */
+/* The links between the GPUs of a described machine: NVLink, PCIe or host memory on one host, and a network
+ * between hosts. Like cards.h it consists of data sheets and assumptions. */
 #ifndef OT_PLAN_FABRIC_H
 #define OT_PLAN_FABRIC_H
 

@@ -1,4 +1,5 @@
-/* The order of a comparison, and what follows its rows: the best, and the machines that are no answer. */
+/* Orders the rows of a comparison, and prints the lines after them: the best rows, and the machines without
+ * an answer. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,7 +63,7 @@ void ot_plan_table_sort(struct ot_plan_table *table) {
     }
 }
 
-/* ---- what follows the rows ---- */
+/* ---- lines after the rows ---- */
 
 /* "Cheapest: LoRA on rtx4090, 7h12m, 2.88 in all; all parameters on h100, 5h01m, 12.55 in all." */
 static void print_best(const struct ot_plan_table *table, FILE *out) {

@@ -7,10 +7,10 @@
 #include "src/session/chat_choice.h"
 #include "src/session/session.h"
 
-/* Of tokenizers with up to so many tokens. Questions in English and SQL with their tables: Llama 2's
- * (32,000) has 3.3 and 2.8 bytes a token, CodeGen's (50,295) 4.0 and 3.1 (measured on rows of WikiSQL).
- * Llama 3's (128,256) has a quarter more than Llama 2's (Dubey et al., "The Llama 3 Herd of Models", 2024:
- * 3.94 characters against 3.17). Texts in other languages have fewer. */
+/* Bytes a token, of vocabularies up to most_tokens. English questions, and SQL with its tables: Llama 2
+ * (32,000) has 3.3 and 2.8 bytes a token, CodeGen (50,295) 4.0 and 3.1 (measured on rows of WikiSQL). Llama 3
+ * (128,256) has a quarter more than Llama 2 (Dubey et al., "The Llama 3 Herd of Models", 2024: 3.94
+ * characters against 3.17). Texts in other languages have fewer. */
 static const struct {
     int64_t most_tokens;
     double bytes;

@@ -14,7 +14,7 @@ struct ot_plan_rows {
  * and ot_rows_open. */
 int ot_plan_rows_count(const struct ot_options *options, int64_t seq_len, struct ot_plan_rows *out);
 
-/* Bytes of text a token, for a tokenizer with so many tokens. */
+/* Bytes of text a token, for a tokenizer with `vocab` tokens. */
 double ot_plan_rows_bytes_per_token(int64_t vocab);
 /* The same without a tokenizer. Errors: as above. */
 int ot_plan_rows_estimate(const struct ot_options *options, double bytes_per_token, int64_t seq_len,

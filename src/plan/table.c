@@ -193,7 +193,8 @@ static void put_cell(const struct ot_plan_table *table, const struct ot_plan_tab
 
 /* ---- which columns ---- */
 
-/* True if a line above the table says what all rows share. A class of machines has many rows of one model. */
+/* True if a line above the table has the values that all rows share. A class of machines has many rows of one
+ * model. */
 static bool has_title(const struct ot_plan_table *table) {
     bool same = table->is_open;
     for (int i = 1; i < table->n; i++)
@@ -236,7 +237,7 @@ static bool is_name(enum column column, enum ot_plan_table_kind kind) {
 
 /* ---- printing ---- */
 
-/* A row that knows what all rows share. One that fits nowhere may lack the length of sequences. */
+/* A row that has the values that all rows share. A row that fits nowhere may lack the length of sequences. */
 static const struct ot_plan_table_row *find_told(const struct ot_plan_table *table) {
     for (int i = 0; i < table->n; i++)
         if (table->rows[i].seq_len > 0)
@@ -244,7 +245,7 @@ static const struct ot_plan_table_row *find_told(const struct ot_plan_table *tab
     return &table->rows[0];
 }
 
-/* Prints what all rows share: the model and the step size or the card. */
+/* Prints the values that all rows share: the model and the step size or the card. */
 static void print_title(const struct ot_plan_table *table, FILE *out) {
     const struct ot_plan_table_row *row = find_told(table);
     if (row->seq_len == 0) {
@@ -266,7 +267,7 @@ static void print_title(const struct ot_plan_table *table, FILE *out) {
         fputc('\n', out);
 }
 
-/* Of a class of machines, rows that are no answer are told in a line each. */
+/* In a table of machine classes, rows without an answer get one line each. */
 static bool is_hidden(const struct ot_plan_table *table, int row) {
     return table->is_open && (*table->rows[row].reason || table->rows[row].is_late);
 }

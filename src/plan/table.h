@@ -44,8 +44,7 @@ struct ot_plan_table {
 struct ot_plan_table_row *ot_plan_table_add(struct ot_plan_table *table);
 /* Fills in a row from a predicted case. */
 void ot_plan_table_fill(const struct ot_plan_case *plan_case, struct ot_plan_table_row *row);
-/* Marks a row as having no plan. The reason is what helps, from the last error's text, or else that whole
- * text. */
+/* Marks a row as having no plan. The reason is the cure in the last error's text, or else that whole text. */
 void ot_plan_table_refuse(struct ot_plan_table_row *row);
 
 /* Sorts the rows of a comparison as --sort says: first those with a plan that is fast enough for --within. */
@@ -55,8 +54,8 @@ void ot_plan_table_sort(struct ot_plan_table *table);
  */
 int ot_plan_table_print(const struct ot_plan_table *table, FILE *out);
 
-/* Prints what follows the rows of a comparison: the best of each way to train, and the machines that are
- * no answer. */
+/* Prints the lines after the rows of a comparison: the best of each way to train, and the machines without an
+ * answer. */
 void ot_plan_table_print_ends(const struct ot_plan_table *table, FILE *out);
 
 /* ---- functions that fill a table ---- */

@@ -20,7 +20,7 @@ struct ot_ledger ot_plan_view_ledger(const struct ot_plan_case *c) {
 
 /* ---- numbers ---- */
 
-/* How the times of one step are printed: all in the same unit, with the same number of decimals. */
+/* The format of a step's times: all have the same unit and the same number of decimals. */
 struct look {
     const char *unit;
     double per_second;
@@ -63,7 +63,7 @@ static double next_rounded(double part, double fineness, double *sum) {
 
 /* ---- the machine ---- */
 
-/* How the ranks reach each other. The rates above this line are those of one rank while all work. */
+/* Prints the links between the ranks. The rates above this line are for one rank while all work. */
 static void print_fabric(const struct ot_plan_case *c, FILE *out) {
     static const char *const ways[] = {[OT_WAY_NVLINK] = "over NVLink",
                                        [OT_WAY_PCIE] = "from GPU to GPU over PCIe",
@@ -82,7 +82,7 @@ static void print_source(const char *what, const char *source, FILE *out) {
         fprintf(out, "          %s: %s\n", what, source);
 }
 
-/* Where the rates of a described card come from. */
+/* Prints the sources of a described card's rates. */
 static void print_sources(const struct ot_described *machine, FILE *out) {
     const struct ot_card *card = machine->card;
     fprintf(out, "        sources of the shares of the data sheet\n");
@@ -250,7 +250,8 @@ static void print_time(const struct ot_plan_case *c, FILE *out) {
     print_lanes(c, out);
 }
 
-/* Says how the bytes between ranks follow from the model: (W - 1) / W of what is gathered and exchanged. */
+/* Prints how the bytes between ranks follow from the model: (W - 1) / W of the gathered and exchanged
+ * bytes. */
 static void print_exchange(const struct ot_plan_case *c, FILE *out) {
     const struct ot_prediction *p = &c->chosen.prediction;
     const struct ot_shard *shard = &c->chosen.plan.shard;

@@ -16,7 +16,7 @@ int ot_plan_view_print_json(const struct ot_plan_case *plan_case);
 
 /* The plan's bytes, and scratch of the device's ops. */
 struct ot_ledger ot_plan_view_ledger(const struct ot_plan_case *plan_case);
-/* A sentence that says what the prediction is based on: data sheets or measurements. */
+/* A sentence that names the source of the prediction: data sheets or measurements. */
 const char *ot_plan_view_basis(const struct ot_plan_case *plan_case);
 
 /* "3,020", "18.7": tokens a second; for a described machine rounded to three digits. */

@@ -13,7 +13,7 @@ static int n_fields(const struct ot_dataset *dataset) {
     return ot_dataset_has_pairs(dataset) ? FIELDS_OF_PAIRS : FIELDS;
 }
 
-/* What pairs have beside the first fields. */
+/* Copies the fields that only pairs have. */
 static void put_pairs(const struct ot_micro_batch *micro, int64_t room, int64_t padded, int32_t *memory,
                       struct ot_sequence *out) {
     int32_t *input_first = memory, *input_end = memory + room, *key_end = memory + 2 * room;

@@ -15,7 +15,7 @@ struct ot_sequence {
     int64_t n_rows;   /* tokens of rows: what calibration counts */
     int64_t first;    /* tokens of the sequences before it, with padding */
     const int32_t *tokens, *targets, *position, *row_start;
-    /* Of an encoder-decoder (offload/block.h, ROWS OF PAIRS); else 0 and NULL. */
+    /* Only for encoder-decoders (offload/block.h, ROWS OF PAIRS); else 0 and NULL. */
     int64_t n_inputs;
     const int32_t *input_first, *input_end, *key_end;
 };

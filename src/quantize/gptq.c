@@ -95,7 +95,7 @@ static int factor_hessian(struct run *r) {
     return ot_factor_inverse(r->pool, r->cols, r->factor);
 }
 
-/* ---- rows: from the columns' order to that of the taking, and back ---- */
+/* ---- rows: between the columns' order and GPTQ's order ---- */
 
 /* Clears the weights of dead columns, and computes the power of the outputs. begin, end: rows. */
 static void measure_rows(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {

@@ -48,7 +48,7 @@ struct ot_gptq {
     float *scales;  /* [groups, rows]; each is an fp16 number */
     uint8_t *zeros; /* [groups, rows] */
     int32_t *index; /* [cols]: the group of each column */
-    /* Of each row, in fp64: the square error of its outputs, with the damped H, and their mean square;
+    /* For each row, in fp64: the square error of its outputs, with the damped H, and their mean square;
      * without a Hessian, the sums of squares of the weights' errors and of the weights. */
     double *error, *power;
 };

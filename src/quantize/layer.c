@@ -95,7 +95,7 @@ static int64_t file_row(const struct ot_quant_layer *layer, const struct ot_tens
     return tensor->is_fused ? ot_model_fused_row(layer->config, row) : row;
 }
 
-/* Moves the rows of a matrix from the order of slabs to that of files, or back. */
+/* Moves the rows of a matrix from the slab's order to the file's, or back. */
 static int move_rows(const struct ot_quant_layer *layer, const struct ot_tensor *tensor, bool to_file,
                      void *matrix, size_t item_bytes) {
     size_t bytes = (size_t)tensor->cols * item_bytes;
@@ -291,7 +291,7 @@ static int gptq_parts(struct ot_quant_layer *layer, const struct ot_quant_unit *
     return rc;
 }
 
-/* Parts of an encoded matrix, which are pieces of it. */
+/* Finds the parts of an encoded matrix: pieces of its bytes. */
 static void encoded_parts(struct ot_quant_layer *layer, const struct ot_quant_map *map,
                           const struct ot_pack_part *described) {
     const struct ot_pack_format *f = layer->format;

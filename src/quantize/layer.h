@@ -18,8 +18,8 @@ enum { OT_UNIT_MAPS = 3 };
 
 struct ot_quant_map {
     const struct ot_tensor *tensor;
-    /* The square error of its outputs on the rows of calibration, and the outputs' sum of squares; of a
-     * matrix that was rounded alone, those of its weights. */
+    /* The square error of its outputs on the rows of calibration, and the outputs' sum of squares; for a
+     * matrix that was only rounded, those of its weights. */
     double error, power;
     char *encoded; /* nf4, int8: as kernels/weight_format.h */
 };
@@ -52,7 +52,7 @@ void ot_quant_layer_free(struct ot_quant_layer *layer); /* units and codes; begi
 /* The most memory that the codes and parts of a layer take. */
 int64_t ot_quant_layer_bytes(const struct ot_model *model, const struct ot_pack_format *format);
 
-/* What GPTQ knows of a unit's input. */
+/* The statistics of a unit's input for GPTQ. */
 struct ot_quant_input {
     const float *hessian; /* NULL: too few rows, so the unit is rounded to nearest */
     int64_t rows;         /* of calibration */

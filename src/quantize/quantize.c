@@ -39,7 +39,7 @@ static struct ot_stream_config stream_config(const struct ot_quantize *job) {
                                      .hessian = uses_hessian(job)};
 }
 
-/* Of the largest layer. */
+/* The number of parameters of the largest layer. */
 static int64_t layer_params(const struct ot_quantize *job) {
     const struct ot_chain *chain = ot_model_chain(job->model);
     int64_t most = 0;
@@ -50,7 +50,7 @@ static int64_t layer_params(const struct ot_quantize *job) {
     return most;
 }
 
-/* Of the unit that takes the most. *cols: of the widest one. */
+/* *bytes: the memory of the most expensive unit. *cols: the width of the widest unit. */
 static int most_hessian(const struct ot_quantize *job, int64_t *bytes, int64_t *cols) {
     const struct ot_chain *chain = ot_model_chain(job->model);
     *bytes = *cols = 0;

@@ -43,7 +43,7 @@ struct ot_quantize_row { /* a layer that is done */
     double seconds;
 };
 
-/* Root mean square of the errors, as a share of that of what they are of. */
+/* Root mean square of the errors, divided by that of the outputs or weights. */
 double ot_quantize_map_error(const struct ot_quantize_map *map);
 
 struct ot_quantize_loss {
@@ -65,7 +65,7 @@ struct ot_quantize {
     struct ot_quantize_loss loss;
 };
 
-/* The memory that ot_quantize_run takes, without what the session holds. */
+/* The memory that ot_quantize_run takes beyond the session's. */
 struct ot_quantize_memory {
     int64_t activations, weights, codes, hessian; /* of the host */
     int64_t hessians;                             /* of the device */

@@ -24,7 +24,7 @@ struct ot_stages {
 const char *ot_stage_name(enum ot_stage stage);
 void ot_stages_begin(struct ot_stages *stages, enum ot_stage first);
 void ot_stages_enter(struct ot_stages *stages, enum ot_stage stage); /* ends the present one */
-/* Counts seconds of the present stage as those of another. */
+/* Moves seconds of the present stage to another. */
 void ot_stages_move(struct ot_stages *stages, enum ot_stage to, double seconds);
 /* Ends the present stage. Returns the sum of all. */
 double ot_stages_end(struct ot_stages *stages);

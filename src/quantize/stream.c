@@ -49,7 +49,7 @@ static size_t slab_bytes(const struct ot_chain *chain, int slab) {
     return align((size_t)chain->slabs[slab].n_params * ot_dtype_bytes(chain->dtype));
 }
 
-/* Of the weights of the largest block, and of the largest slab. */
+/* The bytes of the largest block's weights; *most_slab: those of the largest slab. */
 static size_t most_weights(const struct ot_chain *chain, size_t *most_slab) {
     size_t most = 0;
     *most_slab = 0;
@@ -271,7 +271,7 @@ static int refuse_stop(void) {
     return ot_fail(OT_E_INTERRUPT, "stopped");
 }
 
-/* Copies a sequence to the device, and describes the call. x NULL: the block reads tokens alone. */
+/* Copies a sequence to the device, and describes the call. x NULL: the block reads only tokens. */
 static struct ot_block_run begin_run(struct ot_stream *s, const struct ot_sequence *q, const char *x) {
     const int32_t *fields[FIELDS_OF_PAIRS] = {q->tokens,      q->targets,   q->position, q->row_start,
                                               q->input_first, q->input_end, q->key_end};
@@ -357,7 +357,7 @@ static int get_groups(struct ot_stream *s, const struct ot_layer_rows *in, int64
     return ot_lane_sync(s->lane);
 }
 
-/* The rows of an expert that are tokens of rows. They are ordered by token, so those of padding come last. */
+/* The number of an expert's rows that are real tokens. Rows are ordered by token, so padding comes last. */
 static int64_t count_rows(const struct ot_stream *s, const struct ot_sequence *q, int64_t expert) {
     int64_t top = ot_model_get_config(s->config.model)->top_experts, n = 0;
     while (s->offsets[expert] + n < s->offsets[expert + 1] &&

@@ -30,7 +30,7 @@ struct ot_stream_config {
     bool hessian;        /* there is room for Hessians */
 };
 
-/* A layer's own slab: the last that its block uses. Before it may be one that all layers share. */
+/* A layer's own slab: the last that its block uses. A slab that all layers share may come before it. */
 int ot_stream_layer_slab(const struct ot_chain *chain, int block);
 
 /* Allocates device memory: the largest block, a sequence, and Hessians. Errors: OT_E_BUDGET,
@@ -58,10 +58,10 @@ int ot_stream_forward(struct ot_stream *stream, const struct ot_sequences *seque
 /* The forward of the last block: the sum of the losses of the trained tokens, and their number. */
 int ot_stream_losses(struct ot_stream *stream, const struct ot_sequences *sequences, const void *x,
                      double *sum, int64_t *trained);
-/* How many Hessians of experts a pass can add up. width: of their input. */
+/* The number of experts' Hessians that a pass can add up. width: of their input. */
 int64_t ot_stream_hessian_room(const struct ot_stream *stream, int64_t width);
-/* Adds up Hessians of an input of the present layer: of experts, those of the n experts from `first` on; else
- * first is 0, and n is 1. `seconds` gets the time of the products alone. */
+/* Adds up Hessians of an input of the present layer: for experts, those of the n experts from `first` on;
+ * else first is 0, and n is 1. `seconds` gets only the time of the products. */
 int ot_stream_hessians(struct ot_stream *stream, const struct ot_sequences *sequences,
                        enum ot_layer_input input, int64_t first, int64_t n, bool (*stopped)(void),
                        const void *x, double *seconds);

@@ -1,4 +1,4 @@
-/* Prints what a person reads after a run: the summary, the lanes, a sample. */
+/* Prints the report after a run: the summary, the lanes, a sample. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,8 +19,8 @@ struct memory_use { /* in bytes */
     int64_t planned[OT_TIER_COUNT], used[OT_TIER_COUNT], resident;
 };
 
-/* The tiers' totals are those of the plan table. The host's peak is that of pinned memory; what the table
- * adds to it (rows, a slab that is saved) is allocated with exactly the planned bytes. */
+/* The tiers' totals equal the plan table's. The host's peak covers pinned memory; the table's other bytes
+ * (rows, a slab that is saved) are allocated exactly as planned. */
 static struct memory_use measure_memory(const struct ot_report *r) {
     const struct ot_ledger *pinned = &r->session->plan.ledger, whole = ot_report_ledger(r);
     struct memory_use m = {0};
@@ -79,8 +79,8 @@ static void print_speed(const struct ot_report *r, const struct ot_outcome *outc
         ot_log(OT_LOG_INFO, "speed   %s a step predicted; too few steps in a row to measure one", text[0]);
 }
 
-/* Prints the bytes moved and their rates. The counts of copies come from the schedule, those of disks from
- * the store. Lanes that move only token ids and losses are left out: they stay below OT_MOVED_LEAST. */
+/* Prints the bytes moved and their rates. The schedule counts copies, and the store counts disk transfers.
+ * Lanes that move only token ids and losses are left out: they stay below OT_MOVED_LEAST. */
 static void print_traffic(const struct ot_report *r, const struct ot_outcome *outcome) {
     const struct ot_prediction *p = &r->session->prediction;
     double measured = measured_step(outcome), step = measured > 0 ? measured : p->step_seconds,
@@ -155,19 +155,19 @@ static void print_stopped(const struct ot_report *r, const struct ot_outcome *ou
     free(quoted);
 }
 
-/* True if the state after the last step was evaluated, so that its loss describes what the run ends with. */
+/* True if the state after the last step was evaluated, so that its loss describes the run's result. */
 static bool is_end_evaluated(const struct ot_outcome *outcome) {
     return outcome->has_eval && outcome->eval_step == outcome->steps;
 }
 
-/* True if a checkpoint is better than what the run ends with. */
+/* True if a checkpoint is better than the run's last state. */
 static bool has_better(const struct ot_report *r, const struct ot_outcome *outcome) {
     bool is_end = outcome->kept_step == outcome->steps && !outcome->interrupted;
     return r->out && outcome->kept_step > 0 && !is_end &&
            !(is_end_evaluated(outcome) && outcome->last_eval <= outcome->kept_eval);
 }
 
-/* Prints the best evaluation and the one of the end, and the command that makes a model of the best. */
+/* Prints the best and the last evaluation, and the command that makes a model of the best checkpoint. */
 static void print_best(const struct ot_report *r, const struct ot_outcome *outcome) {
     char last[96] = "", *quoted = NULL;
     bool better = has_better(r, outcome);
@@ -224,7 +224,7 @@ static size_t put_spent(char *line, size_t used, const char *what, double second
                                    ot_text_duration(seconds, time));
 }
 
-/* What takes less than half of the last digit is left out. */
+/* Leaves out times below half of the last digit. */
 const char *ot_report_spent(const struct ot_outcome *o, char line[OT_TABLE_LINE_BYTES]) {
     const double least = 0.05, saving = o->save_seconds + o->result_seconds;
     double other = o->whole_seconds - o->step_seconds - o->eval_seconds - saving - o->sample_seconds;

@@ -9,7 +9,7 @@ static double tokens_per_second(const struct ot_prediction *p) {
     return p->step_seconds > 0 ? p->tokens / p->step_seconds : 0;
 }
 
-/* Of the whole time, what is not worth a word. */
+/* A smaller share of the whole time is not printed. */
 static const double LEAST_SHARE = 0.01;
 
 static int put_part(char *line, size_t bytes, bool first, const char *what, double seconds) {

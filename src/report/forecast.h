@@ -12,8 +12,8 @@
 
 /* "1.24 s a step, 13,210 tok/s · 264 steps in 5m28s · in all 6m10s, 11,710 tok/s: 3 evaluations of 12s,
  * sample 2.0s, saving 4.0s". done: steps before a resume; if there are any, the line names the remaining
- * steps and all steps, and "in all" is of the remaining part of the run. times: what the run does besides;
- * left out if it takes less than a hundredth of the time. */
+ * steps and all steps, and "in all" is of the remaining part of the run. times: of the work besides steps;
+ * left out below a hundredth of the time. */
 enum { OT_FORECAST_LINE_BYTES = 320 };
 const char *ot_report_prediction(const struct ot_prediction *prediction, int64_t done, int64_t steps,
                                  const struct ot_run_times *times, char line[OT_FORECAST_LINE_BYTES]);
@@ -46,8 +46,8 @@ const char *ot_report_gain(double gain, char text[OT_TEXT_BYTES]);
  * `steps`, the steps of the run, are unknown (0). half: the steps with twice the tokens. */
 const char *ot_report_instead(const struct ot_what_if *answer, int64_t steps, int64_t half,
                               char text[OT_FORECAST_LINE_BYTES]);
-/* What bounds the step, and what more of one resource would gain. steps, half: as above. Returns the number
- * of lines. */
+/* Explains which resource bounds the step, and the gain from more of each. steps, half: as above. Returns the
+ * number of lines. */
 enum { OT_EXPLANATION_LINES = 1 + OT_WHAT_IFS };
 int ot_report_explanation(const struct ot_explanation *explanation, int64_t steps, int64_t half,
                           char lines[OT_EXPLANATION_LINES][OT_FORECAST_LINE_BYTES]);

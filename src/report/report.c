@@ -40,8 +40,8 @@ static void name_cores(const struct ot_session *s, int threads, char text[96]) {
         snprintf(text, 96, " · the quota allows %d at a time", s->machine.cores);
 }
 
-/* Prints the cores and memory nodes that threads and memory are bound to, and what makes pinned memory
- * slower. */
+/* Prints the cores and memory nodes that threads and memory are bound to, and the causes of slow pinned
+ * memory. */
 static void print_topology(const struct ot_session *s) {
     char note[OT_MACHINE_NOTE_BYTES];
     bool by_gpu = s->options->device.kind == OT_DEVICE_CUDA;
@@ -248,7 +248,7 @@ bool ot_report_is_local(const struct ot_report *r) {
     return r->has_places && ot_plan_is_sharded(&r->session->plan);
 }
 
-/* " and the best · reserved: 100.4 MiB": what --save-every makes the run keep, and its space on disk. */
+/* " and the best · reserved: 100.4 MiB": the checkpoints that --save-every keeps, and their space on disk. */
 static void put_kept(const struct ot_report *r, int64_t copied, size_t bytes, char *text) {
     const struct ot_options *o = r->session->options;
     bool regular = ot_saver_is_regular(o), best = regular && r->rows->eval;

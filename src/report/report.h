@@ -1,6 +1,6 @@
-/* What a person reads before and after a run, and the same facts as the "run" event of the log: the machine,
- * the model, the data, and the plan as a table that adds up. The lines go through the log (stderr), so that
- * --quiet silences them. */
+/* Reports a run to a person before and after it, and to the log as the "run" event: the machine, the model,
+ * the data, and the plan as a table that adds up. The lines go through the log (stderr), so that --quiet
+ * silences them. */
 #ifndef OT_REPORT_REPORT_H
 #define OT_REPORT_REPORT_H
 
@@ -18,7 +18,7 @@ struct ot_report {
     const struct ot_session *session; /* has a plan */
     const struct ot_rows *rows;
     const struct ot_run_shape *shape;
-    const struct ot_run_times *times;           /* predicted, of what the run does besides steps */
+    const struct ot_run_times *times;           /* predicted times of the work besides steps */
     const struct ot_step_choice *choice;        /* of --tokens-per-step auto; n 0: none was made */
     const struct ot_checkpoint_record *resumed; /* the run resumes from this; NULL: a new run */
     const char *out;                            /* the output directory; NULL: the run keeps nothing */
@@ -27,7 +27,7 @@ struct ot_report {
 };
 
 /* All memory that the budgets bound: the plan's bytes, scratch of the device's ops, the cache for the
- * sample's answer, the rows, and what rank 0 collects of the model to save it. */
+ * sample's answer, the rows, and rank 0's memory to collect the model for saving. */
 struct ot_ledger ot_report_ledger(const struct ot_report *report);
 void ot_report_print(const struct ot_report *report);
 /* True if a host keeps only the checkpoint parts of its own ranks. */
@@ -46,7 +46,7 @@ struct ot_outcome {
     int64_t steps;      /* of the whole run, including those before a resume */
     int64_t first_step; /* the step of the checkpoint that the run resumed from; 0: a new run */
     int64_t tokens;     /* of this process, like the times below */
-    double seconds;     /* from the first step's begin to the end of the last step, with what came between */
+    double seconds;     /* from the first step's begin to the last step's end, with the work between */
     double last_loss;
     int64_t evals; /* how often, and how long steps stood still for it: */
     double eval_seconds, save_seconds, sample_seconds, result_seconds;

@@ -45,7 +45,7 @@ const char *ot_report_homes(const struct ot_plan *plan, char line[OT_TABLE_LINE_
 /* "3 of 8 tiles by gpu (37.5 %), 5 by cpu (62.5 %)"; "all 8 tiles by gpu". */
 const char *ot_report_engines(const struct ot_plan *plan, char line[OT_TABLE_LINE_BYTES]);
 /* "12 of 32 layers recomputed · kept activations: products of 8 layers on gpu, of 12 on host" */
-/* What is fetched of layers of experts. Empty: no such layer streams by parts. */
+/* Which experts of a layer are copied to the GPU. Empty: no layer streams by parts. */
 const char *ot_report_experts(const struct ot_chain *chain, const struct ot_plan *plan,
                               char line[OT_TABLE_LINE_BYTES]);
 const char *ot_report_kept(const struct ot_plan *plan, int n_layers, char line[OT_TABLE_LINE_BYTES]);
@@ -53,13 +53,13 @@ const char *ot_report_kept(const struct ot_plan *plan, int n_layers, char line[O
 const char *ot_report_rounds(const struct ot_plan *plan, char text[OT_TEXT_BYTES]);
 /* Puts the members "rounds" and "kept": for each tier, the level and the number of layers. */
 void ot_report_put_kept(const struct ot_plan *plan, struct ot_json_writer *w);
-/* What the encoded slabs of a model take, and what training over them means, for a person. base: not
+/* Tells a person the size of a model's encoded slabs, and the effect of training over them. base: not
  * OT_BASE_AUTO. */
 const char *ot_report_base(const struct ot_model *model, enum ot_base_type base,
                            char line[OT_TABLE_LINE_BYTES]);
-/* What a compact state takes and gives up, for a person. format: not OT_STATE_F32. */
+/* Tells a person the size and the cost of a compact state. format: not OT_STATE_F32. */
 const char *ot_report_state(enum ot_state_format format, char line[OT_TABLE_LINE_BYTES]);
-/* What OT_MASTERS_NONE gives up, for a person. */
+/* Tells a person the cost of OT_MASTERS_NONE. */
 extern const char ot_report_no_masters[];
 
 #endif

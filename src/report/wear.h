@@ -1,5 +1,5 @@
-/* How much of a drive's rated life a run uses: the bytes that the run writes to --nvme against the drive's
- * rating. */
+/* Reports the share of a drive's rated life that a run uses: the bytes that it writes to --nvme against the
+ * drive's rating. */
 #ifndef OT_REPORT_WEAR_H
 #define OT_REPORT_WEAR_H
 

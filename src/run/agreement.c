@@ -14,7 +14,7 @@ enum { MOST_OPTIONS = 256, ARITHMETIC_BYTES = 192 };
 
 /* ---- options ---- */
 
-/* Options that change no bit of the result, but decide what the ranks do together. */
+/* Options that change no bit of the result, but that all ranks must share. */
 static const char *const joint[] = {"shard",      "share-weights", "eval-every",
                                     "save-every", "no-save",       "save-local"};
 
@@ -113,7 +113,7 @@ static int fail_by_weights(const struct ot_session *s, const struct weights *all
         ot_world_name(s->world, first), all[first].path);
 }
 
-/* Compares checksums of the weights that the ranks read. what: says in the error what the checksums cover. */
+/* Compares checksums of the weights that the ranks read. what: names the checked weights in the error. */
 static int agree_on_weights(const struct ot_session *s, uint32_t a, uint32_t b, const char *what) {
     struct weights mine = {.crcs = {a, b}}, all[OT_MAX_RANKS];
     uint64_t others = 0;

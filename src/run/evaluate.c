@@ -21,7 +21,7 @@ static int refuse(struct ot_engine *engine, const struct ot_micro_batch *micro) 
         ot_guard_finding(&found, NULL, finding));
 }
 
-/* What a rank contributes to a round, in which each rank takes one micro-batch. */
+/* A rank's contribution to a round. In a round, each rank takes one micro-batch. */
 struct share {
     double sum;
     int64_t trained_tokens;

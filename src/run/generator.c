@@ -42,7 +42,7 @@ static int finish_text(struct writer *w) {
 static int read_prompt(struct ot_session *s, struct writer *w, float *logits) {
     const struct ot_generation *g = w->generation;
     const int32_t start = OT_PAIR_START_ID;
-    if (ot_model_has_pairs(&s->config)) { /* the answer is a text of its own */
+    if (ot_model_has_pairs(&s->config)) { /* the decoder writes the answer as a new text */
         OT_TRY(ot_engine_decode(s->engine, g->prompt, g->n_prompt, logits));
         return ot_engine_decode(s->engine, &start, 1, logits);
     }

@@ -19,7 +19,7 @@ int64_t ot_guard_skipped(const struct ot_guard_counts *counts);
 /* "skipped 5 steps (3 overflow, 2 gradient) · 1 loss spike"; "" if nothing happened. */
 enum { OT_GUARD_TEXT_BYTES = 256 };
 const char *ot_guard_summary(const struct ot_guard_counts *counts, char text[OT_GUARD_TEXT_BYTES]);
-/* Why a step was skipped, for people: "gradient not finite". */
+/* The reason of a skipped step, for people: "gradient not finite". */
 const char *ot_guard_reason(enum ot_skip skip);
 
 /* "layer.7 is the first block whose output is not finite (its weights are)". gradient: the name of the first
@@ -41,8 +41,7 @@ struct ot_guard_step {
     const struct ot_step_batch *batch;
     int64_t micro_sequences; /* sequences in each micro-batch of `batch` */
 };
-/* Runs the forward pass of the first bad micro-batch again, and fails with OT_E_NUMERIC and a sentence that
- * says what it found. */
+/* Runs the forward pass of the first bad micro-batch again, and fails with OT_E_NUMERIC and its finding. */
 int ot_guard_explain(const struct ot_guard *guard, const struct ot_session *session,
                      const struct ot_rows *rows, const struct ot_guard_step *step);
 

@@ -1,4 +1,4 @@
-/* What identifies a run in its checkpoints: the options in effect, the model's shape, fingerprints of the
+/* The identity of a run in its checkpoints: the options in effect, the model's shape, fingerprints of the
  * rows and of the base's weights. A resumed run compares its own identity with the recorded one (resume.h).
  */
 #ifndef OT_RUN_RUN_IDENTITY_H

@@ -16,7 +16,7 @@
 #include "src/base/log.h"
 #include "src/base/output.h"
 
-/* How long the end of a run waits for a reader of stdout that reads nothing. */
+/* The end of a run waits at most this long for a reader of stdout that reads nothing. */
 static const double slow_reader_seconds = 5;
 
 struct ot_run_log {

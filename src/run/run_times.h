@@ -1,6 +1,6 @@
-/* What a run does besides steps, and how long it takes: evaluations, checkpoints that steps wait for, the
- * sample, saving the model. Before step 1 the times are predicted. As soon as the run has done one of
- * these, its progress takes the measured time. */
+/* The times of a run's work besides steps: evaluations, checkpoints that steps wait for, the sample, saving
+ * the model. Before step 1 the times are predicted. As soon as the run has done one of these, its progress
+ * takes the measured time. */
 #ifndef OT_RUN_RUN_TIMES_H
 #define OT_RUN_RUN_TIMES_H
 
@@ -21,8 +21,8 @@ int64_t ot_calendar_next_eval(const struct ot_run_calendar *calendar, int64_t st
 struct ot_run_counts {
     int64_t evals, saves;
 };
-/* Counts what is due after step `first` and after the steps behind it; first 0: also what is due before
- * step 1. What is due by the clock is counted as if only steps took time. */
+/* Counts the work due after step `first` and after later steps; first 0: also the work before step 1. Work
+ * due by the clock is counted as if only steps took time. */
 struct ot_run_counts ot_calendar_count(const struct ot_run_calendar *calendar, int64_t first,
                                        double step_seconds);
 

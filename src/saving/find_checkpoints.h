@@ -1,5 +1,5 @@
-/* Finds what a directory named by the user contains: a checkpoint, a run's checkpoints, a model. A GGUF file
- * is a model too. */
+/* Finds the contents of a directory that the user names: a checkpoint, a run's checkpoints, a model. A GGUF
+ * file is a model too. */
 #ifndef OT_SAVING_FIND_CHECKPOINTS_H
 #define OT_SAVING_FIND_CHECKPOINTS_H
 

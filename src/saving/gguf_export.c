@@ -30,7 +30,7 @@ struct writing {
     struct ot_gguf_writer *writer;
     struct ot_out_dir *dir;
     int64_t next; /* the tensor of the model that the next value belongs to, or that follows the padding */
-    /* Of adapters: */
+    /* For adapters: */
     bool adapters;
     struct ot_lora_spec lora;
     double alpha; /* of the whole file; 0: not known yet */
@@ -56,7 +56,7 @@ static int find_rank(const struct writing *w, const struct ot_tensor *tensor, st
     return ot_lora_find(&w->lora.lora, target, rank);
 }
 
-/* What an adapter's B is multiplied by: llama.cpp's scale is alpha of the file / rank. */
+/* The factor of an adapter's B: llama.cpp's scale is alpha of the file / rank. */
 static int find_factor(const struct writing *w, const struct ot_tensor *tensor, float *factor) {
     struct ot_lora_rank rank;
     *factor = 1;
@@ -287,7 +287,7 @@ static int make_entries(struct writing *w) {
     return 0;
 }
 
-/* The alpha of the first adapter: mostly that of all. */
+/* The alpha of the first adapter, which most models share. */
 static int find_alpha(struct writing *w) {
     struct ot_lora_rank rank;
     int64_t i = 0;
@@ -303,7 +303,7 @@ static int put_bytes(void *context, int64_t at, const void *data, size_t bytes) 
     return ot_out_dir_write_at(w->dir, at, data, bytes);
 }
 
-/* What llama.cpp leaves out (architectures.h). */
+/* Warns that llama.cpp does not divide the logits (architectures.h). */
 static void warn_of_logits(const struct ot_model_config *c) {
     if (ot_model_has_pairs(c) && c->logit_divisor != 0)
         ot_log(

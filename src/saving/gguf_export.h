@@ -35,7 +35,7 @@ struct ot_gguf_export {
     struct ot_out_lock *lock; /* of out, held by the caller */
     const struct ot_gguf_mixture *mixture;
     bool modelfile; /* not for adapters */
-    bool of_run;    /* what a run trained has other values than the session's files */
+    bool of_run;    /* a run trained: trained tensors differ from the session's files */
     /* Results: the file's name in OUT, and its bytes. */
     char name[NAME_MAX + 1];
     int64_t bytes;

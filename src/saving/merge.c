@@ -88,7 +88,7 @@ static int read_part(const struct ot_merge *m, const char *module, const char *p
     return read_tensor(m, find_tensor(m->adapted, name), out);
 }
 
-/* Of the embedding [vocab, dim], slabs have A [vocab, rank] and B [dim, rank]: its sum is A B^T. */
+/* For the embedding [vocab, dim], slabs have A [vocab, rank] and B [dim, rank]: its update is A B^T. */
 static int read_embedding(struct ot_merge *m, const char *module) {
     OT_TRY(read_part(m, module, "lora_embedding_A", &m->b));
     OT_TRY(read_part(m, module, "lora_embedding_B", &m->a));
@@ -182,8 +182,8 @@ static const struct ot_tensor *find_of_experts(const struct ot_model *model, enu
     return NULL;
 }
 
-/* Of a tensor of one expert or of all. A and B of all experts stay in memory until those of others are
- * wanted. */
+/* Reads A and B for a tensor of one expert or of all. A and B of all experts stay in memory until
+ * another tensor's are wanted. */
 static int take_experts(struct ot_merge *m, const struct ot_tensor *target) {
     bool down = target->module == OT_MODULE_EXPERT_DOWN || target->module == OT_MODULE_EXPERTS_DOWN;
     bool up = target->module == OT_MODULE_EXPERT_UP;

@@ -34,7 +34,7 @@ struct search {
     struct ot_world *world;
     int rank, ranks;
     char dir[PATH_MAX]; /* the nearest existing directory */
-    uint32_t rest; /* a sum of what --out adds to it: --out a and --out b differ, though neither exists */
+    uint32_t rest; /* a checksum of the rest of --out: --out a and --out b differ, though neither exists */
     struct facts *facts;
     struct sight *sights;
 };

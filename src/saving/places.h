@@ -1,10 +1,10 @@
 /* The directories in which the ranks of a run keep checkpoints: one that all share, or one on each host
  * (--save-local).
  *
- * Ranks find out who shares a directory by looking, before anything else is written: each puts a file with a
- * name of its own in its --out, or in the nearest existing ancestor, looks for the files of the others, and
- * removes its file. The first rank of those that share a directory leads there: it locks, tidies, makes and
- * removes. Rank 0 leads in its own directory, and decides for all.
+ * Before anything else is written, ranks find out which of them share a directory: each puts a file with a
+ * unique name in its --out, or in the nearest existing ancestor, looks for the files of the others, and
+ * removes its file. The first rank of a shared directory leads there: it locks, tidies, makes and removes.
+ * Rank 0 leads in its own directory, and decides for all.
  */
 #ifndef OT_SAVING_PLACES_H
 #define OT_SAVING_PLACES_H
@@ -22,7 +22,7 @@ struct ot_places {
 };
 
 /* options->out must be set, unless --no-save. world NULL: one rank. All ranks call it. With --no-save and
- * --dry-run nothing is written: then --save-local alone decides, and rank 0 alone leads. Errors: OT_E_USAGE
+ * --dry-run nothing is written: then only --save-local decides, and only rank 0 leads. Errors: OT_E_USAGE
  * (hosts do not share the directory and --save-local is not given: names two ranks), OT_E_COMM,
  * OT_E_BUDGET. */
 int ot_places_find(const struct ot_options *options, struct ot_world *world, struct ot_places *out);

@@ -1,16 +1,16 @@
 /* Saves a run's state when an error ends the run.
  *
  * The state of a drained engine is saved as a checkpoint in --out. If OUT was moved away, it is made again,
- * and the disk space reserved for checkpoints is freed. If saving there fails, the first of these places that
- * works is used: beside OUT, the directories of --nvme, the working directory, $HOME, $TMPDIR or /tmp. The
- * error that ended the run then says where the checkpoint is and how to resume from it. Three ends of a run
- * save nothing: a second signal, a --grace that is over, and numbers that training cannot go on with (a
- * checkpoint would keep them).
+ * and the disk space reserved for checkpoints is freed. If that fails, the first of these places that works
+ * is used: beside OUT, the directories of --nvme, the working directory, $HOME, $TMPDIR or /tmp. The error
+ * that ended the run then says where the checkpoint is and how to resume from it. Three ends of a run save
+ * nothing: a second signal, a --grace that is over, and numbers that training cannot go on with (a checkpoint
+ * would keep them).
  *
- * SEVERAL RANKS save together, so they can do so only after an error that all of them have, and at the same
- * step: a save that failed, or a model that rank 0 could not write. Rank 0 chooses the places. A place that
- * the ranks do not share fails like one that is full. If the hosts keep parts of their own (places.h), OUT is
- * the only place. After an error of one rank alone the last checkpoint is named.
+ * SEVERAL RANKS save together, so all of them must have the error, at the same step: a failed save, or a
+ * model that rank 0 could not write. Rank 0 chooses the places. A place that the ranks do not share fails
+ * like one that is full. If the hosts keep parts of their own (places.h), OUT is the only place. If only one
+ * rank fails, the last checkpoint is named.
  */
 #ifndef OT_SAVING_RESCUE_H
 #define OT_SAVING_RESCUE_H

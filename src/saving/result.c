@@ -135,7 +135,7 @@ static int make_adapter_config(struct ot_result *result) {
     return rc;
 }
 
-/* Writing adapters, or a merged model, over what they need would lose it. */
+/* Refuses to write adapters, or a merged model, over their own inputs, which would be lost. */
 static int check_inputs(const struct ot_session *s, const char *dir) {
     const struct ot_options *o = s->options;
     if (!o->lora)

@@ -175,13 +175,13 @@ int ot_resume_find(const struct ot_options *options, bool tidy, struct ot_resume
                                                 : find_within(options->resume, out);
 }
 
-/* What rank 0 tells the others. */
+/* Rank 0's finding, which it sends to the others. */
 struct finding {
     int is_finished;
     char dir[PATH_MAX]; /* of the checkpoint; "": none */
 };
 
-/* Opens what rank 0 has found. */
+/* Opens the checkpoint that rank 0 has found. */
 static int follow(const struct ot_options *options, const struct finding *found, struct ot_resume *out) {
     *out = (struct ot_resume){0};
     if (*found->dir)

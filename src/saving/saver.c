@@ -390,7 +390,7 @@ static int begin(struct ot_saver *sv, const struct ot_checkpoint_record *record,
     return rc;
 }
 
-/* Ends what this rank has begun of a checkpoint that is not kept. */
+/* Ends this rank's part of a checkpoint that is not kept. */
 static void drop_writer(struct ot_saver *sv) {
     struct ot_engine *engine = sv->config.session->engine;
     struct ot_pins *pins = NULL;

@@ -41,7 +41,7 @@
 struct ot_places;
 struct ot_saver;
 
-/* What a run that saves asks of its plan (ot_plan_request): ot_saver_slots, the number of slots for parts,
+/* The plan of a run that saves must provide (ot_plan_request): ot_saver_slots, the number of slots for parts,
  * and ot_saver_kept_contents, the number of checkpoints that can refer to the NVMe store's files at a time
  * (0: none can). `parent`: OUT/checkpoints, which need not exist. */
 int ot_saver_slots(int64_t params, enum ot_dtype dtype);
@@ -61,7 +61,7 @@ struct ot_saver_config {
     bool is_rated;           /* the state of `resumed` was evaluated before it was saved */
     const char *resumed;     /* the checkpoint that the run resumes from; NULL: a new run */
     const struct ot_places *places;
-    bool is_own; /* `resumed` is in `parent`: the other checkpoints there are of this run too */
+    bool is_own; /* `resumed` is in `parent`: the other checkpoints there belong to this run too */
 };
 
 /* Checks that the disk has room for checkpoints and model, as far as is known before the session is started.
@@ -101,7 +101,7 @@ int ot_saver_poll(struct ot_saver *saver, bool wait);
 /* Waits at most `seconds` for the checkpoint that is being written. True if it has ended and was completed.
  * For callers that must not hang. */
 bool ot_saver_wait(struct ot_saver *saver, double seconds);
-/* True if the last complete checkpoint is of that step, and still where it was made. */
+/* True if the last complete checkpoint has that step, and its directory still exists. */
 bool ot_saver_has(const struct ot_saver *saver, int64_t step);
 /* Makes the directory of checkpoints if it is missing. Errors: OT_E_IO. */
 int ot_saver_make_dir(struct ot_saver *saver);

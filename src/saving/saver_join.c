@@ -5,7 +5,7 @@
 #include "src/saving/saver_state.h"
 #include "src/session/team.h"
 
-/* Brings the parts of one rank to rank 0. `rc`: what rank 0 has met so far; it still takes part. */
+/* Brings the parts of one rank to rank 0. `rc`: rank 0's error so far; it still takes part. */
 static int join_rank(struct ot_saver *sv, int from, unsigned char *own, size_t own_bytes, int *rc) {
     unsigned char *bytes = own;
     size_t n = own_bytes;

@@ -18,7 +18,7 @@ enum { MOST_SLOTS = 16, LEAST_SLOTS = 2, STATE_SHARE = 32 };
 /* Flushes of a checkpoint, one after the other: record, state, manifest, its directory, the parent directory.
  * And flushes of a model with one shard and seven small files. */
 enum { CHECKPOINT_FLUSHES = 5, MODEL_FLUSHES = 11 };
-/* ---- what a plan needs ---- */
+/* ---- needs of a plan ---- */
 
 int ot_saver_slots(int64_t params, enum ot_dtype dtype) {
     struct ot_part all = {.n = params, .has_state = true, .has_weights = true};

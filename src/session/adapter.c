@@ -81,7 +81,8 @@ int ot_session_open_adapter(struct ot_session *s) {
     s->config.vocab = ot_model_dir_facts(s->dir)->config.vocab;
     OT_TRY(ot_adapter_config_check_saved(o->adapter, s->dir));
     OT_TRY(take_lora(s, o->adapter));
-    /* An export writes the modules. A base type is for what the adapters' run froze, so not for them. */
+    /* An export writes the modules. A base type encodes only tensors that the adapters' run froze, so not the
+     * modules. */
     bool needs_modules =
         o->command == OT_COMMAND_TRAIN || o->command == OT_COMMAND_EXPORT || o->base_type != OT_BASE_AUTO;
     return needs_modules ? take_modules(s, o->adapter) : 0;

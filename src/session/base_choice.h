@@ -1,10 +1,10 @@
-/* Which matrices --base-type encodes in generate and eval: those that were frozen in the run that made the
- * model.
+/* Chooses the matrices that --base-type encodes in generate and eval: those that the model's run froze.
  *
- * A model that a run trained over a base of some type has, beside what was trained, the base's exact weights
- * (weights.h). Only the frozen ones were encoded in the run, so only these are encoded to compute what it
- * trained. run.json beside the model says which. All matrices of the layers are encoded if there is no
- * run.json, or if the run trained over a plain base: then the question is what quantising the model costs. */
+ * A model that was trained over an encoded base has its trained tensors, and the base's exact weights
+ * (weights.h). The run encoded only frozen weights, so only these are encoded to compute the trained model.
+ * run.json in the model's directory names them. All matrices of the layers are encoded if there is no
+ * run.json, or if the run trained over a plain base: then a person measures the cost of quantising the
+ * model. */
 #ifndef OT_SESSION_BASE_CHOICE_H
 #define OT_SESSION_BASE_CHOICE_H
 

@@ -73,7 +73,7 @@ void ot_chat_choice_settle(const struct ot_session *s, const char *name, enum ot
         ot_settings_choose_text(s->settings, "template", name);
 }
 
-/* ---- what is saved ---- */
+/* ---- saving ---- */
 
 /* The built-in template in which the rows are written; NULL: another one. */
 static const struct ot_chat_template *written_in(const struct ot_session *s) {

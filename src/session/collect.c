@@ -7,7 +7,7 @@
 #include "src/base/error.h"
 #include "src/session/weights.h"
 
-/* What rank 0 asks the others for: a slab, or one of these. */
+/* Rank 0 asks the others for a slab, or for one of these. */
 enum { SAVED = -1, NOT_SAVED = -2 };
 
 static int ask(struct ot_session *s, int32_t *wanted) {

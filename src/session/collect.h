@@ -24,8 +24,8 @@ int64_t ot_collect_bytes(const struct ot_session *session);
  * collects a slab whenever another slab is asked for. Errors: OT_E_BUDGET; as ot_engine_collect. */
 void ot_collect_open(struct ot_session *session, struct ot_collector *out);
 int ot_collect_values(void *collector, int slab, int64_t first, int64_t n, float *values);
-/* Ends the serving of the other ranks. rc: what the save returned; if it is an error, the other ranks
- * learn it. Returns rc, or the error that kept the others from hearing it. */
+/* Ends the serving of the other ranks. rc: the result of the save; the other ranks learn an error. Returns
+ * rc, or the error that kept the others from hearing it. */
 int ot_collect_close(struct ot_collector *collector, int rc);
 /* For a run that saves nothing after all: opens a collector and closes it. Errors: OT_E_COMM. */
 int ot_collect_nothing(struct ot_session *session);

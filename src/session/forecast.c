@@ -148,8 +148,8 @@ int ot_forecast_make(struct ot_session *s, struct ot_plan_request *request,
     return rc;
 }
 
-/* In training the last block does nothing forward; an evaluation runs it. It takes a third of what forward
- * and backward take together. */
+/* In training the last block does nothing forward; an evaluation runs it. It takes a third of the time of
+ * forward and backward together. */
 static double last_block_forward(const struct ot_session *s) {
     const struct ot_costs *costs = &s->forecast.costs;
     return ot_line_at(costs->blocks[costs->n_blocks - 1].backward, s->plan.micro_tokens) / 3;

@@ -3,16 +3,16 @@
  * passes on random numbers measure. It is kept until the end, where the summary compares it with the measured
  * steps.
  *
- * If everything fits on the device, the plan of ot_plan_make stays: there is nothing to choose. The
- * micro-batch, which fixes the bits, then depends on the budgets alone. Otherwise the micro-batch may depend
- * on measurements. The run's record holds it, so that --config repeats the bits.
+ * If everything fits on the device, the plan of ot_plan_make stays: there is nothing to choose. Its
+ * micro-batch, the only choice that changes results, then depends only on the budgets. Otherwise the
+ * micro-batch may depend on measurements. The run's record holds it, so that --config repeats the bits.
  */
 #ifndef OT_SESSION_FORECAST_H
 #define OT_SESSION_FORECAST_H
 
 #include "src/session/parts.h"
 
-/* How full real rows make the micro-batches of a plan. Micro-batches hold no pad tokens, and attention stays
+/* The fill of a plan's micro-batches with real rows. Micro-batches hold no pad tokens, and attention stays
  * inside a row. */
 struct ot_forecast_rows {
     double fill;    /* real tokens divided by the plan's tokens, 0 to 1 */
@@ -23,9 +23,9 @@ struct ot_forecast_rows {
  * session->forecast.costs. Does nothing if they are set. Errors: OT_E_BUDGET, OT_E_DEVICE, OT_E_IO. */
 int ot_forecast_measure(struct ot_session *session, const struct ot_plan_request *request,
                         const struct ot_forecast_rows *rows);
-/* After that, predicts a step of the plan that the planner chooses for the request, and keeps no plan of its
- * own. On entry session->plan is as in ot_forecast_make. Changes session->shard with several ranks. Errors:
- * as the planner. */
+/* After that, predicts a step of the plan that the planner chooses for the request; keeps no plan. On entry
+ * session->plan is as in ot_forecast_make. Changes session->shard with several ranks. Errors: as the
+ * planner. */
 int ot_forecast_predict(struct ot_session *session, struct ot_plan_request *request,
                         const struct ot_forecast_rows *rows, struct ot_prediction *out);
 

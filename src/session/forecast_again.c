@@ -36,7 +36,7 @@ void ot_forecast_again_finish(struct ot_forecast_again *again, int64_t step, boo
     again->measured = again->in_a_row == MEASURED ? step : 0;
 }
 
-/* Of the second prediction only the times are new. */
+/* Only the times of the second prediction are new. */
 static void take_times(const struct ot_prediction *first, struct ot_prediction *second) {
     second->tokens = first->tokens;
     second->flops = first->flops;

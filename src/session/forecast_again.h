@@ -1,11 +1,11 @@
-/* The second forecast of a run. It replaces the rates that the probe measured by those that the run's own
- * steps have (offload/predict/measured.h), because a long run may meet other rates than a short probe.
+/* The second forecast of a run. It replaces the probe's rates by those of the run's own steps
+ * (offload/predict/measured.h), because a long run may meet other rates than a short probe.
  *
  * STEPS. The first two steps of a run are warm-up: they touch memory for the first time, and after them the
  * device tunes its kernels. From the third step on the steps are traced, until two steps in a row are full
  * and were not skipped. Usually these are steps 3 and 4. The second forecast is made once a step after them
- * has been submitted, so a run of fewer than six steps has none. A trace that is full before that (--trace of
- * a long evaluation) has none either. Resumed runs count their own steps.
+ * has been submitted, so a run of fewer than six steps has none. Nor does a run whose trace fills up earlier
+ * (--trace of a long evaluation). Resumed runs count their own steps.
  *
  * COST. Before and after these steps tracing costs nothing, and during them about 0.1 us a task of the host
  * and two timed events a task of the device. The memory is 16 bytes a traced task, 4 MB at most, and the

@@ -10,7 +10,7 @@
 
 /* The widest layer (hidden size) for which there is memory, among the sizes that the probe knows. */
 int64_t ot_measure_widest(const struct ot_session *session);
-/* The masters that the optimizer is measured with: those of --master-weights, if the weights are bf16. */
+/* The optimizer is measured with these masters: those of --master-weights, if the weights are bf16. */
 enum ot_masters ot_measure_masters(const struct ot_session *session);
 
 /* The rates that need no measurement (cores, threads, kind of device); the other rates are 0. */

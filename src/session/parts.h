@@ -22,7 +22,7 @@ struct ot_comm;
 struct ot_pool;
 struct ot_world;
 
-/* How fast the run will be; made by forecast.h. */
+/* The predicted speed of the run; made by forecast.h. */
 struct ot_forecast {
     struct ot_costs costs;
     int tried;      /* plans, as in planner.h */

@@ -90,7 +90,7 @@ static int refuse(const struct ot_session *s, const struct ot_plan_request *requ
     return ot_plan_cure(&cure, &s->plan.shortage);
 }
 
-/* Fixes what plans of any step have in common. */
+/* Fixes the fields that plans of all step sizes share. */
 static int open_model(struct ot_session *s, const struct ot_session_need *need) {
     if (s->model)
         return 0;

@@ -39,7 +39,7 @@ static const char *size_option(size_t bytes, char text[24]) {
     return text;
 }
 
-/* ---- what the user forced ---- */
+/* ---- options that force the plan ---- */
 
 static void let_home(struct ot_plan_request *rq) {
     rq->weights = rq->state = rq->grads = rq->sums = rq->activations = rq->kept = OT_HOME_AUTO;
@@ -122,7 +122,7 @@ static void try_host(struct cures *c, const struct ot_shortage *shortage) {
         snprintf(text, CURE_BYTES, "%s", option);
 }
 
-/* For a shortage that more of one tier alone does not end. */
+/* Tries more of two tiers, where more of one does not end the shortage. */
 static void try_both(struct cures *c, const struct ot_shortage *shortage) {
     size_t gpu = shortage->together[OT_TIER_GPU], nvme = shortage->together[OT_TIER_NVME];
     const size_t *have = c->about->request->budget_bytes;
@@ -137,7 +137,7 @@ static void try_both(struct cures *c, const struct ot_shortage *shortage) {
         snprintf(text, CURE_BYTES, "%s", host);
 }
 
-/* A device that takes less of the RAM leaves more of it to the host tier. */
+/* Tries a smaller --gpu-mem where the device uses RAM: the host tier then gets more of it. */
 static void try_less_gpu(struct cures *c) {
     const struct ot_options *o = c->about->options;
     struct ot_plan_request with = *c->about->request;
@@ -158,7 +158,7 @@ static void try_less_gpu(struct cures *c) {
     }
 }
 
-/* Larger than any disk: the plan takes only what it needs of it. */
+/* Larger than any disk. The plan takes only the bytes that it needs. */
 static const size_t ANY_DISK = (size_t)1 << 50;
 
 static bool try_disk(struct cures *c, const struct ot_shortage *shortage) {
@@ -208,7 +208,7 @@ static const char *tokens_option(int64_t tokens, char text[24]) {
 }
 
 /* The largest count in [low, high) with which `set` gives a request that has a plan, or 0. Halves the count
- * until there is a plan, and bisects above it: what fits is nearly always all that is smaller. */
+ * until there is a plan, and bisects above it: nearly always, all counts below the largest one fit. */
 static int64_t most_that_fits(const struct cures *c, int64_t low, int64_t high,
                               void (*set)(const struct cures *, int64_t, struct ot_plan_request *)) {
     int64_t fitting = high / 2;
@@ -247,8 +247,8 @@ static void try_smaller_step(struct cures *c) {
                  tokens_option(most * given->sequence_tokens, tokens));
 }
 
-/* Rows become shorter in steps of so many tokens, and no shorter than that. A step has as many tokens, and at
- * least one sequence; a micro-batch too. */
+/* Rows become shorter in steps of ROW_STEP tokens, to no fewer. A step keeps its tokens, and at least one
+ * sequence; so does a micro-batch. */
 enum { ROW_STEP = 128, COARSE_STEPS = 64 };
 
 static int64_t row_step(const struct ot_plan_request *given) {

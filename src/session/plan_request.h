@@ -9,8 +9,8 @@
 /* Sets homes, shares, slots, recomputation, order and clipping. The caller sets all other fields. */
 struct ot_plan_request ot_plan_request_of(const struct ot_options *options);
 struct ot_selection;
-/* What --train, --freeze, --lora and --base-type select. Without the first three, a command that only reads
- * the model freezes all of it for a base type. Borrows the texts of the options. */
+/* The selection of --train, --freeze, --lora and --base-type. Without the first three, a command that only
+ * reads the model freezes all of it for a base type. Borrows the texts of the options. */
 struct ot_selection ot_plan_request_selection(const struct ot_options *options);
 /* Opens the model that the run trains: with that selection, the format of --state and the masters of
  * --master-weights. Errors: as ot_model_open_selected; OT_E_USAGE (the dtype needs masters; the base type

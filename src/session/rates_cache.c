@@ -18,7 +18,7 @@
 enum { MAX_FILE_BYTES = 1 << 16 };
 
 /* Repeats of a measurement differ by some 10 % on an idle machine, and by far more where others compute. A
- * load of half the cores leaves a measurement alone. */
+ * load of half the cores does not disturb a measurement. */
 static const double disturbed_spread = 0.25, idle_load = 0.5;
 
 static const struct {

@@ -21,7 +21,7 @@ static int check_model(const struct ot_session *s) {
     return ot_manifest_check_model(manifest, chain, dir);
 }
 
-/* The run goes on in another format of the moments only if the user asked for it. Says what that means. */
+/* The run goes on in another format of the moments only if the user asked for it. Warns of the effect. */
 static int check_format(const struct ot_session *s, enum ot_state_format was) {
     enum ot_state_format is = ot_model_chain(s->model)->state;
     const char *dir = ot_checkpoint_dir(s->restored);

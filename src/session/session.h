@@ -1,4 +1,4 @@
-/* Opens what a command needs that runs a model, in this order: machine, tokenizer, model, plan, device,
+/* Opens the parts of a command that runs a model, in this order: machine, tokenizer, model, plan, device,
  * engine.
  *
  *   ot_session_open    reads the small files: config, tokenizer, safetensors headers; finds the device
@@ -15,15 +15,15 @@
 #include "src/session/parts.h"
 
 /* Writes the choices that depend on the machine (threads, device, dtype) into the settings. Errors:
- * OT_E_INPUT, OT_E_IO, OT_E_USAGE, OT_E_DEVICE, OT_E_BUDGET (more memory or disk was asked for than is
- * there). `out` needs ot_session_close in either case. */
+ * OT_E_INPUT, OT_E_IO, OT_E_USAGE, OT_E_DEVICE, OT_E_BUDGET (the request exceeds the memory or the disk).
+ * `out` needs ot_session_close in either case. */
 int ot_session_open(struct ot_settings *settings, struct ot_session *out);
 /* Scales the rope of a model's config if --rope-scaling says so. Errors: OT_E_USAGE. */
 int ot_session_scale_rope(const struct ot_options *options, struct ot_model_config *config);
 /* Like ot_session_open, without tokenizer and weight files: for commands that need only the model's shape. If
  * the session is started, its weights are random. */
 int ot_session_open_model(struct ot_settings *settings, struct ot_session *out);
-/* Like ot_session_open, for the machine and its device alone. Errors: OT_E_DEVICE, OT_E_BUDGET. */
+/* Like ot_session_open, but only for the machine and its device. Errors: OT_E_DEVICE, OT_E_BUDGET. */
 int ot_session_open_machine(struct ot_settings *settings, struct ot_session *out);
 /* Like ot_session_open, for the small files alone, without a device: what a saved model needs beside its
  * weights. dtype: the stored format of a model that has no files. */
@@ -58,8 +58,8 @@ struct ot_session_need {
 int ot_session_plan(struct ot_session *session, const struct ot_session_need *need);
 /* For a run that trains, before its plan is made: predicts a step with the plan that ot_session_forecast
  * would choose, and keeps no plan. The first call measures the machine and the model's blocks; later calls
- * and the forecast use the same costs. `need` may differ from call to call in step_sequences alone. Errors:
- * as ot_session_forecast; OT_E_BUDGET on all ranks if no plan fits on one of them. */
+ * and the forecast use the same costs. Calls may differ only in need->step_sequences. Errors: as
+ * ot_session_forecast; OT_E_BUDGET on all ranks if no plan fits on one of them. */
 int ot_session_predict(struct ot_session *session, const struct ot_session_need *need,
                        const struct ot_forecast_rows *rows, struct ot_prediction *out);
 /* For a run that trains, with the same `need`: measures the machine and the model's blocks, which takes

@@ -1,13 +1,12 @@
-/* How much of the disks of --nvme a session may use: the budget of the nvme tier and the configuration of the
- * engine's store. */
+/* The use of --nvme by a session: the budget of the nvme tier and the configuration of the engine's store. */
 #ifndef OT_SESSION_STORE_H
 #define OT_SESSION_STORE_H
 
 #include "src/session/parts.h"
 
-/* Fixes the budget of the nvme tier: the sum of what each directory may hold. Removes files that crashed runs
- * left in the directories. Does nothing without --nvme. Errors: OT_E_IO (the directory does not exist or is
- * not a directory), OT_E_BUDGET (more was given than is free). */
+/* Fixes the budget of the nvme tier: the sum of the directories' limits. Removes files that crashed runs left
+ * in the directories. Does nothing without --nvme. Errors: OT_E_IO (the directory does not exist or is not a
+ * directory), OT_E_BUDGET (a limit exceeds the free space). */
 int ot_session_open_store(struct ot_session *session);
 
 /* Bytes of a directory that are free for this user; -1: unknown. */

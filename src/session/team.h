@@ -32,7 +32,7 @@ enum { OT_TEAM_MOST_VALUES = 16 };
 int ot_team_find_least(struct ot_session *session, int64_t *values, int n);
 /* Hands rank 0's text to all ranks: *text is freed and replaced. Errors: OT_E_COMM, OT_E_BUDGET. */
 int ot_team_tell(struct ot_session *session, char **text);
-/* Sets *value to rank 0's on all ranks: for what a clock or a disk decides. Errors: OT_E_COMM. */
+/* Sets *value to rank 0's on all ranks: for decisions by a clock or a disk. Errors: OT_E_COMM. */
 int ot_team_choose(struct ot_session *session, int *value);
 /* rc: 0, or the error of this rank. Returns 0 if all ranks have 0. Else all ranks get the error of the first
  * rank that has one; its sentence names the rank. Errors: OT_E_COMM too. With one rank it returns rc. */

@@ -10,7 +10,7 @@
 enum { SMALL_BYTES = 4096, LARGE_BYTES = 4 << 20 };
 /* Time for each operation and size. */
 static const double ROW_SECONDS = 0.05;
-/* Copies from GPU to GPU that are so much faster than those from the host take NVLink. */
+/* Copies between GPUs take NVLink if they are faster than copies from the host by this factor. */
 static const double FASTER_THAN_LINK = 1.5;
 
 struct sums {
@@ -42,10 +42,10 @@ static int choose_part(struct ot_session *s, size_t *out) {
     return 0;
 }
 
-/* Sets what an operation of the communicator uses beside its own time. Staged bytes go over the link and
- * through host memory; those of the cpu device are in host memory anyway. A plugin that takes device memory
- * copies from GPU to GPU where they reach each other, and else through host memory. Copies that are faster
- * than the link do not use it. If the GPUs' ways are unknown, they count nothing. */
+/* Sets the links and the host memory that an operation of the communicator uses. Staged bytes go over the
+ * link and through host memory; those of the cpu device are in host memory anyway. A plugin that takes device
+ * memory copies from GPU to GPU where they reach each other, and else through host memory. Copies that are
+ * faster than the link do not use it. Unknown links between GPUs count nothing. */
 static void set_ways(struct ot_rates *rates, bool is_staged, const struct ot_peers *peers) {
     bool through_host = is_staged || (peers->is_known && !peers->has_access);
     bool over_link = through_host || (peers->is_known && peers->rate < FASTER_THAN_LINK * rates->h2d_bytes);
@@ -95,7 +95,7 @@ int ot_team_measure(struct ot_session *s, struct ot_rates *rates, struct ot_peer
 
 /* ---- the plan ---- */
 
-/* What rank 0 chose: a failure, the mode, one copy of the weights, the sequences of a micro-batch. */
+/* Rank 0's choice: a failure, the mode, one copy of the weights, the sequences of a micro-batch. */
 struct choice {
     int64_t rc, mode, one_copy, micro_sequences;
 };

@@ -7,7 +7,7 @@
 #include "src/session/parts.h"
 
 /* Measures the communicator and, on GPUs, copies between the GPUs of each host, for about a second. Sets the
- * communicator's rates. peers: NULL, or receives what was measured between GPUs. Does nothing for one rank.
+ * communicator's rates. peers: NULL, or receives the measurements between GPUs. Does nothing for one rank.
  * Errors: OT_E_COMM, OT_E_BUDGET, OT_E_DEVICE. */
 int ot_team_measure(struct ot_session *session, struct ot_rates *rates, struct ot_peers *peers);
 

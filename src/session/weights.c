@@ -10,7 +10,7 @@
 #include "src/base/pool.h"
 #include "src/checkpoint/reader.h"
 
-/* What a sink of weights needs. */
+/* The context of a sink of weights. */
 struct filling {
     struct ot_session *session;
     struct ot_slab_encoder *encoder; /* NULL: no slab is encoded */
@@ -64,7 +64,7 @@ static void take_crc(void *context, int64_t begin, int64_t end, int64_t chunk, i
     job->crcs[chunk] = ot_crc32(0, job->values + begin, (size_t)(end - begin) * sizeof(float));
 }
 
-/* The checksum continued with values, on the session's threads: one thread alone is slower than a good disk.
+/* The checksum continued with values, on the session's threads: a single thread is slower than a good disk.
  */
 static uint32_t add_to_crc(const struct ot_session *s, uint32_t crc, int64_t n, const float *values) {
     for (int64_t at = 0, some; at < n; at += some) {
@@ -78,8 +78,8 @@ static uint32_t add_to_crc(const struct ot_session *s, uint32_t crc, int64_t n, 
     return crc;
 }
 
-/* The checksums cover all values of frozen and of trained slabs, as the files have them. Every rank reads
- * all values, and keeps what it holds. */
+/* The checksums cover all values of frozen and of trained slabs, as the files have them. Every rank reads all
+ * values, and keeps its holding. */
 static int put_values(void *context, int slab, int64_t first, int64_t n, const float *values) {
     const struct filling *f = context;
     struct ot_session *s = f->session;
@@ -135,7 +135,7 @@ static int init_adapters(struct ot_session *s) {
     return rc;
 }
 
-/* What of a slab must be made: the rank's holding, or all of one that is encoded. */
+/* Returns the range to initialise: this rank's holding, or the whole slab if it is encoded. */
 static struct ot_shard_range needed_of(const struct ot_session *s, int slab) {
     const struct ot_chain *chain = ot_model_chain(s->model);
     return ot_slab_is_encoded(chain, slab) ? (struct ot_shard_range){0, chain->slabs[slab].n_params}

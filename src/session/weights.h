@@ -1,12 +1,12 @@
 /* Fills in the weights of a session's engine, from the model's files or at random.
  *
- * Frozen slabs of a base type (models/encoded.h) are encoded on the way, on the session's threads: of them,
- * one matrix at a time is in memory beside the engine's (ot_slab_encoder_bytes).
+ * The session's threads encode frozen slabs of a base type (models/encoded.h) while they load: besides the
+ * engine's memory this takes one matrix at a time (ot_slab_encoder_bytes).
  *
- * FROZEN WEIGHTS OF A RESULT are the base's own, exactly as its files have them, whatever the engine made of
- * them: a result of bf16 training has an fp32 base's fp32 weights, and one that was trained over an NF4
- * base has the weights before quantisation. Who opens such a result with the same base type gets the codes
- * of the run, and so the function that the run trained, bit for bit. */
+ * FROZEN WEIGHTS OF A RESULT are exactly those of the base's files, in any form of the engine: a result of
+ * bf16 training has an fp32 base's fp32 weights, and one that was trained over an NF4 base has the weights
+ * before quantisation. Opening such a result with the same base type gives the run's codes, and so the
+ * trained function, bit for bit. */
 #ifndef OT_SESSION_WEIGHTS_H
 #define OT_SESSION_WEIGHTS_H
 

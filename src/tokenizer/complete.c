@@ -1,5 +1,5 @@
-/* The added tokens that the files beside a tokenizer.json have, and it has not. transformers adds them when
- * it loads a tokenizer, so they cut texts there.
+/* Finds added tokens that the files next to tokenizer.json have, but tokenizer.json lacks. transformers adds
+ * them when it loads a tokenizer, so they cut texts there.
  *
  * In this order: those of added_tokens_decoder in tokenizer_config.json, by number, or without that key those
  * of added_tokens.json; the special tokens by their names; the other special tokens. A token that
@@ -66,7 +66,7 @@ static int by_id(const void *a, const void *b) {
     return (x->id > y->id) - (x->id < y->id);
 }
 
-/* ---- what the files want ---- */
+/* ---- tokens of the files ---- */
 
 static int list_added(struct completion *c) {
     const struct ot_json *array = ot_json_get(c->tokenizer, "added_tokens");

@@ -165,7 +165,7 @@ static int make_frame(struct ot_tokenizer *t, struct frame *f) {
     return f->before && f->after ? 0 : ot_fail(OT_E_BUDGET, "no memory for a post-processor");
 }
 
-/* Puts a frame around the one that the processors before it have made. */
+/* Puts a frame around the frame of the earlier processors. */
 static int put_around(struct ot_tokenizer *t, const struct frame *outer) {
     struct frame f = {.n_before = outer->n_before + t->n_before, .n_after = t->n_after + outer->n_after};
     OT_TRY(make_frame(t, &f));

@@ -1,4 +1,4 @@
-/* Reads "model" of a tokenizer.json: finds its kind, and what both kinds share. */
+/* Reads "model" of a tokenizer.json: finds its kind, and reads the keys that both kinds share. */
 #include "src/tokenizer/parts.h"
 
 #include <string.h>

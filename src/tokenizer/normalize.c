@@ -51,13 +51,13 @@ static bool is_mark(uint32_t cp) {
     return c == UTF8PROC_CATEGORY_MN || c == UTF8PROC_CATEGORY_MC || c == UTF8PROC_CATEGORY_ME;
 }
 
-/* Whether Nmt removes a character: most control characters. */
+/* True if Nmt removes the character: most control characters. */
 static bool is_control(uint32_t cp) {
     return (cp >= 1 && cp <= 8) || cp == 0xb || (cp >= 0xe && cp <= 0x1f) || cp == 0x7f || cp == 0x8f ||
            cp == 0x9f;
 }
 
-/* Whether Nmt makes a space of a character. */
+/* True if Nmt replaces the character by a space. */
 static bool is_blank(uint32_t cp) {
     return cp == 9 || cp == 0xa || cp == 0xc || cp == 0xd || cp == 0x1680 || (cp >= 0x200b && cp <= 0x200f) ||
            cp == 0x2028 || cp == 0x2029 || cp == 0x2581 || cp == 0xfeff || cp == 0xfffd;

@@ -121,7 +121,8 @@ static int check_text(const struct reader *r, int64_t id, const char *text, size
     for (size_t i = 0; i < n; i += length) {
         length = text[i] ? ot_utf8_character(text + i, n - i) : 0;
         if (length == 0)
-            return ot_fail(OT_E_INPUT, "%s: piece %lld is not UTF-8 without NUL", r->path, (long long)id);
+            return ot_fail(OT_E_INPUT, "%s: piece %lld contains a NUL, or is not valid UTF-8", r->path,
+                           (long long)id);
     }
     return 0;
 }
@@ -206,7 +207,7 @@ static int read_normalizer(struct reader *r, struct message m) {
     return 0;
 }
 
-/* Refuses what would change ids silently. */
+/* Refuses settings that would change ids silently. */
 static int check_model(struct reader *r) {
     static const char *const types[] = {"?", "Unigram", "BPE", "word", "char"};
     struct ot_sentencepiece *model = r->model;

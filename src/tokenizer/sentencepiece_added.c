@@ -1,5 +1,5 @@
-/* The added tokens of a SentencePiece model: its own control and user-defined pieces, and what the files
- * beside it say. A token that several of them name has the id of its piece, and the settings that were read
+/* The added tokens of a SentencePiece model: its control and user-defined pieces, and tokens of the files
+ * next to it. A token that several of them name has the id of its piece, and the settings that were read
  * last. */
 #include "src/tokenizer/sentencepiece_parts.h"
 

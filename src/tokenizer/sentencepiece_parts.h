@@ -1,4 +1,4 @@
-/* What the files that make a tokenizer.json of a SentencePiece model share. Private to src/tokenizer. */
+/* Shared by the files that make a tokenizer.json of a SentencePiece model. Private to src/tokenizer. */
 #ifndef OT_TOKENIZER_SENTENCEPIECE_PARTS_H
 #define OT_TOKENIZER_SENTENCEPIECE_PARTS_H
 
@@ -46,7 +46,7 @@ int ot_sentencepiece_find_added(struct ot_sentencepiece_maker *m);
 /* Writes the key "merges". Errors: OT_E_INPUT (a piece is too long), OT_E_BUDGET. */
 int ot_sentencepiece_put_merges(struct ot_sentencepiece_maker *m);
 
-/* Of transformers' class: which pieces may be parts and results of merges. */
+/* True if transformers' class lets the piece be part or result of a merge. */
 static inline bool ot_sentencepiece_merges(const struct ot_sentencepiece_maker *m, int32_t id) {
     return m->class != OT_CLASS_OTHER || m->model->pieces[id].kind == OT_PIECE_NORMAL;
 }

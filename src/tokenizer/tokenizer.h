@@ -19,7 +19,7 @@
  *   decoder          Sequence, Replace, ByteFallback, Fuse, Strip,        WordPiece, BPEDecoder, CTC
  *                    ByteLevel, Metaspace
  *
- * Where a normaliser replaces several characters, or a Unigram model writes unknown characters as bytes, the
+ * If a normaliser replaces several characters, or a Unigram model writes unknown characters as bytes, the
  * offsets here are those of the characters themselves; Hugging Face's are coarser.
  *
  * NFC, NFD, NFKC and NFKD follow utf8proc's version of Unicode. `tokenizers` may use another version: code

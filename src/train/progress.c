@@ -10,7 +10,7 @@
 #include "src/base/units.h"
 #include "src/run/guard.h"
 
-/* What a step counts of the next one. */
+/* The weight of a step's time relative to the next step's. */
 static const double FADING = 19.0 / 20;
 
 void ot_progress_open(struct ot_progress *progress, int64_t steps, struct ot_every every, bool terminal,

@@ -40,7 +40,7 @@ void ot_progress_open(struct ot_progress *progress, int64_t steps, struct ot_eve
                       const struct ot_run_times *expected);
 /* From `now` on, time counts for tokens a second. */
 void ot_progress_start(struct ot_progress *progress, double now);
-/* Says that no step ran for so long. */
+/* Reports a pause of `seconds`, in which no step ran. */
 void ot_progress_pause(struct ot_progress *progress, enum ot_pause kind, double seconds);
 double ot_progress_paused(const struct ot_progress *progress); /* seconds of all pauses */
 /* Counts the step. Returns true if a line is due now. */

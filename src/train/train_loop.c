@@ -25,7 +25,7 @@ static const double tune_seconds = 3, tune_for_seconds = 30;
 /* From the third step on the pipeline is full, and one-time work of the device is over. */
 enum { FILLING_STEPS = 2 };
 
-struct flight { /* what the loop remembers of a submitted step */
+struct flight { /* the loop's notes on a submitted step */
     int64_t tokens, trained_tokens, sequences;
     double lr, epoch;
     struct ot_data_position position; /* where its batch begins */
@@ -86,7 +86,7 @@ static bool take_wish(struct loop *l, unsigned wish, bool wished) {
     return found;
 }
 
-/* rc: of writing the log, which rank 0 does alone. With several ranks its failure asks all to save and
+/* rc: of writing the log, which only rank 0 does. With several ranks its failure asks all to save and
  * stop. */
 static int log_result(struct loop *l, int rc) {
     if (rc != -OT_E_IO || !has_ranks(l))
@@ -221,7 +221,7 @@ static void call_eval_by_time(struct loop *l) {
         l->eval_at = l->submitted;
 }
 
-/* The evaluation before step 1 is of the base, so each later one can be the best of the run. */
+/* The evaluation before step 1 measures the base: any later one replaces it as the best. */
 static bool is_best(const struct loop *l, double loss) {
     return !l->out->has_eval || l->best_step == 0 || loss < l->best_eval || isnan(l->best_eval);
 }
@@ -433,7 +433,7 @@ static int settle(struct loop *l) {
     return ot_engine_drain(l->of->session->engine);
 }
 
-/* Saves what the run has after a failure. Returns rc, the error that ended the run. */
+/* Saves the run's state after a failure. Returns rc, the error that ended the run. */
 static int save_at_failure(struct loop *l, int rc) {
     struct ot_error why;
     ot_error_save(&why, rc);
@@ -474,7 +474,7 @@ static int pause_for(struct loop *l, enum ot_pause kind, int (*work)(struct loop
     return rc;
 }
 
-/* Does what is due after the last finished step. No step is in flight. */
+/* Does the work due after the last finished step. No step is in flight. */
 static int between_steps(struct loop *l) {
     if (l->done == l->tune_at)
         OT_TRY(pause_for(l, OT_PAUSE_OTHER, tune));

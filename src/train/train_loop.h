@@ -33,7 +33,7 @@ struct ot_train_loop {
     struct ot_saver *saver;                    /* NULL: no checkpoints are made */
     const struct ot_rescue *rescue;            /* set if saver is set */
     const char *hosts;                         /* as ot_checkpoint_record has them; NULL: one directory */
-    struct ot_wishes *wishes;                  /* what the session's engine was opened with */
+    struct ot_wishes *wishes;                  /* the requests that the session's engine polls */
     const struct ot_checkpoint_record *resume; /* the session was restored from this; NULL: a new run */
 };
 

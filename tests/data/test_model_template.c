@@ -169,13 +169,14 @@ static void test_templates_that_drop_thoughts(void **state) {
                     "m.role == 'user' %}"
                     "{{ messages[0].content }}{% endif %}{{ m.content }}<|eos|>\n{% endif %}{% endfor %}"
                     "{% if add_generation_prompt %}<assistant>{% endif %}");
-    check_refused(f, "{'system': 's', 'messages': [" U("u") ", " A("a") "]}",
-                  "data.jsonl:1: no assistant turn has an exact place in what the model's chat template "
-                  "writes (turn 3: what asks for the answer is not what stands before it); choose a format "
-                  "with --template");
+    check_refused(
+        f, "{'system': 's', 'messages': [" U("u") ", " A("a") "]}",
+        "data.jsonl:1: cannot find the assistant's answers in the rendered conversation (turn 3: the "
+        "generation prompt differs from the text before the answer); choose a format with "
+        "--template");
     /* The answer is nowhere in the text, and nothing is written before it. */
     use_template(f, "{{ 'x' if messages | length > 1 }}");
-    check_refused(f, "{'messages': [" U("u") ", " A("a") "]}", "no assistant turn has an exact place");
+    check_refused(f, "{'messages': [" U("u") ", " A("a") "]}", "cannot find the assistant's answers");
     use_template(
         f, "{% for m in messages %}{{ raise_exception('No system') if m.role == 'system' }}{% endfor %}");
     check_refused(f, "{'system': 's', 'messages': [" U("u") ", " A("a") "]}",

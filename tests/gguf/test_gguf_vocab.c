@@ -362,7 +362,7 @@ static void test_refuses_wrong_tokenizer_keys(void **state) {
         [KIND] = "tokenizer.ggml.model 'bert' is not supported; known: llama, gpt2, t5",
         [WORDS] = "tokenizer.ggml.pre 'falcon' is not supported",
         [SAME_TOKENS] = "are the same token",
-        [NOT_UTF8] = "tokenizer.ggml.tokens[1] is not UTF-8",
+        [NOT_UTF8] = "tokenizer.ggml.tokens[1] contains a NUL, or is not valid UTF-8",
         [MERGE] = "tokenizer.ggml.merges[0] must be two tokens",
         [TYPES] = "token_type has 3 items, but there are 4 tokens",
         [BOS] = "bos_token_id is 4, but the file has only 4 tokens",

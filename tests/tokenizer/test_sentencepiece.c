@@ -173,10 +173,10 @@ static void models_are_refused_by_name(void **state) {
     REFUSED(LEAST "\x0a\x08\x0a\x01"
                   "b\x15\x00\x00\xc0\x7f",
             "score that is no number");
-    REFUSED(LEAST "\x0a\x03\x0a\x01\xff", "piece 2 is not UTF-8 without NUL");
+    REFUSED(LEAST "\x0a\x03\x0a\x01\xff", "piece 2 contains a NUL, or is not valid UTF-8");
     REFUSED(LEAST "\x0a\x04\x0a\x02"
                   "a\0",
-            "piece 2 is not UTF-8 without NUL");
+            "piece 2 contains a NUL, or is not valid UTF-8");
     REFUSED(LEAST "\x0a\x7f", "not a SentencePiece model, or damaged");
     REFUSED(LEAST "\x0b", "not a SentencePiece model, or damaged");
     REFUSED("IQ== 0\nIg== 1\n", "is a vocabulary of tiktoken");
