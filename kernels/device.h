@@ -144,7 +144,7 @@ void ot_device_usage(const struct ot_device *device, struct ot_device_usage *out
 /* Sets both peaks to the current use. */
 void ot_device_forget_peaks(struct ot_device *device);
 
-/* How the device writes to the memory of another device of this machine. */
+/* The device's access to the memory of another device of this machine. */
 struct ot_device_peer {
     bool has_access; /* false: copies between the two go through host memory */
     double rate;     /* bytes/s of such copies */

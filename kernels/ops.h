@@ -257,7 +257,7 @@ static inline float ot_dropout_factor(float drop) {
  * |W|, so a change of 0 makes a factor of exactly 1. The relative error of |V| grows with |W|^2 / |V|^2. A
  * row with |V|^2 <= 0 has inverse 0 and factor 0. */
 struct ot_dora_factors {
-    enum ot_dtype dtype; /* of weight, b and change */
+    enum ot_dtype dtype; /* type of weight, b and change */
     int64_t rows, cols, rank;
     float scale;
     const void *weight, *b, *change; /* b: [rows, rank]; change: [rows] */
@@ -292,7 +292,7 @@ struct ot_dora_backward {
  * OT_JOIN_TREE_PARTS. */
 enum { OT_JOIN_TREE_PARTS = 8 };
 struct ot_join {
-    enum ot_dtype dtype; /* of the parts */
+    enum ot_dtype dtype; /* type of the parts */
     int64_t n;
     int n_parts, own;
     const void *parts;
@@ -360,7 +360,7 @@ struct ot_cast {
  * whole matrix, aligned to OT_WEIGHT_ALIGN. out: n elements; it must not overlap the matrix. */
 struct ot_decode {
     struct ot_weight weight;
-    enum ot_dtype dtype; /* of out */
+    enum ot_dtype dtype; /* type of out */
     int64_t first, n;
     const void *encoded;
     void *out;
@@ -372,8 +372,7 @@ struct ot_adamw_step {
     float bias1, bias2_sqrt; /* 1 - beta1^t and sqrt(1 - beta2^t) */
     float grad_scale;        /* the clipping factor: gradients are multiplied by it */
     int32_t skip;            /* not 0: the update changes nothing */
-    /* Of the random words that round a compact state, and weights without masters
-     * (kernels/state_format.h). */
+    /* The random words that round a compact state, and weights without masters (kernels/state_format.h). */
     struct ot_state_noise noise, weight_noise;
 };
 

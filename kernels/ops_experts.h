@@ -60,7 +60,7 @@ enum { OT_MOST_TOP = 16, OT_MOST_EXPERTS = 1024 };
  * the logit minus the largest logit. Sums have 16 parts; part p adds the terms p, p + 16, ...; a tree adds
  * parts 8 apart, then 4, 2 and 1. */
 struct ot_router {
-    enum ot_dtype dtype; /* of the logits */
+    enum ot_dtype dtype; /* type of the logits */
     bool over_all;
     int64_t n, experts, top, ld; /* ld: between the logits of two tokens; 1 <= top <= experts */
     const void *logits;          /* [n, experts] */

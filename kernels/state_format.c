@@ -29,7 +29,7 @@ uint16_t ot_state_round_bf16(float value, uint32_t random) {
 
 /* ---- 8 bits ---- */
 
-static uint16_t bf16_above(float value) { /* of a value >= 0 that is at most 2^126 */
+static uint16_t bf16_above(float value) { /* value: 0 to 2^126 */
     return (uint16_t)((ot_f32_bits(value) + 0xffffu) >> 16);
 }
 

@@ -1,5 +1,5 @@
-/* How the optimizer's moments m and v are stored between two updates, and how weights without masters are
- * rounded. An update (kernels/adamw.h) decodes the moments to fp32, computes in fp32, and encodes the new
+/* The formats in which the optimizer's moments m and v are stored, and the rounding of weights without
+ * masters. An update (kernels/adamw.h) decodes the moments to fp32, computes in fp32, and encodes the new
  * ones. Every operation below is exact or rounds once, in the order written here, so all engines store the
  * same bits.
  *

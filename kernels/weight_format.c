@@ -307,7 +307,7 @@ struct nesting {
     float *group_scales;
 };
 
-/* How many of the middles are less than x. */
+/* Counts the middles that are less than x. */
 static uint8_t map_code(const float *middles, float x) {
     int code = 0;
     for (int step = 128; step > 0; step /= 2)

@@ -1,5 +1,5 @@
-/* How frozen weights are stored: as plain numbers, as int8 with a scale a row, or as 4-bit codes with a scale
- * for every 64 or 32 weights. They lie in this form on every tier and cross the bus in it. The op `decode`
+/* The formats of frozen weights: plain numbers, int8 with a scale a row, or 4-bit codes with a scale for
+ * every 64 or 32 weights. They lie in this form on every tier and cross the bus in it. The op `decode`
  * (kernels/ops.h) makes the compute dtype of them on the device. Encoding runs on the host, once.
  *
  * OT_WEIGHT_F32, _BF16, _F16   plain numbers
@@ -142,16 +142,16 @@ struct ot_weight_tables {
     float map[256];
 };
 
-/* Where the parts of an encoded matrix are, in bytes from its begin. A part that the format lacks has 0
- * bytes, at the place of the next part. */
+/* The offsets of an encoded matrix's parts, in bytes. A part that the format lacks has 0 bytes and the offset
+ * of the next part. */
 struct ot_weight_layout {
     int64_t n;    /* weights */
     int64_t unit; /* weights that share a scale: a block, or the columns of an INT8 matrix; else 1 */
     int64_t n_scales, n_groups;           /* numbers of scales and of group_scales */
-    int64_t scale_bytes;                  /* of one scale */
-    int64_t code_bytes;                   /* of the codes, which begin at 0 */
+    int64_t scale_bytes;                  /* bytes of a scale */
+    int64_t code_bytes;                   /* bytes of the codes, at offset 0 */
     int64_t scales, group_scales, tables; /* offsets */
-    int64_t bytes;                        /* of all */
+    int64_t bytes;                        /* total */
 };
 
 static inline bool ot_weight_is_plain(enum ot_weight_format format) {
@@ -188,7 +188,7 @@ static inline struct ot_weight_layout ot_weight_layout(const struct ot_weight *w
     return l;
 }
 
-/* Whether a range of weights begins and ends where units do, or ends with the matrix. */
+/* True if a range of weights consists of whole units, or ends with the matrix. */
 static inline bool ot_weight_is_range(const struct ot_weight *w, int64_t first, int64_t n) {
     struct ot_weight_layout l = ot_weight_layout(w);
     return first >= 0 && n >= 0 && n <= l.n - first && first % l.unit == 0 &&
@@ -219,7 +219,7 @@ extern const float ot_weight_mx_table[16];
 /* Some weights of a matrix. first: a multiple of the layout's unit. n: a multiple of it too, or all that is
  * left of the matrix. */
 struct ot_weight_part {
-    enum ot_dtype dtype; /* of values */
+    enum ot_dtype dtype; /* type of the values */
     int64_t first, n;
     const void *values; /* n, row after row */
 };

@@ -69,7 +69,7 @@ struct ot_param_group {
 struct ot_piece_array {
     int64_t first, each;
 };
-enum { OT_MAX_PIECES = 2 }; /* of a part */
+enum { OT_MAX_PIECES = 2 }; /* per part */
 
 struct ot_slab_spec {
     const char *name; /* "embed", "layer.3", "head" */
@@ -86,7 +86,7 @@ struct ot_slab_spec {
      * have parts, and all of them that a block uses have equally many: part p of each is chosen together. */
     int n_parts, n_pieces;
     struct ot_piece_array pieces[OT_MAX_PIECES];  /* in parameters */
-    struct ot_piece_array encoded[OT_MAX_PIECES]; /* of an encoded slab: the same pieces, in units */
+    struct ot_piece_array encoded[OT_MAX_PIECES]; /* encoded slab: the same pieces, in units */
 };
 
 /* Slabs are cut into tiles, and tiles into extents, at multiples of this number: 4 KiB of the narrowest
@@ -108,7 +108,7 @@ struct ot_block_spec {
     struct ot_block_use uses[OT_MAX_USES];
 };
 
-/* What forward keeps for backward. Each level keeps what the previous one keeps, and more. */
+/* Activations that forward keeps for backward. Each level adds some to the previous one. */
 enum ot_keep_level {
     OT_KEEP_NONE,      /* nothing: backward computes the whole block again from its boundary activation */
     OT_KEEP_ATTENTION, /* the result of attention; the model may add what attention reads (q, k, v) */
@@ -122,7 +122,7 @@ struct ot_batch_view { /* a micro-batch; all pointers are device memory */
     const int32_t *tokens, *targets, *position, *row_start; /* [n_tokens] each; see kernels/ops.h */
     float grad_scale;                                       /* 1 / trained tokens of the whole step */
     const float *loss_scale; /* fp16: one value that multiplies the gradients; else NULL */
-    /* Of a chain with pairs. Tokens [0, n_inputs) are inputs, the others are targets. row_start is where the
+    /* For a chain with pairs. Tokens [0, n_inputs) are inputs, the others are targets. row_start is where the
      * token's own part of the row begins. [input_first[i], input_end[i]) are the inputs of the token's row,
      * for inputs and targets alike. Attention over the token's own part sees [row_start[i], key_end[i]): all
      * inputs of the row, or its targets up to this one. In DECODE, n_inputs counts inputs of earlier calls
@@ -144,17 +144,17 @@ enum ot_pass {
     OT_PASS_DECODE /* forward with kv; the last block writes the logits of the last token */
 };
 
-/* Which half of a block's forward to run. The bits are the same as in one run of both. Both halves get the
- * same run, but for `half` and `used`. Between them the engine preserves y and `saved`. */
+/* The half of a block's forward to run. Two halves give the same bits as OT_HALF_BOTH. Both get the same run,
+ * except for `half` and `used`. Between them the engine preserves y and `saved`. */
 enum ot_half {
     OT_HALF_BOTH,
     OT_HALF_CHOOSE, /* reads no part of a slab; writes what REST needs to y and to `saved` */
     OT_HALF_REST
 };
 
-/* What random numbers of a block (dropout) are made from. stream: ot_random_stream(OT_RANDOM_DROPOUT, step,
+/* The source of a block's random numbers (dropout). stream: ot_random_stream(OT_RANDOM_DROPOUT, step,
  * micro-batch), with the step's number in the run, and the micro-batch's number in the step of all ranks. So
- * they do not depend on the plan, and backward sees those of forward. */
+ * the numbers do not depend on the plan, and backward repeats forward's. */
 struct ot_run_random {
     uint64_t seed, stream;
 };
@@ -204,7 +204,7 @@ struct ot_block_work {
 };
 
 enum ot_work_part {
-    OT_WORK_FORWARD,   /* of the last block: the forward of evaluation (in training it does nothing) */
+    OT_WORK_FORWARD,   /* last block: the forward of evaluation (in training it does nothing) */
     OT_WORK_BACKWARD,  /* with all inner activations kept */
     OT_WORK_RECOMPUTE, /* the extra work of backward at a level; none at OT_KEEP_ALL */
     OT_WORK_CLEAR      /* the extra work of a backward with `first`; it does not depend on the tokens */
@@ -221,8 +221,8 @@ struct ot_slab_decoding {
 
 struct ot_chain {
     const void *context;        /* owned by the model; outlives the engine */
-    enum ot_dtype dtype;        /* of weights and activations on the device */
-    enum ot_state_format state; /* of the optimizer's moments */
+    enum ot_dtype dtype;        /* type of weights and activations on the device */
+    enum ot_state_format state; /* format of the optimizer's moments */
     enum ot_masters masters;    /* OT_MASTERS_NONE: OT_BF16 only */
     int n_blocks, n_slabs;
     const struct ot_block_spec *blocks;
@@ -242,7 +242,7 @@ struct ot_chain {
     /* Bytes of run.work: the inner activations that a level does not keep and that scratch has no room for.
      * They never increase from a level to the next. OT_KEEP_ALL: 0. */
     size_t (*work_bytes)(const void *context, int block, enum ot_keep_level level, int64_t n_tokens);
-    size_t (*scratch_bytes)(const void *context, int block, int64_t n_tokens); /* of run.scratch */
+    size_t (*scratch_bytes)(const void *context, int block, int64_t n_tokens); /* size of run.scratch */
     /* Fills in the work of a block for n_tokens tokens in rows of row_tokens. level: read for
      * OT_WORK_RECOMPUTE only. NULL: the model cannot tell. */
     void (*work)(const void *context, int block, enum ot_work_part part, enum ot_keep_level level,

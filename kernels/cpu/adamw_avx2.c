@@ -93,13 +93,13 @@ INLINE __m256 update(const struct vectors *k, __m256 p, __m256 grad, __m256 *m, 
  * Kernels of compact states and of bf16 weights work on 16 parameters in two vectors. AVX2 widens and narrows
  * inside 128-bit parts, so a has the parameters 0-3 and 8-11, and b has 4-7 and 12-15. */
 
-enum { PAIR = 2 * LANES, PAIRS = OT_STATE_GROUP / PAIR /* of a group */ };
+enum { PAIR = 2 * LANES, PAIRS = OT_STATE_GROUP / PAIR /* per group */ };
 
 struct pair {
     __m256 a, b;
 };
 
-INLINE struct pair in_pair_order(__m256 low, __m256 high) { /* of 0-7 and 8-15; or back */
+INLINE struct pair in_pair_order(__m256 low, __m256 high) { /* takes 0-7 and 8-15; or back */
     return (struct pair){_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31)};
 }
 
@@ -236,7 +236,7 @@ INLINE void update_16bit(const struct ot_adamw *args, const struct vectors *k, e
 
 struct block {
     struct pair m[GROUPS][PAIRS], root[GROUPS][PAIRS]; /* root: the square root of v */
-    __m256 most_m[GROUPS], most_root[GROUPS];          /* of each lane */
+    __m256 most_m[GROUPS], most_root[GROUPS];          /* per lane */
 };
 
 INLINE __m256 absolute(__m256 x) {

@@ -3,7 +3,7 @@
 
 #include "kernels/cpu/adamw_scales.h"
 
-enum { LANES = 16, VECTORS = OT_STATE_GROUP / LANES /* of a group */ };
+enum { LANES = 16, VECTORS = OT_STATE_GROUP / LANES /* per group */ };
 
 struct vectors {
     __m512 beta1, beta2, rest1, rest2, eps, grad_scale, per_bias2, minus_decay, minus_rate;

@@ -31,7 +31,7 @@ static inline struct ot_adamw_numbers ot_adamw_numbers(const struct ot_adamw *ar
     };
 }
 
-/* Where the fp32 master of a parameter is. The vector kernels are compiled for each of them. */
+/* The form of a parameter's fp32 master. The vector kernels are compiled for each form. */
 enum adamw_master {
     MASTER_F32,   /* the weight is the master */
     MASTER_SPLIT, /* bf16: the weight and a remainder */

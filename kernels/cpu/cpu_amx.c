@@ -78,7 +78,7 @@ static inline void transpose(__m512i r[SIDE]) {
     }
 }
 
-/* How an operand is stored. Line i (a row of A, a column of B) and position p of k are at data[i * line + p]
+/* The layout of an operand. Line i (a row of A, a column of B) and position p of k are at data[i * line + p]
  * if k is contiguous, else at data[p * line + i]. */
 struct operand {
     const uint16_t *data;

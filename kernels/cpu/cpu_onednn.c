@@ -19,7 +19,7 @@ enum { SUCCESS = 0, OUT_OF_MEMORY = 1, UNIMPLEMENTED = 3, THREW = -1 };
 static gemm_fn gemms[2]; /* fp32, bf16 */
 static void (*omp_threads)(int);
 
-/* Where on_terminate returns to while this thread runs a product; NULL otherwise. */
+/* on_terminate jumps here while this thread runs a product; NULL otherwise. */
 static _Thread_local jmp_buf *caller;
 
 /* std::terminate calls this for an exception that nobody catches. The stack is not unwound, so oneDNN's

@@ -4,7 +4,7 @@
 #include "kernels/cpu/op_parts.h"
 
 enum {
-    PACKED_ELEMS = 4 << 20, /* of one operand at a time: 8 MiB of scratch */
+    PACKED_ELEMS = 4 << 20, /* per operand: 8 MiB of scratch */
     PACKED_SIDE_MIN = 512,  /* rows or columns, also if k is so long that fewer would fill the scratch */
     PACKED_TILE_MAX = 256,  /* 256 KiB of C, which stays in L2 together with its panels */
     PACKED_TILE_MIN = 64,

@@ -9,7 +9,7 @@
 /* SPAN_COLUMNS: elements of a row that span_weigh adds at the same time, in registers. */
 enum { SPAN_TILE = OT_SPAN_TILE, SPAN_SQUARE = SPAN_TILE * SPAN_TILE, SPAN_COLUMNS = 4 * OT_LANES };
 
-/* What one worker computes, and its memory: fp32, zeros beyond the head and beyond the last token. */
+/* A worker's task and its fp32 scratch, which is zero beyond the head and beyond the last token. */
 struct span_work {
     const struct ot_attend_spans *op;
     int64_t head, width;        /* width: head_dim, rounded up to SPAN_COLUMNS */

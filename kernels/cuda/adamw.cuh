@@ -1,4 +1,4 @@
-/* What the AdamW kernels share: the arithmetic of kernels/adamw.h, and access to the master weights. */
+/* Shared by the AdamW kernels: the arithmetic of kernels/adamw.h, and access to the master weights. */
 #ifndef OT_KERNELS_CUDA_ADAMW_CUH
 #define OT_KERNELS_CUDA_ADAMW_CUH
 

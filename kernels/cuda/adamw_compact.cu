@@ -1,7 +1,7 @@
 /* AdamW in place with compact moments. It computes kernels/adamw.h and kernels/state_format.h operation by
  * operation, so it has the bits of the CPU kernels.
  *
- * A thread updates a pack: 8 parameters, the first of which has a place in the slab that 8 divides. Four
+ * A thread updates a pack: 8 parameters, whose first has a place in the slab that is a multiple of 8. Four
  * neighbouring threads have a group, and share the largest m and v through shuffles. A pack that is whole and
  * aligned takes 16-byte accesses; otherwise its parameters go one at a time.
  *

@@ -188,7 +188,7 @@ struct backward_ring {
 
 enum backward_sight { SEES_NONE, SEES_SOME, SEES_ALL };
 
-/* How much of a tile is visible. */
+/* Returns how much of a tile is visible. */
 __device__ __forceinline__ backward_sight backward_look(const struct ot_attention &op, int query, int queries,
                                                         int key, int keys) {
     int any_first = ot_attention_keys(op, query).first,

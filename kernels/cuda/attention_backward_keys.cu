@@ -339,7 +339,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
 
 /* ---- launch ---- */
 
-/* How a block uses shared memory. */
+/* The shared memory of a block. */
 struct keys_memory {
     int bytes, stages;
     bool apart;

@@ -154,7 +154,7 @@ template <class T, class S>
 struct gradient_warp {
     const struct ot_attention_backward &op;
     const hopper_room<T, S> &room;
-    const int begin; /* of the block's rows */
+    const int begin; /* the block's first row */
     hopper_place<S, 1> next;
     typename S::owned a, b;
     float sum_a[1][S::DIM / 8][4], sum_b[1][S::DIM / 8][4];

@@ -1,6 +1,5 @@
-/* Which rows, tiles and numbers a block of attention_hopper_backward.cu works with: the sizes of the two
- * passes, the span of tokens that a block visits, the visible part of a tile, and the lse and delta of the
- * queries.
+/* The geometry of a block of attention_hopper_backward.cu: the sizes of the two passes, the span of tokens
+ * that a block visits, the visible part of a tile, and the lse and delta of the queries.
  *
  * A block OWNS 128 rows and VISITS tiles of the other side. Owned rows are the rows of the score fragments in
  * both passes. So a query's lse and delta belong to a row of the fragment in the pass of queries, where a
@@ -15,7 +14,7 @@
 
 /* ---- lse and delta ---- */
 
-/* Of one query: lse as an exponent of 2, or delta times the scale; 0 from query `end` on. */
+/* Returns a query's lse as an exponent of 2, or its delta times the scale; 0 from query `end` on. */
 __device__ __forceinline__ float gradient_number(const struct ot_attention_backward &op, bool is_delta,
                                                  int head, int query, int end) {
     const struct ot_attention &f = op.forward;
@@ -117,9 +116,9 @@ struct gradient_shape {
     static constexpr int STAGES = DIM == 64 ? 6 : 4;
     static constexpr int TILE = VISITED * DIM, OWNED_TILE = HOPPER_ROWS * DIM; /* elements */
     static constexpr int SLOT_BYTES = 2 * TILE * 2;
-    static constexpr int NUMBERS = PASS == OF_KEYS ? 2 * VISITED : 0; /* of a slot: lse and delta */
+    static constexpr int NUMBERS = PASS == OF_KEYS ? 2 * VISITED : 0; /* floats per slot: lse and delta */
     static constexpr int SPANS =
-        2 * OWNED_TILE * 2 + STAGES * NUMBERS * (int)sizeof(float); /* where they begin */
+        2 * OWNED_TILE * 2 + STAGES * NUMBERS * (int)sizeof(float); /* their offset */
     static constexpr int OWNED_BYTES = SPANS + HOPPER_ROWS * (int)sizeof(ot_attention_span);
     /* Owned rows are left operands in registers where those suffice, else in panels. Also in panels in the
      * pass of queries for heads of 64: there ptxas of CUDA 13.0 puts the rounded ds into the registers of
@@ -144,8 +143,8 @@ __device__ __forceinline__ int gradient_end_query(const struct ot_attention &op,
     return ot_attention_end_query(op, key, key + 1);
 }
 
-/* What a block computes: the sums of rows from `begin` on, over the visited tokens, for query heads
- * [head, end_head), which share one kv head. */
+/* A block's task: sum the rows from `begin` on over the visited tokens, for query heads [head, end_head),
+ * which share one kv head. */
 template <class S>
 struct gradient_block {
     int head, end_head, kv_head, begin;

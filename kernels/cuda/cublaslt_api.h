@@ -78,7 +78,7 @@ struct ot_cublaslt_pref;
 
 /* Functions that return int return a cublasStatus_t. */
 struct ot_cublaslt {
-    /* which: 0, 1, 2 for the major version, the minor version, the patch level */
+    /* `which`: 0 is the major version, 1 the minor version, 2 the patch level */
     int (*get_property)(int which, int *value);
     size_t (*get_cudart_version)(void);
     const char *(*get_status_string)(int status);
@@ -116,7 +116,7 @@ struct ot_cublaslt {
                   cudaStream_t stream);
 
     int major, minor, patch;
-    char path[256]; /* of the opened file; a longer path is cut */
+    char path[256]; /* the opened file; a longer path is cut */
 };
 
 #endif

@@ -10,7 +10,7 @@ _Static_assert(sizeof(struct ot_gemm_key) == 6 * 8 + 16, "compared as bytes: no 
 
 /* ---- shapes ---- */
 
-/* Of both addresses; the second may be NULL. */
+/* The common alignment of both addresses; the second may be NULL. */
 static uint8_t alignment_of(const void *address, const void *other) {
     uintptr_t bits = (uintptr_t)address | (uintptr_t)other | OT_GEMM_ALIGNMENT;
     return (uint8_t)(bits & -bits);
@@ -128,9 +128,9 @@ static void destroy_descriptors(const struct ot_cuda_gemm *gemm, struct ot_gemm_
 
 /* ---- algorithms ---- */
 
-/* How partial sums along k may be added. With a bias they may not be split: cuBLASLt 13.1 then rounds the
- * sum to two bytes before it adds the bias (seen on an H200 for rows that are 4- or 8-byte aligned), and the
- * contract allows one rounding only. NONE has no bit, because it is always allowed. */
+/* The allowed ways to add partial sums along k. With a bias, k may not be split: cuBLASLt 13.1 then rounds
+ * the sum to two bytes before it adds the bias (seen on an H200 for rows that are 4- or 8-byte aligned), and
+ * the contract allows one rounding only. NONE has no bit, because it is always allowed. */
 static uint32_t reductions_of(const struct ot_gemm_key *key) {
     return key->bias ? OT_CUBLASLT_REDUCTION_NONE : OT_CUBLASLT_REDUCTION_COMPUTE_TYPE;
 }

@@ -48,7 +48,7 @@ enum { OT_GUARD_TOKENS = 136, OT_GUARD_HOPPER_TOKENS = 400, OT_GUARD_HEADS = 2 }
 /* Pinned host memory for the copies of a check. */
 struct ot_guard_pinned {
     struct ot_guard_distance distance;
-    int32_t starts[OT_GUARD_HOPPER_TOKENS]; /* of rows, or of groups; spans and buckets */
+    int32_t starts[OT_GUARD_HOPPER_TOKENS]; /* starts of rows or groups; spans; buckets */
     float slopes[OT_GUARD_HEADS];
 };
 

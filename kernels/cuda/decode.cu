@@ -28,12 +28,12 @@ template <class T, ot_weight_format FORMAT>
 struct nibbles {
     static constexpr bool DOUBLE = FORMAT == OT_WEIGHT_NF4_DOUBLE, MX = FORMAT == OT_WEIGHT_MXFP4;
     static constexpr int BLOCK = MX ? OT_WEIGHT_MX_BLOCK : OT_WEIGHT_BLOCK;
-    const uint8_t *codes;       /* of the first weight, like the scales */
+    const uint8_t *codes;       /* from the first weight on, like the scales */
     const float *scales;        /* NF4 */
     const uint8_t *byte_scales; /* the other formats */
     const float *group_scales;
     const struct ot_weight_tables *tables;
-    int64_t first_block; /* of the matrix: decides the group */
+    int64_t first_block; /* index in the matrix: decides the group */
     int64_t n, packs;    /* packs that one access reads and writes; the other weights go one at a time */
     T *out;
 

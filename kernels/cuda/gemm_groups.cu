@@ -192,9 +192,9 @@ __device__ __forceinline__ void store_tile(const struct ot_gemm_groups &op, cons
     }
 }
 
-/* Which addresses are aligned for vector loads and stores; the host checks this. */
+/* The operands that are aligned for vector loads and stores. The host checks this. */
 struct alignment {
-    bool a, b; /* of the operands */
+    bool a, b; /* operands */
     bool c;    /* two neighbours of C can be stored at once */
 };
 

@@ -1,4 +1,4 @@
-/* How a block of a product by groups finds a tile of C, of ROWS x COLS elements.
+/* Maps the blocks of a product by groups to tiles of C, of ROWS x COLS elements.
  *
  * The host does not know how many rows an expert has. It knows how many tiles there can be, and numbers them.
  * A block that computes the tile of a number counts: the tiles of expert 0, of expert 1, ... until the number
@@ -18,7 +18,7 @@ enum { OT_GROUPS_BAND = 16 };
 
 struct ot_groups_tile {
     int expert, begin, end; /* the rows of its group */
-    int row, col;           /* where the tile begins: rows are packed rows (ROWS), or rows of C_e (SUMS) */
+    int row, col;           /* the tile's origin: a packed row (ROWS), or a row of C_e (SUMS) */
 };
 
 static inline int64_t ot_groups_tiles(const struct ot_gemm_groups &op, int tile_rows, int tile_cols) {

@@ -7,7 +7,7 @@
 
 /* ---- sizes ---- */
 
-/* What the copying warps tell the others about a tile. It lies beside the slot of the tile's first step. */
+/* The copying warps' message to the others about a tile. It lies beside the slot of the tile's first step. */
 struct groups_note {
     struct ot_groups_tile at;
     int steps; /* 0: there are no more tiles */
@@ -52,9 +52,8 @@ __device__ __forceinline__ void groups_copy_single(T *to, const T *from, bool va
         to[i] = valid ? from[i] : ot_from_float<T>(0.0f);
 }
 
-/* What one thread copies of an operand, SIZE rows (A) or columns (B) of the product: in each panel the rows
- * r, r + 16, ... of its chunk of 8 elements. rows, cols: how many the matrix has from the thread's first
- * on. */
+/* One thread's share of an operand (SIZE rows of A, or columns of B): in each panel the rows r, r + 16, ...
+ * of its chunk of 8 elements. rows, cols: the matrix's extent from the thread's first element on. */
 template <class T, bool ALONG, int SIZE, bool ALIGNED>
 struct groups_source {
     static constexpr int PANELS = ALONG ? 1 : SIZE / 64, PANEL_ROWS = ALONG ? SIZE : groups_shape::STEP;

@@ -20,17 +20,17 @@
 #include "kernels/cuda/rows.cuh"
 
 enum {
-    RESERVED = 1024, /* of each block for CUDA; a multiprocessor has the limit of a block and this */
+    RESERVED = 1024, /* CUDA's bytes in each block; a multiprocessor has the limit of a block plus this */
     ROWS = 4,
     ROOM = ROWS * OT_WARP,
     MIN_ROWS = 16,
     MAX_CHUNKS = 1024
 };
 
-/* Where a block keeps its data. */
+/* The placement of a block's data. */
 struct norm_backward_shape {
     int team;             /* in threads */
-    int rows;             /* of a team at once */
+    int rows;             /* a team's rows at once */
     bool keep, sums_here; /* in shared memory: x and dy; sums of columns */
 };
 
@@ -82,7 +82,7 @@ struct norm_rows {
     int64_t first;
     int step, live;
     float mean[ROWS], rstd[ROWS];
-    float g[ROWS], gz[ROWS]; /* of a row: the sums of g and of g * z, then their means; g: LAYER only */
+    float g[ROWS], gz[ROWS]; /* per row: the sums of g and of g * z, then their means; g: LAYER only */
 };
 
 template <class T, bool ALIGNED>
@@ -240,7 +240,7 @@ static bool norm_backward_aligned(const struct ot_norm_backward *op) {
            ot_rows_aligned(op->weight, 0, bytes);
 }
 
-/* Where blocks keep their data on this card. *bytes: their shared memory. */
+/* The placement of a block's data on this card. *bytes: its shared memory. */
 static struct norm_backward_shape norm_backward_shape(int64_t packs, int64_t sums_bytes,
                                                       struct ot_team_shape threads,
                                                       const struct ot_cuda_stream *on, int64_t *bytes) {

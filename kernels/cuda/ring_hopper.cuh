@@ -1,4 +1,4 @@
-/* What the kernels of compute capability 9.0 share (attention_hopper.cu, attention_hopper_backward.cu,
+/* Shared by the kernels of compute capability 9.0 (attention_hopper.cu, attention_hopper_backward.cu,
  * gemm_groups_hopper.cu): the division of a block into warpgroups, and the ring of tiles in shared memory.
  *
  * The first warpgroup of a block copies tiles into the ring; two more warpgroups multiply and own 64 rows of
@@ -80,7 +80,7 @@ struct hopper_room {
 template <class S, int STEP>
 struct hopper_place {
     int slot;
-    uint32_t parity; /* of the phase of full[slot] that its item ends */
+    uint32_t parity; /* parity of the phase of full[slot] that its item ends */
 
     __device__ __forceinline__ explicit hopper_place(int first) : slot(first), parity(0) {}
     __device__ __forceinline__ void advance() {

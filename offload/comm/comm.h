@@ -44,10 +44,10 @@ struct ot_comm_config {
     /* The ranks and their control connections; outlives the communicator. NULL: one rank, or the ranks that a
      * plugin with control functions finds by itself. */
     struct ot_world *world;
-    struct ot_device *device; /* whose memory the operations use; outlives the communicator */
+    struct ot_device *device; /* operations use its memory; outlives the communicator */
     int device_index;         /* CUDA device ordinal; -1: the cpu device */
     const char *plugin_dirs;  /* $OFFLOAD_TRAIN_PLUGINS: folders with colons between them; NULL: none */
-    double timeout_seconds;   /* of every wait for another rank; 0: 600 s */
+    double timeout_seconds;   /* limit of every wait for another rank; 0: 600 s */
 };
 
 /* Opens the communicator on all ranks. Errors: OT_E_INPUT (no such plugin, or it is not one), OT_E_COMM (it

@@ -1,4 +1,4 @@
-/* What the files of the communicator share. Included inside this folder alone. */
+/* Private declarations of the communicator. Included inside this folder alone. */
 #ifndef OT_OFFLOAD_COMM_COMM_STATE_H
 #define OT_OFFLOAD_COMM_COMM_STATE_H
 
@@ -18,7 +18,7 @@ struct ot_comm_operation {
     enum ot_comm_kind kind;
     const void *from; /* the part, or what is sent */
     void *to;         /* the parts, what is received, or the memory of a broadcast */
-    size_t bytes;     /* of a part, or of a broadcast */
+    size_t bytes;     /* size of a part, or of a broadcast */
     int root;
 };
 
@@ -30,7 +30,7 @@ enum { OT_COMM_OPERATIONS = OT_LANE_MOST_COMMANDS + 1 };
 struct ot_comm_monitor {
     pthread_t thread;
     bool is_running;          /* set by open and close */
-    _Atomic int64_t since_ns; /* when the stream has reached the operation that it is at; 0: it is at none */
+    _Atomic int64_t since_ns; /* time at which the stream reached its present operation; 0: none */
     pthread_mutex_t mutex;    /* guards `must_end` */
     pthread_cond_t changed;
     bool must_end;
@@ -38,7 +38,7 @@ struct ot_comm_monitor {
 
 struct ot_comm {
     const struct ot_comm_v1 *api;
-    void *library; /* of dlopen; NULL: built in */
+    void *library; /* from dlopen; NULL: built in */
     void *context;
     bool is_open;
     struct ot_world *world; /* NULL: none */

@@ -59,7 +59,7 @@ extern "C" {
 
 enum { OT_COMM_ABI_V1 = 1 };
 
-enum { /* what functions return */
+enum { /* return codes */
        OT_COMM_OK = 0,
        OT_COMM_FAILED = -1,    /* a call of the library or the system failed, or a rank is gone */
        OT_COMM_TIMED_OUT = -2, /* a rank did not arrive before the deadline */
@@ -79,8 +79,8 @@ enum { OT_COMM_LOG_ERROR, OT_COMM_LOG_WARN, OT_COMM_LOG_INFO, OT_COMM_LOG_DEBUG 
 /* The bytes that one rank may pass to exchange and all_gather_host. */
 enum { OT_COMM_MOST_CONTROL_BYTES = 65536 };
 
-/* What offload-train gives to a plugin. Valid until `open` returns, apart from the functions and `host`,
- * which stay valid until `close` returns. */
+/* offload-train's data and functions for a plugin. Valid until `open` returns; the functions and `host` are
+ * valid until `close` returns. */
 struct ot_comm_host_v1 {
     uint32_t struct_size;
     /* The rank of this process among all, and on its host. -1, 0: unknown, so the plugin must find out (only

@@ -14,7 +14,7 @@
 
 enum { NAME_BYTES = 64, PATH_BYTES = 64 };
 
-/* What rank 0 tells the others about its file. */
+/* Rank 0's message to the others about its file. */
 struct offer {
     int64_t process;
     int file;

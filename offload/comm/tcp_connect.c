@@ -39,11 +39,11 @@ enum { RING_BYTES = OT_TCP_SLOTS * OT_TCP_SLOT_BYTES };
 
 /* The host of a rank. */
 struct host {
-    char boot_id[40];       /* of the kernel; "": not known */
+    char boot_id[40];       /* the kernel's; "": not known */
     uint64_t net_namespace; /* 0: not known */
 };
 
-/* What a rank tells the others about itself. */
+/* A rank's message to the others about itself. */
 struct card {
     struct host host;
     uint8_t token[OT_TCP_TOKEN_BYTES];
@@ -55,7 +55,7 @@ struct card {
 struct hello {
     uint32_t magic;
     int32_t rank;
-    uint8_t token[OT_TCP_TOKEN_BYTES]; /* of the receiver */
+    uint8_t token[OT_TCP_TOKEN_BYTES]; /* the receiver's */
     uint64_t own_token;                /* address of the sender's own token, to try process_vm_readv */
 };
 
@@ -488,7 +488,7 @@ int ot_tcp_connect(struct ot_tcp *tcp, const struct ot_comm_host_v1 *host, enum 
     struct connecting c = {.tcp = tcp, .host = host, .ways = ways, .unix_listener = -1, .tcp_listener = -1};
     if (tcp->ranks == 1)
         return OT_COMM_OK;
-    /* Where Yama restricts process_vm_readv to ancestors, this permits it to processes of the same user. */
+    /* Yama may restrict process_vm_readv to ancestors. This call permits it to processes of the same user. */
     if (ways == OT_TCP_ALL_WAYS)
         (void)prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
     int code = connect_all(&c);

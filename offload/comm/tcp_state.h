@@ -1,4 +1,4 @@
-/* What the files of the tcp communicator share.
+/* Private declarations of the tcp communicator.
  *
  *   tcp.c          the functions of plugin.h, and the loop that waits
  *   tcp_connect.c  connects every rank with every other
@@ -52,8 +52,8 @@ struct ot_tcp_message {
     uint32_t magic;
     uint16_t kind, operation;
     uint64_t sequence;   /* number of the operation */
-    uint64_t part_bytes; /* of the operation */
-    uint64_t bytes;      /* of this message's data */
+    uint64_t part_bytes; /* part size of the operation */
+    uint64_t bytes;      /* size of this message's data */
     uint64_t address;    /* OT_TCP_LOOK: in the sender's memory */
 };
 
@@ -61,7 +61,7 @@ struct ot_tcp_link {
     int fd; /* -1: this rank itself, or not connected */
     bool is_local;
     bool we_read, they_read; /* process_vm_readv works from their memory, and from ours */
-    pid_t pid;               /* of the other rank; 0: not visible here */
+    pid_t pid;               /* the other rank's; 0: not visible here */
 
     /* rings; NULL: none. Both have OT_TCP_SLOTS slots. */
     char *out_ring, *in_ring;

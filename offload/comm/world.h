@@ -40,9 +40,9 @@ struct ot_world;
 
 enum { OT_MAX_RANKS = 64 };
 
-/* What a rank knows about itself, from its launcher. */
+/* A rank's launch parameters, from its launcher. */
 struct ot_ranks {
-    int rank, ranks;             /* of all; 0 and 1 without a launcher */
+    int rank, ranks;             /* number and total; 0 and 1 without a launcher */
     int local_rank, local_ranks; /* on this host; -1, 0: not known, so ot_world_open counts */
     char address[256];           /* host name or IP address of rank 0; "": not known, or one rank */
     bool is_bound; /* the user named the address: rank 0 listens there alone (if an IP address, localhost) */
@@ -56,7 +56,7 @@ struct ot_world_config {
     double silence_seconds;  /* a rank that is silent for so long is lost; 0: 30 s */
     double linger_seconds;   /* for telling ranks that are not connected why the run ends; 0: 10 s */
     const char *secret;      /* NULL, "": none. Valid until the world is closed */
-    const char *secret_name; /* of the place where people set it, for sentences; NULL: "secret" */
+    const char *secret_name; /* name of the setting, for sentences; NULL: "secret" */
     /* A listening socket that rank 0 was given by its parent (local ranks); -1: none. ot_world_open closes
      * it, also if it fails. */
     int listener;

@@ -1,6 +1,6 @@
-/* How rank 0 takes connections. Anybody can connect to its port: port scanners, ranks of other runs, and
+/* Rank 0 accepts connections. Anybody can connect to its port: port scanners, ranks of other runs, and
  * programs that send nothing or nonsense. So a connection is a stranger until its hello proves that it is a
- * rank of this run. Strangers are few, and have little time. */
+ * rank of this run. The number of strangers and their time are limited. */
 #include <errno.h>
 #include <netdb.h>
 #include <stdio.h>

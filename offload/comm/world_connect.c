@@ -1,4 +1,4 @@
-/* How a rank reaches rank 0: the listening socket, the connection, the handshake. */
+/* Connects a rank to rank 0: the listening socket, the connection, the handshake. */
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -180,8 +180,8 @@ static int answer_challenge(struct ot_world *world, int fd, int64_t deadline_ns,
     return error ? error : transfer(fd, false, reply, sizeof *reply, deadline_ns);
 }
 
-/* What rank 0 has answered. Returns 0 if it takes this rank, 1 with the reason in `why` if another attempt
- * may do better, or the error with which it refuses this rank for good. */
+/* Reads rank 0's answer. Returns 0 if it accepts this rank, 1 with the reason in `why` if a retry may
+ * succeed, or the error with which it refuses this rank for good. */
 static int take_verdict(const struct ot_world *world, const struct ot_world_reply *reply, bool is_proved,
                         char *why, size_t why_bytes) {
     bool is_code = reply->verdict > 0 && reply->verdict <= OT_E_COMM;

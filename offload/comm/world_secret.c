@@ -1,4 +1,4 @@
-/* How ranks prove to each other that they know the secret of the run (world.h). */
+/* Ranks prove to each other that they know the secret of the run (world.h). */
 #include <errno.h>
 #include <string.h>
 #include <sys/random.h>

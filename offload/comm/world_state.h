@@ -29,10 +29,10 @@ struct ot_world_hello {
     uint32_t protocol, rank, ranks;
     int32_t local_rank, local_ranks; /* -1, 0: not known */
     int32_t process;
-    char version[24]; /* of the program */
+    char version[24]; /* the program's */
     char run_id[128];
     char host[128];
-    char boot_id[40]; /* of the host's kernel: two hosts may have the same name */
+    char boot_id[40]; /* identifies the host: two hosts may have the same name */
     uint32_t has_secret;
     uint8_t nonce[OT_WORLD_NONCE_BYTES]; /* random */
 };
@@ -45,7 +45,7 @@ enum { OT_WORLD_TAKEN = 0, OT_WORLD_CHALLENGE = 1 << 16 };
 struct ot_world_reply {
     char magic[8];
     uint32_t protocol, verdict;     /* one of the above; any other value: refused, with this error code */
-    char text[OT_ERROR_TEXT_BYTES]; /* why */
+    char text[OT_ERROR_TEXT_BYTES]; /* reason */
     uint8_t nonce[OT_WORLD_NONCE_BYTES], proof[OT_SHA256_BYTES];
 };
 
@@ -80,11 +80,11 @@ struct ot_world_peer {
     bool is_lost;   /* closed without a goodbye, silent, or it sent nonsense */
     bool has_ended; /* has said goodbye */
     int64_t heard_ns, said_ns;
-    /* what arrives */
+    /* the message that is being received */
     struct ot_world_head head;
     size_t received; /* bytes of the head and of the data */
     unsigned char *data;
-    /* what leaves */
+    /* the messages to send */
     struct ot_world_message *queue[OT_WORLD_QUEUE];
     int n_queue;
     size_t sent; /* bytes of the first message */
@@ -138,7 +138,7 @@ struct ot_world {
     struct ot_error broken; /* code 0: the world is whole */
     struct ot_error reason; /* the heaviest so far */
     enum ot_world_weight weight;
-    int64_t decide_ns; /* when the reason becomes the decision; 0: none */
+    int64_t decide_ns; /* time at which the reason becomes the decision; 0: none */
 
     bool closing;
     int64_t close_by_ns, linger_by_ns; /* linger_by_ns 0: no rank is to be told why the run ends */
@@ -165,7 +165,7 @@ int ot_world_prepare_socket(const struct ot_world *world, int fd);
 
 /* ---- world_secret.c ---- */
 
-/* Whose proof it is: rank 0's, or that of the rank that said hello. */
+/* The author of a proof: rank 0, or the rank that said hello. */
 enum ot_world_prover { OT_WORLD_ROOT, OT_WORLD_OTHER };
 /* nonce: rank 0's. */
 void ot_world_prove(const struct ot_world *world, enum ot_world_prover who,

@@ -135,7 +135,7 @@ static void flush(struct ot_world *world, int rank, int64_t now) {
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return;
         if (n < 0)
-            return; /* what the rank said last may still be unread: receiving finds the end */
+            return; /* the rank's last message may still be unread: receiving finds the end */
         peer->said_ns = now;
         peer->sent += (size_t)n;
         if (peer->sent == message->bytes) {
@@ -239,7 +239,7 @@ static void take(struct ot_world *world, int rank) {
     pthread_cond_broadcast(&world->changed);
 }
 
-/* The head of a message is there. Returns why no data can follow it; NULL: it can. */
+/* Called when a message's head is complete. Returns why its data cannot follow; NULL if it can. */
 static const char *begin_data(const struct ot_world *world, struct ot_world_peer *peer) {
     if (!makes_sense(world, &peer->head))
         return "it sent a message that makes no sense";
@@ -247,7 +247,7 @@ static const char *begin_data(const struct ot_world *world, struct ot_world_peer
     return peer->data ? NULL : "there is no memory for its message";
 }
 
-/* Receives what is there. Returns why the connection is of no use any more; NULL: it is. */
+/* Receives available data. Returns why the connection must close; NULL if it still works. */
 static const char *receive_some(struct ot_world *world, int rank, int64_t now) {
     struct ot_world_peer *peer = &world->peers[rank];
     bool in_head = peer->received < sizeof peer->head;
@@ -344,10 +344,10 @@ static bool is_over(const struct ot_world *world, int64_t now) {
 
 enum { MOST_POLLED = 2 + OT_WORLD_STRANGERS + OT_MAX_RANKS };
 
-/* What a polled socket is. */
+/* The owner of a polled socket. */
 struct polled {
     struct ot_world_stranger *stranger;
-    int rank; /* of a peer; -1: none */
+    int rank; /* a peer's; -1: none */
 };
 
 static int list_sockets(struct ot_world *world, struct pollfd *fds, struct polled *what) {

@@ -18,7 +18,7 @@ struct collection {
     int64_t share, piece;
     float *own;                    /* [piece]: of this rank, on the host */
     float *staging;                /* [ranks][piece], on the device */
-    struct ot_shard_range holding; /* of this rank */
+    struct ot_shard_range holding; /* this rank's */
 };
 
 /* The ranks may have different plans, so the piece is the largest that fits on every rank. */

@@ -128,7 +128,7 @@ static unsigned find_wishes(const struct ot_engine *en, const double *results) {
     return wishes;
 }
 
-/* Why the step must be skipped, spikes aside. */
+/* Returns why the step must be skipped. Ignores spikes. */
 static enum ot_skip find_fault(const struct ot_engine *en, const struct ot_step_result *result) {
     if (!isfinite(result->loss))
         return OT_SKIP_LOSS;

@@ -40,7 +40,7 @@ struct ot_comm;
 struct ot_optimizer_config {
     float beta1, beta2, eps, weight_decay;
     float clip; /* largest global norm; 0: no clipping, and updates overlap backward */
-    /* Of the random numbers that round a compact state (kernels/state_format.h), and of dropout. */
+    /* Seed of dropout, and of the random numbers that round a compact state (kernels/state_format.h). */
     uint64_t seed;
 };
 
@@ -55,7 +55,7 @@ struct ot_engine_config {
     /* For plans that use nvme: directories, I/O engine, verify, chunk, depth and calls of the store. The
      * engine fills in the fields that depend on the plan. NULL: the plan uses no nvme. */
     const struct ot_store_config *store;
-    const struct ot_topology *topology; /* where to bind threads; outlives the engine; NULL: do not bind */
+    const struct ot_topology *topology; /* for binding threads; outlives the engine; NULL: do not bind */
     uint64_t delay_seed;                /* test seam: if not 0, random delays in the executor's threads */
     bool poisons_parts;   /* test seam: NaNs in the parts of a slot that are not fetched (engine/fetch.c) */
     double stall_seconds; /* after this long without progress the watchdog logs each lane's task; 0: 60 s */
@@ -108,7 +108,7 @@ struct ot_micro_batch { /* host memory; rows and fields as in kernels/ops.h */
 };
 
 struct ot_step_input {
-    int n_micro; /* of all ranks together, at least 1 */
+    int n_micro; /* sum over all ranks, at least 1 */
     /* Those of this rank, in order: ot_shard_micro says which. One rank has all. */
     const struct ot_micro_batch *micro;
     /* number of targets >= 0 in the whole step (all ranks); divides loss and gradient */
@@ -116,8 +116,7 @@ struct ot_step_input {
     float lr;
 };
 
-/* Why a step was skipped as a whole. A skipped step changes nothing, and does not count as an optimizer
- * step. */
+/* The reason why a step was skipped. A skipped step changes nothing, and is not an optimizer step. */
 enum ot_skip {
     OT_SKIP_NONE,     /* not skipped */
     OT_SKIP_LOSS,     /* the loss was not finite */
@@ -140,10 +139,10 @@ struct ot_step_result {
     double clipped_norm;
     float loss_scale; /* loss scale of the step's gradients (fp16); 1 in other dtypes */
     enum ot_skip skipped;
-    bool spike;      /* whether it was skipped or not */
+    bool spike;      /* also set if the step was not skipped */
     int bad_micro;   /* the first micro-batch, of all ranks, whose loss was not finite; -1: none */
     int bad_slab;    /* the first slab in backward's order whose gradient was not finite; -1: none */
-    unsigned wishes; /* of all ranks together */
+    unsigned wishes; /* union over all ranks */
     double seconds;  /* from the previous step's result, or this step's start if later, to its own result */
 };
 
@@ -173,10 +172,10 @@ bool ot_engine_is_consistent(struct ot_engine *engine);
 
 /* The weights that were copied to the device for blocks, since the engine was opened. */
 struct ot_engine_fetches {
-    int64_t bytes;      /* that were copied */
-    int64_t parts;      /* of the slabs that were fetched by use (plan/used_parts.h) */
-    int64_t used;       /* those of them that were copied */
-    int64_t left_bytes; /* of the others */
+    int64_t bytes;      /* bytes copied */
+    int64_t parts;      /* parts of the slabs that are fetched by use (plan/used_parts.h) */
+    int64_t used;       /* parts of these slabs that were copied */
+    int64_t left_bytes; /* bytes of the parts that were not copied */
 };
 void ot_engine_get_fetches(const struct ot_engine *engine, struct ot_engine_fetches *out); /* drained */
 

@@ -15,7 +15,7 @@
 /* The host's data of a step in flight. ot_engine_submit writes it before the step starts; then tasks read
  * it. */
 struct ot_engine_step {
-    int n_micro;           /* of all ranks */
+    int n_micro;           /* sum over all ranks */
     int n_places;          /* places up to the last micro-batch of this rank */
     int64_t *micro_tokens; /* [plan.max_micro]: of the micro-batch in each place, padded; 0: none */
     int64_t *micro_inputs; /* [plan.max_micro]: ot_micro_batch.n_inputs of each */
@@ -64,7 +64,7 @@ struct ot_engine_staged {
     char *memory;
     /* protected by the mutex of the stages: */
     bool moves;            /* a transfer is under way; the driver leaves the memory alone */
-    struct ot_error error; /* of the last transfer */
+    struct ot_error error; /* the last transfer's */
 };
 
 /* All staged extents. They are a member of the engine because a transfer may outlive the wait for it: see
@@ -126,7 +126,7 @@ struct ot_engine {
     int64_t kv_inputs; /* with pairs: so many of its first tokens are inputs */
 };
 
-/* Where a token array of a micro-batch begins in the buffer of the step's arrays, in elements. array: in the
+/* The offset of a micro-batch's token array in the buffer of the step's arrays, in elements. array: in the
  * order of ot_chain_token_arrays. */
 static inline size_t ot_engine_batch_offset(const struct ot_engine *engine, int micro, int array) {
     return (size_t)(micro * ot_chain_token_arrays(&engine->chain) + array) *
@@ -188,7 +188,7 @@ void ot_engine_decode_slab(struct ot_engine *engine, const struct ot_task *task,
 void ot_engine_choice_out(struct ot_engine *engine, const struct ot_task *task, int64_t step,
                           struct ot_lane *lane);
 int32_t *ot_engine_choice(const struct ot_engine *engine, const struct ot_task *task, struct ot_lane *lane);
-/* What a FETCH or an NVME_READ of a slab brings. */
+/* The ranges that a FETCH or an NVME_READ of a slab copies. */
 struct ot_run_walk ot_engine_walk(const struct ot_engine *engine, const struct ot_task *task, int64_t step);
 /* Run GRAD_FINISH and GRAD_KEEP tasks (engine/finish.c). */
 void ot_engine_finish_grads(struct ot_engine *engine, const struct ot_task *task, struct ot_lane *lane);

@@ -50,7 +50,7 @@ struct ot_executor_config {
     ot_task_start_fn start; /* NULL: no schedule has tasks on an nvme lane */
     void *context;
     struct ot_trace *trace;             /* NULL: none */
-    const struct ot_topology *topology; /* where to bind the lanes' threads; NULL: do not bind */
+    const struct ot_topology *topology; /* for binding the lanes' threads; NULL: do not bind */
     int optimizer_threads;              /* threads of the optimizer; the cpu lane's thread is the first */
     uint64_t delay_seed;        /* test seam: if not 0, a random delay of 0..200 us before each task */
     double stall_seconds;       /* after this long without progress, log what each lane waits for; 0: 60 s */

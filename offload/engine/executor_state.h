@@ -49,7 +49,7 @@ struct ot_bound {
 
 struct ready {
     struct instance *instance;
-    int64_t step; /* of the instance */
+    int64_t step; /* the instance's */
     int task, deadline;
 };
 

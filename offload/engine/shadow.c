@@ -26,7 +26,7 @@
 #include "offload/plan/shadow.h"
 #include "src/base/error.h"
 
-/* Of the squared norm: the norm may become a tenth larger than the guess. */
+/* For the squared norm: the norm may become a tenth larger than the guess. */
 static const double SHADOW_MARGIN = 1.21, NEWEST_WEIGHT = 0.25;
 
 int ot_engine_open_shadows(struct ot_engine *en) {

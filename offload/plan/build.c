@@ -4,8 +4,8 @@
 
 #include "offload/plan/candidate.h"
 
-/* How many of the first n shared tiles are streamed. The stream engine and the pool alternate on `shared`
- * tiles, and `streamed` of these are streamed. */
+/* Counts the streamed tiles among the first n shared ones. The stream engine and the pool alternate on
+ * `shared` tiles, and `streamed` of these are streamed. */
 static int64_t streamed_of_first(int64_t n, int64_t streamed, int64_t shared) {
     return shared ? (n * streamed + shared / 2) / shared : 0;
 }

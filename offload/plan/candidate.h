@@ -16,16 +16,16 @@ struct ot_candidate {
     /* the first so many slabs live on the device: the next forward waits for their update first */
     int resident;
     int waiting; /* the first so many slabs whose streamed tiles keep their gradients on the device */
-    int rounds;  /* of a step; the request's, if it says how many */
+    int rounds;  /* rounds of a step; the request's, if set */
     /* In several rounds: the first so many slabs, and with sums_stay all resident slabs, keep their gradient
      * sums on the device between rounds. */
     int summing;
     bool sums_stay;
-    /* How many items move from the host to nvme, in this order: the state of slabs (last slab first, because
-     * its update leaves the most time to read ahead), then all boundaries as one item, then the gradients of
-     * slabs with their sums (last slab first), then the weights of slabs (last slab first). Weights are last,
-     * because a step moves most bytes for each byte of them: it reads them three times and writes them once.
-     */
+    /* The number of items that move from the host to nvme, in this order: the state of slabs (last slab
+     * first, because its update leaves the most time to read ahead), then all boundaries as one item, then
+     * the gradients of slabs with their sums (last slab first), then the weights of slabs (last slab first).
+     * Weights are last, because a step moves most bytes for each byte of them: it reads them three times and
+     * writes them once. */
     int spilled;
     int kept_blocks; /* middle blocks that keep activations on the device */
     int shadow_frames;

@@ -36,7 +36,7 @@ struct ot_buffer {
     /* It is in the memory that ranks share. `bytes` and `reserved` are those of a rank's share, and the
      * buffer takes `reserved` there for each rank. */
     bool one_copy;
-    int sides; /* of its extents on nvme (store.h); 1 on other tiers */
+    int sides; /* sides of its extents on nvme (store.h); 1 on other tiers */
     int n_tiles;
     int first_extent;    /* nvme: the extent of its first tile */
     int64_t first_param; /* the unit (slabs.h) of its slab with which it begins, or OT_HELD_PARAM */
@@ -74,7 +74,7 @@ struct ot_layout {
     int *encoded_slots[OT_SLOT_KINDS];
     int n_boundaries; /* boundaries that have their own device buffers */
     int places;       /* the most micro-batches of a round */
-    /* Of the micro-batches of a round: [n_boundaries][places] for all n_blocks - 1 boundaries, or 2 that
+    /* Boundary activations of a round: [n_boundaries][places] for all n_blocks - 1 boundaries, or 2 that
      * alternate; [n_blocks - 1][places], or NULL. */
     int *boundary_gpu, *boundary_host, *boundary_nvme;
     int *activation_slots; /* [plan.activation_slots] */
@@ -97,7 +97,7 @@ struct ot_layout {
     int *state_slots;    /* [plan.state_slots]: state of a tile, then its gradients, then its weights */
     int64_t slot_params; /* parameters that fit a state slot: those of the largest streamed tile */
     int *boundary_grad;  /* [places] */
-    /* What blocks keep of their inner activations: [n_blocks][places], and slots for those that leave. */
+    /* Inner activations that blocks keep: [n_blocks][places], and slots for those that leave. */
     int *kept, *kept_slots, *host_kept_slots;
     /* By ot_layout_sum: homes of gradient sums between rounds, on nvme one extent per piece (slabs.h).
      * OT_NO_BUFFER: the sum has no home. */
@@ -122,8 +122,8 @@ struct ot_layout {
     int staging;    /* host: for the communicator; OT_NO_BUFFER: it needs none */
     int meeting;    /* gpu, one copy: [ranks][OT_MEETING_BYTES] for MEET; else OT_NO_BUFFER */
     int loss_scale; /* gpu, fp16: loss scale of the present step */
-    size_t tier_bytes[OT_TIER_COUNT]; /* of the rank's own memory */
-    size_t one_copy_bytes;            /* of the memory that the ranks share */
+    size_t tier_bytes[OT_TIER_COUNT]; /* the rank's own memory */
+    size_t one_copy_bytes;            /* memory that the ranks share */
     int n_extents;
     size_t *extent_bytes; /* [n_extents] */
     int *extent_sides;    /* [n_extents] */
@@ -144,7 +144,7 @@ void ot_layout_free(struct ot_layout *layout);
 int ot_layout_order(const struct ot_chain *chain, const struct ot_plan *plan, const struct ot_layout *layout,
                     int **extents);
 
-/* What a rank sends to the others in a MEET: the bytes mean nothing. */
+/* Size of a rank's message in a MEET. Its content means nothing. */
 enum { OT_MEETING_BYTES = 8 };
 
 /* The address of a buffer. memory: [OT_MEMORIES]. */

@@ -1,4 +1,4 @@
-/* What a layout's users ask it: addresses, the ledger, and to free it. */
+/* Finds addresses in a layout, reads its ledger, and frees it. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

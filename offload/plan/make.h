@@ -8,8 +8,8 @@
 
 enum { OT_KEEP_CHOSEN = -1, OT_SHADOWS_CHOSEN = -1 };
 
-/* What is fetched of slabs with parts (used_parts.h). CHOSEN: in training all parts, unless the planner finds
- * that the used ones alone are faster; in a forward pass alone the used ones, if a pass is expected to use at
+/* The parts of slabs that are fetched (used_parts.h). CHOSEN: in training all parts, unless the planner finds
+ * that fetching used parts is faster; in forward-only plans the used parts, if a pass is expected to use at
  * most half of them. */
 enum ot_fetch_choice { OT_FETCH_CHOSEN, OT_FETCH_USED_PARTS, OT_FETCH_ALL_PARTS };
 
@@ -17,7 +17,7 @@ struct ot_plan_request {
     const struct ot_chain *chain;
     size_t budget_bytes[OT_TIER_COUNT];
     int64_t sequence_tokens; /* tokens of one packed sequence */
-    int64_t step_sequences;  /* of all ranks together */
+    int64_t step_sequences;  /* sum over all ranks */
     int64_t micro_sequences; /* sequences of a micro-batch; 0: chosen to fit the budgets */
     bool train, clip;
     /* AUTO, or forced for all slabs. sums: gradient sums between rounds. */
@@ -25,10 +25,10 @@ struct ot_plan_request {
     double shares[OT_TILE_ENGINES]; /* shares of the tiles, by engine; all 0: chosen */
     int64_t tile_params;            /* parameters of a tile; 0: chosen */
     int slots;                      /* weight slots of each kind, 1..OT_PLAN_MAX_SLOTS; 0: chosen */
-    /* What middle blocks keep for backward. keep: OT_KEEP_CHOSEN, or the level of every block. kept: its
-     * home; AUTO: the device if there is room. If the level is chosen: as many blocks as fit keep kept_level
-     * on the device (OT_KEEP_NONE: as products), and kept_off is the share of the others that keep it on the
-     * host, or on nvme if `kept` says so. */
+    /* Activations that middle blocks keep for backward. keep: OT_KEEP_CHOSEN, or the level of every block.
+     * kept: their home; AUTO: the device if there is room. If the level is chosen: as many blocks as fit keep
+     * kept_level on the device (OT_KEEP_NONE: as products), and kept_off is the share of the others that keep
+     * it on the host, or on nvme if `kept` says so. */
     int keep;
     enum ot_home kept;
     enum ot_keep_level kept_level;
@@ -46,8 +46,8 @@ struct ot_plan_request {
     int snapshot_slots;    /* same as in struct ot_plan */
     int kept_contents;     /* same as in struct ot_plan */
     bool is_trial;         /* a plan that does not fit is of no interest: out->shortage is not filled in */
-    int rounds;            /* of a step (rounds.h); 0: one, or as few as fit */
-    struct ot_shard shard; /* of this rank; the budgets are those of this rank too */
+    int rounds;            /* rounds of a step (rounds.h); 0: one, or as few as fit */
+    struct ot_shard shard; /* this rank's, like the budgets */
     size_t staging_bytes;  /* same as in struct ot_plan */
     /* Bytes of the budgets that the caller uses itself: the key/value cache of generate; rows in memory. */
     int64_t extra_device_bytes, extra_host_bytes;

@@ -159,17 +159,17 @@ struct ot_plan {
     bool keep_grads; /* test seam: see ot_engine_get_grad */
     /* 0: nothing passes through such a slot */
     int weight_slots[OT_SLOT_KINDS], grad_slots[OT_SLOT_KINDS], stage_slots[OT_SLOT_KINDS];
-    int encoded_slots[OT_SLOT_KINDS];  /* of the bytes of encoded slabs that are not resident */
-    int exchange_slots[OT_SLOT_KINDS]; /* of the gradients that other ranks send */
-    int state_slots;                   /* of the stream engine; one tile each */
+    int encoded_slots[OT_SLOT_KINDS];  /* for the bytes of encoded slabs that are not resident */
+    int exchange_slots[OT_SLOT_KINDS]; /* for the gradients that other ranks send */
+    int state_slots;                   /* for the stream engine; one tile each */
     int activation_slots;              /* device slots for boundary activations homed elsewhere */
     /* Slots on the host between nvme and the device. host_weight_slots: of a slab's weights, by kind.
      * tile_slots: of a tile's state, weights and gradients, before and after an update. host_grad_slots: of a
      * tile's finished gradients on their way out, or of a piece of a sum (slabs.h) on its way out or back.
      * host_activation_slots: of boundary activations. */
     int host_weight_slots[OT_SLOT_KINDS], tile_slots, host_grad_slots, host_activation_slots;
-    /* How many contents of state and weights on nvme may be pinned (store.h) at the same time, for
-     * checkpoints. Each one costs every extent another side. */
+    /* Versions of state and weights on nvme that checkpoints may pin at the same time (store.h). Each one
+     * costs every extent another side. */
     int kept_contents;
     /* Pinned bytes of the communicator, if it takes only host memory and the device has its own (comm.h). */
     size_t staging_bytes;

@@ -166,8 +166,8 @@ static int stretch_start(const struct ot_chain *chain, int resident) {
     return start;
 }
 
-/* How many counts of resident slabs in [low, high] the tier has room for. For the device these are the first
- * counts, for the host the last ones. What is on nvme does not change the need of the device. */
+/* Returns how many numbers of resident slabs in [low, high] fit the tier. On the device the smallest ones
+ * fit, on the host the largest ones. Spilling to nvme does not change the device's need. */
 static int count_fitting(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
                          enum ot_tier tier, int low, int high) {
     int fitting = 0, unknown = high - low + 1;

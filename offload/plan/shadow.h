@@ -55,8 +55,8 @@ int64_t ot_plan_shadow_tiles(const struct ot_plan *plan);
 /* Bytes of a frame: the weights and the state of the largest tile that may have a shadow, rounded up to
  * pages. 0: no tile may have one. */
 size_t ot_plan_frame_bytes(const struct ot_chain *chain, const struct ot_plan *plan);
-/* How many frames of so many bytes fit over what a block keeps on the host for one micro-batch. `bytes`: the
- * size of what it keeps. */
+/* The number of frames that fit over the `bytes` of activations that a block keeps on the host for one
+ * micro-batch. */
 int ot_frames_over(struct ot_kept kept, size_t bytes, size_t frame_bytes);
 int ot_plan_frames_over_kept(const struct ot_chain *chain, const struct ot_plan *plan, int block,
                              size_t frame_bytes);

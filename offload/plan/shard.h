@@ -81,7 +81,7 @@ int ot_shard_levels(const struct ot_shard *shard);
 /* The accumulator of the rank's group g (0 for its first group): the number of unfinished subtrees before
  * it. */
 int ot_shard_level(int own_group);
-/* How often the accumulator is added to the one below it after that group. */
+/* The number of times that this accumulator is added to the one below it after the group. */
 int ot_shard_merges(int own_group);
 
 /* Norms are taken over so many equal parts of a slab, counted over all ranks. Part p has the parameters from

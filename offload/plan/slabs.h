@@ -1,5 +1,5 @@
-/* What a plan means for each slab: what this rank holds of it, its tiles, and the parts of the holding that
- * the tile engines update.
+/* The plan's consequences for each slab: this rank's holding, its tiles, and the parts of the holding that
+ * each tile engine updates.
  *
  * UNITS. Homes, holdings, tiles and spans count a slab in units. A unit is a parameter in the chain's dtype,
  * or OT_ENCODED_UNIT bytes of an encoded slab (block.h). Everything of trained slabs counts parameters.

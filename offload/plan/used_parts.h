@@ -27,7 +27,7 @@
 
 #include "offload/plan/plan.h"
 
-/* What a fetch of a slab brings. */
+/* The content of a fetch of a slab. */
 enum ot_fetched {
     OT_FETCH_ALL,            /* the whole span */
     OT_FETCH_DENSE,          /* all but the parts */
@@ -53,14 +53,14 @@ int ot_slab_block(const struct ot_chain *chain, int slab);
 int64_t ot_slab_part_params(const struct ot_slab_spec *slab);
 int64_t ot_slab_part_units(const struct ot_slab_spec *slab);
 
-/* Why the parts of a slab come to its block as a whole. */
+/* The reason why a block gets all parts of a slab. */
 enum ot_whole_cause {
     OT_WHOLE_NOT,      /* they come by use: fetched, decoded, or both */
     OT_WHOLE_NO_PARTS, /* the slab has none */
     OT_WHOLE_AT_HOME,  /* they are on the device and not encoded: nothing is fetched */
     OT_WHOLE_GATHERED, /* ranks gather the slab */
     OT_WHOLE_STREAMED, /* the stream engine updates tiles of it */
-    OT_WHOLE_KEPT,     /* what its block keeps has too few slots */
+    OT_WHOLE_KEPT,     /* too few slots for the activations that its block keeps */
     OT_WHOLE_ASKED,    /* the plan has no fetch_used, and nothing else hinders */
     OT_WHOLE_CAUSES
 };

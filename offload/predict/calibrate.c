@@ -304,7 +304,7 @@ static int run_cycles(const struct bench *b, double seconds, double *mean) {
     return 0;
 }
 
-/* How many times as long as after a pause a block takes under a long load. */
+/* Measures a block's slowdown under a long load: its time, divided by its time after a pause. */
 static int measure_load(struct bench *b, double *slower) {
     const struct ot_calibration *c = b->config;
     const struct cycle *cycle = &b->cycle;

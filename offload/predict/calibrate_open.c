@@ -75,7 +75,7 @@ static int64_t inputs_of(const struct ot_chain *chain, int64_t n) {
 /* Makes a token part of a row whose inputs and targets are as long as each other, `half` tokens. */
 static void pair_token(int32_t *ids, int64_t n, int64_t n_inputs, int64_t half, int64_t i) {
     int64_t part = i < n_inputs ? 0 : n_inputs, at = (i - part) % half, first = i - part - at;
-    first = first < n_inputs ? first : 0; /* of the last row there are targets alone */
+    first = first < n_inputs ? first : 0; /* the last row has targets alone */
     int64_t end = first + half < n_inputs ? first + half : n_inputs;
     ids[2 * n + i] = (int32_t)at;
     ids[3 * n + i] = (int32_t)(i - at);

@@ -24,7 +24,7 @@ struct memory {
 struct cycle {
     int block;
     int64_t tokens, row;
-    double seconds; /* of a cycle after a pause; 0: unknown, the block does not fit */
+    double seconds; /* time of a cycle after a pause; 0: unknown, the block does not fit */
 };
 
 struct bench {

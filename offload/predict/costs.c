@@ -214,8 +214,8 @@ static int64_t chosen_tokens(const struct context *c, const struct ot_task *task
     return c->plan->micro_tokens * (ot_plan_place(c->plan, task->n_chosen - 1) + 1);
 }
 
-/* What a task brings of a slab of `whole`, each part of which has `part`. Of the parts: those that the
- * micro-batches of the task are expected to choose. */
+/* The amount that a task copies of a slab of size `whole`, with parts of size `part`. Used parts are those
+ * that the task's micro-batches are expected to choose. */
 static double brought(const struct context *c, const struct ot_task *task, int64_t whole, int64_t part) {
     double parts = c->chain->slabs[task->slab].n_parts, some = 0;
     if (task->fetched == OT_FETCH_ALL)

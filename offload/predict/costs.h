@@ -43,11 +43,11 @@ struct ot_costs {
     int n_blocks;
     double decode_bytes; /* bytes/s that decoding reads and writes; 0: not measured, as other kernels */
     bool is_measured;    /* false: all blocks are estimates; true: the middle blocks at least were measured */
-    /* How many times as long as after a pause a block takes under a long load (calibrate.h). The costs of the
-     * blocks contain it. 0: not measured. */
+    /* A block's time under a long load, divided by its time after a pause (calibrate.h). The blocks' costs
+     * include this factor. 0: not measured. */
     double under_load;
-    /* How many times as long as these costs say the tasks of a lane take. A run measures it (measured.h).
-     * 0: not measured, counts as 1. */
+    /* Per lane: the measured time of its tasks, divided by these costs. A run measures it (measured.h). 0:
+     * not measured, counts as 1. */
     double slower[OT_LANE_COUNT];
 };
 

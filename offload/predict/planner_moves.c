@@ -183,7 +183,7 @@ static int move_kept(struct ot_search *s) {
     return taken;
 }
 
-/* How many blocks keep activations on the device before slabs become resident. */
+/* Tries other numbers of blocks that keep activations on the device before slabs become resident. */
 static int move_kept_on(struct ot_search *s) {
     static const double steps[] = {1, 0.5, 0.25, 0.125, -0.125, -0.25, -1};
     bool may =
@@ -198,7 +198,7 @@ static int move_kept_on(struct ot_search *s) {
     return taken;
 }
 
-/* How many slabs are streamed although there may be room for them. */
+/* Tries other numbers of streamed slabs, even if there is room for them. */
 static int move_streamed(struct ot_search *s) {
     static const double steps[] = {1, 0.5, 0.25, 0.125, -0.125, -0.25, -1};
     int taken = 0, rc;

@@ -1,6 +1,6 @@
-/* What the files of the planner share. planner_try.c makes, simulates and compares one plan; planner_moves.c
+/* Private declarations of the planner. planner_try.c makes, simulates and compares one plan; planner_moves.c
  * changes one choice of a plan at a time, planner_shake.c several; planner_starts.c finds plans to begin
- * with; planner.c puts them together. Private to offload/predict. */
+ * with; planner.c puts them together. */
 #ifndef OT_OFFLOAD_PREDICT_PLANNER_STATE_H
 #define OT_OFFLOAD_PREDICT_PLANNER_STATE_H
 
@@ -13,8 +13,8 @@ struct ot_search {
     const struct ot_plan_request *given; /* the user's request */
     const struct ot_costs *costs;
     struct ot_planner_result *out;
-    int64_t tile_params; /* of the plans to begin with */
-    double effort;       /* what is left: the tasks of the plans that may still be simulated */
+    int64_t tile_params; /* tile size of the plans to begin with */
+    double effort;       /* remaining effort: tasks of plans that may still be simulated */
     /* Fingerprints of the plans that were tried. Searches from several plans may share them. */
     struct ot_planner_seen {
         int n;

@@ -182,7 +182,7 @@ void ot_sim_demand(const struct sim *sim, int task, double demand[RESOURCES]) {
         demand[i] = demand[i] < sim->capacity[i] ? demand[i] : sim->capacity[i];
 }
 
-/* Of a shadow and the update after it, one does the work. */
+/* Counts a shadow and its update as one task, the cheaper one: only one of them does the work. */
 double ot_sim_least_step(const struct sim *sim) {
     double lanes[OT_LANE_COUNT] = {0}, resources[RESOURCES] = {0}, demand[RESOURCES], least = 0;
     for (int i = 0; i < sim->schedule->n_tasks; i++) {

@@ -41,7 +41,7 @@ struct crossing {
     int task, before;
 };
 
-/* What a simulation reads of a task many times. It is small, so that caches hold it. */
+/* The task data that a simulation reads often. It is small, so that caches hold it. */
 struct sim_task {
     uint8_t lane, kind; /* enum ot_lane_id, enum ot_task_kind */
     int n_before;       /* edges from tasks of the same step */

@@ -9,16 +9,16 @@
 
 struct ot_comm_rate {
     const char *operation; /* "all_gather" */
-    size_t part_bytes;     /* of a part, or of a broadcast */
-    size_t received_bytes; /* that a rank gets from others; 0: there is one rank */
-    double seconds;        /* of one operation, on the slowest rank */
+    size_t part_bytes;     /* size of a part, or of a broadcast */
+    size_t received_bytes; /* a rank gets them from others; 0: there is one rank */
+    double seconds;        /* time of one operation, on the slowest rank */
     double rate;           /* received bytes per second */
-    double copy_rate;      /* of a copy of as many bytes, on all ranks at once; 0: the device is a GPU */
+    double copy_rate;      /* rate of a copy of as many bytes, on all ranks at once; 0: the device is a GPU */
 };
 
 struct ot_comm_rates_config {
     struct ot_comm *comm;
-    struct ot_device *device; /* of the communicator */
+    struct ot_device *device; /* the communicator's */
     bool is_gpu;
     const size_t *sizes; /* [n_sizes] bytes of a part, each at least 1 */
     int n_sizes;

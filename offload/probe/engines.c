@@ -17,7 +17,7 @@ enum {
     KIB = 1 << 10,
     MIB = 1 << 20,
     MOST_DEPTH = 128,
-    LEAST_FILE = 8 * MIB, /* what the smallest shape has in flight */
+    LEAST_FILE = 8 * MIB, /* bytes in flight of the smallest shape */
     RANDOM_BYTES = 1 << 20,
     MOST_FIRST_SECONDS = 2
 };

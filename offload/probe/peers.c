@@ -7,7 +7,7 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 
-/* Where a rank's GPU is, and what the rank measured. */
+/* The location of a rank's GPU, and the rank's measurements. */
 struct seat {
     char host[128], bus_id[OT_BUS_ID_BYTES];
     bool has_next, is_measured;

@@ -15,10 +15,10 @@ struct ot_peers {
 struct ot_peers_config {
     struct ot_world *world;
     struct ot_device *device;
-    const char *kind; /* of the device: "cuda" */
+    const char *kind; /* kind of device: "cuda" */
     int index;
-    size_t bytes;   /* of a copy; so much device memory is allocated on both GPUs */
-    double seconds; /* of the measurement */
+    size_t bytes;   /* size of a copy; as much device memory is allocated on both GPUs */
+    double seconds; /* duration of the measurement */
 };
 
 /* All ranks call it at the same time, and get the same answer. A rank that cannot measure, because it sees

@@ -102,7 +102,7 @@ struct ot_probe_row {
     enum ot_probe_group group;
     enum ot_probe_use use;
     const char *name;          /* valid during the call */
-    double seconds;            /* of one call */
+    double seconds;            /* time of one call */
     double work;               /* bytes, FLOPs or tasks of one call */
     double rate;               /* work per second */
     double spread;             /* spread of the repeats (ot_repeats_spread) */
@@ -149,7 +149,7 @@ struct ot_probe_host_config {
     int threads;                        /* measures 1, 2, 4 .. and this many; quick: only this many */
     int optimizer_threads;              /* the number in training; measured too */
     size_t bytes;                       /* memory to work on, at least OT_PROBE_HOST_LEAST_BYTES */
-    double seconds;                     /* that one row may measure */
+    double seconds;                     /* limit of one row's measurement */
     bool quick;                         /* only the threads and the kernel that training uses */
     const struct ot_topology *topology; /* places threads and memory as the optimizer's; NULL: does not */
     struct ot_probe_reader reader;
@@ -175,7 +175,7 @@ struct ot_probe_nvme_config {
 enum { OT_PROBE_NVME_NOTE_BYTES = 256 };
 struct ot_probe_nvme_result {
     int64_t written_bytes;                /* bytes written to the disks */
-    char store[OT_PROBE_NVME_NOTE_BYTES]; /* how the store did its I/O (ot_store_describe) */
+    char store[OT_PROBE_NVME_NOTE_BYTES]; /* the store's I/O method (ot_store_describe) */
 };
 
 /* Leaves no file behind. Errors: OT_E_IO, OT_E_BUDGET (no memory, or too little disk space). */

@@ -79,10 +79,10 @@ struct ot_program {
     bool *gathered;              /* [n_slabs]: its weights on the device are whole */
     bool *met;                   /* [n_slabs]: its one copy has the updates of all ranks */
     bool *finished;              /* [n_slabs]: its gradient is complete */
-    int visit;                   /* that is being written */
+    int visit;                   /* the visit that is being written */
     int prepared;                /* the last visit whose weights are on the device or on the way; -1: none */
     struct ot_sum {              /* a gradient sum */
-        int micro;               /* how many micro-batches are in it */
+        int micro;               /* number of micro-batches in it */
         bool away;               /* it left the device after a round */
     } * sums;                    /* by ot_layout_sum */
     struct ot_tag *in_slot;      /* [n_slabs] with parts: what the slot of the slab has of it */
@@ -142,17 +142,17 @@ int ot_program_stored_weights(struct ot_program *p, int slab);
 int ot_program_held_weights(struct ot_program *p, int slab);
 /* The tag of a slab's weights as its homes have them. version: counts for trained slabs. */
 struct ot_tag ot_program_weights_tag(const struct ot_program *p, int slab, int version);
-/* What a fetch for a pass copies: the holding, or with one copy the whole slab. */
+/* The span that a fetch for a pass copies: the holding, or with one copy the whole slab. */
 struct ot_tile_span ot_program_whole(const struct ot_program *p, int slab);
 void ot_program_forward(struct ot_program *p, int block, int micro, enum ot_half half);
 /* Blocks that choose (program_parts.c). If the block of a forward visit chooses: runs all first halves, and
- * fetches what they have chosen. Returns what of forward is left to run. */
+ * fetches what they have chosen. Returns the half of forward that is left to run. */
 enum ot_half ot_program_choose(struct ot_program *p, const struct ot_visit *visit);
 /* Adds the access of a first half to the choice of its block. */
 void ot_program_note_choice(struct ot_program *p, struct ot_task *task);
 /* True if a fetch for the visit may be listed now: its choice is known, or it needs none. */
 bool ot_program_may_fetch(const struct ot_program *p, int slab, int visit);
-/* What the visit's fetch of a slab brings, and what its decoding decodes, ahead of the visit. */
+/* The content of a slab that is fetched and decoded ahead of the visit. */
 enum ot_fetched ot_program_fetched(const struct ot_program *p, int slab, int visit);
 /* The content that a task of a block expects in the slot of a slab whose used parts it takes. */
 struct ot_tag ot_program_used_tag(const struct ot_program *p, const struct ot_task *task, int slab);

@@ -13,7 +13,7 @@
 #include "offload/schedule/program.h"
 #include "src/base/crc32.h"
 
-/* What a gradient sum of a slab is, for tags. */
+/* States of a slab's gradient sum, for tags. */
 enum { SUM_NARROW = -3, SUM_RECEIVED = -4, SUM_JOINED = -5, SUM_GATHERED = -6 };
 
 static int exchange_id(int slab, int use) {

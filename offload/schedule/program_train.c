@@ -215,7 +215,7 @@ static struct ot_tag sum_tag(const struct ot_program *p, int slab) {
 
 /* The gradient sums of a slab: one for each use, in the order of the blocks. */
 struct sums {
-    int n, ids[OT_MAX_USES]; /* of the accumulators */
+    int n, ids[OT_MAX_USES]; /* accumulators */
     int buffers[OT_MAX_USES];
     struct ot_tag tags[OT_MAX_USES];
 };

@@ -110,14 +110,14 @@ enum ot_content {
     OT_CONTENT_WEIGHTS,
     OT_CONTENT_FROZEN,  /* weights of a frozen slab, as its home has them: never change */
     OT_CONTENT_DECODED, /* weights of an encoded slab, decoded: never change */
-    OT_CONTENT_DENSE,   /* of the weights of a slab with parts: those outside of the parts */
-    OT_CONTENT_USED,    /* the same, and those of the parts that micro-batches before `micro` have chosen */
-    OT_CONTENT_PARTS,   /* those parts alone */
-    /* Like DENSE and USED, of an encoded slab, decoded. */
+    OT_CONTENT_DENSE,   /* weights of a slab with parts, outside of the parts */
+    OT_CONTENT_USED,    /* the same, and the parts that micro-batches before `micro` have chosen */
+    OT_CONTENT_PARTS,   /* the chosen parts alone */
+    /* Like DENSE and USED, decoded from an encoded slab. */
     OT_CONTENT_DECODED_DENSE,
     OT_CONTENT_DECODED_USED,
-    OT_CONTENT_CHOICE, /* the parts that they have chosen */
-    OT_CONTENT_HALF,   /* what the first half of a block's forward leaves to the second */
+    OT_CONTENT_CHOICE, /* the parts that the micro-batches have chosen */
+    OT_CONTENT_HALF,   /* data that the first half of a block's forward leaves to the second */
     OT_CONTENT_STATE,
     OT_CONTENT_BATCH,
     OT_CONTENT_BOUNDARY,
@@ -131,7 +131,7 @@ enum ot_content {
     OT_CONTENT_CONSTANTS,
     OT_CONTENT_LOSS,
     OT_CONTENT_SCALE,
-    OT_CONTENT_SHADOW, /* of a tile that has a shadow, and of its frame: known to the tile's update alone */
+    OT_CONTENT_SHADOW, /* a tile with a shadow, and its frame: only the tile's update knows the content */
 };
 struct ot_tag {
     uint8_t content; /* enum ot_content */
@@ -180,7 +180,7 @@ struct ot_task {
     /* Buffers by role; OT_NO_BUFFER: none. Of a parity pair, the first buffer. */
     int weights[OT_MAX_USES], grads[OT_MAX_USES];
     int x, y, dxy, saved, from, to, state, stage, used;
-    enum ot_keep_level saved_level; /* what `saved` has, or what is copied */
+    enum ot_keep_level saved_level; /* level that `saved` has, or that is copied */
     int n_deps;
     struct ot_dep *deps;
     /* Set by ot_schedule_link. */
@@ -190,7 +190,7 @@ struct ot_task {
     struct ot_access *accesses; /* the schedule owns them, and the edges */
 };
 
-struct ot_access_block { /* of the accesses of many tasks */
+struct ot_access_block { /* holds the accesses of many tasks */
     struct ot_access_block *next;
     int used;
     struct ot_access accesses[];
@@ -200,7 +200,7 @@ struct ot_schedule {
     int n_tasks, capacity;
     struct ot_task *tasks; /* in program order */
     struct ot_access_block *accesses;
-    struct ot_dep *deps; /* of all tasks */
+    struct ot_dep *deps; /* edges of all tasks */
     int lane_count[OT_LANE_COUNT];
     int *lane_tasks[OT_LANE_COUNT]; /* indices, in order */
     bool alone;                     /* no other step may overlap with it */

@@ -29,7 +29,7 @@ struct ot_store_job {
     struct ot_error error; /* code 0: no error so far */
     int in_flight;         /* chunks */
     bool cut;              /* all chunks have been started, or no more will be because of an error */
-    int piece;             /* of the next chunk, as offset and chunk are */
+    int piece;             /* the next chunk's, like offset and chunk */
     int64_t offset;
     int chunk;
     int n_pieces;

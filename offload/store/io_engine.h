@@ -70,7 +70,7 @@ const char *ot_io_engine_note(const struct ot_io_engine *engine);
  * do, some want blocks of more than 4 KiB). */
 struct ot_io_chunk {
     struct ot_io_request request; /* the whole range */
-    /* Whether the file has O_DIRECT: one flag for all chunks of a file, used only by the engine's thread. A
+    /* True if the file has O_DIRECT: one flag for all chunks of a file, used only by the engine's thread. A
      * refusal clears the flag and switches O_DIRECT off. NULL: the engine leaves O_DIRECT and the page cache
      * alone. */
     bool *direct;

@@ -73,7 +73,7 @@ struct ot_store_config {
     size_t arena_bytes;
     size_t chunk_bytes;                 /* bytes of one I/O; 0: 1 MiB */
     int depth;                          /* I/Os in flight in each direction; 0: 32 */
-    const struct ot_topology *topology; /* where to bind threads; outlives the store; NULL: do not bind */
+    const struct ot_topology *topology; /* for binding threads; outlives the store; NULL: do not bind */
     const struct ot_io_calls *calls;    /* test seam; NULL: system calls */
 };
 

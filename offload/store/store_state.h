@@ -79,7 +79,7 @@ struct ot_store_lane {
 
     /* used only by the thread: */
     struct ot_io_engine *engine;
-    bool direct[OT_STORE_MAX_DIRS];            /* whether each file has O_DIRECT, as far as this lane knows */
+    bool direct[OT_STORE_MAX_DIRS];            /* true if the file has O_DIRECT, as far as this lane knows */
     struct ot_store_job *active, **active_end; /* taken, not done; oldest first */
     struct ot_store_job *cutting;              /* first job with chunks that are not started */
     struct ot_store_flight *flights;           /* [depth] */

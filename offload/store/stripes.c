@@ -20,7 +20,7 @@ int64_t ot_stripes_capacity(const int64_t *limits, int n) {
 /* The bytes of the zone's file number `column`, if the zone has `bytes` addresses. */
 static int64_t column_bytes(const struct ot_store_zone *zone, int64_t stripe, int column, int64_t bytes) {
     int64_t row_bytes = stripe * zone->n_files, rows = bytes / row_bytes;
-    int64_t height = least(stripe, zone->height - rows * stripe); /* of the row after the full rows */
+    int64_t height = least(stripe, zone->height - rows * stripe); /* height of the row after the full rows */
     int64_t rest = bytes - rows * row_bytes - column * height;
     return rows * stripe + (rest < 0 ? 0 : least(rest, height));
 }

@@ -48,7 +48,7 @@ struct ot_topology_summary {
     int packages, nodes, cores, threads;  /* usable ones; threads: hardware threads */
     int64_t l1_bytes, l2_bytes, l3_bytes; /* l1, l2: of one core; l3: sum of all; 0: unknown */
     int gpu_node;                         /* OS index; -1: unknown, or no GPU */
-    int disk_node[OT_TOPOLOGY_MAX_DIRS];  /* of each directory; -1: unknown, or on several nodes */
+    int disk_node[OT_TOPOLOGY_MAX_DIRS];  /* each directory's node; -1: unknown, or on several nodes */
 };
 void ot_topology_summarise(const struct ot_topology *topology, struct ot_topology_summary *out);
 /* "2 packages, 16 cores (32 threads), 2 memory nodes; GPU on node 1; disks on node 0, ?" */

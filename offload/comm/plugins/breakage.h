@@ -1,5 +1,5 @@
-/* Whether a communicator of a plugin is broken, and why: the first failure stays, later ones are dropped.
- * Any thread may call these functions. */
+/* The failure that broke a plugin's communicator: the first one stays, later ones are dropped. Any thread may
+ * call these functions. */
 #ifndef OT_OFFLOAD_COMM_PLUGINS_BREAKAGE_H
 #define OT_OFFLOAD_COMM_PLUGINS_BREAKAGE_H
 

@@ -50,7 +50,7 @@ struct mpi {
     MPI_Comm operations, control;
     int rank, ranks, local_rank, local_ranks;
     double timeout_seconds;
-    MPI_Request *requests; /* of all_to_all: [2 * ranks] */
+    MPI_Request *requests; /* for all_to_all: [2 * ranks] */
 
     /* The thread that starts and ends MPI. */
     pthread_t thread;

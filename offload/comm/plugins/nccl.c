@@ -167,12 +167,12 @@ static void nccl_abort(void *context) {
 
 /* ---- opening ---- */
 
-/* What a rank tells the others when they meet. */
+/* A rank's first message to the others. */
 struct introduction {
     int32_t code; /* OT_COMM_OK, or what failed on this rank */
     int32_t version;
     struct ot_cuda_uuid uuid;
-    struct ot_nccl_id id; /* of rank 0 */
+    struct ot_nccl_id id; /* rank 0's */
     char why[OT_BREAKAGE_BYTES];
 };
 

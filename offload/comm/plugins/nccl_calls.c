@@ -1,5 +1,5 @@
-/* How the plugin `nccl` calls NCCL: one thread at a time, never for long, and with a helper for the calls
- * that may hang. */
+/* The plugin `nccl` calls NCCL from one thread at a time, never for long. A helper makes the calls that may
+ * hang. */
 #include "offload/comm/plugins/nccl_state.h"
 
 #include <stdio.h>

@@ -25,7 +25,7 @@ struct ot_nccl_op {
 /* Events around one launch on the stream. */
 struct ot_nccl_launch {
     struct CUevent_st *begin, *end;
-    int64_t began_ns; /* when the stream was first seen to have reached `begin`; 0: not yet */
+    int64_t began_ns; /* the time at which `begin` was first seen reached; 0: not yet */
 };
 enum { OT_NCCL_LAUNCHES = 64 };
 

@@ -15,12 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What the plugin keeps while the communicator is open. A process may open several communicators, so nothing
- * here is global. */
+/* The state of an open communicator. A process may open several communicators, so nothing here is global. */
 struct skeleton {
     int rank;
-    /* What broke the communicator, or OT_COMM_OK. poll_error and abort may run on any thread while an
-     * operation runs on another. */
+    /* The error that broke the communicator, or OT_COMM_OK. poll_error and abort may run on any thread while
+     * an operation runs on another. */
     atomic_int broken;
     /* The functions that offload-train gave, which stay valid until close returns. */
     void *host;
