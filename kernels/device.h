@@ -190,9 +190,9 @@ void ot_lane_fill(struct ot_lane *lane, void *device_dst, int byte, size_t bytes
  * wait for fn. fn is called even if the lane has failed. fn must be short and must not use the device. */
 void ot_lane_notify(struct ot_lane *lane, void (*fn)(void *arg), void *arg);
 /* Calls fn(arg) on some thread after all work that was enqueued before. Work that is enqueued later waits for
- * fn. fn may take long, but must not use the device. It must not wait for the fn of another lane either:
- * CUDA may call both on one thread. fn is not called if the lane has failed before. The caller keeps arg
- * valid until the lane has passed the call; OT_LANE_MOST_COMMANDS tells when that is at the latest. */
+ * fn. fn may take long, but must not use the device. It must not wait for the fn of another lane either: CUDA
+ * may call both on one thread. fn is not called if the lane has failed before. The caller keeps arg valid
+ * until the lane has passed the call; OT_LANE_MOST_COMMANDS gives the latest time. */
 void ot_lane_call(struct ot_lane *lane, void (*fn)(void *arg), void *arg);
 /* The queue behind the lane, for libraries that enqueue their own work there: a cudaStream_t. NULL on the cpu
  * device. */

@@ -238,7 +238,7 @@ struct ot_dropout {
     bool of_difference; /* kept(i) multiplies x[i] - addend[i] in place of x[i] */
 };
 
-/* The numbers of a drop: the least word of an element that is kept, and what multiplies that element. */
+/* The numbers of a drop: the least word of a kept element, and that element's factor. */
 static inline uint32_t ot_dropout_least(float drop) {
     return (uint32_t)((double)drop * 0x1p32);
 }

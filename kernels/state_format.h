@@ -144,7 +144,7 @@ static inline struct ot_state_view ot_state_view_of(const struct ot_state_arrays
 }
 
 /* Copies the moments of n parameters from one format to another, for example when a run resumes with another
- * format. first: the place of the first one in its slab. n: a multiple of OT_STATE_GROUP. seed, stream: of
+ * format. first: the place of the first one in its slab. n: a multiple of OT_STATE_GROUP. seed, stream: for
  * the random words (ot_state_noise). A compact state that is copied to its own format keeps its bits. The
  * arrays must not overlap. */
 void ot_state_convert(struct ot_state_view from, const struct ot_state_arrays *to, int64_t first, int64_t n,

@@ -234,8 +234,8 @@ struct ot_weight_part {
  * for NF4_DOUBLE, n_scales floats that keep the scales until ot_weight_end; else NULL. A plain format takes
  * values of any dtype, and rounds them once.
  *
- * ot_weight_encode fails with OT_E_INPUT if a value is NaN or infinite, and names the first such value; what
- * it has encoded of the part is then worthless. Plain formats keep such values. */
+ * ot_weight_encode fails with OT_E_INPUT if a value is NaN or infinite, and names the first such value; the
+ * encoded part is then invalid. Plain formats keep such values. */
 void ot_weight_begin(const struct ot_weight *w, void *encoded);
 int ot_weight_encode(struct ot_pool *pool, const struct ot_weight *w, const struct ot_weight_part *part,
                      void *encoded, float *scales);

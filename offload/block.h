@@ -111,7 +111,7 @@ struct ot_block_spec {
 /* Activations that forward keeps for backward. Each level adds some to the previous one. */
 enum ot_keep_level {
     OT_KEEP_NONE,      /* nothing: backward computes the whole block again from its boundary activation */
-    OT_KEEP_ATTENTION, /* the result of attention; the model may add what attention reads (q, k, v) */
+    OT_KEEP_ATTENTION, /* the result of attention; the model may add its inputs (q, k, v) */
     OT_KEEP_PRODUCTS,  /* all that a matrix product is needed to compute again */
     OT_KEEP_ALL,       /* everything: backward computes nothing again */
     OT_KEEP_LEVELS
@@ -148,7 +148,7 @@ enum ot_pass {
  * except for `half` and `used`. Between them the engine preserves y and `saved`. */
 enum ot_half {
     OT_HALF_BOTH,
-    OT_HALF_CHOOSE, /* reads no part of a slab; writes what REST needs to y and to `saved` */
+    OT_HALF_CHOOSE, /* reads no part of a slab; writes the inputs of REST to y and to `saved` */
     OT_HALF_REST
 };
 
@@ -174,10 +174,10 @@ struct ot_block_run {
     /* backward adds to these; one per use; NULL: the slab is frozen. The gradient of a part that the
      * micro-batch has not chosen is zero. */
     float *grads[OT_MAX_USES];
-    /* backward: the first of a sum. Whatever `grads` hold, it is overwritten: the matrices by the products
-     * that compute them, the rest after it was cleared. That saves a fill (4 bytes a parameter) and a read of
-     * the old sums (4 more): 4 bytes a parameter instead of 12. The bits are those of adding to zeros, but a
-     * product of -0 stays -0, which is the same number. */
+    /* backward: the first of a sum. It overwrites the content of `grads`: products overwrite the matrices,
+     * and the rest is cleared first. That saves a fill (4 bytes a parameter) and a read of the old sums (4
+     * more): 4 bytes a parameter instead of 12. The bits are those of adding to zeros, but a product of -0
+     * stays -0, which is the same number. */
     bool first;
     const void *x; /* boundary in; NULL for block 0 */
     void *y;       /* forward: boundary out; NULL for the last block */
@@ -196,9 +196,9 @@ struct ot_block_run {
 };
 
 /* The work of one call, for predictions. product_flops: multiplications and additions of matrix products.
- * group_flops: those of them that are in products by groups (kernels/ops_experts.h), which have another rate.
- * attention_flops: those of causal attention, as struct ot_attention_rates counts them. moved_bytes: bytes
- * that all other operations read and write in device memory. */
+ * group_flops: the part of product_flops in products by groups (kernels/ops_experts.h), which have another
+ * rate. attention_flops: FLOPs of causal attention, as struct ot_attention_rates counts them. moved_bytes:
+ * bytes that all other operations read and write in device memory. */
 struct ot_block_work {
     double product_flops, group_flops, attention_flops, moved_bytes;
 };

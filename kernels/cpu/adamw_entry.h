@@ -24,7 +24,7 @@ INLINE void update_format(const struct ot_adamw *args, const struct vectors *k, 
         update_8bit(args, k, master, args->n);
 }
 
-/* unit: the number of parameters of which update_f32 needs a multiple if it does not round. */
+/* unit: update_f32 needs a multiple of so many parameters if it does not round. */
 INLINE void update_all(const struct ot_adamw *args, int64_t unit) {
     if (args->step->skip)
         return;

@@ -84,7 +84,7 @@ static OT_INLINE ot_vf vec_from_int8(const int8_t *from, int64_t count) {
     return __builtin_convertvector(codes, ot_vf);
 }
 
-/* row: counted from that of op->first. */
+/* row: counted from the row of op->first. */
 static OT_INLINE void decode_int8_row(enum ot_dtype dtype, const struct ot_decode *op, int64_t row) {
     struct ot_weight_layout l = ot_weight_layout(&op->weight);
     int64_t cols = op->weight.cols, first = op->first + row * cols;

@@ -83,13 +83,12 @@ static bool gemm_scales(const struct ot_gemm *op) {
     return op->scale != 0 && op->scale != 1;
 }
 
-/* The product itself adds to C: its sums are those of C, and need no other place. Sums that are scaled first
- * cannot. */
+/* True if the product can add to C itself. Sums that are scaled first cannot. */
 static bool gemm_adds_in_place(const struct ot_gemm *op) {
     return op->addend && op->addend == op->c && op->c_dtype == OT_F32 && !gemm_scales(op);
 }
 
-/* The sums have their place in C. Otherwise they lie in the scratch until gemm_finish stores them. */
+/* True if the sums are kept in C. Otherwise they lie in the scratch until gemm_finish stores them. */
 static bool gemm_sums_in_c(const struct ot_gemm *op) {
     return op->c_dtype == OT_F32 && (op->addend != op->c || gemm_adds_in_place(op));
 }
@@ -113,7 +112,7 @@ static OT_INLINE void gemm_finish(enum ot_dtype dtype, const struct ot_gemm *op,
     }
 }
 
-/* The sums of a tile still miss something, or lie elsewhere. */
+/* True if gemm_finish has to complete the sums of a tile, or to move them to C. */
 static bool gemm_needs_finish(const struct ot_gemm *op) {
     return !gemm_sums_in_c(op) || gemm_scales(op) || op->bias || (op->addend && !gemm_adds_in_place(op));
 }

@@ -189,7 +189,7 @@ struct compact {
     Format format;
     const struct ot_adamw_step *step;
     int64_t first, n,
-        packs; /* packs: of the groups that have the n parameters from place `first` of the slab */
+        packs; /* packs: number in the groups that have the n parameters from place `first` of the slab */
     bool decay;
     float rate;
     bool aligned; /* whole packs take 16-byte accesses */
@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) adamw_compact(compact<Master,
     }
 }
 
-/* True if packs of whole 16 bytes (8 for codes) lie in the array, whose element `lead` is at begin. */
+/* True if packs of the array, whose element `lead` is at `begin`, are aligned to 16 bytes (8 for codes). */
 bool is_aligned(const void *begin, int64_t lead, int64_t bytes) {
     return ((uintptr_t)begin - (uintptr_t)(lead * bytes)) % (uintptr_t)(bytes == 1 ? PACK : 16) == 0;
 }

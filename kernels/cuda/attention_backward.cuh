@@ -137,7 +137,7 @@ __device__ __forceinline__ void backward_copy(T *to, const Source &from, int col
     ot_tile_copy<S::VISITED, S::DIM, S::COPIERS>(second, b, from.ldb, row, end);
 }
 
-/* Brings pairs of tiles (k and v, or q and dout) of rows [first, end) of some heads, one head after the
+/* Copies pairs of tiles (k and v, or q and dout) of rows [first, end) of some heads, one head after the
  * other, through `stages` slots of shared memory, as in the forward pass. With one stage, copying and
  * computing alternate. HEADS: more than one head. */
 template <class T, class S, bool HEADS>
@@ -213,7 +213,7 @@ __device__ __forceinline__ backward_sight backward_look(const Op &op, int query,
     return __all_sync(0xffffffffu, all) ? SEES_ALL : SEES_SOME;
 }
 
-/* query, key: of the lane's first element. Rows are queries. */
+/* query, key: the lane's first element. Rows are queries. */
 template <int M, int N, class Op>
 __device__ __forceinline__ void backward_mask_rows(float (&s)[M][N][4], const Op &op, int query, int key) {
 #pragma unroll

@@ -61,8 +61,7 @@ __device__ __forceinline__ int keys_team() {
 /* ---- one step of a team ---- */
 
 /* Multiplies each weight in the room by the derivative of its capped score. A weight of 0 stays 0. The loop
- * is not unrolled, because it works without the registers of s. query, distance: of the first element of the
- * lane. */
+ * is not unrolled, because it works without the registers of s. query, distance: the lane's first element. */
 template <int M, int N>
 __device__ __forceinline__ void keys_cap(float4 *room, const struct ot_attention &op,
                                          const ot_score_scale &scale, int head, int query, int distance) {
@@ -87,7 +86,7 @@ __device__ __forceinline__ void keys_cap(float4 *, const struct ot_attend_spans 
                                          int, int, int) {}
 
 /* The warp of the values: the scores in s become weights. `rounded` gets them, and the room gets them times
- * the derivatives of the scores. query, key: of the lane's first element; own: the key of that query. */
+ * the derivatives of the scores. query, key: the lane's first element; own: the key of that query. */
 template <class T, int M, int N, class Op, class Scale>
 __device__ __forceinline__ void keys_weights(uint32_t (&rounded)[M][N / 2][4], float (&s)[M][N][4],
                                              float4 *room, const Op &op, const Scale &scale, int head,
@@ -116,7 +115,7 @@ __device__ __forceinline__ void keys_weights(uint32_t (&rounded)[M][N / 2][4], f
         keys_cap<M, N>(room, op, scale, head, query, key - own);
 }
 
-/* The warp of the keys: dout.v in s becomes ds; `rounded` gets it. delta: of the columns. */
+/* The warp of the keys: dout.v in s becomes ds; `rounded` gets it. delta: the columns'. */
 template <class T, bool HAS_GAPS, int M, int N>
 __device__ __forceinline__ void keys_slopes(uint32_t (&rounded)[M][N / 2][4], float (&s)[M][N][4],
                                             const float4 *room, const float (&delta)[N][2], float factor) {
@@ -133,7 +132,7 @@ __device__ __forceinline__ void keys_slopes(uint32_t (&rounded)[M][N / 2][4], fl
     ot_tile_round<T>(rounded, s);
 }
 
-/* ---- what a block walks over ---- */
+/* ---- the visited queries of a block ---- */
 
 /* The visited queries of a block, and how it makes scores of them, for each op. table: of biases, behind the
  * stages. */
@@ -345,8 +344,8 @@ struct keys_memory {
     bool apart;
 };
 
-/* Two stages suffice, because a tile's products take several times as long as its copy. rest: what a block
- * needs besides, in bytes. */
+/* Two stages suffice, because a tile's products take several times as long as its copy. rest: other shared
+ * memory of a block, in bytes. */
 template <class S>
 static keys_memory keys_memory_of(int shared_bytes, int rest) {
     for (int blocks = S::BLOCKS; blocks > 0; blocks--)

@@ -49,7 +49,7 @@ __device__ __forceinline__ void queries_dots(float (&c)[M][N][4], const uint32_t
 
 /* ---- scores of each op ---- */
 
-/* Multiplies each weight by the derivative of its capped score. A weight of 0 stays 0. query: of the lane's
+/* Multiplies each weight by the derivative of its capped score. A weight of 0 stays 0. query: the lane's
  * first row; distance: see ot_score_bend. */
 template <int M, int N>
 __device__ __forceinline__ void queries_cap(float (&p)[M][N][4], const struct ot_attention &op,
@@ -155,7 +155,7 @@ struct queries_view<T, S, struct ot_attend_spans_backward> {
 
 /* ---- one step of a warp ---- */
 
-/* The scores of a step, in p, become weights, times the derivatives of the scores. query, key: of the lane's
+/* The scores of a step, in p, become weights, times the derivatives of the scores. query, key: the lane's
  * first element; own: the key of that query. Rows: see queries_view. */
 template <int M, int N, class Op, class Rows, class Scale>
 __device__ __forceinline__ void queries_weights(float (&p)[M][N][4], const Op &op, const Rows &rows,
@@ -178,7 +178,7 @@ __device__ __forceinline__ void queries_weights(float (&p)[M][N][4], const Op &o
     queries_cap(p, op, scale, head, query, key - own);
 }
 
-/* dout.v in ds becomes ds. query: of the lane's first row. */
+/* dout.v in ds becomes ds. query: the lane's first row. */
 template <bool HAS_GAPS, int M, int N, class Op>
 __device__ __forceinline__ void queries_slopes(float (&ds)[M][N][4], const float (&p)[M][N][4], const Op &op,
                                                int head, int query) {
@@ -310,8 +310,8 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) attention_backward_quer
 
 /* ---- launch ---- */
 
-/* Number of stages, chosen like forward_stages; one, if shared memory has no room for more. rest: what a
- * block needs besides, in bytes. */
+/* Number of stages, chosen like forward_stages; one, if shared memory has no room for more. rest: other
+ * shared memory of a block, in bytes. */
 template <class S>
 static int queries_stages(int shared_bytes, int rest) {
     for (int blocks = S::BLOCKS; blocks > 0; blocks--)

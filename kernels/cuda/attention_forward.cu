@@ -110,7 +110,7 @@ __device__ __forceinline__ int forward_warp_row() {
     return (int)(ot_thread() / OT_WARP) * 16 * S::M;
 }
 
-/* ---- what a block walks over ---- */
+/* ---- the visited keys of a block ---- */
 
 /* The keys of a block, and how it makes scores of them, for each op. A block has one or more runs of queries
  * (attention_spans.cuh); causal attention has one. first_key, end_key: the keys of the current run, whose
@@ -287,7 +287,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) attention_forward(const
 
 /* The deepest ring with which a multiprocessor can hold S::BLOCKS blocks; if none fits, fewer blocks. A
  * multiprocessor has 1 KiB more shared memory than a block may use, and each block costs 1 KiB extra. rest:
- * what a block needs besides, in bytes. 0: shared memory is too small. */
+ * other shared memory of a block, in bytes. 0: shared memory is too small. */
 template <class S>
 static int forward_stages(int shared_bytes, int rest) {
     for (int blocks = S::BLOCKS; blocks > 0; blocks--)

@@ -52,7 +52,7 @@ template <int HEAD_DIM>
 struct hopper_shape {
     static constexpr int DIM = HEAD_DIM, M = 1, N = 16; /* a warp's, for attention_softmax.cuh */
     static constexpr int KEYS = 8 * N;
-    /* Item 2 i of the ring is the i-th tile of keys, item 2 i + 1 that of values. */
+    /* Item 2 i of the ring is the i-th tile of keys, item 2 i + 1 the i-th tile of values. */
     static constexpr int STAGES = 6, SLOT_BYTES = KEYS * DIM * 2;
     static constexpr int OWNED_BYTES = HOPPER_ROWS * DIM * 2; /* queries */
 };

@@ -197,7 +197,7 @@ __device__ __forceinline__ ot_attention_span gradient_seeing(const struct ot_att
     return {key, low - 1};
 }
 
-/* ---- what a row sees ---- */
+/* ---- the tokens that a row sees ---- */
 
 /* The tokens that a row of the warp sees, or that see it. They lie in shared memory, because few tiles need
  * them. */
@@ -207,7 +207,7 @@ __device__ __forceinline__ ot_attention_span *gradient_sight(const hopper_room<T
            hopper_warp_row() + row;
 }
 
-/* Finds these tokens. first: the warp's first row. end: of the tokens that the warpgroup visits. */
+/* Finds these tokens. first: the warp's first row. end: the end of the tokens that the warpgroup visits. */
 template <class T, class S>
 __device__ __forceinline__ void gradient_look(const struct ot_attention &op, const hopper_room<T, S> &room,
                                               int first, int end) {
@@ -231,7 +231,8 @@ __device__ __forceinline__ void gradient_look(const struct ot_attention &op, con
 template <class T, class S>
 __device__ __forceinline__ void gradient_mask(float (&s)[1][S::N][4], const hopper_room<T, S> &room,
                                               int token) {
-    /* Neither bound decreases from row to row, so all rows see what the last row and the first row see. */
+    /* Neither bound decreases from row to row, so all rows see the tokens that the first and the last row
+     * see. */
     int all_first = gradient_sight(room, 15)->first, all_last = gradient_sight(room, 0)->last;
     if (token >= all_first && token + S::VISITED - 1 <= all_last)
         return;

@@ -15,7 +15,7 @@
 
 /* ---- forward ---- */
 
-/* The score of a dot product, for a key that the query sees. *derivative: of the score by scale * dot. */
+/* The score of a dot product, for a key that the query sees. *derivative: d score / d (scale * dot). */
 __device__ __forceinline__ float plain_score(const struct ot_attention &op, float dot, float slope, int query,
                                              int key, float *derivative) {
     float score = op.scale * dot;

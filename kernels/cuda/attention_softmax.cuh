@@ -16,7 +16,7 @@
 #include "kernels/cuda/attention_score.cuh"
 #include "kernels/cuda/attention_tiles.cuh"
 
-/* A lane's part of a warp's rows: of each 16 rows, the rows g and g + 8. */
+/* A lane's part of a warp's rows: the rows g and g + 8 of each 16. */
 template <class S>
 struct ot_softmax_rows {
     float top[S::M][2];   /* reference, as an exponent of 2 */

@@ -101,9 +101,8 @@ __device__ __forceinline__ void spans_add_weights(float (&total)[S::M], const fl
 
 /* ---- forward ---- */
 
-/* Turns dot products of the run's queries with keys [key, key + 32) into exp(score - new maximum); 0 where
- * a query does not see a key. Rescales totals and sums to the new maxima. query: of this thread's first
- * row. */
+/* Turns dot products of the run's queries with keys [key, key + 32) into exp(score - new maximum); 0 where a
+ * query does not see a key. Rescales totals and sums to the new maxima. query: this thread's first row. */
 template <class S>
 __device__ __forceinline__ void
 spans_softmax(const struct ot_attend_spans &op, const spans_run &run, const float *near, int query, int key,

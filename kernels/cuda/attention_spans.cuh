@@ -217,8 +217,7 @@ __device__ __forceinline__ bool spans_is_empty(const struct ot_attend_spans &op,
     return seen.first > seen.last;
 }
 
-/* Clears the sums of rows with empty spans, and multiplies those of the others. query: of the lane's first
- * row. */
+/* Clears the sums of rows with empty spans, and multiplies the other sums. query: the lane's first row. */
 template <int M, int D>
 __device__ __forceinline__ void spans_clear(float (&sum)[M][D][4], const struct ot_attend_spans &op,
                                             int query, float factor) {
@@ -244,7 +243,7 @@ struct spans_slopes {
     static constexpr int DIAGONALS = N + 2 * M - 1, WIDTH = 8 * DIAGONALS, ROOM = 8 * WIDTH;
     static_assert(DIAGONALS % 2 == 1, "no bank conflicts");
 
-    /* Adds ds of a piece to the histogram. place: of the distance of the piece's corner. */
+    /* Adds ds of a piece to the histogram. place: the place of the corner's distance. */
     __device__ static __forceinline__ void add(const float (&ds)[M][N][4], float *room, float *histogram,
                                                int place) {
         const int lane = ot_lane();

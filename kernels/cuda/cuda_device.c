@@ -297,9 +297,9 @@ static int open_parts(struct ot_cuda_device *self, const struct ot_cuda_gpu *gpu
     return open_gemm(self, gpu, blas);
 }
 
-/* Kernels that the environment forces are part of both texts: of the arithmetic, because they change bits,
- * and of the name, because rates are kept under it. In the arithmetic, the GPU's index is left out: the
- * heuristic of cuBLASLt depends on the GPU's model only. */
+/* Both texts name the kernels that the environment forces: the arithmetic because they change bits, the name
+ * because rates are stored under it. The arithmetic omits the GPU's index: the heuristic of cuBLASLt depends
+ * on the GPU's model only. */
 static void describe(struct ot_cuda_device *self, const struct ot_cuda_gpu *gpu) {
     const char *model = strchr(gpu->name, '(');
     const char *forced = ot_cuda_guard_forced(self->guard);

@@ -54,7 +54,7 @@ static void settle(struct ot_cuda_guard *guard, int path, const char *name, cuda
     ot_guard_verdict_end(&guard->verdicts, path, verdict);
 }
 
-/* Warns once for each run, also if the verdict is that of an earlier run. */
+/* Warns once for each run, also if an earlier run has found the verdict. */
 static bool is_trusted(struct ot_cuda_guard *guard, int path, const char *name) {
     char verdict = guard->verdicts.of[path];
     if (verdict == OT_GUARD_TRUSTED || verdict == OT_GUARD_UNKNOWN)
@@ -214,8 +214,8 @@ const char *ot_cuda_guard_forced(const struct ot_cuda_guard *guard) {
     return names[guard->wish];
 }
 
-/* Says once for each process what the environment changes: a bench opens the device for each of its
- * points. */
+/* Reports the environment's changes once for each process: a bench opens the device for each of its points.
+ */
 static void say_wish(const struct ot_cuda_guard *guard) {
     static atomic_bool said;
     if (guard->wish == AUTO || atomic_exchange(&said, true))

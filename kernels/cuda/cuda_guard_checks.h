@@ -1,4 +1,4 @@
-/* The checks of the guard (cuda_guard.h): what it compares, and how each kind of op is numbered. Each check
+/* The checks of the guard (cuda_guard.h): its comparisons, and the numbers of the kinds of ops. Each check
  * computes a small random problem in the scratch, by the fast path and by the plain kernel. The problem
  * depends on the path alone. */
 #ifndef OT_KERNELS_CUDA_GUARD_CHECKS_H

@@ -40,9 +40,9 @@ static void write_file(const struct ot_guard_verdicts *v) {
 
 enum { ANY = -1 };
 
-/* Takes over what the file says about paths that this process has not decided. Under the lock, a pending
- * check is that of a dead process. Without it, the check says nothing yet. *pending: the file has the path
- * pending; ANY: it has one at all. */
+/* Takes over the file's verdicts on paths that this process has not decided. Under the lock, a pending check
+ * belongs to a dead process; without it, the path stays undecided. *pending: the path is pending in the file;
+ * ANY: some path is. */
 static int take_over(struct ot_guard_verdicts *v, int path, bool *pending) {
     char *file;
     const char *verdicts;
@@ -73,8 +73,8 @@ static void unlock(struct ot_guard_verdicts *v) {
 
 /* ---- interface ---- */
 
-/* Tries the lock where the file has a pending verdict, to learn whether its process is gone: then the verdict
- * is written as what it is. */
+/* If the file has a pending verdict, tries the lock to learn whether its process is gone. If so, writes the
+ * final verdict. */
 static int read_at_start(struct ot_guard_verdicts *v) {
     bool pending;
     OT_TRY(take_over(v, ANY, &pending));

@@ -26,7 +26,7 @@ bool ot_cuda_is_present(void) {
 bool ot_cuda_bus_id(int index, char text[OT_BUS_ID_BYTES]) {
     if (cudaDeviceGetPCIBusId(text, OT_BUS_ID_BYTES, index) == cudaSuccess)
         return true;
-    (void)cudaGetLastError(); /* opening the device will report what is wrong */
+    (void)cudaGetLastError(); /* opening the device reports the fault */
     return false;
 }
 

@@ -85,6 +85,6 @@ int ot_cuda_measure_peer(struct ot_device *device, const char *bus_id, const voi
     if (cudaSetDevice(p.to) == cudaSuccess)
         cudaDeviceReset();
     cudaSetDevice(p.from);
-    (void)cudaGetLastError(); /* only what clearing up left; rc has the failure of the measurement */
+    (void)cudaGetLastError(); /* an error of the cleanup; rc has the failure of the measurement */
     return rc;
 }

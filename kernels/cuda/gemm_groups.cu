@@ -57,7 +57,7 @@ __device__ __forceinline__ void copy_single(T *to, const T *from, int count) {
         to[i] = i < count ? from[i] : ot_from_float<T>(0.0f);
 }
 
-/* Starts the copy of ROWS x DIM elements. What lies outside of the matrix becomes zero. */
+/* Starts the copy of ROWS x DIM elements. Elements outside of the matrix become zero. */
 template <int ROWS, int DIM, class T>
 __device__ __forceinline__ void copy_tile(T *tile, const operand<T> &x) {
     constexpr int CHUNKS = DIM / 8;

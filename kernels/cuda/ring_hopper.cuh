@@ -6,7 +6,7 @@
  *
  *     STAGES            slots of the ring
  *     SLOT_BYTES        a slot, a multiple of 1024
- *     OWNED_BYTES       what the block keeps beside the ring, from a multiple of 1024 on; a multiple of 8
+ *     OWNED_BYTES       the block's data beside the ring, from a multiple of 1024 on; a multiple of 8
  */
 #ifndef OT_KERNELS_CUDA_RING_HOPPER_CUH
 #define OT_KERNELS_CUDA_RING_HOPPER_CUH
@@ -33,8 +33,8 @@ constexpr int hopper_shared_bytes() {
            2 * S::STAGES * (int)sizeof(uint64_t);
 }
 
-/* x, which all lanes of a warp have. The compiler then knows that, and keeps what depends on it in uniform
- * registers. */
+/* Returns x, which is equal in all lanes of a warp. This tells the compiler to keep values derived from x in
+ * uniform registers. */
 __device__ __forceinline__ int hopper_uniform(int x) {
     return __shfl_sync(0xffffffffu, x, 0);
 }

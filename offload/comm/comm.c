@@ -69,7 +69,7 @@ void ot_comm_abort(struct ot_comm *comm) {
     ot_comm_break(comm, ot_fail(OT_E_COMM, "the communicator %s was aborted", comm->api->name));
 }
 
-/* ---- what a plugin gets ---- */
+/* ---- functions for a plugin ---- */
 
 static void write_log(void *host, int level, const char *text) {
     static const enum ot_log_level levels[] = {OT_LOG_ERROR, OT_LOG_WARN, OT_LOG_INFO, OT_LOG_DEBUG};

@@ -16,8 +16,8 @@ enum ot_comm_kind { OT_COMM_GATHER, OT_COMM_EXCHANGE, OT_COMM_BROADCAST, OT_COMM
 struct ot_comm_operation {
     struct ot_comm *comm;
     enum ot_comm_kind kind;
-    const void *from; /* the part, or what is sent */
-    void *to;         /* the parts, what is received, or the memory of a broadcast */
+    const void *from; /* the part, or the data to send */
+    void *to;         /* the parts, the received data, or the memory of a broadcast */
     size_t bytes;     /* size of a part, or of a broadcast */
     int root;
 };
@@ -65,7 +65,7 @@ struct ot_comm {
 /* Keeps the error `rc` of the calling thread if it is the first one, and breaks the communicator. Returns the
  * first error. */
 int ot_comm_break(struct ot_comm *comm, int rc);
-/* Breaks the communicator after `what` has returned a code of plugin.h. */
+/* Breaks the communicator because the call `what` returned a code of plugin.h. */
 void ot_comm_break_by_code(struct ot_comm *comm, const char *what, int code);
 
 /* ---- monitor.c ---- */
@@ -80,10 +80,10 @@ void ot_comm_monitor_end(struct ot_comm *comm, struct ot_lane *lane);
 /* ---- find.c ---- */
 
 /* Finds the communicator of the configuration among those that are built in and the plugins. *library: NULL,
- * or what dlclose takes. Errors: see ot_comm_open. */
+ * or the handle for dlclose. Errors: see ot_comm_open. */
 int ot_comm_find(const struct ot_comm_config *config, const struct ot_comm_v1 **api, void **library);
-/* Checks that the struct is of this version and has what is required. path: where it comes from, for the
- * sentence. Errors: OT_E_INPUT. */
+/* Checks the struct's version and its required members. path: its origin, for the sentence. Errors:
+ * OT_E_INPUT. */
 int ot_comm_check(const struct ot_comm_v1 *api, const char *path);
 
 /* ---- built in ---- */

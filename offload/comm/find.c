@@ -1,4 +1,4 @@
-/* Finds a communicator by name or path, and checks that it is what this program was compiled for. */
+/* Finds a communicator by name or path, and checks that it fits this program. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
@@ -13,7 +13,7 @@
 
 static const struct ot_comm_v1 *const built_in[] = {&ot_comm_self, &ot_comm_tcp};
 
-/* ---- what a plugin must have ---- */
+/* ---- the required members of a plugin ---- */
 
 static int check_pair(const char *path, bool first, bool second, const char *names) {
     return first == second ? 0 : ot_fail(OT_E_INPUT, "%s: the plugin has only one of %s", path, names);

@@ -10,7 +10,7 @@ enum { PERIOD_NS = 50000000 };
 /* A plugin that has a deadline of its own knows more about the rank that is late, so it comes first. */
 static const double later_seconds = 1;
 
-/* ---- what the lane tells, on a thread of the device ---- */
+/* ---- the lane's callbacks, on a thread of the device ---- */
 
 static void on_begin(void *arg) {
     atomic_store(&((struct ot_comm *)arg)->monitor.since_ns, ot_clock_ns());

@@ -193,7 +193,7 @@ static void abort_tcp(void *context) {
 
 static void close_tcp(void *context, int broken) {
     struct ot_tcp *tcp = context;
-    if (!broken) /* a rank that closes its streams must not look like one that is lost */
+    if (!broken) /* a rank that closes its streams must not look like a lost rank */
         exchange_parts(tcp, OT_TCP_CLOSE, NULL, 0, NULL, 0);
     ot_tcp_disconnect(tcp);
     if (tcp->wake_fd >= 0)

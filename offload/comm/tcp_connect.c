@@ -4,7 +4,7 @@
  * a random token. If all ranks are on one host, the port can be reached from there alone. The lower rank of
  * each two connects; so nobody needs the address of rank 0, which often is a name that means something else
  * on its own host. Both sides prove that they know the token of the other. After each phase all ranks
- * exchange how it went. So no rank waits for one that has failed, and all ranks fail with the same sentence.
+ * exchange its result. So no rank waits for a failed rank, and all ranks fail with the same sentence.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -116,7 +116,7 @@ static bool read_all(int fd, void *data, size_t bytes, double until) {
     return true;
 }
 
-/* Tells the others how a phase went. All ranks fail if one of them has. */
+/* Tells the others the result of a phase. All ranks fail if one rank has failed. */
 static int compare(struct connecting *c) {
     struct {
         char why[OT_TCP_WHY_BYTES];
@@ -254,7 +254,7 @@ static bool send_hello(const struct connecting *c, int fd, int rank) {
     return write_all(fd, &hello, sizeof hello, ot_clock_seconds() + hello_seconds);
 }
 
-/* Reads from the other rank's memory what it is known to have there. */
+/* Reads known bytes from the other rank's memory. */
 static bool can_read(const struct connecting *c, int rank, uint64_t address) {
     const struct ot_tcp_link *link = &c->tcp->links[rank];
     uint8_t seen[OT_TCP_TOKEN_BYTES];

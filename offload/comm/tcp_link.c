@@ -180,7 +180,7 @@ static void take_slot(struct ot_tcp *tcp, struct ot_tcp_link *link) {
     take_bytes(tcp, link, link->in_left);
 }
 
-/* The message itself is there. */
+/* Called when a message is complete; data may follow. */
 static int begin_message(struct ot_tcp *tcp, int rank) {
     struct ot_tcp_link *link = &tcp->links[rank];
     int code = check_message(tcp, rank);

@@ -67,7 +67,7 @@ struct ot_tcp_link {
     char *out_ring, *in_ring;
     unsigned out_slot, in_slot, free_slots;
 
-    /* outgoing: messages, the first of which may be followed by data in the stream */
+    /* outgoing: messages; data may follow the first one in the stream */
     struct ot_tcp_message queue[OT_TCP_QUEUE];
     int queued;
     size_t queue_sent; /* bytes of the queue */
@@ -81,7 +81,7 @@ struct ot_tcp_link {
 
     /* the operation */
     bool is_active;
-    const char *source; /* through a ring: what is not in slots yet */
+    const char *source; /* through a ring: data that is not in slots yet */
     size_t source_left;
     bool awaits_taken;
     char *target;
@@ -94,7 +94,7 @@ struct ot_tcp {
     double timeout_seconds;
     int wake_fd; /* readable after abort */
     uint64_t sequence;
-    struct ot_tcp_message now; /* the operation: what its messages have in common */
+    struct ot_tcp_message now; /* the operation: the fields that all its messages share */
     struct ot_tcp_link links[OT_MAX_RANKS];
 
     atomic_int state;      /* OT_COMM_OK, or the code that broke it */
@@ -124,8 +124,7 @@ struct ot_tcp_parts {
     bool has_out, has_in;
 };
 void ot_tcp_link_begin(struct ot_tcp *tcp, int rank, const struct ot_tcp_parts *parts);
-/* Moves what can be moved without waiting, but at most a few MiB. *moved: something was. Returns a code of
- * plugin.h. */
+/* Moves data without waiting, at most a few MiB. *moved: some data was moved. Returns a code of plugin.h. */
 int ot_tcp_link_advance(struct ot_tcp *tcp, int rank, bool *moved);
 bool ot_tcp_link_is_done(const struct ot_tcp_link *link);
 bool ot_tcp_link_wants_input(const struct ot_tcp_link *link);

@@ -170,7 +170,7 @@ static int start_listening(struct ot_world *world, int listener) {
     world->listener = listener;
     world->connected = 1;
     int flags = fcntl(listener, F_GETFL);
-    if (flags < 0 || fcntl(listener, F_SETFL, flags | O_NONBLOCK) < 0) /* one that was inherited */
+    if (flags < 0 || fcntl(listener, F_SETFL, flags | O_NONBLOCK) < 0) /* an inherited socket may block */
         return ot_fail_errno(OT_E_COMM, errno, "rank 0 cannot use its listening socket");
     return start_thread(world);
 }
@@ -338,7 +338,7 @@ const char *ot_world_name(const struct ot_world *world, int rank) {
 
 /* ---- gathers ---- */
 
-/* Takes the part (or the result) that a peer has sent, if it is there. Holds the mutex. */
+/* Takes the part (or the result) of a peer, if it has arrived. Holds the mutex. */
 static unsigned char *take_part(struct ot_world_peer *peer) {
     unsigned char *part = peer->part;
     peer->part = NULL;
@@ -346,8 +346,8 @@ static unsigned char *take_part(struct ot_world_peer *peer) {
     return part;
 }
 
-/* Rank 0: the ranks whose parts have not come. Sets *ended to those of them that will send none. Holds the
- * mutex. */
+/* Rank 0: the ranks whose parts have not come. Sets *ended to the ranks among them that will send none. Holds
+ * the mutex. */
 static uint64_t late_ranks(const struct ot_world *world, uint64_t *ended) {
     uint64_t late = 0;
     *ended = 0;

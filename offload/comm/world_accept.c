@@ -162,9 +162,9 @@ static void take_proof(struct ot_world *world, struct ot_world_stranger *strange
         drop(world, stranger, "it does not know the secret");
 }
 
-/* ---- what arrives ---- */
+/* ---- received hellos ---- */
 
-/* True if what has arrived can be the begin of a hello. The fields that never change come first, so a rank
+/* True if the received bytes can be the begin of a hello. The fields that never change come first, so a rank
  * that speaks another protocol gets an answer. */
 static bool may_be_hello(struct ot_world *world, struct ot_world_stranger *stranger) {
     static const char magic[8] = OT_WORLD_MAGIC;
@@ -198,7 +198,7 @@ static size_t expected_bytes(const struct ot_world_stranger *stranger) {
     return stranger->received < hello ? hello : hello + sizeof stranger->proof;
 }
 
-/* Handles what is complete. */
+/* Handles a complete hello or proof. */
 static void take_whole(struct ot_world *world, struct ot_world_stranger *stranger, int64_t now) {
     if (stranger->received > sizeof stranger->hello)
         take_proof(world, stranger, now);
@@ -232,7 +232,7 @@ void ot_world_meet(struct ot_world *world, struct ot_world_stranger *stranger, i
     }
 }
 
-/* A free place, or that of the stranger who has waited the longest. */
+/* A free place, or the place of the stranger who has waited the longest. */
 static struct ot_world_stranger *find_place(struct ot_world *world) {
     struct ot_world_stranger *oldest = &world->strangers[0];
     for (int i = 0; i < OT_WORLD_STRANGERS; i++) {

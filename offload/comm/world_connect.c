@@ -13,7 +13,7 @@
 #include "src/base/clock.h"
 #include "src/base/log.h"
 
-static const double patience_seconds = 5; /* then a line says what is waited for */
+static const double patience_seconds = 5; /* then a line names the cause of the wait */
 static const double attempt_seconds = 5;  /* for one address */
 static const double first_pause_s = 0.05, longest_pause_s = 0.5;
 

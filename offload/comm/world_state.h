@@ -1,4 +1,4 @@
-/* The state of a world, and the form of what its connections carry. Private to world*.c.
+/* The state of a world, and the format of its messages. Private to world*.c.
  *
  * One thread of each rank owns the sockets (world_thread.c). All other threads queue messages under the mutex
  * and wake that thread. Everything in struct ot_world below `mutex` is guarded by it.
@@ -154,8 +154,8 @@ struct ot_world {
 
 /* ---- world_connect.c ---- */
 
-/* Opens a socket that listens on the port of all addresses of this host, or of the one that the user named
- * (ot_ranks.is_bound). Errors: OT_E_COMM. */
+/* Opens a socket that listens on the port of all addresses of this host, or of the address that the user
+ * named (ot_ranks.is_bound). Errors: OT_E_COMM. */
 int ot_world_listen(const struct ot_ranks *ranks, int *out);
 /* Connects to rank 0 and shakes hands, until the deadline. *out: the connection, non-blocking. Errors:
  * OT_E_COMM, or the code with which rank 0 refuses this rank. */

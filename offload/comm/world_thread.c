@@ -79,7 +79,7 @@ static void lose(struct ot_world *world, int rank, const char *why) {
     ot_world_propose(world, OT_WORLD_LOSS, text);
 }
 
-/* ---- what leaves ---- */
+/* ---- sending ---- */
 
 static struct ot_world_message *make_message(const struct ot_world_head *head, const void *data) {
     struct ot_world_message *message = malloc(sizeof *message + head->bytes);
@@ -176,7 +176,7 @@ bool ot_world_propose(struct ot_world *world, enum ot_world_weight weight, const
     return true;
 }
 
-/* ---- what arrives ---- */
+/* ---- receiving ---- */
 
 static uint32_t most_bytes(const struct ot_world *world, uint32_t kind) {
     switch (kind) {
@@ -212,7 +212,7 @@ static void take_reason(struct ot_world *world, int rank, const struct ot_world_
     ot_world_propose(world, head->number == OT_E_COMM ? OT_WORLD_CONSEQUENCE : cause, text);
 }
 
-/* A whole message is there. */
+/* Called when a message is complete. */
 static void take(struct ot_world *world, int rank) {
     struct ot_world_peer *peer = &world->peers[rank];
     const struct ot_world_head *head = &peer->head;

@@ -15,9 +15,9 @@ const char *ot_skip_name(enum ot_skip skip) {
 
 /* ---- loss spikes ---- */
 
-/* The weights of past losses. At first all losses weigh the same. Once there are so many that the latest
- * would have less than 1/93 of the weight, weights halve every 64 steps. That is long enough to know a
- * deviation to a tenth, and short enough to follow a falling loss.
+/* The weights of past losses. At first all losses weigh the same. Once the latest loss would have less than
+ * 1/93 of the weight, weights halve every 64 steps. That is long enough to know a deviation to a tenth, and
+ * short enough to follow a falling loss.
  *
  * SPIKE_AFTER: during the first 32 steps mean and deviation are not known well, and the loss falls fastest.
  *
@@ -60,7 +60,7 @@ static void judge_loss(struct ot_engine *en, struct ot_step_result *result) {
 
 /* ---- results of a step ---- */
 
-/* The squared norm of a slab: that of its parts, in order. */
+/* The squared norm of a slab: the sum over its parts, in order. */
 double ot_engine_slab_squares(const struct ot_engine *en, const double *results, int slab) {
     const double *parts = results + slab * en->layout.norms;
     double squares = 0;

@@ -59,7 +59,7 @@ static float as_stored(enum ot_dtype dtype, float master) {
                               : ot_f16_to_f32(ot_f16_from_f32(master));
 }
 
-/* Encoded weights are not looked at: what encodes them refuses numbers that are not finite. */
+/* Encoded weights are not checked: the encoder refuses numbers that are not finite. */
 static int look_at_weights(struct ot_engine *en, int slab, struct ot_bad_block *out) {
     enum { CHUNK = 1 << 16 };
     if (ot_slab_is_encoded(&en->chain, slab))

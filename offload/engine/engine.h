@@ -92,7 +92,7 @@ void ot_engine_store_usage(const struct ot_engine *engine, struct ot_store_usage
 
 /* Updates ahead of the decision (plan/shadow.h), in tiles, since the engine was opened. */
 struct ot_shadow_usage {
-    int64_t committed; /* the decision was the one that they had assumed */
+    int64_t committed; /* the decision was as they had assumed */
     int64_t dropped;   /* it was not: they were undone */
 };
 void ot_engine_shadow_usage(struct ot_engine *engine, struct ot_shadow_usage *out);
@@ -109,7 +109,7 @@ struct ot_micro_batch { /* host memory; rows and fields as in kernels/ops.h */
 
 struct ot_step_input {
     int n_micro; /* sum over all ranks, at least 1 */
-    /* Those of this rank, in order: ot_shard_micro says which. One rank has all. */
+    /* This rank's micro-batches, in order (ot_shard_micro). One rank has all. */
     const struct ot_micro_batch *micro;
     /* number of targets >= 0 in the whole step (all ranks); divides loss and gradient */
     int64_t trained_tokens;
@@ -165,7 +165,7 @@ int ot_engine_drain(struct ot_engine *engine);
  * or read. It does not cover the driver's own calls of the device between steps (copies, tuning), or a disk
  * that hangs while the store is opened or closed. */
 bool ot_engine_is_stuck(const struct ot_engine *engine);
-/* For a stuck engine: true if weights, optimizer state and progress are all those of the last collected step.
+/* For a stuck engine: true if weights, optimizer state and progress all belong to the last collected step.
  * That is so if the hanging step had not reached its (first) decision, the step before it was complete, and
  * no tile is updated one step late (stream engine, plan.h). It is also so if only a forward pass hangs. */
 bool ot_engine_is_consistent(struct ot_engine *engine);
@@ -193,8 +193,9 @@ int ot_engine_eval(struct ot_engine *engine, const struct ot_micro_batch *micro,
 /* Begins a generation: allocates a cache for `capacity` tokens from the device's budget. One generation at a
  * time per engine. */
 int ot_engine_decode_begin(struct ot_engine *engine, int64_t capacity);
-/* The same for a chain with pairs: the first n_inputs tokens that ot_engine_decode gets are the inputs, which
- * its first call has all of. Errors also: OT_E_INPUT (the plan's micro-batch does not hold so many). */
+/* The same for a chain with pairs: the first n_inputs tokens that ot_engine_decode gets are the inputs. Its
+ * first call must have all of them. Errors also: OT_E_INPUT (the plan's micro-batch does not hold so many).
+ */
 int ot_engine_decode_begin_pair(struct ot_engine *engine, int64_t n_inputs, int64_t capacity);
 /* The bytes of that cache, for the extra bytes of a plan request. */
 size_t ot_engine_kv_bytes(const struct ot_chain *chain, int64_t capacity);

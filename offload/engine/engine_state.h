@@ -17,7 +17,7 @@
 struct ot_engine_step {
     int n_micro;           /* sum over all ranks */
     int n_places;          /* places up to the last micro-batch of this rank */
-    int64_t *micro_tokens; /* [plan.max_micro]: of the micro-batch in each place, padded; 0: none */
+    int64_t *micro_tokens; /* [plan.max_micro]: padded tokens of the micro-batch in each place; 0: none */
     int64_t *micro_inputs; /* [plan.max_micro]: ot_micro_batch.n_inputs of each */
     int64_t *micro_number; /* [plan.max_micro]: its number in the step, of all ranks */
     float grad_scale;      /* 1 / trained tokens, for the device */
@@ -36,8 +36,8 @@ struct ot_engine_control {
     struct ot_loss_stats losses;
 };
 
-/* Updates ahead of the decision (shadow.c). The cpu lane's thread uses all of it; the driver uses what the
- * mutex protects. */
+/* Updates ahead of the decision (shadow.c). The cpu lane's thread uses all members; the driver uses those
+ * that the mutex protects. */
 struct ot_engine_shadows {
     double *shares;    /* [n_slabs]: usual share of the slab in the squared norm of a step */
     bool knows_shares; /* since the first step with a finite norm */
@@ -78,7 +78,7 @@ struct ot_engine_stages {
 };
 
 struct ot_engine {
-    struct ot_chain chain; /* a copy; the caller owns what it points to */
+    struct ot_chain chain; /* a copy; the caller owns the memory behind its pointers */
     struct ot_plan plan;
     struct ot_optimizer_config optimizer;
     double skip_spikes; /* 0: skip none */
@@ -123,7 +123,7 @@ struct ot_engine {
     struct ot_engine_diagnosis *diagnosis; /* checks the output of each block; NULL: no check */
     char *kv_memory;
     int64_t kv_capacity, kv_past;
-    int64_t kv_inputs; /* with pairs: so many of its first tokens are inputs */
+    int64_t kv_inputs; /* with pairs: number of inputs, which are its first tokens */
 };
 
 /* The offset of a micro-batch's token array in the buffer of the step's arrays, in elements. array: in the
@@ -193,8 +193,8 @@ struct ot_run_walk ot_engine_walk(const struct ot_engine *engine, const struct o
 /* Run GRAD_FINISH and GRAD_KEEP tasks (engine/finish.c). */
 void ot_engine_finish_grads(struct ot_engine *engine, const struct ot_task *task, struct ot_lane *lane);
 void ot_engine_keep_grads(struct ot_engine *engine, const struct ot_task *task, struct ot_lane *lane);
-/* Runs a DECIDE task (engine/decide.c). Errors: OT_E_NUMERIC; OT_E_COMM: the results are not those of all
- * ranks, and nothing is updated. */
+/* Runs a DECIDE task (engine/decide.c). Errors: OT_E_NUMERIC; OT_E_COMM: results of some ranks are missing,
+ * and nothing is updated. */
 int ot_engine_decide(struct ot_engine *engine, const struct ot_task *task, int64_t step);
 
 /* The squared norm of a slab, from the results of a step. */
@@ -251,7 +251,7 @@ void ot_engine_open_stages(struct ot_engine *engine);
 void ot_engine_close_stages(struct ot_engine *engine);
 /* Between steps: brings an extent into host memory. *out is valid until another extent of the same kind is
  * staged or a step starts; the caller sets `changed` if it changes the content. Errors: OT_E_IO, OT_E_STALL;
- * also those of an earlier extent that could not be written back. */
+ * also if an earlier extent could not be written back. */
 int ot_engine_stage(struct ot_engine *engine, int kind, int slab, int extent, struct ot_engine_staged **out);
 
 #endif

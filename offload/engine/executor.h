@@ -53,7 +53,7 @@ struct ot_executor_config {
     const struct ot_topology *topology; /* for binding the lanes' threads; NULL: do not bind */
     int optimizer_threads;              /* threads of the optimizer; the cpu lane's thread is the first */
     uint64_t delay_seed;        /* test seam: if not 0, a random delay of 0..200 us before each task */
-    double stall_seconds;       /* after this long without progress, log what each lane waits for; 0: 60 s */
+    double stall_seconds;       /* without progress for this long, log each lane's wait; 0: 60 s */
     double stall_limit_seconds; /* after this long, stuck; 0: OT_STALL_LIMIT_SECONDS */
 };
 

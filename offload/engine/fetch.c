@@ -5,7 +5,7 @@ static int32_t *choice_at(const struct ot_engine *en, int32_t *choices, int bloc
     return choices + (size_t)block * (size_t)en->layout.most_parts;
 }
 
-/* On the host: what the micro-batches of the round have chosen in the slab's block. */
+/* Host array: the parts of the slab's block that the micro-batches of the round have chosen. */
 static const int32_t *choice_of(const struct ot_engine *en, const struct ot_task *task, int64_t step) {
     return choice_at(en, ot_engine_at_parity(en, en->layout.used_host[0], step),
                      ot_slab_block(&en->chain, task->slab));

@@ -85,7 +85,7 @@ static void finish_part(struct ot_engine *en, const struct ot_task *task, struct
     }
 }
 
-/* The parts of this rank cover what it holds. */
+/* This rank's parts cover its holding. */
 void ot_engine_finish_grads(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     const struct ot_shard *shard = &en->plan.shard;
     int64_t n_params = en->chain.slabs[task->slab].n_params;

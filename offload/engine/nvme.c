@@ -53,8 +53,8 @@ static int extent_of(const struct ot_engine *en, int buffer, int tile) {
     return en->layout.buffers[buffer].first_extent + tile;
 }
 
-/* Lists the tiles of a slab's span, with their addresses in a slot for the whole slab: those that have
- * something of what the task brings, because an extent is read as a whole. */
+/* Lists the tiles of a slab's span that contain bytes that the task needs, with their addresses in a slot for
+ * the whole slab. An extent is read as a whole. */
 static int slab_pieces(struct ot_engine *en, const struct ot_task *task, int64_t step,
                        struct ot_store_piece *pieces) {
     struct ot_run_walk walk = ot_engine_walk(en, task, step);
@@ -89,7 +89,7 @@ static int tile_pieces(struct ot_engine *en, const struct ot_task *task, struct 
     return n;
 }
 
-/* The one extent that the task moves to or from a slot: that of its access to the buffer on nvme. */
+/* The one extent that the task moves to or from a slot, from its access to the buffer on nvme. */
 static struct ot_store_piece only_piece(const struct ot_engine *en, const struct ot_task *task) {
     bool write = task->kind == OT_TASK_NVME_WRITE;
     int nvme = write ? task->to : task->from, host = write ? task->from : task->to, extent = 0;

@@ -74,7 +74,7 @@ static int check_range(struct ot_engine *en, int slab, int64_t first, int64_t n)
 /* Values of an array on nvme. */
 struct on_nvme {
     enum ot_part_array array;
-    int slab, buffer, first_tile; /* first_tile: of the buffer's first extent */
+    int slab, buffer, first_tile; /* first_tile: the tile of the buffer's first extent */
 };
 
 /* Moves the values of [first, first + n) that are in the tile of the first of them. Returns their number, or

@@ -9,7 +9,7 @@ static int64_t share_of(const struct ot_engine *en, const struct ot_task *task) 
     return ot_shard_share(&en->plan.shard, ot_slab_units(&en->chain, task->slab));
 }
 
-/* The gradients on their way between ranks: what this rank sends, what it receives, and its own part. */
+/* Gradients between ranks: the sent ones, the received ones, and this rank's own part. */
 struct crossing {
     enum ot_dtype dtype;
     size_t part_bytes;

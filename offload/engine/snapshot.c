@@ -155,7 +155,7 @@ bool ot_snapshot_has_passed(struct ot_snapshot *sn, int slab, struct ot_tile_spa
 
 /* ---- the thread ---- */
 
-/* Returns the next tile: one that a task waits for, otherwise the next in order. -1: no tile is left, or the
+/* Returns the next tile: first the tiles that tasks wait for, then in order. -1: no tile is left, or the
  * driver has cancelled the snapshot. *at: position in the order. */
 static int next_tile(struct ot_snapshot *sn, int *at) {
     int found = -1;

@@ -53,7 +53,7 @@ static void store(struct ot_engine *en, const struct ot_task *task, struct ot_la
                  weight_bytes(en, task->span.n));
 }
 
-/* To their home, or those of one tile into a slot. */
+/* Copies gradients to their home, or one tile's gradients into a slot. */
 static void grad_out(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     int64_t first = task->span.first;
     char *to =
@@ -397,8 +397,8 @@ static void work_on_chunk(void *context, int64_t begin, int64_t end, int64_t num
 /* Parameters of a thread's chunk: large compared with the cost of handing it over, a multiple of every vector
  * length and of OT_STATE_GROUP. Tiles begin at such a multiple too. At the end of a tile threads wait for the
  * last chunk, so a chunk is small: a tile of 2 Mi parameters has 128 of them, enough for many cores. With two
- * threads that wait is below what can be measured (0.4 % with chunks four times as large), so a second tile
- * need not be in flight. */
+ * threads that wait is too short to measure (0.4 % with chunks four times as large), so a second tile need
+ * not be in flight. */
 enum { UPDATE_CHUNK_PARAMS = 1 << 14 };
 
 static char *frame_of(struct ot_engine *en, const struct ot_task *task) {

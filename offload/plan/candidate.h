@@ -13,12 +13,12 @@
  * their ways as well, and beside a large frozen base the trained slabs are small. */
 struct ot_candidate {
     int64_t micro_sequences;
-    /* the first so many slabs live on the device: the next forward waits for their update first */
+    /* number of first slabs that live on the device: the next forward waits for their update first */
     int resident;
-    int waiting; /* the first so many slabs whose streamed tiles keep their gradients on the device */
+    int waiting; /* number of first slabs whose streamed tiles keep gradients on the device */
     int rounds;  /* rounds of a step; the request's, if set */
-    /* In several rounds: the first so many slabs, and with sums_stay all resident slabs, keep their gradient
-     * sums on the device between rounds. */
+    /* With several rounds: number of first slabs that keep their gradient sums on the device between rounds.
+     * With sums_stay, all resident slabs do. */
     int summing;
     bool sums_stay;
     /* The number of items that move from the host to nvme, in this order: the state of slabs (last slab
@@ -38,7 +38,7 @@ static inline int ot_candidate_most_spilled(const struct ot_chain *chain) {
     return 3 * chain->n_slabs + 1;
 }
 
-/* The micro-batches of a rank in a step, if each has so many sequences. */
+/* The micro-batches of a rank in a step, with this number of sequences each. */
 int ot_candidate_micro(const struct ot_plan_request *request, int64_t micro_sequences);
 
 /* Sets all fields of the plan that the candidate decides, and the ledger. Errors: as ot_plan_finish. */

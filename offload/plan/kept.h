@@ -1,13 +1,12 @@
-/* Kept activations: which blocks keep how much of their inner activations for backward (block.h), and where
- * it waits.
+/* Kept activations: the inner activations that each block keeps for backward (block.h), and their tier.
  *
- * Only middle blocks keep any. The last of them keep it on the device, because backward needs it first. Those
- * before keep it on the host, those before these on nvme: it leaves through a slot after forward and comes
- * back through a slot before backward, while the device works on other blocks. The first blocks keep nothing,
- * and backward computes them again. Each tier has its own level.
+ * Only middle blocks keep any. The last of them keep theirs on the device, because backward needs these
+ * first. Blocks before them use the host, and blocks before those use nvme. Such activations leave through a
+ * slot after forward and come back through a slot before backward, while the device works on other blocks.
+ * The first blocks keep nothing, and backward computes them again. Each tier has its own level.
  *
- * What a block keeps crosses the bus twice. That pays where the bytes take less time than computing again,
- * and where the bus has time left. The bits do not depend on it.
+ * Kept activations cross the bus twice. That pays where the copies take less time than recomputation, and
+ * where the bus has time left. The bits do not depend on it.
  */
 #ifndef OT_OFFLOAD_PLAN_KEPT_H
 #define OT_OFFLOAD_PLAN_KEPT_H

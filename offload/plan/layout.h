@@ -95,7 +95,7 @@ struct ot_layout {
      * OT_NO_BUFFER: not needed. */
     int snapshot_slots, snapshot_tile;
     int *state_slots;    /* [plan.state_slots]: state of a tile, then its gradients, then its weights */
-    int64_t slot_params; /* parameters that fit a state slot: those of the largest streamed tile */
+    int64_t slot_params; /* parameters that fit a state slot: the size of the largest streamed tile */
     int *boundary_grad;  /* [places] */
     /* Inner activations that blocks keep: [n_blocks][places], and slots for those that leave. */
     int *kept, *kept_slots, *host_kept_slots;
@@ -128,7 +128,7 @@ struct ot_layout {
     size_t *extent_bytes; /* [n_extents] */
     int *extent_sides;    /* [n_extents] */
     /* A range of the gpu tier: slots, boundary activations, inner activations of blocks and their scratch.
-     * While nothing is in flight, no task will read what is in it. */
+     * While nothing is in flight, no task will read its content. */
     size_t idle_offset, idle_bytes;
 };
 

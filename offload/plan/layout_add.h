@@ -1,4 +1,5 @@
-/* Adds buffers to a layout that is being made. Internal to layout_make.c, which decides what a plan needs.
+/* Adds buffers to a layout that is being made. Internal to layout_make.c, which decides the buffers of a
+ * plan.
  *
  * Errors: the functions return OT_NO_BUFFER or NULL. The first error stays in mk->rc (OT_E_BUDGET: a size
  * overflows, or there is no memory for the tables), and later calls have no effect. */

@@ -332,7 +332,7 @@ static void add_boundaries(struct ot_layout_maker *mk) {
     layout->boundary_grad = ot_layout_add_many(mk, OT_TIER_GPU, "activation gradients", bytes, places);
 }
 
-/* Adds the homes of what a block keeps for each place. Each frame of a shadow over it is a tile. */
+/* Adds the homes of a block's kept activations for each place. Each shadow frame over them is a tile. */
 static void add_kept_homes(struct ot_layout_maker *mk, struct ot_kept kept, size_t bytes, int homes[]) {
     int places = mk->layout->places, frames = ot_frames_over(kept, bytes, mk->layout->frame_bytes);
     size_t rounded = pages(bytes);
@@ -371,7 +371,7 @@ static void add_kept(struct ot_layout_maker *mk) {
                                                  pages(largest_on_nvme), plan->host_kept_slots);
 }
 
-/* The next frame over what blocks keep, from the last block to the first. *place counts the micro-batches of
+/* The next frame over kept activations, from the last block to the first. *place counts the micro-batches of
  * all blocks behind it. */
 static struct ot_frame next_over_kept(struct ot_layout_maker *mk, int *place, int *tile) {
     const struct ot_layout *l = mk->layout;
@@ -382,8 +382,8 @@ static struct ot_frame next_over_kept(struct ot_layout_maker *mk, int *place, in
     }
 }
 
-/* Lists the frames of shadows. The last slabs take what the last blocks keep: shadow.h needs it to be behind
- * the first use of the slab. */
+/* Lists the frames of shadows. The last slabs take the kept activations of the last blocks: these must be
+ * behind the first use of the slab (shadow.h). */
 static void list_frames(struct ot_layout_maker *mk, const struct ot_shadow_frames *deal) {
     struct ot_layout *l = mk->layout;
     int n_slabs = mk->chain->n_slabs, frame = mk->plan->shadow_frames, place = 0, tile = 0;

@@ -44,7 +44,7 @@ static void put_all(struct order *order, const struct ot_layout *layout, int buf
 }
 
 /* Backward finishes the gradients of the last slab first, and sums leave and come back in that order. They
- * lie apart from the state, of which updates read much more, in the order in which they are written. */
+ * lie apart from the state, in the order in which they are written, because updates read much more state. */
 static void order_gradients(const struct ot_chain *chain, const struct ot_layout *layout,
                             struct order *order) {
     for (int s = chain->n_slabs - 1; s >= 0; s--)

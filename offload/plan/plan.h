@@ -137,7 +137,7 @@ struct ot_shortage {
     size_t together[OT_TIER_COUNT];
 };
 
-/* So many middle blocks keep inner activations for backward on a tier. */
+/* The middle blocks that keep inner activations for backward on a tier. */
 struct ot_kept_part {
     enum ot_keep_level level;
     int blocks;

@@ -32,7 +32,7 @@ struct ot_round ot_plan_round(const struct ot_plan *plan, int round);
 int ot_plan_round_places(const struct ot_plan *plan);
 /* The place of a micro-batch in its round, counted from 0. */
 int ot_plan_place(const struct ot_plan *plan, int micro);
-/* Cuts the step into so many rounds of equal length, but for the last. Fewer if there are fewer
+/* Cuts the step into rounds of equal length, except for the last. There are fewer rounds if there are fewer
  * micro-batches. */
 void ot_plan_set_rounds(struct ot_plan *plan, int rounds);
 

@@ -7,11 +7,11 @@
 #include "offload/plan/used_parts.h"
 #include "src/base/error.h"
 
-/* A micro-batch of so many tokens keeps the matrix units of every known device busy. More tokens only cost
- * memory. */
+/* Enough tokens in a micro-batch to keep the matrix units of every known device busy. More only cost memory.
+ */
 enum { MICRO_TOKENS_ENOUGH = 4096 };
-/* A micro-batch of so many tokens is only a few percent slower. Smaller ones are not used to make everything
- * resident. */
+/* With this number of tokens a micro-batch is only a few percent slower. Smaller ones are not used to make
+ * everything resident. */
 enum { MICRO_TOKENS_SOUND = 1024 };
 /* Parameters of a tile, the CPU pool's unit of work: 2 Mi parameters are 52 MB of traffic. That takes a few
  * milliseconds, far more than handing over the work. */
@@ -39,8 +39,8 @@ static int measure(const struct ot_plan_request *rq, const struct ot_candidate *
     return 0;
 }
 
-/* True if the tier has room for the plan. nvme takes what does not fit the host, so the host has room only if
- * nvme has room too. */
+/* True if the tier has room for the plan. nvme takes the host's overflow, so the host has room only if nvme
+ * has room too. */
 static bool has_room(const struct ot_plan_request *rq, const struct need *need, enum ot_tier tier) {
     bool nvme = tier == OT_TIER_GPU || need->bytes[OT_TIER_NVME] <= rq->budget_bytes[OT_TIER_NVME];
     return nvme && need->bytes[tier] <= rq->budget_bytes[tier];
@@ -459,7 +459,7 @@ static int64_t choose_tile(const struct ot_chain *chain) {
     return tile > TILE_PARAMS ? tile : TILE_PARAMS;
 }
 
-/* Finds a candidate with tiles of the chosen size, halved so many times. */
+/* Finds a candidate with tiles of the chosen size, halved `halvings` times. */
 static int try_tiles(const struct ot_plan_request *rq, int halvings, struct ot_candidate *c,
                      struct ot_plan *plan, struct seen *seen) {
     plan->tile_params = (choose_tile(rq->chain) >> halvings) / OT_SLAB_ALIGN_PARAMS * OT_SLAB_ALIGN_PARAMS;
@@ -515,7 +515,7 @@ static int grow_grad_slots(const struct ot_plan_request *rq, struct ot_candidate
     return plan->host_grad_slots == 0 ? 0 : grow(rq, c, plan, &c->grad_slots, 2 * most);
 }
 
-/* Grows the frames of shadows into what is left of the host. */
+/* Grows the frames of shadows into the free memory of the host. */
 static int grow_shadows(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan) {
     int64_t frames = llround(rq->shadows * (double)ot_plan_shadow_tiles(plan));
     if (rq->shadows <= 0 || frames == 0)

@@ -66,7 +66,7 @@ struct ot_shard_range {
 /* This rank's share of n_params; may be empty. */
 struct ot_shard_range ot_shard_own(const struct ot_shard *shard, int64_t n_params);
 
-/* The groups of a step, and those of this rank. */
+/* The groups of a step, and the groups of this rank. */
 int ot_shard_groups(const struct ot_shard *shard);
 int ot_shard_own_groups(const struct ot_shard *shard);
 /* The micro-batches of group g, of the n_micro of a step. */
@@ -84,8 +84,8 @@ int ot_shard_level(int own_group);
 /* The number of times that this accumulator is added to the one below it after the group. */
 int ot_shard_merges(int own_group);
 
-/* Norms are taken over so many equal parts of a slab, counted over all ranks. Part p has the parameters from
- * p * share up to (p + 1) * share, with the share of that many ranks. */
+/* The number of equal parts, over all ranks, for which the norms of a slab are computed. Part p has the
+ * parameters from p * share up to (p + 1) * share, with the share of that many ranks. */
 int ot_shard_norm_parts(const struct ot_shard *shard);
 struct ot_shard_range ot_shard_norm_part(const struct ot_shard *shard, int64_t n_params, int part);
 

@@ -34,7 +34,7 @@ bool ot_plan_is_sharded(const struct ot_plan *plan);
 bool ot_slab_state_passes(const struct ot_plan *plan, int slab, enum ot_tile_engine engine);
 bool ot_slab_grads_pass(const struct ot_plan *plan, int slab, enum ot_tile_engine engine);
 bool ot_slab_weights_pass(const struct ot_plan *plan, int slab);
-/* The number of tiles of which anything passes through tile slots. */
+/* The number of tiles that use tile slots. */
 int64_t ot_plan_passing_tiles(const struct ot_plan *plan);
 /* True if finished gradients, or gradient sums, have their home on nvme. */
 bool ot_plan_spills_grads(const struct ot_chain *chain, const struct ot_plan *plan);
@@ -57,7 +57,7 @@ struct ot_shard_range ot_slab_holding(const struct ot_chain *chain, const struct
 int ot_slab_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 /* Those that the optimizer updates: all of them, or none of a frozen slab. */
 int ot_slab_trained_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
-/* The tiles that a use of the slab reads: those of the holding, and the rest. */
+/* The tiles that a use of the slab reads: the holding's tiles, and the rest. */
 int ot_slab_used_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 struct ot_tile_span ot_slab_span(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
                                  int first_tile, int n_tiles);

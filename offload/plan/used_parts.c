@@ -85,7 +85,7 @@ double ot_block_used_parts(const struct ot_chain *chain, int block, int64_t n_to
 
 /* ---- the rule ---- */
 
-/* True if what the block keeps for all micro-batches of a round has its places at the same time. */
+/* True if the block's kept activations of all micro-batches of a round have places at the same time. */
 static bool keeps_places(const struct ot_chain *chain, const struct ot_plan *plan, int block) {
     struct ot_kept kept = ot_plan_kept(chain, plan, block);
     return !plan->train || kept.level == OT_KEEP_NONE || kept.tier == OT_TIER_GPU ||

@@ -49,7 +49,8 @@ int ot_block_parts(const struct ot_chain *chain, int block);
 int ot_chain_most_parts(const struct ot_chain *chain);
 /* The block that uses a slab with parts. */
 int ot_slab_block(const struct ot_chain *chain, int slab);
-/* One part of a slab, in all pieces: its parameters, and what its homes hold of it (slabs.h, UNITS). */
+/* The size of one part of a slab, over all pieces: in parameters, and in units of its homes (slabs.h, UNITS).
+ */
 int64_t ot_slab_part_params(const struct ot_slab_spec *slab);
 int64_t ot_slab_part_units(const struct ot_slab_spec *slab);
 
@@ -76,7 +77,7 @@ bool ot_block_chooses(const struct ot_chain *chain, const struct ot_plan *plan, 
 /* The number of parts that the tokens are expected to choose in a block. */
 double ot_block_used_parts(const struct ot_chain *chain, int block, int64_t n_tokens);
 
-/* Walks over what a fetch brings of a slab, in runs of units that are as long as possible. */
+/* Walks over the units that a fetch of a slab copies, in runs that are as long as possible. */
 struct ot_run_walk {
     const struct ot_slab_spec *slab;
     enum ot_fetched fetched;

@@ -85,7 +85,7 @@ static void add_fetches(const struct ot_chain *chain, const struct ot_plan *plan
     work->comm += fmax(comm, 0) * ot_plan_rounds(plan);
 }
 
-/* Adds what leaves the device and comes back: boundaries, and what blocks keep. */
+/* Adds the activations that leave the device and come back: boundaries, and kept ones. */
 static void add_activations(const struct ot_chain *chain, const struct ot_plan *plan, struct work *work) {
     double boundary =
         (double)plan->micro_tokens * (double)chain->boundary_elems * (double)ot_dtype_bytes(chain->dtype);

@@ -19,8 +19,8 @@ static const double DECODE_SECONDS = 0.05;
  * thirds. A larger factor says that another program computed meanwhile, so it is not used. */
 static const double LOAD_SECONDS = 2, SETTLED = 2.0 / 3, MOST_SLOWER = 3;
 
-/* Seconds of one block's calls with one number of tokens. backward: by what forward kept. first: backward at
- * OT_KEEP_ALL that overwrites the gradients. */
+/* Seconds of one block's calls with one number of tokens. backward: by the level that forward kept. first:
+ * backward at OT_KEEP_ALL that overwrites the gradients. */
 struct times {
     double forward, backward[OT_KEEP_LEVELS], first;
 };
@@ -50,7 +50,7 @@ static int time_call(const struct bench *b, void (*call)(const void *, int, cons
     return 0;
 }
 
-/* Blocks that keep nothing at any level have one kind of backward: that of OT_KEEP_ALL. */
+/* Blocks that keep nothing at any level have one kind of backward, at OT_KEEP_ALL. */
 static enum ot_keep_level lowest_level(const struct ot_chain *chain, int block) {
     return chain->saved_bytes(chain->context, block, OT_KEEP_ALL, 1) > 0 ? OT_KEEP_NONE : OT_KEEP_ALL;
 }
@@ -76,8 +76,8 @@ static int time_backward(const struct bench *b, int block, struct ot_block_run *
     return time_call(b, b->config->chain->backward, block, run, seconds);
 }
 
-/* Times forward, and backward at each level and as the first of a sum. Later calls find in `saved` what the
- * earlier ones left, which takes the same time as what forward would write. */
+/* Times forward, and backward at each level and as the first of a sum. Later calls reuse the content of
+ * `saved`. They take the same time as with new content. */
 static int time_once(const struct bench *b, int block, int64_t n, struct times *out) {
     const struct ot_chain *chain = b->config->chain;
     struct ot_block_run run = ot_calibrate_run(b, block, n);

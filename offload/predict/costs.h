@@ -31,8 +31,8 @@ static inline void ot_line_scale(struct ot_line *line, double factor) {
 struct ot_block_cost {
     struct ot_line forward, backward;         /* backward: with all inner activations kept */
     struct ot_line recompute[OT_KEEP_LEVELS]; /* extra time of backward at a level; 0 at OT_KEEP_ALL */
-    /* Seconds that a backward with `first` takes beyond one that adds to sums. An estimate has only what it
-     * clears. A measurement may be negative, because products that overwrite do not read the sums. */
+    /* Seconds that a backward with `first` takes beyond one that adds to sums. An estimate counts only the
+     * clearing. A measurement may be negative, because products that overwrite do not read the sums. */
     double first;
 };
 

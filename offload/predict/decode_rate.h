@@ -1,8 +1,8 @@
 /* Measures how fast a chain decodes its encoded slabs (offload/block.h) on the present device.
  *
- * The rate counts the bytes that decoding reads and writes, as the cost of a decode task does (costs.c). It
- * is that of the largest encoded slab, which is a layer's. On a GPU decoding is limited by memory, so the
- * rate is about that of any kernel; on the cpu device it is limited by arithmetic, and several times less.
+ * The rate counts the bytes that decoding reads and writes, as the cost of a decode task does (costs.c). The
+ * largest encoded slab, which is a layer's, is measured. On a GPU memory limits decoding, so the rate is
+ * about that of any kernel. On the cpu device arithmetic limits it, and the rate is several times lower.
  */
 #ifndef OT_OFFLOAD_PREDICT_DECODE_RATE_H
 #define OT_OFFLOAD_PREDICT_DECODE_RATE_H

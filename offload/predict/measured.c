@@ -2,8 +2,8 @@
 
 #include "src/base/error.h"
 
-/* The first simulation gives the lanes that work alone their time. The others correct what the lanes then do
- * to each other. Three bring each plan of the tests within 3 %, and most of them within 0.1 %. */
+/* The first simulation finds the factors of lanes that work alone. The others correct the effects of lanes on
+ * each other. Three bring each plan of the tests within 3 %, and most of them within 0.1 %. */
 enum { SIMULATIONS = 3 };
 
 static void correct(const struct ot_prediction *predicted, const double busy[OT_LANE_COUNT],

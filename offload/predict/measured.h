@@ -1,4 +1,4 @@
-/* The second prediction of a run: corrected by what the run's own steps took.
+/* The second prediction of a run, corrected by the measured time of its own steps.
  *
  * The first prediction takes the rates of a machine at rest, and blocks that ran alone. A long run may meet
  * other rates: other programs take their share, a disk slows down after its cache is full, a GPU gets hot.

@@ -253,7 +253,7 @@ static int choose_in(const struct ot_plan_request *request, struct ot_shard shar
 
 /* Mode full needs the least memory, so it is tried first. Another mode, or one copy, must win clearly: more
  * of the model on each rank leaves less room for other uses, and ranks that share memory depend on each other
- * more. What does not fit, or contradicts what the user forced, drops out. */
+ * more. Modes that do not fit, or that contradict the user's choices, are dropped. */
 int ot_planner_choose_shard(const struct ot_plan_request *request, const struct ot_costs *costs,
                             struct ot_shard_open open, struct ot_planner_result *out) {
     struct ot_shard tries[OT_SHARD_MODES + 1] = {request->shard};

@@ -47,9 +47,9 @@ int ot_planner_choose(const struct ot_plan_request *request, const struct ot_cos
 struct ot_shard_open {
     bool mode, one_copy;
 };
-/* With several ranks, also chooses what is open of request->shard: that whose best plan has the shortest
- * step. out->forced has it. A plan with one copy has all weights on the host, so that the ranks agree on it.
- * Errors: as above; the shortage is that of mode full, without one copy. */
+/* With several ranks, also chooses the open fields of request->shard: the shard whose best plan has the
+ * shortest step. out->forced has it. A plan with one copy has all weights on the host, so that the ranks
+ * agree on it. Errors: as above; the shortage is that of mode full, without one copy. */
 int ot_planner_choose_shard(const struct ot_plan_request *request, const struct ot_costs *costs,
                             struct ot_shard_open open, struct ot_planner_result *out);
 

@@ -1,4 +1,4 @@
-/* Explains a plan: what bounds its step, and what another machine or step would give. */
+/* Explains a plan: the limit of its step, and the effect of another machine or step. */
 #include <math.h>
 
 #include "offload/predict/planner_state.h"

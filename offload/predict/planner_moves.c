@@ -227,7 +227,7 @@ static int move_rounds(struct ot_search *s) {
     return taken;
 }
 
-/* Fetches what is used alone, or all. */
+/* Tries to fetch only used parts, or all parts. */
 static int move_parts(struct ot_search *s) {
     struct ot_plan_request request = s->out->forced;
     if (s->given->fetch != OT_FETCH_CHOSEN || ot_chain_most_parts(s->given->chain) == 0)

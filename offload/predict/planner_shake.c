@@ -7,9 +7,9 @@
 #include "src/base/error.h"
 #include "src/base/random.h"
 
-/* The most draws of a search, most of which make no new plan. So the search of a tiny model ends too. */
+/* The most draws of a search. Most draws make no new plan, so the limit ends the search of a tiny model. */
 enum { MOST_DRAWS = 120 };
-/* After so many draws without a gain the plan is taken to be good. */
+/* Draws without a gain after which the search ends. */
 enum { IDLE_DRAWS = 60 };
 
 /* A number in [0, 1), the same for the same search. */

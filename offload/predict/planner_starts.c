@@ -8,12 +8,12 @@
 #include "offload/predict/planner_state.h"
 #include "src/base/error.h"
 
-/* The ways to keep activations. NOTHING: all is computed again. LEFT: on the device, in what other uses leave
- * free. FIRST: on the device, before anything else may live there. OFF: what has no room there leaves the
- * device. HALF_OFF: half of that does. */
+/* The ways to keep activations. NOTHING: all is recomputed. LEFT: on the device, in memory that other uses
+ * leave free. FIRST: on the device, before other uses. OFF: activations without room there leave the device.
+ * HALF_OFF: half of them do. */
 enum way { NOTHING, LEFT, FIRST, OFF, HALF_OFF, WAYS };
 
-/* So few tiles are updated in no time, whatever updates them. */
+/* Up to this many tiles are updated in almost no time, by any engine. */
 enum { FEW_TILES = 64 };
 enum { MOST_ROUNDS = 32, MOST_STARTS = MOST_ROUNDS * 32, MOST_SIMULATED = 24, MOST_CLASSES = WAYS * 64 };
 /* Fewer blocks than 0.75^8, a tenth of them, are not worth slots of their own. */
@@ -95,7 +95,7 @@ static bool add_start(struct ot_search *s, const struct ot_plan_request *request
                       struct ot_planner_seen *seen, struct ot_planner_starts *out) {
     struct ot_plan plan;
     if (ot_plan_make(request, &plan) < 0)
-        return false; /* it does not fit, or contradicts what the user forced */
+        return false; /* it does not fit, or contradicts the user's choices */
     double least = ot_plan_least_seconds(request->chain, &plan, s->costs);
     bool same = request->micro_sequences == 0 ||
                 plan.micro_tokens == request->micro_sequences * request->sequence_tokens;
@@ -174,15 +174,15 @@ static int simulate_starts(struct ot_search *s, double limit, struct ot_planner_
     return 0;
 }
 
-/* True if so many tiles have their state off the device that their engines matter. */
+/* True if enough tiles have their state off the device that the choice of engines matters. */
 static bool has_updates_elsewhere(const struct ot_search *s) {
     const struct ot_plan *plan = &s->out->plan;
     int64_t elsewhere = ot_plan_count_tiles(plan, OT_TILE_STREAM) + ot_plan_count_tiles(plan, OT_TILE_CPU);
     return elsewhere > FEW_TILES;
 }
 
-/* Adds the starts with so many rounds that keep the level: with the engines as ot_plan_make chooses; and with
- * the pool and the stream engine in balance, and as little state on the device as the host has no room for. */
+/* Adds the starts with these rounds and this level: with the engines as ot_plan_make chooses; and with the pool
+ * and the stream engine in balance, and only as much state on the device as the host has no room for. */
 static void add_ways(struct ot_search *s, int rounds, int64_t micro, int level, double limit,
                      struct ot_planner_seen *seen, struct ot_planner_starts *out) {
     struct ot_plan_request base = *s->given;

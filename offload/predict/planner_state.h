@@ -28,8 +28,8 @@ double ot_planner_tasks(const struct ot_plan *plan, int n_blocks);
 bool ot_planner_was_seen(struct ot_planner_seen *seen, const struct ot_plan *plan);
 /* Makes the plan of the request, and simulates it if it may take less than `limit` seconds a step. Returns 1
  * with the plan and its prediction in *out if it does; free the plan with ot_plan_free. Returns 0 if it does
- * not, if no such plan exists, or if it was tried before; < 0 on errors. Takes what that costs from
- * s->effort. */
+ * not, if no such plan exists, or if it was tried before; < 0 on errors. Subtracts the cost from s->effort.
+ */
 int ot_planner_make(struct ot_search *s, const struct ot_plan_request *request, double limit,
                     struct ot_planner_result *out);
 /* Makes and simulates the plan of a request. The plan becomes the best if it saves more than the share `gain`
@@ -42,7 +42,7 @@ int ot_planner_climb(struct ot_search *s);
 /* Changes two or three choices at a time, drawn at random, until the effort is used up. The same request and
  * costs draw the same choices. */
 int ot_planner_shake(struct ot_search *s);
-/* As ot_planner_climb, for what is worth trying only when the rest is settled: tiles and shadows. */
+/* Like ot_planner_climb, for tiles and shadows, which are worth trying only when the rest is settled. */
 int ot_planner_climb_late(struct ot_search *s);
 /* The share of tiles to stream, among the tiles whose state is not on the device, so that the device and the
  * CPU pool finish at the same time. */

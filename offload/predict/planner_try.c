@@ -1,4 +1,4 @@
-/* Tries one plan: makes it, compares it with what was seen, and simulates it if it may be faster. */
+/* Tries one plan: makes it, compares it with earlier plans, and simulates it if it may be faster. */
 #include <math.h>
 
 #include "offload/plan/kept.h"
@@ -7,7 +7,7 @@
 #include "offload/predict/bound.h"
 #include "offload/predict/planner_state.h"
 
-/* Making a plan takes as long as simulating so many tasks for each of its slabs. */
+/* The cost of making a plan, for each of its slabs, as a number of simulated tasks. */
 static const double MAKING_TASKS = 8;
 
 static uint64_t mix(uint64_t hash, int64_t value) {

@@ -34,8 +34,8 @@
  * exponential, and large heads need other kernels. */
 enum ot_head_size { OT_HEAD_64, OT_HEAD_128, OT_HEAD_256, OT_HEAD_SIZES };
 
-/* FLOP/s of causal attention. Masked scores do not count. Forward has 2 products, backward 5; what a kernel
- * computes again beyond these does not count. */
+/* FLOP/s of causal attention. Masked scores do not count. Forward has 2 products, backward 5; further
+ * recomputation by a kernel does not count. */
 struct ot_attention_rates {
     double forward, backward;
 };
@@ -78,8 +78,8 @@ struct ot_rates {
     const char *uncertain;
 };
 
-/* The rates of attention for heads of head_dim elements: those of the next larger size that has rates.
- * 0: unknown, as 128. */
+/* The rates of attention for heads of head_dim elements: the rates of the next larger measured size. 0:
+ * unknown, as 128. */
 struct ot_attention_rates ot_rates_attention(const struct ot_rates *rates, int64_t head_dim);
 
 /* Multiplies the rates of the host's memory and of the optimizer. */

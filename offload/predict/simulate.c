@@ -6,7 +6,7 @@
 #include "offload/predict/simulate_state.h"
 #include "src/base/error.h"
 
-/* ---- what is ready ---- */
+/* ---- ready tasks ---- */
 
 static void swap_ready(int64_t *a, int64_t *b) {
     int64_t kept = *a;
@@ -89,7 +89,7 @@ static int take_task(struct sim *sim, enum ot_lane_id l, struct instance **in) {
     return task;
 }
 
-/* ---- what is shared ---- */
+/* ---- shared resources ---- */
 
 /* Finds the resource that the rising tasks use up first. Returns by how much their speeds can rise until
  * then. */
@@ -255,7 +255,7 @@ static bool is_hopeless(const struct sim *sim, double limit) {
 }
 
 /* Runs until the step's time is known, or is known to be at least `limit`. For the caller's trace, runs to
- * the end. What has begun by then goes to the summary. */
+ * the end. Tasks that have begun by then go to the summary. */
 static int run(struct sim *sim, double limit) {
     start_steps(sim);
     while (sim->completed < STEPS && (sim->trace || !sim->is_measured) && !is_hopeless(sim, limit)) {

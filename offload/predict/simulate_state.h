@@ -77,7 +77,7 @@ void ot_sim_close(struct sim *sim);
 
 /* Writes how much of each resource a task uses at full speed: bytes a second, or cores. */
 void ot_sim_demand(const struct sim *sim, int task, double demand[RESOURCES]);
-/* A step takes no less than this: the work of each lane, and what all tasks take of each resource. */
+/* The least time of a step, from the work of each lane and the use of each resource. */
 double ot_sim_least_step(const struct sim *sim);
 
 #endif

@@ -10,7 +10,7 @@
 #include "src/base/error.h"
 
 /* WINDOW: transfers in flight in each direction: more than the store's depth, so that its queues are never
- * empty. Small transfers show what a transfer costs beside its bytes, so they are in flight as in training
+ * empty. Small transfers measure the fixed cost of a transfer, so as many are in flight as in training
  * (engine/executor_lanes.c). PASSES: of each row. */
 enum {
     MOST_EXTENTS = 128,
@@ -217,7 +217,7 @@ static int probe_store(struct through *t, const double best[OT_PROBE_IOS]) {
     return 0;
 }
 
-/* The time of a transfer of so few bytes that only its start counts. */
+/* The time of a small transfer: it has so few bytes that only its start counts. */
 static int probe_starts(struct through *t) {
     static const enum ot_probe_use uses[WAYS] = {OT_PROBE_NVME_READ_START, OT_PROBE_NVME_WRITE_START};
     struct ot_repeats times[WAYS] = {0};

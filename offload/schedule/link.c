@@ -165,9 +165,8 @@ static int reduce(struct linker *lk, int node, int step) {
     return 0;
 }
 
-/* Adds a host-side edge from the last writer of what the task reads while it is enqueued. Adds it even if the
- * order of a lane or events imply that the writer comes before the task: the lane's thread waits for neither
- * of them. */
+/* Adds a host-side edge from the last writer of the data that the lane's thread reads while it enqueues the
+ * task. Lane order and events do not replace this edge: the lane's thread waits for neither of them. */
 static int link_on_host(struct linker *lk, const struct ot_access *a, int step, int node) {
     int n = lk->schedule->n_tasks;
     int before = lk->tiles[lk->first_tile[ot_access_buffer(a, step)] + a->first_tile].writer;

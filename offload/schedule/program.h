@@ -1,7 +1,6 @@
 /* Writes a step as a sequential program. program.c has tasks, accesses and slots. This header also declares
- * what the generators share: program_train.c, program_update.c, program_forward.c, program_activations.c,
- * program_parts.c, program_ranks.c, program_nvme.c. Private to
- * offload/schedule.
+ * the shared functions of the generators: program_train.c, program_update.c, program_forward.c,
+ * program_activations.c, program_parts.c, program_ranks.c, program_nvme.c. Private to offload/schedule.
  *
  * Errors: most functions here return nothing. The first failure stays in p->rc, and later calls have no
  * effect; ot_program_close returns it.
@@ -85,7 +84,7 @@ struct ot_program {
         int micro;               /* number of micro-batches in it */
         bool away;               /* it left the device after a round */
     } * sums;                    /* by ot_layout_sum */
-    struct ot_tag *in_slot;      /* [n_slabs] with parts: what the slot of the slab has of it */
+    struct ot_tag *in_slot;      /* [n_slabs] with parts: the content of the slab's slot */
     struct ot_tag *in_host_slot; /* [n_slabs]: the same for its host slot */
     struct ot_tag *decoded;      /* [n_slabs]: the same for the weight slot into which it is decoded */
     int *chosen;                 /* [n_blocks]: micro-batches whose choice is on the way to the host */
@@ -146,7 +145,7 @@ struct ot_tag ot_program_weights_tag(const struct ot_program *p, int slab, int v
 struct ot_tile_span ot_program_whole(const struct ot_program *p, int slab);
 void ot_program_forward(struct ot_program *p, int block, int micro, enum ot_half half);
 /* Blocks that choose (program_parts.c). If the block of a forward visit chooses: runs all first halves, and
- * fetches what they have chosen. Returns the half of forward that is left to run. */
+ * fetches the chosen parts. Returns the half of forward that is left to run. */
 enum ot_half ot_program_choose(struct ot_program *p, const struct ot_visit *visit);
 /* Adds the access of a first half to the choice of its block. */
 void ot_program_note_choice(struct ot_program *p, struct ot_task *task);
@@ -191,8 +190,8 @@ void ot_program_gather(struct ot_program *p, int visit);
 void ot_program_meet(struct ot_program *p, int slab);
 /* The slab that comes next to its meeting; -1: none of those that the program looks ahead to. */
 int ot_program_next_meeting(const struct ot_program *p);
-/* Starts the exchange of a gradient sum. use: of the slab, or 0 if its uses are added up already. local: the
- * tag of the sum. */
+/* Starts the exchange of a gradient sum. use: a use of the slab, or 0 if its uses are added up already.
+ * local: the tag of the sum. */
 void ot_program_exchange(struct ot_program *p, int slab, int use, int sum, struct ot_tag local);
 /* Joins the sums of all ranks into `sum`, in this rank's share. Returns the tag of the joined sum. */
 struct ot_tag ot_program_join(struct ot_program *p, int slab, int use, int sum, struct ot_tag local);
@@ -203,7 +202,7 @@ void ot_program_result_gather(struct ot_program *p, int slab);
 
 /* Data whose home is nvme (program_nvme.c). Returns the host buffer from which the slab's weights are copied
  * to the device: their home on the host, or a slot. Appends a read from nvme into the slot if the slot does
- * not hold them. fetched: what of them will be copied. */
+ * not hold them. fetched: the part that will be copied. */
 int ot_program_weights_on_host(struct ot_program *p, int slab, struct ot_tile_span span,
                                enum ot_fetched fetched);
 /* The slab's weights change, so no host slot holds the current weights any more. */
@@ -226,7 +225,7 @@ int ot_program_tile_grads(struct ot_program *p, struct ot_task *task, int slot, 
 /* Copies the finished gradients of the slab's tiles to their extents. from: where they are on the device. */
 void ot_program_grads_to_nvme(struct ot_program *p, int slab, int from);
 /* Moves a gradient sum (by ot_layout_sum) between its extents and a buffer of the device. kind:
- * OT_TASK_SUM_OUT or OT_TASK_SUM_IN. tag: of the sum. */
+ * OT_TASK_SUM_OUT or OT_TASK_SUM_IN. tag: the sum's. */
 void ot_program_pass_sum(struct ot_program *p, enum ot_task_kind kind, int slab, int sum, int buffer,
                          struct ot_tag tag);
 /* Activations that leave the device (program_activations.c). `open` fills in p->boundaries and p->kept.
@@ -237,7 +236,7 @@ void ot_program_close_activations(struct ot_program *p);
  * it back, and the next ones too as far as slots allow. */
 void ot_program_send_boundary(struct ot_program *p, int boundary, int micro);
 int ot_program_find_boundary(struct ot_program *p, int boundary, int micro);
-/* The same for what a block keeps of its inner activations. place: where forward writes it. OT_NO_BUFFER: the
+/* The same for the inner activations that a block keeps. place: where forward writes it. OT_NO_BUFFER: the
  * block keeps nothing. */
 int ot_program_place_kept(struct ot_program *p, int block, int micro);
 void ot_program_send_kept(struct ot_program *p, int block, int micro, int from);

@@ -1,5 +1,5 @@
-/* Activations that leave the device after forward and come back before backward: boundaries, and what blocks
- * keep of their inner activations.
+/* Activations that leave the device after forward and come back before backward: boundaries, and the inner
+ * activations that blocks keep.
  *
  * They come back in the order in which backward needs them, as far ahead as there are slots, but not before
  * their round begins. Data on nvme also passes through slots on the host.
@@ -9,7 +9,7 @@
 #include "offload/schedule/program.h"
 #include "src/base/error.h"
 
-/* ---- opening: what backward must bring back ---- */
+/* ---- opening: the activations that backward brings back ---- */
 
 static bool boundary_returns(const struct ot_program *p, int boundary) {
     return ot_layout_spills_boundaries(p->layout) && boundary >= 0 &&
@@ -147,7 +147,7 @@ int ot_program_find_boundary(struct ot_program *p, int boundary, int micro) {
     return slot == OT_NO_BUFFER ? ot_layout_boundary(p->layout, p->plan, boundary, micro) : slot;
 }
 
-/* ---- what blocks keep ---- */
+/* ---- kept activations ---- */
 
 int ot_program_place_kept(struct ot_program *p, int block, int micro) {
     if (ot_plan_kept(p->chain, p->plan, block).level == OT_KEEP_NONE)

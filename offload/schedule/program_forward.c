@@ -369,7 +369,7 @@ static int place_saved(struct ot_program *p, int block, int micro, enum ot_half 
     return *place;
 }
 
-/* Adds the access to what a half of a forward leaves, or to what both leave. */
+/* Adds the access to the results of one half of a forward, or of both. */
 static void write_half(struct ot_program *p, struct ot_task *task, int buffer, struct ot_tag whole) {
     struct ot_tag half = ot_tag(OT_CONTENT_HALF, task->block, task->micro, 0);
     if (task->half == OT_HALF_REST)

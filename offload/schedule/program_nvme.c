@@ -17,7 +17,7 @@ enum { SLOT_STATE, SLOT_WEIGHTS, SLOT_GRADS };
 
 /* ---- weights on their way to the device ---- */
 
-/* True if the host slot has what a fetch brings. */
+/* True if the host slot has the bytes of a fetch. */
 static bool has_fetched(const struct ot_program *p, int slab, enum ot_fetched fetched) {
     return ot_tags_match(p->in_host_slot[slab], ot_program_moved_tag(p, slab, fetched));
 }
@@ -201,7 +201,7 @@ void ot_program_grads_to_nvme(struct ot_program *p, int slab, int from) {
     }
 }
 
-/* Copies a piece into its place in the sum. Only after the last piece the sum is there again. */
+/* Copies a piece into its place in the sum. The sum is complete only after the last piece. */
 static void piece_in(struct ot_program *p, struct ot_task *task, int buffer, struct ot_tag before,
                      struct ot_tag after) {
     if (task->tile == 0)
@@ -214,7 +214,8 @@ void ot_program_pass_sum(struct ot_program *p, enum ot_task_kind kind, int slab,
                          struct ot_tag tag) {
     bool in = kind == OT_TASK_SUM_IN;
     int home = p->layout->sums[sum], n = ot_slab_pieces(p->chain, p->plan, slab);
-    int id = sum + ot_layout_sum(p->chain->n_blocks, 0, 0) * tag.micro; /* also says what is summed so far */
+    int id = sum + ot_layout_sum(p->chain->n_blocks, 0, 0) *
+                       tag.micro; /* also counts the micro-batches summed so far */
     struct ot_tag before = tag;
     for (int i = 0; i < n && p->rc >= 0; i++) {
         struct ot_tile_span span = ot_slab_piece(p->chain, p->plan, slab, i);

@@ -1,5 +1,5 @@
-/* Blocks that choose the parts of their slabs (plan/used_parts.h): first halves, the choice, and what the
- * fetches and decodings of such a slab bring.
+/* Blocks that choose the parts of their slabs (plan/used_parts.h): first halves, the choice, and the content
+ * of such a slab's fetches and decodings.
  *
  * The slot of the slab has the dense rest from the first fetch on, and after the second the used parts too.
  * Both contents belong to a round: their tags say how many micro-batches have chosen. A slot that still has

@@ -1,4 +1,4 @@
-/* Tasks of the comm lane, and what surrounds them: weights that are gathered, gradients that are exchanged.
+/* Tasks of the comm lane and their helpers: they gather weights and exchange gradients.
  *
  * The comm lane runs in the listed order, and every rank must list the same operations in the same order. So
  * the order here follows from the chain, the shard mode, the rounds and the numbers of slots, and from
@@ -37,7 +37,7 @@ static void gather_slab(struct ot_program *p, int slab) {
     ot_program_narrow(task, 0, tiles);
     ot_program_write(p, task, task->to, tag);
     if (task->from == task->to)
-        ot_program_narrow(task, tiles, 1); /* only the rest: the holding is there */
+        ot_program_narrow(task, tiles, 1); /* only the rest: the holding is valid */
     else
         ot_program_narrow(task, 0, tiles + 1);
     p->gathered[slab] = true;
@@ -77,7 +77,7 @@ void ot_program_meet(struct ot_program *p, int slab) {
     meet(p, slab);
 }
 
-/* From the exchange of its gradients on, the other ranks may update their shares of a slab with one copy. */
+/* After the exchange of a slab's gradients, the other ranks may update their shares of its one copy. */
 static void lose_rest(struct ot_program *p, struct ot_task *task) {
     if (!ot_slab_has_one_copy(p->plan, task->slab))
         return;

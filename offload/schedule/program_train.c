@@ -220,7 +220,7 @@ struct sums {
     struct ot_tag tags[OT_MAX_USES];
 };
 
-/* most: so many of the uses. */
+/* most: the most uses to return. */
 static struct sums sums_of(struct ot_program *p, int slab, int most) {
     struct sums sums = {0};
     for (int b = 0; b < p->chain->n_blocks; b++)

@@ -76,7 +76,7 @@ enum ot_task_kind {
     OT_TASK_GRAD_OUT,     /* d2h: gradients to the host, where they wait for the update or go on to nvme */
     OT_TASK_GRAD_KEEP,    /* d2h: fp32 gradients to the host, for tests only */
     OT_TASK_RESULT_OUT,   /* d2h: losses and squared norms (slab < 0), or one slab's squared norm */
-    /* cpu: norm, clip factor, whether to skip the update; slab < 0: of the whole step. */
+    /* cpu: norm, clip factor, decision to skip the update; slab < 0: for the whole step. */
     OT_TASK_DECIDE,
     OT_TASK_PARAMS_IN,     /* h2d: the decision, for updates on the device */
     OT_TASK_SHADOW,        /* cpu: AdamW on one tile ahead of the decision; its old content to a frame */
@@ -93,11 +93,11 @@ enum ot_task_kind {
     OT_TASK_NVME_READ,
     OT_TASK_NVME_WRITE, /* nvme_write: the same, but for a slab's weights */
     /* several ranks: */
-    OT_TASK_GATHER,      /* comm: the weights of all ranks, into a slot or beside this rank's own */
-    OT_TASK_MEET,        /* comm: all ranks have updated a slab in their one copy (one_copy.h) */
-    OT_TASK_GRAD_NARROW, /* compute: round the gradient sum to the dtype in which it crosses */
-    OT_TASK_EXCHANGE,  /* comm: send each rank its share of the gradient sum, receive those of this rank's */
-    OT_TASK_GRAD_JOIN, /* compute: add up the sums of all ranks, in the order of the ranks */
+    OT_TASK_GATHER,        /* comm: the weights of all ranks, into a slot or beside this rank's own */
+    OT_TASK_MEET,          /* comm: all ranks have updated a slab in their one copy (one_copy.h) */
+    OT_TASK_GRAD_NARROW,   /* compute: round the gradient sum to the dtype in which it crosses */
+    OT_TASK_EXCHANGE,      /* comm: send each rank its share of the gradient sum, receive this rank's share */
+    OT_TASK_GRAD_JOIN,     /* compute: add up the sums of all ranks, in the order of the ranks */
     OT_TASK_GRAD_GATHER,   /* comm, if each rank updates everything: the shares of the joined sum */
     OT_TASK_RESULT_GATHER, /* comm: norms of a slab, or (slab < 0) losses and wishes, of all ranks */
     OT_TASK_KINDS
@@ -174,7 +174,7 @@ struct ot_task {
     bool first;
     enum ot_half half;       /* FORWARD */
     enum ot_fetched fetched; /* FETCH, DECODE, NVME_READ of a slab */
-    int n_chosen;            /* those of used parts: how many micro-batches have chosen */
+    int n_chosen;            /* tasks of used parts: the number of micro-batches that have chosen */
     int n_norms;             /* SHADOW: slabs whose norms are on the host, from its own on */
     int frame;               /* SHADOW, UPDATE_CPU: the tile's frame (layout.h); -1: none */
     /* Buffers by role; OT_NO_BUFFER: none. Of a parity pair, the first buffer. */
@@ -227,8 +227,8 @@ int ot_schedule_make_flush(const struct ot_chain *chain, const struct ot_plan *p
 int ot_schedule_make_gather(const struct ot_chain *chain, const struct ot_plan *plan,
                             const struct ot_layout *layout, struct ot_schedule *out);
 void ot_schedule_free(struct ot_schedule *schedule);
-/* A fingerprint of the operations between ranks, in order. All ranks must have the same. crc: of the
- * schedules before. */
+/* A fingerprint of the operations between ranks, in order. All ranks must have the same. crc: the fingerprint
+ * of the schedules before. */
 uint32_t ot_schedule_operations(const struct ot_schedule *schedule, uint32_t crc);
 
 /* Derives the edges from the accesses, reduces them, and fills in lanes and signals. Errors: OT_E_BUDGET (no

@@ -183,7 +183,7 @@ static int check_conflicts(struct verifier *vf) {
     return 0;
 }
 
-/* ---- host-side edges: what a task reads while it is enqueued is there ---- */
+/* ---- host-side edges: inputs of enqueuing are complete ---- */
 
 static bool has_host_edge(const struct verifier *vf, int node, int writer) {
     const struct ot_task *task = &vf->schedule->tasks[node % vf->schedule->n_tasks];

@@ -41,7 +41,7 @@ int ot_store_make_file(const char *dir, int64_t bytes, const struct ot_io_calls 
 bool ot_store_unlink_file(const struct ot_store_file *file);
 void ot_store_close_file(struct ot_store_file *file);
 void ot_store_remove_file(struct ot_store_file *file); /* unlinks and closes */
-/* For files without O_DIRECT: starts writing out the range from the page cache, and drops what is written. */
+/* For files without O_DIRECT: starts writing out the range from the page cache, and drops written pages. */
 void ot_store_drop_cache(const struct ot_store_file *file, int64_t offset, int64_t bytes);
 /* "1.5 GiB" */
 enum { OT_STORE_SIZE_BYTES = 32 };

@@ -34,7 +34,7 @@ struct ot_store_job {
     int chunk;
     int n_pieces;
     struct piece {
-        int extent, side; /* side: the one that is read or written, chosen with the first chunk */
+        int extent, side; /* side: the side to read or write, chosen with the first chunk */
         char *memory;
     } pieces[];
 };

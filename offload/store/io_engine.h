@@ -92,7 +92,7 @@ enum ot_io_end ot_io_chunk_end(struct ot_io_engine *engine, struct ot_io_chunk *
 /* Returns OT_E_IO with a sentence for a chunk that failed with this result. place: ", or use another ..." if
  * the user has a choice; else "". */
 int ot_io_chunk_fail(const struct ot_io_chunk *chunk, int64_t result, const char *path, const char *place);
-/* Without O_DIRECT: starts writing out the chunk's range from the page cache, and drops what is written.
+/* Without O_DIRECT: starts writing out the chunk's range from the page cache, and drops written pages.
  * Otherwise the cache would fill up with data that is used once. */
 void ot_io_chunk_drop_cache(const struct ot_io_engine *engine, const struct ot_io_chunk *chunk);
 

@@ -10,7 +10,7 @@ enum { OT_BREAKAGE_BYTES = 512 };
 
 struct ot_breakage {
     pthread_mutex_t mutex;
-    int code; /* OT_COMM_OK, or what broke the communicator */
+    int code; /* OT_COMM_OK, or the code of the first failure */
     char why[OT_BREAKAGE_BYTES];
 };
 

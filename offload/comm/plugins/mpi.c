@@ -70,7 +70,7 @@ static int fail_call(struct mpi *m, const char *call, int error) {
 
 /* ---- calls ---- */
 
-/* Starts a call under the lock. Evaluates to OT_COMM_OK, or to the code of what broke the communicator. */
+/* Starts a call under the lock. Evaluates to OT_COMM_OK, or to the code of the first failure. */
 #define CALL(m, name, ...) end_call(m, #name, begin_call(m) == OT_COMM_OK ? name(__VA_ARGS__) : MPI_SUCCESS)
 
 static int begin_call(struct mpi *m) {
@@ -262,7 +262,7 @@ static void announce(struct mpi *m, bool *flag) {
     pthread_mutex_unlock(&m->mutex);
 }
 
-/* False: the flag was not set in so many seconds. */
+/* Waits for the flag. False: it was not set in so many seconds. */
 static bool await(struct mpi *m, const bool *flag, double seconds) {
     int64_t until_ns = ot_clock_ns() + (int64_t)(seconds * 1e9);
     pthread_mutex_lock(&m->mutex);

@@ -169,7 +169,7 @@ static void nccl_abort(void *context) {
 
 /* A rank's first message to the others. */
 struct introduction {
-    int32_t code; /* OT_COMM_OK, or what failed on this rank */
+    int32_t code; /* OT_COMM_OK, or this rank's failure */
     int32_t version;
     struct ot_cuda_uuid uuid;
     struct ot_nccl_id id; /* rank 0's */
@@ -212,7 +212,7 @@ static int refuse_twins(struct ot_nccl_context *c, const struct introduction *al
     return OT_COMM_OK;
 }
 
-/* Checks what all ranks told. All come to the same result. */
+/* Checks the introductions of all ranks. All ranks get the same result. */
 static int compare(struct ot_nccl_context *c, const struct introduction *all) {
     char first[OT_NCCL_VERSION_BYTES], other[OT_NCCL_VERSION_BYTES];
     for (int r = 0; r < c->ranks; r++)

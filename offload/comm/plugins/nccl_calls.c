@@ -147,7 +147,7 @@ bool ot_nccl_end(struct ot_nccl_context *c) {
 
 /* ---- state ---- */
 
-/* The state of what was called last, as an ncclResult_t. Needs the lock. */
+/* The state of the last call, as an ncclResult_t. Needs the lock. */
 static int read_state(struct ot_nccl_context *c) {
     int state = OT_NCCL_SUCCESS;
     int result = c->nccl.get_async_error(c->comm, &state);

@@ -71,14 +71,14 @@ void ot_nccl_leave(struct ot_nccl_context *c);
 int ot_nccl_lock(struct ot_nccl_context *c);
 void ot_nccl_unlock(struct ot_nccl_context *c);
 /* Records that a call has failed, with NCCL's reason, and begins to abort. Needs the lock. Returns the code
- * of what broke the communicator first. */
+ * of the communicator's first failure. */
 int ot_nccl_fail(struct ot_nccl_context *c, const char *call, int result);
 /* Starts the helper, before the communicator is opened. Returns an OT_COMM_ code. */
 int ot_nccl_start_helper(struct ot_nccl_context *c);
 /* Begins to abort the communicator, whose breakage is recorded. Does not wait. Returns its code. */
 int ot_nccl_abort(struct ot_nccl_context *c);
-/* Waits until NCCL is done with what was called last: until then its work is not on the stream. Returns an
- * OT_COMM_ code; fails at the deadline. */
+/* Waits until NCCL has finished the last call: only then its work is on the stream. Returns an OT_COMM_ code;
+ * fails at the deadline. */
 int ot_nccl_settle(struct ot_nccl_context *c, const char *what);
 /* The communicator's state without waiting, as an OT_COMM_ code. */
 int ot_nccl_check(struct ot_nccl_context *c);

@@ -4,8 +4,8 @@
  *     offload-train comm-test --comm ./my-comm.so
  *
  * plugin.h has the rules. This file shows where a real plugin does its work. With one rank there is nobody to
- * wait for, so each hook says in its comment what it does when there are more ranks, and `open` refuses them.
- * Copy the file, put your library's calls into the hooks, and run comm-test with 2, 3, 4 and 8 ranks.
+ * wait for, so each hook's comment describes its work with more ranks, and `open` refuses them. Copy the
+ * file, put your library's calls into the hooks, and run comm-test with 2, 3, 4 and 8 ranks.
  *
  * Needs nothing but the C library. */
 #include <plugin.h>
@@ -124,7 +124,8 @@ static int skeleton_group_begin(void *context) {
     return check(context);
 }
 
-/* Starts what was delayed since group_begin, on the same stream, and without a stream waits for all of it. */
+/* Starts the operations that were delayed since group_begin, on the same stream. Without a stream, waits for
+ * them. */
 static int skeleton_group_end(void *context, void *stream) {
     (void)stream;
     return check(context);
@@ -147,7 +148,7 @@ static int skeleton_barrier(void *context) {
 }
 
 /* Tells whether the communicator is broken. Must not wait. If a library reports failures of work on a stream
- * later, ask it here. Name the rank that failed, if it is known: the sentence is what the user reads. */
+ * later, ask it here. Name the rank that failed, if it is known: the user reads the sentence. */
 static int skeleton_poll_error(void *context, char *why, size_t why_bytes) {
     int code = check(context);
     if (code != OT_COMM_OK)
