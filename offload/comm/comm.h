@@ -103,8 +103,8 @@ int ot_comm_barrier(struct ot_comm *comm); /* Errors: OT_E_COMM */
  * rank 0 has A, ranks 2 and 3 have B". Errors: OT_E_USAGE (they differ), OT_E_COMM. */
 int ot_comm_agree(struct ot_comm *comm, const char *what, const char *text);
 
-/* 0, or the error that broke the communicator (OT_E_COMM), as often as it is asked. Finds errors of work on a
- * stream and lost ranks too. Does not wait. */
+/* Returns 0, or the error that broke the communicator (OT_E_COMM), on every call. Also finds lost ranks and
+ * errors of work on a stream. Does not wait. */
 int ot_comm_error(struct ot_comm *comm);
 /* Breaks the communicator: every operation and wait returns soon. */
 void ot_comm_abort(struct ot_comm *comm);

@@ -7,7 +7,7 @@
 #include "offload/comm/comm_state.h"
 #include "src/base/strings.h"
 
-/* The bytes of a differing text that the sentence shows, and the texts that it shows at most. */
+/* The most bytes of a differing text, and the most texts, that the sentence shows. */
 enum { SHOWN_BYTES = 100, SHOWN_BEFORE = 20, MOST_TEXTS = 4 };
 
 /* ---- gathers ---- */

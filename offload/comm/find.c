@@ -73,9 +73,9 @@ static int load(const char *path, const struct ot_comm_v1 **api, void **library)
     return rc;
 }
 
-/* ---- where plugins are ---- */
+/* ---- the folders of plugins ---- */
 
-/* Loads the plugin if the folder [folder_bytes] has it. Returns 1 if it has, and notes the folder if not. */
+/* Loads the plugin if the folder [folder_bytes] has it. Returns 1 if so; otherwise notes the folder. */
 static int try_folder(const char *folder, size_t folder_bytes, const char *name,
                       struct ot_string_builder *searched, const struct ot_comm_v1 **api, void **library) {
     char *path;
@@ -120,7 +120,7 @@ static int find_plugin(const char *name, const char *folders, const struct ot_co
     return rc < 0 ? rc : 0;
 }
 
-/* ---- which one "auto" means ---- */
+/* ---- the communicator of "auto" ---- */
 
 struct seat {
     char host[64];

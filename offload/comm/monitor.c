@@ -1,13 +1,13 @@
-/* The monitor of operations on a stream. They fail, or wait for another rank for ever, long after the call
- * has returned, while the engine waits for the stream and asks nobody. So a thread asks the plugin often, and
- * measures how long the stream has been at an operation. If the plugin is broken, or the operation is late,
- * it breaks the communicator: the plugin's abort then lets the stream go on. */
+/* The monitor of operations on a stream. They may fail, or wait for another rank for ever, after the call has
+ * returned, while the engine waits for the stream. So a thread often asks the plugin for errors, and measures
+ * how long the present operation has run. If the plugin is broken, or the operation is late, it breaks the
+ * communicator: the plugin's abort then lets the stream go on. */
 #include "offload/comm/comm_state.h"
 #include "src/base/clock.h"
 #include "src/base/thread.h"
 
 enum { PERIOD_NS = 50000000 };
-/* A plugin that has a deadline of its own knows more about the rank that is late, so it comes first. */
+/* A plugin with a deadline of its own knows more about the late rank, so its deadline comes first. */
 static const double later_seconds = 1;
 
 /* ---- the lane's callbacks, on a thread of the device ---- */

@@ -1,5 +1,5 @@
-/* The operations of a communicator, enqueued on a lane. There are three ways, which the device and the plugin
- * decide: on the stream of the lane; inside a call of the lane, on memory that is host memory anyway (the cpu
+/* The operations of a communicator, enqueued on a lane. The device and the plugin decide between three ways:
+ * on the stream of the lane; inside a call of the lane, on memory that is host memory anyway (the cpu
  * device); or inside a call of the lane on the staging memory, between copies from and to the device. */
 #include <assert.h>
 #include <string.h>
@@ -70,7 +70,7 @@ static void enqueue(struct ot_comm *comm, struct ot_lane *lane, const struct ot_
 
 /* ---- through the staging memory ---- */
 
-/* The bytes of a part that are staged at a time. */
+/* The staged bytes of a part at a time. */
 static size_t piece_bytes(const struct ot_comm *comm, size_t part_bytes) {
     size_t most = MOST_STAGING_BYTES / (2 * (size_t)comm->ranks) / PIECE_ALIGN * PIECE_ALIGN;
     return part_bytes < most ? part_bytes : most;

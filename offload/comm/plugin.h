@@ -101,7 +101,7 @@ struct ot_comm_host_v1 {
     const char *address;
 };
 
-/* The facts that a plugin tells once it is open. */
+/* The facts that an open plugin reports. */
 struct ot_comm_facts_v1 {
     uint32_t struct_size;
     int32_t rank, ranks, local_rank, local_ranks; /* as given, or as found */

@@ -56,7 +56,7 @@ static int make_file(size_t bytes, struct offer *out) {
     return 0;
 }
 
-/* Process numbers mean other processes in other containers, so the name is compared. */
+/* A process number names another process in another container, so the name is compared. */
 static int check_file(int file, const struct offer *offer, size_t bytes) {
     char path[PATH_BYTES], target[2 * NAME_BYTES] = "";
     struct stat info;

@@ -34,7 +34,7 @@ int ot_tcp_fail(struct ot_tcp *tcp, int code, const char *format, ...) {
 
 /* ---- waiting ---- */
 
-/* The first rank that the operation still waits for, and how many more. */
+/* Fails with the first rank that has not finished the operation, and the number of the others. */
 static int fail_late(struct ot_tcp *tcp, double seconds) {
     int first = -1, more = -1;
     for (int r = 0; r < tcp->ranks; r++)

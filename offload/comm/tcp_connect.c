@@ -1,10 +1,10 @@
 /* Connects every rank of the tcp communicator with every other (tcp_state.h).
  *
- * Every rank listens on a UNIX socket and a TCP port, and tells the others by `exchange` where, together with
- * a random token. If all ranks are on one host, the port can be reached from there alone. The lower rank of
- * each two connects; so nobody needs the address of rank 0, which often is a name that means something else
- * on its own host. Both sides prove that they know the token of the other. After each phase all ranks
- * exchange its result. So no rank waits for a failed rank, and all ranks fail with the same sentence.
+ * Every rank listens on a UNIX socket and a TCP port, and sends the others the addresses and a random token
+ * by `exchange`. If all ranks are on one host, the port can be reached from there alone. The lower rank of
+ * each two connects; so nobody needs the address of rank 0. That is often a name with another meaning on its
+ * own host. Both sides prove that they know the token of the other. After each phase all ranks exchange its
+ * result. So no rank waits for a failed rank, and all ranks fail with the same sentence.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -134,7 +134,7 @@ static int compare(struct connecting *c) {
     return atomic_load(&tcp->state);
 }
 
-/* ---- where this rank is ---- */
+/* ---- the address of this rank ---- */
 
 static void read_boot_id(char *text, size_t bytes) {
     memset(text, 0, bytes);
@@ -265,8 +265,8 @@ static bool can_read(const struct connecting *c, int rank, uint64_t address) {
            memcmp(seen, c->cards[rank].token, sizeof seen) == 0;
 }
 
-/* Takes over the connection if the hello on it is right. expected: the rank that it must come from; -1: any
- * lower one. */
+/* Takes over the connection if the hello on it is right. expected: the rank at the other end; -1: any lower
+ * rank. */
 static bool take_hello(struct connecting *c, int fd, int expected) {
     struct hello hello;
     if (!read_all(fd, &hello, sizeof hello, ot_clock_seconds() + hello_seconds))
@@ -363,7 +363,7 @@ static int accept_lower(struct connecting *c) {
                                left, c->tcp->rank);
         int fd = accept4(fds[fds[0].revents ? 0 : 1].fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0)
-            continue; /* the other end has given up */
+            continue; /* the other rank has given up */
         if (take_hello(c, fd, -1))
             left--;
         else

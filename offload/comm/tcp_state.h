@@ -42,7 +42,8 @@ enum {
     OT_TCP_MAGIC = 0x6f74636d,
     OT_TCP_SLOTS = 4,
     OT_TCP_SLOT_BYTES = 256 << 10, /* two of them fit in the L2 cache of a core, so the second copy is fast */
-    OT_TCP_QUEUE = 2 * OT_TCP_SLOTS + 2, /* each slot of both rings, the first message, and an answer to it */
+    OT_TCP_QUEUE =
+        2 * OT_TCP_SLOTS + 2, /* room for each slot of both rings, the first message, and an answer to it */
     OT_TCP_TOKEN_BYTES = 16,
     OT_TCP_WHY_BYTES = 256
 };
@@ -77,7 +78,7 @@ struct ot_tcp_link {
     /* incoming: the message in progress */
     struct ot_tcp_message in;
     size_t in_have; /* bytes of the message itself */
-    size_t in_left; /* bytes of its data that are not there yet */
+    size_t in_left; /* bytes of its data that have not arrived */
 
     /* the operation */
     bool is_active;
@@ -86,7 +87,7 @@ struct ot_tcp_link {
     bool awaits_taken;
     char *target;
     size_t target_left;
-    bool expects; /* data is still to come (or a message without data) */
+    bool expects; /* data, or a message without data, is still to come */
 };
 
 struct ot_tcp {

@@ -1,4 +1,4 @@
-/* Opening and closing a world, gathers, and the reasons for which it ends. world_thread.c moves the bytes. */
+/* Opens and closes a world, gathers, and records the reasons for its end. world_thread.c moves the bytes. */
 #include "offload/comm/world.h"
 
 #include <errno.h>
@@ -16,9 +16,9 @@
 #include "src/base/thread.h"
 
 static const double default_timeout_seconds = 600, default_silence_seconds = 30;
-static const double patience_seconds = 5; /* then rank 0 says which ranks it waits for */
+static const double patience_seconds = 5; /* then rank 0 logs the ranks that it waits for */
 static const double later_seconds = 2;    /* rank 0 names the ranks that are late before others give up */
-static const double decision_seconds = 3; /* rank 0 decides within 0.5 s, if it lives */
+static const double decision_seconds = 3; /* a live rank 0 decides within 0.5 s */
 static const double goodbye_seconds = 5, broken_goodbye_seconds = 1;
 static const double default_linger_seconds = 10;
 
@@ -236,7 +236,7 @@ int ot_world_open(const struct ot_world_config *config, struct ot_world **out) {
     deadline_ns = after(world->timeout_seconds);
     if (world->ranks.ranks > 1) {
         if (world->ranks.rank == 0) {
-            listener = -1; /* the world closes it from here on */
+            listener = -1; /* from here on the world closes it */
             OT_TRY_GOTO(gather_ranks(world, config->listener, deadline_ns), rc, failed);
         } else {
             OT_TRY_GOTO(join_ranks(world, deadline_ns), rc, failed);
@@ -380,7 +380,7 @@ static int await_parts(struct ot_world *world) {
     return broken(world);
 }
 
-/* Rank 0: do all ranks gather the same? Holds the mutex. */
+/* Rank 0: checks that all ranks gather the same. Holds the mutex. */
 static int compare_parts(struct ot_world *world, size_t bytes) {
     char text[OT_ERROR_TEXT_BYTES];
     for (int rank = 1; rank < world->ranks.ranks; rank++) {

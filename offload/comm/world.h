@@ -46,21 +46,21 @@ struct ot_ranks {
     int local_rank, local_ranks; /* on this host; -1, 0: not known, so ot_world_open counts */
     char address[256];           /* host name or IP address of rank 0; "": not known, or one rank */
     bool is_bound; /* the user named the address: rank 0 listens there alone (if an IP address, localhost) */
-    int port;      /* on which rank 0 listens */
+    int port;      /* rank 0 listens on it */
     char run_id[128]; /* equal on all ranks of a run, different between runs; "": not known */
 };
 
 struct ot_world_config {
     struct ot_ranks ranks;
-    double timeout_seconds;  /* for the handshake, and for every wait; 0: 600 s */
+    double timeout_seconds;  /* limit of the handshake, and of every wait; 0: 600 s */
     double silence_seconds;  /* a rank that is silent for so long is lost; 0: 30 s */
-    double linger_seconds;   /* for telling ranks that are not connected why the run ends; 0: 10 s */
+    double linger_seconds;   /* wait for unconnected ranks, to tell them why the run ends; 0: 10 s */
     const char *secret;      /* NULL, "": none. Valid until the world is closed */
     const char *secret_name; /* name of the setting, for sentences; NULL: "secret" */
     /* A listening socket that rank 0 was given by its parent (local ranks); -1: none. ot_world_open closes
      * it, also if it fails. */
     int listener;
-    /* Called once when a rank is lost or has failed, this one too, on the thread of the world. NULL: nothing
+    /* Called once on the thread of the world, when a rank (or this one) is lost or has failed. NULL: nothing
      * to break off. ot_world_on_loss sets it later. */
     void (*on_loss)(void *context);
     void *context;
@@ -71,18 +71,18 @@ struct ot_world_config {
  * rank of this run (with the same run id) does not match, or is lost, the call fails on all ranks. Rank 0
  * drops all other connections with a line in the log, and waits on. */
 int ot_world_open(const struct ot_world_config *config, struct ot_world **out);
-/* In place of ot_world_open, for a rank that has failed before it: tells the others, who fail with "NAME:
- * WHY". Waits for them for linger_seconds at most. Does nothing with one rank, and reports no errors. */
+/* Replaces ot_world_open on a rank that has already failed: tells the others, who fail with "NAME: WHY".
+ * Waits for them for linger_seconds at most. Does nothing with one rank, and reports no errors. */
 void ot_world_tell(const struct ot_world_config *config, const struct ot_error *why);
 /* Says goodbye and waits, at most for 5 seconds (1 if a rank is lost), until the others have said it too.
  * NULL is fine. */
 void ot_world_close(struct ot_world *world);
 /* Sets on_loss. If the world is broken and has called no on_loss yet, it calls this one soon. When the
- * function returns, the on_loss of before is not running and will not be called. So on_loss must not call
- * this function. Any thread. */
+ * function returns, the old on_loss is not running and will not be called. So on_loss must not call this
+ * function. Any thread. */
 void ot_world_on_loss(struct ot_world *world, void (*on_loss)(void *context), void *context);
 
-/* With local ranks that the launcher did not know. */
+/* The ranks, with local ranks that the launcher did not know. */
 const struct ot_ranks *ot_world_ranks(const struct ot_world *world);
 /* The number of hosts, and the name of a rank for people: "rank 3 (host b, process 4711)". Valid until the
  * world is closed. */
@@ -98,9 +98,9 @@ const char *ot_rank_list(uint64_t ranks, char text[OT_RANK_LIST_BYTES]);
  * with another size, breaks the world. Errors: OT_E_COMM, or OT_E_USAGE: the world is broken. */
 int ot_world_all_gather(struct ot_world *world, const void *mine, size_t bytes, void *all);
 
-/* Tells all ranks that this one ends, and why. The others then fail with "NAME: WHY". Returns -why->code with
- * the sentence to report. If why->code is OT_E_COMM, this rank probably failed because another one did: the
- * call waits until rank 0 has heard the true reason, usually 0.5 s and at most 3 s, and returns that. */
+/* Tells all ranks that this rank ends, and why. The others then fail with "NAME: WHY". Returns -why->code
+ * with the sentence to report. If why->code is OT_E_COMM, this rank probably failed because another rank did:
+ * the call waits until rank 0 knows the true reason, usually 0.5 s and at most 3 s, and returns it. */
 int ot_world_fail(struct ot_world *world, const struct ot_error *why);
 /* 0, or OT_E_COMM or OT_E_USAGE: a rank is lost or has failed. Does not wait. A loss shows here after the 0.5
  * s in which rank 0 waits for a better reason. Any thread. */

@@ -12,7 +12,7 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 
-static const int64_t hello_ns = (int64_t)10e9; /* time of a stranger to say who it is */
+static const int64_t hello_ns = (int64_t)10e9; /* time limit for a stranger's hello */
 enum { DROPS_LOGGED = 8 };                     /* a scanner must not fill the log */
 
 void ot_world_name_rank(const struct ot_world_hello *hello, char name[OT_WORLD_NAME_BYTES]) {
@@ -79,7 +79,7 @@ static void refuse(struct ot_world *world, struct ot_world_stranger *stranger, i
     world->n_told++;
 }
 
-/* The stranger has said a whole hello, and knows the secret if there is one. */
+/* Called when a stranger's hello is complete, and its proof if there is a secret. */
 static void judge(struct ot_world *world, struct ot_world_stranger *stranger, int64_t now) {
     struct ot_world_hello *hello = &stranger->hello;
     char why[sizeof((struct ot_world_reply *)0)->text];
@@ -112,7 +112,7 @@ static void judge(struct ot_world *world, struct ot_world_stranger *stranger, in
 
 /* ---- the secret ---- */
 
-/* Somebody who does not know the secret must not end the run, so rank 0 waits on. */
+/* A stranger without the secret must not end the run, so rank 0 waits on. */
 static void refuse_outsider(struct ot_world *world, struct ot_world_stranger *stranger) {
     char name[OT_WORLD_NAME_BYTES], why[OT_WORLD_NAME_BYTES + 200];
     ot_world_name_rank(&stranger->hello, name);
@@ -136,7 +136,7 @@ static void challenge(struct ot_world *world, struct ot_world_stranger *stranger
         drop(world, stranger, "the connection broke");
 }
 
-/* The stranger has said a whole hello. */
+/* Called when a stranger's hello is complete. */
 static void take_hello(struct ot_world *world, struct ot_world_stranger *stranger, int64_t now) {
     char why[OT_WORLD_NAME_BYTES + 200], name[OT_WORLD_NAME_BYTES];
     bool has_secret = stranger->hello.has_secret != 0;
@@ -255,14 +255,14 @@ static void describe(const struct sockaddr_storage *from, socklen_t bytes, char 
         snprintf(text, text_bytes, "an unknown address");
 }
 
-/* True if accept failed for the reason of one connection or of the moment. */
+/* True if accept failed because of one connection, or temporarily. */
 static bool is_passing(int error) {
     return error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM && error != EBADF &&
            error != EINVAL && error != ENOTSOCK;
 }
 
 void ot_world_accept(struct ot_world *world, int64_t now) {
-    for (int n = 0; n < OT_WORLD_STRANGERS; n++) { /* then peers get their turn */
+    for (int n = 0; n < OT_WORLD_STRANGERS; n++) { /* limit, so that peers get their turn */
         struct sockaddr_storage from;
         socklen_t bytes = sizeof from;
         int fd = accept4(world->listener, (void *)&from, &bytes, SOCK_CLOEXEC | SOCK_NONBLOCK);

@@ -43,7 +43,7 @@ static int listen_everywhere(int port) {
 }
 
 /* Other ranks may resolve a name to another address of this host, so only an IP address, or localhost, limits
- * where rank 0 listens. An address in front of this host, of a router say, is none of its own: then bind says
+ * where rank 0 listens. An address in front of this host, such as a router's, is not its own: bind fails with
  * EADDRNOTAVAIL. */
 static int listen_as_named(const struct ot_ranks *ranks) {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV}, *found;
@@ -200,7 +200,7 @@ static int take_verdict(const struct ot_world *world, const struct ot_world_repl
                          world->place, world->ranks.rank, world->secret_name);
 }
 
-/* Returns as take_verdict. */
+/* Returns like take_verdict. */
 static int shake_hands(struct ot_world *world, int fd, int64_t deadline_ns, char *why, size_t why_bytes) {
     struct ot_world_reply reply;
     int rc = 0;

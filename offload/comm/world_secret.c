@@ -6,8 +6,7 @@
 #include "offload/comm/world_state.h"
 
 /* The proofs of both sides differ in their first bytes, so neither can be sent back as the other. They cover
- * the random numbers of both sides, so an old proof is worth nothing, and all that the rank says of itself.
- */
+ * the random numbers of both sides, so an old proof is worthless, and they cover the rank's whole hello. */
 void ot_world_prove(const struct ot_world *world, enum ot_world_prover who,
                     const struct ot_world_hello *hello, const uint8_t nonce[OT_WORLD_NONCE_BYTES],
                     uint8_t proof[OT_SHA256_BYTES]) {

@@ -4,8 +4,8 @@
  * and wake that thread. Everything in struct ot_world below `mutex` is guarded by it.
  *
  * WHO DECIDES. Ranks often learn of one failure in several ways: rank 3 runs out of memory, and rank 2 only
- * sees that rank 3 is gone. The first reason that arrives is then not the true one. So reasons have weights,
- * and rank 0 waits reason_seconds for a heavier one before it tells all ranks which reason counts.
+ * sees that rank 3 is gone. The first reason that arrives is then not the cause. So reasons have weights, and
+ * rank 0 waits reason_seconds for a heavier one before it tells all ranks which reason counts.
  *
  * Integers are little-endian, as on every machine that this program supports.
  */
@@ -37,7 +37,7 @@ struct ot_world_hello {
     uint8_t nonce[OT_WORLD_NONCE_BYTES]; /* random */
 };
 
-/* The answer of rank 0. The first two fields, and where the text begins, are the same in every protocol.
+/* The answer of rank 0. The first two fields and the offset of the text are the same in every protocol.
  *
  * With a secret the first answer is OT_WORLD_CHALLENGE. The rank checks the proof of rank 0 and sends its
  * own, OT_SHA256_BYTES bytes. Then rank 0 answers again. */
@@ -94,7 +94,7 @@ struct ot_world_peer {
     uint64_t part_number; /* 0: none */
 };
 
-/* A connection to rank 0 that has not said yet who it is. */
+/* A connection to rank 0 that has not identified itself yet. */
 struct ot_world_stranger {
     int fd; /* -1: none */
     int64_t since_ns;
@@ -136,7 +136,7 @@ struct ot_world {
     uint64_t gathers; /* begun by this rank */
 
     struct ot_error broken; /* code 0: the world is whole */
-    struct ot_error reason; /* the heaviest so far */
+    struct ot_error reason; /* the heaviest reason so far */
     enum ot_world_weight weight;
     int64_t decide_ns; /* time at which the reason becomes the decision; 0: none */
 
@@ -147,7 +147,7 @@ struct ot_world {
     int listener;
     uint64_t connected; /* set of ranks */
     int n_dropped;      /* strangers */
-    int n_told;         /* ranks of this run that were refused: they know why */
+    int n_told;         /* ranks of this run that were refused and told why */
     bool is_late;       /* the deadline for connecting has passed */
     struct ot_world_stranger strangers[OT_WORLD_STRANGERS];
 };

@@ -12,8 +12,8 @@
 #include "offload/comm/world_state.h"
 #include "src/base/clock.h"
 
-static const int64_t reason_ns = (int64_t)0.5e9; /* rank 0 waits so long for a heavier reason */
-static const int64_t answer_ns = (int64_t)1.5e9; /* the others wait so long for the decision of rank 0 */
+static const int64_t reason_ns = (int64_t)0.5e9; /* rank 0's wait for a heavier reason */
+static const int64_t answer_ns = (int64_t)1.5e9; /* the others' wait for the decision of rank 0 */
 
 void ot_world_wake(struct ot_world *world) {
     uint64_t one = 1;
@@ -105,7 +105,7 @@ static void send_to(struct ot_world *world, int first, int end, const struct ot_
                     const void *data) {
     struct ot_world_message *message = make_message(head, data);
     if (!message) {
-        if (head->kind != OT_WORLD_FAIL) /* else the ends of the connections say enough */
+        if (head->kind != OT_WORLD_FAIL) /* otherwise the closed connections tell the others */
             ot_world_propose(world, OT_WORLD_CAUSE, "no memory for a message to another rank");
         return;
     }
@@ -289,7 +289,7 @@ static void watch_time(struct ot_world *world, int64_t now) {
         if (now - peer->heard_ns > (int64_t)(1e9 * world->silence_seconds) && !peer->has_ended &&
             !peer->is_lost) {
             snprintf(why, sizeof why, "it was silent for %g s", world->silence_seconds);
-            lose(world, rank, why); /* stays open: a rank that was stopped reads there why the run ended */
+            lose(world, rank, why); /* stays open: a stopped rank can still read why the run ended */
         }
         if (now - peer->said_ns >= sign_ns(world) && peer->n_queue == 0 && !world->closing) {
             peer->said_ns = now;
@@ -311,13 +311,13 @@ static void forgive_pause(struct ot_world *world, int64_t before, int64_t now) {
         world->peers[rank].heard_ns += now - before;
 }
 
-/* True if a rank that is not connected may still come, to hear why the run ends. */
+/* True if an unconnected rank may still connect, to learn why the run ends. */
 static bool is_lingering(const struct ot_world *world, int64_t now) {
     return now < world->linger_by_ns &&
            __builtin_popcountll(world->connected) + world->n_told < world->ranks.ranks;
 }
 
-/* Milliseconds until something is due. */
+/* Milliseconds until the next deadline. */
 static int next_ms(const struct ot_world *world, int64_t now) {
     int64_t until = now + sign_ns(world) / 2;
     if (world->decide_ns && world->decide_ns < until)
@@ -328,7 +328,7 @@ static int next_ms(const struct ot_world *world, int64_t now) {
     return until > now ? (int)((until - now) / 1000000) + 1 : 0;
 }
 
-/* All goodbyes are said and heard, or their time is over. */
+/* True if all goodbyes are sent and received, or their time is over. */
 static bool is_over(const struct ot_world *world, int64_t now) {
     if (!world->closing || is_lingering(world, now))
         return false;

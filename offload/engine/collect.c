@@ -14,9 +14,9 @@ enum { MOST_PIECE = 1 << 20 };
 struct collection {
     enum ot_slab_kind kind;
     int slab;
-    float *values; /* NULL: not on rank 0 */
+    float *values; /* NULL on ranks other than 0 */
     int64_t share, piece;
-    float *own;                    /* [piece]: of this rank, on the host */
+    float *own;                    /* [piece]: this rank's, on the host */
     float *staging;                /* [ranks][piece], on the device */
     struct ot_shard_range holding; /* this rank's */
 };

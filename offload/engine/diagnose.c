@@ -18,7 +18,7 @@ static int64_t count_bad(enum ot_dtype dtype, const void *values, int64_t n) {
 }
 
 /* Waits for the lane after each piece, which only a diagnosis may do. The pieces are copied to the host
- * results of odd steps, because a forward pass uses those of even steps. */
+ * results of odd steps, because a forward pass uses the results of even steps. */
 void ot_engine_diagnose_output(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     struct ot_engine_diagnosis *diagnosis = en->diagnosis;
     int to = en->layout.results_host[1];
@@ -52,7 +52,7 @@ static int run_diagnosis(struct ot_engine *en, const struct ot_micro_batch *micr
     return rc;
 }
 
-/* The weight as the device has it: a finite master may be too large for the storage dtype. */
+/* Returns the weight in the storage dtype: a finite master may be too large for the storage dtype. */
 static float as_stored(enum ot_dtype dtype, float master) {
     return dtype == OT_F32    ? master
            : dtype == OT_BF16 ? ot_bf16_to_f32(ot_bf16_from_f32(master))

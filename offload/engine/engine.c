@@ -39,8 +39,8 @@ static int make_schedules(struct ot_engine *en) {
     return ot_schedule_verify(&en->decode, &en->layout, &en->plan);
 }
 
-/* The ranks list the same operations with the same sizes, or none of them begins: an operation waits for all
- * ranks. Errors: OT_E_USAGE, OT_E_COMM. */
+/* Checks that all ranks list the same operations with the same sizes: an operation waits for all ranks.
+ * Errors: OT_E_USAGE, OT_E_COMM. */
 static int agree(const struct ot_engine *en) {
     const struct ot_shard *shard = &en->plan.shard;
     const struct ot_schedule *all[] = {&en->train, &en->flush, &en->gather, &en->eval, &en->decode};
@@ -470,8 +470,8 @@ void ot_engine_set_progress(struct ot_engine *en, const struct ot_engine_progres
 
 /* ---- forward alone ---- */
 
-/* Runs a forward schedule over one micro-batch, and copies n of its results to `out`. They lie where a step
- * has its norms. Frozen slabs have none there, and no step writes zeros for them again. */
+/* Runs a forward schedule over one micro-batch, and copies n of its results to `out`. The results overwrite
+ * the norms of a step, so zeros are restored for frozen slabs, whose norms no step writes. */
 static int run_forward(struct ot_engine *en, enum ot_pass pass, const struct ot_micro_batch *micro, int64_t n,
                        float *out) {
     OT_TRY(check_collected(en));
@@ -506,7 +506,7 @@ size_t ot_engine_kv_bytes(const struct ot_chain *chain, int64_t capacity) {
     return 2 * one * (size_t)(chain->n_blocks - 2);
 }
 
-/* n_inputs: tokens before the text, which have positions of their own. */
+/* n_inputs: number of tokens before the text. They have positions of their own. */
 static int decode_begin(struct ot_engine *en, int64_t n_inputs, int64_t capacity) {
     void *memory;
     if (capacity - n_inputs < 1 || capacity - n_inputs > en->chain.max_position)

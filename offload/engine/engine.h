@@ -60,8 +60,8 @@ struct ot_engine_config {
     bool poisons_parts;   /* test seam: NaNs in the parts of a slot that are not fetched (engine/fetch.c) */
     double stall_seconds; /* after this long without progress the watchdog logs each lane's task; 0: 60 s */
     double stall_limit_seconds; /* and after this long the engine is stuck; 0: 600 s */
-    /* With clipping: skip steps whose loss is more than so many standard deviations above its running mean.
-     * 0: skip none. */
+    /* With clipping: skip steps whose loss exceeds its running mean by more than this number of standard
+     * deviations. 0: skip none. */
     double skip_spikes;
     /* With clipping: returns true to abandon every step that has no decision yet. The engine's threads call
      * it before each pass through a block, and in decisions. Once it returns true it must do so until every
@@ -93,7 +93,7 @@ void ot_engine_store_usage(const struct ot_engine *engine, struct ot_store_usage
 /* Updates ahead of the decision (plan/shadow.h), in tiles, since the engine was opened. */
 struct ot_shadow_usage {
     int64_t committed; /* the decision was as they had assumed */
-    int64_t dropped;   /* it was not: they were undone */
+    int64_t dropped;   /* the decision was different: they were undone */
 };
 void ot_engine_shadow_usage(struct ot_engine *engine, struct ot_shadow_usage *out);
 
@@ -197,7 +197,7 @@ int ot_engine_decode_begin(struct ot_engine *engine, int64_t capacity);
  * first call must have all of them. Errors also: OT_E_INPUT (the plan's micro-batch does not hold so many).
  */
 int ot_engine_decode_begin_pair(struct ot_engine *engine, int64_t n_inputs, int64_t capacity);
-/* The bytes of that cache, for the extra bytes of a plan request. */
+/* The size of this cache, for the extra bytes of a plan request. */
 size_t ot_engine_kv_bytes(const struct ot_chain *chain, int64_t capacity);
 /* Appends n tokens and writes the logits [vocab] after the last of them. All calls but the first usually
  * append one token. Errors: OT_E_INPUT if the cache is full. */
@@ -283,10 +283,10 @@ void ot_engine_release(struct ot_engine *engine, struct ot_pins *pins);
  * caller may also use them to read parts back. */
 void *ot_engine_snapshot_slots(const struct ot_engine *engine, int *n);
 
-/* Copies those values of a part that this rank holds to their homes: all, some or none of them. So each rank
- * of a run takes its own from the parts of a run with another number of ranks. Call it before the first step
- * or on a drained engine. `memory`: the part as `put` of the sink got it. Several threads may put parts of
- * different parameters at the same time. Errors: OT_E_INTERNAL (no such parameters), OT_E_IO, OT_E_DEVICE. */
+/* Copies the values of a part that this rank holds to their homes: all, some or none. So a run can load the
+ * parts of a run with another number of ranks. Call it before the first step or on a drained engine.
+ * `memory`: the part as `put` of the sink got it. Several threads may put parts of different parameters at
+ * the same time. Errors: OT_E_INTERNAL (no such parameters), OT_E_IO, OT_E_DEVICE. */
 int ot_engine_put(struct ot_engine *engine, const struct ot_part *part, const void *memory);
 /* Waits until all values that were set or put are at their homes. Steps, passes and snapshots do so by
  * themselves when they begin; call it to learn of a failed write at once. Errors: OT_E_IO, OT_E_STALL. */

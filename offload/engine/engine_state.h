@@ -58,9 +58,9 @@ enum { OT_STAGED_STATE, OT_STAGED_WEIGHTS, OT_STAGED_FROZEN, OT_STAGED_KINDS };
 enum { OT_MOST_STAGED = 8 }; /* extents of a kind: enough writes in flight for a deep queue of the disk */
 
 struct ot_engine_staged {
-    struct ot_engine_stages *stages; /* to which it belongs */
+    struct ot_engine_stages *stages; /* the slab to which it belongs */
     int extent;                      /* -1: none */
-    bool changed;                    /* since it was read or written */
+    bool changed;                    /* changed since it was read or written */
     char *memory;
     /* protected by the mutex of the stages: */
     bool moves;            /* a transfer is under way; the driver leaves the memory alone */
@@ -106,10 +106,10 @@ struct ot_engine {
     /* gather: makes weights whole; no tasks if no weights are whole between steps */
     struct ot_schedule train, flush, gather, eval, decode;
     struct ot_bound *train_bound, *flush_bound, *gather_bound, *eval_bound, *decode_bound;
-    bool behind; /* the last step left updates to the next one: flush before anyone reads the slabs */
+    bool behind; /* the last step left updates to the next step: flush before the slabs are read */
     atomic_bool
         stale; /* the other ranks' shares of whole weights are old: gather before a forward pass alone */
-    atomic_bool frozen_stale;         /* the same of frozen weights, before the first step */
+    atomic_bool frozen_stale;         /* the same for frozen weights, before the first step */
     struct ot_snapshot *snapshot;     /* NULL: the plan does not train */
     struct ot_engine_fetches fetches; /* the h2d lane's thread counts */
     bool poisons_parts;               /* as in the config */
@@ -166,7 +166,7 @@ static inline double *ot_engine_results(const struct ot_engine *engine, int buff
     return (double *)ot_engine_at(engine, buffer) + (slab >= 0 ? slab : engine->chain.n_slabs) * norms;
 }
 
-/* Among the wishes of a rank, which are the bytes of the double behind its losses: it has given up the step.
+/* Bit of a rank's wishes: it has given up the step. The wishes are the bytes of the double behind its losses.
  */
 enum { OT_WISH_GIVE_UP = OT_WISH_LIMIT };
 /* The wishes of this rank now. */
@@ -214,13 +214,13 @@ int ot_engine_open_shadows(struct ot_engine *engine);
 void ot_engine_close_shadows(struct ot_engine *engine);
 /* Runs a SHADOW task. */
 void ot_engine_run_shadow(struct ot_engine *engine, const struct ot_task *task, int64_t step);
-/* For an update, before it changes its tile. params: the numbers of the decision. Returns true if a shadow
- * has made the same update. Undoes a shadow that has assumed other numbers. */
+/* Called by an update before it changes its tile. params: the numbers of the decision. Returns true if a
+ * shadow has made the same update. Undoes a shadow that has assumed other numbers. */
 bool ot_engine_settle_shadow(struct ot_engine *engine, const struct ot_task *task,
                              const struct ot_adamw_step *params);
-/* For the decision of a step. results: the squared norms of all slabs. */
+/* Called by the decision of a step. results: the squared norms of all slabs. */
 void ot_engine_note_decision(struct ot_engine *engine, const double *results, int64_t step);
-/* For the driver of a stuck engine: undoes all pending shadows. No more are made. */
+/* Called by the driver of a stuck engine: undoes all pending shadows. No more are made. */
 void ot_engine_undo_shadows(struct ot_engine *engine);
 
 /* Checks the output of a block after its FORWARD task has been enqueued, on the lane's thread

@@ -293,7 +293,7 @@ static int collect_trace(struct ot_executor *ex, struct instance *in) {
 static void start_instance(struct ot_executor *ex, struct instance *in, int64_t step) {
     const struct ot_schedule *s = in->bound->schedule;
     struct instance *other = &in->bound->instances[(step + 1) & 1];
-    bool overlaps = ex->submitted > ex->completed; /* then the step in flight is the step before */
+    bool overlaps = ex->submitted > ex->completed; /* the step in flight is then the step before */
     in->step = step;
     in->previous = overlaps ? other : NULL;
     in->traced = ot_stopwatch_start(in->watch);
@@ -363,7 +363,7 @@ bool ot_executor_is_stuck(const struct ot_executor *ex) {
     return ex->stuck;
 }
 
-/* True if a task of this kind has begun. The kind is one of the cpu lane. */
+/* True if a task of this kind, a kind of the cpu lane, has begun. */
 static bool has_begun(const struct ot_executor *ex, const struct instance *in, enum ot_task_kind kind) {
     const struct ot_schedule *s = in->bound->schedule;
     const struct ot_task *at = ex->lanes[OT_LANE_CPU].at;

@@ -81,7 +81,7 @@ int ot_executor_drain(struct ot_executor *executor);
 void ot_executor_note_progress(struct ot_executor *executor);
 bool ot_executor_is_stuck(const struct ot_executor *executor);
 /* True if every step before this one is complete, and this step is not complete and has begun no task of
- * `kind`. The kind must be one that the cpu lane runs. */
+ * `kind`, a kind of the cpu lane. */
 bool ot_executor_stands_before(struct ot_executor *executor, const struct ot_bound *bound, int64_t step,
                                enum ot_task_kind kind);
 

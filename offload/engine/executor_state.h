@@ -9,9 +9,8 @@
 #include "offload/engine/executor.h"
 
 enum { IN_FLIGHT = 2, DEVICE_LANES = OT_LANE_CPU };
-/* The most tasks that an nvme lane has in the store. Two, so that the disk has the first blocks of the second
- * task queued when it ends the first. With more, tasks would be started before it is known which are
- * urgent. */
+/* The most tasks that an nvme lane has in the store. With two, the first blocks of the second task are queued
+ * at the disk when the first task ends. With more, tasks would start before it is known which are urgent. */
 enum { NVME_STARTED = 2 };
 
 struct instance;
@@ -28,7 +27,7 @@ struct instance {
     struct ot_bound *bound;
     int64_t step;
     int remaining; /* unfinished tasks of host lanes, plus unfinished device lanes */
-    /* lanes that are about to wait for an event of this step: no event may be recorded again before */
+    /* lanes that are about to wait for an event of this step: until then no event may be recorded again */
     int pins;
     struct instance *previous; /* the step before; NULL once it is complete */
     /* [n_tasks] issued: enqueued. done: known to be finished (host tasks, and tasks that notify) */

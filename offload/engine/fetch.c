@@ -30,8 +30,8 @@ void ot_engine_choice_out(struct ot_engine *en, const struct ot_task *task, int6
                  (size_t)ot_block_parts(&en->chain, task->block) * sizeof(int32_t));
 }
 
-/* Test seam: NaNs in every dtype, where only chosen parts will be. A read of another part then shows. item:
- * the bytes of a parameter or of a unit. */
+/* Test seam: fills memory that will hold only chosen parts with NaNs of every dtype. A read of another part
+ * then shows. item: the bytes of a parameter or of a unit. */
 static void poison(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane,
                    const struct ot_piece_array *pieces, size_t item) {
     const struct ot_slab_spec *slab = &en->chain.slabs[task->slab];

@@ -45,8 +45,9 @@ static void round_span(struct ot_engine *en, const struct ot_task *task, struct 
     }
 }
 
-/* As round_span, and adds the squares to the norm in the same pass. If there are two places, the span is cut
- * where chunks of the reduction begin, which changes no bit. The chunk with the border takes two passes. */
+/* Like round_span; also adds the squares to the norm in the same pass. If there are two places, the span is
+ * cut where chunks of the reduction begin, which changes no bit. The chunk with the border takes two passes.
+ */
 static void finish_span(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane, int64_t first,
                         int64_t end, double *norm) {
     int64_t border = finish_border(en, task);

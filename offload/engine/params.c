@@ -24,7 +24,7 @@ static struct host to_host(void *values) {
     return (struct host){.to = values};
 }
 
-/* Another array, in the same direction. */
+/* Returns a move of another array, in the same direction. */
 static struct host host_with(struct host host, void *array) {
     return host.from ? from_host(array) : to_host(array);
 }
@@ -77,8 +77,8 @@ struct on_nvme {
     int slab, buffer, first_tile; /* first_tile: the tile of the buffer's first extent */
 };
 
-/* Moves the values of [first, first + n) that are in the tile of the first of them. Returns their number, or
- * an error. Advances *host. */
+/* Moves the values of [first, first + n) that lie in the tile of `first`. Returns their number, or an error.
+ * Advances *host. */
 static int64_t move_in_tile(struct ot_engine *en, struct on_nvme where, int64_t first, int64_t n,
                             struct host *host) {
     int64_t held = ot_slab_holding(&en->chain, &en->plan, where.slab).first;

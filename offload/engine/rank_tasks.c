@@ -39,7 +39,7 @@ static void gather(struct ot_engine *en, const struct ot_task *task, struct ot_l
                        ot_slab_bytes(&en->chain, slab, share_of(en, task)));
 }
 
-/* An operation that every rank enters when its own updates are complete. The bytes mean nothing. */
+/* A barrier: every rank enters it when its own updates are complete. The bytes mean nothing. */
 static void meet(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     char *all = ot_engine_at(en, task->to);
     ot_comm_all_gather(en->comm, lane, all + en->plan.shard.rank * OT_MEETING_BYTES, all, OT_MEETING_BYTES);

@@ -31,8 +31,8 @@ struct ot_snapshot_sink {
     int (*room)(void *context, void **memory);
     /* Takes back the memory of the last `room`, with the part in it. Returns before the part is written. */
     int (*put)(void *context, const struct ot_part *part, void *memory);
-    /* The part is in the store's files, in these spans, with padding at the end. n = 0: all of the part is
-     * zeros. A NULL function: the sink cannot refer to the store. */
+    /* Takes a part that is in the store's files, in these spans, with padding at the end. n = 0: all of the
+     * part is zeros. A NULL function: the sink cannot refer to the store. */
     int (*refer)(void *context, const struct ot_part *part, const struct ot_store_span *spans, int n);
     /* Called after all parts; makes them durable. */
     int (*end)(void *context);

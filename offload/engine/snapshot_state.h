@@ -19,7 +19,7 @@ struct ot_snapshot {
     bool under_way; /* used by the driver: begun and not finished */
     pthread_t thread;
     struct ot_lane *lane;        /* for copies from the device, besides the lanes of the steps */
-    struct ot_pins *pins;        /* in the order of tiles; of each tile state, then weights */
+    struct ot_pins *pins;        /* in the order of tiles; for each tile state, then weights */
     struct ot_store_span *spans; /* room for the spans of any extent */
     char *tile_memory;           /* buffer for a tile that is copied from nvme */
     void *spare;                 /* tile_memory, if it was allocated outside the plan's budget; else NULL */
@@ -45,7 +45,7 @@ struct ot_tile_place {
     int slab, tile;
 };
 struct ot_tile_place ot_snapshot_place(const struct ot_snapshot *snapshot, int number);
-/* True if the state, or the weights, of the tile are referred to and not copied. */
+/* True if the sink refers to the tile's state, or weights, instead of a copy. */
 bool ot_snapshot_refers_state(const struct ot_snapshot *snapshot, struct ot_tile_place place);
 bool ot_snapshot_refers_weights(const struct ot_snapshot *snapshot, struct ot_tile_place place);
 

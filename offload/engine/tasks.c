@@ -22,7 +22,7 @@ static size_t span_bytes(const struct ot_engine *en, const struct ot_task *task)
 
 /* ---- copies ---- */
 
-/* The micro-batch with this place exists in the step. */
+/* True if the step has a micro-batch in this place. */
 static bool has_micro(struct ot_engine *en, int64_t step, int micro) {
     return step_of(en, step)->micro_tokens[micro] > 0;
 }

@@ -72,7 +72,7 @@ static int wanted_state_slots(const struct ot_plan *plan, int slots) {
     return most == 0 ? 0 : wanted < OT_PLAN_MAX_STATE_SLOTS ? (int)wanted : OT_PLAN_MAX_STATE_SLOTS;
 }
 
-/* The most uses that a slab of the kind has. */
+/* The most uses of a slab of this kind. */
 static int most_uses(const struct ot_chain *chain, enum ot_slot_kind kind) {
     int most = 0;
     for (int s = 0; s < chain->n_slabs; s++)

@@ -9,8 +9,8 @@
 #include "offload/plan/make.h"
 
 /* The choices that the search makes. They count slabs in this order: the trained ones, then the frozen ones,
- * each in the order in which forward needs them. A trained slab on the device saves its gradients and state
- * their ways as well, and beside a large frozen base the trained slabs are small. */
+ * each in the order in which forward needs them. A trained slab on the device also saves the transfers of its
+ * gradients and state, and trained slabs are small beside a large frozen base. */
 struct ot_candidate {
     int64_t micro_sequences;
     /* number of first slabs that live on the device: the next forward waits for their update first */

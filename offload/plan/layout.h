@@ -39,7 +39,7 @@ struct ot_buffer {
     int sides; /* sides of its extents on nvme (store.h); 1 on other tiers */
     int n_tiles;
     int first_extent;    /* nvme: the extent of its first tile */
-    int64_t first_param; /* the unit (slabs.h) of its slab with which it begins, or OT_HELD_PARAM */
+    int64_t first_param; /* its first unit (slabs.h) in its slab, or OT_HELD_PARAM */
 };
 
 /* Indices into `buffers`. OT_NO_BUFFER: the plan has no such buffer. */
@@ -69,7 +69,7 @@ struct ot_layout {
     /* as many as the plan says */
     int *weight_slots[OT_SLOT_KINDS], *grad_slots[OT_SLOT_KINDS], *stage_slots[OT_SLOT_KINDS];
     /* Room for the gradients of one share from every rank, in fp32. If they cross in the chain's dtype, it
-     * holds what is sent, then what is received. */
+     * holds the sent ones, then the received ones. */
     int *exchange_slots[OT_SLOT_KINDS];
     int *encoded_slots[OT_SLOT_KINDS];
     int n_boundaries; /* boundaries that have their own device buffers */
@@ -83,8 +83,8 @@ struct ot_layout {
     int *host_weight_slots[OT_SLOT_KINDS], *tile_slots, *host_grad_slots, *host_activation_slots;
     size_t slot_weights_offset, slot_grads_offset;
     /* Frames of shadows (shadow.h), of frame_bytes each: frames[plan.shadow_frames] in the order of their
-     * slabs, which begin at first_frame[n_slabs + 1]. A frame is a tile of a buffer: of its own, or of what a
-     * block keeps. */
+     * slabs, which begin at first_frame[n_slabs + 1]. A frame is a tile of its own buffer, or of a block's
+     * kept activations. */
     struct ot_frame {
         int buffer, tile;
     } * frames;

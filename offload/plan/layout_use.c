@@ -47,7 +47,7 @@ static bool is_entry(const struct ot_ledger_entry *entry, const struct ot_buffer
     return entry->tier == b->tier && (entry->name == b->name || strcmp(entry->name, b->name) == 0);
 }
 
-/* All sides of a buffer but one. */
+/* The bytes of all sides of a buffer except one. */
 static size_t spare_of(const struct ot_buffer *b) {
     return b->reserved - b->reserved / (size_t)b->sides;
 }
@@ -58,7 +58,7 @@ void ot_layout_add_to_ledger(struct ot_ledger *ledger, int *entry, const struct 
     if (e == ledger->n || !is_entry(&ledger->entries[e], b))
         for (e = 0; e < ledger->n && !is_entry(&ledger->entries[e], b);)
             e++;
-    assert(e < OT_LEDGER_MAX); /* a layout has fewer names than that */
+    assert(e < OT_LEDGER_MAX); /* a layout has fewer names */
     if (e == ledger->n)
         ledger->entries[ledger->n++] = (struct ot_ledger_entry){b->tier, b->name, 0, 0};
     ledger->entries[e].bytes += b->reserved * (size_t)n;

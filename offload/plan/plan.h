@@ -106,8 +106,8 @@ struct ot_slab_plan {
     /* number of tiles that each engine updates; all 0 in a plan that does not train */
     int tiles[OT_TILE_ENGINES];
     enum ot_home state; /* home of the state of stream and cpu tiles: host or nvme */
-    /* Home of the finished gradients of stream and cpu tiles until their update. gpu: only those of stream
-     * tiles; those of cpu tiles then wait on the host. */
+    /* Home of the finished gradients of stream and cpu tiles until their update. gpu: only gradients of
+     * stream tiles; gradients of cpu tiles then wait on the host. */
     enum ot_home grads;
     enum ot_home sums; /* home of the gradient sums between rounds (rounds.h) */
 };
@@ -175,9 +175,10 @@ struct ot_plan {
     size_t staging_bytes;
     int snapshot_slots; /* host slots that pass a checkpoint to the disk (snapshot.h); 0: none */
     struct ot_kept_part kept[OT_TIER_COUNT]; /* inner activations for backward, by tier (kept.h) */
-    int kept_slots, host_kept_slots; /* device slots for those that leave, and host slots for those on nvme */
-    int shadow_frames;               /* tiles that are updated ahead of the decision (shadow.h) */
-    int64_t tile_params;             /* the optimizer's unit of work; a multiple of OT_SLAB_ALIGN_PARAMS */
+    int kept_slots,
+        host_kept_slots; /* device slots for activations that leave, and host slots for those on nvme */
+    int shadow_frames;   /* tiles that are updated ahead of the decision (shadow.h) */
+    int64_t tile_params; /* the optimizer's unit of work; a multiple of OT_SLAB_ALIGN_PARAMS */
     struct ot_ledger ledger;
     struct ot_shortage shortage; /* set if no plan was found */
 };

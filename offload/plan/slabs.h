@@ -55,7 +55,7 @@ int ot_slab_uses(const struct ot_chain *chain, int slab); /* number of blocks th
 /* The rank's holding of a slab, and the tiles in it. */
 struct ot_shard_range ot_slab_holding(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 int ot_slab_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
-/* Those that the optimizer updates: all of them, or none of a frozen slab. */
+/* The tiles that the optimizer updates: all of them, or none of a frozen slab. */
 int ot_slab_trained_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 /* The tiles that a use of the slab reads: the holding's tiles, and the rest. */
 int ot_slab_used_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab);

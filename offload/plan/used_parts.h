@@ -66,11 +66,11 @@ enum ot_whole_cause {
     OT_WHOLE_CAUSES
 };
 enum ot_whole_cause ot_slab_whole_cause(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
-/* GATHERED, STREAMED or KEPT, if that keeps every slab from coming by use. OT_WHOLE_NOT: nothing does. */
+/* GATHERED, STREAMED or KEPT, if this prevents fetches by use for every slab. OT_WHOLE_NOT: nothing does. */
 enum ot_whole_cause ot_plan_whole_cause(const struct ot_chain *chain, const struct ot_plan *plan);
-/* True if they come by use. */
+/* True if the slab's parts come by use. */
 bool ot_slab_takes_used(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
-/* True if they are fetched by use. */
+/* True if the slab's parts are fetched by use. */
 bool ot_slab_fetches_used(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 /* True if a slab of the block takes used parts: then its forward runs in halves. */
 bool ot_block_chooses(const struct ot_chain *chain, const struct ot_plan *plan, int block);

@@ -225,7 +225,7 @@ static double first_time(const struct rounds rounds[SIZES]) {
     return sum / SIZES;
 }
 
-/* The block that stands for the layers; of a chain with pairs, for those of the encoder. */
+/* The block that stands for the layers; in a chain with pairs, for the encoder's layers. */
 static int middle_of(const struct ot_chain *chain) {
     return chain->n_blocks > 2 ? 1 : 0;
 }
@@ -324,7 +324,7 @@ static int measure_load(struct bench *b, double *slower) {
     return rc;
 }
 
-/* All blocks: those that were estimated have the probe's rates, which are those after a pause too. */
+/* All blocks: estimated ones use the probe's rates, which are also rates after a pause. */
 static void slow_down(struct ot_costs *costs) {
     for (int i = 0; i < costs->n_blocks; i++) {
         struct ot_block_cost *block = &costs->blocks[i];
@@ -336,11 +336,11 @@ static void slow_down(struct ot_costs *costs) {
     }
 }
 
-/* ---- all of it ---- */
+/* ---- the calibration ---- */
 
 /* Measures the first block, a middle one that stands for all of its kind, and the last. Chains with pairs
- * have two kinds, which the first and the last middle block are of. Each gets a share of the time in
- * proportion to its estimate; by the estimates, others are of the kind that they are nearer to. */
+ * have two kinds: the first and the last middle block are measured. Each gets a share of the time in
+ * proportion to its estimate. Other blocks count as the kind whose estimate is nearer. */
 static int measure_blocks(struct bench *b, struct ot_costs *costs) {
     enum { N = 4 };
     const struct ot_calibration *c = b->config;

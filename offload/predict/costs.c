@@ -145,8 +145,8 @@ static double update_bytes(const struct context *c, int64_t n) {
     return 2 * state_bytes(c, n) + (only_written ? 2 : 3) * weight_bytes(c, n);
 }
 
-/* An update, and a copy of the tile to its frame: read and written. That the update then finds the tile in
- * the cache is not counted. */
+/* An update, and a copy of the tile to its frame: read and written. The update then finds the tile in the
+ * cache; the cost ignores that. */
 static double shadow_bytes(const struct context *c, int64_t n) {
     return update_bytes(c, n) + 2 * (state_bytes(c, n) + weight_bytes(c, n));
 }
@@ -306,7 +306,7 @@ static double bytes_of(const struct context *c, const struct ot_task *task) {
         return state_bytes(c, task->span.n) + (task->to != OT_NO_BUFFER ? weight_bytes(c, task->span.n) : 0);
     case OT_TASK_LOSS_OUT: /* token losses: the forward pass of generation is never predicted */
         return (double)micro_tokens * (double)sizeof(float);
-    case OT_TASK_NVME_READ: /* used parts: not counted is that whole tiles are read */
+    case OT_TASK_NVME_READ: /* used parts: the cost ignores that whole tiles are read */
     case OT_TASK_NVME_WRITE:
         return task->fetched == OT_FETCH_ALL ? nvme_bytes(c, task) : fetched_bytes(c, task);
     case OT_TASK_FORWARD:
@@ -342,7 +342,7 @@ static double rate_of(const struct context *c, const struct ot_task *task) {
     return by_lane[task->lane];
 }
 
-/* Beside the time of starting any task. */
+/* The cost beyond the start of a task. */
 static double start_seconds(const struct ot_rates *rates, enum ot_lane_id lane) {
     return lane == OT_LANE_COMM         ? rates->comm_seconds
            : lane == OT_LANE_NVME_READ  ? rates->nvme_read_seconds
@@ -350,8 +350,8 @@ static double start_seconds(const struct ot_rates *rates, enum ot_lane_id lane) 
                                         : 0;
 }
 
-/* The share of a block's forward that a half takes. A token multiplies with the dense parameters and with the
- * parts that it chooses, so these parameters say how much of the products comes after the choice. */
+/* The share of a block's forward that a half takes. A token multiplies with the dense parameters and with its
+ * chosen parts, so these give the share of the products after the choice. */
 static double half_share(const struct context *c, const struct ot_task *task) {
     const struct ot_block_spec *block = &c->chain->blocks[task->block];
     double dense = 0, chosen = 0, parts = ot_block_used_parts(c->chain, task->block, 1);

@@ -20,7 +20,7 @@ enum { SEEDS = 3 };
  * blocks. Each is tried on so many of the fastest starts. */
 enum variant { STREAM_ALL, STREAM_NOTHING, STATE_OFF, BOUNDARIES_OFF, VARIANTS };
 enum { VARIED_STARTS = 24 };
-/* The tiles of a plan that is simulated often, and which share of the host the state of one may take. */
+/* The tiles of a plan that is simulated often, and the share of the host that one tile's state may take. */
 enum { MOST_SEARCH_TILES = 1024, SLOTS_SHARE = 512 };
 
 static void allow(struct ot_search *s, double effort) {

@@ -62,7 +62,7 @@ enum { OT_WHAT_IFS = 8 };
 struct ot_explanation {
     /* The lane that bounds the step: compute, or the lane that compute waits for most. */
     enum ot_lane_id bound;
-    enum ot_lane_id second;           /* the lane that comes next; == bound if there is no other */
+    enum ot_lane_id second;           /* the second lane; == bound if there is no other */
     double bound_share, second_share; /* shares of the step's time */
     struct ot_what_if {
         const char *what;         /* "1 GiB more gpu memory", "twice the disks' rate" */

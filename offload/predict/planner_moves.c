@@ -9,7 +9,7 @@
 #include "offload/predict/planner_state.h"
 #include "src/base/error.h"
 
-/* A share of the step's time below this is not worth a try: predictions are no better than that. */
+/* A smaller share of the step's time is not worth a try: predictions are not more exact. */
 static const double NEGLIGIBLE = 0.001;
 
 /* The share of tiles to stream, among the tiles whose state is not on the device, so that the device and the
@@ -266,7 +266,7 @@ static int move_state(struct ot_search *s) {
     return move_home(s, offsetof(struct ot_plan_request, state));
 }
 
-/* Between rounds alone. */
+/* Moves the home of the sums between rounds. */
 static int move_sums(struct ot_search *s) {
     return ot_plan_rounds(&s->out->plan) > 1 ? move_home(s, offsetof(struct ot_plan_request, sums)) : 0;
 }

@@ -1,5 +1,6 @@
 /* Finds plans to begin the search with. Between plans that keep activations in different ways, or that cut
- * the step into other numbers of rounds, lie worse plans, so a search from one does not find the other. */
+ * the step into other numbers of rounds, lie worse plans, so a search from one plan does not find the other.
+ */
 #include <math.h>
 #include <stdlib.h>
 
@@ -66,8 +67,8 @@ static bool has_room_off(const struct ot_search *s, const struct ot_plan_request
     return fits;
 }
 
-/* The largest share of the blocks that may keep the level off the device: 1, or 1 less a quarter of itself so
- * often. 0: there is no room for a share that is worth slots of its own. */
+/* The largest share of the blocks that may keep the level off the device: 0.75^k for the least k that fits.
+ * 0: there is no room for a share that is worth slots of its own. */
 static double find_most_off(const struct ot_search *s, const struct ot_plan_request *base, int level) {
     int low = 0, high = MOST_QUARTERS; /* `low` quarters less have no room, `high` have */
     struct ot_plan_request request = *base;

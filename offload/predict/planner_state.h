@@ -63,7 +63,7 @@ struct ot_planner_starts {
     int n, all; /* those near the best; with the others behind them, which are slower or were not simulated */
     struct ot_planner_start {
         struct ot_plan_request request;
-        int number, turn; /* in the order in which they were found; among those of its way */
+        int number, turn; /* number: order of discovery; turn: order within its way */
         int way;          /* the way to keep activations */
         double least;     /* the lower bound of its step (bound.h) */
         double seconds;

@@ -62,8 +62,8 @@ struct ot_rates {
     /* the disks, through the store, with all its directories together */
     double nvme_read_bytes, nvme_write_bytes;
     double nvme_mixed_bytes; /* sum of reads and writes, while both run */
-    /* Time of a transfer through the store beside its bytes: its latency, as far as the next transfer, which
-     * is under way too, does not hide it. */
+    /* Fixed time of a transfer through the store: the part of its latency that the next transfer does not
+     * hide. */
     double nvme_read_seconds, nvme_write_seconds;
     double crc_bytes;    /* bytes/s of checksums on one thread */
     double task_seconds; /* time to start a task */

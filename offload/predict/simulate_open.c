@@ -1,4 +1,4 @@
-/* Prepares a simulation: the cost of each task, who waits for whom, the order of the host's lanes. */
+/* Prepares a simulation: the cost of each task, the edges, the order of the host's lanes. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -16,7 +16,7 @@ enum resource { LINK, DISKS, CORES, MEMORY, RESOURCES };
 /* One of two steps in flight. */
 struct instance {
     int64_t step;  /* 1 or more; 0: not used yet */
-    int remaining; /* tasks left; 0: another step may use this instance */
+    int remaining; /* tasks to do; 0: another step may use this instance */
     int undecided; /* decisions left */
     bool *done;
     bool *ahead;                /* shadows that were made before the decision */
@@ -54,7 +54,7 @@ struct sim {
     const struct ot_schedule *schedule;
     struct sim_task *tasks;     /* [n_tasks] */
     struct ot_task_cost *costs; /* [n_tasks] */
-    int decision, n_decisions;  /* the last one of a step; -1: none. How many a step has */
+    int decision, n_decisions;  /* the last decision of a step, or -1; decisions of a step */
     int *first_dependent;       /* [n_tasks + 2] */
     struct ot_dep *dependents;  /* the waiting task, and whether it is in the next step */
     struct crossing *crossings; /* [n_crossings] */

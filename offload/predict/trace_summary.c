@@ -96,7 +96,7 @@ static void close_reading(struct reading *r) {
     free(r->rank);
 }
 
-/* ---- who waited for whom ---- */
+/* ---- waits ---- */
 
 /* The index of the preceding step, if the trace has it with the same schedule; else -1. */
 static int step_before(const struct ot_trace *trace, int at) {

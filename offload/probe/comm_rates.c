@@ -60,7 +60,7 @@ static int compare_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The median of some batches, in seconds of one operation. All ranks have the same times, so they choose the
+/* The median of some batches, in seconds of one operation. All ranks see the same times, so they choose the
  * same number of repeats. */
 static int time_operation(const struct run *run, enum measured measured, double *out) {
     double first, seconds[BATCHES], budget = run->config->seconds > 0 ? run->config->seconds : 0.5;

@@ -113,7 +113,7 @@ static int64_t all_blocks(const struct engines *e) {
 
 struct run {
     enum ot_probe_io io;
-    double limit;  /* seconds after which nothing is begun */
+    double limit;  /* seconds after which no I/O is begun */
     int64_t most;  /* blocks */
     int64_t begun; /* blocks */
     double seconds;
@@ -121,7 +121,8 @@ struct run {
     struct ot_io_chunk chunks[MOST_DEPTH];
 };
 
-/* Blocks go on to the directories in turn; of each, reading and writing take turns where both are asked. */
+/* Blocks go to the directories in turn. If both are measured, reading and writing alternate in each
+ * directory. */
 static void begin_block(struct engines *e, struct run *run, struct ot_io_chunk *chunk) {
     int file = (int)(run->begun % e->n_files);
     int64_t number = run->begun / e->n_files;
@@ -238,7 +239,7 @@ static int write_first(struct engines *e) {
 static int probe_engine(struct engines *e, enum ot_io_choice choice, double best[OT_PROBE_IOS]) {
     for (int i = 0; i < SHAPES; i++) {
         int rc = open_engine(e, choice, shapes[i]);
-        if (rc == -OT_E_IO) { /* training would do without this engine too */
+        if (rc == -OT_E_IO) { /* training would not use this engine either */
             ot_log(OT_LOG_INFO, "nvme    without %s: %s", ot_io_choice_name(choice), ot_error_text());
             return 0;
         }

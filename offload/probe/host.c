@@ -186,8 +186,8 @@ static void stream_triad(void *context, int64_t begin, int64_t end, int64_t chun
 #endif
 
 /* Measures the triad with ordinary stores, which read a cache line before they write it, and with streaming
- * stores, which do not. Which is faster depends on the machine and the thread count. The faster is
- * reported. */
+ * stores, which do not. The machine and the thread count decide which is faster. The faster rate is reported.
+ */
 static int probe_triad(struct host *h, int number) {
     char name[64], threads[32];
     OT_TRY(use_threads(h, h->counts[number]));

@@ -236,13 +236,13 @@ static struct ot_attention_backward attention_of(struct ot_probe *p, int64_t n, 
                                           .scratch = (float *)(void *)p->buffers[3] + n * heads};
 }
 
-/* forward_use: of the forward row. The use of the backward row follows it. */
+/* forward_use: the use of the forward row. The use of the backward row follows it. */
 static int probe_attention_of(struct ot_probe *p, int64_t n, int64_t head_dim,
                               enum ot_probe_use forward_use) {
     struct ot_attention_backward op = attention_of(p, n, head_dim);
     char name[64];
     struct ot_repeats times[2];
-    /* FLOPs that a causal mask leaves: half of two products forward and of five backward. */
+    /* FLOPs under a causal mask: half of two products forward and of five backward. */
     double forward = 2.0 * (double)n * (double)n * (double)p->config->hidden;
     if (n > p->rows || 3 * (size_t)(n * p->config->hidden) * elem(p) > p->config->buffer_bytes)
         return 0;

@@ -1,5 +1,5 @@
 /* Measures copies between the GPUs of each host: from GPU memory to GPU memory, without the communicator.
- * They tell which way the communicator's bytes take (predict/rates.h). */
+ * They show the path of the communicator's bytes (predict/rates.h). */
 #ifndef OT_OFFLOAD_PROBE_PEERS_H
 #define OT_OFFLOAD_PROBE_PEERS_H
 

@@ -2,9 +2,9 @@
  * The schedule gets the edges of the second copy, to tasks of the same copy and of the first. A schedule that
  * runs alone has only one copy.
  *
- * A node's ancestors are kept as a bit set, in n^2 / 16 bytes for n nodes, because only that finds every
+ * A node's ancestors are kept as a bit set, in n^2 / 16 bytes for n nodes, because only bit sets find every
  * implied edge. A draft (schedule.h) has clocks instead: for each lane of the device, how many of its nodes
- * come before the node. The lanes run in order, so a clock says which they are. Edges from tasks of the
+ * come before the node. The lanes run in order, so a clock identifies these nodes. Edges from tasks of the
  * host's lanes are then all kept. */
 #include <stdlib.h>
 #include <string.h>
@@ -141,7 +141,7 @@ static int add_dep(struct linker *lk, struct ot_task *task, struct ot_dep dep) {
     return 0;
 }
 
-/* To be called when the edges will not move any more. */
+/* Call it when the edges will not move any more. */
 static void find_deps(struct ot_schedule *schedule) {
     int first = 0;
     for (int i = 0; i < schedule->n_tasks; first += schedule->tasks[i++].n_deps)

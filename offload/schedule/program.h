@@ -124,7 +124,8 @@ void ot_program_narrow(struct ot_task *task, int first_tile, int n_tiles); /* li
 void ot_program_batch_in(struct ot_program *p);
 /* Fetches the weights that the visit needs, and those of later visits as far as slots allow. */
 void ot_program_fetch_ahead(struct ot_program *p, int visit);
-/* slot: of ot_program_fetch_ring. fetched: other than OT_FETCH_ALL only for a whole slab with parts. */
+/* slot: a slot of ot_program_fetch_ring. fetched: other than OT_FETCH_ALL only for a whole slab with parts.
+ */
 void ot_program_fetch(struct ot_program *p, int slab, int slot, struct ot_tile_span span,
                       enum ot_fetched fetched);
 /* The slots to which the slab's weights are fetched. */
@@ -135,7 +136,7 @@ void ot_program_decode(struct ot_program *p, int visit);
 int ot_program_spare_slot(struct ot_program *p, struct ot_ring *ring);
 /* The device buffer in which blocks find the slab's weights now. OT_NO_BUFFER: none. */
 int ot_program_weights(struct ot_program *p, int slab);
-/* The device buffer that has the whole slab as its homes have it: the same, or before it is decoded. */
+/* The device buffer that has the whole slab in its home's form: the same buffer, or the encoded slab. */
 int ot_program_stored_weights(struct ot_program *p, int slab);
 /* The device buffer in which updates find the rank's holding of them: their home, or the same slot. */
 int ot_program_held_weights(struct ot_program *p, int slab);
@@ -185,10 +186,10 @@ void ot_program_stream(struct ot_program *p, int slab, int upto);
 
 /* Several ranks (program_ranks.c). Gathers the weights of the visit's slabs, unless they are whole. */
 void ot_program_gather(struct ot_program *p, int visit);
-/* Before the first fetch of a slab with one copy: finishes the rank's updates of it, and waits for those of
- * the other ranks. */
+/* Before the first fetch of a slab with one copy: finishes the rank's updates of it, and waits for the
+ * updates of the other ranks. */
 void ot_program_meet(struct ot_program *p, int slab);
-/* The slab that comes next to its meeting; -1: none of those that the program looks ahead to. */
+/* The slab whose meeting is next; -1: none among the slabs that the program looks ahead to. */
 int ot_program_next_meeting(const struct ot_program *p);
 /* Starts the exchange of a gradient sum. use: a use of the slab, or 0 if its uses are added up already.
  * local: the tag of the sum. */
@@ -232,8 +233,8 @@ void ot_program_pass_sum(struct ot_program *p, enum ot_task_kind kind, int slab,
  * Errors: OT_E_BUDGET (no memory). */
 int ot_program_open_activations(struct ot_program *p);
 void ot_program_close_activations(struct ot_program *p);
-/* send: after forward; does nothing if it stays. find: the device buffer in which backward finds it; brings
- * it back, and the next ones too as far as slots allow. */
+/* send: called after forward; does nothing if the activation stays. find: returns the device buffer for
+ * backward; copies the activation back, and the next ones as far as slots allow. */
 void ot_program_send_boundary(struct ot_program *p, int boundary, int micro);
 int ot_program_find_boundary(struct ot_program *p, int boundary, int micro);
 /* The same for the inner activations that a block keeps. place: where forward writes it. OT_NO_BUFFER: the

@@ -118,7 +118,7 @@ static int round_begin(const struct ot_program *p, int micro) {
     return micro - ot_plan_place(p->plan, micro);
 }
 
-/* The slot in which it is back. Brings it and the next ones back, as far as slots allow. OT_NO_BUFFER: it did
+/* Copies an activation and the next ones back, as far as slots allow. Returns its slot. OT_NO_BUFFER: it did
  * not leave. */
 static int find_back(struct ot_program *p, struct ot_passing *passing, int index, int micro) {
     struct ot_return *next = &passing->returns[passing->next_return];

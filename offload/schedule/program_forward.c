@@ -25,7 +25,7 @@ static void add_needs(struct ot_program *p, int v) {
             p->needs[p->n_needs++] = (struct ot_need){block->uses[u].slab, v};
 }
 
-/* The rings of all kinds that the chain has have no more slots together, so further needs find no slot. */
+/* The limit is the number of slots in the rings of all kinds: further needs find no slot. */
 enum { MOST_LOOKED_AT = OT_SLOT_KINDS * OT_PLAN_MAX_SLOTS };
 static int find_look_ahead(const struct ot_chain *chain) {
     bool has[OT_SLOT_KINDS] = {false};
@@ -247,7 +247,7 @@ void ot_program_fetch_ahead(struct ot_program *p, int visit) {
     }
 }
 
-/* The buffer of the slot that has the slab. OT_NO_BUFFER: none has it. */
+/* Returns the buffer of the slab's slot. OT_NO_BUFFER: no slot has it. */
 static int find_slot(struct ot_program *p, struct ot_ring *ring, int slab) {
     int slot = ot_ring_find(ring, slab);
     if (slot < 0)

@@ -114,7 +114,8 @@ int ot_program_tile_in(struct ot_program *p, int slab, int tile, enum ot_tile_en
     if (!state && !weights && !grads)
         return OT_NO_BUFFER;
     int slot = p->layout->tile_slots[p->next_tile_slot++ % p->plan->tile_slots];
-    bool reads_weights = weights && engine == OT_TILE_CPU; /* the other engines have them on the device */
+    bool reads_weights =
+        weights && engine == OT_TILE_CPU; /* the other engines have the weights on the device */
     if (state || reads_weights) {
         struct ot_task *task = ot_program_tile_task(p, OT_TASK_NVME_READ, OT_LANE_NVME_READ, slab, tile);
         move_tile(p, task, slot, state, reads_weights, version);

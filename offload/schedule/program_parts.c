@@ -9,7 +9,7 @@
 
 /* ---- contents ---- */
 
-/* Micro-batches that have chosen when the round of `micro` has. */
+/* The number of micro-batches that have chosen after the round of `micro`. */
 static int round_end(const struct ot_program *p, int micro) {
     for (int r = 0; p->pass == OT_PASS_TRAIN && r < ot_plan_rounds(p->plan); r++) {
         struct ot_round round = ot_plan_round(p->plan, r);

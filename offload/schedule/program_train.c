@@ -84,12 +84,12 @@ static void release_accumulator(struct ot_program *p, int slab, int owner) {
     ring->last[slot] = p->schedule->n_tasks;
 }
 
-/* Micro-batches that a group has places for. */
+/* Places of a group for micro-batches. */
 static int group_places(const struct ot_program *p) {
     return p->plan->max_micro / ot_shard_own_groups(&p->plan->shard);
 }
 
-/* After a block's backward in a round that is not the last: its sums leave. */
+/* Sends a block's sums away after its backward, in a round that is not the last. */
 static void send_sums(struct ot_program *p, int block) {
     const struct ot_block_spec *spec = &p->chain->blocks[block];
     for (int u = 0; u < spec->n_uses; u++) {
@@ -146,8 +146,8 @@ static void merge_groups(struct ot_program *p, int block, int micro) {
         }
 }
 
-/* Appended just before its use: this task waits for the previous step's decision, and the h2d lane runs in
- * order, so an earlier place would hold up other copies. */
+/* This task is appended just before its use: it waits for the previous step's decision, and the h2d lane runs
+ * in order, so an earlier place would delay other copies. */
 static void scale_in(struct ot_program *p) {
     struct ot_task *task = ot_program_task(p, OT_TASK_SCALE_IN, OT_LANE_H2D);
     task->from = p->layout->control;
@@ -348,7 +348,7 @@ static void flush_deferred(struct ot_program *p) {
     p->n_deferred = 0;
 }
 
-/* sums: one, complete. */
+/* sums: one complete sum. */
 static void finish_slab(struct ot_program *p, int slab, const struct sums *sums) {
     const int *tiles = p->plan->slabs[slab].tiles;
     int leaves = finish_grad(p, slab, sums->buffers[0], sums->tags[0]);
@@ -391,8 +391,8 @@ static void join_oldest(struct ot_program *p) {
     finish_slab(p, slab, &sums);
 }
 
-/* The slab has the gradients of all its uses. With several ranks they are exchanged now and joined after the
- * next block's backward, so that the device computes meanwhile. */
+/* Called when a slab has the gradients of all its uses. Several ranks exchange them now and join them after
+ * the next block's backward, so that the device computes meanwhile. */
 static void complete_slab(struct ot_program *p, int slab) {
     bool alone = ot_shard_ranks(&p->plan->shard) == 1;
     struct sums sums = alone || !joins_uses(p) ? merged_uses(p, slab) : sums_of(p, slab, OT_MAX_USES);
@@ -424,9 +424,8 @@ static void stream_rest(struct ot_program *p, const struct ot_visit *visit) {
 }
 
 /* Updates streamed tiles of the next visit between the micro-batches of visit v, if a slot holds their
- * weights already. Meanwhile h2d copies the state of the following tiles. Likewise those of the slab with one
- * copy that is fetched next, because its tiles are updated before the fetch. done: finished micro-batches of
- * visit v. */
+ * weights already. Meanwhile h2d copies the state of the following tiles. Also updates tiles of the next slab
+ * with one copy, because its tiles are updated before the fetch. done: finished micro-batches of visit v. */
 static void stream_ahead(struct ot_program *p, int v, int done) {
     if (v + 1 == p->n_visits)
         return;

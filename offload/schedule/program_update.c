@@ -65,8 +65,8 @@ static struct ot_task *pool_task(struct ot_program *p, enum ot_task_kind kind, i
     return task;
 }
 
-/* Not ordered with the decision: an access to its params, or to the control of decisions, would make the
- * decision wait for shadows (engine/shadow.c). */
+/* Shadows are not ordered with the decision: an access to its params, or to the control of decisions, would
+ * make it wait for shadows (engine/shadow.c). */
 static void shadow_tile(struct ot_program *p, int slab, int tile) {
     struct ot_tag shadow = ot_tag(OT_CONTENT_SHADOW, slab, tile, 0);
     struct ot_task *task = pool_task(p, OT_TASK_SHADOW, slab, tile, OT_NO_BUFFER);
@@ -173,7 +173,7 @@ void ot_program_update_gpu(struct ot_program *p, int slab) {
         slot = ot_ring_find(ring, slab);
         if (slot < 0 && (slot = ot_program_spare_slot(p, ring)) < 0)
             return;
-        /* a slot with the used parts lacks the others, which are updated too */
+        /* a slot with the used parts lacks the other parts, which are updated too */
         if (ring->owner[slot] != slab || ot_slab_fetches_used(p->chain, p->plan, slab))
             ot_program_fetch(p, slab, slot, part, OT_FETCH_ALL);
     }

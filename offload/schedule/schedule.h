@@ -63,7 +63,7 @@ enum ot_task_kind {
     OT_TASK_DECODE,       /* compute: an encoded slab, or parts of it, into a weight slot */
     OT_TASK_FORWARD,      /* compute: block, micro, half */
     OT_TASK_USED_OUT,     /* d2h: the parts that a round has chosen in a block */
-    OT_TASK_SCALE_IN,     /* h2d, fp16: the loss scale that the last decision left */
+    OT_TASK_SCALE_IN,     /* h2d, fp16: the loss scale of the last decision */
     OT_TASK_BOUNDARY_OUT, /* d2h: boundary activation to its host home */
     OT_TASK_BOUNDARY_IN,  /* h2d: boundary activation back from there */
     OT_TASK_KEPT_OUT,     /* d2h: a block's kept activations to their host home */
@@ -149,9 +149,9 @@ struct ot_access {
     int buffer;  /* for parity buffers: the first of the pair */
     bool parity; /* odd steps use the next buffer instead */
     bool reads, writes;
-    bool on_host; /* reads while the task is enqueued: a host-side edge, on a lane of the device */
+    bool on_host; /* the enqueuing thread reads the bytes: a host-side edge, on a lane of the device */
     int first_tile, n_tiles;
-    /* Content that is read, and content that is left; `after` only if `writes`. */
+    /* Content before and after the task; `after` only if `writes`. */
     struct ot_tag before, after;
 };
 
@@ -175,7 +175,7 @@ struct ot_task {
     enum ot_half half;       /* FORWARD */
     enum ot_fetched fetched; /* FETCH, DECODE, NVME_READ of a slab */
     int n_chosen;            /* tasks of used parts: the number of micro-batches that have chosen */
-    int n_norms;             /* SHADOW: slabs whose norms are on the host, from its own on */
+    int n_norms;             /* SHADOW: number of slabs, from its own on, whose norms are on the host */
     int frame;               /* SHADOW, UPDATE_CPU: the tile's frame (layout.h); -1: none */
     /* Buffers by role; OT_NO_BUFFER: none. Of a parity pair, the first buffer. */
     int weights[OT_MAX_USES], grads[OT_MAX_USES];

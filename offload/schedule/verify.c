@@ -268,8 +268,8 @@ static void hold_frozen(const struct verifier *vf, int slab, struct ot_tag *held
 }
 
 /* Sets the contents of a slab's homes before step 0, as if a step came before. Streamed tiles lack one
- * update, and its gradients and parameters wait. Tiles on the device that the pool updates on the host lack
- * one update too. */
+ * update, whose gradients and parameters wait. Tiles on the device that the pool updates on the host lack one
+ * update too. */
 static void hold_slab(const struct verifier *vf, int slab, struct ot_tag *held) {
     const struct ot_slab_buffers *b = &vf->layout->slabs[slab];
     if (b->frozen) {

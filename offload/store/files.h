@@ -30,7 +30,7 @@ struct ot_store_file {
     int fd; /* -1: not open */
     int64_t bytes;
     bool direct;   /* O_DIRECT */
-    bool reserved; /* the space is allocated; otherwise it was only free when the store was opened */
+    bool reserved; /* the space is allocated; false: it was only free when the store was opened */
 };
 
 /* Makes a file, locks it and reserves its space. After an error nothing is left on the disk. Errors: OT_E_IO,

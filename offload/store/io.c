@@ -28,7 +28,7 @@ struct ot_store_job {
     void *arg;
     struct ot_error error; /* code 0: no error so far */
     int in_flight;         /* chunks */
-    bool cut;              /* all chunks have been started, or no more will be because of an error */
+    bool cut;              /* all chunks have been started, or an error stops further chunks */
     int piece;             /* the next chunk's, like offset and chunk */
     int64_t offset;
     int chunk;

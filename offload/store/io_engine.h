@@ -60,7 +60,8 @@ int ot_io_engine_submit(struct ot_io_engine *engine, const struct ot_io_request 
  * Errors: OT_E_IO: the engine is broken; the caller can only close it. */
 int ot_io_engine_reap(struct ot_io_engine *engine, struct ot_io_result *results, int most);
 enum ot_io_choice ot_io_engine_choice(const struct ot_io_engine *engine); /* uring or pool */
-/* For people: "DEFER_TASKRUN, registered buffers", the reason of each fallback, and why it is not uring. */
+/* A note for people: "DEFER_TASKRUN, registered buffers", the reason of each fallback, and the reason why it
+ * is not uring. */
 const char *ot_io_engine_note(const struct ot_io_engine *engine);
 
 /* ---- chunks ---- */

@@ -69,8 +69,8 @@ static void prepare(const struct uring *uring, const struct ot_io_request *reque
         io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
 }
 
-/* True for errors that mean the kernel is short of something for the moment. Entries that it did not take
- * stay in the ring, and the next call submits them. */
+/* True for errors that mean a temporary shortage in the kernel. Entries that it did not take stay in the
+ * ring, and the next call submits them. */
 static bool is_passing(int error) {
     return error == -EAGAIN || error == -EBUSY || error == -EINTR;
 }

@@ -1,5 +1,4 @@
-/* Pins: contents of extents that stay in their place. Their spans can be found, in files that may outlive the
- * store. */
+/* Pins keep the content of an extent in its place, and find its spans in files that may outlive the store. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>

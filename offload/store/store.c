@@ -89,7 +89,7 @@ static bool wants_crcs(const struct ot_store *store) {
     return wants;
 }
 
-/* Makes room for a CRC-32 of each chunk of each side. */
+/* Allocates a CRC-32 for each chunk of each side. */
 static int make_crcs(struct ot_store *store) {
     int64_t n = 0;
     for (int i = 0; i < store->n_extents; i++)

@@ -9,8 +9,8 @@
 
 /* ---- stripes: the address space over the files ---- */
 
-/* A zone of the address space: stripes that alternate between the files that have room. When one of them is
- * full, a new zone with the other files begins. The last row of stripes in a zone may be lower. */
+/* A zone of the address space: stripes that alternate between the files that have room. When a file is full,
+ * a new zone with the other files begins. The last row of stripes in a zone may be lower. */
 struct ot_store_zone {
     int64_t begin; /* address */
     int64_t base;  /* offset in each file */
@@ -74,7 +74,7 @@ struct ot_store_lane {
     pthread_cond_t changed;
     struct ot_store_job *queue, **queue_end; /* started by callers, not yet taken by the thread */
     bool stopping;
-    bool is_set_up; /* the I/O engine is open, or `error` says why not */
+    bool is_set_up; /* the I/O engine is open, or `error` has the reason */
     struct ot_error error;
 
     /* used only by the thread: */

@@ -1,4 +1,4 @@
-/* Finds from /sys where devices are attached. Finds the disks behind a directory: follows partitions, device
+/* Finds the attachment of devices in /sys. Finds the disks behind a directory: follows partitions, device
  * mapper and md down to the physical disks. Finds the memory node of a disk or a GPU.
  *
  * File systems without their own block device have no disk here: network file systems, tmpfs, overlay, and

@@ -41,7 +41,7 @@
  * some KiB per call, so long sleeps cost bandwidth. */
 enum { SHORTEST_SLEEP_NS = 5000, LONGEST_SLEEP_NS = 200000 };
 enum { TAG = 0 };
-/* A broken communicator does not end MPI, so this is about its thread alone. */
+/* A broken communicator does not end MPI, so this limit is for its thread alone. */
 #define SECONDS_TO_END_BROKEN 1.0
 
 struct mpi {
@@ -57,7 +57,7 @@ struct mpi {
     bool has_thread;       /* used by open and close */
     pthread_mutex_t mutex; /* guards the members below */
     pthread_cond_t changed;
-    bool is_started; /* or could not be started: see `breakage` */
+    bool is_started; /* MPI was started, or could not be: see `breakage` */
     bool must_end, must_finalize, is_ended;
 };
 

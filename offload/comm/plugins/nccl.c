@@ -234,7 +234,7 @@ static int connect_ranks(struct ot_nccl_context *c, struct ot_nccl_id id) {
                                     .magic = OT_NCCL_CONFIG_MAGIC,
                                     .version = OT_NCCL_CONFIG_VERSION,
                                     .blocking = 0,
-                                    .cga_cluster_size = INT_MIN, /* unset, as the three below */
+                                    .cga_cluster_size = INT_MIN, /* unset, like the three below */
                                     .min_ctas = INT_MIN,
                                     .max_ctas = INT_MIN,
                                     .split_share = INT_MIN};

@@ -10,7 +10,7 @@
 #include "src/base/thread.h"
 
 enum { SHORTEST_SLEEP_NS = 10000, LONGEST_SLEEP_NS = 1000000 };
-/* So often the helper looks whether work on the stream has failed or is late. */
+/* The helper's interval for checking if work on the stream has failed or is late. */
 enum { WATCH_NS = 50000000 };
 /* Finalizing waits for the ranks of the host, and is known to hang at times. */
 #define MOST_SECONDS_TO_END 2.0

@@ -1,6 +1,6 @@
 /* The deadline of work on the stream. NCCL's kernels wait on the GPU for other ranks, for ever. So events
- * surround each launch: from the moment at which the stream has reached the first one, the launch runs, and
- * waits for nobody but other ranks. Time that the stream spends on work before it does not count. */
+ * surround each launch. Once the stream has reached the first event, the launch runs and waits only for other
+ * ranks. Earlier work on the stream does not count. */
 #include "offload/comm/plugins/nccl_state.h"
 
 #include "src/base/clock.h"
@@ -36,7 +36,7 @@ struct ot_nccl_launch *ot_nccl_launch_begin(struct ot_nccl_context *c, void *str
     struct ot_nccl_launch *launch = NULL;
     pthread_mutex_lock(&c->launches_mutex);
     retire(c);
-    if (c->n_launches < OT_NCCL_LAUNCHES) { /* else the stream is far behind, and the older ones tell it */
+    if (c->n_launches < OT_NCCL_LAUNCHES) { /* else the stream is far behind, and older launches show that */
         launch = &c->launches[(c->first_launch + c->n_launches) % OT_NCCL_LAUNCHES];
         launch->began_ns = 0;
         if (!launch->begin || c->cuda.event_record(launch->begin, stream) != OT_CUDA_SUCCESS)

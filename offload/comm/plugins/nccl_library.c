@@ -35,7 +35,7 @@ SAME(offsetof(struct ot_nccl_config, split_share), offsetof(ncclConfig_t, splitS
 #endif
 #endif
 
-/* A function of a library, and where its address goes. */
+/* A function of a library, and the destination of its address. */
 struct function {
     const char *name;
     size_t offset;

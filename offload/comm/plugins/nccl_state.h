@@ -1,4 +1,4 @@
-/* The context of the plugin `nccl`, shared by its files. nccl.c begins with how it works. */
+/* The context of the plugin `nccl`, shared by its files. The comment at the top of nccl.c explains it. */
 #ifndef OT_OFFLOAD_COMM_PLUGINS_NCCL_STATE_H
 #define OT_OFFLOAD_COMM_PLUGINS_NCCL_STATE_H
 
