@@ -52,7 +52,7 @@ static int run_diagnosis(struct ot_engine *en, const struct ot_micro_batch *micr
     return rc;
 }
 
-/* Returns the weight in the storage dtype: a finite master may be too large for the storage dtype. */
+/* Returns the weight in the storage dtype, for which a finite master may be too large. */
 static float as_stored(enum ot_dtype dtype, float master) {
     return dtype == OT_F32    ? master
            : dtype == OT_BF16 ? ot_bf16_to_f32(ot_bf16_from_f32(master))

@@ -58,7 +58,7 @@ enum { OT_STAGED_STATE, OT_STAGED_WEIGHTS, OT_STAGED_FROZEN, OT_STAGED_KINDS };
 enum { OT_MOST_STAGED = 8 }; /* extents of a kind: enough writes in flight for a deep queue of the disk */
 
 struct ot_engine_staged {
-    struct ot_engine_stages *stages; /* the slab to which it belongs */
+    struct ot_engine_stages *stages; /* all staged extents, with this one */
     int extent;                      /* -1: none */
     bool changed;                    /* changed since it was read or written */
     char *memory;

@@ -66,7 +66,7 @@ static struct ot_task *pool_task(struct ot_program *p, enum ot_task_kind kind, i
 }
 
 /* Shadows are not ordered with the decision: an access to its params, or to the control of decisions, would
- * make it wait for shadows (engine/shadow.c). */
+ * make the decision wait for shadows (engine/shadow.c). */
 static void shadow_tile(struct ot_program *p, int slab, int tile) {
     struct ot_tag shadow = ot_tag(OT_CONTENT_SHADOW, slab, tile, 0);
     struct ot_task *task = pool_task(p, OT_TASK_SHADOW, slab, tile, OT_NO_BUFFER);
