@@ -14,8 +14,8 @@
  * computed in fp32 from the fp32 betas. 1 / bias2_sqrt, lr * weight_decay and lr / bias1 are computed once
  * per call. The update equals torch.optim.AdamW's up to rounding.
  *
- * p is the fp32 master. Where its bits are stored depends on the dtype: for OT_F32 p is the weight itself;
- * for OT_BF16 the weight and a 16-bit remainder together are p (src/base/dtype.h); for OT_F16 p is a separate
+ * p is the fp32 master. The dtype decides the place of its bits: for OT_F32 p is the weight itself; for
+ * OT_BF16 the weight and a 16-bit remainder together are p (src/base/dtype.h); for OT_F16 p is a separate
  * array, and the weight is p rounded to fp16. With OT_MASTERS_NONE p begins as the bf16 weight, and the
  * weight becomes p rounded stochastically (kernels/state_format.h).
  *

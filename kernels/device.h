@@ -150,9 +150,9 @@ struct ot_device_peer {
     double rate;     /* bytes/s of such copies */
 };
 /* Copies from this device's `memory` [bytes] to the device of that address (ot_device_bus_id), for about
- * `seconds`. No part of this process uses the other device: what it holds there is freed at the end. Blocks.
- * Errors: OT_E_USAGE (the device is on no bus, or the other one is not visible to this process), OT_E_DEVICE,
- * OT_E_BUDGET (no memory there). */
+ * `seconds`. No part of this process uses the other device: memory that it holds there is freed at the end.
+ * Blocks. Errors: OT_E_USAGE (the device is on no bus, or the other one is not visible to this process),
+ * OT_E_DEVICE, OT_E_BUDGET (no memory there). */
 int ot_device_measure_peer(struct ot_device *device, const char *bus_id, const void *memory, size_t bytes,
                            double seconds, struct ot_device_peer *out);
 
@@ -177,8 +177,8 @@ struct ot_device *ot_lane_device(const struct ot_lane *lane);
  * show the name. The text is copied and cut to 63 bytes. */
 void ot_lane_mark(struct ot_lane *lane, const char *what);
 
-/* A lane holds at most so many commands (copies, fills, calls, ops, records, waits) that it has not
- * finished. A thread that enqueues one more waits. */
+/* The most unfinished commands of a lane (copies, fills, calls, ops, records, waits). A thread that enqueues
+ * one more waits. */
 enum { OT_LANE_MOST_COMMANDS = 2048 };
 
 enum ot_copy_kind { OT_COPY_H2D, OT_COPY_D2H, OT_COPY_D2D };

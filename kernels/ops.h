@@ -185,7 +185,7 @@ enum ot_activation { OT_ACT_SILU, OT_ACT_GELU_ERF, OT_ACT_GELU_TANH, OT_ACT_RELU
 struct ot_glu {
     enum ot_dtype dtype;
     enum ot_activation act;
-    int64_t rows, cols, ld_in, ld_out; /* ld_in: of gate and up; ld_out: of out */
+    int64_t rows, cols, ld_in, ld_out; /* ld_in: gate and up; ld_out: out */
     const void *gate, *up;
     void *out;
     float limit, alpha;
@@ -275,7 +275,7 @@ struct ot_dora {
     void *y;
 };
 
-/* du = factor dy; dchange[cols] += inverse * (sum over rows of dy u). ld: of u and du. du may be dy, or u if
+/* du = factor dy; dchange[cols] += inverse * (sum over rows of dy u). ld: for u and du. du may be dy, or u if
  * both have one dtype, or NULL: not wanted. */
 struct ot_dora_backward {
     enum ot_dtype dtype, u_dtype; /* u_dtype: dtype or OT_F32 */

@@ -121,7 +121,7 @@ struct ot_gather {
  * the backward of gather. y may be addend, and must not overlap packed. */
 struct ot_combine {
     enum ot_dtype dtype;
-    int64_t n, cols, top, ld_packed, ld_y; /* ld_y: of y and addend */
+    int64_t n, cols, top, ld_packed, ld_y; /* ld_y: for y and addend */
     const int32_t *rows;                   /* [n, top] */
     const float *weights;                  /* [n, top] */
     const void *packed, *addend;           /* addend may be NULL */
@@ -133,7 +133,7 @@ struct ot_combine {
  * dpacked may be packed. dweights NULL: it is not wanted, and packed is not read. */
 struct ot_combine_backward {
     enum ot_dtype dtype;
-    int64_t rows, cols, top, ld_packed, ld_dy; /* ld_packed: of packed and dpacked */
+    int64_t rows, cols, top, ld_packed, ld_dy; /* ld_packed: for packed and dpacked */
     const int32_t *assignments;
     const float *weights; /* [n, top] */
     const void *dy, *packed;

@@ -36,10 +36,10 @@
  *
  * TENSOR CORES. A device may compute bf16 and fp16 on tensor cores (kernels/cuda/attention_spans.cuh). Then
  * it rounds weights, and ds for dq and dk, to dtype before it multiplies them, and its sums have another
- * order. That order is as fixed. The bits of dk and dv may depend on the place of the row in the batch,
- * those of out do not. A NaN in q or dout of a row may reach dk and dv of another row whose keys lie within
- * the same 48 keys; it does not reach out. What nobody sees is not used there either: q and dout of empty
- * spans, k and v of keys outside of all spans.
+ * order. That order is as fixed. The bits of dk and dv may depend on the place of the row in the batch, those
+ * of out do not. A NaN in q or dout of a row may reach dk and dv of another row whose keys lie within the
+ * same 48 keys; it does not reach out. Unseen rows are not used there either: q and dout of empty spans, k
+ * and v of keys outside of all spans.
  *
  * COST. 4 head_dim operations for each visible pair and head forward, 14 backward. With 512 keys for each
  * query, that is a tenth of the operations of a layer of T5-base. Blocks of queries visit the tiles of

@@ -52,17 +52,17 @@
  * s is 0: torchao multiplies by 2^126 there, and not by 2^127. A decoded number of 2^128 or more is infinite.
  * Encoding makes no s above 252 and so no such number; readers of files refuse them (src/files/packed.h).
  *
- * WHAT MXFP4 DECODES IS KEPT. Blocks of a file may have another s than encoding their numbers makes: the
- * largest magnitude of a block may be less than 4. Encoding then lowers s by 1 (2 and 3), 2 (1 and 1.5) or 3
- * (0.5), or less, where s would be below 0. Every magnitude up to the largest is then again a magnitude, 2,
- * 4 or 8 times as large. So finite numbers of any block are encoded to bytes that decode to the same
- * numbers. The bytes are the same too if the largest magnitude is 4 or 6, or if s is 0.
+ * DECODED MXFP4 IS KEPT. Blocks of a file may have another s than encoding their numbers makes: the largest
+ * magnitude of a block may be less than 4. Encoding then lowers s by 1 (2 and 3), 2 (1 and 1.5) or 3 (0.5),
+ * or less, where s would be below 0. Every magnitude up to the largest is then again a magnitude, 2, 4 or 8
+ * times as large. So finite numbers of any block are encoded to bytes that decode to the same numbers. The
+ * bytes are the same too if the largest magnitude is 4 or 6, or if s is 0.
  *
  * A decoded weight is rounded from fp32 to the compute dtype once. bf16 has all numbers of MXFP4; fp16 makes
  * infinities of those of 65,520 and more. An NF4 matrix that was decoded to fp32 has the same codes and
  * scales when it is encoded again, unless a scale is between 0 and 1e-38.
  *
- * WHERE BITSANDBYTES DIFFERS FROM ITSELF. Its CPU and its CUDA code do not agree everywhere:
+ * BITSANDBYTES DIFFERS FROM ITSELF. Its CPU and its CUDA code do not agree everywhere:
  * - 1 / a: the CPU divides, CUDA approximates (it is compiled with --use_fast_math). Ours: the CPU's.
  * - A block of zeros: code 7 on the CPU, 0 on CUDA, where 0 / 0 is compared. Ours: 7, which is exactly 0 also
  *   after double quantisation has changed the scale.
@@ -78,7 +78,7 @@
  *
  * IN MEMORY an encoded matrix is contiguous, so one transfer moves all of it. It begins at a multiple of
  * OT_WEIGHT_ALIGN bytes, and so does each of its parts. Its length is a multiple of OT_WEIGHT_EXTENT, so it
- * can be a direct I/O of its own. What lies between the parts is zero.
+ * can be a direct I/O of its own. Bytes between the parts are zero.
  *
  *     part          INT8              NF4                NF4_DOUBLE          MXFP4
  *     codes         int8 [rows, cols] [(n + 1) / 2]      [(n + 1) / 2]       [(n + 1) / 2]

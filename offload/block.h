@@ -5,45 +5,45 @@
  * boundary activation into a loss. Each block between them maps a boundary activation to the next one. A
  * boundary activation is [n_tokens, boundary_elems] in the compute dtype.
  *
- * Parameters live in slabs. A slab is contiguous. The engine moves, accumulates and updates a slab; of its
- * contents it knows only the groups. Most blocks use one slab of their own. Tied tensors are one slab with
- * two uses. Each use accumulates its gradient in its own buffer, and the engine adds the buffers in block
- * order, so the sum does not depend on the order in which micro-batches ran.
+ * Parameters live in slabs. A slab is contiguous. The engine moves, accumulates and updates a slab; it knows
+ * only the groups of its contents. Most blocks use one slab of their own. Tied tensors are one slab with two
+ * uses. Each use accumulates its gradient in its own buffer, and the engine adds the buffers in block order,
+ * so the sum does not depend on the order in which micro-batches ran.
  *
  * FROZEN SLABS. A block may have its parameters in two slabs: those that are trained, and those that are not
  * (the base under adapters, for example). A frozen slab keeps its bytes through a whole run. It has no
  * gradient, no optimizer state and no update, is never written back, and is in no checkpoint. It may be
- * ENCODED: then its homes hold bytes of which the engine knows the number alone (quantized weights), and
- * these bytes cross the bus. Before each use the chain decodes them on the device, into a slot, as parameters
- * in the compute dtype. Blocks see only decoded weights.
+ * ENCODED: then its homes hold bytes (quantized weights), and the engine knows only how many. These bytes
+ * cross the bus. Before each use the chain decodes them on the device, into a slot, as parameters in the
+ * compute dtype. Blocks see only decoded weights.
  *
- * PARTS. A slab may have parts: ranges of which a micro-batch may leave some unused, because its own tokens
- * choose those that it needs (the experts of a mixture). Everything outside of the parts is DENSE: always
- * needed. A block that has a slab with parts can run forward in two halves. CHOOSE computes all that comes
- * before the choice, and notes the parts that it has chosen; REST needs the chosen parts, and finishes the
- * block. Between the halves the engine may fetch the chosen parts alone (plan.fetch_used), and decode them
- * alone if the slab is encoded. Wherever weights of a part are that no micro-batch has chosen, there may be
- * any bytes, NaNs too.
+ * PARTS. A slab may have parts: ranges; a micro-batch may leave some unused, because its own tokens choose
+ * those that it needs (the experts of a mixture). Everything outside of the parts is DENSE: always needed. A
+ * block that has a slab with parts can run forward in two halves. CHOOSE computes all that comes before the
+ * choice, and notes the parts that it has chosen; REST needs the chosen parts, and finishes the block.
+ * Between the halves the engine may fetch the chosen parts alone (plan.fetch_used), and decode them alone if
+ * the slab is encoded. Wherever weights of a part are that no micro-batch has chosen, there may be any bytes,
+ * NaNs too.
  *
- * SHARED SLABS. A slab may be used by many blocks, each of which has slabs of its own beside it (the position
+ * SHARED SLABS. A slab may be used by many blocks, and each has slabs of its own beside it (the position
  * biases that all layers of a T5 read). It is small: each use has a buffer for its gradient, as with tied
  * tensors, and these buffers wait until the first block that uses the slab has run backward.
  *
  * ROWS OF PAIRS. The rows of an encoder-decoder model have inputs and targets (ot_chain.has_pairs). The
  * inputs of all rows of a micro-batch come first, then the targets of all rows, in the same order. A boundary
- * activation has a place for every token of both: those of inputs carry what the encoder has computed, those
- * of targets what the decoder has. So the engine sees one chain and one boundary.
+ * activation has a place for every token of both: inputs carry the encoder's results, targets the decoder's.
+ * So the engine sees one chain and one boundary.
  *
  * forward and backward only enqueue ops on run->lane, and keep no state: `run` has everything that a call
  * needs. The engine may call them for any micro-batch in any order, because it orders the work itself. All
  * data that `run` points to is in device memory.
  *
- * Backward needs the block's inner activations. Forward keeps some of them, and backward computes the
- * others again from the boundary activation and from what is kept. How much is kept is a level
- * (ot_keep_level), which the engine may choose for each block and micro-batch. Inner activations live in
- * two buffers: `saved` has those that the level keeps, `work` has the others. Between forward and backward
- * the engine preserves `saved`, which it may copy to another tier and back; `work` and `scratch` are
- * shared by all calls. The bits of every result are the same for all levels.
+ * Backward needs the block's inner activations. Forward keeps some of them, and backward computes the others
+ * again from the boundary activation and the kept ones. A level says how much is kept (ot_keep_level), which
+ * the engine may choose for each block and micro-batch. Inner activations live in two buffers: `saved` has
+ * those that the level keeps, `work` has the others. Between forward and backward the engine preserves
+ * `saved`, which it may copy to another tier and back; `work` and `scratch` are shared by all calls. The bits
+ * of every result are the same for all levels.
  */
 #ifndef OT_OFFLOAD_BLOCK_H
 #define OT_OFFLOAD_BLOCK_H
@@ -92,7 +92,7 @@ struct ot_slab_spec {
 /* Slabs are cut into tiles, and tiles into extents, at multiples of this number: 4 KiB of the narrowest
  * (2-byte) values. */
 enum { OT_SLAB_ALIGN_PARAMS = 2048 };
-/* Encoded slabs are moved in units of so many bytes: as many as the narrowest values have. */
+/* The bytes of a unit in which encoded slabs are moved: the size of the narrowest values. */
 enum { OT_ENCODED_UNIT = 2, OT_ENCODED_ALIGN = OT_SLAB_ALIGN_PARAMS * OT_ENCODED_UNIT };
 
 enum { OT_MAX_USES = 3 };
@@ -210,8 +210,8 @@ enum ot_work_part {
     OT_WORK_CLEAR      /* the extra work of a backward with `first`; it does not depend on the tokens */
 };
 
-/* A decoding of an encoded slab: of its dense rest, of some or all of its parts, or of both. encoded:
- * [encoded_bytes]; weights: [n_params] of the chain's dtype; both in device memory, aligned to 256 bytes. */
+/* A decoding of an encoded slab: its dense rest, some or all of its parts, or both. encoded: [encoded_bytes];
+ * weights: [n_params] of the chain's dtype; both in device memory, aligned to 256 bytes. */
 struct ot_slab_decoding {
     const void *encoded;
     void *weights;

@@ -1,7 +1,7 @@
 /* Causal attention, forward. Blocks of queries meet blocks of keys with a running softmax (Milakov &
  * Gimelshein, "Online normalizer calculation for softmax"; Dao et al., "FlashAttention"). A chunk of work is
  * one head and one block of queries. It visits only the key blocks that one of its queries sees. So packed
- * rows and windows cost only what they contain. */
+ * rows and windows cost only their own keys. */
 #include "kernels/cpu/op_parts.h"
 
 /* QUERIES x KEYS scores are 64 KiB. Together with the operands they stay in L2, and both sizes are large

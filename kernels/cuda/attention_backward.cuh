@@ -1,5 +1,5 @@
-/* Attention backward on tensor cores: what its two kernels have in common, their sizes and their cost. With
- * p = exp(score - lse) and delta = dot(out, dout), for each pair of query and key:
+/* Attention backward on tensor cores: the shared parts of its two kernels, their sizes and their cost. With p
+ * = exp(score - lse) and delta = dot(out, dout), for each pair of query and key:
  *
  *     dv += p dout          ds = p (dout.v - delta) scale          dq += ds k          dk += ds q
  *

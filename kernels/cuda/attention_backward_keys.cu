@@ -9,9 +9,9 @@
  * So a warp's registers hold one sum and one owned tile over the whole walk, and M can be twice as large as
  * in a warp with both sums: every fragment that ldmatrix reads serves twice as many products. At head_dim 256
  * one warp cannot hold both sums at all. The warp of the values hands p to the other in fp32, through shared
- * memory, one fragment as 16 bytes of each lane: lane l reads what lane l has written, so no other layout is
- * needed and no two lanes meet in a bank. The warp of the keys has its dout.v ready before p is. Both warps
- * have two products of the same size for each step, and each scheduler has one or two warps of each kind.
+ * memory, one fragment as 16 bytes of each lane: lane l reads its own bytes, so no other layout is needed and
+ * no two lanes meet in a bank. The warp of the keys has its dout.v ready before p is. Both warps have two
+ * products of the same size for each step, and each scheduler has one or two warps of each kind.
  *
  * Per step, a team meets once, at its own barrier, when p is written. Two rooms for p alternate. The first of
  * them is written again after the next meeting, which the reader joins after it has read.
@@ -134,7 +134,7 @@ __device__ __forceinline__ void keys_slopes(uint32_t (&rounded)[M][N / 2][4], fl
 
 /* ---- the visited queries of a block ---- */
 
-/* The visited queries of a block, and how it makes scores of them, for each op. table: of biases, behind the
+/* The visited queries of a block, and how it makes scores of them, for each op. table: the biases, behind the
  * stages. */
 template <class T, class S, class Op>
 struct keys_view;

@@ -68,7 +68,7 @@ struct forward_ring {
     /* range of the keys that the block needs */
     int copies, first_key, end_key;
 
-    /* The first group of copies also contains the caller's earlier copies. k_, v_: of token 0. */
+    /* The first group of copies also contains the caller's earlier copies. k_, v_: at token 0. */
     __device__ __forceinline__ forward_ring(const T *k_, const T *v_, int64_t ldk_, int64_t ldv_, int first,
                                             int end, T *slots_, int stages_)
         : k(k_), v(v_), ldk(ldk_), ldv(ldv_), slots(slots_), stages(stages_), free_slot(0), copies(0),

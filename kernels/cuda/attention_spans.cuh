@@ -1,5 +1,5 @@
-/* Attention over spans of keys on tensor cores (kernels/ops_spans.h): what its kernels have of their own.
- * The kernels are those of causal attention, attention_forward.cu and attention_backward_{queries,keys}.cu,
+/* Attention over spans of keys on tensor cores (kernels/ops_spans.h): its own parts of the kernels. The
+ * kernels are the ones of causal attention, attention_forward.cu and attention_backward_{queries,keys}.cu,
  * which are templates over the op. This header has the overloads that they call for spans.
  *
  * RUNS. A block of queries is cut into runs: consecutive queries whose nonempty spans begin at the same

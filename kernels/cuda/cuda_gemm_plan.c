@@ -206,7 +206,7 @@ static bool take_cached(struct ot_cuda_gemm *gemm, struct ot_gemm_plan *plan) {
 }
 
 /* True if the library may round twice: rows that are not 16-byte aligned, a bias and a two-byte result. Then
- * cuBLASLt 13.1 rounds the product and the addend before it adds the bias (seen on an H200). Whether there is
+ * cuBLASLt 13.1 rounds the product and the addend before it adds the bias (seen on an H200). The presence of
  * an addend is no part of a shape. Models whose sizes are multiples of 8 have no such product. */
 static bool may_round_twice(const struct ot_gemm_key *key) {
     uint64_t in_bytes = ot_dtype_bytes(key->dtype), out_bytes = ot_dtype_bytes(key->c_dtype);

@@ -4,7 +4,7 @@
  * queries with empty spans; a row whose queries see one key more than their predecessor. So a block has two
  * runs. There are more keys than queries, so the distances of the bias have an offset, and most of them are
  * beyond its reach. An op with a bias has a path of its own, because other instructions compute its scores.
- * Whether spans are causal is no difference: the same masks hide keys behind the end of any span.
+ * Causal spans make no difference: the same masks hide keys behind the end of any span.
  *
  * FORWARD. The numbers of the softmax have two forms (kernels/ops_spans.h), so they cannot be compared. But
  * backward needs them. So both forward passes are followed by the plain backward pass, and the check
@@ -129,7 +129,7 @@ static cudaError_t make_spans(struct spans_check *c, struct ot_guard_pinned *pin
 
 /* ---- the check ---- */
 
-/* Runs both passes. forward, backward: whether the pass is the fast one. fast: where the results go. */
+/* Runs both passes. forward, backward: true for the fast pass. fast: destination of the results. */
 static cudaError_t run_spans(struct spans_check *c, bool forward, bool backward, bool fast,
                              const struct ot_cuda_stream *device) {
     struct ot_cuda_stream on = *device;

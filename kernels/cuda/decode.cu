@@ -58,7 +58,7 @@ struct nibbles {
             return tables->table[code];
     }
 
-    /* The place of weight j's code among those of its byte, in bits: NF4 has the upper half first. */
+    /* The bit offset of weight j's code in its byte: NF4 has the upper half first. */
     static __device__ __forceinline__ int shift(int64_t j) { return (j % 2 == 0) == MX ? 0 : 4; }
 };
 
@@ -113,7 +113,8 @@ cudaError_t launch_nibbles(const struct ot_decode *args, const struct ot_cuda_st
     const uint8_t *encoded = (const uint8_t *)args->encoded;
     using nibble = nibbles<T, FORMAT>;
     int64_t block = args->first / nibble::BLOCK, n = args->n;
-    /* Blocks of codes are 16 or 32 bytes, so packs of codes are aligned; those of out are, or none is. */
+    /* Blocks of codes are 16 or 32 bytes, so packs of codes are aligned. Either all packs of `out` are, or
+     * none. */
     int64_t packs = (uintptr_t)args->out % 16 == 0 ? n / PACK : 0, singles = n - packs * PACK;
     nibble op = {encoded + args->first / 2,
                  (const float *)(encoded + l.scales) + block,

@@ -5,7 +5,7 @@
  * gradients after. Both are operations of a communicator, which is built in (self, tcp) or a plugin
  * (plugin.h).
  *
- * This file is what the rest of offload-train sees of both. It opens the communicator by name, enqueues its
+ * The rest of offload-train sees both through this file. It opens the communicator by name, enqueues its
  * operations on a lane, and brings device memory to the host and back around an operation if the communicator
  * takes only host memory.
  *
@@ -13,13 +13,13 @@
  * wait has a deadline, and the ranks compare their schedules before the first step (ot_comm_agree).
  *
  * FAILURE. The work of an operation fails after it was enqueued. The first failure breaks the communicator:
- * the operations behind it do nothing, and leave garbage where they should have written. Whoever uses what an
- * operation wrote asks ot_comm_error first; the engine does so before each decision, so garbage never changes
- * weights. ot_comm_abort breaks the communicator on purpose, so that no thread waits any longer.
+ * the operations behind it do nothing, and leave garbage where they should have written. A user of an
+ * operation's results calls ot_comm_error first; the engine does so before each decision, so garbage never
+ * changes weights. ot_comm_abort breaks the communicator on purpose, so that no thread waits any longer.
  *
  * WORLD. The communicator sets ot_world_on_loss, so that a lost rank breaks it. An operation may notice that
- * a rank is gone before the world knows why. So a run that fails with OT_E_COMM reports what ot_world_fail
- * returns.
+ * a rank is gone before the world knows why. So a run that fails with OT_E_COMM reports the error that
+ * ot_world_fail returns.
  *
  * Threads: one thread at a time enqueues operations. One thread, the driver, calls the functions that wait.
  * ot_comm_error and ot_comm_abort: any thread.

@@ -11,7 +11,7 @@
  * checks a plugin and measures it.
  *
  * THE INTERFACE IS FROZEN. The structs below never change. A later version is a new symbol with new structs.
- * Each struct begins with its size, so that both sides can check what they were compiled with.
+ * Each struct begins with its size, so that both sides can check the version that they were compiled with.
  *
  * MEMORY. A plugin says with `capabilities` which memory its operations take:
  *

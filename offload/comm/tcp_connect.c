@@ -435,8 +435,7 @@ static int receive_ring(struct connecting *c, int rank) {
     return code;
 }
 
-/* Each rank tells the others of its host whether it can read their memory. Where it cannot, it gets a ring.
- */
+/* Each rank tells the others of its host if it can read their memory. If not, the two ranks use a ring. */
 static int choose_ways(struct connecting *c) {
     struct ot_tcp *tcp = c->tcp;
     double until = ot_clock_seconds() + hello_seconds;

@@ -9,7 +9,7 @@
  * deadline, and rank 0 says which ranks are missing when that passes.
  *
  * SECRET. With a secret, both sides first prove that they know it: each answers a random number of the other
- * with an HMAC-SHA-256 of it and of the hello. The secret itself is never sent. Who does not know it can
+ * with an HMAC-SHA-256 of it and of the hello. The secret itself is never sent. A process without it can
  * neither join nor end the run. Later messages are neither encrypted nor signed: the secret keeps strangers
  * out, not somebody who can change packets on their way.
  *
@@ -53,7 +53,7 @@ struct ot_ranks {
 struct ot_world_config {
     struct ot_ranks ranks;
     double timeout_seconds;  /* limit of the handshake, and of every wait; 0: 600 s */
-    double silence_seconds;  /* a rank that is silent for so long is lost; 0: 30 s */
+    double silence_seconds;  /* a rank is lost after this silence; 0: 30 s */
     double linger_seconds;   /* wait for unconnected ranks, to tell them why the run ends; 0: 10 s */
     const char *secret;      /* NULL, "": none. Valid until the world is closed */
     const char *secret_name; /* name of the setting, for sentences; NULL: "secret" */

@@ -11,9 +11,9 @@
  *
  * PADDING. The engine pads micro-batches to a multiple of tokens that the device names (device.h, SHAPES),
  * but never beyond plan.micro_tokens. A padding token repeats the first token of the micro-batch, in a row of
- * its own and without a target. So its activations are those of the first token, and finite if those are. Its
- * loss and all its gradients are zeros, and it adds zeros to the gradients of weights. Padding depends on the
- * micro-batch and on plan.micro_tokens alone.
+ * its own and without a target. So it has the first token's activations, which are finite if the first
+ * token's are. Its loss and all its gradients are zeros, and it adds zeros to the gradients of weights.
+ * Padding depends on the micro-batch and on plan.micro_tokens alone.
  *
  * fp16 training scales the loss, so that small gradients stay in the range of fp16. It adapts the scale: a
  * step whose gradients overflow is skipped as a whole. Therefore clipping must be on.
@@ -222,9 +222,9 @@ int ot_engine_find_bad_block(struct ot_engine *engine, const struct ot_micro_bat
 enum ot_slab_kind { OT_SLAB_MASTER, OT_SLAB_M, OT_SLAB_V };
 
 /* Sets or gets the fp32 values of parameters [first, first + n) of a slab that is not encoded. MASTER is
- * exact: a get returns what was set; of a frozen slab, rounded to the chain's dtype. A frozen slab has no M
- * and V. If the ranks have one copy of weights (plan/one_copy.h), set and ot_engine_put are called
- * while no rank is in a pass: before the first step, or after a barrier. */
+ * exact: a get returns the values that were set; a frozen slab's are rounded to the chain's dtype. A frozen
+ * slab has no M and V. If the ranks have one copy of weights (plan/one_copy.h), set and ot_engine_put are
+ * called while no rank is in a pass: before the first step, or after a barrier. */
 int ot_engine_set(struct ot_engine *engine, enum ot_slab_kind kind, int slab, int64_t first, int64_t n,
                   const float *values);
 int ot_engine_get(struct ot_engine *engine, enum ot_slab_kind kind, int slab, int64_t first, int64_t n,

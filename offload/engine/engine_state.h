@@ -179,8 +179,8 @@ static inline unsigned ot_engine_wishes(const struct ot_engine *engine) {
 int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, struct ot_lane *lane);
 /* Runs a task of the comm lane, or one that prepares or ends it (engine/rank_tasks.c). */
 void ot_engine_run_rank_task(struct ot_engine *engine, const struct ot_task *task, struct ot_lane *lane);
-/* Weights and the choice of parts (engine/fetch.c). Runs a FETCH, a DECODE, and a USED_OUT. choice: where the
- * first half of a forward notes its choice; clears it for the first micro-batch. */
+/* Weights and the choice of parts (engine/fetch.c). Runs a FETCH, a DECODE, and a USED_OUT. choice: returns
+ * the place for the choice of a forward's first half; clears it for the first micro-batch. */
 void ot_engine_fetch(struct ot_engine *engine, const struct ot_task *task, int64_t step,
                      struct ot_lane *lane);
 void ot_engine_decode_slab(struct ot_engine *engine, const struct ot_task *task, int64_t step,

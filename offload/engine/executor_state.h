@@ -32,7 +32,7 @@ struct instance {
     struct instance *previous; /* the step before; NULL once it is complete */
     /* [n_tasks] issued: enqueued. done: known to be finished (host tasks, and tasks that notify) */
     bool *issued, *done;
-    int *pending;               /* [n_tasks]: of host tasks, the dependencies that are not complete */
+    int *pending;               /* [n_tasks]: incomplete dependencies of host tasks */
     struct ot_event **events;   /* [n_tasks], NULL where not needed */
     struct notice *notices;     /* [n_tasks] */
     struct ot_stopwatch *watch; /* NULL: no trace */

@@ -1,4 +1,4 @@
-/* The engine's side of shadows (plan/shadow.h): which are made, and what becomes of them.
+/* The engine's side of shadows (plan/shadow.h): it chooses them, and keeps or undoes them.
  *
  * THE RULE. A shadow is made if the step's norm will probably stay below the limit. The engine knows the
  * squared norms of some slabs whose gradients are complete, and which share of the whole squared norm these
@@ -14,7 +14,7 @@
  * So the shadows of a step depend on the time that tasks take. They may: the bits do not depend on shadows.
  *
  * THREADS. SHADOW, DECIDE and UPDATE_CPU tasks run on the thread of the cpu lane. So the schedule needs no
- * accesses for what they share: the running means, the last decided step, and the state of decisions. The
+ * accesses for their shared data: the running means, the last decided step, and the state of decisions. The
  * mutex protects pending shadows from the driver, which undoes them before it saves the state of a stuck
  * engine. */
 #include <math.h>

@@ -7,7 +7,7 @@
 #include "src/base/error.h"
 
 /* The most forward passes of micro-batches through blocks in a step: 480 micro-batches of a 7B model. Each
- * pass is two to four tasks. Checking the order of so many tasks takes 0.5 to 2 GB. */
+ * pass is two to four tasks. Checking the order of these tasks takes 0.5 to 2 GB. */
 enum { MOST_PASSES = 1 << 14 };
 
 unsigned ot_plan_kinds(const struct ot_chain *chain, const struct ot_plan *plan,

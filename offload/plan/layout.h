@@ -53,11 +53,10 @@ struct ot_slab_buffers {
      * (fp16 training); n is the number of parameters in those tiles. */
     int state_gpu, state_host;
     int state_nvme; /* replaces state_host: one extent per tile, with the state of that tile */
-    /* Gradients that wait for their update, in the chain's dtype. grad_gpu: of the first part of the holding.
-     * grad_host: of the rest; grad_nvme replaces it: one extent per tile of the rest. grad_host is the
-     * buffer of the slab's first sum, if that waits on the host between rounds. In fp32, if a rank holds a
-     * whole slab, all of it waits on the device, and it has one accumulator, grad_gpu is also the
-     * accumulator. */
+    /* Gradients that wait for their update, in the chain's dtype. grad_gpu: the first part of the holding.
+     * grad_host: the rest; grad_nvme replaces it: one extent per tile of the rest. grad_host is the buffer of
+     * the slab's first sum, if that waits on the host between rounds. In fp32, if a rank holds a whole slab,
+     * all of it waits on the device, and it has one accumulator, grad_gpu is also the accumulator. */
     int grad_gpu, grad_host, grad_nvme;
     int kept_grad; /* host, fp32, if plan.keep_grads */
 };

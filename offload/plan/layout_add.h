@@ -35,8 +35,8 @@ int ot_layout_add_row(struct ot_layout_maker *mk, enum ot_tier tier, const char 
 int ot_layout_add_extents(struct ot_layout_maker *mk, const char *name, size_t bytes, size_t last, int n,
                           int sides);
 
-/* Add n equal buffers. Return their indices, to be freed with free; NULL if n is 0. add_tiled: of n_tiles
- * tiles; add_held: such slots for the holdings of slabs; add_many: of one tile. */
+/* Add n equal buffers. Return their indices, to be freed with free; NULL if n is 0. add_tiled: n_tiles tiles
+ * each; add_held: such slots for the holdings of slabs; add_many: one tile each. */
 int *ot_layout_add_tiled(struct ot_layout_maker *mk, enum ot_tier tier, const char *name, size_t bytes,
                          int n_tiles, int64_t n);
 int *ot_layout_add_held(struct ot_layout_maker *mk, enum ot_tier tier, const char *name, size_t bytes,

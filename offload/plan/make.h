@@ -71,8 +71,8 @@ struct ot_plan_request {
  * them first. stream and cpu alternate on the others, so that both work on the slabs that are needed next.
  *
  * Deterministic. The caller frees the plan with ot_plan_free. Errors: OT_E_BUDGET: the sentence names the
- * tiers that are short, and out->shortage says what would be enough; the caller words the cure. OT_E_USAGE: a
- * contradiction in the request. */
+ * tiers that are short, and out->shortage says how much would be enough; the caller words the cure.
+ * OT_E_USAGE: a contradiction in the request. */
 int ot_plan_make(const struct ot_plan_request *request, struct ot_plan *out);
 /* Checks that the shares add up to 1 and agree with the home of the state. Errors: OT_E_USAGE. */
 int ot_plan_check_shares(const double shares[OT_TILE_ENGINES], enum ot_home state);

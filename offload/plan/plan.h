@@ -1,6 +1,6 @@
-/* A plan decides where every slab lives, how many slots stage what is not resident, and how a step is cut
- * into micro-batches and tiles. A schedule is made from a model and its plan. The plan's ledger names every
- * byte on every tier before anything is allocated.
+/* A plan decides where every slab lives, how many slots stage data that is not resident, and how a step is
+ * cut into micro-batches and tiles. A schedule is made from a model and its plan. The plan's ledger names
+ * every byte on every tier before anything is allocated.
  *
  * HOMES. The weights of a slab have one of three homes. On the device they need no slot. From the host they
  * are copied to a device slot for each use. From nvme (store.h) they are read into a host slot and copied to
@@ -163,10 +163,10 @@ struct ot_plan {
     int exchange_slots[OT_SLOT_KINDS]; /* for the gradients that other ranks send */
     int state_slots;                   /* for the stream engine; one tile each */
     int activation_slots;              /* device slots for boundary activations homed elsewhere */
-    /* Slots on the host between nvme and the device. host_weight_slots: of a slab's weights, by kind.
-     * tile_slots: of a tile's state, weights and gradients, before and after an update. host_grad_slots: of a
-     * tile's finished gradients on their way out, or of a piece of a sum (slabs.h) on its way out or back.
-     * host_activation_slots: of boundary activations. */
+    /* Slots on the host between nvme and the device. host_weight_slots: a slab's weights, by kind.
+     * tile_slots: a tile's state, weights and gradients, before and after an update. host_grad_slots: a
+     * tile's finished gradients on their way out, or a piece of a sum (slabs.h) on its way out or back.
+     * host_activation_slots: boundary activations. */
     int host_weight_slots[OT_SLOT_KINDS], tile_slots, host_grad_slots, host_activation_slots;
     /* Versions of state and weights on nvme that checkpoints may pin at the same time (store.h). Each one
      * costs every extent another side. */

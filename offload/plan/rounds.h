@@ -1,10 +1,10 @@
 /* Rounds: a step's micro-batches are cut into rounds of consecutive ones. A round goes forward and backward
- * through all blocks, layer by layer, before the next round begins. What backward needs (boundary
- * activations, kept activations) then exists for the micro-batches of one round, not for those of the whole
- * step. The price is traffic: weights cross the bus twice a round instead of twice a step, and gradient sums
- * that do not stay on the device leave it after each round and come back in the next: 4 bytes a parameter
- * each way, in fp32. (Layer-major order in rounds: "horizontal" and "vertical" order are its two ends, one
- * micro-batch a round and one round a step.)
+ * through all blocks, layer by layer, before the next round begins. Backward's inputs (boundary activations,
+ * kept activations) then exist for the micro-batches of one round, not of the whole step. The price is
+ * traffic: weights cross the bus twice a round instead of twice a step, and gradient sums that do not stay on
+ * the device leave it after each round and come back in the next: 4 bytes a parameter each way, in fp32.
+ * (Layer-major order in rounds: "horizontal" and "vertical" order are its two ends, one micro-batch a round
+ * and one round a step.)
  *
  * A round of T tokens computes for 6 N T / R seconds, with N parameters at R FLOP/s. Its weights take 4 N / B
  * seconds on a bus of B bytes/s, its sums 4 N / B in each direction. So it hides its transfers from about T =

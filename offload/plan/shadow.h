@@ -6,9 +6,9 @@
  *
  * A SHADOW is an update that the pool makes during backward, as if the step were neither clipped nor skipped.
  * It changes the tile at its home, and before that copies the tile's weights and state to an UNDO FRAME on
- * the host. The tile's normal update still follows the decision. If the decision is what the shadow has
+ * the host. The tile's normal update still follows the decision. If the decision is as the shadow has
  * assumed, the update finds its work done: the shadow is COMMITTED, and no byte moves. Otherwise the shadow
- * is DROPPED: the update copies the frame back and then does what the decision says. (SuperOffload,
+ * is DROPPED: the update copies the frame back and then follows the decision. (SuperOffload,
  * arXiv:2509.21271, updates ahead of the norm too.)
  *
  * WHY THE BITS DO NOT DEPEND ON IT. A committed shadow has computed the same function of the same bytes as
@@ -16,16 +16,16 @@
  * because the frame is a copy. So a shadow may be made or left out for any reason, such as the time or a
  * guess about the norm (engine/shadow.c).
  *
- * WHY NO TASK SEES A SHADOW. The gradient of a slab is complete after the last backward pass of its last use
- * in the last round. No later task of the step fetches the slab's weights, and the tasks of the next step
- * wait for the update. From the shadow to the update, the tile and the frame have the content
- * OT_CONTENT_SHADOW (schedule.h), which only the update accepts. So the verifier finds every other reader. A
- * snapshot (engine/snapshot.h) reads homes while steps run: a tile that it has not copied yet gets no shadow.
+ * NO TASK SEES A SHADOW. The gradient of a slab is complete after the last backward pass of its last use in
+ * the last round. No later task of the step fetches the slab's weights, and the tasks of the next step wait
+ * for the update. From the shadow to the update, the tile and the frame have the content OT_CONTENT_SHADOW
+ * (schedule.h), which only the update accepts. So the verifier finds every other reader. A snapshot
+ * (engine/snapshot.h) reads homes while steps run: a tile that it has not copied yet gets no shadow.
  *
  * WHICH TILES. Tiles of the CPU pool whose weights, state and gradients have their home on the host. A frame
  * belongs to one tile, because all frames are in use when the decision comes.
  *
- * WHERE FRAMES LIE. First over kept activations (kept.h) that wait on the host: in the last round, backward
+ * PLACES OF FRAMES. First over kept activations (kept.h) that wait on the host: in the last round, backward
  * has brought back what a block keeps before the block's gradients are complete, and the next forward of the
  * block writes there only after the updates of this slab and of all slabs before it. So the frames of a slab
  * may lie over what any block keeps, from the first block that uses the slab on, and take no memory. The

@@ -1,8 +1,8 @@
-/* Shards: how the ranks of a run divide the model and a step's work.
+/* Shards: the ranks of a run divide the model and a step's work.
  *
  * A run of W ranks trains one model on W devices. Every slab is cut into W equal shares, in order of its
- * parameters; the last shares may be short or empty. What a rank holds of a slab between uses is its HOLDING.
- * Three modes say what that is:
+ * parameters; the last shares may be short or empty. A rank's HOLDING is the part of a slab that it holds
+ * between uses. There are three modes:
  *
  *   none    A rank holds everything. Every rank makes every update. (Data parallel, as DDP.)
  *   state   A rank holds its share of the state and of the waiting gradients, and the whole weights, on the
@@ -48,7 +48,7 @@ struct ot_shard {
 };
 
 enum { OT_SHARD_WORLD_GROUPS = 8 };
-/* Shares are cut at multiples of so many parameters: 64 bytes of 2-byte values. A slab of
+/* Shares are cut at multiples of this number of parameters: 64 bytes of 2-byte values. A slab of
  * OT_SLAB_ALIGN_PARAMS parameters has 64 of them, so that 64 ranks have equal shares of every slab. */
 enum { OT_SHARD_ALIGN_PARAMS = 32 };
 

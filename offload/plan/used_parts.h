@@ -20,7 +20,7 @@
  *   - in training, if activations that its block keeps leave the device through fewer slots than a round has
  *     micro-batches: all of them are half computed at the same time;
  *   - if several ranks gather it for each use (shard.h, full; not one copy): each rank has another choice,
- *     and what they gather must be the same for all.
+ *     and all must gather the same parts.
  */
 #ifndef OT_OFFLOAD_PLAN_USED_PARTS_H
 #define OT_OFFLOAD_PLAN_USED_PARTS_H

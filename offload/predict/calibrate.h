@@ -1,4 +1,4 @@
-/* Calibration measures what the chain's blocks cost on the present device, before the engine takes its
+/* Calibration measures the cost of the chain's blocks on the present device, before the engine takes its
  * memory. It times three blocks on random numbers: the first, a middle one (which stands for all layers) and
  * the last. Of a chain with pairs it times two middle ones, which stand for the layers of the encoder and for
  * those of the decoder. For each it times forward, and backward at each level of kept activations and once

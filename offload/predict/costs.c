@@ -209,7 +209,7 @@ static double join_bytes(const struct context *c, const struct ot_task *task) {
     return parts * (shard->narrow ? weight_bytes(c, share) : sum_bytes(share, 1)) + sum_bytes(share, 1);
 }
 
-/* Tokens of the micro-batches that have chosen: those of one round. */
+/* The tokens of the micro-batches of one round that have chosen. */
 static int64_t chosen_tokens(const struct context *c, const struct ot_task *task) {
     return c->plan->micro_tokens * (ot_plan_place(c->plan, task->n_chosen - 1) + 1);
 }

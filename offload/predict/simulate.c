@@ -245,8 +245,8 @@ static int predict(const struct sim *sim, struct ot_prediction *out) {
     return 0;
 }
 
-/* True if the step cannot take less than `limit`: too little of the measured time is left for what the
- * compute lane has to do in it. */
+/* True if the step cannot take less than `limit`: too little of the measured time is left for the work of the
+ * compute lane. */
 static bool is_hopeless(const struct sim *sim, double limit) {
     const struct lane *compute = &sim->lanes[OT_LANE_COMPUTE];
     double begun = compute->is_busy ? sim->costs[compute->task].seconds - compute->left : 0;

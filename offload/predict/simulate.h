@@ -8,7 +8,7 @@
  * shares the link and the host's memory with them (rates.h). The simulator computes the speeds again whenever
  * a task begins or ends; between these moments they are constant.
  *
- * RANKS. The simulator runs one rank, with its share of what the ranks of a host use together (rates.h). The
+ * RANKS. The simulator runs one rank, with its share of the resources of the host's ranks (rates.h). The
  * ranks have equal shares of the model and the same lists of tasks. So if they are equally fast, each task
  * runs on all of them at the same time, a fair division gives each rank 1/n of a shared resource, and no rank
  * waits for another: one rank stands for all. Two things make ranks differ. A rank may have fewer

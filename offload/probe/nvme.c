@@ -11,7 +11,7 @@
 
 /* WINDOW: transfers in flight in each direction: more than the store's depth, so that its queues are never
  * empty. Small transfers measure the fixed cost of a transfer, so as many are in flight as in training
- * (engine/executor_lanes.c). PASSES: of each row. */
+ * (engine/executor_lanes.c). PASSES: passes of each row. */
 enum {
     MOST_EXTENTS = 128,
     LEAST_EXTENTS = 4,

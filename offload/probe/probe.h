@@ -13,11 +13,10 @@
  *
  * THE DISKS, all directories together, in temporary files of limited size. Rows: each I/O engine reading,
  * writing and alternating both, by block size (256 KiB to 4 MiB, 32 in flight) and by depth (8 to 128 blocks
- * of 1 MiB); then the store with its checksums and its defaults, and what a transfer through it takes beside
- * its bytes. The files are written once before the
- * measurement, since the first write to a block is slower. A row writes at most the size of the files,
- * because disks wear out. A row is left out if its I/O in flight exceeds the files, the memory, or the bytes
- * that the disk moves in a second.
+ * of 1 MiB); then the store with its checksums and its defaults, and the fixed time of a transfer through it.
+ * The files are written once before the measurement, since the first write to a block is slower. A row writes
+ * at most the size of the files, because disks wear out. A row is left out if its I/O in flight exceeds the
+ * files, the memory, or the bytes that the disk moves in a second.
  *
  * METHOD. Data are random: constant inputs draw less power and run faster. Buffers are far larger than
  * caches. Each row is warmed up, then timed in several short repeats, each with as many calls as fill the

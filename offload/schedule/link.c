@@ -27,7 +27,7 @@ struct linker {
     int *places;                /* draft: [nodes]: the node's number in its lane, from 1 */
     int (*clocks)[OT_LANE_CPU]; /* draft: [nodes] */
     int steps;                  /* copies of the program: 1 or 2 */
-    int *first_tile;            /* [n_buffers]: where a buffer's tiles begin */
+    int *first_tile;            /* [n_buffers]: first tile of a buffer */
     struct tile *tiles;
     int n_tiles;
     int *candidates; /* nodes that must come before the present task */

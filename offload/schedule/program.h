@@ -88,7 +88,7 @@ struct ot_program {
     struct ot_tag *in_host_slot; /* [n_slabs]: the same for its host slot */
     struct ot_tag *decoded;      /* [n_slabs]: the same for the weight slot into which it is decoded */
     int *chosen;                 /* [n_blocks]: micro-batches whose choice is on the way to the host */
-    int *halves;                 /* [places]: where the first half of the present visit has left `saved` */
+    int *halves;                 /* [places]: buffers of `saved` after the first half of the present visit */
     int *joining;                /* [n_slabs]: slabs whose sums the ranks exchange, until they are joined */
     int n_joining;
     int next_state_slot, next_tile_slot, next_grad_slot; /* slots used in turn */
@@ -122,7 +122,7 @@ void ot_program_narrow(struct ot_task *task, int first_tile, int n_tiles); /* li
 
 /* Parts of a program that training and a forward pass alone share. */
 void ot_program_batch_in(struct ot_program *p);
-/* Fetches the weights that the visit needs, and those of later visits as far as slots allow. */
+/* Fetches the weights for the visit, and for later visits as far as slots allow. */
 void ot_program_fetch_ahead(struct ot_program *p, int visit);
 /* slot: a slot of ot_program_fetch_ring. fetched: other than OT_FETCH_ALL only for a whole slab with parts.
  */
@@ -223,7 +223,7 @@ int ot_program_tile_weights(struct ot_program *p, struct ot_task *task, int slot
 /* Adds a task's read of the tile's waiting gradients on the host: in the slot, or at their home. Returns the
  * buffer. */
 int ot_program_tile_grads(struct ot_program *p, struct ot_task *task, int slot, int version);
-/* Copies the finished gradients of the slab's tiles to their extents. from: where they are on the device. */
+/* Copies the finished gradients of the slab's tiles to their extents. from: their buffer on the device. */
 void ot_program_grads_to_nvme(struct ot_program *p, int slab, int from);
 /* Moves a gradient sum (by ot_layout_sum) between its extents and a buffer of the device. kind:
  * OT_TASK_SUM_OUT or OT_TASK_SUM_IN. tag: the sum's. */
@@ -237,8 +237,8 @@ void ot_program_close_activations(struct ot_program *p);
  * backward; copies the activation back, and the next ones as far as slots allow. */
 void ot_program_send_boundary(struct ot_program *p, int boundary, int micro);
 int ot_program_find_boundary(struct ot_program *p, int boundary, int micro);
-/* The same for the inner activations that a block keeps. place: where forward writes it. OT_NO_BUFFER: the
- * block keeps nothing. */
+/* The same for the inner activations that a block keeps. place: the buffer that forward writes. OT_NO_BUFFER:
+ * the block keeps nothing. */
 int ot_program_place_kept(struct ot_program *p, int block, int micro);
 void ot_program_send_kept(struct ot_program *p, int block, int micro, int from);
 int ot_program_find_kept(struct ot_program *p, int block, int micro);

@@ -177,7 +177,7 @@ struct ot_task {
     int n_chosen;            /* tasks of used parts: the number of micro-batches that have chosen */
     int n_norms;             /* SHADOW: number of slabs, from its own on, whose norms are on the host */
     int frame;               /* SHADOW, UPDATE_CPU: the tile's frame (layout.h); -1: none */
-    /* Buffers by role; OT_NO_BUFFER: none. Of a parity pair, the first buffer. */
+    /* Buffers by role; OT_NO_BUFFER: none. For a parity pair, its first buffer. */
     int weights[OT_MAX_USES], grads[OT_MAX_USES];
     int x, y, dxy, saved, from, to, state, stage, used;
     enum ot_keep_level saved_level; /* level that `saved` has, or that is copied */

@@ -224,7 +224,7 @@ static int check_on_host(const struct verifier *vf) {
     return rc;
 }
 
-/* ---- contents: every read finds what it expects ---- */
+/* ---- contents: every read finds the expected content ---- */
 
 /* The tag with its version counted from step 0. Constants and frozen weights never change. Weights do not
  * change if no task updates them. */

@@ -29,7 +29,7 @@
  * registered, and the arena if the memlock limit allows. `pool`: threads with pread and pwrite, for
  * containers whose seccomp profile forbids io_uring. Both use O_DIRECT. If the file system refuses O_DIRECT
  * they use the page cache: data is written out at once, and dropped from the cache with the next read.
- * ot_store_describe says what is in use.
+ * ot_store_describe names the ways in use.
  *
  * PINS. The present content of an extent can be pinned. Then it stays on its side, where ot_store_find_spans
  * finds it, until it is unpinned; later writes go to other sides. So an extent needs one more side for each

@@ -46,7 +46,7 @@ void ot_topology_close(struct ot_topology *topology); /* NULL is fine */
 
 struct ot_topology_summary {
     int packages, nodes, cores, threads;  /* usable ones; threads: hardware threads */
-    int64_t l1_bytes, l2_bytes, l3_bytes; /* l1, l2: of one core; l3: sum of all; 0: unknown */
+    int64_t l1_bytes, l2_bytes, l3_bytes; /* l1, l2: one core's; l3: sum of all; 0: unknown */
     int gpu_node;                         /* OS index; -1: unknown, or no GPU */
     int disk_node[OT_TOPOLOGY_MAX_DIRS];  /* each directory's node; -1: unknown, or on several nodes */
 };
