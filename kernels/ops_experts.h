@@ -68,9 +68,9 @@ struct ot_router {
     float *weights;              /* [n, top] */
 };
 
-/* Computes dlogits, the gradient of all logits, from the gradient of the weights. With d = the sum of weights
- * * dweights over the slots: a chosen expert gets weight * (dweight - d). Another expert gets 0; if over_all
- * is set, it gets -d * its probability. dlogits may be logits. */
+/* dlogits, the gradient of all logits, from the gradient of the weights. With d = the sum of weights *
+ * dweights over the slots: a chosen expert gets weight * (dweight - d). Another expert gets 0; if over_all is
+ * set, it gets -d * its probability. dlogits may be logits. */
 struct ot_router_backward {
     struct ot_router forward; /* the arguments of forward, with the ids and weights that it wrote */
     const float *dweights;    /* [n, top] */

@@ -1,5 +1,5 @@
-/* Attention backward on tensor cores: the shared parts of its two kernels, their sizes and their cost. With p
- * = exp(score - lse) and delta = dot(out, dout), for each pair of query and key:
+/* Attention backward on tensor cores: the parts that its kernels share, their sizes and their cost. For each
+ * pair of query and key, with p = exp(score - lse) and delta = dot(out, dout):
  *
  *     dv += p dout          ds = p (dout.v - delta) scale          dq += ds k          dk += ds q
  *
