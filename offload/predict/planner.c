@@ -16,8 +16,8 @@ enum { FEWEST_TRIES = 8 };
 /* The most plans from which the search climbs. The first one has the most effort. */
 enum { SEEDS = 3 };
 /* Homes that are forced on starts. STREAM_ALL: the weights of all slabs are on the host. STREAM_NOTHING: they
- * are on the device. STATE_OFF: the optimizer state is on the host. BOUNDARIES_OFF: so are activations between
- * blocks. Each is tried on so many of the fastest starts. */
+ * are on the device. STATE_OFF: the optimizer state is on the host. BOUNDARIES_OFF: so are activations
+ * between blocks. Each is tried on VARIED_STARTS of the fastest starts. */
 enum variant { STREAM_ALL, STREAM_NOTHING, STATE_OFF, BOUNDARIES_OFF, VARIANTS };
 enum { VARIED_STARTS = 24 };
 /* The tiles of a plan that is simulated often, and the share of the host that one tile's state may take. */

@@ -90,8 +90,8 @@ static double find_most_off(const struct ot_search *s, const struct ot_plan_requ
     return pow(0.75, high);
 }
 
-/* Makes the plan of a start and adds the start, if its step may take less than `limit`. Returns false if there
- * is no such plan. */
+/* Makes the plan of a start and adds the start, if its step may take less than `limit`. Returns false if no
+ * such plan exists. */
 static bool add_start(struct ot_search *s, const struct ot_plan_request *request, int way, double limit,
                       struct ot_planner_seen *seen, struct ot_planner_starts *out) {
     struct ot_plan plan;
@@ -182,8 +182,8 @@ static bool has_updates_elsewhere(const struct ot_search *s) {
     return elsewhere > FEW_TILES;
 }
 
-/* Adds the starts with these rounds and this level: with the engines as ot_plan_make chooses; and with the pool
- * and the stream engine in balance, and only as much state on the device as the host has no room for. */
+/* Adds the starts with these rounds and this level: with the engines as ot_plan_make chooses; and with the
+ * pool and the stream engine in balance, and on the device only the state that does not fit the host. */
 static void add_ways(struct ot_search *s, int rounds, int64_t micro, int level, double limit,
                      struct ot_planner_seen *seen, struct ot_planner_starts *out) {
     struct ot_plan_request base = *s->given;
