@@ -161,11 +161,17 @@ static void try_less_gpu(struct cures *c) {
 /* Larger than any disk. The plan takes only the bytes that it needs. */
 static const size_t ANY_DISK = (size_t)1 << 50;
 
+/* "63G" for a described machine, "DIR:63G" for this one: a disk for so many bytes of each rank. */
+static const char *disk_option(const struct cures *c, size_t bytes, char text[32]) {
+    char size[24];
+    snprintf(text, 32, "%s%s", c->about->is_described ? "" : "DIR:", size_option(bytes * ranks_of(c), size));
+    return text;
+}
+
 static bool try_disk(struct cures *c, const struct ot_shortage *shortage) {
-    const char *dir = c->about->is_described ? "" : "DIR:";
     struct ot_plan_request with = *c->about->request;
     size_t used[OT_TIER_COUNT];
-    char size[24], *text;
+    char disk[32], *text;
     bool have = with.budget_bytes[OT_TIER_NVME] > 0;
     with.budget_bytes[OT_TIER_NVME] = ANY_DISK;
     if (have && !shortage->alone[OT_TIER_NVME])
@@ -173,18 +179,17 @@ static bool try_disk(struct cures *c, const struct ot_shortage *shortage) {
     if (!fits(&with, used))
         return false;
     if ((text = next(c)))
-        snprintf(text, CURE_BYTES, "--nvme %s%s%s", dir, size_option(used[OT_TIER_NVME] * ranks_of(c), size),
+        snprintf(text, CURE_BYTES, "--nvme %s%s", disk_option(c, used[OT_TIER_NVME], disk),
                  have ? " in total" : "");
     return true;
 }
 
 /* A disk takes a part of the state, and the host tier must grow for the rest. */
 static void try_disk_and_host(struct cures *c) {
-    const char *dir = c->about->is_described ? "" : "DIR:";
     struct ot_plan_request with = *c->about->request;
     struct ot_plan plan;
     size_t used[OT_TIER_COUNT];
-    char option[CURE_BYTES], size[24], *text;
+    char option[CURE_BYTES], disk[32], *text;
     if (with.budget_bytes[OT_TIER_NVME] > 0)
         return;
     with.budget_bytes[OT_TIER_NVME] = ANY_DISK;
@@ -195,8 +200,7 @@ static void try_disk_and_host(struct cures *c) {
     with.budget_bytes[OT_TIER_HOST] = plan.shortage.alone[OT_TIER_HOST];
     if (host_option(c, with.budget_bytes[OT_TIER_HOST], option) && fits(&with, used) &&
         used[OT_TIER_NVME] > 0 && (text = next(c)))
-        snprintf(text, CURE_BYTES, "%.100s with --nvme %s%s", option, dir,
-                 size_option(used[OT_TIER_NVME] * ranks_of(c), size));
+        snprintf(text, CURE_BYTES, "%.100s with --nvme %s", option, disk_option(c, used[OT_TIER_NVME], disk));
 }
 
 /* ---- less work ---- */
@@ -270,15 +274,41 @@ static void set_rows(const struct cures *c, int64_t steps, struct ot_plan_reques
     less->is_trial = true;
 }
 
-static void try_shorter_rows(struct cures *c) {
+/* The tokens of the longest rows with which there is a plan; 0: none. */
+static int64_t most_row_tokens(const struct cures *c) {
     const struct ot_plan_request *given = c->about->request;
-    bool has_option = c->about->options->command != OT_COMMAND_GENERATE;
     int64_t step = row_step(given), steps = (given->sequence_tokens + step - 1) / step;
-    int64_t most = steps > 1 ? most_that_fits(c, 1, steps, set_rows) : 0;
+    return steps > 1 ? step * most_that_fits(c, 1, steps, set_rows) : 0;
+}
+
+static const char *rows_option(const struct cures *c) {
+    bool has_option = c->about->options->command != OT_COMMAND_GENERATE;
+    return has_option ? "--seq-len" : "texts of at most this many tokens:";
+}
+
+static void try_shorter_rows(struct cures *c) {
+    int64_t most = most_row_tokens(c);
     char tokens[24], *text = most > 0 ? next(c) : NULL;
     if (text)
-        snprintf(text, CURE_BYTES, "%s %s", has_option ? "--seq-len" : "texts of at most this many tokens:",
-                 tokens_option(most * step, tokens));
+        snprintf(text, CURE_BYTES, "%s %s", rows_option(c), tokens_option(most, tokens));
+}
+
+/* Tries a disk and shorter rows together, where no cure before is enough. */
+static void try_disk_and_rows(struct cures *c) {
+    struct ot_plan_request with = *c->about->request, less;
+    struct ot_cure about = *c->about;
+    const struct cures together = {.about = &about};
+    size_t used[OT_TIER_COUNT];
+    char tokens[24], disk[32], *text;
+    about.request = &with;
+    with.budget_bytes[OT_TIER_NVME] = ANY_DISK;
+    int64_t most = c->n == 0 ? most_row_tokens(&together) : 0;
+    if (most == 0)
+        return;
+    set_rows(&together, most / row_step(&with), &less);
+    if (fits(&less, used) && (text = next(c)))
+        snprintf(text, CURE_BYTES, "%s %s with --nvme %s", rows_option(c), tokens_option(most, tokens),
+                 disk_option(c, used[OT_TIER_NVME], disk));
 }
 
 /* ---- the sentence ---- */
@@ -302,6 +332,7 @@ int ot_plan_cure(const struct ot_cure *cure, const struct ot_shortage *shortage)
     try_both(&c, shortage);
     try_smaller_step(&c);
     try_shorter_rows(&c);
+    try_disk_and_rows(&c);
     for (int i = 0; i < c.n; i++)
         snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? "; or " : "", c.text[i]);
     int rc = ot_error_load(&refusal);

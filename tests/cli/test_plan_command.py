@@ -242,6 +242,12 @@ class Plan(plan_test.PlanTest):
                          ["--recompute", "none", "--rounds", "1", "--gpu-mem", "6G"], ["--gpu-mem", "500M"], ["--optimizer-engine", "gpu"],
                          ["--slots", "8", "--gpu-mem", "1G"])
 
+    def test_two_options_where_one_is_not_enough(self):
+        base = ["plan", "--model", "tinyllama-1.1b", "--gpu", "rtx3060", "--gpu-mem", "2G", "--ram", "8G", "--rope-scaling", "yarn:16"]
+        rows = ["--seq-len", "32k", "--tokens-per-step", "32k"]
+        self.assertRegex(self.fail_with(BUDGET, "What helps: ", *base, *rows), r"What helps: --seq-len \S+ with --nvme \d+[MG]$")
+        self.check_cures(base, rows)
+
     @SLOW
     def test_cures_for_a_larger_model(self):
         self.check_cures(["plan", "--model", "llama-7b", "--gpu", "rtx4090", "--ram", "128G", "--tokens-per-step", "32k"],
@@ -262,7 +268,10 @@ class Plan(plan_test.PlanTest):
                         del left[at:at + 2]
                     more = []
                 else:
-                    more = cure.split()[:2]
+                    more = [word for option in re.findall(r"(--\S+) (\S+)", cure) for word in option]
+                    for name in more[::2]:
+                        if name in left:
+                            del left[left.index(name):left.index(name) + 2]
                 self.assertIn("time    about ", self.succeed(*[word for word in base], *left, *more).out)
 
     def test_never_a_larger_card_than_the_one_named(self):
