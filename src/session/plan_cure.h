@@ -21,9 +21,9 @@ struct ot_cure {
 };
 
 /* Call this after ot_plan_make or ot_planner_choose returned -OT_E_BUDGET with this shortage. Adds up to
- * three cures to its sentence (ot_error_cures), or says that there is none. A cure is one option, or two where
- * one is not enough. Always returns -OT_E_BUDGET. If
- * the shortage is empty, the sentence stays as it is. */
+ * three cures to its sentence (ot_error_cures), or says that there is none. A cure is one option, or two
+ * where one is not enough. Always returns -OT_E_BUDGET. If the shortage is empty, the sentence stays as it
+ * is. */
 int ot_plan_cure(const struct ot_cure *cure, const struct ot_shortage *shortage);
 
 #endif
