@@ -11,7 +11,7 @@
 /* The effort of a search, in tasks of simulated plans: about 2 us each, so that planning a 7B model takes a
  * second. A plan of many tasks still gets FEWEST tries in each part of the search. */
 static const double CLIMB_EFFORT = 600e3, SHAKE_EFFORT = 250e3, LATE_EFFORT = 150e3, MICRO_EFFORT = 100e3,
-                    VARIANT_EFFORT = 60e3;
+                    VARIANT_EFFORT = 200e3;
 enum { FEWEST_TRIES = 8 };
 /* The most plans from which the search climbs. The first one has the most effort. */
 enum { SEEDS = 3 };
@@ -20,6 +20,8 @@ enum { SEEDS = 3 };
  * between blocks. Each is tried on VARIED_STARTS of the fastest starts. */
 enum variant { STREAM_ALL, STREAM_NOTHING, STATE_OFF, BOUNDARIES_OFF, VARIANTS };
 enum { VARIED_STARTS = 24 };
+/* A start with a home forced may be slower by this factor than the fastest start: a climb may gain more. */
+static const double VARIANT_NEAR = 1.5;
 /* The tiles of a plan that is simulated often, and the share of the host that one tile's state may take. */
 enum { MOST_SEARCH_TILES = 1024, SLOTS_SHARE = 512 };
 
@@ -100,7 +102,7 @@ static bool set_variant(const struct ot_plan_request *given, enum variant varian
 static int climb_variants(struct ot_search *s, const struct ot_planner_starts *starts) {
     for (enum variant v = 0; v < VARIANTS; v++) {
         struct ot_plan_request best_start = {0};
-        double best = s->out->prediction.step_seconds * (1 + OT_PLANNER_NEAR);
+        double best = starts->all > 0 ? VARIANT_NEAR * starts->list[0].seconds : 0;
         allow(s, VARIANT_EFFORT);
         for (int i = 0; i < starts->all && i < VARIED_STARTS; i++) {
             struct ot_plan_request request = starts->list[i].request;
