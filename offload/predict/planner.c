@@ -8,8 +8,8 @@
 #include "offload/predict/planner_state.h"
 #include "src/base/error.h"
 
-/* The effort of a search, in tasks of simulated plans: about 2 us each, so that planning a 7B model takes a
- * second. A plan of many tasks still gets FEWEST tries in each part of the search. */
+/* The effort of a search, in tasks of simulated plans: about 2 us each, so that planning a 7B model takes
+ * one to two seconds. A plan of many tasks still gets FEWEST tries in each part of the search. */
 static const double CLIMB_EFFORT = 600e3, SHAKE_EFFORT = 250e3, LATE_EFFORT = 150e3, MICRO_EFFORT = 100e3,
                     VARIANT_EFFORT = 200e3;
 enum { FEWEST_TRIES = 8 };
@@ -152,8 +152,7 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-/* Another micro-batch gives other bits, so its gain must exceed OT_PLANNER_MARGIN. False: its computing alone
- * takes too long for that. */
+/* Returns false if this micro-batch cannot save OT_PLANNER_MARGIN: its computing alone takes too long. */
 static bool may_gain_with(const struct ot_search *s, int64_t micro) {
     int64_t tokens = micro * s->given->sequence_tokens;
     int n_micro = ot_candidate_micro(s->given, micro);
@@ -161,6 +160,7 @@ static bool may_gain_with(const struct ot_search *s, int64_t micro) {
            s->out->prediction.step_seconds * (1 - OT_PLANNER_MARGIN);
 }
 
+/* Tries other micro-batches. They give other bits, so their gain must exceed OT_PLANNER_MARGIN. */
 static int climb_micro(struct ot_search *s) {
     for (int taken = 1; taken > 0 && s->given->micro_sequences == 0;) {
         const int64_t now = s->out->forced.micro_sequences, values[] = {now / 2, 2 * now, now / 4, 4 * now};
