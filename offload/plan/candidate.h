@@ -38,6 +38,11 @@ static inline int ot_candidate_most_spilled(const struct ot_chain *chain) {
     return 3 * chain->n_slabs + 1;
 }
 
+/* Checks the request's numbers. Errors: OT_E_USAGE. */
+int ot_plan_check_request(const struct ot_plan_request *request);
+/* Refuses a share that is too small for one tile of the plan, instead of rounding it to zero. */
+int ot_plan_check_counts(const struct ot_plan_request *request, const struct ot_plan *plan);
+
 /* The micro-batches of a rank in a step, with this number of sequences each. */
 int ot_candidate_micro(const struct ot_plan_request *request, int64_t micro_sequences);
 

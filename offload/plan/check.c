@@ -247,5 +247,7 @@ int ot_plan_finish(const struct ot_chain *chain, struct ot_plan *plan) {
                        ot_tier_name((enum ot_tier)plan->activations));
     OT_TRY(check_kept(chain, plan));
     OT_TRY(check_shadows(plan));
+    if (plan->workspace.tokens != plan->micro_tokens)
+        plan->workspace = ot_plan_workspace(chain, plan->micro_tokens);
     return ot_layout_measure(chain, plan, &plan->ledger);
 }

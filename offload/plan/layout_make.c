@@ -422,21 +422,26 @@ out:
     free(deal);
 }
 
+struct ot_workspace ot_plan_workspace(const struct ot_chain *chain, int64_t micro_tokens) {
+    struct ot_workspace most = {.tokens = micro_tokens};
+    for (int b = 0; b < chain->n_blocks; b++) {
+        most.work = larger(most.work, chain->work_bytes(chain->context, b, OT_KEEP_NONE, micro_tokens));
+        most.scratch = larger(most.scratch, chain->scratch_bytes(chain->context, b, micro_tokens));
+    }
+    return most;
+}
+
 /* Adds the memory for inner activations that blocks do not keep, and the scratch that all blocks share. Only
- * the compute lane uses them. Evaluation keeps nothing, so `work` is that of OT_KEEP_NONE. */
+ * the compute lane uses them. */
 static void add_workspace(struct ot_layout_maker *mk) {
     const struct ot_chain *chain = mk->chain;
     const struct ot_plan *plan = mk->plan;
     struct ot_layout *layout = mk->layout;
-    size_t work = 0, scratch = 0;
-    for (int b = 0; b < chain->n_blocks; b++) {
-        size_t bytes = chain->work_bytes(chain->context, b, OT_KEEP_NONE, plan->micro_tokens);
-        work = bytes > work ? bytes : work;
-        bytes = chain->scratch_bytes(chain->context, b, plan->micro_tokens);
-        scratch = bytes > scratch ? bytes : scratch;
-    }
-    layout->work = ot_layout_add(mk, OT_TIER_GPU, "workspace", work, 1);
-    layout->scratch = ot_layout_add(mk, OT_TIER_GPU, "workspace", scratch, 1);
+    struct ot_workspace space = plan->workspace;
+    if (space.tokens != plan->micro_tokens)
+        space = ot_plan_workspace(chain, plan->micro_tokens);
+    layout->work = ot_layout_add(mk, OT_TIER_GPU, "workspace", space.work, 1);
+    layout->scratch = ot_layout_add(mk, OT_TIER_GPU, "workspace", space.scratch, 1);
     layout->token_loss =
         ot_layout_add(mk, OT_TIER_GPU, "workspace", (size_t)plan->micro_tokens * sizeof(float), 1);
     layout->logits = ot_layout_add(mk, OT_TIER_GPU, "workspace", (size_t)chain->vocab * sizeof(float), 1);

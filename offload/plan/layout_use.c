@@ -43,8 +43,19 @@ int64_t ot_layout_index(const struct ot_layout *layout, const struct ot_chain *c
     return first - (begin == OT_HELD_PARAM ? ot_slab_holding(chain, plan, slab).first : begin);
 }
 
-static bool is_entry(const struct ot_ledger_entry *entry, const struct ot_buffer *b) {
-    return entry->tier == b->tier && (entry->name == b->name || strcmp(entry->name, b->name) == 0);
+/* Finds the entry of the buffer's tier and name; ledger->n: none. Most buffers have the entry of the one
+ * before, or a name at the same address as their entry, so texts are compared last. */
+static int find_entry(const struct ot_ledger *ledger, int before, const struct ot_buffer *b) {
+    const struct ot_ledger_entry *list = ledger->entries;
+    if (before < ledger->n && list[before].tier == b->tier && list[before].name == b->name)
+        return before;
+    for (int e = 0; e < ledger->n; e++)
+        if (list[e].tier == b->tier && list[e].name == b->name)
+            return e;
+    for (int e = 0; e < ledger->n; e++)
+        if (list[e].tier == b->tier && strcmp(list[e].name, b->name) == 0)
+            return e;
+    return ledger->n;
 }
 
 /* The bytes of all sides of a buffer except one. */
@@ -53,11 +64,7 @@ static size_t spare_of(const struct ot_buffer *b) {
 }
 
 void ot_layout_add_to_ledger(struct ot_ledger *ledger, int *entry, const struct ot_buffer *b, int64_t n) {
-    int e = *entry;
-    /* Most buffers have the name of the one before. */
-    if (e == ledger->n || !is_entry(&ledger->entries[e], b))
-        for (e = 0; e < ledger->n && !is_entry(&ledger->entries[e], b);)
-            e++;
+    int e = find_entry(ledger, *entry, b);
     assert(e < OT_LEDGER_MAX); /* a layout has fewer names */
     if (e == ledger->n)
         ledger->entries[ledger->n++] = (struct ot_ledger_entry){b->tier, b->name, 0, 0};

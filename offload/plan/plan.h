@@ -143,13 +143,20 @@ struct ot_kept_part {
     int blocks;
 };
 
+/* The most memory that a block works in with micro-batches of so many tokens. */
+struct ot_workspace {
+    int64_t tokens;
+    size_t work, scratch; /* bytes: block.h. work: of a block that keeps nothing, as in evaluation */
+};
+
 struct ot_plan {
     struct ot_slab_plan *slabs; /* [n_slabs], owned */
     int n_slabs;
-    struct ot_shard shard;    /* this rank's part of the work */
-    enum ot_home activations; /* home of the boundary activations */
-    int64_t micro_tokens;     /* tokens in a full micro-batch */
-    int max_micro;            /* places for this rank's micro-batches of the largest step */
+    struct ot_shard shard;         /* this rank's part of the work */
+    enum ot_home activations;      /* home of the boundary activations */
+    int64_t micro_tokens;          /* tokens in a full micro-batch */
+    struct ot_workspace workspace; /* of micro_tokens; ot_plan_finish sets it */
+    int max_micro;                 /* places for this rank's micro-batches of the largest step */
     /* Micro-batches of the first round, and of each later one but for the last (rounds.h). first_round 0: one
      * round. */
     int first_round, round_micro;

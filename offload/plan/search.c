@@ -46,6 +46,60 @@ static bool has_room(const struct ot_plan_request *rq, const struct need *need, 
     return nvme && need->bytes[tier] <= rq->budget_bytes[tier];
 }
 
+/* True if the budgets of the tiers up to `last` have room for the plan. */
+static bool fits(const struct ot_plan_request *rq, const struct need *need, enum ot_tier last) {
+    for (int t = 0; t <= (int)last; t++)
+        if (need->bytes[t] > rq->budget_bytes[t])
+            return false;
+    return true;
+}
+
+/* Estimates how many of the `gap` steps from a count that fits to one that does not still fit, at least 1 and
+ * less than gap: each step needs nearly the same memory. */
+static int estimate_steps(const struct ot_plan_request *rq, const struct need *low, const struct need *high,
+                          int gap, enum ot_tier last) {
+    double share = 1;
+    for (int t = 0; t <= (int)last; t++)
+        if (high->bytes[t] > rq->budget_bytes[t])
+            share = fmin(share, (double)(rq->budget_bytes[t] - low->bytes[t]) /
+                                    (double)(high->bytes[t] - low->bytes[t]));
+    int steps = (int)(share * gap);
+    return steps < 1 ? 1 : steps < gap ? steps : gap - 1;
+}
+
+/* Raises *count, a field of the candidate, to the largest value up to `high` that fits the tiers up to
+ * `last`. The present value is known to fit, and a larger value needs more. */
+static int grow_within(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
+                       int *count, int high, enum ot_tier last) {
+    enum { ESTIMATES = 3 }; /* after so many, or where there are few values, halves the rest each time */
+    struct need at_low, at_high, need;
+    int low = *count;
+    if (low >= high)
+        return 0;
+    *count = high;
+    OT_TRY(measure(rq, c, plan, &at_high));
+    if (fits(rq, &at_high, last))
+        return 0;
+    *count = low;
+    OT_TRY(high - low > ESTIMATES ? measure(rq, c, plan, &at_low) : 0);
+    for (int tries = high - low > ESTIMATES ? 0 : ESTIMATES; high - low > 1; tries++) {
+        bool halve = tries >= ESTIMATES;
+        *count = low + (halve ? (high - low) / 2 : estimate_steps(rq, &at_low, &at_high, high - low, last));
+        OT_TRY(measure(rq, c, plan, &need));
+        bool more = fits(rq, &need, last);
+        low = more ? *count : low;
+        high = more ? high : *count;
+        *(more ? &at_low : &at_high) = need;
+    }
+    *count = low;
+    return 0;
+}
+
+static int grow(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan, int *count,
+                int high) {
+    return grow_within(rq, c, plan, count, high, OT_TIER_NVME);
+}
+
 /* Sets c->spilled to the least value in [low, high] that the host has room for. `high` is known to fit. In
  * this range a larger value never needs more of the host. */
 static int least_spilled(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
@@ -166,20 +220,32 @@ static int stretch_start(const struct ot_chain *chain, int resident) {
     return start;
 }
 
-/* Returns how many numbers of resident slabs in [low, high] fit the tier. On the device the smallest ones
- * fit, on the host the largest ones. Spilling to nvme does not change the device's need. */
-static int count_fitting(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
-                         enum ot_tier tier, int low, int high) {
+/* Returns how many numbers of resident slabs in [low, high] fit the device: the smallest ones. Spilling to
+ * nvme does not change the device's need. */
+static int count_on_device(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
+                           int low, int high) {
+    struct need need;
+    c->resident = low;
+    c->spilled = 0;
+    OT_TRY(measure(rq, c, plan, &need));
+    if (!fits(rq, &need, OT_TIER_GPU))
+        return 0;
+    OT_TRY(grow_within(rq, c, plan, &c->resident, high, OT_TIER_GPU));
+    return c->resident - low + 1;
+}
+
+/* Returns how many numbers of resident slabs in [low, high] fit the host: the largest ones. */
+static int count_on_host(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
+                         int low, int high) {
     int fitting = 0, unknown = high - low + 1;
     while (unknown > 0) {
         int tried = (unknown + 1) / 2;
         struct need need;
-        c->resident = tier == OT_TIER_GPU ? low + fitting + tried - 1 : high - fitting - tried + 1;
-        c->spilled = 0;
-        OT_TRY(tier == OT_TIER_GPU ? measure(rq, c, plan, &need) : measure_spilled(rq, c, plan, &need));
-        bool fits = has_room(rq, &need, tier);
-        fitting += fits ? tried : 0;
-        unknown = fits ? unknown - tried : tried - 1;
+        c->resident = high - fitting - tried + 1;
+        OT_TRY(measure_spilled(rq, c, plan, &need));
+        bool more = has_room(rq, &need, OT_TIER_HOST);
+        fitting += more ? tried : 0;
+        unknown = more ? unknown - tried : tried - 1;
     }
     return fitting;
 }
@@ -189,7 +255,7 @@ static int count_fitting(const struct ot_plan_request *rq, struct ot_candidate *
 static int note_stretch(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
                         int low, int high, int gpu, struct seen *seen) {
     int host;
-    OT_TRY(host = count_fitting(rq, c, plan, OT_TIER_HOST, low, high));
+    OT_TRY(host = count_on_host(rq, c, plan, low, high));
     int least[3] = {low, gpu > 0 ? low + gpu - 1 : low, host > 0 ? high - host + 1 : low};
     for (int i = 0; i < 3; i++) {
         c->resident = least[i];
@@ -208,7 +274,7 @@ static int find_resident(const struct ot_plan_request *rq, struct ot_candidate *
     for (int low, high = most; high >= 0; high = low - 1) {
         int gpu;
         low = stretch_start(rq->chain, high);
-        OT_TRY(gpu = count_fitting(rq, c, plan, OT_TIER_GPU, low, high));
+        OT_TRY(gpu = count_on_device(rq, c, plan, low, high));
         for (int less = 0; less < 2 && less < gpu; less++) {
             struct need need;
             c->resident = low + gpu - 1 - less;
@@ -374,78 +440,6 @@ static int find_candidate(const struct ot_plan_request *rq, struct ot_candidate 
     return rc != 0 ? rc : find_rounds(rq, range, c, plan, seen);
 }
 
-/* Raises *count, a field of the candidate, to the largest value up to `high` that fits the budgets. */
-static int grow(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan, int *count,
-                int high) {
-    int low = *count;
-    while (low < high) {
-        struct need need;
-        *count = low + (high - low + 1) / 2;
-        OT_TRY(measure(rq, c, plan, &need));
-        if (has_room(rq, &need, OT_TIER_GPU) && has_room(rq, &need, OT_TIER_HOST))
-            low = *count;
-        else
-            high = *count - 1;
-    }
-    *count = low;
-    return 0;
-}
-
-/* ---- requests ---- */
-
-int ot_plan_check_shares(const double shares[OT_TILE_ENGINES], enum ot_home state) {
-    double sum = 0;
-    for (int e = 0; e < OT_TILE_ENGINES; e++) {
-        const char *name = ot_tile_engine_name((enum ot_tile_engine)e);
-        if (!(shares[e] >= 0 && shares[e] <= 1))
-            return ot_fail(OT_E_USAGE, "%s cannot have a share of %g: give 0 to 1", name, shares[e]);
-        enum ot_home home = e == OT_TILE_GPU ? OT_HOME_GPU : OT_HOME_HOST;
-        bool elsewhere = state != OT_HOME_AUTO && (state == OT_HOME_GPU) != (home == OT_HOME_GPU);
-        if (shares[e] > 0 && elsewhere)
-            return ot_fail(OT_E_USAGE, "%s updates state that lives on the %s, not on the %s", name,
-                           ot_tier_name((enum ot_tier)home), ot_tier_name((enum ot_tier)state));
-        sum += shares[e];
-    }
-    if (ot_plan_has_shares(shares) && fabs(sum - 1) > 1e-6)
-        return ot_fail(OT_E_USAGE, "the shares add up to %g, not to 1", sum);
-    return 0;
-}
-
-/* Refuses a share that is too small for one tile, instead of rounding it to zero. */
-static int check_counts(const struct ot_plan_request *rq, const struct ot_plan *plan) {
-    int64_t counts[OT_TILE_ENGINES], total = ot_plan_all_tiles(rq->chain, plan);
-    ot_plan_count_shares(rq, total, counts);
-    for (int e = 0; e < OT_TILE_ENGINES; e++)
-        if (rq->shares[e] > 0 && counts[e] == 0)
-            return ot_fail_cause(OT_E_USAGE, OT_CAUSE_OPTIMIZER_SHARE,
-                                 "a share of %g for %s is less than one of this model's %lld tiles",
-                                 rq->shares[e], ot_tile_engine_name((enum ot_tile_engine)e),
-                                 (long long)total);
-    return 0;
-}
-
-static int check_request(const struct ot_plan_request *rq) {
-    if (rq->sequence_tokens < 1 || rq->step_sequences < 1 || rq->micro_sequences < 0)
-        return ot_fail(OT_E_USAGE, "a step of %lld sequences of %lld tokens, or its micro-batch, is empty",
-                       (long long)rq->step_sequences, (long long)rq->sequence_tokens);
-    if (rq->step_sequences > INT32_MAX / rq->sequence_tokens)
-        return ot_fail_cause(OT_E_USAGE, OT_CAUSE_STEP_TOKENS,
-                             "%lld sequences of %lld tokens are more than 2^31 tokens a step",
-                             (long long)rq->step_sequences, (long long)rq->sequence_tokens);
-    if (rq->slots < 0 || rq->slots > OT_PLAN_MAX_SLOTS)
-        return ot_fail(OT_E_USAGE, "plan: %d weight slots of each kind; give 1 to %d", rq->slots,
-                       OT_PLAN_MAX_SLOTS);
-    if (rq->tile_params < 0 || rq->tile_params % OT_SLAB_ALIGN_PARAMS != 0)
-        return ot_fail(OT_E_USAGE, "plan: the %lld parameters of a tile are not a multiple of %d",
-                       (long long)rq->tile_params, OT_SLAB_ALIGN_PARAMS);
-    if (rq->extra_device_bytes < 0 || rq->extra_host_bytes < 0)
-        return ot_fail(OT_E_USAGE,
-                       "plan: cannot reserve %lld bytes of device memory and %lld bytes of host memory",
-                       (long long)rq->extra_device_bytes, (long long)rq->extra_host_bytes);
-    OT_TRY(ot_shard_check(&rq->shard));
-    return ot_plan_check_shares(rq->shares, rq->state);
-}
-
 /* Parameters of a tile of all trained slabs in n tiles. */
 static int64_t tile_of(const struct ot_chain *chain, int64_t n) {
     int64_t total = 0;
@@ -549,7 +543,7 @@ static int make(const struct ot_plan_request *rq, struct ot_plan *out) {
     struct ot_candidate c;
     int rc;
     memset(out, 0, sizeof *out);
-    OT_TRY(check_request(rq));
+    OT_TRY(ot_plan_check_request(rq));
     out->slabs = calloc((size_t)rq->chain->n_slabs, sizeof *out->slabs);
     if (!out->slabs)
         return ot_fail(OT_E_BUDGET, "no memory for the plan");
@@ -562,7 +556,7 @@ static int make(const struct ot_plan_request *rq, struct ot_plan *out) {
     out->kept_contents = rq->kept_contents;
     out->snapshot_slots = rq->snapshot_slots;
     out->tile_params = rq->tile_params ? rq->tile_params : choose_tile(rq->chain);
-    OT_TRY_GOTO(check_counts(rq, out), rc, out_failed);
+    OT_TRY_GOTO(ot_plan_check_counts(rq, out), rc, out_failed);
     OT_TRY_GOTO(find_tiles(rq, &c, out), rc, out_failed);
     if (ot_plan_streams_state(out))
         OT_TRY_GOTO(grow(rq, &c, out, &c.waiting, rq->chain->n_slabs), rc, out_failed);

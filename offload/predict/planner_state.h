@@ -15,10 +15,11 @@ struct ot_search {
     struct ot_planner_result *out;
     int64_t tile_params; /* tile size of the plans to begin with */
     double effort;       /* remaining effort: tasks of plans that may still be simulated */
-    /* Fingerprints of the plans that were tried. Searches from several plans may share them. */
+    /* Fingerprints of the plans and of the requests that were tried. Searches from several plans may share
+     * them. */
     struct ot_planner_seen {
-        int n;
-        uint64_t prints[OT_PLANNER_MOST_SEEN];
+        int n, n_requests;
+        uint64_t plans[OT_PLANNER_MOST_SEEN], requests[OT_PLANNER_MOST_SEEN];
     } * seen;
 };
 

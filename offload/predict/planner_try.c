@@ -1,5 +1,6 @@
 /* Tries one plan: makes it, compares it with earlier plans, and simulates it if it may be faster. */
 #include <math.h>
+#include <string.h>
 
 #include "offload/plan/kept.h"
 #include "offload/plan/rounds.h"
@@ -14,9 +15,9 @@ static uint64_t mix(uint64_t hash, int64_t value) {
     return (hash ^ (uint64_t)value) * 0x100000001b3; /* FNV-1a, a word at a time */
 }
 
-/* A hash of the fields that the search varies. Requests that force different fields often make the same
+/* A hash of the plan's fields that the search varies. Requests that force different fields often make the same
  * plan. */
-static uint64_t fingerprint(const struct ot_plan *p) {
+static uint64_t print_plan(const struct ot_plan *p) {
     uint64_t hash = 0xcbf29ce484222325;
     for (int s = 0; s < p->n_slabs; s++) {
         const struct ot_slab_plan *slab = &p->slabs[s];
@@ -37,14 +38,36 @@ static uint64_t fingerprint(const struct ot_plan *p) {
     return mix(mix(hash, p->micro_tokens), p->tile_params);
 }
 
-bool ot_planner_was_seen(struct ot_planner_seen *seen, const struct ot_plan *plan) {
-    uint64_t print = fingerprint(plan);
-    for (int i = 0; i < seen->n; i++)
-        if (seen->prints[i] == print)
+static int64_t bits_of(double value) {
+    int64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+/* A hash of the request's fields that the search varies. */
+static uint64_t print_request(const struct ot_plan_request *rq) {
+    uint64_t hash = 0xcbf29ce484222325;
+    hash = mix(mix(mix(mix(hash, rq->weights), rq->state), rq->grads), rq->sums);
+    hash = mix(mix(mix(mix(hash, rq->activations), rq->keep), rq->kept), rq->kept_level);
+    hash = mix(mix(mix(hash, bits_of(rq->kept_off)), bits_of(rq->kept_on)), bits_of(rq->streamed));
+    hash = mix(mix(mix(hash, bits_of(rq->shadows)), rq->fetch), rq->rounds);
+    for (int e = 0; e < OT_TILE_ENGINES; e++)
+        hash = mix(hash, bits_of(rq->shares[e]));
+    return mix(mix(mix(hash, rq->micro_sequences), rq->tile_params), rq->slots);
+}
+
+/* Notes the hash. Returns true if it was noted before. */
+static bool was_noted(uint64_t prints[OT_PLANNER_MOST_SEEN], int *n, uint64_t print) {
+    for (int i = 0; i < *n; i++)
+        if (prints[i] == print)
             return true;
-    if (seen->n < OT_PLANNER_MOST_SEEN)
-        seen->prints[seen->n++] = print;
+    if (*n < OT_PLANNER_MOST_SEEN)
+        prints[(*n)++] = print;
     return false;
+}
+
+bool ot_planner_was_seen(struct ot_planner_seen *seen, const struct ot_plan *plan) {
+    return was_noted(seen->plans, &seen->n, print_plan(plan));
 }
 
 /* Each block runs each micro-batch forward and backward, with copies of its boundary if activations leave the
@@ -72,7 +95,9 @@ int ot_planner_make(struct ot_search *s, const struct ot_plan_request *request, 
     s->effort -= MAKING_TASKS * chain->n_slabs;
     struct ot_plan_request trial = *request;
     trial.is_trial = true;
-    if (s->effort < 0 || ot_plan_make(&trial, &out->plan) < 0)
+    if (s->effort < 0 || was_noted(s->seen->requests, &s->seen->n_requests, print_request(&trial)))
+        return 0;
+    if (ot_plan_make(&trial, &out->plan) < 0)
         return 0; /* the forced plan does not fit: it is no candidate */
     /* ot_plan_make chooses some fields by the free memory. Forces those fields, so that a move of one field
      * changes that field alone. */

@@ -13,11 +13,13 @@
 #include "offload/schedule/schedule.h"
 #include "src/base/error.h"
 
-/* The last writer of a tile and its readers since then, as node numbers over both copies. */
+/* The last writer of a tile and its readers since then, as node numbers over both copies. -1: none. A lane of
+ * the device runs in order, so its newest reader stands for all of its readers. */
 struct tile {
-    int writer; /* -1: no task yet */
+    int writer;
+    int newest[OT_LANE_CPU]; /* the newest reader in each lane of the device */
     int n_readers, capacity;
-    int *readers;
+    int *readers; /* those in other lanes */
 };
 
 struct linker {
@@ -85,19 +87,30 @@ static int collect(struct linker *lk, const struct ot_access *a, int step, int n
     for (int t = first; t < first + a->n_tiles; t++) {
         struct tile *tile = &lk->tiles[t];
         OT_TRY(after(lk, node, tile->writer));
+        for (int l = 0; a->writes && l < OT_LANE_CPU; l++)
+            OT_TRY(after(lk, node, tile->newest[l]));
         for (int r = 0; a->writes && r < tile->n_readers; r++)
             OT_TRY(after(lk, node, tile->readers[r]));
     }
     return 0;
 }
 
+static void forget_readers(struct tile *tile) {
+    for (int l = 0; l < OT_LANE_CPU; l++)
+        tile->newest[l] = -1;
+    tile->n_readers = 0;
+}
+
 static int record(struct linker *lk, const struct ot_access *a, int step, int node) {
     int first = lk->first_tile[ot_access_buffer(a, step)] + a->first_tile;
+    enum ot_lane_id lane = lk->schedule->tasks[node % lk->schedule->n_tasks].lane;
     for (int t = first; t < first + a->n_tiles; t++) {
         struct tile *tile = &lk->tiles[t];
         if (a->writes) {
             tile->writer = node;
-            tile->n_readers = 0;
+            forget_readers(tile);
+        } else if (ot_lane_is_device(lane)) {
+            tile->newest[lane] = node;
         } else {
             OT_TRY(push(&tile->readers, &tile->n_readers, &tile->capacity, node));
         }
@@ -268,8 +281,10 @@ int ot_schedule_link(struct ot_schedule *schedule, const struct ot_layout *layou
         rc = ot_fail(OT_E_BUDGET, "no memory to order the schedule");
         goto out;
     }
-    for (int t = 0; t < lk.n_tiles; t++)
+    for (int t = 0; t < lk.n_tiles; t++) {
         lk.tiles[t].writer = -1;
+        forget_readers(&lk.tiles[t]);
+    }
     for (int step = 0; step < lk.steps; step++)
         OT_TRY_GOTO(link_step(&lk, step, lane_last), rc, out);
     find_deps(schedule);
