@@ -15,6 +15,7 @@
 #include "src/base/cache_file.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/minmax.h"
 
 enum { PINNED_ALIGN = 4096, HUGE_PAGE = 2 << 20, MIB = 1 << 20, DEFAULT_SCRATCH = 64 * MIB };
 
@@ -212,7 +213,7 @@ static void forget_peaks(struct ot_device *device) {
  * the display. */
 static size_t spare_bytes(const struct ot_cuda_gpu *gpu) {
     size_t share = gpu->total_bytes / 32, least = gpu->has_display ? 1024u * MIB : 256u * MIB;
-    return share < least ? least : share > 1024u * MIB ? 1024u * MIB : share;
+    return ot_max(ot_min(share, 1024u * MIB), least);
 }
 
 /* Accepts a given budget even if less memory is free now, because other programs come and go. A budget larger

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/cuda_state.h"
+#include "src/base/minmax.h"
 #include "src/base/random.h"
 
 /* Profilers show a lane's marks as ranges of the enqueuing thread. Without a profiler the calls do
@@ -245,7 +246,7 @@ void ot_cuda_lane_copy(struct ot_lane *base, enum ot_copy_kind kind, void *dst, 
     if (bytes == 0 || !begin(lane))
         return;
     for (size_t at = 0; at < bytes; at += most) {
-        size_t piece = bytes - at < most ? bytes - at : most;
+        size_t piece = ot_min(bytes - at, most);
         ot_cuda_lane_check(lane, cudaMemcpyAsync((char *)dst + at, (const char *)src + at, piece, kinds[kind],
                                                  lane->stream));
     }

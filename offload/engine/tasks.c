@@ -6,6 +6,7 @@
 #include "offload/engine/engine_state.h"
 #include "offload/plan/shadow.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/random.h"
 
 static struct ot_engine_step *step_of(struct ot_engine *en, int64_t step) {
@@ -269,8 +270,8 @@ static struct ot_adamw span_update(const struct ot_engine *en, const struct ot_t
 static bool group_update(const struct ot_param_group *g, const struct ot_adamw *whole,
                          struct ot_adamw *part) {
     int64_t first = whole->first, end = first + whole->n;
-    int64_t from = g->first > first ? g->first : first;
-    int64_t to = g->first + g->n < end ? g->first + g->n : end;
+    int64_t from = ot_max(g->first, first);
+    int64_t to = ot_min(g->first + g->n, end);
     if (!g->trained || to <= from)
         return false;
     *part = ot_adamw_slice(whole, from - first, to - from);

@@ -3,6 +3,7 @@
 #define OT_OFFLOAD_PREDICT_TRACE_STATE_H
 
 #include "offload/predict/trace.h"
+#include "src/base/minmax.h"
 
 struct ot_traced_step {
     const struct ot_schedule *schedule;
@@ -26,7 +27,7 @@ static inline bool ot_trace_is_training(const struct ot_schedule *schedule) {
 static inline double ot_traced_step_begin(const struct ot_traced_step *step) {
     double first = step->spans[0].begin;
     for (int i = 1; i < step->schedule->n_tasks; i++)
-        first = step->spans[i].begin < first ? step->spans[i].begin : first;
+        first = ot_min(step->spans[i].begin, first);
     return first;
 }
 

@@ -9,6 +9,7 @@
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/file_io.h"
+#include "src/base/minmax.h"
 #include "src/base/thread.h"
 
 enum { PIECE_BYTES = 4096 }; /* bytes per write: small, so that flush sees the progress of a slow reader */
@@ -39,7 +40,7 @@ static void *write_queue(void *arg) {
     char piece[PIECE_BYTES];
     pthread_mutex_lock(&o->mutex);
     while (!o->closed) {
-        size_t bytes = o->end - o->begin < PIECE_BYTES ? o->end - o->begin : PIECE_BYTES;
+        size_t bytes = ot_min(o->end - o->begin, PIECE_BYTES);
         if (bytes == 0) {
             pthread_cond_wait(&o->filled, &o->mutex);
             continue;

@@ -6,6 +6,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/random.h"
 #include "src/base/stop.h"
 #include "src/machine/process_peak.h"
@@ -192,7 +193,7 @@ static int make_rows(struct bench_run *b) {
         .n_micro = (int)b->result->micro_batches, .micro = b->micro, .trained_tokens = n, .lr = 1e-5f};
     for (int64_t at = 0, m = 0; at < n; at += micro, m++) {
         struct ot_micro_batch *mb = &b->micro[m];
-        *mb = (struct ot_micro_batch){.n_tokens = n - at < micro ? n - at : micro,
+        *mb = (struct ot_micro_batch){.n_tokens = ot_min(n - at, micro),
                                       .tokens = rows.tokens + at,
                                       .targets = rows.targets + at,
                                       .position = rows.position + at,
@@ -229,7 +230,7 @@ static int warm_up(struct bench_run *b) {
     }
     double tune = seconds_left(b) / 4;
     if (tune > 0)
-        OT_TRY(ot_engine_tune(engine, tune < 3 ? tune : 3, &tuning));
+        OT_TRY(ot_engine_tune(engine, ot_min(tune, 3), &tuning));
     ot_trace_clear(b->session.trace);
     ot_engine_store_usage(engine, &b->before);
     return 0;
@@ -253,7 +254,7 @@ static int run_steps(struct bench_run *b, double seconds[MOST_STEPS + 1], int *d
             struct ot_step_result step;
             OT_TRY(ot_engine_result(engine, &step));
             seconds[*done] = step.seconds;
-            longest = step.seconds > longest ? step.seconds : longest;
+            longest = ot_max(step.seconds, longest);
             ++*done;
         }
     } while (*done < submitted);

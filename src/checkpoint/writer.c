@@ -12,6 +12,7 @@
 
 #include "src/base/crc32.h"
 #include "src/base/file_io.h"
+#include "src/base/minmax.h"
 #include "src/base/path.h"
 #include "src/base/strings.h"
 #include "src/checkpoint/slot_writer.h"
@@ -168,7 +169,7 @@ static int refuse_space(const struct ot_checkpoint_writer *w, int64_t bytes, int
         OT_E_IO,
         "%s: cannot reserve %.1f MB for a checkpoint: %s; %.1f MB are free: make room there, or keep "
         "fewer checkpoints",
-        w->config.parent, (double)bytes * 1e-6, strerror(error), (double)(room > 0 ? room : 0) * 1e-6);
+        w->config.parent, (double)bytes * 1e-6, strerror(error), (double)ot_max(room, 0) * 1e-6);
 }
 
 /* If the file system cannot reserve space, only checks that enough is free. */

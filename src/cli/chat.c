@@ -11,6 +11,7 @@
 
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/base/minmax.h"
 #include "src/run/generator.h"
 #include "src/run/prompt.h"
 
@@ -140,7 +141,7 @@ static int generate(struct chat *chat, const struct ot_prompt *prompt) {
     int64_t most = ot_options_given(o, "max-new-tokens") ? o->max_new_tokens : DEFAULT_ANSWER_TOKENS;
     struct ot_generation generation = {.prompt = prompt->ids,
                                        .n_prompt = prompt->n,
-                                       .max_new = most < room ? most : room,
+                                       .max_new = ot_min(most, room),
                                        .temperature = o->temperature,
                                        .top_p = o->top_p,
                                        .seed = (uint64_t)o->seed,

@@ -5,6 +5,7 @@
 #include <zlib.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/pool.h"
 #include "src/data/pipeline.h"
 #include "src/data/source.h"
@@ -70,7 +71,7 @@ static int reserve_bytes(void **buffer, size_t *capacity, size_t need, size_t it
     if (need <= *capacity)
         return 0;
     size_t grown = *capacity + *capacity / 2;
-    grown = grown < need ? need : grown;
+    grown = ot_max(need, grown);
     if (grown < 1024)
         grown = 1024;
     if (grown > SIZE_MAX / item_bytes)
@@ -207,7 +208,7 @@ static int append_kept(struct loader *l, struct item *item) {
         return no_memory(l);
     for (size_t at = 0; at < item->n_tokens; at += item->piece_tokens) {
         size_t rest = item->n_tokens - at;
-        append_piece(d, item->tokens + at, rest < item->piece_tokens ? rest : item->piece_tokens);
+        append_piece(d, item->tokens + at, ot_min(rest, item->piece_tokens));
     }
     item->tokens = NULL;
     d->stats.kept++;

@@ -10,6 +10,7 @@
 #include <zlib.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 enum { BUFFER_BYTES = 1 << 18, SMALL_BUFFER_BYTES = 1 << 12 };
 
@@ -253,7 +254,7 @@ static bool is_binary(const unsigned char *bytes, size_t n) {
 static int refuse_other_text(const struct ot_source *s) {
     enum { LOOK_BYTES = 4096 };
     const char *line = (const char *)s->buffer + s->begin;
-    size_t n = s->end - s->begin < LOOK_BYTES ? s->end - s->begin : LOOK_BYTES;
+    size_t n = ot_min(s->end - s->begin, LOOK_BYTES);
     const char *end = memchr(line, '\n', n);
     size_t bytes = end ? (size_t)(end - line) : n;
     while (bytes > 0 && is_space((unsigned char)line[bytes - 1]))

@@ -7,6 +7,7 @@
 #include "src/base/arena.h"
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/base/minmax.h"
 #include "src/base/utf8.h"
 
 enum { MOST_NESTED = 100 }; /* of lists and dicts in a comparison */
@@ -295,7 +296,7 @@ static int from_array(struct ot_jinja_heap *heap, const struct ot_json *json, si
                       struct ot_jinja_value *out) {
     struct ot_jinja_list *list;
     size_t n = ot_json_length(json);
-    n = most < n ? most : n;
+    n = ot_min(most, n);
     OT_TRY(ot_jinja_new_list(heap, n, &list));
     for (size_t i = 0; i < n; i++)
         OT_TRY(ot_jinja_from_json(heap, ot_json_at(json, i), SIZE_MAX, &list->items[i]));

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/minmax.h"
 #include "src/launch/ranks_state.h"
 
 /* ---- the environment ---- */
@@ -146,7 +147,7 @@ static int read_per_node(const struct ot_launch_request *q, int *out) {
     const char *text = ot_ranks_env(q, "PET_NPROC_PER_NODE");
     *out = 1;
     if (text && (strcmp(text, "auto") == 0 || strcmp(text, "gpu") == 0)) {
-        *out = q->visible_gpus > 1 ? q->visible_gpus : 1;
+        *out = ot_max(q->visible_gpus, 1);
         return 0;
     }
     int rc = text && strcmp(text, "cpu") == 0
@@ -275,7 +276,7 @@ static int find_options(const struct ot_launch_request *q, struct ot_found *out)
         return ot_fail(OT_E_USAGE, "--nodes %d needs --master HOST, the host of node 0", q->nodes);
     if (q->node_rank >= q->nodes)
         return ot_fail(OT_E_USAGE, "--node-rank %d is not below --nodes %d", q->node_rank, q->nodes);
-    out->process = q->node_rank < 0 ? 0 : q->node_rank;
+    out->process = ot_max(q->node_rank, 0);
     out->processes = q->nodes;
     out->local = 0;
     out->locals = 1;

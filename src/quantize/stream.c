@@ -7,6 +7,7 @@
 #include "offload/block.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/pool.h"
 
 enum { PIECE_VALUES = 1 << 16, ALIGN = 256, FIELDS = 4, FIELDS_OF_PAIRS = 7 };
@@ -34,10 +35,6 @@ static size_t align(size_t bytes) {
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-static size_t larger(size_t a, size_t b) {
-    return a > b ? a : b;
-}
-
 /* ---- sizes ---- */
 
 int ot_stream_layer_slab(const struct ot_chain *chain, int block) {
@@ -57,10 +54,10 @@ static size_t most_weights(const struct ot_chain *chain, size_t *most_slab) {
         size_t bytes = 0;
         for (int u = 0; u < chain->blocks[b].n_uses; u++) {
             size_t slab = slab_bytes(chain, chain->blocks[b].uses[u].slab);
-            *most_slab = larger(*most_slab, slab);
+            *most_slab = ot_max(*most_slab, slab);
             bytes += slab;
         }
-        most = larger(most, bytes);
+        most = ot_max(most, bytes);
     }
     return most;
 }
@@ -76,11 +73,11 @@ int64_t ot_stream_hessian_bytes(const struct ot_stream_config *config) {
         for (int i = 0; i < OT_LAYER_INPUTS; i++) {
             enum ot_layer_input input = (enum ot_layer_input)i;
             size_t bytes = square_bytes(ot_model_input_width(config->model, b, input));
-            one = larger(one, bytes);
+            one = ot_max(one, bytes);
             if (ot_model_input_is_of_experts(config->model, b, input))
-                experts = larger(experts, bytes * (size_t)ot_model_get_config(config->model)->n_experts);
+                experts = ot_max(experts, bytes * (size_t)ot_model_get_config(config->model)->n_experts);
         }
-    return config->hessian ? (int64_t)larger(one, experts < block ? experts : block) : 0;
+    return config->hessian ? (int64_t)ot_max(one, ot_min(experts, block)) : 0;
 }
 
 int64_t ot_stream_hessian_room(const struct ot_stream *s, int64_t width) {
@@ -95,7 +92,7 @@ int64_t ot_stream_boundary_bytes(const struct ot_model *model, int64_t tokens) {
 static size_t staging_bytes(const struct ot_stream_config *config) {
     size_t slab;
     most_weights(ot_model_chain(config->model), &slab);
-    return larger(slab, (size_t)config->most_tokens * sizeof(float));
+    return ot_max(slab, (size_t)config->most_tokens * sizeof(float));
 }
 
 int64_t ot_stream_host_bytes(const struct ot_stream_config *config) {
@@ -126,8 +123,8 @@ static int alloc_device(struct ot_stream *s) {
     size_t work = 0, scratch = 0, slab, boundary = (size_t)ot_stream_boundary_bytes(s->config.model, n);
     void *batch, *losses;
     for (int b = 0; b < chain->n_blocks; b++) {
-        work = larger(work, chain->work_bytes(chain->context, b, OT_KEEP_NONE, n));
-        scratch = larger(scratch, chain->scratch_bytes(chain->context, b, n));
+        work = ot_max(work, chain->work_bytes(chain->context, b, OT_KEEP_NONE, n));
+        scratch = ot_max(scratch, chain->scratch_bytes(chain->context, b, n));
     }
     OT_TRY(alloc(s, chain->constant_bytes, "tables", &s->constants));
     OT_TRY(alloc(s, most_weights(chain, &slab), "weights of a block", &s->weights));

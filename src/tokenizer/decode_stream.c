@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 struct ot_decode_stream {
     const struct ot_tokenizer *tokenizer;
@@ -49,7 +50,7 @@ void ot_decode_stream_close(struct ot_decode_stream *s) {
 static int decode_window(struct ot_decode_stream *s, bool all, const char **text, size_t *bytes) {
     struct ot_decoding *x = &s->decoding;
     OT_TRY(ot_decode(s->tokenizer, x, s->ids, s->n, s->skip_special));
-    size_t given = s->given < x->bytes ? s->given : x->bytes;
+    size_t given = ot_min(s->given, x->bytes);
     while (given < x->bytes &&
            ((unsigned char)x->text[given] & 0xc0) == 0x80) /* a run of bytes that became invalid */
         given++;

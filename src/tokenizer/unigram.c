@@ -5,6 +5,7 @@
 
 #include "src/base/arena.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/tokenizer/text.h"
 #include "src/tokenizer/vocab.h"
 
@@ -29,7 +30,7 @@ struct builder {
 
 static int by_text(const void *a, const void *b) {
     const struct ot_token *x = *(const struct ot_token *const *)a, *y = *(const struct ot_token *const *)b;
-    int order = memcmp(x->text, y->text, x->bytes < y->bytes ? x->bytes : y->bytes);
+    int order = memcmp(x->text, y->text, ot_min(x->bytes, y->bytes));
     return order ? order : (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
