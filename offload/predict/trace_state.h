@@ -15,7 +15,8 @@ struct ot_trace {
     const struct ot_chain *chain;
     int64_t max_spans, n_spans, left_out;
     bool is_paused;
-    int n, capacity;
+    int n;
+    size_t capacity;
     struct ot_traced_step *steps;
 };
 

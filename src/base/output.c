@@ -9,6 +9,7 @@
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/file_io.h"
+#include "src/base/grow.h"
 #include "src/base/minmax.h"
 #include "src/base/thread.h"
 
@@ -90,14 +91,8 @@ static int append(struct ot_output *o, const char *text, size_t bytes) {
         o->end -= o->begin;
         o->begin = 0;
     }
-    if (o->end + bytes > o->capacity) {
-        size_t capacity = 2 * (o->end + bytes);
-        char *grown = realloc(o->queue, capacity);
-        if (!grown)
-            return ot_fail(OT_E_BUDGET, "no memory for %s", o->config.name);
-        o->queue = grown;
-        o->capacity = capacity;
-    }
+    if (!ot_try_grow(&o->queue, &o->capacity, o->end + bytes, 1))
+        return ot_fail(OT_E_BUDGET, "no memory for %s", o->config.name);
     memcpy(o->queue + o->end, text, bytes);
     o->end += bytes;
     pthread_cond_signal(&o->filled);

@@ -10,8 +10,10 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
+#include "src/base/grow.h"
 #include "src/base/log.h"
 #include "src/base/minmax.h"
+#include "src/base/strings.h"
 #include "src/run/generator.h"
 #include "src/run/prompt.h"
 
@@ -55,20 +57,10 @@ static void catch_interrupts(struct sigaction *before) {
 /* ---- turns ---- */
 
 static int add_turn(struct chat *chat, const char *role, const char *text, size_t bytes) {
-    if (chat->n == chat->room) {
-        size_t room = chat->room ? 2 * chat->room : 16;
-        struct turn *turns = realloc(chat->turns, room * sizeof *turns);
-        if (!turns)
-            return ot_fail(OT_E_BUDGET, "no memory for %zu turns", room);
-        chat->turns = turns;
-        chat->room = room;
-    }
-    char *copy = malloc(bytes + 1);
+    OT_TRY(ot_grow(&chat->turns, &chat->room, chat->n + 1, sizeof *chat->turns, "turns"));
+    char *copy = ot_string_copy(text, bytes);
     if (!copy)
         return ot_fail(OT_E_BUDGET, "no memory for a turn of %zu bytes", bytes);
-    if (bytes > 0)
-        memcpy(copy, text, bytes);
-    copy[bytes] = '\0';
     chat->turns[chat->n++] = (struct turn){role, copy, bytes};
     return 0;
 }

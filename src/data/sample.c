@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/grow.h"
 #include "src/base/minmax.h"
 
 void ot_sample_free(struct ot_sample *s) {
@@ -22,19 +23,11 @@ uint32_t *ot_sample_take_tokens(struct ot_sample *s) {
 }
 
 static int reserve(struct ot_sample *s, size_t n, const char *where) {
-    if (n <= s->capacity)
+    size_t same = s->capacity;
+    if (ot_try_grow(&s->tokens, &same, n, sizeof *s->tokens) &&
+        ot_try_grow(&s->start, &s->capacity, n, sizeof *s->start))
         return 0;
-    size_t capacity = n + n / 2;
-    uint32_t *tokens = realloc(s->tokens, capacity * sizeof *tokens);
-    if (tokens)
-        s->tokens = tokens;
-    uint32_t *start = realloc(s->start, capacity * sizeof *start);
-    if (start)
-        s->start = start;
-    if (!tokens || !start)
-        return ot_fail(OT_E_BUDGET, "%s: no memory for %zu tokens", where, n);
-    s->capacity = capacity;
-    return 0;
+    return ot_fail(OT_E_BUDGET, "%s: no memory for %zu tokens", where, n);
 }
 
 static void push(struct ot_sample *s, int32_t id, size_t start, bool trained) {

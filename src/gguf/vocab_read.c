@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/grow.h"
 #include "src/base/minmax.h"
 #include "src/base/utf8.h"
 #include "src/gguf/little.h"
@@ -237,7 +238,7 @@ struct merge {
 
 struct merge_list {
     struct merge *merges;
-    size_t n, room;
+    size_t n, capacity;
 };
 
 /* Best score first; of two merges to the same token the one with the longer left side, as transformers orders
@@ -254,14 +255,9 @@ static int by_score(const void *a, const void *b) {
 }
 
 static int add_merge(const struct ot_gguf_maker *m, struct merge_list *list, struct merge merge) {
-    if (list->n == list->room) {
-        size_t room = list->room ? 2 * list->room : 1024;
-        struct merge *more = realloc(list->merges, room * sizeof *more);
-        if (!more)
-            return ot_fail(OT_E_BUDGET, "%s: no memory for %zu merges", ot_gguf_path(m->file), room);
-        list->merges = more;
-        list->room = room;
-    }
+    int rc = ot_grow(&list->merges, &list->capacity, list->n + 1, sizeof *list->merges, "merges");
+    if (rc < 0)
+        return ot_fail_context(rc, "%s", ot_gguf_path(m->file));
     list->merges[list->n++] = merge;
     return 0;
 }

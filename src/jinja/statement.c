@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/grow.h"
 #include "src/jinja/evaluate.h"
 #include "src/jinja/jinja.h"
 #include "src/jinja/loop.h"
@@ -133,14 +134,8 @@ static int execute_filter(struct ot_jinja_run *run, struct ot_jinja_scope *scope
 
 static int add_span(struct ot_jinja_run *run, size_t begin, size_t end) {
     struct ot_jinja_text *text = run->text;
-    if (text->n_spans == text->span_capacity) {
-        size_t capacity = text->span_capacity ? 2 * text->span_capacity : 16;
-        struct ot_jinja_span *spans = realloc(text->spans, capacity * sizeof *spans);
-        if (!spans)
-            return ot_fail(OT_E_BUDGET, "no memory for the spans of a template");
-        text->spans = spans;
-        text->span_capacity = capacity;
-    }
+    OT_TRY(ot_grow(&text->spans, &text->span_capacity, text->n_spans + 1, sizeof *text->spans,
+                   "spans of a template"));
     text->spans[text->n_spans++] = (struct ot_jinja_span){begin, end};
     return 0;
 }

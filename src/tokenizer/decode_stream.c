@@ -1,6 +1,7 @@
 /* Decodes id by id. The text of a token depends on the tokens before it: a leading space may be stripped,
  * bytes join to characters. So each push decodes a window of ids again, and returns only the new text. The
  * window holds the tokens of the last output, as context, and the tokens after them. */
+#include "src/base/grow.h"
 #include "src/tokenizer/decode.h"
 
 #include <stdlib.h>
@@ -55,13 +56,7 @@ static int decode_window(struct ot_decode_stream *s, bool all, const char **text
            ((unsigned char)x->text[given] & 0xc0) == 0x80) /* a run of bytes that became invalid */
         given++;
     size_t n = x->open && !all ? 0 : x->bytes - given;
-    if (n + 1 > s->out_capacity) {
-        char *grown = realloc(s->out, 2 * n + 64);
-        if (!grown)
-            return ot_fail(OT_E_BUDGET, "no memory to decode");
-        s->out = grown;
-        s->out_capacity = 2 * n + 64;
-    }
+    OT_TRY(ot_grow(&s->out, &s->out_capacity, n + 1, 1, "decoded bytes"));
     memcpy(s->out, x->text + given, n);
     s->out[n] = '\0';
     *text = s->out;
@@ -85,14 +80,7 @@ int ot_decode_stream_push(struct ot_decode_stream *s, int32_t id, const char **t
     *bytes = 0;
     if (!ot_decode_gives_text(s->tokenizer, id, s->skip_special))
         return 0;
-    if (s->n == s->capacity) {
-        size_t capacity = 2 * s->capacity + 16;
-        int32_t *grown = realloc(s->ids, capacity * sizeof *grown);
-        if (!grown)
-            return ot_fail(OT_E_BUDGET, "no memory to decode");
-        s->ids = grown;
-        s->capacity = capacity;
-    }
+    OT_TRY(ot_grow(&s->ids, &s->capacity, s->n + 1, sizeof *s->ids, "tokens to decode"));
     s->ids[s->n++] = id;
     OT_TRY(decode_window(s, false, text, bytes));
     return *bytes > 0 ? slide(s) : 0;
