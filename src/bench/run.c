@@ -6,6 +6,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/error.h"
+#include "src/base/fnv.h"
 #include "src/base/minmax.h"
 #include "src/base/random.h"
 #include "src/base/stop.h"
@@ -69,17 +70,9 @@ static void note_plan(struct bench_run *b) {
     r->predicted_lanes.exposed_host = prediction->exposed_host;
 }
 
-/* FNV-1a, 64 bits. */
-static uint64_t mix_bytes(uint64_t hash, const void *data, size_t bytes) {
-    const unsigned char *at = data;
-    for (size_t i = 0; i < bytes; i++)
-        hash = (hash ^ at[i]) * 0x100000001b3u;
-    return hash;
-}
-
 /* A hash of the fields that make two plans of one model equal or different. */
 static uint64_t identify_plan(const struct ot_plan *plan) {
-    uint64_t hash = 0xcbf29ce484222325u;
+    uint64_t hash = OT_FNV64;
     for (int s = 0; s < plan->n_slabs; s++) {
         const struct ot_slab_plan *slab = &plan->slabs[s];
         int64_t facts[] = {slab->weights,
@@ -89,14 +82,14 @@ static uint64_t identify_plan(const struct ot_plan *plan) {
                            slab->tiles[OT_TILE_GPU],
                            slab->tiles[OT_TILE_STREAM],
                            slab->tiles[OT_TILE_CPU]};
-        hash = mix_bytes(hash, facts, sizeof facts);
+        hash = ot_fnv64(hash, facts, sizeof facts);
     }
     for (int e = 0; e < plan->ledger.n; e++)
-        hash = mix_bytes(hash, &plan->ledger.entries[e].bytes, sizeof plan->ledger.entries[e].bytes);
+        hash = ot_fnv64(hash, &plan->ledger.entries[e].bytes, sizeof plan->ledger.entries[e].bytes);
     int64_t facts[] = {plan->activations, plan->micro_tokens, plan->max_micro,  plan->tile_params,
                        plan->first_round, plan->round_micro,  plan->kept_slots, plan->clip};
-    hash = mix_bytes(hash, plan->kept, sizeof plan->kept);
-    return mix_bytes(hash, facts, sizeof facts);
+    hash = ot_fnv64(hash, plan->kept, sizeof plan->kept);
+    return ot_fnv64(hash, facts, sizeof facts);
 }
 
 static bool is_earlier(struct bench_run *b, const struct ot_bench_result *earlier, int n_earlier) {

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/fnv.h"
 #include "src/base/minmax.h"
 #include "src/launch/ranks_state.h"
 
@@ -55,12 +56,9 @@ static int read_port(const struct ot_launch_request *q, const char *name, int *o
     return ot_ranks_read_int(q, name, 1, 65535, out);
 }
 
-/* A port that depends on the run, for launchers that give none. FNV-1a. */
+/* A port that depends on the run, for launchers that give none. */
 static int port_of(const char *run_id) {
-    uint32_t hash = 2166136261u;
-    for (; *run_id; run_id++)
-        hash = (hash ^ (unsigned char)*run_id) * 16777619u;
-    return 20000 + (int)(hash % 10000);
+    return 20000 + (int)(ot_fnv32(OT_FNV32, run_id, strlen(run_id)) % 10000);
 }
 
 /* ---- launchers ---- */
