@@ -40,19 +40,6 @@ static struct ot_cuda_device *enter(const struct ot_lane *lane) {
 
 /* ---- failures ---- */
 
-static const struct ot_error nameless = {
-    .code = OT_E_DEVICE, .text = "the GPU failed, and there was no host memory to describe the error"};
-
-static const struct ot_error *keep(struct ot_cuda_device *device, const struct ot_error *error) {
-    struct ot_cuda_failure *failure = malloc(sizeof *failure);
-    if (!failure)
-        return &nameless;
-    failure->error = *error;
-    failure->next = device->failures;
-    device->failures = failure;
-    return &failure->error;
-}
-
 /* Describes an error code that a call for this lane returned (lane NULL: for an event). The text does not go
  * through the calling thread's error record: closing a broken device must not overwrite the error that the
  * caller is about to report. The caller holds the device's mutex. */
@@ -81,7 +68,7 @@ void ot_cuda_lane_fail(struct ot_cuda_lane *lane, int rc) {
     ot_error_save(&error, rc);
     pthread_mutex_lock(&device->mutex);
     if (!lane->error)
-        lane->error = keep(device, &error);
+        lane->error = ot_device_keep_error(&device->base, &error);
     pthread_mutex_unlock(&device->mutex);
 }
 
@@ -94,7 +81,7 @@ void ot_cuda_lane_check(struct ot_cuda_lane *lane, cudaError_t code) {
     pthread_mutex_lock(&device->mutex);
     describe(device, lane, code, &error);
     if (!lane->error)
-        lane->error = keep(device, &error);
+        lane->error = ot_device_keep_error(&device->base, &error);
     pthread_mutex_unlock(&device->mutex);
 }
 
