@@ -1,5 +1,8 @@
 /* The lane and the buffers of a calibration (calibrate.h). */
 #include "offload/predict/calibrate_state.h"
+
+#include <string.h>
+
 #include "src/base/error.h"
 #include "src/base/minmax.h"
 #include "src/base/random.h"
@@ -137,35 +140,22 @@ int ot_calibrate_fill_inputs(struct bench *b, int block, int64_t n, int64_t row)
 struct ot_block_run ot_calibrate_run(const struct bench *b, int block, int64_t n) {
     const struct ot_chain *chain = b->config->chain;
     const struct memory *m = &b->memory;
-    bool first = block == 0, last = block == chain->n_blocks - 1;
-    struct ot_block_run run = {
-        .lane = b->lane,
-        .dtype = chain->dtype,
-        .pass = OT_PASS_TRAIN,
-        .batch = {.n_tokens = n,
-                  .tokens = m->batch,
-                  .targets = m->batch + n,
-                  .position = m->batch + 2 * n,
-                  .row_start = m->batch + 3 * n,
-                  .grad_scale = 1 / (float)n,
-                  .loss_scale = chain->dtype == OT_F16 ? m->loss_scale : NULL,
-                  .n_inputs = inputs_of(chain, n),
-                  .input_first = chain->has_pairs ? m->batch + 4 * n : NULL,
-                  .input_end = chain->has_pairs ? m->batch + 5 * n : NULL,
-                  .key_end = chain->has_pairs ? m->batch + 6 * n : NULL},
-        .constants = m->constants,
-        .x = first ? NULL : m->x,
-        .y = last ? NULL : m->y,
-        .dxy = m->dxy,
-        .saved = m->inside,
-        .saved_level = OT_KEEP_ALL,
-        .scratch = m->scratch,
-        .token_loss = m->token_loss,
-    };
-    for (int u = 0; u < OT_MAX_USES; u++) {
-        run.weights[u] = m->weights[u];
-        run.grads[u] = m->grads[u];
-    }
+    const struct ot_block_caller caller = {.chain = chain,
+                                           .lane = b->lane,
+                                           .pass = OT_PASS_TRAIN,
+                                           .constants = m->constants,
+                                           .x = m->x,
+                                           .y = m->y,
+                                           .scratch = m->scratch,
+                                           .token_loss = m->token_loss};
+    struct ot_block_run run = ot_block_run_make(&caller, block, m->batch, n, n, inputs_of(chain, n));
+    run.batch.grad_scale = 1 / (float)n;
+    run.batch.loss_scale = chain->dtype == OT_F16 ? m->loss_scale : NULL;
+    run.dxy = m->dxy;
+    run.saved = m->inside;
+    run.saved_level = OT_KEEP_ALL;
+    memcpy(run.weights, m->weights, sizeof m->weights);
+    memcpy(run.grads, m->grads, sizeof m->grads);
     return run;
 }
 

@@ -10,7 +10,7 @@
 #include "src/base/minmax.h"
 #include "src/base/pool.h"
 
-enum { PIECE_VALUES = 1 << 16, ALIGN = 256, FIELDS = 4, FIELDS_OF_PAIRS = 7 };
+enum { PIECE_VALUES = 1 << 16, ALIGN = 256 };
 
 struct ot_stream {
     struct ot_stream_config config;
@@ -20,7 +20,7 @@ struct ot_stream {
     int block;
     size_t own_at; /* where the layer's own slab lies in `weights` */
     void *constants, *weights, *x, *y, *work, *scratch, *hessian;
-    int32_t *batch; /* device: [FIELDS_OF_PAIRS, most_tokens], as ot_batch_view */
+    int32_t *batch; /* device: [OT_MOST_TOKEN_ARRAYS, most_tokens] */
     float *losses;  /* device */
     char *staging;  /* host: a slab in the device's dtype; or losses */
     float *pieces;  /* host: [threads, PIECE_VALUES] */
@@ -132,7 +132,7 @@ static int alloc_device(struct ot_stream *s) {
     OT_TRY(alloc(s, boundary, "activations", &s->y));
     OT_TRY(alloc(s, work, "inner activations", &s->work));
     OT_TRY(alloc(s, scratch, "scratch", &s->scratch));
-    OT_TRY(alloc(s, FIELDS_OF_PAIRS * (size_t)n * sizeof *s->batch, "tokens", &batch));
+    OT_TRY(alloc(s, OT_MOST_TOKEN_ARRAYS * (size_t)n * sizeof *s->batch, "tokens", &batch));
     s->batch = batch;
     OT_TRY(alloc(s, (size_t)n * sizeof *s->losses, "losses", &losses));
     s->losses = losses;
@@ -268,39 +268,31 @@ static int refuse_stop(void) {
     return ot_fail(OT_E_INTERRUPT, "stopped");
 }
 
-/* Copies a sequence to the device, and describes the call. x NULL: the block reads only tokens. */
+/* Copies a sequence to the device, and describes the call. x: on the host; block 0 does not read it. */
 static struct ot_block_run begin_run(struct ot_stream *s, const struct ot_sequence *q, const char *x) {
-    const int32_t *fields[FIELDS_OF_PAIRS] = {q->tokens,      q->targets,   q->position, q->row_start,
-                                              q->input_first, q->input_end, q->key_end};
+    const int32_t *fields[OT_MOST_TOKEN_ARRAYS] = {q->tokens,      q->targets,   q->position, q->row_start,
+                                                   q->input_first, q->input_end, q->key_end};
     const struct ot_block_spec *spec = &s->chain->blocks[s->block];
     int64_t room = s->config.most_tokens;
     size_t at = 0;
-    struct ot_block_run run = {.lane = s->lane,
-                               .dtype = s->chain->dtype,
-                               .pass = OT_PASS_EVAL,
-                               .batch = {.n_tokens = q->n_tokens,
-                                         .tokens = s->batch,
-                                         .targets = s->batch + room,
-                                         .position = s->batch + 2 * room,
-                                         .row_start = s->batch + 3 * room,
-                                         .n_inputs = q->n_inputs,
-                                         .input_first = s->batch + 4 * room,
-                                         .input_end = s->batch + 5 * room,
-                                         .key_end = s->batch + 6 * room},
-                               .constants = s->constants,
-                               .x = x ? s->x : NULL,
-                               .y = s->y,
-                               .work = s->work,
-                               .scratch = s->scratch,
-                               .token_loss = s->losses};
-    for (int f = 0; f < (q->key_end ? FIELDS_OF_PAIRS : FIELDS); f++)
+    const struct ot_block_caller caller = {.chain = s->chain,
+                                           .lane = s->lane,
+                                           .pass = OT_PASS_EVAL,
+                                           .constants = s->constants,
+                                           .x = s->x,
+                                           .y = s->y,
+                                           .work = s->work,
+                                           .scratch = s->scratch,
+                                           .token_loss = s->losses};
+    struct ot_block_run run = ot_block_run_make(&caller, s->block, s->batch, room, q->n_tokens, q->n_inputs);
+    for (int f = 0; f < ot_chain_token_arrays(s->chain); f++)
         ot_lane_copy(s->lane, OT_COPY_H2D, s->batch + f * room, fields[f],
                      (size_t)q->n_tokens * sizeof(int32_t));
     for (int u = 0; u < spec->n_uses; u++) {
         run.weights[u] = (char *)s->weights + at;
         at += slab_bytes(s->chain, spec->uses[u].slab);
     }
-    if (x)
+    if (run.x)
         ot_lane_copy(s->lane, OT_COPY_H2D, s->x, x + ot_stream_boundary_bytes(s->config.model, q->first),
                      (size_t)ot_stream_boundary_bytes(s->config.model, q->n_tokens));
     return run;
@@ -312,7 +304,7 @@ int ot_stream_forward(struct ot_stream *s, const struct ot_sequences *sequences,
         const struct ot_sequence *q = &sequences->list[i];
         if (stopped())
             return refuse_stop();
-        struct ot_block_run run = begin_run(s, q, s->block > 0 ? x : NULL);
+        struct ot_block_run run = begin_run(s, q, x);
         s->chain->forward(s->chain->context, s->block, &run);
         ot_lane_copy(s->lane, OT_COPY_D2H, (char *)x + ot_stream_boundary_bytes(s->config.model, q->first),
                      s->y, (size_t)ot_stream_boundary_bytes(s->config.model, q->n_tokens));
@@ -329,7 +321,6 @@ int ot_stream_losses(struct ot_stream *s, const struct ot_sequences *sequences, 
     for (int64_t i = 0; i < sequences->n; i++) {
         const struct ot_sequence *q = &sequences->list[i];
         struct ot_block_run run = begin_run(s, q, x);
-        run.y = NULL;
         s->chain->forward(s->chain->context, s->block, &run);
         ot_lane_copy(s->lane, OT_COPY_D2H, losses, s->losses, (size_t)q->n_tokens * sizeof *losses);
         OT_TRY(ot_lane_sync(s->lane));
