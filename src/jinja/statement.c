@@ -26,16 +26,8 @@ int ot_jinja_set(struct ot_jinja_run *run, struct ot_jinja_scope *scope, const s
             scope->bindings[i].value = *value;
             return 0;
         }
-    if (scope->n == scope->capacity) {
-        size_t capacity = scope->capacity ? 2 * scope->capacity : 4;
-        struct ot_jinja_binding *bindings = ot_jinja_alloc(&run->heap, capacity, sizeof *bindings);
-        if (!bindings)
-            return run->heap.error;
-        if (scope->n > 0)
-            memcpy(bindings, scope->bindings, scope->n * sizeof *bindings);
-        scope->bindings = bindings;
-        scope->capacity = capacity;
-    }
+    OT_TRY(
+        ot_jinja_grow(&run->heap, &scope->bindings, scope->n, &scope->capacity, sizeof *scope->bindings, 4));
     scope->bindings[scope->n++] = (struct ot_jinja_binding){name, *value};
     return 0;
 }
