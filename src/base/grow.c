@@ -10,9 +10,7 @@
 /* The least capacity, so that small arrays are not reallocated often. */
 enum { LEAST = 32 };
 
-bool ot_try_grow(void *array, size_t *capacity, size_t needed, size_t each) {
-    if (needed <= *capacity)
-        return true;
+bool ot_array_reallocate(void *array, size_t *capacity, size_t needed, size_t each) {
     size_t most = SIZE_MAX / each;
     if (needed > most)
         return false;
@@ -28,8 +26,6 @@ bool ot_try_grow(void *array, size_t *capacity, size_t needed, size_t each) {
     return true;
 }
 
-int ot_grow(void *array, size_t *capacity, size_t needed, size_t each, const char *what) {
-    return ot_try_grow(array, capacity, needed, each)
-               ? 0
-               : ot_fail(OT_E_BUDGET, "no memory for %zu %s", needed, what);
+int ot_array_fail(size_t needed, const char *what) {
+    return ot_fail(OT_E_BUDGET, "no memory for %zu %s", needed, what);
 }
