@@ -1,9 +1,16 @@
 #include "kernels/device.h"
 
 #include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
+
+enum { PINNED_ALIGN = 4096, HUGE_PAGE = 2 << 20 };
 
 static const struct kind {
     const char *name;
@@ -75,44 +82,212 @@ bool ot_device_slows_under_load(const struct ot_device *device) {
     return device->api->slows_under_load;
 }
 
+/* ---- the ledger of a device: its memory, within a budget, and the failures of its lanes ---- */
+
+struct allocation {
+    struct allocation *next;
+    void *memory;
+    size_t bytes;
+};
+
+struct failure {
+    struct failure *next;
+    struct ot_error error;
+};
+
+struct ot_device_ledger {
+    pthread_mutex_t mutex; /* guards the members below */
+    struct ot_device_usage usage;
+    struct allocation *allocations;
+    struct failure *failures;
+};
+
+int ot_device_begin(struct ot_device *device, const struct ot_device_api *api, const struct ot_ops *ops,
+                    const struct ot_placement *placement, const struct ot_device_usage *usage) {
+    struct ot_device_ledger *ledger = calloc(1, sizeof *ledger);
+    if (!ledger)
+        return ot_fail(OT_E_DEVICE, "no memory to open the device");
+    ledger->usage = *usage;
+    pthread_mutex_init(&ledger->mutex, NULL);
+    *device = (struct ot_device){api, ops, *placement, ledger};
+    return 0;
+}
+
+void ot_device_end(struct ot_device *device) {
+    struct ot_device_ledger *ledger = device->ledger;
+    assert(!ledger->allocations && ledger->usage.pinned_bytes == 0);
+    for (struct failure *failure = ledger->failures, *next; failure; failure = next) {
+        next = failure->next;
+        free(failure);
+    }
+    pthread_mutex_destroy(&ledger->mutex);
+    free(ledger);
+}
+
+const struct ot_error *ot_device_keep_error(struct ot_device *device, const struct ot_error *error) {
+    static const struct ot_error nameless = {
+        .code = OT_E_DEVICE, .text = "the device failed, and there was no memory to describe the error"};
+    struct ot_device_ledger *ledger = device->ledger;
+    struct failure *failure = malloc(sizeof *failure);
+    if (!failure)
+        return &nameless;
+    failure->error = *error;
+    pthread_mutex_lock(&ledger->mutex);
+    failure->next = ledger->failures;
+    ledger->failures = failure;
+    pthread_mutex_unlock(&ledger->mutex);
+    return &failure->error;
+}
+
+/* Hold the mutex. */
+static int take(struct ot_device_usage *usage, size_t bytes, const char *name) {
+    size_t left = usage->budget_bytes - usage->used_bytes;
+    if (bytes > left)
+        return ot_fail_cause(
+            OT_E_BUDGET, OT_CAUSE_DEVICE_BUDGET,
+            "device memory is %zu bytes short for '%s', which needs %zu: %zu of the budget of %zu are "
+            "in use",
+            bytes - left, name, bytes, usage->used_bytes, usage->budget_bytes);
+    usage->used_bytes += bytes;
+    usage->peak_bytes = ot_max(usage->peak_bytes, usage->used_bytes);
+    return 0;
+}
+
+/* Errors: OT_E_BUDGET. The text tells how many bytes are missing. */
+static int ledger_reserve(struct ot_device_ledger *ledger, size_t bytes, const char *name,
+                          struct allocation **out) {
+    struct allocation *allocation = *out = calloc(1, sizeof *allocation);
+    if (!allocation)
+        return ot_fail(OT_E_BUDGET, "no memory to record the allocation of '%s'", name);
+    allocation->bytes = bytes;
+    pthread_mutex_lock(&ledger->mutex);
+    int rc = take(&ledger->usage, bytes, name);
+    pthread_mutex_unlock(&ledger->mutex);
+    if (rc < 0)
+        free(allocation);
+    return rc;
+}
+
+/* The allocation has this memory. NULL: there was none, and its bytes go back to the budget. */
+static void ledger_settle(struct ot_device_ledger *ledger, struct allocation *allocation, void *memory) {
+    pthread_mutex_lock(&ledger->mutex);
+    if (memory) {
+        allocation->memory = memory;
+        allocation->next = ledger->allocations;
+        ledger->allocations = allocation;
+    } else {
+        ledger->usage.used_bytes -= allocation->bytes;
+        free(allocation);
+    }
+    pthread_mutex_unlock(&ledger->mutex);
+}
+
+/* Gives the bytes of an allocation back to the budget, and returns how many they are. */
+static size_t ledger_remove(struct ot_device_ledger *ledger, const void *memory) {
+    pthread_mutex_lock(&ledger->mutex);
+    struct allocation **link = &ledger->allocations;
+    while (*link && (*link)->memory != memory)
+        link = &(*link)->next;
+    struct allocation *allocation = *link;
+    assert(allocation); /* otherwise the memory was freed before, or this device did not allocate it */
+    size_t bytes = allocation->bytes;
+    *link = allocation->next;
+    ledger->usage.used_bytes -= bytes;
+    pthread_mutex_unlock(&ledger->mutex);
+    free(allocation);
+    return bytes;
+}
+
 /* ---- memory ---- */
 
 int ot_device_alloc(struct ot_device *device, size_t bytes, const char *name, void **out) {
-    return device->api->alloc(device, bytes, name, out);
+    struct allocation *allocation;
+    *out = NULL;
+    if (bytes == 0)
+        return 0;
+    OT_TRY(ledger_reserve(device->ledger, bytes, name, &allocation));
+    int rc = device->api->alloc(device, bytes, name, out);
+    ledger_settle(device->ledger, allocation, *out);
+    return rc;
 }
 
 void ot_device_free(struct ot_device *device, void *memory) {
     if (memory)
-        device->api->free(device, memory);
+        device->api->free(device, memory, ledger_remove(device->ledger, memory));
+}
+
+static size_t pinned_bytes(size_t bytes) {
+    return (bytes + PINNED_ALIGN - 1) / PINNED_ALIGN * PINNED_ALIGN;
 }
 
 int ot_device_alloc_pinned(struct ot_device *device, size_t bytes, const char *name, void **out) {
-    return device->api->alloc_pinned(device, bytes, name, out);
+    size_t mapped = pinned_bytes(bytes);
+    *out = NULL;
+    if (bytes == 0)
+        return 0;
+    void *memory = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return ot_fail_errno(OT_E_BUDGET, errno, "the machine has no %zu bytes of host memory left for '%s'",
+                             bytes, name);
+    if (mapped >= HUGE_PAGE)
+        madvise(memory, mapped, MADV_HUGEPAGE); /* a failure costs speed only */
+    int rc = ot_device_place(device, memory, mapped, name);
+    if (rc == 0)
+        rc = ot_device_pin(device, memory, mapped, bytes, name);
+    if (rc < 0) {
+        munmap(memory, mapped);
+        return rc;
+    }
+    *out = memory;
+    return 0;
 }
 
 void ot_device_free_pinned(struct ot_device *device, void *memory, size_t bytes) {
-    if (memory)
-        device->api->free_pinned(device, memory, bytes);
+    if (!memory)
+        return;
+    ot_device_unpin(device, memory, bytes);
+    munmap(memory, pinned_bytes(bytes));
 }
 
 int ot_device_place(struct ot_device *device, void *memory, size_t bytes, const char *name) {
-    return device->api->place(device, memory, bytes, name);
+    const struct ot_placement *placement = &device->placement;
+    int rc = placement->memory ? placement->memory(placement->context, memory, bytes) : 0;
+    return rc < 0 ? ot_fail_context(rc, "'%s'", name) : 0;
 }
 
 int ot_device_pin(struct ot_device *device, void *memory, size_t bytes, size_t own_bytes, const char *name) {
-    return device->api->pin(device, memory, bytes, own_bytes, name);
+    struct ot_device_usage *usage = &device->ledger->usage;
+    if (device->api->pin)
+        OT_TRY(device->api->pin(device, memory, bytes, name));
+    pthread_mutex_lock(&device->ledger->mutex);
+    usage->pinned_bytes += own_bytes;
+    usage->pinned_peak_bytes = ot_max(usage->pinned_peak_bytes, usage->pinned_bytes);
+    pthread_mutex_unlock(&device->ledger->mutex);
+    return 0;
 }
 
 void ot_device_unpin(struct ot_device *device, void *memory, size_t own_bytes) {
-    device->api->unpin(device, memory, own_bytes);
+    struct ot_device_usage *usage = &device->ledger->usage;
+    if (device->api->unpin)
+        device->api->unpin(device, memory);
+    pthread_mutex_lock(&device->ledger->mutex);
+    assert(usage->pinned_bytes >= own_bytes);
+    usage->pinned_bytes -= own_bytes;
+    pthread_mutex_unlock(&device->ledger->mutex);
 }
 
 void ot_device_usage(const struct ot_device *device, struct ot_device_usage *out) {
-    device->api->usage(device, out);
+    pthread_mutex_lock(&device->ledger->mutex);
+    *out = device->ledger->usage;
+    pthread_mutex_unlock(&device->ledger->mutex);
 }
 
 void ot_device_forget_peaks(struct ot_device *device) {
-    device->api->forget_peaks(device);
+    struct ot_device_usage *usage = &device->ledger->usage;
+    pthread_mutex_lock(&device->ledger->mutex);
+    usage->peak_bytes = usage->used_bytes;
+    usage->pinned_peak_bytes = usage->pinned_bytes;
+    pthread_mutex_unlock(&device->ledger->mutex);
 }
 
 int ot_device_measure_peer(struct ot_device *device, const char *bus_id, const void *memory, size_t bytes,

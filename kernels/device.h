@@ -53,6 +53,8 @@ struct ot_device;
 struct ot_lane;
 struct ot_event;
 struct ot_ops;
+struct ot_device_ledger;
+struct ot_error;
 
 /* Callbacks of the device's owner that place threads and memory (offload/topology/topology.h). Each callback
  * may be NULL. */
@@ -231,15 +233,12 @@ struct ot_device_api {
     bool (*has_dtype)(const struct ot_device *device, enum ot_dtype dtype);
     int64_t token_multiple; /* 0: micro-batches are not padded */
     bool slows_under_load;
+    /* Device memory that is in the budget already. bytes > 0; *out stays NULL after an error. */
     int (*alloc)(struct ot_device *device, size_t bytes, const char *name, void **out);
-    void (*free)(struct ot_device *device, void *memory);
-    int (*alloc_pinned)(struct ot_device *device, size_t bytes, const char *name, void **out);
-    void (*free_pinned)(struct ot_device *device, void *memory, size_t bytes);
-    int (*place)(struct ot_device *device, void *memory, size_t bytes, const char *name);
-    int (*pin)(struct ot_device *device, void *memory, size_t bytes, size_t own_bytes, const char *name);
-    void (*unpin)(struct ot_device *device, void *memory, size_t own_bytes);
-    void (*usage)(const struct ot_device *device, struct ot_device_usage *out);
-    void (*forget_peaks)(struct ot_device *device);
+    void (*free)(struct ot_device *device, void *memory, size_t bytes);
+    /* NULL: copies from and to any host memory run at full speed */
+    int (*pin)(struct ot_device *device, void *memory, size_t bytes, const char *name);
+    void (*unpin)(struct ot_device *device, void *memory);
     int (*tune)(struct ot_device *device, void *memory, size_t bytes, double seconds,
                 struct ot_device_tuning *out); /* NULL: the device has nothing to tune */
     int (*measure_peer)(struct ot_device *device, const char *bus_id, const void *memory, size_t bytes,
@@ -267,6 +266,8 @@ struct ot_device_api {
 struct ot_device {
     const struct ot_device_api *api;
     const struct ot_ops *ops;
+    struct ot_placement placement;
+    struct ot_device_ledger *ledger; /* of kernels/device.c */
 };
 struct ot_lane {
     struct ot_device *device;
@@ -274,6 +275,15 @@ struct ot_lane {
 struct ot_event {
     struct ot_device *device;
 };
+
+/* For `open`: fills in the members of `device`. Its use of memory begins with `usage`, which has the budget.
+ * Errors: OT_E_DEVICE. */
+int ot_device_begin(struct ot_device *device, const struct ot_device_api *api, const struct ot_ops *ops,
+                    const struct ot_placement *placement, const struct ot_device_usage *usage);
+/* For `close`: all memory has been freed. */
+void ot_device_end(struct ot_device *device);
+/* Returns a copy of a lane's failure that is valid until ot_device_end, because events outlive lanes. */
+const struct ot_error *ot_device_keep_error(struct ot_device *device, const struct ot_error *error);
 
 extern const struct ot_device_api ot_cpu_device_api;
 /* NULL in programs that are linked neither with kernels/cuda nor, in tests, with its emulation. */

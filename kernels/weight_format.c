@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/pool.h"
 
 static const char *const names[OT_WEIGHT_FORMATS] = {"fp32", "bf16",       "fp16", "int8",
@@ -111,7 +112,7 @@ static uint32_t largest_bits(const float *x) {
     uint32_t most = 0;
     for (int i = 0; i < BLOCK; i++) {
         uint32_t bits = ot_f32_bits(x[i]) & 0x7fffffffu;
-        most = bits > most ? bits : most;
+        most = ot_max(bits, most);
     }
     return most;
 }
@@ -218,7 +219,7 @@ static void encode_int8_chunk(void *context, int64_t begin, int64_t end, int64_t
             uint32_t bits = largest_bits(x);
             if (!is_finite(bits))
                 note_not_finite(e, row * cols + col, x);
-            most = bits > most ? bits : most;
+            most = ot_max(bits, most);
         }
         if (!is_finite(most))
             continue;
@@ -320,7 +321,7 @@ static void nest_chunk(void *context, int64_t begin, int64_t end, int64_t chunk,
     struct nesting *nesting = context;
     for (int64_t group = begin; group < end; group++) {
         int64_t first = group * OT_WEIGHT_GROUP, left = nesting->n - first;
-        int64_t n = left < OT_WEIGHT_GROUP ? left : OT_WEIGHT_GROUP;
+        int64_t n = ot_min(left, OT_WEIGHT_GROUP);
         float most = 0;
         for (int64_t i = first; i < first + n; i++)
             most = fmaxf(most, fabsf(nesting->scales[i] - nesting->offset));
@@ -381,7 +382,7 @@ void ot_weight_decode(const struct ot_weight *w, const void *encoded, enum ot_dt
     struct ot_weight_layout l = ot_weight_layout(w);
     assert(ot_weight_is_range(w, first, n));
     for (int64_t begin = first; begin < first + n; begin += l.unit) {
-        int64_t end = begin + l.unit < first + n ? begin + l.unit : first + n;
+        int64_t end = ot_min(begin + l.unit, first + n);
         float scale = l.n_scales > 0 ? scale_of(w, &l, encoded, begin / l.unit) : 1;
         for (int64_t i = begin; i < end; i++)
             ot_dtype_write(dtype, out, i - first, weight_at(w, &l, encoded, i, scale));

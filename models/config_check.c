@@ -5,6 +5,7 @@
 #include "models/family.h"
 #include "models/rope.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 /* Largest width of an activation: tokens (below 2^31) times a few widths times 4 bytes stays far below 2^63.
  * The widest published model has 2^16. */
@@ -46,7 +47,7 @@ static int check_counts(const struct ot_model_config *c, const char *where) {
     if (c->n_experts > 0) {
         const struct field experts[] = {
             {"num_experts", c->n_experts, OT_MOST_EXPERTS},
-            {"num_experts_per_tok", c->top_experts, c->n_experts < OT_MOST_TOP ? c->n_experts : OT_MOST_TOP},
+            {"num_experts_per_tok", c->top_experts, ot_min(c->n_experts, OT_MOST_TOP)},
             {"moe_intermediate_size", c->expert_ffn, MAX_WIDTH}};
         for (size_t i = 0; i < sizeof experts / sizeof experts[0]; i++)
             OT_TRY(check_count(&experts[i], where));

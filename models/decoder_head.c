@@ -10,6 +10,7 @@
  * yet. The chunks begin behind them. */
 #include "models/decoder.h"
 #include "models/linear.h"
+#include "src/base/minmax.h"
 
 /* Tokens are computed in chunks. A chunk is the unit of the gradients: each rewrites the projection's fp32
  * gradient, 8 bytes a parameter for 2 x CHUNK_TOKENS FLOPs. At the rates of an H100 (3.0 TB/s, 700 TFLOP/s)
@@ -29,10 +30,6 @@ static int64_t piece_tokens(int64_t vocab) {
     return tokens;
 }
 
-static int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
 /* One chunk: its tokens, and its buffers in scratch. In fp32 the gradient overwrites the logits: there a
  * piece of the logits is a piece of dlogits. */
 struct chunk {
@@ -47,8 +44,8 @@ struct chunk {
 static size_t head_memory(const struct ot_model *model, enum ot_dtype dtype, int64_t n_tokens, void *scratch,
                           struct chunk *chunk) {
     size_t vocab = (size_t)model->config.vocab, width = (size_t)model->config.hidden * ot_dtype_bytes(dtype);
-    size_t n = (size_t)smaller(n_tokens, CHUNK_TOKENS);
-    size_t piece = (size_t)smaller(n_tokens, piece_tokens(model->config.vocab));
+    size_t n = (size_t)ot_min(n_tokens, CHUNK_TOKENS);
+    size_t piece = (size_t)ot_min(n_tokens, piece_tokens(model->config.vocab));
     struct ot_pieces pieces = {.base = scratch};
     chunk->normed = ot_pieces_take(&pieces, n * width);
     chunk->dnormed = ot_pieces_take(&pieces, n * width);
@@ -211,10 +208,10 @@ static void run_chunks(const struct ot_model *model, const struct ot_block_run *
     skip_inputs(model, run, want_grad);
     for (int64_t first = begin; first < n; first += CHUNK_TOKENS) {
         struct chunk chunk =
-            make_chunk(model, run, first, smaller(n - first, CHUNK_TOKENS), want_grad, first == begin);
+            make_chunk(model, run, first, ot_min(n - first, CHUNK_TOKENS), want_grad, first == begin);
         chunk_norm(model, run, &chunk);
         for (int64_t at = 0; at < chunk.n; at += step)
-            piece_loss(model, run, &chunk, at, smaller(chunk.n - at, step), want_grad);
+            piece_loss(model, run, &chunk, at, ot_min(chunk.n - at, step), want_grad);
         if (want_grad)
             chunk_backward(model, run, &chunk);
     }

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "models/encdec.h"
+#include "src/base/minmax.h"
 
 /* ---- buckets ---- */
 
@@ -18,7 +19,7 @@ static int64_t bucket_of(const struct ot_model_config *c, bool both, int64_t dis
     float ratio = logf((float)far / (float)exact) / (float)log((double)c->position_distance / (double)exact) *
                   (float)(buckets - exact);
     int64_t bucket = exact + (int64_t)ratio;
-    return base + (bucket < buckets - 1 ? bucket : buckets - 1);
+    return base + ot_min(bucket, buckets - 1);
 }
 
 /* Beyond this distance all distances have one bucket. */

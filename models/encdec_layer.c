@@ -1,5 +1,6 @@
 /* Forward and backward of the layers of an encoder-decoder. encdec.h has the formulas. */
 #include "models/encdec.h"
+#include "src/base/minmax.h"
 
 static struct ot_encdec_call make_call(const struct ot_model *model, int64_t layer,
                                        const struct ot_block_run *run) {
@@ -13,7 +14,7 @@ static struct ot_encdec_call make_call(const struct ot_model *model, int64_t lay
     };
     /* In generation all inputs are in the first call. */
     int64_t n = run->batch.n_tokens, n_inputs = run->batch.n_inputs - run->kv.n_past;
-    n_inputs = n_inputs < 0 ? 0 : n_inputs < n ? n_inputs : n;
+    n_inputs = n_inputs < 0 ? 0 : ot_min(n_inputs, n);
     const struct ot_token_range targets = {n_inputs, n - n_inputs};
     call.inputs = (struct ot_token_range){0, n_inputs};
     call.own = call.is_decoder ? targets : call.inputs;

@@ -1,8 +1,6 @@
 #include "models/encdec.h"
 
-static int64_t larger(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
+#include "src/base/minmax.h"
 
 struct ot_encdec_map_layout ot_encdec_map_find(const struct ot_model *model, int64_t layer,
                                                enum ot_encdec_map map) {
@@ -82,9 +80,9 @@ static void take_lora_scratch(const struct ot_model *model, int64_t layer, size_
     for (int i = 0; i < OT_ENCDEC_MAPS; i++) {
         const struct ot_encdec_map_layout map = ot_encdec_map_find(model, layer, (enum ot_encdec_map)i);
         size_t bytes = ot_linear_products_bytes(map.lora);
-        rank = larger(rank, map.lora->rank);
-        widest = larger(widest, map.in);
-        products = bytes > products ? bytes : products;
+        rank = ot_max(rank, map.lora->rank);
+        widest = ot_max(widest, map.in);
+        products = ot_max(bytes, products);
         drops = drops || (map.lora->n > 0 && map.lora->drop > 0);
     }
     m->dax = ot_pieces_take(pieces, tokens * (size_t)rank * item);
@@ -97,9 +95,9 @@ static size_t scratch_memory(const struct ot_model *model, int64_t layer, int64_
     const struct ot_model_config *c = &model->config;
     size_t tokens = (size_t)n, item = ot_dtype_bytes(model->chain.dtype);
     struct ot_pieces pieces = {.base = scratch};
-    m->wide = ot_pieces_take(&pieces, tokens * (size_t)larger(c->ffn, model->qkv_elems) * item);
+    m->wide = ot_pieces_take(&pieces, tokens * (size_t)ot_max(c->ffn, model->qkv_elems) * item);
     m->normed = ot_pieces_take(&pieces, tokens * (size_t)c->hidden * item);
-    m->narrow = ot_pieces_take(&pieces, tokens * (size_t)larger(c->hidden, model->q_elems) * item);
+    m->narrow = ot_pieces_take(&pieces, tokens * (size_t)ot_max(c->hidden, model->q_elems) * item);
     m->rstd = ot_pieces_take(&pieces, tokens * sizeof(float));
     take_lora_scratch(model, layer, tokens, item, &pieces, m);
     m->attention = ot_pieces_take(&pieces, ot_attend_spans_scratch_bytes(n, c->n_heads, c->position_buckets));

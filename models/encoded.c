@@ -5,6 +5,7 @@
 
 #include "models/decoder.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 enum ot_weight_format ot_base_format(enum ot_base_type base, enum ot_dtype dtype) {
     static const enum ot_weight_format formats[] = {
@@ -174,10 +175,6 @@ struct encoder_sizes {
     size_t encoded, scales, carry;
 };
 
-static size_t larger(size_t a, int64_t b) {
-    return (size_t)b > a ? (size_t)b : a;
-}
-
 static struct encoder_sizes sizes_of(const struct ot_model *model) {
     struct encoder_sizes sizes = {0};
     for (int slab = 0; slab < model->chain.n_slabs; slab++) {
@@ -185,9 +182,9 @@ static struct encoder_sizes sizes_of(const struct ot_model *model) {
         while (model->slabs[slab].encoded_bytes > 0 && next_part(model, slab, &part)) {
             struct ot_weight_layout l = ot_weight_layout(&part.weight);
             bool nested = part.weight.format == OT_WEIGHT_NF4_DOUBLE;
-            sizes.encoded = larger(sizes.encoded, l.bytes);
-            sizes.scales = larger(sizes.scales, nested ? l.n_scales * (int64_t)sizeof(float) : 0);
-            sizes.carry = larger(sizes.carry, l.unit * (int64_t)sizeof(float));
+            sizes.encoded = ot_max(sizes.encoded, (size_t)l.bytes);
+            sizes.scales = ot_max(sizes.scales, nested ? (size_t)l.n_scales * sizeof(float) : 0);
+            sizes.carry = ot_max(sizes.carry, (size_t)l.unit * sizeof(float));
         }
     }
     return sizes;
@@ -242,7 +239,7 @@ static int take(struct ot_slab_encoder *e, int64_t n, const float *values) {
     struct ot_weight_layout l = ot_weight_layout(&e->part.weight);
     int64_t end = e->taken + n;
     if (e->carried > 0) {
-        int64_t missing = l.unit - e->carried, more = missing < n ? missing : n;
+        int64_t missing = l.unit - e->carried, more = ot_min(missing, n);
         memcpy(e->carry + e->carried, values, (size_t)more * sizeof *values);
         e->carried += more;
         values += more;
@@ -282,7 +279,7 @@ int ot_slab_encoder_put(struct ot_slab_encoder *e, int slab, int64_t first, int6
     if (first == 0)
         OT_TRY(begin_part(e, slab, 0));
     while (n > 0) {
-        int64_t left = e->part.weight.rows * e->part.weight.cols - e->taken, some = n < left ? n : left;
+        int64_t left = e->part.weight.rows * e->part.weight.cols - e->taken, some = ot_min(n, left);
         if (slab != e->slab || first != e->part.first + e->taken)
             return ot_fail(OT_E_INTERNAL, "parameter %lld of slab %d does not follow the one before",
                            (long long)first, slab);

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "models/decoder.h"
+#include "src/base/minmax.h"
 #include "src/base/random.h"
 
 /* An encoder-decoder has the standard deviations of T5 (T5PreTrainedModel): its attention does not divide
@@ -54,7 +55,7 @@ void ot_model_init_values(const struct ot_model *model, uint64_t seed, int slab,
         int64_t tensor_end = t->first + t->rows * t->cols;
         if (at >= tensor_end)
             continue;
-        int64_t stop = end < tensor_end ? end : tensor_end;
+        int64_t stop = ot_min(end, tensor_end);
         init_part(model, seed, tensor, at - t->first, stop - at, values + (at - first));
         at = stop;
     }

@@ -1,8 +1,6 @@
 #include "models/layer_memory.h"
 
-static int64_t larger(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
+#include "src/base/minmax.h"
 
 enum ot_keep_level ot_layer_qkv_level(const struct ot_model *model, int64_t layer) {
     double window = (double)ot_model_layer_window(&model->config, layer);
@@ -155,7 +153,7 @@ static size_t products_bytes(const struct ot_layer_layout *at) {
     size_t most = 0;
     for (int i = 0; i < 4; i++) {
         size_t bytes = ot_linear_products_bytes(units[i]);
-        most = bytes > most ? bytes : most;
+        most = ot_max(bytes, most);
     }
     return most;
 }
@@ -167,21 +165,21 @@ static size_t scratch_memory(const struct ot_model *model, int64_t layer, int64_
     const struct ot_layer_layout *at = &model->layers[layer];
     /* All units have one dropout, and need memory for one x. */
     const struct inner inner = inner_of(model, layer, n_tokens);
-    int64_t widest = larger(larger(c->hidden, c->ffn), model->q_elems);
+    int64_t widest = ot_max(ot_max(c->hidden, c->ffn), model->q_elems);
     int64_t experts = inner.experts ? inner.rows : 0;
-    int64_t rank = larger(at->qkv_lora.rank, at->o_lora.rank);
-    int64_t inner_rank = larger(at->gate_up_lora.rank, at->down_lora.rank);
+    int64_t rank = ot_max(at->qkv_lora.rank, at->o_lora.rank);
+    int64_t inner_rank = ot_max(at->gate_up_lora.rank, at->down_lora.rank);
     bool adapted = rank > 0 || inner_rank > 0;
     size_t n = (size_t)n_tokens, item = ot_dtype_bytes(model->chain.dtype);
     bool qk_norm = c->qk_norm != OT_QK_NORM_NONE, mean = c->norm == OT_NORM_LAYER;
-    int64_t normed = larger(c->hidden, qk_norm ? model->q_elems + model->kv_elems : 0);
+    int64_t normed = ot_max(c->hidden, qk_norm ? model->q_elems + model->kv_elems : 0);
     struct ot_pieces pieces = {.base = scratch};
     memory->wide =
-        ot_pieces_take(&pieces, (size_t)larger(inner.rows * inner.ffn, n_tokens * model->qkv_elems) * item);
+        ot_pieces_take(&pieces, (size_t)ot_max(inner.rows * inner.ffn, n_tokens * model->qkv_elems) * item);
     memory->normed = ot_pieces_take(&pieces, n * (size_t)normed * item);
-    memory->narrow = ot_pieces_take(&pieces, n * (size_t)larger(c->hidden, model->q_elems) * item);
+    memory->narrow = ot_pieces_take(&pieces, n * (size_t)ot_max(c->hidden, model->q_elems) * item);
     memory->beside = ot_pieces_take(&pieces, c->residual != OT_SEQUENTIAL ? n * (size_t)c->hidden * item : 0);
-    memory->dax = ot_pieces_take(&pieces, (size_t)larger(n_tokens * rank, inner.rows * inner_rank) * item);
+    memory->dax = ot_pieces_take(&pieces, (size_t)ot_max(n_tokens * rank, inner.rows * inner_rank) * item);
     memory->dropped =
         ot_pieces_take(&pieces, at->qkv_lora.drop > 0 && adapted ? n * (size_t)widest * item : 0);
     memory->products = ot_pieces_take(&pieces, products_bytes(at));

@@ -1,5 +1,6 @@
 #include "models/linear.h"
 
+#include "src/base/minmax.h"
 #include "src/base/random.h"
 
 static bool has_lora(const struct ot_linear *linear) {
@@ -245,7 +246,7 @@ size_t ot_linear_products_bytes(const struct ot_lora_unit *lora) {
     size_t most = 0;
     for (int i = 0; lora->dora && i < lora->n; i++) {
         size_t rank = (size_t)lora->maps[i].rank, elems = ((size_t)lora->maps[i].out + rank) * rank;
-        most = elems > most ? elems : most;
+        most = ot_max(elems, most);
     }
     return most * sizeof(float);
 }

@@ -6,6 +6,7 @@
 
 #include "models/model.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 enum { DEFAULT_RANK = 16 };
 
@@ -132,7 +133,7 @@ static struct ot_lora_rank choose(const void *context, const char *module) {
 
 static int fail_part(const struct part *p, const char *why) {
     int bytes = p->key.bytes + (p->value.text ? 1 + p->value.bytes : 0);
-    return ot_fail(OT_E_USAGE, "'%.*s': %s", bytes < 80 ? bytes : 80, p->key.text, why);
+    return ot_fail(OT_E_USAGE, "'%.*s': %s", ot_min(bytes, 80), p->key.text, why);
 }
 
 static int read_rank(const struct part *p, int64_t *out) {
@@ -320,11 +321,10 @@ int ot_lora_spec_check(const struct ot_lora_spec *spec, const struct ot_model_co
                     OT_E_USAGE,
                     "'%.*s' names the MLP, experts or the router of a model with experts, and of these only "
                     "all experts of a layer together can have adapters; this model has %s",
-                    w.bytes < 80 ? w.bytes : 80, w.text, list);
+                    ot_min(w.bytes, 80), w.text, list);
             return ot_fail(
-                OT_E_USAGE, "'%.*s' is the name of no %s; this model has %s", w.bytes < 80 ? w.bytes : 80,
-                w.text, kind == OT_LORA_TARGET ? "module that can have an adapter" : "module with an adapter",
-                list);
+                OT_E_USAGE, "'%.*s' is the name of no %s; this model has %s", ot_min(w.bytes, 80), w.text,
+                kind == OT_LORA_TARGET ? "module that can have an adapter" : "module with an adapter", list);
         }
     }
     return 0;

@@ -4,6 +4,7 @@
 
 #include "models/encoded.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/pool.h"
 
 enum { ROWS = 256 }; /* in a piece: whole units of every format, and of every file */
@@ -32,7 +33,7 @@ static bool find_part(const struct ot_model *model, const struct ot_tensor *weig
 
 static int64_t rows_at(const struct norms *n, int64_t row) {
     int64_t left = n->weight->rows - row;
-    return left < ROWS ? left : ROWS;
+    return ot_min(left, ROWS);
 }
 
 static int get_rows(const struct norms *n, int64_t row) {

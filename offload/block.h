@@ -265,4 +265,20 @@ static inline int ot_chain_token_arrays(const struct ot_chain *chain) {
     return chain->has_pairs ? OT_MOST_TOKEN_ARRAYS : 4;
 }
 
+/* What the calls of one caller have in common. */
+struct ot_block_caller {
+    const struct ot_chain *chain;
+    struct ot_lane *lane;
+    enum ot_pass pass;
+    const void *constants;
+    void *x, *y; /* the boundaries; the runs of block 0 and of the last block leave out theirs */
+    void *work, *scratch;
+    float *token_loss, *logits;
+};
+/* The run of a block, without what differs from caller to caller: weights, gradients, scales, random numbers
+ * and what is saved are zero. token_arrays: device memory, one array every `stride` elements. */
+struct ot_block_run ot_block_run_make(const struct ot_block_caller *caller, int block,
+                                      const int32_t *token_arrays, int64_t stride, int64_t n_tokens,
+                                      int64_t n_inputs);
+
 #endif

@@ -11,6 +11,7 @@
 #include "kernels/cpu/adamw_kernels.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/minmax.h"
 
 const char *const ot_adamw_kernel_names[] = {"avx512", "avx2", "scalar", NULL};
 
@@ -154,7 +155,7 @@ struct ot_adamw ot_adamw_slice(const struct ot_adamw *whole, int64_t first, int6
 
 struct ot_adamw_cut ot_adamw_cut(const struct ot_adamw *args, int64_t unit) {
     int64_t lead = ot_adamw_rounds(args) ? args->first % unit : 0, head = lead ? unit - lead : 0;
-    head = head < args->n ? head : args->n;
+    head = ot_min(head, args->n);
     int64_t whole = (args->n - head) / unit * unit, behind = head + whole;
     return (struct ot_adamw_cut){ot_adamw_slice(args, 0, head), ot_adamw_slice(args, head, whole),
                                  ot_adamw_slice(args, behind, args->n - behind)};

@@ -6,12 +6,13 @@
 #define OT_KERNELS_CPU_ADAMW_ENTRY_H
 
 #include "kernels/cpu/adamw_scales.h"
+#include "src/base/minmax.h"
 
 INLINE void update_8bit(const struct ot_adamw *args, const struct vectors *k, enum adamw_master master,
                         int64_t n) {
     enum { BLOCK = GROUPS * OT_STATE_GROUP };
     for (int64_t i = 0; i < n; i += BLOCK)
-        update_block(args, k, master, i, (int)((n - i < BLOCK ? n - i : BLOCK) / OT_STATE_GROUP),
+        update_block(args, k, master, i, (int)(ot_min(n - i, BLOCK) / OT_STATE_GROUP),
                      args->scales + i / OT_STATE_GROUP);
 }
 

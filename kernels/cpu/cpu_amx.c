@@ -15,6 +15,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "src/base/minmax.h"
+
 enum {
     SIDE = 16,                /* rows of a tile; also columns of fp32, or pairs of bf16 */
     PANEL = OT_CPU_AMX_PANEL, /* rows of A, and columns of B, of the accumulators */
@@ -200,29 +202,25 @@ static void multiply_border(struct a_panel a, const uint16_t *b, int64_t steps,
 
 /* ---- products ---- */
 
-static inline int64_t at_most(int64_t limit, int64_t value) {
-    return value < limit ? value : limit;
-}
-
 int64_t ot_cpu_amx_panel_elems(int64_t k) {
     return (k + STEP - 1) / STEP * 2 * TILE_ELEMS;
 }
 
 void ot_cpu_amx_pack_a(const struct ot_cpu_product *p, int64_t row, uint16_t *panel) {
     struct operand a = {p->a, p->lda, !p->trans_a, false};
-    pack_panel(&a, row, at_most(PANEL, p->m - row), p->k, panel);
+    pack_panel(&a, row, ot_min(p->m - row, PANEL), p->k, panel);
 }
 
 void ot_cpu_amx_pack_b(const struct ot_cpu_product *p, int64_t col, uint16_t *panel) {
     struct operand b = {p->b, p->ldb, p->trans_b, true};
-    pack_panel(&b, col, at_most(PANEL, p->n - col), p->k, panel);
+    pack_panel(&b, col, ot_min(p->n - col, PANEL), p->k, panel);
 }
 
 /* One block of k: A's panel stays in L1 while all panels of B pass. */
 static void multiply_block(const struct ot_cpu_product *p, int64_t k) {
     const uint16_t *a_data = p->a, *b_data = p->b;
     int64_t panel_elems = ot_cpu_amx_panel_elems(p->k), skip = k / STEP * 2 * TILE_ELEMS;
-    int64_t steps = (at_most(BLOCK_K, p->k - k) + STEP - 1) / STEP;
+    int64_t steps = (ot_min(p->k - k, BLOCK_K) + STEP - 1) / STEP;
     bool accumulate = p->accumulate || k > 0;
     for (int64_t i = 0; i < p->m; i += PANEL) {
         struct a_panel a = {a_data + i / PANEL * panel_elems + skip, STEP, TILE_ELEMS, 2 * TILE_ELEMS};
@@ -232,8 +230,8 @@ static void multiply_block(const struct ot_cpu_product *p, int64_t k) {
             const uint16_t *b = b_data + j / PANEL * panel_elems + skip;
             float *c = p->c + i * p->ldc + j;
             struct ot_cpu_product border = {.accumulate = accumulate, .c = c, .ldc = p->ldc};
-            border.m = at_most(PANEL, p->m - i);
-            border.n = at_most(PANEL, p->n - j);
+            border.m = ot_min(p->m - i, PANEL);
+            border.n = ot_min(p->n - j, PANEL);
             if (border.m == PANEL && border.n == PANEL)
                 multiply_panels(a, b, steps, c, p->ldc, accumulate);
             else

@@ -203,24 +203,13 @@ struct ot_pool *ot_cpu_lane_pool(struct ot_lane *lane) {
 }
 
 void ot_cpu_lane_fail(struct ot_lane *base, int rc) {
-    static const struct ot_error nameless = {
-        .code = OT_E_DEVICE, .text = "an op failed, and there was no memory to describe the error"};
     struct cpu_lane *lane = (struct cpu_lane *)base;
-    struct ot_cpu_device *device = device_of(base);
+    struct ot_error error;
     assert(rc < 0);
     if (lane->error)
         return;
-    struct ot_cpu_failure *failure = malloc(sizeof *failure);
-    if (!failure) {
-        lane->error = &nameless;
-        return;
-    }
-    ot_error_save(&failure->error, rc);
-    pthread_mutex_lock(&device->mutex);
-    failure->next = device->failures;
-    device->failures = failure;
-    pthread_mutex_unlock(&device->mutex);
-    lane->error = &failure->error;
+    ot_error_save(&error, rc);
+    lane->error = ot_device_keep_error(base->device, &error);
 }
 
 void *ot_cpu_lane_scratch(struct ot_lane *base, size_t bytes) {

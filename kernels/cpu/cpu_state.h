@@ -2,36 +2,22 @@
 #ifndef OT_KERNELS_CPU_STATE_H
 #define OT_KERNELS_CPU_STATE_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
 
 #include "kernels/device.h"
-#include "src/base/error.h"
+
 #include "src/base/pool.h"
-
-struct ot_cpu_allocation;
-
-/* The failure of a lane. The device frees it when it is closed, because events outlive lanes. */
-struct ot_cpu_failure {
-    struct ot_cpu_failure *next;
-    struct ot_error error;
-};
 
 struct ot_cpu_device {
     struct ot_device base;
     char name[96], arithmetic[192];
     struct ot_pool *pool;
-    struct ot_placement placement;
+
     uint64_t delay_seed;
     _Atomic int n_lanes, n_events; /* number of open ones */
     /* number of lanes ever opened; each lane's number selects a random stream of delays */
     _Atomic uint64_t lane_numbers;
-
-    pthread_mutex_t mutex; /* guards the members below */
-    struct ot_cpu_allocation *allocations;
-    struct ot_device_usage usage;
-    struct ot_cpu_failure *failures;
 };
 
 int ot_cpu_lane_open(struct ot_device *device, const char *name, struct ot_lane **out);

@@ -50,7 +50,7 @@ static struct key_range attention_keys(const struct ot_attention *op, int64_t qu
     int64_t self = query + op->n_keys - op->n;
     int64_t first = op->row_start[query];
     if (op->window)
-        first = larger(first, self - op->window + 1);
+        first = ot_max(first, self - op->window + 1);
     return (struct key_range){first, self + 1};
 }
 
@@ -58,7 +58,7 @@ static struct key_range attention_keys(const struct ot_attention *op, int64_t qu
 static struct key_range attention_block_keys(const struct ot_attention *op, int64_t begin, int64_t end) {
     struct key_range all = attention_keys(op, end - 1);
     for (int64_t query = begin; query < end - 1; query++)
-        all.first = smaller(all.first, attention_keys(op, query).first);
+        all.first = ot_min(all.first, attention_keys(op, query).first);
     return all;
 }
 
@@ -220,14 +220,14 @@ static void attention_block(const struct ot_attention *op, int64_t head, int64_t
         tile->total[i] = op->sinks ? 1 : 0;
     }
     for (int64_t key = all.first; key < all.last; key += KEYS) {
-        int64_t keys = smaller(KEYS, all.last - key);
+        int64_t keys = ot_min(KEYS, all.last - key);
         struct head_rows k = head_rows_at(op->dtype, op->k, op->ldk, key, keys, kv_column);
         struct head_rows v = head_rows_at(op->dtype, op->v, op->ldv, key, keys, kv_column);
         attention_dots(op, q, k, tile->copy, tile->scores);
         for (int64_t i = 0; i < rows; i++) {
             struct key_range seen = attention_keys(op, begin + i);
-            int64_t first = smaller(larger(seen.first - key, 0), keys),
-                    last = larger(smaller(seen.last - key, keys), first);
+            int64_t first = ot_min(ot_max(seen.first - key, 0), keys),
+                    last = ot_max(ot_min(seen.last - key, keys), first);
             attention_mask_row(tile->scores + i * KEYS, first, last, keys);
             if (first == last)
                 continue;
@@ -263,7 +263,7 @@ static void attention_chunk(void *context, int64_t begin, int64_t end, int64_t c
     for (int64_t i = begin; i < end; i++) {
         /* Late queries see most keys, so the longest work starts first. */
         int64_t block = run->blocks - 1 - i / op->heads;
-        attention_block(op, i % op->heads, block * QUERIES, smaller(op->n, (block + 1) * QUERIES), &tile);
+        attention_block(op, i % op->heads, block * QUERIES, ot_min(op->n, (block + 1) * QUERIES), &tile);
     }
 }
 

@@ -56,8 +56,8 @@ static void attention_slopes(const struct ot_attention_backward *op, const struc
     for (int64_t i = 0; i < pair->q.rows; i++) {
         int64_t query = pair->query + i, keys = pair->k.rows;
         struct key_range seen = attention_keys(forward, query);
-        int64_t first = smaller(larger(seen.first - pair->key, 0), keys);
-        int64_t last = larger(smaller(seen.last - pair->key, keys), first);
+        int64_t first = ot_min(ot_max(seen.first - pair->key, 0), keys);
+        int64_t last = ot_max(ot_min(seen.last - pair->key, keys), first);
         float *p = tile->scores + i * KEYS, *ds = tile->slopes + i * KEYS;
         float lse = forward->lse[pair->head * forward->n + query],
               delta = op->scratch[pair->head * forward->n + query];
@@ -92,7 +92,7 @@ static void attention_dq_block(const struct ot_attention_backward *op, int64_t h
     struct key_range all = attention_block_keys(f, begin, end);
     memset(tile->sum, 0, (size_t)(rows * dim) * sizeof(float));
     for (pair.key = all.first; pair.key < all.last; pair.key += KEYS) {
-        int64_t keys = smaller(KEYS, all.last - pair.key);
+        int64_t keys = ot_min(KEYS, all.last - pair.key);
         pair.k = head_rows_at(f->dtype, f->k, f->ldk, pair.key, keys, kv_column);
         pair.v = head_rows_at(f->dtype, f->v, f->ldv, pair.key, keys, kv_column);
         attention_slopes(op, &pair, tile);
@@ -113,7 +113,7 @@ static void attention_dq_chunk(void *context, int64_t begin, int64_t end, int64_
     for (int64_t i = begin; i < end; i++) {
         int64_t block = run->blocks - 1 - i / op->heads;
         attention_dq_block(run->backward, i % op->heads, block * QUERIES,
-                           smaller(op->n, (block + 1) * QUERIES), &tile);
+                           ot_min(op->n, (block + 1) * QUERIES), &tile);
     }
 }
 
@@ -126,7 +126,7 @@ static void attention_add_head(const struct ot_attention_backward *op, struct at
     const struct ot_attention *f = &op->forward;
     int64_t dim = f->head_dim;
     for (pair->query = pair->key; pair->query < f->n; pair->query += QUERIES) {
-        int64_t rows = smaller(QUERIES, f->n - pair->query);
+        int64_t rows = ot_min(QUERIES, f->n - pair->query);
         if (attention_block_keys(f, pair->query, pair->query + rows).first >= end)
             continue;
         pair->q = head_rows_at(f->dtype, f->q, f->ldq, pair->query, rows, pair->head * dim);
@@ -167,8 +167,7 @@ static void attention_dkv_chunk(void *context, int64_t begin, int64_t end, int64
         int64_t first =
             /* early keys are seen by most queries, so the longest work starts first */
             i / op->kv_heads * OWNED_KEYS;
-        attention_dkv_block(run->backward, i % op->kv_heads, first, smaller(op->n, first + OWNED_KEYS),
-                            &tile);
+        attention_dkv_block(run->backward, i % op->kv_heads, first, ot_min(op->n, first + OWNED_KEYS), &tile);
     }
 }
 

@@ -33,7 +33,7 @@ static OT_INLINE void decode_nf4_span(enum ot_dtype dtype, const struct ot_decod
     const float *group_scales = (const float *)(encoded + l.group_scales);
     bool nested = op->weight.format == OT_WEIGHT_NF4_DOUBLE;
     for (int64_t i = begin; i < end; i += OT_WEIGHT_BLOCK) {
-        int64_t block = (op->first + i) / OT_WEIGHT_BLOCK, n = smaller(end - i, OT_WEIGHT_BLOCK);
+        int64_t block = (op->first + i) / OT_WEIGHT_BLOCK, n = ot_min(end - i, OT_WEIGHT_BLOCK);
         const uint8_t *codes = (const uint8_t *)encoded + block * (OT_WEIGHT_BLOCK / 2);
         float scale;
         if (nested)
@@ -60,7 +60,7 @@ static OT_INLINE void decode_mx_span(enum ot_dtype dtype, const struct ot_decode
     struct ot_weight_layout l = ot_weight_layout(&op->weight);
     const uint8_t *encoded = op->encoded, *scales = encoded + l.scales;
     for (int64_t i = begin; i < end; i += OT_WEIGHT_MX_BLOCK) {
-        int64_t block = (op->first + i) / OT_WEIGHT_MX_BLOCK, n = smaller(end - i, OT_WEIGHT_MX_BLOCK);
+        int64_t block = (op->first + i) / OT_WEIGHT_MX_BLOCK, n = ot_min(end - i, OT_WEIGHT_MX_BLOCK);
         const uint8_t *codes = encoded + block * (OT_WEIGHT_MX_BLOCK / 2);
         float scale = ot_f32_from_bits(OT_WEIGHT_MX_SCALE(scales[block]));
         if (n == OT_WEIGHT_MX_BLOCK)

@@ -114,7 +114,7 @@ static OT_INLINE void dora_backward_strip(enum ot_dtype dtype, enum ot_dtype u_d
                                           const struct ot_dora_backward *op, int64_t begin, int64_t end) {
     for (int64_t block = 0; block < op->rows; block += BLOCK_ROWS) {
         ot_vf sums[STRIP_COLS / OT_LANES] = {0};
-        int64_t last = smaller(op->rows, block + BLOCK_ROWS);
+        int64_t last = ot_min(op->rows, block + BLOCK_ROWS);
         for (int64_t row = block; row < last; row++)
             dora_backward_row(dtype, u_dtype, op, row, begin, end, sums);
         if (!op->dchange)

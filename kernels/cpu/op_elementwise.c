@@ -68,7 +68,7 @@ static OT_INLINE void glu_row(enum ot_dtype dtype, const struct ot_glu *op, int6
 /* Splits `lanes` pairs of gate and up, from pair i on. */
 static OT_INLINE void glu_load_pairs(enum ot_dtype dtype, const void *both, int64_t i, int64_t lanes,
                                      ot_vf *gate, ot_vf *up) {
-    int64_t first = smaller(2 * lanes, OT_LANES);
+    int64_t first = ot_min(2 * lanes, OT_LANES);
     ot_vf a = vec_load(dtype, both, 2 * i, first);
     ot_vf b = vec_load(dtype, both, 2 * i + first, 2 * lanes - first);
     *gate = vec_evens(a, b);
@@ -135,7 +135,7 @@ static OT_INLINE void glu_bounded_backward_row(enum ot_dtype dtype, const struct
         ot_vf gate, up, by_up, d = vec_load(dtype, dout, i, lanes);
         glu_load_pairs(dtype, both, i, lanes, &gate, &up);
         ot_vf dgate = d * vec_bounded_glu_slopes(forward->limit, forward->alpha, gate, up, &by_up);
-        int64_t first = smaller(2 * lanes, OT_LANES);
+        int64_t first = ot_min(2 * lanes, OT_LANES);
         vec_store(dtype, dboth, 2 * i, first, vec_zip_low(dgate, d * by_up));
         vec_store(dtype, dboth, 2 * i + first, 2 * lanes - first, vec_zip_high(dgate, d * by_up));
     });
@@ -272,7 +272,7 @@ static void join_chunk(void *context, int64_t begin, int64_t end, int64_t chunk,
     (void)chunk, (void)worker;
     const struct ot_join *op = context;
     for (int64_t i = begin; i < end; i += JOIN_ELEMENTS)
-        WITH_DTYPE(op->dtype, join_span, op, i, end - i < JOIN_ELEMENTS ? end - i : JOIN_ELEMENTS);
+        WITH_DTYPE(op->dtype, join_span, op, i, ot_min(end - i, JOIN_ELEMENTS));
 }
 
 static void run_join(struct ot_lane *lane, const void *args) {

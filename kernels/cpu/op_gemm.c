@@ -65,7 +65,7 @@ static OT_INLINE void convert_block(enum ot_dtype dtype, const void *from, int64
 static void product_converted(enum ot_dtype dtype, const struct ot_cpu_product *whole, float *a, float *b) {
     struct ot_cpu_product part = *whole;
     for (int64_t k = 0; k < whole->k; k += CONVERT_K) {
-        part.k = smaller(CONVERT_K, whole->k - k);
+        part.k = ot_min(CONVERT_K, whole->k - k);
         const uint16_t *from_a = (const uint16_t *)whole->a + (whole->trans_a ? k * whole->lda : k);
         const uint16_t *from_b = (const uint16_t *)whole->b + (whole->trans_b ? k : k * whole->ldb);
         part.lda = whole->trans_a ? whole->m : part.k;
@@ -151,8 +151,8 @@ static void gemm_chunk(void *context, int64_t begin, int64_t end, int64_t chunk,
     const struct gemm_run *run = context;
     for (int64_t i = begin; i < end; i++) {
         int64_t row = i / run->tiles_n * run->tile_m, col = i % run->tiles_n * run->tile_n;
-        struct gemm_tile tile = {row, col, smaller(run->tile_m, run->op->m - row),
-                                 smaller(run->tile_n, run->op->n - col)};
+        struct gemm_tile tile = {row, col, ot_min(run->tile_m, run->op->m - row),
+                                 ot_min(run->tile_n, run->op->n - col)};
         gemm_tile(run, &tile, run->scratch + worker * run->worker_elems);
     }
 }
@@ -160,7 +160,7 @@ static void gemm_chunk(void *context, int64_t begin, int64_t end, int64_t chunk,
 static void run_gemm_tiles(struct ot_lane *lane, const struct ot_gemm *op) {
     struct ot_pool *pool = ot_cpu_lane_pool(lane);
     int64_t m = TILE_MAX, n = TILE_MAX;
-    while (ot_chunk_count(op->m, m) * ot_chunk_count(op->n, n) < TILES_WANTED && larger(m, n) > TILE_MIN) {
+    while (ot_chunk_count(op->m, m) * ot_chunk_count(op->n, n) < TILES_WANTED && ot_max(m, n) > TILE_MIN) {
         if (n >= m)
             n /= 2;
         else

@@ -36,7 +36,7 @@ static OT_INLINE void gemm_few_columns(enum ot_dtype dtype, const struct ot_gemm
     const void *b[FEW_COLS];
     float values[FEW_COLS];
     for (int64_t j = 0; j < FEW_COLS; j++) /* repeats the last row if there are fewer */
-        b[j] = at(dtype, op->b, (first + smaller(j, cols - 1)) * op->ldb);
+        b[j] = at(dtype, op->b, (first + ot_min(j, cols - 1)) * op->ldb);
     for (int64_t i = 0; i < op->m; i++) {
         gemm_few_dots(dtype, op, at(dtype, op->a, i * op->lda), b, values);
         for (int64_t j = 0; j < cols; j++)
@@ -48,7 +48,7 @@ static void gemm_few_chunk(void *context, int64_t begin, int64_t end, int64_t ch
     (void)chunk, (void)worker;
     const struct ot_gemm *op = context;
     for (int64_t j = begin; j < end; j += FEW_COLS)
-        WITH_DTYPE(op->dtype, gemm_few_columns, op, j, smaller(FEW_COLS, end - j));
+        WITH_DTYPE(op->dtype, gemm_few_columns, op, j, ot_min(FEW_COLS, end - j));
 }
 
 static void run_gemm(struct ot_lane *lane, const void *args) {

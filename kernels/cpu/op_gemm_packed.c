@@ -37,8 +37,8 @@ static void packed_pack_chunk(void *context, int64_t begin, int64_t end, int64_t
 
 static void packed_tile(const struct packed_run *run, int64_t row, int64_t col, float *result) {
     const struct ot_gemm *op = run->op;
-    struct gemm_tile tile = {run->row + row, run->col + col, smaller(run->tile, run->rows - row),
-                             smaller(run->tile, run->cols - col)};
+    struct gemm_tile tile = {run->row + row, run->col + col, ot_min(run->tile, run->rows - row),
+                             ot_min(run->tile, run->cols - col)};
     bool direct = gemm_sums_in_c(op);
     struct ot_cpu_product part = {
         .accumulate = gemm_adds_in_place(op), .m = tile.rows, .n = tile.cols, .k = op->k};
@@ -80,13 +80,13 @@ static void packed_block(struct ot_pool *pool, struct packed_run *run) {
 
 static void run_gemm_packed(struct ot_lane *lane, const struct ot_gemm *op) {
     struct ot_pool *pool = ot_cpu_lane_pool(lane);
-    int64_t side = larger(PACKED_SIDE_MIN, PACKED_ELEMS / op->k / PACKED_SIDE_MIN * PACKED_SIDE_MIN);
+    int64_t side = ot_max(PACKED_SIDE_MIN, PACKED_ELEMS / op->k / PACKED_SIDE_MIN * PACKED_SIDE_MIN);
     int64_t panel_elems = ot_cpu_amx_panel_elems(op->k);
     struct packed_run run = {.op = op, .panel_elems = panel_elems};
     run.a_in_place = !op->trans_a && op->m % OT_CPU_AMX_PANEL == 0 && op->k % OT_CPU_AMX_PANEL == 0;
-    int64_t a_panels = run.a_in_place ? 0 : ot_chunk_count(smaller(side, op->m), OT_CPU_AMX_PANEL);
+    int64_t a_panels = run.a_in_place ? 0 : ot_chunk_count(ot_min(side, op->m), OT_CPU_AMX_PANEL);
     int64_t a_elems = a_panels * panel_elems;
-    int64_t b_elems = ot_chunk_count(smaller(side, op->n), OT_CPU_AMX_PANEL) * panel_elems;
+    int64_t b_elems = ot_chunk_count(ot_min(side, op->n), OT_CPU_AMX_PANEL) * panel_elems;
     int64_t result_elems = gemm_sums_in_c(op) ? 0 : PACKED_TILE_MAX * PACKED_TILE_MAX * ot_pool_threads(pool);
     run.whole = (struct ot_cpu_product){.trans_a = op->trans_a,
                                         .trans_b = op->trans_b,
@@ -106,9 +106,9 @@ static void run_gemm_packed(struct ot_lane *lane, const struct ot_gemm *op) {
     show_read(op->dtype, op->a, op->trans_a ? op->k : op->m, op->lda);
     show_read(op->dtype, op->b, op->trans_b ? op->n : op->k, op->ldb);
     for (run.col = 0; run.col < op->n; run.col += side) {
-        run.cols = smaller(side, op->n - run.col);
+        run.cols = ot_min(side, op->n - run.col);
         for (run.row = 0; run.row < op->m; run.row += side) {
-            run.rows = smaller(side, op->m - run.row);
+            run.rows = ot_min(side, op->m - run.row);
             packed_block(pool, &run);
         }
     }

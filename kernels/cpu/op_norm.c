@@ -142,7 +142,7 @@ static void norm_backward_join(void *context, int64_t begin, int64_t end, int64_
 
 static void run_norm_backward(struct ot_lane *lane, const void *args) {
     const struct ot_norm_backward *op = args;
-    int64_t rows = larger(NORM_MIN_ROWS, ot_chunk_count(op->rows, NORM_CHUNKS));
+    int64_t rows = ot_max(NORM_MIN_ROWS, ot_chunk_count(op->rows, NORM_CHUNKS));
     int64_t chunks = ot_chunk_count(op->rows, rows), elements = chunks * op->cols;
     float *partial = ot_cpu_lane_scratch(lane, 2 * (size_t)elements * sizeof *partial);
     if (!partial)

@@ -19,6 +19,7 @@
 #include "kernels/cpu/cpu_lane.h"
 #include "kernels/cpu/vecmath.h"
 #include "kernels/ops.h"
+#include "src/base/minmax.h"
 #include "src/base/pool.h"
 
 /* Elements of a chunk of a row-wise or element-wise op: about 10 us of work, so that the pool's own cost is
@@ -44,17 +45,9 @@ static inline void *at_mut(enum ot_dtype dtype, void *array, int64_t index) {
     return (char *)array + index * (int64_t)ot_dtype_bytes(dtype);
 }
 
-static inline int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-static inline int64_t larger(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
 /* Rows of a chunk if a row has `cols` elements. */
 static inline int64_t rows_per_chunk(int64_t cols) {
-    return larger(1, CHUNK_ELEMENTS / larger(cols, 1));
+    return ot_max(1, CHUNK_ELEMENTS / ot_max(cols, 1));
 }
 
 #endif

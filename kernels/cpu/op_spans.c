@@ -115,7 +115,7 @@ static void span_weigh(const struct span_work *w, const float *weights, int64_t 
  * column 0 is `key`. */
 static int64_t span_place(const struct ot_attend_spans *op, int64_t query, int64_t key, int64_t t) {
     int64_t distance = key - (query + op->n_keys - op->n) + t - (SPAN_TILE - 1);
-    return larger(-op->reach, smaller(op->reach, distance)) + op->reach;
+    return ot_max(-op->reach, ot_min(op->reach, distance)) + op->reach;
 }
 
 static void span_find_bias(struct span_work *w, int64_t query, int64_t key) {
@@ -156,7 +156,7 @@ static void span_softmax_row(const struct span_work *w, int64_t row, int64_t see
         ot_vf x = vec_exp(vec_load(OT_F32, e, i, OT_LANES) - *max);
         vec_store(OT_F32, e, i, OT_LANES, vec_select(vec_first(seen - i), x, vec_set(0.0f)));
     }
-    for (int64_t i = 0; i < smaller(seen, SPAN_TILE); i++)
+    for (int64_t i = 0; i < ot_min(seen, SPAN_TILE); i++)
         *total += e[i];
 }
 
@@ -171,7 +171,7 @@ struct span_run {
 static struct span_run span_run_at(const struct ot_attend_spans *op, int64_t begin, int64_t end) {
     struct span_run run = {begin, begin, op->key_first[begin], op->key_first[begin]};
     while (run.end < end && op->key_first[run.end] == run.first)
-        run.last = larger(run.last, op->key_end[run.end++]);
+        run.last = ot_max(run.last, op->key_end[run.end++]);
     return run;
 }
 
@@ -179,7 +179,7 @@ static void span_forward_run(struct span_work *w, int64_t begin, const struct sp
                              float *total) {
     const struct ot_attend_spans *op = w->op;
     for (int64_t key = run->first; key < run->last; key += SPAN_TILE) {
-        int64_t end = smaller(run->last, key + SPAN_TILE);
+        int64_t end = ot_min(run->last, key + SPAN_TILE);
         span_load(w, op->k, op->ldk, key, end, w->k);
         span_load(w, op->v, op->ldv, key, end, w->v);
         span_turn(w, w->k, w->k_turned);
@@ -242,7 +242,7 @@ static void span_forward_chunk(void *context, int64_t begin, int64_t end, int64_
     for (int64_t i = begin; i < end; i++) {
         int64_t first = i / op->heads * SPAN_TILE;
         w.head = i % op->heads;
-        span_forward_block(&w, first, smaller(op->n, first + SPAN_TILE));
+        span_forward_block(&w, first, ot_min(op->n, first + SPAN_TILE));
     }
 }
 

@@ -84,8 +84,8 @@ static void span_queries_block(const struct ot_attend_spans_backward *op, struct
     for (struct span_run run = {.end = begin}; run.end < end;) {
         run = span_run_at(f, run.end, end);
         for (int64_t key = run.first; key < run.last; key += SPAN_TILE) {
-            span_load(w, f->k, f->ldk, key, smaller(run.last, key + SPAN_TILE), w->k);
-            span_load(w, f->v, f->ldv, key, smaller(run.last, key + SPAN_TILE), w->v);
+            span_load(w, f->k, f->ldk, key, ot_min(run.last, key + SPAN_TILE), w->k);
+            span_load(w, f->v, f->ldv, key, ot_min(run.last, key + SPAN_TILE), w->v);
             span_turn(w, w->k, w->k_turned);
             span_turn(w, w->v, w->v_turned);
             span_pairs(op, w, begin, key, run.begin - begin, run.end - begin);
@@ -109,7 +109,7 @@ static void span_queries_chunk(void *context, int64_t begin, int64_t end, int64_
     for (int64_t i = begin; i < end; i++) {
         int64_t first = i / op->heads * SPAN_TILE;
         w.head = i % op->heads;
-        span_queries_block(job->backward, &w, first, smaller(op->n, first + SPAN_TILE));
+        span_queries_block(job->backward, &w, first, ot_min(op->n, first + SPAN_TILE));
     }
 }
 
@@ -133,7 +133,7 @@ static void span_dbias_chunk(void *context, int64_t begin, int64_t end, int64_t 
 static bool span_meets(const struct ot_attend_spans *op, int64_t begin, int64_t end, int64_t first,
                        int64_t last) {
     for (int64_t query = begin; query < end; query++)
-        if (larger(op->key_first[query], first) < smaller(op->key_end[query], last))
+        if (ot_max(op->key_first[query], first) < ot_min(op->key_end[query], last))
             return true;
     return false;
 }
@@ -148,7 +148,7 @@ static void span_keys_block(const struct ot_attend_spans_backward *op, struct sp
     span_turn(w, w->k, w->k_turned);
     span_turn(w, w->v, w->v_turned);
     for (int64_t query = 0; query < f->n; query += SPAN_TILE) {
-        int64_t last = smaller(f->n, query + SPAN_TILE);
+        int64_t last = ot_min(f->n, query + SPAN_TILE);
         if (!span_meets(f, query, last, begin, end))
             continue;
         span_load(w, f->q, f->ldq, query, last, w->q);
@@ -176,7 +176,7 @@ static void span_keys_chunk(void *context, int64_t begin, int64_t end, int64_t c
     for (int64_t i = begin; i < end; i++) {
         int64_t first = i / op->heads * SPAN_TILE;
         w.head = i % op->heads;
-        span_keys_block(job->backward, &w, first, smaller(op->n_keys, first + SPAN_TILE));
+        span_keys_block(job->backward, &w, first, ot_min(op->n_keys, first + SPAN_TILE));
     }
 }
 

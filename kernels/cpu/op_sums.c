@@ -17,7 +17,7 @@ static OT_INLINE void bias_backward_strip(enum ot_dtype dtype, const struct ot_b
                                           int64_t begin, int64_t end) {
     for (int64_t block = 0; block < op->rows; block += BLOCK_ROWS) {
         ot_vf sums[STRIP_COLS / OT_LANES] = {0};
-        int64_t last = smaller(op->rows, block + BLOCK_ROWS);
+        int64_t last = ot_min(op->rows, block + BLOCK_ROWS);
         for (int64_t row = block; row < last; row++) {
             const void *dy = at(dtype, op->dy, row * op->ld + begin);
             OT_FOR_LANES(i, lanes, end - begin, { sums[i / OT_LANES] += vec_load(dtype, dy, i, lanes); });
@@ -140,7 +140,7 @@ static void reduce_chunk(void *context, int64_t begin, int64_t end, int64_t chun
 static void run_reduce(struct ot_lane *lane, const void *args) {
     const struct ot_reduce *op = args;
     int64_t chunks = ot_chunk_count(op->n, OT_REDUCE_CHUNK);
-    struct reduce_run run = {op, ot_cpu_lane_scratch(lane, (size_t)larger(chunks, 1) * sizeof(double))};
+    struct reduce_run run = {op, ot_cpu_lane_scratch(lane, (size_t)ot_max(chunks, 1) * sizeof(double))};
     if (!run.partial)
         return;
     ot_pool_run(ot_cpu_lane_pool(lane), op->n, OT_REDUCE_CHUNK, reduce_chunk, &run);

@@ -1,10 +1,8 @@
 /* The cuda device: its memory, and its table of functions for device.h. */
 #include <assert.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -15,8 +13,9 @@
 #include "src/base/cache_file.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/minmax.h"
 
-enum { PINNED_ALIGN = 4096, HUGE_PAGE = 2 << 20, MIB = 1 << 20, DEFAULT_SCRATCH = 64 * MIB };
+enum { MIB = 1 << 20, DEFAULT_SCRATCH = 64 * MIB };
 
 static double mib(size_t bytes) {
     return (double)bytes / MIB;
@@ -28,26 +27,14 @@ static double gib(size_t bytes) {
 
 /* ---- device memory ---- */
 
-/* Takes the bytes from the budget. OT_E_BUDGET: the text tells how many bytes are missing. */
-static int reserve(struct ot_cuda_device *self, size_t bytes, const char *name) {
-    struct ot_device_usage *usage = &self->usage;
-    size_t left = usage->budget_bytes - usage->used_bytes;
-    if (bytes > left)
-        return ot_fail_cause(
-            OT_E_BUDGET, OT_CAUSE_DEVICE_BUDGET,
-            "device memory is %zu bytes short for '%s', which needs %zu: %zu of the budget of %zu are "
-            "in use",
-            bytes - left, name, bytes, usage->used_bytes, usage->budget_bytes);
-    usage->used_bytes += bytes;
-    if (usage->used_bytes > usage->peak_bytes)
-        usage->peak_bytes = usage->used_bytes;
-    return 0;
-}
-
-static int allocate(struct ot_cuda_allocation *allocation, const char *name) {
-    cudaError_t code = cudaMalloc(&allocation->memory, allocation->bytes);
+static int alloc_device(struct ot_device *base, size_t bytes, const char *name, void **out) {
+    ot_cuda_enter(ot_cuda_device_of(base));
+    cudaError_t code = cudaMalloc(out, bytes);
+    if (code == cudaSuccess)
+        return 0;
+    *out = NULL;
     if (code != cudaErrorMemoryAllocation)
-        return ot_cuda_check(code, "allocate %.1f MiB for '%s'", mib(allocation->bytes), name);
+        return ot_cuda_check(code, "allocate %.1f MiB for '%s'", mib(bytes), name);
     (void)cudaGetLastError();
     size_t free_bytes = 0, total_bytes = 0;
     (void)cudaMemGetInfo(&free_bytes, &total_bytes); /* both stay zero if the call fails */
@@ -55,48 +42,13 @@ static int allocate(struct ot_cuda_allocation *allocation, const char *name) {
         OT_E_BUDGET, OT_CAUSE_DEVICE_MEMORY,
         "the GPU has no %.1f MiB in one piece left for '%s' (%.1f of %.1f MiB are free, and other "
         "programs may use it too)",
-        mib(allocation->bytes), name, mib(free_bytes), mib(total_bytes));
+        mib(bytes), name, mib(free_bytes), mib(total_bytes));
 }
 
-static int alloc_device(struct ot_device *base, size_t bytes, const char *name, void **out) {
-    struct ot_cuda_device *self = ot_cuda_device_of(base);
-    *out = NULL;
-    if (bytes == 0)
-        return 0;
-    ot_cuda_enter(self);
-    struct ot_cuda_allocation *allocation = calloc(1, sizeof *allocation);
-    if (!allocation)
-        return ot_fail(OT_E_BUDGET, "no memory to record the allocation of '%s'", name);
-    allocation->bytes = bytes;
-    pthread_mutex_lock(&self->mutex);
-    int rc = reserve(self, bytes, name);
-    if (rc == 0 && (rc = allocate(allocation, name)) < 0)
-        self->usage.used_bytes -= bytes;
-    if (rc == 0) {
-        *out = allocation->memory;
-        allocation->next = self->allocations;
-        self->allocations = allocation;
-    } else {
-        free(allocation);
-    }
-    pthread_mutex_unlock(&self->mutex);
-    return rc;
-}
-
-static void free_device(struct ot_device *base, void *memory) {
-    struct ot_cuda_device *self = ot_cuda_device_of(base);
-    ot_cuda_enter(self);
-    pthread_mutex_lock(&self->mutex);
-    struct ot_cuda_allocation **link = &self->allocations;
-    while (*link && (*link)->memory != memory)
-        link = &(*link)->next;
-    struct ot_cuda_allocation *allocation = *link;
-    assert(allocation); /* otherwise the memory was freed before, or this device did not allocate it */
-    *link = allocation->next;
-    self->usage.used_bytes -= allocation->bytes;
-    pthread_mutex_unlock(&self->mutex);
+static void free_device(struct ot_device *base, void *memory, size_t bytes) {
+    (void)bytes;
+    ot_cuda_enter(ot_cuda_device_of(base));
     cudaFree(memory);
-    free(allocation);
 }
 
 /* ---- pinned memory ----
@@ -109,7 +61,9 @@ static void free_device(struct ot_device *base, void *memory) {
 /* Pinning is logged if it takes longer than this. */
 #define LONG_SECONDS 1.0
 
-static int register_memory(void *memory, size_t bytes, const char *name) {
+/* The pages are resident before: cudaHostRegister would make them so on one thread only. */
+static int pin(struct ot_device *base, void *memory, size_t bytes, const char *name) {
+    ot_cuda_enter(ot_cuda_device_of(base));
     double began = ot_clock_seconds();
     cudaError_t code = cudaHostRegister(memory, bytes, cudaHostRegisterPortable);
     double seconds = ot_clock_seconds() - began;
@@ -131,79 +85,9 @@ static int register_memory(void *memory, size_t bytes, const char *name) {
                          ot_cuda_error_text(code), limit_text);
 }
 
-static size_t pinned_bytes(size_t bytes) {
-    return (bytes + PINNED_ALIGN - 1) / PINNED_ALIGN * PINNED_ALIGN;
-}
-
-/* cudaHostRegister would make pages resident on one thread only. */
-static int place(struct ot_device *base, void *memory, size_t bytes, const char *name) {
-    const struct ot_placement *placement = &ot_cuda_device_of(base)->placement;
-    int rc = placement->memory ? placement->memory(placement->context, memory, bytes) : 0;
-    return rc < 0 ? ot_fail_context(rc, "'%s'", name) : 0;
-}
-
-static int pin(struct ot_device *base, void *memory, size_t bytes, size_t own_bytes, const char *name) {
-    struct ot_cuda_device *self = ot_cuda_device_of(base);
-    ot_cuda_enter(self);
-    OT_TRY(register_memory(memory, bytes, name));
-    pthread_mutex_lock(&self->mutex);
-    self->usage.pinned_bytes += own_bytes;
-    if (self->usage.pinned_bytes > self->usage.pinned_peak_bytes)
-        self->usage.pinned_peak_bytes = self->usage.pinned_bytes;
-    pthread_mutex_unlock(&self->mutex);
-    return 0;
-}
-
-static void unpin(struct ot_device *base, void *memory, size_t own_bytes) {
-    struct ot_cuda_device *self = ot_cuda_device_of(base);
-    ot_cuda_enter(self);
+static void unpin(struct ot_device *base, void *memory) {
+    ot_cuda_enter(ot_cuda_device_of(base));
     cudaHostUnregister(memory);
-    pthread_mutex_lock(&self->mutex);
-    assert(self->usage.pinned_bytes >= own_bytes);
-    self->usage.pinned_bytes -= own_bytes;
-    pthread_mutex_unlock(&self->mutex);
-}
-
-static int alloc_pinned(struct ot_device *base, size_t bytes, const char *name, void **out) {
-    size_t mapped = pinned_bytes(bytes);
-    *out = NULL;
-    if (bytes == 0)
-        return 0;
-    void *memory = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
-        return ot_fail_errno(OT_E_BUDGET, errno, "the machine has no %zu bytes of host memory left for '%s'",
-                             bytes, name);
-    if (mapped >= HUGE_PAGE)
-        madvise(memory, mapped, MADV_HUGEPAGE);
-    int rc = place(base, memory, mapped, name);
-    if (rc == 0)
-        rc = pin(base, memory, mapped, bytes, name);
-    if (rc < 0) {
-        munmap(memory, mapped);
-        return rc;
-    }
-    *out = memory;
-    return 0;
-}
-
-static void free_pinned(struct ot_device *base, void *memory, size_t bytes) {
-    unpin(base, memory, bytes);
-    munmap(memory, pinned_bytes(bytes));
-}
-
-static void get_usage(const struct ot_device *base, struct ot_device_usage *out) {
-    struct ot_cuda_device *self = ot_cuda_device_of(base);
-    pthread_mutex_lock(&self->mutex);
-    *out = self->usage;
-    pthread_mutex_unlock(&self->mutex);
-}
-
-static void forget_peaks(struct ot_device *device) {
-    struct ot_cuda_device *self = ot_cuda_device_of(device);
-    pthread_mutex_lock(&self->mutex);
-    self->usage.peak_bytes = self->usage.used_bytes;
-    self->usage.pinned_peak_bytes = self->usage.pinned_bytes;
-    pthread_mutex_unlock(&self->mutex);
 }
 
 /* ---- the device ---- */
@@ -212,7 +96,7 @@ static void forget_peaks(struct ot_device *device) {
  * the display. */
 static size_t spare_bytes(const struct ot_cuda_gpu *gpu) {
     size_t share = gpu->total_bytes / 32, least = gpu->has_display ? 1024u * MIB : 256u * MIB;
-    return share < least ? least : share > 1024u * MIB ? 1024u * MIB : share;
+    return ot_max(ot_min(share, 1024u * MIB), least);
 }
 
 /* Accepts a given budget even if less memory is free now, because other programs come and go. A budget larger
@@ -248,15 +132,11 @@ static void close_device(struct ot_device *base) {
     ot_cuda_gemm_close(self->gemm);
     ot_cuda_clock_close(&self->clock);
     assert(atomic_load(&self->n_lanes) == 0 && atomic_load(&self->n_events) == 0);
-    if (self->on.scratch)
-        free_device(base, self->on.scratch);
-    assert(!self->allocations && self->usage.pinned_bytes == 0);
+    ot_device_free(base, self->on.scratch);
+    ot_device_end(base);
     if (self->begun)
         cudaFreeHost((void *)(uintptr_t)self->begun);
-    for (struct ot_cuda_failure *failure = self->failures, *next; failure; failure = next) {
-        next = failure->next;
-        free(failure);
-    }
+
     pthread_mutex_destroy(&self->mutex);
     free(self);
 }
@@ -291,8 +171,8 @@ static int open_parts(struct ot_cuda_device *self, const struct ot_cuda_gpu *gpu
                       "pin host memory"));
     self->begun = begun;
     *self->begun = 0;
-    OT_TRY(alloc_device(&self->base, scratch, "the kernels' workspace", &self->on.scratch));
-    self->on.scratch_bytes = self->usage.scratch_bytes = scratch;
+    OT_TRY(ot_device_alloc(&self->base, scratch, "the kernels' workspace", &self->on.scratch));
+    self->on.scratch_bytes = scratch;
     OT_TRY(ot_cuda_clock_open(&self->clock));
     return open_gemm(self, gpu, blas);
 }
@@ -319,17 +199,22 @@ static int open_device(const struct ot_device_config *config, struct ot_device *
     struct ot_cuda_device *self = calloc(1, sizeof *self);
     if (!self)
         return ot_fail(OT_E_DEVICE, "no memory to open the cuda device");
-    self->base = (struct ot_device){&ot_cuda_device_api, &ot_cuda_ops};
+    struct ot_device_usage usage = {.budget_bytes = budget,
+                                    .scratch_bytes = scratch,
+                                    .total_bytes = gpu.total_bytes,
+                                    .taken_bytes = gpu.total_bytes - gpu.free_bytes};
+    int rc = ot_device_begin(&self->base, &ot_cuda_device_api, &ot_cuda_ops, &config->placement, &usage);
+    if (rc < 0) {
+        free(self);
+        return rc;
+    }
     self->index = gpu.index;
-    self->placement = config->placement;
     self->delay_seed = config->lane_delay_seed;
     self->on =
         (struct ot_cuda_stream){.sm_count = gpu.sm_count, .shared_bytes = gpu.shared_bytes, .arch = gpu.arch};
-    self->usage.budget_bytes = budget;
-    self->usage.total_bytes = gpu.total_bytes;
-    self->usage.taken_bytes = gpu.total_bytes - gpu.free_bytes;
+
     pthread_mutex_init(&self->mutex, NULL);
-    int rc = open_parts(self, &gpu, scratch, config->blas);
+    rc = open_parts(self, &gpu, scratch, config->blas);
     if (rc < 0) {
         close_device(&self->base);
         return rc;
@@ -383,13 +268,8 @@ const struct ot_device_api ot_cuda_device_api = {
     .slows_under_load = true,
     .alloc = alloc_device,
     .free = free_device,
-    .alloc_pinned = alloc_pinned,
-    .free_pinned = free_pinned,
-    .place = place,
     .pin = pin,
     .unpin = unpin,
-    .usage = get_usage,
-    .forget_peaks = forget_peaks,
     .tune = tune,
     .measure_peer = ot_cuda_measure_peer,
     .lane_open = ot_cuda_lane_open,

@@ -6,6 +6,7 @@
 
 #include "src/base/cache_file.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/strings.h"
 
 static const char magic[8] = "OTGEMM2\n";
@@ -121,7 +122,7 @@ int ot_gemm_cache_path(const char *folder, const char *identity, char **out) {
 
 int ot_gemm_cache_write(const char *path, const char *identity, const struct ot_gemm_choice *choices,
                         size_t n) {
-    size_t identity_bytes = strlen(identity), kept = n < MAX_CHOICES ? n : MAX_CHOICES;
+    size_t identity_bytes = strlen(identity), kept = ot_min(n, MAX_CHOICES);
     size_t bytes = HEADER_BYTES + identity_bytes + kept * CHOICE_BYTES + 4;
     uint8_t *data = malloc(bytes);
     if (!data)

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/cuda_gemm_state.h"
 #include "src/base/error.h"
+#include "src/base/fnv.h"
 #include "src/base/log.h"
 
 _Static_assert(sizeof(struct ot_gemm_key) == 6 * 8 + 16, "compared as bytes: no padding");
@@ -33,11 +34,8 @@ static struct ot_gemm_key make_key(const struct ot_gemm *op) {
                                 .align_c = alignment_of(op->c, op->addend)};
 }
 
-/* FNV-1a. */
 static size_t hash_of(const struct ot_gemm_key *key) {
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < sizeof *key; i++)
-        hash = (hash ^ ((const uint8_t *)key)[i]) * 0x100000001b3u;
+    uint64_t hash = ot_fnv64(OT_FNV64, key, sizeof *key);
     return (size_t)(hash ^ hash >> 32);
 }
 

@@ -7,6 +7,7 @@
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/base/minmax.h"
 
 /* The time of a proposal is the shortest of some rounds. A round runs products for some milliseconds. So one
  * disturbed round does not count, and a round is long compared with the half microsecond of the events. */
@@ -155,7 +156,7 @@ static int time_plan(const struct tuner *t, const struct ot_gemm_plan *plan, dou
     for (int i = 0; i < ROUNDS; i++) {
         double round;
         OT_TRY(time_round(t, plan, repeats, &round));
-        *seconds = round < *seconds ? round : *seconds;
+        *seconds = ot_min(round, *seconds);
     }
     return 0;
 }

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/cuda_state.h"
+#include "src/base/minmax.h"
 #include "src/base/random.h"
 
 /* Profilers show a lane's marks as ranges of the enqueuing thread. Without a profiler the calls do
@@ -39,19 +40,6 @@ static struct ot_cuda_device *enter(const struct ot_lane *lane) {
 
 /* ---- failures ---- */
 
-static const struct ot_error nameless = {
-    .code = OT_E_DEVICE, .text = "the GPU failed, and there was no host memory to describe the error"};
-
-static const struct ot_error *keep(struct ot_cuda_device *device, const struct ot_error *error) {
-    struct ot_cuda_failure *failure = malloc(sizeof *failure);
-    if (!failure)
-        return &nameless;
-    failure->error = *error;
-    failure->next = device->failures;
-    device->failures = failure;
-    return &failure->error;
-}
-
 /* Describes an error code that a call for this lane returned (lane NULL: for an event). The text does not go
  * through the calling thread's error record: closing a broken device must not overwrite the error that the
  * caller is about to report. The caller holds the device's mutex. */
@@ -80,7 +68,7 @@ void ot_cuda_lane_fail(struct ot_cuda_lane *lane, int rc) {
     ot_error_save(&error, rc);
     pthread_mutex_lock(&device->mutex);
     if (!lane->error)
-        lane->error = keep(device, &error);
+        lane->error = ot_device_keep_error(&device->base, &error);
     pthread_mutex_unlock(&device->mutex);
 }
 
@@ -93,7 +81,7 @@ void ot_cuda_lane_check(struct ot_cuda_lane *lane, cudaError_t code) {
     pthread_mutex_lock(&device->mutex);
     describe(device, lane, code, &error);
     if (!lane->error)
-        lane->error = keep(device, &error);
+        lane->error = ot_device_keep_error(&device->base, &error);
     pthread_mutex_unlock(&device->mutex);
 }
 
@@ -245,7 +233,7 @@ void ot_cuda_lane_copy(struct ot_lane *base, enum ot_copy_kind kind, void *dst, 
     if (bytes == 0 || !begin(lane))
         return;
     for (size_t at = 0; at < bytes; at += most) {
-        size_t piece = bytes - at < most ? bytes - at : most;
+        size_t piece = ot_min(bytes - at, most);
         ot_cuda_lane_check(lane, cudaMemcpyAsync((char *)dst + at, (const char *)src + at, piece, kinds[kind],
                                                  lane->stream));
     }

@@ -8,6 +8,7 @@
 #include "kernels/cuda/cuda_health.h"
 #include "kernels/cuda/cuda_state.h"
 #include "src/base/log.h"
+#include "src/base/minmax.h"
 
 enum { OLDEST_ARCH = 75 };
 
@@ -96,7 +97,7 @@ bool ot_cuda_runs_on(const char *archs, int arch) {
     for (const char *at = archs; *at;) {
         char *end;
         int one = (int)strtol(at, &end, 10);
-        newest = one > newest ? one : newest;
+        newest = ot_max(one, newest);
         at = end + strspn(end, " ");
     }
     return !ot_cuda_needs_ptx(archs, arch) || newest < arch; /* PTX runs on newer GPUs */

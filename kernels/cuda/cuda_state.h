@@ -61,18 +61,6 @@ enum {
     OT_CUDA_MARKS = 1024 /* marks that a lane may have enqueued and not begun */
 };
 
-struct ot_cuda_allocation {
-    struct ot_cuda_allocation *next;
-    void *memory;
-    size_t bytes;
-};
-
-/* The failure of a lane. The device frees it when it is closed, because events outlive lanes. */
-struct ot_cuda_failure {
-    struct ot_cuda_failure *next;
-    struct ot_error error;
-};
-
 struct ot_cuda_lane {
     struct ot_lane base;
     char name[16];
@@ -108,7 +96,7 @@ struct ot_cuda_device {
     struct ot_device base;
     char name[224], arithmetic[192];
     int index;
-    struct ot_placement placement;
+
     uint64_t delay_seed;
     struct ot_cuda_stream on; /* the arguments of the launchers; its stream is that of the lane of the ops */
     struct ot_cuda_gemm *gemm;
@@ -118,10 +106,7 @@ struct ot_cuda_device {
     _Atomic uint64_t lane_numbers;
     _Atomic(struct ot_cuda_lane *) ops_lane; /* the lane that ops were enqueued on; NULL: none yet */
 
-    pthread_mutex_t mutex; /* guards the members below */
-    struct ot_cuda_allocation *allocations;
-    struct ot_device_usage usage;
-    struct ot_cuda_failure *failures;
+    pthread_mutex_t mutex; /* guards the clock, and the errors of lanes when they are set */
     struct ot_cuda_clock clock;
 };
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "offload/comm/comm_state.h"
+#include "src/base/minmax.h"
 #include "src/base/strings.h"
 
 /* The most bytes of a differing text, and the most texts, that the sentence shows. */
@@ -42,7 +43,7 @@ int ot_comm_all_gather_host(struct ot_comm *comm, const void *mine, size_t bytes
     if (!parts)
         return ot_fail(OT_E_BUDGET, "no memory to gather %zu bytes of %zu ranks", bytes, ranks);
     for (size_t at = 0; rc == 0 && at < bytes; at += most) {
-        size_t piece = bytes - at < most ? bytes - at : most;
+        size_t piece = ot_min(bytes - at, most);
         rc = gather_piece(comm, (const char *)mine + at, piece, parts);
         for (size_t r = 0; rc == 0 && r < ranks; r++)
             memcpy((char *)all + r * bytes + at, parts + r * piece, piece);
@@ -56,11 +57,11 @@ int ot_comm_broadcast_host(struct ot_comm *comm, void *memory, size_t bytes, int
     int rc = 0;
     if (bytes == 0 || comm->ranks == 1)
         return comm->ranks == 1 ? 0 : ot_comm_error(comm);
-    char *parts = malloc((size_t)comm->ranks * (bytes < most ? bytes : most));
+    char *parts = malloc((size_t)comm->ranks * ot_min(bytes, most));
     if (!parts)
         return ot_fail(OT_E_BUDGET, "no memory to broadcast %zu bytes", bytes);
     for (size_t at = 0; rc == 0 && at < bytes; at += most) {
-        size_t piece = bytes - at < most ? bytes - at : most;
+        size_t piece = ot_min(bytes - at, most);
         rc = gather_piece(comm, (char *)memory + at, piece, parts);
         if (rc == 0 && comm->rank != root)
             memcpy((char *)memory + at, parts + (size_t)root * piece, piece);
@@ -139,7 +140,7 @@ int ot_comm_agree(struct ot_comm *comm, const char *what, const char *text) {
         return ot_fail(OT_E_INTERNAL, "%s: a text of %u bytes is too long to compare", what, mine);
     OT_TRY(gather_piece(comm, &mine, sizeof mine, sizes));
     for (int r = 0; r < comm->ranks; r++)
-        bytes = sizes[r] > bytes ? sizes[r] : bytes;
+        bytes = ot_max(sizes[r], bytes);
     char *texts = calloc((size_t)comm->ranks + 1, bytes);
     if (!texts)
         return ot_fail(OT_E_BUDGET, "no memory to compare %s of %d ranks", what, comm->ranks);

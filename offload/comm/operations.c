@@ -6,6 +6,8 @@
 
 #include "offload/comm/comm_state.h"
 
+#include "src/base/minmax.h"
+
 /* The staging memory: one part for each rank to send and one to receive. 64 MiB keep the links busy: a copy
  * of a piece of 512 KiB, the smallest (64 ranks), takes ten times longer than starting it. */
 enum { MOST_STAGING_BYTES = 64 << 20, PIECE_ALIGN = 4096 };
@@ -73,7 +75,7 @@ static void enqueue(struct ot_comm *comm, struct ot_lane *lane, const struct ot_
 /* The staged bytes of a part at a time. */
 static size_t piece_bytes(const struct ot_comm *comm, size_t part_bytes) {
     size_t most = MOST_STAGING_BYTES / (2 * (size_t)comm->ranks) / PIECE_ALIGN * PIECE_ALIGN;
-    return part_bytes < most ? part_bytes : most;
+    return ot_min(part_bytes, most);
 }
 
 size_t ot_comm_staging_bytes(const struct ot_comm *comm, size_t part_bytes) {
@@ -111,7 +113,7 @@ static void gather_staged(struct ot_comm *comm, struct ot_lane *lane, const char
     size_t most = piece_bytes(comm, part_bytes);
     assert(comm->staging_bytes >= 2 * (size_t)comm->ranks * most);
     for (size_t at = 0; at < part_bytes; at += most) {
-        size_t piece = part_bytes - at < most ? part_bytes - at : most;
+        size_t piece = ot_min(part_bytes - at, most);
         char *mine = comm->staging + (size_t)comm->rank * piece;
         ot_lane_copy(lane, OT_COPY_D2H, mine, part + at, piece);
         enqueue(comm, lane,
@@ -128,7 +130,7 @@ static void exchange_staged(struct ot_comm *comm, struct ot_lane *lane, const ch
     size_t most = piece_bytes(comm, part_bytes);
     assert(comm->staging_bytes >= 2 * (size_t)comm->ranks * most);
     for (size_t at = 0; at < part_bytes; at += most) {
-        size_t piece = part_bytes - at < most ? part_bytes - at : most;
+        size_t piece = ot_min(part_bytes - at, most);
         char *out = comm->staging, *in = out + (size_t)comm->ranks * piece;
         copy_pieces(comm, lane, OT_COPY_D2H, out, (char *)(uintptr_t)send + at, part_bytes, piece);
         enqueue(comm, lane,
@@ -142,7 +144,7 @@ static void broadcast_staged(struct ot_comm *comm, struct ot_lane *lane, char *m
                              int root) {
     assert(comm->staging_bytes > 0 || comm->ranks == 1);
     for (size_t at = 0; at < bytes && comm->ranks > 1; at += comm->staging_bytes) {
-        size_t piece = bytes - at < comm->staging_bytes ? bytes - at : comm->staging_bytes;
+        size_t piece = ot_min(bytes - at, comm->staging_bytes);
         if (comm->rank == root)
             ot_lane_copy(lane, OT_COPY_D2H, comm->staging, memory + at, piece);
         enqueue(

@@ -30,6 +30,7 @@
 
 #include "offload/comm/tcp_state.h"
 #include "src/base/clock.h"
+#include "src/base/minmax.h"
 
 /* The longest wait for a connection to a host that does not answer, and for the first bytes of a connection.
  */
@@ -142,7 +143,7 @@ static void read_boot_id(char *text, size_t bytes) {
     if (fd < 0)
         return;
     ssize_t got = read(fd, text, bytes - 1);
-    text[got > 0 ? got : 0] = '\0';
+    text[ot_max(got, 0)] = '\0';
     close(fd);
 }
 

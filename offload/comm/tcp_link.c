@@ -8,6 +8,8 @@
 
 #include "offload/comm/tcp_state.h"
 
+#include "src/base/minmax.h"
+
 /* Little data goes through the stream: one message and no answer. A read from another process costs more than
  * copying 16 KiB twice. */
 enum { MOST_IN_STREAM = 16 << 10, MOST_AT_ONCE = 4 << 20 };
@@ -49,7 +51,7 @@ void ot_tcp_link_begin(struct ot_tcp *tcp, int rank, const struct ot_tcp_parts *
 
 /* Fills one slot of the ring, if one is free. */
 static bool fill_slot(struct ot_tcp *tcp, struct ot_tcp_link *link) {
-    size_t bytes = link->source_left < OT_TCP_SLOT_BYTES ? link->source_left : OT_TCP_SLOT_BYTES;
+    size_t bytes = ot_min(link->source_left, OT_TCP_SLOT_BYTES);
     if (bytes == 0 || link->free_slots == 0)
         return false;
     memcpy(link->out_ring + (size_t)link->out_slot * OT_TCP_SLOT_BYTES, link->source, bytes);
@@ -71,8 +73,7 @@ static struct msghdr next_bytes(const struct ot_tcp_link *link, struct iovec par
             (struct iovec){(char *)(uintptr_t)link->queue + link->queue_sent, queue_end - link->queue_sent};
     if (link->payload_left > 0)
         parts[header.msg_iovlen++] =
-            (struct iovec){(char *)(uintptr_t)link->payload,
-                           link->payload_left < MOST_AT_ONCE ? link->payload_left : MOST_AT_ONCE};
+            (struct iovec){(char *)(uintptr_t)link->payload, ot_min(link->payload_left, MOST_AT_ONCE)};
     return header;
 }
 
@@ -80,7 +81,7 @@ static void account_sent(struct ot_tcp_link *link, size_t sent) {
     size_t message = sizeof(struct ot_tcp_message);
     size_t queue_end = link->payload_left > 0 ? message : (size_t)link->queued * message;
     size_t of_queue = queue_end - link->queue_sent;
-    of_queue = of_queue < sent ? of_queue : sent;
+    of_queue = ot_min(of_queue, sent);
     link->queue_sent += of_queue;
     sent -= of_queue;
     link->payload += sent;
@@ -212,7 +213,7 @@ static int begin_message(struct ot_tcp *tcp, int rank) {
 
 static int read_from_process(struct ot_tcp *tcp, int rank, bool *moved) {
     struct ot_tcp_link *link = &tcp->links[rank];
-    size_t piece = link->in_left < MOST_AT_ONCE ? link->in_left : MOST_AT_ONCE;
+    size_t piece = ot_min(link->in_left, MOST_AT_ONCE);
     struct iovec here = {link->target, piece};
     struct iovec there = {(void *)(uintptr_t)(link->in.address + (link->in.bytes - link->in_left)), piece};
     ssize_t got = process_vm_readv(link->pid, &here, 1, &there, 1, 0);
@@ -234,7 +235,7 @@ static int advance_input(struct ot_tcp *tcp, int rank, bool *moved) {
         return read_from_process(tcp, rank, moved);
     void *memory = has_message ? link->target : (char *)&link->in + link->in_have;
     size_t bytes = has_message ? link->in_left : sizeof link->in - link->in_have;
-    ssize_t got = receive(tcp, rank, memory, bytes < MOST_AT_ONCE ? bytes : MOST_AT_ONCE);
+    ssize_t got = receive(tcp, rank, memory, ot_min(bytes, MOST_AT_ONCE));
     if (got <= 0)
         return (int)got;
     *moved = true;

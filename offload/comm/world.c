@@ -13,6 +13,7 @@
 #include "offload/comm/world_state.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/minmax.h"
 #include "src/base/thread.h"
 
 static const double default_timeout_seconds = 600, default_silence_seconds = 30;
@@ -60,7 +61,7 @@ static int check_ranks(const struct ot_world_config *config) {
 static void read_boot_id(char text[40]) {
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     ssize_t n = fd < 0 ? -1 : read(fd, text, 39);
-    text[n > 0 ? n : 0] = '\0';
+    text[ot_max(n, 0)] = '\0';
     if (fd >= 0)
         close(fd);
 }

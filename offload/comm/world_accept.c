@@ -11,6 +11,7 @@
 #include "offload/comm/world_state.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/base/minmax.h"
 
 static const int64_t hello_ns = (int64_t)10e9; /* time limit for a stranger's hello */
 enum { DROPS_LOGGED = 8 };                     /* a scanner must not fill the log */
@@ -169,7 +170,7 @@ static void take_proof(struct ot_world *world, struct ot_world_stranger *strange
 static bool may_be_hello(struct ot_world *world, struct ot_world_stranger *stranger) {
     static const char magic[8] = OT_WORLD_MAGIC;
     const struct ot_world_hello *hello = &stranger->hello;
-    size_t n = stranger->received < sizeof magic ? stranger->received : sizeof magic;
+    size_t n = ot_min(stranger->received, sizeof magic);
     if (memcmp(hello->magic, magic, n) != 0) {
         drop(world, stranger, "it is not a rank of this program");
         return false;

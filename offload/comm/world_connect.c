@@ -12,6 +12,7 @@
 #include "offload/comm/world_state.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/minmax.h"
 
 static const double patience_seconds = 5; /* then a line names the cause of the wait */
 static const double attempt_seconds = 5;  /* for one address */
@@ -137,7 +138,7 @@ static int connect_once(const struct ot_world *world, int64_t deadline_ns, char 
     }
     for (const struct addrinfo *to = found; to && fd < 0; to = to->ai_next) {
         int64_t until_ns = ot_clock_ns() + (int64_t)(1e9 * attempt_seconds);
-        fd = connect_to(to, until_ns < deadline_ns ? until_ns : deadline_ns);
+        fd = connect_to(to, ot_min(until_ns, deadline_ns));
         if (fd < 0)
             snprintf(why, why_bytes, "%s", strerror(-fd));
     }
@@ -250,6 +251,6 @@ int ot_world_connect(struct ot_world *world, int64_t deadline_ns, int *out) {
         }
         struct timespec pause = {.tv_nsec = (long)pause_ns};
         nanosleep(&pause, NULL); /* a signal may end it early: then the next attempt is early */
-        pause_s = pause_s * 2 < longest_pause_s ? pause_s * 2 : longest_pause_s;
+        pause_s = ot_min(pause_s * 2, longest_pause_s);
     }
 }

@@ -11,6 +11,7 @@
 #include "offload/comm/plugin.h"
 #include "offload/comm/world_state.h"
 #include "src/base/clock.h"
+#include "src/base/minmax.h"
 
 static const int64_t reason_ns = (int64_t)0.5e9; /* rank 0's wait for a heavier reason */
 static const int64_t answer_ns = (int64_t)1.5e9; /* the others' wait for the decision of rank 0 */
@@ -25,7 +26,7 @@ void ot_world_wake(struct ot_world *world) {
 
 static int64_t sign_ns(const struct ot_world *world) {
     double seconds = world->silence_seconds / 4;
-    return (int64_t)(1e9 * (seconds < 1 ? seconds : 1));
+    return (int64_t)(1e9 * ot_min(seconds, 1));
 }
 
 static bool is_root(const struct ot_world *world) {

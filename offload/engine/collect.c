@@ -7,6 +7,7 @@
 #include "offload/comm/comm.h"
 #include "offload/engine/engine_state.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 /* The most parameters of a share in one gathering: 4 MiB of each rank. More would not be faster. */
 enum { MOST_PIECE = 1 << 20 };
@@ -27,9 +28,9 @@ static int choose_piece(struct ot_engine *en, struct collection *c) {
     int ranks = ot_shard_ranks(&en->plan.shard);
     int64_t fits = (int64_t)(en->layout.idle_bytes / sizeof(float)) / ranks;
     OT_TRY(ot_comm_all_gather_host(en->comm, &fits, sizeof fits, all));
-    c->piece = c->share < MOST_PIECE ? c->share : MOST_PIECE;
+    c->piece = ot_min(c->share, MOST_PIECE);
     for (int r = 0; r < ranks; r++)
-        c->piece = all[r] < c->piece ? all[r] : c->piece;
+        c->piece = ot_min(all[r], c->piece);
     c->piece -= c->piece % OT_SHARD_ALIGN_PARAMS;
     return c->piece > 0 ? 0 : ot_fail(OT_E_BUDGET, "no device memory to gather the model in");
 }
@@ -37,7 +38,7 @@ static int choose_piece(struct ot_engine *en, struct collection *c) {
 /* Parameters of a share of `held` parameters that are in the piece at `at`. */
 static int64_t part_of(const struct collection *c, int64_t held, int64_t at) {
     int64_t left = held - at;
-    return left < 0 ? 0 : left < c->piece ? left : c->piece;
+    return left < 0 ? 0 : ot_min(left, c->piece);
 }
 
 /* Copies the parts of all ranks from the staging to their places in `values`. */

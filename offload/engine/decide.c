@@ -6,6 +6,7 @@
 #include "offload/comm/comm.h"
 #include "offload/engine/engine_state.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/random.h"
 
 const char *ot_skip_name(enum ot_skip skip) {
@@ -198,7 +199,7 @@ static void decide_all(struct ot_engine *en, const struct ot_task *task, int64_t
     struct ot_adamw_step *params = ot_engine_at_parity(en, task->to, step);
     struct ot_step_result *result = read_results(en, results, step);
     double scale = en->optimizer.clip / (result->grad_norm + 1e-6);
-    scale = scale < 1 ? scale : 1;
+    scale = ot_min(scale, 1);
     result->clipped_norm = result->grad_norm * scale;
     /* If a rank has given up the step, losses and norms may be anything. */
     bool given_up = result->wishes & OT_WISH_GIVE_UP;

@@ -4,6 +4,7 @@
 
 #include "offload/engine/engine_state.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 struct ot_engine_diagnosis {
     int bad_block;         /* -1: none so far */
@@ -27,7 +28,7 @@ void ot_engine_diagnose_output(struct ot_engine *en, const struct ot_task *task,
     int64_t most = (int64_t)(en->layout.buffers[to].bytes / one), piece;
     const char *from = ot_engine_at(en, task->y);
     for (int64_t i = 0; i < n && diagnosis->bad_block < 0 && diagnosis->error.code == 0; i += piece) {
-        piece = n - i < most ? n - i : most;
+        piece = ot_min(n - i, most);
         ot_lane_copy(lane, OT_COPY_D2H, ot_engine_at(en, to), from + (size_t)i * one, (size_t)piece * one);
         ot_error_save(&diagnosis->error, ot_lane_sync(lane));
         if (diagnosis->error.code == 0 && count_bad(en->chain.dtype, ot_engine_at(en, to), piece) > 0)
@@ -71,7 +72,7 @@ static int look_at_weights(struct ot_engine *en, int slab, struct ot_bad_block *
     if (!values)
         return ot_fail(OT_E_BUDGET, "no memory to look at %d weights", CHUNK);
     for (int64_t first = 0; first < n; first += CHUNK) {
-        int64_t part = n - first < CHUNK ? n - first : CHUNK;
+        int64_t part = ot_min(n - first, CHUNK);
         OT_TRY_GOTO(ot_engine_get(en, OT_SLAB_MASTER, slab, held.first + first, part, values), rc, out);
         for (int64_t i = 0; i < part; i++)
             bad += !isfinite(as_stored(en->chain.dtype, values[i]));

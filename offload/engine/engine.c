@@ -8,6 +8,7 @@
 #include "offload/engine/engine_state.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 /* ---- opening ---- */
 
@@ -297,7 +298,7 @@ static int check_micro(const struct ot_engine *en, const struct ot_micro_batch *
 static int64_t padded_tokens(const struct ot_engine *en, int64_t n_tokens) {
     int64_t multiple = ot_device_token_multiple(en->device);
     int64_t padded = (n_tokens + multiple - 1) / multiple * multiple;
-    return padded < en->plan.micro_tokens ? padded : en->plan.micro_tokens;
+    return ot_min(padded, en->plan.micro_tokens);
 }
 
 /* Fills in ot_batch_view.key_end of n_tokens tokens. input_end: with the padding. */
@@ -411,7 +412,7 @@ int ot_engine_result(struct ot_engine *en, struct ot_step_result *out) {
     OT_TRY(ot_executor_wait_task(en->executor, en->train_bound, step, en->decide_task));
     double now = ot_clock_seconds(), since = en->step_start[step & 1];
     *out = en->steps[step & 1].result;
-    out->seconds = now - (en->last_result_time > since ? en->last_result_time : since);
+    out->seconds = now - ot_max(en->last_result_time, since);
     en->last_result_time = now;
     en->collected = step;
     return 0;
@@ -569,7 +570,7 @@ int ot_engine_decode(struct ot_engine *en, const int32_t *tokens, int64_t n, flo
         return ot_fail(OT_E_INPUT, "the text would grow to %lld tokens, but the cache holds %lld",
                        (long long)(en->kv_past + n), (long long)en->kv_capacity);
     for (int64_t i = 0; i < n; i += en->plan.micro_tokens) {
-        int64_t piece = n - i < en->plan.micro_tokens ? n - i : en->plan.micro_tokens;
+        int64_t piece = ot_min(n - i, en->plan.micro_tokens);
         OT_TRY(decode_piece(en, tokens + i, piece, logits));
     }
     return 0;

@@ -6,6 +6,7 @@
 #include "offload/engine/executor_state.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
+#include "src/base/grow.h"
 #include "src/base/log.h"
 #include "src/base/thread.h"
 
@@ -115,14 +116,7 @@ static int list_dependents(struct ot_bound *bound) {
 }
 
 static int grow_ready(struct lane_thread *lt, int most) {
-    if (most <= lt->ready_capacity)
-        return 0;
-    struct ready *grown = realloc(lt->ready, (size_t)most * sizeof *grown);
-    if (!grown)
-        return ot_fail(OT_E_BUDGET, "no memory for a schedule");
-    lt->ready = grown;
-    lt->ready_capacity = most;
-    return 0;
+    return ot_grow(&lt->ready, &lt->ready_capacity, (size_t)most, sizeof *lt->ready, "tasks of a lane");
 }
 
 int ot_executor_bind(struct ot_executor *ex, const struct ot_schedule *schedule, struct ot_bound **out) {

@@ -25,7 +25,7 @@ void ot_executor_push_ready(struct ot_executor *ex, struct instance *in, int ind
     const struct ot_task *task = &in->bound->schedule->tasks[index];
     struct lane_thread *lt = &ex->lanes[task->lane];
     const struct ready added = {in, in->step, index, task->deadline};
-    assert(lt->n_ready < lt->ready_capacity);
+    assert((size_t)lt->n_ready < lt->ready_capacity);
     int at = lt->n_ready++;
     for (; at > 0 && comes_before(&added, &lt->ready[(at - 1) / 2]); at = (at - 1) / 2)
         lt->ready[at] = lt->ready[(at - 1) / 2];

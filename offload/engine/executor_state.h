@@ -63,7 +63,8 @@ struct lane_thread {
     const struct ot_task *at; /* the present task, for the watchdog */
     uint64_t delays;
     /* host lanes only: */
-    int n_ready, ready_capacity;
+    int n_ready;
+    size_t ready_capacity;
     struct ready *ready; /* a heap: entry 0 is the next task, see executor_lanes.c */
     int n_under_way;     /* nvme lanes: tasks started and not complete, oldest first */
     struct ready under_way[NVME_STARTED];

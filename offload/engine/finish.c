@@ -5,6 +5,8 @@
  * the finished gradients of a slab go to two places. */
 #include "offload/engine/engine_state.h"
 
+#include "src/base/minmax.h"
+
 /* The index of a parameter in a buffer of the task's slab. */
 static int64_t index_of(const struct ot_engine *en, const struct ot_task *task, int buffer, int64_t first) {
     return ot_layout_index(&en->layout, &en->chain, &en->plan, buffer, task->slab, first);
@@ -54,7 +56,7 @@ static void finish_span(struct ot_engine *en, const struct ot_task *task, struct
     for (int64_t next; first < end; first = next) {
         int64_t before = (border - first) / OT_REDUCE_CHUNK * OT_REDUCE_CHUNK;
         next = border <= first || border >= end ? end : first + (before > 0 ? before : OT_REDUCE_CHUNK);
-        next = next < end ? next : end;
+        next = ot_min(next, end);
         bool apart = first < border && border < next;
         en->ops->reduce(lane, &(struct ot_reduce){.n = next - first,
                                                   .x = sum_at(en, task, first),
@@ -76,9 +78,9 @@ static void finish_part(struct ot_engine *en, const struct ot_task *task, struct
     ot_lane_fill(lane, norm, 0, sizeof *norm);
     for (int g = 0; g < slab->n_groups; g++) {
         const struct ot_param_group *group = &slab->groups[g];
-        int64_t first = group->first > part.first ? group->first : part.first;
+        int64_t first = ot_max(group->first, part.first);
         int64_t group_end = group->first + group->n, end = part.first + part.n;
-        end = group_end < end ? group_end : end;
+        end = ot_min(group_end, end);
         if (group->trained)
             finish_span(en, task, lane, first, end, norm);
         else

@@ -4,6 +4,7 @@
 
 #include "offload/engine/engine_state.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 /* ---- opening ---- */
 
@@ -11,7 +12,7 @@ static int open_pieces(struct ot_engine *en) {
     int most = 1;
     for (int s = 0; s < en->chain.n_slabs; s++) {
         int tiles = ot_slab_tiles(&en->chain, &en->plan, s);
-        most = tiles > most ? tiles : most;
+        most = ot_max(tiles, most);
     }
     en->slab_pieces = malloc((size_t)most * sizeof *en->slab_pieces);
     return en->slab_pieces ? 0 : ot_fail(OT_E_BUDGET, "no memory for slabs of %d tiles", most);

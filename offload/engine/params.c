@@ -4,6 +4,7 @@
 
 #include "offload/engine/engine_state.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/random.h"
 
 /* Parameters that are converted at a time: few enough for the cache, enough for an efficient copy to a
@@ -89,7 +90,7 @@ static int64_t move_in_tile(struct ot_engine *en, struct on_nvme where, int64_t 
     struct ot_part content = ot_part_of(&en->chain, !weights, weights, span.n);
     struct ot_part_place place = ot_part_find(en->chain.dtype, &content, where.array);
     place.width = weights ? ot_slab_bytes(&en->chain, where.slab, 1) : place.width;
-    n = span.first + span.n - first < n ? span.first + span.n - first : n;
+    n = ot_min(span.first + span.n - first, n);
     size_t bytes = ot_part_run(place, n);
     struct ot_engine_staged *staged;
     pthread_mutex_lock(&en->putting);
@@ -124,7 +125,7 @@ static int move_state(struct ot_engine *en, enum ot_part_array array, int slab, 
     const struct ot_slab_buffers *b = &en->layout.slabs[slab];
     struct ot_tile_span on_gpu = ot_slab_part(&en->chain, &en->plan, slab, OT_TILE_GPU);
     struct ot_tile_span off_gpu = ot_slab_state_off_gpu(&en->chain, &en->plan, slab);
-    int64_t end = on_gpu.first + on_gpu.n, there = end - first < 0 ? 0 : end - first < n ? end - first : n;
+    int64_t end = on_gpu.first + on_gpu.n, there = end - first < 0 ? 0 : ot_min(end - first, n);
     struct ot_part_place place = ot_state_find(&en->chain, array, on_gpu.n);
     if (there > 0)
         OT_TRY(move(en, b->state_gpu, place.offset + ot_part_run(place, first - on_gpu.first), host,
@@ -333,7 +334,7 @@ static int move_chunks(struct ot_engine *en, enum ot_slab_kind kind, int slab, i
                        struct host host) {
     OT_TRY(check_range(en, slab, first, n));
     for (int64_t i = 0; i < n; i += CHUNK_PARAMS) {
-        int64_t chunk = n - i < CHUNK_PARAMS ? n - i : CHUNK_PARAMS;
+        int64_t chunk = ot_min(n - i, CHUNK_PARAMS);
         OT_TRY(move_kind(en, kind, slab, first + i, chunk, host_after(host, (size_t)i * sizeof(float))));
     }
     return 0;
@@ -367,9 +368,9 @@ int ot_engine_get_encoded(struct ot_engine *en, int slab, int64_t first, int64_t
 /* The parameters of a part that this rank holds; n is 0 if there are none. */
 static struct ot_shard_range held_of(const struct ot_engine *en, const struct ot_part *part) {
     struct ot_shard_range held = ot_slab_holding(&en->chain, &en->plan, part->slab);
-    int64_t first = part->first > held.first ? part->first : held.first;
+    int64_t first = ot_max(part->first, held.first);
     int64_t end = part->first + part->n, held_end = held.first + held.n;
-    end = end < held_end ? end : held_end;
+    end = ot_min(end, held_end);
     return (struct ot_shard_range){first, end > first ? end - first : 0};
 }
 

@@ -3,6 +3,8 @@
 
 #include "offload/engine/snapshot_state.h"
 
+#include "src/base/minmax.h"
+
 /* The address of consecutive values, on the device or in host memory. */
 struct source {
     const char *memory;
@@ -117,7 +119,7 @@ int ot_snapshot_copy_tile(struct ot_snapshot *snapshot, struct ot_tile_place pla
     OT_TRY(read_extents(snapshot, place, part.has_state, part.has_weights, &tile));
     int64_t end = tile.span.first + tile.span.n;
     for (part.first = tile.span.first; part.first < end; part.first += part.n) {
-        part.n = end - part.first < OT_PART_PARAMS ? end - part.first : OT_PART_PARAMS;
+        part.n = ot_min(end - part.first, OT_PART_PARAMS);
         OT_TRY(copy_part(snapshot, &tile, &part));
         *copied += (int64_t)ot_part_bytes(source->chain->dtype, &part);
     }

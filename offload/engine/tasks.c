@@ -6,6 +6,7 @@
 #include "offload/engine/engine_state.h"
 #include "offload/plan/shadow.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/random.h"
 
 static struct ot_engine_step *step_of(struct ot_engine *en, int64_t step) {
@@ -74,13 +75,8 @@ static void copy_activations(struct ot_engine *en, const struct ot_task *task, i
     ot_lane_copy(lane, kind, ot_engine_at(en, task->to), ot_engine_at(en, task->from), bytes);
 }
 
-/* The index of a token array of a micro-batch, in the order of ot_chain_token_arrays. */
-static size_t batch_offset(const struct ot_engine *en, int micro, int field) {
-    return ot_engine_batch_offset(en, micro, field);
-}
-
 static void batch_in(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
-    size_t bytes = batch_offset(en, step_of(en, step)->n_places, 0) * sizeof(int32_t);
+    size_t bytes = ot_engine_batch_offset(en, step_of(en, step)->n_places, 0) * sizeof(int32_t);
     ot_lane_copy(lane, OT_COPY_H2D, ot_engine_at_parity(en, task->to, step),
                  ot_engine_at_parity(en, task->from, step), bytes);
 }
@@ -122,39 +118,32 @@ static void fill_run(struct ot_engine *en, const struct ot_task *task, int64_t s
                      struct ot_block_run *run) {
     const struct ot_engine_step *st = step_of(en, step);
     const int32_t *batch = ot_engine_at_parity(en, en->layout.batch_gpu[0], step);
-    *run = (struct ot_block_run){
+    const struct ot_block_caller caller = {
+        .chain = &en->chain,
         .lane = lane,
-        .dtype = en->chain.dtype,
         .pass = en->pass,
-        .batch = {.n_tokens = st->micro_tokens[task->micro],
-                  .tokens = batch + batch_offset(en, task->micro, 0),
-                  .targets = batch + batch_offset(en, task->micro, 1),
-                  .position = batch + batch_offset(en, task->micro, 2),
-                  .row_start = batch + batch_offset(en, task->micro, 3),
-                  .grad_scale = st->grad_scale,
-                  .loss_scale =
-                      en->layout.loss_scale == OT_NO_BUFFER ? NULL : ot_engine_at(en, en->layout.loss_scale),
-                  .n_inputs = st->micro_inputs[task->micro]},
-        .random = {en->optimizer.seed, ot_random_stream(OT_RANDOM_DROPOUT, (uint64_t)step,
-                                                        (uint64_t)st->micro_number[task->micro])},
         .constants = ot_engine_at(en, en->layout.constants),
-        .saved = task->saved == OT_NO_BUFFER ? NULL : ot_engine_at(en, task->saved),
-        .saved_level = task->saved_level,
+        .x = task->x == OT_NO_BUFFER ? NULL : ot_engine_at(en, task->x),
         .work = ot_engine_at(en, en->layout.work),
         .scratch = ot_engine_at(en, en->layout.scratch),
         .token_loss = ot_engine_at(en, en->layout.token_loss),
         .logits = ot_engine_at(en, en->layout.logits),
     };
-    if (en->chain.has_pairs) {
-        run->batch.input_first = batch + batch_offset(en, task->micro, 4);
-        run->batch.input_end = batch + batch_offset(en, task->micro, 5);
-        run->batch.key_end = batch + batch_offset(en, task->micro, 6);
-    }
+    *run = ot_block_run_make(&caller, task->block, batch + ot_engine_batch_offset(en, task->micro, 0),
+                             en->plan.micro_tokens, st->micro_tokens[task->micro],
+                             st->micro_inputs[task->micro]);
+    run->batch.grad_scale = st->grad_scale;
+    if (en->layout.loss_scale != OT_NO_BUFFER)
+        run->batch.loss_scale = ot_engine_at(en, en->layout.loss_scale);
+    run->random =
+        (struct ot_run_random){en->optimizer.seed, ot_random_stream(OT_RANDOM_DROPOUT, (uint64_t)step,
+                                                                    (uint64_t)st->micro_number[task->micro])};
+    run->saved = task->saved == OT_NO_BUFFER ? NULL : ot_engine_at(en, task->saved);
+    run->saved_level = task->saved_level;
     for (int u = 0; u < OT_MAX_USES; u++) {
         run->weights[u] = task->weights[u] == OT_NO_BUFFER ? NULL : ot_engine_at(en, task->weights[u]);
         run->grads[u] = task->grads[u] == OT_NO_BUFFER ? NULL : ot_engine_at(en, task->grads[u]);
     }
-    run->x = task->x == OT_NO_BUFFER ? NULL : ot_engine_at(en, task->x);
     run->dxy = task->dxy == OT_NO_BUFFER ? NULL : ot_engine_at(en, task->dxy);
 }
 
@@ -269,8 +258,8 @@ static struct ot_adamw span_update(const struct ot_engine *en, const struct ot_t
 static bool group_update(const struct ot_param_group *g, const struct ot_adamw *whole,
                          struct ot_adamw *part) {
     int64_t first = whole->first, end = first + whole->n;
-    int64_t from = g->first > first ? g->first : first;
-    int64_t to = g->first + g->n < end ? g->first + g->n : end;
+    int64_t from = ot_max(g->first, first);
+    int64_t to = ot_min(g->first + g->n, end);
     if (!g->trained || to <= from)
         return false;
     *part = ot_adamw_slice(whole, from - first, to - from);

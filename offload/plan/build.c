@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "offload/plan/candidate.h"
+#include "src/base/minmax.h"
 
 /* Counts the streamed tiles among the first n shared ones. The stream engine and the pool alternate on
  * `shared` tiles, and `streamed` of these are streamed. */
@@ -66,7 +67,7 @@ static void deal_tiles(const struct ot_plan_request *rq, const struct ot_candida
 static int wanted_state_slots(const struct ot_plan *plan, int slots) {
     int64_t most = 0;
     for (int s = 0; s < plan->n_slabs; s++)
-        most = plan->slabs[s].tiles[OT_TILE_STREAM] > most ? plan->slabs[s].tiles[OT_TILE_STREAM] : most;
+        most = ot_max(plan->slabs[s].tiles[OT_TILE_STREAM], most);
     int64_t parts = 2 * ((most + plan->max_micro - 1) / plan->max_micro);
     int64_t wanted = slots > 2 && parts > slots ? parts : slots;
     return most == 0 ? 0 : wanted < OT_PLAN_MAX_STATE_SLOTS ? (int)wanted : OT_PLAN_MAX_STATE_SLOTS;
@@ -93,7 +94,7 @@ static void set_slots(const struct ot_chain *chain, const struct ot_plan_request
         bool grads = grads_pass >> k & 1, moves = grads_move >> k & 1;
         int needed = edge ? 1 + tied : 1; /* a tied head works with two edge slabs at once */
         int wanted = edge && !rq->slots ? needed : c->slots;
-        wanted = wanted > needed ? wanted : needed;
+        wanted = ot_max(wanted, needed);
         bool streamed = plain >> k & 1, decoded = decodes >> k & 1;
         plan->weight_slots[k] = streamed ? wanted : decoded ? needed : 0;
         plan->encoded_slots[k] = encoded >> k & 1 ? wanted : 0;
@@ -121,7 +122,7 @@ static void set_nvme_slots(const struct ot_chain *chain, const struct ot_candida
     for (enum ot_slot_kind k = 0; k < OT_SLOT_KINDS; k++) {
         bool passes = kinds >> k & 1;
         int wanted = ot_slot_kind_is_edge(k) || c->slots == 1 ? 1 : c->slots + 1;
-        plan->host_weight_slots[k] = !passes ? 0 : wanted > OT_PLAN_MAX_SLOTS ? OT_PLAN_MAX_SLOTS : wanted;
+        plan->host_weight_slots[k] = !passes ? 0 : ot_min(wanted, OT_PLAN_MAX_SLOTS);
     }
     int64_t tiles = ot_plan_passing_tiles(plan);
     plan->tile_slots = !plan->train ? 0 : tiles < c->tile_slots ? (int)tiles : c->tile_slots;

@@ -9,6 +9,7 @@
 #include "offload/plan/used_parts.h"
 #include "offload/store/store.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 /* Sides of an extent that is never pinned: one holds the present content, the next content is written to the
  * other. Gradients need no old content: a step that fails while it writes them cannot be continued anyway.
@@ -179,7 +180,7 @@ static void add_slab(struct ot_layout_maker *mk, int s) {
 
 /* Parameters of the largest tile among n parameters. */
 static int64_t largest_tile(const struct ot_layout_maker *mk, int64_t n) {
-    return n < mk->plan->tile_params ? n : mk->plan->tile_params;
+    return ot_min(n, mk->plan->tile_params);
 }
 
 static void add_state_slots(struct ot_layout_maker *mk) {
@@ -188,7 +189,7 @@ static void add_state_slots(struct ot_layout_maker *mk) {
     for (int s = 0; mk->plan->train && s < mk->chain->n_slabs; s++) {
         struct ot_tile_span part = ot_slab_part(mk->chain, mk->plan, s, OT_TILE_STREAM);
         int64_t largest = largest_tile(mk, part.n);
-        layout->slot_params = largest > layout->slot_params ? largest : layout->slot_params;
+        layout->slot_params = ot_max(largest, layout->slot_params);
         grads = grads || (part.n > 0 && mk->plan->slabs[s].grads != OT_HOME_GPU);
         weights = weights || (part.n > 0 && ot_slab_has_one_copy(mk->plan, s));
     }
@@ -256,22 +257,18 @@ struct largest {
     int tiles;
 };
 
-static size_t larger(size_t a, size_t b) {
-    return a > b ? a : b;
-}
-
 static void note_slab(const struct ot_layout_maker *mk, int s, struct largest *largest) {
     const struct ot_chain *chain = mk->chain;
     int64_t shares = shares_of(mk, s), held = ot_slab_holding(chain, mk->plan, s).n;
     int tiles = ot_slab_used_tiles(chain, mk->plan, s);
     bool encoded = ot_slab_is_encoded(chain, s);
     size_t bytes = ot_slab_bytes(chain, s, shares);
-    largest->used = larger(largest->used, encoded ? weight_bytes(chain, chain->slabs[s].n_params) : bytes);
-    largest->encoded = larger(largest->encoded, encoded ? bytes : 0);
-    largest->held = larger(largest->held, ot_slab_bytes(chain, s, held));
-    largest->params = shares > largest->params ? shares : largest->params;
-    largest->held_params = held > largest->held_params ? held : largest->held_params;
-    largest->tiles = tiles > largest->tiles ? tiles : largest->tiles;
+    largest->used = ot_max(largest->used, encoded ? weight_bytes(chain, chain->slabs[s].n_params) : bytes);
+    largest->encoded = ot_max(largest->encoded, encoded ? bytes : 0);
+    largest->held = ot_max(largest->held, ot_slab_bytes(chain, s, held));
+    largest->params = ot_max(shares, largest->params);
+    largest->held_params = ot_max(held, largest->held_params);
+    largest->tiles = ot_max(tiles, largest->tiles);
 }
 
 static void add_slots(struct ot_layout_maker *mk) {
@@ -425,8 +422,8 @@ out:
 struct ot_workspace ot_plan_workspace(const struct ot_chain *chain, int64_t micro_tokens) {
     struct ot_workspace most = {.tokens = micro_tokens};
     for (int b = 0; b < chain->n_blocks; b++) {
-        most.work = larger(most.work, chain->work_bytes(chain->context, b, OT_KEEP_NONE, micro_tokens));
-        most.scratch = larger(most.scratch, chain->scratch_bytes(chain->context, b, micro_tokens));
+        most.work = ot_max(most.work, chain->work_bytes(chain->context, b, OT_KEEP_NONE, micro_tokens));
+        most.scratch = ot_max(most.scratch, chain->scratch_bytes(chain->context, b, micro_tokens));
     }
     return most;
 }
@@ -452,7 +449,7 @@ static void add_results(struct ot_layout_maker *mk) {
     const struct ot_plan *plan = mk->plan;
     struct ot_layout *layout = mk->layout;
     size_t n_slabs = (size_t)mk->chain->n_slabs, ranks = (size_t)ot_shard_ranks(&plan->shard);
-    int64_t most = mk->chain->vocab > plan->micro_tokens ? mk->chain->vocab : plan->micro_tokens;
+    int64_t most = ot_max(mk->chain->vocab, plan->micro_tokens);
     layout->norms = ot_shard_norm_parts(&plan->shard);
     layout->own_norms = ot_plan_is_sharded(plan) ? layout->norms / (int)ranks : layout->norms;
     layout->own_results = plan->max_micro + 1;
@@ -465,7 +462,7 @@ static void add_results(struct ot_layout_maker *mk) {
         ranks > 1 ? ot_layout_add(mk, OT_TIER_GPU, name, bytes, (int)n_slabs + 1) : layout->results_gpu;
     for (int p = 0; p < 2; p++)
         layout->results_host[p] =
-            ot_layout_add(mk, OT_TIER_HOST, name, bytes > forward ? bytes : forward, (int)n_slabs + 1);
+            ot_layout_add(mk, OT_TIER_HOST, name, ot_max(bytes, forward), (int)n_slabs + 1);
 }
 
 static void add_used(struct ot_layout_maker *mk) {

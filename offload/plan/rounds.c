@@ -1,5 +1,7 @@
 #include "offload/plan/rounds.h"
 
+#include "src/base/minmax.h"
+
 static int first_round(const struct ot_plan *plan) {
     return plan->first_round ? plan->first_round : plan->max_micro;
 }
@@ -13,13 +15,13 @@ struct ot_round ot_plan_round(const struct ot_plan *plan, int round) {
     if (round == 0)
         return (struct ot_round){0, first_round(plan)};
     int first = first_round(plan) + (round - 1) * plan->round_micro, rest = plan->max_micro - first;
-    return (struct ot_round){first, rest < plan->round_micro ? rest : plan->round_micro};
+    return (struct ot_round){first, ot_min(rest, plan->round_micro)};
 }
 
 int ot_plan_round_places(const struct ot_plan *plan) {
     int first = first_round(plan), rest = plan->max_micro - first;
-    int later = rest < plan->round_micro ? rest : plan->round_micro;
-    return first > later ? first : later;
+    int later = ot_min(rest, plan->round_micro);
+    return ot_max(first, later);
 }
 
 int ot_plan_place(const struct ot_plan *plan, int micro) {
@@ -28,7 +30,7 @@ int ot_plan_place(const struct ot_plan *plan, int micro) {
 }
 
 void ot_plan_set_rounds(struct ot_plan *plan, int rounds) {
-    int n = rounds < 1 ? 1 : rounds < plan->max_micro ? rounds : plan->max_micro;
+    int n = rounds < 1 ? 1 : ot_min(rounds, plan->max_micro);
     plan->round_micro = (plan->max_micro - 1) / n + 1; /* max_micro may be INT_MAX */
     plan->first_round = plan->round_micro;
 }

@@ -6,6 +6,7 @@
 #include "offload/plan/shadow.h"
 #include "offload/plan/used_parts.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 /* Enough tokens in a micro-batch to keep the matrix units of every known device busy. More only cost memory.
  */
@@ -307,9 +308,9 @@ static struct micro_range find_range(const struct ot_plan_request *rq) {
     int64_t least = (step + blocks_room - 1) / blocks_room, first = MICRO_TOKENS_ENOUGH / rq->sequence_tokens;
     int64_t groups = ot_shard_groups(&rq->shard);
     int64_t most = (step + groups - 1) / groups; /* every group gets a micro-batch */
-    first = rq->micro_sequences ? rq->micro_sequences : first > least ? first : least;
+    first = rq->micro_sequences ? rq->micro_sequences : ot_max(first, least);
     most = rq->micro_sequences || most < least ? step : most;
-    first = first < most ? first : most;
+    first = ot_min(first, most);
     return (struct micro_range){first, rq->micro_sequences ? first : least};
 }
 
@@ -318,7 +319,7 @@ static struct micro_range find_range(const struct ot_plan_request *rq) {
 static int find_all_resident(const struct ot_plan_request *rq, struct micro_range range, int kept,
                              struct ot_candidate *c, struct ot_plan *plan) {
     int64_t sound = (MICRO_TOKENS_SOUND + rq->sequence_tokens - 1) / rq->sequence_tokens;
-    int64_t least = range.least > sound ? range.least : sound;
+    int64_t least = ot_max(range.least, sound);
     for (int64_t micro = range.first;; micro = micro / 2) {
         struct need need;
         *c = (struct ot_candidate){.micro_sequences = micro,
@@ -347,7 +348,7 @@ static bool may_keep_on_gpu(const struct ot_plan_request *rq) {
 
 static int middle_blocks(const struct ot_plan_request *rq) {
     int middle = rq->chain->n_blocks - 2;
-    return middle > 0 ? middle : 0;
+    return ot_max(middle, 0);
 }
 
 /* The blocks that keep activations on the device before slabs become resident. */
@@ -397,7 +398,7 @@ static int find_with(const struct ot_plan_request *rq, int64_t micro, int rounds
 /* Large micro-batches before small ones. */
 static int find_micro(const struct ot_plan_request *rq, struct micro_range range, int rounds,
                       struct ot_candidate *c, struct ot_plan *plan, struct seen *seen) {
-    for (int64_t micro = range.first;; micro = micro / 2 > range.least ? micro / 2 : range.least) {
+    for (int64_t micro = range.first;; micro = ot_max(micro / 2, range.least)) {
         int rc = find_with(rq, micro, rounds, c, plan, seen);
         if (rc != 0 || micro <= range.least)
             return rc;
@@ -450,7 +451,7 @@ static int64_t tile_of(const struct ot_chain *chain, int64_t n) {
 
 static int64_t choose_tile(const struct ot_chain *chain) {
     int64_t tile = tile_of(chain, MOST_TILES);
-    return tile > TILE_PARAMS ? tile : TILE_PARAMS;
+    return ot_max(tile, TILE_PARAMS);
 }
 
 /* Finds a candidate with tiles of the chosen size, halved `halvings` times. */
@@ -467,7 +468,7 @@ static int find_tiles(const struct ot_plan_request *rq, struct ot_candidate *c, 
     int64_t least = tile_of(rq->chain, MOST_TILES), tile = choose_tile(rq->chain);
     bool in_slots = rq->train && (rq->budget_bytes[OT_TIER_NVME] > 0 || rq->shares[OT_TILE_STREAM] > 0);
     int rc, low = 1, high = 0;
-    least = least > LEAST_TILE_PARAMS ? least : LEAST_TILE_PARAMS;
+    least = ot_max(least, LEAST_TILE_PARAMS);
     OT_TRY(rc = find_candidate(rq, c, plan, NULL));
     for (; in_slots && !rq->tile_params && tile / 2 >= least; tile /= 2)
         high++;
@@ -504,7 +505,7 @@ static int grow_grad_slots(const struct ot_plan_request *rq, struct ot_candidate
     int most = 0;
     for (int s = 0; s < plan->n_slabs; s++) {
         int tiles = ot_slab_trained_tiles(rq->chain, plan, s);
-        most = tiles > most ? tiles : most;
+        most = ot_max(tiles, most);
     }
     return plan->host_grad_slots == 0 ? 0 : grow(rq, c, plan, &c->grad_slots, 2 * most);
 }
@@ -518,7 +519,7 @@ static int grow_shadows(const struct ot_plan_request *rq, struct ot_candidate *c
     int64_t most = rq->shadow_bytes > 0
                        ? (int64_t)(rq->shadow_bytes / bytes) + ot_plan_free_frames(rq->chain, plan)
                        : frames;
-    return grow(rq, c, plan, &c->shadow_frames, (int)(frames < most ? frames : most));
+    return grow(rq, c, plan, &c->shadow_frames, (int)ot_min(frames, most));
 }
 
 /* A pass that needs at most half of the parts: the bytes that stay at home are worth more than the time that

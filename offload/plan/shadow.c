@@ -2,6 +2,7 @@
 
 #include "offload/plan/part.h"
 #include "offload/plan/rounds.h"
+#include "src/base/minmax.h"
 
 enum { FRAME_ALIGN = 4096 };
 
@@ -30,8 +31,8 @@ size_t ot_plan_frame_bytes(const struct ot_chain *chain, const struct ot_plan *p
     struct ot_part most = ot_part_of(chain, true, true, 0);
     for (int s = 0; s < plan->n_slabs; s++) {
         int64_t held = ot_slab_shadow_tiles(plan, s) > 0 ? ot_slab_holding(chain, plan, s).n : 0;
-        held = held < plan->tile_params ? held : plan->tile_params;
-        most.n = held > most.n ? held : most.n;
+        held = ot_min(held, plan->tile_params);
+        most.n = ot_max(held, most.n);
     }
     return (ot_part_bytes(chain->dtype, &most) + FRAME_ALIGN - 1) / FRAME_ALIGN * FRAME_ALIGN;
 }
@@ -72,7 +73,7 @@ static int64_t deal_over_kept(const struct ot_chain *chain, const struct ot_plan
             int slab = block->uses[u].slab, tiles = ot_slab_shadow_tiles(plan, slab);
             if (tiles == 0 || room == 0 || !is_first_use(chain, b, slab))
                 continue;
-            int64_t takes = tiles < room ? tiles : room;
+            int64_t takes = ot_min(tiles, room);
             if (out)
                 out[slab].over_kept = (int)((taken + takes) * most / all - taken * most / all);
             taken += takes;
@@ -89,7 +90,7 @@ int64_t ot_plan_free_frames(const struct ot_chain *chain, const struct ot_plan *
 void ot_plan_deal_frames(const struct ot_chain *chain, const struct ot_plan *plan,
                          struct ot_shadow_frames *out) {
     int64_t most = ot_plan_free_frames(chain, plan), over = most, passed = 0, rest;
-    over = over < plan->shadow_frames ? over : plan->shadow_frames;
+    over = ot_min(over, plan->shadow_frames);
     rest = ot_plan_shadow_tiles(plan) - over;
     for (int s = 0; s < plan->n_slabs; s++)
         out[s].over_kept = 0;

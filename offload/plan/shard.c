@@ -1,6 +1,7 @@
 #include "offload/plan/shard.h"
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 const char *ot_shard_mode_name(enum ot_shard_mode mode) {
     static const char *const names[] = {"none", "state", "full"};
@@ -8,7 +9,7 @@ const char *ot_shard_mode_name(enum ot_shard_mode mode) {
 }
 
 int ot_shard_ranks(const struct ot_shard *shard) {
-    return shard->ranks > 1 ? shard->ranks : 1;
+    return ot_max(shard->ranks, 1);
 }
 
 int ot_shard_check(const struct ot_shard *shard) {
@@ -29,8 +30,8 @@ static int64_t share_of(int64_t n_params, int parts) {
 
 static struct ot_shard_range part_of(int64_t n_params, int parts, int part) {
     int64_t share = share_of(n_params, parts), first = part * share, end = first + share;
-    first = first < n_params ? first : n_params;
-    end = end < n_params ? end : n_params;
+    first = ot_min(first, n_params);
+    end = ot_min(end, n_params);
     return (struct ot_shard_range){first, end - first};
 }
 

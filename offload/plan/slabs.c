@@ -1,6 +1,7 @@
 #include "offload/plan/slabs.h"
 
 #include "offload/plan/rounds.h"
+#include "src/base/minmax.h"
 
 int ot_chain_first_trained(const struct ot_chain *chain) {
     for (int b = 0; b < chain->n_blocks; b++)
@@ -137,7 +138,7 @@ int ot_slab_used_tiles(const struct ot_chain *chain, const struct ot_plan *plan,
 }
 
 static int64_t clip_params(int64_t params, int64_t most) {
-    return params < most ? params : most;
+    return ot_min(params, most);
 }
 
 struct ot_tile_span ot_slab_span(const struct ot_chain *chain, const struct ot_plan *plan, int slab,

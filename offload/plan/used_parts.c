@@ -5,6 +5,7 @@
 #include "offload/plan/rounds.h"
 #include "offload/plan/slabs.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 /* ---- parts of a chain ---- */
 
@@ -51,7 +52,7 @@ int ot_block_parts(const struct ot_chain *chain, int block) {
 int ot_chain_most_parts(const struct ot_chain *chain) {
     int most = 0;
     for (int s = 0; s < chain->n_slabs; s++)
-        most = chain->slabs[s].n_parts > most ? chain->slabs[s].n_parts : most;
+        most = ot_max(chain->slabs[s].n_parts, most);
     return most;
 }
 

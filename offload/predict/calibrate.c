@@ -8,6 +8,7 @@
 #include "offload/predict/repeats.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 /* LEAST_ROUNDS, ROUNDS: rounds of a block, if time is short and otherwise. LEAST_TOKENS: with fewer tokens a
  * block's speed says nothing about its speed with many. */
@@ -245,8 +246,7 @@ static int measure_block(struct bench *b, int block, double seconds, struct ot_b
         return 0;
     OT_TRY(ot_calibrate_alloc(b, block, n[1]));
     for (int i = 0; i < SIZES; i++)
-        rounds[i] =
-            (struct rounds){.tokens = n[i], .row = n[i] < c->sequence_tokens ? n[i] : c->sequence_tokens};
+        rounds[i] = (struct rounds){.tokens = n[i], .row = ot_min(n[i], c->sequence_tokens)};
     OT_TRY_GOTO(time_block(b, block, seconds, rounds), rc, out);
     for (int i = 0; i < SIZES; i++)
         take_times(b, block, &rounds[i], &forward[i], &backward[i], recompute[i]);

@@ -1,6 +1,10 @@
 /* The lane and the buffers of a calibration (calibrate.h). */
 #include "offload/predict/calibrate_state.h"
+
+#include <string.h>
+
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/random.h"
 
 enum { PATTERN_BYTES = 1 << 20 }; /* random numbers, repeated to fill a buffer */
@@ -13,7 +17,7 @@ static size_t inside_bytes(const struct ot_chain *chain, int block, int64_t n_to
         enum ot_keep_level level = (enum ot_keep_level)i;
         size_t bytes = chain->saved_bytes(chain->context, block, level, n_tokens) +
                        chain->work_bytes(chain->context, block, level, n_tokens);
-        most = bytes > most ? bytes : most;
+        most = ot_max(bytes, most);
     }
     return most;
 }
@@ -63,8 +67,7 @@ static void fill_pattern(const struct bench *b) {
 
 static void fill_random(const struct bench *b, void *to, size_t bytes) {
     for (size_t at = 0; at < bytes; at += PATTERN_BYTES)
-        ot_lane_copy(b->lane, OT_COPY_H2D, (char *)to + at, b->pinned,
-                     bytes - at < PATTERN_BYTES ? bytes - at : PATTERN_BYTES);
+        ot_lane_copy(b->lane, OT_COPY_H2D, (char *)to + at, b->pinned, ot_min(bytes - at, PATTERN_BYTES));
 }
 
 /* Half of the tokens are inputs, if the chain has pairs. */
@@ -76,7 +79,7 @@ static int64_t inputs_of(const struct ot_chain *chain, int64_t n) {
 static void pair_token(int32_t *ids, int64_t n, int64_t n_inputs, int64_t half, int64_t i) {
     int64_t part = i < n_inputs ? 0 : n_inputs, at = (i - part) % half, first = i - part - at;
     first = first < n_inputs ? first : 0; /* the last row has targets alone */
-    int64_t end = first + half < n_inputs ? first + half : n_inputs;
+    int64_t end = ot_min(first + half, n_inputs);
     ids[2 * n + i] = (int32_t)at;
     ids[3 * n + i] = (int32_t)(i - at);
     ids[4 * n + i] = (int32_t)first;
@@ -137,35 +140,22 @@ int ot_calibrate_fill_inputs(struct bench *b, int block, int64_t n, int64_t row)
 struct ot_block_run ot_calibrate_run(const struct bench *b, int block, int64_t n) {
     const struct ot_chain *chain = b->config->chain;
     const struct memory *m = &b->memory;
-    bool first = block == 0, last = block == chain->n_blocks - 1;
-    struct ot_block_run run = {
-        .lane = b->lane,
-        .dtype = chain->dtype,
-        .pass = OT_PASS_TRAIN,
-        .batch = {.n_tokens = n,
-                  .tokens = m->batch,
-                  .targets = m->batch + n,
-                  .position = m->batch + 2 * n,
-                  .row_start = m->batch + 3 * n,
-                  .grad_scale = 1 / (float)n,
-                  .loss_scale = chain->dtype == OT_F16 ? m->loss_scale : NULL,
-                  .n_inputs = inputs_of(chain, n),
-                  .input_first = chain->has_pairs ? m->batch + 4 * n : NULL,
-                  .input_end = chain->has_pairs ? m->batch + 5 * n : NULL,
-                  .key_end = chain->has_pairs ? m->batch + 6 * n : NULL},
-        .constants = m->constants,
-        .x = first ? NULL : m->x,
-        .y = last ? NULL : m->y,
-        .dxy = m->dxy,
-        .saved = m->inside,
-        .saved_level = OT_KEEP_ALL,
-        .scratch = m->scratch,
-        .token_loss = m->token_loss,
-    };
-    for (int u = 0; u < OT_MAX_USES; u++) {
-        run.weights[u] = m->weights[u];
-        run.grads[u] = m->grads[u];
-    }
+    const struct ot_block_caller caller = {.chain = chain,
+                                           .lane = b->lane,
+                                           .pass = OT_PASS_TRAIN,
+                                           .constants = m->constants,
+                                           .x = m->x,
+                                           .y = m->y,
+                                           .scratch = m->scratch,
+                                           .token_loss = m->token_loss};
+    struct ot_block_run run = ot_block_run_make(&caller, block, m->batch, n, n, inputs_of(chain, n));
+    run.batch.grad_scale = 1 / (float)n;
+    run.batch.loss_scale = chain->dtype == OT_F16 ? m->loss_scale : NULL;
+    run.dxy = m->dxy;
+    run.saved = m->inside;
+    run.saved_level = OT_KEEP_ALL;
+    memcpy(run.weights, m->weights, sizeof m->weights);
+    memcpy(run.grads, m->grads, sizeof m->grads);
     return run;
 }
 
@@ -188,7 +178,7 @@ void ot_calibrate_free(struct bench *b) {
 int ot_calibrate_open(struct bench *b) {
     const struct ot_calibration *c = b->config;
     size_t batch = (size_t)ot_chain_token_arrays(c->chain) * (size_t)c->micro_tokens * sizeof(int32_t);
-    size_t room = c->chain->constant_bytes > batch ? c->chain->constant_bytes : batch;
+    size_t room = ot_max(c->chain->constant_bytes, batch);
     void *pinned;
     OT_TRY(ot_lane_open(c->device, "calibrate", &b->lane));
     for (int i = 0; i < AHEAD; i++) {

@@ -3,6 +3,7 @@
 #include "kernels/device.h"
 #include "offload/predict/repeats.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 /* PIECE, PIECES: bytes of one copy, and copies that are timed together. */
 enum { PIECE = 16 << 20, PIECES = 8 };
@@ -53,7 +54,7 @@ static int time_copies(void *context, int number, int count, double *seconds) {
                 continue;
             OT_TRY(ot_event_seconds(c->directions[way].begin, &begin));
             OT_TRY(ot_event_seconds(c->directions[way].end, &end));
-            longest = end - begin > longest ? end - begin : longest;
+            longest = ot_max(end - begin, longest);
         }
         *seconds += longest / count;
     }
@@ -83,7 +84,7 @@ static int measure(struct copies *c, struct ot_device *device, struct ot_rates *
 }
 
 int ot_copy_rates_measure(struct ot_device *device, size_t device_bytes, struct ot_rates *rates) {
-    struct copies c = {.piece = device_bytes / 2 < PIECE ? device_bytes / 2 : PIECE};
+    struct copies c = {.piece = ot_min(device_bytes / 2, PIECE)};
     if (rates->h2d_bytes > 0 && rates->d2h_bytes > 0 && rates->both_bytes > 0)
         return 0;
     int rc = measure(&c, device, rates);

@@ -5,6 +5,7 @@
 
 #include "offload/plan/shadow.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 /* ---- blocks ---- */
 
@@ -31,7 +32,7 @@ static void work_from_params(const struct ot_chain *chain, int block, enum ot_wo
 static struct ot_block_work work_of(const struct ot_chain *chain, int block, enum ot_work_part part,
                                     enum ot_keep_level level, int64_t n_tokens, int64_t row_tokens) {
     struct ot_block_work work;
-    int64_t row = row_tokens < n_tokens ? row_tokens : n_tokens;
+    int64_t row = ot_min(row_tokens, n_tokens);
     if (chain->work)
         chain->work(chain->context, block, part, level, n_tokens, row, &work);
     else

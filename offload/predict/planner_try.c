@@ -15,8 +15,8 @@ static uint64_t mix(uint64_t hash, int64_t value) {
     return (hash ^ (uint64_t)value) * 0x100000001b3; /* FNV-1a, a word at a time */
 }
 
-/* A hash of the plan's fields that the search varies. Requests that force different fields often make the same
- * plan. */
+/* A hash of the plan's fields that the search varies. Requests that force different fields often make the
+ * same plan. */
 static uint64_t print_plan(const struct ot_plan *p) {
     uint64_t hash = 0xcbf29ce484222325;
     for (int s = 0; s < p->n_slabs; s++) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 /* LEAST_REPEATS: repeats of a long call. MOST_CALLS: limit for the calls in one repeat. NOISY_TIMES: a noisy
  * call may take this many times the usual limit. */
@@ -71,7 +72,7 @@ static int warm_up(const struct ot_timed_calls *calls, int call, struct turn *tu
     double once;
     OT_TRY(calls->time(calls->context, call, 1, &once));
     OT_TRY(calls->time(calls->context, call, 1, &once));
-    double count = calls->seconds / OT_REPEATS / (once > 1e-7 ? once : 1e-7);
+    double count = calls->seconds / OT_REPEATS / ot_max(once, 1e-7);
     turn->count = count < 1 ? 1 : count > MOST_CALLS ? MOST_CALLS : (int)count;
     return 0;
 }

@@ -5,6 +5,7 @@
 
 #include "offload/predict/simulate_state.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 static int no_memory(const struct ot_schedule *s) {
     return ot_fail(OT_E_BUDGET, "no memory to simulate a step of %d tasks", s->n_tasks);
@@ -121,20 +122,16 @@ static int rank_tasks(struct sim *sim, int l) {
 
 /* ---- resources ---- */
 
-static double greater(double a, double b) {
-    return a > b ? a : b;
-}
-
 /* An unknown rate limits nothing. */
 static double capacity_of(double rate, double least) {
-    return rate > 0 ? greater(rate, least) : INFINITY;
+    return rate > 0 ? ot_max(rate, least) : INFINITY;
 }
 
 static void set_capacities(struct sim *sim) {
     const struct ot_rates *r = &sim->config->costs->rates;
     double optimizer = r->adamw_bytes[sim->config->chain->state];
-    sim->capacity[LINK] = capacity_of(r->both_bytes, greater(r->h2d_bytes, r->d2h_bytes));
-    sim->capacity[DISKS] = capacity_of(r->nvme_mixed_bytes, greater(r->nvme_read_bytes, r->nvme_write_bytes));
+    sim->capacity[LINK] = capacity_of(r->both_bytes, ot_max(r->h2d_bytes, r->d2h_bytes));
+    sim->capacity[DISKS] = capacity_of(r->nvme_mixed_bytes, ot_max(r->nvme_read_bytes, r->nvme_write_bytes));
     sim->capacity[CORES] = capacity_of(r->cores, 0);
     sim->capacity[MEMORY] = capacity_of(r->triad_bytes, optimizer);
 }
@@ -179,7 +176,7 @@ void ot_sim_demand(const struct sim *sim, int task, double demand[RESOURCES]) {
     }
     /* A task that runs alone has full speed, even if the rates contradict each other. */
     for (int i = 0; i < RESOURCES; i++)
-        demand[i] = demand[i] < sim->capacity[i] ? demand[i] : sim->capacity[i];
+        demand[i] = ot_min(demand[i], sim->capacity[i]);
 }
 
 /* Counts a shadow and its update as one task, the cheaper one: only one of them does the work. */
@@ -196,9 +193,9 @@ double ot_sim_least_step(const struct sim *sim) {
             resources[r] += sim->costs[task].seconds * demand[r];
     }
     for (int l = 0; l < OT_LANE_COUNT; l++)
-        least = greater(least, lanes[l]);
+        least = ot_max(least, lanes[l]);
     for (int r = 0; r < RESOURCES; r++)
-        least = greater(least, resources[r] / sim->capacity[r]);
+        least = ot_max(least, resources[r] / sim->capacity[r]);
     return least;
 }
 

@@ -6,6 +6,7 @@
 #include "offload/predict/trace_state.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
+#include "src/base/grow.h"
 
 struct ot_stopwatch {
     struct ot_trace *trace;
@@ -52,14 +53,8 @@ int ot_trace_add(struct ot_trace *trace, const struct ot_schedule *schedule, int
         trace->left_out++;
         return 0;
     }
-    if (trace->n == trace->capacity) {
-        int capacity = trace->capacity ? 2 * trace->capacity : 64;
-        struct ot_traced_step *grown = realloc(trace->steps, (size_t)capacity * sizeof *grown);
-        if (!grown)
-            return ot_fail(OT_E_BUDGET, "no memory for a trace of %d steps", capacity);
-        trace->steps = grown;
-        trace->capacity = capacity;
-    }
+    OT_TRY(ot_grow(&trace->steps, &trace->capacity, (size_t)trace->n + 1, sizeof *trace->steps,
+                   "steps of a trace"));
     size_t bytes = (size_t)schedule->n_tasks * sizeof *spans;
     struct ot_task_span *copy = malloc(bytes);
     if (!copy)

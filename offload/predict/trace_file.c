@@ -9,6 +9,7 @@
 #include "offload/predict/trace_state.h"
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/base/minmax.h"
 
 enum { NAME_BYTES = 160, ROW_STEPS = OT_LANE_COUNT };
 
@@ -67,8 +68,8 @@ static void put_step(struct ot_json_writer *w, const struct scale *scale, const 
     for (int i = 0; i < s->n_tasks; i++) {
         const struct ot_task *task = &s->tasks[i];
         const struct ot_task_span *span = &step->spans[i];
-        whole.begin = span->begin < whole.begin ? span->begin : whole.begin;
-        whole.end = span->end > whole.end ? span->end : whole.end;
+        whole.begin = ot_min(span->begin, whole.begin);
+        whole.end = ot_max(span->end, whole.end);
         put_span(w, scale, ot_task_describe(task, trace->chain, name, sizeof name),
                  ot_task_kind_name(task->kind), (int)task->lane, span, step->step);
     }

@@ -3,6 +3,7 @@
 #define OT_OFFLOAD_PREDICT_TRACE_STATE_H
 
 #include "offload/predict/trace.h"
+#include "src/base/minmax.h"
 
 struct ot_traced_step {
     const struct ot_schedule *schedule;
@@ -14,7 +15,8 @@ struct ot_trace {
     const struct ot_chain *chain;
     int64_t max_spans, n_spans, left_out;
     bool is_paused;
-    int n, capacity;
+    int n;
+    size_t capacity;
     struct ot_traced_step *steps;
 };
 
@@ -26,7 +28,7 @@ static inline bool ot_trace_is_training(const struct ot_schedule *schedule) {
 static inline double ot_traced_step_begin(const struct ot_traced_step *step) {
     double first = step->spans[0].begin;
     for (int i = 1; i < step->schedule->n_tasks; i++)
-        first = step->spans[i].begin < first ? step->spans[i].begin : first;
+        first = ot_min(step->spans[i].begin, first);
     return first;
 }
 

@@ -4,6 +4,7 @@
 
 #include "offload/predict/trace_state.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 /* A task of the trace: task `task` of steps[at]. at < 0: no task. */
 struct place {
@@ -135,8 +136,8 @@ static void share_out(const struct reading *r, struct place cause, double from, 
     struct ot_trace_summary *out = r->out;
     while (to > from && cause.at >= 0 && span_at(r, cause)->end > from) {
         const struct ot_task_span *span = span_at(r, cause);
-        double end = span->end < to ? span->end : to;
-        double begin = span->begin < from ? from : span->begin < end ? span->begin : end;
+        double end = ot_min(span->end, to);
+        double begin = span->begin < from ? from : ot_min(span->begin, end);
         out->exposed_host += to - end;
         out->exposed[task_at(r, cause)->lane] += end - begin;
         to = begin;
@@ -155,7 +156,7 @@ struct window {
 };
 
 static double clip(const struct reading *r, double moment) {
-    return moment < r->from ? r->from : moment > r->to ? r->to : moment;
+    return moment < r->from ? r->from : ot_min(r->to, moment);
 }
 
 static void close_window(const struct reading *r, struct window *w) {
@@ -194,8 +195,7 @@ static void add_busy(const struct reading *r) {
         double until = r->from;
         for (int64_t i = 0; i < r->n_turns[l]; i++) {
             const struct ot_task_span *span = span_at(r, r->turns[l][i].place);
-            double begin = span->begin > until ? span->begin : until,
-                   end = span->end < r->to ? span->end : r->to;
+            double begin = ot_max(span->begin, until), end = ot_min(span->end, r->to);
             if (end <= begin)
                 continue;
             r->out->busy[l] += end - begin;

@@ -5,6 +5,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 enum { BATCHES = 5, MOST_REPEATS = 10000 };
 
@@ -111,7 +112,7 @@ int ot_comm_rates_measure(const struct ot_comm_rates_config *config) {
     size_t most = 0, staging_bytes;
     void *staging = NULL;
     for (int i = 0; i < config->n_sizes; i++)
-        most = config->sizes[i] > most ? config->sizes[i] : most;
+        most = ot_max(config->sizes[i], most);
     staging_bytes = ot_comm_staging_bytes(config->comm, most);
     int rc = open_memory(&run, (size_t)run.ranks * most, staging_bytes, &staging);
     for (int i = 0; i < config->n_sizes && rc == 0; i++) {

@@ -11,6 +11,7 @@
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/base/minmax.h"
 #include "src/base/random.h"
 
 enum {
@@ -51,14 +52,14 @@ int ot_probe_map_random(size_t bytes, char **out) {
         return ot_fail(OT_E_BUDGET, "no memory for %zu bytes of I/O buffers", bytes);
     madvise(memory, bytes, MADV_HUGEPAGE);
     *out = memory;
-    size_t pattern = bytes < RANDOM_BYTES ? bytes : RANDOM_BYTES;
+    size_t pattern = ot_min(bytes, RANDOM_BYTES);
     for (size_t at = 0; at < pattern; at += 16) {
         uint32_t words[4];
         ot_random_block(3, ot_random_stream(OT_RANDOM_TEST, 0, 0), at / 16, words);
         memcpy(*out + at, words, sizeof words);
     }
     for (size_t at = pattern; at < bytes; at += pattern)
-        memcpy(*out + at, *out, bytes - at < pattern ? bytes - at : pattern);
+        memcpy(*out + at, *out, ot_min(bytes - at, pattern));
     return 0;
 }
 
@@ -69,8 +70,7 @@ static int make_files(struct engines *e) {
     const struct ot_store_config *c = e->config->store;
     e->is_direct = true;
     for (int i = 0; i < c->n_dirs; i++) {
-        size_t share = e->config->bytes / (size_t)c->n_dirs,
-               room = share < c->dirs[i].bytes ? share : c->dirs[i].bytes;
+        size_t share = e->config->bytes / (size_t)c->n_dirs, room = ot_min(share, c->dirs[i].bytes);
         int64_t bytes = (int64_t)(room / MIB) * MIB;
         if (bytes < LEAST_FILE)
             return ot_fail(OT_E_BUDGET, "%s: a probe needs %d MiB there; give more", c->dirs[i].path,
@@ -101,7 +101,7 @@ static int settle_files(struct engines *e) {
 static int64_t file_blocks(const struct engines *e) {
     int64_t least = INT64_MAX;
     for (int i = 0; i < e->n_files; i++)
-        least = e->files[i].bytes < least ? e->files[i].bytes : least;
+        least = ot_min(e->files[i].bytes, least);
     return least / e->shape.block_bytes;
 }
 
@@ -215,7 +215,7 @@ static int probe_shape(struct engines *e, enum ot_io_choice choice, double best[
                                             .depth = e->shape.depth,
                                             .io = run.io}};
         e->rates[io] = row.work / row.seconds;
-        best[io] = e->rates[io] > best[io] ? e->rates[io] : best[io];
+        best[io] = ot_max(e->rates[io], best[io]);
         OT_TRY(ot_probe_report(&e->config->reader, row));
     }
     return 0;
@@ -229,7 +229,7 @@ static int write_first(struct engines *e) {
     OT_TRY(run_io(e, &run));
     for (int i = 0; i < e->n_files && run.begun < run.most; i++) {
         int64_t written = run.begun / e->n_files * e->shape.block_bytes;
-        e->files[i].bytes = written < e->files[i].bytes ? written : e->files[i].bytes;
+        e->files[i].bytes = ot_min(written, e->files[i].bytes);
     }
     for (int io = 0; io < OT_PROBE_IOS; io++)
         e->rates[io] = (double)run.begun * e->shape.block_bytes / run.seconds;

@@ -8,6 +8,7 @@
 #include "offload/probe/probe_state.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 /* WINDOW: transfers in flight in each direction: more than the store's depth, so that its queues are never
  * empty. Small transfers measure the fixed cost of a transfer, so as many are in flight as in training
@@ -95,7 +96,7 @@ static int run_pass(struct through *t, struct pass *pass) {
     bool uses[WAYS] = {pass->io != OT_PROBE_WRITE, pass->io != OT_PROBE_READ};
     bool both = uses[0] && uses[1];
     int first = pass->small ? t->first_small : 0, all = pass->small ? t->n_small : t->n_extents;
-    int most = pass->small ? SMALL_WINDOW : WINDOW, n = both ? all / 2 : all, window = n < most ? n : most;
+    int most = pass->small ? SMALL_WINDOW : WINDOW, n = both ? all / 2 : all, window = ot_min(n, most);
     int rc = 0;
     t->ways[0] = t->ways[1] = (struct way){.through = t};
     double since = ot_clock_seconds();
@@ -126,7 +127,7 @@ static int choose_extents(struct through *t, size_t extent_bytes[MOST_EXTENTS + 
     size_t room = 0;
     for (int i = 0; i < c->store->n_dirs; i++)
         room += c->store->dirs[i].bytes / OT_STORE_ALIGN * OT_STORE_ALIGN;
-    room = room < c->bytes ? room : c->bytes;
+    room = ot_min(room, c->bytes);
     size_t small = room / OT_STORE_ALIGN / 32; /* two sides each: a sixteenth of the room at most */
     t->n_small = small < MOST_SMALL ? (int)small : MOST_SMALL;
     room -= 2 * (size_t)t->n_small * OT_STORE_ALIGN;
@@ -138,9 +139,8 @@ static int choose_extents(struct through *t, size_t extent_bytes[MOST_EXTENTS + 
     if (most == 0)
         return ot_fail(OT_E_BUDGET, "the probe of the disks needs %d KiB of memory",
                        WAYS * WINDOW * OT_STORE_ALIGN / 1024);
-    t->extent_bytes = extent < most ? extent : most;
-    t->n_extents =
-        (int)(room / 2 / t->extent_bytes < MOST_EXTENTS ? room / 2 / t->extent_bytes : MOST_EXTENTS);
+    t->extent_bytes = ot_min(extent, most);
+    t->n_extents = (int)ot_min(room / 2 / t->extent_bytes, MOST_EXTENTS);
     t->first_small = t->n_extents;
     for (int i = 0; i < t->n_extents + t->n_small; i++)
         extent_bytes[i] = i < t->first_small ? t->extent_bytes : OT_STORE_ALIGN;
@@ -180,7 +180,7 @@ struct total {
 /* Runs PASSES passes of each kind of I/O, alternating. Reading does not wear out the disks; the other kinds
  * write at most as much as the extents hold. */
 static int run_passes(struct through *t, struct total totals[OT_PROBE_IOS]) {
-    int64_t most = t->n_extents / PASSES > 1 ? t->n_extents / PASSES : 1;
+    int64_t most = ot_max(t->n_extents / PASSES, 1);
     for (int number = 0; number < PASSES; number++)
         for (int io = 0; io < OT_PROBE_IOS; io++) {
             struct pass pass = {.io = (enum ot_probe_io)io,

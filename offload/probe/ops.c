@@ -5,6 +5,7 @@
 #include "kernels/adamw.h"
 #include "offload/probe/probe_state.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 static size_t elem(const struct ot_probe *p) {
     return ot_dtype_bytes(p->config->dtype);
@@ -391,7 +392,7 @@ static int probe_rows(struct ot_probe *p) {
 static int probe_tokens(struct ot_probe *p) {
     int64_t h = p->config->hidden, vocab = p->config->tokens,
             n = p->rows / 2; /* ids are positions modulo vocab: each occurs n / vocab times */
-    int64_t distinct = n < vocab ? n : vocab;
+    int64_t distinct = ot_min(n, vocab);
     struct ot_embed embed = {.dtype = p->config->dtype,
                              .n = n,
                              .cols = h,

@@ -6,6 +6,7 @@
 
 #include "offload/probe/probe_state.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/random.h"
 
 /* ---- memory ---- */
@@ -26,10 +27,10 @@ enum { PATTERN_BYTES = 1 << 20 };
 static void fill_buffers(struct ot_probe *p) {
     const struct ot_probe_config *c = p->config;
     char *pinned = p->pinned;
-    size_t pattern = c->buffer_bytes < PATTERN_BYTES ? c->buffer_bytes : PATTERN_BYTES;
+    size_t pattern = ot_min(c->buffer_bytes, PATTERN_BYTES);
     fill_signed(p->pinned, pattern / 2, c->dtype == OT_F32 ? OT_BF16 : c->dtype);
     for (size_t at = pattern; at < c->buffer_bytes; at += pattern)
-        memcpy(pinned + at, pinned, c->buffer_bytes - at < pattern ? c->buffer_bytes - at : pattern);
+        memcpy(pinned + at, pinned, ot_min(c->buffer_bytes - at, pattern));
     for (int i = 0; i < OT_PROBE_BUFFERS; i++)
         ot_lane_copy(p->compute, OT_COPY_H2D, p->buffers[i], pinned, c->buffer_bytes);
 }
@@ -57,7 +58,7 @@ static int upload_ids(struct ot_probe *p) {
 size_t ot_probe_buffer_bytes(int64_t hidden, int64_t tokens) {
     size_t weight_grads = (size_t)(2 * ot_probe_inter(hidden)) * (size_t)hidden * sizeof(float);
     size_t activations = (size_t)(2 * ot_probe_inter(hidden)) * (size_t)tokens * sizeof(float);
-    return weight_grads > activations ? weight_grads : activations;
+    return ot_max(weight_grads, activations);
 }
 
 static int open_memory(struct ot_probe *p) {
@@ -141,7 +142,7 @@ enum { COPY_PIECE = 16 << 20 }; /* about the size of a slab's tile */
 static void copy_all(struct ot_probe *p, struct ot_lane *lane, enum ot_copy_kind kind, char *device,
                      char *host, size_t bytes) {
     for (size_t at = 0; at < bytes; at += COPY_PIECE) {
-        size_t piece = bytes - at < COPY_PIECE ? bytes - at : COPY_PIECE;
+        size_t piece = ot_min(bytes - at, COPY_PIECE);
         if (kind == OT_COPY_H2D)
             ot_lane_copy(lane, kind, device + at, host + at, piece);
         else
@@ -189,7 +190,7 @@ static int time_copies(void *context, int number, int count, double *seconds) {
         OT_TRY(ot_event_seconds(p->events[2 * way], &begin[way]));
         OT_TRY(ot_event_seconds(p->events[2 * way + 1], &end[way]));
         double spent = (end[way] - begin[way]) / count;
-        *seconds = spent > *seconds ? spent : *seconds;
+        *seconds = ot_max(spent, *seconds);
     }
     return 0;
 }

@@ -12,13 +12,15 @@
 #include "offload/schedule/reach.h"
 #include "offload/schedule/schedule.h"
 #include "src/base/error.h"
+#include "src/base/grow.h"
 
 /* The last writer of a tile and its readers since then, as node numbers over both copies. -1: none. A lane of
  * the device runs in order, so its newest reader stands for all of its readers. */
 struct tile {
     int writer;
     int newest[OT_LANE_CPU]; /* the newest reader in each lane of the device */
-    int n_readers, capacity;
+    int n_readers;
+    size_t capacity;
     int *readers; /* those in other lanes */
 };
 
@@ -33,20 +35,15 @@ struct linker {
     struct tile *tiles;
     int n_tiles;
     int *candidates; /* nodes that must come before the present task */
-    int n_candidates, capacity;
+    int n_candidates;
+    size_t capacity;
     int *seen; /* [nodes]: the last node that has this one among its candidates; -1: none */
-    int n_deps, deps_capacity;
+    int n_deps;
+    size_t deps_capacity;
 };
 
-static int push(int **list, int *n, int *capacity, int value) {
-    if (*n == *capacity) {
-        int more = *capacity ? 2 * *capacity : 8;
-        int *grown = realloc(*list, (size_t)more * sizeof *grown);
-        if (!grown)
-            return ot_fail(OT_E_BUDGET, "no memory to order the schedule");
-        *list = grown;
-        *capacity = more;
-    }
+static int push(int **list, int *n, size_t *capacity, int value) {
+    OT_TRY(ot_grow(list, capacity, (size_t)*n + 1, sizeof **list, "tasks to order"));
     (*list)[(*n)++] = value;
     return 0;
 }
@@ -141,14 +138,7 @@ static void sort_descending(int *values, int n) {
 /* Tasks get their edges one after another, so these lie side by side. */
 static int add_dep(struct linker *lk, struct ot_task *task, struct ot_dep dep) {
     struct ot_schedule *s = lk->schedule;
-    if (lk->n_deps == lk->deps_capacity) {
-        int more = 2 * lk->deps_capacity + 256;
-        struct ot_dep *grown = realloc(s->deps, (size_t)more * sizeof *grown);
-        if (!grown)
-            return ot_fail(OT_E_BUDGET, "no memory to order the schedule");
-        s->deps = grown;
-        lk->deps_capacity = more;
-    }
+    OT_TRY(ot_grow(&s->deps, &lk->deps_capacity, (size_t)lk->n_deps + 1, sizeof *s->deps, "tasks to order"));
     s->deps[lk->n_deps++] = dep;
     task->n_deps++;
     return 0;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/grow.h"
 
 enum { BLOCK_ACCESSES = 2048 };
 
@@ -22,16 +23,9 @@ static bool has_room(struct ot_schedule *schedule) {
 }
 
 static struct ot_task *add_task(struct ot_schedule *schedule) {
-    if (!has_room(schedule))
+    if (!has_room(schedule) || !ot_try_grow(&schedule->tasks, &schedule->capacity,
+                                            (size_t)schedule->n_tasks + 1, sizeof *schedule->tasks))
         return NULL;
-    if (schedule->n_tasks == schedule->capacity) {
-        int capacity = schedule->capacity ? 2 * schedule->capacity : 256;
-        struct ot_task *grown = realloc(schedule->tasks, (size_t)capacity * sizeof *grown);
-        if (!grown)
-            return NULL;
-        schedule->tasks = grown;
-        schedule->capacity = capacity;
-    }
     return &schedule->tasks[schedule->n_tasks++];
 }
 

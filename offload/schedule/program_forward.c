@@ -4,6 +4,7 @@
 
 #include "offload/schedule/program.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 /* ---- opening: the order of the blocks, and the streamed slabs that they need ---- */
 
@@ -146,9 +147,9 @@ struct ot_tile_span ot_program_whole(const struct ot_program *p, int slab) {
 static void move_tiles(struct ot_program *p, struct ot_task *task, int places[2], int first, int end,
                        int version) {
     struct ot_tag tag = ot_program_weights_tag(p, task->slab, version);
-    int from = first > task->span.first_tile ? first : task->span.first_tile;
+    int from = ot_max(first, task->span.first_tile);
     int to = task->span.first_tile + task->span.n_tiles;
-    to = end < to ? end : to;
+    to = ot_min(end, to);
     if (from >= to)
         return;
     ot_program_read(p, task, places[0], tag);

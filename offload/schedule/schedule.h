@@ -197,7 +197,8 @@ struct ot_access_block { /* holds the accesses of many tasks */
 };
 
 struct ot_schedule {
-    int n_tasks, capacity;
+    int n_tasks;
+    size_t capacity;
     struct ot_task *tasks; /* in program order */
     struct ot_access_block *accesses;
     struct ot_dep *deps; /* edges of all tasks */

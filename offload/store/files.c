@@ -17,6 +17,7 @@
 #include "src/base/error.h"
 #include "src/base/file_io.h"
 #include "src/base/log.h"
+#include "src/base/minmax.h"
 #include "src/base/strings.h"
 
 enum { NAP_NS = 10000000, MOST_NAPS = 200 };
@@ -102,7 +103,7 @@ int ot_store_remove_stale(const char *path) {
  * system is slow, and others use it too. */
 static int64_t less_reserve(int64_t room) {
     int64_t reserve = room / 20 > (1 << 30) ? room / 20 : 1 << 30;
-    return room - (reserve < room / 4 ? reserve : room / 4);
+    return room - ot_min(reserve, room / 4);
 }
 
 static int look_at(const char *path, dev_t *device, int64_t *room) {

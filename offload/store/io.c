@@ -16,6 +16,7 @@
 
 #include "offload/store/store_state.h"
 #include "src/base/crc32.h"
+#include "src/base/minmax.h"
 #include "src/base/thread.h"
 
 /* Extents that a write looks ahead when it chooses a side: enough for many megabytes, few enough to hold the
@@ -49,8 +50,8 @@ struct ot_place ot_store_cut(const struct ot_store *store, const struct ot_store
                              int64_t offset) {
     struct ot_place place = ot_stripes_locate(&store->stripes, extent->sides[side].address + offset);
     int64_t left = extent->bytes - offset, most = (int64_t)store->chunk_bytes;
-    place.run = place.run < most ? place.run : most;
-    place.run = place.run < left ? place.run : left;
+    place.run = ot_min(place.run, most);
+    place.run = ot_min(place.run, left);
     return place;
 }
 

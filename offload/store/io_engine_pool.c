@@ -7,6 +7,7 @@
 
 #include "offload/store/io_engine_state.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/thread.h"
 
 /* More threads do not make a disk faster, and count towards a container's limit. */
@@ -73,7 +74,7 @@ static int pool_reap(struct ot_io_engine *engine, struct ot_io_result *results, 
     pthread_mutex_lock(&pool->mutex);
     while (pool->n_results == 0)
         pthread_cond_wait(&pool->finished, &pool->mutex);
-    int n = pool->n_results < most ? pool->n_results : most;
+    int n = ot_min(pool->n_results, most);
     memcpy(results, pool->results, (size_t)n * sizeof *results);
     pool->n_results -= n;
     memmove(pool->results, pool->results + n, (size_t)pool->n_results * sizeof *results);
@@ -101,7 +102,7 @@ static const struct ot_io_engine_ops pool_ops = {pool_submit, pool_reap, pool_cl
 
 /* Starts the threads. A container may allow fewer than wanted; one thread is enough. */
 static int start_threads(struct pool *pool) {
-    int wanted = pool->depth < MOST_THREADS ? pool->depth : MOST_THREADS, error = 0;
+    int wanted = ot_min(pool->depth, MOST_THREADS), error = 0;
     while (pool->n_threads < wanted && !error) {
         char name[16];
         snprintf(name, sizeof name, "io-%d", pool->n_threads);

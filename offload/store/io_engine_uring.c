@@ -13,6 +13,7 @@
 
 #include "offload/store/io_engine_state.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 #define MOST_BUFFER_BYTES ((size_t)1 << 30) /* the kernel's limit: EFAULT above it */
 
@@ -177,7 +178,7 @@ static int register_arena(struct uring *uring) {
         return ot_fail(OT_E_BUDGET, "no memory for an I/O engine");
     for (size_t i = 0; i < n; i++) {
         size_t first = i * MOST_BUFFER_BYTES, left = uring->arena_bytes - first;
-        parts[i] = (struct iovec){uring->arena + first, left < MOST_BUFFER_BYTES ? left : MOST_BUFFER_BYTES};
+        parts[i] = (struct iovec){uring->arena + first, ot_min(left, MOST_BUFFER_BYTES)};
     }
     int error = uring->engine.calls->ring_register(uring->engine.calls->context, true);
     if (error == 0)

@@ -2,12 +2,10 @@
 
 #include "offload/store/store_state.h"
 
+#include "src/base/minmax.h"
+
 static int64_t round_down(int64_t bytes) {
     return bytes - bytes % OT_STORE_ALIGN;
-}
-
-static int64_t least(int64_t a, int64_t b) {
-    return a < b ? a : b;
 }
 
 int64_t ot_stripes_capacity(const int64_t *limits, int n) {
@@ -20,9 +18,9 @@ int64_t ot_stripes_capacity(const int64_t *limits, int n) {
 /* The bytes of the zone's file number `column`, if the zone has `bytes` addresses. */
 static int64_t column_bytes(const struct ot_store_zone *zone, int64_t stripe, int column, int64_t bytes) {
     int64_t row_bytes = stripe * zone->n_files, rows = bytes / row_bytes;
-    int64_t height = least(stripe, zone->height - rows * stripe); /* height of the row after the full rows */
+    int64_t height = ot_min(stripe, zone->height - rows * stripe); /* height of the row after the full rows */
     int64_t rest = bytes - rows * row_bytes - column * height;
-    return rows * stripe + (rest < 0 ? 0 : least(rest, height));
+    return rows * stripe + (rest < 0 ? 0 : ot_min(rest, height));
 }
 
 void ot_stripes_init(struct ot_stripes *stripes, const int64_t *limits, int n, int64_t stripe_bytes,
@@ -38,9 +36,9 @@ void ot_stripes_init(struct ot_stripes *stripes, const int64_t *limits, int n, i
         for (int i = 0; i < n; i++)
             if (round_down(limits[i]) > base) {
                 zone->files[zone->n_files++] = i;
-                zone->height = least(zone->height, round_down(limits[i]) - base);
+                zone->height = ot_min(zone->height, round_down(limits[i]) - base);
             }
-        int64_t here = least(bytes - begin, zone->height * zone->n_files);
+        int64_t here = ot_min(bytes - begin, zone->height * zone->n_files);
         for (int column = 0; column < zone->n_files; column++)
             file_bytes[zone->files[column]] += column_bytes(zone, stripe_bytes, column, here);
         begin += here;
@@ -54,7 +52,7 @@ struct ot_place ot_stripes_locate(const struct ot_stripes *stripes, int64_t addr
         zone--;
     int64_t in_zone = address - zone->begin;
     int64_t row_bytes = stripes->stripe_bytes * zone->n_files, row = in_zone / row_bytes;
-    int64_t height = least(stripes->stripe_bytes, zone->height - row * stripes->stripe_bytes);
+    int64_t height = ot_min(stripes->stripe_bytes, zone->height - row * stripes->stripe_bytes);
     int64_t in_row = in_zone - row * row_bytes, in_stripe = in_row % height;
     struct ot_place place = {.file = zone->files[in_row / height],
                              .offset = zone->base + row * stripes->stripe_bytes + in_stripe,

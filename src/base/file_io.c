@@ -5,6 +5,8 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include "src/base/minmax.h"
+
 int ot_write_all(const struct ot_io_calls *calls, int fd, const void *data, size_t bytes) {
     const char *from = data;
     calls = calls ? calls : &ot_io_system;
@@ -17,7 +19,7 @@ int ot_write_all(const struct ot_io_calls *calls, int fd, const void *data, size
             return -ENOSPC;
         else if (n < 0 && n != -EINTR)
             return (int)n;
-        from += n > 0 ? n : 0;
+        from += ot_max(n, 0);
         bytes -= n > 0 ? (size_t)n : 0;
     }
     return 0;
@@ -32,8 +34,8 @@ int ot_write_at(const struct ot_io_calls *calls, int fd, const void *data, size_
             return -ENOSPC;
         if (n < 0 && n != -EINTR)
             return (int)n;
-        from += n > 0 ? n : 0;
-        offset += n > 0 ? n : 0;
+        from += ot_max(n, 0);
+        offset += ot_max(n, 0);
         bytes -= n > 0 ? (size_t)n : 0;
     }
     return 0;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/grow.h"
 #include "src/base/json_state.h"
 #include "src/base/utf8.h"
 
@@ -245,14 +246,8 @@ static int parse_number(struct parser *p, struct ot_json **out) {
 /* ---- containers ---- */
 
 static int keep_open(struct parser *p, const char *key, struct ot_json *value) {
-    if (p->n_open == p->capacity) {
-        size_t capacity = p->capacity ? 2 * p->capacity : 64;
-        struct ot_json_member *grown = realloc(p->open, capacity * sizeof *grown);
-        if (!grown)
-            return no_memory(p);
-        p->open = grown;
-        p->capacity = capacity;
-    }
+    if (!ot_try_grow(&p->open, &p->capacity, p->n_open + 1, sizeof *p->open))
+        return no_memory(p);
     p->open[p->n_open++] = (struct ot_json_member){key, value};
     return 0;
 }

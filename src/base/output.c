@@ -9,6 +9,8 @@
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/file_io.h"
+#include "src/base/grow.h"
+#include "src/base/minmax.h"
 #include "src/base/thread.h"
 
 enum { PIECE_BYTES = 4096 }; /* bytes per write: small, so that flush sees the progress of a slow reader */
@@ -39,7 +41,7 @@ static void *write_queue(void *arg) {
     char piece[PIECE_BYTES];
     pthread_mutex_lock(&o->mutex);
     while (!o->closed) {
-        size_t bytes = o->end - o->begin < PIECE_BYTES ? o->end - o->begin : PIECE_BYTES;
+        size_t bytes = ot_min(o->end - o->begin, PIECE_BYTES);
         if (bytes == 0) {
             pthread_cond_wait(&o->filled, &o->mutex);
             continue;
@@ -89,14 +91,8 @@ static int append(struct ot_output *o, const char *text, size_t bytes) {
         o->end -= o->begin;
         o->begin = 0;
     }
-    if (o->end + bytes > o->capacity) {
-        size_t capacity = 2 * (o->end + bytes);
-        char *grown = realloc(o->queue, capacity);
-        if (!grown)
-            return ot_fail(OT_E_BUDGET, "no memory for %s", o->config.name);
-        o->queue = grown;
-        o->capacity = capacity;
-    }
+    if (!ot_try_grow(&o->queue, &o->capacity, o->end + bytes, 1))
+        return ot_fail(OT_E_BUDGET, "no memory for %s", o->config.name);
     memcpy(o->queue + o->end, text, bytes);
     o->end += bytes;
     pthread_cond_signal(&o->filled);

@@ -7,18 +7,12 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/grow.h"
 
 static bool reserve(struct ot_string_builder *b, size_t bytes) {
-    if (b->failed || b->capacity - b->bytes > bytes) /* one more for the NUL */
-        return !b->failed;
-    size_t capacity = 2 * (b->bytes + bytes) + 256;
-    char *grown = realloc(b->text, capacity);
-    b->failed = !grown;
-    if (grown) {
-        b->text = grown;
-        b->capacity = capacity;
-    }
-    return grown != NULL;
+    if (!b->failed) /* one more for the NUL */
+        b->failed = !ot_try_grow(&b->text, &b->capacity, b->bytes + bytes + 1, 1);
+    return !b->failed;
 }
 
 void ot_string_append(struct ot_string_builder *b, const char *text, size_t bytes) {

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -9,6 +10,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/pool.h"
 
 #ifndef MADV_POPULATE_WRITE
@@ -64,7 +66,7 @@ static bool has_room(const struct ot_touch_config *config, size_t bytes) {
 static int touch_pieces(char *memory, size_t bytes, const struct ot_touch_config *config,
                         struct ot_pool *pool) {
     for (size_t at = 0, n; at < bytes; at += n) {
-        n = bytes - at < OT_TOUCH_PIECE ? bytes - at : OT_TOUCH_PIECE;
+        n = ot_min(bytes - at, OT_TOUCH_PIECE);
         if (!has_room(config, n))
             return ot_fail(OT_E_BUDGET, "the system has no free memory left after %.1f of %.1f GiB", gib(at),
                            gib(bytes));

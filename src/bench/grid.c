@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 #define AUTO OT_HOME_AUTO
 static const struct ot_bench_mix mixes[] = {
@@ -199,7 +200,7 @@ int ot_bench_grid_make(const struct ot_bench_grid *grid, struct ot_bench_point p
     *n = 0;
     for (int i = 0; i < grid->step_tokens.n; i++) {
         int64_t whole = grid->step_tokens.values[i] / sequence * sequence;
-        largest = whole > largest ? whole : largest;
+        largest = ot_max(whole, largest);
         add_step(&m, whole);
     }
     if (!grid->gpu_bytes.n && !grid->mixes.n && !grid->micro_sequences.n && largest > sequence) {

@@ -6,6 +6,8 @@
 
 #include "src/base/clock.h"
 #include "src/base/error.h"
+#include "src/base/fnv.h"
+#include "src/base/minmax.h"
 #include "src/base/random.h"
 #include "src/base/stop.h"
 #include "src/machine/process_peak.h"
@@ -68,17 +70,9 @@ static void note_plan(struct bench_run *b) {
     r->predicted_lanes.exposed_host = prediction->exposed_host;
 }
 
-/* FNV-1a, 64 bits. */
-static uint64_t mix_bytes(uint64_t hash, const void *data, size_t bytes) {
-    const unsigned char *at = data;
-    for (size_t i = 0; i < bytes; i++)
-        hash = (hash ^ at[i]) * 0x100000001b3u;
-    return hash;
-}
-
 /* A hash of the fields that make two plans of one model equal or different. */
 static uint64_t identify_plan(const struct ot_plan *plan) {
-    uint64_t hash = 0xcbf29ce484222325u;
+    uint64_t hash = OT_FNV64;
     for (int s = 0; s < plan->n_slabs; s++) {
         const struct ot_slab_plan *slab = &plan->slabs[s];
         int64_t facts[] = {slab->weights,
@@ -88,14 +82,14 @@ static uint64_t identify_plan(const struct ot_plan *plan) {
                            slab->tiles[OT_TILE_GPU],
                            slab->tiles[OT_TILE_STREAM],
                            slab->tiles[OT_TILE_CPU]};
-        hash = mix_bytes(hash, facts, sizeof facts);
+        hash = ot_fnv64(hash, facts, sizeof facts);
     }
     for (int e = 0; e < plan->ledger.n; e++)
-        hash = mix_bytes(hash, &plan->ledger.entries[e].bytes, sizeof plan->ledger.entries[e].bytes);
+        hash = ot_fnv64(hash, &plan->ledger.entries[e].bytes, sizeof plan->ledger.entries[e].bytes);
     int64_t facts[] = {plan->activations, plan->micro_tokens, plan->max_micro,  plan->tile_params,
                        plan->first_round, plan->round_micro,  plan->kept_slots, plan->clip};
-    hash = mix_bytes(hash, plan->kept, sizeof plan->kept);
-    return mix_bytes(hash, facts, sizeof facts);
+    hash = ot_fnv64(hash, plan->kept, sizeof plan->kept);
+    return ot_fnv64(hash, facts, sizeof facts);
 }
 
 static bool is_earlier(struct bench_run *b, const struct ot_bench_result *earlier, int n_earlier) {
@@ -192,7 +186,7 @@ static int make_rows(struct bench_run *b) {
         .n_micro = (int)b->result->micro_batches, .micro = b->micro, .trained_tokens = n, .lr = 1e-5f};
     for (int64_t at = 0, m = 0; at < n; at += micro, m++) {
         struct ot_micro_batch *mb = &b->micro[m];
-        *mb = (struct ot_micro_batch){.n_tokens = n - at < micro ? n - at : micro,
+        *mb = (struct ot_micro_batch){.n_tokens = ot_min(n - at, micro),
                                       .tokens = rows.tokens + at,
                                       .targets = rows.targets + at,
                                       .position = rows.position + at,
@@ -229,7 +223,7 @@ static int warm_up(struct bench_run *b) {
     }
     double tune = seconds_left(b) / 4;
     if (tune > 0)
-        OT_TRY(ot_engine_tune(engine, tune < 3 ? tune : 3, &tuning));
+        OT_TRY(ot_engine_tune(engine, ot_min(tune, 3), &tuning));
     ot_trace_clear(b->session.trace);
     ot_engine_store_usage(engine, &b->before);
     return 0;
@@ -253,7 +247,7 @@ static int run_steps(struct bench_run *b, double seconds[MOST_STEPS + 1], int *d
             struct ot_step_result step;
             OT_TRY(ot_engine_result(engine, &step));
             seconds[*done] = step.seconds;
-            longest = step.seconds > longest ? step.seconds : longest;
+            longest = ot_max(step.seconds, longest);
             ++*done;
         }
     } while (*done < submitted);

@@ -7,6 +7,7 @@
 #include "models/selection.h"
 #include "offload/predict/calibrate.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/bench/grid.h"
 #include "src/saving/out_name.h"
 #include "src/session/plan_request.h"
@@ -57,9 +58,9 @@ static int check_seq_len(const struct setup *s) {
 static int64_t choose_seq_len(const struct setup *s) {
     enum { MOST = 2048, LEAST = 128 };
     const struct ot_count_list *steps = &s->options->step_tokens_list;
-    int64_t max_position = s->session.config.max_position, chosen = max_position < MOST ? max_position : MOST;
+    int64_t max_position = s->session.config.max_position, chosen = ot_min(max_position, MOST);
     for (int i = 0; i < steps->n; i++)
-        chosen = steps->values[i] < chosen ? steps->values[i] : chosen;
+        chosen = ot_min(steps->values[i], chosen);
     while (!steps->n && chosen / 2 >= LEAST && guess_step(s, chosen, chosen) > good_step_seconds(s->options))
         chosen /= 2;
     return chosen;
@@ -89,7 +90,7 @@ static void choose_steps(struct setup *s) {
 static int64_t largest(const struct ot_count_list *list) {
     int64_t most = 0;
     for (int i = 0; i < list->n; i++)
-        most = list->values[i] > most ? list->values[i] : most;
+        most = ot_max(list->values[i], most);
     return most;
 }
 
@@ -97,7 +98,7 @@ static int64_t largest(const struct ot_count_list *list) {
 static int calibrate(struct setup *s) {
     enum { MICRO_TOKENS = 4096 };
     const struct ot_options *o = s->options;
-    int64_t most = largest(&o->step_tokens_list), micro = most < MICRO_TOKENS ? most : MICRO_TOKENS;
+    int64_t most = largest(&o->step_tokens_list), micro = ot_min(most, MICRO_TOKENS);
     struct ot_calibration calibration = {
         .chain = ot_model_chain(s->session.model),
         .device = s->session.device,

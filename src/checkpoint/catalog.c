@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "src/base/grow.h"
 #include "src/base/log.h"
 #include "src/base/strings.h"
 #include "src/checkpoint/reader.h"
@@ -31,7 +32,8 @@ struct found {
 struct scan {
     const char *parent;
     int fd; /* -1: no such directory */
-    int n, capacity;
+    int n;
+    size_t capacity;
     struct found *found; /* newest first */
 };
 
@@ -60,14 +62,9 @@ static int add_found(struct scan *scan, const char *name) {
         fstatat(scan->fd, name, &info, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISDIR(info.st_mode))
         return 0;
     found.has_manifest = has_manifest(scan->fd, name);
-    if (scan->n == scan->capacity) {
-        int capacity = scan->capacity ? scan->capacity * 2 : 16;
-        struct found *grown = realloc(scan->found, (size_t)capacity * sizeof *grown);
-        if (!grown)
-            return ot_fail(OT_E_BUDGET, "%s: no memory for a list of checkpoints", scan->parent);
-        scan->found = grown;
-        scan->capacity = capacity;
-    }
+    int rc = ot_grow(&scan->found, &scan->capacity, (size_t)scan->n + 1, sizeof *scan->found, "checkpoints");
+    if (rc < 0)
+        return ot_fail_context(rc, "%s", scan->parent);
     scan->found[scan->n++] = found;
     return 0;
 }

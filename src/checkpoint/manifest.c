@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "src/base/crc32.h"
+#include "src/base/minmax.h"
 #include "src/base/strings.h"
 #include "src/checkpoint/record.h"
 
@@ -396,7 +397,7 @@ static int check_coverage(const struct ot_manifest *m, const char *where, bool s
 }
 
 static int check_all(const struct ot_manifest *m, const char *where, bool whole) {
-    int64_t most = m->n_parts > m->n_spans ? m->n_parts : m->n_spans;
+    int64_t most = ot_max(m->n_parts, m->n_spans);
     struct stretch *sorted = malloc((size_t)(most + 1) * sizeof *sorted);
     if (!sorted)
         return ot_fail(OT_E_BUDGET, "%s: no memory to check %lld spans", where, (long long)most);

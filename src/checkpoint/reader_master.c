@@ -4,6 +4,8 @@
 
 #include "src/checkpoint/reader_state.h"
 
+#include "src/base/minmax.h"
+
 enum { CHUNK_PARAMS = 2048 };
 
 struct ot_checkpoint_master {
@@ -64,7 +66,7 @@ static int64_t add_needs(const struct ot_checkpoint *c, const struct ot_manifest
         return 0;
     int64_t first = ot_checkpoint_find_span(c, part, begin), last = ot_checkpoint_find_span(c, part, end - 1);
     for (int64_t i = first; i <= last; i++) {
-        int64_t from = c->span_begin[i] > begin ? c->span_begin[i] : begin;
+        int64_t from = ot_max(c->span_begin[i], begin);
         needs[i - first] =
             (struct need){part->part.slab, part->part.first + (from - begin) / (int64_t)place.width, i};
     }
@@ -147,7 +149,7 @@ static int get_bytes(struct ot_checkpoint_master *master, const struct ot_manife
         const char *bytes = NULL;
         int64_t index = ot_checkpoint_find_span(c, part, at), within = at - c->span_begin[index];
         int64_t run = c->manifest.spans[index].bytes - within;
-        run = run < n ? run : n;
+        run = ot_min(run, n);
         OT_TRY(ot_span_reader_get(master->spans, index, &bytes));
         memcpy(out, bytes + within, (size_t)run);
         at += run;
@@ -176,7 +178,7 @@ static const struct ot_manifest_part *find_part(const struct ot_checkpoint_maste
 
 static int64_t run_in(const struct ot_manifest_part *part, int64_t first, int64_t n) {
     int64_t run = part->part.first + part->part.n - first;
-    return run < n ? run : n;
+    return ot_min(run, n);
 }
 
 /* Copies values of an array for parameters [first, first + n), up to the end of the part. Returns the number
@@ -201,7 +203,7 @@ static int64_t get_run(struct ot_checkpoint_master *master, int slab, int64_t fi
         return get_values(master, OT_PART_REST, slab, first, n, values);
     int16_t lo[CHUNK_PARAMS] = {0}; /* stays 0 if there are no masters */
     uint16_t hi[CHUNK_PARAMS];
-    n = get_values(master, OT_PART_REST, slab, first, n < CHUNK_PARAMS ? n : CHUNK_PARAMS, lo);
+    n = get_values(master, OT_PART_REST, slab, first, ot_min(n, CHUNK_PARAMS), lo);
     if (n > 0)
         n = get_values(master, OT_PART_WEIGHTS, slab, first, n, hi);
     for (int64_t i = 0; i < n; i++)

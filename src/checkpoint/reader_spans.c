@@ -8,6 +8,7 @@
 
 #include "src/base/crc32.h"
 #include "src/base/file_io.h"
+#include "src/base/minmax.h"
 #include "src/checkpoint/reader_state.h"
 
 /* Enough reads of 1 MiB for the full rate of a disk, with time to spare while the caller works on a span. */
@@ -43,9 +44,9 @@ static int allocate(struct ot_span_reader *r, enum ot_io_choice io_engine, const
     const struct ot_manifest *m = &c->manifest;
     int64_t most = OT_STORE_ALIGN;
     for (int64_t i = 0; i < r->n; i++)
-        most = m->spans[r->order[i]].bytes > most ? m->spans[r->order[i]].bytes : most;
+        most = ot_max(m->spans[r->order[i]].bytes, most);
     r->n_slots = most * MOST_SLOTS <= WINDOW_BYTES ? MOST_SLOTS : (int)(WINDOW_BYTES / most);
-    r->n_slots = r->n_slots < LEAST_SLOTS ? LEAST_SLOTS : r->n_slots;
+    r->n_slots = ot_max(r->n_slots, LEAST_SLOTS);
     r->memory = aligned_alloc(OT_STORE_ALIGN, (size_t)(most * r->n_slots));
     r->place = malloc((size_t)(m->n_spans + 1) * sizeof *r->place);
     r->direct = calloc((size_t)m->n_files + 1, sizeof *r->direct);

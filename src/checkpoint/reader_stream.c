@@ -20,6 +20,7 @@
 
 #include "src/base/crc32.h"
 #include "src/base/file_io.h"
+#include "src/base/minmax.h"
 #include "src/base/thread.h"
 #include "src/checkpoint/reader_state.h"
 #include "src/checkpoint/writer.h"
@@ -216,8 +217,8 @@ static void cut_read(struct stream *s, struct read_io *io) {
     int64_t index = ot_checkpoint_find_span(s->checkpoint, piece->part, segment->at);
     const struct ot_store_span *span = &s->manifest->spans[index];
     int64_t span_begin = s->checkpoint->span_begin[index], block = block_of(segment->at);
-    int64_t end = segment->end < span_begin + span->bytes ? segment->end : span_begin + span->bytes;
-    end = end < block + READ_BYTES ? end : block + READ_BYTES;
+    int64_t end = ot_min(segment->end, span_begin + span->bytes);
+    end = ot_min(end, block + READ_BYTES);
     *io = (struct read_io){.piece = piece,
                            .span = index,
                            .within = segment->at - span_begin,

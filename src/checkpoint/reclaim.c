@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "src/base/file_io.h"
+#include "src/base/grow.h"
 #include "src/base/log.h"
 #include "src/base/strings.h"
 #include "src/checkpoint/reader.h"
@@ -26,7 +27,8 @@ struct range { /* bytes that a manifest refers to */
 struct survey {
     struct name *names;
     struct range *ranges;
-    int64_t n_names, name_capacity, n_ranges, range_capacity;
+    int64_t n_names, n_ranges;
+    size_t name_capacity, range_capacity;
 };
 
 static int compare_files(dev_t a_device, ino_t a_inode, dev_t b_device, ino_t b_inode) {
@@ -48,19 +50,6 @@ static int compare_ranges(const void *a, const void *b) {
 
 /* ---- reading the manifests ---- */
 
-/* Makes room for n more elements. Errors: OT_E_BUDGET. */
-static int grow(void **array, int64_t have, int64_t n, int64_t *capacity, size_t each) {
-    if (have + n <= *capacity)
-        return 0;
-    int64_t wanted = (have + n) * 2;
-    void *grown = realloc(*array, (size_t)wanted * each);
-    if (!grown)
-        return ot_fail(OT_E_BUDGET, "no memory to list the data that checkpoints refer to");
-    *array = grown;
-    *capacity = wanted;
-    return 0;
-}
-
 static int add_file(struct survey *s, const struct ot_manifest *m, int file, const char *dir) {
     struct stat info;
     char *path;
@@ -69,9 +58,11 @@ static int add_file(struct survey *s, const struct ot_manifest *m, int file, con
     if (lstat(path, &info) < 0)
         rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot read the file's attributes", path);
     if (rc == 0)
-        rc = grow((void **)&s->names, s->n_names, 1, &s->name_capacity, sizeof *s->names);
+        rc = ot_grow(&s->names, &s->name_capacity, (size_t)s->n_names + 1, sizeof *s->names,
+                     "files of checkpoints");
     if (rc == 0)
-        rc = grow((void **)&s->ranges, s->n_ranges, m->n_spans, &s->range_capacity, sizeof *s->ranges);
+        rc = ot_grow(&s->ranges, &s->range_capacity, (size_t)(s->n_ranges + m->n_spans), sizeof *s->ranges,
+                     "ranges of checkpoints");
     if (rc < 0) {
         free(path);
         return rc;

@@ -6,6 +6,7 @@
 
 #include "offload/store/store.h"
 #include "src/base/crc32.h"
+#include "src/base/minmax.h"
 #include "src/base/thread.h"
 
 enum { MOST_RESULTS = 16 };
@@ -89,7 +90,7 @@ static void start_slot(struct ot_slot_writer *w, struct ot_slot *slot) {
         struct ot_slot_chunk *chunk = &slot->chunks[slot->n_chunks];
         struct ot_io_request request = {.write = true,
                                         .memory = (char *)slot->memory + at,
-                                        .bytes = left < OT_SLOT_CHUNK_BYTES ? left : OT_SLOT_CHUNK_BYTES,
+                                        .bytes = ot_min(left, OT_SLOT_CHUNK_BYTES),
                                         .offset = (off_t)(slot->offset + (int64_t)at),
                                         .owner = chunk};
         *chunk = (struct ot_slot_chunk){slot, {.request = request, .direct = &w->config.direct}};

@@ -12,6 +12,8 @@
 
 #include "src/base/crc32.h"
 #include "src/base/file_io.h"
+#include "src/base/grow.h"
+#include "src/base/minmax.h"
 #include "src/base/path.h"
 #include "src/base/strings.h"
 #include "src/checkpoint/slot_writer.h"
@@ -36,7 +38,7 @@ struct ot_checkpoint_writer {
     struct ot_slot *lent;
     struct ot_manifest manifest;
     int manifest_file[OT_STORE_MAX_DIRS]; /* index in the manifest; 0: no part refers to the store file */
-    int64_t part_capacity, span_capacity;
+    size_t part_capacity, span_capacity;
     int64_t written, referred;
 };
 
@@ -168,7 +170,7 @@ static int refuse_space(const struct ot_checkpoint_writer *w, int64_t bytes, int
         OT_E_IO,
         "%s: cannot reserve %.1f MB for a checkpoint: %s; %.1f MB are free: make room there, or keep "
         "fewer checkpoints",
-        w->config.parent, (double)bytes * 1e-6, strerror(error), (double)(room > 0 ? room : 0) * 1e-6);
+        w->config.parent, (double)bytes * 1e-6, strerror(error), (double)ot_max(room, 0) * 1e-6);
 }
 
 /* If the file system cannot reserve space, only checks that enough is free. */
@@ -295,24 +297,11 @@ void ot_checkpoint_writer_count(const struct ot_checkpoint_writer *w, int64_t *w
 
 /* ---- parts, on the snapshot's thread ---- */
 
-/* Makes room for one more element. Returns the array, or NULL without memory. */
-static void *grow(void *array, int64_t n, int64_t *capacity, size_t each) {
-    if (n < *capacity)
-        return array;
-    int64_t wanted = *capacity ? *capacity * 2 : 1024;
-    void *grown = realloc(array, (size_t)wanted * each);
-    if (grown)
-        *capacity = wanted;
-    return grown;
-}
-
 static int add_part(struct ot_checkpoint_writer *w, const struct ot_part *part, int n_spans) {
     struct ot_manifest *m = &w->manifest;
-    struct ot_manifest_part *parts = grow(m->parts, m->n_parts, &w->part_capacity, sizeof *parts);
-    if (!parts)
-        return ot_fail(OT_E_BUDGET, "no memory for the %lld parts of a checkpoint", (long long)m->n_parts);
-    m->parts = parts;
-    parts[m->n_parts++] =
+    OT_TRY(ot_grow(&m->parts, &w->part_capacity, (size_t)m->n_parts + 1, sizeof *m->parts,
+                   "parts of a checkpoint"));
+    m->parts[m->n_parts++] =
         (struct ot_manifest_part){.part = *part, .first_span = m->n_spans, .n_spans = n_spans};
     return 0;
 }
@@ -320,11 +309,9 @@ static int add_part(struct ot_checkpoint_writer *w, const struct ot_part *part, 
 static int add_span(struct ot_checkpoint_writer *w, struct ot_store_span span) {
     struct ot_manifest *m = &w->manifest;
     struct ot_manifest_file *file = &m->files[span.file];
-    struct ot_store_span *spans = grow(m->spans, m->n_spans, &w->span_capacity, sizeof *spans);
-    if (!spans)
-        return ot_fail(OT_E_BUDGET, "no memory for the %lld spans of a checkpoint", (long long)m->n_spans);
-    m->spans = spans;
-    spans[m->n_spans++] = span;
+    OT_TRY(ot_grow(&m->spans, &w->span_capacity, (size_t)m->n_spans + 1, sizeof *m->spans,
+                   "spans of a checkpoint"));
+    m->spans[m->n_spans++] = span;
     if (file->bytes < span.offset + span.bytes)
         file->bytes = span.offset + span.bytes;
     return 0;

@@ -10,7 +10,10 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
+#include "src/base/grow.h"
 #include "src/base/log.h"
+#include "src/base/minmax.h"
+#include "src/base/strings.h"
 #include "src/run/generator.h"
 #include "src/run/prompt.h"
 
@@ -54,20 +57,10 @@ static void catch_interrupts(struct sigaction *before) {
 /* ---- turns ---- */
 
 static int add_turn(struct chat *chat, const char *role, const char *text, size_t bytes) {
-    if (chat->n == chat->room) {
-        size_t room = chat->room ? 2 * chat->room : 16;
-        struct turn *turns = realloc(chat->turns, room * sizeof *turns);
-        if (!turns)
-            return ot_fail(OT_E_BUDGET, "no memory for %zu turns", room);
-        chat->turns = turns;
-        chat->room = room;
-    }
-    char *copy = malloc(bytes + 1);
+    OT_TRY(ot_grow(&chat->turns, &chat->room, chat->n + 1, sizeof *chat->turns, "turns"));
+    char *copy = ot_string_copy(text, bytes);
     if (!copy)
         return ot_fail(OT_E_BUDGET, "no memory for a turn of %zu bytes", bytes);
-    if (bytes > 0)
-        memcpy(copy, text, bytes);
-    copy[bytes] = '\0';
     chat->turns[chat->n++] = (struct turn){role, copy, bytes};
     return 0;
 }
@@ -140,7 +133,7 @@ static int generate(struct chat *chat, const struct ot_prompt *prompt) {
     int64_t most = ot_options_given(o, "max-new-tokens") ? o->max_new_tokens : DEFAULT_ANSWER_TOKENS;
     struct ot_generation generation = {.prompt = prompt->ids,
                                        .n_prompt = prompt->n,
-                                       .max_new = most < room ? most : room,
+                                       .max_new = ot_min(most, room),
                                        .temperature = o->temperature,
                                        .top_p = o->top_p,
                                        .seed = (uint64_t)o->seed,

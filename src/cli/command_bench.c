@@ -7,6 +7,7 @@
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/base/minmax.h"
 #include "src/base/stop.h"
 #include "src/base/units.h"
 #include "src/base/utf8.h"
@@ -113,7 +114,7 @@ static void print_head(const struct bench_command *c) {
 static double seconds_left(const struct bench_command *c) {
     double passed = ot_clock_seconds() - c->began, limit = c->options->minutes * 60 - passed;
     double left = passed / c->looked_at * (c->bench.n - c->looked_at);
-    return left < limit ? left : limit > 0 ? limit : 0;
+    return left < limit ? left : ot_max(limit, 0);
 }
 
 static void print_point(const struct bench_command *c, int index) {

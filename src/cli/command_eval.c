@@ -4,6 +4,7 @@
 
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/base/minmax.h"
 #include "src/base/units.h"
 #include "src/cli/command.h"
 #include "src/report/lines.h"
@@ -35,7 +36,7 @@ static int start(struct ot_session *s, const struct ot_rows *rows) {
     struct ot_session_need need = {.max_position = rows->seq_len,
                                    .sequence_tokens = rows->seq_len,
                                    .step_sequences = sequences,
-                                   .micro_sequences = micro < sequences ? micro : sequences /* 0: chosen */,
+                                   .micro_sequences = ot_min(micro, sequences) /* 0: chosen */,
                                    .host_bytes = ot_rows_bytes(rows)};
     OT_TRY(ot_session_plan(s, &need));
     return ot_session_start(s, NULL);

@@ -8,6 +8,7 @@
 #include "models/selection.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/base/minmax.h"
 #include "src/base/units.h"
 #include "src/checkpoint/catalog.h"
 #include "src/checkpoint/reader.h"
@@ -58,7 +59,7 @@ static int choose_best(struct export *e, double end, bool *is_end) {
                        "%s: no checkpoint there is of a step that was evaluated; leave out --best",
                        e->options->dir);
     *is_end = at < 0 || end <= best;
-    e->at = at < 0 ? 0 : at;
+    e->at = ot_max(at, 0);
     return 0;
 }
 
@@ -242,7 +243,7 @@ static int feed_tensor(struct export *e, const struct ot_tensor *tensor, float *
                        void *sink_context) {
     int64_t count = tensor->rows * tensor->cols;
     for (int64_t at = 0, n; at < count; at += n) {
-        n = count - at < FEED_VALUES ? count - at : FEED_VALUES;
+        n = ot_min(count - at, FEED_VALUES);
         OT_TRY(get_values(e, tensor->slab, tensor->first + at, n, values));
         OT_TRY(sink(sink_context, tensor->slab, tensor->first + at, n, values));
     }

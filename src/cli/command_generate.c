@@ -6,6 +6,7 @@
 
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/base/minmax.h"
 #include "src/base/units.h"
 #include "src/cli/chat.h"
 #include "src/cli/command.h"
@@ -128,7 +129,7 @@ static int generate_one(struct job *job, size_t i, const struct ot_prompt *promp
     int64_t room = job->capacity - prompt->n;
     struct ot_generation generation = {.prompt = prompt->ids,
                                        .n_prompt = prompt->n,
-                                       .max_new = o->max_new_tokens < room ? o->max_new_tokens : room,
+                                       .max_new = ot_min(o->max_new_tokens, room),
                                        .temperature = o->temperature,
                                        .top_p = o->top_p,
                                        .seed = (uint64_t)o->seed,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/grow.h"
 #include "src/base/pool.h"
 #include "src/cli/command.h"
 #include "src/report/lines.h"
@@ -66,14 +67,7 @@ static int parse_ids(const char *text, struct id_list *list) {
             return ot_fail(OT_E_INPUT,
                            "'%.40s' is not a token id; --decode needs numbers separated by spaces or commas",
                            at);
-        if (list->n == list->capacity) {
-            size_t capacity = list->capacity ? 2 * list->capacity : 64;
-            int32_t *ids = realloc(list->ids, capacity * sizeof *ids);
-            if (!ids)
-                return ot_fail(OT_E_BUDGET, "no memory for %zu ids", capacity);
-            list->ids = ids;
-            list->capacity = capacity;
-        }
+        OT_TRY(ot_grow(&list->ids, &list->capacity, list->n + 1, sizeof *list->ids, "ids"));
         list->ids[list->n++] = (int32_t)id;
         at = end;
     }

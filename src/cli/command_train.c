@@ -10,6 +10,7 @@
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/base/minmax.h"
 #include "src/base/stop.h"
 #include "src/base/units.h"
 #include "src/cli/command.h"
@@ -84,7 +85,7 @@ static int64_t sample_tokens(const struct train *t) {
         return 0;
     struct ot_row row = ot_dataset_row(t->rows.eval_set, t->sample_row);
     int64_t tokens = ot_row_prompt_tokens(&row) + SAMPLE_NEW_TOKENS;
-    tokens = tokens < t->rows.seq_len ? tokens : t->rows.seq_len;
+    tokens = ot_min(tokens, t->rows.seq_len);
     return tokens + ot_dataset_has_pairs(t->rows.eval_set); /* the start token */
 }
 

@@ -7,6 +7,7 @@
 
 #include "offload/comm/plugin.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/random.h"
 #include "src/base/strings.h"
 
@@ -288,7 +289,7 @@ int ot_comm_checks_run(struct ot_comm_checks *checks) {
     void *staging = NULL;
     int rc;
     for (int s = 0; s < checks->n_sizes; s++)
-        most = checks->sizes[s] > most ? checks->sizes[s] : most;
+        most = ot_max(checks->sizes[s], most);
     staging_bytes = ot_comm_staging_bytes(checks->comm, most);
     checks->done = 0;
     OT_TRY_GOTO(ot_device_alloc_pinned(checks->device, staging_bytes, "staging", &staging), rc, out);

@@ -5,6 +5,7 @@
 
 #include "models/config.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/data/dataset.h"
 
 enum { ARRAYS = 4, ARRAYS_OF_PAIRS = 6 }; /* tokens, targets, position, row_start; ranges of inputs */
@@ -190,9 +191,9 @@ void ot_batcher_next(struct ot_batcher *b, struct ot_step_batch *out) {
     }
     *out = (struct ot_step_batch){.position = b->position, .input.micro = b->micro};
     int64_t left = total - b->position.sequence;
-    left = left < b->config.step_sequences ? left : b->config.step_sequences;
+    left = ot_min(left, b->config.step_sequences);
     for (; left > 0; left -= b->config.micro_sequences) {
-        int64_t sequences = left < b->config.micro_sequences ? left : b->config.micro_sequences;
+        int64_t sequences = ot_min(left, b->config.micro_sequences);
         put_micro(b, sequences, out->tokens, &b->micro[out->input.n_micro++], out);
     }
     if (b->position.sequence == total)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/data/chat_render_state.h"
 #include "src/tokenizer/tokenizer.h"
 
@@ -142,7 +143,7 @@ static size_t find_overlap(const struct ot_chat_job *job, size_t i, size_t begin
     const char *text = visible_text(m, true, &bytes);
     if (m->says_more || bytes == 0)
         return 0;
-    for (size_t n = alone < rest ? alone : rest; n >= bytes; n--) {
+    for (size_t n = ot_min(alone, rest); n >= bytes; n--) {
         const char *tail = part->text + part->bytes - n;
         if (*tail == whole->text[begin] && memcmp(tail, whole->text + begin, n) == 0)
             return memmem(tail, n, text, bytes) ? n : 0;
@@ -152,7 +153,7 @@ static size_t find_overlap(const struct ot_chat_job *job, size_t i, size_t begin
 
 /* Length of the special token at the front of text[0..n); 0: none. */
 static size_t token_at(const struct ot_tokenizer *tokenizer, const char *text, size_t n) {
-    for (size_t length = n < LONGEST_TOKEN ? n : LONGEST_TOKEN; length > 0; length--) {
+    for (size_t length = ot_min(n, LONGEST_TOKEN); length > 0; length--) {
         int32_t id = ot_tokenizer_find(tokenizer, text, length);
         if (id >= 0 && ot_tokenizer_is_special(tokenizer, id))
             return length;
@@ -166,8 +167,7 @@ static size_t token_at(const struct ot_tokenizer *tokenizer, const char *text, s
 static size_t find_end_before_mark(const struct ot_chat_job *job, const struct ot_tokenizer *tokenizer,
                                    size_t begin) {
     const struct ot_jinja_text *part = &job->part;
-    size_t end = common_bytes(part, part->bytes, &job->text),
-           back = end < LONGEST_TOKEN ? end : LONGEST_TOKEN;
+    size_t end = common_bytes(part, part->bytes, &job->text), back = ot_min(end, LONGEST_TOKEN);
     for (size_t at = end - back; at < end; at++)
         if (at + token_at(tokenizer, part->text + at, part->bytes - at) > end) {
             end = at;

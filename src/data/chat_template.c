@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/fnv.h"
 #include "src/base/strings.h"
 #include "src/data/chat_texts.h"
 #include "src/data/conversation.h"
@@ -139,7 +140,7 @@ static const struct {
 };
 
 uint64_t ot_chat_hash_text(const char *text, size_t n, size_t *bytes) {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    uint64_t hash = OT_FNV64;
     *bytes = 0;
     if (n > 0 && text[n - 1] == '\n')
         n--;
@@ -148,7 +149,7 @@ uint64_t ot_chat_hash_text(const char *text, size_t n, size_t *bytes) {
     for (size_t i = 0; i < n; i++) {
         if (text[i] == '\r' && i + 1 < n && text[i + 1] == '\n')
             continue;
-        hash = (hash ^ (unsigned char)(text[i] == '\r' ? '\n' : text[i])) * UINT64_C(0x100000001b3);
+        hash = ot_fnv64(hash, text[i] == '\r' ? "\n" : text + i, 1);
         ++*bytes;
     }
     return hash;

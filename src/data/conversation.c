@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/grow.h"
 #include "src/data/row_check.h"
 #include "src/data/template.h"
 
@@ -22,16 +23,11 @@ void ot_conversation_free(struct ot_conversation *c) {
 }
 
 int ot_conversation_add(struct ot_conversation *c, struct ot_message message) {
-    if (c->n == c->capacity) {
-        size_t capacity = c->capacity ? 2 * c->capacity : 8;
-        struct ot_message *messages = realloc(c->messages, capacity * sizeof *messages);
-        if (!messages) {
-            free(message.joined);
-            ot_json_free(message.calls);
-            return ot_fail(OT_E_BUDGET, "no memory for %zu turns", capacity);
-        }
-        c->messages = messages;
-        c->capacity = capacity;
+    int rc = ot_grow(&c->messages, &c->capacity, c->n + 1, sizeof *c->messages, "turns");
+    if (rc < 0) {
+        free(message.joined);
+        ot_json_free(message.calls);
+        return rc;
     }
     c->messages[c->n++] = message;
     return 0;

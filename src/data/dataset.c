@@ -5,6 +5,8 @@
 #include <zlib.h>
 
 #include "src/base/error.h"
+#include "src/base/grow.h"
+#include "src/base/minmax.h"
 #include "src/base/pool.h"
 #include "src/data/pipeline.h"
 #include "src/data/source.h"
@@ -66,23 +68,6 @@ static int no_memory(const struct loader *l) {
                    (long long)l->dataset->stats.rows);
 }
 
-static int reserve_bytes(void **buffer, size_t *capacity, size_t need, size_t item_bytes) {
-    if (need <= *capacity)
-        return 0;
-    size_t grown = *capacity + *capacity / 2;
-    grown = grown < need ? need : grown;
-    if (grown < 1024)
-        grown = 1024;
-    if (grown > SIZE_MAX / item_bytes)
-        return -1;
-    void *memory = realloc(*buffer, grown * item_bytes);
-    if (!memory)
-        return -1;
-    *buffer = memory;
-    *capacity = grown;
-    return 0;
-}
-
 /* Returns 1 if it has read rows, 0 at the end of the file. */
 static int read_batch(struct loader *l) {
     l->n_items = 0;
@@ -94,7 +79,7 @@ static int read_batch(struct loader *l) {
         OT_TRY(rc);
         if (rc == 0)
             break;
-        if (reserve_bytes((void **)&l->text, &l->text_capacity, l->text_bytes + item.bytes, 1) < 0)
+        if (!ot_try_grow(&l->text, &l->text_capacity, l->text_bytes + item.bytes, 1))
             return no_memory(l);
         memcpy(l->text + l->text_bytes, text, item.bytes);
         item.text = l->text_bytes;
@@ -202,12 +187,11 @@ static void append_piece(struct ot_dataset *d, uint32_t *tokens, size_t n) {
 static int append_kept(struct loader *l, struct item *item) {
     struct ot_dataset *d = l->dataset;
     size_t n_rows = d->n_rows + (item->n_tokens + item->piece_tokens - 1) / item->piece_tokens;
-    if (n_rows > UINT32_MAX ||
-        reserve_bytes((void **)&d->rows, &d->row_capacity, n_rows, sizeof *d->rows) < 0)
+    if (n_rows > UINT32_MAX || !ot_try_grow(&d->rows, &d->row_capacity, n_rows, sizeof *d->rows))
         return no_memory(l);
     for (size_t at = 0; at < item->n_tokens; at += item->piece_tokens) {
         size_t rest = item->n_tokens - at;
-        append_piece(d, item->tokens + at, rest < item->piece_tokens ? rest : item->piece_tokens);
+        append_piece(d, item->tokens + at, ot_min(rest, item->piece_tokens));
     }
     item->tokens = NULL;
     d->stats.kept++;

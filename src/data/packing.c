@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/random.h"
 #include "src/data/dataset.h"
 
@@ -67,7 +68,7 @@ static int64_t count_rows(struct ot_packing *p) {
         p->n_rows++;
         p->tokens += row.n;
         p->trained += row.trained;
-        longest = row.n > longest ? row.n : longest;
+        longest = ot_max(row.n, longest);
     }
     return longest;
 }

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/grow.h"
+#include "src/base/minmax.h"
 
 void ot_sample_free(struct ot_sample *s) {
     ot_token_list_free(&s->encoded);
@@ -21,19 +23,11 @@ uint32_t *ot_sample_take_tokens(struct ot_sample *s) {
 }
 
 static int reserve(struct ot_sample *s, size_t n, const char *where) {
-    if (n <= s->capacity)
+    size_t same = s->capacity;
+    if (ot_try_grow(&s->tokens, &same, n, sizeof *s->tokens) &&
+        ot_try_grow(&s->start, &s->capacity, n, sizeof *s->start))
         return 0;
-    size_t capacity = n + n / 2;
-    uint32_t *tokens = realloc(s->tokens, capacity * sizeof *tokens);
-    if (tokens)
-        s->tokens = tokens;
-    uint32_t *start = realloc(s->start, capacity * sizeof *start);
-    if (start)
-        s->start = start;
-    if (!tokens || !start)
-        return ot_fail(OT_E_BUDGET, "%s: no memory for %zu tokens", where, n);
-    s->capacity = capacity;
-    return 0;
+    return ot_fail(OT_E_BUDGET, "%s: no memory for %zu tokens", where, n);
 }
 
 static void push(struct ot_sample *s, int32_t id, size_t start, bool trained) {
@@ -116,11 +110,11 @@ static void truncate_row(const struct ot_sample_config *config, struct ot_sample
     size_t head = ot_token_id(s->tokens[0]) == config->specials.bos_id ? 1 : 0;
     size_t removable = prompt > 1 ? prompt - 1 : 0;
     size_t excess = s->n_tokens - limit;
-    size_t cut = excess < removable ? excess : removable;
+    size_t cut = ot_min(excess, removable);
     size_t rest = s->n_tokens - head - cut;
     memmove(s->tokens + head, s->tokens + head + cut, rest * sizeof *s->tokens);
     memmove(s->start + head, s->start + head + cut, rest * sizeof *s->start);
-    s->n_tokens = head + rest < limit ? head + rest : limit;
+    s->n_tokens = ot_min(head + rest, limit);
     s->truncated = true;
 }
 
@@ -135,7 +129,7 @@ static int split_row(const struct ot_sample_config *config, const char *where, s
     OT_TRY(reserve(s, n + pieces - 1, where));
     for (size_t k = pieces; k-- > 1;) {
         size_t from = k * (limit - 1);
-        size_t count = n - from < limit ? n - from : limit;
+        size_t count = ot_min(n - from, limit);
         memmove(s->tokens + k * limit, s->tokens + from, count * sizeof *s->tokens);
         memmove(s->start + k * limit, s->start + from, count * sizeof *s->start);
     }
@@ -179,7 +173,7 @@ static int find_border(const struct ot_rendered *r, const char *where, size_t *b
     while (answer < r->n_spans && !r->spans[answer].trained)
         *border = r->spans[answer++].end;
     for (size_t i = answer; i < r->n_spans; begin = r->spans[i++].end)
-        if (!r->spans[i].trained && r->spans[i].end > (begin > *border ? begin : *border))
+        if (!r->spans[i].trained && r->spans[i].end > ot_max(begin, *border))
             return ot_fail(OT_E_INPUT,
                            "%s: the row has several answers, but an encoder-decoder learns one target a row; "
                            "make a row of each",
@@ -216,10 +210,10 @@ static void truncate_pair(const struct ot_sample_config *config, size_t n_inputs
     if (s->n_tokens <= limit)
         return;
     size_t excess = s->n_tokens - limit, removable = n_inputs - 1;
-    size_t cut = excess < removable ? excess : removable, from = n_inputs - 1, to = from - cut;
+    size_t cut = ot_min(excess, removable), from = n_inputs - 1, to = from - cut;
     memmove(s->tokens + to, s->tokens + from, (s->n_tokens - from) * sizeof *s->tokens);
     memmove(s->start + to, s->start + from, (s->n_tokens - from) * sizeof *s->start);
-    s->n_tokens = s->n_tokens - cut < limit ? s->n_tokens - cut : limit;
+    s->n_tokens = ot_min(s->n_tokens - cut, limit);
     s->truncated = true;
 }
 

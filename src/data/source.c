@@ -10,6 +10,8 @@
 #include <zlib.h>
 
 #include "src/base/error.h"
+#include "src/base/grow.h"
+#include "src/base/minmax.h"
 
 enum { BUFFER_BYTES = 1 << 18, SMALL_BUFFER_BYTES = 1 << 12 };
 
@@ -157,17 +159,9 @@ static int append_row(struct ot_source *s, int64_t line, const void *bytes, size
     if (n > OT_SOURCE_MAX_ROW_BYTES - s->row_bytes)
         return ot_fail(OT_E_INPUT, "%s:%lld: a row of more than %zu MB; put each row on a line of its own",
                        s->path, (long long)line, OT_SOURCE_MAX_ROW_BYTES >> 20);
-    if (s->row_bytes + n > s->row_capacity) {
-        size_t capacity = s->row_capacity ? s->row_capacity : 4096;
-        while (capacity < s->row_bytes + n)
-            capacity *= 2;
-        char *row = realloc(s->row, capacity);
-        if (!row)
-            return ot_fail(OT_E_BUDGET, "%s:%lld: no memory for a row of %zu MB", s->path, (long long)line,
-                           capacity >> 20);
-        s->row = row;
-        s->row_capacity = capacity;
-    }
+    int rc = ot_grow(&s->row, &s->row_capacity, s->row_bytes + n, 1, "bytes of a row");
+    if (rc < 0)
+        return ot_fail_context(rc, "%s:%lld", s->path, (long long)line);
     memcpy(s->row + s->row_bytes, bytes, n);
     s->row_bytes += n;
     return 0;
@@ -253,7 +247,7 @@ static bool is_binary(const unsigned char *bytes, size_t n) {
 static int refuse_other_text(const struct ot_source *s) {
     enum { LOOK_BYTES = 4096 };
     const char *line = (const char *)s->buffer + s->begin;
-    size_t n = s->end - s->begin < LOOK_BYTES ? s->end - s->begin : LOOK_BYTES;
+    size_t n = ot_min(s->end - s->begin, LOOK_BYTES);
     const char *end = memchr(line, '\n', n);
     size_t bytes = end ? (size_t)(end - line) : n;
     while (bytes > 0 && is_space((unsigned char)line[bytes - 1]))

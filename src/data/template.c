@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/grow.h"
 #include "src/base/json.h"
 #include "src/tokenizer/tokenizer.h"
 
@@ -27,27 +28,11 @@ int ot_rendered_check(const struct ot_rendered *r) {
 }
 
 static bool reserve_text(struct ot_rendered *r, size_t bytes) {
-    if (bytes <= r->capacity)
-        return true;
-    size_t capacity = bytes < 512 ? 1024 : 2 * bytes;
-    char *text = realloc(r->text, capacity);
-    if (!text)
-        return false;
-    r->text = text;
-    r->capacity = capacity;
-    return true;
+    return ot_try_grow(&r->text, &r->capacity, bytes, 1);
 }
 
 static bool reserve_span(struct ot_rendered *r) {
-    if (r->n_spans < r->span_capacity)
-        return true;
-    size_t capacity = r->span_capacity ? 2 * r->span_capacity : 16;
-    struct ot_span *spans = realloc(r->spans, capacity * sizeof *spans);
-    if (!spans)
-        return false;
-    r->spans = spans;
-    r->span_capacity = capacity;
-    return true;
+    return ot_try_grow(&r->spans, &r->span_capacity, r->n_spans + 1, sizeof *r->spans);
 }
 
 static void append_span(struct ot_rendered *r, const char *text, size_t bytes, struct ot_span span) {

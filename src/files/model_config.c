@@ -7,6 +7,7 @@
 
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/base/minmax.h"
 
 /* ---- dtype and ids ---- */
 
@@ -76,7 +77,7 @@ static int parse_dropout(const struct ot_json *root, const char *where, double *
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         double value = 0;
         OT_TRY(ot_json_need_real(root, where, keys[i], false, 0, 1, &value));
-        *dropout = value > *dropout ? value : *dropout;
+        *dropout = ot_max(value, *dropout);
     }
     return 0;
 }

@@ -5,6 +5,7 @@
 
 #include "src/base/dtype.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/files/model_dir_state.h"
 
 /* Quantised matrices are [out, in], even in a GPT-2: bitsandbytes and GPTQ make them linear layers. So are
@@ -53,10 +54,6 @@ struct reading {
     float *values;
 };
 
-static int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
 /* Rows of a fused q, k, v: those that follow each other in the slab and in the file are read at once. A
  * vector has rows of one value. */
 static int read_fused(const struct reading *r) {
@@ -67,7 +64,7 @@ static int read_fused(const struct reading *r) {
         while (row + rows < n_rows && (row + rows) * cols < end &&
                ot_model_fused_row(r->config, row + rows) == file_row + rows)
             rows++;
-        some = smaller((row + rows) * cols, end) - at;
+        some = ot_min((row + rows) * cols, end) - at;
         OT_TRY(
             ot_stored_read(r->stored, file_row * cols + at % cols, some, r->values + (at - r->first), &bad));
     }
@@ -98,7 +95,7 @@ static int read_transposed(const struct reading *r) {
     if (rc == 0)
         rc = ot_stored_fetch(r->stored, base, (end + count - 1) / count * count - base);
     for (; base < end && rc == 0; base += count)
-        read_turned(r, base, base < r->first ? r->first - base : 0, smaller(count, end - base), piece);
+        read_turned(r, base, base < r->first ? r->first - base : 0, ot_min(count, end - base), piece);
     free(piece);
     return rc;
 }

@@ -6,6 +6,7 @@
 
 #include "offload/block.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/pool.h"
 #include "src/gguf/gguf.h"
 
@@ -201,7 +202,7 @@ static int compare_values(const struct ot_stored *a, const struct ot_stored *b, 
     if (!values)
         return ot_fail(OT_E_BUDGET, "no memory to compare two tensors");
     for (int64_t at = 0, n; at < a->tensor->count && *same && rc == 0; at += n) {
-        n = a->tensor->count - at < PART_VALUES ? a->tensor->count - at : PART_VALUES;
+        n = ot_min(a->tensor->count - at, PART_VALUES);
         int64_t bad; /* the loader refuses values that are not finite */
         rc = ot_stored_read(a, at, n, values, &bad);
         if (rc == 0)
@@ -315,10 +316,6 @@ struct loader {
     struct ot_error errors[MAX_PARTS];
 };
 
-static int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
 static bool wants_slab(const struct loader *l, int slab) {
     return !l->frozen_only || ot_model_chain(l->model)->slabs[slab].frozen;
 }
@@ -337,7 +334,7 @@ static void read_ahead(struct loader *l) {
             continue;
         }
         const struct ot_stored *stored = l->map[l->ahead_tensor];
-        int64_t n = smaller(stored->tensor->count - l->ahead_value, CHUNK_VALUES);
+        int64_t n = ot_min(stored->tensor->count - l->ahead_value, CHUNK_VALUES);
         ot_stored_prefetch(stored, l->ahead_value, n);
         l->ahead_bytes += (int64_t)ot_stored_bytes(stored, l->ahead_value, n);
         l->ahead_value += n;
@@ -380,7 +377,7 @@ static int load_tensor(struct loader *l, const struct ot_tensor *tensor, const s
     l->tensor = tensor;
     l->stored = stored;
     for (l->first = 0; l->first < stored->tensor->count;) {
-        int64_t n = smaller(stored->tensor->count - l->first, CHUNK_VALUES);
+        int64_t n = ot_min(stored->tensor->count - l->first, CHUNK_VALUES);
         read_ahead(l);
         OT_TRY(convert_chunk(l, n));
         OT_TRY(l->sink(l->context, tensor->slab, tensor->first + l->first, n, l->values));
@@ -396,7 +393,7 @@ static int load_small(struct loader *l, const struct ot_tensor *tensor) {
     float *values;
     int rc = ot_adapter_load(l->dir, l->model, tensor, &values);
     for (int64_t at = 0, n; at < count && rc == 0; at += n) {
-        n = smaller(count - at, CHUNK_VALUES);
+        n = ot_min(count - at, CHUNK_VALUES);
         rc = l->sink(l->context, tensor->slab, tensor->first + at, n, values + at);
     }
     free(values);
@@ -405,9 +402,9 @@ static int load_small(struct loader *l, const struct ot_tensor *tensor) {
 
 static int load_zeros(struct loader *l, int slab, int64_t first, int64_t end) {
     if (first < end)
-        memset(l->values, 0, (size_t)smaller(end - first, CHUNK_VALUES) * sizeof *l->values);
+        memset(l->values, 0, (size_t)ot_min(end - first, CHUNK_VALUES) * sizeof *l->values);
     for (int64_t n; first < end; first += n) {
-        n = smaller(end - first, CHUNK_VALUES);
+        n = ot_min(end - first, CHUNK_VALUES);
         OT_TRY(l->sink(l->context, slab, first, n, l->values));
     }
     return 0;

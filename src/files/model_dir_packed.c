@@ -8,6 +8,7 @@
 
 #include "src/base/arena.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 enum { NAME_BYTES = 512, MOST_PARTS = 8 };
 
@@ -226,7 +227,7 @@ int ot_model_dir_is_zero_bias(const struct ot_model_dir *dir, const struct ot_st
     bool zeros = weight && weight->packed;
     for (int64_t at = 0, n; zeros && at < stored->tensor->count; at += n) {
         int64_t bad;
-        n = stored->tensor->count - at < SOME ? stored->tensor->count - at : SOME;
+        n = ot_min(stored->tensor->count - at, SOME);
         OT_TRY(ot_stored_read(stored, at, n, values, &bad));
         for (int64_t i = 0; i < n; i++)
             zeros = zeros && values[i] == 0;

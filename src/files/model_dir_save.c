@@ -7,6 +7,7 @@
 
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/base/minmax.h"
 #include "src/files/adapter_config.h"
 #include "src/files/out_dir.h"
 
@@ -298,7 +299,7 @@ static int save_formed(struct saver *s, const struct ot_tensor *tensor, ot_param
     float *values = malloc((size_t)count * sizeof *values + 1);
     int rc = values ? 0 : ot_fail(OT_E_BUDGET, "%s: no memory for %s", s->save->out, tensor->name);
     for (int64_t at = 0, n; at < count && rc == 0; at += n) {
-        n = count - at < CHUNK_VALUES ? count - at : CHUNK_VALUES;
+        n = ot_min(count - at, CHUNK_VALUES);
         rc = source(context, tensor->slab, tensor->first + at, n, values + at);
     }
     if (rc == 0)
@@ -313,7 +314,7 @@ static int save_plain(struct saver *s, const struct ot_tensor *tensor, ot_param_
                       void *context) {
     int64_t count = tensor->rows * tensor->cols;
     for (int64_t at = 0, n; at < count; at += n) {
-        n = count - at < CHUNK_VALUES ? count - at : CHUNK_VALUES;
+        n = ot_min(count - at, CHUNK_VALUES);
         OT_TRY(source(context, tensor->slab, tensor->first + at, n, s->values));
         OT_TRY(ot_safetensors_writer_put(s->writer, s->values, n));
     }

@@ -1,6 +1,7 @@
 /* Finds and decodes the values of a stored tensor. */
 #include "src/base/dtype.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/files/model_dir_state.h"
 #include "src/gguf/gguf.h"
 #include "src/gguf/writer.h"
@@ -101,7 +102,7 @@ static int convert(const struct ot_stored *stored, int64_t first, int64_t n, flo
         decode(place_of(stored), first, n, values);
     for (int64_t at = first, some; moved && at < first + n; at += some) {
         int64_t rest = stored->row_values - at % stored->row_values, left = first + n - at;
-        some = rest < left ? rest : left;
+        some = ot_min(rest, left);
         decode_moved(stored, at, some, values + (at - first));
     }
     for (int64_t i = 0; stored->addend != 0 && i < n; i++)

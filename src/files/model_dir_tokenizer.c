@@ -5,6 +5,7 @@
 #include "src/base/arena.h"
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/base/minmax.h"
 #include "src/files/model_dir_state.h"
 #include "src/files/tokenizer_made.h"
 #include "src/tokenizer/tokenizer.h"
@@ -112,7 +113,7 @@ int ot_model_dir_read_tokenizer_ids(const struct ot_model_dir *dir, int64_t *bos
         rc = ot_fail(OT_E_INPUT,
                      "%s: bos_token or eos_token has the id %lld, must be below the model's vocab_size %lld",
                      facts->has_made_sentencepiece ? facts->sentencepiece : facts->tokenizer_path,
-                     (long long)(*bos > *eos ? *bos : *eos), (long long)facts->config.vocab);
+                     (long long)ot_max(*bos, *eos), (long long)facts->config.vocab);
 out:
     ot_json_free(tokenizer);
     ot_json_free(config);

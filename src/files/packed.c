@@ -6,6 +6,7 @@
 
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/base/minmax.h"
 
 enum {
     TILE_ROWS = 16,      /* of a GPTQ matrix: words of this many rows lie side by side, in one cache line */
@@ -148,8 +149,8 @@ static int decode_tile(const struct ot_packed *p, int64_t row, int64_t rows, int
 static int decode_gptq(const struct ot_packed *p, int64_t first, int64_t n, float *values) {
     for (int64_t at = first, some; at < first + n; at += some) {
         int64_t col = at % p->cols, left = first + n - at, rows = col == 0 ? left / p->cols : 0;
-        rows = rows < TILE_ROWS ? rows : TILE_ROWS;
-        int64_t rest = p->cols - col, cols = rows > 0 ? p->cols : rest < left ? rest : left;
+        rows = ot_min(rows, TILE_ROWS);
+        int64_t rest = p->cols - col, cols = rows > 0 ? p->cols : ot_min(rest, left);
         rows = rows > 0 ? rows : 1;
         OT_TRY(decode_tile(p, at / p->cols, rows, col, cols, values + (at - first)));
         some = rows * cols;
@@ -192,7 +193,7 @@ static int decode_mxfp4(const struct ot_packed *p, int64_t first, int64_t n, flo
     const uint8_t *codes = p->codes.tensor->data, *scales = p->scales.tensor->data;
     for (int64_t at = first, end; at < first + n; at = end) {
         int64_t block = at / MX_BLOCK;
-        end = (block + 1) * MX_BLOCK < first + n ? (block + 1) * MX_BLOCK : first + n;
+        end = ot_min((block + 1) * MX_BLOCK, first + n);
         if (scales[block] == MX_NO_NUMBER)
             return ot_fail(OT_E_INPUT,
                            "%s: tensor %s has the scale %d at element %lld, which is no number; the weights "
@@ -362,7 +363,7 @@ static int decode_bitsandbytes(const struct ot_packed *p, int64_t first, int64_t
                           .rows = 1};
     for (int64_t at = first, end; at < first + n; at = end) {
         int64_t base = piece_first(p, at), row_end = (at / p->cols + 1) * p->cols;
-        end = base + PIECE_VALUES < first + n ? base + PIECE_VALUES : first + n;
+        end = ot_min(base + PIECE_VALUES, first + n);
         end = is_int8 && row_end < end ? row_end : end;
         w.cols = end - base;
         OT_TRY(check_scales_of(p, base, w.cols));

@@ -6,6 +6,7 @@
 
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/base/minmax.h"
 #include "src/files/out_dir.h"
 
 enum { BUFFER_VALUES = 1 << 16, HEADER_ALIGN = 8 };
@@ -240,8 +241,8 @@ int ot_safetensors_writer_put(struct ot_safetensors_writer *writer, const float 
         if (entry->raw)
             return ot_fail(OT_E_INTERNAL, "tensor %s takes bytes, not values", entry->name);
         int64_t count = entry_count(entry), part = count - writer->written;
-        part = part < n ? part : n;
-        part = part < BUFFER_VALUES ? part : BUFFER_VALUES;
+        part = ot_min(part, n);
+        part = ot_min(part, BUFFER_VALUES);
         round_values(entry->dtype, values, part, writer->buffer);
         OT_TRY(ot_out_dir_write(writer->dir, writer->buffer, (size_t)part * ot_dtype_bytes(entry->dtype)));
         writer->written += part;

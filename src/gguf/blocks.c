@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "src/base/dtype.h"
+#include "src/base/minmax.h"
 #include "src/gguf/little.h"
 
 enum { Q8_VALUES = 32, Q8_BYTES = 34, Q4_VALUES = 32, Q4_BYTES = 18, Q4_HALF = 16 };
@@ -98,7 +99,7 @@ static float largest_of(const float *values, int n) {
 
 static int code_q4_0(float value, float inverse) {
     int code = (int)(value * inverse + 8.5f);
-    return code < 15 ? code : 15;
+    return ot_min(code, 15);
 }
 
 /* The value of largest magnitude gets the code 0, so that it is exact up to the scale's rounding. */
@@ -134,7 +135,7 @@ static void encode_q5_0(const float *values, int64_t n_blocks, unsigned char *bl
         ot_little_put_u16(blocks, ot_f16_from_f32(d));
         for (int i = 0; i < Q5_VALUES; i++) {
             int code = (int)(values[i] * inverse + 16.5f);
-            code = code < 31 ? code : 31;
+            code = ot_min(code, 31);
             blocks[Q5_CODES_AT + i % Q5_HALF] |= (unsigned char)((code & 15) << i / Q5_HALF * 4);
             blocks[2 + i / 8] |= (unsigned char)(code >> 4 << i % 8);
         }
@@ -180,7 +181,7 @@ static void encode_mxfp4(const float *values, int64_t n_blocks, unsigned char *b
     for (int64_t b = 0; b < n_blocks; b++, blocks += MX_BYTES, values += MX_VALUES) {
         float most = fabsf(largest_of(values, MX_VALUES));
         int scale = most > 0 ? (int)floorf(log2f(most)) - 2 + 127 : 0;
-        blocks[0] = (unsigned char)(scale > 0 ? scale : 0);
+        blocks[0] = (unsigned char)ot_max(scale, 0);
         code_mxfp4(values, half_scale(blocks[0]), codes);
         for (int i = 0; i < MX_HALF; i++)
             blocks[1 + i] = (unsigned char)(codes[i] | codes[i + MX_HALF] << 4);

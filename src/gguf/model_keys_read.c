@@ -6,6 +6,7 @@
 
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/base/minmax.h"
 #include "src/gguf/model_keys_state.h"
 
 /* ---- reading keys ---- */
@@ -80,7 +81,7 @@ static int find_family(struct ot_gguf_maker *m) {
     }
     if (first == OT_FAMILY_COUNT)
         return ot_fail(OT_E_INPUT, "%s: general.architecture '%.*s' is not supported; known: %s",
-                       ot_gguf_path(m->file), (int)(name.bytes < 60 ? name.bytes : 60), name.text,
+                       ot_gguf_path(m->file), (int)ot_min(name.bytes, 60), name.text,
                        ot_gguf_known_architectures);
     m->family = ot_family_row(choose_family(m, (enum ot_family)first));
     m->c = m->family->base;
@@ -142,7 +143,7 @@ static int read_experts(struct ot_gguf_maker *m) {
     if (!has_experts)
         return ot_fail(OT_E_INPUT, "%s: key %s is %lld; experts of this architecture are not supported",
                        ot_gguf_path(m->file), ot_gguf_maker_key(m, "expert_count"), (long long)c->n_experts);
-    most_top = c->n_experts < OT_MOST_TOP ? c->n_experts : OT_MOST_TOP;
+    most_top = ot_min(c->n_experts, OT_MOST_TOP);
     OT_TRY(ot_gguf_maker_int(m, "expert_used_count", true, 1, most_top, &c->top_experts));
     OT_TRY(check_groups(m));
     c->expert_ffn =

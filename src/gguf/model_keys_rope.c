@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/gguf/model_keys_state.h"
 
 /* Pairs of a head. */
@@ -137,7 +138,7 @@ static int read_scaling(struct ot_gguf_maker *m) {
     if (!ot_gguf_string_is(type, "none") && !ot_gguf_string_is(type, "linear"))
         return ot_fail(OT_E_INPUT, "%s: key %s '%.*s' is not supported; known: none, linear, yarn, longrope",
                        ot_gguf_path(m->file), ot_gguf_maker_key(m, "rope.scaling.type"),
-                       (int)(type.bytes < 60 ? type.bytes : 60), type.text);
+                       (int)ot_min(type.bytes, 60), type.text);
     OT_TRY(ot_gguf_maker_real(m, "rope.scaling.factor", false, 0, 1e6, &factor));
     if (ot_gguf_string_is(type, "linear") && factor > 1) {
         m->c.rope.scaling = OT_ROPE_LINEAR;

@@ -5,6 +5,7 @@
 
 #include "src/base/arena.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/gguf/little.h"
 
 enum {
@@ -37,8 +38,8 @@ static int take(struct cursor *c, size_t bytes, const char *what, const unsigned
             "damaged, get it again",
             map->path, what, c->at, bytes, map->bytes);
     if (c->at + bytes > c->fetched) {
-        size_t want = bytes > FETCH_BYTES ? bytes : FETCH_BYTES;
-        want = want > left(c) ? left(c) : want;
+        size_t want = ot_max(bytes, FETCH_BYTES);
+        want = ot_min(left(c), want);
         OT_TRY(ot_mapped_file_fetch(map, map->data + c->at, want));
         c->fetched = c->at + want;
     }

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/grow.h"
+#include "src/base/minmax.h"
 #include "src/base/utf8.h"
 #include "src/gguf/little.h"
 #include "src/gguf/vocab_maker.h"
@@ -57,7 +59,7 @@ static int find_words(struct ot_gguf_maker *m) {
         OT_E_INPUT,
         "%s: key tokenizer.ggml.pre '%.*s' is not supported; known: gpt-2, llama-bpe, dbrx, qwen2, "
         "smollm, tekken, gpt-4o, bloom; use another tokenizer, or the model in Hugging Face's format",
-        ot_gguf_path(m->file), (int)(pre.bytes < 60 ? pre.bytes : 60), pre.text);
+        ot_gguf_path(m->file), (int)ot_min(pre.bytes, 60), pre.text);
 }
 
 static int find_kind(struct ot_gguf_maker *m) {
@@ -69,7 +71,7 @@ static int find_kind(struct ot_gguf_maker *m) {
     if (m->is_unigram || ot_gguf_string_is(kind, "llama"))
         return 0;
     return ot_fail(OT_E_INPUT, "%s: key tokenizer.ggml.model '%.*s' is not supported; known: llama, gpt2, t5",
-                   ot_gguf_path(m->file), (int)(kind.bytes < 60 ? kind.bytes : 60), kind.text);
+                   ot_gguf_path(m->file), (int)ot_min(kind.bytes, 60), kind.text);
 }
 
 static int check_length(const struct ot_gguf_maker *m, const struct ot_gguf_value *array) {
@@ -144,7 +146,7 @@ float ot_gguf_maker_score(const struct ot_gguf_maker *m, int64_t id) {
 static int by_text(const void *a, const void *b) {
     const struct ot_gguf_string *x = *(const struct ot_gguf_string *const *)a,
                                 *y = *(const struct ot_gguf_string *const *)b;
-    int order = memcmp(x->text, y->text, x->bytes < y->bytes ? x->bytes : y->bytes);
+    int order = memcmp(x->text, y->text, ot_min(x->bytes, y->bytes));
     return order ? order : (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
@@ -236,7 +238,7 @@ struct merge {
 
 struct merge_list {
     struct merge *merges;
-    size_t n, room;
+    size_t n, capacity;
 };
 
 /* Best score first; of two merges to the same token the one with the longer left side, as transformers orders
@@ -253,14 +255,9 @@ static int by_score(const void *a, const void *b) {
 }
 
 static int add_merge(const struct ot_gguf_maker *m, struct merge_list *list, struct merge merge) {
-    if (list->n == list->room) {
-        size_t room = list->room ? 2 * list->room : 1024;
-        struct merge *more = realloc(list->merges, room * sizeof *more);
-        if (!more)
-            return ot_fail(OT_E_BUDGET, "%s: no memory for %zu merges", ot_gguf_path(m->file), room);
-        list->merges = more;
-        list->room = room;
-    }
+    int rc = ot_grow(&list->merges, &list->capacity, list->n + 1, sizeof *list->merges, "merges");
+    if (rc < 0)
+        return ot_fail_context(rc, "%s", ot_gguf_path(m->file));
     list->merges[list->n++] = merge;
     return 0;
 }

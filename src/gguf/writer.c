@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/pool.h"
 
 enum {
@@ -56,8 +57,8 @@ static int64_t batch_rows(const struct ot_gguf_writer *w, const struct ot_gguf_p
     const struct ot_gguf_entry *entry = entry_of(w, piece);
     int64_t unit = piece->alternates ? 2 : entry->head_rows ? entry->head_rows : 1;
     int64_t units = BATCH_VALUES / (unit * entry->cols);
-    int64_t rows = (units > 1 ? units : 1) * unit;
-    return rows < piece->rows ? rows : piece->rows;
+    int64_t rows = ot_max(units, 1) * unit;
+    return ot_min(rows, piece->rows);
 }
 
 /* ---- the header ---- */
@@ -107,8 +108,8 @@ static int take_buffers(struct ot_gguf_writer *w) {
         const struct ot_gguf_piece *piece = &w->tensors.pieces[i];
         const struct ot_gguf_entry *entry = entry_of(w, piece);
         int64_t rows = batch_rows(w, piece);
-        values = rows * entry->cols > values ? rows * entry->cols : values;
-        bytes = rows * row_bytes(entry) > bytes ? rows * row_bytes(entry) : bytes;
+        values = ot_max(rows * entry->cols, values);
+        bytes = ot_max(rows * row_bytes(entry), bytes);
     }
     w->values = malloc((size_t)values * sizeof *w->values + 1);
     w->encoded = malloc((size_t)bytes + 1);
@@ -263,8 +264,8 @@ int ot_gguf_writer_put(struct ot_gguf_writer *w, const float *values, int64_t n)
         if (w->piece == w->tensors.n_pieces)
             return ot_fail(OT_E_INTERNAL, "more values than the tensors of a GGUF file have");
         int64_t room = batch_rows(w, present(w)), left = present(w)->rows - w->done;
-        room = (room < left ? room : left) * entry_of(w, present(w))->cols - w->filled;
-        int64_t some = n < room ? n : room;
+        room = ot_min(room, left) * entry_of(w, present(w))->cols - w->filled;
+        int64_t some = ot_min(n, room);
         memcpy(w->values + w->filled, values, (size_t)some * sizeof *values);
         w->filled += some;
         values += some;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 static const struct ot_jinja_function *find(const struct ot_jinja_string *name) {
     const struct ot_jinja_function *const tables[] = {ot_jinja_text_filters, ot_jinja_value_filters,
@@ -29,5 +30,5 @@ int ot_jinja_filter(struct ot_jinja_heap *heap, const struct ot_jinja_string *na
         "format groupby indent int items join last length list lower map max min reject rejectattr replace "
         "reverse round safe select selectattr slice sort string sum title tojson trim truncate unique upper "
         "wordcount",
-        (int)(name->bytes < 60 ? name->bytes : 60), name->text);
+        (int)ot_min(name->bytes, 60), name->text);
 }

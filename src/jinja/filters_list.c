@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/jinja/filters.h"
 #include "src/jinja/jinja.h"
 #include "src/jinja/lookup.h"
@@ -270,7 +271,7 @@ FILTER(batch) {
     OT_TRY(ot_jinja_new_list(heap, items->n / n + 1, &list));
     bool fills = v[2].kind != OT_JINJA_ABSENT && v[2].kind != OT_JINJA_NONE;
     for (size_t at = 0; at < items->n; at += n) {
-        size_t size = items->n - at < n ? items->n - at : n;
+        size_t size = ot_min(items->n - at, n);
         OT_TRY(copy_part(heap, items, at, size, fills ? n - size : 0, &v[2], list));
     }
     *out = ot_jinja_of_list(OT_JINJA_GENERATOR, list);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/jinja/filters.h"
 #include "src/jinja/jinja.h"
 #include "src/jinja/methods.h"
@@ -273,7 +274,7 @@ FILTER(tojson) {
     } else if (v[2].kind != OT_JINJA_ABSENT && v[2].kind != OT_JINJA_NONE) {
         struct ot_jinja_string none = {"", 0, 0};
         OT_TRY(ot_jinja_take_int(heap, &v[2], "the indent of tojson", &width));
-        OT_TRY(ot_jinja_pad(heap, &none, width < 100 ? width : 100, ' ', true, false, &spaces));
+        OT_TRY(ot_jinja_pad(heap, &none, ot_min(width, 100), ' ', true, false, &spaces));
     }
     if (spaces.kind == OT_JINJA_STRING) {
         dump.indent = spaces.as.string->text;

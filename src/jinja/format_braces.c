@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/jinja/methods.h"
 #include "src/jinja/print.h"
 
@@ -30,7 +31,7 @@ static int find_value(struct format *f, const char *name, size_t n, struct ot_ji
             *out = call->named[i];
             return 0;
         }
-    return ot_jinja_fail(f->heap, "format() has no value for {%.*s}", (int)(n < 60 ? n : 60), name);
+    return ot_jinja_fail(f->heap, "format() has no value for {%.*s}", (int)ot_min(n, 60), name);
 }
 
 static int put_field(struct format *f, const char *field, size_t n) {
@@ -41,7 +42,7 @@ static int put_field(struct format *f, const char *field, size_t n) {
     if (memchr(field, ':', n) || memchr(field, '.', n) || memchr(field, '[', n) || (mark && !repr && !text))
         return ot_jinja_unsupported(f->heap,
                                     "the field {%.*s} of format(); supported: {}, {0}, {name}, !r and !s",
-                                    (int)(n < 60 ? n : 60), field);
+                                    (int)ot_min(n, 60), field);
     OT_TRY(find_value(f, field, name, &v));
     return repr ? ot_jinja_print_repr(f->heap, &v, &f->out) : ot_jinja_print(f->heap, &v, &f->out);
 }

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 #define FUNCTION(name)                                                                                       \
     static int name(struct ot_jinja_heap *heap, const struct ot_jinja_call *call, struct ot_jinja_value *out)
@@ -142,8 +143,7 @@ FUNCTION(raise_exception) {
     if (message.kind != OT_JINJA_STRING)
         return ot_jinja_fail(heap, "the template refuses its input");
     return ot_jinja_fail(heap, "the template refuses its input: %.*s",
-                         (int)(message.as.string->bytes < 300 ? message.as.string->bytes : 300),
-                         message.as.string->text);
+                         (int)ot_min(message.as.string->bytes, 300), message.as.string->text);
 }
 
 FUNCTION(strftime_now) {

@@ -20,16 +20,7 @@ struct lexer {
 
 static int add(struct lexer *x, struct ot_jinja_token token) {
     struct ot_jinja_tokens *out = x->out;
-    if (out->n == out->capacity) {
-        size_t capacity = out->capacity ? 2 * out->capacity : 256;
-        struct ot_jinja_token *items = ot_jinja_alloc(x->heap, capacity, sizeof *items);
-        if (!items)
-            return x->heap->error;
-        if (out->n > 0)
-            memcpy(items, out->items, out->n * sizeof *items);
-        out->items = items;
-        out->capacity = capacity;
-    }
+    OT_TRY(ot_jinja_grow(x->heap, &out->items, out->n, &out->capacity, sizeof *out->items, 256));
     token.line = x->heap->line;
     out->items[out->n++] = token;
     return 0;

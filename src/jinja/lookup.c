@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/jinja/loop.h"
 #include "src/jinja/methods.h"
 #include "src/jinja/operate.h"
@@ -152,7 +153,7 @@ static int take_bound(const struct ot_jinja_heap *heap, const struct ot_jinja_va
         return ot_jinja_fail(heap, "a bound of a slice must be an integer, not %s", ot_jinja_kind_name(v));
     int64_t index = ot_jinja_to_int(v);
     index = index < 0 ? (index < -length ? -1 : index + length) : index;
-    *out = index < low ? low : index > high ? high : index;
+    *out = index < low ? low : ot_min(high, index);
     return 0;
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/jinja/jinja.h"
 #include "src/jinja/lexer.h"
 #include "src/jinja/node.h"
@@ -18,8 +19,7 @@ int ot_jinja_need_defined(const struct ot_jinja_heap *heap, const struct ot_jinj
     const struct ot_jinja_string *name = v->as.string;
     if (!name)
         return ot_jinja_fail(heap, "an undefined value is used");
-    return ot_jinja_fail(heap, "'%.*s' is undefined", (int)(name->bytes < 200 ? name->bytes : 200),
-                         name->text);
+    return ot_jinja_fail(heap, "'%.*s' is undefined", (int)ot_min(name->bytes, 200), name->text);
 }
 
 static int too_large(const struct ot_jinja_heap *heap) {
@@ -286,7 +286,7 @@ static int order(struct ot_jinja_heap *heap, const struct ot_jinja_value *a, con
     }
     if (a->kind == b->kind && a->kind == OT_JINJA_STRING) {
         const struct ot_jinja_string *x = a->as.string, *y = b->as.string;
-        size_t n = x->bytes < y->bytes ? x->bytes : y->bytes;
+        size_t n = ot_min(x->bytes, y->bytes);
         int first = n > 0 ? memcmp(x->text, y->text, n) : 0;
         *out = first ? first : (x->bytes > y->bytes) - (x->bytes < y->bytes);
         return 0;

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/jinja/parser.h"
 
 enum { MOST_ENDS = 4 };
@@ -196,7 +197,7 @@ static int refuse_statement(struct ot_jinja_parser *p) {
                 jinja[i]);
     if (t->kind != OT_JINJA_T_NAME)
         return ot_jinja_unexpected(p, "the name of a tag");
-    return ot_jinja_fail(p->heap, "unexpected tag '%.*s'", (int)(t->bytes < 40 ? t->bytes : 40), t->text);
+    return ot_jinja_fail(p->heap, "unexpected tag '%.*s'", (int)ot_min(t->bytes, 40), t->text);
 }
 
 static int parse_statement(struct ot_jinja_parser *p, struct ot_jinja_node **out) {

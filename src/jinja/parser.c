@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 /* One level is about ten functions deep: the stack of a worker thread must hold them. */
 enum { MOST_DEPTH = 60, MOST_NAMES = 4096 };
@@ -48,8 +49,7 @@ int ot_jinja_unexpected(struct ot_jinja_parser *p, const char *wanted) {
         return ot_jinja_fail(p->heap, "the template ends where %s is expected", wanted);
     if (t->kind == OT_JINJA_T_PRINT_END || t->kind == OT_JINJA_T_BLOCK_END)
         return ot_jinja_fail(p->heap, "the tag ends where %s is expected", wanted);
-    return ot_jinja_fail(p->heap, "'%.*s' where %s is expected", (int)(t->bytes < 40 ? t->bytes : 40),
-                         t->text, wanted);
+    return ot_jinja_fail(p->heap, "'%.*s' where %s is expected", (int)ot_min(t->bytes, 40), t->text, wanted);
 }
 
 bool ot_jinja_at_name(const struct ot_jinja_parser *p, const char *name) {

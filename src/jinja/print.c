@@ -7,6 +7,7 @@
 #include <utf8proc.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/jinja/jinja.h"
 #include "src/tokenizer/text.h"
 
@@ -46,7 +47,7 @@ void ot_jinja_print_real(double value, char text[OT_JINJA_REAL_BYTES]) {
         return;
     }
     int decimals = precision - 1 - exponent;
-    snprintf(text, OT_JINJA_REAL_BYTES, "%.*f", decimals < 1 ? 1 : decimals, value);
+    snprintf(text, OT_JINJA_REAL_BYTES, "%.*f", ot_max(decimals, 1), value);
 }
 
 /* True for characters that repr() writes as they are. */
@@ -301,7 +302,7 @@ static int put_json_key(struct ot_jinja_heap *heap, const struct ot_jinja_value 
 static int compare_keys(const void *a, const void *b) {
     const struct ot_jinja_string *x = ((const struct ot_jinja_pair *)a)->key.as.string;
     const struct ot_jinja_string *y = ((const struct ot_jinja_pair *)b)->key.as.string;
-    size_t n = x->bytes < y->bytes ? x->bytes : y->bytes;
+    size_t n = ot_min(x->bytes, y->bytes);
     int order = n > 0 ? memcmp(x->text, y->text, n) : 0;
     return order ? order : (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }

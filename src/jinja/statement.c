@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/grow.h"
 #include "src/jinja/evaluate.h"
 #include "src/jinja/jinja.h"
 #include "src/jinja/loop.h"
@@ -25,16 +26,8 @@ int ot_jinja_set(struct ot_jinja_run *run, struct ot_jinja_scope *scope, const s
             scope->bindings[i].value = *value;
             return 0;
         }
-    if (scope->n == scope->capacity) {
-        size_t capacity = scope->capacity ? 2 * scope->capacity : 4;
-        struct ot_jinja_binding *bindings = ot_jinja_alloc(&run->heap, capacity, sizeof *bindings);
-        if (!bindings)
-            return run->heap.error;
-        if (scope->n > 0)
-            memcpy(bindings, scope->bindings, scope->n * sizeof *bindings);
-        scope->bindings = bindings;
-        scope->capacity = capacity;
-    }
+    OT_TRY(
+        ot_jinja_grow(&run->heap, &scope->bindings, scope->n, &scope->capacity, sizeof *scope->bindings, 4));
     scope->bindings[scope->n++] = (struct ot_jinja_binding){name, *value};
     return 0;
 }
@@ -133,14 +126,8 @@ static int execute_filter(struct ot_jinja_run *run, struct ot_jinja_scope *scope
 
 static int add_span(struct ot_jinja_run *run, size_t begin, size_t end) {
     struct ot_jinja_text *text = run->text;
-    if (text->n_spans == text->span_capacity) {
-        size_t capacity = text->span_capacity ? 2 * text->span_capacity : 16;
-        struct ot_jinja_span *spans = realloc(text->spans, capacity * sizeof *spans);
-        if (!spans)
-            return ot_fail(OT_E_BUDGET, "no memory for the spans of a template");
-        text->spans = spans;
-        text->span_capacity = capacity;
-    }
+    OT_TRY(ot_grow(&text->spans, &text->span_capacity, text->n_spans + 1, sizeof *text->spans,
+                   "spans of a template"));
     text->spans[text->n_spans++] = (struct ot_jinja_span){begin, end};
     return 0;
 }

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/jinja/filters.h"
 #include "src/jinja/lexer.h"
 #include "src/jinja/node.h"
@@ -208,10 +209,10 @@ int ot_jinja_test(struct ot_jinja_heap *heap, const struct ot_jinja_string *name
             "the test '%.*s'; supported: boolean callable defined divisibleby eq escaped even false filter "
             "float ge gt in integer iterable le lower lt mapping ne none number odd sameas sequence string "
             "test true undefined upper",
-            (int)(name->bytes < 60 ? name->bytes : 60), name->text);
+            (int)ot_min(name->bytes, 60), name->text);
     size_t n = at >= 0 ? 1 : with >= 0 ? special[with].arguments : 2;
     memcpy(what, "the test ", 9);
-    size_t bytes = name->bytes < 40 ? name->bytes : 40;
+    size_t bytes = ot_min(name->bytes, 40);
     memcpy(what + 9, name->text, bytes);
     what[9 + bytes] = '\0';
     OT_TRY(ot_jinja_bind(heap, call, what, n == 1 ? one : two, n, v));

@@ -7,6 +7,7 @@
 #include "src/base/arena.h"
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/base/minmax.h"
 #include "src/base/utf8.h"
 
 enum { MOST_NESTED = 100 }; /* of lists and dicts in a comparison */
@@ -57,6 +58,22 @@ void *ot_jinja_alloc(struct ot_jinja_heap *heap, size_t count, size_t size) {
     void *memory = ot_arena_alloc(heap->arena, 1, bytes ? bytes : 1);
     heap->error = memory ? 0 : -OT_E_BUDGET;
     return memory;
+}
+
+int ot_jinja_grow(struct ot_jinja_heap *heap, void *array, size_t n, size_t *capacity, size_t each,
+                  size_t least) {
+    size_t wanted = *capacity ? 2 * *capacity : least;
+    void *old, *grown;
+    if (n < *capacity)
+        return 0;
+    if (!(grown = ot_jinja_alloc(heap, wanted, each)))
+        return heap->error;
+    memcpy(&old, array, sizeof old); /* the pointer has another type than void * */
+    if (n > 0)
+        memcpy(grown, old, n * each);
+    memcpy(array, &grown, sizeof grown);
+    *capacity = wanted;
+    return 0;
 }
 
 /* ---- strings ---- */
@@ -113,16 +130,7 @@ int ot_jinja_new_list(struct ot_jinja_heap *heap, size_t capacity, struct ot_jin
 }
 
 int ot_jinja_add(struct ot_jinja_heap *heap, struct ot_jinja_list *list, struct ot_jinja_value item) {
-    if (list->n == list->capacity) {
-        size_t capacity = list->capacity ? 2 * list->capacity : 8;
-        struct ot_jinja_value *items = ot_jinja_alloc(heap, capacity, sizeof *items);
-        if (!items)
-            return heap->error;
-        if (list->n > 0)
-            memcpy(items, list->items, list->n * sizeof *items);
-        list->items = items;
-        list->capacity = capacity;
-    }
+    OT_TRY(ot_jinja_grow(heap, &list->items, list->n, &list->capacity, sizeof *list->items, 8));
     list->items[list->n++] = item;
     return 0;
 }
@@ -175,16 +183,7 @@ struct ot_jinja_value *ot_jinja_find_text(const struct ot_jinja_dict *dict, cons
 /* Adds a key that the dict does not have. */
 static int append_pair(struct ot_jinja_heap *heap, struct ot_jinja_dict *dict, struct ot_jinja_value key,
                        struct ot_jinja_value value) {
-    if (dict->n == dict->capacity) {
-        size_t capacity = dict->capacity ? 2 * dict->capacity : 4;
-        struct ot_jinja_pair *pairs = ot_jinja_alloc(heap, capacity, sizeof *pairs);
-        if (!pairs)
-            return heap->error;
-        if (dict->n > 0)
-            memcpy(pairs, dict->pairs, dict->n * sizeof *pairs);
-        dict->pairs = pairs;
-        dict->capacity = capacity;
-    }
+    OT_TRY(ot_jinja_grow(heap, &dict->pairs, dict->n, &dict->capacity, sizeof *dict->pairs, 4));
     dict->pairs[dict->n++] = (struct ot_jinja_pair){key, value};
     return 0;
 }
@@ -295,7 +294,7 @@ static int from_array(struct ot_jinja_heap *heap, const struct ot_json *json, si
                       struct ot_jinja_value *out) {
     struct ot_jinja_list *list;
     size_t n = ot_json_length(json);
-    n = most < n ? most : n;
+    n = ot_min(most, n);
     OT_TRY(ot_jinja_new_list(heap, n, &list));
     for (size_t i = 0; i < n; i++)
         OT_TRY(ot_jinja_from_json(heap, ot_json_at(json, i), SIZE_MAX, &list->items[i]));

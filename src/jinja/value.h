@@ -105,6 +105,11 @@ int ot_jinja_unsupported(const struct ot_jinja_heap *heap, const char *format, .
 int ot_jinja_step(struct ot_jinja_heap *heap, size_t steps);
 /* Zeroed memory. NULL: heap->error is the error. */
 void *ot_jinja_alloc(struct ot_jinja_heap *heap, size_t count, size_t size);
+/* Makes room behind the n elements of an array of the heap, which is copied if it is full: to twice as many
+ * elements, or to `least` if it is empty. array: the address of the pointer to the elements. Errors: as
+ * ot_jinja_alloc. */
+int ot_jinja_grow(struct ot_jinja_heap *heap, void *array, size_t n, size_t *capacity, size_t each,
+                  size_t least);
 
 static inline struct ot_jinja_value ot_jinja_bool(bool flag) {
     return (struct ot_jinja_value){.kind = OT_JINJA_BOOL, .as.flag = flag};

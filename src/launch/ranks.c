@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/fnv.h"
+#include "src/base/minmax.h"
 #include "src/launch/ranks_state.h"
 
 /* ---- the environment ---- */
@@ -54,12 +56,9 @@ static int read_port(const struct ot_launch_request *q, const char *name, int *o
     return ot_ranks_read_int(q, name, 1, 65535, out);
 }
 
-/* A port that depends on the run, for launchers that give none. FNV-1a. */
+/* A port that depends on the run, for launchers that give none. */
 static int port_of(const char *run_id) {
-    uint32_t hash = 2166136261u;
-    for (; *run_id; run_id++)
-        hash = (hash ^ (unsigned char)*run_id) * 16777619u;
-    return 20000 + (int)(hash % 10000);
+    return 20000 + (int)(ot_fnv32(OT_FNV32, run_id, strlen(run_id)) % 10000);
 }
 
 /* ---- launchers ---- */
@@ -146,7 +145,7 @@ static int read_per_node(const struct ot_launch_request *q, int *out) {
     const char *text = ot_ranks_env(q, "PET_NPROC_PER_NODE");
     *out = 1;
     if (text && (strcmp(text, "auto") == 0 || strcmp(text, "gpu") == 0)) {
-        *out = q->visible_gpus > 1 ? q->visible_gpus : 1;
+        *out = ot_max(q->visible_gpus, 1);
         return 0;
     }
     int rc = text && strcmp(text, "cpu") == 0
@@ -275,7 +274,7 @@ static int find_options(const struct ot_launch_request *q, struct ot_found *out)
         return ot_fail(OT_E_USAGE, "--nodes %d needs --master HOST, the host of node 0", q->nodes);
     if (q->node_rank >= q->nodes)
         return ot_fail(OT_E_USAGE, "--node-rank %d is not below --nodes %d", q->node_rank, q->nodes);
-    out->process = q->node_rank < 0 ? 0 : q->node_rank;
+    out->process = ot_max(q->node_rank, 0);
     out->processes = q->nodes;
     out->local = 0;
     out->locals = 1;

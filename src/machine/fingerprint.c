@@ -7,6 +7,7 @@
 
 #include "offload/topology/disk.h"
 #include "src/base/error.h"
+#include "src/base/fnv.h"
 #include "src/base/strings.h"
 #include "src/machine/machine.h"
 
@@ -33,14 +34,6 @@ static int describe_dir(const char *path, struct ot_string_builder *b) {
     return 0;
 }
 
-/* FNV-1a over each byte. A cache never has so many machines that 64 bits collide. */
-static uint64_t hash_of(const char *text, size_t bytes) {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (size_t i = 0; i < bytes; i++)
-        hash = (hash ^ (unsigned char)text[i]) * UINT64_C(0x100000001b3);
-    return hash;
-}
-
 int ot_machine_fingerprint(const struct ot_machine *machine, const char *device_name, int n_dirs,
                            const char *const *dirs, char text[OT_FINGERPRINT_BYTES]) {
     struct ot_string_builder b = {0};
@@ -54,8 +47,8 @@ int ot_machine_fingerprint(const struct ot_machine *machine, const char *device_
         rc = describe_dir(dirs[i], &b);
     if (rc == 0 && b.failed)
         rc = ot_fail(OT_E_BUDGET, "no memory for the machine's fingerprint");
-    if (rc == 0)
-        snprintf(text, OT_FINGERPRINT_BYTES, "%016" PRIx64, hash_of(b.text, b.bytes));
+    if (rc == 0) /* a cache never has so many machines that 64 bits collide */
+        snprintf(text, OT_FINGERPRINT_BYTES, "%016" PRIx64, ot_fnv64(OT_FNV64, b.text, b.bytes));
     free(b.text);
     return rc;
 }

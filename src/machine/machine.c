@@ -11,6 +11,7 @@
 #include <sys/utsname.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/units.h"
 
 /* Several of these buffers are on the stack at a time, and with `ulimit -s 256` the stack is small. */
@@ -85,7 +86,7 @@ static void apply_limit(struct ot_machine *out, int64_t limit, int64_t left, con
     if (limit < out->ram_bytes)
         out->ram_bytes = limit;
     if (left < out->free_bytes) {
-        out->free_bytes = left > 0 ? left : 0;
+        out->free_bytes = ot_max(left, 0);
         out->within = within;
     }
 }
@@ -116,7 +117,7 @@ static void apply_memory(const char *root, const struct controller *group, const
         return;
     int64_t usage = read_small(root, folder, group->usage, text) ? strtoll(text, NULL, 10) : 0;
     int64_t cache = read_small(root, folder, "memory.stat", text) ? find_number(text, group->cache_key) : 0;
-    apply_limit(out, limit, limit - usage + (cache > 0 ? cache : 0), " within the container's limit");
+    apply_limit(out, limit, limit - usage + ot_max(cache, 0), " within the container's limit");
 }
 
 static void apply_quota(const char *root, const struct controller *group, const char *folder,

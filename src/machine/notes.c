@@ -10,6 +10,7 @@
 
 #include "offload/topology/disk.h"
 #include "src/base/clock.h"
+#include "src/base/minmax.h"
 #include "src/base/units.h"
 #include "src/machine/machine.h"
 
@@ -78,7 +79,7 @@ const char *ot_machine_dir_note(const char *root, const char *dir, double second
 
 const char *ot_machine_gpu_note(int64_t taken_bytes, int64_t total_bytes, char text[OT_MACHINE_NOTE_BYTES]) {
     const int64_t most = (int64_t)2 << 30; /* the driver's context and a display use less than this */
-    int64_t own = total_bytes / 16 < most ? total_bytes / 16 : most;
+    int64_t own = ot_min(total_bytes / 16, most);
     char taken[OT_TEXT_BYTES], total[OT_TEXT_BYTES];
     text[0] = '\0';
     if (taken_bytes > own)

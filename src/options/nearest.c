@@ -1,6 +1,7 @@
 /* Finds the name that a misspelled one was meant to be. */
 #include <string.h>
 
+#include "src/base/minmax.h"
 #include "src/options/options.h"
 
 /* The largest edit distance of a guess: one third of a long word, two edits in a shorter one, one in a very
@@ -62,7 +63,7 @@ const char *ot_option_nearest(const char *word, enum ot_command command) {
         for (const char *other = option->elsewhere; other && *other;) {
             size_t length = strcspn(other, " ");
             int far = 4 * edit_distance(word, strlen(word), other, length) + rank + 1;
-            distance = far < distance ? far : distance;
+            distance = ot_min(far, distance);
             other += length + (other[length] == ' ');
         }
         if (distance < best) {

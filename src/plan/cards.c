@@ -8,6 +8,7 @@
 #include "kernels/device.h"
 #include "offload/comm/world.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/options/options.h"
 
 #define GIB ((int64_t)1 << 30)
@@ -333,7 +334,7 @@ int ot_cards_check_name(const char *option, const char *name) {
 
 static int set_budgets(const struct ot_described_request *rq, struct ot_described *out) {
     int64_t total = out->card->memory_mib * MIB, spare = total / 32;
-    spare = spare < 256 * MIB ? 256 * MIB : spare > GIB ? GIB : spare;
+    spare = ot_max(ot_min(spare, GIB), 256 * MIB);
     int64_t most = total - CONTEXT_MIB * MIB;
     int64_t given = ot_device_is_whole((size_t)rq->gpu_mem, (size_t)most) ? 0 : rq->gpu_mem;
     if (given > most)
@@ -393,7 +394,7 @@ static void set_rates(const struct ot_described_request *rq, struct ot_described
     out->link_source = rq->pcie > 0 ? NULL : PCIE_SOURCE[card->pcie_gen];
     r->h2d_bytes = r->d2h_bytes = either(rq->pcie, link);
     r->both_bytes = r->h2d_bytes * PCIE_BOTH[card->pcie_gen];
-    r->triad_bytes = either(rq->host_bw, socket < by_cores ? socket : by_cores);
+    r->triad_bytes = either(rq->host_bw, ot_min(socket, by_cores));
     for (int format = 0; format < OT_STATE_FORMATS; format++)
         r->adamw_bytes[format] =
             fmin(r->triad_bytes * OPTIMIZER_SHARE, cores * OPTIMIZER_CORE_BYTES[rq->masters][format]);
@@ -454,7 +455,7 @@ const char *ot_cards_assumed(const struct ot_described_request *rq, const struct
                              char *text, size_t bytes) {
     size_t used = 0;
     const struct ot_rates *r = &machine->rates;
-    double local = machine->local_ranks > 1 ? machine->local_ranks : 1; /* the options describe a host */
+    double local = ot_max(machine->local_ranks, 1); /* the options describe a host */
     const struct {
         bool assumed;
         const char *format;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/files/model_dir.h"
 #include "src/plan/prices.h"
 #include "src/plan/rows.h"
@@ -212,8 +213,8 @@ static int find_range(struct ot_plan_case *c) {
         return 0;
     OT_TRY(simulate_at(c, -1, &c->slow_seconds));
     OT_TRY(simulate_at(c, 1, &c->fast_seconds));
-    c->slow_seconds = c->slow_seconds > step ? c->slow_seconds : step;
-    c->fast_seconds = c->fast_seconds < step ? c->fast_seconds : step;
+    c->slow_seconds = ot_max(c->slow_seconds, step);
+    c->fast_seconds = ot_min(c->fast_seconds, step);
     return 0;
 }
 

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "src/base/minmax.h"
+
 /* NVLink of the cards that have it: GB/s into a GPU, half of the data sheet's figure, which counts both
  * directions ("A100 Tensor Core GPU", "H100 Tensor Core GPU", "H200 Tensor Core GPU", "HGX B200" data sheets:
  * 600, 900, 900 and 1,800 GB/s). The other cards use PCIe. */
@@ -44,7 +46,7 @@ static void connect_locally(double nvlink, struct ot_rates *r, struct ot_fabric 
         r->comm_bytes = nvlink * REACHED;
         r->comm_link = 0;
     } else if (f->way == OT_WAY_HOST) {
-        r->comm_bytes = r->comm_bytes < memory ? r->comm_bytes : memory;
+        r->comm_bytes = ot_min(r->comm_bytes, memory);
         r->comm_memory = 2;
     }
 }
@@ -56,7 +58,7 @@ static void connect_hosts(int local_ranks, struct ot_rates *r, const struct ot_f
     double by_network = f->nic_bytes * REACHED / local_ranks / remote;
     double by_host = local > 0 ? r->comm_bytes / local : by_network;
     r->comm_seconds = REMOTE_SECONDS;
-    r->comm_bytes = by_network < by_host ? by_network : by_host;
+    r->comm_bytes = ot_min(by_network, by_host);
     r->comm_link = local * r->comm_link + 2 * remote;
     r->comm_memory = f->p2p ? 0 : 2;
 }

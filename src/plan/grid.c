@@ -5,6 +5,7 @@
 
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/base/minmax.h"
 #include "src/plan/machines.h"
 #include "src/plan/table.h"
 
@@ -22,7 +23,7 @@ static bool next_word(const char **at, struct word *out) {
         return false;
     const char *comma = strchr(*at, ',');
     size_t n = comma ? (size_t)(comma - *at) : strlen(*at);
-    n = n < sizeof out->text - 1 ? n : sizeof out->text - 1;
+    n = ot_min(n, sizeof out->text - 1);
     memcpy(out->text, *at, n);
     out->text[n] = '\0';
     *at = comma ? comma + 1 : NULL;

@@ -7,6 +7,7 @@
 #include "offload/comm/world.h"
 #include "offload/predict/calibrate.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/units.h"
 #include "src/session/device.h"
 #include "src/session/rates_cache.h"
@@ -196,7 +197,7 @@ void ot_plan_machine_close(struct ot_plan_machine *machine) {
 static int64_t micro_tokens(int64_t sequence_tokens, int64_t step_tokens) {
     int64_t micro =
         sequence_tokens > MICRO_TOKENS ? sequence_tokens : MICRO_TOKENS / sequence_tokens * sequence_tokens;
-    return micro < step_tokens ? micro : step_tokens;
+    return ot_min(micro, step_tokens);
 }
 
 int ot_plan_machine_cost_at(const struct ot_plan_machine *machine, int end, const struct ot_chain *chain,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "models/selection.h"
+#include "src/base/minmax.h"
 #include "src/checkpoint/writer.h"
 #include "src/report/forecast.h"
 #include "src/report/table.h"
@@ -148,7 +149,7 @@ static void print_choice(const struct ot_plan_case *c, FILE *out) {
 /* Slots of the layers' weights, trained or frozen: those that there are more of. */
 static int layer_slots(const struct ot_plan *plan) {
     int trained = plan->weight_slots[OT_SLOT_LAYER], frozen = plan->weight_slots[OT_SLOT_FROZEN_LAYER];
-    return trained > frozen ? trained : frozen;
+    return ot_max(trained, frozen);
 }
 
 static void print_plan(const struct ot_plan_case *c, FILE *out) {
@@ -278,7 +279,7 @@ static void print_exchange(const struct ot_plan_case *c, FILE *out) {
 
 static void print_nvme(const struct ot_plan_case *c, const struct ot_plan_answer *a, FILE *out) {
     char steps[OT_TEXT_BYTES];
-    double drives = c->options->nvme.n > 1 ? c->options->nvme.n : 1;
+    double drives = ot_max(c->options->nvme.n, 1);
     if (a->written + a->read == 0)
         return;
     fprintf(out, "nvme    %.2f GB read, %.2f GB written a step", a->read * 1e-9, a->written * 1e-9);

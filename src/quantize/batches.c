@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/data/batch.h"
 #include "src/data/dataset.h"
 
@@ -65,7 +66,7 @@ static int fill(struct ot_batcher *batcher, int fields, int64_t room, int64_t mu
         out->list[i].first = out->tokens;
         out->tokens += padded;
         out->row_tokens += micro->n_tokens;
-        out->most_tokens = padded > out->most_tokens ? padded : out->most_tokens;
+        out->most_tokens = ot_max(padded, out->most_tokens);
     }
     return 0;
 }
@@ -80,7 +81,7 @@ int ot_sequences_open(struct ot_packing *packing, const struct ot_dataset *datas
     int64_t n = ot_packing_sequences(packing), room = (seq_len + multiple - 1) / multiple * multiple;
     int fields = n_fields(dataset);
     struct ot_batcher *batcher;
-    *out = (struct ot_sequences){.n = n < most ? n : most};
+    *out = (struct ot_sequences){.n = ot_min(n, most)};
     out->list = calloc((size_t)out->n, sizeof *out->list);
     out->memory = malloc((size_t)(out->n * fields * room) * sizeof *out->memory);
     if (!out->list || !out->memory)

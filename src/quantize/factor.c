@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/cpu_blas.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/pool.h"
 
 enum { TILE = 128 };
@@ -24,7 +25,7 @@ static int64_t begin_of(int64_t tile) {
 }
 
 static int64_t rows_of(const struct factor *f, int64_t tile) {
-    return f->n - begin_of(tile) < TILE ? f->n - begin_of(tile) : TILE;
+    return ot_min(f->n - begin_of(tile), TILE);
 }
 
 static double *tile_at(const struct factor *f, int64_t row, int64_t col) {
@@ -193,7 +194,7 @@ static void invert_all(struct factor *f) {
 int ot_factor_inverse(struct ot_pool *pool, int64_t n, double *h) {
     struct factor f = {.pool = pool, .n = n, .tiles = ot_chunk_count(n, TILE), .h = h};
     int rc = ot_cpu_blas_open();
-    f.panel = malloc((size_t)(n > TILE ? n : TILE) * TILE * sizeof *f.panel);
+    f.panel = malloc((size_t)ot_max(n, TILE) * TILE * sizeof *f.panel);
     f.inverse = malloc(sizeof *f.inverse * TILE * TILE);
     if (rc == 0)
         rc = f.panel && f.inverse

@@ -7,6 +7,7 @@
 #include "kernels/cpu/cpu_blas.h"
 #include "src/base/dtype.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/pool.h"
 #include "src/quantize/factor.h"
 
@@ -201,7 +202,7 @@ static void take_row(const struct run *r, int64_t row) {
         const float *upper = r->upper + i * r->cols;
         struct grid grid = {job->scales[at], (float)job->zeros[at], (float)((1 << job->config->bits) - 1)};
         if (column % r->group_size == 0) {
-            int64_t rest = r->cols - column, n = rest < r->group_size ? rest : r->group_size;
+            int64_t rest = r->cols - column, n = ot_min(rest, r->group_size);
             grid = find_grid(job->config, weights + column, n);
             job->scales[at] = grid.scale;
             job->zeros[at] = (uint8_t)grid.zero;
@@ -241,7 +242,7 @@ static void take_rows(void *context, int64_t begin, int64_t end, int64_t chunk, 
 
 static void take_all(struct run *r) {
     for (r->begin = 0; r->begin < r->cols; r->begin += BLOCK) {
-        r->n = r->cols - r->begin < BLOCK ? r->cols - r->begin : BLOCK;
+        r->n = ot_min(r->cols - r->begin, BLOCK);
         for (int64_t i = 0; i < r->n; i++)
             for (int64_t j = i; j < r->cols - r->begin; j++)
                 r->upper[i * r->cols + j] = (float)r->factor[(r->begin + i) * r->cols + r->begin + j];
@@ -263,7 +264,7 @@ static void round_rows(void *context, int64_t begin, int64_t end, int64_t chunk,
             float *weight = job->weights + row * r->cols + c;
             int64_t rest = r->cols - c, at = c / r->group_size * r->rows + row;
             if (c % r->group_size == 0) {
-                grid = find_grid(job->config, weight, rest < r->group_size ? rest : r->group_size);
+                grid = find_grid(job->config, weight, ot_min(rest, r->group_size));
                 job->scales[at] = grid.scale;
                 job->zeros[at] = (uint8_t)grid.zero;
             }

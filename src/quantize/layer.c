@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/pool.h"
 
 static int64_t groups_of(const struct ot_pack_format *format, int64_t cols) {
@@ -79,10 +80,10 @@ int64_t ot_quant_layer_bytes(const struct ot_model *model, const struct ot_pack_
         for (int p = ot_pack_parts(format, t, parts) - 1; p >= 0; p--)
             packed += ot_pack_part_bytes(&parts[p]);
         packed += t->is_fused ? t->rows * t->cols * (int64_t)sizeof(float) : 0; /* with its rows moved */
-        most = packed > most ? packed : most;
+        most = ot_max(packed, most);
         bytes = t->slab == slab ? bytes : 0;
         bytes += format->kind == OT_PACKED_GPTQ ? t->rows * (t->cols + 5 * groups) : packed;
-        most_bytes = bytes > most_bytes ? bytes : most_bytes;
+        most_bytes = ot_max(bytes, most_bytes);
         slab = t->slab;
     }
     return most_bytes + most;

@@ -6,6 +6,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/pool.h"
 #include "src/quantize/stream.h"
 
@@ -45,7 +46,7 @@ static int64_t layer_params(const struct ot_quantize *job) {
     int64_t most = 0;
     for (int b = 1; b + 1 < chain->n_blocks; b++) {
         int64_t n = chain->slabs[ot_stream_layer_slab(chain, b)].n_params;
-        most = n > most ? n : most;
+        most = ot_max(n, most);
     }
     return most;
 }
@@ -61,8 +62,8 @@ static int most_hessian(const struct ot_quantize *job, int64_t *bytes, int64_t *
             int64_t n = layer.units[u].cols;
             int64_t takes = n * n * (int64_t)sizeof(float) +
                             ot_gptq_bytes(layer.units[u].rows, n, ot_pool_threads(job->session->pool));
-            *bytes = takes > *bytes ? takes : *bytes;
-            *cols = n > *cols ? n : *cols;
+            *bytes = ot_max(takes, *bytes);
+            *cols = ot_max(n, *cols);
         }
         ot_quant_layer_free(&layer);
     }
@@ -132,8 +133,8 @@ static int calibrate_units(struct run *r, int first, int n) {
     struct ot_quantize *job = r->job;
     const struct ot_quant_unit *unit = &r->layer.units[first];
     double fewest = job->format->least_share * (double)job->calibration->row_tokens, seconds;
-    OT_TRY(ot_stream_hessians(r->stream, job->calibration, unit->input, unit->expert < 0 ? 0 : unit->expert,
-                              n, job->stopped, r->calibration, &seconds));
+    OT_TRY(ot_stream_hessians(r->stream, job->calibration, unit->input, ot_max(unit->expert, 0), n,
+                              job->stopped, r->calibration, &seconds));
     ot_stages_move(&job->stages, OT_STAGE_HESSIAN, seconds);
     for (int i = 0; i < n; i++) {
         struct ot_quant_input input = {.rows = ot_stream_hessian_rows(r->stream, i)};

@@ -7,9 +7,10 @@
 #include "offload/block.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/pool.h"
 
-enum { PIECE_VALUES = 1 << 16, ALIGN = 256, FIELDS = 4, FIELDS_OF_PAIRS = 7 };
+enum { PIECE_VALUES = 1 << 16, ALIGN = 256 };
 
 struct ot_stream {
     struct ot_stream_config config;
@@ -19,7 +20,7 @@ struct ot_stream {
     int block;
     size_t own_at; /* where the layer's own slab lies in `weights` */
     void *constants, *weights, *x, *y, *work, *scratch, *hessian;
-    int32_t *batch; /* device: [FIELDS_OF_PAIRS, most_tokens], as ot_batch_view */
+    int32_t *batch; /* device: [OT_MOST_TOKEN_ARRAYS, most_tokens] */
     float *losses;  /* device */
     char *staging;  /* host: a slab in the device's dtype; or losses */
     float *pieces;  /* host: [threads, PIECE_VALUES] */
@@ -32,10 +33,6 @@ struct ot_stream {
 
 static size_t align(size_t bytes) {
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
-}
-
-static size_t larger(size_t a, size_t b) {
-    return a > b ? a : b;
 }
 
 /* ---- sizes ---- */
@@ -57,10 +54,10 @@ static size_t most_weights(const struct ot_chain *chain, size_t *most_slab) {
         size_t bytes = 0;
         for (int u = 0; u < chain->blocks[b].n_uses; u++) {
             size_t slab = slab_bytes(chain, chain->blocks[b].uses[u].slab);
-            *most_slab = larger(*most_slab, slab);
+            *most_slab = ot_max(*most_slab, slab);
             bytes += slab;
         }
-        most = larger(most, bytes);
+        most = ot_max(most, bytes);
     }
     return most;
 }
@@ -76,11 +73,11 @@ int64_t ot_stream_hessian_bytes(const struct ot_stream_config *config) {
         for (int i = 0; i < OT_LAYER_INPUTS; i++) {
             enum ot_layer_input input = (enum ot_layer_input)i;
             size_t bytes = square_bytes(ot_model_input_width(config->model, b, input));
-            one = larger(one, bytes);
+            one = ot_max(one, bytes);
             if (ot_model_input_is_of_experts(config->model, b, input))
-                experts = larger(experts, bytes * (size_t)ot_model_get_config(config->model)->n_experts);
+                experts = ot_max(experts, bytes * (size_t)ot_model_get_config(config->model)->n_experts);
         }
-    return config->hessian ? (int64_t)larger(one, experts < block ? experts : block) : 0;
+    return config->hessian ? (int64_t)ot_max(one, ot_min(experts, block)) : 0;
 }
 
 int64_t ot_stream_hessian_room(const struct ot_stream *s, int64_t width) {
@@ -95,7 +92,7 @@ int64_t ot_stream_boundary_bytes(const struct ot_model *model, int64_t tokens) {
 static size_t staging_bytes(const struct ot_stream_config *config) {
     size_t slab;
     most_weights(ot_model_chain(config->model), &slab);
-    return larger(slab, (size_t)config->most_tokens * sizeof(float));
+    return ot_max(slab, (size_t)config->most_tokens * sizeof(float));
 }
 
 int64_t ot_stream_host_bytes(const struct ot_stream_config *config) {
@@ -126,8 +123,8 @@ static int alloc_device(struct ot_stream *s) {
     size_t work = 0, scratch = 0, slab, boundary = (size_t)ot_stream_boundary_bytes(s->config.model, n);
     void *batch, *losses;
     for (int b = 0; b < chain->n_blocks; b++) {
-        work = larger(work, chain->work_bytes(chain->context, b, OT_KEEP_NONE, n));
-        scratch = larger(scratch, chain->scratch_bytes(chain->context, b, n));
+        work = ot_max(work, chain->work_bytes(chain->context, b, OT_KEEP_NONE, n));
+        scratch = ot_max(scratch, chain->scratch_bytes(chain->context, b, n));
     }
     OT_TRY(alloc(s, chain->constant_bytes, "tables", &s->constants));
     OT_TRY(alloc(s, most_weights(chain, &slab), "weights of a block", &s->weights));
@@ -135,7 +132,7 @@ static int alloc_device(struct ot_stream *s) {
     OT_TRY(alloc(s, boundary, "activations", &s->y));
     OT_TRY(alloc(s, work, "inner activations", &s->work));
     OT_TRY(alloc(s, scratch, "scratch", &s->scratch));
-    OT_TRY(alloc(s, FIELDS_OF_PAIRS * (size_t)n * sizeof *s->batch, "tokens", &batch));
+    OT_TRY(alloc(s, OT_MOST_TOKEN_ARRAYS * (size_t)n * sizeof *s->batch, "tokens", &batch));
     s->batch = batch;
     OT_TRY(alloc(s, (size_t)n * sizeof *s->losses, "losses", &losses));
     s->losses = losses;
@@ -271,39 +268,31 @@ static int refuse_stop(void) {
     return ot_fail(OT_E_INTERRUPT, "stopped");
 }
 
-/* Copies a sequence to the device, and describes the call. x NULL: the block reads only tokens. */
+/* Copies a sequence to the device, and describes the call. x: on the host; block 0 does not read it. */
 static struct ot_block_run begin_run(struct ot_stream *s, const struct ot_sequence *q, const char *x) {
-    const int32_t *fields[FIELDS_OF_PAIRS] = {q->tokens,      q->targets,   q->position, q->row_start,
-                                              q->input_first, q->input_end, q->key_end};
+    const int32_t *fields[OT_MOST_TOKEN_ARRAYS] = {q->tokens,      q->targets,   q->position, q->row_start,
+                                                   q->input_first, q->input_end, q->key_end};
     const struct ot_block_spec *spec = &s->chain->blocks[s->block];
     int64_t room = s->config.most_tokens;
     size_t at = 0;
-    struct ot_block_run run = {.lane = s->lane,
-                               .dtype = s->chain->dtype,
-                               .pass = OT_PASS_EVAL,
-                               .batch = {.n_tokens = q->n_tokens,
-                                         .tokens = s->batch,
-                                         .targets = s->batch + room,
-                                         .position = s->batch + 2 * room,
-                                         .row_start = s->batch + 3 * room,
-                                         .n_inputs = q->n_inputs,
-                                         .input_first = s->batch + 4 * room,
-                                         .input_end = s->batch + 5 * room,
-                                         .key_end = s->batch + 6 * room},
-                               .constants = s->constants,
-                               .x = x ? s->x : NULL,
-                               .y = s->y,
-                               .work = s->work,
-                               .scratch = s->scratch,
-                               .token_loss = s->losses};
-    for (int f = 0; f < (q->key_end ? FIELDS_OF_PAIRS : FIELDS); f++)
+    const struct ot_block_caller caller = {.chain = s->chain,
+                                           .lane = s->lane,
+                                           .pass = OT_PASS_EVAL,
+                                           .constants = s->constants,
+                                           .x = s->x,
+                                           .y = s->y,
+                                           .work = s->work,
+                                           .scratch = s->scratch,
+                                           .token_loss = s->losses};
+    struct ot_block_run run = ot_block_run_make(&caller, s->block, s->batch, room, q->n_tokens, q->n_inputs);
+    for (int f = 0; f < ot_chain_token_arrays(s->chain); f++)
         ot_lane_copy(s->lane, OT_COPY_H2D, s->batch + f * room, fields[f],
                      (size_t)q->n_tokens * sizeof(int32_t));
     for (int u = 0; u < spec->n_uses; u++) {
         run.weights[u] = (char *)s->weights + at;
         at += slab_bytes(s->chain, spec->uses[u].slab);
     }
-    if (x)
+    if (run.x)
         ot_lane_copy(s->lane, OT_COPY_H2D, s->x, x + ot_stream_boundary_bytes(s->config.model, q->first),
                      (size_t)ot_stream_boundary_bytes(s->config.model, q->n_tokens));
     return run;
@@ -315,7 +304,7 @@ int ot_stream_forward(struct ot_stream *s, const struct ot_sequences *sequences,
         const struct ot_sequence *q = &sequences->list[i];
         if (stopped())
             return refuse_stop();
-        struct ot_block_run run = begin_run(s, q, s->block > 0 ? x : NULL);
+        struct ot_block_run run = begin_run(s, q, x);
         s->chain->forward(s->chain->context, s->block, &run);
         ot_lane_copy(s->lane, OT_COPY_D2H, (char *)x + ot_stream_boundary_bytes(s->config.model, q->first),
                      s->y, (size_t)ot_stream_boundary_bytes(s->config.model, q->n_tokens));
@@ -332,7 +321,6 @@ int ot_stream_losses(struct ot_stream *s, const struct ot_sequences *sequences, 
     for (int64_t i = 0; i < sequences->n; i++) {
         const struct ot_sequence *q = &sequences->list[i];
         struct ot_block_run run = begin_run(s, q, x);
-        run.y = NULL;
         s->chain->forward(s->chain->context, s->block, &run);
         ot_lane_copy(s->lane, OT_COPY_D2H, losses, s->losses, (size_t)q->n_tokens * sizeof *losses);
         OT_TRY(ot_lane_sync(s->lane));

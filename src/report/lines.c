@@ -7,25 +7,18 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
+#include "src/base/grow.h"
 #include "src/base/json.h"
 #include "src/base/log.h"
+#include "src/base/strings.h"
 
 int ot_lines_add(struct ot_lines *lines, const char *text, size_t bytes) {
-    if (lines->n == lines->capacity) {
-        size_t capacity = lines->capacity ? 2 * lines->capacity : 16;
-        char **texts = realloc(lines->text, capacity * sizeof *texts);
-        lines->text = texts ? texts : lines->text;
-        size_t *sizes = realloc(lines->bytes, capacity * sizeof *sizes);
-        lines->bytes = sizes ? sizes : lines->bytes;
-        if (!texts || !sizes)
-            return ot_fail(OT_E_BUDGET, "no memory for the texts");
-        lines->capacity = capacity;
-    }
-    char *copy = malloc(bytes + 1);
+    size_t same = lines->capacity;
+    OT_TRY(ot_grow(&lines->text, &same, lines->n + 1, sizeof *lines->text, "texts"));
+    OT_TRY(ot_grow(&lines->bytes, &lines->capacity, lines->n + 1, sizeof *lines->bytes, "texts"));
+    char *copy = ot_string_copy(text, bytes);
     if (!copy)
         return ot_fail(OT_E_BUDGET, "no memory for a text of %zu bytes", bytes);
-    memcpy(copy, text, bytes);
-    copy[bytes] = '\0';
     lines->text[lines->n] = copy;
     lines->bytes[lines->n++] = bytes;
     return 0;

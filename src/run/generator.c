@@ -5,6 +5,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/random.h"
 #include "src/run/sampler.h"
 
@@ -97,7 +98,7 @@ int ot_generate(struct ot_session *s, const struct ot_generation *g, struct ot_g
         return ot_fail(OT_E_INPUT, "the prompt's %lld tokens leave no room in the model's %lld positions",
                        (long long)g->n_prompt, (long long)ot_model_longest_row(&s->config));
     int64_t room = ot_model_longest_row(&s->config) - g->n_prompt, vocab = ot_model_chain(s->model)->vocab;
-    int64_t capacity = g->n_prompt + (g->max_new < room ? g->max_new : room);
+    int64_t capacity = g->n_prompt + ot_min(g->max_new, room);
     struct writer w = {g, out, NULL};
     struct ot_sampler *sampler = NULL;
     float *logits = malloc((size_t)vocab * sizeof *logits);

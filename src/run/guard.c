@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/units.h"
 
 int64_t ot_guard_skipped(const struct ot_guard_counts *counts) {
@@ -125,7 +126,7 @@ int ot_guard_explain(const struct ot_guard *guard, const struct ot_session *s, c
     const char *gradient =
         result->bad_slab >= 0 ? ot_model_chain(s->model)->slabs[result->bad_slab].name : NULL;
     /* if every micro-batch was finite, look at the first */
-    int micro = result->bad_micro >= 0 ? result->bad_micro : 0;
+    int micro = ot_max(result->bad_micro, 0);
     char finding[OT_GUARD_TEXT_BYTES], data[ROWS_BYTES], in_a_row[64] = "";
     struct ot_bad_block found;
     name_rows(rows, step, micro, s->options->data, data);

@@ -14,6 +14,7 @@
 #include "src/base/error.h"
 #include "src/base/file_io.h"
 #include "src/base/log.h"
+#include "src/base/minmax.h"
 #include "src/base/output.h"
 
 /* The end of a run waits at most this long for a reader of stdout that reads nothing. */
@@ -68,9 +69,9 @@ static int64_t find_whole_lines(int fd, int64_t bytes) {
         return 0;
     if (fstat(fd, &facts) < 0)
         return -1;
-    bytes = facts.st_size < bytes ? facts.st_size : bytes;
+    bytes = ot_min(facts.st_size, bytes);
     while (bytes > 0) {
-        int64_t n = bytes < PIECE ? bytes : PIECE;
+        int64_t n = ot_min(bytes, PIECE);
         if (ot_read_at(fd, piece, (size_t)n, bytes - n) != n)
             return -1;
         for (; n > 0 && piece[n - 1] != '\n'; n--)

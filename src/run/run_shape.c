@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/units.h"
 
 enum { DEFAULT_SEQ_LEN = 2048, STEPS_OF_AN_EPOCH = 50 };
@@ -15,7 +16,7 @@ int ot_shape_seq_len(struct ot_settings *settings, int64_t max_position, int64_t
         return ot_fail(OT_E_USAGE, "--seq-len %lld is beyond the model's %lld positions",
                        (long long)options->seq_len, (long long)max_position);
     if (!options->seq_len) {
-        int64_t chosen = max_position < DEFAULT_SEQ_LEN ? max_position : DEFAULT_SEQ_LEN;
+        int64_t chosen = ot_min(max_position, DEFAULT_SEQ_LEN);
         int64_t most = step->count ? step->count : step->most;
         if (most && most < chosen)
             chosen = most;
@@ -36,7 +37,7 @@ int64_t ot_shape_step_sequences(const struct ot_options *options, int64_t seq_le
     int64_t chosen = options->tokens_per_step.count / seq_len;
     if (!chosen) {
         int64_t most = OT_DEFAULT_STEP_TOKENS / seq_len;
-        chosen = sequences / STEPS_OF_AN_EPOCH < most ? sequences / STEPS_OF_AN_EPOCH : most;
+        chosen = ot_min(sequences / STEPS_OF_AN_EPOCH, most);
     }
     return chosen > 0 ? chosen : 1;
 }

@@ -1,6 +1,7 @@
 #include "src/run/run_times.h"
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/session/forecast.h"
 
 /* Bytes/s that OUT's disk is assumed to write: nothing has been written there yet. */
@@ -23,7 +24,7 @@ int64_t ot_calendar_next_eval(const struct ot_run_calendar *c, int64_t step) {
     if (!c->evaluates || c->options->eval_every.seconds > 0)
         return last;
     int64_t every = eval_steps(c), next = (step / every + 1) * every;
-    return next < last ? next : last;
+    return ot_min(next, last);
 }
 
 struct ot_run_counts ot_calendar_count(const struct ot_run_calendar *c, int64_t first, double step_seconds) {

@@ -4,6 +4,7 @@
 
 #include "offload/predict/planner.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/run/run_shape.h"
 
 static void add(struct ot_step_choice *choice, int64_t step_sequences, int64_t seq_len, int64_t steps) {
@@ -14,7 +15,7 @@ static void add(struct ot_step_choice *choice, int64_t step_sequences, int64_t s
 static int list(const struct ot_options *o, int64_t seq_len, int64_t sequences, struct ot_step_choice *out) {
     const struct ot_step_tokens *bounds = &o->tokens_per_step;
     int64_t least = (bounds->least + seq_len - 1) / seq_len, most = bounds->most / seq_len;
-    least = least < o->micro_batch ? o->micro_batch : least;
+    least = ot_max(o->micro_batch, least);
     if (least > most)
         return ot_fail(
             OT_E_USAGE,
@@ -23,8 +24,8 @@ static int list(const struct ot_options *o, int64_t seq_len, int64_t sequences, 
             (long long)bounds->least, (long long)bounds->most, (long long)seq_len,
             o->micro_batch > 1 ? ", at least one micro-batch" : "");
     if (sequences > 0 && most > sequences)
-        most = sequences < least ? least : sequences;
-    for (int64_t n = least;; n = 2 * n < most ? 2 * n : most) {
+        most = ot_max(least, sequences);
+    for (int64_t n = least;; n = ot_min(2 * n, most)) {
         int64_t steps = ot_shape_steps(o, sequences, n);
         if (out->n > 0 && steps > 0 && steps < o->warmup.steps)
             return 0;

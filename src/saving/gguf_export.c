@@ -8,6 +8,7 @@
 #include "src/base/error.h"
 #include "src/base/json.h"
 #include "src/base/log.h"
+#include "src/base/minmax.h"
 #include "src/base/path.h"
 #include "src/data/chat_template.h"
 #include "src/files/out_dir.h"
@@ -367,7 +368,7 @@ static int put_values(struct writing *w, const struct ot_tensor *tensor, const f
     if (factor == 1 && addend == 0)
         return ot_gguf_writer_put(w->writer, values, n);
     for (int64_t at = 0, some; at < n; at += some) {
-        some = n - at < SOME ? n - at : SOME;
+        some = ot_min(n - at, SOME);
         for (int64_t i = 0; i < some; i++)
             changed[i] = factor * values[at + i] + addend;
         OT_TRY(ot_gguf_writer_put(w->writer, changed, some));
@@ -388,9 +389,9 @@ static int take_values(void *context, int slab, int64_t first, int64_t n, const 
         if (tensor->slab != slab)
             return 0;
         if (first < tensor->first) {
-            some = tensor->first - first < n ? tensor->first - first : n;
+            some = ot_min(tensor->first - first, n);
         } else {
-            some = end - first < n ? end - first : n;
+            some = ot_min(end - first, n);
             OT_TRY(put_values(w, tensor, values, some));
             w->next += first + some == end;
         }

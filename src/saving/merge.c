@@ -8,6 +8,7 @@
 #include "models/selection.h"
 #include "src/base/dtype.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/pool.h"
 
 /* ---- open ---- */
@@ -108,7 +109,7 @@ static void add_row(const struct ot_merge *m, int64_t row, int64_t begin, int64_
     int64_t b_row = m->first_row + row;
     const float *part_a = m->a + b_row / m->part_rows * m->rank * m->target->cols;
     for (int64_t at = begin, n; at < end; at += n) {
-        n = end - at < COLUMNS ? end - at : COLUMNS;
+        n = ot_min(end - at, COLUMNS);
         memset(sum, 0, sizeof sum);
         for (int64_t r = 0; r < m->rank; r++) {
             const float b = m->b[b_row * m->rank + r], *a = part_a + r * m->target->cols + at;
@@ -128,7 +129,7 @@ static void add_values(void *context, int64_t begin, int64_t end, int64_t chunk,
     (void)chunk, (void)worker;
     for (int64_t at = begin, n; at < end; at += n) {
         int64_t column = (job->first + at) % cols;
-        n = end - at < cols - column ? end - at : cols - column;
+        n = ot_min(end - at, cols - column);
         add_row(job->merge, (job->first + at) / cols, column, column + n, job->values + at);
     }
 }
@@ -153,7 +154,7 @@ static int find_factors(struct ot_merge *m, const char *module) {
     float *piece = malloc(PIECE * sizeof *piece), *factor = NULL;
     int rc = sums && piece ? 0 : ot_fail(OT_E_BUDGET, "no memory for the norms of %s", m->target->name);
     for (int64_t at = 0, n; at < count && rc == 0; at += n) {
-        n = count - at < PIECE ? count - at : PIECE;
+        n = ot_min(count - at, PIECE);
         rc = get_sum(m, at, n, piece);
         for (int64_t i = 0; i < n && rc == 0; i++)
             sums[(at + i) / cols] += (double)piece[i] * piece[i];

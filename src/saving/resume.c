@@ -10,6 +10,7 @@
 #include "offload/comm/world.h"
 #include "offload/store/store.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/path.h"
 #include "src/base/log.h"
 #include "src/base/units.h"
@@ -299,7 +300,7 @@ static int check_lost(const struct ot_options *options, struct ot_world *world, 
         return 0;
     }
     char first[256];
-    snprintf(first, sizeof first, "%s", ot_world_name(world, has < 0 ? 0 : has));
+    snprintf(first, sizeof first, "%s", ot_world_name(world, ot_max(has, 0)));
     if (has < 0 || lacks < 0)
         return ot_fail(OT_E_INPUT, "--resume %s: the ranks have no checkpoint in common there",
                        options->resume);

@@ -12,6 +12,7 @@
 #include "offload/engine/snapshot.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
+#include "src/base/grow.h"
 #include "src/base/log.h"
 #include "src/base/stop.h"
 #include "src/base/strings.h"
@@ -264,18 +265,9 @@ static int make_place(struct ot_saver *sv) {
 /* ---- beginning a checkpoint ---- */
 
 static int make_room_for_pins(struct ot_saver *sv) {
-    if (sv->n_held < sv->capacity)
-        return 0;
-    int capacity = sv->capacity ? 2 * sv->capacity : 8;
-    struct ot_pins **pins = realloc(sv->pins, (size_t)capacity * sizeof *pins);
-    if (pins)
-        sv->pins = pins;
-    int64_t *steps = pins ? realloc(sv->pins_step, (size_t)capacity * sizeof *steps) : NULL;
-    if (!steps)
-        return ot_fail(OT_E_BUDGET, "no memory for the list of checkpoints");
-    sv->pins_step = steps;
-    sv->capacity = capacity;
-    return 0;
+    size_t same = sv->capacity, n = (size_t)sv->n_held + 1;
+    OT_TRY(ot_grow(&sv->pins, &same, n, sizeof *sv->pins, "checkpoints"));
+    return ot_grow(&sv->pins_step, &sv->capacity, n, sizeof *sv->pins_step, "checkpoints");
 }
 
 /* Logs a failed save. The run goes on. */

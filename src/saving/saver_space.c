@@ -5,6 +5,7 @@
 
 #include "offload/engine/snapshot.h"
 #include "src/base/log.h"
+#include "src/base/minmax.h"
 #include "src/base/units.h"
 #include "src/checkpoint/catalog.h"
 #include "src/checkpoint/writer.h"
@@ -83,7 +84,7 @@ static void find_wanted(const struct ot_saver *sv, int there, int64_t *n, int64_
         ot_saver_own_bytes(sv->config.session, &copied, &referred);
         copied *= ot_plan_is_sharded(&sv->config.session->plan) ? sv->config.places->sharers : 1;
     }
-    *n = *n > 0 ? *n : 0;
+    *n = ot_max(*n, 0);
     *bytes = *n * copied + sv->config.model_bytes;
 }
 
@@ -108,8 +109,7 @@ int ot_saver_check_space(const struct ot_saver_config *config) {
     int64_t copied, referred;
     ot_saver_bytes(config->session, &copied, &referred);
     OT_TRY(ot_disk_check_file_size("a checkpoint of this run", copied + referred));
-    OT_TRY(ot_disk_check_file_size("the model", config->model_bytes < OT_SHARD_BYTES ? config->model_bytes
-                                                                                     : OT_SHARD_BYTES));
+    OT_TRY(ot_disk_check_file_size("the model", ot_min(config->model_bytes, OT_SHARD_BYTES)));
     struct ot_saver sv = {.config = *config, .parent = (char *)config->parent}; /* only read */
     int64_t n, bytes, have = ot_disk_free(config->parent);
     int there = 0;

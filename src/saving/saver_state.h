@@ -11,7 +11,8 @@ struct ot_saver {
     struct ot_checkpoint_writer *writer; /* NULL: no checkpoint is being written */
     struct ot_pins **pins;               /* [n_held]: NVMe data of this run's complete checkpoints */
     int64_t *pins_step;                  /* [n_held]: their steps */
-    int n_held, capacity;
+    int n_held;
+    size_t capacity; /* of both arrays */
     int64_t step_under_way, last_step;
     double eval_under_way, best_eval; /* loss of that checkpoint's state; NaN: it was not evaluated */
     int64_t best_step;                /* of the best checkpoint; -1: no checkpoint's state was evaluated */

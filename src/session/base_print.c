@@ -5,6 +5,7 @@
 #include "models/selection.h"
 #include "src/base/crc32.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/files/model_dir.h"
 
 /* A part of a tensor begins at a multiple of UNIT. The number of pieces is limited, because each may be a
@@ -13,7 +14,7 @@ enum { UNIT = 256, PIECE = 4 * UNIT, MOST_PIECES = 4, ALL_PIECES = 4096 };
 
 static int64_t count_pieces(const struct ot_model *model) {
     int64_t pieces = ALL_PIECES / ot_model_tensor_count(model);
-    return pieces < 1 ? 1 : pieces > MOST_PIECES ? MOST_PIECES : pieces;
+    return ot_max(ot_min(pieces, MOST_PIECES), 1);
 }
 
 /* The first piece begins the tensor, and the last one ends it. A single piece lies in the middle. */

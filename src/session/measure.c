@@ -4,6 +4,7 @@
 
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/base/minmax.h"
 #include "src/base/units.h"
 
 /* ---- sizes ---- */
@@ -45,10 +46,10 @@ static size_t choose_host_bytes(const struct ot_session *s, bool quick) {
         ot_topology_summarise(s->topology, &topology);
     size_t most = (size_t)(quick ? 512 : 1024) * MIB, least = (size_t)64 * MIB;
     size_t bytes = 4 * (size_t)topology.l3_bytes;
-    bytes = bytes < least ? least : bytes > most ? most : bytes;
+    bytes = bytes < least ? least : ot_min(most, bytes);
     if (bytes > s->budget_bytes[OT_TIER_HOST] / 2)
         bytes = s->budget_bytes[OT_TIER_HOST] / 2;
-    return bytes < OT_PROBE_HOST_LEAST_BYTES ? OT_PROBE_HOST_LEAST_BYTES : bytes;
+    return ot_max(bytes, OT_PROBE_HOST_LEAST_BYTES);
 }
 
 /* ---- rows ---- */
@@ -112,7 +113,7 @@ static int choose_size(struct measurement *m) {
 static size_t choose_buffer_bytes(const struct measurement *m) {
     size_t own = sizes[m->size].buffer_bytes, most = sizes[widest(m->session)].buffer_bytes;
     size_t enough = (size_t)64 * MIB;
-    return own >= enough ? own : most < enough ? most : enough;
+    return own >= enough ? own : ot_min(most, enough);
 }
 
 static int measure_device(struct measurement *m, bool quick) {
@@ -157,7 +158,7 @@ enum ot_masters ot_measure_masters(const struct ot_session *s) {
 static int measure_host(struct measurement *m, bool quick) {
     const struct ot_session *s = m->session;
     const struct ot_options *o = s->options;
-    double seconds = sizes[m->size].seconds < 0.1 ? sizes[m->size].seconds : 0.1;
+    double seconds = ot_min(sizes[m->size].seconds, 0.1);
     struct ot_probe_host_config config = {.dtype = s->dtype,
                                           .masters = ot_measure_masters(s),
                                           .threads = s->machine.cores,

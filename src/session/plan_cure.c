@@ -5,6 +5,7 @@
 
 #include "offload/block.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 enum { MOST_CURES = 3, CURE_BYTES = 160 };
 static const size_t MIB = (size_t)1 << 20, GIB = (size_t)1 << 30;
@@ -143,7 +144,7 @@ static void try_less_gpu(struct cures *c) {
     struct ot_plan_request with = *c->about->request;
     if (!c->about->shared || !ot_options_given(o, "gpu-mem"))
         return;
-    const int64_t ram = c->about->shared->free_bytes, most = o->gpu_mem < ram ? o->gpu_mem : ram;
+    const int64_t ram = c->about->shared->free_bytes, most = ot_min(o->gpu_mem, ram);
     for (int tenths = 9; tenths > 0; tenths--) {
         size_t bytes = (size_t)most / 10 * (size_t)tenths, unit = bytes >= 10 * GIB ? GIB : MIB;
         char size[24], *text;

@@ -6,6 +6,7 @@
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/base/minmax.h"
 #include "src/base/units.h"
 #include "src/checkpoint/reader.h"
 #include "src/session/team.h"
@@ -109,9 +110,7 @@ enum { MOST_THREADS = 4 };
 int ot_session_restore(struct ot_session *s) {
     int threads = (int)s->options->threads;
     struct ot_checkpoint_read read = {.io_engine = (enum ot_io_choice)s->options->io_engine,
-                                      .threads = threads < 2              ? 0
-                                                 : threads < MOST_THREADS ? threads
-                                                                          : MOST_THREADS,
+                                      .threads = threads < 2 ? 0 : ot_min(threads, MOST_THREADS),
                                       .sink = put_part,
                                       .context = s->engine,
                                       .wants = wants_part,

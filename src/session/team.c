@@ -6,6 +6,7 @@
 #include "offload/comm/shared_memory.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/base/minmax.h"
 #include "src/session/plan_request.h"
 
 static int ranks_of(const struct ot_world *world) {
@@ -109,7 +110,7 @@ int ot_team_find_least(struct ot_session *s, int64_t *values, int n) {
         return 0;
     OT_TRY(ot_comm_all_gather_host(s->comm, values, (size_t)n * sizeof *values, all));
     for (int i = 0; i < ot_comm_ranks(s->comm) * n; i++)
-        values[i % n] = all[i] < values[i % n] ? all[i] : values[i % n];
+        values[i % n] = ot_min(all[i], values[i % n]);
     return 0;
 }
 

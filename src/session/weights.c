@@ -7,6 +7,7 @@
 #include "offload/plan/slabs.h"
 #include "src/base/crc32.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/pool.h"
 #include "src/checkpoint/reader.h"
 
@@ -19,8 +20,8 @@ struct filling {
 /* The part of [first, first + n) that this rank holds, in units of the slab. n 0: none. */
 static struct ot_shard_range held_of(const struct ot_session *s, int slab, int64_t first, int64_t n) {
     struct ot_shard_range held = ot_slab_holding(ot_model_chain(s->model), &s->plan, slab);
-    int64_t from = first > held.first ? first : held.first, end = first + n, held_end = held.first + held.n;
-    end = end < held_end ? end : held_end;
+    int64_t from = ot_max(first, held.first), end = first + n, held_end = held.first + held.n;
+    end = ot_min(end, held_end);
     return (struct ot_shard_range){from, end > from ? end - from : 0};
 }
 
@@ -69,11 +70,10 @@ static void take_crc(void *context, int64_t begin, int64_t end, int64_t chunk, i
 static uint32_t add_to_crc(const struct ot_session *s, uint32_t crc, int64_t n, const float *values) {
     for (int64_t at = 0, some; at < n; at += some) {
         struct crc_job job = {.values = values + at};
-        some = n - at < CRC_PIECE * CRC_PIECES ? n - at : CRC_PIECE * CRC_PIECES;
+        some = ot_min(n - at, CRC_PIECE * CRC_PIECES);
         ot_pool_run(s->pool, some, CRC_PIECE, take_crc, &job);
         for (int64_t i = 0, left = some; left > 0; i++, left -= CRC_PIECE)
-            crc = ot_crc32_combine(crc, job.crcs[i],
-                                   (size_t)(left < CRC_PIECE ? left : CRC_PIECE) * sizeof(float));
+            crc = ot_crc32_combine(crc, job.crcs[i], (size_t)ot_min(left, CRC_PIECE) * sizeof(float));
     }
     return crc;
 }
@@ -126,7 +126,7 @@ static int init_adapters(struct ot_session *s) {
         if (!ot_lora_has_tensor(t->name) || ot_model_dir_is_adapted(s->dir, t->name))
             continue;
         for (int64_t at = 0, n; at < count && rc == 0; at += n) {
-            n = count - at < PIECE ? count - at : PIECE;
+            n = ot_min(count - at, PIECE);
             ot_model_init_values(s->model, (uint64_t)s->options->seed, t->slab, t->first + at, n, values);
             rc = set_values(&filling, t->slab, t->first + at, n, values);
         }
@@ -155,7 +155,7 @@ static int fill_slabs(const struct filling *f, bool frozen_only, float *values, 
         if (frozen_only && !chain->slabs[slab].frozen)
             continue;
         for (int64_t first = needed.first; first < needed.first + needed.n; first += piece) {
-            int64_t left = needed.first + needed.n - first, n = left < piece ? left : piece;
+            int64_t left = needed.first + needed.n - first, n = ot_min(left, piece);
             bool with_any = s->any_weights && n < left;
             struct random_job job = {s, slab, first, with_any ? any : values};
             if (!with_any || !has_any)

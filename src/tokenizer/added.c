@@ -6,6 +6,7 @@
 
 #include "src/base/arena.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 static uint32_t hash_edge(uint64_t edge) {
     return (uint32_t)((edge * 0x9e3779b97f4a7c15u) >> 32);
@@ -127,7 +128,7 @@ const struct ot_added_token *ot_trie_next(const struct ot_trie *trie, const stru
         if (token->lstrip)
             *begin = floor > *begin ? floor : space_before(piece, *begin, floor);
         if (token->rstrip) /* spaces before the floor are stripped already */
-            *end = space_after(piece, *end > floor ? *end : floor);
+            *end = space_after(piece, ot_max(*end, floor));
         if (*end < *begin) /* a token of spaces that the token before it has stripped */
             *end = *begin;
         return token;

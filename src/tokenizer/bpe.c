@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/grow.h"
 #include "src/tokenizer/word_cache.h"
 
 enum { SCAN_LIMIT = 64 }; /* symbols; up to here scanning is faster than the heap */
@@ -29,22 +30,13 @@ struct word {
 /* ---- symbols ---- */
 
 static int grow(struct ot_symbols *s) {
-    size_t capacity = s->capacity + s->capacity / 2 + 256;
     uint32_t **arrays[] = {&s->begin, &s->prev, &s->next, &s->rank};
-    int32_t *ids = realloc(s->ids, capacity * sizeof *ids);
-    bool grew = ids != NULL;
-    if (ids)
-        s->ids = ids;
-    for (size_t i = 0; grew && i < sizeof arrays / sizeof *arrays; i++) {
-        uint32_t *grown = realloc(*arrays[i], capacity * sizeof *grown);
-        grew = grown != NULL;
-        if (grown)
-            *arrays[i] = grown;
+    size_t n = s->capacity + 1;
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
+        size_t same = s->capacity;
+        OT_TRY(ot_grow(arrays[i], &same, n, sizeof **arrays[i], "characters of a word"));
     }
-    if (!grew)
-        return ot_fail(OT_E_BUDGET, "no memory to tokenize a word of %zu characters", s->n);
-    s->capacity = capacity;
-    return 0;
+    return ot_grow(&s->ids, &s->capacity, n, sizeof *s->ids, "characters of a word");
 }
 
 /* ---- merging ---- */
@@ -98,14 +90,7 @@ static void sift_down(uint64_t *heap, size_t n, size_t i) {
 }
 
 static int heap_push(struct ot_symbols *s, uint32_t rank, uint32_t at) {
-    if (s->heap_n == s->heap_capacity) {
-        size_t capacity = s->heap_capacity + s->heap_capacity / 2 + s->n;
-        uint64_t *grown = realloc(s->heap, capacity * sizeof *grown);
-        if (!grown)
-            return ot_fail(OT_E_BUDGET, "no memory to merge a word of %zu characters", s->n);
-        s->heap = grown;
-        s->heap_capacity = capacity;
-    }
+    OT_TRY(ot_grow(&s->heap, &s->heap_capacity, s->heap_n + 1, sizeof *s->heap, "merges of a word"));
     uint64_t key = (uint64_t)rank << 32 | at;
     size_t i = s->heap_n++;
     for (; i > 0 && s->heap[(i - 1) / 2] > key; i = (i - 1) / 2)

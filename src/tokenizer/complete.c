@@ -6,6 +6,7 @@
  * tokenizer.json adds too gets the settings of added_tokens_decoder. A new one has the id of its text in the
  * vocabulary, else the next free id: the number in added_tokens_decoder does not count, as in transformers.
  */
+#include "src/base/grow.h"
 #include "src/tokenizer/sentencepiece_parts.h"
 
 #include <stdlib.h>
@@ -18,7 +19,7 @@ enum { MOST_ADDED = 20000 };
 
 struct list {
     struct ot_sentencepiece_added *tokens;
-    size_t n, room;
+    size_t n, capacity;
 };
 
 struct completion {
@@ -35,14 +36,7 @@ struct completion {
 static int append(struct list *list, const struct ot_sentencepiece_added *token) {
     if (list->n == MOST_ADDED)
         return ot_fail(OT_E_INPUT, "more than %d added tokens", MOST_ADDED);
-    if (list->n == list->room) {
-        size_t room = 2 * list->room + 64;
-        struct ot_sentencepiece_added *grown = realloc(list->tokens, room * sizeof *grown);
-        if (!grown)
-            return ot_fail(OT_E_BUDGET, "no memory for %zu added tokens", room);
-        list->tokens = grown;
-        list->room = room;
-    }
+    OT_TRY(ot_grow(&list->tokens, &list->capacity, list->n + 1, sizeof *list->tokens, "added tokens"));
     list->tokens[list->n++] = *token;
     return 0;
 }

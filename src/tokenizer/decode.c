@@ -1,5 +1,6 @@
 /* Turns ids back into text. The tokens' texts pass through the decoders of the file; each decoder turns one
  * list of texts into the next. */
+#include "src/base/grow.h"
 #include "src/tokenizer/decode.h"
 
 #include <stdlib.h>
@@ -20,28 +21,14 @@ static int put_bytes(struct ot_texts *l, const char *bytes, size_t n) {
             "the tokenizer's decoders make more than %zu bytes of a text; its tokenizer.json is not "
             "one of a model",
             l->most);
-    if (n > l->capacity - l->n) {
-        size_t capacity = l->n + n + (l->n + n) / 2 + 256;
-        char *grown = realloc(l->bytes, capacity);
-        if (!grown)
-            return ot_fail(OT_E_BUDGET, "no memory to decode %zu bytes", capacity);
-        l->bytes = grown;
-        l->capacity = capacity;
-    }
+    OT_TRY(ot_grow(&l->bytes, &l->capacity, l->n + n, 1, "decoded bytes"));
     memcpy(l->bytes + l->n, bytes, n);
     l->n += n;
     return 0;
 }
 
 static int end_text(struct ot_texts *l) {
-    if (l->count == l->ends_capacity) {
-        size_t capacity = 2 * l->count + 64;
-        size_t *grown = realloc(l->ends, capacity * sizeof *grown);
-        if (!grown)
-            return ot_fail(OT_E_BUDGET, "no memory to decode %zu tokens", capacity);
-        l->ends = grown;
-        l->ends_capacity = capacity;
-    }
+    OT_TRY(ot_grow(&l->ends, &l->ends_capacity, l->count + 1, sizeof *l->ends, "tokens to decode"));
     l->ends[l->count++] = l->n;
     return 0;
 }

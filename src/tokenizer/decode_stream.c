@@ -1,12 +1,14 @@
 /* Decodes id by id. The text of a token depends on the tokens before it: a leading space may be stripped,
  * bytes join to characters. So each push decodes a window of ids again, and returns only the new text. The
  * window holds the tokens of the last output, as context, and the tokens after them. */
+#include "src/base/grow.h"
 #include "src/tokenizer/decode.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 struct ot_decode_stream {
     const struct ot_tokenizer *tokenizer;
@@ -49,18 +51,12 @@ void ot_decode_stream_close(struct ot_decode_stream *s) {
 static int decode_window(struct ot_decode_stream *s, bool all, const char **text, size_t *bytes) {
     struct ot_decoding *x = &s->decoding;
     OT_TRY(ot_decode(s->tokenizer, x, s->ids, s->n, s->skip_special));
-    size_t given = s->given < x->bytes ? s->given : x->bytes;
+    size_t given = ot_min(s->given, x->bytes);
     while (given < x->bytes &&
            ((unsigned char)x->text[given] & 0xc0) == 0x80) /* a run of bytes that became invalid */
         given++;
     size_t n = x->open && !all ? 0 : x->bytes - given;
-    if (n + 1 > s->out_capacity) {
-        char *grown = realloc(s->out, 2 * n + 64);
-        if (!grown)
-            return ot_fail(OT_E_BUDGET, "no memory to decode");
-        s->out = grown;
-        s->out_capacity = 2 * n + 64;
-    }
+    OT_TRY(ot_grow(&s->out, &s->out_capacity, n + 1, 1, "decoded bytes"));
     memcpy(s->out, x->text + given, n);
     s->out[n] = '\0';
     *text = s->out;
@@ -84,14 +80,7 @@ int ot_decode_stream_push(struct ot_decode_stream *s, int32_t id, const char **t
     *bytes = 0;
     if (!ot_decode_gives_text(s->tokenizer, id, s->skip_special))
         return 0;
-    if (s->n == s->capacity) {
-        size_t capacity = 2 * s->capacity + 16;
-        int32_t *grown = realloc(s->ids, capacity * sizeof *grown);
-        if (!grown)
-            return ot_fail(OT_E_BUDGET, "no memory to decode");
-        s->ids = grown;
-        s->capacity = capacity;
-    }
+    OT_TRY(ot_grow(&s->ids, &s->capacity, s->n + 1, sizeof *s->ids, "tokens to decode"));
     s->ids[s->n++] = id;
     OT_TRY(decode_window(s, false, text, bytes));
     return *bytes > 0 ? slide(s) : 0;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "src/base/error.h"
+#include "src/base/grow.h"
 
 /* ---- scratches ---- */
 
@@ -97,16 +98,9 @@ int ot_token_list_add(struct ot_token_list *list, int32_t id, uint32_t start) {
 }
 
 int ot_token_list_grow(struct ot_token_list *list) {
-    size_t capacity = list->capacity + list->capacity / 2 + 64;
-    int32_t *ids = realloc(list->ids, capacity * sizeof *ids);
-    if (ids)
-        list->ids = ids;
-    uint32_t *start = ids ? realloc(list->start, capacity * sizeof *start) : NULL;
-    if (!start)
-        return ot_fail(OT_E_BUDGET, "no memory for a list of %zu tokens", capacity);
-    list->start = start;
-    list->capacity = capacity;
-    return 0;
+    size_t same = list->capacity, n = list->capacity + 1;
+    OT_TRY(ot_grow(&list->ids, &same, n, sizeof *list->ids, "tokens"));
+    return ot_grow(&list->start, &list->capacity, n, sizeof *list->start, "tokens");
 }
 
 /* ---- encoding ---- */

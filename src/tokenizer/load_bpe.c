@@ -8,6 +8,7 @@
 #include "src/base/arena.h"
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/base/minmax.h"
 
 /* Counts the model's and the added tokens, and finds their largest id. */
 static int measure(const char *where, const struct ot_json *vocab, const struct ot_json *added,
@@ -175,10 +176,9 @@ static int load_merge(struct ot_tokenizer *t, const char *where, size_t index, c
     int32_t right = ot_vocab_find(&t->vocab, m.right, m.right_bytes);
     int32_t joined = find_joined(&t->vocab, &m);
     if (left < 0 || right < 0 || joined < 0)
-        return ot_fail(OT_E_INPUT,
-                       "%s: model.merges[%zu] ('%.*s' and '%.*s') needs a token that model.vocab lacks",
-                       where, index, (int)(m.left_bytes < 80 ? m.left_bytes : 80), m.left,
-                       (int)(m.right_bytes < 80 ? m.right_bytes : 80), m.right);
+        return ot_fail(
+            OT_E_INPUT, "%s: model.merges[%zu] ('%.*s' and '%.*s') needs a token that model.vocab lacks",
+            where, index, (int)ot_min(m.left_bytes, 80), m.left, (int)ot_min(m.right_bytes, 80), m.right);
     bpe->special_merges |= is_special_part(t, left) || is_special_part(t, right);
     bpe->spaced_merges |= has_more_spaces(value);
     note_pairs(bpe, &t->vocab.tokens[joined]);

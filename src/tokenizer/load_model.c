@@ -5,13 +5,14 @@
 
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/base/minmax.h"
 
 int ot_load_note_id(const char *where, const char *token, const struct ot_json *value, int64_t *max_id) {
     int64_t id = ot_json_int(value, -1);
     if (ot_json_type(value) != OT_JSON_INT || id < 0 || id > OT_VOCAB_MAX_ID)
         return ot_fail(OT_E_INPUT, "%s: token '%.100s' has no id between 0 and %d", where, token,
                        OT_VOCAB_MAX_ID);
-    *max_id = id > *max_id ? id : *max_id;
+    *max_id = ot_max(id, *max_id);
     return 0;
 }
 

@@ -1,6 +1,7 @@
 /* NFC, NFD, NFKC and NFKD, with offsets. utf8proc has the tables. The algorithm (UAX #15) is here, because
  * each character must record how many original characters it replaces, counted as in the Rust crate that
  * Hugging Face uses. */
+#include "src/base/grow.h"
 #include "src/tokenizer/parts.h"
 
 #include <stdlib.h>
@@ -11,14 +12,7 @@
 enum { LONGEST_DECOMPOSITION = 32 }; /* U+FDFA gives 18 characters */
 
 static int push(struct ot_scratch *s, uint32_t cp, int32_t change) {
-    if (s->n_chars == s->chars_capacity) {
-        size_t capacity = 2 * s->chars_capacity + 64;
-        struct ot_normal_char *grown = realloc(s->chars, capacity * sizeof *grown);
-        if (!grown)
-            return ot_fail(OT_E_BUDGET, "no memory to normalise a text");
-        s->chars = grown;
-        s->chars_capacity = capacity;
-    }
+    OT_TRY(ot_grow(&s->chars, &s->chars_capacity, s->n_chars + 1, sizeof *s->chars, "characters of a text"));
     int class = cp < 0x300 ? 0 : utf8proc_get_property((utf8proc_int32_t)cp)->combining_class;
     s->chars[s->n_chars++] = (struct ot_normal_char){cp, change, class, 0};
     return 0;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/strings.h"
 
 /* Oniguruma's sets, written as members of a PCRE2 class. Space is White_Space. Word is Alphabetic, M, Nd and
@@ -30,7 +31,7 @@ struct translation {
 
 static int refuse(const struct translation *t, const char *what) {
     return ot_fail(OT_E_INPUT, "%s: pattern '%.*s': %s is not supported (at offset %zu)", t->where,
-                   (int)(t->bytes < 200 ? t->bytes : 200), t->pattern, what, t->at);
+                   (int)ot_min(t->bytes, 200), t->pattern, what, t->at);
 }
 
 static int peek(const struct translation *t, size_t ahead) {

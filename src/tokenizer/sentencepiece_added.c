@@ -1,6 +1,7 @@
 /* The added tokens of a SentencePiece model: its control and user-defined pieces, and tokens of the files
  * next to it. A token that several of them name has the id of its piece, and the settings that were read
  * last. */
+#include "src/base/grow.h"
 #include "src/tokenizer/sentencepiece_parts.h"
 
 #include <stdio.h>
@@ -55,14 +56,7 @@ static int put(struct ot_sentencepiece_maker *m, struct ot_sentencepiece_added t
     if (m->n_added == MOST_ADDED || m->next_id > OT_VOCAB_MAX_ID)
         return ot_fail(OT_E_INPUT, "%s: more than %d added tokens, or an id above %d", m->where, MOST_ADDED,
                        OT_VOCAB_MAX_ID);
-    if (m->n_added == m->room) {
-        size_t room = 2 * m->room + 64;
-        struct ot_sentencepiece_added *grown = realloc(m->added, room * sizeof *grown);
-        if (!grown)
-            return ot_fail(OT_E_BUDGET, "no memory for %zu added tokens", room);
-        m->added = grown;
-        m->room = room;
-    }
+    OT_TRY(ot_grow(&m->added, &m->added_capacity, m->n_added + 1, sizeof *m->added, "added tokens"));
     m->added[m->n_added++] = token;
     return 0;
 }

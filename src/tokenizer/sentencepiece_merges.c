@@ -1,4 +1,5 @@
 /* The merges of a SentencePiece model of type BPE. */
+#include "src/base/grow.h"
 #include "src/tokenizer/sentencepiece_parts.h"
 
 #include <stdlib.h>
@@ -16,7 +17,7 @@ struct merge {
 
 struct merges {
     struct merge *all;
-    size_t n, room;
+    size_t n, capacity;
 };
 
 /* The best score first; then the longer left side, then the longer right side, as transformers orders them;
@@ -33,14 +34,7 @@ static int by_rank(const void *a, const void *b) {
 }
 
 static int add(struct merges *list, struct merge merge) {
-    if (list->n == list->room) {
-        size_t room = 2 * list->room + 1024;
-        struct merge *grown = realloc(list->all, room * sizeof *grown);
-        if (!grown)
-            return ot_fail(OT_E_BUDGET, "no memory for %zu merges", room);
-        list->all = grown;
-        list->room = room;
-    }
+    OT_TRY(ot_grow(&list->all, &list->capacity, list->n + 1, sizeof *list->all, "merges"));
     list->all[list->n++] = merge;
     return 0;
 }

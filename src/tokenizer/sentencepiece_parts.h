@@ -35,7 +35,7 @@ struct ot_sentencepiece_maker {
     int64_t extra_ids;                    /* T5: tokens <extra_id_N> after the pieces */
     struct ot_arena *arena;               /* texts of <extra_id_N> */
     struct ot_sentencepiece_added *added; /* sorted by id before they are written */
-    size_t n_added, room;
+    size_t n_added, added_capacity;
     int64_t next_id;
     const struct ot_sentencepiece_added *bos, *eos; /* NULL: none. Set once the list is complete */
     struct ot_json_writer w;

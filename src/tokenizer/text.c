@@ -5,6 +5,7 @@
 #include <utf8proc.h>
 
 #include "src/base/error.h"
+#include "src/base/grow.h"
 #include "src/base/utf8.h"
 
 static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
@@ -31,16 +32,9 @@ int ot_text_reserve(struct ot_text *text, size_t more) {
         return 0;
     if (need < more || need > UINT32_MAX)
         return ot_fail(OT_E_BUDGET, "the normalised text would exceed 4 GiB; cut the text into smaller rows");
-    size_t capacity = need + need / 2 + 64;
-    char *bytes = realloc(text->bytes, capacity);
-    if (bytes)
-        text->bytes = bytes;
-    uint32_t *start = bytes ? realloc(text->start, capacity * sizeof *start) : NULL;
-    if (!start)
-        return ot_fail(OT_E_BUDGET, "no memory for a normalised text of %zu bytes", need);
-    text->start = start;
-    text->capacity = capacity;
-    return 0;
+    size_t same = text->capacity;
+    OT_TRY(ot_grow(&text->bytes, &same, need, 1, "bytes of a normalised text"));
+    return ot_grow(&text->start, &text->capacity, need, sizeof *text->start, "bytes of a normalised text");
 }
 
 int ot_text_append(struct ot_text *text, const char *bytes, size_t n, uint32_t start) {

@@ -5,6 +5,8 @@
 
 #include "src/base/arena.h"
 #include "src/base/error.h"
+#include "src/base/grow.h"
+#include "src/base/minmax.h"
 #include "src/tokenizer/text.h"
 #include "src/tokenizer/vocab.h"
 
@@ -29,7 +31,7 @@ struct builder {
 
 static int by_text(const void *a, const void *b) {
     const struct ot_token *x = *(const struct ot_token *const *)a, *y = *(const struct ot_token *const *)b;
-    int order = memcmp(x->text, y->text, x->bytes < y->bytes ? x->bytes : y->bytes);
+    int order = memcmp(x->text, y->text, ot_min(x->bytes, y->bytes));
     return order ? order : (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
@@ -37,26 +39,17 @@ static int by_text(const void *a, const void *b) {
 static int grow_nodes(struct builder *b, size_t n) {
     if (n <= b->n_nodes)
         return 0;
-    n = n + n / 2 + 1024;
-    struct ot_unigram_node *grown = n < none ? realloc(b->nodes, n * sizeof *grown) : NULL;
-    if (!grown)
+    size_t before = b->n_nodes;
+    if (n >= none / 2) /* the capacity, which may be half as large again, stays below none */
         return ot_fail(OT_E_BUDGET, "no memory for a trie of %zu nodes", n);
-    b->nodes = grown;
-    for (size_t i = b->n_nodes; i < n; i++)
-        grown[i] = (struct ot_unigram_node){0, none, -1};
-    b->n_nodes = n;
+    OT_TRY(ot_grow(&b->nodes, &b->n_nodes, n, sizeof *b->nodes, "nodes of a trie"));
+    for (size_t i = before; i < b->n_nodes; i++)
+        b->nodes[i] = (struct ot_unigram_node){0, none, -1};
     return 0;
 }
 
 static int wait(struct builder *b, struct range range) {
-    if (b->n_waiting == b->capacity) {
-        size_t capacity = 2 * b->capacity + 1024;
-        struct range *grown = realloc(b->waiting, capacity * sizeof *grown);
-        if (!grown)
-            return ot_fail(OT_E_BUDGET, "no memory for a trie of %zu nodes", b->n_nodes);
-        b->waiting = grown;
-        b->capacity = capacity;
-    }
+    OT_TRY(ot_grow(&b->waiting, &b->capacity, b->n_waiting + 1, sizeof *b->waiting, "ranges of a trie"));
     b->waiting[b->n_waiting++] = range;
     return 0;
 }

@@ -5,6 +5,7 @@
 
 #include "offload/block.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/units.h"
 #include "src/checkpoint/reader.h"
 #include "src/checkpoint/writer.h"
@@ -36,8 +37,8 @@ static uint32_t most_f32(const uint32_t *bits, int64_t n, uint32_t *signs) {
     uint32_t most = 0, most_bits = 0;
     for (int64_t i = 0; i < n; i++) {
         uint32_t magnitude = bits[i] & 0x7fffffffu;
-        most = magnitude > most ? magnitude : most;
-        most_bits = bits[i] > most_bits ? bits[i] : most_bits;
+        most = ot_max(magnitude, most);
+        most_bits = ot_max(bits[i], most_bits);
     }
     *signs = most_bits;
     return most;
@@ -47,7 +48,7 @@ static uint32_t most_half(enum ot_dtype dtype, const uint16_t *bits, int64_t n) 
     uint16_t most = 0;
     for (int64_t i = 0; i < n; i++) {
         uint16_t magnitude = bits[i] & 0x7fffu;
-        most = magnitude > most ? magnitude : most;
+        most = ot_max(magnitude, most);
     }
     return ot_f32_bits(dtype == OT_BF16 ? ot_bf16_to_f32(most) : ot_f16_to_f32(most));
 }
@@ -71,7 +72,7 @@ static int check_values(struct check *c, const struct ot_part *part, const char 
     if (is_finite && !(is_v && signs > 0x80000000u)) {
         double value = (double)ot_f32_from_bits(bits);
         pthread_mutex_lock(&c->mutex);
-        *most = value > *most ? value : *most;
+        *most = ot_max(value, *most);
         pthread_mutex_unlock(&c->mutex);
         return 0;
     }
@@ -103,7 +104,7 @@ static int check_compact(struct check *c, const struct ot_part *part, const void
         struct ot_state_view from = {part->state, arrays[OT_PART_M], arrays[OT_PART_V],
                                      (const struct ot_state_scale *)(const void *)arrays[OT_PART_SCALES]};
         piece.first = part->first + at;
-        piece.n = part->n - at < PIECE ? part->n - at : PIECE;
+        piece.n = ot_min(part->n - at, PIECE);
         ot_state_convert(from, &to, piece.first, piece.n, 0, 0);
         OT_TRY(check_values(c, &piece, "m", OT_F32, m, &slab->most_m));
         OT_TRY(check_values(c, &piece, "v", OT_F32, v, &slab->most_v));
@@ -212,9 +213,7 @@ static int read_parts(struct check *c) {
     OT_TRY(ot_machine_read("", &machine));
     struct ot_checkpoint_read read = {.memory = aligned_alloc(OT_STORE_ALIGN, bytes),
                                       .n_slots = SLOTS,
-                                      .threads = machine.cores < 2              ? 0
-                                                 : machine.cores < MOST_THREADS ? machine.cores
-                                                                                : MOST_THREADS,
+                                      .threads = machine.cores < 2 ? 0 : ot_min(machine.cores, MOST_THREADS),
                                       .skips_missing = true,
                                       .sink = check_part,
                                       .damaged = note_damage,

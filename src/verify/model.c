@@ -5,6 +5,7 @@
 
 #include "offload/block.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/units.h"
 #include "src/files/adapter_config.h"
 #include "src/files/model_dir.h"
@@ -25,10 +26,10 @@ static int take_values(void *context, int slab, int64_t first, int64_t n, const 
     for (int64_t i = 0; i < n;
          i++) { /* all finite: for any other value the loader returns an error that names the tensor */
         float magnitude = fabsf(values[i]);
-        most = magnitude > most ? magnitude : most;
+        most = ot_max(magnitude, most);
     }
     struct ot_verify_slab *row = &c->verify->slabs[slab];
-    row->most_weight = (double)most > row->most_weight ? (double)most : row->most_weight;
+    row->most_weight = ot_max((double)most, row->most_weight);
     row->state = first + n == c->chain->slabs[slab].n_params ? OT_VERIFY_OK : OT_VERIFY_NOT_READ;
     c->done += n;
     if (c->progress)

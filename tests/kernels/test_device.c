@@ -72,6 +72,7 @@ static void test_placement(void **state) {
     struct placed placed = {0};
     char bus_id[OT_BUS_ID_BYTES];
     void *memory;
+    struct ot_device_usage usage;
     struct ot_device_config config = {
         .kind = "cpu", .threads = 4, .placement = {&placed, place_thread, place_memory}};
     check_ok(ot_device_open(&config, &device));
@@ -86,6 +87,9 @@ static void test_placement(void **state) {
                 "'weights': there is no more");
     check_fails(ot_device_alloc_pinned(device, 5000, "state", &memory), OT_E_BUDGET,
                 "'state': there is no more");
+    ot_device_usage(device, &usage); /* failed allocations have given their bytes back */
+    assert_int_equal(usage.used_bytes, 0);
+    assert_int_equal(usage.pinned_bytes, 0);
     ot_device_close(device); /* closing joins the threads */
     static const int each_once[8] = {0, 1, 1, 1};
     assert_int_equal(atomic_load(&placed.n_threads), 3);
@@ -122,6 +126,11 @@ static void test_budget(void **state) {
     ot_device_usage(device, &usage);
     assert_int_equal(usage.used_bytes, 0);
     assert_int_equal(usage.peak_bytes, 10000);
+    check_ok(ot_device_alloc(device, 700, "c", &a));
+    ot_device_forget_peaks(device);
+    ot_device_usage(device, &usage);
+    assert_int_equal(usage.peak_bytes, 700);
+    ot_device_free(device, a);
     ot_device_close(device);
 }
 
@@ -144,6 +153,13 @@ static void test_pinned(void **state) {
     assert_int_equal(usage.pinned_bytes, 5000);
     assert_int_equal(usage.pinned_peak_bytes, 5000 + (3 << 20));
     check_fails(ot_device_alloc_pinned(device, SIZE_MAX / 4, "absurd", &b), OT_E_BUDGET, "'absurd'");
+    check_ok(ot_device_alloc_pinned(device, 100, "c", &b));
+    ot_device_usage(device, &usage);
+    assert_int_equal(usage.pinned_peak_bytes, 5000 + (3 << 20));
+    ot_device_forget_peaks(device);
+    ot_device_usage(device, &usage);
+    assert_int_equal(usage.pinned_peak_bytes, 5100);
+    ot_device_free_pinned(device, b, 100);
     ot_device_free_pinned(device, a, 5000);
     ot_device_close(device);
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "offload/plan/slabs.h"
+#include "src/base/minmax.h"
 #include "src/base/random.h"
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
@@ -127,10 +128,6 @@ void runner_use_halves(struct runner *r) {
     }
 }
 
-static size_t larger(size_t a, size_t b) {
-    return a > b ? a : b;
-}
-
 static void alloc_blocks(struct runner *r) {
     const struct ot_chain *chain = r->chain;
     r->grads = host_alloc((size_t)chain->n_blocks, sizeof *r->grads);
@@ -152,8 +149,8 @@ static void alloc_blocks(struct runner *r) {
         if (saved)
             r->saved[b] = device_alloc(r, saved, "saved");
         r->work_bytes =
-            larger(r->work_bytes, chain->work_bytes(chain->context, b, OT_KEEP_NONE, r->max_tokens));
-        r->scratch_bytes = larger(r->scratch_bytes, chain->scratch_bytes(chain->context, b, r->max_tokens));
+            ot_max(r->work_bytes, chain->work_bytes(chain->context, b, OT_KEEP_NONE, r->max_tokens));
+        r->scratch_bytes = ot_max(r->scratch_bytes, chain->scratch_bytes(chain->context, b, r->max_tokens));
     }
     r->work = device_alloc(r, r->work_bytes, "work");
     r->scratch = device_alloc(r, r->scratch_bytes, "scratch");

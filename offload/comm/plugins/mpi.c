@@ -31,6 +31,7 @@
 #include "offload/comm/plugin.h"
 #include "offload/comm/plugins/breakage.h"
 #include "src/base/clock.h"
+#include "src/base/minmax.h"
 #include "src/base/thread.h"
 
 /* Counts of MPI are ints, so larger parts are moved in pieces. */
@@ -98,12 +99,12 @@ static int wait_for_requests(struct mpi *m, const char *what, MPI_Request *reque
                                    "rank %d waited %.3g s in %s for another rank", m->rank,
                                    m->timeout_seconds, what);
         nanosleep(&(struct timespec){0, sleep_ns}, NULL);
-        sleep_ns = sleep_ns * 2 < LONGEST_SLEEP_NS ? sleep_ns * 2 : LONGEST_SLEEP_NS;
+        sleep_ns = ot_min(sleep_ns * 2, LONGEST_SLEEP_NS);
     }
 }
 
 static size_t piece_of(size_t done, size_t bytes) {
-    return bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
+    return ot_min(bytes - done, PIECE_BYTES);
 }
 
 /* ---- operations ---- */

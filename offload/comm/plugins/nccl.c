@@ -29,6 +29,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/grow.h"
 #include "src/base/thread.h"
 
 /* ---- operations ---- */
@@ -109,15 +110,9 @@ static int add(struct ot_nccl_context *c, const struct ot_nccl_op *op, void *str
     int rc = ot_breakage_get(&c->breakage, NULL, 0);
     if (rc != OT_COMM_OK || op->bytes == 0)
         return rc;
-    if (c->n_ops == c->ops_capacity) {
-        size_t capacity = c->ops_capacity ? 2 * c->ops_capacity : 16;
-        struct ot_nccl_op *grown = realloc(c->ops, capacity * sizeof *grown);
-        if (!grown) {
-            ot_breakage_set(&c->breakage, OT_COMM_FAILED, "rank %d has no host memory for a group", c->rank);
-            return ot_nccl_abort(c);
-        }
-        c->ops = grown;
-        c->ops_capacity = capacity;
+    if (!ot_try_grow(&c->ops, &c->ops_capacity, c->n_ops + 1, sizeof *c->ops)) {
+        ot_breakage_set(&c->breakage, OT_COMM_FAILED, "rank %d has no host memory for a group", c->rank);
+        return ot_nccl_abort(c);
     }
     c->ops[c->n_ops++] = *op;
     return c->is_grouping ? OT_COMM_OK : launch(c, stream);

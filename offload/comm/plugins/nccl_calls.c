@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "src/base/clock.h"
+#include "src/base/minmax.h"
 #include "src/base/thread.h"
 
 enum { SHORTEST_SLEEP_NS = 10000, LONGEST_SLEEP_NS = 1000000 };
@@ -29,7 +30,7 @@ void ot_nccl_leave(struct ot_nccl_context *c) {
 /* Sleeps, longer from call to call. */
 static void doze(long *sleep_ns) {
     nanosleep(&(struct timespec){0, *sleep_ns}, NULL);
-    *sleep_ns = *sleep_ns * 2 < LONGEST_SLEEP_NS ? *sleep_ns * 2 : LONGEST_SLEEP_NS;
+    *sleep_ns = ot_min(*sleep_ns * 2, LONGEST_SLEEP_NS);
 }
 
 /* Does not wait for the lock itself: a helper that hangs in NCCL keeps it, and by then the communicator is
