@@ -80,6 +80,10 @@ static bool same_plans(const struct ot_plan *a, const struct ot_plan *b) {
 
 /* ---- properties of every choice ---- */
 
+static bool is_slow(void) {
+    return getenv("OT_TEST_SLOW") != NULL;
+}
+
 struct trial {
     struct fake fake;
     struct ot_plan_request request;
@@ -95,7 +99,7 @@ static void open_trial(struct trial *t, uint64_t seed) {
 
 static void never_slower_than_the_rule_and_within_every_budget(void **state) {
     (void)state;
-    const int trials = tests_are_brief() ? 8 : 24;
+    const int trials = tests_are_brief() ? 8 : is_slow() ? 240 : 20;
     int made = 0, gained = 0, with_disk = 0;
     for (uint64_t seed = 0; seed < (uint64_t)trials; seed++) {
         struct trial t;
@@ -166,7 +170,7 @@ static void check_forced(const struct ot_plan_request *rq, const struct ot_plan 
 
 static void forced_fields_are_honoured(void **state) {
     (void)state;
-    const int trials = tests_are_brief() ? 1 : getenv("OT_TEST_SLOW") ? 4 : 2; /* for each field */
+    const int trials = tests_are_brief() ? 1 : is_slow() ? 25 : 2; /* for each field */
     int made[8] = {0};
     for (uint64_t seed = 0; seed < 8 * (uint64_t)trials; seed++) {
         struct trial t;
@@ -189,7 +193,7 @@ static void forced_fields_are_honoured(void **state) {
         if (field == 4)
             rq->keep = (int)(seed / 8 % OT_KEEP_LEVELS);
         if (field == 5)
-            rq->micro_sequences = 1 + (int64_t)(seed / 8);
+            rq->micro_sequences = 1 + (int64_t)(seed / 8 % 16);
         if (field == 6)
             memcpy(rq->shares, (double[]){0, 0.5, 0.5}, sizeof rq->shares);
         if (field == 7)
@@ -225,7 +229,7 @@ static double choose_time(const struct ot_plan_request *rq, const struct ot_cost
 
 static void more_of_anything_is_not_slower_beyond_the_grain(void **state) {
     (void)state;
-    const int trials = tests_are_brief() ? 1 : 4;
+    const int trials = tests_are_brief() ? 1 : is_slow() ? 40 : 4;
     double worst = 0;
     int asked = 0;
     for (uint64_t seed = 100; seed < 100 + (uint64_t)trials; seed++) {
@@ -261,11 +265,52 @@ static void more_of_anything_is_not_slower_beyond_the_grain(void **state) {
     assert_true(worst <= GRAIN);
 }
 
+/* ---- ranks ---- */
+
+/* With communication that costs nothing, W ranks are at least as fast as one of them would be alone: with the
+ * same device and share of the host, and with 1/W of the step. It needs no room for what ranks exchange. Real
+ * communication may cost more than ranks gain: for few tokens a step, the exchange of gradients takes longer
+ * than the computing. */
+static void ranks_are_as_fast_as_each_of_them_alone(void **state) {
+    (void)state;
+    const int trials = tests_are_brief() ? 1 : is_slow() ? 200 : 4;
+    double worst = 0;
+    int compared = 0;
+    for (uint64_t seed = 300; seed < 300 + (uint64_t)trials; seed++) {
+        struct trial t;
+        struct ot_planner_result ranks, alone;
+        open_trial(&t, seed);
+        t.costs.rates.comm_bytes = 1e18;
+        t.request.shard.ranks = 2 << seed % 3;
+        t.request.step_sequences *= t.request.shard.ranks;
+        const struct ot_shard_open open = {.mode = true, .one_copy = true};
+        int rc = ot_planner_choose_shard(&t.request, &t.costs, open, &ranks);
+        struct ot_plan_request one = rank_alone(&t.request, &ranks.plan);
+        int rc_alone = ot_planner_choose(&one, &t.costs, &alone);
+        assert_true(rc == 0 || (rc == -OT_E_BUDGET && rc_alone == rc));
+        if (rc_alone == 0) {
+            bool same = ranks.plan.micro_tokens == alone.plan.micro_tokens;
+            double slower = ranks.prediction.step_seconds / alone.prediction.step_seconds - 1;
+            if (slower > (same ? OT_PLANNER_RESOLUTION : GRAIN))
+                fail_msg("seed %d: %d ranks are %.1f %% slower than each alone", (int)seed,
+                         t.request.shard.ranks, 100 * slower);
+            worst = fmax(worst, slower);
+            compared++;
+            ot_plan_free(&alone.plan);
+        }
+        if (rc == 0)
+            ot_plan_free(&ranks.plan);
+        ot_costs_free(&t.costs);
+    }
+    print_message("%d runs of ranks, slower than each alone by %.1f %% at most\n", compared, 100 * worst);
+    assert_true(compared > trials / 3);
+}
+
 /* ---- explanations ---- */
 
 static void explanations_never_promise_less(void **state) {
     (void)state;
-    for (uint64_t seed = 200; seed < (tests_are_brief() ? 201 : getenv("OT_TEST_SLOW") ? 205 : 202); seed++) {
+    for (uint64_t seed = 200; seed < (tests_are_brief() ? 201 : is_slow() ? 240 : 202); seed++) {
         struct trial t;
         struct ot_planner_result chosen;
         struct ot_explanation e;
@@ -371,6 +416,7 @@ int main(void) {
         cmocka_unit_test(never_slower_than_the_rule_and_within_every_budget),
         cmocka_unit_test(forced_fields_are_honoured),
         cmocka_unit_test(more_of_anything_is_not_slower_beyond_the_grain),
+        cmocka_unit_test(ranks_are_as_fast_as_each_of_them_alone),
         cmocka_unit_test(explanations_never_promise_less),
         cmocka_unit_test(the_bound_is_what_it_waits_for),
         cmocka_unit_test(seventy_billion_take_few_tries),

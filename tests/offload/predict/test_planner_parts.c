@@ -1,0 +1,343 @@
+/* The parts of the planner's search, each by itself: what bounds a step, the effort of a plan, which plans
+ * are the same, the limits of a try, the starts, and each move. test_planner.c tests whole searches. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/adamw.h"
+#include "offload/plan/rounds.h"
+#include "offload/predict/bound.h"
+#include "offload/predict/planner_state.h"
+#include "tests/offload/fake_chain.h"
+#include "tests/support/check.h"
+
+#define GB 1e9
+
+static bool is_near(double a, double b) {
+    return fabs(a - b) <= 1e-9 * fabs(b);
+}
+
+/* ---- a search ---- */
+
+struct case_of_search {
+    struct fake fake;
+    struct ot_plan_request given;
+    struct ot_costs costs;
+    struct ot_planner_result out;
+    struct ot_planner_seen seen;
+    struct ot_search search;
+};
+
+/* A GPU of 50 TFLOP/s behind a link of 10 GB/s. Neither memory nor the link is enough for everything. */
+static void open_case(struct case_of_search *c) {
+    memset(c, 0, sizeof *c);
+    fake_open_small(&c->fake, OT_BF16, false);
+    struct ot_rates rates = {.product_flops = 5e13,
+                             .attention = {[OT_HEAD_128] = {2.5e13, 2e13}},
+                             .device_bytes = 500 * GB,
+                             .h2d_bytes = 10 * GB,
+                             .d2h_bytes = 10 * GB,
+                             .both_bytes = 16 * GB,
+                             .triad_bytes = 50 * GB,
+                             .adamw_bytes = {45 * GB, 45 * GB, 45 * GB},
+                             .nvme_read_bytes = 3 * GB,
+                             .nvme_write_bytes = 2 * GB,
+                             .nvme_mixed_bytes = 3 * GB,
+                             .cores = 8,
+                             .crc_bytes = 10 * GB,
+                             .task_seconds = 1e-5};
+    check_ok(ot_costs_estimate(&c->fake.chain, &rates, 512, 4096, &c->costs));
+    c->given = fake_request(&c->fake);
+    c->given.budget_bytes[OT_TIER_GPU] = (size_t)160 * MIB;
+    c->given.budget_bytes[OT_TIER_HOST] = (size_t)400 * MIB;
+    c->given.step_sequences = 16;
+}
+
+/* Begins a search with the plan of a request. */
+static void begin(struct case_of_search *c, const struct ot_plan_request *request) {
+    c->out.forced = *request;
+    check_ok(ot_plan_make(request, &c->out.plan));
+    check_ok(ot_simulate_plan(request->chain, &c->out.plan, &c->costs, &c->out.prediction));
+    c->seen.n = 0;
+    c->search = (struct ot_search){.given = &c->given,
+                                   .costs = &c->costs,
+                                   .out = &c->out,
+                                   .tile_params = c->out.plan.tile_params,
+                                   .effort = 1e9,
+                                   .seen = &c->seen};
+}
+
+static void close_case(struct case_of_search *c) {
+    ot_plan_free(&c->out.plan);
+    ot_costs_free(&c->costs);
+}
+
+/* ---- the bound ---- */
+
+static struct ot_explanation bound_of(double compute, double in, double out, double seconds) {
+    struct ot_prediction p = {.step_seconds = seconds,
+                              .busy = {[OT_LANE_COMPUTE] = compute, [OT_LANE_H2D] = 9, [OT_LANE_CPU] = 9},
+                              .exposed = {[OT_LANE_H2D] = in, [OT_LANE_D2H] = out}};
+    struct ot_explanation e = {0};
+    ot_planner_find_bound(&p, &e);
+    return e;
+}
+
+static void the_bound_is_computing_or_the_longest_wait(void **state) {
+    (void)state;
+    struct ot_explanation e = bound_of(6, 3, 1, 10);
+    assert_true(e.bound == OT_LANE_COMPUTE && e.second == OT_LANE_H2D);
+    assert_true(is_near(e.bound_share, 0.6) && is_near(e.second_share, 0.3));
+    e = bound_of(2, 1, 7, 10);
+    assert_true(e.bound == OT_LANE_D2H && e.second == OT_LANE_COMPUTE);
+    assert_true(is_near(e.bound_share, 0.7) && is_near(e.second_share, 0.2));
+    e = bound_of(1, 5, 4, 10);
+    assert_true(e.bound == OT_LANE_H2D && e.second == OT_LANE_D2H);
+    e = bound_of(5, 0, 0, 10); /* no other lane bounds it */
+    assert_true(e.bound == OT_LANE_COMPUTE && e.second == OT_LANE_COMPUTE);
+    assert_true(is_near(e.bound_share, 0.5) && e.second_share == 0);
+    e = bound_of(5, 2, 2, 10); /* of equals, the first */
+    assert_true(e.second == OT_LANE_H2D);
+    e = bound_of(0, 0, 0, 0);
+    assert_true(e.bound_share == 0 && e.second_share == 0);
+}
+
+/* ---- engines of the tiles ---- */
+
+static void the_engines_finish_together(void **state) {
+    (void)state;
+    struct case_of_search c;
+    open_case(&c);
+    begin(&c, &c.given);
+    /* A streamed parameter moves 10 bytes of state and 2 of gradient or weight in each direction. */
+    c.costs.rates.both_bytes = 3 * 24;
+    c.costs.rates.adamw_bytes[OT_STATE_F32] = ot_adamw_bytes(OT_BF16, OT_STATE_F32, c.fake.chain.masters);
+    assert_true(is_near(ot_planner_balance(&c.search), 0.75));
+    c.costs.rates.both_bytes = 0;
+    assert_true(ot_planner_balance(&c.search) == 0);
+    c.costs.rates.adamw_bytes[OT_STATE_F32] = 0;
+    assert_true(ot_planner_balance(&c.search) == 0.5);
+    close_case(&c);
+}
+
+static void check_shares(const struct case_of_search *c, double gpu, double stream, const double want[3]) {
+    struct ot_plan_request rq = c->given;
+    ot_planner_set_shares(&c->search, gpu, stream, &rq);
+    for (int e = 0; e < OT_TILE_ENGINES; e++)
+        assert_true(fabs(rq.shares[e] - want[e]) < 1e-12);
+}
+
+static void two_numbers_are_the_shares(void **state) {
+    (void)state;
+    struct case_of_search c;
+    double gpu, stream;
+    open_case(&c);
+    begin(&c, &c.given);
+    check_shares(&c, 0.5, 0.25, (double[]){0.5, 0.125, 0.375});
+    check_shares(&c, -1, 2, (double[]){0, 1, 0});
+    check_shares(&c, 3, -1, (double[]){1, 0, 0});
+    for (int s = 0; s < c.out.plan.n_slabs; s++)
+        memcpy(c.out.plan.slabs[s].tiles, (int[]){s == 0 ? 14 : 0, 3, s == 0 ? 1 : 0}, 3 * sizeof(int));
+    ot_planner_get_shares(&c.search, &gpu, &stream); /* 14, 42 and 1 */
+    assert_true(c.out.plan.n_slabs == 14 && is_near(gpu, 14 / 57.0) && is_near(stream, 42 / 43.0));
+    for (int s = 0; s < c.out.plan.n_slabs; s++)
+        memset(c.out.plan.slabs[s].tiles, 0, sizeof c.out.plan.slabs[s].tiles);
+    ot_planner_get_shares(&c.search, &gpu, &stream);
+    assert_true(gpu == 0 && stream == 0);
+    c.out.plan.slabs[0].tiles[OT_TILE_GPU] = 1;
+    ot_planner_get_shares(&c.search, &gpu, &stream);
+    assert_true(gpu == 1 && stream == 0);
+    assert_true(ot_planner_may_share(&c.search));
+    c.given.state = OT_HOME_HOST; /* nothing is updated on the device */
+    assert_true(ot_planner_may_share(&c.search));
+    check_shares(&c, 0.5, 0.25, (double[]){0, 0.25, 0.75});
+    c.given.state = OT_HOME_GPU;
+    assert_false(ot_planner_may_share(&c.search));
+    for (int e = 0; e < OT_TILE_ENGINES; e++) {
+        c.given.state = OT_HOME_AUTO;
+        memset(c.given.shares, 0, sizeof c.given.shares);
+        c.given.shares[e] = 1;
+        assert_false(ot_planner_may_share(&c.search));
+    }
+    close_case(&c);
+}
+
+/* ---- plans ---- */
+
+static void the_effort_of_a_plan_is_its_tasks(void **state) {
+    (void)state;
+    struct ot_slab_plan slabs[2] = {{.tiles = {5, 0, 0}}, {.tiles = {1, 2, 3}, .state = OT_HOME_HOST}};
+    struct ot_plan plan = {.slabs = slabs, .n_slabs = 2, .max_micro = 4};
+    assert_true(is_near(ot_planner_tasks(&plan, 10), 2 * 10 * (4 + 2) + 5 + 1 + 5 * 3 + 1));
+    plan.activations = OT_HOME_HOST;
+    assert_true(is_near(ot_planner_tasks(&plan, 10), 2 * 10 * (8 + 2) + 5 + 1 + 5 * 3 + 1));
+    plan.activations = OT_HOME_GPU;
+    slabs[1].state = OT_HOME_NVME;
+    assert_true(is_near(ot_planner_tasks(&plan, 10), 2 * 10 * (4 + 2) + 5 + 1 + 5 * 5 + 1));
+    slabs[1].grads = OT_HOME_NVME;
+    assert_true(is_near(ot_planner_tasks(&plan, 10), 2 * 10 * (4 + 2) + 5 + 1 + 5 * 8 + 1));
+    plan.kept[OT_TIER_HOST] = (struct ot_kept_part){OT_KEEP_ALL, 1};
+    assert_true(is_near(ot_planner_tasks(&plan, 10), 2 * 10 * (8 + 2) + 5 + 1 + 5 * 8 + 1));
+    ot_plan_set_rounds(&plan, 4);
+    assert_true(is_near(ot_planner_tasks(&plan, 10), 2 * 10 * (8 + 8) + 5 + 1 + 5 * 8 + 1));
+}
+
+/* Two plans are the same if nothing differs that the search varies. */
+static void each_difference_makes_a_new_plan(void **state) {
+    (void)state;
+    struct ot_slab_plan slabs[2] = {{0}};
+    struct ot_plan p = {.slabs = slabs, .n_slabs = 2, .micro_tokens = 4, .max_micro = 4};
+    struct ot_planner_seen *seen = calloc(1, sizeof *seen);
+    int *counts[] = {&p.state_slots,     &p.tile_slots,       &p.host_activation_slots,
+                     &p.host_grad_slots, &p.activation_slots, &p.kept_slots,
+                     &p.first_round,     &p.round_micro,      &p.shadow_frames};
+    int *lists[] = {p.weight_slots, p.host_weight_slots, p.grad_slots, p.stage_slots, p.encoded_slots};
+    int n = 0;
+    assert_non_null(seen);
+#define NEW(change)                                                                                          \
+    do {                                                                                                     \
+        change;                                                                                              \
+        assert_false(ot_planner_was_seen(seen, &p));                                                         \
+        assert_true(ot_planner_was_seen(seen, &p));                                                          \
+        assert_int_equal(seen->n, ++n);                                                                      \
+    } while (0)
+    NEW((void)0);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        NEW(++*counts[i]);
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        for (int k = 0; k < OT_SLOT_KINDS; k++)
+            NEW(++lists[i][k]);
+    for (int s = 0; s < 2; s++) {
+        NEW(slabs[s].weights = OT_HOME_HOST);
+        NEW(slabs[s].state = OT_HOME_HOST);
+        NEW(slabs[s].grads = OT_HOME_HOST);
+        NEW(slabs[s].sums = OT_HOME_HOST);
+        for (int e = 0; e < OT_TILE_ENGINES; e++)
+            NEW(slabs[s].tiles[e]++);
+    }
+    for (int t = 0; t < OT_TIER_COUNT; t++) {
+        NEW(p.kept[t].level = OT_KEEP_ALL);
+        NEW(p.kept[t].blocks++);
+    }
+    NEW(p.activations = OT_HOME_HOST);
+    NEW(p.fetch_used = true);
+    NEW(p.micro_tokens++);
+    NEW(p.tile_params++);
+#undef NEW
+    while (seen->n < OT_PLANNER_MOST_SEEN) {
+        p.tile_params++;
+        assert_false(ot_planner_was_seen(seen, &p));
+    }
+    p.tile_params++; /* the list is full: plans are only looked up */
+    assert_false(ot_planner_was_seen(seen, &p));
+    assert_false(ot_planner_was_seen(seen, &p));
+    p.tile_params--;
+    assert_true(ot_planner_was_seen(seen, &p));
+    free(seen);
+}
+
+/* ---- tries ---- */
+
+static void a_try_needs_effort_and_a_gain(void **state) {
+    (void)state;
+    struct case_of_search c;
+    struct ot_planner_result made;
+    open_case(&c);
+    begin(&c, &c.given);
+    struct ot_plan_request other = c.given;
+    other.slots = 1;
+    const double all = c.search.effort;
+    assert_int_equal(ot_planner_make(&c.search, &other, INFINITY, &made), 1);
+    const double seconds = made.prediction.step_seconds;
+    assert_int_equal(made.forced.micro_sequences, made.plan.micro_tokens / c.given.sequence_tokens);
+    assert_int_equal(made.forced.activations, made.plan.activations);
+    double cost = 8 * c.fake.chain.n_slabs + ot_planner_tasks(&made.plan, c.fake.chain.n_blocks);
+    assert_true(is_near(all - c.search.effort, cost));
+    ot_plan_free(&made.plan);
+    assert_int_equal(ot_planner_make(&c.search, &other, INFINITY, &made), 0); /* it was tried */
+    assert_true(is_near(all - c.search.effort, cost + 8 * c.fake.chain.n_slabs));
+    for (int i = 0; i < 2; i++) {
+        c.seen.n = 0;
+        int rc = ot_planner_make(&c.search, &other, seconds * (i ? 1.001 : 0.999), &made);
+        assert_int_equal(rc, i);
+        if (i)
+            ot_plan_free(&made.plan);
+    }
+    c.seen.n = 0;
+    c.search.effort = 8 * c.fake.chain.n_slabs - 1;
+    assert_int_equal(ot_planner_make(&c.search, &other, INFINITY, &made), 0);
+    assert_int_equal(c.seen.n, 0);
+    close_case(&c);
+}
+
+/* The better plan is taken only if it saves the share that is asked for. */
+static void a_try_takes_what_gains_enough(void **state) {
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        static const double of_gain[] = {0, 0.999, 1.001};
+        struct case_of_search c;
+        struct ot_planner_result made;
+        open_case(&c);
+        struct ot_plan_request slow = c.given;
+        slow.slots = 1;
+        begin(&c, &slow);
+        const double before = c.out.prediction.step_seconds;
+        assert_int_equal(ot_planner_make(&c.search, &c.given, INFINITY, &made), 1);
+        const double after = made.prediction.step_seconds, gain = 1 - after / before;
+        ot_plan_free(&made.plan);
+        assert_true(gain > 0.01);
+        c.seen.n = 0;
+        bool takes = i < 2;
+        assert_int_equal(ot_planner_try(&c.search, &c.given, of_gain[i] * gain), takes);
+        assert_true(is_near(c.out.prediction.step_seconds, takes ? after : before));
+        c.seen.n = 0;
+        assert_int_equal(ot_planner_try(&c.search, &slow, 0), !takes && false);
+        close_case(&c);
+    }
+}
+
+/* ---- starts ---- */
+
+static void the_fastest_start_comes_first(void **state) {
+    (void)state;
+    struct case_of_search c;
+    struct ot_planner_starts starts;
+    open_case(&c);
+    begin(&c, &c.given);
+    check_ok(ot_planner_find_starts(&c.search, 4, INFINITY, &starts));
+    bool rounds[17] = {false}, ways[5] = {false};
+    assert_true(starts.n > 0 && starts.all > starts.n);
+    for (int i = 0; i < starts.all; i++) {
+        const struct ot_planner_start *at = &starts.list[i], *next = at + 1;
+        bool is_simulated = isfinite(at->seconds);
+        assert_int_equal(at->request.micro_sequences, 4);
+        assert_true(i + 1 == starts.all || at->seconds <= next->seconds);
+        assert_true(!is_simulated || at->least <= at->seconds * (1 + 1e-9));
+        assert_int_equal(at->seconds < (1 + OT_PLANNER_NEAR) * starts.list[0].seconds, i < starts.n);
+        rounds[at->request.rounds] = ways[at->way] = true;
+    }
+    for (int way = 0; way < 5; way++)
+        assert_true(ways[way]);
+    assert_true(rounds[1] && rounds[2] && rounds[4]); /* a step has 4 micro-batches, and 3 rounds are as 2 */
+    double best = starts.list[0].seconds;
+    free(starts.list);
+    c.seen.n = 0;
+    check_ok(ot_planner_find_starts(&c.search, 4, best / 2, &starts));
+    assert_int_equal(starts.n, 0);
+    free(starts.list);
+    close_case(&c);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_bound_is_computing_or_the_longest_wait),
+        cmocka_unit_test(the_engines_finish_together),
+        cmocka_unit_test(two_numbers_are_the_shares),
+        cmocka_unit_test(the_effort_of_a_plan_is_its_tasks),
+        cmocka_unit_test(each_difference_makes_a_new_plan),
+        cmocka_unit_test(a_try_needs_effort_and_a_gain),
+        cmocka_unit_test(a_try_takes_what_gains_enough),
+        cmocka_unit_test(the_fastest_start_comes_first),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
