@@ -40,8 +40,10 @@ static void open_refused(struct refused *r, const char *words) {
 }
 
 static bool fits(const struct ot_plan_request *request) {
+    struct ot_plan_request trial = *request;
     struct ot_plan plan;
-    if (ot_plan_make(request, &plan) < 0)
+    trial.is_trial = true;
+    if (ot_plan_make(&trial, &plan) < 0)
         return false;
     ot_plan_free(&plan);
     return true;
@@ -198,61 +200,178 @@ static void a_disk_and_host_memory_go_together(void **state) {
     ot_options_free(&r.options);
 }
 
-/* ---- less work ---- */
-
-static void a_smaller_step_is_the_largest_that_fits(void **state) {
+/* Where the device uses RAM, less for the device leaves more for the host tier. */
+static void less_for_the_device_is_the_most_that_fits(void **state) {
     (void)state;
-    struct refused r;
-    unsigned long long tokens;
-    char k;
-    for (int micro = 0; micro <= 4; micro += 4) {
-        open_refused(&r, "--ram 8G");
-        r.request.budget_bytes[OT_TIER_GPU] = r.request.budget_bytes[OT_TIER_HOST] = (size_t)700 * MIB;
-        r.request.budget_bytes[OT_TIER_NVME] = MIB;
-        r.request.step_sequences = 1000;
-        r.request.micro_sequences = micro;
-        r.request.activations = OT_HOME_GPU;
-        r.request.rounds = 1;
-        r.cure.most_gpu_bytes = r.cure.most_host_bytes = MIB;
-        const char *at = strstr(cures_of(&r), "--tokens-per-step ");
-        assert_non_null(at);
-        int n = sscanf(at, "--tokens-per-step %llu%c", &tokens, &k);
-        tokens *= n == 2 && k == 'k' ? 1024 : 1;
-        assert_int_equal(tokens % 512, 0);
-        assert_int_equal(n == 2 && k == 'k', tokens % 1024 == 0);
-        for (unsigned more = 0; more < 2; more++) {
-            struct ot_plan_request with = r.request;
-            with.step_sequences = (int64_t)(tokens / 512 + more);
-            with.is_trial = true;
-            assert_int_equal(fits(&with), !more);
+    int named = 0;
+    for (int i = 0; i < 3; i++) {
+        struct ot_machine machine = {.ram_bytes = 1 << 30, .free_bytes = (int64_t)(250 + 150 * i) * MIB};
+        struct refused r;
+        char want[64] = "none";
+        open_refused(&r, "--gpu-mem 777M");
+        r.request.step_sequences = 16;
+        r.cure.is_described = false;
+        r.cure.shared = &machine;
+        ot_machine_budgets(&machine, r.options.gpu_mem, 0, r.request.budget_bytes);
+        const int64_t most = r.options.gpu_mem < machine.free_bytes ? r.options.gpu_mem : machine.free_bytes;
+        if (!fits(&r.request)) {
+            for (int tenths = 1; tenths < 10; tenths++) {
+                struct ot_plan_request with = r.request;
+                int64_t mib = most / 10 * tenths / MIB;
+                ot_machine_budgets(&machine, mib * MIB, 0, with.budget_bytes);
+                if (fits(&with))
+                    snprintf(want, sizeof want, "--gpu-mem %lldM", (long long)mib);
+            }
+            const char *cures = cures_of(&r);
+            bool is_first = strncmp(cures, want, strlen(want)) == 0;
+            assert_int_equal(is_first, strcmp(want, "none") != 0);
+            named += is_first;
         }
         ot_options_free(&r.options);
     }
+    assert_true(named > 0);
+}
+
+/* ---- less work ---- */
+
+/* A number of tokens as options take it: "3k", "1500". 0: the cures do not name the option. */
+static int64_t tokens_of(const char *cures, const char *option) {
+    const char *at = strstr(cures, option);
+    char *end = NULL;
+    if (!at)
+        return 0;
+    int64_t tokens = strtoll(at + strlen(option), &end, 10);
+    assert_true(*end == 'k' || tokens % 1024 != 0);
+    return *end == 'k' ? tokens * 1024 : tokens;
+}
+
+/* A request that only less work can help: neither tier can have more. */
+static void open_work(struct refused *r, size_t mib) {
+    open_refused(r, "--ram 8G");
+    r->request.budget_bytes[OT_TIER_GPU] = r->request.budget_bytes[OT_TIER_HOST] = mib * MIB;
+    r->request.budget_bytes[OT_TIER_NVME] = MIB;
+    r->cure.most_gpu_bytes = r->cure.most_host_bytes = MIB;
+}
+
+static void a_smaller_step_is_the_largest_that_fits(void **state) {
+    (void)state;
+    int named = 0, least = 0;
+    for (int i = 0; i < 40; i++) {
+        const int64_t micro = i % 2 * 3, low = micro ? micro : 1;
+        struct refused r;
+        int64_t want = 0;
+        open_work(&r, 130 + 5 * (size_t)i);
+        r.request.step_sequences = i % 3 ? 24 : 5;
+        r.request.micro_sequences = micro;
+        r.request.activations = OT_HOME_GPU;
+        r.request.rounds = 1;
+        for (int64_t n = low; n < r.request.step_sequences; n++) {
+            struct ot_plan_request with = r.request;
+            with.step_sequences = n;
+            want = fits(&with) ? n : want;
+        }
+        if (!fits(&r.request)) {
+            char cures[400];
+            snprintf(cures, sizeof cures, "%s", cures_of(&r));
+            assert_int_equal(tokens_of(cures, "--tokens-per-step "), want * 512);
+            assert_true(want == 0 || !strstr(cures, " with --nvme"));
+            named += want > 0;
+            least += want == low && low > 1;
+        }
+        ot_options_free(&r.options);
+    }
+    assert_true(named > 4 && least > 0);
+}
+
+/* Rows are cut to multiples of 128 tokens, and a step keeps its tokens. */
+static void check_rows(size_t mib, int64_t tokens, int64_t micro, int64_t step) {
+    struct refused r;
+    int64_t want = 0;
+    open_work(&r, mib);
+    r.request.sequence_tokens = tokens;
+    r.request.micro_sequences = micro;
+    for (int64_t n = step; n < tokens; n += step) {
+        struct ot_plan_request with = r.request;
+        with.sequence_tokens = n;
+        with.step_sequences *= tokens / n;
+        with.micro_sequences *= tokens / n;
+        want = fits(&with) ? n : want;
+    }
+    if (!fits(&r.request)) {
+        int64_t got = tokens_of(cures_of(&r), "--seq-len ");
+        /* A step of longer micro-batches of shorter rows may need more than one of fewer tokens. */
+        assert_true(got == want || (micro > 0 && got < want));
+    }
+    ot_options_free(&r.options);
 }
 
 static void shorter_rows_are_the_longest_that_fit(void **state) {
     (void)state;
+    for (size_t mib = 130; mib < 190; mib += 30)
+        for (int64_t micro = 0; micro < 2; micro++)
+            check_rows(mib, 24 * 128 + (mib == 160), micro, 128);
+    for (size_t mib = 200; mib < 500; mib += 200)
+        check_rows(mib, 64 << 10, 0, 512); /* long rows: 65 to 128 steps */
+    check_rows(100, 128, 0, 128);          /* no shorter rows */
+}
+
+/* The longest rows that are a multiple of 128, if the rows are one token longer. */
+static void rows_lose_one_token_if_that_is_enough(void **state) {
+    (void)state;
     struct refused r;
-    unsigned long long tokens;
-    char k;
-    open_refused(&r, "--ram 8G");
-    r.request.budget_bytes[OT_TIER_GPU] = r.request.budget_bytes[OT_TIER_HOST] = (size_t)300 * MIB;
-    r.request.budget_bytes[OT_TIER_NVME] = MIB;
-    r.request.sequence_tokens = 64 << 10;
-    r.cure.most_gpu_bytes = r.cure.most_host_bytes = MIB;
-    const char *at = strstr(cures_of(&r), "--seq-len ");
-    assert_non_null(at);
-    int n = sscanf(at, "--seq-len %llu%c", &tokens, &k);
-    tokens *= n == 2 && k == 'k' ? 1024 : 1;
-    assert_int_equal(tokens % 512, 0); /* 64k in 128 steps */
-    for (unsigned more = 0; more < 2; more++) {
-        struct ot_plan_request with = r.request;
-        with.sequence_tokens = (int64_t)tokens + 512 * more;
-        with.step_sequences = r.request.sequence_tokens / with.sequence_tokens;
-        with.is_trial = true;
-        assert_int_equal(fits(&with), !more);
-    }
+    struct ot_plan plan;
+    open_work(&r, 400);
+    r.request.budget_bytes[OT_TIER_GPU] = MIB;
+    r.request.sequence_tokens = 24 * 128;
+    assert_int_equal(ot_plan_make(&r.request, &plan), -OT_E_BUDGET);
+    r.request.budget_bytes[OT_TIER_GPU] = plan.shortage.alone[OT_TIER_GPU];
+    assert_true(fits(&r.request));
+    r.request.sequence_tokens++;
+    assert_int_equal(tokens_of(cures_of(&r), "--seq-len "), 24 * 128);
     ot_options_free(&r.options);
+}
+
+static void a_disk_and_shorter_rows_go_together(void **state) {
+    (void)state;
+    struct refused r;
+    unsigned long long disk;
+    int named = 0;
+    for (size_t mib = 24; mib < 80; mib += 24) {
+        open_work(&r, mib);
+        r.request.budget_bytes[OT_TIER_HOST] = 16 * (size_t)MIB;
+        r.request.budget_bytes[OT_TIER_NVME] = 0;
+        r.request.sequence_tokens = 4096;
+        struct ot_plan_request with = r.request;
+        char cures[400];
+        snprintf(cures, sizeof cures, "%s", cures_of(&r));
+        const char *at = strstr(cures, " with --nvme ");
+        if (at) {
+            assert_int_equal(sscanf(at, " with --nvme %lluM", &disk), 1);
+            with.sequence_tokens = tokens_of(cures, "--seq-len ");
+            with.step_sequences = 4096 / with.sequence_tokens;
+            assert_false(fits(&with));
+            with.budget_bytes[OT_TIER_NVME] = disk * MIB;
+            assert_true(fits(&with));
+            with.budget_bytes[OT_TIER_NVME] = 1024 * GIB;
+            with.sequence_tokens += 128;
+            with.step_sequences = 4096 / with.sequence_tokens;
+            assert_false(fits(&with));
+            named++;
+        }
+        ot_options_free(&r.options);
+    }
+    assert_true(named > 0);
+    /* Rows of 128 tokens are not cut, even if rows of one token would fit. */
+    for (size_t kib = 16 << 10; kib < 40 << 10; kib += 768) {
+        open_work(&r, 1);
+        r.request.budget_bytes[OT_TIER_GPU] = kib << 10;
+        r.request.budget_bytes[OT_TIER_HOST] = 16 * (size_t)MIB;
+        r.request.budget_bytes[OT_TIER_NVME] = 0;
+        r.request.sequence_tokens = 128;
+        if (!fits(&r.request))
+            assert_null(strstr(cures_of(&r), "--seq-len"));
+        ot_options_free(&r.options);
+    }
 }
 
 /* ---- what the user forced ---- */
@@ -309,8 +428,11 @@ int main(void) {
         cmocka_unit_test(memory_that_is_named_is_enough_and_no_more),
         cmocka_unit_test(a_disk_takes_what_the_host_cannot),
         cmocka_unit_test(a_disk_and_host_memory_go_together),
+        cmocka_unit_test(less_for_the_device_is_the_most_that_fits),
         cmocka_unit_test(a_smaller_step_is_the_largest_that_fits),
         cmocka_unit_test(shorter_rows_are_the_longest_that_fit),
+        cmocka_unit_test(rows_lose_one_token_if_that_is_enough),
+        cmocka_unit_test(a_disk_and_shorter_rows_go_together),
         cmocka_unit_test(only_given_options_are_to_be_left_out),
         cmocka_unit_test(options_are_left_out_together),
     };

@@ -12,6 +12,7 @@
 #include "tests/support/check.h"
 
 #define GB 1e9
+static const size_t GIB = (size_t)1 << 30;
 
 static bool is_near(double a, double b) {
     return fabs(a - b) <= 1e-9 * fabs(b);
@@ -28,12 +29,12 @@ struct case_of_search {
     struct ot_search search;
 };
 
-/* A GPU of 50 TFLOP/s behind a link of 10 GB/s. Neither memory nor the link is enough for everything. */
-static void open_case(struct case_of_search *c) {
+/* A GPU behind a link of 10 GB/s. Neither memory nor the link is enough for everything. */
+static void open_case_of(struct case_of_search *c, double flops) {
     memset(c, 0, sizeof *c);
     fake_open_small(&c->fake, OT_BF16, false);
-    struct ot_rates rates = {.product_flops = 5e13,
-                             .attention = {[OT_HEAD_128] = {2.5e13, 2e13}},
+    struct ot_rates rates = {.product_flops = flops,
+                             .attention = {[OT_HEAD_128] = {flops / 2, flops / 2.5}},
                              .device_bytes = 500 * GB,
                              .h2d_bytes = 10 * GB,
                              .d2h_bytes = 10 * GB,
@@ -51,6 +52,10 @@ static void open_case(struct case_of_search *c) {
     c->given.budget_bytes[OT_TIER_GPU] = (size_t)160 * MIB;
     c->given.budget_bytes[OT_TIER_HOST] = (size_t)400 * MIB;
     c->given.step_sequences = 16;
+}
+
+static void open_case(struct case_of_search *c) {
+    open_case_of(c, 5e13);
 }
 
 /* Begins a search with the plan of a request. */
@@ -328,6 +333,229 @@ static void the_fastest_start_comes_first(void **state) {
     close_case(&c);
 }
 
+/* ---- moves ---- */
+
+/* The user has decided everything: no move may try anything. The values only say that they were given. */
+static void close_choices(struct ot_plan_request *given) {
+    given->weights = given->grads = given->sums = given->activations = given->kept = OT_HOME_GPU;
+    given->state = OT_HOME_GPU;
+    given->keep = OT_KEEP_ALL;
+    given->slots = given->rounds = 1;
+    given->tile_params = OT_SLAB_ALIGN_PARAMS;
+    given->shadows = 1;
+    given->fetch = OT_FETCH_ALL_PARTS;
+}
+
+static void open_shares(struct ot_plan_request *given) {
+    given->state = OT_HOME_AUTO;
+}
+static void all_on_the_pool(struct ot_plan_request *rq) {
+    memcpy(rq->shares, (double[]){0, 0, 1}, sizeof rq->shares);
+}
+static void all_streamed(struct ot_plan_request *rq) {
+    memcpy(rq->shares, (double[]){0, 1, 0}, sizeof rq->shares);
+}
+static void open_kept(struct ot_plan_request *given) {
+    given->keep = OT_KEEP_CHOSEN;
+    given->kept = OT_HOME_AUTO;
+}
+static void keep_nothing_off(struct ot_plan_request *rq) {
+    rq->kept_off = 0;
+}
+static void keep_all_off(struct ot_plan_request *rq) {
+    rq->kept_off = 1;
+    rq->kept_level = OT_KEEP_ALL;
+}
+static void keep_attention(struct ot_plan_request *rq) {
+    rq->kept_level = OT_KEEP_ATTENTION;
+}
+static void open_streamed(struct ot_plan_request *given) {
+    given->weights = OT_HOME_AUTO;
+}
+static void stream_all(struct ot_plan_request *rq) {
+    rq->streamed = 1;
+}
+static void weights_on_disk(struct ot_plan_request *rq) {
+    rq->weights = OT_HOME_NVME;
+}
+static void open_rounds(struct ot_plan_request *given) {
+    given->rounds = 0;
+}
+static void many_rounds(struct ot_plan_request *rq) {
+    rq->rounds = 16;
+}
+static void open_sums(struct ot_plan_request *given) {
+    given->sums = OT_HOME_AUTO;
+}
+static void sums_on_disk(struct ot_plan_request *rq) {
+    rq->rounds = 2;
+    rq->sums = OT_HOME_NVME;
+}
+static void open_activations(struct ot_plan_request *given) {
+    given->activations = OT_HOME_AUTO;
+}
+static void activations_on_disk(struct ot_plan_request *rq) {
+    rq->activations = OT_HOME_NVME;
+}
+static void open_slots(struct ot_plan_request *given) {
+    given->slots = 0;
+}
+static void one_slot(struct ot_plan_request *rq) {
+    rq->slots = 1;
+}
+static void state_on_disk(struct ot_plan_request *rq) {
+    memset(rq->shares, 0, sizeof rq->shares);
+    rq->state = OT_HOME_NVME;
+}
+static void open_grads(struct ot_plan_request *given) {
+    given->grads = OT_HOME_AUTO;
+}
+static void grads_on_disk(struct ot_plan_request *rq) {
+    rq->grads = OT_HOME_NVME;
+}
+
+/* slow: on a device that computes for most of the step. most: the step after the climb, in steps of the best
+ * plan. Some choices that are spoiled are not open, or need others. */
+static const struct {
+    const char *name;
+    void (*open)(struct ot_plan_request *);
+    void (*spoil)(struct ot_plan_request *);
+    bool slow;
+    double most;
+} moves[] = {
+    {"all on the pool", open_shares, all_on_the_pool, false, 1.01},
+    {"all streamed", open_shares, all_streamed, false, 1.01},
+    {"nothing kept off", open_kept, keep_nothing_off, true, 1.01},
+    {"all kept off", open_kept, keep_all_off, true, 1.01},
+    {"only attention kept", open_kept, keep_attention, true, 1.01},
+    {"all weights streamed", open_streamed, stream_all, false, 1.01},
+    {"weights on disk", open_streamed, weights_on_disk, false, 1.01},
+    {"16 rounds", open_rounds, many_rounds, false, 1.01},
+    {"sums on disk", open_sums, sums_on_disk, false, 1.3},
+    {"activations on disk", open_activations, activations_on_disk, false, 1.01},
+    {"one slot", open_slots, one_slot, false, 1.01},
+    {"state on disk", open_shares, state_on_disk, false, 1.1},
+    {"gradients on disk", open_grads, grads_on_disk, false, 1.01},
+};
+enum { MOVES = sizeof moves / sizeof *moves };
+
+/* One bad choice in the best plan, and only this choice is open: a climb mends it. If none is open, a climb
+ * tries nothing. */
+static void check_moves(bool slow) {
+    struct case_of_search c;
+    struct ot_planner_result best;
+    open_case_of(&c, slow ? 2e12 : 5e13);
+    c.given.budget_bytes[OT_TIER_GPU] = (size_t)200 * MIB;
+    c.given.budget_bytes[OT_TIER_HOST] = 2 * GIB;
+    c.given.budget_bytes[OT_TIER_NVME] = 4 * GIB;
+    c.given.shadows = 0;
+    check_ok(ot_planner_choose(&c.given, &c.costs, &best));
+    ot_plan_free(&best.plan);
+    const double good = best.prediction.step_seconds;
+    for (int m = 0; m < MOVES; m++) {
+        struct ot_plan_request bad = best.forced;
+        if (moves[m].slow != slow)
+            continue;
+        close_choices(&c.given);
+        moves[m].open(&c.given);
+        moves[m].spoil(&bad);
+        begin(&c, &bad);
+        double before = c.out.prediction.step_seconds;
+        check_ok(ot_planner_climb(&c.search));
+        double after = c.out.prediction.step_seconds;
+        if (before < 1.01 * good || after > moves[m].most * good)
+            fail_msg("%s: %.3f of the best, and %.3f after a climb", moves[m].name, before / good,
+                     after / good);
+        ot_plan_free(&c.out.plan);
+        begin(&c, &bad);
+        close_choices(&c.given);
+        check_ok(ot_planner_climb(&c.search));
+        check_ok(ot_planner_climb_late(&c.search));
+        assert_int_equal(c.seen.n, 0);
+        assert_true(c.search.effort == 1e9);
+        ot_plan_free(&c.out.plan);
+    }
+    ot_costs_free(&c.costs);
+}
+
+static void each_move_mends_its_own_choice(void **state) {
+    (void)state;
+    check_moves(false);
+    check_moves(true);
+}
+
+/* ---- explanations ---- */
+
+/* Asks the planner what ot_planner_explain should have asked. */
+static void check_answer(const struct case_of_search *c, const struct ot_what_if *got,
+                         const struct ot_plan_request *request, const struct ot_costs *costs) {
+    struct ot_planner_result with;
+    const double tokens = (double)(request->step_sequences * request->sequence_tokens);
+    const double now = (double)(c->given.step_sequences * 512) / c->out.prediction.step_seconds;
+    check_ok(ot_planner_choose_from(request, costs, &c->out.forced, INFINITY, &with));
+    ot_plan_free(&with.plan);
+    double gain = tokens / with.prediction.step_seconds / now - 1;
+    bool longer = request->step_sequences > c->given.step_sequences;
+    gain = fabs(gain) < OT_PLANNER_RESOLUTION || (gain < 0 && !longer) ? 0 : gain;
+    assert_true(fabs(got->gain - gain) < 1e-9);
+    assert_true(is_near(got->tokens_per_second, now * (1 + gain)));
+    assert_true(is_near(got->step_seconds * got->tokens_per_second, tokens));
+    assert_int_equal(got->is_longer_step, longer);
+}
+
+/* Returns the answers that promise a gain, as bits. */
+static unsigned check_explanation(struct case_of_search *c) {
+    static const char *const what[] = {
+        "1 GiB more gpu memory",           "1 GiB more host memory", "1 GiB more on nvme",
+        "twice the link's rate",           "twice the disks' rate",  "twice the host memory's rate",
+        "twice the tokens, half the steps"};
+    const bool disk = c->given.budget_bytes[OT_TIER_NVME] > 0;
+    struct ot_explanation e;
+    unsigned gains = 0;
+    int n = 0;
+    check_ok(ot_planner_choose(&c->given, &c->costs, &c->out));
+    assert_int_equal(ot_planner_explain(&c->given, &c->costs, &c->out, &e), 0);
+    for (int i = 0; i < 7; i++) {
+        struct ot_plan_request rq = c->given;
+        struct ot_costs costs = c->costs;
+        struct ot_rates *r = &costs.rates;
+        if ((i == OT_TIER_NVME || i == 4) && !disk)
+            continue;
+        if (i < OT_TIER_COUNT)
+            rq.budget_bytes[i] += GIB;
+        if (i == 3)
+            r->h2d_bytes *= 2, r->d2h_bytes *= 2, r->both_bytes *= 2;
+        if (i == 4)
+            r->nvme_read_bytes *= 2, r->nvme_write_bytes *= 2, r->nvme_mixed_bytes *= 2;
+        if (i == 5)
+            ot_rates_scale_memory(r, 2);
+        if (i == 6)
+            rq.step_sequences *= 2;
+        assert_string_equal(e.ifs[n].what, what[i]);
+        check_answer(c, &e.ifs[n], &rq, &costs);
+        gains |= e.ifs[n++].gain > 0 ? 1u << i : 0;
+    }
+    assert_int_equal(e.n_ifs, n);
+    ot_plan_free(&c->out.plan);
+    return gains;
+}
+
+static void what_ifs_are_searches_of_their_own(void **state) {
+    (void)state;
+    struct case_of_search c;
+    open_case(&c);
+    unsigned gains = check_explanation(&c);
+    assert_int_equal(gains, 0x69); /* device memory, the link, host memory's rate, tokens */
+    ot_costs_free(&c.costs);
+    open_case(&c);
+    c.given.state = OT_HOME_NVME;
+    c.given.step_sequences = 4;
+    c.given.budget_bytes[OT_TIER_NVME] = 4 * GIB;
+    gains = check_explanation(&c);
+    assert_int_equal(gains, 0x50); /* the disks, tokens */
+    ot_costs_free(&c.costs);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_bound_is_computing_or_the_longest_wait),
@@ -338,6 +566,8 @@ int main(void) {
         cmocka_unit_test(a_try_needs_effort_and_a_gain),
         cmocka_unit_test(a_try_takes_what_gains_enough),
         cmocka_unit_test(the_fastest_start_comes_first),
+        cmocka_unit_test(each_move_mends_its_own_choice),
+        cmocka_unit_test(what_ifs_are_searches_of_their_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
