@@ -421,6 +421,29 @@ static void options_are_left_out_together(void **state) {
     ot_options_free(&r.options);
 }
 
+static void the_share_of_an_engine_is_left_out(void **state) {
+    (void)state;
+    struct refused r;
+    open_refused(&r, "--optimizer-engine cpu");
+    r.request.budget_bytes[OT_TIER_GPU] = GIB;
+    r.request.budget_bytes[OT_TIER_HOST] = (size_t)30 * MIB;
+    r.request.shares[OT_TILE_CPU] = 1;
+    const char want[] = "leave out --optimizer-engine; or ";
+    assert_memory_equal(cures_of(&r), want, strlen(want));
+    ot_options_free(&r.options);
+}
+
+/* A sentence has three cures. The shortage is made up: everything fits. */
+static void three_cures_are_named(void **state) {
+    (void)state;
+    struct refused r;
+    open_refused(&r, "--micro-batch 1 --recompute all --rounds 1 --slots 2");
+    memcpy(r.request.budget_bytes, (size_t[]){GIB, GIB, 0}, sizeof r.request.budget_bytes);
+    r.shortage.alone[OT_TIER_GPU] = GIB;
+    check_cures(&r, "leave out --micro-batch; or leave out --recompute; or leave out --rounds");
+    ot_options_free(&r.options);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_are_rounded_up_and_within_the_machine),
@@ -435,6 +458,8 @@ int main(void) {
         cmocka_unit_test(a_disk_and_shorter_rows_go_together),
         cmocka_unit_test(only_given_options_are_to_be_left_out),
         cmocka_unit_test(options_are_left_out_together),
+        cmocka_unit_test(the_share_of_an_engine_is_left_out),
+        cmocka_unit_test(three_cures_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
