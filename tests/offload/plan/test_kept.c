@@ -15,7 +15,7 @@ static void open_five(struct fake *f, struct ot_plan *plan) {
                        .vocab = 64,
                        .dtype = OT_BF16};
     fake_open(f);
-    *plan = (struct ot_plan){.train = true};
+    *plan = (struct ot_plan){.train = true, .kept_slots = 1, .host_kept_slots = 1};
 }
 
 static void set_kept(struct ot_plan *plan, int gpu, int host, int nvme) {
@@ -93,6 +93,8 @@ static void products_are_repeated_unless_all_blocks_keep_them(void **state) {
     assert_true(ot_plan_repeats_products(&f.chain, &plan));
     set_kept(&plan, 5, 0, 0);
     assert_false(ot_plan_repeats_products(&f.chain, &plan));
+    plan.kept[OT_TIER_GPU].level = OT_KEEP_ATTENTION;
+    assert_true(ot_plan_repeats_products(&f.chain, &plan));
 }
 
 int main(void) {
