@@ -308,6 +308,29 @@ static void ranks_are_as_fast_as_each_of_them_alone(void **state) {
     assert_true(compared > trials / 3);
 }
 
+/* Behind a slow communicator, ranks hold whole weights if these fit; the user's mode stays. */
+static void ranks_choose_their_mode(void **state) {
+    (void)state;
+    struct fake f;
+    struct ot_costs costs;
+    struct ot_planner_result chosen, full;
+    struct ot_rates rates = random_rates(7);
+    rates.comm_bytes = 1 * GB;
+    fake_open_small(&f, OT_BF16, false);
+    struct ot_plan_request rq = fake_request(&f);
+    rq.shard = (struct ot_shard){.ranks = 2, .mode = OT_SHARD_FULL};
+    open_costs(&f, &rates, &costs);
+    check_ok(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){0}, &full));
+    check_ok(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){.mode = true}, &chosen));
+    assert_int_equal(full.plan.shard.mode, OT_SHARD_FULL);
+    assert_int_not_equal(chosen.plan.shard.mode, OT_SHARD_FULL);
+    assert_true(chosen.prediction.step_seconds < full.prediction.step_seconds);
+    assert_true(chosen.tried > full.tried); /* plans of all modes */
+    ot_plan_free(&chosen.plan);
+    ot_plan_free(&full.plan);
+    ot_costs_free(&costs);
+}
+
 /* ---- explanations ---- */
 
 static void explanations_never_promise_less(void **state) {
@@ -451,6 +474,7 @@ int main(void) {
         cmocka_unit_test(forced_fields_are_honoured),
         cmocka_unit_test(more_of_anything_is_not_slower_beyond_the_grain),
         cmocka_unit_test(ranks_are_as_fast_as_each_of_them_alone),
+        cmocka_unit_test(ranks_choose_their_mode),
         cmocka_unit_test(explanations_never_promise_less),
         cmocka_unit_test(the_bound_is_computing_or_the_longest_wait),
         cmocka_unit_test(the_bound_is_what_it_waits_for),
