@@ -63,7 +63,7 @@ static void begin(struct case_of_search *c, const struct ot_plan_request *reques
     c->out.forced = *request;
     check_ok(ot_plan_make(request, &c->out.plan));
     check_ok(ot_simulate_plan(request->chain, &c->out.plan, &c->costs, &c->out.prediction));
-    c->seen.n = 0;
+    c->seen = (struct ot_planner_seen){0};
     c->search = (struct ot_search){.given = &c->given,
                                    .costs = &c->costs,
                                    .out = &c->out,
@@ -232,13 +232,13 @@ static void a_try_needs_effort_and_a_gain(void **state) {
     assert_int_equal(ot_planner_make(&c.search, &other, INFINITY, &made), 0); /* it was tried */
     assert_true(is_near(all - c.search.effort, cost + 8 * c.fake.chain.n_slabs));
     for (int i = 0; i < 2; i++) {
-        c.seen.n = 0;
+        c.seen = (struct ot_planner_seen){0};
         int rc = ot_planner_make(&c.search, &other, seconds * (i ? 1.001 : 0.999), &made);
         assert_int_equal(rc, i);
         if (i)
             ot_plan_free(&made.plan);
     }
-    c.seen.n = 0;
+    c.seen = (struct ot_planner_seen){0};
     c.search.effort = 8 * c.fake.chain.n_slabs - 1;
     assert_int_equal(ot_planner_make(&c.search, &other, INFINITY, &made), 0);
     assert_int_equal(c.seen.n, 0);
@@ -261,11 +261,11 @@ static void a_try_takes_what_gains_enough(void **state) {
         const double after = made.prediction.step_seconds, gain = 1 - after / before;
         ot_plan_free(&made.plan);
         assert_true(gain > 0.01);
-        c.seen.n = 0;
+        c.seen = (struct ot_planner_seen){0};
         bool takes = i < 2;
         assert_int_equal(ot_planner_try(&c.search, &c.given, of_gain[i] * gain), takes);
         assert_true(is_near(c.out.prediction.step_seconds, takes ? after : before));
-        c.seen.n = 0;
+        c.seen = (struct ot_planner_seen){0};
         assert_int_equal(ot_planner_try(&c.search, &slow, 0), !takes && false);
         close_case(&c);
     }
@@ -301,7 +301,7 @@ static void the_fastest_start_comes_first(void **state) {
     assert_true(balanced);
     double best = starts.list[0].seconds;
     free(starts.list);
-    c.seen.n = 0;
+    c.seen = (struct ot_planner_seen){0};
     check_ok(ot_planner_find_starts(&c.search, 1, best / 2, &starts));
     assert_int_equal(starts.n, 0);
     free(starts.list);
