@@ -472,7 +472,7 @@ static int find_tiles(const struct ot_plan_request *rq, struct ot_candidate *c, 
     OT_TRY(rc = find_candidate(rq, c, plan, NULL));
     for (; in_slots && !rq->tile_params && tile / 2 >= least; tile /= 2)
         high++;
-    if (rc == 0 && high > 0 && !rq->is_trial) {
+    if (rc == 0 && high > 0) {
         OT_TRY(rc = try_tiles(rq, high, c, plan, NULL));
         while (rc > 0 && low < high) {
             int fits, middle = low + (high - low) / 2;

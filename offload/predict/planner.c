@@ -17,9 +17,9 @@ enum { FEWEST_TRIES = 8 };
 enum { SEEDS = 3 };
 /* Homes that are forced on starts. STREAM_ALL: the weights of all slabs are on the host. STREAM_NOTHING: they
  * are on the device. STATE_OFF: the optimizer state is on the host. BOUNDARIES_OFF: so are activations
- * between blocks. GRADS_ON_DISK: gradients are on nvme. Each is tried on VARIED_STARTS of the fastest
- * starts. */
-enum variant { STREAM_ALL, STREAM_NOTHING, STATE_OFF, BOUNDARIES_OFF, GRADS_ON_DISK, VARIANTS };
+ * between blocks. GRADS_ON_DISK: gradients are on nvme. BOTH_ON_DISK: so are activations between blocks. Each
+ * is tried on VARIED_STARTS of the fastest starts. */
+enum variant { STREAM_ALL, STREAM_NOTHING, STATE_OFF, BOUNDARIES_OFF, GRADS_ON_DISK, BOTH_ON_DISK, VARIANTS };
 enum { VARIED_STARTS = 24 };
 /* A start with a home forced may be slower by this factor than the fastest start: a climb may gain more. */
 static const double VARIANT_NEAR = 1.5;
@@ -96,6 +96,10 @@ static bool set_variant(const struct ot_plan_request *given, enum variant varian
     case GRADS_ON_DISK:
         request->grads = OT_HOME_NVME;
         return given->grads == OT_HOME_AUTO && given->budget_bytes[OT_TIER_NVME] > 0;
+    case BOTH_ON_DISK:
+        request->activations = request->grads = OT_HOME_NVME;
+        return given->activations == OT_HOME_AUTO && given->grads == OT_HOME_AUTO &&
+               given->budget_bytes[OT_TIER_NVME] > 0;
     case VARIANTS:
         break;
     }

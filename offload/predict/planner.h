@@ -11,10 +11,10 @@
  *
  * The search climbs from several plans, because a climb finds only plans that are near. It makes plans with
  * each number of rounds and each way to keep activations, and simulates those that may be fast. From the
- * fastest of each way, and from the fastest with one home forced, it changes one field at a time to nearby
- * values, until no change gains anything. Then it changes several fields of the best plan at random, then the
- * micro-batch, then tile sizes and shadows. The number of tries depends on the tasks of a step and never on
- * time: the same request and the same costs always give the same plan.
+ * fastest of each way, and from the fastest with a home forced (or two), it changes one field at a time to
+ * nearby values, until no change gains anything. Then it changes several fields of the best plan at random,
+ * then the micro-batch, then tile sizes and shadows. The number of tries depends on the tasks of a step and
+ * never on time: the same request and the same costs always give the same plan.
  *
  * Because the search is local, more memory or a faster machine can lead it to another plan, with a predicted
  * step that is longer by at most about OT_PLANNER_MARGIN.

@@ -20,8 +20,10 @@ struct cures {
 
 /* Returns whether the request has a plan. used (or NULL) gets the plan's bytes on each tier. */
 static bool fits(const struct ot_plan_request *request, size_t used[OT_TIER_COUNT]) {
+    struct ot_plan_request trial = *request;
     struct ot_plan plan;
-    if (ot_plan_make(request, &plan) < 0)
+    trial.is_trial = true; /* a shortage takes long to find, and is not needed */
+    if (ot_plan_make(&trial, &plan) < 0)
         return false;
     for (int t = 0; used && t < OT_TIER_COUNT; t++)
         used[t] = ot_ledger_total(&plan.ledger, (enum ot_tier)t);
@@ -216,14 +218,17 @@ static const char *tokens_option(int64_t tokens, char text[24]) {
  * until there is a plan, and bisects above it: nearly always, all counts below the largest one fit. */
 static int64_t most_that_fits(const struct cures *c, int64_t low, int64_t high,
                               void (*set)(const struct cures *, int64_t, struct ot_plan_request *)) {
-    int64_t fitting = high / 2;
+    int64_t fitting = high / 2 > low ? high / 2 : low;
     struct ot_plan_request less;
-    for (set(c, fitting, &less); fitting >= low && !fits(&less, NULL); set(c, fitting, &less)) {
-        high = fitting;
-        if ((fitting /= 2) < low)
+    if (low >= high)
+        return 0;
+    for (set(c, fitting, &less); !fits(&less, NULL); set(c, fitting, &less)) {
+        if (fitting == low)
             return 0;
+        high = fitting;
+        fitting = high / 2 > low ? high / 2 : low;
     }
-    while (fitting >= low && high - fitting > 1) {
+    while (high - fitting > 1) {
         int64_t middle = fitting + (high - fitting) / 2;
         set(c, middle, &less);
         if (fits(&less, NULL))
@@ -231,15 +236,12 @@ static int64_t most_that_fits(const struct cures *c, int64_t low, int64_t high,
         else
             high = middle;
     }
-    return fitting >= low ? fitting : 0;
+    return fitting;
 }
 
 static void set_step(const struct cures *c, int64_t sequences, struct ot_plan_request *less) {
     *less = *c->about->request;
     less->step_sequences = sequences;
-    less->is_trial = true;
-    if (less->micro_sequences > sequences)
-        less->step_sequences = less->micro_sequences; /* no smaller step has such micro-batches */
 }
 
 static void try_smaller_step(struct cures *c) {
@@ -267,12 +269,9 @@ static void set_rows(const struct cures *c, int64_t steps, struct ot_plan_reques
     const struct ot_plan_request *given = c->about->request;
     *less = *given;
     less->sequence_tokens = steps * row_step(given);
-    if (less->sequence_tokens <= 0)
-        less->sequence_tokens = 1;
     int64_t times = given->sequence_tokens / less->sequence_tokens;
     less->step_sequences *= given->train && times > 0 ? times : 1;
     less->micro_sequences *= times > 0 ? times : 1;
-    less->is_trial = true;
 }
 
 /* The tokens of the longest rows with which there is a plan; 0: none. */

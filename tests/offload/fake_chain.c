@@ -108,6 +108,16 @@ int count_resident(const struct ot_plan *plan) {
     return n;
 }
 
+struct ot_plan_request rank_alone(const struct ot_plan_request *rq, const struct ot_plan *plan) {
+    struct ot_plan_request one = *rq;
+    one.shard = (struct ot_shard){.ranks = 1};
+    one.step_sequences /= rq->shard.ranks;
+    for (int i = 0; i < plan->ledger.n; i++)
+        if (strcmp(plan->ledger.entries[i].name, "exchange slots") == 0)
+            one.budget_bytes[OT_TIER_GPU] -= plan->ledger.entries[i].bytes;
+    return one;
+}
+
 /* Sets the budgets that are not 0; with them there must be a plan. */
 static void check_enough(const struct ot_plan_request *refused, size_t gpu, size_t host, size_t nvme) {
     struct ot_plan_request rq = *refused;

@@ -31,6 +31,9 @@ void check_fits(const struct ot_plan_request *rq, const struct ot_plan *plan);
 /* True if the engine updates all tiles of the slab. */
 bool is_whole(const struct ot_slab_plan *slab, enum ot_tile_engine engine);
 int count_resident(const struct ot_plan *plan);
+/* The request of one rank alone: with the same budgets, its part of the step, and without the room that
+ * `plan` of the ranks takes for what they exchange. */
+struct ot_plan_request rank_alone(const struct ot_plan_request *rq, const struct ot_plan *plan);
 /* Makes a plan that keeps its budgets (true), or gets a refusal (false). A refusal must name the tier that is
  * short, and the budgets that its shortage names must be enough. */
 bool plan_or_cure(const struct ot_plan_request *rq, struct ot_plan *plan);

@@ -108,7 +108,8 @@ static uint64_t below(uint64_t number, uint64_t which, uint64_t n) {
     return (uint64_t)(ot_random_unit(number, 33, which) * (double)n);
 }
 
-void real_case_draw(uint64_t number, char line[REAL_CASE_BYTES]) {
+/* gpus: 0: one GPU, or sometimes two. */
+static void draw_case(uint64_t number, int gpus, char line[REAL_CASE_BYTES]) {
     static const char *const models[] = {"llama-7b",       "llama-13b",  "llama-3-8b", "mistral-7b",
                                          "tinyllama-1.1b", "qwen2.5-7b", "gemma-2-9b", "llama-2-70b"};
     static const char *const cards[] = {"t4",       "rtx3060", "rtx3080", "rtx3090", "rtx4060ti",
@@ -123,10 +124,19 @@ void real_case_draw(uint64_t number, char line[REAL_CASE_BYTES]) {
                                        "--state 8bit --master-weights none"};
     static const char *const nvme[] = {"", "", "", "--nvme 300G", "--nvme 2T"};
     int rams = 16 << below(number, 2, 5), tokens = 4 << below(number, 3, 6);
-    int gpus = below(number, 6, 5) > 3 ? 2 : 1;
+    if (gpus == 0)
+        gpus = below(number, 6, 5) > 3 ? 2 : 1;
     snprintf(line, REAL_CASE_BYTES, "--model %s --gpu %s --ram %dG --tokens-per-step %dk %s %s --gpus %d",
              models[below(number, 0, 8)], cards[below(number, 1, 13)], rams, tokens,
              ways[below(number, 4, 7)], nvme[below(number, 5, 5)], gpus);
+}
+
+void real_case_draw(uint64_t number, char line[REAL_CASE_BYTES]) {
+    draw_case(number, 0, line);
+}
+
+void real_case_draw_ranks(uint64_t number, char line[REAL_CASE_BYTES]) {
+    draw_case(number, 2 << below(number, 7, 3), line);
 }
 
 int real_case_open(const char *line, struct real_case *out) {

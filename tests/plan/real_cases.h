@@ -11,6 +11,8 @@ const char *real_case_line(int i);
 enum { REAL_CASE_BYTES = 256, REAL_CASE_NAME_BYTES = 80 };
 /* A random case. The same number gives the same case. */
 void real_case_draw(uint64_t number, char line[REAL_CASE_BYTES]);
+/* The same with 2, 4 or 8 GPUs in one host. */
+void real_case_draw_ranks(uint64_t number, char line[REAL_CASE_BYTES]);
 
 struct real_case {
     struct ot_options options;

@@ -1,7 +1,10 @@
-/* Sizes of buffers on a chain whose blocks and slabs all have different sizes. */
+/* Sizes of buffers on a chain whose blocks and slabs all have different sizes, and the functions that add
+ * buffers to a layout. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "offload/plan/layout.h"
+#include "offload/plan/layout_add.h"
 #include "offload/plan/part.h"
 #include "offload/store/store.h"
 #include "tests/support/check.h"
@@ -358,8 +361,126 @@ static void sizes_beyond_any_machine_are_refused(void **state) {
                 "no memory for a plan with 4194304 buffers of a kind");
 }
 
+/* ---- adding buffers ---- */
+
+/* Buffers of a tier lie one behind the other, at multiples of its alignment. No buffer follows an error. */
+static void buffers_follow_each_other(void **state) {
+    (void)state;
+    struct ot_layout l = {0};
+    struct ot_layout_maker mk = {.layout = &l};
+    assert_int_equal(ot_layout_add_row(&mk, OT_TIER_GPU, "a", 257, 7, 3), 0);
+    assert_int_equal(ot_layout_add(&mk, OT_TIER_HOST, "b", 4096, 5), 3);
+    assert_int_equal(ot_layout_add_row(&mk, OT_TIER_HOST, "none", 4096, 1, 0), OT_NO_BUFFER);
+    assert_int_equal(ot_layout_add_from(&mk, OT_TIER_HOST, "c", 9, 1, 2), 4);
+    assert_int_equal(ot_layout_add(&mk, OT_TIER_GPU, "d", 256, 1), 5);
+    static const size_t offsets[] = {0, 512, 1024, 0, 4096, 1536},
+                        reserved[] = {512, 512, 512, 4096, 4096, 256};
+    for (int i = 0; i < 6; i++) {
+        assert_int_equal(l.buffers[i].offset, offsets[i]);
+        assert_int_equal(l.buffers[i].reserved, reserved[i]);
+        assert_int_equal(l.buffers[i].first_param, i == 4 ? 9 : 0);
+    }
+    assert_int_equal(l.n_buffers, 6);
+    assert_int_equal(l.tier_bytes[OT_TIER_GPU], 1792);
+    assert_int_equal(l.tier_bytes[OT_TIER_HOST], 8192);
+    mk.rc = -OT_E_BUDGET;
+    assert_int_equal(ot_layout_add(&mk, OT_TIER_GPU, "late", 256, 1), OT_NO_BUFFER);
+    assert_int_equal(ot_layout_add_from(&mk, OT_TIER_GPU, "late", 9, 256, 1), OT_NO_BUFFER);
+    assert_int_equal(l.n_buffers, 6);
+    ot_layout_free(&l);
+}
+
+/* A row of extents has the bytes of all of them, and each extent is listed. One extent has `last` bytes. */
+static void rows_of_extents_are_listed(void **state) {
+    (void)state;
+    enum { ROWS = 400, SIDES = 3 };
+    struct ot_layout l = {0};
+    struct ot_layout_maker mk = {.layout = &l};
+    int extents = 0;
+    for (int row = 0; row < ROWS; row++) {
+        int n = row % 3, buffer = ot_layout_add_extents(&mk, "row", 8192, 4096, n, SIDES);
+        const struct ot_buffer *b = &l.buffers[buffer];
+        assert_int_equal(buffer, row);
+        assert_int_equal(b->bytes, n == 0 ? 0 : 8192 * (n - 1) + 4096);
+        assert_int_equal(b->reserved, b->bytes * SIDES);
+        assert_int_equal(b->n_tiles, n);
+        assert_int_equal(b->first_extent, extents);
+        for (int i = 0; i < n; i++) {
+            assert_int_equal(l.extent_bytes[extents + i], i == n - 1 ? 4096 : 8192);
+            assert_int_equal(l.extent_sides[extents + i], SIDES);
+        }
+        assert_int_equal(l.n_extents, extents += n);
+    }
+    ot_layout_free(&l);
+}
+
+/* Every slot of a list is listed, the first too, and those for holdings say so. */
+static void slots_are_listed(void **state) {
+    (void)state;
+    for (int n = 0; n <= 2; n++) {
+        struct ot_layout l = {0};
+        struct ot_layout_maker mk = {.layout = &l};
+        int *tiled = ot_layout_add_tiled(&mk, OT_TIER_GPU, "tiled", 256, 3, n);
+        int *held = ot_layout_add_held(&mk, OT_TIER_GPU, "held", 256, 4, n);
+        int *many = ot_layout_add_many(&mk, OT_TIER_GPU, "many", 256, n);
+        int *empty = ot_layout_new_indices(&mk, n);
+        check_ok(mk.rc);
+        assert_int_equal(l.n_buffers, 3 * n);
+        assert_true(!tiled == (n == 0) && !held == (n == 0) && !many == (n == 0) && !empty == (n == 0));
+        for (int i = 0; i < n; i++) {
+            assert_int_equal(tiled[i], i);
+            assert_int_equal(held[i], n + i);
+            assert_int_equal(many[i], 2 * n + i);
+            assert_int_equal(empty[i], OT_NO_BUFFER);
+            assert_int_equal(l.buffers[tiled[i]].first_param, 0);
+            assert_int_equal(l.buffers[held[i]].first_param, OT_HELD_PARAM);
+            assert_int_equal(l.buffers[tiled[i]].n_tiles, 3);
+            assert_int_equal(l.buffers[held[i]].n_tiles, 4);
+            assert_int_equal(l.buffers[many[i]].n_tiles, 1);
+        }
+        free(tiled);
+        free(held);
+        free(many);
+        free(empty);
+        ot_layout_free(&l);
+    }
+}
+
+/* A maker of sizes lists no buffer, and needs no memory for them. Its limits are those of every layout. */
+static void sizes_have_the_limits_of_layouts(void **state) {
+    (void)state;
+    enum { MOST_BUFFERS = 1 << 22 };
+    const size_t most = SIZE_MAX / 4 / OT_STORE_MAX_SIDES; /* of a buffer; on the device 16 do not fit */
+    struct ot_layout l = {0};
+    struct ot_ledger sizes = {0};
+    struct ot_layout_maker mk = {.layout = &l, .sizes = &sizes};
+    assert_int_equal(ot_layout_add_row(&mk, OT_TIER_HOST, "most", 1, 1, MOST_BUFFERS), OT_NO_BUFFER);
+    check_ok(mk.rc);
+    assert_int_equal(sizes.entries[0].bytes, (size_t)MOST_BUFFERS * 4096);
+    assert_int_equal(ot_layout_add(&mk, OT_TIER_HOST, "one more", 1, 1), OT_NO_BUFFER);
+    check_fails(mk.rc, OT_E_BUDGET, "no memory for the plan's 4194304 buffers");
+    for (int n = 15; n <= 16; n++) {
+        l = (struct ot_layout){0};
+        mk = (struct ot_layout_maker){.layout = &l, .sizes = &sizes};
+        ot_layout_add_row(&mk, OT_TIER_GPU, "large", most, 1, n);
+        assert_int_equal(mk.rc, n == 15 ? 0 : -OT_E_BUDGET);
+    }
+    l = (struct ot_layout){0};
+    mk = (struct ot_layout_maker){.layout = &l, .sizes = &sizes};
+    for (int i = 0; i < 3; i++) { /* a tier may pass the limit once, and takes nothing after that */
+        ot_layout_add_row(&mk, OT_TIER_GPU, "large", most, 1, 15);
+        assert_int_equal(mk.rc, i < 2 ? 0 : -OT_E_BUDGET);
+    }
+    assert_null(l.buffers);
+    assert_null(l.extent_bytes);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(buffers_follow_each_other),
+        cmocka_unit_test(rows_of_extents_are_listed),
+        cmocka_unit_test(slots_are_listed),
+        cmocka_unit_test(sizes_have_the_limits_of_layouts),
         cmocka_unit_test(workspace_is_the_largest_blocks),
         cmocka_unit_test(results_have_room),
         cmocka_unit_test(a_snapshot_has_room_for_a_tile_it_copies),
