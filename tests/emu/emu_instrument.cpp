@@ -20,7 +20,7 @@ static const bool is_enabled = [] {
 }();
 
 #define CHECK(access, at, bytes)                                                                             \
-    if (current && is_enabled)                                                                               \
+    if (is_enabled && current)                                                                               \
     check_instruction(access, at, bytes, __builtin_return_address(0))
 
 #define ACCESSES(bytes)                                                                                      \
