@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/data/chat_render_state.h"
 #include "src/tokenizer/tokenizer.h"
 

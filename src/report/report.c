@@ -16,7 +16,7 @@
 #include "src/session/collect.h"
 #include "src/session/rates_cache.h"
 #include "src/session/store.h"
-#include "src/session/team.h"
+#include "src/session/session_ranks.h"
 
 enum { LINE_BYTES = 512 };
 
@@ -475,7 +475,7 @@ int ot_report_record(const struct ot_report *r, struct ot_run_log *log) {
     ot_options_put_json(r->session->options, "options", w);
     ot_options_put_sources(r->session->options, "sources", w);
     record_machine(r->session, w);
-    ot_team_put_json(r->session, "ranks", w);
+    ot_session_ranks_put_json(r->session, "ranks", w);
     record_data(r, w);
     record_plan(r, w);
     ot_report_put_choice(r->choice, w);

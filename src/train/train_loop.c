@@ -12,7 +12,7 @@
 #include "src/base/units.h"
 #include "src/data/batch.h"
 #include "src/session/forecast_again.h"
-#include "src/session/team.h"
+#include "src/session/session_ranks.h"
 #include "src/train/progress.h"
 
 enum { IN_FLIGHT = 2 };
@@ -77,7 +77,7 @@ static bool stops(const struct loop *l) {
 static bool take_wish(struct loop *l, unsigned wish, bool wished) {
     if (!has_ranks(l))
         return wished;
-    if (wished && ot_team_speaks(l->of->session)) /* the clock of rank 0 counts */
+    if (wished && ot_is_rank0(l->of->session)) /* the clock of rank 0 counts */
         atomic_fetch_or(&l->of->wishes->bits, wish);
     bool found = l->found_wishes & wish;
     l->found_wishes &= ~wish;
@@ -138,7 +138,7 @@ static int record_step(struct loop *l, const struct flight *flight, const struct
                                     .skipped = result->skipped,
                                     .spike = result->spike};
     l->moved = moved;
-    if (!ot_team_speaks(l->of->session))
+    if (!ot_is_rank0(l->of->session))
         return 0;
     if (!l->of->session->options->quiet)
         ot_progress_show(&l->progress, &record, &l->calendar);
@@ -232,7 +232,7 @@ static int call_save_of_best(struct loop *l, double loss) {
     if (!l->of->saver || l->done == 0 || l->done == l->of->shape->lr.steps)
         return 0;
     int wants = ot_saver_wants_best(l->of->saver, loss);
-    OT_TRY(ot_team_choose(l->of->session, &wants));
+    OT_TRY(ot_session_ranks_choose(l->of->session, &wants));
     if (wants)
         l->save_at = l->done;
     return 0;
@@ -274,7 +274,7 @@ static int evaluate(struct loop *l) {
                                     .trained_tokens = result.trained_tokens,
                                     .rows = result.rows,
                                     .seconds = result.seconds};
-    OT_TRY(log_result(l, ot_team_speaks(s) ? ot_run_log_eval(l->of->log, &record) : 0));
+    OT_TRY(log_result(l, ot_is_rank0(s) ? ot_run_log_eval(l->of->log, &record) : 0));
     return call_save_of_best(l, result.loss);
 }
 
@@ -383,21 +383,21 @@ static int save_at_stop(struct loop *l) {
         return 0;
     OT_TRY(log_result(l, ot_saver_poll(saver, true)));
     int has = ot_saver_has(saver, l->done);
-    OT_TRY(ot_team_choose(s, &has));
+    OT_TRY(ot_session_ranks_choose(s, &has));
     if (has)
         return 0;
     int late = grace > 0 && ot_stop_seconds() + ot_saver_seconds(saver) > grace;
-    OT_TRY(ot_team_choose(s, &late));
+    OT_TRY(ot_session_ranks_choose(s, &late));
     l->out->out_of_time = late;
     if (late)
         return 0;
     l->fails_together = true;
-    OT_TRY(ot_team_agree(s, l->of->rescue->lock ? ot_rescue_restore_out(l->of->rescue) : 0));
+    OT_TRY(ot_session_ranks_agree(s, l->of->rescue->lock ? ot_rescue_restore_out(l->of->rescue) : 0));
     struct ot_checkpoint_record record = make_record(l);
     OT_TRY(log_result(l, ot_saver_begin(saver, &record, 0)));
     OT_TRY(log_result(l, ot_saver_poll(saver, true)));
     has = ot_saver_has(saver, l->done);
-    OT_TRY(ot_team_choose(s, &has));
+    OT_TRY(ot_session_ranks_choose(s, &has));
     return has ? 0 : ot_saver_failure(saver);
 }
 
@@ -415,7 +415,7 @@ static int save_at_stall(struct loop *l, int rc) {
             (void)ot_saver_wait(saver, limit);
     }
     rc = ot_error_load(&why);
-    bool tells = saver && l->done > 0 && ot_team_speaks(l->of->session);
+    bool tells = saver && l->done > 0 && ot_is_rank0(l->of->session);
     return tells ? ot_rescue_save(l->of->rescue, NULL, rc) : rc;
 }
 
@@ -442,7 +442,7 @@ static int save_at_failure(struct loop *l, int rc) {
     /* The other ranks may have no error, or another one, so they would not take part. */
     bool together = l->fails_together || rc == -OT_E_NUMERIC; /* all ranks have the same results of steps */
     if (has_ranks(l) && (!together || rc == -OT_E_COMM))
-        return ot_team_speaks(l->of->session) ? ot_rescue_save(l->of->rescue, NULL, rc) : rc;
+        return ot_is_rank0(l->of->session) ? ot_rescue_save(l->of->rescue, NULL, rc) : rc;
     if (rc == -OT_E_NUMERIC) {
         /* Lets a save that has already begun finish: its state predates the failure, so it is valid. */
         (void)ot_saver_poll(l->of->saver, true);
