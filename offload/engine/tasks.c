@@ -422,7 +422,7 @@ static bool changes_homes(enum ot_task_kind kind) {
 int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
     struct ot_engine *en = context;
     if (changes_homes(task->kind))
-        ot_snapshot_pass(en->snapshot, task->slab, task->span);
+        ot_snapshot_wait_copied(en->snapshot, task->slab, task->span);
     switch (task->kind) {
     case OT_TASK_SCALE_IN:
         scale_in(en, task, lane);

@@ -27,7 +27,7 @@
 #include "src/session/session_ranks.h"
 #include "src/saving/finished.h"
 #include "src/saving/out_name.h"
-#include "src/saving/places.h"
+#include "src/saving/out_sharing.h"
 #include "src/saving/resume.h"
 #include "src/saving/disk_reserve.h"
 #include "src/saving/result.h"
@@ -40,12 +40,12 @@ struct train {
     struct ot_settings settings;
     struct ot_world *world; /* NULL: one rank */
     struct ot_session session;
-    struct ot_wishes wishes;
+    struct ot_stop_save_requests requests;
     struct ot_rows rows;
     struct ot_run_shape shape;
     struct ot_step_choice choice; /* of --tokens-per-step auto */
     struct ot_result result;
-    struct ot_places places;
+    struct ot_out_sharing sharing;
     struct ot_out_lock *lock; /* lock of OUT; NULL with --no-save and --dry-run, or if another rank leads */
     struct ot_report report;
     struct ot_run_times times; /* predicted times of the work besides steps */
@@ -181,7 +181,7 @@ static int prepare(struct train *t) {
                                    .times = &t->times,
                                    .choice = &t->choice,
                                    .resumed = t->resume.record,
-                                   .has_places = t->places.hosts != NULL};
+                                   .has_places = t->sharing.hosts != NULL};
     if (writes_out(t)) {
         OT_TRY(ot_result_open(s, o->out, t->lock, &t->result));
         t->report.out = o->out;
@@ -273,7 +273,7 @@ static struct ot_saver_config saver_config(struct train *t) {
                                     .steps_per_epoch = t->shape.steps_per_epoch,
                                     .model_bytes = t->result.bytes,
                                     .evaluates = t->rows.eval != NULL,
-                                    .places = &t->places,
+                                    .sharing = &t->sharing,
                                     .step = record ? record->progress.step : 0,
                                     .is_rated = record && !isnan(ot_checkpoint_record_eval(record)),
                                     .resumed = record ? ot_checkpoint_dir(t->resume.checkpoint) : NULL,
@@ -286,7 +286,7 @@ static int open_saver(struct train *t) {
     t->rescue = (struct ot_rescue){.saver = t->saver,
                                    .session = &t->session,
                                    .options = t->session.options,
-                                   .only_in_out = t->places.is_local,
+                                   .only_in_out = t->sharing.is_local,
                                    .lock = t->lock};
     return 0;
 }
@@ -309,7 +309,7 @@ static int open_out(struct train *t) {
 static int join_out(struct train *t) {
     if (t->session.options->no_save)
         return 0;
-    return t->places.leads ? open_out(t) : open_saver(t);
+    return t->sharing.leads ? open_out(t) : open_saver(t);
 }
 
 /* Checks that OUT can be written and has the space, before any long work. */
@@ -330,8 +330,8 @@ static int start(struct train *t) {
                                             .clip = (float)o->clip,
                                             .seed = (uint64_t)o->seed};
     s->restored = t->resume.checkpoint;
-    s->wishes = ot_wishes_tell;
-    s->wishes_context = &t->wishes;
+    s->wishes = ot_stop_save_requests_tell;
+    s->wishes_context = &t->requests;
     int rc = ot_session_start(s, &optimizer);
     if (rc < 0)
         return s->restored ? ot_resume_advise(&t->resume, rc) : rc;
@@ -366,7 +366,7 @@ static int serve_model(struct train *t, const struct ot_checkpoint_record *end, 
     OT_TRY(ot_collect_serve(&t->session, &saved));
     if (!saved)
         return interrupted ? ot_collect_fail() : ot_rescue_save(&t->rescue, end, ot_collect_fail());
-    return t->places.leads && !interrupted ? ot_saver_complete(t->saver) : 0;
+    return t->sharing.leads && !interrupted ? ot_saver_complete(t->saver) : 0;
 }
 
 /* Saves the result of the run. A finished run saves the model. A stopped run has already saved a checkpoint.
@@ -402,8 +402,8 @@ static int run(struct train *t) {
                                  .identity = &t->identity,
                                  .saver = t->saver,
                                  .rescue = &t->rescue,
-                                 .hosts = ot_plan_is_sharded(&s->plan) ? t->places.hosts : NULL,
-                                 .wishes = &t->wishes,
+                                 .hosts = ot_plan_is_sharded(&s->plan) ? t->sharing.hosts : NULL,
+                                 .requests = &t->requests,
                                  .resume = t->resume.record};
     if (s->options->grace > 0)
         ot_stop_set_grace(s->options->grace);
@@ -457,12 +457,12 @@ static int find_checkpoint(struct train *t) {
     if (!options->no_save &&
         snprintf(t->checkpoints, sizeof t->checkpoints, "%s/checkpoints", options->out) >= PATH_MAX)
         return ot_fail(OT_E_USAGE, "--out %s: the path is too long", options->out);
-    OT_TRY(ot_places_find(options, t->world, &t->places));
-    if (!options->no_save && !options->dry_run && t->places.leads) {
+    OT_TRY(ot_out_sharing_find(options, t->world, &t->sharing));
+    if (!options->no_save && !options->dry_run && t->sharing.leads) {
         OT_TRY(ot_out_lock_await(options->out, &t->lock));
         OT_TRY(ot_out_dir_settle(options->out, NULL, t->lock));
     }
-    OT_TRY(ot_resume_find_together(options, !options->dry_run, t->world, &t->places, &t->resume));
+    OT_TRY(ot_resume_find_together(options, !options->dry_run, t->world, &t->sharing, &t->resume));
     if (options->dry_run && ot_resume_is_finished(&t->resume))
         OT_TRY(check_finished(t));
     return ot_resume_take_over(&t->resume, &t->settings);
@@ -556,7 +556,7 @@ int ot_command_train(const struct ot_options *options) {
     ot_world_close(t->world);
     ot_resume_close(&t->resume);
     ot_out_lock_close(t->lock);
-    ot_places_free(&t->places);
+    ot_out_sharing_free(&t->sharing);
     free(t);
     return ot_error_load(&why);
 }

@@ -20,7 +20,7 @@
 #include "src/checkpoint/catalog.h"
 #include "src/checkpoint/writer.h"
 #include "src/saving/disk_reserve.h"
-#include "src/saving/places.h"
+#include "src/saving/out_sharing.h"
 #include "src/session/session_ranks.h"
 
 /* A paced checkpoint is copied during this share of a step: forward and backward. Updates come afterwards and
@@ -145,8 +145,8 @@ int ot_saver_open(const struct ot_saver_config *config, struct ot_saver **out) {
         return ot_fail(OT_E_BUDGET, "no memory for checkpoints");
     sv->config = *config;
     sv->is_rank0 = ot_is_rank0(config->session);
-    sv->leads = config->places->leads;
-    sv->is_local = config->places->is_local;
+    sv->leads = config->sharing->leads;
+    sv->is_local = config->sharing->is_local;
     sv->writes = sv->leads || ot_plan_is_sharded(&config->session->plan);
     sv->last_step = config->step > 0 ? config->step : -1;
     sv->last_is_rated = config->is_rated;

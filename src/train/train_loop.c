@@ -50,39 +50,39 @@ struct loop {
     double step_seconds;         /* of the last step */
     int64_t filled_from;         /* the step after which the engine was last drained */
     struct ot_store_usage moved; /* total up to the last step */
-    unsigned found_wishes;       /* of all ranks, from the results of steps; not acted on yet */
+    unsigned found_requests;     /* of all ranks, from the results of steps; not acted on yet */
     struct ot_error log_error;   /* the log could not be written: all save and stop, then it is returned */
     bool log_is_told;            /* log_error ends the run, and everything is saved */
     bool fails_together;         /* all ranks have the error that ends the run, at the same step */
     bool others_save;            /* a rank was still saving in the last step, or no step has said so yet */
 };
 
-/* WISH_WAIT: this rank has not yet written its parts of the checkpoint under way. */
-enum { WISH_STOP = 1, WISH_EVAL = 2, WISH_SAVE = 4, WISH_WAIT = 8 };
+/* ASKS_WAIT: this rank has not yet written its parts of the checkpoint under way. */
+enum { ASKS_STOP = 1, ASKS_EVAL = 2, ASKS_SAVE = 4, ASKS_WAIT = 8 };
 
 static bool has_ranks(const struct loop *l) {
     return l->of->session->comm != NULL;
 }
 
-unsigned ot_wishes_tell(void *wishes) {
-    return atomic_load(&((struct ot_wishes *)wishes)->bits) | (ot_stop_requested() ? WISH_STOP : 0);
+unsigned ot_stop_save_requests_tell(void *own) {
+    return atomic_load(&((struct ot_stop_save_requests *)own)->bits) | (ot_stop_requested() ? ASKS_STOP : 0);
 }
 
 /* True if the run is to stop. One rank need not wait for a step to know. */
 static bool stops(const struct loop *l) {
-    return has_ranks(l) ? l->found_wishes & WISH_STOP : ot_stop_requested();
+    return has_ranks(l) ? l->found_requests & ASKS_STOP : ot_stop_requested();
 }
 
-/* True once after all ranks have found the wish. With one rank: if it is wished. */
-static bool take_wish(struct loop *l, unsigned wish, bool wished) {
+/* True once after all ranks have found the request. With one rank: if it is asked. */
+static bool take_request(struct loop *l, unsigned request, bool asked) {
     if (!has_ranks(l))
-        return wished;
-    if (wished && ot_is_rank0(l->of->session)) /* the clock of rank 0 counts */
-        atomic_fetch_or(&l->of->wishes->bits, wish);
-    bool found = l->found_wishes & wish;
-    l->found_wishes &= ~wish;
+        return asked;
+    if (asked && ot_is_rank0(l->of->session)) /* the clock of rank 0 counts */
+        atomic_fetch_or(&l->of->requests->bits, request);
+    bool found = l->found_requests & request;
+    l->found_requests &= ~request;
     if (found)
-        atomic_fetch_and(&l->of->wishes->bits, ~wish);
+        atomic_fetch_and(&l->of->requests->bits, ~request);
     return found;
 }
 
@@ -93,7 +93,7 @@ static int log_result(struct loop *l, int rc) {
         return rc;
     if (l->log_error.code == 0)
         ot_error_save(&l->log_error, rc);
-    atomic_fetch_or(&l->of->wishes->bits, WISH_STOP);
+    atomic_fetch_or(&l->of->requests->bits, ASKS_STOP);
     return 0;
 }
 
@@ -196,11 +196,11 @@ static void count_step(struct loop *l, const struct flight *flight, const struct
 static int finish_step(struct loop *l) {
     struct ot_step_result result;
     OT_TRY(ot_engine_result(l->of->session->engine, &result));
-    l->found_wishes |= result.wishes & ~WISH_WAIT;
-    l->others_save = result.wishes & WISH_WAIT;
+    l->found_requests |= result.wishes & ~ASKS_WAIT;
+    l->others_save = result.wishes & ASKS_WAIT;
     if (result.skipped == OT_SKIP_GIVEN_UP) {
         l->others_save = true; /* nobody has said anything */
-        l->found_wishes |= WISH_STOP;
+        l->found_requests |= ASKS_STOP;
         return drop_steps(l);
     }
     const struct flight *flight = &l->flights[l->done % IN_FLIGHT];
@@ -217,7 +217,7 @@ static void call_eval_by_time(struct loop *l) {
     double seconds = l->of->session->options->eval_every.seconds;
     bool due = l->of->rows->eval && seconds > 0 && ot_clock_seconds() - l->last_eval >= seconds &&
                l->eval_at > l->submitted;
-    if (take_wish(l, WISH_EVAL, due) && l->eval_at > l->submitted)
+    if (take_request(l, ASKS_EVAL, due) && l->eval_at > l->submitted)
         l->eval_at = l->submitted;
 }
 
@@ -251,7 +251,7 @@ static int evaluate(struct loop *l) {
     OT_TRY(ot_engine_drain(s->engine));
     OT_TRY(ot_evaluate(s->engine, &evaluation, &result));
     if (result.stopped) {
-        l->found_wishes |= WISH_STOP;
+        l->found_requests |= ASKS_STOP;
         return 0;
     }
     bool best = is_best(l, result.loss);
@@ -346,7 +346,7 @@ static int64_t next_save_step(const struct loop *l) {
 
 static void call_save_by_time(struct loop *l) {
     bool due = l->of->saver && ot_saver_is_due(l->of->saver) && l->save_at > l->submitted;
-    if (take_wish(l, WISH_SAVE, due) && l->save_at > l->submitted)
+    if (take_request(l, ASKS_SAVE, due) && l->save_at > l->submitted)
         l->save_at = l->submitted;
 }
 
@@ -355,7 +355,7 @@ static int save(struct loop *l) {
     OT_TRY(ot_engine_drain(l->of->session->engine));
     struct ot_checkpoint_record record = make_record(l);
     if (has_ranks(l))
-        atomic_fetch_or(&l->of->wishes->bits, WISH_WAIT);
+        atomic_fetch_or(&l->of->requests->bits, ASKS_WAIT);
     l->others_save = true;
     return log_result(l, ot_saver_begin(l->of->saver, &record, l->step_seconds));
 }
@@ -369,7 +369,7 @@ static int poll_saver(struct loop *l) {
     if (!has_ranks(l))
         return ot_saver_poll(saver, false);
     if (!ot_saver_is_busy(saver))
-        atomic_fetch_and(&l->of->wishes->bits, ~(unsigned)WISH_WAIT);
+        atomic_fetch_and(&l->of->requests->bits, ~(unsigned)ASKS_WAIT);
     return ot_saver_is_under_way(saver) && !l->others_save ? log_result(l, ot_saver_poll(saver, true)) : 0;
 }
 
