@@ -246,8 +246,8 @@ static struct ot_adamw span_update(const struct ot_engine *en, const struct ot_t
                              .n = task->span.n,
                              .step = step,
                              .weight = weight,
-                             .low = dtype == OT_BF16 ? arrays[OT_PART_REST] : NULL,
-                             .master = dtype == OT_F16 ? arrays[OT_PART_REST] : NULL,
+                             .low = dtype == OT_BF16 ? arrays[OT_PART_MASTER_REST] : NULL,
+                             .master = dtype == OT_F16 ? arrays[OT_PART_MASTER_REST] : NULL,
                              .m = arrays[OT_PART_M],
                              .v = arrays[OT_PART_V],
                              .scales = arrays[OT_PART_SCALES],
@@ -359,7 +359,7 @@ static void move_frame(const struct tile_work *work, const struct ot_adamw *chun
     void *const arrays[OT_PART_ARRAYS] = {
         [OT_PART_M] = chunk->m,
         [OT_PART_V] = chunk->v,
-        [OT_PART_REST] = chunk->low ? (void *)chunk->low : (void *)chunk->master,
+        [OT_PART_MASTER_REST] = chunk->low ? (void *)chunk->low : (void *)chunk->master,
         [OT_PART_SCALES] = chunk->scales,
         [OT_PART_WEIGHTS] = chunk->weight,
     };

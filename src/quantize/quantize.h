@@ -19,7 +19,7 @@
 #ifndef OT_QUANTIZE_QUANTIZE_H
 #define OT_QUANTIZE_QUANTIZE_H
 
-#include "src/files/pack.h"
+#include "src/files/quant_encode.h"
 #include "src/quantize/batches.h"
 #include "src/quantize/layer.h"
 #include "src/quantize/stages.h"

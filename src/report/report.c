@@ -116,12 +116,12 @@ static void print_notes(const struct ot_session *s, const struct ot_data_stats *
         ot_log(OT_LOG_INFO,
                "note    in %lld rows the answer begins inside the prompt's last token, which is not trained",
                (long long)stats->straddling);
-    if (stats->untold_turns)
+    if (stats->untrainable_turns)
         ot_log(OT_LOG_INFO,
                "note    %lld assistant turns in %lld rows do not train, the first on line %lld: the chat "
                "template writes them in another way once later turns follow",
-               (long long)stats->untold_turns, (long long)stats->untold_rows,
-               (long long)stats->first_untold_line);
+               (long long)stats->untrainable_turns, (long long)stats->untrainable_rows,
+               (long long)stats->first_untrainable_line);
     if (stats->left_out)
         ot_log(OT_LOG_INFO,
                "note    in %lld rows the chat template leaves out a text of a turn, or changes it, the first "

@@ -38,7 +38,7 @@ struct loop {
     struct ot_run_calendar calendar;
     struct ot_progress progress;
     struct flight flights[IN_FLIGHT];
-    struct ot_guard guard;
+    struct ot_loss_guard guard;
     struct ot_forecast_again again;
     int64_t submitted, done;
     int64_t eval_at; /* the loop evaluates after this step, and submits no later step before that */
@@ -177,13 +177,13 @@ static int drop_steps(struct loop *l) {
 static int give_up(struct loop *l, const struct flight *flight, const struct ot_step_result *result) {
     struct ot_step_result behind;
     struct ot_step_batch batch;
-    struct ot_guard_step step = {result, &batch, l->of->session->options->micro_batch};
+    struct ot_loss_guard_step step = {result, &batch, l->of->session->options->micro_batch};
     if (l->done < l->submitted)
         OT_TRY(ot_engine_result(l->of->session->engine, &behind));
     OT_TRY(ot_engine_drain(l->of->session->engine));
     OT_TRY(ot_batcher_seek(l->batcher, flight->position));
     ot_batcher_next(l->batcher, &batch);
-    return ot_guard_explain(&l->guard, l->of->session, l->of->rows, &step);
+    return ot_loss_guard_explain(&l->guard, l->of->session, l->of->rows, &step);
 }
 
 static void count_step(struct loop *l, const struct flight *flight, const struct ot_step_result *result) {
@@ -207,7 +207,7 @@ static int finish_step(struct loop *l) {
     count_step(l, flight, &result);
     time_step(l, flight, &result);
     OT_TRY(log_result(l, record_step(l, flight, &result)));
-    return ot_guard_add(&l->guard, &result) ? give_up(l, flight, &result) : 0;
+    return ot_loss_guard_add(&l->guard, &result) ? give_up(l, flight, &result) : 0;
 }
 
 /* ---- evaluation ---- */
@@ -562,7 +562,7 @@ int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out,
     l.calendar = (struct ot_run_calendar){o, of->shape, of->rows->eval != NULL, of->saver != NULL};
     ot_progress_open(&l.progress, of->shape->lr.steps, o->log_every, ot_log_is_terminal(), of->times);
     OT_TRY_GOTO(enter(&l), rc, out);
-    l.guard = (struct ot_guard){.most = o->max_skips, .counts = &out->counts};
+    l.guard = (struct ot_loss_guard){.most = o->max_skips, .counts = &out->counts};
     l.eval_at = ot_calendar_next_eval(&l.calendar, l.done);
     if (l.save_at < 0)
         l.save_at = next_save_step(&l);
