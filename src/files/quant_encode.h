@@ -14,7 +14,7 @@
 #ifndef OT_FILES_QUANT_ENCODE_H
 #define OT_FILES_QUANT_ENCODE_H
 
-#include "models/inputs.h"
+#include "models/linear_inputs.h"
 #include "src/files/quant_decode.h"
 
 struct ot_json_writer;

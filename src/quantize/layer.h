@@ -9,7 +9,7 @@
 #ifndef OT_QUANTIZE_LAYER_H
 #define OT_QUANTIZE_LAYER_H
 
-#include "models/inputs.h"
+#include "models/linear_inputs.h"
 #include "src/files/quant_encode.h"
 #include "src/quantize/gptq.h"
 
