@@ -48,9 +48,10 @@
  *            code; 6 if it is more. The sign is that of x, also for zeros
  *     x    = (the code's number) 2^(s - 127)                           exact, also where it is subnormal
  *
- * s and codes are those of the specification (section 6.3) and of torchao 0.18 (to_mx, FLOOR), except where
- * s is 0: torchao multiplies by 2^126 there, and not by 2^127. A decoded number of 2^128 or more is infinite.
- * Encoding makes no s above 252 and so no such number; readers of files refuse them (src/files/packed.h).
+ * s and codes are those of the specification (section 6.3) and of torchao 0.18 (to_mx, FLOOR), except where s
+ * is 0: torchao multiplies by 2^126 there, and not by 2^127. A decoded number of 2^128 or more is infinite.
+ * Encoding makes no s above 252 and so no such number; readers of files refuse them
+ * (src/files/quant_decode.h).
  *
  * DECODED MXFP4 IS KEPT. Blocks of a file may have another s than encoding their numbers makes: the largest
  * magnitude of a block may be less than 4. Encoding then lowers s by 1 (2 and 3), 2 (1 and 1.5) or 3 (0.5),

@@ -5,7 +5,7 @@
 #ifndef OT_MODELS_LAYER_H
 #define OT_MODELS_LAYER_H
 
-#include "models/inputs.h"
+#include "models/linear_inputs.h"
 #include "models/layer_memory.h"
 #include "models/linear.h"
 

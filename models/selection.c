@@ -7,7 +7,7 @@
 
 #include "offload/block.h"
 #include "src/base/error.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 
 /* One pattern of a list: not terminated. */
 struct pattern {

@@ -1,5 +1,5 @@
-/* Declarations that the op_*.c files share. These files are parts of one translation unit, ops_table.c, which
- * is compiled once for each instruction set (kernels/cpu/meson.build). So everything in them is static.
+/* Declarations that the op_*.inc files share. These files are parts of one translation unit, ops_table.c,
+ * which is compiled once for each instruction set (kernels/cpu/meson.build). So everything in them is static.
  *
  * An op has three layers. The entry in ot_ops pushes a command. run_*, on the lane's thread, chooses chunks
  * and runs the pool. The chunk function, on a pool thread, does the arithmetic. Chunk borders depend on the

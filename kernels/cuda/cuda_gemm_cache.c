@@ -7,7 +7,7 @@
 #include "src/base/cache_file.h"
 #include "src/base/error.h"
 #include "src/base/minmax.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 
 static const char magic[8] = "OTGEMM2\n";
 enum {

@@ -9,7 +9,7 @@
 #include "src/base/cache_file.h"
 #include "src/base/crc32.h"
 #include "src/base/error.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/base/utf8.h"
 
 static const char letters[] = {OT_GUARD_UNKNOWN, OT_GUARD_TRUSTED,    OT_GUARD_DISTRUSTED,

@@ -2,7 +2,7 @@
  * type. It has the bits of the cpu device's op, because gradient clipping must not depend on where the
  * gradients were summed.
  *
- * That fixes the order (kernels/cpu/op_sums.c). An array is cut into chunks of 65536 elements. In a chunk
+ * That fixes the order (kernels/cpu/op_sums.inc). An array is cut into chunks of 65536 elements. In a chunk
  * sixteen sums run side by side: sum l adds the elements l, l + 16, l + 32, ... Then sums l and l + 8 are
  * added, then these eight in order, and then the chunks in order.
  *

@@ -6,7 +6,7 @@
 
 #include "offload/comm/comm_state.h"
 #include "src/base/minmax.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 
 /* The most bytes of a differing text, and the most texts, that the sentence shows. */
 enum { SHOWN_BYTES = 100, SHOWN_BEFORE = 20, MOST_TEXTS = 4 };

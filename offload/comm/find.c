@@ -9,7 +9,7 @@
 
 #include "offload/comm/comm_state.h"
 #include "offload/comm/tcp.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 
 static const struct ot_comm_v1 *const built_in[] = {&ot_comm_self, &ot_comm_tcp};
 

@@ -236,7 +236,7 @@ int ot_engine_get_encoded(struct ot_engine *engine, int slab, int64_t first, int
  * All ranks call it with the same kind and slab. values: [n_params] on the host; NULL except on rank 0.
  * Errors: OT_E_COMM; OT_E_BUDGET; as ot_engine_get. After an error the other ranks still wait, so the caller
  * breaks the communicator. */
-int ot_engine_collect(struct ot_engine *engine, enum ot_slab_kind kind, int slab, float *values);
+int ot_engine_gather_to_rank0(struct ot_engine *engine, enum ot_slab_kind kind, int slab, float *values);
 /* The accumulated gradient of the last step, fp32, before clipping (test seam; needs plan.keep_grads). */
 int ot_engine_get_grad(struct ot_engine *engine, int slab, int64_t first, int64_t n, float *values);
 

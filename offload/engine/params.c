@@ -227,11 +227,11 @@ static int put_rest(struct ot_engine *en, const struct ot_part *part, struct ot_
     if (en->chain.dtype == OT_F32 || en->chain.masters == OT_MASTERS_NONE)
         return 0;
     if (values)
-        return move_state(en, OT_PART_REST, part->slab, range.first, range.n, from_host(values));
+        return move_state(en, OT_PART_MASTER_REST, part->slab, range.first, range.n, from_host(values));
     int16_t *zeros = calloc((size_t)range.n, sizeof *zeros);
     if (!zeros)
         return ot_fail(OT_E_BUDGET, "no memory for %lld parameters", (long long)range.n);
-    int rc = move_state(en, OT_PART_REST, part->slab, range.first, range.n, from_host(zeros));
+    int rc = move_state(en, OT_PART_MASTER_REST, part->slab, range.first, range.n, from_host(zeros));
     free(zeros);
     return rc;
 }
@@ -280,7 +280,7 @@ static int move_split(struct ot_engine *en, int slab, int64_t first, int64_t n, 
         ot_split_f32(from[i], &high[i], &low[i]);
     OT_TRY_GOTO(move_weights(en, slab, first, n, host_with(host, high)), rc, out);
     if (has_state(en, slab) && en->chain.masters == OT_MASTERS_F32)
-        OT_TRY_GOTO(move_state(en, OT_PART_REST, slab, first, n, host_with(host, low)), rc, out);
+        OT_TRY_GOTO(move_state(en, OT_PART_MASTER_REST, slab, first, n, host_with(host, low)), rc, out);
     for (int64_t i = 0; to && i < n; i++)
         to[i] = ot_join_f32(high[i], low[i]);
 out:
@@ -296,7 +296,7 @@ static int move_rounded(struct ot_engine *en, int slab, int64_t first, int64_t n
     float *to = host.to;
     int rc = 0;
     if (has_state(en, slab))
-        OT_TRY(move_state(en, OT_PART_REST, slab, first, n, host));
+        OT_TRY(move_state(en, OT_PART_MASTER_REST, slab, first, n, host));
     if (has_state(en, slab) && to)
         return 0;
     uint16_t *half = calloc((size_t)n, sizeof *half);
@@ -402,7 +402,7 @@ int ot_engine_put(struct ot_engine *en, const struct ot_part *part, const void *
     else if (state)
         OT_TRY(put_converted(en, part, held, moments));
     if (state)
-        OT_TRY(put_rest(en, part, held, arrays[OT_PART_REST]));
+        OT_TRY(put_rest(en, part, held, arrays[OT_PART_MASTER_REST]));
     if (!part->has_weights)
         return 0;
     return move_weights(en, part->slab, held.first, held.n, from_host(arrays[OT_PART_WEIGHTS]));

@@ -89,7 +89,7 @@ void ot_engine_run_shadow(struct ot_engine *en, const struct ot_task *task, int6
     struct ot_engine_shadows *shadows = &en->shadows;
     struct ot_engine_shadow *shadow = shadow_of(en, task);
     if (shadows->decided == step || !is_probably_below(en, task, step) ||
-        !ot_snapshot_has_passed(en->snapshot, task->slab, task->span))
+        !ot_snapshot_is_copied(en->snapshot, task->slab, task->span))
         return;
     pthread_mutex_lock(&shadows->mutex);
     if (!shadows->closed) {

@@ -124,7 +124,7 @@ void ot_snapshot_close(struct ot_snapshot *sn) {
 
 /* ---- the gate ---- */
 
-void ot_snapshot_pass(struct ot_snapshot *sn, int slab, struct ot_tile_span span) {
+void ot_snapshot_wait_copied(struct ot_snapshot *sn, int slab, struct ot_tile_span span) {
     if (!sn || !atomic_load(&sn->gates_closed))
         return;
     int first = sn->first_tile[slab] + span.first_tile;
@@ -142,15 +142,15 @@ void ot_snapshot_pass(struct ot_snapshot *sn, int slab, struct ot_tile_span span
     pthread_mutex_unlock(&sn->mutex);
 }
 
-bool ot_snapshot_has_passed(struct ot_snapshot *sn, int slab, struct ot_tile_span span) {
+bool ot_snapshot_is_copied(struct ot_snapshot *sn, int slab, struct ot_tile_span span) {
     if (!sn || !atomic_load(&sn->gates_closed))
         return true;
-    bool passed = true;
+    bool copied = true;
     pthread_mutex_lock(&sn->mutex);
     for (int t = span.first_tile; t < span.first_tile + span.n_tiles; t++)
-        passed = passed && sn->taken[sn->first_tile[slab] + t];
+        copied = copied && sn->taken[sn->first_tile[slab] + t];
     pthread_mutex_unlock(&sn->mutex);
-    return passed;
+    return copied;
 }
 
 /* ---- the thread ---- */

@@ -63,7 +63,8 @@ struct ot_pins; /* the pins of the extents that a finished snapshot refers to */
 /* Opens a snapshot object, once for the engine's life. The caller must close *out also after an error.
  * Errors: OT_E_BUDGET, OT_E_DEVICE. */
 int ot_snapshot_open(const struct ot_snapshot_source *source, struct ot_snapshot **out);
-/* Frees it. No snapshot may be under way, and no task may call ot_snapshot_pass any more. NULL is fine. */
+/* Frees it. No snapshot may be under way, and no task may call ot_snapshot_wait_copied any more. NULL is
+ * fine. */
 void ot_snapshot_close(struct ot_snapshot *snapshot);
 /* Begins a snapshot. The source is at rest, and no other snapshot is under way. Errors: OT_E_BUDGET, OT_E_IO
  * (no thread). */
@@ -79,9 +80,9 @@ int ot_snapshot_finish(struct ot_snapshot *snapshot, struct ot_pins **pins);
 void ot_snapshot_cancel(struct ot_snapshot *snapshot);
 /* Called by a task before it changes these tiles at home: waits until a snapshot that is under way has copied
  * them. NULL is fine. Any thread. */
-void ot_snapshot_pass(struct ot_snapshot *snapshot, int slab, struct ot_tile_span span);
-/* Returns whether ot_snapshot_pass would return at once. NULL is fine. Any thread. */
-bool ot_snapshot_has_passed(struct ot_snapshot *snapshot, int slab, struct ot_tile_span span);
+void ot_snapshot_wait_copied(struct ot_snapshot *snapshot, int slab, struct ot_tile_span span);
+/* Returns whether ot_snapshot_wait_copied would return at once. NULL is fine. Any thread. */
+bool ot_snapshot_is_copied(struct ot_snapshot *snapshot, int slab, struct ot_tile_span span);
 
 /* Unpins the extents and frees `pins`; NULL is fine. */
 void ot_pins_release(struct ot_store *store, struct ot_pins *pins);

@@ -246,8 +246,8 @@ static struct ot_adamw span_update(const struct ot_engine *en, const struct ot_t
                              .n = task->span.n,
                              .step = step,
                              .weight = weight,
-                             .low = dtype == OT_BF16 ? arrays[OT_PART_REST] : NULL,
-                             .master = dtype == OT_F16 ? arrays[OT_PART_REST] : NULL,
+                             .low = dtype == OT_BF16 ? arrays[OT_PART_MASTER_REST] : NULL,
+                             .master = dtype == OT_F16 ? arrays[OT_PART_MASTER_REST] : NULL,
                              .m = arrays[OT_PART_M],
                              .v = arrays[OT_PART_V],
                              .scales = arrays[OT_PART_SCALES],
@@ -359,7 +359,7 @@ static void move_frame(const struct tile_work *work, const struct ot_adamw *chun
     void *const arrays[OT_PART_ARRAYS] = {
         [OT_PART_M] = chunk->m,
         [OT_PART_V] = chunk->v,
-        [OT_PART_REST] = chunk->low ? (void *)chunk->low : (void *)chunk->master,
+        [OT_PART_MASTER_REST] = chunk->low ? (void *)chunk->low : (void *)chunk->master,
         [OT_PART_SCALES] = chunk->scales,
         [OT_PART_WEIGHTS] = chunk->weight,
     };
@@ -422,7 +422,7 @@ static bool changes_homes(enum ot_task_kind kind) {
 int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
     struct ot_engine *en = context;
     if (changes_homes(task->kind))
-        ot_snapshot_pass(en->snapshot, task->slab, task->span);
+        ot_snapshot_wait_copied(en->snapshot, task->slab, task->span);
     switch (task->kind) {
     case OT_TASK_SCALE_IN:
         scale_in(en, task, lane);

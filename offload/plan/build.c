@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "offload/plan/candidate.h"
+#include "offload/plan/build.h"
 #include "src/base/minmax.h"
 
 /* Counts the streamed tiles among the first n shared ones. The stream engine and the pool alternate on
@@ -132,7 +132,7 @@ static void set_nvme_slots(const struct ot_chain *chain, const struct ot_candida
         plan->activation_slots > 0 && plan->activations == OT_HOME_NVME ? plan->activation_slots + 2 : 0;
 }
 
-/* Sets the homes of a slab. turn: its number in the order of candidate.h. */
+/* Sets the homes of a slab. turn: its number in the order of build.h. */
 static void set_slab_homes(const struct ot_plan_request *rq, const struct ot_candidate *c, int turn,
                            enum ot_shard_mode mode, struct ot_slab_plan *slab) {
     int n = rq->chain->n_slabs;

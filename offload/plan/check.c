@@ -1,7 +1,7 @@
 /* Checks that the fields of a plan agree with each other, and computes the ledger from them. */
 #include <limits.h>
 
-#include "offload/plan/candidate.h"
+#include "offload/plan/build.h"
 #include "offload/plan/shadow.h"
 #include "offload/plan/used_parts.h"
 #include "src/base/error.h"

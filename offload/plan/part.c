@@ -18,7 +18,7 @@ static size_t width_of(enum ot_dtype dtype, enum ot_state_format format, enum ot
     case OT_PART_M:
     case OT_PART_V:
         return moments[format];
-    case OT_PART_REST:
+    case OT_PART_MASTER_REST:
         return rest_width(dtype, masters);
     case OT_PART_SCALES:
         return format == OT_STATE_8BIT ? sizeof(struct ot_state_scale) : 0;

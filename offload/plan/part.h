@@ -33,7 +33,7 @@ struct ot_part ot_part_of(const struct ot_chain *chain, bool state, bool weights
 enum ot_part_array {
     OT_PART_M,
     OT_PART_V,
-    OT_PART_REST,
+    OT_PART_MASTER_REST,
     OT_PART_SCALES,
     OT_PART_WEIGHTS,
     OT_PART_ARRAYS,

@@ -2,7 +2,7 @@
  * because the caller words the cure. */
 #include <stdio.h>
 
-#include "offload/plan/candidate.h"
+#include "offload/plan/build.h"
 #include "src/base/error.h"
 
 enum { SIZE_BYTES = 32 };

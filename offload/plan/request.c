@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdint.h>
 
-#include "offload/plan/candidate.h"
+#include "offload/plan/build.h"
 #include "src/base/error.h"
 
 int ot_plan_check_shares(const double shares[OT_TILE_ENGINES], enum ot_home state) {

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offload/plan/candidate.h"
+#include "offload/plan/build.h"
 #include "offload/plan/shadow.h"
 #include "offload/plan/used_parts.h"
 #include "src/base/error.h"

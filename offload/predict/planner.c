@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offload/plan/candidate.h"
+#include "offload/plan/build.h"
 #include "offload/plan/part.h"
 #include "offload/predict/bound.h"
 #include "offload/predict/planner_state.h"

@@ -22,7 +22,7 @@
 #ifndef OT_OFFLOAD_PREDICT_PLANNER_H
 #define OT_OFFLOAD_PREDICT_PLANNER_H
 
-#include "offload/plan/make.h"
+#include "offload/plan/plan_search.h"
 #include "offload/predict/simulate.h"
 
 #define OT_PLANNER_MARGIN     0.05 /* share of the step's time that another micro-batch must save */

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "offload/plan/candidate.h"
+#include "offload/plan/build.h"
 #include "offload/predict/bound.h"
 #include "offload/predict/planner_state.h"
 #include "src/base/error.h"

@@ -18,7 +18,7 @@
 #include "src/base/file_io.h"
 #include "src/base/log.h"
 #include "src/base/minmax.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 
 enum { NAP_NS = 10000000, MOST_NAPS = 200 };
 

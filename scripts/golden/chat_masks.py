@@ -114,11 +114,11 @@ def main():
             count["partly"] += 1
             if verbose:
                 print(f"{file}, {name}: want {[data[b:e].decode() for b, e in want]} got {[data[b:e].decode() for b, e in got]} "
-                      f"{prefixed.get('error', '')} untold {prefixed['untold']}")
+                      f"{prefixed.get('error', '')} untrainable {prefixed['untrainable']}")
         else:
             count["bad"] += 1
             print(f"{file}, {name}: want {[data[b:e].decode() for b, e in want]} got {[data[b:e].decode() for b, e in got]} "
-                  f"untold {prefixed['untold']}")
+                  f"untrainable {prefixed['untrainable']}")
     print(f"{len(files)} templates, {len(wants)} renderings: {count['equal']} have the same turns by prefixes, {count['partly']} have "
           f"fewer or shorter ones, {count['refused']} are written in another way or refused, because the template has no place for something, {count['bad']} differ")
     sys.exit(1 if count["bad"] else 0)

@@ -14,7 +14,7 @@
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/file_io.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 
 int ot_cache_folder(char **out) {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");

@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "src/base/strings.h"
+#include "src/base/text.h"
 
 struct ot_json;
 

@@ -12,7 +12,7 @@
 #include "src/base/error.h"
 #include "src/base/file_io.h"
 #include "src/base/path.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 
 static int check_is_new(const char *dir) {
     static const char *const names[] = {"bench.csv", "bench.json", "bench.html"};

@@ -9,7 +9,7 @@
 #ifndef OT_BENCH_GRID_H
 #define OT_BENCH_GRID_H
 
-#include "offload/plan/make.h"
+#include "offload/plan/plan_search.h"
 #include "src/bench/bench.h"
 
 struct ot_bench_grid {

@@ -3,7 +3,7 @@
 #ifndef OT_BENCH_PAGE_H
 #define OT_BENCH_PAGE_H
 
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/bench/bench.h"
 
 void ot_bench_put_page(const struct ot_bench *bench, struct ot_string_builder *out);

@@ -4,7 +4,7 @@
 #ifndef OT_BENCH_PLOT_H
 #define OT_BENCH_PLOT_H
 
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/bench/bench.h"
 
 /* The parts of a step's time, in the order of the stacked bars and of their colours. */

@@ -5,7 +5,7 @@
 #define OT_BENCH_RECORD_H
 
 #include "src/base/json.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/base/units.h"
 #include "src/bench/bench.h"
 

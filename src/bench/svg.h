@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-#include "src/base/strings.h"
+#include "src/base/text.h"
 
 /* Units of the view box; a unit is a pixel on a phone. Text is never smaller than OT_SVG_FONT. */
 enum { OT_SVG_WIDTH = 360, OT_SVG_FONT = 14 };

@@ -13,7 +13,7 @@
 
 #include "src/base/grow.h"
 #include "src/base/log.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/checkpoint/reader.h"
 #include "src/checkpoint/reclaim.h"
 #include "src/checkpoint/step_dir.h"

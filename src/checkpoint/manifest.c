@@ -6,7 +6,7 @@
 
 #include "src/base/crc32.h"
 #include "src/base/minmax.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/checkpoint/record.h"
 
 static const char magic[8] = {'O', 'T', 'C', 'K', 'P', 'T', '\r', '\n'};

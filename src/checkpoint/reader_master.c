@@ -79,7 +79,7 @@ static int64_t put_in_order(const struct ot_checkpoint_master *master, struct ne
     enum ot_dtype dtype = c->manifest.dtype;
     int64_t n = 0, n_spans = 0;
     for (int64_t i = 0; i < master->n_state && dtype != OT_F32; i++)
-        n += add_needs(c, &c->manifest.parts[master->state[i]], OT_PART_REST, needs + n);
+        n += add_needs(c, &c->manifest.parts[master->state[i]], OT_PART_MASTER_REST, needs + n);
     for (int64_t i = 0; i < master->n_weights && dtype != OT_F16; i++)
         n += add_needs(c, &c->manifest.parts[master->weights[i]], OT_PART_WEIGHTS, needs + n);
     qsort(needs, (size_t)n, sizeof *needs, compare_needs);
@@ -200,10 +200,10 @@ static int64_t get_run(struct ot_checkpoint_master *master, int slab, int64_t fi
     if (dtype == OT_F32)
         return get_values(master, OT_PART_WEIGHTS, slab, first, n, values);
     if (dtype == OT_F16)
-        return get_values(master, OT_PART_REST, slab, first, n, values);
+        return get_values(master, OT_PART_MASTER_REST, slab, first, n, values);
     int16_t lo[CHUNK_PARAMS] = {0}; /* stays 0 if there are no masters */
     uint16_t hi[CHUNK_PARAMS];
-    n = get_values(master, OT_PART_REST, slab, first, ot_min(n, CHUNK_PARAMS), lo);
+    n = get_values(master, OT_PART_MASTER_REST, slab, first, ot_min(n, CHUNK_PARAMS), lo);
     if (n > 0)
         n = get_values(master, OT_PART_WEIGHTS, slab, first, n, hi);
     for (int64_t i = 0; i < n; i++)

@@ -11,7 +11,7 @@
 #include "src/base/file_io.h"
 #include "src/base/grow.h"
 #include "src/base/log.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/checkpoint/reader.h"
 
 struct name { /* a hard link to a store's file */

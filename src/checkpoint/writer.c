@@ -15,7 +15,7 @@
 #include "src/base/grow.h"
 #include "src/base/minmax.h"
 #include "src/base/path.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/checkpoint/slot_writer.h"
 #include "src/checkpoint/step_dir.h"
 

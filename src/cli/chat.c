@@ -13,7 +13,7 @@
 #include "src/base/grow.h"
 #include "src/base/log.h"
 #include "src/base/minmax.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/run/generator.h"
 #include "src/run/prompt.h"
 

@@ -20,8 +20,8 @@
 #include "src/session/rates_cache.h"
 #include "src/session/session.h"
 #include "src/session/store.h"
-#include "src/session/team.h"
-#include "src/session/team_forecast.h"
+#include "src/session/session_ranks.h"
+#include "src/session/session_ranks_forecast.h"
 
 enum { MAX_ROWS = 512, NAME_BYTES = 48 };
 
@@ -146,7 +146,7 @@ static int measure_ranks(struct ot_session *s, struct probe_run *run) {
     char time[OT_TEXT_BYTES];
     if (!s->comm)
         return 0;
-    OT_TRY(ot_team_measure(s, &run->rates, &run->peers));
+    OT_TRY(ot_session_ranks_measure(s, &run->rates, &run->peers));
     ot_log(OT_LOG_INFO, "ranks   each receives %.3f GB/s while all do · an operation takes %s",
            run->rates.comm_bytes * 1e-9, ot_text_seconds(run->rates.comm_seconds, time));
     if (run->peers.is_known)
@@ -171,7 +171,7 @@ static int probe(struct ot_session *s, struct probe_run *run) {
     if (ot_rates_keep(s, &run->rates) < 0)
         ot_log(OT_LOG_INFO, "rates   are not kept for later runs: %s", ot_error_text());
     ot_log(OT_LOG_INFO, "done    in %s", ot_text_duration(ot_clock_seconds() - since, time));
-    return run->options->json && ot_team_speaks(s) ? print_json(run, s) : 0;
+    return run->options->json && ot_is_rank0(s) ? print_json(run, s) : 0;
 }
 
 /* Connects the ranks, if there are several. They measure the machine at the same time; rank 0 prints. */
@@ -187,7 +187,7 @@ static int open_world(struct ot_session *s, const struct ot_options *options) {
 
 static int open_and_probe(struct ot_session *s, struct ot_settings *settings, struct probe_run *run) {
     OT_TRY(ot_session_open_machine(settings, s));
-    OT_TRY(ot_team_open(s));
+    OT_TRY(ot_session_ranks_open(s));
     return probe(s, run);
 }
 
@@ -211,9 +211,9 @@ int ot_command_probe(const struct ot_options *options) {
         return ot_fail(OT_E_BUDGET, "no memory");
     run->options = options;
     int rc = open_world(&session, options);
-    bool speaks = ot_team_speaks(&session);
-    FILE *log = options->json && !options->quiet && speaks ? open_log() : NULL;
-    run->table.out = !speaks ? NULL : options->json ? log : stdout;
+    bool is_rank0 = ot_is_rank0(&session);
+    FILE *log = options->json && !options->quiet && is_rank0 ? open_log() : NULL;
+    run->table.out = !is_rank0 ? NULL : options->json ? log : stdout;
     if (rc == 0)
         rc = open_and_probe(&session, &settings, run);
     if (rc < 0 && session.world) {

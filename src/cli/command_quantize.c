@@ -194,7 +194,7 @@ static void print_layer(void *context, const struct ot_quantize_row *row) {
     fflush(stdout);
 }
 
-static void print_stages(const struct ot_stages *stages, double total) {
+static void print_stages(const struct ot_stage_times *stages, double total) {
     char time[OT_TEXT_BYTES], bytes[OT_TEXT_BYTES];
     printf("%-10s %10s %8s %12s\n", "stage", "time", "share", "peak memory");
     for (int i = 0; i < OT_STAGES; i++)
@@ -317,12 +317,12 @@ static int run(struct command *c) {
     OT_TRY(ot_stop_install("stopping; the output stays as it was (once more: stop at once)\n"));
     int rc = ot_quantize_run(&c->job);
     ot_stop_ignore();
-    return rc < 0 ? rc : print_result(c, ot_stages_end(&c->job.stages));
+    return rc < 0 ? rc : print_result(c, ot_stage_times_end(&c->job.stages));
 }
 
 int ot_command_quantize(const struct ot_options *options) {
     struct command c = {.settings = {*options}, .options = &c.settings.in_effect, .layers = {.indent = -1}};
-    ot_stages_begin(&c.job.stages, OT_STAGE_READ);
+    ot_stage_times_begin(&c.job.stages, OT_STAGE_READ);
     ot_json_begin_object(&c.layers, NULL);
     ot_json_begin_array(&c.layers, "layers");
     int rc = open_all(&c, options);

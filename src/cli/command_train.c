@@ -24,10 +24,10 @@
 #include "src/run/step_choice.h"
 #include "src/session/collect.h"
 #include "src/session/plan_request.h"
-#include "src/session/team.h"
+#include "src/session/session_ranks.h"
 #include "src/saving/finished.h"
 #include "src/saving/out_name.h"
-#include "src/saving/places.h"
+#include "src/saving/out_sharing.h"
 #include "src/saving/resume.h"
 #include "src/saving/disk_reserve.h"
 #include "src/saving/result.h"
@@ -40,12 +40,12 @@ struct train {
     struct ot_settings settings;
     struct ot_world *world; /* NULL: one rank */
     struct ot_session session;
-    struct ot_wishes wishes;
+    struct ot_stop_save_requests requests;
     struct ot_rows rows;
     struct ot_run_shape shape;
     struct ot_step_choice choice; /* of --tokens-per-step auto */
     struct ot_result result;
-    struct ot_places places;
+    struct ot_out_sharing sharing;
     struct ot_out_lock *lock; /* lock of OUT; NULL with --no-save and --dry-run, or if another rank leads */
     struct ot_report report;
     struct ot_run_times times; /* predicted times of the work besides steps */
@@ -63,7 +63,7 @@ struct train {
 
 /* True on the rank that writes OUT. */
 static bool writes_out(const struct train *t) {
-    return !t->settings.in_effect.no_save && ot_team_speaks(&t->session);
+    return !t->settings.in_effect.no_save && ot_is_rank0(&t->session);
 }
 
 /* Finds the first held-out row with a prompt. The trained model answers it at the end. */
@@ -149,7 +149,7 @@ static int predict_step(void *context, struct ot_step_candidate *candidate) {
     char tokens[OT_TEXT_BYTES], status[64];
     snprintf(status, sizeof status, "predicting a step of %s tokens",
              ot_text_count(candidate->tokens, tokens));
-    if (!t->session.options->quiet && ot_team_speaks(&t->session))
+    if (!t->session.options->quiet && ot_is_rank0(&t->session))
         ot_log_set_status(status);
     t->need.step_sequences = candidate->sequences;
     OT_TRY(ot_session_predict(&t->session, &t->need, &rows, &prediction));
@@ -165,7 +165,7 @@ static int choose_step(struct train *t) {
                                  predict_step, t, choice);
     ot_log_set_status("");
     OT_TRY(rc);
-    OT_TRY(ot_team_choose(&t->session, &choice->chosen));
+    OT_TRY(ot_session_ranks_choose(&t->session, &choice->chosen));
     ot_settings_choose_step(&t->settings, choice->candidates[choice->chosen].tokens);
     return find_shape(t);
 }
@@ -181,7 +181,7 @@ static int prepare(struct train *t) {
                                    .times = &t->times,
                                    .choice = &t->choice,
                                    .resumed = t->resume.record,
-                                   .has_places = t->places.hosts != NULL};
+                                   .has_places = t->sharing.hosts != NULL};
     if (writes_out(t)) {
         OT_TRY(ot_result_open(s, o->out, t->lock, &t->result));
         t->report.out = o->out;
@@ -225,7 +225,7 @@ static int forecast(struct train *t) {
 }
 
 static int show_plan(struct train *t) {
-    if (!ot_team_speaks(&t->session))
+    if (!ot_is_rank0(&t->session))
         return 0;
     if (t->session.options->show_sample)
         OT_TRY(ot_sample_view_print(&t->session, &t->rows));
@@ -256,7 +256,7 @@ static int show_sample(struct train *t, int64_t step) {
     int rc;
     OT_TRY_GOTO(ot_tokenizer_decode(s->tokenizer, prompt, (size_t)n, true, &prompt_text, NULL), rc, out);
     OT_TRY_GOTO(ot_generate(s, &generation, &generated), rc, out);
-    if (ot_team_speaks(s))
+    if (ot_is_rank0(s))
         rc = ot_report_sample(t->log, step, prompt_text, generated.text ? generated.text : "");
 out:
     ot_generated_free(&generated);
@@ -273,7 +273,7 @@ static struct ot_saver_config saver_config(struct train *t) {
                                     .steps_per_epoch = t->shape.steps_per_epoch,
                                     .model_bytes = t->result.bytes,
                                     .evaluates = t->rows.eval != NULL,
-                                    .places = &t->places,
+                                    .sharing = &t->sharing,
                                     .step = record ? record->progress.step : 0,
                                     .is_rated = record && !isnan(ot_checkpoint_record_eval(record)),
                                     .resumed = record ? ot_checkpoint_dir(t->resume.checkpoint) : NULL,
@@ -286,7 +286,7 @@ static int open_saver(struct train *t) {
     t->rescue = (struct ot_rescue){.saver = t->saver,
                                    .session = &t->session,
                                    .options = t->session.options,
-                                   .only_in_out = t->places.is_local,
+                                   .only_in_out = t->sharing.is_local,
                                    .lock = t->lock};
     return 0;
 }
@@ -296,7 +296,7 @@ static int open_out(struct train *t) {
     const char *out = t->session.options->out;
     OT_TRY(ot_out_dir_claim(out, NULL, t->lock));
     t->lock->insists = true;
-    if (ot_team_speaks(&t->session)) {
+    if (ot_is_rank0(&t->session)) {
         if (!ot_resume_is_own(&t->resume, out))
             OT_TRY(ot_finished_keep_log(out));
         OT_TRY(ot_run_log_start_file(t->log, out, ot_resume_log_bytes(&t->resume, out)));
@@ -309,13 +309,13 @@ static int open_out(struct train *t) {
 static int join_out(struct train *t) {
     if (t->session.options->no_save)
         return 0;
-    return t->places.leads ? open_out(t) : open_saver(t);
+    return t->sharing.leads ? open_out(t) : open_saver(t);
 }
 
 /* Checks that OUT can be written and has the space, before any long work. */
 static int try_out(struct train *t) {
     struct ot_saver_config config = saver_config(t);
-    if (ot_team_speaks(&t->session))
+    if (ot_is_rank0(&t->session))
         OT_TRY(ot_result_try(&t->result));
     return ot_saver_check_space(&config);
 }
@@ -330,13 +330,13 @@ static int start(struct train *t) {
                                             .clip = (float)o->clip,
                                             .seed = (uint64_t)o->seed};
     s->restored = t->resume.checkpoint;
-    s->wishes = ot_wishes_tell;
-    s->wishes_context = &t->wishes;
+    s->wishes = ot_stop_save_requests_tell;
+    s->wishes_context = &t->requests;
     int rc = ot_session_start(s, &optimizer);
     if (rc < 0)
         return s->restored ? ot_resume_advise(&t->resume, rc) : rc;
     OT_TRY(ot_agree_on_weights(s));
-    if (!ot_team_speaks(s))
+    if (!ot_is_rank0(s))
         return join_out(t);
     ot_report_print_store(&t->report);
     OT_TRY(ot_report_record(&t->report, t->log));
@@ -366,7 +366,7 @@ static int serve_model(struct train *t, const struct ot_checkpoint_record *end, 
     OT_TRY(ot_collect_serve(&t->session, &saved));
     if (!saved)
         return interrupted ? ot_collect_fail() : ot_rescue_save(&t->rescue, end, ot_collect_fail());
-    return t->places.leads && !interrupted ? ot_saver_complete(t->saver) : 0;
+    return t->sharing.leads && !interrupted ? ot_saver_complete(t->saver) : 0;
 }
 
 /* Saves the result of the run. A finished run saves the model. A stopped run has already saved a checkpoint.
@@ -376,7 +376,7 @@ static int keep_result(struct train *t, struct ot_outcome *outcome, const struct
     struct ot_session *s = &t->session;
     if (s->options->no_save)
         return 0;
-    if (!ot_team_speaks(s))
+    if (!ot_is_rank0(s))
         return serve_model(t, end, outcome->interrupted);
     if (!outcome->interrupted)
         return keep_model(t, end);
@@ -402,8 +402,8 @@ static int run(struct train *t) {
                                  .identity = &t->identity,
                                  .saver = t->saver,
                                  .rescue = &t->rescue,
-                                 .hosts = ot_plan_is_sharded(&s->plan) ? t->places.hosts : NULL,
-                                 .wishes = &t->wishes,
+                                 .hosts = ot_plan_is_sharded(&s->plan) ? t->sharing.hosts : NULL,
+                                 .requests = &t->requests,
                                  .resume = t->resume.record};
     if (s->options->grace > 0)
         ot_stop_set_grace(s->options->grace);
@@ -426,7 +426,7 @@ static int run(struct train *t) {
     outcome.sample_seconds = shown - kept;
     outcome.whole_seconds = shown - began;
     ot_stop_ignore();
-    if (!ot_team_speaks(s))
+    if (!ot_is_rank0(s))
         return outcome.interrupted ? -OT_E_STOPPED : 0;
     ot_report_done(&t->report, &outcome);
     OT_TRY(ot_report_trace(&t->report, t->log));
@@ -457,12 +457,12 @@ static int find_checkpoint(struct train *t) {
     if (!options->no_save &&
         snprintf(t->checkpoints, sizeof t->checkpoints, "%s/checkpoints", options->out) >= PATH_MAX)
         return ot_fail(OT_E_USAGE, "--out %s: the path is too long", options->out);
-    OT_TRY(ot_places_find(options, t->world, &t->places));
-    if (!options->no_save && !options->dry_run && t->places.leads) {
+    OT_TRY(ot_out_sharing_find(options, t->world, &t->sharing));
+    if (!options->no_save && !options->dry_run && t->sharing.leads) {
         OT_TRY(ot_out_lock_await(options->out, &t->lock));
         OT_TRY(ot_out_dir_settle(options->out, NULL, t->lock));
     }
-    OT_TRY(ot_resume_find_together(options, !options->dry_run, t->world, &t->places, &t->resume));
+    OT_TRY(ot_resume_find_together(options, !options->dry_run, t->world, &t->sharing, &t->resume));
     if (options->dry_run && ot_resume_is_finished(&t->resume))
         OT_TRY(check_finished(t));
     return ot_resume_take_over(&t->resume, &t->settings);
@@ -493,11 +493,11 @@ static int prepare_and_run(struct train *t) {
     const struct ot_options *options = &t->settings.in_effect;
     OT_TRY(open_world(t));
     OT_TRY(find_checkpoint(t));
-    OT_TRY(ot_run_log_open(options->json && ot_team_speaks(&t->session), &t->log));
+    OT_TRY(ot_run_log_open(options->json && ot_is_rank0(&t->session), &t->log));
     OT_TRY(ot_session_open(&t->settings, &t->session));
     OT_TRY(read_inputs(t));
     if (ot_resume_is_finished(&t->resume))
-        return ot_team_speaks(&t->session)
+        return ot_is_rank0(&t->session)
                    ? ot_finished_confirm(options, t->resume.record, t->shape.lr.steps, t->log)
                    : 0;
     OT_TRY(agree(t));
@@ -524,7 +524,7 @@ static int prepare_and_run(struct train *t) {
  * and rank 0 then names the last checkpoint, unless that reason is its own and names it already. */
 static int tell_ranks(struct train *t, const struct ot_error *why) {
     int rc = ot_world_fail(t->world, why);
-    bool names = t->saver && rc == -OT_E_COMM && ot_team_speaks(&t->session);
+    bool names = t->saver && rc == -OT_E_COMM && ot_is_rank0(&t->session);
     return names ? ot_rescue_save(&t->rescue, NULL, rc) : rc;
 }
 
@@ -556,7 +556,7 @@ int ot_command_train(const struct ot_options *options) {
     ot_world_close(t->world);
     ot_resume_close(&t->resume);
     ot_out_lock_close(t->lock);
-    ot_places_free(&t->places);
+    ot_out_sharing_free(&t->sharing);
     free(t);
     return ot_error_load(&why);
 }

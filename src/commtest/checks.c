@@ -9,7 +9,7 @@
 #include "src/base/error.h"
 #include "src/base/minmax.h"
 #include "src/base/random.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 
 enum { LONGEST_DELAY_NS = 2000000, UNTOUCHED = 0xa5, WHY_BYTES = 256 };
 

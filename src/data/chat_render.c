@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/data/chat_render_state.h"
 #include "src/tokenizer/tokenizer.h"
 
@@ -279,7 +279,7 @@ static int append_text(const struct ot_chat_job *job, struct ot_rendered *r) {
     }
     r->complete = true;
     r->marked = ot_jinja_has_generation(job->renderer->jinja);
-    r->untold_turns = job->untold;
+    r->untrainable_turns = job->untrainable;
     r->left_out = job->left_out;
     return ot_rendered_check(r);
 }

@@ -227,7 +227,7 @@ static int mark_turn(struct ot_chat_job *job, const struct ot_tokenizer *tokeniz
         rc = find_end(job, tokenizer, i, begin, &end);
     if (rc > 0 && end > begin)
         set_flags(job, begin, settle_end(job, tokenizer, begin, end), OT_CHAT_TRAINED);
-    job->untold += rc == 0;
+    job->untrainable += rc == 0;
     return rc < 0 ? rc : 0;
 }
 
@@ -243,7 +243,7 @@ static int mark_by_prefixes(struct ot_chat_job *job, const struct ot_tokenizer *
         turns++;
         OT_TRY(mark_turn(job, tokenizer, i));
     }
-    if (turns == 0 || job->untold < turns)
+    if (turns == 0 || job->untrainable < turns)
         return 0;
     return ot_fail(
         OT_E_INPUT,

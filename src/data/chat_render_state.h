@@ -37,8 +37,8 @@ struct ot_chat_job {
     struct ot_json *messages, *tools;
     struct ot_jinja_text text, part; /* the whole text; a rendering of its beginning */
     unsigned char *flags;            /* OT_CHAT_TRAINED and OT_CHAT_USER for each byte of the text */
-    char why[400]; /* the reason of the first turn without an exact place; "": all have one */
-    int untold;    /* number of such turns */
+    char why[400];   /* the reason of the first turn without an exact place; "": all have one */
+    int untrainable; /* number of such turns */
     bool left_out;
 };
 enum { OT_CHAT_TRAINED = 1, OT_CHAT_USER = 2 };
@@ -46,7 +46,7 @@ enum { OT_CHAT_TRAINED = 1, OT_CHAT_USER = 2 };
 /* Renders the first n messages of a list. Errors: OT_E_INPUT, OT_E_BUDGET. */
 int ot_chat_render_part(const struct ot_chat_job *job, const struct ot_json *messages, size_t n, bool prompt,
                         struct ot_jinja_text *out);
-/* Sets job->flags for the trained text, job->untold and job->why. job->text is rendered. */
+/* Sets job->flags for the trained text, job->untrainable and job->why. job->text is rendered. */
 int ot_chat_mark_trained(struct ot_chat_job *job, const struct ot_tokenizer *tokenizer);
 /* Sets job->flags for the user's text, and job->left_out. */
 void ot_chat_mark_user(struct ot_chat_job *job);

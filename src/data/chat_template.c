@@ -5,7 +5,7 @@
 
 #include "src/base/error.h"
 #include "src/base/fnv.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/data/chat_texts.h"
 #include "src/data/conversation.h"
 #include "src/tokenizer/tokenizer.h"

@@ -38,7 +38,7 @@ struct item {
     uint32_t *tokens; /* owned by the dataset once appended; NULL: none */
     size_t n_tokens, piece_tokens;
     bool truncated, straddles, left_out;
-    int untold_turns;
+    int untrainable_turns;
     size_t whole_tokens; /* before truncation */
     int32_t first_special;
 };
@@ -125,7 +125,7 @@ static int make_row(const struct loader *l, struct worker *w, struct item *item)
     item->outcome = w->scratch.sample.piece_tokens == 0 ? ROW_UNTRAINED : ROW_KEPT;
     if (item->outcome == ROW_KEPT)
         keep_tokens(&w->scratch.sample, item);
-    item->untold_turns = w->scratch.rendered.untold_turns;
+    item->untrainable_turns = w->scratch.rendered.untrainable_turns;
     item->left_out = w->scratch.rendered.left_out;
     return 0;
 }
@@ -200,9 +200,9 @@ static int append_kept(struct loader *l, struct item *item) {
         d->stats.longest_whole = (int64_t)item->whole_tokens;
     d->stats.split += item->n_tokens > item->piece_tokens;
     d->stats.straddling += item->straddles;
-    d->stats.untold_turns += item->untold_turns;
-    if (item->untold_turns > 0 && d->stats.untold_rows++ == 0)
-        d->stats.first_untold_line = item->line;
+    d->stats.untrainable_turns += item->untrainable_turns;
+    if (item->untrainable_turns > 0 && d->stats.untrainable_rows++ == 0)
+        d->stats.first_untrainable_line = item->line;
     if (item->left_out && d->stats.left_out++ == 0)
         d->stats.first_left_out_line = item->line;
     if (item->first_special >= 0 && d->stats.with_specials++ == 0) {

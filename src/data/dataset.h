@@ -35,10 +35,10 @@ struct ot_data_stats {
     int64_t straddling;
     /* rows whose own text contains special tokens; they are encoded as such, as Hugging Face does */
     int64_t with_specials;
-    int64_t untold_turns,
-        untold_rows;  /* assistant turns without an exact place, and their rows (chat_render.h) */
-    int64_t left_out; /* rows of whose turns the template leaves out a text */
-    int64_t first_untold_line, first_left_out_line;
+    int64_t untrainable_turns,
+        untrainable_rows; /* assistant turns without an exact place, and their rows (chat_render.h) */
+    int64_t left_out;     /* rows of whose turns the template leaves out a text */
+    int64_t first_untrainable_line, first_left_out_line;
     int32_t first_special; /* id of the first such token, and its line */
     int64_t first_special_line, first_bad_line;
 };

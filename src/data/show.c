@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "src/base/error.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/data/dataset.h"
 #include "src/data/pipeline.h"
 #include "src/data/source.h"

@@ -14,7 +14,7 @@ void ot_rendered_reset(struct ot_rendered *r) {
     r->bytes = 0;
     r->n_spans = 0;
     r->complete = r->marked = r->left_out = r->failed = false;
-    r->untold_turns = 0;
+    r->untrainable_turns = 0;
 }
 
 void ot_rendered_free(struct ot_rendered *r) {

@@ -38,9 +38,9 @@ struct ot_rendered {
     /* The template marks the trained text itself: a token trains too if a trained span begins inside it, as
      * in transformers' mask of such marks. */
     bool marked;
-    int untold_turns; /* assistant turns that do not train, because their place in the text is not exact */
-    bool left_out;    /* the template left out some of the row's text */
-    bool failed;      /* out of memory: appending does nothing, and ot_rendered_check returns the error */
+    int untrainable_turns; /* assistant turns whose place in the text is not exact, so they do not train */
+    bool left_out;         /* the template left out some of the row's text */
+    bool failed; /* out of memory: appending does nothing, and ot_rendered_check returns the error */
 };
 
 void ot_rendered_reset(struct ot_rendered *r); /* makes it empty and keeps the memory */

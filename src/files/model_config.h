@@ -56,7 +56,7 @@ struct ot_config_changes {
     enum ot_dtype dtype;
     const struct ot_token_ids *ids; /* n_eos 0: as in the file */
     const struct ot_pack_format
-        *pack;     /* how the matrices of the layers are stored (pack.h); NULL: plainly, and
+        *pack;     /* how the matrices of the layers are stored (quant_encode.h); NULL: plainly, and
                                          * a key quantization_config goes */
     bool unties;   /* tie_word_embeddings becomes false */
     int64_t vocab; /* another vocab_size than the file's; 0: that */

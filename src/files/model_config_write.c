@@ -6,7 +6,7 @@
 
 #include "src/base/error.h"
 #include "src/base/json.h"
-#include "src/files/pack.h"
+#include "src/files/quant_encode.h"
 
 static void put_ids(struct ot_json_writer *w, const char *key, const int32_t *ids, int n) {
     if (n == 1) {

@@ -21,9 +21,9 @@
  * of the model.
  *
  * SAVE asks a source for the values in the same order and writes shards in the base's dtype, or the matrices
- * of the layers in a format of quantised checkpoints (pack.h). It adds the base's config and tokenizer
- * files, licences, processor settings and code. It writes through an out_dir (out_dir.h), so the result
- * appears as a whole or not at all.
+ * of the layers in a format of quantised checkpoints (quant_encode.h). It adds the base's config and
+ * tokenizer files, licences, processor settings and code. It writes through an out_dir (out_dir.h), so the
+ * result appears as a whole or not at all.
  *
  * ADAPTERS. A directory that PEFT wrote can be laid over an open base: its adapters are tensors of a model
  * that has them (models/lora.h), and its modules_to_save take the place of the base's tensors. A load
@@ -36,7 +36,7 @@
 #define OT_FILES_MODEL_DIR_H
 
 #include "src/files/model_config.h"
-#include "src/files/pack.h"
+#include "src/files/quant_encode.h"
 
 struct ot_pool;
 struct ot_io_calls;
@@ -126,7 +126,7 @@ struct ot_extra_file {
     size_t bytes;
 };
 
-/* Points parts[i] to the bytes of part i of the tensor (pack.h), valid until the next call. */
+/* Points parts[i] to the bytes of part i of the tensor (quant_encode.h), valid until the next call. */
 typedef int (*ot_pack_source)(void *context, const struct ot_tensor *tensor,
                               const void *parts[OT_PACK_PARTS]);
 

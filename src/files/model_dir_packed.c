@@ -1,4 +1,4 @@
-/* The tensors of a quantised checkpoint: finds those that are one matrix together (packed.h), by their
+/* The tensors of a quantised checkpoint: finds those that are one matrix together (quant_decode.h), by their
  * names. */
 #include "src/files/model_dir_state.h"
 

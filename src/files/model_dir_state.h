@@ -6,7 +6,7 @@
 #include <limits.h>
 
 #include "src/files/model_dir.h"
-#include "src/files/packed.h"
+#include "src/files/quant_decode.h"
 #include "src/files/safetensors.h"
 
 struct ot_arena;
@@ -17,7 +17,7 @@ struct ot_json;
 struct ot_tensor;
 
 /* A stored tensor and its file. Its name is the file's, except in a GGUF file and for a matrix that several
- * tensors hold (packed.h): these have Hugging Face's name. */
+ * tensors hold (quant_decode.h): these have Hugging Face's name. */
 struct ot_stored {
     const struct ot_safetensor *tensor;
     const struct ot_mapped_file *file;
@@ -142,7 +142,7 @@ enum { OT_TABLE_NAME_BYTES = 160 };
 const char *ot_model_dir_table_name(const struct ot_model_dir *dir, enum ot_module module,
                                     char name[OT_TABLE_NAME_BYTES]);
 
-/* ---- forms (model_dir_forms.c) ---- */
+/* ---- tensor layout (model_dir_tensor_layout.c) ---- */
 
 /* The shape that a stored tensor must have; stored NULL: that a save writes. Returns the number of its
  * dimensions. */

@@ -17,7 +17,7 @@
 #include "src/base/json.h"
 #include "src/base/log.h"
 #include "src/base/path.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/files/out_lock.h"
 #include "src/files/out_replace.h"
 

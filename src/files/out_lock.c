@@ -17,7 +17,7 @@
 #include "src/base/error.h"
 #include "src/base/file_io.h"
 #include "src/base/log.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 
 enum { OPEN_DIR = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC };
 

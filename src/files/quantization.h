@@ -4,7 +4,7 @@
  * Three methods are read: "gptq" (Frantar et al., arXiv 2210.17323; written by AutoGPTQ and GPTQModel),
  * "bitsandbytes" (load_in_8bit; load_in_4bit with nf4) and "mxfp4" (gpt-oss). All others are refused by name;
  * so is fp4, which bitsandbytes decodes to other bits on the CPU than on a GPU. How the tensors of a method
- * are stored: packed.h.
+ * are stored: quant_decode.h.
  */
 #ifndef OT_FILES_QUANTIZATION_H
 #define OT_FILES_QUANTIZATION_H

@@ -13,7 +13,7 @@
 #include "models/model.h"
 #include "src/base/error.h"
 #include "src/base/path.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/files/adapter_config.h"
 
 enum { REF_MAX_BYTES = 128, NAME_MAX_BYTES = 256 };

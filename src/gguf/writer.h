@@ -19,7 +19,7 @@
 #ifndef OT_GGUF_WRITER_H
 #define OT_GGUF_WRITER_H
 
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/gguf/gguf.h"
 
 struct ot_pool;

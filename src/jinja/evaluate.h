@@ -7,7 +7,7 @@
 #ifndef OT_JINJA_EVALUATE_H
 #define OT_JINJA_EVALUATE_H
 
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/jinja/call.h"
 #include "src/jinja/node.h"
 

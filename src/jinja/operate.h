@@ -2,7 +2,7 @@
 #ifndef OT_JINJA_OPERATE_H
 #define OT_JINJA_OPERATE_H
 
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/jinja/value.h"
 
 /* op: of the lexer. Errors: OT_E_INPUT (the kinds do not fit, division by zero, more than 64 bits). */

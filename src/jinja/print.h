@@ -2,7 +2,7 @@
 #ifndef OT_JINJA_PRINT_H
 #define OT_JINJA_PRINT_H
 
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/jinja/value.h"
 
 /* Appends str(value), the text that {{ value }} prints. Errors: OT_E_INPUT (has no text in the subset, or is

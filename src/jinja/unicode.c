@@ -2,7 +2,7 @@
 
 #include <utf8proc.h>
 
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/jinja/special_case.h"
 #include "src/tokenizer/text.h"
 

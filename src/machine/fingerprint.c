@@ -8,7 +8,7 @@
 #include "offload/topology/disk.h"
 #include "src/base/error.h"
 #include "src/base/fnv.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/machine/machine.h"
 
 /* Model and serial number identify the disk even if the kernel numbers the disks differently. A virtual disk

@@ -7,7 +7,7 @@
 
 #include "src/base/error.h"
 #include "src/base/log.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 
 enum { CONFIG_MAX_BYTES = 1 << 20 };
 

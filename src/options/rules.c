@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "offload/plan/make.h"
+#include "offload/plan/plan_search.h"
 #include "src/base/error.h"
 #include "src/options/options.h"
 

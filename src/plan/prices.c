@@ -7,7 +7,7 @@
 
 #include "src/base/error.h"
 #include "src/base/read_file.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/plan/cards.h"
 
 enum { FILE_MAX_BYTES = 1 << 20 };

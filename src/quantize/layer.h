@@ -1,4 +1,5 @@
-/* The matrices of one layer: their codes, and the tensors that the checkpoint stores (src/files/pack.h).
+/* The matrices of one layer: their codes, and the tensors that the checkpoint stores
+ * (src/files/quant_encode.h).
  *
  * A UNIT is the matrices that multiply the same input. They are adjacent in the slab, so GPTQ takes them as
  * one matrix; its rows do not depend on each other. Each expert has units of its own, as it has rows of its
@@ -8,8 +9,8 @@
 #ifndef OT_QUANTIZE_LAYER_H
 #define OT_QUANTIZE_LAYER_H
 
-#include "models/inputs.h"
-#include "src/files/pack.h"
+#include "models/linear_inputs.h"
+#include "src/files/quant_encode.h"
 #include "src/quantize/gptq.h"
 
 struct ot_pool;

@@ -101,9 +101,9 @@ static int alloc_host(struct run *r) {
 /* ---- the layers ---- */
 
 static int enter_block(struct run *r, int block, float *weights) {
-    ot_stages_enter(&r->job->stages, OT_STAGE_READ);
+    ot_stage_times_enter(&r->job->stages, OT_STAGE_READ);
     OT_TRY(ot_stream_load(r->stream, block, weights));
-    ot_stages_enter(&r->job->stages, OT_STAGE_FORWARD);
+    ot_stage_times_enter(&r->job->stages, OT_STAGE_FORWARD);
     return 0;
 }
 
@@ -122,9 +122,9 @@ static int quantize_unit(struct run *r, int u, const struct ot_quant_input *inpu
     float *weights = r->weights + unit->first;
     if (job->stopped())
         return ot_fail(OT_E_INTERRUPT, "stopped");
-    ot_stages_enter(&job->stages, OT_STAGE_SOLVE);
+    ot_stage_times_enter(&job->stages, OT_STAGE_SOLVE);
     OT_TRY(ot_quant_unit_run(&r->layer, u, input, weights));
-    ot_stages_enter(&job->stages, OT_STAGE_FORWARD);
+    ot_stage_times_enter(&job->stages, OT_STAGE_FORWARD);
     return ot_stream_set(r->stream, unit->first, unit->rows * unit->cols, weights);
 }
 
@@ -135,11 +135,11 @@ static int calibrate_units(struct run *r, int first, int n) {
     double fewest = job->format->least_share * (double)job->calibration->row_tokens, seconds;
     OT_TRY(ot_stream_hessians(r->stream, job->calibration, unit->input, ot_max(unit->expert, 0), n,
                               job->stopped, r->calibration, &seconds));
-    ot_stages_move(&job->stages, OT_STAGE_HESSIAN, seconds);
+    ot_stage_times_move(&job->stages, OT_STAGE_HESSIAN, seconds);
     for (int i = 0; i < n; i++) {
         struct ot_quant_input input = {.rows = ot_stream_hessian_rows(r->stream, i)};
         bool enough = unit->expert < 0 || (double)input.rows >= fewest;
-        ot_stages_enter(&job->stages, OT_STAGE_HESSIAN);
+        ot_stage_times_enter(&job->stages, OT_STAGE_HESSIAN);
         if (enough)
             OT_TRY(ot_stream_get_hessian(r->stream, i, r->hessian));
         input.hessian = enough ? r->hessian : NULL;
@@ -244,7 +244,7 @@ static int give_parts(void *context, const struct ot_tensor *tensor, const void 
     int block = block_of(r, tensor->slab);
     if (block != r->block)
         OT_TRY(quantize_layer(r, block));
-    ot_stages_enter(&r->job->stages, OT_STAGE_WRITE);
+    ot_stage_times_enter(&r->job->stages, OT_STAGE_WRITE);
     return ot_quant_layer_parts(&r->layer, tensor, parts);
 }
 
@@ -253,7 +253,7 @@ static int give_values(void *context, int slab, int64_t first, int64_t n, float 
     const struct ot_model *model = r->job->model;
     if (slab == r->chain->blocks[r->chain->n_blocks - 1].uses[0].slab && !r->finished)
         OT_TRY(finish(r));
-    ot_stages_enter(&r->job->stages, OT_STAGE_WRITE);
+    ot_stage_times_enter(&r->job->stages, OT_STAGE_WRITE);
     for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
         const struct ot_tensor *t = ot_model_tensor(model, i);
         if (t->slab == slab && first >= t->first && first < t->first + t->rows * t->cols)
@@ -273,7 +273,7 @@ int ot_quantize_run(struct ot_quantize *job) {
     OT_TRY_GOTO(alloc_host(&r), rc, out);
     OT_TRY_GOTO(ot_stream_open(&config, &r.stream), rc, out);
     OT_TRY_GOTO(embed(&r), rc, out);
-    ot_stages_enter(&job->stages, OT_STAGE_WRITE);
+    ot_stage_times_enter(&job->stages, OT_STAGE_WRITE);
     rc = ot_model_dir_save(&save, give_values, &r);
 out:
     ot_stream_close(r.stream);

@@ -19,10 +19,10 @@
 #ifndef OT_QUANTIZE_QUANTIZE_H
 #define OT_QUANTIZE_QUANTIZE_H
 
-#include "src/files/pack.h"
+#include "src/files/quant_encode.h"
 #include "src/quantize/batches.h"
 #include "src/quantize/layer.h"
-#include "src/quantize/stages.h"
+#include "src/quantize/stage_times.h"
 #include "src/session/session.h"
 
 enum { OT_LAYER_MAPS = 7 };
@@ -61,7 +61,7 @@ struct ot_quantize {
     void (*done)(void *context, const struct ot_quantize_row *row);
     void *context;
     /* Results. stages has begun already. */
-    struct ot_stages stages;
+    struct ot_stage_times stages;
     struct ot_quantize_loss loss;
 };
 

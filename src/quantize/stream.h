@@ -14,7 +14,7 @@
 #define OT_QUANTIZE_STREAM_H
 
 #include "kernels/device.h"
-#include "models/inputs.h"
+#include "models/linear_inputs.h"
 #include "src/files/model_dir.h"
 #include "src/quantize/batches.h"
 

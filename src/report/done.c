@@ -267,8 +267,8 @@ void ot_report_done(const struct ot_report *r, const struct ot_outcome *outcome)
                ot_text_duration(r->resumed->seconds + outcome->whole_seconds, time));
     if (outcome->has_eval)
         print_best(r, outcome);
-    char counts[OT_GUARD_TEXT_BYTES];
-    if (*ot_guard_summary(&outcome->counts, counts))
+    char counts[OT_LOSS_GUARD_TEXT_BYTES];
+    if (*ot_loss_guard_summary(&outcome->counts, counts))
         ot_log(OT_LOG_INFO, "guard   %s", counts);
     char spent[OT_TABLE_LINE_BYTES];
     ot_log(OT_LOG_INFO, "time    %s", ot_report_spent(outcome, spent));
@@ -298,7 +298,7 @@ int ot_report_record_done(const struct ot_report *r, const struct ot_outcome *ou
     ot_json_put_real(w, "sample_seconds", outcome->sample_seconds);
     ot_json_put_real(w, "loss", outcome->last_loss);
     ot_json_put_real(w, "flops_per_s", flops_per_second(r, outcome));
-    ot_json_put_int(w, "skipped", ot_guard_skipped(&outcome->counts));
+    ot_json_put_int(w, "skipped", ot_loss_guard_skipped(&outcome->counts));
     ot_json_put_int(w, "spikes", outcome->counts.spikes);
     ot_json_put_bool(w, "interrupted", outcome->interrupted);
     if (outcome->first_step)

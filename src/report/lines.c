@@ -10,7 +10,7 @@
 #include "src/base/grow.h"
 #include "src/base/json.h"
 #include "src/base/log.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 
 int ot_lines_add(struct ot_lines *lines, const char *text, size_t bytes) {
     size_t same = lines->capacity;

@@ -16,7 +16,7 @@
 #include "src/session/collect.h"
 #include "src/session/rates_cache.h"
 #include "src/session/store.h"
-#include "src/session/team.h"
+#include "src/session/session_ranks.h"
 
 enum { LINE_BYTES = 512 };
 
@@ -116,12 +116,12 @@ static void print_notes(const struct ot_session *s, const struct ot_data_stats *
         ot_log(OT_LOG_INFO,
                "note    in %lld rows the answer begins inside the prompt's last token, which is not trained",
                (long long)stats->straddling);
-    if (stats->untold_turns)
+    if (stats->untrainable_turns)
         ot_log(OT_LOG_INFO,
                "note    %lld assistant turns in %lld rows do not train, the first on line %lld: the chat "
                "template writes them in another way once later turns follow",
-               (long long)stats->untold_turns, (long long)stats->untold_rows,
-               (long long)stats->first_untold_line);
+               (long long)stats->untrainable_turns, (long long)stats->untrainable_rows,
+               (long long)stats->first_untrainable_line);
     if (stats->left_out)
         ot_log(OT_LOG_INFO,
                "note    in %lld rows the chat template leaves out a text of a turn, or changes it, the first "
@@ -475,7 +475,7 @@ int ot_report_record(const struct ot_report *r, struct ot_run_log *log) {
     ot_options_put_json(r->session->options, "options", w);
     ot_options_put_sources(r->session->options, "sources", w);
     record_machine(r->session, w);
-    ot_team_put_json(r->session, "ranks", w);
+    ot_session_ranks_put_json(r->session, "ranks", w);
     record_data(r, w);
     record_plan(r, w);
     ot_report_put_choice(r->choice, w);

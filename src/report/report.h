@@ -6,7 +6,7 @@
 
 #include "src/report/table.h"
 #include "src/run/evaluate.h"
-#include "src/run/guard.h"
+#include "src/run/loss_guard.h"
 #include "src/run/rows.h"
 #include "src/run/run_log.h"
 #include "src/run/run_shape.h"
@@ -52,7 +52,7 @@ struct ot_outcome {
     double eval_seconds, save_seconds, sample_seconds, result_seconds;
     double step_seconds;  /* of all steps, without that */
     double whole_seconds; /* all of these times, from the evaluation before step 1 to this report */
-    struct ot_guard_counts counts;
+    struct ot_loss_guard_counts counts;
     bool interrupted;
     bool weights_alone;      /* the weights were saved to OUT, and no checkpoint */
     bool out_of_time;        /* --grace left no time for a checkpoint */

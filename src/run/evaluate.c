@@ -8,17 +8,17 @@
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/data/batch.h"
-#include "src/run/guard.h"
+#include "src/run/loss_guard.h"
 
 /* Fails with the block that made the loss not finite: an evaluation with such a loss has no result. */
 static int refuse(struct ot_engine *engine, const struct ot_micro_batch *micro) {
     struct ot_bad_block found;
-    char finding[OT_GUARD_TEXT_BYTES];
+    char finding[OT_LOSS_GUARD_TEXT_BYTES];
     OT_TRY(ot_engine_find_bad_block(engine, micro, -1, &found));
     return ot_fail(
         OT_E_NUMERIC,
         "the evaluation loss is not a finite number: %s; go back to earlier weights, or use another --dtype",
-        ot_guard_finding(&found, NULL, finding));
+        ot_loss_guard_finding(&found, NULL, finding));
 }
 
 /* A rank's contribution to a round. In a round, each rank takes one micro-batch. */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 
 static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,+@%";
 

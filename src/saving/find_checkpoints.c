@@ -9,7 +9,7 @@
 
 #include "src/base/error.h"
 #include "src/base/path.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/checkpoint/manifest.h"
 #include "src/files/adapter_config.h"
 #include "src/files/out_replace.h"

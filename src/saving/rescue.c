@@ -8,11 +8,11 @@
 
 #include "src/base/error.h"
 #include "src/base/log.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/files/out_dir.h"
 #include "src/files/out_lock.h"
 #include "src/run/process_command.h"
-#include "src/session/team.h"
+#include "src/session/session_ranks.h"
 
 int ot_rescue_restore_out(const struct ot_rescue *r) {
     OT_TRY(ot_out_lock_holds(r->lock) ? ot_out_lock_keep_marker(r->lock)
@@ -21,7 +21,7 @@ int ot_rescue_restore_out(const struct ot_rescue *r) {
 }
 
 static int save_in_out(const struct ot_rescue *r, const struct ot_checkpoint_record *record) {
-    OT_TRY(ot_team_agree(r->session, r->lock ? ot_rescue_restore_out(r) : 0));
+    OT_TRY(ot_session_ranks_agree(r->session, r->lock ? ot_rescue_restore_out(r) : 0));
     return ot_saver_save_in(r->saver, NULL, record);
 }
 
@@ -48,9 +48,9 @@ static bool name_place(const struct ot_rescue *r, int number, char path[PATH_MAX
 static int find_place(const struct ot_rescue *r, int number, char **path) {
     char own[PATH_MAX];
     *path = NULL;
-    if (ot_team_speaks(r->session) && name_place(r, number, own))
+    if (ot_is_rank0(r->session) && name_place(r, number, own))
         OT_TRY(ot_string_format(path, "%s", own));
-    return ot_team_tell(r->session, path);
+    return ot_session_ranks_tell(r->session, path);
 }
 
 static int save_elsewhere(const struct ot_rescue *r, const struct ot_checkpoint_record *record) {
@@ -102,7 +102,7 @@ int ot_rescue_save(const struct ot_rescue *r, const struct ot_checkpoint_record 
     if (!record)
         return why.cause == OT_CAUSE_RESCUED ? rc : say_lost(r, &why, "");
     if (save_in_out(r, record) < 0) {
-        if (ot_team_speaks(r->session))
+        if (ot_is_rank0(r->session))
             ot_log(OT_LOG_WARN, "step %lld cannot be saved in %s: %s", (long long)record->progress.step,
                    r->options->out, ot_error_text());
         if (save_elsewhere(r, record) < 0)

@@ -9,8 +9,8 @@
  *
  * SEVERAL RANKS save together, so all of them must have the error, at the same step: a failed save, or a
  * model that rank 0 could not write. Rank 0 chooses the places. A place that the ranks do not share fails
- * like one that is full. If the hosts keep parts of their own (places.h), OUT is the only place. If only one
- * rank fails, the last checkpoint is named.
+ * like one that is full. If the hosts keep parts of their own (out_sharing.h), OUT is the only place. If only
+ * one rank fails, the last checkpoint is named.
  */
 #ifndef OT_SAVING_RESCUE_H
 #define OT_SAVING_RESCUE_H
@@ -23,7 +23,7 @@ struct ot_rescue {
     struct ot_saver *saver;
     struct ot_session *session;
     const struct ot_options *options; /* with --out set */
-    bool only_in_out;                 /* each host has its own directory (places.h) */
+    bool only_in_out;                 /* each host has its own directory (out_sharing.h) */
     struct ot_out_lock *lock;         /* lock of --out; NULL: another rank has it */
 };
 

@@ -15,7 +15,7 @@
 #include "src/saving/model_card.h"
 #include "src/session/chat_choice.h"
 #include "src/session/collect.h"
-#include "src/session/team.h"
+#include "src/session/session_ranks.h"
 
 static void put_token(const struct ot_session *s, const char *key, int32_t id, struct ot_json_writer *w) {
     size_t bytes;
@@ -101,7 +101,7 @@ static int take_run(struct ot_result *result, const struct ot_checkpoint_record 
         put_members(s->run, &w);
     } else {
         ot_options_put_run(s->options, &w);
-        ot_team_put_json(s, OT_RUN_RANKS, &w);
+        ot_session_ranks_put_json(s, OT_RUN_RANKS, &w);
     }
     ot_json_end_object(&w);
     free(result->run_text);

@@ -18,7 +18,7 @@
 #include "src/run/process_command.h"
 #include "src/saving/find_checkpoints.h"
 #include "src/saving/finished.h"
-#include "src/saving/places.h"
+#include "src/saving/out_sharing.h"
 
 static const char checkpoints_name[] = "checkpoints";
 
@@ -332,14 +332,14 @@ static int compare_offers(const struct ot_options *options, struct ot_world *wor
 }
 
 static int find_local(const struct ot_options *options, bool tidy, struct ot_world *world,
-                      const struct ot_places *places, struct ot_resume *out) {
+                      const struct ot_out_sharing *sharing, struct ot_resume *out) {
     char parent[PATH_MAX];
     struct own own = {0};
     bool is_auto = strcmp(options->resume, "auto") == 0;
     int rc;
     *out = (struct ot_resume){0};
     OT_TRY(name_parent(options, parent));
-    if (tidy && places->leads)
+    if (tidy && sharing->leads)
         OT_TRY(tidy_up(options, parent));
     OT_TRY(ot_world_all_gather(world, NULL, 0, NULL)); /* the others look after it was tidied */
     OT_TRY_GOTO(find_offer(options, parent, &own), rc, out);
@@ -354,9 +354,9 @@ out:
 }
 
 int ot_resume_find_together(const struct ot_options *options, bool tidy, struct ot_world *world,
-                            const struct ot_places *places, struct ot_resume *out) {
-    return places->is_local && !options->no_save ? find_local(options, tidy, world, places, out)
-                                                 : find_shared(options, tidy, world, out);
+                            const struct ot_out_sharing *sharing, struct ot_resume *out) {
+    return sharing->is_local && !options->no_save ? find_local(options, tidy, world, sharing, out)
+                                                  : find_shared(options, tidy, world, out);
 }
 
 bool ot_resume_is_finished(const struct ot_resume *resume) {

@@ -28,7 +28,7 @@
 #include "src/run/run_identity.h"
 #include "src/run/run_shape.h"
 
-struct ot_places;
+struct ot_out_sharing;
 struct ot_world;
 
 struct ot_resume {
@@ -49,7 +49,7 @@ int ot_resume_find(const struct ot_options *options, bool tidy, struct ot_resume
  * have. world NULL: one rank. Errors: also OT_E_COMM; OT_E_INPUT (a rank has no checkpoint and others have:
  * names it). */
 int ot_resume_find_together(const struct ot_options *options, bool tidy, struct ot_world *world,
-                            const struct ot_places *places, struct ot_resume *out);
+                            const struct ot_out_sharing *sharing, struct ot_resume *out);
 void ot_resume_close(struct ot_resume *resume);
 /* True if OUT has the result of this run already (finished.h). */
 bool ot_resume_is_finished(const struct ot_resume *resume);

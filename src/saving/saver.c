@@ -15,13 +15,13 @@
 #include "src/base/grow.h"
 #include "src/base/log.h"
 #include "src/base/stop.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/base/units.h"
 #include "src/checkpoint/catalog.h"
 #include "src/checkpoint/writer.h"
 #include "src/saving/disk_reserve.h"
-#include "src/saving/places.h"
-#include "src/session/team.h"
+#include "src/saving/out_sharing.h"
+#include "src/session/session_ranks.h"
 
 /* A paced checkpoint is copied during this share of a step: forward and backward. Updates come afterwards and
  * would have to wait for the copying. */
@@ -144,9 +144,9 @@ int ot_saver_open(const struct ot_saver_config *config, struct ot_saver **out) {
     if (!sv)
         return ot_fail(OT_E_BUDGET, "no memory for checkpoints");
     sv->config = *config;
-    sv->speaks = ot_team_speaks(config->session);
-    sv->leads = config->places->leads;
-    sv->is_local = config->places->is_local;
+    sv->is_rank0 = ot_is_rank0(config->session);
+    sv->leads = config->sharing->leads;
+    sv->is_local = config->sharing->is_local;
     sv->writes = sv->leads || ot_plan_is_sharded(&config->session->plan);
     sv->last_step = config->step > 0 ? config->step : -1;
     sv->last_is_rated = config->is_rated;
@@ -251,7 +251,7 @@ static int remove_old(struct ot_saver *sv) {
 
 /* Several ranks: an error is one of the communicator. */
 static int make_place(struct ot_saver *sv) {
-    int rc = ot_team_agree(sv->config.session, remove_old(sv));
+    int rc = ot_session_ranks_agree(sv->config.session, remove_old(sv));
     sv->removal_failed = rc < 0;
     if (rc == 0 && !sv->keeps_all)
         rc = release_pins(sv);
@@ -273,7 +273,7 @@ static int make_room_for_pins(struct ot_saver *sv) {
 /* Logs a failed save. The run goes on. */
 static int report_failure(struct ot_saver *sv, int64_t step, int rc) {
     ot_error_save(&sv->failure, rc);
-    if (!sv->speaks)
+    if (!sv->is_rank0)
         return 0;
     ot_log(OT_LOG_WARN, "could not save the checkpoint of step %lld: %s", (long long)step, ot_error_text());
     struct ot_json_writer *w = ot_run_log_begin(sv->config.log, "checkpoint_failed");
@@ -352,9 +352,10 @@ static int hand_record(struct ot_saver *sv, const struct ot_checkpoint_record *r
     unsigned char *bytes;
     if (!sv->is_local)
         return 0;
-    OT_TRY(ot_team_agree(s, sv->speaks ? ot_checkpoint_record_encode(record, &text->bytes, &text->n) : 0));
+    OT_TRY(ot_session_ranks_agree(
+        s, sv->is_rank0 ? ot_checkpoint_record_encode(record, &text->bytes, &text->n) : 0));
     bytes = (unsigned char *)text->bytes;
-    int rc = ot_team_hand(s, 0, &bytes, &text->n);
+    int rc = ot_session_ranks_hand(s, 0, &bytes, &text->n);
     text->bytes = (char *)bytes;
     return rc;
 }
@@ -363,11 +364,11 @@ static int hand_record(struct ot_saver *sv, const struct ot_checkpoint_record *r
 static int begin_with(struct ot_saver *sv, const struct ot_checkpoint_record *record,
                       const struct record_text *text, double step_seconds) {
     struct ot_session *s = sv->config.session;
-    OT_TRY(ot_team_agree(s, sv->leads ? prepare(sv, record, text) : 0));
+    OT_TRY(ot_session_ranks_agree(s, sv->leads ? prepare(sv, record, text) : 0));
     int rc = sv->leads || !sv->writes ? 0 : prepare(sv, record, text);
     if (rc == 0 && sv->writes)
         rc = start_snapshot(sv, step_seconds);
-    OT_TRY(ot_team_agree(s, rc));
+    OT_TRY(ot_session_ranks_agree(s, rc));
     sv->under_way = true;
     warn_of_space(sv); /* for the files still to come */
     return 0;
@@ -416,7 +417,7 @@ int ot_saver_begin(struct ot_saver *sv, const struct ot_checkpoint_record *recor
     sv->eval_under_way = ot_checkpoint_record_eval(record);
     /* A checkpoint that was made before its state was evaluated is made again: its record lacks the loss. */
     int has = ot_saver_has(sv, step) && (sv->last_is_rated || isnan(sv->eval_under_way));
-    OT_TRY(ot_team_choose(sv->config.session, &has));
+    OT_TRY(ot_session_ranks_choose(sv->config.session, &has));
     if (has)
         return 0;
     /* Else the store's room for kept checkpoints might be full for the rest of the run. */
@@ -463,7 +464,7 @@ static int complete(struct ot_saver *sv, struct ot_pins *pins) {
     sv->last_dir = NULL;
     OT_TRY(ot_checkpoint_name(sv->parent, sv->last_step, &sv->last_dir));
     struct ot_error logged;
-    ot_error_save(&logged, sv->speaks ? report_success(sv, seconds) : 0);
+    ot_error_save(&logged, sv->is_rank0 ? report_success(sv, seconds) : 0);
     ot_checkpoint_writer_close(sv->writer);
     sv->writer = NULL;
     sv->under_way = false;
@@ -521,7 +522,7 @@ int ot_saver_save_in(struct ot_saver *sv, const char *parent, const struct ot_ch
     struct ot_session *s = sv->config.session;
     (void)ot_saver_poll(sv, true); /* its failure is logged already */
     int has = ot_saver_has(sv, record->progress.step);
-    OT_TRY(ot_team_choose(s, &has));
+    OT_TRY(ot_session_ranks_choose(s, &has));
     if (has)
         return 0;
     sv->keeps_all = true;
@@ -530,11 +531,11 @@ int ot_saver_save_in(struct ot_saver *sv, const char *parent, const struct ot_ch
         ot_saver_release_space(sv->parent);
     if (parent)
         OT_TRY(move_to(sv, parent));
-    OT_TRY(ot_team_agree(s, sv->leads ? ot_saver_make_dir(sv) : 0));
+    OT_TRY(ot_session_ranks_agree(s, sv->leads ? ot_saver_make_dir(sv) : 0));
     (void)ot_saver_begin(sv, record, 0); /* a failure to write the log does not matter now */
     (void)ot_saver_poll(sv, true);
     has = ot_saver_has(sv, record->progress.step);
-    OT_TRY(ot_team_choose(s, &has));
+    OT_TRY(ot_session_ranks_choose(s, &has));
     if (has)
         return 0;
     if (sv->leads)

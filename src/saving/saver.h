@@ -24,10 +24,10 @@
  * one rank could not save is kept by none. So the training loop waits until no rank is busy
  * (ot_saver_is_busy), and then lets all ranks poll with `wait`.
  *
- * SEVERAL DIRECTORIES (places.h). The first rank of each directory makes, removes and reserves there. Record
- * and manifest of rank 0 are written in each. With --shard none each directory gets a whole checkpoint. If
- * the process ends while some directories have the checkpoint and others do not, the older one is still in
- * all: it is removed only after all have the newer.
+ * SEVERAL DIRECTORIES (out_sharing.h). The first rank of each directory makes, removes and reserves there.
+ * Record and manifest of rank 0 are written in each. With --shard none each directory gets a whole
+ * checkpoint. If the process ends while some directories have the checkpoint and others do not, the older one
+ * is still in all: it is removed only after all have the newer.
  *
  * One thread, the engine's driver.
  */
@@ -38,7 +38,7 @@
 #include "src/run/run_log.h"
 #include "src/session/session.h"
 
-struct ot_places;
+struct ot_out_sharing;
 struct ot_saver;
 
 /* The plan of a run that saves must provide (ot_plan_request): ot_saver_slots, the number of slots for parts,
@@ -60,7 +60,7 @@ struct ot_saver_config {
     int64_t step;            /* the step that the run resumes after; 0: a new run */
     bool is_rated;           /* the state of `resumed` was evaluated before it was saved */
     const char *resumed;     /* the checkpoint that the run resumes from; NULL: a new run */
-    const struct ot_places *places;
+    const struct ot_out_sharing *sharing;
     bool is_own; /* `resumed` is in `parent`: the other checkpoints there belong to this run too */
 };
 

@@ -11,7 +11,7 @@
 #include "src/checkpoint/writer.h"
 #include "src/files/safetensors.h"
 #include "src/saving/disk_reserve.h"
-#include "src/saving/places.h"
+#include "src/saving/out_sharing.h"
 
 /* Enough slots that the disk always has queued writes while a part is copied. Fewer for a model that is small
  * compared with the slots. */
@@ -80,9 +80,9 @@ static void find_wanted(const struct ot_saver *sv, int there, int64_t *n, int64_
     int64_t copied, referred;
     *n = sv->config.session->options->keep + sv->keeps_best + 1 - there - sv->under_way;
     ot_saver_bytes(sv->config.session, &copied, &referred);
-    if (sv->config.places->is_local) {
+    if (sv->config.sharing->is_local) {
         ot_saver_own_bytes(sv->config.session, &copied, &referred);
-        copied *= ot_plan_is_sharded(&sv->config.session->plan) ? sv->config.places->sharers : 1;
+        copied *= ot_plan_is_sharded(&sv->config.session->plan) ? sv->config.sharing->sharers : 1;
     }
     *n = ot_max(*n, 0);
     *bytes = *n * copied + sv->config.model_bytes;

@@ -20,7 +20,7 @@ struct ot_saver {
     double last_begun, seconds;
     double flush_seconds; /* to flush a small file; measured with --grace only */
     struct ot_error failure;
-    bool speaks;    /* rank 0, or the only rank: it decides and logs */
+    bool is_rank0;  /* rank 0, or the only rank: it decides and logs */
     bool leads;     /* this rank makes and removes directories, and reserves space, in its --out */
     bool is_local;  /* several ranks lead, each in a directory of its own */
     bool writes;    /* this rank writes parts */

@@ -39,7 +39,7 @@ static int collect(struct ot_collector *c, int slab) {
         return ot_fail(OT_E_BUDGET, "no memory to collect the %lld parameters of %s",
                        (long long)about->n_params, about->name);
     OT_TRY(ask(c->session, &wanted));
-    return ot_engine_collect(c->session->engine, OT_SLAB_MASTER, slab, c->values);
+    return ot_engine_gather_to_rank0(c->session->engine, OT_SLAB_MASTER, slab, c->values);
 }
 
 int ot_collect_values(void *collector, int slab, int64_t first, int64_t n, float *values) {
@@ -74,7 +74,7 @@ int ot_collect_serve(struct ot_session *s, bool *saved) {
     do {
         OT_TRY(ask(s, &wanted));
         if (wanted >= 0)
-            OT_TRY(ot_engine_collect(s->engine, OT_SLAB_MASTER, wanted, NULL));
+            OT_TRY(ot_engine_gather_to_rank0(s->engine, OT_SLAB_MASTER, wanted, NULL));
     } while (wanted >= 0);
     *saved = wanted == SAVED;
     return 0;

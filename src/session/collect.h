@@ -21,7 +21,7 @@ struct ot_collector {
 int64_t ot_collect_bytes(const struct ot_session *session);
 
 /* On rank 0. `collector` is the context of ot_collect_values, an ot_param_source (model_dir.h). It frees and
- * collects a slab whenever another slab is asked for. Errors: OT_E_BUDGET; as ot_engine_collect. */
+ * collects a slab whenever another slab is asked for. Errors: OT_E_BUDGET; as ot_engine_gather_to_rank0. */
 void ot_collect_open(struct ot_session *session, struct ot_collector *out);
 int ot_collect_values(void *collector, int slab, int64_t first, int64_t n, float *values);
 /* Ends the serving of the other ranks. rc: the result of the save; the other ranks learn an error. Returns
@@ -31,7 +31,7 @@ int ot_collect_close(struct ot_collector *collector, int rc);
 int ot_collect_nothing(struct ot_session *session);
 
 /* On every other rank, while rank 0 has a collector: serves until rank 0 closes it. *saved: rank 0 could
- * save. Errors: OT_E_COMM; as ot_engine_collect. */
+ * save. Errors: OT_E_COMM; as ot_engine_gather_to_rank0. */
 int ot_collect_serve(struct ot_session *session, bool *saved);
 /* The error of a rank that has served in vain: rank 0 knows why. Returns -OT_E_COMM. */
 int ot_collect_fail(void);

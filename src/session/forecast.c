@@ -8,8 +8,8 @@
 #include "src/base/error.h"
 #include "src/machine/process_peak.h"
 #include "src/session/rates_cache.h"
-#include "src/session/team.h"
-#include "src/session/team_forecast.h"
+#include "src/session/session_ranks.h"
+#include "src/session/session_ranks_forecast.h"
 
 /* The most time to spend on measuring the blocks. A longer measurement would cost more than a step or two of
  * a model that streams. */
@@ -42,7 +42,7 @@ int ot_forecast_measure(struct ot_session *s, const struct ot_plan_request *requ
     if (s->forecast.costs.blocks)
         return 0;
     OT_TRY(ot_rates_obtain(s, true, &rates));
-    OT_TRY(ot_team_measure(s, &rates, NULL));
+    OT_TRY(ot_session_ranks_measure(s, &rates, NULL));
     struct ot_calibration calibration = {.chain = request->chain,
                                          .device = s->device,
                                          .rates = &rates,
@@ -72,10 +72,10 @@ static void count_tokens(const struct ot_plan_request *request, struct ot_predic
 static int choose_of_ranks(struct ot_session *s, struct ot_plan_request *request,
                            struct ot_planner_result *result) {
     int64_t resident = is_resident(&s->plan) || request->shard.world;
-    OT_TRY(ot_team_find_least(s, &resident, 1));
+    OT_TRY(ot_session_ranks_find_least(s, &resident, 1));
     if (resident)
         request->micro_sequences = s->plan.micro_tokens / request->sequence_tokens;
-    OT_TRY(ot_team_choose_plan(s, request, &s->forecast.costs, result));
+    OT_TRY(ot_session_ranks_choose_plan(s, request, &s->forecast.costs, result));
     s->shard = request->shard;
     return 0;
 }
@@ -133,14 +133,14 @@ int ot_forecast_make(struct ot_session *s, struct ot_plan_request *request,
     s->prediction = result.prediction;
     f->tried = result.tried;
     int rc = 0;
-    if (s->options->explain && ot_team_speaks(s)) {
+    if (s->options->explain && ot_is_rank0(s)) {
         rc = ot_planner_explain(request, &f->costs, &result, &f->explanation);
         f->is_explained = rc == 0;
     }
     count_tokens(request, &s->prediction, &f->explanation, rows->fill);
     ot_plan_free(&s->plan);
     s->plan = result.plan;
-    if (rc == 0 && s->options->trace && ot_team_speaks(s))
+    if (rc == 0 && s->options->trace && ot_is_rank0(s))
         rc = keep_trace(s, request->chain);
     ot_device_forget_peaks(s->device); /* from here on peaks are the run's own */
     ot_process_forget_peak();

@@ -2,7 +2,7 @@
 
 #include "offload/predict/measured.h"
 #include "src/base/error.h"
-#include "src/session/team.h"
+#include "src/session/session_ranks.h"
 
 enum { WARM_UP = 2, MEASURED = 2, IN_FLIGHT = 2, MOST_TASKS = 250000 };
 
@@ -11,7 +11,7 @@ static bool has_forecast(const struct ot_session *s) {
 }
 
 int ot_forecast_again_trace(struct ot_session *s) {
-    if (s->trace || !has_forecast(s) || !ot_team_speaks(s))
+    if (s->trace || !has_forecast(s) || !ot_is_rank0(s))
         return 0;
     OT_TRY(ot_trace_open(ot_model_chain(s->model), MOST_TASKS, &s->trace));
     ot_trace_pause(s->trace, true);

@@ -63,7 +63,7 @@ struct ot_session {
     struct ot_chat_renderer *model_template; /* of the model's directory; NULL: it has none */
     const char *prompt_format;               /* --prompt-format, else the recorded one; NULL: none */
 
-    /* Several ranks (team.h). world: borrowed, set before open; NULL: one rank. */
+    /* Several ranks (session_ranks.h). world: borrowed, set before open; NULL: one rank. */
     struct ot_world *world;
     struct ot_comm *comm; /* NULL: one rank */
     struct ot_shard shard;

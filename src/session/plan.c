@@ -8,7 +8,7 @@
 #include "src/session/plan_cure.h"
 #include "src/session/plan_request.h"
 #include "src/session/session.h"
-#include "src/session/team.h"
+#include "src/session/session_ranks.h"
 
 static struct ot_plan_request make_request(const struct ot_session *s, const struct ot_session_need *need) {
     struct ot_plan_request request = ot_plan_request_of(s->options);
@@ -48,7 +48,7 @@ static int agree(struct ot_session *s, struct ot_plan_request *request) {
     int64_t values[1 + FIELDS] = {micro};
     for (int i = 0; i < FIELDS; i++)
         values[1 + i] = *fields[i];
-    OT_TRY(ot_team_find_least(s, values, 1 + FIELDS));
+    OT_TRY(ot_session_ranks_find_least(s, values, 1 + FIELDS));
     if (values[0] != micro) {
         request->micro_sequences = values[0];
         ot_plan_free(plan);
@@ -99,7 +99,7 @@ static int open_model(struct ot_session *s, const struct ot_session_need *need) 
         OT_TRY(ot_model_dir_check(s->dir, s->model));
     if (need->cache_tokens)
         s->cache_bytes = ot_engine_kv_bytes(ot_model_chain(s->model), need->cache_tokens);
-    return ot_team_find_sharing(s);
+    return ot_session_ranks_find_sharing(s);
 }
 
 int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
@@ -121,11 +121,11 @@ int ot_session_predict(struct ot_session *s, const struct ot_session_need *need,
     struct ot_plan_request request = make_request(s, need);
     const struct ot_shard shard = s->shard;
     int rc;
-    OT_TRY_GOTO(ot_team_agree(s, make_plan(s, &request)), rc, out);
+    OT_TRY_GOTO(ot_session_ranks_agree(s, make_plan(s, &request)), rc, out);
     OT_TRY_GOTO(ot_forecast_measure(s, &request, rows), rc, out);
     rc = ot_forecast_predict(s, &request, rows, prediction);
     if (rc == 0 || rc == -OT_E_BUDGET)
-        rc = ot_team_agree(s, rc);
+        rc = ot_session_ranks_agree(s, rc);
 out:
     s->shard = shard;
     ot_plan_free(&s->plan);

@@ -5,7 +5,7 @@
 #ifndef OT_SESSION_PLAN_CURE_H
 #define OT_SESSION_PLAN_CURE_H
 
-#include "offload/plan/make.h"
+#include "offload/plan/plan_search.h"
 #include "src/machine/machine.h"
 #include "src/options/options.h"
 

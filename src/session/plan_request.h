@@ -3,7 +3,7 @@
 #define OT_SESSION_PLAN_REQUEST_H
 
 #include "models/model.h"
-#include "offload/plan/make.h"
+#include "offload/plan/plan_search.h"
 #include "src/options/options.h"
 
 /* Sets homes, shares, slots, recomputation, order and clipping. The caller sets all other fields. */

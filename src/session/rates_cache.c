@@ -11,7 +11,7 @@
 #include "src/base/error.h"
 #include "src/base/json.h"
 #include "src/base/log.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/base/units.h"
 #include "src/session/measure.h"
 

@@ -9,7 +9,7 @@
 #include "src/base/minmax.h"
 #include "src/base/units.h"
 #include "src/checkpoint/reader.h"
-#include "src/session/team.h"
+#include "src/session/session_ranks.h"
 
 static int check_model(const struct ot_session *s) {
     const struct ot_chain *chain = ot_model_chain(s->model);
@@ -115,7 +115,7 @@ int ot_session_restore(struct ot_session *s) {
                                       .context = s->engine,
                                       .wants = wants_part,
                                       .progress =
-                                          s->options->quiet || !ot_team_speaks(s) ? NULL : show_progress};
+                                          s->options->quiet || !ot_is_rank0(s) ? NULL : show_progress};
     OT_TRY(check_model(s));
     OT_TRY(check_state(s));
     read.memory = ot_engine_snapshot_slots(s->engine, &read.n_slots);

@@ -20,7 +20,7 @@
 #include "src/session/plan_request.h"
 #include "src/session/restore.h"
 #include "src/session/store.h"
-#include "src/session/team.h"
+#include "src/session/session_ranks.h"
 #include "src/session/weights.h"
 
 /* ---- tokenizer ---- */
@@ -180,8 +180,8 @@ static int open_machine(struct ot_settings *settings, struct ot_session *out) {
     struct ot_world *world = out->world;
     *out = (struct ot_session){.settings = settings, .options = options, .ids = {.bos = -1}, .world = world};
     OT_TRY(ot_machine_read("", &out->machine));
-    ot_team_share_machine(world, &out->machine);
-    ot_team_choose_gpu(settings, world);
+    ot_session_ranks_share_machine(world, &out->machine);
+    ot_session_ranks_choose_gpu(settings, world);
     if (!options->threads)
         ot_settings_choose_count(settings, "threads", out->machine.cores);
     return ot_pool_open((int)options->threads, "files", &out->pool);
@@ -234,7 +234,7 @@ int ot_session_open(struct ot_settings *settings, struct ot_session *out) {
     OT_TRY(ot_base_choice_open(out));
     OT_TRY(ot_session_open_device(out));
     OT_TRY(ot_session_open_store(out));
-    OT_TRY(ot_team_open(out));
+    OT_TRY(ot_session_ranks_open(out));
     if (!out->dir) /* no file says in which format the model is stored */
         out->stored = out->dtype;
     return 0;
@@ -309,7 +309,7 @@ enum { MAX_TRACED_TASKS = 250000 };
 
 int ot_session_start(struct ot_session *s, const struct ot_optimizer_config *optimizer) {
     const struct ot_options *o = s->options;
-    OT_TRY(ot_team_agree(s, ot_plan_request_check_fetch(o, ot_model_chain(s->model), &s->plan)));
+    OT_TRY(ot_session_ranks_agree(s, ot_plan_request_check_fetch(o, ot_model_chain(s->model), &s->plan)));
     int64_t traced = s->traced_tasks ? s->traced_tasks : o->trace ? MAX_TRACED_TASKS : 0;
     if (traced)
         OT_TRY(ot_trace_open(ot_model_chain(s->model), traced, &s->trace));

@@ -6,7 +6,7 @@
 
 #include "src/base/error.h"
 #include "src/base/minmax.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 
 /* Oniguruma's sets, written as members of a PCRE2 class. Space is White_Space. Word is Alphabetic, M, Nd and
  * Pc; beyond L, M and Nl, Alphabetic has the circled and squared letters. Outside of classes, an old table of

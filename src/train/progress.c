@@ -8,7 +8,7 @@
 #include "src/base/clock.h"
 #include "src/base/log.h"
 #include "src/base/units.h"
-#include "src/run/guard.h"
+#include "src/run/loss_guard.h"
 
 /* The weight of a step's time relative to the next step's. */
 static const double FADING = 19.0 / 20;
@@ -92,7 +92,7 @@ static struct texts format_numbers(const struct ot_progress *progress, const str
                         ot_text_duration(ot_progress_seconds_left(progress, step->step, left), eta));
     if (step->skipped)
         snprintf(t.first + used, sizeof t.first - (size_t)used, " skipped: %s",
-                 ot_guard_reason(step->skipped));
+                 ot_loss_guard_reason(step->skipped));
     else if (step->spike)
         snprintf(t.first + used, sizeof t.first - (size_t)used, " loss spike");
     return t;

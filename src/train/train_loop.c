@@ -12,7 +12,7 @@
 #include "src/base/units.h"
 #include "src/data/batch.h"
 #include "src/session/forecast_again.h"
-#include "src/session/team.h"
+#include "src/session/session_ranks.h"
 #include "src/train/progress.h"
 
 enum { IN_FLIGHT = 2 };
@@ -38,7 +38,7 @@ struct loop {
     struct ot_run_calendar calendar;
     struct ot_progress progress;
     struct flight flights[IN_FLIGHT];
-    struct ot_guard guard;
+    struct ot_loss_guard guard;
     struct ot_forecast_again again;
     int64_t submitted, done;
     int64_t eval_at; /* the loop evaluates after this step, and submits no later step before that */
@@ -50,39 +50,39 @@ struct loop {
     double step_seconds;         /* of the last step */
     int64_t filled_from;         /* the step after which the engine was last drained */
     struct ot_store_usage moved; /* total up to the last step */
-    unsigned found_wishes;       /* of all ranks, from the results of steps; not acted on yet */
+    unsigned found_requests;     /* of all ranks, from the results of steps; not acted on yet */
     struct ot_error log_error;   /* the log could not be written: all save and stop, then it is returned */
     bool log_is_told;            /* log_error ends the run, and everything is saved */
     bool fails_together;         /* all ranks have the error that ends the run, at the same step */
     bool others_save;            /* a rank was still saving in the last step, or no step has said so yet */
 };
 
-/* WISH_WAIT: this rank has not yet written its parts of the checkpoint under way. */
-enum { WISH_STOP = 1, WISH_EVAL = 2, WISH_SAVE = 4, WISH_WAIT = 8 };
+/* ASKS_WAIT: this rank has not yet written its parts of the checkpoint under way. */
+enum { ASKS_STOP = 1, ASKS_EVAL = 2, ASKS_SAVE = 4, ASKS_WAIT = 8 };
 
 static bool has_ranks(const struct loop *l) {
     return l->of->session->comm != NULL;
 }
 
-unsigned ot_wishes_tell(void *wishes) {
-    return atomic_load(&((struct ot_wishes *)wishes)->bits) | (ot_stop_requested() ? WISH_STOP : 0);
+unsigned ot_stop_save_requests_tell(void *own) {
+    return atomic_load(&((struct ot_stop_save_requests *)own)->bits) | (ot_stop_requested() ? ASKS_STOP : 0);
 }
 
 /* True if the run is to stop. One rank need not wait for a step to know. */
 static bool stops(const struct loop *l) {
-    return has_ranks(l) ? l->found_wishes & WISH_STOP : ot_stop_requested();
+    return has_ranks(l) ? l->found_requests & ASKS_STOP : ot_stop_requested();
 }
 
-/* True once after all ranks have found the wish. With one rank: if it is wished. */
-static bool take_wish(struct loop *l, unsigned wish, bool wished) {
+/* True once after all ranks have found the request. With one rank: if it is asked. */
+static bool take_request(struct loop *l, unsigned request, bool asked) {
     if (!has_ranks(l))
-        return wished;
-    if (wished && ot_team_speaks(l->of->session)) /* the clock of rank 0 counts */
-        atomic_fetch_or(&l->of->wishes->bits, wish);
-    bool found = l->found_wishes & wish;
-    l->found_wishes &= ~wish;
+        return asked;
+    if (asked && ot_is_rank0(l->of->session)) /* the clock of rank 0 counts */
+        atomic_fetch_or(&l->of->requests->bits, request);
+    bool found = l->found_requests & request;
+    l->found_requests &= ~request;
     if (found)
-        atomic_fetch_and(&l->of->wishes->bits, ~wish);
+        atomic_fetch_and(&l->of->requests->bits, ~request);
     return found;
 }
 
@@ -93,7 +93,7 @@ static int log_result(struct loop *l, int rc) {
         return rc;
     if (l->log_error.code == 0)
         ot_error_save(&l->log_error, rc);
-    atomic_fetch_or(&l->of->wishes->bits, WISH_STOP);
+    atomic_fetch_or(&l->of->requests->bits, ASKS_STOP);
     return 0;
 }
 
@@ -138,7 +138,7 @@ static int record_step(struct loop *l, const struct flight *flight, const struct
                                     .skipped = result->skipped,
                                     .spike = result->spike};
     l->moved = moved;
-    if (!ot_team_speaks(l->of->session))
+    if (!ot_is_rank0(l->of->session))
         return 0;
     if (!l->of->session->options->quiet)
         ot_progress_show(&l->progress, &record, &l->calendar);
@@ -177,13 +177,13 @@ static int drop_steps(struct loop *l) {
 static int give_up(struct loop *l, const struct flight *flight, const struct ot_step_result *result) {
     struct ot_step_result behind;
     struct ot_step_batch batch;
-    struct ot_guard_step step = {result, &batch, l->of->session->options->micro_batch};
+    struct ot_loss_guard_step step = {result, &batch, l->of->session->options->micro_batch};
     if (l->done < l->submitted)
         OT_TRY(ot_engine_result(l->of->session->engine, &behind));
     OT_TRY(ot_engine_drain(l->of->session->engine));
     OT_TRY(ot_batcher_seek(l->batcher, flight->position));
     ot_batcher_next(l->batcher, &batch);
-    return ot_guard_explain(&l->guard, l->of->session, l->of->rows, &step);
+    return ot_loss_guard_explain(&l->guard, l->of->session, l->of->rows, &step);
 }
 
 static void count_step(struct loop *l, const struct flight *flight, const struct ot_step_result *result) {
@@ -196,18 +196,18 @@ static void count_step(struct loop *l, const struct flight *flight, const struct
 static int finish_step(struct loop *l) {
     struct ot_step_result result;
     OT_TRY(ot_engine_result(l->of->session->engine, &result));
-    l->found_wishes |= result.wishes & ~WISH_WAIT;
-    l->others_save = result.wishes & WISH_WAIT;
+    l->found_requests |= result.wishes & ~ASKS_WAIT;
+    l->others_save = result.wishes & ASKS_WAIT;
     if (result.skipped == OT_SKIP_GIVEN_UP) {
         l->others_save = true; /* nobody has said anything */
-        l->found_wishes |= WISH_STOP;
+        l->found_requests |= ASKS_STOP;
         return drop_steps(l);
     }
     const struct flight *flight = &l->flights[l->done % IN_FLIGHT];
     count_step(l, flight, &result);
     time_step(l, flight, &result);
     OT_TRY(log_result(l, record_step(l, flight, &result)));
-    return ot_guard_add(&l->guard, &result) ? give_up(l, flight, &result) : 0;
+    return ot_loss_guard_add(&l->guard, &result) ? give_up(l, flight, &result) : 0;
 }
 
 /* ---- evaluation ---- */
@@ -217,7 +217,7 @@ static void call_eval_by_time(struct loop *l) {
     double seconds = l->of->session->options->eval_every.seconds;
     bool due = l->of->rows->eval && seconds > 0 && ot_clock_seconds() - l->last_eval >= seconds &&
                l->eval_at > l->submitted;
-    if (take_wish(l, WISH_EVAL, due) && l->eval_at > l->submitted)
+    if (take_request(l, ASKS_EVAL, due) && l->eval_at > l->submitted)
         l->eval_at = l->submitted;
 }
 
@@ -232,7 +232,7 @@ static int call_save_of_best(struct loop *l, double loss) {
     if (!l->of->saver || l->done == 0 || l->done == l->of->shape->lr.steps)
         return 0;
     int wants = ot_saver_wants_best(l->of->saver, loss);
-    OT_TRY(ot_team_choose(l->of->session, &wants));
+    OT_TRY(ot_session_ranks_choose(l->of->session, &wants));
     if (wants)
         l->save_at = l->done;
     return 0;
@@ -251,7 +251,7 @@ static int evaluate(struct loop *l) {
     OT_TRY(ot_engine_drain(s->engine));
     OT_TRY(ot_evaluate(s->engine, &evaluation, &result));
     if (result.stopped) {
-        l->found_wishes |= WISH_STOP;
+        l->found_requests |= ASKS_STOP;
         return 0;
     }
     bool best = is_best(l, result.loss);
@@ -274,7 +274,7 @@ static int evaluate(struct loop *l) {
                                     .trained_tokens = result.trained_tokens,
                                     .rows = result.rows,
                                     .seconds = result.seconds};
-    OT_TRY(log_result(l, ot_team_speaks(s) ? ot_run_log_eval(l->of->log, &record) : 0));
+    OT_TRY(log_result(l, ot_is_rank0(s) ? ot_run_log_eval(l->of->log, &record) : 0));
     return call_save_of_best(l, result.loss);
 }
 
@@ -346,7 +346,7 @@ static int64_t next_save_step(const struct loop *l) {
 
 static void call_save_by_time(struct loop *l) {
     bool due = l->of->saver && ot_saver_is_due(l->of->saver) && l->save_at > l->submitted;
-    if (take_wish(l, WISH_SAVE, due) && l->save_at > l->submitted)
+    if (take_request(l, ASKS_SAVE, due) && l->save_at > l->submitted)
         l->save_at = l->submitted;
 }
 
@@ -355,7 +355,7 @@ static int save(struct loop *l) {
     OT_TRY(ot_engine_drain(l->of->session->engine));
     struct ot_checkpoint_record record = make_record(l);
     if (has_ranks(l))
-        atomic_fetch_or(&l->of->wishes->bits, WISH_WAIT);
+        atomic_fetch_or(&l->of->requests->bits, ASKS_WAIT);
     l->others_save = true;
     return log_result(l, ot_saver_begin(l->of->saver, &record, l->step_seconds));
 }
@@ -369,7 +369,7 @@ static int poll_saver(struct loop *l) {
     if (!has_ranks(l))
         return ot_saver_poll(saver, false);
     if (!ot_saver_is_busy(saver))
-        atomic_fetch_and(&l->of->wishes->bits, ~(unsigned)WISH_WAIT);
+        atomic_fetch_and(&l->of->requests->bits, ~(unsigned)ASKS_WAIT);
     return ot_saver_is_under_way(saver) && !l->others_save ? log_result(l, ot_saver_poll(saver, true)) : 0;
 }
 
@@ -383,21 +383,21 @@ static int save_at_stop(struct loop *l) {
         return 0;
     OT_TRY(log_result(l, ot_saver_poll(saver, true)));
     int has = ot_saver_has(saver, l->done);
-    OT_TRY(ot_team_choose(s, &has));
+    OT_TRY(ot_session_ranks_choose(s, &has));
     if (has)
         return 0;
     int late = grace > 0 && ot_stop_seconds() + ot_saver_seconds(saver) > grace;
-    OT_TRY(ot_team_choose(s, &late));
+    OT_TRY(ot_session_ranks_choose(s, &late));
     l->out->out_of_time = late;
     if (late)
         return 0;
     l->fails_together = true;
-    OT_TRY(ot_team_agree(s, l->of->rescue->lock ? ot_rescue_restore_out(l->of->rescue) : 0));
+    OT_TRY(ot_session_ranks_agree(s, l->of->rescue->lock ? ot_rescue_restore_out(l->of->rescue) : 0));
     struct ot_checkpoint_record record = make_record(l);
     OT_TRY(log_result(l, ot_saver_begin(saver, &record, 0)));
     OT_TRY(log_result(l, ot_saver_poll(saver, true)));
     has = ot_saver_has(saver, l->done);
-    OT_TRY(ot_team_choose(s, &has));
+    OT_TRY(ot_session_ranks_choose(s, &has));
     return has ? 0 : ot_saver_failure(saver);
 }
 
@@ -415,7 +415,7 @@ static int save_at_stall(struct loop *l, int rc) {
             (void)ot_saver_wait(saver, limit);
     }
     rc = ot_error_load(&why);
-    bool tells = saver && l->done > 0 && ot_team_speaks(l->of->session);
+    bool tells = saver && l->done > 0 && ot_is_rank0(l->of->session);
     return tells ? ot_rescue_save(l->of->rescue, NULL, rc) : rc;
 }
 
@@ -442,7 +442,7 @@ static int save_at_failure(struct loop *l, int rc) {
     /* The other ranks may have no error, or another one, so they would not take part. */
     bool together = l->fails_together || rc == -OT_E_NUMERIC; /* all ranks have the same results of steps */
     if (has_ranks(l) && (!together || rc == -OT_E_COMM))
-        return ot_team_speaks(l->of->session) ? ot_rescue_save(l->of->rescue, NULL, rc) : rc;
+        return ot_is_rank0(l->of->session) ? ot_rescue_save(l->of->rescue, NULL, rc) : rc;
     if (rc == -OT_E_NUMERIC) {
         /* Lets a save that has already begun finish: its state predates the failure, so it is valid. */
         (void)ot_saver_poll(l->of->saver, true);
@@ -562,7 +562,7 @@ int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out,
     l.calendar = (struct ot_run_calendar){o, of->shape, of->rows->eval != NULL, of->saver != NULL};
     ot_progress_open(&l.progress, of->shape->lr.steps, o->log_every, ot_log_is_terminal(), of->times);
     OT_TRY_GOTO(enter(&l), rc, out);
-    l.guard = (struct ot_guard){.most = o->max_skips, .counts = &out->counts};
+    l.guard = (struct ot_loss_guard){.most = o->max_skips, .counts = &out->counts};
     l.eval_at = ot_calendar_next_eval(&l.calendar, l.done);
     if (l.save_at < 0)
         l.save_at = next_save_step(&l);

@@ -16,12 +16,13 @@
 #include "src/saving/rescue.h"
 #include "src/saving/saver.h"
 
-/* The wishes of this rank, which the engine tells all ranks with each step (engine.h). The caller makes it
- * zero before ot_session_start, with ot_wishes_tell as session->wishes. */
-struct ot_wishes {
+/* This rank's requests to stop, evaluate and save, which the engine tells all ranks with each step
+ * (engine.h). The caller makes it zero before ot_session_start, with ot_stop_save_requests_tell as
+ * session->wishes. */
+struct ot_stop_save_requests {
     atomic_uint bits;
 };
-unsigned ot_wishes_tell(void *wishes);
+unsigned ot_stop_save_requests_tell(void *own);
 
 struct ot_train_loop {
     struct ot_session *session; /* after ot_session_start */
@@ -33,7 +34,7 @@ struct ot_train_loop {
     struct ot_saver *saver;                    /* NULL: no checkpoints are made */
     const struct ot_rescue *rescue;            /* set if saver is set */
     const char *hosts;                         /* as ot_checkpoint_record has them; NULL: one directory */
-    struct ot_wishes *wishes;                  /* the requests that the session's engine polls */
+    struct ot_stop_save_requests *requests;    /* the requests that the session's engine polls */
     const struct ot_checkpoint_record *resume; /* the session was restored from this; NULL: a new run */
 };
 

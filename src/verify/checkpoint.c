@@ -124,14 +124,15 @@ static int check_part(void *context, const struct ot_part *part, const void *mem
     } arrays[OT_PART_ARRAYS] = {
         [OT_PART_M] = {"m", OT_F32, &slab->most_m},
         [OT_PART_V] = {"v", OT_F32, &slab->most_v},
-        [OT_PART_REST] = {dtype == OT_F16 ? "master weight" : NULL, OT_F32,
-                          &ignored}, /* bf16: all bits are valid */
+        [OT_PART_MASTER_REST] = {dtype == OT_F16 ? "master weight" : NULL, OT_F32,
+                                 &ignored}, /* bf16: all bits are valid */
         [OT_PART_WEIGHTS] = {"weight", dtype, &slab->most_weight},
     };
     bool compact = part->has_state && part->state != OT_STATE_F32;
     if (compact)
         OT_TRY(check_compact(c, part, memory));
-    for (enum ot_part_array array = compact ? OT_PART_REST : OT_PART_M; array < OT_PART_ARRAYS; array++) {
+    for (enum ot_part_array array = compact ? OT_PART_MASTER_REST : OT_PART_M; array < OT_PART_ARRAYS;
+         array++) {
         struct ot_part_place place = ot_part_find(dtype, part, array);
         if (place.width > 0 && arrays[array].what)
             OT_TRY(check_values(c, part, arrays[array].what, arrays[array].dtype,

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "src/base/cache_file.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "tests/support/check.h"
 
 enum { MOST = 64 };

@@ -31,7 +31,7 @@
 #include <unistd.h>
 
 #include "models/model.h"
-#include "offload/plan/make.h"
+#include "offload/plan/plan_search.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/random.h"

@@ -18,7 +18,7 @@
 #include "kernels/device.h"
 #include "offload/engine/engine.h"
 #include "offload/plan/layout.h"
-#include "offload/plan/make.h"
+#include "offload/plan/plan_search.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/random.h"

@@ -21,7 +21,7 @@
 #include "models/model.h"
 #include "offload/engine/engine.h"
 #include "offload/plan/kept.h"
-#include "offload/plan/make.h"
+#include "offload/plan/plan_search.h"
 #include "offload/predict/calibrate.h"
 #include "offload/predict/measured.h"
 #include "offload/probe/probe.h"

@@ -15,7 +15,7 @@
 
 #include "models/model.h"
 #include "offload/engine/engine.h"
-#include "offload/plan/make.h"
+#include "offload/plan/plan_search.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/random.h"

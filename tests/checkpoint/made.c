@@ -39,7 +39,7 @@ static void do_array(char *memory, struct ot_part_place place, enum made_kind ki
 static void do_part(enum ot_dtype dtype, const struct ot_part *part, char *memory, bool put) {
     static const enum made_kind kinds[OT_PART_ARRAYS] = {[OT_PART_M] = MADE_M,
                                                          [OT_PART_V] = MADE_V,
-                                                         [OT_PART_REST] = MADE_REST,
+                                                         [OT_PART_MASTER_REST] = MADE_REST,
                                                          [OT_PART_SCALES] = MADE_SCALES,
                                                          [OT_PART_WEIGHTS] = MADE_WEIGHTS};
     for (enum ot_part_array array = OT_PART_M; array < OT_PART_ARRAYS; array++) {

@@ -1,8 +1,8 @@
 /* Renders rows with templates of models, for scripts/golden/chat_masks.py, which compares what trains.
  *
  * Each line of stdin is an object {"template": text, "row": {"messages": ..}}. Each line of stdout is an
- * object: {"text": text, "trained": [[begin, end], ..], "untold": turns} with offsets in bytes, or {"error":
- * sentence}.
+ * object: {"text": text, "trained": [[begin, end], ..], "untrainable": turns} with offsets in bytes, or
+ * {"error": sentence}.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,7 +57,7 @@ static void put_result(struct ot_json_writer *w, int rc, const struct ot_rendere
     else
         ot_json_put_string(w, "text", r->text ? r->text : "", r->bytes);
     put_trained(w, r);
-    ot_json_put_int(w, "untold", r->untold_turns);
+    ot_json_put_int(w, "untrainable", r->untrainable_turns);
     ot_json_put_bool(w, "left_out", r->left_out);
     ot_json_end_object(w);
 }

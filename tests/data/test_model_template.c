@@ -142,10 +142,10 @@ static const char thinks[] =
     "{% set c = c.split('</think>')[-1] %}"
     "{% if loop.last %}<think>{{ t }}</think>{% endif %}{% endif %}{{ c }}" END;
 
-static void check_notes(struct data_fixture *f, const char *row, int64_t untold, int64_t left_out) {
+static void check_notes(struct data_fixture *f, const char *row, int64_t untrainable, int64_t left_out) {
     struct ot_dataset *d = load_row(f, row);
-    assert_int_equal(ot_dataset_stats(d)->untold_turns, untold);
-    assert_int_equal(ot_dataset_stats(d)->untold_rows, untold > 0);
+    assert_int_equal(ot_dataset_stats(d)->untrainable_turns, untrainable);
+    assert_int_equal(ot_dataset_stats(d)->untrainable_rows, untrainable > 0);
     assert_int_equal(ot_dataset_stats(d)->left_out, left_out);
     assert_int_equal(ot_dataset_stats(d)->first_left_out_line, left_out);
     ot_dataset_close(d);
@@ -376,7 +376,7 @@ static int compare(struct data_fixture *f, const struct ot_chat_template *t, con
     check_ok(ot_conversation_read(&talk, row, "messages", "f:1"));
     int rc = render_builtin(t->name, talk.messages, talk.n, marks, &builtin);
     int own_rc = ot_chat_renderer_render(f->own, &talk, f->tokenizer, marks, "f:1", &own);
-    bool same = rc == 0 && own_rc == 0 && own.untold_turns == 0;
+    bool same = rc == 0 && own_rc == 0 && own.untrainable_turns == 0;
     if (same)
         check_same(&own, &builtin);
     ot_conversation_free(&talk);

@@ -7,7 +7,7 @@
 
 #include "kernels/device.h"
 #include "offload/engine/engine.h"
-#include "offload/plan/make.h"
+#include "offload/plan/plan_search.h"
 #include "src/base/json.h"
 #include "src/files/model_dir.h"
 #include "src/tokenizer/tokenizer.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "src/base/json.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/jinja/jinja.h"
 #include "tests/support/check.h"
 

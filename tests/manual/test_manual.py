@@ -148,7 +148,7 @@ class Words(program.ProgramTest):
         for folder in ("src", "models", "offload", "kernels"):
             for where, _, names in os.walk(os.path.join(ROOT, folder)):
                 for name in names:
-                    if name.endswith((".c", ".h", ".cu", ".cpp")):
+                    if name.endswith((".c", ".h", ".inc", ".cu", ".cpp")):
                         text = read(where, name)
                         calls = re.findall(r"(?:getenv|setenv|ot_ranks_env)\(([^),]*)", text)
                         found |= {call[1:-1] for call in calls if call.startswith('"')}

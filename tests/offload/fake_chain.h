@@ -3,7 +3,7 @@
 #define OT_TESTS_FAKE_CHAIN_H
 
 #include "offload/plan/layout.h"
-#include "offload/plan/make.h"
+#include "offload/plan/plan_search.h"
 
 enum { MAX_LAYERS = 80, MIB = 1 << 20 };
 

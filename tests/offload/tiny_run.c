@@ -348,7 +348,7 @@ static void collect_slabs(const struct tiny_engine *tiny, struct tiny_result *re
              kind++, at += chain->slabs[s].n_params) {
             tiny->engine->layout.idle_bytes = kind == OT_SLAB_M ? least * (size_t)(1 + rank) : idle;
             if (has_kind(chain, s, kind))
-                check_ok(ot_engine_collect(tiny->engine, kind, s, rank == 0 ? at : NULL));
+                check_ok(ot_engine_gather_to_rank0(tiny->engine, kind, s, rank == 0 ? at : NULL));
         }
 }
 

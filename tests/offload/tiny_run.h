@@ -9,7 +9,7 @@
 #include "models/model.h"
 #include "offload/comm/comm.h"
 #include "offload/engine/engine.h"
-#include "offload/plan/make.h"
+#include "offload/plan/plan_search.h"
 
 enum { TINY_SEQUENCE = 24, TINY_STEP_SEQUENCES = 6, TINY_STEPS = 4 };
 

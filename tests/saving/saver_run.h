@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "src/checkpoint/catalog.h"
-#include "src/saving/places.h"
+#include "src/saving/out_sharing.h"
 #include "src/saving/saver_state.h"
 
 enum { SEQ_LEN = 64, MODEL_BYTES = 3 << 20 };
@@ -21,7 +21,7 @@ struct run {
     struct ot_options options;
     struct ot_settings settings;
     struct ot_session session;
-    struct ot_places places;
+    struct ot_out_sharing sharing;
     struct ot_run_log *log;
     struct ot_saver_config config;
     struct ot_saver *saver;
@@ -37,7 +37,7 @@ static inline int open_folder(void **state) {
     snprintf(r->parent, sizeof r->parent, "%s/checkpoints", r->out);
     assert_int_equal(mkdir(r->out, 0777), 0);
     snprintf(r->aside, sizeof r->aside, "%s.old", r->parent);
-    r->places = (struct ot_places){.leads = true, .sharers = 1};
+    r->sharing = (struct ot_out_sharing){.leads = true, .sharers = 1};
     *state = r;
     return 0;
 }
@@ -81,7 +81,7 @@ static inline void plan(struct run *r, const char *words) {
                                          .steps_per_epoch = 7,
                                          .model_bytes = MODEL_BYTES,
                                          .evaluates = r->config.evaluates,
-                                         .places = &r->places};
+                                         .sharing = &r->sharing};
 }
 
 static inline void open_saver(struct run *r, const char *words) {

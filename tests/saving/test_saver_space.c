@@ -84,8 +84,8 @@ static void space_for_the_parts_of_the_ranks_that_share_a_directory(void **state
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct ot_saver sv = {.config = r->config, .parent = r->parent, .leads = true};
         r->session.plan.shard = cases[i].shard;
-        r->places.is_local = sv.is_local = cases[i].is_local;
-        r->places.sharers = cases[i].sharers;
+        r->sharing.is_local = sv.is_local = cases[i].is_local;
+        r->sharing.sharers = cases[i].sharers;
         int64_t own = own_bytes(r), copied, referred;
         bool has_part = cases[i].shard.ranks > 1 && cases[i].shard.mode != OT_SHARD_NONE;
         assert_true(has_part ? own < whole / 2 && own >= whole / 4 : own == whole);

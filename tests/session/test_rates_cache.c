@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "src/base/cache_file.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/session/rates_cache.h"
 #include "tests/support/check.h"
 

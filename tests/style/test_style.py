@@ -124,7 +124,7 @@ def sources():
     for folder in FOLDERS:
         for where, _, names in os.walk(os.path.join(root, folder)):
             for name in names:
-                if name.endswith((".c", ".h", ".cpp", ".cu", ".cuh")):
+                if name.endswith((".c", ".h", ".inc", ".cpp", ".cu", ".cuh")):
                     path = os.path.relpath(os.path.join(where, name), root)
                     with open(os.path.join(root, path), encoding="utf-8") as file:
                         yield path, file.read().split("\n")

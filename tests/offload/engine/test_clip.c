@@ -136,7 +136,7 @@ static void put_bf16(const struct tiny_engine *tiny, int slab, enum ot_masters m
                            .masters = masters};
     char *memory = calloc(1, ot_part_bytes(OT_BF16, &part));
     assert_non_null(memory);
-    struct ot_part_place rest = ot_part_find(OT_BF16, &part, OT_PART_REST);
+    struct ot_part_place rest = ot_part_find(OT_BF16, &part, OT_PART_MASTER_REST);
     int16_t *low = (int16_t *)(void *)(memory + rest.offset);
     uint16_t *high = (uint16_t *)(void *)(memory + ot_part_find(OT_BF16, &part, OT_PART_WEIGHTS).offset);
     for (int64_t i = 0; i < part.n; i++) {

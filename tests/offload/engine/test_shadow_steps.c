@@ -341,14 +341,14 @@ static void snapshots_come_before_shadows(void **state) {
     tiny_open(&run, &tiny);
     struct ot_snapshot_config config = {.sink = {.room = held_room, .put = ignore_part, .end = end_at_once}};
     struct ot_tile_span first = {.n_tiles = 1};
-    assert_true(ot_snapshot_has_passed(tiny.engine->snapshot, 0, first));
+    assert_true(ot_snapshot_is_copied(tiny.engine->snapshot, 0, first));
     atomic_store(&is_held, true);
     check_ok(ot_engine_snapshot(tiny.engine, &config));
-    assert_false(ot_snapshot_has_passed(tiny.engine->snapshot, 0, first));
+    assert_false(ot_snapshot_is_copied(tiny.engine->snapshot, 0, first));
     atomic_store(&is_held, false);
     check_ok(ot_engine_snapshot_finish(tiny.engine, &pins));
     assert_null(pins);
-    assert_true(ot_snapshot_has_passed(tiny.engine->snapshot, 0, first));
+    assert_true(ot_snapshot_is_copied(tiny.engine->snapshot, 0, first));
     watch_steps(&run, &tiny, 0, TINY_STEPS, &result);
     finish(&run, &tiny, &result, "after a snapshot");
 }

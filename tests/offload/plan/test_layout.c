@@ -245,12 +245,13 @@ static void arrays_of_a_part_follow_each_other(void **state) {
         size_t state_bytes = 8000 + 1000 * rest[i];
         check_place(dtype, &whole, OT_PART_M, 0, 4);
         check_place(dtype, &whole, OT_PART_V, 4000, 4);
-        check_place(dtype, &whole, OT_PART_REST, 8000, rest[i]);
+        check_place(dtype, &whole, OT_PART_MASTER_REST, 8000, rest[i]);
         check_place(dtype, &whole, OT_PART_WEIGHTS, state_bytes, weights[i]);
         check_place(dtype, &only_weights, OT_PART_V, 0, 0);
         check_place(dtype, &only_weights, OT_PART_WEIGHTS, 0, weights[i]);
         assert_int_equal(ot_state_bytes(&(struct ot_chain){.dtype = dtype}, 1000), state_bytes);
-        assert_int_equal(ot_state_find(&(struct ot_chain){.dtype = dtype}, OT_PART_REST, 1000).offset, 8000);
+        assert_int_equal(ot_state_find(&(struct ot_chain){.dtype = dtype}, OT_PART_MASTER_REST, 1000).offset,
+                         8000);
         assert_int_equal(ot_part_padded_bytes(dtype, &whole) % OT_STORE_ALIGN, 0);
     }
 }
@@ -261,20 +262,20 @@ static void compact_arrays_of_a_part_follow_each_other(void **state) {
     (void)state;
     struct ot_part part = {.n = 2048, .has_state = true, .has_weights = true, .state = OT_STATE_16BIT};
     check_place(OT_BF16, &part, OT_PART_V, 2 * 2048, 2);
-    check_place(OT_BF16, &part, OT_PART_REST, 4 * 2048, 2);
+    check_place(OT_BF16, &part, OT_PART_MASTER_REST, 4 * 2048, 2);
     check_place(OT_BF16, &part, OT_PART_SCALES, 6 * 2048, 0);
     check_place(OT_BF16, &part, OT_PART_WEIGHTS, 6 * 2048, 2);
     assert_int_equal(ot_part_bytes(OT_BF16, &part), 8 * 2048);
     part.state = OT_STATE_8BIT;
     check_place(OT_BF16, &part, OT_PART_V, 2048, 1);
-    check_place(OT_BF16, &part, OT_PART_REST, 2 * 2048, 2);
+    check_place(OT_BF16, &part, OT_PART_MASTER_REST, 2 * 2048, 2);
     check_place(OT_BF16, &part, OT_PART_SCALES, 4 * 2048, 4);
     check_place(OT_BF16, &part, OT_PART_WEIGHTS, 4 * 2048 + 256, 2);
     assert_int_equal(ot_part_bytes(OT_BF16, &part), 6 * 2048 + 256);
     assert_int_equal(ot_state_bytes(&(struct ot_chain){.state = OT_STATE_8BIT}, 64), 2 * 64 + 8);
     assert_int_equal(ot_part_run(ot_part_find(OT_BF16, &part, OT_PART_SCALES), 320), 40);
     part.masters = OT_MASTERS_NONE;
-    check_place(OT_BF16, &part, OT_PART_REST, 2 * 2048, 0);
+    check_place(OT_BF16, &part, OT_PART_MASTER_REST, 2 * 2048, 0);
     check_place(OT_BF16, &part, OT_PART_SCALES, 2 * 2048, 4);
     assert_int_equal(ot_part_bytes(OT_BF16, &part), 4 * 2048 + 256);
     const struct ot_chain bare = {.dtype = OT_BF16, .state = OT_STATE_8BIT, .masters = OT_MASTERS_NONE};

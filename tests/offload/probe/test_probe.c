@@ -11,7 +11,7 @@
 
 #include "kernels/adamw.h"
 #include "offload/probe/probe.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "tests/support/check.h"
 
 struct seen {

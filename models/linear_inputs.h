@@ -3,8 +3,8 @@
  * matrix, whose rows are adjacent in the slab. Gate, up and down of an expert have rows of its own: those of
  * the tokens that the router sends to it.
  */
-#ifndef OT_MODELS_INPUTS_H
-#define OT_MODELS_INPUTS_H
+#ifndef OT_MODELS_LINEAR_INPUTS_H
+#define OT_MODELS_LINEAR_INPUTS_H
 
 #include "models/model.h"
 #include "offload/block.h"

@@ -1,7 +1,7 @@
 /* The stages of a quantization: their time, and the largest memory of the process while they ran. Exactly one
  * stage runs at any time, so the times add up to the time of the whole. */
-#ifndef OT_QUANTIZE_STAGES_H
-#define OT_QUANTIZE_STAGES_H
+#ifndef OT_QUANTIZE_STAGE_TIMES_H
+#define OT_QUANTIZE_STAGE_TIMES_H
 
 #include <stdint.h>
 
@@ -14,7 +14,7 @@ enum ot_stage {
     OT_STAGES
 };
 
-struct ot_stages {
+struct ot_stage_times {
     enum ot_stage now;
     double began; /* the present stage */
     double seconds[OT_STAGES];
@@ -22,11 +22,11 @@ struct ot_stages {
 };
 
 const char *ot_stage_name(enum ot_stage stage);
-void ot_stages_begin(struct ot_stages *stages, enum ot_stage first);
-void ot_stages_enter(struct ot_stages *stages, enum ot_stage stage); /* ends the present one */
+void ot_stage_times_begin(struct ot_stage_times *stages, enum ot_stage first);
+void ot_stage_times_enter(struct ot_stage_times *stages, enum ot_stage stage); /* ends the present one */
 /* Moves seconds of the present stage to another. */
-void ot_stages_move(struct ot_stages *stages, enum ot_stage to, double seconds);
+void ot_stage_times_move(struct ot_stage_times *stages, enum ot_stage to, double seconds);
 /* Ends the present stage. Returns the sum of all. */
-double ot_stages_end(struct ot_stages *stages);
+double ot_stage_times_end(struct ot_stage_times *stages);
 
 #endif

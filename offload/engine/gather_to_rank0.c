@@ -12,7 +12,7 @@
 /* The most parameters of a share in one gathering: 4 MiB of each rank. More would not be faster. */
 enum { MOST_PIECE = 1 << 20 };
 
-struct collection {
+struct gathering {
     enum ot_slab_kind kind;
     int slab;
     float *values; /* NULL on ranks other than 0 */
@@ -23,7 +23,7 @@ struct collection {
 };
 
 /* The ranks may have different plans, so the piece is the largest that fits on every rank. */
-static int choose_piece(struct ot_engine *en, struct collection *c) {
+static int choose_piece(struct ot_engine *en, struct gathering *c) {
     int64_t all[OT_MAX_RANKS];
     int ranks = ot_shard_ranks(&en->plan.shard);
     int64_t fits = (int64_t)(en->layout.idle_bytes / sizeof(float)) / ranks;
@@ -36,13 +36,13 @@ static int choose_piece(struct ot_engine *en, struct collection *c) {
 }
 
 /* Parameters of a share of `held` parameters that are in the piece at `at`. */
-static int64_t part_of(const struct collection *c, int64_t held, int64_t at) {
+static int64_t part_of(const struct gathering *c, int64_t held, int64_t at) {
     int64_t left = held - at;
     return left < 0 ? 0 : ot_min(left, c->piece);
 }
 
 /* Copies the parts of all ranks from the staging to their places in `values`. */
-static int take_piece(struct ot_engine *en, const struct collection *c, int64_t at) {
+static int take_piece(struct ot_engine *en, const struct gathering *c, int64_t at) {
     struct ot_shard shard = en->plan.shard;
     for (shard.rank = 0; shard.rank < ot_shard_ranks(&shard); shard.rank++) {
         struct ot_shard_range held = ot_shard_own(&shard, en->chain.slabs[c->slab].n_params);
@@ -54,7 +54,7 @@ static int take_piece(struct ot_engine *en, const struct collection *c, int64_t 
     return ot_lane_sync(en->lane);
 }
 
-static int collect_piece(struct ot_engine *en, const struct collection *c, int64_t at) {
+static int gather_piece(struct ot_engine *en, const struct gathering *c, int64_t at) {
     float *place = c->staging + en->plan.shard.rank * c->piece;
     int64_t n = part_of(c, c->holding.n, at);
     if (n > 0) {
@@ -67,24 +67,23 @@ static int collect_piece(struct ot_engine *en, const struct collection *c, int64
     return c->values ? take_piece(en, c, at) : 0;
 }
 
-int ot_engine_collect(struct ot_engine *en, enum ot_slab_kind kind, int slab, float *values) {
+int ot_engine_gather_to_rank0(struct ot_engine *en, enum ot_slab_kind kind, int slab, float *values) {
     int64_t n_params = en->chain.slabs[slab].n_params;
     if (!en->comm || !ot_plan_is_sharded(&en->plan)) /* rank 0 holds everything */
         return values ? ot_engine_get(en, kind, slab, 0, n_params, values) : 0;
-    struct collection c = {.kind = kind,
-                           .slab = slab,
-                           .values = en->plan.shard.rank == 0 ? values : NULL,
-                           .share = ot_shard_share(&en->plan.shard, n_params),
-                           .staging =
-                               (float *)(void *)(en->tier_memory[OT_TIER_GPU] + en->layout.idle_offset),
-                           .holding = ot_slab_holding(&en->chain, &en->plan, slab)};
+    struct gathering c = {.kind = kind,
+                          .slab = slab,
+                          .values = en->plan.shard.rank == 0 ? values : NULL,
+                          .share = ot_shard_share(&en->plan.shard, n_params),
+                          .staging = (float *)(void *)(en->tier_memory[OT_TIER_GPU] + en->layout.idle_offset),
+                          .holding = ot_slab_holding(&en->chain, &en->plan, slab)};
     OT_TRY(choose_piece(en, &c));
     c.own = malloc((size_t)c.piece * sizeof *c.own);
     if (!c.own)
         return ot_fail(OT_E_BUDGET, "no memory to gather %lld parameters", (long long)c.piece);
     int rc = 0;
     for (int64_t at = 0; rc == 0 && at < c.share; at += c.piece)
-        rc = collect_piece(en, &c, at);
+        rc = gather_piece(en, &c, at);
     free(c.own);
     return rc;
 }

@@ -1,5 +1,5 @@
 /* Writing the matrices of a quantised checkpoint: which tensors a matrix becomes, their bytes, and what
- * config.json says about them. packed.h describes the formats, and reads them.
+ * config.json says about them. quant_decode.h describes the formats, and reads them.
  *
  * transformers and GPTQModel load the result of OT_PACKED_GPTQ. Symmetric weights are written in
  * checkpoint_format "gptq", which every program reads. Others are in "gptq_v2": in "gptq" a zero point of 0
@@ -11,11 +11,11 @@
  * (mlp.experts.3.gate_proj in place of block_sparse_moe.experts.3.w1). MXFP4 is the form of gpt-oss: the
  * matrices of all experts of a layer, and nothing else.
  */
-#ifndef OT_FILES_PACK_H
-#define OT_FILES_PACK_H
+#ifndef OT_FILES_QUANT_ENCODE_H
+#define OT_FILES_QUANT_ENCODE_H
 
-#include "models/inputs.h"
-#include "src/files/packed.h"
+#include "models/linear_inputs.h"
+#include "src/files/quant_decode.h"
 
 struct ot_json_writer;
 

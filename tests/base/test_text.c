@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/base/utf8.h"
 
 static void test_builder(void **state) {

@@ -1,4 +1,4 @@
-#include "src/saving/places.h"
+#include "src/saving/out_sharing.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -130,7 +130,7 @@ static int join_hosts(const struct search *s, char **out) {
     return 0;
 }
 
-static int conclude(const struct search *s, struct ot_places *out) {
+static int conclude(const struct search *s, struct ot_out_sharing *out) {
     int own = find_leader(s, s->rank), other = 0;
     out->sharers = 0;
     for (int r = 0; r < s->ranks; r++) {
@@ -162,11 +162,12 @@ static void find_facts(const struct search *s, struct facts *mine) {
         mine->token = (uint64_t)getpid();
 }
 
-int ot_places_find(const struct ot_options *options, struct ot_world *world, struct ot_places *out) {
+int ot_out_sharing_find(const struct ot_options *options, struct ot_world *world,
+                        struct ot_out_sharing *out) {
     struct search s = {.options = options, .world = world};
     struct facts mine;
     int rc;
-    *out = (struct ot_places){.leads = true, .sharers = 1};
+    *out = (struct ot_out_sharing){.leads = true, .sharers = 1};
     if (!world && options->save_local)
         ot_log(OT_LOG_WARN, "--save-local has no effect with one rank");
     if (!world)
@@ -194,7 +195,7 @@ out:
     return rc;
 }
 
-void ot_places_free(struct ot_places *places) {
-    free(places->hosts);
-    *places = (struct ot_places){0};
+void ot_out_sharing_free(struct ot_out_sharing *sharing) {
+    free(sharing->hosts);
+    *sharing = (struct ot_out_sharing){0};
 }

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "src/saving/places.h"
+#include "src/saving/out_sharing.h"
 
 enum { RANKS = 4 };
 
@@ -17,25 +17,25 @@ static struct ot_options options; /* of all ranks, but for: */
 static const char *const *outs;   /* [RANKS]: --out, inside the folder */
 
 /* Returns what the rank has found as the text of an error: "leads local of 2 on 4 hosts". */
-static int find_places(struct ot_world *world) {
-    struct ot_places places;
+static int find_sharing(struct ot_world *world) {
+    struct ot_out_sharing sharing;
     struct ot_options own = options;
     char out[700], hosts[32] = "";
     snprintf(out, sizeof out, "%s/%s", folder, outs[ot_world_ranks(world)->rank]);
     own.out = out;
-    OT_TRY(ot_places_find(&own, world, &places));
-    int n = places.hosts != NULL;
-    for (const char *at = places.hosts; at && (at = strchr(at, ' ')); at++)
+    OT_TRY(ot_out_sharing_find(&own, world, &sharing));
+    int n = sharing.hosts != NULL;
+    for (const char *at = sharing.hosts; at && (at = strchr(at, ' ')); at++)
         n++;
     if (n > 0)
         snprintf(hosts, sizeof hosts, " on %d hosts", n);
-    int rc = ot_fail(OT_E_COMM, "%s%s of %d%s", places.leads ? "leads" : "follows",
-                     places.is_local ? " local" : "", places.sharers, hosts);
-    ot_places_free(&places);
+    int rc = ot_fail(OT_E_COMM, "%s%s of %d%s", sharing.leads ? "leads" : "follows",
+                     sharing.is_local ? " local" : "", sharing.sharers, hosts);
+    ot_out_sharing_free(&sharing);
     return rc;
 }
 
-static int open_places(void **state) {
+static int open_folders(void **state) {
     folder = make_folder();
     options = (struct ot_options){0};
     write_under(folder, "a/file", "");
@@ -43,14 +43,14 @@ static int open_places(void **state) {
     return setup_ranks(state);
 }
 
-static int close_places(void **state) {
+static int close_folders(void **state) {
     remove_folder(folder);
     return teardown_ranks(state);
 }
 
 static void run(const char *const out_of[RANKS]) {
     outs = out_of;
-    start_ranks(RANKS, find_places);
+    start_ranks(RANKS, find_sharing);
     await_ranks();
 }
 
@@ -154,26 +154,26 @@ static void without_saving_nobody_looks(void **state) {
 }
 
 static void one_rank_leads_alone(void **state) {
-    struct ot_places places;
+    struct ot_out_sharing sharing;
     (void)state;
     options.save_local = true;
-    check_ok(ot_places_find(&options, NULL, &places));
-    assert_true(places.leads && places.sharers == 1 && !places.is_local && !places.hosts);
-    ot_places_free(&places);
-    assert_false(places.leads);
+    check_ok(ot_out_sharing_find(&options, NULL, &sharing));
+    assert_true(sharing.leads && sharing.sharers == 1 && !sharing.is_local && !sharing.hosts);
+    ot_out_sharing_free(&sharing);
+    assert_false(sharing.leads);
 }
 
 int main(void) {
-#define places_test(test) cmocka_unit_test_setup_teardown(test, open_places, close_places)
+#define sharing_test(test) cmocka_unit_test_setup_teardown(test, open_folders, close_folders)
     const struct CMUnitTest tests[] = {
-        places_test(one_directory_is_led_by_rank_0),
-        places_test(several_directories_have_a_leader_each),
-        places_test(what_they_look_with_is_removed),
-        places_test(several_directories_need_the_option),
-        places_test(the_option_without_need_is_said_once),
-        places_test(a_directory_that_cannot_be_written_is_taken_to_be_shared),
-        places_test(without_saving_nobody_looks),
-        places_test(one_rank_leads_alone),
+        sharing_test(one_directory_is_led_by_rank_0),
+        sharing_test(several_directories_have_a_leader_each),
+        sharing_test(what_they_look_with_is_removed),
+        sharing_test(several_directories_need_the_option),
+        sharing_test(the_option_without_need_is_said_once),
+        sharing_test(a_directory_that_cannot_be_written_is_taken_to_be_shared),
+        sharing_test(without_saving_nobody_looks),
+        sharing_test(one_rank_leads_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,8 +34,8 @@
  * Sources: GPTQModel's BaseQuantLinear and model_dequant.py, bitsandbytes' QuantState.as_dict and
  * Linear8bitLt (0.50), transformers' convert_moe_packed_tensors (integrations/mxfp4.py).
  */
-#ifndef OT_FILES_PACKED_H
-#define OT_FILES_PACKED_H
+#ifndef OT_FILES_QUANT_DECODE_H
+#define OT_FILES_QUANT_DECODE_H
 
 #include "kernels/weight_format.h"
 #include "src/files/quantization.h"

@@ -1,8 +1,8 @@
-#include "src/session/team_forecast.h"
+#include "src/session/session_ranks_forecast.h"
 
 #include "offload/probe/comm_rates.h"
 #include "src/base/error.h"
-#include "src/session/team.h"
+#include "src/session/session_ranks.h"
 
 /* ---- the communicator ---- */
 
@@ -37,7 +37,7 @@ static int add_rate(void *context, const struct ot_comm_rate *rate) {
 static int choose_part(struct ot_session *s, size_t *out) {
     int64_t part =
         (int64_t)((s->budget_bytes[OT_TIER_GPU] - s->workspace_bytes) / (8 * (size_t)ot_comm_ranks(s->comm)));
-    OT_TRY(ot_team_find_least(s, &part, 1));
+    OT_TRY(ot_session_ranks_find_least(s, &part, 1));
     *out = part > LARGE_BYTES ? LARGE_BYTES : part > 2 * SMALL_BYTES ? (size_t)part : 2 * SMALL_BYTES;
     return 0;
 }
@@ -67,7 +67,7 @@ static int measure_peers(struct ot_session *s, size_t bytes, struct ot_peers *ou
     return ot_probe_peers(&config, out);
 }
 
-int ot_team_measure(struct ot_session *s, struct ot_rates *rates, struct ot_peers *peers) {
+int ot_session_ranks_measure(struct ot_session *s, struct ot_rates *rates, struct ot_peers *peers) {
     size_t sizes[2] = {SMALL_BYTES};
     struct ot_peers own;
     struct sums sums = {0};
@@ -107,13 +107,13 @@ static int choose_first(const struct ot_session *s, const struct ot_plan_request
     return ot_planner_choose_shard(request, costs, open, out);
 }
 
-int ot_team_choose_plan(struct ot_session *s, struct ot_plan_request *request, const struct ot_costs *costs,
-                        struct ot_planner_result *out) {
+int ot_session_ranks_choose_plan(struct ot_session *s, struct ot_plan_request *request,
+                                 const struct ot_costs *costs, struct ot_planner_result *out) {
     struct choice choice = {0};
     struct ot_error why;
     if (!s->comm)
         return ot_planner_choose(request, costs, out);
-    if (ot_team_speaks(s)) {
+    if (ot_is_rank0(s)) {
         choice.rc = choose_first(s, request, costs, out);
         ot_error_save(&why, (int)choice.rc);
         choice.mode = out->plan.shard.mode;
@@ -122,11 +122,11 @@ int ot_team_choose_plan(struct ot_session *s, struct ot_plan_request *request, c
     }
     OT_TRY(ot_comm_broadcast_host(s->comm, &choice, sizeof choice, 0));
     if (choice.rc < 0)
-        return ot_team_speaks(s) ? ot_error_load(&why)
-                                 : ot_fail((int)-choice.rc, "rank 0 found no plan for all ranks");
+        return ot_is_rank0(s) ? ot_error_load(&why)
+                              : ot_fail((int)-choice.rc, "rank 0 found no plan for all ranks");
     request->shard.mode = (enum ot_shard_mode)choice.mode;
     request->shard.one_copy = choice.one_copy;
     request->weights = choice.one_copy ? OT_HOME_HOST : request->weights;
     request->micro_sequences = choice.micro_sequences;
-    return ot_team_speaks(s) ? 0 : ot_planner_choose(request, costs, out);
+    return ot_is_rank0(s) ? 0 : ot_planner_choose(request, costs, out);
 }

@@ -1,4 +1,4 @@
-#include "src/quantize/stages.h"
+#include "src/quantize/stage_times.h"
 
 #include "src/base/clock.h"
 #include "src/machine/process_peak.h"
@@ -8,12 +8,12 @@ const char *ot_stage_name(enum ot_stage stage) {
     return names[stage];
 }
 
-void ot_stages_begin(struct ot_stages *stages, enum ot_stage first) {
-    *stages = (struct ot_stages){.now = first, .began = ot_clock_seconds()};
+void ot_stage_times_begin(struct ot_stage_times *stages, enum ot_stage first) {
+    *stages = (struct ot_stage_times){.now = first, .began = ot_clock_seconds()};
     ot_process_forget_peak();
 }
 
-static void end_present(struct ot_stages *stages) {
+static void end_present(struct ot_stage_times *stages) {
     double now = ot_clock_seconds();
     int64_t peak = ot_process_peak();
     stages->seconds[stages->now] += now - stages->began;
@@ -22,7 +22,7 @@ static void end_present(struct ot_stages *stages) {
         stages->peak_bytes[stages->now] = peak;
 }
 
-void ot_stages_enter(struct ot_stages *stages, enum ot_stage stage) {
+void ot_stage_times_enter(struct ot_stage_times *stages, enum ot_stage stage) {
     if (stage == stages->now)
         return;
     end_present(stages);
@@ -30,7 +30,7 @@ void ot_stages_enter(struct ot_stages *stages, enum ot_stage stage) {
     ot_process_forget_peak();
 }
 
-void ot_stages_move(struct ot_stages *stages, enum ot_stage to, double seconds) {
+void ot_stage_times_move(struct ot_stage_times *stages, enum ot_stage to, double seconds) {
     stages->seconds[to] += seconds;
     stages->seconds[stages->now] -= seconds;
     int64_t peak = ot_process_peak();
@@ -38,7 +38,7 @@ void ot_stages_move(struct ot_stages *stages, enum ot_stage to, double seconds) 
         stages->peak_bytes[to] = peak;
 }
 
-double ot_stages_end(struct ot_stages *stages) {
+double ot_stage_times_end(struct ot_stage_times *stages) {
     double sum = 0;
     end_present(stages);
     for (int i = 0; i < OT_STAGES; i++)

@@ -1,4 +1,4 @@
-#include "src/base/strings.h"
+#include "src/base/text.h"
 
 #include <stdarg.h>
 #include <stdint.h>

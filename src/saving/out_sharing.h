@@ -6,15 +6,15 @@
  * removes its file. The first rank of a shared directory leads there: it locks, tidies, makes and removes.
  * Rank 0 leads in its own directory, and decides for all.
  */
-#ifndef OT_SAVING_PLACES_H
-#define OT_SAVING_PLACES_H
+#ifndef OT_SAVING_OUT_SHARING_H
+#define OT_SAVING_OUT_SHARING_H
 
 #include <stdbool.h>
 
 #include "offload/comm/world.h"
 #include "src/options/options.h"
 
-struct ot_places {
+struct ot_out_sharing {
     bool is_local; /* the ranks have several directories: each keeps the parts of its own ranks */
     bool leads;    /* this rank is the first of those that share its directory */
     int sharers;   /* ranks that share it, this one too */
@@ -25,7 +25,7 @@ struct ot_places {
  * --dry-run nothing is written: then only --save-local decides, and only rank 0 leads. Errors: OT_E_USAGE
  * (hosts do not share the directory and --save-local is not given: names two ranks), OT_E_COMM,
  * OT_E_BUDGET. */
-int ot_places_find(const struct ot_options *options, struct ot_world *world, struct ot_places *out);
-void ot_places_free(struct ot_places *places);
+int ot_out_sharing_find(const struct ot_options *options, struct ot_world *world, struct ot_out_sharing *out);
+void ot_out_sharing_free(struct ot_out_sharing *sharing);
 
 #endif

@@ -1,4 +1,4 @@
-#include "models/inputs.h"
+#include "models/linear_inputs.h"
 
 bool ot_model_input_is_of_experts(const struct ot_model *model, int block, enum ot_layer_input input) {
     return input >= OT_INPUT_GATE_UP && ot_model_layer_has_experts(ot_model_get_config(model), block - 1);

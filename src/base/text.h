@@ -1,6 +1,6 @@
 /* Strings: a builder that grows, and formatting into a new allocation. Not thread-safe. */
-#ifndef OT_BASE_STRINGS_H
-#define OT_BASE_STRINGS_H
+#ifndef OT_BASE_TEXT_H
+#define OT_BASE_TEXT_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-#include "src/files/packed.h"
+#include "src/files/quant_decode.h"
 
 #include <stdlib.h>
 #include <math.h>

@@ -2,43 +2,42 @@
  * how it talks with the others. With one rank these functions do nothing.
  *
  * The command opens the world (offload/comm/world.h) before it opens the session, and sets session->world.
- *
  */
-#ifndef OT_SESSION_TEAM_H
-#define OT_SESSION_TEAM_H
+#ifndef OT_SESSION_SESSION_RANKS_H
+#define OT_SESSION_SESSION_RANKS_H
 
 #include "offload/comm/comm.h"
 #include "src/session/parts.h"
 
 /* If no GPU was asked for, and this host has one for each of its ranks, this rank takes its own. */
-void ot_team_choose_gpu(struct ot_settings *settings, const struct ot_world *world);
+void ot_session_ranks_choose_gpu(struct ot_settings *settings, const struct ot_world *world);
 /* Leaves this rank its share of the host's free memory and cores. */
-void ot_team_share_machine(const struct ot_world *world, struct ot_machine *machine);
+void ot_session_ranks_share_machine(const struct ot_world *world, struct ot_machine *machine);
 
 /* Opens session->comm on the session's device, and sets session->shard from the options. Errors: as
  * ot_comm_open; OT_E_USAGE. */
-int ot_team_open(struct ot_session *session);
+int ot_session_ranks_open(struct ot_session *session);
 /* Finds out whether the ranks can have one copy of the weights in RAM, if the options ask for it or leave it
  * open: sets session->may_share or shard.one_copy. All ranks call it, after they have compared their options.
  * Errors: OT_E_USAGE, OT_E_IO: the options ask for it, and it is not possible; OT_E_COMM. */
-int ot_team_find_sharing(struct ot_session *session);
+int ot_session_ranks_find_sharing(struct ot_session *session);
 /* Writes an object for people: the numbers of ranks and hosts, the shard mode, the communicator. Writes
  * nothing with one rank. */
-void ot_team_put_json(const struct ot_session *session, const char *key, struct ot_json_writer *w);
-bool ot_team_speaks(const struct ot_session *session); /* rank 0, or the only rank: it prints and writes */
+void ot_session_ranks_put_json(const struct ot_session *session, const char *key, struct ot_json_writer *w);
+bool ot_is_rank0(const struct ot_session *session); /* rank 0, or the only rank: it prints and writes */
 
 /* Lowers each value to the least that any rank has. Errors: OT_E_COMM. */
-enum { OT_TEAM_MOST_VALUES = 16 };
-int ot_team_find_least(struct ot_session *session, int64_t *values, int n);
+enum { OT_SESSION_RANKS_MOST_VALUES = 16 };
+int ot_session_ranks_find_least(struct ot_session *session, int64_t *values, int n);
 /* Hands rank 0's text to all ranks: *text is freed and replaced. Errors: OT_E_COMM, OT_E_BUDGET. */
-int ot_team_tell(struct ot_session *session, char **text);
+int ot_session_ranks_tell(struct ot_session *session, char **text);
 /* Sets *value to rank 0's on all ranks: for decisions by a clock or a disk. Errors: OT_E_COMM. */
-int ot_team_choose(struct ot_session *session, int *value);
+int ot_session_ranks_choose(struct ot_session *session, int *value);
 /* rc: 0, or the error of this rank. Returns 0 if all ranks have 0. Else all ranks get the error of the first
  * rank that has one; its sentence names the rank. Errors: OT_E_COMM too. With one rank it returns rc. */
-int ot_team_agree(struct ot_session *session, int rc);
+int ot_session_ranks_agree(struct ot_session *session, int rc);
 /* Hands n bytes of rank `from` to all ranks. The other ranks get *bytes, which the caller frees. Errors:
  * OT_E_COMM, OT_E_BUDGET. */
-int ot_team_hand(struct ot_session *session, int from, unsigned char **bytes, size_t *n);
+int ot_session_ranks_hand(struct ot_session *session, int from, unsigned char **bytes, size_t *n);
 
 #endif

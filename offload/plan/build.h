@@ -2,11 +2,11 @@
  * plan from a candidate, check.c checks a plan, refuse.c words the error if no plan fits. Internal to
  * offload/.
  */
-#ifndef OT_OFFLOAD_PLAN_CANDIDATE_H
-#define OT_OFFLOAD_PLAN_CANDIDATE_H
+#ifndef OT_OFFLOAD_PLAN_BUILD_H
+#define OT_OFFLOAD_PLAN_BUILD_H
 
 #include "offload/plan/layout.h"
-#include "offload/plan/make.h"
+#include "offload/plan/plan_search.h"
 
 /* The choices that the search makes. They count slabs in this order: the trained ones, then the frozen ones,
  * each in the order in which forward needs them. A trained slab on the device also saves the transfers of its

@@ -2,19 +2,19 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "src/run/guard.h"
+#include "src/run/loss_guard.h"
 #include "src/train/progress.h"
 #include "tests/support/check.h"
 
-static bool add(struct ot_guard *guard, enum ot_skip skipped, bool spike) {
+static bool add(struct ot_loss_guard *guard, enum ot_skip skipped, bool spike) {
     struct ot_step_result result = {.skipped = skipped, .spike = spike};
-    return ot_guard_add(guard, &result);
+    return ot_loss_guard_add(guard, &result);
 }
 
 static void too_many_in_a_row(void **state) {
     (void)state;
-    struct ot_guard_counts counts = {0};
-    struct ot_guard guard = {.most = 3, .counts = &counts};
+    struct ot_loss_guard_counts counts = {0};
+    struct ot_loss_guard guard = {.most = 3, .counts = &counts};
     assert_false(add(&guard, OT_SKIP_LOSS, false));
     assert_false(add(&guard, OT_SKIP_GRADIENT, false));
     assert_false(add(&guard, OT_SKIP_NONE, true));
@@ -24,45 +24,45 @@ static void too_many_in_a_row(void **state) {
     assert_false(add(&guard, OT_SKIP_LOSS, false));
     assert_false(add(&guard, OT_SKIP_OVERFLOW, false));
     assert_true(add(&guard, OT_SKIP_GRADIENT, false));
-    assert_int_equal(ot_guard_skipped(&counts), 30);
+    assert_int_equal(ot_loss_guard_skipped(&counts), 30);
     assert_int_equal(counts.spikes, 2);
 }
 
 static void counts_are_told(void **state) {
     (void)state;
-    char text[OT_GUARD_TEXT_BYTES];
-    struct ot_guard_counts
+    char text[OT_LOSS_GUARD_TEXT_BYTES];
+    struct ot_loss_guard_counts
         none = {0},
         one = {.skipped = {[OT_SKIP_LOSS] = 1}},
         many = {.skipped = {[OT_SKIP_NONE] = 400, [OT_SKIP_OVERFLOW] = 3, [OT_SKIP_SPIKE] = 2}, .spikes = 4},
         spike = {.spikes = 1};
-    assert_string_equal(ot_guard_summary(&none, text), "");
-    assert_string_equal(ot_guard_summary(&one, text), "skipped 1 step (1 loss)");
-    assert_string_equal(ot_guard_summary(&many, text),
+    assert_string_equal(ot_loss_guard_summary(&none, text), "");
+    assert_string_equal(ot_loss_guard_summary(&one, text), "skipped 1 step (1 loss)");
+    assert_string_equal(ot_loss_guard_summary(&many, text),
                         "skipped 5 steps (3 overflow, 2 spike) · 4 loss spikes");
-    assert_string_equal(ot_guard_summary(&spike, text), "1 loss spike");
+    assert_string_equal(ot_loss_guard_summary(&spike, text), "1 loss spike");
 }
 
 static void findings_are_told(void **state) {
     (void)state;
-    char text[OT_GUARD_TEXT_BYTES];
+    char text[OT_LOSS_GUARD_TEXT_BYTES];
     struct ot_bad_block output = {.block = 3, .slab = -1, .block_name = "layer.2"}, weights = output,
                         asleep = {.block = -1, .slab = 0, .bad_weights = 64, .slab_name = "embed"},
                         nothing = {.block = -1, .slab = -1};
     weights.slab_name = "layer.2";
     weights.bad_weights = 1234;
-    assert_string_equal(ot_guard_finding(&output, "head", text),
+    assert_string_equal(ot_loss_guard_finding(&output, "head", text),
                         "layer.2 is the first block whose output is not finite (its weights are)");
     assert_string_equal(
-        ot_guard_finding(&weights, "head", text),
+        ot_loss_guard_finding(&weights, "head", text),
         "layer.2 is the first block whose output is not finite, because 1,234 weights of layer.2 are not");
-    assert_string_equal(ot_guard_finding(&asleep, "embed", text),
+    assert_string_equal(ot_loss_guard_finding(&asleep, "embed", text),
                         "the forward pass is finite, but 64 weights of embed are not");
-    assert_string_equal(ot_guard_finding(&nothing, "head", text),
+    assert_string_equal(ot_loss_guard_finding(&nothing, "head", text),
                         "the forward pass is finite; in the backward pass the gradient of head is the first "
                         "that is not finite "
                         "(its weights are)");
-    assert_string_equal(ot_guard_finding(&nothing, NULL, text),
+    assert_string_equal(ot_loss_guard_finding(&nothing, NULL, text),
                         "a second forward pass gave only finite numbers");
 }
 

@@ -1,4 +1,4 @@
-#include "src/files/pack.h"
+#include "src/files/quant_encode.h"
 
 #include <stdio.h>
 #include <string.h>

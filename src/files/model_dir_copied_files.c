@@ -11,7 +11,7 @@
 
 #include "src/base/arena.h"
 #include "src/base/error.h"
-#include "src/base/strings.h"
+#include "src/base/text.h"
 #include "src/base/utf8.h"
 
 static bool begins(const char *name, const char *const *words) {

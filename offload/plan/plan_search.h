@@ -1,8 +1,8 @@
 /* Makes a plan (plan.h) from a model and the budgets of a machine (search.c), or checks fields that a caller
  * has set (check.c). Any thread.
  */
-#ifndef OT_OFFLOAD_PLAN_MAKE_H
-#define OT_OFFLOAD_PLAN_MAKE_H
+#ifndef OT_OFFLOAD_PLAN_PLAN_SEARCH_H
+#define OT_OFFLOAD_PLAN_PLAN_SEARCH_H
 
 #include "offload/plan/plan.h"
 

@@ -1,4 +1,4 @@
-#include "src/session/team.h"
+#include "src/session/session_ranks.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@ static int ranks_of(const struct ot_world *world) {
     return world ? ot_world_ranks(world)->ranks : 1;
 }
 
-void ot_team_choose_gpu(struct ot_settings *settings, const struct ot_world *world) {
+void ot_session_ranks_choose_gpu(struct ot_settings *settings, const struct ot_world *world) {
     char bus_id[OT_BUS_ID_BYTES];
     if (ranks_of(world) == 1 || settings->in_effect.device.kind != OT_DEVICE_AUTO)
         return;
@@ -22,7 +22,7 @@ void ot_team_choose_gpu(struct ot_settings *settings, const struct ot_world *wor
         ot_settings_choose_device(settings, (struct ot_device_choice){.kind = OT_DEVICE_CUDA, .index = gpu});
 }
 
-void ot_team_share_machine(const struct ot_world *world, struct ot_machine *machine) {
+void ot_session_ranks_share_machine(const struct ot_world *world, struct ot_machine *machine) {
     int locals = world ? ot_world_ranks(world)->local_ranks : 1;
     if (locals <= 1)
         return;
@@ -42,7 +42,7 @@ static struct ot_shard shard_of(const struct ot_session *s) {
     return shard;
 }
 
-int ot_team_open(struct ot_session *s) {
+int ot_session_ranks_open(struct ot_session *s) {
     const struct ot_options *o = s->options;
     s->shard = shard_of(s);
     OT_TRY(ot_shard_check(&s->shard));
@@ -75,7 +75,7 @@ static int try_sharing(const struct ot_session *s) {
     return 0;
 }
 
-int ot_team_find_sharing(struct ot_session *s) {
+int ot_session_ranks_find_sharing(struct ot_session *s) {
     bool asked = s->options->share_weights == OT_CHOICE_SHARE_WEIGHTS_YES;
     if (!s->comm || (!asked && !ot_plan_request_may_share(s->options)))
         return 0;
@@ -89,7 +89,7 @@ int ot_team_find_sharing(struct ot_session *s) {
     return 0;
 }
 
-void ot_team_put_json(const struct ot_session *s, const char *key, struct ot_json_writer *w) {
+void ot_session_ranks_put_json(const struct ot_session *s, const char *key, struct ot_json_writer *w) {
     if (!s->comm)
         return;
     ot_json_begin_object(w, key);
@@ -100,12 +100,12 @@ void ot_team_put_json(const struct ot_session *s, const char *key, struct ot_jso
     ot_json_end_object(w);
 }
 
-bool ot_team_speaks(const struct ot_session *s) {
+bool ot_is_rank0(const struct ot_session *s) {
     return !s->world || ot_world_ranks(s->world)->rank == 0;
 }
 
-int ot_team_find_least(struct ot_session *s, int64_t *values, int n) {
-    int64_t all[OT_MAX_RANKS * OT_TEAM_MOST_VALUES];
+int ot_session_ranks_find_least(struct ot_session *s, int64_t *values, int n) {
+    int64_t all[OT_MAX_RANKS * OT_SESSION_RANKS_MOST_VALUES];
     if (!s->comm)
         return 0;
     OT_TRY(ot_comm_all_gather_host(s->comm, values, (size_t)n * sizeof *values, all));
@@ -114,7 +114,7 @@ int ot_team_find_least(struct ot_session *s, int64_t *values, int n) {
     return 0;
 }
 
-int ot_team_hand(struct ot_session *s, int from, unsigned char **bytes, size_t *n) {
+int ot_session_ranks_hand(struct ot_session *s, int from, unsigned char **bytes, size_t *n) {
     int64_t count = (int64_t)*n;
     if (!s->comm)
         return 0;
@@ -128,13 +128,13 @@ int ot_team_hand(struct ot_session *s, int from, unsigned char **bytes, size_t *
     return count > 0 ? ot_comm_broadcast_host(s->comm, *bytes, *n, from) : 0;
 }
 
-int ot_team_tell(struct ot_session *s, char **text) {
+int ot_session_ranks_tell(struct ot_session *s, char **text) {
     size_t n = *text ? strlen(*text) + 1 : 0;
     unsigned char *bytes = (unsigned char *)*text;
     if (!s->comm)
         return 0;
-    int rc = ot_team_hand(s, 0, &bytes, &n);
-    if (ot_team_speaks(s))
+    int rc = ot_session_ranks_hand(s, 0, &bytes, &n);
+    if (ot_is_rank0(s))
         return rc;
     free(*text);
     *text = n > 0 && rc == 0 ? (char *)bytes : NULL;
@@ -143,11 +143,11 @@ int ot_team_tell(struct ot_session *s, char **text) {
     return rc;
 }
 
-int ot_team_choose(struct ot_session *s, int *value) {
+int ot_session_ranks_choose(struct ot_session *s, int *value) {
     return s->comm ? ot_comm_broadcast_host(s->comm, value, sizeof *value, 0) : 0;
 }
 
-int ot_team_agree(struct ot_session *s, int rc) {
+int ot_session_ranks_agree(struct ot_session *s, int rc) {
     struct ot_error mine = {0}, *all;
     if (!s->comm)
         return rc;
