@@ -39,7 +39,7 @@ static void homes(void **state) {
         struct tiny_result resident;
         open_run(&run, variant & 1, variant & 2 ? OT_BF16 : OT_F32);
         train_resident(&run, &resident);
-        for (int mix = 1; mix < 8; mix += is_slow() ? 3 : 1) {
+        for (int mix = 1; mix < 8; mix += tests_are_few() ? 3 : 1) {
             tiny_plan(&run, mix & 1 ? OT_HOME_HOST : OT_HOME_GPU, mix & 2 ? OT_HOME_HOST : OT_HOME_GPU,
                       mix & 4 ? OT_HOME_HOST : OT_HOME_GPU, 1 + mix % 3);
             compare(&run, &resident, "homes");
