@@ -1,6 +1,6 @@
 """A whole llama-7b (6.74 B parameters, random weights), fully trained on a small machine, beside the floors of a step.
 
-    bench_7b.py PROGRAM DIR [STEPS]      DIR: on a disk with 66 GB free (116 GB: exact state too); default: 4 steps
+    bench_7b.py PROGRAM DIR [STEPS]      DIR: on a disk with 71 GB free (121 GB: exact state too); 4 steps or more, default: 4
 
 The run has 4 GiB of device memory and 14 GiB of host memory on the cpu device; the rest is on disk. Each row is one run:
 compact state (8-bit m and v, no masters), and where the disk has the room, exact state (12 bytes a parameter).
@@ -70,6 +70,8 @@ def print_run(name, done, lanes, rates, steps):
 
 def main():
     program, folder, steps = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2]), int((sys.argv + ["4"] * 3)[3])
+    if steps < 4:
+        sys.exit("bench_7b: give 4 steps or more: the first three fill the pipeline, and are not timed")
     os.makedirs(folder, exist_ok=True)
     inputs, rates = write_inputs(program, folder), measure_rates(program, folder)
     for name, (gib, words) in FORMATS.items():
