@@ -2,27 +2,18 @@
 
 import json
 import os
-import socket
 import subprocess
 
 import program
+from launchers import free_port, torchrun
 
 SMALL = ["comm-test", "--device", "cpu", "--gpu-mem", "256M", "--host-mem", "32M", "--threads", "1"]
 COMM_FAILED = 11
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 def start_rank(rank, ranks, port, *words):
     """Starts a rank with the environment of torchrun."""
-    facts = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks, "GROUP_RANK": 0,
-             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": f"test-{port}"}
-    env = dict(os.environ, **{name: str(value) for name, value in facts.items()})
-    return subprocess.Popen([program.PROGRAM, *SMALL, *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen([program.PROGRAM, *SMALL, *words], env={**os.environ, **torchrun(rank, ranks, port)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 class CommTest(program.ProgramTest):

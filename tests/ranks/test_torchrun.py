@@ -7,12 +7,12 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 
 import program
+from launchers import free_port
 
 SKIPPED = 77
 TORCHRUN = os.environ.get("OT_TORCHRUN") or shutil.which("torchrun")
@@ -20,13 +20,6 @@ STEPS = 40
 # one sequence a rank and step, so that a run is long enough to kill a rank in it
 WORDS = [program.PROGRAM, "train", *program.SMALL, "--device", "cpu", "--micro-batch", "1", "--no-forecast",
          "--deterministic", "world", "--steps", str(STEPS)]
-
-
-def free_port():
-    """A port of torchrun's agent. Rank 0 listens on another one."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def children(pid):

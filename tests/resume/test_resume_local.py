@@ -8,16 +8,11 @@ import socket
 import subprocess
 
 import program
+from launchers import free_port
 from program import read_bytes
 from resumable import FAULTS, ResumableTest, preload
 
 USAGE, INPUT, COMM_FAILED = 2, 3, 11
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return str(listener.getsockname()[1])
 
 
 class LocalTest(ResumableTest):

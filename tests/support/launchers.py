@@ -1,6 +1,7 @@
 """Starts the ranks of a run by hand, each with the environment that a launcher would give it."""
 
 import os
+import random
 import socket
 import subprocess
 
@@ -8,9 +9,16 @@ import program
 
 
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """A port below those that the system gives to outgoing connections. Under torchrun, rank 0 listens 1000 ports above."""
+    while True:
+        port = random.randrange(12000, 31000)
+        try:
+            for each in (port, port + 1000):
+                with socket.socket() as listener:
+                    listener.bind(("127.0.0.1", each))
+        except OSError:
+            continue
+        return port
 
 
 def torchrun(rank, ranks, port):
@@ -39,8 +47,12 @@ def run_commands(launcher, commands, env=None, timeout=120):
                                           stdout=subprocess.PIPE, stderr=subprocess.PIPE))
     results = []
     try:
-        for process in processes:
-            out, err = process.communicate(timeout=timeout)
+        for rank, process in enumerate(processes):
+            try:
+                out, err = process.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired as late:
+                said = [(result.code, result.err) for result in results]
+                raise AssertionError(f"rank {rank} hangs, and said {late.stderr}; the ranks before it: {said}") from late
             results.append(program.Result(subprocess.CompletedProcess([], process.returncode, out, err)))
     finally:
         for process in processes:
