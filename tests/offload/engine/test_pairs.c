@@ -132,7 +132,7 @@ static bool open_adapted(struct tiny_run *run, int variant) {
 static void adapted_plans(void **state) {
     (void)state;
     int plans = getenv("OT_TEST_SLOW") ? 12 : 1;
-    for (int variant = 0; variant < 3 * TYPES; variant += is_slow() ? 7 : 1) {
+    for (int variant = 0; variant < 3 * TYPES; variant += is_slow() ? 7 : tests_are_few() ? 4 : 1) {
         struct tiny_run run;
         struct tiny_result resident;
         if (!open_adapted(&run, variant))
