@@ -1,6 +1,6 @@
 /* plan --minimum: finds the smallest card, RAM and disk that can train a model, in three ways.
  *
- *   all on the GPU        the smallest card that holds weights, optimizer state and activations
+ *   all on the GPU        the smallest card that holds weights, optimizer state, gradients and activations
  *   GPU and RAM           the smallest card that can train at all (or the card of --gpu), and the least RAM
  *   GPU, RAM and a disk   the same card, a disk, and the least RAM beside them
  *
@@ -101,7 +101,7 @@ static int find_card(const struct ot_options *o, const char *named, void (*force
 }
 
 static void all_on_gpu(struct ot_plan_request *rq) {
-    rq->weights = rq->state = rq->activations = OT_HOME_GPU;
+    rq->weights = rq->state = rq->grads = rq->sums = rq->activations = OT_HOME_GPU;
     rq->budget_bytes[OT_TIER_NVME] = 0;
 }
 

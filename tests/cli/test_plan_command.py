@@ -379,6 +379,11 @@ class Plan(plan_test.PlanTest):
         self.succeed(*words, "--gpu", resident["card"], "--home", "weights=gpu,state=gpu,activations=gpu")
         self.assertIn("no known card", self.succeed("plan", "--model", "llama-13b", "--minimum").out)
 
+    def test_all_on_the_gpu_is_all(self):
+        """Gradient sums between rounds are on no host either: it holds rows and the like alone."""
+        resident = self.succeed("plan", "--model", "llama-7b", "--tokens-per-step", "16k", "--minimum", "--json").json()["minimum"][0]
+        self.assertLess(resident["used_bytes"]["host"], 1 << 30)
+
     def test_the_title_of_the_least_machine(self):
         """The first way fits on no such card, so its row knows no step."""
         text = self.succeed("plan", "--model", "llama-7b", "--gpu", "rtx4090", "--tokens-per-step", "16k", "--minimum").out
