@@ -265,7 +265,7 @@ static inline int ot_chain_token_arrays(const struct ot_chain *chain) {
     return chain->has_pairs ? OT_MOST_TOKEN_ARRAYS : 4;
 }
 
-/* What the calls of one caller have in common. */
+/* The arguments that all runs of one caller share. */
 struct ot_block_caller {
     const struct ot_chain *chain;
     struct ot_lane *lane;

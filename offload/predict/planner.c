@@ -9,7 +9,7 @@
 #include "src/base/error.h"
 
 /* The effort of a search, in tasks of simulated plans: about 2 us each, so that planning a 7B model takes
- * one to two seconds. A plan of many tasks still gets FEWEST tries in each part of the search. */
+ * one to two seconds. A plan of many tasks still gets FEWEST_TRIES in each part of the search. */
 static const double CLIMB_EFFORT = 600e3, SHAKE_EFFORT = 250e3, LATE_EFFORT = 150e3, MICRO_EFFORT = 100e3,
                     VARIANT_EFFORT = 200e3;
 enum { FEWEST_TRIES = 8 };

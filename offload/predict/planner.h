@@ -17,7 +17,7 @@
  * never on time: the same request and the same costs always give the same plan.
  *
  * Because the search is local, more memory or a faster machine can lead it to another plan, with a predicted
- * step that is longer by at most about OT_PLANNER_MARGIN.
+ * step that is longer: in hunts through small chains by up to 8 %.
  */
 #ifndef OT_OFFLOAD_PREDICT_PLANNER_H
 #define OT_OFFLOAD_PREDICT_PLANNER_H

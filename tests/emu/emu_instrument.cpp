@@ -8,8 +8,6 @@
 #include "tests/emu/emu_block.h"
 #include "tests/emu/emu_check.h"
 
-#ifdef OT_EMU_CHECK_ACCESSES
-
 using namespace ot_emu;
 
 static const bool is_enabled = [] {
@@ -18,6 +16,12 @@ static const bool is_enabled = [] {
         return getenv("OT_TEST_SLOW") != nullptr;
     return !value || strcmp(value, "0") != 0;
 }();
+
+bool ot_emu::checks_are_off() {
+    return !is_enabled;
+}
+
+#ifdef OT_EMU_CHECK_ACCESSES
 
 #define CHECK(access, at, bytes)                                                                             \
     if (is_enabled && current)                                                                               \

@@ -58,11 +58,6 @@ struct Cell {
     Mark write, reader, other_reader; /* reader and other_reader are of different warps */
 };
 
-static const bool is_off = [] {
-    const char *value = getenv("OT_EMU_CHECKS");
-    return value && strcmp(value, "0") == 0;
-}();
-
 static constexpr size_t SHARED_ROOM = 256 << 10;
 static Cell *arena_cells, *shared_cells;
 static uint32_t write_times[SHARED_ROOM / 2]; /* fence_time at the last write to each cell of shared memory */
@@ -345,7 +340,7 @@ static void note_time(const Cell *cell, size_t n) {
 /* Does nothing where OT_EMU_CHECKS turns the checks off: ordinary loads and stores are then unknown, so the
  * cells of the accesses that are calls of their own would say little. */
 static void touch_all(Thread *thread, Access access, const void *at, size_t bytes, const Place &place) {
-    if (is_off)
+    if (checks_are_off())
         return;
     Toucher t = toucher_of(thread, access);
     Cell *cell = find_cells(&t, at, bytes, place);

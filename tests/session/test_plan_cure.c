@@ -39,6 +39,12 @@ static void open_refused(struct refused *r, const char *words) {
                                .is_described = true};
 }
 
+/* The budgets of the device and of the host. */
+static void set_room(struct refused *r, size_t gpu_mib, size_t host_mib) {
+    r->request.budget_bytes[OT_TIER_GPU] = gpu_mib * MIB;
+    r->request.budget_bytes[OT_TIER_HOST] = host_mib * MIB;
+}
+
 static bool fits(const struct ot_plan_request *request) {
     struct ot_plan_request trial = *request;
     struct ot_plan plan;
@@ -138,8 +144,7 @@ static void memory_that_is_named_is_enough_and_no_more(void **state) {
     struct refused r;
     unsigned long long host, gpu;
     open_refused(&r, "--host-mem 8G");
-    r.request.budget_bytes[OT_TIER_GPU] = (size_t)100 * MIB;
-    r.request.budget_bytes[OT_TIER_HOST] = (size_t)20 * MIB;
+    set_room(&r, 100, 20);
     const char *cures = cures_of(&r), *at = strstr(cures, "--host-mem "), *also = strstr(cures, "--gpu-mem ");
     assert_true(at && sscanf(at, "--host-mem %lluM", &host) == 1);
     assert_true(also && sscanf(also, "--gpu-mem %lluM", &gpu) == 1);
@@ -161,8 +166,7 @@ static void a_disk_takes_what_the_host_cannot(void **state) {
     struct refused r;
     unsigned long long disk, more;
     open_refused(&r, "--ram 8G");
-    r.request.budget_bytes[OT_TIER_GPU] = (size_t)100 * MIB;
-    r.request.budget_bytes[OT_TIER_HOST] = (size_t)60 * MIB;
+    set_room(&r, 100, 60);
     assert_int_equal(sscanf(cures_of(&r), "--nvme %lluM; or ", &disk), 1);
     struct ot_plan_request with = r.request;
     with.budget_bytes[OT_TIER_NVME] = disk * MIB;
@@ -187,8 +191,7 @@ static void a_disk_and_host_memory_go_together(void **state) {
     struct refused r;
     unsigned long long host, disk;
     open_refused(&r, "--host-mem 1M");
-    r.request.budget_bytes[OT_TIER_GPU] = (size_t)100 * MIB;
-    r.request.budget_bytes[OT_TIER_HOST] = MIB;
+    set_room(&r, 100, 1);
     assert_int_equal(sscanf(cures_of(&r), "--host-mem %lluM with --nvme %lluM; or ", &host, &disk), 2);
     struct ot_plan_request with = r.request;
     with.budget_bytes[OT_TIER_HOST] = host * MIB;
@@ -248,7 +251,7 @@ static int64_t tokens_of(const char *cures, const char *option) {
 /* A request that only less work can help: neither tier can have more. */
 static void open_work(struct refused *r, size_t mib) {
     open_refused(r, "--ram 8G");
-    r->request.budget_bytes[OT_TIER_GPU] = r->request.budget_bytes[OT_TIER_HOST] = mib * MIB;
+    set_room(r, mib, mib);
     r->request.budget_bytes[OT_TIER_NVME] = MIB;
     r->cure.most_gpu_bytes = r->cure.most_host_bytes = MIB;
 }
@@ -380,7 +383,7 @@ static void only_given_options_are_to_be_left_out(void **state) {
     (void)state;
     struct refused r;
     open_refused(&r, "--rounds 1 --slots 8 --recompute none");
-    r.request.budget_bytes[OT_TIER_GPU] = r.request.budget_bytes[OT_TIER_HOST] = (size_t)300 * MIB;
+    set_room(&r, 300, 300);
     r.request.step_sequences = 64;
     r.request.rounds = 1;
     r.request.keep = OT_KEEP_ALL;
@@ -411,8 +414,7 @@ static void options_are_left_out_together(void **state) {
     (void)state;
     struct refused r;
     open_refused(&r, "--home weights=gpu,state=gpu --recompute none --micro-batch 8");
-    r.request.budget_bytes[OT_TIER_GPU] = (size_t)120 * MIB;
-    r.request.budget_bytes[OT_TIER_HOST] = (size_t)600 * MIB;
+    set_room(&r, 120, 600);
     r.request.weights = r.request.state = OT_HOME_GPU;
     r.request.keep = OT_KEEP_ALL;
     r.request.kept = OT_HOME_GPU;
@@ -425,8 +427,7 @@ static void the_share_of_an_engine_is_left_out(void **state) {
     (void)state;
     struct refused r;
     open_refused(&r, "--optimizer-engine cpu");
-    r.request.budget_bytes[OT_TIER_GPU] = GIB;
-    r.request.budget_bytes[OT_TIER_HOST] = (size_t)30 * MIB;
+    set_room(&r, 1024, 30);
     r.request.shares[OT_TILE_CPU] = 1;
     const char want[] = "leave out --optimizer-engine; or ";
     assert_memory_equal(cures_of(&r), want, strlen(want));

@@ -1,5 +1,5 @@
-/* Where blocks keep their inner activations: counted from the last middle block, on the device, then on the
- * host, then on nvme. */
+/* Blocks keep their inner activations on the device, then on the host, then on nvme, counted from the last
+ * middle block. */
 #include "offload/plan/kept.h"
 
 #include "tests/offload/fake_chain.h"

@@ -85,8 +85,8 @@ static void computing_is_the_passes_through_the_blocks(void **state) {
     check_least(&p, (all - 2 * (16 + 0.5 + 24)) * MICROS - 3 * 3 * 5);
 }
 
-/* Whatever the plan: a block keeps the level or nothing, whichever is faster, and each pass may be a first
- * one. */
+/* The bound holds for any plan: a block keeps the level or nothing, the faster of the two, and each pass may
+ * be a first one. */
 static void any_plan_computes_that_long(void **state) {
     (void)state;
     struct paper p;
