@@ -14,8 +14,8 @@
 #include "src/base/log.h"
 #include "src/base/minmax.h"
 #include "src/base/text.h"
-#include "src/run/generator.h"
-#include "src/run/prompt.h"
+#include "src/train/generator.h"
+#include "src/train/prompt.h"
 
 enum { MOST_LINE_BYTES = 1 << 24, DEFAULT_ANSWER_TOKENS = 1024 };
 

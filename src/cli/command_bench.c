@@ -11,12 +11,12 @@
 #include "src/base/stop.h"
 #include "src/base/units.h"
 #include "src/base/utf8.h"
-#include "src/bench/files.h"
-#include "src/bench/page.h"
-#include "src/bench/record.h"
-#include "src/bench/run.h"
-#include "src/bench/setup.h"
 #include "src/cli/command.h"
+#include "src/plan/bench_files.h"
+#include "src/plan/bench_page.h"
+#include "src/plan/bench_record.h"
+#include "src/plan/bench_run.h"
+#include "src/plan/bench_setup.h"
 #include "src/report/lines.h"
 
 struct bench_command {

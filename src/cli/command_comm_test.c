@@ -10,7 +10,7 @@
 #include "src/base/units.h"
 #include "src/cli/command.h"
 #include "src/cli/launch.h"
-#include "src/commtest/checks.h"
+#include "src/plan/comm_test.h"
 #include "src/report/lines.h"
 #include "src/session/session.h"
 

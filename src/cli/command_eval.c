@@ -9,10 +9,10 @@
 #include "src/cli/command.h"
 #include "src/report/lines.h"
 #include "src/report/sample_view.h"
-#include "src/run/evaluate.h"
-#include "src/run/rows.h"
-#include "src/run/run_shape.h"
 #include "src/session/session.h"
+#include "src/train/evaluate.h"
+#include "src/train/rows.h"
+#include "src/train/run_shape.h"
 
 static int print_result(const struct ot_options *options, const struct ot_eval_result *result) {
     if (!options->json) {

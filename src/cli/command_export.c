@@ -15,12 +15,12 @@
 #include "src/cli/command.h"
 #include "src/files/out_lock.h"
 #include "src/report/lines.h"
-#include "src/saving/find_checkpoints.h"
-#include "src/saving/finished.h"
-#include "src/saving/gguf_export.h"
-#include "src/saving/result.h"
 #include "src/session/plan_request.h"
 #include "src/session/weights.h"
+#include "src/train/find_checkpoints.h"
+#include "src/train/finished.h"
+#include "src/train/gguf_export.h"
+#include "src/train/result.h"
 
 enum { FEED_VALUES = 1 << 20 };
 

@@ -11,8 +11,8 @@
 #include "src/cli/chat.h"
 #include "src/cli/command.h"
 #include "src/report/lines.h"
-#include "src/run/generator.h"
-#include "src/run/prompt.h"
+#include "src/train/generator.h"
+#include "src/train/prompt.h"
 
 enum { MOST_PROMPTS = 100000, PREFILL_TOKENS = 512 };
 /* On a terminal, memory is planned before the prompts are known: room for prompts of up to this many tokens.

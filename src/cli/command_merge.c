@@ -8,9 +8,9 @@
 #include "src/cli/command.h"
 #include "src/files/out_lock.h"
 #include "src/report/lines.h"
-#include "src/saving/merge.h"
-#include "src/saving/result.h"
 #include "src/session/chat_choice.h"
+#include "src/train/merge.h"
+#include "src/train/result.h"
 
 struct job {
     struct ot_settings settings;

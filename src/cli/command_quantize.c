@@ -12,8 +12,8 @@
 #include "src/files/out_lock.h"
 #include "src/quantize/quantize.h"
 #include "src/report/lines.h"
-#include "src/run/rows.h"
-#include "src/run/run_shape.h"
+#include "src/train/rows.h"
+#include "src/train/run_shape.h"
 
 /* The share of the calibration rows that an expert must get to be calibrated: GPTQModel's default. */
 #define LEAST_SHARE 0.005

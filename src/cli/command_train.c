@@ -17,21 +17,22 @@
 #include "src/cli/launch.h"
 #include "src/files/out_dir.h"
 #include "src/files/out_lock.h"
+#include "src/report/report.h"
 #include "src/report/sample_view.h"
-#include "src/run/agreement.h"
-#include "src/run/generator.h"
-#include "src/run/run_identity.h"
-#include "src/run/step_choice.h"
 #include "src/session/collect.h"
 #include "src/session/plan_request.h"
 #include "src/session/session_ranks.h"
-#include "src/saving/finished.h"
-#include "src/saving/out_name.h"
-#include "src/saving/out_sharing.h"
-#include "src/saving/resume.h"
-#include "src/saving/disk_reserve.h"
-#include "src/saving/result.h"
-#include "src/saving/saver.h"
+#include "src/train/agreement.h"
+#include "src/train/disk_reserve.h"
+#include "src/train/finished.h"
+#include "src/train/generator.h"
+#include "src/train/out_name.h"
+#include "src/train/out_sharing.h"
+#include "src/train/result.h"
+#include "src/train/resume.h"
+#include "src/train/run_identity.h"
+#include "src/train/saver.h"
+#include "src/train/step_choice.h"
 #include "src/train/train_loop.h"
 
 enum { SAMPLE_NEW_TOKENS = 96 };
@@ -404,7 +405,8 @@ static int run(struct train *t) {
                                  .rescue = &t->rescue,
                                  .hosts = ot_plan_is_sharded(&s->plan) ? t->sharing.hosts : NULL,
                                  .requests = &t->requests,
-                                 .resume = t->resume.record};
+                                 .resume = t->resume.record,
+                                 .report_again = ot_report_forecast_again};
     if (s->options->grace > 0)
         ot_stop_set_grace(s->options->grace);
     OT_TRY(ot_stop_install(

@@ -3,10 +3,10 @@
 
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/checkpoint/verify.h"
 #include "src/cli/command.h"
 #include "src/report/lines.h"
-#include "src/saving/find_checkpoints.h"
-#include "src/verify/verify.h"
+#include "src/train/find_checkpoints.h"
 
 struct verification {
     const struct ot_options *options;

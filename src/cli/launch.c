@@ -5,7 +5,7 @@
 #include "kernels/device.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
-#include "src/launch/local.h"
+#include "src/cli/local.h"
 
 static int count_gpus(void) {
     char bus_id[OT_BUS_ID_BYTES];

@@ -2,7 +2,7 @@
 #ifndef OT_CLI_LAUNCH_H
 #define OT_CLI_LAUNCH_H
 
-#include "src/launch/ranks.h"
+#include "src/cli/ranks.h"
 #include "src/options/options.h"
 
 /* Reads the launch from the options and the environment. Errors: OT_E_USAGE. */

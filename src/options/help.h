@@ -32,7 +32,7 @@ extern const int ot_topic_count;
 /* NULL: no such topic. */
 const struct ot_topic *ot_topic_find(const char *name);
 
-/* ---- the texts of commands and options, for the manual (src/manual) ---- */
+/* ---- the texts of commands and options, for the manual (manual.c) ---- */
 
 struct ot_command_help {
     const char *usage, *what, *examples[4];

@@ -202,7 +202,7 @@ static int take_subject(struct ot_options *out, const char *name, const char *va
 }
 
 /* DeepSpeed's launcher and torch.distributed.launch put this word before all others. The environment says the
- * same (src/launch/ranks.h). */
+ * same (src/cli/ranks.h). */
 static bool is_of_launcher(const char *word) {
     return strncmp(word, "--local_rank=", 13) == 0 || strncmp(word, "--local-rank=", 13) == 0;
 }

@@ -3,7 +3,7 @@
  * struct ot_options holds the options as the user gave them. It is const after parsing. A command copies it
  * into settings and fills in the values that the user did not give:
  *
- *   ot_settings_take_recorded   the value of the run that is resumed (src/saving/resume.h)
+ *   ot_settings_take_recorded   the value of the run that is resumed (src/train/resume.h)
  * ot_settings_choose_* the program's choice: threads by the machine, micro-batch by the plan, ...
  *
  * `in_effect.source` says where each value comes from, and run.json and --json record it. Only the command

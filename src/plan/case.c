@@ -9,11 +9,11 @@
 #include "src/files/model_dir.h"
 #include "src/plan/prices.h"
 #include "src/plan/rows.h"
-#include "src/run/run_shape.h"
-#include "src/saving/saver.h"
 #include "src/session/plan_cure.h"
 #include "src/session/plan_request.h"
 #include "src/session/session.h"
+#include "src/train/run_shape.h"
+#include "src/train/saver.h"
 
 /* ---- the model ---- */
 

@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/run/rows.h"
 #include "src/session/chat_choice.h"
 #include "src/session/session.h"
+#include "src/train/rows.h"
 
 /* Bytes a token, of vocabularies up to most_tokens. English questions, and SQL with its tables: Llama 2
  * (32,000) has 3.3 and 2.8 bytes a token, CodeGen (50,295) 4.0 and 3.1 (measured on rows of WikiSQL). Llama 3

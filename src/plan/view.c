@@ -9,7 +9,7 @@
 #include "src/report/forecast.h"
 #include "src/report/table.h"
 #include "src/report/wear.h"
-#include "src/run/run_shape.h"
+#include "src/train/run_shape.h"
 
 struct ot_ledger ot_plan_view_ledger(const struct ot_plan_case *c) {
     struct ot_ledger ledger = c->chosen.plan.ledger;

@@ -12,8 +12,8 @@
 #include "src/report/forecast.h"
 #include "src/report/next.h"
 #include "src/report/report.h"
-#include "src/run/process_command.h"
-#include "src/saving/saver.h"
+#include "src/train/process_command.h"
+#include "src/train/saver.h"
 
 struct memory_use { /* in bytes */
     int64_t planned[OT_TIER_COUNT], used[OT_TIER_COUNT], resident;

@@ -5,7 +5,7 @@
 #include "src/base/error.h"
 #include "src/base/json.h"
 #include "src/base/text.h"
-#include "src/run/process_command.h"
+#include "src/train/process_command.h"
 
 static void put_turn(struct ot_json_writer *w, const char *list, const char *role, const char *user,
                      const char *text) {

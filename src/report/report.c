@@ -11,12 +11,12 @@
 #include "src/base/units.h"
 #include "src/report/forecast.h"
 #include "src/report/wear.h"
-#include "src/saving/saver.h"
 #include "src/session/chat_choice.h"
 #include "src/session/collect.h"
 #include "src/session/rates_cache.h"
-#include "src/session/store.h"
 #include "src/session/session_ranks.h"
+#include "src/session/store.h"
+#include "src/train/saver.h"
 
 enum { LINE_BYTES = 512 };
 

@@ -5,14 +5,15 @@
 #define OT_REPORT_REPORT_H
 
 #include "src/report/table.h"
-#include "src/run/evaluate.h"
-#include "src/run/loss_guard.h"
-#include "src/run/rows.h"
-#include "src/run/run_log.h"
-#include "src/run/run_shape.h"
-#include "src/run/run_times.h"
-#include "src/run/step_choice.h"
 #include "src/session/session.h"
+#include "src/train/evaluate.h"
+#include "src/train/loss_guard.h"
+#include "src/train/rows.h"
+#include "src/train/run_log.h"
+#include "src/train/run_shape.h"
+#include "src/train/run_times.h"
+#include "src/train/step_choice.h"
+#include "src/train/train_loop.h"
 
 struct ot_report {
     const struct ot_session *session; /* has a plan */
@@ -42,33 +43,6 @@ int ot_report_record(const struct ot_report *report, struct ot_run_log *log);
  * first, and writes the "predicted_again" event. Errors: as ot_run_log_end. */
 int ot_report_forecast_again(const struct ot_session *session, struct ot_run_log *log);
 
-struct ot_outcome {
-    int64_t steps;      /* of the whole run, including those before a resume */
-    int64_t first_step; /* the step of the checkpoint that the run resumed from; 0: a new run */
-    int64_t tokens;     /* of this process, like the times below */
-    double seconds;     /* from the first step's begin to the last step's end, with the work between */
-    double last_loss;
-    int64_t evals; /* how often, and how long steps stood still for it: */
-    double eval_seconds, save_seconds, sample_seconds, result_seconds;
-    double step_seconds;  /* of all steps, without that */
-    double whole_seconds; /* all of these times, from the evaluation before step 1 to this report */
-    struct ot_loss_guard_counts counts;
-    bool interrupted;
-    bool weights_alone;      /* the weights were saved to OUT, and no checkpoint */
-    bool out_of_time;        /* --grace left no time for a checkpoint */
-    const char *checkpoint;  /* directory of the newest checkpoint, owned by the saver; NULL: no checkpoint */
-    int64_t checkpoint_step; /* -1: no checkpoint */
-    bool has_eval;
-    int64_t eval_step;   /* the step of the last evaluation */
-    int64_t timed_steps; /* full steps in the middle of the run, whose time is timed_seconds */
-    double timed_seconds;
-    int64_t nvme_read_bytes, nvme_written_bytes; /* by the steps and evaluations */
-    double first_eval, last_eval;
-    int64_t best_step; /* of the best evaluation; 0: none was made after step 1 */
-    double best_eval;
-    int64_t kept_step; /* of the best checkpoint; -1: no checkpoint's state was evaluated */
-    double kept_eval;
-};
 /* Checks that --trace FILE may be written: a file of another program is replaced only with --force. Errors:
  * OT_E_INPUT, OT_E_IO. */
 int ot_report_check_trace(const struct ot_options *options);

@@ -13,8 +13,8 @@
 #include <stdint.h>
 
 #include "src/options/options.h"
-#include "src/run/run_log.h"
-#include "src/run/run_times.h"
+#include "src/train/run_log.h"
+#include "src/train/run_times.h"
 
 enum ot_pause { OT_PAUSE_EVAL, OT_PAUSE_SAVE, OT_PAUSE_OTHER, OT_PAUSES };
 

@@ -10,9 +10,9 @@
 #include "src/base/log.h"
 #include "src/base/stop.h"
 #include "src/base/units.h"
-#include "src/data/batch.h"
 #include "src/session/forecast_again.h"
 #include "src/session/session_ranks.h"
+#include "src/train/evaluate.h"
 #include "src/train/progress.h"
 
 enum { IN_FLIGHT = 2 };
@@ -113,7 +113,7 @@ static int submit_step(struct loop *l) {
         batch.position};
     l->submitted++;
     int made = ot_forecast_again_make(&l->again, l->submitted);
-    return made > 0 ? log_result(l, ot_report_forecast_again(l->of->session, l->of->log)) : made;
+    return made > 0 ? log_result(l, l->of->report_again(l->of->session, l->of->log)) : made;
 }
 
 static int record_step(struct loop *l, const struct flight *flight, const struct ot_step_result *result) {

@@ -11,10 +11,12 @@
 
 #include <stdatomic.h>
 
-#include "src/report/report.h"
-#include "src/run/run_identity.h"
-#include "src/saving/rescue.h"
-#include "src/saving/saver.h"
+#include "src/train/loss_guard.h"
+#include "src/train/rescue.h"
+#include "src/train/rows.h"
+#include "src/train/run_identity.h"
+#include "src/train/run_times.h"
+#include "src/train/saver.h"
 
 /* This rank's requests to stop, evaluate and save, which the engine tells all ranks with each step
  * (engine.h). The caller makes it zero before ot_session_start, with ot_stop_save_requests_tell as
@@ -36,6 +38,36 @@ struct ot_train_loop {
     const char *hosts;                         /* as ot_checkpoint_record has them; NULL: one directory */
     struct ot_stop_save_requests *requests;    /* the requests that the session's engine polls */
     const struct ot_checkpoint_record *resume; /* the session was restored from this; NULL: a new run */
+    /* Called once, when the session has its second forecast (forecast_again.h). Errors: as ot_run_log_end. */
+    int (*report_again)(const struct ot_session *session, struct ot_run_log *log);
+};
+
+struct ot_outcome {
+    int64_t steps;      /* of the whole run, including those before a resume */
+    int64_t first_step; /* the step of the checkpoint that the run resumed from; 0: a new run */
+    int64_t tokens;     /* of this process, like the times below */
+    double seconds;     /* from the first step's begin to the last step's end, with the work between */
+    double last_loss;
+    int64_t evals; /* how often, and how long steps stood still for it: */
+    double eval_seconds, save_seconds, sample_seconds, result_seconds;
+    double step_seconds;  /* of all steps, without that */
+    double whole_seconds; /* all of these times, from the evaluation before step 1 to this report */
+    struct ot_loss_guard_counts counts;
+    bool interrupted;
+    bool weights_alone;      /* the weights were saved to OUT, and no checkpoint */
+    bool out_of_time;        /* --grace left no time for a checkpoint */
+    const char *checkpoint;  /* directory of the newest checkpoint, owned by the saver; NULL: no checkpoint */
+    int64_t checkpoint_step; /* -1: no checkpoint */
+    bool has_eval;
+    int64_t eval_step;   /* the step of the last evaluation */
+    int64_t timed_steps; /* full steps in the middle of the run, whose time is timed_seconds */
+    double timed_seconds;
+    int64_t nvme_read_bytes, nvme_written_bytes; /* by the steps and evaluations */
+    double first_eval, last_eval;
+    int64_t best_step; /* of the best evaluation; 0: none was made after step 1 */
+    double best_eval;
+    int64_t kept_step; /* of the best checkpoint; -1: no checkpoint's state was evaluated */
+    double kept_eval;
 };
 
 /* When this returns 0, the engine is drained and no checkpoint is being written. A run that was asked to stop

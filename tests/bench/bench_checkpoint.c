@@ -47,10 +47,10 @@ enum {
     VOCAB = 4096,
     SLOTS = 16,
     READ_DEPTH = 32
-}; /* the values of src/saving/saver.c and reader_stream.c */
+}; /* the values of src/train/saver.c and reader_stream.c */
 enum { WINDOW_STEPS = 6, WINDOW_ROUNDS = 2 };
 static const double paced_share = 0.6,
-                    interval_seconds = 1800; /* the values of src/saving/saver.c; --save-every 30min */
+                    interval_seconds = 1800; /* the values of src/train/saver.c; --save-every 30min */
 
 enum { COPIED = 1, REFERRED, OF_STEPS }; /* the checkpoints; each value is the step in the name */
 enum what { SAVE, RESTORE, TO_NVME, N_WHATS };

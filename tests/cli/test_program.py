@@ -44,7 +44,7 @@ class Train(program.ProgramTest):
 
     def test_the_record_is_documented(self):
         """Returns every key of every event, from the comment at the top of run_log.h."""
-        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../src/run/run_log.h")) as file:
+        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../src/train/run_log.h")) as file:
             table = file.read().split("*/")[0]
         documented, event = {}, None
         for line in table.splitlines():

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "src/base/thread.h"
-#include "src/commtest/checks.h"
+#include "src/plan/comm_test.h"
 #include "tests/support/check.h"
 #include "tests/support/thread_world.h"
 

@@ -18,9 +18,9 @@ FOLDERS = ["src", "models", "offload", "kernels", "tests"]
 ORDER = [["src/base"], ["kernels"], ["kernels/cpu", "kernels/cuda tests/emu tests/emu/include tests/fakes"], ["offload"],
          ["offload/comm", "offload/topology", "src/tokenizer"], ["offload/store", "offload/comm/plugins", "src/jinja"], ["models", "offload/plan"],
          ["src/gguf"],
-         ["offload/schedule", "src/files", "src/launch", "src/machine", "src/options"], ["offload/predict"],
-         ["offload/engine", "offload/probe"], ["src/data", "src/manual"], ["src/checkpoint"], ["src/session", "src/verify"], ["src/run"],
-         ["src/saving", "src/quantize"], ["src/bench", "src/commtest", "src/report"], ["src/plan", "src/train"], ["src/cli"]]
+         ["offload/schedule", "src/files", "src/machine", "src/options"], ["offload/predict"],
+         ["offload/engine", "offload/probe"], ["src/data"], ["src/checkpoint"], ["src/session"],
+         ["src/quantize", "src/train"], ["src/report"], ["src/plan"], ["src/cli"]]
 LEVELS = {folder: (level, room) for level, rooms in enumerate(ORDER) for room in rooms for folder in room.split()}
 # Folders that may include the headers of the CUDA toolkit, or the emulator's in their place.
 CUDA_FOLDERS = ("kernels/cuda/", "tests/emu/", "tests/fakes/")
@@ -181,14 +181,14 @@ class Style(unittest.TestCase):
                                   "b.c": ["b.h"], "x/b.h": ["a.h"]}), [])
 
     def test_the_test_sees_private_headers(self):
-        self.assertTrue(may_see("src/saving/saver.c", "src/saving/saver_state.h"))
-        self.assertTrue(may_see("src/saving/saver_space.c", "src/saving/saver_state.h"))
-        self.assertFalse(may_see("src/saving/save.c", "src/saving/saver_state.h"))
-        self.assertFalse(may_see("src/saving/savers.c", "src/saving/saver_state.h"))
-        self.assertFalse(may_see("src/train/saver_space.c", "src/saving/saver_state.h"))
+        self.assertTrue(may_see("src/train/saver.c", "src/train/saver_state.h"))
+        self.assertTrue(may_see("src/train/saver_space.c", "src/train/saver_state.h"))
+        self.assertFalse(may_see("src/train/save.c", "src/train/saver_state.h"))
+        self.assertFalse(may_see("src/train/savers.c", "src/train/saver_state.h"))
+        self.assertFalse(may_see("src/cli/saver_space.c", "src/train/saver_state.h"))
         self.assertTrue(may_see("offload/store/pins.c", "offload/store/store_state.h"))
         self.assertFalse(may_see("offload/probe/engines.c", "offload/store/store_state.h"))
-        self.assertTrue(may_see("tests/saving/test_saver.c", "src/saving/saver_state.h"))
+        self.assertTrue(may_see("tests/train/test_saver.c", "src/train/saver_state.h"))
         self.assertTrue(may_see("offload/probe/engines.c", "offload/store/store.h"))
 
     def test_cuda_stays_behind_the_device_interface(self):

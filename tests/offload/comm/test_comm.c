@@ -7,7 +7,7 @@
 #include "offload/comm/comm.h"
 #include "offload/comm/tcp.h"
 #include "src/base/thread.h"
-#include "src/commtest/checks.h"
+#include "src/plan/comm_test.h"
 #include "tests/offload/comm/world_ranks.h"
 #include "tests/support/check.h"
 #include "tests/support/thread_world.h"

@@ -11,7 +11,7 @@
 #include "offload/comm/comm.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
-#include "src/commtest/checks.h"
+#include "src/plan/comm_test.h"
 #include "tests/offload/comm/plugins/plugin_ranks.h"
 
 static const char *plugin_path;

@@ -6,7 +6,7 @@
 
 #include "offload/comm/comm.h"
 #include "src/base/clock.h"
-#include "src/commtest/checks.h"
+#include "src/plan/comm_test.h"
 #include "tests/offload/comm/world_ranks.h"
 
 static const size_t sizes[] = {0, 1, 4095, 70001, 300001};

@@ -1,0 +1,375 @@
+#include "src/plan/bench_page.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "src/base/units.h"
+#include "src/plan/bench_plot.h"
+#include "src/plan/bench_record.h"
+#include "src/plan/bench_svg.h"
+
+static const char style[] =
+    "body{margin:0 auto;max-width:70rem;padding:1rem;font:16px/1.5 system-ui,sans-serif;color:#111;"
+    "background:#fff}\n"
+    "h1{font-size:1.5rem;line-height:1.2;margin:.5rem 0}\n"
+    "h2{font-size:1.2rem;margin:2rem 0 .5rem}\n"
+    "h3{font-size:1rem;margin:.5rem 0}\n"
+    "p,dl{margin:.5rem 0;overflow-wrap:anywhere}\n"
+    "dl{display:grid;grid-template-columns:max-content 1fr;gap:0 1rem}\n"
+    "dd{margin:0}\n"
+    ".plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,21rem),1fr));gap:1rem 2rem}\n"
+    "figure{margin:0;max-width:29rem}\n"
+    "figure>svg{display:block;width:100%;height:auto}\n"
+    "ul{padding-left:1.2rem}ul.legend{list-style:none;margin:.5rem "
+    "0;padding:0;display:flex;flex-wrap:wrap;gap:.2rem 1.2rem}\n"
+    ".key{width:1em;height:1em;vertical-align:-.1em;margin-right:.4em}\n"
+    ".wide{overflow-x:auto}\n"
+    "table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem;white-space:nowrap}\n"
+    "th,td{padding:.25rem .5rem;text-align:right;border-bottom:1px solid #ddd}\n"
+    "th:first-child,td:first-child{text-align:left;padding-left:0}\n"
+    "thead th{border-bottom:2px solid #444;vertical-align:bottom}\n"
+    "td.front{font-weight:600}\n"
+    "li{margin:.2rem 0;overflow-wrap:anywhere}\n"
+    "footer{margin-top:2rem;border-top:1px solid #ddd;color:#444}\n"
+    "@media screen and (max-width:52rem){thead{display:none}table,tbody{display:block;white-space:normal}\n"
+    "tr{display:grid;grid-template-columns:repeat(auto-fill,minmax(6.5rem,1fr));gap:.1rem .8rem;"
+    "padding:.5rem 0;border-bottom:1px solid #ddd}\n"
+    "th,td{border:0;padding:0;text-align:left}td:first-child{grid-column:1/-1;font-size:1rem}\n"
+    "td[data-name]::before{content:attr(data-name);display:block;color:#444;font-size:.75rem}}\n"
+    "@media print{html{font-size:11px}body{max-width:none;padding:0;font-size:1rem}"
+    "table{font-size:9px}th,td{padding:.1rem .35rem}\n"
+    "figure{break-inside:avoid;max-width:11cm}.wide{overflow:visible}tr{break-inside:avoid}"
+    "h2,h3{break-after:avoid}}\n";
+
+static void put(struct ot_string_builder *out, const char *html) {
+    ot_string_append_text(out, html);
+}
+
+static void put_fact(struct ot_string_builder *out, const char *name, const char *value) {
+    ot_string_append_format(out, "<dt>%s</dt><dd>", name);
+    ot_svg_escape(out, value);
+    put(out, "</dd>\n");
+}
+
+static int count_done(const struct ot_bench *bench) {
+    int n = 0;
+    for (int i = 0; i < bench->n; i++)
+        n += bench->results[i].status == OT_BENCH_DONE;
+    return n;
+}
+
+/* The step sizes, in the order of the points. */
+static int list_steps(const struct ot_bench *bench, int64_t steps[OT_BENCH_MAX_POINTS]) {
+    int n = 0;
+    for (int i = 0; i < bench->n; i++) {
+        bool seen = bench->results[i].status != OT_BENCH_DONE;
+        for (int j = 0; j < n; j++)
+            seen = seen || steps[j] == bench->results[i].point.step_tokens;
+        if (!seen)
+            steps[n++] = bench->results[i].point.step_tokens;
+    }
+    return n;
+}
+
+/* ---- the head ---- */
+
+static void put_head(const struct ot_bench *bench, struct ot_string_builder *out) {
+    char text[512], params[OT_BENCH_PARAMS_BYTES], a[OT_TEXT_BYTES], b[OT_TEXT_BYTES],
+        date[OT_BENCH_DATE_BYTES];
+    put(out, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+             "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>");
+    ot_svg_escape(out, bench->model);
+    put(out, " · offload-train bench</title>\n<style>\n");
+    put(out, style);
+    put(out, "</style>\n</head>\n<body>\n");
+    ot_svg_fill_patterns(out);
+    put(out, "<h1>Memory and time of training ");
+    ot_svg_escape(out, bench->model);
+    put(out, "</h1>\n<dl>\n");
+    ot_bench_text_params(bench, params);
+    snprintf(text, sizeof text, "%s, AdamW, %s", params, bench->dtype);
+    put_fact(out, "Model", text);
+    snprintf(text, sizeof text, "%s, %d cores, RAM %s", bench->device, bench->cores,
+             ot_text_bytes(bench->ram_bytes, a));
+    put_fact(out, "Machine", text);
+    put_fact(out, "Date", ot_bench_date(bench, date));
+    snprintf(text, sizeof text, "%d of %d points measured in %s%s", count_done(bench), bench->n,
+             ot_text_duration(bench->seconds, b), bench->interrupted ? ", stopped before the end" : "");
+    put_fact(out, "Bench", text);
+    put(out, "</dl>\n");
+}
+
+/* Writes the fastest plan of a step size, and the plan with the least memory. */
+static void put_summary(const struct ot_bench *bench, int64_t step_tokens, struct ot_string_builder *out) {
+    const struct ot_bench_result *fast = NULL, *small = NULL;
+    char text[512], tokens[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], time[OT_TEXT_BYTES], a[OT_TEXT_BYTES],
+        b[OT_TEXT_BYTES];
+    for (int i = 0; i < bench->n; i++) {
+        const struct ot_bench_result *r = &bench->results[i];
+        if (!ot_bench_is_on_front(bench, i) || r->point.step_tokens != step_tokens)
+            continue;
+        fast = !fast || r->step_seconds < fast->step_seconds ? r : fast;
+        small = !small || r->device_bytes < small->device_bytes ? r : small;
+    }
+    int n =
+        snprintf(text, sizeof text,
+                 "%s tokens a step: fastest is %s, %s a step (%s tokens/s), with %s of device memory.",
+                 ot_text_count(step_tokens, tokens), ot_bench_mix_at(fast->point.mix)->name,
+                 ot_bench_seconds(fast->step_seconds, time),
+                 ot_text_count((int64_t)fast->tokens_per_second, rate), ot_text_bytes(fast->device_bytes, a));
+    if (small != fast)
+        snprintf(text + n, sizeof text - (size_t)n, " With only %s it takes %.2f times as long (%s).",
+                 ot_text_bytes(small->device_bytes, b), small->step_seconds / fast->step_seconds,
+                 ot_bench_mix_at(small->point.mix)->name);
+    put(out, "<p>");
+    ot_svg_escape(out, text);
+    put(out, "</p>\n");
+}
+
+/* ---- the plots ---- */
+
+static void put_mix_legend(const struct ot_bench *bench, struct ot_string_builder *out) {
+    put(out, "<ul class=\"legend\">\n");
+    for (int mix = 0; ot_bench_mix_at(mix); mix++) {
+        bool shown = false;
+        for (int i = 0; i < bench->n; i++)
+            shown =
+                shown || (bench->results[i].status == OT_BENCH_DONE && bench->results[i].point.mix == mix);
+        if (!shown)
+            continue;
+        put(out, "<li>");
+        ot_svg_marker_key(out, mix);
+        ot_svg_escape(out, ot_bench_mix_at(mix)->name);
+        put(out, "</li>\n");
+    }
+    put(out, "</ul>\n");
+}
+
+static void put_part_legend(const struct ot_bench *bench, struct ot_string_builder *out) {
+    put(out, "<ul class=\"legend\">\n");
+    for (int part = 0; part < OT_BENCH_PARTS; part++) {
+        double seconds = 0;
+        for (int i = 0; i < bench->n; i++)
+            seconds += ot_bench_part(&bench->results[i].lanes, part) +
+                       ot_bench_part(&bench->results[i].predicted_lanes, part);
+        if (seconds == 0)
+            continue;
+        put(out, "<li>");
+        ot_svg_fill_key(out, part);
+        ot_svg_escape(out, ot_bench_part_name(part));
+        put(out, "</li>\n");
+    }
+    put(out, "</ul>\n");
+}
+
+typedef void plot_fn(const struct ot_bench *bench, int64_t step_tokens, int n, struct ot_string_builder *out);
+
+/* One plot for each step size, side by side if the screen is wide enough. */
+static void put_plots(const struct ot_bench *bench, plot_fn *plot, struct ot_string_builder *out) {
+    int64_t steps[OT_BENCH_MAX_POINTS];
+    char tokens[OT_TEXT_BYTES];
+    int n = list_steps(bench, steps);
+    put(out, "<div class=\"plots\">\n");
+    for (int i = 0; i < n; i++) {
+        ot_string_append_format(out, "<figure>\n<h3>%s tokens a step</h3>\n",
+                                ot_text_count(steps[i], tokens));
+        plot(bench, steps[i], i, out);
+        put(out, "</figure>\n");
+    }
+    put(out, "</div>\n");
+}
+
+static void put_prediction(const struct ot_bench *bench, struct ot_string_builder *out) {
+    struct ot_bench_errors errors = ot_bench_prediction_errors(bench);
+    if (!errors.n)
+        return;
+    put(out, "<h2>Predicted against measured</h2>\n");
+    ot_string_append_format(
+        out,
+        "<p>The predicted time of a step is off by at most %.0f %% of the measured time in half of the "
+        "%d points, and by at most %.0f %% in all. The lines to the sides of a mark reach from the fastest "
+        "to the slowest measured step.</p>\n",
+        ceil(100 * errors.median - 1e-6), errors.n, ceil(100 * errors.worst - 1e-6));
+    put_mix_legend(bench, out);
+    put(out, "<div class=\"plots\"><figure>\n");
+    ot_bench_plot_prediction(bench, out);
+    put(out, "</figure></div>\n");
+}
+
+/* ---- the table ---- */
+
+/* Columns, with where a heading may break. Narrow screens show the name above each number instead. */
+enum column {
+    MIX,
+    TOKENS,
+    MICRO,
+    BUDGET,
+    PEAK,
+    PINNED,
+    RESIDENT,
+    HELD,
+    MOVED,
+    TIME,
+    SPREAD,
+    PREDICTED,
+    RATE,
+    COLUMNS
+};
+static const struct {
+    const char *lines[2], *name;
+} columns[COLUMNS] = {
+    [MIX] = {{"homes", NULL}, "homes"},
+    [TOKENS] = {{"tokens", "a step"}, "tokens a step"},
+    [MICRO] = {{"micro-", "batches"}, "micro-batches"},
+    [BUDGET] = {{"gpu", "budget"}, "gpu budget"},
+    [PEAK] = {{"gpu", "peak"}, "gpu peak"},
+    [PINNED] = {{"pinned", "host"}, "pinned host"},
+    [RESIDENT] = {{"process", "peak"}, "process peak"},
+    [HELD] = {{"nvme", "held"}, "nvme held"},
+    [MOVED] = {{"nvme moved", "a step"}, "nvme moved a step"},
+    [TIME] = {{"time of", "a step"}, "time of a step"},
+    [SPREAD] = {{"fastest to slowest", "(of steps)"}, "fastest to slowest (of steps)"},
+    [PREDICTED] = {{"pre-", "dicted"}, "predicted"},
+    [RATE] = {{"tokens", "a second"}, "tokens a second"},
+};
+
+static void put_cell(struct ot_string_builder *out, enum column column, const char *text) {
+    ot_string_append_format(out, "<td data-name=\"%s\">", columns[column].name);
+    ot_svg_escape(out, text);
+    put(out, "</td>");
+}
+
+static void put_bytes(struct ot_string_builder *out, enum column column, int64_t bytes) {
+    char text[OT_TEXT_BYTES];
+    put_cell(out, column, bytes > 0 ? ot_text_bytes(bytes, text) : "-");
+}
+
+static bool uses_nvme(const struct ot_bench *bench) {
+    bool used = false;
+    for (int i = 0; i < bench->n; i++)
+        used = used ||
+               (bench->results[i].status == OT_BENCH_DONE && bench->results[i].planned_bytes[OT_TIER_NVME]);
+    return used;
+}
+
+/* "1.20 s to 1.31 s (8)": the fastest and the slowest of 8 steps; "- (1)": one step has no spread. */
+enum { SPREAD_BYTES = 2 * OT_TEXT_BYTES + 24 };
+static const char *text_spread(const struct ot_bench_result *r, char text[SPREAD_BYTES]) {
+    char fast[OT_TEXT_BYTES], slow[OT_TEXT_BYTES];
+    if (r->steps <= 1)
+        return "- (1)";
+    snprintf(text, SPREAD_BYTES, "%s to %s (%lld)", ot_bench_seconds(r->fastest_seconds, fast),
+             ot_bench_seconds(r->slowest_seconds, slow), (long long)r->steps);
+    return text;
+}
+
+static void put_row(const struct ot_bench *bench, int index, bool nvme, struct ot_string_builder *out) {
+    const struct ot_bench_result *r = &bench->results[index];
+    char text[SPREAD_BYTES], count[OT_TEXT_BYTES];
+    bool front = ot_bench_is_on_front(bench, index);
+    ot_string_append_format(out, "<tr><td%s>%s%s</td>", front ? " class=\"front\"" : "", front ? "★ " : "",
+                            ot_bench_mix_at(r->point.mix)->name);
+    put_cell(out, TOKENS, ot_text_count(r->point.step_tokens, count));
+    snprintf(text, sizeof text, "%lld x %lld", (long long)r->micro_batches,
+             (long long)(r->micro_sequences * r->point.sequence_tokens));
+    put_cell(out, MICRO, text);
+    put_bytes(out, BUDGET, r->point.gpu_bytes);
+    put_bytes(out, PEAK, r->device_bytes);
+    put_bytes(out, PINNED, r->pinned_bytes);
+    put_bytes(out, RESIDENT, r->resident_bytes);
+    if (nvme) {
+        put_bytes(out, HELD, r->planned_bytes[OT_TIER_NVME]);
+        put_bytes(out, MOVED, r->nvme_read_bytes + r->nvme_write_bytes);
+    }
+    put_cell(out, TIME, ot_bench_seconds(r->step_seconds, text));
+    put_cell(out, SPREAD, text_spread(r, text));
+    put_cell(out, PREDICTED, r->predicted_seconds > 0 ? ot_bench_seconds(r->predicted_seconds, text) : "-");
+    put_cell(out, RATE, ot_text_count((int64_t)r->tokens_per_second, count));
+    put(out, "</tr>\n");
+}
+
+static void put_table(const struct ot_bench *bench, struct ot_string_builder *out) {
+    bool nvme = uses_nvme(bench);
+    put(out,
+        "<h2>All points</h2>\n<p>★: the plan is on the Pareto front of its step size: no other plan takes "
+        "less device memory and less time. The time of a step is the median of the measured steps. A "
+        "micro-batch is computed at once; the table shows the number of micro-batches and the tokens of "
+        "each.</p>\n<div class=\"wide\" tabindex=\"0\">\n<table>\n<thead><tr>");
+    for (int c = 0; c < COLUMNS; c++)
+        if (nvme || (c != HELD && c != MOVED))
+            ot_string_append_format(out, "<th>%s%s%s</th>", columns[c].lines[0],
+                                    columns[c].lines[1] ? "<br>" : "",
+                                    columns[c].lines[1] ? columns[c].lines[1] : "");
+    put(out, "</tr></thead>\n<tbody>\n");
+    for (int i = 0; i < bench->n; i++)
+        if (bench->results[i].status == OT_BENCH_DONE)
+            put_row(bench, i, nvme, out);
+    put(out, "</tbody>\n</table>\n</div>\n");
+}
+
+static const char *why_left_out(const struct ot_bench_result *r) {
+    return r->status == OT_BENCH_DONE ? NULL : *r->reason ? r->reason : "not measured yet";
+}
+
+/* True if both points were skipped for the same reason. A measured point has no such reason. */
+static bool have_one_reason(const struct ot_bench_result *a, const struct ot_bench_result *b) {
+    const char *reason = why_left_out(a), *other = why_left_out(b);
+    return reason && other && strcmp(reason, other) == 0;
+}
+
+/* Writes each reason, and then the points that it applies to. */
+static void put_left_out(const struct ot_bench *bench, struct ot_string_builder *out) {
+    const struct ot_bench_result *results = bench->results;
+    char label[OT_BENCH_LABEL_BYTES];
+    if (count_done(bench) == bench->n)
+        return;
+    put(out, "<h2>Skipped points</h2>\n<ul>\n");
+    for (int i = 0; i < bench->n; i++) {
+        bool first = why_left_out(&results[i]) != NULL;
+        for (int j = 0; j < i; j++)
+            first = first && !have_one_reason(&results[j], &results[i]);
+        if (!first)
+            continue;
+        put(out, "<li>");
+        ot_svg_escape(out, why_left_out(&results[i]));
+        put(out, "<ul>\n");
+        for (int j = i; j < bench->n; j++)
+            if (have_one_reason(&results[i], &results[j])) {
+                put(out, "<li>");
+                ot_svg_escape(out, ot_bench_label(&results[j].point, label));
+                put(out, "</li>\n");
+            }
+        put(out, "</ul></li>\n");
+    }
+    put(out, "</ul>\n");
+}
+
+void ot_bench_put_page(const struct ot_bench *bench, struct ot_string_builder *out) {
+    int64_t steps[OT_BENCH_MAX_POINTS];
+    int n = list_steps(bench, steps);
+    put_head(bench, out);
+    for (int i = 0; i < n; i++)
+        put_summary(bench, steps[i], out);
+    if (n > 0) {
+        put(out,
+            "<h2>Memory against time</h2>\n<p>The names say where weights and optimizer state live. With "
+            "<em>planned</em> the program chooses that, within smaller budgets of device memory. The grey "
+            "staircase is the shortest time for each amount of memory. A thin line goes from the fastest to "
+            "the slowest measured step.</p>\n");
+        put_mix_legend(bench, out);
+        put_plots(bench, ot_bench_plot_memory, out);
+        put(out,
+            "<h2>Where the time goes</h2>\n<p>How long the compute lane works in a step, and how long it "
+            "waits for copies to and from the device, updates on the CPU, the disks, or the program itself "
+            "(host). Mean over the measured steps; the thin bar is the prediction.</p>\n");
+        put_part_legend(bench, out);
+        put_plots(bench, ot_bench_plot_lanes, out);
+        put_prediction(bench, out);
+        put_table(bench, out);
+    }
+    put_left_out(bench, out);
+    put(out, "<footer><p>Written by offload-train " OT_VERSION
+             " with the numbers of bench.csv and bench.json beside it."
+             "</p></footer>\n</body>\n</html>\n");
+}

@@ -1,0 +1,29 @@
+/* The results of a bench for programs. One table of columns makes both the CSV and the JSON, so they have the
+ * same names and numbers. If a point has no number in a column, the cell is empty in the CSV and null in the
+ * JSON. Units are bytes and seconds. */
+#ifndef OT_PLAN_BENCH_RECORD_H
+#define OT_PLAN_BENCH_RECORD_H
+
+#include "src/base/json.h"
+#include "src/base/text.h"
+#include "src/base/units.h"
+#include "src/plan/bench.h"
+
+/* Append a line with the column names, or a line with one point; each with its newline (RFC 4180, but with \n
+ * only). */
+void ot_bench_put_csv_header(struct ot_string_builder *out);
+void ot_bench_put_csv(const struct ot_bench *bench, int index, struct ot_string_builder *out);
+/* Writes an object: facts about the machine and the model, "options" that repeat the bench, and "points", an
+ * array of objects. */
+void ot_bench_put_json(const struct ot_bench *bench, const struct ot_options *options,
+                       struct ot_json_writer *w);
+
+/* "7B parameters", or "7B parameters (20M trained), frozen layers in nf4". Returns text. */
+enum { OT_BENCH_PARAMS_BYTES = 2 * OT_TEXT_BYTES + 64 };
+const char *ot_bench_text_params(const struct ot_bench *bench, char text[OT_BENCH_PARAMS_BYTES]);
+
+/* The start time of the bench, in the machine's time zone: "2026-11-21T06:30:00+0100". */
+enum { OT_BENCH_DATE_BYTES = 40 };
+const char *ot_bench_date(const struct ot_bench *bench, char text[OT_BENCH_DATE_BYTES]);
+
+#endif

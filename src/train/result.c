@@ -1,0 +1,220 @@
+#include "src/train/result.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "src/base/error.h"
+#include "src/base/path.h"
+#include "src/files/adapter_config.h"
+#include "src/session/chat_choice.h"
+#include "src/session/collect.h"
+#include "src/session/session_ranks.h"
+#include "src/train/finished.h"
+#include "src/train/model_card.h"
+
+static void put_token(const struct ot_session *s, const char *key, int32_t id, struct ot_json_writer *w) {
+    size_t bytes;
+    const char *token = id >= 0 ? ot_tokenizer_token(s->tokenizer, id, &bytes) : NULL;
+    if (token)
+        ot_json_put_string(w, key, token, bytes);
+}
+
+/* Writes the least that transformers needs to load a tokenizer.json with its special tokens. */
+static int write_tokenizer_config(const struct ot_session *s, char **text, size_t *bytes) {
+    struct ot_json_writer w = {.indent = 0};
+    ot_json_begin_object(&w, NULL);
+    ot_json_put_text(&w, "tokenizer_class", "PreTrainedTokenizerFast");
+    put_token(s, "bos_token", s->specials.bos_id, &w);
+    put_token(s, "eos_token", s->specials.n_eos ? s->specials.eos_ids[0] : -1, &w);
+    ot_json_put_int(&w, "model_max_length", ot_model_longest_row(&s->config));
+    ot_json_put_bool(&w, "clean_up_tokenization_spaces", false);
+    ot_json_end_object(&w);
+    return ot_json_writer_take(&w, text, bytes);
+}
+
+static int hold_tokenizer(const struct ot_session *s, struct ot_result *out) {
+    out->tokenizer_fd = open(s->tokenizer_path, O_RDONLY | O_CLOEXEC);
+    if (out->tokenizer_fd < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot open the tokenizer", s->tokenizer_path);
+    snprintf(out->tokenizer_path, sizeof out->tokenizer_path, "/proc/self/fd/%d", out->tokenizer_fd);
+    return 0;
+}
+
+/* The base model's name on the hub if --model is such a name or a preset, or a directory of adapters that
+ * names it so; otherwise NULL. */
+static const char *base_name(const struct ot_session *s, const char *model) {
+    const struct ot_preset *preset = s->resolved.preset;
+    model = s->resolved.base ? s->resolved.base : model;
+    if (preset)
+        return preset->hub_id;
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./";
+    const char *slash = model ? strchr(model, '/') : NULL;
+    bool is_name = slash && slash > model && slash[1] && !strchr(slash + 1, '/') && model[0] != '.' &&
+                   model[strspn(model, letters)] == '\0';
+    return is_name && access(model, F_OK) != 0 ? model : NULL;
+}
+
+/* Makes the model card from the options in run.json. */
+static int take_card(struct ot_result *result) {
+    bool merges = result->session->options->command == OT_COMMAND_MERGE;
+    enum ot_card card = merges                           ? OT_CARD_MERGED
+                        : result->session->options->lora ? OT_CARD_ADAPTERS
+                                                         : OT_CARD_MODEL;
+    struct ot_json *run;
+    size_t bytes;
+    OT_TRY(ot_json_parse(result->run_text, strlen(result->run_text), "run.json", &run));
+    const char *model = ot_json_string(ot_json_get(run, "model"), NULL);
+    const char *out = ot_json_string(ot_json_get(run, "out"), NULL);
+    free(result->card_text);
+    result->card_text = NULL;
+    int rc = ot_model_card_make(run, merges || !out ? result->files.out : out,
+                                base_name(result->session, model), card, &result->card_text, &bytes);
+    ot_json_free(run);
+    result->extra[1] = (struct ot_extra_file){.name = "README.md", .text = result->card_text, .bytes = bytes};
+    return rc;
+}
+
+static void put_members(const struct ot_json *object, struct ot_json_writer *w) {
+    void *cursor = NULL;
+    const char *key;
+    struct ot_json *value;
+    while (ot_json_next(object, &cursor, &key, &value))
+        ot_json_put_value(w, key, value);
+}
+
+/* Makes run.json. record NULL: from the present settings; of a merged model: it is the adapters'. */
+static int take_run(struct ot_result *result, const struct ot_checkpoint_record *record) {
+    const struct ot_session *s = result->session;
+    struct ot_json_writer w = {.indent = 0};
+    size_t bytes;
+    ot_json_begin_object(&w, NULL);
+    if (record) {
+        put_members(record->options, &w); /* as ot_options_put_run wrote them */
+        if (record->sources)
+            ot_json_put_value(&w, "sources", record->sources);
+    } else if (s->options->command == OT_COMMAND_MERGE) {
+        put_members(s->run, &w);
+    } else {
+        ot_options_put_run(s->options, &w);
+        ot_session_ranks_put_json(s, OT_RUN_RANKS, &w);
+    }
+    ot_json_end_object(&w);
+    free(result->run_text);
+    OT_TRY(ot_json_writer_take(&w, &result->run_text, &bytes));
+    result->extra[0] = (struct ot_extra_file){.name = "run.json", .text = result->run_text, .bytes = bytes};
+    return take_card(result);
+}
+
+/* Adds the chat template of training, so that a server formats conversations in the same way. Increments
+ * *n. */
+static int add_chat_template(struct ot_result *result, int *n) {
+    size_t bytes;
+    OT_TRY(ot_chat_choice_write(result->session, &result->chat_text, &bytes));
+    if (!result->chat_text)
+        return 0;
+    result->extra[(*n)++] =
+        (struct ot_extra_file){.name = "chat_template.jinja", .text = result->chat_text, .bytes = bytes};
+    return 0;
+}
+
+/* The base as adapter_config.json names it: by its name on the hub, else by its absolute path. */
+static int make_adapter_config(struct ot_result *result) {
+    const struct ot_session *s = result->session;
+    const char *name = base_name(s, s->options->model);
+    char *real = s->resolved.path ? realpath(s->resolved.path, NULL) : NULL;
+    size_t bytes;
+    int rc = ot_adapter_config_write(s->options->lora, s->model, name ? name : real, &result->adapter_text,
+                                     &bytes);
+    free(real);
+    result->files.adapter_config = result->adapter_text;
+    return rc;
+}
+
+/* Refuses to write adapters, or a merged model, over their own inputs, which would be lost. */
+static int check_inputs(const struct ot_session *s, const char *dir) {
+    const struct ot_options *o = s->options;
+    if (!o->lora)
+        return 0;
+    if (s->resolved.path && ot_path_is_same(dir, s->resolved.path))
+        return ot_fail(OT_E_INPUT,
+                       "--out %s is the base of the adapters, which would be lost; give another directory",
+                       dir);
+    if (o->command == OT_COMMAND_MERGE && ot_path_is_same(dir, o->adapter))
+        return ot_fail(OT_E_INPUT, "--out %s is the directory of the adapters; give another directory", dir);
+    return 0;
+}
+
+int ot_result_open(struct ot_session *s, const char *dir, struct ot_out_lock *lock, struct ot_result *out) {
+    bool own_tokenizer =
+        !s->dir || s->options->tokenizer || s->tokenizer_is_of_adapter || ot_session_has_made_tokenizer(s);
+    size_t tokenizer_bytes;
+    *out = (struct ot_result){.session = s, .files = {.out = dir}, .tokenizer_fd = -1};
+    OT_TRY(check_inputs(s, dir));
+    OT_TRY(take_run(out, NULL));
+    int n = 2;
+    if (own_tokenizer) {
+        OT_TRY(write_tokenizer_config(s, &out->tokenizer_text, &tokenizer_bytes));
+        OT_TRY(hold_tokenizer(s, out));
+        out->extra[n++] = (struct ot_extra_file){.name = "tokenizer.json", .path = out->tokenizer_path};
+        out->extra[n++] = (struct ot_extra_file){
+            .name = "tokenizer_config.json", .text = out->tokenizer_text, .bytes = tokenizer_bytes};
+    }
+    OT_TRY(add_chat_template(out, &n));
+    out->files = (struct ot_model_save){.out = dir,
+                                        .model = s->model,
+                                        .base = s->dir,
+                                        .dtype = s->stored,
+                                        .extra = out->extra,
+                                        .n_extra = n,
+                                        .lock = lock,
+                                        .shard_bytes = s->options->max_shard_size};
+    if (own_tokenizer)
+        out->files.ids = s->ids;
+    if (s->options->lora && s->options->command != OT_COMMAND_MERGE)
+        OT_TRY(make_adapter_config(out));
+    return ot_model_dir_save_bytes(&out->files, &out->bytes);
+}
+
+void ot_result_close(struct ot_result *result) {
+    free(result->run_text);
+    free(result->tokenizer_text);
+    free(result->finished_text);
+    free(result->chat_text);
+    free(result->card_text);
+    free(result->adapter_text);
+    if (result->session && result->tokenizer_fd >= 0) /* only after a successful open */
+        close(result->tokenizer_fd);
+    *result = (struct ot_result){0};
+}
+
+int ot_result_try(const struct ot_result *result) {
+    return ot_model_dir_save_try(&result->files);
+}
+
+int ot_result_write_from(struct ot_result *result, const struct ot_checkpoint_record *record,
+                         ot_param_source source, void *context) {
+    OT_TRY(take_run(result, record));
+    return ot_model_dir_save(&result->files, source, context);
+}
+
+static int add_record(struct ot_result *result, const struct ot_checkpoint_record *finished) {
+    size_t bytes;
+    OT_TRY(ot_checkpoint_record_encode(finished, &result->finished_text, &bytes));
+    result->extra[result->files.n_extra++] =
+        (struct ot_extra_file){.name = OT_FINISHED_NAME, .text = result->finished_text, .bytes = bytes};
+    return 0;
+}
+
+int ot_result_write(struct ot_result *result, const struct ot_checkpoint_record *finished) {
+    struct ot_collector collector;
+    ot_collect_open(result->session, &collector);
+    int rc = finished ? add_record(result, finished) : 0;
+    if (rc == 0)
+        rc = ot_result_write_from(result, NULL, ot_collect_values, &collector);
+    return ot_collect_close(&collector, rc);
+}

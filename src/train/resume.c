@@ -1,0 +1,427 @@
+#include "src/train/resume.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "offload/comm/world.h"
+#include "offload/store/store.h"
+#include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/base/minmax.h"
+#include "src/base/path.h"
+#include "src/base/units.h"
+#include "src/checkpoint/catalog.h"
+#include "src/train/find_checkpoints.h"
+#include "src/train/finished.h"
+#include "src/train/out_sharing.h"
+#include "src/train/process_command.h"
+
+static const char checkpoints_name[] = "checkpoints";
+
+/* ---- advice ---- */
+
+/* The parent directory of a path. */
+static void find_parent(const char *path, char parent[PATH_MAX]) {
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    while (end > 0 && path[end - 1] != '/')
+        end--;
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    snprintf(parent, PATH_MAX, "%.*s", end ? (int)end : 1, end ? path : ".");
+}
+
+/* Index of the newest older checkpoint that opens, or -1. The check does not read the checkpoint's
+ * contents. */
+static int find_intact(const struct ot_checkpoint_list *list, const char *damaged) {
+    int first = 0;
+    for (int i = 0; i < list->n; i++)
+        if (ot_path_is_same(list->entries[i].dir, damaged))
+            first = i + 1;
+    for (int i = first; i < list->n; i++) {
+        struct ot_checkpoint *checkpoint;
+        int rc = ot_checkpoint_open(list->entries[i].dir, &checkpoint);
+        ot_checkpoint_close(rc == 0 ? checkpoint : NULL);
+        if (rc == 0)
+            return i;
+    }
+    return -1;
+}
+
+static int advise(const char *damaged, int rc) {
+    struct ot_error error;
+    struct ot_checkpoint_list list;
+    char parent[PATH_MAX];
+    ot_error_save(&error, rc);
+    find_parent(damaged, parent);
+    int intact = ot_checkpoint_list_make(parent, &list) == 0 ? find_intact(&list, damaged) : -1;
+    ot_error_load(&error);
+    char *quoted = NULL;
+    if (intact >= 0 && ot_process_quote(list.entries[intact].dir, &quoted) == 0)
+        rc = ot_fail((enum ot_error_code)error.code,
+                     "%s; to resume from the checkpoint before it, use --resume %s", error.text, quoted);
+    else
+        rc = ot_fail((enum ot_error_code)error.code,
+                     "%s; no earlier checkpoint is intact; to start a new run, use --resume never",
+                     error.text);
+    free(quoted);
+    ot_checkpoint_list_free(&list);
+    return rc;
+}
+
+int ot_resume_advise(const struct ot_resume *resume, int rc) {
+    bool is_hurt = resume->checkpoint && rc < 0 && ot_error_cause() == OT_CAUSE_CHECKPOINT;
+    return is_hurt ? advise(ot_checkpoint_dir(resume->checkpoint), rc) : rc;
+}
+
+/* ---- finding ---- */
+
+static void take_checkpoint(struct ot_checkpoint *checkpoint, struct ot_resume *out) {
+    out->checkpoint = checkpoint;
+    out->record = ot_checkpoint_record(checkpoint);
+    out->dir = ot_checkpoint_dir(checkpoint);
+    out->record_name = OT_RECORD_NAME;
+}
+
+static int open_checkpoint(const char *dir, struct ot_resume *out) {
+    struct ot_checkpoint *checkpoint;
+    int rc = ot_checkpoint_open(dir, &checkpoint);
+    if (rc < 0)
+        return advise(dir, rc);
+    take_checkpoint(checkpoint, out);
+    return ot_checkpoint_check_whole(checkpoint);
+}
+
+static int open_newest(const char *parent, struct ot_resume *out) {
+    struct ot_checkpoint_list list;
+    OT_TRY(ot_checkpoint_list_make(parent, &list));
+    int rc = list.n ? open_checkpoint(list.entries[0].dir, out) : 0;
+    ot_checkpoint_list_free(&list);
+    return rc;
+}
+
+static int find_within(const char *dir, struct ot_resume *out) {
+    struct ot_found found;
+    int rc = ot_find_checkpoints(dir, &found);
+    if (rc < 0)
+        rc = ot_fail_context(rc, "--resume");
+    else if (found.list.n == 0)
+        rc = ot_fail(OT_E_INPUT,
+                     "--resume %s: this is a model without checkpoints; give the directory of a checkpoint",
+                     dir);
+    else
+        rc = open_checkpoint(found.list.entries[0].dir, out);
+    ot_found_free(&found);
+    return rc;
+}
+
+static int find_finished(const struct ot_options *options, struct ot_resume *out) {
+    bool is_finished;
+    OT_TRY(ot_finished_read(options->out, &out->finished, &is_finished));
+    if (is_finished) {
+        out->record = &out->finished;
+        out->dir = options->out;
+        out->record_name = OT_FINISHED_NAME;
+    }
+    return 0;
+}
+
+/* Finds the newest checkpoint of an unfinished run, or the record of a finished one. */
+static int find_own(const struct ot_options *options, const char *parent, struct ot_resume *out) {
+    bool is_complete = ot_checkpoint_is_complete(parent);
+    if (!is_complete)
+        OT_TRY(open_newest(parent, out));
+    if (out->checkpoint)
+        return 0;
+    OT_TRY(find_finished(options, out));
+    if (!out->record && is_complete)
+        ot_log(OT_LOG_INFO, "resume  %s: that run is complete; this is a new run", options->out);
+    return 0;
+}
+
+/* Removes the remains of a killed run. The store's files go first: otherwise the space that checkpoints hold
+ * of them cannot be freed (src/checkpoint/reclaim.h). Unreadable --nvme directories are ignored here; the
+ * session refuses them and names the option. */
+static int tidy_up(const struct ot_options *options, const char *parent) {
+    if (access(parent, F_OK) < 0)
+        return 0;
+    for (int i = 0; i < options->nvme.n; i++)
+        (void)ot_store_remove_stale(options->nvme.dirs[i].path);
+    return ot_checkpoint_tidy(parent);
+}
+
+static int name_parent(const struct ot_options *options, char parent[PATH_MAX]) {
+    int n = snprintf(parent, PATH_MAX, "%s/%s", options->out, checkpoints_name);
+    if (n < 0 || n >= PATH_MAX)
+        return ot_fail(OT_E_USAGE, "%.200s...: the path is too long", options->out);
+    return 0;
+}
+
+int ot_resume_find(const struct ot_options *options, bool tidy, struct ot_resume *out) {
+    char parent[PATH_MAX];
+    *out = (struct ot_resume){0};
+    if (options->no_save)
+        return 0;
+    OT_TRY(name_parent(options, parent));
+    if (tidy)
+        OT_TRY(tidy_up(options, parent));
+    if (strcmp(options->resume, "never") == 0)
+        return 0;
+    return strcmp(options->resume, "auto") == 0 ? find_own(options, parent, out)
+                                                : find_within(options->resume, out);
+}
+
+/* Rank 0's finding, which it sends to the others. */
+struct finding {
+    int is_finished;
+    char dir[PATH_MAX]; /* of the checkpoint; "": none */
+};
+
+/* Opens the checkpoint that rank 0 has found. */
+static int follow(const struct ot_options *options, const struct finding *found, struct ot_resume *out) {
+    *out = (struct ot_resume){0};
+    if (*found->dir)
+        return open_checkpoint(found->dir, out);
+    return found->is_finished ? find_finished(options, out) : 0;
+}
+
+static int find_shared(const struct ot_options *options, bool tidy, struct ot_world *world,
+                       struct ot_resume *out) {
+    bool leads = !world || ot_world_ranks(world)->rank == 0;
+    struct finding mine = {0}, *all;
+    *out = (struct ot_resume){0};
+    if (leads)
+        OT_TRY(ot_resume_find(options, tidy, out));
+    if (!world)
+        return 0;
+    mine.is_finished = ot_resume_is_finished(out);
+    if (out->checkpoint)
+        snprintf(mine.dir, sizeof mine.dir, "%s", out->dir);
+    all = calloc((size_t)ot_world_ranks(world)->ranks, sizeof *all);
+    if (!all)
+        return ot_fail(OT_E_BUDGET, "no memory to hear which checkpoint rank 0 has found");
+    int rc = ot_world_all_gather(world, &mine, sizeof mine, all);
+    if (rc == 0 && !leads)
+        rc = follow(options, &all[0], out);
+    free(all);
+    return rc;
+}
+
+/* ---- finding, with a directory on each host ---- */
+
+enum { MOST_OFFERED = 16 };
+
+struct offer { /* what a rank tells the others about its directory */
+    bool is_finished, has_dir;
+    int n;
+    struct {
+        int64_t step;
+        uint32_t crc; /* of checkpoint.json: two saves of one step are not the same */
+    } list[MOST_OFFERED];
+};
+
+/* The checkpoints of this rank's directory that can be opened, newest first. */
+struct own {
+    struct ot_checkpoint *list[MOST_OFFERED];
+    struct offer offer;
+};
+
+/* The newest checkpoint must open. Older ones count only if they do. */
+static int offer_all(const struct ot_checkpoint_list *list, struct own *own) {
+    struct offer *offer = &own->offer;
+    for (int i = 0; i < list->n && offer->n < MOST_OFFERED; i++) {
+        struct ot_checkpoint *checkpoint;
+        int rc = ot_checkpoint_open(list->entries[i].dir, &checkpoint);
+        if (rc < 0 && i == 0)
+            return advise(list->entries[i].dir, rc);
+        if (rc < 0)
+            continue;
+        own->list[offer->n] = checkpoint;
+        offer->list[offer->n].step = ot_checkpoint_record(checkpoint)->progress.step;
+        offer->list[offer->n++].crc = ot_checkpoint_manifest(checkpoint)->record_crc;
+    }
+    return 0;
+}
+
+static int find_offer(const struct ot_options *options, const char *parent, struct own *own) {
+    struct ot_found found = {0};
+    bool is_auto = strcmp(options->resume, "auto") == 0;
+    int rc = 0;
+    own->offer.has_dir = access(parent, F_OK) == 0;
+    if (strcmp(options->resume, "never") == 0)
+        return 0;
+    if (!is_auto)
+        rc = ot_find_checkpoints(options->resume, &found);
+    else if (!ot_checkpoint_is_complete(parent))
+        rc = ot_checkpoint_list_make(parent, &found.list);
+    if (rc == 0)
+        rc = offer_all(&found.list, own);
+    ot_found_free(&found);
+    return rc < 0 && !is_auto ? ot_fail_context(rc, "--resume") : rc;
+}
+
+static int find_in(const struct offer *offer, int64_t step, uint32_t crc) {
+    for (int i = 0; i < offer->n; i++)
+        if (offer->list[i].step == step && offer->list[i].crc == crc)
+            return i;
+    return -1;
+}
+
+/* Index of the newest checkpoint of this rank that all ranks have, or -1. */
+static int find_common(const struct offer *own, const struct offer *all, int ranks) {
+    for (int i = 0; i < own->n; i++) {
+        int r = 0;
+        while (r < ranks && find_in(&all[r], own->list[i].step, own->list[i].crc) >= 0)
+            r++;
+        if (r == ranks)
+            return i;
+    }
+    return -1;
+}
+
+/* The ranks have no checkpoint in common. If the first save of the run was interrupted, there is nothing to
+ * lose. A rank without a directory has lost it, or is on another host than before. */
+static int check_lost(const struct ot_options *options, struct ot_world *world, const struct offer *all) {
+    bool is_auto = strcmp(options->resume, "auto") == 0;
+    int has = -1, lacks = -1;
+    for (int r = ot_world_ranks(world)->ranks - 1; r >= 0; r--) {
+        has = all[r].n > 0 ? r : has;
+        lacks = all[r].n == 0 && (!is_auto || !all[r].has_dir) ? r : lacks;
+    }
+    if (is_auto && (has < 0 || lacks < 0)) {
+        if (has >= 0)
+            ot_log(OT_LOG_WARN, "the ranks have no checkpoint in common, because the first save was "
+                                "interrupted: the run begins anew");
+        return 0;
+    }
+    char first[256];
+    snprintf(first, sizeof first, "%s", ot_world_name(world, ot_max(has, 0)));
+    if (has < 0 || lacks < 0)
+        return ot_fail(OT_E_INPUT, "--resume %s: the ranks have no checkpoint in common there",
+                       options->resume);
+    return ot_fail(OT_E_INPUT,
+                   "%s has no checkpoint, but %s has that of step %lld: start the ranks on the hosts that "
+                   "saved it, or copy the checkpoint's directory of every host into one on each host, or use "
+                   "--resume never",
+                   ot_world_name(world, lacks), first, (long long)all[has].list[0].step);
+}
+
+static int compare_offers(const struct ot_options *options, struct ot_world *world, struct own *own,
+                          struct ot_resume *out) {
+    int ranks = ot_world_ranks(world)->ranks;
+    struct offer *all = calloc((size_t)ranks, sizeof *all);
+    if (!all)
+        return ot_fail(OT_E_BUDGET, "no memory to compare the checkpoints of %d ranks", ranks);
+    int rc = ot_world_all_gather(world, &own->offer, sizeof own->offer, all), common = -1;
+    out->is_over = rc == 0 && all[0].is_finished && !out->record;
+    if (rc == 0 && !all[0].is_finished && strcmp(options->resume, "never") != 0) {
+        common = find_common(&own->offer, all, ranks);
+        rc = common < 0 ? check_lost(options, world, all) : 0;
+    }
+    if (common >= 0) {
+        take_checkpoint(own->list[common], out);
+        own->list[common] = NULL;
+    }
+    free(all);
+    return rc;
+}
+
+static int find_local(const struct ot_options *options, bool tidy, struct ot_world *world,
+                      const struct ot_out_sharing *sharing, struct ot_resume *out) {
+    char parent[PATH_MAX];
+    struct own own = {0};
+    bool is_auto = strcmp(options->resume, "auto") == 0;
+    int rc;
+    *out = (struct ot_resume){0};
+    OT_TRY(name_parent(options, parent));
+    if (tidy && sharing->leads)
+        OT_TRY(tidy_up(options, parent));
+    OT_TRY(ot_world_all_gather(world, NULL, 0, NULL)); /* the others look after it was tidied */
+    OT_TRY_GOTO(find_offer(options, parent, &own), rc, out);
+    if (is_auto && own.offer.n == 0 && ot_world_ranks(world)->rank == 0)
+        OT_TRY_GOTO(find_finished(options, out), rc, out);
+    own.offer.is_finished = ot_resume_is_finished(out);
+    rc = compare_offers(options, world, &own, out);
+out:
+    for (int i = 0; i < own.offer.n; i++)
+        ot_checkpoint_close(own.list[i]);
+    return rc;
+}
+
+int ot_resume_find_together(const struct ot_options *options, bool tidy, struct ot_world *world,
+                            const struct ot_out_sharing *sharing, struct ot_resume *out) {
+    return sharing->is_local && !options->no_save ? find_local(options, tidy, world, sharing, out)
+                                                  : find_shared(options, tidy, world, out);
+}
+
+bool ot_resume_is_finished(const struct ot_resume *resume) {
+    return resume->is_over || resume->record == &resume->finished;
+}
+
+void ot_resume_forget_finished(struct ot_resume *resume) {
+    if (!ot_resume_is_finished(resume))
+        return;
+    if (resume->record)
+        ot_log(OT_LOG_INFO, "resume  %s: this run is finished already; the plan is for --resume never",
+               resume->dir);
+    ot_resume_close(resume);
+}
+
+void ot_resume_close(struct ot_resume *resume) {
+    ot_checkpoint_close(resume->checkpoint);
+    ot_checkpoint_record_free(&resume->finished);
+    *resume = (struct ot_resume){0};
+}
+
+/* ---- after taking over ---- */
+
+void ot_resume_print(const struct ot_resume *resume) {
+    char done[OT_TEXT_BYTES], steps[OT_TEXT_BYTES], time[OT_TEXT_BYTES];
+    const struct ot_checkpoint_record *r = resume->record;
+    if (!r)
+        return;
+    ot_log(OT_LOG_INFO, "resume  %s · step %s of %s · %s so far · made %s on %s",
+           ot_checkpoint_dir(resume->checkpoint), ot_text_count(r->progress.step, done),
+           ot_text_count(r->steps, steps), ot_text_duration(r->seconds, time), r->made, r->device);
+    if (*resume->taken)
+        ot_log(OT_LOG_INFO, "        taken from the checkpoint:%s", resume->taken);
+}
+
+/* parent: OUT/checkpoints */
+static bool lies_in(const struct ot_resume *resume, const char *parent) {
+    char from[PATH_MAX];
+    if (!resume->checkpoint)
+        return false;
+    find_parent(ot_checkpoint_dir(resume->checkpoint), from);
+    return ot_path_is_same(from, parent);
+}
+
+bool ot_resume_is_own(const struct ot_resume *resume, const char *out) {
+    char parent[PATH_MAX];
+    snprintf(parent, sizeof parent, "%s/%s", out, checkpoints_name);
+    return lies_in(resume, parent);
+}
+
+int64_t ot_resume_log_bytes(const struct ot_resume *resume, const char *out) {
+    return ot_resume_is_own(resume, out) ? resume->record->log_bytes : 0;
+}
+
+int ot_resume_clear_newer(const struct ot_resume *resume, const char *out) {
+    char parent[PATH_MAX];
+    struct ot_checkpoint_list list;
+    int rc = 0;
+    if (!ot_resume_is_own(resume, out))
+        return 0;
+    snprintf(parent, sizeof parent, "%s/%s", out, checkpoints_name);
+    OT_TRY(ot_checkpoint_list_make(parent, &list));
+    for (int i = 0; i < list.n && rc == 0; i++)
+        if (list.entries[i].step > resume->record->progress.step)
+            rc = ot_checkpoint_remove(list.entries[i].dir);
+    ot_checkpoint_list_free(&list);
+    return rc;
+}

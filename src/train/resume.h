@@ -1,0 +1,98 @@
+/* Resumes a run from a checkpoint: finds the checkpoint, takes over its options, checks that the run is the
+ * same.
+ *
+ * FIND. --resume auto takes the newest checkpoint in OUT/checkpoints. If that run is finished, its record
+ * (finished.h) is used instead of a checkpoint, and nothing is trained. --resume DIR takes that checkpoint,
+ * or the newest one in DIR or in DIR/checkpoints. A damaged newest checkpoint is never skipped silently:
+ * skipping would repeat hours of training, or hide a failing disk. It is an error that names the damage and
+ * the option to resume from an older checkpoint or to start a new run.
+ *
+ * TAKE OVER, before anything is opened. Options that decide the bits of the result (ot_option.on_resume) get
+ * their recorded values, including values that the program chose (micro-batch, learning rate, dtype). If the
+ * user gave such an option another value, that is an error that lists all these options. (Given as auto,
+ * or as bounds around the recorded value, it keeps that value.) Options that only decide where data is kept,
+ * how often something is written or which device computes are free.
+ *
+ * CHECK, once model and rows are read. Compares their recorded fingerprints and the length of the run.
+ * --steps and --epochs may change if every learning rate up to the checkpoint stays the same. Also compares
+ * the device's libraries, their versions and instruction sets, because the bits of matrix products depend on
+ * them.
+ *
+ * One thread.
+ */
+#ifndef OT_TRAIN_RESUME_H
+#define OT_TRAIN_RESUME_H
+
+#include "src/checkpoint/reader.h"
+#include "src/options/settings.h"
+#include "src/train/run_identity.h"
+#include "src/train/run_shape.h"
+
+struct ot_out_sharing;
+struct ot_world;
+
+struct ot_resume {
+    struct ot_checkpoint *checkpoint;          /* open; NULL: no checkpoint to resume from */
+    const struct ot_checkpoint_record *record; /* of the checkpoint or of the finished run; NULL: none */
+    const char *dir, *record_name;             /* the record's directory, and its file name there */
+    struct ot_checkpoint_record finished;      /* `record` points to it if OUT is a finished run */
+    bool is_over;    /* rank 0 has the result of this run already, in another directory than this rank's */
+    char taken[512]; /* " --pack no": options not given now and taken from the checkpoint, for the log */
+};
+
+/* Finds the checkpoint. --out must be known. With tidy, the remains of killed saves in OUT/checkpoints are
+ * removed first; without tidy, nothing is changed. Errors: OT_E_INPUT (damaged, or --resume DIR has no
+ * checkpoint), OT_E_IO, OT_E_BUDGET. Call ot_resume_close on `out` also after an error. */
+int ot_resume_find(const struct ot_options *options, bool tidy, struct ot_resume *out);
+/* The same for several ranks, which all call it: rank 0 finds the checkpoint, and the others open that one.
+ * If the ranks have several directories, each opens its own copy of the newest checkpoint that all of them
+ * have. world NULL: one rank. Errors: also OT_E_COMM; OT_E_INPUT (a rank has no checkpoint and others have:
+ * names it). */
+int ot_resume_find_together(const struct ot_options *options, bool tidy, struct ot_world *world,
+                            const struct ot_out_sharing *sharing, struct ot_resume *out);
+void ot_resume_close(struct ot_resume *resume);
+/* True if OUT has the result of this run already (finished.h). */
+bool ot_resume_is_finished(const struct ot_resume *resume);
+/* For --dry-run: if OUT has the result already, logs that and goes on as with --resume never. */
+void ot_resume_forget_finished(struct ot_resume *resume);
+
+/* Afterwards the settings borrow texts from the checkpoint. This and the next two functions do nothing if
+ * there is no record. Errors: OT_E_USAGE (an option has another value now), OT_E_INPUT (the record has an
+ * invalid value). */
+int ot_resume_take_over(struct ot_resume *resume, struct ot_settings *settings);
+/* Errors: OT_E_INPUT: names the key of the model's config, the base or the rows that differ, and the cure. */
+int ot_resume_check(const struct ot_resume *resume, const struct ot_options *options,
+                    const struct ot_run_identity *identity);
+/* Errors: OT_E_USAGE: the run would be shorter than it is already, or its past learning rates would
+ * differ. */
+int ot_resume_check_length(const struct ot_resume *resume, const struct ot_options *options,
+                           const struct ot_run_shape *shape);
+
+/* Warns if the device computes with other libraries, versions or instruction sets than the run so far. With
+ * --exact this is an error. arithmetic: ot_device_arithmetic. Errors: OT_E_INPUT. */
+int ot_resume_check_arithmetic(const struct ot_resume *resume, const struct ot_options *options,
+                               const char *arithmetic);
+/* Warns if another number of ranks goes on with the run than made the checkpoint, and the bits depend on that
+ * number. With --exact this is an error. Errors: OT_E_USAGE. */
+int ot_resume_check_ranks(const struct ot_resume *resume, const struct ot_options *options, int ranks);
+/* Errors: OT_E_INPUT: the checkpoint's data position does not match its step. */
+int ot_resume_check_position(const struct ot_resume *resume, const struct ot_run_shape *shape);
+
+/* Adds a cure to the error `rc` if its message names the checkpoint: the older checkpoint to resume from.
+ * Returns rc. */
+int ot_resume_advise(const struct ot_resume *resume, int rc);
+/* Logs two lines: the checkpoint and its progress, and the options taken over. Does nothing without a
+ * record. */
+void ot_resume_print(const struct ot_resume *resume);
+
+/* Bytes of OUT/log.jsonl that belong to this run up to the checkpoint. 0 if the checkpoint is elsewhere, or
+ * if there is none. */
+int64_t ot_resume_log_bytes(const struct ot_resume *resume, const char *out);
+/* True if the run resumes from a checkpoint in OUT/checkpoints. */
+bool ot_resume_is_own(const struct ot_resume *resume, const char *out);
+/* Removes checkpoints in OUT/checkpoints that are newer than the one that the run resumes from, so that no
+ * later run resumes from them. Call it just before the first step, while the log is held. Errors: OT_E_IO,
+ * OT_E_BUDGET. */
+int ot_resume_clear_newer(const struct ot_resume *resume, const char *out);
+
+#endif

@@ -1,0 +1,34 @@
+/* The rows of a run, tokenized and packed: either one data file, split into training rows and held-out rows,
+ * or two files. */
+#ifndef OT_TRAIN_ROWS_H
+#define OT_TRAIN_ROWS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "src/data/dataset.h"
+#include "src/data/packing.h"
+#include "src/session/session.h"
+
+struct ot_rows {
+    int64_t seq_len;
+    struct ot_dataset *data;           /* --data */
+    struct ot_dataset *own_eval;       /* --eval-data, or NULL */
+    bool *held_out;                    /* [rows of data]: true for held-out rows; NULL: nothing is split
+                                        * off */
+    struct ot_packing *train;          /* NULL for the eval command */
+    struct ot_packing *eval;           /* NULL: there is nothing to evaluate on */
+    const struct ot_dataset *eval_set; /* the rows that `eval` packs */
+};
+
+/* The configuration for reading `path`, as the options say. */
+struct ot_dataset_config ot_rows_config(const struct ot_session *session, const char *path, int64_t seq_len);
+
+/* Opens and packs the rows as the session's options and command require. Shows its progress on a terminal.
+ * Errors: as ot_dataset_open; OT_E_INPUT if no row is left to train on. `out` needs ot_rows_close in either
+ * case. */
+int ot_rows_open(const struct ot_session *session, int64_t seq_len, struct ot_rows *out);
+void ot_rows_close(struct ot_rows *rows);
+int64_t ot_rows_bytes(const struct ot_rows *rows); /* memory held */
+
+#endif

@@ -1,0 +1,233 @@
+#include "src/train/run_log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "src/base/error.h"
+#include "src/base/file_io.h"
+#include "src/base/log.h"
+#include "src/base/minmax.h"
+#include "src/base/output.h"
+
+/* The end of a run waits at most this long for a reader of stdout that reads nothing. */
+static const double slow_reader_seconds = 5;
+
+struct ot_run_log {
+    struct ot_output *mirror; /* stdout; NULL: without --json */
+    bool is_progress;         /* the open event is a "step", which stdout may leave out */
+    int fd;                   /* of log.jsonl; -1: not open yet */
+    char path[PATH_MAX];
+    int64_t bytes; /* size of the file, which ends with a whole line */
+    char *waiting; /* lines that are not in the file yet, each with its newline */
+    size_t waiting_bytes;
+    struct ot_json_writer writer;
+};
+
+int ot_run_log_open(bool mirror, struct ot_run_log **out) {
+    *out = calloc(1, sizeof **out);
+    if (!*out)
+        return ot_fail(OT_E_BUDGET, "no memory for the log");
+    (*out)->fd = -1;
+    struct ot_output_config config = {.fd = STDOUT_FILENO,
+                                      .name = "stdout",
+                                      .progress_bytes = 1 << 20,
+                                      .most_bytes = 16 << 20,
+                                      .before_count = "{\"event\":\"left_out\",\"records\":",
+                                      .after_count = "}\n"};
+    return mirror ? ot_output_open(&config, &(*out)->mirror) : 0;
+}
+
+/* Writes the waiting lines. After a failed write it cuts the file back to its old size, so that the file has
+ * only whole lines. The lines then wait for the next attempt, when a full disk may have room again. */
+static int write_waiting(struct ot_run_log *log) {
+    int error = ot_write_all(NULL, log->fd, log->waiting, log->waiting_bytes);
+    if (error < 0) {
+        bool cut = ftruncate(log->fd, log->bytes) == 0 && lseek(log->fd, log->bytes, SEEK_SET) >= 0;
+        return ot_fail_errno(OT_E_IO, -error, "%s: cannot write the log%s", log->path,
+                             cut ? "" : "; its last line is incomplete");
+    }
+    log->bytes += (int64_t)log->waiting_bytes;
+    log->waiting_bytes = 0;
+    return 0;
+}
+
+/* Returns the end of the last whole line within the first `bytes` of the file; -1: the file cannot be read.
+ */
+static int64_t find_whole_lines(int fd, int64_t bytes) {
+    enum { PIECE = 4096 };
+    char piece[PIECE];
+    struct stat facts;
+    if (bytes <= 0)
+        return 0;
+    if (fstat(fd, &facts) < 0)
+        return -1;
+    bytes = ot_min(facts.st_size, bytes);
+    while (bytes > 0) {
+        int64_t n = ot_min(bytes, PIECE);
+        if (ot_read_at(fd, piece, (size_t)n, bytes - n) != n)
+            return -1;
+        for (; n > 0 && piece[n - 1] != '\n'; n--)
+            bytes--;
+        if (n > 0)
+            break;
+    }
+    return bytes;
+}
+
+/* Opens and locks log.jsonl. The log stays open as long as the run, so its lock keeps a second run out of the
+ * same output directory, where it would replace the result of the first. Two runs with the default name of
+ * --out, for example, share a directory. A file system without locks gives no such protection. */
+static int open_alone(struct ot_run_log *log, const char *dir, int64_t keep_bytes) {
+    int fd = open(log->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (fd < 0 && errno == ELOOP)
+        return ot_fail(
+            OT_E_INPUT,
+            "%s is a symbolic link, and a run writes only inside its output directory; remove the link",
+            log->path);
+    if (fd < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot write the log", log->path);
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {
+        close(fd);
+        return ot_fail(OT_E_INPUT, "%s: another run is writing this output; choose another with --out", dir);
+    }
+    log->bytes = find_whole_lines(fd, keep_bytes);
+    /* EINVAL: not a regular file (/dev/null, a pipe), so there is nothing to cut */
+    bool cut = log->bytes >= 0 && (ftruncate(fd, log->bytes) == 0 || errno == EINVAL) &&
+               (log->bytes == 0 || lseek(fd, log->bytes, SEEK_SET) == log->bytes);
+    if (cut) {
+        log->fd = fd;
+        return 0;
+    }
+    int rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot write the log", log->path);
+    close(fd);
+    return rc;
+}
+
+int ot_run_log_start_file(struct ot_run_log *log, const char *dir, int64_t keep_bytes) {
+    int n = snprintf(log->path, sizeof log->path, "%s/log.jsonl", dir);
+    if (n < 0 || (size_t)n >= sizeof log->path)
+        return ot_fail(OT_E_IO, "%.200s...: the path is too long", dir);
+    OT_TRY(open_alone(log, dir, keep_bytes));
+    return write_waiting(log);
+}
+
+int ot_run_log_check(struct ot_run_log *log) {
+    if (!log->mirror || ot_output_flush(log->mirror, 0.5))
+        return 0;
+    return ot_output_put(log->mirror, OT_OUTPUT_TEXT, "", 0); /* fails with the reason if a write failed */
+}
+
+int ot_run_log_flush(struct ot_run_log *log) {
+    if (!log->mirror || ot_output_flush(log->mirror, slow_reader_seconds))
+        return 0;
+    OT_TRY(ot_run_log_check(log));
+    ot_log(OT_LOG_WARN, "stdout: nobody reads it, so the last records of --json are lost");
+    return 0;
+}
+
+void ot_run_log_close(struct ot_run_log *log) {
+    if (!log)
+        return;
+    ot_output_close(log->mirror);
+    if (log->fd >= 0)
+        close(log->fd);
+    free(log->writer.out.text);
+    free(log->waiting);
+    free(log);
+}
+
+struct ot_json_writer *ot_run_log_begin(struct ot_run_log *log, const char *event) {
+    log->writer.indent = -1;
+    log->is_progress = strcmp(event, "step") == 0;
+    ot_json_begin_object(&log->writer, NULL);
+    ot_json_put_text(&log->writer, "event", event);
+    return &log->writer;
+}
+
+static int add_waiting(struct ot_run_log *log, const char *line, size_t bytes) {
+    char *grown = realloc(log->waiting, log->waiting_bytes + bytes);
+    if (!grown)
+        return ot_fail(OT_E_BUDGET, "no memory for the log");
+    memcpy(grown + log->waiting_bytes, line, bytes);
+    log->waiting = grown;
+    log->waiting_bytes += bytes;
+    return 0;
+}
+
+int ot_run_log_end(struct ot_run_log *log) {
+    char *text;
+    size_t bytes;
+    ot_json_end_object(&log->writer);
+    OT_TRY(ot_json_writer_take(&log->writer, &text, &bytes));
+    text[bytes] = '\n'; /* replaces the NUL */
+    int rc = add_waiting(log, text, bytes + 1);
+    if (rc == 0 && log->fd >= 0)
+        rc = write_waiting(log);
+    /* stdout comes second: if its reader is gone, the file still has the line */
+    enum ot_output_kind kind = log->is_progress ? OT_OUTPUT_PROGRESS : OT_OUTPUT_TEXT;
+    if (rc == 0 && log->mirror)
+        rc = ot_output_put(log->mirror, kind, text, bytes + 1);
+    free(text);
+    return rc;
+}
+
+/* Counts the waiting lines too: they were logged before the checkpoint that records this size. */
+int64_t ot_run_log_bytes(const struct ot_run_log *log) {
+    return log->fd >= 0 ? log->bytes + (int64_t)log->waiting_bytes : 0;
+}
+
+int ot_run_log_resume(struct ot_run_log *log, int64_t step, const char *checkpoint, int64_t bytes,
+                      double seconds) {
+    struct ot_json_writer *w = ot_run_log_begin(log, "resume");
+    ot_json_put_int(w, "step", step);
+    ot_json_put_text(w, "checkpoint", checkpoint);
+    ot_json_put_int(w, "read_bytes", bytes);
+    ot_json_put_real(w, "read_seconds", seconds);
+    return ot_run_log_end(log);
+}
+
+int ot_run_log_step(struct ot_run_log *log, const struct ot_step_record *record) {
+    struct ot_json_writer *w = ot_run_log_begin(log, "step");
+    ot_json_put_int(w, "step", record->step);
+    ot_json_put_real(w, "epoch", record->epoch);
+    ot_json_put_real(w, "loss", record->loss);
+    ot_json_put_real(w, "grad_norm", record->grad_norm);
+    ot_json_put_real(w, "clipped_norm", record->clipped_norm);
+    ot_json_put_real(w, "lr", record->lr);
+    ot_json_put_int(w, "tokens", record->tokens);
+    ot_json_put_int(w, "trained_tokens", record->trained_tokens);
+    ot_json_put_real(w, "tokens_per_s", record->seconds > 0 ? (double)record->tokens / record->seconds : 0);
+    ot_json_put_real(w, "seconds", record->seconds);
+    ot_json_put_int(w, "gpu_bytes", (int64_t)record->gpu_bytes);
+    ot_json_put_int(w, "host_bytes", (int64_t)record->host_bytes);
+    if (record->nvme_read_bytes || record->nvme_written_bytes) {
+        ot_json_put_int(w, "nvme_read_bytes", record->nvme_read_bytes);
+        ot_json_put_int(w, "nvme_written_bytes", record->nvme_written_bytes);
+    }
+    if (record->loss_scale != 1)
+        ot_json_put_real(w, "loss_scale", (double)record->loss_scale);
+    if (record->skipped)
+        ot_json_put_text(w, "skipped", ot_skip_name(record->skipped));
+    if (record->spike)
+        ot_json_put_bool(w, "spike", true);
+    return ot_run_log_end(log);
+}
+
+int ot_run_log_eval(struct ot_run_log *log, const struct ot_eval_record *record) {
+    struct ot_json_writer *w = ot_run_log_begin(log, "eval");
+    ot_json_put_int(w, "step", record->step);
+    ot_json_put_real(w, "loss", record->loss);
+    ot_json_put_real(w, "perplexity", exp(record->loss));
+    ot_json_put_int(w, "trained_tokens", record->trained_tokens);
+    ot_json_put_int(w, "rows", record->rows);
+    ot_json_put_real(w, "seconds", record->seconds);
+    return ot_run_log_end(log);
+}

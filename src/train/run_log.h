@@ -1,0 +1,94 @@
+/* The record of a run: one JSON object on each line, in OUT/log.jsonl and, with --json, also on stdout.
+ *
+ * Each record has "event", which names one of the events below, and the keys listed after it. Times are in
+ * seconds. Losses are in nats, the mean over trained tokens. A key in [brackets] is present only if it
+ * applies.
+ *
+ *   run         version, [out], options, sources (who gave each option: src/options/options.h), machine,
+ *               model, data, plan, [prediction]: before step 1
+ *   resume      step, checkpoint, read_bytes, read_seconds: the run goes on with the next step
+ *   step        step, epoch, loss, grad_norm, clipped_norm, lr, tokens, trained_tokens, tokens_per_s,
+ *               seconds, gpu_bytes, host_bytes (in use), [nvme_read_bytes], [nvme_written_bytes] (since the
+ *               step before), [loss_scale] (fp16), [skipped] (why), [spike]
+ *   predicted_again   from_step, to_step (measured), first_step_seconds (predicted before step 1),
+ *               step_seconds, busy_seconds, exposed_seconds, exposed_host_seconds
+ *   eval        step, loss, perplexity, trained_tokens, rows, seconds
+ *   checkpoint  step, dir, written_bytes, referred_bytes, seconds; after a failed save: step, error
+ *   sample      step, prompt, text: an answer to a held-out row, at the end
+ *   trace       file, steps, left_out, seconds, busy_seconds, exposed_seconds, exposed_host_seconds
+ *   done        steps, tokens, seconds (all: step_seconds, eval_seconds, save_seconds, result_seconds,
+ *               sample_seconds and the rest), loss, flops_per_s, skipped, spikes, interrupted,
+ *               [resumed_after], [checkpoint], [last_eval_step], [last_eval], [best_eval_step], [best_eval],
+ *               [best_checkpoint_step], [predicted_step_seconds], [predicted_again_step_seconds],
+ *               measured_steps, [measured_step_seconds], nvme_read_bytes, nvme_written_bytes,
+ *               shadow_committed, shadow_dropped (tiles, of this rank), gpu_planned_bytes, gpu_used_bytes,
+ *               host_planned_bytes, host_used_bytes, nvme_planned_bytes, nvme_used_bytes,
+ *               process_peak_bytes, [out]
+ *
+ * Every line is flushed, so that the log of a killed run ends with its last step.
+ *
+ * A resumed run keeps the records up to its checkpoint and cuts later ones, because it makes those steps
+ * again, bit for bit: the log has each step once. It writes "run" again, since plan and machine may be
+ * different, and then "resume".
+ *
+ * Training never waits for the reader of stdout (src/base/output.h). For a slow reader "step" events are left
+ * out, and {"event": "left_out", "records": N} takes their place. The file has every event.
+ */
+#ifndef OT_TRAIN_RUN_LOG_H
+#define OT_TRAIN_RUN_LOG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "offload/engine/engine.h"
+#include "src/base/json.h"
+
+struct ot_run_log;
+
+/* mirror: writes to stdout as well. No file is open yet. Errors: OT_E_BUDGET, OT_E_IO (a thread cannot be
+ * started). */
+int ot_run_log_open(bool mirror, struct ot_run_log **out);
+/* Opens DIR/log.jsonl and locks it until close. Keeps the whole lines among the file's first keep_bytes (0:
+ * none; the file may be shorter), then writes every record made so far. Errors: OT_E_IO, OT_E_INPUT (another
+ * run has locked the file, or it is a symbolic link, which is not followed). */
+int ot_run_log_start_file(struct ot_run_log *log, const char *dir, int64_t keep_bytes);
+int64_t ot_run_log_bytes(const struct ot_run_log *log); /* size of the file; 0: none is open */
+/* Checks that stdout accepts records, without waiting for a slow reader. Errors: OT_E_IO (a write failed). */
+int ot_run_log_check(struct ot_run_log *log);
+/* Waits until the reader of stdout has every record. Gives up on a reader that reads nothing. Errors: OT_E_IO
+ * (a write to stdout failed). */
+int ot_run_log_flush(struct ot_run_log *log);
+void ot_run_log_close(struct ot_run_log *log); /* NULL is fine */
+
+/* To write an event: begin it, fill it through the returned writer, end it. One event at a time.
+ * ot_run_log_end writes the line. Errors: OT_E_IO (the disk is full; an earlier write to stdout failed),
+ * OT_E_BUDGET. */
+struct ot_json_writer *ot_run_log_begin(struct ot_run_log *log, const char *event);
+int ot_run_log_end(struct ot_run_log *log);
+
+/* Writes "resume". bytes, seconds: size of the checkpoint, and time that reading it took. */
+int ot_run_log_resume(struct ot_run_log *log, int64_t step, const char *checkpoint, int64_t bytes,
+                      double seconds);
+
+struct ot_step_record {
+    int64_t step, tokens, trained_tokens;
+    double epoch; /* passes over the data so far */
+    double loss, grad_norm, clipped_norm, lr, seconds;
+    size_t gpu_bytes, host_bytes;                /* in use */
+    int64_t nvme_read_bytes, nvme_written_bytes; /* since the step before */
+    float loss_scale;                            /* 1: the loss is not scaled */
+    enum ot_skip skipped;                        /* written with its reason if the step was skipped */
+    bool spike;
+};
+int ot_run_log_step(struct ot_run_log *log, const struct ot_step_record *record);
+
+struct ot_eval_record {
+    int64_t step; /* 0: before the first step */
+    double loss;
+    int64_t trained_tokens, rows;
+    double seconds;
+};
+int ot_run_log_eval(struct ot_run_log *log, const struct ot_eval_record *record);
+
+#endif

@@ -1,0 +1,131 @@
+/* The saver makes the checkpoints of a run in OUT/checkpoints and decides which of them stay.
+ *
+ * The training loop asks for the next step that needs a checkpoint, drains the engine after that step and
+ * begins the checkpoint. The engine's snapshot (offload/engine/snapshot.h) and the writer
+ * (src/checkpoint/writer.h) copy and write it while the next steps run. ot_saver_poll completes a checkpoint
+ * that has ended: it logs it, removes older checkpoints beyond --keep, and releases the NVMe data that they
+ * referred to. A failed save is logged and does not stop the run: earlier checkpoints stay, and the next
+ * checkpoint is tried when it is due. A removal that failed is logged, and tried again before the next save.
+ *
+ * THE BEST. If an evaluation has a lower loss than every checkpoint, the training loop saves the evaluated
+ * state at once (ot_saver_wants_best). The checkpoint with the lowest loss stays beside the newest --keep. A
+ * checkpoint is rated only by an evaluation of its own step.
+ *
+ * SPACE. Before step 1 the file OUT/checkpoints/reserved reserves disk space for everything that the run
+ * still has to write: --keep checkpoints, the best one, the one being made, and the model. The file shrinks
+ * as they are written. A disk that is too small is therefore an error before anything is computed.
+ *
+ * A NEW RUN in an output with checkpoints of another run renames these to OUT/checkpoints.old. It removes
+ * them once it has its own first checkpoint, or the model.
+ *
+ * SEVERAL RANKS. Each rank has a saver. Rank 0 decides, logs, removes and reserves, for all. Each rank writes
+ * what it holds (writer.h); with --shard none rank 0 holds everything, and the others write nothing. Open,
+ * begin and poll are then collective: all ranks call them between the same two steps, and a checkpoint that
+ * one rank could not save is kept by none. So the training loop waits until no rank is busy
+ * (ot_saver_is_busy), and then lets all ranks poll with `wait`.
+ *
+ * SEVERAL DIRECTORIES (out_sharing.h). The first rank of each directory makes, removes and reserves there.
+ * Record and manifest of rank 0 are written in each. With --shard none each directory gets a whole
+ * checkpoint. If the process ends while some directories have the checkpoint and others do not, the older one
+ * is still in all: it is removed only after all have the newer.
+ *
+ * One thread, the engine's driver.
+ */
+#ifndef OT_TRAIN_SAVER_H
+#define OT_TRAIN_SAVER_H
+
+#include "src/checkpoint/record.h"
+#include "src/session/session.h"
+#include "src/train/run_log.h"
+
+struct ot_out_sharing;
+struct ot_saver;
+
+/* The plan of a run that saves must provide (ot_plan_request): ot_saver_slots, the number of slots for parts,
+ * and ot_saver_kept_contents, the number of checkpoints that can refer to the NVMe store's files at a time
+ * (0: none can). `parent`: OUT/checkpoints, which need not exist. */
+int ot_saver_slots(int64_t params, enum ot_dtype dtype);
+int ot_saver_kept_contents(const struct ot_session *session, const char *parent);
+/* Bytes of a checkpoint of all ranks that are copied, and bytes that it refers to on NVMe, for the session's
+ * plan. The ranks' plans are alike, so the shares of the others are taken to be as large as this rank's. */
+void ot_saver_bytes(const struct ot_session *session, int64_t *copied, int64_t *referred);
+
+struct ot_saver_config {
+    struct ot_session *session; /* started; for ot_saver_check_space, planned */
+    struct ot_run_log *log;
+    const char *parent;      /* OUT/checkpoints; OUT must exist */
+    int64_t steps_per_epoch; /* for --save-every epoch */
+    int64_t model_bytes;     /* size of the model that the run saves at its end */
+    bool evaluates;          /* the run evaluates, so it keeps the best checkpoint */
+    int64_t step;            /* the step that the run resumes after; 0: a new run */
+    bool is_rated;           /* the state of `resumed` was evaluated before it was saved */
+    const char *resumed;     /* the checkpoint that the run resumes from; NULL: a new run */
+    const struct ot_out_sharing *sharing;
+    bool is_own; /* `resumed` is in `parent`: the other checkpoints there belong to this run too */
+};
+
+/* Checks that the disk has room for checkpoints and model, as far as is known before the session is started.
+ * Errors: OT_E_IO (the message says how much is missing), OT_E_BUDGET. */
+int ot_saver_check_space(const struct ot_saver_config *config);
+/* Makes the directory, moves checkpoints of another run aside, and reserves disk space. Errors: OT_E_IO (the
+ * message says how much is missing), OT_E_BUDGET. */
+int ot_saver_open(const struct ot_saver_config *config, struct ot_saver **out);
+/* Gives up a checkpoint that is not complete. The engine must still be open. NULL is fine. */
+void ot_saver_close(struct ot_saver *saver);
+
+/* The next step after which --save-every wants a checkpoint; INT64_MAX if --save-every is a time, or
+ * never. */
+int64_t ot_saver_next_step(const struct ot_saver *saver, int64_t done);
+/* True if a checkpoint is due by the clock, or if SIGUSR1 came since the last call. */
+bool ot_saver_is_due(struct ot_saver *saver);
+
+/* True if --save-every asks for checkpoints, so that the run reserves space for them and keeps the best. */
+bool ot_saver_is_regular(const struct ot_options *options);
+/* On rank 0: true if a checkpoint of a state with this loss would be the best one, and is to be made. */
+bool ot_saver_wants_best(const struct ot_saver *saver, double eval);
+/* Step (-1: none) and loss of the best complete checkpoint. */
+int64_t ot_saver_best(const struct ot_saver *saver, double *eval);
+
+/* Begins a checkpoint. The engine must be drained after step record->progress.step. A checkpoint that is
+ * still being written is completed first. step_seconds: about the time of a step, to pace the copying; 0:
+ * copy at full speed. A failure to save is logged and not returned. Errors: OT_E_BUDGET, OT_E_IO (of the log
+ * only). */
+int ot_saver_begin(struct ot_saver *saver, const struct ot_checkpoint_record *record, double step_seconds);
+/* True while this rank still writes its parts of the checkpoint under way. */
+bool ot_saver_is_busy(const struct ot_saver *saver);
+/* True if a checkpoint is under way: on one rank, on all. */
+bool ot_saver_is_under_way(const struct ot_saver *saver);
+/* Completes a checkpoint that has ended. wait: waits for a checkpoint that has not ended. Errors: as
+ * ot_saver_begin. */
+int ot_saver_poll(struct ot_saver *saver, bool wait);
+/* Waits at most `seconds` for the checkpoint that is being written. True if it has ended and was completed.
+ * For callers that must not hang. */
+bool ot_saver_wait(struct ot_saver *saver, double seconds);
+/* True if the last complete checkpoint has that step, and its directory still exists. */
+bool ot_saver_has(const struct ot_saver *saver, int64_t step);
+/* Makes the directory of checkpoints if it is missing. Errors: OT_E_IO. */
+int ot_saver_make_dir(struct ot_saver *saver);
+/* For a run that is about to end: saves the state of a drained engine now, at any cost in time, in the
+ * directory `parent` (NULL: the saver's own). All ranks call it, with the same directory. No older checkpoint
+ * is removed. Does nothing if the checkpoint of that step exists. Errors: the reason why it could not be
+ * saved, the same on all ranks. */
+int ot_saver_save_in(struct ot_saver *saver, const char *parent, const struct ot_checkpoint_record *record);
+/* The error of the most recent failed save. Callers that must end the run report it. */
+int ot_saver_failure(const struct ot_saver *saver);
+/* Step (-1: none) and directory (NULL: none) of the last complete checkpoint, of this run or the one it was
+ * resumed from. */
+int64_t ot_saver_last_step(const struct ot_saver *saver);
+const char *ot_saver_last_dir(const struct ot_saver *saver);
+/* Estimated seconds to save a checkpoint, with its flushes: from the last checkpoint, or from a trial flush
+ * before step 1. */
+double ot_saver_seconds(const struct ot_saver *saver);
+/* Estimated seconds to save a model of `bytes` bytes. */
+double ot_saver_model_seconds(const struct ot_saver *saver, int64_t bytes);
+
+/* Frees the reserved disk space, because the model is about to be saved. */
+void ot_saver_make_room(struct ot_saver *saver);
+/* The model is saved: marks the checkpoints as complete, so that --resume auto does not resume from them.
+ * Errors: OT_E_IO, OT_E_BUDGET. */
+int ot_saver_complete(struct ot_saver *saver);
+
+#endif

@@ -1,0 +1,162 @@
+/* The saver's requirements: slots and kept data of the plan, disk space, time. */
+#include "src/train/saver_state.h"
+
+#include <math.h>
+
+#include "offload/engine/snapshot.h"
+#include "src/base/log.h"
+#include "src/base/minmax.h"
+#include "src/base/units.h"
+#include "src/checkpoint/catalog.h"
+#include "src/checkpoint/writer.h"
+#include "src/files/safetensors.h"
+#include "src/train/disk_reserve.h"
+#include "src/train/out_sharing.h"
+
+/* Enough slots that the disk always has queued writes while a part is copied. Fewer for a model that is small
+ * compared with the slots. */
+enum { MOST_SLOTS = 16, LEAST_SLOTS = 2, STATE_SHARE = 32 };
+/* Flushes of a checkpoint, one after the other: record, state, manifest, its directory, the parent directory.
+ * And flushes of a model with one shard and seven small files. */
+enum { CHECKPOINT_FLUSHES = 5, MODEL_FLUSHES = 11 };
+/* ---- needs of a plan ---- */
+
+int ot_saver_slots(int64_t params, enum ot_dtype dtype) {
+    struct ot_part all = {.n = params, .has_state = true, .has_weights = true};
+    size_t slots = ot_part_bytes(dtype, &all) / STATE_SHARE / ot_part_slot_bytes(dtype);
+    return slots < LEAST_SLOTS ? LEAST_SLOTS : slots > MOST_SLOTS ? MOST_SLOTS : (int)slots;
+}
+
+/* The complete checkpoints that stay, the best one, and the one being made. */
+int ot_saver_kept_contents(const struct ot_session *s, const char *parent) {
+    const struct ot_options *o = s->options;
+    bool evaluates = o->eval_data || o->eval_fraction > 0;
+    int64_t contents = o->keep + evaluates + 1;
+    if (s->store.n_dirs == 0 || s->store.no_verify || contents > OT_PLAN_MAX_KEPT_CONTENTS)
+        return 0;
+    for (int i = 0; i < s->store.n_dirs; i++)
+        if (!ot_checkpoint_can_refer(parent, s->store.dirs[i].path))
+            return 0;
+    return (int)contents;
+}
+
+void ot_saver_own_bytes(const struct ot_session *s, int64_t *copied, int64_t *referred) {
+    const struct ot_chain *chain = ot_model_chain(s->model);
+    *copied = *referred = 0;
+    for (int i = 0; i < chain->n_slabs; i++) {
+        if (chain->slabs[i].frozen)
+            continue;
+        bool refers = s->plan.kept_contents > 0;
+        bool state = refers && s->plan.slabs[i].state == OT_HOME_NVME; /* off the GPU */
+        bool weights = refers && s->plan.slabs[i].weights == OT_HOME_NVME;
+        int64_t held = ot_slab_holding(chain, &s->plan, i).n;
+        int64_t off = ot_slab_state_off_gpu(chain, &s->plan, i).n;
+        const struct ot_part parts[] = {ot_part_of(chain, true, false, state ? off : 0),
+                                        ot_part_of(chain, false, true, weights ? held : 0),
+                                        ot_part_of(chain, true, false, state ? held - off : 0),
+                                        ot_part_of(chain, !state, !weights, held)};
+        for (int part = 0; part < 4; part++)
+            *(part < 2 ? referred : copied) += (int64_t)ot_part_padded_bytes(chain->dtype, &parts[part]);
+    }
+}
+
+void ot_saver_bytes(const struct ot_session *s, int64_t *copied, int64_t *referred) {
+    ot_saver_own_bytes(s, copied, referred);
+    int writers = ot_plan_is_sharded(&s->plan) ? ot_shard_ranks(&s->plan.shard) : 1;
+    *copied *= writers;
+    *referred *= writers;
+}
+
+/* ---- space ---- */
+
+/* Without regular saves no space is reserved: a checkpoint may never be made. */
+bool ot_saver_is_regular(const struct ot_options *o) {
+    return o->save_every.seconds > 0 || o->save_every.steps > 0 || o->save_every.epoch;
+}
+
+/* Counts the checkpoints still to come (all that stay and the next one, less the `there` existing ones), and
+ * adds up their bytes and the model's. */
+static void find_wanted(const struct ot_saver *sv, int there, int64_t *n, int64_t *bytes) {
+    int64_t copied, referred;
+    *n = sv->config.session->options->keep + sv->keeps_best + 1 - there - sv->under_way;
+    ot_saver_bytes(sv->config.session, &copied, &referred);
+    if (sv->config.sharing->is_local) {
+        ot_saver_own_bytes(sv->config.session, &copied, &referred);
+        copied *= ot_plan_is_sharded(&sv->config.session->plan) ? sv->config.sharing->sharers : 1;
+    }
+    *n = ot_max(*n, 0);
+    *bytes = *n * copied + sv->config.model_bytes;
+}
+
+static int count_checkpoints(const char *parent, int *n) {
+    struct ot_checkpoint_list list;
+    OT_TRY(ot_checkpoint_list_make(parent, &list));
+    *n = list.n;
+    ot_checkpoint_list_free(&list);
+    return 0;
+}
+
+static int fail_space(const struct ot_saver *sv, int64_t n, int64_t bytes, int64_t have) {
+    char need[OT_TEXT_BYTES], left[OT_TEXT_BYTES];
+    return ot_fail(
+        OT_E_IO,
+        "%s: %s are needed for the model and %lld checkpoint%s at a time, but only %s are free: make "
+        "room, choose another --out, or use --save-every never",
+        sv->parent, ot_text_bytes(bytes, need), (long long)n, n == 1 ? "" : "s", ot_text_bytes(have, left));
+}
+
+int ot_saver_check_space(const struct ot_saver_config *config) {
+    int64_t copied, referred;
+    ot_saver_bytes(config->session, &copied, &referred);
+    OT_TRY(ot_disk_check_file_size("a checkpoint of this run", copied + referred));
+    OT_TRY(ot_disk_check_file_size("the model", ot_min(config->model_bytes, OT_SHARD_BYTES)));
+    struct ot_saver sv = {.config = *config, .parent = (char *)config->parent}; /* only read */
+    int64_t n, bytes, have = ot_disk_free(config->parent);
+    int there = 0;
+    if (have < 0 || !ot_saver_is_regular(config->session->options))
+        return 0;
+    if (config->is_own) /* another run's checkpoints stay until this run has its first one */
+        OT_TRY(count_checkpoints(config->parent, &there));
+    have += ot_disk_reserved(config->parent);
+    find_wanted(&sv, there, &n, &bytes);
+    return have < bytes ? fail_space(&sv, n, bytes, have) : 0;
+}
+
+int ot_saver_hold_space(struct ot_saver *sv) {
+    int64_t n, bytes;
+    int there;
+    if (!ot_saver_is_regular(sv->config.session->options))
+        return 0;
+    OT_TRY(count_checkpoints(sv->parent, &there));
+    find_wanted(sv, there, &n, &bytes);
+    int rc = ot_disk_reserve(sv->parent, bytes);
+    return rc == 1 ? fail_space(sv, n, bytes, ot_disk_free(sv->parent)) : rc;
+}
+
+int ot_saver_hold_first_space(struct ot_saver *sv) {
+    sv->keeps_best = sv->config.evaluates || sv->best_step >= 0;
+    int rc = ot_saver_hold_space(sv);
+    if (rc == 0 || !sv->keeps_best)
+        return rc;
+    sv->keeps_best = false;
+    OT_TRY(ot_saver_hold_space(sv));
+    ot_log(OT_LOG_WARN, "%s: there is no room to keep the best checkpoint beside the newest", sv->parent);
+    return 0;
+}
+
+void ot_saver_release_space(const char *parent) {
+    (void)ot_disk_reserve(parent, 0);
+}
+
+/* ---- time ---- */
+
+double ot_saver_seconds(const struct ot_saver *sv) {
+    return fmax(sv->seconds, CHECKPOINT_FLUSHES * sv->flush_seconds);
+}
+
+double ot_saver_model_seconds(const struct ot_saver *sv, int64_t bytes) {
+    int64_t copied, referred;
+    ot_saver_own_bytes(sv->config.session, &copied, &referred);
+    double writing = copied > 0 ? sv->seconds * (double)bytes / (double)copied : sv->seconds;
+    return writing + MODEL_FLUSHES * sv->flush_seconds;
+}

@@ -1,0 +1,49 @@
+/* The state of the saver, shared by saver.c and saver_space.c. */
+#ifndef OT_TRAIN_SAVER_STATE_H
+#define OT_TRAIN_SAVER_STATE_H
+
+#include "src/base/error.h"
+#include "src/train/saver.h"
+
+struct ot_saver {
+    struct ot_saver_config config;
+    char *parent;
+    struct ot_checkpoint_writer *writer; /* NULL: no checkpoint is being written */
+    struct ot_pins **pins;               /* [n_held]: NVMe data of this run's complete checkpoints */
+    int64_t *pins_step;                  /* [n_held]: their steps */
+    int n_held;
+    size_t capacity; /* of both arrays */
+    int64_t step_under_way, last_step;
+    double eval_under_way, best_eval; /* loss of that checkpoint's state; NaN: it was not evaluated */
+    int64_t best_step;                /* of the best checkpoint; -1: no checkpoint's state was evaluated */
+    char *last_dir;
+    double last_begun, seconds;
+    double flush_seconds; /* to flush a small file; measured with --grace only */
+    struct ot_error failure;
+    bool is_rank0;  /* rank 0, or the only rank: it decides and logs */
+    bool leads;     /* this rank makes and removes directories, and reserves space, in its --out */
+    bool is_local;  /* several ranks lead, each in a directory of its own */
+    bool writes;    /* this rank writes parts */
+    bool under_way; /* a checkpoint is, on all ranks */
+    bool keeps_best;
+    bool last_is_rated;  /* the state of the last checkpoint was evaluated before it was saved */
+    bool keeps_all;      /* the run has failed: no checkpoint is removed, no space is reserved */
+    bool removal_failed; /* on some rank, after the last checkpoint: the next save tries again */
+    bool old_run;        /* OUT/checkpoints.old exists until this run's first checkpoint */
+};
+
+/* Bytes that this rank copies and refers to. */
+void ot_saver_own_bytes(const struct ot_session *session, int64_t *copied, int64_t *referred);
+/* Brings the parts of all ranks to rank 0, which completes the checkpoint. rc: the result of this rank's
+ * snapshot. All ranks return the same error. With one rank it returns rc. */
+int ot_saver_join(struct ot_saver *saver, int rc);
+
+/* Reserves disk space in OUT/checkpoints/reserved for everything still to come. Errors: OT_E_IO (the message
+ * says how much is missing). */
+int ot_saver_hold_space(struct ot_saver *saver);
+/* The same before step 1. If there is no room for the best checkpoint besides the newest, the best is not
+ * kept. */
+int ot_saver_hold_first_space(struct ot_saver *saver);
+void ot_saver_release_space(const char *parent);
+
+#endif
