@@ -1,16 +1,19 @@
 #include "src/jinja/call.h"
 
 #include <string.h>
+#include <time.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
+
+/* ---- arguments ---- */
 
 static int bind_named(const struct ot_jinja_heap *heap, const struct ot_jinja_call *call, const char *what,
                       const char *const *parameters, struct ot_jinja_value *out) {
     for (size_t i = 0; i < call->n_named; i++) {
         const struct ot_jinja_string *name = call->names[i].as.string;
         size_t k = 0;
-        while (parameters[k] &&
-               (strlen(parameters[k]) != name->bytes || memcmp(parameters[k], name->text, name->bytes) != 0))
+        while (parameters[k] && !ot_jinja_is(name, parameters[k]))
             k++;
         if (!parameters[k])
             return ot_jinja_fail(heap, "%s takes no argument '%.*s'", what, (int)name->bytes, name->text);
@@ -37,6 +40,12 @@ int ot_jinja_bind(const struct ot_jinja_heap *heap, const struct ot_jinja_call *
     return 0;
 }
 
+int ot_jinja_take_value(const struct ot_jinja_heap *heap, const struct ot_jinja_call *call, const char *what,
+                        struct ot_jinja_value *out) {
+    static const char *const parameters[] = {"value", NULL};
+    return ot_jinja_bind(heap, call, what, parameters, 1, out);
+}
+
 int ot_jinja_take_int(const struct ot_jinja_heap *heap, const struct ot_jinja_value *v, const char *what,
                       int64_t *out) {
     if (v->kind == OT_JINJA_ABSENT)
@@ -55,4 +64,130 @@ int ot_jinja_take_text(const struct ot_jinja_heap *heap, const struct ot_jinja_v
         return ot_jinja_fail(heap, "%s must be a string, not %s", what, ot_jinja_kind_name(v));
     *out = v->as.string;
     return 0;
+}
+
+/* ---- functions of every template ---- */
+
+#define FUNCTION(name)                                                                                       \
+    static int name(struct ot_jinja_heap *heap, const struct ot_jinja_call *call, struct ot_jinja_value *out)
+
+enum { MOST_RANGE = 100000 };
+
+FUNCTION(range) {
+    static const char *const parameters[] = {"start", "stop", "step", NULL};
+    struct ot_jinja_value v[3];
+    struct ot_jinja_list *list;
+    int64_t begin = 0, end = 0, step = 1;
+    OT_TRY(ot_jinja_bind(heap, call, "range()", parameters, 1, v));
+    for (int i = 0; i < 3; i++)
+        if (v[i].kind == OT_JINJA_UNDEFINED)
+            return ot_jinja_fail(heap, "an argument of range() is undefined");
+    OT_TRY(ot_jinja_take_int(heap, &v[0], "an argument of range()", call->n == 1 ? &end : &begin));
+    OT_TRY(ot_jinja_take_int(heap, &v[1], "an argument of range()", &end));
+    OT_TRY(ot_jinja_take_int(heap, &v[2], "an argument of range()", &step));
+    if (step == 0)
+        return ot_jinja_fail(heap, "the step of range() is zero");
+    __int128 span = (__int128)end - begin, size = step;
+    __int128 n = (span > 0) == (size > 0) && span != 0 ? (span + (size > 0 ? size - 1 : size + 1)) / size : 0;
+    if (n > MOST_RANGE)
+        return ot_jinja_fail(heap, "range() has more than %d items", MOST_RANGE);
+    OT_TRY(ot_jinja_new_list(heap, (size_t)n, &list));
+    for (int64_t i = 0; i < (int64_t)n; i++)
+        list->items[list->n++] = ot_jinja_int(begin + i * step);
+    *out = ot_jinja_of_list(OT_JINJA_RANGE, list);
+    return 0;
+}
+
+/* Copies a dict, or pairs, into another dict. */
+static int put_all(struct ot_jinja_heap *heap, const struct ot_jinja_value *from, struct ot_jinja_dict *to) {
+    struct ot_jinja_reader reader;
+    struct ot_jinja_value item;
+    int more;
+    for (size_t i = 0; from->kind == OT_JINJA_DICT && i < from->as.dict->n; i++)
+        OT_TRY(ot_jinja_put(heap, to, from->as.dict->pairs[i].key, from->as.dict->pairs[i].value));
+    if (from->kind == OT_JINJA_DICT)
+        return 0;
+    OT_TRY(ot_jinja_read_begin(heap, from, &reader));
+    while ((more = ot_jinja_read(heap, &reader, &item)) > 0) {
+        if ((item.kind != OT_JINJA_TUPLE && item.kind != OT_JINJA_LIST) || item.as.list->n != 2)
+            return ot_jinja_fail(heap, "a dict is made of pairs, not of %s", ot_jinja_kind_name(&item));
+        OT_TRY(ot_jinja_put(heap, to, item.as.list->items[0], item.as.list->items[1]));
+    }
+    return more;
+}
+
+static int make_dict(struct ot_jinja_heap *heap, const struct ot_jinja_call *call,
+                     struct ot_jinja_dict **out) {
+    struct ot_jinja_value key = {.kind = OT_JINJA_STRING};
+    if (call->n > 1)
+        return ot_jinja_fail(heap, "dict() and namespace() take one argument without a name");
+    OT_TRY(ot_jinja_new_dict(heap, out));
+    if (call->n == 1)
+        OT_TRY(put_all(heap, &call->args[0], *out));
+    for (size_t i = 0; i < call->n_named; i++) {
+        key = call->names[i];
+        OT_TRY(ot_jinja_put(heap, *out, key, call->named[i]));
+    }
+    return 0;
+}
+
+FUNCTION(dict) {
+    struct ot_jinja_dict *made;
+    OT_TRY(make_dict(heap, call, &made));
+    *out = (struct ot_jinja_value){.kind = OT_JINJA_DICT, .as.dict = made};
+    return 0;
+}
+
+FUNCTION(namespace) {
+    struct ot_jinja_dict *made;
+    OT_TRY(make_dict(heap, call, &made));
+    for (size_t i = 0; i < made->n; i++) {
+        const struct ot_jinja_value *key = &made->pairs[i].key;
+        if (key->kind == OT_JINJA_STRING && key->as.string->bytes > 0 && key->as.string->text[0] == '_')
+            return ot_jinja_fail(heap, "the name of a namespace's attribute begins with an underscore");
+    }
+    *out = (struct ot_jinja_value){.kind = OT_JINJA_NAMESPACE, .as.dict = made};
+    return 0;
+}
+
+/* The template refuses its input. */
+FUNCTION(raise_exception) {
+    static const char *const parameters[] = {"message", NULL};
+    struct ot_jinja_value message;
+    (void)out;
+    OT_TRY(ot_jinja_bind(heap, call, "raise_exception()", parameters, 1, &message));
+    if (message.kind != OT_JINJA_STRING)
+        return ot_jinja_fail(heap, "the template refuses its input");
+    return ot_jinja_fail(heap, "the template refuses its input: %.*s",
+                         (int)ot_min(message.as.string->bytes, 300), message.as.string->text);
+}
+
+FUNCTION(strftime_now) {
+    static const char *const parameters[] = {"format", NULL};
+    struct ot_jinja_value v;
+    const struct ot_jinja_string *format = NULL;
+    char text[256], spec[128];
+    struct tm tm = {.tm_year = heap->year - 1900, .tm_mon = heap->month - 1, .tm_mday = heap->day};
+    OT_TRY(ot_jinja_bind(heap, call, "strftime_now()", parameters, 1, &v));
+    OT_TRY(ot_jinja_take_text(heap, &v, "the format of strftime_now()", &format));
+    if (format->bytes >= sizeof spec)
+        return ot_jinja_fail(heap, "the format of strftime_now() is too long");
+    memcpy(spec, format->text, format->bytes);
+    spec[format->bytes] = '\0';
+    time_t day = timegm(&tm); /* fills the day of the week and of the year */
+    gmtime_r(&day, &tm);
+    size_t n = *spec ? strftime(text, sizeof text, spec, &tm) : 0;
+    return ot_jinja_string(heap, text, n, true, out);
+}
+
+const struct ot_jinja_function *ot_jinja_find_function(const struct ot_jinja_string *name) {
+    static const struct ot_jinja_function functions[] = {{"range", range},
+                                                         {"dict", dict},
+                                                         {"namespace", namespace},
+                                                         {"raise_exception", raise_exception},
+                                                         {"strftime_now", strftime_now}};
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
+        if (ot_jinja_is(name, functions[i].name))
+            return &functions[i];
+    return NULL;
 }

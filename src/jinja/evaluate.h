@@ -1,6 +1,6 @@
 /* Evaluates a parsed template. expression.c has the expressions, statement.c the statements and macros.
  *
- * Scopes are jinja2's: each turn of a loop, each macro, call, filter, set and generation block has its own
+ * Scopes are jinja2's: each turn of a loop, each macro, filter, set and generation block has its own
  * scope, and variables set inside stay inside. A macro sees the variables of the place where it was defined,
  * with the values that they have when it is called.
  */
@@ -25,17 +25,16 @@ struct ot_jinja_scope {
 };
 
 struct ot_jinja_macro {
-    const struct ot_jinja_node *node; /* S_MACRO or S_CALL */
-    struct ot_jinja_scope *scope;     /* where it was defined */
+    const struct ot_jinja_node *node;
+    struct ot_jinja_scope *scope; /* where it was defined */
 };
 
 struct ot_jinja_run {
     struct ot_jinja_heap heap;
-    struct ot_string_builder *out;  /* where text goes now */
-    struct ot_string_builder *page; /* the text of the template itself */
-    struct ot_jinja_text *text;     /* takes the spans */
-    const struct ot_jinja_string *caller, *varargs, *kwargs,
-        *loop; /* the template's own strings; NULL: unused */
+    struct ot_string_builder *out;      /* where text goes now */
+    struct ot_string_builder *page;     /* the text of the template itself */
+    struct ot_jinja_text *text;         /* takes the spans */
+    const struct ot_jinja_string *loop; /* the template's own string; NULL: the template does not use it */
 };
 
 int ot_jinja_evaluate(struct ot_jinja_run *run, struct ot_jinja_scope *scope,
@@ -44,13 +43,6 @@ int ot_jinja_evaluate(struct ot_jinja_run *run, struct ot_jinja_scope *scope,
 int ot_jinja_apply_filters(struct ot_jinja_run *run, struct ot_jinja_scope *scope,
                            const struct ot_jinja_node *node, const struct ot_jinja_value *input,
                            struct ot_jinja_value *out);
-/* Evaluates the arguments of a call. first: put before them; NULL: none. caller: the value of a call block.
- */
-int ot_jinja_evaluate_call(struct ot_jinja_run *run, struct ot_jinja_scope *scope,
-                           const struct ot_jinja_node *node, const struct ot_jinja_value *first,
-                           const struct ot_jinja_value *caller, struct ot_jinja_call *call);
-int ot_jinja_call_value(struct ot_jinja_run *run, const struct ot_jinja_value *callee,
-                        const struct ot_jinja_call *call, struct ot_jinja_value *out);
 int ot_jinja_call_macro(struct ot_jinja_run *run, const struct ot_jinja_macro *macro,
                         const struct ot_jinja_call *call, struct ot_jinja_value *out);
 
@@ -62,9 +54,6 @@ int ot_jinja_execute(struct ot_jinja_run *run, struct ot_jinja_scope *scope,
 int ot_jinja_new_scope(struct ot_jinja_run *run, struct ot_jinja_scope *parent, struct ot_jinja_scope **out);
 int ot_jinja_set(struct ot_jinja_run *run, struct ot_jinja_scope *scope, const struct ot_jinja_string *name,
                  const struct ot_jinja_value *value);
-/* NULL: no scope has the name. */
-const struct ot_jinja_value *ot_jinja_get(const struct ot_jinja_scope *scope,
-                                          const struct ot_jinja_string *name);
 
 /* One level of evaluation deeper; run->heap.depth-- ends it. */
 int ot_jinja_descend(struct ot_jinja_run *run);

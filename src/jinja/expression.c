@@ -2,10 +2,6 @@
 
 #include "src/base/error.h"
 #include "src/jinja/evaluate.h"
-#include "src/jinja/filters.h"
-#include "src/jinja/functions.h"
-#include "src/jinja/lexer.h"
-#include "src/jinja/lookup.h"
 #include "src/jinja/operate.h"
 #include "src/jinja/print.h"
 
@@ -20,8 +16,9 @@ int ot_jinja_descend(struct ot_jinja_run *run) {
     return ot_jinja_step(&run->heap, 1);
 }
 
-const struct ot_jinja_value *ot_jinja_get(const struct ot_jinja_scope *scope,
-                                          const struct ot_jinja_string *name) {
+/* NULL: no scope has the name. */
+static const struct ot_jinja_value *find(const struct ot_jinja_scope *scope,
+                                         const struct ot_jinja_string *name) {
     for (; scope; scope = scope->parent)
         for (size_t i = 0; i < scope->n; i++)
             if (scope->bindings[i].name == name)
@@ -29,14 +26,25 @@ const struct ot_jinja_value *ot_jinja_get(const struct ot_jinja_scope *scope,
     return NULL;
 }
 
-static int get_name(struct ot_jinja_scope *scope, const struct ot_jinja_node *node,
+/* Names that jinja2 gives a meaning. */
+static bool is_unsupported(const struct ot_jinja_string *name) {
+    static const char *const names[] = {"varargs", "kwargs", "joiner", "cycler", "lipsum"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (ot_jinja_is(name, names[i]))
+            return true;
+    return false;
+}
+
+static int get_name(struct ot_jinja_run *run, struct ot_jinja_scope *scope, const struct ot_jinja_node *node,
                     struct ot_jinja_value *out) {
-    const struct ot_jinja_value *value = ot_jinja_get(scope, node->name);
+    const struct ot_jinja_value *value = find(scope, node->name);
     const struct ot_jinja_function *function = value ? NULL : ot_jinja_find_function(node->name);
     if (value)
         *out = *value;
     else if (function)
         *out = (struct ot_jinja_value){.kind = OT_JINJA_FUNCTION, .as.function = function};
+    else if (is_unsupported(node->name))
+        return ot_jinja_unsupported(&run->heap, "'%.*s'", (int)node->name->bytes, node->name->text);
     else
         *out = ot_jinja_undefined(node->name);
     return 0;
@@ -212,11 +220,11 @@ static int add_argument(struct ot_jinja_run *run, struct ot_jinja_scope *scope,
     return ot_jinja_add(&run->heap, to->named, value);
 }
 
-int ot_jinja_evaluate_call(struct ot_jinja_run *run, struct ot_jinja_scope *scope,
-                           const struct ot_jinja_node *node, const struct ot_jinja_value *first,
-                           const struct ot_jinja_value *caller, struct ot_jinja_call *call) {
+/* Evaluates the arguments of a call. first: put before them; NULL: none. */
+static int evaluate_arguments(struct ot_jinja_run *run, struct ot_jinja_scope *scope,
+                              const struct ot_jinja_node *node, const struct ot_jinja_value *first,
+                              struct ot_jinja_call *call) {
     struct arguments to;
-    struct ot_jinja_value name = {.kind = OT_JINJA_STRING, .as.string = run->caller};
     OT_TRY(ot_jinja_new_list(&run->heap, 0, &to.values));
     OT_TRY(ot_jinja_new_list(&run->heap, 0, &to.names));
     OT_TRY(ot_jinja_new_list(&run->heap, 0, &to.named));
@@ -224,10 +232,6 @@ int ot_jinja_evaluate_call(struct ot_jinja_run *run, struct ot_jinja_scope *scop
         OT_TRY(ot_jinja_add(&run->heap, to.values, *first));
     for (const struct ot_jinja_node *n = node->list; n; n = n->next)
         OT_TRY(add_argument(run, scope, n, &to));
-    if (caller) {
-        OT_TRY(ot_jinja_add(&run->heap, to.names, name));
-        OT_TRY(ot_jinja_add(&run->heap, to.named, *caller));
-    }
     *call = (struct ot_jinja_call){.args = to.values->items,
                                    .n = to.values->n,
                                    .names = to.names->items,
@@ -237,8 +241,8 @@ int ot_jinja_evaluate_call(struct ot_jinja_run *run, struct ot_jinja_scope *scop
     return 0;
 }
 
-int ot_jinja_call_value(struct ot_jinja_run *run, const struct ot_jinja_value *callee,
-                        const struct ot_jinja_call *call, struct ot_jinja_value *out) {
+static int call_value(struct ot_jinja_run *run, const struct ot_jinja_value *callee,
+                      const struct ot_jinja_call *call, struct ot_jinja_value *out) {
     OT_TRY(ot_jinja_need_defined(&run->heap, callee));
     switch (callee->kind) {
     case OT_JINJA_MACRO:
@@ -250,8 +254,6 @@ int ot_jinja_call_value(struct ot_jinja_run *run, const struct ot_jinja_value *c
             return callee->as.method->row->run(&run->heap, &callee->as.method->object, call, out);
         return ot_jinja_unsupported(&run->heap, "the method %s() of %s", callee->as.method->row->name,
                                     ot_jinja_kind_name(&callee->as.method->object));
-    case OT_JINJA_JOINER:
-        return ot_jinja_join_next(&run->heap, callee->as.cycler, out);
     case OT_JINJA_LOOP:
         return ot_jinja_unsupported(&run->heap, "a recursive loop");
     default:
@@ -264,8 +266,8 @@ static int evaluate_call(struct ot_jinja_run *run, struct ot_jinja_scope *scope,
     struct ot_jinja_value callee;
     struct ot_jinja_call call;
     OT_TRY(ot_jinja_evaluate(run, scope, node->a, &callee));
-    OT_TRY(ot_jinja_evaluate_call(run, scope, node, NULL, NULL, &call));
-    return ot_jinja_call_value(run, &callee, &call, out);
+    OT_TRY(evaluate_arguments(run, scope, node, NULL, &call));
+    return call_value(run, &callee, &call, out);
 }
 
 int ot_jinja_apply_filters(struct ot_jinja_run *run, struct ot_jinja_scope *scope,
@@ -277,7 +279,7 @@ int ot_jinja_apply_filters(struct ot_jinja_run *run, struct ot_jinja_scope *scop
     if (node->a)
         OT_TRY(input->kind == OT_JINJA_ABSENT ? ot_jinja_evaluate(run, scope, node->a, &value)
                                               : ot_jinja_apply_filters(run, scope, node->a, input, &value));
-    OT_TRY(ot_jinja_evaluate_call(run, scope, node, &value, NULL, &call));
+    OT_TRY(evaluate_arguments(run, scope, node, &value, &call));
     run->heap.depth--;
     return ot_jinja_filter(&run->heap, node->name, &call, out);
 }
@@ -288,7 +290,7 @@ static int evaluate_test(struct ot_jinja_run *run, struct ot_jinja_scope *scope,
     struct ot_jinja_call call;
     bool passes = false;
     OT_TRY(ot_jinja_evaluate(run, scope, node->a, &value));
-    OT_TRY(ot_jinja_evaluate_call(run, scope, node, &value, NULL, &call));
+    OT_TRY(evaluate_arguments(run, scope, node, &value, &call));
     OT_TRY(ot_jinja_test(&run->heap, node->name, &call, &passes));
     *out = ot_jinja_bool(passes);
     return 0;
@@ -302,7 +304,7 @@ static int evaluate_simple(struct ot_jinja_run *run, struct ot_jinja_scope *scop
         return 0;
     }
     if (node->kind == OT_JINJA_N_NAME)
-        return get_name(scope, node, out);
+        return get_name(run, scope, node, out);
     OT_TRY(ot_jinja_evaluate(run, scope, node->a, &a));
     run->heap.line = node->line;
     if (node->kind == OT_JINJA_N_SIGN)

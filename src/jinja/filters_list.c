@@ -1,12 +1,10 @@
-/* Filters of lists and dicts that keep the order of their items. */
+/* Filters of lists and dicts. Those that compare items compare strings without regard to case unless the
+ * template asks for it. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/base/minmax.h"
-#include "src/jinja/filters.h"
-#include "src/jinja/jinja.h"
-#include "src/jinja/lookup.h"
+#include "src/jinja/call.h"
 #include "src/jinja/methods.h"
 #include "src/jinja/operate.h"
 #include "src/jinja/print.h"
@@ -14,16 +12,12 @@
 #define FILTER(name)                                                                                         \
     static int name(struct ot_jinja_heap *heap, const struct ot_jinja_call *call, struct ot_jinja_value *out)
 
-static int take_value(const struct ot_jinja_heap *heap, const struct ot_jinja_call *call, const char *what,
-                      struct ot_jinja_value *out) {
-    static const char *const parameters[] = {"value", NULL};
-    return ot_jinja_bind(heap, call, what, parameters, 1, out);
-}
+/* ---- items in their order ---- */
 
 FILTER(to_list) {
     struct ot_jinja_value v;
     struct ot_jinja_list *list;
-    OT_TRY(take_value(heap, call, "list", &v));
+    OT_TRY(ot_jinja_take_value(heap, call, "list", &v));
     OT_TRY(ot_jinja_collect(heap, &v, &list));
     *out = ot_jinja_of_list(OT_JINJA_LIST, list);
     return 0;
@@ -32,7 +26,7 @@ FILTER(to_list) {
 FILTER(first) {
     struct ot_jinja_value v;
     struct ot_jinja_reader reader;
-    OT_TRY(take_value(heap, call, "first", &v));
+    OT_TRY(ot_jinja_take_value(heap, call, "first", &v));
     OT_TRY(ot_jinja_read_begin(heap, &v, &reader));
     int more = ot_jinja_read(heap, &reader, out);
     if (more == 0)
@@ -43,7 +37,7 @@ FILTER(first) {
 FILTER(last) {
     struct ot_jinja_value v;
     struct ot_jinja_list *list;
-    OT_TRY(take_value(heap, call, "last", &v));
+    OT_TRY(ot_jinja_take_value(heap, call, "last", &v));
     if (v.kind == OT_JINJA_GENERATOR)
         return ot_jinja_fail(heap, "last needs a list, not a generator; add | list");
     OT_TRY(ot_jinja_collect(heap, &v, &list));
@@ -54,7 +48,7 @@ FILTER(last) {
 FILTER(reverse) {
     struct ot_jinja_value v, absent = {0}, back = ot_jinja_int(-1);
     struct ot_jinja_list *list;
-    OT_TRY(take_value(heap, call, "reverse", &v));
+    OT_TRY(ot_jinja_take_value(heap, call, "reverse", &v));
     if (v.kind == OT_JINJA_STRING)
         return ot_jinja_slice(heap, &v, &absent, &absent, &back, out);
     OT_TRY(ot_jinja_collect(heap, &v, &list));
@@ -70,7 +64,7 @@ FILTER(reverse) {
 FILTER(items) {
     struct ot_jinja_value v;
     struct ot_jinja_list *list;
-    OT_TRY(take_value(heap, call, "items", &v));
+    OT_TRY(ot_jinja_take_value(heap, call, "items", &v));
     if (v.kind != OT_JINJA_UNDEFINED && v.kind != OT_JINJA_DICT)
         return ot_jinja_fail(heap, "items needs a dict, not %s", ot_jinja_kind_name(&v));
     size_t n = v.kind == OT_JINJA_DICT ? v.as.dict->n : 0;
@@ -104,25 +98,6 @@ FILTER(join) {
 out:
     free(b.text);
     return rc;
-}
-
-FILTER(sum) {
-    static const char *const parameters[] = {"iterable", "attribute", "start", NULL};
-    struct ot_jinja_value v[3], item, part, total;
-    struct ot_jinja_reader reader;
-    int more;
-    OT_TRY(ot_jinja_bind(heap, call, "sum", parameters, 1, v));
-    total = v[2].kind == OT_JINJA_ABSENT ? ot_jinja_int(0) : v[2];
-    if (total.kind == OT_JINJA_STRING)
-        return ot_jinja_fail(heap, "sum does not add strings; use join");
-    OT_TRY(ot_jinja_read_begin(heap, &v[0], &reader));
-    while ((more = ot_jinja_read(heap, &reader, &item)) > 0) {
-        OT_TRY(ot_jinja_path(heap, &item, &v[1], &part));
-        struct ot_jinja_value before = total;
-        OT_TRY(ot_jinja_operate(heap, '+', &before, &part, &total));
-    }
-    *out = total;
-    return more;
 }
 
 /* ---- map, select, reject ---- */
@@ -240,65 +215,175 @@ FILTER(rejectattr) {
     return select_items(heap, call, true, false, out);
 }
 
-/* ---- batch, slice ---- */
+/* ---- sort, dictsort, unique, min, max ---- */
 
-static int copy_part(struct ot_jinja_heap *heap, const struct ot_jinja_list *from, size_t begin, size_t n,
-                     size_t fill, const struct ot_jinja_value *with, struct ot_jinja_list *to) {
-    struct ot_jinja_list *part;
-    OT_TRY(ot_jinja_new_list(heap, n + fill, &part));
-    for (size_t i = 0; i < n + fill; i++)
-        part->items[part->n++] = i < n ? from->items[begin + i] : *with;
-    return ot_jinja_add(heap, to, ot_jinja_of_list(OT_JINJA_LIST, part));
+struct keyed { /* an item, and the key that it is compared by */
+    struct ot_jinja_value item, key;
+};
+
+static int ignore_case(struct ot_jinja_heap *heap, struct ot_jinja_value *key) {
+    struct ot_string_builder b = {0};
+    if (key->kind != OT_JINJA_STRING)
+        return 0;
+    OT_TRY(ot_jinja_step(heap, key->as.string->bytes >> 4));
+    ot_jinja_change_case(key->as.string->text, key->as.string->bytes, OT_JINJA_LOWER, &b);
+    return ot_jinja_take(heap, &b, key);
 }
 
-static int take_parts(struct ot_jinja_heap *heap, const struct ot_jinja_call *call, const char *what,
-                      struct ot_jinja_value v[3], struct ot_jinja_list **items, size_t *count) {
-    static const char *const parameters[] = {"value", "count", "fill_with", NULL};
-    int64_t n = 0;
-    OT_TRY(ot_jinja_bind(heap, call, what, parameters, 2, v));
-    OT_TRY(ot_jinja_take_int(heap, &v[1], "the number of parts", &n));
-    if (n < 1 || n > 100000)
-        return ot_jinja_fail(heap, "%s needs a number from 1 to 100000", what);
-    *count = (size_t)n;
-    return ot_jinja_collect(heap, &v[0], items);
+static int make_key(struct ot_jinja_heap *heap, const struct ot_jinja_value *item,
+                    const struct ot_jinja_value *attribute, bool exact, struct ot_jinja_value *key) {
+    OT_TRY(ot_jinja_path(heap, item, attribute, key));
+    return exact ? 0 : ignore_case(heap, key);
 }
 
-FILTER(batch) {
-    struct ot_jinja_value v[3];
-    struct ot_jinja_list *items, *list;
-    size_t n = 1;
-    OT_TRY(take_parts(heap, call, "batch", v, &items, &n));
-    OT_TRY(ot_jinja_new_list(heap, items->n / n + 1, &list));
-    bool fills = v[2].kind != OT_JINJA_ABSENT && v[2].kind != OT_JINJA_NONE;
-    for (size_t at = 0; at < items->n; at += n) {
-        size_t size = ot_min(items->n - at, n);
-        OT_TRY(copy_part(heap, items, at, size, fills ? n - size : 0, &v[2], list));
-    }
-    *out = ot_jinja_of_list(OT_JINJA_GENERATOR, list);
-    return 0;
-}
-
-FILTER(slice) {
-    struct ot_jinja_value v[3];
-    struct ot_jinja_list *items, *list;
-    size_t n = 1, at = 0;
-    OT_TRY(take_parts(heap, call, "slice", v, &items, &n));
-    OT_TRY(ot_jinja_new_list(heap, n, &list));
-    bool fills = v[2].kind != OT_JINJA_ABSENT && v[2].kind != OT_JINJA_NONE;
+/* Merges the sorted halves [0, n/2) and [n/2, n). Equal items keep their order, in both directions. */
+static int merge(struct ot_jinja_heap *heap, const struct keyed *items, size_t n, bool down,
+                 struct keyed *out) {
+    size_t a = 0, b = n / 2;
     for (size_t i = 0; i < n; i++) {
-        bool longer = i < items->n % n;
-        size_t size = items->n / n + longer;
-        OT_TRY(copy_part(heap, items, at, size, fills && !longer, &v[2], list));
-        at += size;
+        int order = 0;
+        if (a < n / 2 && b < n)
+            OT_TRY(ot_jinja_order(heap, &items[b].key, &items[a].key, &order));
+        bool second = a == n / 2 || (b < n && (down ? order > 0 : order < 0));
+        out[i] = items[second ? b++ : a++];
     }
-    *out = ot_jinja_of_list(OT_JINJA_GENERATOR, list);
     return 0;
+}
+
+static int sort(struct ot_jinja_heap *heap, struct keyed *items, size_t n, bool down, struct keyed *scratch) {
+    if (n < 2)
+        return 0;
+    OT_TRY(sort(heap, items, n / 2, down, scratch));
+    OT_TRY(sort(heap, items + n / 2, n - n / 2, down, scratch));
+    OT_TRY(merge(heap, items, n, down, scratch));
+    memcpy(items, scratch, n * sizeof *items);
+    return 0;
+}
+
+static int sort_list(struct ot_jinja_heap *heap, const struct ot_jinja_list *list,
+                     const struct ot_jinja_value *attribute, bool exact, bool down, struct keyed **out) {
+    struct keyed *items = ot_jinja_alloc(heap, 2 * list->n + 1, sizeof *items);
+    if (!items)
+        return heap->error;
+    for (size_t i = 0; i < list->n; i++) {
+        items[i].item = list->items[i];
+        OT_TRY(make_key(heap, &list->items[i], attribute, exact, &items[i].key));
+    }
+    *out = items;
+    return sort(heap, items, list->n, down, items + list->n);
+}
+
+static void take_items(struct ot_jinja_list *list, const struct keyed *items) {
+    for (size_t i = 0; i < list->n; i++)
+        list->items[i] = items[i].item;
+}
+
+FILTER(sort_items) {
+    static const char *const parameters[] = {"value", "reverse", "case_sensitive", "attribute", NULL};
+    struct ot_jinja_value v[4];
+    struct ot_jinja_list *list;
+    struct keyed *items;
+    OT_TRY(ot_jinja_bind(heap, call, "sort", parameters, 1, v));
+    if (v[3].kind == OT_JINJA_STRING && memchr(v[3].as.string->text, ',', v[3].as.string->bytes))
+        return ot_jinja_unsupported(heap, "the filter sort by several attributes");
+    OT_TRY(ot_jinja_collect(heap, &v[0], &list));
+    OT_TRY(sort_list(heap, list, &v[3], ot_jinja_take_flag(&v[2], false), ot_jinja_take_flag(&v[1], false),
+                     &items));
+    take_items(list, items);
+    *out = ot_jinja_of_list(OT_JINJA_LIST, list);
+    return 0;
+}
+
+FILTER(dictsort) {
+    static const char *const parameters[] = {"value", "case_sensitive", "by", "reverse", NULL};
+    struct ot_jinja_value v[4], index = ot_jinja_int(0);
+    struct ot_jinja_list *list;
+    struct keyed *items;
+    OT_TRY(ot_jinja_bind(heap, call, "dictsort", parameters, 1, v));
+    if (v[0].kind != OT_JINJA_DICT)
+        return ot_jinja_fail(heap, "dictsort needs a dict, not %s", ot_jinja_kind_name(&v[0]));
+    if (ot_jinja_is_text(&v[2], "value"))
+        index = ot_jinja_int(1);
+    else if (v[2].kind != OT_JINJA_ABSENT && !ot_jinja_is_text(&v[2], "key"))
+        return ot_jinja_fail(heap, "dictsort sorts by 'key' or 'value'");
+    const struct ot_jinja_dict *dict = v[0].as.dict;
+    OT_TRY(ot_jinja_new_list(heap, dict->n, &list));
+    for (size_t i = 0; i < dict->n; i++)
+        OT_TRY(ot_jinja_new_tuple(heap, dict->pairs[i].key, dict->pairs[i].value, &list->items[i]));
+    list->n = dict->n;
+    OT_TRY(sort_list(heap, list, &index, ot_jinja_take_flag(&v[1], false), ot_jinja_take_flag(&v[3], false),
+                     &items));
+    take_items(list, items);
+    *out = ot_jinja_of_list(OT_JINJA_LIST, list);
+    return 0;
+}
+
+FILTER(unique) {
+    static const char *const parameters[] = {"value", "case_sensitive", "attribute", NULL};
+    struct ot_jinja_value v[3], key;
+    struct ot_jinja_list *list, *kept;
+    struct ot_jinja_dict *seen;
+    OT_TRY(ot_jinja_bind(heap, call, "unique", parameters, 1, v));
+    OT_TRY(ot_jinja_collect(heap, &v[0], &list));
+    OT_TRY(ot_jinja_new_list(heap, 0, &kept));
+    OT_TRY(ot_jinja_new_dict(heap, &seen));
+    for (size_t i = 0; i < list->n; i++) {
+        OT_TRY(make_key(heap, &list->items[i], &v[2], ot_jinja_take_flag(&v[1], false), &key));
+        OT_TRY(ot_jinja_step(heap, 1));
+        if (ot_jinja_find(heap, seen, &key))
+            continue;
+        OT_TRY(ot_jinja_put(heap, seen, key, key));
+        OT_TRY(ot_jinja_add(heap, kept, list->items[i]));
+    }
+    *out = ot_jinja_of_list(OT_JINJA_GENERATOR, kept);
+    return 0;
+}
+
+static int find_extreme(struct ot_jinja_heap *heap, const struct ot_jinja_call *call, int sign,
+                        struct ot_jinja_value *out) {
+    static const char *const parameters[] = {"value", "case_sensitive", "attribute", NULL};
+    struct ot_jinja_value v[3], key, best;
+    struct ot_jinja_list *list;
+    OT_TRY(ot_jinja_bind(heap, call, sign < 0 ? "min" : "max", parameters, 1, v));
+    OT_TRY(ot_jinja_collect(heap, &v[0], &list));
+    *out = ot_jinja_undefined(NULL);
+    for (size_t i = 0; i < list->n; i++) {
+        int order = sign;
+        OT_TRY(make_key(heap, &list->items[i], &v[2], ot_jinja_take_flag(&v[1], false), &key));
+        if (i > 0)
+            OT_TRY(ot_jinja_order(heap, &key, &best, &order));
+        if (i > 0 && (sign < 0 ? order >= 0 : order <= 0))
+            continue;
+        best = key;
+        *out = list->items[i];
+    }
+    return 0;
+}
+
+FILTER(min) {
+    return find_extreme(heap, call, -1, out);
+}
+
+FILTER(max) {
+    return find_extreme(heap, call, 1, out);
 }
 
 const struct ot_jinja_function ot_jinja_list_filters[] = {
-    {"batch", batch},     {"first", first},      {"items", items},
-    {"join", join},       {"last", last},        {"list", to_list},
-    {"map", map},         {"reject", reject_by}, {"rejectattr", rejectattr},
-    {"reverse", reverse}, {"select", select_by}, {"selectattr", selectattr},
-    {"slice", slice},     {"sum", sum},          {NULL, NULL},
+    {"dictsort", dictsort},
+    {"first", first},
+    {"items", items},
+    {"join", join},
+    {"last", last},
+    {"list", to_list},
+    {"map", map},
+    {"max", max},
+    {"min", min},
+    {"reject", reject_by},
+    {"rejectattr", rejectattr},
+    {"reverse", reverse},
+    {"select", select_by},
+    {"selectattr", selectattr},
+    {"sort", sort_items},
+    {"unique", unique},
+    {NULL, NULL},
 };

@@ -1,26 +1,30 @@
-/* Filters that make texts. */
+/* Filters that make a text, a number or a default of a value. */
+#include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/base/error.h"
 #include "src/base/minmax.h"
-#include "src/jinja/filters.h"
+#include "src/jinja/call.h"
 #include "src/jinja/jinja.h"
 #include "src/jinja/methods.h"
 #include "src/jinja/operate.h"
 #include "src/jinja/print.h"
-#include "src/jinja/unicode.h"
 #include "src/tokenizer/text.h"
 
 #define FILTER(name)                                                                                         \
     static int name(struct ot_jinja_heap *heap, const struct ot_jinja_call *call, struct ot_jinja_value *out)
 
+enum { NUMBER_BYTES = 400 };
+
+/* ---- texts ---- */
+
 /* Takes the filter's value, its only argument, as a string. */
 static int take_string(struct ot_jinja_heap *heap, const struct ot_jinja_call *call, const char *what,
                        struct ot_jinja_value *out) {
-    static const char *const parameters[] = {"value", NULL};
     struct ot_jinja_value v;
-    OT_TRY(ot_jinja_bind(heap, call, what, parameters, 1, &v));
+    OT_TRY(ot_jinja_take_value(heap, call, what, &v));
     return ot_jinja_to_string(heap, &v, out);
 }
 
@@ -95,16 +99,6 @@ FILTER(replace) {
     return ot_jinja_replace(heap, text[0].as.string, text[1].as.string, text[2].as.string, most, out);
 }
 
-FILTER(center) {
-    static const char *const parameters[] = {"value", "width", NULL};
-    struct ot_jinja_value v[2], text;
-    int64_t width = 80;
-    OT_TRY(ot_jinja_bind(heap, call, "center", parameters, 1, v));
-    OT_TRY(ot_jinja_to_string(heap, &v[0], &text));
-    OT_TRY(ot_jinja_take_int(heap, &v[1], "the width of center", &width));
-    return ot_jinja_pad(heap, text.as.string, width, ' ', true, true, out);
-}
-
 FILTER(string) {
     return take_string(heap, call, "string", out);
 }
@@ -128,7 +122,22 @@ FILTER(escape) {
     return 0;
 }
 
-/* ---- indent, truncate, wordcount ---- */
+/* ---- indent ---- */
+
+/* The text of one level: a string is itself, a number counts spaces. width: if v is ABSENT. */
+static int take_spaces(struct ot_jinja_heap *heap, const struct ot_jinja_value *v, const char *what,
+                       int64_t width, int64_t most, struct ot_jinja_value *out) {
+    *out = *v;
+    if (v->kind == OT_JINJA_STRING)
+        return 0;
+    OT_TRY(ot_jinja_take_int(heap, v, what, &width));
+    size_t n = (size_t)ot_max(ot_min(width, most), 0);
+    char *text = ot_jinja_alloc(heap, n, 1);
+    if (!text)
+        return heap->error;
+    memset(text, ' ', n);
+    return ot_jinja_string(heap, text, n, false, out);
+}
 
 struct indent {
     const char *text;
@@ -154,18 +163,11 @@ FILTER(indent) {
     struct ot_jinja_value v[4], spaces, text;
     struct ot_jinja_list *lines;
     struct ot_string_builder b = {0};
-    int64_t width = 4;
     OT_TRY(ot_jinja_bind(heap, call, "indent", parameters, 1, v));
     OT_TRY(ot_jinja_need_defined(heap, &v[0]));
     if (v[0].kind != OT_JINJA_STRING)
         return ot_jinja_fail(heap, "indent needs a string, not %s", ot_jinja_kind_name(&v[0]));
-    if (v[1].kind == OT_JINJA_STRING) {
-        spaces = v[1];
-    } else {
-        struct ot_jinja_string none = {"", 0, 0};
-        OT_TRY(ot_jinja_take_int(heap, &v[1], "the width of indent", &width));
-        OT_TRY(ot_jinja_pad(heap, &none, width, ' ', true, false, &spaces));
-    }
+    OT_TRY(take_spaces(heap, &v[1], "the width of indent", 4, INT64_MAX, &spaces));
     /* A line end that is added first makes an empty last line count. */
     ot_string_append(&b, v[0].as.string->text, v[0].as.string->bytes);
     ot_string_append_text(&b, "\n");
@@ -179,71 +181,7 @@ FILTER(indent) {
     return ot_jinja_take(heap, &b, out);
 }
 
-static size_t byte_of_char(const struct ot_jinja_string *s, size_t chars) {
-    size_t at = 0, n;
-    for (; chars > 0 && at < s->bytes; chars--, at += n)
-        ot_utf8_decode(s->text + at, &n);
-    return at;
-}
-
-FILTER(truncate) {
-    static const char *const parameters[] = {"s", "length", "killwords", "end", "leeway", NULL};
-    struct ot_jinja_value v[5], text;
-    static const struct ot_jinja_string points = {"...", 3, 3};
-    const struct ot_jinja_string *end = &points;
-    int64_t length = 255, leeway = 5;
-    struct ot_string_builder b = {0};
-    OT_TRY(ot_jinja_bind(heap, call, "truncate", parameters, 1, v));
-    OT_TRY(ot_jinja_to_string(heap, &v[0], &text));
-    OT_TRY(ot_jinja_take_int(heap, &v[1], "the length of truncate", &length));
-    OT_TRY(ot_jinja_take_text(heap, &v[3], "the end of truncate", &end));
-    if (v[4].kind != OT_JINJA_NONE)
-        OT_TRY(ot_jinja_take_int(heap, &v[4], "the leeway of truncate", &leeway));
-    if (length < (int64_t)end->chars || leeway < 0)
-        return ot_jinja_fail(heap, "truncate needs a length of at least its end, and a leeway of at least 0");
-    const struct ot_jinja_string *s = text.as.string;
-    *out = text;
-    if ((int64_t)s->chars <= length || (int64_t)s->chars - length <= leeway)
-        return 0;
-    size_t n = byte_of_char(s, (size_t)length - end->chars), word = n;
-    while (word > 0 && s->text[word - 1] != ' ')
-        word--;
-    if (!ot_jinja_take_flag(&v[2], false) && word > 0)
-        n = word - 1;
-    ot_string_append(&b, s->text, n);
-    ot_string_append(&b, end->text, end->bytes);
-    return ot_jinja_take(heap, &b, out);
-}
-
-FILTER(wordcount) {
-    struct ot_jinja_value text;
-    int64_t words = 0;
-    bool inside = false;
-    OT_TRY(take_string(heap, call, "wordcount", &text));
-    OT_TRY(ot_jinja_step(heap, text.as.string->bytes >> 4));
-    for (size_t i = 0, n; i < text.as.string->bytes; i += n) {
-        bool word = ot_jinja_has_class(ot_utf8_decode(text.as.string->text + i, &n), OT_JINJA_WORD);
-        words += word && !inside;
-        inside = word;
-    }
-    *out = ot_jinja_int(words);
-    return 0;
-}
-
-/* ---- format, tojson ---- */
-
-FILTER(format) {
-    struct ot_jinja_value text, values;
-    struct ot_jinja_list *list;
-    if (call->n_named > 0 || call->n == 0)
-        return ot_jinja_unsupported(heap, "the filter format with named values");
-    OT_TRY(ot_jinja_to_string(heap, &call->args[0], &text));
-    OT_TRY(ot_jinja_new_list(heap, call->n, &list));
-    for (size_t i = 1; i < call->n; i++)
-        list->items[list->n++] = call->args[i];
-    values = ot_jinja_of_list(OT_JINJA_TUPLE, list);
-    return ot_jinja_percent(heap, text.as.string, &values, out);
-}
+/* ---- tojson ---- */
 
 static int take_separators(struct ot_jinja_heap *heap, const struct ot_jinja_value *v,
                            struct ot_jinja_dump *dump) {
@@ -262,21 +200,14 @@ static int take_separators(struct ot_jinja_heap *heap, const struct ot_jinja_val
 
 FILTER(tojson) {
     static const char *const parameters[] = {"x", "ensure_ascii", "indent", "separators", "sort_keys", NULL};
-    struct ot_jinja_value v[5], spaces = {0};
+    struct ot_jinja_value v[5], spaces;
     struct ot_jinja_dump dump = {0};
     struct ot_string_builder b = {0};
-    int64_t width = 0;
     OT_TRY(ot_jinja_bind(heap, call, "tojson", parameters, 1, v));
     dump.ascii = ot_jinja_take_flag(&v[1], false);
     dump.sort_keys = ot_jinja_take_flag(&v[4], false);
-    if (v[2].kind == OT_JINJA_STRING) {
-        spaces = v[2];
-    } else if (v[2].kind != OT_JINJA_ABSENT && v[2].kind != OT_JINJA_NONE) {
-        struct ot_jinja_string none = {"", 0, 0};
-        OT_TRY(ot_jinja_take_int(heap, &v[2], "the indent of tojson", &width));
-        OT_TRY(ot_jinja_pad(heap, &none, ot_min(width, 100), ' ', true, false, &spaces));
-    }
-    if (spaces.kind == OT_JINJA_STRING) {
+    if (v[2].kind != OT_JINJA_ABSENT && v[2].kind != OT_JINJA_NONE) {
+        OT_TRY(take_spaces(heap, &v[2], "the indent of tojson", 0, 100, &spaces));
         dump.indent = spaces.as.string->text;
         dump.indent_bytes = spaces.as.string->bytes;
     }
@@ -288,13 +219,146 @@ FILTER(tojson) {
     return rc;
 }
 
+/* ---- defaults, lengths ---- */
+
+FILTER(default_value) {
+    static const char *const parameters[] = {"value", "default_value", "boolean", NULL};
+    struct ot_jinja_value v[3];
+    OT_TRY(ot_jinja_bind(heap, call, "default", parameters, 1, v));
+    bool use =
+        v[0].kind == OT_JINJA_UNDEFINED || (ot_jinja_take_flag(&v[2], false) && !ot_jinja_truth(&v[0]));
+    *out = use ? v[1] : v[0];
+    return out->kind == OT_JINJA_ABSENT ? ot_jinja_text(heap, "", out) : 0;
+}
+
+FILTER(length) {
+    struct ot_jinja_value v;
+    OT_TRY(ot_jinja_take_value(heap, call, "length", &v));
+    switch (v.kind) {
+    case OT_JINJA_UNDEFINED:
+        *out = ot_jinja_int(0);
+        return 0;
+    case OT_JINJA_STRING:
+        *out = ot_jinja_int((int64_t)v.as.string->chars);
+        return 0;
+    case OT_JINJA_DICT:
+        *out = ot_jinja_int((int64_t)v.as.dict->n);
+        return 0;
+    case OT_JINJA_LIST:
+    case OT_JINJA_TUPLE:
+    case OT_JINJA_RANGE:
+    case OT_JINJA_VIEW:
+        *out = ot_jinja_int((int64_t)v.as.list->n);
+        return 0;
+    default:
+        return ot_jinja_fail(heap, "%s has no length", ot_jinja_kind_name(&v));
+    }
+}
+
+/* ---- numbers ---- */
+
+/* A string's characters without white space around it and underscores between digits. False: no number. */
+static bool clean_number(const struct ot_jinja_string *s, char out[NUMBER_BYTES]) {
+    size_t n = 0, begin = 0, end = s->bytes;
+    while (begin < end && strchr(" \t\n\r\f\v", s->text[begin]) && s->text[begin])
+        begin++;
+    while (end > begin && strchr(" \t\n\r\f\v", s->text[end - 1]) && s->text[end - 1])
+        end--;
+    for (size_t i = begin; i < end; i++) {
+        char c = s->text[i];
+        if (c == '_' && i > begin && i + 1 < end && s->text[i - 1] != '_')
+            continue;
+        if (n + 1 == NUMBER_BYTES || !c || c == '_' || (c & 0x80))
+            return false;
+        out[n++] = c;
+    }
+    out[n] = '\0';
+    return n > 0;
+}
+
+static bool read_real(const struct ot_jinja_string *s, double *out) {
+    char text[NUMBER_BYTES], *end;
+    if (!clean_number(s, text) || strpbrk(text, "xXpP("))
+        return false;
+    *out = strtod(text, &end);
+    return *end == '\0';
+}
+
+/* int(text) of Python. Returns 1, 0 (no integer), or an error. */
+static int read_int(const struct ot_jinja_heap *heap, const struct ot_jinja_string *s, int64_t *out) {
+    char text[NUMBER_BYTES], *end;
+    if (!clean_number(s, text))
+        return 0;
+    errno = 0;
+    *out = strtoll(text, &end, 10);
+    if (*end || end == text)
+        return 0;
+    return errno == ERANGE ? ot_jinja_unsupported(heap, "an integer of more than 64 bits") : 1;
+}
+
+static int real_to_int(const struct ot_jinja_heap *heap, double real, struct ot_jinja_value *out) {
+    if (!(real > -9223372036854775808.0 && real < 9223372036854775808.0))
+        return ot_jinja_unsupported(heap, "an integer of more than 64 bits");
+    *out = ot_jinja_int((int64_t)real);
+    return 0;
+}
+
+FILTER(to_int) {
+    static const char *const parameters[] = {"value", "default", "base", NULL};
+    struct ot_jinja_value v[3];
+    int64_t integer = 0;
+    double real;
+    OT_TRY(ot_jinja_bind(heap, call, "int", parameters, 1, v));
+    OT_TRY(ot_jinja_need_defined(heap, &v[0]));
+    if (v[2].kind != OT_JINJA_ABSENT)
+        return ot_jinja_unsupported(heap, "the filter int with a base");
+    *out = v[1].kind == OT_JINJA_ABSENT ? ot_jinja_int(0) : v[1];
+    if (ot_jinja_is_int(&v[0])) {
+        *out = ot_jinja_int(ot_jinja_to_int(&v[0]));
+        return 0;
+    }
+    if (v[0].kind == OT_JINJA_STRING) {
+        int rc = read_int(heap, v[0].as.string, &integer);
+        if (rc > 0)
+            *out = ot_jinja_int(integer);
+        if (rc != 0)
+            return rc < 0 ? rc : 0;
+        if (!read_real(v[0].as.string, &real) || !isfinite(real))
+            return 0;
+        return real_to_int(heap, real, out);
+    }
+    if (v[0].kind != OT_JINJA_REAL || isnan(v[0].as.real))
+        return 0;
+    if (isinf(v[0].as.real)) /* Python raises OverflowError here, then catches it */
+        return 0;
+    return real_to_int(heap, v[0].as.real, out);
+}
+
+FILTER(to_float) {
+    static const char *const parameters[] = {"value", "default", NULL};
+    struct ot_jinja_value v[2];
+    double real;
+    OT_TRY(ot_jinja_bind(heap, call, "float", parameters, 1, v));
+    OT_TRY(ot_jinja_need_defined(heap, &v[0]));
+    *out = v[1].kind == OT_JINJA_ABSENT ? ot_jinja_real(0) : v[1];
+    if (ot_jinja_is_number(&v[0]))
+        *out = ot_jinja_real(ot_jinja_to_real(&v[0]));
+    else if (v[0].kind == OT_JINJA_STRING && read_real(v[0].as.string, &real))
+        *out = ot_jinja_real(real);
+    return 0;
+}
+
 const struct ot_jinja_function ot_jinja_text_filters[] = {
     {"capitalize", capitalize},
-    {"center", center},
+    {"count", length},
+    {"d", default_value},
+    {"default", default_value},
     {"e", escape},
     {"escape", escape},
-    {"format", format},
+    {"float", to_float},
     {"indent", indent},
+    {"int", to_int},
+    {"length", length},
     {"lower", lower},
     {"replace", replace},
     {"safe", safe},
@@ -302,8 +366,6 @@ const struct ot_jinja_function ot_jinja_text_filters[] = {
     {"title", title},
     {"tojson", tojson},
     {"trim", trim},
-    {"truncate", truncate},
     {"upper", upper},
-    {"wordcount", wordcount},
     {NULL, NULL},
 };

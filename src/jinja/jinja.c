@@ -130,9 +130,6 @@ int ot_jinja_render_within(const struct ot_jinja *jinja, const struct ot_jinja_v
                                .out = &page,
                                .page = &page,
                                .text = out,
-                               .caller = find_name(jinja, "caller"),
-                               .varargs = find_name(jinja, "varargs"),
-                               .kwargs = find_name(jinja, "kwargs"),
                                .loop = find_name(jinja, "loop")};
     out->n_spans = 0;
     OT_TRY(ot_arena_open(&run.heap.arena));

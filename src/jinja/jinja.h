@@ -7,27 +7,26 @@
  * controls, its own tojson). Texts are equal byte for byte, including how Python prints lists, dicts and
  * floating-point numbers.
  *
- * Supported: if, for (with else, if, break, continue, loop.*), set (also blocks, tuples and namespaces),
- * macro, call, filter, with, raw, generation; all expressions of jinja2; its
- * filters and tests that make sense in a prompt (filters.c, tests.c); the methods of Python's str, dict and
- * list that change nothing (string_methods.c); range, dict, namespace, joiner, cycler, raise_exception,
- * strftime_now. Not supported, and refused by name and line when a template needs it: include, import,
- * extends, block, recursive loops, the filters and methods that are not in those files, and integers beyond
- * 64 bits. A construct that parses is refused only when it is executed, so a template with one strange
- * branch still works.
+ * Supported is what published chat templates use (the 72 of TRL, those of llama.cpp and others, which
+ * scripts/golden/jinja_real.py renders): if, for (with else, if, break, continue, and loop.index, index0,
+ * revindex, revindex0, first, last, length, previtem, nextitem), set (also blocks, tuples and namespaces),
+ * macro, filter, raw, generation; all expressions of jinja2 but ** and % of a string; the filters and tests
+ * that filters.c lists; the methods of Python's str, dict and list in methods.c; range, dict, namespace,
+ * raise_exception, strftime_now. Anything else is refused by name and line: "the filter 'xmlattr' is not
+ * supported in chat templates". A construct that parses is refused only when it is executed, so a template
+ * with one strange branch still works.
  *
  * Differences from Python: integers have 64 bits; strftime_now writes the date that the caller passes, since
- * a run must have the same rows on every day; str.isnumeric() does not know the numerals among the
- * ideographs.
+ * a run must have the same rows on every day.
  *
  * Bounds. A rendering has at most OT_JINJA_MOST_STEPS steps, OT_JINJA_MOST_BYTES bytes of values and
  * OT_JINJA_MOST_OUTPUT bytes of text; templates have at most OT_JINJA_MOST_TEXT bytes. Nesting is limited
  * too, so that the stack of a worker thread suffices. Over a bound, the rendering is an error like any
  * other.
  *
- * Files: value.* (values and their memory), print.* (Python's str, repr and json.dumps), lexer.*, node.h,
- * parser.h (parse_*.c), then evaluation: operate.* (operators), lookup.* (attributes, items), evaluate.h
- * (expression.c, statement.c), call.* (arguments), filters, tests, methods, functions.
+ * Files: value.* (values and their memory), print.* (Python's str, repr and json.dumps), parser.h (lexer.c,
+ * parse_*.c) and its tree, node.h, then evaluation: operate.h (operators; lookup.c has attributes, items,
+ * loops), evaluate.h (expression.c, statement.c), call.* (arguments, functions), filters, methods.
  *
  * Threads: a parsed template never changes; any number of threads may render with it at the same time.
  */

@@ -1,4 +1,4 @@
-#include "src/jinja/lexer.h"
+#include "src/jinja/parser.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 #include "src/base/error.h"
 #include "src/base/utf8.h"
-#include "src/jinja/unicode.h"
+#include "src/jinja/methods.h"
 
 enum { MOST_BRACKETS = 64, NUMBER_BYTES = 400 };
 
@@ -211,7 +211,7 @@ static int lex_number(struct lexer *x) {
     if (*rest || rest == digits)
         return ot_jinja_fail(x->heap, "'%.40s' is not a number", digits);
     if (errno == ERANGE && token.kind == OT_JINJA_T_INT)
-        return ot_jinja_unsupported(x->heap, "the integer %.40s, which has more than 64 bits", digits);
+        return ot_jinja_unsupported(x->heap, "the integer %.40s of more than 64 bits", digits);
     token.text = x->text + x->at;
     token.bytes = end - x->at;
     x->at = end;

@@ -1,13 +1,111 @@
-#include "src/jinja/lookup.h"
+/* Attributes, items and slices of values; loops. */
+#include "src/jinja/operate.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "src/base/error.h"
 #include "src/base/minmax.h"
-#include "src/jinja/loop.h"
 #include "src/jinja/methods.h"
-#include "src/jinja/operate.h"
+
+/* ---- loops ---- */
+
+static int fetch(struct ot_jinja_heap *heap, struct ot_jinja_loop *loop, struct ot_jinja_value *item) {
+    for (;;) {
+        int more = ot_jinja_read(heap, &loop->reader, item);
+        if (more <= 0 || !loop->accepts)
+            return more;
+        int accepted = loop->accepts(loop->context, item);
+        if (accepted != 0)
+            return accepted;
+    }
+}
+
+static int peek(struct ot_jinja_heap *heap, struct ot_jinja_loop *loop) {
+    if (loop->peeked)
+        return 0;
+    int more = fetch(heap, loop, &loop->next);
+    OT_TRY(more);
+    loop->peeked = true;
+    loop->has_next = more > 0;
+    return 0;
+}
+
+int ot_jinja_loop_next(struct ot_jinja_heap *heap, struct ot_jinja_loop *loop) {
+    OT_TRY(peek(heap, loop));
+    if (!loop->has_next)
+        return 0;
+    loop->previous = loop->current;
+    loop->current = loop->next;
+    loop->peeked = false;
+    loop->count++;
+    return 1;
+}
+
+/* The number of items that are left. With a condition, the rest is read and kept. */
+static int count_left(struct ot_jinja_heap *heap, struct ot_jinja_loop *loop, size_t *left) {
+    if (loop->accepts) {
+        struct ot_jinja_list *rest;
+        struct ot_jinja_value item;
+        int more;
+        OT_TRY(ot_jinja_new_list(heap, 0, &rest));
+        while ((more = fetch(heap, loop, &item)) > 0)
+            OT_TRY(ot_jinja_add(heap, rest, item));
+        OT_TRY(more);
+        loop->accepts = NULL;
+        loop->reader = (struct ot_jinja_reader){.source = ot_jinja_of_list(OT_JINJA_LIST, rest)};
+    }
+    *left = ot_jinja_left(&loop->reader) + (loop->peeked && loop->has_next);
+    return 0;
+}
+
+/* Attributes that look at the next item. */
+static int look_ahead(struct ot_jinja_heap *heap, struct ot_jinja_loop *loop, const char *name,
+                      struct ot_jinja_value *out) {
+    size_t left = 0;
+    bool peeks = strcmp(name, "last") == 0 || strcmp(name, "nextitem") == 0;
+    OT_TRY(peeks ? peek(heap, loop) : count_left(heap, loop, &left));
+    if (strcmp(name, "last") == 0)
+        *out = ot_jinja_bool(!loop->has_next);
+    else if (peeks)
+        *out = loop->has_next ? loop->next : ot_jinja_undefined(NULL);
+    else if (strcmp(name, "length") == 0)
+        *out = ot_jinja_int((int64_t)(loop->count + left));
+    else
+        *out = ot_jinja_int((int64_t)left + (strcmp(name, "revindex") == 0));
+    return 0;
+}
+
+/* Attributes of the variable `loop`. */
+static int loop_attribute(struct ot_jinja_heap *heap, struct ot_jinja_loop *loop,
+                          const struct ot_jinja_string *name, bool *found, struct ot_jinja_value *out) {
+    static const char *const names[] = {"index",    "index0", "first",    "previtem",  "last",
+                                        "nextitem", "length", "revindex", "revindex0", "cycle",
+                                        "changed",  "depth",  "depth0",   NULL};
+    const char *const *known = names;
+    while (*known && !ot_jinja_is(name, *known))
+        known++;
+    *found = *known != NULL;
+    switch (known - names) {
+    case 0:
+    case 1:
+        *out = ot_jinja_int((int64_t)loop->count - (known - names));
+        return 0;
+    case 2:
+        *out = ot_jinja_bool(loop->count == 1);
+        return 0;
+    case 3:
+        *out = loop->count > 1 ? loop->previous : ot_jinja_undefined(NULL);
+        return 0;
+    case 9:
+    case 10:
+    case 11:
+    case 12:
+        return ot_jinja_unsupported(heap, "loop.%s", *known);
+    default:
+        return *found ? look_ahead(heap, loop, *known, out) : 0;
+    }
+}
 
 /* ---- attributes ---- */
 
@@ -28,7 +126,7 @@ static int find_method(struct ot_jinja_heap *heap, const struct ot_jinja_value *
     const struct ot_jinja_method_row *row = ot_jinja_methods(object->kind);
     *found = false;
     for (; row && row->name; row++)
-        if (strlen(row->name) == name->bytes && memcmp(row->name, name->text, name->bytes) == 0)
+        if (ot_jinja_is(name, row->name))
             break;
     if (!row || !row->name)
         return 0;
@@ -59,7 +157,7 @@ static int find_field(struct ot_jinja_heap *heap, const struct ot_jinja_value *o
                       const struct ot_jinja_string *name, bool *found, struct ot_jinja_value *out) {
     *found = false;
     if (object->kind == OT_JINJA_LOOP)
-        return ot_jinja_loop_attribute(heap, object->as.loop, name, found, out);
+        return loop_attribute(heap, object->as.loop, name, found, out);
     if (object->kind == OT_JINJA_NAMESPACE) {
         const struct ot_jinja_value *value = ot_jinja_find_text(object->as.dict, name->text, name->bytes);
         *found = value != NULL;

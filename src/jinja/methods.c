@@ -1,11 +1,25 @@
+/* The methods of dict, list, tuple and str. Methods that split and format a str are in string_parts.c. */
 #include "src/jinja/methods.h"
 
-#include "src/base/error.h"
-#include "src/jinja/operate.h"
+#include <stdlib.h>
+#include <string.h>
 
+#include "src/base/error.h"
+#include "src/jinja/jinja.h"
+#include "src/jinja/operate.h"
+#include "src/jinja/print.h"
+#include "src/tokenizer/text.h"
+
+#define SELF const struct ot_jinja_value *self
 #define METHOD(name)                                                                                         \
-    static int name(struct ot_jinja_heap *heap, const struct ot_jinja_value *self,                           \
-                    const struct ot_jinja_call *call, struct ot_jinja_value *out)
+    static int name(struct ot_jinja_heap *heap, SELF, const struct ot_jinja_call *call,                      \
+                    struct ot_jinja_value *out)
+
+static int need_none(const struct ot_jinja_heap *heap, const struct ot_jinja_call *call, const char *what) {
+    static const char *const parameters[] = {NULL};
+    struct ot_jinja_value none[1];
+    return ot_jinja_bind(heap, call, what, parameters, 0, none);
+}
 
 int ot_jinja_changes(struct ot_jinja_heap *heap, const struct ot_jinja_value *object,
                      const struct ot_jinja_call *call, struct ot_jinja_value *out) {
@@ -14,7 +28,7 @@ int ot_jinja_changes(struct ot_jinja_heap *heap, const struct ot_jinja_value *ob
     return ot_jinja_fail(heap, "a method would change %s", ot_jinja_kind_name(object));
 }
 
-/* ---- dict ---- */
+/* ---- dict, list, tuple ---- */
 
 enum view { KEYS, VALUES, ITEMS };
 
@@ -35,24 +49,18 @@ static int make_view(struct ot_jinja_heap *heap, const struct ot_jinja_dict *dic
     return 0;
 }
 
-static int need_none(const struct ot_jinja_heap *heap, const struct ot_jinja_call *call) {
-    static const char *const parameters[] = {NULL};
-    struct ot_jinja_value none[1];
-    return ot_jinja_bind(heap, call, "a method of a dict or list", parameters, 0, none);
-}
-
 METHOD(dict_keys) {
-    OT_TRY(need_none(heap, call));
+    OT_TRY(need_none(heap, call, "a method of a dict"));
     return make_view(heap, self->as.dict, KEYS, out);
 }
 
 METHOD(dict_values) {
-    OT_TRY(need_none(heap, call));
+    OT_TRY(need_none(heap, call, "a method of a dict"));
     return make_view(heap, self->as.dict, VALUES, out);
 }
 
 METHOD(dict_items) {
-    OT_TRY(need_none(heap, call));
+    OT_TRY(need_none(heap, call, "a method of a dict"));
     return make_view(heap, self->as.dict, ITEMS, out);
 }
 
@@ -69,15 +77,9 @@ METHOD(dict_get) {
     return 0;
 }
 
-METHOD(copy) {
-    OT_TRY(need_none(heap, call));
-    *out = *self; /* nothing can change it */
-    return 0;
-}
-
 static const struct ot_jinja_method_row dict_methods[] = {
     {"clear", ot_jinja_changes},
-    {"copy", copy},
+    {"copy", NULL},
     {"fromkeys", NULL},
     {"get", dict_get},
     {"items", dict_items},
@@ -90,66 +92,301 @@ static const struct ot_jinja_method_row dict_methods[] = {
     {NULL, NULL},
 };
 
-/* ---- list and tuple ---- */
-
-METHOD(list_count) {
-    static const char *const parameters[] = {"value", NULL};
-    struct ot_jinja_value v;
-    int64_t n = 0;
-    OT_TRY(ot_jinja_bind(heap, call, "count()", parameters, 1, &v));
-    OT_TRY(ot_jinja_step(heap, self->as.list->n));
-    for (size_t i = 0; i < self->as.list->n; i++)
-        n += ot_jinja_equal(heap, &self->as.list->items[i], &v);
-    *out = ot_jinja_int(n);
-    return 0;
-}
-
-METHOD(list_index) {
-    static const char *const parameters[] = {"value", NULL};
-    struct ot_jinja_value v;
-    OT_TRY(ot_jinja_bind(heap, call, "index()", parameters, 1, &v));
-    OT_TRY(ot_jinja_step(heap, self->as.list->n));
-    for (size_t i = 0; i < self->as.list->n; i++)
-        if (ot_jinja_equal(heap, &self->as.list->items[i], &v)) {
-            *out = ot_jinja_int((int64_t)i);
-            return 0;
-        }
-    return ot_jinja_fail(heap, "index() does not find the item");
-}
-
 static const struct ot_jinja_method_row list_methods[] = {
-    {"append", ot_jinja_changes},  {"clear", ot_jinja_changes},  {"copy", copy},
-    {"count", list_count},         {"extend", ot_jinja_changes}, {"index", list_index},
-    {"insert", ot_jinja_changes},  {"pop", ot_jinja_changes},    {"remove", ot_jinja_changes},
-    {"reverse", ot_jinja_changes}, {"sort", ot_jinja_changes},   {NULL, NULL},
+    {"append", ot_jinja_changes},
+    {"clear", ot_jinja_changes},
+    {"copy", NULL},
+    {"count", NULL},
+    {"extend", ot_jinja_changes},
+    {"index", NULL},
+    {"insert", ot_jinja_changes},
+    {"pop", ot_jinja_changes},
+    {"remove", ot_jinja_changes},
+    {"reverse", ot_jinja_changes},
+    {"sort", ot_jinja_changes},
+    {NULL, NULL},
 };
-static const struct ot_jinja_method_row tuple_methods[] = {
-    {"count", list_count}, {"index", list_index}, {NULL, NULL}};
+static const struct ot_jinja_method_row tuple_methods[] = {{"count", NULL}, {"index", NULL}, {NULL, NULL}};
 
-/* ---- cycler ---- */
+/* ---- str: case ---- */
 
-METHOD(cycler_next) {
-    struct ot_jinja_cycler *cycler = self->as.cycler;
-    OT_TRY(need_none(heap, call));
-    *out = cycler->items->items[cycler->at];
-    cycler->at = (cycler->at + 1) % cycler->items->n;
+static int change_case(struct ot_jinja_heap *heap, SELF, const struct ot_jinja_call *call,
+                       enum ot_jinja_case to, struct ot_jinja_value *out) {
+    struct ot_string_builder b = {0};
+    OT_TRY(need_none(heap, call, "a method that changes case"));
+    OT_TRY(ot_jinja_step(heap, self->as.string->bytes >> 4));
+    ot_jinja_change_case(self->as.string->text, self->as.string->bytes, to, &b);
+    return ot_jinja_take(heap, &b, out);
+}
+
+METHOD(lower) {
+    return change_case(heap, self, call, OT_JINJA_LOWER, out);
+}
+
+METHOD(upper) {
+    return change_case(heap, self, call, OT_JINJA_UPPER, out);
+}
+
+METHOD(title) {
+    return change_case(heap, self, call, OT_JINJA_TITLE, out);
+}
+
+METHOD(capitalize) {
+    return change_case(heap, self, call, OT_JINJA_CAPITAL, out);
+}
+
+/* ---- str: strip, replace ---- */
+
+static bool is_one_of(const char *text, size_t n, const struct ot_jinja_string *chars) {
+    for (size_t i = 0, length; i < chars->bytes; i += length) {
+        ot_utf8_decode(chars->text + i, &length);
+        if (length == n && memcmp(chars->text + i, text, n) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Length of the character to strip at the front of text[0..n), or at its end. */
+static size_t strips(const char *text, size_t n, const struct ot_jinja_string *chars, bool front) {
+    size_t length;
+    if (!chars)
+        return front ? ot_jinja_space_at(text, n) : ot_jinja_space_before(text, n);
+    if (front)
+        ot_utf8_decode(text, &length);
+    else
+        ot_utf8_decode_before(text, n, &length);
+    return is_one_of(front ? text : text + n - length, length, chars) ? length : 0;
+}
+
+int ot_jinja_strip(struct ot_jinja_heap *heap, const struct ot_jinja_string *text,
+                   const struct ot_jinja_string *chars, enum ot_jinja_strip sides,
+                   struct ot_jinja_value *out) {
+    const char *begin = text->text;
+    size_t n = text->bytes, length;
+    OT_TRY(ot_jinja_step(heap, chars ? n * chars->bytes >> 8 : 0));
+    while ((sides & OT_JINJA_STRIP_LEFT) && n > 0 && (length = strips(begin, n, chars, true)) > 0) {
+        begin += length;
+        n -= length;
+    }
+    while ((sides & OT_JINJA_STRIP_RIGHT) && n > 0 && (length = strips(begin, n, chars, false)) > 0)
+        n -= length;
+    return ot_jinja_string(heap, begin, n, false, out);
+}
+
+static int strip_sides(struct ot_jinja_heap *heap, SELF, const struct ot_jinja_call *call,
+                       enum ot_jinja_strip sides, struct ot_jinja_value *out) {
+    static const char *const parameters[] = {"chars", NULL};
+    struct ot_jinja_value chars;
+    const struct ot_jinja_string *set = NULL;
+    OT_TRY(ot_jinja_bind(heap, call, "strip()", parameters, 0, &chars));
+    if (chars.kind != OT_JINJA_NONE)
+        OT_TRY(ot_jinja_take_text(heap, &chars, "the argument of strip()", &set));
+    return ot_jinja_strip(heap, self->as.string, set, sides, out);
+}
+
+METHOD(strip) {
+    return strip_sides(heap, self, call, OT_JINJA_STRIP_BOTH, out);
+}
+
+METHOD(lstrip) {
+    return strip_sides(heap, self, call, OT_JINJA_STRIP_LEFT, out);
+}
+
+METHOD(rstrip) {
+    return strip_sides(heap, self, call, OT_JINJA_STRIP_RIGHT, out);
+}
+
+int ot_jinja_replace(struct ot_jinja_heap *heap, const struct ot_jinja_string *text,
+                     const struct ot_jinja_string *from, const struct ot_jinja_string *to, int64_t most,
+                     struct ot_jinja_value *out) {
+    struct ot_string_builder b = {0};
+    size_t at = 0;
+    for (int64_t n = 0; most < 0 || n < most; n++) {
+        size_t found = ot_jinja_search(text, from, at);
+        if (from->bytes == 0 && n > 0 && at < text->bytes) { /* before each character, and at the end */
+            size_t length;
+            ot_utf8_decode(text->text + at, &length);
+            ot_string_append(&b, text->text + at, length);
+            at += length;
+        } else if (found == SIZE_MAX || (from->bytes == 0 && n > 0)) {
+            break;
+        } else {
+            ot_string_append(&b, text->text + at, found - at);
+        }
+        ot_string_append(&b, to->text, to->bytes);
+        at = from->bytes > 0 ? found + from->bytes : at;
+        if (b.bytes > OT_JINJA_MOST_OUTPUT || ot_jinja_step(heap, 1 + (to->bytes >> 6)) < 0) {
+            free(b.text);
+            return ot_jinja_fail(heap, "a replacement makes a text too long");
+        }
+    }
+    ot_string_append(&b, text->text + at, text->bytes - at);
+    return ot_jinja_take(heap, &b, out);
+}
+
+METHOD(replace) {
+    static const char *const parameters[] = {"old", "new", "count", NULL};
+    struct ot_jinja_value v[3];
+    const struct ot_jinja_string *from = NULL, *to = NULL;
+    int64_t most = -1;
+    OT_TRY(ot_jinja_bind(heap, call, "replace()", parameters, 2, v));
+    OT_TRY(ot_jinja_take_text(heap, &v[0], "the first argument of replace()", &from));
+    OT_TRY(ot_jinja_take_text(heap, &v[1], "the second argument of replace()", &to));
+    OT_TRY(ot_jinja_take_int(heap, &v[2], "the count of replace()", &most));
+    return ot_jinja_replace(heap, self->as.string, from, to, most, out);
+}
+
+/* ---- str: prefixes and suffixes ---- */
+
+static bool has_affix(const struct ot_jinja_string *s, const struct ot_jinja_string *affix, bool end) {
+    return affix->bytes <= s->bytes &&
+           memcmp(end ? s->text + s->bytes - affix->bytes : s->text, affix->text, affix->bytes) == 0;
+}
+
+static int test_affix(struct ot_jinja_heap *heap, SELF, const struct ot_jinja_call *call, bool end,
+                      struct ot_jinja_value *out) {
+    static const char *const parameters[] = {"affix", NULL};
+    struct ot_jinja_value v;
+    const struct ot_jinja_string *affix = NULL;
+    if (call->n > 1)
+        return ot_jinja_unsupported(heap, "startswith() or endswith() with a start");
+    OT_TRY(ot_jinja_bind(heap, call, end ? "endswith()" : "startswith()", parameters, 1, &v));
+    *out = ot_jinja_bool(false);
+    const struct ot_jinja_value *items = v.kind == OT_JINJA_TUPLE ? v.as.list->items : &v;
+    size_t n = v.kind == OT_JINJA_TUPLE ? v.as.list->n : 1;
+    for (size_t i = 0; i < n && !out->as.flag; i++) {
+        OT_TRY(ot_jinja_take_text(heap, &items[i], "the argument of startswith() and endswith()", &affix));
+        out->as.flag = has_affix(self->as.string, affix, end);
+    }
     return 0;
 }
 
-METHOD(cycler_reset) {
-    OT_TRY(need_none(heap, call));
-    self->as.cycler->at = 0;
-    *out = ot_jinja_none();
+METHOD(startswith) {
+    return test_affix(heap, self, call, false, out);
+}
+
+METHOD(endswith) {
+    return test_affix(heap, self, call, true, out);
+}
+
+static int remove_affix(struct ot_jinja_heap *heap, SELF, const struct ot_jinja_call *call, bool end,
+                        struct ot_jinja_value *out) {
+    static const char *const parameters[] = {"affix", NULL};
+    struct ot_jinja_value v;
+    const struct ot_jinja_string *affix = NULL, *s = self->as.string;
+    OT_TRY(ot_jinja_bind(heap, call, "a method that removes a prefix or suffix", parameters, 1, &v));
+    OT_TRY(ot_jinja_take_text(heap, &v, "a prefix or suffix", &affix));
+    *out = *self;
+    if (!has_affix(s, affix, end))
+        return 0;
+    return ot_jinja_string(heap, end ? s->text : s->text + affix->bytes, s->bytes - affix->bytes, false, out);
+}
+
+METHOD(removeprefix) {
+    return remove_affix(heap, self, call, false, out);
+}
+
+METHOD(removesuffix) {
+    return remove_affix(heap, self, call, true, out);
+}
+
+/* ---- str: find, join ---- */
+
+METHOD(find) {
+    static const char *const parameters[] = {"sub", NULL};
+    struct ot_jinja_value v;
+    const struct ot_jinja_string *part = NULL, *s = self->as.string;
+    if (call->n > 1)
+        return ot_jinja_unsupported(heap, "find() with a start");
+    OT_TRY(ot_jinja_bind(heap, call, "find()", parameters, 1, &v));
+    OT_TRY(ot_jinja_take_text(heap, &v, "the text to search for", &part));
+    OT_TRY(ot_jinja_step(heap, s->bytes >> 4));
+    size_t at = ot_jinja_search(s, part, 0);
+    *out = ot_jinja_int(at == SIZE_MAX ? -1 : (int64_t)ot_jinja_count_chars(s->text, at));
     return 0;
 }
 
-static const struct ot_jinja_method_row cycler_methods[] = {
-    {"next", cycler_next}, {"reset", cycler_reset}, {NULL, NULL}};
+METHOD(join) {
+    static const char *const parameters[] = {"iterable", NULL};
+    struct ot_jinja_value items, item;
+    struct ot_jinja_reader reader;
+    struct ot_string_builder b = {0};
+    const struct ot_jinja_string *part = NULL;
+    int rc, n = 0;
+    OT_TRY(ot_jinja_bind(heap, call, "join()", parameters, 1, &items));
+    OT_TRY(ot_jinja_read_begin(heap, &items, &reader));
+    while ((rc = ot_jinja_read(heap, &reader, &item)) > 0) {
+        OT_TRY_GOTO(ot_jinja_take_text(heap, &item, "each item of join()", &part), rc, out);
+        if (n++ > 0)
+            ot_string_append(&b, self->as.string->text, self->as.string->bytes);
+        ot_string_append(&b, part->text, part->bytes);
+        if (b.bytes > OT_JINJA_MOST_OUTPUT) {
+            rc = ot_jinja_fail(heap, "the text is longer than %d MiB", OT_JINJA_MOST_OUTPUT >> 20);
+            goto out;
+        }
+    }
+    if (rc == 0)
+        return ot_jinja_take(heap, &b, out);
+out:
+    free(b.text);
+    return rc;
+}
+
+static const struct ot_jinja_method_row string_methods[] = {
+    {"capitalize", capitalize},
+    {"casefold", NULL},
+    {"center", NULL},
+    {"count", NULL},
+    {"encode", NULL},
+    {"endswith", endswith},
+    {"expandtabs", NULL},
+    {"find", find},
+    {"format", ot_jinja_format},
+    {"format_map", NULL},
+    {"index", NULL},
+    {"isalnum", NULL},
+    {"isalpha", NULL},
+    {"isascii", NULL},
+    {"isdecimal", NULL},
+    {"isdigit", NULL},
+    {"isidentifier", NULL},
+    {"islower", NULL},
+    {"isnumeric", NULL},
+    {"isprintable", NULL},
+    {"isspace", NULL},
+    {"istitle", NULL},
+    {"isupper", NULL},
+    {"join", join},
+    {"ljust", NULL},
+    {"lower", lower},
+    {"lstrip", lstrip},
+    {"maketrans", NULL},
+    {"partition", NULL},
+    {"removeprefix", removeprefix},
+    {"removesuffix", removesuffix},
+    {"replace", replace},
+    {"rfind", NULL},
+    {"rindex", NULL},
+    {"rjust", NULL},
+    {"rpartition", NULL},
+    {"rsplit", ot_jinja_rsplit},
+    {"rstrip", rstrip},
+    {"split", ot_jinja_split},
+    {"splitlines", ot_jinja_splitlines},
+    {"startswith", startswith},
+    {"strip", strip},
+    {"swapcase", NULL},
+    {"title", title},
+    {"translate", NULL},
+    {"upper", upper},
+    {"zfill", NULL},
+    {NULL, NULL},
+};
 
 const struct ot_jinja_method_row *ot_jinja_methods(enum ot_jinja_kind kind) {
     switch (kind) {
     case OT_JINJA_STRING:
-        return ot_jinja_string_methods;
+        return string_methods;
     case OT_JINJA_DICT:
         return dict_methods;
     case OT_JINJA_LIST:
@@ -157,8 +394,6 @@ const struct ot_jinja_method_row *ot_jinja_methods(enum ot_jinja_kind kind) {
     case OT_JINJA_TUPLE:
     case OT_JINJA_RANGE:
         return tuple_methods;
-    case OT_JINJA_CYCLER:
-        return cycler_methods;
     default:
         return NULL;
     }

@@ -2,6 +2,7 @@
 #ifndef OT_JINJA_METHODS_H
 #define OT_JINJA_METHODS_H
 
+#include "src/base/text.h"
 #include "src/jinja/call.h"
 
 /* The methods of a kind, up to a row without a name; NULL: none. */
@@ -9,9 +10,8 @@ const struct ot_jinja_method_row *ot_jinja_methods(enum ot_jinja_kind kind);
 /* The function of methods that would change their object: jinja2's immutable sandbox makes them undefined. */
 int ot_jinja_changes(struct ot_jinja_heap *heap, const struct ot_jinja_value *object,
                      const struct ot_jinja_call *call, struct ot_jinja_value *out);
-extern const struct ot_jinja_method_row ot_jinja_string_methods[];
 
-/* ---- functions that filters share with the methods of strings ---- */
+/* ---- strings: filters and methods share these ---- */
 
 enum ot_jinja_strip { OT_JINJA_STRIP_LEFT = 1, OT_JINJA_STRIP_RIGHT = 2, OT_JINJA_STRIP_BOTH = 3 };
 /* chars: the characters to strip; NULL: white space. */
@@ -25,11 +25,27 @@ int ot_jinja_replace(struct ot_jinja_heap *heap, const struct ot_jinja_string *t
 /* The lines of a text as str.splitlines() gives them. */
 int ot_jinja_split_lines(struct ot_jinja_heap *heap, const struct ot_jinja_string *text, bool keep_ends,
                          struct ot_jinja_list **out);
-/* Pads with `fill` to `width` characters. left, right: the sides that are padded. */
-int ot_jinja_pad(struct ot_jinja_heap *heap, const struct ot_jinja_string *text, int64_t width, char fill,
-                 bool left, bool right, struct ot_jinja_value *out);
-/* "{} {name}".format(..) (format_braces.c). */
-int ot_jinja_format_braces(struct ot_jinja_heap *heap, const struct ot_jinja_value *object,
-                           const struct ot_jinja_call *call, struct ot_jinja_value *out);
+
+/* ---- white space and case, as Python's str knows them; texts are valid UTF-8 (unicode.c) ---- */
+
+/* Length of the white space character at the front of text[0..n); 0: none. n > 0. */
+size_t ot_jinja_space_at(const char *text, size_t n);
+/* The same at the end of text[0..n). */
+size_t ot_jinja_space_before(const char *text, size_t n);
+
+enum ot_jinja_case { OT_JINJA_LOWER, OT_JINJA_UPPER, OT_JINJA_TITLE, OT_JINJA_CAPITAL };
+/* Appends the text in another case. */
+void ot_jinja_change_case(const char *text, size_t n, enum ot_jinja_case to, struct ot_string_builder *out);
+
+/* ---- methods of str in string_parts.c ---- */
+
+int ot_jinja_split(struct ot_jinja_heap *heap, const struct ot_jinja_value *object,
+                   const struct ot_jinja_call *call, struct ot_jinja_value *out);
+int ot_jinja_rsplit(struct ot_jinja_heap *heap, const struct ot_jinja_value *object,
+                    const struct ot_jinja_call *call, struct ot_jinja_value *out);
+int ot_jinja_splitlines(struct ot_jinja_heap *heap, const struct ot_jinja_value *object,
+                        const struct ot_jinja_call *call, struct ot_jinja_value *out);
+int ot_jinja_format(struct ot_jinja_heap *heap, const struct ot_jinja_value *object,
+                    const struct ot_jinja_call *call, struct ot_jinja_value *out);
 
 #endif

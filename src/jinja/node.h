@@ -38,22 +38,28 @@ enum ot_jinja_node_kind {
     OT_JINJA_S_SET,       /* a = b */
     OT_JINJA_S_SET_BLOCK, /* a, body; b: N_FILTER, or NULL */
     OT_JINJA_S_MACRO,     /* name, list: parameters (N_KEYWORD; a NULL: no default), body */
-    OT_JINJA_S_CALL,      /* a: N_CALL; list: parameters; body */
     OT_JINJA_S_FILTER,    /* a: N_FILTER; body */
     OT_JINJA_S_GENERATION,
-    OT_JINJA_S_WITH, /* list: N_KEYWORD; body */
     OT_JINJA_S_BREAK,
     OT_JINJA_S_CONTINUE
 };
 
-/* Operators of comparisons that the lexer lacks. */
-enum { OT_JINJA_OP_IN = 300, OT_JINJA_OP_NOT_IN };
+/* Operators of one character are that character. */
+enum {
+    OT_JINJA_OP_POWER = 256,
+    OT_JINJA_OP_FLOOR,
+    OT_JINJA_OP_EQ,
+    OT_JINJA_OP_NE,
+    OT_JINJA_OP_LE,
+    OT_JINJA_OP_GE,
+    OT_JINJA_OP_IN, /* this and the next: words, which are no operators for the lexer */
+    OT_JINJA_OP_NOT_IN
+};
 
 struct ot_jinja_node {
     enum ot_jinja_node_kind kind;
     int op, line;
     bool has_else;
-    bool uses_caller, uses_varargs, uses_kwargs; /* macros, and bodies of call blocks */
     struct ot_jinja_value value;
     const struct ot_jinja_string *name; /* one string for each name of a template, so pointers compare */
     struct ot_jinja_node *a, *b, *c;

@@ -7,7 +7,6 @@
 #include "src/base/error.h"
 #include "src/base/minmax.h"
 #include "src/jinja/jinja.h"
-#include "src/jinja/lexer.h"
 #include "src/jinja/node.h"
 #include "src/jinja/print.h"
 
@@ -43,24 +42,6 @@ static int64_t floor_div(int64_t a, int64_t b) {
     return a % b != 0 && (a < 0) != (b < 0) ? q - 1 : q;
 }
 
-static int power(struct ot_jinja_heap *heap, int64_t base, int64_t exponent, struct ot_jinja_value *out) {
-    int64_t result = 1;
-    if (exponent < 0) {
-        if (base == 0)
-            return ot_jinja_fail(heap, "0 cannot be raised to a negative power");
-        *out = ot_jinja_real(pow((double)base, (double)exponent));
-        return 0;
-    }
-    for (; exponent > 0; exponent >>= 1) {
-        if ((exponent & 1) && __builtin_mul_overflow(result, base, &result))
-            return too_large(heap);
-        if (exponent > 1 && __builtin_mul_overflow(base, base, &base))
-            return too_large(heap);
-    }
-    *out = ot_jinja_int(result);
-    return 0;
-}
-
 static int operate_ints(struct ot_jinja_heap *heap, int op, int64_t a, int64_t b,
                         struct ot_jinja_value *out) {
     int64_t result = 0;
@@ -88,7 +69,7 @@ static int operate_ints(struct ot_jinja_heap *heap, int op, int64_t a, int64_t b
         *out = ot_jinja_real((double)a / (double)b);
         return 0;
     default:
-        return power(heap, a, b, out);
+        return ot_jinja_unsupported(heap, "the operator **");
     }
     if (over)
         return too_large(heap);
@@ -108,10 +89,6 @@ static int operate_reals(struct ot_jinja_heap *heap, int op, double a, double b,
     double result;
     if ((op == '/' || op == '%' || op == OT_JINJA_OP_FLOOR) && b == 0)
         return ot_jinja_fail(heap, "division by zero");
-    if (op == OT_JINJA_OP_POWER && a == 0 && b < 0)
-        return ot_jinja_fail(heap, "0 cannot be raised to a negative power");
-    if (op == OT_JINJA_OP_POWER && a < 0 && b != floor(b))
-        return ot_jinja_unsupported(heap, "complex numbers");
     switch (op) {
     case '+':
         result = a + b;
@@ -132,9 +109,7 @@ static int operate_reals(struct ot_jinja_heap *heap, int op, double a, double b,
         result = round((a - real_mod(a, b)) / b);
         break;
     default:
-        result = pow(a, b);
-        if (isinf(result) && isfinite(a) && isfinite(b))
-            return ot_jinja_fail(heap, "a number is too large");
+        return ot_jinja_unsupported(heap, "the operator **");
     }
     *out = ot_jinja_real(result);
     return 0;
@@ -202,26 +177,11 @@ static int add_lists(struct ot_jinja_heap *heap, const struct ot_jinja_value *a,
     return 0;
 }
 
-static int repeat_list(struct ot_jinja_heap *heap, const struct ot_jinja_value *v, size_t times,
-                       struct ot_jinja_value *out) {
-    struct ot_jinja_list *list;
-    size_t n = v->as.list->n, total;
-    if (__builtin_mul_overflow(n, times, &total))
-        total = SIZE_MAX;
-    OT_TRY(ot_jinja_new_list(heap, total, &list));
-    OT_TRY(ot_jinja_step(heap, total / 8));
-    for (size_t i = 0; i < total; i++)
-        list->items[i] = v->as.list->items[i % n];
-    list->n = total;
-    *out = ot_jinja_of_list(v->kind, list);
-    return 0;
-}
-
 static int repeat(struct ot_jinja_heap *heap, const struct ot_jinja_value *v, int64_t times,
                   struct ot_jinja_value *out) {
     size_t count = times < 0 ? 0 : (size_t)times, total;
     if (v->kind != OT_JINJA_STRING)
-        return repeat_list(heap, v, count, out);
+        return ot_jinja_unsupported(heap, "the operator * of %s", ot_jinja_kind_name(v));
     size_t n = v->as.string->bytes;
     if (__builtin_mul_overflow(n, count, &total) || total > OT_JINJA_MOST_OUTPUT)
         return ot_jinja_fail(heap, "the text is longer than %d MiB", OT_JINJA_MOST_OUTPUT >> 20);
@@ -253,7 +213,7 @@ int ot_jinja_operate(struct ot_jinja_heap *heap, int op, const struct ot_jinja_v
     if (op == '*' && ot_jinja_is_int(a) && is_repeatable(b))
         return repeat(heap, b, ot_jinja_to_int(a), out);
     if (op == '%' && a->kind == OT_JINJA_STRING)
-        return ot_jinja_percent(heap, a->as.string, b, out);
+        return ot_jinja_unsupported(heap, "the operator %% of a string");
     return does_not_fit(heap, op, a, b);
 }
 

@@ -78,23 +78,13 @@ static bool is_constant(const struct ot_jinja_token *t, struct ot_jinja_value *v
     return false;
 }
 
-static void note_name(struct ot_jinja_parser *p, const struct ot_jinja_string *name) {
-    static const char *const words[] = {"caller", "varargs", "kwargs"};
-    bool *const flags[] = {&p->uses_caller, &p->uses_varargs, &p->uses_kwargs};
-    for (int i = 0; i < 3; i++)
-        if (name->bytes == strlen(words[i]) && memcmp(name->text, words[i], name->bytes) == 0)
-            *flags[i] = true;
-}
-
 static int parse_name(struct ot_jinja_parser *p, struct ot_jinja_node *node) {
     if (is_constant(p->token, &node->value)) {
         ot_jinja_advance(p);
         return 0;
     }
     node->kind = OT_JINJA_N_NAME;
-    OT_TRY(ot_jinja_need_name(p, &node->name));
-    note_name(p, node->name);
-    return 0;
+    return ot_jinja_need_name(p, &node->name);
 }
 
 static int parse_primary(struct ot_jinja_parser *p, struct ot_jinja_node **out) {

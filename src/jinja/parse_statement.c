@@ -1,9 +1,91 @@
+/* What all parts of the parser share, and the statements. */
 #include <stdio.h>
 #include <string.h>
 
 #include "src/base/error.h"
 #include "src/base/minmax.h"
 #include "src/jinja/parser.h"
+
+/* One level is about ten functions deep: the stack of a worker thread must hold them. */
+enum { MOST_DEPTH = 60, MOST_NAMES = 4096 };
+
+int ot_jinja_enter(struct ot_jinja_parser *p) {
+    if (p->depth == MOST_DEPTH)
+        return ot_jinja_fail(p->heap, "the template is nested more than %d deep", MOST_DEPTH);
+    p->depth++;
+    return 0;
+}
+
+int ot_jinja_new_node(struct ot_jinja_parser *p, enum ot_jinja_node_kind kind, struct ot_jinja_node **out) {
+    struct ot_jinja_node *node = ot_jinja_alloc(p->heap, 1, sizeof *node);
+    if (!node)
+        return p->heap->error;
+    node->kind = kind;
+    node->line = p->token->line;
+    *out = node;
+    return 0;
+}
+
+int ot_jinja_intern(struct ot_jinja_parser *p, const char *text, size_t bytes,
+                    const struct ot_jinja_string **out) {
+    struct ot_jinja_value value;
+    struct ot_jinja_names *names = &p->names;
+    for (size_t i = 0; i < names->n; i++)
+        if (names->items[i]->bytes == bytes && memcmp(names->items[i]->text, text, bytes) == 0) {
+            *out = names->items[i];
+            return 0;
+        }
+    if (names->n == MOST_NAMES)
+        return ot_jinja_fail(p->heap, "the template has more than %d names", MOST_NAMES);
+    if (!names->items && !(names->items = ot_jinja_alloc(p->heap, MOST_NAMES, sizeof(void *))))
+        return p->heap->error;
+    OT_TRY(ot_jinja_string(p->heap, text, bytes, true, &value));
+    *out = names->items[names->n++] = value.as.string;
+    return 0;
+}
+
+int ot_jinja_unexpected(struct ot_jinja_parser *p, const char *wanted) {
+    const struct ot_jinja_token *t = p->token;
+    if (t->kind == OT_JINJA_T_END)
+        return ot_jinja_fail(p->heap, "the template ends where %s is expected", wanted);
+    if (t->kind == OT_JINJA_T_PRINT_END || t->kind == OT_JINJA_T_BLOCK_END)
+        return ot_jinja_fail(p->heap, "the tag ends where %s is expected", wanted);
+    return ot_jinja_fail(p->heap, "'%.*s' where %s is expected", (int)ot_min(t->bytes, 40), t->text, wanted);
+}
+
+bool ot_jinja_at_name(const struct ot_jinja_parser *p, const char *name) {
+    return p->token->kind == OT_JINJA_T_NAME && p->token->bytes == strlen(name) &&
+           memcmp(p->token->text, name, p->token->bytes) == 0;
+}
+
+bool ot_jinja_skip_op(struct ot_jinja_parser *p, int op) {
+    if (!ot_jinja_at_op(p, op))
+        return false;
+    ot_jinja_advance(p);
+    return true;
+}
+
+bool ot_jinja_skip_name(struct ot_jinja_parser *p, const char *name) {
+    if (!ot_jinja_at_name(p, name))
+        return false;
+    ot_jinja_advance(p);
+    return true;
+}
+
+int ot_jinja_need_op(struct ot_jinja_parser *p, int op) {
+    char wanted[4] = {'\'', (char)op, '\'', '\0'};
+    return ot_jinja_skip_op(p, op) ? 0 : ot_jinja_unexpected(p, wanted);
+}
+
+int ot_jinja_need_name(struct ot_jinja_parser *p, const struct ot_jinja_string **out) {
+    if (p->token->kind != OT_JINJA_T_NAME)
+        return ot_jinja_unexpected(p, "a name");
+    OT_TRY(ot_jinja_intern(p, p->token->text, p->token->bytes, out));
+    ot_jinja_advance(p);
+    return 0;
+}
+
+/* ---- statements ---- */
 
 enum { MOST_ENDS = 4 };
 
@@ -106,34 +188,10 @@ static int parse_parameters(struct ot_jinja_parser *p, struct ot_jinja_node **li
     return ot_jinja_need_op(p, ')');
 }
 
-/* The body of a macro or of a call block, and which special names it uses. Those around it use them too. */
-static int parse_macro_body(struct ot_jinja_parser *p, const char *end, struct ot_jinja_node *node) {
-    bool caller = p->uses_caller, varargs = p->uses_varargs, kwargs = p->uses_kwargs;
-    p->uses_caller = p->uses_varargs = p->uses_kwargs = false;
-    OT_TRY(parse_own_block(p, end, &node->body));
-    node->uses_caller = p->uses_caller;
-    node->uses_varargs = p->uses_varargs;
-    node->uses_kwargs = p->uses_kwargs;
-    p->uses_caller |= caller;
-    p->uses_varargs |= varargs;
-    p->uses_kwargs |= kwargs;
-    return 0;
-}
-
 static int parse_macro(struct ot_jinja_parser *p, struct ot_jinja_node *node) {
     OT_TRY(ot_jinja_need_name(p, &node->name));
     OT_TRY(parse_parameters(p, &node->list));
-    return parse_macro_body(p, "endmacro", node);
-}
-
-static int parse_call_block(struct ot_jinja_parser *p, struct ot_jinja_node *node) {
-    OT_TRY(ot_jinja_intern(p, "caller", strlen("caller"), &node->name));
-    if (ot_jinja_at_op(p, '('))
-        OT_TRY(parse_parameters(p, &node->list));
-    OT_TRY(ot_jinja_parse_expression(p, &node->a));
-    if (node->a->kind != OT_JINJA_N_CALL)
-        return ot_jinja_fail(p->heap, "{%% call %%} needs a call, such as name()");
-    return parse_macro_body(p, "endcall", node);
+    return parse_own_block(p, "endmacro", &node->body);
 }
 
 static int parse_filter_block(struct ot_jinja_parser *p, struct ot_jinja_node *node) {
@@ -144,21 +202,6 @@ static int parse_filter_block(struct ot_jinja_parser *p, struct ot_jinja_node *n
 static int parse_generation(struct ot_jinja_parser *p, struct ot_jinja_node *node) {
     p->generation = true;
     return parse_own_block(p, "endgeneration", &node->body);
-}
-
-static int parse_with(struct ot_jinja_parser *p, struct ot_jinja_node *node) {
-    struct ot_jinja_node **tail = &node->list, *item;
-    while (p->token->kind != OT_JINJA_T_BLOCK_END) {
-        if (node->list)
-            OT_TRY(ot_jinja_need_op(p, ','));
-        OT_TRY(ot_jinja_new_node(p, OT_JINJA_N_KEYWORD, &item));
-        OT_TRY(ot_jinja_need_name(p, &item->name));
-        OT_TRY(ot_jinja_need_op(p, '='));
-        OT_TRY(ot_jinja_parse_expression(p, &item->a));
-        *tail = item;
-        tail = &item->next;
-    }
-    return parse_block(p, "endwith", &node->body);
 }
 
 static int parse_jump(struct ot_jinja_parser *p, struct ot_jinja_node *node) {
@@ -177,24 +220,22 @@ static const struct {
     {"for", OT_JINJA_S_FOR, parse_for},
     {"set", OT_JINJA_S_SET, parse_set},
     {"macro", OT_JINJA_S_MACRO, parse_macro},
-    {"call", OT_JINJA_S_CALL, parse_call_block},
     {"filter", OT_JINJA_S_FILTER, parse_filter_block},
     {"generation", OT_JINJA_S_GENERATION, parse_generation},
-    {"with", OT_JINJA_S_WITH, parse_with},
     {"break", OT_JINJA_S_BREAK, parse_jump},
     {"continue", OT_JINJA_S_CONTINUE, parse_jump},
 };
 
 static int refuse_statement(struct ot_jinja_parser *p) {
-    static const char *const jinja[] = {"include", "import", "from", "extends", "block", "autoescape", "do"};
+    static const char *const jinja[] = {"include", "import", "from",       "extends", "block",
+                                        "call",    "with",   "autoescape", "do"};
     const struct ot_jinja_token *t = p->token;
     for (size_t i = 0; i < sizeof jinja / sizeof *jinja; i++)
         if (ot_jinja_at_name(p, jinja[i]))
-            return ot_jinja_unsupported(
-                p->heap,
-                "{%% %s %%}; supported: if, for, set, macro, call, filter, with, raw, generation, break, "
-                "continue",
-                jinja[i]);
+            return ot_jinja_fail(p->heap,
+                                 "{%% %s %%} is not supported in chat templates; supported: if for set macro "
+                                 "filter raw generation break continue",
+                                 jinja[i]);
     if (t->kind != OT_JINJA_T_NAME)
         return ot_jinja_unexpected(p, "the name of a tag");
     return ot_jinja_fail(p->heap, "unexpected tag '%.*s'", (int)ot_min(t->bytes, 40), t->text);

@@ -1,9 +1,40 @@
-/* Parses tokens into a tree. parse_expression.c has the expressions, parse_statement.c the statements. */
+/* Divides a template into tokens (lexer.c) and parses them into a tree (parse_*.c). */
 #ifndef OT_JINJA_PARSER_H
 #define OT_JINJA_PARSER_H
 
-#include "src/jinja/lexer.h"
 #include "src/jinja/node.h"
+
+enum ot_jinja_token_kind {
+    OT_JINJA_T_END,
+    OT_JINJA_T_DATA, /* text between tags */
+    OT_JINJA_T_PRINT_BEGIN,
+    OT_JINJA_T_PRINT_END,
+    OT_JINJA_T_BLOCK_BEGIN,
+    OT_JINJA_T_BLOCK_END,
+    OT_JINJA_T_NAME,
+    OT_JINJA_T_STRING, /* value: a string value; for others `text` is as written */
+    OT_JINJA_T_INT,
+    OT_JINJA_T_REAL,
+    OT_JINJA_T_OPERATOR
+};
+
+struct ot_jinja_token {
+    enum ot_jinja_token_kind kind;
+    int op, line;
+    const char *text;
+    size_t bytes;
+    struct ot_jinja_value value; /* STRING, INT, REAL */
+};
+
+struct ot_jinja_tokens {
+    struct ot_jinja_token *items; /* in the heap; the last is END */
+    size_t n, capacity;
+};
+
+/* The rules for white space are jinja2's: trim_blocks and lstrip_blocks, and the signs - and + at the border
+ * of a tag. Line ends become \n first, and one at the end of the text is dropped. heap->name and heap->line
+ * serve errors. Errors: OT_E_INPUT, OT_E_BUDGET. */
+int ot_jinja_lex(struct ot_jinja_heap *heap, const char *text, size_t bytes, struct ot_jinja_tokens *out);
 
 struct ot_jinja_parser {
     struct ot_jinja_heap *heap;
@@ -12,7 +43,6 @@ struct ot_jinja_parser {
     int depth;       /* of nested expressions and statements */
     int loops;       /* loops around the present place, within its macro or block */
     bool generation; /* the template has a generation block */
-    bool uses_caller, uses_varargs, uses_kwargs; /* names seen since the caller cleared these */
 };
 
 /* Parses the whole template. *body: its statements. Errors: OT_E_INPUT, OT_E_BUDGET. */

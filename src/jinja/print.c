@@ -11,7 +11,7 @@
 #include "src/jinja/jinja.h"
 #include "src/tokenizer/text.h"
 
-enum { MOST_NESTED = 100 };
+enum { MOST_NESTED = 100, REAL_BYTES = 40 };
 
 int ot_jinja_take(struct ot_jinja_heap *heap, struct ot_string_builder *b, struct ot_jinja_value *out) {
     int rc = b->failed ? ot_fail(OT_E_BUDGET, "no memory for the text of a template")
@@ -29,11 +29,12 @@ static int check_size(const struct ot_jinja_heap *heap, const struct ot_string_b
 
 /* ---- scalars ---- */
 
-void ot_jinja_print_real(double value, char text[OT_JINJA_REAL_BYTES]) {
+/* repr() of a float: the shortest text that reads back as the same number. */
+static void print_real(double value, char text[REAL_BYTES]) {
     char digits[32];
     int precision = 1;
     if (!isfinite(value)) {
-        snprintf(text, OT_JINJA_REAL_BYTES, "%s", isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
+        snprintf(text, REAL_BYTES, "%s", isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
         return;
     }
     do
@@ -42,12 +43,11 @@ void ot_jinja_print_real(double value, char text[OT_JINJA_REAL_BYTES]) {
     int exponent = atoi(strchr(digits, 'e') + 1);
     if (exponent < -4 || exponent >= 16) {
         int n = (int)(strchr(digits, 'e') - digits);
-        snprintf(text, OT_JINJA_REAL_BYTES, "%.*se%c%02d", n, digits, exponent < 0 ? '-' : '+',
-                 abs(exponent));
+        snprintf(text, REAL_BYTES, "%.*se%c%02d", n, digits, exponent < 0 ? '-' : '+', abs(exponent));
         return;
     }
     int decimals = precision - 1 - exponent;
-    snprintf(text, OT_JINJA_REAL_BYTES, "%.*f", ot_max(decimals, 1), value);
+    snprintf(text, REAL_BYTES, "%.*f", ot_max(decimals, 1), value);
 }
 
 /* True for characters that repr() writes as they are. */
@@ -95,7 +95,7 @@ static void put_repr_string(const struct ot_jinja_string *string, struct ot_stri
 }
 
 static void put_scalar(const struct ot_jinja_value *v, struct ot_string_builder *out) {
-    char real[OT_JINJA_REAL_BYTES];
+    char real[REAL_BYTES];
     if (v->kind == OT_JINJA_NONE)
         ot_string_append_text(out, "None");
     else if (v->kind == OT_JINJA_BOOL)
@@ -103,7 +103,7 @@ static void put_scalar(const struct ot_jinja_value *v, struct ot_string_builder 
     else if (v->kind == OT_JINJA_INT)
         ot_string_append_format(out, "%lld", (long long)v->as.integer);
     else if (v->kind == OT_JINJA_REAL) {
-        ot_jinja_print_real(v->as.real, real);
+        print_real(v->as.real, real);
         ot_string_append_text(out, real);
     }
 }
@@ -165,24 +165,13 @@ static int put_repr(struct ot_jinja_heap *heap, const struct ot_jinja_value *v, 
     case OT_JINJA_TUPLE:
     case OT_JINJA_VIEW:
         return put_repr_list(heap, v, out, depth);
-    case OT_JINJA_RANGE:
-        if (!v->as.list->label)
-            return ot_jinja_unsupported(heap, "a slice of a range is printed");
-        ot_string_append_text(out, v->as.list->label);
-        return 0;
     case OT_JINJA_DICT:
         return put_repr_dict(heap, v->as.dict, out, depth);
-    case OT_JINJA_NAMESPACE:
-        ot_string_append_text(out, "<Namespace ");
-        OT_TRY(put_repr_dict(heap, v->as.dict, out, depth));
-        ot_string_append_text(out, ">");
-        return 0;
     case OT_JINJA_UNDEFINED:
         ot_string_append_text(out, "Undefined");
         return 0;
     default:
-        return ot_jinja_unsupported(heap, "%s is printed; print a value that JSON has",
-                                    ot_jinja_kind_name(v));
+        return ot_jinja_unsupported(heap, "the text of %s", ot_jinja_kind_name(v));
     }
 }
 
@@ -312,7 +301,7 @@ static int sort_pairs(struct ot_jinja_heap *heap, const struct ot_jinja_dict *di
                       struct ot_jinja_pair **out) {
     for (size_t i = 0; i < dict->n; i++)
         if (dict->pairs[i].key.kind != OT_JINJA_STRING)
-            return ot_jinja_unsupported(heap, "sort_keys=true with keys that are not strings");
+            return ot_jinja_unsupported(heap, "sort_keys=true with a key that is no string");
     struct ot_jinja_pair *pairs = ot_jinja_alloc(heap, dict->n, sizeof *pairs);
     if (!pairs)
         return heap->error;

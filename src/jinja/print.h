@@ -10,9 +10,6 @@
 int ot_jinja_print(struct ot_jinja_heap *heap, const struct ot_jinja_value *v, struct ot_string_builder *out);
 int ot_jinja_print_repr(struct ot_jinja_heap *heap, const struct ot_jinja_value *v,
                         struct ot_string_builder *out);
-/* repr() of a float: the shortest text that reads back as the same number. */
-enum { OT_JINJA_REAL_BYTES = 40 };
-void ot_jinja_print_real(double value, char text[OT_JINJA_REAL_BYTES]);
 
 struct ot_jinja_dump {  /* the arguments of json.dumps */
     const char *indent; /* for each level; NULL: one line */

@@ -5,7 +5,6 @@
 #include "src/base/grow.h"
 #include "src/jinja/evaluate.h"
 #include "src/jinja/jinja.h"
-#include "src/jinja/loop.h"
 #include "src/jinja/operate.h"
 #include "src/jinja/print.h"
 
@@ -157,52 +156,25 @@ static int execute_macro(struct ot_jinja_run *run, struct ot_jinja_scope *scope,
     return 0;
 }
 
-static int execute_call(struct ot_jinja_run *run, struct ot_jinja_scope *scope,
-                        const struct ot_jinja_node *node) {
-    struct ot_jinja_value caller, callee, text;
-    struct ot_jinja_call call;
-    OT_TRY(execute_macro(run, scope, node, &caller));
-    OT_TRY(ot_jinja_evaluate(run, scope, node->a->a, &callee));
-    OT_TRY(ot_jinja_evaluate_call(run, scope, node->a, NULL, &caller, &call));
-    OT_TRY(ot_jinja_call_value(run, &callee, &call, &text));
-    return put(run, &text);
-}
-
-/* The arguments that no parameter takes: varargs and kwargs, if the macro uses them. */
-static int bind_rest(struct ot_jinja_run *run, const struct ot_jinja_macro *macro,
-                     const struct ot_jinja_call *call, size_t n_parameters, const bool *used,
-                     struct ot_jinja_scope *scope) {
-    struct ot_jinja_heap *heap = &run->heap;
-    const struct ot_jinja_node *node = macro->node;
-    struct ot_jinja_list *rest;
-    struct ot_jinja_dict *named;
-    struct ot_jinja_value key = {.kind = OT_JINJA_STRING}, value;
-    if (call->n > n_parameters && !node->uses_varargs)
-        return ot_jinja_fail(heap, "the macro %.*s takes at most %zu arguments", (int)node->name->bytes,
-                             node->name->text, n_parameters);
-    OT_TRY(ot_jinja_new_list(heap, 0, &rest));
-    OT_TRY(ot_jinja_new_dict(heap, &named));
-    for (size_t i = n_parameters; i < call->n; i++)
-        OT_TRY(ot_jinja_add(heap, rest, call->args[i]));
+/* Refuses arguments that no parameter takes. */
+static int check_rest(struct ot_jinja_run *run, const struct ot_jinja_node *macro,
+                      const struct ot_jinja_call *call, size_t n_parameters, const bool *used) {
+    const struct ot_jinja_string *name = macro->name;
+    if (call->n > n_parameters)
+        return ot_jinja_fail(&run->heap, "the macro %.*s takes at most %zu arguments", (int)name->bytes,
+                             name->text, n_parameters);
     for (size_t i = 0; i < call->n_named; i++) {
-        key = call->names[i];
-        if (used[i])
-            continue;
-        if (!node->uses_kwargs)
-            return ot_jinja_fail(heap, "the macro %.*s takes no argument '%.*s'", (int)node->name->bytes,
-                                 node->name->text, (int)key.as.string->bytes, key.as.string->text);
-        OT_TRY(ot_jinja_put(heap, named, key, call->named[i]));
+        const struct ot_jinja_string *key = call->names[i].as.string;
+        if (!used[i])
+            return ot_jinja_fail(&run->heap, "the macro %.*s takes no argument '%.*s'", (int)name->bytes,
+                                 name->text, (int)key->bytes, key->text);
     }
-    value = ot_jinja_of_list(OT_JINJA_TUPLE, rest);
-    if (node->uses_varargs)
-        OT_TRY(ot_jinja_set(run, scope, run->varargs, &value));
-    value = (struct ot_jinja_value){.kind = OT_JINJA_DICT, .as.dict = named};
-    return node->uses_kwargs ? ot_jinja_set(run, scope, run->kwargs, &value) : 0;
+    return 0;
 }
 
 static const struct ot_jinja_value *take_named(const struct ot_jinja_call *call,
                                                const struct ot_jinja_string *name, bool *used) {
-    for (size_t i = 0; name && i < call->n_named; i++)
+    for (size_t i = 0; i < call->n_named; i++)
         if (call->names[i].as.string->bytes == name->bytes &&
             memcmp(call->names[i].as.string->text, name->text, name->bytes) == 0) {
             used[i] = true;
@@ -233,16 +205,7 @@ static int bind_parameters(struct ot_jinja_run *run, const struct ot_jinja_macro
             OT_TRY(ot_jinja_evaluate(run, scope, p->a, &value));
         OT_TRY(ot_jinja_set(run, scope, p->name, &value));
     }
-    /* `caller` of a call block belongs only to this macro, not to macros that it calls. */
-    bool own =
-        scope->n > 0 &&
-        ot_jinja_get(&(struct ot_jinja_scope){.bindings = scope->bindings, .n = scope->n}, run->caller);
-    if (node->uses_caller && node->kind == OT_JINJA_S_MACRO && !own) {
-        const struct ot_jinja_value *caller = take_named(call, run->caller, used);
-        struct ot_jinja_value none = ot_jinja_undefined(run->caller);
-        OT_TRY(ot_jinja_set(run, scope, run->caller, caller ? caller : &none));
-    }
-    return bind_rest(run, macro, call, n, used, scope);
+    return check_rest(run, node, call, n, used);
 }
 
 int ot_jinja_call_macro(struct ot_jinja_run *run, const struct ot_jinja_macro *macro,
@@ -253,7 +216,7 @@ int ot_jinja_call_macro(struct ot_jinja_run *run, const struct ot_jinja_macro *m
     return capture(run, scope, macro->node->body, out);
 }
 
-/* ---- if, for, with ---- */
+/* ---- if, for ---- */
 
 static int execute_if(struct ot_jinja_run *run, struct ot_jinja_scope *scope,
                       const struct ot_jinja_node *node) {
@@ -326,18 +289,6 @@ static int execute_for(struct ot_jinja_run *run, struct ot_jinja_scope *scope,
     return ot_jinja_execute(run, inner, node->other);
 }
 
-static int execute_with(struct ot_jinja_run *run, struct ot_jinja_scope *scope,
-                        const struct ot_jinja_node *node) {
-    struct ot_jinja_scope *inner;
-    OT_TRY(ot_jinja_new_scope(run, scope, &inner));
-    for (const struct ot_jinja_node *n = node->list; n; n = n->next) {
-        struct ot_jinja_value value;
-        OT_TRY(ot_jinja_evaluate(run, scope, n->a, &value));
-        OT_TRY(ot_jinja_set(run, inner, n->name, &value));
-    }
-    return ot_jinja_execute(run, inner, node->body);
-}
-
 static int execute(struct ot_jinja_run *run, struct ot_jinja_scope *scope, const struct ot_jinja_node *node) {
     struct ot_jinja_value macro;
     switch (node->kind) {
@@ -356,14 +307,10 @@ static int execute(struct ot_jinja_run *run, struct ot_jinja_scope *scope, const
     case OT_JINJA_S_MACRO:
         OT_TRY(execute_macro(run, scope, node, &macro));
         return ot_jinja_set(run, scope, node->name, &macro);
-    case OT_JINJA_S_CALL:
-        return execute_call(run, scope, node);
     case OT_JINJA_S_FILTER:
         return execute_filter(run, scope, node);
     case OT_JINJA_S_GENERATION:
         return execute_generation(run, scope, node);
-    case OT_JINJA_S_WITH:
-        return execute_with(run, scope, node);
     case OT_JINJA_S_BREAK:
         return OT_JINJA_BREAKS;
     default:

@@ -1,9 +1,8 @@
-#include "src/jinja/unicode.h"
+#include "src/jinja/methods.h"
 
 #include <utf8proc.h>
 
 #include "src/base/text.h"
-#include "src/jinja/special_case.h"
 #include "src/tokenizer/text.h"
 
 enum { DOTTED_I = 0x130, BIG_SIGMA = 0x3a3, SIGMA = 0x3c3, FINAL_SIGMA = 0x3c2 };
@@ -24,66 +23,130 @@ size_t ot_jinja_space_before(const char *text, size_t n) {
     return 0;
 }
 
-/* ---- classes ---- */
-
-/* Digits of Unicode outside the general category. */
-static const uint32_t other_digits[][2] = {
-    {0xb2, 0xb3},     {0xb9, 0xb9},       {0x1369, 0x1371},   {0x19da, 0x19da},   {0x2070, 0x2070},
-    {0x2074, 0x2079}, {0x2080, 0x2089},   {0x2460, 0x2468},   {0x2474, 0x247c},   {0x2488, 0x2490},
-    {0x24ea, 0x24ea}, {0x24f5, 0x24fd},   {0x24ff, 0x24ff},   {0x2776, 0x277e},   {0x2780, 0x2788},
-    {0x278a, 0x2792}, {0x10a40, 0x10a43}, {0x10e60, 0x10e68}, {0x11052, 0x1105a}, {0x1f100, 0x1f10a}};
-static const uint32_t other_upper[][2] = {
-    {0x2160, 0x216f}, {0x24b6, 0x24cf}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169}, {0x1f170, 0x1f189}};
-static const uint32_t other_lower[][2] = {
-    {0xaa, 0xaa},       {0xba, 0xba},       {0x2b0, 0x2b8},     {0x2c0, 0x2c1},    {0x2e0, 0x2e4},
-    {0x345, 0x345},     {0x37a, 0x37a},     {0x1d2c, 0x1d6a},   {0x1d78, 0x1d78},  {0x1d9b, 0x1dbf},
-    {0x2071, 0x2071},   {0x207f, 0x207f},   {0x2090, 0x209c},   {0x2170, 0x217f},  {0x24d0, 0x24e9},
-    {0x2c7c, 0x2c7d},   {0xa69c, 0xa69d},   {0xa770, 0xa770},   {0xa7f8, 0xa7f9},  {0xab5c, 0xab5f},
-    {0x10780, 0x10780}, {0x10783, 0x10785}, {0x10787, 0x107b0}, {0x107b2, 0x107ba}};
-#define IS_IN(c, ranges) is_in(c, ranges, sizeof ranges / sizeof *ranges)
-
-static bool is_in(uint32_t c, const uint32_t (*ranges)[2], size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (c >= ranges[i][0] && c <= ranges[i][1])
-            return true;
-    return false;
-}
-
-bool ot_jinja_has_class(uint32_t c, enum ot_jinja_class class) {
-    utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)c);
-    bool letter = category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
-    bool decimal = category == UTF8PROC_CATEGORY_ND;
-    bool number = decimal || category == UTF8PROC_CATEGORY_NL || category == UTF8PROC_CATEGORY_NO;
-    switch (class) {
-    case OT_JINJA_ALPHA:
-        return letter;
-    case OT_JINJA_DECIMAL:
-        return decimal;
-    case OT_JINJA_DIGIT:
-        return decimal || IS_IN(c, other_digits);
-    case OT_JINJA_NUMERIC:
-        return number;
-    case OT_JINJA_ALNUM:
-        return letter || number;
-    case OT_JINJA_SPACE:
-        return ot_unicode_is_space(c) || (c >= 0x1c && c <= 0x1f);
-    case OT_JINJA_ASCII:
-        return c < 0x80;
-    case OT_JINJA_WORD:
-        return letter || number || c == '_';
-    }
-    return false;
-}
-
-bool ot_jinja_is_lower(uint32_t c) {
-    return utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_LL || IS_IN(c, other_lower);
-}
-
-bool ot_jinja_is_upper(uint32_t c) {
-    return utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_LU || IS_IN(c, other_upper);
-}
-
 /* ---- case ---- */
+
+/* Sorted by code point. Made from Python's str.upper() and str.title(). */
+static const struct special_case {
+    uint32_t code_point;
+    const char *upper, *title;
+} special_cases[] = {
+    {0x00df, "SS", "Ss"},
+    {0x0149, "\xca\xbcN", "\xca\xbcN"},
+    {0x01f0, "J\xcc\x8c", "J\xcc\x8c"},
+    {0x0390, "\xce\x99\xcc\x88\xcc\x81", "\xce\x99\xcc\x88\xcc\x81"},
+    {0x03b0, "\xce\xa5\xcc\x88\xcc\x81", "\xce\xa5\xcc\x88\xcc\x81"},
+    {0x0587, "\xd4\xb5\xd5\x92", "\xd4\xb5\xd6\x82"},
+    {0x1e96, "H\xcc\xb1", "H\xcc\xb1"},
+    {0x1e97, "T\xcc\x88", "T\xcc\x88"},
+    {0x1e98, "W\xcc\x8a", "W\xcc\x8a"},
+    {0x1e99, "Y\xcc\x8a", "Y\xcc\x8a"},
+    {0x1e9a, "A\xca\xbe", "A\xca\xbe"},
+    {0x1f50, "\xce\xa5\xcc\x93", "\xce\xa5\xcc\x93"},
+    {0x1f52, "\xce\xa5\xcc\x93\xcc\x80", "\xce\xa5\xcc\x93\xcc\x80"},
+    {0x1f54, "\xce\xa5\xcc\x93\xcc\x81", "\xce\xa5\xcc\x93\xcc\x81"},
+    {0x1f56, "\xce\xa5\xcc\x93\xcd\x82", "\xce\xa5\xcc\x93\xcd\x82"},
+    {0x1f80, "\xe1\xbc\x88\xce\x99", "\xe1\xbe\x88"},
+    {0x1f81, "\xe1\xbc\x89\xce\x99", "\xe1\xbe\x89"},
+    {0x1f82, "\xe1\xbc\x8a\xce\x99", "\xe1\xbe\x8a"},
+    {0x1f83, "\xe1\xbc\x8b\xce\x99", "\xe1\xbe\x8b"},
+    {0x1f84, "\xe1\xbc\x8c\xce\x99", "\xe1\xbe\x8c"},
+    {0x1f85, "\xe1\xbc\x8d\xce\x99", "\xe1\xbe\x8d"},
+    {0x1f86, "\xe1\xbc\x8e\xce\x99", "\xe1\xbe\x8e"},
+    {0x1f87, "\xe1\xbc\x8f\xce\x99", "\xe1\xbe\x8f"},
+    {0x1f88, "\xe1\xbc\x88\xce\x99", "\xe1\xbe\x88"},
+    {0x1f89, "\xe1\xbc\x89\xce\x99", "\xe1\xbe\x89"},
+    {0x1f8a, "\xe1\xbc\x8a\xce\x99", "\xe1\xbe\x8a"},
+    {0x1f8b, "\xe1\xbc\x8b\xce\x99", "\xe1\xbe\x8b"},
+    {0x1f8c, "\xe1\xbc\x8c\xce\x99", "\xe1\xbe\x8c"},
+    {0x1f8d, "\xe1\xbc\x8d\xce\x99", "\xe1\xbe\x8d"},
+    {0x1f8e, "\xe1\xbc\x8e\xce\x99", "\xe1\xbe\x8e"},
+    {0x1f8f, "\xe1\xbc\x8f\xce\x99", "\xe1\xbe\x8f"},
+    {0x1f90, "\xe1\xbc\xa8\xce\x99", "\xe1\xbe\x98"},
+    {0x1f91, "\xe1\xbc\xa9\xce\x99", "\xe1\xbe\x99"},
+    {0x1f92, "\xe1\xbc\xaa\xce\x99", "\xe1\xbe\x9a"},
+    {0x1f93, "\xe1\xbc\xab\xce\x99", "\xe1\xbe\x9b"},
+    {0x1f94, "\xe1\xbc\xac\xce\x99", "\xe1\xbe\x9c"},
+    {0x1f95, "\xe1\xbc\xad\xce\x99", "\xe1\xbe\x9d"},
+    {0x1f96, "\xe1\xbc\xae\xce\x99", "\xe1\xbe\x9e"},
+    {0x1f97, "\xe1\xbc\xaf\xce\x99", "\xe1\xbe\x9f"},
+    {0x1f98, "\xe1\xbc\xa8\xce\x99", "\xe1\xbe\x98"},
+    {0x1f99, "\xe1\xbc\xa9\xce\x99", "\xe1\xbe\x99"},
+    {0x1f9a, "\xe1\xbc\xaa\xce\x99", "\xe1\xbe\x9a"},
+    {0x1f9b, "\xe1\xbc\xab\xce\x99", "\xe1\xbe\x9b"},
+    {0x1f9c, "\xe1\xbc\xac\xce\x99", "\xe1\xbe\x9c"},
+    {0x1f9d, "\xe1\xbc\xad\xce\x99", "\xe1\xbe\x9d"},
+    {0x1f9e, "\xe1\xbc\xae\xce\x99", "\xe1\xbe\x9e"},
+    {0x1f9f, "\xe1\xbc\xaf\xce\x99", "\xe1\xbe\x9f"},
+    {0x1fa0, "\xe1\xbd\xa8\xce\x99", "\xe1\xbe\xa8"},
+    {0x1fa1, "\xe1\xbd\xa9\xce\x99", "\xe1\xbe\xa9"},
+    {0x1fa2, "\xe1\xbd\xaa\xce\x99", "\xe1\xbe\xaa"},
+    {0x1fa3, "\xe1\xbd\xab\xce\x99", "\xe1\xbe\xab"},
+    {0x1fa4, "\xe1\xbd\xac\xce\x99", "\xe1\xbe\xac"},
+    {0x1fa5, "\xe1\xbd\xad\xce\x99", "\xe1\xbe\xad"},
+    {0x1fa6, "\xe1\xbd\xae\xce\x99", "\xe1\xbe\xae"},
+    {0x1fa7, "\xe1\xbd\xaf\xce\x99", "\xe1\xbe\xaf"},
+    {0x1fa8, "\xe1\xbd\xa8\xce\x99", "\xe1\xbe\xa8"},
+    {0x1fa9, "\xe1\xbd\xa9\xce\x99", "\xe1\xbe\xa9"},
+    {0x1faa, "\xe1\xbd\xaa\xce\x99", "\xe1\xbe\xaa"},
+    {0x1fab, "\xe1\xbd\xab\xce\x99", "\xe1\xbe\xab"},
+    {0x1fac, "\xe1\xbd\xac\xce\x99", "\xe1\xbe\xac"},
+    {0x1fad, "\xe1\xbd\xad\xce\x99", "\xe1\xbe\xad"},
+    {0x1fae, "\xe1\xbd\xae\xce\x99", "\xe1\xbe\xae"},
+    {0x1faf, "\xe1\xbd\xaf\xce\x99", "\xe1\xbe\xaf"},
+    {0x1fb2, "\xe1\xbe\xba\xce\x99", "\xe1\xbe\xba\xcd\x85"},
+    {0x1fb3, "\xce\x91\xce\x99", "\xe1\xbe\xbc"},
+    {0x1fb4, "\xce\x86\xce\x99", "\xce\x86\xcd\x85"},
+    {0x1fb6, "\xce\x91\xcd\x82", "\xce\x91\xcd\x82"},
+    {0x1fb7, "\xce\x91\xcd\x82\xce\x99", "\xce\x91\xcd\x82\xcd\x85"},
+    {0x1fbc, "\xce\x91\xce\x99", "\xe1\xbe\xbc"},
+    {0x1fc2, "\xe1\xbf\x8a\xce\x99", "\xe1\xbf\x8a\xcd\x85"},
+    {0x1fc3, "\xce\x97\xce\x99", "\xe1\xbf\x8c"},
+    {0x1fc4, "\xce\x89\xce\x99", "\xce\x89\xcd\x85"},
+    {0x1fc6, "\xce\x97\xcd\x82", "\xce\x97\xcd\x82"},
+    {0x1fc7, "\xce\x97\xcd\x82\xce\x99", "\xce\x97\xcd\x82\xcd\x85"},
+    {0x1fcc, "\xce\x97\xce\x99", "\xe1\xbf\x8c"},
+    {0x1fd2, "\xce\x99\xcc\x88\xcc\x80", "\xce\x99\xcc\x88\xcc\x80"},
+    {0x1fd3, "\xce\x99\xcc\x88\xcc\x81", "\xce\x99\xcc\x88\xcc\x81"},
+    {0x1fd6, "\xce\x99\xcd\x82", "\xce\x99\xcd\x82"},
+    {0x1fd7, "\xce\x99\xcc\x88\xcd\x82", "\xce\x99\xcc\x88\xcd\x82"},
+    {0x1fe2, "\xce\xa5\xcc\x88\xcc\x80", "\xce\xa5\xcc\x88\xcc\x80"},
+    {0x1fe3, "\xce\xa5\xcc\x88\xcc\x81", "\xce\xa5\xcc\x88\xcc\x81"},
+    {0x1fe4, "\xce\xa1\xcc\x93", "\xce\xa1\xcc\x93"},
+    {0x1fe6, "\xce\xa5\xcd\x82", "\xce\xa5\xcd\x82"},
+    {0x1fe7, "\xce\xa5\xcc\x88\xcd\x82", "\xce\xa5\xcc\x88\xcd\x82"},
+    {0x1ff2, "\xe1\xbf\xba\xce\x99", "\xe1\xbf\xba\xcd\x85"},
+    {0x1ff3, "\xce\xa9\xce\x99", "\xe1\xbf\xbc"},
+    {0x1ff4, "\xce\x8f\xce\x99", "\xce\x8f\xcd\x85"},
+    {0x1ff6, "\xce\xa9\xcd\x82", "\xce\xa9\xcd\x82"},
+    {0x1ff7, "\xce\xa9\xcd\x82\xce\x99", "\xce\xa9\xcd\x82\xcd\x85"},
+    {0x1ffc, "\xce\xa9\xce\x99", "\xe1\xbf\xbc"},
+    {0xfb00, "FF", "Ff"},
+    {0xfb01, "FI", "Fi"},
+    {0xfb02, "FL", "Fl"},
+    {0xfb03, "FFI", "Ffi"},
+    {0xfb04, "FFL", "Ffl"},
+    {0xfb05, "ST", "St"},
+    {0xfb06, "ST", "St"},
+    {0xfb13, "\xd5\x84\xd5\x86", "\xd5\x84\xd5\xb6"},
+    {0xfb14, "\xd5\x84\xd4\xb5", "\xd5\x84\xd5\xa5"},
+    {0xfb15, "\xd5\x84\xd4\xbb", "\xd5\x84\xd5\xab"},
+    {0xfb16, "\xd5\x8e\xd5\x86", "\xd5\x8e\xd5\xb6"},
+    {0xfb17, "\xd5\x84\xd4\xbd", "\xd5\x84\xd5\xad"},
+};
+
+static const struct special_case *find_special_case(uint32_t code_point) {
+    size_t low = 0, high = sizeof special_cases / sizeof *special_cases;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (special_cases[middle].code_point < code_point)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < sizeof special_cases / sizeof *special_cases && special_cases[low].code_point == code_point
+               ? &special_cases[low]
+               : NULL;
+}
 
 static void put(struct ot_string_builder *out, uint32_t c) {
     char text[4];
@@ -91,7 +154,7 @@ static void put(struct ot_string_builder *out, uint32_t c) {
 }
 
 static void put_upper(struct ot_string_builder *out, uint32_t c, bool title) {
-    const struct ot_jinja_special_case *special = c < 0x80 ? NULL : ot_jinja_find_special_case(c);
+    const struct special_case *special = c < 0x80 ? NULL : find_special_case(c);
     if (special)
         ot_string_append_text(out, title ? special->title : special->upper);
     else
@@ -147,11 +210,8 @@ void ot_jinja_change_case(const char *text, size_t n, enum ot_jinja_case to, str
     bool in_word = false;
     for (size_t at = 0, length; at < n; at += length) {
         uint32_t c = ot_utf8_decode(text + at, &length);
-        bool upper = to == OT_JINJA_UPPER || (to == OT_JINJA_SWAP && ot_jinja_is_lower(c));
         bool first = (to == OT_JINJA_TITLE && !in_word) || (to == OT_JINJA_CAPITAL && at == 0);
-        if (to == OT_JINJA_SWAP && !ot_jinja_is_lower(c) && !ot_jinja_is_upper(c))
-            put(out, c);
-        else if (upper || first)
+        if (to == OT_JINJA_UPPER || first)
             put_upper(out, c, first);
         else
             put_lower(out, text, at, at + length, n, c);

@@ -14,11 +14,11 @@ enum { MOST_NESTED = 100 }; /* of lists and dicts in a comparison */
 
 /* ---- errors and memory ---- */
 
-static int fail(const struct ot_jinja_heap *heap, const char *kind, const char *format, va_list args) {
+static int fail(const struct ot_jinja_heap *heap, const char *end, const char *format, va_list args) {
     char text[OT_ERROR_TEXT_BYTES / 2];
     vsnprintf(text, sizeof text, format, args);
     ot_utf8_keep_line(text);
-    return ot_fail(OT_E_INPUT, "%.300s, line %d: %s%s", heap->name, heap->line, kind, text);
+    return ot_fail(OT_E_INPUT, "%.300s, line %d: %s%s", heap->name, heap->line, text, end);
 }
 
 int ot_jinja_fail(const struct ot_jinja_heap *heap, const char *format, ...) {
@@ -32,7 +32,7 @@ int ot_jinja_fail(const struct ot_jinja_heap *heap, const char *format, ...) {
 int ot_jinja_unsupported(const struct ot_jinja_heap *heap, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    int rc = fail(heap, "not in the subset of Jinja: ", format, args);
+    int rc = fail(heap, " is not supported in chat templates", format, args);
     va_end(args);
     return rc;
 }
@@ -103,16 +103,19 @@ int ot_jinja_text(struct ot_jinja_heap *heap, const char *text, struct ot_jinja_
     return ot_jinja_string(heap, text, strlen(text), true, out);
 }
 
+bool ot_jinja_is(const struct ot_jinja_string *string, const char *text) {
+    return strlen(text) == string->bytes && memcmp(text, string->text, string->bytes) == 0;
+}
+
 bool ot_jinja_is_text(const struct ot_jinja_value *v, const char *text) {
-    size_t n = strlen(text);
-    return v->kind == OT_JINJA_STRING && v->as.string->bytes == n && memcmp(v->as.string->text, text, n) == 0;
+    return v->kind == OT_JINJA_STRING && ot_jinja_is(v->as.string, text);
 }
 
 const char *ot_jinja_kind_name(const struct ot_jinja_value *v) {
-    static const char *const names[] = {"nothing", "undefined",   "none",     "a boolean",   "an integer",
-                                        "a float", "a string",    "a list",   "a tuple",     "a range",
-                                        "a view",  "a generator", "a dict",   "a namespace", "a loop",
-                                        "a macro", "a function",  "a method", "a joiner",    "a cycler"};
+    static const char *const names[] = {"nothing", "undefined",   "none",    "a boolean",   "an integer",
+                                        "a float", "a string",    "a list",  "a tuple",     "a range",
+                                        "a view",  "a generator", "a dict",  "a namespace", "a loop",
+                                        "a macro", "a function",  "a method"};
     return names[v->kind];
 }
 

@@ -35,9 +35,7 @@ enum ot_jinja_kind {
     OT_JINJA_LOOP,
     OT_JINJA_MACRO,
     OT_JINJA_FUNCTION,
-    OT_JINJA_METHOD,
-    OT_JINJA_JOINER,
-    OT_JINJA_CYCLER
+    OT_JINJA_METHOD
 };
 
 struct ot_jinja_string {
@@ -59,7 +57,6 @@ struct ot_jinja_value {
         struct ot_jinja_macro *macro;
         const struct ot_jinja_function *function;
         const struct ot_jinja_method *method; /* bound to its object */
-        struct ot_jinja_cycler *cycler;       /* JOINER: items is its separator */
     } as;
 };
 
@@ -67,7 +64,7 @@ struct ot_jinja_list {
     struct ot_jinja_value *items;
     size_t n, capacity;
     size_t read;       /* GENERATOR: items that were read */
-    const char *label; /* RANGE: as Python prints it; VIEW: the name of its type */
+    const char *label; /* VIEW: the name of its type in Python */
 };
 
 struct ot_jinja_pair {
@@ -77,11 +74,6 @@ struct ot_jinja_pair {
 struct ot_jinja_dict {
     struct ot_jinja_pair *pairs; /* in the order of insertion */
     size_t n, capacity;
-};
-
-struct ot_jinja_cycler {
-    struct ot_jinja_list *items;
-    size_t at;
 };
 
 /* Memory and bounds of one rendering, or of parsing a template. */
@@ -98,7 +90,7 @@ struct ot_jinja_heap {
 /* Fails with the template's name and the present line in front. Returns -OT_E_INPUT. */
 int ot_jinja_fail(const struct ot_jinja_heap *heap, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));
-/* The same for a feature of jinja2 that this engine lacks. */
+/* The same for a feature of jinja2 that this engine lacks: "... is not supported in chat templates". */
 int ot_jinja_unsupported(const struct ot_jinja_heap *heap, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));
 /* Counts work. Errors: OT_E_INPUT (too many steps). */
@@ -148,6 +140,7 @@ static inline double ot_jinja_to_real(const struct ot_jinja_value *v) {
 
 const char *ot_jinja_kind_name(const struct ot_jinja_value *v); /* "a string", "a list", ... */
 size_t ot_jinja_count_chars(const char *text, size_t bytes);
+bool ot_jinja_is(const struct ot_jinja_string *string, const char *text); /* the same characters */
 
 /* Makes a string value. copy: false if the text outlives the heap. Errors: as ot_jinja_alloc. */
 int ot_jinja_string(struct ot_jinja_heap *heap, const char *text, size_t bytes, bool copy,

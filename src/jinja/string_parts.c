@@ -1,11 +1,13 @@
-#include "src/jinja/string_split.h"
-
+/* The methods of str that split a text, and str.format with fields such as {}, {0}, {name}, {x!r}; no format
+ * specification. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/jinja/methods.h"
 #include "src/jinja/operate.h"
-#include "src/jinja/unicode.h"
+#include "src/jinja/print.h"
 #include "src/tokenizer/text.h"
 
 static int add_part(struct ot_jinja_heap *heap, struct ot_jinja_list *list, const char *text, size_t bytes) {
@@ -81,30 +83,6 @@ static int split_words(struct ot_jinja_heap *heap, const struct ot_jinja_string 
     return 0;
 }
 
-static int split_words_from_right(struct ot_jinja_heap *heap, const struct ot_jinja_string *s, int64_t most,
-                                  struct ot_jinja_list *list) {
-    size_t end = s->bytes, n;
-    for (;;) {
-        while (end > 0 && (n = ot_jinja_space_before(s->text, end)) > 0)
-            end -= n;
-        if (end == 0)
-            break;
-        size_t at = end;
-        while (at > 0 && ot_jinja_space_before(s->text, at) == 0) {
-            ot_utf8_decode_before(s->text, at, &n);
-            at -= n;
-        }
-        if (most-- == 0) {
-            OT_TRY(add_part(heap, list, s->text, end));
-            break;
-        }
-        OT_TRY(add_part(heap, list, s->text + at, end - at));
-        end = at;
-    }
-    reverse(list);
-    return 0;
-}
-
 static int split(struct ot_jinja_heap *heap, const struct ot_jinja_value *object,
                  const struct ot_jinja_call *call, bool right, struct ot_jinja_value *out) {
     static const char *const parameters[] = {"sep", "maxsplit", NULL};
@@ -123,7 +101,9 @@ static int split(struct ot_jinja_heap *heap, const struct ot_jinja_value *object
     *out = ot_jinja_of_list(OT_JINJA_LIST, list);
     if (separator)
         return (right ? split_from_right : split_from_left)(heap, s, separator, most, list);
-    return (right ? split_words_from_right : split_words)(heap, s, most, list);
+    if (right)
+        return ot_jinja_unsupported(heap, "rsplit() without a separator");
+    return split_words(heap, s, most, list);
 }
 
 int ot_jinja_split(struct ot_jinja_heap *heap, const struct ot_jinja_value *object,
@@ -178,43 +158,80 @@ int ot_jinja_splitlines(struct ot_jinja_heap *heap, const struct ot_jinja_value 
     return 0;
 }
 
-/* ---- partition ---- */
+/* ---- format ---- */
 
-static size_t search_last(const struct ot_jinja_string *s, const struct ot_jinja_string *part) {
-    for (size_t at = s->bytes >= part->bytes ? s->bytes - part->bytes + 1 : 0; at-- > 0;)
-        if (memcmp(s->text + at, part->text, part->bytes) == 0)
-            return at;
-    return SIZE_MAX;
+struct format {
+    struct ot_jinja_heap *heap;
+    const struct ot_jinja_call *call;
+    size_t next; /* of the fields without a name */
+    struct ot_string_builder out;
+};
+
+static int find_value(struct format *f, const char *name, size_t n, struct ot_jinja_value *out) {
+    const struct ot_jinja_call *call = f->call;
+    size_t index = n > 0 ? 0 : f->next++;
+    bool number = true;
+    for (size_t i = 0; i < n; i++) {
+        number = number && name[i] >= '0' && name[i] <= '9' && i < 6;
+        index = 10 * index + (size_t)(name[i] - '0');
+    }
+    if (number && index < call->n) {
+        *out = call->args[index];
+        return 0;
+    }
+    for (size_t i = 0; !number && i < call->n_named; i++)
+        if (call->names[i].as.string->bytes == n && memcmp(call->names[i].as.string->text, name, n) == 0) {
+            *out = call->named[i];
+            return 0;
+        }
+    return ot_jinja_fail(f->heap, "format() has no value for {%.*s}", (int)ot_min(n, 60), name);
 }
 
-static int partition(struct ot_jinja_heap *heap, const struct ot_jinja_value *object,
-                     const struct ot_jinja_call *call, bool last, struct ot_jinja_value *out) {
-    static const char *const parameters[] = {"sep", NULL};
+static int put_field(struct format *f, const char *field, size_t n) {
     struct ot_jinja_value v;
-    const struct ot_jinja_string *separator = NULL, *s = object->as.string;
-    struct ot_jinja_list *list;
-    OT_TRY(ot_jinja_bind(heap, call, "partition()", parameters, 1, &v));
-    OT_TRY(ot_jinja_take_text(heap, &v, "the separator of partition()", &separator));
-    if (separator->bytes == 0)
-        return ot_jinja_fail(heap, "the separator of partition() is empty");
-    OT_TRY(ot_jinja_step(heap, s->bytes >> 4));
-    size_t at = last ? search_last(s, separator) : ot_jinja_search(s, separator, 0);
-    bool found = at != SIZE_MAX;
-    size_t head = found ? at : last ? 0 : s->bytes, tail = found ? at + separator->bytes : head;
-    OT_TRY(ot_jinja_new_list(heap, 3, &list));
-    OT_TRY(add_part(heap, list, s->text, head));
-    OT_TRY(add_part(heap, list, s->text + head, tail - head));
-    OT_TRY(add_part(heap, list, s->text + tail, s->bytes - tail));
-    *out = ot_jinja_of_list(OT_JINJA_TUPLE, list);
-    return 0;
+    const char *mark = memchr(field, '!', n);
+    size_t name = mark ? (size_t)(mark - field) : n;
+    bool repr = mark && n - name == 2 && mark[1] == 'r', text = mark && n - name == 2 && mark[1] == 's';
+    if (memchr(field, ':', n) || memchr(field, '.', n) || memchr(field, '[', n) || (mark && !repr && !text))
+        return ot_jinja_fail(
+            f->heap,
+            "the field {%.*s} of format() is not supported in chat templates; supported: {} {0} {name} !r !s",
+            (int)ot_min(n, 60), field);
+    OT_TRY(find_value(f, field, name, &v));
+    return repr ? ot_jinja_print_repr(f->heap, &v, &f->out) : ot_jinja_print(f->heap, &v, &f->out);
 }
 
-int ot_jinja_partition(struct ot_jinja_heap *heap, const struct ot_jinja_value *object,
-                       const struct ot_jinja_call *call, struct ot_jinja_value *out) {
-    return partition(heap, object, call, false, out);
+/* Writes the text up to a brace, and the field or brace that it begins. Returns the number of bytes. */
+static int put_part(struct format *f, const char *text, size_t n, size_t *used) {
+    size_t at = 0;
+    while (at < n && text[at] != '{' && text[at] != '}')
+        at++;
+    ot_string_append(&f->out, text, at);
+    *used = at;
+    if (at == n)
+        return 0;
+    if (at + 1 < n && text[at + 1] == text[at]) {
+        ot_string_append(&f->out, text + at, 1);
+        *used = at + 2;
+        return 0;
+    }
+    const char *end = text[at] == '{' ? memchr(text + at, '}', n - at) : NULL;
+    if (!end)
+        return ot_jinja_fail(f->heap, "a single brace in format()");
+    *used = (size_t)(end - text) + 1;
+    return put_field(f, text + at + 1, *used - at - 2);
 }
 
-int ot_jinja_rpartition(struct ot_jinja_heap *heap, const struct ot_jinja_value *object,
-                        const struct ot_jinja_call *call, struct ot_jinja_value *out) {
-    return partition(heap, object, call, true, out);
+int ot_jinja_format(struct ot_jinja_heap *heap, const struct ot_jinja_value *object,
+                    const struct ot_jinja_call *call, struct ot_jinja_value *out) {
+    struct format f = {.heap = heap, .call = call};
+    const struct ot_jinja_string *s = object->as.string;
+    for (size_t at = 0, used; at < s->bytes; at += used) {
+        int rc = put_part(&f, s->text + at, s->bytes - at, &used);
+        if (rc < 0) {
+            free(f.out.text);
+            return rc;
+        }
+    }
+    return ot_jinja_take(heap, &f.out, out);
 }
