@@ -1,5 +1,5 @@
 /* Opens a model as a chain of blocks, and passes each call to the code of the block's kind. */
-#include "models/decoder.h"
+#include "models/kinds.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -7,60 +7,30 @@
 
 #include "src/base/error.h"
 
-enum block_kind { BLOCK_EMBED, BLOCK_LAYER, BLOCK_PAIR_LAYER, BLOCK_HEAD };
-
-static enum block_kind kind_of(const struct ot_model *model, int block) {
+static const struct ot_block_kind *kind_of(const struct ot_model *model, int block) {
     if (block == 0)
-        return BLOCK_EMBED;
-    if (block == model->chain.n_blocks - 1)
-        return BLOCK_HEAD;
-    return ot_model_has_pairs(&model->config) ? BLOCK_PAIR_LAYER : BLOCK_LAYER;
+        return &OT_EMBED_BLOCK;
+    return block == model->chain.n_blocks - 1 ? &OT_HEAD_BLOCK : &model->layer_kind->block;
 }
 
+/* ---- memory ---- */
+
 static size_t saved_bytes(const void *context, int block, enum ot_keep_level level, int64_t n_tokens) {
-    const struct ot_model *model = context;
-    if (kind_of(model, block) == BLOCK_PAIR_LAYER)
-        return ot_encdec_saved_bytes(model, block - 1, level, n_tokens);
-    return kind_of(model, block) == BLOCK_LAYER ? ot_layer_saved_bytes(model, block - 1, level, n_tokens) : 0;
+    return kind_of(context, block)->bytes(context, block, level, n_tokens).saved;
 }
 
 static size_t work_bytes(const void *context, int block, enum ot_keep_level level, int64_t n_tokens) {
-    const struct ot_model *model = context;
-    if (kind_of(model, block) == BLOCK_PAIR_LAYER)
-        return ot_encdec_work_bytes(model, block - 1, level, n_tokens);
-    return kind_of(model, block) == BLOCK_LAYER ? ot_layer_work_bytes(model, block - 1, level, n_tokens) : 0;
+    return kind_of(context, block)->bytes(context, block, level, n_tokens).work;
 }
 
 static size_t scratch_bytes(const void *context, int block, int64_t n_tokens) {
-    const struct ot_model *model = context;
-    switch (kind_of(model, block)) {
-    case BLOCK_EMBED:
-        return ot_embed_scratch_bytes(model, n_tokens);
-    case BLOCK_LAYER:
-        return ot_layer_scratch_bytes(model, block - 1, n_tokens);
-    case BLOCK_PAIR_LAYER:
-        return ot_encdec_scratch_bytes(model, block - 1, n_tokens);
-    default:
-        return ot_head_scratch_bytes(model, n_tokens);
-    }
+    return kind_of(context, block)->bytes(context, block, OT_KEEP_NONE, n_tokens).scratch;
 }
 
+/* ---- forward and backward ---- */
+
 static void forward(const void *context, int block, const struct ot_block_run *run) {
-    const struct ot_model *model = context;
-    switch (kind_of(model, block)) {
-    case BLOCK_EMBED:
-        ot_embed_forward(model, run);
-        break;
-    case BLOCK_LAYER:
-        ot_layer_forward(model, block - 1, run);
-        break;
-    case BLOCK_PAIR_LAYER:
-        ot_encdec_forward(model, block - 1, run);
-        break;
-    case BLOCK_HEAD:
-        ot_head_forward(model, run);
-        break;
-    }
+    kind_of(context, block)->forward(context, block, run);
 }
 
 /* The first use of a slab's gradient clears it from this parameter to the end. Matrices come first in a slab,
@@ -69,7 +39,7 @@ static void forward(const void *context, int block, const struct ot_block_run *r
  * and layers add to shared slabs. */
 static int64_t first_cleared(const struct ot_model *model, int block, const struct ot_slab_spec *slab) {
     const struct ot_block_spec *embed = &model->blocks[0];
-    if (kind_of(model, block) == BLOCK_EMBED || slab->shared)
+    if (block == 0 || slab->shared)
         return 0;
     if (slab == &model->slabs[embed->uses[model->embed.table.use].slab])
         return model->config.vocab * model->config.hidden;
@@ -94,21 +64,10 @@ static void backward(const void *context, int block, const struct ot_block_run *
     const struct ot_model *model = context;
     if (run->first)
         clear_grads(model, block, run);
-    switch (kind_of(model, block)) {
-    case BLOCK_EMBED:
-        ot_embed_backward(model, run);
-        break;
-    case BLOCK_LAYER:
-        ot_layer_backward(model, block - 1, run);
-        break;
-    case BLOCK_PAIR_LAYER:
-        ot_encdec_backward(model, block - 1, run);
-        break;
-    case BLOCK_HEAD:
-        ot_head_backward(model, run);
-        break;
-    }
+    kind_of(model, block)->backward(model, block, run);
 }
+
+/* ---- work, for predictions ---- */
 
 static void work(const void *context, int block, enum ot_work_part part, enum ot_keep_level level,
                  int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out) {
@@ -123,20 +82,11 @@ static void work(const void *context, int block, enum ot_work_part part, enum ot
         }
         return;
     }
-    switch (kind_of(model, block)) {
-    case BLOCK_EMBED:
-        ot_embed_work(model, part, n_tokens, out);
-        break;
-    case BLOCK_LAYER:
-        ot_layer_work(model, block - 1, part, level, n_tokens, row_tokens, out);
-        break;
-    case BLOCK_PAIR_LAYER:
-        ot_encdec_work(model, block - 1, part, level, n_tokens, row_tokens, out);
-        break;
-    case BLOCK_HEAD:
-        ot_head_work(model, part, n_tokens, out);
-        break;
-    }
+    kind_of(model, block)->work(model, block, part, level, n_tokens, row_tokens, out);
+}
+
+double ot_model_flops_per_token(const struct ot_model *model, double mean_row_tokens) {
+    return model->layer_kind->flops_per_token(model, mean_row_tokens);
 }
 
 /* An expert is not chosen by n tokens, if each chooses `top` of them at random, with probability
@@ -197,12 +147,14 @@ static void fill_constants(const void *context, void *host_memory) {
 
 static void build_chain(struct ot_model *model, enum ot_dtype dtype, int64_t max_position) {
     struct ot_chain *chain = &model->chain;
+    bool pairs = ot_model_has_pairs(&model->config);
+    model->layer_kind = pairs ? &OT_ENCDEC_LAYERS : &OT_DECODER_LAYERS;
     chain->context = model;
     chain->dtype = dtype;
     chain->n_blocks = (int)model->config.n_layers + 2;
     chain->boundary_elems = model->config.hidden;
     chain->kv_elems = model->kv_elems;
-    chain->has_pairs = ot_model_has_pairs(&model->config);
+    chain->has_pairs = pairs;
     chain->head_dim = model->config.head_dim;
     chain->vocab = model->config.vocab;
     chain->max_position = max_position;

@@ -1,4 +1,4 @@
-/* The implementation of model.h and offload/block.h. Private to models/.
+/* The implementation of model.h and offload/block.h. kinds.h has the kinds of blocks. Private to models/.
  *
  * Chain: block 0 is the embedding, blocks 1..n_layers are the layers, the last block is the head (final
  * norm, output projection, loss). An encoder-decoder has the layers of both in one chain (encdec.h). A block
@@ -78,6 +78,10 @@ struct ot_layer_layout {
     struct ot_norm_layout cross_norm;
 };
 
+static inline bool ot_layer_has_cross(const struct ot_layer_layout *at) {
+    return at->cross_q.use != OT_ABSENT;
+}
+
 /* The tensors that all layers of an encoder-decoder use. They lie in a shared slab (offload/block.h). */
 struct ot_stacks_layout {
     int slab;
@@ -121,6 +125,7 @@ struct ot_model {
     struct ot_layer_layout *layers; /* [n_layers] */
     struct ot_head_layout head;
     struct ot_stacks_layout stacks;
+    const struct ot_layer_kind *layer_kind; /* kinds.h */
     enum ot_base_type base;
     struct ot_chain chain;
 };
@@ -134,71 +139,6 @@ int ot_model_build_params(struct ot_model *model, const struct ot_model_parts *p
 int ot_slab_encode(struct ot_model *model, int slab);
 /* ot_chain.decode. */
 void ot_slab_decode(const void *model, int slab, struct ot_lane *lane, const struct ot_slab_decoding *what);
-
-/* ---- the blocks ---- */
-
-size_t ot_embed_scratch_bytes(const struct ot_model *model, int64_t n_tokens);
-void ot_embed_forward(const struct ot_model *model, const struct ot_block_run *run);
-void ot_embed_backward(const struct ot_model *model, const struct ot_block_run *run);
-
-size_t ot_layer_saved_bytes(const struct ot_model *model, int64_t layer, enum ot_keep_level level,
-                            int64_t n_tokens);
-size_t ot_layer_work_bytes(const struct ot_model *model, int64_t layer, enum ot_keep_level level,
-                           int64_t n_tokens);
-size_t ot_layer_scratch_bytes(const struct ot_model *model, int64_t layer, int64_t n_tokens);
-void ot_layer_forward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run);
-void ot_layer_backward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run);
-/* True if backward still has the input of q, k and v when it has computed attention's gradient: one norm
- * serves both sides, and no other gradient lay in its place. */
-static inline bool ot_layer_keeps_normed(const struct ot_model_config *c) {
-    return c->residual == OT_PARALLEL && c->qk_norm == OT_QK_NORM_NONE;
-}
-/* The lowest level that keeps q, k and v, or with DoRA their u (layer_memory.h says why). */
-enum ot_keep_level ot_layer_qkv_level(const struct ot_model *model, int64_t layer);
-
-/* The layers of an encoder-decoder (encdec.h). */
-size_t ot_encdec_saved_bytes(const struct ot_model *model, int64_t layer, enum ot_keep_level level,
-                             int64_t n_tokens);
-size_t ot_encdec_work_bytes(const struct ot_model *model, int64_t layer, enum ot_keep_level level,
-                            int64_t n_tokens);
-size_t ot_encdec_scratch_bytes(const struct ot_model *model, int64_t layer, int64_t n_tokens);
-void ot_encdec_forward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run);
-void ot_encdec_backward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run);
-void ot_encdec_work(const struct ot_model *model, int64_t layer, enum ot_work_part part,
-                    enum ot_keep_level level, int64_t n_tokens, int64_t row_tokens,
-                    struct ot_block_work *out);
-/* The tables of buckets by distance, in the chain's constants: int32, of the encoder and of the decoder. */
-size_t ot_encdec_constant_bytes(const struct ot_model_config *config);
-void ot_encdec_fill_constants(const struct ot_model_config *config, void *host_memory);
-double ot_encdec_flops_per_token(const struct ot_model *model, double mean_row_tokens);
-
-size_t ot_head_scratch_bytes(const struct ot_model *model, int64_t n_tokens);
-void ot_head_forward(const struct ot_model *model, const struct ot_block_run *run);
-void ot_head_backward(const struct ot_model *model, const struct ot_block_run *run);
-
-/* ot_chain.work for each kind of block (decoder_work.c). */
-void ot_embed_work(const struct ot_model *model, enum ot_work_part part, int64_t n_tokens,
-                   struct ot_block_work *out);
-void ot_layer_work(const struct ot_model *model, int64_t layer, enum ot_work_part part,
-                   enum ot_keep_level level, int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out);
-void ot_head_work(const struct ot_model *model, enum ot_work_part part, int64_t n_tokens,
-                  struct ot_block_work *out);
-
-/* A unit of linear maps. */
-struct ot_unit_sizes {
-    const struct ot_lora_unit *lora;
-    double in, out, rows; /* rows: for each token */
-};
-/* The computations that a part of a layer (enum ot_work_part) makes with a unit. */
-struct ot_unit_part {
-    bool product; /* computes its product, ax, and with DoRA u and the factors */
-    bool result;  /* computes its result y */
-};
-/* Adds the memory of a unit's adapters: for a row; and for DoRA's factors, which do not depend on the tokens.
- * item: bytes of an element. */
-void ot_unit_lora_work(const struct ot_unit_sizes *unit, struct ot_unit_part does, enum ot_work_part part,
-                       double item, struct ot_block_work *out);
-void ot_dora_factors_work(const struct ot_lora_unit *lora, double in, double item, struct ot_block_work *out);
 
 /* ---- constants ---- */
 
@@ -217,6 +157,9 @@ struct ot_rope_table ot_rope_find(const struct ot_model *model, const void *cons
                                   enum ot_rope_use use);
 const float *ot_model_slopes(const struct ot_model *model, const void *constants);
 const void *ot_model_one(const struct ot_model *model, const void *constants);
+/* The tables of buckets: int32, of the encoder and of the decoder (encdec_attention.c). */
+size_t ot_encdec_constant_bytes(const struct ot_model_config *config);
+void ot_encdec_fill_constants(const struct ot_model_config *config, void *host_memory);
 
 /* ---- helpers of all blocks ---- */
 

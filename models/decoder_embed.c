@@ -4,6 +4,7 @@
  *
  * The table P of learned positions, the scale and the norm are there if the model has them (config.h).
  * Backward of a norm reads its input, which it computes again. */
+#include "models/kinds.h"
 #include "models/linear.h"
 
 /* Buffers in scratch, for n tokens; those that a model does not need have no bytes. */
@@ -43,9 +44,13 @@ static size_t find_memory(const struct ot_model *model, int64_t n_tokens, void *
     return pieces.bytes;
 }
 
-size_t ot_embed_scratch_bytes(const struct ot_model *model, int64_t n_tokens) {
+/* At every level: the embedding has no inner activations. */
+static struct ot_block_bytes bytes(const struct ot_model *model, int block, enum ot_keep_level level,
+                                   int64_t n_tokens) {
     struct embed_memory memory;
-    return find_memory(model, n_tokens, NULL, &memory);
+    (void)block;
+    (void)level;
+    return (struct ot_block_bytes){.scratch = find_memory(model, n_tokens, NULL, &memory)};
 }
 
 /* ---- tables ---- */
@@ -187,8 +192,9 @@ static void norm_backward(const struct ot_model *model, const struct ot_block_ru
     ot_run_ops(run)->norm_backward(run->lane, &op);
 }
 
-void ot_embed_forward(const struct ot_model *model, const struct ot_block_run *run) {
+static void forward(const struct ot_model *model, int block, const struct ot_block_run *run) {
     struct embed_memory memory;
+    (void)block;
     find_memory(model, run->batch.n_tokens, run->scratch, &memory);
     sum_up(model, run, &memory, model->config.embed_norm ? memory.sum : run->y);
     if (model->config.embed_norm)
@@ -196,10 +202,11 @@ void ot_embed_forward(const struct ot_model *model, const struct ot_block_run *r
 }
 
 /* The run trains the table or its adapter, never both. */
-void ot_embed_backward(const struct ot_model *model, const struct ot_block_run *run) {
+static void backward(const struct ot_model *model, int block, const struct ot_block_run *run) {
     const struct table tokens = token_table(model, run), positions = position_table(model, run);
     const void *grad = run->dxy;
     struct embed_memory memory;
+    (void)block;
     find_memory(model, run->batch.n_tokens, run->scratch, &memory);
     if (model->config.embed_norm) {
         norm_backward(model, run, &memory);
@@ -216,3 +223,5 @@ void ot_embed_backward(const struct ot_model *model, const struct ot_block_run *
     ot_linear_backward_b(run, &map, grad, map.out);
     look_up_backward(run, &a, 1, memory.dax);
 }
+
+const struct ot_block_kind OT_EMBED_BLOCK = {bytes, forward, backward, ot_embed_work};

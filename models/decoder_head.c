@@ -8,7 +8,7 @@
  *
  * In an encoder-decoder, the first n_inputs tokens are inputs: they have no logits, no loss, and no gradient
  * yet. The chunks begin behind them. */
-#include "models/decoder.h"
+#include "models/kinds.h"
 #include "models/linear.h"
 #include "src/base/minmax.h"
 
@@ -33,11 +33,14 @@ static int64_t piece_tokens(int64_t vocab) {
 /* One chunk: its tokens, and its buffers in scratch. In fp32 the gradient overwrites the logits: there a
  * piece of the logits is a piece of dlogits. */
 struct chunk {
-    int64_t first, n; /* tokens of the micro-batch */
-    void *normed, *dnormed, *dlogits;
-    void *ax, *dax, *dropped; /* of the projection's adapter */
-    float *mean, *rstd, *logits;
-    float *u, *factors, *products; /* of DoRA; u: of a piece */
+    int64_t first, n;          /* tokens of the micro-batch */
+    void *normed, *dnormed;    /* [n, hidden] */
+    void *dlogits;             /* [n, vocab] */
+    void *ax, *dax;            /* [n, rank]; of the projection's adapter */
+    void *dropped;             /* [n, hidden] */
+    float *mean, *rstd;        /* [n] */
+    float *logits, *u;         /* [piece, vocab]; u: of DoRA */
+    float *factors, *products; /* of DoRA: [2, vocab]; scratch */
     struct ot_linear projection;
 };
 
@@ -64,9 +67,13 @@ static size_t head_memory(const struct ot_model *model, enum ot_dtype dtype, int
     return pieces.bytes;
 }
 
-size_t ot_head_scratch_bytes(const struct ot_model *model, int64_t n_tokens) {
+/* At every level: the head has no inner activations. */
+static struct ot_block_bytes bytes(const struct ot_model *model, int block, enum ot_keep_level level,
+                                   int64_t n_tokens) {
     struct chunk chunk;
-    return head_memory(model, model->chain.dtype, n_tokens, NULL, &chunk);
+    (void)block;
+    (void)level;
+    return (struct ot_block_bytes){.scratch = head_memory(model, model->chain.dtype, n_tokens, NULL, &chunk)};
 }
 
 /* first_of_call: computes the factors of DoRA, which the later chunks of the call use too. */
@@ -224,7 +231,8 @@ static void cap_logits(const struct ot_model *model, const struct ot_block_run *
         ot_run_ops(run)->softcap(run->lane, &op);
 }
 
-void ot_head_forward(const struct ot_model *model, const struct ot_block_run *run) {
+static void forward(const struct ot_model *model, int block, const struct ot_block_run *run) {
+    (void)block;
     if (run->pass == OT_PASS_EVAL) {
         run_chunks(model, run, false);
     } else if (run->pass == OT_PASS_DECODE) {
@@ -236,6 +244,9 @@ void ot_head_forward(const struct ot_model *model, const struct ot_block_run *ru
     /* In training forward does nothing here: backward computes the loss together with its gradient. */
 }
 
-void ot_head_backward(const struct ot_model *model, const struct ot_block_run *run) {
+static void backward(const struct ot_model *model, int block, const struct ot_block_run *run) {
+    (void)block;
     run_chunks(model, run, true);
 }
+
+const struct ot_block_kind OT_HEAD_BLOCK = {bytes, forward, backward, ot_head_work};

@@ -1,13 +1,13 @@
-/* FLOPs and bytes of each block, for predictions (offload/predict/costs.h). They count the ops of
- * decoder_embed.c, decoder_layer.c, layer_attention.c and decoder_head.c one by one. A change there needs a
- * change here: tests/models/test_work.c compares both.
+/* FLOPs and bytes of each block, for predictions (offload/predict/costs.h). They count the ops of the blocks
+ * and of the pieces of layers (kinds.h, layer.h) one by one. A change there needs a change here:
+ * tests/models/test_work.c compares both.
  *
  * Bytes are those of arrays that have a row for each token. Weights, tables, ids and single numbers of a row
  * are not counted: they are small or stay in the caches. What products and attention move is not counted
  * either, because their rates were measured with it: operands and results, the gradient that a product adds
  * to, and attention's q, k, v, lse and delta. The exceptions are a residual that a product adds, because the
  * measured products add none, and the products of adapters, which are thinner than those. */
-#include "models/decoder.h"
+#include "models/layer_memory.h"
 
 /* True if backward computes the gradient of the tensor at `place`. */
 static bool has_gradient(const struct ot_model *model, int64_t block, struct ot_place place) {
@@ -80,14 +80,16 @@ static double dora_backward_elems(const struct ot_lora_unit *lora, double out) {
 
 /* Each adapted weight is read twice: by its product with A, which is as thin as the adapters' products, and
  * for its norm. The results of the products are fp32. */
-void ot_dora_factors_work(const struct ot_lora_unit *lora, double in, double item,
-                          struct ot_block_work *out) {
+static void dora_factors_work(const struct ot_lora_unit *lora, double in, double item,
+                              struct ot_block_work *out) {
     for (int i = 0; lora->dora && i < lora->n; i++) {
         double rank = (double)lora->maps[i].rank, width = (double)lora->maps[i].out;
         out->product_flops += 2 * rank * in * (width + rank);
         out->moved_bytes += item * 2 * in * width + sizeof(float) * rank * (2 * width + rank);
     }
 }
+
+/* ---- adapters of a layer ---- */
 
 /* The sizes of a layer's MLP, or of the experts of a token. */
 struct mlp_sizes {
@@ -103,16 +105,24 @@ static struct mlp_sizes mlp_sizes(const struct ot_model *model, int64_t layer) {
                               2 * (double)c->expert_ffn};
 }
 
-enum { UNITS = 4, QKV = 0, O, GATE_UP, DOWN };
+/* A unit of linear maps. */
+struct unit {
+    const struct ot_lora_unit *lora;
+    double in, out, rows; /* rows: for each token */
+};
+enum { UNITS = 7, QKV = 0, O, CROSS_Q, CROSS_KV, CROSS_O, GATE_UP, DOWN };
 
-static void layer_units(const struct ot_model *model, int64_t layer, struct ot_unit_sizes units[UNITS]) {
+static void layer_units(const struct ot_model *model, int64_t layer, struct unit units[UNITS]) {
     const struct ot_layer_layout *at = &model->layers[layer];
     const struct mlp_sizes mlp = mlp_sizes(model, layer);
-    double h = (double)model->config.hidden;
-    units[QKV] = (struct ot_unit_sizes){&at->qkv_lora, h, (double)model->qkv_elems, 1};
-    units[O] = (struct ot_unit_sizes){&at->o_lora, (double)model->q_elems, h, 1};
-    units[GATE_UP] = (struct ot_unit_sizes){&at->gate_up_lora, h, mlp.elems, mlp.rows};
-    units[DOWN] = (struct ot_unit_sizes){&at->down_lora, mlp.ffn, h, mlp.rows};
+    double h = (double)model->config.hidden, q = (double)model->q_elems;
+    units[QKV] = (struct unit){&at->qkv_lora, h, (double)model->qkv_elems, 1};
+    units[O] = (struct unit){&at->o_lora, q, h, 1};
+    units[CROSS_Q] = (struct unit){&at->cross_q_lora, h, q, 1};
+    units[CROSS_KV] = (struct unit){&at->cross_kv_lora, h, 2 * q, 1}; /* of inputs: as many as targets */
+    units[CROSS_O] = (struct unit){&at->cross_o_lora, q, h, 1};
+    units[GATE_UP] = (struct unit){&at->gate_up_lora, h, mlp.elems, mlp.rows};
+    units[DOWN] = (struct unit){&at->down_lora, mlp.ffn, h, mlp.rows};
 }
 
 /* Recomputation needs the last projection's result only for the norm behind it, or for the gradient of a
@@ -124,18 +134,26 @@ static bool is_result_needed(const struct ot_model *model, int64_t layer, int un
                         : true;
 }
 
-static struct ot_unit_part unit_part(bool is_needed, int unit, const struct ot_lora_unit *lora,
-                                     enum ot_work_part part, enum ot_keep_level level, bool qkv_kept) {
+/* The computations that a part of a layer (enum ot_work_part) makes with a unit. */
+struct unit_part {
+    bool product; /* computes its product, ax, and with DoRA u and the factors */
+    bool result;  /* computes its result y */
+};
+
+/* from_u: the result is made of u. */
+static struct unit_part unit_part(bool is_needed, int unit, bool from_u, enum ot_work_part part,
+                                  enum ot_keep_level level, bool qkv_kept) {
     if (part == OT_WORK_FORWARD)
-        return (struct ot_unit_part){true, true};
+        return (struct unit_part){true, true};
     if (part != OT_WORK_RECOMPUTE || level == OT_KEEP_ALL)
-        return (struct ot_unit_part){false, false};
+        return (struct unit_part){false, false};
     bool kept = unit == QKV ? qkv_kept : level >= OT_KEEP_PRODUCTS;
-    return (struct ot_unit_part){!kept, is_needed && (!kept || ot_lora_from_u(lora))};
+    return (struct unit_part){!kept, is_needed && (!kept || from_u)};
 }
 
-void ot_unit_lora_work(const struct ot_unit_sizes *unit, struct ot_unit_part does, enum ot_work_part part,
-                       double item, struct ot_block_work *out) {
+/* Adds the memory of a unit's adapters for a row. item: bytes of an element. */
+static void unit_lora_work(const struct unit *unit, struct unit_part does, enum ot_work_part part,
+                           double item, struct ot_block_work *out) {
     bool doubles = ot_lora_doubles(unit->lora);
     if (part == OT_WORK_BACKWARD) {
         lora_backward_work(unit->lora, unit->in, item, out);
@@ -159,18 +177,19 @@ static void layer_lora_work(const struct ot_model *model, int64_t layer, enum ot
                             enum ot_keep_level level, bool qkv_kept, double n, struct ot_block_work *out) {
     double item = (double)ot_dtype_bytes(model->chain.dtype);
     bool experts = ot_model_layer_has_experts(&model->config, layer);
-    struct ot_unit_sizes units[UNITS];
+    struct unit units[UNITS];
     layer_units(model, layer, units);
     for (int i = 0; i < UNITS; i++) {
         struct ot_block_work row = {0};
         bool is_needed = is_result_needed(model, layer, i);
-        const struct ot_unit_part does = unit_part(is_needed, i, units[i].lora, part, level, qkv_kept);
-        ot_unit_lora_work(&units[i], does, part, item, &row);
+        bool from_u = ot_layer_makes_from_u(model, units[i].lora);
+        const struct unit_part does = unit_part(is_needed, i, from_u, part, level, qkv_kept);
+        unit_lora_work(&units[i], does, part, item, &row);
         out->product_flops += n * units[i].rows * row.product_flops;
         out->group_flops += i >= GATE_UP && experts ? n * units[i].rows * row.product_flops : 0;
         out->moved_bytes += n * units[i].rows * row.moved_bytes;
         if (does.product)
-            ot_dora_factors_work(units[i].lora, units[i].in, item, out);
+            dora_factors_work(units[i].lora, units[i].in, item, out);
     }
 }
 
@@ -263,10 +282,10 @@ static double recompute_elems(const struct ot_model *model, int64_t layer, enum 
     if (level == OT_KEEP_ALL)
         return 0;
     /* A result that is made again of u: norms of q and k and rope; the residual. */
-    double qkv = !qkv_kept || ot_lora_from_u(&at->qkv_lora) ? e.heads + e.rope : 0;
+    double qkv = !qkv_kept || ot_layer_makes_from_u(model, &at->qkv_lora) ? e.heads + e.rope : 0;
     qkv += !qkv_kept || c->residual == OT_PARALLEL ? e.norm1 : 0;
-    bool reads_residual =
-        c->residual == OT_SEQUENTIAL && (level < OT_KEEP_PRODUCTS || ot_lora_from_u(&at->o_lora));
+    bool reads_residual = c->residual == OT_SEQUENTIAL &&
+                          (level < OT_KEEP_PRODUCTS || ot_layer_makes_from_u(model, &at->o_lora));
     double mid = e.after > 0 ? e.after : reads_residual ? (double)c->hidden : 0;
     double down = e.after > 0 && level < OT_KEEP_PRODUCTS ? 2 * (double)c->hidden : 0;
     return qkv + mid + e.norm2 + e.act + down + e.norm_again;
@@ -338,14 +357,13 @@ static void layer_flops(const struct ot_model *model, int64_t layer, enum ot_wor
     }
 }
 
-void ot_layer_work(const struct ot_model *model, int64_t layer, enum ot_work_part part,
-                   enum ot_keep_level level, int64_t n_tokens, int64_t row_tokens,
-                   struct ot_block_work *out) {
-    double n = (double)n_tokens, window = (double)ot_model_layer_window(&model->config, layer);
+/* The work of a layer without cross attention. keys: that a query sees. */
+static void layer_work(const struct ot_model *model, int64_t layer, enum ot_work_part part,
+                       enum ot_keep_level level, double n, double keys, struct ot_block_work *out) {
     bool qkv_kept = level >= ot_layer_qkv_level(model, layer);
     /* One product of attention takes 2 FLOPs for each query, each key that it attends to, and each
      * element. */
-    double attention = 2 * (double)model->q_elems * ot_model_mean_keys((double)row_tokens, window);
+    double attention = 2 * (double)model->q_elems * keys;
     layer_flops(model, layer, part, level, qkv_kept, attention, out);
     out->moved_bytes =
         (double)ot_dtype_bytes(model->chain.dtype) * moved_elems(model, layer, part, level, qkv_kept);
@@ -354,6 +372,61 @@ void ot_layer_work(const struct ot_model *model, int64_t layer, enum ot_work_par
     out->attention_flops *= n;
     out->moved_bytes *= n;
     layer_lora_work(model, layer, part, level, qkv_kept, n, out);
+}
+
+void ot_layer_work(const struct ot_model *model, int block, enum ot_work_part part, enum ot_keep_level level,
+                   int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out) {
+    double window = (double)ot_model_layer_window(&model->config, block - 1);
+    double keys = ot_model_mean_keys((double)row_tokens, window);
+    layer_work(model, block - 1, part, level, (double)n_tokens, keys, out);
+}
+
+/* ---- layers of an encoder-decoder ---- */
+
+/* Keys that a query of the layer sees, in rows of row_tokens tokens. An encoder sees all inputs; a decoder
+ * the targets before, and all inputs. */
+static double pair_keys(const struct ot_model *model, int64_t layer, double row_tokens) {
+    double part = row_tokens * model->layer_kind->share;
+    return ot_layer_has_cross(&model->layers[layer]) ? ot_model_mean_keys(part, 0) + part : part;
+}
+
+/* Adds the products of cross attention's maps: q and o of a target, k and v of an input. */
+static void cross_flops(const struct ot_model *model, int64_t layer, enum ot_work_part part, double n,
+                        struct ot_block_work *out) {
+    const struct ot_layer_layout *at = &model->layers[layer];
+    const struct ot_place maps[] = {at->cross_q, at->cross_kv, at->cross_kv, at->cross_o};
+    double each = 2 * (double)model->config.hidden * (double)model->q_elems;
+    for (int i = 0; i < 4; i++) {
+        bool grad = part == OT_WORK_BACKWARD && has_gradient(model, 1 + layer, maps[i]);
+        out->product_flops += n * each * (grad ? 2 : 1);
+    }
+}
+
+/* A layer keeps no more at level `all` than at `products`, so backward computes the rest again at each.
+ * Tokens that are not the layer's own are copied. Cross attention has two norms, of its queries and of the
+ * encoder's result, and a residual. */
+void ot_encdec_work(const struct ot_model *model, int block, enum ot_work_part part, enum ot_keep_level level,
+                    int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out) {
+    int64_t layer = block - 1;
+    double n = (double)n_tokens * model->layer_kind->share,
+           keys = pair_keys(model, layer, (double)row_tokens);
+    double cross = ot_layer_has_cross(&model->layers[layer]) ? 1 : 0, elems = 0;
+    struct ot_block_work always;
+    level = ot_layer_kept(model, level);
+    layer_work(model, layer, part, level, n, keys, out);
+    layer_work(model, layer, OT_WORK_RECOMPUTE, OT_KEEP_PRODUCTS, n, keys, &always);
+    if (part == OT_WORK_FORWARD) {
+        elems = 2 + cross * (2 * 2 + 1);
+    } else if (part == OT_WORK_BACKWARD) {
+        elems = cross * 2 * (2 + 4);
+        out->moved_bytes += always.moved_bytes;
+    } else {
+        elems = level < OT_KEEP_PRODUCTS ? cross * (2 * 2 + 1) : 0;
+        out->moved_bytes -= always.moved_bytes;
+    }
+    out->moved_bytes += n * (double)ot_dtype_bytes(model->chain.dtype) * elems * (double)model->config.hidden;
+    if (cross > 0 && (part != OT_WORK_RECOMPUTE || level < OT_KEEP_PRODUCTS))
+        cross_flops(model, layer, part, n, out);
 }
 
 /* ---- embedding and head ---- */
@@ -386,12 +459,14 @@ static void embed_sum_work(const struct ot_model *model, double item, struct ot_
 
 /* Forward reads and writes rows of tables. Backward reads one row and adds it to an fp32 row of the table's
  * gradient. */
-void ot_embed_work(const struct ot_model *model, enum ot_work_part part, int64_t n_tokens,
-                   struct ot_block_work *out) {
+void ot_embed_work(const struct ot_model *model, int block, enum ot_work_part part, enum ot_keep_level level,
+                   int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out) {
     double h = (double)model->config.hidden, item = (double)ot_dtype_bytes(model->chain.dtype);
     double added = h * (item + 2 * sizeof(float));
     bool norm = model->config.embed_norm, backward = part == OT_WORK_BACKWARD;
-    *out = (struct ot_block_work){0};
+    (void)block;
+    (void)level;
+    (void)row_tokens;
     if (part == OT_WORK_FORWARD || (backward && norm))
         embed_sum_work(model, item, out);
     if (norm && (part == OT_WORK_FORWARD || backward))
@@ -408,16 +483,16 @@ void ot_embed_work(const struct ot_model *model, enum ot_work_part part, int64_t
 
 /* The head's backward includes its forward. Cross-entropy reads the fp32 logits once for the loss, twice
  * where it also computes the gradient, and writes that in the compute dtype. */
-void ot_head_work(const struct ot_model *model, enum ot_work_part part, int64_t n_tokens,
-                  struct ot_block_work *out) {
+void ot_head_work(const struct ot_model *model, int block, enum ot_work_part part, enum ot_keep_level level,
+                  int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out) {
     const struct ot_model_config *c = &model->config;
-    /* Half of an encoder-decoder's tokens have logits (encdec_work.c). */
-    double n = (double)n_tokens * (ot_model_has_pairs(c) ? 0.5 : 1);
+    double share = model->layer_kind->share, n = (double)n_tokens * share;
     double h = (double)c->hidden, vocab = (double)c->vocab;
     double item = (double)ot_dtype_bytes(model->chain.dtype), norm = 2 * h * item;
     const struct ot_lora_unit *lora = &model->head.lora;
     bool train = part == OT_WORK_BACKWARD, doubles = train && ot_lora_doubles(lora);
-    *out = (struct ot_block_work){0};
+    (void)level;
+    (void)row_tokens;
     if (part == OT_WORK_FORWARD || part == OT_WORK_BACKWARD) {
         out->product_flops = 2 * h * vocab * (doubles ? 2 : 1);
         out->moved_bytes = norm + vocab * sizeof(float);
@@ -425,10 +500,10 @@ void ot_head_work(const struct ot_model *model, enum ot_work_part part, int64_t 
         out->moved_bytes += sizeof(float) * dora_forward_elems(lora, vocab, train);
     }
     if (part == OT_WORK_BACKWARD) {
-        bool trained = has_gradient(model, model->chain.n_blocks - 1, model->head.projection);
+        bool trained = has_gradient(model, block, model->head.projection);
         out->product_flops += ((trained ? 4 : 2) + (doubles ? 2 : 0)) * h * vocab;
         out->moved_bytes += 3 * h * item + vocab * (sizeof(float) + item);
-        if (has_gradient(model, model->chain.n_blocks - 1, model->head.bias))
+        if (has_gradient(model, block, model->head.bias))
             out->moved_bytes += vocab * item;
         lora_backward_work(lora, h, item, out);
         /* dlogits twice, and u; to double, dlogits once more */
@@ -436,11 +511,11 @@ void ot_head_work(const struct ot_model *model, enum ot_work_part part, int64_t 
     }
     out->product_flops *= n;
     out->moved_bytes *= n;
-    if (part == OT_WORK_FORWARD || part == OT_WORK_BACKWARD)
-        ot_dora_factors_work(lora, h, item, out);
-    if (ot_model_has_pairs(c) && (part == OT_WORK_FORWARD ||
-                                  part == OT_WORK_BACKWARD)) /* zeros for the inputs: losses, and gradients */
-        out->moved_bytes += n * (sizeof(float) + (part == OT_WORK_BACKWARD ? h * item : 0));
+    if (part == OT_WORK_RECOMPUTE)
+        return;
+    dora_factors_work(lora, h, item, out);
+    /* Zeros for the tokens without logits: losses, and gradients. */
+    out->moved_bytes += (double)n_tokens * (1 - share) * (sizeof(float) + (train ? h * item : 0));
 }
 
 /* ---- the whole model, for MFU ---- */
@@ -474,10 +549,8 @@ static bool trains(const struct ot_model *model, int block) {
 
 /* Block 0 looks its parameters up, so it computes none but B of an adapter. q.k and p.v take 2 FLOPs an
  * element each; backward takes twice as much. */
-double ot_model_flops_per_token(const struct ot_model *model, double mean_row_tokens) {
+double ot_layer_flops_per_token(const struct ot_model *model, double mean_row_tokens) {
     const struct ot_model_config *c = &model->config;
-    if (ot_model_has_pairs(c))
-        return ot_encdec_flops_per_token(model, mean_row_tokens);
     double flops = 6 * (double)model->embed.lora.rank * (double)c->hidden;
     int first = 0; /* backward ends there */
     while (first < model->chain.n_blocks && !trains(model, first))
@@ -488,4 +561,36 @@ double ot_model_flops_per_token(const struct ot_model *model, double mean_row_to
         flops += (1 + l >= first ? 12 : 4) * (double)model->q_elems *
                  ot_model_mean_keys(mean_row_tokens, (double)ot_model_layer_window(c, l));
     return flops;
+}
+
+/* FLOPs of the adapters of a unit: 6 for each parameter of A, B and DoRA's magnitudes. */
+static double adapter_flops(const struct ot_lora_unit *lora, double in) {
+    double params = (double)lora->rank * in;
+    for (int i = 0; i < lora->n; i++)
+        params += (double)((lora->maps[i].rank + lora->dora) * lora->maps[i].out);
+    return 6 * params;
+}
+
+/* Of an average token. */
+double ot_encdec_flops_per_token(const struct ot_model *model, double mean_row_tokens) {
+    const struct ot_model_config *c = &model->config;
+    int head = model->chain.n_blocks - 1;
+    double h = (double)c->hidden, vocab = (double)c->vocab;
+    double flops = (has_gradient(model, head, model->head.projection) ? 6 : 4) * vocab * h;
+    flops += adapter_flops(&model->head.lora, h);
+    for (int64_t l = 0; l < c->n_layers; l++) {
+        struct unit units[UNITS];
+        struct ot_block_work work = {0};
+        layer_units(model, l, units);
+        for (int i = 0; i < UNITS; i++)
+            flops += adapter_flops(units[i].lora, units[i].in);
+        for (int part = OT_WORK_FORWARD; part <= OT_WORK_BACKWARD; part++) {
+            layer_flops(model, l, (enum ot_work_part)part, OT_KEEP_ALL, true, 0, &work);
+            if (ot_layer_has_cross(&model->layers[l]))
+                cross_flops(model, l, (enum ot_work_part)part, 1, &work);
+            flops += work.product_flops;
+        }
+        flops += 12 * (double)model->q_elems * pair_keys(model, l, mean_row_tokens);
+    }
+    return model->layer_kind->share * flops;
 }

@@ -47,101 +47,102 @@ void ot_encdec_fill_constants(const struct ot_model_config *c, void *host_memory
 
 /* ---- attention ---- */
 
-static void add_bias(const struct ot_encdec_call *call, struct ot_attend_spans *op) {
-    const struct ot_model_config *c = &call->model->config;
-    const struct ot_stacks_layout *stacks = &call->model->stacks;
-    const int32_t *tables = call->run->constants;
-    op->bias = ot_run_weight(call->run, call->is_decoder ? stacks->decoder_bias : stacks->encoder_bias);
-    op->buckets = c->position_buckets;
-    op->reach = reach_of(c);
-    op->bucket_of = tables + (call->is_decoder ? table_elems(c) : 0);
-}
-
-/* Sets the fields that all ops share: the queries are the call's own tokens. */
-static struct ot_attend_spans make_op(const struct ot_encdec_call *call, enum ot_encdec_side side) {
-    const struct ot_model_config *c = &call->model->config;
-    const struct ot_batch_view *batch = &call->run->batch;
-    int64_t first = call->own.first, q_elems = call->model->q_elems;
-    bool cross = side == OT_SIDE_CROSS;
-    struct ot_attend_spans op = {
+/* The queries are the call's tokens. Keys are counted from the first token of the micro-batch on. */
+static struct ot_attend_spans spans_op(const struct ot_layer_call *call, const struct ot_qkv *at,
+                                       int64_t n_keys, const int32_t *key_first, const int32_t *key_end) {
+    const struct ot_model_config *c = call->config;
+    return (struct ot_attend_spans){
         .dtype = call->run->dtype,
-        .n = call->own.n,
+        .n = call->n,
+        .n_keys = n_keys,
         .heads = c->n_heads,
         .head_dim = c->head_dim,
-        .ldo = q_elems,
+        .ldq = at->ldq,
+        .ldk = at->ldk,
+        .ldv = at->ldv,
+        .ldo = call->model->q_elems,
         .scale = ot_model_attention_scale(c),
-        .key_first = (cross ? batch->input_first : batch->row_start) + first,
-        .key_end = (cross ? batch->input_end : batch->key_end) + first,
-        .out = ot_encdec_row(call, cross ? call->memory.cross_attn : call->memory.attn, first, q_elems),
-        .softmax = cross ? call->memory.cross_softmax : call->memory.softmax,
+        .key_first = key_first + call->first, /* [n] */
+        .key_end = key_end + call->first,     /* [n] */
+        .q = at->q,                           /* [n, heads, head_dim] */
+        .k = at->k,                           /* [n_keys, heads, head_dim] */
+        .v = at->v,                           /* [n_keys, heads, head_dim] */
     };
-    if (!cross)
-        add_bias(call, &op);
+}
+
+static struct ot_place bias_of(const struct ot_layer_call *call) {
+    const struct ot_stacks_layout *stacks = &call->model->stacks;
+    return ot_layer_has_cross(call->at) ? stacks->decoder_bias : stacks->encoder_bias;
+}
+
+/* The last key is the last query's, as biases need it. */
+static struct ot_attend_spans own_op(const struct ot_layer_call *call, const struct ot_qkv *at,
+                                     int64_t n_keys) {
+    const struct ot_model_config *c = call->config;
+    const struct ot_batch_view *batch = &call->run->batch;
+    const int32_t *tables = call->run->constants;
+    struct ot_attend_spans op = spans_op(call, at, n_keys, batch->row_start, batch->key_end);
+    op.bias = ot_run_weight(call->run, bias_of(call)); /* [position_buckets, heads] */
+    op.buckets = c->position_buckets;
+    op.reach = reach_of(c);
+    op.bucket_of = tables + (ot_layer_has_cross(call->at) ? table_elems(c) : 0);
+    op.out = call->memory.attn;                              /* [n, heads, head_dim] */
+    op.softmax = call->cached ? NULL : call->memory.softmax; /* [heads, n, 2] */
     return op;
 }
 
-/* Keys are counted from the first token of the micro-batch on. The encoder and cross attention have the
- * inputs as keys. The last key is then the last query's, as biases need it. */
-static struct ot_attend_spans train_op(const struct ot_encdec_call *call, enum ot_encdec_side side) {
-    const struct ot_encdec_memory *memory = &call->memory;
-    int64_t q_elems = call->model->q_elems, first = call->own.first;
-    struct ot_attend_spans op = make_op(call, side);
-    if (side == OT_SIDE_CROSS) {
-        op.n_keys = call->inputs.n;
-        op.ldq = q_elems;
-        op.ldk = op.ldv = 2 * q_elems;
-        op.q = ot_encdec_row(call, memory->cross_q, first, q_elems);
-        op.k = memory->cross_kv;
-        op.v = ot_run_at(call->run, memory->cross_kv, q_elems);
-        return op;
-    }
-    op.n_keys = call->own.first + call->own.n;
-    op.ldq = op.ldk = op.ldv = 3 * q_elems;
-    op.q = ot_encdec_row(call, memory->qkv, first, op.ldq);
-    op.k = ot_run_at(call->run, memory->qkv, q_elems);
-    op.v = ot_run_at(call->run, memory->qkv, 2 * q_elems);
-    return op;
-}
-
-void ot_encdec_attend(const struct ot_encdec_call *call, enum ot_encdec_side side) {
-    const struct ot_attend_spans op = train_op(call, side);
+void ot_encdec_attend(const struct ot_layer_call *call, const struct ot_qkv *at, int64_t n_keys) {
+    const struct ot_attend_spans op = own_op(call, at, n_keys);
     call->ops->attend_spans(call->run->lane, &op);
 }
 
-void ot_encdec_attend_cached(const struct ot_encdec_call *call, enum ot_encdec_side side) {
-    const struct ot_block_run *run = call->run;
-    const struct ot_encdec_memory *memory = &call->memory;
-    int64_t q_elems = call->model->q_elems;
-    struct ot_attend_spans op = make_op(call, side);
-    op.n_keys = side == OT_SIDE_CROSS ? run->batch.n_inputs : run->kv.n_past + run->batch.n_tokens;
-    op.ldq = op.ldk = op.ldv = q_elems;
-    op.q =
-        ot_encdec_row(call, side == OT_SIDE_CROSS ? memory->cross_q : memory->qkv, call->own.first, q_elems);
-    op.k = run->kv.k;
-    op.v = run->kv.v;
-    op.softmax = NULL;
-    call->ops->attend_spans(run->lane, &op);
-}
-
-void *ot_encdec_dkv(const struct ot_encdec_call *call) {
-    return ot_encdec_row(call, call->memory.wide, call->run->batch.n_tokens, call->model->q_elems);
-}
-
-void ot_encdec_attend_backward(const struct ot_encdec_call *call, enum ot_encdec_side side) {
-    const struct ot_stacks_layout *stacks = &call->model->stacks;
-    const struct ot_encdec_memory *memory = &call->memory;
-    int64_t q_elems = call->model->q_elems, first = call->own.first;
-    bool cross = side == OT_SIDE_CROSS;
-    void *keys = cross ? ot_encdec_dkv(call) : ot_run_at(call->run, memory->wide, q_elems);
-    struct ot_attend_spans_backward op = {
-        .forward = train_op(call, side),
-        .dout = ot_encdec_row(call, memory->narrow, first, q_elems),
-        .dk = keys,
-        .dv = ot_run_at(call->run, keys, q_elems),
-        .scratch = memory->attention,
+void ot_encdec_attend_backward(const struct ot_layer_call *call, const struct ot_qkv *at, int64_t n_keys,
+                               const struct ot_qkv *grad) {
+    const struct ot_attend_spans_backward op = {
+        .forward = own_op(call, at, n_keys),
+        .dout = call->memory.narrow,
+        .dq = grad->q,
+        .dk = grad->k,
+        .dv = grad->v,
+        .dbias = ot_run_grad(call->run, bias_of(call)),
+        .scratch = call->memory.attention,
     };
-    op.dq = ot_encdec_row(call, memory->wide, first, op.forward.ldq);
-    if (!cross)
-        op.dbias = ot_run_grad(call->run, call->is_decoder ? stacks->decoder_bias : stacks->encoder_bias);
     call->ops->attend_spans_backward(call->run->lane, &op);
+}
+
+/* ---- cross attention ---- */
+
+static struct ot_attend_spans cross_op(const struct ot_layer_call *call) {
+    const struct ot_block_run *run = call->run;
+    const struct ot_layer_memory *memory = &call->memory;
+    int64_t q = call->model->q_elems;
+    const struct ot_qkv kept = {
+        memory->cross_q, memory->cross_kv, ot_run_at(run, memory->cross_kv, q), q, 2 * q, 2 * q};
+    const struct ot_qkv cached = {memory->cross_q, run->kv.k, run->kv.v, q, q, q};
+    struct ot_attend_spans op = spans_op(call, call->cached ? &cached : &kept, run->batch.n_inputs,
+                                         run->batch.input_first, run->batch.input_end);
+    op.out = memory->cross_attn;                              /* [n, heads, head_dim] */
+    op.softmax = call->cached ? NULL : memory->cross_softmax; /* [heads, n, 2] */
+    return op;
+}
+
+void ot_encdec_attend_inputs(const struct ot_layer_call *call) {
+    const struct ot_attend_spans op = cross_op(call);
+    call->ops->attend_spans(call->run->lane, &op);
+}
+
+void *ot_encdec_attend_inputs_backward(const struct ot_layer_call *call) {
+    const struct ot_block_run *run = call->run;
+    int64_t q = call->model->q_elems;
+    void *dkv = ot_run_at(run, call->memory.wide, run->batch.n_tokens * q);
+    const struct ot_attend_spans_backward op = {
+        .forward = cross_op(call),
+        .dout = call->memory.narrow,
+        .dq = call->memory.wide,
+        .dk = dkv,
+        .dv = ot_run_at(run, dkv, q),
+        .scratch = call->memory.attention,
+    };
+    call->ops->attend_spans_backward(run->lane, &op);
+    return dkv;
 }

@@ -1,6 +1,11 @@
-/* A layer's forward and backward in parts. decoder_layer.c has the order; layer_attention.c computes from the
- * norm before attention to the output projection; layer_experts.c computes experts in place of an MLP.
- * Private to these files.
+/* The pieces of a layer's forward and backward, of which the layers of both kinds are composed (kinds.h):
+ *
+ *     layer.c             the call, linear maps, norms
+ *     layer_attention.c   the side of attention: from x to mid
+ *     layer_mlp.c         the side of the MLP: from mid to y
+ *     layer_experts.c     experts in place of an MLP
+ *
+ * decoder_layer.c and encdec_layer.c have the order. Private to these files.
  */
 #ifndef OT_MODELS_LAYER_H
 #define OT_MODELS_LAYER_H
@@ -16,34 +21,99 @@ struct ot_layer_call {
     const struct ot_layer_layout *at;
     const struct ot_block_run *run;
     const struct ot_ops *ops;
-    int64_t layer, n;
+    /* The layer works on tokens [first, first + n) of the micro-batch: on all of them in a decoder. Its
+     * arrays have their rows alone, without the others', except for q, k, v and their gradients
+     * (layer_memory.h). */
+    int64_t layer, first, n;
+    const void *x; /* [n, hidden], those of run->x, run->y and run->dxy */
+    void *y, *dxy;
+    bool cached; /* attention reads k and v of earlier tokens in run->kv */
     bool has_experts;
     /* Rows and columns of the inner activation of the MLP: with experts, a row for each assignment
      * (kernels/ops_experts.h). */
     int64_t inner_rows, ffn;
+    enum ot_keep_level kept; /* run->saved_level, but no more than layers of this kind keep */
     struct ot_layer_memory memory;
     enum ot_layer_input until; /* OT_LAYER_INPUTS: forward computes the whole layer */
 };
+
+struct ot_layer_call ot_layer_call_make(const struct ot_model *model, int block,
+                                        const struct ot_block_run *run, int64_t first, int64_t n);
+
+static inline bool ot_layer_is_parallel(const struct ot_layer_call *call) {
+    return call->config->residual != OT_SEQUENTIAL;
+}
+
+static inline bool ot_layer_has_before(const struct ot_layer_call *call) {
+    return ot_model_has_norms_before(call->config);
+}
+
+static inline bool ot_layer_has_after(const struct ot_layer_call *call) {
+    return ot_model_has_norms_after(call->config);
+}
+
+/* [n, hidden] */
+static inline const void *ot_layer_qkv_input(const struct ot_layer_call *call) {
+    return ot_layer_has_before(call) ? call->memory.normed1 : call->x;
+}
+
+/* [n, hidden] */
+static inline const void *ot_layer_gate_up_input(const struct ot_layer_call *call) {
+    return ot_layer_has_before(call) ? call->memory.normed2 : call->memory.mid;
+}
+
+/* ---- maps, norms and sums (layer.c) ---- */
 
 /* A linear map of the layer. want_grad: backward computes the gradients of its weights. */
 struct ot_linear ot_layer_linear(const struct ot_layer_call *call, int64_t in, int64_t out,
                                  struct ot_place weight, struct ot_place bias,
                                  const struct ot_lora_unit *lora, const struct ot_unit_memory *memory,
                                  bool want_grad);
+/* Adds to the gradients of the map's weights; dx = the gradient of x, whose place may be dy's. */
+void ot_layer_linear_backward(const struct ot_layer_call *call, const struct ot_linear *map, const void *x,
+                              const void *dy, void *dx);
 
-/* ---- attention (layer_attention.c) ---- */
+/* Computes the result y of a map from u and the factors, which are valid, if `products` keeps no result. */
+void ot_layer_from_u(const struct ot_layer_call *call, const struct ot_linear *map, void *y);
+/* Outputs [first, first + out) of a map of x, to y [n, out]. */
+void ot_layer_project_part(const struct ot_layer_call *call, struct ot_linear map, const void *x,
+                           int64_t first, int64_t out, void *y);
 
-/* The projection to q, k and v. */
-struct ot_linear ot_layer_qkv(const struct ot_layer_call *call, bool want_grad);
-/* q, k and v that attention reads, from memory.qkv: norms of q and k, and rope. */
-void ot_layer_finish_qkv(const struct ot_layer_call *call);
-/* memory.attn from q, k and v. */
-void ot_layer_attend(const struct ot_layer_call *call);
-/* memory.attn from `input` [n, hidden], with a key-value cache: writes the new k and v into the cache behind
- * those of earlier tokens. */
-void ot_layer_attend_cached(const struct ot_layer_call *call, const void *input);
-/* memory.wide = gradient of the projection's output, from memory.narrow, the gradient of memory.attn. */
-void ot_layer_attend_backward(const struct ot_layer_call *call);
+/* y = the norm of x [n, hidden]. */
+void ot_layer_norm(const struct ot_layer_call *call, const struct ot_norm_layout *at, const void *x, void *y,
+                   struct ot_norm_memory memory);
+/* dx = the gradient of x through the norm (+ addend). */
+void ot_layer_norm_backward(const struct ot_layer_call *call, const struct ot_norm_layout *at, const void *x,
+                            struct ot_norm_memory memory, const void *dy, const void *addend, void *dx);
+
+/* out = a + b, [n, hidden] each. */
+void ot_layer_add(const struct ot_layer_call *call, const void *a, const void *b, void *out);
+
+/* ---- the sides of a layer (layer_attention.c, layer_mlp.c) ---- */
+
+/* The side of attention computes memory.mid from x, and the side of the MLP memory.inner from memory.mid.
+ * Both leave out what is valid already. `have`: activations that this level keeps are valid. */
+
+/* False: `until` is reached. wants_mid: with parallel sides, computes mid, which only forward reads. The
+ * input of q, k and v is valid afterwards only if the level of the call keeps it. */
+bool ot_layer_attention_side(const struct ot_layer_call *call, enum ot_keep_level have, bool wants_mid);
+void ot_layer_mlp_side(const struct ot_layer_call *call, enum ot_keep_level have);
+/* y = memory.mid + the MLP, or the experts, from memory.inner. */
+void ot_layer_finish(const struct ot_layer_call *call);
+
+/* Computes the buffers of the last projection that this level does not keep: those that backward reads, and
+ * the result if a norm follows. */
+void ot_layer_recompute_down(const struct ot_layer_call *call, enum ot_keep_level have);
+/* dxy is the gradient of y. Sequential: turns it into the gradient of mid. Parallel: leaves it, and writes
+ * the gradient of the MLP's input to memory.beside. */
+void ot_layer_mlp_backward(const struct ot_layer_call *call);
+/* After ot_layer_mlp_backward: dxy becomes the gradient of x. */
+void ot_layer_attention_backward(const struct ot_layer_call *call);
+
+/* OT_DECODER_LAYERS.attend and attend_backward. */
+void ot_decoder_attend(const struct ot_layer_call *call, const struct ot_qkv *at, int64_t n_keys);
+void ot_decoder_attend_backward(const struct ot_layer_call *call, const struct ot_qkv *at, int64_t n_keys,
+                                const struct ot_qkv *grad);
 
 /* ---- experts (layer_experts.c) ---- */
 

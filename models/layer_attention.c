@@ -1,27 +1,30 @@
-/* Attention of a layer: q, k and v from their projection, their norms and rope, attention, and its backward.
- * */
+/* The side of attention: from x to mid, and back. */
 #include "models/layer.h"
 
-struct ot_linear ot_layer_qkv(const struct ot_layer_call *call, bool want_grad) {
+/* ---- the projection ---- */
+
+/* The projection to q, k and v. */
+static struct ot_linear qkv_proj(const struct ot_layer_call *call, bool want_grad) {
     const struct ot_layer_layout *at = call->at;
     return ot_layer_linear(call, call->config->hidden, call->model->qkv_elems, at->qkv, at->qkv_bias,
                            &at->qkv_lora, &call->memory.qkv_lora, want_grad);
 }
 
-/* Addresses and row strides of q, k and v, or of their gradients. */
-struct qkv {
-    void *q, *k, *v;
-    int64_t ldq, ldk, ldv;
-};
+/* The call's rows of the micro-batch's q, k and v [tokens, heads + 2 kv_heads, head_dim]. */
+static void *qkv_rows(const struct ot_layer_call *call, void *qkv) {
+    return ot_run_at(call->run, qkv, call->first * call->model->qkv_elems);
+}
 
-/* q, k and v in one [n, qkv] array. qk not NULL: q and k are in this [n, q + k] array instead. */
-static struct qkv packed_qkv(const struct ot_layer_call *call, void *qkv, void *qk) {
+/* q of the call's tokens, and k and v from the first token of the micro-batch on, in one [tokens, qkv] array.
+ * qk not NULL: q and k are in this [tokens, q + k] array instead. */
+static struct ot_qkv packed_qkv(const struct ot_layer_call *call, void *qkv, void *qk) {
     const struct ot_model *model = call->model;
     const struct ot_block_run *run = call->run;
     int64_t ld = model->qkv_elems, ld_qk = qk ? model->q_elems + model->kv_elems : ld;
-    return (struct qkv){
-        .q = qk ? qk : qkv,
-        .k = ot_run_at(run, qk ? qk : qkv, model->q_elems),
+    void *q = qk ? qk : qkv;
+    return (struct ot_qkv){
+        .q = ot_run_at(run, q, call->first * ld_qk),
+        .k = ot_run_at(run, q, model->q_elems),
         .v = ot_run_at(run, qkv, model->q_elems + model->kv_elems),
         .ldq = ld_qk,
         .ldk = ld_qk,
@@ -30,6 +33,8 @@ static struct qkv packed_qkv(const struct ot_layer_call *call, void *qkv, void *
 }
 
 /* ---- norms of q and k ---- */
+
+/* These norms and rope are of decoders, whose calls begin with the first token of the micro-batch. */
 
 /* q or k: its heads, which one norm covers together or each. */
 struct normed_heads {
@@ -119,7 +124,7 @@ static void rotate(const struct ot_layer_call *call, enum ot_rope_use use, void 
 }
 
 /* Rotates q and k, whose heads are adjacent if both are in one array. */
-static void rope(const struct ot_layer_call *call, const struct qkv *at, bool inverse) {
+static void rope(const struct ot_layer_call *call, const struct ot_qkv *at, bool inverse) {
     const struct ot_model_config *c = call->config;
     bool adjacent = at->ldq == at->ldk && at->k == ot_run_at(call->run, at->q, call->model->q_elems);
     if (!ot_model_layer_rotates(c, call->layer))
@@ -134,7 +139,7 @@ static void rope(const struct ot_layer_call *call, const struct qkv *at, bool in
 
 /* ---- attention ---- */
 
-static struct ot_attention attention_op(const struct ot_layer_call *call, const struct qkv *at,
+static struct ot_attention attention_op(const struct ot_layer_call *call, const struct ot_qkv *at,
                                         int64_t n_keys) {
     const struct ot_model_config *c = call->config;
     return (struct ot_attention){
@@ -154,18 +159,40 @@ static struct ot_attention attention_op(const struct ot_layer_call *call, const 
         .row_start = call->run->batch.row_start,
         .slopes = ot_model_slopes(call->model, call->run->constants),
         .sinks = ot_run_weight(call->run, call->at->sinks),
-        .q = at->q,
-        .k = at->k,
-        .v = at->v,
-        .out = call->memory.attn,
-        .lse = call->memory.lse,
+        .q = at->q,                  /* [n, heads, head_dim] */
+        .k = at->k,                  /* [n_keys, kv_heads, head_dim] */
+        .v = at->v,                  /* [n_keys, kv_heads, head_dim] */
+        .out = call->memory.attn,    /* [n, heads, head_dim] */
+        .lse = call->memory.softmax, /* [heads, n] */
     };
 }
 
-void ot_layer_finish_qkv(const struct ot_layer_call *call) {
+void ot_decoder_attend(const struct ot_layer_call *call, const struct ot_qkv *at, int64_t n_keys) {
+    const struct ot_attention op = attention_op(call, at, n_keys);
+    call->ops->attention(call->run->lane, &op);
+}
+
+void ot_decoder_attend_backward(const struct ot_layer_call *call, const struct ot_qkv *at, int64_t n_keys,
+                                const struct ot_qkv *grad) {
+    const struct ot_attention_backward op = {
+        .forward = attention_op(call, at, n_keys),
+        .dout = call->memory.narrow,
+        .dq = grad->q,
+        .dk = grad->k,
+        .dv = grad->v,
+        .dsinks = ot_run_grad(call->run, call->at->sinks),
+        .scratch = call->memory.attention,
+    };
+    call->ops->attention_backward(call->run->lane, &op);
+}
+
+/* ---- from the projection to attention's output, and back ---- */
+
+/* q, k and v that attention reads, from memory.qkv: norms of q and k, and rope. */
+static void finish_qkv(const struct ot_layer_call *call) {
     const struct ot_layer_memory *memory = &call->memory;
-    const struct qkv raw = packed_qkv(call, memory->qkv, NULL),
-                     at = packed_qkv(call, memory->qkv, memory->qk);
+    const struct ot_qkv raw = packed_qkv(call, memory->qkv, NULL),
+                        at = packed_qkv(call, memory->qkv, memory->qk);
     if (call->config->qk_norm != OT_QK_NORM_NONE) {
         head_norm(call, true, raw.q, raw.ldq, at.q, at.ldq);
         head_norm(call, false, raw.k, raw.ldk, at.k, at.ldk);
@@ -173,67 +200,164 @@ void ot_layer_finish_qkv(const struct ot_layer_call *call) {
     rope(call, &at, false);
 }
 
-void ot_layer_attend(const struct ot_layer_call *call) {
-    const struct qkv at = packed_qkv(call, call->memory.qkv, call->memory.qk);
-    const struct ot_attention op = attention_op(call, &at, call->n);
-    call->ops->attention(call->run->lane, &op);
+/* memory.attn from q, k and v. */
+static void attend(const struct ot_layer_call *call) {
+    const struct ot_qkv at = packed_qkv(call, call->memory.qkv, call->memory.qk);
+    call->model->layer_kind->attend(call, &at, call->first + call->n);
 }
 
-/* Writes outputs [first, first + out) of the fused qkv projection to y: q, k or v. */
-static void project_part(const struct ot_layer_call *call, const void *input, int64_t first, int64_t out,
-                         void *y) {
-    const struct ot_layer_layout *at = call->at;
-    int64_t in = call->config->hidden;
-    const struct ot_lora_unit lora = ot_lora_unit_part(&at->qkv_lora, first, out, in);
-    const struct ot_linear proj =
-        ot_layer_linear(call, in, out, ot_place_behind(at->qkv, first * in),
-                        ot_place_behind(at->qkv_bias, first), &lora, &call->memory.qkv_lora, false);
-    ot_linear_forward(call->run, &proj, input, call->run->dtype, y);
-}
-
-void ot_layer_attend_cached(const struct ot_layer_call *call, const void *input) {
-    const struct ot_model *model = call->model;
+/* memory.attn from `input` [n, hidden], with a key-value cache: writes the new k and v into the cache behind
+ * those of earlier tokens. */
+static void attend_cached(const struct ot_layer_call *call, const void *input) {
     const struct ot_block_run *run = call->run;
-    int64_t q_elems = model->q_elems, kv_elems = model->kv_elems, n_past = run->kv.n_past;
-    const struct qkv new = {call->memory.qkv,
-                            ot_run_at(run, run->kv.k, n_past * kv_elems),
-                            ot_run_at(run, run->kv.v, n_past * kv_elems),
-                            q_elems,
-                            kv_elems,
-                            kv_elems};
-    const struct qkv all = {new.q, run->kv.k, run->kv.v, q_elems, kv_elems, kv_elems};
-    project_part(call, input, 0, q_elems, new.q);
-    project_part(call, input, q_elems, kv_elems, new.k);
-    project_part(call, input, q_elems + kv_elems, kv_elems, new.v);
+    const struct ot_linear qkv = qkv_proj(call, false);
+    int64_t q = call->model->q_elems, kv = call->model->kv_elems, n_past = run->kv.n_past + call->first;
+    const struct ot_qkv new = {call->memory.qkv,
+                               ot_run_at(run, run->kv.k, n_past * kv),
+                               ot_run_at(run, run->kv.v, n_past * kv),
+                               q,
+                               kv,
+                               kv};
+    const struct ot_qkv all = {new.q, run->kv.k, run->kv.v, q, kv, kv};
+    ot_layer_project_part(call, qkv, input, 0, q, new.q);
+    ot_layer_project_part(call, qkv, input, q, kv, new.k);
+    ot_layer_project_part(call, qkv, input, q + kv, kv, new.v);
     if (call->config->qk_norm != OT_QK_NORM_NONE) {
-        head_norm(call, true, new.q, q_elems, new.q, q_elems);
-        head_norm(call, false, new.k, kv_elems, new.k, kv_elems);
+        head_norm(call, true, new.q, q, new.q, q);
+        head_norm(call, false, new.k, kv, new.k, kv);
     }
     rope(call, &new, false);
-    const struct ot_attention op = attention_op(call, &all, n_past + call->n);
-    call->ops->attention(run->lane, &op);
+    call->model->layer_kind->attend(call, &all, n_past + call->n);
 }
 
-void ot_layer_attend_backward(const struct ot_layer_call *call) {
+/* The gradient of the projection's output [n, heads + 2 kv_heads, head_dim], in memory.wide, from
+ * memory.narrow, the gradient of memory.attn. Returns its address. */
+static const void *attend_backward(const struct ot_layer_call *call) {
     const struct ot_layer_memory *memory = &call->memory;
     bool norms = call->config->qk_norm != OT_QK_NORM_NONE;
-    const struct qkv at = packed_qkv(call, memory->qkv, memory->qk);
-    const struct qkv grad = packed_qkv(call, memory->wide, norms ? memory->normed : NULL);
-    const struct ot_attention_backward op = {
-        .forward = attention_op(call, &at, call->n),
-        .dout = memory->narrow,
-        .dq = grad.q,
-        .dk = grad.k,
-        .dv = grad.v,
-        .dsinks = ot_run_grad(call->run, call->at->sinks),
-        .scratch = memory->attention,
-    };
-    call->ops->attention_backward(call->run->lane, &op);
+    const struct ot_qkv at = packed_qkv(call, memory->qkv, memory->qk);
+    const struct ot_qkv grad = packed_qkv(call, memory->wide, norms ? memory->normed : NULL);
+    call->model->layer_kind->attend_backward(call, &at, call->first + call->n, &grad);
     rope(call, &grad, true);
-    if (!norms)
+    if (norms) {
+        const struct ot_qkv raw = packed_qkv(call, memory->qkv, NULL),
+                            raw_grad = packed_qkv(call, memory->wide, NULL);
+        head_norm_backward(call, true, raw.q, grad.q, grad.ldq, raw_grad.q);
+        head_norm_backward(call, false, raw.k, grad.k, grad.ldk, raw_grad.k);
+    }
+    return qkv_rows(call, memory->wide);
+}
+
+/* ---- the side: forward ---- */
+
+/* Without a norm behind it, its forward adds the residual: mid = x + o(attn). */
+static struct ot_linear o_proj(const struct ot_layer_call *call, bool want_grad) {
+    const struct ot_layer_layout *at = call->at;
+    struct ot_linear o = ot_layer_linear(call, call->model->q_elems, call->config->hidden, at->o, at->o_bias,
+                                         &at->o_lora, &call->memory.o_lora, want_grad);
+    o.residual = ot_layer_has_after(call) ? NULL : call->x;
+    o.scale = (float)call->config->residual_scale;
+    return o;
+}
+
+/* Makes the input of q, k and v. */
+static void norm1(const struct ot_layer_call *call) {
+    const struct ot_layer_memory *memory = &call->memory;
+    if (ot_layer_has_before(call))
+        ot_layer_norm(call, &call->at->norm1, call->x, memory->normed1, memory->stats1);
+}
+
+/* The output of the product o. */
+static void *o_result(const struct ot_layer_call *call) {
+    return ot_layer_has_after(call) ? call->memory.o_out : call->memory.mid;
+}
+
+/* mid from the result of o, if a norm is behind it. */
+static void finish_mid(const struct ot_layer_call *call) {
+    const struct ot_layer_memory *memory = &call->memory;
+    if (!ot_layer_has_after(call))
         return;
-    const struct qkv raw = packed_qkv(call, memory->qkv, NULL),
-                     raw_grad = packed_qkv(call, memory->wide, NULL);
-    head_norm_backward(call, true, raw.q, grad.q, grad.ldq, raw_grad.q);
-    head_norm_backward(call, false, raw.k, grad.k, grad.ldk, raw_grad.k);
+    ot_layer_norm(call, &call->at->post1, memory->o_out, memory->mid, memory->post1);
+    ot_layer_add(call, memory->mid, call->x, memory->mid);
+}
+
+/* q, k and v, and attention's input norm, as far as this level does not keep them. False: `until` is
+ * reached. */
+static bool compute_qkv(const struct ot_layer_call *call, enum ot_keep_level have) {
+    const struct ot_linear qkv = qkv_proj(call, false);
+    void *rows = qkv_rows(call, call->memory.qkv);
+    if (have >= ot_layer_qkv_level(call->model, call->layer)) {
+        if (call->config->residual == OT_PARALLEL)
+            norm1(call);
+        if (ot_layer_makes_from_u(call->model, qkv.lora)) {
+            ot_layer_from_u(call, &qkv, rows);
+            finish_qkv(call);
+        }
+        return true;
+    }
+    norm1(call);
+    if (call->until == OT_INPUT_QKV)
+        return false;
+    if (call->cached) {
+        attend_cached(call, ot_layer_qkv_input(call));
+        return true;
+    }
+    ot_linear_forward(call->run, &qkv, ot_layer_qkv_input(call), call->run->dtype, rows);
+    finish_qkv(call);
+    return true;
+}
+
+bool ot_layer_attention_side(const struct ot_layer_call *call, enum ot_keep_level have, bool wants_mid) {
+    const struct ot_block_run *run = call->run;
+    const struct ot_linear o = o_proj(call, false);
+    bool needs_mid = wants_mid || !ot_layer_is_parallel(call);
+    if (!compute_qkv(call, have))
+        return false;
+    if (have < OT_KEEP_ATTENTION && !call->cached)
+        attend(call);
+    if (call->until == OT_INPUT_O)
+        return false;
+    if (have >= OT_KEEP_PRODUCTS && needs_mid)
+        ot_layer_from_u(call, &o, o_result(call));
+    else if (have < OT_KEEP_PRODUCTS && needs_mid)
+        ot_linear_forward(run, &o, call->memory.attn, run->dtype, o_result(call));
+    else if (have < OT_KEEP_PRODUCTS)
+        ot_linear_forward_inside(run, &o, call->memory.attn, run->dtype);
+    if (needs_mid)
+        finish_mid(call);
+    return true;
+}
+
+/* ---- the side: backward ---- */
+
+/* memory.narrow = the gradient of attention's input. dxy: of mid, or with parallel sides of y. */
+static void attention_backward(const struct ot_layer_call *call) {
+    const struct ot_layer_memory *memory = &call->memory;
+    const struct ot_linear o = o_proj(call, true), qkv = qkv_proj(call, true);
+    const void *dy = call->dxy;
+    if (ot_layer_has_after(call)) {
+        ot_layer_norm_backward(call, &call->at->post1, memory->o_out, memory->post1, dy, NULL,
+                               memory->normed);
+        dy = memory->normed;
+    }
+    ot_layer_linear_backward(call, &o, memory->attn, dy, memory->narrow); /* [n, heads, head_dim] */
+    const void *dqkv = attend_backward(call); /* [n, heads + 2 kv_heads, head_dim] */
+    if (call->kept < OT_KEEP_ALL && !ot_layer_keeps_normed(call->config))
+        norm1(call);
+    ot_layer_linear_backward(call, &qkv, ot_layer_qkv_input(call), dqkv, memory->narrow);
+}
+
+void ot_layer_attention_backward(const struct ot_layer_call *call) {
+    const struct ot_layer_memory *memory = &call->memory;
+    attention_backward(call);
+    if (call->config->residual == OT_PARALLEL)
+        ot_layer_add(call, memory->narrow, memory->beside, memory->narrow);
+    else if (ot_layer_is_parallel(call))
+        ot_layer_norm_backward(call, &call->at->norm2, call->x, memory->stats2, memory->beside, call->dxy,
+                               call->dxy);
+    if (ot_layer_has_before(call))
+        ot_layer_norm_backward(call, &call->at->norm1, call->x, memory->stats1, memory->narrow, call->dxy,
+                               call->dxy);
+    else
+        ot_layer_add(call, call->dxy, memory->narrow, call->dxy);
 }

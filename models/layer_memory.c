@@ -2,11 +2,16 @@
 
 #include "src/base/minmax.h"
 
+/* ---- levels ---- */
+
 enum ot_keep_level ot_layer_qkv_level(const struct ot_model *model, int64_t layer) {
     double window = (double)ot_model_layer_window(&model->config, layer);
     double keys = ot_model_mean_keys((double)model->chain.max_position, window);
-    return keys > (double)model->config.hidden / 4 ? OT_KEEP_PRODUCTS : OT_KEEP_ATTENTION;
+    bool later = keys > (double)model->config.hidden / 4 || model->layer_kind->most_kept < OT_KEEP_ALL;
+    return later ? OT_KEEP_PRODUCTS : OT_KEEP_ATTENTION;
 }
+
+/* ---- saved and work ---- */
 
 /* The two buffers of inner activations. */
 struct inside {
@@ -84,20 +89,43 @@ static void take_results(const struct ot_model *model, int64_t layer, size_t n, 
     size_t item = ot_dtype_bytes(model->chain.dtype), hidden = n * (size_t)c->hidden * item;
     const struct inner inner = inner_of(model, layer, (int64_t)n);
     bool after = ot_model_has_norms_after(c);
-    if (ot_lora_from_u(&at->qkv_lora) == from_u)
+    if (ot_layer_makes_from_u(model, &at->qkv_lora) == from_u)
         take_qkv(model, from_u ? OT_KEEP_ALL : ot_layer_qkv_level(model, layer), n, inside, memory);
-    if (ot_lora_from_u(&at->o_lora) == from_u && after)
+    if (ot_layer_makes_from_u(model, &at->o_lora) == from_u && after)
         memory->o_out = take_inside(inside, level, hidden);
-    else if (ot_lora_from_u(&at->o_lora) == from_u && c->residual == OT_SEQUENTIAL)
+    else if (ot_layer_makes_from_u(model, &at->o_lora) == from_u && c->residual == OT_SEQUENTIAL)
         memory->mid = take_inside(inside, level, hidden);
-    if (ot_lora_from_u(&at->gate_up_lora) == from_u)
+    if (ot_layer_makes_from_u(model, &at->gate_up_lora) == from_u)
         memory->gate_up = take_inside(inside, level, (size_t)(inner.rows * inner.elems) * item);
     if (inner.experts && !from_u) {
         take_choice(model, n, inside, memory);
         memory->down_out = take_inside(inside, level, (size_t)inner.rows * (size_t)c->hidden * item);
     }
-    if (ot_lora_from_u(&at->down_lora) == from_u && after)
+    if (ot_layer_makes_from_u(model, &at->down_lora) == from_u && after)
         memory->down_out = take_inside(inside, level, hidden);
+}
+
+/* Takes the results of cross attention's products, and their adapters'. */
+static void take_cross(const struct ot_model *model, const struct ot_layer_layout *at, size_t n,
+                       struct inside *inside, struct ot_layer_memory *memory) {
+    enum ot_keep_level level = OT_KEEP_PRODUCTS;
+    int64_t hidden = model->config.hidden, q = model->q_elems;
+    size_t item = ot_dtype_bytes(model->chain.dtype);
+    memory->cross_q = take_inside(inside, level, n * (size_t)q * item);
+    memory->cross_kv = take_inside(inside, level, n * (size_t)(2 * q) * item);
+    memory->across = take_inside(inside, level, n * (size_t)hidden * item);
+    take_unit(inside, level, n, item, q, &at->cross_q_lora, &memory->cross_q_lora);
+    take_unit(inside, level, n, item, 2 * q, &at->cross_kv_lora, &memory->cross_kv_lora);
+    take_unit(inside, level, n, item, hidden, &at->cross_o_lora, &memory->cross_o_lora);
+}
+
+/* Attention's output, and what backward needs of its softmax. */
+static void take_attention(const struct ot_model *model, size_t n, struct inside *inside, void **attn,
+                           float **softmax) {
+    size_t bytes = model->layer_kind->softmax_bytes((int64_t)n, model->config.n_heads);
+    *attn = take_inside(inside, OT_KEEP_ATTENTION,
+                        n * (size_t)model->q_elems * ot_dtype_bytes(model->chain.dtype));
+    *softmax = take_inside(inside, OT_KEEP_ATTENTION, bytes);
 }
 
 /* Takes the buffers that only level `all` keeps. At other levels, all but mid lie in scratch. */
@@ -133,10 +161,13 @@ static void inside_memory(const struct ot_model *model, int64_t layer, int64_t n
     size_t n = (size_t)n_tokens, item = ot_dtype_bytes(model->chain.dtype);
     size_t rows = (size_t)inner_of(model, layer, n_tokens).rows;
     *memory = (struct ot_layer_memory){0};
-    memory->attn = take_inside(inside, OT_KEEP_ATTENTION, n * (size_t)model->q_elems * item);
-    memory->lse = take_inside(inside, OT_KEEP_ATTENTION, n * (size_t)c->n_heads * sizeof(float));
+    take_attention(model, n, inside, &memory->attn, &memory->softmax);
+    if (ot_layer_has_cross(at))
+        take_attention(model, n, inside, &memory->cross_attn, &memory->cross_softmax);
     take_unit(inside, qkv, n, item, model->qkv_elems, &at->qkv_lora, &memory->qkv_lora);
     take_results(model, layer, n, false, inside, memory);
+    if (ot_layer_has_cross(at))
+        take_cross(model, at, n, inside, memory);
     take_unit(inside, products, n, item, c->hidden, &at->o_lora, &memory->o_lora);
     take_unit(inside, products, rows, item, model->inner_elems, &at->gate_up_lora, &memory->gate_up_lora);
     take_unit(inside, products, rows, item, c->hidden, &at->down_lora, &memory->down_lora);
@@ -148,14 +179,25 @@ static void inside_memory(const struct ot_model *model, int64_t layer, int64_t n
     take_rest(model, layer, n, inside, memory);
 }
 
-static size_t products_bytes(const struct ot_layer_layout *at) {
-    const struct ot_lora_unit *units[] = {&at->qkv_lora, &at->o_lora, &at->gate_up_lora, &at->down_lora};
-    size_t most = 0;
-    for (int i = 0; i < 4; i++) {
+/* ---- scratch ---- */
+
+/* What one unit at a time needs: the largest of all. */
+struct unit_needs {
+    int64_t rank, inner_rank; /* of units with a row for each token; of gate, up and down */
+    size_t products;
+};
+
+static struct unit_needs unit_needs(const struct ot_layer_layout *at) {
+    const struct ot_lora_unit *units[] = {&at->qkv_lora,      &at->o_lora,       &at->cross_q_lora,
+                                          &at->cross_kv_lora, &at->cross_o_lora, &at->gate_up_lora,
+                                          &at->down_lora};
+    struct unit_needs needs = {.inner_rank = ot_max(at->gate_up_lora.rank, at->down_lora.rank)};
+    for (int i = 0; i < 7; i++) {
         size_t bytes = ot_linear_products_bytes(units[i]);
-        most = ot_max(bytes, most);
+        needs.products = ot_max(bytes, needs.products);
+        needs.rank = i < 5 ? ot_max(units[i]->rank, needs.rank) : needs.rank;
     }
-    return most;
+    return needs;
 }
 
 /* kept: the level of the call. Scratch has the same size at every level. */
@@ -167,9 +209,8 @@ static size_t scratch_memory(const struct ot_model *model, int64_t layer, int64_
     const struct inner inner = inner_of(model, layer, n_tokens);
     int64_t widest = ot_max(ot_max(c->hidden, c->ffn), model->q_elems);
     int64_t experts = inner.experts ? inner.rows : 0;
-    int64_t rank = ot_max(at->qkv_lora.rank, at->o_lora.rank);
-    int64_t inner_rank = ot_max(at->gate_up_lora.rank, at->down_lora.rank);
-    bool adapted = rank > 0 || inner_rank > 0;
+    const struct unit_needs needs = unit_needs(at);
+    bool adapted = needs.rank > 0 || needs.inner_rank > 0;
     size_t n = (size_t)n_tokens, item = ot_dtype_bytes(model->chain.dtype);
     bool qk_norm = c->qk_norm != OT_QK_NORM_NONE, mean = c->norm == OT_NORM_LAYER;
     int64_t normed = ot_max(c->hidden, qk_norm ? model->q_elems + model->kv_elems : 0);
@@ -179,10 +220,11 @@ static size_t scratch_memory(const struct ot_model *model, int64_t layer, int64_
     memory->normed = ot_pieces_take(&pieces, n * (size_t)normed * item);
     memory->narrow = ot_pieces_take(&pieces, n * (size_t)ot_max(c->hidden, model->q_elems) * item);
     memory->beside = ot_pieces_take(&pieces, c->residual != OT_SEQUENTIAL ? n * (size_t)c->hidden * item : 0);
-    memory->dax = ot_pieces_take(&pieces, (size_t)ot_max(n_tokens * rank, inner.rows * inner_rank) * item);
+    memory->dax =
+        ot_pieces_take(&pieces, (size_t)ot_max(n_tokens * needs.rank, inner.rows * needs.inner_rank) * item);
     memory->dropped =
         ot_pieces_take(&pieces, at->qkv_lora.drop > 0 && adapted ? n * (size_t)widest * item : 0);
-    memory->products = ot_pieces_take(&pieces, products_bytes(at));
+    memory->products = ot_pieces_take(&pieces, needs.products);
     const struct ot_norm_memory stats = {.mean = ot_pieces_take(&pieces, mean ? n * sizeof(float) : 0),
                                          .rstd = ot_pieces_take(&pieces, n * sizeof(float))};
     memory->dweights = ot_pieces_take(&pieces, (size_t)experts * sizeof(float));
@@ -190,7 +232,7 @@ static size_t scratch_memory(const struct ot_model *model, int64_t layer, int64_
     memory->grouping = ot_pieces_take(
         &pieces, experts > 0 ? ot_group_scratch_bytes(n_tokens, c->top_experts, c->n_experts) : 0);
     void *packed = ot_pieces_take(&pieces, (size_t)(experts * c->hidden) * item);
-    memory->attention = ot_pieces_take(&pieces, ot_attention_backward_scratch_bytes(n_tokens, c->n_heads));
+    memory->attention = ot_pieces_take(&pieces, model->layer_kind->attention_bytes(model, n_tokens));
     if (kept < OT_KEEP_ALL) {
         memory->normed1 = memory->normed2 = memory->normed;
         memory->inner = memory->wide;
@@ -200,31 +242,25 @@ static size_t scratch_memory(const struct ot_model *model, int64_t layer, int64_
     return pieces.bytes;
 }
 
-size_t ot_layer_saved_bytes(const struct ot_model *model, int64_t layer, enum ot_keep_level level,
-                            int64_t n_tokens) {
-    struct ot_layer_memory memory;
-    struct inside inside = {.kept = level};
-    inside_memory(model, layer, n_tokens, &inside, &memory);
-    return inside.saved.bytes;
-}
+/* ---- a layer's memory ---- */
 
-size_t ot_layer_work_bytes(const struct ot_model *model, int64_t layer, enum ot_keep_level level,
-                           int64_t n_tokens) {
+struct ot_block_bytes ot_layer_bytes(const struct ot_model *model, int block, enum ot_keep_level level,
+                                     int64_t n_tokens) {
     struct ot_layer_memory memory;
-    struct inside inside = {.kept = level};
-    inside_memory(model, layer, n_tokens, &inside, &memory);
-    return inside.work.bytes;
-}
-
-size_t ot_layer_scratch_bytes(const struct ot_model *model, int64_t layer, int64_t n_tokens) {
-    struct ot_layer_memory memory;
-    return scratch_memory(model, layer, n_tokens, NULL, OT_KEEP_NONE, &memory);
+    struct inside inside = {.kept = ot_layer_kept(model, level)};
+    inside_memory(model, block - 1, n_tokens, &inside, &memory);
+    return (struct ot_block_bytes){
+        .saved = inside.saved.bytes,
+        .work = inside.work.bytes,
+        .scratch = scratch_memory(model, block - 1, n_tokens, NULL, inside.kept, &memory),
+    };
 }
 
 void ot_layer_memory_find(const struct ot_model *model, int64_t layer, const struct ot_block_run *run,
                           struct ot_layer_memory *out) {
-    struct inside inside = {run->saved_level, {.base = run->saved}, {.base = run->work}};
+    enum ot_keep_level kept = ot_layer_kept(model, run->saved_level);
+    struct inside inside = {kept, {.base = run->saved}, {.base = run->work}};
     int64_t n = run->batch.n_tokens;
     inside_memory(model, layer, n, &inside, out);
-    scratch_memory(model, layer, n, run->scratch, run->saved_level, out);
+    scratch_memory(model, layer, n, run->scratch, kept, out);
 }

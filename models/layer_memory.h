@@ -38,11 +38,22 @@
  * both arrays. So the level that keeps u also keeps the result: two arrays that save two products. In the
  * example `products` keeps 166 KiB.
  *
+ * Layers of an encoder-decoder have softmax's two numbers of each query and head in place of lse, and a
+ * layer of the decoder has cross attention, whose buffers follow those of its own attention in each level.
+ * They keep nothing more at level `all` than at `products`: norms and the MLP's activation are always
+ * computed again, in scratch, which takes a twentieth of a layer's time. With DoRA, `products` keeps the
+ * results beside the u that they are made of: T5s are small, and a pass less is worth its bytes.
+ *
+ * ROWS. Arrays have room for each token of the micro-batch. A layer of an encoder-decoder uses the first
+ * rows of them, for its own tokens (encdec.h). q, k and v of a layer's own attention and their gradients
+ * lie in the rows of their tokens in the micro-batch, because keys are counted from its first token on.
+ *
  * Scratch has three large areas, each used for several purposes in turn; see struct ot_layer_memory.
  */
 #ifndef OT_MODELS_LAYER_MEMORY_H
 #define OT_MODELS_LAYER_MEMORY_H
 
+#include "models/kinds.h"
 #include "models/linear.h"
 
 /* Statistics of the rows of a norm's input. mean: only LAYER has it. */
@@ -51,38 +62,78 @@ struct ot_norm_memory {
 };
 
 struct ot_layer_memory {
-    /* Inner activations, in `saved` from their level on, else in `work`. Without q and k norms, attention
-     * reads q, k and v from qkv. With them, attention reads q and k from qk and v from qkv; qkv then holds
-     * the input of the norms. */
-    void *attn, *qkv, *qk, *mid, *gate_up;
-    float *lse, *rstd_q, *rstd_k;
-    /* The inputs of the norms behind attention and MLP. With experts, down_out has the packed rows of all
-     * experts. Also in `saved` from their level on. */
-    void *o_out, *down_out;
+    /* ---- inner activations, in `saved` from their level on, else in `work` ---- */
+
+    /* Without q and k norms, attention reads q, k and v from qkv. With them, attention reads q and k from qk
+     * and v from qkv; qkv then holds the input of the norms. */
+    void *attn;             /* [tokens, heads, head_dim] */
+    void *qkv;              /* [tokens, heads + 2 kv_heads, head_dim] */
+    void *qk;               /* [tokens, heads + kv_heads, head_dim] */
+    void *mid;              /* [tokens, hidden] */
+    void *gate_up;          /* [tokens, 2 ffn], [tokens, ffn] without a gate, [assignments, 2 expert_ffn] */
+    float *softmax;         /* lse, [heads, tokens]; in an encoder-decoder [heads, tokens, 2] */
+    float *rstd_q, *rstd_k; /* [tokens, heads], [tokens, kv_heads], or of whole rows [tokens] */
+    /* The inputs of the norms behind attention and MLP. */
+    void *o_out;    /* [tokens, hidden] */
+    void *down_out; /* [tokens, hidden]; with experts [assignments, hidden] */
     struct ot_norm_memory post1, post2;
-    /* For experts: the router's logits, choice and groups; in `saved` from level `products` on. packed has
-     * the input's rows by expert: in `saved` at level `all`, else in scratch. */
-    void *router_logits, *packed;
-    int32_t *ids, *offsets, *counts, *rows, *assignments;
-    float *weights;
-    /* Inner activations, in `saved` at level `all`, else in scratch: normed1 and normed2 in normed, inner
-     * (the MLP's) in wide, stats1 and stats2 (of the norms before) in one place. If one norm serves both
-     * sides, the second of each is the first. */
-    void *normed1, *normed2, *inner;
-    struct ot_norm_memory stats1, stats2;
+    /* Cross attention. across: mid and what cross attention adds to it. */
+    void *cross_attn, *cross_q; /* [tokens, heads, head_dim] */
+    void *cross_kv;             /* [inputs, 2 heads, head_dim] */
+    void *across;               /* [tokens, hidden] */
+    float *cross_softmax;       /* [heads, tokens, 2] */
+    /* Experts: the router's logits, choice and groups. */
+    void *router_logits;       /* [tokens, experts] */
+    float *weights;            /* [tokens, top] */
+    int32_t *ids, *rows;       /* [tokens, top] */
+    int32_t *assignments;      /* [assignments] */
+    int32_t *offsets, *counts; /* [experts + 1], [experts] */
     struct ot_unit_memory qkv_lora, o_lora, gate_up_lora, down_lora;
-    /* Scratch. wide: the gradient of inner, then the gradient of qkv. normed: the gradient of qk. narrow:
-     * the gradient of a norm's output or of attention's output. */
-    void *wide, *normed, *narrow;
-    float *dweights;     /* the gradient of the router's weights */
+    struct ot_unit_memory cross_q_lora, cross_kv_lora, cross_o_lora;
+
+    /* ---- inner activations, in `saved` at level `all`, else in scratch ---- */
+
+    /* In scratch: normed1 and normed2 in normed, inner in wide, the statistics in one place. If one norm
+     * serves both sides, the second of each is the first. */
+    void *normed1, *normed2; /* [tokens, hidden] */
+    void *inner;             /* [tokens, ffn]; with experts [assignments, expert_ffn] */
+    void *packed;            /* with experts [assignments, hidden]: the rows of normed2 by expert */
+    struct ot_norm_memory stats1, stats2; /* of the norms before */
+
+    /* ---- scratch ---- */
+
+    void *wide;          /* the gradient of inner, then that of qkv, or of cross_q and then cross_kv */
+    void *normed;        /* [tokens, hidden], or the gradient of qk */
+    void *narrow;        /* the gradient of a norm's output or of attention's output */
+    float *dweights;     /* the gradient of the router's weights [tokens, top] */
     void *ones;          /* with biases of experts: 1 for each assignment */
     int32_t *grouping;   /* of op group */
-    void *beside;        /* of parallel sides: the gradient of the MLP's input */
-    void *dax, *dropped; /* of one unit at a time */
+    void *beside;        /* of parallel sides: the gradient of the MLP's input [tokens, hidden] */
+    void *dax, *dropped; /* [tokens, rank] and [tokens, in], of one unit at a time */
     float *products;     /* of DoRA's factors, of one unit at a time */
-    float *attention;
+    float *attention;    /* of attention's backward */
 };
 
+/* The level, or the last one at which the model's layers keep more. */
+static inline enum ot_keep_level ot_layer_kept(const struct ot_model *model, enum ot_keep_level level) {
+    enum ot_keep_level most = model->layer_kind->most_kept;
+    return level < most ? level : most;
+}
+/* True if level `products` keeps u of a unit, and a pass makes its result of that. */
+static inline bool ot_layer_makes_from_u(const struct ot_model *model, const struct ot_lora_unit *unit) {
+    return ot_lora_from_u(unit) && model->layer_kind->most_kept == OT_KEEP_ALL;
+}
+/* The lowest level that keeps q, k and v, or with DoRA their u. */
+enum ot_keep_level ot_layer_qkv_level(const struct ot_model *model, int64_t layer);
+/* True if backward still has the input of q, k and v when it has computed attention's gradient: one norm
+ * serves both sides, and no other gradient lay in its place. */
+static inline bool ot_layer_keeps_normed(const struct ot_model_config *c) {
+    return c->residual == OT_PARALLEL && c->qk_norm == OT_QK_NORM_NONE;
+}
+
+/* ot_block_kind.bytes of both kinds of layers. */
+struct ot_block_bytes ot_layer_bytes(const struct ot_model *model, int block, enum ot_keep_level level,
+                                     int64_t n_tokens);
 /* Finds the buffers of a call of forward or backward. */
 void ot_layer_memory_find(const struct ot_model *model, int64_t layer, const struct ot_block_run *run,
                           struct ot_layer_memory *out);

@@ -411,6 +411,8 @@ static void build_layer(struct ot_params_walk *w, int layer) {
                                    .down_bias = ABSENT,
                                    .q_norm = ABSENT,
                                    .k_norm = ABSENT,
+                                   .cross_q = ABSENT,
+                                   .cross_norm = NO_NORM,
                                    .norm1 = NO_NORM,
                                    .norm2 = NO_NORM,
                                    .post1 = NO_NORM,
