@@ -317,7 +317,7 @@ static double mlp_flops(const struct ot_model *model, int64_t layer, enum ot_wor
     case OT_WORK_RECOMPUTE: /* everything whose result is needed */
         return level < OT_KEEP_PRODUCTS ? 2 * (gate_up + (is_result_needed(model, layer, DOWN) ? down : 0))
                                         : 0;
-    case OT_WORK_CLEAR: /* decoder.c */
+    case OT_WORK_CLEAR: /* chain.c */
         break;
     }
     return 0;
@@ -352,7 +352,7 @@ static void layer_flops(const struct ot_model *model, int64_t layer, enum ot_wor
                 2 * ((qkv_kept ? 0 : qkv) + router + (is_result_needed(model, layer, O) ? o : 0)) + mlp;
         out->attention_flops = level < OT_KEEP_ATTENTION ? 2 * attention : 0;
         break;
-    case OT_WORK_CLEAR: /* decoder.c */
+    case OT_WORK_CLEAR: /* chain.c */
         break;
     }
 }

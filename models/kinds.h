@@ -5,9 +5,8 @@
  *     a layer of an encoder-decoder     encdec_layer.c      OT_ENCDEC_LAYERS
  *     the head                          decoder_head.c      OT_HEAD_BLOCK
  *
- * decoder.c passes each call of the chain to the table of the block's kind. No other code asks which kind a
- * block is of. What a block computes again for backward is a part of its `backward`, because kinds differ in
- * how much of it can be shared with gradients.
+ * chain.c passes each call of the chain to the table of the block's kind. No other code asks which kind a
+ * block is of. A `backward` computes itself again what it needs and no level has kept.
  *
  * All layers of a model are of one kind. Both kinds are composed of the same pieces (layer.h): the side of
  * attention, the side of the MLP, and the backward of each. One layout of buffers serves both
@@ -31,9 +30,9 @@ struct ot_block_kind {
     struct ot_block_bytes (*bytes)(const struct ot_model *model, int block, enum ot_keep_level level,
                                    int64_t n_tokens);
     void (*forward)(const struct ot_model *model, int block, const struct ot_block_run *run);
-    /* With run->first, decoder.c has cleared what no product overwrites. */
+    /* With run->first, chain.c has cleared what no product overwrites. */
     void (*backward)(const struct ot_model *model, int block, const struct ot_block_run *run);
-    /* Adds to a work of zero. OT_WORK_CLEAR is decoder.c's. */
+    /* Adds to a work of zero. OT_WORK_CLEAR is chain.c's. */
     void (*work)(const struct ot_model *model, int block, enum ot_work_part part, enum ot_keep_level level,
                  int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out);
 };

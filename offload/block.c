@@ -8,12 +8,7 @@ struct ot_block_run ot_block_run_make(const struct ot_block_caller *caller, int 
         .lane = caller->lane,
         .dtype = chain->dtype,
         .pass = caller->pass,
-        .batch = {.n_tokens = n_tokens,
-                  .tokens = token_arrays,
-                  .targets = token_arrays + stride,
-                  .position = token_arrays + 2 * stride,
-                  .row_start = token_arrays + 3 * stride,
-                  .n_inputs = n_inputs},
+        .batch = {.n_tokens = n_tokens, .n_inputs = n_inputs},
         .constants = caller->constants,
         .x = block > 0 ? caller->x : NULL,
         .y = block < chain->n_blocks - 1 ? caller->y : NULL,
@@ -22,10 +17,10 @@ struct ot_block_run ot_block_run_make(const struct ot_block_caller *caller, int 
         .token_loss = caller->token_loss,
         .logits = caller->logits,
     };
-    if (chain->has_pairs) {
-        run.batch.input_first = token_arrays + 4 * stride;
-        run.batch.input_end = token_arrays + 5 * stride;
-        run.batch.key_end = token_arrays + 6 * stride;
-    }
+    const int32_t **const arrays[OT_MOST_TOKEN_ARRAYS] = {
+        &run.batch.tokens,      &run.batch.targets,   &run.batch.position, &run.batch.row_start,
+        &run.batch.input_first, &run.batch.input_end, &run.batch.key_end};
+    for (int f = 0; f < ot_chain_token_arrays(chain); f++)
+        *arrays[f] = token_arrays + f * stride;
     return run;
 }

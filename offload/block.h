@@ -258,11 +258,22 @@ struct ot_chain {
     void (*decode)(const void *context, int slab, struct ot_lane *lane, const struct ot_slab_decoding *what);
 };
 
-/* The token arrays of a micro-batch: tokens, targets, position, row_start; with pairs also input_first,
- * input_end and key_end. */
-enum { OT_MOST_TOKEN_ARRAYS = 7 };
+/* The token arrays of a micro-batch, in their order in memory. Only a chain with pairs has the last three. */
+enum ot_token_array {
+    OT_ARRAY_TOKENS,
+    OT_ARRAY_TARGETS,
+    OT_ARRAY_POSITION,
+    OT_ARRAY_ROW_START,
+    OT_ARRAY_INPUT_FIRST,
+    OT_ARRAY_INPUT_END,
+    OT_ARRAY_KEY_END,
+    OT_MOST_TOKEN_ARRAYS
+};
+static inline int ot_token_arrays(bool has_pairs) {
+    return has_pairs ? OT_MOST_TOKEN_ARRAYS : OT_ARRAY_INPUT_FIRST;
+}
 static inline int ot_chain_token_arrays(const struct ot_chain *chain) {
-    return chain->has_pairs ? OT_MOST_TOKEN_ARRAYS : 4;
+    return ot_token_arrays(chain->has_pairs);
 }
 
 /* The arguments that all runs of one caller share. */

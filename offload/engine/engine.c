@@ -244,56 +244,6 @@ void ot_engine_close(struct ot_engine *en) {
 
 /* ---- a step ---- */
 
-/* Checks the ranges of inputs. */
-static int check_pairs(const struct ot_engine *en, const struct ot_micro_batch *mb, int micro) {
-    if (!en->chain.has_pairs)
-        return 0;
-    if (mb->n_inputs < 1 || mb->n_inputs >= mb->n_tokens)
-        return ot_fail(OT_E_INPUT, "micro-batch %d: %lld of its %lld tokens are inputs", micro,
-                       (long long)mb->n_inputs, (long long)mb->n_tokens);
-    for (int64_t i = 0; i < mb->n_tokens; i++) {
-        int32_t first = mb->input_first[i], end = mb->input_end[i];
-        bool inside = i >= mb->n_inputs || (first <= i && i < end && first == mb->row_start[i]);
-        if (first < 0 || first >= end || end > mb->n_inputs || !inside ||
-            (i >= mb->n_inputs && mb->row_start[i] < mb->n_inputs))
-            return ot_fail(OT_E_INPUT,
-                           "micro-batch %d, token %lld: the inputs of its row cannot be tokens %d to %d",
-                           micro, (long long)i, first, end - 1);
-    }
-    return 0;
-}
-
-static int check_tokens(const struct ot_engine *en, const struct ot_micro_batch *mb, int micro) {
-    if (mb->n_tokens < 1 || mb->n_tokens > en->plan.micro_tokens)
-        return ot_fail(OT_E_INPUT, "micro-batch %d has %lld tokens; the plan is for 1 to %lld", micro,
-                       (long long)mb->n_tokens, (long long)en->plan.micro_tokens);
-    for (int64_t i = 0; i < mb->n_tokens; i++) {
-        if (mb->tokens[i] < 0 || mb->tokens[i] >= en->chain.vocab)
-            return ot_fail(OT_E_INPUT,
-                           "micro-batch %d, token %lld: id %d is not in the embedding of %lld rows", micro,
-                           (long long)i, mb->tokens[i], (long long)en->chain.vocab);
-        if (mb->targets[i] < -1 || mb->targets[i] >= en->chain.vocab)
-            return ot_fail(OT_E_INPUT,
-                           "micro-batch %d, token %lld: target %d is not in the embedding of %lld rows",
-                           micro, (long long)i, mb->targets[i], (long long)en->chain.vocab);
-        if (mb->position[i] < 0 || mb->position[i] >= en->chain.max_position)
-            return ot_fail(
-                OT_E_INPUT,
-                "micro-batch %d, token %lld: position %d is beyond the %lld that the model was opened for",
-                micro, (long long)i, mb->position[i], (long long)en->chain.max_position);
-    }
-    return 0;
-}
-
-static int check_micro(const struct ot_engine *en, const struct ot_micro_batch *mb, int micro) {
-    OT_TRY(check_tokens(en, mb, micro));
-    for (int64_t i = 0; i < mb->n_tokens; i++)
-        if (mb->row_start[i] < 0 || mb->row_start[i] > i)
-            return ot_fail(OT_E_INPUT, "micro-batch %d, token %lld: its row cannot start at token %d", micro,
-                           (long long)i, mb->row_start[i]);
-    return check_pairs(en, mb, micro);
-}
-
 /* The number of tokens of a padded micro-batch: PADDING in engine.h. */
 static int64_t padded_tokens(const struct ot_engine *en, int64_t n_tokens) {
     int64_t multiple = ot_device_token_multiple(en->device);
@@ -301,38 +251,12 @@ static int64_t padded_tokens(const struct ot_engine *en, int64_t n_tokens) {
     return ot_min(padded, en->plan.micro_tokens);
 }
 
-/* Fills in ot_batch_view.key_end of n_tokens tokens. input_end: with the padding. */
-static void fill_key_end(const struct ot_engine *en, const struct ot_micro_batch *mb, int64_t n_tokens,
-                         const int32_t *input_end, int32_t *key_end) {
-    for (int64_t i = 0; i < n_tokens; i++) {
-        int64_t at = i + en->kv_past; /* 0 while no text is generated */
-        key_end[i] = at < mb->n_inputs ? input_end[i] : (int32_t)(at + 1);
-    }
-}
-
 /* Copies a micro-batch to its place in the step, and pads it to n_tokens tokens. */
 static void copy_micro(struct ot_engine *en, int64_t step, int micro, const struct ot_micro_batch *mb,
                        int64_t n_tokens) {
     int32_t *batch = ot_engine_at(en, en->layout.batch_host[step & 1]);
-    const int32_t *fields[OT_MOST_TOKEN_ARRAYS] = {mb->tokens,    mb->targets,     mb->position,
-                                                   mb->row_start, mb->input_first, mb->input_end};
-    int32_t *copy[OT_MOST_TOKEN_ARRAYS];
-    int n_fields = en->chain.has_pairs ? OT_MOST_TOKEN_ARRAYS - 1 : 4; /* key_end is made here */
-    for (int f = 0; f < n_fields; f++) {
-        copy[f] = batch + ot_engine_batch_offset(en, micro, f);
-        memcpy(copy[f], fields[f], (size_t)mb->n_tokens * sizeof(int32_t));
-    }
-    for (int64_t i = mb->n_tokens; i < n_tokens; i++) {
-        copy[0][i] = mb->tokens[0];
-        copy[1][i] = -1;
-        copy[2][i] = mb->position[0];
-        copy[3][i] = (int32_t)i;
-        for (int f = 4; f < n_fields; f++)
-            copy[f][i] = fields[f][0];
-    }
-    if (en->chain.has_pairs)
-        fill_key_end(en, mb, n_tokens, copy[5],
-                     batch + ot_engine_batch_offset(en, micro, OT_MOST_TOKEN_ARRAYS - 1));
+    ot_rows_copy(ot_chain_token_arrays(&en->chain), mb, en->kv_past, n_tokens,
+                 batch + ot_engine_batch_offset(en, micro, 0), en->plan.micro_tokens);
     en->steps[step & 1].micro_tokens[micro] = n_tokens;
     en->steps[step & 1].micro_inputs[micro] = mb->n_inputs;
 }
@@ -366,7 +290,7 @@ static int check_input(const struct ot_engine *en, const struct ot_step_input *i
                        "token or more",
                        input->n_micro, (long long)input->trained_tokens, most);
     for (int m = 0; m < ot_shard_micro(shard, input->n_micro, shard->rank).n; m++)
-        OT_TRY(check_micro(en, &input->micro[m], m));
+        OT_TRY(ot_rows_check(&en->chain, en->plan.micro_tokens, &input->micro[m], m));
     return 0;
 }
 
@@ -476,7 +400,8 @@ void ot_engine_set_progress(struct ot_engine *en, const struct ot_engine_progres
 static int run_forward(struct ot_engine *en, enum ot_pass pass, const struct ot_micro_batch *micro, int64_t n,
                        float *out) {
     OT_TRY(check_collected(en));
-    OT_TRY(pass == OT_PASS_DECODE ? check_tokens(en, micro, 0) : check_micro(en, micro, 0));
+    OT_TRY((pass == OT_PASS_DECODE ? ot_rows_check_tokens : ot_rows_check)(&en->chain, en->plan.micro_tokens,
+                                                                           micro, 0));
     OT_TRY(ot_engine_drain(en));
     OT_TRY(ot_engine_unstage(en));
     OT_TRY(gather_weights(en));

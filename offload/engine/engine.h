@@ -27,10 +27,10 @@
 #ifndef OT_OFFLOAD_ENGINE_ENGINE_H
 #define OT_OFFLOAD_ENGINE_ENGINE_H
 
-#include "offload/block.h"
 #include "offload/engine/snapshot.h"
 #include "offload/plan/plan.h"
 #include "offload/predict/trace.h"
+#include "offload/rows.h"
 #include "offload/store/store.h"
 #include "offload/topology/topology.h"
 
@@ -98,14 +98,6 @@ struct ot_shadow_usage {
 void ot_engine_shadow_usage(struct ot_engine *engine, struct ot_shadow_usage *out);
 
 /* ---- a training step ---- */
-
-struct ot_micro_batch { /* host memory; rows and fields as in kernels/ops.h */
-    int64_t n_tokens;   /* 1..plan.micro_tokens */
-    const int32_t *tokens, *targets, *position, *row_start;
-    /* Rows of pairs (offload/block.h); else 0 and NULL. Both parts have a token or more. */
-    int64_t n_inputs;
-    const int32_t *input_first, *input_end;
-};
 
 struct ot_step_input {
     int n_micro; /* sum over all ranks, at least 1 */

@@ -11,13 +11,12 @@ struct ot_dataset;
 struct ot_packing;
 
 struct ot_sequence {
-    int64_t n_tokens; /* with padding */
-    int64_t n_rows;   /* tokens of rows: what calibration counts */
-    int64_t first;    /* tokens of the sequences before it, with padding */
-    const int32_t *tokens, *targets, *position, *row_start;
-    /* Only for encoder-decoders (offload/block.h, ROWS OF PAIRS); else 0 and NULL. */
-    int64_t n_inputs;
-    const int32_t *input_first, *input_end, *key_end;
+    int64_t n_tokens;      /* with padding */
+    int64_t n_rows;        /* tokens of rows: what calibration counts */
+    int64_t first;         /* tokens of the sequences before it, with padding */
+    int64_t n_inputs;      /* of an encoder-decoder (offload/block.h, ROWS OF PAIRS); else 0 */
+    const int32_t *arrays; /* the token arrays (ot_chain_token_arrays), one every `stride` elements */
+    int64_t stride;
 };
 
 struct ot_sequences {

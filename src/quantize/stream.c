@@ -270,8 +270,6 @@ static int refuse_stop(void) {
 
 /* Copies a sequence to the device, and describes the call. x: on the host; block 0 does not read it. */
 static struct ot_block_run begin_run(struct ot_stream *s, const struct ot_sequence *q, const char *x) {
-    const int32_t *fields[OT_MOST_TOKEN_ARRAYS] = {q->tokens,      q->targets,   q->position, q->row_start,
-                                                   q->input_first, q->input_end, q->key_end};
     const struct ot_block_spec *spec = &s->chain->blocks[s->block];
     int64_t room = s->config.most_tokens;
     size_t at = 0;
@@ -286,7 +284,7 @@ static struct ot_block_run begin_run(struct ot_stream *s, const struct ot_sequen
                                            .token_loss = s->losses};
     struct ot_block_run run = ot_block_run_make(&caller, s->block, s->batch, room, q->n_tokens, q->n_inputs);
     for (int f = 0; f < ot_chain_token_arrays(s->chain); f++)
-        ot_lane_copy(s->lane, OT_COPY_H2D, s->batch + f * room, fields[f],
+        ot_lane_copy(s->lane, OT_COPY_H2D, s->batch + f * room, q->arrays + f * q->stride,
                      (size_t)q->n_tokens * sizeof(int32_t));
     for (int u = 0; u < spec->n_uses; u++) {
         run.weights[u] = (char *)s->weights + at;
@@ -325,7 +323,7 @@ int ot_stream_losses(struct ot_stream *s, const struct ot_sequences *sequences, 
         ot_lane_copy(s->lane, OT_COPY_D2H, losses, s->losses, (size_t)q->n_tokens * sizeof *losses);
         OT_TRY(ot_lane_sync(s->lane));
         for (int64_t t = 0; t < q->n_tokens; t++)
-            if (q->targets[t] >= 0) {
+            if (q->arrays[OT_ARRAY_TARGETS * q->stride + t] >= 0) {
                 *sum += (double)losses[t];
                 ++*trained;
             }
