@@ -10,11 +10,11 @@
  * Supported is what published chat templates use (the 72 of TRL, those of llama.cpp and others, which
  * scripts/golden/jinja_real.py renders): if, for (with else, if, break, continue, and loop.index, index0,
  * revindex, revindex0, first, last, length, previtem, nextitem), set (also blocks, tuples and namespaces),
- * macro, filter, raw, generation; all expressions of jinja2 but ** and % of a string; the filters and tests
- * that filters.c lists; the methods of Python's str, dict and list in methods.c; range, dict, namespace,
- * raise_exception, strftime_now. Anything else is refused by name and line: "the filter 'xmlattr' is not
- * supported in chat templates". A construct that parses is refused only when it is executed, so a template
- * with one strange branch still works.
+ * macro, filter, raw, generation; all expressions of jinja2, except powers, formatting with %, and products
+ * of lists; the filters and tests that filters.c lists; the methods of Python's str, dict and list in
+ * methods.c; range, dict, namespace, raise_exception, strftime_now. Anything else is refused by name and
+ * line: "the filter 'xmlattr' is not supported in chat templates". A construct that parses is refused only
+ * when it is executed, so a template with one strange branch still works.
  *
  * Differences from Python: integers have 64 bits; strftime_now writes the date that the caller passes, since
  * a run must have the same rows on every day.

@@ -59,52 +59,33 @@ static int count_left(struct ot_jinja_heap *heap, struct ot_jinja_loop *loop, si
     return 0;
 }
 
-/* Attributes that look at the next item. */
-static int look_ahead(struct ot_jinja_heap *heap, struct ot_jinja_loop *loop, const char *name,
-                      struct ot_jinja_value *out) {
-    size_t left = 0;
-    bool peeks = strcmp(name, "last") == 0 || strcmp(name, "nextitem") == 0;
-    OT_TRY(peeks ? peek(heap, loop) : count_left(heap, loop, &left));
-    if (strcmp(name, "last") == 0)
-        *out = ot_jinja_bool(!loop->has_next);
-    else if (peeks)
-        *out = loop->has_next ? loop->next : ot_jinja_undefined(NULL);
-    else if (strcmp(name, "length") == 0)
-        *out = ot_jinja_int((int64_t)(loop->count + left));
-    else
-        *out = ot_jinja_int((int64_t)left + (strcmp(name, "revindex") == 0));
-    return 0;
-}
-
 /* Attributes of the variable `loop`. */
 static int loop_attribute(struct ot_jinja_heap *heap, struct ot_jinja_loop *loop,
                           const struct ot_jinja_string *name, bool *found, struct ot_jinja_value *out) {
-    static const char *const names[] = {"index",    "index0", "first",    "previtem",  "last",
-                                        "nextitem", "length", "revindex", "revindex0", "cycle",
-                                        "changed",  "depth",  "depth0",   NULL};
-    const char *const *known = names;
-    while (*known && !ot_jinja_is(name, *known))
-        known++;
-    *found = *known != NULL;
-    switch (known - names) {
-    case 0:
-    case 1:
-        *out = ot_jinja_int((int64_t)loop->count - (known - names));
-        return 0;
-    case 2:
+    static const char *const unsupported[] = {"cycle", "changed", "depth", "depth0"};
+    size_t left = 0;
+    bool index = ot_jinja_is(name, "index"), last = ot_jinja_is(name, "last");
+    bool length = ot_jinja_is(name, "length"), from_end = ot_jinja_is(name, "revindex");
+    *found = true;
+    if (index || ot_jinja_is(name, "index0")) {
+        *out = ot_jinja_int((int64_t)loop->count - !index);
+    } else if (ot_jinja_is(name, "first")) {
         *out = ot_jinja_bool(loop->count == 1);
-        return 0;
-    case 3:
+    } else if (ot_jinja_is(name, "previtem")) {
         *out = loop->count > 1 ? loop->previous : ot_jinja_undefined(NULL);
-        return 0;
-    case 9:
-    case 10:
-    case 11:
-    case 12:
-        return ot_jinja_unsupported(heap, "loop.%s", *known);
-    default:
-        return *found ? look_ahead(heap, loop, *known, out) : 0;
+    } else if (last || ot_jinja_is(name, "nextitem")) {
+        OT_TRY(peek(heap, loop));
+        *out = last ? ot_jinja_bool(!loop->has_next) : loop->has_next ? loop->next : ot_jinja_undefined(NULL);
+    } else if (length || from_end || ot_jinja_is(name, "revindex0")) {
+        OT_TRY(count_left(heap, loop, &left));
+        *out = ot_jinja_int((int64_t)(left + (length ? loop->count : from_end)));
+    } else {
+        *found = false;
+        for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++)
+            if (ot_jinja_is(name, unsupported[i]))
+                return ot_jinja_unsupported(heap, "loop.%s", unsupported[i]);
     }
+    return 0;
 }
 
 /* ---- attributes ---- */
