@@ -14,6 +14,7 @@
  * block's speed says nothing about its speed with many. */
 enum { LEAST_ROUNDS = 3, ROUNDS = 7, LEAST_TOKENS = 64 };
 static const double DECODE_SECONDS = 0.05;
+static const double LEAST_SECONDS = 0.1, SHARE_OF_RUN = 0.1;
 /* The load lasts LOAD_SECONDS, and the cycles that begin after SETTLED of it count. At its limit of 700 W an
  * H200 fell from 1980 MHz to 1485 within a second, and in the next second to 1410, where it stayed (measured
  * 2026-11-27). MOST_SLOWER: cards of 70 W lose about half of their clock, and none is known to lose two
@@ -338,6 +339,16 @@ static void slow_down(struct ot_costs *costs) {
 
 /* ---- the calibration ---- */
 
+/* The time for measurements of blocks. costs: the estimate. */
+static double choose_seconds(const struct ot_calibration *c, const struct ot_costs *costs) {
+    double micro_batch = 0;
+    for (int i = 0; i < costs->n_blocks; i++)
+        micro_batch += ot_line_at(costs->blocks[i].forward, c->micro_tokens) +
+                       ot_line_at(costs->blocks[i].backward, c->micro_tokens);
+    double run = micro_batch * (double)c->run_tokens / (double)c->micro_tokens;
+    return run > 0 ? fmin(c->seconds, fmax(SHARE_OF_RUN * run, LEAST_SECONDS)) : c->seconds;
+}
+
 /* Measures the first block, a middle one that stands for all of its kind, and the last. Chains with pairs
  * have two kinds: the first and the last middle block are measured. Each gets a share of the time in
  * proportion to its estimate. Other blocks count as the kind whose estimate is nearer. */
@@ -371,7 +382,8 @@ static int measure_blocks(struct bench *b, struct ot_costs *costs) {
 }
 
 int ot_calibrate(const struct ot_calibration *calibration, struct ot_costs *out) {
-    struct bench b = {.config = calibration};
+    struct ot_calibration limited = *calibration;
+    struct bench b = {.config = &limited};
     struct ot_rates rates = *calibration->rates;
     int rc = 0;
     *out = (struct ot_costs){0};
@@ -380,6 +392,7 @@ int ot_calibrate(const struct ot_calibration *calibration, struct ot_costs *out)
     OT_TRY_GOTO(ot_costs_estimate(calibration->chain, &rates, calibration->sequence_tokens,
                                   calibration->micro_tokens, out),
                 rc, out);
+    limited.seconds = choose_seconds(calibration, out);
     OT_TRY_GOTO(measure_blocks(&b, out), rc, out);
     OT_TRY_GOTO(measure_load(&b, &out->under_load), rc, out);
     slow_down(out);

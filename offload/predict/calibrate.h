@@ -6,8 +6,8 @@
  *
  * Each call is timed at two micro-batch sizes, and a line goes through both times. The sizes alternate, the
  * median of several rounds is used, and there are more rounds if the rounds differ much (repeats.h).
- * Calibration takes seconds, within a limit. It holds one block at a time, so it needs less memory than a
- * plan.
+ * Calibration takes seconds, within a limit, and less for a run that is short. It holds one block at a time,
+ * so it needs less memory than a plan.
  *
  * If the time does not allow the plan's micro-batch, smaller ones are measured. If their rows are shorter
  * than a sequence, the missing work of attention is added from the estimate. The device tunes its kernels
@@ -38,6 +38,9 @@ struct ot_calibration {
     /* Time for the measurements of blocks; up to twice as long on a busy machine. The load takes as long
      * again, and at most two seconds. */
     double seconds;
+    /* Tokens that the run computes on this device; 0: unknown. The time is at most a tenth of the run's, as
+     * the rates estimate it, but not below a tenth of a second. */
+    int64_t run_tokens;
 };
 
 /* Fills in *out; out->is_measured says whether the middle blocks were measured. Free with ot_costs_free.

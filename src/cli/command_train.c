@@ -137,10 +137,15 @@ static int read_inputs(struct train *t) {
     return ot_step_is_open(o) ? 0 : find_shape(t);
 }
 
+/* The shape of a run is not known while --tokens-per-step auto is chosen. */
 static struct ot_forecast_rows forecast_rows(const struct train *t) {
     const struct ot_packing *packing = t->rows.train;
+    int64_t done = t->resume.record ? t->resume.record->progress.step : 0;
+    int64_t sequences = (t->shape.lr.steps - done) * t->shape.step_sequences;
     return (struct ot_forecast_rows){.fill = ot_packing_fill(packing),
-                                     .tokens = ot_packing_tokens(packing) / ot_packing_rows(packing)};
+                                     .tokens = ot_packing_tokens(packing) / ot_packing_rows(packing),
+                                     .run_tokens =
+                                         t->shape.lr.steps > done ? sequences * t->rows.seq_len : 0};
 }
 
 static int predict_step(void *context, struct ot_step_candidate *candidate) {

@@ -49,7 +49,8 @@ int ot_forecast_measure(struct ot_session *s, const struct ot_plan_request *requ
                                          .micro_tokens = s->plan.micro_tokens,
                                          .sequence_tokens = rows->tokens,
                                          .device_bytes = s->budget_bytes[OT_TIER_GPU] - s->workspace_bytes,
-                                         .seconds = calibration_seconds};
+                                         .seconds = calibration_seconds,
+                                         .run_tokens = rows->run_tokens / ot_shard_ranks(&s->shard)};
     OT_TRY(ot_calibrate(&calibration, &s->forecast.costs));
     scale_blocks(&s->forecast.costs, rows->fill);
     return 0;

@@ -15,8 +15,9 @@
 /* The fill of a plan's micro-batches with real rows. Micro-batches hold no pad tokens, and attention stays
  * inside a row. */
 struct ot_forecast_rows {
-    double fill;    /* real tokens divided by the plan's tokens, 0 to 1 */
-    int64_t tokens; /* mean tokens of a row */
+    double fill;        /* real tokens divided by the plan's tokens, 0 to 1 */
+    int64_t tokens;     /* mean tokens of a row */
+    int64_t run_tokens; /* of all ranks, in the steps that the run still has; 0: not known yet */
 };
 
 /* Measures the machine's rates and the model's blocks, for the size of micro-batch of session->plan, and sets

@@ -118,7 +118,7 @@ static void known_lines_are_found(void **state) {
     struct ot_costs costs;
     struct ot_device *device = open_device(16 << 20);
     open_sleeping(&f);
-    struct ot_calibration c = {&f.chain, device, &rates, 256, 64, 1 << 20, 1.0};
+    struct ot_calibration c = {&f.chain, device, &rates, 256, 64, 1 << 20, 1.0, 0};
     bool known = false;
     for (int attempt = 0; attempt < ATTEMPTS && !known; attempt++) {
         if (attempt > 0)
@@ -151,7 +151,7 @@ static void a_while_of_disturbance_tilts_no_line(void **state) {
     struct ot_costs costs;
     struct ot_device *device = open_device(16 << 20);
     open_sleeping(&f);
-    struct ot_calibration c = {&f.chain, device, &rates, 256, 64, 1 << 20, 20.0};
+    struct ot_calibration c = {&f.chain, device, &rates, 256, 64, 1 << 20, 20.0, 0};
     bool known = false;
     disturbed.block = 1;
     disturbed.first = 6;
@@ -223,7 +223,7 @@ static void load_backward(const void *context, int block, const struct ot_block_
 }
 
 /* Calibrates on a device that says whether it slows under load, and then computes `slower` times as long. */
-static struct ot_costs calibrate_under_load(bool says, double slower, double seconds) {
+static struct ot_costs calibrate_under_load(bool says, double slower, double seconds, int64_t run_tokens) {
     struct fake f;
     struct ot_costs costs;
     struct ot_device *device = open_device(16 << 20);
@@ -238,7 +238,7 @@ static struct ot_costs calibrate_under_load(bool says, double slower, double sec
     open_sleeping(&f);
     f.chain.forward = load_forward;
     f.chain.backward = load_backward;
-    struct ot_calibration c = {&f.chain, device, &rates, 256, 64, 1 << 20, seconds};
+    struct ot_calibration c = {&f.chain, device, &rates, 256, 64, 1 << 20, seconds, run_tokens};
     check_ok(ot_calibrate(&c, &costs));
     close_device(device);
     return costs;
@@ -269,25 +269,47 @@ static void check_costs(struct ot_costs *costs, double slower) {
 static void blocks_cost_what_they_take_under_load(void **state) {
     (void)state;
     tiny_needs_cpu();
-    struct ot_costs costs = calibrate_under_load(true, 1.25, 1);
+    struct ot_costs costs = calibrate_under_load(true, 1.25, 1, 0);
     assert_true(load.longest > 0.9 && load.longest < 1.5);
     check_costs(&costs, 1.25);
     /* with hours of time, the load takes two seconds */
-    costs = calibrate_under_load(true, 1.25, 3600);
+    costs = calibrate_under_load(true, 1.25, 3600, 0);
     assert_true(load.longest > 1.9 && load.longest < 2.5);
     check_costs(&costs, 1.25);
+}
+
+/* The load lasts as long as the measurements of blocks may take. */
+static void a_short_run_gets_less_time(void **state) {
+    (void)state;
+    tiny_needs_cpu();
+    struct fake f;
+    struct ot_costs costs;
+    open_sleeping(&f);
+    check_ok(ot_costs_estimate(&f.chain, &rates, 64, 256, &costs));
+    double micro_batch = 0;
+    for (int b = 0; b < costs.n_blocks; b++)
+        micro_batch += ot_line_at(costs.blocks[b].forward, 256) + ot_line_at(costs.blocks[b].backward, 256);
+    ot_costs_free(&costs);
+    const struct { double run, want; /* seconds */ } cases[] = {{1e-6, 0.1}, {0.9, 0.1}, {5, 0.5}, {1e3, 1}};
+    for (int i = 0; i < 4; i++) {
+        int64_t tokens = (int64_t)ceil(cases[i].run / micro_batch * 256);
+        costs = calibrate_under_load(true, 1, 1, tokens);
+        if (load.longest < cases[i].want || load.longest > cases[i].want + 0.1)
+            fail_msg("a run of %g s: a load of %g s, not %g s", cases[i].run, load.longest, cases[i].want);
+        ot_costs_free(&costs);
+    }
 }
 
 static void a_device_that_keeps_its_clock_has_no_factor(void **state) {
     (void)state;
     tiny_needs_cpu();
-    struct ot_costs costs = calibrate_under_load(true, 1, 1);
+    struct ot_costs costs = calibrate_under_load(true, 1, 1, 0);
     check_costs(&costs, 1);
-    costs = calibrate_under_load(true, 0.9, 1); /* faster than after a pause: the caches were warm */
+    costs = calibrate_under_load(true, 0.9, 1, 0); /* faster than after a pause: the caches were warm */
     check_costs(&costs, 1);
-    costs = calibrate_under_load(true, 4, 1); /* another program */
+    costs = calibrate_under_load(true, 4, 1, 0); /* another program */
     check_costs(&costs, 1);
-    costs = calibrate_under_load(false, 1.25, 1); /* the cpu device: no load at all */
+    costs = calibrate_under_load(false, 1.25, 1, 0); /* the cpu device: no load at all */
     assert_true(load.longest < 0.1);
     check_costs(&costs, 1);
 }
@@ -319,7 +341,7 @@ static void decoding_has_its_own_rate(void **state) {
     struct ot_costs costs;
     struct ot_device *device = open_device(16 << 20);
     open_sleeping(&f);
-    struct ot_calibration c = {&f.chain, device, &rates, 128, 64, 1 << 20, 0.1};
+    struct ot_calibration c = {&f.chain, device, &rates, 128, 64, 1 << 20, 0.1, 0};
     check_ok(ot_calibrate(&c, &costs));
     assert_true(costs.decode_bytes == 0);
     ot_costs_free(&costs);
@@ -356,7 +378,7 @@ static void blocks_without_room_are_estimated(void **state) {
     struct ot_costs costs, estimate;
     struct ot_device *device = open_device(16 << 20);
     open_sleeping(&f);
-    struct ot_calibration c = {&f.chain, device, &rates, 128, 64, 72 << 10, 0.1};
+    struct ot_calibration c = {&f.chain, device, &rates, 128, 64, 72 << 10, 0.1, 0};
     check_ok(ot_costs_estimate(&f.chain, &rates, 64, 128, &estimate));
     /* The layers fit into the memory with 64 tokens, the larger edges do not. */
     check_ok(ot_calibrate(&c, &costs));
@@ -387,7 +409,7 @@ static void failures_leave_nothing(void **state) {
     /* The device has less memory than the calibration may use. */
     struct ot_device *device = open_device(16 << 10);
     open_sleeping(&f);
-    struct ot_calibration c = {&f.chain, device, &rates, 128, 64, 16 << 20, 0.1};
+    struct ot_calibration c = {&f.chain, device, &rates, 128, 64, 16 << 20, 0.1, 0};
     check_fails(ot_calibrate(&c, &costs), OT_E_BUDGET, "calibration");
     assert_null(costs.blocks);
     struct ot_rates none = {.h2d_bytes = 1, .d2h_bytes = 1, .both_bytes = 1};
@@ -410,8 +432,14 @@ static void a_real_model_is_measured(void **state) {
         struct ot_device *device = open_device(8 << 20);
         without_copies.both_bytes = 0;
         check_ok(ot_model_open(&config, dtypes[i / 2], TINY_SEQUENCE, &model));
-        struct ot_calibration c = {
-            ot_model_chain(model), device, &without_copies, 4 * TINY_SEQUENCE, TINY_SEQUENCE, 4 << 20, 0.05};
+        struct ot_calibration c = {ot_model_chain(model),
+                                   device,
+                                   &without_copies,
+                                   4 * TINY_SEQUENCE,
+                                   TINY_SEQUENCE,
+                                   4 << 20,
+                                   0.05,
+                                   0};
         check_ok(ot_calibrate(&c, &costs));
         assert_true(costs.is_measured);
         for (int b = 0; b < costs.n_blocks; b++) {
@@ -459,7 +487,7 @@ static void both_kinds_of_layers_are_measured(void **state) {
     struct ot_device *device = open_device(8 << 20);
     check_ok(ot_model_open(&config, OT_F32, TINY_SEQUENCE, &model));
     struct ot_calibration c = {ot_model_chain(model), device,  &rates, 4 * TINY_SEQUENCE,
-                               TINY_SEQUENCE,         4 << 20, 0.05};
+                               TINY_SEQUENCE,         4 << 20, 0.05,   0};
     check_ok(ot_calibrate(&c, &costs));
     assert_true(costs.is_measured);
     assert_memory_equal(&costs.blocks[1], &costs.blocks[2], sizeof costs.blocks[1]);
@@ -477,6 +505,7 @@ int main(void) {
         cmocka_unit_test(known_lines_are_found),
         cmocka_unit_test(a_while_of_disturbance_tilts_no_line),
         cmocka_unit_test(blocks_cost_what_they_take_under_load),
+        cmocka_unit_test(a_short_run_gets_less_time),
         cmocka_unit_test(a_device_that_keeps_its_clock_has_no_factor),
         cmocka_unit_test(decoding_has_its_own_rate),
         cmocka_unit_test(blocks_without_room_are_estimated),
