@@ -16,10 +16,20 @@ enum { FEWEST_TRIES = 8 };
 /* The most plans from which the search climbs. The first one has the most effort. */
 enum { SEEDS = 3 };
 /* Homes that are forced on starts. STREAM_ALL: the weights of all slabs are on the host. STREAM_NOTHING: they
- * are on the device. STATE_OFF: the optimizer state is on the host. BOUNDARIES_OFF: so are activations
- * between blocks. GRADS_ON_DISK: gradients are on nvme. BOTH_ON_DISK: so are activations between blocks. Each
- * is tried on VARIED_STARTS of the fastest starts. */
-enum variant { STREAM_ALL, STREAM_NOTHING, STATE_OFF, BOUNDARIES_OFF, GRADS_ON_DISK, BOTH_ON_DISK, VARIANTS };
+ * are on the device. STATE_OFF: the optimizer state is on the host. STATE_STREAMED: the device updates it
+ * there, in tiles that pass through slots. BOUNDARIES_OFF: activations between blocks are on the host.
+ * GRADS_ON_DISK: gradients are on nvme. BOTH_ON_DISK: so are activations between blocks. Each is tried on
+ * VARIED_STARTS of the fastest starts. */
+enum variant {
+    STREAM_ALL,
+    STREAM_NOTHING,
+    STATE_OFF,
+    STATE_STREAMED,
+    BOUNDARIES_OFF,
+    GRADS_ON_DISK,
+    BOTH_ON_DISK,
+    VARIANTS
+};
 enum { VARIED_STARTS = 24 };
 /* A start with a home forced may be slower by this factor than the fastest start: a climb may gain more. */
 static const double VARIANT_NEAR = 1.5;
@@ -90,6 +100,11 @@ static bool set_variant(const struct ot_plan_request *given, enum variant varian
     case STATE_OFF:
         request->state = OT_HOME_HOST;
         return given->state == OT_HOME_AUTO && !ot_plan_has_shares(given->shares);
+    case STATE_STREAMED:
+        request->weights = OT_HOME_GPU;
+        memcpy(request->shares, (double[OT_TILE_ENGINES]){[OT_TILE_STREAM] = 1}, sizeof request->shares);
+        return given->weights == OT_HOME_AUTO && given->streamed == 0 && given->state == OT_HOME_AUTO &&
+               !ot_plan_has_shares(given->shares);
     case BOUNDARIES_OFF:
         request->activations = OT_HOME_HOST;
         return given->activations == OT_HOME_AUTO;
