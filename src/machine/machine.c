@@ -280,6 +280,7 @@ static void find_names(const char *root, struct ot_machine *out) {
     struct utsname name;
     if (uname(&name) == 0)
         snprintf(out->kernel, sizeof out->kernel, "%s", name.release);
+    out->has_driver = read_small(root, "/proc/driver/nvidia", "version", text);
     out->is_wsl = read_small(root, "/proc", "version", text) && strcasestr(text, "microsoft");
     if (!read_small(root, "/proc", "cpuinfo", text))
         return;

@@ -15,6 +15,7 @@ struct ot_machine {
     char cpu[96];        /* model name of the CPU; "": unknown */
     char kernel[96];     /* release of the kernel */
     bool is_wsl;         /* under WSL2: Windows shares its GPU and can pin only a part of the memory */
+    bool has_driver;     /* the NVIDIA driver is loaded */
     int64_t ram_bytes;   /* RAM of the machine, or the container's limit if that is less */
     int64_t free_bytes;  /* available to a new program without swapping or being killed */
     const char *within;  /* " within ulimit -v", or another limit that is below the free RAM; else "" */

@@ -6,6 +6,7 @@
 #include "src/base/touch.h"
 #include "src/base/units.h"
 #include "src/options/cure.h"
+#include "src/session/session_ranks.h"
 
 /* Warns if a given budget is more than the free RAM. The budget stays as given: other programs may end, and
  * some virtual machines get more memory as they use it. If memory is missing, touching it fails before
@@ -121,9 +122,18 @@ void ot_session_note_whole(int64_t given, int64_t budget) {
                ot_text_bytes(given, asked), ot_text_bytes(budget, used));
 }
 
+/* Warns where a user expects the GPU, but this program was built without it. */
+static void note_driver(const struct ot_session *s) {
+    if (s->machine.has_driver && ot_device_no_cuda() && ot_is_rank0(s))
+        ot_log(OT_LOG_WARN, "this machine has the NVIDIA driver, but the cpu device is used: %s",
+               ot_device_no_cuda());
+}
+
 static int open_any(struct ot_session *s) {
-    if (!ot_device_is_present("cuda"))
+    if (!ot_device_is_present("cuda")) {
+        note_driver(s);
         return open_cpu(s);
+    }
     int rc = open_cuda(s);
     if (rc != -OT_E_DEVICE)
         return rc;

@@ -135,12 +135,15 @@ static void names_and_huge_pages(void **state) {
     struct ot_machine m = probe(*state);
     assert_string_equal(m.cpu, "A CPU @ 3 GHz");
     assert_string_equal(m.huge_pages, "never");
-    assert_true(strlen(m.kernel) > 0);
+    assert_true(strlen(m.kernel) > 0 && !m.has_driver);
+    write_under(*state, "proc/driver/nvidia/version",
+                "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570\n");
     write_under(*state, "proc/cpuinfo", "processor\t: 0\nCPU part\t: 0xd4f\n");
     write_under(*state, "sys/kernel/mm/transparent_hugepage/enabled", "always\n");
     m = probe(*state);
     assert_string_equal(m.cpu, "0xd4f");
     assert_string_equal(m.huge_pages, "");
+    assert_true(m.has_driver);
 }
 
 /* Increases the busy time of a disk while it is being measured, as other programs do. */
