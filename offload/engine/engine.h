@@ -271,19 +271,19 @@ int ot_engine_snapshot_finish(struct ot_engine *engine, struct ot_pins **pins);
 /* Unpins the extents and frees `pins`; NULL is fine. */
 void ot_engine_release(struct ot_engine *engine, struct ot_pins *pins);
 
-/* The n slots of ot_part_slot_bytes that the plan has for the sink: pinned memory, one after the other. The
- * caller may also use them to read parts back. */
+/* The n slots of ot_segment_slot_bytes that the plan has for the sink: pinned memory, one after the other.
+ * The caller may also use them to read segments back. */
 void *ot_engine_snapshot_slots(const struct ot_engine *engine, int *n);
 
-/* Copies the values of a part that this rank holds to their homes: all, some or none. So a run can load the
- * parts of a run with another number of ranks. Call it before the first step or on a drained engine.
- * `memory`: the part as `put` of the sink got it. Several threads may put parts of different parameters at
- * the same time. Errors: OT_E_INTERNAL (no such parameters), OT_E_IO, OT_E_DEVICE. */
-int ot_engine_put(struct ot_engine *engine, const struct ot_part *part, const void *memory);
+/* Copies the values of a segment that this rank holds to their homes: all, some or none. So a run can load
+ * the segments of a run with another number of ranks. Call it before the first step or on a drained engine.
+ * `memory`: the segment as `put` of the sink got it. Several threads may put segments of different parameters
+ * at the same time. Errors: OT_E_INTERNAL (no such parameters), OT_E_IO, OT_E_DEVICE. */
+int ot_engine_put(struct ot_engine *engine, const struct ot_segment *segment, const void *memory);
 /* Waits until all values that were set or put are at their homes. Steps, passes and snapshots do so by
  * themselves when they begin; call it to learn of a failed write at once. Errors: OT_E_IO, OT_E_STALL. */
 int ot_engine_unstage(struct ot_engine *engine);
-/* True if this rank holds a value of the part. */
-bool ot_engine_holds(const struct ot_engine *engine, const struct ot_part *part);
+/* True if this rank holds a value of the segment. */
+bool ot_engine_holds(const struct ot_engine *engine, const struct ot_segment *segment);
 
 #endif

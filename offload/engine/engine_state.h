@@ -95,7 +95,8 @@ struct ot_engine {
     struct ot_store *store;             /* NULL: the plan has nothing on nvme */
     struct ot_store_piece *slab_pieces; /* pieces of one slab's weights, for the nvme_read lane */
     struct ot_engine_stages stages;     /* initialised if `store` is not NULL */
-    /* Several threads may put parts at the same time (params.c): taken for all but copies in host memory. */
+    /* Several threads may put segments at the same time (params.c): taken for all but copies in host memory.
+     */
     pthread_mutex_t putting;
     double stall_limit_seconds;
     struct ot_pool *pool; /* pool of the optimizer */

@@ -74,7 +74,7 @@ static int check_range(struct ot_engine *en, int slab, int64_t first, int64_t n)
 
 /* Values of an array on nvme. */
 struct on_nvme {
-    enum ot_part_array array;
+    enum ot_segment_array array;
     int slab, buffer, first_tile; /* first_tile: the tile of the buffer's first extent */
 };
 
@@ -86,12 +86,12 @@ static int64_t move_in_tile(struct ot_engine *en, struct on_nvme where, int64_t 
     int tile = (int)((first - held) / en->plan.tile_params);
     struct ot_tile_span span = ot_slab_span(&en->chain, &en->plan, where.slab, tile, 1);
     int extent = en->layout.buffers[where.buffer].first_extent + tile - where.first_tile;
-    bool weights = where.array == OT_PART_WEIGHTS;
-    struct ot_part content = ot_part_of(&en->chain, !weights, weights, span.n);
-    struct ot_part_place place = ot_part_find(en->chain.dtype, &content, where.array);
+    bool weights = where.array == OT_SEGMENT_WEIGHTS;
+    struct ot_segment content = ot_segment_of(&en->chain, !weights, weights, span.n);
+    struct ot_segment_values place = ot_segment_find(en->chain.dtype, &content, where.array);
     place.width = weights ? ot_slab_bytes(&en->chain, where.slab, 1) : place.width;
     n = ot_min(span.first + span.n - first, n);
-    size_t bytes = ot_part_run(place, n);
+    size_t bytes = ot_segment_value_bytes(place, n);
     struct ot_engine_staged *staged;
     pthread_mutex_lock(&en->putting);
     int kind = en->chain.slabs[where.slab].frozen ? OT_STAGED_FROZEN
@@ -99,7 +99,7 @@ static int64_t move_in_tile(struct ot_engine *en, struct on_nvme where, int64_t 
                                                   : OT_STAGED_STATE;
     int rc = ot_engine_stage(en, kind, where.slab, extent, &staged);
     if (rc == 0) {
-        char *at = staged->memory + place.offset + ot_part_run(place, first - span.first);
+        char *at = staged->memory + place.offset + ot_segment_value_bytes(place, first - span.first);
         copy(at, *host, bytes);
         staged->changed = staged->changed || host->from;
     }
@@ -118,37 +118,38 @@ static int move_staged(struct ot_engine *en, struct on_nvme where, int64_t first
     return 0;
 }
 
-/* Moves a range of one array of a slab's state between its homes and a host array. The first part may be on
+/* Moves a range of one array of a slab's state between its homes and a host array. The first values may be on
  * the device, the rest on the host or on nvme. The scales of 8 bits: a range of whole groups. */
-static int move_state(struct ot_engine *en, enum ot_part_array array, int slab, int64_t first, int64_t n,
+static int move_state(struct ot_engine *en, enum ot_segment_array array, int slab, int64_t first, int64_t n,
                       struct host host) {
     const struct ot_slab_buffers *b = &en->layout.slabs[slab];
-    struct ot_tile_span on_gpu = ot_slab_part(&en->chain, &en->plan, slab, OT_TILE_GPU);
+    struct ot_tile_span on_gpu = ot_slab_engine_tiles(&en->chain, &en->plan, slab, OT_TILE_GPU);
     struct ot_tile_span off_gpu = ot_slab_state_off_gpu(&en->chain, &en->plan, slab);
     int64_t end = on_gpu.first + on_gpu.n, there = end - first < 0 ? 0 : ot_min(end - first, n);
-    struct ot_part_place place = ot_state_find(&en->chain, array, on_gpu.n);
+    struct ot_segment_values place = ot_state_find(&en->chain, array, on_gpu.n);
     if (there > 0)
-        OT_TRY(move(en, b->state_gpu, place.offset + ot_part_run(place, first - on_gpu.first), host,
-                    ot_part_run(place, there)));
+        OT_TRY(move(en, b->state_gpu, place.offset + ot_segment_value_bytes(place, first - on_gpu.first),
+                    host, ot_segment_value_bytes(place, there)));
     if (there == n)
         return 0;
-    struct host rest = host_after(host, ot_part_run(place, there));
+    struct host rest = host_after(host, ot_segment_value_bytes(place, there));
     if (b->state_nvme != OT_NO_BUFFER)
         return move_staged(en, (struct on_nvme){array, slab, b->state_nvme, off_gpu.first_tile},
                            first + there, n - there, rest);
     place = ot_state_find(&en->chain, array, off_gpu.n);
-    return move(en, b->state_host, place.offset + ot_part_run(place, first + there - off_gpu.first), rest,
-                ot_part_run(place, n - there));
+    return move(en, b->state_host,
+                place.offset + ot_segment_value_bytes(place, first + there - off_gpu.first), rest,
+                ot_segment_value_bytes(place, n - there));
 }
 
 /* ---- moments in another format than the engine's ---- */
 
 /* Host memory for the moments of n parameters in the engine's format. NULL: no memory. */
 static void *open_moments(const struct ot_engine *en, int64_t n, struct ot_state_arrays *out) {
-    struct ot_part part = ot_part_of(&en->chain, true, false, n);
-    struct ot_part_place v = ot_part_find(OT_F32, &part, OT_PART_V); /* OT_F32: no rest */
-    struct ot_part_place scales = ot_part_find(OT_F32, &part, OT_PART_SCALES);
-    char *memory = malloc(ot_part_bytes(OT_F32, &part));
+    struct ot_segment segment = ot_segment_of(&en->chain, true, false, n);
+    struct ot_segment_values v = ot_segment_find(OT_F32, &segment, OT_SEGMENT_V); /* OT_F32: no rest */
+    struct ot_segment_values scales = ot_segment_find(OT_F32, &segment, OT_SEGMENT_SCALES);
+    char *memory = malloc(ot_segment_bytes(OT_F32, &segment));
     *out = (struct ot_state_arrays){en->chain.state, memory, memory + v.offset,
                                     (struct ot_state_scale *)(void *)(memory + scales.offset)};
     if (!memory)
@@ -158,19 +159,19 @@ static void *open_moments(const struct ot_engine *en, int64_t n, struct ot_state
 
 static int put_moments(struct ot_engine *en, int slab, int64_t first, int64_t n,
                        struct ot_state_view moments) {
-    OT_TRY(move_state(en, OT_PART_M, slab, first, n, from_host(moments.m)));
-    OT_TRY(move_state(en, OT_PART_V, slab, first, n, from_host(moments.v)));
+    OT_TRY(move_state(en, OT_SEGMENT_M, slab, first, n, from_host(moments.m)));
+    OT_TRY(move_state(en, OT_SEGMENT_V, slab, first, n, from_host(moments.v)));
     return moments.format == OT_STATE_8BIT
-               ? move_state(en, OT_PART_SCALES, slab, first, n, from_host(moments.scales))
+               ? move_state(en, OT_SEGMENT_SCALES, slab, first, n, from_host(moments.scales))
                : 0;
 }
 
 static int get_moments(struct ot_engine *en, int slab, int64_t first, int64_t n,
                        const struct ot_state_arrays *moments) {
-    OT_TRY(move_state(en, OT_PART_M, slab, first, n, to_host(moments->m)));
-    OT_TRY(move_state(en, OT_PART_V, slab, first, n, to_host(moments->v)));
+    OT_TRY(move_state(en, OT_SEGMENT_M, slab, first, n, to_host(moments->m)));
+    OT_TRY(move_state(en, OT_SEGMENT_V, slab, first, n, to_host(moments->v)));
     return moments->format == OT_STATE_8BIT
-               ? move_state(en, OT_PART_SCALES, slab, first, n, to_host(moments->scales))
+               ? move_state(en, OT_SEGMENT_SCALES, slab, first, n, to_host(moments->scales))
                : 0;
 }
 
@@ -201,37 +202,37 @@ out:
     return rc;
 }
 
-/* Puts the moments of a part that has another format than the engine. values: its arrays m, v and scales, for
- * [first, first + n). */
-static int put_converted(struct ot_engine *en, const struct ot_part *part, struct ot_shard_range range,
+/* Puts the moments of a segment that has another format than the engine. values: its arrays m, v and scales,
+ * for [first, first + n). */
+static int put_converted(struct ot_engine *en, const struct ot_segment *segment, struct ot_shard_range range,
                          struct ot_state_view values) {
     struct ot_state_arrays converted;
     if (range.first % OT_STATE_GROUP || range.n % OT_STATE_GROUP)
         return ot_fail(OT_E_INPUT, "slab %d: the state of parameters %lld..%lld is not of whole groups of %d",
-                       part->slab, (long long)range.first, (long long)(range.first + range.n),
+                       segment->slab, (long long)range.first, (long long)(range.first + range.n),
                        OT_STATE_GROUP);
     void *memory = open_moments(en, range.n, &converted);
     if (!memory)
         return -OT_E_BUDGET;
     ot_state_convert(values, &converted, range.first, range.n, en->optimizer.seed,
-                     ot_random_stream(OT_RANDOM_ROUNDING, 0, (uint64_t)part->slab));
-    int rc = put_moments(en, part->slab, range.first, range.n, ot_state_view_of(&converted));
+                     ot_random_stream(OT_RANDOM_ROUNDING, 0, (uint64_t)segment->slab));
+    int rc = put_moments(en, segment->slab, range.first, range.n, ot_state_view_of(&converted));
     free(memory);
     return rc;
 }
 
-/* Puts the bits of the masters that the weights lack. A part of bf16 weights without masters has none: the
+/* Puts the bits of the masters that the weights lack. A segment of bf16 weights without masters has none: the
  * masters begin as the weights. An engine without masters takes none. */
-static int put_rest(struct ot_engine *en, const struct ot_part *part, struct ot_shard_range range,
+static int put_rest(struct ot_engine *en, const struct ot_segment *segment, struct ot_shard_range range,
                     const void *values) {
     if (en->chain.dtype == OT_F32 || en->chain.masters == OT_MASTERS_NONE)
         return 0;
     if (values)
-        return move_state(en, OT_PART_MASTER_REST, part->slab, range.first, range.n, from_host(values));
+        return move_state(en, OT_SEGMENT_MASTER_REST, segment->slab, range.first, range.n, from_host(values));
     int16_t *zeros = calloc((size_t)range.n, sizeof *zeros);
     if (!zeros)
         return ot_fail(OT_E_BUDGET, "no memory for %lld parameters", (long long)range.n);
-    int rc = move_state(en, OT_PART_MASTER_REST, part->slab, range.first, range.n, from_host(zeros));
+    int rc = move_state(en, OT_SEGMENT_MASTER_REST, segment->slab, range.first, range.n, from_host(zeros));
     free(zeros);
     return rc;
 }
@@ -253,7 +254,8 @@ static int move_weights(struct ot_engine *en, int slab, int64_t first, int64_t n
     if (b->weights_gpu != OT_NO_BUFFER)
         OT_TRY(move(en, b->weights_gpu, weight_offset(en, b->weights_gpu, slab, first), host, bytes));
     if (b->weights_nvme != OT_NO_BUFFER)
-        OT_TRY(move_staged(en, (struct on_nvme){OT_PART_WEIGHTS, slab, b->weights_nvme, 0}, first, n, host));
+        OT_TRY(
+            move_staged(en, (struct on_nvme){OT_SEGMENT_WEIGHTS, slab, b->weights_nvme, 0}, first, n, host));
     if (b->weights_host != OT_NO_BUFFER && (host.from || b->weights_gpu == OT_NO_BUFFER))
         OT_TRY(move(en, b->weights_host, weight_offset(en, b->weights_host, slab, first), host, bytes));
     return 0;
@@ -280,7 +282,7 @@ static int move_split(struct ot_engine *en, int slab, int64_t first, int64_t n, 
         ot_split_f32(from[i], &high[i], &low[i]);
     OT_TRY_GOTO(move_weights(en, slab, first, n, host_with(host, high)), rc, out);
     if (has_state(en, slab) && en->chain.masters == OT_MASTERS_F32)
-        OT_TRY_GOTO(move_state(en, OT_PART_MASTER_REST, slab, first, n, host_with(host, low)), rc, out);
+        OT_TRY_GOTO(move_state(en, OT_SEGMENT_MASTER_REST, slab, first, n, host_with(host, low)), rc, out);
     for (int64_t i = 0; to && i < n; i++)
         to[i] = ot_join_f32(high[i], low[i]);
 out:
@@ -296,7 +298,7 @@ static int move_rounded(struct ot_engine *en, int slab, int64_t first, int64_t n
     float *to = host.to;
     int rc = 0;
     if (has_state(en, slab))
-        OT_TRY(move_state(en, OT_PART_MASTER_REST, slab, first, n, host));
+        OT_TRY(move_state(en, OT_SEGMENT_MASTER_REST, slab, first, n, host));
     if (has_state(en, slab) && to)
         return 0;
     uint16_t *half = calloc((size_t)n, sizeof *half);
@@ -327,7 +329,7 @@ static int move_kind(struct ot_engine *en, enum ot_slab_kind kind, int slab, int
                        en->chain.slabs[slab].name);
     if (en->chain.state != OT_STATE_F32)
         return move_decoded(en, kind == OT_SLAB_M, slab, first, n, host);
-    return move_state(en, kind == OT_SLAB_M ? OT_PART_M : OT_PART_V, slab, first, n, host);
+    return move_state(en, kind == OT_SLAB_M ? OT_SEGMENT_M : OT_SEGMENT_V, slab, first, n, host);
 }
 
 static int move_chunks(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_t first, int64_t n,
@@ -365,47 +367,48 @@ int ot_engine_get_encoded(struct ot_engine *en, int slab, int64_t first, int64_t
     return move_encoded(en, slab, first, n, to_host(bytes));
 }
 
-/* The parameters of a part that this rank holds; n is 0 if there are none. */
-static struct ot_shard_range held_of(const struct ot_engine *en, const struct ot_part *part) {
-    struct ot_shard_range held = ot_slab_holding(&en->chain, &en->plan, part->slab);
-    int64_t first = ot_max(part->first, held.first);
-    int64_t end = part->first + part->n, held_end = held.first + held.n;
+/* The parameters of a segment that this rank holds; n is 0 if there are none. */
+static struct ot_shard_range held_of(const struct ot_engine *en, const struct ot_segment *segment) {
+    struct ot_shard_range held = ot_slab_holding(&en->chain, &en->plan, segment->slab);
+    int64_t first = ot_max(segment->first, held.first);
+    int64_t end = segment->first + segment->n, held_end = held.first + held.n;
     end = ot_min(end, held_end);
     return (struct ot_shard_range){first, end > first ? end - first : 0};
 }
 
-bool ot_engine_holds(const struct ot_engine *en, const struct ot_part *part) {
-    return part->slab >= 0 && part->slab < en->chain.n_slabs && held_of(en, part).n > 0;
+bool ot_engine_holds(const struct ot_engine *en, const struct ot_segment *segment) {
+    return segment->slab >= 0 && segment->slab < en->chain.n_slabs && held_of(en, segment).n > 0;
 }
 
-int ot_engine_put(struct ot_engine *en, const struct ot_part *part, const void *memory) {
+int ot_engine_put(struct ot_engine *en, const struct ot_segment *segment, const void *memory) {
     const char *from = memory;
-    if (part->slab < 0 || part->slab >= en->chain.n_slabs || part->first < 0 || part->n < 0 ||
-        part->n > en->chain.slabs[part->slab].n_params - part->first)
-        return ot_fail(OT_E_INTERNAL, "there are no parameters %lld..%lld of slab %d", (long long)part->first,
-                       (long long)(part->first + part->n), part->slab);
-    struct ot_shard_range held = held_of(en, part);
+    if (segment->slab < 0 || segment->slab >= en->chain.n_slabs || segment->first < 0 || segment->n < 0 ||
+        segment->n > en->chain.slabs[segment->slab].n_params - segment->first)
+        return ot_fail(OT_E_INTERNAL, "there are no parameters %lld..%lld of slab %d",
+                       (long long)segment->first, (long long)(segment->first + segment->n), segment->slab);
+    struct ot_shard_range held = held_of(en, segment);
     if (held.n == 0)
         return 0;
-    const char *arrays[OT_PART_ARRAYS];
-    OT_TRY(check_range(en, part->slab, held.first, held.n));
-    for (enum ot_part_array array = OT_PART_M; array < OT_PART_ARRAYS; array++) {
-        struct ot_part_place place = ot_part_find(en->chain.dtype, part, array);
-        arrays[array] =
-            place.width ? from + place.offset + ot_part_run(place, held.first - part->first) : NULL;
+    const char *arrays[OT_SEGMENT_ARRAYS];
+    OT_TRY(check_range(en, segment->slab, held.first, held.n));
+    for (enum ot_segment_array array = OT_SEGMENT_M; array < OT_SEGMENT_ARRAYS; array++) {
+        struct ot_segment_values place = ot_segment_find(en->chain.dtype, segment, array);
+        arrays[array] = place.width
+                            ? from + place.offset + ot_segment_value_bytes(place, held.first - segment->first)
+                            : NULL;
     }
-    bool same = part->state == en->chain.state, state = part->has_state && en->plan.train;
-    struct ot_state_view moments = {part->state, arrays[OT_PART_M], arrays[OT_PART_V],
-                                    (const struct ot_state_scale *)(const void *)arrays[OT_PART_SCALES]};
+    bool same = segment->state == en->chain.state, state = segment->has_state && en->plan.train;
+    struct ot_state_view moments = {segment->state, arrays[OT_SEGMENT_M], arrays[OT_SEGMENT_V],
+                                    (const struct ot_state_scale *)(const void *)arrays[OT_SEGMENT_SCALES]};
     if (state && same)
-        OT_TRY(put_moments(en, part->slab, held.first, held.n, moments));
+        OT_TRY(put_moments(en, segment->slab, held.first, held.n, moments));
     else if (state)
-        OT_TRY(put_converted(en, part, held, moments));
+        OT_TRY(put_converted(en, segment, held, moments));
     if (state)
-        OT_TRY(put_rest(en, part, held, arrays[OT_PART_MASTER_REST]));
-    if (!part->has_weights)
+        OT_TRY(put_rest(en, segment, held, arrays[OT_SEGMENT_MASTER_REST]));
+    if (!segment->has_weights)
         return 0;
-    return move_weights(en, part->slab, held.first, held.n, from_host(arrays[OT_PART_WEIGHTS]));
+    return move_weights(en, segment->slab, held.first, held.n, from_host(arrays[OT_SEGMENT_WEIGHTS]));
 }
 
 int ot_engine_get_grad(struct ot_engine *en, int slab, int64_t first, int64_t n, float *values) {

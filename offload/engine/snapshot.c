@@ -41,10 +41,11 @@ static void make_order(struct ot_snapshot *sn) {
     for (int streamed = 0; streamed < 2; streamed++)
         for (int i = 0; i < source->chain->n_slabs; i++) {
             int slab = source->plan->clip || streamed ? i : source->chain->n_slabs - 1 - i;
-            struct ot_tile_span part = ot_slab_part(source->chain, source->plan, slab, OT_TILE_STREAM);
+            struct ot_tile_span span =
+                ot_slab_engine_tiles(source->chain, source->plan, slab, OT_TILE_STREAM);
             int tiles = ot_slab_trained_tiles(source->chain, source->plan, slab);
             for (int t = 0; t < tiles; t++)
-                if ((t >= part.first_tile && t < part.first_tile + part.n_tiles) == streamed)
+                if ((t >= span.first_tile && t < span.first_tile + span.n_tiles) == streamed)
                     sn->order[n++] = sn->first_tile[slab] + t;
         }
     assert(n == sn->n_tiles);
@@ -207,11 +208,11 @@ static int refer(struct ot_snapshot *sn, struct ot_tile_place place, bool state,
     const struct ot_snapshot_source *source = &sn->source;
     const struct ot_snapshot_sink *sink = &sn->config.sink;
     struct ot_tile_span span = ot_slab_span(source->chain, source->plan, place.slab, place.tile, 1);
-    struct ot_part part = ot_part_of(source->chain, state, !state, span.n);
-    part.slab = place.slab;
-    part.first = span.first;
+    struct ot_segment segment = ot_segment_of(source->chain, state, !state, span.n);
+    segment.slab = place.slab;
+    segment.first = span.first;
     int n = ot_store_find_spans(source->store, pin, sn->spans, ot_store_max_spans(source->store));
-    return sink->refer(sink->context, &part, sn->spans, n);
+    return sink->refer(sink->context, &segment, sn->spans, n);
 }
 
 /* Gives the pinned extents to the sink, in the order in which pin_all pinned them. */

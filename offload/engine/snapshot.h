@@ -26,15 +26,16 @@
 
 struct ot_snapshot_sink {
     void *context;
-    /* Gets memory for a part of up to OT_PART_PARAMS parameters; waits until some is free. The memory should
-     * be pinned if the device copies faster to such memory. */
+    /* Gets memory for a segment of up to OT_SEGMENT_PARAMS parameters; waits until some is free. The memory
+     * should be pinned if the device copies faster to such memory. */
     int (*room)(void *context, void **memory);
-    /* Takes back the memory of the last `room`, with the part in it. Returns before the part is written. */
-    int (*put)(void *context, const struct ot_part *part, void *memory);
-    /* Takes a part that is in the store's files, in these spans, with padding at the end. n = 0: all of the
-     * part is zeros. A NULL function: the sink cannot refer to the store. */
-    int (*refer)(void *context, const struct ot_part *part, const struct ot_store_span *spans, int n);
-    /* Called after all parts; makes them durable. */
+    /* Takes back the memory of the last `room`, with the segment in it. Returns before the segment is
+     * written. */
+    int (*put)(void *context, const struct ot_segment *segment, void *memory);
+    /* Takes a segment that is in the store's files, in these spans, with padding at the end. n = 0: all of
+     * the segment is zeros. A NULL function: the sink cannot refer to the store. */
+    int (*refer)(void *context, const struct ot_segment *segment, const struct ot_store_span *spans, int n);
+    /* Called after all segments; makes them durable. */
     int (*end)(void *context);
 };
 

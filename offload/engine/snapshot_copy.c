@@ -30,61 +30,62 @@ struct tile_source {
     const char *state, *weights; /* the extents in host memory; NULL: not on nvme */
 };
 
-/* Copies the values of a part from one array of the state. */
+/* Copies the values of a segment from one array of the state. */
 static void copy_state(struct ot_snapshot *snapshot, const struct tile_source *tile,
-                       const struct ot_part *part, enum ot_part_array array, char *to) {
+                       const struct ot_segment *segment, enum ot_segment_array array, char *to) {
     const struct ot_snapshot_source *source = &snapshot->source;
-    const struct ot_slab_buffers *b = &source->layout->slabs[part->slab];
-    struct ot_tile_span home = ot_slab_part(source->chain, source->plan, part->slab, OT_TILE_GPU);
+    const struct ot_slab_buffers *b = &source->layout->slabs[segment->slab];
+    struct ot_tile_span home = ot_slab_engine_tiles(source->chain, source->plan, segment->slab, OT_TILE_GPU);
     struct source from;
     if (tile->state) {
-        struct ot_part_place place = ot_state_find(source->chain, array, tile->span.n);
-        size_t at = place.offset + ot_part_run(place, part->first - tile->span.first);
+        struct ot_segment_values place = ot_state_find(source->chain, array, tile->span.n);
+        size_t at = place.offset + ot_segment_value_bytes(place, segment->first - tile->span.first);
         from = (struct source){tile->state + at, false};
     } else {
-        bool on_gpu = home.n > 0 && part->first < home.first + home.n;
+        bool on_gpu = home.n > 0 && segment->first < home.first + home.n;
         if (!on_gpu)
-            home = ot_slab_state_off_gpu(source->chain, source->plan, part->slab);
-        struct ot_part_place place = ot_state_find(source->chain, array, home.n);
+            home = ot_slab_state_off_gpu(source->chain, source->plan, segment->slab);
+        struct ot_segment_values place = ot_state_find(source->chain, array, home.n);
         from = in_buffer(source, on_gpu ? b->state_gpu : b->state_host,
-                         place.offset + ot_part_run(place, part->first - home.first));
+                         place.offset + ot_segment_value_bytes(place, segment->first - home.first));
     }
-    copy(snapshot, to, from, ot_part_run(ot_part_find(source->chain->dtype, part, array), part->n));
+    copy(snapshot, to, from,
+         ot_segment_value_bytes(ot_segment_find(source->chain->dtype, segment, array), segment->n));
 }
 
 static void copy_weights(struct ot_snapshot *snapshot, const struct tile_source *tile,
-                         const struct ot_part *part, char *to) {
+                         const struct ot_segment *segment, char *to) {
     const struct ot_snapshot_source *source = &snapshot->source;
-    const struct ot_slab_buffers *b = &source->layout->slabs[part->slab];
+    const struct ot_slab_buffers *b = &source->layout->slabs[segment->slab];
     size_t one = ot_dtype_bytes(source->chain->dtype);
     /* if there are two copies, only the device's is always up to date */
     int home = b->weights_gpu != OT_NO_BUFFER ? b->weights_gpu : b->weights_host;
     struct source from;
     if (tile->weights)
-        from = (struct source){tile->weights + (size_t)(part->first - tile->span.first) * one, false};
+        from = (struct source){tile->weights + (size_t)(segment->first - tile->span.first) * one, false};
     else
         from = in_buffer(source, home,
                          (size_t)ot_layout_index(source->layout, source->chain, source->plan, home,
-                                                 part->slab, part->first) *
+                                                 segment->slab, segment->first) *
                              one);
-    copy(snapshot, to, from, (size_t)part->n * one);
+    copy(snapshot, to, from, (size_t)segment->n * one);
 }
 
-static int copy_part(struct ot_snapshot *snapshot, const struct tile_source *tile,
-                     const struct ot_part *part) {
+static int copy_segment(struct ot_snapshot *snapshot, const struct tile_source *tile,
+                        const struct ot_segment *segment) {
     const struct ot_snapshot_sink *sink = &snapshot->config.sink;
     void *memory;
     OT_TRY(sink->room(sink->context, &memory));
-    for (enum ot_part_array array = OT_PART_M; array < OT_PART_ARRAYS; array++) {
-        struct ot_part_place place = ot_part_find(snapshot->source.chain->dtype, part, array);
+    for (enum ot_segment_array array = OT_SEGMENT_M; array < OT_SEGMENT_ARRAYS; array++) {
+        struct ot_segment_values place = ot_segment_find(snapshot->source.chain->dtype, segment, array);
         char *to = (char *)memory + place.offset;
-        if (place.width > 0 && array == OT_PART_WEIGHTS)
-            copy_weights(snapshot, tile, part, to);
+        if (place.width > 0 && array == OT_SEGMENT_WEIGHTS)
+            copy_weights(snapshot, tile, segment, to);
         else if (place.width > 0)
-            copy_state(snapshot, tile, part, array, to);
+            copy_state(snapshot, tile, segment, array, to);
     }
     OT_TRY(ot_lane_sync(snapshot->lane));
-    return sink->put(sink->context, part, memory);
+    return sink->put(sink->context, segment, memory);
 }
 
 /* Reads the extents of the tile that are on nvme into tile_memory. */
@@ -110,18 +111,18 @@ static int read_extents(struct ot_snapshot *snapshot, struct ot_tile_place place
 
 int ot_snapshot_copy_tile(struct ot_snapshot *snapshot, struct ot_tile_place place, int64_t *copied) {
     const struct ot_snapshot_source *source = &snapshot->source;
-    struct ot_part part = ot_part_of(source->chain, !ot_snapshot_refers_state(snapshot, place),
-                                     !ot_snapshot_refers_weights(snapshot, place), 0);
-    part.slab = place.slab;
+    struct ot_segment segment = ot_segment_of(source->chain, !ot_snapshot_refers_state(snapshot, place),
+                                              !ot_snapshot_refers_weights(snapshot, place), 0);
+    segment.slab = place.slab;
     struct tile_source tile = {.span = ot_slab_span(source->chain, source->plan, place.slab, place.tile, 1)};
-    if (!part.has_state && !part.has_weights)
+    if (!segment.has_state && !segment.has_weights)
         return 0;
-    OT_TRY(read_extents(snapshot, place, part.has_state, part.has_weights, &tile));
+    OT_TRY(read_extents(snapshot, place, segment.has_state, segment.has_weights, &tile));
     int64_t end = tile.span.first + tile.span.n;
-    for (part.first = tile.span.first; part.first < end; part.first += part.n) {
-        part.n = ot_min(end - part.first, OT_PART_PARAMS);
-        OT_TRY(copy_part(snapshot, &tile, &part));
-        *copied += (int64_t)ot_part_bytes(source->chain->dtype, &part);
+    for (segment.first = tile.span.first; segment.first < end; segment.first += segment.n) {
+        segment.n = ot_min(end - segment.first, OT_SEGMENT_PARAMS);
+        OT_TRY(copy_segment(snapshot, &tile, &segment));
+        *copied += (int64_t)ot_segment_bytes(source->chain->dtype, &segment);
     }
     return 0;
 }

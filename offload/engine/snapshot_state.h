@@ -49,8 +49,8 @@ struct ot_tile_place ot_snapshot_place(const struct ot_snapshot *snapshot, int n
 bool ot_snapshot_refers_state(const struct ot_snapshot *snapshot, struct ot_tile_place place);
 bool ot_snapshot_refers_weights(const struct ot_snapshot *snapshot, struct ot_tile_place place);
 
-/* Copies one tile to the sink, part by part, without the parts that the sink refers to. Adds the bytes to
- * *copied. Errors: the sink's, OT_E_IO, OT_E_DEVICE. */
+/* Copies one tile to the sink, segment by segment, without the segments that the sink refers to. Adds the
+ * bytes to *copied. Errors: the sink's, OT_E_IO, OT_E_DEVICE. */
 int ot_snapshot_copy_tile(struct ot_snapshot *snapshot, struct ot_tile_place place, int64_t *copied);
 
 #endif

@@ -234,10 +234,11 @@ static struct ot_adamw span_update(const struct ot_engine *en, const struct ot_t
                                    const struct ot_adamw_step *step, struct state_place at, void *weight,
                                    const void *grad) {
     enum ot_dtype dtype = en->chain.dtype;
-    void *arrays[OT_PART_STATE_ARRAYS];
-    for (enum ot_part_array array = OT_PART_M; array < OT_PART_STATE_ARRAYS; array++) {
-        struct ot_part_place place = ot_state_find(&en->chain, array, at.n);
-        arrays[array] = place.width ? at.memory + place.offset + ot_part_run(place, at.first) : NULL;
+    void *arrays[OT_SEGMENT_STATE_ARRAYS];
+    for (enum ot_segment_array array = OT_SEGMENT_M; array < OT_SEGMENT_STATE_ARRAYS; array++) {
+        struct ot_segment_values place = ot_state_find(&en->chain, array, at.n);
+        arrays[array] =
+            place.width ? at.memory + place.offset + ot_segment_value_bytes(place, at.first) : NULL;
     }
     return (struct ot_adamw){.dtype = dtype,
                              .state = en->chain.state,
@@ -246,35 +247,35 @@ static struct ot_adamw span_update(const struct ot_engine *en, const struct ot_t
                              .n = task->span.n,
                              .step = step,
                              .weight = weight,
-                             .low = dtype == OT_BF16 ? arrays[OT_PART_MASTER_REST] : NULL,
-                             .master = dtype == OT_F16 ? arrays[OT_PART_MASTER_REST] : NULL,
-                             .m = arrays[OT_PART_M],
-                             .v = arrays[OT_PART_V],
-                             .scales = arrays[OT_PART_SCALES],
+                             .low = dtype == OT_BF16 ? arrays[OT_SEGMENT_MASTER_REST] : NULL,
+                             .master = dtype == OT_F16 ? arrays[OT_SEGMENT_MASTER_REST] : NULL,
+                             .m = arrays[OT_SEGMENT_M],
+                             .v = arrays[OT_SEGMENT_V],
+                             .scales = arrays[OT_SEGMENT_SCALES],
                              .grad = grad};
 }
 
-/* Cuts out the part of a group inside the update. Returns false if nothing is to be updated. */
+/* Cuts out the range of a group inside the update. Returns false if nothing is to be updated. */
 static bool group_update(const struct ot_param_group *g, const struct ot_adamw *whole,
-                         struct ot_adamw *part) {
+                         struct ot_adamw *slice) {
     int64_t first = whole->first, end = first + whole->n;
     int64_t from = ot_max(g->first, first);
     int64_t to = ot_min(g->first + g->n, end);
     if (!g->trained || to <= from)
         return false;
-    *part = ot_adamw_slice(whole, from - first, to - from);
-    part->decay = g->decay;
-    part->rate = g->rate;
+    *slice = ot_adamw_slice(whole, from - first, to - from);
+    slice->decay = g->decay;
+    slice->rate = g->rate;
     return true;
 }
 
 static void update_on_device(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane,
                              const struct ot_adamw *whole) {
     const struct ot_slab_spec *slab = &en->chain.slabs[task->slab];
-    struct ot_adamw part;
+    struct ot_adamw slice;
     for (int g = 0; g < slab->n_groups; g++)
-        if (group_update(&slab->groups[g], whole, &part))
-            en->ops->adamw(lane, &part);
+        if (group_update(&slab->groups[g], whole, &slice))
+            en->ops->adamw(lane, &slice);
 }
 
 static void update_gpu(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
@@ -314,13 +315,13 @@ static void copy_state(struct ot_engine *en, const struct ot_task *task, struct 
     struct state_place host = state_off_gpu(en, task);
     int64_t n = task->span.n, room = en->layout.slot_params;
     char *device = ot_engine_at(en, slot);
-    for (enum ot_part_array array = OT_PART_M; array < OT_PART_STATE_ARRAYS; array++) {
-        struct ot_part_place place = ot_state_find(&en->chain, array, host.n);
-        char *h = host.memory + place.offset + ot_part_run(place, host.first);
+    for (enum ot_segment_array array = OT_SEGMENT_M; array < OT_SEGMENT_STATE_ARRAYS; array++) {
+        struct ot_segment_values place = ot_state_find(&en->chain, array, host.n);
+        char *h = host.memory + place.offset + ot_segment_value_bytes(place, host.first);
         char *d = device + ot_state_find(&en->chain, array, room).offset;
         if (place.width > 0)
             ot_lane_copy(lane, kind, kind == OT_COPY_H2D ? d : h, kind == OT_COPY_H2D ? h : d,
-                         ot_part_run(place, n));
+                         ot_segment_value_bytes(place, n));
     }
 }
 
@@ -348,7 +349,7 @@ static void state_out(struct ot_engine *en, const struct ot_task *task, struct o
 /* The pool's work on one tile. */
 struct tile_work {
     const struct ot_slab_spec *slab;
-    struct ot_part tile; /* state and weights, as in a frame */
+    struct ot_segment tile; /* state and weights, as in a frame */
     struct ot_adamw whole;
     enum ot_tile_work kind;
     char *frame; /* NULL for OT_TILE_UPDATE */
@@ -356,31 +357,32 @@ struct tile_work {
 
 /* Copies a chunk of the tile to the frame or back. */
 static void move_frame(const struct tile_work *work, const struct ot_adamw *chunk, int64_t begin) {
-    void *const arrays[OT_PART_ARRAYS] = {
-        [OT_PART_M] = chunk->m,
-        [OT_PART_V] = chunk->v,
-        [OT_PART_MASTER_REST] = chunk->low ? (void *)chunk->low : (void *)chunk->master,
-        [OT_PART_SCALES] = chunk->scales,
-        [OT_PART_WEIGHTS] = chunk->weight,
+    void *const arrays[OT_SEGMENT_ARRAYS] = {
+        [OT_SEGMENT_M] = chunk->m,
+        [OT_SEGMENT_V] = chunk->v,
+        [OT_SEGMENT_MASTER_REST] = chunk->low ? (void *)chunk->low : (void *)chunk->master,
+        [OT_SEGMENT_SCALES] = chunk->scales,
+        [OT_SEGMENT_WEIGHTS] = chunk->weight,
     };
-    for (enum ot_part_array array = OT_PART_M; array < OT_PART_ARRAYS; array++) {
-        struct ot_part_place place = ot_part_find(chunk->dtype, &work->tile, array);
-        char *kept = work->frame + place.offset + ot_part_run(place, begin);
+    for (enum ot_segment_array array = OT_SEGMENT_M; array < OT_SEGMENT_ARRAYS; array++) {
+        struct ot_segment_values place = ot_segment_find(chunk->dtype, &work->tile, array);
+        char *kept = work->frame + place.offset + ot_segment_value_bytes(place, begin);
         bool undo = work->kind == OT_TILE_UNDO;
         if (place.width > 0)
-            memcpy(undo ? arrays[array] : kept, undo ? kept : arrays[array], ot_part_run(place, chunk->n));
+            memcpy(undo ? arrays[array] : kept, undo ? kept : arrays[array],
+                   ot_segment_value_bytes(place, chunk->n));
     }
 }
 
 static void work_on_chunk(void *context, int64_t begin, int64_t end, int64_t number, int worker) {
     (void)number, (void)worker;
     const struct tile_work *work = context;
-    struct ot_adamw chunk = ot_adamw_slice(&work->whole, begin, end - begin), part;
+    struct ot_adamw chunk = ot_adamw_slice(&work->whole, begin, end - begin), slice;
     if (work->frame)
         move_frame(work, &chunk, begin);
     for (int g = 0; g < work->slab->n_groups && work->kind != OT_TILE_UNDO; g++)
-        if (group_update(&work->slab->groups[g], &chunk, &part))
-            ot_adamw_run(&part);
+        if (group_update(&work->slab->groups[g], &chunk, &slice))
+            ot_adamw_run(&slice);
 }
 
 /* Parameters of a thread's chunk: large compared with the cost of handing it over, a multiple of every vector
@@ -398,7 +400,7 @@ static char *frame_of(struct ot_engine *en, const struct ot_task *task) {
 void ot_engine_work_on_tile(struct ot_engine *en, const struct ot_task *task, enum ot_tile_work kind,
                             const struct ot_adamw_step *step) {
     struct tile_work work = {.slab = &en->chain.slabs[task->slab],
-                             .tile = ot_part_of(&en->chain, true, true, task->span.n),
+                             .tile = ot_segment_of(&en->chain, true, true, task->span.n),
                              .whole = span_update(en, task, step, state_off_gpu(en, task),
                                                   weights_off_gpu(en, task), grads_off_gpu(en, task)),
                              .kind = kind,

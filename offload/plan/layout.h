@@ -17,7 +17,7 @@
 
 #include "offload/block.h"
 #include "offload/plan/kept.h"
-#include "offload/plan/part.h"
+#include "offload/plan/segment.h"
 #include "offload/plan/rounds.h"
 #include "offload/plan/slabs.h"
 

@@ -67,7 +67,7 @@ static void add_training(struct ot_layout_maker *mk, int s) {
     const struct ot_chain *chain = mk->chain;
     struct ot_slab_buffers *b = &mk->layout->slabs[s];
     struct ot_shard_range held = ot_slab_holding(chain, mk->plan, s);
-    struct ot_tile_span on_gpu = ot_slab_part(chain, mk->plan, s, OT_TILE_GPU);
+    struct ot_tile_span on_gpu = ot_slab_engine_tiles(chain, mk->plan, s, OT_TILE_GPU);
     struct ot_tile_span off_gpu = ot_slab_state_off_gpu(chain, mk->plan, s);
     struct ot_tile_span waiting = ot_slab_waiting_on_gpu(chain, mk->plan, s);
     if (on_gpu.n > 0)
@@ -187,11 +187,11 @@ static void add_state_slots(struct ot_layout_maker *mk) {
     struct ot_layout *layout = mk->layout;
     bool grads = false, weights = false;
     for (int s = 0; mk->plan->train && s < mk->chain->n_slabs; s++) {
-        struct ot_tile_span part = ot_slab_part(mk->chain, mk->plan, s, OT_TILE_STREAM);
-        int64_t largest = largest_tile(mk, part.n);
+        struct ot_tile_span tiles = ot_slab_engine_tiles(mk->chain, mk->plan, s, OT_TILE_STREAM);
+        int64_t largest = largest_tile(mk, tiles.n);
         layout->slot_params = ot_max(largest, layout->slot_params);
-        grads = grads || (part.n > 0 && mk->plan->slabs[s].grads != OT_HOME_GPU);
-        weights = weights || (part.n > 0 && ot_slab_has_one_copy(mk->plan, s));
+        grads = grads || (tiles.n > 0 && mk->plan->slabs[s].grads != OT_HOME_GPU);
+        weights = weights || (tiles.n > 0 && ot_slab_has_one_copy(mk->plan, s));
     }
     size_t bytes = state_bytes(mk->chain, layout->slot_params) +
                    (size_t)(weights ? 2 : grads) * weight_bytes(mk->chain, layout->slot_params);
@@ -240,7 +240,7 @@ static void add_host_grad_slots(struct ot_layout_maker *mk) {
 static void add_snapshot(struct ot_layout_maker *mk) {
     struct ot_layout *layout = mk->layout;
     const struct ot_plan *plan = mk->plan;
-    size_t slots = (size_t)plan->snapshot_slots * ot_part_slot_bytes(mk->chain->dtype);
+    size_t slots = (size_t)plan->snapshot_slots * ot_segment_slot_bytes(mk->chain->dtype);
     bool copies = plan->kept_contents == 0 && layout->slot_grads_offset > 0;
     layout->snapshot_slots = layout->snapshot_tile = OT_NO_BUFFER;
     if (slots == 0)

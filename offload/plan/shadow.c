@@ -1,6 +1,6 @@
 #include "offload/plan/shadow.h"
 
-#include "offload/plan/part.h"
+#include "offload/plan/segment.h"
 #include "offload/plan/rounds.h"
 #include "src/base/minmax.h"
 
@@ -28,13 +28,13 @@ int64_t ot_plan_shadow_tiles(const struct ot_plan *plan) {
 }
 
 size_t ot_plan_frame_bytes(const struct ot_chain *chain, const struct ot_plan *plan) {
-    struct ot_part most = ot_part_of(chain, true, true, 0);
+    struct ot_segment most = ot_segment_of(chain, true, true, 0);
     for (int s = 0; s < plan->n_slabs; s++) {
         int64_t held = ot_slab_shadow_tiles(plan, s) > 0 ? ot_slab_holding(chain, plan, s).n : 0;
         held = ot_min(held, plan->tile_params);
         most.n = ot_max(held, most.n);
     }
-    return (ot_part_bytes(chain->dtype, &most) + FRAME_ALIGN - 1) / FRAME_ALIGN * FRAME_ALIGN;
+    return (ot_segment_bytes(chain->dtype, &most) + FRAME_ALIGN - 1) / FRAME_ALIGN * FRAME_ALIGN;
 }
 
 int ot_frames_over(struct ot_kept kept, size_t bytes, size_t frame_bytes) {

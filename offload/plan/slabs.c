@@ -160,8 +160,8 @@ struct ot_tile_span ot_slab_piece(const struct ot_chain *chain, const struct ot_
                                  clip_params(plan->tile_params, chain->slabs[slab].n_params - first)};
 }
 
-struct ot_tile_span ot_slab_part(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
-                                 enum ot_tile_engine engine) {
+struct ot_tile_span ot_slab_engine_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
+                                         enum ot_tile_engine engine) {
     const int *tiles = plan->slabs[slab].tiles;
     int first = 0;
     for (int e = 0; e < (int)engine; e++)

@@ -61,11 +61,11 @@ int ot_slab_trained_tiles(const struct ot_chain *chain, const struct ot_plan *pl
 int ot_slab_used_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 struct ot_tile_span ot_slab_span(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
                                  int first_tile, int n_tiles);
-/* Parts of a slab, which may be empty. ot_slab_part: the tiles of one engine. ot_slab_waiting_on_gpu: the
- * first part, whose finished gradients wait on the device. ot_slab_state_off_gpu: the tiles whose state is on
- * the host or on nvme. */
-struct ot_tile_span ot_slab_part(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
-                                 enum ot_tile_engine engine);
+/* Ranges of tiles, which may be empty. ot_slab_engine_tiles: the tiles of one engine. ot_slab_waiting_on_gpu:
+ * the first tiles, whose finished gradients wait on the device. ot_slab_state_off_gpu: the tiles whose state
+ * is on the host or on nvme. */
+struct ot_tile_span ot_slab_engine_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
+                                         enum ot_tile_engine engine);
 struct ot_tile_span ot_slab_waiting_on_gpu(const struct ot_chain *chain, const struct ot_plan *plan,
                                            int slab);
 struct ot_tile_span ot_slab_state_off_gpu(const struct ot_chain *chain, const struct ot_plan *plan, int slab);

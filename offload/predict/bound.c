@@ -119,8 +119,8 @@ static void add_training(const struct ot_chain *chain, const struct ot_plan *pla
         if (chain->slabs[s].frozen)
             continue;
         double held = (double)ot_slab_holding(chain, plan, s).n;
-        double streamed = (double)ot_slab_part(chain, plan, s, OT_TILE_STREAM).n;
-        double pooled = (double)ot_slab_part(chain, plan, s, OT_TILE_CPU).n;
+        double streamed = (double)ot_slab_engine_tiles(chain, plan, s, OT_TILE_STREAM).n;
+        double pooled = (double)ot_slab_engine_tiles(chain, plan, s, OT_TILE_CPU).n;
         work->h2d += state * streamed;
         work->d2h += state * streamed + dtype * (held - (double)ot_slab_waiting_on_gpu(chain, plan, s).n);
         work->updated += update * pooled;

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "offload/plan/build.h"
-#include "offload/plan/part.h"
+#include "offload/plan/segment.h"
 #include "offload/predict/bound.h"
 #include "offload/predict/planner_state.h"
 #include "src/base/error.h"

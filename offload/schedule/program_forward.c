@@ -160,7 +160,7 @@ static void move_tiles(struct ot_program *p, struct ot_task *task, int places[2]
 
 void ot_program_move_weights(struct ot_program *p, struct ot_task *task, int from, int to) {
     int slab = task->slab, places[2] = {from, to};
-    struct ot_tile_span stream = ot_slab_part(p->chain, p->plan, slab, OT_TILE_STREAM);
+    struct ot_tile_span stream = ot_slab_engine_tiles(p->chain, p->plan, slab, OT_TILE_STREAM);
     int pending = stream.first_tile + p->streamed[slab], end = stream.first_tile + stream.n_tiles;
     move_tiles(p, task, places, 0, pending, 0);
     move_tiles(p, task, places, pending, end, -1);

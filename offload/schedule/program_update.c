@@ -84,8 +84,8 @@ static void shadow_tile(struct ot_program *p, int slab, int tile) {
 }
 
 void ot_program_shadow(struct ot_program *p, int slab) {
-    struct ot_tile_span part = ot_slab_part(p->chain, p->plan, slab, OT_TILE_CPU);
-    for (int tile = part.first_tile; tile < part.first_tile + part.n_tiles; tile++)
+    struct ot_tile_span span = ot_slab_engine_tiles(p->chain, p->plan, slab, OT_TILE_CPU);
+    for (int tile = span.first_tile; tile < span.first_tile + span.n_tiles; tile++)
         if (ot_layout_frame(p->layout, p->plan, slab, tile) >= 0)
             shadow_tile(p, slab, tile);
 }
@@ -110,9 +110,9 @@ static void update_tile_on_cpu(struct ot_program *p, int slab, int tile) {
 }
 
 void ot_program_update_cpu(struct ot_program *p, int slab) {
-    struct ot_tile_span part = ot_slab_part(p->chain, p->plan, slab, OT_TILE_CPU);
-    for (int i = 0; i < part.n_tiles; i++)
-        update_tile_on_cpu(p, slab, part.first_tile + i);
+    struct ot_tile_span span = ot_slab_engine_tiles(p->chain, p->plan, slab, OT_TILE_CPU);
+    for (int i = 0; i < span.n_tiles; i++)
+        update_tile_on_cpu(p, slab, span.first_tile + i);
 }
 
 /* Copies updated weights to their home. version: version of the weights, relative to the step. */
@@ -134,10 +134,10 @@ static void bring_home(struct ot_program *p, enum ot_task_kind kind, int slab, s
  * this step would make the next step's first blocks wait for the last blocks' updates. */
 void ot_program_upload(struct ot_program *p, int slab) {
     const struct ot_slab_buffers *b = &p->layout->slabs[slab];
-    struct ot_tile_span part = ot_slab_part(p->chain, p->plan, slab, OT_TILE_CPU);
-    if (part.n_tiles == 0 || b->weights_gpu == OT_NO_BUFFER || p->uploaded[slab])
+    struct ot_tile_span span = ot_slab_engine_tiles(p->chain, p->plan, slab, OT_TILE_CPU);
+    if (span.n_tiles == 0 || b->weights_gpu == OT_NO_BUFFER || p->uploaded[slab])
         return;
-    bring_home(p, OT_TASK_UPLOAD, slab, part, b->weights_host, b->weights_gpu, 0);
+    bring_home(p, OT_TASK_UPLOAD, slab, span, b->weights_host, b->weights_gpu, 0);
     p->uploaded[slab] = true;
 }
 
@@ -145,13 +145,13 @@ void ot_program_upload(struct ot_program *p, int slab) {
 
 /* Copies weights that the device updated to their home: to the host in one task, to nvme tile by tile through
  * slots. */
-static void store_weights(struct ot_program *p, int slab, struct ot_tile_span part, int weights) {
+static void store_weights(struct ot_program *p, int slab, struct ot_tile_span span, int weights) {
     struct ot_tag tag = ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 1);
     if (!ot_slab_weights_pass(p->plan, slab)) {
-        bring_home(p, OT_TASK_STORE, slab, part, weights, p->layout->slabs[slab].weights_host, 1);
+        bring_home(p, OT_TASK_STORE, slab, span, weights, p->layout->slabs[slab].weights_host, 1);
         return;
     }
-    for (int tile = part.first_tile; tile < part.first_tile + part.n_tiles && p->rc >= 0; tile++) {
+    for (int tile = span.first_tile; tile < span.first_tile + span.n_tiles && p->rc >= 0; tile++) {
         int slot = ot_program_tile_in(p, slab, tile, OT_TILE_GPU, 0);
         struct ot_task *task = ot_program_tile_task(p, OT_TASK_STORE, OT_LANE_D2H, slab, tile);
         task->from = weights;
@@ -165,9 +165,9 @@ static void store_weights(struct ot_program *p, int slab, struct ot_tile_span pa
 void ot_program_update_gpu(struct ot_program *p, int slab) {
     const struct ot_slab_buffers *b = &p->layout->slabs[slab];
     struct ot_ring *ring = &p->weights[ot_slab_slot_kind(p->chain, slab)];
-    struct ot_tile_span part = ot_slab_part(p->chain, p->plan, slab, OT_TILE_GPU);
+    struct ot_tile_span span = ot_slab_engine_tiles(p->chain, p->plan, slab, OT_TILE_GPU);
     int slot = -1;
-    if (part.n_tiles == 0)
+    if (span.n_tiles == 0)
         return;
     if (!ot_slab_is_resident(p->plan, slab)) {
         slot = ot_ring_find(ring, slab);
@@ -175,12 +175,12 @@ void ot_program_update_gpu(struct ot_program *p, int slab) {
             return;
         /* a slot with the used parts lacks the other parts, which are updated too */
         if (ring->owner[slot] != slab || ot_slab_fetches_used(p->chain, p->plan, slab))
-            ot_program_fetch(p, slab, slot, part, OT_FETCH_ALL);
+            ot_program_fetch(p, slab, slot, span, OT_FETCH_ALL);
     }
     int weights = ot_program_held_weights(p, slab);
     struct ot_task *task = ot_program_task(p, OT_TASK_UPDATE_GPU, OT_LANE_COMPUTE);
     task->slab = slab;
-    task->span = part;
+    task->span = span;
     task->from = b->grad_gpu;
     task->to = weights;
     task->state = b->state_gpu;
@@ -189,13 +189,13 @@ void ot_program_update_gpu(struct ot_program *p, int slab) {
     ot_program_read(p, task, b->grad_gpu, ot_tag(OT_CONTENT_GRAD, slab, 0, 0));
     ot_program_update(p, task, weights, ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0),
                       ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 1));
-    ot_program_narrow(task, part.first_tile, part.n_tiles);
+    ot_program_narrow(task, span.first_tile, span.n_tiles);
     ot_program_update(p, task, b->state_gpu, ot_tag(OT_CONTENT_STATE, slab, 0, 0),
                       ot_tag(OT_CONTENT_STATE, slab, 0, 1));
     if (slot < 0)
         return;
     ring->owner[slot] = -1; /* the slot now holds the next step's weights: this step must not find them */
-    store_weights(p, slab, part, weights);
+    store_weights(p, slab, span, weights);
 }
 
 /* ---- state off the device, streamed through the device ----
@@ -258,7 +258,7 @@ static void state_out(struct ot_program *p, int slab, int tile, int home, int sl
 }
 
 void ot_program_stream(struct ot_program *p, int slab, int upto) {
-    int first = ot_slab_part(p->chain, p->plan, slab, OT_TILE_STREAM).first_tile;
+    int first = ot_slab_engine_tiles(p->chain, p->plan, slab, OT_TILE_STREAM).first_tile;
     for (; p->streamed[slab] < upto && p->rc >= 0; p->streamed[slab]++) {
         int tile = first + p->streamed[slab];
         int weights = ot_slab_has_one_copy(p->plan, slab) ? OT_NO_BUFFER : ot_program_held_weights(p, slab);
@@ -273,13 +273,13 @@ void ot_program_stream(struct ot_program *p, int slab, int upto) {
 
 static void flush_slab(struct ot_program *p, int slab) {
     struct ot_ring *ring = &p->weights[ot_slab_slot_kind(p->chain, slab)];
-    struct ot_tile_span part = ot_slab_part(p->chain, p->plan, slab, OT_TILE_STREAM);
+    struct ot_tile_span span = ot_slab_engine_tiles(p->chain, p->plan, slab, OT_TILE_STREAM);
     ot_program_upload(p, slab);
-    if (part.n_tiles == 0)
+    if (span.n_tiles == 0)
         return;
     if (!ot_slab_is_resident(p->plan, slab) && !ot_slab_has_one_copy(p->plan, slab))
-        ot_program_fetch(p, slab, ot_ring_victim(ring, NULL, 0), part, OT_FETCH_ALL);
-    ot_program_stream(p, slab, part.n_tiles);
+        ot_program_fetch(p, slab, ot_ring_victim(ring, NULL, 0), span, OT_FETCH_ALL);
+    ot_program_stream(p, slab, span.n_tiles);
 }
 
 int ot_schedule_make_flush(const struct ot_chain *chain, const struct ot_plan *plan,

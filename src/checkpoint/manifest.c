@@ -17,7 +17,7 @@ enum {
     HEAD_BYTES = MAGIC_BYTES + 6 * 4 + 8 + 4,
     SLAB_BYTES = 8,
     FILE_BYTES = 2 + 8,
-    PART_BYTES = 4 + 8 + 8 + 1 + 4,
+    SEGMENT_BYTES = 4 + 8 + 8 + 1 + 4,
     SPAN_BYTES = 4 + 8 + 4 + 4,
     CRC_BYTES = 4
 };
@@ -33,7 +33,7 @@ void ot_manifest_free(struct ot_manifest *manifest) {
         free(manifest->files[i].name);
     free(manifest->files);
     free(manifest->slab_params);
-    free(manifest->parts);
+    free(manifest->segments);
     free(manifest->spans);
     *manifest = (struct ot_manifest){0};
 }
@@ -48,21 +48,21 @@ static unsigned char *put(unsigned char *at, int bytes, uint64_t value) {
 
 static size_t encoded_bytes(const struct ot_manifest *manifest) {
     size_t bytes = HEAD_BYTES + CRC_BYTES + (size_t)manifest->n_slabs * SLAB_BYTES +
-                   (size_t)manifest->n_parts * PART_BYTES + (size_t)manifest->n_spans * SPAN_BYTES;
+                   (size_t)manifest->n_segments * SEGMENT_BYTES + (size_t)manifest->n_spans * SPAN_BYTES;
     for (int i = 0; i < manifest->n_files; i++)
         bytes += FILE_BYTES + strlen(manifest->files[i].name);
     return bytes;
 }
 
-static unsigned flags_of(const struct ot_part *part) {
-    unsigned state = HAS_STATE | (unsigned)part->state << STATE_FORMAT_SHIFT |
-                     (part->masters == OT_MASTERS_NONE ? NO_MASTERS : 0);
-    return (part->has_state ? state : 0) | (part->has_weights ? HAS_WEIGHTS : 0);
+static unsigned flags_of(const struct ot_segment *segment) {
+    unsigned state = HAS_STATE | (unsigned)segment->state << STATE_FORMAT_SHIFT |
+                     (segment->masters == OT_MASTERS_NONE ? NO_MASTERS : 0);
+    return (segment->has_state ? state : 0) | (segment->has_weights ? HAS_WEIGHTS : 0);
 }
 
 /* The inverse of flags_of. Ignores bits that flags_of does not set. */
-static struct ot_part part_with(unsigned flags) {
-    return (struct ot_part){
+static struct ot_segment segment_with(unsigned flags) {
+    return (struct ot_segment){
         .has_state = flags & HAS_STATE,
         .has_weights = flags & HAS_WEIGHTS,
         .state = (enum ot_state_format)(flags >> STATE_FORMAT_SHIFT & STATE_FORMAT_MASK),
@@ -76,7 +76,7 @@ static unsigned char *put_head(unsigned char *at, const struct ot_manifest *mani
     at = put(at, 4, manifest->dtype);
     at = put(at, 4, (uint32_t)manifest->n_slabs);
     at = put(at, 4, (uint32_t)manifest->n_files);
-    at = put(at, 4, (uint32_t)manifest->n_parts);
+    at = put(at, 4, (uint32_t)manifest->n_segments);
     at = put(at, 4, (uint32_t)manifest->n_spans);
     at = put(at, 8, (uint64_t)manifest->record_bytes);
     return put(at, 4, manifest->record_crc);
@@ -101,13 +101,13 @@ int ot_manifest_encode(const struct ot_manifest *manifest, unsigned char **bytes
         memcpy(at, file->name, length);
         at = put(at + length, 8, (uint64_t)file->bytes);
     }
-    for (int64_t i = 0; i < manifest->n_parts; i++) {
-        const struct ot_manifest_part *part = &manifest->parts[i];
-        at = put(at, 4, (uint32_t)part->part.slab);
-        at = put(at, 8, (uint64_t)part->part.first);
-        at = put(at, 8, (uint64_t)part->part.n);
-        at = put(at, 1, flags_of(&part->part));
-        at = put(at, 4, (uint32_t)part->n_spans);
+    for (int64_t i = 0; i < manifest->n_segments; i++) {
+        const struct ot_manifest_segment *segment = &manifest->segments[i];
+        at = put(at, 4, (uint32_t)segment->segment.slab);
+        at = put(at, 8, (uint64_t)segment->segment.first);
+        at = put(at, 8, (uint64_t)segment->segment.n);
+        at = put(at, 1, flags_of(&segment->segment));
+        at = put(at, 4, (uint32_t)segment->n_spans);
     }
     for (int64_t i = 0; i < manifest->n_spans; i++) {
         const struct ot_store_span *span = &manifest->spans[i];
@@ -171,11 +171,12 @@ static int take_counts(struct decoder *d) {
     uint64_t dtype = take(d, 4);
     if (dtype > OT_F16)
         return FAIL_AT(d, d->at - 4, "%u is not a dtype", (unsigned)dtype);
-    uint64_t slabs = take(d, 4), files = take(d, 4), parts = take(d, 4), spans = take(d, 4);
-    uint64_t least = slabs * SLAB_BYTES + files * (FILE_BYTES + 1) + parts * PART_BYTES + spans * SPAN_BYTES;
+    uint64_t slabs = take(d, 4), files = take(d, 4), segments = take(d, 4), spans = take(d, 4);
+    uint64_t least =
+        slabs * SLAB_BYTES + files * (FILE_BYTES + 1) + segments * SEGMENT_BYTES + spans * SPAN_BYTES;
     if (slabs == 0 || files > OT_MANIFEST_MAX_FILES || least > d->n - HEAD_BYTES)
-        return FAIL_AT(d, d->at - 16, "%u slabs, %u files, %u parts and %u spans do not fit in %zu bytes",
-                       (unsigned)slabs, (unsigned)files, (unsigned)parts, (unsigned)spans, d->n);
+        return FAIL_AT(d, d->at - 16, "%u slabs, %u files, %u segments and %u spans do not fit in %zu bytes",
+                       (unsigned)slabs, (unsigned)files, (unsigned)segments, (unsigned)spans, d->n);
     uint64_t record_bytes = take(d, 8);
     if (record_bytes > OT_RECORD_MAX_BYTES)
         return FAIL_AT(d, d->at - 8, OT_RECORD_NAME " cannot have %llu bytes",
@@ -185,14 +186,14 @@ static int take_counts(struct decoder *d) {
     m->record_crc = (uint32_t)take(d, 4);
     m->slab_params = calloc(slabs, sizeof *m->slab_params);
     m->files = calloc(files + 1, sizeof *m->files);
-    m->parts = calloc(parts + 1, sizeof *m->parts);
+    m->segments = calloc(segments + 1, sizeof *m->segments);
     m->spans = calloc(spans + 1, sizeof *m->spans);
-    if (!m->slab_params || !m->files || !m->parts || !m->spans)
-        return ot_fail(OT_E_BUDGET, "%s: no memory for %u parts and %u spans", d->where, (unsigned)parts,
-                       (unsigned)spans);
+    if (!m->slab_params || !m->files || !m->segments || !m->spans)
+        return ot_fail(OT_E_BUDGET, "%s: no memory for %u segments and %u spans", d->where,
+                       (unsigned)segments, (unsigned)spans);
     m->n_slabs = (int)slabs;
     m->n_files = (int)files;
-    m->n_parts = (int64_t)parts;
+    m->n_segments = (int64_t)segments;
     m->n_spans = (int64_t)spans;
     return 0;
 }
@@ -247,44 +248,45 @@ static int take_files(struct decoder *d) {
                            (unsigned long long)bytes);
         m->files[i].bytes = (int64_t)bytes;
     }
-    size_t rest = (size_t)m->n_parts * PART_BYTES + (size_t)m->n_spans * SPAN_BYTES;
+    size_t rest = (size_t)m->n_segments * SEGMENT_BYTES + (size_t)m->n_spans * SPAN_BYTES;
     if (d->n - d->at != rest)
-        return FAIL_AT(d, d->at, "%zu bytes are left, but parts and spans need %zu", d->n - d->at, rest);
+        return FAIL_AT(d, d->at, "%zu bytes are left, but segments and spans need %zu", d->n - d->at, rest);
     return 0;
 }
 
-static int take_parts(struct decoder *d) {
+static int take_segments(struct decoder *d) {
     struct ot_manifest *m = d->out;
     int64_t n_spans = 0;
-    for (int64_t i = 0; i < m->n_parts; i++) {
+    for (int64_t i = 0; i < m->n_segments; i++) {
         size_t at = d->at;
         uint64_t slab = take(d, 4), first = take(d, 8), n = take(d, 8), flags = take(d, 1),
                  spans = take(d, 4);
         if (slab >= (uint64_t)m->n_slabs)
-            return FAIL_AT(d, at, "part %lld is of slab %u, but the number of slabs is %d", (long long)i,
+            return FAIL_AT(d, at, "segment %lld is of slab %u, but the number of slabs is %d", (long long)i,
                            (unsigned)slab, m->n_slabs);
         uint64_t params = (uint64_t)m->slab_params[slab];
         if (n == 0 || first > params || n > params - first)
-            return FAIL_AT(d, at + 4, "part %lld is empty or not within slab %u", (long long)i,
+            return FAIL_AT(d, at + 4, "segment %lld is empty or not within slab %u", (long long)i,
                            (unsigned)slab);
-        struct ot_part part = part_with((unsigned)flags);
-        if ((flags & (HAS_STATE | HAS_WEIGHTS)) == 0 || part.state >= OT_STATE_FORMATS ||
-            flags_of(&part) != flags || (part.masters == OT_MASTERS_NONE && m->dtype != OT_BF16))
-            return FAIL_AT(d, at + 20, "part %lld has unknown flags %u", (long long)i, (unsigned)flags);
-        if (part.state && (first % OT_STATE_GROUP || n % OT_STATE_GROUP))
-            return FAIL_AT(d, at + 4, "part %lld has a compact state, but is not of whole groups of %d",
+        struct ot_segment segment = segment_with((unsigned)flags);
+        if ((flags & (HAS_STATE | HAS_WEIGHTS)) == 0 || segment.state >= OT_STATE_FORMATS ||
+            flags_of(&segment) != flags || (segment.masters == OT_MASTERS_NONE && m->dtype != OT_BF16))
+            return FAIL_AT(d, at + 20, "segment %lld has unknown flags %u", (long long)i, (unsigned)flags);
+        if (segment.state && (first % OT_STATE_GROUP || n % OT_STATE_GROUP))
+            return FAIL_AT(d, at + 4, "segment %lld has a compact state, but is not of whole groups of %d",
                            (long long)i, OT_STATE_GROUP);
         if (spans > (uint64_t)(m->n_spans - n_spans))
-            return FAIL_AT(d, at + 21, "part %lld has %u spans, but only %lld are left", (long long)i,
+            return FAIL_AT(d, at + 21, "segment %lld has %u spans, but only %lld are left", (long long)i,
                            (unsigned)spans, (long long)(m->n_spans - n_spans));
-        part.slab = (int)slab;
-        part.first = (int64_t)first;
-        part.n = (int64_t)n;
-        m->parts[i] = (struct ot_manifest_part){.part = part, .first_span = n_spans, .n_spans = (int)spans};
+        segment.slab = (int)slab;
+        segment.first = (int64_t)first;
+        segment.n = (int64_t)n;
+        m->segments[i] =
+            (struct ot_manifest_segment){.segment = segment, .first_span = n_spans, .n_spans = (int)spans};
         n_spans += (int64_t)spans;
     }
     if (n_spans != m->n_spans)
-        return FAIL_AT(d, d->at, "%lld spans belong to no part", (long long)(m->n_spans - n_spans));
+        return FAIL_AT(d, d->at, "%lld spans belong to no segment", (long long)(m->n_spans - n_spans));
     return 0;
 }
 
@@ -311,30 +313,31 @@ static int take_spans(struct decoder *d) {
 
 /* ---- decoding: consistency ---- */
 
-struct ot_part ot_manifest_state(const struct ot_manifest *m) {
-    for (int64_t i = 0; i < m->n_parts; i++)
-        if (m->parts[i].part.has_state)
-            return m->parts[i].part;
-    return (struct ot_part){0};
+struct ot_segment ot_manifest_state(const struct ot_manifest *m) {
+    for (int64_t i = 0; i < m->n_segments; i++)
+        if (m->segments[i].segment.has_state)
+            return m->segments[i].segment;
+    return (struct ot_segment){0};
 }
 
 static int check_lengths(const struct ot_manifest *m, const char *where) {
-    struct ot_part state = ot_manifest_state(m);
-    for (int64_t i = 0; i < m->n_parts; i++) {
-        const struct ot_manifest_part *part = &m->parts[i];
-        if (part->part.has_state && part->part.state != state.state)
-            return ot_fail(OT_E_INPUT, "%s: part %lld has a state in %s, but others have it in %s", where,
-                           (long long)i, ot_state_format_name(part->part.state),
+    struct ot_segment state = ot_manifest_state(m);
+    for (int64_t i = 0; i < m->n_segments; i++) {
+        const struct ot_manifest_segment *segment = &m->segments[i];
+        if (segment->segment.has_state && segment->segment.state != state.state)
+            return ot_fail(OT_E_INPUT, "%s: segment %lld has a state in %s, but others have it in %s", where,
+                           (long long)i, ot_state_format_name(segment->segment.state),
                            ot_state_format_name(state.state));
-        if (part->part.has_state && part->part.masters != state.masters)
-            return ot_fail(OT_E_INPUT, "%s: some parts have fp32 masters, and others have none (part %lld)",
-                           where, (long long)i);
-        int64_t want = (int64_t)ot_part_padded_bytes(m->dtype, &part->part), have = 0;
-        for (int64_t s = 0; s < part->n_spans; s++)
-            have += m->spans[part->first_span + s].bytes;
-        if (part->n_spans > 0 && have != want)
-            return ot_fail(OT_E_INPUT, "%s: part %lld has %lld bytes, should have %lld", where, (long long)i,
-                           (long long)have, (long long)want);
+        if (segment->segment.has_state && segment->segment.masters != state.masters)
+            return ot_fail(OT_E_INPUT,
+                           "%s: some segments have fp32 masters, and others have none (segment %lld)", where,
+                           (long long)i);
+        int64_t want = (int64_t)ot_segment_padded_bytes(m->dtype, &segment->segment), have = 0;
+        for (int64_t s = 0; s < segment->n_spans; s++)
+            have += m->spans[segment->first_span + s].bytes;
+        if (segment->n_spans > 0 && have != want)
+            return ot_fail(OT_E_INPUT, "%s: segment %lld has %lld bytes, should have %lld", where,
+                           (long long)i, (long long)have, (long long)want);
     }
     return 0;
 }
@@ -371,24 +374,25 @@ static int check_spans(const struct ot_manifest *m, const char *where, struct st
                  : 0;
 }
 
-/* Checks that the sorted parts that have the state (or the weights) cover each slab from its first parameter
- * to its last without gap or overlap. */
-static int check_coverage(const struct ot_manifest *m, const char *where, bool state, struct stretch *parts) {
+/* Checks that the sorted segments that have the state (or the weights) cover each slab from its first
+ * parameter to its last without gap or overlap. */
+static int check_coverage(const struct ot_manifest *m, const char *where, bool state,
+                          struct stretch *segments) {
     const char *what = state ? "state" : "weights";
     int64_t n = 0, i = 0;
-    for (int64_t k = 0; k < m->n_parts; k++) {
-        const struct ot_part *part = &m->parts[k].part;
-        if (state ? part->has_state : part->has_weights)
-            parts[n++] = (struct stretch){part->slab, part->first, part->n};
+    for (int64_t k = 0; k < m->n_segments; k++) {
+        const struct ot_segment *segment = &m->segments[k].segment;
+        if (state ? segment->has_state : segment->has_weights)
+            segments[n++] = (struct stretch){segment->slab, segment->first, segment->n};
     }
-    const struct stretch *twice = find_overlap(parts, n);
+    const struct stretch *twice = find_overlap(segments, n);
     if (twice)
         return ot_fail(OT_E_INPUT, "%s: parameter %lld of slab %d has %s twice", where,
                        (long long)twice->first, twice->line, what);
     for (int slab = 0; slab < m->n_slabs; slab++) {
         int64_t next = 0;
-        for (; i < n && parts[i].line == slab && parts[i].first == next; i++)
-            next += parts[i].n;
+        for (; i < n && segments[i].line == slab && segments[i].first == next; i++)
+            next += segments[i].n;
         if (next < m->slab_params[slab])
             return ot_fail(OT_E_INPUT, "%s: parameter %lld of slab %d has no %s", where, (long long)next,
                            slab, what);
@@ -397,7 +401,7 @@ static int check_coverage(const struct ot_manifest *m, const char *where, bool s
 }
 
 static int check_all(const struct ot_manifest *m, const char *where, bool whole) {
-    int64_t most = ot_max(m->n_parts, m->n_spans);
+    int64_t most = ot_max(m->n_segments, m->n_spans);
     struct stretch *sorted = malloc((size_t)(most + 1) * sizeof *sorted);
     if (!sorted)
         return ot_fail(OT_E_BUDGET, "%s: no memory to check %lld spans", where, (long long)most);
@@ -421,7 +425,7 @@ static int decode(const unsigned char *bytes, size_t n, const char *where, bool 
     OT_TRY_GOTO(take_counts(&d), rc, out);
     OT_TRY_GOTO(take_slabs(&d), rc, out);
     OT_TRY_GOTO(take_files(&d), rc, out);
-    OT_TRY_GOTO(take_parts(&d), rc, out);
+    OT_TRY_GOTO(take_segments(&d), rc, out);
     OT_TRY_GOTO(take_spans(&d), rc, out);
     rc = check_all(out, where, whole);
 out:

@@ -180,26 +180,26 @@ static int take_files(struct ot_checkpoint *c, int dir_fd) {
     return 0;
 }
 
-/* Fills in span_begin, and checks that a part larger than a slot can be cut at offsets that O_DIRECT
+/* Fills in span_begin, and checks that a segment larger than a slot can be cut at offsets that O_DIRECT
  * accepts. */
-static int take_parts(struct ot_checkpoint *c) {
+static int take_segments(struct ot_checkpoint *c) {
     const struct ot_manifest *m = &c->manifest;
     c->span_begin = malloc((size_t)(m->n_spans + 1) * sizeof *c->span_begin);
     if (!c->span_begin)
         return ot_fail(OT_E_BUDGET, "%s: no memory for %lld spans", c->dir, (long long)m->n_spans);
-    for (int64_t i = 0; i < m->n_parts; i++) {
-        const struct ot_manifest_part *part = &m->parts[i];
+    for (int64_t i = 0; i < m->n_segments; i++) {
+        const struct ot_manifest_segment *segment = &m->segments[i];
         int64_t begin = 0;
-        for (int64_t s = part->first_span; s < part->first_span + part->n_spans; s++) {
+        for (int64_t s = segment->first_span; s < segment->first_span + segment->n_spans; s++) {
             c->span_begin[s] = begin;
             begin += m->spans[s].bytes;
         }
         c->bytes += begin;
-        if (ot_part_bytes(m->dtype, &part->part) > ot_part_slot_bytes(m->dtype) &&
-            part->part.n % OT_SLAB_ALIGN_PARAMS != 0)
-            return ot_checkpoint_fail_damaged(c, OT_MANIFEST_NAME,
-                                              "part %lld has %lld parameters, not a multiple of %d",
-                                              (long long)i, (long long)part->part.n, OT_SLAB_ALIGN_PARAMS);
+        if (ot_segment_bytes(m->dtype, &segment->segment) > ot_segment_slot_bytes(m->dtype) &&
+            segment->segment.n % OT_SLAB_ALIGN_PARAMS != 0)
+            return ot_checkpoint_fail_damaged(
+                c, OT_MANIFEST_NAME, "segment %lld has %lld parameters, not a multiple of %d", (long long)i,
+                (long long)segment->segment.n, OT_SLAB_ALIGN_PARAMS);
     }
     return 0;
 }
@@ -219,7 +219,7 @@ int ot_checkpoint_open(const char *dir, struct ot_checkpoint **out) {
     OT_TRY_GOTO(take_record(c, dir_fd), rc, out);
     OT_TRY_GOTO(check_name(c), rc, out);
     OT_TRY_GOTO(take_files(c, dir_fd), rc, out);
-    rc = take_parts(c);
+    rc = take_segments(c);
 out:
     close(dir_fd);
     if (rc < 0)
@@ -290,9 +290,9 @@ int ot_checkpoint_check_whole(const struct ot_checkpoint *checkpoint) {
     return 0;
 }
 
-int64_t ot_checkpoint_find_span(const struct ot_checkpoint *checkpoint, const struct ot_manifest_part *part,
-                                int64_t at) {
-    int64_t low = part->first_span, high = part->first_span + part->n_spans - 1;
+int64_t ot_checkpoint_find_span(const struct ot_checkpoint *checkpoint,
+                                const struct ot_manifest_segment *segment, int64_t at) {
+    int64_t low = segment->first_span, high = segment->first_span + segment->n_spans - 1;
     while (low < high) { /* find the last span that begins at or before `at` */
         int64_t middle = low + (high - low + 1) / 2;
         if (checkpoint->span_begin[middle] <= at)

@@ -4,11 +4,11 @@
  * the directory's name. It opens the other files of the directory (regular files only, no symbolic links),
  * holds them open and compares their sizes. It allocates no more memory than these sizes justify.
  *
- * READ streams every part through slots of the caller's memory, with an I/O engine. Up to n_slots parts are
- * read ahead, in the order in which they lie in the files. Every checksum is compared. A part reaches the
- * sink only after the checksums of all its bytes were found right. A part that is larger than a slot (a whole
- * tile of the NVMe store) arrives in pieces; some pieces reach the sink before the part's last checksum is
- * known. So use what the sink received only after the read has succeeded.
+ * READ streams every segment through slots of the caller's memory, with an I/O engine. Up to n_slots segments
+ * are read ahead, in the order in which they lie in the files. Every checksum is compared. A segment reaches
+ * the sink only after the checksums of all its bytes were found right. A segment that is larger than a slot
+ * (a whole tile of the NVMe store) arrives in pieces; some pieces reach the sink before the segment's last
+ * checksum is known. So use what the sink received only after the read has succeeded.
  *
  * MASTER returns the fp32 weights of any range. It reads and checks only the spans with master weights,
  * many of them ahead of the caller.
@@ -24,9 +24,9 @@
 
 struct ot_checkpoint;
 
-/* Files of other hosts need not be here if the run kept its parts on several hosts (record->hosts). Errors:
- * OT_E_INPUT (damaged: the message names the file and the place; the caller adds which older checkpoint is
- * whole), OT_E_IO, OT_E_BUDGET. */
+/* Files of other hosts need not be here if the run kept its segments on several hosts (record->hosts).
+ * Errors: OT_E_INPUT (damaged: the message names the file and the place; the caller adds which older
+ * checkpoint is whole), OT_E_IO, OT_E_BUDGET. */
 int ot_checkpoint_open(const char *dir, struct ot_checkpoint **out);
 void ot_checkpoint_close(struct ot_checkpoint *checkpoint); /* NULL is fine */
 const char *ot_checkpoint_dir(const struct ot_checkpoint *checkpoint);
@@ -49,17 +49,17 @@ struct ot_checkpoint_read {
     int threads;
     /* Several threads may call it at the same time, for different parameters. `memory` is valid during the
      * call. An error stops the read and is returned. The other functions are called one at a time. */
-    int (*sink)(void *context, const struct ot_part *part, const void *memory);
+    int (*sink)(void *context, const struct ot_segment *segment, const void *memory);
     void *context;
-    /* False: the sink has no use for the part, so it is neither read nor checked. NULL: all are read. */
-    bool (*wants)(void *context, const struct ot_part *part);
-    bool skips_missing; /* parts that other hosts have are not read. False: they are an error */
+    /* False: the sink has no use for the segment, so it is neither read nor checked. NULL: all are read. */
+    bool (*wants)(void *context, const struct ot_segment *segment);
+    bool skips_missing; /* segments that other hosts have are not read. False: they are an error */
     void (*progress)(void *context, int64_t bytes, int64_t total); /* NULL: none */
-    /* Some data of the part is damaged or unreadable; the error record says which. Return 0 to go on without
-     * the rest of that part. NULL: the first damage ends the read. */
-    int (*damaged)(void *context, const struct ot_part *part, int file, int rc);
+    /* Some data of the segment is damaged or unreadable; the error record says which. Return 0 to go on
+     * without the rest of that segment. NULL: the first damage ends the read. */
+    int (*damaged)(void *context, const struct ot_segment *segment, int file, int rc);
 };
-/* Errors: OT_E_INPUT (a checksum differs: the message names file and offset; another host has a part),
+/* Errors: OT_E_INPUT (a checksum differs: the message names file and offset; another host has a segment),
  * OT_E_IO, errors of the sink. */
 int ot_checkpoint_read(struct ot_checkpoint *checkpoint, const struct ot_checkpoint_read *read);
 

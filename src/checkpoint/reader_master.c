@@ -10,7 +10,7 @@ enum { CHUNK_PARAMS = 2048 };
 
 struct ot_checkpoint_master {
     struct ot_checkpoint *checkpoint;
-    int64_t *state, *weights; /* parts that have state, or weights, sorted by slab and first parameter */
+    int64_t *state, *weights; /* segments that have state, or weights, sorted by slab and first parameter */
     int64_t n_state, n_weights;
     int64_t *order; /* the spans with master weights, in order of slabs and parameters */
     struct ot_span_reader *spans;
@@ -18,28 +18,28 @@ struct ot_checkpoint_master {
 
 /* ---- opening ---- */
 
-static int compare_parts(const void *a, const void *b, void *parts) {
-    const struct ot_part *x = &((const struct ot_manifest_part *)parts)[*(const int64_t *)a].part;
-    const struct ot_part *y = &((const struct ot_manifest_part *)parts)[*(const int64_t *)b].part;
+static int compare_segments(const void *a, const void *b, void *segments) {
+    const struct ot_segment *x = &((const struct ot_manifest_segment *)segments)[*(const int64_t *)a].segment;
+    const struct ot_segment *y = &((const struct ot_manifest_segment *)segments)[*(const int64_t *)b].segment;
     if (x->slab != y->slab)
         return x->slab < y->slab ? -1 : 1;
     return (x->first > y->first) - (x->first < y->first);
 }
 
-static int list_parts(struct ot_checkpoint_master *master) {
+static int list_segments(struct ot_checkpoint_master *master) {
     const struct ot_manifest *m = &master->checkpoint->manifest;
-    size_t bytes = (size_t)(m->n_parts + 1) * sizeof(int64_t);
+    size_t bytes = (size_t)(m->n_segments + 1) * sizeof(int64_t);
     if (!(master->state = malloc(bytes)) || !(master->weights = malloc(bytes)))
-        return ot_fail(OT_E_BUDGET, "%s: no memory for %lld parts", master->checkpoint->dir,
-                       (long long)m->n_parts);
-    for (int64_t i = 0; i < m->n_parts; i++) {
-        if (m->parts[i].part.has_state)
+        return ot_fail(OT_E_BUDGET, "%s: no memory for %lld segments", master->checkpoint->dir,
+                       (long long)m->n_segments);
+    for (int64_t i = 0; i < m->n_segments; i++) {
+        if (m->segments[i].segment.has_state)
             master->state[master->n_state++] = i;
-        if (m->parts[i].part.has_weights)
+        if (m->segments[i].segment.has_weights)
             master->weights[master->n_weights++] = i;
     }
-    qsort_r(master->state, (size_t)master->n_state, sizeof(int64_t), compare_parts, m->parts);
-    qsort_r(master->weights, (size_t)master->n_weights, sizeof(int64_t), compare_parts, m->parts);
+    qsort_r(master->state, (size_t)master->n_state, sizeof(int64_t), compare_segments, m->segments);
+    qsort_r(master->weights, (size_t)master->n_weights, sizeof(int64_t), compare_segments, m->segments);
     return 0;
 }
 
@@ -58,17 +58,19 @@ static int compare_needs(const void *a, const void *b) {
 }
 
 /* Adds the spans with values of an array. Returns their number. */
-static int64_t add_needs(const struct ot_checkpoint *c, const struct ot_manifest_part *part,
-                         enum ot_part_array array, struct need *needs) {
-    struct ot_part_place place = ot_part_find(c->manifest.dtype, &part->part, array);
-    int64_t begin = (int64_t)place.offset, end = begin + (int64_t)ot_part_run(place, part->part.n);
-    if (part->n_spans == 0 || begin == end)
+static int64_t add_needs(const struct ot_checkpoint *c, const struct ot_manifest_segment *segment,
+                         enum ot_segment_array array, struct need *needs) {
+    struct ot_segment_values place = ot_segment_find(c->manifest.dtype, &segment->segment, array);
+    int64_t begin = (int64_t)place.offset,
+            end = begin + (int64_t)ot_segment_value_bytes(place, segment->segment.n);
+    if (segment->n_spans == 0 || begin == end)
         return 0;
-    int64_t first = ot_checkpoint_find_span(c, part, begin), last = ot_checkpoint_find_span(c, part, end - 1);
+    int64_t first = ot_checkpoint_find_span(c, segment, begin),
+            last = ot_checkpoint_find_span(c, segment, end - 1);
     for (int64_t i = first; i <= last; i++) {
         int64_t from = ot_max(c->span_begin[i], begin);
-        needs[i - first] =
-            (struct need){part->part.slab, part->part.first + (from - begin) / (int64_t)place.width, i};
+        needs[i - first] = (struct need){segment->segment.slab,
+                                         segment->segment.first + (from - begin) / (int64_t)place.width, i};
     }
     return last - first + 1;
 }
@@ -79,9 +81,9 @@ static int64_t put_in_order(const struct ot_checkpoint_master *master, struct ne
     enum ot_dtype dtype = c->manifest.dtype;
     int64_t n = 0, n_spans = 0;
     for (int64_t i = 0; i < master->n_state && dtype != OT_F32; i++)
-        n += add_needs(c, &c->manifest.parts[master->state[i]], OT_PART_MASTER_REST, needs + n);
+        n += add_needs(c, &c->manifest.segments[master->state[i]], OT_SEGMENT_MASTER_REST, needs + n);
     for (int64_t i = 0; i < master->n_weights && dtype != OT_F16; i++)
-        n += add_needs(c, &c->manifest.parts[master->weights[i]], OT_PART_WEIGHTS, needs + n);
+        n += add_needs(c, &c->manifest.segments[master->weights[i]], OT_SEGMENT_WEIGHTS, needs + n);
     qsort(needs, (size_t)n, sizeof *needs, compare_needs);
     for (int64_t i = 0; i < n; i++)
         if (!seen[needs[i].span]) {
@@ -117,7 +119,7 @@ int ot_checkpoint_master_open(struct ot_checkpoint *checkpoint, enum ot_io_choic
     if (!master)
         return ot_fail(OT_E_BUDGET, "%s: no memory to read the weights", checkpoint->dir);
     master->checkpoint = checkpoint;
-    OT_TRY_GOTO(list_parts(master), rc, out);
+    OT_TRY_GOTO(list_segments(master), rc, out);
     rc = open_spans(master, io_engine, calls);
 out:
     if (rc < 0)
@@ -139,15 +141,15 @@ void ot_checkpoint_master_close(struct ot_checkpoint_master *master) {
 
 /* ---- ranges ---- */
 
-/* Copies bytes [at, at + n) of a part. */
-static int get_bytes(struct ot_checkpoint_master *master, const struct ot_manifest_part *part, int64_t at,
-                     int64_t n, char *out) {
+/* Copies bytes [at, at + n) of a segment. */
+static int get_bytes(struct ot_checkpoint_master *master, const struct ot_manifest_segment *segment,
+                     int64_t at, int64_t n, char *out) {
     const struct ot_checkpoint *c = master->checkpoint;
-    if (part->n_spans == 0)
+    if (segment->n_spans == 0)
         memset(out, 0, (size_t)n);
-    while (part->n_spans > 0 && n > 0) {
+    while (segment->n_spans > 0 && n > 0) {
         const char *bytes = NULL;
-        int64_t index = ot_checkpoint_find_span(c, part, at), within = at - c->span_begin[index];
+        int64_t index = ot_checkpoint_find_span(c, segment, at), within = at - c->span_begin[index];
         int64_t run = c->manifest.spans[index].bytes - within;
         run = ot_min(run, n);
         OT_TRY(ot_span_reader_get(master->spans, index, &bytes));
@@ -159,38 +161,40 @@ static int get_bytes(struct ot_checkpoint_master *master, const struct ot_manife
     return 0;
 }
 
-/* The part that holds a parameter. The manifest's parts cover each parameter exactly once. */
-static const struct ot_manifest_part *find_part(const struct ot_checkpoint_master *master, bool state,
-                                                int slab, int64_t first) {
-    const struct ot_manifest_part *parts = master->checkpoint->manifest.parts;
+/* The segment that holds a parameter. The manifest's segments cover each parameter exactly once. */
+static const struct ot_manifest_segment *find_segment(const struct ot_checkpoint_master *master, bool state,
+                                                      int slab, int64_t first) {
+    const struct ot_manifest_segment *segments = master->checkpoint->manifest.segments;
     const int64_t *order = state ? master->state : master->weights;
     int64_t low = 0, high = (state ? master->n_state : master->n_weights) - 1;
-    while (low < high) { /* find the last part that begins at or before the parameter */
+    while (low < high) { /* find the last segment that begins at or before the parameter */
         int64_t middle = low + (high - low + 1) / 2;
-        const struct ot_part *part = &parts[order[middle]].part;
-        if (part->slab < slab || (part->slab == slab && part->first <= first))
+        const struct ot_segment *segment = &segments[order[middle]].segment;
+        if (segment->slab < slab || (segment->slab == slab && segment->first <= first))
             low = middle;
         else
             high = middle - 1;
     }
-    return &parts[order[low]];
+    return &segments[order[low]];
 }
 
-static int64_t run_in(const struct ot_manifest_part *part, int64_t first, int64_t n) {
-    int64_t run = part->part.first + part->part.n - first;
+static int64_t run_in(const struct ot_manifest_segment *segment, int64_t first, int64_t n) {
+    int64_t run = segment->segment.first + segment->segment.n - first;
     return ot_min(run, n);
 }
 
-/* Copies values of an array for parameters [first, first + n), up to the end of the part. Returns the number
- * of parameters copied, or an error. */
-static int64_t get_values(struct ot_checkpoint_master *master, enum ot_part_array array, int slab,
+/* Copies values of an array for parameters [first, first + n), up to the end of the segment. Returns the
+ * number of parameters copied, or an error. */
+static int64_t get_values(struct ot_checkpoint_master *master, enum ot_segment_array array, int slab,
                           int64_t first, int64_t n, void *out) {
-    const struct ot_manifest_part *part = find_part(master, array != OT_PART_WEIGHTS, slab, first);
-    struct ot_part_place place = ot_part_find(master->checkpoint->manifest.dtype, &part->part, array);
+    const struct ot_manifest_segment *segment =
+        find_segment(master, array != OT_SEGMENT_WEIGHTS, slab, first);
+    struct ot_segment_values place =
+        ot_segment_find(master->checkpoint->manifest.dtype, &segment->segment, array);
     int64_t width = (int64_t)place.width;
-    n = run_in(part, first, n);
-    int rc =
-        get_bytes(master, part, (int64_t)place.offset + (first - part->part.first) * width, n * width, out);
+    n = run_in(segment, first, n);
+    int rc = get_bytes(master, segment, (int64_t)place.offset + (first - segment->segment.first) * width,
+                       n * width, out);
     return rc < 0 ? rc : n;
 }
 
@@ -198,14 +202,14 @@ static int64_t get_run(struct ot_checkpoint_master *master, int slab, int64_t fi
                        float *values) {
     enum ot_dtype dtype = master->checkpoint->manifest.dtype;
     if (dtype == OT_F32)
-        return get_values(master, OT_PART_WEIGHTS, slab, first, n, values);
+        return get_values(master, OT_SEGMENT_WEIGHTS, slab, first, n, values);
     if (dtype == OT_F16)
-        return get_values(master, OT_PART_MASTER_REST, slab, first, n, values);
+        return get_values(master, OT_SEGMENT_MASTER_REST, slab, first, n, values);
     int16_t lo[CHUNK_PARAMS] = {0}; /* stays 0 if there are no masters */
     uint16_t hi[CHUNK_PARAMS];
-    n = get_values(master, OT_PART_MASTER_REST, slab, first, ot_min(n, CHUNK_PARAMS), lo);
+    n = get_values(master, OT_SEGMENT_MASTER_REST, slab, first, ot_min(n, CHUNK_PARAMS), lo);
     if (n > 0)
-        n = get_values(master, OT_PART_WEIGHTS, slab, first, n, hi);
+        n = get_values(master, OT_SEGMENT_WEIGHTS, slab, first, n, hi);
     for (int64_t i = 0; i < n; i++)
         values[i] = ot_join_f32(hi[i], lo[i]);
     return n;

@@ -10,7 +10,7 @@ struct ot_checkpoint {
     struct ot_manifest manifest;
     struct ot_checkpoint_record record;
     int *fds;            /* one for each file of the manifest, without O_DIRECT; -1: not here */
-    int64_t *span_begin; /* [n_spans]: first byte of the span within its part */
+    int64_t *span_begin; /* [n_spans]: first byte of the span within its segment */
     int64_t bytes;       /* sum over all spans */
 };
 
@@ -29,9 +29,9 @@ int ot_checkpoint_fail_missing(const struct ot_checkpoint *checkpoint, int file)
 int ot_checkpoint_fail_read(const struct ot_checkpoint *checkpoint, const struct ot_store_span *span,
                             int64_t offset, int64_t result);
 
-/* Index of the span that holds byte `at` of the part. */
-int64_t ot_checkpoint_find_span(const struct ot_checkpoint *checkpoint, const struct ot_manifest_part *part,
-                                int64_t at);
+/* Index of the span that holds byte `at` of the segment. */
+int64_t ot_checkpoint_find_span(const struct ot_checkpoint *checkpoint,
+                                const struct ot_manifest_segment *segment, int64_t at);
 
 /* ---- spans read ahead ---- */
 

@@ -1,4 +1,4 @@
-/* Streams a checkpoint. Parts are cut into pieces, one piece a slot. Pieces are cut into reads; many reads
+/* Streams a checkpoint. Segments are cut into pieces, one piece a slot. Pieces are cut into reads; many reads
  * are in flight.
  *
  * THREADS. The calling thread starts the reads and takes their results, in the order of the files, because
@@ -7,11 +7,11 @@
  * thread if there are none; it then starts the next read before it runs a job. The mutex is free while a
  * checksum is computed and while the sink works.
  *
- * A piece that is a whole part is read as the part lies in the file. A piece of a larger part has a share of
- * each of the part's arrays (m, v, rest, weights), so the bytes of a span do not arrive in order. The span's
- * checksum is still computed: the CRC-32 of a concatenation is the XOR of the CRC-32 of each section, each
- * shifted by the number of bytes behind that section (zlib's crc32_combine with zero as the other CRC).
- */
+ * A piece that is a whole segment is read as the segment lies in the file. A piece of a larger segment has a
+ * share of each of the segment's arrays (m, v, rest, weights), so the bytes of a span do not arrive in order.
+ * The span's checksum is still computed: the CRC-32 of a concatenation is the XOR of the CRC-32 of each
+ * section, each shifted by the number of bytes behind that section (zlib's crc32_combine with zero as the
+ * other CRC). */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,21 +30,21 @@ enum { DEPTH = 32, READ_BYTES = 1 << 20 };
 /* Reads in flight, and as many jobs that wait or run. */
 enum { READS = 2 * DEPTH };
 
-/* Bytes [at, end) of the part. They are read in whole blocks: `memory` is for the block of byte `at`. When
+/* Bytes [at, end) of the segment. They are read in whole blocks: `memory` is for the block of byte `at`. When
  * all is read, n bytes are moved from `from` to their place in the piece. */
-struct segment {
+struct stretch {
     int64_t at, end;
     char *memory;
     char *from, *to;
     size_t n;
 };
 
-struct piece {                           /* the contents of a slot */
-    const struct ot_manifest_part *part; /* NULL: the slot is free */
-    struct ot_part what;
+struct piece {                                 /* the contents of a slot */
+    const struct ot_manifest_segment *segment; /* NULL: the slot is free */
+    struct ot_segment what;
     char *memory;
-    int n_segments, segment;
-    struct segment segments[OT_PART_ARRAYS];
+    int n_stretches, stretch;
+    struct stretch stretches[OT_SEGMENT_ARRAYS];
     int in_flight;
     bool is_cut, is_damaged; /* all reads of the piece were started; one of them failed */
 };
@@ -52,9 +52,9 @@ struct piece {                           /* the contents of a slot */
 struct read_io { /* a read that is in flight, a job, or a free entry */
     struct piece *piece;
     int64_t span;   /* -1: no read; the piece is zeros */
-    int64_t within; /* the first byte of the segment that is read, counted from the span's first */
+    int64_t within; /* the first byte of the stretch that is read, counted from the span's first */
     char *memory;   /* where this byte is read to */
-    size_t n;       /* bytes of the segment */
+    size_t n;       /* bytes of the stretch */
     struct ot_io_chunk chunk;
     bool failed;
     int64_t result; /* of a read that failed */
@@ -65,9 +65,9 @@ struct span_check {
     uint32_t crc, left; /* crc: of the bytes read so far. left: bytes not read yet */
 };
 
-struct place { /* sort key for the order of parts */
+struct place { /* sort key for the order of segments */
     int file;
-    int64_t offset, part;
+    int64_t offset, segment;
 };
 
 struct stream {
@@ -75,8 +75,8 @@ struct stream {
     const struct ot_manifest *manifest;
     const struct ot_checkpoint_read *read;
     size_t slot_bytes;
-    struct place *order;      /* [n_parts] */
-    int64_t next, next_first; /* the next piece: index in `order`, first parameter within the part */
+    struct place *order;      /* [n_segments] */
+    int64_t next, next_first; /* the next piece: index in `order`, first parameter within the segment */
     struct piece *cutting;    /* the piece whose reads are being started; NULL: none */
     bool *direct;             /* [n_files] */
     struct ot_io_engine *engine;
@@ -103,22 +103,23 @@ static int compare_places(const void *a, const void *b) {
         return x->file < y->file ? -1 : 1;
     if (x->offset != y->offset)
         return x->offset < y->offset ? -1 : 1;
-    return (x->part > y->part) - (x->part < y->part);
+    return (x->segment > y->segment) - (x->segment < y->segment);
 }
 
-static void sort_parts(struct stream *s) {
+static void sort_segments(struct stream *s) {
     const struct ot_manifest *m = s->manifest;
-    for (int64_t i = 0; i < m->n_parts; i++) {
-        const struct ot_store_span *span = m->parts[i].n_spans ? &m->spans[m->parts[i].first_span] : NULL;
+    for (int64_t i = 0; i < m->n_segments; i++) {
+        const struct ot_store_span *span =
+            m->segments[i].n_spans ? &m->spans[m->segments[i].first_span] : NULL;
         s->order[i] = (struct place){span ? span->file : -1, span ? span->offset : 0, i};
     }
-    qsort(s->order, (size_t)m->n_parts, sizeof *s->order, compare_places);
+    qsort(s->order, (size_t)m->n_segments, sizeof *s->order, compare_places);
 }
 
-static int64_t padded_bytes(const struct stream *s, const struct ot_manifest_part *part) {
-    int64_t last = part->first_span + part->n_spans - 1;
-    return part->n_spans == 0 ? (int64_t)ot_part_bytes(s->manifest->dtype, &part->part)
-                              : s->checkpoint->span_begin[last] + s->manifest->spans[last].bytes;
+static int64_t padded_bytes(const struct stream *s, const struct ot_manifest_segment *segment) {
+    int64_t last = segment->first_span + segment->n_spans - 1;
+    return segment->n_spans == 0 ? (int64_t)ot_segment_bytes(s->manifest->dtype, &segment->segment)
+                                 : s->checkpoint->span_begin[last] + s->manifest->spans[last].bytes;
 }
 
 static int64_t block_of(int64_t at) {
@@ -129,32 +130,33 @@ static int64_t block_behind(int64_t end) {
     return block_of(end + OT_STORE_ALIGN - 1);
 }
 
-/* Room in a slot for the first and the last block of each array, which may lie in the piece only in part. */
-enum { SLACK_BYTES = 2 * OT_PART_ARRAYS * OT_STORE_ALIGN };
+/* Room in a slot for the first and the last block of each array, which may lie in the piece only in segment.
+ */
+enum { SLACK_BYTES = 2 * OT_SEGMENT_ARRAYS * OT_STORE_ALIGN };
 
-/* Sets the piece's segments: its share of each array of the part, and behind the last array the part's
- * padding. first: the piece's first parameter, counted from the part's. */
+/* Sets the piece's stretches: its share of each array of the segment, and behind the last array the segment's
+ * padding. first: the piece's first parameter, counted from the segment's. */
 static void cut_arrays(const struct stream *s, struct piece *piece, int64_t first) {
-    const struct ot_part *part = &piece->part->part;
-    int64_t bytes = (int64_t)ot_part_bytes(s->manifest->dtype, part);
+    const struct ot_segment *segment = &piece->segment->segment;
+    int64_t bytes = (int64_t)ot_segment_bytes(s->manifest->dtype, segment);
     char *memory = piece->memory;
-    for (enum ot_part_array array = OT_PART_M; array < OT_PART_ARRAYS; array++) {
-        struct ot_part_place from = ot_part_find(s->manifest->dtype, part, array);
-        struct ot_part_place to = ot_part_find(s->manifest->dtype, &piece->what, array);
-        int64_t at = (int64_t)(from.offset + ot_part_run(from, first));
-        size_t n = ot_part_run(from, piece->what.n);
+    for (enum ot_segment_array array = OT_SEGMENT_M; array < OT_SEGMENT_ARRAYS; array++) {
+        struct ot_segment_values from = ot_segment_find(s->manifest->dtype, segment, array);
+        struct ot_segment_values to = ot_segment_find(s->manifest->dtype, &piece->what, array);
+        int64_t at = (int64_t)(from.offset + ot_segment_value_bytes(from, first));
+        size_t n = ot_segment_value_bytes(from, piece->what.n);
         if (from.width == 0)
             continue;
-        int64_t end = at + (int64_t)n == bytes ? padded_bytes(s, piece->part) : at + (int64_t)n;
-        piece->segments[piece->n_segments++] =
-            (struct segment){at, end, memory, memory + (at - block_of(at)), piece->memory + to.offset, n};
+        int64_t end = at + (int64_t)n == bytes ? padded_bytes(s, piece->segment) : at + (int64_t)n;
+        piece->stretches[piece->n_stretches++] =
+            (struct stretch){at, end, memory, memory + (at - block_of(at)), piece->memory + to.offset, n};
         memory += block_behind(end) - block_of(at);
     }
 }
 
-/* The file of the part that is not here, or -1. */
-static int find_missing(const struct stream *s, const struct ot_manifest_part *part) {
-    for (int64_t i = part->first_span; i < part->first_span + part->n_spans; i++)
+/* The file of the segment that is not here, or -1. */
+static int find_missing(const struct stream *s, const struct ot_manifest_segment *segment) {
+    for (int64_t i = segment->first_span; i < segment->first_span + segment->n_spans; i++)
         if (!ot_checkpoint_has_file(s->checkpoint, s->manifest->spans[i].file))
             return s->manifest->spans[i].file;
     return -1;
@@ -162,16 +164,16 @@ static int find_missing(const struct stream *s, const struct ot_manifest_part *p
 
 static bool is_wanted(const struct stream *s, int64_t index) {
     const struct ot_checkpoint_read *read = s->read;
-    const struct ot_manifest_part *part = &s->manifest->parts[index];
-    if (read->wants && !read->wants(read->context, &part->part))
+    const struct ot_manifest_segment *segment = &s->manifest->segments[index];
+    if (read->wants && !read->wants(read->context, &segment->segment))
         return false;
-    return !read->skips_missing || find_missing(s, part) < 0;
+    return !read->skips_missing || find_missing(s, segment) < 0;
 }
 
-/* Before anything is read: the parts of other hosts must not be needed. */
+/* Before anything is read: the segments of other hosts must not be needed. */
 static int check_here(const struct stream *s) {
-    for (int64_t i = 0; i < s->manifest->n_parts; i++) {
-        int missing = find_missing(s, &s->manifest->parts[i]);
+    for (int64_t i = 0; i < s->manifest->n_segments; i++) {
+        int missing = find_missing(s, &s->manifest->segments[i]);
         if (missing >= 0 && is_wanted(s, i))
             return ot_checkpoint_fail_missing(s->checkpoint, missing);
     }
@@ -180,28 +182,30 @@ static int check_here(const struct stream *s) {
 
 /* Cuts the next piece, for a free slot. False: no piece is left. */
 static bool cut_piece(struct stream *s, struct piece *piece) {
-    while (s->next < s->manifest->n_parts && s->next_first == 0 && !is_wanted(s, s->order[s->next].part))
+    while (s->next < s->manifest->n_segments && s->next_first == 0 &&
+           !is_wanted(s, s->order[s->next].segment))
         s->next++;
-    if (s->next == s->manifest->n_parts)
+    if (s->next == s->manifest->n_segments)
         return false;
-    const struct ot_manifest_part *part = &s->manifest->parts[s->order[s->next].part];
-    struct ot_part one = part->part;
-    int64_t first = s->next_first, n = part->part.n - first, whole_bytes = padded_bytes(s, part);
+    const struct ot_manifest_segment *segment = &s->manifest->segments[s->order[s->next].segment];
+    struct ot_segment one = segment->segment;
+    int64_t first = s->next_first, n = segment->segment.n - first, whole_bytes = padded_bytes(s, segment);
     one.n = OT_SLAB_ALIGN_PARAMS;
     bool is_whole = whole_bytes <= (int64_t)s->slot_bytes;
     size_t room = s->slot_bytes - SLACK_BYTES;
-    int64_t most = (int64_t)(room / ot_part_bytes(s->manifest->dtype, &one)) * one.n;
+    int64_t most = (int64_t)(room / ot_segment_bytes(s->manifest->dtype, &one)) * one.n;
     if (!is_whole && n > most)
         n = most;
-    *piece = (struct piece){.part = part, .what = part->part, .memory = piece->memory};
+    *piece = (struct piece){.segment = segment, .what = segment->segment, .memory = piece->memory};
     piece->what.first += first;
     piece->what.n = n;
     if (is_whole)
-        piece->segments[piece->n_segments++] = (struct segment){.end = whole_bytes, .memory = piece->memory};
+        piece->stretches[piece->n_stretches++] =
+            (struct stretch){.end = whole_bytes, .memory = piece->memory};
     else
         cut_arrays(s, piece, first);
     s->next_first += n;
-    if (s->next_first == part->part.n) {
+    if (s->next_first == segment->segment.n) {
         s->next++;
         s->next_first = 0;
     }
@@ -213,27 +217,27 @@ static bool cut_piece(struct stream *s, struct piece *piece) {
 /* Cuts the next read of the piece in s->cutting: whole blocks of one span, because O_DIRECT needs them. */
 static void cut_read(struct stream *s, struct read_io *io) {
     struct piece *piece = s->cutting;
-    struct segment *segment = &piece->segments[piece->segment];
-    int64_t index = ot_checkpoint_find_span(s->checkpoint, piece->part, segment->at);
+    struct stretch *stretch = &piece->stretches[piece->stretch];
+    int64_t index = ot_checkpoint_find_span(s->checkpoint, piece->segment, stretch->at);
     const struct ot_store_span *span = &s->manifest->spans[index];
-    int64_t span_begin = s->checkpoint->span_begin[index], block = block_of(segment->at);
-    int64_t end = ot_min(segment->end, span_begin + span->bytes);
+    int64_t span_begin = s->checkpoint->span_begin[index], block = block_of(stretch->at);
+    int64_t end = ot_min(stretch->end, span_begin + span->bytes);
     end = ot_min(end, block + READ_BYTES);
     *io = (struct read_io){.piece = piece,
                            .span = index,
-                           .within = segment->at - span_begin,
-                           .memory = segment->memory + (segment->at - block),
-                           .n = (size_t)(end - segment->at),
+                           .within = stretch->at - span_begin,
+                           .memory = stretch->memory + (stretch->at - block),
+                           .n = (size_t)(end - stretch->at),
                            .chunk = {.request = {.file = span->file,
-                                                 .memory = segment->memory,
+                                                 .memory = stretch->memory,
                                                  .bytes = (size_t)(block_behind(end) - block),
                                                  .offset = (off_t)(span->offset + block - span_begin),
                                                  .owner = io},
                                      .direct = &s->direct[span->file]}};
     piece->in_flight++;
-    segment->at = end;
-    segment->memory += end - block;
-    if (segment->at < segment->end || ++piece->segment < piece->n_segments)
+    stretch->at = end;
+    stretch->memory += end - block;
+    if (stretch->at < stretch->end || ++piece->stretch < piece->n_stretches)
         return;
     piece->is_cut = true;
     s->cutting = NULL;
@@ -241,7 +245,7 @@ static void cut_read(struct stream *s, struct read_io *io) {
 
 static struct piece *find_free(const struct stream *s) {
     for (int i = 0; i < s->read->n_slots; i++)
-        if (!s->pieces[i].part)
+        if (!s->pieces[i].segment)
             return &s->pieces[i];
     return NULL;
 }
@@ -262,10 +266,10 @@ static int start_reads(struct stream *s) {
             struct piece *piece = find_free(s);
             if (!piece || !cut_piece(s, piece))
                 return 0;
-            if (piece->part->n_spans == 0) {
+            if (piece->segment->n_spans == 0) {
                 s->free = io->next;
                 *io = (struct read_io){.piece = piece, .span = -1};
-                piece->n_segments = 0;
+                piece->n_stretches = 0;
                 piece->in_flight = 1;
                 piece->is_cut = true;
                 queue_job(s, io);
@@ -316,9 +320,9 @@ static int check_span(struct stream *s, const struct read_io *io, uint32_t crc) 
 
 /* Moves the arrays together. No array is moved over an array that is still to be moved. */
 static void close_gaps(const struct piece *piece) {
-    for (int i = 0; i < piece->n_segments; i++)
-        if (piece->segments[i].to != piece->segments[i].from)
-            memmove(piece->segments[i].to, piece->segments[i].from, piece->segments[i].n);
+    for (int i = 0; i < piece->n_stretches; i++)
+        if (piece->stretches[i].to != piece->stretches[i].from)
+            memmove(piece->stretches[i].to, piece->stretches[i].from, piece->stretches[i].n);
 }
 
 /* The mutex is held, but not while the sink works. */
@@ -331,7 +335,7 @@ static int end_piece(struct stream *s, struct piece *piece) {
         rc = read->sink(read->context, &piece->what, piece->memory);
         pthread_mutex_lock(&s->mutex);
     }
-    piece->part = NULL;
+    piece->segment = NULL;
     if (rc >= 0 && read->progress)
         read->progress(read->context, s->bytes, s->checkpoint->bytes);
     return rc;
@@ -345,7 +349,7 @@ static int do_job(struct stream *s, const struct read_io *io) {
     int rc = 0;
     pthread_mutex_unlock(&s->mutex);
     if (io->span < 0)
-        memset(piece->memory, 0, ot_part_bytes(s->manifest->dtype, &piece->what));
+        memset(piece->memory, 0, ot_segment_bytes(s->manifest->dtype, &piece->what));
     else if (!io->failed)
         crc = ot_crc32(0, io->memory, io->n);
     pthread_mutex_lock(&s->mutex);
@@ -356,8 +360,9 @@ static int do_job(struct stream *s, const struct read_io *io) {
         rc = check_span(s, io, crc);
     if (rc < 0) {
         piece->is_damaged = true;
-        OT_TRY(read->damaged ? read->damaged(read->context, &piece->part->part, io->chunk.request.file, rc)
-                             : rc);
+        OT_TRY(read->damaged
+                   ? read->damaged(read->context, &piece->segment->segment, io->chunk.request.file, rc)
+                   : rc);
     }
     piece->in_flight--;
     return piece->is_cut && piece->in_flight == 0 ? end_piece(s, piece) : 0;
@@ -393,7 +398,7 @@ static void *work(void *arg) {
 }
 
 /* The mutex is held. Returns with 0 when every piece has reached the sink. */
-static int stream_parts(struct stream *s) {
+static int stream_segments(struct stream *s) {
     while (s->error.code == 0) {
         OT_TRY(start_reads(s));
         if (s->n_threads == 0 && s->queue) {
@@ -438,14 +443,14 @@ static void stop_threads(struct stream *s) {
 
 static int allocate(struct stream *s) {
     const struct ot_manifest *m = s->manifest;
-    s->order = malloc((size_t)(m->n_parts + 1) * sizeof *s->order);
+    s->order = malloc((size_t)(m->n_segments + 1) * sizeof *s->order);
     s->checks = malloc((size_t)(m->n_spans + 1) * sizeof *s->checks);
     s->direct = calloc((size_t)m->n_files + 1, sizeof *s->direct);
     s->pieces = calloc((size_t)s->read->n_slots, sizeof *s->pieces);
     if (!s->order || !s->checks || !s->direct || !s->pieces)
-        return ot_fail(OT_E_BUDGET, "%s: no memory to read the checkpoint's %lld parts", s->checkpoint->dir,
-                       (long long)m->n_parts);
-    sort_parts(s);
+        return ot_fail(OT_E_BUDGET, "%s: no memory to read the checkpoint's %lld segments",
+                       s->checkpoint->dir, (long long)m->n_segments);
+    sort_segments(s);
     for (int64_t i = 0; i < m->n_spans; i++)
         s->checks[i] = (struct span_check){0, (uint32_t)m->spans[i].bytes};
     for (int i = 0; i < m->n_files; i++)
@@ -480,7 +485,7 @@ int ot_checkpoint_read(struct ot_checkpoint *checkpoint, const struct ot_checkpo
     s->checkpoint = checkpoint;
     s->manifest = &checkpoint->manifest;
     s->read = read;
-    s->slot_bytes = ot_part_slot_bytes(checkpoint->manifest.dtype);
+    s->slot_bytes = ot_segment_slot_bytes(checkpoint->manifest.dtype);
     pthread_mutex_init(&s->mutex, NULL);
     pthread_cond_init(&s->queued, NULL);
     pthread_cond_init(&s->ended, NULL);
@@ -489,7 +494,7 @@ int ot_checkpoint_read(struct ot_checkpoint *checkpoint, const struct ot_checkpo
     OT_TRY_GOTO(open_engine(s), rc, out);
     OT_TRY_GOTO(start_threads(s), rc, out);
     pthread_mutex_lock(&s->mutex);
-    rc = stream_parts(s);
+    rc = stream_segments(s);
     pthread_mutex_unlock(&s->mutex);
 out:
     stop_threads(s);

@@ -27,8 +27,8 @@ struct ot_checkpoint_record {
     double seconds;                   /* run time so far, in this process and earlier ones */
     int64_t log_bytes;                /* length of log.jsonl when the record was made */
     int ranks;                        /* that trained the last step; at least 1 */
-    /* Hosts of the ranks, in their order, with a space between: each host keeps the parts of its own ranks
-     * (--save-local). NULL: all parts are in one directory. */
+    /* Hosts of the ranks, in their order, with a space between: each host keeps the segments of its own ranks
+     * (--save-local). NULL: all segments are in one directory. */
     const char *hosts;
     bool has_eval;
     int64_t eval_step, best_step; /* steps of the last and of the best evaluation */

@@ -1,5 +1,5 @@
 /* Writes slots of memory to a file on a thread of its own. It writes a checkpoint's state.bin while the
- * snapshot copies the next part.
+ * snapshot copies the next segment.
  *
  * The thread has an I/O engine (offload/store/io_engine.h). It cuts each slot into chunks of at most 1 MiB
  * and takes the CRC-32 of each chunk. All slots that were started are in flight at once. Short writes, EINTR

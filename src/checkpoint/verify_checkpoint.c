@@ -13,7 +13,7 @@
 #include "src/files/model_config.h"
 #include "src/machine/machine.h"
 
-/* With parts of 3 MiB this is as many reads of 1 MiB as an engine can have in flight. With more slots the
+/* With segments of 3 MiB this is as many reads of 1 MiB as an engine can have in flight. With more slots the
  * data leaves the cache before it is checked: 20 slots took 1.5 times the CPU time. */
 enum { SLOTS = 12 };
 /* Enough for a fast disk: a thread checks 8-bit moments at about 1 GB/s, other values at 4 GB/s. */
@@ -25,7 +25,7 @@ struct check {
     struct ot_model *model;
     const struct ot_manifest *manifest;
     bool progress;
-    pthread_mutex_t mutex; /* protects `verify` while parts are read */
+    pthread_mutex_t mutex; /* protects `verify` while segments are read */
 };
 
 /* ---- values ---- */
@@ -62,12 +62,13 @@ static int64_t find_bad(enum ot_dtype dtype, const void *values, int64_t n, bool
     return n;
 }
 
-/* Checks one array of a part. what: "weight", "m" or "v", for the error. Several threads check parts at the
- * same time. */
-static int check_values(struct check *c, const struct ot_part *part, const char *what, enum ot_dtype dtype,
-                        const void *values, double *most) {
+/* Checks one array of a segment. what: "weight", "m" or "v", for the error. Several threads check segments at
+ * the same time. */
+static int check_values(struct check *c, const struct ot_segment *segment, const char *what,
+                        enum ot_dtype dtype, const void *values, double *most) {
     uint32_t signs = 0;
-    uint32_t bits = dtype == OT_F32 ? most_f32(values, part->n, &signs) : most_half(dtype, values, part->n);
+    uint32_t bits =
+        dtype == OT_F32 ? most_f32(values, segment->n, &signs) : most_half(dtype, values, segment->n);
     bool is_v = *what == 'v', is_finite = bits < 0x7f800000u;
     if (is_finite && !(is_v && signs > 0x80000000u)) {
         double value = (double)ot_f32_from_bits(bits);
@@ -76,10 +77,10 @@ static int check_values(struct check *c, const struct ot_part *part, const char 
         pthread_mutex_unlock(&c->mutex);
         return 0;
     }
-    int64_t index = part->first + find_bad(dtype, values, part->n, is_v);
-    struct ot_verify_slab *slab = &c->verify->slabs[part->slab];
+    int64_t index = segment->first + find_bad(dtype, values, segment->n, is_v);
+    struct ot_verify_slab *slab = &c->verify->slabs[segment->slab];
     int rc = ot_fail(OT_E_INPUT, "%s: %s: the %s of parameter %lld (%s) is %s", c->verify->dir, slab->name,
-                     what, (long long)index, ot_verify_tensor(c->model, part->slab, index),
+                     what, (long long)index, ot_verify_tensor(c->model, segment->slab, index),
                      is_finite ? "negative" : "not finite");
     pthread_mutex_lock(&c->mutex);
     slab->state = OT_VERIFY_DAMAGED;
@@ -89,22 +90,22 @@ static int check_values(struct check *c, const struct ot_part *part, const char 
 }
 
 /* Decodes the moments of a compact state, some groups at a time, and checks them. */
-static int check_compact(struct check *c, const struct ot_part *part, const void *memory) {
+static int check_compact(struct check *c, const struct ot_segment *segment, const void *memory) {
     enum { PIECE = 32 * OT_STATE_GROUP };
-    struct ot_verify_slab *slab = &c->verify->slabs[part->slab];
+    struct ot_verify_slab *slab = &c->verify->slabs[segment->slab];
     float m[PIECE], v[PIECE];
     const struct ot_state_arrays to = {OT_STATE_F32, m, v, NULL};
-    struct ot_part piece = *part;
-    for (int64_t at = 0; at < part->n; at += piece.n) {
-        const char *arrays[OT_PART_STATE_ARRAYS];
-        for (enum ot_part_array array = OT_PART_M; array < OT_PART_STATE_ARRAYS; array++) {
-            struct ot_part_place place = ot_part_find(c->manifest->dtype, part, array);
-            arrays[array] = (const char *)memory + place.offset + ot_part_run(place, at);
+    struct ot_segment piece = *segment;
+    for (int64_t at = 0; at < segment->n; at += piece.n) {
+        const char *arrays[OT_SEGMENT_STATE_ARRAYS];
+        for (enum ot_segment_array array = OT_SEGMENT_M; array < OT_SEGMENT_STATE_ARRAYS; array++) {
+            struct ot_segment_values place = ot_segment_find(c->manifest->dtype, segment, array);
+            arrays[array] = (const char *)memory + place.offset + ot_segment_value_bytes(place, at);
         }
-        struct ot_state_view from = {part->state, arrays[OT_PART_M], arrays[OT_PART_V],
-                                     (const struct ot_state_scale *)(const void *)arrays[OT_PART_SCALES]};
-        piece.first = part->first + at;
-        piece.n = ot_min(part->n - at, PIECE);
+        struct ot_state_view from = {segment->state, arrays[OT_SEGMENT_M], arrays[OT_SEGMENT_V],
+                                     (const struct ot_state_scale *)(const void *)arrays[OT_SEGMENT_SCALES]};
+        piece.first = segment->first + at;
+        piece.n = ot_min(segment->n - at, PIECE);
         ot_state_convert(from, &to, piece.first, piece.n, 0, 0);
         OT_TRY(check_values(c, &piece, "m", OT_F32, m, &slab->most_m));
         OT_TRY(check_values(c, &piece, "v", OT_F32, v, &slab->most_v));
@@ -112,39 +113,39 @@ static int check_compact(struct check *c, const struct ot_part *part, const void
     return 0;
 }
 
-static int check_part(void *context, const struct ot_part *part, const void *memory) {
+static int check_segment(void *context, const struct ot_segment *segment, const void *memory) {
     struct check *c = context;
     enum ot_dtype dtype = c->manifest->dtype;
-    struct ot_verify_slab *slab = &c->verify->slabs[part->slab];
+    struct ot_verify_slab *slab = &c->verify->slabs[segment->slab];
     double ignored = 0;
     const struct {
         const char *what;
         enum ot_dtype dtype;
         double *most;
-    } arrays[OT_PART_ARRAYS] = {
-        [OT_PART_M] = {"m", OT_F32, &slab->most_m},
-        [OT_PART_V] = {"v", OT_F32, &slab->most_v},
-        [OT_PART_MASTER_REST] = {dtype == OT_F16 ? "master weight" : NULL, OT_F32,
-                                 &ignored}, /* bf16: all bits are valid */
-        [OT_PART_WEIGHTS] = {"weight", dtype, &slab->most_weight},
+    } arrays[OT_SEGMENT_ARRAYS] = {
+        [OT_SEGMENT_M] = {"m", OT_F32, &slab->most_m},
+        [OT_SEGMENT_V] = {"v", OT_F32, &slab->most_v},
+        [OT_SEGMENT_MASTER_REST] = {dtype == OT_F16 ? "master weight" : NULL, OT_F32,
+                                    &ignored}, /* bf16: all bits are valid */
+        [OT_SEGMENT_WEIGHTS] = {"weight", dtype, &slab->most_weight},
     };
-    bool compact = part->has_state && part->state != OT_STATE_F32;
+    bool compact = segment->has_state && segment->state != OT_STATE_F32;
     if (compact)
-        OT_TRY(check_compact(c, part, memory));
-    for (enum ot_part_array array = compact ? OT_PART_MASTER_REST : OT_PART_M; array < OT_PART_ARRAYS;
-         array++) {
-        struct ot_part_place place = ot_part_find(dtype, part, array);
+        OT_TRY(check_compact(c, segment, memory));
+    for (enum ot_segment_array array = compact ? OT_SEGMENT_MASTER_REST : OT_SEGMENT_M;
+         array < OT_SEGMENT_ARRAYS; array++) {
+        struct ot_segment_values place = ot_segment_find(dtype, segment, array);
         if (place.width > 0 && arrays[array].what)
-            OT_TRY(check_values(c, part, arrays[array].what, arrays[array].dtype,
+            OT_TRY(check_values(c, segment, arrays[array].what, arrays[array].dtype,
                                 (const char *)memory + place.offset, arrays[array].most));
     }
     return 0;
 }
 
-static int note_damage(void *context, const struct ot_part *part, int file, int rc) {
+static int note_damage(void *context, const struct ot_segment *segment, int file, int rc) {
     struct check *c = context;
     pthread_mutex_lock(&c->mutex);
-    c->verify->slabs[part->slab].state = OT_VERIFY_DAMAGED;
+    c->verify->slabs[segment->slab].state = OT_VERIFY_DAMAGED;
     c->verify->files[file].damaged = true;
     rc = ot_verify_note(c->verify, rc);
     pthread_mutex_unlock(&c->mutex);
@@ -185,20 +186,22 @@ static int add_files(struct check *c) {
         if (!verify->files[verify->n_files++].name)
             return ot_fail(OT_E_BUDGET, "%s: no memory for a table of files", verify->dir);
     }
-    for (int64_t i = 0; i < m->n_parts; i++)
-        for (int64_t s = m->parts[i].first_span; s < m->parts[i].first_span + m->parts[i].n_spans; s++) {
-            verify->slabs[m->parts[i].part.slab].bytes += m->spans[s].bytes;
+    for (int64_t i = 0; i < m->n_segments; i++)
+        for (int64_t s = m->segments[i].first_span; s < m->segments[i].first_span + m->segments[i].n_spans;
+             s++) {
+            verify->slabs[m->segments[i].segment.slab].bytes += m->spans[s].bytes;
             verify->files[m->spans[s].file].bytes += m->spans[s].bytes;
         }
     return 0;
 }
 
-/* Slabs with parts on other hosts are not read whole. */
+/* Slabs with segments on other hosts are not read whole. */
 static int note_missing(struct check *c) {
     const struct ot_manifest *m = c->manifest;
-    for (int64_t i = 0; i < m->n_parts; i++)
-        for (int64_t s = m->parts[i].first_span; s < m->parts[i].first_span + m->parts[i].n_spans; s++) {
-            struct ot_verify_slab *slab = &c->verify->slabs[m->parts[i].part.slab];
+    for (int64_t i = 0; i < m->n_segments; i++)
+        for (int64_t s = m->segments[i].first_span; s < m->segments[i].first_span + m->segments[i].n_spans;
+             s++) {
+            struct ot_verify_slab *slab = &c->verify->slabs[m->segments[i].segment.slab];
             if (c->verify->files[m->spans[s].file].is_elsewhere && slab->state == OT_VERIFY_NOT_READ)
                 slab->state = OT_VERIFY_IN_PART;
         }
@@ -208,15 +211,15 @@ static int note_missing(struct check *c) {
     return c->verify->missing ? 0 : ot_fail(OT_E_BUDGET, "%s: no memory", c->verify->dir);
 }
 
-static int read_parts(struct check *c) {
-    size_t bytes = SLOTS * ot_part_slot_bytes(c->manifest->dtype);
+static int read_segments(struct check *c) {
+    size_t bytes = SLOTS * ot_segment_slot_bytes(c->manifest->dtype);
     struct ot_machine machine;
     OT_TRY(ot_machine_read("", &machine));
     struct ot_checkpoint_read read = {.memory = aligned_alloc(OT_STORE_ALIGN, bytes),
                                       .n_slots = SLOTS,
                                       .threads = machine.cores < 2 ? 0 : ot_min(machine.cores, MOST_THREADS),
                                       .skips_missing = true,
-                                      .sink = check_part,
+                                      .sink = check_segment,
                                       .damaged = note_damage,
                                       .progress = show_progress,
                                       .context = c};
@@ -240,7 +243,7 @@ int ot_verify_checkpoint(const char *dir, bool progress, struct ot_verify *out) 
     OT_TRY_GOTO(ot_checkpoint_open(dir, &c.checkpoint), rc, out);
     c.manifest = ot_checkpoint_manifest(c.checkpoint);
     const struct ot_checkpoint_record *record = ot_checkpoint_record(c.checkpoint);
-    struct ot_part state = ot_manifest_state(c.manifest);
+    struct ot_segment state = ot_manifest_state(c.manifest);
     out->step = record->progress.step;
     snprintf(out->what, sizeof out->what, "step %lld of %lld, %s%s%s%s, made %s by offload-train %s on %s",
              (long long)record->progress.step, (long long)record->steps, ot_dtype_name(c.manifest->dtype),
@@ -249,7 +252,7 @@ int ot_verify_checkpoint(const char *dir, bool progress, struct ot_verify *out) 
              record->device);
     OT_TRY_GOTO(check_model(&c), rc, out);
     OT_TRY_GOTO(add_files(&c), rc, out);
-    rc = read_parts(&c);
+    rc = read_segments(&c);
 out:
     pthread_mutex_destroy(&c.mutex);
     ot_model_close(c.model);

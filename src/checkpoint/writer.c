@@ -37,8 +37,8 @@ struct ot_checkpoint_writer {
     struct ot_error error; /* the first failure */
     struct ot_slot *lent;
     struct ot_manifest manifest;
-    int manifest_file[OT_STORE_MAX_DIRS]; /* index in the manifest; 0: no part refers to the store file */
-    size_t part_capacity, span_capacity;
+    int manifest_file[OT_STORE_MAX_DIRS]; /* index in the manifest; 0: no segment refers to the store file */
+    size_t segment_capacity, span_capacity;
     int64_t written, referred;
 };
 
@@ -47,8 +47,8 @@ struct ot_checkpoint_writer {
 int64_t ot_checkpoint_state_bytes(const struct ot_chain *chain) {
     int64_t bytes = 0;
     for (int s = 0; s < chain->n_slabs; s++) {
-        struct ot_part part = ot_part_of(chain, true, true, ot_manifest_params_of(&chain->slabs[s]));
-        bytes += (int64_t)ot_part_padded_bytes(chain->dtype, &part);
+        struct ot_segment segment = ot_segment_of(chain, true, true, ot_manifest_params_of(&chain->slabs[s]));
+        bytes += (int64_t)ot_segment_padded_bytes(chain->dtype, &segment);
     }
     return bytes;
 }
@@ -201,7 +201,7 @@ static int start_slots(struct ot_checkpoint_writer *w) {
                                         .path = w->state_path,
                                         .direct = w->direct,
                                         .memory = config->memory,
-                                        .slot_bytes = ot_part_slot_bytes(config->chain->dtype),
+                                        .slot_bytes = ot_segment_slot_bytes(config->chain->dtype),
                                         .n_slots = config->n_slots,
                                         .io_engine = config->io_engine,
                                         .calls = config->calls},
@@ -215,7 +215,7 @@ static int add_file(struct ot_manifest *m, const char *name) {
     return m->n_files++;
 }
 
-/* Fills in everything that is known before the first part arrives. */
+/* Fills in everything that is known before the first segment arrives. */
 static int begin_manifest(struct ot_checkpoint_writer *w) {
     const struct ot_chain *chain = w->config.chain;
     struct ot_manifest *m = &w->manifest;
@@ -295,14 +295,14 @@ void ot_checkpoint_writer_count(const struct ot_checkpoint_writer *w, int64_t *w
     *referred = w->referred;
 }
 
-/* ---- parts, on the snapshot's thread ---- */
+/* ---- segments, on the snapshot's thread ---- */
 
-static int add_part(struct ot_checkpoint_writer *w, const struct ot_part *part, int n_spans) {
+static int add_segment(struct ot_checkpoint_writer *w, const struct ot_segment *segment, int n_spans) {
     struct ot_manifest *m = &w->manifest;
-    OT_TRY(ot_grow(&m->parts, &w->part_capacity, (size_t)m->n_parts + 1, sizeof *m->parts,
-                   "parts of a checkpoint"));
-    m->parts[m->n_parts++] =
-        (struct ot_manifest_part){.part = *part, .first_span = m->n_spans, .n_spans = n_spans};
+    OT_TRY(ot_grow(&m->segments, &w->segment_capacity, (size_t)m->n_segments + 1, sizeof *m->segments,
+                   "segments of a checkpoint"));
+    m->segments[m->n_segments++] =
+        (struct ot_manifest_segment){.segment = *segment, .first_span = m->n_spans, .n_spans = n_spans};
     return 0;
 }
 
@@ -340,15 +340,15 @@ static int room(void *context, void **memory) {
     return 0;
 }
 
-static int plan_slot(struct ot_checkpoint_writer *w, const struct ot_part *part) {
+static int plan_slot(struct ot_checkpoint_writer *w, const struct ot_segment *segment) {
     struct ot_slot *slot = w->lent;
-    size_t bytes = ot_part_bytes(w->manifest.dtype, part);
+    size_t bytes = ot_segment_bytes(w->manifest.dtype, segment);
     slot->offset = w->manifest.files[STATE_FILE].bytes;
-    slot->bytes = ot_part_padded_bytes(w->manifest.dtype, part);
+    slot->bytes = ot_segment_padded_bytes(w->manifest.dtype, segment);
     slot->tag = w->manifest.n_spans;
     memset((char *)slot->memory + bytes, 0, slot->bytes - bytes);
     int n = (int)((slot->bytes + OT_SLOT_CHUNK_BYTES - 1) / OT_SLOT_CHUNK_BYTES);
-    OT_TRY(add_part(w, part, n));
+    OT_TRY(add_segment(w, segment, n));
     for (size_t at = 0; at < slot->bytes; at += OT_SLOT_CHUNK_BYTES) {
         size_t left = slot->bytes - at;
         OT_TRY(add_span(w, (struct ot_store_span){
@@ -360,12 +360,12 @@ static int plan_slot(struct ot_checkpoint_writer *w, const struct ot_part *part)
     return 0;
 }
 
-static int put(void *context, const struct ot_part *part, void *memory) {
+static int put(void *context, const struct ot_segment *segment, void *memory) {
     struct ot_checkpoint_writer *w = context;
     OT_TRY(ot_error_load(&w->error));
-    assert(w->lent && memory == w->lent->memory && part->n <= OT_PART_PARAMS);
+    assert(w->lent && memory == w->lent->memory && segment->n <= OT_SEGMENT_PARAMS);
     (void)memory;
-    OT_TRY(note(w, plan_slot(w, part)));
+    OT_TRY(note(w, plan_slot(w, segment)));
     ot_slot_writer_start(w->slots, w->lent);
     w->lent = NULL;
     return 0;
@@ -387,9 +387,9 @@ static int refer_file(struct ot_checkpoint_writer *w, int file) {
     return w->manifest_file[file];
 }
 
-static int refer_spans(struct ot_checkpoint_writer *w, const struct ot_part *part,
+static int refer_spans(struct ot_checkpoint_writer *w, const struct ot_segment *segment,
                        const struct ot_store_span *spans, int n) {
-    OT_TRY(add_part(w, part, n));
+    OT_TRY(add_segment(w, segment, n));
     for (int i = 0; i < n; i++) {
         struct ot_store_span span = spans[i];
         span.file = refer_file(w, spans[i].file);
@@ -400,10 +400,10 @@ static int refer_spans(struct ot_checkpoint_writer *w, const struct ot_part *par
     return 0;
 }
 
-static int refer(void *context, const struct ot_part *part, const struct ot_store_span *spans, int n) {
+static int refer(void *context, const struct ot_segment *segment, const struct ot_store_span *spans, int n) {
     struct ot_checkpoint_writer *w = context;
     OT_TRY(ot_error_load(&w->error));
-    return note(w, refer_spans(w, part, spans, n));
+    return note(w, refer_spans(w, segment, spans, n));
 }
 
 /* ---- the end ---- */
@@ -413,7 +413,7 @@ static int finish_state(struct ot_checkpoint_writer *w) {
     OT_TRY(ot_slot_writer_wait(w->slots));
     for (int i = 0; i < w->config.n_slots; i++)
         take_checksums(w, ot_slot_writer_at(w->slots, i));
-    /* Give back the space that was reserved for parts that did not come. */
+    /* Give back the space that was reserved for segments that did not come. */
     int error = calls->truncate(calls->context, w->state_fd, (off_t)w->manifest.files[STATE_FILE].bytes);
     if (error < 0)
         return fail_file(w, w->state, -error, "truncate the file to its size");

@@ -63,17 +63,17 @@ static int check_masters(const struct ot_session *s, enum ot_masters was) {
 }
 
 static int check_state(const struct ot_session *s) {
-    struct ot_part was = ot_manifest_state(ot_checkpoint_manifest(s->restored));
+    struct ot_segment was = ot_manifest_state(ot_checkpoint_manifest(s->restored));
     OT_TRY(check_format(s, was.state));
     return check_masters(s, was.masters);
 }
 
-static bool wants_part(void *context, const struct ot_part *part) {
-    return ot_engine_holds(context, part);
+static bool wants_segment(void *context, const struct ot_segment *segment) {
+    return ot_engine_holds(context, segment);
 }
 
-static int put_part(void *context, const struct ot_part *part, const void *memory) {
-    return ot_engine_put(context, part, memory);
+static int put_segment(void *context, const struct ot_segment *segment, const void *memory) {
+    return ot_engine_put(context, segment, memory);
 }
 
 static void show_progress(void *context, int64_t bytes, int64_t total) {
@@ -84,14 +84,14 @@ static void show_progress(void *context, int64_t bytes, int64_t total) {
     (void)context;
 }
 
-/* The bytes of the parts that this rank reads. */
+/* The bytes of the segments that this rank reads. */
 static int64_t count_bytes(const struct ot_session *s) {
     const struct ot_manifest *manifest = ot_checkpoint_manifest(s->restored);
     int64_t bytes = 0;
-    for (int64_t i = 0; i < manifest->n_parts; i++) {
-        const struct ot_manifest_part *part = &manifest->parts[i];
-        if (part->n_spans > 0 && ot_engine_holds(s->engine, &part->part))
-            bytes += (int64_t)ot_part_padded_bytes(manifest->dtype, &part->part);
+    for (int64_t i = 0; i < manifest->n_segments; i++) {
+        const struct ot_manifest_segment *segment = &manifest->segments[i];
+        if (segment->n_spans > 0 && ot_engine_holds(s->engine, &segment->segment))
+            bytes += (int64_t)ot_segment_padded_bytes(manifest->dtype, &segment->segment);
     }
     return bytes;
 }
@@ -111,9 +111,9 @@ int ot_session_restore(struct ot_session *s) {
     int threads = (int)s->options->threads;
     struct ot_checkpoint_read read = {.io_engine = (enum ot_io_choice)s->options->io_engine,
                                       .threads = threads < 2 ? 0 : ot_min(threads, MOST_THREADS),
-                                      .sink = put_part,
+                                      .sink = put_segment,
                                       .context = s->engine,
-                                      .wants = wants_part,
+                                      .wants = wants_segment,
                                       .progress =
                                           s->options->quiet || !ot_is_rank0(s) ? NULL : show_progress};
     OT_TRY(check_model(s));

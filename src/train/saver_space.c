@@ -13,8 +13,8 @@
 #include "src/train/disk_reserve.h"
 #include "src/train/out_sharing.h"
 
-/* Enough slots that the disk always has queued writes while a part is copied. Fewer for a model that is small
- * compared with the slots. */
+/* Enough slots that the disk always has queued writes while a segment is copied. Fewer for a model that is
+ * small compared with the slots. */
 enum { MOST_SLOTS = 16, LEAST_SLOTS = 2, STATE_SHARE = 32 };
 /* Flushes of a checkpoint, one after the other: record, state, manifest, its directory, the parent directory.
  * And flushes of a model with one shard and seven small files. */
@@ -22,8 +22,8 @@ enum { CHECKPOINT_FLUSHES = 5, MODEL_FLUSHES = 11 };
 /* ---- needs of a plan ---- */
 
 int ot_saver_slots(int64_t params, enum ot_dtype dtype) {
-    struct ot_part all = {.n = params, .has_state = true, .has_weights = true};
-    size_t slots = ot_part_bytes(dtype, &all) / STATE_SHARE / ot_part_slot_bytes(dtype);
+    struct ot_segment all = {.n = params, .has_state = true, .has_weights = true};
+    size_t slots = ot_segment_bytes(dtype, &all) / STATE_SHARE / ot_segment_slot_bytes(dtype);
     return slots < LEAST_SLOTS ? LEAST_SLOTS : slots > MOST_SLOTS ? MOST_SLOTS : (int)slots;
 }
 
@@ -51,12 +51,13 @@ void ot_saver_own_bytes(const struct ot_session *s, int64_t *copied, int64_t *re
         bool weights = refers && s->plan.slabs[i].weights == OT_HOME_NVME;
         int64_t held = ot_slab_holding(chain, &s->plan, i).n;
         int64_t off = ot_slab_state_off_gpu(chain, &s->plan, i).n;
-        const struct ot_part parts[] = {ot_part_of(chain, true, false, state ? off : 0),
-                                        ot_part_of(chain, false, true, weights ? held : 0),
-                                        ot_part_of(chain, true, false, state ? held - off : 0),
-                                        ot_part_of(chain, !state, !weights, held)};
-        for (int part = 0; part < 4; part++)
-            *(part < 2 ? referred : copied) += (int64_t)ot_part_padded_bytes(chain->dtype, &parts[part]);
+        const struct ot_segment segments[] = {ot_segment_of(chain, true, false, state ? off : 0),
+                                              ot_segment_of(chain, false, true, weights ? held : 0),
+                                              ot_segment_of(chain, true, false, state ? held - off : 0),
+                                              ot_segment_of(chain, !state, !weights, held)};
+        for (int segment = 0; segment < 4; segment++)
+            *(segment < 2 ? referred : copied) +=
+                (int64_t)ot_segment_padded_bytes(chain->dtype, &segments[segment]);
     }
 }
 

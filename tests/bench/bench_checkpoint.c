@@ -139,9 +139,10 @@ static int open_engine(struct bench *b, enum ot_home state, int kept_contents) {
     return rc;
 }
 
-/* Random state that no disk can compress: every part begins at another place of a table of random values. */
+/* Random state that no disk can compress: every segment begins at another place of a table of random values.
+ */
 static int set_random(struct bench *b) {
-    enum { TABLE = 2 * OT_PART_PARAMS };
+    enum { TABLE = 2 * OT_SEGMENT_PARAMS };
     static float m[TABLE], v[TABLE];
     static uint16_t rest[TABLE], weights[TABLE];
     const struct ot_chain *chain = ot_model_chain(b->model);
@@ -155,21 +156,21 @@ static int set_random(struct bench *b) {
     }
     uint64_t number = 0;
     for (int s = 0; s < chain->n_slabs; s++)
-        for (int64_t first = 0; first < chain->slabs[s].n_params; first += OT_PART_PARAMS, number++) {
+        for (int64_t first = 0; first < chain->slabs[s].n_params; first += OT_SEGMENT_PARAMS, number++) {
             int64_t left = chain->slabs[s].n_params - first;
-            struct ot_part part = {s,
-                                   first,
-                                   left < OT_PART_PARAMS ? left : OT_PART_PARAMS,
-                                   true,
-                                   true,
-                                   OT_STATE_F32,
-                                   OT_MASTERS_F32};
-            size_t n = (size_t)part.n, at = ot_random_below(1, 5, number, TABLE - OT_PART_PARAMS);
+            struct ot_segment segment = {s,
+                                         first,
+                                         left < OT_SEGMENT_PARAMS ? left : OT_SEGMENT_PARAMS,
+                                         true,
+                                         true,
+                                         OT_STATE_F32,
+                                         OT_MASTERS_F32};
+            size_t n = (size_t)segment.n, at = ot_random_below(1, 5, number, TABLE - OT_SEGMENT_PARAMS);
             memcpy(memory, m + at, 4 * n);
             memcpy(memory + 4 * n, v + at, 4 * n);
             memcpy(memory + 8 * n, rest + at, 2 * n);
             memcpy(memory + 10 * n, weights + at, 2 * n);
-            OT_TRY(ot_engine_put(b->engine, &part, memory));
+            OT_TRY(ot_engine_put(b->engine, &segment, memory));
         }
     return 0;
 }
@@ -232,14 +233,16 @@ static int measure_save(struct bench *b, int contender) {
 
 /* ---- restoring ---- */
 
-static int put_part(void *context, const struct ot_part *part, const void *memory) {
-    return ot_engine_put(context, part, memory);
+static int put_segment(void *context, const struct ot_segment *segment, const void *memory) {
+    return ot_engine_put(context, segment, memory);
 }
 
 /* *bytes: read from the checkpoint, and written to the store. */
 static int restore(struct bench *b, enum ot_io_choice io, double *seconds, int64_t *bytes) {
-    struct ot_checkpoint_read read = {
-        .io_engine = io, .threads = b->threads > 1 ? b->threads : 0, .sink = put_part, .context = b->engine};
+    struct ot_checkpoint_read read = {.io_engine = io,
+                                      .threads = b->threads > 1 ? b->threads : 0,
+                                      .sink = put_segment,
+                                      .context = b->engine};
     struct ot_checkpoint *checkpoint;
     char *dir;
     OT_TRY(ot_checkpoint_name(b->parent, COPIED, &dir));
@@ -295,7 +298,7 @@ static int measure_fio(struct bench *b, enum what what) {
     char *dir = NULL;
     double rate;
     if (what == SAVE) {
-        int chunks = (int)((ot_part_slot_bytes(OT_BF16) + OT_SLOT_CHUNK_BYTES - 1) / OT_SLOT_CHUNK_BYTES);
+        int chunks = (int)((ot_segment_slot_bytes(OT_BF16) + OT_SLOT_CHUNK_BYTES - 1) / OT_SLOT_CHUNK_BYTES);
         fio.depth = SLOTS * chunks;
         snprintf(file, sizeof file, "%s/fio", b->parent);
         snprintf(job, sizeof job, "--name=save --rw=write --end_fsync=1 --unlink=1 --size=%lld",

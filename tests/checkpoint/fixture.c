@@ -21,9 +21,9 @@ struct ot_chain fixture_chain(enum ot_dtype dtype, bool large) {
     static const struct ot_slab_spec small_slabs[] = {{.name = "embed", .n_params = 20 * 2048},
                                                       {.name = "head", .n_params = 3 * 2048}},
                                      large_slabs[] = {
-                                         {.name = "embed", .n_params = OT_PART_PARAMS + 5 * 2048},
+                                         {.name = "embed", .n_params = OT_SEGMENT_PARAMS + 5 * 2048},
                                          {.name = "layer.0", .n_params = 7 * 2048},
-                                         {.name = "head", .n_params = 2 * OT_PART_PARAMS}};
+                                         {.name = "head", .n_params = 2 * OT_SEGMENT_PARAMS}};
     return (struct ot_chain){
         .dtype = dtype, .n_slabs = large ? 3 : 2, .slabs = large ? large_slabs : small_slabs};
 }
@@ -34,12 +34,12 @@ static uint64_t mix(uint64_t x) {
     return x ^ x >> 31;
 }
 
-void fixture_fill(enum ot_dtype dtype, uint64_t seed, const struct ot_part *part, void *memory) {
-    uint64_t stream = mix(seed * 64 + (uint64_t)part->slab) * OT_PART_ARRAYS;
-    for (enum ot_part_array array = OT_PART_M; array < OT_PART_ARRAYS; array++, stream++) {
-        struct ot_part_place place = ot_part_find(dtype, part, array);
-        char *at = (char *)memory + place.offset, *end = at + ot_part_run(place, part->n);
-        for (int64_t i = part->first / place.per; at < end; i++, at += place.width) {
+void fixture_fill(enum ot_dtype dtype, uint64_t seed, const struct ot_segment *segment, void *memory) {
+    uint64_t stream = mix(seed * 64 + (uint64_t)segment->slab) * OT_SEGMENT_ARRAYS;
+    for (enum ot_segment_array array = OT_SEGMENT_M; array < OT_SEGMENT_ARRAYS; array++, stream++) {
+        struct ot_segment_values place = ot_segment_find(dtype, segment, array);
+        char *at = (char *)memory + place.offset, *end = at + ot_segment_value_bytes(place, segment->n);
+        for (int64_t i = segment->first / place.per; at < end; i++, at += place.width) {
             uint64_t value = mix(stream + (uint64_t)i * 0x9e3779b97f4a7c15u);
             memcpy(at, &value, place.width);
         }
@@ -49,12 +49,12 @@ void fixture_fill(enum ot_dtype dtype, uint64_t seed, const struct ot_part *part
 static int refer_slab(const struct saving *saving, const struct ot_snapshot_sink *sink, int slab) {
     struct ot_store_span spans[64];
     for (int i = 0; i < 2; i++) {
-        struct ot_part part = {slab,          0,      saving->chain->slabs[slab].n_params,
-                               i == 0,        i == 1, saving->chain->state,
-                               OT_MASTERS_F32};
+        struct ot_segment segment = {slab,          0,      saving->chain->slabs[slab].n_params,
+                                     i == 0,        i == 1, saving->chain->state,
+                                     OT_MASTERS_F32};
         int n = ot_store_find_spans(saving->store, saving->pins[i], spans, 64);
         assert_in_range(n, 0, 64);
-        OT_TRY(sink->refer(sink->context, &part, spans, n));
+        OT_TRY(sink->refer(sink->context, &segment, spans, n));
     }
     return 0;
 }
@@ -71,25 +71,25 @@ static int put_all(const struct saving *saving, const struct ot_snapshot_sink *s
         for (int64_t first = 0, n; first < chain->slabs[slab].n_params; first += n) {
             int64_t left = chain->slabs[slab].n_params - first;
             void *memory;
-            n = left < OT_PART_PARAMS ? left : OT_PART_PARAMS;
-            struct ot_part part = {slab, first, n, true, true, chain->state, OT_MASTERS_F32};
+            n = left < OT_SEGMENT_PARAMS ? left : OT_SEGMENT_PARAMS;
+            struct ot_segment segment = {slab, first, n, true, true, chain->state, OT_MASTERS_F32};
             OT_TRY(sink->room(sink->context, &memory));
-            fixture_fill(chain->dtype, saving->seed, &part, memory);
-            OT_TRY(sink->put(sink->context, &part, memory));
+            fixture_fill(chain->dtype, saving->seed, &segment, memory);
+            OT_TRY(sink->put(sink->context, &segment, memory));
         }
     }
     return saving->abandoned ? 0 : sink->end(sink->context);
 }
 
-/* Fills the bytes of each slot that a part of the chain may take, so that bytes which were not put show. The
- * rest of the slots is never touched. */
+/* Fills the bytes of each slot that a segment of the chain may take, so that bytes which were not put show.
+ * The rest of the slots is never touched. */
 static void soil(const struct ot_chain *chain, char *memory, int n_slots) {
-    size_t slot = ot_part_slot_bytes(chain->dtype), most = 0;
+    size_t slot = ot_segment_slot_bytes(chain->dtype), most = 0;
     for (int slab = 0; slab < chain->n_slabs; slab++) {
         int64_t n = chain->slabs[slab].n_params;
-        struct ot_part part = {
-            slab, 0, n < OT_PART_PARAMS ? n : OT_PART_PARAMS, true, true, OT_STATE_F32, OT_MASTERS_F32};
-        size_t bytes = ot_part_bytes(chain->dtype, &part);
+        struct ot_segment segment = {
+            slab, 0, n < OT_SEGMENT_PARAMS ? n : OT_SEGMENT_PARAMS, true, true, OT_STATE_F32, OT_MASTERS_F32};
+        size_t bytes = ot_segment_bytes(chain->dtype, &segment);
         most = bytes > most ? bytes : most;
     }
     most = (most + 2 * 4096 - 1) / 4096 * 4096; /* whole blocks of O_DIRECT, and one more */
@@ -103,7 +103,7 @@ int fixture_save(struct saving *saving) {
                                           .device = "none",
                                           .made = "now"};
     int n_slots = saving->n_slots ? saving->n_slots : 2;
-    size_t bytes = ot_part_slot_bytes(saving->chain->dtype) * (size_t)n_slots;
+    size_t bytes = ot_segment_slot_bytes(saving->chain->dtype) * (size_t)n_slots;
     struct ot_checkpoint_writer_config config = {
         .parent = saving->parent,
         .chain = saving->chain,
@@ -145,15 +145,15 @@ static char *read_whole(const char *dir, const char *name, size_t *n) {
     return data;
 }
 
-static const char *examine_part(const struct saving *saving, const struct ot_manifest *m,
-                                const struct ot_manifest_part *part, char *const *files,
-                                const size_t *sizes) {
-    size_t bytes = ot_part_bytes(m->dtype, &part->part), at = 0;
+static const char *examine_segment(const struct saving *saving, const struct ot_manifest *m,
+                                   const struct ot_manifest_segment *segment, char *const *files,
+                                   const size_t *sizes) {
+    size_t bytes = ot_segment_bytes(m->dtype, &segment->segment), at = 0;
     const char *fault_found = NULL;
     char *want = malloc(bytes + 1), *got = malloc(bytes + OT_STORE_ALIGN);
-    fixture_fill(m->dtype, saving->seed, &part->part, want);
-    for (int i = 0; i < part->n_spans && !fault_found; i++) {
-        const struct ot_store_span *span = &m->spans[part->first_span + i];
+    fixture_fill(m->dtype, saving->seed, &segment->segment, want);
+    for (int i = 0; i < segment->n_spans && !fault_found; i++) {
+        const struct ot_store_span *span = &m->spans[segment->first_span + i];
         if (!files[span->file] || sizes[span->file] < (size_t)(span->offset + span->bytes))
             fault_found = "a file is missing or cut";
         else if (ot_crc32(0, files[span->file] + span->offset, (size_t)span->bytes) != span->crc)
@@ -162,7 +162,7 @@ static const char *examine_part(const struct saving *saving, const struct ot_man
             memcpy(got + at, files[span->file] + span->offset, (size_t)span->bytes);
         at += (size_t)span->bytes;
     }
-    if (!fault_found && (part->n_spans == 0 || memcmp(got, want, bytes) != 0))
+    if (!fault_found && (segment->n_spans == 0 || memcmp(got, want, bytes) != 0))
         fault_found = "the bytes are others";
     free(want);
     free(got);
@@ -181,8 +181,8 @@ static const char *examine_files(const struct saving *saving, const struct ot_ma
         files[i] = read_whole(dir, m->files[i].name, &sizes[i]);
     if (files[0] && (int64_t)sizes[0] != m->files[0].bytes)
         fault_found = "state.bin has another size";
-    for (int64_t i = 0; i < m->n_parts && !fault_found; i++)
-        fault_found = examine_part(saving, m, &m->parts[i], files, sizes);
+    for (int64_t i = 0; i < m->n_segments && !fault_found; i++)
+        fault_found = examine_segment(saving, m, &m->segments[i], files, sizes);
     for (int i = 0; i < m->n_files; i++)
         free(files[i]);
     return fault_found;

@@ -9,10 +9,10 @@
 
 /* ---- a made-up run ---- */
 
-/* Slabs of a few thousand parameters, or with `large` so many that some parts have the full size. */
+/* Slabs of a few thousand parameters, or with `large` so many that some segments have the full size. */
 struct ot_chain fixture_chain(enum ot_dtype dtype, bool large);
-/* The bytes of a part at the step that `seed` stands for. */
-void fixture_fill(enum ot_dtype dtype, uint64_t seed, const struct ot_part *part, void *memory);
+/* The bytes of a segment at the step that `seed` stands for. */
+void fixture_fill(enum ot_dtype dtype, uint64_t seed, const struct ot_segment *segment, void *memory);
 
 struct saving {
     const char *parent;
@@ -24,13 +24,13 @@ struct saving {
     bool faulty;     /* uses the seam for faults */
     bool unreserved; /* the writer reserves no space before */
     bool abandoned;  /* closes the writer before the save ends */
-    bool lacking;    /* leaves out the parts of slab 1 */
+    bool lacking;    /* leaves out the segments of slab 1 */
     /* The checkpoint refers to slab 1's state and weights in this store. NULL: it copies everything. */
     struct ot_store *store;
     struct ot_store_pin pins[2];
     int64_t written, referred; /* the writer's own counts, in bytes */
 };
-/* Opens a writer, passes all parts to it, ends the save and closes the writer. */
+/* Opens a writer, passes all segments to it, ends the save and closes the writer. */
 int fixture_save(struct saving *saving);
 /* Examines the checkpoint. Returns NULL if it is the one of this step and seed, else the first difference. */
 const char *fixture_examine(const struct saving *saving, const char *dir);

@@ -24,32 +24,32 @@ uint32_t made_bits(enum made_kind kind, int slab, int64_t index) {
 }
 
 /* Writes the values of an array, or compares them. */
-static void do_array(char *memory, struct ot_part_place place, enum made_kind kind,
-                     const struct ot_part *part, bool put) {
-    for (int64_t i = 0; i < part->n / place.per && place.width; i++, memory += place.width) {
-        uint32_t bits = made_bits(kind, part->slab, part->first / place.per + i);
+static void do_array(char *memory, struct ot_segment_values place, enum made_kind kind,
+                     const struct ot_segment *segment, bool put) {
+    for (int64_t i = 0; i < segment->n / place.per && place.width; i++, memory += place.width) {
+        uint32_t bits = made_bits(kind, segment->slab, segment->first / place.per + i);
         if (put)
             memcpy(memory, &bits, place.width);
         else if (memcmp(memory, &bits, place.width) != 0)
-            fail_msg("array %d of slab %d is wrong at value %lld", (int)kind, part->slab,
-                     (long long)(part->first / place.per + i));
+            fail_msg("array %d of slab %d is wrong at value %lld", (int)kind, segment->slab,
+                     (long long)(segment->first / place.per + i));
     }
 }
 
-static void do_part(enum ot_dtype dtype, const struct ot_part *part, char *memory, bool put) {
-    static const enum made_kind kinds[OT_PART_ARRAYS] = {[OT_PART_M] = MADE_M,
-                                                         [OT_PART_V] = MADE_V,
-                                                         [OT_PART_MASTER_REST] = MADE_REST,
-                                                         [OT_PART_SCALES] = MADE_SCALES,
-                                                         [OT_PART_WEIGHTS] = MADE_WEIGHTS};
-    for (enum ot_part_array array = OT_PART_M; array < OT_PART_ARRAYS; array++) {
-        struct ot_part_place place = ot_part_find(dtype, part, array);
-        do_array(memory + place.offset, place, kinds[array], part, put);
+static void do_segment(enum ot_dtype dtype, const struct ot_segment *segment, char *memory, bool put) {
+    static const enum made_kind kinds[OT_SEGMENT_ARRAYS] = {[OT_SEGMENT_M] = MADE_M,
+                                                            [OT_SEGMENT_V] = MADE_V,
+                                                            [OT_SEGMENT_MASTER_REST] = MADE_REST,
+                                                            [OT_SEGMENT_SCALES] = MADE_SCALES,
+                                                            [OT_SEGMENT_WEIGHTS] = MADE_WEIGHTS};
+    for (enum ot_segment_array array = OT_SEGMENT_M; array < OT_SEGMENT_ARRAYS; array++) {
+        struct ot_segment_values place = ot_segment_find(dtype, segment, array);
+        do_array(memory + place.offset, place, kinds[array], segment, put);
     }
 }
 
-void check_part(const struct made *made, const struct ot_part *part, const void *memory) {
-    do_part(made->manifest.dtype, part, (char *)(uintptr_t)memory, false);
+void check_segment(const struct made *made, const struct ot_segment *segment, const void *memory) {
+    do_segment(made->manifest.dtype, segment, (char *)(uintptr_t)memory, false);
 }
 
 struct writing {
@@ -70,36 +70,36 @@ static void write_span(struct writing *w, int file, const char *bytes, int64_t n
 }
 
 /* on_disks: in short spans that alternate between two files, with gaps between them. */
-static void add_part(struct writing *w, struct ot_part part, bool zeros, bool on_disks) {
+static void add_segment(struct writing *w, struct ot_segment segment, bool zeros, bool on_disks) {
     struct ot_manifest *m = &w->made->manifest;
-    int64_t bytes = (int64_t)ot_part_padded_bytes(m->dtype, &part), at = 0;
-    struct ot_manifest_part added = {.part = part, .first_span = m->n_spans};
-    memset(w->made->part, 0x5a, (size_t)bytes); /* padding counts too */
-    do_part(m->dtype, &part, w->made->part, true);
+    int64_t bytes = (int64_t)ot_segment_padded_bytes(m->dtype, &segment), at = 0;
+    struct ot_manifest_segment added = {.segment = segment, .first_span = m->n_spans};
+    memset(w->made->segment, 0x5a, (size_t)bytes); /* padding counts too */
+    do_segment(m->dtype, &segment, w->made->segment, true);
     while (!zeros && at < bytes) {
         int64_t n = bytes - at, most = (1 + (int64_t)throw_below(&w->dice, 60)) * OT_STORE_ALIGN;
         int file = on_disks ? 1 + (int)throw_below(&w->dice, 2) : 0;
         n = on_disks && n > most ? most : n;
-        write_span(w, file, w->made->part + at, n);
+        write_span(w, file, w->made->segment + at, n);
         w->end[file] += on_disks ? (int64_t)throw_below(&w->dice, 3) * OT_STORE_ALIGN : 0;
         at += n;
     }
     added.n_spans = (int)(m->n_spans - added.first_span);
-    m->parts = realloc(m->parts, (size_t)(m->n_parts + 1) * sizeof *m->parts);
-    m->parts[m->n_parts++] = added;
+    m->segments = realloc(m->segments, (size_t)(m->n_segments + 1) * sizeof *m->segments);
+    m->segments[m->n_segments++] = added;
 }
 
 static void add_slab(struct writing *w, int slab) {
     int64_t n = slab_params[slab], step = (slab == 1 ? 64 : 7) * OT_SLAB_ALIGN_PARAMS;
     bool apart = slab > 0;
     if (apart)
-        add_part(w, (struct ot_part){slab, 0, n, true, false, w->state, OT_MASTERS_F32},
-                 slab == MADE_ZERO_SLAB, true);
+        add_segment(w, (struct ot_segment){slab, 0, n, true, false, w->state, OT_MASTERS_F32},
+                    slab == MADE_ZERO_SLAB, true);
     for (int64_t first = 0; first < n; first += step)
-        add_part(w,
-                 (struct ot_part){slab, first, n - first < step ? n - first : step, !apart, true, w->state,
-                                  OT_MASTERS_F32},
-                 false, slab == 1);
+        add_segment(w,
+                    (struct ot_segment){slab, first, n - first < step ? n - first : step, !apart, true,
+                                        w->state, OT_MASTERS_F32},
+                    false, slab == 1);
 }
 
 static void write_record(struct made *made) {
@@ -128,8 +128,8 @@ void make_checkpoint(struct made *made, enum ot_dtype dtype) {
 void make_checkpoint_with(struct made *made, enum ot_dtype dtype, enum ot_state_format state) {
     static const char *const names[MADE_FILES] = {OT_STATE_NAME, "nvme-0.store", "nvme-1.store"};
     char path[512];
-    *made =
-        (struct made){.folder = make_folder(), .part = malloc((size_t)slab_params[1] * 14 + OT_STORE_ALIGN)};
+    *made = (struct made){.folder = make_folder(),
+                          .segment = malloc((size_t)slab_params[1] * 14 + OT_STORE_ALIGN)};
     struct ot_manifest *m = &made->manifest;
     struct writing w = {.made = made, .state = state};
     m->dtype = dtype;
@@ -157,6 +157,6 @@ void make_checkpoint_with(struct made *made, enum ot_dtype dtype, enum ot_state_
 
 void remove_made(struct made *made) {
     ot_manifest_free(&made->manifest);
-    free(made->part);
+    free(made->segment);
     remove_folder(made->folder);
 }

@@ -1,4 +1,5 @@
-/* A checkpoint that several ranks write together. It exists only when the parts of all of them are joined. */
+/* A checkpoint that several ranks write together. It exists only when the segments of all of them are joined.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +39,7 @@ static void open_ranks_in(struct team *t, const char *other, const char *hosts) 
                                                      .rank = r,
                                                      .ranks = RANKS,
                                                      .joins = r > 0 && !is_apart};
-        config.memory = rank->memory = aligned_alloc(4096, 2 * ot_part_slot_bytes(OT_BF16));
+        config.memory = rank->memory = aligned_alloc(4096, 2 * ot_segment_slot_bytes(OT_BF16));
         assert_non_null(rank->memory);
         check_ok(ot_checkpoint_writer_open(&config, &rank->writer));
     }
@@ -64,11 +65,11 @@ static void write_third(struct team *t, int r) {
         int64_t end = first + share < params ? first + share : params;
         for (int64_t n; first < end; first += n) {
             void *memory;
-            n = end - first < OT_PART_PARAMS ? end - first : OT_PART_PARAMS;
-            struct ot_part part = {slab, first, n, true, true, OT_STATE_F32, OT_MASTERS_F32};
+            n = end - first < OT_SEGMENT_PARAMS ? end - first : OT_SEGMENT_PARAMS;
+            struct ot_segment segment = {slab, first, n, true, true, OT_STATE_F32, OT_MASTERS_F32};
             check_ok(sink.room(sink.context, &memory));
-            fixture_fill(OT_BF16, SEED, &part, memory);
-            check_ok(sink.put(sink.context, &part, memory));
+            fixture_fill(OT_BF16, SEED, &segment, memory);
+            check_ok(sink.put(sink.context, &segment, memory));
         }
     }
     check_ok(sink.end(sink.context));
@@ -83,7 +84,7 @@ static int join(struct team *t, int from) {
     return rc;
 }
 
-static void test_joined_parts_are_a_checkpoint(void **state) {
+static void test_joined_segments_are_a_checkpoint(void **state) {
     struct team t;
     char path[512];
     int64_t written, referred;
@@ -203,7 +204,7 @@ static void test_other_ranks_need_the_directory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_joined_parts_are_a_checkpoint),
+        cmocka_unit_test(test_joined_segments_are_a_checkpoint),
         cmocka_unit_test(test_two_directories_have_the_same_manifest),
         cmocka_unit_test(test_a_missing_rank_leaves_nothing),
         cmocka_unit_test(test_a_rank_counts_once),

@@ -10,7 +10,7 @@
 #include "tests/support/check.h"
 #include "tests/support/damage.h"
 
-enum { MAX_PARTS = 64, MAX_SPANS = 512 };
+enum { MAX_SEGMENTS = 64, MAX_SPANS = 512 };
 
 /* ---- random manifests ---- */
 
@@ -26,45 +26,45 @@ static int64_t below(struct making *mk, int64_t bound) {
     return (int64_t)throw_below(&mk->dice, (size_t)bound);
 }
 
-static void add_part(struct making *mk, int slab, int64_t first, int64_t n, bool state, bool weights) {
-    struct ot_manifest_part *part = &mk->m->parts[mk->m->n_parts++];
-    *part =
-        (struct ot_manifest_part){.part = {slab, first, n, state, weights, state ? mk->format : OT_STATE_F32,
-                                           state ? mk->masters : OT_MASTERS_F32}};
-    assert_true(mk->m->n_parts <= MAX_PARTS);
+static void add_segment(struct making *mk, int slab, int64_t first, int64_t n, bool state, bool weights) {
+    struct ot_manifest_segment *segment = &mk->m->segments[mk->m->n_segments++];
+    *segment = (struct ot_manifest_segment){.segment = {slab, first, n, state, weights,
+                                                        state ? mk->format : OT_STATE_F32,
+                                                        state ? mk->masters : OT_MASTERS_F32}};
+    assert_true(mk->m->n_segments <= MAX_SEGMENTS);
 }
 
-/* Cut at random; sometimes state and weights are separate parts. */
-static void make_parts(struct making *mk) {
+/* Cut at random; sometimes state and weights are separate segments. */
+static void make_segments(struct making *mk) {
     int64_t unit = mk->format ? OT_STATE_GROUP : 1;
     for (int slab = 0; slab < mk->m->n_slabs; slab++) {
         int64_t params = mk->m->slab_params[slab];
         for (int64_t first = 0, n; first < params; first += n) {
             n = unit * (1 + below(mk, (params - first) / unit));
-            if (mk->m->n_parts > MAX_PARTS / 2)
+            if (mk->m->n_segments > MAX_SEGMENTS / 2)
                 n = params - first;
             if (below(mk, 2)) {
-                add_part(mk, slab, first, n, true, true);
+                add_segment(mk, slab, first, n, true, true);
             } else {
-                add_part(mk, slab, first, n, true, false);
-                add_part(mk, slab, first, n, false, true);
+                add_segment(mk, slab, first, n, true, false);
+                add_segment(mk, slab, first, n, false, true);
             }
         }
     }
-    for (int64_t i = mk->m->n_parts; i > 1; i--) {
+    for (int64_t i = mk->m->n_segments; i > 1; i--) {
         int64_t k = below(mk, i);
-        struct ot_manifest_part last = mk->m->parts[i - 1];
-        mk->m->parts[i - 1] = mk->m->parts[k];
-        mk->m->parts[k] = last;
+        struct ot_manifest_segment last = mk->m->segments[i - 1];
+        mk->m->segments[i - 1] = mk->m->segments[k];
+        mk->m->segments[k] = last;
     }
 }
 
 static void make_spans(struct making *mk) {
     struct ot_manifest *m = mk->m;
-    for (int64_t i = 0; i < m->n_parts; i++) {
-        struct ot_manifest_part *part = &m->parts[i];
-        int64_t left = (int64_t)ot_part_bytes(m->dtype, &part->part);
-        part->first_span = m->n_spans;
+    for (int64_t i = 0; i < m->n_segments; i++) {
+        struct ot_manifest_segment *segment = &m->segments[i];
+        int64_t left = (int64_t)ot_segment_bytes(m->dtype, &segment->segment);
+        segment->first_span = m->n_spans;
         if (below(mk, 8) == 0)
             continue; /* all zeros */
         for (int64_t blocks = (left + OT_STORE_ALIGN - 1) / OT_STORE_ALIGN, n; blocks > 0; blocks -= n) {
@@ -76,7 +76,7 @@ static void make_spans(struct making *mk) {
                                                             .bytes = n * OT_STORE_ALIGN,
                                                             .crc = (uint32_t)below(mk, UINT32_MAX)};
             mk->file_end[file] += (n + below(mk, 3)) * OT_STORE_ALIGN;
-            part->n_spans++;
+            segment->n_spans++;
         }
     }
 }
@@ -94,11 +94,11 @@ static struct ot_manifest make_manifest(uint64_t round) {
     m.record_crc = (uint32_t)below(&mk, UINT32_MAX);
     m.slab_params = calloc((size_t)m.n_slabs, sizeof *m.slab_params);
     m.files = calloc((size_t)m.n_files, sizeof *m.files);
-    m.parts = calloc(MAX_PARTS, sizeof *m.parts);
+    m.segments = calloc(MAX_SEGMENTS, sizeof *m.segments);
     m.spans = calloc(MAX_SPANS, sizeof *m.spans);
     for (int i = 0; i < m.n_slabs; i++)
         m.slab_params[i] = mk.format ? OT_STATE_GROUP * (1 + below(&mk, 600)) : 1 + below(&mk, 20000);
-    make_parts(&mk);
+    make_segments(&mk);
     make_spans(&mk);
     for (int i = 0; i < m.n_files; i++)
         m.files[i] = (struct ot_manifest_file){strdup(names[i]), mk.file_end[i] + below(&mk, 10000)};
@@ -109,7 +109,7 @@ static void check_same(const struct ot_manifest *a, const struct ot_manifest *b)
     assert_int_equal(a->dtype, b->dtype);
     assert_int_equal(a->n_slabs, b->n_slabs);
     assert_int_equal(a->n_files, b->n_files);
-    assert_int_equal(a->n_parts, b->n_parts);
+    assert_int_equal(a->n_segments, b->n_segments);
     assert_int_equal(a->n_spans, b->n_spans);
     assert_int_equal(a->record_bytes, b->record_bytes);
     assert_int_equal(a->record_crc, b->record_crc);
@@ -119,15 +119,15 @@ static void check_same(const struct ot_manifest *a, const struct ot_manifest *b)
         assert_string_equal(a->files[i].name, b->files[i].name);
         assert_int_equal(a->files[i].bytes, b->files[i].bytes);
     }
-    for (int64_t i = 0; i < a->n_parts; i++) {
-        const struct ot_manifest_part *x = &a->parts[i], *y = &b->parts[i];
-        assert_int_equal(x->part.slab, y->part.slab);
-        assert_int_equal(x->part.first, y->part.first);
-        assert_int_equal(x->part.n, y->part.n);
-        assert_int_equal(x->part.has_state, y->part.has_state);
-        assert_int_equal(x->part.has_weights, y->part.has_weights);
-        assert_int_equal(x->part.state, y->part.state);
-        assert_int_equal(x->part.masters, y->part.masters);
+    for (int64_t i = 0; i < a->n_segments; i++) {
+        const struct ot_manifest_segment *x = &a->segments[i], *y = &b->segments[i];
+        assert_int_equal(x->segment.slab, y->segment.slab);
+        assert_int_equal(x->segment.first, y->segment.first);
+        assert_int_equal(x->segment.n, y->segment.n);
+        assert_int_equal(x->segment.has_state, y->segment.has_state);
+        assert_int_equal(x->segment.has_weights, y->segment.has_weights);
+        assert_int_equal(x->segment.state, y->segment.state);
+        assert_int_equal(x->segment.masters, y->segment.masters);
         assert_int_equal(x->first_span, y->first_span);
         assert_int_equal(x->n_spans, y->n_spans);
     }
@@ -161,7 +161,7 @@ static void test_format_is_fixed(void **state) {
         'O', 'T', 'C', 'K', 'P', 'T', '\r', '\n', /* magic */
         1,   0,   0,   0,   1,   0,   0,    0,    /* format, bf16 */
         1,   0,   0,   0,   1,   0,   0,    0,    /* slabs, files */
-        2,   0,   0,   0,   2,   0,   0,    0,    /* parts, spans */
+        2,   0,   0,   0,   2,   0,   0,    0,    /* segments, spans */
         9,   0,   0,   0,   0,   0,   0,    0,    /* bytes of checkpoint.json */
         4,   3,   2,   1,                         /* its CRC-32 */
         0,   8,   0,   0,   0,   0,   0,    0,    /* 2048 parameters */
@@ -173,17 +173,17 @@ static void test_format_is_fixed(void **state) {
         0,   0,   0,   0,   0,   0,   0,    0x10, 0,   0,    7,    0,    0,    0,
     };
     struct ot_manifest_file file = {.name = (char[]){"state.bin"}, .bytes = 0x6000};
-    struct ot_manifest_part parts[] = {{{0, 0, 2048, true, false, OT_STATE_F32, OT_MASTERS_F32}, 0, 2},
-                                       {{0, 0, 2048, false, true, OT_STATE_F32, OT_MASTERS_F32}, 2, 0}};
+    struct ot_manifest_segment segments[] = {{{0, 0, 2048, true, false, OT_STATE_F32, OT_MASTERS_F32}, 0, 2},
+                                             {{0, 0, 2048, false, true, OT_STATE_F32, OT_MASTERS_F32}, 2, 0}};
     struct ot_store_span spans[] = {{0, 0, 0x4000, 0xdeadbeef}, {0, 0x5000, 0x1000, 7}};
     struct ot_manifest m = {.dtype = OT_BF16,
                             .n_slabs = 1,
                             .n_files = 1,
-                            .n_parts = 2,
+                            .n_segments = 2,
                             .n_spans = 2,
                             .slab_params = (int64_t[]){2048},
                             .files = &file,
-                            .parts = parts,
+                            .segments = segments,
                             .spans = spans,
                             .record_bytes = 9,
                             .record_crc = 0x01020304},
@@ -213,7 +213,7 @@ static void test_every_damaged_byte_is_found(void **state) {
             bytes[at] ^= (unsigned char)(1 + throw_below(&dice, 255));
             check_fails(ot_manifest_decode(bytes, n, "a/manifest.bin", &read), OT_E_INPUT,
                         "a/manifest.bin: ");
-            assert_null(read.parts);
+            assert_null(read.segments);
             bytes[at] = was;
         }
         for (size_t length = 0; length < n; length++)
@@ -275,29 +275,29 @@ static void check_refused(const struct ot_manifest *m, const char *words) {
     free(bytes);
 }
 
-/* One slab of 4096 parameters in bf16, in two parts with state and weights. Each part has a span of 24
+/* One slab of 4096 parameters in bf16, in two segments with state and weights. Each segment has a span of 24
  * KiB. */
 struct small {
     struct ot_manifest m;
     int64_t slab_params[1];
     struct ot_manifest_file files[2];
-    struct ot_manifest_part parts[3];
+    struct ot_manifest_segment segments[3];
     struct ot_store_span spans[3];
 };
 static void make_small(struct small *s) {
     *s = (struct small){.slab_params = {4096},
                         .files = {{(char *)"state.bin", 49152}, {(char *)"nvme-0.store", 0}},
-                        .parts = {{{0, 0, 2048, true, true, OT_STATE_F32, OT_MASTERS_F32}, 0, 1},
-                                  {{0, 2048, 2048, true, true, OT_STATE_F32, OT_MASTERS_F32}, 1, 1}},
+                        .segments = {{{0, 0, 2048, true, true, OT_STATE_F32, OT_MASTERS_F32}, 0, 1},
+                                     {{0, 2048, 2048, true, true, OT_STATE_F32, OT_MASTERS_F32}, 1, 1}},
                         .spans = {{0, 0, 24576, 1}, {0, 24576, 24576, 2}}};
     s->m = (struct ot_manifest){.dtype = OT_BF16,
                                 .n_slabs = 1,
                                 .n_files = 2,
-                                .n_parts = 2,
+                                .n_segments = 2,
                                 .n_spans = 2,
                                 .slab_params = s->slab_params,
                                 .files = s->files,
-                                .parts = s->parts,
+                                .segments = s->segments,
                                 .spans = s->spans};
 }
 
@@ -311,38 +311,41 @@ static void make_small(struct small *s) {
 
 static void test_each_lie_has_its_sentence(void **state) {
     (void)state;
-    REFUSED("parameter 2048 of slab 0 has no state", s.parts[1].part.has_state = false;
+    REFUSED("parameter 2048 of slab 0 has no state", s.segments[1].segment.has_state = false;
             s.spans[1].bytes = 4096);
-    REFUSED("parameter 2047 of slab 0 has state twice", s.parts[1].part.first = 2047);
-    REFUSED("parameter 4095 of slab 0 has no weights", s.parts[1].part.n = 2047;
-            s.parts[2] =
-                (struct ot_manifest_part){{0, 4095, 1, true, false, OT_STATE_F32, OT_MASTERS_F32}, 2, 0};
-            s.m.n_parts = 3);
+    REFUSED("parameter 2047 of slab 0 has state twice", s.segments[1].segment.first = 2047);
+    REFUSED("parameter 4095 of slab 0 has no weights", s.segments[1].segment.n = 2047;
+            s.segments[2] =
+                (struct ot_manifest_segment){{0, 4095, 1, true, false, OT_STATE_F32, OT_MASTERS_F32}, 2, 0};
+            s.m.n_segments = 3);
     REFUSED("two spans of state.bin overlap at offset 20480", s.spans[1].offset = 20480);
-    REFUSED("part 1 has 20480 bytes, should have 24576", s.spans[1].bytes = 20480);
-    REFUSED("part 0 is empty or not within slab 0", s.parts[0].part.n = 4097);
-    REFUSED("part 0 is empty or not within slab 0", s.parts[0].part.first = INT64_MAX);
-    REFUSED("part 0 is empty or not within slab 0", s.parts[0].part.n = 0);
-    REFUSED("part 1 is of slab 1, but the number of slabs is 1", s.parts[1].part.slab = 1);
-    /* after a header of 44 bytes, a slab of 8, files of 19 and 22, and 20 bytes of the part */
-    REFUSED("byte 113: part 0 has unknown flags 0",
-            s.parts[0].part.has_state = s.parts[0].part.has_weights = false);
-    REFUSED("byte 113: part 0 has unknown flags 15", s.parts[0].part.state = (enum ot_state_format)3);
-    REFUSED("byte 113: part 0 has unknown flags 19", s.parts[0].part.masters = OT_MASTERS_NONE;
+    REFUSED("segment 1 has 20480 bytes, should have 24576", s.spans[1].bytes = 20480);
+    REFUSED("segment 0 is empty or not within slab 0", s.segments[0].segment.n = 4097);
+    REFUSED("segment 0 is empty or not within slab 0", s.segments[0].segment.first = INT64_MAX);
+    REFUSED("segment 0 is empty or not within slab 0", s.segments[0].segment.n = 0);
+    REFUSED("segment 1 is of slab 1, but the number of slabs is 1", s.segments[1].segment.slab = 1);
+    /* after a header of 44 bytes, a slab of 8, files of 19 and 22, and 20 bytes of the segment */
+    REFUSED("byte 113: segment 0 has unknown flags 0",
+            s.segments[0].segment.has_state = s.segments[0].segment.has_weights = false);
+    REFUSED("byte 113: segment 0 has unknown flags 15",
+            s.segments[0].segment.state = (enum ot_state_format)3);
+    REFUSED("byte 113: segment 0 has unknown flags 19", s.segments[0].segment.masters = OT_MASTERS_NONE;
             s.m.dtype = OT_F16);
-    REFUSED("some parts have fp32 masters, and others have none (part 1)",
-            s.parts[1].part.masters = OT_MASTERS_NONE);
-    REFUSED("part 1 has a state in 8bit, but others have it in fp32", s.parts[1].part.state = OT_STATE_8BIT);
-    REFUSED("part 1 has a compact state, but is not of whole groups of 32", s.parts[1].part.n = 2047;
-            s.parts[1].part.state = OT_STATE_16BIT);
-    REFUSED("part 1 has 2 spans, but only 1 are left", s.parts[1].n_spans = 2);
-    REFUSED("1 spans belong to no part", s.parts[1].n_spans = 0);
+    REFUSED("some segments have fp32 masters, and others have none (segment 1)",
+            s.segments[1].segment.masters = OT_MASTERS_NONE);
+    REFUSED("segment 1 has a state in 8bit, but others have it in fp32",
+            s.segments[1].segment.state = OT_STATE_8BIT);
+    REFUSED("segment 1 has a compact state, but is not of whole groups of 32", s.segments[1].segment.n = 2047;
+            s.segments[1].segment.state = OT_STATE_16BIT);
+    REFUSED("segment 1 has 2 spans, but only 1 are left", s.segments[1].n_spans = 2);
+    REFUSED("1 spans belong to no segment", s.segments[1].n_spans = 0);
     REFUSED("span 1 is of file 2, but the number of files is 2", s.spans[1].file = 2);
     REFUSED("is not valid in nvme-0.store, which has 0", s.spans[1].file = 1);
     REFUSED("is not valid in state.bin, which has 49151", s.files[0].bytes = 49151);
     REFUSED("span 1 (24576 bytes at offset 24577)", s.spans[1].offset = 24577);
     REFUSED("is not valid in state.bin", s.spans[1].offset = INT64_MIN);
-    REFUSED("part 0 is empty or not within slab 0", s.slab_params[0] = 0); /* frozen slabs have no parts */
+    REFUSED("segment 0 is empty or not within slab 0",
+            s.slab_params[0] = 0); /* frozen slabs have no segments */
     REFUSED("slab 0 cannot have", s.slab_params[0] = INT64_MAX);
     REFUSED("0 slabs", s.m.n_slabs = 0);
     REFUSED("7 is not a dtype", s.m.dtype = (enum ot_dtype)7);
@@ -365,7 +368,7 @@ static void test_counts_are_bounded_by_the_bytes(void **state) {
     size_t n;
     make_small(&s);
     check_ok(ot_manifest_encode(&s.m, &bytes, &n));
-    for (size_t field = 0; field < 4; field++) { /* slabs, files, parts, spans */
+    for (size_t field = 0; field < 4; field++) { /* slabs, files, segments, spans */
         unsigned char was[4];
         memcpy(was, bytes + 16 + 4 * field, 4);
         memset(bytes + 16 + 4 * field, 0xff, 4);

@@ -28,17 +28,17 @@ struct delivery {
     int fail_at;
 };
 
-static int take_part(void *context, const struct ot_part *part, const void *memory) {
+static int take_segment(void *context, const struct ot_segment *segment, const void *memory) {
     struct delivery *d = context;
-    int mark = (part->has_state ? 1 : 0) | (part->has_weights ? 2 : 0);
+    int mark = (segment->has_state ? 1 : 0) | (segment->has_weights ? 2 : 0);
     assert_int_equal((uintptr_t)memory % OT_STORE_ALIGN, 0);
-    check_part(d->made, part, memory);
+    check_segment(d->made, segment, memory);
     pthread_mutex_lock(&d->mutex);
-    for (int64_t i = 0; i < part->n; i++) {
-        assert_int_equal(d->seen[part->slab][part->first + i] & mark, 0);
-        d->seen[part->slab][part->first + i] |= (char)mark;
+    for (int64_t i = 0; i < segment->n; i++) {
+        assert_int_equal(d->seen[segment->slab][segment->first + i] & mark, 0);
+        d->seen[segment->slab][segment->first + i] |= (char)mark;
     }
-    d->most = part->n > d->most ? part->n : d->most;
+    d->most = segment->n > d->most ? segment->n : d->most;
     bool fails = ++d->pieces == d->fail_at;
     pthread_mutex_unlock(&d->mutex);
     return fails ? ot_fail(OT_E_DEVICE, "the sink has enough") : 0;
@@ -53,13 +53,13 @@ static void note_progress(void *context, int64_t bytes, int64_t total) {
 
 /* A read with an odd number of slots has as many threads; with an even number the caller does it all. */
 static void begin(struct delivery *d, const struct made *made, enum ot_io_choice engine, int n_slots) {
-    size_t bytes = (size_t)n_slots * ot_part_slot_bytes(made->manifest.dtype);
+    size_t bytes = (size_t)n_slots * ot_segment_slot_bytes(made->manifest.dtype);
     *d = (struct delivery){.made = made, .mutex = PTHREAD_MUTEX_INITIALIZER};
     d->read = (struct ot_checkpoint_read){.memory = aligned_bytes(bytes),
                                           .n_slots = n_slots,
                                           .threads = n_slots % 2 ? n_slots : 0,
                                           .io_engine = engine,
-                                          .sink = take_part,
+                                          .sink = take_segment,
                                           .context = d,
                                           .progress = note_progress};
     for (int i = 0; i < MADE_SLABS; i++)
@@ -99,16 +99,16 @@ static void test_every_value_arrives_once(void **state) {
             begin(&d, &made, way->engine, n_slots);
             check_ok(ot_checkpoint_read(d.checkpoint, &d.read));
             check_all_delivered(&d);
-            /* A part that is larger than a slot comes in pieces, each as large as fits a slot. */
+            /* A segment that is larger than a slot comes in pieces, each as large as fits a slot. */
             assert_true(d.most < made.manifest.slab_params[1]);
-            assert_in_range(d.most, OT_PART_PARAMS, OT_PART_PARAMS * 3 / 2);
+            assert_in_range(d.most, OT_SEGMENT_PARAMS, OT_SEGMENT_PARAMS * 3 / 2);
             end(&d);
         }
         remove_made(&made);
     }
 }
 
-/* Arrays that do not begin or end with a block, and a part that ends with padding: nothing is missing, and
+/* Arrays that do not begin or end with a block, and a segment that ends with padding: nothing is missing, and
  * the checksum of every span is compared. */
 static void test_compact_values_arrive_once(void **state) {
     const struct way *way = *state;
@@ -138,7 +138,7 @@ static void test_a_checkpoint_says_what_it_is(void **state) {
     assert_int_equal(ot_checkpoint_bytes(c), bytes);
     assert_string_equal(ot_checkpoint_dir(c), made.folder);
     assert_int_equal(ot_checkpoint_record(c)->progress.step, 120);
-    assert_int_equal(ot_checkpoint_manifest(c)->n_parts, made.manifest.n_parts);
+    assert_int_equal(ot_checkpoint_manifest(c)->n_segments, made.manifest.n_segments);
     ot_checkpoint_close(c);
     remove_made(&made);
 }
@@ -253,10 +253,10 @@ static void flip(const struct made *made, const char *name, int64_t at) {
     close(fd);
 }
 
-static int count_damage(void *context, const struct ot_part *part, int file, int rc) {
+static int count_damage(void *context, const struct ot_segment *segment, int file, int rc) {
     struct delivery *d = context;
     assert_int_equal(rc, -OT_E_INPUT);
-    assert_in_range(part->slab, 0, MADE_SLABS - 1);
+    assert_in_range(segment->slab, 0, MADE_SLABS - 1);
     assert_non_null(strstr(ot_error_text(), d->made->manifest.files[file].name));
     d->damaged++;
     return 0;
@@ -290,11 +290,11 @@ static void test_every_byte_of_manifest_and_record_counts(void **state) {
     remove_made(&made);
 }
 
-/* Pieces of a part that is larger than a slot may arrive before its damage is found. */
-static int take_whole_parts(void *context, const struct ot_part *part, const void *memory) {
+/* Pieces of a segment that is larger than a slot may arrive before its damage is found. */
+static int take_whole_segments(void *context, const struct ot_segment *segment, const void *memory) {
     struct delivery *d = context;
-    bool is_piece = part->slab == 1 && part->has_state;
-    return is_piece ? 0 : take_part(d, part, memory);
+    bool is_piece = segment->slab == 1 && segment->has_state;
+    return is_piece ? 0 : take_segment(d, segment, memory);
 }
 
 /* The damaged bytes lie in spans of every file: the first byte, the last byte, and some between. */
@@ -313,11 +313,11 @@ static void test_every_byte_of_the_state_counts(void **state) {
                  (long long)span->bytes, (long long)span->offset);
         flip(&made, name, span->offset + places[i % 3]);
         begin(&d, &made, way->engine, 3);
-        d.read.sink = take_whole_parts;
+        d.read.sink = take_whole_segments;
         check_fails(ot_checkpoint_read(d.checkpoint, &d.read), OT_E_INPUT, where);
         end(&d);
-        begin(&d, &made, way->engine, 3); /* if the reader is told to go on, it delivers all other parts */
-        d.read.sink = take_whole_parts;
+        begin(&d, &made, way->engine, 3); /* if the reader is told to go on, it delivers all other segments */
+        d.read.sink = take_whole_segments;
         d.read.damaged = count_damage;
         check_ok(ot_checkpoint_read(d.checkpoint, &d.read));
         assert_int_equal(d.damaged, 1);
@@ -378,7 +378,7 @@ static void test_a_file_that_is_cut_while_it_is_open(void **state) {
     begin(&d, &made, way->engine, 2);
     in_folder(&made, "nvme-1.store", path);
     assert_int_equal(truncate(path, (off_t)(file_bytes(&made, "nvme-1.store") / 2)), 0);
-    d.read.sink = take_whole_parts;
+    d.read.sink = take_whole_segments;
     check_fails(ot_checkpoint_read(d.checkpoint, &d.read), OT_E_INPUT,
                 "nvme-1.store: damaged: the file ends at");
     end(&d);
@@ -475,7 +475,7 @@ static void test_damaged_master_weights_are_not_given_out(void **state) {
     struct ot_checkpoint_master *master;
     float values[8];
     make_checkpoint(&made, OT_BF16);
-    const struct ot_store_span *span = &made.manifest.spans[made.manifest.parts[0].n_spans];
+    const struct ot_store_span *span = &made.manifest.spans[made.manifest.segments[0].n_spans];
     flip(&made, made.manifest.files[span->file].name, span->offset + 17);
     check_ok(ot_checkpoint_open(made.folder, &c));
     check_ok(ot_checkpoint_master_open(c, way->engine, NULL, &master));

@@ -31,14 +31,14 @@ static int logged_sync(void *context, int fd) {
     return ot_io_system.fdatasync(context, fd);
 }
 
-static struct ot_part part_of(const struct run *run, int extent) {
-    return (struct ot_part){
+static struct ot_segment segment_of(const struct run *run, int extent) {
+    return (struct ot_segment){
         1, 0, run->chain.slabs[1].n_params, extent == 0, extent == 1, run->chain.state, OT_MASTERS_F32};
 }
 
 static size_t extent_bytes(const struct run *run, int extent) {
-    struct ot_part part = part_of(run, extent);
-    return ot_part_padded_bytes(run->chain.dtype, &part);
+    struct ot_segment segment = segment_of(run, extent);
+    return ot_segment_padded_bytes(run->chain.dtype, &segment);
 }
 
 static void open_store(struct run *run) {
@@ -81,10 +81,10 @@ static void close_run(struct run *run) {
 
 static void write_extents(const struct run *run, uint64_t seed) {
     for (int i = 0; i < 2; i++) {
-        struct ot_part part = part_of(run, i);
+        struct ot_segment segment = segment_of(run, i);
         void *memory = aligned_alloc(4096, extent_bytes(run, i));
         memset(memory, 0, extent_bytes(run, i));
-        fixture_fill(run->chain.dtype, seed, &part, memory);
+        fixture_fill(run->chain.dtype, seed, &segment, memory);
         check_ok(ot_store_write(run->store, i, memory));
         free(memory);
     }
@@ -125,7 +125,7 @@ static void check_takes(const struct saving *saving, int64_t bytes) {
     assert_in_range(info.st_blocks * 512, bytes, bytes + 16384);
 }
 
-/* The bytes that a reader takes from the disk: all spans of all parts. */
+/* The bytes that a reader takes from the disk: all spans of all segments. */
 static void check_bytes(const struct saving *saving) {
     struct ot_checkpoint *checkpoint;
     int64_t bytes = 0;
@@ -134,7 +134,7 @@ static void check_bytes(const struct saving *saving) {
     for (int64_t i = 0; i < m->n_spans; i++)
         bytes += m->spans[i].bytes;
     assert_int_equal(ot_checkpoint_bytes(checkpoint), bytes);
-    assert_true(m->parts[0].n_spans > 0);
+    assert_true(m->segments[0].n_spans > 0);
     ot_checkpoint_close(checkpoint);
 }
 
@@ -148,10 +148,10 @@ static void check_outlives(enum ot_state_format format) {
     write_extents(&run, 3);
     write_extents(&run, 4);
     assert_string_equal(fixture_names(dir_of(&first)), "checkpoint.json manifest.bin nvme-0.store state.bin");
-    struct ot_part copied = {0, 0, run.chain.slabs[0].n_params, true, true, format, OT_MASTERS_F32};
+    struct ot_segment copied = {0, 0, run.chain.slabs[0].n_params, true, true, format, OT_MASTERS_F32};
     int64_t referred = (int64_t)(extent_bytes(&run, 0) + extent_bytes(&run, 1));
     assert_int_equal(first.referred, referred);
-    assert_int_equal(first.written, ot_part_padded_bytes(run.chain.dtype, &copied));
+    assert_int_equal(first.written, ot_segment_padded_bytes(run.chain.dtype, &copied));
     check_whole(&first);
     check_whole(&second);
     check_bytes(&first);
@@ -197,8 +197,8 @@ static void test_extents_that_were_never_written(void **state) {
     check_ok(ot_checkpoint_open(dir_of(&saving), &checkpoint));
     int zeros = 0;
     const struct ot_manifest *m = ot_checkpoint_manifest(checkpoint);
-    for (int64_t i = 0; i < m->n_parts; i++)
-        zeros += m->parts[i].n_spans == 0;
+    for (int64_t i = 0; i < m->n_segments; i++)
+        zeros += m->segments[i].n_spans == 0;
     assert_int_equal(zeros, 2);
     assert_int_equal(ot_checkpoint_bytes(checkpoint), m->files[0].bytes); /* state.bin has everything */
     ot_checkpoint_close(checkpoint);

@@ -41,7 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         bytes[crc % n] ^= (unsigned char)(1u << (crc >> 29));
         fuzz_check_refusal(ot_manifest_decode(bytes, n, "manifest.bin", &manifest), OT_E_INPUT);
     }
-    FUZZ_CHECK(!manifest.files && !manifest.parts);
+    FUZZ_CHECK(!manifest.files && !manifest.segments);
     free(bytes);
     return 0;
 }

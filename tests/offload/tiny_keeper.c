@@ -42,26 +42,26 @@ static int room(void *context, void **memory) {
     return 0;
 }
 
-static int put(void *context, const struct ot_part *part, void *memory) {
+static int put(void *context, const struct ot_segment *segment, void *memory) {
     struct tiny_keeper *k = context;
-    size_t bytes = ot_part_bytes(k->dtype, part);
+    size_t bytes = ot_segment_bytes(k->dtype, segment);
     OT_TRY(count(k));
     assert_ptr_equal(memory, k->memory);
-    assert_true(k->n_parts < TINY_KEEPER_PARTS && part->n <= OT_PART_PARAMS);
-    struct tiny_kept_part *kept = &k->parts[k->n_parts++];
-    *kept = (struct tiny_kept_part){.part = *part, .bytes = malloc(bytes)};
+    assert_true(k->n_segments < TINY_KEEPER_PARTS && segment->n <= OT_SEGMENT_PARAMS);
+    struct tiny_kept_segment *kept = &k->segments[k->n_segments++];
+    *kept = (struct tiny_kept_segment){.segment = *segment, .bytes = malloc(bytes)};
     assert_non_null(kept->bytes);
     memcpy(kept->bytes, memory, bytes);
     return 0;
 }
 
-static int refer(void *context, const struct ot_part *part, const struct ot_store_span *spans, int n) {
+static int refer(void *context, const struct ot_segment *segment, const struct ot_store_span *spans, int n) {
     struct tiny_keeper *k = context;
     OT_TRY(count(k));
-    assert_true(k->n_parts < TINY_KEEPER_PARTS);
-    struct tiny_kept_part *kept = &k->parts[k->n_parts++];
-    *kept =
-        (struct tiny_kept_part){.part = *part, .n_spans = n, .spans = calloc((size_t)n + 1, sizeof *spans)};
+    assert_true(k->n_segments < TINY_KEEPER_PARTS);
+    struct tiny_kept_segment *kept = &k->segments[k->n_segments++];
+    *kept = (struct tiny_kept_segment){
+        .segment = *segment, .n_spans = n, .spans = calloc((size_t)n + 1, sizeof *spans)};
     assert_non_null(kept->spans);
     if (n > 0)
         memcpy(kept->spans, spans, (size_t)n * sizeof *spans);
@@ -77,16 +77,16 @@ static int end(void *context) {
 
 void tiny_keeper_open(struct tiny_keeper *k, const struct tiny_run *run, uint64_t seed, unsigned most_us) {
     *k = (struct tiny_keeper){.dtype = run->dtype, .seed = seed, .most_us = most_us};
-    k->memory = malloc(ot_part_slot_bytes(run->dtype));
+    k->memory = malloc(ot_segment_slot_bytes(run->dtype));
     k->folder = make_folder();
     k->may_refer = run->plan.kept_contents > 0;
     assert_non_null(k->memory);
 }
 
 void tiny_keeper_close(struct tiny_keeper *k) {
-    for (int i = 0; i < k->n_parts; i++) {
-        free(k->parts[i].bytes);
-        free(k->parts[i].spans);
+    for (int i = 0; i < k->n_segments; i++) {
+        free(k->segments[i].bytes);
+        free(k->segments[i].spans);
     }
     free(k->memory);
     remove_folder(k->folder);
@@ -108,9 +108,9 @@ void tiny_keeper_link(struct tiny_keeper *k, const struct ot_engine *engine) {
     close(dir);
 }
 
-static void read_referred(const struct tiny_keeper *k, struct tiny_kept_part *kept) {
+static void read_referred(const struct tiny_keeper *k, struct tiny_kept_segment *kept) {
     char path[4096];
-    size_t bytes = ot_part_bytes(k->dtype, &kept->part), at = 0;
+    size_t bytes = ot_segment_bytes(k->dtype, &kept->segment), at = 0;
     for (int i = 0; i < kept->n_spans; i++)
         at += (size_t)kept->spans[i].bytes;
     assert_true(kept->n_spans == 0 || at >= bytes);
@@ -132,11 +132,11 @@ void tiny_keeper_check(const struct tiny_keeper *k, const struct ot_chain *chain
         size_t n = (size_t)chain->slabs[s].n_params;
         char *times = calloc(2, n);
         assert_non_null(times);
-        for (int i = 0; i < k->n_parts; i++) {
-            const struct ot_part *part = &k->parts[i].part;
-            for (int64_t p = part->first; part->slab == s && p < part->first + part->n; p++) {
-                times[p] = (char)(times[p] + part->has_state);
-                times[n + (size_t)p] = (char)(times[n + (size_t)p] + part->has_weights);
+        for (int i = 0; i < k->n_segments; i++) {
+            const struct ot_segment *segment = &k->segments[i].segment;
+            for (int64_t p = segment->first; segment->slab == s && p < segment->first + segment->n; p++) {
+                times[p] = (char)(times[p] + segment->has_state);
+                times[n + (size_t)p] = (char)(times[n + (size_t)p] + segment->has_weights);
             }
         }
         for (size_t p = 0; p < 2 * n; p++)
@@ -146,10 +146,10 @@ void tiny_keeper_check(const struct tiny_keeper *k, const struct ot_chain *chain
 }
 
 void tiny_keeper_put_back(struct tiny_keeper *k, struct ot_engine *engine) {
-    for (int i = 0; i < k->n_parts; i++) {
-        struct tiny_kept_part *kept = &k->parts[(i + k->n_parts / 3) % k->n_parts];
+    for (int i = 0; i < k->n_segments; i++) {
+        struct tiny_kept_segment *kept = &k->segments[(i + k->n_segments / 3) % k->n_segments];
         if (!kept->bytes)
             read_referred(k, kept);
-        check_ok(ot_engine_put(engine, &kept->part, kept->bytes));
+        check_ok(ot_engine_put(engine, &kept->segment, kept->bytes));
     }
 }

@@ -1,4 +1,4 @@
-/* A sink for snapshots that keeps everything that it gets. Tests compare the parts, or restore them. */
+/* A sink for snapshots that keeps everything that it gets. Tests compare the segments, or restore them. */
 #ifndef OT_TESTS_TINY_KEEPER_H
 #define OT_TESTS_TINY_KEEPER_H
 
@@ -9,12 +9,12 @@
 
 enum { TINY_KEEPER_PARTS = 4096 };
 
-/* A sink that keeps everything that it gets, and delays each part. */
+/* A sink that keeps everything that it gets, and delays each segment. */
 struct tiny_keeper {
     struct ot_engine *engine;
     enum ot_dtype dtype;
     uint64_t seed;
-    unsigned most_us; /* the longest delay of a part */
+    unsigned most_us; /* the longest delay of a segment */
     int fail_at;      /* the number of the call that fails; 0: none */
     /* The first call does not return until a task waits for a tile of this snapshot. NULL: it returns at
      * once. */
@@ -25,16 +25,17 @@ struct tiny_keeper {
     bool may_refer, ended;
     char *memory;
     char *folder; /* holds hard links to the store's files */
-    int n_parts;
-    struct tiny_kept_part {
-        struct ot_part part;
-        char *bytes; /* NULL: the part refers to the store */
+    int n_segments;
+    struct tiny_kept_segment {
+        struct ot_segment segment;
+        char *bytes; /* NULL: the segment refers to the store */
         struct ot_store_span *spans;
         int n_spans;
-    } parts[TINY_KEEPER_PARTS];
+    } segments[TINY_KEEPER_PARTS];
 };
 
-/* Opens a keeper for snapshots of the run. most_us: the longest delay of a part, which the seed chooses. */
+/* Opens a keeper for snapshots of the run. most_us: the longest delay of a segment, which the seed chooses.
+ */
 void tiny_keeper_open(struct tiny_keeper *keeper, const struct tiny_run *run, uint64_t seed,
                       unsigned most_us);
 void tiny_keeper_close(struct tiny_keeper *keeper);
@@ -43,7 +44,7 @@ struct ot_snapshot_config tiny_keeper_config(struct tiny_keeper *keeper);
 void tiny_keeper_link(struct tiny_keeper *keeper, const struct ot_engine *engine);
 /* Fails the test unless the state and the weights of each parameter have come exactly once. */
 void tiny_keeper_check(const struct tiny_keeper *keeper, const struct ot_chain *chain);
-/* Restores the parts, in another order than they came. */
+/* Restores the segments, in another order than they came. */
 void tiny_keeper_put_back(struct tiny_keeper *keeper, struct ot_engine *engine);
 
 #endif

@@ -61,9 +61,9 @@ static void make_checkpoint(const char *parent, int64_t step, const char *line) 
                                           .options = options,
                                           .model = model};
     int64_t params[] = {16};
-    struct ot_manifest_part parts[] = {{.part = {0, 0, 16, true, true}}};
+    struct ot_manifest_segment segments[] = {{.segment = {0, 0, 16, true, true}}};
     struct ot_manifest manifest = {
-        .dtype = OT_F32, .n_slabs = 1, .n_parts = 1, .slab_params = params, .parts = parts};
+        .dtype = OT_F32, .n_slabs = 1, .n_segments = 1, .slab_params = params, .segments = segments};
     char *text, *dir;
     unsigned char *bytes;
     size_t n, text_bytes;

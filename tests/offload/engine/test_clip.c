@@ -1,5 +1,5 @@
-/* Each rank takes from a part what it holds of it, wherever the borders of the part lie. And an engine takes
- * parts with masters and without, whether it has masters or not. */
+/* Each rank takes from a segment what it holds of it, wherever the borders of the segment lie. And an engine
+ * takes segments with masters and without, whether it has masters or not. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,41 +13,43 @@
 enum { RANKS = 3 };
 
 /* The value of a parameter in an array of fp32: a small whole number. */
-static float value_of(enum ot_part_array array, int slab, int64_t index) {
+static float value_of(enum ot_segment_array array, int slab, int64_t index) {
     return (float)((index * 7 + slab * 31 + (int)array * 5) % 251);
 }
 
-/* Fills in the part, in fp32. */
-static float *make_part(const struct ot_part *part) {
-    float *values = calloc(1, ot_part_bytes(OT_F32, part));
+/* Fills in the segment, in fp32. */
+static float *make_segment(const struct ot_segment *segment) {
+    float *values = calloc(1, ot_segment_bytes(OT_F32, segment));
     assert_non_null(values);
-    for (enum ot_part_array array = OT_PART_M; array < OT_PART_ARRAYS; array++) {
-        struct ot_part_place place = ot_part_find(OT_F32, part, array);
-        for (int64_t i = 0; place.width > 0 && i < part->n; i++)
-            values[place.offset / sizeof *values + (size_t)i] = value_of(array, part->slab, part->first + i);
+    for (enum ot_segment_array array = OT_SEGMENT_M; array < OT_SEGMENT_ARRAYS; array++) {
+        struct ot_segment_values place = ot_segment_find(OT_F32, segment, array);
+        for (int64_t i = 0; place.width > 0 && i < segment->n; i++)
+            values[place.offset / sizeof *values + (size_t)i] =
+                value_of(array, segment->slab, segment->first + i);
     }
     return values;
 }
 
-/* Puts all parts of a slab, cut at random, in an order that is not theirs: the second half first. */
+/* Puts all segments of a slab, cut at random, in an order that is not theirs: the second half first. */
 static void put_slab(const struct tiny_engine *tiny, int slab, struct dice *dice, int *n_held) {
     const int64_t params = tiny->chain.slabs[slab].n_params;
     for (int half = 1; half >= 0; half--) {
         int64_t end = half ? params : params / 2;
         for (int64_t first = half * (params / 2), n; first < end; first += n) {
             n = 1 + (int64_t)throw_below(dice, (size_t)(end - first));
-            struct ot_part part = {slab, first, n, true, true, OT_STATE_F32, OT_MASTERS_F32};
-            float *values = make_part(&part);
-            *n_held += ot_engine_holds(tiny->engine, &part);
-            assert_int_equal(ot_engine_put(tiny->engine, &part, values), 0); /* also what it does not hold */
+            struct ot_segment segment = {slab, first, n, true, true, OT_STATE_F32, OT_MASTERS_F32};
+            float *values = make_segment(&segment);
+            *n_held += ot_engine_holds(tiny->engine, &segment);
+            assert_int_equal(ot_engine_put(tiny->engine, &segment, values),
+                             0); /* also what it does not hold */
             free(values);
         }
     }
 }
 
 static void check_slab(const struct tiny_engine *tiny, const struct ot_plan *plan, int slab) {
-    static const enum ot_part_array arrays[] = {
-        [OT_SLAB_MASTER] = OT_PART_WEIGHTS, [OT_SLAB_M] = OT_PART_M, [OT_SLAB_V] = OT_PART_V};
+    static const enum ot_segment_array arrays[] = {
+        [OT_SLAB_MASTER] = OT_SEGMENT_WEIGHTS, [OT_SLAB_M] = OT_SEGMENT_M, [OT_SLAB_V] = OT_SEGMENT_V};
     struct ot_shard_range held = ot_slab_holding(&tiny->chain, plan, slab);
     float *values = calloc((size_t)held.n + 1, sizeof *values);
     assert_non_null(values);
@@ -63,7 +65,7 @@ static void check_slab(const struct tiny_engine *tiny, const struct ot_plan *pla
 
 struct member {
     struct tiny_run run;
-    int n_held; /* parts that this rank holds something of */
+    int n_held; /* segments that this rank holds something of */
     pthread_t thread;
 };
 
@@ -76,7 +78,8 @@ static void *put_all(void *context) {
         put_slab(&tiny, slab, &dice, &m->n_held);
     for (int slab = 0; slab < tiny.chain.n_slabs; slab++)
         check_slab(&tiny, &m->run.plan, slab);
-    struct ot_part outside = {0, tiny.chain.slabs[0].n_params, 1, true, true, OT_STATE_F32, OT_MASTERS_F32};
+    struct ot_segment outside = {
+        0, tiny.chain.slabs[0].n_params, 1, true, true, OT_STATE_F32, OT_MASTERS_F32};
     check_fails(ot_engine_put(tiny.engine, &outside, &outside), OT_E_INTERNAL, "there are no parameters");
     assert_false(ot_engine_holds(tiny.engine, &outside));
     tiny_close(&tiny);
@@ -127,29 +130,30 @@ static int16_t low_of(int64_t index) {
     return (int16_t)(index % 201 * 100 - 10000);
 }
 
-/* Puts a slab as one part; the moments are zeros. */
+/* Puts a slab as one segment; the moments are zeros. */
 static void put_bf16(const struct tiny_engine *tiny, int slab, enum ot_masters masters) {
-    struct ot_part part = {.slab = slab,
-                           .n = tiny->chain.slabs[slab].n_params,
-                           .has_state = true,
-                           .has_weights = true,
-                           .masters = masters};
-    char *memory = calloc(1, ot_part_bytes(OT_BF16, &part));
+    struct ot_segment segment = {.slab = slab,
+                                 .n = tiny->chain.slabs[slab].n_params,
+                                 .has_state = true,
+                                 .has_weights = true,
+                                 .masters = masters};
+    char *memory = calloc(1, ot_segment_bytes(OT_BF16, &segment));
     assert_non_null(memory);
-    struct ot_part_place rest = ot_part_find(OT_BF16, &part, OT_PART_MASTER_REST);
+    struct ot_segment_values rest = ot_segment_find(OT_BF16, &segment, OT_SEGMENT_MASTER_REST);
     int16_t *low = (int16_t *)(void *)(memory + rest.offset);
-    uint16_t *high = (uint16_t *)(void *)(memory + ot_part_find(OT_BF16, &part, OT_PART_WEIGHTS).offset);
-    for (int64_t i = 0; i < part.n; i++) {
+    uint16_t *high =
+        (uint16_t *)(void *)(memory + ot_segment_find(OT_BF16, &segment, OT_SEGMENT_WEIGHTS).offset);
+    for (int64_t i = 0; i < segment.n; i++) {
         if (rest.width)
             low[i] = low_of(i);
         high[i] = weight_of(slab, i);
     }
-    check_ok(ot_engine_put(tiny->engine, &part, memory));
+    check_ok(ot_engine_put(tiny->engine, &segment, memory));
     free(memory);
 }
 
-/* Masters are what weights and remainders say if the part and the engine have remainders; else they are the
- * weights. The engine had other masters before. */
+/* Masters are what weights and remainders say if the segment and the engine have remainders; else they are
+ * the weights. The engine had other masters before. */
 static void check_masters(const struct tiny_engine *tiny, int slab, bool both) {
     int64_t n = tiny->chain.slabs[slab].n_params;
     float *values = calloc((size_t)n, sizeof *values);

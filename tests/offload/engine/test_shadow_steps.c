@@ -321,8 +321,8 @@ static int held_room(void *context, void **memory) {
     *memory = part_memory;
     return 0;
 }
-static int ignore_part(void *context, const struct ot_part *part, void *memory) {
-    (void)context, (void)part, (void)memory;
+static int ignore_segment(void *context, const struct ot_segment *segment, void *memory) {
+    (void)context, (void)segment, (void)memory;
     return 0;
 }
 static int end_at_once(void *context) {
@@ -339,7 +339,8 @@ static void snapshots_come_before_shadows(void **state) {
     struct ot_pins *pins;
     plan_shadows(&run, 2, false, OT_F32, never_clips, 1e30);
     tiny_open(&run, &tiny);
-    struct ot_snapshot_config config = {.sink = {.room = held_room, .put = ignore_part, .end = end_at_once}};
+    struct ot_snapshot_config config = {
+        .sink = {.room = held_room, .put = ignore_segment, .end = end_at_once}};
     struct ot_tile_span first = {.n_tiles = 1};
     assert_true(ot_snapshot_is_copied(tiny.engine->snapshot, 0, first));
     atomic_store(&is_held, true);

@@ -119,10 +119,10 @@ static void set_moments(const struct tiny_engine *tiny) {
     }
 }
 
-/* A tile that is larger than a part is delivered in several parts. State on nvme is read once, outside the
- * slots. The copy takes some milliseconds; it keeps to its limit of bytes per second unless someone waits for
- * it. */
-static void large_tiles_come_in_parts(void **state) {
+/* A tile that is larger than a segment is delivered in several segments. State on nvme is read once, outside
+ * the slots. The copy takes some milliseconds; it keeps to its limit of bytes per second unless someone waits
+ * for it. */
+static void large_tiles_come_in_segments(void **state) {
     (void)state;
     for (int dtype = OT_F32; dtype <= OT_F16 && !tests_are_brief(); dtype++) {
         struct tiny_run run;
@@ -131,13 +131,13 @@ static void large_tiles_come_in_parts(void **state) {
         struct ot_pins *pins;
         struct tiny_keeper k;
         tiny_defaults(&run, 1, false, (enum ot_dtype)dtype);
-        /* Hidden is 32, so each edge slab is larger than a part. */
-        run.config.vocab = OT_PART_PARAMS / 32 + 100;
+        /* Hidden is 32, so each edge slab is larger than a segment. */
+        run.config.vocab = OT_SEGMENT_PARAMS / 32 + 100;
         tiny_plan(&run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_GPU, 2);
         run.plan.snapshot_slots = 2;
         /* The sink takes no references, so the copy needs memory beyond the plan's. */
         run.plan.kept_contents = dtype == OT_F32;
-        tiny_deal(&run, 2 * OT_PART_PARAMS, 1 << OT_TILE_CPU, 0);
+        tiny_deal(&run, 2 * OT_SEGMENT_PARAMS, 1 << OT_TILE_CPU, 0);
         tiny_open(&run, &first);
         set_moments(&first);
         tiny_read(&first, &given);
@@ -167,7 +167,7 @@ static void large_tiles_come_in_parts(void **state) {
                         ? tile == OT_NO_BUFFER
                         : first.engine->snapshot->tile_memory == ot_engine_at(first.engine, tile));
         tiny_keeper_check(&k, ot_model_chain(first.model));
-        assert_true(k.n_parts > ot_model_chain(first.model)->n_slabs);
+        assert_true(k.n_segments > ot_model_chain(first.model)->n_slabs);
         ot_pins_free(pins);
         tiny_close(&first);
         ot_plan_free(&run.plan);
@@ -280,7 +280,7 @@ static void slabs_split_between_device_and_nvme(void **state) {
 }
 
 /* A snapshot that was given up ends with an error, and the next one is whole. The sink holds the first one's
- * first part back until it has been given up. */
+ * first segment back until it has been given up. */
 static void a_snapshot_after_one_given_up(void **state) {
     (void)state;
     struct tiny_run run;
@@ -512,7 +512,7 @@ static void when_it_may_begin(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(snapshots_beside_steps),
-        cmocka_unit_test(large_tiles_come_in_parts),
+        cmocka_unit_test(large_tiles_come_in_segments),
         cmocka_unit_test(streamed_updates_wait),
         cmocka_unit_test(slabs_split_between_device_and_nvme),
         cmocka_unit_test(a_snapshot_after_one_given_up),

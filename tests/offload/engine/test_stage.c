@@ -157,31 +157,31 @@ enum { THREADS = 3 };
 struct putter {
     struct ot_engine *engine;
     const struct ot_chain *chain;
-    int number, count; /* puts every part whose number is `number` modulo `count` */
+    int number, count; /* puts every segment whose number is `number` modulo `count` */
     int rc;
 };
 
-static int put_part(struct ot_engine *engine, enum ot_dtype dtype, const struct ot_part *part) {
-    size_t bytes = ot_part_bytes(dtype, part);
+static int put_segment(struct ot_engine *engine, enum ot_dtype dtype, const struct ot_segment *segment) {
+    size_t bytes = ot_segment_bytes(dtype, segment);
     char *memory = malloc(bytes);
     if (!memory)
-        return ot_fail(OT_E_BUDGET, "no memory for a part");
+        return ot_fail(OT_E_BUDGET, "no memory for a segment");
     for (size_t i = 0; i < bytes; i++) /* no byte makes a value that is not finite */
-        memory[i] = (char)ot_random_below(3, (uint64_t)part->slab, (uint64_t)part->first * 64 + i, 60);
-    int rc = ot_engine_put(engine, part, memory);
+        memory[i] = (char)ot_random_below(3, (uint64_t)segment->slab, (uint64_t)segment->first * 64 + i, 60);
+    int rc = ot_engine_put(engine, segment, memory);
     free(memory);
     return rc;
 }
 
-static void *put_parts(void *arg) {
+static void *put_segments(void *arg) {
     struct putter *p = arg;
     int number = 0;
     for (int s = 0; s < p->chain->n_slabs; s++)
         for (int64_t first = 0, n = p->chain->slabs[s].n_params; first < n; first += OT_SLAB_ALIGN_PARAMS) {
-            struct ot_part part = {s,    first,           OT_SLAB_ALIGN_PARAMS, true,
-                                   true, p->chain->state, p->chain->masters};
+            struct ot_segment segment = {s,    first,           OT_SLAB_ALIGN_PARAMS, true,
+                                         true, p->chain->state, p->chain->masters};
             if (number++ % p->count == p->number && p->rc == 0)
-                p->rc = put_part(p->engine, p->chain->dtype, &part);
+                p->rc = put_segment(p->engine, p->chain->dtype, &segment);
         }
     return NULL;
 }
@@ -191,7 +191,7 @@ static void put_all(const struct tiny_engine *tiny, int count, struct tiny_resul
     pthread_t threads[THREADS];
     for (int i = 0; i < count; i++) {
         putters[i] = (struct putter){tiny->engine, &tiny->chain, i, count, 0};
-        assert_int_equal(pthread_create(&threads[i], NULL, put_parts, &putters[i]), 0);
+        assert_int_equal(pthread_create(&threads[i], NULL, put_segments, &putters[i]), 0);
     }
     for (int i = 0; i < count; i++) {
         assert_int_equal(pthread_join(threads[i], NULL), 0);

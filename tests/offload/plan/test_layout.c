@@ -5,7 +5,7 @@
 
 #include "offload/plan/layout.h"
 #include "offload/plan/layout_add.h"
-#include "offload/plan/part.h"
+#include "offload/plan/segment.h"
 #include "offload/store/store.h"
 #include "tests/support/check.h"
 
@@ -226,33 +226,33 @@ static void gradients_take_the_place_of_sums(void **state) {
     }
 }
 
-static void check_place(enum ot_dtype dtype, const struct ot_part *part, enum ot_part_array array,
+static void check_place(enum ot_dtype dtype, const struct ot_segment *segment, enum ot_segment_array array,
                         size_t offset, size_t width) {
-    struct ot_part_place place = ot_part_find(dtype, part, array);
+    struct ot_segment_values place = ot_segment_find(dtype, segment, array);
     assert_int_equal(place.offset, offset);
     assert_int_equal(place.width, width);
 }
 
-/* The arrays of a part in the format of checkpoints: which arrays, in which order, of which width. */
+/* The arrays of a segment in the format of checkpoints: which arrays, in which order, of which width. */
 static void arrays_of_a_part_follow_each_other(void **state) {
     (void)state;
     static const size_t rest[] = {[OT_F32] = 0, [OT_BF16] = 2, [OT_F16] = 4};
     static const size_t weights[] = {[OT_F32] = 4, [OT_BF16] = 2, [OT_F16] = 2};
-    const struct ot_part whole = {.n = 1000, .has_state = true, .has_weights = true};
-    const struct ot_part only_weights = {.n = 1000, .has_weights = true};
+    const struct ot_segment whole = {.n = 1000, .has_state = true, .has_weights = true};
+    const struct ot_segment only_weights = {.n = 1000, .has_weights = true};
     for (int i = OT_F32; i <= OT_F16; i++) {
         enum ot_dtype dtype = (enum ot_dtype)i;
         size_t state_bytes = 8000 + 1000 * rest[i];
-        check_place(dtype, &whole, OT_PART_M, 0, 4);
-        check_place(dtype, &whole, OT_PART_V, 4000, 4);
-        check_place(dtype, &whole, OT_PART_MASTER_REST, 8000, rest[i]);
-        check_place(dtype, &whole, OT_PART_WEIGHTS, state_bytes, weights[i]);
-        check_place(dtype, &only_weights, OT_PART_V, 0, 0);
-        check_place(dtype, &only_weights, OT_PART_WEIGHTS, 0, weights[i]);
+        check_place(dtype, &whole, OT_SEGMENT_M, 0, 4);
+        check_place(dtype, &whole, OT_SEGMENT_V, 4000, 4);
+        check_place(dtype, &whole, OT_SEGMENT_MASTER_REST, 8000, rest[i]);
+        check_place(dtype, &whole, OT_SEGMENT_WEIGHTS, state_bytes, weights[i]);
+        check_place(dtype, &only_weights, OT_SEGMENT_V, 0, 0);
+        check_place(dtype, &only_weights, OT_SEGMENT_WEIGHTS, 0, weights[i]);
         assert_int_equal(ot_state_bytes(&(struct ot_chain){.dtype = dtype}, 1000), state_bytes);
-        assert_int_equal(ot_state_find(&(struct ot_chain){.dtype = dtype}, OT_PART_MASTER_REST, 1000).offset,
-                         8000);
-        assert_int_equal(ot_part_padded_bytes(dtype, &whole) % OT_STORE_ALIGN, 0);
+        assert_int_equal(
+            ot_state_find(&(struct ot_chain){.dtype = dtype}, OT_SEGMENT_MASTER_REST, 1000).offset, 8000);
+        assert_int_equal(ot_segment_padded_bytes(dtype, &whole) % OT_STORE_ALIGN, 0);
     }
 }
 
@@ -260,39 +260,39 @@ static void arrays_of_a_part_follow_each_other(void **state) {
  * Without masters there is no rest. */
 static void compact_arrays_of_a_part_follow_each_other(void **state) {
     (void)state;
-    struct ot_part part = {.n = 2048, .has_state = true, .has_weights = true, .state = OT_STATE_16BIT};
-    check_place(OT_BF16, &part, OT_PART_V, 2 * 2048, 2);
-    check_place(OT_BF16, &part, OT_PART_MASTER_REST, 4 * 2048, 2);
-    check_place(OT_BF16, &part, OT_PART_SCALES, 6 * 2048, 0);
-    check_place(OT_BF16, &part, OT_PART_WEIGHTS, 6 * 2048, 2);
-    assert_int_equal(ot_part_bytes(OT_BF16, &part), 8 * 2048);
-    part.state = OT_STATE_8BIT;
-    check_place(OT_BF16, &part, OT_PART_V, 2048, 1);
-    check_place(OT_BF16, &part, OT_PART_MASTER_REST, 2 * 2048, 2);
-    check_place(OT_BF16, &part, OT_PART_SCALES, 4 * 2048, 4);
-    check_place(OT_BF16, &part, OT_PART_WEIGHTS, 4 * 2048 + 256, 2);
-    assert_int_equal(ot_part_bytes(OT_BF16, &part), 6 * 2048 + 256);
+    struct ot_segment segment = {.n = 2048, .has_state = true, .has_weights = true, .state = OT_STATE_16BIT};
+    check_place(OT_BF16, &segment, OT_SEGMENT_V, 2 * 2048, 2);
+    check_place(OT_BF16, &segment, OT_SEGMENT_MASTER_REST, 4 * 2048, 2);
+    check_place(OT_BF16, &segment, OT_SEGMENT_SCALES, 6 * 2048, 0);
+    check_place(OT_BF16, &segment, OT_SEGMENT_WEIGHTS, 6 * 2048, 2);
+    assert_int_equal(ot_segment_bytes(OT_BF16, &segment), 8 * 2048);
+    segment.state = OT_STATE_8BIT;
+    check_place(OT_BF16, &segment, OT_SEGMENT_V, 2048, 1);
+    check_place(OT_BF16, &segment, OT_SEGMENT_MASTER_REST, 2 * 2048, 2);
+    check_place(OT_BF16, &segment, OT_SEGMENT_SCALES, 4 * 2048, 4);
+    check_place(OT_BF16, &segment, OT_SEGMENT_WEIGHTS, 4 * 2048 + 256, 2);
+    assert_int_equal(ot_segment_bytes(OT_BF16, &segment), 6 * 2048 + 256);
     assert_int_equal(ot_state_bytes(&(struct ot_chain){.state = OT_STATE_8BIT}, 64), 2 * 64 + 8);
-    assert_int_equal(ot_part_run(ot_part_find(OT_BF16, &part, OT_PART_SCALES), 320), 40);
-    part.masters = OT_MASTERS_NONE;
-    check_place(OT_BF16, &part, OT_PART_MASTER_REST, 2 * 2048, 0);
-    check_place(OT_BF16, &part, OT_PART_SCALES, 2 * 2048, 4);
-    assert_int_equal(ot_part_bytes(OT_BF16, &part), 4 * 2048 + 256);
+    assert_int_equal(ot_segment_value_bytes(ot_segment_find(OT_BF16, &segment, OT_SEGMENT_SCALES), 320), 40);
+    segment.masters = OT_MASTERS_NONE;
+    check_place(OT_BF16, &segment, OT_SEGMENT_MASTER_REST, 2 * 2048, 0);
+    check_place(OT_BF16, &segment, OT_SEGMENT_SCALES, 2 * 2048, 4);
+    assert_int_equal(ot_segment_bytes(OT_BF16, &segment), 4 * 2048 + 256);
     const struct ot_chain bare = {.dtype = OT_BF16, .state = OT_STATE_8BIT, .masters = OT_MASTERS_NONE};
     assert_int_equal(ot_state_bytes(&bare, 64), 2 * 64 + 8);
 }
 
-/* A slot of a snapshot fits the largest part of any kind, without one page more. */
+/* A slot of a snapshot fits the largest segment of any kind, without one page more. */
 static void a_snapshot_slot_is_the_largest_part(void **state) {
     (void)state;
     static const size_t bytes[] = {[OT_F32] = 4 + 4 + 4, [OT_BF16] = 4 + 4 + 2 + 2, [OT_F16] = 4 + 4 + 4 + 2};
     for (int dtype = OT_F32; dtype <= OT_F16; dtype++) {
-        struct ot_part whole = {.n = OT_PART_PARAMS, .has_state = true, .has_weights = true};
-        size_t slot = ot_part_slot_bytes((enum ot_dtype)dtype);
-        assert_int_equal(ot_part_bytes((enum ot_dtype)dtype, &whole), OT_PART_PARAMS * bytes[dtype]);
+        struct ot_segment whole = {.n = OT_SEGMENT_PARAMS, .has_state = true, .has_weights = true};
+        size_t slot = ot_segment_slot_bytes((enum ot_dtype)dtype);
+        assert_int_equal(ot_segment_bytes((enum ot_dtype)dtype, &whole), OT_SEGMENT_PARAMS * bytes[dtype]);
         assert_int_equal(slot % OT_STORE_ALIGN, 0);
-        assert_true(slot >= OT_PART_PARAMS * bytes[dtype] &&
-                    slot < OT_PART_PARAMS * bytes[dtype] + OT_STORE_ALIGN);
+        assert_true(slot >= OT_SEGMENT_PARAMS * bytes[dtype] &&
+                    slot < OT_SEGMENT_PARAMS * bytes[dtype] + OT_STORE_ALIGN);
     }
 }
 
