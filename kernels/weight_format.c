@@ -83,24 +83,24 @@ enum { BLOCK = OT_WEIGHT_BLOCK, MX_BLOCK = OT_WEIGHT_MX_BLOCK, CHUNK_ELEMENTS = 
 struct encoding {
     const struct ot_weight *w;
     struct ot_weight_layout layout;
-    const struct ot_weight_part *part;
+    const struct ot_weight_range *range;
     char *encoded;
     float *scales;              /* fp32 scales of the matrix; MXFP4 has none */
     _Atomic int64_t not_finite; /* the lowest index of the part that is not finite; n: none */
 };
 
 /* Reads n <= BLOCK values; the rest of the block becomes zeros. */
-static void read_block(const struct ot_weight_part *part, int64_t at, int n, float *x) {
+static void read_block(const struct ot_weight_range *range, int64_t at, int n, float *x) {
     if (n < BLOCK)
         memset(x, 0, BLOCK * sizeof *x);
-    if (part->dtype == OT_F32) {
-        memcpy(x, (const float *)part->values + at, (size_t)n * sizeof *x);
-    } else if (part->dtype == OT_BF16) {
-        const uint16_t *from = (const uint16_t *)part->values + at;
+    if (range->dtype == OT_F32) {
+        memcpy(x, (const float *)range->values + at, (size_t)n * sizeof *x);
+    } else if (range->dtype == OT_BF16) {
+        const uint16_t *from = (const uint16_t *)range->values + at;
         for (int i = 0; i < n; i++)
             x[i] = ot_bf16_to_f32(from[i]);
     } else {
-        const uint16_t *from = (const uint16_t *)part->values + at;
+        const uint16_t *from = (const uint16_t *)range->values + at;
         for (int i = 0; i < n; i++)
             x[i] = ot_f16_to_f32(from[i]);
     }
@@ -156,15 +156,15 @@ static void encode_nf4_chunk(void *context, int64_t begin, int64_t end, int64_t 
     float x[BLOCK], middles[15];
     middles_of(nf4_table, 16, middles);
     for (int64_t block = begin; block < end; block++) {
-        int64_t at = block * BLOCK, left = e->part->n - at;
+        int64_t at = block * BLOCK, left = e->range->n - at;
         int n = left < BLOCK ? (int)left : BLOCK;
-        read_block(e->part, at, n, x);
+        read_block(e->range, at, n, x);
         uint32_t most = largest_bits(x);
         if (!is_finite(most)) {
             note_not_finite(e, at, x);
             continue;
         }
-        int64_t first = e->part->first + at;
+        int64_t first = e->range->first + at;
         float a = ot_f32_from_bits(most);
         e->scales[first / BLOCK] = a;
         encode_nf4_block(x, inverse_of(a), middles, (uint8_t *)e->encoded + first / 2, (n + 1) / 2);
@@ -191,10 +191,10 @@ static void encode_mx_chunk(void *context, int64_t begin, int64_t end, int64_t c
     (void)chunk, (void)worker;
     struct encoding *e = context;
     for (int64_t block = begin; block < end; block++) {
-        int64_t at = block * MX_BLOCK, left = e->part->n - at, first = e->part->first + at;
+        int64_t at = block * MX_BLOCK, left = e->range->n - at, first = e->range->first + at;
         int n = left < MX_BLOCK ? (int)left : MX_BLOCK;
         float x[BLOCK];
-        read_block(e->part, at, n, x);
+        read_block(e->range, at, n, x);
         uint32_t most = largest_bits(x), exponent = most >> 23, scale = exponent > 2 ? exponent - 2 : 0;
         if (!is_finite(most)) {
             note_not_finite(e, at, x);
@@ -215,7 +215,7 @@ static void encode_int8_chunk(void *context, int64_t begin, int64_t end, int64_t
         float x[BLOCK];
         uint32_t most = 0;
         for (int64_t col = 0; col < cols; col += BLOCK) {
-            read_block(e->part, row * cols + col, cols - col < BLOCK ? (int)(cols - col) : BLOCK, x);
+            read_block(e->range, row * cols + col, cols - col < BLOCK ? (int)(cols - col) : BLOCK, x);
             uint32_t bits = largest_bits(x);
             if (!is_finite(bits))
                 note_not_finite(e, row * cols + col, x);
@@ -223,13 +223,13 @@ static void encode_int8_chunk(void *context, int64_t begin, int64_t end, int64_t
         }
         if (!is_finite(most))
             continue;
-        int64_t first = e->part->first + row * cols;
+        int64_t first = e->range->first + row * cols;
         float a = ot_f32_from_bits(most), k = fminf(1.0f / a * 127.0f, FLT_MAX);
         e->scales[first / cols] = a;
         for (int64_t col = 0; col < cols; col += BLOCK) {
             int n = cols - col < BLOCK ? (int)(cols - col) : BLOCK;
             int8_t code[BLOCK];
-            read_block(e->part, row * cols + col, n, x);
+            read_block(e->range, row * cols + col, n, x);
             for (int i = 0; i < BLOCK; i++) /* the sum rounds to an integer, and has it in its lowest bits */
                 code[i] = (int8_t)(uint8_t)ot_f32_bits(x[i] * k + 0x1.8p23f);
             memcpy(e->encoded + first + col, code, (size_t)n);
@@ -241,17 +241,17 @@ static void convert_chunk(void *context, int64_t begin, int64_t end, int64_t chu
     (void)chunk, (void)worker;
     struct encoding *e = context;
     enum ot_dtype to = (enum ot_dtype)e->w->format;
-    const struct ot_weight_part *part = e->part;
+    const struct ot_weight_range *range = e->range;
     size_t bytes = ot_dtype_bytes(to);
-    char *out = e->encoded + (size_t)(part->first + begin) * bytes;
-    if (to == part->dtype) {
-        memcpy(out, (const char *)part->values + (size_t)begin * bytes, (size_t)(end - begin) * bytes);
+    char *out = e->encoded + (size_t)(range->first + begin) * bytes;
+    if (to == range->dtype) {
+        memcpy(out, (const char *)range->values + (size_t)begin * bytes, (size_t)(end - begin) * bytes);
         return;
     }
     for (int64_t at = begin; at < end; at += BLOCK) {
         float x[BLOCK];
         int n = end - at < BLOCK ? (int)(end - at) : BLOCK;
-        read_block(part, at, n, x);
+        read_block(range, at, n, x);
         for (int i = 0; i < n; i++)
             ot_dtype_write(to, out, at - begin + i, x[i]);
     }
@@ -275,11 +275,11 @@ void ot_weight_begin(const struct ot_weight *w, void *encoded) {
     }
 }
 
-int ot_weight_encode(struct ot_pool *pool, const struct ot_weight *w, const struct ot_weight_part *part,
+int ot_weight_encode(struct ot_pool *pool, const struct ot_weight *w, const struct ot_weight_range *range,
                      void *encoded, float *scales) {
-    struct encoding e = {w, ot_weight_layout(w), part, encoded, scales, part->n};
-    int64_t unit = e.layout.unit, units = (part->n + unit - 1) / unit, chunk = CHUNK_ELEMENTS / unit;
-    assert(ot_weight_is_range(w, part->first, part->n));
+    struct encoding e = {w, ot_weight_layout(w), range, encoded, scales, range->n};
+    int64_t unit = e.layout.unit, units = (range->n + unit - 1) / unit, chunk = CHUNK_ELEMENTS / unit;
+    assert(ot_weight_is_range(w, range->first, range->n));
     assert((w->format == OT_WEIGHT_NF4_DOUBLE) == (scales != NULL));
     if (!scales)
         e.scales = (float *)(e.encoded + e.layout.scales);
@@ -289,8 +289,8 @@ int ot_weight_encode(struct ot_pool *pool, const struct ot_weight *w, const stru
                 : w->format == OT_WEIGHT_MXFP4 ? encode_mx_chunk
                                                : encode_nf4_chunk,
                 &e);
-    if (e.not_finite < part->n) {
-        int64_t at = part->first + e.not_finite;
+    if (e.not_finite < range->n) {
+        int64_t at = range->first + e.not_finite;
         return ot_fail(OT_E_INPUT,
                        "the weight at row %lld, column %lld is not a finite number: %s cannot store it",
                        (long long)(at / w->cols), (long long)(at % w->cols), names[w->format]);

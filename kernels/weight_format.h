@@ -219,7 +219,7 @@ extern const float ot_weight_mx_table[16];
 
 /* Some weights of a matrix. first: a multiple of the layout's unit. n: a multiple of it too, or all that is
  * left of the matrix. */
-struct ot_weight_part {
+struct ot_weight_range {
     enum ot_dtype dtype; /* type of the values */
     int64_t first, n;
     const void *values; /* n, row after row */
@@ -238,14 +238,14 @@ struct ot_weight_part {
  * ot_weight_encode fails with OT_E_INPUT if a value is NaN or infinite, and names the first such value; the
  * encoded part is then invalid. Plain formats keep such values. */
 void ot_weight_begin(const struct ot_weight *w, void *encoded);
-int ot_weight_encode(struct ot_pool *pool, const struct ot_weight *w, const struct ot_weight_part *part,
+int ot_weight_encode(struct ot_pool *pool, const struct ot_weight *w, const struct ot_weight_range *range,
                      void *encoded, float *scales);
 void ot_weight_end(struct ot_pool *pool, const struct ot_weight *w, const float *scales, void *encoded);
 
 /* ---- decoding ---- */
 
 /* The reference of the op `decode`: writes the n weights from `first` on to out, rounded to dtype. first, n:
- * as in ot_weight_part. One thread. */
+ * as in ot_weight_range. One thread. */
 void ot_weight_decode(const struct ot_weight *w, const void *encoded, enum ot_dtype dtype, int64_t first,
                       int64_t n, void *out);
 

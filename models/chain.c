@@ -69,11 +69,11 @@ static void backward(const void *context, int block, const struct ot_block_run *
 
 /* ---- work, for predictions ---- */
 
-static void work(const void *context, int block, enum ot_work_part part, enum ot_keep_level level,
+static void work(const void *context, int block, enum ot_work_kind kind, enum ot_keep_level level,
                  int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out) {
     const struct ot_model *model = context;
     *out = (struct ot_block_work){0};
-    if (part == OT_WORK_CLEAR) {
+    if (kind == OT_WORK_CLEAR) {
         for (int u = 0; u < model->blocks[block].n_uses; u++) {
             const struct ot_slab_spec *slab = slab_of(model, block, u);
             if (!slab->frozen)
@@ -82,7 +82,7 @@ static void work(const void *context, int block, enum ot_work_part part, enum ot
         }
         return;
     }
-    kind_of(model, block)->work(model, block, part, level, n_tokens, row_tokens, out);
+    kind_of(model, block)->work(model, block, kind, level, n_tokens, row_tokens, out);
 }
 
 double ot_model_flops_per_token(const struct ot_model *model, double mean_row_tokens) {
@@ -171,11 +171,11 @@ static void build_chain(struct ot_model *model, enum ot_dtype dtype, int64_t max
 
 int ot_model_open(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_position,
                   struct ot_model **out) {
-    return ot_model_open_parts(config, dtype, max_position, NULL, out);
+    return ot_model_open_setup(config, dtype, max_position, NULL, out);
 }
 
-int ot_model_open_parts(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_position,
-                        const struct ot_model_parts *parts, struct ot_model **out) {
+int ot_model_open_setup(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_position,
+                        const struct ot_model_setup *setup, struct ot_model **out) {
     int rc;
     *out = NULL;
     OT_TRY(ot_model_config_check(config, "model"));
@@ -197,8 +197,8 @@ int ot_model_open_parts(const struct ot_model_config *config, enum ot_dtype dtyp
     model->qkv_elems = model->q_elems + 2 * model->kv_elems;
     model->inner_elems = (config->plain_mlp ? 1 : 2) * config->ffn;
     build_chain(model, dtype, max_position);
-    model->base = parts ? parts->base : OT_BASE_AUTO;
-    OT_TRY_GOTO(ot_model_build_params(model, parts), rc, out);
+    model->base = setup ? setup->base : OT_BASE_AUTO;
+    OT_TRY_GOTO(ot_model_build_params(model, setup), rc, out);
     model->chain.slabs = model->slabs;
     model->chain.blocks = model->blocks;
     *out = model;

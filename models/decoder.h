@@ -130,10 +130,10 @@ struct ot_model {
     struct ot_chain chain;
 };
 
-/* Fills in tensors, slabs, blocks and layouts. The model's config must be set and checked. parts: NULL, or
- * as given to ot_model_open_parts. Errors: OT_E_BUDGET (no memory), OT_E_INPUT (adapters, or a matrix that
+/* Fills in tensors, slabs, blocks and layouts. The model's config must be set and checked. setup: NULL, or
+ * as given to ot_model_open_setup. Errors: OT_E_BUDGET (no memory), OT_E_INPUT (adapters, or a matrix that
  * cannot be encoded). */
-int ot_model_build_params(struct ot_model *model, const struct ot_model_parts *parts);
+int ot_model_build_params(struct ot_model *model, const struct ot_model_setup *setup);
 
 /* Makes a slab with all its tensors an encoded one, if it is to be (encoded.c). Errors: OT_E_INPUT. */
 int ot_slab_encode(struct ot_model *model, int slab);

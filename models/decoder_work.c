@@ -134,28 +134,28 @@ static bool is_result_needed(const struct ot_model *model, int64_t layer, int un
                         : true;
 }
 
-/* The computations that a part of a layer (enum ot_work_part) makes with a unit. */
-struct unit_part {
+/* The computations that a kind of work (enum ot_work_kind) makes with a unit. */
+struct unit_steps {
     bool product; /* computes its product, ax, and with DoRA u and the factors */
     bool result;  /* computes its result y */
 };
 
 /* from_u: the result is made of u. */
-static struct unit_part unit_part(bool is_needed, int unit, bool from_u, enum ot_work_part part,
-                                  enum ot_keep_level level, bool qkv_kept) {
-    if (part == OT_WORK_FORWARD)
-        return (struct unit_part){true, true};
-    if (part != OT_WORK_RECOMPUTE || level == OT_KEEP_ALL)
-        return (struct unit_part){false, false};
+static struct unit_steps unit_steps(bool is_needed, int unit, bool from_u, enum ot_work_kind kind,
+                                    enum ot_keep_level level, bool qkv_kept) {
+    if (kind == OT_WORK_FORWARD)
+        return (struct unit_steps){true, true};
+    if (kind != OT_WORK_RECOMPUTE || level == OT_KEEP_ALL)
+        return (struct unit_steps){false, false};
     bool kept = unit == QKV ? qkv_kept : level >= OT_KEEP_PRODUCTS;
-    return (struct unit_part){!kept, is_needed && (!kept || from_u)};
+    return (struct unit_steps){!kept, is_needed && (!kept || from_u)};
 }
 
 /* Adds the memory of a unit's adapters for a row. item: bytes of an element. */
-static void unit_lora_work(const struct unit *unit, struct unit_part does, enum ot_work_part part,
+static void unit_lora_work(const struct unit *unit, struct unit_steps does, enum ot_work_kind kind,
                            double item, struct ot_block_work *out) {
     bool doubles = ot_lora_doubles(unit->lora);
-    if (part == OT_WORK_BACKWARD) {
+    if (kind == OT_WORK_BACKWARD) {
         lora_backward_work(unit->lora, unit->in, item, out);
         out->moved_bytes += item * dora_backward_elems(unit->lora, unit->out);
         out->product_flops += doubles ? 2 * unit->in * unit->out : 0;
@@ -173,7 +173,7 @@ static void unit_lora_work(const struct unit *unit, struct unit_part does, enum 
 }
 
 /* Adds the adapters' work for n tokens to the layer's work. */
-static void layer_lora_work(const struct ot_model *model, int64_t layer, enum ot_work_part part,
+static void layer_lora_work(const struct ot_model *model, int64_t layer, enum ot_work_kind kind,
                             enum ot_keep_level level, bool qkv_kept, double n, struct ot_block_work *out) {
     double item = (double)ot_dtype_bytes(model->chain.dtype);
     bool experts = ot_model_layer_has_experts(&model->config, layer);
@@ -183,8 +183,8 @@ static void layer_lora_work(const struct ot_model *model, int64_t layer, enum ot
         struct ot_block_work row = {0};
         bool is_needed = is_result_needed(model, layer, i);
         bool from_u = ot_layer_makes_from_u(model, units[i].lora);
-        const struct unit_part does = unit_part(is_needed, i, from_u, part, level, qkv_kept);
-        unit_lora_work(&units[i], does, part, item, &row);
+        const struct unit_steps does = unit_steps(is_needed, i, from_u, kind, level, qkv_kept);
+        unit_lora_work(&units[i], does, kind, item, &row);
         out->product_flops += n * units[i].rows * row.product_flops;
         out->group_flops += i >= GATE_UP && experts ? n * units[i].rows * row.product_flops : 0;
         out->moved_bytes += n * units[i].rows * row.moved_bytes;
@@ -199,16 +199,16 @@ static void layer_lora_work(const struct ot_model *model, int64_t layer, enum ot
 enum { THIN = 16 };
 
 /* Elements that the ops of experts move for a token, besides the activation. */
-static double expert_elems(const struct ot_model *model, int64_t layer, enum ot_work_part part,
+static double expert_elems(const struct ot_model *model, int64_t layer, enum ot_work_kind kind,
                            enum ot_keep_level level) {
     const struct mlp_sizes m = mlp_sizes(model, layer);
     double h = (double)model->config.hidden, gather = 2 * m.rows * h;
     double product = m.experts <= THIN ? h + m.experts : 0, route = product + m.experts;
-    if (m.experts == 0 || (part == OT_WORK_RECOMPUTE && level == OT_KEEP_ALL))
+    if (m.experts == 0 || (kind == OT_WORK_RECOMPUTE && level == OT_KEEP_ALL))
         return 0;
-    if (part == OT_WORK_FORWARD) /* combine adds mid */
+    if (kind == OT_WORK_FORWARD) /* combine adds mid */
         return route + gather + m.rows * h + 2 * h;
-    if (part == OT_WORK_RECOMPUTE)
+    if (kind == OT_WORK_RECOMPUTE)
         return gather + (level < OT_KEEP_PRODUCTS ? route : 0);
     const struct ot_layer_layout *at = &model->layers[layer];
     /* The ones, and the rows that they add. */
@@ -291,16 +291,16 @@ static double recompute_elems(const struct ot_model *model, int64_t layer, enum 
     return qkv + mid + e.norm2 + e.act + down + e.norm_again;
 }
 
-static double moved_elems(const struct ot_model *model, int64_t layer, enum ot_work_part part,
+static double moved_elems(const struct ot_model *model, int64_t layer, enum ot_work_kind kind,
                           enum ot_keep_level level, bool qkv_kept) {
-    double experts = expert_elems(model, layer, part, level);
-    return experts + (part == OT_WORK_FORWARD    ? forward_elems(model, layer)
-                      : part == OT_WORK_BACKWARD ? backward_elems(model, layer)
+    double experts = expert_elems(model, layer, kind, level);
+    return experts + (kind == OT_WORK_FORWARD    ? forward_elems(model, layer)
+                      : kind == OT_WORK_BACKWARD ? backward_elems(model, layer)
                                                  : recompute_elems(model, layer, level, qkv_kept));
 }
 
 /* FLOPs for a token: of the MLP's products, or of experts'. */
-static double mlp_flops(const struct ot_model *model, int64_t layer, enum ot_work_part part,
+static double mlp_flops(const struct ot_model *model, int64_t layer, enum ot_work_kind kind,
                         enum ot_keep_level level) {
     const struct ot_layer_layout *at = &model->layers[layer];
     const struct ot_model_config *c = &model->config;
@@ -309,7 +309,7 @@ static double mlp_flops(const struct ot_model *model, int64_t layer, enum ot_wor
     double down = (double)c->hidden * mlp.rows * mlp.ffn, gate_up = (double)c->hidden * mlp.rows * mlp.elems;
     bool gate_up_grad = has_gradient(model, 1 + layer, experts ? at->expert_gate_up : at->gate_up);
     bool down_grad = has_gradient(model, 1 + layer, experts ? at->expert_down : at->down);
-    switch (part) {
+    switch (kind) {
     case OT_WORK_FORWARD:
         return 2 * (gate_up + down);
     case OT_WORK_BACKWARD:
@@ -324,17 +324,17 @@ static double mlp_flops(const struct ot_model *model, int64_t layer, enum ot_wor
 }
 
 /* FLOPs for a token. attention: of one of attention's products. */
-static void layer_flops(const struct ot_model *model, int64_t layer, enum ot_work_part part,
+static void layer_flops(const struct ot_model *model, int64_t layer, enum ot_work_kind kind,
                         enum ot_keep_level level, bool qkv_kept, double attention,
                         struct ot_block_work *out) {
     const struct ot_layer_layout *at = &model->layers[layer];
     int64_t block = 1 + layer;
     const struct ot_model_config *c = &model->config;
     const struct mlp_sizes sizes = mlp_sizes(model, layer);
-    double h = (double)c->hidden, router = h * sizes.experts, mlp = mlp_flops(model, layer, part, level);
+    double h = (double)c->hidden, router = h * sizes.experts, mlp = mlp_flops(model, layer, kind, level);
     double qkv = h * (double)model->qkv_elems, o = h * (double)model->q_elems;
     out->group_flops = sizes.experts > 0 ? mlp : 0;
-    switch (part) {
+    switch (kind) {
     case OT_WORK_FORWARD: /* q.k and p.v */
         out->product_flops = 2 * (qkv + o + router) + mlp;
         out->attention_flops = 2 * attention;
@@ -358,27 +358,27 @@ static void layer_flops(const struct ot_model *model, int64_t layer, enum ot_wor
 }
 
 /* The work of a layer without cross attention. keys: that a query sees. */
-static void layer_work(const struct ot_model *model, int64_t layer, enum ot_work_part part,
+static void layer_work(const struct ot_model *model, int64_t layer, enum ot_work_kind kind,
                        enum ot_keep_level level, double n, double keys, struct ot_block_work *out) {
     bool qkv_kept = level >= ot_layer_qkv_level(model, layer);
     /* One product of attention takes 2 FLOPs for each query, each key that it attends to, and each
      * element. */
     double attention = 2 * (double)model->q_elems * keys;
-    layer_flops(model, layer, part, level, qkv_kept, attention, out);
+    layer_flops(model, layer, kind, level, qkv_kept, attention, out);
     out->moved_bytes =
-        (double)ot_dtype_bytes(model->chain.dtype) * moved_elems(model, layer, part, level, qkv_kept);
+        (double)ot_dtype_bytes(model->chain.dtype) * moved_elems(model, layer, kind, level, qkv_kept);
     out->product_flops *= n;
     out->group_flops *= n;
     out->attention_flops *= n;
     out->moved_bytes *= n;
-    layer_lora_work(model, layer, part, level, qkv_kept, n, out);
+    layer_lora_work(model, layer, kind, level, qkv_kept, n, out);
 }
 
-void ot_layer_work(const struct ot_model *model, int block, enum ot_work_part part, enum ot_keep_level level,
+void ot_layer_work(const struct ot_model *model, int block, enum ot_work_kind kind, enum ot_keep_level level,
                    int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out) {
     double window = (double)ot_model_layer_window(&model->config, block - 1);
     double keys = ot_model_mean_keys((double)row_tokens, window);
-    layer_work(model, block - 1, part, level, (double)n_tokens, keys, out);
+    layer_work(model, block - 1, kind, level, (double)n_tokens, keys, out);
 }
 
 /* ---- layers of an encoder-decoder ---- */
@@ -391,13 +391,13 @@ static double pair_keys(const struct ot_model *model, int64_t layer, double row_
 }
 
 /* Adds the products of cross attention's maps: q and o of a target, k and v of an input. */
-static void cross_flops(const struct ot_model *model, int64_t layer, enum ot_work_part part, double n,
+static void cross_flops(const struct ot_model *model, int64_t layer, enum ot_work_kind kind, double n,
                         struct ot_block_work *out) {
     const struct ot_layer_layout *at = &model->layers[layer];
     const struct ot_place maps[] = {at->cross_q, at->cross_kv, at->cross_kv, at->cross_o};
     double each = 2 * (double)model->config.hidden * (double)model->q_elems;
     for (int i = 0; i < 4; i++) {
-        bool grad = part == OT_WORK_BACKWARD && has_gradient(model, 1 + layer, maps[i]);
+        bool grad = kind == OT_WORK_BACKWARD && has_gradient(model, 1 + layer, maps[i]);
         out->product_flops += n * each * (grad ? 2 : 1);
     }
 }
@@ -405,7 +405,7 @@ static void cross_flops(const struct ot_model *model, int64_t layer, enum ot_wor
 /* A layer keeps no more at level `all` than at `products`, so backward computes the rest again at each.
  * Tokens that are not the layer's own are copied. Cross attention has two norms, of its queries and of the
  * encoder's result, and a residual. */
-void ot_encdec_work(const struct ot_model *model, int block, enum ot_work_part part, enum ot_keep_level level,
+void ot_encdec_work(const struct ot_model *model, int block, enum ot_work_kind kind, enum ot_keep_level level,
                     int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out) {
     int64_t layer = block - 1;
     double n = (double)n_tokens * model->layer_kind->share,
@@ -413,11 +413,11 @@ void ot_encdec_work(const struct ot_model *model, int block, enum ot_work_part p
     double cross = ot_layer_has_cross(&model->layers[layer]) ? 1 : 0, elems = 0;
     struct ot_block_work always;
     level = ot_layer_kept(model, level);
-    layer_work(model, layer, part, level, n, keys, out);
+    layer_work(model, layer, kind, level, n, keys, out);
     layer_work(model, layer, OT_WORK_RECOMPUTE, OT_KEEP_PRODUCTS, n, keys, &always);
-    if (part == OT_WORK_FORWARD) {
+    if (kind == OT_WORK_FORWARD) {
         elems = 2 + cross * (2 * 2 + 1);
-    } else if (part == OT_WORK_BACKWARD) {
+    } else if (kind == OT_WORK_BACKWARD) {
         elems = cross * 2 * (2 + 4);
         out->moved_bytes += always.moved_bytes;
     } else {
@@ -425,8 +425,8 @@ void ot_encdec_work(const struct ot_model *model, int block, enum ot_work_part p
         out->moved_bytes -= always.moved_bytes;
     }
     out->moved_bytes += n * (double)ot_dtype_bytes(model->chain.dtype) * elems * (double)model->config.hidden;
-    if (cross > 0 && (part != OT_WORK_RECOMPUTE || level < OT_KEEP_PRODUCTS))
-        cross_flops(model, layer, part, n, out);
+    if (cross > 0 && (kind != OT_WORK_RECOMPUTE || level < OT_KEEP_PRODUCTS))
+        cross_flops(model, layer, kind, n, out);
 }
 
 /* ---- embedding and head ---- */
@@ -459,17 +459,17 @@ static void embed_sum_work(const struct ot_model *model, double item, struct ot_
 
 /* Forward reads and writes rows of tables. Backward reads one row and adds it to an fp32 row of the table's
  * gradient. */
-void ot_embed_work(const struct ot_model *model, int block, enum ot_work_part part, enum ot_keep_level level,
+void ot_embed_work(const struct ot_model *model, int block, enum ot_work_kind kind, enum ot_keep_level level,
                    int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out) {
     double h = (double)model->config.hidden, item = (double)ot_dtype_bytes(model->chain.dtype);
     double added = h * (item + 2 * sizeof(float));
-    bool norm = model->config.embed_norm, backward = part == OT_WORK_BACKWARD;
+    bool norm = model->config.embed_norm, backward = kind == OT_WORK_BACKWARD;
     (void)block;
     (void)level;
     (void)row_tokens;
-    if (part == OT_WORK_FORWARD || (backward && norm))
+    if (kind == OT_WORK_FORWARD || (backward && norm))
         embed_sum_work(model, item, out);
-    if (norm && (part == OT_WORK_FORWARD || backward))
+    if (norm && (kind == OT_WORK_FORWARD || backward))
         out->moved_bytes += h * (backward ? 2 + 3 : 2) * item;
     if (backward) {
         out->moved_bytes +=
@@ -483,23 +483,23 @@ void ot_embed_work(const struct ot_model *model, int block, enum ot_work_part pa
 
 /* The head's backward includes its forward. Cross-entropy reads the fp32 logits once for the loss, twice
  * where it also computes the gradient, and writes that in the compute dtype. */
-void ot_head_work(const struct ot_model *model, int block, enum ot_work_part part, enum ot_keep_level level,
+void ot_head_work(const struct ot_model *model, int block, enum ot_work_kind kind, enum ot_keep_level level,
                   int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out) {
     const struct ot_model_config *c = &model->config;
     double share = model->layer_kind->share, n = (double)n_tokens * share;
     double h = (double)c->hidden, vocab = (double)c->vocab;
     double item = (double)ot_dtype_bytes(model->chain.dtype), norm = 2 * h * item;
     const struct ot_lora_unit *lora = &model->head.lora;
-    bool train = part == OT_WORK_BACKWARD, doubles = train && ot_lora_doubles(lora);
+    bool train = kind == OT_WORK_BACKWARD, doubles = train && ot_lora_doubles(lora);
     (void)level;
     (void)row_tokens;
-    if (part == OT_WORK_FORWARD || part == OT_WORK_BACKWARD) {
+    if (kind == OT_WORK_FORWARD || kind == OT_WORK_BACKWARD) {
         out->product_flops = 2 * h * vocab * (doubles ? 2 : 1);
         out->moved_bytes = norm + vocab * sizeof(float);
         lora_forward_work(lora, h, item, sizeof(float), train, out);
         out->moved_bytes += sizeof(float) * dora_forward_elems(lora, vocab, train);
     }
-    if (part == OT_WORK_BACKWARD) {
+    if (kind == OT_WORK_BACKWARD) {
         bool trained = has_gradient(model, block, model->head.projection);
         out->product_flops += ((trained ? 4 : 2) + (doubles ? 2 : 0)) * h * vocab;
         out->moved_bytes += 3 * h * item + vocab * (sizeof(float) + item);
@@ -511,7 +511,7 @@ void ot_head_work(const struct ot_model *model, int block, enum ot_work_part par
     }
     out->product_flops *= n;
     out->moved_bytes *= n;
-    if (part == OT_WORK_RECOMPUTE)
+    if (kind == OT_WORK_RECOMPUTE)
         return;
     dora_factors_work(lora, h, item, out);
     /* Zeros for the tokens without logits: losses, and gradients. */
@@ -585,9 +585,9 @@ double ot_encdec_flops_per_token(const struct ot_model *model, double mean_row_t
         for (int i = 0; i < UNITS; i++)
             flops += adapter_flops(units[i].lora, units[i].in);
         for (int part = OT_WORK_FORWARD; part <= OT_WORK_BACKWARD; part++) {
-            layer_flops(model, l, (enum ot_work_part)part, OT_KEEP_ALL, true, 0, &work);
+            layer_flops(model, l, (enum ot_work_kind)part, OT_KEEP_ALL, true, 0, &work);
             if (ot_layer_has_cross(&model->layers[l]))
-                cross_flops(model, l, (enum ot_work_part)part, 1, &work);
+                cross_flops(model, l, (enum ot_work_kind)part, 1, &work);
             flops += work.product_flops;
         }
         flops += 12 * (double)model->q_elems * pair_keys(model, l, mean_row_tokens);

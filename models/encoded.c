@@ -19,7 +19,7 @@ enum ot_weight_format ot_base_format(enum ot_base_type base, enum ot_dtype dtype
     return base == OT_BASE_AUTO ? (enum ot_weight_format)dtype : formats[base];
 }
 
-/* ---- parts ---- */
+/* ---- entries ---- */
 
 static enum ot_weight_format format_of(const struct ot_model *model) {
     return ot_base_format(model->base, model->chain.dtype);
@@ -40,7 +40,7 @@ static enum ot_weight_format format_of_matrix(const struct ot_model *model, cons
     return stays_plain(model, t) ? (enum ot_weight_format)model->chain.dtype : format_of(model);
 }
 
-static int64_t part_bytes(const struct ot_weight *weight) {
+static int64_t entry_bytes(const struct ot_weight *weight) {
     return ot_weight_layout(weight).bytes;
 }
 
@@ -49,33 +49,33 @@ static int64_t matrices_of(const struct ot_tensor *t) {
     return t->parts > 0 ? t->parts : 1;
 }
 
-/* Goes to the next part of a slab; from {0}, to the first. Matrices come first in a slab; the rest is one
- * part. False: this was the last. */
-static bool next_part(const struct ot_model *model, int slab, struct ot_encoded_part *part) {
+/* Goes to the next entry of a slab; from {0}, to the first. Matrices come first in a slab; the rest is one
+ * entry. False: this was the last. */
+static bool next_entry(const struct ot_model *model, int slab, struct ot_encoded_entry *entry) {
     const struct ot_slab_memory *memory = &model->slab_memory[slab];
     const struct ot_tensor *tensors = &model->tensors[memory->first_tensor];
-    if (part->weight.cols > 0) {
-        part->first += part->weight.rows * part->weight.cols;
-        part->at += part_bytes(&part->weight);
-        if (part->tensor < memory->n_tensors && ++part->matrix == matrices_of(&tensors[part->tensor])) {
-            part->tensor++;
-            part->matrix = 0;
+    if (entry->weight.cols > 0) {
+        entry->first += entry->weight.rows * entry->weight.cols;
+        entry->at += entry_bytes(&entry->weight);
+        if (entry->tensor < memory->n_tensors && ++entry->matrix == matrices_of(&tensors[entry->tensor])) {
+            entry->tensor++;
+            entry->matrix = 0;
         }
     }
-    const struct ot_tensor *t = &tensors[part->tensor];
-    if (part->tensor < memory->n_tensors && t->dims == 2)
-        part->weight = (struct ot_weight){format_of_matrix(model, t), t->rows / matrices_of(t), t->cols};
+    const struct ot_tensor *t = &tensors[entry->tensor];
+    if (entry->tensor < memory->n_tensors && t->dims == 2)
+        entry->weight = (struct ot_weight){format_of_matrix(model, t), t->rows / matrices_of(t), t->cols};
     else
-        part->weight = (struct ot_weight){(enum ot_weight_format)model->chain.dtype, 1,
-                                          model->slabs[slab].n_params - part->first};
-    return part->weight.cols > 0;
+        entry->weight = (struct ot_weight){(enum ot_weight_format)model->chain.dtype, 1,
+                                           model->slabs[slab].n_params - entry->first};
+    return entry->weight.cols > 0;
 }
 
-/* The array of a slab's pieces in which a part lies; -1: in none. expert: whose piece it belongs to. */
-static int array_of(const struct ot_slab_spec *spec, const struct ot_encoded_part *part, int64_t *expert) {
+/* The array of a slab's pieces in which an entry lies; -1: in none. expert: whose piece it belongs to. */
+static int array_of(const struct ot_slab_spec *spec, const struct ot_encoded_entry *entry, int64_t *expert) {
     for (int a = 0; a < spec->n_pieces; a++) {
-        *expert = (part->first - spec->pieces[a].first) / spec->pieces[a].each;
-        if (part->first >= spec->pieces[a].first && *expert < spec->n_parts)
+        *expert = (entry->first - spec->pieces[a].first) / spec->pieces[a].each;
+        if (entry->first >= spec->pieces[a].first && *expert < spec->n_parts)
             return a;
     }
     return -1;
@@ -84,33 +84,33 @@ static int array_of(const struct ot_slab_spec *spec, const struct ot_encoded_par
 int ot_slab_encode(struct ot_model *model, int slab) {
     struct ot_slab_spec *spec = &model->slabs[slab];
     const struct ot_slab_memory *memory = &model->slab_memory[slab];
-    struct ot_encoded_part part = {0};
+    struct ot_encoded_entry entry = {0};
     int64_t expert;
     bool has_matrix = memory->n_tensors > 0 && model->tensors[memory->first_tensor].dims == 2;
     if (!spec->frozen || spec->edge || spec->shared || !has_matrix ||
         format_of(model) == (enum ot_weight_format)model->chain.dtype)
         return 0;
-    while (next_part(model, slab, &part)) {
-        int rc = ot_weight_check(&part.weight), array = array_of(spec, &part, &expert);
+    while (next_entry(model, slab, &entry)) {
+        int rc = ot_weight_check(&entry.weight), array = array_of(spec, &entry, &expert);
         if (rc < 0)
             return ot_fail_context(rc, "slab '%s'", spec->name);
-        spec->encoded_bytes = part.at + part_bytes(&part.weight);
-        if (array >= 0 && part.first == spec->pieces[array].first)
-            spec->encoded[array].first = part.at / OT_ENCODED_UNIT;
+        spec->encoded_bytes = entry.at + entry_bytes(&entry.weight);
+        if (array >= 0 && entry.first == spec->pieces[array].first)
+            spec->encoded[array].first = entry.at / OT_ENCODED_UNIT;
         if (array >= 0 && expert == 0)
-            spec->encoded[array].each += part_bytes(&part.weight) / OT_ENCODED_UNIT;
+            spec->encoded[array].each += entry_bytes(&entry.weight) / OT_ENCODED_UNIT;
     }
     model->chain.decode = ot_slab_decode;
     return 0;
 }
 
-bool ot_encoded_part(const struct ot_model *model, int slab, int index, struct ot_encoded_part *out) {
-    struct ot_encoded_part part = {0};
+bool ot_encoded_entry(const struct ot_model *model, int slab, int index, struct ot_encoded_entry *out) {
+    struct ot_encoded_entry entry = {0};
     bool found = model->slabs[slab].encoded_bytes > 0;
     for (int i = 0; found && i <= index; i++)
-        found = next_part(model, slab, &part);
+        found = next_entry(model, slab, &entry);
     if (found)
-        *out = part;
+        *out = entry;
     return found;
 }
 
@@ -130,26 +130,26 @@ int64_t ot_model_encoded_bytes(const struct ot_model *model, int64_t *plain) {
     return encoded;
 }
 
-static bool is_decoded(const struct ot_slab_spec *spec, const struct ot_encoded_part *part,
+static bool is_decoded(const struct ot_slab_spec *spec, const struct ot_encoded_entry *entry,
                        const struct ot_slab_decoding *what) {
     int64_t expert;
-    return array_of(spec, part, &expert) < 0 ? what->dense
-                                             : what->parts && (!what->used || what->used[expert] != 0);
+    return array_of(spec, entry, &expert) < 0 ? what->dense
+                                              : what->parts && (!what->used || what->used[expert] != 0);
 }
 
 void ot_slab_decode(const void *context, int slab, struct ot_lane *lane,
                     const struct ot_slab_decoding *what) {
     const struct ot_model *model = context;
-    struct ot_encoded_part part = {0};
-    while (next_part(model, slab, &part)) {
+    struct ot_encoded_entry entry = {0};
+    while (next_entry(model, slab, &entry)) {
         struct ot_decode op = {
-            .weight = part.weight,
+            .weight = entry.weight,
             .dtype = model->chain.dtype,
-            .n = part.weight.rows * part.weight.cols,
-            .encoded = (const char *)what->encoded + part.at,
-            .out = (char *)what->weights + (size_t)part.first * ot_dtype_bytes(model->chain.dtype),
+            .n = entry.weight.rows * entry.weight.cols,
+            .encoded = (const char *)what->encoded + entry.at,
+            .out = (char *)what->weights + (size_t)entry.first * ot_dtype_bytes(model->chain.dtype),
         };
-        if (is_decoded(&model->slabs[slab], &part, what))
+        if (is_decoded(&model->slabs[slab], &entry, what))
             ot_device_ops(ot_lane_device(lane))->decode(lane, &op);
     }
 }
@@ -161,16 +161,16 @@ struct ot_slab_encoder {
     struct ot_pool *pool;
     ot_encoded_sink sink;
     void *context;
-    char *encoded; /* the present part */
+    char *encoded; /* the present entry */
     float *scales; /* of NF4_DOUBLE */
     float *carry;  /* values of a unit that is not complete yet */
     int slab, index;
-    struct ot_encoded_part part;
-    int64_t taken;   /* values of the part, the carried ones among them */
+    struct ot_encoded_entry entry;
+    int64_t taken;   /* values of the entry, the carried ones among them */
     int64_t carried; /* values */
 };
 
-/* The memory of an encoder, which fits the largest part of any slab. */
+/* The memory of an encoder, which fits the largest entry of any slab. */
 struct encoder_sizes {
     size_t encoded, scales, carry;
 };
@@ -178,10 +178,10 @@ struct encoder_sizes {
 static struct encoder_sizes sizes_of(const struct ot_model *model) {
     struct encoder_sizes sizes = {0};
     for (int slab = 0; slab < model->chain.n_slabs; slab++) {
-        struct ot_encoded_part part = {0};
-        while (model->slabs[slab].encoded_bytes > 0 && next_part(model, slab, &part)) {
-            struct ot_weight_layout l = ot_weight_layout(&part.weight);
-            bool nested = part.weight.format == OT_WEIGHT_NF4_DOUBLE;
+        struct ot_encoded_entry entry = {0};
+        while (model->slabs[slab].encoded_bytes > 0 && next_entry(model, slab, &entry)) {
+            struct ot_weight_layout l = ot_weight_layout(&entry.weight);
+            bool nested = entry.weight.format == OT_WEIGHT_NF4_DOUBLE;
             sizes.encoded = ot_max(sizes.encoded, (size_t)l.bytes);
             sizes.scales = ot_max(sizes.scales, nested ? (size_t)l.n_scales * sizeof(float) : 0);
             sizes.carry = ot_max(sizes.carry, (size_t)l.unit * sizeof(float));
@@ -223,20 +223,20 @@ void ot_slab_encoder_close(struct ot_slab_encoder *e) {
 }
 
 static float *scales_of(const struct ot_slab_encoder *e) {
-    return e->part.weight.format == OT_WEIGHT_NF4_DOUBLE ? e->scales : NULL;
+    return e->entry.weight.format == OT_WEIGHT_NF4_DOUBLE ? e->scales : NULL;
 }
 
 static int encode(struct ot_slab_encoder *e, int64_t first, int64_t n, const float *values) {
-    const struct ot_weight_part part = {OT_F32, first, n, values};
-    int rc = ot_weight_encode(e->pool, &e->part.weight, &part, e->encoded, scales_of(e));
+    const struct ot_weight_range range = {OT_F32, first, n, values};
+    int rc = ot_weight_encode(e->pool, &e->entry.weight, &range, e->encoded, scales_of(e));
     return rc < 0 ? ot_fail_context(rc, "slab '%s', matrix %d", e->model->slabs[e->slab].name, e->index + 1)
                   : 0;
 }
 
-/* Takes values of the present part. Only whole units can be encoded: the values of an incomplete unit are
+/* Takes values of the present entry. Only whole units can be encoded: the values of an incomplete unit are
  * carried. */
 static int take(struct ot_slab_encoder *e, int64_t n, const float *values) {
-    struct ot_weight_layout l = ot_weight_layout(&e->part.weight);
+    struct ot_weight_layout l = ot_weight_layout(&e->entry.weight);
     int64_t end = e->taken + n;
     if (e->carried > 0) {
         int64_t missing = l.unit - e->carried, more = ot_min(missing, n);
@@ -263,24 +263,25 @@ static int begin_part(struct ot_slab_encoder *e, int slab, int index) {
     e->slab = slab;
     e->index = index;
     e->taken = e->carried = 0;
-    if (!(follows ? next_part(e->model, slab, &e->part) : ot_encoded_part(e->model, slab, index, &e->part)))
+    if (!(follows ? next_entry(e->model, slab, &e->entry)
+                  : ot_encoded_entry(e->model, slab, index, &e->entry)))
         return ot_fail(OT_E_INTERNAL, "slab %d has no encoded part %d", slab, index);
-    ot_weight_begin(&e->part.weight, e->encoded);
+    ot_weight_begin(&e->entry.weight, e->encoded);
     return 0;
 }
 
 static int end_part(struct ot_slab_encoder *e) {
-    ot_weight_end(e->pool, &e->part.weight, scales_of(e), e->encoded);
-    return e->sink(e->context, e->slab, e->part.at / OT_ENCODED_UNIT,
-                   part_bytes(&e->part.weight) / OT_ENCODED_UNIT, e->encoded);
+    ot_weight_end(e->pool, &e->entry.weight, scales_of(e), e->encoded);
+    return e->sink(e->context, e->slab, e->entry.at / OT_ENCODED_UNIT,
+                   entry_bytes(&e->entry.weight) / OT_ENCODED_UNIT, e->encoded);
 }
 
 int ot_slab_encoder_put(struct ot_slab_encoder *e, int slab, int64_t first, int64_t n, const float *values) {
     if (first == 0)
         OT_TRY(begin_part(e, slab, 0));
     while (n > 0) {
-        int64_t left = e->part.weight.rows * e->part.weight.cols - e->taken, some = ot_min(n, left);
-        if (slab != e->slab || first != e->part.first + e->taken)
+        int64_t left = e->entry.weight.rows * e->entry.weight.cols - e->taken, some = ot_min(n, left);
+        if (slab != e->slab || first != e->entry.first + e->taken)
             return ot_fail(OT_E_INTERNAL, "parameter %lld of slab %d does not follow the one before",
                            (long long)first, slab);
         OT_TRY(take(e, some, values));

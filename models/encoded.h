@@ -9,14 +9,14 @@
  * applies only to the experts of a model. Numbers that the files have in MXFP4 are kept (weight_format.h), so
  * a base of gpt-oss has the exact numbers of its files.
  *
- * LAYOUT. An encoded slab is a row of PARTS: each matrix in the base's type, a tensor of its own with
+ * LAYOUT. An encoded slab is a row of ENTRIES: each matrix in the base's type, a tensor of its own with
  * scales of its own, and then the rest of the slab, its vectors and its padding, as one vector in the
  * device's dtype. A tensor of all experts is one matrix of each expert. So the bytes of an expert are
  * adjacent, and no two experts share a scale: fetches may leave out experts that no token has chosen, and the
- * chain decodes only the requested ones (offload/plan/used_parts.h). Parts cover the slab's parameters in
- * order, without gaps. Each part is an ot_weight, whose bytes are a multiple of OT_WEIGHT_EXTENT, and the
- * next part begins behind them. So ot_encoded_part says where every byte lies: the encoder writes by it, and
- * the chain decodes by it.
+ * chain decodes only the requested ones (offload/plan/used_parts.h). Entries cover the slab's parameters in
+ * order, without gaps. Each entry is an ot_weight, whose bytes are a multiple of OT_WEIGHT_EXTENT, and the
+ * next entry begins behind them. So ot_encoded_entry says where every byte lies: the encoder writes by it,
+ * and the chain decodes by it.
  *
  * ARITHMETIC. Encoding starts from the exact fp32 values of the model's files, whatever the numbers of
  * ranks and threads. A block computes with the decoded weights, rounded to the device's dtype (to nearest
@@ -37,15 +37,15 @@ struct ot_pool;
 /* The format of a base type. dtype: the device's, which OT_BASE_AUTO uses. */
 enum ot_weight_format ot_base_format(enum ot_base_type base, enum ot_dtype dtype);
 
-struct ot_encoded_part {
+struct ot_encoded_entry {
     int64_t first; /* the first of its parameters, in the slab */
     struct ot_weight weight;
     int64_t at; /* bytes from the begin of the encoded slab */
     /* The tensor of the slab, and which of its matrices; the rest of the slab comes behind all matrices. */
     int64_t tensor, matrix;
 };
-/* Part `index` of an encoded slab. False: the slab has fewer parts, or is not encoded. */
-bool ot_encoded_part(const struct ot_model *model, int slab, int index, struct ot_encoded_part *out);
+/* Entry `index` of an encoded slab. False: the slab has fewer entries, or is not encoded. */
+bool ot_encoded_entry(const struct ot_model *model, int slab, int index, struct ot_encoded_entry *out);
 /* True if a slab of the model is encoded. */
 bool ot_model_has_encoded(const struct ot_model *model);
 /* The bytes of all encoded slabs. plain: their bytes in the device's dtype; NULL is fine. */
@@ -53,11 +53,11 @@ int64_t ot_model_encoded_bytes(const struct ot_model *model, int64_t *plain);
 
 /* ---- encoding ---- */
 
-/* Gets the bytes of a whole part: units [first, first + n) of the encoded slab, as ot_engine_set_encoded
+/* Gets the bytes of a whole entry: units [first, first + n) of the encoded slab, as ot_engine_set_encoded
  * takes them. It may read them only during the call. An error stops the encoding and is returned. */
 typedef int (*ot_encoded_sink)(void *context, int slab, int64_t first, int64_t n, const void *bytes);
 
-/* Encodes slabs whose values come in ascending order, as files have them. One part at a time is in memory.
+/* Encodes slabs whose values come in ascending order, as files have them. One entry at a time is in memory.
  * One thread. */
 struct ot_slab_encoder;
 /* The memory that an encoder of this model allocates; 0 if no slab is encoded. */

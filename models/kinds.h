@@ -33,7 +33,7 @@ struct ot_block_kind {
     /* With run->first, chain.c has cleared what no product overwrites. */
     void (*backward)(const struct ot_model *model, int block, const struct ot_block_run *run);
     /* Adds to a work of zero. OT_WORK_CLEAR is chain.c's. */
-    void (*work)(const struct ot_model *model, int block, enum ot_work_part part, enum ot_keep_level level,
+    void (*work)(const struct ot_model *model, int block, enum ot_work_kind kind, enum ot_keep_level level,
                  int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out);
 };
 
@@ -68,13 +68,13 @@ extern const struct ot_layer_kind OT_DECODER_LAYERS, OT_ENCDEC_LAYERS;
 
 /* ---- work, for predictions (decoder_work.c) ---- */
 
-void ot_embed_work(const struct ot_model *model, int block, enum ot_work_part part, enum ot_keep_level level,
+void ot_embed_work(const struct ot_model *model, int block, enum ot_work_kind kind, enum ot_keep_level level,
                    int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out);
-void ot_layer_work(const struct ot_model *model, int block, enum ot_work_part part, enum ot_keep_level level,
+void ot_layer_work(const struct ot_model *model, int block, enum ot_work_kind kind, enum ot_keep_level level,
                    int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out);
-void ot_encdec_work(const struct ot_model *model, int block, enum ot_work_part part, enum ot_keep_level level,
+void ot_encdec_work(const struct ot_model *model, int block, enum ot_work_kind kind, enum ot_keep_level level,
                     int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out);
-void ot_head_work(const struct ot_model *model, int block, enum ot_work_part part, enum ot_keep_level level,
+void ot_head_work(const struct ot_model *model, int block, enum ot_work_kind kind, enum ot_keep_level level,
                   int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out);
 double ot_layer_flops_per_token(const struct ot_model *model, double mean_row_tokens);
 double ot_encdec_flops_per_token(const struct ot_model *model, double mean_row_tokens);

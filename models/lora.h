@@ -9,7 +9,7 @@
  * A is drawn uniformly from (-1/sqrt(in), 1/sqrt(in)), which is PEFT's kaiming_uniform(a=sqrt(5)); B is
  * zero. So a run begins with the function of its base, and its first loss has the bits of the base's loss.
  *
- * A model with adapters trains them, and only those of its own tensors that ot_model_parts.trains names
+ * A model with adapters trains them, and only those of its own tensors that ot_model_setup.trains names
  * (PEFT's modules_to_save). All others are frozen. The adapters' tensors lie in the trained slab of their
  * target's block. ot_model_tensor lists them like the others, with PEFT's names: "base_model.model." MODULE
  * ".lora_A.weight" and ".lora_B.weight". The optimizer has their fp32 masters, as for all trained tensors

@@ -10,20 +10,20 @@
 
 enum { DEFAULT_RANK = 16 };
 
-/* ---- the parts of the text, which commas separate ---- */
+/* ---- the settings of the text, which commas separate ---- */
 
-struct part {
+struct setting {
     struct ot_lora_word key;   /* all of it if there is no '=' */
     struct ot_lora_word value; /* text NULL: there is no '=' */
 };
 
-static bool next_part(const char **at, struct part *out) {
+static bool next_setting(const char **at, struct setting *out) {
     const char *text = *at, *equals;
     if (!text || !*text)
         return false;
     int bytes = (int)strcspn(text, ",");
     *at = text[bytes] ? text + bytes + 1 : NULL;
-    *out = (struct part){.key = {text, bytes}};
+    *out = (struct setting){.key = {text, bytes}};
     if ((equals = memchr(text, '=', (size_t)bytes))) {
         out->key.bytes = (int)(equals - text);
         out->value = (struct ot_lora_word){equals + 1, bytes - out->key.bytes - 1};
@@ -44,7 +44,7 @@ static bool skip(struct ot_lora_word *w, const char *prefix) {
     return true;
 }
 
-static bool is_flag(const struct part *p) {
+static bool is_flag(const struct setting *p) {
     return !p->value.text && (is_word(p->key, "rslora") || is_word(p->key, "dora"));
 }
 
@@ -59,8 +59,8 @@ static bool read_number(struct ot_lora_word w, double *out) {
 
 bool ot_lora_spec_next(const char **at, enum ot_lora_word_kind kind, struct ot_lora_word *out,
                        double *value) {
-    struct part p;
-    while (next_part(at, &p)) {
+    struct setting p;
+    while (next_setting(at, &p)) {
         bool names_targets = p.value.text && is_word(p.key, "targets");
         *out = names_targets ? p.value : p.key;
         if (kind == OT_LORA_TARGET ? names_targets || (!p.value.text && !is_flag(&p))
@@ -131,43 +131,43 @@ static struct ot_lora_rank choose(const void *context, const char *module) {
 
 /* ---- reading ---- */
 
-static int fail_part(const struct part *p, const char *why) {
+static int fail_setting(const struct setting *p, const char *why) {
     int bytes = p->key.bytes + (p->value.text ? 1 + p->value.bytes : 0);
     return ot_fail(OT_E_USAGE, "'%.*s': %s", ot_min(bytes, 80), p->key.text, why);
 }
 
-static int read_rank(const struct part *p, int64_t *out) {
+static int read_rank(const struct setting *p, int64_t *out) {
     double value;
     if (!read_number(p->value, &value) || !(value >= 1 && value <= OT_LORA_MAX_RANK) ||
         value != (double)(int64_t)value)
-        return fail_part(p, "a rank is a whole number from 1 to 65536");
+        return fail_setting(p, "a rank is a whole number from 1 to 65536");
     *out = (int64_t)value;
     return 0;
 }
 
-static int read_alpha(const struct part *p, double *out) {
+static int read_alpha(const struct setting *p, double *out) {
     if (!read_number(p->value, out) || !(*out > 0 && *out <= 1e6))
-        return fail_part(p, "alpha is a number above 0, at most 1e6");
+        return fail_setting(p, "alpha is a number above 0, at most 1e6");
     return 0;
 }
 
-static int read_dropout(const struct part *p, float *out) {
+static int read_dropout(const struct setting *p, float *out) {
     double value;
     if (!read_number(p->value, &value) || !(value >= 0 && value < 1))
-        return fail_part(p, "dropout is a number from 0 to less than 1, such as 0.05");
+        return fail_setting(p, "dropout is a number from 0 to less than 1, such as 0.05");
     *out = (float)value;
     return 0;
 }
 
-static int read_lr_ratio(const struct part *p, float *out) {
+static int read_lr_ratio(const struct setting *p, float *out) {
     double value;
     if (!read_number(p->value, &value) || !(value >= 1e-4 && value <= 1e4))
-        return fail_part(p, "lr-ratio is a number from 0.0001 to 10000, such as 16");
+        return fail_setting(p, "lr-ratio is a number from 0.0001 to 10000, such as 16");
     *out = (float)value;
     return 0;
 }
 
-static int read_part(const struct part *p, bool *has_targets, struct ot_lora_spec *out) {
+static int read_setting(const struct setting *p, bool *has_targets, struct ot_lora_spec *out) {
     struct ot_lora_word name = p->key;
     int64_t rank;
     double alpha;
@@ -175,14 +175,14 @@ static int read_part(const struct part *p, bool *has_targets, struct ot_lora_spe
         if (is_flag(p))
             *(is_word(p->key, "dora") ? &out->lora.dora : &out->lora.rslora) = true;
         else if (!*has_targets || p->key.bytes == 0)
-            return fail_part(
+            return fail_setting(
                 p, "the parts are r=16, alpha=32, dropout=0.05, targets=q_proj,v_proj, rslora, dora, "
                    "lr-ratio=16, r:NAME=8 and alpha:NAME=16");
         return 0;
     }
     if (is_word(name, "targets")) {
         *has_targets = true;
-        return p->value.bytes > 0 ? 0 : fail_part(p, "give all-linear, or names such as q_proj,v_proj");
+        return p->value.bytes > 0 ? 0 : fail_setting(p, "give all-linear, or names such as q_proj,v_proj");
     }
     if (is_word(name, "r") || is_word(name, "rank"))
         return read_rank(p, &out->rank);
@@ -196,17 +196,17 @@ static int read_part(const struct part *p, bool *has_targets, struct ot_lora_spe
         return read_rank(p, &rank);
     if (skip(&name, "alpha:"))
         return read_alpha(p, &alpha);
-    return fail_part(p, "the settings are r, alpha, dropout, lr-ratio, targets, r:NAME and alpha:NAME");
+    return fail_setting(p, "the settings are r, alpha, dropout, lr-ratio, targets, r:NAME and alpha:NAME");
 }
 
 int ot_lora_spec_read(const char *text, struct ot_lora_spec *out) {
     const char *at = text;
     bool has_targets = false;
-    struct part p;
+    struct setting p;
     *out =
         (struct ot_lora_spec){.text = text, .rank = DEFAULT_RANK, .lora = {.choose = choose, .context = out}};
-    while (next_part(&at, &p))
-        OT_TRY(read_part(&p, &has_targets, out));
+    while (next_setting(&at, &p))
+        OT_TRY(read_setting(&p, &has_targets, out));
     return 0;
 }
 

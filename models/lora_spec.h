@@ -34,7 +34,7 @@ struct ot_lora_spec {
     const char *text; /* borrowed */
     int64_t rank;
     double alpha;        /* 0: twice the adapter's rank */
-    struct ot_lora lora; /* for ot_model_parts; borrows the spec, which must stay where it is */
+    struct ot_lora lora; /* for ot_model_setup; borrows the spec, which must stay where it is */
 };
 
 /* Reads the text. Errors: OT_E_USAGE; the message quotes the wrong part. */

@@ -77,7 +77,7 @@ enum ot_base_type {
 };
 
 /* The parameters that a run trains, its adapters, and the storage of the frozen base. */
-struct ot_model_parts {
+struct ot_model_setup {
     /* Returns true if the run trains the tensor. It is asked before the tensor has a place, and not for the
      * tensors of adapters, which are always trained. NULL: it trains all tensors, or with adapters none of
      * the model's own. */
@@ -94,11 +94,11 @@ struct ot_model; /* tensors, slabs and chain of blocks, built from a config */
  * Errors: OT_E_INPUT (the config, as ot_model_config_check, or max_position), OT_E_BUDGET (no memory). */
 int ot_model_open(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_position,
                   struct ot_model **out);
-/* The same, for a run that does not train all parameters, or that has adapters. parts: read before it
+/* The same, for a run that does not train all parameters, or that has adapters. setup: read before it
  * returns; NULL: it trains all. Errors also: OT_E_INPUT (a wrong adapter, as ot_lora_find, or no module
  * has one; a matrix is too large for the base's type). */
-int ot_model_open_parts(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_position,
-                        const struct ot_model_parts *parts, struct ot_model **out);
+int ot_model_open_setup(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_position,
+                        const struct ot_model_setup *setup, struct ot_model **out);
 /* The format of the optimizer's moments, and whether bf16 weights have fp32 masters; OT_STATE_F32 and
  * OT_MASTERS_F32 if they are not set. Before a plan is made. */
 void ot_model_set_state(struct ot_model *model, enum ot_state_format format, enum ot_masters masters);

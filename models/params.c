@@ -12,10 +12,10 @@ static size_t most_tensors(const struct ot_model_config *c) {
     return 48 + 3 * (size_t)c->n_experts;
 }
 
-static bool is_trained(const struct ot_model_parts *parts, const struct ot_tensor *tensor) {
-    if (parts && parts->trains)
-        return parts->trains(parts->context, tensor);
-    return !parts || !parts->lora;
+static bool is_trained(const struct ot_model_setup *setup, const struct ot_tensor *tensor) {
+    if (setup && setup->trains)
+        return setup->trains(setup->context, tensor);
+    return !setup || !setup->lora;
 }
 
 struct ot_tensor *ot_params_append(struct ot_params_walk *w, struct ot_place *place, int64_t rows,
@@ -49,7 +49,7 @@ static void add(struct ot_params_walk *w, struct ot_place *place, enum ot_module
     else
         ot_model_module_name(c, module, w->layer, t->name, sizeof t->name);
     snprintf(t->name + strlen(t->name), sizeof t->name - strlen(t->name), "%s", end);
-    t->trained = is_trained(w->parts, t);
+    t->trained = is_trained(w->setup, t);
 }
 
 static void add_matrix(struct ot_params_walk *w, struct ot_place *place, enum ot_module module, int64_t rows,
@@ -501,8 +501,8 @@ static int check_adapters(const struct ot_model *model, const struct ot_lora *lo
     return 0;
 }
 
-int ot_model_build_params(struct ot_model *model, const struct ot_model_parts *parts) {
-    struct ot_params_walk w = {.model = model, .parts = parts};
+int ot_model_build_params(struct ot_model *model, const struct ot_model_setup *setup) {
+    struct ot_params_walk w = {.model = model, .setup = setup};
     int rc = 0;
     w.tensors = calloc(most_tensors(&model->config), sizeof *w.tensors);
     w.places = calloc(most_tensors(&model->config), sizeof *w.places);
@@ -518,8 +518,8 @@ int ot_model_build_params(struct ot_model *model, const struct ot_model_parts *p
         build_layer(&w, l);
     build_head(&w);
     rc = w.rc;
-    if (rc == 0 && parts && parts->lora)
-        rc = check_adapters(model, parts->lora, w.adapted);
+    if (rc == 0 && setup && setup->lora)
+        rc = check_adapters(model, setup->lora, w.adapted);
 out:
     free(w.tensors);
     free(w.places);

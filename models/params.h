@@ -8,7 +8,7 @@
 /* The tensors of a block, before they have places. */
 struct ot_params_walk {
     struct ot_model *model;
-    const struct ot_model_parts *parts;
+    const struct ot_model_setup *setup;
     int block;
     int64_t layer; /* -1: the block is none */
     bool edge, shared;

@@ -43,13 +43,13 @@ static struct ot_tensor *add_lora_tensor(struct ot_params_walk *w, struct ot_pla
 /* Finds the adapter of a module. */
 static void find_rank(struct ot_params_walk *w, const char *module, struct ot_lora_map *out) {
     struct ot_lora_rank rank = {0};
-    if (!w->parts || !w->parts->lora || w->rc < 0)
+    if (!w->setup || !w->setup->lora || w->rc < 0)
         return;
-    w->rc = ot_lora_find(w->parts->lora, module, &rank);
+    w->rc = ot_lora_find(w->setup->lora, module, &rank);
     if (w->rc < 0 || rank.rank == 0)
         return;
     out->rank = rank.rank;
-    out->scale = ot_lora_scale(w->parts->lora, rank);
+    out->scale = ot_lora_scale(w->setup->lora, rank);
     w->adapted++;
 }
 
@@ -68,8 +68,8 @@ void ot_params_add_lora(struct ot_params_walk *w, const struct ot_tensor *target
     const struct ot_tensor *adapted[OT_MAX_UNIT_MAPS];
     int64_t first = 0;
     *unit = (struct ot_lora_unit){.number = targets[0].number};
-    if (w->parts && w->parts->lora)
-        unit->drop = w->parts->lora->dropout;
+    if (w->setup && w->setup->lora)
+        unit->drop = w->setup->lora->dropout;
     for (int i = 0; i < n; first += targets[i++].rows) {
         struct ot_lora_map *map = &unit->maps[unit->n];
         find_lora_map(w, &targets[i], first, map);
@@ -84,10 +84,10 @@ void ot_params_add_lora(struct ot_params_walk *w, const struct ot_tensor *target
     for (int i = 0; i < unit->n; i++) {
         struct ot_tensor *t = add_lora_tensor(w, &unit->maps[i].b, adapted[i], "lora_B.weight",
                                               unit->maps[i].out, unit->maps[i].rank, OT_INIT_ZERO);
-        t->rate = w->parts->lora->lr_ratio;
+        t->rate = w->setup->lora->lr_ratio;
         t->is_fused = adapted[i]->is_fused;
     }
-    unit->dora = unit->n > 0 && w->parts->lora->dora;
+    unit->dora = unit->n > 0 && w->setup->lora->dora;
     for (int i = 0; unit->dora && i < unit->n; i++) {
         struct ot_tensor *t = add_lora_tensor(w, &unit->maps[i].change, adapted[i], "lora_magnitude_vector",
                                               0, unit->maps[i].out, OT_INIT_ZERO);
@@ -135,7 +135,7 @@ static void add_experts_unit(struct ot_params_walk *w, const struct ot_tensor *t
         add_tensor_of(w, &map->b, target, module, "lora_B.weight", experts * map->out, map->rank);
     b->parts = experts;
     b->file_form = OT_FORM_EXPERT_COLUMNS;
-    b->rate = w->parts->lora->lr_ratio;
+    b->rate = w->setup->lora->lr_ratio;
 }
 
 void ot_params_add_experts_lora(struct ot_params_walk *w, const struct ot_tensor *gate_up,
@@ -160,7 +160,7 @@ void ot_params_add_embedding_lora(struct ot_params_walk *w) {
     find_lora_map(w, &table, 0, map);
     if (map->rank == 0)
         return;
-    if ((table.trained || w->parts->lora->dora) && w->rc == 0)
+    if ((table.trained || w->setup->lora->dora) && w->rc == 0)
         w->rc = ot_fail(OT_E_INPUT, "adapter of %.*s: %s", (int)(strlen(table.name) - strlen(".weight")),
                         table.name,
                         table.trained ? "the embedding itself is trained" : "an embedding cannot have DoRA");

@@ -20,12 +20,13 @@ struct norms {
     struct ot_pool *pool; /* of one thread: the norms of a few rows are soon computed */
 };
 
-/* The part of its slab that the matrix is, which is not a tensor of all experts. False: it is not encoded. */
+/* The entry of its slab that the matrix is, which is not a tensor of all experts. False: it is not encoded.
+ */
 static bool find_part(const struct ot_model *model, const struct ot_tensor *weight, struct ot_weight *as) {
-    struct ot_encoded_part part;
-    for (int i = 0; ot_encoded_part(model, weight->slab, i, &part); i++)
-        if (part.first == weight->first) {
-            *as = part.weight;
+    struct ot_encoded_entry entry;
+    for (int i = 0; ot_encoded_entry(model, weight->slab, i, &entry); i++)
+        if (entry.first == weight->first) {
+            *as = entry.weight;
             return true;
         }
     return false;
@@ -52,9 +53,9 @@ static int encode(struct norms *n) {
     ot_weight_begin(&n->as, n->encoded);
     for (int64_t row = 0; row < n->weight->rows; row += ROWS) {
         OT_TRY(get_rows(n, row));
-        const struct ot_weight_part part = {OT_F32, row * n->weight->cols, rows_at(n, row) * n->weight->cols,
-                                            n->piece};
-        OT_TRY(ot_weight_encode(n->pool, &n->as, &part, n->encoded, n->scales));
+        const struct ot_weight_range range = {OT_F32, row * n->weight->cols,
+                                              rows_at(n, row) * n->weight->cols, n->piece};
+        OT_TRY(ot_weight_encode(n->pool, &n->as, &range, n->encoded, n->scales));
     }
     ot_weight_end(n->pool, &n->as, n->scales, n->encoded);
     return 0;

@@ -171,15 +171,15 @@ static int check(const struct ot_model *model, const struct ot_selection *select
 int ot_model_open_selected(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_position,
                            const struct ot_selection *selection, struct ot_model **out) {
     const struct chooser chooser = {*selection, config->n_layers};
-    struct ot_model_parts parts = {.trains = trains, .context = &chooser, .base = selection->base};
+    struct ot_model_setup setup = {.trains = trains, .context = &chooser, .base = selection->base};
     struct ot_lora_spec lora;
     if (selection->lora) {
         OT_TRY(ot_lora_spec_read(selection->lora, &lora));
         OT_TRY(ot_lora_spec_check(&lora, config));
-        parts.lora = &lora.lora;
+        setup.lora = &lora.lora;
     }
-    OT_TRY(ot_model_open_parts(config, dtype, max_position, &parts, out));
-    int rc = check(*out, selection, parts.lora);
+    OT_TRY(ot_model_open_setup(config, dtype, max_position, &setup, out));
+    int rc = check(*out, selection, setup.lora);
     if (rc < 0) {
         ot_model_close(*out);
         *out = NULL;

@@ -203,7 +203,7 @@ struct ot_block_work {
     double product_flops, group_flops, attention_flops, moved_bytes;
 };
 
-enum ot_work_part {
+enum ot_work_kind {
     OT_WORK_FORWARD,   /* last block: the forward of evaluation (in training it does nothing) */
     OT_WORK_BACKWARD,  /* with all inner activations kept */
     OT_WORK_RECOMPUTE, /* the extra work of backward at a level; none at OT_KEEP_ALL */
@@ -245,7 +245,7 @@ struct ot_chain {
     size_t (*scratch_bytes)(const void *context, int block, int64_t n_tokens); /* size of run.scratch */
     /* Fills in the work of a block for n_tokens tokens in rows of row_tokens. level: read for
      * OT_WORK_RECOMPUTE only. NULL: the model cannot tell. */
-    void (*work)(const void *context, int block, enum ot_work_part part, enum ot_keep_level level,
+    void (*work)(const void *context, int block, enum ot_work_kind kind, enum ot_keep_level level,
                  int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out);
     /* The number of parts that n_tokens tokens are expected to choose in a block that has parts. Only
      * predictions ask. NULL: all of them. */

@@ -1,6 +1,6 @@
 /* The cpu device's ops as one translation unit. The files below are inlined into each other and compiled for
  * one instruction set. */
-#include "kernels/cpu/op_parts.h"
+#include "kernels/cpu/op_shared.h"
 
 #include "kernels/cpu/op_elementwise.inc"
 #include "kernels/cpu/op_decode.inc"

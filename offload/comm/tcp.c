@@ -129,12 +129,12 @@ static int exchange_parts(struct ot_tcp *tcp, enum ot_tcp_operation operation, c
     for (int r = 0; r < tcp->ranks; r++)
         if (r != tcp->rank)
             ot_tcp_link_begin(tcp, r,
-                              &(struct ot_tcp_parts){.out = send + (size_t)r * send_stride,
-                                                     .in = receive + (size_t)r * part_bytes,
-                                                     .out_bytes = part_bytes,
-                                                     .in_bytes = part_bytes,
-                                                     .has_out = true,
-                                                     .has_in = true});
+                              &(struct ot_tcp_transfer){.out = send + (size_t)r * send_stride,
+                                                        .in = receive + (size_t)r * part_bytes,
+                                                        .out_bytes = part_bytes,
+                                                        .in_bytes = part_bytes,
+                                                        .has_out = true,
+                                                        .has_in = true});
     return run(tcp,
                operation == OT_TCP_CLOSE ? fmin(close_seconds, tcp->timeout_seconds) : tcp->timeout_seconds);
 }
@@ -163,12 +163,12 @@ static int broadcast(void *context, void *memory, size_t bytes, int32_t root, vo
         bool sends = tcp->rank == root;
         if (r != tcp->rank && (sends || r == root))
             ot_tcp_link_begin(tcp, r,
-                              &(struct ot_tcp_parts){.out = memory,
-                                                     .in = memory,
-                                                     .out_bytes = sends ? bytes : 0,
-                                                     .in_bytes = sends ? 0 : bytes,
-                                                     .has_out = sends,
-                                                     .has_in = !sends});
+                              &(struct ot_tcp_transfer){.out = memory,
+                                                        .in = memory,
+                                                        .out_bytes = sends ? bytes : 0,
+                                                        .in_bytes = sends ? 0 : bytes,
+                                                        .has_out = sends,
+                                                        .has_in = !sends});
     }
     return run(tcp, tcp->timeout_seconds);
 }

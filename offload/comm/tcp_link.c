@@ -26,26 +26,26 @@ static void queue(struct ot_tcp *tcp, struct ot_tcp_link *link, enum ot_tcp_kind
     message->address = (uintptr_t)memory;
 }
 
-void ot_tcp_link_begin(struct ot_tcp *tcp, int rank, const struct ot_tcp_parts *parts) {
+void ot_tcp_link_begin(struct ot_tcp *tcp, int rank, const struct ot_tcp_transfer *transfer) {
     struct ot_tcp_link *link = &tcp->links[rank];
-    bool in_stream = !link->is_local || parts->out_bytes <= MOST_IN_STREAM;
+    bool in_stream = !link->is_local || transfer->out_bytes <= MOST_IN_STREAM;
     assert(link->queued == 0 && link->payload_left == 0);
     link->is_active = true;
-    link->expects = parts->has_in;
-    link->target = parts->in;
-    link->target_left = parts->in_bytes;
-    if (!parts->has_out)
+    link->expects = transfer->has_in;
+    link->target = transfer->in;
+    link->target_left = transfer->in_bytes;
+    if (!transfer->has_out)
         return;
     if (in_stream) {
-        queue(tcp, link, OT_TCP_DATA, parts->out_bytes, NULL);
-        link->payload = parts->out;
-        link->payload_left = parts->out_bytes;
+        queue(tcp, link, OT_TCP_DATA, transfer->out_bytes, NULL);
+        link->payload = transfer->out;
+        link->payload_left = transfer->out_bytes;
     } else if (link->they_read) {
-        queue(tcp, link, OT_TCP_LOOK, parts->out_bytes, parts->out);
+        queue(tcp, link, OT_TCP_LOOK, transfer->out_bytes, transfer->out);
         link->awaits_taken = true;
     } else {
-        link->source = parts->out;
-        link->source_left = parts->out_bytes;
+        link->source = transfer->out;
+        link->source_left = transfer->out_bytes;
     }
 }
 

@@ -118,13 +118,13 @@ void ot_tcp_disconnect(struct ot_tcp *tcp);
 /* ---- tcp_link.c ---- */
 
 /* Begins an operation on a link: sends `out_bytes` (has_out) and expects `in_bytes` (has_in). */
-struct ot_tcp_parts {
+struct ot_tcp_transfer {
     const char *out;
     char *in;
     size_t out_bytes, in_bytes;
     bool has_out, has_in;
 };
-void ot_tcp_link_begin(struct ot_tcp *tcp, int rank, const struct ot_tcp_parts *parts);
+void ot_tcp_link_begin(struct ot_tcp *tcp, int rank, const struct ot_tcp_transfer *transfer);
 /* Moves data without waiting, at most a few MiB. *moved: some data was moved. Returns a code of plugin.h. */
 int ot_tcp_link_advance(struct ot_tcp *tcp, int rank, bool *moved);
 bool ot_tcp_link_is_done(const struct ot_tcp_link *link);

@@ -61,12 +61,12 @@ static void judge_loss(struct ot_engine *en, struct ot_step_result *result) {
 
 /* ---- results of a step ---- */
 
-/* The squared norm of a slab: the sum over its parts, in order. */
+/* The squared norm of a slab: the sum over its ranges (shard.h), in order. */
 double ot_engine_slab_squares(const struct ot_engine *en, const double *results, int slab) {
-    const double *parts = results + slab * en->layout.norms;
+    const double *norms = results + slab * en->layout.norms;
     double squares = 0;
     for (int i = 0; i < en->layout.norms; i++)
-        squares += parts[i];
+        squares += norms[i];
     return squares;
 }
 

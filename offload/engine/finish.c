@@ -70,16 +70,16 @@ static void finish_span(struct ot_engine *en, const struct ot_task *task, struct
     }
 }
 
-/* Takes the squared norm of one part (shard.h) over its trained groups, one after the other, and rounds all
- * of the part's gradients. */
-static void finish_part(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane,
-                        struct ot_shard_range part, double *norm) {
+/* Takes the squared norm of one range (shard.h) over its trained groups, one after the other, and rounds all
+ * of its gradients. */
+static void finish_range(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane,
+                         struct ot_shard_range range, double *norm) {
     const struct ot_slab_spec *slab = &en->chain.slabs[task->slab];
     ot_lane_fill(lane, norm, 0, sizeof *norm);
     for (int g = 0; g < slab->n_groups; g++) {
         const struct ot_param_group *group = &slab->groups[g];
-        int64_t first = ot_max(group->first, part.first);
-        int64_t group_end = group->first + group->n, end = part.first + part.n;
+        int64_t first = ot_max(group->first, range.first);
+        int64_t group_end = group->first + group->n, end = range.first + range.n;
         end = ot_min(group_end, end);
         if (group->trained)
             finish_span(en, task, lane, first, end, norm);
@@ -88,14 +88,14 @@ static void finish_part(struct ot_engine *en, const struct ot_task *task, struct
     }
 }
 
-/* This rank's parts cover its holding. */
+/* This rank's ranges cover its holding. */
 void ot_engine_finish_grads(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     const struct ot_shard *shard = &en->plan.shard;
     int64_t n_params = en->chain.slabs[task->slab].n_params;
     int own = en->layout.own_norms, first = own < en->layout.norms ? shard->rank * own : 0;
     double *norms = ot_engine_results(en, task->state, task->slab);
     for (int i = 0; i < own; i++)
-        finish_part(en, task, lane, ot_shard_norm_part(shard, n_params, first + i), norms + i);
+        finish_range(en, task, lane, ot_shard_norm_range(shard, n_params, first + i), norms + i);
 }
 
 void ot_engine_keep_grads(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {

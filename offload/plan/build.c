@@ -175,8 +175,8 @@ static void set_kept(const struct ot_plan_request *rq, const struct ot_candidate
     plan->kept_slots = plan->host_kept_slots = 0;
     if (!rq->train || level == OT_KEEP_NONE || others < 0)
         return;
-    plan->kept[OT_TIER_GPU] = (struct ot_kept_part){level, c->kept_blocks};
-    plan->kept[off] = (struct ot_kept_part){level, forced ? others : (int)lround(rq->kept_off * others)};
+    plan->kept[OT_TIER_GPU] = (struct ot_kept_blocks){level, c->kept_blocks};
+    plan->kept[off] = (struct ot_kept_blocks){level, forced ? others : (int)lround(rq->kept_off * others)};
     plan->kept_slots = ot_plan_spills_kept(plan) ? c->slots : 0;
     plan->host_kept_slots = ot_plan_kept_blocks(plan, OT_TIER_NVME) > 0 ? plan->kept_slots + 2 : 0;
 }

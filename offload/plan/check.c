@@ -201,7 +201,7 @@ static int check_shadows(const struct ot_plan *plan) {
 static int check_kept(const struct ot_chain *chain, const struct ot_plan *plan) {
     int blocks = 0;
     for (int t = 0; t < OT_TIER_COUNT; t++) {
-        const struct ot_kept_part *kept = &plan->kept[t];
+        const struct ot_kept_blocks *kept = &plan->kept[t];
         if (kept->blocks < 0 || kept->level < OT_KEEP_NONE || kept->level >= OT_KEEP_LEVELS)
             return ot_fail(OT_E_USAGE, "plan: cannot keep the activations of %d blocks at level %d",
                            kept->blocks, kept->level);

@@ -450,7 +450,7 @@ static void add_results(struct ot_layout_maker *mk) {
     struct ot_layout *layout = mk->layout;
     size_t n_slabs = (size_t)mk->chain->n_slabs, ranks = (size_t)ot_shard_ranks(&plan->shard);
     int64_t most = ot_max(mk->chain->vocab, plan->micro_tokens);
-    layout->norms = ot_shard_norm_parts(&plan->shard);
+    layout->norms = ot_shard_norm_ranges(&plan->shard);
     layout->own_norms = ot_plan_is_sharded(plan) ? layout->norms / (int)ranks : layout->norms;
     layout->own_results = plan->max_micro + 1;
     size_t own = n_slabs * (size_t)layout->own_norms + (size_t)layout->own_results;

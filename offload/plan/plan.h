@@ -138,7 +138,7 @@ struct ot_shortage {
 };
 
 /* The middle blocks that keep inner activations for backward on a tier. */
-struct ot_kept_part {
+struct ot_kept_blocks {
     enum ot_keep_level level;
     int blocks;
 };
@@ -181,7 +181,7 @@ struct ot_plan {
     /* Pinned bytes of the communicator, if it takes only host memory and the device has its own (comm.h). */
     size_t staging_bytes;
     int snapshot_slots; /* host slots that pass a checkpoint to the disk (snapshot.h); 0: none */
-    struct ot_kept_part kept[OT_TIER_COUNT]; /* inner activations for backward, by tier (kept.h) */
+    struct ot_kept_blocks kept[OT_TIER_COUNT]; /* inner activations for backward, by tier (kept.h) */
     int kept_slots,
         host_kept_slots; /* device slots for activations that leave, and host slots for those on nvme */
     int shadow_frames;   /* tiles that are updated ahead of the decision (shadow.h) */

@@ -23,13 +23,13 @@ int ot_shard_check(const struct ot_shard *shard) {
     return 0;
 }
 
-static int64_t share_of(int64_t n_params, int parts) {
-    int64_t share = (n_params + parts - 1) / parts;
+static int64_t share_of(int64_t n_params, int n_ranges) {
+    int64_t share = (n_params + n_ranges - 1) / n_ranges;
     return (share + OT_SHARD_ALIGN_PARAMS - 1) / OT_SHARD_ALIGN_PARAMS * OT_SHARD_ALIGN_PARAMS;
 }
 
-static struct ot_shard_range part_of(int64_t n_params, int parts, int part) {
-    int64_t share = share_of(n_params, parts), first = part * share, end = first + share;
+static struct ot_shard_range range_of(int64_t n_params, int n_ranges, int index) {
+    int64_t share = share_of(n_params, n_ranges), first = index * share, end = first + share;
     first = ot_min(first, n_params);
     end = ot_min(end, n_params);
     return (struct ot_shard_range){first, end - first};
@@ -40,7 +40,7 @@ int64_t ot_shard_share(const struct ot_shard *shard, int64_t n_params) {
 }
 
 struct ot_shard_range ot_shard_own(const struct ot_shard *shard, int64_t n_params) {
-    return part_of(n_params, ot_shard_ranks(shard), shard->rank);
+    return range_of(n_params, ot_shard_ranks(shard), shard->rank);
 }
 
 /* ---- micro-batches ---- */
@@ -86,10 +86,10 @@ int ot_shard_levels(const struct ot_shard *shard) {
 
 /* ---- norms ---- */
 
-int ot_shard_norm_parts(const struct ot_shard *shard) {
+int ot_shard_norm_ranges(const struct ot_shard *shard) {
     return ot_shard_groups(shard);
 }
 
-struct ot_shard_range ot_shard_norm_part(const struct ot_shard *shard, int64_t n_params, int part) {
-    return part_of(n_params, ot_shard_norm_parts(shard), part);
+struct ot_shard_range ot_shard_norm_range(const struct ot_shard *shard, int64_t n_params, int range) {
+    return range_of(n_params, ot_shard_norm_ranges(shard), range);
 }

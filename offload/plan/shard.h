@@ -84,9 +84,9 @@ int ot_shard_level(int own_group);
 /* The number of times that this accumulator is added to the one below it after the group. */
 int ot_shard_merges(int own_group);
 
-/* The number of equal parts, over all ranks, for which the norms of a slab are computed. Part p has the
+/* The number of equal ranges, over all ranks, for which the norms of a slab are computed. Range p has the
  * parameters from p * share up to (p + 1) * share, with the share of that many ranks. */
-int ot_shard_norm_parts(const struct ot_shard *shard);
-struct ot_shard_range ot_shard_norm_part(const struct ot_shard *shard, int64_t n_params, int part);
+int ot_shard_norm_ranges(const struct ot_shard *shard);
+struct ot_shard_range ot_shard_norm_range(const struct ot_shard *shard, int64_t n_params, int range);
 
 #endif

@@ -155,15 +155,15 @@ static int time_block(struct bench *b, int block, double seconds, struct rounds 
 
 /* Seconds of attention, by the estimate, that are missing because the measured rows are shorter than a
  * sequence. */
-static double saved_attention(const struct bench *b, int block, enum ot_work_part part,
+static double saved_attention(const struct bench *b, int block, enum ot_work_kind kind,
                               enum ot_keep_level level, int64_t n) {
     const struct ot_calibration *c = b->config;
     struct ot_block_work full, brief;
     if (!c->chain->work || n >= c->sequence_tokens)
         return 0;
-    c->chain->work(c->chain->context, block, part, level, n, c->sequence_tokens, &full);
-    c->chain->work(c->chain->context, block, part, level, n, n, &brief);
-    return (full.attention_flops - brief.attention_flops) / ot_costs_attention_rate(c->rates, c->chain, part);
+    c->chain->work(c->chain->context, block, kind, level, n, c->sequence_tokens, &full);
+    c->chain->work(c->chain->context, block, kind, level, n, n, &brief);
+    return (full.attention_flops - brief.attention_flops) / ot_costs_attention_rate(c->rates, c->chain, kind);
 }
 
 /* The line through two points. If noise gives it a negative slope or a negative time at zero, the line goes

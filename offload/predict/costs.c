@@ -12,7 +12,7 @@
 /* The work of a block of a chain that has no work function: assumes that every parameter is part of a matrix
  * product, and that recomputation below OT_KEEP_PRODUCTS costs a share of forward: that of the bytes not
  * kept. The first backward of a sum clears all of it. */
-static void work_from_params(const struct ot_chain *chain, int block, enum ot_work_part part,
+static void work_from_params(const struct ot_chain *chain, int block, enum ot_work_kind kind,
                              enum ot_keep_level level, int64_t n_tokens, struct ot_block_work *out) {
     const struct ot_block_spec *spec = &chain->blocks[block];
     double params = 0, n = (double)n_tokens;
@@ -20,23 +20,23 @@ static void work_from_params(const struct ot_chain *chain, int block, enum ot_wo
         params += (double)chain->slabs[spec->uses[u].slab].n_params;
     double whole = (double)chain->work_bytes(chain->context, block, OT_KEEP_NONE, n_tokens);
     *out = (struct ot_block_work){0};
-    if (part == OT_WORK_CLEAR)
+    if (kind == OT_WORK_CLEAR)
         out->moved_bytes = params * sizeof(float);
-    else if (part == OT_WORK_RECOMPUTE && whole > 0)
+    else if (kind == OT_WORK_RECOMPUTE && whole > 0)
         out->product_flops =
             2 * n * params * (double)chain->work_bytes(chain->context, block, level, n_tokens) / whole;
-    else if (part != OT_WORK_RECOMPUTE)
-        out->product_flops = (part == OT_WORK_BACKWARD ? 4 : 2) * n * params;
+    else if (kind != OT_WORK_RECOMPUTE)
+        out->product_flops = (kind == OT_WORK_BACKWARD ? 4 : 2) * n * params;
 }
 
-static struct ot_block_work work_of(const struct ot_chain *chain, int block, enum ot_work_part part,
+static struct ot_block_work work_of(const struct ot_chain *chain, int block, enum ot_work_kind kind,
                                     enum ot_keep_level level, int64_t n_tokens, int64_t row_tokens) {
     struct ot_block_work work;
     int64_t row = ot_min(row_tokens, n_tokens);
     if (chain->work)
-        chain->work(chain->context, block, part, level, n_tokens, row, &work);
+        chain->work(chain->context, block, kind, level, n_tokens, row, &work);
     else
-        work_from_params(chain, block, part, level, n_tokens, &work);
+        work_from_params(chain, block, kind, level, n_tokens, &work);
     return work;
 }
 
@@ -45,19 +45,19 @@ static double time_of(double work, double rate) {
 }
 
 double ot_costs_attention_rate(const struct ot_rates *rates, const struct ot_chain *chain,
-                               enum ot_work_part part) {
+                               enum ot_work_kind kind) {
     struct ot_attention_rates attention = ot_rates_attention(rates, chain->head_dim);
-    return part == OT_WORK_BACKWARD ? attention.backward : attention.forward;
+    return kind == OT_WORK_BACKWARD ? attention.backward : attention.forward;
 }
 
 /* The estimate is proportional to the tokens, so the line goes through zero. */
 static struct ot_line estimate(const struct ot_costs *costs, const struct ot_chain *chain, int block,
-                               enum ot_work_part part, enum ot_keep_level level, int64_t n_tokens) {
+                               enum ot_work_kind kind, enum ot_keep_level level, int64_t n_tokens) {
     const struct ot_rates *r = &costs->rates;
-    struct ot_block_work work = work_of(chain, block, part, level, n_tokens, costs->row_tokens);
+    struct ot_block_work work = work_of(chain, block, kind, level, n_tokens, costs->row_tokens);
     double seconds = time_of(work.product_flops - work.group_flops, r->product_flops) +
                      time_of(work.group_flops, r->group_flops > 0 ? r->group_flops : r->product_flops) +
-                     time_of(work.attention_flops, ot_costs_attention_rate(r, chain, part)) +
+                     time_of(work.attention_flops, ot_costs_attention_rate(r, chain, kind)) +
                      time_of(work.moved_bytes, r->device_bytes);
     return (struct ot_line){0, seconds / (double)n_tokens};
 }
@@ -366,15 +366,15 @@ static double half_share(const struct context *c, const struct ot_task *task) {
     return task->half == OT_HALF_CHOOSE ? 1 - after : after;
 }
 
-static void add_work(const struct context *c, const struct ot_task *task, enum ot_work_part part,
+static void add_work(const struct context *c, const struct ot_task *task, enum ot_work_kind kind,
                      struct ot_task_cost *cost) {
     const struct ot_block_cost *block = &c->costs->blocks[task->block];
     int64_t n = c->plan->micro_tokens;
     struct ot_block_work work =
-        work_of(c->chain, task->block, part, task->saved_level, n, c->costs->row_tokens);
+        work_of(c->chain, task->block, kind, task->saved_level, n, c->costs->row_tokens);
     cost->flops += work.product_flops + work.attention_flops;
-    cost->seconds += ot_line_at(part == OT_WORK_FORWARD    ? block->forward
-                                : part == OT_WORK_BACKWARD ? block->backward
+    cost->seconds += ot_line_at(kind == OT_WORK_FORWARD    ? block->forward
+                                : kind == OT_WORK_BACKWARD ? block->backward
                                                            : block->recompute[task->saved_level],
                                 n);
 }

@@ -53,7 +53,7 @@ struct ot_costs {
 
 /* FLOP/s of attention in one part of a block's work, for the chain's heads. Recomputation is forward. */
 double ot_costs_attention_rate(const struct ot_rates *rates, const struct ot_chain *chain,
-                               enum ot_work_part part);
+                               enum ot_work_kind kind);
 
 /* Estimates every block from its work and the rates. If the chain has no work function, N parameters cost 2 N
  * FLOPs a token forward and 4 N backward. Free with ot_costs_free. Errors: OT_E_BUDGET (no memory),

@@ -24,7 +24,7 @@ struct command {
     struct ot_session session;
     struct ot_rows rows;
     struct ot_sequences calibration, held_out;
-    struct ot_pack_format format;
+    struct ot_quant_format format;
     struct ot_model_save save;
     struct ot_extra_file extra;
     char *quantize_config; /* NULL: the format has no such file */
@@ -53,15 +53,15 @@ static int read_group_size(const char *text, int64_t *out) {
 }
 
 static int choose_format(struct command *c) {
-    static const struct ot_pack_format formats[] = {
-        [OT_CHOICE_TO_GPTQ4] = {.kind = OT_PACKED_GPTQ, .bits = 4},
-        [OT_CHOICE_TO_GPTQ8] = {.kind = OT_PACKED_GPTQ, .bits = 8},
-        [OT_CHOICE_TO_GPTQ3] = {.kind = OT_PACKED_GPTQ, .bits = 3},
-        [OT_CHOICE_TO_GPTQ2] = {.kind = OT_PACKED_GPTQ, .bits = 2},
-        [OT_CHOICE_TO_NF4] = {.kind = OT_PACKED_4BIT},
-        [OT_CHOICE_TO_NF4_DOUBLE] = {.kind = OT_PACKED_4BIT, .nested = true},
-        [OT_CHOICE_TO_INT8] = {.kind = OT_PACKED_INT8},
-        [OT_CHOICE_TO_MXFP4] = {.kind = OT_PACKED_MXFP4}};
+    static const struct ot_quant_format formats[] = {
+        [OT_CHOICE_TO_GPTQ4] = {.kind = OT_QUANT_KIND_GPTQ, .bits = 4},
+        [OT_CHOICE_TO_GPTQ8] = {.kind = OT_QUANT_KIND_GPTQ, .bits = 8},
+        [OT_CHOICE_TO_GPTQ3] = {.kind = OT_QUANT_KIND_GPTQ, .bits = 3},
+        [OT_CHOICE_TO_GPTQ2] = {.kind = OT_QUANT_KIND_GPTQ, .bits = 2},
+        [OT_CHOICE_TO_NF4] = {.kind = OT_QUANT_KIND_4BIT},
+        [OT_CHOICE_TO_NF4_DOUBLE] = {.kind = OT_QUANT_KIND_4BIT, .nested = true},
+        [OT_CHOICE_TO_INT8] = {.kind = OT_QUANT_KIND_INT8},
+        [OT_CHOICE_TO_MXFP4] = {.kind = OT_QUANT_KIND_MXFP4}};
     const struct ot_options *o = c->options;
     c->format = formats[o->to];
     c->format.symmetric = o->symmetric;
@@ -73,9 +73,9 @@ static int choose_format(struct command *c) {
 /* GPTQModel first looks for the description in quantize_config.json. */
 static int make_quantize_config(struct command *c) {
     struct ot_json_writer w = {.indent = 0};
-    if (c->format.kind != OT_PACKED_GPTQ)
+    if (c->format.kind != OT_QUANT_KIND_GPTQ)
         return 0;
-    ot_pack_put_config(&c->format, NULL, &w);
+    ot_quant_encode_config(&c->format, NULL, &w);
     c->extra.name = "quantize_config.json";
     OT_TRY(ot_json_writer_take(&w, &c->quantize_config, &c->extra.bytes));
     c->extra.text = c->quantize_config;
@@ -95,7 +95,7 @@ static int open_rows(struct command *c) {
         OT_TRY(ot_rows_open(s, seq_len, &c->rows));
     }
     OT_TRY(ot_model_open(&s->config, s->dtype, seq_len, &s->model));
-    if (o->data && c->format.kind == OT_PACKED_GPTQ)
+    if (o->data && c->format.kind == OT_QUANT_KIND_GPTQ)
         OT_TRY(ot_sequences_open(c->rows.train, c->rows.data, seq_len, o->calibration_rows, multiple,
                                  &c->calibration));
     if (!c->rows.eval)
@@ -254,8 +254,8 @@ static int print_result(struct command *c, double total) {
 static int check_family(const struct command *c) {
     const struct ot_model_config *config = &c->session.config;
     const char *type = ot_family_row(config->family)->model_type, *model = c->options->model;
-    bool mxfp4 = c->format.kind == OT_PACKED_MXFP4, is_gpt_oss = config->family == OT_FAMILY_GPT_OSS;
-    if (ot_model_has_pairs(config) && (mxfp4 || c->format.kind == OT_PACKED_GPTQ))
+    bool mxfp4 = c->format.kind == OT_QUANT_KIND_MXFP4, is_gpt_oss = config->family == OT_FAMILY_GPT_OSS;
+    if (ot_model_has_pairs(config) && (mxfp4 || c->format.kind == OT_QUANT_KIND_GPTQ))
         return ot_fail(
             OT_E_INPUT,
             "%s: a %s can be quantized with --to nf4, nf4-double or int8: encoder-decoders are not "
@@ -270,13 +270,13 @@ static int check_family(const struct command *c) {
         return ot_fail(OT_E_INPUT,
                        "%s: --to mxfp4 is the format of gpt_oss, and this is a %s; see --to gptq:4", model,
                        type);
-    if (config->family == OT_FAMILY_FALCON && c->format.kind != OT_PACKED_GPTQ)
+    if (config->family == OT_FAMILY_FALCON && c->format.kind != OT_QUANT_KIND_GPTQ)
         return ot_fail(
             OT_E_INPUT,
             "%s: transformers reads the matrices of a %s in no format of bitsandbytes, because their "
             "class is its own; use --to gptq:4, or --base-type nf4 or int8 while a run lasts",
             model, type);
-    if (config->n_experts > 0 && !mxfp4 && c->format.kind != OT_PACKED_GPTQ)
+    if (config->n_experts > 0 && !mxfp4 && c->format.kind != OT_QUANT_KIND_GPTQ)
         return ot_fail(OT_E_INPUT,
                        "%s: of a %s, bitsandbytes would leave the experts as they are, which are nearly all "
                        "weights; --to gptq:4 quantizes them, and so does a run with --base-type nf4 or int8 "

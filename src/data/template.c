@@ -86,19 +86,19 @@ bool ot_text_is_blank(const char *text, size_t bytes) {
 
 /* ---- prompt formats ---- */
 
-struct part { /* a literal with its escapes resolved, or a field's name */
+struct piece { /* a literal with its escapes resolved, or a field's name */
     bool is_field;
     char *text;
     size_t bytes;
 };
 
 struct ot_prompt_format {
-    struct part *parts;
-    size_t n_parts, n_fields;
+    struct piece *pieces;
+    size_t n_pieces, n_fields;
 };
 
-/* Parses a literal up to a placeholder's '{' or the end. part->text has room for the whole format. */
-static int parse_literal(const char **cursor, const char *format, struct part *part) {
+/* Parses a literal up to a placeholder's '{' or the end. piece->text has room for the whole format. */
+static int parse_literal(const char **cursor, const char *format, struct piece *piece) {
     const char *c = *cursor;
     for (; *c; c++) {
         char byte = *c;
@@ -118,13 +118,13 @@ static int parse_literal(const char **cursor, const char *format, struct part *p
             byte = to[known - from];
             c++;
         }
-        part->text[part->bytes++] = byte;
+        piece->text[piece->bytes++] = byte;
     }
     *cursor = c;
     return 0;
 }
 
-static int parse_field(const char **cursor, const char *format, struct part *part) {
+static int parse_field(const char **cursor, const char *format, struct piece *piece) {
     const char *name = *cursor + 1;
     size_t bytes = strcspn(name, "{}");
     if (name[bytes] != '}' || bytes == 0)
@@ -132,26 +132,26 @@ static int parse_field(const char **cursor, const char *format, struct part *par
             OT_E_USAGE,
             "prompt format '%s': '{' must begin a placeholder such as {question}; write {{ for a brace",
             format);
-    memcpy(part->text, name, bytes);
-    part->bytes = bytes;
-    part->is_field = true;
+    memcpy(piece->text, name, bytes);
+    piece->bytes = bytes;
+    piece->is_field = true;
     *cursor = name + bytes + 1;
     return 0;
 }
 
-static int parse_parts(struct ot_prompt_format *f, const char *format) {
-    size_t most = strlen(format) + 1; /* each part takes at least one byte */
-    f->parts = calloc(most, sizeof *f->parts);
-    if (!f->parts)
+static int parse_pieces(struct ot_prompt_format *f, const char *format) {
+    size_t most = strlen(format) + 1; /* each piece takes at least one byte */
+    f->pieces = calloc(most, sizeof *f->pieces);
+    if (!f->pieces)
         return ot_fail(OT_E_BUDGET, "no memory for the prompt format");
     for (const char *c = format; *c;) {
-        struct part *part = &f->parts[f->n_parts++];
-        part->text = calloc(strlen(c) + 1, 1);
-        if (!part->text)
+        struct piece *piece = &f->pieces[f->n_pieces++];
+        piece->text = calloc(strlen(c) + 1, 1);
+        if (!piece->text)
             return ot_fail(OT_E_BUDGET, "no memory for the prompt format");
         bool literal = c[0] != '{' || c[1] == '{';
-        OT_TRY(literal ? parse_literal(&c, format, part) : parse_field(&c, format, part));
-        f->n_fields += part->is_field;
+        OT_TRY(literal ? parse_literal(&c, format, piece) : parse_field(&c, format, piece));
+        f->n_fields += piece->is_field;
     }
     return 0;
 }
@@ -162,7 +162,7 @@ int ot_prompt_format_open(const char *format, struct ot_prompt_format **out) {
     if (!f)
         return ot_fail(OT_E_BUDGET, "no memory for the prompt format");
     int rc;
-    OT_TRY_GOTO(parse_parts(f, format), rc, out);
+    OT_TRY_GOTO(parse_pieces(f, format), rc, out);
     *out = f;
     f = NULL;
 out:
@@ -173,9 +173,9 @@ out:
 void ot_prompt_format_close(struct ot_prompt_format *f) {
     if (!f)
         return;
-    for (size_t i = 0; i < f->n_parts; i++)
-        free(f->parts[i].text);
-    free(f->parts);
+    for (size_t i = 0; i < f->n_pieces; i++)
+        free(f->pieces[i].text);
+    free(f->pieces);
     free(f);
 }
 
@@ -184,21 +184,21 @@ size_t ot_prompt_format_fields(const struct ot_prompt_format *f) {
 }
 
 const char *ot_prompt_format_field(const struct ot_prompt_format *f, size_t index) {
-    for (size_t i = 0; i < f->n_parts; i++)
-        if (f->parts[i].is_field && index-- == 0)
-            return f->parts[i].text;
+    for (size_t i = 0; i < f->n_pieces; i++)
+        if (f->pieces[i].is_field && index-- == 0)
+            return f->pieces[i].text;
     return NULL;
 }
 
 void ot_prompt_format_render(const struct ot_prompt_format *f, const struct ot_json *row,
                              struct ot_rendered *r) {
-    for (size_t i = 0; i < f->n_parts; i++) {
-        const struct part *part = &f->parts[i];
-        size_t bytes = part->bytes;
-        const char *text = part->text;
-        if (part->is_field)
-            text = ot_json_string(ot_json_get(row, part->text), &bytes);
+    for (size_t i = 0; i < f->n_pieces; i++) {
+        const struct piece *piece = &f->pieces[i];
+        size_t bytes = piece->bytes;
+        const char *text = piece->text;
+        if (piece->is_field)
+            text = ot_json_string(ot_json_get(row, piece->text), &bytes);
         if (text)
-            ot_rendered_append(r, text, bytes, false, part->is_field);
+            ot_rendered_append(r, text, bytes, false, piece->is_field);
     }
 }

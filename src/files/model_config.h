@@ -37,7 +37,7 @@ struct ot_config_file {
 };
 
 struct ot_json;
-struct ot_pack_format;
+struct ot_quant_format;
 
 /* where: the path of the file, for error messages. Errors: OT_E_INPUT. */
 int ot_model_config_parse(const struct ot_json *root, const char *where, struct ot_config_file *out);
@@ -55,7 +55,7 @@ int ot_generation_config_write(const struct ot_token_ids *ids, bool pairs, char 
 struct ot_config_changes {
     enum ot_dtype dtype;
     const struct ot_token_ids *ids; /* n_eos 0: as in the file */
-    const struct ot_pack_format
+    const struct ot_quant_format
         *pack;     /* how the matrices of the layers are stored (quant_encode.h); NULL: plainly, and
                                          * a key quantization_config goes */
     bool unties;   /* tie_word_embeddings becomes false */

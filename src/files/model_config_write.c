@@ -119,7 +119,7 @@ static int rewrite(const struct ot_json *root, const struct rewrite *change, cha
     if (to->ids->n_eos > 0)
         put_token_ids(&w, to->ids);
     if (to->pack)
-        ot_pack_put_config(to->pack, "quantization_config", &w);
+        ot_quant_encode_config(to->pack, "quantization_config", &w);
     ot_json_end_object(&w);
     return ot_json_writer_take(&w, text, bytes);
 }

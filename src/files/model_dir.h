@@ -127,8 +127,8 @@ struct ot_extra_file {
 };
 
 /* Points parts[i] to the bytes of part i of the tensor (quant_encode.h), valid until the next call. */
-typedef int (*ot_pack_source)(void *context, const struct ot_tensor *tensor,
-                              const void *parts[OT_PACK_PARTS]);
+typedef int (*ot_quant_source)(void *context, const struct ot_tensor *tensor,
+                               const void *parts[OT_QUANT_TENSORS]);
 
 struct ot_model_save {
     const char *out; /* absent, empty, or an earlier output of ours (out_dir.h) */
@@ -142,10 +142,10 @@ struct ot_model_save {
      * writes the whole model. */
     const char *adapter_config;
     /* NULL: all tensors are plain. Else the matrices of the layers are stored in this format, and
-     * pack_source has their bytes; it gets the context of the source. The tensors come in the order of the
+     * quant_source has their bytes; it gets the context of the source. The tensors come in the order of the
      * model. */
-    const struct ot_pack_format *pack;
-    ot_pack_source pack_source;
+    const struct ot_quant_format *pack;
+    ot_quant_source quant_source;
     int64_t shard_bytes;             /* 0: OT_SHARD_BYTES */
     const struct ot_io_calls *calls; /* NULL: the system's */
     struct ot_out_lock *lock;        /* of `out`, held by the caller (out_dir.h); NULL: the save takes it */

@@ -485,6 +485,6 @@ int ot_model_dir_get(const struct ot_model_dir *dir, const struct ot_tensor *ten
 bool ot_model_dir_has_mxfp4(const struct ot_model_dir *dir, const struct ot_tensor *tensor) {
     const struct ot_stored *stored = find_wanted(dir, tensor, dir->facts.config.tied);
     if (!stored || !stored->blocks)
-        return stored && stored->packed && stored->packed->kind == OT_PACKED_MXFP4;
+        return stored && stored->packed && stored->packed->kind == OT_QUANT_KIND_MXFP4;
     return stored->blocks->id == OT_GGUF_MXFP4 && (!stored->up || stored->up->type->id == OT_GGUF_MXFP4);
 }

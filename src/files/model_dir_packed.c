@@ -10,33 +10,33 @@
 #include "src/base/error.h"
 #include "src/base/minmax.h"
 
-enum { NAME_BYTES = 512, MOST_PARTS = 8 };
+enum { NAME_BYTES = 512, MOST_SUFFIXES = 8 };
 
 /* The suffixes of a matrix' tensors. `own` has the codes. The tensor of `mark` must be there too, or the
  * first is a tensor like any other. */
 struct packed_names {
     enum ot_quant_method method;
-    enum ot_packed_kind kind;
+    enum ot_quant_kind kind;
     const char *own, *mark;
-    const char *parts[MOST_PARTS]; /* other suffixes, which belong to the matrix */
+    const char *suffixes[MOST_SUFFIXES]; /* other suffixes, which belong to the matrix */
 };
 
 static const struct packed_names kinds[] = {
-    {OT_QUANT_GPTQ, OT_PACKED_GPTQ, ".qweight", ".qweight", {".scales", ".qzeros", ".g_idx"}},
+    {OT_QUANT_GPTQ, OT_QUANT_KIND_GPTQ, ".qweight", ".qweight", {".scales", ".qzeros", ".g_idx"}},
     {OT_QUANT_BITSANDBYTES,
-     OT_PACKED_4BIT,
+     OT_QUANT_KIND_4BIT,
      ".weight",
      ".weight.quant_state.bitsandbytes__nf4",
      {".weight.absmax", ".weight.quant_map", ".weight.nested_absmax", ".weight.nested_quant_map",
       ".weight.quant_state.bitsandbytes__nf4"}},
-    {OT_QUANT_BITSANDBYTES, OT_PACKED_INT8, ".weight", ".SCB", {".SCB", ".weight_format"}},
-    {OT_QUANT_MXFP4, OT_PACKED_MXFP4, "_blocks", "_scales", {"_scales"}},
+    {OT_QUANT_BITSANDBYTES, OT_QUANT_KIND_INT8, ".weight", ".SCB", {".SCB", ".weight_format"}},
+    {OT_QUANT_MXFP4, OT_QUANT_KIND_MXFP4, "_blocks", "_scales", {"_scales"}},
 };
 
 /* A matrix that is being opened. */
 struct unpacking {
     const struct ot_model_dir *dir;
-    bool *is_part; /* [n_stored] */
+    bool *is_taken; /* [n_stored] */
     const struct packed_names *names;
     char stem[NAME_BYTES]; /* "model.layers.0.self_attn.q_proj" */
 };
@@ -56,13 +56,14 @@ static const struct ot_stored *find_suffix(const struct unpacking *u, const char
     return ot_model_dir_find(u->dir, name);
 }
 
-static struct ot_packed_part part_of(const struct unpacking *u, const char *suffix) {
+static struct ot_quant_file_tensor part_of(const struct unpacking *u, const char *suffix) {
     const struct ot_stored *stored = find_suffix(u, suffix);
-    return stored ? (struct ot_packed_part){stored->tensor, stored->file} : (struct ot_packed_part){0};
+    return stored ? (struct ot_quant_file_tensor){stored->tensor, stored->file}
+                  : (struct ot_quant_file_tensor){0};
 }
 
 /* The same; the tensor must be there. */
-static int need_part(const struct unpacking *u, const char *suffix, struct ot_packed_part *out) {
+static int need_part(const struct unpacking *u, const char *suffix, struct ot_quant_file_tensor *out) {
     *out = part_of(u, suffix);
     if (out->tensor)
         return 0;
@@ -72,15 +73,15 @@ static int need_part(const struct unpacking *u, const char *suffix, struct ot_pa
 
 /* ---- the kinds ---- */
 
-static int open_gptq(const struct unpacking *u, struct ot_packed *packed) {
+static int open_gptq(const struct unpacking *u, struct ot_quant_matrix *packed) {
     OT_TRY(need_part(u, ".scales", &packed->scales));
     OT_TRY(need_part(u, ".qzeros", &packed->zeros));
     packed->index = part_of(u, ".g_idx");
-    return ot_packed_open_gptq(packed, &u->dir->quantized);
+    return ot_quant_open_gptq(packed, &u->dir->quantized);
 }
 
-static int open_4bit(const struct unpacking *u, struct ot_packed *packed) {
-    struct ot_packed_part map, nested_map = {0}, state;
+static int open_4bit(const struct unpacking *u, struct ot_quant_matrix *packed) {
+    struct ot_quant_file_tensor map, nested_map = {0}, state;
     struct ot_weight_tables *tables = ot_arena_alloc(u->dir->arena, 1, sizeof *tables);
     if (!tables)
         return -OT_E_BUDGET;
@@ -90,12 +91,12 @@ static int open_4bit(const struct unpacking *u, struct ot_packed *packed) {
     packed->group_scales = part_of(u, ".weight.nested_absmax");
     if (packed->group_scales.tensor)
         OT_TRY(need_part(u, ".weight.nested_quant_map", &nested_map));
-    return ot_packed_open_4bit(packed, map, nested_map, state, tables);
+    return ot_quant_open_4bit(packed, map, nested_map, state, tables);
 }
 
 /* Formats other than 0, "row", belong to cards before 2020. */
-static int open_int8(const struct unpacking *u, struct ot_packed *packed) {
-    struct ot_packed_part format = part_of(u, ".weight_format");
+static int open_int8(const struct unpacking *u, struct ot_quant_matrix *packed) {
+    struct ot_quant_file_tensor format = part_of(u, ".weight_format");
     OT_TRY(need_part(u, ".SCB", &packed->scales));
     if (format.tensor && format.tensor->bytes > 0) {
         OT_TRY(ot_mapped_file_fetch(format.file, format.tensor->data, 1));
@@ -106,12 +107,12 @@ static int open_int8(const struct unpacking *u, struct ot_packed *packed) {
                 "read; quantize the model again",
                 format.file->path, format.tensor->name, *(const unsigned char *)format.tensor->data);
     }
-    return ot_packed_open_int8(packed);
+    return ot_quant_open_int8(packed);
 }
 
-static int open_mxfp4(const struct unpacking *u, struct ot_packed *packed) {
+static int open_mxfp4(const struct unpacking *u, struct ot_quant_matrix *packed) {
     OT_TRY(need_part(u, "_scales", &packed->scales));
-    return ot_packed_open_mxfp4(packed);
+    return ot_quant_open_mxfp4(packed);
 }
 
 /* ---- the directory ---- */
@@ -127,21 +128,21 @@ static const struct packed_names *find_kind(struct unpacking *u, const struct ot
 }
 
 static void note_parts(struct unpacking *u) {
-    for (int i = 0; i < MOST_PARTS && u->names->parts[i]; i++) {
-        const struct ot_stored *part = find_suffix(u, u->names->parts[i]);
-        if (part)
-            u->is_part[part - u->dir->stored] = true;
+    for (int i = 0; i < MOST_SUFFIXES && u->names->suffixes[i]; i++) {
+        const struct ot_stored *stored = find_suffix(u, u->names->suffixes[i]);
+        if (stored)
+            u->is_taken[stored - u->dir->stored] = true;
     }
 }
 
-static int open_packed(struct unpacking *u, const struct ot_stored *codes, struct ot_packed *packed) {
-    *packed = (struct ot_packed){.codes = {codes->tensor, codes->file}};
+static int open_packed(struct unpacking *u, const struct ot_stored *codes, struct ot_quant_matrix *packed) {
+    *packed = (struct ot_quant_matrix){.codes = {codes->tensor, codes->file}};
     switch (u->names->kind) {
-    case OT_PACKED_GPTQ:
+    case OT_QUANT_KIND_GPTQ:
         return open_gptq(u, packed);
-    case OT_PACKED_4BIT:
+    case OT_QUANT_KIND_4BIT:
         return open_4bit(u, packed);
-    case OT_PACKED_MXFP4:
+    case OT_QUANT_KIND_MXFP4:
         return open_mxfp4(u, packed);
     default:
         return open_int8(u, packed);
@@ -149,7 +150,8 @@ static int open_packed(struct unpacking *u, const struct ot_stored *codes, struc
 }
 
 /* Describes the matrix as a tensor. ot_stored_read does not look at its dtype and data. */
-static int describe(const struct unpacking *u, const struct ot_packed *packed, struct ot_safetensor *to) {
+static int describe(const struct unpacking *u, const struct ot_quant_matrix *packed,
+                    struct ot_safetensor *to) {
     char name[NAME_BYTES + 64];
     bool joined = packed->experts > 0; /* the matrices of experts, whose names have no end */
     int bytes = snprintf(name, sizeof name, "%s%s", u->stem, joined ? "" : ".weight");
@@ -159,7 +161,7 @@ static int describe(const struct unpacking *u, const struct ot_packed *packed, s
                                  .dims = 2,
                                  .shape = {packed->rows, packed->cols},
                                  .count = packed->rows * packed->cols,
-                                 .bytes = ot_packed_bytes(packed)};
+                                 .bytes = ot_quant_matrix_bytes(packed)};
     if (joined) {
         to->dims = 3;
         to->shape[0] = packed->experts;
@@ -170,7 +172,7 @@ static int describe(const struct unpacking *u, const struct ot_packed *packed, s
 }
 
 static int unpack_one(struct unpacking *u, const struct ot_stored *codes, struct ot_stored *to) {
-    struct ot_packed *packed = ot_arena_alloc(u->dir->arena, 1, sizeof *packed);
+    struct ot_quant_matrix *packed = ot_arena_alloc(u->dir->arena, 1, sizeof *packed);
     struct ot_safetensor *tensor = ot_arena_alloc(u->dir->arena, 1, sizeof *tensor);
     if (!packed || !tensor)
         return -OT_E_BUDGET;
@@ -181,7 +183,7 @@ static int unpack_one(struct unpacking *u, const struct ot_stored *codes, struct
     return 0;
 }
 
-/* Makes the matrices in `made`, one for each tensor of codes, then drops the tensors that are parts. */
+/* Makes the matrices in `made`, one for each tensor of codes, then drops the tensors with other suffixes. */
 static int unpack_all(struct unpacking *u, struct ot_model_dir *dir, struct ot_stored *made) {
     int64_t n = 0, n_packed = 0;
     for (int64_t i = 0; i < dir->n_stored; i++) {
@@ -192,7 +194,7 @@ static int unpack_all(struct unpacking *u, struct ot_model_dir *dir, struct ot_s
         n_packed++;
     }
     for (int64_t i = 0; i < dir->n_stored; i++)
-        if (!u->is_part[i])
+        if (!u->is_taken[i])
             made[n++] = made[i];
     memcpy(dir->stored, made, (size_t)n * sizeof *made);
     dir->n_stored = n;
@@ -207,11 +209,11 @@ int ot_model_dir_unpack(struct ot_model_dir *dir) {
     if (dir->quantized.method == OT_QUANT_NONE)
         return 0;
     struct ot_stored *made = calloc((size_t)dir->n_stored + 1, sizeof *made);
-    u.is_part = calloc((size_t)dir->n_stored + 1, sizeof *u.is_part);
-    int rc = made && u.is_part ? unpack_all(&u, dir, made)
-                               : ot_fail(OT_E_BUDGET, "%s: no memory for a table of tensors", dir->path);
+    u.is_taken = calloc((size_t)dir->n_stored + 1, sizeof *u.is_taken);
+    int rc = made && u.is_taken ? unpack_all(&u, dir, made)
+                                : ot_fail(OT_E_BUDGET, "%s: no memory for a table of tensors", dir->path);
     free(made);
-    free(u.is_part);
+    free(u.is_taken);
     return rc;
 }
 

@@ -85,20 +85,22 @@ static const char *kept_path(const struct ot_model_save *save, int i, char path[
 /* True if the save stores the tensor in its format of quantised checkpoints. */
 static bool is_packed(const struct ot_model_save *save, const struct ot_tensor *tensor) {
     enum ot_layer_input input;
-    return save->pack && ot_pack_takes(save->pack, tensor, &input);
+    return save->pack && ot_quant_encode_takes(save->pack, tensor, &input);
 }
 
 static int add_packed_entries(struct saver *s, const struct ot_tensor *tensor) {
-    struct ot_pack_part parts[OT_PACK_PARTS];
-    OT_TRY(ot_pack_check(s->save->pack, tensor));
-    int n = ot_pack_parts(s->save->pack, tensor, parts);
+    struct ot_quant_tensor tensors[OT_QUANT_TENSORS];
+    OT_TRY(ot_quant_encode_check(s->save->pack, tensor));
+    int n = ot_quant_encode_tensors(s->save->pack, tensor, tensors);
     for (int i = 0; i < n; i++) {
         char *name = s->names[s->n_entries];
         struct ot_safetensors_entry *entry = &s->entries[s->n_entries++];
-        ot_pack_part_name(tensor, &parts[i], name, NAME_BYTES);
-        *entry = (struct ot_safetensors_entry){
-            .name = name, .dims = parts[i].dims, .raw = parts[i].dtype, .item_bytes = parts[i].item_bytes};
-        memcpy(entry->shape, parts[i].shape, sizeof entry->shape);
+        ot_quant_tensor_name(tensor, &tensors[i], name, NAME_BYTES);
+        *entry = (struct ot_safetensors_entry){.name = name,
+                                               .dims = tensors[i].dims,
+                                               .raw = tensors[i].dtype,
+                                               .item_bytes = tensors[i].item_bytes};
+        memcpy(entry->shape, tensors[i].shape, sizeof entry->shape);
     }
     return 0;
 }
@@ -133,7 +135,7 @@ static int add_entries(struct saver *s, const struct ot_stored *const *stored) {
 
 static int open_writer(struct saver *s) {
     const struct ot_model_save *save = s->save;
-    size_t most = (size_t)ot_model_tensor_count(save->model) * (save->pack ? OT_PACK_PARTS : 1) + 1;
+    size_t most = (size_t)ot_model_tensor_count(save->model) * (save->pack ? OT_QUANT_TENSORS : 1) + 1;
     const struct ot_stored **stored = NULL;
     int64_t shard_bytes = save->adapter_config    ? INT64_MAX /* PEFT reads one file */
                           : save->shard_bytes > 0 ? save->shard_bytes
@@ -278,12 +280,12 @@ static int save_files(const struct saver *s) {
 /* ---- the weights ---- */
 
 static int save_packed(struct saver *s, const struct ot_tensor *tensor, void *context) {
-    struct ot_pack_part described[OT_PACK_PARTS];
-    const void *parts[OT_PACK_PARTS];
-    int n = ot_pack_parts(s->save->pack, tensor, described);
-    OT_TRY(s->save->pack_source(context, tensor, parts));
+    struct ot_quant_tensor described[OT_QUANT_TENSORS];
+    const void *tensors[OT_QUANT_TENSORS];
+    int n = ot_quant_encode_tensors(s->save->pack, tensor, described);
+    OT_TRY(s->save->quant_source(context, tensor, tensors));
     for (int i = 0; i < n; i++)
-        OT_TRY(ot_safetensors_writer_put_raw(s->writer, parts[i]));
+        OT_TRY(ot_safetensors_writer_put_raw(s->writer, tensors[i]));
     return 0;
 }
 

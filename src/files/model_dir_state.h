@@ -28,7 +28,7 @@ struct ot_stored {
     const struct ot_gguf_tensor *up;
     int64_t row_values; /* with head_rows or up: whole blocks */
     float addend;       /* the file has the value plus this: 1 for norms of Gemma in a GGUF file */
-    const struct ot_packed *packed; /* not NULL: the tensors that hold the values */
+    const struct ot_quant_matrix *packed; /* not NULL: the tensors that hold the values */
 };
 
 /* A part of a stored tensor is a range [first, first + n) of values. first is a multiple of 256; first + n is

@@ -35,7 +35,7 @@ static struct ot_file_range range_of(const struct ot_stored *stored, struct plac
 
 /* The same rows of both tensors of a pair, those that a part has and perhaps one more of each. */
 static int ranges_of_pair(const struct ot_stored *stored, int64_t first, int64_t end,
-                          struct ot_file_range ranges[OT_PACKED_RANGES]) {
+                          struct ot_file_range ranges[OT_QUANT_RANGES]) {
     int64_t two = 2 * stored->row_values;
     first = first / two * stored->row_values;
     end = (end + two - 1) / two * stored->row_values;
@@ -46,10 +46,10 @@ static int ranges_of_pair(const struct ot_stored *stored, int64_t first, int64_t
 
 /* Finds the bytes of a part in the file. Returns the number of ranges. */
 static int ranges_of(const struct ot_stored *stored, int64_t first, int64_t n,
-                     struct ot_file_range ranges[OT_PACKED_RANGES]) {
+                     struct ot_file_range ranges[OT_QUANT_RANGES]) {
     int64_t end = first + n;
     if (stored->packed)
-        return ot_packed_ranges(stored->packed, first, n, ranges);
+        return ot_quant_ranges(stored->packed, first, n, ranges);
     if (stored->up)
         return ranges_of_pair(stored, first, end, ranges);
     if (stored->head_rows) {
@@ -62,7 +62,7 @@ static int ranges_of(const struct ot_stored *stored, int64_t first, int64_t n,
 }
 
 size_t ot_stored_bytes(const struct ot_stored *stored, int64_t first, int64_t n) {
-    struct ot_file_range ranges[OT_PACKED_RANGES];
+    struct ot_file_range ranges[OT_QUANT_RANGES];
     size_t bytes = 0;
     for (int i = ranges_of(stored, first, n, ranges) - 1; i >= 0; i--)
         bytes += ranges[i].bytes;
@@ -70,13 +70,13 @@ size_t ot_stored_bytes(const struct ot_stored *stored, int64_t first, int64_t n)
 }
 
 void ot_stored_prefetch(const struct ot_stored *stored, int64_t first, int64_t n) {
-    struct ot_file_range ranges[OT_PACKED_RANGES];
+    struct ot_file_range ranges[OT_QUANT_RANGES];
     for (int i = ranges_of(stored, first, n, ranges) - 1; i >= 0; i--)
         ot_mapped_file_prefetch(ranges[i].file, ranges[i].data, ranges[i].bytes);
 }
 
 void ot_stored_release(const struct ot_stored *stored, int64_t first, int64_t n) {
-    struct ot_file_range ranges[OT_PACKED_RANGES];
+    struct ot_file_range ranges[OT_QUANT_RANGES];
     for (int i = ranges_of(stored, first, n, ranges) - 1; i >= 0; i--)
         ot_mapped_file_release(ranges[i].data, ranges[i].bytes);
 }
@@ -97,7 +97,7 @@ static void decode_moved(const struct ot_stored *stored, int64_t first, int64_t 
 static int convert(const struct ot_stored *stored, int64_t first, int64_t n, float *values) {
     bool moved = stored->head_rows || stored->up;
     if (stored->packed)
-        return ot_packed_decode(stored->packed, first, n, values);
+        return ot_quant_decode(stored->packed, first, n, values);
     if (!moved)
         decode(place_of(stored), first, n, values);
     for (int64_t at = first, some; moved && at < first + n; at += some) {
@@ -111,7 +111,7 @@ static int convert(const struct ot_stored *stored, int64_t first, int64_t n, flo
 }
 
 int ot_stored_read(const struct ot_stored *stored, int64_t first, int64_t n, float *values, int64_t *bad) {
-    struct ot_file_range ranges[OT_PACKED_RANGES];
+    struct ot_file_range ranges[OT_QUANT_RANGES];
     for (int i = ranges_of(stored, first, n, ranges) - 1; i >= 0; i--)
         OT_TRY(ot_mapped_file_fetch(ranges[i].file, ranges[i].data, ranges[i].bytes));
     if (!stored->blocks && !stored->packed) {

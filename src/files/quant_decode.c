@@ -15,33 +15,36 @@ enum {
 
 /* ---- checks ---- */
 
-static int wrong_part(const struct ot_packed_part *part, const char *dtype, const int64_t *shape, int dims) {
+static int wrong_tensor(const struct ot_quant_file_tensor *stored, const char *dtype, const int64_t *shape,
+                        int dims) {
     char have[OT_SHAPE_TEXT_BYTES], want[OT_SHAPE_TEXT_BYTES];
     return ot_fail(OT_E_INPUT, "%s: tensor %s is %s %s, but should be %s %s; get the model again",
-                   part->file->path, part->tensor->name, part->tensor->dtype_name,
-                   ot_shape_text(part->tensor->shape, part->tensor->dims, have), dtype,
+                   stored->file->path, stored->tensor->name, stored->tensor->dtype_name,
+                   ot_shape_text(stored->tensor->shape, stored->tensor->dims, have), dtype,
                    ot_shape_text(shape, dims, want));
 }
 
-static bool has_shape(const struct ot_packed_part *part, const char *dtype, const int64_t *shape, int dims) {
-    const struct ot_safetensor *t = part->tensor;
+static bool has_shape(const struct ot_quant_file_tensor *stored, const char *dtype, const int64_t *shape,
+                      int dims) {
+    const struct ot_safetensor *t = stored->tensor;
     return strcmp(t->dtype_name, dtype) == 0 && t->dims == dims &&
            memcmp(t->shape, shape, (size_t)dims * sizeof *shape) == 0;
 }
 
-static int check_part(const struct ot_packed_part *part, const char *dtype, int64_t rows, int64_t cols) {
+static int check_tensor(const struct ot_quant_file_tensor *stored, const char *dtype, int64_t rows,
+                        int64_t cols) {
     int64_t shape[2] = {rows, cols};
-    return has_shape(part, dtype, shape, 2) ? 0 : wrong_part(part, dtype, shape, 2);
+    return has_shape(stored, dtype, shape, 2) ? 0 : wrong_tensor(stored, dtype, shape, 2);
 }
 
 /* A vector, which may be stored with further dimensions of 1. */
-static int check_vector(const struct ot_packed_part *part, const char *dtype, int64_t n) {
-    if (strcmp(part->tensor->dtype_name, dtype) == 0 && part->tensor->count == n)
+static int check_vector(const struct ot_quant_file_tensor *stored, const char *dtype, int64_t n) {
+    if (strcmp(stored->tensor->dtype_name, dtype) == 0 && stored->tensor->count == n)
         return 0;
-    return wrong_part(part, dtype, &n, 1);
+    return wrong_tensor(stored, dtype, &n, 1);
 }
 
-static int check_size(const struct ot_packed *p, int64_t rows, int64_t cols) {
+static int check_size(const struct ot_quant_matrix *p, int64_t rows, int64_t cols) {
     const struct ot_weight weight = {.format = OT_WEIGHT_F32, .rows = rows, .cols = cols};
     int rc = ot_weight_check(&weight);
     return rc < 0 ? ot_fail_context(rc, "%s: tensor %s", p->codes.file->path, p->codes.tensor->name) : 0;
@@ -54,17 +57,17 @@ static int64_t quotient_up(int64_t a, int64_t b) {
 /* ---- GPTQ ---- */
 
 /* The number of columns. Without g_idx, only whole words and groups say it. */
-static int find_gptq_size(struct ot_packed *p, const struct ot_quantization *config) {
+static int find_gptq_size(struct ot_quant_matrix *p, const struct ot_quantization *config) {
     const struct ot_safetensor *codes = p->codes.tensor;
     if (codes->dims != 2)
-        return check_part(&p->codes, "I32", codes->count, 1);
+        return check_tensor(&p->codes, "I32", codes->count, 1);
     p->rows = codes->shape[1];
     p->cols = p->index.tensor ? p->index.tensor->count : codes->shape[0] / config->bits * 32;
     return check_size(p, p->rows, p->cols);
 }
 
-int ot_packed_open_gptq(struct ot_packed *p, const struct ot_quantization *config) {
-    p->kind = OT_PACKED_GPTQ;
+int ot_quant_open_gptq(struct ot_quant_matrix *p, const struct ot_quantization *config) {
+    p->kind = OT_QUANT_KIND_GPTQ;
     p->bits = config->bits;
     p->true_zeros = config->true_zeros;
     OT_TRY(find_gptq_size(p, config));
@@ -73,10 +76,10 @@ int ot_packed_open_gptq(struct ot_packed *p, const struct ot_quantization *confi
                                                                : quotient_up(p->cols, p->group_size);
     if (p->index.tensor)
         OT_TRY(check_vector(&p->index, "I32", p->cols));
-    OT_TRY(check_part(&p->codes, "I32", quotient_up(p->cols * p->bits, 32), p->rows));
-    OT_TRY(check_part(&p->zeros, "I32", p->groups, quotient_up(p->rows * p->bits, 32)));
-    return check_part(&p->scales, p->scales.tensor->readable ? p->scales.tensor->dtype_name : "F16",
-                      p->groups, p->rows);
+    OT_TRY(check_tensor(&p->codes, "I32", quotient_up(p->cols * p->bits, 32), p->rows));
+    OT_TRY(check_tensor(&p->zeros, "I32", p->groups, quotient_up(p->rows * p->bits, 32)));
+    return check_tensor(&p->scales, p->scales.tensor->readable ? p->scales.tensor->dtype_name : "F16",
+                        p->groups, p->rows);
 }
 
 static uint32_t word_at(const void *words, int64_t at) {
@@ -101,8 +104,8 @@ static float number_at(const struct ot_safetensor *tensor, int64_t at) {
 }
 
 /* Scales and zero points of a group, for the rows of a tile. */
-static void load_group(const struct ot_packed *p, int64_t group, int64_t row, int64_t rows, float *scales,
-                       float *zeros) {
+static void load_group(const struct ot_quant_matrix *p, int64_t group, int64_t row, int64_t rows,
+                       float *scales, float *zeros) {
     int64_t words = p->zeros.tensor->shape[1];
     for (int64_t r = 0; r < rows; r++) {
         int64_t bit = (row + r) * p->bits;
@@ -112,7 +115,7 @@ static void load_group(const struct ot_packed *p, int64_t group, int64_t row, in
     }
 }
 
-static int find_group(const struct ot_packed *p, int64_t col, int64_t *group) {
+static int find_group(const struct ot_quant_matrix *p, int64_t col, int64_t *group) {
     if (!p->index.tensor) {
         *group = col / p->group_size;
         return 0;
@@ -128,7 +131,7 @@ static int find_group(const struct ot_packed *p, int64_t col, int64_t *group) {
 }
 
 /* Columns [col, col + cols) of some rows. */
-static int decode_tile(const struct ot_packed *p, int64_t row, int64_t rows, int64_t col, int64_t cols,
+static int decode_tile(const struct ot_quant_matrix *p, int64_t row, int64_t rows, int64_t col, int64_t cols,
                        float *values) {
     float scales[TILE_ROWS], zeros[TILE_ROWS];
     int64_t loaded = -1, group;
@@ -146,7 +149,7 @@ static int decode_tile(const struct ot_packed *p, int64_t row, int64_t rows, int
     return 0;
 }
 
-static int decode_gptq(const struct ot_packed *p, int64_t first, int64_t n, float *values) {
+static int decode_gptq(const struct ot_quant_matrix *p, int64_t first, int64_t n, float *values) {
     for (int64_t at = first, some; at < first + n; at += some) {
         int64_t col = at % p->cols, left = first + n - at, rows = col == 0 ? left / p->cols : 0;
         rows = ot_min(rows, TILE_ROWS);
@@ -160,11 +163,11 @@ static int decode_gptq(const struct ot_packed *p, int64_t first, int64_t n, floa
 
 /* ---- bitsandbytes ---- */
 
-int ot_packed_open_int8(struct ot_packed *p) {
+int ot_quant_open_int8(struct ot_quant_matrix *p) {
     const struct ot_safetensor *codes = p->codes.tensor;
-    p->kind = OT_PACKED_INT8;
+    p->kind = OT_QUANT_KIND_INT8;
     if (codes->dims != 2)
-        return check_part(&p->codes, "I8", codes->count, 1);
+        return check_tensor(&p->codes, "I8", codes->count, 1);
     p->rows = codes->shape[0];
     p->cols = codes->shape[1];
     OT_TRY(check_size(p, p->rows, p->cols));
@@ -175,21 +178,21 @@ int ot_packed_open_int8(struct ot_packed *p) {
 
 enum { MX_BLOCK = OT_WEIGHT_MX_BLOCK, MX_NO_NUMBER = 255 };
 
-int ot_packed_open_mxfp4(struct ot_packed *p) {
+int ot_quant_open_mxfp4(struct ot_quant_matrix *p) {
     const int64_t *shape = p->codes.tensor->shape;
     const int64_t codes[4] = {shape[0], shape[1], shape[2], MX_BLOCK / 2};
-    p->kind = OT_PACKED_MXFP4;
+    p->kind = OT_QUANT_KIND_MXFP4;
     if (!has_shape(&p->codes, "U8", codes, 4))
-        return wrong_part(&p->codes, "U8", codes, 4);
+        return wrong_tensor(&p->codes, "U8", codes, 4);
     if (!has_shape(&p->scales, "U8", codes, 3))
-        return wrong_part(&p->scales, "U8", codes, 3);
+        return wrong_tensor(&p->scales, "U8", codes, 3);
     p->experts = shape[0];
     p->rows = shape[0] * shape[1];
     p->cols = shape[2] * MX_BLOCK;
     return check_size(p, p->rows, p->cols);
 }
 
-static int decode_mxfp4(const struct ot_packed *p, int64_t first, int64_t n, float *values) {
+static int decode_mxfp4(const struct ot_quant_matrix *p, int64_t first, int64_t n, float *values) {
     const uint8_t *codes = p->codes.tensor->data, *scales = p->scales.tensor->data;
     for (int64_t at = first, end; at < first + n; at = end) {
         int64_t block = at / MX_BLOCK;
@@ -212,11 +215,11 @@ static int decode_mxfp4(const struct ot_packed *p, int64_t first, int64_t n, flo
  * damage, which would otherwise show as an infinite loss. */
 enum { STATE_MAX_BYTES = 1 << 16, MOST_SCALE = 65504 };
 
-static int fetch_part(const struct ot_packed_part *part) {
-    return ot_mapped_file_fetch(part->file, part->tensor->data, part->tensor->bytes);
+static int fetch_tensor(const struct ot_quant_file_tensor *stored) {
+    return ot_mapped_file_fetch(stored->file, stored->tensor->data, stored->tensor->bytes);
 }
 
-static int read_shape(struct ot_packed *p, const struct ot_json *state, const char *where) {
+static int read_shape(struct ot_quant_matrix *p, const struct ot_json *state, const char *where) {
     const struct ot_json *shape = ot_json_get(state, "shape");
     p->rows = ot_json_int(ot_json_at(shape, 0), 0);
     p->cols = ot_json_int(ot_json_at(shape, 1), 0);
@@ -227,7 +230,7 @@ static int read_shape(struct ot_packed *p, const struct ot_json *state, const ch
 
 /* Reads the JSON text of a state. Blocks of other sizes than bitsandbytes' default are in no checkpoint that
  * transformers writes. */
-static int read_state(struct ot_packed *p, const struct ot_json *state, const char *where,
+static int read_state(struct ot_quant_matrix *p, const struct ot_json *state, const char *where,
                       struct ot_weight_tables *tables) {
     bool nested = p->group_scales.tensor != NULL;
     int64_t block = 0, nested_block = OT_WEIGHT_GROUP;
@@ -247,15 +250,15 @@ static int read_state(struct ot_packed *p, const struct ot_json *state, const ch
     return 0;
 }
 
-static int parse_state(struct ot_packed *p, const struct ot_packed_part *part,
+static int parse_state(struct ot_quant_matrix *p, const struct ot_quant_file_tensor *stored,
                        struct ot_weight_tables *tables) {
     struct ot_json *state = NULL;
     struct ot_string_builder where = {0};
-    if (part->tensor->bytes > STATE_MAX_BYTES)
-        return check_vector(part, "U8", STATE_MAX_BYTES);
-    OT_TRY(fetch_part(part));
-    ot_string_append_format(&where, "%s: tensor %.200s", part->file->path, part->tensor->name);
-    int rc = where.text ? ot_json_parse(part->tensor->data, part->tensor->bytes, where.text, &state)
+    if (stored->tensor->bytes > STATE_MAX_BYTES)
+        return check_vector(stored, "U8", STATE_MAX_BYTES);
+    OT_TRY(fetch_tensor(stored));
+    ot_string_append_format(&where, "%s: tensor %.200s", stored->file->path, stored->tensor->name);
+    int rc = where.text ? ot_json_parse(stored->tensor->data, stored->tensor->bytes, where.text, &state)
                         : ot_fail(OT_E_BUDGET, "no memory for an error message");
     if (rc == 0)
         rc = read_state(p, state, where.text, tables);
@@ -265,21 +268,22 @@ static int parse_state(struct ot_packed *p, const struct ot_packed_part *part,
 }
 
 /* The numbers that codes stand for are multiples of the largest, which is 1. */
-static int check_map(const struct ot_packed_part *part, const float *numbers, int n) {
+static int check_map(const struct ot_quant_file_tensor *stored, const float *numbers, int n) {
     for (int i = 0; i < n; i++)
         if (!(numbers[i] >= -1 && numbers[i] <= 1))
             return ot_fail(OT_E_INPUT,
                            "%s: tensor %s has %g at element %d, and should have numbers from -1 to 1; the "
                            "weights are damaged, get the file again",
-                           part->file->path, part->tensor->name, (double)numbers[i], i);
+                           stored->file->path, stored->tensor->name, (double)numbers[i], i);
     return 0;
 }
 
-int ot_packed_open_4bit(struct ot_packed *p, struct ot_packed_part map, struct ot_packed_part nested_map,
-                        struct ot_packed_part state, struct ot_weight_tables *tables) {
+int ot_quant_open_4bit(struct ot_quant_matrix *p, struct ot_quant_file_tensor map,
+                       struct ot_quant_file_tensor nested_map, struct ot_quant_file_tensor state,
+                       struct ot_weight_tables *tables) {
     bool nested = p->group_scales.tensor != NULL;
     int64_t blocks;
-    p->kind = OT_PACKED_4BIT;
+    p->kind = OT_QUANT_KIND_4BIT;
     p->tables = tables;
     memset(tables, 0, sizeof *tables);
     OT_TRY(parse_state(p, &state, tables));
@@ -289,30 +293,31 @@ int ot_packed_open_4bit(struct ot_packed *p, struct ot_packed_part map, struct o
         return check_vector(&p->codes, "U8", quotient_up(p->rows * p->cols, 2));
     OT_TRY(check_vector(&p->scales, nested ? "U8" : "F32", blocks));
     OT_TRY(check_vector(&map, "F32", 16));
-    OT_TRY(fetch_part(&map));
+    OT_TRY(fetch_tensor(&map));
     memcpy(tables->table, map.tensor->data, sizeof tables->table);
     OT_TRY(check_map(&map, tables->table, 16));
     if (!nested)
         return 0;
     OT_TRY(check_vector(&p->group_scales, "F32", quotient_up(blocks, OT_WEIGHT_GROUP)));
     OT_TRY(check_vector(&nested_map, "F32", 256));
-    OT_TRY(fetch_part(&nested_map));
+    OT_TRY(fetch_tensor(&nested_map));
     memcpy(tables->map, nested_map.tensor->data, sizeof tables->map);
     return check_map(&nested_map, tables->map, 256);
 }
 
 /* The value where decoding must begin: with 4 bits the first of its block, with nested scales the first of
  * their group, because ot_weight_decode counts from there. */
-static int64_t piece_first(const struct ot_packed *p, int64_t at) {
-    int64_t unit = p->group_scales.tensor       ? PIECE_VALUES
-                   : p->kind == OT_PACKED_4BIT  ? OT_WEIGHT_BLOCK
-                   : p->kind == OT_PACKED_MXFP4 ? MX_BLOCK
-                                                : 1;
+static int64_t piece_first(const struct ot_quant_matrix *p, int64_t at) {
+    int64_t unit = p->group_scales.tensor           ? PIECE_VALUES
+                   : p->kind == OT_QUANT_KIND_4BIT  ? OT_WEIGHT_BLOCK
+                   : p->kind == OT_QUANT_KIND_MXFP4 ? MX_BLOCK
+                                                    : 1;
     return at / unit * unit;
 }
 
 /* Makes a matrix of one row in the layout of kernels/weight_format.h of the values [base, base + n). */
-static void gather_4bit(const struct ot_packed *p, int64_t base, const struct ot_weight *w, char *encoded) {
+static void gather_4bit(const struct ot_quant_matrix *p, int64_t base, const struct ot_weight *w,
+                        char *encoded) {
     struct ot_weight_layout l = ot_weight_layout(w);
     int64_t block = base / OT_WEIGHT_BLOCK, scale_bytes = p->group_scales.tensor ? 1 : 4;
     memcpy(encoded, (const char *)p->codes.tensor->data + base / 2, (size_t)l.code_bytes);
@@ -325,38 +330,39 @@ static void gather_4bit(const struct ot_packed *p, int64_t base, const struct ot
     memcpy(encoded + l.tables, p->tables, sizeof *p->tables);
 }
 
-static void gather_int8(const struct ot_packed *p, int64_t base, const struct ot_weight *w, char *encoded) {
+static void gather_int8(const struct ot_quant_matrix *p, int64_t base, const struct ot_weight *w,
+                        char *encoded) {
     memcpy(encoded, (const char *)p->codes.tensor->data + base, (size_t)w->cols);
     memcpy(encoded + ot_weight_layout(w).scales, (const char *)p->scales.tensor->data + base / p->cols * 4,
            4);
 }
 
-/* Checks scales [first, first + n) of a part. What is not finite is found in the decoded values. */
-static int check_scales(const struct ot_packed_part *part, int64_t first, int64_t n) {
+/* Checks scales [first, first + n) of a tensor. What is not finite is found in the decoded values. */
+static int check_scales(const struct ot_quant_file_tensor *stored, int64_t first, int64_t n) {
     for (int64_t i = first; i < first + n; i++) {
         float scale;
-        memcpy(&scale, (const char *)part->tensor->data + 4 * i, sizeof scale);
+        memcpy(&scale, (const char *)stored->tensor->data + 4 * i, sizeof scale);
         if (scale < 0 || (isfinite(scale) && scale > MOST_SCALE))
             return ot_fail(OT_E_INPUT,
                            "%s: tensor %s has the scale %g at element %lld; the weights are damaged, get the "
                            "file again",
-                           part->file->path, part->tensor->name, (double)scale, (long long)i);
+                           stored->file->path, stored->tensor->name, (double)scale, (long long)i);
     }
     return 0;
 }
 
 /* Checks the scales of the values [base, base + n). */
-static int check_scales_of(const struct ot_packed *p, int64_t base, int64_t n) {
-    int64_t unit = p->kind == OT_PACKED_INT8 ? p->cols
-                   : p->group_scales.tensor  ? (int64_t)OT_WEIGHT_BLOCK * OT_WEIGHT_GROUP
-                                             : OT_WEIGHT_BLOCK;
-    const struct ot_packed_part *part = p->group_scales.tensor ? &p->group_scales : &p->scales;
-    return check_scales(part, base / unit, (base + n - 1) / unit - base / unit + 1);
+static int check_scales_of(const struct ot_quant_matrix *p, int64_t base, int64_t n) {
+    int64_t unit = p->kind == OT_QUANT_KIND_INT8 ? p->cols
+                   : p->group_scales.tensor      ? (int64_t)OT_WEIGHT_BLOCK * OT_WEIGHT_GROUP
+                                                 : OT_WEIGHT_BLOCK;
+    const struct ot_quant_file_tensor *stored = p->group_scales.tensor ? &p->group_scales : &p->scales;
+    return check_scales(stored, base / unit, (base + n - 1) / unit - base / unit + 1);
 }
 
-static int decode_bitsandbytes(const struct ot_packed *p, int64_t first, int64_t n, float *values) {
+static int decode_bitsandbytes(const struct ot_quant_matrix *p, int64_t first, int64_t n, float *values) {
     _Alignas(OT_WEIGHT_ALIGN) char encoded[PIECE_VALUES + 2 * OT_WEIGHT_EXTENT];
-    bool is_int8 = p->kind == OT_PACKED_INT8;
+    bool is_int8 = p->kind == OT_QUANT_KIND_INT8;
     struct ot_weight w = {.format = is_int8                  ? OT_WEIGHT_INT8
                                     : p->group_scales.tensor ? OT_WEIGHT_NF4_DOUBLE
                                                              : OT_WEIGHT_NF4,
@@ -378,44 +384,44 @@ static int decode_bitsandbytes(const struct ot_packed *p, int64_t first, int64_t
 
 /* ---- reading ---- */
 
-int ot_packed_decode(const struct ot_packed *p, int64_t first, int64_t n, float *values) {
-    if (p->kind == OT_PACKED_GPTQ)
+int ot_quant_decode(const struct ot_quant_matrix *p, int64_t first, int64_t n, float *values) {
+    if (p->kind == OT_QUANT_KIND_GPTQ)
         return decode_gptq(p, first, n, values);
-    if (p->kind == OT_PACKED_MXFP4)
+    if (p->kind == OT_QUANT_KIND_MXFP4)
         return decode_mxfp4(p, first, n, values);
     return decode_bitsandbytes(p, first, n, values);
 }
 
-static struct ot_file_range range_of(const struct ot_packed_part *part, int64_t first, int64_t end) {
-    return (struct ot_file_range){part->file, (const char *)part->tensor->data + first,
+static struct ot_file_range range_of(const struct ot_quant_file_tensor *stored, int64_t first, int64_t end) {
+    return (struct ot_file_range){stored->file, (const char *)stored->tensor->data + first,
                                   (size_t)(end - first)};
 }
 
-static struct ot_file_range whole(const struct ot_packed_part *part) {
-    return range_of(part, 0, (int64_t)part->tensor->bytes);
+static struct ot_file_range whole(const struct ot_quant_file_tensor *stored) {
+    return range_of(stored, 0, (int64_t)stored->tensor->bytes);
 }
 
-int ot_packed_ranges(const struct ot_packed *p, int64_t first, int64_t n,
-                     struct ot_file_range ranges[OT_PACKED_RANGES]) {
+int ot_quant_ranges(const struct ot_quant_matrix *p, int64_t first, int64_t n,
+                    struct ot_file_range ranges[OT_QUANT_RANGES]) {
     int64_t end = first + n, base = piece_first(p, first), scale_bytes = p->group_scales.tensor ? 1 : 4;
     int count = 0;
     switch (p->kind) {
-    case OT_PACKED_GPTQ:
+    case OT_QUANT_KIND_GPTQ:
         ranges[count++] = whole(&p->codes);
         ranges[count++] = whole(&p->scales);
         ranges[count++] = whole(&p->zeros);
         if (p->index.tensor)
             ranges[count++] = whole(&p->index);
         break;
-    case OT_PACKED_INT8:
+    case OT_QUANT_KIND_INT8:
         ranges[count++] = range_of(&p->codes, first, end);
         ranges[count++] = range_of(&p->scales, first / p->cols * 4, ((end - 1) / p->cols + 1) * 4);
         break;
-    case OT_PACKED_MXFP4:
+    case OT_QUANT_KIND_MXFP4:
         ranges[count++] = range_of(&p->codes, base / 2, (end + 1) / 2);
         ranges[count++] = range_of(&p->scales, base / MX_BLOCK, quotient_up(end, MX_BLOCK));
         break;
-    case OT_PACKED_4BIT:
+    case OT_QUANT_KIND_4BIT:
         ranges[count++] = range_of(&p->codes, base / 2, (end + 1) / 2);
         ranges[count++] = range_of(&p->scales, base / OT_WEIGHT_BLOCK * scale_bytes,
                                    quotient_up(end, OT_WEIGHT_BLOCK) * scale_bytes);
@@ -426,10 +432,11 @@ int ot_packed_ranges(const struct ot_packed *p, int64_t first, int64_t n,
     return count;
 }
 
-size_t ot_packed_bytes(const struct ot_packed *p) {
-    const struct ot_packed_part *parts[] = {&p->codes, &p->scales, &p->zeros, &p->index, &p->group_scales};
+size_t ot_quant_matrix_bytes(const struct ot_quant_matrix *p) {
+    const struct ot_quant_file_tensor *tensors[] = {&p->codes, &p->scales, &p->zeros, &p->index,
+                                                    &p->group_scales};
     size_t bytes = 0;
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        bytes += parts[i]->tensor ? parts[i]->tensor->bytes : 0;
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++)
+        bytes += tensors[i]->tensor ? tensors[i]->tensor->bytes : 0;
     return bytes;
 }

@@ -41,27 +41,27 @@
 #include "src/files/quantization.h"
 #include "src/files/safetensors.h"
 
-enum ot_packed_kind { OT_PACKED_GPTQ, OT_PACKED_4BIT, OT_PACKED_INT8, OT_PACKED_MXFP4 };
+enum ot_quant_kind { OT_QUANT_KIND_GPTQ, OT_QUANT_KIND_4BIT, OT_QUANT_KIND_INT8, OT_QUANT_KIND_MXFP4 };
 
 /* A tensor of a packed matrix, and its file. tensor NULL: absent. */
-struct ot_packed_part {
+struct ot_quant_file_tensor {
     const struct ot_safetensor *tensor;
     const struct ot_mapped_file *file;
 };
 
-struct ot_packed {
-    enum ot_packed_kind kind;
+struct ot_quant_matrix {
+    enum ot_quant_kind kind;
     int64_t rows, cols;
     int64_t experts; /* MXFP4; the others: 0 */
-    struct ot_packed_part codes, scales;
+    struct ot_quant_file_tensor codes, scales;
     /* GPTQ */
     int bits;
     bool true_zeros;
     int64_t groups, group_size;
-    struct ot_packed_part zeros, index;
+    struct ot_quant_file_tensor zeros, index;
     /* 4 bits */
-    struct ot_packed_part group_scales;    /* absent: the scales are fp32 */
-    const struct ot_weight_tables *tables; /* NULL for the other kinds */
+    struct ot_quant_file_tensor group_scales; /* absent: the scales are fp32 */
+    const struct ot_weight_tables *tables;    /* NULL for the other kinds */
 };
 
 /* Bytes of a file. */
@@ -70,31 +70,32 @@ struct ot_file_range {
     const char *data;
     size_t bytes;
 };
-enum { OT_PACKED_RANGES = 4 };
+enum { OT_QUANT_RANGES = 4 };
 
 /* ---- opening: checks the shapes and dtypes of the parts, and fills in the rest ---- */
 
 /* codes, scales, zeros and index are set. Error OT_E_INPUT. */
-int ot_packed_open_gptq(struct ot_packed *packed, const struct ot_quantization *config);
+int ot_quant_open_gptq(struct ot_quant_matrix *packed, const struct ot_quantization *config);
 /* codes and scales are set. Error OT_E_INPUT. */
-int ot_packed_open_int8(struct ot_packed *packed);
+int ot_quant_open_int8(struct ot_quant_matrix *packed);
 /* codes and scales are set. Error OT_E_INPUT. */
-int ot_packed_open_mxfp4(struct ot_packed *packed);
+int ot_quant_open_mxfp4(struct ot_quant_matrix *packed);
 /* codes, scales and group_scales are set. map, nested_map (absent without group_scales) and state: the other
  * tensors, which are read now. tables: memory that lives as long as packed. Errors: OT_E_INPUT, OT_E_IO. */
-int ot_packed_open_4bit(struct ot_packed *packed, struct ot_packed_part map, struct ot_packed_part nested_map,
-                        struct ot_packed_part state, struct ot_weight_tables *tables);
+int ot_quant_open_4bit(struct ot_quant_matrix *packed, struct ot_quant_file_tensor map,
+                       struct ot_quant_file_tensor nested_map, struct ot_quant_file_tensor state,
+                       struct ot_weight_tables *tables);
 
 /* ---- reading ---- */
 
 /* The bytes that values [first, first + n) are decoded from. Returns the number of ranges. */
-int ot_packed_ranges(const struct ot_packed *packed, int64_t first, int64_t n,
-                     struct ot_file_range ranges[OT_PACKED_RANGES]);
+int ot_quant_ranges(const struct ot_quant_matrix *packed, int64_t first, int64_t n,
+                    struct ot_file_range ranges[OT_QUANT_RANGES]);
 /* Decodes the values, whose ranges are fetched. Values may be not finite. Errors: OT_E_INPUT (a column has a
  * group that does not exist, or a scale is no number). Any thread. */
-int ot_packed_decode(const struct ot_packed *packed, int64_t first, int64_t n, float *values);
+int ot_quant_decode(const struct ot_quant_matrix *packed, int64_t first, int64_t n, float *values);
 
 /* Bytes of all parts in the files. */
-size_t ot_packed_bytes(const struct ot_packed *packed);
+size_t ot_quant_matrix_bytes(const struct ot_quant_matrix *packed);
 
 #endif

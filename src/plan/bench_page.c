@@ -146,18 +146,18 @@ static void put_mix_legend(const struct ot_bench *bench, struct ot_string_builde
     put(out, "</ul>\n");
 }
 
-static void put_part_legend(const struct ot_bench *bench, struct ot_string_builder *out) {
+static void put_time_legend(const struct ot_bench *bench, struct ot_string_builder *out) {
     put(out, "<ul class=\"legend\">\n");
-    for (int part = 0; part < OT_BENCH_PARTS; part++) {
+    for (int time = 0; time < OT_BENCH_TIMES; time++) {
         double seconds = 0;
         for (int i = 0; i < bench->n; i++)
-            seconds += ot_bench_part(&bench->results[i].lanes, part) +
-                       ot_bench_part(&bench->results[i].predicted_lanes, part);
+            seconds += ot_bench_time(&bench->results[i].lanes, time) +
+                       ot_bench_time(&bench->results[i].predicted_lanes, time);
         if (seconds == 0)
             continue;
         put(out, "<li>");
-        ot_svg_fill_key(out, part);
-        ot_svg_escape(out, ot_bench_part_name(part));
+        ot_svg_fill_key(out, time);
+        ot_svg_escape(out, ot_bench_time_name(time));
         put(out, "</li>\n");
     }
     put(out, "</ul>\n");
@@ -363,7 +363,7 @@ void ot_bench_put_page(const struct ot_bench *bench, struct ot_string_builder *o
             "<h2>Where the time goes</h2>\n<p>How long the compute lane works in a step, and how long it "
             "waits for copies to and from the device, updates on the CPU, the disks, or the program itself "
             "(host). Mean over the measured steps; the thin bar is the prediction.</p>\n");
-        put_part_legend(bench, out);
+        put_time_legend(bench, out);
         put_plots(bench, ot_bench_plot_lanes, out);
         put_prediction(bench, out);
         put_table(bench, out);

@@ -10,26 +10,26 @@
 #define SPREAD_COLOUR "#111"
 enum { LEFT = 56, RIGHT = 336, TOP = 14, BOTTOM = 244, HEIGHT = 292 };
 
-const char *ot_bench_part_name(int part) {
-    static const char *const names[OT_BENCH_PARTS] = {"compute",   "h2d",        "d2h", "cpu",
+const char *ot_bench_time_name(int time) {
+    static const char *const names[OT_BENCH_TIMES] = {"compute",   "h2d",        "d2h", "cpu",
                                                       "nvme read", "nvme write", "host"};
-    return names[part];
+    return names[time];
 }
 
 /* As in the summary of the trace: time in which compute waits for its own lane counts as time of the host. */
-double ot_bench_part(const struct ot_bench_lanes *lanes, int part) {
-    static const enum ot_lane_id of[OT_BENCH_PARTS] = {OT_LANE_COMPUTE, OT_LANE_H2D,       OT_LANE_D2H,
+double ot_bench_time(const struct ot_bench_lanes *lanes, int time) {
+    static const enum ot_lane_id of[OT_BENCH_TIMES] = {OT_LANE_COMPUTE, OT_LANE_H2D,       OT_LANE_D2H,
                                                        OT_LANE_CPU,     OT_LANE_NVME_READ, OT_LANE_NVME_WRITE,
                                                        OT_LANE_COMPUTE};
-    if (part == 0)
+    if (time == 0)
         return lanes->busy[OT_LANE_COMPUTE];
-    return lanes->exposed[of[part]] + (part == OT_BENCH_PARTS - 1 ? lanes->exposed_host : 0);
+    return lanes->exposed[of[time]] + (time == OT_BENCH_TIMES - 1 ? lanes->exposed_host : 0);
 }
 
 static double sum_parts(const struct ot_bench_lanes *lanes) {
     double sum = 0;
-    for (int part = 0; part < OT_BENCH_PARTS; part++)
-        sum += ot_bench_part(lanes, part);
+    for (int time = 0; time < OT_BENCH_TIMES; time++)
+        sum += ot_bench_time(lanes, time);
     return sum;
 }
 
@@ -183,16 +183,16 @@ void ot_bench_plot_memory(const struct ot_bench *bench, int64_t step_tokens, int
 static void draw_bar(struct ot_string_builder *out, const struct ot_bench_lanes *lanes,
                      const struct ot_svg_axis *x, double y, double height) {
     double until = 0;
-    for (int part = 0; part < OT_BENCH_PARTS; part++) {
+    for (int time = 0; time < OT_BENCH_TIMES; time++) {
         char text[OT_TEXT_BYTES];
-        double seconds = ot_bench_part(lanes, part), from = ot_svg_at(x, until);
+        double seconds = ot_bench_time(lanes, time), from = ot_svg_at(x, until);
         until += seconds;
         double width = ot_svg_at(x, until) - from;
         if (width >= 0.05)
             ot_string_append_format(out,
                                     "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"%s\">"
                                     "<title>%s: %s</title></rect>\n",
-                                    from, y, width, height, ot_svg_fill(part), ot_bench_part_name(part),
+                                    from, y, width, height, ot_svg_fill(time), ot_bench_time_name(time),
                                     ot_bench_seconds(seconds, text));
     }
 }

@@ -7,10 +7,10 @@
 #include "src/base/text.h"
 #include "src/plan/bench.h"
 
-/* The parts of a step's time, in the order of the stacked bars and of their colours. */
-enum { OT_BENCH_PARTS = 7 };
-const char *ot_bench_part_name(int part); /* "compute", "h2d", ... */
-double ot_bench_part(const struct ot_bench_lanes *lanes, int part);
+/* The uses of a step's time, in the order of the stacked bars and of their colours. */
+enum { OT_BENCH_TIMES = 7 };
+const char *ot_bench_time_name(int time); /* "compute", "h2d", ... */
+double ot_bench_time(const struct ot_bench_lanes *lanes, int time);
 
 /* Plots of the points with `step_tokens` tokens per step. `n` makes the ids of the images in a page
  * different. */

@@ -7,7 +7,7 @@
 #include "src/base/minmax.h"
 #include "src/base/pool.h"
 
-static int64_t groups_of(const struct ot_pack_format *format, int64_t cols) {
+static int64_t groups_of(const struct ot_quant_format *format, int64_t cols) {
     const struct ot_gptq_config config = {.group_size = format->group_size};
     return ot_gptq_groups(&config, cols);
 }
@@ -38,16 +38,16 @@ int ot_quant_layer_begin(const struct ot_model *model, int slab, struct ot_quant
         return ot_fail(OT_E_BUDGET, "no memory for a table of the matrices of a layer");
     for (int64_t i = first; i < end; i++) {
         enum ot_layer_input input;
-        if (ot_pack_takes(layer->format, ot_model_tensor(model, i), &input))
+        if (ot_quant_encode_takes(layer->format, ot_model_tensor(model, i), &input))
             add_map(layer, ot_model_tensor(model, i), input);
     }
     return 0;
 }
 
 static void free_parts(struct ot_quant_layer *layer) {
-    for (int i = 0; i < OT_PACK_PARTS; i++) {
-        free(layer->parts[i]);
-        layer->parts[i] = NULL;
+    for (int i = 0; i < OT_QUANT_TENSORS; i++) {
+        free(layer->tensors[i]);
+        layer->tensors[i] = NULL;
     }
 }
 
@@ -67,22 +67,22 @@ void ot_quant_layer_free(struct ot_quant_layer *layer) {
     free_parts(layer);
 }
 
-int64_t ot_quant_layer_bytes(const struct ot_model *model, const struct ot_pack_format *format) {
-    struct ot_pack_part parts[OT_PACK_PARTS];
+int64_t ot_quant_layer_bytes(const struct ot_model *model, const struct ot_quant_format *format) {
+    struct ot_quant_tensor tensors[OT_QUANT_TENSORS];
     int64_t bytes = 0, most_bytes = 0, most = 0;
     int slab = -1;
     for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
         const struct ot_tensor *t = ot_model_tensor(model, i);
         enum ot_layer_input input;
         int64_t packed = 0, groups = groups_of(format, t->cols);
-        if (!ot_pack_takes(format, t, &input))
+        if (!ot_quant_encode_takes(format, t, &input))
             continue;
-        for (int p = ot_pack_parts(format, t, parts) - 1; p >= 0; p--)
-            packed += ot_pack_part_bytes(&parts[p]);
+        for (int p = ot_quant_encode_tensors(format, t, tensors) - 1; p >= 0; p--)
+            packed += ot_quant_tensor_bytes(&tensors[p]);
         packed += t->is_fused ? t->rows * t->cols * (int64_t)sizeof(float) : 0; /* with its rows moved */
         most = ot_max(packed, most);
         bytes = t->slab == slab ? bytes : 0;
-        bytes += format->kind == OT_PACKED_GPTQ ? t->rows * (t->cols + 5 * groups) : packed;
+        bytes += format->kind == OT_QUANT_KIND_GPTQ ? t->rows * (t->cols + 5 * groups) : packed;
         most_bytes = ot_max(bytes, most_bytes);
         slab = t->slab;
     }
@@ -118,7 +118,7 @@ static int move_rows(const struct ot_quant_layer *layer, const struct ot_tensor 
 
 static int run_gptq(struct ot_quant_layer *layer, struct ot_quant_unit *unit, const float *hessian,
                     float *weights, double *error, double *power) {
-    const struct ot_pack_format *f = layer->format;
+    const struct ot_quant_format *f = layer->format;
     const struct ot_gptq_config config = {.bits = f->bits,
                                           .group_size = f->group_size,
                                           .act_order = f->act_order,
@@ -166,11 +166,11 @@ static int quantize_gptq(struct ot_quant_layer *layer, struct ot_quant_unit *uni
 
 /* ---- nf4, int8 and MXFP4 ---- */
 
-static struct ot_weight weight_of(const struct ot_pack_format *f, const struct ot_tensor *tensor) {
-    return (struct ot_weight){.format = f->kind == OT_PACKED_INT8    ? OT_WEIGHT_INT8
-                                        : f->kind == OT_PACKED_MXFP4 ? OT_WEIGHT_MXFP4
-                                        : f->nested                  ? OT_WEIGHT_NF4_DOUBLE
-                                                                     : OT_WEIGHT_NF4,
+static struct ot_weight weight_of(const struct ot_quant_format *f, const struct ot_tensor *tensor) {
+    return (struct ot_weight){.format = f->kind == OT_QUANT_KIND_INT8    ? OT_WEIGHT_INT8
+                                        : f->kind == OT_QUANT_KIND_MXFP4 ? OT_WEIGHT_MXFP4
+                                        : f->nested                      ? OT_WEIGHT_NF4_DOUBLE
+                                                                         : OT_WEIGHT_NF4,
                               .rows = tensor->rows,
                               .cols = tensor->cols};
 }
@@ -226,14 +226,14 @@ static int decode_map(struct ot_quant_layer *layer, const struct ot_weight *weig
 static int encode_ordered(struct ot_quant_layer *layer, struct ot_quant_map *map, float *values) {
     const struct ot_weight weight = weight_of(layer->format, map->tensor);
     const struct ot_weight_layout layout = ot_weight_layout(&weight);
-    const struct ot_weight_part part = {.dtype = OT_F32, .n = layout.n, .values = values};
+    const struct ot_weight_range range = {.dtype = OT_F32, .n = layout.n, .values = values};
     bool nested = weight.format == OT_WEIGHT_NF4_DOUBLE;
     float *scales = nested ? malloc((size_t)layout.n_scales * sizeof *scales) : NULL;
     map->encoded = aligned_alloc(OT_WEIGHT_EXTENT, (size_t)layout.bytes);
     int rc = map->encoded && (scales || !nested) ? 0 : ot_fail(OT_E_BUDGET, "no memory for codes");
     if (rc == 0) {
         ot_weight_begin(&weight, map->encoded);
-        rc = ot_weight_encode(layer->pool, &weight, &part, map->encoded, scales);
+        rc = ot_weight_encode(layer->pool, &weight, &range, map->encoded, scales);
     }
     if (rc == 0) {
         ot_weight_end(layer->pool, &weight, scales, map->encoded);
@@ -254,9 +254,9 @@ int ot_quant_unit_run(struct ot_quant_layer *layer, int u, const struct ot_quant
     struct ot_quant_unit *unit = &layer->units[u];
     int64_t row = 0;
     int rc = 0, m = 0;
-    if (layer->format->kind == OT_PACKED_GPTQ)
+    if (layer->format->kind == OT_QUANT_KIND_GPTQ)
         rc = quantize_gptq(layer, unit, input, weights);
-    for (; layer->format->kind != OT_PACKED_GPTQ && m < unit->n_maps && rc == 0; m++) {
+    for (; layer->format->kind != OT_QUANT_KIND_GPTQ && m < unit->n_maps && rc == 0; m++) {
         rc = encode_map(layer, &unit->maps[m], weights + row * unit->cols);
         row += unit->maps[m].tensor->rows;
     }
@@ -269,10 +269,10 @@ int ot_quant_unit_run(struct ot_quant_layer *layer, int u, const struct ot_quant
  * file for a while. */
 static int gptq_parts(struct ot_quant_layer *layer, const struct ot_quant_unit *unit, int64_t first,
                       const struct ot_tensor *t) {
-    const struct ot_pack_format *f = layer->format;
+    const struct ot_quant_format *f = layer->format;
     int64_t groups = groups_of(f, t->cols);
     uint8_t *zeros = malloc((size_t)(groups * t->rows)), *codes = unit->codes + first * t->cols;
-    uint16_t *scales = layer->parts[2];
+    uint16_t *scales = layer->tensors[2];
     if (!zeros)
         return ot_fail(OT_E_BUDGET, "no memory for zero points");
     for (int64_t g = 0; g < groups; g++)
@@ -283,56 +283,57 @@ static int gptq_parts(struct ot_quant_layer *layer, const struct ot_quant_unit *
         }
     int rc = move_rows(layer, t, true, codes, sizeof *codes);
     if (rc == 0) {
-        ot_pack_gptq_codes(f, t->rows, t->cols, codes, layer->parts[0]);
-        ot_pack_gptq_zeros(f, t->rows, groups, zeros, layer->parts[1]);
-        memcpy(layer->parts[3], unit->index, (size_t)t->cols * sizeof *unit->index);
+        ot_quant_encode_codes(f, t->rows, t->cols, codes, layer->tensors[0]);
+        ot_quant_encode_zeros(f, t->rows, groups, zeros, layer->tensors[1]);
+        memcpy(layer->tensors[3], unit->index, (size_t)t->cols * sizeof *unit->index);
         rc = move_rows(layer, t, false, codes, sizeof *codes);
     }
     free(zeros);
     return rc;
 }
 
-/* Finds the parts of an encoded matrix: pieces of its bytes. */
+/* Finds the tensors of an encoded matrix: pieces of its bytes. */
 static void encoded_parts(struct ot_quant_layer *layer, const struct ot_quant_map *map,
-                          const struct ot_pack_part *described) {
-    const struct ot_pack_format *f = layer->format;
+                          const struct ot_quant_tensor *described) {
+    const struct ot_quant_format *f = layer->format;
     const struct ot_weight weight = weight_of(f, map->tensor);
     const struct ot_weight_layout l = ot_weight_layout(&weight);
     const struct ot_weight_tables *tables = (const struct ot_weight_tables *)(map->encoded + l.tables);
     int at = 0;
-    memcpy(layer->parts[at], map->encoded, (size_t)ot_pack_part_bytes(&described[at]));
+    memcpy(layer->tensors[at], map->encoded, (size_t)ot_quant_tensor_bytes(&described[at]));
     at++;
-    memcpy(layer->parts[at], map->encoded + l.scales, (size_t)ot_pack_part_bytes(&described[at]));
+    memcpy(layer->tensors[at], map->encoded + l.scales, (size_t)ot_quant_tensor_bytes(&described[at]));
     at++;
-    if (f->kind != OT_PACKED_4BIT)
+    if (f->kind != OT_QUANT_KIND_4BIT)
         return;
     if (f->nested) {
-        memcpy(layer->parts[at], map->encoded + l.group_scales, (size_t)ot_pack_part_bytes(&described[at]));
+        memcpy(layer->tensors[at], map->encoded + l.group_scales,
+               (size_t)ot_quant_tensor_bytes(&described[at]));
         at++;
-        memcpy(layer->parts[at++], tables->map, sizeof tables->map);
+        memcpy(layer->tensors[at++], tables->map, sizeof tables->map);
     }
-    memcpy(layer->parts[at++], tables->table, sizeof tables->table);
-    ot_pack_state(f, map->tensor->rows, map->tensor->cols, tables->offset, layer->parts[at]);
+    memcpy(layer->tensors[at++], tables->table, sizeof tables->table);
+    ot_quant_encode_state(f, map->tensor->rows, map->tensor->cols, tables->offset, layer->tensors[at]);
 }
 
 static int make_parts(struct ot_quant_layer *layer, const struct ot_quant_unit *unit, int m, int64_t row) {
-    struct ot_pack_part described[OT_PACK_PARTS];
+    struct ot_quant_tensor described[OT_QUANT_TENSORS];
     const struct ot_tensor *t = unit->maps[m].tensor;
-    int n = ot_pack_parts(layer->format, t, described);
+    int n = ot_quant_encode_tensors(layer->format, t, described);
     free_parts(layer);
     for (int i = 0; i < n; i++) {
-        layer->parts[i] = malloc((size_t)ot_pack_part_bytes(&described[i]));
-        if (!layer->parts[i])
+        layer->tensors[i] = malloc((size_t)ot_quant_tensor_bytes(&described[i]));
+        if (!layer->tensors[i])
             return ot_fail(OT_E_BUDGET, "no memory for the codes of %s", t->name);
     }
-    if (layer->format->kind == OT_PACKED_GPTQ)
+    if (layer->format->kind == OT_QUANT_KIND_GPTQ)
         return gptq_parts(layer, unit, row, t);
     encoded_parts(layer, &unit->maps[m], described);
     return 0;
 }
 
-int ot_quant_layer_parts(struct ot_quant_layer *layer, const struct ot_tensor *tensor,
-                         const void *parts[OT_PACK_PARTS]) {
+int ot_quant_layer_tensors(struct ot_quant_layer *layer, const struct ot_tensor *tensor,
+                           const void *tensors[OT_QUANT_TENSORS]) {
     for (int u = 0; u < layer->n_units; u++) {
         const struct ot_quant_unit *unit = &layer->units[u];
         int64_t row = 0;
@@ -340,7 +341,7 @@ int ot_quant_layer_parts(struct ot_quant_layer *layer, const struct ot_tensor *t
             if (unit->maps[m].tensor != tensor)
                 continue;
             OT_TRY(make_parts(layer, unit, m, row));
-            memcpy(parts, layer->parts, sizeof layer->parts);
+            memcpy(tensors, layer->tensors, sizeof layer->tensors);
             return 0;
         }
     }

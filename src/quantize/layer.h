@@ -39,19 +39,19 @@ struct ot_quant_unit {
 };
 
 struct ot_quant_layer {
-    const struct ot_pack_format *format;
+    const struct ot_quant_format *format;
     const struct ot_model_config *config; /* set by begin */
     struct ot_pool *pool;
     struct ot_quant_unit *units; /* in the order of forward */
     int n_units;
-    void *parts[OT_PACK_PARTS]; /* of the matrix that was asked for last */
+    void *tensors[OT_QUANT_TENSORS]; /* of the matrix that was asked for last */
 };
 
 /* Finds the units of a slab that the format takes. Error OT_E_BUDGET. */
 int ot_quant_layer_begin(const struct ot_model *model, int slab, struct ot_quant_layer *layer);
 void ot_quant_layer_free(struct ot_quant_layer *layer); /* units and codes; begin follows, or nothing */
-/* The most memory that the codes and parts of a layer take. */
-int64_t ot_quant_layer_bytes(const struct ot_model *model, const struct ot_pack_format *format);
+/* The most memory that the codes and tensors of a layer take. */
+int64_t ot_quant_layer_bytes(const struct ot_model *model, const struct ot_quant_format *format);
 
 /* The statistics of a unit's input for GPTQ. */
 struct ot_quant_input {
@@ -63,9 +63,9 @@ struct ot_quant_input {
  * input: for GPTQ; else NULL. Errors: as ot_gptq_run, with the matrices' names. */
 int ot_quant_unit_run(struct ot_quant_layer *layer, int unit, const struct ot_quant_input *input,
                       float *weights);
-/* Points parts[i] to the bytes of part i of a matrix of the layer, valid until the next call. Errors:
+/* Points tensors[i] to the bytes of tensor i of a matrix of the layer, valid until the next call. Errors:
  * OT_E_BUDGET. */
-int ot_quant_layer_parts(struct ot_quant_layer *layer, const struct ot_tensor *tensor,
-                         const void *parts[OT_PACK_PARTS]);
+int ot_quant_layer_tensors(struct ot_quant_layer *layer, const struct ot_tensor *tensor,
+                           const void *tensors[OT_QUANT_TENSORS]);
 
 #endif

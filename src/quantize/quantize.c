@@ -23,7 +23,7 @@ struct run {
 };
 
 static bool uses_hessian(const struct ot_quantize *job) {
-    return job->format->kind == OT_PACKED_GPTQ;
+    return job->format->kind == OT_QUANT_KIND_GPTQ;
 }
 
 /* ---- memory ---- */
@@ -239,13 +239,14 @@ static int block_of(const struct run *r, int slab) {
     return 0;
 }
 
-static int give_parts(void *context, const struct ot_tensor *tensor, const void *parts[OT_PACK_PARTS]) {
+static int give_tensors(void *context, const struct ot_tensor *tensor,
+                        const void *tensors[OT_QUANT_TENSORS]) {
     struct run *r = context;
     int block = block_of(r, tensor->slab);
     if (block != r->block)
         OT_TRY(quantize_layer(r, block));
     ot_stage_times_enter(&r->job->stages, OT_STAGE_WRITE);
-    return ot_quant_layer_parts(&r->layer, tensor, parts);
+    return ot_quant_layer_tensors(&r->layer, tensor, tensors);
 }
 
 static int give_values(void *context, int slab, int64_t first, int64_t n, float *values) {
@@ -268,7 +269,7 @@ int ot_quantize_run(struct ot_quantize *job) {
     struct ot_model_save save = *job->save;
     int rc;
     r.layer = (struct ot_quant_layer){.format = job->format, .pool = job->session->pool};
-    save.pack_source = give_parts;
+    save.quant_source = give_tensors;
     OT_TRY_GOTO(ot_model_dir_check(job->session->dir, job->model), rc, out);
     OT_TRY_GOTO(alloc_host(&r), rc, out);
     OT_TRY_GOTO(ot_stream_open(&config, &r.stream), rc, out);

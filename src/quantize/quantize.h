@@ -54,9 +54,9 @@ struct ot_quantize_loss {
 struct ot_quantize {
     const struct ot_session *session;
     const struct ot_model *model; /* in the session's dtype */
-    const struct ot_pack_format *format;
+    const struct ot_quant_format *format;
     const struct ot_sequences *calibration, *held_out; /* n 0: none */
-    const struct ot_model_save *save;                  /* with pack and without pack_source */
+    const struct ot_model_save *save;                  /* with pack and without quant_source */
     bool (*stopped)(void);
     void (*done)(void *context, const struct ot_quantize_row *row);
     void *context;

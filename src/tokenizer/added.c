@@ -1,6 +1,6 @@
 /* Finds added tokens with a byte trie for each pass. Matches are leftmost and longest, like those of Hugging
  * Face's Aho-Corasick. */
-#include "src/tokenizer/parts.h"
+#include "src/tokenizer/tokenizer_state.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* The byte-level alphabet of GPT-2, and the tokenizer.json of a byte-level BPE without merges. */
-#include "src/tokenizer/parts.h"
+#include "src/tokenizer/tokenizer_state.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
  * vocabulary, else the next free id: the number in added_tokens_decoder does not count, as in transformers.
  */
 #include "src/base/grow.h"
-#include "src/tokenizer/sentencepiece_parts.h"
+#include "src/tokenizer/sentencepiece_make.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef OT_TOKENIZER_DECODE_H
 #define OT_TOKENIZER_DECODE_H
 
-#include "src/tokenizer/parts.h"
+#include "src/tokenizer/tokenizer_state.h"
 
 struct ot_texts { /* texts one after another; text i ends at ends[i] */
     char *bytes;

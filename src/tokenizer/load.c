@@ -2,7 +2,7 @@
  * about an open tokenizer. `truncation` and `padding` are ignored: they concern batches, and src/data makes
  * its own.
  */
-#include "src/tokenizer/parts.h"
+#include "src/tokenizer/tokenizer_state.h"
 
 #include <stdlib.h>
 #include <string.h>

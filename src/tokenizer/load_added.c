@@ -1,5 +1,5 @@
 /* Reads "added_tokens": tokens that are cut out of a text before any other stage. */
-#include "src/tokenizer/parts.h"
+#include "src/tokenizer/tokenizer_state.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Reads a BPE model: the vocabulary, the merges, and tables that make merging fast. */
-#include "src/tokenizer/parts.h"
+#include "src/tokenizer/tokenizer_state.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Reads "decoder" and "post_processor" of a tokenizer.json. */
-#include "src/tokenizer/parts.h"
+#include "src/tokenizer/tokenizer_state.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Reads "model" of a tokenizer.json: finds its kind, and reads the keys that both kinds share. */
-#include "src/tokenizer/parts.h"
+#include "src/tokenizer/tokenizer_state.h"
 
 #include <string.h>
 

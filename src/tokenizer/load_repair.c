@@ -4,7 +4,7 @@
  * tokens. Therefore they are read as no-break spaces again: ids and decoded text are those of the undamaged
  * file.
  */
-#include "src/tokenizer/parts.h"
+#include "src/tokenizer/tokenizer_state.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Reads "normalizer" and "pre_tokenizer" of a tokenizer.json. Nested sequences become one list. */
-#include "src/tokenizer/parts.h"
+#include "src/tokenizer/tokenizer_state.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Reads a Unigram model: the tokens with their scores; a token's id is its place in the list. */
-#include "src/tokenizer/parts.h"
+#include "src/tokenizer/tokenizer_state.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-#include "src/tokenizer/parts.h"
+#include "src/tokenizer/tokenizer_state.h"
 
 #include <string.h>
 #include <utf8proc.h>

@@ -2,7 +2,7 @@
  * each character must record how many original characters it replaces, counted as in the Rust crate that
  * Hugging Face uses. */
 #include "src/base/grow.h"
-#include "src/tokenizer/parts.h"
+#include "src/tokenizer/tokenizer_state.h"
 
 #include <stdlib.h>
 #include <utf8proc.h>

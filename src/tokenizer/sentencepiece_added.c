@@ -2,7 +2,7 @@
  * next to it. A token that several of them name has the id of its piece, and the settings that were read
  * last. */
 #include "src/base/grow.h"
-#include "src/tokenizer/sentencepiece_parts.h"
+#include "src/tokenizer/sentencepiece_make.h"
 
 #include <stdio.h>
 #include <stdlib.h>

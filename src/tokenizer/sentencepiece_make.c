@@ -5,7 +5,7 @@
 #include "src/base/arena.h"
 #include "src/base/base64.h"
 #include "src/base/error.h"
-#include "src/tokenizer/sentencepiece_parts.h"
+#include "src/tokenizer/sentencepiece_make.h"
 
 #define SPACE OT_SENTENCEPIECE_SPACE
 

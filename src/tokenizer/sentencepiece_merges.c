@@ -1,6 +1,6 @@
 /* The merges of a SentencePiece model of type BPE. */
 #include "src/base/grow.h"
-#include "src/tokenizer/sentencepiece_parts.h"
+#include "src/tokenizer/sentencepiece_make.h"
 
 #include <stdlib.h>
 

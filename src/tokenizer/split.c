@@ -1,6 +1,6 @@
 /* Pre-tokenizers. Each cuts a piece into smaller pieces and passes them, from left to right, to the next
  * stage. */
-#include "src/tokenizer/parts.h"
+#include "src/tokenizer/tokenizer_state.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "src/base/error.h"
-#include "src/tokenizer/parts.h"
+#include "src/tokenizer/tokenizer_state.h"
 
 static int reserve_steps(struct ot_scratch *s, size_t n) {
     if (n <= s->steps_capacity)

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#include "src/tokenizer/parts.h"
+#include "src/tokenizer/tokenizer_state.h"
 
 /* A key of three words for a text of at most OT_CACHE_KEY bytes. Texts of equal length have equal keys only
  * if they are equal. Does not read beyond the text. */

@@ -61,7 +61,7 @@ static double run_op(struct bench *b, const struct ot_decode *op) {
 
 static double encode(struct bench *b, const struct ot_weight *w) {
     double best = 1e30;
-    struct ot_weight_part part = {OT_BF16, 0, b->rows * COLS, b->values};
+    struct ot_weight_range part = {OT_BF16, 0, b->rows * COLS, b->values};
     for (int repeat = 0; repeat < REPEATS; repeat++) {
         float *scales = w->format == OT_WEIGHT_NF4_DOUBLE ? b->scales : NULL;
         double start = now();

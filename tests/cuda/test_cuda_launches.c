@@ -14,7 +14,7 @@ static int64_t count_kernels(int layers, int64_t micro_sequences, enum ot_keep_l
     run.micro_sequences = micro_sequences;
     tiny_plan(&run, OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, 1);
     if (keep > OT_KEEP_NONE)
-        run.plan.kept[OT_TIER_GPU] = (struct ot_kept_part){keep, layers};
+        run.plan.kept[OT_TIER_GPU] = (struct ot_kept_blocks){keep, layers};
     tiny_finish(&run);
     int64_t before = ot_emu_usage().launches;
     tiny_train(&run, &result);

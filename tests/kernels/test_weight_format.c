@@ -425,8 +425,8 @@ static void test_parts_and_threads_do_not_change_bytes(void **state) {
             for (int64_t end = units; end > 0; end -= step) {
                 int64_t begin = end > step ? end - step : 0, first = begin * l.unit;
                 int64_t n = (end * l.unit < l.n ? end * l.unit : l.n) - first;
-                struct ot_weight_part part = {OT_F32, first, n, x + first};
-                check_ok(ot_weight_encode(other, &w, &part, parts, kept));
+                struct ot_weight_range range = {OT_F32, first, n, x + first};
+                check_ok(ot_weight_encode(other, &w, &range, parts, kept));
             }
             ot_weight_end(other, &w, kept, parts);
             assert_memory_equal(whole, parts, (size_t)l.bytes);
@@ -473,7 +473,7 @@ static void test_numbers_that_are_not_finite_are_refused(void **state) {
     assert_non_null(scales);
     for (int format = OT_WEIGHT_INT8; format < OT_WEIGHT_FORMATS; format++) {
         struct ot_weight w = {(enum ot_weight_format)format, ROWS, COLS};
-        struct ot_weight_part part = {OT_F32, 0, ROWS * COLS, x};
+        struct ot_weight_range range = {OT_F32, 0, ROWS * COLS, x};
         void *encoded = aligned_bytes((size_t)ot_weight_layout(&w).bytes);
         for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
             char words_wanted[64];
@@ -483,7 +483,7 @@ static void test_numbers_that_are_not_finite_are_refused(void **state) {
             snprintf(words_wanted, sizeof words_wanted, "row %lld, column %lld is not a finite number",
                      (long long)(places[i] / COLS), (long long)(places[i] % COLS));
             check_fails(
-                ot_weight_encode(pool, &w, &part, encoded, format == OT_WEIGHT_NF4_DOUBLE ? scales : NULL),
+                ot_weight_encode(pool, &w, &range, encoded, format == OT_WEIGHT_NF4_DOUBLE ? scales : NULL),
                 OT_E_INPUT, words_wanted);
             x[places[i]] = before;
             x[ROWS * COLS - 1] = last;

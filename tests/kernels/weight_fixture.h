@@ -36,14 +36,14 @@ static inline float *weight_formula(int64_t n) {
 static inline void *weight_encoded(const struct ot_weight *w, enum ot_dtype dtype, const void *values,
                                    struct ot_pool *pool, int fill) {
     struct ot_weight_layout l = ot_weight_layout(w);
-    struct ot_weight_part part = {dtype, 0, l.n, values};
+    struct ot_weight_range range = {dtype, 0, l.n, values};
     bool nested = w->format == OT_WEIGHT_NF4_DOUBLE;
     float *scales = nested ? malloc((size_t)l.n_scales * sizeof *scales) : NULL;
     void *encoded = aligned_bytes((size_t)l.bytes);
     memset(encoded, fill, (size_t)l.bytes);
     check_ok(ot_weight_check(w));
     ot_weight_begin(w, encoded);
-    check_ok(ot_weight_encode(pool, w, &part, encoded, scales));
+    check_ok(ot_weight_encode(pool, w, &range, encoded, scales));
     ot_weight_end(pool, w, scales, encoded);
     free(scales);
     return encoded;
@@ -95,8 +95,8 @@ static inline void for_weight_cases(void (*check)(const struct weight_case *c, i
             void *encoded = weight_example(&c.weight);
             int64_t units = (l.n + l.unit - 1) / l.unit;
             c.encoded = encoded;
-            for (int part = 0; part < 3; part++) { /* all, the upper two thirds, units in the middle */
-                int64_t begin = units * part / 3, end = part == 2 ? units - units / 8 : units;
+            for (int range = 0; range < 3; range++) { /* all, the upper two thirds, units in the middle */
+                int64_t begin = units * range / 3, end = range == 2 ? units - units / 8 : units;
                 c.first = begin * l.unit;
                 c.n = (end * l.unit < l.n ? end * l.unit : l.n) - c.first;
                 check(&c, number++);

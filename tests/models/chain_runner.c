@@ -171,11 +171,11 @@ static void alloc_batch(struct runner *r) {
     r->used = device_alloc(r, OT_MOST_EXPERTS * sizeof *r->used, "used");
 }
 
-struct runner *runner_open(const struct ot_model_config *config, const struct ot_model_parts *parts,
+struct runner *runner_open(const struct ot_model_config *config, const struct ot_model_setup *parts,
                            enum ot_dtype dtype, int64_t max_tokens, int threads) {
     struct runner *r = host_alloc(1, sizeof *r);
     r->max_tokens = max_tokens;
-    check_ok(ot_model_open_parts(config, dtype, config->max_position, parts, &r->model));
+    check_ok(ot_model_open_setup(config, dtype, config->max_position, parts, &r->model));
     tiny_open_device(DEVICE_BYTES, threads, 0, &r->device);
     check_ok(ot_lane_open(r->device, "compute", &r->lane));
     r->chain = ot_model_chain(r->model);

@@ -23,8 +23,8 @@ struct runner_batch { /* in host memory */
     const int32_t *input_first, *input_end;
 };
 
-/* parts: NULL, or as for ot_model_open_parts. max_tokens: the tokens of the largest batch. */
-struct runner *runner_open(const struct ot_model_config *config, const struct ot_model_parts *parts,
+/* parts: NULL, or as for ot_model_open_setup. max_tokens: the tokens of the largest batch. */
+struct runner *runner_open(const struct ot_model_config *config, const struct ot_model_setup *parts,
                            enum ot_dtype dtype, int64_t max_tokens, int threads);
 void runner_close(struct runner *runner);
 struct ot_model *runner_model(struct runner *runner);

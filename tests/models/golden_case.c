@@ -114,7 +114,7 @@ static void open_results(struct golden_case *c) {
             break;
         golden_close(c->lora_file);
     }
-    c->parts = (struct ot_model_parts){.trains = has_final, .context = c};
+    c->parts = (struct ot_model_setup){.trains = has_final, .context = c};
 }
 
 static void read_adapters(struct golden_case *c) {
@@ -278,7 +278,7 @@ float *golden_case_slab(const struct golden_case *c, const struct ot_model *mode
 }
 
 struct runner *golden_case_runner(const struct golden_case *c, enum ot_dtype dtype, int threads) {
-    const struct ot_model_parts *parts = c->lora_file ? &c->parts : NULL;
+    const struct ot_model_setup *parts = c->lora_file ? &c->parts : NULL;
     struct runner *runner = runner_open(&c->config, parts, dtype, c->batch.n, threads);
     const struct ot_model *model = runner_model(runner);
     const struct ot_chain *chain = ot_model_chain(model);

@@ -20,7 +20,7 @@ struct golden_case {
     const char *name;
     struct ot_model_config config;
     struct ot_lora lora;
-    struct ot_model_parts parts;      /* refers to this struct */
+    struct ot_model_setup parts;      /* refers to this struct */
     struct runner_batch batch;        /* points into the golden file; grad_scale = 1 / trained tokens */
     const float *token_loss, *logits; /* NULL: of steps */
 };

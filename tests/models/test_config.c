@@ -321,10 +321,10 @@ static struct ot_lora_rank eight_of_the_head(const void *context, const char *mo
     return (struct ot_lora_rank){2 * rank.rank, rank.alpha};
 }
 
-static double flops_of(const struct ot_model_config *config, const struct ot_model_parts *parts,
+static double flops_of(const struct ot_model_config *config, const struct ot_model_setup *parts,
                        double row_tokens) {
     struct ot_model *model;
-    check_ok(ot_model_open_parts(config, OT_F32, 16, parts, &model));
+    check_ok(ot_model_open_setup(config, OT_F32, 16, parts, &model));
     double flops = ot_model_flops_per_token(model, row_tokens);
     ot_model_close(model);
     return flops;
@@ -339,7 +339,7 @@ static void test_flops(void **state) {
 
     /* If the last layer alone is trained, all other blocks run forward alone, but the head, whose input has a
      * gradient. */
-    const struct ot_model_parts last = {.trains = in_last_layer};
+    const struct ot_model_setup last = {.trains = in_last_layer};
     double layer = 4 * 4096.0 * 4096 + 3 * 4096.0 * 11008 + 2 * 4096, head = 32000 * 4096.0 + 4096;
     double want = 2 * (n - layer - head) + 4 * head + 6 * layer + attention / 32 * (1 + 31.0 / 3);
     assert_true(fabs(flops_of(llama, &last, 2048) / want - 1) < 1e-12);
@@ -366,7 +366,7 @@ static void test_flops_of_an_adapter(void **state) {
         double share;
     } cases[] = {{"llama-3.1-8b", 1}, {"flan-t5-base", 0.5}};
     const struct ot_lora four = {.choose = four_of_the_head}, eight = {.choose = eight_of_the_head};
-    const struct ot_model_parts less = {.lora = &four}, more = {.lora = &eight};
+    const struct ot_model_setup less = {.lora = &four}, more = {.lora = &eight};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct ot_model_config *c = &ot_preset_find(cases[i].preset)->config;
         double added = flops_of(c, &more, 64) - flops_of(c, &less, 64);

@@ -30,7 +30,7 @@ static void for_each_case(void (*check)(const struct golden_case *c, enum ot_dty
 
 static void check_sizes(const struct golden_case *c, enum ot_dtype dtype) {
     struct ot_model *model;
-    check_ok(ot_model_open_parts(&c->config, dtype, 64, c->lora_file ? &c->parts : NULL, &model));
+    check_ok(ot_model_open_setup(&c->config, dtype, 64, c->lora_file ? &c->parts : NULL, &model));
     const struct ot_chain *chain = ot_model_chain(model);
     for (int b = 0; b < chain->n_blocks; b++) {
         bool layer = b > 0 && b < chain->n_blocks - 1;

@@ -52,9 +52,9 @@ static struct ot_model_config odd_config(void) {
 static struct ot_model *open_base(const struct ot_model_config *config, enum ot_dtype dtype,
                                   bool (*trains)(const void *, const struct ot_tensor *),
                                   enum ot_base_type base) {
-    const struct ot_model_parts parts = {.trains = trains, .base = base};
+    const struct ot_model_setup parts = {.trains = trains, .base = base};
     struct ot_model *model;
-    check_ok(ot_model_open_parts(config, dtype, 8, &parts, &model));
+    check_ok(ot_model_open_setup(config, dtype, 8, &parts, &model));
     return model;
 }
 
@@ -92,7 +92,7 @@ static void test_which_slabs_are_encoded(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct ot_model *model = open_base(&config, cases[i].dtype, cases[i].trains, cases[i].base);
         const struct ot_chain *chain = ot_model_chain(model);
-        struct ot_encoded_part part;
+        struct ot_encoded_entry part;
         assert_int_equal(encoded_slabs(model), cases[i].encoded);
         assert_int_equal(ot_model_has_encoded(model), cases[i].encoded > 0);
         assert_int_equal(chain->decode != NULL, cases[i].encoded > 0);
@@ -100,8 +100,8 @@ static void test_which_slabs_are_encoded(void **state) {
         for (int s = 0; s < chain->n_slabs; s++) {
             bool encoded = chain->slabs[s].encoded_bytes > 0;
             assert_true(!encoded || (chain->slabs[s].frozen && !chain->slabs[s].edge));
-            assert_int_equal(ot_encoded_part(model, s, cases[i].parts - 1, &part), encoded);
-            assert_false(ot_encoded_part(model, s, cases[i].parts, &part));
+            assert_int_equal(ot_encoded_entry(model, s, cases[i].parts - 1, &part), encoded);
+            assert_false(ot_encoded_entry(model, s, cases[i].parts, &part));
         }
         ot_model_close(model);
     }
@@ -124,9 +124,9 @@ static void test_mxfp4_is_of_experts(void **state) {
     const struct ot_model_config config = config_with_joined_experts(32);
     struct ot_model *model = open_base(&config, OT_BF16, trains_nothing, OT_BASE_MXFP4);
     for (int s = 1; s <= 2; s++) {
-        struct ot_encoded_part part;
+        struct ot_encoded_entry part;
         int experts = 0, i = 0;
-        for (; ot_encoded_part(model, s, i, &part); i++) {
+        for (; ot_encoded_entry(model, s, i, &part); i++) {
             experts += part.weight.format == OT_WEIGHT_MXFP4;
             assert_true(part.weight.format == OT_WEIGHT_MXFP4 || part.weight.format == OT_WEIGHT_BF16);
         }
@@ -168,7 +168,7 @@ static struct ot_model_config config_with_experts(void) {
 
 /* The bytes of an expert are its pieces of the encoded slab, and no other part lies there. */
 static void check_place(const struct ot_slab_spec *slab, const struct ot_tensor *t,
-                        const struct ot_encoded_part *part) {
+                        const struct ot_encoded_entry *part) {
     int64_t bytes = ot_weight_layout(&part->weight).bytes, expert = t->parts ? part->matrix : t->expert;
     int found = 0;
     for (int a = 0; a < slab->n_pieces; a++) {
@@ -191,11 +191,11 @@ static void check_parts(const struct ot_model_config *config,
         const struct ot_chain *chain = ot_model_chain(model);
         int64_t tensor = 0;
         for (int s = 0; s < chain->n_slabs; s++) {
-            struct ot_encoded_part part = {0};
+            struct ot_encoded_entry part = {0};
             int64_t params = 0, bytes = 0;
             while (ot_model_tensor(model, tensor)->slab < s)
                 tensor++;
-            for (int i = 0; ot_encoded_part(model, s, i, &part); i++) {
+            for (int i = 0; ot_encoded_entry(model, s, i, &part); i++) {
                 const struct ot_tensor *t = ot_model_tensor(model, tensor + part.tensor);
                 int64_t matrices = t->parts > 0 ? t->parts : 1;
                 bool is_matrix = t->slab == s && t->dims == 2, expert = ot_module_is_expert(t->module);
@@ -274,8 +274,8 @@ static float *values_of(const struct ot_model *model, int slab) {
 /* Each part as ot_weight_encode makes it of the whole part at once. */
 static void check_against_whole(const struct ot_model *model, int slab, const float *values, const char *got,
                                 struct ot_pool *pool) {
-    struct ot_encoded_part part;
-    for (int i = 0; ot_encoded_part(model, slab, i, &part); i++) {
+    struct ot_encoded_entry part;
+    for (int i = 0; ot_encoded_entry(model, slab, i, &part); i++) {
         void *want = weight_encoded(&part.weight, OT_F32, values + part.first, pool, 0x5a);
         assert_memory_equal(got + part.at, want, (size_t)ot_weight_layout(&part.weight).bytes);
         free(want);
@@ -346,13 +346,13 @@ static void test_norms_of_rows(void **state) {
         int checked = 0;
         for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
             const struct ot_tensor *t = ot_model_tensor(model, i);
-            struct ot_encoded_part part;
+            struct ot_encoded_entry part;
             if (t->slab != LAYER || t->dims != 2)
                 continue;
             float *used = malloc((size_t)(t->rows * t->cols) * sizeof *used);
             assert_non_null(used);
             check_ok(give_values(values, t, 0, t->rows * t->cols, used));
-            for (int p = 0; ot_encoded_part(model, LAYER, p, &part); p++)
+            for (int p = 0; ot_encoded_entry(model, LAYER, p, &part); p++)
                 if (part.first == t->first) {
                     void *bytes = weight_encoded(&part.weight, OT_F32, used, pool, 0);
                     ot_weight_decode(&part.weight, bytes, OT_F32, 0, t->rows * t->cols, used);
@@ -387,8 +387,8 @@ static void test_wrong_values_are_refused(void **state) {
     check_fails(ot_slab_encoder_put(e, 1, 128, 64, values), OT_E_INTERNAL, "does not follow");
     check_fails(ot_slab_encoder_put(e, 2, 64, 64, values), OT_E_INTERNAL, "does not follow");
     check_fails(ot_slab_encoder_put(e, 0, 0, 64, values), OT_E_INTERNAL, "no encoded part");
-    struct ot_encoded_part part;
-    assert_true(ot_encoded_part(model, 1, 2, &part));
+    struct ot_encoded_entry part;
+    assert_true(ot_encoded_entry(model, 1, 2, &part));
     values[part.first + 3 * 40 + 7] = NAN;
     check_fails(ot_slab_encoder_put(e, 1, 0, slab->n_params, values), OT_E_INPUT,
                 "slab 'layer.0.frozen', matrix 3: the weight at row 3, column 7 is not a finite number");
@@ -410,11 +410,11 @@ static void test_wrong_values_are_refused(void **state) {
 static void test_too_large_a_matrix(void **state) {
     (void)state;
     struct ot_model_config config = tiny_config(1, false);
-    const struct ot_model_parts parts = {.trains = trains_nothing, .base = OT_BASE_INT8};
+    const struct ot_model_setup parts = {.trains = trains_nothing, .base = OT_BASE_INT8};
     struct ot_model *model;
     config.hidden = 1 << 20;
     config.ffn = 1 << 23;
-    check_fails(ot_model_open_parts(&config, OT_BF16, 8, &parts, &model), OT_E_INPUT,
+    check_fails(ot_model_open_setup(&config, OT_BF16, 8, &parts, &model), OT_E_INPUT,
                 "slab 'layer.0.frozen': a matrix of 8388608 x 1048576 is too large");
     assert_null(model);
 }
@@ -430,12 +430,12 @@ static void expect(const struct ot_model *model, const struct ot_slab_decoding *
     const struct ot_chain *chain = ot_model_chain(model);
     const struct ot_slab_spec *slab = &chain->slabs[DECODED_SLAB];
     size_t item = ot_dtype_bytes(chain->dtype);
-    struct ot_encoded_part part;
+    struct ot_encoded_entry part;
     int64_t tensor = 0;
     while (ot_model_tensor(model, tensor)->slab < DECODED_SLAB)
         tensor++;
     memset(want, 0xff, (size_t)slab->n_params * item);
-    for (int i = 0; ot_encoded_part(model, DECODED_SLAB, i, &part); i++) {
+    for (int i = 0; ot_encoded_entry(model, DECODED_SLAB, i, &part); i++) {
         const struct ot_tensor *t = ot_model_tensor(model, tensor + part.tensor);
         int64_t expert = t->parts ? part.matrix : t->expert;
         bool is_piece = t->dims == 2 && ot_module_is_expert(t->module);

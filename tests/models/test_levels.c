@@ -38,7 +38,7 @@ static const struct ot_lora lora = {.choose = rank_with_embedding, .dropout = 0.
 static const struct ot_lora of_experts = {.choose = rank_with_embedding, .context = ""};
 static const struct ot_lora dora = {.choose = rank_of, .dora = true};
 static const struct ot_lora dropped = {.choose = rank_of, .dora = true, .dropout = 0.3f};
-static const struct ot_model_parts adapted = {.lora = &lora}, with_dora = {.lora = &dora},
+static const struct ot_model_setup adapted = {.lora = &lora}, with_dora = {.lora = &dora},
                                    with_dropped = {.lora = &dropped}, with_experts = {.lora = &of_experts};
 
 /* True if results are made again of u: with DoRA and without dropout. */
@@ -46,8 +46,8 @@ static bool makes_again(int i) {
     return i < FIRST_FORM ? i >= DORA && i < DROPPED : (i - FIRST_FORM) % PER_FORM == 2;
 }
 
-static const struct ot_model_parts *parts_of(int i) {
-    static const struct ot_model_parts *const of_form[PER_FORM] = {NULL, &adapted, &with_dora, &with_dropped};
+static const struct ot_model_setup *parts_of(int i) {
+    static const struct ot_model_setup *const of_form[PER_FORM] = {NULL, &adapted, &with_dora, &with_dropped};
     if (i >= FIRST_FORM + PER_FORM * FIRST_EXPERTS && (i - FIRST_FORM) % PER_FORM == 1)
         return &with_experts;
     if (i >= FIRST_FORM)
@@ -180,7 +180,7 @@ static void test_levels_are_nested(void **state) {
     for (int i = 0; i < CASES; i++) {
         const struct ot_model_config config = make_config(i);
         struct ot_model *model;
-        check_ok(ot_model_open_parts(&config, OT_BF16, config.max_position, parts_of(i), &model));
+        check_ok(ot_model_open_setup(&config, OT_BF16, config.max_position, parts_of(i), &model));
         const struct ot_chain *chain = ot_model_chain(model);
         for (int b = 0; b < chain->n_blocks; b++)
             for (int64_t n = 1; n < 400; n += 57)

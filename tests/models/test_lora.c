@@ -15,9 +15,9 @@ static bool ends(const char *text, const char *end) {
 }
 
 static struct ot_model *open_with(const struct ot_model_config *config, const struct ot_lora *lora) {
-    const struct ot_model_parts parts = {.lora = lora};
+    const struct ot_model_setup parts = {.lora = lora};
     struct ot_model *model;
-    check_ok(ot_model_open_parts(config, OT_BF16, config->max_position, &parts, &model));
+    check_ok(ot_model_open_setup(config, OT_BF16, config->max_position, &parts, &model));
     return model;
 }
 
@@ -341,15 +341,15 @@ static bool everything(const void *context, const struct ot_tensor *tensor) {
     return true;
 }
 
-static void refuse_parts(const struct ot_model_parts *parts, const char *words) {
+static void refuse_parts(const struct ot_model_setup *parts, const char *words) {
     const struct ot_model_config *c = &ot_preset_find("tiny-test")->config;
     struct ot_model *model;
-    check_fails(ot_model_open_parts(c, OT_F32, c->max_position, parts, &model), OT_E_INPUT, words);
+    check_fails(ot_model_open_setup(c, OT_F32, c->max_position, parts, &model), OT_E_INPUT, words);
     assert_null(model);
 }
 
 static void refuse(const struct ot_lora *lora, const char *words) {
-    refuse_parts(&(struct ot_model_parts){.lora = lora}, words);
+    refuse_parts(&(struct ot_model_setup){.lora = lora}, words);
 }
 
 static void test_wrong_adapters_are_refused(void **state) {
@@ -365,7 +365,7 @@ static void test_wrong_adapters_are_refused(void **state) {
     refuse(&(struct ot_lora){.all = {8, 8}, .dropout = 1}, "its dropout is 1");
     refuse(&(struct ot_lora){.all = {8, 8}, .dropout = NAN}, "its dropout is");
     refuse(&(struct ot_lora){.choose = embedding, .dora = true}, "an embedding cannot have DoRA");
-    const struct ot_model_parts both = {.lora = &(struct ot_lora){.choose = embedding}, .trains = everything};
+    const struct ot_model_setup both = {.lora = &(struct ot_lora){.choose = embedding}, .trains = everything};
     refuse_parts(&both, "adapter of model.embed_tokens: the embedding itself is trained");
     refuse(&(struct ot_lora){.choose = nothing}, "no module has an adapter");
     refuse(&(struct ot_lora){0}, "no module has an adapter");
@@ -417,7 +417,7 @@ static bool final_norm(const void *context, const struct ot_tensor *tensor) {
 
 static struct runner *open_long(struct ot_lora *lora) {
     struct ot_model_config config = ot_preset_find("tiny-test")->config;
-    const struct ot_model_parts parts = {.lora = lora, .trains = final_norm};
+    const struct ot_model_setup parts = {.lora = lora, .trains = final_norm};
     config.n_layers = 1;
     config.hidden = config.ffn = 16;
     config.vocab = LONG_VOCAB;

@@ -349,16 +349,16 @@ static void check_one(const char *what, int block, const char *kind, double tabl
         fail_msg("%s of block %d: %s are %.15g in the table, %.15g counted", what, block, kind, table, want);
 }
 
-static void check_part(const struct ot_chain *chain, int block, enum ot_work_part part,
+static void check_part(const struct ot_chain *chain, int block, enum ot_work_kind kind,
                        enum ot_keep_level level, struct counts want) {
     static const char *const names[] = {"forward", "backward", "recomputation", "clearing"};
     struct ot_block_work work;
-    chain->work(chain->context, block, part, level, TOKENS, ROW, &work);
-    check_one(names[part], block, "FLOPs of products", work.product_flops - work.group_flops,
+    chain->work(chain->context, block, kind, level, TOKENS, ROW, &work);
+    check_one(names[kind], block, "FLOPs of products", work.product_flops - work.group_flops,
               want.product_flops);
-    check_one(names[part], block, "FLOPs of products by groups", work.group_flops, want.group_flops);
-    check_one(names[part], block, "FLOPs of attention", work.attention_flops, want.attention_flops);
-    check_one(names[part], block, "bytes", work.moved_bytes, want.moved_bytes + want.filled_bytes);
+    check_one(names[kind], block, "FLOPs of products by groups", work.group_flops, want.group_flops);
+    check_one(names[kind], block, "FLOPs of attention", work.attention_flops, want.attention_flops);
+    check_one(names[kind], block, "bytes", work.moved_bytes, want.moved_bytes + want.filled_bytes);
 }
 
 static void check_block(const struct ot_chain *chain, int block) {
@@ -377,9 +377,9 @@ static void check_block(const struct ot_chain *chain, int block) {
 }
 
 static void check_parts(const struct ot_model_config *config, enum ot_dtype dtype,
-                        const struct ot_model_parts *parts) {
+                        const struct ot_model_setup *parts) {
     struct ot_model *model;
-    check_ok(ot_model_open_parts(config, dtype, ROW, parts, &model));
+    check_ok(ot_model_open_setup(config, dtype, ROW, parts, &model));
     const struct ot_chain *chain = ot_model_chain(model);
     const int blocks[] = {0, 1, chain->n_blocks - 2, chain->n_blocks - 1};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
@@ -521,7 +521,7 @@ static void frozen_tensors_and_adapters_are_counted(void **state) {
                          some_dropped = {.choose = some_ranks, .dora = true, .dropout = 0.1f},
                          experts = {.choose = ranks_of_experts},
                          half = {.choose = ranks_of_experts, .context = ""};
-    const struct ot_model_parts parts[] = {{.trains = trains_some},
+    const struct ot_model_setup parts[] = {{.trains = trains_some},
                                            {.trains = trains_head},
                                            {.lora = &all},
                                            {.lora = &some},
@@ -568,7 +568,7 @@ static void adapters_of_pairs_are_counted(void **state) {
     const struct ot_lora all = {.all = {4, 8}}, some = {.choose = some_ranks_of_pairs, .dropout = 0.1f},
                          dora = {.all = {4, 8}, .dora = true},
                          dropped = {.all = {4, 8}, .dora = true, .dropout = 0.1f};
-    const struct ot_model_parts parts[] = {{.lora = &all},
+    const struct ot_model_setup parts[] = {{.lora = &all},
                                            {.lora = &some},
                                            {.lora = &some, .trains = trains_some_of_pairs},
                                            {.trains = trains_some_of_pairs},

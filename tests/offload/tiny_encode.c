@@ -98,10 +98,10 @@ void tiny_decode(const struct ot_model *model, int slab, float *values) {
     enum ot_dtype dtype = ot_model_chain(model)->dtype;
     int64_t n = ot_model_chain(model)->slabs[slab].n_params;
     size_t item = ot_dtype_bytes(dtype);
-    struct ot_encoded_part part;
+    struct ot_encoded_entry part;
     char *encoded = tiny_encoded(model, slab, values), *decoded = malloc((size_t)n * item);
     assert_non_null(decoded);
-    for (int i = 0; ot_encoded_part(model, slab, i, &part); i++)
+    for (int i = 0; ot_encoded_entry(model, slab, i, &part); i++)
         ot_weight_decode(&part.weight, encoded + part.at, dtype, 0, part.weight.rows * part.weight.cols,
                          decoded + (size_t)part.first * item);
     for (int64_t i = 0; i < n; i++)

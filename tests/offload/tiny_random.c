@@ -35,7 +35,7 @@ void tiny_random_kept(struct tiny_run *run, uint64_t seed, enum ot_tier last) {
     ((int)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, 0, 79), i++, (uint64_t)(bound)))
     for (int t = 0; t < OT_TIER_COUNT; t++) {
         int blocks = t > (int)last ? 0 : PICK(left + 1);
-        run->plan.kept[t] = (struct ot_kept_part){(enum ot_keep_level)PICK(OT_KEEP_LEVELS), blocks};
+        run->plan.kept[t] = (struct ot_kept_blocks){(enum ot_keep_level)PICK(OT_KEEP_LEVELS), blocks};
         left -= blocks;
     }
     run->plan.kept_slots = 1 + PICK(4);

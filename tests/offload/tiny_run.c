@@ -122,9 +122,9 @@ void tiny_defaults(struct tiny_run *run, int layers, bool tied, enum ot_dtype dt
 }
 
 static void open_base(const struct tiny_run *run, enum ot_base_type base, struct ot_model **out) {
-    const struct ot_model_parts parts = {
+    const struct ot_model_setup parts = {
         .trains = run->trains, .context = run->trains_context, .lora = run->lora, .base = base};
-    check_ok(ot_model_open_parts(&run->config, run->dtype, TINY_SEQUENCE, &parts, out));
+    check_ok(ot_model_open_setup(&run->config, run->dtype, TINY_SEQUENCE, &parts, out));
 }
 
 void tiny_open_model(const struct tiny_run *run, struct ot_model **out) {

@@ -18,7 +18,7 @@ struct tiny_run {
     enum ot_dtype dtype;
     enum ot_state_format state;
     enum ot_masters masters;
-    /* As in struct ot_model_parts. */
+    /* As in struct ot_model_setup. */
     bool (*trains)(const void *context, const struct ot_tensor *tensor);
     const void *trains_context;
     const struct ot_lora *lora;

@@ -61,7 +61,7 @@ static void plan_shadows(struct tiny_run *run, int layers, bool tied, enum ot_dt
     run->plan.shadow_frames = (int)ot_plan_shadow_tiles(&run->plan);
     run->shadow_belief = belief;
     if (dtype == OT_F16) {
-        run->plan.kept[OT_TIER_HOST] = (struct ot_kept_part){OT_KEEP_ALL, layers};
+        run->plan.kept[OT_TIER_HOST] = (struct ot_kept_blocks){OT_KEEP_ALL, layers};
         run->plan.kept_slots = 1;
     }
     tiny_finish(run);

@@ -19,9 +19,9 @@ static void open_five(struct fake *f, struct ot_plan *plan) {
 }
 
 static void set_kept(struct ot_plan *plan, int gpu, int host, int nvme) {
-    plan->kept[OT_TIER_GPU] = (struct ot_kept_part){OT_KEEP_ALL, gpu};
-    plan->kept[OT_TIER_HOST] = (struct ot_kept_part){OT_KEEP_ATTENTION, host};
-    plan->kept[OT_TIER_NVME] = (struct ot_kept_part){OT_KEEP_PRODUCTS, nvme};
+    plan->kept[OT_TIER_GPU] = (struct ot_kept_blocks){OT_KEEP_ALL, gpu};
+    plan->kept[OT_TIER_HOST] = (struct ot_kept_blocks){OT_KEEP_ATTENTION, host};
+    plan->kept[OT_TIER_NVME] = (struct ot_kept_blocks){OT_KEEP_PRODUCTS, nvme};
 }
 
 static void check_blocks(const struct fake *f, const struct ot_plan *plan,

@@ -438,7 +438,7 @@ static void contradictions_are_seen(void **state) {
     check_fails(ot_plan_finish(&f.chain, &broken), OT_E_USAGE, "weights on nvme need a slot");
     broken = plan;
     memset(broken.kept, 0, sizeof broken.kept);
-    broken.kept[OT_TIER_NVME] = (struct ot_kept_part){OT_KEEP_ALL, 1};
+    broken.kept[OT_TIER_NVME] = (struct ot_kept_blocks){OT_KEEP_ALL, 1};
     broken.kept_slots = broken.host_kept_slots = 1;
     check_ok(ot_plan_finish(&f.chain, &broken));
     broken.kept_slots = 0;

@@ -73,7 +73,7 @@ static void computing_is_the_passes_through_the_blocks(void **state) {
         p.blocks[b].first = b % 2 ? -5 : 100;              /* only what it saves is certain */
     }
     p.costs.rates.task_seconds = 0.5;
-    p.plan.kept[OT_TIER_GPU] = (struct ot_kept_part){OT_KEEP_ATTENTION, 1};
+    p.plan.kept[OT_TIER_GPU] = (struct ot_kept_blocks){OT_KEEP_ATTENTION, 1};
     /* one block keeps attention; three rounds have a first backward each */
     const double pass = 9 + 16 + 2 * 0.5, all = BLOCKS * pass + (BLOCKS - 1) * 24 + 4;
     set_rounds(&p, 2);
@@ -177,8 +177,8 @@ static void activations_leave_and_come_back(void **state) {
     p.plan.activations = OT_HOME_GPU;
     p.plan.activation_slots = 0;
     check_lane(&p, h2d, 0);
-    p.plan.kept[OT_TIER_GPU] = (struct ot_kept_part){OT_KEEP_ALL, 1};
-    p.plan.kept[OT_TIER_HOST] = (struct ot_kept_part){OT_KEEP_PRODUCTS, 2};
+    p.plan.kept[OT_TIER_GPU] = (struct ot_kept_blocks){OT_KEEP_ALL, 1};
+    p.plan.kept[OT_TIER_HOST] = (struct ot_kept_blocks){OT_KEEP_PRODUCTS, 2};
     const double kept = (double)p.fake.chain.saved_bytes(&p.fake, 2, OT_KEEP_PRODUCTS, TOKENS);
     check_lane(&p, h2d, 2 * MICROS * kept);
     check_lane(&p, d2h, 2 * MICROS * kept);

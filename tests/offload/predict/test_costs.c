@@ -79,9 +79,9 @@ static struct ot_block_work recompute_of(const struct ot_chain *chain, int block
     return work;
 }
 
-static struct ot_block_work work_of(const struct ot_chain *chain, int block, enum ot_work_part part) {
+static struct ot_block_work work_of(const struct ot_chain *chain, int block, enum ot_work_kind kind) {
     struct ot_block_work work;
-    chain->work(chain->context, block, part, OT_KEEP_NONE, 4096, 2048, &work);
+    chain->work(chain->context, block, kind, OT_KEEP_NONE, 4096, 2048, &work);
     return work;
 }
 
@@ -424,7 +424,7 @@ static void recomputation_costs_a_forward(void **state) {
     int64_t params;
     tiny_defaults(&run, 3, false, OT_F32);
     tiny_plan(&run, OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, 1);
-    run.plan.kept[OT_TIER_GPU] = (struct ot_kept_part){OT_KEEP_PRODUCTS, 3};
+    run.plan.kept[OT_TIER_GPU] = (struct ot_kept_blocks){OT_KEEP_PRODUCTS, 3};
     tiny_finish(&run);
     sum_step(&run, &kept, &layout, &params);
     ot_layout_free(&layout);

@@ -208,9 +208,9 @@ static void tasks(void **state) {
     ot_costs_free(&costs);
 }
 
-static void work_of_experts(const void *context, int block, enum ot_work_part part, enum ot_keep_level level,
+static void work_of_experts(const void *context, int block, enum ot_work_kind kind, enum ot_keep_level level,
                             int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out) {
-    (void)context, (void)block, (void)part, (void)level, (void)row_tokens;
+    (void)context, (void)block, (void)kind, (void)level, (void)row_tokens;
     *out = (struct ot_block_work){.product_flops = 1e9 * (double)n_tokens,
                                   .group_flops = 4e8 * (double)n_tokens};
 }

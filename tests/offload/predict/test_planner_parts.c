@@ -151,7 +151,7 @@ static void the_effort_of_a_plan_is_its_tasks(void **state) {
     assert_true(is_near(ot_planner_tasks(&plan, 10), 2 * 10 * (4 + 2) + 5 + 1 + 5 * 5 + 1));
     slabs[1].grads = OT_HOME_NVME;
     assert_true(is_near(ot_planner_tasks(&plan, 10), 2 * 10 * (4 + 2) + 5 + 1 + 5 * 8 + 1));
-    plan.kept[OT_TIER_HOST] = (struct ot_kept_part){OT_KEEP_ALL, 1};
+    plan.kept[OT_TIER_HOST] = (struct ot_kept_blocks){OT_KEEP_ALL, 1};
     assert_true(is_near(ot_planner_tasks(&plan, 10), 2 * 10 * (8 + 2) + 5 + 1 + 5 * 8 + 1));
     ot_plan_set_rounds(&plan, 4);
     assert_true(is_near(ot_planner_tasks(&plan, 10), 2 * 10 * (8 + 8) + 5 + 1 + 5 * 8 + 1));

@@ -17,7 +17,7 @@ static void make(struct tiny_schedule *m, unsigned mix) {
     ot_plan_set_rounds(&m->run.plan, 1 + (int)(mix % 2));
     m->run.plan.shadow_frames = (int)ot_plan_shadow_tiles(&m->run.plan) / (1 + (int)(mix / 8 % 2));
     if (mix & 16) {
-        m->run.plan.kept[OT_TIER_HOST] = (struct ot_kept_part){OT_KEEP_ALL, 2};
+        m->run.plan.kept[OT_TIER_HOST] = (struct ot_kept_blocks){OT_KEEP_ALL, 2};
         m->run.plan.kept_slots = 1 + (int)(mix % 3);
     }
     tiny_finish(&m->run);

@@ -1,6 +1,6 @@
 /* Shared by the files that make a tokenizer.json of a SentencePiece model. Private to src/tokenizer. */
-#ifndef OT_TOKENIZER_SENTENCEPIECE_PARTS_H
-#define OT_TOKENIZER_SENTENCEPIECE_PARTS_H
+#ifndef OT_TOKENIZER_SENTENCEPIECE_MAKE_H
+#define OT_TOKENIZER_SENTENCEPIECE_MAKE_H
 
 #include "src/base/json.h"
 #include "src/tokenizer/sentencepiece.h"

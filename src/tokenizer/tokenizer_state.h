@@ -1,4 +1,4 @@
-/* The parts of an open tokenizer. Private to src/tokenizer.
+/* The state of an open tokenizer. Private to src/tokenizer.
  *
  * load*.c fill in a struct ot_tokenizer. After that only `spares` changes: the scratches that wait for the
  * next call. Encoding is depth first: each piece passes through all remaining stages before the next piece is
@@ -6,8 +6,8 @@
  *
  *   text -> [added tokens, raw] -> normalisers -> [added tokens, normalised] -> splitters -> model -> ids
  */
-#ifndef OT_TOKENIZER_PARTS_H
-#define OT_TOKENIZER_PARTS_H
+#ifndef OT_TOKENIZER_TOKENIZER_STATE_H
+#define OT_TOKENIZER_TOKENIZER_STATE_H
 
 #include <stdatomic.h>
 

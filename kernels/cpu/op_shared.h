@@ -5,8 +5,8 @@
  * and runs the pool. The chunk function, on a pool thread, does the arithmetic. Chunk borders depend on the
  * shape alone.
  */
-#ifndef OT_KERNELS_CPU_OP_PARTS_H
-#define OT_KERNELS_CPU_OP_PARTS_H
+#ifndef OT_KERNELS_CPU_OP_SHARED_H
+#define OT_KERNELS_CPU_OP_SHARED_H
 
 #include <assert.h>
 #include <math.h>
