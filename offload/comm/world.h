@@ -26,6 +26,42 @@
  *
  * The sign is sent by a thread of its own, so a rank that computes for a long time is not lost. A process
  * that is stopped, or a machine that does not answer, is.
+ *
+ * STATES of a world, and the function of each transition. `weight` only grows (enum ot_world_weight):
+ *
+ *   CONNECTING  ot_world_open, until all ranks are introduced
+ *     introduce          to WHOLE
+ *     ot_world_propose   the deadline, a refused rank: to BROKEN, and ot_world_open fails
+ *   WHOLE       no reason is known
+ * ot_world_propose with a rank's own reason: to BROKEN at once (decide). With less, a lost connection or
+ *                        a consequence: to UNDECIDED, but a loss on a rank other than 0 breaks its world at
+ *                        once, because it has lost rank 0
+ *   UNDECIDED   decide_ns is set: a better reason may still come
+ *     ot_world_propose   a heavier reason takes the place of the present one
+ *     watch_time         the time is over: decide, and to BROKEN
+ *   BROKEN      `broken` has the reason, for good. Rank 0 has sent it to all; on_loss breaks the communicator
+ *               (comm.h), so operations on lanes end; every gather, and ot_world_error, return the reason
+ *   CLOSED      ot_world_close: from any state. A connection that ends after a goodbye is no loss
+ *
+ * From a broken world to the end of the run: ot_comm_error fails, ot_engine_decide refuses the step
+ * (engine/decide.c), the loop gets OT_E_COMM and saves nothing new (train_loop.c:save_at_failure), rank 0
+ * names the last checkpoint, and ot_world_fail gives each rank the sentence to report.
+ *
+ * INVARIANTS, with the tests that hold them (tests/offload/comm/test_world.c, if no other file is named):
+ *
+ *   1. A loss is found in bounded time, whether the process is killed, is stopped, or only ends early.
+ *      (a_killed_rank_ends_all, a_stopped_rank_ends_all, a_rank_that_ends_early_is_named)
+ *   2. All ranks report one reason, the heaviest that came in time. (the_true_reason_wins,
+ *      a_loss_wins_over_its_consequence, a_consequence_does_not_win_over_the_loss_before_it)
+ *   3. A broken world stays broken, with the same reason, and on_loss is called once.
+ *      (on_loss_is_called_once_also_if_set_later)
+ *   4. No wait outlives the world, or its own deadline. (a_late_rank_breaks_the_world,
+ *      the_deadline_names_the_missing_ranks in test_rendezvous.c, test_killed_rank in test_comm_failure.c)
+ *   5. Garbage from a broken operation changes no weight: the engine asks ot_comm_error before each decision.
+ * (failing_operations in tests/offload/engine/test_engine_ranks.c;
+ * test_a_killed_rank_ends_all_and_the_same_command_goes_on in
+ *      tests/resume/test_resume_ranks.py)
+ *   6. A pause of this process is no loss of the others. (a_pause_of_all_is_no_loss)
  */
 #ifndef OT_OFFLOAD_COMM_WORLD_H
 #define OT_OFFLOAD_COMM_WORLD_H

@@ -14,6 +14,39 @@
  * each extent, so later writes go to other sides, and tells the sink where the bytes are. When the files of
  * the sink are not wanted any more, ot_engine_release gives the pins back.
  *
+ * STATES of a snapshot, and the function of each transition:
+ *
+ *   IDLE      under_way is false, the gates are open.
+ * ot_snapshot_begin pins extents, closes the gates, starts the thread: to COPYING. After an error: IDLE,
+ *                          with open gates and without pins
+ *   COPYING   gates_closed is true. Each tile is taken once: by pin_all, if the sink refers to all of it, or
+ *             by take, after ot_snapshot_copy_tile.
+ *     copy_all             has taken the last tile: to ENDING
+ *     copy_all             a copy or the sink has failed, or `cancel` is set: take_all, and to ENDED, with an
+ *                          error
+ *   ENDING    the gates are open. refer_all gives the sink the pinned extents, then `end` makes all durable.
+ *             A cancelled snapshot still reaches ENDED the same way: only COPYING looks at `cancel`.
+ *     snapshot_main        stores the error, if any: to ENDED
+ *   ENDED     `ended` is true. The thread touches nothing any more.
+ * ot_snapshot_finish joins the thread: to IDLE. The pins go to the caller, or after an error to the store
+ *     ot_snapshot_cancel   joins the thread, from any state: to IDLE. The engine closes, so the pins stay
+ *
+ * INVARIANTS, with the tests that hold them (tests/offload/engine/test_snapshot.c):
+ *
+ *   1. A snapshot begins only at rest, or on a stuck engine whose state is that after its last step:
+ *      ot_engine_snapshot refuses all else. (when_it_may_begin)
+ *   2. The home of a tile that is not taken has the bytes of the beginning. A task that changes it waits in
+ *      ot_snapshot_wait_copied (changes_homes, tasks.c); a shadow, which nobody waits for, is left out
+ *      (ot_engine_run_shadow). (snapshots_beside_steps, streamed_updates_wait)
+ *   3. The sink gets the state and the weights of each trained parameter exactly once. (tiny_keeper_check)
+ *   4. No task waits for a thread that takes no more tiles: take_all opens the gates, also after an error.
+ *      (failing_sinks)
+ *   5. `end` is called only if all before it succeeded. (failing_sinks, a_snapshot_after_one_given_up)
+ *   6. A pin belongs to the snapshot, to the caller that finished it, or to nobody: a snapshot that failed
+ *      leaves no pin. (failing_sinks; two_snapshots_kept for pins that stay)
+ *   7. A snapshot changes no bit of the run, whether it succeeds or not. (snapshots_beside_steps,
+ *      failing_sinks)
+ *
  * Threads: the engine's driver begins a snapshot, asks about it and finishes it. The functions of the sink
  * run on the snapshot's own thread.
  */

@@ -29,6 +29,43 @@
  * checkpoint. If the process ends while some directories have the checkpoint and others do not, the older one
  * is still in all: it is removed only after all have the newer.
  *
+ * STATES, and the function of each transition:
+ *
+ *   IDLE        under_way is false, and there is no writer.
+ *     ot_saver_begin   the ranks agree that they can save (prepare: leaders first, then the others), and each
+ *                      starts its snapshot: to UNDER WAY. Any rank's error: give_up, and IDLE
+ *   UNDER WAY   under_way is true on all ranks. The snapshot's thread copies and the writer's thread writes,
+ *               into step-N.partial.
+ *     ot_saver_poll    finds that this rank's snapshot has ended (`wait`: waits for that). ot_saver_join then
+ *                      brings the manifests of all ranks to rank 0, which seals the checkpoint: to COMPLETE.
+ *                      Any rank's error: give_up, and IDLE
+ *   COMPLETE    within `complete`: the checkpoint has its name. It becomes the last one, is rated, and is
+ *               logged; then make_place removes older ones. To IDLE
+ *
+ *   give_up     logs the error, stops the snapshot, releases its pins and removes the files (drop_writer)
+ *   OT_E_COMM   leaves the state as it is: the run ends, and ot_saver_close gives the checkpoint up
+ * LAST ot_saver_save_in sets keeps_all, for good: no later call removes a checkpoint or reserves space
+ *
+ * INVARIANTS, with the tests that hold them (tests/train/test_saver.c, if no other file is named):
+ *
+ *   1. A name step-N exists only for a whole checkpoint: the rename is the last step of `seal`.
+ *      (test_process_ends_at_every_call in tests/checkpoint/test_writer.c)
+ *   2. An older checkpoint is removed only after a newer one has its name. (the_best_stays_beside_the_newest;
+ *      test_a_rank_that_dies_in_a_save in tests/resume/test_resume_ranks.py)
+ *   3. A save that fails costs that checkpoint and nothing else: last step, best and reserved space are as
+ *      before. (the_next_save_is_made_after_one_that_failed)
+ *   4. All ranks have the same result of a save, so all call the saver between the same two steps.
+ *      (test_a_full_disk_on_one_rank_costs_one_checkpoint)
+ *   5. The store pins one content for each complete checkpoint that exists and refers to it, and no more than
+ *      plan.kept_contents: `prepare` refuses a save that would need one more. A removal that failed is tried
+ *      again before the next save. (the_store_keeps_no_more_than_the_plan_says,
+ *      a_removal_that_failed_is_tried_again)
+ * 6. The checkpoint that the run resumed from is never the first to go.
+ * (what_the_run_resumes_from_is_not_removed)
+ *   7. Checkpoints of another run stay until this run has its first, or the model.
+ *      (a_new_run_removes_old_checkpoints_after_its_first, the_model_alone_replaces_old_checkpoints_too)
+ *   8. The last save of a run that ends removes nothing. (the_last_save_removes_nothing)
+ *
  * One thread, the engine's driver.
  */
 #ifndef OT_TRAIN_SAVER_H
