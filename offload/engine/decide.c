@@ -95,7 +95,7 @@ static int first_bad_slab(const struct ot_engine *en, const double *results) {
     return -1;
 }
 
-/* The losses and the wish of a rank. */
+/* The losses and the requests of a rank. */
 static const double *results_of_rank(const struct ot_engine *en, const double *results, int rank) {
     return results + en->chain.n_slabs * en->layout.norms + rank * en->layout.own_results;
 }
@@ -120,13 +120,13 @@ static double sum_losses(const struct ot_engine *en, const struct ot_engine_step
     return sum;
 }
 
-/* The wishes of all ranks together. With one rank nobody has written them. */
-static unsigned find_wishes(const struct ot_engine *en, const double *results) {
+/* The requests of all ranks together. With one rank nobody has written them. */
+static unsigned find_requests(const struct ot_engine *en, const double *results) {
     int ranks = ot_shard_ranks(&en->plan.shard);
-    unsigned wishes = ranks == 1 ? ot_engine_wishes(en) : 0;
+    unsigned requests = ranks == 1 ? ot_engine_requests(en) : 0;
     for (int r = 0; r < ranks && ranks > 1; r++)
-        wishes |= *(const unsigned char *)(results_of_rank(en, results, r) + en->layout.own_results - 1);
-    return wishes;
+        requests |= *(const unsigned char *)(results_of_rank(en, results, r) + en->layout.own_results - 1);
+    return requests;
 }
 
 /* Returns why the step must be skipped. Ignores spikes. */
@@ -148,7 +148,7 @@ static struct ot_step_result *read_results(struct ot_engine *en, const double *r
                                          .loss_scale = ot_engine_loss_scale(en),
                                          .bad_micro = bad_micro,
                                          .bad_slab = first_bad_slab(en, results),
-                                         .wishes = find_wishes(en, results)};
+                                         .requests = find_requests(en, results)};
     return &st->result;
 }
 
@@ -202,7 +202,7 @@ static void decide_all(struct ot_engine *en, const struct ot_task *task, int64_t
     scale = ot_min(scale, 1);
     result->clipped_norm = result->grad_norm * scale;
     /* If a rank has given up the step, losses and norms may be anything. */
-    bool given_up = result->wishes & OT_WISH_GIVE_UP;
+    bool given_up = result->requests & OT_REQUEST_GIVE_UP;
     result->skipped = given_up ? OT_SKIP_GIVEN_UP : find_fault(en, result);
     if (!given_up)
         judge_loss(en, result);

@@ -155,8 +155,8 @@ int ot_engine_open(const struct ot_engine_config *config, struct ot_engine **out
     en->optimizer = config->optimizer;
     en->skip_spikes = config->skip_spikes;
     en->give_up = config->give_up;
-    en->wishes = config->wishes;
-    en->wishes_context = config->wishes_context;
+    en->requests = config->requests;
+    en->requests_context = config->requests_context;
     en->comm = config->comm;
     en->stall_limit_seconds =
         config->stall_limit_seconds > 0 ? config->stall_limit_seconds : OT_STALL_LIMIT_SECONDS;

@@ -72,11 +72,11 @@ struct ot_engine_config {
     /* Test seam, for ranks that are threads of one process: the memory that they share, of the layout's
      * one_copy_bytes; outlives the engines. NULL: engines share memory between processes. */
     void *one_copy;
-    /* Returns what this rank wishes, as bits below OT_WISH_LIMIT that mean something to the caller. Called
-     * once in each step, on a thread of the engine. Every rank finds the wishes of all ranks in the result of
-     * the same step, so all ranks can act on them alike. NULL: none. */
-    unsigned (*wishes)(void *context);
-    void *wishes_context;
+    /* Returns the requests of this rank, as bits below OT_REQUEST_LIMIT that mean something to the caller.
+     * Called once in each step, on a thread of the engine. Every rank finds the requests of all ranks in
+     * the result of the same step, so all ranks can act on them alike. NULL: none. */
+    unsigned (*requests)(void *context);
+    void *requests_context;
 };
 
 /* Allocates all memory, reserves the disk space, verifies the schedule and starts the lanes. Parameters are
@@ -90,7 +90,7 @@ void ot_engine_close(struct ot_engine *engine);
 const char *ot_engine_describe_store(const struct ot_engine *engine);
 void ot_engine_store_usage(const struct ot_engine *engine, struct ot_store_usage *out);
 
-/* Updates ahead of the decision (plan/shadow.h), in tiles, since the engine was opened. */
+/* Updates ahead of the decision (plan/shadow_updates.h), in tiles, since the engine was opened. */
 struct ot_shadow_usage {
     int64_t committed; /* the decision was as they had assumed */
     int64_t dropped;   /* the decision was different: they were undone */
@@ -122,7 +122,7 @@ enum ot_skip {
 };
 const char *ot_skip_name(enum ot_skip skip); /* "loss", "gradient", "overflow", "spike", "given up"; "none" */
 
-enum { OT_WISH_LIMIT = 0x80 };
+enum { OT_REQUEST_LIMIT = 0x80 };
 
 struct ot_step_result {
     int64_t step;     /* counts from 1, or from the step given to ot_engine_set_progress */
@@ -131,11 +131,11 @@ struct ot_step_result {
     double clipped_norm;
     float loss_scale; /* loss scale of the step's gradients (fp16); 1 in other dtypes */
     enum ot_skip skipped;
-    bool spike;      /* also set if the step was not skipped */
-    int bad_micro;   /* the first micro-batch, of all ranks, whose loss was not finite; -1: none */
-    int bad_slab;    /* the first slab in backward's order whose gradient was not finite; -1: none */
-    unsigned wishes; /* union over all ranks */
-    double seconds;  /* from the previous step's result, or this step's start if later, to its own result */
+    bool spike;        /* also set if the step was not skipped */
+    int bad_micro;     /* the first micro-batch, of all ranks, whose loss was not finite; -1: none */
+    int bad_slab;      /* the first slab in backward's order whose gradient was not finite; -1: none */
+    unsigned requests; /* union over all ranks */
+    double seconds;    /* from the previous step's result, or this step's start if later, to its own result */
 };
 
 /* Copies the input and starts the step. Blocks while two steps are in flight. Errors: OT_E_INPUT (a token,

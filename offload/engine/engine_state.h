@@ -83,8 +83,8 @@ struct ot_engine {
     struct ot_optimizer_config optimizer;
     double skip_spikes; /* 0: skip none */
     bool (*give_up)(void);
-    unsigned (*wishes)(void *context);
-    void *wishes_context;
+    unsigned (*requests)(void *context);
+    void *requests_context;
     struct ot_comm *comm; /* NULL: one rank */
     struct ot_device *device;
     const struct ot_ops *ops;
@@ -160,20 +160,21 @@ static inline bool ot_engine_has_given_up(const struct ot_engine *engine) {
     return engine->give_up && engine->plan.clip && engine->pass == OT_PASS_TRAIN && engine->give_up();
 }
 
-/* The results of a slab (slab < 0: losses and wishes) in results_gpu, or in a buffer like all_results. */
+/* The results of a slab (slab < 0: losses and requests) in results_gpu, or in a buffer like all_results.
+ */
 static inline double *ot_engine_results(const struct ot_engine *engine, int buffer, int slab) {
     const struct ot_layout *layout = &engine->layout;
     int norms = buffer == layout->results_gpu ? layout->own_norms : layout->norms;
     return (double *)ot_engine_at(engine, buffer) + (slab >= 0 ? slab : engine->chain.n_slabs) * norms;
 }
 
-/* Bit of a rank's wishes: it has given up the step. The wishes are the bytes of the double behind its losses.
- */
-enum { OT_WISH_GIVE_UP = OT_WISH_LIMIT };
-/* The wishes of this rank now. */
-static inline unsigned ot_engine_wishes(const struct ot_engine *engine) {
-    unsigned wishes = engine->wishes ? engine->wishes(engine->wishes_context) : 0;
-    return wishes | (ot_engine_has_given_up(engine) ? OT_WISH_GIVE_UP : 0);
+/* Bit of a rank's requests: it has given up the step. The requests are the bytes of the double
+ * behind its losses. */
+enum { OT_REQUEST_GIVE_UP = OT_REQUEST_LIMIT };
+/* The requests of this rank now. */
+static inline unsigned ot_engine_requests(const struct ot_engine *engine) {
+    unsigned requests = engine->requests ? engine->requests(engine->requests_context) : 0;
+    return requests | (ot_engine_has_given_up(engine) ? OT_REQUEST_GIVE_UP : 0);
 }
 
 /* The executor's callback (engine/tasks.c). */

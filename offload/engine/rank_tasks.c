@@ -79,13 +79,13 @@ static void grad_gather(struct ot_engine *en, const struct ot_task *task, struct
     ot_comm_all_gather(en->comm, lane, all + (size_t)en->plan.shard.rank * bytes, all, bytes);
 }
 
-/* Adds this rank's wishes behind its losses. The lane's thread runs this after every task of the step that
- * gives up has been enqueued. So a rank that gave up any of them says so. */
+/* Adds this rank's requests behind its losses. The lane's thread runs this after every task of the step
+ * that gives up has been enqueued. So a rank that gave up any of them says so. */
 static void result_gather(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     double *own = ot_engine_results(en, task->from, task->slab);
     int n = task->slab >= 0 ? en->layout.own_norms : en->layout.own_results;
     if (task->slab < 0)
-        ot_lane_fill(lane, own + n - 1, (int)ot_engine_wishes(en), sizeof *own);
+        ot_lane_fill(lane, own + n - 1, (int)ot_engine_requests(en), sizeof *own);
     ot_comm_all_gather(en->comm, lane, own, ot_engine_results(en, task->to, task->slab),
                        (size_t)n * sizeof *own);
 }

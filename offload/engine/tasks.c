@@ -4,7 +4,7 @@
 
 #include "kernels/adamw.h"
 #include "offload/engine/engine_state.h"
-#include "offload/plan/shadow.h"
+#include "offload/plan/shadow_updates.h"
 #include "src/base/error.h"
 #include "src/base/minmax.h"
 #include "src/base/random.h"

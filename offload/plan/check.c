@@ -2,7 +2,7 @@
 #include <limits.h>
 
 #include "offload/plan/build.h"
-#include "offload/plan/shadow.h"
+#include "offload/plan/shadow_updates.h"
 #include "offload/plan/used_parts.h"
 #include "src/base/error.h"
 

@@ -81,9 +81,9 @@ struct ot_layout {
      * state of a tile, at slot_weights_offset its weights, and at slot_grads_offset its gradients. */
     int *host_weight_slots[OT_SLOT_KINDS], *tile_slots, *host_grad_slots, *host_activation_slots;
     size_t slot_weights_offset, slot_grads_offset;
-    /* Frames of shadows (shadow.h), of frame_bytes each: frames[plan.shadow_frames] in the order of their
-     * slabs, which begin at first_frame[n_slabs + 1]. A frame is a tile of its own buffer, or of a block's
-     * kept activations. */
+    /* Frames of shadows (shadow_updates.h), of frame_bytes each: frames[plan.shadow_frames] in the order of
+     * their slabs, which begin at first_frame[n_slabs + 1]. A frame is a tile of its own buffer, or of a
+     * block's kept activations. */
     struct ot_frame {
         int buffer, tile;
     } * frames;
@@ -104,7 +104,7 @@ struct ot_layout {
     int work, scratch, token_loss, logits;
     int constants;
     /* Results of a step, in double. Tile s: the squared norms of slab s, over the parts that this rank takes
-     * ([own_norms]). The last tile: the losses of its micro-batches and its wishes ([own_results]).
+     * ([own_norms]). The last tile: the losses of its micro-batches and its requests ([own_results]).
      * all_results has the same tiles with those of all ranks: [norms] for a slab, [ranks][own_results] in the
      * end. With one rank it is results_gpu. */
     int results_gpu, all_results, results_host[2];

@@ -5,7 +5,7 @@
 
 #include "offload/plan/layout_add.h"
 #include "offload/plan/one_copy.h"
-#include "offload/plan/shadow.h"
+#include "offload/plan/shadow_updates.h"
 #include "offload/plan/used_parts.h"
 #include "offload/store/store.h"
 #include "src/base/error.h"
@@ -380,7 +380,7 @@ static struct ot_frame next_over_kept(struct ot_layout_maker *mk, int *place, in
 }
 
 /* Lists the frames of shadows. The last slabs take the kept activations of the last blocks: these must be
- * behind the first use of the slab (shadow.h). */
+ * behind the first use of the slab (shadow_updates.h). */
 static void list_frames(struct ot_layout_maker *mk, const struct ot_shadow_frames *deal) {
     struct ot_layout *l = mk->layout;
     int n_slabs = mk->chain->n_slabs, frame = mk->plan->shadow_frames, place = 0, tile = 0;

@@ -16,7 +16,7 @@
  *            before it. Until then the tile is one update behind. Its gradients wait on the device if there
  *            is room, else on the host or on nvme.
  *   cpu      The state is on the host or on nvme. The CPU pool updates the tiles in the order in which the
- *            next forward needs the slabs; some of them already during backward (shadow.h). Their gradients
+ * next forward needs the slabs; some of them already during backward (shadow_updates.h). Their gradients
  *            wait on the host or on nvme.
  *
  * The tiles of a slab go to the engines in this order, so that each engine has one contiguous part of a slab.
@@ -184,7 +184,7 @@ struct ot_plan {
     struct ot_kept_blocks kept[OT_TIER_COUNT]; /* inner activations for backward, by tier (kept.h) */
     int kept_slots,
         host_kept_slots; /* device slots for activations that leave, and host slots for those on nvme */
-    int shadow_frames;   /* tiles that are updated ahead of the decision (shadow.h) */
+    int shadow_frames;   /* tiles that are updated ahead of the decision (shadow_updates.h) */
     int64_t tile_params; /* the optimizer's unit of work; a multiple of OT_SLAB_ALIGN_PARAMS */
     struct ot_ledger ledger;
     struct ot_shortage shortage; /* set if no plan was found */

@@ -36,9 +36,9 @@ struct ot_plan_request {
     double kept_on; /* share of the middle blocks that keep on the device before slabs become resident */
     double
         streamed; /* share of the slabs that do not become resident, even if there is room; the last ones */
-    /* Share of the tiles that may have a shadow (shadow.h) which get a frame, as far as the host has room and
-     * shadow_bytes (0: any number) allows. OT_SHADOWS_CHOSEN: none, unless the planner finds
-     * that they help. */
+    /* Share of the tiles that may have a shadow (shadow_updates.h) which get a frame, as far as the host has
+     * room and shadow_bytes (0: any number) allows. OT_SHADOWS_CHOSEN: none, unless the planner finds that
+     * they help. */
     double shadows;
     size_t shadow_bytes;
     enum ot_fetch_choice fetch;

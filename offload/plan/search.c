@@ -3,16 +3,14 @@
 #include <string.h>
 
 #include "offload/plan/build.h"
-#include "offload/plan/shadow.h"
+#include "offload/plan/shadow_updates.h"
 #include "offload/plan/used_parts.h"
 #include "src/base/error.h"
 #include "src/base/minmax.h"
 
-/* Enough tokens in a micro-batch to keep the matrix units of every known device busy. More only cost memory.
- */
+/* So many tokens in a micro-batch keep the matrix units of every known device busy. */
 enum { MICRO_TOKENS_ENOUGH = 4096 };
-/* With this number of tokens a micro-batch is only a few percent slower. Smaller ones are not used to make
- * everything resident. */
+/* So few cost a few percent. Smaller micro-batches are not used to make everything resident. */
 enum { MICRO_TOKENS_SOUND = 1024 };
 /* Parameters of a tile, the CPU pool's unit of work: 2 Mi parameters are 52 MB of traffic. That takes a few
  * milliseconds, far more than handing over the work. */
@@ -22,8 +20,8 @@ enum { TILE_PARAMS = 2 << 20 };
 enum { MOST_TILES = OT_PLAN_MAX_TILE_SLOTS };
 /* The smallest tile that is still worth a task. Smaller ones are not tried, even if memory is short. */
 enum { LEAST_TILE_PARAMS = 1 << 16 };
-/* Host slots for tiles on nvme, and for gradients on their way there. TILE_SLOTS let reads, updates and
- * writes overlap. FEW_TILE_SLOTS are used if memory is short. */
+/* Host slots for tiles on nvme, and for gradients on their way there: TILE_SLOTS let reads, updates and
+ * writes overlap. FEW_TILE_SLOTS: if memory is short. */
 enum { TILE_SLOTS = 8, FEW_TILE_SLOTS = 2 };
 
 /* Bytes that a plan needs of each tier, with the bytes that the caller reserves. */
@@ -101,6 +99,8 @@ static int grow(const struct ot_plan_request *rq, struct ot_candidate *c, struct
     return grow_within(rq, c, plan, count, high, OT_TIER_NVME);
 }
 
+/* ---- on nvme: as little as possible ---- */
+
 /* Sets c->spilled to the least value in [low, high] that the host has room for. `high` is known to fit. In
  * this range a larger value never needs more of the host. */
 static int least_spilled(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
@@ -146,8 +146,8 @@ static int measure_spilled(const struct ot_plan_request *rq, struct ot_candidate
     return measure(rq, c, plan, out);
 }
 
-/* The smallest plans seen so far. least[T]: the least need of tier T among the plans that fit the other
- * tiers. smallest: the needs of the plan that needs the least device memory. SIZE_MAX: no plan seen. */
+/* The smallest plans seen. least[T]: the least need of tier T among plans that fit the other tiers. smallest:
+ * the needs of the plan with the least device memory. SIZE_MAX: no plan seen. */
 struct seen {
     size_t least[OT_TIER_COUNT];
     struct need smallest;
@@ -207,6 +207,8 @@ static int refuse(const struct ot_plan_request *rq, const struct seen *seen, str
     return ot_plan_refuse(rq, shortage);
 }
 
+/* ---- on the device: as many slabs as possible ---- */
+
 /* The first of the counts of resident slabs, up to `resident`, that need the same slots. Among these counts,
  * one more resident slab needs more of the device and less of the host. When the last slab of a kind becomes
  * resident, the slots of that kind go away, so there the rule does not hold. */
@@ -221,13 +223,12 @@ static int stretch_start(const struct ot_chain *chain, int resident) {
     return start;
 }
 
-/* Returns how many numbers of resident slabs in [low, high] fit the device: the smallest ones. Spilling to
- * nvme does not change the device's need. */
+/* Returns how many numbers of resident slabs in [low, high] fit the device: the smallest ones. */
 static int count_on_device(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
                            int low, int high) {
     struct need need;
     c->resident = low;
-    c->spilled = 0;
+    c->spilled = 0; /* does not change the device's need */
     OT_TRY(measure(rq, c, plan, &need));
     if (!fits(rq, &need, OT_TIER_GPU))
         return 0;
@@ -298,6 +299,8 @@ static bool is_all_resident(const struct ot_plan *plan) {
     return resident;
 }
 
+/* ---- candidates, the fastest first: micro-batch, rounds, slots ---- */
+
 /* The sizes of a micro-batch to try, in sequences: from `first`, halved down to `least`. */
 struct micro_range {
     int64_t first, least;
@@ -359,8 +362,7 @@ static int first_kept(const struct ot_plan_request *rq) {
     return may_keep_on_gpu(rq) ? (int)lround(rq->kept_on * middle) : 0;
 }
 
-/* Tries the homes of activations and of sums, and the numbers of slots, for c's micro-batch and rounds:
- * activations on the device before the host, three slots before one. */
+/* Tries activations on the device before the host, sums that leave before those that stay, slots downward. */
 static int find_with(const struct ot_plan_request *rq, int64_t micro, int rounds, struct ot_candidate *c,
                      struct ot_plan *plan, struct seen *seen) {
     int most_slots = rq->slots ? rq->slots : 3, fewest_slots = rq->slots ? rq->slots : 1;
@@ -405,8 +407,8 @@ static int find_micro(const struct ot_plan_request *rq, struct micro_range range
     }
 }
 
-/* One micro-batch a round needs the least memory of all plans in several rounds. If it fits, takes as few
- * rounds as fit with the same micro-batch: fewer rounds never need less. */
+/* One micro-batch a round needs the least memory. If it fits, takes as few rounds as fit with the same
+ * micro-batch: fewer rounds never need less. */
 static int find_rounds(const struct ot_plan_request *rq, struct micro_range range, struct ot_candidate *c,
                        struct ot_plan *plan, struct seen *seen) {
     int most = ot_candidate_micro(rq, range.least), low = 2, rc;
@@ -440,6 +442,8 @@ static int find_candidate(const struct ot_plan_request *rq, struct ot_candidate 
     OT_TRY(rc = find_micro(rq, range, rq->rounds ? rq->rounds : 1, c, plan, seen));
     return rc != 0 ? rc : find_rounds(rq, range, c, plan, seen);
 }
+
+/* ---- the size of tiles ---- */
 
 /* Parameters of a tile of all trained slabs in n tiles. */
 static int64_t tile_of(const struct ot_chain *chain, int64_t n) {
@@ -489,6 +493,8 @@ static int find_tiles(const struct ot_plan_request *rq, struct ot_candidate *c, 
     return rc > 0 ? 0 : refuse(rq, &seen, plan);
 }
 
+/* ---- memory that is left: slots, frames, kept activations ---- */
+
 /* Grows the slots for tiles on nvme, because reads go on through all of backward as far as slots allow. The
  * limit is slots for half of the tiles: with more, the host would hold nearly as much as if the state lived
  * there. */
@@ -521,6 +527,8 @@ static int grow_shadows(const struct ot_plan_request *rq, struct ot_candidate *c
                        : frames;
     return grow(rq, c, plan, &c->shadow_frames, (int)ot_min(frames, most));
 }
+
+/* ---- the plan ---- */
 
 /* A pass that needs at most half of the parts: the bytes that stay at home are worth more than the time that
  * fetches wait for the choice, because such a pass has few tokens and computes little. */

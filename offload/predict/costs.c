@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "offload/plan/shadow.h"
+#include "offload/plan/shadow_updates.h"
 #include "src/base/error.h"
 #include "src/base/minmax.h"
 
@@ -121,7 +121,7 @@ double ot_costs_model_flops(const struct ot_costs *costs, const struct ot_chain 
     return flops * plan->max_micro;
 }
 
-/* ---- tasks ---- */
+/* ---- bytes of a task ---- */
 
 /* The inputs of a task's cost. */
 struct context {
@@ -246,53 +246,98 @@ static double decoded_bytes(const struct context *c, const struct ot_task *task)
            weight_bytes(c, 1) * brought(c, task, slab->n_params, ot_slab_part_params(slab));
 }
 
-static double bytes_of(const struct context *c, const struct ot_task *task) {
-    int64_t micro_tokens = c->plan->micro_tokens;
-    switch (task->kind) {
-    case OT_TASK_BATCH_IN:
-        return (double)c->plan->max_micro * (double)micro_tokens * 4 * sizeof(int32_t);
-    case OT_TASK_FETCH:
+/* Weights on their way, and decoded. */
+static double weight_task_bytes(const struct context *c, const struct ot_task *task) {
+    if (task->kind == OT_TASK_FETCH)
         return fetched_bytes(c, task);
-    case OT_TASK_USED_OUT:
-        return (double)ot_block_parts(c->chain, task->block) * (double)sizeof(int32_t);
-    case OT_TASK_DECODE:
-        return decoded_bytes(c, task);
-    case OT_TASK_UPLOAD:
-    case OT_TASK_STORE:
-    case OT_TASK_GRAD_OUT:
-        return weight_bytes(c, task->span.n);
-    case OT_TASK_SCALE_IN:
-        return sizeof(float);
-    case OT_TASK_BOUNDARY_OUT:
-    case OT_TASK_BOUNDARY_IN:
+    return task->kind == OT_TASK_DECODE ? decoded_bytes(c, task) : weight_bytes(c, task->span.n);
+}
+
+/* Activations of one micro-batch, between blocks or within one. */
+static double activation_bytes(const struct context *c, const struct ot_task *task) {
+    int64_t micro_tokens = c->plan->micro_tokens;
+    if (task->kind == OT_TASK_BOUNDARY_OUT || task->kind == OT_TASK_BOUNDARY_IN)
         return weight_bytes(c, micro_tokens * c->chain->boundary_elems);
-    case OT_TASK_KEPT_OUT:
-    case OT_TASK_KEPT_IN:
-        return (double)c->chain->saved_bytes(c->chain->context, task->block, task->saved_level, micro_tokens);
+    return (double)c->chain->saved_bytes(c->chain->context, task->block, task->saved_level, micro_tokens);
+}
+
+/* Gradient sums, and finished gradients. */
+static double gradient_bytes(const struct context *c, const struct ot_task *task) {
+    int64_t n_params = c->chain->slabs[task->slab].n_params;
+    switch (task->kind) {
     case OT_TASK_SUM_OUT:
     case OT_TASK_SUM_IN:
         return sum_bytes(task->span.n, 1);
     case OT_TASK_GRAD_MERGE:
-        return sum_bytes(c->chain->slabs[task->slab].n_params, 3);
-    case OT_TASK_GRAD_FINISH:
-        return finish_bytes(c, task);
+        return sum_bytes(n_params, 3);
     case OT_TASK_GRAD_NARROW:
-        return sum_bytes(c->chain->slabs[task->slab].n_params, 1) +
-               weight_bytes(c, c->chain->slabs[task->slab].n_params);
+        return sum_bytes(n_params, 1) + weight_bytes(c, n_params);
     case OT_TASK_GRAD_JOIN:
         return join_bytes(c, task);
+    case OT_TASK_GRAD_KEEP:
+        return sum_bytes(ot_slab_holding(c->chain, c->plan, task->slab).n, 1);
+    case OT_TASK_GRAD_FINISH:
+        return finish_bytes(c, task);
+    default: /* OT_TASK_GRAD_OUT */
+        return weight_bytes(c, task->span.n);
+    }
+}
+
+/* A streamed tile's state on its way; its gradients and weights come along where they are off the device. */
+static double state_task_bytes(const struct context *c, const struct ot_task *task) {
+    int copies = task->kind == OT_TASK_STATE_OUT
+                     ? task->to != OT_NO_BUFFER
+                     : (task->from != OT_NO_BUFFER) + (task->weights[0] != OT_NO_BUFFER);
+    return state_bytes(c, task->span.n) + copies * weight_bytes(c, task->span.n);
+}
+
+/* The small arrays of a step: its batch, its results, and what follows from them. */
+static double step_bytes(const struct context *c, const struct ot_task *task) {
+    double micro_tokens = (double)c->plan->micro_tokens;
+    switch (task->kind) {
+    case OT_TASK_BATCH_IN:
+        return (double)c->plan->max_micro * micro_tokens * 4 * sizeof(int32_t);
+    case OT_TASK_USED_OUT:
+        return (double)ot_block_parts(c->chain, task->block) * (double)sizeof(int32_t);
+    case OT_TASK_SCALE_IN:
+        return sizeof(float);
+    case OT_TASK_RESULT_OUT:
+        return results_bytes(c, task);
+    case OT_TASK_PARAMS_IN:
+        return sizeof(struct ot_adamw_step);
+    default: /* OT_TASK_LOSS_OUT, token losses: the forward pass of generation is never predicted */
+        return micro_tokens * (double)sizeof(float);
+    }
+}
+
+/* The bytes that a task moves, or for work on memory the bytes that it reads and writes. */
+static double bytes_of(const struct context *c, const struct ot_task *task) {
+    switch (task->kind) {
+    case OT_TASK_FETCH:
+    case OT_TASK_DECODE:
+    case OT_TASK_UPLOAD:
+    case OT_TASK_STORE:
+        return weight_task_bytes(c, task);
+    case OT_TASK_BOUNDARY_OUT:
+    case OT_TASK_BOUNDARY_IN:
+    case OT_TASK_KEPT_OUT:
+    case OT_TASK_KEPT_IN:
+        return activation_bytes(c, task);
+    case OT_TASK_SUM_OUT:
+    case OT_TASK_SUM_IN:
+    case OT_TASK_GRAD_OUT:
+    case OT_TASK_GRAD_MERGE:
+    case OT_TASK_GRAD_NARROW:
+    case OT_TASK_GRAD_JOIN:
+    case OT_TASK_GRAD_KEEP:
+    case OT_TASK_GRAD_FINISH:
+        return gradient_bytes(c, task);
     case OT_TASK_GATHER:
     case OT_TASK_MEET:
     case OT_TASK_EXCHANGE:
     case OT_TASK_GRAD_GATHER:
     case OT_TASK_RESULT_GATHER:
         return received_bytes(c, task);
-    case OT_TASK_GRAD_KEEP:
-        return sum_bytes(ot_slab_holding(c->chain, c->plan, task->slab).n, 1);
-    case OT_TASK_RESULT_OUT:
-        return results_bytes(c, task);
-    case OT_TASK_PARAMS_IN:
-        return sizeof(struct ot_adamw_step);
     case OT_TASK_SHADOW:
         return shadow_bytes(c, task->span.n);
     case OT_TASK_UPDATE_CPU:
@@ -300,16 +345,18 @@ static double bytes_of(const struct context *c, const struct ot_task *task) {
     case OT_TASK_UPDATE_STREAM:
         return update_bytes(c, task->span.n);
     case OT_TASK_STATE_IN:
-        return state_bytes(c, task->span.n) +
-               (task->from != OT_NO_BUFFER ? weight_bytes(c, task->span.n) : 0) +
-               (task->weights[0] != OT_NO_BUFFER ? weight_bytes(c, task->span.n) : 0);
     case OT_TASK_STATE_OUT:
-        return state_bytes(c, task->span.n) + (task->to != OT_NO_BUFFER ? weight_bytes(c, task->span.n) : 0);
-    case OT_TASK_LOSS_OUT: /* token losses: the forward pass of generation is never predicted */
-        return (double)micro_tokens * (double)sizeof(float);
+        return state_task_bytes(c, task);
     case OT_TASK_NVME_READ: /* used parts: the cost ignores that whole tiles are read */
     case OT_TASK_NVME_WRITE:
         return task->fetched == OT_FETCH_ALL ? nvme_bytes(c, task) : fetched_bytes(c, task);
+    case OT_TASK_BATCH_IN:
+    case OT_TASK_USED_OUT:
+    case OT_TASK_SCALE_IN:
+    case OT_TASK_RESULT_OUT:
+    case OT_TASK_PARAMS_IN:
+    case OT_TASK_LOSS_OUT:
+        return step_bytes(c, task);
     case OT_TASK_FORWARD:
     case OT_TASK_BACKWARD:
     case OT_TASK_DECIDE:
@@ -318,6 +365,8 @@ static double bytes_of(const struct context *c, const struct ot_task *task) {
     }
     return 0;
 }
+
+/* ---- rates and times of a task ---- */
 
 /* The cpu device updates with the optimizer's kernels, so a compact state slows it down as much as them. */
 static double update_rate(const struct ot_rates *rates, enum ot_state_format state) {

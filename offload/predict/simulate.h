@@ -16,9 +16,9 @@
  * exchange. A rank may be slower than rank 0, whose rates these are. All ranks then take its time, and the
  * prediction is too short by the difference.
  *
- * SHADOWS (plan/shadow.h). The simulator takes the norm of every step to be far below the limit: each shadow
- * that begins before the decision is made and committed. In a run with larger norms fewer are made, and its
- * steps take longer than predicted.
+ * SHADOWS (plan/shadow_updates.h). The simulator takes the norm of every step to be far below the limit: each
+ * shadow that begins before the decision is made and committed. In a run with larger norms fewer are made,
+ * and its steps take longer than predicted.
  *
  * Steps follow each other as in a run, with two in flight. The predicted time of a step is measured between
  * the decisions of later simulated steps, when the pipeline is full.

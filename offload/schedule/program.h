@@ -175,8 +175,8 @@ void ot_program_params_in(struct ot_program *p, int slab);
 /* Update the tiles of the slab that belong to the engine, if there are any. */
 void ot_program_update_gpu(struct ot_program *p, int slab);
 void ot_program_update_cpu(struct ot_program *p, int slab);
-/* The shadows (plan/shadow.h) of a slab whose gradient is complete. They guess the norm of the step from the
- * norms of the slab and of those after it, as far as these are complete. */
+/* The shadows (plan/shadow_updates.h) of a slab whose gradient is complete. They guess the norm of the step
+ * from the norms of the slab and of those after it, as far as these are complete. */
 void ot_program_shadow(struct ot_program *p, int slab);
 /* Copies the pool's updates to the device's copy of the slab, unless this is done already. */
 void ot_program_upload(struct ot_program *p, int slab);

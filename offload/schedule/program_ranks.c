@@ -177,7 +177,7 @@ void ot_program_result_gather(struct ot_program *p, int slab) {
     task->slab = slab;
     task->from = p->layout->results_gpu;
     task->to = p->layout->all_results;
-    ot_program_update(p, task, task->from, tag, tag); /* it writes the rank's wishes beside the losses */
+    ot_program_update(p, task, task->from, tag, tag); /* it writes the rank's requests beside the losses */
     ot_program_narrow(task, tile, 1);
     ot_program_write(p, task, task->to, tag);
     ot_program_narrow(task, tile, 1);

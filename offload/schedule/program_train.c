@@ -3,10 +3,10 @@
  * With clipping, all updates wait for one decision after backward, since it needs the norm of all gradients.
  * Updates then run in the order in which the next forward needs the slabs. Without clipping each slab has its
  * own decision as soon as its gradient is complete, so its update overlaps the rest of backward. Shadows
- * (plan/shadow.h) give a part of that overlap back to steps with clipping. In all
+ * (plan/shadow_updates.h) give a part of that overlap back to steps with clipping. In all
  * cases the next step updates the streamed tiles, and copies the pool's updates to slabs on the device.
  */
-#include "offload/plan/shadow.h"
+#include "offload/plan/shadow_updates.h"
 #include "offload/schedule/program.h"
 #include "src/base/error.h"
 

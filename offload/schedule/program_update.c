@@ -1,5 +1,5 @@
 /* Decisions and updates as a program: the tasks of the three tile engines of plan.h, and the flush. */
-#include "offload/plan/shadow.h"
+#include "offload/plan/shadow_updates.h"
 #include "offload/schedule/program.h"
 #include "src/base/error.h"
 

@@ -21,8 +21,8 @@
  * these tasks, and runs alone.
  *
  * With clipping, tiles of the CPU pool may have a SHADOW task: it updates the tile ahead of the decision, and
- * the tile's update keeps or undoes that after the decision (plan/shadow.h). A shadow is not ordered with the
- * decision. If it comes later, it does nothing.
+ * the tile's update keeps or undoes that after the decision (plan/shadow_updates.h). A shadow is not ordered
+ * with the decision. If it comes later, it does nothing.
  *
  * A fetch or a decoding of used parts (used_parts.h) reads the choice on the host while it is enqueued,
  * because the choice says what it copies or decodes. So its edge from the task that brings the choice is
@@ -99,7 +99,7 @@ enum ot_task_kind {
     OT_TASK_EXCHANGE,      /* comm: send each rank its share of the gradient sum, receive this rank's share */
     OT_TASK_GRAD_JOIN,     /* compute: add up the sums of all ranks, in the order of the ranks */
     OT_TASK_GRAD_GATHER,   /* comm, if each rank updates everything: the shares of the joined sum */
-    OT_TASK_RESULT_GATHER, /* comm: norms of a slab, or (slab < 0) losses and wishes, of all ranks */
+    OT_TASK_RESULT_GATHER, /* comm: norms of a slab, or (slab < 0) losses and requests, of all ranks */
     OT_TASK_KINDS
 };
 const char *ot_task_kind_name(enum ot_task_kind kind);

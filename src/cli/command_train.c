@@ -19,7 +19,7 @@
 #include "src/files/out_lock.h"
 #include "src/report/report.h"
 #include "src/report/sample_view.h"
-#include "src/session/collect.h"
+#include "src/session/gather.h"
 #include "src/session/plan_request.h"
 #include "src/session/session_ranks.h"
 #include "src/train/agreement.h"
@@ -101,7 +101,7 @@ static void find_need(struct train *t) {
                                        .train = true,
                                        .clip = o->clip > 0,
                                        .cache_tokens = sample_tokens(t),
-                                       .collects = !o->no_save,
+                                       .gathers = !o->no_save,
                                        .host_bytes = ot_rows_bytes(&t->rows)};
     if (!o->no_save || t->resume.checkpoint)
         t->need.snapshot_slots = ot_saver_slots(ot_model_param_count(&s->config), s->dtype);
@@ -336,8 +336,8 @@ static int start(struct train *t) {
                                             .clip = (float)o->clip,
                                             .seed = (uint64_t)o->seed};
     s->restored = t->resume.checkpoint;
-    s->wishes = ot_stop_save_requests_tell;
-    s->wishes_context = &t->requests;
+    s->requests = ot_stop_save_requests_tell;
+    s->requests_context = &t->requests;
     int rc = ot_session_start(s, &optimizer);
     if (rc < 0)
         return s->restored ? ot_resume_advise(&t->resume, rc) : rc;
@@ -369,9 +369,9 @@ static int keep_model(struct train *t, const struct ot_checkpoint_record *end) {
 /* On the other ranks. If rank 0 cannot save the model, all save their state together. */
 static int serve_model(struct train *t, const struct ot_checkpoint_record *end, bool interrupted) {
     bool saved;
-    OT_TRY(ot_collect_serve(&t->session, &saved));
+    OT_TRY(ot_gather_serve(&t->session, &saved));
     if (!saved)
-        return interrupted ? ot_collect_fail() : ot_rescue_save(&t->rescue, end, ot_collect_fail());
+        return interrupted ? ot_gather_fail() : ot_rescue_save(&t->rescue, end, ot_gather_fail());
     return t->sharing.leads && !interrupted ? ot_saver_complete(t->saver) : 0;
 }
 
@@ -390,7 +390,7 @@ static int keep_result(struct train *t, struct ot_outcome *outcome, const struct
         outcome->out_of_time &&
         ot_stop_seconds() + ot_saver_model_seconds(t->saver, t->result.bytes) <= s->options->grace;
     if (!outcome->weights_alone)
-        return ot_collect_nothing(s);
+        return ot_gather_nothing(s);
     ot_saver_make_room(t->saver);
     return ot_result_write(&t->result, NULL);
 }

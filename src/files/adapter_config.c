@@ -10,7 +10,7 @@
 #include "src/base/error.h"
 #include "src/base/json.h"
 #include "src/files/model_dir.h"
-#include "src/tokenizer/regex.h"
+#include "src/tokenizer/regex_match.h"
 
 enum { MAX_BYTES = 4 << 20, PATTERN_BYTES = 4096 };
 

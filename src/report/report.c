@@ -12,7 +12,7 @@
 #include "src/report/forecast.h"
 #include "src/report/wear.h"
 #include "src/session/chat_choice.h"
-#include "src/session/collect.h"
+#include "src/session/gather.h"
 #include "src/session/rates_cache.h"
 #include "src/session/session_ranks.h"
 #include "src/session/store.h"
@@ -240,7 +240,7 @@ struct ot_ledger ot_report_ledger(const struct ot_report *r) {
               ot_slab_encoder_bytes(r->session->model));
     if (r->out)
         add_entry(&ledger, OT_TIER_HOST, "a slab of the model, to save it",
-                  (size_t)ot_collect_bytes(r->session));
+                  (size_t)ot_gather_bytes(r->session));
     return ledger;
 }
 

@@ -28,7 +28,7 @@ struct ot_report {
 };
 
 /* All memory that the budgets bound: the plan's bytes, scratch of the device's ops, the cache for the
- * sample's answer, the rows, and rank 0's memory to collect the model for saving. */
+ * sample's answer, the rows, and rank 0's memory to gather the model for saving. */
 struct ot_ledger ot_report_ledger(const struct ot_report *report);
 void ot_report_print(const struct ot_report *report);
 /* True if a host keeps only the checkpoint parts of its own ranks. */

@@ -90,10 +90,10 @@ struct ot_session {
     struct ot_base_print base;      /* of the base's files */
     bool has_frozen_crc;            /* frozen weights were read from files; of all their fp32 values: */
     uint32_t frozen_crc;
-    uint32_t trained_crc;              /* the same of trained weights; 0: a checkpoint took their place */
-    bool any_weights;                  /* set before start: random weights need not follow --seed */
-    unsigned (*wishes)(void *context); /* set before start: see engine.h; NULL: none */
-    void *wishes_context;
+    uint32_t trained_crc;                /* the same of trained weights; 0: a checkpoint took their place */
+    bool any_weights;                    /* set before start: random weights need not follow --seed */
+    unsigned (*requests)(void *context); /* set before start: see engine.h; NULL: none */
+    void *requests_context;
     int64_t traced_tasks;   /* set before start: trace this many tasks, even without --trace */
     struct ot_trace *trace; /* NULL: none */
 };

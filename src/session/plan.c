@@ -3,7 +3,7 @@
 
 #include "models/encoded.h"
 #include "src/base/error.h"
-#include "src/session/collect.h"
+#include "src/session/gather.h"
 #include "src/session/device.h"
 #include "src/session/plan_cure.h"
 #include "src/session/plan_request.h"
@@ -22,7 +22,7 @@ static struct ot_plan_request make_request(const struct ot_session *s, const str
     request.pass_tokens = need->cache_tokens ? 1 : 0; /* generation */
     request.extra_device_bytes = (int64_t)(s->cache_bytes + s->workspace_bytes);
     request.extra_host_bytes = need->host_bytes + (int64_t)ot_slab_encoder_bytes(s->model) +
-                               (need->collects ? ot_collect_bytes(s) : 0);
+                               (need->gathers ? ot_gather_bytes(s) : 0);
     request.snapshot_slots = need->snapshot_slots;
     request.kept_contents = need->kept_contents;
     request.shard = s->shard;

@@ -328,8 +328,8 @@ int ot_session_start(struct ot_session *s, const struct ot_optimizer_config *opt
         .skip_spikes = o->skip_spikes,
         .give_up = ot_stop_is_urgent,
         .comm = s->comm,
-        .wishes = s->wishes,
-        .wishes_context = s->wishes_context,
+        .requests = s->requests,
+        .requests_context = s->requests_context,
     };
     OT_TRY(ot_engine_open(&engine, &s->engine));
     if (!s->restored)

@@ -48,7 +48,7 @@ struct ot_session_need {
     bool train, clip;
     int64_t cache_tokens;              /* size of the key/value cache for generation; 0: no cache */
     int snapshot_slots, kept_contents; /* for checkpoints (saver.h); 0: no checkpoint is made or read */
-    bool collects;      /* the model is saved: with several ranks, rank 0 then holds a slab of it */
+    bool gathers;       /* the model is saved: with several ranks, rank 0 then holds a slab of it */
     int64_t host_bytes; /* bytes that the caller already holds (rows); the host budget shrinks
                                         * by them */
 };

@@ -1,4 +1,4 @@
-#include "src/tokenizer/regex.h"
+#include "src/tokenizer/regex_match.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -12,7 +12,7 @@
 #include <stdatomic.h>
 
 #include "src/tokenizer/charsmap.h"
-#include "src/tokenizer/regex.h"
+#include "src/tokenizer/regex_match.h"
 #include "src/tokenizer/text.h"
 #include "src/tokenizer/tokenizer.h"
 #include "src/tokenizer/unigram.h"

@@ -12,7 +12,7 @@
 #include "src/base/path.h"
 #include "src/files/adapter_config.h"
 #include "src/session/chat_choice.h"
-#include "src/session/collect.h"
+#include "src/session/gather.h"
 #include "src/session/session_ranks.h"
 #include "src/train/finished.h"
 #include "src/train/model_card.h"
@@ -211,10 +211,10 @@ static int add_record(struct ot_result *result, const struct ot_checkpoint_recor
 }
 
 int ot_result_write(struct ot_result *result, const struct ot_checkpoint_record *finished) {
-    struct ot_collector collector;
-    ot_collect_open(result->session, &collector);
+    struct ot_slab_gather gather;
+    ot_gather_open(result->session, &gather);
     int rc = finished ? add_record(result, finished) : 0;
     if (rc == 0)
-        rc = ot_result_write_from(result, NULL, ot_collect_values, &collector);
-    return ot_collect_close(&collector, rc);
+        rc = ot_result_write_from(result, NULL, ot_gather_values, &gather);
+    return ot_gather_close(&gather, rc);
 }

@@ -33,7 +33,7 @@ int ot_result_open(struct ot_session *session, const char *dir, struct ot_out_lo
 void ot_result_close(struct ot_result *result);
 int ot_result_try(const struct ot_result *result); /* as ot_model_dir_save_try */
 /* Writes the weights of the session's engine, which must be drained. run.json gets the present options. With
- * several ranks only rank 0 calls it, while the others serve (ot_collect_serve).
+ * several ranks only rank 0 calls it, while the others serve (ot_gather_serve).
  * finished: the record of the finished run (finished.h); NULL: the run is not finished. */
 int ot_result_write(struct ot_result *result, const struct ot_checkpoint_record *finished);
 /* Writes weights from `source` instead. run.json is written from the record. */

@@ -196,8 +196,8 @@ static void count_step(struct loop *l, const struct flight *flight, const struct
 static int finish_step(struct loop *l) {
     struct ot_step_result result;
     OT_TRY(ot_engine_result(l->of->session->engine, &result));
-    l->found_requests |= result.wishes & ~ASKS_WAIT;
-    l->others_save = result.wishes & ASKS_WAIT;
+    l->found_requests |= result.requests & ~ASKS_WAIT;
+    l->others_save = result.requests & ASKS_WAIT;
     if (result.skipped == OT_SKIP_GIVEN_UP) {
         l->others_save = true; /* nobody has said anything */
         l->found_requests |= ASKS_STOP;

@@ -20,7 +20,7 @@
 
 /* This rank's requests to stop, evaluate and save, which the engine tells all ranks with each step
  * (engine.h). The caller makes it zero before ot_session_start, with ot_stop_save_requests_tell as
- * session->wishes. */
+ * session->requests. */
 struct ot_stop_save_requests {
     atomic_uint bits;
 };

@@ -1,5 +1,5 @@
 /* Random plans: every field that a plan may choose, from a seed. */
-#include "offload/plan/shadow.h"
+#include "offload/plan/shadow_updates.h"
 #include "src/base/random.h"
 #include "tests/offload/tiny_run.h"
 

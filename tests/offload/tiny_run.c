@@ -10,7 +10,7 @@
 #include "kernels/device.h"
 #include "offload/engine/engine_state.h"
 #include "offload/plan/layout.h"
-#include "offload/plan/shadow.h"
+#include "offload/plan/shadow_updates.h"
 #include "src/base/random.h"
 #include "tests/offload/tiny_encode.h"
 #include "tests/offload/tiny_parts.h"

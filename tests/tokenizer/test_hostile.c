@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/tokenizer/regex.h"
+#include "src/tokenizer/regex_match.h"
 #include "src/tokenizer/tokenizer.h"
 #include "tests/support/check.h"
 

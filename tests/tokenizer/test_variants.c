@@ -7,7 +7,7 @@
 #include <string.h>
 #include <zlib.h>
 
-#include "src/tokenizer/regex.h"
+#include "src/tokenizer/regex_match.h"
 #include "src/tokenizer/text.h"
 #include "tests/support/check.h"
 

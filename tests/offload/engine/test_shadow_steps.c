@@ -1,5 +1,5 @@
-/* Updates ahead of the decision (plan/shadow.h): they are made, kept and undone, and never show in the
- * bits. */
+/* Updates ahead of the decision (plan/shadow_updates.h): they are made, kept and undone, and never show in
+ * the bits. */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "offload/engine/engine_state.h"
-#include "offload/plan/shadow.h"
+#include "offload/plan/shadow_updates.h"
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
 

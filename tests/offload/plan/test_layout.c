@@ -93,8 +93,8 @@ static void workspace_is_the_largest_blocks(void **state) {
     }
 }
 
-/* The result pages hold a norm per slab, a loss per micro-batch, and the rank's wish. Those on the host also
- * have room for the values that evaluation copies there. */
+/* The result pages hold a norm per slab, a loss per micro-batch, and the rank's requests. Those on the host
+ * also have room for the values that evaluation copies there. */
 static void results_have_room(void **state) {
     (void)state;
     for (int mix = 0; mix < 3; mix++) {

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "offload/plan/layout.h"
-#include "offload/plan/shadow.h"
+#include "offload/plan/shadow_updates.h"
 #include "tests/offload/fake_chain.h"
 #include "tests/support/check.h"
 

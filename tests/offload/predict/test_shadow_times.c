@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "offload/plan/shadow.h"
+#include "offload/plan/shadow_updates.h"
 #include "offload/predict/planner.h"
 #include "tests/offload/fake_chain.h"
 #include "tests/support/check.h"

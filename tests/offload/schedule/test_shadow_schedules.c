@@ -1,8 +1,9 @@
-/* Steps with updates ahead of the decision (plan/shadow.h): their order, and what the verifier sees. */
+/* Steps with updates ahead of the decision (plan/shadow_updates.h): their order, and what the verifier sees.
+ */
 #include <stdlib.h>
 #include <string.h>
 
-#include "offload/plan/shadow.h"
+#include "offload/plan/shadow_updates.h"
 #include "offload/schedule/reach.h"
 #include "tests/offload/tiny_schedule.h"
 #include "tests/support/check.h"

@@ -6,8 +6,8 @@
  * {0,n}, and x(?i)b|c becomes x(?i:b|c). Syntax without an exact translation (class intersections, negated
  * nested classes, POSIX brackets, back references) is refused by its name.
  */
-#ifndef OT_TOKENIZER_REGEX_H
-#define OT_TOKENIZER_REGEX_H
+#ifndef OT_TOKENIZER_REGEX_MATCH_H
+#define OT_TOKENIZER_REGEX_MATCH_H
 
 #include <stddef.h>
 #include <stdbool.h>

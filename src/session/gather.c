@@ -1,4 +1,4 @@
-#include "src/session/collect.h"
+#include "src/session/gather.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@ static int ask(struct ot_session *s, int32_t *wanted) {
     return s->comm ? ot_comm_broadcast_host(s->comm, wanted, sizeof *wanted, 0) : 0;
 }
 
-int64_t ot_collect_bytes(const struct ot_session *s) {
+int64_t ot_gather_bytes(const struct ot_session *s) {
     const struct ot_chain *chain = ot_model_chain(s->model);
     int64_t most = 0;
     if (!s->comm || ot_comm_rank(s->comm) != 0)
@@ -25,11 +25,11 @@ int64_t ot_collect_bytes(const struct ot_session *s) {
     return most * (int64_t)sizeof(float);
 }
 
-void ot_collect_open(struct ot_session *session, struct ot_collector *out) {
-    *out = (struct ot_collector){.session = session};
+void ot_gather_open(struct ot_session *session, struct ot_slab_gather *out) {
+    *out = (struct ot_slab_gather){.session = session};
 }
 
-static int collect(struct ot_collector *c, int slab) {
+static int gather_slab(struct ot_slab_gather *c, int slab) {
     const struct ot_slab_spec *about = &ot_model_chain(c->session->model)->slabs[slab];
     int32_t wanted = slab;
     free(c->values);
@@ -42,19 +42,19 @@ static int collect(struct ot_collector *c, int slab) {
     return ot_engine_gather_to_rank0(c->session->engine, OT_SLAB_MASTER, slab, c->values);
 }
 
-int ot_collect_values(void *collector, int slab, int64_t first, int64_t n, float *values) {
-    struct ot_collector *c = collector;
+int ot_gather_values(void *gather, int slab, int64_t first, int64_t n, float *values) {
+    struct ot_slab_gather *c = gather;
     if (ot_model_chain(c->session->model)->slabs[slab].frozen)
         return ot_weights_get_frozen(c->session, slab, first, n, values);
     if (!c->session->comm)
         return ot_engine_get(c->session->engine, OT_SLAB_MASTER, slab, first, n, values);
     if (!c->values || c->slab != slab)
-        OT_TRY(collect(c, slab));
+        OT_TRY(gather_slab(c, slab));
     memcpy(values, c->values + first, (size_t)n * sizeof *values);
     return 0;
 }
 
-int ot_collect_close(struct ot_collector *c, int rc) {
+int ot_gather_close(struct ot_slab_gather *c, int rc) {
     struct ot_error why;
     int32_t last = rc < 0 ? NOT_SAVED : SAVED;
     free(c->values);
@@ -64,12 +64,12 @@ int ot_collect_close(struct ot_collector *c, int rc) {
     return rc < 0 ? ot_error_load(&why) : told;
 }
 
-int ot_collect_nothing(struct ot_session *session) {
-    struct ot_collector none = {.session = session};
-    return ot_collect_close(&none, 0);
+int ot_gather_nothing(struct ot_session *session) {
+    struct ot_slab_gather none = {.session = session};
+    return ot_gather_close(&none, 0);
 }
 
-int ot_collect_serve(struct ot_session *s, bool *saved) {
+int ot_gather_serve(struct ot_session *s, bool *saved) {
     int32_t wanted = SAVED;
     do {
         OT_TRY(ask(s, &wanted));
@@ -80,6 +80,6 @@ int ot_collect_serve(struct ot_session *s, bool *saved) {
     return 0;
 }
 
-int ot_collect_fail(void) {
+int ot_gather_fail(void) {
     return ot_fail(OT_E_COMM, "rank 0 could not save the model");
 }

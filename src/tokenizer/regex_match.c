@@ -1,4 +1,4 @@
-#include "src/tokenizer/regex.h"
+#include "src/tokenizer/regex_match.h"
 
 #include <stdlib.h>
 #define PCRE2_CODE_UNIT_WIDTH 8

@@ -38,8 +38,8 @@
  * pool would idle, and takes 26 bytes from the time in which the next forward waits. A shadow that the pool
  * has not begun when the decision is made does nothing.
  */
-#ifndef OT_OFFLOAD_PLAN_SHADOW_H
-#define OT_OFFLOAD_PLAN_SHADOW_H
+#ifndef OT_OFFLOAD_PLAN_SHADOW_UPDATES_H
+#define OT_OFFLOAD_PLAN_SHADOW_UPDATES_H
 
 #include "offload/plan/kept.h"
 #include "offload/plan/slabs.h"

@@ -1,4 +1,4 @@
-#include "offload/plan/shadow.h"
+#include "offload/plan/shadow_updates.h"
 
 #include "offload/plan/segment.h"
 #include "offload/plan/rounds.h"
