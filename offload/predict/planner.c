@@ -8,18 +8,11 @@
 #include "offload/predict/planner_state.h"
 #include "src/base/error.h"
 
-/* The effort of a search, in tasks of simulated plans: about 2 us each, so that planning a 7B model takes
- * one to two seconds. A plan of many tasks still gets FEWEST_TRIES in each part of the search. */
-static const double CLIMB_EFFORT = 600e3, SHAKE_EFFORT = 250e3, LATE_EFFORT = 150e3, MICRO_EFFORT = 100e3,
-                    VARIANT_EFFORT = 200e3;
-enum { FEWEST_TRIES = 8 };
-/* The most plans from which the search climbs. The first one has the most effort. */
-enum { SEEDS = 3 };
 /* Homes that are forced on starts. STREAM_ALL: the weights of all slabs are on the host. STREAM_NOTHING: they
- * are on the device. STATE_OFF: the optimizer state is on the host. STATE_STREAMED: the device updates it
- * there, in tiles that pass through slots. BOUNDARIES_OFF: activations between blocks are on the host.
- * GRADS_ON_DISK: gradients are on nvme. BOTH_ON_DISK: so are activations between blocks. Each is tried on
- * VARIED_STARTS of the fastest starts. */
+ * are on the device. STATE_OFF: the optimizer state is on the host. STATE_STREAMED: the device updates all of
+ * it there, in tiles that pass through slots, and the weights are on the device. BOUNDARIES_OFF: activations
+ * between blocks are on the host. GRADS_ON_DISK: gradients are on nvme. BOTH_ON_DISK: so are activations
+ * between blocks. Each is tried on VARIED_STARTS of the fastest starts. */
 enum variant {
     STREAM_ALL,
     STREAM_NOTHING,
@@ -30,11 +23,6 @@ enum variant {
     BOTH_ON_DISK,
     VARIANTS
 };
-enum { VARIED_STARTS = 24 };
-/* A start with a home forced may be slower by this factor than the fastest start: a climb may gain more. */
-static const double VARIANT_NEAR = 1.5;
-/* The tiles of a plan that is simulated often, and the share of the host that one tile's state may take. */
-enum { MOST_SEARCH_TILES = 1024, SLOTS_SHARE = 512 };
 
 static void allow(struct ot_search *s, double effort) {
     double least = FEWEST_TRIES * ot_planner_tasks(&s->out->plan, s->given->chain->n_blocks);

@@ -9,9 +9,6 @@
 #include "offload/predict/planner_state.h"
 #include "src/base/error.h"
 
-/* A smaller share of the step's time is not worth a try: predictions are not more exact. */
-static const double NEGLIGIBLE = 0.001;
-
 /* The share of tiles to stream, among the tiles whose state is not on the device, so that the device and the
  * CPU pool finish at the same time. Each moves its bytes a parameter at its rate: a streamed tile's state
  * crosses the link in both directions, its gradients and weights cross once; the pool moves AdamW's bytes. */
@@ -125,10 +122,6 @@ static int move_slots(struct ot_search *s) {
     }
     return taken;
 }
-
-/* The smallest tile that is still worth a task. More tiles than ot_plan_make would make take too long to
- * order. */
-enum { LEAST_TILE_PARAMS = 1 << 16 };
 
 /* Smaller tiles let reads, updates and writes of one slab overlap; larger tiles mean fewer tasks. A tile
  * larger than every slab counts as a tile of the largest slab's size. */

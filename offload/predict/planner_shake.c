@@ -7,11 +7,6 @@
 #include "src/base/error.h"
 #include "src/base/random.h"
 
-/* The most draws of a search. Most draws make no new plan, so the limit ends the search of a tiny model. */
-enum { MOST_DRAWS = 120 };
-/* Draws without a gain after which the search ends. */
-enum { IDLE_DRAWS = 60 };
-
 /* A number in [0, 1), the same for the same search. */
 static double draw(uint64_t number, uint64_t which) {
     return ot_random_unit(7, number, which);

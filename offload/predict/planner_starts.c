@@ -14,13 +14,9 @@
  * HALF_OFF: half of them do. */
 enum way { NOTHING, LEFT, FIRST, OFF, HALF_OFF, WAYS };
 
-/* Up to this many tiles are updated in almost no time, by any engine. */
-enum { FEW_TILES = 64 };
-enum { MOST_ROUNDS = 32, MOST_STARTS = MOST_ROUNDS * 32, MOST_SIMULATED = 24, MOST_CLASSES = WAYS * 64 };
-/* Fewer blocks than 0.75^8, a tenth of them, are not worth slots of their own. */
-enum { MOST_QUARTERS = 8 };
-/* Where the host is too small for all state, so much more of it goes to the device until the rest fits. */
-static const double GPU_SHARE_STEP = 0.25;
+/* Room for the starts: each number of rounds with each way and level; and for classes of starts that differ
+ * in rounds alone. */
+enum { MOST_STARTS = MOST_ROUNDS * 32, MOST_CLASSES = WAYS * 64 };
 
 /* The numbers of rounds to begin with: every number up to 4, then those whose rounds are half as long, and
  * one micro-batch a round. Returns how many. */

@@ -6,9 +6,53 @@
 
 #include "offload/predict/planner.h"
 
+/* ---- the constants of the search, each with its reason (planner.h has those that its callers see) ---- */
+
+/* planner.c. The effort of a search, in tasks of simulated plans: about 2 us each, so that planning a 7B
+ * model takes one to two seconds. A plan of many tasks still gets FEWEST_TRIES in each phase of the search.
+ */
+static const double CLIMB_EFFORT = 600e3, SHAKE_EFFORT = 250e3, LATE_EFFORT = 150e3, MICRO_EFFORT = 100e3,
+                    VARIANT_EFFORT = 200e3;
+enum { FEWEST_TRIES = 8 };
+/* The most plans from which the search climbs. The first one has the most effort. */
+enum { SEEDS = 3 };
+/* The fastest starts on which homes are forced. Such a start may be slower by VARIANT_NEAR than the fastest
+ * start: a climb may gain more. */
+enum { VARIED_STARTS = 24 };
+static const double VARIANT_NEAR = 1.5;
+/* The tiles of a plan that is simulated often, and the share of the host that one tile's state may take. */
+enum { MOST_SEARCH_TILES = 1024, SLOTS_SHARE = 512 };
+/* The most plans, and requests, that are remembered. Later ones may be tried again. */
 enum { OT_PLANNER_MOST_SEEN = 1024 };
 
-/* A search from one plan. out holds the best plan so far and the request that makes it. */
+/* planner_starts.c. Up to this many tiles are updated in almost no time, by any engine. */
+enum { FEW_TILES = 64 };
+/* Each number of rounds is at least a third larger than the last, so 32 reach any step. The starts with the
+ * least lower bounds are simulated. */
+enum { MOST_ROUNDS = 32, MOST_SIMULATED = 24 };
+/* Fewer blocks than 0.75^8, a tenth of them, are not worth slots of their own. */
+enum { MOST_QUARTERS = 8 };
+/* Where the host is too small for all state, so much more of it goes to the device until the rest fits. */
+static const double GPU_SHARE_STEP = 0.25;
+/* A start that is slower than the best by no more than this share may still lead to the best plan. */
+#define OT_PLANNER_NEAR 0.15
+
+/* planner_moves.c. A smaller share of the step's time is not worth a try: predictions are not more exact. */
+static const double NEGLIGIBLE = 0.001;
+/* The smallest tile that is still worth a task. More tiles than ot_plan_make would make take too long to
+ * order. */
+enum { LEAST_TILE_PARAMS = 1 << 16 };
+
+/* planner_shake.c. The most draws of a search, and the draws without a gain after which it ends. Most draws
+ * make no new plan, so the first limit ends the search of a tiny model. */
+enum { MOST_DRAWS = 120, IDLE_DRAWS = 60 };
+
+/* planner_try.c. The cost of making a plan, for each of its slabs, as a number of simulated tasks. */
+static const double MAKING_TASKS = 8;
+
+/* ---- a search from one plan ---- */
+
+/* out holds the best plan so far and the request that makes it. */
 struct ot_search {
     const struct ot_plan_request *given; /* the user's request */
     const struct ot_costs *costs;
@@ -73,9 +117,6 @@ struct ot_planner_starts {
 /* micro: sequences of a micro-batch; 0: as ot_plan_make chooses. Lists the starts that take less than `limit`
  * seconds a step, or that are within OT_PLANNER_NEAR of the best of them. */
 int ot_planner_find_starts(struct ot_search *s, int64_t micro, double limit, struct ot_planner_starts *out);
-/* A start that is slower than the best by no more than this share may still lead to the best plan. */
-#define OT_PLANNER_NEAR 0.15
-
 /* Same as ot_planner_choose. start: NULL, or a request that was good on another machine; its choices are
  * tried first. limit: a plan that is not faster is of no use, so the search may end early with any plan. */
 int ot_planner_choose_from(const struct ot_plan_request *request, const struct ot_costs *costs,

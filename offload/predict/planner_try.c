@@ -8,9 +8,6 @@
 #include "offload/predict/bound.h"
 #include "offload/predict/planner_state.h"
 
-/* The cost of making a plan, for each of its slabs, as a number of simulated tasks. */
-static const double MAKING_TASKS = 8;
-
 static uint64_t mix(uint64_t hash, int64_t value) {
     return (hash ^ (uint64_t)value) * 0x100000001b3; /* FNV-1a, a word at a time */
 }
