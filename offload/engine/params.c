@@ -88,10 +88,10 @@ static int64_t move_in_tile(struct ot_engine *en, struct on_nvme where, int64_t 
     int extent = en->layout.buffers[where.buffer].first_extent + tile - where.first_tile;
     bool weights = where.array == OT_SEGMENT_WEIGHTS;
     struct ot_segment content = ot_segment_of(&en->chain, !weights, weights, span.n);
-    struct ot_segment_values place = ot_segment_find(en->chain.dtype, &content, where.array);
-    place.width = weights ? ot_slab_bytes(&en->chain, where.slab, 1) : place.width;
+    struct ot_segment_values values = ot_segment_find(en->chain.dtype, &content, where.array);
+    values.width = weights ? ot_slab_bytes(&en->chain, where.slab, 1) : values.width;
     n = ot_min(span.first + span.n - first, n);
-    size_t bytes = ot_segment_value_bytes(place, n);
+    size_t bytes = ot_segment_value_bytes(values, n);
     struct ot_engine_staged *staged;
     pthread_mutex_lock(&en->putting);
     int kind = en->chain.slabs[where.slab].frozen ? OT_STAGED_FROZEN
@@ -99,7 +99,7 @@ static int64_t move_in_tile(struct ot_engine *en, struct on_nvme where, int64_t 
                                                   : OT_STAGED_STATE;
     int rc = ot_engine_stage(en, kind, where.slab, extent, &staged);
     if (rc == 0) {
-        char *at = staged->memory + place.offset + ot_segment_value_bytes(place, first - span.first);
+        char *at = staged->memory + values.offset + ot_segment_value_bytes(values, first - span.first);
         copy(at, *host, bytes);
         staged->changed = staged->changed || host->from;
     }
@@ -126,20 +126,20 @@ static int move_state(struct ot_engine *en, enum ot_segment_array array, int sla
     struct ot_tile_span on_gpu = ot_slab_engine_tiles(&en->chain, &en->plan, slab, OT_TILE_GPU);
     struct ot_tile_span off_gpu = ot_slab_state_off_gpu(&en->chain, &en->plan, slab);
     int64_t end = on_gpu.first + on_gpu.n, there = end - first < 0 ? 0 : ot_min(end - first, n);
-    struct ot_segment_values place = ot_state_find(&en->chain, array, on_gpu.n);
+    struct ot_segment_values values = ot_state_find(&en->chain, array, on_gpu.n);
     if (there > 0)
-        OT_TRY(move(en, b->state_gpu, place.offset + ot_segment_value_bytes(place, first - on_gpu.first),
-                    host, ot_segment_value_bytes(place, there)));
+        OT_TRY(move(en, b->state_gpu, values.offset + ot_segment_value_bytes(values, first - on_gpu.first),
+                    host, ot_segment_value_bytes(values, there)));
     if (there == n)
         return 0;
-    struct host rest = host_after(host, ot_segment_value_bytes(place, there));
+    struct host rest = host_after(host, ot_segment_value_bytes(values, there));
     if (b->state_nvme != OT_NO_BUFFER)
         return move_staged(en, (struct on_nvme){array, slab, b->state_nvme, off_gpu.first_tile},
                            first + there, n - there, rest);
-    place = ot_state_find(&en->chain, array, off_gpu.n);
+    values = ot_state_find(&en->chain, array, off_gpu.n);
     return move(en, b->state_host,
-                place.offset + ot_segment_value_bytes(place, first + there - off_gpu.first), rest,
-                ot_segment_value_bytes(place, n - there));
+                values.offset + ot_segment_value_bytes(values, first + there - off_gpu.first), rest,
+                ot_segment_value_bytes(values, n - there));
 }
 
 /* ---- moments in another format than the engine's ---- */
@@ -392,10 +392,10 @@ int ot_engine_put(struct ot_engine *en, const struct ot_segment *segment, const 
     const char *arrays[OT_SEGMENT_ARRAYS];
     OT_TRY(check_range(en, segment->slab, held.first, held.n));
     for (enum ot_segment_array array = OT_SEGMENT_M; array < OT_SEGMENT_ARRAYS; array++) {
-        struct ot_segment_values place = ot_segment_find(en->chain.dtype, segment, array);
-        arrays[array] = place.width
-                            ? from + place.offset + ot_segment_value_bytes(place, held.first - segment->first)
-                            : NULL;
+        struct ot_segment_values values = ot_segment_find(en->chain.dtype, segment, array);
+        arrays[array] =
+            values.width ? from + values.offset + ot_segment_value_bytes(values, held.first - segment->first)
+                         : NULL;
     }
     bool same = segment->state == en->chain.state, state = segment->has_state && en->plan.train;
     struct ot_state_view moments = {segment->state, arrays[OT_SEGMENT_M], arrays[OT_SEGMENT_V],

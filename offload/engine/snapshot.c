@@ -10,24 +10,24 @@
 
 /* ---- tiles ---- */
 
-struct ot_tile_place ot_snapshot_place(const struct ot_snapshot *sn, int number) {
+struct ot_tile_id ot_snapshot_tile(const struct ot_snapshot *sn, int number) {
     int slab = sn->source.chain->n_slabs - 1;
     while (sn->first_tile[slab] > number)
         slab--;
-    return (struct ot_tile_place){slab, number - sn->first_tile[slab]};
+    return (struct ot_tile_id){slab, number - sn->first_tile[slab]};
 }
 
-static bool is_off_gpu(const struct ot_plan *plan, struct ot_tile_place place) {
-    return place.tile >= plan->slabs[place.slab].tiles[OT_TILE_GPU];
+static bool is_off_gpu(const struct ot_plan *plan, struct ot_tile_id id) {
+    return id.tile >= plan->slabs[id.slab].tiles[OT_TILE_GPU];
 }
 
-bool ot_snapshot_refers_state(const struct ot_snapshot *sn, struct ot_tile_place place) {
-    return sn->refers && is_off_gpu(sn->source.plan, place) &&
-           sn->source.layout->slabs[place.slab].state_nvme != OT_NO_BUFFER;
+bool ot_snapshot_refers_state(const struct ot_snapshot *sn, struct ot_tile_id id) {
+    return sn->refers && is_off_gpu(sn->source.plan, id) &&
+           sn->source.layout->slabs[id.slab].state_nvme != OT_NO_BUFFER;
 }
 
-bool ot_snapshot_refers_weights(const struct ot_snapshot *sn, struct ot_tile_place place) {
-    const struct ot_slab_buffers *b = &sn->source.layout->slabs[place.slab];
+bool ot_snapshot_refers_weights(const struct ot_snapshot *sn, struct ot_tile_id id) {
+    const struct ot_slab_buffers *b = &sn->source.layout->slabs[id.slab];
     return sn->refers && b->weights_gpu == OT_NO_BUFFER && b->weights_nvme != OT_NO_BUFFER;
 }
 
@@ -204,12 +204,12 @@ static void keep_pace(struct ot_snapshot *sn, double since, int64_t bytes) {
     sn->slept += ot_clock_seconds() - began;
 }
 
-static int refer(struct ot_snapshot *sn, struct ot_tile_place place, bool state, struct ot_store_pin pin) {
+static int refer(struct ot_snapshot *sn, struct ot_tile_id id, bool state, struct ot_store_pin pin) {
     const struct ot_snapshot_source *source = &sn->source;
     const struct ot_snapshot_sink *sink = &sn->config.sink;
-    struct ot_tile_span span = ot_slab_span(source->chain, source->plan, place.slab, place.tile, 1);
+    struct ot_tile_span span = ot_slab_span(source->chain, source->plan, id.slab, id.tile, 1);
     struct ot_segment segment = ot_segment_of(source->chain, state, !state, span.n);
-    segment.slab = place.slab;
+    segment.slab = id.slab;
     segment.first = span.first;
     int n = ot_store_find_spans(source->store, pin, sn->spans, ot_store_max_spans(source->store));
     return sink->refer(sink->context, &segment, sn->spans, n);
@@ -219,11 +219,11 @@ static int refer(struct ot_snapshot *sn, struct ot_tile_place place, bool state,
 static int refer_all(struct ot_snapshot *sn) {
     int at = 0;
     for (int t = 0; t < sn->n_tiles && sn->refers; t++) {
-        struct ot_tile_place place = ot_snapshot_place(sn, t);
-        if (ot_snapshot_refers_state(sn, place))
-            OT_TRY(refer(sn, place, true, sn->pins->pins[at++]));
-        if (ot_snapshot_refers_weights(sn, place))
-            OT_TRY(refer(sn, place, false, sn->pins->pins[at++]));
+        struct ot_tile_id id = ot_snapshot_tile(sn, t);
+        if (ot_snapshot_refers_state(sn, id))
+            OT_TRY(refer(sn, id, true, sn->pins->pins[at++]));
+        if (ot_snapshot_refers_weights(sn, id))
+            OT_TRY(refer(sn, id, false, sn->pins->pins[at++]));
     }
     return 0;
 }
@@ -233,7 +233,7 @@ static int copy_all(struct ot_snapshot *sn) {
     int64_t copied = 0;
     int at = 0, tile;
     while ((tile = next_tile(sn, &at)) >= 0) {
-        OT_TRY(ot_snapshot_copy_tile(sn, ot_snapshot_place(sn, tile), &copied));
+        OT_TRY(ot_snapshot_copy_tile(sn, ot_snapshot_tile(sn, tile), &copied));
         take(sn, tile);
         keep_pace(sn, since, copied);
     }
@@ -271,14 +271,14 @@ static int pin_all(struct ot_snapshot *sn) {
     if (!sn->pins)
         return ot_fail(OT_E_BUDGET, "no memory for a snapshot of %d tiles", sn->n_tiles);
     for (int t = 0; t < sn->n_tiles; t++) {
-        struct ot_tile_place place = ot_snapshot_place(sn, t);
-        const struct ot_slab_buffers *b = &layout->slabs[place.slab];
-        bool state = ot_snapshot_refers_state(sn, place), weights = ot_snapshot_refers_weights(sn, place);
+        struct ot_tile_id id = ot_snapshot_tile(sn, t);
+        const struct ot_slab_buffers *b = &layout->slabs[id.slab];
+        bool state = ot_snapshot_refers_state(sn, id), weights = ot_snapshot_refers_weights(sn, id);
         if (state)
-            pin(sn, layout->buffers[b->state_nvme].first_extent + place.tile -
-                        sn->source.plan->slabs[place.slab].tiles[OT_TILE_GPU]);
+            pin(sn, layout->buffers[b->state_nvme].first_extent + id.tile -
+                        sn->source.plan->slabs[id.slab].tiles[OT_TILE_GPU]);
         if (weights)
-            pin(sn, layout->buffers[b->weights_nvme].first_extent + place.tile);
+            pin(sn, layout->buffers[b->weights_nvme].first_extent + id.tile);
         sn->taken[t] = state && weights;
     }
     return 0;

@@ -38,16 +38,16 @@ static void copy_state(struct ot_snapshot *snapshot, const struct tile_source *t
     struct ot_tile_span home = ot_slab_engine_tiles(source->chain, source->plan, segment->slab, OT_TILE_GPU);
     struct source from;
     if (tile->state) {
-        struct ot_segment_values place = ot_state_find(source->chain, array, tile->span.n);
-        size_t at = place.offset + ot_segment_value_bytes(place, segment->first - tile->span.first);
+        struct ot_segment_values values = ot_state_find(source->chain, array, tile->span.n);
+        size_t at = values.offset + ot_segment_value_bytes(values, segment->first - tile->span.first);
         from = (struct source){tile->state + at, false};
     } else {
         bool on_gpu = home.n > 0 && segment->first < home.first + home.n;
         if (!on_gpu)
             home = ot_slab_state_off_gpu(source->chain, source->plan, segment->slab);
-        struct ot_segment_values place = ot_state_find(source->chain, array, home.n);
+        struct ot_segment_values values = ot_state_find(source->chain, array, home.n);
         from = in_buffer(source, on_gpu ? b->state_gpu : b->state_host,
-                         place.offset + ot_segment_value_bytes(place, segment->first - home.first));
+                         values.offset + ot_segment_value_bytes(values, segment->first - home.first));
     }
     copy(snapshot, to, from,
          ot_segment_value_bytes(ot_segment_find(source->chain->dtype, segment, array), segment->n));
@@ -77,11 +77,11 @@ static int copy_segment(struct ot_snapshot *snapshot, const struct tile_source *
     void *memory;
     OT_TRY(sink->room(sink->context, &memory));
     for (enum ot_segment_array array = OT_SEGMENT_M; array < OT_SEGMENT_ARRAYS; array++) {
-        struct ot_segment_values place = ot_segment_find(snapshot->source.chain->dtype, segment, array);
-        char *to = (char *)memory + place.offset;
-        if (place.width > 0 && array == OT_SEGMENT_WEIGHTS)
+        struct ot_segment_values values = ot_segment_find(snapshot->source.chain->dtype, segment, array);
+        char *to = (char *)memory + values.offset;
+        if (values.width > 0 && array == OT_SEGMENT_WEIGHTS)
             copy_weights(snapshot, tile, segment, to);
-        else if (place.width > 0)
+        else if (values.width > 0)
             copy_state(snapshot, tile, segment, array, to);
     }
     OT_TRY(ot_lane_sync(snapshot->lane));
@@ -89,11 +89,11 @@ static int copy_segment(struct ot_snapshot *snapshot, const struct tile_source *
 }
 
 /* Reads the extents of the tile that are on nvme into tile_memory. */
-static int read_extents(struct ot_snapshot *snapshot, struct ot_tile_place place, bool state, bool weights,
+static int read_extents(struct ot_snapshot *snapshot, struct ot_tile_id id, bool state, bool weights,
                         struct tile_source *out) {
     const struct ot_snapshot_source *source = &snapshot->source;
-    const struct ot_slab_buffers *b = &source->layout->slabs[place.slab];
-    int off_gpu = place.tile - source->plan->slabs[place.slab].tiles[OT_TILE_GPU];
+    const struct ot_slab_buffers *b = &source->layout->slabs[id.slab];
+    int off_gpu = id.tile - source->plan->slabs[id.slab].tiles[OT_TILE_GPU];
     if (state && off_gpu >= 0 && b->state_nvme != OT_NO_BUFFER) {
         char *memory = snapshot->tile_memory;
         OT_TRY(ot_store_read(source->store, source->layout->buffers[b->state_nvme].first_extent + off_gpu,
@@ -102,22 +102,22 @@ static int read_extents(struct ot_snapshot *snapshot, struct ot_tile_place place
     }
     if (weights && b->weights_gpu == OT_NO_BUFFER && b->weights_nvme != OT_NO_BUFFER) {
         char *memory = snapshot->tile_memory + source->layout->slot_weights_offset;
-        OT_TRY(ot_store_read(source->store,
-                             source->layout->buffers[b->weights_nvme].first_extent + place.tile, memory));
+        OT_TRY(ot_store_read(source->store, source->layout->buffers[b->weights_nvme].first_extent + id.tile,
+                             memory));
         out->weights = memory;
     }
     return 0;
 }
 
-int ot_snapshot_copy_tile(struct ot_snapshot *snapshot, struct ot_tile_place place, int64_t *copied) {
+int ot_snapshot_copy_tile(struct ot_snapshot *snapshot, struct ot_tile_id id, int64_t *copied) {
     const struct ot_snapshot_source *source = &snapshot->source;
-    struct ot_segment segment = ot_segment_of(source->chain, !ot_snapshot_refers_state(snapshot, place),
-                                              !ot_snapshot_refers_weights(snapshot, place), 0);
-    segment.slab = place.slab;
-    struct tile_source tile = {.span = ot_slab_span(source->chain, source->plan, place.slab, place.tile, 1)};
+    struct ot_segment segment = ot_segment_of(source->chain, !ot_snapshot_refers_state(snapshot, id),
+                                              !ot_snapshot_refers_weights(snapshot, id), 0);
+    segment.slab = id.slab;
+    struct tile_source tile = {.span = ot_slab_span(source->chain, source->plan, id.slab, id.tile, 1)};
     if (!segment.has_state && !segment.has_weights)
         return 0;
-    OT_TRY(read_extents(snapshot, place, segment.has_state, segment.has_weights, &tile));
+    OT_TRY(read_extents(snapshot, id, segment.has_state, segment.has_weights, &tile));
     int64_t end = tile.span.first + tile.span.n;
     for (segment.first = tile.span.first; segment.first < end; segment.first += segment.n) {
         segment.n = ot_min(end - segment.first, OT_SEGMENT_PARAMS);

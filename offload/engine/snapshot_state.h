@@ -41,16 +41,16 @@ struct ot_snapshot {
 };
 
 /* A tile by its slab and its number in the slab; the function finds it from its index among all tiles. */
-struct ot_tile_place {
+struct ot_tile_id {
     int slab, tile;
 };
-struct ot_tile_place ot_snapshot_place(const struct ot_snapshot *snapshot, int number);
+struct ot_tile_id ot_snapshot_tile(const struct ot_snapshot *snapshot, int number);
 /* True if the sink refers to the tile's state, or weights, instead of a copy. */
-bool ot_snapshot_refers_state(const struct ot_snapshot *snapshot, struct ot_tile_place place);
-bool ot_snapshot_refers_weights(const struct ot_snapshot *snapshot, struct ot_tile_place place);
+bool ot_snapshot_refers_state(const struct ot_snapshot *snapshot, struct ot_tile_id id);
+bool ot_snapshot_refers_weights(const struct ot_snapshot *snapshot, struct ot_tile_id id);
 
 /* Copies one tile to the sink, segment by segment, without the segments that the sink refers to. Adds the
  * bytes to *copied. Errors: the sink's, OT_E_IO, OT_E_DEVICE. */
-int ot_snapshot_copy_tile(struct ot_snapshot *snapshot, struct ot_tile_place place, int64_t *copied);
+int ot_snapshot_copy_tile(struct ot_snapshot *snapshot, struct ot_tile_id id, int64_t *copied);
 
 #endif

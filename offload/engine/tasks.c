@@ -236,9 +236,9 @@ static struct ot_adamw span_update(const struct ot_engine *en, const struct ot_t
     enum ot_dtype dtype = en->chain.dtype;
     void *arrays[OT_SEGMENT_STATE_ARRAYS];
     for (enum ot_segment_array array = OT_SEGMENT_M; array < OT_SEGMENT_STATE_ARRAYS; array++) {
-        struct ot_segment_values place = ot_state_find(&en->chain, array, at.n);
+        struct ot_segment_values where = ot_state_find(&en->chain, array, at.n);
         arrays[array] =
-            place.width ? at.memory + place.offset + ot_segment_value_bytes(place, at.first) : NULL;
+            where.width ? at.memory + where.offset + ot_segment_value_bytes(where, at.first) : NULL;
     }
     return (struct ot_adamw){.dtype = dtype,
                              .state = en->chain.state,
@@ -316,12 +316,12 @@ static void copy_state(struct ot_engine *en, const struct ot_task *task, struct 
     int64_t n = task->span.n, room = en->layout.slot_params;
     char *device = ot_engine_at(en, slot);
     for (enum ot_segment_array array = OT_SEGMENT_M; array < OT_SEGMENT_STATE_ARRAYS; array++) {
-        struct ot_segment_values place = ot_state_find(&en->chain, array, host.n);
-        char *h = host.memory + place.offset + ot_segment_value_bytes(place, host.first);
+        struct ot_segment_values where = ot_state_find(&en->chain, array, host.n);
+        char *h = host.memory + where.offset + ot_segment_value_bytes(where, host.first);
         char *d = device + ot_state_find(&en->chain, array, room).offset;
-        if (place.width > 0)
+        if (where.width > 0)
             ot_lane_copy(lane, kind, kind == OT_COPY_H2D ? d : h, kind == OT_COPY_H2D ? h : d,
-                         ot_segment_value_bytes(place, n));
+                         ot_segment_value_bytes(where, n));
     }
 }
 
@@ -365,12 +365,12 @@ static void move_frame(const struct tile_work *work, const struct ot_adamw *chun
         [OT_SEGMENT_WEIGHTS] = chunk->weight,
     };
     for (enum ot_segment_array array = OT_SEGMENT_M; array < OT_SEGMENT_ARRAYS; array++) {
-        struct ot_segment_values place = ot_segment_find(chunk->dtype, &work->tile, array);
-        char *kept = work->frame + place.offset + ot_segment_value_bytes(place, begin);
+        struct ot_segment_values where = ot_segment_find(chunk->dtype, &work->tile, array);
+        char *kept = work->frame + where.offset + ot_segment_value_bytes(where, begin);
         bool undo = work->kind == OT_TILE_UNDO;
-        if (place.width > 0)
+        if (where.width > 0)
             memcpy(undo ? arrays[array] : kept, undo ? kept : arrays[array],
-                   ot_segment_value_bytes(place, chunk->n));
+                   ot_segment_value_bytes(where, chunk->n));
     }
 }
 

@@ -35,20 +35,20 @@ struct ot_segment ot_segment_of(const struct ot_chain *chain, bool state, bool w
         .n = n, .has_state = state, .has_weights = weights, .state = chain->state, .masters = chain->masters};
 }
 
-size_t ot_segment_value_bytes(struct ot_segment_values place, int64_t n) {
-    return (size_t)((n + place.per - 1) / place.per) * place.width;
+size_t ot_segment_value_bytes(struct ot_segment_values where, int64_t n) {
+    return (size_t)((n + where.per - 1) / where.per) * where.width;
 }
 
 struct ot_segment_values ot_segment_find(enum ot_dtype dtype, const struct ot_segment *segment,
                                          enum ot_segment_array array) {
-    struct ot_segment_values place = {.per = 1};
+    struct ot_segment_values where = {.per = 1};
     for (enum ot_segment_array i = OT_SEGMENT_M; i <= array; i++) {
-        place.offset += ot_segment_value_bytes(place, segment->n);
+        where.offset += ot_segment_value_bytes(where, segment->n);
         bool has = i == OT_SEGMENT_WEIGHTS ? segment->has_weights : segment->has_state;
-        place.width = has ? width_of(dtype, segment->state, segment->masters, i) : 0;
-        place.per = i == OT_SEGMENT_SCALES ? OT_STATE_GROUP : 1;
+        where.width = has ? width_of(dtype, segment->state, segment->masters, i) : 0;
+        where.per = i == OT_SEGMENT_SCALES ? OT_STATE_GROUP : 1;
     }
-    return place;
+    return where;
 }
 
 size_t ot_segment_bytes(enum ot_dtype dtype, const struct ot_segment *segment) {

@@ -46,13 +46,13 @@ struct ot_store_flight { /* a chunk in flight */
     uint32_t *crc; /* NULL: no CRC-32 is kept */
 };
 
-struct ot_place ot_store_cut(const struct ot_store *store, const struct ot_store_extent *extent, int side,
-                             int64_t offset) {
-    struct ot_place place = ot_stripes_locate(&store->stripes, extent->sides[side].address + offset);
+struct ot_file_run ot_store_cut(const struct ot_store *store, const struct ot_store_extent *extent, int side,
+                                int64_t offset) {
+    struct ot_file_run run = ot_stripes_locate(&store->stripes, extent->sides[side].address + offset);
     int64_t left = extent->bytes - offset, most = (int64_t)store->chunk_bytes;
-    place.run = ot_min(place.run, most);
-    place.run = ot_min(place.run, left);
-    return place;
+    run.bytes = ot_min(run.bytes, most);
+    run.bytes = ot_min(run.bytes, left);
+    return run;
 }
 
 /* ---- the end of a chunk and of a job ---- */
@@ -182,14 +182,14 @@ static bool cut_chunk(struct ot_store_lane *lane, struct ot_store_job *job, stru
         }
         if (job->offset == extent->bytes)
             continue;
-        struct ot_place place = ot_store_cut(store, extent, piece->side, job->offset);
-        *flight = (struct ot_store_flight){
-            .job = job,
-            .chunk = {.request = {lane->write, place.file, piece->memory + job->offset, (size_t)place.run,
-                                  (off_t)place.offset, flight},
-                      .direct = &lane->direct[place.file]},
-            .crc = store->crcs ? &extent->sides[piece->side].crc[job->chunk] : NULL};
-        job->offset += place.run;
+        struct ot_file_run run = ot_store_cut(store, extent, piece->side, job->offset);
+        *flight =
+            (struct ot_store_flight){.job = job,
+                                     .chunk = {.request = {lane->write, run.file, piece->memory + job->offset,
+                                                           (size_t)run.bytes, (off_t)run.offset, flight},
+                                               .direct = &lane->direct[run.file]},
+                                     .crc = store->crcs ? &extent->sides[piece->side].crc[job->chunk] : NULL};
+        job->offset += run.bytes;
         job->chunk++;
         return true;
     }

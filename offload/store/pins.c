@@ -41,11 +41,11 @@ int ot_store_find_spans(const struct ot_store *store, struct ot_store_pin pin, s
     if (pin.side == NO_SIDE)
         return 0;
     for (int64_t offset = 0; offset < extent->bytes; n++) {
-        struct ot_place place = ot_store_cut(store, extent, pin.side, offset);
+        struct ot_file_run run = ot_store_cut(store, extent, pin.side, offset);
         if (n < most)
             spans[n] =
-                (struct ot_store_span){place.file, place.offset, place.run, extent->sides[pin.side].crc[n]};
-        offset += place.run;
+                (struct ot_store_span){run.file, run.offset, run.bytes, extent->sides[pin.side].crc[n]};
+        offset += run.bytes;
     }
     return n;
 }
@@ -130,15 +130,15 @@ void ot_store_punch_unpinned(struct ot_store *store, bool wanted[OT_STORE_MAX_DI
             const struct ot_store_extent *extent = &store->extents[store->order[i]];
             if (side >= extent->n_sides || extent->sides[side].pins > 0)
                 continue;
-            struct ot_place place;
-            for (int64_t offset = 0; offset < extent->bytes; offset += place.run) {
-                place = ot_store_cut(store, extent, side, offset);
-                struct hole *hole = &holes[place.file];
-                if (place.offset != hole->offset + hole->bytes) {
-                    punch(store, place.file, hole, &wanted[place.file]);
-                    hole->offset = place.offset;
+            struct ot_file_run run;
+            for (int64_t offset = 0; offset < extent->bytes; offset += run.bytes) {
+                run = ot_store_cut(store, extent, side, offset);
+                struct hole *hole = &holes[run.file];
+                if (run.offset != hole->offset + hole->bytes) {
+                    punch(store, run.file, hole, &wanted[run.file]);
+                    hole->offset = run.offset;
                 }
-                hole->bytes += place.run;
+                hole->bytes += run.bytes;
             }
         }
     for (int i = 0; i < store->n_files; i++)

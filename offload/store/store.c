@@ -77,7 +77,7 @@ static int lay_out_extents(struct ot_store *store, const struct ot_store_config 
 static int64_t count_chunks(const struct ot_store *store, const struct ot_store_extent *extent, int side) {
     int64_t n = 0;
     for (int64_t offset = 0; offset < extent->bytes; n++)
-        offset += ot_store_cut(store, extent, side, offset).run;
+        offset += ot_store_cut(store, extent, side, offset).bytes;
     return n;
 }
 

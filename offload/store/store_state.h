@@ -25,10 +25,11 @@ struct ot_stripes {
     struct ot_store_zone zones[OT_STORE_MAX_DIRS];
 };
 
-struct ot_place {
+/* Consecutive bytes of one file. */
+struct ot_file_run {
     int file;
     int64_t offset;
-    int64_t run; /* bytes from here on that are consecutive in the file */
+    int64_t bytes; /* from here on */
 };
 
 /* The most bytes that the files may hold. Limits are rounded down to OT_STORE_ALIGN, and at most 2^56
@@ -38,7 +39,7 @@ int64_t ot_stripes_capacity(const int64_t *limits, int n);
  * needs. */
 void ot_stripes_init(struct ot_stripes *stripes, const int64_t *limits, int n, int64_t stripe_bytes,
                      int64_t bytes, int64_t *file_bytes);
-struct ot_place ot_stripes_locate(const struct ot_stripes *stripes, int64_t address);
+struct ot_file_run ot_stripes_locate(const struct ot_stripes *stripes, int64_t address);
 
 /* ---- extents ---- */
 
@@ -121,8 +122,8 @@ int ot_store_start_lane(struct ot_store *store, bool write, struct ot_store_lane
 void ot_store_stop_lane(struct ot_store_lane *lane);
 /* The chunk that begins at `offset` of a side: at most the rest of the stripe, chunk_bytes, and the
  * extent. */
-struct ot_place ot_store_cut(const struct ot_store *store, const struct ot_store_extent *extent, int side,
-                             int64_t offset);
+struct ot_file_run ot_store_cut(const struct ot_store *store, const struct ot_store_extent *extent, int side,
+                                int64_t offset);
 /* Frees all space that no pin covers, in the files with wanted[i] set. Clears wanted[i] if a file refuses. */
 void ot_store_punch_unpinned(struct ot_store *store, bool wanted[OT_STORE_MAX_DIRS]);
 

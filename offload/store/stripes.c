@@ -46,7 +46,7 @@ void ot_stripes_init(struct ot_stripes *stripes, const int64_t *limits, int n, i
     }
 }
 
-struct ot_place ot_stripes_locate(const struct ot_stripes *stripes, int64_t address) {
+struct ot_file_run ot_stripes_locate(const struct ot_stripes *stripes, int64_t address) {
     const struct ot_store_zone *zone = &stripes->zones[stripes->n_zones - 1];
     while (address < zone->begin)
         zone--;
@@ -54,10 +54,10 @@ struct ot_place ot_stripes_locate(const struct ot_stripes *stripes, int64_t addr
     int64_t row_bytes = stripes->stripe_bytes * zone->n_files, row = in_zone / row_bytes;
     int64_t height = ot_min(stripes->stripe_bytes, zone->height - row * stripes->stripe_bytes);
     int64_t in_row = in_zone - row * row_bytes, in_stripe = in_row % height;
-    struct ot_place place = {.file = zone->files[in_row / height],
-                             .offset = zone->base + row * stripes->stripe_bytes + in_stripe,
-                             .run = height - in_stripe};
+    struct ot_file_run run = {.file = zone->files[in_row / height],
+                              .offset = zone->base + row * stripes->stripe_bytes + in_stripe,
+                              .bytes = height - in_stripe};
     if (zone->n_files == 1) /* the stripes of a single file are consecutive */
-        place.run = zone->height - in_zone;
-    return place;
+        run.bytes = zone->height - in_zone;
+    return run;
 }

@@ -60,9 +60,9 @@ static int compare_needs(const void *a, const void *b) {
 /* Adds the spans with values of an array. Returns their number. */
 static int64_t add_needs(const struct ot_checkpoint *c, const struct ot_manifest_segment *segment,
                          enum ot_segment_array array, struct need *needs) {
-    struct ot_segment_values place = ot_segment_find(c->manifest.dtype, &segment->segment, array);
-    int64_t begin = (int64_t)place.offset,
-            end = begin + (int64_t)ot_segment_value_bytes(place, segment->segment.n);
+    struct ot_segment_values where = ot_segment_find(c->manifest.dtype, &segment->segment, array);
+    int64_t begin = (int64_t)where.offset,
+            end = begin + (int64_t)ot_segment_value_bytes(where, segment->segment.n);
     if (segment->n_spans == 0 || begin == end)
         return 0;
     int64_t first = ot_checkpoint_find_span(c, segment, begin),
@@ -70,7 +70,7 @@ static int64_t add_needs(const struct ot_checkpoint *c, const struct ot_manifest
     for (int64_t i = first; i <= last; i++) {
         int64_t from = ot_max(c->span_begin[i], begin);
         needs[i - first] = (struct need){segment->segment.slab,
-                                         segment->segment.first + (from - begin) / (int64_t)place.width, i};
+                                         segment->segment.first + (from - begin) / (int64_t)where.width, i};
     }
     return last - first + 1;
 }
@@ -189,11 +189,11 @@ static int64_t get_values(struct ot_checkpoint_master *master, enum ot_segment_a
                           int64_t first, int64_t n, void *out) {
     const struct ot_manifest_segment *segment =
         find_segment(master, array != OT_SEGMENT_WEIGHTS, slab, first);
-    struct ot_segment_values place =
+    struct ot_segment_values where =
         ot_segment_find(master->checkpoint->manifest.dtype, &segment->segment, array);
-    int64_t width = (int64_t)place.width;
+    int64_t width = (int64_t)where.width;
     n = run_in(segment, first, n);
-    int rc = get_bytes(master, segment, (int64_t)place.offset + (first - segment->segment.first) * width,
+    int rc = get_bytes(master, segment, (int64_t)where.offset + (first - segment->segment.first) * width,
                        n * width, out);
     return rc < 0 ? rc : n;
 }

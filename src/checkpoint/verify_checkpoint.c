@@ -99,8 +99,8 @@ static int check_compact(struct check *c, const struct ot_segment *segment, cons
     for (int64_t at = 0; at < segment->n; at += piece.n) {
         const char *arrays[OT_SEGMENT_STATE_ARRAYS];
         for (enum ot_segment_array array = OT_SEGMENT_M; array < OT_SEGMENT_STATE_ARRAYS; array++) {
-            struct ot_segment_values place = ot_segment_find(c->manifest->dtype, segment, array);
-            arrays[array] = (const char *)memory + place.offset + ot_segment_value_bytes(place, at);
+            struct ot_segment_values where = ot_segment_find(c->manifest->dtype, segment, array);
+            arrays[array] = (const char *)memory + where.offset + ot_segment_value_bytes(where, at);
         }
         struct ot_state_view from = {segment->state, arrays[OT_SEGMENT_M], arrays[OT_SEGMENT_V],
                                      (const struct ot_state_scale *)(const void *)arrays[OT_SEGMENT_SCALES]};
@@ -134,10 +134,10 @@ static int check_segment(void *context, const struct ot_segment *segment, const 
         OT_TRY(check_compact(c, segment, memory));
     for (enum ot_segment_array array = compact ? OT_SEGMENT_MASTER_REST : OT_SEGMENT_M;
          array < OT_SEGMENT_ARRAYS; array++) {
-        struct ot_segment_values place = ot_segment_find(dtype, segment, array);
-        if (place.width > 0 && arrays[array].what)
+        struct ot_segment_values where = ot_segment_find(dtype, segment, array);
+        if (where.width > 0 && arrays[array].what)
             OT_TRY(check_values(c, segment, arrays[array].what, arrays[array].dtype,
-                                (const char *)memory + place.offset, arrays[array].most));
+                                (const char *)memory + where.offset, arrays[array].most));
     }
     return 0;
 }

@@ -37,18 +37,18 @@ static void check_stripes(const struct ot_stripes *stripes, int64_t pages, int n
         taken[i] = calloc((size_t)(file_bytes[i] / OT_STORE_ALIGN) + 1, 1);
     }
     assert_int_equal(sum, pages * OT_STORE_ALIGN);
-    struct ot_place before = {-1, 0, 0};
+    struct ot_file_run before = {-1, 0, 0};
     for (int64_t page = 0; page < pages; page++) {
-        struct ot_place place = ot_stripes_locate(stripes, page * OT_STORE_ALIGN);
-        assert_in_range(place.file, 0, n - 1);
-        assert_true(place.run >= OT_STORE_ALIGN && place.run % OT_STORE_ALIGN == 0);
-        assert_true(place.offset % OT_STORE_ALIGN == 0 && place.offset < file_bytes[place.file]);
-        assert_int_equal(taken[place.file][place.offset / OT_STORE_ALIGN]++, 0);
-        if (before.run > OT_STORE_ALIGN) { /* this page continues its run */
-            assert_int_equal(place.file, before.file);
-            assert_int_equal(place.offset, before.offset + OT_STORE_ALIGN);
+        struct ot_file_run run = ot_stripes_locate(stripes, page * OT_STORE_ALIGN);
+        assert_in_range(run.file, 0, n - 1);
+        assert_true(run.bytes >= OT_STORE_ALIGN && run.bytes % OT_STORE_ALIGN == 0);
+        assert_true(run.offset % OT_STORE_ALIGN == 0 && run.offset < file_bytes[run.file]);
+        assert_int_equal(taken[run.file][run.offset / OT_STORE_ALIGN]++, 0);
+        if (before.bytes > OT_STORE_ALIGN) { /* this page continues its run */
+            assert_int_equal(run.file, before.file);
+            assert_int_equal(run.offset, before.offset + OT_STORE_ALIGN);
         }
-        before = place;
+        before = run;
     }
     for (int i = 0; i < n; i++)
         free(taken[i]);
