@@ -39,9 +39,9 @@ struct ot_engine_control {
 /* Updates ahead of the decision (shadow.c). The cpu lane's thread uses all members; the driver uses those
  * that the mutex protects. */
 struct ot_engine_shadows {
-    double *shares;    /* [n_slabs]: usual share of the slab in the squared norm of a step */
-    bool knows_shares; /* since the first step with a finite norm */
-    int64_t decided;   /* the last step with a decision */
+    double *portions;    /* [n_slabs]: usual portion of the slab in the squared norm of a step */
+    bool knows_portions; /* since the first step with a finite norm */
+    int64_t decided;     /* the last step with a decision */
     pthread_mutex_t mutex;
     /* protected by the mutex, with the bytes of the tiles that are pending: */
     struct ot_engine_shadow {

@@ -33,15 +33,15 @@ int ot_engine_open_shadows(struct ot_engine *en) {
     struct ot_engine_shadows *s = &en->shadows;
     if (!ot_plan_has_shadows(&en->plan))
         return 0;
-    s->shares = calloc((size_t)en->chain.n_slabs, sizeof *s->shares);
+    s->portions = calloc((size_t)en->chain.n_slabs, sizeof *s->portions);
     s->pending = calloc((size_t)en->plan.shadow_frames, sizeof *s->pending);
-    if (!s->shares || !s->pending)
+    if (!s->portions || !s->pending)
         return ot_fail(OT_E_BUDGET, "no memory for %d updates ahead of the decision", en->plan.shadow_frames);
     return 0;
 }
 
 void ot_engine_close_shadows(struct ot_engine *en) {
-    free(en->shadows.shares);
+    free(en->shadows.portions);
     free(en->shadows.pending);
     pthread_mutex_destroy(&en->shadows.mutex);
 }
@@ -59,7 +59,7 @@ static bool is_probably_below(const struct ot_engine *en, const struct ot_task *
     double limit = (double)en->optimizer.clip * (double)ot_engine_loss_scale(en), squares = 0, share = 0;
     for (int s = task->slab; s < task->slab + task->n_norms; s++) {
         squares += ot_engine_slab_squares(en, results, s);
-        share += en->shadows.shares[s];
+        share += en->shadows.portions[s];
     }
     return share > 0 && squares / share * SHADOW_MARGIN < limit * limit; /* false for NaN */
 }
@@ -74,9 +74,10 @@ void ot_engine_note_decision(struct ot_engine *en, const double *results, int64_
         return;
     for (int s = 0; s < en->chain.n_slabs; s++) {
         double share = ot_engine_slab_squares(en, results, s) / all;
-        shadows->shares[s] += (shadows->knows_shares ? NEWEST_WEIGHT : 1) * (share - shadows->shares[s]);
+        shadows->portions[s] +=
+            (shadows->knows_portions ? NEWEST_WEIGHT : 1) * (share - shadows->portions[s]);
     }
-    shadows->knows_shares = true;
+    shadows->knows_portions = true;
 }
 
 /* ---- tasks ---- */

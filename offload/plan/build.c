@@ -18,21 +18,22 @@ int64_t ot_plan_all_tiles(const struct ot_chain *chain, const struct ot_plan *pl
     return total;
 }
 
-void ot_plan_count_shares(const struct ot_plan_request *rq, int64_t total, int64_t counts[OT_TILE_ENGINES]) {
-    int64_t gpu = llround((double)total * rq->shares[OT_TILE_GPU]);
-    int64_t device = llround((double)total * (rq->shares[OT_TILE_GPU] + rq->shares[OT_TILE_STREAM]));
+void ot_plan_count_fractions(const struct ot_plan_request *rq, int64_t total,
+                             int64_t counts[OT_TILE_ENGINES]) {
+    int64_t gpu = llround((double)total * rq->fractions[OT_TILE_GPU]);
+    int64_t device = llround((double)total * (rq->fractions[OT_TILE_GPU] + rq->fractions[OT_TILE_STREAM]));
     counts[OT_TILE_GPU] = gpu;
     counts[OT_TILE_STREAM] = device - gpu;
     counts[OT_TILE_CPU] = total - device;
 }
 
-bool ot_plan_has_shares(const double shares[OT_TILE_ENGINES]) {
-    return shares[OT_TILE_GPU] != 0 || shares[OT_TILE_STREAM] != 0 || shares[OT_TILE_CPU] != 0;
+bool ot_plan_has_fractions(const double fractions[OT_TILE_ENGINES]) {
+    return fractions[OT_TILE_GPU] != 0 || fractions[OT_TILE_STREAM] != 0 || fractions[OT_TILE_CPU] != 0;
 }
 
 static void deal_shares(const struct ot_plan_request *rq, struct ot_plan *plan) {
     int64_t counts[OT_TILE_ENGINES], before = 0;
-    ot_plan_count_shares(rq, ot_plan_all_tiles(rq->chain, plan), counts);
+    ot_plan_count_fractions(rq, ot_plan_all_tiles(rq->chain, plan), counts);
     int64_t gpu = counts[OT_TILE_GPU], streamed = counts[OT_TILE_STREAM];
     for (int s = 0; s < plan->n_slabs; s++) {
         int64_t end = before + ot_slab_trained_tiles(rq->chain, plan, s);
@@ -48,7 +49,7 @@ static void deal_shares(const struct ot_plan_request *rq, struct ot_plan *plan) 
 }
 
 static void deal_tiles(const struct ot_plan_request *rq, const struct ot_candidate *c, struct ot_plan *plan) {
-    if (rq->train && ot_plan_has_shares(rq->shares)) {
+    if (rq->train && ot_plan_has_fractions(rq->fractions)) {
         deal_shares(rq, plan);
         return;
     }

@@ -55,10 +55,10 @@ int ot_candidate_build(const struct ot_plan_request *request, const struct ot_ca
 int ot_plan_refuse(const struct ot_plan_request *request, const struct ot_shortage *shortage);
 
 /* True if the request says which share of the tiles each engine updates. */
-bool ot_plan_has_shares(const double shares[OT_TILE_ENGINES]);
-/* The shares in whole tiles. Rounds the borders between engines, so that the counts add up to `total`. */
-void ot_plan_count_shares(const struct ot_plan_request *request, int64_t total,
-                          int64_t counts[OT_TILE_ENGINES]);
+bool ot_plan_has_fractions(const double fractions[OT_TILE_ENGINES]);
+/* The fractions in whole tiles. Rounds the borders between engines, so that the counts add up to `total`. */
+void ot_plan_count_fractions(const struct ot_plan_request *request, int64_t total,
+                             int64_t counts[OT_TILE_ENGINES]);
 int64_t ot_plan_all_tiles(const struct ot_chain *chain, const struct ot_plan *plan);
 
 bool ot_plan_streams_state(const struct ot_plan *plan);

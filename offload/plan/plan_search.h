@@ -22,9 +22,9 @@ struct ot_plan_request {
     bool train, clip;
     /* AUTO, or forced for all slabs. sums: gradient sums between rounds. */
     enum ot_home weights, state, grads, sums, activations;
-    double shares[OT_TILE_ENGINES]; /* shares of the tiles, by engine; all 0: chosen */
-    int64_t tile_params;            /* parameters of a tile; 0: chosen */
-    int slots;                      /* weight slots of each kind, 1..OT_PLAN_MAX_SLOTS; 0: chosen */
+    double fractions[OT_TILE_ENGINES]; /* fractions of the tiles, by engine; all 0: chosen */
+    int64_t tile_params;               /* parameters of a tile; 0: chosen */
+    int slots;                         /* weight slots of each kind, 1..OT_PLAN_MAX_SLOTS; 0: chosen */
     /* Activations that middle blocks keep for backward. keep: OT_KEEP_CHOSEN, or the level of every block.
      * kept: their home; AUTO: the device if there is room. If the level is chosen: as many blocks as fit keep
      * kept_level on the device (OT_KEEP_NONE: as products), and kept_off is the share of the others that keep
@@ -74,8 +74,8 @@ struct ot_plan_request {
  * tiers that are short, and out->shortage says how much would be enough; the caller words the cure.
  * OT_E_USAGE: a contradiction in the request. */
 int ot_plan_make(const struct ot_plan_request *request, struct ot_plan *out);
-/* Checks that the shares add up to 1 and agree with the home of the state. Errors: OT_E_USAGE. */
-int ot_plan_check_shares(const double shares[OT_TILE_ENGINES], enum ot_home state);
+/* Checks that the fractions add up to 1 and agree with the home of the state. Errors: OT_E_USAGE. */
+int ot_plan_check_fractions(const double fractions[OT_TILE_ENGINES], enum ot_home state);
 /* Checks the other fields and recomputes the ledger, after a caller has set fields by hand. Errors:
  * OT_E_USAGE when fields contradict each other (a slab lives on the host but there is no slot for it,
  * ...). */

@@ -5,32 +5,32 @@
 #include "offload/plan/build.h"
 #include "src/base/error.h"
 
-int ot_plan_check_shares(const double shares[OT_TILE_ENGINES], enum ot_home state) {
+int ot_plan_check_fractions(const double fractions[OT_TILE_ENGINES], enum ot_home state) {
     double sum = 0;
     for (int e = 0; e < OT_TILE_ENGINES; e++) {
         const char *name = ot_tile_engine_name((enum ot_tile_engine)e);
-        if (!(shares[e] >= 0 && shares[e] <= 1))
-            return ot_fail(OT_E_USAGE, "%s cannot have a share of %g: give 0 to 1", name, shares[e]);
+        if (!(fractions[e] >= 0 && fractions[e] <= 1))
+            return ot_fail(OT_E_USAGE, "%s cannot have a share of %g: give 0 to 1", name, fractions[e]);
         enum ot_home home = e == OT_TILE_GPU ? OT_HOME_GPU : OT_HOME_HOST;
         bool elsewhere = state != OT_HOME_AUTO && (state == OT_HOME_GPU) != (home == OT_HOME_GPU);
-        if (shares[e] > 0 && elsewhere)
+        if (fractions[e] > 0 && elsewhere)
             return ot_fail(OT_E_USAGE, "%s updates state that lives on the %s, not on the %s", name,
                            ot_tier_name((enum ot_tier)home), ot_tier_name((enum ot_tier)state));
-        sum += shares[e];
+        sum += fractions[e];
     }
-    if (ot_plan_has_shares(shares) && fabs(sum - 1) > 1e-6)
+    if (ot_plan_has_fractions(fractions) && fabs(sum - 1) > 1e-6)
         return ot_fail(OT_E_USAGE, "the shares add up to %g, not to 1", sum);
     return 0;
 }
 
 int ot_plan_check_counts(const struct ot_plan_request *rq, const struct ot_plan *plan) {
     int64_t counts[OT_TILE_ENGINES], total = ot_plan_all_tiles(rq->chain, plan);
-    ot_plan_count_shares(rq, total, counts);
+    ot_plan_count_fractions(rq, total, counts);
     for (int e = 0; e < OT_TILE_ENGINES; e++)
-        if (rq->shares[e] > 0 && counts[e] == 0)
+        if (rq->fractions[e] > 0 && counts[e] == 0)
             return ot_fail_cause(OT_E_USAGE, OT_CAUSE_OPTIMIZER_SHARE,
                                  "a share of %g for %s is less than one of this model's %lld tiles",
-                                 rq->shares[e], ot_tile_engine_name((enum ot_tile_engine)e),
+                                 rq->fractions[e], ot_tile_engine_name((enum ot_tile_engine)e),
                                  (long long)total);
     return 0;
 }
@@ -54,5 +54,5 @@ int ot_plan_check_request(const struct ot_plan_request *rq) {
                        "plan: cannot reserve %lld bytes of device memory and %lld bytes of host memory",
                        (long long)rq->extra_device_bytes, (long long)rq->extra_host_bytes);
     OT_TRY(ot_shard_check(&rq->shard));
-    return ot_plan_check_shares(rq->shares, rq->state);
+    return ot_plan_check_fractions(rq->fractions, rq->state);
 }

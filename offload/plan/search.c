@@ -470,7 +470,7 @@ static int try_tiles(const struct ot_plan_request *rq, int halvings, struct ot_c
 static int find_tiles(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan) {
     struct seen seen = {{SIZE_MAX, SIZE_MAX, SIZE_MAX}, {{SIZE_MAX, SIZE_MAX, SIZE_MAX}}};
     int64_t least = tile_of(rq->chain, MOST_TILES), tile = choose_tile(rq->chain);
-    bool in_slots = rq->train && (rq->budget_bytes[OT_TIER_NVME] > 0 || rq->shares[OT_TILE_STREAM] > 0);
+    bool in_slots = rq->train && (rq->budget_bytes[OT_TIER_NVME] > 0 || rq->fractions[OT_TILE_STREAM] > 0);
     int rc, low = 1, high = 0;
     least = ot_max(least, LEAST_TILE_PARAMS);
     OT_TRY(rc = find_candidate(rq, c, plan, NULL));

@@ -87,12 +87,13 @@ static bool set_variant(const struct ot_plan_request *given, enum variant varian
         return given->weights == OT_HOME_AUTO && given->streamed == 0;
     case STATE_OFF:
         request->state = OT_HOME_HOST;
-        return given->state == OT_HOME_AUTO && !ot_plan_has_shares(given->shares);
+        return given->state == OT_HOME_AUTO && !ot_plan_has_fractions(given->fractions);
     case STATE_STREAMED:
         request->weights = OT_HOME_GPU;
-        memcpy(request->shares, (double[OT_TILE_ENGINES]){[OT_TILE_STREAM] = 1}, sizeof request->shares);
+        memcpy(request->fractions, (double[OT_TILE_ENGINES]){[OT_TILE_STREAM] = 1},
+               sizeof request->fractions);
         return given->weights == OT_HOME_AUTO && given->streamed == 0 && given->state == OT_HOME_AUTO &&
-               !ot_plan_has_shares(given->shares);
+               !ot_plan_has_fractions(given->fractions);
     case BOUNDARIES_OFF:
         request->activations = OT_HOME_HOST;
         return given->activations == OT_HOME_AUTO;

@@ -22,27 +22,27 @@ double ot_planner_balance(const struct ot_search *s) {
     return stream + pool > 0 ? stream / (stream + pool) : 0.5;
 }
 
-void ot_planner_set_shares(const struct ot_search *s, double gpu, double stream_of_rest,
-                           struct ot_plan_request *request) {
+void ot_planner_set_fractions(const struct ot_search *s, double gpu, double stream_of_rest,
+                              struct ot_plan_request *request) {
     gpu = s->given->state != OT_HOME_AUTO ? 0 : fmin(fmax(gpu, 0), 1);
     stream_of_rest = fmin(fmax(stream_of_rest, 0), 1);
-    request->shares[OT_TILE_GPU] = gpu;
-    request->shares[OT_TILE_STREAM] = (1 - gpu) * stream_of_rest;
-    request->shares[OT_TILE_CPU] = (1 - gpu) * (1 - stream_of_rest);
+    request->fractions[OT_TILE_GPU] = gpu;
+    request->fractions[OT_TILE_STREAM] = (1 - gpu) * stream_of_rest;
+    request->fractions[OT_TILE_CPU] = (1 - gpu) * (1 - stream_of_rest);
 }
 
-static int try_shares_with(struct ot_search *s, double shadows, double gpu, double stream_of_rest) {
+static int try_fractions_with(struct ot_search *s, double shadows, double gpu, double stream_of_rest) {
     struct ot_plan_request request = s->out->forced;
-    ot_planner_set_shares(s, gpu, stream_of_rest, &request);
+    ot_planner_set_fractions(s, gpu, stream_of_rest, &request);
     request.shadows = shadows;
     return ot_planner_try(s, &request, 0);
 }
 
-static int try_shares(struct ot_search *s, double gpu, double stream_of_rest) {
-    return try_shares_with(s, s->out->forced.shadows, gpu, stream_of_rest);
+static int try_fractions(struct ot_search *s, double gpu, double stream_of_rest) {
+    return try_fractions_with(s, s->out->forced.shadows, gpu, stream_of_rest);
 }
 
-void ot_planner_get_shares(const struct ot_search *s, double *gpu, double *stream_of_rest) {
+void ot_planner_get_fractions(const struct ot_search *s, double *gpu, double *stream_of_rest) {
     double n[OT_TILE_ENGINES], all = 0;
     for (int e = 0; e < OT_TILE_ENGINES; e++)
         all += n[e] = (double)ot_plan_count_tiles(&s->out->plan, (enum ot_tile_engine)e);
@@ -51,35 +51,35 @@ void ot_planner_get_shares(const struct ot_search *s, double *gpu, double *strea
     *stream_of_rest = rest > 0 ? n[OT_TILE_STREAM] / rest : 0;
 }
 
-bool ot_planner_may_share(const struct ot_search *s) {
-    const double *shares = s->given->shares;
+bool ot_planner_may_split(const struct ot_search *s) {
+    const double *fractions = s->given->fractions;
     return s->given->state != OT_HOME_GPU &&
-           shares[OT_TILE_GPU] + shares[OT_TILE_STREAM] + shares[OT_TILE_CPU] == 0;
+           fractions[OT_TILE_GPU] + fractions[OT_TILE_STREAM] + fractions[OT_TILE_CPU] == 0;
 }
 
 /* Chooses the engines that update the tiles. Two numbers describe the choice: the device's share of all
- * tiles, and the stream's share of the rest. Starts from the best of some shares that are often good and
+ * tiles, and the stream's share of the rest. Starts from the best of some fractions that are often good and
  * descends in this plane, with steps that halve. The first direction changes both numbers, since less state
  * on the device makes room for weights, and tiles that leave the device are better streamed than left to the
  * pool. */
-static int move_shares(struct ot_search *s) {
+static int move_fractions(struct ot_search *s) {
     static const struct { int gpu, stream; } ways[] = {{-1, 1}, {0, 1}, {0, -1}, {-1, 0}, {1, 0}, {1, -1}};
     double gpu, stream, balance = ot_planner_balance(s);
     int taken = 0;
-    if (!ot_planner_may_share(s))
+    if (!ot_planner_may_split(s))
         return 0;
-    ot_planner_get_shares(s, &gpu, &stream);
+    ot_planner_get_fractions(s, &gpu, &stream);
     const double starts[][2] = {{gpu, balance}, {gpu / 2, balance}, {0, balance}, {0, 0}, {gpu, 1}};
     for (int i = 0; i < 5; i++) {
         int rc;
-        OT_TRY(rc = try_shares(s, starts[i][0], starts[i][1]));
+        OT_TRY(rc = try_fractions(s, starts[i][0], starts[i][1]));
         taken += rc;
     }
     for (double step = 0.2; step > 0.04;) {
         int better = 0;
         for (int i = 0; i < 6 && !better; i++) {
-            ot_planner_get_shares(s, &gpu, &stream);
-            OT_TRY(better = try_shares(s, gpu + step * ways[i].gpu / 2, stream + step * ways[i].stream));
+            ot_planner_get_fractions(s, &gpu, &stream);
+            OT_TRY(better = try_fractions(s, gpu + step * ways[i].gpu / 2, stream + step * ways[i].stream));
         }
         step = better ? step : step / 2;
         taken += better;
@@ -93,9 +93,9 @@ static int move_shadows(struct ot_search *s) {
     static const double streamed[] = {1, 0.75, 0.5, 0.25, 0}, shadows[] = {0.5, 0.25};
     double gpu, stream;
     int taken = 0, rc;
-    ot_planner_get_shares(s, &gpu, &stream);
-    for (int i = 0; i < 5 && ot_planner_may_share(s); i++) {
-        OT_TRY(rc = try_shares_with(s, 1, gpu, stream * streamed[i]));
+    ot_planner_get_fractions(s, &gpu, &stream);
+    for (int i = 0; i < 5 && ot_planner_may_split(s); i++) {
+        OT_TRY(rc = try_fractions_with(s, 1, gpu, stream * streamed[i]));
         taken += rc;
     }
     struct ot_plan_request request = s->out->forced;
@@ -149,7 +149,7 @@ static int move_tiles(struct ot_search *s) {
     return taken;
 }
 
-/* Tries other levels that blocks keep, and other shares of the blocks without room on the device that keep
+/* Tries other levels that blocks keep, and other fractions of the blocks without room on the device that keep
  * their level on the host or on nvme. Compares with computing everything again. */
 static int move_kept(struct ot_search *s) {
     static const double steps[] = {1, 0.5, 0.25, 0.125, -1, -0.25};
@@ -288,7 +288,7 @@ int ot_planner_climb(struct ot_search *s) {
     static const struct {
         int (*move)(struct ot_search *);
         bool (*may_gain)(const struct ot_search *);
-    } moves[] = {{move_shares, ot_planner_may_gain},
+    } moves[] = {{move_fractions, ot_planner_may_gain},
                  {move_kept, ot_planner_may_gain},
                  {move_kept_on, ot_planner_may_gain},
                  {move_streamed, ot_planner_may_gain},
@@ -313,9 +313,9 @@ int ot_planner_climb(struct ot_search *s) {
     return 0;
 }
 
-/* Tile sizes come after the other moves: they matter less than the engines' shares, and each size has other
- * best shares. Shadows come last, because they take host memory that nothing else can use. With them less
- * state is streamed, so the link has more time for kept activations, over which shadows then lie. */
+/* Tile sizes come after the other moves: they matter less than the engines' fractions, and each size has
+ * other best fractions. Shadows come last, because they take host memory that nothing else can use. With them
+ * less state is streamed, so the link has more time for kept activations, over which shadows then lie. */
 int ot_planner_climb_late(struct ot_search *s) {
     bool shadows = s->given->shadows == OT_SHADOWS_CHOSEN && s->given->clip;
     for (int taken = 1; taken > 0 && waits(s);)

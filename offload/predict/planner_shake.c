@@ -32,10 +32,10 @@ static void change(const struct ot_search *s, int choice, uint64_t number, uint6
     switch (choice) {
     case 0:
     case 1:
-        ot_planner_get_shares(s, &gpu, &stream);
-        if (ot_planner_may_share(s))
-            ot_planner_set_shares(s, choice == 0 ? gpu + step / 2 : gpu, choice == 0 ? stream : stream + step,
-                                  request);
+        ot_planner_get_fractions(s, &gpu, &stream);
+        if (ot_planner_may_split(s))
+            ot_planner_set_fractions(s, choice == 0 ? gpu + step / 2 : gpu,
+                                     choice == 0 ? stream : stream + step, request);
         break;
     case 2:
         request->kept_off = keeps && given->kept != OT_HOME_GPU ? clamp(request->kept_off + step) : 0;

@@ -195,11 +195,11 @@ static void add_ways(struct ot_search *s, int rounds, int64_t micro, int level, 
         if (!set_way(s->given, way, level, most_off, &request))
             continue;
         add_start(s, &request, way, limit, seen, out);
-        if (!ot_planner_may_share(s) || !has_updates_elsewhere(s))
+        if (!ot_planner_may_split(s) || !has_updates_elsewhere(s))
             continue;
         bool fits = false;
         for (double gpu = 0; gpu < 1 && !fits; gpu += GPU_SHARE_STEP) {
-            ot_planner_set_shares(s, gpu, ot_planner_balance(s), &request);
+            ot_planner_set_fractions(s, gpu, ot_planner_balance(s), &request);
             fits = add_start(s, &request, way, limit, seen, out);
         }
     }

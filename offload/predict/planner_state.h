@@ -94,11 +94,11 @@ int ot_planner_climb_late(struct ot_search *s);
 double ot_planner_balance(const struct ot_search *s);
 /* Two numbers describe the engines of the tiles: the device's share of all tiles, and the stream's share of
  * the rest. */
-void ot_planner_get_shares(const struct ot_search *s, double *gpu, double *stream_of_rest);
-void ot_planner_set_shares(const struct ot_search *s, double gpu, double stream_of_rest,
-                           struct ot_plan_request *request);
+void ot_planner_get_fractions(const struct ot_search *s, double *gpu, double *stream_of_rest);
+void ot_planner_set_fractions(const struct ot_search *s, double gpu, double stream_of_rest,
+                              struct ot_plan_request *request);
 /* True if the user has left the engines of the tiles to the planner. */
-bool ot_planner_may_share(const struct ot_search *s);
+bool ot_planner_may_split(const struct ot_search *s);
 /* True if compute waits for other lanes, or computes activations again. */
 bool ot_planner_may_gain(const struct ot_search *s);
 

@@ -49,7 +49,7 @@ static uint64_t print_request(const struct ot_plan_request *rq) {
     hash = mix(mix(mix(hash, bits_of(rq->kept_off)), bits_of(rq->kept_on)), bits_of(rq->streamed));
     hash = mix(mix(mix(hash, bits_of(rq->shadows)), rq->fetch), rq->rounds);
     for (int e = 0; e < OT_TILE_ENGINES; e++)
-        hash = mix(hash, bits_of(rq->shares[e]));
+        hash = mix(hash, bits_of(rq->fractions[e]));
     return mix(mix(mix(hash, rq->micro_sequences), rq->tile_params), rq->slots);
 }
 

@@ -53,7 +53,7 @@ void ot_option_reset(struct ot_options *options, int index) {
         [OT_OPTION_TIME] = sizeof(double),
         [OT_OPTION_DEVICE] = sizeof(struct ot_device_choice),
         [OT_OPTION_HOMES] = sizeof(struct ot_homes),
-        [OT_OPTION_ENGINES] = sizeof(struct ot_engine_shares),
+        [OT_OPTION_ENGINES] = sizeof(struct ot_engine_fractions),
         [OT_OPTION_STEP] = sizeof(struct ot_step_tokens),
         [OT_OPTION_COUNTS] = sizeof(struct ot_count_list),
         [OT_OPTION_SIZES] = sizeof(struct ot_count_list),

@@ -72,7 +72,7 @@ enum ot_option_type {
     OT_OPTION_TIME,    /* double: seconds; 30s, 5m or 1h */
     OT_OPTION_DEVICE,  /* struct ot_device_choice: auto, cpu, cuda or cuda:1 */
     OT_OPTION_HOMES,   /* struct ot_homes: weights=gpu|host|nvme|auto,state=.., or one word for all */
-    OT_OPTION_ENGINES, /* struct ot_engine_shares: auto, one of gpu, stream, cpu, or cpu:0.6,gpu:0.4 */
+    OT_OPTION_ENGINES, /* struct ot_engine_fractions: auto, one of gpu, stream, cpu, or cpu:0.6,gpu:0.4 */
     OT_OPTION_STEP,    /* struct ot_step_tokens: 16k, or auto:8k..64k */
     OT_OPTION_COUNTS,  /* struct ot_count_list: 2k,8k */
     OT_OPTION_SIZES,   /* struct ot_count_list, of bytes: 8G,16G */
@@ -97,7 +97,7 @@ struct ot_homes {
     enum ot_home weights, state, activations, kept, grads, sums;
 };
 
-struct ot_engine_shares { /* by enum ot_tile_engine; the shares add up to 1; all 0: auto */
+struct ot_engine_fractions { /* by enum ot_tile_engine; the shares add up to 1; all 0: auto */
     double share[OT_TILE_ENGINES];
 };
 
@@ -250,7 +250,7 @@ struct ot_options {
     int io_engine; /* enum ot_io_choice */
     bool no_io_verify;
     struct ot_homes home;
-    struct ot_engine_shares optimizer_engine;
+    struct ot_engine_fractions optimizer_engine;
 
     const char *gpus, *master; /* "4" or "all"; "HOST", "HOST:PORT" or ":PORT"; NULL: not given */
     int64_t nodes, node_rank;  /* nodes 0: not given; node_rank counts only if it is given */

@@ -284,7 +284,7 @@ static int check_homes(const struct ot_options *o) {
 
 /* Parsing has checked that the shares add up to 1. Here only the home of the state can be wrong. */
 static int check_shares(const struct ot_options *o) {
-    int rc = ot_plan_check_shares(o->optimizer_engine.share, o->home.state);
+    int rc = ot_plan_check_fractions(o->optimizer_engine.share, o->home.state);
     return rc < 0 ? ot_fail(OT_E_USAGE,
                             "--optimizer-engine and --home contradict each other: %s; use one of them",
                             ot_error_text())

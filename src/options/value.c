@@ -205,9 +205,9 @@ static bool read_homes(const char *text, struct ot_homes *out) {
 }
 
 /* Parses "auto", "gpu", or "cpu:0.6,gpu:0.4". Returns NULL, or the error of the part that begins at *part. */
-static const char *read_engines(const char *text, struct ot_engine_shares *out, const char **part) {
+static const char *read_engines(const char *text, struct ot_engine_fractions *out, const char **part) {
     double sum = 0;
-    *out = (struct ot_engine_shares){{0}};
+    *out = (struct ot_engine_fractions){{0}};
     *part = text;
     if (strcmp(text, "auto") == 0)
         return NULL;
@@ -238,7 +238,7 @@ static const char *read_engines(const char *text, struct ot_engine_shares *out, 
     return fabs(sum - 1) > 1e-6 ? "does not make the shares add up to 1" : NULL;
 }
 
-static int parse_engines(const char *spelled, const char *text, struct ot_engine_shares *out) {
+static int parse_engines(const char *spelled, const char *text, struct ot_engine_fractions *out) {
     const char *part, *wrong = read_engines(text, out, &part);
     if (!wrong)
         return 0;
@@ -389,7 +389,7 @@ static bool read_value(const struct ot_option *option, const char *text, void *f
 int ot_option_parse_value(const struct ot_option *option, const char *spelled, const char *text,
                           struct ot_options *out) {
     if (option->type == OT_OPTION_ENGINES)
-        return parse_engines(spelled, text, (struct ot_engine_shares *)((char *)out + option->field));
+        return parse_engines(spelled, text, (struct ot_engine_fractions *)((char *)out + option->field));
     if (option->type == OT_OPTION_NVME)
         return parse_nvme(option, spelled, text, (struct ot_nvme_dirs *)((char *)out + option->field));
     if (read_value(option, text, (char *)out + option->field))
@@ -405,7 +405,8 @@ static const char *home_name(enum ot_home home) {
     return home == OT_HOME_AUTO ? "auto" : ot_tier_name((enum ot_tier)home);
 }
 
-static void put_engines(const char *name, const struct ot_engine_shares *engines, struct ot_json_writer *w) {
+static void put_engines(const char *name, const struct ot_engine_fractions *engines,
+                        struct ot_json_writer *w) {
     char text[128] = "auto";
     size_t used = 0;
     for (int e = 0; e < OT_TILE_ENGINES; e++)

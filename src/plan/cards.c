@@ -31,7 +31,7 @@
  *   gpu_benchmark  mag-/gpu_benchmark, the same search on more cards, 2024
  *   llmq           IST-DASLab/llmq, its benchmarks, 2025
  *   FlexTrain      als244/flextrain, its verified runs, 2026 */
-static const struct ot_card_share
+static const struct ot_card_fraction
     SXM_A = {0.78, 0.10, "MAMF: A100 SXM 87 %, less a tenth"},
     PCIE_A = {0.73, 0.10, "MAMF: A100 PCIe 81 %, less a tenth"},
     SXM_H = {0.64, 0.10,
@@ -61,7 +61,7 @@ static const struct ot_card_share
  *
  * The other cards have published figures for heads of 128 alone. The ratios between the sizes are those of
  * FlashAttention-2 above; backward with heads of 256 has no figure and counts as with heads of 128. */
-static const struct ot_attention_share
+static const struct ot_attention_fraction
     /* Dao, "FlashAttention-2", 2023: up to 73 % of the peak forward, 63 % backward. Product: MAMF. */
     TILED_A100 = {{{0.64, 0.57}, {0.73, 0.63}, {0.65, 0.63}},
                   0.87,
@@ -367,7 +367,7 @@ void ot_cards_set_disk(double read_bytes, double write_bytes, struct ot_rates *r
 
 static struct ot_attention_rates attention_rates(const struct ot_card *card, enum ot_head_size size,
                                                  double product_flops) {
-    const struct ot_attention_share *share = card->attention;
+    const struct ot_attention_fraction *share = card->attention;
     double same = product_flops / share->product * (share->is_own ? 1 : MASK * NOT_RUN);
     return (struct ot_attention_rates){.forward = same * share->rates[size].forward,
                                        .backward =

@@ -17,7 +17,7 @@
 enum ot_card_family { OT_CARD_TURING, OT_CARD_AMPERE, OT_CARD_ADA, OT_CARD_HOPPER, OT_CARD_BLACKWELL };
 
 /* The share of the peak that the matrix products of a decoder layer reach. */
-struct ot_card_share {
+struct ot_card_fraction {
     double share;       /* of the peak, 0 to 1 */
     double spread;      /* relative error in both directions: 0.1 is 10 % more or less */
     const char *source; /* the published measurement; "assumed: REASON" if there is none */
@@ -26,10 +26,10 @@ struct ot_card_share {
 /* Attention beside the products of the same card, all in one unit. Either our own kernels, measured together
  * with the products of a layer; or the published rates of a kernel of the same kind as ours, without a mask,
  * and the best published product. */
-struct ot_attention_share {
+struct ot_attention_fraction {
     struct ot_attention_rates rates[OT_HEAD_SIZES];
     double product;
-    const char *source; /* as in struct ot_card_share; and whether our kernels have run on a GPU */
+    const char *source; /* as in struct ot_card_fraction; and whether our kernels have run on a GPU */
     bool is_own;        /* our own kernels */
 };
 
@@ -39,8 +39,8 @@ struct ot_card {
     bool server;        /* true: the host is a server; false: a workstation */
     int memory_mib;     /* as the driver reports it */
     double peak_tflops; /* dense, bf16 (Turing: fp16), fp32 accumulation */
-    const struct ot_card_share *achieved;
-    const struct ot_attention_share *attention;
+    const struct ot_card_fraction *achieved;
+    const struct ot_attention_fraction *attention;
     double memory_gb; /* GB/s */
     int pcie_gen, pcie_lanes;
 };

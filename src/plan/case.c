@@ -233,7 +233,7 @@ static int choose_plan(struct ot_plan_case *c) {
     bool several = rq->shard.ranks > 1;
     struct ot_shard_open open = {
         .mode = several && c->options->shard == OT_CHOICE_SHARD_AUTO && !rq->shard.one_copy,
-        .one_copy = several && is_one_host(c) && ot_plan_request_may_share(c->options)};
+        .one_copy = several && is_one_host(c) && ot_plan_request_may_one_copy(c->options)};
     ot_plan_free(&c->chosen.plan);
     int rc = ot_planner_choose_shard(rq, &c->costs, open, &c->chosen);
     c->tried += c->chosen.tried;

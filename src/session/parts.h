@@ -67,7 +67,7 @@ struct ot_session {
     struct ot_world *world;
     struct ot_comm *comm; /* NULL: one rank */
     struct ot_shard shard;
-    bool may_share;      /* the ranks can have one copy of the weights in RAM, if that is faster */
+    bool may_one_copy;   /* the ranks can have one copy of the weights in RAM, if that is faster */
     enum ot_dtype dtype; /* on the device */
     struct ot_model *model;
     size_t budget_bytes[OT_TIER_COUNT];

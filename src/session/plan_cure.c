@@ -48,7 +48,7 @@ static void let_home(struct ot_plan_request *rq) {
     rq->weights = rq->state = rq->grads = rq->sums = rq->activations = rq->kept = OT_HOME_AUTO;
 }
 static void let_shares(struct ot_plan_request *rq) {
-    memset(rq->shares, 0, sizeof rq->shares);
+    memset(rq->fractions, 0, sizeof rq->fractions);
 }
 static void let_slots(struct ot_plan_request *rq) {
     rq->slots = 0;

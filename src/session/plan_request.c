@@ -35,7 +35,7 @@ struct ot_plan_request ot_plan_request_of(const struct ot_options *o) {
         request.shadows = o->shadow > 0;
         request.shadow_bytes = (size_t)o->shadow;
     }
-    memcpy(request.shares, o->optimizer_engine.share, sizeof request.shares);
+    memcpy(request.fractions, o->optimizer_engine.share, sizeof request.fractions);
     return request;
 }
 
@@ -134,7 +134,7 @@ enum ot_shard_mode ot_plan_request_mode(const struct ot_options *o) {
     return modes[o->shard];
 }
 
-bool ot_plan_request_may_share(const struct ot_options *o) {
+bool ot_plan_request_may_one_copy(const struct ot_options *o) {
     return o->share_weights == OT_CHOICE_SHARE_WEIGHTS_AUTO && ot_plan_request_mode(o) == OT_SHARD_FULL &&
            (o->home.weights == OT_HOME_AUTO || o->home.weights == OT_HOME_HOST);
 }

@@ -24,6 +24,6 @@ int ot_plan_request_check_fetch(const struct ot_options *options, const struct o
 /* The mode of --shard; `auto` counts as full. */
 enum ot_shard_mode ot_plan_request_mode(const struct ot_options *options);
 /* True if the options leave it open whether ranks have one copy of the weights; false if they say so. */
-bool ot_plan_request_may_share(const struct ot_options *options);
+bool ot_plan_request_may_one_copy(const struct ot_options *options);
 
 #endif

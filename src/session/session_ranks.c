@@ -77,14 +77,14 @@ static int try_sharing(const struct ot_session *s) {
 
 int ot_session_ranks_find_sharing(struct ot_session *s) {
     bool asked = s->options->share_weights == OT_CHOICE_SHARE_WEIGHTS_YES;
-    if (!s->comm || (!asked && !ot_plan_request_may_share(s->options)))
+    if (!s->comm || (!asked && !ot_plan_request_may_one_copy(s->options)))
         return 0;
     int rc = try_sharing(s);
     if (rc < 0 && (asked || rc == -OT_E_COMM))
         return ot_fail((enum ot_error_code) - rc, "the ranks cannot share weights: %s", ot_error_text());
     if (rc < 0 && ot_world_hosts(s->world) == 1)
         ot_log(OT_LOG_INFO, "note    each rank keeps its own part of the weights: %s", ot_error_text());
-    s->may_share = rc == 0 && !asked;
+    s->may_one_copy = rc == 0 && !asked;
     s->shard.one_copy = asked;
     return 0;
 }

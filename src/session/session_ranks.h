@@ -18,8 +18,8 @@ void ot_session_ranks_share_machine(const struct ot_world *world, struct ot_mach
  * ot_comm_open; OT_E_USAGE. */
 int ot_session_ranks_open(struct ot_session *session);
 /* Finds out whether the ranks can have one copy of the weights in RAM, if the options ask for it or leave it
- * open: sets session->may_share or shard.one_copy. All ranks call it, after they have compared their options.
- * Errors: OT_E_USAGE, OT_E_IO: the options ask for it, and it is not possible; OT_E_COMM. */
+ * open: sets session->may_one_copy or shard.one_copy. All ranks call it, after they have compared their
+ * options. Errors: OT_E_USAGE, OT_E_IO: the options ask for it, and it is not possible; OT_E_COMM. */
 int ot_session_ranks_find_sharing(struct ot_session *session);
 /* Writes an object for people: the numbers of ranks and hosts, the shard mode, the communicator. Writes
  * nothing with one rank. */

@@ -103,7 +103,7 @@ struct choice {
 static int choose_first(const struct ot_session *s, const struct ot_plan_request *request,
                         const struct ot_costs *costs, struct ot_planner_result *out) {
     bool any_mode = s->options->shard == OT_CHOICE_SHARD_AUTO && !request->shard.one_copy;
-    struct ot_shard_open open = {.mode = any_mode, .one_copy = s->may_share};
+    struct ot_shard_open open = {.mode = any_mode, .one_copy = s->may_one_copy};
     return ot_planner_choose_shard(request, costs, open, out);
 }
 

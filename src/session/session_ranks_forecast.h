@@ -12,7 +12,7 @@
 int ot_session_ranks_measure(struct ot_session *session, struct ot_rates *rates, struct ot_peers *peers);
 
 /* Chooses this rank's plan for the request. Rank 0 chooses the shard mode, if --shard is auto, whether the
- * weights are one copy, if session->may_share, and the micro-batch, unless the request has one; the other
+ * weights are one copy, if session->may_one_copy, and the micro-batch, unless the request has one; the other
  * ranks then choose the rest of their plans. Writes these choices into the request. Errors: as
  * ot_planner_choose; OT_E_COMM. */
 int ot_session_ranks_choose_plan(struct ot_session *session, struct ot_plan_request *request,

@@ -45,8 +45,8 @@ static void add_force(const struct ot_plan_request *given, const struct ot_plan_
     request->kept = one->kept != given->kept ? one->kept : request->kept;
     request->grads = one->grads != given->grads ? one->grads : request->grads;
     request->sums = one->sums != given->sums ? one->sums : request->sums;
-    if (memcmp(one->shares, given->shares, sizeof one->shares) != 0)
-        memcpy(request->shares, one->shares, sizeof request->shares);
+    if (memcmp(one->fractions, given->fractions, sizeof one->fractions) != 0)
+        memcpy(request->fractions, one->fractions, sizeof request->fractions);
 }
 
 /* Returns the ratio; 0: no plan. */

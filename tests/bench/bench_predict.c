@@ -42,7 +42,7 @@ enum { SHAPES = sizeof shapes / sizeof *shapes };
 struct placement {
     const char *group, *name;
     enum ot_home weights, state, grads, activations, kept;
-    double shares[OT_TILE_ENGINES];
+    double fractions[OT_TILE_ENGINES];
     int keep, micro;
     enum ot_state_format format;
 };
@@ -250,7 +250,7 @@ static void make_plan(const struct ot_chain *chain, const struct placement *p, s
                                       .activations = p->activations,
                                       .kept = p->kept,
                                       .keep = p->keep};
-    memcpy(request.shares, p->shares, sizeof request.shares);
+    memcpy(request.fractions, p->fractions, sizeof request.fractions);
     must(ot_plan_make(&request, plan));
 }
 

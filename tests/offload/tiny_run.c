@@ -155,7 +155,7 @@ void tiny_plan(struct tiny_run *run, enum ot_home weights, enum ot_home state, e
                                       .keep = OT_KEEP_NONE,
                                       .shard = run->shard,
                                       .fetch = OT_FETCH_USED_PARTS};
-    memcpy(request.shares, run->shares, sizeof request.shares);
+    memcpy(request.fractions, run->fractions, sizeof request.fractions);
     check_ok(ot_plan_make(&request, &run->plan));
     ot_model_close(model);
 }
@@ -432,8 +432,8 @@ static void close_store(struct tiny_engine *tiny) {
 
 static void believe(const struct tiny_run *run, struct ot_engine *engine) {
     for (int s = 0; run->shadow_belief > 0 && engine->shadows.pending && s < engine->chain.n_slabs; s++) {
-        engine->shadows.shares[s] = run->shadow_belief;
-        engine->shadows.knows_shares = true;
+        engine->shadows.portions[s] = run->shadow_belief;
+        engine->shadows.knows_portions = true;
     }
 }
 

@@ -34,7 +34,7 @@ struct tiny_run {
     float clip;
     bool tune; /* tunes the device after the second step */
     /* Shares of the optimizer's engines, for tiny_plan; all 0: tiny_plan chooses. */
-    double shares[OT_TILE_ENGINES];
+    double fractions[OT_TILE_ENGINES];
     /* If the plan has something on nvme: the number of directories (0: one), the I/O engine, and other
      * settings of the store. */
     int stripes;
@@ -45,7 +45,7 @@ struct tiny_run {
     double stall_seconds, stall_limit_seconds;
     double skip_spikes;
     /* The share of the squared norm that each slab is taken to have: 1e30 makes a shadow of every tile that
-     * has a frame (engine/shadow.c), in all steps. 0: the engine's own shares. */
+     * has a frame (engine/shadow.c), in all steps. 0: the engine's own fractions. */
     double shadow_belief;
     struct ot_shard shard; /* tiny_plan takes it over */
     /* Several ranks: opens the communicator of this rank. NULL: one rank. */

@@ -166,7 +166,7 @@ int real_case_choose(const struct real_case *real, const struct ot_plan_request 
     bool several = request->shard.ranks > 1, one_copy = request->shard.one_copy;
     bool one_host = request->shard.ranks == c->machine.described.local_ranks;
     struct ot_shard_open open = {.mode = several && c->options->shard == OT_CHOICE_SHARD_AUTO && !one_copy,
-                                 .one_copy = several && one_host && ot_plan_request_may_share(c->options)};
+                                 .one_copy = several && one_host && ot_plan_request_may_one_copy(c->options)};
     return ot_planner_choose_shard(request, &c->costs, open, result);
 }
 
@@ -175,8 +175,8 @@ bool real_case_force(const struct real_case *real, int i, char name[REAL_CASE_NA
     static const int rounds[] = {1, 2, 3, 4, 6, 8, 16, 32};
     static const char *const levels[] = {"all", "products", "elementwise", "none"};
     static const char *const what[] = {"weights", "state", "activations", "kept", "grads", "sums"};
-    static const double shares[][OT_TILE_ENGINES] = {{1, 0, 0},     {0, 1, 0},         {0, 0, 1},
-                                                     {0, 0.5, 0.5}, {0.25, 0.25, 0.5}, {0.1, 0.4, 0.5}};
+    static const double fractions[][OT_TILE_ENGINES] = {{1, 0, 0},     {0, 1, 0},         {0, 0, 1},
+                                                        {0, 0.5, 0.5}, {0.25, 0.25, 0.5}, {0.1, 0.4, 0.5}};
     *request = real->plan_case->request;
     enum ot_home *homes[] = {&request->weights, &request->state, &request->activations,
                              &request->kept,    &request->grads, &request->sums};
@@ -196,9 +196,9 @@ bool real_case_force(const struct real_case *real, int i, char name[REAL_CASE_NA
         return true;
     }
     if ((i -= 18) < 6) {
-        memcpy(request->shares, shares[i], sizeof request->shares);
-        snprintf(name, REAL_CASE_NAME_BYTES, "--optimizer-engine gpu:%g,stream:%g,cpu:%g", shares[i][0],
-                 shares[i][1], shares[i][2]);
+        memcpy(request->fractions, fractions[i], sizeof request->fractions);
+        snprintf(name, REAL_CASE_NAME_BYTES, "--optimizer-engine gpu:%g,stream:%g,cpu:%g", fractions[i][0],
+                 fractions[i][1], fractions[i][2]);
         return true;
     }
     if ((i -= 6) < 4) {

@@ -428,7 +428,7 @@ static void the_share_of_an_engine_is_left_out(void **state) {
     struct refused r;
     open_refused(&r, "--optimizer-engine cpu");
     set_room(&r, 1024, 30);
-    r.request.shares[OT_TILE_CPU] = 1;
+    r.request.fractions[OT_TILE_CPU] = 1;
     const char want[] = "leave out --optimizer-engine; or ";
     assert_memory_equal(cures_of(&r), want, strlen(want));
     ot_options_free(&r.options);

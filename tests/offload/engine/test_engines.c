@@ -87,11 +87,11 @@ static void mixes_fp16(void **state) {
         all_mixes(OT_F16, false, 1.0f);
 }
 
-/* ---- shares, as the planner deals them ---- */
+/* ---- fractions, as the planner deals them ---- */
 
 static void shares_of_a_request_train_alike(void **state) {
     (void)state;
-    static const double shares[][OT_TILE_ENGINES] = {
+    static const double fractions[][OT_TILE_ENGINES] = {
         {1, 0, 0}, {0, 1, 0}, {0, 0, 1}, {0.4, 0, 0.6}, {0.3, 0.7, 0}, {0, 0.5, 0.5}, {0.2, 0.4, 0.4},
     };
     struct tiny_run run;
@@ -100,11 +100,11 @@ static void shares_of_a_request_train_alike(void **state) {
     plan_resident(&run);
     tiny_train(&run, &resident);
     ot_plan_free(&run.plan);
-    for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
-        memcpy(run.shares, shares[i], sizeof run.shares);
+    for (size_t i = 0; i < sizeof fractions / sizeof *fractions; i++) {
+        memcpy(run.fractions, fractions[i], sizeof run.fractions);
         tiny_plan(&run, OT_HOME_AUTO, OT_HOME_AUTO, OT_HOME_AUTO, 0);
         for (int e = 0; e < OT_TILE_ENGINES; e++)
-            assert_int_equal(ot_plan_count_tiles(&run.plan, (enum ot_tile_engine)e) > 0, shares[i][e] > 0);
+            assert_int_equal(ot_plan_count_tiles(&run.plan, (enum ot_tile_engine)e) > 0, fractions[i][e] > 0);
         tiny_train(&run, &other);
         tiny_same(&resident, &other, "shares");
         tiny_result_free(&other);

@@ -221,7 +221,7 @@ static void ranks(void **state) {
                                    .slots = 2,
                                    .change = set_fetch,
                                    .context = &fetch};
-        run.shares[OT_TILE_CPU] = 1;
+        run.fractions[OT_TILE_CPU] = 1;
         tiny_train_ranks(&run, &world, &whole);
         fetch.used = true;
         tiny_train_ranks(&run, &world, &used);

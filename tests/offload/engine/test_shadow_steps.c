@@ -161,7 +161,7 @@ static void the_rule_waits_for_a_step(void **state) {
     assert_int_equal(usage_of(&tiny).committed, 0);
     double sum = 0;
     for (int s = 0; s < tiny.chain.n_slabs; s++)
-        sum += tiny.engine->shadows.shares[s];
+        sum += tiny.engine->shadows.portions[s];
     assert_true(fabs(sum - 1) < 1e-12); /* rounding of a few sums of doubles */
     watch_steps(&run, &tiny, 1, TINY_STEPS, &result);
     assert_true(usage_of(&tiny).committed >= TINY_STEPS - 1 && usage_of(&tiny).dropped == 0);

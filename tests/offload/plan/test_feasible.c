@@ -23,7 +23,7 @@ static bool fits(const struct ot_plan_request *rq) {
 
 /* Forces the homes, engines and slots of a request in all ways. Writes the first way that fits. */
 static bool any_placement(const struct ot_plan_request *rq, char how[160]) {
-    static const double shares[][OT_TILE_ENGINES] = {
+    static const double fractions[][OT_TILE_ENGINES] = {
         {0, 0, 0}, {1, 0, 0}, {0, 1, 0}, {0, 0, 1}, {0.5, 0, 0.5}};
     for (int i = 0; i < 4 * 4 * 4 * 5 * 2; i++) {
         struct ot_plan_request forced = *rq;
@@ -31,7 +31,7 @@ static bool any_placement(const struct ot_plan_request *rq, char how[160]) {
         forced.weights = homes[i % 4];
         forced.activations = homes[i / 4 % 4];
         forced.sums = homes[i / 16 % 4];
-        memcpy(forced.shares, shares[i / 64 % 5], sizeof forced.shares);
+        memcpy(forced.fractions, fractions[i / 64 % 5], sizeof forced.fractions);
         forced.slots = i / 320;
         if (fits(&forced)) {
             snprintf(how, 160, "rounds %d, micro-batch %lld, tile %lld, homes %d %d %d, shares %d, slots %d",

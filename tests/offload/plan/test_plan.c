@@ -309,7 +309,7 @@ static void absurd_numbers_are_refused_or_planned(void **state) {
         rq.step_sequences = numbers[i / N % N];
         rq.micro_sequences = numbers[i / N / N % N];
         rq.budget_bytes[OT_TIER_GPU] = rq.budget_bytes[OT_TIER_HOST] = budgets[i / N / N / N];
-        rq.shares[OT_TILE_STREAM] = i % 2; /* streams everything, or leaves the choice to the planner */
+        rq.fractions[OT_TILE_STREAM] = i % 2; /* streams everything, or leaves the choice to the planner */
         int rc = ot_plan_make(&rq, &plan);
         assert_true(rc == 0 || rc == -OT_E_USAGE || rc == -OT_E_BUDGET);
         if (rc == 0)

@@ -23,7 +23,7 @@ static void shares_are_honoured(void **state) {
         f.layers = 40;
         fake_open(&f);
         struct ot_plan_request rq = fake_request(&f);
-        memcpy(rq.shares, share, sizeof rq.shares);
+        memcpy(rq.fractions, share, sizeof rq.fractions);
         rq.tile_params = 2 << 20; /* a tile for each slab */
         int made = 0;
         for (size_t gpu = 4096; gpu > 0; gpu /= 2) {
@@ -58,7 +58,7 @@ static void tiles_are_dealt_by_deadline(void **state) {
     struct ot_plan_request rq = fake_request(&f);
     rq.budget_bytes[OT_TIER_GPU] = (size_t)200 << 30;
     rq.budget_bytes[OT_TIER_HOST] = (size_t)2000 << 30;
-    memcpy(rq.shares, (double[]){0.33, 0.17, 0.5}, sizeof rq.shares);
+    memcpy(rq.fractions, (double[]){0.33, 0.17, 0.5}, sizeof rq.fractions);
     check_ok(ot_plan_make(&rq, &plan));
     int split = 0;
     for (int s = 0; s < plan.n_slabs; s++) {
@@ -75,7 +75,7 @@ static void tiles_are_dealt_by_deadline(void **state) {
         int64_t all = 0, mine = ot_plan_count_tiles(&plan, (enum ot_tile_engine)e);
         for (int of = 0; of < OT_TILE_ENGINES; of++)
             all += ot_plan_count_tiles(&plan, (enum ot_tile_engine)of);
-        double off = (double)mine - rq.shares[e] * (double)all;
+        double off = (double)mine - rq.fractions[e] * (double)all;
         assert_true(off <= 1 && off >= -1);
     }
     ot_plan_free(&plan);
@@ -90,7 +90,7 @@ static void gradients_wait_where_there_is_room(void **state) {
     int before = MAX_LAYERS, changes = 0;
     fake_open_small(&f, OT_BF16, false);
     struct ot_plan_request rq = fake_request(&f);
-    rq.shares[OT_TILE_STREAM] = 1;
+    rq.fractions[OT_TILE_STREAM] = 1;
     rq.weights = OT_HOME_HOST;
     rq.micro_sequences = 4;
     for (rq.budget_bytes[OT_TIER_GPU] = 400 * MIB; plan_or_cure(&rq, &plan);
@@ -132,13 +132,13 @@ static void impossible_engines_are_named(void **state) {
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct ot_plan_request rq = fake_request(&f);
-        memcpy(rq.shares, bad[i].share, sizeof rq.shares);
+        memcpy(rq.fractions, bad[i].share, sizeof rq.fractions);
         rq.state = bad[i].state;
         check_fails(ot_plan_make(&rq, &plan), OT_E_USAGE, bad[i].words);
         assert_null(plan.slabs);
     }
     struct ot_plan_request rq = fake_request(&f);
-    rq.shares[OT_TILE_STREAM] = 1;
+    rq.fractions[OT_TILE_STREAM] = 1;
     check_ok(ot_plan_make(&rq, &plan));
     plan.slabs[3].tiles[OT_TILE_CPU]++;
     check_fails(ot_plan_finish(&f.chain, &plan), OT_E_USAGE, "do not add up to the 1 tiles of slab");
@@ -162,7 +162,7 @@ static void what_passes_through_overlaps(void **state) {
         rq.weights = weights ? OT_HOME_HOST : OT_HOME_AUTO;
         rq.state = OT_HOME_HOST;
         rq.activations = forced == 3 ? OT_HOME_HOST : OT_HOME_AUTO;
-        rq.shares[OT_TILE_STREAM] = streams;
+        rq.fractions[OT_TILE_STREAM] = streams;
         check_ok(ot_plan_make(&rq, &plan));
         check_fits(&rq, &plan);
         assert_int_equal(plan.weight_slots[OT_SLOT_LAYER], weights ? 3 : 0);

@@ -46,7 +46,7 @@ static void open_machine(struct machine *m, int kind, bool device_is_host) {
     rq.budget_bytes[OT_TIER_NVME] = (size_t)1 << 40;
     rq.weights = OT_HOME_HOST;
     rq.state = kind == 2 ? OT_HOME_NVME : OT_HOME_HOST;
-    rq.shares[kind == 1 ? OT_TILE_STREAM : OT_TILE_CPU] = 1;
+    rq.fractions[kind == 1 ? OT_TILE_STREAM : OT_TILE_CPU] = 1;
     rq.tile_params = 1 << 18;
     rq.slots = 3;
     rq.rounds = 1;

@@ -93,7 +93,7 @@ static struct ot_plan_request request_of(const struct fake *f) {
     struct ot_plan_request rq = fake_request(f);
     rq.weights = OT_HOME_HOST;
     rq.state = OT_HOME_HOST;
-    rq.shares[OT_TILE_CPU] = 1;
+    rq.fractions[OT_TILE_CPU] = 1;
     rq.slots = 2;
     return rq;
 }

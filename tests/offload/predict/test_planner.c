@@ -163,10 +163,10 @@ static void check_forced(const struct ot_plan_request *rq, const struct ot_plan 
         assert_int_equal(ot_plan_kept_blocks(plan, OT_TIER_COUNT), rq->keep ? plan->n_slabs - 2 : 0);
     if (rq->micro_sequences)
         assert_int_equal(plan->micro_tokens, rq->micro_sequences * rq->sequence_tokens);
-    if (rq->shares[OT_TILE_CPU] + rq->shares[OT_TILE_STREAM] + rq->shares[OT_TILE_GPU] > 0)
+    if (rq->fractions[OT_TILE_CPU] + rq->fractions[OT_TILE_STREAM] + rq->fractions[OT_TILE_GPU] > 0)
         for (int e = 0; e < OT_TILE_ENGINES; e++) {
             double tiles = (double)ot_plan_count_tiles(plan, (enum ot_tile_engine)e);
-            assert_true(fabs(tiles - rq->shares[e] * (double)all) <= 1);
+            assert_true(fabs(tiles - rq->fractions[e] * (double)all) <= 1);
         }
 }
 
@@ -197,7 +197,7 @@ static void forced_fields_are_honoured(void **state) {
         if (field == 5)
             rq->micro_sequences = 1 + (int64_t)(seed / 8 % 16);
         if (field == 6)
-            memcpy(rq->shares, (double[]){0, 0.5, 0.5}, sizeof rq->shares);
+            memcpy(rq->fractions, (double[]){0, 0.5, 0.5}, sizeof rq->fractions);
         if (field == 7)
             rq->weights = rq->state = rq->activations = OT_HOME_HOST;
         if (field == 7)
@@ -405,7 +405,7 @@ static void the_bound_is_what_it_waits_for(void **state) {
         rq.step_sequences = 4;
         if (i == 1) {
             rq.state = OT_HOME_HOST;
-            memcpy(rq.shares, (double[]){0, 0, 1}, sizeof rq.shares);
+            memcpy(rq.fractions, (double[]){0, 0, 1}, sizeof rq.fractions);
             rates.adamw_bytes[OT_STATE_F32] = rates.triad_bytes = 0.1 * GB;
         }
         if (i == 2) {

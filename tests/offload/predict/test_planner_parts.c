@@ -97,9 +97,9 @@ static void the_engines_finish_together(void **state) {
 
 static void check_shares(const struct case_of_search *c, double gpu, double stream, const double want[3]) {
     struct ot_plan_request rq = c->given;
-    ot_planner_set_shares(&c->search, gpu, stream, &rq);
+    ot_planner_set_fractions(&c->search, gpu, stream, &rq);
     for (int e = 0; e < OT_TILE_ENGINES; e++)
-        assert_true(fabs(rq.shares[e] - want[e]) < 1e-12);
+        assert_true(fabs(rq.fractions[e] - want[e]) < 1e-12);
 }
 
 static void two_numbers_are_the_shares(void **state) {
@@ -113,26 +113,26 @@ static void two_numbers_are_the_shares(void **state) {
     check_shares(&c, 3, -1, (double[]){1, 0, 0});
     for (int s = 0; s < c.out.plan.n_slabs; s++)
         memcpy(c.out.plan.slabs[s].tiles, (int[]){s == 0 ? 14 : 0, 3, s == 0 ? 1 : 0}, 3 * sizeof(int));
-    ot_planner_get_shares(&c.search, &gpu, &stream); /* 14, 42 and 1 */
+    ot_planner_get_fractions(&c.search, &gpu, &stream); /* 14, 42 and 1 */
     assert_true(c.out.plan.n_slabs == 14 && is_near(gpu, 14 / 57.0) && is_near(stream, 42 / 43.0));
     for (int s = 0; s < c.out.plan.n_slabs; s++)
         memset(c.out.plan.slabs[s].tiles, 0, sizeof c.out.plan.slabs[s].tiles);
-    ot_planner_get_shares(&c.search, &gpu, &stream);
+    ot_planner_get_fractions(&c.search, &gpu, &stream);
     assert_true(gpu == 0 && stream == 0);
     c.out.plan.slabs[0].tiles[OT_TILE_GPU] = 1;
-    ot_planner_get_shares(&c.search, &gpu, &stream);
+    ot_planner_get_fractions(&c.search, &gpu, &stream);
     assert_true(gpu == 1 && stream == 0);
-    assert_true(ot_planner_may_share(&c.search));
+    assert_true(ot_planner_may_split(&c.search));
     c.given.state = OT_HOME_HOST; /* nothing is updated on the device */
-    assert_true(ot_planner_may_share(&c.search));
+    assert_true(ot_planner_may_split(&c.search));
     check_shares(&c, 0.5, 0.25, (double[]){0, 0.25, 0.75});
     c.given.state = OT_HOME_GPU;
-    assert_false(ot_planner_may_share(&c.search));
+    assert_false(ot_planner_may_split(&c.search));
     for (int e = 0; e < OT_TILE_ENGINES; e++) {
         c.given.state = OT_HOME_AUTO;
-        memset(c.given.shares, 0, sizeof c.given.shares);
-        c.given.shares[e] = 1;
-        assert_false(ot_planner_may_share(&c.search));
+        memset(c.given.fractions, 0, sizeof c.given.fractions);
+        c.given.fractions[e] = 1;
+        assert_false(ot_planner_may_split(&c.search));
     }
     close_case(&c);
 }
@@ -292,7 +292,7 @@ static void the_fastest_start_comes_first(void **state) {
         assert_int_equal(at->seconds < (1 + OT_PLANNER_NEAR) * starts.list[0].seconds, i < starts.n);
         rounds[at->request.rounds] = ways[at->way] = true;
         balanced =
-            balanced || fabs(at->request.shares[OT_TILE_STREAM] - ot_planner_balance(&c.search)) < 1e-9;
+            balanced || fabs(at->request.fractions[OT_TILE_STREAM] - ot_planner_balance(&c.search)) < 1e-9;
     }
     for (int way = 0; way < 5; way++)
         assert_true(ways[way]);
@@ -325,10 +325,10 @@ static void open_shares(struct ot_plan_request *given) {
     given->state = OT_HOME_AUTO;
 }
 static void all_on_the_pool(struct ot_plan_request *rq) {
-    memcpy(rq->shares, (double[]){0, 0, 1}, sizeof rq->shares);
+    memcpy(rq->fractions, (double[]){0, 0, 1}, sizeof rq->fractions);
 }
 static void all_streamed(struct ot_plan_request *rq) {
-    memcpy(rq->shares, (double[]){0, 1, 0}, sizeof rq->shares);
+    memcpy(rq->fractions, (double[]){0, 1, 0}, sizeof rq->fractions);
 }
 static void open_kept(struct ot_plan_request *given) {
     given->keep = OT_KEEP_CHOSEN;
@@ -379,7 +379,7 @@ static void one_slot(struct ot_plan_request *rq) {
     rq->slots = 1;
 }
 static void state_on_disk(struct ot_plan_request *rq) {
-    memset(rq->shares, 0, sizeof rq->shares);
+    memset(rq->fractions, 0, sizeof rq->fractions);
     rq->state = OT_HOME_NVME;
 }
 static void open_grads(struct ot_plan_request *given) {

@@ -31,7 +31,7 @@ static void open_machine(struct machine *m, double adamw) {
     check_ok(ot_costs_estimate(&m->fake.chain, &rates, 512, 4096, &m->costs));
     m->request = fake_request(&m->fake);
     m->request.weights = m->request.state = OT_HOME_HOST;
-    m->request.shares[OT_TILE_CPU] = 1;
+    m->request.fractions[OT_TILE_CPU] = 1;
     m->request.tile_params = 1 << 18;
     m->request.keep = OT_KEEP_NONE;
     m->request.slots = 3;
