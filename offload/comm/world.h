@@ -33,9 +33,9 @@
  *     introduce          to WHOLE
  *     ot_world_propose   the deadline, a refused rank: to BROKEN, and ot_world_open fails
  *   WHOLE       no reason is known
- * ot_world_propose with a rank's own reason: to BROKEN at once (decide). With less, a lost connection or
- *                        a consequence: to UNDECIDED, but a loss on a rank other than 0 breaks its world at
- *                        once, because it has lost rank 0
+ *     ot_world_propose   with a rank's own reason: to BROKEN at once (decide). With less, a lost connection
+ *                        or a consequence: to UNDECIDED, but a loss on a rank other than 0 breaks its world
+ *                        at once, because it has lost rank 0
  *   UNDECIDED   decide_ns is set: a better reason may still come
  *     ot_world_propose   a heavier reason takes the place of the present one
  *     watch_time         the time is over: decide, and to BROKEN
@@ -58,9 +58,8 @@
  *   4. No wait outlives the world, or its own deadline. (a_late_rank_breaks_the_world,
  *      the_deadline_names_the_missing_ranks in test_rendezvous.c, test_killed_rank in test_comm_failure.c)
  *   5. Garbage from a broken operation changes no weight: the engine asks ot_comm_error before each decision.
- * (failing_operations in tests/offload/engine/test_engine_ranks.c;
- * test_a_killed_rank_ends_all_and_the_same_command_goes_on in
- *      tests/resume/test_resume_ranks.py)
+ *      (failing_operations in tests/offload/engine/test_engine_ranks.c;
+ *      test_a_killed_rank_ends_all_and_the_same_command_goes_on in tests/resume/test_resume_ranks.py)
  *   6. A pause of this process is no loss of the others. (a_pause_of_all_is_no_loss)
  */
 #ifndef OT_OFFLOAD_COMM_WORLD_H

@@ -304,7 +304,7 @@ static int find_tile_memory(struct ot_snapshot *sn) {
 int ot_snapshot_begin(struct ot_snapshot *sn, const struct ot_snapshot_config *config) {
     assert(!sn->under_way);
     sn->config = *config;
-    sn->refers = sn->source.store && sn->source.plan->kept_contents > 0 && config->sink.refer;
+    sn->refers = sn->source.store && sn->source.plan->pinned_contents > 0 && config->sink.refer;
     sn->hurry = sn->cancel = false;
     sn->slept = 0;
     sn->error.code = 0;

@@ -17,18 +17,19 @@
  * STATES of a snapshot, and the function of each transition:
  *
  *   IDLE      under_way is false, the gates are open.
- * ot_snapshot_begin pins extents, closes the gates, starts the thread: to COPYING. After an error: IDLE,
- *                          with open gates and without pins
+ *     ot_snapshot_begin    pins extents, closes the gates, starts the thread: to COPYING. After an error:
+ *                          IDLE, with open gates and without pins
  *   COPYING   gates_closed is true. Each tile is taken once: by pin_all, if the sink refers to all of it, or
  *             by take, after ot_snapshot_copy_tile.
  *     copy_all             has taken the last tile: to ENDING
  *     copy_all             a copy or the sink has failed, or `cancel` is set: take_all, and to ENDED, with an
  *                          error
  *   ENDING    the gates are open. refer_all gives the sink the pinned extents, then `end` makes all durable.
- *             A cancelled snapshot still reaches ENDED the same way: only COPYING looks at `cancel`.
+ *             `cancel` comes too late now: only COPYING looks at it.
  *     snapshot_main        stores the error, if any: to ENDED
  *   ENDED     `ended` is true. The thread touches nothing any more.
- * ot_snapshot_finish joins the thread: to IDLE. The pins go to the caller, or after an error to the store
+ *     ot_snapshot_finish   joins the thread: to IDLE. The pins go to the caller; after an error they are
+ *                          released
  *     ot_snapshot_cancel   joins the thread, from any state: to IDLE. The engine closes, so the pins stay
  *
  * INVARIANTS, with the tests that hold them (tests/offload/engine/test_snapshot.c):

@@ -180,9 +180,9 @@ static int check_nvme(const struct ot_chain *chain, const struct ot_plan *plan) 
     if (plan->train && plan->host_grad_slots < 1 && ot_plan_spills_grads(chain, plan))
         return ot_fail(OT_E_USAGE,
                        "plan: gradients on nvme pass through the host, but there is no slot for them");
-    if (plan->kept_contents < 0 || plan->kept_contents > OT_PLAN_MAX_KEPT_CONTENTS)
-        return ot_fail(OT_E_USAGE, "plan: %d contents to be kept on nvme; give 0 to %d", plan->kept_contents,
-                       OT_PLAN_MAX_KEPT_CONTENTS);
+    if (plan->pinned_contents < 0 || plan->pinned_contents > OT_PLAN_MAX_PINNED_CONTENTS)
+        return ot_fail(OT_E_USAGE, "plan: %d contents to be kept on nvme; give 0 to %d",
+                       plan->pinned_contents, OT_PLAN_MAX_PINNED_CONTENTS);
     if (plan->train && plan->activations == OT_HOME_NVME && plan->host_activation_slots < 1)
         return ot_fail(OT_E_USAGE, "plan: activations live on nvme, but there is no host slot for them");
     return 0;

@@ -15,7 +15,7 @@
  * other. Gradients need no old content: a step that fails while it writes them cannot be continued anyway.
  * Frozen weights are written before the first step alone. */
 enum { LEAST_SIDES = 2, GRAD_SIDES = 1, FROZEN_SIDES = 1 };
-_Static_assert(LEAST_SIDES + OT_PLAN_MAX_KEPT_CONTENTS == OT_STORE_MAX_SIDES, "plan.h");
+_Static_assert(LEAST_SIDES + OT_PLAN_MAX_PINNED_CONTENTS == OT_STORE_MAX_SIDES, "plan.h");
 
 static size_t weight_bytes(const struct ot_chain *chain, int64_t n_params) {
     return (size_t)n_params * ot_dtype_bytes(chain->dtype);
@@ -47,7 +47,7 @@ static int add_on_nvme(struct ot_layout_maker *mk, const char *name, int64_t fir
 /* The same for contents that may be pinned. */
 static int add_kept_on_nvme(struct ot_layout_maker *mk, const char *name, int64_t first, int64_t n,
                             size_t (*bytes)(const struct ot_chain *, int64_t)) {
-    return add_on_nvme(mk, name, first, n, LEAST_SIDES + mk->plan->kept_contents, bytes);
+    return add_on_nvme(mk, name, first, n, LEAST_SIDES + mk->plan->pinned_contents, bytes);
 }
 
 static size_t encoded_bytes(const struct ot_chain *chain, int64_t units) {
@@ -241,7 +241,7 @@ static void add_snapshot(struct ot_layout_maker *mk) {
     struct ot_layout *layout = mk->layout;
     const struct ot_plan *plan = mk->plan;
     size_t slots = (size_t)plan->snapshot_slots * ot_segment_slot_bytes(mk->chain->dtype);
-    bool copies = plan->kept_contents == 0 && layout->slot_grads_offset > 0;
+    bool copies = plan->pinned_contents == 0 && layout->slot_grads_offset > 0;
     layout->snapshot_slots = layout->snapshot_tile = OT_NO_BUFFER;
     if (slots == 0)
         return;

@@ -16,8 +16,8 @@
  *            before it. Until then the tile is one update behind. Its gradients wait on the device if there
  *            is room, else on the host or on nvme.
  *   cpu      The state is on the host or on nvme. The CPU pool updates the tiles in the order in which the
- * next forward needs the slabs; some of them already during backward (shadow_updates.h). Their gradients
- *            wait on the host or on nvme.
+ *            next forward needs the slabs; some of them already during backward (shadow_updates.h). Their
+ *            gradients wait on the host or on nvme.
  *
  * The tiles of a slab go to the engines in this order, so that each engine has one contiguous part of a slab.
  * All engines give the same bits. Every engine copies its updated weights to the slab's home before a task
@@ -95,7 +95,7 @@ enum {
     OT_PLAN_MAX_SLOTS = 8,
     OT_PLAN_MAX_STATE_SLOTS = 64,
     OT_PLAN_MAX_TILE_SLOTS = 4096,
-    OT_PLAN_MAX_KEPT_CONTENTS = 14
+    OT_PLAN_MAX_PINNED_CONTENTS = 14
 };
 
 enum ot_tile_engine { OT_TILE_GPU, OT_TILE_STREAM, OT_TILE_CPU, OT_TILE_ENGINES };
@@ -177,7 +177,7 @@ struct ot_plan {
     int host_weight_slots[OT_SLOT_KINDS], tile_slots, host_grad_slots, host_activation_slots;
     /* Versions of state and weights on nvme that checkpoints may pin at the same time (store.h). Each one
      * costs every extent another side. */
-    int kept_contents;
+    int pinned_contents;
     /* Pinned bytes of the communicator, if it takes only host memory and the device has its own (comm.h). */
     size_t staging_bytes;
     int snapshot_slots; /* host slots that pass a checkpoint to the disk (snapshot.h); 0: none */

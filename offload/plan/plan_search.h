@@ -44,7 +44,7 @@ struct ot_plan_request {
     enum ot_fetch_choice fetch;
     int64_t pass_tokens;   /* not for training: tokens of a usual pass; 0: as many as in a micro-batch */
     int snapshot_slots;    /* same as in struct ot_plan */
-    int kept_contents;     /* same as in struct ot_plan */
+    int pinned_contents;   /* same as in struct ot_plan */
     bool is_trial;         /* the caller only wants a plan that fits: out->shortage is not filled in */
     int rounds;            /* rounds of a step (rounds.h); 0: one, or as few as fit */
     struct ot_shard shard; /* this rank's, like the budgets */

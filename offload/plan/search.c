@@ -562,7 +562,7 @@ static int make(const struct ot_plan_request *rq, struct ot_plan *out) {
     out->train = rq->train;
     out->clip = rq->clip;
     out->fetch_used = fetches_used(rq);
-    out->kept_contents = rq->kept_contents;
+    out->pinned_contents = rq->pinned_contents;
     out->snapshot_slots = rq->snapshot_slots;
     out->tile_params = rq->tile_params ? rq->tile_params : choose_tile(rq->chain);
     OT_TRY_GOTO(ot_plan_check_counts(rq, out), rc, out_failed);

@@ -106,7 +106,7 @@ static void find_need(struct train *t) {
     if (!o->no_save || t->resume.checkpoint)
         t->need.snapshot_slots = ot_saver_slots(ot_model_param_count(&s->config), s->dtype);
     if (!o->no_save)
-        t->need.kept_contents = ot_saver_kept_contents(s, t->checkpoints);
+        t->need.pinned_contents = ot_saver_pinned_contents(s, t->checkpoints);
 }
 
 static int find_shape(struct train *t) {

@@ -357,8 +357,8 @@ void ot_model_dir_close(struct ot_model_dir *dir) {
             close(dir->small_fds[i]);
     if (dir->made_fd >= 0)
         close(dir->made_fd);
-    for (int i = 0; i < dir->n_kept; i++)
-        close(dir->kept[i].fd);
+    for (int i = 0; i < dir->n_copied; i++)
+        close(dir->copied[i].fd);
     free(dir->files);
     ot_json_free(dir->config);
     ot_json_free(dir->generation);

@@ -11,18 +11,18 @@
 
 #define TOOL_FILE "additional_chat_templates/tool_use.jinja"
 
-static int keep_text(struct ot_model_dir *dir, const char *text, size_t bytes, const char **kept,
+static int keep_text(struct ot_model_dir *dir, const char *text, size_t bytes, const char **out,
                      size_t *kept_bytes) {
-    *kept = ot_arena_strdup(dir->arena, text, bytes);
+    *out = ot_arena_strdup(dir->arena, text, bytes);
     *kept_bytes = bytes;
-    return *kept ? 0 : -OT_E_BUDGET;
+    return *out ? 0 : -OT_E_BUDGET;
 }
 
-static int read_jinja(struct ot_model_dir *dir, const char *name, const char **kept, size_t *bytes) {
+static int read_jinja(struct ot_model_dir *dir, const char *name, const char **out, size_t *bytes) {
     char path[PATH_MAX], *text;
     size_t n;
     OT_TRY(ot_read_file(ot_model_dir_file(dir, name, path), OT_CONFIG_MAX_BYTES, &text, &n));
-    int rc = keep_text(dir, text, n, kept, bytes);
+    int rc = keep_text(dir, text, n, out, bytes);
     free(text);
     return rc;
 }

@@ -59,21 +59,21 @@ static bool is_expected(const char *name) {
 
 static int keep(struct ot_model_dir *dir, const char *name) {
     char path[PATH_MAX];
-    struct ot_kept_file *file = &dir->kept[dir->n_kept];
+    struct ot_copied_file *file = &dir->copied[dir->n_copied];
     file->name = ot_arena_strdup(dir->arena, name, strlen(name));
     if (!file->name)
         return -OT_E_BUDGET;
     file->fd = open(ot_model_dir_file(dir, name, path), O_RDONLY | O_CLOEXEC);
     if (file->fd < 0)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot open the file", path);
-    dir->n_kept++;
+    dir->n_copied++;
     return 0;
 }
 
 static int keep_or_name(struct ot_model_dir *dir, const char *name, struct ot_string_builder *left) {
     if (is_expected(name) || !ot_model_dir_has(dir, name))
         return 0;
-    if (goes_along(name) && dir->n_kept < OT_MAX_KEPT_FILES)
+    if (goes_along(name) && dir->n_copied < OT_MAX_COPIED_FILES)
         return keep(dir, name);
     ot_string_append_format(left, "%s%.80s", left->bytes ? ", " : "", name);
     return 0;

@@ -42,7 +42,7 @@ static bool writes(const struct ot_model_save *save, const struct ot_tensor *ten
 }
 
 /* Path to copy the base's small file i from; NULL: the file is not copied. */
-static const char *copied_path(const struct ot_model_save *save, int i, char path[PATH_MAX]) {
+static const char *small_path(const struct ot_model_save *save, int i, char path[PATH_MAX]) {
     return save->base && !is_extra(save, ot_small_files[i]) ? ot_model_dir_small_file(save->base, i, path)
                                                             : NULL;
 }
@@ -71,13 +71,13 @@ static int map_base(const struct ot_model_save *save, const struct ot_stored ***
 }
 
 /* The licence and the code of a base go with a whole model. */
-static int kept_files(const struct ot_model_save *save) {
-    return save->base && !save->adapter_config ? save->base->n_kept : 0;
+static int copied_files(const struct ot_model_save *save) {
+    return save->base && !save->adapter_config ? save->base->n_copied : 0;
 }
 
 /* Path to copy kept file i from; NULL: an extra file replaces it. */
-static const char *kept_path(const struct ot_model_save *save, int i, char path[PATH_MAX]) {
-    const struct ot_kept_file *file = &save->base->kept[i];
+static const char *copied_path(const struct ot_model_save *save, int i, char path[PATH_MAX]) {
+    const struct ot_copied_file *file = &save->base->copied[i];
     snprintf(path, PATH_MAX, "/proc/self/fd/%d", file->fd);
     return is_extra(save, file->name) ? NULL : path;
 }
@@ -169,10 +169,10 @@ static int count_bytes(const struct saver *s, int64_t *bytes) {
         else
             *bytes += (int64_t)save->extra[i].bytes;
     for (int i = OT_SMALL_COPIED; i < OT_N_SMALL_FILES; i++)
-        if (copied_path(save, i, path))
+        if (small_path(save, i, path))
             OT_TRY(add_file_bytes(path, bytes));
-    for (int i = 0; i < kept_files(save); i++)
-        if (kept_path(save, i, path))
+    for (int i = 0; i < copied_files(save); i++)
+        if (copied_path(save, i, path))
             OT_TRY(add_file_bytes(path, bytes));
     return 0;
 }
@@ -269,11 +269,11 @@ static int save_files(const struct saver *s) {
                           : ot_out_dir_put(s->dir, file->name, file->text, file->bytes));
     }
     for (int i = OT_SMALL_COPIED; i < OT_N_SMALL_FILES; i++)
-        if (copied_path(save, i, path))
+        if (small_path(save, i, path))
             OT_TRY(ot_out_dir_copy(s->dir, ot_small_files[i], path));
-    for (int i = 0; i < kept_files(save); i++)
-        if (kept_path(save, i, path))
-            OT_TRY(ot_out_dir_copy(s->dir, save->base->kept[i].name, path));
+    for (int i = 0; i < copied_files(save); i++)
+        if (copied_path(save, i, path))
+            OT_TRY(ot_out_dir_copy(s->dir, save->base->copied[i].name, path));
     return 0;
 }
 

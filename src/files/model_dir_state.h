@@ -68,8 +68,8 @@ enum {
 extern const char *const ot_small_files[OT_N_SMALL_FILES];
 
 /* Another file that a save copies, also held open. */
-enum { OT_MAX_KEPT_FILES = 64 };
-struct ot_kept_file {
+enum { OT_MAX_COPIED_FILES = 64 };
+struct ot_copied_file {
     const char *name;
     int fd;
 };
@@ -78,8 +78,8 @@ struct ot_model_dir {
     char *path;
     int small_fds[OT_N_SMALL_FILES]; /* -1: absent */
     int made_fd;                     /* tokenizer.json in memory, made from a SentencePiece model; -1: none */
-    struct ot_kept_file kept[OT_MAX_KEPT_FILES];
-    int n_kept;
+    struct ot_copied_file copied[OT_MAX_COPIED_FILES];
+    int n_copied;
     struct ot_arena *arena;
     struct ot_model_facts facts;
     struct ot_quantization quantized;

@@ -162,9 +162,9 @@ static bool is_end_evaluated(const struct ot_outcome *outcome) {
 
 /* True if a checkpoint is better than the run's last state. */
 static bool has_better(const struct ot_report *r, const struct ot_outcome *outcome) {
-    bool is_end = outcome->kept_step == outcome->steps && !outcome->interrupted;
-    return r->out && outcome->kept_step > 0 && !is_end &&
-           !(is_end_evaluated(outcome) && outcome->last_eval <= outcome->kept_eval);
+    bool is_end = outcome->saved_best_step == outcome->steps && !outcome->interrupted;
+    return r->out && outcome->saved_best_step > 0 && !is_end &&
+           !(is_end_evaluated(outcome) && outcome->last_eval <= outcome->saved_best_eval);
 }
 
 /* Prints the best and the last evaluation, and the command that makes a model of the best checkpoint. */
@@ -178,13 +178,13 @@ static void print_best(const struct ot_report *r, const struct ot_outcome *outco
         ot_log(OT_LOG_INFO,
                "best    eval %.4f at step %lld%s · copy that checkpoint's directory of every host into one, "
                "then export it",
-               outcome->kept_eval, (long long)outcome->kept_step, last);
+               outcome->saved_best_eval, (long long)outcome->saved_best_step, last);
     else if (better && ot_process_quote(r->out, &quoted) == 0)
         ot_log(OT_LOG_INFO, "best    eval %.4f at step %lld%s · offload-train export %s --best --out DIR",
-               outcome->kept_eval, (long long)outcome->kept_step, last, quoted);
+               outcome->saved_best_eval, (long long)outcome->saved_best_step, last, quoted);
     free(quoted);
     bool is_lost = outcome->best_step > 0 && outcome->best_step < outcome->steps &&
-                   !(better && outcome->kept_eval <= outcome->best_eval);
+                   !(better && outcome->saved_best_eval <= outcome->best_eval);
     if (is_lost)
         ot_log(OT_LOG_WARN, "the best evaluation, %.4f after step %lld, is not kept%s", outcome->best_eval,
                (long long)outcome->best_step,
@@ -312,7 +312,7 @@ int ot_report_record_done(const struct ot_report *r, const struct ot_outcome *ou
         ot_json_put_real(w, "best_eval", outcome->best_eval);
     }
     if (has_better(r, outcome))
-        ot_json_put_int(w, "best_checkpoint_step", outcome->kept_step);
+        ot_json_put_int(w, "best_checkpoint_step", outcome->saved_best_step);
     if (!r->session->options->no_forecast)
         ot_json_put_real(w, "predicted_step_seconds", r->session->prediction.step_seconds);
     if (r->session->forecast.again.step_seconds > 0)

@@ -24,7 +24,7 @@ static struct ot_plan_request make_request(const struct ot_session *s, const str
     request.extra_host_bytes = need->host_bytes + (int64_t)ot_slab_encoder_bytes(s->model) +
                                (need->gathers ? ot_gather_bytes(s) : 0);
     request.snapshot_slots = need->snapshot_slots;
-    request.kept_contents = need->kept_contents;
+    request.pinned_contents = need->pinned_contents;
     request.shard = s->shard;
     request.weights = s->shard.one_copy ? OT_HOME_HOST : request.weights;
     request.staging_bytes = s->comm ? ot_comm_staging_bytes(s->comm, SIZE_MAX) : 0;
@@ -73,9 +73,9 @@ static int try_plan(struct ot_session *s, const struct ot_plan_request *request)
 /* If the plan does not fit, checkpoints are copied, which needs less on nvme. */
 static int make_plan(struct ot_session *s, struct ot_plan_request *request) {
     int rc = try_plan(s, request);
-    if (rc != -OT_E_BUDGET || request->kept_contents == 0)
+    if (rc != -OT_E_BUDGET || request->pinned_contents == 0)
         return rc;
-    request->kept_contents = 0;
+    request->pinned_contents = 0;
     return try_plan(s, request);
 }
 
@@ -135,7 +135,7 @@ out:
 int ot_session_forecast(struct ot_session *s, const struct ot_session_need *need,
                         const struct ot_forecast_rows *rows) {
     struct ot_plan_request request = make_request(s, need);
-    request.kept_contents = s->plan.kept_contents;
+    request.pinned_contents = s->plan.pinned_contents;
     OT_TRY(ot_forecast_make(s, &request, rows));
     if (s->comm)
         OT_TRY(agree(s, &request));

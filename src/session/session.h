@@ -46,8 +46,8 @@ struct ot_session_need {
     int64_t sequence_tokens, step_sequences;
     int64_t micro_sequences; /* 0: the plan chooses it from the budget */
     bool train, clip;
-    int64_t cache_tokens;              /* size of the key/value cache for generation; 0: no cache */
-    int snapshot_slots, kept_contents; /* for checkpoints (saver.h); 0: no checkpoint is made or read */
+    int64_t cache_tokens;                /* size of the key/value cache for generation; 0: no cache */
+    int snapshot_slots, pinned_contents; /* for checkpoints (saver.h); 0: no checkpoint is made or read */
     bool gathers;       /* the model is saved: with several ranks, rank 0 then holds a slab of it */
     int64_t host_bytes; /* bytes that the caller already holds (rows); the host budget shrinks
                                         * by them */

@@ -21,24 +21,25 @@
  * STATES of a resumed run, and the function of each transition (cli/command_train.c calls them in this
  * order):
  *
- * FOUND ot_resume_find_together: the checkpoint's record and manifest are open on every rank. Or there is
- *               a finished run, or nothing, and then the functions below do nothing
+ *   FOUND       ot_resume_find_together: the checkpoint's record and manifest are open on every rank. Or
+ *               there is a finished run, or nothing, and then the functions below do nothing
  *   TAKEN OVER  ot_resume_take_over: the settings have the recorded values; nothing is opened yet
  *   CHECKED     ot_resume_check, _check_arithmetic, _check_ranks, then _check_length and _check_position: the
  *               run would be the same, and its rows begin at the recorded position
  *   LOADED      session/restore.c: the engine has every value, and every checksum was compared. An error gets
  *               the cure from ot_resume_advise
- * STARTED ot_resume_clear_newer, just before the first step. From here on the saver owns the checkpoints
+ *   STARTED     ot_resume_clear_newer, just before the first step. From here on the saver owns the
+ *               checkpoints
  *
  * INVARIANTS, with the tests that hold them (tests/train/test_resume.c, if no other file is named):
  *
- * 1. The newest checkpoint is resumed from, or the error names it and an older one that opens. No checkpoint
- *      is passed over silently. (the_newest_is_found, a_damaged_newest_one_is_not_passed_over)
+ *   1. The newest checkpoint is resumed from, or the error names it and an older one that opens. No
+ *      checkpoint is passed over silently. (the_newest_is_found, a_damaged_newest_one_is_not_passed_over)
  *   2. Before STARTED nothing is changed but the remains of killed saves, so a refused resume costs nothing.
  *      (test_another_run_is_refused_and_nothing_touched in tests/resume/test_resume_other.py)
  *   3. An option that decides bits has its recorded value, or all such options are refused in one error.
- * (what_fixes_the_bits_is_taken_over, another_run_is_refused_with_all_differences,
- * what_fixes_no_bit_may_change)
+ *      (what_fixes_the_bits_is_taken_over, another_run_is_refused_with_all_differences,
+ *      what_fixes_no_bit_may_change)
  *   4. After STARTED no checkpoint in OUT/checkpoints is newer than the state of the run.
  *      (what_is_newer_is_cleared)
  *   5. All ranks resume from one save of one step, or none does.

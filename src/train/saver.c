@@ -286,7 +286,7 @@ static int report_failure(struct ot_saver *sv, int64_t step, int rc) {
  * mount than the checkpoints, the file's data is copied. */
 static bool can_refer(const struct ot_saver *sv) {
     const struct ot_session *s = sv->config.session;
-    if (s->plan.kept_contents == 0 || !ot_store_has_names(ot_engine_store(s->engine)))
+    if (s->plan.pinned_contents == 0 || !ot_store_has_names(ot_engine_store(s->engine)))
         return false;
     for (int i = 0; i < s->store.n_dirs; i++)
         if (!ot_checkpoint_can_refer(sv->parent, s->store.dirs[i].path))
@@ -326,7 +326,7 @@ static int open_writer(struct ot_saver *sv, const struct ot_checkpoint_record *r
 
 static int prepare(struct ot_saver *sv, const struct ot_checkpoint_record *record,
                    const struct record_text *text) {
-    int most = sv->config.session->plan.kept_contents;
+    int most = sv->config.session->plan.pinned_contents;
     bool refers = can_refer(sv);
     OT_TRY(make_room_for_pins(sv));
     if (refers && sv->n_held >= most) /* the store cannot keep the data of one more checkpoint */

@@ -44,7 +44,8 @@
  *
  *   give_up     logs the error, stops the snapshot, releases its pins and removes the files (drop_writer)
  *   OT_E_COMM   leaves the state as it is: the run ends, and ot_saver_close gives the checkpoint up
- * LAST ot_saver_save_in sets keeps_all, for good: no later call removes a checkpoint or reserves space
+ *   LAST        ot_saver_save_in sets keeps_all, for good: no later call removes a checkpoint or reserves
+ *               space
  *
  * INVARIANTS, with the tests that hold them (tests/train/test_saver.c, if no other file is named):
  *
@@ -57,11 +58,11 @@
  *   4. All ranks have the same result of a save, so all call the saver between the same two steps.
  *      (test_a_full_disk_on_one_rank_costs_one_checkpoint)
  *   5. The store pins one content for each complete checkpoint that exists and refers to it, and no more than
- *      plan.kept_contents: `prepare` refuses a save that would need one more. A removal that failed is tried
- *      again before the next save. (the_store_keeps_no_more_than_the_plan_says,
+ *      plan.pinned_contents: `prepare` refuses a save that would need one more. A removal that failed is
+ *      tried again before the next save. (the_store_keeps_no_more_than_the_plan_says,
  *      a_removal_that_failed_is_tried_again)
- * 6. The checkpoint that the run resumed from is never the first to go.
- * (what_the_run_resumes_from_is_not_removed)
+ *   6. The checkpoint that the run resumed from stays until the run has one of its own.
+ *      (what_the_run_resumes_from_is_not_removed)
  *   7. Checkpoints of another run stay until this run has its first, or the model.
  *      (a_new_run_removes_old_checkpoints_after_its_first, the_model_alone_replaces_old_checkpoints_too)
  *   8. The last save of a run that ends removes nothing. (the_last_save_removes_nothing)
@@ -78,11 +79,11 @@
 struct ot_out_sharing;
 struct ot_saver;
 
-/* The plan of a run that saves must provide (ot_plan_request): ot_saver_slots, the number of slots for parts,
- * and ot_saver_kept_contents, the number of checkpoints that can refer to the NVMe store's files at a time
- * (0: none can). `parent`: OUT/checkpoints, which need not exist. */
+/* The plan of a run that saves must provide (ot_plan_request): ot_saver_slots, the number of slots for
+ * segments, and ot_saver_pinned_contents, the number of checkpoints that can refer to the NVMe store's files
+ * at a time (0: none can). `parent`: OUT/checkpoints, which need not exist. */
 int ot_saver_slots(int64_t params, enum ot_dtype dtype);
-int ot_saver_kept_contents(const struct ot_session *session, const char *parent);
+int ot_saver_pinned_contents(const struct ot_session *session, const char *parent);
 /* Bytes of a checkpoint of all ranks that are copied, and bytes that it refers to on NVMe, for the session's
  * plan. The ranks' plans are alike, so the shares of the others are taken to be as large as this rank's. */
 void ot_saver_bytes(const struct ot_session *session, int64_t *copied, int64_t *referred);

@@ -28,11 +28,11 @@ int ot_saver_slots(int64_t params, enum ot_dtype dtype) {
 }
 
 /* The complete checkpoints that stay, the best one, and the one being made. */
-int ot_saver_kept_contents(const struct ot_session *s, const char *parent) {
+int ot_saver_pinned_contents(const struct ot_session *s, const char *parent) {
     const struct ot_options *o = s->options;
     bool evaluates = o->eval_data || o->eval_fraction > 0;
     int64_t contents = o->keep + evaluates + 1;
-    if (s->store.n_dirs == 0 || s->store.no_verify || contents > OT_PLAN_MAX_KEPT_CONTENTS)
+    if (s->store.n_dirs == 0 || s->store.no_verify || contents > OT_PLAN_MAX_PINNED_CONTENTS)
         return 0;
     for (int i = 0; i < s->store.n_dirs; i++)
         if (!ot_checkpoint_can_refer(parent, s->store.dirs[i].path))
@@ -46,7 +46,7 @@ void ot_saver_own_bytes(const struct ot_session *s, int64_t *copied, int64_t *re
     for (int i = 0; i < chain->n_slabs; i++) {
         if (chain->slabs[i].frozen)
             continue;
-        bool refers = s->plan.kept_contents > 0;
+        bool refers = s->plan.pinned_contents > 0;
         bool state = refers && s->plan.slabs[i].state == OT_HOME_NVME; /* off the GPU */
         bool weights = refers && s->plan.slabs[i].weights == OT_HOME_NVME;
         int64_t held = ot_slab_holding(chain, &s->plan, i).n;

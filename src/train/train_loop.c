@@ -529,7 +529,7 @@ static int run_steps(struct loop *l) {
 static int enter(struct loop *l) {
     const struct ot_checkpoint_record *r = l->of->resume;
     struct ot_outcome *out = l->out;
-    *out = (struct ot_outcome){.checkpoint_step = -1, .kept_step = -1};
+    *out = (struct ot_outcome){.checkpoint_step = -1, .saved_best_step = -1};
     if (!r)
         return l->of->rows->eval ? pause_for(l, OT_PAUSE_EVAL, evaluate) : 0;
     OT_TRY(ot_batcher_seek(l->batcher, r->position));
@@ -588,7 +588,7 @@ int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out,
     if (of->saver) {
         out->checkpoint = ot_saver_last_dir(of->saver);
         out->checkpoint_step = ot_saver_last_step(of->saver);
-        out->kept_step = ot_saver_best(of->saver, &out->kept_eval);
+        out->saved_best_step = ot_saver_best(of->saver, &out->saved_best_eval);
     }
     out->best_step = l.best_step;
     out->best_eval = l.best_eval;

@@ -66,8 +66,8 @@ struct ot_outcome {
     double first_eval, last_eval;
     int64_t best_step; /* of the best evaluation; 0: none was made after step 1 */
     double best_eval;
-    int64_t kept_step; /* of the best checkpoint; -1: no checkpoint's state was evaluated */
-    double kept_eval;
+    int64_t saved_best_step; /* of the best checkpoint; -1: no checkpoint's state was evaluated */
+    double saved_best_eval;
 };
 
 /* When this returns 0, the engine is drained and no checkpoint is being written. A run that was asked to stop

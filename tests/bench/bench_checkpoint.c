@@ -110,7 +110,7 @@ static int open_model(struct bench *b, int64_t params) {
     return 0;
 }
 
-static int open_engine(struct bench *b, enum ot_home state, int kept_contents) {
+static int open_engine(struct bench *b, enum ot_home state, int pinned_contents) {
     const size_t plenty = (size_t)1 << 40;
     const struct ot_plan_request request = {.chain = ot_model_chain(b->model),
                                             .budget_bytes = {plenty, plenty, plenty},
@@ -123,7 +123,7 @@ static int open_engine(struct bench *b, enum ot_home state, int kept_contents) {
                                             .state = state,
                                             .activations = OT_HOME_GPU,
                                             .snapshot_slots = SLOTS,
-                                            .kept_contents = kept_contents};
+                                            .pinned_contents = pinned_contents};
     const struct ot_store_dir dir = {.path = b->folder};
     const struct ot_store_config store = {.n_dirs = 1, .dirs = &dir};
     struct ot_plan plan;

@@ -79,7 +79,7 @@ void tiny_keeper_open(struct tiny_keeper *k, const struct tiny_run *run, uint64_
     *k = (struct tiny_keeper){.dtype = run->dtype, .seed = seed, .most_us = most_us};
     k->memory = malloc(ot_segment_slot_bytes(run->dtype));
     k->folder = make_folder();
-    k->may_refer = run->plan.kept_contents > 0;
+    k->may_refer = run->plan.pinned_contents > 0;
     assert_non_null(k->memory);
 }
 

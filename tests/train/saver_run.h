@@ -72,7 +72,7 @@ static inline void plan(struct run *r, const char *words) {
                                    .train = true,
                                    .clip = true,
                                    .snapshot_slots = 2,
-                                   .kept_contents = ot_saver_kept_contents(&r->session, r->parent)};
+                                   .pinned_contents = ot_saver_pinned_contents(&r->session, r->parent)};
     check_ok(ot_session_plan(&r->session, &need));
     check_ok(ot_run_log_open(false, &r->log));
     r->config = (struct ot_saver_config){.session = &r->session,

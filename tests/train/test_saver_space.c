@@ -155,21 +155,21 @@ static void the_plan_keeps_data_for_the_checkpoints_that_stay(void **state) {
     plan(r, "NVME --save-every 10 --keep 2");
     struct ot_options *o = &r->settings.in_effect;
     o->eval_fraction = 0.1;
-    assert_int_equal(ot_saver_kept_contents(&r->session, r->parent), 4);
+    assert_int_equal(ot_saver_pinned_contents(&r->session, r->parent), 4);
     o->eval_fraction = 0;
-    assert_int_equal(ot_saver_kept_contents(&r->session, r->parent), 3);
+    assert_int_equal(ot_saver_pinned_contents(&r->session, r->parent), 3);
     o->eval_data = "e";
-    assert_int_equal(ot_saver_kept_contents(&r->session, r->parent), 4);
-    o->keep = OT_PLAN_MAX_KEPT_CONTENTS - 2;
-    assert_int_equal(ot_saver_kept_contents(&r->session, r->parent), OT_PLAN_MAX_KEPT_CONTENTS);
+    assert_int_equal(ot_saver_pinned_contents(&r->session, r->parent), 4);
+    o->keep = OT_PLAN_MAX_PINNED_CONTENTS - 2;
+    assert_int_equal(ot_saver_pinned_contents(&r->session, r->parent), OT_PLAN_MAX_PINNED_CONTENTS);
     o->keep++;
-    assert_int_equal(ot_saver_kept_contents(&r->session, r->parent), 0);
+    assert_int_equal(ot_saver_pinned_contents(&r->session, r->parent), 0);
     o->keep = 1;
     r->session.store.no_verify = true;
-    assert_int_equal(ot_saver_kept_contents(&r->session, r->parent), 0);
+    assert_int_equal(ot_saver_pinned_contents(&r->session, r->parent), 0);
     r->session.store.no_verify = false;
     r->session.store.n_dirs = 0;
-    assert_int_equal(ot_saver_kept_contents(&r->session, r->parent), 0);
+    assert_int_equal(ot_saver_pinned_contents(&r->session, r->parent), 0);
     o->eval_data = NULL; /* is not the options' own */
 }
 

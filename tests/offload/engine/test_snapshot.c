@@ -21,11 +21,11 @@ static void whole_run(struct tiny_run *run, struct tiny_result *result) {
     ot_plan_free(&run->plan);
 }
 
-static void random_plan(struct tiny_run *run, uint64_t seed, int kept_contents) {
+static void random_plan(struct tiny_run *run, uint64_t seed, int pinned_contents) {
     tiny_plan(run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_NVME, 2);
     tiny_randomise(run, seed);
     run->plan.snapshot_slots = 2;
-    run->plan.kept_contents = kept_contents;
+    run->plan.pinned_contents = pinned_contents;
     tiny_finish(run);
 }
 
@@ -136,7 +136,7 @@ static void large_tiles_come_in_segments(void **state) {
         tiny_plan(&run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_GPU, 2);
         run.plan.snapshot_slots = 2;
         /* The sink takes no references, so the copy needs memory beyond the plan's. */
-        run.plan.kept_contents = dtype == OT_F32;
+        run.plan.pinned_contents = dtype == OT_F32;
         tiny_deal(&run, 2 * OT_SEGMENT_PARAMS, 1 << OT_TILE_CPU, 0);
         tiny_open(&run, &first);
         set_moments(&first);
@@ -163,7 +163,7 @@ static void large_tiles_come_in_segments(void **state) {
         for (size_t i = 0; i < first.engine->layout.buffers[slots].bytes; i++)
             assert_int_equal(memory[i], 0x5a);
         int tile = first.engine->layout.snapshot_tile;
-        assert_true(run.plan.kept_contents
+        assert_true(run.plan.pinned_contents
                         ? tile == OT_NO_BUFFER
                         : first.engine->snapshot->tile_memory == ot_engine_at(first.engine, tile));
         tiny_keeper_check(&k, ot_model_chain(first.model));
@@ -259,7 +259,7 @@ static void slabs_split_between_device_and_nvme(void **state) {
         return; /* this test covers nothing of the device */
     tiny_defaults(&run, 2, false, OT_BF16);
     tiny_plan(&run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_GPU, 2);
-    run.plan.kept_contents = 2;
+    run.plan.pinned_contents = 2;
     run.plan.snapshot_slots = 2;
     tiny_deal(&run, OT_SLAB_ALIGN_PARAMS, 1 << OT_TILE_GPU | 1 << OT_TILE_CPU, 0);
     for (int s = 0; s < run.plan.n_slabs; s++)
@@ -326,7 +326,7 @@ static void two_snapshots_kept(void **state) {
     struct tiny_keeper k[2];
     tiny_defaults(&run, 2, false, OT_BF16);
     tiny_plan(&run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_NVME, 2);
-    run.plan.kept_contents = 2;
+    run.plan.pinned_contents = 2;
     run.plan.snapshot_slots = 2;
     tiny_finish(&run);
     tiny_open(&run, &tiny);

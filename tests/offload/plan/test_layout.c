@@ -129,7 +129,7 @@ static void a_snapshot_has_room_for_a_tile_it_copies(void **state) {
         struct uneven u;
         struct ot_layout l;
         open_uneven(&u);
-        u.plan.kept_contents = kept;
+        u.plan.pinned_contents = kept;
         u.plan.snapshot_slots = snapshots ? 2 : 0;
         u.plan.tile_slots = nvme ? 2 : 0;
         for (int s = 0; s < BLOCKS; s++) {
@@ -170,7 +170,7 @@ static void gradients_on_nvme_have_one_side(void **state) {
         for (int s = 0; s < BLOCKS; s++)
             keep_state_on_host(&u, s, OT_HOME_NVME, OT_HOME_NVME);
         ot_plan_set_rounds(&u.plan, rounds);
-        u.plan.kept_contents = 1;
+        u.plan.pinned_contents = 1;
         u.plan.tile_slots = u.plan.host_grad_slots = u.plan.snapshot_slots = 2;
         const struct ot_buffer *buffers = make(&u, &l);
         for (int s = 0; s < BLOCKS; s++) {

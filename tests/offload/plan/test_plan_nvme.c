@@ -181,7 +181,7 @@ static void kept_contents_take_sides(void **state) {
     struct ot_plan_request rq = fake_request(&f);
     rq.budget_bytes[OT_TIER_NVME] = (size_t)1 << 40;
     rq.weights = rq.state = rq.activations = OT_HOME_NVME;
-    for (rq.kept_contents = 0; rq.kept_contents <= OT_PLAN_MAX_KEPT_CONTENTS; rq.kept_contents++) {
+    for (rq.pinned_contents = 0; rq.pinned_contents <= OT_PLAN_MAX_PINNED_CONTENTS; rq.pinned_contents++) {
         static const char *const names[3] = {"weights", "optimizer state", "activations"};
         check_ok(ot_plan_make(&rq, &plan));
         check_ok(ot_layout_make(&f.chain, &plan, &layout));
@@ -190,8 +190,8 @@ static void kept_contents_take_sides(void **state) {
         assert_int_equal(ot_store_bytes(layout.extent_bytes, layout.extent_sides, layout.n_extents),
                          layout.tier_bytes[OT_TIER_NVME]);
         for (int i = 0; i < 3; i++) {
-            size_t sides = i < 2 ? 2 + (size_t)rq.kept_contents : 2;
-            if (rq.kept_contents == 0)
+            size_t sides = i < 2 ? 2 + (size_t)rq.pinned_contents : 2;
+            if (rq.pinned_contents == 0)
                 bytes[i] = bytes_on_nvme(&plan, names[i]) / 2;
             assert_true(bytes[i] > 0);
             assert_int_equal(bytes_on_nvme(&plan, names[i]), sides * bytes[i]);
@@ -200,7 +200,7 @@ static void kept_contents_take_sides(void **state) {
         ot_plan_free(&plan);
     }
     check_fails(ot_plan_make(&rq, &plan), OT_E_USAGE, "15 contents to be kept on nvme; give 0 to 14");
-    rq.kept_contents = -1;
+    rq.pinned_contents = -1;
     check_fails(ot_plan_make(&rq, &plan), OT_E_USAGE, "-1 contents to be kept on nvme");
 }
 
@@ -218,7 +218,7 @@ static void kept_contents_count_against_the_budget(void **state) {
     ot_plan_free(&plan);
     check_ok(ot_plan_make(&rq, &plan));
     ot_plan_free(&plan);
-    rq.kept_contents = 1;
+    rq.pinned_contents = 1;
     assert_false(plan_or_cure(&rq, &plan)); /* also checks that the budget that the refusal names is enough */
     rq.budget_bytes[OT_TIER_NVME] = rq.budget_bytes[OT_TIER_NVME] / 2 * 3;
     check_ok(ot_plan_make(&rq, &plan));
