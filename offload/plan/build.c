@@ -101,14 +101,14 @@ static void set_slots(const struct ot_chain *chain, const struct ot_plan_request
         plan->encoded_slots[k] = encoded >> k & 1 ? wanted : 0;
         /* The gradients of two layers are in flight, and of one edge slab. A tied head works with two edge
          * slabs at once, and a tied slab needs a buffer for each of its two uses. Each block at work needs
-         * all levels of its tree. */
-        int levels = ot_shard_levels(&plan->shard);
+         * all depths of its tree. */
+        int sums = ot_shard_accumulators(&plan->shard);
         bool shared = k == OT_SLOT_SHARED; /* a buffer for each use */
         plan->grad_slots[k] = !grads         ? 0
-                              : shared       ? most_uses(chain, k) * levels
-                              : edge         ? (1 + tied) * levels
-                              : c->slots > 1 ? 1 + levels
-                                             : levels;
+                              : shared       ? most_uses(chain, k) * sums
+                              : edge         ? (1 + tied) * sums
+                              : c->slots > 1 ? 1 + sums
+                                             : sums;
         bool both = edge && plan->shard.world && tied; /* both uses cross (shard.h) */
         plan->exchange_slots[k] = !moves || ot_shard_ranks(&plan->shard) == 1 ? 0 : 1 + both;
         plan->stage_slots[k] = !moves || chain->dtype == OT_F32 ? 0 : edge || c->slots == 1 ? 1 : 2;

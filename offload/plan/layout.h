@@ -164,9 +164,9 @@ int ot_layout_frame(const struct ot_layout *layout, const struct ot_plan *plan, 
 /* Adds up the buffers by name and tier, in order of first appearance. */
 void ot_layout_ledger(const struct ot_layout *layout, struct ot_ledger *out);
 
-/* The index in `sums` of the sum of a use of a slab by a block, on a level of its tree (shard.h). */
-static inline int ot_layout_sum(int block, int use, int level) {
-    return (block * OT_MAX_USES + use) * OT_SHARD_WORLD_GROUPS + level;
+/* The index in `sums` of the sum of a use of a slab by a block, at a depth of its tree (shard.h). */
+static inline int ot_layout_sum(int block, int use, int depth) {
+    return (block * OT_MAX_USES + use) * OT_SHARD_WORLD_GROUPS + depth;
 }
 
 /* The device buffer of a boundary (the output of block number `boundary`) of one micro-batch, during the

@@ -136,7 +136,7 @@ static void let_grads_follow(struct ot_layout_maker *mk, int slab, int sum) {
         *grads = sum;
 }
 
-/* Homes of the gradient sums between rounds: one for each use, and each level of its tree. */
+/* Homes of the gradient sums between rounds: one for each use, and each depth of its tree. */
 static void add_sums(struct ot_layout_maker *mk) {
     const struct ot_chain *chain = mk->chain;
     mk->layout->sums = ot_layout_new_indices(mk, mk->plan->train ? ot_layout_sum(chain->n_blocks, 0, 0) : 0);
@@ -146,8 +146,8 @@ static void add_sums(struct ot_layout_maker *mk) {
             if (!ot_slab_sum_stays(chain, mk->plan, slab) && !ot_slab_sum_leaves(chain, mk->plan, slab))
                 continue;
             int *sums = &mk->layout->sums[ot_layout_sum(b, u, 0)];
-            for (int level = 0; level < ot_shard_levels(&mk->plan->shard); level++)
-                sums[level] = add_sum(mk, slab);
+            for (int depth = 0; depth < ot_shard_accumulators(&mk->plan->shard); depth++)
+                sums[depth] = add_sum(mk, slab);
             let_grads_follow(mk, slab, sums[0]);
         }
 }

@@ -72,7 +72,7 @@ int64_t ot_shard_group_micro(const struct ot_shard *shard, int64_t n_micro) {
 
 /* ---- the tree: a binary counter of finished groups ---- */
 
-int ot_shard_level(int own_group) {
+int ot_shard_accumulator(int own_group) {
     return __builtin_popcount((unsigned)own_group);
 }
 
@@ -80,8 +80,8 @@ int ot_shard_merges(int own_group) {
     return __builtin_ctz(~(unsigned)own_group); /* trailing ones */
 }
 
-int ot_shard_levels(const struct ot_shard *shard) {
-    return ot_shard_level(ot_shard_own_groups(shard) - 1) + 1;
+int ot_shard_accumulators(const struct ot_shard *shard) {
+    return ot_shard_accumulator(ot_shard_own_groups(shard) - 1) + 1;
 }
 
 /* ---- norms ---- */

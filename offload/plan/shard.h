@@ -77,10 +77,10 @@ struct ot_shard_range ot_shard_micro(const struct ot_shard *shard, int64_t n_mic
 int64_t ot_shard_group_micro(const struct ot_shard *shard, int64_t n_micro);
 
 /* Accumulators that a rank needs for a use: 1, or the depth of its subtree plus 1. */
-int ot_shard_levels(const struct ot_shard *shard);
+int ot_shard_accumulators(const struct ot_shard *shard);
 /* The accumulator of the rank's group g (0 for its first group): the number of unfinished subtrees before
  * it. */
-int ot_shard_level(int own_group);
+int ot_shard_accumulator(int own_group);
 /* The number of times that this accumulator is added to the one below it after the group. */
 int ot_shard_merges(int own_group);
 

@@ -87,7 +87,7 @@ bool ot_plan_spills_grads(const struct ot_chain *chain, const struct ot_plan *pl
  * along a tree. */
 bool ot_slab_grad_in_place(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
     return chain->dtype == OT_F32 && ot_slab_uses(chain, slab) == 1 && ot_shard_ranks(&plan->shard) == 1 &&
-           ot_shard_levels(&plan->shard) == 1 &&
+           ot_shard_accumulators(&plan->shard) == 1 &&
            ot_slab_waiting_on_gpu(chain, plan, slab).n == chain->slabs[slab].n_params;
 }
 

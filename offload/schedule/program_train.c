@@ -12,7 +12,7 @@
 
 /* ---- gradients ---- */
 
-/* The owner of an accumulator is a use of a slab, and the level of its tree: ot_layout_sum. */
+/* The owner of an accumulator is a use of a slab, and the depth of its tree: ot_layout_sum. */
 static int use_id(int block, int use) {
     return block * OT_MAX_USES + use;
 }
@@ -60,8 +60,8 @@ static void move_sum(struct ot_program *p, enum ot_task_kind kind, int slab, int
 }
 
 /* The device buffer of a sum. Brings it back from its home. */
-static int accumulator(struct ot_program *p, int block, int use, int level) {
-    int slab = p->chain->blocks[block].uses[use].slab, owner = ot_layout_sum(block, use, level);
+static int accumulator(struct ot_program *p, int block, int use, int depth) {
+    int slab = p->chain->blocks[block].uses[use].slab, owner = ot_layout_sum(block, use, depth);
     if (ot_slab_grad_in_place(p->chain, p->plan, slab))
         return p->layout->slabs[slab].grad_gpu;
     if (ot_slab_sum_stays(p->chain, p->plan, slab))
@@ -95,8 +95,8 @@ static void send_sums(struct ot_program *p, int block) {
     for (int u = 0; u < spec->n_uses; u++) {
         int slab = spec->uses[u].slab;
         struct ot_ring *ring = grad_ring(p, slab);
-        for (int level = 0; level < ot_shard_levels(&p->plan->shard); level++) {
-            int owner = ot_layout_sum(block, u, level), slot = ot_ring_find(ring, owner);
+        for (int depth = 0; depth < ot_shard_accumulators(&p->plan->shard); depth++) {
+            int owner = ot_layout_sum(block, u, depth), slot = ot_ring_find(ring, owner);
             if (slot < 0)
                 continue;
             move_sum(p, OT_TASK_SUM_OUT, slab, owner, ring->buffers[slot]);
@@ -108,11 +108,11 @@ static void send_sums(struct ot_program *p, int block) {
 /* Brings back the sums that the next block needs first, if there are free slots. */
 static void return_sums(struct ot_program *p, int block, int micro) {
     const struct ot_block_spec *spec = &p->chain->blocks[block];
-    int level = ot_shard_level(micro / group_places(p));
+    int depth = ot_shard_accumulator(micro / group_places(p));
     for (int u = 0; u < spec->n_uses; u++)
-        if (p->sums[ot_layout_sum(block, u, level)].away &&
+        if (p->sums[ot_layout_sum(block, u, depth)].away &&
             ot_ring_find(grad_ring(p, spec->uses[u].slab), -1) >= 0)
-            accumulator(p, block, u, level);
+            accumulator(p, block, u, depth);
 }
 
 /* Adds one sum to another. */
@@ -128,21 +128,21 @@ static void merge(struct ot_program *p, int slab, int to, struct ot_tag before, 
 
 /* After the last micro-batch of a group: adds up the subtrees that are complete now. */
 static void merge_groups(struct ot_program *p, int block, int micro) {
-    int places = group_places(p), group = micro / places, level = ot_shard_level(group);
+    int places = group_places(p), group = micro / places, depth = ot_shard_accumulator(group);
     const struct ot_block_spec *spec = &p->chain->blocks[block];
     if ((micro + 1) % places != 0)
         return;
-    for (int i = 0; i < ot_shard_merges(group); i++, level--)
+    for (int i = 0; i < ot_shard_merges(group); i++, depth--)
         for (int u = 0; u < spec->n_uses && p->rc >= 0; u++) {
             if (is_frozen(p, block, u))
                 continue;
             int slab = spec->uses[u].slab, id = use_id(block, u);
-            int first = micro + 1 - (places << i), to = accumulator(p, block, u, level - 1);
-            merge(p, slab, to, ot_tag(OT_CONTENT_GRAD_SUM, id, first, 0), accumulator(p, block, u, level),
+            int first = micro + 1 - (places << i), to = accumulator(p, block, u, depth - 1);
+            merge(p, slab, to, ot_tag(OT_CONTENT_GRAD_SUM, id, first, 0), accumulator(p, block, u, depth),
                   ot_tag(OT_CONTENT_GRAD_SUM, id, micro + 1, 0),
                   ot_tag(OT_CONTENT_GRAD_SUM, id, micro + 1, 0));
-            release_accumulator(p, slab, ot_layout_sum(block, u, level));
-            p->sums[ot_layout_sum(block, u, level - 1)].micro = micro + 1;
+            release_accumulator(p, slab, ot_layout_sum(block, u, depth));
+            p->sums[ot_layout_sum(block, u, depth - 1)].micro = micro + 1;
         }
 }
 
@@ -162,9 +162,9 @@ static void backward(struct ot_program *p, int block, int micro) {
     int last = p->chain->n_blocks - 1;
     int x = block > 0 ? ot_program_find_boundary(p, block - 1, micro) : OT_NO_BUFFER;
     int saved = ot_program_find_kept(p, block, micro);
-    int grads[OT_MAX_USES], level = ot_shard_level(micro / group_places(p));
+    int grads[OT_MAX_USES], depth = ot_shard_accumulator(micro / group_places(p));
     for (int u = 0; u < spec->n_uses; u++)
-        grads[u] = is_frozen(p, block, u) ? OT_NO_BUFFER : accumulator(p, block, u, level);
+        grads[u] = is_frozen(p, block, u) ? OT_NO_BUFFER : accumulator(p, block, u, depth);
     bool scales = block == last && layout->loss_scale != OT_NO_BUFFER;
     if (scales && micro == 0)
         scale_in(p);
@@ -190,7 +190,7 @@ static void backward(struct ot_program *p, int block, int micro) {
         more.micro++;
         task->grads[u] = grads[u];
         ot_program_update(p, task, grads[u], task->first ? (struct ot_tag){0} : sum, more);
-        p->sums[ot_layout_sum(block, u, level)].micro = more.micro;
+        p->sums[ot_layout_sum(block, u, depth)].micro = more.micro;
     }
     if (saved != OT_NO_BUFFER) {
         task->saved = saved;

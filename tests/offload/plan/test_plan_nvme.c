@@ -171,7 +171,7 @@ static size_t bytes_on_nvme(const struct ot_plan *plan, const char *name) {
 }
 
 /* State and weights have one more side for each content that is to be kept. Boundaries have two sides. */
-static void kept_contents_take_sides(void **state) {
+static void pinned_contents_take_sides(void **state) {
     (void)state;
     struct fake f;
     struct ot_plan plan;
@@ -205,7 +205,7 @@ static void kept_contents_take_sides(void **state) {
 }
 
 /* If the disks cannot hold the kept contents, the refusal names the bytes that they need. */
-static void kept_contents_count_against_the_budget(void **state) {
+static void pinned_contents_count_against_the_budget(void **state) {
     (void)state;
     struct fake f;
     struct ot_plan plan;
@@ -460,8 +460,8 @@ int main(void) {
         cmocka_unit_test(nothing_goes_there_without_need),
         cmocka_unit_test(forced_homes_are_honoured_or_refused),
         cmocka_unit_test(disks_hold_two_sides),
-        cmocka_unit_test(kept_contents_take_sides),
-        cmocka_unit_test(kept_contents_count_against_the_budget),
+        cmocka_unit_test(pinned_contents_take_sides),
+        cmocka_unit_test(pinned_contents_count_against_the_budget),
         cmocka_unit_test(a_tenth_of_the_weights_is_enough_for_the_host),
         cmocka_unit_test(slots_grow_with_memory),
         cmocka_unit_test(extents_lie_as_a_step_uses_them),
