@@ -41,7 +41,7 @@ double ot_progress_paused(const struct ot_progress *progress) {
     return seconds;
 }
 
-bool ot_progress_add(struct ot_progress *progress, const struct ot_step_record *step, double now) {
+bool ot_progress_add(struct ot_progress *progress, const struct ot_step_report *step, double now) {
     double passed = now - progress->counted_to, stepped = fmax(passed - progress->paused, 0);
     double weight = progress->mean_seconds > 0 ? 1 - FADING : 1;
     progress->mean_seconds += weight * (stepped - progress->mean_seconds);
@@ -78,7 +78,7 @@ struct texts { /* the numbers of a line, formatted */
     char rate[OT_TEXT_BYTES], gpu[OT_TEXT_BYTES], host[OT_TEXT_BYTES], first[96];
 };
 
-static struct texts format_numbers(const struct ot_progress *progress, const struct ot_step_record *step,
+static struct texts format_numbers(const struct ot_progress *progress, const struct ot_step_report *step,
                                    struct ot_run_counts left) {
     struct texts t = {0};
     char eta[OT_TEXT_BYTES];
@@ -98,7 +98,7 @@ static struct texts format_numbers(const struct ot_progress *progress, const str
     return t;
 }
 
-void ot_progress_line(const struct ot_progress *progress, const struct ot_step_record *step,
+void ot_progress_line(const struct ot_progress *progress, const struct ot_step_report *step,
                       struct ot_run_counts left, char line[OT_PROGRESS_LINE_BYTES]) {
     struct texts t = format_numbers(progress, step, left);
     char total[OT_TEXT_BYTES];
@@ -109,7 +109,7 @@ void ot_progress_line(const struct ot_progress *progress, const struct ot_step_r
 }
 
 /* The most important numbers come first: the log cuts the line at the terminal's width. */
-void ot_progress_bar(const struct ot_progress *progress, const struct ot_step_record *step,
+void ot_progress_bar(const struct ot_progress *progress, const struct ot_step_report *step,
                      struct ot_run_counts left, char line[OT_PROGRESS_LINE_BYTES]) {
     enum { WIDTH = 20 };
     struct texts t = format_numbers(progress, step, left);
@@ -124,7 +124,7 @@ void ot_progress_bar(const struct ot_progress *progress, const struct ot_step_re
              step->lr, t.gpu, t.host);
 }
 
-void ot_progress_show(struct ot_progress *progress, const struct ot_step_record *step,
+void ot_progress_show(struct ot_progress *progress, const struct ot_step_report *step,
                       const struct ot_run_calendar *calendar) {
     char line[OT_PROGRESS_LINE_BYTES];
     bool due = ot_progress_add(progress, step, ot_clock_seconds());

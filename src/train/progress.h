@@ -44,19 +44,19 @@ void ot_progress_start(struct ot_progress *progress, double now);
 void ot_progress_pause(struct ot_progress *progress, enum ot_pause kind, double seconds);
 double ot_progress_paused(const struct ot_progress *progress); /* seconds of all pauses */
 /* Counts the step. Returns true if a line is due now. */
-bool ot_progress_add(struct ot_progress *progress, const struct ot_step_record *step, double now);
+bool ot_progress_add(struct ot_progress *progress, const struct ot_step_report *step, double now);
 /* left: the evaluations and checkpoints after step `step` and later ones. */
 double ot_progress_seconds_left(const struct ot_progress *progress, int64_t step, struct ot_run_counts left);
 
 enum { OT_PROGRESS_LINE_BYTES = 320 };
 /* "step  44/264 ETA 2h40m loss 0.538 |g| 1.3 lr 9.5e-06 1,517 tok/s gpu 14.7 GiB host 43.2 GiB" */
-void ot_progress_line(const struct ot_progress *progress, const struct ot_step_record *step,
+void ot_progress_line(const struct ot_progress *progress, const struct ot_step_report *step,
                       struct ot_run_counts left, char line[OT_PROGRESS_LINE_BYTES]);
 /* "[###.................] 44/264 ETA 2h40m loss 0.538 1,517 tok/s ..." */
-void ot_progress_bar(const struct ot_progress *progress, const struct ot_step_record *step,
+void ot_progress_bar(const struct ot_progress *progress, const struct ot_step_report *step,
                      struct ot_run_counts left, char line[OT_PROGRESS_LINE_BYTES]);
 /* Counts the step. Prints on stderr the line, if one is due, and on a terminal the bar. */
-void ot_progress_show(struct ot_progress *progress, const struct ot_step_record *step,
+void ot_progress_show(struct ot_progress *progress, const struct ot_step_report *step,
                       const struct ot_run_calendar *calendar);
 
 #endif

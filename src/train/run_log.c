@@ -194,40 +194,40 @@ int ot_run_log_resume(struct ot_run_log *log, int64_t step, const char *checkpoi
     return ot_run_log_end(log);
 }
 
-int ot_run_log_step(struct ot_run_log *log, const struct ot_step_record *record) {
+int ot_run_log_step(struct ot_run_log *log, const struct ot_step_report *report) {
     struct ot_json_writer *w = ot_run_log_begin(log, "step");
-    ot_json_put_int(w, "step", record->step);
-    ot_json_put_real(w, "epoch", record->epoch);
-    ot_json_put_real(w, "loss", record->loss);
-    ot_json_put_real(w, "grad_norm", record->grad_norm);
-    ot_json_put_real(w, "clipped_norm", record->clipped_norm);
-    ot_json_put_real(w, "lr", record->lr);
-    ot_json_put_int(w, "tokens", record->tokens);
-    ot_json_put_int(w, "trained_tokens", record->trained_tokens);
-    ot_json_put_real(w, "tokens_per_s", record->seconds > 0 ? (double)record->tokens / record->seconds : 0);
-    ot_json_put_real(w, "seconds", record->seconds);
-    ot_json_put_int(w, "gpu_bytes", (int64_t)record->gpu_bytes);
-    ot_json_put_int(w, "host_bytes", (int64_t)record->host_bytes);
-    if (record->nvme_read_bytes || record->nvme_written_bytes) {
-        ot_json_put_int(w, "nvme_read_bytes", record->nvme_read_bytes);
-        ot_json_put_int(w, "nvme_written_bytes", record->nvme_written_bytes);
+    ot_json_put_int(w, "step", report->step);
+    ot_json_put_real(w, "epoch", report->epoch);
+    ot_json_put_real(w, "loss", report->loss);
+    ot_json_put_real(w, "grad_norm", report->grad_norm);
+    ot_json_put_real(w, "clipped_norm", report->clipped_norm);
+    ot_json_put_real(w, "lr", report->lr);
+    ot_json_put_int(w, "tokens", report->tokens);
+    ot_json_put_int(w, "trained_tokens", report->trained_tokens);
+    ot_json_put_real(w, "tokens_per_s", report->seconds > 0 ? (double)report->tokens / report->seconds : 0);
+    ot_json_put_real(w, "seconds", report->seconds);
+    ot_json_put_int(w, "gpu_bytes", (int64_t)report->gpu_bytes);
+    ot_json_put_int(w, "host_bytes", (int64_t)report->host_bytes);
+    if (report->nvme_read_bytes || report->nvme_written_bytes) {
+        ot_json_put_int(w, "nvme_read_bytes", report->nvme_read_bytes);
+        ot_json_put_int(w, "nvme_written_bytes", report->nvme_written_bytes);
     }
-    if (record->loss_scale != 1)
-        ot_json_put_real(w, "loss_scale", (double)record->loss_scale);
-    if (record->skipped)
-        ot_json_put_text(w, "skipped", ot_skip_name(record->skipped));
-    if (record->spike)
+    if (report->loss_scale != 1)
+        ot_json_put_real(w, "loss_scale", (double)report->loss_scale);
+    if (report->skipped)
+        ot_json_put_text(w, "skipped", ot_skip_name(report->skipped));
+    if (report->spike)
         ot_json_put_bool(w, "spike", true);
     return ot_run_log_end(log);
 }
 
-int ot_run_log_eval(struct ot_run_log *log, const struct ot_eval_record *record) {
+int ot_run_log_eval(struct ot_run_log *log, const struct ot_eval_report *report) {
     struct ot_json_writer *w = ot_run_log_begin(log, "eval");
-    ot_json_put_int(w, "step", record->step);
-    ot_json_put_real(w, "loss", record->loss);
-    ot_json_put_real(w, "perplexity", exp(record->loss));
-    ot_json_put_int(w, "trained_tokens", record->trained_tokens);
-    ot_json_put_int(w, "rows", record->rows);
-    ot_json_put_real(w, "seconds", record->seconds);
+    ot_json_put_int(w, "step", report->step);
+    ot_json_put_real(w, "loss", report->loss);
+    ot_json_put_real(w, "perplexity", exp(report->loss));
+    ot_json_put_int(w, "trained_tokens", report->trained_tokens);
+    ot_json_put_int(w, "rows", report->rows);
+    ot_json_put_real(w, "seconds", report->seconds);
     return ot_run_log_end(log);
 }

@@ -1,6 +1,6 @@
-/* The record of a run: one JSON object on each line, in OUT/log.jsonl and, with --json, also on stdout.
+/* The log of a run: one JSON object on each line, in OUT/log.jsonl and, with --json, also on stdout.
  *
- * Each record has "event", which names one of the events below, and the keys listed after it. Times are in
+ * Each line has "event", which names one of the events below, and the keys listed after it. Times are in
  * seconds. Losses are in nats, the mean over trained tokens. A key in [brackets] is present only if it
  * applies.
  *
@@ -50,13 +50,13 @@ struct ot_run_log;
  * started). */
 int ot_run_log_open(bool mirror, struct ot_run_log **out);
 /* Opens DIR/log.jsonl and locks it until close. Keeps the whole lines among the file's first keep_bytes (0:
- * none; the file may be shorter), then writes every record made so far. Errors: OT_E_IO, OT_E_INPUT (another
+ * none; the file may be shorter), then writes every line made so far. Errors: OT_E_IO, OT_E_INPUT (another
  * run has locked the file, or it is a symbolic link, which is not followed). */
 int ot_run_log_start_file(struct ot_run_log *log, const char *dir, int64_t keep_bytes);
 int64_t ot_run_log_bytes(const struct ot_run_log *log); /* size of the file; 0: none is open */
 /* Checks that stdout accepts records, without waiting for a slow reader. Errors: OT_E_IO (a write failed). */
 int ot_run_log_check(struct ot_run_log *log);
-/* Waits until the reader of stdout has every record. Gives up on a reader that reads nothing. Errors: OT_E_IO
+/* Waits until the reader of stdout has every line. Gives up on a reader that reads nothing. Errors: OT_E_IO
  * (a write to stdout failed). */
 int ot_run_log_flush(struct ot_run_log *log);
 void ot_run_log_close(struct ot_run_log *log); /* NULL is fine */
@@ -71,7 +71,7 @@ int ot_run_log_end(struct ot_run_log *log);
 int ot_run_log_resume(struct ot_run_log *log, int64_t step, const char *checkpoint, int64_t bytes,
                       double seconds);
 
-struct ot_step_record {
+struct ot_step_report {
     int64_t step, tokens, trained_tokens;
     double epoch; /* passes over the data so far */
     double loss, grad_norm, clipped_norm, lr, seconds;
@@ -81,14 +81,14 @@ struct ot_step_record {
     enum ot_skip skipped;                        /* written with its reason if the step was skipped */
     bool spike;
 };
-int ot_run_log_step(struct ot_run_log *log, const struct ot_step_record *record);
+int ot_run_log_step(struct ot_run_log *log, const struct ot_step_report *report);
 
-struct ot_eval_record {
+struct ot_eval_report {
     int64_t step; /* 0: before the first step */
     double loss;
     int64_t trained_tokens, rows;
     double seconds;
 };
-int ot_run_log_eval(struct ot_run_log *log, const struct ot_eval_record *record);
+int ot_run_log_eval(struct ot_run_log *log, const struct ot_eval_report *report);
 
 #endif

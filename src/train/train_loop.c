@@ -121,7 +121,7 @@ static int record_step(struct loop *l, const struct flight *flight, const struct
     struct ot_store_usage moved;
     ot_device_usage(l->of->session->device, &usage);
     ot_engine_store_usage(l->of->session->engine, &moved);
-    struct ot_step_record record = {.step = l->done,
+    struct ot_step_report report = {.step = l->done,
                                     .tokens = flight->tokens,
                                     .trained_tokens = flight->trained_tokens,
                                     .epoch = flight->epoch,
@@ -141,8 +141,8 @@ static int record_step(struct loop *l, const struct flight *flight, const struct
     if (!ot_is_rank0(l->of->session))
         return 0;
     if (!l->of->session->options->quiet)
-        ot_progress_show(&l->progress, &record, &l->calendar);
-    return ot_run_log_step(l->of->log, &record);
+        ot_progress_show(&l->progress, &report, &l->calendar);
+    return ot_run_log_step(l->of->log, &report);
 }
 
 /* Times a step in the middle of a run. The forecast predicts such steps. */
@@ -269,12 +269,12 @@ static int evaluate(struct loop *l) {
     ot_log(OT_LOG_INFO, "eval %lld/%lld loss %.4f%s · %lld rows in %s", (long long)l->done,
            (long long)l->of->shape->lr.steps, result.loss, best && l->done ? " (best)" : "",
            (long long)result.rows, ot_text_duration(result.seconds, time));
-    struct ot_eval_record record = {.step = l->done,
+    struct ot_eval_report report = {.step = l->done,
                                     .loss = result.loss,
                                     .trained_tokens = result.trained_tokens,
                                     .rows = result.rows,
                                     .seconds = result.seconds};
-    OT_TRY(log_result(l, ot_is_rank0(s) ? ot_run_log_eval(l->of->log, &record) : 0));
+    OT_TRY(log_result(l, ot_is_rank0(s) ? ot_run_log_eval(l->of->log, &report) : 0));
     return call_save_of_best(l, result.loss);
 }
 

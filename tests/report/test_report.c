@@ -224,7 +224,7 @@ static void the_log_has_its_fields(void **state) {
     ot_json_put_int(ot_run_log_begin(log, "run"), "answer", 42);
     check_ok(ot_run_log_end(log));
     check_ok(ot_run_log_start_file(log, folder, 0));
-    struct ot_step_record step = {.step = 3,
+    struct ot_step_report step = {.step = 3,
                                   .tokens = 100,
                                   .trained_tokens = 40,
                                   .epoch = 0.5,
@@ -239,7 +239,7 @@ static void the_log_has_its_fields(void **state) {
     step.loss = NAN;
     step.skipped = OT_SKIP_GRADIENT;
     check_ok(ot_run_log_step(log, &step));
-    struct ot_eval_record eval = {.step = 3, .loss = 0, .trained_tokens = 9, .rows = 2, .seconds = 1};
+    struct ot_eval_report eval = {.step = 3, .loss = 0, .trained_tokens = 9, .rows = 2, .seconds = 1};
     check_ok(ot_run_log_eval(log, &eval));
     ot_run_log_close(log);
     snprintf(path, sizeof path, "%s/log.jsonl", folder);
@@ -340,7 +340,7 @@ static void a_log_that_cannot_be_written_says_so(void **state) {
     char *folder = make_folder(), path[600];
     check_ok(ot_run_log_open(false, &log));
     check_ok(ot_run_log_start_file(log, folder, 0));
-    struct ot_step_record step = {.step = 1};
+    struct ot_step_report step = {.step = 1};
     struct rlimit limit, none;
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
     none = (struct rlimit){0, limit.rlim_max};

@@ -72,14 +72,14 @@ static void a_line_says_why(void **state) {
     const struct ot_run_counts none = {0};
     char line[OT_PROGRESS_LINE_BYTES];
     ot_progress_open(&progress, 100, (struct ot_every){.steps = 50}, false, NULL);
-    struct ot_step_record point = {.step = 7, .loss = -NAN, .grad_norm = -NAN, .seconds = 1, .tokens = 10};
+    struct ot_step_report point = {.step = 7, .loss = -NAN, .grad_norm = -NAN, .seconds = 1, .tokens = 10};
     ot_progress_add(&progress, &point, 0);
     point.skipped = OT_SKIP_LOSS;
     assert_true(ot_progress_add(&progress, &point, 0));
     ot_progress_line(&progress, &point, none, line);
     assert_non_null(strstr(line, "loss nan |g| nan"));
     assert_non_null(strstr(line, " skipped: loss not finite"));
-    point = (struct ot_step_record){.step = 8, .loss = 9, .grad_norm = 1, .seconds = 1, .tokens = 10};
+    point = (struct ot_step_report){.step = 8, .loss = 9, .grad_norm = 1, .seconds = 1, .tokens = 10};
     assert_false(ot_progress_add(&progress, &point, 0));
     point.spike = true;
     assert_true(ot_progress_add(&progress, &point, 0));

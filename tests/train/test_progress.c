@@ -7,8 +7,8 @@
 
 #include "src/train/progress.h"
 
-static struct ot_step_record point_at(int64_t step) {
-    return (struct ot_step_record){.step = step,
+static struct ot_step_report point_at(int64_t step) {
+    return (struct ot_step_report){.step = step,
                                    .loss = 0.538,
                                    .grad_norm = 1.3,
                                    .lr = 9.5e-6,
@@ -25,7 +25,7 @@ static void lines_have_the_time_left_first(void **state) {
     char line[OT_PROGRESS_LINE_BYTES];
     ot_progress_open(&p, 264, (struct ot_every){.steps = 10}, false, NULL);
     ot_progress_start(&p, 3);
-    struct ot_step_record point = point_at(44);
+    struct ot_step_report point = point_at(44);
     ot_progress_add(&p, &point, 5);
     assert_true(ot_progress_seconds_left(&p, 44, none) == 440);
     ot_progress_line(&p, &point, none, line);
@@ -58,7 +58,7 @@ static void evaluations_count(void **state) {
     ot_progress_pause(&p, OT_PAUSE_EVAL, 2); /* before step 1: known, and no part of the first step */
     ot_progress_start(&p, now);
     for (int64_t step = 1; step <= 10; step++) {
-        struct ot_step_record point = point_at(step);
+        struct ot_step_report point = point_at(step);
         now += 0.5;
         ot_progress_add(&p, &point, now);
         struct ot_run_counts left = {11 - step, 0};
@@ -71,7 +71,7 @@ static void evaluations_count(void **state) {
         ot_progress_pause(&p, OT_PAUSE_EVAL, 2);
     }
     /* 3,000 tokens take 2.5 s, not 0.5 s; the first of them waited for no evaluation. */
-    struct ot_step_record last = point_at(10);
+    struct ot_step_report last = point_at(10);
     ot_progress_line(&p, &last, none, line);
     double rate;
     assert_int_equal(sscanf(strstr(line, "lr "), "lr %*s 1,%lf tok/s", &rate), 1);
@@ -85,7 +85,7 @@ static int count_lines(struct ot_progress *p, int64_t steps, struct ot_every eve
     ot_progress_open(p, steps, every, terminal, NULL);
     ot_progress_start(p, from);
     for (int64_t step = 1; step <= steps; step++) {
-        struct ot_step_record point = point_at(step);
+        struct ot_step_report point = point_at(step);
         lines += ot_progress_add(p, &point, from + (double)step);
     }
     return lines;
