@@ -15,13 +15,14 @@
 #include "src/base/log.h"
 #include "src/base/path.h"
 
-enum { HOST_BYTES = 64 };
+enum { HOST_BYTES = 64, OUT_BYTES = 512 };
 
 struct facts { /* of a rank */
     char host[HOST_BYTES];
-    uint64_t token; /* rank 0's counts: part of the names of the files */
-    bool looks;     /* this rank saves, so it needs a directory */
-    bool local;     /* --save-local */
+    char out[OUT_BYTES]; /* --out, for people: cut if it is longer */
+    uint64_t token;      /* rank 0's counts: part of the names of the files */
+    bool looks;          /* this rank saves, so it needs a directory */
+    bool local;          /* --save-local */
 };
 
 struct sight {     /* what a rank has found */
@@ -117,7 +118,7 @@ static int refuse(const struct search *s, int rank) {
         OT_E_USAGE,
         "%s does not see the --out directory of %s (%s): give a directory that all hosts share, or "
         "--save-local, with which each host keeps the checkpoint parts of its own ranks",
-        ot_world_name(s->world, rank), first, s->options->out);
+        ot_world_name(s->world, rank), first, s->facts[0].out);
 }
 
 static int join_hosts(const struct search *s, char **out) {
@@ -153,6 +154,7 @@ static int conclude(const struct search *s, struct ot_out_sharing *out) {
 static void find_facts(const struct search *s, struct facts *mine) {
     *mine = (struct facts){.looks = !s->options->no_save && !s->options->dry_run,
                            .local = s->options->save_local};
+    snprintf(mine->out, sizeof mine->out, "%s", s->options->out ? s->options->out : "");
     if (gethostname(mine->host, sizeof mine->host - 1) < 0 || !*mine->host)
         snprintf(mine->host, sizeof mine->host, "?");
     for (char *at = mine->host; *at; at++)
