@@ -183,7 +183,7 @@ static void inside_memory(const struct ot_model *model, int64_t layer, int64_t n
 
 /* What one unit at a time needs: the largest of all. */
 struct unit_needs {
-    int64_t rank, inner_rank; /* of units with a row for each token; of gate, up and down */
+    int64_t rank, inner_rank; /* of all; of gate, up and down, which may have more rows */
     size_t products;
 };
 
@@ -195,7 +195,7 @@ static struct unit_needs unit_needs(const struct ot_layer_layout *at) {
     for (int i = 0; i < 7; i++) {
         size_t bytes = ot_linear_products_bytes(units[i]);
         needs.products = ot_max(bytes, needs.products);
-        needs.rank = i < 5 ? ot_max(units[i]->rank, needs.rank) : needs.rank;
+        needs.rank = ot_max(units[i]->rank, needs.rank);
     }
     return needs;
 }
@@ -210,7 +210,6 @@ static size_t scratch_memory(const struct ot_model *model, int64_t layer, int64_
     int64_t widest = ot_max(ot_max(c->hidden, c->ffn), model->q_elems);
     int64_t experts = inner.experts ? inner.rows : 0;
     const struct unit_needs needs = unit_needs(at);
-    bool adapted = needs.rank > 0 || needs.inner_rank > 0;
     size_t n = (size_t)n_tokens, item = ot_dtype_bytes(model->chain.dtype);
     bool qk_norm = c->qk_norm != OT_QK_NORM_NONE, mean = c->norm == OT_NORM_LAYER;
     int64_t normed = ot_max(c->hidden, qk_norm ? model->q_elems + model->kv_elems : 0);
@@ -223,7 +222,7 @@ static size_t scratch_memory(const struct ot_model *model, int64_t layer, int64_
     memory->dax =
         ot_pieces_take(&pieces, (size_t)ot_max(n_tokens * needs.rank, inner.rows * needs.inner_rank) * item);
     memory->dropped =
-        ot_pieces_take(&pieces, at->qkv_lora.drop > 0 && adapted ? n * (size_t)widest * item : 0);
+        ot_pieces_take(&pieces, at->qkv_lora.drop > 0 && needs.rank > 0 ? n * (size_t)widest * item : 0);
     memory->products = ot_pieces_take(&pieces, needs.products);
     const struct ot_norm_memory stats = {.mean = ot_pieces_take(&pieces, mean ? n * sizeof(float) : 0),
                                          .rstd = ot_pieces_take(&pieces, n * sizeof(float))};
