@@ -46,6 +46,11 @@ static void good_ones_pass(void **state) {
     tokens[0] = 0;
     position[0] = POSITIONS - 1;
     check_ok(ot_rows_check(&pairs, N, &mb, 0));
+    mb.n_tokens = 1;
+    assert_int_equal(ot_rows_check(&texts, 1, &mb, 0), 0);
+    const int32_t parts[] = {0, 1}, firsts[] = {0, 0}, ends[] = {1, 1};
+    mb = (struct ot_micro_batch){2, tokens, targets, firsts, parts, 1, firsts, ends};
+    assert_int_equal(ot_rows_check(&pairs, 2, &mb, 0), 0);
 }
 
 static void counts_are_checked(void **state) {
