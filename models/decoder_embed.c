@@ -6,6 +6,7 @@
  * Backward of a norm reads its input, which it computes again. */
 #include "models/kinds.h"
 #include "models/linear.h"
+#include "models/norm.h"
 
 /* Buffers in scratch, for n tokens; those that a model does not need have no bytes. */
 struct embed_memory {
@@ -13,7 +14,7 @@ struct embed_memory {
     void *ax, *dax;           /* of the adapter: [n, rank] */
     void *positions;          /* [n, hidden] */
     void *sum, *grad; /* with a norm, [n, hidden]: its input; its output, or the gradient of its input */
-    float *mean, *rstd;
+    struct ot_norm_memory stats;
 };
 
 /* transformers rounds the scale to the dtype of the weights. */
@@ -39,8 +40,8 @@ static size_t find_memory(const struct ot_model *model, int64_t n_tokens, void *
     memory->positions = ot_pieces_take(&pieces, c->positions == OT_POSITIONS_LEARNED ? width : 0);
     memory->sum = ot_pieces_take(&pieces, c->embed_norm ? width : 0);
     memory->grad = ot_pieces_take(&pieces, c->embed_norm ? width : 0);
-    memory->mean = ot_pieces_take(&pieces, mean ? n * sizeof(float) : 0);
-    memory->rstd = ot_pieces_take(&pieces, c->embed_norm ? n * sizeof(float) : 0);
+    memory->stats.mean = ot_pieces_take(&pieces, mean ? n * sizeof(float) : 0);
+    memory->stats.rstd = ot_pieces_take(&pieces, c->embed_norm ? n * sizeof(float) : 0);
     return pieces.bytes;
 }
 
@@ -148,48 +149,16 @@ static void sum_up(const struct ot_model *model, const struct ot_block_run *run,
 
 static void norm(const struct ot_model *model, const struct ot_block_run *run,
                  const struct embed_memory *memory, void *y) {
-    const struct ot_model_config *c = &model->config;
-    const struct ot_norm op = {.dtype = run->dtype,
-                               .kind = c->norm,
-                               .adds_one = c->norm_adds_one,
-                               .rows = run->batch.n_tokens,
-                               .cols = c->hidden,
-                               .group = 1,
-                               .ldx = c->hidden,
-                               .ldy = c->hidden,
-                               .eps = c->norm_eps,
-                               .x = memory->sum,
-                               .weight = ot_run_weight(run, model->embed.norm.weight),
-                               .bias = ot_run_weight(run, model->embed.norm.bias),
-                               .y = y,
-                               .mean = memory->mean,
-                               .rstd = memory->rstd};
-    ot_run_ops(run)->norm(run->lane, &op);
+    ot_model_norm(model, run, &model->embed.norm, run->batch.n_tokens, memory->sum, y, memory->stats);
 }
 
 /* memory.grad = the gradient of the norm's input. */
 static void norm_backward(const struct ot_model *model, const struct ot_block_run *run,
                           const struct embed_memory *memory) {
-    const struct ot_model_config *c = &model->config;
-    const struct ot_norm_backward op = {.dtype = run->dtype,
-                                        .kind = c->norm,
-                                        .adds_one = c->norm_adds_one,
-                                        .rows = run->batch.n_tokens,
-                                        .cols = c->hidden,
-                                        .group = 1,
-                                        .ldx = c->hidden,
-                                        .ldy = c->hidden,
-                                        .x = memory->sum,
-                                        .dy = run->dxy,
-                                        .weight = ot_run_weight(run, model->embed.norm.weight),
-                                        .mean = memory->mean,
-                                        .rstd = memory->rstd,
-                                        .dx = memory->grad,
-                                        .dweight = ot_run_grad(run, model->embed.norm.weight),
-                                        .dbias = ot_run_grad(run, model->embed.norm.bias)};
     sum_up(model, run, memory, memory->sum);
     norm(model, run, memory, memory->grad);
-    ot_run_ops(run)->norm_backward(run->lane, &op);
+    ot_model_norm_backward(model, run, &model->embed.norm, run->batch.n_tokens, memory->sum, memory->stats,
+                           run->dxy, NULL, memory->grad);
 }
 
 static void forward(const struct ot_model *model, int block, const struct ot_block_run *run) {

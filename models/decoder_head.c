@@ -10,7 +10,10 @@
  * yet. The chunks begin behind them. */
 #include "models/kinds.h"
 #include "models/linear.h"
+#include "models/norm.h"
 #include "src/base/minmax.h"
+
+/* ---- chunks ---- */
 
 /* Tokens are computed in chunks. A chunk is the unit of the gradients: each rewrites the projection's fp32
  * gradient, 8 bytes a parameter for 2 x CHUNK_TOKENS FLOPs. At the rates of an H100 (3.0 TB/s, 700 TFLOP/s)
@@ -33,12 +36,12 @@ static int64_t piece_tokens(int64_t vocab) {
 /* One chunk: its tokens, and its buffers in scratch. In fp32 the gradient overwrites the logits: there a
  * piece of the logits is a piece of dlogits. */
 struct chunk {
-    int64_t first, n;          /* tokens of the micro-batch */
-    void *normed, *dnormed;    /* [n, hidden] */
-    void *dlogits;             /* [n, vocab] */
-    void *ax, *dax;            /* [n, rank]; of the projection's adapter */
-    void *dropped;             /* [n, hidden] */
-    float *mean, *rstd;        /* [n] */
+    int64_t first, n;       /* tokens of the micro-batch */
+    void *normed, *dnormed; /* [n, hidden] */
+    void *dlogits;          /* [n, vocab] */
+    void *ax, *dax;         /* [n, rank]; of the projection's adapter */
+    void *dropped;          /* [n, hidden] */
+    struct ot_norm_memory stats;
     float *logits, *u;         /* [piece, vocab]; u: of DoRA */
     float *factors, *products; /* of DoRA: [2, vocab]; scratch */
     struct ot_linear projection;
@@ -52,8 +55,8 @@ static size_t head_memory(const struct ot_model *model, enum ot_dtype dtype, int
     struct ot_pieces pieces = {.base = scratch};
     chunk->normed = ot_pieces_take(&pieces, n * width);
     chunk->dnormed = ot_pieces_take(&pieces, n * width);
-    chunk->mean = ot_pieces_take(&pieces, model->config.norm == OT_NORM_LAYER ? n * sizeof(float) : 0);
-    chunk->rstd = ot_pieces_take(&pieces, n * sizeof(float));
+    chunk->stats.mean = ot_pieces_take(&pieces, model->config.norm == OT_NORM_LAYER ? n * sizeof(float) : 0);
+    chunk->stats.rstd = ot_pieces_take(&pieces, n * sizeof(float));
     chunk->ax = ot_pieces_take(&pieces, n * (size_t)model->head.lora.rank * ot_dtype_bytes(dtype));
     chunk->dax = ot_pieces_take(&pieces, n * (size_t)model->head.lora.rank * ot_dtype_bytes(dtype));
     bool drops = model->head.lora.n > 0 && model->head.lora.drop > 0;
@@ -105,27 +108,12 @@ static struct chunk make_chunk(const struct ot_model *model, const struct ot_blo
     return chunk;
 }
 
+/* ---- a chunk: norm, logits, loss, gradients ---- */
+
 static void chunk_norm(const struct ot_model *model, const struct ot_block_run *run,
                        const struct chunk *chunk) {
-    const struct ot_model_config *c = &model->config;
-    const struct ot_norm norm = {
-        .dtype = run->dtype,
-        .kind = c->norm,
-        .adds_one = c->norm_adds_one,
-        .rows = chunk->n,
-        .cols = c->hidden,
-        .group = 1,
-        .ldx = c->hidden,
-        .ldy = c->hidden,
-        .eps = c->norm_eps,
-        .x = ot_run_at(run, run->x, chunk->first * c->hidden),
-        .weight = ot_run_weight(run, model->head.norm.weight),
-        .bias = ot_run_weight(run, model->head.norm.bias),
-        .y = chunk->normed,
-        .mean = chunk->mean,
-        .rstd = chunk->rstd,
-    };
-    ot_run_ops(run)->norm(run->lane, &norm);
+    const void *x = ot_run_at(run, run->x, chunk->first * model->config.hidden);
+    ot_model_norm(model, run, &model->head.norm, chunk->n, x, chunk->normed, chunk->stats);
 }
 
 /* The logits of n tokens of the chunk, from token `first` of the chunk on. */
@@ -170,36 +158,21 @@ static void piece_loss(const struct ot_model *model, const struct ot_block_run *
 
 static void chunk_backward(const struct ot_model *model, const struct ot_block_run *run,
                            const struct chunk *chunk) {
-    const struct ot_model_config *c = &model->config;
+    int64_t vocab = model->config.vocab, at = chunk->first * model->config.hidden;
     struct ot_linear projection = chunk->projection;
     projection.rows = chunk->n;
     projection.u = NULL; /* dlogits is, or becomes, the gradient of u */
     if (ot_linear_doubles(run, &projection)) {
-        ot_linear_backward_base(run, &projection, chunk->dlogits, c->vocab, chunk->dnormed);
-        ot_linear_backward_u(run, &projection, run->dtype, chunk->dlogits, c->vocab, chunk->dlogits);
+        ot_linear_backward_base(run, &projection, chunk->dlogits, vocab, chunk->dnormed);
+        ot_linear_backward_u(run, &projection, run->dtype, chunk->dlogits, vocab, chunk->dlogits);
     }
-    ot_linear_backward_params(run, &projection, chunk->normed, chunk->dlogits, c->vocab);
-    ot_linear_backward_input(run, &projection, chunk->dlogits, c->vocab, chunk->dnormed);
-    const struct ot_norm_backward norm = {
-        .dtype = run->dtype,
-        .kind = c->norm,
-        .adds_one = c->norm_adds_one,
-        .rows = chunk->n,
-        .cols = c->hidden,
-        .group = 1,
-        .ldx = c->hidden,
-        .ldy = c->hidden,
-        .x = ot_run_at(run, run->x, chunk->first * c->hidden),
-        .dy = chunk->dnormed,
-        .weight = ot_run_weight(run, model->head.norm.weight),
-        .mean = chunk->mean,
-        .rstd = chunk->rstd,
-        .dx = ot_run_at(run, run->dxy, chunk->first * c->hidden),
-        .dweight = ot_run_grad(run, model->head.norm.weight),
-        .dbias = ot_run_grad(run, model->head.norm.bias),
-    };
-    ot_run_ops(run)->norm_backward(run->lane, &norm);
+    ot_linear_backward_params(run, &projection, chunk->normed, chunk->dlogits, vocab);
+    ot_linear_backward_input(run, &projection, chunk->dlogits, vocab, chunk->dnormed);
+    ot_model_norm_backward(model, run, &model->head.norm, chunk->n, ot_run_at(run, run->x, at), chunk->stats,
+                           chunk->dnormed, NULL, ot_run_at(run, run->dxy, at));
 }
+
+/* ---- the block ---- */
 
 static void skip_inputs(const struct ot_model *model, const struct ot_block_run *run, bool want_grad) {
     size_t n = (size_t)run->batch.n_inputs;

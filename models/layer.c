@@ -85,48 +85,12 @@ void ot_layer_project_part(const struct ot_layer_call *call, struct ot_linear ma
 
 void ot_layer_norm(const struct ot_layer_call *call, const struct ot_norm_layout *at, const void *x, void *y,
                    struct ot_norm_memory memory) {
-    const struct ot_norm op = {
-        .dtype = call->run->dtype,
-        .kind = call->config->norm,
-        .adds_one = call->config->norm_adds_one,
-        .rows = call->n,
-        .cols = call->config->hidden,
-        .group = 1,
-        .ldx = call->config->hidden,
-        .ldy = call->config->hidden,
-        .eps = call->config->norm_eps,
-        .x = x, /* [n, hidden] */
-        .weight = ot_run_weight(call->run, at->weight),
-        .bias = ot_run_weight(call->run, at->bias),
-        .y = y, /* [n, hidden] */
-        .mean = memory.mean,
-        .rstd = memory.rstd, /* [n] */
-    };
-    call->ops->norm(call->run->lane, &op);
+    ot_model_norm(call->model, call->run, at, call->n, x, y, memory);
 }
 
 void ot_layer_norm_backward(const struct ot_layer_call *call, const struct ot_norm_layout *at, const void *x,
                             struct ot_norm_memory memory, const void *dy, const void *addend, void *dx) {
-    const struct ot_norm_backward op = {
-        .dtype = call->run->dtype,
-        .kind = call->config->norm,
-        .adds_one = call->config->norm_adds_one,
-        .rows = call->n,
-        .cols = call->config->hidden,
-        .group = 1,
-        .ldx = call->config->hidden,
-        .ldy = call->config->hidden,
-        .x = x, /* [n, hidden], and so dy and dx */
-        .dy = dy,
-        .weight = ot_run_weight(call->run, at->weight),
-        .dx_add = addend,
-        .mean = memory.mean,
-        .rstd = memory.rstd,
-        .dx = dx,
-        .dweight = ot_run_grad(call->run, at->weight),
-        .dbias = ot_run_grad(call->run, at->bias),
-    };
-    call->ops->norm_backward(call->run->lane, &op);
+    ot_model_norm_backward(call->model, call->run, at, call->n, x, memory, dy, addend, dx);
 }
 
 void ot_layer_add(const struct ot_layer_call *call, const void *a, const void *b, void *out) {

@@ -2,6 +2,8 @@
  * packed rows. No group is padded, so packed arrays have exactly a row for each assignment. */
 #include "models/layer.h"
 
+/* ---- the router ---- */
+
 static struct ot_router router_op(const struct ot_layer_call *call) {
     const struct ot_model_config *c = call->config;
     return (struct ot_router){
@@ -11,9 +13,9 @@ static struct ot_router router_op(const struct ot_layer_call *call) {
         .experts = c->n_experts,
         .top = c->top_experts,
         .ld = c->n_experts,
-        .logits = call->memory.router_logits,
-        .ids = call->memory.ids,
-        .weights = call->memory.weights,
+        .logits = call->memory.router_logits, /* [n, experts] */
+        .ids = call->memory.ids,              /* [n, top] */
+        .weights = call->memory.weights,      /* [n, top] */
     };
 }
 
@@ -57,8 +59,8 @@ void ot_layer_gather(const struct ot_layer_call *call) {
         .ld_x = call->config->hidden,
         .ld_packed = call->config->hidden,
         .assignments = call->memory.assignments,
-        .x = call->memory.normed2,
-        .packed = call->memory.packed,
+        .x = call->memory.normed2,     /* [n, hidden] */
+        .packed = call->memory.packed, /* [assignments, hidden] */
     };
     call->ops->gather(call->run->lane, &op);
 }

@@ -55,11 +55,7 @@
 
 #include "models/kinds.h"
 #include "models/linear.h"
-
-/* Statistics of the rows of a norm's input. mean: only LAYER has it. */
-struct ot_norm_memory {
-    float *mean, *rstd;
-};
+#include "models/norm.h"
 
 struct ot_layer_memory {
     /* ---- inner activations, in `saved` from their level on, else in `work` ---- */

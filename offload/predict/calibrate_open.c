@@ -80,11 +80,11 @@ static void pair_token(int32_t *ids, int64_t n, int64_t n_inputs, int64_t half, 
     int64_t part = i < n_inputs ? 0 : n_inputs, at = (i - part) % half, first = i - part - at;
     first = first < n_inputs ? first : 0; /* the last row has targets alone */
     int64_t end = ot_min(first + half, n_inputs);
-    ids[2 * n + i] = (int32_t)at;
-    ids[3 * n + i] = (int32_t)(i - at);
-    ids[4 * n + i] = (int32_t)first;
-    ids[5 * n + i] = (int32_t)end;
-    ids[6 * n + i] = i < n_inputs ? (int32_t)end : (int32_t)(i + 1);
+    ids[OT_ARRAY_POSITION * n + i] = (int32_t)at;
+    ids[OT_ARRAY_ROW_START * n + i] = (int32_t)(i - at);
+    ids[OT_ARRAY_INPUT_FIRST * n + i] = (int32_t)first;
+    ids[OT_ARRAY_INPUT_END * n + i] = (int32_t)end;
+    ids[OT_ARRAY_KEY_END * n + i] = i < n_inputs ? (int32_t)end : (int32_t)(i + 1);
 }
 
 /* A batch of rows of `row` tokens. Every token is a trained one. */
@@ -94,9 +94,9 @@ static int fill_batch(const struct bench *b, int64_t n, int64_t row) {
     uint64_t stream = ot_random_stream(OT_RANDOM_TEST, 3, 0), vocab = (uint64_t)chain->vocab;
     for (int64_t i = 0; i < n; i++) {
         ids[i] = (int32_t)ot_random_below(4, stream, (uint64_t)i, vocab);
-        ids[n + i] = (int32_t)ot_random_below(5, stream, (uint64_t)i, vocab);
-        ids[2 * n + i] = (int32_t)(i % row);
-        ids[3 * n + i] = (int32_t)(i - i % row);
+        ids[OT_ARRAY_TARGETS * n + i] = (int32_t)ot_random_below(5, stream, (uint64_t)i, vocab);
+        ids[OT_ARRAY_POSITION * n + i] = (int32_t)(i % row);
+        ids[OT_ARRAY_ROW_START * n + i] = (int32_t)(i - i % row);
         if (chain->has_pairs)
             pair_token(ids, n, inputs_of(chain, n), row > 1 ? row / 2 : 1, i);
     }
