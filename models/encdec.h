@@ -17,9 +17,9 @@
  * (kernels/ops_spans.h). One table for all layers of the encoder, one for those of the decoder, and the
  * weight of e are a slab that all layers use (params.c, build_stacks).
  *
- * PIECES. A layer has the sides of attention and of the MLP that a decoder has (layer.h), with attention by
- * spans in place of causal attention. A decoder's layer has cross attention between them: to the side of the
- * MLP, `across` is what mid is to it in other layers.
+ * PIECES. A layer has the attention branch and the MLP branch that a decoder has (layer.h), with attention by
+ * spans in place of causal attention. A decoder's layer has cross attention between them: its MLP branch
+ * reads `across` where that of other layers reads mid.
  *
  * MEMORY. A layer uses rows of its own tokens alone, because how many of the tokens are inputs is known only
  * with the micro-batch. So a plan reserves for each layer what it would take if all tokens were its own: with

@@ -124,7 +124,7 @@ static void cross_backward(const struct ot_layer_call *call) {
 
 /* ---- the layer ---- */
 
-/* The call for the side of the MLP, which adds to what stands before it. */
+/* The call for the MLP branch, which adds to what stands before it. */
 static struct ot_layer_call mlp_call(const struct ot_layer_call *call) {
     struct ot_layer_call mlp = *call;
     if (ot_layer_has_cross(call->at))

@@ -8,8 +8,8 @@
  * chain.c passes each call of the chain to the table of the block's kind. No other code asks which kind a
  * block is of. A `backward` computes itself again what it needs and no level has kept.
  *
- * All layers of a model are of one kind. Both kinds are composed of the same pieces (layer.h): the side of
- * attention, the side of the MLP, and the backward of each. One layout of buffers serves both
+ * All layers of a model are of one kind. Both kinds are composed of the same pieces (layer.h): the
+ * attention branch, the MLP branch, and the backward of each. One layout of buffers serves both
  * (layer_memory.h), and one count of work (decoder_work.c). The pieces read the table where the kinds
  * differ: which tokens a layer works on, which attention it has, and how much its levels keep.
  *

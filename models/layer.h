@@ -1,8 +1,8 @@
 /* The pieces of a layer's forward and backward, of which the layers of both kinds are composed (kinds.h):
  *
  *     layer.c             the call, linear maps, norms
- *     layer_attention.c   the side of attention: from x to mid
- *     layer_mlp.c         the side of the MLP: from mid to y
+ *     layer_attention.c   the attention branch: from x to mid
+ *     layer_mlp.c         the MLP branch: from mid to y
  *     layer_experts.c     experts in place of an MLP
  *
  * decoder_layer.c and encdec_layer.c have the order. Private to these files.
@@ -91,7 +91,7 @@ void ot_layer_add(const struct ot_layer_call *call, const void *a, const void *b
 
 /* ---- the sides of a layer (layer_attention.c, layer_mlp.c) ---- */
 
-/* The side of attention computes memory.mid from x, and the side of the MLP memory.inner from memory.mid.
+/* The attention branch computes memory.mid from x, and the MLP branch memory.inner from memory.mid.
  * Both leave out what is valid already. `have`: activations that this level keeps are valid. */
 
 /* False: `until` is reached. wants_mid: with parallel sides, computes mid, which only forward reads. The

@@ -1,4 +1,4 @@
-/* The side of attention: from x to mid, and back. */
+/* The attention branch: from x to mid, and back. */
 #include "models/layer.h"
 
 /* ---- the projection ---- */
@@ -248,7 +248,7 @@ static const void *attend_backward(const struct ot_layer_call *call) {
     return qkv_rows(call, memory->wide);
 }
 
-/* ---- the side: forward ---- */
+/* ---- the branch: forward ---- */
 
 /* Without a norm behind it, its forward adds the residual: mid = x + o(attn). */
 static struct ot_linear o_proj(const struct ot_layer_call *call, bool want_grad) {
@@ -328,7 +328,7 @@ bool ot_layer_attention_side(const struct ot_layer_call *call, enum ot_keep_leve
     return true;
 }
 
-/* ---- the side: backward ---- */
+/* ---- the branch: backward ---- */
 
 /* memory.narrow = the gradient of attention's input. dxy: of mid, or with parallel sides of y. */
 static void attention_backward(const struct ot_layer_call *call) {

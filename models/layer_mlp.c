@@ -1,4 +1,4 @@
-/* The side of the MLP: from mid to y, and back. layer_experts.c computes experts in the MLP's place. */
+/* The MLP branch: from mid to y, and back. layer_experts.c computes experts in the MLP's place. */
 #include "models/layer.h"
 
 /* ---- maps and norms ---- */

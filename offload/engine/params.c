@@ -11,7 +11,7 @@
  * device. */
 enum { CHUNK_PARAMS = 1 << 18 };
 
-/* The caller's side of a move. One pointer is NULL. */
+/* The caller's end of a move. One pointer is NULL. */
 struct host {
     const void *from; /* the values go from here to their homes */
     void *to;         /* they come here from their homes */

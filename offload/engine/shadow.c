@@ -1,4 +1,4 @@
-/* The engine's side of shadows (plan/shadow_updates.h): it chooses them, and keeps or undoes them.
+/* The engine's work on shadows (plan/shadow_updates.h): it chooses them, and keeps or undoes them.
  *
  * THE RULE. A shadow is made if the step's norm will probably stay below the limit. The engine knows the
  * squared norms of some slabs whose gradients are complete, and which share of the whole squared norm these

@@ -14,7 +14,7 @@
 #include "src/cli/command.h"
 #include "src/plan/bench_files.h"
 #include "src/plan/bench_page.h"
-#include "src/plan/bench_record.h"
+#include "src/plan/bench_export.h"
 #include "src/plan/bench_run.h"
 #include "src/plan/bench_setup.h"
 #include "src/report/lines.h"

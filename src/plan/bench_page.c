@@ -6,7 +6,7 @@
 
 #include "src/base/units.h"
 #include "src/plan/bench_plot.h"
-#include "src/plan/bench_record.h"
+#include "src/plan/bench_export.h"
 #include "src/plan/bench_svg.h"
 
 static const char style[] =

@@ -168,7 +168,7 @@ static int cut(struct word *w, size_t end) {
         struct ot_piece run = ot_piece_slice(w->piece, begin, end);
         uint64_t key[3];
         ot_word_key(run.bytes, run.n, key);
-        struct ot_cache_entry *entry = ot_word_slot(w->e->scratch, key, run.n);
+        struct ot_cache_entry *entry = ot_word_entry(w->e->scratch, key, run.n);
         if (ot_word_is(entry, key, run.n)) {
             rc = ot_word_emit(w->e, entry, &run);
         } else {

@@ -6,7 +6,7 @@
 #include "src/base/error.h"
 
 /* Slots for `count` entries. The table is at most half full, so that searches are short and always end at an
- * empty slot. */
+ * empty bucket. */
 static uint32_t table_size(int64_t count) {
     uint32_t size = 16;
     while ((int64_t)size < 2 * count)
@@ -31,10 +31,10 @@ static uint32_t hash_text(const char *text, size_t bytes) {
 int ot_vocab_open(struct ot_vocab *vocab, struct ot_arena *arena, int64_t count, int64_t max_id) {
     uint32_t size = table_size(count);
     vocab->tokens = ot_arena_alloc(arena, (size_t)max_id + 1, sizeof *vocab->tokens);
-    vocab->slots = ot_arena_alloc(arena, size, sizeof *vocab->slots);
-    if (!vocab->tokens || !vocab->slots)
+    vocab->buckets = ot_arena_alloc(arena, size, sizeof *vocab->buckets);
+    if (!vocab->tokens || !vocab->buckets)
         return ot_fail(OT_E_BUDGET, "no memory for a vocabulary of %lld tokens", (long long)count);
-    memset(vocab->slots, 0xff, size * sizeof *vocab->slots);
+    memset(vocab->buckets, 0xff, size * sizeof *vocab->buckets);
     vocab->mask = size - 1;
     vocab->n = (int32_t)max_id + 1;
     return 0;
@@ -47,15 +47,15 @@ int ot_vocab_add(struct ot_vocab *vocab, struct ot_arena *arena, const char *tex
         return ot_fail(OT_E_BUDGET, "no memory for a vocabulary");
     vocab->tokens[id] = (struct ot_token){copy, (uint32_t)bytes, flags};
     uint32_t i = hash_text(text, bytes);
-    while (vocab->slots[i & vocab->mask] >= 0)
+    while (vocab->buckets[i & vocab->mask] >= 0)
         i++;
-    vocab->slots[i & vocab->mask] = id;
+    vocab->buckets[i & vocab->mask] = id;
     return 0;
 }
 
 int32_t ot_vocab_find(const struct ot_vocab *vocab, const char *text, size_t bytes) {
     for (uint32_t i = hash_text(text, bytes);; i++) {
-        int32_t id = vocab->slots[i & vocab->mask];
+        int32_t id = vocab->buckets[i & vocab->mask];
         if (id < 0)
             return -1;
         const struct ot_token *token = &vocab->tokens[id];
@@ -66,10 +66,10 @@ int32_t ot_vocab_find(const struct ot_vocab *vocab, const char *text, size_t byt
 
 int ot_merges_open(struct ot_merges *merges, struct ot_arena *arena, int64_t count) {
     uint32_t size = table_size(count);
-    merges->slots = ot_arena_alloc(arena, size, sizeof *merges->slots);
-    if (!merges->slots)
+    merges->buckets = ot_arena_alloc(arena, size, sizeof *merges->buckets);
+    if (!merges->buckets)
         return ot_fail(OT_E_BUDGET, "no memory for %lld merges", (long long)count);
-    memset(merges->slots, 0xff, size * sizeof *merges->slots);
+    memset(merges->buckets, 0xff, size * sizeof *merges->buckets);
     merges->mask = size - 1;
     return 0;
 }
@@ -77,7 +77,8 @@ int ot_merges_open(struct ot_merges *merges, struct ot_arena *arena, int64_t cou
 void ot_merges_add(struct ot_merges *merges, int32_t left, int32_t right, uint32_t rank, int32_t id) {
     uint64_t pair = ot_merge_pair(left, right);
     uint32_t i = ot_merge_hash(pair);
-    while (merges->slots[i & merges->mask].pair != UINT64_MAX && merges->slots[i & merges->mask].pair != pair)
+    while (merges->buckets[i & merges->mask].pair != UINT64_MAX &&
+           merges->buckets[i & merges->mask].pair != pair)
         i++;
-    merges->slots[i & merges->mask] = (struct ot_merge){pair, rank, id};
+    merges->buckets[i & merges->mask] = (struct ot_merge){pair, rank, id};
 }

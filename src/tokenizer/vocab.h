@@ -25,7 +25,7 @@ struct ot_token {
 struct ot_vocab {
     struct ot_token *tokens; /* [n], by id */
     int32_t n;               /* one more than the largest id */
-    int32_t *slots;          /* hash table of ids; -1: empty */
+    int32_t *buckets;        /* hash table of ids; -1: empty */
     uint32_t mask;
 };
 
@@ -51,7 +51,7 @@ struct ot_merge {
 };
 
 struct ot_merges {
-    struct ot_merge *slots;
+    struct ot_merge *buckets;
     uint32_t mask;
 };
 
@@ -72,7 +72,7 @@ static inline const struct ot_merge *ot_merges_find(const struct ot_merges *merg
                                                     int32_t right) {
     uint64_t pair = ot_merge_pair(left, right);
     for (uint32_t i = ot_merge_hash(pair);; i++) {
-        const struct ot_merge *m = &merges->slots[i & merges->mask];
+        const struct ot_merge *m = &merges->buckets[i & merges->mask];
         if (m->pair == pair)
             return m;
         if (m->pair == UINT64_MAX)

@@ -11,7 +11,7 @@ int ot_encode_word(struct ot_encoding *e, const struct ot_piece *word) {
         return ask_model(e, word);
     uint64_t key[3];
     ot_word_key(word->bytes, word->n, key);
-    struct ot_cache_entry *entry = ot_word_slot(e->scratch, key, word->n);
+    struct ot_cache_entry *entry = ot_word_entry(e->scratch, key, word->n);
     if (ot_word_is(entry, key, word->n))
         return ot_word_emit(e, entry, word);
     /* Encodes with offsets in the word, which the cache can store, and adds the word's own offset

@@ -1,6 +1,6 @@
 /* The word cache: short words are looked up before the model encodes them. Private to src/tokenizer.
  *
- * An entry has 64 bytes, and a slot holds one entry: a new word replaces the word before it. Each scratch has
+ * An entry has 64 bytes, and a hash has one entry: a new word replaces the word before it. Each scratch has
  * its own cache, so no locks are used. BPE also keeps runs of symbols of longer words in it.
  */
 #ifndef OT_TOKENIZER_WORD_CACHE_H
@@ -30,8 +30,8 @@ static inline void ot_word_key(const char *text, size_t n, uint64_t key[3]) {
     }
 }
 
-static inline struct ot_cache_entry *ot_word_slot(struct ot_scratch *scratch, const uint64_t key[3],
-                                                  size_t n) {
+static inline struct ot_cache_entry *ot_word_entry(struct ot_scratch *scratch, const uint64_t key[3],
+                                                   size_t n) {
     uint64_t h = (key[0] ^ n) * 0x9e3779b97f4a7c15u;
     h = (h ^ h >> 32 ^ key[1]) * 0xff51afd7ed558ccdu;
     h = (h ^ h >> 32 ^ key[2]) * 0x9e3779b97f4a7c15u;

@@ -226,14 +226,14 @@ struct offer { /* what a rank tells the others about its directory */
 };
 
 /* The checkpoints of this rank's directory that can be opened, newest first. */
-struct own {
+struct offered {
     struct ot_checkpoint *list[MOST_OFFERED];
     struct offer offer;
 };
 
 /* The newest checkpoint must open. Older ones count only if they do. */
-static int offer_all(const struct ot_checkpoint_list *list, struct own *own) {
-    struct offer *offer = &own->offer;
+static int offer_all(const struct ot_checkpoint_list *list, struct offered *mine) {
+    struct offer *offer = &mine->offer;
     for (int i = 0; i < list->n && offer->n < MOST_OFFERED; i++) {
         struct ot_checkpoint *checkpoint;
         int rc = ot_checkpoint_open(list->entries[i].dir, &checkpoint);
@@ -241,18 +241,18 @@ static int offer_all(const struct ot_checkpoint_list *list, struct own *own) {
             return advise(list->entries[i].dir, rc);
         if (rc < 0)
             continue;
-        own->list[offer->n] = checkpoint;
+        mine->list[offer->n] = checkpoint;
         offer->list[offer->n].step = ot_checkpoint_record(checkpoint)->progress.step;
         offer->list[offer->n++].crc = ot_checkpoint_manifest(checkpoint)->record_crc;
     }
     return 0;
 }
 
-static int find_offer(const struct ot_options *options, const char *parent, struct own *own) {
+static int find_offer(const struct ot_options *options, const char *parent, struct offered *mine) {
     struct ot_found found = {0};
     bool is_auto = strcmp(options->resume, "auto") == 0;
     int rc = 0;
-    own->offer.has_dir = access(parent, F_OK) == 0;
+    mine->offer.has_dir = access(parent, F_OK) == 0;
     if (strcmp(options->resume, "never") == 0)
         return 0;
     if (!is_auto)
@@ -260,7 +260,7 @@ static int find_offer(const struct ot_options *options, const char *parent, stru
     else if (!ot_checkpoint_is_complete(parent))
         rc = ot_checkpoint_list_make(parent, &found.list);
     if (rc == 0)
-        rc = offer_all(&found.list, own);
+        rc = offer_all(&found.list, mine);
     ot_found_free(&found);
     return rc < 0 && !is_auto ? ot_fail_context(rc, "--resume") : rc;
 }
@@ -273,10 +273,10 @@ static int find_in(const struct offer *offer, int64_t step, uint32_t crc) {
 }
 
 /* Index of the newest checkpoint of this rank that all ranks have, or -1. */
-static int find_common(const struct offer *own, const struct offer *all, int ranks) {
-    for (int i = 0; i < own->n; i++) {
+static int find_common(const struct offer *mine, const struct offer *all, int ranks) {
+    for (int i = 0; i < mine->n; i++) {
         int r = 0;
-        while (r < ranks && find_in(&all[r], own->list[i].step, own->list[i].crc) >= 0)
+        while (r < ranks && find_in(&all[r], mine->list[i].step, mine->list[i].crc) >= 0)
             r++;
         if (r == ranks)
             return i;
@@ -311,21 +311,21 @@ static int check_lost(const struct ot_options *options, struct ot_world *world, 
                    ot_world_name(world, lacks), first, (long long)all[has].list[0].step);
 }
 
-static int compare_offers(const struct ot_options *options, struct ot_world *world, struct own *own,
+static int compare_offers(const struct ot_options *options, struct ot_world *world, struct offered *mine,
                           struct ot_resume *out) {
     int ranks = ot_world_ranks(world)->ranks;
     struct offer *all = calloc((size_t)ranks, sizeof *all);
     if (!all)
         return ot_fail(OT_E_BUDGET, "no memory to compare the checkpoints of %d ranks", ranks);
-    int rc = ot_world_all_gather(world, &own->offer, sizeof own->offer, all), common = -1;
+    int rc = ot_world_all_gather(world, &mine->offer, sizeof mine->offer, all), common = -1;
     out->is_over = rc == 0 && all[0].is_finished && !out->record;
     if (rc == 0 && !all[0].is_finished && strcmp(options->resume, "never") != 0) {
-        common = find_common(&own->offer, all, ranks);
+        common = find_common(&mine->offer, all, ranks);
         rc = common < 0 ? check_lost(options, world, all) : 0;
     }
     if (common >= 0) {
-        take_checkpoint(own->list[common], out);
-        own->list[common] = NULL;
+        take_checkpoint(mine->list[common], out);
+        mine->list[common] = NULL;
     }
     free(all);
     return rc;
@@ -334,7 +334,7 @@ static int compare_offers(const struct ot_options *options, struct ot_world *wor
 static int find_local(const struct ot_options *options, bool tidy, struct ot_world *world,
                       const struct ot_out_sharing *sharing, struct ot_resume *out) {
     char parent[PATH_MAX];
-    struct own own = {0};
+    struct offered mine = {0};
     bool is_auto = strcmp(options->resume, "auto") == 0;
     int rc;
     *out = (struct ot_resume){0};
@@ -342,14 +342,14 @@ static int find_local(const struct ot_options *options, bool tidy, struct ot_wor
     if (tidy && sharing->leads)
         OT_TRY(tidy_up(options, parent));
     OT_TRY(ot_world_all_gather(world, NULL, 0, NULL)); /* the others look after it was tidied */
-    OT_TRY_GOTO(find_offer(options, parent, &own), rc, out);
-    if (is_auto && own.offer.n == 0 && ot_world_ranks(world)->rank == 0)
+    OT_TRY_GOTO(find_offer(options, parent, &mine), rc, out);
+    if (is_auto && mine.offer.n == 0 && ot_world_ranks(world)->rank == 0)
         OT_TRY_GOTO(find_finished(options, out), rc, out);
-    own.offer.is_finished = ot_resume_is_finished(out);
-    rc = compare_offers(options, world, &own, out);
+    mine.offer.is_finished = ot_resume_is_finished(out);
+    rc = compare_offers(options, world, &mine, out);
 out:
-    for (int i = 0; i < own.offer.n; i++)
-        ot_checkpoint_close(own.list[i]);
+    for (int i = 0; i < mine.offer.n; i++)
+        ot_checkpoint_close(mine.list[i]);
     return rc;
 }
 

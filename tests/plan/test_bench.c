@@ -10,7 +10,7 @@
 #include "src/base/random.h"
 #include "src/plan/bench_files.h"
 #include "src/plan/bench_grid.h"
-#include "src/plan/bench_record.h"
+#include "src/plan/bench_export.h"
 
 /* ---- the grid ---- */
 

@@ -1,4 +1,4 @@
-#include "src/plan/bench_record.h"
+#include "src/plan/bench_export.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* The results of a bench for programs. One table of columns makes both the CSV and the JSON, so they have the
  * same names and numbers. If a point has no number in a column, the cell is empty in the CSV and null in the
  * JSON. Units are bytes and seconds. */
-#ifndef OT_PLAN_BENCH_RECORD_H
-#define OT_PLAN_BENCH_RECORD_H
+#ifndef OT_PLAN_BENCH_EXPORT_H
+#define OT_PLAN_BENCH_EXPORT_H
 
 #include "src/base/json.h"
 #include "src/base/text.h"
