@@ -24,6 +24,8 @@ enum variant {
     VARIANTS
 };
 
+/* ---- climbing from one plan ---- */
+
 static void allow(struct ot_search *s, double effort) {
     double least = FEWEST_TRIES * ot_planner_tasks(&s->out->plan, s->given->chain->n_blocks);
     s->effort = effort > least ? effort : least;
@@ -60,6 +62,8 @@ static int climb_from(struct ot_search *s, const struct ot_plan_request *request
         take_faster(best, &other, gain);
     return rc;
 }
+
+/* ---- starts to climb from, and homes forced on them ---- */
 
 /* Chooses the starts to climb from: the fastest, then the fastest of each other way. */
 static int choose_seeds(const struct ot_planner_starts *starts, int seeds[SEEDS]) {
@@ -134,6 +138,8 @@ static int climb_variants(struct ot_search *s, const struct ot_planner_starts *s
     return 0;
 }
 
+/* ---- a search with one micro-batch ---- */
+
 /* Climbs from the best plan so far and from the starts. */
 static int climb(struct ot_search *s, double limit) {
     struct ot_planner_starts starts;
@@ -189,6 +195,8 @@ static int climb_micro(struct ot_search *s) {
     }
     return 0;
 }
+
+/* ---- the whole search ---- */
 
 /* Tries the choices of a plan for another machine or step. */
 static int try_start(struct ot_search *s, const struct ot_plan_request *start) {
@@ -255,6 +263,8 @@ int ot_planner_choose(const struct ot_plan_request *request, const struct ot_cos
                       struct ot_planner_result *out) {
     return ot_planner_choose_from(request, costs, NULL, INFINITY, out);
 }
+
+/* ---- modes of several ranks ---- */
 
 static int choose_in(const struct ot_plan_request *request, struct ot_shard shard,
                      const struct ot_costs *costs, double limit, struct ot_planner_result *out) {

@@ -9,6 +9,8 @@
 #include "offload/predict/planner_state.h"
 #include "src/base/error.h"
 
+/* ---- engines of the tiles, and shadows ---- */
+
 /* The share of tiles to stream, among the tiles whose state is not on the device, so that the device and the
  * CPU pool finish at the same time. Each moves its bytes a parameter at its rate: a streamed tile's state
  * crosses the link in both directions, its gradients and weights cross once; the pool moves AdamW's bytes. */
@@ -110,6 +112,8 @@ static int move_shadows(struct ot_search *s) {
     return taken;
 }
 
+/* ---- slots and tiles ---- */
+
 static int move_slots(struct ot_search *s) {
     static const int values[] = {2, 3, 4, 6, OT_PLAN_MAX_SLOTS};
     int taken = 0;
@@ -148,6 +152,8 @@ static int move_tiles(struct ot_search *s) {
     }
     return taken;
 }
+
+/* ---- kept activations ---- */
 
 /* Tries other levels that blocks keep, and other fractions of the blocks without room on the device that keep
  * their level on the host or on nvme. Compares with computing everything again. */
@@ -191,6 +197,8 @@ static int move_kept_on(struct ot_search *s) {
     return taken;
 }
 
+/* ---- weights, rounds, used parts ---- */
+
 /* Tries other numbers of streamed slabs, even if there is room for them. */
 static int move_streamed(struct ot_search *s) {
     static const double steps[] = {1, 0.5, 0.25, 0.125, -0.125, -0.25, -1};
@@ -228,6 +236,8 @@ static int move_parts(struct ot_search *s) {
     request.fetch = s->out->plan.fetch_used ? OT_FETCH_ALL_PARTS : OT_FETCH_USED_PARTS;
     return ot_planner_try(s, &request, 0);
 }
+
+/* ---- homes ---- */
 
 /* Tries every home for one kind of data (a field of the request), unless the user's request fixes it. */
 static int move_home(struct ot_search *s, size_t field) {
@@ -267,6 +277,8 @@ static int move_sums(struct ot_search *s) {
 static int move_grads(struct ot_search *s) {
     return move_home(s, offsetof(struct ot_plan_request, grads));
 }
+
+/* ---- climbing: all moves ---- */
 
 /* True if compute waits for other lanes. If it hardly waits, moves that only shorten waits gain nothing. */
 static bool waits(const struct ot_search *s) {

@@ -18,6 +18,8 @@ enum way { NOTHING, LEFT, FIRST, OFF, HALF_OFF, WAYS };
  * in rounds alone. */
 enum { MOST_STARTS = MOST_ROUNDS * 32, MOST_CLASSES = WAYS * 64 };
 
+/* ---- rounds and ways ---- */
+
 /* The numbers of rounds to begin with: every number up to 4, then those whose rounds are half as long, and
  * one micro-batch a round. Returns how many. */
 static int list_rounds(const struct ot_plan_request *given, int micro, int rounds[MOST_ROUNDS]) {
@@ -86,6 +88,8 @@ static double find_most_off(const struct ot_search *s, const struct ot_plan_requ
     return pow(0.75, high);
 }
 
+/* ---- the list ---- */
+
 /* Makes the plan of a start and adds the start, if its step may take less than `limit`. Returns false if no
  * such plan exists. */
 static bool add_start(struct ot_search *s, const struct ot_plan_request *request, int way, double limit,
@@ -127,6 +131,8 @@ static int by_seconds(const void *a, const void *b) {
         return x->seconds < y->seconds ? -1 : 1;
     return by_least(a, b);
 }
+
+/* ---- the fastest of the list ---- */
 
 /* Starts of one class have the same way and the same number of rounds. */
 static int class_of(const struct ot_planner_start *start) {
@@ -170,6 +176,8 @@ static int simulate_starts(struct ot_search *s, double limit, struct ot_planner_
         starts->n++;
     return 0;
 }
+
+/* ---- all starts ---- */
 
 /* True if enough tiles have their state off the device that the choice of engines matters. */
 static bool has_updates_elsewhere(const struct ot_search *s) {

@@ -8,6 +8,8 @@
 #include "offload/predict/bound.h"
 #include "offload/predict/planner_state.h"
 
+/* ---- plans that were tried before ---- */
+
 static uint64_t mix(uint64_t hash, int64_t value) {
     return (hash ^ (uint64_t)value) * 0x100000001b3; /* FNV-1a, a word at a time */
 }
@@ -66,6 +68,8 @@ static bool was_noted(uint64_t prints[OT_PLANNER_MOST_SEEN], int *n, uint64_t pr
 bool ot_planner_was_seen(struct ot_planner_seen *seen, const struct ot_plan *plan) {
     return was_noted(seen->plans, &seen->n, print_plan(plan));
 }
+
+/* ---- one plan ---- */
 
 /* Each block runs each micro-batch forward and backward, with copies of its boundary if activations leave the
  * device or kept ones do, and each round fetches its weights. Each tile has an update; a copy in and a copy
