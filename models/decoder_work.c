@@ -571,7 +571,7 @@ static double adapter_flops(const struct ot_lora_unit *lora, double in) {
     return 6 * params;
 }
 
-/* Of an average token. */
+/* FLOPs of an average token. */
 double ot_encdec_flops_per_token(const struct ot_model *model, double mean_row_tokens) {
     const struct ot_model_config *c = &model->config;
     int head = model->chain.n_blocks - 1;

@@ -1,4 +1,4 @@
-/* What the pieces of a layer share: the call, linear maps, norms and sums. */
+/* Functions that the pieces of a layer share: the call, linear maps, norms and sums. */
 #include "models/layer.h"
 
 /* Row `at` of a boundary, which may be NULL. */

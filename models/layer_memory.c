@@ -181,7 +181,7 @@ static void inside_memory(const struct ot_model *model, int64_t layer, int64_t n
 
 /* ---- scratch ---- */
 
-/* What one unit at a time needs: the largest of all. */
+/* The needs of one unit at a time: the largest of all. */
 struct unit_needs {
     int64_t rank, inner_rank; /* of all; of gate, up and down, which may have more rows */
     size_t products;

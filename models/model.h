@@ -112,7 +112,7 @@ const struct ot_tensor *ot_model_tensor(const struct ot_model *model, int64_t in
  * there as that of the experts, also in a layer that has none. The experts of a layer have adapters together
  * (lora.h). */
 bool ot_model_can_adapt(const struct ot_model_config *config, enum ot_module module);
-/* The weight that an adapter's tensor belongs to. Of a tied head's adapter: the embedding. */
+/* The weight that an adapter's tensor belongs to. For a tied head's adapter this is the embedding. */
 const struct ot_tensor *ot_model_adapted(const struct ot_model *model, const struct ot_tensor *adapter);
 struct ot_chain;
 /* The model as the engine sees it (offload/block.h). Owned by the model. */

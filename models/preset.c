@@ -5,8 +5,8 @@
 
 #include "models/model.h"
 
-/* What a model has besides the facts of its family, as in its config.json on the Hugging Face hub: sizes, and
- * what differs from the family's row in families.c. The two tiny presets are this program's own:
+/* The facts of a model besides those of its family, as in its config.json on the Hugging Face hub: sizes, and
+ * all that differs from the family's row in families.c. The two tiny presets are this program's own:
  * scripts/quickstart trains tiny-sql within a minute on two cores; tiny-test is for tests. Their vocabulary
  * has room for a byte-level tokenizer: 256 bytes, some special tokens and some merges, rounded up to a
  * multiple of 128. */
@@ -36,7 +36,7 @@ struct row {
 #define YARN(by, tokens, attention)                                                                          \
     .rope.scaling = OT_ROPE_YARN, .rope.factor = (by), .rope.original_max_position = (tokens),               \
     .rope.attention_factor = (attention), .rope.beta_fast = 32, .rope.beta_slow = 1
-/* Layers with a window: all but each n-th. Of 64 layers. */
+/* Layers with a window: all but each n-th, of 64 layers. */
 #define EVERY_SECOND       UINT64_C(0x5555555555555555)
 #define ALL_BUT_SIXTH      UINT64_C(0xf7df7df7df7df7df)
 #define ALL_BUT_FOURTH     UINT64_C(0x7777777777777777)

@@ -36,8 +36,8 @@
  *   rounds              The exchange comes after the last round; each fetch belongs to a pass of a round.
  *   skipped steps       All tasks run, and in the same order. A skipped update writes the bytes that it read.
  *   a broken            An operation that failed orders nothing. Every decision asks for its error, so
- *   communicator        nothing is updated any more. What a rank still reads may be of two versions, and is
- *                       not used.
+ *   communicator        nothing is updated any more. Weights that a rank still reads may be of two
+ *                       versions, and are not used.
  *
  * In the schedule the EXCHANGE leaves garbage in the REST of the shared buffer (layout.h): from then on the
  * other ranks may change it, and only a MEET makes it whole. So the verifier finds a fetch after the

@@ -32,7 +32,7 @@ enum { FEW_TILES = 64 };
 enum { MOST_ROUNDS = 32, MOST_SIMULATED = 24 };
 /* Fewer blocks than 0.75^8, a tenth of them, are not worth slots of their own. */
 enum { MOST_QUARTERS = 8 };
-/* Where the host is too small for all state, so much more of it goes to the device until the rest fits. */
+/* If the host is too small for all state, so much more of it goes to the device until the rest fits. */
 static const double GPU_SHARE_STEP = 0.25;
 /* A start that is slower than the best by no more than this share may still lead to the best plan. */
 #define OT_PLANNER_NEAR 0.15

@@ -90,7 +90,7 @@ static void put_patterns(const struct ot_lora_spec *spec, struct ot_json_writer 
             double value;
             enum ot_lora_word_kind from = pass ? OT_LORA_RANK_PATTERN : kind;
             while (ot_lora_spec_next(&at, from, &word, &value)) {
-                /* Of equal names the first counts here; in a JSON object the last would. */
+                /* The first of equal names counts here; in a JSON object the last would. */
                 if (has_pattern(spec, from, word, word.text) || (pass && has_pattern(spec, kind, word, NULL)))
                     continue;
                 snprintf(name, sizeof name, "%.*s", word.bytes, word.text);

@@ -113,8 +113,8 @@ const struct ot_stored *ot_model_dir_find(const struct ot_model_dir *dir, const 
 /* In dir->stored, replaces the tensors of quantised matrices by one for each matrix. Errors: OT_E_INPUT (a
  * tensor is missing, or has another shape), OT_E_IO, OT_E_BUDGET. */
 int ot_model_dir_unpack(struct ot_model_dir *dir);
-/* AutoGPTQ adds a bias of zeros to matrices without one. Whether the stored tensor is such a bias. Errors:
- * OT_E_IO. */
+/* AutoGPTQ adds a bias of zeros to matrices without one. Returns true if the stored tensor is such a bias.
+ * Errors: OT_E_IO. */
 int ot_model_dir_is_zero_bias(const struct ot_model_dir *dir, const struct ot_stored *stored, bool *out);
 
 /* Opens a GGUF file instead of a directory: makes the small files that a directory would have, in memory,

@@ -337,7 +337,8 @@ static void gather_int8(const struct ot_quant_matrix *p, int64_t base, const str
            4);
 }
 
-/* Checks scales [first, first + n) of a tensor. What is not finite is found in the decoded values. */
+/* Checks scales [first, first + n) of a tensor. Values that are not finite are found when they are decoded.
+ */
 static int check_scales(const struct ot_quant_file_tensor *stored, int64_t first, int64_t n) {
     for (int64_t i = first; i < first + n; i++) {
         float scale;

@@ -88,7 +88,7 @@ static void decode_q4_0(const unsigned char *blocks, int64_t n_blocks, float *va
     }
 }
 
-/* The value of largest magnitude, with its sign. Of two equal magnitudes the first counts. */
+/* The value of largest magnitude, with its sign. The first of two equal magnitudes counts. */
 static float largest_of(const float *values, int n) {
     float most = values[0];
     for (int i = 1; i < n; i++)

@@ -1,4 +1,4 @@
-/* What all parts of the parser share, and the statements. */
+/* Functions that all files of the parser share, and the statements. */
 #include <stdio.h>
 #include <string.h>
 

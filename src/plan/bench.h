@@ -102,7 +102,7 @@ struct ot_bench {
 };
 
 /* True if the point is on the Pareto front: no other measured point with the same tokens per step took less
- * device memory and less time. Of two equal points the first counts. */
+ * device memory and less time. The first of two equal points counts. */
 bool ot_bench_is_on_front(const struct ot_bench *bench, int index);
 
 /* "weights and state host · 2.5 GiB · 8,192 tokens/step" */

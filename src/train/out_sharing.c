@@ -25,7 +25,7 @@ struct facts { /* of a rank */
     bool local;          /* --save-local */
 };
 
-struct sight {     /* what a rank has found */
+struct sight {     /* of a rank's search */
     uint64_t seen; /* bit r: the file of rank r is there */
     bool wrote;    /* its own file could be made */
 };

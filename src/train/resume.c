@@ -216,7 +216,7 @@ static int find_shared(const struct ot_options *options, bool tidy, struct ot_wo
 
 enum { MOST_OFFERED = 16 };
 
-struct offer { /* what a rank tells the others about its directory */
+struct offer { /* the checkpoints of a rank's directory, as the others hear of them */
     bool is_finished, has_dir;
     int n;
     struct {
