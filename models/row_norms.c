@@ -20,8 +20,7 @@ struct norms {
     struct ot_pool *pool; /* of one thread: the norms of a few rows are soon computed */
 };
 
-/* The entry of its slab that the matrix is, which is not a tensor of all experts. False: it is not encoded.
- */
+/* The matrix as an entry of its slab; not a tensor of all experts. False: it is not encoded. */
 static bool find_part(const struct ot_model *model, const struct ot_tensor *weight, struct ot_weight *as) {
     struct ot_encoded_entry entry;
     for (int i = 0; ot_encoded_entry(model, weight->slab, i, &entry); i++)

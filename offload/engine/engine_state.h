@@ -160,8 +160,7 @@ static inline bool ot_engine_has_given_up(const struct ot_engine *engine) {
     return engine->give_up && engine->plan.clip && engine->pass == OT_PASS_TRAIN && engine->give_up();
 }
 
-/* The results of a slab (slab < 0: losses and requests) in results_gpu, or in a buffer like all_results.
- */
+/* The results of a slab (slab < 0: losses and requests) in results_gpu, or a buffer like all_results. */
 static inline double *ot_engine_results(const struct ot_engine *engine, int buffer, int slab) {
     const struct ot_layout *layout = &engine->layout;
     int norms = buffer == layout->results_gpu ? layout->own_norms : layout->norms;

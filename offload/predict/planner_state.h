@@ -9,8 +9,7 @@
 /* ---- the constants of the search, each with its reason (planner.h has those that its callers see) ---- */
 
 /* planner.c. The effort of a search, in tasks of simulated plans: about 2 us each, so that planning a 7B
- * model takes one to two seconds. A plan of many tasks still gets FEWEST_TRIES in each phase of the search.
- */
+ * model takes one to two seconds. A plan of many tasks still gets FEWEST_TRIES in each phase. */
 static const double CLIMB_EFFORT = 600e3, SHAKE_EFFORT = 250e3, LATE_EFFORT = 150e3, MICRO_EFFORT = 100e3,
                     VARIANT_EFFORT = 200e3;
 enum { FEWEST_TRIES = 8 };

@@ -43,8 +43,8 @@ struct ot_checkpoint_writer_config {
     int n_slots; /* >= 2 */
     enum ot_io_choice io_engine;
     int64_t state_bytes; /* expected size of state.bin: reserved before anything is written */
-    struct ot_store
-        *store; /* on the file system of `parent`; segments may refer to it. NULL: all are copied */
+    /* On the file system of `parent`; segments may refer to it. NULL: all are copied. */
+    struct ot_store *store;
     const struct ot_io_calls *calls; /* NULL: the system's */
     int rank, ranks;                 /* ranks that write this checkpoint; ranks 0 counts as 1 */
     bool joins;                      /* another rank has made the directory, and removes it */

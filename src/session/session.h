@@ -49,8 +49,7 @@ struct ot_session_need {
     int64_t cache_tokens;                /* size of the key/value cache for generation; 0: no cache */
     int snapshot_slots, pinned_contents; /* for checkpoints (saver.h); 0: no checkpoint is made or read */
     bool gathers;       /* the model is saved: with several ranks, rank 0 then holds a slab of it */
-    int64_t host_bytes; /* bytes that the caller already holds (rows); the host budget shrinks
-                                        * by them */
+    int64_t host_bytes; /* bytes that the caller already holds (rows); the host budget shrinks by them */
 };
 
 /* Makes session->plan. Errors: OT_E_BUDGET, OT_E_USAGE, OT_E_INPUT (the weight files do not fit this
