@@ -283,7 +283,7 @@ static void run_case(struct bench *b, const struct ot_model *model, const struct
     struct ot_trace_summary sum, whole;
     make_plan(chain, p, &plan);
     must(ot_calibrate(&(struct ot_calibration){chain, b->device, &b->rates, plan.micro_tokens, SEQUENCE,
-                                               (size_t)1 << 30, 0.5},
+                                               (size_t)1 << 30, 0.5, 0},
                       &costs));
     must(ot_simulate_plan(chain, &plan, &costs, &predicted));
     measure(b, model, &plan, &sum, &whole);
