@@ -10,7 +10,7 @@
 
 #include "src/base/error.h"
 #include "src/base/minmax.h"
-#include "src/base/pool.h"
+#include "src/base/thread.h"
 
 static const char *const names[OT_WEIGHT_FORMATS] = {"fp32", "bf16",       "fp16", "int8",
                                                      "nf4",  "nf4-double", "mxfp4"};

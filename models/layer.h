@@ -10,9 +10,9 @@
 #ifndef OT_MODELS_LAYER_H
 #define OT_MODELS_LAYER_H
 
-#include "models/linear_inputs.h"
 #include "models/layer_memory.h"
 #include "models/linear.h"
+#include "models/linear_inputs.h"
 
 /* One call of forward or backward, with the addresses of its buffers. */
 struct ot_layer_call {

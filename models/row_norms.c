@@ -5,7 +5,7 @@
 #include "models/encoded.h"
 #include "src/base/error.h"
 #include "src/base/minmax.h"
-#include "src/base/pool.h"
+#include "src/base/thread.h"
 
 enum { ROWS = 256 }; /* in a piece: whole units of every format, and of every file */
 

@@ -1,16 +1,421 @@
+/* Lanes and events of the cpu device.
+ *
+ * A lane's writes must become visible to another lane, or to the caller, through record and wait only. Then
+ * ThreadSanitizer reports a missing dependency as the data race that it would be on a GPU. So nothing in this
+ * file may order a lane's work before the thread that enqueues on it: no mutex that both take, no
+ * sequentially consistent flag that both touch. The caller publishes a command by a release store of `filled`
+ * and wakes the lane with a futex call, which gives no order in the language's memory model. Reading
+ * `finished` gives such an order, so the caller reads it only when the ring seems full.
+ *
+ * One hidden order remains: two lanes that run ops take turns in the device's pool. */
+#include "kernels/cpu/cpu_device.h"
+
 #include <assert.h>
 #include <errno.h>
+#include <limits.h>
+#include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+
+#include <linux/futex.h>
 
 #include "kernels/cpu/cpu_blas.h"
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/cpu/cpu_state.h"
+#include "kernels/device.h"
+#include "src/base/clock.h"
 #include "src/base/error.h"
+#include "src/base/random.h"
+#include "src/base/thread.h"
+
+/* ---- cpu state ---- */
+
+struct ot_cpu_device {
+    struct ot_device base;
+    char name[96], arithmetic[192];
+    struct ot_pool *pool;
+
+    uint64_t delay_seed;
+    _Atomic int n_lanes, n_events; /* number of open ones */
+    /* number of lanes ever opened; each lane's number selects a random stream of delays */
+    _Atomic uint64_t lane_numbers;
+};
+
+int ot_cpu_lane_open(struct ot_device *device, const char *name, struct ot_lane **out);
+void ot_cpu_lane_close(struct ot_lane *lane);
+void ot_cpu_lane_copy(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, const void *src, size_t bytes);
+void ot_cpu_lane_fill(struct ot_lane *lane, void *device_dst, int byte, size_t bytes);
+void ot_cpu_lane_notify(struct ot_lane *lane, void (*fn)(void *arg), void *arg);
+void ot_cpu_lane_call(struct ot_lane *lane, void (*fn)(void *arg), void *arg);
+int ot_cpu_lane_error(const struct ot_lane *lane);
+int ot_cpu_lane_sync(struct ot_lane *lane);
+
+int ot_cpu_event_create(struct ot_device *device, struct ot_event **out);
+void ot_cpu_event_destroy(struct ot_event *event);
+void ot_cpu_lane_record(struct ot_lane *lane, struct ot_event *event);
+void ot_cpu_lane_wait(struct ot_lane *lane, struct ot_event *event);
+int ot_cpu_event_sync(struct ot_event *event);
+int ot_cpu_event_seconds(struct ot_event *event, double *out);
+
+/* ---- cpu lane ---- */
+
+/* Commands that may wait in a lane. A step of a 7B model enqueues fewer. It is a power of two, because
+ * counters wrap. */
+enum { RING_COMMANDS = OT_LANE_MOST_COMMANDS };
+
+/* Records of one event that may be outstanding. One more record waits for the oldest. */
+enum { EVENT_RECORDS = 16 };
+
+enum { SPIN_NS = 5000, LONGEST_DELAY_NS = 200000, CACHE_LINE = 64 };
+
+struct command {
+    ot_cpu_command_fn fn;
+    bool control; /* also runs on a failed lane, because others wait for it */
+    _Alignas(16) unsigned char args[OT_CPU_COMMAND_BYTES];
+};
+
+struct cpu_lane {
+    struct ot_lane base;
+    pthread_t thread;
+    struct ot_event *idle; /* for ot_lane_sync */
+    uint64_t delay_stream;
+
+    /* used by the enqueuing thread */
+    uint32_t next_fill, known_finished;
+    /* used by the lane's thread */
+    uint32_t next_run;
+    bool stopping;
+    _Atomic(const struct ot_error *) error; /* NULL: no failure yet; other threads only read it */
+    void *scratch;
+    size_t scratch_bytes;
+
+    _Alignas(CACHE_LINE) _Atomic uint32_t filled;
+    _Alignas(CACHE_LINE) _Atomic uint32_t finished;
+    _Atomic bool caller_sleeps;
+    struct command ring[RING_COMMANDS];
+};
+
+/* done[g % EVENT_RECORDS] becomes g when record number g has run. error[] at the same index is the failure of
+ * the recording lane. Numbers count from 1; comparisons allow for wrapping. */
+struct cpu_event {
+    struct ot_event base;
+    _Atomic uint32_t enqueued;
+    _Atomic uint32_t done[EVENT_RECORDS];
+    _Atomic(const struct ot_error *) error[EVENT_RECORDS];
+    _Atomic double seconds; /* the time of the last record */
+};
+
+static struct ot_cpu_device *device_of(const struct ot_lane *lane) {
+    return (struct ot_cpu_device *)lane->device;
+}
+
+/* ---- waiting for a word to change ---- */
+
+static void wake_all(_Atomic uint32_t *word) {
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Returns when the word is no longer `seen`, or spuriously; the caller checks again. */
+static void wait_for_change(_Atomic uint32_t *word, uint32_t seen) {
+    for (int64_t until = ot_clock_ns() + SPIN_NS; ot_clock_ns() < until;)
+        if (atomic_load_explicit(word, memory_order_relaxed) != seen)
+            return;
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+}
+
+/* ---- the ring ---- */
+
+static void wait_for_room(struct cpu_lane *lane) {
+    uint32_t finished = atomic_load(&lane->finished);
+    while (lane->next_fill - finished == RING_COMMANDS) {
+        atomic_store(&lane->caller_sleeps, true);
+        finished = atomic_load(&lane->finished);
+        if (lane->next_fill - finished == RING_COMMANDS)
+            wait_for_change(&lane->finished, finished);
+        finished = atomic_load(&lane->finished);
+    }
+    atomic_store(&lane->caller_sleeps, false);
+    lane->known_finished = finished;
+}
+
+static void push(struct ot_lane *base, ot_cpu_command_fn fn, bool control, const void *args, size_t bytes) {
+    struct cpu_lane *lane = (struct cpu_lane *)base;
+    assert(bytes <= OT_CPU_COMMAND_BYTES);
+    if (lane->next_fill - lane->known_finished == RING_COMMANDS)
+        wait_for_room(lane);
+    struct command *command = &lane->ring[lane->next_fill % RING_COMMANDS];
+    command->fn = fn;
+    command->control = control;
+    if (bytes > 0)
+        memcpy(command->args, args, bytes);
+    lane->next_fill++;
+    atomic_store_explicit(&lane->filled, lane->next_fill, memory_order_release);
+    wake_all(&lane->filled);
+}
+
+void ot_cpu_lane_push(struct ot_lane *lane, ot_cpu_command_fn fn, const void *args, size_t bytes) {
+    push(lane, fn, false, args, bytes);
+}
+
+/* ---- the lane's thread ---- */
+
+static void delay(const struct cpu_lane *lane) {
+    uint64_t seed = device_of(&lane->base)->delay_seed;
+    if (!seed)
+        return;
+    uint64_t ns = ot_random_below(seed, lane->delay_stream, lane->next_run, LONGEST_DELAY_NS + 1);
+    nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
+}
+
+static void *lane_main(void *arg) {
+    struct cpu_lane *lane = arg;
+    while (!lane->stopping) {
+        uint32_t filled = atomic_load_explicit(&lane->filled, memory_order_acquire);
+        if (filled == lane->next_run) {
+            wait_for_change(&lane->filled, filled);
+            continue;
+        }
+        const struct command *command = &lane->ring[lane->next_run % RING_COMMANDS];
+        delay(lane);
+        if (command->control || !lane->error)
+            command->fn(&lane->base, command->args);
+        int rc = lane->error ? 0 : ot_cpu_blas_error();
+        if (rc < 0)
+            ot_cpu_lane_fail(&lane->base, rc);
+        lane->next_run++;
+        atomic_store(&lane->finished, lane->next_run);
+        if (atomic_load(&lane->caller_sleeps))
+            wake_all(&lane->finished);
+    }
+    return NULL;
+}
+
+static void run_stop(struct ot_lane *lane, const void *args) {
+    (void)args;
+    ((struct cpu_lane *)lane)->stopping = true;
+}
+
+int ot_cpu_lane_open(struct ot_device *device, const char *name, struct ot_lane **out) {
+    struct ot_cpu_device *owner = (struct ot_cpu_device *)device;
+    int rc;
+    *out = NULL;
+    struct cpu_lane *lane = aligned_alloc(CACHE_LINE, sizeof *lane);
+    if (!lane)
+        return ot_fail(OT_E_DEVICE, "no memory for the lane '%s'", name);
+    memset(lane, 0, sizeof *lane);
+    lane->base.device = device;
+    lane->delay_stream = ot_random_stream(OT_RANDOM_TEST, 0, atomic_fetch_add(&owner->lane_numbers, 1));
+    OT_TRY_GOTO(ot_cpu_event_create(device, &lane->idle), rc, out);
+    int error = ot_thread_start(&lane->thread, name, lane_main, lane);
+    if (error) {
+        rc = ot_fail_errno(OT_E_DEVICE, error, "cannot start a thread for the lane '%s'", name);
+        goto out;
+    }
+    atomic_fetch_add(&owner->n_lanes, 1);
+    *out = &lane->base;
+    return 0;
+out:
+    ot_event_destroy(lane->idle);
+    free(lane);
+    return rc;
+}
+
+void ot_cpu_lane_close(struct ot_lane *base) {
+    struct cpu_lane *lane = (struct cpu_lane *)base;
+    push(base, run_stop, true, NULL, 0);
+    pthread_join(lane->thread, NULL);
+    ot_cpu_event_destroy(lane->idle);
+    atomic_fetch_sub(&device_of(base)->n_lanes, 1);
+    free(lane->scratch);
+    free(lane);
+}
+
+/* ---- for use inside commands ---- */
+
+struct ot_pool *ot_cpu_lane_pool(struct ot_lane *lane) {
+    return device_of(lane)->pool;
+}
+
+void ot_cpu_lane_fail(struct ot_lane *base, int rc) {
+    struct cpu_lane *lane = (struct cpu_lane *)base;
+    struct ot_error error;
+    assert(rc < 0);
+    if (lane->error)
+        return;
+    ot_error_save(&error, rc);
+    lane->error = ot_device_keep_error(base->device, &error);
+}
+
+void *ot_cpu_lane_scratch(struct ot_lane *base, size_t bytes) {
+    struct cpu_lane *lane = (struct cpu_lane *)base;
+    if (bytes > lane->scratch_bytes) {
+        free(lane->scratch);
+        size_t rounded = (bytes + CACHE_LINE - 1) & ~(size_t)(CACHE_LINE - 1);
+        lane->scratch = aligned_alloc(CACHE_LINE, rounded);
+        lane->scratch_bytes = lane->scratch ? rounded : 0;
+        if (!lane->scratch)
+            ot_cpu_lane_fail(base, ot_fail(OT_E_BUDGET, "no memory for %zu bytes of an op's scratch", bytes));
+    }
+    return lane->scratch;
+}
+
+/* ---- copy, fill, notify, call ---- */
+
+struct copy {
+    void *dst;
+    const void *src;
+    size_t bytes;
+};
+
+static void run_copy(struct ot_lane *lane, const void *args) {
+    (void)lane;
+    const struct copy *copy = args;
+    memcpy(copy->dst, copy->src, copy->bytes);
+}
+
+void ot_cpu_lane_copy(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, const void *src,
+                      size_t bytes) {
+    (void)kind; /* host and device memory are the same here */
+    if (bytes > 0)
+        push(lane, run_copy, false, &(struct copy){dst, src, bytes}, sizeof(struct copy));
+}
+
+struct fill {
+    void *dst;
+    int byte;
+    size_t bytes;
+};
+
+static void run_fill(struct ot_lane *lane, const void *args) {
+    (void)lane;
+    const struct fill *fill = args;
+    memset(fill->dst, fill->byte, fill->bytes);
+}
+
+void ot_cpu_lane_fill(struct ot_lane *lane, void *device_dst, int byte, size_t bytes) {
+    if (bytes > 0)
+        push(lane, run_fill, false, &(struct fill){device_dst, byte, bytes}, sizeof(struct fill));
+}
+
+struct call {
+    void (*fn)(void *arg);
+    void *arg;
+};
+
+static void run_call(struct ot_lane *lane, const void *args) {
+    (void)lane;
+    const struct call *call = args;
+    call->fn(call->arg);
+}
+
+void ot_cpu_lane_notify(struct ot_lane *lane, void (*fn)(void *arg), void *arg) {
+    push(lane, run_call, true, &(struct call){fn, arg}, sizeof(struct call));
+}
+
+void ot_cpu_lane_call(struct ot_lane *lane, void (*fn)(void *arg), void *arg) {
+    push(lane, run_call, false, &(struct call){fn, arg}, sizeof(struct call));
+}
+
+/* ---- events ---- */
+
+int ot_cpu_event_create(struct ot_device *device, struct ot_event **out) {
+    struct cpu_event *event = calloc(1, sizeof *event);
+    *out = NULL;
+    if (!event)
+        return ot_fail(OT_E_DEVICE, "no memory for an event");
+    event->base.device = device;
+    atomic_fetch_add(&((struct ot_cpu_device *)device)->n_events, 1);
+    *out = &event->base;
+    return 0;
+}
+
+void ot_cpu_event_destroy(struct ot_event *event) {
+    atomic_fetch_sub(&((struct ot_cpu_device *)event->device)->n_events, 1);
+    free(event);
+}
+
+struct record {
+    struct cpu_event *event;
+    uint32_t number;
+};
+
+/* Blocks until record `number` has run. With memory_order_acquire, all work before the record is visible
+ * afterwards. */
+static void wait_for_record(struct cpu_event *event, uint32_t number, memory_order order) {
+    _Atomic uint32_t *word = &event->done[number % EVENT_RECORDS];
+    for (uint32_t done = atomic_load_explicit(word, order); (int32_t)(done - number) < 0;
+         done = atomic_load_explicit(word, order))
+        wait_for_change(word, done);
+}
+
+static void run_record(struct ot_lane *lane, const void *args) {
+    const struct record *record = args;
+    struct cpu_event *event = record->event;
+    /* The record EVENT_RECORDS earlier uses the same word. If it was enqueued on a slow lane, it may not have
+     * run yet. */
+    wait_for_record(event, record->number - EVENT_RECORDS, memory_order_relaxed);
+    uint32_t slot = record->number % EVENT_RECORDS;
+    atomic_store_explicit(&event->error[slot], ((struct cpu_lane *)lane)->error, memory_order_relaxed);
+    atomic_store_explicit(&event->seconds, ot_clock_seconds(), memory_order_relaxed);
+    atomic_store_explicit(&event->done[slot], record->number, memory_order_release);
+    wake_all(&event->done[slot]);
+}
+
+void ot_cpu_lane_record(struct ot_lane *lane, struct ot_event *base) {
+    struct cpu_event *event = (struct cpu_event *)base;
+    uint32_t number = atomic_fetch_add_explicit(&event->enqueued, 1, memory_order_relaxed) + 1;
+    push(lane, run_record, true, &(struct record){event, number}, sizeof(struct record));
+}
+
+static void run_wait(struct ot_lane *lane, const void *args) {
+    (void)lane;
+    const struct record *record = args;
+    wait_for_record(record->event, record->number, memory_order_acquire);
+}
+
+void ot_cpu_lane_wait(struct ot_lane *lane, struct ot_event *base) {
+    struct cpu_event *event = (struct cpu_event *)base;
+    uint32_t number = atomic_load_explicit(&event->enqueued, memory_order_relaxed);
+    if (number > 0)
+        push(lane, run_wait, true, &(struct record){event, number}, sizeof(struct record));
+}
+
+int ot_cpu_event_sync(struct ot_event *base) {
+    struct cpu_event *event = (struct cpu_event *)base;
+    uint32_t number = atomic_load_explicit(&event->enqueued, memory_order_relaxed);
+    if (number == 0)
+        return 0;
+    wait_for_record(event, number, memory_order_acquire);
+    const struct ot_error *error =
+        atomic_load_explicit(&event->error[number % EVENT_RECORDS], memory_order_relaxed);
+    return error ? ot_error_load(error) : 0;
+}
+
+int ot_cpu_event_seconds(struct ot_event *base, double *out) {
+    struct cpu_event *event = (struct cpu_event *)base;
+    OT_TRY(ot_cpu_event_sync(base));
+    *out = atomic_load_explicit(&event->seconds, memory_order_relaxed);
+    return 0;
+}
+
+int ot_cpu_lane_error(const struct ot_lane *base) {
+    const struct ot_error *error =
+        atomic_load_explicit(&((const struct cpu_lane *)base)->error, memory_order_acquire);
+    return error ? ot_error_load(error) : 0;
+}
+
+int ot_cpu_lane_sync(struct ot_lane *base) {
+    struct cpu_lane *lane = (struct cpu_lane *)base;
+    ot_cpu_lane_record(base, lane->idle);
+    return ot_cpu_event_sync(lane->idle);
+}
+
+/* ---- cpu device ---- */
 
 /* Bytes of fresh device memory: a NaN in fp32, fp16 and bf16, and -1 as a token. */
 enum { POISON = 0xff };

@@ -16,11 +16,11 @@
 
 #include "kernels/cpu/cpu_amx.h"
 #include "kernels/cpu/cpu_blas.h"
-#include "kernels/cpu/cpu_lane.h"
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/vecmath.h"
 #include "kernels/ops.h"
 #include "src/base/minmax.h"
-#include "src/base/pool.h"
+#include "src/base/thread.h"
 
 /* Elements of a chunk of a row-wise or element-wise op: about 10 us of work, so that the pool's own cost is
  * small in comparison. */

@@ -6,17 +6,12 @@
 #include "kernels/cpu/op_decode.inc"
 #include "kernels/cpu/op_sums.inc"
 #include "kernels/cpu/op_dora.inc"
-#include "kernels/cpu/op_rope.inc"
 #include "kernels/cpu/op_norm.inc"
 #include "kernels/cpu/op_cross_entropy.inc"
 #include "kernels/cpu/op_gemm.inc"
-#include "kernels/cpu/op_gemm_packed.inc"
-#include "kernels/cpu/op_gemm_choice.inc"
 #include "kernels/cpu/op_attention.inc"
-#include "kernels/cpu/op_attention_backward.inc"
 #include "kernels/cpu/op_experts.inc"
 #include "kernels/cpu/op_spans.inc"
-#include "kernels/cpu/op_spans_backward.inc"
 
 /* OT_CPU_OPS is the symbol of this build, from kernels/cpu/meson.build. */
 extern const struct ot_ops OT_CPU_OPS;

@@ -3,7 +3,7 @@
 #define OT_KERNELS_CUDA_ADAMW_CUH
 
 #include "kernels/cuda/map.cuh"
-#include "kernels/cuda/noise.cuh"
+#include "kernels/cuda/scalar.cuh"
 
 namespace {
 /* The numbers of a step in the form that the loop needs. Each operation here is part of the contract in

@@ -4,7 +4,7 @@
  *     dv += p dout          ds = p (dout.v - delta) scale          dq += ds k          dk += ds q
  *
  * (Dao, "FlashAttention-2", 2023, section 3.1.2). With a softcap, ds has one more factor, the derivative of
- * the score (attention_score.cuh). A sink changes p through lse alone; attention_sinks.cu computes its own
+ * the score (attention_score.cuh). A sink changes p through lse alone; attention_backward.cu computes its own
  * gradient. p and ds are rounded to the two-byte type before they are multiplied. Everything else between
  * loads and stores is fp32.
  *

@@ -13,7 +13,7 @@
  * three products. In return three tiles, not four, lie beside each other: heads of 128 elements take 59 KB
  * in all, which every card has, and more blocks of heads of 64 elements fit.
  *
- * The backward is two passes, as on the cpu device (kernels/cpu/op_spans_backward.inc). Queries own dq, and
+ * The backward is two passes, as on the cpu device (kernels/cpu/op_spans.inc). Queries own dq, and
  * their block's part of dbias; a third kernel adds the parts. Keys own dk and dv.
  */
 #include <math.h>

@@ -290,3 +290,158 @@ const struct ot_device_api ot_cuda_device_api = {
     .event_create_timed = ot_cuda_event_create_timed,
     .event_seconds = ot_cuda_event_seconds,
 };
+
+/* ---- cuda peer ---- */
+
+/* The rate of copies to another GPU. The process takes memory there only for the measurement. Then it resets
+ * the other GPU, which frees the context that the first call made there (hundreds of MiB). */
+
+/* Copies that are enqueued at a time, so that the waits between them do not count. */
+enum { COPIES = 8 };
+
+struct peer {
+    int from, to; /* indices of the GPUs */
+    const void *source;
+    void *there;
+    size_t bytes;
+    cudaStream_t stream;
+};
+
+static int copy_some(const struct peer *p, int copies) {
+    for (int i = 0; i < copies; i++)
+        OT_TRY(ot_cuda_check(cudaMemcpyPeerAsync(p->there, p->to, p->source, p->from, p->bytes, p->stream),
+                             "copy to GPU %d", p->to));
+    return ot_cuda_check(cudaStreamSynchronize(p->stream), "copy to GPU %d", p->to);
+}
+
+static int time_copies(const struct peer *p, double seconds, double *rate) {
+    double since, passed = 0, copied = 0;
+    OT_TRY(copy_some(p, 1)); /* the first copy sets up the way */
+    since = ot_clock_seconds();
+    do {
+        OT_TRY(copy_some(p, COPIES));
+        copied += COPIES * (double)p->bytes;
+        passed = ot_clock_seconds() - since;
+    } while (passed < seconds);
+    *rate = copied / passed;
+    return 0;
+}
+
+/* Without this, copies go through host memory even if the GPUs could reach each other. */
+static int enable(const struct peer *p) {
+    cudaError_t code = cudaDeviceEnablePeerAccess(p->to, 0);
+    if (code != cudaErrorPeerAccessAlreadyEnabled)
+        return ot_cuda_check(code, "let GPU %d reach GPU %d", p->from, p->to);
+    (void)cudaGetLastError();
+    return 0;
+}
+
+static int alloc_there(struct peer *p) {
+    OT_TRY(ot_cuda_check(cudaSetDevice(p->to), "start GPU %d", p->to));
+    cudaError_t code = cudaMalloc(&p->there, p->bytes);
+    if (code != cudaErrorMemoryAllocation)
+        return ot_cuda_check(code, "allocate memory on GPU %d", p->to);
+    (void)cudaGetLastError();
+    return ot_fail(OT_E_BUDGET, "GPU %d has no %zu bytes left for a measurement", p->to, p->bytes);
+}
+
+static int measure(struct peer *p, double seconds, struct ot_device_peer *out) {
+    int can = 0;
+    OT_TRY(ot_cuda_check(cudaDeviceCanAccessPeer(&can, p->from, p->to), "ask whether GPU %d can reach GPU %d",
+                         p->from, p->to));
+    OT_TRY(alloc_there(p));
+    OT_TRY(ot_cuda_check(cudaSetDevice(p->from), "start GPU %d", p->from));
+    if (can)
+        OT_TRY(enable(p));
+    OT_TRY(ot_cuda_check(cudaStreamCreateWithFlags(&p->stream, cudaStreamNonBlocking), "make a stream"));
+    out->has_access = can != 0;
+    return time_copies(p, seconds, &out->rate);
+}
+
+int ot_cuda_measure_peer(struct ot_device *device, const char *bus_id, const void *memory, size_t bytes,
+                         double seconds, struct ot_device_peer *out) {
+    const struct ot_cuda_device *self = ot_cuda_device_of(device);
+    struct peer p = {.from = self->index, .source = memory, .bytes = bytes};
+    if (cudaDeviceGetByPCIBusId(&p.to, bus_id) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return ot_fail(OT_E_USAGE, "the GPU at %s is not visible to this process", bus_id);
+    }
+    ot_cuda_enter(self);
+    int rc = measure(&p, seconds, out);
+    if (p.stream)
+        cudaStreamDestroy(p.stream);
+    if (out->has_access)
+        cudaDeviceDisablePeerAccess(p.to);
+    if (p.there)
+        cudaFree(p.there);
+    if (cudaSetDevice(p.to) == cudaSuccess)
+        cudaDeviceReset();
+    cudaSetDevice(p.from);
+    (void)cudaGetLastError(); /* an error of the cleanup; rc has the failure of the measurement */
+    return rc;
+}
+
+/* ---- cuda clock ---- */
+
+/* The time of an event on the host's clock: see struct ot_cuda_clock in cuda_state.h. */
+
+/* Below this time, a float of milliseconds has steps of a quarter of a microsecond. */
+#define ANCHOR_SECONDS 4.0
+
+/* The clock's events let a thread that waits for them sleep. The end of the first one is read off the host's
+ * clock, so its wait polls instead. */
+static int poll_for(cudaEvent_t event) {
+    cudaError_t code = cudaEventQuery(event);
+    while (code == cudaErrorNotReady)
+        code = cudaEventQuery(event);
+    (void)cudaGetLastError(); /* clears cudaErrorNotReady, which some versions keep as the last error */
+    return ot_cuda_check(code, "read the GPU's clock");
+}
+
+int ot_cuda_clock_open(struct ot_cuda_clock *clock) {
+    OT_TRY(ot_cuda_check(cudaStreamCreateWithPriority(&clock->stream, cudaStreamNonBlocking, 0),
+                         "make a stream for the clock"));
+    OT_TRY(ot_cuda_check(cudaEventCreateWithFlags(&clock->anchor, cudaEventBlockingSync), "make an event"));
+    OT_TRY(ot_cuda_check(cudaEventCreateWithFlags(&clock->next, cudaEventBlockingSync), "make an event"));
+    OT_TRY(ot_cuda_check(cudaEventRecord(clock->anchor, clock->stream), "read the GPU's clock"));
+    OT_TRY(poll_for(clock->anchor));
+    clock->anchor_seconds = ot_clock_seconds();
+    return 0;
+}
+
+void ot_cuda_clock_close(struct ot_cuda_clock *clock) {
+    if (clock->next)
+        cudaEventDestroy(clock->next);
+    if (clock->anchor)
+        cudaEventDestroy(clock->anchor);
+    if (clock->stream)
+        cudaStreamDestroy(clock->stream);
+}
+
+/* Waits some microseconds, because the clock's stream is empty. */
+static int move_anchor(struct ot_cuda_clock *clock) {
+    float ms;
+    OT_TRY(ot_cuda_check(cudaEventRecord(clock->next, clock->stream), "read the GPU's clock"));
+    OT_TRY(ot_cuda_check(cudaEventSynchronize(clock->next), "read the GPU's clock"));
+    OT_TRY(ot_cuda_check(cudaEventElapsedTime(&ms, clock->anchor, clock->next), "read the GPU's clock"));
+    cudaEvent_t old = clock->anchor;
+    clock->anchor = clock->next;
+    clock->next = old;
+    clock->anchor_seconds += 1e-3 * (double)ms;
+    return 0;
+}
+
+int ot_cuda_event_seconds(struct ot_event *base, double *out) {
+    struct ot_cuda_device *device = ot_cuda_device_of(base->device);
+    struct ot_cuda_event *event = (struct ot_cuda_event *)base;
+    float ms;
+    OT_TRY(ot_cuda_event_sync(base));
+    pthread_mutex_lock(&device->mutex);
+    int rc =
+        ot_cuda_check(cudaEventElapsedTime(&ms, device->clock.anchor, event->event), "read an event's time");
+    *out = device->clock.anchor_seconds + 1e-3 * (double)ms;
+    if (rc >= 0 && 1e-3 * (double)ms > ANCHOR_SECONDS)
+        rc = move_anchor(&device->clock);
+    pthread_mutex_unlock(&device->mutex);
+    return rc;
+}

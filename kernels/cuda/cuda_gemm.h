@@ -64,7 +64,7 @@ enum {
 struct ot_cuda_gemm;
 
 struct ot_cuda_gemm_config {
-    const char *library; /* path of the libcublasLt that the user gave; NULL: cublaslt_find.h looks for one */
+    const char *library; /* path of the libcublasLt that the user gave; NULL: cublaslt.c looks for one */
     const char *gpu;     /* name of the GPU */
     int sm_count, arch;  /* as in struct ot_cuda_stream */
     int driver_version;  /* the result of cudaDriverGetVersion */

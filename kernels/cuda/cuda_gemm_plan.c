@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/cuda_gemm_state.h"
 #include "src/base/error.h"
-#include "src/base/fnv.h"
+#include "src/base/hash.h"
 #include "src/base/log.h"
 
 _Static_assert(sizeof(struct ot_gemm_key) == 6 * 8 + 16, "compared as bytes: no padding");

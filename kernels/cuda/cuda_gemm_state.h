@@ -4,7 +4,7 @@
  *   cuda_gemm.c        opens the library; enqueues bias and product
  *   cuda_gemm_plan.c   shape -> descriptors and algorithm, kept in a hash table
  *   gemm_plain.cu      computes shapes for which the library has no algorithm
- *   cuda_gemm_tune.c   measures the proposals for each plan; gemm_tune.cu has its kernels
+ *   cuda_gemm_tune.c   measures the proposals for each plan; gemm_plain.cu has its kernels
  *   cuda_gemm_cache.c  the file that stores the results of tuning
  */
 #ifndef OT_KERNELS_CUDA_GEMM_STATE_H

@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/cuda_gemm_state.h"
-#include "kernels/cuda/gemm_tune.h"
+#include "kernels/cuda/gemm_plain.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/log.h"

@@ -10,7 +10,7 @@
 #include "kernels/cuda/cuda_guard_checks.h"
 #include "kernels/cuda/cuda_guard_verdicts.h"
 #include "kernels/cuda/gemm_groups.h"
-#include "src/base/build_id.h"
+#include "src/base/cache_file.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
 

@@ -20,7 +20,7 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cuda_guard_checks.h"
-#include "kernels/cuda/gemm_tune.h"
+#include "kernels/cuda/gemm_plain.h"
 
 /* ---- paths ---- */
 

@@ -4,7 +4,6 @@
 
 #include "kernels/cuda/gemm_groups.h"
 #include "kernels/cuda/gemm_plain.h"
-#include "kernels/cuda/gemm_tune.h"
 
 /* ---- memory and comparison ---- */
 

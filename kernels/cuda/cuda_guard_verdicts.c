@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "src/base/cache_file.h"
-#include "src/base/crc32.h"
 #include "src/base/error.h"
+#include "src/base/hash.h"
 #include "src/base/text.h"
 #include "src/base/utf8.h"
 

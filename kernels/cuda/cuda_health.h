@@ -11,7 +11,7 @@ struct ot_cuda_warnings {
     char text[OT_CUDA_WARNINGS][OT_CUDA_WARNING_BYTES]; /* one sentence each */
 };
 
-/* Asks the driver's management library (nvml.h). Without that library there are fewer warnings. */
+/* Asks the driver's management library (cuda_health.c). Without that library there are fewer warnings. */
 void ot_cuda_warnings(const struct ot_cuda_gpu *gpu, struct ot_cuda_warnings *out);
 
 #endif

@@ -3,12 +3,10 @@
  *
  *   cuda_open.c    finds the GPU, or reports in one sentence why it cannot be used
  *   cuda_device.c  memory, and the table of functions for device.h
- *   cuda_lane.c    lanes, events and copies;  cuda_notify.c  calls on the host after a lane's work
+ *   cuda_lane.c    lanes, events and copies;  cuda_lane.c  calls on the host after a lane's work
  *   cuda_guard.c   checks fast kernels at their first use: by cuda_guard_checks.c, cuda_guard_attention.c;
  *                  cuda_guard_verdicts.c keeps the results
- *   cuda_health.c  warnings about a GPU that works but may spoil a run;  nvml.c  asks the driver's library
- *   cuda_clock.c   the time of an event on the host's clock
- *   cuda_peer.c    the rate of copies to another GPU
+ *   cuda_health.c  warnings about a GPU that works but may spoil a run; asks the driver's library (NVML)
  *   cuda_ops.c     the ops: checks preconditions, then calls the launchers of kernels/cuda/launchers.h
  *
  * LANES are streams. They have no priorities, because CUDA's priorities order kernels only, and all kernels
@@ -170,7 +168,7 @@ void ot_cuda_lane_fail(struct ot_cuda_lane *lane, int rc);
  * lane has failed. */
 bool ot_cuda_lane_begin_op(struct ot_cuda_lane *lane);
 
-/* ---- cuda_notify.c ---- */
+/* ---- cuda_lane.c ---- */
 
 int ot_cuda_notifier_open(struct ot_cuda_lane *lane, struct ot_cuda_notifier **out);
 /* Makes all outstanding calls, then stops the thread; NULL is allowed. */
@@ -178,13 +176,13 @@ void ot_cuda_notifier_close(struct ot_cuda_notifier *notifier);
 void ot_cuda_notifier_drain(struct ot_cuda_notifier *notifier);
 void ot_cuda_notifier_push(struct ot_cuda_notifier *notifier, void (*fn)(void *arg), void *arg);
 
-/* ---- cuda_clock.c ---- */
+/* ---- cuda_device.c ---- */
 
 int ot_cuda_clock_open(struct ot_cuda_clock *clock);
 void ot_cuda_clock_close(struct ot_cuda_clock *clock);
 int ot_cuda_event_seconds(struct ot_event *event, double *out);
 
-/* ---- cuda_peer.c ---- */
+/* ---- cuda_device.c ---- */
 
 int ot_cuda_measure_peer(struct ot_device *device, const char *bus_id, const void *memory, size_t bytes,
                          double seconds, struct ot_device_peer *out);

@@ -5,7 +5,7 @@
  * backward two or three. All are bound by memory bandwidth.
  *
  * Factors: a team of threads has a row (rows.cuh). Order of sums: a thread's values from the left, then the
- * tree of ot_team_sums. Backward sums columns as bias_backward.cu does: a block has a chunk of rows and 32
+ * tree of ot_team_sums. Backward sums columns as reduce.cu does: a block has a chunk of rows and 32
  * packs of columns, one for each lane; warp w adds rows w, w + 8, ... of the chunk; then the warps in order;
  * then ot_column_join adds the chunks.
  */

@@ -22,9 +22,10 @@
  * Not measured on a GPU. Expected: some 60 % of the tensor cores' rate, as other kernels of this kind, where
  * an expert has at least 128 rows. An expert with fewer rows wastes the rest of its tile.
  */
+#include "kernels/cuda/gemm_groups.h"
+
 #include "kernels/cuda/attention_tiles.cuh"
 #include "kernels/cuda/gemm_groups.cuh"
-#include "kernels/cuda/gemm_groups.h"
 
 namespace {
 
@@ -263,4 +264,67 @@ cudaError_t ot_cuda_gemm_groups(const struct ot_gemm_groups *args, const struct 
         return wide ? launch_tiled<__nv_bfloat16, float>(args, on)
                     : launch_tiled<__nv_bfloat16, __nv_bfloat16>(args, on);
     return wide ? launch_tiled<__half, float>(args, on) : launch_tiled<__half, __half>(args, on);
+}
+
+/* ---- gemm groups plain ---- */
+
+/* The plain product by groups: a block computes a tile of 16 x 16 elements, one per thread, like
+ * gemm_plain.cu. Each element is one fp32 sum in the order of k (ROWS), or of the rows of the group (SUMS).
+ */
+
+namespace {
+
+enum { PLAIN_TILE = 16, ROW = PLAIN_TILE + 1, PLAIN_THREADS = PLAIN_TILE * PLAIN_TILE };
+
+/* Element [row, col] of a matrix whose rows and columns end at `rows` and `cols`; 0 outside of it. */
+template <class T>
+__device__ __forceinline__ float element(const T *matrix, int64_t ld, int row, int rows, int col, int cols) {
+    return row < rows && col < cols ? ot_to_float(matrix[row * ld + col]) : 0.0f;
+}
+
+/* T: type of A, B and the bias; C: type of the result. */
+template <class T, class C>
+__global__ void groups_plain(struct ot_gemm_groups op) {
+    float *a = ot_shared<float>(), *b = a + PLAIN_TILE * ROW;
+    int x = (int)threadIdx.x % PLAIN_TILE, y = (int)threadIdx.x / PLAIN_TILE;
+    struct ot_groups_tile at;
+    if (!ot_groups_find<PLAIN_TILE, PLAIN_TILE>(op, (int)blockIdx.x, &at))
+        return;
+    bool sums = op.form == OT_GROUPS_SUMS;
+    int first = sums ? at.begin : 0, last = sums ? at.end : (int)op.k, n = (int)op.n, m = (int)op.m;
+    const T *from_a = static_cast<const T *>(op.a), *from_b = static_cast<const T *>(op.b);
+    if (!sums)
+        from_b += at.expert * op.stride;
+    float sum = 0;
+    for (int k = first; k < last; k += PLAIN_TILE) {
+        a[y * ROW + x] = sums ? element(from_a, op.lda, k + x, last, at.row + y, m)
+                              : element(from_a, op.lda, at.row + y, at.end, k + x, last);
+        b[y * ROW + x] = op.trans_b ? element(from_b, op.ldb, at.col + x, n, k + y, last)
+                                    : element(from_b, op.ldb, k + y, last, at.col + x, n);
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < PLAIN_TILE; i++)
+            sum = fmaf(a[y * ROW + i], b[i * ROW + x], sum);
+        __syncthreads();
+    }
+    int row = at.row + y, col = at.col + x;
+    if (row >= (sums ? m : at.end) || col >= n)
+        return;
+    int64_t place = row * op.ldc + col + (sums ? at.expert * op.stride : 0);
+    static_cast<C *>(op.c)[place] = ot_from_float<C>(ot_groups_finish<T, C>(op, at.expert, sum, col, place));
+}
+
+template <class T, class C>
+cudaError_t launch_plain(const struct ot_gemm_groups *op, const struct ot_cuda_stream *on) {
+    return ot_launch(groups_plain<T, C>, dim3((unsigned)ot_groups_tiles(*op, PLAIN_TILE, PLAIN_TILE)),
+                     dim3(PLAIN_THREADS), 2 * PLAIN_TILE * ROW * sizeof(float), on->stream, *op);
+}
+
+} // namespace
+
+cudaError_t ot_gemm_groups_plain(const struct ot_gemm_groups *op, const struct ot_cuda_stream *on) {
+    return ot_dispatch(op->dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return op->c_dtype == OT_F32 ? launch_plain<T, float>(op, on) : launch_plain<T, T>(op, on);
+    });
 }

@@ -2,7 +2,7 @@
  *
  * HOPPER (gemm_groups_hopper.cu): the tensor cores of compute capability 9.0, for two-byte types, sizes and
  * strides of whole chunks of 8 elements, and more than half a tile of columns. TILED (gemm_groups.cu): any
- * tensor cores, two-byte types, every size. PLAIN (gemm_groups_plain.cu): ordinary arithmetic for any dtype:
+ * tensor cores, two-byte types, every size. PLAIN (gemm_groups.cu): ordinary arithmetic for any dtype:
  * fp32, and ops that the guard does not trust (cuda_guard.h). All of them take every alignment. The choice
  * depends on the arguments and the machine alone, and not on where arrays lie.
  */

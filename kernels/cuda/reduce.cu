@@ -16,6 +16,7 @@
  * sectors.
  */
 #include "kernels/cuda/kernel.cuh"
+#include "kernels/cuda/rows.cuh"
 
 namespace {
 
@@ -132,4 +133,131 @@ cudaError_t reduce(const struct ot_reduce *args, const struct ot_cuda_stream *on
 cudaError_t ot_cuda_reduce(const struct ot_reduce *args, const struct ot_cuda_stream *on) {
     return ot_dispatch(args->rounded ? args->rounded_dtype : OT_F32,
                        [&](auto zero) { return reduce<decltype(zero)>(args, on); });
+}
+
+/* ---- bias backward ---- */
+
+/* The gradient of a bias: the sums of the columns of dy.
+ *
+ * Bytes moved per value: one element of dtype; partial sums add 8 bytes per column for each chunk of 64 rows
+ * or more. One FLOP per value: bound by memory bandwidth.
+ *
+ * A block has a chunk of rows and 32 packs of columns, one pack for each lane. Its warps take the rows in
+ * turn. Order of a column's sum: warp w adds rows w, w + 8, ... of the chunk; then the warps are added in
+ * order; then ot_column_join adds the chunks.
+ */
+
+enum { BIAS_WARPS = 8, BIAS_MIN_ROWS = 64, BIAS_MAX_CHUNKS = 256 };
+
+template <class T, bool ALIGNED>
+__global__ void bias_chunk(struct ot_bias_backward op, int64_t first_chunk, int64_t chunk_rows,
+                           float *partial, int width) {
+    constexpr int N = ot_pack<T>::N;
+    float *sums = ot_shared<float>(); /* [BIAS_WARPS][N][OT_WARP] */
+    int lane = (int)threadIdx.x % OT_WARP, warp = (int)threadIdx.x / OT_WARP;
+    int p = (int)blockIdx.x * OT_WARP + lane;
+    int64_t begin = (first_chunk + blockIdx.y) * chunk_rows;
+    int64_t end = begin + chunk_rows < op.rows ? begin + chunk_rows : op.rows;
+    ot_pack<T> sum = {};
+#pragma unroll 4
+    for (int64_t row = begin + warp; row < end; row += BIAS_WARPS) {
+        ot_pack<T> dy = ot_row_load<ALIGNED>(static_cast<const T *>(op.dy) + row * op.ld, p, (int)op.cols);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            sum.v[i] += dy.v[i];
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        sums[(warp * N + i) * OT_WARP + lane] = sum.v[i];
+    __syncthreads();
+    for (int i = warp; i < N; i += BIAS_WARPS) { /* value i of every pack */
+        float total = 0;
+        for (int w = 0; w < BIAS_WARPS; w++)
+            total += sums[(w * N + i) * OT_WARP + lane];
+        if (p * N + i < width)
+            partial[(int64_t)blockIdx.y * width + p * N + i] = total;
+    }
+}
+
+template <class T>
+static cudaError_t bias_run(const struct ot_bias_backward *op, const struct ot_cuda_stream *on) {
+    int64_t packs = ot_ceil_div(op->cols, ot_pack<T>::N), width = packs * ot_pack<T>::N;
+    struct ot_column_plan plan;
+    OT_CUDA_TRY(ot_column_plan(op->rows, width, 1, BIAS_MIN_ROWS, BIAS_MAX_CHUNKS, on, &plan));
+    auto kernel = ot_rows_aligned(op->dy, op->ld, sizeof(T)) ? bias_chunk<T, true> : bias_chunk<T, false>;
+    float *partial = static_cast<float *>(on->scratch);
+    for (int64_t first = 0; first < plan.chunks; first += plan.round) {
+        int64_t chunks = plan.chunks - first < plan.round ? plan.chunks - first : plan.round;
+        OT_CUDA_TRY(ot_launch(kernel, dim3((unsigned)ot_ceil_div(packs, OT_WARP), (unsigned)chunks),
+                              dim3(BIAS_WARPS * OT_WARP),
+                              BIAS_WARPS * ot_pack<T>::N * OT_WARP * sizeof(float), on->stream, *op, first,
+                              plan.chunk_rows, partial, (int)width));
+        OT_CUDA_TRY(ot_column_join(partial, width, chunks, plan.group, op->cols, op->dbias, on));
+    }
+    return cudaSuccess;
+}
+
+cudaError_t ot_cuda_bias_backward(const struct ot_bias_backward *args, const struct ot_cuda_stream *on) {
+    if (args->rows == 0 || args->cols == 0)
+        return cudaSuccess;
+    return ot_dispatch(args->dtype, [&](auto zero) { return bias_run<decltype(zero)>(args, on); });
+}
+
+/* ---- column join ---- */
+
+/* The second half of every sum over rows: adds the chunks' partial sums of each column (rows.cuh).
+ *
+ * It reads 4 bytes and adds once for each chunk and column. The partial sums were just written, so most of
+ * them are still in the L2 cache. Order: the chunks of a group in order, then the groups, in order, to the
+ * output. A block has 32 columns. Its warp w sums the groups w, w + 16, ..., so that 16 groups are read at
+ * once.
+ */
+
+enum { JOIN_WARPS = 16, JOIN_GROUP = 32 };
+
+__global__ void column_join(const float *partial, int64_t ld, int64_t chunks, int group, int64_t cols,
+                            float *out) {
+    float *sums = ot_shared<float>(); /* [JOIN_WARPS][OT_WARP] */
+    int lane = (int)threadIdx.x % OT_WARP, warp = (int)threadIdx.x / OT_WARP;
+    int64_t col = (int64_t)blockIdx.x * OT_WARP + lane;
+    bool live = col < cols;
+    float total = live && warp == 0 ? out[col] : 0.0f;
+    for (int64_t first = 0; first < chunks; first += JOIN_WARPS * group) {
+        int64_t begin = first + (int64_t)warp * group;
+        int64_t end = begin + group < chunks ? begin + group : chunks;
+        float sum = 0;
+        if (live)
+#pragma unroll 8
+            for (int64_t chunk = begin; chunk < end; chunk++)
+                sum += partial[chunk * ld + col];
+        sums[warp * OT_WARP + lane] = sum;
+        __syncthreads();
+        if (warp == 0)
+            for (int w = 0; w < JOIN_WARPS && first + (int64_t)w * group < chunks; w++)
+                total += sums[w * OT_WARP + lane];
+        __syncthreads();
+    }
+    if (live && warp == 0)
+        out[col] = total;
+}
+
+cudaError_t ot_column_plan(int64_t rows, int64_t cols, int arrays, int64_t min_rows, int64_t max_chunks,
+                           const struct ot_cuda_stream *on, struct ot_column_plan *out) {
+    int64_t chunk_bytes = cols * arrays * (int64_t)sizeof(float);
+    int64_t smallest = OT_CUDA_MIN_SCRATCH_BYTES / chunk_bytes; /* chunks that fit the smallest scratch */
+    if (smallest < 1)
+        return cudaErrorInvalidValue;
+    int64_t wanted = ot_ceil_div(rows, max_chunks);
+    out->chunk_rows = wanted > min_rows ? wanted : min_rows;
+    out->chunks = ot_ceil_div(rows, out->chunk_rows);
+    out->group = smallest < JOIN_GROUP ? (int)smallest : JOIN_GROUP;
+    out->round = (int64_t)on->scratch_bytes / chunk_bytes / out->group * out->group;
+    out->round = out->round < out->chunks ? out->round : out->chunks;
+    return cudaSuccess;
+}
+
+cudaError_t ot_column_join(const float *partial, int64_t ld, int64_t chunks, int group, int64_t cols,
+                           float *out, const struct ot_cuda_stream *on) {
+    return ot_launch(column_join, dim3((unsigned)ot_ceil_div(cols, OT_WARP)), dim3(JOIN_WARPS * OT_WARP),
+                     JOIN_WARPS * OT_WARP * sizeof(float), on->stream, partial, ld, chunks, group, cols, out);
 }

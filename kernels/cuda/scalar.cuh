@@ -5,6 +5,7 @@
 #define OT_KERNELS_CUDA_SCALAR_CUH
 
 #include "kernels/cuda/kernel.cuh"
+#include "kernels/state_format.h"
 
 #define OT_INLINE __device__ __forceinline__
 
@@ -40,5 +41,17 @@ static OT_INLINE float vec_add_exponent(float a, int32_t n) {
 }
 
 #include "kernels/formulas.h"
+
+/* ---- noise ---- */
+
+/* The random words of kernels/state_format.h in kernels. */
+
+/* ot_state_word. */
+__device__ __forceinline__ uint32_t random_word(const struct ot_state_noise &noise, int64_t index) {
+    uint32_t x =
+        noise.begin + (uint32_t)index * OT_NOISE_STEP + (uint32_t)((uint64_t)index >> 32) * OT_NOISE_PAGE;
+    x = (x ^ x >> 16) * OT_NOISE_MIX1;
+    return (x ^ x >> 15 ^ noise.key) * OT_NOISE_MIX2;
+}
 
 #endif

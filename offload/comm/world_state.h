@@ -16,7 +16,7 @@
 #include <pthread.h>
 
 #include "offload/comm/world.h"
-#include "src/base/sha256.h"
+#include "src/base/hash.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "structs are sent as they lie in memory");
 

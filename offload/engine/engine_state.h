@@ -1,5 +1,5 @@
-/* Declarations that the files of the engine share (engine.c, tasks.c, fetch.c, decide.c, shadow.c,
- * diagnose.c, nvme.c, stage.c, params.c, one_copy.c, take_snapshot.c). Internal to offload/. */
+/* Declarations that the files of the engine share (engine.c, tasks.c, stage.c, decide.c, shadow.c,
+ * diagnose.c, nvme.c, stage.c, params.c, rank_tasks.c, snapshot_copy.c). Internal to offload/. */
 #ifndef OT_OFFLOAD_ENGINE_ENGINE_STATE_H
 #define OT_OFFLOAD_ENGINE_ENGINE_STATE_H
 
@@ -10,7 +10,7 @@
 #include "offload/engine/engine.h"
 #include "offload/engine/executor.h"
 #include "offload/store/store.h"
-#include "src/base/pool.h"
+#include "src/base/thread.h"
 
 /* The host's data of a step in flight. ot_engine_submit writes it before the step starts; then tasks read
  * it. */

@@ -6,8 +6,8 @@
 #include "offload/engine/executor_state.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
-#include "src/base/grow.h"
 #include "src/base/log.h"
+#include "src/base/memory.h"
 #include "src/base/thread.h"
 
 enum { STALL_SECONDS = 60 };

@@ -1,8 +1,12 @@
 /* Makes a plan from a candidate. */
+#include "offload/plan/build.h"
+
 #include <math.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "offload/plan/build.h"
+#include "src/base/error.h"
 #include "src/base/minmax.h"
 
 /* Counts the streamed tiles among the first n shared ones. The stream engine and the pool alternate on
@@ -109,7 +113,7 @@ static void set_slots(const struct ot_chain *chain, const struct ot_plan_request
                               : edge         ? (1 + tied) * sums
                               : c->slots > 1 ? 1 + sums
                                              : sums;
-        bool both = edge && plan->shard.world && tied; /* both uses cross (shard.h) */
+        bool both = edge && plan->shard.world && tied; /* both uses cross (plan.h) */
         plan->exchange_slots[k] = !moves || ot_shard_ranks(&plan->shard) == 1 ? 0 : 1 + both;
         plan->stage_slots[k] = !moves || chain->dtype == OT_F32 ? 0 : edge || c->slots == 1 ? 1 : 2;
     }
@@ -200,4 +204,124 @@ int ot_candidate_build(const struct ot_plan_request *rq, const struct ot_candida
     set_slots(chain, rq, c, plan);
     set_nvme_slots(chain, c, plan);
     return ot_plan_finish(chain, plan);
+}
+
+/* ---- request ---- */
+
+/* Checks a request for a plan. */
+
+int ot_plan_check_fractions(const double fractions[OT_TILE_ENGINES], enum ot_home state) {
+    double sum = 0;
+    for (int e = 0; e < OT_TILE_ENGINES; e++) {
+        const char *name = ot_tile_engine_name((enum ot_tile_engine)e);
+        if (!(fractions[e] >= 0 && fractions[e] <= 1))
+            return ot_fail(OT_E_USAGE, "%s cannot have a share of %g: give 0 to 1", name, fractions[e]);
+        enum ot_home home = e == OT_TILE_GPU ? OT_HOME_GPU : OT_HOME_HOST;
+        bool elsewhere = state != OT_HOME_AUTO && (state == OT_HOME_GPU) != (home == OT_HOME_GPU);
+        if (fractions[e] > 0 && elsewhere)
+            return ot_fail(OT_E_USAGE, "%s updates state that lives on the %s, not on the %s", name,
+                           ot_tier_name((enum ot_tier)home), ot_tier_name((enum ot_tier)state));
+        sum += fractions[e];
+    }
+    if (ot_plan_has_fractions(fractions) && fabs(sum - 1) > 1e-6)
+        return ot_fail(OT_E_USAGE, "the shares add up to %g, not to 1", sum);
+    return 0;
+}
+
+int ot_plan_check_counts(const struct ot_plan_request *rq, const struct ot_plan *plan) {
+    int64_t counts[OT_TILE_ENGINES], total = ot_plan_all_tiles(rq->chain, plan);
+    ot_plan_count_fractions(rq, total, counts);
+    for (int e = 0; e < OT_TILE_ENGINES; e++)
+        if (rq->fractions[e] > 0 && counts[e] == 0)
+            return ot_fail_cause(OT_E_USAGE, OT_CAUSE_OPTIMIZER_SHARE,
+                                 "a share of %g for %s is less than one of this model's %lld tiles",
+                                 rq->fractions[e], ot_tile_engine_name((enum ot_tile_engine)e),
+                                 (long long)total);
+    return 0;
+}
+
+int ot_plan_check_request(const struct ot_plan_request *rq) {
+    if (rq->sequence_tokens < 1 || rq->step_sequences < 1 || rq->micro_sequences < 0)
+        return ot_fail(OT_E_USAGE, "a step of %lld sequences of %lld tokens, or its micro-batch, is empty",
+                       (long long)rq->step_sequences, (long long)rq->sequence_tokens);
+    if (rq->step_sequences > INT32_MAX / rq->sequence_tokens)
+        return ot_fail_cause(OT_E_USAGE, OT_CAUSE_STEP_TOKENS,
+                             "%lld sequences of %lld tokens are more than 2^31 tokens a step",
+                             (long long)rq->step_sequences, (long long)rq->sequence_tokens);
+    if (rq->slots < 0 || rq->slots > OT_PLAN_MAX_SLOTS)
+        return ot_fail(OT_E_USAGE, "plan: %d weight slots of each kind; give 1 to %d", rq->slots,
+                       OT_PLAN_MAX_SLOTS);
+    if (rq->tile_params < 0 || rq->tile_params % OT_SLAB_ALIGN_PARAMS != 0)
+        return ot_fail(OT_E_USAGE, "plan: the %lld parameters of a tile are not a multiple of %d",
+                       (long long)rq->tile_params, OT_SLAB_ALIGN_PARAMS);
+    if (rq->extra_device_bytes < 0 || rq->extra_host_bytes < 0)
+        return ot_fail(OT_E_USAGE,
+                       "plan: cannot reserve %lld bytes of device memory and %lld bytes of host memory",
+                       (long long)rq->extra_device_bytes, (long long)rq->extra_host_bytes);
+    OT_TRY(ot_shard_check(&rq->shard));
+    return ot_plan_check_fractions(rq->fractions, rq->state);
+}
+
+/* ---- refuse ---- */
+
+/* Words the error of a request that has no plan: which tier is short, and by how much. It names no option,
+ * because the caller words the cure. */
+
+enum { SIZE_BYTES = 32 };
+static const size_t MIB = (size_t)1 << 20, BIG = (size_t)10 << 30;
+
+/* Writes a size in the unit that suits `of`: MiB below 10 GiB, otherwise GiB. Rounds a need up to a tenth and
+ * a budget down, so that a shortage never reads as zero. */
+static const char *size_text(size_t bytes, size_t of, bool up, char text[SIZE_BYTES]) {
+    size_t unit = of >= BIG ? MIB << 10 : MIB;
+    double tenths = (double)(bytes / unit * 10 + (bytes % unit * 10 + (up ? unit - 1 : 0)) / unit);
+    snprintf(text, SIZE_BYTES, "%.1f %s", tenths / 10, of >= BIG ? "GiB" : "MiB");
+    return text;
+}
+
+/* "27.4 GiB of gpu memory, but the budget is 22.7 GiB, short by 4.7 GiB" */
+static int put(char *line, size_t bytes, const struct ot_plan_request *rq, enum ot_tier tier, size_t need) {
+    static const char *const what[] = {"gpu memory", "host memory", "space on nvme"};
+    char needs[SIZE_BYTES], has[SIZE_BYTES], lacks[SIZE_BYTES];
+    size_t have = rq->budget_bytes[tier], lack = need > have ? need - have : 0;
+    return snprintf(line, bytes, "%s of %s, but the budget is %s, short by %s",
+                    size_text(need, need, true, needs), what[tier], size_text(have, need, false, has),
+                    size_text(lack, need, true, lacks));
+}
+
+static int refuse_together(const struct ot_plan_request *rq, const size_t together[OT_TIER_COUNT]) {
+    char lines[OT_TIER_COUNT][200] = {"", "", ""};
+    for (int t = 0; t < OT_TIER_COUNT; t++)
+        if (together[t] > rq->budget_bytes[t])
+            put(lines[t], sizeof lines[t], rq, (enum ot_tier)t, together[t]);
+    const char *gpu = lines[OT_TIER_GPU], *host = lines[OT_TIER_HOST], *nvme = lines[OT_TIER_NVME];
+    return ot_fail(OT_E_BUDGET,
+                   "gpu and host memory: the smallest plan for steps of %lld sequences of %lld tokens needs "
+                   "%s%s%s%s%s",
+                   (long long)rq->step_sequences, (long long)rq->sequence_tokens, gpu,
+                   *gpu && *host ? ", and " : "", host, (*gpu || *host) && *nvme ? ", and " : "", nvme);
+}
+
+int ot_plan_refuse(const struct ot_plan_request *rq, const struct ot_shortage *shortage) {
+    const size_t *alone = shortage->alone;
+    char gpu[200], host[200], nvme[200];
+    put(gpu, sizeof gpu, rq, OT_TIER_GPU, alone[OT_TIER_GPU]);
+    put(host, sizeof host, rq, OT_TIER_HOST, alone[OT_TIER_HOST]);
+    put(nvme, sizeof nvme, rq, OT_TIER_NVME, alone[OT_TIER_NVME]);
+    if (alone[OT_TIER_NVME] && rq->budget_bytes[OT_TIER_NVME] == 0)
+        return ot_fail(OT_E_BUDGET, "nvme: no disk is given, but the plan needs %s", nvme);
+    if (alone[OT_TIER_NVME])
+        return ot_fail(OT_E_BUDGET,
+                       "nvme: the part of the model that does not fit gpu and host memory needs %s", nvme);
+    if (alone[OT_TIER_GPU] && alone[OT_TIER_HOST])
+        return ot_fail(OT_E_BUDGET,
+                       "gpu or host memory: the smallest plan for %lld-token sequences needs %s, or %s",
+                       (long long)rq->sequence_tokens, gpu, host);
+    if (alone[OT_TIER_GPU])
+        return ot_fail(OT_E_BUDGET, "gpu memory: the smallest plan for %lld-token sequences needs %s",
+                       (long long)rq->sequence_tokens, gpu);
+    if (alone[OT_TIER_HOST])
+        return ot_fail(OT_E_BUDGET,
+                       "host memory: the part of the model that does not fit gpu memory needs %s", host);
+    return refuse_together(rq, shortage->together);
 }

@@ -1,5 +1,5 @@
 /* Declarations that the files of this folder share. search.c looks for the best candidate, build.c makes a
- * plan from a candidate, check.c checks a plan, refuse.c words the error if no plan fits. Internal to
+ * plan from a candidate, check.c checks a plan, build.c words the error if no plan fits. Internal to
  * offload/.
  */
 #ifndef OT_OFFLOAD_PLAN_BUILD_H

@@ -7,7 +7,7 @@
  * then tiles can be updated by independent tasks, and the verifier knows the version of each tile. Parity
  * buffers exist twice, because the two steps in flight alternate between them.
  *
- * With several ranks (shard.h) the tiles of a slab are those of this rank's HOLDING. A buffer that receives
+ * With several ranks (plan.h) the tiles of a slab are those of this rank's HOLDING. A buffer that receives
  * the other ranks' shares too has one tile more, the REST: everything outside of the holding. Weights on the
  * host that are one copy of all ranks have a rest too.
  *
@@ -16,13 +16,11 @@
 #define OT_OFFLOAD_PLAN_LAYOUT_H
 
 #include "offload/block.h"
-#include "offload/plan/kept.h"
 #include "offload/plan/segment.h"
-#include "offload/plan/rounds.h"
 #include "offload/plan/slabs.h"
 
 enum { OT_NO_BUFFER = -1 };
-/* The memory of buffers: one allocation a tier, and the memory that ranks share (one_copy.h). */
+/* The memory of buffers: one allocation a tier, and the memory that ranks share (slabs.h). */
 enum { OT_MEMORY_ONE_COPY = OT_TIER_COUNT, OT_MEMORIES };
 /* A slot for the holdings of several slabs begins with the first held parameter of the slab that is in it. */
 enum { OT_HELD_PARAM = -1 };
@@ -164,7 +162,7 @@ int ot_layout_frame(const struct ot_layout *layout, const struct ot_plan *plan, 
 /* Adds up the buffers by name and tier, in order of first appearance. */
 void ot_layout_ledger(const struct ot_layout *layout, struct ot_ledger *out);
 
-/* The index in `sums` of the sum of a use of a slab by a block, at a depth of its tree (shard.h). */
+/* The index in `sums` of the sum of a use of a slab by a block, at a depth of its tree (plan.h). */
 static inline int ot_layout_sum(int block, int use, int depth) {
     return (block * OT_MAX_USES + use) * OT_SHARD_WORLD_GROUPS + depth;
 }

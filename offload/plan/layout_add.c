@@ -1,7 +1,10 @@
 #include "offload/plan/layout_add.h"
 
+#include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "offload/plan/layout.h"
 #include "offload/store/store.h"
 #include "src/base/error.h"
 
@@ -149,4 +152,169 @@ int ot_layout_add_from(struct ot_layout_maker *mk, enum ot_tier tier, const char
     if (buffer != OT_NO_BUFFER)
         mk->layout->buffers[buffer].first_param = first;
     return buffer;
+}
+
+/* ---- layout order ---- */
+
+/* The order in which a step uses the extents of a layout. The store places them on the disks in that order.
+ */
+
+struct order {
+    int *extents, n;
+};
+
+static void put_tile(struct order *order, const struct ot_layout *layout, int buffer, int tile) {
+    if (buffer != OT_NO_BUFFER)
+        order->extents[order->n++] = layout->buffers[buffer].first_extent + tile;
+}
+
+/* Orders the extents of a slab. The host reads and writes the state and the weights of its tiles together, so
+ * the two extents of a tile are neighbours, in the order of the tile's transfer (engine/nvme.c). The device
+ * has the weights of its tiles already: it reads and writes their state alone, and forward and backward read
+ * their weights alone. */
+static void order_slab(const struct ot_chain *chain, const struct ot_plan *plan,
+                       const struct ot_layout *layout, int s, struct order *order) {
+    const struct ot_slab_buffers *b = &layout->slabs[s];
+    const int *tiles = plan->slabs[s].tiles;
+    int n = ot_slab_tiles(chain, plan, s);
+    int first_state = plan->train ? tiles[OT_TILE_GPU] : n; /* the first tile with a state extent */
+    int first_pair = plan->train ? n - tiles[OT_TILE_CPU] : n;
+    for (int t = 0; t < first_pair; t++)
+        put_tile(order, layout, b->weights_nvme, t);
+    for (int t = first_state; t < first_pair; t++)
+        put_tile(order, layout, b->state_nvme, t - first_state);
+    for (int t = first_pair; t < n; t++) {
+        put_tile(order, layout, b->state_nvme, t - first_state);
+        put_tile(order, layout, b->weights_nvme, t);
+    }
+}
+
+static void put_all(struct order *order, const struct ot_layout *layout, int buffer) {
+    bool is_on_nvme = buffer != OT_NO_BUFFER && layout->buffers[buffer].tier == OT_TIER_NVME;
+    for (int t = 0; is_on_nvme && t < layout->buffers[buffer].n_tiles; t++)
+        put_tile(order, layout, buffer, t);
+}
+
+/* Backward finishes the gradients of the last slab first, and sums leave and come back in that order. They
+ * lie apart from the state, in the order in which they are written, because updates read much more state. */
+static void order_gradients(const struct ot_chain *chain, const struct ot_layout *layout,
+                            struct order *order) {
+    for (int s = chain->n_slabs - 1; s >= 0; s--)
+        put_all(order, layout, layout->slabs[s].grad_nvme);
+    for (int b = chain->n_blocks - 1; layout->sums && b >= 0; b--)
+        for (int i = ot_layout_sum(b, 0, 0); i < ot_layout_sum(b + 1, 0, 0); i++)
+            put_all(order, layout, layout->sums[i]);
+}
+
+/* Slab numbers are the order in which forward needs the slabs, and in which they are updated. Activations
+ * come last, in the order in which they are written. */
+int ot_layout_order(const struct ot_chain *chain, const struct ot_plan *plan, const struct ot_layout *layout,
+                    int **extents) {
+    struct order order = {calloc((size_t)layout->n_extents + 1, sizeof *order.extents), 0};
+    *extents = order.extents;
+    if (!order.extents)
+        return ot_fail(OT_E_BUDGET, "no memory for a plan with %d extents", layout->n_extents);
+    for (int s = 0; s < chain->n_slabs; s++)
+        order_slab(chain, plan, layout, s, &order);
+    order_gradients(chain, layout, &order);
+    int64_t boundaries = (int64_t)(chain->n_blocks - 1) * layout->places;
+    for (int64_t i = 0; layout->boundary_nvme && i < boundaries; i++)
+        put_all(&order, layout, layout->boundary_nvme[i]);
+    for (int64_t i = 0; layout->kept && i < (int64_t)chain->n_blocks * layout->places; i++)
+        put_all(&order, layout, layout->kept[i]);
+    assert(order.n == layout->n_extents);
+    return 0;
+}
+
+/* ---- layout use ---- */
+
+/* Finds addresses in a layout, reads its ledger, and frees it. */
+
+void ot_layout_free(struct ot_layout *layout) {
+    for (int k = 0; k < OT_SLOT_KINDS; k++) {
+        free(layout->weight_slots[k]);
+        free(layout->grad_slots[k]);
+        free(layout->stage_slots[k]);
+        free(layout->host_weight_slots[k]);
+        free(layout->exchange_slots[k]);
+        free(layout->encoded_slots[k]);
+    }
+    free(layout->boundary_gpu);
+    free(layout->boundary_host);
+    free(layout->boundary_nvme);
+    free(layout->host_activation_slots);
+    free(layout->tile_slots);
+    free(layout->host_grad_slots);
+    free(layout->frames);
+    free(layout->first_frame);
+    free(layout->extent_bytes);
+    free(layout->extent_sides);
+    free(layout->activation_slots);
+    free(layout->state_slots);
+    free(layout->boundary_grad);
+    free(layout->kept);
+    free(layout->kept_slots);
+    free(layout->host_kept_slots);
+    free(layout->sums);
+    free(layout->slabs);
+    free(layout->buffers);
+    memset(layout, 0, sizeof *layout);
+}
+
+int64_t ot_layout_index(const struct ot_layout *layout, const struct ot_chain *chain,
+                        const struct ot_plan *plan, int buffer, int slab, int64_t first) {
+    int64_t begin = layout->buffers[buffer].first_param;
+    return first - (begin == OT_HELD_PARAM ? ot_slab_holding(chain, plan, slab).first : begin);
+}
+
+/* Finds the entry of the buffer's tier and name; ledger->n: none. Most buffers have the entry of the one
+ * before, or a name at the same address as their entry, so texts are compared last. */
+static int find_entry(const struct ot_ledger *ledger, int before, const struct ot_buffer *b) {
+    const struct ot_ledger_entry *list = ledger->entries;
+    if (before < ledger->n && list[before].tier == b->tier && list[before].name == b->name)
+        return before;
+    for (int e = 0; e < ledger->n; e++)
+        if (list[e].tier == b->tier && list[e].name == b->name)
+            return e;
+    for (int e = 0; e < ledger->n; e++)
+        if (list[e].tier == b->tier && strcmp(list[e].name, b->name) == 0)
+            return e;
+    return ledger->n;
+}
+
+/* The bytes of all sides of a buffer except one. */
+static size_t spare_of(const struct ot_buffer *b) {
+    return b->reserved - b->reserved / (size_t)b->sides;
+}
+
+void ot_layout_add_to_ledger(struct ot_ledger *ledger, int *entry, const struct ot_buffer *b, int64_t n) {
+    int e = find_entry(ledger, *entry, b);
+    assert(e < OT_LEDGER_MAX); /* a layout has fewer names */
+    if (e == ledger->n)
+        ledger->entries[ledger->n++] = (struct ot_ledger_entry){b->tier, b->name, 0, 0};
+    ledger->entries[e].bytes += b->reserved * (size_t)n;
+    ledger->entries[e].spare_bytes += spare_of(b) * (size_t)n;
+    *entry = e;
+}
+
+void ot_layout_ledger(const struct ot_layout *layout, struct ot_ledger *out) {
+    int entry = 0;
+    memset(out, 0, sizeof *out);
+    for (int i = 0; i < layout->n_buffers; i++)
+        ot_layout_add_to_ledger(out, &entry, &layout->buffers[i], 1);
+}
+
+int ot_layout_frame(const struct ot_layout *layout, const struct ot_plan *plan, int slab, int tile) {
+    const int *tiles = plan->slabs[slab].tiles;
+    int64_t all = tiles[OT_TILE_CPU], i = tile - tiles[OT_TILE_GPU] - tiles[OT_TILE_STREAM];
+    if (!layout->frames)
+        return -1;
+    int64_t first = layout->first_frame[slab], frames = layout->first_frame[slab + 1] - first;
+    int64_t before = i * frames / all; /* spread evenly over the tiles */
+    return (i + 1) * frames / all > before ? (int)(first + before) : -1;
+}
+
+int ot_layout_boundary(const struct ot_layout *layout, const struct ot_plan *plan, int boundary, int micro) {
+    return layout
+        ->boundary_gpu[boundary % layout->n_boundaries * layout->places + ot_plan_place(plan, micro)];
 }

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "offload/plan/layout_add.h"
-#include "offload/plan/one_copy.h"
 #include "offload/plan/shadow_updates.h"
+#include "offload/plan/slabs.h"
 #include "offload/plan/used_parts.h"
 #include "offload/store/store.h"
 #include "src/base/error.h"

@@ -46,7 +46,7 @@ struct ot_plan_request {
     int snapshot_slots;    /* same as in struct ot_plan */
     int pinned_contents;   /* same as in struct ot_plan */
     bool is_trial;         /* the caller only wants a plan that fits: out->shortage is not filled in */
-    int rounds;            /* rounds of a step (rounds.h); 0: one, or as few as fit */
+    int rounds;            /* rounds of a step (slabs.h); 0: one, or as few as fit */
     struct ot_shard shard; /* this rank's, like the budgets */
     size_t staging_bytes;  /* same as in struct ot_plan */
     /* Bytes of the budgets that the caller uses itself: the key/value cache of generate; rows in memory. */

@@ -1,7 +1,7 @@
 #include "offload/plan/shadow_updates.h"
 
 #include "offload/plan/segment.h"
-#include "offload/plan/rounds.h"
+#include "offload/plan/slabs.h"
 #include "src/base/minmax.h"
 
 enum { FRAME_ALIGN = 4096 };

@@ -25,7 +25,7 @@
  * WHICH TILES. Tiles of the CPU pool whose weights, state and gradients have their home on the host. A frame
  * belongs to one tile, because all frames are in use when the decision comes.
  *
- * PLACES OF FRAMES. First over kept activations (kept.h) that wait on the host: in the last round, backward
+ * PLACES OF FRAMES. First over kept activations (slabs.h) that wait on the host: in the last round, backward
  * has brought back what a block keeps before the block's gradients are complete, and the next forward of the
  * block writes there only after the updates of this slab and of all slabs before it. So the frames of a slab
  * may lie over what any block keeps, from the first block that uses the slab on, and take no memory. The
@@ -41,7 +41,6 @@
 #ifndef OT_OFFLOAD_PLAN_SHADOW_UPDATES_H
 #define OT_OFFLOAD_PLAN_SHADOW_UPDATES_H
 
-#include "offload/plan/kept.h"
 #include "offload/plan/slabs.h"
 
 /* True if a step has shadows. */

@@ -1,6 +1,5 @@
 #include "offload/plan/slabs.h"
 
-#include "offload/plan/rounds.h"
 #include "src/base/minmax.h"
 
 int ot_chain_first_trained(const struct ot_chain *chain) {
@@ -180,4 +179,92 @@ struct ot_tile_span ot_slab_state_off_gpu(const struct ot_chain *chain, const st
                                           int slab) {
     const int *tiles = plan->slabs[slab].tiles;
     return ot_slab_span(chain, plan, slab, tiles[OT_TILE_GPU], tiles[OT_TILE_STREAM] + tiles[OT_TILE_CPU]);
+}
+
+/* ---- rounds ---- */
+
+static int first_round(const struct ot_plan *plan) {
+    return plan->first_round ? plan->first_round : plan->max_micro;
+}
+
+int ot_plan_rounds(const struct ot_plan *plan) {
+    int rest = plan->max_micro - first_round(plan);
+    return rest == 0 ? 1 : 2 + (rest - 1) / plan->round_micro;
+}
+
+struct ot_round ot_plan_round(const struct ot_plan *plan, int round) {
+    if (round == 0)
+        return (struct ot_round){0, first_round(plan)};
+    int first = first_round(plan) + (round - 1) * plan->round_micro, rest = plan->max_micro - first;
+    return (struct ot_round){first, ot_min(rest, plan->round_micro)};
+}
+
+int ot_plan_round_places(const struct ot_plan *plan) {
+    int first = first_round(plan), rest = plan->max_micro - first;
+    int later = ot_min(rest, plan->round_micro);
+    return ot_max(first, later);
+}
+
+int ot_plan_place(const struct ot_plan *plan, int micro) {
+    int first = first_round(plan);
+    return micro < first ? micro : (micro - first) % plan->round_micro;
+}
+
+void ot_plan_set_rounds(struct ot_plan *plan, int rounds) {
+    int n = rounds < 1 ? 1 : ot_min(rounds, plan->max_micro);
+    plan->round_micro = (plan->max_micro - 1) / n + 1; /* max_micro may be INT_MAX */
+    plan->first_round = plan->round_micro;
+}
+
+/* ---- kept ---- */
+
+struct ot_kept ot_plan_kept(const struct ot_chain *chain, const struct ot_plan *plan, int block) {
+    struct ot_kept none = {OT_KEEP_NONE, OT_TIER_GPU};
+    int behind = chain->n_blocks - 2 - block; /* middle blocks behind this one */
+    if (!plan->train || block < 1 || behind < 0 || block < ot_chain_first_trained(chain))
+        return none;
+    for (int t = 0; t < OT_TIER_COUNT; t++) {
+        if (behind < plan->kept[t].blocks)
+            return (struct ot_kept){plan->kept[t].level, (enum ot_tier)t};
+        behind -= plan->kept[t].blocks;
+    }
+    return none;
+}
+
+int ot_plan_kept_blocks(const struct ot_plan *plan, enum ot_tier tier) {
+    int blocks = 0;
+    for (int t = 0; t < OT_TIER_COUNT; t++)
+        if ((tier == OT_TIER_COUNT || (int)tier == t) && plan->kept[t].level != OT_KEEP_NONE)
+            blocks += plan->kept[t].blocks;
+    return blocks;
+}
+
+bool ot_plan_repeats_products(const struct ot_chain *chain, const struct ot_plan *plan) {
+    bool all = true;
+    for (int t = 0; t < OT_TIER_COUNT; t++)
+        all = all && (plan->kept[t].blocks == 0 || plan->kept[t].level >= OT_KEEP_PRODUCTS);
+    return !all || ot_plan_kept_blocks(plan, OT_TIER_COUNT) < chain->n_blocks - 2;
+}
+
+bool ot_plan_spills_kept(const struct ot_plan *plan) {
+    return ot_plan_kept_blocks(plan, OT_TIER_HOST) + ot_plan_kept_blocks(plan, OT_TIER_NVME) > 0;
+}
+
+const char *ot_keep_level_name(enum ot_keep_level level) {
+    static const char *const names[] = {"none", "attention", "products", "all"};
+    return names[level];
+}
+
+/* ---- one copy ---- */
+
+bool ot_slab_has_one_copy(const struct ot_plan *plan, int slab) {
+    return plan->shard.one_copy && plan->shard.mode == OT_SHARD_FULL && ot_plan_is_sharded(plan) &&
+           plan->slabs[slab].weights == OT_HOME_HOST;
+}
+
+bool ot_plan_has_one_copy(const struct ot_plan *plan) {
+    for (int s = 0; s < plan->n_slabs; s++)
+        if (ot_slab_has_one_copy(plan, s))
+            return true;
+    return false;
 }

@@ -70,4 +70,129 @@ struct ot_tile_span ot_slab_waiting_on_gpu(const struct ot_chain *chain, const s
                                            int slab);
 struct ot_tile_span ot_slab_state_off_gpu(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 
+/* ---- rounds ---- */
+
+/* Rounds: a step's micro-batches are cut into rounds of consecutive ones. A round goes forward and backward
+ * through all blocks, layer by layer, before the next round begins. Backward's inputs (boundary activations,
+ * kept activations) then exist for the micro-batches of one round, not of the whole step. The price is
+ * traffic: weights cross the bus twice a round instead of twice a step, and gradient sums that do not stay on
+ * the device leave it after each round and come back in the next: 4 bytes a parameter each way, in fp32.
+ * (Layer-major order in rounds: "horizontal" and "vertical" order are its two ends, one micro-batch a round
+ * and one round a step.)
+ *
+ * A round of T tokens computes for 6 N T / R seconds, with N parameters at R FLOP/s. Its weights take 4 N / B
+ * seconds on a bus of B bytes/s, its sums 4 N / B in each direction. So it hides its transfers from about T =
+ * R / B tokens on, as a whole step does without rounds.
+ *
+ * Micro-batches keep their order, and a sum comes back as it left. So the bits do not depend on rounds.
+ *
+ * The first round may be longer or shorter than the others: the updates of the step before run under its
+ * forward. The planner makes all rounds equally long. Kept activations have as many places as the longest
+ * round has micro-batches, so a longer first round needs as much memory as longer rounds throughout.
+ */
+
+struct ot_round {
+    int first, n; /* micro-batches of the rank */
+};
+
+/* The number of rounds of a full step; 1 or more. */
+int ot_plan_rounds(const struct ot_plan *plan);
+struct ot_round ot_plan_round(const struct ot_plan *plan, int round);
+/* The most micro-batches of a round. */
+int ot_plan_round_places(const struct ot_plan *plan);
+/* The place of a micro-batch in its round, counted from 0. */
+int ot_plan_place(const struct ot_plan *plan, int micro);
+/* Cuts the step into rounds of equal length, except for the last. There are fewer rounds if there are fewer
+ * micro-batches. */
+void ot_plan_set_rounds(struct ot_plan *plan, int rounds);
+
+/* ---- kept ---- */
+
+/* Kept activations: the inner activations that each block keeps for backward (block.h), and their tier.
+ *
+ * Only middle blocks keep any. The last of them keep theirs on the device, because backward needs these
+ * first. Blocks before them use the host, and blocks before those use nvme. Such activations leave through a
+ * slot after forward and come back through a slot before backward, while the device works on other blocks.
+ * The first blocks keep nothing, and backward computes them again. Each tier has its own level.
+ *
+ * Kept activations cross the bus twice. That pays where the copies take less time than recomputation, and
+ * where the bus has time left. The bits do not depend on it.
+ */
+
+struct ot_kept {
+    enum ot_keep_level level; /* OT_KEEP_NONE: nothing */
+    enum ot_tier tier;
+};
+
+struct ot_kept ot_plan_kept(const struct ot_chain *chain, const struct ot_plan *plan, int block);
+/* The number of blocks that keep anything; on one tier, or (tier OT_TIER_COUNT) on all. */
+int ot_plan_kept_blocks(const struct ot_plan *plan, enum ot_tier tier);
+/* True if kept activations leave the device. */
+bool ot_plan_spills_kept(const struct ot_plan *plan);
+/* True if backward computes products of middle blocks again. */
+bool ot_plan_repeats_products(const struct ot_chain *chain, const struct ot_plan *plan);
+const char *ot_keep_level_name(enum ot_keep_level level); /* "none", "attention", "products", "all" */
+
+/* ---- one copy ---- */
+
+/* One copy: ranks of one host share the weights that live in host memory.
+ *
+ * Without it, a rank of mode full (plan.h) holds 1/W of a slab's weights in host memory of its own. It
+ * copies them to its device over its link, and the communicator brings the other shares from the other
+ * devices. If GPUs cannot copy to each other (GeForce cards), the bytes of the communicator cross the same
+ * links again, twice, and host memory in between. Then a slab costs a link less if each device reads all of
+ * it from the host. So with shard.one_copy the weights of a slab on the host are ONE buffer, whole, in memory
+ * that the processes of all ranks map (comm/shared_memory.h). A rank updates its own tiles there, as it does
+ * in its own memory. A fetch copies the whole slab, and nothing is gathered. The host holds each byte once,
+ * so the ledger of a rank has 1/W of the copy. (ZeRO-Infinity, arXiv 2104.07857, reads 1/W on each rank and
+ * gathers the rest; MegaTrain and llmq read whole blocks from one host copy where GPUs have no peer access.)
+ *
+ * It applies to slabs with weights on the host, in mode full, if all ranks are on one host. All ranks apply
+ * it to the same slabs: the order of their operations says so, and ranks compare it before the first step. It
+ * changes no bits, because every rank computes with the same weights as before.
+ *
+ * READ AFTER WRITE. A rank may read a slab in step k + 1 when all ranks have written their updates of step k.
+ * The task MEET orders that: once a step, before the slab's first fetch, in the comm lane, as an operation of
+ * all ranks with a few bytes. A rank enters the operation after its own updates of the slab are in the shared
+ * memory, and leaves it after all ranks have entered.
+ *
+ *   cpu tiles      UPDATE_CPU writes them there; MEET waits for it.
+ *   gpu tiles      UPDATE_GPU changes the slot, STORE copies it to the shared memory; MEET waits for STORE.
+ *   stream tiles   are updated in the next step, and before the slab is fetched: a tile's weights travel with
+ *                  its state through the state slot, and STATE_OUT writes both; MEET waits for STATE_OUT.
+ *
+ * WRITE AFTER READ. A rank may write its tiles in the updates of step k when every rank has read the slab for
+ * the last time in step k. That needs no operation of its own. The update needs a decision, and the decision
+ * needs the slab's norm of all ranks, so it comes after the EXCHANGE of the slab's gradients (of all slabs,
+ * with clipping). A rank sends its part of that exchange after its last backward of the slab in the last
+ * round, and its fetches precede the passes that use them:
+ *
+ *   tied slabs          The exchange comes after the backward of the last use.
+ *   not needed in       The last fetch is for a forward. The forward precedes the backward of the same block,
+ *   backward            which computes the gradient, in the compute lane.
+ *   rounds              The exchange comes after the last round; each fetch belongs to a pass of a round.
+ *   skipped steps       All tasks run, and in the same order. A skipped update writes the bytes that it read.
+ *   a broken            An operation that failed orders nothing. Every decision asks for its error, so
+ *   communicator        nothing is updated any more. Weights that a rank still reads may be of two
+ *                       versions, and are not used.
+ *
+ * In the schedule the EXCHANGE leaves garbage in the REST of the shared buffer (layout.h): from then on the
+ * other ranks may change it, and only a MEET makes it whole. So the verifier finds a fetch after the
+ * exchange, and one without a MEET.
+ *
+ * NO DEADLOCK. A MEET waits for tasks that come before it in each rank's program. These wait for operations
+ * before the MEET alone, and the operations have one order on all ranks.
+ *
+ * BETWEEN STEPS. A forward pass alone, after a step or after weights were set, comes after a MEET of all
+ * slabs (ot_schedule_make_gather). Further passes need none. A step after them begins with a barrier of the
+ * hosts, because its streamed tiles are written, with the same bytes, before the first exchange. Snapshots,
+ * ot_engine_get and the flush touch the rank's own tiles alone. A rank that sets weights must know that no
+ * rank is in a pass: before the first step, or after a barrier of the caller.
+ */
+
+/* True if the slab's weights on the host are one copy of all ranks. */
+bool ot_slab_has_one_copy(const struct ot_plan *plan, int slab);
+/* True if some slab has one copy. */
+bool ot_plan_has_one_copy(const struct ot_plan *plan);
+
 #endif

@@ -1,8 +1,5 @@
 #include "offload/plan/used_parts.h"
 
-#include "offload/plan/kept.h"
-#include "offload/plan/one_copy.h"
-#include "offload/plan/rounds.h"
 #include "offload/plan/slabs.h"
 #include "src/base/error.h"
 #include "src/base/minmax.h"

@@ -19,7 +19,7 @@
  *   - if the stream engine updates tiles of it, in the slot of its weights;
  *   - in training, if activations that its block keeps leave the device through fewer slots than a round has
  *     micro-batches: all of them are half computed at the same time;
- *   - if several ranks gather it for each use (shard.h, full; not one copy): each rank has another choice,
+ *   - if several ranks gather it for each use (plan.h, full; not one copy): each rank has another choice,
  *     and all must gather the same parts.
  */
 #ifndef OT_OFFLOAD_PLAN_USED_PARTS_H

@@ -3,9 +3,6 @@
 #include <math.h>
 
 #include "kernels/adamw.h"
-#include "offload/plan/kept.h"
-#include "offload/plan/one_copy.h"
-#include "offload/plan/rounds.h"
 #include "offload/plan/slabs.h"
 
 /* The least work of a step, by lane. */

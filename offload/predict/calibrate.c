@@ -3,9 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "offload/predict/copy_rates.h"
-#include "offload/predict/decode_rate.h"
-#include "offload/predict/repeats.h"
+#include "offload/predict/rates.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/minmax.h"

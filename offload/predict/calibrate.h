@@ -5,13 +5,13 @@
  * more as the first of a sum, which overwrites the gradients.
  *
  * Each call is timed at two micro-batch sizes, and a line goes through both times. The sizes alternate, the
- * median of several rounds is used, and there are more rounds if the rounds differ much (repeats.h).
+ * median of several rounds is used, and there are more rounds if the rounds differ much (rates.h).
  * Calibration takes seconds, within a limit, and less for a run that is short. It holds one block at a time,
  * so it needs less memory than a plan.
  *
  * If the time does not allow the plan's micro-batch, smaller ones are measured. If their rows are shorter
  * than a sequence, the missing work of attention is added from the estimate. The device tunes its kernels
- * first, as it does in training. Copies are measured if the rates lack them (copy_rates.h).
+ * first, as it does in training. Copies are measured if the rates lack them (rates.h).
  *
  * LOAD. The calls have pauses between them, in which the host fills buffers. So the device is at its highest
  * clock. In training it computes without pauses. If its clock falls then (ot_device_slows_under_load), a
@@ -19,7 +19,7 @@
  * time of the same calls after a pause, is a factor for all costs of blocks. Tasks that move bytes (copies,
  * updates, decoding) have no factor: the clock of the memory does not fall.
  *
- * The decoding of encoded slabs is measured too (decode_rate.h).
+ * The decoding of encoded slabs is measured too (rates.h).
  *
  * Call it from one thread. Nothing else may use the device meanwhile.
  */

@@ -46,7 +46,7 @@ struct ot_costs {
     /* A block's time under a long load, divided by its time after a pause (calibrate.h). The blocks' costs
      * include this factor. 0: not measured. */
     double under_load;
-    /* Per lane: the measured time of its tasks, divided by these costs. A run measures it (measured.h). 0:
+    /* Per lane: the measured time of its tasks, divided by these costs. A run measures it (simulate.h). 0:
      * not measured, counts as 1. */
     double slower[OT_LANE_COUNT];
 };

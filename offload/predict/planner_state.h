@@ -1,6 +1,6 @@
-/* Private declarations of the planner. planner_try.c makes, simulates and compares one plan; planner_moves.c
- * changes one choice of a plan at a time, planner_shake.c several; planner_starts.c finds plans to begin
- * with; planner.c puts them together. */
+/* Private declarations of the planner. planner_starts.c finds plans to begin with; it makes, simulates and
+ * compares one plan. planner_moves.c changes one choice of a plan at a time, or several at once. planner.c
+ * puts them together. */
 #ifndef OT_OFFLOAD_PREDICT_PLANNER_STATE_H
 #define OT_OFFLOAD_PREDICT_PLANNER_STATE_H
 
@@ -42,11 +42,11 @@ static const double NEGLIGIBLE = 0.001;
  * order. */
 enum { LEAST_TILE_PARAMS = 1 << 16 };
 
-/* planner_shake.c. The most draws of a search, and the draws without a gain after which it ends. Most draws
+/* planner_moves.c. The most draws of a search, and the draws without a gain after which it ends. Most draws
  * make no new plan, so the first limit ends the search of a tiny model. */
 enum { MOST_DRAWS = 120, IDLE_DRAWS = 60 };
 
-/* planner_try.c. The cost of making a plan, for each of its slabs, as a number of simulated tasks. */
+/* planner_starts.c. The cost of making a plan, for each of its slabs, as a number of simulated tasks. */
 static const double MAKING_TASKS = 8;
 
 /* ---- a search from one plan ---- */
@@ -109,7 +109,7 @@ struct ot_planner_starts {
         struct ot_plan_request request;
         int number, turn; /* number: order of discovery; turn: order within its way */
         int way;          /* the way to keep activations */
-        double least;     /* the lower bound of its step (bound.h) */
+        double least;     /* the lower bound of its step (costs.h) */
         double seconds;
     } * list; /* owned; free with free */
 };

@@ -26,9 +26,11 @@
 #define OT_OFFLOAD_PREDICT_RATES_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "kernels/state_format.h"
+#include "offload/block.h"
 
 /* Sizes of attention's heads that have rates of their own. Small heads have fewer products for each
  * exponential, and large heads need other kernels. */
@@ -87,5 +89,69 @@ void ot_rates_scale_memory(struct ot_rates *rates, double factor);
 /* Leaves one rank its share of a host whose rates were measured while it worked alone: host memory, the
  * optimizer, cores and disks. local_ranks: ranks of the host, at least 1. */
 void ot_rates_divide(struct ot_rates *rates, int local_ranks);
+
+/* ---- repeats ---- */
+
+/* Times calls on a machine that other programs disturb. The time of a call is the median of several short
+ * repeats. The repeats of several calls alternate, so that a disturbance meets one repeat of each call
+ * instead of all repeats of one call. A call with a large spread is repeated more often, within a limit.
+ *
+ * The median is used, not the minimum: training will share the machine with the same other programs.
+ */
+
+enum { OT_REPEATS = 5, OT_REPEATS_MOST = 15 };
+/* A larger spread is noise. Noise alone would then make a prediction as wrong as it is allowed to be. */
+#define OT_REPEATS_NOISY 0.1
+
+struct ot_repeats {
+    int n;
+    double seconds[OT_REPEATS_MOST]; /* seconds of one call, a value for each repeat */
+};
+
+/* Does nothing if it holds OT_REPEATS_MOST. */
+void ot_repeats_add(struct ot_repeats *repeats, double seconds);
+double ot_repeats_median(const struct ot_repeats *repeats);
+/* Half of the distance between the quartiles, as a share of the median. Half of the repeats differ from the
+ * middle by no more than that. 0 for a single repeat: its spread is unknown. */
+double ot_repeats_spread(const struct ot_repeats *repeats);
+
+struct ot_timed_calls {
+    int n;
+    /* Runs call number `call` count times in a row and sets the seconds of one. A negative result ends the
+     * measurement and is returned. */
+    int (*time)(void *context, int call, int count, double *seconds);
+    void *context;
+    double seconds; /* limit for the repeats of one call; a noisy call may take three times as long */
+};
+/* Runs each call for warm-up, then repeats it OT_REPEATS times; at least 3 times if the call is long, up to
+ * OT_REPEATS_MOST times if it is noisy. out: [calls->n]. Errors: OT_E_BUDGET (no memory), or the result of
+ * calls->time. */
+int ot_repeats_take(const struct ot_timed_calls *calls, struct ot_repeats *out);
+
+/* ---- copy rates ---- */
+
+/* Measures how fast the present device copies from and to pinned memory, one way and both ways at once, in
+ * pieces about as large as a tile. */
+
+struct ot_device;
+
+/* Sets the copy rates of *rates; does nothing if all three are known. device_bytes: the device memory that it
+ * may use. Works for about 0.2 seconds, with lanes of its own. Errors: OT_E_BUDGET, OT_E_DEVICE. */
+int ot_copy_rates_measure(struct ot_device *device, size_t device_bytes, struct ot_rates *rates);
+
+/* ---- decode rate ---- */
+
+/* Measures how fast a chain decodes its encoded slabs (offload/block.h) on the present device.
+ *
+ * The rate counts the bytes that decoding reads and writes, as the cost of a decode task does (costs.c). The
+ * largest encoded slab, which is a layer's, is measured. On a GPU memory limits decoding, so the rate is
+ * about that of any kernel. On the cpu device arithmetic limits it, and the rate is several times lower.
+ */
+
+/* device_bytes: the device memory that it may use. seconds: about how long it may take. *rate: bytes/s; 0
+ * if no slab is encoded, or the largest one does not fit into the memory. Errors: OT_E_BUDGET,
+ * OT_E_DEVICE. */
+int ot_decode_rate_measure(const struct ot_chain *chain, struct ot_device *device, size_t device_bytes,
+                           double seconds, double *rate);
 
 #endif

@@ -1,4 +1,4 @@
-/* Declarations that trace.c, trace_summary.c and trace_file.c share. Private to offload/predict. */
+/* Declarations that trace.c, trace_summary.c and trace.c share. Private to offload/predict. */
 #ifndef OT_OFFLOAD_PREDICT_TRACE_STATE_H
 #define OT_OFFLOAD_PREDICT_TRACE_STATE_H
 

@@ -11,10 +11,10 @@
 #include "offload/probe/probe_state.h"
 #include "offload/topology/topology.h"
 #include "src/base/clock.h"
-#include "src/base/crc32.h"
 #include "src/base/error.h"
-#include "src/base/pool.h"
+#include "src/base/hash.h"
 #include "src/base/random.h"
+#include "src/base/thread.h"
 
 enum {
     CHUNK = 1 << 14, /* elements of a chunk, as in the engine's optimizer */

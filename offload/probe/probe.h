@@ -39,7 +39,6 @@
 
 #include "kernels/ops.h"
 #include "offload/predict/rates.h"
-#include "offload/predict/repeats.h"
 #include "offload/store/store.h"
 #include "offload/topology/topology.h"
 

@@ -9,10 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offload/schedule/reach.h"
 #include "offload/schedule/schedule.h"
 #include "src/base/error.h"
-#include "src/base/grow.h"
+#include "src/base/memory.h"
 
 /* The last writer of a tile and its readers since then, as node numbers over both copies. -1: none. A lane of
  * the device runs in order, so its newest reader stands for all of its readers. */

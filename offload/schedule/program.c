@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/base/grow.h"
+#include "src/base/memory.h"
 
 enum { BLOCK_ACCESSES = 2048 };
 

@@ -8,7 +8,7 @@
 #ifndef OT_OFFLOAD_SCHEDULE_PROGRAM_H
 #define OT_OFFLOAD_SCHEDULE_PROGRAM_H
 
-#include "offload/plan/one_copy.h"
+#include "offload/plan/slabs.h"
 #include "offload/schedule/schedule.h"
 
 /* A set of equal slots, and the owner of each slot at this point of the program. */

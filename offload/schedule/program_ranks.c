@@ -11,7 +11,7 @@
  *
  */
 #include "offload/schedule/program.h"
-#include "src/base/crc32.h"
+#include "src/base/hash.h"
 
 /* States of a slab's gradient sum, for tags. */
 enum { SUM_NARROW = -3, SUM_RECEIVED = -4, SUM_JOINED = -5, SUM_GATHERED = -6 };

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offload/schedule/reach.h"
 #include "offload/schedule/schedule.h"
 #include "src/base/error.h"
 

@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "offload/store/store_state.h"
-#include "src/base/crc32.h"
+#include "src/base/hash.h"
 #include "src/base/minmax.h"
 #include "src/base/thread.h"
 

@@ -1,5 +1,5 @@
 /* I/O engines: two ways to move blocks between memory and open files, behind one interface. Both call the
- * system through the seam of src/base/io_calls.h.
+ * system through the seam of src/base/file_io.h.
  *
  * An I/O engine has a queue of I/Os, each for a range of one file. It begins them in the order in which they
  * were submitted, because many disks read ahead and are slower out of order. An engine belongs to the thread
@@ -19,7 +19,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "src/base/io_calls.h"
+#include "src/base/file_io.h"
 
 enum ot_io_choice { OT_IO_AUTO, OT_IO_URING, OT_IO_POOL };
 const char *ot_io_choice_name(enum ot_io_choice choice); /* "auto", "uring", "pool" */

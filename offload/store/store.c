@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "offload/store/store_state.h"
-#include "src/base/crc32.h"
+#include "src/base/hash.h"
 #include "src/base/text.h"
 
 enum { DEFAULT_CHUNK_BYTES = 1 << 20, DEFAULT_DEPTH = 32, DEFAULT_SIDES = 2 };

@@ -9,9 +9,9 @@
 #include <string.h>
 
 #include "offload/topology/disk.h"
-#include "src/base/crash.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/base/signals.h"
 
 struct ot_topology {
     hwloc_topology_t machine;

@@ -608,7 +608,7 @@ def real_tokenizers(shared):
 
 
 def repair(d):
-    """Llama-2's no-break spaces, which the copy has as plain ones (see src/tokenizer/load_repair.c)."""
+    """Llama-2's no-break spaces, which the copy has as plain ones (see src/tokenizer/load.c)."""
     merges = d["model"]["merges"]
     if not any(isinstance(m, str) and m.count(" ") > 1 for m in merges):
         return d

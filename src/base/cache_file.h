@@ -25,4 +25,14 @@ int ot_cache_write(const char *path, const void *data, size_t bytes);
  * process; -1 without the lock: another process still holds it, or the file cannot be created or locked. */
 int ot_cache_lock(const char *path, double seconds);
 
+/* ---- build id ---- */
+
+/* Identifies the build of the program. */
+
+enum { OT_BUILD_ID_BYTES = 65 };
+
+/* The linker's build id of the running program, a hash of its content, in hexadecimal digits. "" if the
+ * linker made none. Source: elf(5), NT_GNU_BUILD_ID. */
+void ot_build_id(char text[OT_BUILD_ID_BYTES]);
+
 #endif

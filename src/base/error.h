@@ -27,7 +27,7 @@ enum ot_error_code {
 
 /* The cause of a failure, for callers that act on it: the words of a sentence are for people alone. An option
  * of the program may cure most causes. The engine and the kernels know no options: they name the cause, and
- * src/options/cure.h names the options. */
+ * src/options/options.h names the options. */
 enum ot_error_cause {
     OT_CAUSE_UNKNOWN,         /* the sentence is complete; no option is added */
     OT_CAUSE_NO_DRIVER,       /* no driver of a GPU is installed */
@@ -68,7 +68,7 @@ int ot_fail(enum ot_error_code code, const char *format, ...) __attribute__((for
 /* The same, followed by ": " and strerror(errno_value). */
 int ot_fail_errno(enum ot_error_code code, int errno_value, const char *format, ...)
     __attribute__((format(printf, 3, 4), cold));
-/* ot_fail with a cause, from which src/options/cure.h finds the cure. */
+/* ot_fail with a cause, from which src/options/options.h finds the cure. */
 int ot_fail_cause(enum ot_error_code code, enum ot_error_cause cause, const char *format, ...)
     __attribute__((format(printf, 3, 4), cold));
 /* Puts "context: " in front of the calling thread's sentence and keeps the rest of the record. Returns rc, so

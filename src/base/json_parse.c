@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/base/grow.h"
 #include "src/base/json_state.h"
+#include "src/base/memory.h"
 #include "src/base/utf8.h"
 
 struct parser {

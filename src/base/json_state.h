@@ -10,8 +10,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "src/base/arena.h"
 #include "src/base/json.h"
+#include "src/base/memory.h"
 
 enum { OT_JSON_MAX_DEPTH = 64 };
 

@@ -4,7 +4,7 @@
  * OUT/checkpoints is ignored. A killed run can leave a directory that is half written (step-N.partial) or
  * half removed. ot_checkpoint_tidy removes such directories before checkpoints are listed. It renames a
  * complete step-N.partial to step-N. It also frees disk blocks that no checkpoint refers to any more
- * (reclaim.h).
+ * (catalog.c).
  */
 #ifndef OT_CHECKPOINT_CATALOG_H
 #define OT_CHECKPOINT_CATALOG_H
@@ -12,7 +12,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "src/checkpoint/list.h"
+/* ---- list ---- */
+
+/* A list of checkpoints. The catalog makes it, and catalog.c reads it. */
+
+struct ot_checkpoint_entry {
+    int64_t step;
+    char *dir; /* path */
+};
+struct ot_checkpoint_list {
+    int n;
+    struct ot_checkpoint_entry *entries; /* newest first */
+};
+
+/* ---- catalog ---- */
 
 /* Lists the checkpoints, newest first. If the directory does not exist, the list is empty. The list does not
  * say whether a checkpoint is undamaged; ot_checkpoint_open checks that. Errors: OT_E_IO, OT_E_BUDGET. */

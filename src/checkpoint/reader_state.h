@@ -1,5 +1,5 @@
 /* Declarations that the files of the reader share: open (reader.c), streaming (reader_stream.c), ranges of
- * weights (reader_master.c), spans read ahead (reader_spans.c). */
+ * weights (reader_master.c), spans read ahead (reader.c). */
 #ifndef OT_CHECKPOINT_READER_STATE_H
 #define OT_CHECKPOINT_READER_STATE_H
 

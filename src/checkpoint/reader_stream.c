@@ -18,8 +18,8 @@
 
 #include <zlib.h>
 
-#include "src/base/crc32.h"
 #include "src/base/file_io.h"
+#include "src/base/hash.h"
 #include "src/base/minmax.h"
 #include "src/base/thread.h"
 #include "src/checkpoint/reader_state.h"

@@ -35,7 +35,7 @@ struct ot_checkpoint_record {
     double first_eval, last_eval, best_eval;
     struct ot_data_fingerprint data, eval_data;
     bool has_base;        /* the run began with weights of files; false in older records too */
-    uint32_t base_sample; /* their fingerprint (src/session/base_print.h) */
+    uint32_t base_sample; /* their fingerprint (src/session/weights.h) */
     bool has_frozen;      /* frozen weights came from files; no checkpoint has them */
     uint32_t frozen_crc;
     char library[32]; /* version, "0.1.0" */

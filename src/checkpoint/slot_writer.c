@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "offload/store/store.h"
-#include "src/base/crc32.h"
+#include "src/base/hash.h"
 #include "src/base/minmax.h"
 #include "src/base/thread.h"
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
-#include "src/base/io_calls.h"
+#include "src/base/file_io.h"
 #include "src/checkpoint/manifest.h"
 
 enum { OPEN_DIR = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC };

@@ -10,11 +10,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "src/base/crc32.h"
 #include "src/base/file_io.h"
-#include "src/base/grow.h"
+#include "src/base/hash.h"
+#include "src/base/memory.h"
 #include "src/base/minmax.h"
-#include "src/base/path.h"
 #include "src/base/text.h"
 #include "src/checkpoint/slot_writer.h"
 #include "src/checkpoint/step_dir.h"

@@ -8,16 +8,15 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/base/minmax.h"
-#include "src/base/stop.h"
+#include "src/base/signals.h"
 #include "src/base/units.h"
 #include "src/base/utf8.h"
 #include "src/cli/command.h"
-#include "src/plan/bench_files.h"
-#include "src/plan/bench_page.h"
 #include "src/plan/bench_export.h"
+#include "src/plan/bench_page.h"
 #include "src/plan/bench_run.h"
 #include "src/plan/bench_setup.h"
-#include "src/report/lines.h"
+#include "src/report/table.h"
 
 struct bench_command {
     struct ot_settings settings;

@@ -11,8 +11,8 @@
 #include "src/cli/command.h"
 #include "src/cli/launch.h"
 #include "src/plan/comm_test.h"
-#include "src/report/lines.h"
-#include "src/session/session.h"
+#include "src/report/table.h"
+#include "src/session/open.h"
 
 enum { MAX_RATES = 3 * OT_LIST_MAX };
 

@@ -14,13 +14,13 @@
 #include "src/checkpoint/reader.h"
 #include "src/cli/command.h"
 #include "src/files/out_lock.h"
-#include "src/report/lines.h"
+#include "src/report/table.h"
 #include "src/session/plan_request.h"
 #include "src/session/weights.h"
-#include "src/train/find_checkpoints.h"
-#include "src/train/finished.h"
 #include "src/train/gguf_export.h"
+#include "src/train/out_name.h"
 #include "src/train/result.h"
+#include "src/train/resume.h"
 
 enum { FEED_VALUES = 1 << 20 };
 

@@ -7,7 +7,7 @@
 #include "src/base/units.h"
 #include "src/cli/command.h"
 #include "src/files/out_lock.h"
-#include "src/report/lines.h"
+#include "src/report/table.h"
 #include "src/session/chat_choice.h"
 #include "src/train/merge.h"
 #include "src/train/result.h"

@@ -10,10 +10,10 @@
 #include "src/base/log.h"
 #include "src/cli/command.h"
 #include "src/plan/case.h"
+#include "src/plan/print_plan.h"
 #include "src/plan/table.h"
-#include "src/plan/view.h"
 #include "src/report/report.h"
-#include "src/report/wear.h"
+#include "src/report/table.h"
 
 enum { MAX_TRACED_TASKS = 250000 };
 

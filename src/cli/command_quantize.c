@@ -6,12 +6,12 @@
 
 #include "src/base/error.h"
 #include "src/base/log.h"
-#include "src/base/stop.h"
+#include "src/base/signals.h"
 #include "src/base/units.h"
 #include "src/cli/command.h"
 #include "src/files/out_lock.h"
 #include "src/quantize/quantize.h"
-#include "src/report/lines.h"
+#include "src/report/table.h"
 #include "src/train/rows.h"
 #include "src/train/run_shape.h"
 

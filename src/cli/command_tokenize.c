@@ -4,11 +4,11 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/base/grow.h"
-#include "src/base/pool.h"
+#include "src/base/memory.h"
+#include "src/base/thread.h"
 #include "src/cli/command.h"
-#include "src/report/lines.h"
-#include "src/session/session.h"
+#include "src/report/table.h"
+#include "src/session/open.h"
 
 enum { BATCH_LINES = 4096 }; /* tokenized in parallel, printed in order */
 

@@ -5,8 +5,8 @@
 #include "src/base/log.h"
 #include "src/checkpoint/verify.h"
 #include "src/cli/command.h"
-#include "src/report/lines.h"
-#include "src/train/find_checkpoints.h"
+#include "src/report/table.h"
+#include "src/train/resume.h"
 
 struct verification {
     const struct ot_options *options;

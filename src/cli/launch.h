@@ -20,4 +20,35 @@ void ot_launch_tell(int argc, char *const *argv, struct ot_options *options, int
  * Call it before threads are started. Errors: OT_E_USAGE, OT_E_IO, OT_E_BUDGET. */
 int ot_launch_command(const struct ot_options *options, char **argv, int *exit_code);
 
+/* ---- local ---- */
+
+/* Ranks that this process starts on its host: for --gpus, and for launchers that start one process a host.
+ *
+ * Each rank is a process of the same program with the same words, and knows its rank from an environment
+ * variable (OT_RANKS_VARIABLE). The first rank keeps stdin, stdout and stderr. The output of the others goes
+ * through pipes to the parent, which keeps the last 64 KiB of each: if such a rank fails, they become the
+ * file rank-N.log.
+ *
+ * The parent passes on SIGINT, SIGTERM, SIGHUP and SIGUSR1, but not those that a terminal sends, because
+ * the ranks get these themselves. If a rank fails, the others have a moment to end by themselves, because
+ * they know why (offload/comm/world.h). Then they get SIGTERM, and after a grace period SIGKILL. If the
+ * parent dies, the kernel sends SIGTERM to the ranks. So no process stays. */
+
+struct ot_local_config {
+    const struct ot_launch *launch; /* n_start ranks */
+    char *const *argv;              /* of each rank, as main got it */
+    const char *log_dir;            /* where rank-N.log goes; if it is NULL or no such directory: to stderr */
+    const char *program;            /* NULL: this program */
+    double notice_seconds;          /* from the first failure to SIGTERM; 0: 5 s */
+    double grace_seconds;           /* from SIGTERM to SIGKILL; 0: 60 s */
+};
+
+/* Starts the ranks, and waits until all have ended. Call it before threads are started. *exit_code: the code
+ * for the exit of this process. If no rank failed, it is the code of the first rank. Else it is the code of
+ * the rank that failed first; a rank that says that another one failed (OT_E_COMM) counts only if no rank
+ * says more. A rank that a signal killed has OT_E_COMM. An error in the log names the rank and its reason. If
+ * the rank with the terminal has said that already, the log only gets a note with the facts that the parent
+ * alone knows. Errors: OT_E_IO, OT_E_BUDGET: the ranks could not be started; none is left. */
+int ot_launch_local(const struct ot_local_config *config, int *exit_code);
+
 #endif

@@ -10,8 +10,8 @@
 #include "src/base/log.h"
 #include "src/cli/command.h"
 #include "src/cli/launch.h"
-#include "src/options/cure.h"
 #include "src/options/help.h"
+#include "src/options/options.h"
 
 /* At the end, the longest wait for a reader of the log that takes nothing. */
 static const double slow_reader_seconds = 5;

@@ -4,7 +4,7 @@
  * script exports for another program do no harm. A launcher that is found but not used is noted.
  *
  * A launcher starts either all ranks or one process for each host. In the second case, and with --gpus,
- * this process starts the ranks of its host (local.h).
+ * this process starts the ranks of its host (launch.h).
  *
  * The functions read nothing but their request, so tests give them any environment. One thread. */
 #ifndef OT_CLI_RANKS_H
@@ -40,7 +40,7 @@ int ot_ranks_find(const struct ot_launch_request *request, struct ot_launch *out
 enum { OT_LAUNCH_TEXT_BYTES = 640 };
 const char *ot_ranks_describe(const struct ot_launch *launch, char text[OT_LAUNCH_TEXT_BYTES]);
 
-/* The variable with which a parent tells a rank who it is (local.h). The text holds: rank, ranks, local
+/* The variable with which a parent tells a rank who it is (launch.h). The text holds: rank, ranks, local
  * rank, local ranks, listener, port, address, run id; "-" for an address or a run id that is not known. */
 #define OT_RANKS_VARIABLE "OFFLOAD_TRAIN_LOCAL_RANK"
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/base/fnv.h"
+#include "src/base/hash.h"
 #include "src/base/text.h"
 #include "src/data/chat_texts.h"
 #include "src/data/conversation.h"

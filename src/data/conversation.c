@@ -5,8 +5,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/base/grow.h"
-#include "src/data/row_check.h"
+#include "src/base/memory.h"
 #include "src/data/template.h"
 
 static const char *const thought_keys[] = {"reasoning_content", "thinking", "reasoning", NULL};

@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "src/data/dataset_config.h"
+#include "src/data/pipeline.h"
 
 struct ot_dataset;
 

@@ -6,7 +6,7 @@
 
 #include "src/base/error.h"
 #include "src/base/json.h"
-#include "src/data/row_check.h"
+#include "src/data/template.h"
 
 /* The question is an SQL comment that describes the statement after it: base models have read millions of
  * these. The line end keeps the border of prompt and answer between two tokens, whatever the tokenizer. */

@@ -17,7 +17,7 @@
  * "reasoning_content" of a turn.
  *
  * The first good row of the file decides the kind, and all other rows must be of that kind. Unknown keys are
- * ignored, but not those that say that a row is not to be learned (row_check.h). If the row has one prompt
+ * ignored, but not those that say that a row is not to be learned (template.h). If the row has one prompt
  * and one answer, a named or recorded chat template makes them a user's turn and an assistant's turn.
  *
  * PAIRS. An encoder-decoder learns a target for an input. Kinds with one prompt and one answer give them.

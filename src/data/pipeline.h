@@ -7,8 +7,58 @@
 #ifndef OT_DATA_PIPELINE_H
 #define OT_DATA_PIPELINE_H
 
-#include "src/data/columns.h"
-#include "src/data/dataset_config.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "src/base/json.h"
+#include "src/data/format.h"
+#include "src/data/sample.h"
+
+/* ---- columns ---- */
+
+/* Renames the fields of rows whose fields have other names than ours (--columns question=query,answer=sql).
+ * Renaming is the first thing done with a parsed row. If "chosen" is renamed, "rejected" is left out.
+ *
+ * Threads: once open, any number of threads may rename rows.
+ */
+
+struct ot_columns;
+
+/* text: "OURS=THEIRS,..". custom: OURS may be any name, because the fields of --prompt-format may. Errors:
+ * OT_E_USAGE, OT_E_BUDGET. */
+int ot_columns_open(const char *text, bool custom, struct ot_columns **out);
+void ot_columns_close(struct ot_columns *columns); /* NULL is fine */
+/* all: the row must have every column. Errors: OT_E_INPUT (names `where` and the column), OT_E_BUDGET. */
+int ot_columns_rename(const struct ot_columns *columns, struct ot_json *row, bool all, const char *where);
+
+/* ---- dataset config ---- */
+
+/* Options for making a dataset from the rows of a data file; used by dataset.h and pipeline.h. */
+
+struct ot_pool;
+
+enum { OT_DATA_MAX_SEQ_LEN = 1 << 24 }; /* exceeds every model's context; packing has tables of this size */
+
+struct ot_dataset_config {
+    const char *path;
+    const struct ot_tokenizer *tokenizer;
+    struct ot_special_tokens specials;
+    int32_t vocab_size;
+    int64_t seq_len; /* 2..OT_DATA_MAX_SEQ_LEN */
+    struct ot_template_choice chat;
+    const char *prompt_format; /* NULL: chosen by the kind of the rows */
+    const char *columns;       /* "OURS=THEIRS,.."; NULL: rows have our field names */
+    bool train_prompt;         /* prompts train too */
+    bool no_eos;
+    bool pairs;    /* the model is an encoder-decoder: rows have an input and a target (format.h, sample.h) */
+    bool skip_bad; /* count malformed rows and continue */
+    struct ot_pool *pool;
+    /* Called from time to time with the bytes read and the file's size (0: unknown). NULL: not called. */
+    void (*progress)(void *context, int64_t bytes_read, int64_t bytes_total);
+    void *progress_context;
+};
+
+/* ---- pipeline ---- */
 
 struct ot_pipeline {
     const char *path; /* borrowed from the config */

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/base/grow.h"
+#include "src/base/memory.h"
 #include "src/base/minmax.h"
 
 void ot_sample_free(struct ot_sample *s) {

@@ -10,7 +10,7 @@
 #include <zlib.h>
 
 #include "src/base/error.h"
-#include "src/base/grow.h"
+#include "src/base/memory.h"
 #include "src/base/minmax.h"
 
 enum { BUFFER_BYTES = 1 << 18, SMALL_BUFFER_BYTES = 1 << 12 };

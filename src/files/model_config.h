@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #include "models/model.h"
-#include "src/files/quantization.h"
+#include "src/files/quant_decode.h"
 
 enum { OT_MAX_EOS = 16, OT_CONFIG_MAX_BYTES = 4 << 20 };
 

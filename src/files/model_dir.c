@@ -1,18 +1,23 @@
-#include "src/files/model_dir_state.h"
+#include "src/files/model_dir.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "src/base/arena.h"
 #include "src/base/error.h"
+#include "src/base/file_io.h"
 #include "src/base/json.h"
-#include "src/base/read_file.h"
-#include "src/files/out_replace.h"
+#include "src/base/memory.h"
+#include "src/base/text.h"
+#include "src/base/utf8.h"
+#include "src/files/model_dir_state.h"
+#include "src/files/out_lock.h"
 #include "src/gguf/gguf.h"
 
 /* Larger than any real file. */
@@ -374,4 +379,172 @@ const struct ot_model_facts *ot_model_dir_facts(const struct ot_model_dir *dir) 
 
 const char *ot_model_dir_path(const struct ot_model_dir *dir) {
     return dir->path;
+}
+
+/* ---- model dir chat ---- */
+
+/* Finds the chat templates of a model's directory, in the order in which transformers looks for them. */
+
+#define TOOL_FILE "additional_chat_templates/tool_use.jinja"
+
+static int keep_text(struct ot_model_dir *dir, const char *text, size_t bytes, const char **out,
+                     size_t *kept_bytes) {
+    *out = ot_arena_strdup(dir->arena, text, bytes);
+    *kept_bytes = bytes;
+    return *out ? 0 : -OT_E_BUDGET;
+}
+
+static int read_jinja(struct ot_model_dir *dir, const char *name, const char **out, size_t *bytes) {
+    char path[PATH_MAX], *text;
+    size_t n;
+    OT_TRY(ot_read_file(ot_model_dir_file(dir, name, path), OT_CONFIG_MAX_BYTES, &text, &n));
+    int rc = keep_text(dir, text, n, out, bytes);
+    free(text);
+    return rc;
+}
+
+/* Several templates are a list of {"name", "template"}. */
+static const struct ot_json *find_named(const struct ot_json *list, const char *wanted) {
+    for (size_t i = 0; i < ot_json_length(list); i++) {
+        const struct ot_json *item = ot_json_at(list, i);
+        const char *name = ot_json_string(ot_json_get(item, "name"), NULL);
+        if (name && strcmp(name, wanted) == 0)
+            return ot_json_get(item, "template");
+    }
+    return NULL;
+}
+
+/* Takes "chat_template" of a configuration: a text, or a list with "default" and "tool_use". */
+static int take_value(struct ot_model_dir *dir, const struct ot_json *value) {
+    struct ot_model_facts *facts = &dir->facts;
+    const struct ot_json *named = find_named(value, "default");
+    size_t bytes = 0;
+    if (!value)
+        return 0;
+    facts->has_chat_template = true;
+    const char *text = ot_json_string(named ? named : value, &bytes);
+    if (text)
+        OT_TRY(keep_text(dir, text, bytes, &facts->chat_template, &facts->chat_template_bytes));
+    text = ot_json_string(find_named(value, "tool_use"), &bytes);
+    return text ? keep_text(dir, text, bytes, &facts->tool_template, &facts->tool_template_bytes) : 0;
+}
+
+/* A processor's file, the last resort. */
+static int read_processor(struct ot_model_dir *dir) {
+    struct ot_json *config;
+    char path[PATH_MAX];
+    if (dir->facts.has_chat_template || !ot_model_dir_has(dir, "chat_template.json"))
+        return 0;
+    OT_TRY(
+        ot_json_read_file(ot_model_dir_file(dir, "chat_template.json", path), OT_CONFIG_MAX_BYTES, &config));
+    int rc = take_value(dir, ot_json_get(config, "chat_template"));
+    ot_json_free(config);
+    return rc;
+}
+
+int ot_model_dir_find_chat_template(struct ot_model_dir *dir) {
+    struct ot_model_facts *facts = &dir->facts;
+    char path[PATH_MAX];
+    if (ot_model_dir_has(dir, "tokenizer_config.json"))
+        OT_TRY(ot_json_read_file(ot_model_dir_file(dir, "tokenizer_config.json", path), OT_CONFIG_MAX_BYTES,
+                                 &dir->tokenizer_config));
+    facts->tokenizer_config = dir->tokenizer_config;
+    if (ot_model_dir_has(dir, TOOL_FILE))
+        OT_TRY(read_jinja(dir, TOOL_FILE, &facts->tool_template, &facts->tool_template_bytes));
+    if (ot_model_dir_has(dir, "chat_template.jinja")) {
+        facts->has_chat_template = true;
+        return read_jinja(dir, "chat_template.jinja", &facts->chat_template, &facts->chat_template_bytes);
+    }
+    OT_TRY(take_value(dir, ot_json_get(dir->tokenizer_config, "chat_template")));
+    return read_processor(dir);
+}
+
+/* ---- model dir copied files ---- */
+
+/* Other files in a model's directory. Licences, a processor's settings and code are copied with the model.
+ * All other files are named, so that nobody thinks that they were copied too. */
+
+static bool begins(const char *name, const char *const *words) {
+    for (; *words; words++)
+        if (strncmp(name, *words, strlen(*words)) == 0)
+            return true;
+    return false;
+}
+
+static bool ends(const char *name, const char *const *words) {
+    size_t bytes = strlen(name);
+    for (; *words; words++)
+        if (bytes >= strlen(*words) && strcmp(name + bytes - strlen(*words), *words) == 0)
+            return true;
+    return false;
+}
+
+static bool goes_along(const char *name) {
+    static const char *const first[] = {"LICENSE", "LICENCE", "USE_POLICY", "NOTICE", "COPYING", NULL};
+    static const char *const last[] = {".py", "preprocessor_config.json", "processor_config.json", NULL};
+    return begins(name, first) || ends(name, last);
+}
+
+/* Files that are copied elsewhere, made anew for the result, or hold weights in any form. */
+static bool is_expected(const char *name) {
+    static const char *const first[] = {
+        ".", "README", "run.json", "finished.json", "log.", "offload-train.json", "quantize_config.json",
+        NULL};
+    static const char *const last[] = {".safetensors",
+                                       ".safetensors.index.json",
+                                       ".bin",
+                                       ".bin.index.json",
+                                       ".pt",
+                                       ".pth",
+                                       ".gguf",
+                                       ".h5",
+                                       ".msgpack",
+                                       ".onnx",
+                                       NULL};
+    for (int i = 0; i < OT_N_SMALL_FILES; i++)
+        if (strcmp(name, ot_small_files[i]) == 0)
+            return true;
+    return begins(name, first) || ends(name, last);
+}
+
+static int keep(struct ot_model_dir *dir, const char *name) {
+    char path[PATH_MAX];
+    struct ot_copied_file *file = &dir->copied[dir->n_copied];
+    file->name = ot_arena_strdup(dir->arena, name, strlen(name));
+    if (!file->name)
+        return -OT_E_BUDGET;
+    file->fd = open(ot_model_dir_file(dir, name, path), O_RDONLY | O_CLOEXEC);
+    if (file->fd < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot open the file", path);
+    dir->n_copied++;
+    return 0;
+}
+
+static int keep_or_name(struct ot_model_dir *dir, const char *name, struct ot_string_builder *left) {
+    if (is_expected(name) || !ot_model_dir_has(dir, name))
+        return 0;
+    if (goes_along(name) && dir->n_copied < OT_MAX_COPIED_FILES)
+        return keep(dir, name);
+    ot_string_append_format(left, "%s%.80s", left->bytes ? ", " : "", name);
+    return 0;
+}
+
+int ot_model_dir_hold_others(struct ot_model_dir *dir) {
+    struct ot_string_builder left = {0};
+    struct dirent **names = NULL;
+    int rc = 0, n = scandir(dir->path, &names, NULL, alphasort); /* sorted: always in the same order */
+    if (n < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot list the directory", dir->path);
+    for (int i = 0; i < n && rc == 0; i++)
+        rc = keep_or_name(dir, names[i]->d_name, &left);
+    for (int i = 0; i < n; i++)
+        free(names[i]);
+    free(names);
+    if (rc == 0 && left.bytes > 0) {
+        ot_utf8_keep_line(left.text);
+        dir->facts.left_out = ot_arena_strdup(dir->arena, left.text, left.bytes);
+        rc = dir->facts.left_out ? 0 : -OT_E_BUDGET;
+    }
+    free(left.text);
+    return rc;
 }

@@ -11,8 +11,8 @@
  * save writes a whole directory.
  *
  * A directory with a SentencePiece model (tokenizer.model, spiece.model), but no tokenizer.json, gets one in
- * memory too (tokenizer_made.h). A save copies the SentencePiece model and the files beside it, so the saved
- * directory is read in the same way.
+ * memory too (model_dir_tokenizer.h). A save copies the SentencePiece model and the files beside it, so the
+ * saved directory is read in the same way.
  *
  * LOAD finds every tensor of the model (models/model.h) in the files, with or without the prefixes that
  * transformers adds. A tensor that is missing, extra, of the wrong shape, or not finite is an error that

@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include "models/row_norms.h"
-#include "src/base/arena.h"
 #include "src/base/error.h"
+#include "src/base/memory.h"
 #include "src/files/adapter_config.h"
 #include "src/files/model_dir_state.h"
 

@@ -7,10 +7,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "src/base/arena.h"
 #include "src/base/error.h"
 #include "src/base/file_io.h"
 #include "src/base/json.h"
+#include "src/base/memory.h"
 #include "src/gguf/model_keys.h"
 #include "src/gguf/names.h"
 #include "src/gguf/vocab.h"

@@ -7,7 +7,7 @@
 #include "offload/block.h"
 #include "src/base/error.h"
 #include "src/base/minmax.h"
-#include "src/base/pool.h"
+#include "src/base/thread.h"
 #include "src/gguf/gguf.h"
 
 enum {

@@ -1,4 +1,4 @@
-/* Declarations that the parts of model_dir share: open (model_dir.c, model_dir_gguf.c, model_dir_packed.c),
+/* Declarations that the parts of model_dir share: open (model_dir.c, model_dir_gguf.c, model_dir_stored.c),
  * load (model_dir_load.c, model_dir_stored.c, model_dir_adapter.c), save (model_dir_save.c). */
 #ifndef OT_FILES_MODEL_DIR_STATE_H
 #define OT_FILES_MODEL_DIR_STATE_H
@@ -142,7 +142,7 @@ enum { OT_TABLE_NAME_BYTES = 160 };
 const char *ot_model_dir_table_name(const struct ot_model_dir *dir, enum ot_module module,
                                     char name[OT_TABLE_NAME_BYTES]);
 
-/* ---- tensor layout (model_dir_tensor_layout.c) ---- */
+/* ---- tensor layout (model_dir_stored.c) ---- */
 
 /* The shape that a stored tensor must have; stored NULL: that a save writes. Returns the number of its
  * dimensions. */

@@ -16,10 +16,8 @@
 #include "src/base/file_io.h"
 #include "src/base/json.h"
 #include "src/base/log.h"
-#include "src/base/path.h"
 #include "src/base/text.h"
 #include "src/files/out_lock.h"
-#include "src/files/out_replace.h"
 
 /* A flag in OUT.partial while it is being written: all files there are then ours and of no value. */
 #define UNFINISHED ".offload-train-unfinished"

@@ -2,7 +2,7 @@
  *
  * Files are written into OUT.partial, beside OUT. ot_out_dir_commit() flushes them and exchanges the two
  * directories by rename, so OUT is always the previous output or the new one. If OUT cannot be exchanged (it
- * is a mount point, for example), files are written into OUT and replaced one by one (out_replace.h). Open
+ * is a mount point, for example), files are written into OUT and replaced one by one (out_lock.h). Open
  * finds out by trial which way works.
  *
  * The file offload-train.json, the marker, identifies a directory as an output of ours and lists our files.

@@ -12,7 +12,7 @@
 
 #include "models/model.h"
 #include "src/base/error.h"
-#include "src/base/path.h"
+#include "src/base/file_io.h"
 #include "src/base/text.h"
 #include "src/files/adapter_config.h"
 

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/arena.h"
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/base/memory.h"
 
 /* The limit of the format (huggingface/safetensors, MAX_HEADER_SIZE). */
 #define MAX_HEADER_BYTES INT64_C(100000000)

@@ -6,7 +6,7 @@
  * of the file.
  *
  * READING. The file is mapped read-only and stays mapped until close; tensors point into the map. Callers
- * fetch a range before they touch it (src/base/mapped_file.h says why). An open file never changes: any
+ * fetch a range before they touch it (src/base/file_io.h says why). An open file never changes: any
  * number of threads may read it.
  *
  * WRITING. The names and shapes of the tensors are declared first; they decide the shards, the headers and
@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 #include "src/base/dtype.h"
-#include "src/base/mapped_file.h"
+#include "src/base/file_io.h"
 
 struct ot_out_dir;
 

@@ -15,7 +15,7 @@
  * duplicate keys or tensors, keys that are not printable ASCII, arrays of arrays, tensors that overlap, rows
  * that are not whole blocks. A message names the file and the place.
  *
- * The file is mapped (src/base/mapped_file.h), and values and tensors point into the map until close. An open
+ * The file is mapped (src/base/file_io.h), and values and tensors point into the map until close. An open
  * file never changes: any number of threads may read it.
  */
 #ifndef OT_GGUF_GGUF_H
@@ -25,7 +25,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "src/base/mapped_file.h"
+#include "src/base/file_io.h"
 #include "src/gguf/blocks.h"
 
 /* Kinds of values, as numbered in the file. */

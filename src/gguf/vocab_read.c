@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/base/grow.h"
+#include "src/base/memory.h"
 #include "src/base/minmax.h"
 #include "src/base/utf8.h"
 #include "src/gguf/little.h"

@@ -2,8 +2,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "src/base/base64.h"
 #include "src/base/error.h"
+#include "src/base/text.h"
 #include "src/gguf/vocab_maker.h"
 
 static int put_charsmap(struct ot_gguf_maker *m) {

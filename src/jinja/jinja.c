@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/arena.h"
 #include "src/base/error.h"
+#include "src/base/memory.h"
 #include "src/jinja/evaluate.h"
 #include "src/jinja/parser.h"
 

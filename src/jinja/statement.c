@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/base/grow.h"
+#include "src/base/memory.h"
 #include "src/jinja/evaluate.h"
 #include "src/jinja/jinja.h"
 #include "src/jinja/operate.h"

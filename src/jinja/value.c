@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "src/base/arena.h"
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/base/memory.h"
 #include "src/base/minmax.h"
 #include "src/base/utf8.h"
 

@@ -7,6 +7,7 @@
 
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/base/minmax.h"
 #include "src/base/text.h"
 
 enum { CONFIG_MAX_BYTES = 1 << 20 };
@@ -402,4 +403,107 @@ void ot_options_put_sources(const struct ot_options *options, const char *key, s
 void ot_options_put_run(const struct ot_options *options, struct ot_json_writer *w) {
     put_values(options, w);
     ot_options_put_sources(options, sources_key, w);
+}
+
+/* ---- cure ---- */
+
+static const char *const cures[OT_CAUSE_COUNT] = {
+    [OT_CAUSE_NO_DRIVER] = "in a container, start it with --gpus all; without a GPU, use --device cpu",
+    [OT_CAUSE_NO_GPU] = "use --device cpu to run without a GPU",
+    [OT_CAUSE_GPU_BUSY] = "wait until it is free, or choose another GPU with --device cuda:N",
+    [OT_CAUSE_DEVICE_BUDGET] = "raise --gpu-mem, or lower --micro-batch or --seq-len",
+    [OT_CAUSE_DEVICE_MEMORY] = "lower --gpu-mem or --micro-batch",
+    [OT_CAUSE_PINNED_MEMORY] = "lower --host-mem, or raise the system's limit on locked memory (ulimit -l)",
+    [OT_CAUSE_UNCLIPPED] = "start again with --clip 1.0",
+    [OT_CAUSE_UNCLIPPED_FP16] = "use --clip 1.0 or --dtype bf16",
+    [OT_CAUSE_MICRO_BATCHES] = "lower --tokens-per-step, or raise --micro-batch",
+    [OT_CAUSE_STEP_TOKENS] = "lower --tokens-per-step",
+    [OT_CAUSE_OPTIMIZER_SHARE] = "raise the engine's share in --optimizer-engine, or leave that engine out",
+    [OT_CAUSE_WEIGHT_SLOTS] = "use --slots 2",
+    [OT_CAUSE_WORLD_RANKS] = "use --deterministic run, or another number of --gpus",
+    [OT_CAUSE_SMALL_SHARES] = "use --shard none, or lower --gpus",
+    [OT_CAUSE_STATE_SHARDS] = "use --shard full, or leave out --home weights",
+    [OT_CAUSE_SLOTS_IN_USE] = "raise --slots",
+};
+
+const char *ot_cure_text(void) {
+    enum { CURE_BYTES = 128 };
+    static _Thread_local char text[OT_ERROR_TEXT_BYTES + CURE_BYTES];
+    const char *cure = cures[ot_error_cause()];
+    snprintf(text, sizeof text, cure ? "%s; %s" : "%s", ot_error_text(), cure);
+    return text;
+}
+
+/* ---- nearest ---- */
+
+/* Finds the name that a misspelled one was meant to be. */
+
+/* The largest edit distance of a guess: one third of a long word, two edits in a shorter one, one in a very
+ * short one. */
+static int worst_distance(size_t length) {
+    return length < 4 ? 1 : length < 9 ? 2 : (int)(length / 3);
+}
+
+/* Optimal string alignment distance: insertions, deletions, substitutions and swaps of neighbours. If the
+ * lengths differ too much for a guess, returns LONGEST. */
+static int edit_distance(const char *a, size_t a_length, const char *b, size_t b_length) {
+    enum { LONGEST = 48 };
+    size_t apart = a_length > b_length ? a_length - b_length : b_length - a_length;
+    if (a_length > LONGEST || b_length > LONGEST || apart > (size_t)worst_distance(a_length))
+        return LONGEST;
+    int rows[3][LONGEST + 1];
+    for (size_t j = 0; j <= b_length; j++)
+        rows[0][j] = (int)j;
+    for (size_t i = 1; i <= a_length; i++) {
+        int *row = rows[i % 3];
+        const int *last = rows[(i - 1) % 3], *before = rows[(i + 1) % 3];
+        row[0] = (int)i;
+        for (size_t j = 1; j <= b_length; j++) {
+            int best = last[j - 1] + (a[i - 1] != b[j - 1]);
+            if (last[j] + 1 < best)
+                best = last[j] + 1;
+            if (row[j - 1] + 1 < best)
+                best = row[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && before[j - 2] + 1 < best)
+                best = before[j - 2] + 1;
+            row[j] = best;
+        }
+    }
+    return rows[a_length % 3][b_length];
+}
+
+const char *ot_nearest_name(const char *word, const char *const *names, int n) {
+    const char *nearest = NULL;
+    int best = worst_distance(strlen(word)) + 1;
+    for (int i = 0; i < n; i++) {
+        int distance = edit_distance(word, strlen(word), names[i], strlen(names[i]));
+        if (distance < best) {
+            best = distance;
+            nearest = names[i];
+        }
+    }
+    return nearest;
+}
+
+/* Our own names win over names of other programs; options of this command win over options of other commands.
+ */
+const char *ot_option_nearest(const char *word, enum ot_command command) {
+    const char *nearest = NULL;
+    int best = 4 * (worst_distance(strlen(word)) + 1);
+    const struct ot_option *option;
+    for (int i = 0; (option = ot_option_at(i)); i++) {
+        int rank = option->commands & (1u << command) ? 0 : 2;
+        int distance = 4 * edit_distance(word, strlen(word), option->name, strlen(option->name)) + rank;
+        for (const char *other = option->elsewhere; other && *other;) {
+            size_t length = strcspn(other, " ");
+            int far = 4 * edit_distance(word, strlen(word), other, length) + rank + 1;
+            distance = ot_min(far, distance);
+            other += length + (other[length] == ' ');
+        }
+        if (distance < best) {
+            best = distance;
+            nearest = option->name;
+        }
+    }
+    return nearest;
 }

@@ -18,6 +18,7 @@
 
 #include "offload/plan/plan.h"
 #include "offload/store/io_engine.h"
+#include "src/base/error.h"
 #include "src/base/json.h"
 
 enum ot_command {
@@ -373,5 +374,13 @@ const char *ot_nearest_name(const char *word, const char *const *names, int n);
 /* The option name nearest to `word`, options of the command first; NULL if none is near. Names of other
  * programs count too. */
 const char *ot_option_nearest(const char *word, enum ot_command command);
+
+/* ---- cure ---- */
+
+/* Names the options that cure a failure. The engine and the kernels name its cause (src/base/error.h). */
+
+/* The calling thread's last error sentence, followed by the cure of its cause. Valid until the thread's next
+ * call. */
+const char *ot_cure_text(void);
 
 #endif

@@ -5,9 +5,8 @@
 #include <string.h>
 
 #include "src/base/units.h"
-#include "src/plan/bench_plot.h"
 #include "src/plan/bench_export.h"
-#include "src/plan/bench_svg.h"
+#include "src/plan/bench_plot.h"
 
 static const char style[] =
     "body{margin:0 auto;max-width:70rem;padding:1rem;font:16px/1.5 system-ui,sans-serif;color:#111;"

@@ -6,13 +6,13 @@
 
 #include "src/base/clock.h"
 #include "src/base/error.h"
-#include "src/base/fnv.h"
+#include "src/base/hash.h"
 #include "src/base/minmax.h"
 #include "src/base/random.h"
-#include "src/base/stop.h"
-#include "src/machine/process_peak.h"
-#include "src/options/cure.h"
-#include "src/session/session.h"
+#include "src/base/signals.h"
+#include "src/machine/process.h"
+#include "src/options/options.h"
+#include "src/session/open.h"
 
 /* LEAST_STEPS is 1 because there may be time for only one step. More than MOST_STEPS tell nothing new. Before
  * the measured steps come the warm-up step and the step that starts on an idle machine. */

@@ -12,7 +12,7 @@
 #include "src/files/resolve.h"
 #include "src/options/options.h"
 #include "src/plan/machine.h"
-#include "src/train/step_choice.h"
+#include "src/train/run_shape.h"
 
 struct ot_plan_case {
     struct ot_settings settings;

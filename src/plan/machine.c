@@ -10,7 +10,7 @@
 #include "src/base/minmax.h"
 #include "src/base/units.h"
 #include "src/session/device.h"
-#include "src/session/rates_cache.h"
+#include "src/session/measure.h"
 
 /* Tokens of a micro-batch that keeps every device busy (offload/plan/search.c), and the most seconds that
  * calibration may take. */

@@ -5,7 +5,7 @@
 
 #include "offload/predict/costs.h"
 #include "src/plan/cards.h"
-#include "src/session/session.h"
+#include "src/session/open.h"
 
 struct ot_plan_machine {
     char name[200];

@@ -4,9 +4,8 @@
 
 #include "src/base/error.h"
 #include "src/base/json.h"
-#include "src/plan/view.h"
+#include "src/plan/print_plan.h"
 #include "src/report/forecast.h"
-#include "src/report/lines.h"
 #include "src/report/table.h"
 
 /* ---- rows ---- */

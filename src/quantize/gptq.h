@@ -2,7 +2,7 @@
  * Pre-trained Transformers", arXiv 2210.17323): rounds a matrix W to codes so that its products W x change
  * little on the inputs x of calibration. H is the mean of x x^T.
  *
- *     H += damping * mean of H's diagonal, on the diagonal;  U^T U = H^-1, U upper triangular (factor.h)
+ *     H += damping * mean of H's diagonal, on the diagonal;  U^T U = H^-1, U upper triangular (gptq.h)
  *     for each column i:  q = round(W[:, i]);  e = (W[:, i] - q) / U[i, i];  W[:, j] -= e U[i, j] for j > i
  *
  * The errors of a block of 128 columns are applied to the columns behind it as one product, as in the paper.
@@ -60,5 +60,26 @@ int64_t ot_gptq_bytes(int64_t rows, int64_t cols, int threads);
  * OT_E_INPUT (weights too large for scales in fp16), OT_E_BUDGET. The bits depend on neither the number of
  * threads nor on timing. */
 int ot_gptq_run(struct ot_pool *pool, const struct ot_gptq *job);
+
+/* ---- factor ---- */
+
+/* The factor that GPTQ needs of a Hessian: the upper triangular U with U^T U = H^-1.
+ *
+ * The textbook way is Cholesky of H, the inverse, and Cholesky of the inverse: 4/3 n^3 multiplications and
+ * additions. Here H = R R^T with R upper triangular (Cholesky from the last row up), and U = R^-1: 2/3 n^3,
+ * and the inverse of H, which has the square of R's condition number, is never formed.
+ *
+ * fp64: with the usual damping of 1 % of the mean diagonal, condition numbers of 1e6 and more are common,
+ * which leave fp32 one digit. Blocked, so that nearly all work is products of tiles (OpenBLAS, which the cpu
+ * device links anyway; its LAPACK would use threads of its own, and is not in every build of it). The pool
+ * shares the tiles; the order of all sums depends on n alone, so the bits do not depend on the number of
+ * threads.
+ */
+
+struct ot_pool;
+
+/* h: [n, n], symmetric; only the upper triangle is read. On return it holds U, with zeros below the diagonal.
+ * Errors: OT_E_NUMERIC (H is not positive definite, or not finite; h is then worthless), OT_E_BUDGET. */
+int ot_factor_inverse(struct ot_pool *pool, int64_t n, double *h);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include "src/base/error.h"
 #include "src/base/minmax.h"
-#include "src/base/pool.h"
+#include "src/base/thread.h"
 
 static int64_t groups_of(const struct ot_quant_format *format, int64_t cols) {
     const struct ot_gptq_config config = {.group_size = format->group_size};

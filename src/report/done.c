@@ -5,15 +5,96 @@
 
 #include "models/selection.h"
 #include "src/base/error.h"
+#include "src/base/json.h"
 #include "src/base/log.h"
+#include "src/base/text.h"
 #include "src/base/units.h"
 #include "src/checkpoint/record.h"
-#include "src/machine/process_peak.h"
+#include "src/data/format.h"
+#include "src/machine/process.h"
 #include "src/report/forecast.h"
-#include "src/report/next.h"
 #include "src/report/report.h"
-#include "src/train/process_command.h"
 #include "src/train/saver.h"
+
+/* ---- next ---- */
+
+/* Words the next command after training: the command that asks the model for an answer. */
+
+static void put_turn(struct ot_json_writer *w, const char *list, const char *role, const char *user,
+                     const char *text) {
+    ot_json_begin_array(w, list);
+    ot_json_begin_object(w, NULL);
+    ot_json_put_text(w, role, user);
+    ot_json_put_text(w, text, "...");
+    ot_json_end_object(w);
+    ot_json_end_array(w);
+}
+
+static int put_fields(struct ot_json_writer *w, const char *prompt_format) {
+    struct ot_prompt_format *format;
+    OT_TRY(ot_prompt_format_open(prompt_format, &format));
+    for (size_t i = 0; i < ot_prompt_format_fields(format); i++)
+        ot_json_put_text(w, ot_prompt_format_field(format, i), "...");
+    ot_prompt_format_close(format);
+    return 0;
+}
+
+/* Writes a row in the form of the training data, without its answer. */
+static int put_row(struct ot_json_writer *w, enum ot_row_kind kind, const char *prompt_format) {
+    switch (kind) {
+    case OT_ROW_MESSAGES:
+        put_turn(w, "messages", "role", "user", "content");
+        return 0;
+    case OT_ROW_SHAREGPT:
+        put_turn(w, "conversations", "from", "human", "value");
+        return 0;
+    case OT_ROW_ALPACA:
+        ot_json_put_text(w, "instruction", "...");
+        return 0;
+    case OT_ROW_SQL:
+        ot_json_put_text(w, "question", "...");
+        ot_json_put_text(w, "context", "...");
+        return 0;
+    case OT_ROW_PROMPT:
+        ot_json_put_text(w, "prompt", "...");
+        return 0;
+    case OT_ROW_PAIR:
+        ot_json_put_text(w, "input", "...");
+        return 0;
+    case OT_ROW_CUSTOM:
+        return put_fields(w, prompt_format);
+    case OT_ROW_TEXT:
+    case OT_ROW_UNKNOWN:
+        break;
+    }
+    return 0;
+}
+
+/* The words that follow `generate OUT` for a model trained on rows of this kind: -p TEXT, or --row -p with a
+ * row without its answer, quoted for a shell. prompt_format: for rows of kind custom. The caller frees
+ * *words. Errors: OT_E_BUDGET. */
+static int report_next_words(enum ot_row_kind kind, const char *prompt_format, char **words) {
+    struct ot_json_writer w = {.indent = -1};
+    char *row = NULL, *quoted = NULL;
+    size_t bytes;
+    int rc;
+    *words = NULL;
+    if (kind == OT_ROW_TEXT || kind == OT_ROW_UNKNOWN)
+        return ot_string_format(words, "-p \"...\"");
+    ot_json_begin_object(&w, NULL);
+    OT_TRY_GOTO(put_row(&w, kind, prompt_format), rc, out);
+    ot_json_end_object(&w);
+    OT_TRY_GOTO(ot_json_writer_take(&w, &row, &bytes), rc, out);
+    OT_TRY_GOTO(ot_process_quote(row, &quoted), rc, out);
+    rc = ot_string_format(words, "--row -p %s", quoted);
+out:
+    free(w.out.text);
+    free(quoted);
+    free(row);
+    return rc;
+}
+
+/* ---- done ---- */
 
 struct memory_use { /* in bytes */
     int64_t planned[OT_TIER_COUNT], used[OT_TIER_COUNT], resident;
@@ -208,8 +289,8 @@ static void print_saved(const struct ot_report *r, const struct ot_outcome *outc
                ot_report_is_local(r) ? " of each host" : "",
                has_better(r, outcome) ? " once you have exported the best" : "");
     if (ot_process_quote(r->out, &quoted) == 0 &&
-        ot_report_next_words(ot_dataset_stats(r->rows->data)->kind, r->session->options->prompt_format,
-                             &words) == 0)
+        report_next_words(ot_dataset_stats(r->rows->data)->kind, r->session->options->prompt_format,
+                          &words) == 0)
         ot_log(OT_LOG_INFO, "next    offload-train generate %s %s · offload-train eval %s --data FILE%s%s%s",
                quoted, words, quoted, adapters ? " · offload-train merge " : "", adapters ? quoted : "",
                adapters ? " --out DIR" : "");

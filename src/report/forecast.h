@@ -7,8 +7,7 @@
 #include "offload/predict/planner.h"
 #include "src/base/json.h"
 #include "src/base/units.h"
-#include "src/train/run_times.h"
-#include "src/train/step_choice.h"
+#include "src/train/run_shape.h"
 
 /* "1.24 s a step, 13,210 tok/s · 264 steps in 5m28s · in all 6m10s, 11,710 tok/s: 3 evaluations of 12s,
  * sample 2.0s, saving 4.0s". done: steps before a resume; if there are any, the line names the remaining

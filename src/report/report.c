@@ -5,17 +5,17 @@
 
 #include "models/encoded.h"
 #include "models/selection.h"
-#include "offload/plan/one_copy.h"
+#include "offload/plan/slabs.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/base/units.h"
 #include "src/report/forecast.h"
-#include "src/report/wear.h"
+#include "src/report/table.h"
 #include "src/session/chat_choice.h"
-#include "src/session/gather.h"
-#include "src/session/rates_cache.h"
+#include "src/session/device.h"
+#include "src/session/measure.h"
 #include "src/session/session_ranks.h"
-#include "src/session/store.h"
+#include "src/session/weights.h"
 #include "src/train/saver.h"
 
 enum { LINE_BYTES = 512 };

@@ -5,14 +5,11 @@
 #define OT_REPORT_REPORT_H
 
 #include "src/report/table.h"
-#include "src/session/session.h"
+#include "src/session/open.h"
 #include "src/train/evaluate.h"
-#include "src/train/loss_guard.h"
 #include "src/train/rows.h"
 #include "src/train/run_log.h"
 #include "src/train/run_shape.h"
-#include "src/train/run_times.h"
-#include "src/train/step_choice.h"
 #include "src/train/train_loop.h"
 
 struct ot_report {

@@ -3,10 +3,11 @@
 #ifndef OT_REPORT_TABLE_H
 #define OT_REPORT_TABLE_H
 
+#include <stddef.h>
+
 #include "kernels/state_format.h"
 #include "models/model.h"
-#include "offload/plan/kept.h"
-#include "offload/plan/rounds.h"
+#include "offload/plan/slabs.h"
 #include "src/base/json.h"
 #include "src/base/units.h"
 
@@ -61,5 +62,46 @@ const char *ot_report_base(const struct ot_model *model, enum ot_base_type base,
 const char *ot_report_state(enum ot_state_format format, char line[OT_TABLE_LINE_BYTES]);
 /* Tells a person the cost of OT_MASTERS_NONE. */
 extern const char ot_report_no_masters[];
+
+/* ---- lines ---- */
+
+/* Reads texts from the user: the text of -p, or each line of stdin. A line ends at \n, which is not part of
+ * the text; the last line may lack it. Also writes the answer of --json as one line of stdout. */
+
+struct ot_json_writer;
+
+struct ot_lines {
+    char **text; /* each text ends with a NUL and may hold NULs */
+    size_t *bytes;
+    size_t n, capacity;
+};
+
+enum { OT_LINES_MAX_BYTES = 1 << 28 };
+
+/* Appends up to `most` lines and returns their number. At a terminal, says once which input is expected.
+ * Errors: OT_E_IO, OT_E_BUDGET (a line is too long). */
+int ot_lines_read_stdin(struct ot_lines *lines, int most);
+/* Errors: OT_E_BUDGET. */
+int ot_lines_add(struct ot_lines *lines, const char *text, size_t bytes);
+void ot_lines_clear(struct ot_lines *lines); /* frees everything; a zeroed struct is fine */
+
+/* Takes the writer's text and prints it as a line of stdout. main() checks later that stdout accepted it.
+ * Errors: OT_E_BUDGET. */
+int ot_lines_print_json(struct ot_json_writer *w);
+
+/* ---- wear ---- */
+
+/* Reports the share of a drive's rated life that a run uses: the bytes that it writes to --nvme against the
+ * drive's rating. */
+
+/* The bytes that a consumer drive of 1 TB is rated to have written to it: 600 TB in the data sheets of
+ * Samsung's 990 PRO and WD's Black SN850X. The sizes and ratings of the drives behind --nvme are unknown, so
+ * each counts as such a drive. */
+#define OT_WEAR_RATED_BYTES 600e12
+
+/* The share of the rating of `drives` drives (counted as at least 1). */
+double ot_wear_share(double written_bytes, int drives);
+/* Warns once, through the log, if `steps` steps use more than a twentieth of the rating. */
+void ot_wear_warn(double written_bytes_a_step, int64_t steps, int drives);
 
 #endif

@@ -3,7 +3,7 @@
 #ifndef OT_SESSION_CHAT_CHOICE_H
 #define OT_SESSION_CHAT_CHOICE_H
 
-#include "src/session/parts.h"
+#include "src/session/session.h"
 
 /* Opens the model's own template for session->chat, and takes --prompt-format into session->prompt_format.
  * For generate and eval without --template and --prompt-format, takes both from the run.json beside the

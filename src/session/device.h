@@ -3,7 +3,7 @@
 #ifndef OT_SESSION_DEVICE_H
 #define OT_SESSION_DEVICE_H
 
-#include "src/session/parts.h"
+#include "src/session/session.h"
 
 /* Opens the device of --device, fixes the budgets of gpu and host, and resolves `auto` in --device and
  * --dtype. auto is the first GPU. If a GPU is present and cannot be used, a warning says why and the cpu
@@ -21,5 +21,21 @@ void ot_session_most_bytes(const struct ot_session *session, size_t most[OT_TIER
 /* Checks that the plan's bytes of RAM are free: --gpu-mem and --host-mem may each fit and together be too
  * much. Errors: OT_E_BUDGET. */
 int ot_session_check_free(const struct ot_session *session);
+
+/* ---- store ---- */
+
+/* The use of --nvme by a session: the budget of the nvme tier and the configuration of the engine's store. */
+
+/* Fixes the budget of the nvme tier: the sum of the directories' limits. Removes files that crashed runs left
+ * in the directories. Does nothing without --nvme. Errors: OT_E_IO (the directory does not exist or is not a
+ * directory), OT_E_BUDGET (a limit exceeds the free space). */
+int ot_session_open_store(struct ot_session *session);
+
+/* Bytes of a directory that are free for this user; -1: unknown. */
+int64_t ot_session_free_in(const char *dir);
+
+/* Warns of each directory of --nvme that is slower than a local disk, and why (ot_machine_dir_note). Takes a
+ * moment. */
+void ot_session_warn_disks(const struct ot_session *session);
 
 #endif

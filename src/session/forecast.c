@@ -2,14 +2,15 @@
 
 #include <math.h>
 
-#include "offload/plan/kept.h"
+#include "offload/plan/slabs.h"
 #include "offload/predict/calibrate.h"
+#include "offload/predict/simulate.h"
+#include "offload/probe/comm_rates.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
-#include "src/machine/process_peak.h"
-#include "src/session/rates_cache.h"
+#include "src/machine/process.h"
+#include "src/session/measure.h"
 #include "src/session/session_ranks.h"
-#include "src/session/session_ranks_forecast.h"
 
 /* The most time to spend on measuring the blocks. A longer measurement would cost more than a step or two of
  * a model that streams. */
@@ -192,4 +193,195 @@ void ot_forecast_free(struct ot_forecast *f) {
     ot_layout_free(&f->layout);
     ot_costs_free(&f->costs);
     *f = (struct ot_forecast){0};
+}
+
+/* ---- forecast again ---- */
+
+enum { WARM_UP = 2, MEASURED = 2, IN_FLIGHT = 2, MOST_TASKS = 250000 };
+
+static bool has_forecast(const struct ot_session *s) {
+    return s->forecast.costs.n_blocks > 0;
+}
+
+int ot_forecast_again_trace(struct ot_session *s) {
+    if (s->trace || !has_forecast(s) || !ot_is_rank0(s))
+        return 0;
+    OT_TRY(ot_trace_open(ot_model_chain(s->model), MOST_TASKS, &s->trace));
+    ot_trace_pause(s->trace, true);
+    return 0;
+}
+
+void ot_forecast_again_open(struct ot_session *session, int64_t begun, struct ot_forecast_again *out) {
+    *out = (struct ot_forecast_again){.session = session, .begun = begun};
+    out->is_over = !session->trace || !has_forecast(session);
+}
+
+void ot_forecast_again_submit(struct ot_forecast_again *again, int64_t step) {
+    bool is_wanted = !again->is_over && !again->measured && step - again->begun > WARM_UP;
+    if (!again->session->options->trace)
+        ot_trace_pause(again->session->trace, !is_wanted);
+}
+
+void ot_forecast_again_finish(struct ot_forecast_again *again, int64_t step, bool is_typical) {
+    if (again->is_over || again->measured || step - again->begun <= WARM_UP)
+        return;
+    again->in_a_row = is_typical ? again->in_a_row + 1 : 0;
+    again->measured = again->in_a_row == MEASURED ? step : 0;
+}
+
+/* Only the times of the second prediction are new. */
+static void take_times(const struct ot_prediction *first, struct ot_prediction *second) {
+    second->tokens = first->tokens;
+    second->flops = first->flops;
+    second->model_flops = first->model_flops;
+}
+
+int ot_forecast_again_make(struct ot_forecast_again *again, int64_t step) {
+    struct ot_session *s = again->session;
+    struct ot_forecast *f = &s->forecast;
+    struct ot_trace_summary sum;
+    if (again->is_over || !again->measured || step < again->measured + IN_FLIGHT)
+        return 0;
+    again->is_over = true; /* that step took the place of the last measured step, which is in the trace now */
+    f->again_from = again->measured - MEASURED + 1;
+    f->again_to = again->measured;
+    int rc = ot_trace_summarise_steps(s->trace, f->again_from, f->again_to, &sum);
+    if (rc == -OT_E_USAGE) /* the trace was full */
+        return 0;
+    OT_TRY(rc);
+    for (int l = 0; l < OT_LANE_COUNT; l++)
+        sum.busy[l] /= MEASURED;
+    OT_TRY(ot_predict_measured(ot_model_chain(s->model), &s->plan, &s->prediction, sum.busy, &f->costs,
+                               &f->again));
+    take_times(&s->prediction, &f->again);
+    return 1;
+}
+
+/* ---- session ranks forecast ---- */
+
+/* ---- the communicator ---- */
+
+/* Parts of these sizes are measured: the small one takes no time but the start of an operation. */
+enum { SMALL_BYTES = 4096, LARGE_BYTES = 4 << 20 };
+/* Time for each operation and size. */
+static const double ROW_SECONDS = 0.05;
+/* Copies between GPUs take NVLink if they are faster than copies from the host by this factor. */
+static const double FASTER_THAN_LINK = 1.5;
+
+struct sums {
+    double small_seconds, large_seconds, large_bytes;
+    int n; /* operations of the small size */
+};
+
+/* A step gathers and exchanges; broadcasts do not count. */
+static int add_rate(void *context, const struct ot_comm_rate *rate) {
+    struct sums *sums = context;
+    if (rate->received_bytes == rate->part_bytes && rate->operation[0] == 'b')
+        return 0;
+    if (rate->part_bytes == SMALL_BYTES) {
+        sums->small_seconds += rate->seconds;
+        sums->n++;
+    } else {
+        sums->large_seconds += rate->seconds;
+        sums->large_bytes += (double)rate->received_bytes;
+    }
+    return 0;
+}
+
+/* The large part, so that the measurement takes a quarter of the smallest device budget at most. */
+static int choose_part(struct ot_session *s, size_t *out) {
+    int64_t part =
+        (int64_t)((s->budget_bytes[OT_TIER_GPU] - s->workspace_bytes) / (8 * (size_t)ot_comm_ranks(s->comm)));
+    OT_TRY(ot_session_ranks_find_least(s, &part, 1));
+    *out = part > LARGE_BYTES ? LARGE_BYTES : part > 2 * SMALL_BYTES ? (size_t)part : 2 * SMALL_BYTES;
+    return 0;
+}
+
+/* Sets the links and the host memory that an operation of the communicator uses. Staged bytes go over the
+ * link and through host memory; those of the cpu device are in host memory anyway. A plugin that takes device
+ * memory copies from GPU to GPU where they reach each other, and else through host memory. Copies that are
+ * faster than the link do not use it. Unknown links between GPUs count nothing. */
+static void set_ways(struct ot_rates *rates, bool is_staged, const struct ot_peers *peers) {
+    bool through_host = is_staged || (peers->is_known && !peers->has_access);
+    bool over_link = through_host || (peers->is_known && peers->rate < FASTER_THAN_LINK * rates->h2d_bytes);
+    rates->comm_link = over_link ? 2 : 0;
+    rates->comm_memory = through_host || rates->device_is_host ? 2 : 0;
+}
+
+static int measure_peers(struct ot_session *s, size_t bytes, struct ot_peers *out) {
+    const struct ot_device_choice *device = &s->options->device;
+    *out = (struct ot_peers){0};
+    if (device->kind != OT_DEVICE_CUDA)
+        return 0;
+    const struct ot_peers_config config = {.world = s->world,
+                                           .device = s->device,
+                                           .kind = "cuda",
+                                           .index = device->index,
+                                           .bytes = bytes,
+                                           .seconds = 2 * ROW_SECONDS};
+    return ot_probe_peers(&config, out);
+}
+
+int ot_session_ranks_measure(struct ot_session *s, struct ot_rates *rates, struct ot_peers *peers) {
+    size_t sizes[2] = {SMALL_BYTES};
+    struct ot_peers own;
+    struct sums sums = {0};
+    if (!s->comm)
+        return 0;
+    OT_TRY(choose_part(s, &sizes[1]));
+    struct ot_comm_rates_config config = {.comm = s->comm,
+                                          .device = s->device,
+                                          .is_gpu = true, /* no copies beside it */
+                                          .sizes = sizes,
+                                          .n_sizes = 2,
+                                          .seconds = ROW_SECONDS,
+                                          .take = add_rate,
+                                          .context = &sums};
+    OT_TRY(ot_comm_rates_measure(&config));
+    double moving = sums.large_seconds - sums.small_seconds;
+    rates->comm_seconds = sums.small_seconds / sums.n;
+    rates->comm_bytes = sums.large_bytes / (moving > 0 ? moving : sums.large_seconds);
+    OT_TRY(measure_peers(s, sizes[1], &own));
+    set_ways(rates, ot_comm_staging_bytes(s->comm, SMALL_BYTES) > 0, &own);
+    if (peers)
+        *peers = own;
+    return 0;
+}
+
+/* ---- the plan ---- */
+
+/* Rank 0's choice: a failure, the mode, one copy of the weights, the sequences of a micro-batch. */
+struct choice {
+    int64_t rc, mode, one_copy, micro_sequences;
+};
+
+static int choose_first(const struct ot_session *s, const struct ot_plan_request *request,
+                        const struct ot_costs *costs, struct ot_planner_result *out) {
+    bool any_mode = s->options->shard == OT_CHOICE_SHARD_AUTO && !request->shard.one_copy;
+    struct ot_shard_open open = {.mode = any_mode, .one_copy = s->may_one_copy};
+    return ot_planner_choose_shard(request, costs, open, out);
+}
+
+int ot_session_ranks_choose_plan(struct ot_session *s, struct ot_plan_request *request,
+                                 const struct ot_costs *costs, struct ot_planner_result *out) {
+    struct choice choice = {0};
+    struct ot_error why;
+    if (!s->comm)
+        return ot_planner_choose(request, costs, out);
+    if (ot_is_rank0(s)) {
+        choice.rc = choose_first(s, request, costs, out);
+        ot_error_save(&why, (int)choice.rc);
+        choice.mode = out->plan.shard.mode;
+        choice.one_copy = out->plan.shard.one_copy;
+        choice.micro_sequences = out->plan.micro_tokens / request->sequence_tokens;
+    }
+    OT_TRY(ot_comm_broadcast_host(s->comm, &choice, sizeof choice, 0));
+    if (choice.rc < 0)
+        return ot_is_rank0(s) ? ot_error_load(&why)
+                              : ot_fail((int)-choice.rc, "rank 0 found no plan for all ranks");
+    request->shard.mode = (enum ot_shard_mode)choice.mode;
+    request->shard.one_copy = choice.one_copy;
+    request->weights = choice.one_copy ? OT_HOME_HOST : request->weights;
+    request->micro_sequences = choice.micro_sequences;
+    return ot_is_rank0(s) ? 0 : ot_planner_choose(request, costs, out);
 }

@@ -1,11 +1,14 @@
 #include "src/session/plan_request.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "models/encoded.h"
 #include "models/selection.h"
+#include "offload/block.h"
 #include "offload/plan/used_parts.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 static int keep_of(const struct ot_options *o) {
     static const int levels[] = {[OT_CHOICE_RECOMPUTE_AUTO] = OT_KEEP_CHOSEN,
@@ -137,4 +140,339 @@ enum ot_shard_mode ot_plan_request_mode(const struct ot_options *o) {
 bool ot_plan_request_may_one_copy(const struct ot_options *o) {
     return o->share_weights == OT_CHOICE_SHARE_WEIGHTS_AUTO && ot_plan_request_mode(o) == OT_SHARD_FULL &&
            (o->home.weights == OT_HOME_AUTO || o->home.weights == OT_HOME_HOST);
+}
+
+/* ---- plan cure ---- */
+
+enum { MOST_CURES = 3, CURE_BYTES = 160 };
+static const size_t MIB = (size_t)1 << 20, GIB = (size_t)1 << 30;
+
+struct cures {
+    const struct ot_cure *about;
+    int n;
+    char text[MOST_CURES][CURE_BYTES];
+};
+
+/* ---- trying ---- */
+
+/* Returns whether the request has a plan. used (or NULL) gets the plan's bytes on each tier. */
+static bool fits(const struct ot_plan_request *request, size_t used[OT_TIER_COUNT]) {
+    struct ot_plan_request trial = *request;
+    struct ot_plan plan;
+    trial.is_trial = true; /* a shortage takes long to find, and is not needed */
+    if (ot_plan_make(&trial, &plan) < 0)
+        return false;
+    for (int t = 0; used && t < OT_TIER_COUNT; t++)
+        used[t] = ot_ledger_total(&plan.ledger, (enum ot_tier)t);
+    ot_plan_free(&plan);
+    return true;
+}
+
+static char *next(struct cures *c) {
+    return c->n < MOST_CURES ? c->text[c->n++] : NULL;
+}
+
+/* "63G", "512M": rounded up, in the form that options take. */
+static const char *size_option(size_t bytes, char text[24]) {
+    size_t unit = bytes >= 10 * GIB ? GIB : MIB;
+    snprintf(text, 24, "%zu%c", bytes / unit + (bytes % unit != 0), unit == GIB ? 'G' : 'M');
+    return text;
+}
+
+/* ---- options that force the plan ---- */
+
+static void let_home(struct ot_plan_request *rq) {
+    rq->weights = rq->state = rq->grads = rq->sums = rq->activations = rq->kept = OT_HOME_AUTO;
+}
+static void let_shares(struct ot_plan_request *rq) {
+    memset(rq->fractions, 0, sizeof rq->fractions);
+}
+static void let_slots(struct ot_plan_request *rq) {
+    rq->slots = 0;
+}
+static void let_recompute(struct ot_plan_request *rq) {
+    rq->keep = OT_KEEP_CHOSEN;
+}
+static void let_rounds(struct ot_plan_request *rq) {
+    rq->rounds = 0;
+}
+static void let_micro(struct ot_plan_request *rq) {
+    rq->micro_sequences = 0;
+}
+
+static const struct {
+    const char *name;
+    void (*let)(struct ot_plan_request *);
+} forces[] = {{"home", let_home},           {"optimizer-engine", let_shares}, {"micro-batch", let_micro},
+              {"recompute", let_recompute}, {"rounds", let_rounds},           {"slots", let_slots}};
+enum { FORCES = sizeof forces / sizeof *forces };
+
+static void try_without_forces(struct cures *c) {
+    const struct ot_options *o = c->about->options;
+    struct ot_plan_request all = *c->about->request;
+    char names[CURE_BYTES - 16] = "", *text;
+    int given = 0, before = c->n;
+    for (int i = 0; i < FORCES; i++) {
+        struct ot_plan_request one = *c->about->request;
+        if (ot_option_find(forces[i].name, strlen(forces[i].name), o->command) < 0 ||
+            !ot_options_given(o, forces[i].name))
+            continue;
+        forces[i].let(&one);
+        forces[i].let(&all);
+        size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s--%s", given++ ? ", " : "", forces[i].name);
+        if (fits(&one, NULL) && (text = next(c)))
+            snprintf(text, CURE_BYTES, "leave out --%s", forces[i].name);
+    }
+    if (given > 1 && c->n == before && fits(&all, NULL) && (text = next(c)))
+        snprintf(text, CURE_BYTES, "leave out %s", names);
+}
+
+/* ---- more memory ---- */
+
+static void try_gpu(struct cures *c, const struct ot_shortage *shortage) {
+    char size[24], *text;
+    if (shortage->alone[OT_TIER_GPU] && shortage->alone[OT_TIER_GPU] <= c->about->most_gpu_bytes &&
+        (text = next(c)))
+        snprintf(text, CURE_BYTES, "--gpu-mem %s", size_option(shortage->alone[OT_TIER_GPU], size));
+}
+
+/* The options of a described machine name the RAM and the disks of a host, which its ranks share. */
+static size_t ranks_of(const struct cures *c) {
+    return c->about->host_ranks > 1 ? (size_t)c->about->host_ranks : 1;
+}
+
+/* The option that gives the host tier `need` bytes: --ram for a described machine without --host-mem, with a
+ * tenth added for the system; otherwise --host-mem. Returns false if the machine cannot have that much. */
+static bool host_option(const struct cures *c, size_t need, char text[CURE_BYTES]) {
+    char size[24];
+    bool by_ram = c->about->is_described && !ot_options_given(c->about->options, "host-mem");
+    if (!need || need > c->about->most_host_bytes)
+        return false;
+    if (by_ram)
+        snprintf(text, CURE_BYTES, "--ram %s", size_option((need + need / 9 + MIB) * ranks_of(c), size));
+    else
+        snprintf(text, CURE_BYTES, "--host-mem %s", size_option(need, size));
+    return true;
+}
+
+static void try_host(struct cures *c, const struct ot_shortage *shortage) {
+    char option[CURE_BYTES], *text;
+    if (host_option(c, shortage->alone[OT_TIER_HOST], option) && (text = next(c)))
+        snprintf(text, CURE_BYTES, "%s", option);
+}
+
+/* Tries more of two tiers, where more of one does not end the shortage. */
+static void try_both(struct cures *c, const struct ot_shortage *shortage) {
+    size_t gpu = shortage->together[OT_TIER_GPU], nvme = shortage->together[OT_TIER_NVME];
+    const size_t *have = c->about->request->budget_bytes;
+    char host[CURE_BYTES], gpu_size[24], *text;
+    bool more_gpu = gpu > have[OT_TIER_GPU];
+    if (!gpu || gpu > c->about->most_gpu_bytes || nvme > have[OT_TIER_NVME] ||
+        !host_option(c, shortage->together[OT_TIER_HOST], host) || !(text = next(c)))
+        return;
+    if (more_gpu)
+        snprintf(text, CURE_BYTES, "--gpu-mem %s with %.100s", size_option(gpu, gpu_size), host);
+    else
+        snprintf(text, CURE_BYTES, "%s", host);
+}
+
+/* Tries a smaller --gpu-mem where the device uses RAM: the host tier then gets more of it. */
+static void try_less_gpu(struct cures *c) {
+    const struct ot_options *o = c->about->options;
+    struct ot_plan_request with = *c->about->request;
+    if (!c->about->shared || !ot_options_given(o, "gpu-mem"))
+        return;
+    const int64_t ram = c->about->shared->free_bytes, most = ot_min(o->gpu_mem, ram);
+    for (int tenths = 9; tenths > 0; tenths--) {
+        size_t bytes = (size_t)most / 10 * (size_t)tenths, unit = bytes >= 10 * GIB ? GIB : MIB;
+        char size[24], *text;
+        bytes -= bytes % unit;
+        ot_machine_budgets(c->about->shared, (int64_t)bytes, o->host_mem, with.budget_bytes);
+        with.budget_bytes[OT_TIER_NVME] = c->about->request->budget_bytes[OT_TIER_NVME];
+        if (bytes == 0 || !fits(&with, NULL))
+            continue;
+        if ((text = next(c)))
+            snprintf(text, CURE_BYTES, "--gpu-mem %s", size_option(bytes, size));
+        return;
+    }
+}
+
+/* Larger than any disk. The plan takes only the bytes that it needs. */
+static const size_t ANY_DISK = (size_t)1 << 50;
+
+/* "63G" for a described machine, "DIR:63G" for this one: a disk for so many bytes of each rank. */
+static const char *disk_option(const struct cures *c, size_t bytes, char text[32]) {
+    char size[24];
+    snprintf(text, 32, "%s%s", c->about->is_described ? "" : "DIR:", size_option(bytes * ranks_of(c), size));
+    return text;
+}
+
+static bool try_disk(struct cures *c, const struct ot_shortage *shortage) {
+    struct ot_plan_request with = *c->about->request;
+    size_t used[OT_TIER_COUNT];
+    char disk[32], *text;
+    bool have = with.budget_bytes[OT_TIER_NVME] > 0;
+    with.budget_bytes[OT_TIER_NVME] = ANY_DISK;
+    if (have && !shortage->alone[OT_TIER_NVME])
+        return false;
+    if (!fits(&with, used))
+        return false;
+    if ((text = next(c)))
+        snprintf(text, CURE_BYTES, "--nvme %s%s", disk_option(c, used[OT_TIER_NVME], disk),
+                 have ? " in total" : "");
+    return true;
+}
+
+/* A disk takes a part of the state, and the host tier must grow for the rest. */
+static void try_disk_and_host(struct cures *c) {
+    struct ot_plan_request with = *c->about->request;
+    struct ot_plan plan;
+    size_t used[OT_TIER_COUNT];
+    char option[CURE_BYTES], disk[32], *text;
+    if (with.budget_bytes[OT_TIER_NVME] > 0)
+        return;
+    with.budget_bytes[OT_TIER_NVME] = ANY_DISK;
+    if (ot_plan_make(&with, &plan) == 0) {
+        ot_plan_free(&plan);
+        return;
+    }
+    with.budget_bytes[OT_TIER_HOST] = plan.shortage.alone[OT_TIER_HOST];
+    if (host_option(c, with.budget_bytes[OT_TIER_HOST], option) && fits(&with, used) &&
+        used[OT_TIER_NVME] > 0 && (text = next(c)))
+        snprintf(text, CURE_BYTES, "%.100s with --nvme %s", option, disk_option(c, used[OT_TIER_NVME], disk));
+}
+
+/* ---- less work ---- */
+
+static const char *tokens_option(int64_t tokens, char text[24]) {
+    bool k = tokens % 1024 == 0;
+    snprintf(text, 24, "%lld%s", (long long)(k ? tokens / 1024 : tokens), k ? "k" : "");
+    return text;
+}
+
+/* The largest count in [low, high) with which `set` gives a request that has a plan, or 0. Halves the count
+ * until there is a plan, and bisects above it: nearly always, all counts below the largest one fit. */
+static int64_t most_that_fits(const struct cures *c, int64_t low, int64_t high,
+                              void (*set)(const struct cures *, int64_t, struct ot_plan_request *)) {
+    int64_t fitting = high / 2 > low ? high / 2 : low;
+    struct ot_plan_request less;
+    if (low >= high)
+        return 0;
+    for (set(c, fitting, &less); !fits(&less, NULL); set(c, fitting, &less)) {
+        if (fitting == low)
+            return 0;
+        high = fitting;
+        fitting = high / 2 > low ? high / 2 : low;
+    }
+    while (high - fitting > 1) {
+        int64_t middle = fitting + (high - fitting) / 2;
+        set(c, middle, &less);
+        if (fits(&less, NULL))
+            fitting = middle;
+        else
+            high = middle;
+    }
+    return fitting;
+}
+
+static void set_step(const struct cures *c, int64_t sequences, struct ot_plan_request *less) {
+    *less = *c->about->request;
+    less->step_sequences = sequences;
+}
+
+static void try_smaller_step(struct cures *c) {
+    const struct ot_plan_request *given = c->about->request;
+    int64_t least = given->micro_sequences > 0 ? given->micro_sequences : 1;
+    int64_t most = given->train ? most_that_fits(c, least, given->step_sequences, set_step) : 0;
+    char tokens[24], *text = most > 0 ? next(c) : NULL;
+    if (text)
+        snprintf(text, CURE_BYTES, "--tokens-per-step %s",
+                 tokens_option(most * given->sequence_tokens, tokens));
+}
+
+/* Rows become shorter in steps of ROW_STEP tokens, to no fewer. A step keeps its tokens, and at least one
+ * sequence; so does a micro-batch. */
+enum { ROW_STEP = 128, COARSE_STEPS = 64 };
+
+static int64_t row_step(const struct ot_plan_request *given) {
+    int64_t step = ROW_STEP; /* for long rows a rounder number */
+    while (given->sequence_tokens / step > 2 * COARSE_STEPS)
+        step *= 2;
+    return step;
+}
+
+static void set_rows(const struct cures *c, int64_t steps, struct ot_plan_request *less) {
+    const struct ot_plan_request *given = c->about->request;
+    *less = *given;
+    less->sequence_tokens = steps * row_step(given);
+    int64_t times = given->sequence_tokens / less->sequence_tokens;
+    less->step_sequences *= given->train && times > 0 ? times : 1;
+    less->micro_sequences *= times > 0 ? times : 1;
+}
+
+/* The tokens of the longest rows with which there is a plan; 0: none. */
+static int64_t most_row_tokens(const struct cures *c) {
+    const struct ot_plan_request *given = c->about->request;
+    int64_t step = row_step(given), steps = (given->sequence_tokens + step - 1) / step;
+    return steps > 1 ? step * most_that_fits(c, 1, steps, set_rows) : 0;
+}
+
+static const char *rows_option(const struct cures *c) {
+    bool has_option = c->about->options->command != OT_COMMAND_GENERATE;
+    return has_option ? "--seq-len" : "texts of at most this many tokens:";
+}
+
+static void try_shorter_rows(struct cures *c) {
+    int64_t most = most_row_tokens(c);
+    char tokens[24], *text = most > 0 ? next(c) : NULL;
+    if (text)
+        snprintf(text, CURE_BYTES, "%s %s", rows_option(c), tokens_option(most, tokens));
+}
+
+/* Tries a disk and shorter rows together, where no cure before is enough. */
+static void try_disk_and_rows(struct cures *c) {
+    struct ot_plan_request with = *c->about->request, less;
+    struct ot_cure about = *c->about;
+    const struct cures together = {.about = &about};
+    size_t used[OT_TIER_COUNT];
+    char tokens[24], disk[32], *text;
+    about.request = &with;
+    with.budget_bytes[OT_TIER_NVME] = ANY_DISK;
+    int64_t most = c->n == 0 ? most_row_tokens(&together) : 0;
+    if (most == 0)
+        return;
+    set_rows(&together, most / row_step(&with), &less);
+    if (fits(&less, used) && (text = next(c)))
+        snprintf(text, CURE_BYTES, "%s %s with --nvme %s", rows_option(c), tokens_option(most, tokens),
+                 disk_option(c, used[OT_TIER_NVME], disk));
+}
+
+/* ---- the sentence ---- */
+
+int ot_plan_cure(const struct ot_cure *cure, const struct ot_shortage *shortage) {
+    struct cures c = {.about = cure};
+    char all[MOST_CURES * CURE_BYTES] = "";
+    struct ot_error refusal;
+    bool is_short = false;
+    for (int t = 0; t < OT_TIER_COUNT; t++)
+        is_short = is_short || shortage->alone[t] || shortage->together[t];
+    if (!is_short)
+        return -OT_E_BUDGET;
+    ot_error_save(&refusal, -OT_E_BUDGET);
+    try_without_forces(&c);
+    try_less_gpu(&c);
+    if (!try_disk(&c, shortage))
+        try_disk_and_host(&c);
+    try_gpu(&c, shortage);
+    try_host(&c, shortage);
+    try_both(&c, shortage);
+    try_smaller_step(&c);
+    try_shorter_rows(&c);
+    try_disk_and_rows(&c);
+    for (int i = 0; i < c.n; i++)
+        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? "; or " : "", c.text[i]);
+    int rc = ot_error_load(&refusal);
+    return c.n ? ot_fail_add_cures(rc, ". What helps: ", all)
+               : ot_fail_add_cures(rc, ". No option helps: the machine is too small for this model", "");
 }

@@ -1,73 +1,106 @@
-/* Opens the parts of a command that runs a model, in this order: machine, tokenizer, model, plan, device,
- * engine.
- *
- *   ot_session_open    reads the small files: config, tokenizer, safetensors headers; finds the device
- *                      and the disks of --nvme; allocates nothing large
- *   ot_session_plan    fixes the model's dtype and positions and makes the plan: all bytes are known then
- *   ot_session_start   allocates them, and loads the weights or a checkpoint, or makes random weights
- *
- * Use a session from one thread.
- */
+/* The struct ot_session (open.h), which the files of this folder fill in. A session owns its members,
+ * except those marked as borrowed. A pointer is NULL until the stage that sets it. */
 #ifndef OT_SESSION_SESSION_H
 #define OT_SESSION_SESSION_H
 
-#include "src/session/forecast.h"
-#include "src/session/parts.h"
+#include "kernels/device.h"
+#include "models/model.h"
+#include "offload/engine/engine.h"
+#include "offload/predict/planner.h"
+#include "offload/store/store.h"
+#include "offload/topology/topology.h"
+#include "src/data/format.h"
+#include "src/data/sample.h"
+#include "src/files/model_dir.h"
+#include "src/files/resolve.h"
+#include "src/machine/machine.h"
+#include "src/options/settings.h"
 
-/* Writes the choices that depend on the machine (threads, device, dtype) into the settings. Errors:
- * OT_E_INPUT, OT_E_IO, OT_E_USAGE, OT_E_DEVICE, OT_E_BUDGET (the request exceeds the memory or the disk).
- * `out` needs ot_session_close in either case. */
-int ot_session_open(struct ot_settings *settings, struct ot_session *out);
-/* Scales the rope of a model's config if --rope-scaling says so. Errors: OT_E_USAGE. */
-int ot_session_scale_rope(const struct ot_options *options, struct ot_model_config *config);
-/* Like ot_session_open, without tokenizer and weight files: for commands that need only the model's shape. If
- * the session is started, its weights are random. */
-int ot_session_open_model(struct ot_settings *settings, struct ot_session *out);
-/* Like ot_session_open, but only for the machine and its device. Errors: OT_E_DEVICE, OT_E_BUDGET. */
-int ot_session_open_machine(struct ot_settings *settings, struct ot_session *out);
-/* Like ot_session_open, for the small files alone, without a device: what a saved model needs beside its
- * weights. dtype: the stored format of a model that has no files. */
-int ot_session_open_files(struct ot_settings *settings, enum ot_dtype dtype, struct ot_session *out);
-/* Like ot_session_open, for the tokenizer alone, without a model. */
-int ot_session_open_tokenizer(struct ot_settings *settings, struct ot_session *out);
-/* True if the tokenizer was made from the keys of a GGUF file, so that no file has it. */
-bool ot_session_has_made_tokenizer(const struct ot_session *session);
-/* The path of the SentencePiece model that the tokenizer was made from, or that lies beside its
- * tokenizer.json; NULL: none. */
-const char *ot_session_sentencepiece(const struct ot_session *session);
-/* True if the tokenizer was made from this model. */
-bool ot_session_is_of_sentencepiece(const struct ot_session *session);
-/* Closes and frees everything, except after an engine got stuck (engine.h): its threads still use the
- * session, which therefore leaks. */
-void ot_session_close(struct ot_session *session);
+struct ot_checkpoint;
+struct ot_comm;
+struct ot_pool;
+struct ot_world;
 
-struct ot_session_need {
-    int64_t max_position; /* the number of positions that a row may have */
-    int64_t sequence_tokens, step_sequences;
-    int64_t micro_sequences; /* 0: the plan chooses it from the budget */
-    bool train, clip;
-    int64_t cache_tokens;                /* size of the key/value cache for generation; 0: no cache */
-    int snapshot_slots, pinned_contents; /* for checkpoints (saver.h); 0: no checkpoint is made or read */
-    bool gathers;       /* the model is saved: with several ranks, rank 0 then holds a slab of it */
-    int64_t host_bytes; /* bytes that the caller already holds (rows); the host budget shrinks by them */
+/* The fingerprint of the base (ot_base_print_take in weights.h). */
+struct ot_base_print {
+    bool is_known; /* false: the weights are random */
+    uint32_t sample;
 };
 
-/* Makes session->plan. Errors: OT_E_BUDGET, OT_E_USAGE, OT_E_INPUT (the weight files do not fit this
- * model). */
-int ot_session_plan(struct ot_session *session, const struct ot_session_need *need);
-/* For a run that trains, before its plan is made: predicts a step with the plan that ot_session_forecast
- * would choose, and keeps no plan. The first call measures the machine and the model's blocks; later calls
- * and the forecast use the same costs. Calls may differ only in need->step_sequences. Errors: as
- * ot_session_forecast; OT_E_BUDGET on all ranks if no plan fits on one of them. */
-int ot_session_predict(struct ot_session *session, const struct ot_session_need *need,
-                       const struct ot_forecast_rows *rows, struct ot_prediction *out);
-/* For a run that trains, with the same `need`: measures the machine and the model's blocks, which takes
- * seconds, and replaces the plan by the fastest plan (forecast.h). Errors: OT_E_BUDGET, OT_E_DEVICE,
- * OT_E_IO. */
-int ot_session_forecast(struct ot_session *session, const struct ot_session_need *need,
-                        const struct ot_forecast_rows *rows);
-/* Opens the engine and fills in the weights. optimizer NULL: the command does not train. Errors: OT_E_BUDGET,
- * OT_E_DEVICE, OT_E_INPUT (a weight is not finite, a checkpoint is damaged), OT_E_IO. */
-int ot_session_start(struct ot_session *session, const struct ot_optimizer_config *optimizer);
+/* The predicted speed of the run; made by forecast.h. */
+struct ot_forecast {
+    struct ot_costs costs;
+    int tried;      /* plans, as in planner.h */
+    double seconds; /* time that making the forecast took */
+    bool is_explained;
+    struct ot_explanation explanation;
+    struct ot_trace *trace; /* with --trace: the simulated steps, of this layout and schedule: */
+    struct ot_layout layout;
+    struct ot_schedule schedule;
+    /* The prediction from the times of these steps of the run (forecast.h). step_seconds 0: none. */
+    struct ot_prediction again;
+    int64_t again_from, again_to;
+};
+
+struct ot_session {
+    struct ot_settings *settings;     /* borrowed; the session writes its own choices here */
+    const struct ot_options *options; /* settings->in_effect */
+    struct ot_machine machine;
+    struct ot_pool *pool; /* threads that read files and rows */
+
+    struct ot_resolved resolved;
+    char *lora, *train;       /* what --adapter says of --lora and --train; NULL: nothing */
+    struct ot_model_dir *dir; /* NULL: a preset without files, for --init random */
+    struct ot_model_config config;
+    enum ot_dtype stored; /* the dtype of the weight files, read and written */
+    struct ot_token_ids ids;
+
+    char *tokenizer_path;
+    char *tokenizer_file;  /* NULL, or the file of which tokenizer_path is a copy with more added tokens */
+    bool tokenizer_is_own; /* the byte-level tokenizer of own presets */
+    bool tokenizer_is_of_adapter; /* it lies in the directory of the adapters, not of the base */
+    bool tokenizer_is_in_memory;  /* the session made the tokenizer's file, in memory: */
+    int tokenizer_fd;
+    struct ot_tokenizer *tokenizer;
+    struct ot_special_tokens specials;
+    struct ot_json *run; /* run.json beside the model, for generate, eval and merge; NULL: none was read */
+    struct ot_template_choice chat;          /* what the model's files say (chat_choice.h) */
+    struct ot_chat_renderer *model_template; /* of the model's directory; NULL: it has none */
+    const char *prompt_format;               /* --prompt-format, else the recorded one; NULL: none */
+
+    /* Several ranks (session_ranks.h). world: borrowed, set before open; NULL: one rank. */
+    struct ot_world *world;
+    struct ot_comm *comm; /* NULL: one rank */
+    struct ot_shard shard;
+    bool may_one_copy;   /* the ranks can have one copy of the weights in RAM, if that is faster */
+    enum ot_dtype dtype; /* on the device */
+    struct ot_model *model;
+    size_t budget_bytes[OT_TIER_COUNT];
+    struct ot_store_dir store_dirs[OT_STORE_MAX_DIRS]; /* each with the bytes that may be used */
+    struct ot_store_config store;                      /* n_dirs 0 without --nvme */
+    /* Borrowed, set before plan: the planner chooses the fastest plan by these costs. NULL: takes the first
+     * plan that fits. */
+    const struct ot_costs *costs;
+    struct ot_plan plan;
+    struct ot_prediction prediction; /* zero without costs and forecast */
+    struct ot_forecast forecast;
+    size_t workspace_bytes;       /* scratch of the device's ops, part of the gpu budget */
+    size_t cache_bytes;           /* key/value cache for generation, not counted in the plan's ledger */
+    struct ot_topology *topology; /* as the device sees it */
+    struct ot_topology_binding placement; /* where the device's threads and memory are placed */
+    struct ot_device *device;
+    struct ot_engine *engine;
+    struct ot_checkpoint *restored; /* borrowed, set before start: loaded in place of weights */
+    double restore_seconds;         /* time that reading the checkpoint took */
+    struct ot_base_print base;      /* of the base's files */
+    bool has_frozen_crc;            /* frozen weights were read from files; of all their fp32 values: */
+    uint32_t frozen_crc;
+    uint32_t trained_crc;                /* the same of trained weights; 0: a checkpoint took their place */
+    bool any_weights;                    /* set before start: random weights need not follow --seed */
+    unsigned (*requests)(void *context); /* set before start: see engine.h; NULL: none */
+    void *requests_context;
+    int64_t traced_tasks;   /* set before start: trace this many tasks, even without --trace */
+    struct ot_trace *trace; /* NULL: none */
+};
 
 #endif

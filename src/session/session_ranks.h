@@ -7,7 +7,7 @@
 #define OT_SESSION_SESSION_RANKS_H
 
 #include "offload/comm/comm.h"
-#include "src/session/parts.h"
+#include "src/session/session.h"
 
 /* If no GPU was asked for, and this host has one for each of its ranks, this rank takes its own. */
 void ot_session_ranks_choose_gpu(struct ot_settings *settings, const struct ot_world *world);

@@ -1,15 +1,24 @@
 #include "src/session/weights.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "models/encoded.h"
 #include "models/selection.h"
+#include "offload/comm/comm.h"
 #include "offload/plan/slabs.h"
-#include "src/base/crc32.h"
+#include "src/base/clock.h"
 #include "src/base/error.h"
+#include "src/base/hash.h"
+#include "src/base/log.h"
 #include "src/base/minmax.h"
-#include "src/base/pool.h"
+#include "src/base/thread.h"
+#include "src/base/units.h"
 #include "src/checkpoint/reader.h"
+#include "src/files/model_dir.h"
+#include "src/session/session_ranks.h"
 
 /* The context of a sink of weights. */
 struct filling {
@@ -217,4 +226,252 @@ int ot_weights_get_frozen(const struct ot_session *s, int slab, int64_t first, i
         tensor = ot_model_tensor(s->model, i++);
     while (tensor->slab != slab || first >= tensor->first + tensor->rows * tensor->cols);
     return ot_model_dir_get(s->dir, tensor, first - tensor->first, n, values);
+}
+
+/* ---- base print ---- */
+
+/* A part of a tensor begins at a multiple of UNIT. The number of pieces is limited, because each may be a
+ * read of its own from a slow disk, and models of many experts have ten thousands of tensors. */
+enum { UNIT = 256, PIECE = 4 * UNIT, MOST_PIECES = 4, ALL_PIECES = 4096 };
+
+static int64_t count_pieces(const struct ot_model *model) {
+    int64_t pieces = ALL_PIECES / ot_model_tensor_count(model);
+    return ot_max(ot_min(pieces, MOST_PIECES), 1);
+}
+
+/* The first piece begins the tensor, and the last one ends it. A single piece lies in the middle. */
+static int sample_tensor(const struct ot_model_dir *dir, const struct ot_tensor *tensor, int64_t pieces,
+                         uint32_t *crc) {
+    float values[PIECE + UNIT];
+    int64_t count = tensor->rows * tensor->cols, last = count > PIECE ? (count - PIECE) / UNIT * UNIT : 0;
+    *crc = ot_crc32(*crc, tensor->name, strlen(tensor->name) + 1);
+    for (int64_t i = 0, end = 0; i < pieces && end < count; i++) {
+        int64_t at = pieces == 1 ? last / 2 : last / (pieces - 1) * i;
+        at = i > 0 && i == pieces - 1 ? last : at / UNIT * UNIT;
+        int64_t n = count - at < PIECE + UNIT ? count - at : PIECE;
+        OT_TRY(ot_model_dir_get(dir, tensor, at, n, values));
+        *crc = ot_crc32(*crc, values, (size_t)n * sizeof *values);
+        end = at + n;
+    }
+    return 0;
+}
+
+int ot_base_print_take(const struct ot_model_dir *dir, const struct ot_model_config *config,
+                       struct ot_base_print *out) {
+    static const struct ot_selection all = {0};
+    struct ot_model *model;
+    uint32_t crc = 0;
+    int rc = 0;
+    OT_TRY(ot_model_open_selected(config, OT_F32, 1, &all, &model));
+    int64_t pieces = count_pieces(model);
+    for (int64_t i = 0; i < ot_model_tensor_count(model) && rc == 0; i++)
+        rc = sample_tensor(dir, ot_model_tensor(model, i), pieces, &crc);
+    if (rc == -OT_E_INPUT) { /* the check says more: how many tensors do not fit */
+        int checked = ot_model_dir_check(dir, model);
+        rc = checked < 0 ? checked : rc;
+    }
+    ot_model_close(model);
+    *out = (struct ot_base_print){.is_known = rc == 0, .sample = crc};
+    return rc;
+}
+
+/* ---- gather ---- */
+
+/* Rank 0 asks the others for a slab, or for one of these. */
+enum { SAVED = -1, NOT_SAVED = -2 };
+
+static int ask(struct ot_session *s, int32_t *wanted) {
+    return s->comm ? ot_comm_broadcast_host(s->comm, wanted, sizeof *wanted, 0) : 0;
+}
+
+int64_t ot_gather_bytes(const struct ot_session *s) {
+    const struct ot_chain *chain = ot_model_chain(s->model);
+    int64_t most = 0;
+    if (!s->comm || ot_comm_rank(s->comm) != 0)
+        return 0;
+    for (int i = 0; i < chain->n_slabs; i++)
+        if (!chain->slabs[i].frozen && chain->slabs[i].n_params > most)
+            most = chain->slabs[i].n_params;
+    return most * (int64_t)sizeof(float);
+}
+
+void ot_gather_open(struct ot_session *session, struct ot_slab_gather *out) {
+    *out = (struct ot_slab_gather){.session = session};
+}
+
+static int gather_slab(struct ot_slab_gather *c, int slab) {
+    const struct ot_slab_spec *about = &ot_model_chain(c->session->model)->slabs[slab];
+    int32_t wanted = slab;
+    free(c->values);
+    c->slab = slab;
+    c->values = malloc((size_t)about->n_params * sizeof *c->values);
+    if (!c->values)
+        return ot_fail(OT_E_BUDGET, "no memory to collect the %lld parameters of %s",
+                       (long long)about->n_params, about->name);
+    OT_TRY(ask(c->session, &wanted));
+    return ot_engine_gather_to_rank0(c->session->engine, OT_SLAB_MASTER, slab, c->values);
+}
+
+int ot_gather_values(void *gather, int slab, int64_t first, int64_t n, float *values) {
+    struct ot_slab_gather *c = gather;
+    if (ot_model_chain(c->session->model)->slabs[slab].frozen)
+        return ot_weights_get_frozen(c->session, slab, first, n, values);
+    if (!c->session->comm)
+        return ot_engine_get(c->session->engine, OT_SLAB_MASTER, slab, first, n, values);
+    if (!c->values || c->slab != slab)
+        OT_TRY(gather_slab(c, slab));
+    memcpy(values, c->values + first, (size_t)n * sizeof *values);
+    return 0;
+}
+
+int ot_gather_close(struct ot_slab_gather *c, int rc) {
+    struct ot_error why;
+    int32_t last = rc < 0 ? NOT_SAVED : SAVED;
+    free(c->values);
+    c->values = NULL;
+    ot_error_save(&why, rc);
+    int told = ask(c->session, &last);
+    return rc < 0 ? ot_error_load(&why) : told;
+}
+
+int ot_gather_nothing(struct ot_session *session) {
+    struct ot_slab_gather none = {.session = session};
+    return ot_gather_close(&none, 0);
+}
+
+int ot_gather_serve(struct ot_session *s, bool *saved) {
+    int32_t wanted = SAVED;
+    do {
+        OT_TRY(ask(s, &wanted));
+        if (wanted >= 0)
+            OT_TRY(ot_engine_gather_to_rank0(s->engine, OT_SLAB_MASTER, wanted, NULL));
+    } while (wanted >= 0);
+    *saved = wanted == SAVED;
+    return 0;
+}
+
+int ot_gather_fail(void) {
+    return ot_fail(OT_E_COMM, "rank 0 could not save the model");
+}
+
+/* ---- restore ---- */
+
+static int check_model(const struct ot_session *s) {
+    const struct ot_chain *chain = ot_model_chain(s->model);
+    const struct ot_manifest *manifest = ot_checkpoint_manifest(s->restored);
+    const char *dir = ot_checkpoint_dir(s->restored);
+    if (manifest->dtype != chain->dtype)
+        return ot_fail(
+            OT_E_INPUT, "%s: the checkpoint was trained in %s and this run uses %s. Give --dtype %s", dir,
+            ot_dtype_name(manifest->dtype), ot_dtype_name(chain->dtype), ot_dtype_name(manifest->dtype));
+    return ot_manifest_check_model(manifest, chain, dir);
+}
+
+/* The run goes on in another format of the moments only if the user asked for it. Warns of the effect. */
+static int check_format(const struct ot_session *s, enum ot_state_format was) {
+    enum ot_state_format is = ot_model_chain(s->model)->state;
+    const char *dir = ot_checkpoint_dir(s->restored);
+    if (was == is)
+        return 0;
+    if (s->options->exact)
+        return ot_fail(OT_E_USAGE,
+                       "%s has its optimizer state in %s, and this run uses --state %s: --exact resumes only "
+                       "with the same format",
+                       dir, ot_state_format_name(was), ot_state_format_name(is));
+    ot_log(
+        OT_LOG_WARN,
+        "%s has its optimizer state in %s, which is converted to %s: from now on, losses and weights differ "
+        "from those of a run that keeps %s",
+        dir, ot_state_format_name(was), ot_state_format_name(is), ot_state_format_name(was));
+    return 0;
+}
+
+/* The same for fp32 masters that the run gives up or takes up. */
+static int check_masters(const struct ot_session *s, enum ot_masters was) {
+    enum ot_masters is = ot_model_chain(s->model)->masters;
+    const char *dir = ot_checkpoint_dir(s->restored);
+    if (was == is)
+        return 0;
+    if (s->options->exact)
+        return ot_fail(OT_E_USAGE,
+                       "%s was made with --master-weights %s, and this run uses --master-weights %s: --exact "
+                       "resumes only with the same",
+                       dir, ot_masters_name(was), ot_masters_name(is));
+    ot_log(OT_LOG_WARN,
+           "%s has %s: from now on, losses and weights differ from those of a run that keeps "
+           "--master-weights %s",
+           dir,
+           is == OT_MASTERS_NONE ? "fp32 master weights, which this run drops"
+                                 : "no fp32 master weights, so they begin as its bf16 weights",
+           ot_masters_name(was));
+    return 0;
+}
+
+static int check_state(const struct ot_session *s) {
+    struct ot_segment was = ot_manifest_state(ot_checkpoint_manifest(s->restored));
+    OT_TRY(check_format(s, was.state));
+    return check_masters(s, was.masters);
+}
+
+static bool wants_segment(void *context, const struct ot_segment *segment) {
+    return ot_engine_holds(context, segment);
+}
+
+static int put_segment(void *context, const struct ot_segment *segment, const void *memory) {
+    return ot_engine_put(context, segment, memory);
+}
+
+static void show_progress(void *context, int64_t bytes, int64_t total) {
+    char line[160], so_far[OT_TEXT_BYTES], all[OT_TEXT_BYTES];
+    snprintf(line, sizeof line, "reading the checkpoint: %s of %s", ot_text_bytes(bytes, so_far),
+             ot_text_bytes(total, all));
+    ot_log_set_status(line);
+    (void)context;
+}
+
+/* The bytes of the segments that this rank reads. */
+static int64_t count_bytes(const struct ot_session *s) {
+    const struct ot_manifest *manifest = ot_checkpoint_manifest(s->restored);
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < manifest->n_segments; i++) {
+        const struct ot_manifest_segment *segment = &manifest->segments[i];
+        if (segment->n_spans > 0 && ot_engine_holds(s->engine, &segment->segment))
+            bytes += (int64_t)ot_segment_padded_bytes(manifest->dtype, &segment->segment);
+    }
+    return bytes;
+}
+
+static void print_time(const struct ot_session *s) {
+    char size[OT_TEXT_BYTES], time[OT_TEXT_BYTES], rate[OT_TEXT_BYTES];
+    int64_t bytes = count_bytes(s);
+    ot_log(OT_LOG_INFO, "restore %s in %s (%s/s)", ot_text_bytes(bytes, size),
+           ot_text_seconds(s->restore_seconds, time),
+           ot_text_bytes((int64_t)((double)bytes / fmax(s->restore_seconds, 1e-6)), rate));
+}
+
+/* More threads do not make a restore faster: each takes checksums and copies at several GB/s. */
+enum { MOST_THREADS = 4 };
+
+int ot_session_restore(struct ot_session *s) {
+    int threads = (int)s->options->threads;
+    struct ot_checkpoint_read read = {.io_engine = (enum ot_io_choice)s->options->io_engine,
+                                      .threads = threads < 2 ? 0 : ot_min(threads, MOST_THREADS),
+                                      .sink = put_segment,
+                                      .context = s->engine,
+                                      .wants = wants_segment,
+                                      .progress =
+                                          s->options->quiet || !ot_is_rank0(s) ? NULL : show_progress};
+    OT_TRY(check_model(s));
+    OT_TRY(check_state(s));
+    read.memory = ot_engine_snapshot_slots(s->engine, &read.n_slots);
+    double begun = ot_clock_seconds();
+    int rc = ot_checkpoint_read(s->restored, &read);
+    if (rc == 0)
+        rc = ot_engine_unstage(s->engine);
+    s->restore_seconds = ot_clock_seconds() - begun;
+    ot_log_set_status("");
+    OT_TRY(rc);
+    ot_engine_set_progress(s->engine, &ot_checkpoint_record(s->restored)->progress);
+    print_time(s);
+    return 0;
 }

@@ -3,8 +3,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "src/base/arena.h"
 #include "src/base/error.h"
+#include "src/base/memory.h"
 #include "src/tokenizer/text.h"
 
 /* A grapheme of more bytes is taken apart. */

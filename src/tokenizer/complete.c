@@ -6,7 +6,7 @@
  * tokenizer.json adds too gets the settings of added_tokens_decoder. A new one has the id of its text in the
  * vocabulary, else the next free id: the number in added_tokens_decoder does not count, as in transformers.
  */
-#include "src/base/grow.h"
+#include "src/base/memory.h"
 #include "src/tokenizer/sentencepiece_make.h"
 
 #include <stdlib.h>

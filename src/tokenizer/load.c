@@ -2,14 +2,13 @@
  * about an open tokenizer. `truncation` and `padding` are ignored: they concern batches, and src/data makes
  * its own.
  */
-#include "src/tokenizer/tokenizer_state.h"
-
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/arena.h"
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/base/memory.h"
+#include "src/tokenizer/tokenizer_state.h"
 
 int ot_load_string(struct ot_tokenizer *t, const struct ot_json *value, struct ot_string *out) {
     size_t bytes;
@@ -107,4 +106,147 @@ const char *ot_tokenizer_token(const struct ot_tokenizer *t, int32_t id, size_t 
 bool ot_tokenizer_is_special(const struct ot_tokenizer *t, int32_t id) {
     const struct ot_token *token = ot_vocab_token(&t->vocab, id);
     return token && (token->flags & OT_TOKEN_SPECIAL);
+}
+
+/* ---- load added ---- */
+
+/* Reads "added_tokens": tokens that are cut out of a text before any other stage. */
+
+/* After a failed match the search goes back to the next byte, so long contents cost time on hostile texts.
+ * Real contents have about 30 bytes. */
+enum { MAX_CONTENT_BYTES = 1024 };
+
+/* Adds the token to the vocabulary, unless it is there already. In files that Hugging Face wrote it always
+ * is. */
+static int enter(struct ot_tokenizer *t, const char *where, const struct ot_string *content, int32_t id,
+                 bool special) {
+    struct ot_vocab *v = &t->vocab;
+    int32_t known = ot_vocab_find(v, content->text, content->bytes);
+    if (known >= 0 && known != id)
+        return ot_fail(OT_E_INPUT, "%s: added token '%.100s' has id %d, but the vocabulary gives it %d",
+                       where, content->text, id, known);
+    if (known < 0 && v->tokens[id].text)
+        return ot_fail(OT_E_INPUT, "%s: added token '%.100s' has the id %d of token '%.100s'", where,
+                       content->text, id, v->tokens[id].text);
+    if (known < 0)
+        OT_TRY(ot_vocab_add(v, t->arena, content->text, content->bytes, id, 0));
+    v->tokens[id].flags |= OT_TOKEN_ADDED | (special ? OT_TOKEN_SPECIAL : 0);
+    return 0;
+}
+
+/* A `normalized` token is matched, and decoded, by its normalised content. */
+static int normalize_content(struct ot_tokenizer *t, struct ot_scratch *scratch,
+                             struct ot_added_token *token) {
+    struct ot_piece piece = {token->content.text, token->content.bytes, NULL, 0};
+    OT_TRY(ot_normalize(t, scratch, piece, &piece));
+    if (piece.n == token->content.bytes && memcmp(piece.bytes, token->content.text, piece.n) == 0)
+        return 0;
+    if (!t->decoded)
+        t->decoded = ot_arena_alloc(t->arena, (size_t)t->vocab.n, sizeof *t->decoded);
+    char *text = ot_arena_strdup(t->arena, piece.bytes, piece.n);
+    if (!t->decoded || !text)
+        return ot_fail(OT_E_BUDGET, "no memory for added tokens");
+    token->content = t->decoded[token->id] = (struct ot_string){text, piece.n};
+    return 0;
+}
+
+static int load_one(struct ot_tokenizer *t, const char *where, size_t index, const struct ot_json *value,
+                    struct ot_scratch *scratch) {
+    struct ot_added_token token = {.id = (int32_t)ot_json_int(ot_json_get(value, "id"), 0)};
+    OT_TRY(ot_load_string(t, ot_json_get(value, "content"), &token.content));
+    OT_TRY(ot_json_need_bool(value, where, "special", false, &token.special));
+    OT_TRY(ot_json_need_bool(value, where, "single_word", false, &token.single_word));
+    OT_TRY(ot_json_need_bool(value, where, "lstrip", false, &token.lstrip));
+    OT_TRY(ot_json_need_bool(value, where, "rstrip", false, &token.rstrip));
+    bool normalized = !token.special;
+    OT_TRY(ot_json_need_bool(value, where, "normalized", false, &normalized));
+    if (token.content.bytes > MAX_CONTENT_BYTES)
+        return ot_fail(OT_E_INPUT, "%s: added_tokens[%zu] is longer than %d bytes", where, index,
+                       MAX_CONTENT_BYTES);
+    if (token.content.bytes == 0) /* Hugging Face ignores empty tokens */
+        return 0;
+    OT_TRY(enter(t, where, &token.content, token.id, token.special));
+    if (normalized)
+        OT_TRY(normalize_content(t, scratch, &token));
+    struct ot_trie *trie = normalized ? &t->normalized : &t->raw;
+    if (token.content.bytes > 0)
+        trie->tokens[trie->n_tokens++] = token;
+    return 0;
+}
+
+int ot_load_added(struct ot_tokenizer *t, const char *where, const struct ot_json *added) {
+    size_t n = ot_json_length(added);
+    struct ot_scratch *scratch = NULL;
+    int rc = 0;
+    if (added && ot_json_type(added) != OT_JSON_ARRAY && ot_json_type(added) != OT_JSON_NULL)
+        return ot_fail(OT_E_INPUT, "%s: added_tokens must be an array, not %s", where,
+                       ot_json_type_name(ot_json_type(added)));
+    t->raw.tokens = ot_arena_alloc(t->arena, n + 1, sizeof *t->raw.tokens);
+    t->normalized.tokens = ot_arena_alloc(t->arena, n + 1, sizeof *t->normalized.tokens);
+    if (!t->raw.tokens || !t->normalized.tokens)
+        return ot_fail(OT_E_BUDGET, "no memory for %zu added tokens", n);
+    OT_TRY(ot_scratch_take(t, &scratch));
+    for (size_t i = 0; i < n; i++)
+        OT_TRY_GOTO(load_one(t, where, i, ot_json_at(added, i), scratch), rc, out);
+    OT_TRY_GOTO(ot_trie_build(&t->raw, t->arena), rc, out);
+    OT_TRY_GOTO(ot_trie_build(&t->normalized, t->arena), rc, out);
+out:
+    ot_scratch_give(t, scratch);
+    return rc;
+}
+
+/* ---- load repair ---- */
+
+/* Repairs damaged copies of Llama-2's tokenizer.json in which a tool has turned no-break spaces into plain
+ * spaces: tokens of "\u00a0" became tokens of " ". Hugging Face cannot open such a file, because its merges
+ * cannot be split. This program can. The normaliser replaces every plain space, so no text can give these
+ * tokens. Therefore they are read as no-break spaces again: ids and decoded text are those of the undamaged
+ * file.
+ */
+
+enum { NO_BREAK_SPACE = 0xa0 };
+
+static bool replaces_spaces(const struct ot_tokenizer *t) {
+    for (int i = 0; i < t->n_normalizers; i++) {
+        const struct ot_normalizer *n = &t->normalizers[i];
+        if (n->kind == OT_NORMALIZE_REPLACE && n->pattern.kind == OT_PATTERN_LITERAL &&
+            n->pattern.literal.bytes == 1 && n->pattern.literal.text[0] == ' ' &&
+            !memchr(n->content.text, ' ', n->content.bytes))
+            return true;
+    }
+    return false;
+}
+
+/* The token's text with no-break spaces, of two bytes each, in place of spaces. */
+static int restore(struct ot_tokenizer *t, const struct ot_token *token, struct ot_string *out) {
+    char *text = ot_arena_alloc(t->arena, 2 * (size_t)token->bytes + 4, 1);
+    if (!text)
+        return ot_fail(OT_E_BUDGET, "no memory to read a tokenizer");
+    *out = (struct ot_string){text, 0};
+    for (uint32_t i = 0; i < token->bytes; i++) {
+        if (token->text[i] == ' ')
+            out->bytes += ot_utf8_encode(NO_BREAK_SPACE, text + out->bytes);
+        else
+            text[out->bytes++] = token->text[i];
+    }
+    return 0;
+}
+
+int ot_load_repair(struct ot_tokenizer *t) {
+    struct ot_bpe *bpe = &t->bpe;
+    if (!bpe->spaced_merges) /* always so with Unigram */
+        return 0;
+    int32_t plain = ot_bpe_symbol(bpe, ' ');
+    if (plain < 0 || ot_bpe_symbol(bpe, NO_BREAK_SPACE) >= 0 || !replaces_spaces(t))
+        return 0;
+    bpe->pages[0][NO_BREAK_SPACE] = plain;
+    t->decoded = ot_arena_alloc(t->arena, (size_t)t->vocab.n, sizeof *t->decoded);
+    if (!t->decoded)
+        return ot_fail(OT_E_BUDGET, "no memory to read a tokenizer");
+    for (int32_t id = 0; id < t->vocab.n; id++) {
+        const struct ot_token *token = ot_vocab_token(&t->vocab, id);
+        if (token && memchr(token->text, ' ', token->bytes))
+            OT_TRY(restore(t, token, &t->decoded[id]));
+    }
+    return 0;
 }

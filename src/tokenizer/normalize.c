@@ -1,9 +1,10 @@
-#include "src/tokenizer/tokenizer_state.h"
-
+#include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 
 #include "src/base/error.h"
+#include "src/base/memory.h"
+#include "src/tokenizer/tokenizer_state.h"
 
 static int prepend(const struct ot_normalizer *n, const struct ot_piece *in, struct ot_text *out) {
     OT_TRY(ot_text_reserve(out, n->content.bytes + in->n));
@@ -153,5 +154,147 @@ int ot_normalize(const struct ot_tokenizer *t, struct ot_scratch *scratch, struc
         side = !side;
     }
     *out = in;
+    return 0;
+}
+
+/* ---- normalize unicode ---- */
+
+/* NFC, NFD, NFKC and NFKD, with offsets. utf8proc has the tables. The algorithm (UAX #15) is here, because
+ * each character must record how many original characters it replaces, counted as in the Rust crate that
+ * Hugging Face uses. */
+
+enum { LONGEST_DECOMPOSITION = 32 }; /* U+FDFA gives 18 characters */
+
+static int push(struct ot_scratch *s, uint32_t cp, int32_t change) {
+    OT_TRY(ot_grow(&s->chars, &s->chars_capacity, s->n_chars + 1, sizeof *s->chars, "characters of a text"));
+    int class = cp < 0x300 ? 0 : utf8proc_get_property((utf8proc_int32_t)cp)->combining_class;
+    s->chars[s->n_chars++] = (struct ot_normal_char){cp, change, class, 0};
+    return 0;
+}
+
+static int decompose(struct ot_scratch *s, uint32_t cp, bool compatible) {
+    utf8proc_int32_t parts[LONGEST_DECOMPOSITION];
+    int bound = 0;
+    utf8proc_option_t options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compatible ? UTF8PROC_COMPAT : 0);
+    utf8proc_ssize_t n =
+        utf8proc_decompose_char((utf8proc_int32_t)cp, parts, LONGEST_DECOMPOSITION, options, &bound);
+    if (n <= 0 || n > LONGEST_DECOMPOSITION)
+        return push(s, cp, 0);
+    for (utf8proc_ssize_t i = 0; i < n; i++)
+        OT_TRY(push(s, (uint32_t)parts[i], i > 0));
+    return 0;
+}
+
+static int compare_class(const void *a, const void *b) {
+    const struct ot_normal_char *x = a, *y = b;
+    if (x->class != y->class)
+        return x->class < y->class ? -1 : 1;
+    return (x->order > y->order) - (x->order < y->order);
+}
+
+/* Canonical order: sorts each run of non-starters by class and keeps the order of equals. Most runs have one
+ * character, but a text of one long run must not take quadratic time. */
+static void reorder(struct ot_normal_char *chars, size_t n) {
+    for (size_t begin = 0, end; begin < n; begin = end + 1) {
+        for (end = begin; end < n && chars[end].class != 0; end++)
+            chars[end].order = (uint32_t)(end - begin);
+        if (end - begin > 1)
+            qsort(chars + begin, end - begin, sizeof *chars, compare_class);
+    }
+}
+
+/* The composition of two characters, or 0. utf8proc only composes buffers, so this makes a buffer of two. */
+static uint32_t compose_pair(uint32_t first, uint32_t second) {
+    utf8proc_int32_t pair[3] = {(utf8proc_int32_t)first, (utf8proc_int32_t)second, 0};
+    if (second < 0x300)
+        return 0;
+    utf8proc_ssize_t n = utf8proc_normalize_utf32(pair, 2, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    return n == 1 ? (uint32_t)pair[0] : 0;
+}
+
+/* Composes characters in place. Returns the new count. */
+static size_t compose(struct ot_normal_char *chars, size_t n) {
+    size_t kept = 0, starter = SIZE_MAX;
+    int last_class = -1; /* class of the last one kept after the starter; -1: none */
+    for (size_t i = 0; i < n; i++) {
+        struct ot_normal_char c = chars[i];
+        uint32_t composed = 0;
+        if (starter != SIZE_MAX && last_class < c.class)
+            composed = compose_pair(chars[starter].code_point, c.code_point);
+        if (composed) {
+            chars[starter].code_point = composed;
+            chars[starter].change += c.change - 1;
+            continue;
+        }
+        if (c.class == 0) {
+            starter = kept;
+            last_class = -1;
+        } else {
+            last_class = c.class;
+        }
+        chars[kept++] = c;
+    }
+    return kept;
+}
+
+/* Writes the characters of one segment; its original text is in[begin..). A changed character has the offset
+ * of the first original character that it replaces. An inserted character has the offset of the last byte
+ * before it. */
+static int write_segment(const struct ot_scratch *s, const struct ot_piece *in, size_t begin,
+                         struct ot_text *out) {
+    size_t at = begin, length;
+    for (size_t i = 0; i < s->n_chars; i++) {
+        const struct ot_normal_char *c = &s->chars[i];
+        char text[4];
+        size_t bytes = ot_utf8_encode(c->code_point, text);
+        if (c->change > 0) {
+            OT_TRY(ot_text_append(out, text, bytes, ot_piece_start(in, at > 0 ? at - 1 : 0)));
+            continue;
+        }
+        uint32_t original = ot_utf8_decode(in->bytes + at, &length);
+        if (original == c->code_point)
+            OT_TRY(ot_text_append_piece(out, in, at, at + length));
+        else
+            OT_TRY(ot_text_append(out, text, bytes, ot_piece_start(in, at)));
+        at += length;
+        for (int32_t k = c->change; k < 0; k++) {
+            ot_utf8_decode(in->bytes + at, &length);
+            at += length;
+        }
+    }
+    return 0;
+}
+
+int ot_normalize_unicode(const struct ot_normalizer *normalizer, struct ot_scratch *scratch,
+                         const struct ot_piece *in, struct ot_text *out) {
+    /* Characters below the limit do not change and never compose with a character before them: they start
+     * segments. */
+    uint32_t limit = normalizer->compose && !normalizer->compatible ? 0x300
+                     : normalizer->compose                          ? 0xa0
+                                                                    : 0x80;
+    size_t i = 0, length;
+    OT_TRY(ot_text_reserve(out, in->n));
+    while (i < in->n) {
+        size_t begin = i;
+        uint32_t first = ot_utf8_decode(in->bytes + i, &length);
+        i += length;
+        if (first < limit && (i == in->n || ot_utf8_decode(in->bytes + i, &length) < limit)) {
+            OT_TRY(ot_text_append_piece(out, in, begin, i));
+            continue;
+        }
+        scratch->n_chars = 0;
+        OT_TRY(decompose(scratch, first, normalizer->compatible));
+        while (i < in->n) {
+            uint32_t cp = ot_utf8_decode(in->bytes + i, &length);
+            if (cp < limit)
+                break;
+            OT_TRY(decompose(scratch, cp, normalizer->compatible));
+            i += length;
+        }
+        reorder(scratch->chars, scratch->n_chars);
+        if (normalizer->compose)
+            scratch->n_chars = compose(scratch->chars, scratch->n_chars);
+        OT_TRY(write_segment(scratch, in, begin, out));
+    }
     return 0;
 }

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/arena.h"
 #include "src/base/error.h"
-#include "src/base/read_file.h"
+#include "src/base/file_io.h"
+#include "src/base/memory.h"
 #include "src/base/utf8.h"
 
 /* The largest real models have 5 MB. */

@@ -1,14 +1,13 @@
 /* The added tokens of a SentencePiece model: its control and user-defined pieces, and tokens of the files
  * next to it. A token that several of them name has the id of its piece, and the settings that were read
  * last. */
-#include "src/base/grow.h"
+#include "src/base/memory.h"
 #include "src/tokenizer/sentencepiece_make.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/arena.h"
 #include "src/base/error.h"
 
 static struct ot_sentencepiece_added *find(const struct ot_sentencepiece_maker *m, const char *text,

@@ -5,7 +5,7 @@
 #include <utf8proc.h>
 
 #include "src/base/error.h"
-#include "src/base/grow.h"
+#include "src/base/memory.h"
 #include "src/base/utf8.h"
 
 static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */

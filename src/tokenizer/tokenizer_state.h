@@ -218,7 +218,7 @@ int ot_load_unigram(struct ot_tokenizer *t, const char *where, const struct ot_j
 int ot_load_stages(struct ot_tokenizer *t, const char *where, const struct ot_json *root);
 int ot_load_decoders(struct ot_tokenizer *t, const char *where, const struct ot_json *decoder);
 int ot_load_post_processor(struct ot_tokenizer *t, const char *where, const struct ot_json *processor);
-/* Repairs files with a known damage (see load_repair.c). */
+/* Repairs files with a known damage (see load.c). */
 int ot_load_repair(struct ot_tokenizer *t);
 int ot_load_added(struct ot_tokenizer *t, const char *where, const struct ot_json *added);
 /* Checks the id of a token, and raises *max_id to it. */
@@ -241,7 +241,7 @@ struct ot_normal_char {
     uint32_t order; /* its place in its run of non-starters */
 };
 
-/* The word cache (word_cache.h). */
+/* The word cache (bpe.c). */
 enum { OT_CACHE_KEY = 24, OT_CACHE_TOKENS = 7, OT_CACHE_SLOTS = 1 << 13 };
 
 struct ot_cache_entry {

@@ -3,9 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/arena.h"
 #include "src/base/error.h"
-#include "src/base/grow.h"
+#include "src/base/memory.h"
 #include "src/base/minmax.h"
 #include "src/tokenizer/text.h"
 #include "src/tokenizer/vocab.h"

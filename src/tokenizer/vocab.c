@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#include "src/base/arena.h"
 #include "src/base/error.h"
+#include "src/base/memory.h"
 
 /* Slots for `count` entries. The table is at most half full, so that searches are short and always end at an
  * empty bucket. */

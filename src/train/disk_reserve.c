@@ -12,8 +12,6 @@
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/file_io.h"
-#include "src/base/io_calls.h"
-#include "src/base/path.h"
 #include "src/base/units.h"
 
 static int name_file(const char *dir, const char *name, char path[PATH_MAX]) {

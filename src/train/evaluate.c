@@ -1,14 +1,16 @@
 #include "src/train/evaluate.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "offload/comm/comm.h"
 #include "offload/engine/engine.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
+#include "src/base/units.h"
 #include "src/data/batch.h"
-#include "src/train/loss_guard.h"
 
 /* Fails with the block that made the loss not finite: an evaluation with such a loss has no result. */
 static int refuse(struct ot_engine *engine, const struct ot_micro_batch *micro) {
@@ -97,4 +99,147 @@ out:
     ot_batcher_close(batcher);
     free(losses);
     return rc;
+}
+
+/* ---- loss guard ---- */
+
+int64_t ot_loss_guard_skipped(const struct ot_loss_guard_counts *counts) {
+    int64_t all = 0;
+    for (int why = OT_SKIP_NONE + 1; why < OT_SKIP_COUNT; why++)
+        all += counts->skipped[why];
+    return all;
+}
+
+const char *ot_loss_guard_summary(const struct ot_loss_guard_counts *counts,
+                                  char text[OT_LOSS_GUARD_TEXT_BYTES]) {
+    int64_t skipped = ot_loss_guard_skipped(counts);
+    size_t used = 0;
+    text[0] = '\0';
+    if (skipped > 0)
+        used = (size_t)snprintf(text, OT_LOSS_GUARD_TEXT_BYTES, "skipped %lld step%s (", (long long)skipped,
+                                skipped == 1 ? "" : "s");
+    for (int why = OT_SKIP_NONE + 1, first = 1; why < OT_SKIP_COUNT; why++)
+        if (counts->skipped[why] > 0) {
+            used +=
+                (size_t)snprintf(text + used, OT_LOSS_GUARD_TEXT_BYTES - used, "%s%lld %s", first ? "" : ", ",
+                                 (long long)counts->skipped[why], ot_skip_name((enum ot_skip)why));
+            first = 0;
+        }
+    if (skipped > 0)
+        used += (size_t)snprintf(text + used, OT_LOSS_GUARD_TEXT_BYTES - used, ")");
+    if (counts->spikes > 0)
+        snprintf(text + used, OT_LOSS_GUARD_TEXT_BYTES - used, "%s%lld loss spike%s", used ? " · " : "",
+                 (long long)counts->spikes, counts->spikes == 1 ? "" : "s");
+    return text;
+}
+
+const char *ot_loss_guard_reason(enum ot_skip skip) {
+    static const char *const reasons[OT_SKIP_COUNT] = {[OT_SKIP_NONE] = "not skipped",
+                                                       [OT_SKIP_LOSS] = "loss not finite",
+                                                       [OT_SKIP_GRADIENT] = "gradient not finite",
+                                                       [OT_SKIP_OVERFLOW] =
+                                                           "gradient too large for fp16, loss scale halved",
+                                                       [OT_SKIP_SPIKE] = "loss spike",
+                                                       [OT_SKIP_GIVEN_UP] = "given up"};
+    return reasons[skip];
+}
+
+bool ot_loss_guard_add(struct ot_loss_guard *guard, const struct ot_step_result *result) {
+    guard->counts->skipped[result->skipped]++;
+    guard->counts->spikes += result->spike;
+    if (result->skipped == OT_SKIP_NONE)
+        guard->in_a_row = 0;
+    else if (result->skipped != OT_SKIP_OVERFLOW)
+        guard->in_a_row++;
+    return guard->in_a_row >= guard->most;
+}
+
+/* ---- the cause ---- */
+
+const char *ot_loss_guard_finding(const struct ot_bad_block *found, const char *gradient,
+                                  char text[OT_LOSS_GUARD_TEXT_BYTES]) {
+    char count[OT_TEXT_BYTES];
+    ot_text_count(found->bad_weights, count);
+    if (found->block_name && found->slab_name)
+        snprintf(text, OT_LOSS_GUARD_TEXT_BYTES,
+                 "%s is the first block whose output is not finite, because %s weights of %s are not",
+                 found->block_name, count, found->slab_name);
+    else if (found->block_name)
+        snprintf(text, OT_LOSS_GUARD_TEXT_BYTES,
+                 "%s is the first block whose output is not finite (its weights are)", found->block_name);
+    else if (found->slab_name)
+        snprintf(text, OT_LOSS_GUARD_TEXT_BYTES, "the forward pass is finite, but %s weights of %s are not",
+                 count, found->slab_name);
+    else if (gradient)
+        snprintf(
+            text, OT_LOSS_GUARD_TEXT_BYTES,
+            "the forward pass is finite; in the backward pass the gradient of %s is the first that is not "
+            "finite (its weights are)",
+            gradient);
+    else
+        snprintf(text, OT_LOSS_GUARD_TEXT_BYTES, "a second forward pass gave only finite numbers");
+    return text;
+}
+
+enum { ROWS_BYTES = 192, MOST_ROWS = 3 };
+
+/* "rows 12, 80, 7 and 5 more of data.jsonl": the rows in micro-batch `micro`. */
+static void name_rows(const struct ot_rows *rows, const struct ot_loss_guard_step *step, int micro,
+                      const char *path, char text[ROWS_BYTES]) {
+    const struct ot_step_batch *batch = step->batch;
+    int64_t first = batch->position.sequence + micro * step->micro_sequences;
+    int64_t end = batch->position.sequence + batch->sequences, count = 0, last = -1, n;
+    size_t used = 0;
+    for (int64_t s = first; s < end && s < first + step->micro_sequences; s++) {
+        const uint32_t *numbers = ot_packing_sequence(rows->train, s, &n);
+        for (int64_t i = 0; i < n; i++) {
+            int64_t document = ot_dataset_row(rows->data, numbers[i]).document;
+            if (document == last) /* another piece of the same row */
+                continue;
+            last = document;
+            if (count++ < MOST_ROWS)
+                used += (size_t)snprintf(text + used, ROWS_BYTES - used, "%s%lld", count > 1 ? ", " : "",
+                                         (long long)document + 1);
+        }
+    }
+    if (count > MOST_ROWS)
+        used += (size_t)snprintf(text + used, ROWS_BYTES - used, " and %lld more",
+                                 (long long)(count - MOST_ROWS));
+    const struct ot_data_stats *stats = ot_dataset_stats(rows->data);
+    snprintf(text + used, ROWS_BYTES - used, " of %.80s%s", path,
+             stats->kept < stats->rows ? " (counting those that were kept)" : "");
+}
+
+/* The cure in words. Resuming cannot change an option that fixes the result, so most cures begin a new
+ * run. */
+static const char *name_cure(const struct ot_session *s, const struct ot_bad_block *found) {
+    if (found->slab_name)
+        return "resume from an earlier checkpoint (--resume DIR), start over with a lower --lr";
+    return s->dtype == OT_F16 ? "start over with a lower --lr or with --dtype bf16"
+                              : "start over with a lower --lr";
+}
+
+int ot_loss_guard_explain(const struct ot_loss_guard *guard, const struct ot_session *s,
+                          const struct ot_rows *rows, const struct ot_loss_guard_step *step) {
+    const struct ot_step_result *result = step->result;
+    const char *gradient =
+        result->bad_slab >= 0 ? ot_model_chain(s->model)->slabs[result->bad_slab].name : NULL;
+    /* if every micro-batch was finite, look at the first */
+    int micro = ot_max(result->bad_micro, 0);
+    char finding[OT_LOSS_GUARD_TEXT_BYTES], data[ROWS_BYTES], in_a_row[64] = "";
+    struct ot_bad_block found;
+    name_rows(rows, step, micro, s->options->data, data);
+    if (guard->in_a_row > 1)
+        snprintf(in_a_row, sizeof in_a_row, ", the last of %lld in a row", (long long)guard->in_a_row);
+    if (result->skipped == OT_SKIP_SPIKE)
+        return ot_fail(
+            OT_E_NUMERIC,
+            "step %lld was skipped%s, because its loss of %.4g is far above the losses before it: raise "
+            "--max-skips, start over with a lower --lr or a higher --skip-spikes, or look at rows %s",
+            (long long)result->step, in_a_row, result->loss, data);
+    OT_TRY(ot_engine_find_bad_block(s->engine, &step->batch->input.micro[micro], result->bad_slab, &found));
+    return ot_fail(OT_E_NUMERIC,
+                   "step %lld was skipped%s, because its %s is not finite: %s; %s, or look at rows %s",
+                   (long long)result->step, in_a_row, result->skipped == OT_SKIP_LOSS ? "loss" : "gradient",
+                   ot_loss_guard_finding(&found, gradient, finding), name_cure(s, &found), data);
 }

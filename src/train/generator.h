@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "src/session/session.h"
+#include "src/session/open.h"
 
 struct ot_generation {
     const int32_t *prompt;
@@ -32,5 +32,41 @@ void ot_generated_free(struct ot_generated *generated);
 /* The engine must be drained. Errors: OT_E_INPUT (an empty prompt, or a prompt that leaves no position for a
  * new token), OT_E_BUDGET, OT_E_NUMERIC, or the result of emit. */
 int ot_generate(struct ot_session *session, const struct ot_generation *generation, struct ot_generated *out);
+
+/* ---- sampler ---- */
+
+/* Chooses the next token from logits. A pure function of its arguments: equal logits go to the lowest id. */
+
+struct ot_sampler; /* scratch for one vocabulary; one thread */
+
+/* Errors: OT_E_BUDGET. */
+int ot_sampler_open(int64_t vocab, struct ot_sampler **out);
+void ot_sampler_close(struct ot_sampler *sampler); /* NULL is fine */
+
+/* temperature 0: the largest logit. Otherwise draws with `unit`, uniform in [0, 1), from the softmax of
+ * logits / temperature, limited to the most likely tokens that together reach top_p (at least one). Errors:
+ * OT_E_NUMERIC (a logit is not a number). */
+int ot_sampler_pick(struct ot_sampler *sampler, const float *logits, double temperature, double top_p,
+                    double unit, int32_t *id);
+
+/* ---- prompt ---- */
+
+/* Turns prompts into token ids, framed as in training. */
+
+struct ot_prompt { /* zero before the first use */
+    int32_t *ids;
+    int64_t n;
+};
+void ot_prompt_free(struct ot_prompt *prompt);
+
+/* A text that the model continues. The tokenizer's start token comes first, unless --no-special is given or
+ * the text begins with that token. Errors: OT_E_INPUT, OT_E_BUDGET. */
+int ot_prompt_from_text(const struct ot_session *session, const char *text, size_t bytes,
+                        struct ot_prompt *out);
+/* A data row as JSON: gives all tokens of the row before its answer, cut as training would cut them. The
+ * answer may be absent or empty. where: the place that errors name. Errors: OT_E_INPUT, OT_E_USAGE,
+ * OT_E_BUDGET. */
+int ot_prompt_from_row(const struct ot_session *session, const char *text, size_t bytes, const char *where,
+                       struct ot_prompt *out);
 
 #endif

@@ -6,10 +6,10 @@
 
 #include "models/lora_spec.h"
 #include "src/base/error.h"
+#include "src/base/file_io.h"
 #include "src/base/json.h"
 #include "src/base/log.h"
 #include "src/base/minmax.h"
-#include "src/base/path.h"
 #include "src/data/chat_template.h"
 #include "src/files/out_dir.h"
 #include "src/gguf/model_keys.h"

@@ -21,7 +21,7 @@
 #include <limits.h>
 
 #include "src/gguf/names.h"
-#include "src/session/session.h"
+#include "src/session/open.h"
 
 struct ot_out_lock;
 

@@ -9,7 +9,7 @@
 #include "src/base/dtype.h"
 #include "src/base/error.h"
 #include "src/base/minmax.h"
-#include "src/base/pool.h"
+#include "src/base/thread.h"
 
 /* ---- open ---- */
 

@@ -6,7 +6,7 @@
 #define OT_TRAIN_MERGE_H
 
 #include "models/lora_spec.h"
-#include "src/session/session.h"
+#include "src/session/open.h"
 
 struct ot_merge {
     const struct ot_session *session; /* opened with files and adapters */

@@ -8,7 +8,7 @@
 #include "src/base/clock.h"
 #include "src/base/log.h"
 #include "src/base/units.h"
-#include "src/train/loss_guard.h"
+#include "src/train/evaluate.h"
 
 /* The weight of a step's time relative to the next step's. */
 static const double FADING = 19.0 / 20;

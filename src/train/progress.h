@@ -14,7 +14,7 @@
 
 #include "src/options/options.h"
 #include "src/train/run_log.h"
-#include "src/train/run_times.h"
+#include "src/train/run_shape.h"
 
 enum ot_pause { OT_PAUSE_EVAL, OT_PAUSE_SAVE, OT_PAUSE_OTHER, OT_PAUSES };
 

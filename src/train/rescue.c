@@ -11,8 +11,8 @@
 #include "src/base/text.h"
 #include "src/files/out_dir.h"
 #include "src/files/out_lock.h"
+#include "src/machine/process.h"
 #include "src/session/session_ranks.h"
-#include "src/train/process_command.h"
 
 int ot_rescue_restore_out(const struct ot_rescue *r) {
     OT_TRY(ot_out_lock_holds(r->lock) ? ot_out_lock_keep_marker(r->lock)

@@ -9,7 +9,7 @@
  *
  * SEVERAL RANKS save together, so all of them must have the error, at the same step: a failed save, or a
  * model that rank 0 could not write. Rank 0 chooses the places. A place that the ranks do not share fails
- * like one that is full. If the hosts keep parts of their own (out_sharing.h), OUT is the only place. If only
+ * like one that is full. If the hosts keep parts of their own (out_name.h), OUT is the only place. If only
  * one rank fails, the last checkpoint is named.
  */
 #ifndef OT_TRAIN_RESCUE_H
@@ -23,7 +23,7 @@ struct ot_rescue {
     struct ot_saver *saver;
     struct ot_session *session;
     const struct ot_options *options; /* with --out set */
-    bool only_in_out;                 /* each host has its own directory (out_sharing.h) */
+    bool only_in_out;                 /* each host has its own directory (out_name.h) */
     struct ot_out_lock *lock;         /* lock of --out; NULL: another rank has it */
 };
 

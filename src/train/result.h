@@ -1,6 +1,6 @@
 /* The result of a run in its output directory: its files, its size, a trial before step 1, and writing it.
  *
- * Besides weights and the base model's files, OUT gets README.md (model_card.h; the base's own card describes
+ * Besides weights and the base model's files, OUT gets README.md (result.c; the base's own card describes
  * another model) and run.json (the settings and who gave them; usable as --config to repeat the run). If the
  * base has no tokenizer, is a GGUF file, or --tokenizer replaced it, OUT gets tokenizer.json and a
  * tokenizer_config.json with its special tokens. If the rows used a chat template and the base has none, OUT
@@ -14,7 +14,7 @@
 
 #include "src/checkpoint/record.h"
 #include "src/files/model_dir.h"
-#include "src/session/session.h"
+#include "src/session/open.h"
 
 struct ot_result {
     struct ot_session *session; /* has a model; ot_result_write also needs an engine */
@@ -34,7 +34,7 @@ void ot_result_close(struct ot_result *result);
 int ot_result_try(const struct ot_result *result); /* as ot_model_dir_save_try */
 /* Writes the weights of the session's engine, which must be drained. run.json gets the present options. With
  * several ranks only rank 0 calls it, while the others serve (ot_gather_serve).
- * finished: the record of the finished run (finished.h); NULL: the run is not finished. */
+ * finished: the record of the finished run (out_name.h); NULL: the run is not finished. */
 int ot_result_write(struct ot_result *result, const struct ot_checkpoint_record *finished);
 /* Writes weights from `source` instead. run.json is written from the record. */
 int ot_result_write_from(struct ot_result *result, const struct ot_checkpoint_record *record,

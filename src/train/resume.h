@@ -2,7 +2,7 @@
  * same.
  *
  * FIND. --resume auto takes the newest checkpoint in OUT/checkpoints. If that run is finished, its record
- * (finished.h) is used instead of a checkpoint, and nothing is trained. --resume DIR takes that checkpoint,
+ * (out_name.h) is used instead of a checkpoint, and nothing is trained. --resume DIR takes that checkpoint,
  * or the newest one in DIR or in DIR/checkpoints. A damaged newest checkpoint is never skipped silently:
  * skipping would repeat hours of training, or hide a failing disk. It is an error that names the damage and
  * the option to resume from an older checkpoint or to start a new run.
@@ -26,7 +26,7 @@
  *   TAKEN OVER  ot_resume_take_over: the settings have the recorded values; nothing is opened yet
  *   CHECKED     ot_resume_check, _check_arithmetic, _check_ranks, then _check_length and _check_position: the
  *               run would be the same, and its rows begin at the recorded position
- *   LOADED      session/restore.c: the engine has every value, and every checksum was compared. An error gets
+ *   LOADED      session/weights.c: the engine has every value, and every checksum was compared. An error gets
  *               the cure from ot_resume_advise
  *   STARTED     ot_resume_clear_newer, just before the first step. From here on the saver owns the
  *               checkpoints
@@ -53,6 +53,7 @@
 #ifndef OT_TRAIN_RESUME_H
 #define OT_TRAIN_RESUME_H
 
+#include "src/checkpoint/catalog.h"
 #include "src/checkpoint/reader.h"
 #include "src/options/settings.h"
 #include "src/train/run_identity.h"
@@ -81,7 +82,7 @@ int ot_resume_find(const struct ot_options *options, bool tidy, struct ot_resume
 int ot_resume_find_together(const struct ot_options *options, bool tidy, struct ot_world *world,
                             const struct ot_out_sharing *sharing, struct ot_resume *out);
 void ot_resume_close(struct ot_resume *resume);
-/* True if OUT has the result of this run already (finished.h). */
+/* True if OUT has the result of this run already (out_name.h). */
 bool ot_resume_is_finished(const struct ot_resume *resume);
 /* For --dry-run: if OUT has the result already, logs that and goes on as with --resume never. */
 void ot_resume_forget_finished(struct ot_resume *resume);
@@ -124,5 +125,20 @@ bool ot_resume_is_own(const struct ot_resume *resume, const char *out);
  * later run resumes from them. Call it just before the first step, while the log is held. Errors: OT_E_IO,
  * OT_E_BUDGET. */
 int ot_resume_clear_newer(const struct ot_resume *resume, const char *out);
+
+/* ---- find checkpoints ---- */
+
+/* Finds the contents of a directory that the user names: a checkpoint, a run's checkpoints, a model. A GGUF
+ * file is a model too. */
+
+struct ot_found {
+    struct ot_checkpoint_list list; /* newest first: the chosen checkpoint, then older ones */
+    bool is_model; /* a GGUF file, or the directory has a config.json: a model, or the result of a run */
+};
+
+/* dir: a checkpoint, a directory of checkpoints, or a directory that contains "checkpoints". Errors:
+ * OT_E_INPUT (none of these), OT_E_IO, OT_E_BUDGET. Call ot_found_free on `out` also after an error. */
+int ot_find_checkpoints(const char *dir, struct ot_found *out);
+void ot_found_free(struct ot_found *found);
 
 #endif

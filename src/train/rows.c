@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "src/base/error.h"
 #include "src/base/log.h"
@@ -115,4 +116,16 @@ int64_t ot_rows_bytes(const struct ot_rows *rows) {
     bytes += rows->train ? ot_packing_bytes(rows->train) : 0;
     bytes += rows->eval ? ot_packing_bytes(rows->eval) : 0;
     return (int64_t)bytes;
+}
+
+/* ---- sample view ---- */
+
+int ot_sample_view_print(const struct ot_session *session, const struct ot_rows *rows) {
+    struct ot_dataset_config config = ot_rows_config(session, session->options->data, rows->seq_len);
+    char *text;
+    config.progress = NULL;
+    OT_TRY(ot_dataset_show_sample(&config, 0, ot_log_is_terminal(), &text));
+    ot_log_text(text, strlen(text));
+    free(text);
+    return 0;
 }

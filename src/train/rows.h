@@ -8,7 +8,7 @@
 
 #include "src/data/dataset.h"
 #include "src/data/packing.h"
-#include "src/session/session.h"
+#include "src/session/open.h"
 
 struct ot_rows {
     int64_t seq_len;
@@ -30,5 +30,12 @@ struct ot_dataset_config ot_rows_config(const struct ot_session *session, const 
 int ot_rows_open(const struct ot_session *session, int64_t seq_len, struct ot_rows *out);
 void ot_rows_close(struct ot_rows *rows);
 int64_t ot_rows_bytes(const struct ot_rows *rows); /* memory held */
+
+/* ---- sample view ---- */
+
+/* Prints one row as the model sees it (--show-sample), on stderr, in colour on a terminal. */
+
+/* Errors: as ot_dataset_show_sample. */
+int ot_sample_view_print(const struct ot_session *session, const struct ot_rows *rows);
 
 #endif

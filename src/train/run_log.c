@@ -15,7 +15,6 @@
 #include "src/base/file_io.h"
 #include "src/base/log.h"
 #include "src/base/minmax.h"
-#include "src/base/output.h"
 
 /* The end of a run waits at most this long for a reader of stdout that reads nothing. */
 static const double slow_reader_seconds = 5;

@@ -31,7 +31,7 @@
  * again, bit for bit: the log has each step once. It writes "run" again, since plan and machine may be
  * different, and then "resume".
  *
- * Training never waits for the reader of stdout (src/base/output.h). For a slow reader "step" events are left
+ * Training never waits for the reader of stdout (src/base/log.h). For a slow reader "step" events are left
  * out, and {"event": "left_out", "records": N} takes their place. The file has every event.
  */
 #ifndef OT_TRAIN_RUN_LOG_H

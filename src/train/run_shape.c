@@ -3,9 +3,11 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "offload/predict/planner.h"
 #include "src/base/error.h"
 #include "src/base/minmax.h"
 #include "src/base/units.h"
+#include "src/session/forecast.h"
 
 enum { DEFAULT_SEQ_LEN = 2048, STEPS_OF_AN_EPOCH = 50 };
 
@@ -98,4 +100,137 @@ int ot_shape_run(struct ot_settings *settings, int64_t seq_len, int64_t sequence
     if (!options->tokens_per_step.count)
         ot_settings_choose_step(settings, out->step_sequences * seq_len);
     return ot_shape_schedule(options, ot_shape_steps(options, sequences, out->step_sequences), &out->lr);
+}
+
+/* ---- run times ---- */
+
+/* Bytes/s that OUT's disk is assumed to write: nothing has been written there yet. */
+static const double OUT_BYTES = 1e9;
+
+/* ---- when ---- */
+
+/* Multiples of `every` from `first` to `last`, for positive numbers. */
+static int64_t multiples(int64_t every, int64_t first, int64_t last) {
+    return every > 0 && last >= first ? last / every - (first - 1) / every : 0;
+}
+
+static int64_t eval_steps(const struct ot_run_calendar *c) {
+    const struct ot_every *every = &c->options->eval_every;
+    return every->steps ? every->steps : c->shape->steps_per_epoch;
+}
+
+int64_t ot_calendar_next_eval(const struct ot_run_calendar *c, int64_t step) {
+    int64_t last = c->shape->lr.steps;
+    if (!c->evaluates || c->options->eval_every.seconds > 0)
+        return last;
+    int64_t every = eval_steps(c), next = (step / every + 1) * every;
+    return ot_min(next, last);
+}
+
+struct ot_run_counts ot_calendar_count(const struct ot_run_calendar *c, int64_t first, double step_seconds) {
+    const struct ot_every *eval = &c->options->eval_every, *save = &c->options->save_every;
+    const int64_t last = c->shape->lr.steps, from = first > 0 ? first : 1;
+    const double seconds = step_seconds * (double)(last - from + 1);
+    struct ot_run_counts counts = {0, 0};
+    if (c->evaluates && eval->seconds > 0)
+        counts.evals = (int64_t)(seconds / eval->seconds) + 1;
+    else if (c->evaluates)
+        counts.evals = multiples(eval_steps(c), from, last) + (last % eval_steps(c) != 0);
+    counts.evals += c->evaluates && first == 0;
+    if (c->saves && save->seconds > 0)
+        counts.saves = (int64_t)(seconds / save->seconds);
+    else if (c->saves)
+        counts.saves = multiples(save->epoch ? c->shape->steps_per_epoch : save->steps, from, last);
+    return counts;
+}
+
+/* ---- how long ---- */
+
+/* A checkpoint is written while steps run. Steps wait only if the next one is due before it is written. */
+static double wait_for_save(const struct ot_run_calendar *c, double writing, double step_seconds) {
+    const struct ot_every *save = &c->options->save_every;
+    int64_t steps = save->epoch ? c->shape->steps_per_epoch : save->steps;
+    double between = save->seconds > 0 ? save->seconds : (double)steps * step_seconds;
+    return writing > between ? writing - between : 0;
+}
+
+int ot_run_times_predict(const struct ot_session *s, const struct ot_rows *rows,
+                         const struct ot_run_shape *shape, const struct ot_run_work *work,
+                         struct ot_run_times *out) {
+    const struct ot_run_calendar calendar = {s->options, shape, rows->eval != NULL,
+                                             work->checkpoint_bytes > 0};
+    double step = s->prediction.step_seconds, pass, token;
+    *out = (struct ot_run_times){0};
+    if (s->options->no_forecast)
+        return 0;
+    OT_TRY(ot_forecast_passes(s, &pass, &token));
+    int64_t at_once = s->plan.micro_tokens / shape->seq_len * ot_shard_ranks(&s->shard);
+    int64_t sequences = rows->eval ? ot_packing_sequences(rows->eval) : 0;
+    out->counts = ot_calendar_count(&calendar, work->first, step);
+    out->eval = (double)((sequences + at_once - 1) / at_once) * pass;
+    out->save = wait_for_save(&calendar, (double)work->checkpoint_bytes / OUT_BYTES, step);
+    out->sample = work->sample_tokens > 0 ? pass + (double)work->sample_tokens * token : 0;
+    out->result = (double)work->result_bytes / OUT_BYTES;
+    return 0;
+}
+
+double ot_run_times_sum(const struct ot_run_times *t) {
+    return (double)t->counts.evals * t->eval + (double)t->counts.saves * t->save + t->sample + t->result;
+}
+
+/* ---- step choice ---- */
+
+static void add(struct ot_step_choice *choice, int64_t step_sequences, int64_t seq_len, int64_t steps) {
+    choice->candidates[choice->n++] = (struct ot_step_candidate){
+        .sequences = step_sequences, .tokens = step_sequences * seq_len, .steps = steps};
+}
+
+static int list(const struct ot_options *o, int64_t seq_len, int64_t sequences, struct ot_step_choice *out) {
+    const struct ot_step_tokens *bounds = &o->tokens_per_step;
+    int64_t least = (bounds->least + seq_len - 1) / seq_len, most = bounds->most / seq_len;
+    least = ot_max(o->micro_batch, least);
+    if (least > most)
+        return ot_fail(
+            OT_E_USAGE,
+            "--tokens-per-step auto:%lld..%lld: no step of whole sequences (%lld tokens each%s) lies "
+            "within; raise MAX",
+            (long long)bounds->least, (long long)bounds->most, (long long)seq_len,
+            o->micro_batch > 1 ? ", at least one micro-batch" : "");
+    if (sequences > 0 && most > sequences)
+        most = ot_max(least, sequences);
+    for (int64_t n = least;; n = ot_min(2 * n, most)) {
+        int64_t steps = ot_shape_steps(o, sequences, n);
+        if (out->n > 0 && steps > 0 && steps < o->warmup.steps)
+            return 0;
+        add(out, n, seq_len, steps);
+        if (n == most)
+            return 0;
+    }
+}
+
+bool ot_step_is_open(const struct ot_options *options) {
+    return options->tokens_per_step.count == 0 && options->tokens_per_step.most > 0;
+}
+
+static int pick(const struct ot_step_candidate *candidates, int n) {
+    double best = 0;
+    int i = 0;
+    for (int k = 0; k < n; k++)
+        best = fmax(best, candidates[k].tokens_per_second);
+    while (candidates[i].tokens_per_second < (1 - OT_PLANNER_RESOLUTION) * best)
+        i++;
+    return i;
+}
+
+int ot_step_choice_make(const struct ot_options *options, int64_t seq_len, int64_t sequences,
+                        ot_step_predict *predict, void *context, struct ot_step_choice *out) {
+    *out = (struct ot_step_choice){0};
+    OT_TRY(list(options, seq_len, sequences, out));
+    for (int i = out->n - 1; i >= 0; i--) {
+        int rc = predict(context, &out->candidates[i]);
+        if (rc < 0 && rc != -OT_E_BUDGET)
+            return rc;
+    }
+    out->chosen = pick(out->candidates, out->n);
+    return 0;
 }

@@ -6,8 +6,10 @@
 
 #include <stdint.h>
 
+#include "src/options/options.h"
 #include "src/options/schedule_lr.h"
 #include "src/options/settings.h"
+#include "src/train/rows.h"
 
 enum { OT_DEFAULT_EPOCHS = 3, OT_DEFAULT_STEP_TOKENS = 64 * 1024 };
 
@@ -22,7 +24,7 @@ struct ot_run_shape {
 int ot_shape_seq_len(struct ot_settings *settings, int64_t max_position, int64_t *seq_len);
 /* --epochs and --lr, which do not depend on the step. params: of the model. */
 void ot_shape_choose(struct ot_settings *settings, int64_t params);
-/* Everything else, once --tokens-per-step is not open (step_choice.h). sequences: in one epoch. Errors:
+/* Everything else, once --tokens-per-step is not open (run_shape.h). sequences: in one epoch. Errors:
  * OT_E_USAGE (a warm-up longer than the run, a micro-batch larger than a step). */
 int ot_shape_run(struct ot_settings *settings, int64_t seq_len, int64_t sequences, struct ot_run_shape *out);
 
@@ -49,5 +51,92 @@ int ot_shape_schedule(const struct ot_options *options, int64_t steps, struct ot
  * from random weights takes ten times as much, at most 3e-3. The square root follows published recipes for
  * random weights (Brown et al. 2020, table 2.1: 6e-4 at 125M to 1.2e-4 at 6.7B). */
 double ot_shape_default_lr(int64_t params, bool from_random);
+
+/* ---- run times ---- */
+
+/* The times of a run's work besides steps: evaluations, checkpoints that steps wait for, the sample, saving
+ * the model. Before step 1 the times are predicted. As soon as the run has done one of these, its progress
+ * takes the measured time. */
+
+/* When a run does something besides steps. */
+struct ot_run_calendar {
+    const struct ot_options *options;
+    const struct ot_run_shape *shape;
+    bool evaluates, saves;
+};
+
+/* The step after which the next evaluation is due, later than `step`. By the clock, and without
+ * evaluations: the last step. */
+int64_t ot_calendar_next_eval(const struct ot_run_calendar *calendar, int64_t step);
+
+struct ot_run_counts {
+    int64_t evals, saves;
+};
+/* Counts the work due after step `first` and after later steps; first 0: also the work before step 1. Work
+ * due by the clock is counted as if only steps took time. */
+struct ot_run_counts ot_calendar_count(const struct ot_run_calendar *calendar, int64_t first,
+                                       double step_seconds);
+
+struct ot_run_times { /* seconds: eval, save: of each */
+    struct ot_run_counts counts;
+    double eval, save, sample, result;
+};
+/* result_bytes, checkpoint_bytes: that the run writes; 0: nothing. sample_tokens: generated at the end.
+ * first: as above. Without a forecast all times are 0. Errors: as ot_forecast_passes. */
+struct ot_run_work {
+    int64_t first, result_bytes, checkpoint_bytes, sample_tokens;
+};
+int ot_run_times_predict(const struct ot_session *session, const struct ot_rows *rows,
+                         const struct ot_run_shape *shape, const struct ot_run_work *work,
+                         struct ot_run_times *out);
+/* The sum, without steps. */
+double ot_run_times_sum(const struct ot_run_times *times);
+
+/* ---- step choice ---- */
+
+/* Chooses the number of tokens of a step, for --tokens-per-step auto:MIN..MAX.
+ *
+ * A step of more tokens reaches more tokens a second, until the device computes all the time: its transfers
+ * and updates are the same as those of a small step. But it takes fewer steps through the same data, and most
+ * runs want many steps. So the choice is the candidate with the fewest tokens whose predicted tokens a second
+ * are within OT_PLANNER_RESOLUTION of the best candidate's. Smaller differences are noise of the prediction.
+ *
+ * CANDIDATES are MIN, its doublings below MAX, and MAX. MIN is rounded up to whole sequences, MAX down. A
+ * step is at least one micro-batch, if --micro-batch gives it, and at most an epoch. A candidate drops out if
+ * no plan fits it, or if the run would have fewer steps than its warm-up. MAX is at most 64 times MIN, so
+ * there are at most 7 candidates. Planning a step of 7 billion parameters takes about a second, so a choice
+ * takes a few seconds, and never more than about seven.
+ *
+ * The choice changes the result of training and depends on the machine. So it is made only if the user asks
+ * for it, and once: it is printed, and run.json and the checkpoints have the number as if the user had given
+ * it. A resumed run takes the number of its checkpoint, which must lie within MIN..MAX. All ranks take the
+ * choice of rank 0. --deterministic world refuses auto, because other numbers of ranks predict other rates.
+ */
+
+struct ot_step_candidate {
+    int64_t sequences, tokens;
+    int64_t steps; /* of the run; 0: unknown */
+    double step_seconds;
+    double tokens_per_second; /* 0: no plan fits */
+};
+
+enum { OT_STEP_CANDIDATES = 7 };
+struct ot_step_choice {
+    int n; /* 0: there was nothing to choose */
+    int chosen;
+    struct ot_step_candidate candidates[OT_STEP_CANDIDATES]; /* fewest tokens first */
+};
+
+/* True if --tokens-per-step auto is given and the number is not chosen yet. */
+bool ot_step_is_open(const struct ot_options *options);
+
+/* Predicts a step of candidate->sequences. Errors: OT_E_BUDGET: no plan fits. */
+typedef int ot_step_predict(void *context, struct ot_step_candidate *candidate);
+
+/* Predicts each candidate, the largest first, and chooses. sequences: of an epoch; 0: unknown. If no
+ * candidate fits, the choice is the smallest. Errors: OT_E_USAGE (no step lies within the bounds); as
+ * predict, but for OT_E_BUDGET. */
+int ot_step_choice_make(const struct ot_options *options, int64_t seq_len, int64_t sequences,
+                        ot_step_predict *predict, void *context, struct ot_step_choice *out);
 
 #endif

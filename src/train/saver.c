@@ -12,16 +12,16 @@
 #include "offload/engine/snapshot.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
-#include "src/base/grow.h"
 #include "src/base/log.h"
-#include "src/base/stop.h"
+#include "src/base/memory.h"
+#include "src/base/signals.h"
 #include "src/base/text.h"
 #include "src/base/units.h"
 #include "src/checkpoint/catalog.h"
 #include "src/checkpoint/writer.h"
 #include "src/session/session_ranks.h"
 #include "src/train/disk_reserve.h"
-#include "src/train/out_sharing.h"
+#include "src/train/out_name.h"
 
 /* A paced checkpoint is copied during this share of a step: forward and backward. Updates come afterwards and
  * would have to wait for the copying. */

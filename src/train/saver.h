@@ -24,7 +24,7 @@
  * one rank could not save is kept by none. So the training loop waits until no rank is busy
  * (ot_saver_is_busy), and then lets all ranks poll with `wait`.
  *
- * SEVERAL DIRECTORIES (out_sharing.h). The first rank of each directory makes, removes and reserves there.
+ * SEVERAL DIRECTORIES (out_name.h). The first rank of each directory makes, removes and reserves there.
  * Record and manifest of rank 0 are written in each. With --shard none each directory gets a whole
  * checkpoint. If the process ends while some directories have the checkpoint and others do not, the older one
  * is still in all: it is removed only after all have the newer.
@@ -73,7 +73,7 @@
 #define OT_TRAIN_SAVER_H
 
 #include "src/checkpoint/record.h"
-#include "src/session/session.h"
+#include "src/session/open.h"
 #include "src/train/run_log.h"
 
 struct ot_out_sharing;

@@ -11,11 +11,11 @@
 
 #include <stdatomic.h>
 
-#include "src/train/loss_guard.h"
+#include "src/train/evaluate.h"
 #include "src/train/rescue.h"
 #include "src/train/rows.h"
 #include "src/train/run_identity.h"
-#include "src/train/run_times.h"
+#include "src/train/run_shape.h"
 #include "src/train/saver.h"
 
 /* This rank's requests to stop, evaluate and save, which the engine tells all ranks with each step

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/arena.h"
+#include "src/base/memory.h"
 
 static void test_pieces_are_zeroed_aligned_and_apart(void **state) {
     (void)state;

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <zlib.h>
 
-#include "src/base/crc32.h"
+#include "src/base/hash.h"
 
 enum { SHORT = 600, ALIGNMENTS = 64, LONG = 1 << 20 };
 

@@ -1,5 +1,5 @@
 /* FNV-1a: the vectors that its authors publish. */
-#include "src/base/fnv.h"
+#include "src/base/hash.h"
 
 #include <string.h>
 

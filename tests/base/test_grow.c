@@ -1,4 +1,4 @@
-#include "src/base/grow.h"
+#include "src/base/memory.h"
 
 #include <stdint.h>
 #include <stdlib.h>

@@ -11,7 +11,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/error.h"
-#include "src/base/output.h"
+#include "src/base/log.h"
 
 enum { PROGRESS_BYTES = 2000, MOST_BYTES = 8000, LINES = 20000 };
 

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "src/base/path.h"
+#include "src/base/file_io.h"
 #include "tests/support/check.h"
 
 static void check_nearest(const char *path, const char *want) {

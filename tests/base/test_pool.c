@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "src/base/pool.h"
+#include "src/base/thread.h"
 
 /* ---- every element once; chunk borders depend only on the range and the chunk size ---- */
 

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "src/base/fnv.h"
+#include "src/base/hash.h"
 #include "src/base/random.h"
 
 /* Vectors of Random123's kat_vectors for philox4x32-10: counter (index, stream), key (seed), result. */

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "src/base/sha256.h"
+#include "src/base/hash.h"
 
 static const char *hex(const uint8_t digest[OT_SHA256_BYTES]) {
     static char text[2 * OT_SHA256_BYTES + 1];

@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "src/base/touch.h"
+#include "src/base/thread.h"
 
 enum { MIB = 1 << 20 };
 

@@ -23,8 +23,8 @@
 
 #include "kernels/adamw.h"
 #include "src/base/error.h"
-#include "src/base/pool.h"
 #include "src/base/random.h"
+#include "src/base/thread.h"
 
 enum { CHUNK = 1 << 16, REPEATS = 7, BYTES_A_TRIAD = 24 };
 

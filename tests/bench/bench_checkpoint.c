@@ -35,7 +35,7 @@
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/random.h"
-#include "src/base/touch.h"
+#include "src/base/thread.h"
 #include "src/checkpoint/catalog.h"
 #include "src/checkpoint/reader.h"
 #include "src/checkpoint/slot_writer.h"

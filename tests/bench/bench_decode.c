@@ -15,8 +15,8 @@
 #include "kernels/device.h"
 #include "kernels/ops.h"
 #include "src/base/error.h"
-#include "src/base/pool.h"
 #include "src/base/random.h"
+#include "src/base/thread.h"
 
 enum { REPEATS = 7, COLS = 4096 };
 

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
-#include "src/base/pool.h"
+#include "src/base/thread.h"
 #include "src/files/model_dir.h"
 
 enum { READ_BYTES = 4 << 20, ROUNDS = 3 };

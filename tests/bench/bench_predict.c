@@ -20,10 +20,10 @@
 
 #include "models/model.h"
 #include "offload/engine/engine.h"
-#include "offload/plan/kept.h"
 #include "offload/plan/plan_search.h"
+#include "offload/plan/slabs.h"
 #include "offload/predict/calibrate.h"
-#include "offload/predict/measured.h"
+#include "offload/predict/simulate.h"
 #include "offload/probe/probe.h"
 #include "src/base/error.h"
 #include "src/base/random.h"

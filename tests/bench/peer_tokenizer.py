@@ -22,7 +22,7 @@ text = pathlib.Path(sys.argv[2] if len(sys.argv) > 2 else "../shared/data/sql/sq
 def load(path):
     try:
         return Tokenizer.from_file(path)
-    except Exception:  # a copy of Llama-2's file that lost its no-break spaces: see src/tokenizer/load_repair.c
+    except Exception:  # a copy of Llama-2's file that lost its no-break spaces: see src/tokenizer/load.c
         sys.path.insert(0, "scripts/golden")
         from tokenizer import repair
         return Tokenizer.from_str(json.dumps(repair(json.loads(pathlib.Path(path).read_text()))))

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "src/base/crc32.h"
+#include "src/base/hash.h"
 
 /* ---- a made-up run ---- */
 

@@ -3,8 +3,8 @@
 #ifndef OT_TESTS_CHECKPOINT_FIXTURE_H
 #define OT_TESTS_CHECKPOINT_FIXTURE_H
 
+#include "src/base/file_io.h"
 #include "src/checkpoint/writer.h"
-#include "src/base/io_calls.h"
 #include "tests/support/check.h"
 
 /* ---- a made-up run ---- */

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "offload/plan/layout.h"
-#include "src/base/crc32.h"
+#include "src/base/hash.h"
 #include "src/checkpoint/record.h"
 #include "tests/support/damage.h"
 

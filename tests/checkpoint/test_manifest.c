@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/crc32.h"
+#include "src/base/hash.h"
 #include "src/base/random.h"
 #include "src/checkpoint/manifest.h"
 #include "src/checkpoint/record.h"

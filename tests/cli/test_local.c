@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "src/base/clock.h"
-#include "src/cli/local.h"
+#include "src/cli/launch.h"
 
 static char *folder;
 static const char *log_dir; /* of the ranks that launch() starts */

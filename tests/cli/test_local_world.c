@@ -12,7 +12,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/log.h"
-#include "src/cli/local.h"
+#include "src/cli/launch.h"
 
 enum { RANKS = 4 };
 

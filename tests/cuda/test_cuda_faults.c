@@ -8,10 +8,10 @@
 
 #include "kernels/cuda/cuda_health.h"
 #include "kernels/cuda/cuda_state.h"
+#include "kernels/ops.h"
 #include "tests/emu/emu_faults.h"
 #include "tests/fakes/fake_cublaslt.h"
 #include "tests/fakes/fake_nvml.h"
-#include "kernels/ops.h"
 
 enum { MIB = 1 << 20 };
 

@@ -12,10 +12,10 @@
 
 #include "kernels/cuda/cuda_guard_checks.h"
 #include "kernels/cuda/cuda_state.h"
-#include "tests/emu/emu_faults.h"
-#include "tests/fakes/fake_cublaslt.h"
 #include "kernels/ops.h"
 #include "tests/cuda/guard_work.h"
+#include "tests/emu/emu_faults.h"
+#include "tests/fakes/fake_cublaslt.h"
 
 /* Counts the kernel launches of the work in this process and in the next one, which reads the saved
  * verdicts. */

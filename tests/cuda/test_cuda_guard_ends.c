@@ -11,11 +11,11 @@
 #include <unistd.h>
 
 #include "kernels/cuda/cuda_guard_verdicts.h"
+#include "src/base/cache_file.h"
+#include "tests/cuda/guard_work.h"
 #include "tests/emu/emu.h"
 #include "tests/emu/emu_faults.h"
 #include "tests/fakes/fake_cublaslt.h"
-#include "src/base/cache_file.h"
-#include "tests/cuda/guard_work.h"
 
 enum { OUT = 3 * N * DIM, RESULTS = 5 * N * DIM }; /* of the work's host memory: out, dout, dq, dk, dv */
 

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/ops.h"
 #include "tests/emu/emu_faults.h"
 #include "tests/fakes/fake_cublaslt.h"
-#include "kernels/ops.h"
 
 enum { N = 40, HEADS = 2, DIM = 64, WIDTH = HEADS * DIM, ELEMS = N * WIDTH, BUCKETS = 4, REACH = 6 };
 enum { Q, K, V, DOUT, OUT, DQ, DK, DV, BIAS, ARRAYS };

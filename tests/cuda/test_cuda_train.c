@@ -8,10 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/emu/emu_faults.h"
-#include "tests/fakes/fake_cublaslt.h"
 #include "src/base/log.h"
 #include "src/cli/command.h"
+#include "tests/emu/emu_faults.h"
+#include "tests/fakes/fake_cublaslt.h"
 
 enum { ROWS = 40, MOST_WORDS = 40, PATH_BYTES = 512 };
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/pool.h"
+#include "src/base/thread.h"
 
 void use_template(struct data_fixture *f, const char *jinja) {
     ot_chat_renderer_close(f->own);

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/file_io.h"
 #include "src/base/json.h"
-#include "src/base/read_file.h"
 #include "tests/data/data_support.h"
 
 enum { MOST_TURNS = 8, MOST_BYTES = 1 << 20 };

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <zlib.h>
 
-#include "src/base/pool.h"
+#include "src/base/thread.h"
 #include "tests/data/data_support.h"
 
 enum { ROWS = 9000 }; /* more than two batches of the loader */

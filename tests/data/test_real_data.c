@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "src/base/json.h"
-#include "src/base/pool.h"
+#include "src/base/thread.h"
 #include "src/data/packing.h"
 #include "src/data/source.h"
 #include "tests/data/data_support.h"

@@ -11,7 +11,6 @@
 #include "kernels/cuda/cuda_gemm_cache.h"
 #include "kernels/cuda/cuda_gemm_state.h"
 #include "kernels/cuda/gemm_plain.h"
-#include "kernels/cuda/gemm_tune.h"
 #include "tests/fakes/fake_cublaslt.h"
 #include "tests/support/check.h"
 

@@ -1,5 +1,5 @@
-/* A fake of the driver's management library for the emulated card; kernels/cuda/nvml.c opens it under OT_EMU.
- * The test writes the answers to ot_fake_nvml. ot_fake_nvml_reset restores a healthy GPU. */
+/* A fake of the driver's management library for the emulated card; kernels/cuda/cuda_health.c opens it under
+ * OT_EMU. The test writes the answers to ot_fake_nvml. ot_fake_nvml_reset restores a healthy GPU. */
 #ifndef OT_KERNELS_EMU_FAKE_NVML_H
 #define OT_KERNELS_EMU_FAKE_NVML_H
 

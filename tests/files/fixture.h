@@ -4,7 +4,7 @@
 #define OT_TESTS_FILES_FIXTURE_H
 
 #include "models/model.h"
-#include "src/base/io_calls.h"
+#include "src/base/file_io.h"
 #include "src/files/model_dir.h"
 #include "tests/support/check.h"
 

@@ -9,7 +9,7 @@
 
 #include "offload/block.h"
 #include "src/base/json.h"
-#include "src/base/pool.h"
+#include "src/base/thread.h"
 #include "src/files/safetensors.h"
 #include "tests/files/fixture.h"
 

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "src/files/tokenizer_made.h"
+#include "src/files/model_dir_tokenizer.h"
 #include "src/tokenizer/tokenizer.h"
 #include "tests/files/fixture.h"
 

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/crc32.h"
+#include "src/base/hash.h"
 #include "src/base/json.h"
-#include "src/base/pool.h"
+#include "src/base/thread.h"
 #include "src/files/safetensors.h"
 #include "tests/files/fixture.h"
 #include "tests/support/golden.h"

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/crc32.h"
 #include "src/base/error.h"
+#include "src/base/hash.h"
 #include "src/checkpoint/manifest.h"
 #include "tests/fuzz/target.h"
 

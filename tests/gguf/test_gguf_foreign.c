@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/pool.h"
+#include "src/base/thread.h"
 #include "src/files/model_dir.h"
 #include "src/tokenizer/tokenizer.h"
 #include "tests/gguf/fixture.h"

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/pool.h"
+#include "src/base/thread.h"
 #include "tests/gguf/fixture.h"
 
 /* A vector, a matrix of Q8_0, a matrix of heads with an odd number of batches, a vector of heads; two tensors

@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "kernels/cpu/cpu_lane.h"
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/device.h"
 #include "src/base/error.h"
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "kernels/weight_format.h"
-#include "src/base/pool.h"
+#include "src/base/thread.h"
 #include "tests/kernels/ops_fixture.h"
 #include "tests/support/check.h"
 

@@ -5,7 +5,7 @@
 
 #include "models/encoded.h"
 #include "offload/plan/used_parts.h"
-#include "src/base/pool.h"
+#include "src/base/thread.h"
 #include "tests/support/check.h"
 
 /* ---- the unknown encoding ---- */

@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "src/options/cure.h"
 #include "src/options/options.h"
 
 /* Fails the test if a word that begins with two dashes is not an option of some command. */

@@ -8,9 +8,8 @@
 
 #include "models/model.h"
 #include "src/base/random.h"
-#include "src/plan/bench_files.h"
-#include "src/plan/bench_grid.h"
 #include "src/plan/bench_export.h"
+#include "src/plan/bench_setup.h"
 
 /* ---- the grid ---- */
 

@@ -10,7 +10,6 @@
 #include "src/base/random.h"
 #include "src/plan/bench_page.h"
 #include "src/plan/bench_plot.h"
-#include "src/plan/bench_svg.h"
 
 static int count(const char *text, const char *words) {
     int n = 0;

@@ -5,8 +5,7 @@
 #include <string.h>
 
 #include "src/base/dtype.h"
-#include "src/base/pool.h"
-#include "src/quantize/factor.h"
+#include "src/base/thread.h"
 #include "src/quantize/gptq.h"
 #include "tests/support/check.h"
 #include "tests/support/golden.h"

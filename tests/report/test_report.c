@@ -12,8 +12,8 @@
 #include "src/base/units.h"
 #include "src/report/forecast.h"
 #include "src/report/report.h"
+#include "src/train/generator.h"
 #include "src/train/run_log.h"
-#include "src/train/sampler.h"
 
 static void numbers_as_people_read_them(void **state) {
     (void)state;

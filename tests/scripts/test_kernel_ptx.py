@@ -21,10 +21,10 @@ ARCH = max(archs, key=lambda arch: int(arch[3:]))
 ATTENTION = ["attention_forward", "attention_backward_keys", "attention_backward_queries"]
 # Kernels that access each array 16 bytes at a time: file, kernel, arrays that it reads, arrays that it writes. An array can
 # need several accesses, because its elements are larger than another's.
-WIDE = [("attention_backward", "attention_delta", 2, 0), ("activate", "activate", 1, 1),
-        ("activate", "activate_backward", 2, 1), ("adamw", "adamw", 4, 3), ("cross_entropy", "loss_rows", 1, 1),
-        ("elementwise", "add", 2, 1), ("elementwise", "cast", 1, 1), ("glu", "glu", 2, 1), ("glu", "glu_backward", 3, 2),
-        ("norm", "norm_rows", 2, 1), ("norm_backward", "norm_backward_chunk", 3, 1), ("rope", "rope_tokens", 2, 1)]
+WIDE = [("attention_backward", "attention_delta", 2, 0), ("activation", "activate", 1, 1),
+        ("activation", "activate_backward", 2, 1), ("adamw", "adamw", 4, 3), ("cross_entropy", "loss_rows", 1, 1),
+        ("elementwise", "add", 2, 1), ("elementwise", "cast", 1, 1), ("activation", "glu", 2, 1), ("activation", "glu_backward", 3, 2),
+        ("norm", "norm_rows", 2, 1), ("norm", "norm_backward_chunk", 3, 1), ("rope", "rope_tokens", 2, 1)]
 BF16, MMA, LDMATRIX_BYTES = "13__nv_bfloat16", "mma.sync.aligned.m16n8k16", 512
 SPANS = "ot_attend_spans" # instances for attention over spans (attention_spans.cuh)
 

@@ -1,6 +1,6 @@
 /* Which steps the second forecast of a run measures. (The forecast itself: test_measured.c; a run with one:
  * test_program.py.) */
-#include "src/session/forecast_again.h"
+#include "src/session/forecast.h"
 #include "tests/support/check.h"
 
 /* A session with a forecast and an empty trace, as if the trace had been full. */

@@ -1,6 +1,6 @@
 /* The options that a refusal names: each is tried, none is larger than the machine, and the sizes and lengths
  * are the least and the most that fit. */
-#include "src/session/plan_cure.h"
+#include "src/session/plan_request.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@
 
 #include "src/base/cache_file.h"
 #include "src/base/text.h"
-#include "src/session/rates_cache.h"
+#include "src/session/measure.h"
 #include "tests/support/check.h"
 
 static const struct ot_rates some = {.product_flops = 1.5e12,

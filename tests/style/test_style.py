@@ -202,7 +202,7 @@ class Style(unittest.TestCase):
         def faults_of(path, lines):
             if path.startswith(("kernels/", "offload/", "models/")):
                 for name in find_option_names(lines):
-                    yield f"{name} in a string: name the cause (src/base/error.h), and src/options/cure.c the option"
+                    yield f"{name} in a string: name the cause (src/base/error.h), and src/options/options.c the option"
         self.check(faults_of)
 
     def test_the_test_sees_option_names(self):

@@ -351,7 +351,7 @@ static void bytes_of_unknown_characters_have_their_own_offsets(void **state) {
     ot_tokenizer_close(t);
 }
 
-/* See src/tokenizer/load_repair.c. */
+/* See src/tokenizer/load.c. */
 static void lost_no_break_spaces_are_found_again(void **state) {
     (void)state;
     static const char file[] =

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "src/base/arena.h"
+#include "src/base/memory.h"
 #include "src/base/random.h"
 #include "src/tokenizer/charsmap.h"
 #include "src/tokenizer/text.h"

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "src/checkpoint/catalog.h"
-#include "src/train/out_sharing.h"
+#include "src/train/out_name.h"
 #include "src/train/saver_state.h"
 
 enum { SEQ_LEN = 64, MODEL_BYTES = 3 << 20 };

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "src/train/loss_guard.h"
+#include "src/train/evaluate.h"
 #include "src/train/progress.h"
 #include "tests/support/check.h"
 

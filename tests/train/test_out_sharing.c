@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "src/train/out_sharing.h"
+#include "src/train/out_name.h"
 
 enum { RANKS = 4 };
 

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "src/base/crc32.h"
+#include "src/base/hash.h"
 #include "src/checkpoint/catalog.h"
 #include "src/train/resume.h"
 

@@ -1,7 +1,7 @@
 /* When a run evaluates and saves, and how often. */
 #include "tests/support/check.h"
 
-#include "src/train/run_times.h"
+#include "src/train/run_shape.h"
 
 static struct ot_run_shape shape_of(int64_t steps) {
     return (struct ot_run_shape){.steps_per_epoch = 7, .lr.steps = steps};

@@ -1,5 +1,5 @@
 /* The choice of a step depends only on options, counts and predicted rates. The rates here are made up. */
-#include "src/train/step_choice.h"
+#include "src/train/run_shape.h"
 
 #include "offload/predict/planner.h"
 #include "tests/options/option_lines.h"

@@ -29,7 +29,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/grow.h"
+#include "src/base/memory.h"
 #include "src/base/thread.h"
 
 /* ---- operations ---- */

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "kernels/cpu/cpu_lane.h"
+#include "kernels/cpu/cpu_device.h"
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
 

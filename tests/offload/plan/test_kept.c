@@ -1,6 +1,6 @@
 /* Blocks keep their inner activations on the device, then on the host, then on nvme, counted from the last
  * middle block. */
-#include "offload/plan/kept.h"
+#include "offload/plan/slabs.h"
 
 #include "tests/offload/fake_chain.h"
 #include "tests/support/check.h"

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "offload/predict/measured.h"
+#include "offload/predict/simulate.h"
 #include "src/base/random.h"
 #include "tests/offload/fake_chain.h"
 #include "tests/support/check.h"

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "offload/plan/kept.h"
+#include "offload/plan/slabs.h"
 #include "offload/plan/used_parts.h"
 #include "offload/predict/planner.h"
 #include "src/base/random.h"

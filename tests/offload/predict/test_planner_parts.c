@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "kernels/adamw.h"
-#include "offload/plan/rounds.h"
+#include "offload/plan/slabs.h"
 #include "offload/predict/bound.h"
 #include "offload/predict/planner_state.h"
 #include "tests/offload/fake_chain.h"

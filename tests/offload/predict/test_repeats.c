@@ -1,7 +1,7 @@
 /* Times of calls on a disturbed machine, in virtual time. The test knows the true times of the calls, and
  * when other programs take the machine away. The older method of the probe runs beside it for comparison:
  * three repeats of a call in a row, of which the middle one counts. */
-#include "offload/predict/repeats.h"
+#include "offload/predict/rates.h"
 
 #include <math.h>
 #include <stdbool.h>

@@ -1,8 +1,8 @@
 /* Copies between emulated GPUs, one process a rank: the answer is the same on all ranks, and unknown where a
  * rank has no GPU beside its own. */
-#include "tests/emu/emu_faults.h"
-#include "offload/probe/peers.h"
+#include "offload/probe/comm_rates.h"
 #include "src/base/error.h"
+#include "tests/emu/emu_faults.h"
 #include "tests/offload/comm/world_ranks.h"
 
 /* The ranks are forked, so they get these. */

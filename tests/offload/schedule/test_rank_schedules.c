@@ -1,6 +1,5 @@
 /* The schedules of several ranks: the verifier must report every edge and every task that they lose. Plans
  * are random, with 2, 3, 4 and 8 ranks in all shard modes. */
-#include "offload/plan/one_copy.h"
 #include "offload/plan/slabs.h"
 #include "src/base/random.h"
 #include "tests/offload/tiny_schedule.h"

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "offload/plan/shadow_updates.h"
-#include "offload/schedule/reach.h"
+#include "offload/schedule/schedule.h"
 #include "tests/offload/tiny_schedule.h"
 #include "tests/support/check.h"
 

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offload/schedule/reach.h"
 #include "offload/schedule/schedule.h"
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"

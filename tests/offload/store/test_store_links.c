@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "src/base/crc32.h"
+#include "src/base/hash.h"
 
 static const char *self; /* path of this program */
 

@@ -1,0 +1,142 @@
+/* Makes a session's plan: the plan that fits, or the plan that the forecast says is fastest. */
+#include <string.h>
+
+#include "models/encoded.h"
+#include "src/base/error.h"
+#include "src/session/device.h"
+#include "src/session/open.h"
+#include "src/session/plan_request.h"
+#include "src/session/session_ranks.h"
+#include "src/session/weights.h"
+
+static struct ot_plan_request make_request(const struct ot_session *s, const struct ot_session_need *need) {
+    struct ot_plan_request request = ot_plan_request_of(s->options);
+    request.chain = ot_model_chain(s->model);
+    memcpy(request.budget_bytes, s->budget_bytes, sizeof request.budget_bytes);
+    request.sequence_tokens = need->sequence_tokens;
+    request.step_sequences = need->step_sequences;
+    request.micro_sequences = need->micro_sequences;
+    request.train = need->train;
+    request.clip = need->clip;
+    request.pass_tokens = need->cache_tokens ? 1 : 0; /* generation */
+    request.extra_device_bytes = (int64_t)(s->cache_bytes + s->workspace_bytes);
+    request.extra_host_bytes = need->host_bytes + (int64_t)ot_slab_encoder_bytes(s->model) +
+                               (need->gathers ? ot_gather_bytes(s) : 0);
+    request.snapshot_slots = need->snapshot_slots;
+    request.pinned_contents = need->pinned_contents;
+    request.shard = s->shard;
+    request.weights = s->shard.one_copy ? OT_HOME_HOST : request.weights;
+    request.staging_bytes = s->comm ? ot_comm_staging_bytes(s->comm, SIZE_MAX) : 0;
+    return request;
+}
+
+/* The ranks must list the same operations. These follow from the micro-batch, the rounds and the numbers of
+ * slots, so all ranks take the least that any rank has chosen. */
+static int agree(struct ot_session *s, struct ot_plan_request *request) {
+    struct ot_plan *plan = &s->plan;
+    int64_t micro = plan->micro_tokens / request->sequence_tokens;
+    int *const fields[] = {&plan->grad_slots[OT_SLOT_LAYER], &plan->grad_slots[OT_SLOT_EDGE],
+                           &plan->first_round, &plan->round_micro,
+                           /* of weights that are gathered: */
+                           &plan->weight_slots[OT_SLOT_LAYER], &plan->weight_slots[OT_SLOT_EDGE],
+                           &plan->weight_slots[OT_SLOT_FROZEN_LAYER],
+                           &plan->weight_slots[OT_SLOT_FROZEN_EDGE], &plan->weight_slots[OT_SLOT_SHARED],
+                           &plan->encoded_slots[OT_SLOT_FROZEN_LAYER],
+                           &plan->encoded_slots[OT_SLOT_FROZEN_EDGE]};
+    enum { FIELDS = sizeof fields / sizeof *fields, GATHER_FIELDS = 7 };
+    int64_t values[1 + FIELDS] = {micro};
+    for (int i = 0; i < FIELDS; i++)
+        values[1 + i] = *fields[i];
+    OT_TRY(ot_session_ranks_find_least(s, values, 1 + FIELDS));
+    if (values[0] != micro) {
+        request->micro_sequences = values[0];
+        ot_plan_free(plan);
+        OT_TRY(ot_plan_make(request, plan));
+    }
+    bool gathers = ot_plan_is_sharded(plan);
+    for (int i = 0; i < FIELDS - (gathers ? 0 : GATHER_FIELDS); i++)
+        *fields[i] = (int)values[1 + i];
+    return ot_plan_finish(request->chain, plan);
+}
+
+static int try_plan(struct ot_session *s, const struct ot_plan_request *request) {
+    struct ot_planner_result chosen = {0};
+    if (!s->costs || !request->train)
+        return ot_plan_make(request, &s->plan);
+    int rc = ot_planner_choose(request, s->costs, &chosen);
+    s->plan = chosen.plan;
+    s->prediction = chosen.prediction;
+    return rc;
+}
+
+/* If the plan does not fit, checkpoints are copied, which needs less on nvme. */
+static int make_plan(struct ot_session *s, struct ot_plan_request *request) {
+    int rc = try_plan(s, request);
+    if (rc != -OT_E_BUDGET || request->pinned_contents == 0)
+        return rc;
+    request->pinned_contents = 0;
+    return try_plan(s, request);
+}
+
+static int refuse(const struct ot_session *s, const struct ot_plan_request *request) {
+    size_t most[OT_TIER_COUNT];
+    ot_session_most_bytes(s, most);
+    struct ot_cure cure = {.options = s->options,
+                           .request = request,
+                           .most_gpu_bytes = most[OT_TIER_GPU],
+                           .most_host_bytes = most[OT_TIER_HOST],
+                           .shared = s->options->device.kind == OT_DEVICE_CPU ? &s->machine : NULL};
+    return ot_plan_cure(&cure, &s->plan.shortage);
+}
+
+/* Fixes the fields that plans of all step sizes share. */
+static int open_model(struct ot_session *s, const struct ot_session_need *need) {
+    if (s->model)
+        return 0;
+    OT_TRY(ot_plan_request_model(s->options, &s->config, s->dtype, need->max_position, &s->model));
+    if (s->options->init == OT_CHOICE_INIT_FILES)
+        OT_TRY(ot_model_dir_check(s->dir, s->model));
+    if (need->cache_tokens)
+        s->cache_bytes = ot_engine_kv_bytes(ot_model_chain(s->model), need->cache_tokens);
+    return ot_session_ranks_find_sharing(s);
+}
+
+int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
+    OT_TRY(open_model(s, need));
+    struct ot_plan_request request = make_request(s, need);
+    int rc = make_plan(s, &request);
+    if (rc == -OT_E_BUDGET)
+        return refuse(s, &request);
+    OT_TRY(rc);
+    if (s->comm)
+        OT_TRY(agree(s, &request));
+    return ot_session_check_free(s);
+}
+
+/* The ranks agree where one of them may have no plan: they must measure and choose together. */
+int ot_session_predict(struct ot_session *s, const struct ot_session_need *need,
+                       const struct ot_forecast_rows *rows, struct ot_prediction *prediction) {
+    OT_TRY(open_model(s, need));
+    struct ot_plan_request request = make_request(s, need);
+    const struct ot_shard shard = s->shard;
+    int rc;
+    OT_TRY_GOTO(ot_session_ranks_agree(s, make_plan(s, &request)), rc, out);
+    OT_TRY_GOTO(ot_forecast_measure(s, &request, rows), rc, out);
+    rc = ot_forecast_predict(s, &request, rows, prediction);
+    if (rc == 0 || rc == -OT_E_BUDGET)
+        rc = ot_session_ranks_agree(s, rc);
+out:
+    s->shard = shard;
+    ot_plan_free(&s->plan);
+    return rc;
+}
+
+int ot_session_forecast(struct ot_session *s, const struct ot_session_need *need,
+                        const struct ot_forecast_rows *rows) {
+    struct ot_plan_request request = make_request(s, need);
+    request.pinned_contents = s->plan.pinned_contents;
+    OT_TRY(ot_forecast_make(s, &request, rows));
+    if (s->comm)
+        OT_TRY(agree(s, &request));
+    return ot_session_check_free(s);
+}
