@@ -180,18 +180,20 @@ static int choose_memory(struct ot_comm *comm, const struct ot_comm_config *conf
 }
 
 /* `library` belongs to the communicator from here on, also if it fails. */
-static int open_with(const struct ot_comm_v1 *api, void *library, const struct ot_comm_config *config,
+static int open_with(const struct ot_comm_found *found, const struct ot_comm_config *config,
                      struct ot_comm **out) {
     struct ot_comm *comm = calloc(1, sizeof *comm);
+    char text[128];
     int rc;
     *out = NULL;
     if (!comm) {
-        if (library)
-            dlclose(library);
+        if (found->library)
+            dlclose(found->library);
         return ot_fail(OT_E_BUDGET, "no memory for the communicator");
     }
-    comm->api = api;
-    comm->library = library;
+    comm->api = found->api;
+    comm->transfers = found->transfers;
+    comm->library = found->library;
     comm->world = config->world;
     comm->device = config->device;
     comm->timeout_seconds = config->timeout_seconds > 0 ? config->timeout_seconds : DEFAULT_TIMEOUT_SECONDS;
@@ -199,8 +201,9 @@ static int open_with(const struct ot_comm_v1 *api, void *library, const struct o
     comm->ranks = config->world ? ot_world_ranks(config->world)->ranks : 1;
     pthread_mutex_init(&comm->mutex, NULL);
     OT_TRY_GOTO(choose_memory(comm, config), rc, out);
+    snprintf(text, sizeof text, "%s%s", comm->api->name, comm->transfers ? "" : " without transfers");
     if (comm->world)
-        OT_TRY_GOTO(ot_comm_agree(comm, "the communicator", api->name), rc, out);
+        OT_TRY_GOTO(ot_comm_agree(comm, "the communicator", text), rc, out);
     OT_TRY_GOTO(start(comm, config), rc, out);
     OT_TRY_GOTO(ot_comm_monitor_start(comm), rc, out);
     if (comm->world)
@@ -215,18 +218,18 @@ out:
 }
 
 int ot_comm_open(const struct ot_comm_config *config, struct ot_comm **out) {
-    const struct ot_comm_v1 *api;
-    void *library;
+    struct ot_comm_found found;
     *out = NULL;
-    OT_TRY(ot_comm_find(config, &api, &library));
-    return open_with(api, library, config, out);
+    OT_TRY(ot_comm_find(config, &found));
+    return open_with(&found, config, out);
 }
 
-int ot_comm_open_with(const struct ot_comm_v1 *api, const struct ot_comm_config *config,
-                      struct ot_comm **out) {
+int ot_comm_open_with(const struct ot_comm_v1 *api, const struct ot_comm_transfers_v1 *transfers,
+                      const struct ot_comm_config *config, struct ot_comm **out) {
+    const struct ot_comm_found found = {.api = api, .transfers = transfers};
     *out = NULL;
-    OT_TRY(ot_comm_check(api, api->name ? api->name : "the communicator"));
-    return open_with(api, NULL, config, out);
+    OT_TRY(ot_comm_check(&found, api->name ? api->name : "the communicator"));
+    return open_with(&found, config, out);
 }
 
 void ot_comm_close(struct ot_comm *comm) {
@@ -241,6 +244,15 @@ void ot_comm_close(struct ot_comm *comm) {
         dlclose(comm->library);
     pthread_mutex_destroy(&comm->mutex);
     free(comm);
+}
+
+int ot_comm_need_transfers(const struct ot_comm *comm) {
+    if (comm->transfers)
+        return 0;
+    return ot_fail(OT_E_USAGE,
+                   "the communicator %s cannot send from one rank to one other: its plugin has no symbol "
+                   "ot_comm_plugin_transfers_v1; use tcp, nccl or mpi, or a newer plugin",
+                   comm->api->name);
 }
 
 int ot_comm_rank(const struct ot_comm *comm) {

@@ -9,6 +9,8 @@
  * operations on a lane, and brings device memory to the host and back around an operation if the communicator
  * takes only host memory.
  *
+ * A run whose ranks are stages of a pipeline sends activations from one rank to another instead: transfers.
+ *
  * WAITING. An operation waits for the other ranks. So a rank whose program differs would wait for ever: every
  * wait has a deadline, and the ranks compare their schedules before the first step (ot_comm_agree).
  *
@@ -32,10 +34,10 @@
 #include <stdint.h>
 
 #include "kernels/device.h"
+#include "offload/comm/plugin.h"
 #include "offload/comm/world.h"
 
 struct ot_comm;
-struct ot_comm_v1; /* plugin.h */
 
 struct ot_comm_config {
     /* "self", "tcp", the name of a plugin ("nccl"), or a path with a slash. NULL or "auto": self for one
@@ -53,9 +55,10 @@ struct ot_comm_config {
 /* Opens the communicator on all ranks. Errors: OT_E_INPUT (no such plugin, or it is not one), OT_E_COMM (it
  * could not start; the text has its reason), OT_E_BUDGET. */
 int ot_comm_open(const struct ot_comm_config *config, struct ot_comm **out);
-/* The same with a communicator that is linked into the program, whatever the name in `config` is. */
-int ot_comm_open_with(const struct ot_comm_v1 *api, const struct ot_comm_config *config,
-                      struct ot_comm **out);
+/* The same with a communicator that is linked into the program, whatever the name in `config` is. transfers:
+ * NULL: it has none. */
+int ot_comm_open_with(const struct ot_comm_v1 *api, const struct ot_comm_transfers_v1 *transfers,
+                      const struct ot_comm_config *config, struct ot_comm **out);
 /* Frees the communicator; NULL is fine. Waits for the other ranks if it is not broken. The lanes of its
  * operations are empty or closed. */
 void ot_comm_close(struct ot_comm *comm);
@@ -83,6 +86,20 @@ void ot_comm_all_to_all(struct ot_comm *comm, struct ot_lane *lane, const void *
                         size_t part_bytes);
 /* memory = [bytes] in device memory. Copies the memory of rank `root` to all ranks. */
 void ot_comm_broadcast(struct ot_comm *comm, struct ot_lane *lane, void *memory, size_t bytes, int root);
+/* The most transfers of one call. */
+enum { OT_COMM_MOST_TRANSFERS = 2 * OT_MAX_RANKS };
+/* Sends device memory to other ranks, and receives from others: all transfers of the list advance at the same
+ * time, and both halves of each have the same size (plugin.h, TRANSFERS). The list [n] is copied; none is fine.
+ * Not inside a group. A communicator without transfers breaks: see ot_comm_need_transfers. */
+void ot_comm_transfer(struct ot_comm *comm, struct ot_lane *lane, const struct ot_comm_transfer_v1 *transfers,
+                      int n);
+/* Fails if the communicator has no transfers, with a sentence for a run that needs them. The answer is the same
+ * on all ranks. Errors: OT_E_USAGE. */
+int ot_comm_need_transfers(const struct ot_comm *comm);
+/* Like ot_comm_staging_bytes, for calls whose transfers have at most `call_bytes` bytes together. Transfers are
+ * not done in pieces, because each must advance by itself. Both kinds of operations use the same memory, so
+ * ot_comm_reserve gets the larger number. */
+size_t ot_comm_transfer_staging_bytes(const struct ot_comm *comm, size_t call_bytes);
 /* The operations between the two calls use different memory and may run together. The communicator may delay
  * them until the end of the group. */
 void ot_comm_group_begin(struct ot_comm *comm, struct ot_lane *lane);

@@ -10,16 +10,27 @@
 #include "offload/comm/plugin.h"
 #include "src/base/error.h"
 
-enum ot_comm_kind { OT_COMM_GATHER, OT_COMM_EXCHANGE, OT_COMM_BROADCAST, OT_COMM_BEGIN, OT_COMM_END };
+enum ot_comm_kind {
+    OT_COMM_GATHER,
+    OT_COMM_EXCHANGE,
+    OT_COMM_BROADCAST,
+    OT_COMM_BEGIN,
+    OT_COMM_END,
+    /* A call of ot_comm_transfer is one operation for each half, which adds it to a list, and one that does the
+     * list. So an operation has no list of its own. */
+    OT_COMM_SEND,
+    OT_COMM_RECEIVE,
+    OT_COMM_TRANSFER
+};
 
 /* One call of the communicator's functions, inside ot_lane_call. */
 struct ot_comm_operation {
     struct ot_comm *comm;
     enum ot_comm_kind kind;
     const void *from; /* the part, or the data to send */
-    void *to;         /* the parts, the received data, or the memory of a broadcast */
-    size_t bytes;     /* size of a part, or of a broadcast */
-    int root;
+    void *to;         /* the parts, the received data, or the memory of a broadcast or transfer */
+    size_t bytes;     /* size of a part, a broadcast or a transfer */
+    int root;         /* of a broadcast; the other rank of a transfer */
 };
 
 /* An operation is written before its command is enqueued, so one more may be in use than a lane holds
@@ -38,7 +49,8 @@ struct ot_comm_monitor {
 
 struct ot_comm {
     const struct ot_comm_v1 *api;
-    void *library; /* from dlopen; NULL: built in */
+    const struct ot_comm_transfers_v1 *transfers; /* NULL: it has none */
+    void *library;                                /* from dlopen; NULL: built in */
     void *context;
     bool is_open;
     struct ot_world *world; /* NULL: none */
@@ -52,6 +64,8 @@ struct ot_comm {
     size_t staging_bytes;
     size_t n_operations; /* enqueued so far; the index in the ring is the count modulo OT_COMM_OPERATIONS */
     struct ot_comm_operation operations[OT_COMM_OPERATIONS];
+    struct ot_comm_transfer_v1 listed[OT_COMM_MOST_TRANSFERS]; /* used by the lane's thread alone */
+    size_t n_listed;
     bool is_grouping; /* on a stream: group_begin was enqueued, and group_end was not */
     struct ot_comm_monitor monitor;
 
@@ -79,15 +93,23 @@ void ot_comm_monitor_end(struct ot_comm *comm, struct ot_lane *lane);
 
 /* ---- find.c ---- */
 
-/* Finds the communicator of the configuration among those that are built in and the plugins. *library: NULL,
- * or the handle for dlclose. Errors: see ot_comm_open. */
-int ot_comm_find(const struct ot_comm_config *config, const struct ot_comm_v1 **api, void **library);
-/* Checks the struct's version and its required members. path: its origin, for the sentence. Errors:
+/* What was found. */
+struct ot_comm_found {
+    const struct ot_comm_v1 *api;
+    const struct ot_comm_transfers_v1 *transfers; /* NULL: it has none */
+    void *library;                                /* NULL: built in; else the handle for dlclose */
+};
+
+/* Finds the communicator of the configuration among those that are built in and the plugins. Errors: see
+ * ot_comm_open. */
+int ot_comm_find(const struct ot_comm_config *config, struct ot_comm_found *out);
+/* Checks the versions of the structs and their required members. path: their origin, for the sentence. Errors:
  * OT_E_INPUT. */
-int ot_comm_check(const struct ot_comm_v1 *api, const char *path);
+int ot_comm_check(const struct ot_comm_found *found, const char *path);
 
 /* ---- built in ---- */
 
 extern const struct ot_comm_v1 ot_comm_self;
+extern const struct ot_comm_transfers_v1 ot_comm_self_transfers;
 
 #endif

@@ -11,7 +11,8 @@
 #include "offload/comm/tcp.h"
 #include "src/base/text.h"
 
-static const struct ot_comm_v1 *const built_in[] = {&ot_comm_self, &ot_comm_tcp};
+static const struct ot_comm_found built_in[] = {{&ot_comm_self, &ot_comm_self_transfers, NULL},
+                                                {&ot_comm_tcp, &ot_comm_tcp_transfers, NULL}};
 
 /* ---- the required members of a plugin ---- */
 
@@ -38,7 +39,19 @@ static const char *missing_hook(const struct ot_comm_v1 *api) {
     return NULL;
 }
 
-int ot_comm_check(const struct ot_comm_v1 *api, const char *path) {
+static int check_transfers(const struct ot_comm_transfers_v1 *transfers, const char *path) {
+    if (transfers->abi != OT_COMM_TRANSFERS_V1 || transfers->struct_size != sizeof *transfers)
+        return ot_fail(OT_E_INPUT,
+                       "%s: the plugin's transfers have version %u and %u bytes, but should have version %d "
+                       "and %zu bytes",
+                       path, transfers->abi, transfers->struct_size, OT_COMM_TRANSFERS_V1, sizeof *transfers);
+    if (!transfers->transfer)
+        return ot_fail(OT_E_INPUT, "%s: the plugin lacks the function transfer", path);
+    return 0;
+}
+
+int ot_comm_check(const struct ot_comm_found *found, const char *path) {
+    const struct ot_comm_v1 *api = found->api;
     if (api->abi != OT_COMM_ABI_V1)
         return ot_fail(OT_E_INPUT, "%s: the plugin has version %u of the interface, but this program has %d",
                        path, api->abi, OT_COMM_ABI_V1);
@@ -55,20 +68,22 @@ int ot_comm_check(const struct ot_comm_v1 *api, const char *path) {
     bool has_control = api->capabilities & OT_COMM_HAS_CONTROL;
     OT_TRY(check_pair(path, api->group_begin, api->group_end, "group_begin and group_end"));
     OT_TRY(check_pair(path, has_control, api->all_gather_host, "OT_COMM_HAS_CONTROL and all_gather_host"));
-    return check_pair(path, has_control, api->barrier, "OT_COMM_HAS_CONTROL and barrier");
+    OT_TRY(check_pair(path, has_control, api->barrier, "OT_COMM_HAS_CONTROL and barrier"));
+    return found->transfers ? check_transfers(found->transfers, path) : 0;
 }
 
-static int load(const char *path, const struct ot_comm_v1 **api, void **library) {
-    *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!*library)
+static int load(const char *path, struct ot_comm_found *out) {
+    out->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!out->library)
         return ot_fail(OT_E_INPUT, "cannot load the communicator plugin: %s", dlerror());
-    *api = dlsym(*library, "ot_comm_plugin_v1");
-    int rc = *api ? ot_comm_check(*api, path)
-                  : ot_fail(OT_E_INPUT, "%s is not a communicator plugin: it has no symbol ot_comm_plugin_v1",
-                            path);
+    out->api = dlsym(out->library, "ot_comm_plugin_v1");
+    out->transfers = dlsym(out->library, "ot_comm_plugin_transfers_v1");
+    int rc = out->api ? ot_comm_check(out, path)
+                      : ot_fail(OT_E_INPUT,
+                                "%s is not a communicator plugin: it has no symbol ot_comm_plugin_v1", path);
     if (rc < 0) {
-        dlclose(*library);
-        *library = NULL;
+        dlclose(out->library);
+        *out = (struct ot_comm_found){0};
     }
     return rc;
 }
@@ -77,12 +92,12 @@ static int load(const char *path, const struct ot_comm_v1 **api, void **library)
 
 /* Loads the plugin if the folder [folder_bytes] has it. Returns 1 if so; otherwise notes the folder. */
 static int try_folder(const char *folder, size_t folder_bytes, const char *name,
-                      struct ot_string_builder *searched, const struct ot_comm_v1 **api, void **library) {
+                      struct ot_string_builder *searched, struct ot_comm_found *out) {
     char *path;
     OT_TRY(ot_string_format(&path, "%.*s/libot-comm-%s.so", (int)folder_bytes, folder, name));
     int rc = 0;
     if (access(path, F_OK) == 0) {
-        rc = load(path, api, library);
+        rc = load(path, out);
         rc = rc < 0 ? rc : 1;
     } else {
         ot_string_append_format(searched, "%s%.*s", searched->bytes ? ", " : "", (int)folder_bytes, folder);
@@ -92,22 +107,22 @@ static int try_folder(const char *folder, size_t folder_bytes, const char *name,
 }
 
 static int try_beside_program(const char *name, struct ot_string_builder *searched,
-                              const struct ot_comm_v1 **api, void **library) {
+                              struct ot_comm_found *out) {
     char program[PATH_MAX];
     ssize_t bytes = readlink("/proc/self/exe", program, sizeof program);
     if (bytes <= 0 || bytes == sizeof program)
         return 0; /* /proc is not mounted */
     const char *slash = memrchr(program, '/', (size_t)bytes);
-    return try_folder(program, slash ? (size_t)(slash - program) : 0, name, searched, api, library);
+    return try_folder(program, slash ? (size_t)(slash - program) : 0, name, searched, out);
 }
 
-static int find_plugin(const char *name, const char *folders, const struct ot_comm_v1 **api, void **library) {
+static int find_plugin(const char *name, const char *folders, struct ot_comm_found *out) {
     struct ot_string_builder searched = {0};
-    int rc = try_beside_program(name, &searched, api, library);
+    int rc = try_beside_program(name, &searched, out);
     while (rc == 0 && folders && *folders) {
         size_t bytes = strcspn(folders, ":");
         if (bytes > 0)
-            rc = try_folder(folders, bytes, name, &searched, api, library);
+            rc = try_folder(folders, bytes, name, &searched, out);
         folders += bytes + (folders[bytes] == ':');
     }
     if (rc == 0)
@@ -159,17 +174,17 @@ static int choose(const struct ot_comm_config *config, const char **name) {
     return 0;
 }
 
-int ot_comm_find(const struct ot_comm_config *config, const struct ot_comm_v1 **api, void **library) {
+int ot_comm_find(const struct ot_comm_config *config, struct ot_comm_found *out) {
     const char *name = config->name;
-    *library = NULL;
+    *out = (struct ot_comm_found){0};
     if (!name || strcmp(name, "auto") == 0)
         OT_TRY(choose(config, &name));
     if (strchr(name, '/'))
-        return load(name, api, library);
+        return load(name, out);
     for (size_t i = 0; i < sizeof built_in / sizeof *built_in; i++)
-        if (strcmp(name, built_in[i]->name) == 0) {
-            *api = built_in[i];
+        if (strcmp(name, built_in[i].api->name) == 0) {
+            *out = built_in[i];
             return 0;
         }
-    return find_plugin(name, config->plugin_dirs, api, library);
+    return find_plugin(name, config->plugin_dirs, out);
 }

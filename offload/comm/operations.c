@@ -14,13 +14,28 @@ enum { MOST_STAGING_BYTES = 64 << 20, PIECE_ALIGN = 4096 };
 
 static const char *const names[] = {
     [OT_COMM_GATHER] = "all_gather", [OT_COMM_EXCHANGE] = "all_to_all", [OT_COMM_BROADCAST] = "broadcast",
-    [OT_COMM_BEGIN] = "group_begin", [OT_COMM_END] = "group_end",
+    [OT_COMM_BEGIN] = "group_begin", [OT_COMM_END] = "group_end",       [OT_COMM_SEND] = "transfer",
+    [OT_COMM_RECEIVE] = "transfer",  [OT_COMM_TRANSFER] = "transfer",
 };
 
 /* ---- one operation ---- */
 
+static int list_transfer(const struct ot_comm_operation *op, bool is_send) {
+    struct ot_comm *comm = op->comm;
+    comm->listed[comm->n_listed++] = (struct ot_comm_transfer_v1){
+        .rank = op->root, .is_send = is_send, .memory = op->to, .bytes = op->bytes};
+    return OT_COMM_OK;
+}
+
+static int do_transfers(struct ot_comm *comm, void *stream) {
+    size_t n = comm->n_listed;
+    comm->n_listed = 0;
+    return comm->transfers ? comm->transfers->transfer(comm->context, comm->listed, n, stream)
+                           : OT_COMM_UNSUPPORTED;
+}
+
 static int perform(const struct ot_comm_operation *op, void *stream) {
-    const struct ot_comm *comm = op->comm;
+    struct ot_comm *comm = op->comm;
     const struct ot_comm_v1 *api = comm->api;
     switch (op->kind) {
     case OT_COMM_GATHER:
@@ -33,6 +48,11 @@ static int perform(const struct ot_comm_operation *op, void *stream) {
         return api->group_begin ? api->group_begin(comm->context) : OT_COMM_OK;
     case OT_COMM_END:
         return api->group_end ? api->group_end(comm->context, stream) : OT_COMM_OK;
+    case OT_COMM_SEND:
+    case OT_COMM_RECEIVE:
+        return list_transfer(op, op->kind == OT_COMM_SEND);
+    case OT_COMM_TRANSFER:
+        return do_transfers(comm, stream);
     }
     return OT_COMM_UNSUPPORTED;
 }
@@ -49,8 +69,12 @@ static void run_in_call(void *arg) {
     run(arg, NULL);
 }
 
-/* A group is one operation for the monitor. */
+/* A group is one operation for the monitor. The list of a call of transfers is none. */
 static void run_on_stream(struct ot_comm *comm, struct ot_lane *lane, const struct ot_comm_operation *op) {
+    if (op->kind == OT_COMM_SEND || op->kind == OT_COMM_RECEIVE) {
+        run(op, NULL);
+        return;
+    }
     if (!comm->is_grouping)
         ot_comm_monitor_begin(comm, lane);
     run(op, ot_lane_stream(lane));
@@ -82,6 +106,10 @@ size_t ot_comm_staging_bytes(const struct ot_comm *comm, size_t part_bytes) {
     if (!comm->is_staged || comm->ranks == 1)
         return 0;
     return 2 * (size_t)comm->ranks * piece_bytes(comm, part_bytes);
+}
+
+size_t ot_comm_transfer_staging_bytes(const struct ot_comm *comm, size_t call_bytes) {
+    return comm->is_staged ? call_bytes : 0;
 }
 
 void ot_comm_reserve(struct ot_comm *comm, void *pinned, size_t bytes) {
@@ -187,6 +215,35 @@ void ot_comm_broadcast(struct ot_comm *comm, struct ot_lane *lane, void *memory,
         enqueue(comm, lane,
                 &(struct ot_comm_operation){
                     .comm = comm, .kind = OT_COMM_BROADCAST, .to = memory, .bytes = bytes, .root = root});
+}
+
+/* The staging memory has the transfers of a call one after the other. */
+void ot_comm_transfer(struct ot_comm *comm, struct ot_lane *lane, const struct ot_comm_transfer_v1 *transfers,
+                      int n) {
+    char *staging = comm->staging;
+    if (n == 0)
+        return;
+    assert(n <= OT_COMM_MOST_TRANSFERS && !comm->is_grouping);
+    for (int i = 0; i < n; i++) {
+        const struct ot_comm_transfer_v1 *t = &transfers[i];
+        void *memory = comm->is_staged ? staging : t->memory;
+        assert(t->rank >= 0 && t->rank < comm->ranks && t->rank != comm->rank);
+        assert(!comm->is_staged || t->bytes <= comm->staging_bytes - (size_t)(staging - comm->staging));
+        if (comm->is_staged && t->is_send)
+            ot_lane_copy(lane, OT_COPY_D2H, staging, t->memory, t->bytes);
+        staging += comm->is_staged ? t->bytes : 0;
+        enqueue(comm, lane,
+                &(struct ot_comm_operation){.comm = comm,
+                                            .kind = t->is_send ? OT_COMM_SEND : OT_COMM_RECEIVE,
+                                            .to = memory,
+                                            .bytes = t->bytes,
+                                            .root = t->rank});
+    }
+    enqueue(comm, lane, &(struct ot_comm_operation){.comm = comm, .kind = OT_COMM_TRANSFER});
+    staging = comm->staging;
+    for (int i = 0; i < n && comm->is_staged; staging += transfers[i++].bytes)
+        if (!transfers[i].is_send)
+            ot_lane_copy(lane, OT_COPY_H2D, transfers[i].memory, staging, transfers[i].bytes);
 }
 
 /* Staged operations share the staging memory, so they run one after the other, and a group has no meaning. */

@@ -4,7 +4,7 @@
  * between ranks. It never adds numbers: offload-train adds gradients with its own kernels, in the order of
  * the ranks. So the bits of a run depend on no communicator, algorithm or topology.
  *
- * A PLUGIN is a shared object that exports one symbol, `ot_comm_plugin_v1`. offload-train finds it by name
+ * A PLUGIN is a shared object that exports the symbol `ot_comm_plugin_v1`. offload-train finds it by name
  * (`--comm nccl`: libot-comm-nccl.so beside the program, then in the folders of $OFFLOAD_TRAIN_PLUGINS) or by
  * path (`--comm ./my-plugin.so`). This header includes only standard headers, so a plugin can be compiled
  * without the rest of offload-train. skeleton.c is a plugin to begin with. `offload-train comm-test --comm X`
@@ -12,6 +12,8 @@
  *
  * THE INTERFACE IS FROZEN. The structs below never change. A later version is a new symbol with new structs.
  * Each struct begins with its size, so that both sides can check the version that they were compiled with.
+ * What was added later is a symbol of its own, which a plugin may lack: offload-train loads the plugin all the
+ * same, and says what it lacks when a run needs that. So far: `ot_comm_plugin_transfers_v1` (TRANSFERS below).
  *
  * MEMORY. A plugin says with `capabilities` which memory its operations take:
  *
@@ -31,6 +33,27 @@
  * this before the first step, from the schedules of all ranks. Operations do not overlap: one thread at a
  * time calls them, always with the same stream. The calls between group_begin and group_end may run together;
  * they use different memory.
+ *
+ * TRANSFERS (the symbol `ot_comm_plugin_transfers_v1`) carry bytes from one rank to one other. Ranks that are stages
+ * of a pipeline hand activations on with them. A call of `transfer` has a list of sends and receives, each with
+ * one other rank. Their memory does not overlap, except that several sends may have the same. The rules:
+ *
+ *   matching   The nth send of rank a to rank b, counted over all calls, belongs to the nth receive of rank b
+ *              from rank a. Inside a call, the order of the list counts. Two ranks agree on the order of what
+ *              they share: transfers in each direction, and operations of all ranks. There is no other order:
+ *              a rank takes no part in the transfers of others, and does not count them.
+ *   progress   All transfers of a call advance at the same time, and each completes as soon as the other rank
+ *              does its half, whatever the others of the call wait for. So ranks in a ring, each of which sends
+ *              to the next and receives from the previous in one call, never wait in a circle. Over separate
+ *              calls they do: a send may wait until the other rank receives. It may also complete before,
+ *              which a program must not rely on.
+ *   end        A call is complete when all of its transfers are; then the memory of its sends may change.
+ *   sizes      Both halves have the same number of bytes, which may be 0. A plugin that sees a difference fails
+ *              with a sentence that has both numbers. One whose library does not tell may hang until its
+ *              deadline.
+ *
+ * Memory, stream, thread, deadline and failure are those of the other operations. `transfer` is never called
+ * between group_begin and group_end. After a failure the received memory has any content.
  *
  * CONTROL. all_gather_host and barrier are small, blocking, and may run at the same time as operations, on
  * another thread. A plugin that has both (OT_COMM_HAS_CONTROL) can work where offload-train cannot connect
@@ -147,8 +170,29 @@ struct ot_comm_v1 {
     void (*abort)(void *context);
 };
 
-/* The only symbol that a plugin exports. */
+/* The symbol that a plugin exports. */
 extern const struct ot_comm_v1 ot_comm_plugin_v1;
+
+/* ---- added later: transfers from one rank to one other ---- */
+
+enum { OT_COMM_TRANSFERS_V1 = 1 };
+
+struct ot_comm_transfer_v1 {
+    int32_t rank;    /* the other rank; never the own one */
+    int32_t is_send; /* 1: this rank sends to the other, 0: it receives */
+    void *memory;    /* a send only reads it */
+    size_t bytes;
+};
+
+struct ot_comm_transfers_v1 {
+    uint32_t abi; /* OT_COMM_TRANSFERS_V1 */
+    uint32_t struct_size;
+    /* Does all transfers of the list [n], which is valid during the call. context: of ot_comm_v1.open. */
+    int (*transfer)(void *context, const struct ot_comm_transfer_v1 *transfers, size_t n, void *stream);
+};
+
+/* The symbol that a plugin with transfers exports too. */
+extern const struct ot_comm_transfers_v1 ot_comm_plugin_transfers_v1;
 
 #ifdef __cplusplus
 }

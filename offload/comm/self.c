@@ -54,6 +54,12 @@ static int broadcast(void *context, void *memory, size_t bytes, int32_t root, vo
     return state_of(context);
 }
 
+/* There is no other rank, so the list is empty. */
+static int transfer(void *context, const struct ot_comm_transfer_v1 *transfers, size_t n, void *stream) {
+    (void)transfers, (void)stream;
+    return n > 0 ? OT_COMM_UNSUPPORTED : state_of(context);
+}
+
 static int poll_error(void *context, char *why, size_t why_bytes) {
     if (state_of(context) != OT_COMM_OK)
         snprintf(why, why_bytes, "it was aborted");
@@ -64,6 +70,12 @@ static void abort_self(void *context) {
     struct self *self = context;
     atomic_store(&self->is_aborted, true);
 }
+
+const struct ot_comm_transfers_v1 ot_comm_self_transfers = {
+    .abi = OT_COMM_TRANSFERS_V1,
+    .struct_size = sizeof(struct ot_comm_transfers_v1),
+    .transfer = transfer,
+};
 
 const struct ot_comm_v1 ot_comm_self = {
     .abi = OT_COMM_ABI_V1,

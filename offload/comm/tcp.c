@@ -112,10 +112,10 @@ static int run(struct ot_tcp *tcp, double timeout_seconds) {
 /* ---- operations ---- */
 
 static void begin(struct ot_tcp *tcp, enum ot_tcp_operation operation, size_t part_bytes) {
-    tcp->now = (struct ot_tcp_message){.magic = OT_TCP_MAGIC,
-                                       .operation = (uint16_t)operation,
-                                       .sequence = ++tcp->sequence,
-                                       .part_bytes = part_bytes};
+    tcp->now = (struct ot_tcp_message){
+        .magic = OT_TCP_MAGIC, .operation = (uint16_t)operation, .part_bytes = part_bytes};
+    tcp->now.sequence = operation == OT_TCP_TRANSFER ? 0 : ++tcp->sequence;
+    tcp->n_transfers = 0;
     for (int r = 0; r < tcp->ranks; r++)
         tcp->links[r].is_active = false;
 }
@@ -129,7 +129,7 @@ static int exchange_parts(struct ot_tcp *tcp, enum ot_tcp_operation operation, c
     for (int r = 0; r < tcp->ranks; r++)
         if (r != tcp->rank)
             ot_tcp_link_begin(tcp, r,
-                              &(struct ot_tcp_transfer){.out = send + (size_t)r * send_stride,
+                              &(struct ot_tcp_exchange){.out = send + (size_t)r * send_stride,
                                                         .in = receive + (size_t)r * part_bytes,
                                                         .out_bytes = part_bytes,
                                                         .in_bytes = part_bytes,
@@ -163,13 +163,32 @@ static int broadcast(void *context, void *memory, size_t bytes, int32_t root, vo
         bool sends = tcp->rank == root;
         if (r != tcp->rank && (sends || r == root))
             ot_tcp_link_begin(tcp, r,
-                              &(struct ot_tcp_transfer){.out = memory,
+                              &(struct ot_tcp_exchange){.out = memory,
                                                         .in = memory,
                                                         .out_bytes = sends ? bytes : 0,
                                                         .in_bytes = sends ? 0 : bytes,
                                                         .has_out = sends,
                                                         .has_in = !sends});
     }
+    return run(tcp, tcp->timeout_seconds);
+}
+
+static int transfer(void *context, const struct ot_comm_transfer_v1 *transfers, size_t n, void *stream) {
+    struct ot_tcp *tcp = context;
+    bool moved = false;
+    (void)stream;
+    if (atomic_load(&tcp->state) != OT_COMM_OK)
+        return atomic_load(&tcp->state);
+    begin(tcp, OT_TCP_TRANSFER, 0);
+    tcp->transfers = transfers;
+    tcp->n_transfers = n;
+    for (size_t i = 0; i < n; i++)
+        tcp->links[transfers[i].rank].is_active = true;
+    for (int r = 0; r < tcp->ranks; r++)
+        if (tcp->links[r].is_active) {
+            tcp->links[r].next_out = tcp->links[r].next_in = 0;
+            ot_tcp_link_begin_transfers(tcp, r, &moved);
+        }
     return run(tcp, tcp->timeout_seconds);
 }
 
@@ -257,6 +276,12 @@ static int open_tcp(const struct ot_comm_host_v1 *host, enum ot_tcp_ways ways, s
     *context = tcp;
     return OT_COMM_OK;
 }
+
+const struct ot_comm_transfers_v1 ot_comm_tcp_transfers = {
+    .abi = OT_COMM_TRANSFERS_V1,
+    .struct_size = sizeof(struct ot_comm_transfers_v1),
+    .transfer = transfer,
+};
 
 #define DEFINE_TCP(symbol, open_name, ways)                                                                  \
     static int open_name(const struct ot_comm_host_v1 *host, struct ot_comm_facts_v1 *facts, void **context, \

@@ -6,6 +6,7 @@
 #include "offload/comm/plugin.h"
 
 extern const struct ot_comm_v1 ot_comm_tcp;
+extern const struct ot_comm_transfers_v1 ot_comm_tcp_transfers; /* also of the two below */
 
 /* For tests and measurements: ot_comm_tcp with only one of its three ways between ranks of one host. */
 extern const struct ot_comm_v1 ot_comm_tcp_ring;    /* shared memory, each byte copied twice */

@@ -22,6 +22,16 @@
  *   through a ring   Shared memory of OT_TCP_SLOTS slots for each direction of a link. OT_TCP_SLOT says that
  *                    the next slot is filled, OT_TCP_FREED that it is empty again. Each byte is copied twice.
  *                    Ranks of one host do this otherwise.
+ *
+ * TRANSFERS. A link does the transfers of a call one after the other, in both directions at once. Other ranks may
+ * be in an earlier or a later call. So what a rank sends may come before the other expects it:
+ *
+ *   in the stream    It waits in the sockets, and is not read before. Nothing else has to be read for that: data
+ *                    in the stream needs no answer.
+ *   otherwise        A sender that waits for an answer reads the stream, and finds the other rank's announcements
+ *                    for later calls in front of it. It keeps them (`early`). There are few, because their data
+ *                    is in slots, or awaits OT_TCP_TAKEN. For that reason transfers between ranks of one host
+ *                    never go through the stream, however little they have.
  */
 #ifndef OT_OFFLOAD_COMM_TCP_STATE_H
 #define OT_OFFLOAD_COMM_TCP_STATE_H
@@ -36,7 +46,7 @@
 #include "offload/comm/world.h"
 
 enum ot_tcp_kind { OT_TCP_DATA = 1, OT_TCP_LOOK, OT_TCP_TAKEN, OT_TCP_SLOT, OT_TCP_FREED };
-enum ot_tcp_operation { OT_TCP_GATHER = 1, OT_TCP_EXCHANGE, OT_TCP_BROADCAST, OT_TCP_CLOSE };
+enum ot_tcp_operation { OT_TCP_GATHER = 1, OT_TCP_EXCHANGE, OT_TCP_BROADCAST, OT_TCP_CLOSE, OT_TCP_TRANSFER };
 
 enum {
     OT_TCP_MAGIC = 0x6f74636d,
@@ -44,6 +54,7 @@ enum {
     OT_TCP_SLOT_BYTES = 256 << 10, /* two of them fit in the L2 cache of a core, so the second copy is fast */
     OT_TCP_QUEUE =
         2 * OT_TCP_SLOTS + 2, /* room for each slot of both rings, the first message, and an answer to it */
+    OT_TCP_EARLY = OT_TCP_SLOTS + 1, /* a slot each, and one OT_TCP_LOOK */
     OT_TCP_TOKEN_BYTES = 16,
     OT_TCP_WHY_BYTES = 256
 };
@@ -52,7 +63,7 @@ enum {
 struct ot_tcp_message {
     uint32_t magic;
     uint16_t kind, operation;
-    uint64_t sequence;   /* number of the operation */
+    uint64_t sequence;   /* number of the operation; of transfers: among those of this link and direction */
     uint64_t part_bytes; /* part size of the operation */
     uint64_t bytes;      /* size of this message's data */
     uint64_t address;    /* OT_TCP_LOOK: in the sender's memory */
@@ -80,9 +91,15 @@ struct ot_tcp_link {
     size_t in_have; /* bytes of the message itself */
     size_t in_left; /* bytes of its data that have not arrived */
 
+    struct ot_tcp_message early[OT_TCP_EARLY]; /* transfers of later calls, oldest first */
+    int n_early;
+
     /* the operation */
     bool is_active;
-    const char *source; /* through a ring: data that is not in slots yet */
+    struct ot_tcp_message sends, expected; /* the fields that all of its messages share, for each direction */
+    size_t next_out, next_in;              /* of tcp->transfers: those before have begun */
+    uint64_t n_out, n_in;                  /* transfers that have begun, in all calls */
+    const char *source;                    /* through a ring: data that is not in slots yet */
     size_t source_left;
     bool awaits_taken;
     char *target;
@@ -93,9 +110,11 @@ struct ot_tcp_link {
 struct ot_tcp {
     int rank, ranks;
     double timeout_seconds;
-    int wake_fd; /* readable after abort */
-    uint64_t sequence;
-    struct ot_tcp_message now; /* the operation: the fields that all its messages share */
+    int wake_fd;                                 /* readable after abort */
+    uint64_t sequence;                           /* of operations of all ranks */
+    struct ot_tcp_message now;                   /* the operation: the fields that all its messages share */
+    const struct ot_comm_transfer_v1 *transfers; /* of the operation */
+    size_t n_transfers;                          /* 0: it has none */
     struct ot_tcp_link links[OT_MAX_RANKS];
 
     atomic_int state;      /* OT_COMM_OK, or the code that broke it */
@@ -118,13 +137,16 @@ void ot_tcp_disconnect(struct ot_tcp *tcp);
 /* ---- tcp_link.c ---- */
 
 /* Begins an operation on a link: sends `out_bytes` (has_out) and expects `in_bytes` (has_in). */
-struct ot_tcp_transfer {
+struct ot_tcp_exchange {
     const char *out;
     char *in;
     size_t out_bytes, in_bytes;
     bool has_out, has_in;
 };
-void ot_tcp_link_begin(struct ot_tcp *tcp, int rank, const struct ot_tcp_transfer *transfer);
+void ot_tcp_link_begin(struct ot_tcp *tcp, int rank, const struct ot_tcp_exchange *exchange);
+/* Begins the transfers with this rank whose turn has come: one in each direction at a time. *moved: there was
+ * one. */
+void ot_tcp_link_begin_transfers(struct ot_tcp *tcp, int rank, bool *moved);
 /* Moves data without waiting, at most a few MiB. *moved: some data was moved. Returns a code of plugin.h. */
 int ot_tcp_link_advance(struct ot_tcp *tcp, int rank, bool *moved);
 bool ot_tcp_link_is_done(const struct ot_tcp_link *link);

@@ -12,7 +12,7 @@
 
 enum { BATCHES = 5, MOST_REPEATS = 10000 };
 
-enum measured { GATHER, EXCHANGE, BROADCAST, COPY, MEASURED };
+enum measured { GATHER, EXCHANGE, BROADCAST, TRANSFER, COPY, MEASURED };
 
 struct run {
     const struct ot_comm_rates_config *config;
@@ -21,6 +21,16 @@ struct run {
     size_t part_bytes, received_bytes;
     int ranks;
 };
+
+/* Around the ring of ranks. */
+static void enqueue_transfer(const struct run *run) {
+    struct ot_comm *comm = run->config->comm;
+    int rank = ot_comm_rank(comm);
+    const struct ot_comm_transfer_v1 list[] = {
+        {(rank + 1) % run->ranks, 1, run->send, run->part_bytes},
+        {(rank + run->ranks - 1) % run->ranks, 0, run->receive, run->part_bytes}};
+    ot_comm_transfer(comm, run->lane, list, run->ranks > 1 ? 2 : 0);
+}
 
 static void enqueue(const struct run *run, enum measured measured) {
     struct ot_comm *comm = run->config->comm;
@@ -34,6 +44,9 @@ static void enqueue(const struct run *run, enum measured measured) {
         break;
     case BROADCAST:
         ot_comm_broadcast(comm, run->lane, run->receive, run->part_bytes, 0);
+        break;
+    case TRANSFER:
+        enqueue_transfer(run);
         break;
     case COPY:
     case MEASURED:
@@ -79,13 +92,14 @@ static int time_operation(const struct run *run, enum measured measured, double 
 }
 
 static int measure_size(struct run *run) {
-    static const char *const names[] = {"all_gather", "all_to_all", "broadcast"};
-    for (int op = GATHER; op <= BROADCAST; op++) {
+    static const char *const names[] = {"all_gather", "all_to_all", "broadcast", "transfer"};
+    for (int op = GATHER; op <= (run->config->with_transfers ? TRANSFER : BROADCAST); op++) {
         struct ot_comm_rate rate = {.operation = names[op], .part_bytes = run->part_bytes};
         double copy_seconds;
         if (run->ranks > 1)
-            rate.received_bytes =
-                op == BROADCAST ? run->part_bytes : (size_t)(run->ranks - 1) * run->part_bytes;
+            rate.received_bytes = op == BROADCAST || op == TRANSFER
+                                      ? run->part_bytes
+                                      : (size_t)(run->ranks - 1) * run->part_bytes;
         run->received_bytes = rate.received_bytes;
         OT_TRY(time_operation(run, (enum measured)op, &rate.seconds));
         rate.rate = (double)rate.received_bytes / rate.seconds;
@@ -117,6 +131,8 @@ int ot_comm_rates_measure(const struct ot_comm_rates_config *config) {
     for (int i = 0; i < config->n_sizes; i++)
         most = ot_max(config->sizes[i], most);
     staging_bytes = ot_comm_staging_bytes(config->comm, most);
+    if (config->with_transfers)
+        staging_bytes = ot_max(staging_bytes, ot_comm_transfer_staging_bytes(config->comm, 2 * most));
     int rc = open_memory(&run, (size_t)run.ranks * most, staging_bytes, &staging);
     for (int i = 0; i < config->n_sizes && rc == 0; i++) {
         run.part_bytes = config->sizes[i];

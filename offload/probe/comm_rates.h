@@ -1,7 +1,9 @@
-/* Measures how fast a communicator moves bytes: each operation with each size, on all ranks at once. */
+/* Measures how fast a communicator moves bytes: each operation with each size, on all ranks at once. A transfer
+ * is measured in a ring: each rank sends a part to the next, and receives one from the previous. */
 #ifndef OT_OFFLOAD_PROBE_COMM_RATES_H
 #define OT_OFFLOAD_PROBE_COMM_RATES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,7 +26,8 @@ struct ot_comm_rates_config {
     bool is_gpu;
     const size_t *sizes; /* [n_sizes] bytes of a part, each at least 1 */
     int n_sizes;
-    double seconds; /* for each row; 0: 0.5 s */
+    bool with_transfers; /* measure them too: the communicator has them */
+    double seconds;      /* for each row; 0: 0.5 s */
     /* Called on every rank with the same rows. An error ends the measurement on this rank alone. */
     int (*take)(void *context, const struct ot_comm_rate *rate);
     void *context;

@@ -14,7 +14,7 @@
 #include "src/report/table.h"
 #include "src/session/open.h"
 
-enum { MAX_RATES = 3 * OT_LIST_MAX };
+enum { MAX_RATES = 4 * OT_LIST_MAX };
 
 struct comm_test {
     const struct ot_options *options;
@@ -101,6 +101,7 @@ static int measure(struct comm_test *t, bool is_gpu) {
                                           .is_gpu = is_gpu,
                                           .sizes = sizes,
                                           .n_sizes = list->n,
+                                          .with_transfers = ot_comm_need_transfers(t->comm) == 0,
                                           .take = keep_rate,
                                           .context = t};
     for (int i = 0; i < list->n; i++)
@@ -126,6 +127,8 @@ static int run(struct comm_test *t) {
     OT_TRY(ot_comm_open(&config, &t->comm));
     ot_log(OT_LOG_INFO, "machine %s", ot_device_name(t->session.device));
     ot_log(OT_LOG_INFO, "comm    %s", ot_comm_describe(t->comm));
+    if (ot_comm_need_transfers(t->comm) < 0)
+        ot_log(OT_LOG_WARN, "%s", ot_error_text());
     OT_TRY(check(t));
     return measure(t, is_gpu);
 }

@@ -11,7 +11,7 @@
 #include "src/base/random.h"
 #include "src/base/text.h"
 
-enum { LONGEST_DELAY_NS = 2000000, UNTOUCHED = 0xa5, WHY_BYTES = 256 };
+enum { LONGEST_DELAY_NS = 2000000, UNTOUCHED = 0xa5, WHY_BYTES = 256, MICRO_BATCHES = 5 };
 
 struct run {
     struct ot_comm_checks *checks;
@@ -200,6 +200,116 @@ out:
     return rc;
 }
 
+/* ---- the checks of transfers ---- */
+
+static struct ot_comm_transfer_v1 send_to(int rank, void *memory, size_t bytes) {
+    return (struct ot_comm_transfer_v1){.rank = rank, .is_send = 1, .memory = memory, .bytes = bytes};
+}
+
+static struct ot_comm_transfer_v1 receive_from(int rank, void *memory, size_t bytes) {
+    return (struct ot_comm_transfer_v1){.rank = rank, .memory = memory, .bytes = bytes};
+}
+
+/* Every rank sends to the rank `step` further, and receives from the one `step` before. */
+static void shift(const struct run *run, int step, void *from, void *to, size_t bytes) {
+    int next = (run->rank + step) % run->ranks, previous = (run->rank + run->ranks - step) % run->ranks;
+    const struct ot_comm_transfer_v1 list[] = {send_to(next, from, bytes), receive_from(previous, to, bytes)};
+    ot_comm_transfer(run->checks->comm, run->lane, list, run->ranks > 1 ? 2 : 0);
+}
+
+/* A part goes around the ring, once, in both directions, with an operation of all ranks between the two. */
+static int check_ring(const struct run *run, size_t bytes) {
+    struct buffer parts = {0}, all = {0};
+    int rc, previous = (run->rank + run->ranks - 1) % run->ranks, next = (run->rank + 1) % run->ranks;
+    OT_TRY_GOTO(open_buffer(run, (size_t)run->ranks * bytes, &all), rc, out);
+    OT_TRY_GOTO(open_buffer(run, 3 * bytes, &parts), rc, out);
+    fill_part(run, parts.host, run->rank, run->rank, bytes);
+    to_device(run, &parts);
+    to_device(run, &all);
+    shift(run, 1, parts.device, parts.device + bytes, bytes);
+    ot_comm_all_gather(run->checks->comm, run->lane, parts.device, all.device, bytes);
+    shift(run, run->ranks - 1, parts.device, parts.device + 2 * bytes, bytes);
+    OT_TRY_GOTO(to_host(run, &parts), rc, out);
+    OT_TRY_GOTO(to_host(run, &all), rc, out);
+    if (run->ranks > 1)
+        OT_TRY_GOTO(check_part(run, parts.host + bytes, previous, previous, bytes, "transfer"), rc, out);
+    if (run->ranks > 1)
+        OT_TRY_GOTO(check_part(run, parts.host + 2 * bytes, next, next, bytes, "transfer"), rc, out);
+    for (int r = 0; rc == 0 && r < run->ranks; r++)
+        rc = check_part(run, all.host + (size_t)r * bytes, r, r, bytes, "all_gather between transfers");
+out:
+    free_buffer(run, &parts);
+    free_buffer(run, &all);
+    return rc;
+}
+
+/* The transfers of a call between each two ranks, in each direction. */
+static int pair_transfers(int ranks) {
+    return ranks <= 8 ? 3 : 1;
+}
+
+/* The size of transfer k from one rank to another; they differ, and some are 0. */
+static size_t pair_bytes(size_t bytes, int k) {
+    return k == 0 ? bytes : k == 1 ? bytes / 3 : bytes - bytes / 2;
+}
+
+/* Every rank sends to every other in one call, several times. Every second rank has its list in reverse order. */
+static int check_pairs(const struct run *run, size_t bytes) {
+    struct ot_comm_transfer_v1 list[OT_COMM_MOST_TRANSFERS];
+    struct buffer out = {0}, in = {0};
+    int rc, each = pair_transfers(run->ranks), n = 0;
+    size_t stride = (size_t)each * bytes;
+    OT_TRY_GOTO(open_buffer(run, (size_t)run->ranks * stride, &out), rc, out);
+    OT_TRY_GOTO(open_buffer(run, (size_t)run->ranks * stride, &in), rc, out);
+    for (int i = 1; i < run->ranks; i++)
+        for (int k = 0; k < each; k++) {
+            int other = (run->rank + (run->rank % 2 ? i : run->ranks - i)) % run->ranks;
+            size_t at = (size_t)other * stride + (size_t)k * bytes;
+            fill_part(run, out.host + at, run->rank, other + 16 * k, pair_bytes(bytes, k));
+            list[n++] = send_to(other, out.device + at, pair_bytes(bytes, k));
+            list[n++] = receive_from(other, in.device + at, pair_bytes(bytes, k));
+        }
+    to_device(run, &out);
+    to_device(run, &in);
+    ot_comm_transfer(run->checks->comm, run->lane, list, n);
+    OT_TRY_GOTO(to_host(run, &in), rc, out);
+    for (int r = 0; r < run->ranks; r++)
+        for (int k = 0; k < each && r != run->rank; k++)
+            OT_TRY_GOTO(check_part(run, in.host + (size_t)r * stride + (size_t)k * bytes, r,
+                                   run->rank + 16 * k, pair_bytes(bytes, k), "transfers in one call"),
+                        rc, out);
+    rc = check_untouched(in.host + (size_t)run->rank * stride, stride, "transfers in one call");
+out:
+    free_buffer(run, &in);
+    free_buffer(run, &out);
+    return rc;
+}
+
+/* Micro-batches go through the ranks, from one to the next, as in a pipeline: while a rank sends one, it
+ * receives the next. Ranks take part in different numbers of calls. */
+static int check_pipeline(const struct run *run, size_t bytes) {
+    struct buffer batches;
+    OT_TRY(open_buffer(run, MICRO_BATCHES * bytes, &batches));
+    for (int i = 0; i < MICRO_BATCHES && run->rank == 0; i++)
+        fill_part(run, batches.host + (size_t)i * bytes, 0, i, bytes);
+    to_device(run, &batches);
+    for (int i = 0; i <= MICRO_BATCHES; i++) {
+        struct ot_comm_transfer_v1 list[2];
+        unsigned char *at = batches.device + (size_t)i * bytes;
+        int n = 0;
+        if (i < MICRO_BATCHES && run->rank > 0)
+            list[n++] = receive_from(run->rank - 1, at, bytes);
+        if (i > 0 && run->rank < run->ranks - 1)
+            list[n++] = send_to(run->rank + 1, at - bytes, bytes);
+        ot_comm_transfer(run->checks->comm, run->lane, list, n);
+    }
+    int rc = to_host(run, &batches);
+    for (int i = 0; rc == 0 && i < MICRO_BATCHES; i++)
+        rc = check_part(run, batches.host + (size_t)i * bytes, 0, i, bytes, "transfers from rank to rank");
+    free_buffer(run, &batches);
+    return rc;
+}
+
 /* ---- the checks of the functions that wait ---- */
 
 static int check_gather_host(const struct run *run, size_t bytes) {
@@ -268,9 +378,12 @@ static int run_all(struct run *run) {
     static int (*const checks[])(const struct run *run, size_t bytes) = {
         check_gather_inside, check_gather_outside, check_exchange,       check_broadcast,
         check_group,         check_gather_host,    check_broadcast_host, check_agreement,
+        check_ring,          check_pairs,          check_pipeline, /* with transfers alone */
     };
+    bool has_transfers = ot_comm_need_transfers(run->checks->comm) == 0;
+    size_t n_checks = sizeof checks / sizeof *checks - (has_transfers ? 0 : 3);
     for (int s = 0; s < run->checks->n_sizes; s++)
-        for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
+        for (size_t i = 0; i < n_checks; i++) {
             size_t bytes = run->checks->sizes[s];
             run->round++;
             delay(run);
@@ -290,7 +403,10 @@ int ot_comm_checks_run(struct ot_comm_checks *checks) {
     int rc;
     for (int s = 0; s < checks->n_sizes; s++)
         most = ot_max(checks->sizes[s], most);
-    staging_bytes = ot_comm_staging_bytes(checks->comm, most);
+    staging_bytes =
+        ot_max(ot_comm_staging_bytes(checks->comm, most),
+               ot_comm_transfer_staging_bytes(checks->comm, 2 * (size_t)run.ranks *
+                                                                (size_t)pair_transfers(run.ranks) * most));
     checks->done = 0;
     OT_TRY_GOTO(ot_device_alloc_pinned(checks->device, staging_bytes, "staging", &staging), rc, out);
     ot_comm_reserve(checks->comm, staging, staging_bytes);

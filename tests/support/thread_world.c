@@ -13,7 +13,7 @@
 #include "src/base/thread.h"
 #include "tests/support/check.h"
 
-enum { MOST_IN_GROUP = 64, LONGEST_DELAY_NS = 300000 };
+enum { MOST_IN_GROUP = 64, MOST_SENDS = OT_MAX_RANKS * OT_COMM_MOST_TRANSFERS, LONGEST_DELAY_NS = 300000 };
 
 enum kind { GATHER, EXCHANGE, BROADCAST, CONTROL };
 
@@ -30,6 +30,14 @@ struct meeting {
     struct call calls[OT_MAX_RANKS];
     int arrived;
     uint64_t generation;
+};
+
+/* A send that its rank waits for. */
+struct message {
+    int from, to;
+    const void *memory;
+    size_t bytes;
+    bool is_taken;
 };
 
 struct member { /* the context of a rank's communicator */
@@ -52,6 +60,8 @@ struct thread_world {
     pthread_mutex_t mutex; /* guards the members below */
     pthread_cond_t changed;
     struct meeting operations, control;
+    struct message *sends[MOST_SENDS]; /* in the order in which they began */
+    int n_sends;
     struct member members[OT_MAX_RANKS];
 };
 
@@ -218,6 +228,80 @@ static int group_end(void *context, void *stream) {
     return code;
 }
 
+/* ---- transfers, with the mutex held ---- */
+
+/* The oldest send of the rank to this member, or NULL. */
+static struct message *find_send(const struct member *member, int from) {
+    struct thread_world *world = member->world;
+    for (int i = 0; i < world->n_sends; i++)
+        if (world->sends[i]->from == from && world->sends[i]->to == member->rank &&
+            !world->sends[i]->is_taken)
+            return world->sends[i];
+    return NULL;
+}
+
+/* Receives what is there. Returns how many halves of the list are not done. */
+static size_t advance(struct member *member, const struct ot_comm_transfer_v1 *list, struct message *own,
+                      size_t n) {
+    size_t left = 0;
+    for (size_t i = 0; i < n; i++) {
+        struct message *theirs = list[i].is_send || own[i].is_taken ? NULL : find_send(member, list[i].rank);
+        if (theirs && theirs->bytes != list[i].bytes) {
+            break_member(member, OT_COMM_FAILED, "the halves of a transfer have different sizes");
+        } else if (theirs) {
+            if (theirs->bytes > 0)
+                memcpy(list[i].memory, theirs->memory, theirs->bytes);
+            theirs->is_taken = own[i].is_taken = true;
+            pthread_cond_broadcast(&member->world->changed);
+        }
+        left += !own[i].is_taken;
+    }
+    return left;
+}
+
+static void withdraw_sends(struct member *member) {
+    struct thread_world *world = member->world;
+    int n = 0;
+    for (int i = 0; i < world->n_sends; i++)
+        if (world->sends[i]->from != member->rank)
+            world->sends[n++] = world->sends[i];
+    world->n_sends = n;
+}
+
+static int wait_for_transfers(struct member *member, const struct ot_comm_transfer_v1 *list,
+                              struct message *own, size_t n) {
+    struct thread_world *world = member->world;
+    int64_t until = ot_clock_ns() + (int64_t)(world->timeout_seconds * 1e9);
+    while (member->code == OT_COMM_OK && advance(member, list, own, n) > 0)
+        if (check_others(member) == OT_COMM_OK && !ot_cond_wait_until(&world->changed, &world->mutex, until))
+            return break_member(member, OT_COMM_TIMED_OUT, "another rank did not arrive");
+    return member->code;
+}
+
+/* Messages are kept outside of the list, which the others do not see. */
+static int transfer(void *context, const struct ot_comm_transfer_v1 *list, size_t n, void *stream) {
+    struct member *member = context;
+    struct thread_world *world = member->world;
+    struct message own[OT_COMM_MOST_TRANSFERS] = {{0}};
+    (void)stream;
+    delay(member);
+    pthread_mutex_lock(&world->mutex);
+    if (member->fail_at == atomic_load(&member->n_operations) + 1)
+        break_member(member, OT_COMM_FAILED, "this operation was chosen to fail");
+    for (size_t i = 0; i < n; i++) {
+        own[i] = (struct message){member->rank, list[i].rank, list[i].memory, list[i].bytes, false};
+        if (list[i].is_send)
+            world->sends[world->n_sends++] = &own[i];
+    }
+    pthread_cond_broadcast(&world->changed);
+    int code = wait_for_transfers(member, list, own, n);
+    withdraw_sends(member);
+    pthread_mutex_unlock(&world->mutex);
+    if (code == OT_COMM_OK)
+        atomic_fetch_add(&member->n_operations, 1);
+    return code;
+}
+
 static int all_gather_host(void *context, const void *mine, size_t bytes, void *all) {
     struct member *member = context;
     return run(member, &member->world->control,
@@ -285,6 +369,9 @@ static const struct ot_comm_v1 threads = {
     .abort = abort_member,
 };
 
+static const struct ot_comm_transfers_v1 thread_transfers = {
+    .abi = OT_COMM_TRANSFERS_V1, .struct_size = sizeof thread_transfers, .transfer = transfer};
+
 struct thread_world *thread_world_open(int ranks, uint64_t delay_seed) {
     struct thread_world *world = calloc(1, sizeof *world);
     assert_non_null(world);
@@ -320,7 +407,7 @@ int thread_world_join(struct thread_world *world, int rank, struct ot_device *de
                                     .device_index = device->api == &ot_cpu_device_api ? -1 : 0,
                                     .timeout_seconds = world->timeout_seconds};
     joining = &world->members[rank];
-    return ot_comm_open_with(&threads, &config, out);
+    return ot_comm_open_with(&threads, &thread_transfers, &config, out);
 }
 
 int thread_world_operations(const struct thread_world *world, int rank) {

@@ -32,6 +32,7 @@
 #include "offload/comm/plugins/breakage.h"
 #include "src/base/clock.h"
 #include "src/base/minmax.h"
+#include "src/base/grow.h"
 #include "src/base/thread.h"
 
 /* Counts of MPI are ints, so larger parts are moved in pieces. */
@@ -41,7 +42,7 @@
 /* Sleeps between two tests. The shared memory transports move data only inside MPI calls, a few pieces of
  * some KiB per call, so long sleeps cost bandwidth. */
 enum { SHORTEST_SLEEP_NS = 5000, LONGEST_SLEEP_NS = 200000 };
-enum { TAG = 0 };
+enum { TAG = 0, TRANSFER_TAG = 1 };
 /* A broken communicator does not end MPI, so this limit is for its thread alone. */
 #define SECONDS_TO_END_BROKEN 1.0
 
@@ -51,7 +52,13 @@ struct mpi {
     MPI_Comm operations, control;
     int rank, ranks, local_rank, local_ranks;
     double timeout_seconds;
-    MPI_Request *requests; /* for all_to_all: [2 * ranks] */
+    MPI_Request *requests; /* of all_to_all: [2 * ranks] */
+
+    /* of transfers, for each piece */
+    MPI_Request *piece_requests;
+    MPI_Status *piece_statuses;
+    struct piece *pieces;
+    size_t requests_capacity, statuses_capacity, pieces_capacity;
 
     /* The thread that starts and ends MPI. */
     pthread_t thread;
@@ -86,12 +93,47 @@ static int end_call(struct mpi *m, const char *name, int error) {
     return ot_breakage_get(&m->breakage, NULL, 0);
 }
 
+/* A transfer is moved in pieces, and the first one that is shorter than PIECE_BYTES ends it; it may be empty. So
+ * ranks that differ in the size of a transfer always differ in the size of a piece, and a receiver sees that:
+ * MPI tells the size of what came, or that it was too long. */
+struct piece {
+    int rank, bytes;
+    bool is_send;
+};
+
+/* Called when all pieces are complete, or one has an error. */
+static void check_sizes(struct mpi *m, size_t n, bool has_failed) {
+    for (size_t i = 0; i < n; i++) {
+        const struct piece *piece = &m->pieces[i];
+        int class = MPI_SUCCESS, got = piece->bytes;
+        if (has_failed)
+            MPI_Error_class(m->piece_statuses[i].MPI_ERROR, &class);
+        else if (!piece->is_send)
+            MPI_Get_count(&m->piece_statuses[i], MPI_BYTE, &got);
+        if (!piece->is_send && (class == MPI_ERR_TRUNCATE || got != piece->bytes))
+            ot_breakage_set(&m->breakage, OT_COMM_FAILED,
+                            "rank %d sends %s than the %d bytes that rank %d receives from it", piece->rank,
+                            got < piece->bytes ? "less" : "more", piece->bytes, m->rank);
+    }
+}
+
+/* Tests the requests, inside MPI. Those of transfers must have the right sizes too. */
+static int test_requests(struct mpi *m, MPI_Request *requests, int n, int *is_complete) {
+    bool has_sizes = requests == m->piece_requests;
+    int error = MPI_Testall(n, requests, is_complete, has_sizes ? m->piece_statuses : MPI_STATUSES_IGNORE);
+    if (has_sizes && (error == MPI_ERR_IN_STATUS || (error == MPI_SUCCESS && *is_complete)))
+        check_sizes(m, (size_t)n, error != MPI_SUCCESS);
+    return error;
+}
+
 /* Waits until the requests are complete, the deadline passes, or the communicator breaks. */
 static int wait_for_requests(struct mpi *m, const char *what, MPI_Request *requests, int n) {
     int64_t end_ns = ot_clock_ns() + (int64_t)(m->timeout_seconds * 1e9);
     for (long sleep_ns = SHORTEST_SLEEP_NS;;) {
         int is_complete = 0;
-        int rc = CALL(m, MPI_Testall, n, requests, &is_complete, MPI_STATUSES_IGNORE);
+        int rc = begin_call(m);
+        rc = end_call(m, "MPI_Testall",
+                      rc == OT_COMM_OK ? test_requests(m, requests, n, &is_complete) : MPI_SUCCESS);
         if (rc != OT_COMM_OK || is_complete)
             return rc;
         if (ot_clock_ns() > end_ns)
@@ -186,6 +228,36 @@ static int mpi_broadcast(void *context, void *memory, size_t bytes, int32_t root
             rc = wait_for_requests(m, "broadcast", &request, 1);
     }
     return rc;
+}
+
+/* ---- transfers ---- */
+
+static int add_piece(struct mpi *m, size_t at, const struct ot_comm_transfer_v1 *t, size_t done) {
+    struct piece piece = {t->rank, (int)piece_of(done, t->bytes), t->is_send != 0};
+    char *memory = (char *)t->memory + done;
+    if (!ot_try_grow(&m->pieces, &m->pieces_capacity, at + 1, sizeof *m->pieces) ||
+        !ot_try_grow(&m->piece_requests, &m->requests_capacity, at + 1, sizeof *m->piece_requests) ||
+        !ot_try_grow(&m->piece_statuses, &m->statuses_capacity, at + 1, sizeof *m->piece_statuses))
+        return ot_breakage_set(&m->breakage, OT_COMM_FAILED, "no host memory");
+    m->pieces[at] = piece;
+    m->piece_requests[at] = MPI_REQUEST_NULL;
+    return piece.is_send ? CALL(m, MPI_Isend, memory, piece.bytes, MPI_BYTE, piece.rank, TRANSFER_TAG,
+                                m->operations, &m->piece_requests[at])
+                         : CALL(m, MPI_Irecv, memory, piece.bytes, MPI_BYTE, piece.rank, TRANSFER_TAG,
+                                m->operations, &m->piece_requests[at]);
+}
+
+static int mpi_transfer(void *context, const struct ot_comm_transfer_v1 *transfers, size_t n, void *stream) {
+    struct mpi *m = context;
+    size_t n_pieces = 0;
+    int rc = ot_breakage_get(&m->breakage, NULL, 0);
+    (void)stream;
+    for (size_t i = 0; i < n; i++)
+        for (size_t done = 0; done <= transfers[i].bytes && rc == OT_COMM_OK; done += PIECE_BYTES)
+            rc = add_piece(m, n_pieces++, &transfers[i], done);
+    return rc == OT_COMM_OK && n_pieces > 0
+               ? wait_for_requests(m, "a transfer", m->piece_requests, (int)n_pieces)
+               : rc;
 }
 
 /* ---- control ---- */
@@ -355,6 +427,9 @@ static void mpi_close(void *context, int broken) {
     pthread_mutex_destroy(&m->calls);
     ot_breakage_destroy(&m->breakage);
     free(m->requests);
+    free(m->piece_requests);
+    free(m->piece_statuses);
+    free(m->pieces);
     free(m);
 }
 
@@ -386,6 +461,12 @@ static int mpi_open(const struct ot_comm_host_v1 *host, struct ot_comm_facts_v1 
     *context = m;
     return OT_COMM_OK;
 }
+
+const struct ot_comm_transfers_v1 ot_comm_plugin_transfers_v1 __attribute__((visibility("default"))) = {
+    .abi = OT_COMM_TRANSFERS_V1,
+    .struct_size = sizeof(struct ot_comm_transfers_v1),
+    .transfer = mpi_transfer,
+};
 
 const struct ot_comm_v1 ot_comm_plugin_v1 __attribute__((visibility("default"))) = {
     .abi = OT_COMM_ABI_V1,

@@ -55,12 +55,16 @@ static int hand_over(struct ot_nccl_context *c, const struct ot_nccl_op *op, voi
         return c->nccl.broadcast(op->send, op->receive, op->bytes, OT_NCCL_INT8, op->root, c->comm, stream);
     case OT_NCCL_ALL_TO_ALL:
         return send_and_receive(c, op, stream);
+    case OT_NCCL_SEND:
+        return c->nccl.send(op->send, op->bytes, OT_NCCL_INT8, op->root, c->comm, stream);
+    case OT_NCCL_RECEIVE:
+        return c->nccl.receive(op->receive, op->bytes, OT_NCCL_INT8, op->root, c->comm, stream);
     }
     return OT_NCCL_INTERNAL_ERROR;
 }
 
 static const char *name_of(enum ot_nccl_op_kind kind) {
-    static const char *const names[] = {"all-gather", "all-to-all", "broadcast"};
+    static const char *const names[] = {"all-gather", "all-to-all", "broadcast", "send", "receive"};
     return names[kind];
 }
 
@@ -144,6 +148,20 @@ static int nccl_group_end(void *context, void *stream) {
     struct ot_nccl_context *c = context;
     c->is_grouping = false;
     return launch(c, stream);
+}
+
+/* One group, in which NCCL advances all sends and receives at the same time. It pairs those of two ranks in the
+ * order in which each rank has them. */
+static int nccl_transfer(void *context, const struct ot_comm_transfer_v1 *transfers, size_t n, void *stream) {
+    int rc = nccl_group_begin(context);
+    for (size_t i = 0; i < n && rc == OT_COMM_OK; i++) {
+        const struct ot_comm_transfer_v1 *t = &transfers[i];
+        const struct ot_nccl_op op = {t->is_send ? OT_NCCL_SEND : OT_NCCL_RECEIVE, t->memory, t->memory,
+                                      t->bytes, t->rank};
+        rc = add(context, &op, stream);
+    }
+    int end = nccl_group_end(context, stream);
+    return rc == OT_COMM_OK ? end : rc;
 }
 
 static int nccl_poll_error(void *context, char *why, size_t why_bytes) {
@@ -329,6 +347,12 @@ static int nccl_open(const struct ot_comm_host_v1 *host, struct ot_comm_facts_v1
     *context = c;
     return OT_COMM_OK;
 }
+
+const struct ot_comm_transfers_v1 ot_comm_plugin_transfers_v1 __attribute__((visibility("default"))) = {
+    .abi = OT_COMM_TRANSFERS_V1,
+    .struct_size = sizeof(struct ot_comm_transfers_v1),
+    .transfer = nccl_transfer,
+};
 
 const struct ot_comm_v1 ot_comm_plugin_v1 __attribute__((visibility("default"))) = {
     .abi = OT_COMM_ABI_V1,

@@ -11,7 +11,13 @@
 #include "offload/comm/plugins/breakage.h"
 #include "offload/comm/plugins/nccl_library.h"
 
-enum ot_nccl_op_kind { OT_NCCL_ALL_GATHER, OT_NCCL_ALL_TO_ALL, OT_NCCL_BROADCAST };
+enum ot_nccl_op_kind {
+    OT_NCCL_ALL_GATHER,
+    OT_NCCL_ALL_TO_ALL,
+    OT_NCCL_BROADCAST,
+    OT_NCCL_SEND,
+    OT_NCCL_RECEIVE
+};
 
 /* An operation that waits for the end of its group. */
 struct ot_nccl_op {
@@ -19,7 +25,7 @@ struct ot_nccl_op {
     const void *send;
     void *receive;
     size_t bytes;
-    int root;
+    int root; /* of a broadcast; the other rank of a send or receive */
 };
 
 /* Events around one launch on the stream. */

@@ -131,6 +131,15 @@ static int skeleton_group_end(void *context, void *stream) {
     return check(context);
 }
 
+/* Sends to other ranks and receives from others: every entry of the list at the same time, in both directions.
+ * A rank that is waited for may be in an earlier call, and what comes from it may belong to a later one. With
+ * one rank the list is empty. A plugin without transfers leaves out this function and its table. */
+static int skeleton_transfer(void *context, const struct ot_comm_transfer_v1 *transfers, size_t n,
+                             void *stream) {
+    (void)transfers, (void)stream;
+    return n > 0 ? OT_COMM_UNSUPPORTED : check(context);
+}
+
 /* Gathers a few bytes of every rank on the host, at most OT_COMM_MOST_CONTROL_BYTES. It may run on another
  * thread at the same time as an operation, so a real plugin has a second connection or communicator for it.
  * A plugin that leaves out this function and the next one does not set OT_COMM_HAS_CONTROL; offload-train
@@ -163,6 +172,13 @@ static void skeleton_abort(void *context) {
     int ok = OT_COMM_OK;
     atomic_compare_exchange_strong(&s->broken, &ok, OT_COMM_ABORTED);
 }
+
+/* What was added to the interface later. A plugin need not export it. */
+const struct ot_comm_transfers_v1 ot_comm_plugin_transfers_v1 = {
+    .abi = OT_COMM_TRANSFERS_V1,
+    .struct_size = sizeof(struct ot_comm_transfers_v1),
+    .transfer = skeleton_transfer,
+};
 
 /* The only symbol that a plugin needs to export. */
 const struct ot_comm_v1 ot_comm_plugin_v1 = {

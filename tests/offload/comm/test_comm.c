@@ -28,7 +28,7 @@ static int check_with(struct ot_comm *comm, struct ot_device *device, uint64_t d
     struct ot_comm_checks checks = {
         .comm = comm, .device = device, .sizes = sizes, .n_sizes = n_sizes, .delay_seed = delay_seed};
     OT_TRY(ot_comm_checks_run(&checks));
-    return checks.done == 8 * n_sizes ? 0 : ot_fail(OT_E_INTERNAL, "only %d checks were done", checks.done);
+    return checks.done == 11 * n_sizes ? 0 : ot_fail(OT_E_INTERNAL, "only %d checks were done", checks.done);
 }
 
 static int check_in_rank(struct ot_world *world) {
@@ -37,7 +37,8 @@ static int check_in_rank(struct ot_world *world) {
     OT_TRY(open_cpu(&device));
     struct ot_comm_config config = {
         .name = name, .world = world, .device = device, .device_index = -1, .timeout_seconds = 60};
-    int rc = api ? ot_comm_open_with(api, &config, &comm) : ot_comm_open(&config, &comm);
+    int rc =
+        api ? ot_comm_open_with(api, &ot_comm_tcp_transfers, &config, &comm) : ot_comm_open(&config, &comm);
     if (rc == 0)
         rc = check_with(comm, device, 5);
     if (rc == 0 && want_way && ot_comm_ranks(comm) > 1 && !strstr(ot_comm_describe(comm), want_way))
@@ -167,6 +168,14 @@ static void run_threads(struct thread_world *world, struct thread_rank *all, int
         pthread_join(all[r].thread, NULL);
 }
 
+/* Of the checks of a size: operations, and calls with transfers. */
+static int operations_of(int rank, int ranks) {
+    const int operations = 7, calls_of_ring_and_pairs = 3, micro_batches = 5;
+    if (ranks == 1)
+        return operations;
+    return operations + calls_of_ring_and_pairs + micro_batches + (rank > 0 && rank < ranks - 1);
+}
+
 static void test_threads(void **state) {
     (void)state;
     n_sizes = N_SIZES - 1;
@@ -176,7 +185,7 @@ static void test_threads(void **state) {
         run_threads(world, all, ranks);
         for (int r = 0; r < ranks; r++) {
             assert_string_equal(all[r].why, "");
-            assert_int_equal(thread_world_operations(world, r), 6 * n_sizes);
+            assert_int_equal(thread_world_operations(world, r), operations_of(r, ranks) * n_sizes);
         }
         thread_world_close(world);
     }

@@ -40,7 +40,7 @@ static int open_seat(struct ot_world *world, struct seat *s) {
     OT_TRY(ot_lane_open(s->device, "comm", &s->lane));
     struct ot_comm_config config = {
         .world = world, .device = s->device, .device_index = -1, .timeout_seconds = timeout_seconds};
-    return ot_comm_open_with(api, &config, &s->comm);
+    return ot_comm_open_with(api, &ot_comm_tcp_transfers, &config, &s->comm);
 }
 
 static void close_seat(struct seat *s) {

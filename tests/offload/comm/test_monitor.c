@@ -126,7 +126,7 @@ static void open_seat(struct seat *s, double timeout_seconds) {
     check_ok(ot_lane_open(s->device, "comm", &s->lane));
     struct ot_comm_config config = {
         .device = s->device, .device_index = 0, .timeout_seconds = timeout_seconds};
-    check_ok(ot_comm_open_with(&api, &config, &s->comm));
+    check_ok(ot_comm_open_with(&api, NULL, &config, &s->comm));
 }
 
 static void close_seat(struct seat *s) {
