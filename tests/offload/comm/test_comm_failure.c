@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "offload/comm/comm.h"
@@ -15,6 +14,7 @@
 #include "offload/comm/tcp.h"
 #include "src/base/clock.h"
 #include "src/base/thread.h"
+#include "tests/offload/comm/comm_seat.h"
 #include "tests/offload/comm/world_ranks.h"
 #include "tests/support/check.h"
 
@@ -24,44 +24,12 @@ enum { PART_BYTES = 3 << 20 };
 static const struct ot_comm_v1 *api;
 static double timeout_seconds;
 
-struct seat {
-    struct ot_device *device;
-    struct ot_lane *lane;
-    struct ot_comm *comm;
-    unsigned char *send, *receive;
-};
-
-static int open_seat(struct ot_world *world, struct seat *s) {
-    const size_t bytes = (size_t)ot_world_ranks(world)->ranks * PART_BYTES;
-    *s = (struct seat){0};
-    OT_TRY(ot_device_open(&(struct ot_device_config){.kind = "cpu", .threads = 1}, &s->device));
-    OT_TRY(ot_device_alloc(s->device, bytes, "send", (void **)&s->send));
-    OT_TRY(ot_device_alloc(s->device, bytes, "receive", (void **)&s->receive));
-    OT_TRY(ot_lane_open(s->device, "comm", &s->lane));
-    struct ot_comm_config config = {
-        .world = world, .device = s->device, .device_index = -1, .timeout_seconds = timeout_seconds};
-    return ot_comm_open_with(api, &ot_comm_tcp_transfers, &config, &s->comm);
-}
-
-static void close_seat(struct seat *s) {
-    ot_lane_close(s->lane);
-    ot_comm_close(s->comm);
-    ot_device_free(s->device, s->send);
-    ot_device_free(s->device, s->receive);
-    ot_device_close(s->device);
+static int open_here(struct ot_world *world, struct seat *s) {
+    return open_seat(world, api, timeout_seconds, PART_BYTES, s);
 }
 
 static void exchange(struct seat *s) {
     ot_comm_all_to_all(s->comm, s->lane, s->send, s->receive, PART_BYTES);
-}
-
-static int finish(struct seat *s) {
-    int rc = ot_lane_sync(s->lane);
-    return rc < 0 ? rc : ot_comm_error(s->comm);
-}
-
-static void sleep_ms(int ms) {
-    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L}, NULL);
 }
 
 static void start(const struct ot_comm_v1 *given, int ranks, double seconds, rank_body *body) {
@@ -74,12 +42,12 @@ static void start(const struct ot_comm_v1 *given, int ranks, double seconds, ran
 
 static int exchange_until_it_fails(struct ot_world *world) {
     struct seat s;
-    int rc = open_seat(world, &s);
+    int rc = open_here(world, &s);
     for (int i = 0; rc == 0; i++) {
         if (i == 20)
             atomic_fetch_add(&shared->go, 1);
         exchange(&s);
-        rc = finish(&s);
+        rc = finish_seat(&s);
     }
     close_seat(&s);
     struct ot_error error;
@@ -123,14 +91,14 @@ static bool has_exchanged; /* rank 2 has done its part of the operation; otherwi
 /* Rank 0 does not come, so rank 1 waits for it. */
 static int wait_for_rank_0(struct ot_world *world) {
     struct seat s;
-    int rc = open_seat(world, &s), rank = rc < 0 ? -1 : ot_comm_rank(s.comm);
+    int rc = open_here(world, &s), rank = rc < 0 ? -1 : ot_comm_rank(s.comm);
     if (rank > 0 && has_exchanged)
         exchange(&s);
     else if (rank == 1)
         ot_comm_broadcast(s.comm, s.lane, s.receive, PART_BYTES, 0);
     atomic_fetch_add(&shared->go, 1);
     if (rank == 1) {
-        rc = finish(&s);
+        rc = finish_seat(&s);
         atomic_store(&shared->go, 4);
     }
     while (rank == 2 || (rank == 0 && atomic_load(&shared->go) < 4))
@@ -166,13 +134,13 @@ static void test_killed_rank_that_is_done(void **state) {
 
 static int come_late(struct ot_world *world) {
     struct seat s;
-    int rc = open_seat(world, &s);
+    int rc = open_here(world, &s);
     if (rc == 0 && ot_comm_rank(s.comm) != 1)
         exchange(&s);
     else
         sleep_ms(1500);
     if (rc == 0)
-        rc = finish(&s);
+        rc = finish_seat(&s);
     close_seat(&s);
     return rc;
 }
@@ -193,10 +161,10 @@ static void test_deadline(void **state) {
 /* Rank 2 waits for both of the others, which do not come. */
 static int leave_one_alone(struct ot_world *world) {
     struct seat s;
-    int rc = open_seat(world, &s);
+    int rc = open_here(world, &s);
     if (rc == 0 && ot_comm_rank(s.comm) == 2) {
         exchange(&s);
-        rc = finish(&s);
+        rc = finish_seat(&s);
         atomic_store(&shared->go, 1);
     }
     while (rc == 0 && atomic_load(&shared->go) == 0)
@@ -224,13 +192,13 @@ static void *abort_soon(void *arg) {
 static int abort_from_another_thread(struct ot_world *world) {
     struct seat s;
     pthread_t thread;
-    int rc = open_seat(world, &s);
+    int rc = open_here(world, &s);
     if (rc == 0 && ot_comm_rank(s.comm) == 0) {
         exchange(&s);
         exchange(&s);
         if (ot_thread_start(&thread, "abort", abort_soon, s.comm) != 0)
             abort();
-        rc = finish(&s);
+        rc = finish_seat(&s);
         pthread_join(thread, NULL);
         if (rc == 0)
             rc = ot_comm_error(s.comm);
@@ -239,7 +207,7 @@ static int abort_from_another_thread(struct ot_world *world) {
         while (atomic_load(&shared->go) == 0)
             sleep_ms(1);
         exchange(&s);
-        rc = finish(&s);
+        rc = finish_seat(&s);
     }
     close_seat(&s);
     return rc;
@@ -258,7 +226,7 @@ static void test_abort(void **state) {
 /* Rank 0 gives up, and uses the memory for something else before rank 1 has taken what was broadcast. */
 static int broadcast_and_give_up(struct ot_world *world) {
     struct seat s;
-    int rc = open_seat(world, &s);
+    int rc = open_here(world, &s);
     if (rc < 0)
         return rc;
     bool is_root = ot_comm_rank(s.comm) == 0;
@@ -275,7 +243,7 @@ static int broadcast_and_give_up(struct ot_world *world) {
         while (atomic_load(&shared->go) == 1) /* its connections stay open */
             sleep_ms(1);
     }
-    rc = finish(&s);
+    rc = finish_seat(&s);
     if (!is_root)
         atomic_store(&shared->go, 2);
     close_seat(&s);
@@ -294,13 +262,13 @@ static void test_memory_is_not_read_after_abort(void **state) {
 
 static int do_another_operation(struct ot_world *world) {
     struct seat s;
-    int rc = open_seat(world, &s);
+    int rc = open_here(world, &s);
     if (rc == 0 && ot_comm_rank(s.comm) == 0)
         ot_comm_all_gather(s.comm, s.lane, s.send, s.receive, PART_BYTES);
     else if (rc == 0)
         exchange(&s);
     if (rc == 0)
-        rc = finish(&s);
+        rc = finish_seat(&s);
     close_seat(&s);
     return rc;
 }
@@ -336,7 +304,7 @@ static int open_another(struct ot_world *world) {
     other.name = "other";
     if (ot_world_ranks(world)->rank == 1)
         api = &other;
-    int rc = open_seat(world, &s);
+    int rc = open_here(world, &s);
     close_seat(&s);
     return rc == -OT_E_USAGE ? ot_fail(OT_E_COMM, "%s", ot_error_text()) : rc;
 }
@@ -354,7 +322,7 @@ static void test_communicators_that_differ(void **state) {
 static int compare_long_texts(struct ot_world *world) {
     struct seat s;
     char text[2000];
-    int rc = open_seat(world, &s), rank = ot_world_ranks(world)->rank;
+    int rc = open_here(world, &s), rank = ot_world_ranks(world)->rank;
     memset(text, 'x', sizeof text);
     memcpy(text + 1500, rank == 0 ? "zero" : rank == 3 ? "three" : "other", 4);
     text[sizeof text - 1] = '\0';
@@ -381,7 +349,7 @@ static void test_long_texts_that_differ(void **state) {
 static int compare_own_texts(struct ot_world *world) {
     struct seat s;
     char text[16];
-    int rc = open_seat(world, &s);
+    int rc = open_here(world, &s);
     snprintf(text, sizeof text, "text %d", ot_world_ranks(world)->rank);
     if (rc == 0)
         rc = ot_comm_agree(s.comm, "the plan", text);
@@ -401,10 +369,10 @@ static void test_many_texts_that_differ(void **state) {
 
 static int close_at_different_times(struct ot_world *world) {
     struct seat s;
-    int rc = open_seat(world, &s);
+    int rc = open_here(world, &s);
     if (rc == 0) {
         exchange(&s);
-        rc = finish(&s);
+        rc = finish_seat(&s);
         sleep_ms(300 * ot_comm_rank(s.comm));
         if (rc == 0)
             rc = ot_comm_error(s.comm);
