@@ -65,8 +65,12 @@ int ot_comm_error(struct ot_comm *comm) {
     return ot_comm_break(comm, -OT_E_COMM);
 }
 
+/* The caller aborts because of an error of its own, and keeps it. */
 void ot_comm_abort(struct ot_comm *comm) {
+    struct ot_error kept;
+    ot_error_save(&kept, 0);
     ot_comm_break(comm, ot_fail(OT_E_COMM, "the communicator %s was aborted", comm->api->name));
+    ot_error_load(&kept);
 }
 
 /* ---- functions for a plugin ---- */

@@ -88,17 +88,17 @@ void ot_comm_all_to_all(struct ot_comm *comm, struct ot_lane *lane, const void *
 void ot_comm_broadcast(struct ot_comm *comm, struct ot_lane *lane, void *memory, size_t bytes, int root);
 /* The most transfers of one call. */
 enum { OT_COMM_MOST_TRANSFERS = 2 * OT_MAX_RANKS };
-/* Sends device memory to other ranks, and receives from others: all transfers of the list advance at the same
- * time, and both halves of each have the same size (plugin.h, TRANSFERS). The list [n] is copied; none is fine.
- * Not inside a group. A communicator without transfers breaks: see ot_comm_need_transfers. */
+/* Sends device memory to other ranks, and receives from others: all transfers of the list advance at the
+ * same time, and both halves of each have the same size (plugin.h, TRANSFERS). The list [n] is copied; none
+ * is fine. Not inside a group. A communicator without transfers breaks: see ot_comm_need_transfers. */
 void ot_comm_transfer(struct ot_comm *comm, struct ot_lane *lane, const struct ot_comm_transfer_v1 *transfers,
                       int n);
-/* Fails if the communicator has no transfers, with a sentence for a run that needs them. The answer is the same
- * on all ranks. Errors: OT_E_USAGE. */
+/* Fails if the communicator has no transfers, with a sentence for a run that needs them. The answer is the
+ * same on all ranks. Errors: OT_E_USAGE. */
 int ot_comm_need_transfers(const struct ot_comm *comm);
-/* Like ot_comm_staging_bytes, for calls whose transfers have at most `call_bytes` bytes together. Transfers are
- * not done in pieces, because each must advance by itself. Both kinds of operations use the same memory, so
- * ot_comm_reserve gets the larger number. */
+/* Like ot_comm_staging_bytes, for calls whose transfers have at most `call_bytes` bytes together. Transfers
+ * are not done in pieces, because each must advance by itself. Both kinds of operations use the same memory,
+ * so ot_comm_reserve gets the larger number. */
 size_t ot_comm_transfer_staging_bytes(const struct ot_comm *comm, size_t call_bytes);
 /* The operations between the two calls use different memory and may run together. The communicator may delay
  * them until the end of the group. */
@@ -123,7 +123,7 @@ int ot_comm_agree(struct ot_comm *comm, const char *what, const char *text);
 /* Returns 0, or the error that broke the communicator (OT_E_COMM), on every call. Also finds lost ranks and
  * errors of work on a stream. Does not wait. */
 int ot_comm_error(struct ot_comm *comm);
-/* Breaks the communicator: every operation and wait returns soon. */
+/* Breaks the communicator: every operation and wait returns soon. The calling thread's error stays. */
 void ot_comm_abort(struct ot_comm *comm);
 
 #endif

@@ -16,8 +16,8 @@ enum ot_comm_kind {
     OT_COMM_BROADCAST,
     OT_COMM_BEGIN,
     OT_COMM_END,
-    /* A call of ot_comm_transfer is one operation for each half, which adds it to a list, and one that does the
-     * list. So an operation has no list of its own. */
+    /* A call of ot_comm_transfer is one operation for each half, which adds it to a list, and one that does
+     * the list. So an operation has no list of its own. */
     OT_COMM_SEND,
     OT_COMM_RECEIVE,
     OT_COMM_TRANSFER
@@ -103,8 +103,8 @@ struct ot_comm_found {
 /* Finds the communicator of the configuration among those that are built in and the plugins. Errors: see
  * ot_comm_open. */
 int ot_comm_find(const struct ot_comm_config *config, struct ot_comm_found *out);
-/* Checks the versions of the structs and their required members. path: their origin, for the sentence. Errors:
- * OT_E_INPUT. */
+/* Checks the versions of the structs and their required members. path: their origin, for the sentence.
+ * Errors: OT_E_INPUT. */
 int ot_comm_check(const struct ot_comm_found *found, const char *path);
 
 /* ---- built in ---- */

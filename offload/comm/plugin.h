@@ -12,8 +12,9 @@
  *
  * THE INTERFACE IS FROZEN. The structs below never change. A later version is a new symbol with new structs.
  * Each struct begins with its size, so that both sides can check the version that they were compiled with.
- * What was added later is a symbol of its own, which a plugin may lack: offload-train loads the plugin all the
- * same, and says what it lacks when a run needs that. So far: `ot_comm_plugin_transfers_v1` (TRANSFERS below).
+ * What was added later is a symbol of its own, which a plugin may lack: offload-train loads the plugin all
+ * the same, and says what it lacks when a run needs that. So far: `ot_comm_plugin_transfers_v1` (TRANSFERS
+ * below).
  *
  * MEMORY. A plugin says with `capabilities` which memory its operations take:
  *
@@ -34,23 +35,24 @@
  * time calls them, always with the same stream. The calls between group_begin and group_end may run together;
  * they use different memory.
  *
- * TRANSFERS (the symbol `ot_comm_plugin_transfers_v1`) carry bytes from one rank to one other. Ranks that are stages
- * of a pipeline hand activations on with them. A call of `transfer` has a list of sends and receives, each with
- * one other rank. Their memory does not overlap, except that several sends may have the same. The rules:
+ * TRANSFERS (the symbol `ot_comm_plugin_transfers_v1`) carry bytes from one rank to one other. Ranks that
+ * are stages of a pipeline hand activations on with them. A call of `transfer` has a list of sends and
+ * receives, each with one other rank. Their memory does not overlap, except that several sends may have the
+ * same. The rules:
  *
  *   matching   The nth send of rank a to rank b, counted over all calls, belongs to the nth receive of rank b
  *              from rank a. Inside a call, the order of the list counts. Two ranks agree on the order of what
  *              they share: transfers in each direction, and operations of all ranks. There is no other order:
  *              a rank takes no part in the transfers of others, and does not count them.
- *   progress   All transfers of a call advance at the same time, and each completes as soon as the other rank
- *              does its half, whatever the others of the call wait for. So ranks in a ring, each of which sends
- *              to the next and receives from the previous in one call, never wait in a circle. Over separate
- *              calls they do: a send may wait until the other rank receives. It may also complete before,
- *              which a program must not rely on.
+ *   progress   All transfers of a call advance at the same time, and each completes as soon as the other
+ *              rank does its half, whatever the others of the call wait for. So ranks in a ring, each of
+ *              which sends to the next and receives from the previous in one call, never wait in a circle.
+ *              Over separate calls they do: a send may wait until the other rank receives. It may also
+ *              complete before, which a program must not rely on.
  *   end        A call is complete when all of its transfers are; then the memory of its sends may change.
- *   sizes      Both halves have the same number of bytes, which may be 0. A plugin that sees a difference fails
- *              with a sentence that has both numbers. One whose library does not tell may hang until its
- *              deadline.
+ *   sizes      Both halves have the same number of bytes, which may be 0. A plugin that sees a difference
+ *              fails with a sentence that names the other rank. One whose library does not tell may hang
+ *              until its deadline.
  *
  * Memory, stream, thread, deadline and failure are those of the other operations. `transfer` is never called
  * between group_begin and group_end. After a failure the received memory has any content.

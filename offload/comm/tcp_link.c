@@ -279,7 +279,8 @@ static int read_from_process(struct ot_tcp *tcp, int rank, bool *moved) {
     return OT_COMM_OK;
 }
 
-/* Keeps the message that has arrived if it announces a transfer of a later call, or follows such a message. */
+/* Keeps the message that has arrived if it announces a transfer of a later call, or follows such a message.
+ * */
 static bool keep_early(struct ot_tcp_link *link) {
     bool has_data = link->in.kind == OT_TCP_LOOK || link->in.kind == OT_TCP_SLOT;
     if (!has_data || link->in.operation != OT_TCP_TRANSFER || (link->expects && link->n_early == 0) ||

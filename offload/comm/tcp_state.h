@@ -23,15 +23,15 @@
  *                    the next slot is filled, OT_TCP_FREED that it is empty again. Each byte is copied twice.
  *                    Ranks of one host do this otherwise.
  *
- * TRANSFERS. A link does the transfers of a call one after the other, in both directions at once. Other ranks may
- * be in an earlier or a later call. So what a rank sends may come before the other expects it:
+ * TRANSFERS. A link does the transfers of a call one after the other, in both directions at once. Other
+ * ranks may be in an earlier or a later call. So what a rank sends may come before the other expects it:
  *
- *   in the stream    It waits in the sockets, and is not read before. Nothing else has to be read for that: data
- *                    in the stream needs no answer.
- *   otherwise        A sender that waits for an answer reads the stream, and finds the other rank's announcements
- *                    for later calls in front of it. It keeps them (`early`). There are few, because their data
- *                    is in slots, or awaits OT_TCP_TAKEN. For that reason transfers between ranks of one host
- *                    never go through the stream, however little they have.
+ *   in the stream    It waits in the sockets, and is not read before. Nothing else has to be read for that:
+ *                    data in the stream needs no answer.
+ *   otherwise        A sender that waits for an answer reads the stream, and finds the other rank's
+ *                    announcements for later calls in front of it. It keeps them (`early`). There are few,
+ *                    because their data is in slots, or awaits OT_TCP_TAKEN. For that reason transfers
+ *                    between ranks of one host never go through the stream, however little they have.
  */
 #ifndef OT_OFFLOAD_COMM_TCP_STATE_H
 #define OT_OFFLOAD_COMM_TCP_STATE_H

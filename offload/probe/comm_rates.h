@@ -1,5 +1,5 @@
-/* Measures how fast a communicator moves bytes: each operation with each size, on all ranks at once. A transfer
- * is measured in a ring: each rank sends a part to the next, and receives one from the previous. */
+/* Measures how fast a communicator moves bytes: each operation with each size, on all ranks at once. A
+ * transfer is measured in a ring: each rank sends a part to the next, and receives one from the previous. */
 #ifndef OT_OFFLOAD_PROBE_COMM_RATES_H
 #define OT_OFFLOAD_PROBE_COMM_RATES_H
 

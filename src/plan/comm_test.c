@@ -253,7 +253,8 @@ static size_t pair_bytes(size_t bytes, int k) {
     return k == 0 ? bytes : k == 1 ? bytes / 3 : bytes - bytes / 2;
 }
 
-/* Every rank sends to every other in one call, several times. Every second rank has its list in reverse order. */
+/* Every rank sends to every other in one call, several times. Every second rank has its list in reverse
+ * order. */
 static int check_pairs(const struct run *run, size_t bytes) {
     struct ot_comm_transfer_v1 list[OT_COMM_MOST_TRANSFERS];
     struct buffer out = {0}, in = {0};

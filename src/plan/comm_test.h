@@ -18,9 +18,9 @@ struct ot_comm_checks {
     int done; /* result: how many checks have passed */
 };
 
-/* Checks all operations with all sizes (transfers if the communicator has them), and the functions that wait. It reserves the staging memory by
- * itself, for this time. If a rank finds something wrong, all ranks fail with its sentence, and the
- * communicator is aborted. Errors: OT_E_COMM, OT_E_BUDGET, OT_E_DEVICE. */
+/* Checks all operations with all sizes (transfers if the communicator has them), and the functions that
+ * wait. It reserves the staging memory by itself, for this time. If a rank finds something wrong, all ranks
+ * fail with its sentence, and the communicator is aborted. Errors: OT_E_COMM, OT_E_BUDGET, OT_E_DEVICE. */
 int ot_comm_checks_run(struct ot_comm_checks *checks);
 
 #endif

@@ -28,10 +28,10 @@ class CommTest(program.ProgramTest):
 
     def test_one_rank(self):
         result = self.succeed(*SMALL, "--sizes", "1,4K")
-        self.assertRegex(result.err, r"comm    self, 1 rank\nchecks  56 passed")
+        self.assertRegex(result.err, r"comm    self, 1 rank\nchecks  77 passed")
         lines = result.out.splitlines()
         self.assertEqual(lines[0].split(), ["operation", "part", "time", "received", "of", "a", "copy"])
-        self.assertEqual(len(lines), 1 + 2 * 3)
+        self.assertEqual(len(lines), 1 + 2 * 4)
         for line in lines[1:]:
             self.assertEqual(line.split()[-2:], ["-", "-"])  # nothing is received
 
@@ -42,11 +42,11 @@ class CommTest(program.ProgramTest):
         for result in results[1:]:
             self.assertEqual((result.out, result.err), ("", ""))  # rank 0 speaks for all
         report = json.loads(results[0].out)
-        self.assertEqual((report["ranks"], report["checks"]), (3, 56))
+        self.assertEqual((report["ranks"], report["checks"]), (3, 77))
         self.assertTrue(report["comm"].startswith("tcp, 3 ranks by "), report["comm"])
         rows = [(row["operation"], row["part_bytes"], row["received_bytes"]) for row in report["rows"]]
         self.assertEqual(rows, [(name, size, size * factor) for size in (1000, 65536)
-                                for name, factor in (("all_gather", 2), ("all_to_all", 2), ("broadcast", 1))])
+                                for name, factor in (("all_gather", 2), ("all_to_all", 2), ("broadcast", 1), ("transfer", 1))])
         for row in report["rows"]:
             self.assertAlmostEqual(row["received_bytes"] / row["seconds"] / row["bytes_per_s"], 1, delta=1e-6)
             self.assertGreater(row["copy_bytes_per_s"], 0)
@@ -54,7 +54,7 @@ class CommTest(program.ProgramTest):
     def test_table_of_two_ranks_that_it_starts(self):
         result = self.succeed(*SMALL, "--sizes", "2M", "--gpus", "2")
         lines = result.out.splitlines()
-        self.assertEqual(len(lines), 4)
+        self.assertEqual(len(lines), 5)
         for line in lines[1:]:
             self.assertRegex(line, r"^\w+ +2\.0 MiB +[\d.]+ (us|ms|s) +[\d.]+ GB/s +\d+ %$")
 

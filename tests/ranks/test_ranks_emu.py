@@ -26,7 +26,7 @@ class Gpus(program.ProgramTest):
         result = run(words, ranks, **env)
         self.assertEqual(result.code, 0, result.err)
         report = json.loads(result.out)
-        self.assertEqual((report["ranks"], report["checks"]), (ranks, 56))
+        self.assertEqual((report["ranks"], report["checks"]), (ranks, 77))
         self.assertIn("Emulated GPU", report["device"])
         self.assertRegex(report["comm"], description)
 

@@ -93,9 +93,9 @@ static int end_call(struct mpi *m, const char *name, int error) {
     return ot_breakage_get(&m->breakage, NULL, 0);
 }
 
-/* A transfer is moved in pieces, and the first one that is shorter than PIECE_BYTES ends it; it may be empty. So
- * ranks that differ in the size of a transfer always differ in the size of a piece, and a receiver sees that:
- * MPI tells the size of what came, or that it was too long. */
+/* A transfer is moved in pieces, and the first one that is shorter than PIECE_BYTES ends it; it may be
+ * empty. So ranks that differ in the size of a transfer always differ in the size of a piece, and a receiver
+ * sees that: MPI tells the size of what came, or that it was too long. */
 struct piece {
     int rank, bytes;
     bool is_send;

@@ -150,8 +150,8 @@ static int nccl_group_end(void *context, void *stream) {
     return launch(c, stream);
 }
 
-/* One group, in which NCCL advances all sends and receives at the same time. It pairs those of two ranks in the
- * order in which each rank has them. */
+/* One group, in which NCCL advances all sends and receives at the same time. It pairs those of two ranks in
+ * the order in which each rank has them. */
 static int nccl_transfer(void *context, const struct ot_comm_transfer_v1 *transfers, size_t n, void *stream) {
     int rc = nccl_group_begin(context);
     for (size_t i = 0; i < n && rc == OT_COMM_OK; i++) {

@@ -131,9 +131,10 @@ static int skeleton_group_end(void *context, void *stream) {
     return check(context);
 }
 
-/* Sends to other ranks and receives from others: every entry of the list at the same time, in both directions.
- * A rank that is waited for may be in an earlier call, and what comes from it may belong to a later one. With
- * one rank the list is empty. A plugin without transfers leaves out this function and its table. */
+/* Sends to other ranks and receives from others: every entry of the list at the same time, in both
+ * directions. A rank that is waited for may be in an earlier call, and what comes from it may belong to a
+ * later one. With one rank the list is empty. A plugin without transfers leaves out this function and its
+ * table. */
 static int skeleton_transfer(void *context, const struct ot_comm_transfer_v1 *transfers, size_t n,
                              void *stream) {
     (void)transfers, (void)stream;

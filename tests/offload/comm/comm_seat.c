@@ -2,10 +2,10 @@
 
 #include <time.h>
 
-#include "offload/comm/tcp.h"
 #include "src/base/error.h"
 
-int open_seat(struct ot_world *world, const struct ot_comm_v1 *api, double timeout_seconds, size_t part_bytes,
+int open_seat(struct ot_world *world, const struct ot_comm_v1 *api,
+              const struct ot_comm_transfers_v1 *transfers, double timeout_seconds, size_t part_bytes,
               struct seat *out) {
     const size_t bytes = (size_t)ot_world_ranks(world)->ranks * part_bytes;
     *out = (struct seat){0};
@@ -15,7 +15,7 @@ int open_seat(struct ot_world *world, const struct ot_comm_v1 *api, double timeo
     OT_TRY(ot_lane_open(out->device, "comm", &out->lane));
     struct ot_comm_config config = {
         .world = world, .device = out->device, .device_index = -1, .timeout_seconds = timeout_seconds};
-    return ot_comm_open_with(api, &ot_comm_tcp_transfers, &config, &out->comm);
+    return ot_comm_open_with(api, transfers, &config, &out->comm);
 }
 
 void close_seat(struct seat *s) {

@@ -11,8 +11,9 @@ struct seat {
     unsigned char *send, *receive; /* [ranks][part_bytes] */
 };
 
-/* Opens the communicator on the CPU, with the transfers of tcp. Errors: of ot_comm_open_with. */
-int open_seat(struct ot_world *world, const struct ot_comm_v1 *api, double timeout_seconds, size_t part_bytes,
+/* Opens the communicator on the CPU. Errors: of ot_comm_open_with. */
+int open_seat(struct ot_world *world, const struct ot_comm_v1 *api,
+              const struct ot_comm_transfers_v1 *transfers, double timeout_seconds, size_t part_bytes,
               struct seat *out);
 void close_seat(struct seat *s);
 /* Waits for all operations. Returns the error of the first that failed. */

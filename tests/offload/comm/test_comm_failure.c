@@ -22,10 +22,11 @@ enum { PART_BYTES = 3 << 20 };
 
 /* The ranks are forked, so they get these. */
 static const struct ot_comm_v1 *api;
+static const struct ot_comm_transfers_v1 *transfers = &ot_comm_tcp_transfers; /* NULL: the ranks have none */
 static double timeout_seconds;
 
 static int open_here(struct ot_world *world, struct seat *s) {
-    return open_seat(world, api, timeout_seconds, PART_BYTES, s);
+    return open_seat(world, api, transfers, timeout_seconds, PART_BYTES, s);
 }
 
 static void exchange(struct seat *s) {
@@ -317,6 +318,60 @@ static void test_communicators_that_differ(void **state) {
         check_report(r, "the communicator differs: ranks 0 and 2 have tcp, rank 1 has other");
 }
 
+/* ---- communicators without transfers ---- */
+
+static int transfer_without(struct ot_world *world) {
+    struct seat s;
+    int rc, rank = ot_world_ranks(world)->rank;
+    transfers = NULL;
+    rc = open_here(world, &s);
+    if (rc == 0 && ot_comm_need_transfers(s.comm) != -OT_E_USAGE)
+        rc = ot_fail(OT_E_INTERNAL, "it has transfers");
+    if (rc == 0 && !strstr(ot_error_text(),
+                           "the communicator tcp cannot send from one rank to one other: its plugin has no "
+                           "symbol ot_comm_plugin_transfers_v1; use tcp, nccl or mpi"))
+        rc = ot_fail(OT_E_INTERNAL, "it says: %s", ot_error_text());
+    if (rc == 0) {
+        exchange(&s);
+        rc = finish_seat(&s);
+    }
+    if (rc == 0) {
+        ot_comm_transfer(s.comm, s.lane, &(struct ot_comm_transfer_v1){1 - rank, rank, s.send, 1}, 1);
+        rc = finish_seat(&s);
+    }
+    close_seat(&s);
+    return rc;
+}
+
+/* It works, and says what it lacks when that is needed. */
+static void test_no_transfers(void **state) {
+    (void)state;
+    start(&ot_comm_tcp, 2, 60, transfer_without);
+    await_ranks();
+    for (int r = 0; r < 2; r++)
+        if (!strstr(shared->reports[r].text, "has closed")) /* the other was faster */
+            check_report(r, "the communicator tcp failed in transfer: it cannot do this");
+    assert_true(strstr(shared->reports[0].text, "cannot do this") ||
+                strstr(shared->reports[1].text, "cannot do this"));
+}
+
+static int open_without(struct ot_world *world) {
+    struct seat s;
+    if (ot_world_ranks(world)->rank == 1)
+        transfers = NULL;
+    int rc = open_here(world, &s);
+    close_seat(&s);
+    return rc == -OT_E_USAGE ? ot_fail(OT_E_COMM, "%s", ot_error_text()) : rc;
+}
+
+static void test_one_rank_without_transfers(void **state) {
+    (void)state;
+    start(&ot_comm_tcp, 2, 60, open_without);
+    await_ranks();
+    for (int r = 0; r < 2; r++)
+        check_report(r, "the communicator differs: rank 0 has tcp, rank 1 has tcp without transfers");
+}
+
 /* ---- texts that differ ---- */
 
 static int compare_long_texts(struct ot_world *world) {
@@ -406,6 +461,8 @@ int main(void) {
         TEST(test_operations_that_differ),
         TEST(test_operations_that_differ_with_sockets),
         TEST(test_communicators_that_differ),
+        TEST(test_no_transfers),
+        TEST(test_one_rank_without_transfers),
         TEST(test_long_texts_that_differ),
         TEST(test_many_texts_that_differ),
         TEST(test_closing_waits),

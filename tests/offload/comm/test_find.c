@@ -75,6 +75,23 @@ static void test_operation_that_fails(void **state) {
     ot_comm_close(comm);
 }
 
+/* A plugin from before there were transfers is loaded, and says what it lacks. */
+static void test_transfers(void **state) {
+    (void)state;
+    struct ot_comm *comm;
+    check_ok(open_named("good", OT_TEST_PLUGINS, &comm));
+    check_fails(ot_comm_need_transfers(comm), OT_E_USAGE,
+                "the communicator fake cannot send from one rank to one other: its plugin has no symbol "
+                "ot_comm_plugin_transfers_v1; use tcp, nccl or mpi, or a newer plugin");
+    ot_comm_close(comm);
+    const char *const names[] = {"transfers", "self"};
+    for (int i = 0; i < 2; i++) {
+        check_ok(open_named(names[i], OT_TEST_PLUGINS, &comm));
+        check_ok(ot_comm_need_transfers(comm));
+        ot_comm_close(comm);
+    }
+}
+
 static void test_not_found(void **state) {
     (void)state;
     struct ot_comm *comm;
@@ -95,6 +112,11 @@ static void test_wrong_plugins(void **state) {
     check_refused("control", OT_E_INPUT,
                   "the plugin has only one of OT_COMM_HAS_CONTROL and all_gather_host");
     check_refused("memory", OT_E_INPUT, "the plugin takes neither host memory nor device memory");
+    check_refused("transfers-abi", OT_E_INPUT,
+                  "the plugin's transfers have version 2 and 16 bytes, but should");
+    check_refused("transfers-size", OT_E_INPUT,
+                  "the plugin's transfers have version 1 and 8 bytes, but should");
+    check_refused("transfers-lack", OT_E_INPUT, "the plugin lacks the function transfer");
     check_refused("nothing", OT_E_INPUT, "is not a communicator plugin: it has no symbol ot_comm_plugin_v1");
     check_refused("device", OT_E_USAGE, "the communicator fake is for GPUs, but the device is the CPU");
     check_refused("refuses", OT_E_COMM, "the communicator fake cannot start: there is no moon");
@@ -106,6 +128,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_name_path_and_folders),
         cmocka_unit_test(test_operation_that_fails),
+        cmocka_unit_test(test_transfers),
         cmocka_unit_test(test_not_found),
         cmocka_unit_test(test_wrong_plugins),
     };

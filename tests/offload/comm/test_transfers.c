@@ -1,6 +1,6 @@
-/* Transfers from rank to rank over tcp: any agreed order of transfers and operations moves the right bytes, in
- * whatever calls a rank does its halves; and a rank that is killed, does not come, or differs ends the others
- * soon, with a sentence that names it. (test_comm.c has the checks of comm-test.) */
+/* Transfers from rank to rank over tcp: any agreed order of transfers and operations moves the right bytes,
+ * in whatever calls a rank does its halves; and a rank that is killed, does not come, or differs ends the
+ * others soon, with a sentence that names it. (test_comm.c has the checks of comm-test.) */
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -34,7 +34,7 @@ static void start(const struct ot_comm_v1 *given, int ranks, double seconds, ran
 }
 
 static int open_here(struct ot_world *world, struct seat *s) {
-    return open_seat(world, api, timeout_seconds, PART_BYTES, s);
+    return open_seat(world, api, &ot_comm_tcp_transfers, timeout_seconds, PART_BYTES, s);
 }
 
 static void send_one(struct seat *s, int to, void *memory, size_t bytes) {
@@ -202,8 +202,8 @@ static void test_random_programs_of_8(void **state) {
 
 enum { EARLY = 7 };
 
-/* Rank 1 sends in the call in which it receives; rank 0 receives that later, in a call for each. So what rank 1
- * sends is in front of its answer. */
+/* Rank 1 sends in the call in which it receives; rank 0 receives that later, in a call for each. So what
+ * rank 1 sends is in front of its answer. */
 static int send_early(struct ot_world *world) {
     static const size_t sizes[EARLY] = {0, 1, 300000, 0, 2 << 20, 17, 65536};
     struct seat s;
@@ -247,7 +247,8 @@ static void test_early_transfers(void **state) {
     }
 }
 
-/* Rank 1 sends what rank 0 never receives, in front of its answer: rank 0 does an operation of all instead. */
+/* Rank 1 sends what rank 0 never receives, in front of its answer: rank 0 does an operation of all instead.
+ * */
 static int forget_to_receive(struct ot_world *world) {
     struct seat s;
     int rc = open_here(world, &s), rank = ot_world_ranks(world)->rank;

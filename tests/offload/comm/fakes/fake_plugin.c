@@ -79,6 +79,16 @@ int fake_begin(void *context) {
     return OT_COMM_OK;
 }
 
+#ifdef FAKE_TRANSFERS
+int fake_transfer(void *context, const struct ot_comm_transfer_v1 *transfers, size_t n, void *stream);
+int fake_transfer(void *context, const struct ot_comm_transfer_v1 *transfers, size_t n, void *stream) {
+    (void)context, (void)transfers, (void)n, (void)stream;
+    return OT_COMM_OK;
+}
+
+const struct ot_comm_transfers_v1 ot_comm_plugin_transfers_v1 = {FAKE_TRANSFERS};
+#endif
+
 extern const struct ot_comm_v1 FAKE_SYMBOL;
 const struct ot_comm_v1 FAKE_SYMBOL = {
     .abi = FAKE_ABI,

@@ -43,9 +43,9 @@ class Skeleton(unittest.TestCase):
     def test_the_header_is_installed_where_the_skeleton_says(self):
         self.assertEqual(self.include.split(os.sep)[-2:], ["include", "offload-train"])
 
-    def test_it_exports_one_symbol(self):
+    def test_it_exports_the_symbols_of_the_interface_alone(self):
         symbols = run("nm", "-D", "--defined-only", self.plugin).split("\n")
-        self.assertEqual([line.split()[-1] for line in symbols if line], ["ot_comm_plugin_v1"])
+        self.assertEqual([line.split()[-1] for line in symbols if line], ["ot_comm_plugin_transfers_v1", "ot_comm_plugin_v1"])
 
     def test_it_passes_the_checks_of_every_communicator(self):
         self.assertIn("rank 0: ok, 66 checks, skeleton, 1 rank", run(PROGRAM, self.plugin, "checks"))
@@ -55,9 +55,10 @@ class Skeleton(unittest.TestCase):
 
     def test_it_has_every_hook_with_a_comment(self):
         with open(self.source, encoding="utf-8") as source, open(os.path.join(self.include, "plugin.h"), encoding="utf-8") as header:
-            text, struct = source.read(), header.read().split("struct ot_comm_v1 {")[1].split("\n};")[0]
-        hooks = [part.split(")")[0] for part in struct.split("(*")[1:]]
-        self.assertEqual(len(hooks), 11)
+            text, interface = source.read(), header.read()
+        structs = [interface.split(f"struct {name} {{")[1].split("\n};")[0] for name in ("ot_comm_v1", "ot_comm_transfers_v1")]
+        hooks = [part.split(")")[0] for part in "".join(structs).split("(*")[1:]]
+        self.assertEqual(len(hooks), 12)
         for hook in hooks:
             self.assertRegex(text, rf"\.{hook} = skeleton_{hook},")
             self.assertRegex(text, rf"\*/\nstatic \w+ skeleton_{hook}\(")
