@@ -244,8 +244,12 @@ out:
 }
 
 /* The transfers of a call between each two ranks, in each direction. */
-static int pair_transfers(int ranks) {
-    return ranks <= 8 ? 3 : 1;
+static int pair_transfers(int ranks, size_t bytes) {
+    return ranks <= 8 && bytes <= 1 << 20 ? 3 : 1;
+}
+
+static size_t call_bytes(int ranks, size_t bytes) {
+    return 2 * (size_t)ranks * (size_t)pair_transfers(ranks, bytes) * bytes;
 }
 
 /* The size of transfer k from one rank to another; they differ, and some are 0. */
@@ -258,7 +262,7 @@ static size_t pair_bytes(size_t bytes, int k) {
 static int check_pairs(const struct run *run, size_t bytes) {
     struct ot_comm_transfer_v1 list[OT_COMM_MOST_TRANSFERS];
     struct buffer out = {0}, in = {0};
-    int rc, each = pair_transfers(run->ranks), n = 0;
+    int rc, each = pair_transfers(run->ranks, bytes), n = 0;
     size_t stride = (size_t)each * bytes;
     OT_TRY_GOTO(open_buffer(run, (size_t)run->ranks * stride, &out), rc, out);
     OT_TRY_GOTO(open_buffer(run, (size_t)run->ranks * stride, &in), rc, out);
@@ -399,15 +403,15 @@ static int run_all(struct run *run) {
 int ot_comm_checks_run(struct ot_comm_checks *checks) {
     struct run run = {
         .checks = checks, .rank = ot_comm_rank(checks->comm), .ranks = ot_comm_ranks(checks->comm)};
-    size_t most = 0, staging_bytes;
+    size_t most = 0, most_in_call = 0, staging_bytes;
     void *staging = NULL;
     int rc;
-    for (int s = 0; s < checks->n_sizes; s++)
+    for (int s = 0; s < checks->n_sizes; s++) {
         most = ot_max(checks->sizes[s], most);
-    staging_bytes =
-        ot_max(ot_comm_staging_bytes(checks->comm, most),
-               ot_comm_transfer_staging_bytes(checks->comm, 2 * (size_t)run.ranks *
-                                                                (size_t)pair_transfers(run.ranks) * most));
+        most_in_call = ot_max(call_bytes(run.ranks, checks->sizes[s]), most_in_call);
+    }
+    staging_bytes = ot_max(ot_comm_staging_bytes(checks->comm, most),
+                           ot_comm_transfer_staging_bytes(checks->comm, most_in_call));
     checks->done = 0;
     OT_TRY_GOTO(ot_device_alloc_pinned(checks->device, staging_bytes, "staging", &staging), rc, out);
     ot_comm_reserve(checks->comm, staging, staging_bytes);

@@ -57,8 +57,9 @@ struct mpi {
     /* of transfers, for each piece */
     MPI_Request *piece_requests;
     MPI_Status *piece_statuses;
+    int *done; /* pieces that a test has found complete */
     struct piece *pieces;
-    size_t requests_capacity, statuses_capacity, pieces_capacity;
+    size_t requests_capacity, statuses_capacity, done_capacity, pieces_capacity;
 
     /* The thread that starts and ends MPI. */
     pthread_t thread;
@@ -101,28 +102,28 @@ struct piece {
     bool is_send;
 };
 
-/* Called when all pieces are complete, or one has an error. */
-static void check_sizes(struct mpi *m, size_t n, bool has_failed) {
-    for (size_t i = 0; i < n; i++) {
-        const struct piece *piece = &m->pieces[i];
-        int class = MPI_SUCCESS, got = piece->bytes;
-        if (has_failed)
-            MPI_Error_class(m->piece_statuses[i].MPI_ERROR, &class);
-        else if (!piece->is_send)
-            MPI_Get_count(&m->piece_statuses[i], MPI_BYTE, &got);
-        if (!piece->is_send && (class == MPI_ERR_TRUNCATE || got != piece->bytes))
-            ot_breakage_set(&m->breakage, OT_COMM_FAILED,
-                            "rank %d sends %s than the %d bytes that rank %d receives from it", piece->rank,
-                            got < piece->bytes ? "less" : "more", piece->bytes, m->rank);
-    }
+static void check_size(struct mpi *m, const struct piece *piece, MPI_Status *status, bool has_error) {
+    int class = MPI_SUCCESS, got = piece->bytes;
+    if (has_error)
+        MPI_Error_class(status->MPI_ERROR, &class);
+    else if (!piece->is_send)
+        MPI_Get_count(status, MPI_BYTE, &got);
+    if (!piece->is_send && (class == MPI_ERR_TRUNCATE || got != piece->bytes))
+        ot_breakage_set(&m->breakage, OT_COMM_FAILED,
+                        "rank %d sends %s than the %d bytes that rank %d receives from it", piece->rank,
+                        got < piece->bytes ? "less" : "more", piece->bytes, m->rank);
 }
 
-/* Tests the requests, inside MPI. Those of transfers must have the right sizes too. */
+/* Tests the requests, inside MPI. The size of a piece is checked as soon as it has come: with a wrong one,
+ * the others may never come. */
 static int test_requests(struct mpi *m, MPI_Request *requests, int n, int *is_complete) {
-    bool has_sizes = requests == m->piece_requests;
-    int error = MPI_Testall(n, requests, is_complete, has_sizes ? m->piece_statuses : MPI_STATUSES_IGNORE);
-    if (has_sizes && (error == MPI_ERR_IN_STATUS || (error == MPI_SUCCESS && *is_complete)))
-        check_sizes(m, (size_t)n, error != MPI_SUCCESS);
+    int n_done = 0;
+    if (requests != m->piece_requests)
+        return MPI_Testall(n, requests, is_complete, MPI_STATUSES_IGNORE);
+    int error = MPI_Testsome(n, requests, &n_done, m->done, m->piece_statuses);
+    *is_complete = n_done == MPI_UNDEFINED; /* no request is active any more */
+    for (int i = 0; i < n_done; i++)
+        check_size(m, &m->pieces[m->done[i]], &m->piece_statuses[i], error == MPI_ERR_IN_STATUS);
     return error;
 }
 
@@ -132,7 +133,7 @@ static int wait_for_requests(struct mpi *m, const char *what, MPI_Request *reque
     for (long sleep_ns = SHORTEST_SLEEP_NS;;) {
         int is_complete = 0;
         int rc = begin_call(m);
-        rc = end_call(m, "MPI_Testall",
+        rc = end_call(m, requests == m->piece_requests ? "MPI_Testsome" : "MPI_Testall",
                       rc == OT_COMM_OK ? test_requests(m, requests, n, &is_complete) : MPI_SUCCESS);
         if (rc != OT_COMM_OK || is_complete)
             return rc;
@@ -237,7 +238,8 @@ static int add_piece(struct mpi *m, size_t at, const struct ot_comm_transfer_v1 
     char *memory = (char *)t->memory + done;
     if (!ot_try_grow(&m->pieces, &m->pieces_capacity, at + 1, sizeof *m->pieces) ||
         !ot_try_grow(&m->piece_requests, &m->requests_capacity, at + 1, sizeof *m->piece_requests) ||
-        !ot_try_grow(&m->piece_statuses, &m->statuses_capacity, at + 1, sizeof *m->piece_statuses))
+        !ot_try_grow(&m->piece_statuses, &m->statuses_capacity, at + 1, sizeof *m->piece_statuses) ||
+        !ot_try_grow(&m->done, &m->done_capacity, at + 1, sizeof *m->done))
         return ot_breakage_set(&m->breakage, OT_COMM_FAILED, "no host memory");
     m->pieces[at] = piece;
     m->piece_requests[at] = MPI_REQUEST_NULL;
@@ -429,6 +431,7 @@ static void mpi_close(void *context, int broken) {
     free(m->requests);
     free(m->piece_requests);
     free(m->piece_statuses);
+    free(m->done);
     free(m->pieces);
     free(m);
 }

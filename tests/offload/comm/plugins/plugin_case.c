@@ -137,6 +137,66 @@ static void wait_in_vain(double timeout_seconds, bool aborts) {
     NEED(&rank, ot_clock_seconds() - start < 20);
 }
 
+static int transfer(struct plugin_rank *rank, int other, bool is_send, void *memory, size_t bytes) {
+    const struct ot_comm_transfer_v1 half = {other, is_send, memory, bytes};
+    return plugin_transfers(plugin_path)->transfer(rank->context, &half, 1, NULL);
+}
+
+/* Waits until mpirun sees that another rank has ended without MPI_Finalize, and ends this one. */
+static void be_ended(struct plugin_rank *rank) {
+    printf("rank %d: ok\n", rank->rank);
+    fflush(stdout);
+    nanosleep(&(struct timespec){60, 0}, NULL);
+}
+
+/* Rank 0 receives from rank 1, which sends nothing until the deadline. */
+static void receive_in_vain(void) {
+    struct plugin_rank rank;
+    char memory[4];
+    open_rank(&rank, 6);
+    NEED(&rank, api->barrier(rank.context) == OT_COMM_OK);
+    if (rank.rank != 0)
+        be_ended(&rank);
+    NEED(&rank, transfer(&rank, 1, false, memory, sizeof memory) == OT_COMM_TIMED_OUT);
+    NEED(&rank, api->poll_error(rank.context, rank.why, sizeof rank.why) == OT_COMM_TIMED_OUT);
+    NEED(&rank, strstr(rank.why, "in a transfer for another rank"));
+    NEED(&rank, transfer(&rank, 1, true, memory, sizeof memory) == OT_COMM_TIMED_OUT);
+    printf("rank 0: ok\n");
+    api->close(rank.context, 1);
+}
+
+/* Rank 1 sends one byte more, or less, than rank 0 receives. The transfer before has the right size. */
+static void differ_in_size(size_t sent, size_t received, const char *want) {
+    struct plugin_rank rank;
+    static char memory[4000];
+    open_rank(&rank, 60);
+    for (size_t bytes = 2000; bytes > 0; bytes -= 1000)
+        NEED(&rank,
+             rank.rank > 1 || transfer(&rank, 1 - rank.rank, rank.rank == 1, memory, bytes) == OT_COMM_OK);
+    if (rank.rank == 1)
+        transfer(&rank, 0, true, memory, sent);
+    if (rank.rank != 0)
+        be_ended(&rank);
+    NEED(&rank, transfer(&rank, 1, false, memory, received) == OT_COMM_FAILED);
+    NEED(&rank, api->poll_error(rank.context, rank.why, sizeof rank.why) == OT_COMM_FAILED);
+    NEED(&rank, strncmp(rank.why, want, strlen(want)) == 0);
+    printf("rank 0: ok\n");
+    api->close(rank.context, 1);
+}
+
+/* Rank 1 dies before its half of the transfer; the other would wait for a minute. */
+static void die_in_a_transfer(void) {
+    struct plugin_rank rank;
+    char memory[4] = "abc";
+    open_rank(&rank, 60);
+    printf("rank %d: ok\n", rank.rank);
+    fflush(stdout);
+    NEED(&rank, api->barrier(rank.context) == OT_COMM_OK);
+    if (rank.rank == 1)
+        kill(getpid(), SIGKILL);
+    NEED(&rank, transfer(&rank, 1, false, memory, sizeof memory) == OT_COMM_OK);
+}
+
 /* The launcher and the options disagree. */
 static void be_another_rank(void) {
     struct plugin_rank rank = {.rank = 0, .ranks = 64};
@@ -205,6 +265,16 @@ int main(int argc, char **argv) {
         wait_in_vain(6, false);
     else if (strcmp(name, "abort") == 0)
         wait_in_vain(60, true);
+    else if (strcmp(name, "receive") == 0)
+        receive_in_vain();
+    else if (strcmp(name, "more") == 0)
+        differ_in_size(1500, 1499, "rank 1 sends more than the ");
+    else if (strcmp(name, "less") == 0)
+        differ_in_size(1499, 1500, "rank 1 sends less than the ");
+    else if (strcmp(name, "less-by-a-piece") == 0)
+        differ_in_size(1000, 2000, "rank 1 sends less than the ");
+    else if (strcmp(name, "die-in-a-transfer") == 0)
+        die_in_a_transfer();
     else if (strcmp(name, "another-rank") == 0)
         be_another_rank();
     else if (strcmp(name, "alone") == 0)

@@ -56,6 +56,17 @@ const struct ot_comm_v1 *plugin_load(const char *path) {
     return api;
 }
 
+const struct ot_comm_transfers_v1 *plugin_transfers(const char *path) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    const struct ot_comm_transfers_v1 *transfers =
+        library ? dlsym(library, "ot_comm_plugin_transfers_v1") : NULL;
+    if (!transfers || transfers->abi != OT_COMM_TRANSFERS_V1 || transfers->struct_size != sizeof *transfers) {
+        fprintf(stderr, "%s has no transfers\n", path);
+        _Exit(1);
+    }
+    return transfers;
+}
+
 int plugin_open(struct plugin_rank *rank, const struct ot_comm_v1 *api, int device, double timeout_seconds) {
     rank->host = (struct ot_comm_host_v1){.struct_size = sizeof rank->host,
                                           .rank = rank->rank,

@@ -28,6 +28,8 @@ int plugin_ranks_run(int ranks, void (*body)(struct plugin_rank *rank, const voi
                      const void *argument);
 /* Loads a plugin; ends the process if that fails. */
 const struct ot_comm_v1 *plugin_load(const char *path);
+/* Its transfers; ends the process if it has none. */
+const struct ot_comm_transfers_v1 *plugin_transfers(const char *path);
 /* Fills in rank->host, and calls open. device: its CUDA ordinal, or -1. */
 int plugin_open(struct plugin_rank *rank, const struct ot_comm_v1 *api, int device, double timeout_seconds);
 /* Waits until all ranks are here; false after 20 s. */

@@ -59,15 +59,26 @@ class Mpi(unittest.TestCase):
     def test_control_on_another_thread(self):
         self.run_case(3, "threads")
 
-    def run_failing_case(self, ranks, case):
+    def run_failing_case(self, ranks, case, plugin=PLUGIN):
         """One rank fails. mpirun sees that, and ends the others, which would wait for a minute."""
         start = time.monotonic()
-        done = self.run_case(ranks, case, ends_well=False)
+        done = self.run_case(ranks, case, plugin, ends_well=False)
         self.assertNotEqual(done.returncode, 0)
         self.assertLess(time.monotonic() - start, 40)
 
     def test_a_deadline_passes(self):
         self.run_failing_case(2, "deadline")
+
+    def test_a_deadline_passes_in_a_transfer(self):
+        self.run_failing_case(2, "receive")
+
+    def test_a_rank_dies_in_a_transfer(self):
+        self.run_failing_case(2, "die-in-a-transfer")
+
+    def test_transfers_of_different_sizes(self):
+        for case, plugin in ("more", PLUGIN), ("less", PLUGIN), ("more", SMALL_PIECES), ("less", SMALL_PIECES), ("less-by-a-piece", SMALL_PIECES):
+            with self.subTest(case=case, plugin=plugin):
+                self.run_failing_case(2, case, plugin)
 
     def test_abort_from_another_thread(self):
         self.run_failing_case(3, "abort")

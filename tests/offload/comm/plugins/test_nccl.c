@@ -136,6 +136,40 @@ static void check_group(struct gpu_rank *g) {
     free(all);
 }
 
+static int transfer(struct gpu_rank *g, const struct ot_comm_transfer_v1 *list, size_t n) {
+    return plugin_transfers(plugin_path)->transfer(g->rank->context, list, n, g->stream);
+}
+
+/* Every rank sends two parts to the next rank, and one to the previous. A part of no bytes is between them.
+ * */
+static void check_transfers(struct gpu_rank *g, size_t bytes) {
+    struct plugin_rank *rank = g->rank;
+    int next = (rank->rank + 1) % rank->ranks, previous = (rank->rank + rank->ranks - 1) % rank->ranks;
+    unsigned char *mine = make_parts(rank->rank, 3, bytes, 0), *got = malloc(3 * bytes);
+    unsigned char *out = emu_gpu_alloc(3 * bytes), *in = emu_gpu_alloc(3 * bytes);
+    emu_gpu_to_device(g->stream, out, mine, 3 * bytes);
+    const struct ot_comm_transfer_v1 list[] = {
+        {previous, 0, in, bytes},
+        {next, 1, out, bytes},
+        {next, 1, out, 0},
+        {next, 1, out + bytes, bytes},
+        {previous, 0, in, 0},
+        {previous, 0, in + bytes, bytes},
+        {next, 0, in + 2 * bytes, bytes},
+        {previous, 1, out + 2 * bytes, bytes},
+    };
+    NEED(rank, transfer(g, list, sizeof list / sizeof *list) == OT_COMM_OK);
+    emu_gpu_to_host(g->stream, got, in, 3 * bytes);
+    /* With two ranks the next rank is the previous one too, and the order of its list counts. */
+    for (size_t i = 0; i < bytes; i++)
+        NEED(rank, got[i] == byte_of(previous, 0, i) && got[bytes + i] == byte_of(previous, 1, i) &&
+                       got[2 * bytes + i] == byte_of(next, 2, i));
+    emu_gpu_free(out);
+    emu_gpu_free(in);
+    free(mine);
+    free(got);
+}
+
 struct poller {
     struct gpu_rank *g;
     atomic_bool stop;
@@ -169,7 +203,10 @@ static void use_everything(struct plugin_rank *rank, const void *argument) {
         check_all_gather(&g, sizes[k], true);
         check_all_to_all(&g, sizes[k]);
         check_broadcast(&g, sizes[k], k % rank->ranks);
+        if (rank->ranks > 1)
+            check_transfers(&g, sizes[k]);
     }
+    NEED(rank, transfer(&g, NULL, 0) == OT_COMM_OK);
     NEED(rank, g.api->all_gather(rank->context, often, kept, 0, g.stream) == OT_COMM_OK);
     check_group(&g);
     atomic_store(&poller.stop, true);
@@ -313,6 +350,36 @@ static void miss_an_operation(struct plugin_rank *rank, const void *argument) {
     }
     NEED(rank, plugin_rank_meet(rank));
     close_rank(&g, 1);
+}
+
+/* Rank 1 does not send, or receive, or sends less than rank 0 receives. */
+static void miss_a_transfer(struct plugin_rank *rank, const void *argument) {
+    const char *what = argument;
+    struct gpu_rank g = open_rank(rank, 0.5);
+    NEED(rank, gather(&g, 100000) == OT_COMM_OK && emu_gpu_wait(g.stream, 20));
+    NEED(rank, plugin_rank_meet(rank));
+    double start = ot_clock_seconds();
+    bool differs = strcmp(what, "size") == 0;
+    const struct ot_comm_transfer_v1 half = {1, strcmp(what, "send") == 0, emu_gpu_alloc(100000), 100000};
+    const struct ot_comm_transfer_v1 other = {0, 1, half.memory, 99999};
+    if (rank->rank == 0 || differs)
+        NEED(rank, transfer(&g, rank->rank == 0 ? &half : &other, 1) == OT_COMM_OK);
+    if (rank->rank == 0) {
+        NEED(rank, wait_for_error(&g, 20) == (differs ? OT_COMM_FAILED : OT_COMM_TIMED_OUT));
+        NEED(rank, emu_gpu_wait(g.stream, 20));
+        NEED(rank, strstr(rank->why, differs ? "invalid usage" : "on the GPU"));
+        NEED(rank, differs || ot_clock_seconds() - start > 0.4);
+        NEED(rank, transfer(&g, &half, 1) != OT_COMM_OK);
+    }
+    NEED(rank, plugin_rank_meet(rank));
+    close_rank(&g, 1);
+}
+
+static void test_transfers_fail(void **state) {
+    (void)state;
+    assert_int_equal(plugin_ranks_run(2, miss_a_transfer, "send"), 0);
+    assert_int_equal(plugin_ranks_run(2, miss_a_transfer, "receive"), 0);
+    assert_int_equal(plugin_ranks_run(2, miss_a_transfer, "size"), 0);
 }
 
 /* Rank 0 waits in open for rank 1, which does not connect. */
@@ -476,6 +543,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_async_error_and_abort),
         cmocka_unit_test(test_abort_in_the_middle),
         cmocka_unit_test(test_calls_fail),
+        cmocka_unit_test(test_transfers_fail),
         cmocka_unit_test(test_deadlines),
         cmocka_unit_test(test_deadline_counts_own_work),
         cmocka_unit_test(test_different_operations),
