@@ -246,6 +246,7 @@ void ot_comm_close(struct ot_comm *comm) {
         comm->api->close(comm->context, atomic_load(&comm->is_broken));
     if (comm->library)
         dlclose(comm->library);
+    ot_comm_crossing_free(comm->crossing);
     pthread_mutex_destroy(&comm->mutex);
     free(comm);
 }

@@ -20,7 +20,12 @@ enum ot_comm_kind {
      * the list. So an operation has no list of its own. */
     OT_COMM_SEND,
     OT_COMM_RECEIVE,
-    OT_COMM_TRANSFER
+    OT_COMM_TRANSFER,
+    /* of transfers through a crossing */
+    OT_COMM_AWAIT_FREE,
+    OT_COMM_FILLED,
+    OT_COMM_AWAIT_FILLED,
+    OT_COMM_FREED
 };
 
 /* One call of the communicator's functions, inside ot_lane_call. */
@@ -30,7 +35,7 @@ struct ot_comm_operation {
     const void *from; /* the part, or the data to send */
     void *to;         /* the parts, the received data, or the memory of a broadcast or transfer */
     size_t bytes;     /* size of a part, a broadcast or a transfer */
-    int root;         /* of a broadcast; the other rank of a transfer */
+    int root;         /* of a broadcast; the other rank of a transfer; a link of a crossing */
 };
 
 /* An operation is written before its command is enqueued, so one more may be in use than a lane holds
@@ -66,7 +71,8 @@ struct ot_comm {
     struct ot_comm_operation operations[OT_COMM_OPERATIONS];
     struct ot_comm_transfer_v1 listed[OT_COMM_MOST_TRANSFERS]; /* used by the lane's thread alone */
     size_t n_listed;
-    bool is_grouping; /* on a stream: group_begin was enqueued, and group_end was not */
+    struct ot_comm_crossing *crossing; /* NULL: none */
+    bool is_grouping;                  /* on a stream: group_begin was enqueued, and group_end was not */
     struct ot_comm_monitor monitor;
 
     atomic_bool is_broken;
@@ -81,6 +87,20 @@ struct ot_comm {
 int ot_comm_break(struct ot_comm *comm, int rc);
 /* Breaks the communicator because the call `what` returned a code of plugin.h. */
 void ot_comm_break_by_code(struct ot_comm *comm, const char *what, int code);
+
+/* ---- operations.c ---- */
+
+/* Copies the operation, and enqueues it: on the stream, or as a call of the lane. */
+void ot_comm_enqueue(struct ot_comm *comm, struct ot_lane *lane, const struct ot_comm_operation *op);
+
+/* ---- crossing.c ---- */
+
+/* The transfers of a call, one after the other, the sends first. */
+void ot_comm_crossing_enqueue(struct ot_comm *comm, struct ot_lane *lane,
+                              const struct ot_comm_transfer_v1 *transfers, int n);
+/* Waits or counts, in a call of the lane. Breaks the communicator if that fails. */
+void ot_comm_crossing_run(const struct ot_comm_operation *op);
+void ot_comm_crossing_free(struct ot_comm_crossing *crossing); /* NULL is fine */
 
 /* ---- monitor.c ---- */
 

@@ -53,6 +53,12 @@ static int perform(const struct ot_comm_operation *op, void *stream) {
         return list_transfer(op, op->kind == OT_COMM_SEND);
     case OT_COMM_TRANSFER:
         return do_transfers(comm, stream);
+    case OT_COMM_AWAIT_FREE:
+    case OT_COMM_FILLED:
+    case OT_COMM_AWAIT_FILLED:
+    case OT_COMM_FREED:
+        ot_comm_crossing_run(op);
+        return OT_COMM_OK;
     }
     return OT_COMM_UNSUPPORTED;
 }
@@ -84,7 +90,7 @@ static void run_on_stream(struct ot_comm *comm, struct ot_lane *lane, const stru
         ot_comm_monitor_end(comm, lane);
 }
 
-static void enqueue(struct ot_comm *comm, struct ot_lane *lane, const struct ot_comm_operation *op) {
+void ot_comm_enqueue(struct ot_comm *comm, struct ot_lane *lane, const struct ot_comm_operation *op) {
     if (comm->on_stream) {
         run_on_stream(comm, lane, op);
         return;
@@ -109,7 +115,7 @@ size_t ot_comm_staging_bytes(const struct ot_comm *comm, size_t part_bytes) {
 }
 
 size_t ot_comm_transfer_staging_bytes(const struct ot_comm *comm, size_t call_bytes) {
-    return comm->is_staged ? call_bytes : 0;
+    return comm->is_staged && !comm->crossing ? call_bytes : 0;
 }
 
 void ot_comm_reserve(struct ot_comm *comm, void *pinned, size_t bytes) {
@@ -144,9 +150,10 @@ static void gather_staged(struct ot_comm *comm, struct ot_lane *lane, const char
         size_t piece = ot_min(part_bytes - at, most);
         char *mine = comm->staging + (size_t)comm->rank * piece;
         ot_lane_copy(lane, OT_COPY_D2H, mine, part + at, piece);
-        enqueue(comm, lane,
-                &(struct ot_comm_operation){
-                    .comm = comm, .kind = OT_COMM_GATHER, .from = mine, .to = comm->staging, .bytes = piece});
+        ot_comm_enqueue(
+            comm, lane,
+            &(struct ot_comm_operation){
+                .comm = comm, .kind = OT_COMM_GATHER, .from = mine, .to = comm->staging, .bytes = piece});
         copy_pieces(comm, lane, OT_COPY_H2D, comm->staging, all + at, part_bytes, piece);
     }
 }
@@ -161,9 +168,9 @@ static void exchange_staged(struct ot_comm *comm, struct ot_lane *lane, const ch
         size_t piece = ot_min(part_bytes - at, most);
         char *out = comm->staging, *in = out + (size_t)comm->ranks * piece;
         copy_pieces(comm, lane, OT_COPY_D2H, out, (char *)(uintptr_t)send + at, part_bytes, piece);
-        enqueue(comm, lane,
-                &(struct ot_comm_operation){
-                    .comm = comm, .kind = OT_COMM_EXCHANGE, .from = out, .to = in, .bytes = piece});
+        ot_comm_enqueue(comm, lane,
+                        &(struct ot_comm_operation){
+                            .comm = comm, .kind = OT_COMM_EXCHANGE, .from = out, .to = in, .bytes = piece});
         copy_pieces(comm, lane, OT_COPY_H2D, in, receive + at, part_bytes, piece);
     }
 }
@@ -175,7 +182,7 @@ static void broadcast_staged(struct ot_comm *comm, struct ot_lane *lane, char *m
         size_t piece = ot_min(bytes - at, comm->staging_bytes);
         if (comm->rank == root)
             ot_lane_copy(lane, OT_COPY_D2H, comm->staging, memory + at, piece);
-        enqueue(
+        ot_comm_enqueue(
             comm, lane,
             &(struct ot_comm_operation){
                 .comm = comm, .kind = OT_COMM_BROADCAST, .to = comm->staging, .bytes = piece, .root = root});
@@ -191,9 +198,10 @@ void ot_comm_all_gather(struct ot_comm *comm, struct ot_lane *lane, const void *
     if (comm->is_staged)
         gather_staged(comm, lane, part, all, part_bytes);
     else
-        enqueue(comm, lane,
-                &(struct ot_comm_operation){
-                    .comm = comm, .kind = OT_COMM_GATHER, .from = part, .to = all, .bytes = part_bytes});
+        ot_comm_enqueue(
+            comm, lane,
+            &(struct ot_comm_operation){
+                .comm = comm, .kind = OT_COMM_GATHER, .from = part, .to = all, .bytes = part_bytes});
 }
 
 void ot_comm_all_to_all(struct ot_comm *comm, struct ot_lane *lane, const void *send, void *receive,
@@ -201,7 +209,7 @@ void ot_comm_all_to_all(struct ot_comm *comm, struct ot_lane *lane, const void *
     if (comm->is_staged)
         exchange_staged(comm, lane, send, receive, part_bytes);
     else
-        enqueue(
+        ot_comm_enqueue(
             comm, lane,
             &(struct ot_comm_operation){
                 .comm = comm, .kind = OT_COMM_EXCHANGE, .from = send, .to = receive, .bytes = part_bytes});
@@ -212,9 +220,10 @@ void ot_comm_broadcast(struct ot_comm *comm, struct ot_lane *lane, void *memory,
     if (comm->is_staged)
         broadcast_staged(comm, lane, memory, bytes, root);
     else
-        enqueue(comm, lane,
-                &(struct ot_comm_operation){
-                    .comm = comm, .kind = OT_COMM_BROADCAST, .to = memory, .bytes = bytes, .root = root});
+        ot_comm_enqueue(
+            comm, lane,
+            &(struct ot_comm_operation){
+                .comm = comm, .kind = OT_COMM_BROADCAST, .to = memory, .bytes = bytes, .root = root});
 }
 
 /* The staging memory has the transfers of a call one after the other. */
@@ -224,6 +233,10 @@ void ot_comm_transfer(struct ot_comm *comm, struct ot_lane *lane, const struct o
     if (n == 0)
         return;
     assert(n <= OT_COMM_MOST_TRANSFERS && !comm->is_grouping);
+    if (comm->crossing) {
+        ot_comm_crossing_enqueue(comm, lane, transfers, n);
+        return;
+    }
     for (int i = 0; i < n; i++) {
         const struct ot_comm_transfer_v1 *t = &transfers[i];
         void *memory = comm->is_staged ? staging : t->memory;
@@ -232,14 +245,14 @@ void ot_comm_transfer(struct ot_comm *comm, struct ot_lane *lane, const struct o
         if (comm->is_staged && t->is_send)
             ot_lane_copy(lane, OT_COPY_D2H, staging, t->memory, t->bytes);
         staging += comm->is_staged ? t->bytes : 0;
-        enqueue(comm, lane,
-                &(struct ot_comm_operation){.comm = comm,
-                                            .kind = t->is_send ? OT_COMM_SEND : OT_COMM_RECEIVE,
-                                            .to = memory,
-                                            .bytes = t->bytes,
-                                            .root = t->rank});
+        ot_comm_enqueue(comm, lane,
+                        &(struct ot_comm_operation){.comm = comm,
+                                                    .kind = t->is_send ? OT_COMM_SEND : OT_COMM_RECEIVE,
+                                                    .to = memory,
+                                                    .bytes = t->bytes,
+                                                    .root = t->rank});
     }
-    enqueue(comm, lane, &(struct ot_comm_operation){.comm = comm, .kind = OT_COMM_TRANSFER});
+    ot_comm_enqueue(comm, lane, &(struct ot_comm_operation){.comm = comm, .kind = OT_COMM_TRANSFER});
     staging = comm->staging;
     for (int i = 0; i < n && comm->is_staged; staging += transfers[i++].bytes)
         if (!transfers[i].is_send)
@@ -249,7 +262,7 @@ void ot_comm_transfer(struct ot_comm *comm, struct ot_lane *lane, const struct o
 /* Staged operations share the staging memory, so they run one after the other, and a group has no meaning. */
 static void enqueue_mark(struct ot_comm *comm, struct ot_lane *lane, enum ot_comm_kind kind) {
     if (comm->api->group_begin && !comm->is_staged)
-        enqueue(comm, lane, &(struct ot_comm_operation){.comm = comm, .kind = kind});
+        ot_comm_enqueue(comm, lane, &(struct ot_comm_operation){.comm = comm, .kind = kind});
 }
 
 void ot_comm_group_begin(struct ot_comm *comm, struct ot_lane *lane) {
