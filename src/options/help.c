@@ -100,9 +100,9 @@ static const struct ot_command_help commands[OT_COMMAND_COUNT] = {
     [OT_COMMAND_COMM_TEST] =
         {"comm-test [options]",
          "Checks a communicator between ranks, and measures it. Starts ranks, or is started by a launcher, "
-         "as train is (help ranks). Moves parts of many sizes with each operation and compares every byte. "
-         "Then rank 0 prints a table: the time of each operation, the bytes that a rank receives per second, "
-         "and on the cpu device the share of a copy in memory.",
+         "as train is (help ranks). Moves parts of many sizes with each operation, and from rank to rank, "
+         "and compares every byte. Then rank 0 prints a table: the time of each operation, the bytes that "
+         "a rank receives per second, and on the cpu device the share of a copy in memory.",
          {"offload-train comm-test --gpus all --comm nccl",
           "mpirun -n 4 offload-train comm-test --device cpu --comm mpi --sizes 64K,16M --json"}},
 };
