@@ -9,10 +9,9 @@
 
 #include "offload/comm/tcp.h"
 #include "src/base/clock.h"
-#include "src/base/minmax.h"
-#include "src/base/random.h"
 #include "src/base/thread.h"
 #include "tests/offload/comm/comm_seat.h"
+#include "tests/offload/comm/random_transfers.h"
 #include "tests/offload/comm/world_ranks.h"
 
 enum { PART_BYTES = 3 << 20 };
@@ -53,116 +52,13 @@ static void await_go(int wanted) {
 
 /* ---- random programs ---- */
 
-/* An event of the program that all ranks know: a transfer, or an operation of all. */
-struct event {
-    int from, to; /* both -1: an all_gather */
-    size_t bytes;
-};
-
-enum { EVENTS = 60, MOST_EVENT_BYTES = 300001, TRANSFERS_IN_CALL = 9 };
 static uint64_t seed;
-
-static unsigned char byte_of(int event, int rank, size_t at) {
-    return (unsigned char)(event * 41 + rank * 7 + (int)(at * 5) + (int)(at >> 9));
-}
-
-static uint64_t draw(int rank, uint64_t index, uint64_t below) {
-    return ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, 9, (uint64_t)(rank + 1)), index, below);
-}
-
-static struct event event_of(int number) {
-    static const size_t sizes[] = {0, 1, 17, 5000, 16385, 70001, MOST_EVENT_BYTES};
-    uint64_t index = 8 * (uint64_t)number;
-    struct event event = {.from = -1, .to = -1, .bytes = sizes[draw(-1, index, 7)]};
-    if (draw(-1, index + 1, 12) == 0) {
-        event.bytes = event.bytes / (size_t)n_ranks;
-        return event;
-    }
-    event.from = (int)draw(-1, index + 2, (uint64_t)n_ranks);
-    event.to = (int)draw(-1, index + 3, (uint64_t)n_ranks - 1);
-    event.to += event.to >= event.from;
-    return event;
-}
-
-struct program {
-    struct seat *seat;
-    int rank;
-    unsigned char *memory; /* [EVENTS][MOST_EVENT_BYTES] */
-    struct ot_comm_transfer_v1 list[TRANSFERS_IN_CALL];
-    int n;
-};
-
-static void end_call(struct program *p) {
-    ot_comm_transfer(p->seat->comm, p->seat->lane, p->list, p->n);
-    p->n = 0;
-}
-
-/* Ends the call here or later, as this rank likes. */
-static void do_event(struct program *p, int number) {
-    struct event event = event_of(number);
-    unsigned char *memory = p->memory + (size_t)number * MOST_EVENT_BYTES;
-    uint64_t index = 4 * (uint64_t)number;
-    if (event.from == -1) {
-        end_call(p);
-        ot_comm_all_gather(p->seat->comm, p->seat->lane, memory + (size_t)p->rank * event.bytes, memory,
-                           event.bytes);
-    } else if (event.from == p->rank || event.to == p->rank) {
-        bool sends = event.from == p->rank;
-        p->list[p->n++] =
-            (struct ot_comm_transfer_v1){sends ? event.to : event.from, sends, memory, event.bytes};
-        if (p->n == TRANSFERS_IN_CALL || draw(p->rank, index, 3) == 0)
-            end_call(p);
-    }
-    if (draw(p->rank, index + 1, 10) == 0)
-        sleep_ms((int)draw(p->rank, index + 2, 4));
-}
-
-static void fill_events(struct program *p) {
-    for (int e = 0; e < EVENTS; e++) {
-        struct event event = event_of(e);
-        unsigned char *memory = p->memory + (size_t)e * MOST_EVENT_BYTES;
-        size_t own = event.from == -1 ? (size_t)p->rank * event.bytes : 0;
-        memset(memory, 0xa5, MOST_EVENT_BYTES);
-        for (size_t i = 0; i < event.bytes && (event.from == -1 || event.from == p->rank); i++)
-            memory[own + i] = byte_of(e, p->rank, i);
-    }
-}
-
-/* Some bytes after those of the event are untouched too. */
-static int check_events(const struct program *p) {
-    for (int e = 0; e < EVENTS; e++) {
-        struct event event = event_of(e);
-        const unsigned char *memory = p->memory + (size_t)e * MOST_EVENT_BYTES;
-        bool has_part = event.from == -1 || event.from == p->rank || event.to == p->rank;
-        size_t bytes = !has_part ? 0 : event.from == -1 ? event.bytes * (size_t)n_ranks : event.bytes;
-        for (size_t i = 0; i < ot_min(bytes + 64, MOST_EVENT_BYTES); i++) {
-            int want = i >= bytes         ? 0xa5
-                       : event.from == -1 ? byte_of(e, (int)(i / event.bytes), i % event.bytes)
-                                          : byte_of(e, event.from, i);
-            if (memory[i] != want)
-                return ot_fail(OT_E_COMM, "byte %zu of event %d, from %d to %d of %zu bytes, is wrong", i, e,
-                               event.from, event.to, event.bytes);
-        }
-    }
-    return 0;
-}
 
 static int run_program(struct ot_world *world) {
     struct seat s;
-    struct program p = {.seat = &s, .rank = ot_world_ranks(world)->rank};
     int rc = open_here(world, &s);
     if (rc == 0)
-        rc = ot_device_alloc(s.device, (size_t)EVENTS * MOST_EVENT_BYTES, "events", (void **)&p.memory);
-    if (rc == 0) {
-        fill_events(&p);
-        for (int e = 0; e < EVENTS; e++)
-            do_event(&p, e);
-        end_call(&p);
-        rc = finish_seat(&s);
-    }
-    if (rc == 0)
-        rc = check_events(&p);
-    ot_device_free(s.device, p.memory);
+        rc = random_transfers_run(s.comm, s.device, s.lane, seed);
     close_seat(&s);
     return rc;
 }

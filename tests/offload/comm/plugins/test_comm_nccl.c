@@ -7,6 +7,7 @@
 #include "offload/comm/comm.h"
 #include "src/base/clock.h"
 #include "src/plan/comm_test.h"
+#include "tests/offload/comm/random_transfers.h"
 #include "tests/offload/comm/world_ranks.h"
 
 static const size_t sizes[] = {0, 1, 4095, 70001, 300001};
@@ -17,6 +18,16 @@ static const char *folder, *name; /* name: of the communicator; NULL: by itself 
 static const char *want;          /* in the description */
 static int failing_rank;          /* its GPU work fails after some operations; -1: none does */
 static int gpus;                  /* ranks share GPUs if there are fewer */
+
+static int run_random_transfers(struct ot_comm *comm, struct ot_device *device) {
+    struct ot_lane *lane;
+    if (ot_comm_ranks(comm) == 1)
+        return 0;
+    OT_TRY(ot_lane_open(device, "comm", &lane));
+    int rc = random_transfers_run(comm, device, lane, 1);
+    ot_lane_close(lane);
+    return rc;
+}
 
 static int check_comm(struct ot_world *world, struct ot_device *device, int gpu) {
     struct ot_comm *comm;
@@ -34,6 +45,8 @@ static int check_comm(struct ot_world *world, struct ot_device *device, int gpu)
         rc = ot_fail(OT_E_INTERNAL, "it is %s", ot_comm_describe(comm));
     if (rc == 0 && checks.done != 11 * N_SIZES)
         rc = ot_fail(OT_E_INTERNAL, "only %d checks were done", checks.done);
+    if (rc == 0)
+        rc = run_random_transfers(comm, device);
     ot_comm_close(comm);
     return rc;
 }

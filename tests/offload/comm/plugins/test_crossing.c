@@ -9,12 +9,13 @@
 #include "offload/comm/crossing.h"
 #include "offload/comm/shared_memory.h"
 #include "src/base/clock.h"
-#include "src/commtest/checks.h"
+#include "src/plan/comm_test.h"
+#include "tests/offload/comm/random_transfers.h"
 #include "tests/offload/comm/world_ranks.h"
 
 static const size_t sizes[] = {0, 1, 4095, 70001, 300001};
 enum { N_SIZES = sizeof sizes / sizeof *sizes, MOST_BYTES = 300001, BYTES = 5000 };
-enum { SLOTS = 6 }; /* comm-test has three transfers in a call between each two ranks */
+enum { SLOTS = 2 * RANDOM_TRANSFERS_IN_CALL };
 
 /* The ranks are forked, so they get these. */
 static double timeout_seconds;
@@ -96,8 +97,18 @@ static int check_in_rank(struct ot_world *world) {
         rc = ot_comm_checks_run(&checks);
     if (rc == 0 && checks.done != 11 * N_SIZES)
         rc = ot_fail(OT_E_INTERNAL, "only %d checks were done", checks.done);
+    for (uint64_t seed = 1; rc == 0 && seed <= 2; seed++)
+        rc = random_transfers_run(s.comm, s.device, s.lane, seed);
     close_seat(&s);
     return rc;
+}
+
+static void test_sizes_of_the_memory(void **state) {
+    const struct ot_crossing_link link = {0, 1};
+    (void)state;
+    assert_int_equal(ot_crossing_bytes(&(struct ot_crossing){&link, 1, 2, 4096}), 3 * 4096);
+    assert_int_equal(ot_crossing_bytes(&(struct ot_crossing){&link, 1, 2, 4097}), 5 * 4096);
+    assert_int_equal(ot_crossing_bytes(&(struct ot_crossing){&link, 1, 2, 0}), 4096);
 }
 
 static void test_checks(void **state) {
@@ -232,6 +243,7 @@ static void test_killed_rank(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sizes_of_the_memory),
         TEST(test_checks),
         TEST(test_sending_ahead),
         TEST(test_sizes_that_differ),
