@@ -79,7 +79,7 @@ void ot_comm_crossing_free(struct ot_comm_crossing *c) {
 
 static void count(_Atomic uint32_t *counter) {
     atomic_fetch_add_explicit(counter, 1, memory_order_release);
-    syscall(SYS_futex, counter, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    syscall(SYS_futex, counter, FUTEX_WAKE, INT_MAX);
 }
 
 /* Waits while the other rank's counter is `blocked`. False: the communicator is broken. */
@@ -96,7 +96,7 @@ static bool wait_for(struct ot_comm *comm, int other, _Atomic uint32_t *counter,
                                         comm->api->name, other, comm->timeout_seconds));
             return false;
         }
-        syscall(SYS_futex, counter, FUTEX_WAIT, blocked, &look, NULL, 0);
+        syscall(SYS_futex, counter, FUTEX_WAIT, blocked, &look);
     }
     return true;
 }

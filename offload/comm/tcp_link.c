@@ -72,8 +72,7 @@ static size_t find_transfer(const struct ot_tcp *tcp, int rank, bool is_send, si
 
 void ot_tcp_link_begin_transfers(struct ot_tcp *tcp, int rank, bool *moved) {
     struct ot_tcp_link *link = &tcp->links[rank];
-    bool is_sending =
-        link->queued > 0 || link->payload_left > 0 || link->source_left > 0 || link->awaits_taken;
+    bool is_sending = link->queued > 0 || link->source_left > 0 || link->awaits_taken;
     struct ot_tcp_message now = tcp->now;
     size_t out = is_sending ? tcp->n_transfers : find_transfer(tcp, rank, true, link->next_out);
     size_t in = link->expects ? tcp->n_transfers : find_transfer(tcp, rank, false, link->next_in);
