@@ -31,8 +31,8 @@
 #include "offload/comm/plugin.h"
 #include "offload/comm/plugins/breakage.h"
 #include "src/base/clock.h"
+#include "src/base/memory.h"
 #include "src/base/minmax.h"
-#include "src/base/grow.h"
 #include "src/base/thread.h"
 
 /* Counts of MPI are ints, so larger parts are moved in pieces. */
