@@ -1,7 +1,7 @@
 /* The communicator of a run: moves bytes between the ranks, on a lane of the device.
  *
  * A run of W ranks has W processes with one device each. Every rank holds a share of the model
- * (plan/shard.h). The engine's `comm` lane gathers a block's weights before they are used, and exchanges its
+ * (plan/plan.h). The engine's `comm` lane gathers a block's weights before they are used, and exchanges its
  * gradients after. Both are operations of a communicator, which is built in (self, tcp) or a plugin
  * (plugin.h).
  *

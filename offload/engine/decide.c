@@ -61,7 +61,7 @@ static void judge_loss(struct ot_engine *en, struct ot_step_result *result) {
 
 /* ---- results of a step ---- */
 
-/* The squared norm of a slab: the sum over its ranges (shard.h), in order. */
+/* The squared norm of a slab: the sum over its ranges (plan.h), in order. */
 double ot_engine_slab_squares(const struct ot_engine *en, const double *results, int slab) {
     const double *norms = results + slab * en->layout.norms;
     double squares = 0;
@@ -340,7 +340,7 @@ static void finish_span(struct ot_engine *en, const struct ot_task *task, struct
     }
 }
 
-/* Takes the squared norm of one range (shard.h) over its trained groups, one after the other, and rounds all
+/* Takes the squared norm of one range (plan.h) over its trained groups, one after the other, and rounds all
  * of its gradients. */
 static void finish_range(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane,
                          struct ot_shard_range range, double *norm) {

@@ -57,7 +57,7 @@ struct ot_engine_config {
     const struct ot_store_config *store;
     const struct ot_topology *topology; /* for binding threads; outlives the engine; NULL: do not bind */
     uint64_t delay_seed;                /* test seam: if not 0, random delays in the executor's threads */
-    bool poisons_parts;   /* test seam: NaNs in the parts of a slot that are not fetched (engine/fetch.c) */
+    bool poisons_parts;   /* test seam: NaNs in the parts of a slot that are not fetched (engine/stage.c) */
     double stall_seconds; /* after this long without progress the watchdog logs each lane's task; 0: 60 s */
     double stall_limit_seconds; /* and after this long the engine is stuck; 0: 600 s */
     /* With clipping: skip steps whose loss exceeds its running mean by more than this number of standard
@@ -215,7 +215,7 @@ enum ot_slab_kind { OT_SLAB_MASTER, OT_SLAB_M, OT_SLAB_V };
 
 /* Sets or gets the fp32 values of parameters [first, first + n) of a slab that is not encoded. MASTER is
  * exact: a get returns the values that were set; a frozen slab's are rounded to the chain's dtype. A frozen
- * slab has no M and V. If the ranks have one copy of weights (plan/one_copy.h), set and ot_engine_put are
+ * slab has no M and V. If the ranks have one copy of weights (plan/slabs.h), set and ot_engine_put are
  * called while no rank is in a pass: before the first step, or after a barrier. */
 int ot_engine_set(struct ot_engine *engine, enum ot_slab_kind kind, int slab, int64_t first, int64_t n,
                   const float *values);

@@ -180,7 +180,7 @@ static inline unsigned ot_engine_requests(const struct ot_engine *engine) {
 int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, struct ot_lane *lane);
 /* Runs a task of the comm lane, or one that prepares or ends it (engine/rank_tasks.c). */
 void ot_engine_run_rank_task(struct ot_engine *engine, const struct ot_task *task, struct ot_lane *lane);
-/* Weights and the choice of parts (engine/fetch.c). Runs a FETCH, a DECODE, and a USED_OUT. choice: returns
+/* Weights and the choice of parts (engine/stage.c). Runs a FETCH, a DECODE, and a USED_OUT. choice: returns
  * the place for the choice of a forward's first half; clears it for the first micro-batch. */
 void ot_engine_fetch(struct ot_engine *engine, const struct ot_task *task, int64_t step,
                      struct ot_lane *lane);
@@ -191,7 +191,7 @@ void ot_engine_choice_out(struct ot_engine *engine, const struct ot_task *task, 
 int32_t *ot_engine_choice(const struct ot_engine *engine, const struct ot_task *task, struct ot_lane *lane);
 /* The ranges that a FETCH or an NVME_READ of a slab copies. */
 struct ot_run_walk ot_engine_walk(const struct ot_engine *engine, const struct ot_task *task, int64_t step);
-/* Run GRAD_FINISH and GRAD_KEEP tasks (engine/finish.c). */
+/* Run GRAD_FINISH and GRAD_KEEP tasks (engine/decide.c). */
 void ot_engine_finish_grads(struct ot_engine *engine, const struct ot_task *task, struct ot_lane *lane);
 void ot_engine_keep_grads(struct ot_engine *engine, const struct ot_task *task, struct ot_lane *lane);
 /* Runs a DECIDE task (engine/decide.c). Errors: OT_E_NUMERIC; OT_E_COMM: results of some ranks are missing,
@@ -228,7 +228,7 @@ void ot_engine_undo_shadows(struct ot_engine *engine);
  * (engine/diagnose.c). */
 void ot_engine_diagnose_output(struct ot_engine *engine, const struct ot_task *task, struct ot_lane *lane);
 
-/* The memory that ranks share (engine/one_copy.c). All ranks open it together; it does nothing if the plan
+/* The memory that ranks share (engine/rank_tasks.c). All ranks open it together; it does nothing if the plan
  * has no one copy. given: see engine_config.one_copy. Errors: as ot_shared_memory_map, ot_device_place and
  * ot_device_pin. */
 int ot_engine_open_one_copy(struct ot_engine *engine, void *given);
@@ -236,7 +236,7 @@ void ot_engine_close_one_copy(struct ot_engine *engine);
 /* Before a step: waits until no rank is in a forward pass alone any more. Errors: OT_E_COMM. */
 int ot_engine_leave_one_copy(struct ot_engine *engine);
 
-/* Opens engine->snapshot (engine/take_snapshot.c). Errors: as ot_snapshot_open. */
+/* Opens engine->snapshot (engine/snapshot_copy.c). Errors: as ot_snapshot_open. */
 int ot_engine_open_snapshot(struct ot_engine *engine);
 
 /* Nvme (engine/nvme.c). Opens the store for the layout's extents; does nothing if it has none. Errors:

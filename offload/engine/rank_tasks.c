@@ -1,4 +1,4 @@
-/* Tasks that move bytes between ranks, and the sums around them (plan/shard.h). */
+/* Tasks that move bytes between ranks, and the sums around them (plan/plan.h). */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -124,7 +124,7 @@ void ot_engine_run_rank_task(struct ot_engine *en, const struct ot_task *task, s
 
 /* ---- one copy ---- */
 
-/* The memory of the one copy of weights (plan/one_copy.h): maps, places and pins it. */
+/* The memory of the one copy of weights (plan/slabs.h): maps, places and pins it. */
 
 static const char NAME[] = "weights that ranks share";
 

@@ -43,7 +43,7 @@ int ot_planner_choose(const struct ot_plan_request *request, const struct ot_cos
                       struct ot_planner_result *out);
 
 /* The parts of request->shard that are to be chosen: the mode; in mode full, whether the weights on the host
- * are one copy of all ranks (one_copy.h). */
+ * are one copy of all ranks (slabs.h). */
 struct ot_shard_open {
     bool mode, one_copy;
 };

@@ -98,7 +98,7 @@ enum ot_task_kind {
     OT_TASK_NVME_WRITE, /* nvme_write: the same, but for a slab's weights */
     /* several ranks: */
     OT_TASK_GATHER,        /* comm: the weights of all ranks, into a slot or beside this rank's own */
-    OT_TASK_MEET,          /* comm: all ranks have updated a slab in their one copy (one_copy.h) */
+    OT_TASK_MEET,          /* comm: all ranks have updated a slab in their one copy (slabs.h) */
     OT_TASK_GRAD_NARROW,   /* compute: round the gradient sum to the dtype in which it crosses */
     OT_TASK_EXCHANGE,      /* comm: send each rank its share of the gradient sum, receive this rank's share */
     OT_TASK_GRAD_JOIN,     /* compute: add up the sums of all ranks, in the order of the ranks */

@@ -106,7 +106,7 @@ struct ot_step_tokens {
     int64_t count;       /* 0: not given; with bounds: not chosen yet */
     int64_t least, most; /* of auto:LEAST..MOST; 0: a number was given, or nothing */
 };
-enum { OT_STEP_MOST_RATIO = 64 }; /* of the bounds; so few candidates lie between them (step_choice.h) */
+enum { OT_STEP_MOST_RATIO = 64 }; /* of the bounds; so few candidates lie between them (run_shape.h) */
 
 enum { OT_LIST_MAX = 8 };
 struct ot_count_list {

@@ -1,8 +1,8 @@
 /* A bench runs real training steps at many points. A point is a mix of tiers, a budget of device memory and a
  * number of tokens per step. The result has the measured and the predicted time of each point.
  *
- * The parts: grid.h chooses the points, run.h measures one point, record.h writes the results as CSV and
- * JSON, page.h as a page for people. src/cli/command_bench.c puts them together.
+ * bench_setup.h chooses the points, bench_run.h measures one, bench_export.h writes the results as CSV and
+ * JSON, bench_page.h as a page for people. src/cli/command_bench.c puts them together.
  *
  * The structs here are plain data; they own no memory.
  */

@@ -220,7 +220,7 @@ static const char *const PCIE_SOURCE[] = {NULL,
 static const double PCIE_BOTH[] = {0, 0, 0, 1.6, 1.6, 1.75};
 /* One PCIe 4 drive. The write rate is the rate after its cache is full. */
 static const double DISK_READ_BYTES = 6e9, DISK_WRITE_BYTES = 2.5e9;
-/* CRC-32 with PCLMULQDQ on one thread, of data in memory (crc32.h); the host's time to start a task. */
+/* CRC-32 with PCLMULQDQ on one thread, of data in memory (hash.h); the host's time to start a task. */
 static const double CRC_BYTES = 10e9, TASK_SECONDS = 10e-6;
 /* Half of the time of a single read and a single write of 4 KiB, since two are under way. */
 static const double DISK_READ_SECONDS = 40e-6, DISK_WRITE_SECONDS = 20e-6;

@@ -36,7 +36,7 @@ void ot_report_print_store(const struct ot_report *report);
  * ot_run_log_end. */
 int ot_report_record(const struct ot_report *report, struct ot_run_log *log);
 
-/* Call this once the session has a second forecast (forecast_again.h). Prints a line if it differs from the
+/* Call this once the session has a second forecast (forecast.h). Prints a line if it differs from the
  * first, and writes the "predicted_again" event. Errors: as ot_run_log_end. */
 int ot_report_forecast_again(const struct ot_session *session, struct ot_run_log *log);
 

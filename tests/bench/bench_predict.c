@@ -9,7 +9,7 @@
  * of their measurements.
  *
  * In each round, prints a line per case with the best so far: the step's time predicted and measured, the
- * error, the error after the step was predicted again from two of its steps (measured.h), and how busy the
+ * error, the error after the step was predicted again from two of its steps (simulate.h), and how busy the
  * lanes were (predicted/measured, in percent of the step). At the end of a round: the median and the worst
  * error, of groups and of all. */
 #include <math.h>

@@ -1,4 +1,4 @@
-/* Local ranks that connect: this program starts itself several times (local.h), and each copy finds its rank
+/* Local ranks that connect: this program starts itself several times (launch.h), and each copy finds its rank
  * (ranks.h) and opens a world (world.h), as a training run does. */
 #include "tests/support/check.h"
 

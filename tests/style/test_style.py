@@ -116,6 +116,16 @@ def clang_format():
     return None
 
 
+# Files of others, and those that the build makes, that comments name.
+OTHERS_FILES = {"chat_texts.h", "llm.c", "llama2.c", "llama.h", "cuda.h", "nccl.h", "mpi.h", "ggml-common.h", "transformer.h", "stdio.h", "mma.h"}
+
+
+def files_named(lines):
+    """The C files that comments name, as in "the arena (memory.h)"."""
+    comments = re.findall(r"/\*.*?\*/|//[^\n]*", "\n".join(lines), re.DOTALL)
+    return re.findall(r"(?<![\w./*-])(?:\w+/)*([a-z][a-z0-9_]{3,}\.(?:h|c|cu|cuh|inc))\b(?!\()", "\n".join(comments))
+
+
 def names_included(lines):
     return re.findall(r'^#include "([^"]+)"', "\n".join(lines), re.MULTILINE)
 
@@ -146,6 +156,19 @@ class Style(unittest.TestCase):
                 if not may_include(path, name):
                     yield f"includes {name}, which is in no folder below {folder_of(path)}"
         self.check(faults_of)
+
+    def test_comments_name_files_that_exist(self):
+        known = {os.path.basename(path) for path, _ in sources()} | OTHERS_FILES
+
+        def faults_of(path, lines):
+            for name in files_named(lines):
+                if name not in known:
+                    yield f"a comment names {name}, which is no file"
+        self.check(faults_of)
+
+    def test_the_test_sees_names_of_files(self):
+        planted = ["/* See plan/saver.h and", " * (gone.c), not x.h. */ call(ring.c); // of norm.cuh", "a = args.h;"]
+        self.assertEqual(files_named(planted), ["saver.h", "gone.c", "norm.cuh"])
 
     def test_no_circle_of_modules(self):
         modules = graph_of({path: names_included(lines) for path, lines in sources()})
@@ -285,6 +308,12 @@ class Doors(unittest.TestCase):
         for folder, places in rows.items():
             for place in re.findall(r"`(\S+)`", places):
                 self.assertTrue(os.path.exists(os.path.join(root, "tests", place)), f"{folder}: {place}")
+
+    def test_links_lead_to_files(self):
+        for folder, _, names in os.walk(root):
+            if "README.md" in names and not re.search(r"/(build[^/]*|\.git|subprojects)(/|$)", folder[len(root):]):
+                for link in re.findall(r"\]\(([\w./-]+)(?:#[\w-]+)?\)", self.read(folder, "README.md")):
+                    self.assertTrue(os.path.exists(os.path.join(folder, link)), f"{folder}/README.md: {link}")
 
     def test_the_test_sees_functions(self):
         text = "static int save(struct loop *l) {\n    return load(l);\n}\nint load(int a,\n         int b) {\n}\nint keep(void);\n"

@@ -1,4 +1,4 @@
-/* Several ranks train one model (plan/shard.h): the bits depend on the number of ranks alone, and with
+/* Several ranks train one model (plan/plan.h): the bits depend on the number of ranks alone, and with
  * `world` not even on that. If tests are few, each number of ranks trains in fewer dtypes. */
 #include <math.h>
 #include <stdio.h>
