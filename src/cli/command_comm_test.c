@@ -56,7 +56,7 @@ static int print_json(const struct comm_test *t) {
     struct ot_json_writer w = {.indent = -1};
     ot_json_begin_object(&w, NULL);
     ot_json_put_text(&w, "version", OT_VERSION);
-    ot_json_put_text(&w, "device", ot_device_name(t->session.device));
+    ot_json_put_text(&w, "device", ot_device_name(t->session.machine.device));
     ot_json_put_text(&w, "comm", ot_comm_describe(t->comm));
     ot_json_put_int(&w, "ranks", ot_comm_ranks(t->comm));
     ot_json_put_int(&w, "checks", t->n_checks);
@@ -83,7 +83,7 @@ static int print_json(const struct comm_test *t) {
 static int check(struct comm_test *t) {
     static const size_t sizes[] = {0, 1, 7, 4095, 4096, 65537, (1 << 20) + 3};
     struct ot_comm_checks checks = {.comm = t->comm,
-                                    .device = t->session.device,
+                                    .device = t->session.machine.device,
                                     .sizes = sizes,
                                     .n_sizes = sizeof sizes / sizeof *sizes,
                                     .delay_seed = 1};
@@ -97,7 +97,7 @@ static int measure(struct comm_test *t, bool is_gpu) {
     const struct ot_count_list *list = &t->options->sizes;
     size_t sizes[OT_LIST_MAX];
     struct ot_comm_rates_config config = {.comm = t->comm,
-                                          .device = t->session.device,
+                                          .device = t->session.machine.device,
                                           .is_gpu = is_gpu,
                                           .sizes = sizes,
                                           .n_sizes = list->n,
@@ -120,12 +120,12 @@ static int run(struct comm_test *t) {
     bool is_gpu = in_effect->device.kind == OT_DEVICE_CUDA;
     struct ot_comm_config config = {.name = in_effect->comm,
                                     .world = t->world,
-                                    .device = t->session.device,
+                                    .device = t->session.machine.device,
                                     .device_index = is_gpu ? in_effect->device.index : -1,
                                     .plugin_dirs = getenv("OFFLOAD_TRAIN_PLUGINS"),
                                     .timeout_seconds = in_effect->comm_timeout};
     OT_TRY(ot_comm_open(&config, &t->comm));
-    ot_log(OT_LOG_INFO, "machine %s", ot_device_name(t->session.device));
+    ot_log(OT_LOG_INFO, "machine %s", ot_device_name(t->session.machine.device));
     ot_log(OT_LOG_INFO, "comm    %s", ot_comm_describe(t->comm));
     if (ot_comm_need_transfers(t->comm) < 0)
         ot_log(OT_LOG_WARN, "%s", ot_error_text());

@@ -43,7 +43,7 @@ static int start(struct ot_session *s, const struct ot_rows *rows) {
 
 static int evaluate(struct ot_session *s, struct ot_rows *rows) {
     int64_t seq_len;
-    OT_TRY(ot_shape_seq_len(s->settings, ot_model_longest_row(&s->config), &seq_len));
+    OT_TRY(ot_shape_seq_len(s->settings, ot_model_longest_row(&s->model.config), &seq_len));
     OT_TRY(ot_rows_open(s, seq_len, rows));
     if (s->options->show_sample)
         OT_TRY(ot_sample_view_print(s, rows));
@@ -51,7 +51,7 @@ static int evaluate(struct ot_session *s, struct ot_rows *rows) {
     struct ot_evaluation evaluation = {.dataset = rows->eval_set,
                                        .packing = rows->eval,
                                        .seq_len = seq_len,
-                                       .micro_sequences = s->plan.micro_tokens / seq_len};
+                                       .micro_sequences = s->plan.chosen.micro_tokens / seq_len};
     struct ot_eval_result result;
     OT_TRY(ot_evaluate(s->engine, &evaluation, &result));
     const struct ot_data_stats *stats = ot_dataset_stats(rows->data);

@@ -143,7 +143,7 @@ static int check_config(struct export *e) {
     int rc;
     OT_TRY_GOTO(ot_string_format(&where, "%s/" OT_RECORD_NAME ": model", dir), rc, out);
     OT_TRY_GOTO(ot_model_config_parse(e->record->model, where, &recorded), rc, out);
-    OT_TRY_GOTO(write_config(&s->config, &now), rc, out);
+    OT_TRY_GOTO(write_config(&s->model.config, &now), rc, out);
     OT_TRY_GOTO(write_config(&recorded.config, &then), rc, out);
     if (strcmp(now, then) != 0)
         rc = ot_fail(OT_E_INPUT, "%s: this checkpoint is not of the model that is now in --model %s", dir,
@@ -157,7 +157,7 @@ out:
 
 /* Parameters of the model, or of the adapters that are written in its place. */
 static int64_t count_written(const struct ot_session *s) {
-    return s->options->lora ? ot_model_trained_count(s->model) : ot_model_param_count(&s->config);
+    return s->options->lora ? ot_model_trained_count(s->model.built) : ot_model_param_count(&s->model.config);
 }
 
 static int open_model(struct export *e) {
@@ -174,9 +174,9 @@ static int open_model(struct export *e) {
                        ot_error_text());
     OT_TRY(rc);
     OT_TRY(check_config(e));
-    OT_TRY(ot_checkpoint_record_open_model(e->record, &s->config, manifest->dtype, &s->model));
+    OT_TRY(ot_checkpoint_record_open_model(e->record, &s->model.config, manifest->dtype, &s->model.built));
     e->total = count_written(s);
-    return ot_manifest_check_model(manifest, ot_model_chain(s->model), dir);
+    return ot_manifest_check_model(manifest, ot_model_chain(s->model.built), dir);
 }
 
 static int open_run(struct export *e) {
@@ -192,8 +192,8 @@ static int open_source_model(struct export *e) {
     ot_settings_choose_text(&e->settings, "model", e->options->dir);
     OT_TRY(ot_session_open_files(&e->settings, OT_F32, s));
     const struct ot_selection selection = ot_plan_request_selection(s->options);
-    OT_TRY(s->options->lora ? ot_model_open_selected(&s->config, OT_F32, 1, &selection, &s->model)
-                            : ot_model_open(&s->config, OT_F32, 1, &s->model));
+    OT_TRY(s->options->lora ? ot_model_open_selected(&s->model.config, OT_F32, 1, &selection, &s->model.built)
+                            : ot_model_open(&s->model.config, OT_F32, 1, &s->model.built));
     e->total = count_written(s);
     return 0;
 }
@@ -209,7 +209,7 @@ static void show_progress(struct export *e, int64_t n) {
 
 static int get_values(void *context, int slab, int64_t first, int64_t n, float *values) {
     struct export *e = context;
-    if (!e->checkpoint || ot_model_chain(e->session.model)->slabs[slab].frozen)
+    if (!e->checkpoint || ot_model_chain(e->session.model.built)->slabs[slab].frozen)
         OT_TRY(ot_weights_get_frozen(&e->session, slab, first, n, values));
     else
         OT_TRY(advise(e, ot_checkpoint_master_get(e->master, slab, first, n, values)));
@@ -236,7 +236,8 @@ static int count_values(void *context, int slab, int64_t first, int64_t n, const
 static int feed_from_model(void *context, ot_param_sink sink, void *sink_context) {
     struct export *e = context;
     struct counted_sink counted = {e, sink, sink_context};
-    return ot_model_dir_load(e->session.dir, e->session.model, e->session.pool, count_values, &counted);
+    return ot_model_dir_load(e->session.model.dir, e->session.model.built, e->session.machine.pool,
+                             count_values, &counted);
 }
 
 static int feed_tensor(struct export *e, const struct ot_tensor *tensor, float *values, ot_param_sink sink,
@@ -253,7 +254,7 @@ static int feed_tensor(struct export *e, const struct ot_tensor *tensor, float *
 /* From a checkpoint, or the adapters of a model. */
 static int feed_tensors(void *context, ot_param_sink sink, void *sink_context) {
     struct export *e = context;
-    const struct ot_model *model = e->session.model;
+    const struct ot_model *model = e->session.model.built;
     float *values = malloc(FEED_VALUES * sizeof *values);
     int rc = values ? 0 : ot_fail(OT_E_BUDGET, "no memory for a buffer of %d values", FEED_VALUES);
     for (int64_t i = 0; i < ot_model_tensor_count(model) && rc == 0; i++)
@@ -305,7 +306,7 @@ static void print_line(const struct export *e, const char *dtype) {
 
 static int print_result(const struct export *e) {
     const struct ot_options *o = e->options;
-    const char *dtype = e->as_gguf ? e->gguf.mixture->name : ot_dtype_name(e->session.stored);
+    const char *dtype = e->as_gguf ? e->gguf.mixture->name : ot_dtype_name(e->session.model.stored);
     if (!o->json) {
         print_line(e, dtype);
         return 0;

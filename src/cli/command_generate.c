@@ -118,7 +118,7 @@ static int make_prompt(const struct chat *chat, struct ot_prompt *prompt) {
 static int chat_check(const struct ot_session *session) {
     struct chat chat = {.session = (struct ot_session *)session};
     struct ot_prompt prompt = {0};
-    if (ot_model_has_pairs(&session->config))
+    if (ot_model_has_pairs(&session->model.config))
         return ot_fail(OT_E_USAGE,
                        "--chat: an encoder-decoder answers one input, without turns; use -p TEXT");
     int rc = begin(&chat);
@@ -330,18 +330,18 @@ struct job {
 static int check_prompt(const struct job *job, const struct ot_prompt *prompt, const char *where) {
     const struct ot_session *s = &job->session;
     for (int64_t i = 0; i < prompt->n; i++)
-        if (prompt->ids[i] >= s->config.vocab) {
-            const char *token = ot_tokenizer_token(s->tokenizer, prompt->ids[i], NULL);
+        if (prompt->ids[i] >= s->model.config.vocab) {
+            const char *token = ot_tokenizer_token(s->text.tokenizer, prompt->ids[i], NULL);
             return ot_fail(OT_E_INPUT,
                            "%s: token %d ('%s') is outside of the model's embedding, which has %lld rows; "
                            "use the tokenizer of this model",
-                           where, prompt->ids[i], token ? token : "", (long long)s->config.vocab);
+                           where, prompt->ids[i], token ? token : "", (long long)s->model.config.vocab);
         }
-    if (prompt->n >= ot_model_longest_row(&s->config))
+    if (prompt->n >= ot_model_longest_row(&s->model.config))
         return ot_fail(
             OT_E_INPUT,
             "%s: the prompt has %lld tokens and leaves no room in the model's %lld positions; shorten it",
-            where, (long long)prompt->n, (long long)ot_model_longest_row(&s->config));
+            where, (long long)prompt->n, (long long)ot_model_longest_row(&s->model.config));
     if (job->capacity && prompt->n >= job->capacity)
         return ot_fail(
             OT_E_INPUT,
@@ -384,10 +384,11 @@ static int read_prompts(struct job *job) {
 static int start(struct job *job) {
     struct ot_session *s = &job->session;
     int64_t capacity = job->longest + s->options->max_new_tokens;
-    if (capacity > ot_model_longest_row(&s->config))
-        capacity = ot_model_longest_row(&s->config);
+    if (capacity > ot_model_longest_row(&s->model.config))
+        capacity = ot_model_longest_row(&s->model.config);
     job->capacity = capacity;
-    bool pairs = ot_model_has_pairs(&s->config); /* an input is encoded at once, and a start token follows */
+    bool pairs =
+        ot_model_has_pairs(&s->model.config); /* an input is encoded at once, and a start token follows */
     int64_t prefill = job->longest < 1                         ? 1
                       : job->longest < PREFILL_TOKENS || pairs ? job->longest
                                                                : PREFILL_TOKENS;
@@ -455,7 +456,7 @@ static int generate_one(struct job *job, size_t i, const struct ot_prompt *promp
 /* Prints the bytes that fetches of experts have copied and saved. */
 static void print_experts(const struct ot_session *s) {
     struct ot_engine_fetches fetches;
-    const struct ot_chain *chain = ot_model_chain(s->model);
+    const struct ot_chain *chain = ot_model_chain(s->model.built);
     char copied[OT_TEXT_BYTES], left[OT_TEXT_BYTES];
     ot_engine_get_fetches(s->engine, &fetches);
     if (fetches.parts == 0 || !ot_log_is_terminal())
@@ -492,7 +493,7 @@ static int chat_by_turns(struct job *job) {
 
 /* The conversation of --chat. Its template is checked before memory is taken. */
 static int chat(struct job *job) {
-    job->session.prompt_format = NULL; /* the format of a run's rows has no turns */
+    job->session.text.prompt_format = NULL; /* the format of a run's rows has no turns */
     OT_TRY(chat_check(&job->session));
     job->longest = OT_CHAT_TOKENS;
     OT_TRY(start(job));

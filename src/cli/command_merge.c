@@ -27,8 +27,9 @@ static int get_values(void *context, int slab, int64_t first, int64_t n, float *
     char line[96], done[OT_TEXT_BYTES], total[OT_TEXT_BYTES];
     OT_TRY(ot_merge_get(&job->merge, slab, first, n, values));
     job->done += n;
-    snprintf(line, sizeof line, "merging: %s of %s parameters", ot_text_short((double)job->done, done),
-             ot_text_short((double)ot_model_param_count(ot_model_get_config(job->session.model)), total));
+    snprintf(
+        line, sizeof line, "merging: %s of %s parameters", ot_text_short((double)job->done, done),
+        ot_text_short((double)ot_model_param_count(ot_model_get_config(job->session.model.built)), total));
     if (!job->settings.in_effect.quiet && ot_log_is_terminal())
         ot_log_set_status(line);
     return 0;
@@ -49,11 +50,11 @@ static int merge(struct job *job) {
 static int print_result(const struct job *job) {
     const struct ot_session *s = &job->session;
     const struct ot_options *o = s->options;
-    int64_t n = ot_model_param_count(ot_model_get_config(s->model));
+    int64_t n = ot_model_param_count(ot_model_get_config(s->model.built));
     char count[OT_TEXT_BYTES], time[OT_TEXT_BYTES], bytes[OT_TEXT_BYTES];
     if (!o->json) {
         printf("%s: %s parameters as %s, %lld adapters of %s merged%s · %s in %s\n", o->out,
-               ot_text_count(n, count), ot_dtype_name(s->stored), (long long)job->merge.n_adapters,
+               ot_text_count(n, count), ot_dtype_name(s->model.stored), (long long)job->merge.n_adapters,
                o->adapter, job->merge.unties ? ", head and embedding apart now" : "",
                ot_text_bytes(job->result.bytes, bytes), ot_text_duration(job->seconds, time));
         return 0;
@@ -61,12 +62,12 @@ static int print_result(const struct job *job) {
     struct ot_json_writer w = {.indent = -1};
     ot_json_begin_object(&w, NULL);
     ot_json_put_text(&w, "out", o->out);
-    ot_json_put_text(&w, "base", ot_model_dir_path(s->dir));
+    ot_json_put_text(&w, "base", ot_model_dir_path(s->model.dir));
     ot_json_put_text(&w, "adapter", o->adapter);
     ot_json_put_text(&w, "lora", o->lora);
     ot_json_put_int(&w, "adapters", job->merge.n_adapters);
     ot_json_put_int(&w, "parameters", n);
-    ot_json_put_text(&w, "dtype", ot_dtype_name(s->stored));
+    ot_json_put_text(&w, "dtype", ot_dtype_name(s->model.stored));
     ot_json_put_real(&w, "seconds", job->seconds);
     ot_json_end_object(&w);
     return ot_lines_print_json(&w);

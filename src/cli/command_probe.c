@@ -192,9 +192,9 @@ static void put_disk(const struct ot_probe_disk *disk, struct ot_json_writer *w)
 
 static void put_host(const struct ot_session *s, struct ot_json_writer *w) {
     struct ot_topology_summary t;
-    ot_topology_summarise(s->topology, &t);
+    ot_topology_summarise(s->machine.topology, &t);
     ot_json_begin_object(w, "host");
-    ot_json_put_text(w, "cpu", s->machine.cpu);
+    ot_json_put_text(w, "cpu", s->machine.limits.cpu);
     ot_json_put_int(w, "packages", t.packages);
     ot_json_put_int(w, "whole_cores", t.cores);
     ot_json_put_int(w, "hardware_threads", t.threads);
@@ -202,7 +202,7 @@ static void put_host(const struct ot_session *s, struct ot_json_writer *w) {
     ot_json_put_int(w, "l1_bytes", t.l1_bytes);
     ot_json_put_int(w, "l2_bytes", t.l2_bytes);
     ot_json_put_int(w, "l3_bytes", t.l3_bytes);
-    ot_json_put_text(w, "topology", ot_topology_describe(s->topology));
+    ot_json_put_text(w, "topology", ot_topology_describe(s->machine.topology));
     ot_json_put_text(w, "adamw_kernel", ot_adamw_kernel_name());
     ot_json_put_text(w, "crc_kernel", ot_crc32_kernel());
     ot_json_end_object(w);
@@ -214,10 +214,10 @@ static int print_json(const struct probe_run *run, const struct ot_session *s) {
     struct ot_json_writer w = {.indent = -1};
     ot_json_begin_object(&w, NULL);
     ot_json_put_text(&w, "version", OT_VERSION);
-    ot_json_put_text(&w, "device", ot_device_name(s->device));
-    ot_json_put_text(&w, "dtype", ot_dtype_name(s->dtype));
-    ot_json_put_int(&w, "cores", s->machine.cores);
-    ot_json_put_int(&w, "ram_bytes", s->machine.ram_bytes);
+    ot_json_put_text(&w, "device", ot_device_name(s->machine.device));
+    ot_json_put_text(&w, "dtype", ot_dtype_name(s->model.dtype));
+    ot_json_put_int(&w, "cores", s->machine.limits.cores);
+    ot_json_put_int(&w, "ram_bytes", s->machine.limits.ram_bytes);
     put_host(s, &w);
     ot_json_begin_array(&w, "rows");
     for (int i = 0; i < run->n; i++) {
@@ -262,12 +262,13 @@ static void describe_caches(const struct ot_topology_summary *t, char *text, siz
 static void print_host(const struct ot_session *s) {
     char ram[OT_TEXT_BYTES], caches[128];
     struct ot_topology_summary t;
-    ot_topology_summarise(s->topology, &t);
+    ot_topology_summarise(s->machine.topology, &t);
     describe_caches(&t, caches, sizeof caches);
-    ot_log(OT_LOG_INFO, "machine %s · RAM %s", ot_device_name(s->device),
-           ot_text_bytes(s->machine.ram_bytes, ram));
-    ot_log(OT_LOG_INFO, "        %s · %s · %s", *s->machine.cpu ? s->machine.cpu : "CPU of unknown name",
-           ot_topology_describe(s->topology), caches);
+    ot_log(OT_LOG_INFO, "machine %s · RAM %s", ot_device_name(s->machine.device),
+           ot_text_bytes(s->machine.limits.ram_bytes, ram));
+    ot_log(OT_LOG_INFO, "        %s · %s · %s",
+           *s->machine.limits.cpu ? s->machine.limits.cpu : "CPU of unknown name",
+           ot_topology_describe(s->machine.topology), caches);
     if (ot_device_no_cuda())
         ot_log(OT_LOG_INFO, "        %s", ot_device_no_cuda());
     ot_log(OT_LOG_INFO, "        kernels AdamW %s, CRC-32 %s", ot_adamw_kernel_name(), ot_crc32_kernel());
@@ -276,7 +277,7 @@ static void print_host(const struct ot_session *s) {
 /* Measures the joint rates of the ranks, after each has measured its own. */
 static int measure_ranks(struct ot_session *s, struct probe_run *run) {
     char time[OT_TEXT_BYTES];
-    if (!s->comm)
+    if (!s->ranks.comm)
         return 0;
     OT_TRY(ot_session_ranks_measure(s, &run->rates, &run->peers));
     ot_log(OT_LOG_INFO, "ranks   each receives %.3f GB/s while all do · an operation takes %s",
@@ -314,7 +315,7 @@ static int open_world(struct ot_session *s, const struct ot_options *options) {
         return 0;
     if (launch.ranks.rank != 0)
         ot_log_set_level(OT_LOG_WARN);
-    return ot_launch_world(options, &launch, &s->world);
+    return ot_launch_world(options, &launch, &s->ranks.world);
 }
 
 static int open_and_probe(struct ot_session *s, struct ot_settings *settings, struct probe_run *run) {
@@ -348,12 +349,12 @@ int ot_command_probe(const struct ot_options *options) {
     run->table.out = !is_rank0 ? NULL : options->json ? log : stdout;
     if (rc == 0)
         rc = open_and_probe(&session, &settings, run);
-    if (rc < 0 && session.world) {
+    if (rc < 0 && session.ranks.world) {
         struct ot_error error;
         ot_error_save(&error, rc);
-        rc = ot_world_fail(session.world, &error);
+        rc = ot_world_fail(session.ranks.world, &error);
     }
-    struct ot_world *world = session.world;
+    struct ot_world *world = session.ranks.world;
     ot_session_close(&session);
     ot_world_close(world);
     if (log)

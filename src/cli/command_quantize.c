@@ -89,12 +89,12 @@ static int make_quantize_config(struct command *c) {
 static int open_rows(struct command *c) {
     const struct ot_options *o = c->options;
     struct ot_session *s = &c->session;
-    int64_t seq_len = 1, multiple = ot_device_token_multiple(s->device);
+    int64_t seq_len = 1, multiple = ot_device_token_multiple(s->machine.device);
     if (o->data) {
-        OT_TRY(ot_shape_seq_len(s->settings, ot_model_longest_row(&s->config), &seq_len));
+        OT_TRY(ot_shape_seq_len(s->settings, ot_model_longest_row(&s->model.config), &seq_len));
         OT_TRY(ot_rows_open(s, seq_len, &c->rows));
     }
-    OT_TRY(ot_model_open(&s->config, s->dtype, seq_len, &s->model));
+    OT_TRY(ot_model_open(&s->model.config, s->model.dtype, seq_len, &s->model.built));
     if (o->data && c->format.kind == OT_QUANT_KIND_GPTQ)
         OT_TRY(ot_sequences_open(c->rows.train, c->rows.data, seq_len, o->calibration_rows, multiple,
                                  &c->calibration));
@@ -121,7 +121,7 @@ static int check_memory(const struct command *c) {
     struct ot_quantize_memory m;
     OT_TRY(ot_quantize_memory(&c->job, &m));
     int64_t total = m.activations + m.weights + m.codes + m.hessian;
-    int64_t budget = (int64_t)c->session.budget_bytes[OT_TIER_HOST];
+    int64_t budget = (int64_t)c->session.machine.budget_bytes[OT_TIER_HOST];
     char text[5][OT_TEXT_BYTES], device[OT_TEXT_BYTES];
     ot_text_bytes(total, text[0]);
     ot_text_bytes(m.activations, text[1]);
@@ -143,13 +143,13 @@ static int check_memory(const struct command *c) {
 
 static int open_save(struct command *c) {
     struct ot_session *s = &c->session;
-    c->format.dtype = s->stored;
-    c->format.plain_down = s->config.family == OT_FAMILY_T5;
-    c->format.least_share = s->config.n_experts > 0 ? LEAST_SHARE : 0;
+    c->format.dtype = s->model.stored;
+    c->format.plain_down = s->model.config.family == OT_FAMILY_T5;
+    c->format.least_share = s->model.config.n_experts > 0 ? LEAST_SHARE : 0;
     c->save = (struct ot_model_save){.out = c->options->out,
-                                     .model = s->model,
-                                     .base = s->dir,
-                                     .dtype = s->stored,
+                                     .model = s->model.built,
+                                     .base = s->model.dir,
+                                     .dtype = s->model.stored,
                                      .pack = &c->format,
                                      .shard_bytes = c->options->max_shard_size,
                                      .lock = c->lock};
@@ -252,7 +252,7 @@ static int print_result(struct command *c, double total) {
 
 /* Refuses formats that no reader has for the model. */
 static int check_family(const struct command *c) {
-    const struct ot_model_config *config = &c->session.config;
+    const struct ot_model_config *config = &c->session.model.config;
     const char *type = ot_family_row(config->family)->model_type, *model = c->options->model;
     bool mxfp4 = c->format.kind == OT_QUANT_KIND_MXFP4, is_gpt_oss = config->family == OT_FAMILY_GPT_OSS;
     if (ot_model_has_pairs(config) && (mxfp4 || c->format.kind == OT_QUANT_KIND_GPTQ))
@@ -290,9 +290,9 @@ static int open_all(struct command *c, const struct ot_options *options) {
     OT_TRY(choose_format(c));
     OT_TRY(ot_out_lock_await(options->out, &c->lock));
     OT_TRY(ot_session_open(&c->settings, s));
-    if (!s->dir)
+    if (!s->model.dir)
         return ot_fail(OT_E_INPUT, "%s has no weights here", options->model);
-    if (s->lora || s->train)
+    if (s->model.lora || s->model.train)
         return ot_fail(
             OT_E_INPUT,
             "%s holds adapters; offload-train merge adds them to their base, which can be quantized",
@@ -301,7 +301,7 @@ static int open_all(struct command *c, const struct ot_options *options) {
     OT_TRY(open_rows(c));
     OT_TRY(open_save(c));
     c->job.session = s;
-    c->job.model = s->model;
+    c->job.model = s->model.built;
     c->job.format = &c->format;
     c->job.calibration = &c->calibration;
     c->job.held_out = &c->held_out;

@@ -44,7 +44,7 @@ static void print_ids(const struct ot_token_list *list, bool json) {
 }
 
 static int encode_batch(struct ot_session *s, struct batch *batch) {
-    ot_pool_run(s->pool, (int64_t)batch->lines.n, 16, encode_lines, batch);
+    ot_pool_run(s->machine.pool, (int64_t)batch->lines.n, 16, encode_lines, batch);
     for (size_t i = 0; i < batch->lines.n; i++) {
         if (batch->errors[i].code)
             return ot_fail_context(ot_error_load(&batch->errors[i]), "text %lld",
@@ -94,7 +94,8 @@ static int decode_batch(struct ot_session *s, const struct batch *batch) {
         if (rc < 0)
             ot_fail_context(rc, "text %lld", (long long)batch->before + (long long)i + 1);
         if (rc == 0)
-            rc = ot_tokenizer_decode(s->tokenizer, list.ids, list.n, s->options->no_special, &text, &bytes);
+            rc = ot_tokenizer_decode(s->text.tokenizer, list.ids, list.n, s->options->no_special, &text,
+                                     &bytes);
         if (rc == 0)
             rc = print_text(text, bytes, s->options->json);
         free(text);
@@ -109,7 +110,7 @@ static int run_batch(struct ot_session *s, struct batch *batch) {
 
 static int run(struct ot_session *s, struct batch *batch) {
     const struct ot_options *o = s->options;
-    batch->tokenizer = s->tokenizer;
+    batch->tokenizer = s->text.tokenizer;
     batch->flags = o->no_special ? 0 : OT_TOKENIZER_ADD_SPECIAL;
     if (o->prompt) {
         OT_TRY(ot_lines_add(&batch->lines, o->prompt, strlen(o->prompt)));

@@ -71,7 +71,7 @@ static int64_t find_sample_row(const struct train *t) {
         if (rows->eval_set == rows->data && !rows->held_out[i])
             continue;
         struct ot_row row = ot_dataset_row(rows->eval_set, i);
-        if (ot_row_prompt_tokens(&row) > 1 + t->session.specials.add_bos)
+        if (ot_row_prompt_tokens(&row) > 1 + t->session.text.specials.add_bos)
             return i;
     }
     return -1;
@@ -101,7 +101,7 @@ static void find_need(struct train *t) {
                                        .gathers = !o->no_save,
                                        .host_bytes = ot_rows_bytes(&t->rows)};
     if (!o->no_save || t->resume.checkpoint)
-        t->need.snapshot_slots = ot_saver_slots(ot_model_param_count(&s->config), s->dtype);
+        t->need.snapshot_slots = ot_saver_slots(ot_model_param_count(&s->model.config), s->model.dtype);
     if (!o->no_save)
         t->need.pinned_contents = ot_saver_pinned_contents(s, t->checkpoints);
 }
@@ -118,7 +118,7 @@ static int read_inputs(struct train *t) {
     struct ot_session *s = &t->session;
     const struct ot_options *o = s->options;
     int64_t seq_len, trained;
-    OT_TRY(ot_shape_seq_len(&t->settings, ot_model_longest_row(&s->config), &seq_len));
+    OT_TRY(ot_shape_seq_len(&t->settings, ot_model_longest_row(&s->model.config), &seq_len));
     const double *share = o->optimizer_engine.share;
     bool no_cpu = share[OT_TILE_CPU] == 0 && share[OT_TILE_GPU] + share[OT_TILE_STREAM] > 0;
     if (!o->optimizer_threads && !no_cpu)
@@ -126,10 +126,10 @@ static int read_inputs(struct train *t) {
     OT_TRY(ot_rows_open(s, seq_len, &t->rows));
     OT_TRY(ot_run_identity_make(s, &t->rows, &t->identity));
     OT_TRY(ot_resume_check(&t->resume, o, &t->identity));
-    OT_TRY(ot_resume_check_arithmetic(&t->resume, o, ot_device_arithmetic(s->device)));
-    OT_TRY(ot_resume_check_ranks(&t->resume, o, ot_shard_ranks(&s->shard)));
+    OT_TRY(ot_resume_check_arithmetic(&t->resume, o, ot_device_arithmetic(s->machine.device)));
+    OT_TRY(ot_resume_check_ranks(&t->resume, o, ot_shard_ranks(&s->ranks.shard)));
     const struct ot_selection selection = ot_plan_request_selection(o);
-    OT_TRY(ot_selection_count(&s->config, &selection, &trained));
+    OT_TRY(ot_selection_count(&s->model.config, &selection, &trained));
     ot_shape_choose(&t->settings, trained);
     return ot_step_is_open(o) ? 0 : find_shape(t);
 }
@@ -223,7 +223,7 @@ static int forecast(struct train *t) {
         OT_TRY(ot_session_forecast(s, &t->need, &rows));
     OT_TRY(predict_times(t));
     if (!s->options->micro_batch)
-        ot_settings_choose_count(&t->settings, "micro-batch", s->plan.micro_tokens / t->shape.seq_len);
+        ot_settings_choose_count(&t->settings, "micro-batch", s->plan.chosen.micro_tokens / t->shape.seq_len);
     return ot_run_identity_take_options(&t->identity, s->options);
 }
 
@@ -253,11 +253,11 @@ static int show_sample(struct train *t, int64_t step) {
                                        .n_prompt = n,
                                        .max_new = SAMPLE_NEW_TOKENS,
                                        .top_p = 1,
-                                       .stopped = s->comm ? NULL : ot_stop_requested};
+                                       .stopped = s->ranks.comm ? NULL : ot_stop_requested};
     if (generation.max_new > t->rows.seq_len - n)
         generation.max_new = t->rows.seq_len - n;
     int rc;
-    OT_TRY_GOTO(ot_tokenizer_decode(s->tokenizer, prompt, (size_t)n, true, &prompt_text, NULL), rc, out);
+    OT_TRY_GOTO(ot_tokenizer_decode(s->text.tokenizer, prompt, (size_t)n, true, &prompt_text, NULL), rc, out);
     OT_TRY_GOTO(ot_generate(s, &generation, &generated), rc, out);
     if (ot_is_rank0(s))
         rc = ot_report_sample(t->log, step, prompt_text, generated.text ? generated.text : "");
@@ -332,20 +332,21 @@ static int start(struct train *t) {
                                             .weight_decay = (float)o->weight_decay,
                                             .clip = (float)o->clip,
                                             .seed = (uint64_t)o->seed};
-    s->restored = t->resume.checkpoint;
+    s->model.restored = t->resume.checkpoint;
     s->requests = ot_stop_save_requests_tell;
     s->requests_context = &t->requests;
     int rc = ot_session_start(s, &optimizer);
     if (rc < 0)
-        return s->restored ? ot_resume_advise(&t->resume, rc) : rc;
+        return s->model.restored ? ot_resume_advise(&t->resume, rc) : rc;
     OT_TRY(ot_agree_on_weights(s));
     if (!ot_is_rank0(s))
         return join_out(t);
     ot_report_print_store(&t->report);
     OT_TRY(ot_report_record(&t->report, t->log));
-    if (s->restored)
-        OT_TRY(ot_run_log_resume(t->log, t->resume.record->progress.step, ot_checkpoint_dir(s->restored),
-                                 ot_checkpoint_bytes(s->restored), s->restore_seconds));
+    if (s->model.restored)
+        OT_TRY(ot_run_log_resume(t->log, t->resume.record->progress.step,
+                                 ot_checkpoint_dir(s->model.restored), ot_checkpoint_bytes(s->model.restored),
+                                 s->model.restore_seconds));
     OT_TRY(ot_run_log_check(t->log)); /* before OUT is changed */
     return o->no_save ? 0 : open_out(t);
 }
@@ -405,7 +406,7 @@ static int run(struct train *t) {
                                  .identity = &t->identity,
                                  .saver = t->saver,
                                  .rescue = &t->rescue,
-                                 .hosts = ot_plan_is_sharded(&s->plan) ? t->sharing.hosts : NULL,
+                                 .hosts = ot_plan_is_sharded(&s->plan.chosen) ? t->sharing.hosts : NULL,
                                  .requests = &t->requests,
                                  .resume = t->resume.record,
                                  .report_again = ot_report_forecast_again};
@@ -423,7 +424,7 @@ static int run(struct train *t) {
     double trained = ot_clock_seconds();
     OT_TRY(keep_result(t, &outcome, &end));
     double kept = ot_clock_seconds();
-    if (t->sample_row >= 0 && !(s->comm ? outcome.interrupted : ot_stop_requested()))
+    if (t->sample_row >= 0 && !(s->ranks.comm ? outcome.interrupted : ot_stop_requested()))
         OT_TRY(show_sample(t, outcome.steps));
     double shown = ot_clock_seconds();
     outcome.result_seconds = kept - trained;
@@ -482,7 +483,7 @@ static int open_world(struct train *t) {
     if (launch.ranks.rank != 0)
         ot_log_set_level(OT_LOG_WARN);
     OT_TRY(ot_launch_world(o, &launch, &t->world));
-    t->session.world = t->world;
+    t->session.ranks.world = t->world;
     return 0;
 }
 

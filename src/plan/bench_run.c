@@ -42,7 +42,7 @@ struct bench_run {
 
 static int make_plan(struct bench_run *b) {
     const struct ot_bench_point *point = &b->result->point;
-    int arrays = ot_model_has_pairs(&b->session.config) ? ARRAYS_OF_PAIRS : ARRAYS;
+    int arrays = ot_model_has_pairs(&b->session.model.config) ? ARRAYS_OF_PAIRS : ARRAYS;
     struct ot_session_need need = {.max_position = point->sequence_tokens,
                                    .sequence_tokens = point->sequence_tokens,
                                    .step_sequences = point->step_tokens / point->sequence_tokens,
@@ -54,16 +54,16 @@ static int make_plan(struct bench_run *b) {
 }
 
 static void note_plan(struct bench_run *b) {
-    const struct ot_plan *plan = &b->session.plan;
+    const struct ot_plan *plan = &b->session.plan.chosen;
     struct ot_bench_result *r = b->result;
     int64_t sequence = r->point.sequence_tokens, sequences = r->point.step_tokens / sequence;
     r->micro_sequences = plan->micro_tokens / sequence;
     r->micro_batches = (sequences + r->micro_sequences - 1) / r->micro_sequences;
-    r->recomputed_layers = b->session.config.n_layers - ot_plan_kept_blocks(plan, OT_TIER_COUNT);
+    r->recomputed_layers = b->session.model.config.n_layers - ot_plan_kept_blocks(plan, OT_TIER_COUNT);
     for (int tier = 0; tier < OT_TIER_COUNT; tier++)
         r->planned_bytes[tier] = (int64_t)ot_ledger_total(&plan->ledger, (enum ot_tier)tier);
-    r->planned_bytes[OT_TIER_GPU] += (int64_t)b->session.workspace_bytes;
-    const struct ot_prediction *prediction = &b->session.prediction;
+    r->planned_bytes[OT_TIER_GPU] += (int64_t)b->session.machine.workspace_bytes;
+    const struct ot_prediction *prediction = &b->session.plan.prediction;
     r->predicted_seconds = prediction->step_seconds;
     memcpy(r->predicted_lanes.busy, prediction->busy, sizeof prediction->busy);
     memcpy(r->predicted_lanes.exposed, prediction->exposed, sizeof prediction->exposed);
@@ -94,7 +94,7 @@ static uint64_t identify_plan(const struct ot_plan *plan) {
 
 static bool is_earlier(struct bench_run *b, const struct ot_bench_result *earlier, int n_earlier) {
     char label[OT_BENCH_LABEL_BYTES];
-    b->result->plan_key = identify_plan(&b->session.plan);
+    b->result->plan_key = identify_plan(&b->session.plan.chosen);
     for (int i = 0; i < n_earlier; i++)
         if (earlier[i].plan_key == b->result->plan_key &&
             earlier[i].point.step_tokens == b->result->point.step_tokens) {
@@ -162,7 +162,7 @@ static int64_t put_pairs(const struct rows *rows, int64_t at, int64_t n, int64_t
 static int alloc_rows(struct bench_run *b, bool pairs, struct rows *rows) {
     int64_t n = b->result->point.step_tokens;
     uint64_t stream = ot_random_stream(OT_RANDOM_SAMPLE, 0, 0), seed = (uint64_t)b->settings.in_effect.seed;
-    uint64_t vocab = (uint64_t)b->session.config.vocab;
+    uint64_t vocab = (uint64_t)b->session.model.config.vocab;
     int32_t *all = b->rows = malloc((size_t)(n * (pairs ? ARRAYS_OF_PAIRS : ARRAYS)) * sizeof *b->rows);
     b->micro = calloc((size_t)b->result->micro_batches, sizeof *b->micro);
     if (!b->rows || !b->micro)
@@ -178,8 +178,9 @@ static int alloc_rows(struct bench_run *b, bool pairs, struct rows *rows) {
 
 static int make_rows(struct bench_run *b) {
     const struct ot_bench_point *point = &b->result->point;
-    int64_t n = point->step_tokens, sequence = point->sequence_tokens, micro = b->session.plan.micro_tokens;
-    bool pairs = ot_model_has_pairs(&b->session.config);
+    int64_t n = point->step_tokens, sequence = point->sequence_tokens,
+            micro = b->session.plan.chosen.micro_tokens;
+    bool pairs = ot_model_has_pairs(&b->session.model.config);
     struct rows rows = {0};
     OT_TRY(alloc_rows(b, pairs, &rows));
     b->input = (struct ot_step_input){
@@ -289,7 +290,7 @@ static int note_lanes(struct bench_run *b, int steps) {
 
 static void note_memory(struct bench_run *b) {
     struct ot_device_usage usage;
-    ot_device_usage(b->session.device, &usage);
+    ot_device_usage(b->session.machine.device, &usage);
     b->result->device_bytes = (int64_t)usage.peak_bytes;
     b->result->pinned_bytes = (int64_t)usage.pinned_peak_bytes;
     b->result->resident_bytes = ot_process_peak();
@@ -300,7 +301,7 @@ static int measure(struct bench_run *b) {
     struct ot_optimizer_config optimizer = {
         .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.01f, .clip = 1};
     int done;
-    b->session.any_weights = true;
+    b->session.model.any_weights = true;
     b->session.traced_tasks = MAX_TRACED_TASKS;
     OT_TRY(ot_session_start(&b->session, &optimizer));
     OT_TRY(make_rows(b));
@@ -351,7 +352,7 @@ int ot_bench_measure(const struct ot_options *options, const struct ot_costs *co
     choose_options(b, options);
     ot_process_forget_peak();
     int rc = ot_session_open_model(&b->settings, &b->session);
-    b->session.costs = costs;
+    b->session.plan.costs = costs;
     rc = rc == 0 ? make_plan(b) : rc;
     if (rc < 0) {
         rc = note_failure(result, rc == -OT_E_BUDGET || rc == -OT_E_USAGE ? OT_BENCH_UNFIT : OT_BENCH_FAILED,

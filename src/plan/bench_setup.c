@@ -30,7 +30,7 @@ struct setup {
 /* A rough time of a step with everything resident and all layers recomputed; it only serves to choose sizes.
  */
 static double guess_step(const struct setup *s, int64_t sequence, int64_t tokens) {
-    const struct ot_model_config *c = &s->session.config;
+    const struct ot_model_config *c = &s->session.model.config;
     double forward_again = 4.0 / 3;
     double attention = 6.0 * (double)(c->n_layers * c->n_heads * c->head_dim * sequence);
     double products = 4.0 * (double)s->bench->params + 2.0 * (double)s->bench->trained;
@@ -47,7 +47,7 @@ static double good_step_seconds(const struct ot_options *o) {
 }
 
 static int check_seq_len(const struct setup *s) {
-    int64_t given = s->options->seq_len, most = s->session.config.max_position;
+    int64_t given = s->options->seq_len, most = s->session.model.config.max_position;
     return given <= most
                ? 0
                : ot_fail(OT_E_USAGE, "--seq-len %lld is beyond the model's %lld positions; lower --seq-len",
@@ -58,7 +58,7 @@ static int check_seq_len(const struct setup *s) {
 static int64_t choose_seq_len(const struct setup *s) {
     enum { MOST = 2048, LEAST = 128 };
     const struct ot_count_list *steps = &s->options->step_tokens_list;
-    int64_t max_position = s->session.config.max_position, chosen = ot_min(max_position, MOST);
+    int64_t max_position = s->session.model.config.max_position, chosen = ot_min(max_position, MOST);
     for (int i = 0; i < steps->n; i++)
         chosen = ot_min(steps->values[i], chosen);
     while (!steps->n && chosen / 2 >= LEAST && guess_step(s, chosen, chosen) > good_step_seconds(s->options))
@@ -100,12 +100,12 @@ static int calibrate(struct setup *s) {
     const struct ot_options *o = s->options;
     int64_t most = largest(&o->step_tokens_list), micro = ot_min(most, MICRO_TOKENS);
     struct ot_calibration calibration = {
-        .chain = ot_model_chain(s->session.model),
-        .device = s->session.device,
+        .chain = ot_model_chain(s->session.model.built),
+        .device = s->session.machine.device,
         .rates = &s->rates,
         .micro_tokens = micro < o->seq_len ? o->seq_len : micro / o->seq_len * o->seq_len,
         .sequence_tokens = o->seq_len,
-        .device_bytes = s->session.budget_bytes[OT_TIER_GPU] - s->session.workspace_bytes,
+        .device_bytes = s->session.machine.budget_bytes[OT_TIER_GPU] - s->session.machine.workspace_bytes,
         .seconds = fmin(o->minutes * 60 / 10, 5),
     };
     return ot_calibrate(&calibration, &s->out->costs);
@@ -113,10 +113,10 @@ static int calibrate(struct setup *s) {
 
 static int make_grid(struct setup *s) {
     const struct ot_options *o = s->options;
-    const size_t *budget = s->session.budget_bytes;
+    const size_t *budget = s->session.machine.budget_bytes;
     struct ot_bench_point points[OT_BENCH_MAX_POINTS];
     struct ot_bench_grid grid = {
-        .plan = {.chain = ot_model_chain(s->session.model),
+        .plan = {.chain = ot_model_chain(s->session.model.built),
                  .budget_bytes = {budget[OT_TIER_GPU], budget[OT_TIER_HOST], budget[OT_TIER_NVME]},
                  .sequence_tokens = o->seq_len,
                  .train = true,
@@ -125,7 +125,7 @@ static int make_grid(struct setup *s) {
                  .kept = OT_HOME_AUTO,
                  .grads = OT_HOME_AUTO,
                  .sums = OT_HOME_AUTO,
-                 .extra_device_bytes = (int64_t)s->session.workspace_bytes},
+                 .extra_device_bytes = (int64_t)s->session.machine.workspace_bytes},
         .step_tokens = o->step_tokens_list,
         .gpu_bytes = o->gpu_mem_list,
         .micro_sequences = o->micro_batch_list,
@@ -150,13 +150,13 @@ static int choose_mixes(struct setup *s) {
 
 static void describe(struct setup *s) {
     struct ot_bench *bench = s->bench;
-    snprintf(s->out->device, sizeof s->out->device, "%s", ot_device_name(s->session.device));
+    snprintf(s->out->device, sizeof s->out->device, "%s", ot_device_name(s->session.machine.device));
     bench->model = s->options->model;
-    bench->params = ot_model_param_count(&s->session.config);
+    bench->params = ot_model_param_count(&s->session.model.config);
     bench->device = s->out->device;
-    bench->dtype = ot_dtype_name(s->session.dtype);
-    bench->cores = s->session.machine.cores;
-    bench->ram_bytes = s->session.machine.ram_bytes;
+    bench->dtype = ot_dtype_name(s->session.model.dtype);
+    bench->cores = s->session.machine.limits.cores;
+    bench->ram_bytes = s->session.machine.limits.ram_bytes;
     bench->began = time(NULL);
 }
 
@@ -178,16 +178,16 @@ int ot_bench_setup_make(const struct ot_options *asked, struct ot_settings *sett
     OT_TRY_GOTO(check_seq_len(&s), rc, out);
     OT_TRY_GOTO(ot_rates_obtain(&s.session, true, &s.rates), rc, out);
     const struct ot_selection selection = ot_plan_request_selection(options);
-    OT_TRY_GOTO(ot_selection_count(&s.session.config, &selection, &bench->trained), rc, out);
+    OT_TRY_GOTO(ot_selection_count(&s.session.model.config, &selection, &bench->trained), rc, out);
     if (options->base_type != OT_BASE_AUTO)
-        bench->base =
-            ot_weight_format_name(ot_base_format((enum ot_base_type)options->base_type, s.session.dtype));
+        bench->base = ot_weight_format_name(
+            ot_base_format((enum ot_base_type)options->base_type, s.session.model.dtype));
     choose_steps(&s);
-    OT_TRY_GOTO(ot_plan_request_model(options, &s.session.config, s.session.dtype, options->seq_len,
-                                      &s.session.model),
+    OT_TRY_GOTO(ot_plan_request_model(options, &s.session.model.config, s.session.model.dtype,
+                                      options->seq_len, &s.session.model.built),
                 rc, out);
-    bench->frozen = ot_model_frozen_count(s.session.model);
-    bench->flops_per_token = ot_model_flops_per_token(s.session.model, (double)options->seq_len);
+    bench->frozen = ot_model_frozen_count(s.session.model.built);
+    bench->flops_per_token = ot_model_flops_per_token(s.session.model.built, (double)options->seq_len);
     OT_TRY_GOTO(make_grid(&s), rc, out);
     rc = calibrate(&s);
 out:

@@ -157,9 +157,9 @@ static int measure(struct ot_settings *settings, struct ot_plan_machine *out) {
         return ot_fail(OT_E_USAGE,
                        "--nvme-read and --nvme-write have no effect with --nvme DIR, which is measured");
     OT_TRY(open_here(settings, out, to_come));
-    out->dtype = s->dtype;
-    out->workspace_bytes = s->workspace_bytes;
-    memcpy(out->budget_bytes, s->budget_bytes, sizeof out->budget_bytes);
+    out->dtype = s->model.dtype;
+    out->workspace_bytes = s->machine.workspace_bytes;
+    memcpy(out->budget_bytes, s->machine.budget_bytes, sizeof out->budget_bytes);
     ot_session_most_bytes(s, out->most_bytes);
     out->has_future_disks = to_come > 0;
     if (to_come) {
@@ -177,9 +177,9 @@ static int measure(struct ot_settings *settings, struct ot_plan_machine *out) {
         struct ot_described here = {.rates = out->rates};
         ot_cards_assumed(&said, &here, out->assumed, sizeof out->assumed);
     }
-    snprintf(out->name, sizeof out->name, "%.100s · RAM %s, %s free%s", ot_device_name(s->device),
-             ot_text_bytes(s->machine.ram_bytes, ram), ot_text_bytes(s->machine.free_bytes, left),
-             s->machine.within);
+    snprintf(out->name, sizeof out->name, "%.100s · RAM %s, %s free%s", ot_device_name(s->machine.device),
+             ot_text_bytes(s->machine.limits.ram_bytes, ram),
+             ot_text_bytes(s->machine.limits.free_bytes, left), s->machine.limits.within);
     return 0;
 }
 
@@ -213,7 +213,7 @@ int ot_plan_machine_cost(const struct ot_plan_machine *machine, const struct ot_
     if (machine->card)
         return ot_costs_estimate(chain, &machine->rates, sequence_tokens, micro, out);
     struct ot_calibration calibration = {.chain = chain,
-                                         .device = machine->session.device,
+                                         .device = machine->session.machine.device,
                                          .rates = &machine->rates,
                                          .micro_tokens = micro,
                                          .sequence_tokens = sequence_tokens,

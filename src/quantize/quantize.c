@@ -31,10 +31,10 @@ static bool uses_hessian(const struct ot_quantize *job) {
 
 static struct ot_stream_config stream_config(const struct ot_quantize *job) {
     int64_t a = job->calibration->most_tokens, b = job->held_out->most_tokens;
-    return (struct ot_stream_config){.device = job->session->device,
+    return (struct ot_stream_config){.device = job->session->machine.device,
                                      .model = job->model,
-                                     .dir = job->session->dir,
-                                     .pool = job->session->pool,
+                                     .dir = job->session->model.dir,
+                                     .pool = job->session->machine.pool,
                                      .most_tokens = a > b   ? a
                                                     : b > 0 ? b
                                                             : 1,
@@ -61,8 +61,9 @@ static int most_hessian(const struct ot_quantize *job, int64_t *bytes, int64_t *
         OT_TRY(ot_quant_layer_begin(job->model, ot_stream_layer_slab(chain, b), &layer));
         for (int u = 0; u < layer.n_units; u++) {
             int64_t n = layer.units[u].cols;
-            int64_t takes = n * n * (int64_t)sizeof(float) +
-                            ot_gptq_bytes(layer.units[u].rows, n, ot_pool_threads(job->session->pool));
+            int64_t takes =
+                n * n * (int64_t)sizeof(float) +
+                ot_gptq_bytes(layer.units[u].rows, n, ot_pool_threads(job->session->machine.pool));
             *bytes = ot_max(takes, *bytes);
             *cols = ot_max(n, *cols);
         }
@@ -259,7 +260,7 @@ static int give_values(void *context, int slab, int64_t first, int64_t n, float 
     for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
         const struct ot_tensor *t = ot_model_tensor(model, i);
         if (t->slab == slab && first >= t->first && first < t->first + t->rows * t->cols)
-            return ot_model_dir_get(r->job->session->dir, t, first - t->first, n, values);
+            return ot_model_dir_get(r->job->session->model.dir, t, first - t->first, n, values);
     }
     return ot_fail(OT_E_INTERNAL, "slab %d has no tensor at %lld", slab, (long long)first);
 }
@@ -269,9 +270,9 @@ int ot_quantize_run(struct ot_quantize *job) {
     const struct ot_stream_config config = stream_config(job);
     struct ot_model_save save = *job->save;
     int rc;
-    r.layer = (struct ot_quant_layer){.format = job->format, .pool = job->session->pool};
+    r.layer = (struct ot_quant_layer){.format = job->format, .pool = job->session->machine.pool};
     save.quant_source = give_tensors;
-    OT_TRY_GOTO(ot_model_dir_check(job->session->dir, job->model), rc, out);
+    OT_TRY_GOTO(ot_model_dir_check(job->session->model.dir, job->model), rc, out);
     OT_TRY_GOTO(alloc_host(&r), rc, out);
     OT_TRY_GOTO(ot_stream_open(&config, &r.stream), rc, out);
     OT_TRY_GOTO(embed(&r), rc, out);

@@ -103,11 +103,11 @@ struct memory_use { /* in bytes */
 /* The tiers' totals equal the plan table's. The host's peak covers pinned memory; the table's other bytes
  * (rows, a slab that is saved) are allocated exactly as planned. */
 static struct memory_use measure_memory(const struct ot_report *r) {
-    const struct ot_ledger *pinned = &r->session->plan.ledger, whole = ot_report_ledger(r);
+    const struct ot_ledger *pinned = &r->session->plan.chosen.ledger, whole = ot_report_ledger(r);
     struct memory_use m = {0};
     struct ot_device_usage usage;
     struct ot_store_usage store;
-    ot_device_usage(r->session->device, &usage);
+    ot_device_usage(r->session->machine.device, &usage);
     ot_engine_store_usage(r->session->engine, &store);
     for (int t = 0; t < OT_TIER_COUNT; t++)
         m.planned[t] = (int64_t)ot_ledger_total(&whole, (enum ot_tier)t);
@@ -121,7 +121,7 @@ static struct memory_use measure_memory(const struct ot_report *r) {
 
 static double flops_per_second(const struct ot_report *r, const struct ot_outcome *outcome) {
     double rows = (double)ot_packing_rows(r->rows->train), tokens = (double)ot_packing_tokens(r->rows->train);
-    double per_token = ot_model_flops_per_token(r->session->model, tokens / rows);
+    double per_token = ot_model_flops_per_token(r->session->model.built, tokens / rows);
     return outcome->whole_seconds > 0 ? per_token * (double)outcome->tokens / outcome->whole_seconds : 0;
 }
 
@@ -132,10 +132,10 @@ static double measured_step(const struct ot_outcome *outcome) {
 
 /* "; predicted again after step 4: 760 ms, +1.2 %"; empty if the second prediction was not told. */
 static const char *put_again(const struct ot_session *s, double measured, char text[OT_FORECAST_LINE_BYTES]) {
-    const struct ot_forecast *f = &s->forecast;
+    const struct ot_forecast *f = &s->plan.forecast;
     double seconds = f->again.step_seconds;
     char step[OT_TEXT_BYTES];
-    if (seconds > 0 && ot_report_again(&s->prediction, &f->again, f->again_from, f->again_to, text))
+    if (seconds > 0 && ot_report_again(&s->plan.prediction, &f->again, f->again_from, f->again_to, text))
         snprintf(text, OT_FORECAST_LINE_BYTES, "; predicted again after step %lld: %s, %+.1f %%",
                  (long long)f->again_to, ot_text_seconds(seconds, step), 100 * (seconds / measured - 1));
     else
@@ -144,7 +144,7 @@ static const char *put_again(const struct ot_session *s, double measured, char t
 }
 
 static void print_speed(const struct ot_report *r, const struct ot_outcome *outcome) {
-    double predicted = r->session->prediction.step_seconds, measured = measured_step(outcome);
+    double predicted = r->session->plan.prediction.step_seconds, measured = measured_step(outcome);
     char text[2][OT_TEXT_BYTES], again[OT_FORECAST_LINE_BYTES];
     ot_text_seconds(predicted, text[0]);
     if (r->session->options->no_forecast && measured > 0)
@@ -163,7 +163,7 @@ static void print_speed(const struct ot_report *r, const struct ot_outcome *outc
 /* Prints the bytes moved and their rates. The schedule counts copies, and the store counts disk transfers.
  * Lanes that move only token ids and losses are left out: they stay below OT_MOVED_LEAST. */
 static void print_traffic(const struct ot_report *r, const struct ot_outcome *outcome) {
-    const struct ot_prediction *p = &r->session->prediction;
+    const struct ot_prediction *p = &r->session->plan.prediction;
     double measured = measured_step(outcome), step = measured > 0 ? measured : p->step_seconds,
            run = outcome->seconds;
     char line[OT_TABLE_LINE_BYTES];
@@ -180,9 +180,9 @@ static void print_traffic(const struct ot_report *r, const struct ot_outcome *ou
 static void print_shadows(const struct ot_report *r) {
     struct ot_shadow_usage usage;
     ot_engine_shadow_usage(r->session->engine, &usage);
-    if (r->session->plan.shadow_frames > 0)
+    if (r->session->plan.chosen.shadow_frames > 0)
         ot_log(OT_LOG_INFO, "ahead   shadow updates of %d tiles a step: %lld committed, %lld dropped",
-               r->session->plan.shadow_frames, (long long)usage.committed, (long long)usage.dropped);
+               r->session->plan.chosen.shadow_frames, (long long)usage.committed, (long long)usage.dropped);
 }
 
 static void print_memory(const struct ot_report *r) {
@@ -279,8 +279,8 @@ static void print_saved(const struct ot_report *r, const struct ot_outcome *outc
     char size[OT_TEXT_BYTES], *quoted = NULL, *words = NULL;
     const struct ot_session *s = r->session;
     bool adapters = s->options->lora != NULL;
-    enum ot_dtype dtype = adapters ? OT_F32 : s->stored;
-    int64_t n = adapters ? ot_model_trained_count(s->model) : ot_model_param_count(&s->config);
+    enum ot_dtype dtype = adapters ? OT_F32 : s->model.stored;
+    int64_t n = adapters ? ot_model_trained_count(s->model.built) : ot_model_param_count(&s->model.config);
     ot_log(OT_LOG_INFO, "saved   %s · %s, %s of %s weights · log.jsonl · run.json", r->out,
            adapters ? "adapters for PEFT" : "Hugging Face directory",
            ot_text_bytes(n * (int64_t)ot_dtype_bytes(dtype), size), ot_dtype_name(dtype));
@@ -395,9 +395,9 @@ int ot_report_record_done(const struct ot_report *r, const struct ot_outcome *ou
     if (has_better(r, outcome))
         ot_json_put_int(w, "best_checkpoint_step", outcome->saved_best_step);
     if (!r->session->options->no_forecast)
-        ot_json_put_real(w, "predicted_step_seconds", r->session->prediction.step_seconds);
-    if (r->session->forecast.again.step_seconds > 0)
-        ot_json_put_real(w, "predicted_again_step_seconds", r->session->forecast.again.step_seconds);
+        ot_json_put_real(w, "predicted_step_seconds", r->session->plan.prediction.step_seconds);
+    if (r->session->plan.forecast.again.step_seconds > 0)
+        ot_json_put_real(w, "predicted_again_step_seconds", r->session->plan.forecast.again.step_seconds);
     ot_json_put_int(w, "measured_steps", outcome->timed_steps);
     if (outcome->timed_steps)
         ot_json_put_real(w, "measured_step_seconds", measured_step(outcome));
@@ -422,7 +422,7 @@ int ot_report_record_done(const struct ot_report *r, const struct ot_outcome *ou
 static void print_trace(const struct ot_report *r, const char *path, const struct ot_trace_summary *all,
                         const struct ot_trace_summary *full) {
     char lines[OT_LANE_TABLE_LINES][OT_FORECAST_LINE_BYTES], left[64] = "";
-    const struct ot_prediction *p = &r->session->prediction;
+    const struct ot_prediction *p = &r->session->plan.prediction;
     const struct ot_lane_times times[] = {
         {"predicted", p->step_seconds, p->busy, p->exposed, p->exposed_host},
         {"measured", full->seconds, full->busy, full->exposed, full->exposed_host}};
@@ -450,7 +450,7 @@ int ot_report_trace(const struct ot_report *r, struct ot_run_log *log) {
     if (!path)
         return 0;
     OT_TRY(ot_report_check_trace(r->session->options)); /* the run itself may have created this file */
-    OT_TRY(ot_trace_write(r->session->trace, r->session->forecast.trace, path));
+    OT_TRY(ot_trace_write(r->session->trace, r->session->plan.forecast.trace, path));
     OT_TRY(ot_trace_summarise(r->session->trace, &all));
     OT_TRY(ot_trace_summarise_full(r->session->trace, &full));
     print_trace(r, path, &all, &full);

@@ -23,21 +23,21 @@ enum { LINE_BYTES = 512 };
 /* ---- the lines above the plan ---- */
 
 static void print_machine(const struct ot_report *r) {
-    const struct ot_machine *machine = &r->session->machine;
+    const struct ot_machine *machine = &r->session->machine.limits;
     char total[OT_TEXT_BYTES], left[OT_TEXT_BYTES];
-    ot_log(OT_LOG_INFO, "machine %s · RAM %s, %s free%s", ot_device_name(r->session->device),
+    ot_log(OT_LOG_INFO, "machine %s · RAM %s, %s free%s", ot_device_name(r->session->machine.device),
            ot_text_bytes(machine->ram_bytes, total), ot_text_bytes(machine->free_bytes, left),
            machine->within);
 }
 
 /* Says why this rank uses fewer cores than the machine has. */
 static void name_cores(const struct ot_session *s, int threads, char text[96]) {
-    int locals = s->world ? ot_world_ranks(s->world)->local_ranks : 1;
+    int locals = s->ranks.world ? ot_world_ranks(s->ranks.world)->local_ranks : 1;
     if (locals > 1)
-        snprintf(text, 96, " · %d of %d core%s: %d ranks share this host", s->machine.cores, threads,
+        snprintf(text, 96, " · %d of %d core%s: %d ranks share this host", s->machine.limits.cores, threads,
                  threads == 1 ? "" : "s", locals);
     else
-        snprintf(text, 96, " · the quota allows %d at a time", s->machine.cores);
+        snprintf(text, 96, " · the quota allows %d at a time", s->machine.limits.cores);
 }
 
 /* Prints the cores and memory nodes that threads and memory are bound to, and the causes of slow pinned
@@ -45,22 +45,22 @@ static void name_cores(const struct ot_session *s, int threads, char text[96]) {
 static void print_topology(const struct ot_session *s) {
     char note[OT_MACHINE_NOTE_BYTES];
     bool by_gpu = s->options->device.kind == OT_DEVICE_CUDA;
-    bool by_disks = s->store.n_dirs > 0 && s->store.engine != OT_IO_POOL;
-    int64_t bytes = (int64_t)ot_ledger_total(&s->plan.ledger, OT_TIER_HOST);
+    bool by_disks = s->machine.store.n_dirs > 0 && s->machine.store.engine != OT_IO_POOL;
+    int64_t bytes = (int64_t)ot_ledger_total(&s->plan.chosen.ledger, OT_TIER_HOST);
     struct ot_topology_summary summary;
     char cores[96] = "";
-    ot_topology_summarise(s->topology, &summary);
-    if (s->machine.cores < summary.threads)
+    ot_topology_summarise(s->machine.topology, &summary);
+    if (s->machine.limits.cores < summary.threads)
         name_cores(s, summary.threads, cores);
-    ot_log(OT_LOG_INFO, "        %s%s", ot_topology_describe(s->topology), cores);
-    if ((by_gpu || by_disks) && *ot_machine_pinning_note(&s->machine, bytes, by_disks, note))
+    ot_log(OT_LOG_INFO, "        %s%s", ot_topology_describe(s->machine.topology), cores);
+    if ((by_gpu || by_disks) && *ot_machine_pinning_note(&s->machine.limits, bytes, by_disks, note))
         ot_log(OT_LOG_INFO, "note    %s", note);
 }
 
 static void print_disks(const struct ot_session *s) {
     char may[OT_TEXT_BYTES], have[OT_TEXT_BYTES];
-    for (int i = 0; i < s->store.n_dirs; i++) {
-        const struct ot_store_dir *dir = &s->store.dirs[i];
+    for (int i = 0; i < s->machine.store.n_dirs; i++) {
+        const struct ot_store_dir *dir = &s->machine.store.dirs[i];
         ot_log(OT_LOG_INFO, "%-7s %s · budget %s · %s free", i ? "" : "nvme", dir->path,
                ot_text_bytes((int64_t)dir->bytes, may), ot_text_bytes(ot_session_free_in(dir->path), have));
     }
@@ -72,19 +72,20 @@ static void print_model(const struct ot_report *r) {
     char params[OT_PARAMS_TEXT_BYTES], tokens[OT_TEXT_BYTES];
     bool random = s->options->init == OT_CHOICE_INIT_RANDOM;
     const char *sentencepiece = ot_session_is_of_sentencepiece(s) ? ot_session_sentencepiece(s) : NULL;
-    ot_log(OT_LOG_INFO, "model   %s", s->resolved.path ? s->resolved.found : s->options->model);
-    ot_log(OT_LOG_INFO, "        %s · %lld layer%s · %s · %s, computed in %s",
-           ot_family_row(s->config.family)->model_type, (long long)s->config.n_layers,
-           ot_plural(s->config.n_layers),
-           ot_text_params(ot_model_frozen_count(s->model), ot_model_trained_count(s->model), params),
-           random ? "random weights" : ot_dtype_name(s->stored), ot_dtype_name(s->dtype));
+    ot_log(OT_LOG_INFO, "model   %s", s->model.resolved.path ? s->model.resolved.found : s->options->model);
+    ot_log(
+        OT_LOG_INFO, "        %s · %lld layer%s · %s · %s, computed in %s",
+        ot_family_row(s->model.config.family)->model_type, (long long)s->model.config.n_layers,
+        ot_plural(s->model.config.n_layers),
+        ot_text_params(ot_model_frozen_count(s->model.built), ot_model_trained_count(s->model.built), params),
+        random ? "random weights" : ot_dtype_name(s->model.stored), ot_dtype_name(s->model.dtype));
     ot_log(OT_LOG_INFO, "        %s tokens · %s",
-           ot_text_count(ot_tokenizer_vocab_size(s->tokenizer), tokens),
-           s->tokenizer_is_own                ? "byte-level tokenizer"
+           ot_text_count(ot_tokenizer_vocab_size(s->text.tokenizer), tokens),
+           s->text.tokenizer_is_own           ? "byte-level tokenizer"
            : ot_session_has_made_tokenizer(s) ? "tokenizer of the GGUF file"
            : sentencepiece                    ? sentencepiece
-           : s->tokenizer_file                ? s->tokenizer_file
-                                              : s->tokenizer_path);
+           : s->text.tokenizer_file           ? s->text.tokenizer_file
+                                              : s->text.tokenizer_path);
 }
 
 static void print_dataset(const char *path, const struct ot_data_stats *stats) {
@@ -106,7 +107,7 @@ static void print_notes(const struct ot_session *s, const struct ot_data_stats *
     size_t bytes = 0;
     ot_chat_choice_note(s, stats->template_name);
     const char *token =
-        stats->with_specials ? ot_tokenizer_token(s->tokenizer, stats->first_special, &bytes) : NULL;
+        stats->with_specials ? ot_tokenizer_token(s->text.tokenizer, stats->first_special, &bytes) : NULL;
     if (token)
         ot_log(OT_LOG_INFO,
                "note    %lld rows contain a literal \"%.*s\", the first on line %lld: encoded as the token, "
@@ -127,8 +128,8 @@ static void print_notes(const struct ot_session *s, const struct ot_data_stats *
                "note    in %lld rows the chat template leaves out a text of a turn, or changes it, the first "
                "on line %lld (--show-sample)",
                (long long)stats->left_out, (long long)stats->first_left_out_line);
-    double dropout = s->dir ? ot_model_dir_facts(s->dir)->dropout : 0;
-    if (s->dir && ot_model_dir_facts(s->dir)->is_text_part)
+    double dropout = s->model.dir ? ot_model_dir_facts(s->model.dir)->dropout : 0;
+    if (s->model.dir && ot_model_dir_facts(s->model.dir)->is_text_part)
         ot_log(OT_LOG_INFO,
                "note    this is the text part of a model that also reads images; the result is a "
                "model of text alone");
@@ -142,7 +143,7 @@ static void print_notes(const struct ot_session *s, const struct ot_data_stats *
 static void warn_truncated(const struct ot_session *s, const char *path, const struct ot_data_stats *stats,
                            int64_t seq_len) {
     char longest[OT_TEXT_BYTES], cut[OT_TEXT_BYTES];
-    int64_t most = ot_model_longest_row(&s->config);
+    int64_t most = ot_model_longest_row(&s->model.config);
     if (stats->truncated * 100 <= stats->rows)
         return;
     ot_text_count(stats->longest_whole, longest);
@@ -187,7 +188,7 @@ static void print_data(const struct ot_report *r) {
 
 static void print_shape(const struct ot_report *r) {
     const struct ot_options *o = r->session->options;
-    const struct ot_plan *plan = &r->session->plan;
+    const struct ot_plan *plan = &r->session->plan.chosen;
     const struct ot_run_shape *shape = r->shape;
     static const char *const schedules[] = {"constant", "linear", "cosine", "wsd"};
     char tokens[OT_STEP_TEXT_BYTES], steps[96], steps_text[OT_TEXT_BYTES], line[OT_TABLE_LINE_BYTES];
@@ -207,18 +208,18 @@ static void print_shape(const struct ot_report *r) {
            ot_shape_step_text(o, shape->step_sequences, shape->seq_len, tokens), steps);
     if (r->choice->n > 0)
         ot_log(OT_LOG_INFO, "        tokens  %s", ot_report_choice(r->choice, line));
-    int n_layers = (int)r->session->config.n_layers;
+    int n_layers = (int)r->session->model.config.n_layers;
     ot_log(OT_LOG_INFO, "        micro-batch %lld x %lld sequence%s%s · %s",
            (long long)((shape->step_sequences + o->micro_batch - 1) / o->micro_batch),
            (long long)o->micro_batch, ot_plural(o->micro_batch), ot_report_rounds(plan, rounds),
            ot_report_kept(plan, n_layers, line));
     ot_log(OT_LOG_INFO, "        homes   %s", ot_report_homes(plan, line));
     ot_log(OT_LOG_INFO, "        updates %s", ot_report_engines(plan, line));
-    if (*ot_report_experts(ot_model_chain(r->session->model), plan, line))
+    if (*ot_report_experts(ot_model_chain(r->session->model.built), plan, line))
         ot_log(OT_LOG_INFO, "        experts %s", line);
     if (o->base_type != OT_BASE_AUTO)
         ot_log(OT_LOG_INFO, "        base    %s",
-               ot_report_base(r->session->model, (enum ot_base_type)o->base_type, line));
+               ot_report_base(r->session->model.built, (enum ot_base_type)o->base_type, line));
     if (o->state != OT_STATE_F32)
         ot_log(OT_LOG_INFO, "        state   %s", ot_report_state((enum ot_state_format)o->state, line));
     if (o->master_weights == OT_MASTERS_NONE)
@@ -231,13 +232,13 @@ static void add_entry(struct ot_ledger *ledger, enum ot_tier tier, const char *n
 }
 
 struct ot_ledger ot_report_ledger(const struct ot_report *r) {
-    struct ot_ledger ledger = r->session->plan.ledger;
-    if (r->session->workspace_bytes)
-        add_entry(&ledger, OT_TIER_GPU, "kernel workspace", r->session->workspace_bytes);
-    add_entry(&ledger, OT_TIER_GPU, "key/value cache", r->session->cache_bytes);
+    struct ot_ledger ledger = r->session->plan.chosen.ledger;
+    if (r->session->machine.workspace_bytes)
+        add_entry(&ledger, OT_TIER_GPU, "kernel workspace", r->session->machine.workspace_bytes);
+    add_entry(&ledger, OT_TIER_GPU, "key/value cache", r->session->plan.cache_bytes);
     add_entry(&ledger, OT_TIER_HOST, "rows", (size_t)ot_rows_bytes(r->rows));
     add_entry(&ledger, OT_TIER_HOST, "a matrix, while it is encoded",
-              ot_slab_encoder_bytes(r->session->model));
+              ot_slab_encoder_bytes(r->session->model.built));
     if (r->out)
         add_entry(&ledger, OT_TIER_HOST, "a slab of the model, to save it",
                   (size_t)ot_gather_bytes(r->session));
@@ -245,7 +246,7 @@ struct ot_ledger ot_report_ledger(const struct ot_report *r) {
 }
 
 bool ot_report_is_local(const struct ot_report *r) {
-    return r->has_places && ot_plan_is_sharded(&r->session->plan);
+    return r->has_places && ot_plan_is_sharded(&r->session->plan.chosen);
 }
 
 /* " and the best · reserved: 100.4 MiB": the checkpoints that --save-every keeps, and their space on disk. */
@@ -294,13 +295,13 @@ static void print_save(const struct ot_report *r) {
     }
     ot_log(OT_LOG_INFO, "save    %s · %sup to %s in %s%s%s", r->out,
            r->session->options->lora ? "adapters for PEFT, " : "", ot_text_bytes(r->save_bytes, save),
-           ot_dtype_name(r->session->options->lora ? OT_F32 : r->session->stored),
+           ot_dtype_name(r->session->options->lora ? OT_F32 : r->session->model.stored),
            r->disk_free_bytes >= 0 ? " · free on that disk: " : "",
            r->disk_free_bytes >= 0 ? ot_text_bytes(r->disk_free_bytes, disk) : "");
     const struct ot_session *s = r->session;
-    const char *left = s->dir ? ot_model_dir_facts(s->dir)->left_out : NULL;
+    const char *left = s->model.dir ? ot_model_dir_facts(s->model.dir)->left_out : NULL;
     if (left && !s->options->lora)
-        ot_log(OT_LOG_INFO, "        not copied from %s: %.300s", ot_model_dir_path(s->dir), left);
+        ot_log(OT_LOG_INFO, "        not copied from %s: %.300s", ot_model_dir_path(s->model.dir), left);
     print_checkpoints(r);
 }
 
@@ -309,22 +310,22 @@ static void print_explanation(const struct ot_report *r) {
     const struct ot_run_shape *shape = r->shape;
     int64_t half = ot_shape_half_steps(s->options, shape->sequences, shape->step_sequences);
     char lines[OT_EXPLANATION_LINES][OT_FORECAST_LINE_BYTES];
-    const struct ot_prediction *p = &s->prediction;
+    const struct ot_prediction *p = &s->plan.prediction;
     struct ot_lane_times times = {"predicted", p->step_seconds, p->busy, p->exposed, p->exposed_host};
     int n = ot_report_lanes(&times, 1, lines);
     for (int i = 0; i < n; i++)
         ot_log(OT_LOG_INFO, "%-7s %s", i ? "" : "lanes", lines[i]);
-    n = ot_report_explanation(&s->forecast.explanation, shape->lr.steps, half, lines);
+    n = ot_report_explanation(&s->plan.forecast.explanation, shape->lr.steps, half, lines);
     for (int i = 0; i < n; i++)
         ot_log(OT_LOG_INFO, "%-7s %s", i == 0 ? "bound" : i == 1 ? "if" : "", lines[i]);
 }
 
 static void print_forecast(const struct ot_report *r) {
-    const struct ot_forecast *f = &r->session->forecast;
+    const struct ot_forecast *f = &r->session->plan.forecast;
     char line[OT_FORECAST_LINE_BYTES];
     if (r->session->options->no_forecast)
         return;
-    ot_report_prediction(&r->session->prediction, r->resumed ? r->resumed->progress.step : 0,
+    ot_report_prediction(&r->session->plan.prediction, r->resumed ? r->resumed->progress.step : 0,
                          r->shape->lr.steps, r->times, line);
     if (f->tried > 1)
         ot_log(OT_LOG_INFO, "expect  %s · the fastest of %d plans", line, f->tried);
@@ -333,7 +334,7 @@ static void print_forecast(const struct ot_report *r) {
     if (f->is_explained)
         print_explanation(r);
     int64_t done = r->resumed ? r->resumed->progress.step : 0;
-    ot_wear_warn(r->session->prediction.bytes[OT_LANE_NVME_WRITE], r->shape->lr.steps - done,
+    ot_wear_warn(r->session->plan.prediction.bytes[OT_LANE_NVME_WRITE], r->shape->lr.steps - done,
                  r->session->options->nvme.n);
 }
 
@@ -346,7 +347,7 @@ void ot_report_print(const struct ot_report *r) {
     print_model(r);
     print_data(r);
     print_shape(r);
-    int n = ot_report_table(&ledger, r->session->budget_bytes, r->session->options->explain, lines);
+    int n = ot_report_table(&ledger, r->session->machine.budget_bytes, r->session->options->explain, lines);
     for (int i = 0; i < n; i++)
         ot_log(OT_LOG_INFO, "%s", lines[i]);
     print_save(r);
@@ -369,7 +370,7 @@ static void put_tiers(struct ot_json_writer *w, const char *key, const int64_t c
 }
 
 static void record_plan(const struct ot_report *r, struct ot_json_writer *w) {
-    const struct ot_plan *plan = &r->session->plan;
+    const struct ot_plan *plan = &r->session->plan.chosen;
     const struct ot_plan_homes homes = ot_report_count_homes(plan);
     struct ot_ledger ledger = ot_report_ledger(r);
     ot_json_begin_object(w, "plan");
@@ -393,7 +394,7 @@ static void record_plan(const struct ot_report *r, struct ot_json_writer *w) {
     for (int t = 0; t < OT_TIER_COUNT; t++) {
         char key[32];
         snprintf(key, sizeof key, "%s_budget_bytes", ot_tier_name((enum ot_tier)t));
-        ot_json_put_int(w, key, (int64_t)r->session->budget_bytes[t]);
+        ot_json_put_int(w, key, (int64_t)r->session->machine.budget_bytes[t]);
     }
     ot_report_put_ledger(&ledger, w);
     ot_json_end_object(w);
@@ -417,11 +418,11 @@ static void record_data(const struct ot_report *r, struct ot_json_writer *w) {
 
 static void record_disks(const struct ot_session *s, struct ot_json_writer *w) {
     ot_json_begin_array(w, "nvme");
-    for (int i = 0; i < s->store.n_dirs; i++) {
+    for (int i = 0; i < s->machine.store.n_dirs; i++) {
         ot_json_begin_object(w, NULL);
-        ot_json_put_text(w, "dir", s->store.dirs[i].path);
-        ot_json_put_int(w, "may_use_bytes", (int64_t)s->store.dirs[i].bytes);
-        ot_json_put_int(w, "free_bytes", ot_session_free_in(s->store.dirs[i].path));
+        ot_json_put_text(w, "dir", s->machine.store.dirs[i].path);
+        ot_json_put_int(w, "may_use_bytes", (int64_t)s->machine.store.dirs[i].bytes);
+        ot_json_put_int(w, "free_bytes", ot_session_free_in(s->machine.store.dirs[i].path));
         ot_json_end_object(w);
     }
     ot_json_end_array(w);
@@ -429,35 +430,35 @@ static void record_disks(const struct ot_session *s, struct ot_json_writer *w) {
 
 static void record_machine(const struct ot_session *s, struct ot_json_writer *w) {
     ot_json_begin_object(w, "machine");
-    ot_json_put_text(w, "device", ot_device_name(s->device));
-    ot_json_put_int(w, "cores", s->machine.cores);
-    ot_json_put_int(w, "ram_bytes", s->machine.ram_bytes);
-    ot_json_put_int(w, "free_bytes", s->machine.free_bytes);
-    ot_json_put_text(w, "topology", ot_topology_describe(s->topology));
+    ot_json_put_text(w, "device", ot_device_name(s->machine.device));
+    ot_json_put_int(w, "cores", s->machine.limits.cores);
+    ot_json_put_int(w, "ram_bytes", s->machine.limits.ram_bytes);
+    ot_json_put_int(w, "free_bytes", s->machine.limits.free_bytes);
+    ot_json_put_text(w, "topology", ot_topology_describe(s->machine.topology));
     record_disks(s, w);
     if (s->engine && ot_engine_describe_store(s->engine))
         ot_json_put_text(w, "store", ot_engine_describe_store(s->engine));
     ot_json_end_object(w);
     ot_json_begin_object(w, "model");
-    ot_json_put_text(w, "found", s->resolved.path ? s->resolved.found : s->options->model);
-    ot_json_put_text(w, "family", ot_family_row(s->config.family)->model_type);
-    ot_json_put_int(w, "parameters", ot_model_param_count(&s->config));
-    ot_json_put_int(w, "frozen_parameters", ot_model_frozen_count(s->model));
-    ot_json_put_int(w, "trained_parameters", ot_model_trained_count(s->model));
-    ot_json_put_text(w, "stored", ot_dtype_name(s->stored));
-    ot_json_put_text(w, "computed", ot_dtype_name(s->dtype));
+    ot_json_put_text(w, "found", s->model.resolved.path ? s->model.resolved.found : s->options->model);
+    ot_json_put_text(w, "family", ot_family_row(s->model.config.family)->model_type);
+    ot_json_put_int(w, "parameters", ot_model_param_count(&s->model.config));
+    ot_json_put_int(w, "frozen_parameters", ot_model_frozen_count(s->model.built));
+    ot_json_put_int(w, "trained_parameters", ot_model_trained_count(s->model.built));
+    ot_json_put_text(w, "stored", ot_dtype_name(s->model.stored));
+    ot_json_put_text(w, "computed", ot_dtype_name(s->model.dtype));
     ot_json_end_object(w);
 }
 
 static void record_forecast(const struct ot_report *r, struct ot_json_writer *w) {
-    const struct ot_forecast *f = &r->session->forecast;
+    const struct ot_forecast *f = &r->session->plan.forecast;
     ot_json_begin_object(w, "prediction");
     ot_json_put_int(w, "plans_tried", f->tried);
     ot_json_put_real(w, "planning_seconds", f->seconds);
     ot_rates_put_json(&f->costs.rates, "rates", w);
     ot_json_put_real(w, "under_load", f->costs.under_load);
-    ot_report_put_prediction(&r->session->prediction, r->shape->lr.steps, w);
-    ot_report_put_times(&r->session->prediction, r->resumed ? r->resumed->progress.step : 0,
+    ot_report_put_prediction(&r->session->plan.prediction, r->shape->lr.steps, w);
+    ot_report_put_times(&r->session->plan.prediction, r->resumed ? r->resumed->progress.step : 0,
                         r->shape->lr.steps, r->times, w);
     if (f->is_explained) {
         ot_json_begin_object(w, "explanation");
@@ -485,8 +486,8 @@ int ot_report_record(const struct ot_report *r, struct ot_run_log *log) {
 }
 
 int ot_report_forecast_again(const struct ot_session *session, struct ot_run_log *log) {
-    const struct ot_forecast *f = &session->forecast;
-    const struct ot_prediction *first = &session->prediction, *again = &f->again;
+    const struct ot_forecast *f = &session->plan.forecast;
+    const struct ot_prediction *first = &session->plan.prediction, *again = &f->again;
     char line[OT_FORECAST_LINE_BYTES];
     if (ot_report_again(first, again, f->again_from, f->again_to, line))
         ot_log(OT_LOG_INFO, "expect  %s", line);

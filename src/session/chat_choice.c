@@ -15,37 +15,37 @@ enum { RUN_MAX_BYTES = 1 << 20 };
 static int read_run(struct ot_session *s) {
     char path[PATH_MAX];
     const char *adapter = s->options->adapter;
-    int n = snprintf(path, sizeof path, "%s/run.json", adapter ? adapter : ot_model_dir_path(s->dir));
+    int n = snprintf(path, sizeof path, "%s/run.json", adapter ? adapter : ot_model_dir_path(s->model.dir));
     if (n < 0 || (size_t)n >= sizeof path || access(path, F_OK) != 0)
         return 0;
-    OT_TRY(ot_json_read_file(path, RUN_MAX_BYTES, &s->run));
+    OT_TRY(ot_json_read_file(path, RUN_MAX_BYTES, &s->text.run));
     if (s->options->template_name || s->options->prompt_format)
         return 0;
-    s->chat.recorded = ot_json_string(ot_json_get(s->run, "template"), NULL);
-    s->prompt_format = ot_json_string(ot_json_get(s->run, "prompt-format"), NULL);
+    s->text.chat.recorded = ot_json_string(ot_json_get(s->text.run, "template"), NULL);
+    s->text.prompt_format = ot_json_string(ot_json_get(s->text.run, "prompt-format"), NULL);
     return 0;
 }
 
 static int open_own(struct ot_session *s) {
-    const struct ot_model_facts *facts = ot_model_dir_facts(s->dir);
+    const struct ot_model_facts *facts = ot_model_dir_facts(s->model.dir);
     const char *text = facts->chat_template;
     char name[160];
     if (!text)
         return 0;
-    snprintf(name, sizeof name, "the chat template of %.120s", ot_model_dir_path(s->dir));
+    snprintf(name, sizeof name, "the chat template of %.120s", ot_model_dir_path(s->model.dir));
     OT_TRY(ot_chat_renderer_open(text, facts->chat_template_bytes, name, facts->tokenizer_config,
-                                 &s->model_template));
+                                 &s->text.model_template));
     if (facts->tool_template)
-        OT_TRY(ot_chat_renderer_add_tools(s->model_template, facts->tool_template, facts->tool_template_bytes,
-                                          name));
-    s->chat.own = s->model_template;
+        OT_TRY(ot_chat_renderer_add_tools(s->text.model_template, facts->tool_template,
+                                          facts->tool_template_bytes, name));
+    s->text.chat.own = s->text.model_template;
     return 0;
 }
 
 int ot_chat_choice_open(struct ot_session *s) {
     const struct ot_options *o = s->options;
-    s->prompt_format = o->prompt_format;
-    if (!s->dir)
+    s->text.prompt_format = o->prompt_format;
+    if (!s->model.dir)
         return 0;
     OT_TRY(open_own(s));
     bool reads_rows = o->command == OT_COMMAND_GENERATE || o->command == OT_COMMAND_EVAL ||
@@ -58,7 +58,7 @@ int ot_chat_choice_open(struct ot_session *s) {
 
 struct ot_template_choice ot_chat_choice(const struct ot_session *s) {
     const struct ot_options *o = s->options;
-    struct ot_template_choice choice = s->chat;
+    struct ot_template_choice choice = s->text.chat;
     int option = ot_option_find("template", strlen("template"), o->command);
     if (o->template_name && o->source[option] == OT_FROM_COMMAND_LINE)
         choice.named = o->template_name;
@@ -68,7 +68,7 @@ struct ot_template_choice ot_chat_choice(const struct ot_session *s) {
 }
 
 void ot_chat_choice_settle(const struct ot_session *s, const char *name, enum ot_template_source source) {
-    bool own = source == OT_TEMPLATE_OWN && ot_chat_renderer_known(s->chat.own);
+    bool own = source == OT_TEMPLATE_OWN && ot_chat_renderer_known(s->text.chat.own);
     if (s->options->command == OT_COMMAND_TRAIN && (source == OT_TEMPLATE_GUESSED || own))
         ot_settings_choose_text(s->settings, "template", name);
 }
@@ -77,14 +77,14 @@ void ot_chat_choice_settle(const struct ot_session *s, const char *name, enum ot
 
 /* The built-in template in which the rows are written; NULL: another one. */
 static const struct ot_chat_template *written_in(const struct ot_session *s) {
-    const char *name = s->options->template_name ? s->options->template_name : s->chat.recorded;
+    const char *name = s->options->template_name ? s->options->template_name : s->text.chat.recorded;
     return name ? ot_chat_template_find(name) : NULL;
 }
 
 /* True if the model's files have the template of the rows. Without one of their own, they have not. */
 static bool has_template(const struct ot_session *s, const struct ot_chat_template *of_rows) {
-    bool has = s->dir && ot_model_dir_facts(s->dir)->has_chat_template;
-    return has && (!of_rows || (s->chat.own && ot_chat_renderer_known(s->chat.own) == of_rows));
+    bool has = s->model.dir && ot_model_dir_facts(s->model.dir)->has_chat_template;
+    return has && (!of_rows || (s->text.chat.own && ot_chat_renderer_known(s->text.chat.own) == of_rows));
 }
 
 int ot_chat_choice_write(const struct ot_session *s, char **jinja, size_t *bytes) {
@@ -93,18 +93,18 @@ int ot_chat_choice_write(const struct ot_session *s, char **jinja, size_t *bytes
     *bytes = 0;
     if (!of_rows || has_template(s, of_rows))
         return 0;
-    return ot_chat_template_write(of_rows, s->specials.add_bos, jinja, bytes);
+    return ot_chat_template_write(of_rows, s->text.specials.add_bos, jinja, bytes);
 }
 
 /* The name of BOS is in the model's tokenizer_config.json, or in that which a run writes itself. */
 static bool names_bos(const struct ot_session *s) {
-    bool own = !s->dir || s->options->tokenizer || ot_model_dir_facts(s->dir)->tokenizer_is_made;
-    return own || ot_json_get(ot_model_dir_facts(s->dir)->tokenizer_config, "bos_token");
+    bool own = !s->model.dir || s->options->tokenizer || ot_model_dir_facts(s->model.dir)->tokenizer_is_made;
+    return own || ot_json_get(ot_model_dir_facts(s->model.dir)->tokenizer_config, "bos_token");
 }
 
 static void note_bos(const struct ot_session *s, const struct ot_chat_template *of_rows) {
-    const char *own = s->dir ? ot_model_dir_facts(s->dir)->chat_template : NULL;
-    if (!s->specials.add_bos || ot_chat_template_begins(of_rows))
+    const char *own = s->model.dir ? ot_model_dir_facts(s->model.dir)->chat_template : NULL;
+    if (!s->text.specials.add_bos || ot_chat_template_begins(of_rows))
         return;
     if (has_template(s, of_rows) && own && !strstr(own, "bos_token"))
         ot_log(OT_LOG_INFO,
@@ -121,14 +121,14 @@ void ot_chat_choice_note(const struct ot_session *s, const char *name) {
     const char *stop = of_rows ? of_rows->stop : NULL;
     if (!of_rows)
         return;
-    if (s->options->command == OT_COMMAND_TRAIN && s->dir && ot_model_dir_facts(s->dir)->has_chat_template &&
-        !has_template(s, of_rows))
+    if (s->options->command == OT_COMMAND_TRAIN && s->model.dir &&
+        ot_model_dir_facts(s->model.dir)->has_chat_template && !has_template(s, of_rows))
         ot_log(OT_LOG_INFO,
                "note    the rows are written in the chat template %s: the result has it in place of the "
                "model's own",
                name);
     if (stop) {
-        if (ot_tokenizer_find(s->tokenizer, stop, strlen(stop)) < 0)
+        if (ot_tokenizer_find(s->text.tokenizer, stop, strlen(stop)) < 0)
             ot_log(OT_LOG_INFO,
                    "note    the chat template %s ends turns with %s, which is no token of this tokenizer: "
                    "several ordinary tokens spell it",

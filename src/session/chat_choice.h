@@ -5,9 +5,10 @@
 
 #include "src/session/session.h"
 
-/* Opens the model's own template for session->chat, and takes --prompt-format into session->prompt_format.
- * For generate and eval without --template and --prompt-format, takes both from the run.json beside the
- * model, if there is one. Call this after session->dir was opened. Errors: OT_E_INPUT, OT_E_IO, OT_E_BUDGET.
+/* Opens the model's own template for session->text.chat, and takes --prompt-format into
+ * session->text.prompt_format. For generate and eval without --template and --prompt-format, takes both
+ * from the run.json beside the model, if there is one. Call this after session->model.dir was opened.
+ * Errors: OT_E_INPUT, OT_E_IO, OT_E_BUDGET.
  */
 int ot_chat_choice_open(struct ot_session *session);
 /* The template that --template names, or that the checkpoint or the rows read earlier have fixed. */

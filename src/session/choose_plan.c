@@ -11,29 +11,29 @@
 
 static struct ot_plan_request make_request(const struct ot_session *s, const struct ot_session_need *need) {
     struct ot_plan_request request = ot_plan_request_of(s->options);
-    request.chain = ot_model_chain(s->model);
-    memcpy(request.budget_bytes, s->budget_bytes, sizeof request.budget_bytes);
+    request.chain = ot_model_chain(s->model.built);
+    memcpy(request.budget_bytes, s->machine.budget_bytes, sizeof request.budget_bytes);
     request.sequence_tokens = need->sequence_tokens;
     request.step_sequences = need->step_sequences;
     request.micro_sequences = need->micro_sequences;
     request.train = need->train;
     request.clip = need->clip;
     request.pass_tokens = need->cache_tokens ? 1 : 0; /* generation */
-    request.extra_device_bytes = (int64_t)(s->cache_bytes + s->workspace_bytes);
-    request.extra_host_bytes = need->host_bytes + (int64_t)ot_slab_encoder_bytes(s->model) +
+    request.extra_device_bytes = (int64_t)(s->plan.cache_bytes + s->machine.workspace_bytes);
+    request.extra_host_bytes = need->host_bytes + (int64_t)ot_slab_encoder_bytes(s->model.built) +
                                (need->gathers ? ot_gather_bytes(s) : 0);
     request.snapshot_slots = need->snapshot_slots;
     request.pinned_contents = need->pinned_contents;
-    request.shard = s->shard;
-    request.weights = s->shard.one_copy ? OT_HOME_HOST : request.weights;
-    request.staging_bytes = s->comm ? ot_comm_staging_bytes(s->comm, SIZE_MAX) : 0;
+    request.shard = s->ranks.shard;
+    request.weights = s->ranks.shard.one_copy ? OT_HOME_HOST : request.weights;
+    request.staging_bytes = s->ranks.comm ? ot_comm_staging_bytes(s->ranks.comm, SIZE_MAX) : 0;
     return request;
 }
 
 /* The ranks must list the same operations. These follow from the micro-batch, the rounds and the numbers of
  * slots, so all ranks take the least that any rank has chosen. */
 static int agree(struct ot_session *s, struct ot_plan_request *request) {
-    struct ot_plan *plan = &s->plan;
+    struct ot_plan *plan = &s->plan.chosen;
     int64_t micro = plan->micro_tokens / request->sequence_tokens;
     int *const fields[] = {&plan->grad_slots[OT_SLOT_LAYER], &plan->grad_slots[OT_SLOT_EDGE],
                            &plan->first_round, &plan->round_micro,
@@ -61,11 +61,11 @@ static int agree(struct ot_session *s, struct ot_plan_request *request) {
 
 static int try_plan(struct ot_session *s, const struct ot_plan_request *request) {
     struct ot_planner_result chosen = {0};
-    if (!s->costs || !request->train)
-        return ot_plan_make(request, &s->plan);
-    int rc = ot_planner_choose(request, s->costs, &chosen);
-    s->plan = chosen.plan;
-    s->prediction = chosen.prediction;
+    if (!s->plan.costs || !request->train)
+        return ot_plan_make(request, &s->plan.chosen);
+    int rc = ot_planner_choose(request, s->plan.costs, &chosen);
+    s->plan.chosen = chosen.plan;
+    s->plan.prediction = chosen.prediction;
     return rc;
 }
 
@@ -85,19 +85,20 @@ static int refuse(const struct ot_session *s, const struct ot_plan_request *requ
                            .request = request,
                            .most_gpu_bytes = most[OT_TIER_GPU],
                            .most_host_bytes = most[OT_TIER_HOST],
-                           .shared = s->options->device.kind == OT_DEVICE_CPU ? &s->machine : NULL};
-    return ot_plan_cure(&cure, &s->plan.shortage);
+                           .shared = s->options->device.kind == OT_DEVICE_CPU ? &s->machine.limits : NULL};
+    return ot_plan_cure(&cure, &s->plan.chosen.shortage);
 }
 
 /* Fixes the fields that plans of all step sizes share. */
 static int open_model(struct ot_session *s, const struct ot_session_need *need) {
-    if (s->model)
+    if (s->model.built)
         return 0;
-    OT_TRY(ot_plan_request_model(s->options, &s->config, s->dtype, need->max_position, &s->model));
+    OT_TRY(ot_plan_request_model(s->options, &s->model.config, s->model.dtype, need->max_position,
+                                 &s->model.built));
     if (s->options->init == OT_CHOICE_INIT_FILES)
-        OT_TRY(ot_model_dir_check(s->dir, s->model));
+        OT_TRY(ot_model_dir_check(s->model.dir, s->model.built));
     if (need->cache_tokens)
-        s->cache_bytes = ot_engine_kv_bytes(ot_model_chain(s->model), need->cache_tokens);
+        s->plan.cache_bytes = ot_engine_kv_bytes(ot_model_chain(s->model.built), need->cache_tokens);
     return ot_session_ranks_find_sharing(s);
 }
 
@@ -108,7 +109,7 @@ int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
     if (rc == -OT_E_BUDGET)
         return refuse(s, &request);
     OT_TRY(rc);
-    if (s->comm)
+    if (s->ranks.comm)
         OT_TRY(agree(s, &request));
     return ot_session_check_free(s);
 }
@@ -118,7 +119,7 @@ int ot_session_predict(struct ot_session *s, const struct ot_session_need *need,
                        const struct ot_forecast_rows *rows, struct ot_prediction *prediction) {
     OT_TRY(open_model(s, need));
     struct ot_plan_request request = make_request(s, need);
-    const struct ot_shard shard = s->shard;
+    const struct ot_shard shard = s->ranks.shard;
     int rc;
     OT_TRY_GOTO(ot_session_ranks_agree(s, make_plan(s, &request)), rc, out);
     OT_TRY_GOTO(ot_forecast_measure(s, &request, rows), rc, out);
@@ -126,17 +127,17 @@ int ot_session_predict(struct ot_session *s, const struct ot_session_need *need,
     if (rc == 0 || rc == -OT_E_BUDGET)
         rc = ot_session_ranks_agree(s, rc);
 out:
-    s->shard = shard;
-    ot_plan_free(&s->plan);
+    s->ranks.shard = shard;
+    ot_plan_free(&s->plan.chosen);
     return rc;
 }
 
 int ot_session_forecast(struct ot_session *s, const struct ot_session_need *need,
                         const struct ot_forecast_rows *rows) {
     struct ot_plan_request request = make_request(s, need);
-    request.pinned_contents = s->plan.pinned_contents;
+    request.pinned_contents = s->plan.chosen.pinned_contents;
     OT_TRY(ot_forecast_make(s, &request, rows));
-    if (s->comm)
+    if (s->ranks.comm)
         OT_TRY(agree(s, &request));
     return ot_session_check_free(s);
 }

@@ -18,16 +18,17 @@
  * step 1. */
 static void note_given(const struct ot_session *s, const char *name, int64_t given) {
     char text[OT_TEXT_BYTES], have[OT_TEXT_BYTES];
-    if (given > s->machine.free_bytes)
+    if (given > s->machine.limits.free_bytes)
         ot_log(OT_LOG_WARN, "--%s %s is more than the %s of RAM that are free%s. Trying it anyway", name,
-               ot_text_bytes(given, text), ot_text_bytes(s->machine.free_bytes, have), s->machine.within);
+               ot_text_bytes(given, text), ot_text_bytes(s->machine.limits.free_bytes, have),
+               s->machine.limits.within);
 }
 
 /* ---- placement ---- */
 
 static void place_thread(void *context, int index, int count) {
     struct ot_session *s = context;
-    ot_topology_place_thread(&s->placement, index, count);
+    ot_topology_place_thread(&s->machine.binding, index, count);
 }
 
 static int64_t find_free_bytes(void *context) {
@@ -45,7 +46,7 @@ static int place_memory(void *context, void *memory, size_t bytes) {
         .threads = (int)s->options->threads, .free_bytes = find_free_bytes, .patience_seconds = 5};
     double began = ot_clock_seconds();
     char size[OT_TEXT_BYTES], time[OT_TEXT_BYTES];
-    ot_topology_place_memory(&s->placement, memory, bytes);
+    ot_topology_place_memory(&s->machine.binding, memory, bytes);
     int rc = ot_touch_memory(memory, bytes, &config);
     double seconds = ot_clock_seconds() - began;
     if (rc < 0)
@@ -66,10 +67,10 @@ static int open_topology(struct ot_session *s, const char *bus_id) {
     _Static_assert((int)OT_NVME_MAX_DIRS <= (int)OT_TOPOLOGY_MAX_DIRS, "every --nvme has a place");
     for (int i = 0; i < config.n_dirs; i++)
         dirs[i] = s->options->nvme.dirs[i].path;
-    ot_topology_close(s->topology); /* from a GPU that could not be used */
-    s->placement = (struct ot_topology_binding){NULL, OT_ROLE_COMPUTE};
-    OT_TRY(ot_topology_open(&config, &s->topology));
-    s->placement.topology = s->topology;
+    ot_topology_close(s->machine.topology); /* from a GPU that could not be used */
+    s->machine.binding = (struct ot_topology_binding){NULL, OT_ROLE_COMPUTE};
+    OT_TRY(ot_topology_open(&config, &s->machine.topology));
+    s->machine.binding.topology = s->machine.topology;
     return 0;
 }
 
@@ -81,13 +82,13 @@ static int open_cpu(struct ot_session *s) {
     const struct ot_options *o = s->options;
     note_given(s, "gpu-mem", o->gpu_mem);
     note_given(s, "host-mem", o->host_mem);
-    ot_machine_budgets(&s->machine, o->gpu_mem, o->host_mem, s->budget_bytes);
+    ot_machine_budgets(&s->machine.limits, o->gpu_mem, o->host_mem, s->machine.budget_bytes);
     OT_TRY(open_topology(s, NULL));
     struct ot_device_config config = {.kind = "cpu",
-                                      .memory_bytes = s->budget_bytes[OT_TIER_GPU],
+                                      .memory_bytes = s->machine.budget_bytes[OT_TIER_GPU],
                                       .threads = (int)o->threads,
                                       .placement = placement_of(s)};
-    OT_TRY(ot_device_open(&config, &s->device));
+    OT_TRY(ot_device_open(&config, &s->machine.device));
     if (o->device.kind == OT_DEVICE_AUTO)
         ot_settings_choose_device(s->settings, (struct ot_device_choice){.kind = OT_DEVICE_CPU});
     return 0;
@@ -105,15 +106,15 @@ static int open_cuda(struct ot_session *s) {
                                       .memory_bytes = (size_t)o->gpu_mem,
                                       .threads = (int)o->threads,
                                       .placement = placement_of(s)};
-    OT_TRY(ot_device_open(&config, &s->device));
-    ot_device_usage(s->device, &usage);
-    s->budget_bytes[OT_TIER_GPU] = usage.budget_bytes;
+    OT_TRY(ot_device_open(&config, &s->machine.device));
+    ot_device_usage(s->machine.device, &usage);
+    s->machine.budget_bytes[OT_TIER_GPU] = usage.budget_bytes;
     ot_session_note_whole(o->gpu_mem, (int64_t)usage.budget_bytes);
     char note[OT_MACHINE_NOTE_BYTES];
     if (*ot_machine_gpu_note((int64_t)usage.taken_bytes, (int64_t)usage.total_bytes, note))
         ot_log(OT_LOG_WARN, "%s", note);
-    s->budget_bytes[OT_TIER_HOST] = ot_machine_host_budget(&s->machine, o->host_mem);
-    s->workspace_bytes = usage.scratch_bytes;
+    s->machine.budget_bytes[OT_TIER_HOST] = ot_machine_host_budget(&s->machine.limits, o->host_mem);
+    s->machine.workspace_bytes = usage.scratch_bytes;
     if (o->device.kind == OT_DEVICE_AUTO)
         ot_settings_choose_device(s->settings, (struct ot_device_choice){.kind = OT_DEVICE_CUDA});
     return 0;
@@ -129,7 +130,7 @@ void ot_session_note_whole(int64_t given, int64_t budget) {
 
 /* Warns where a user expects the GPU, but this program was built without it. */
 static void note_driver(const struct ot_session *s) {
-    if (s->machine.has_driver && ot_device_no_cuda() && ot_is_rank0(s))
+    if (s->machine.limits.has_driver && ot_device_no_cuda() && ot_is_rank0(s))
         ot_log(OT_LOG_WARN, "this machine has the NVIDIA driver, but the cpu device is used: %s",
                ot_device_no_cuda());
 }
@@ -150,17 +151,17 @@ static int choose_dtype(struct ot_session *s) {
     static const enum ot_dtype dtypes[] = {
         [OT_CHOICE_DTYPE_BF16] = OT_BF16, [OT_CHOICE_DTYPE_FP32] = OT_F32, [OT_CHOICE_DTYPE_FP16] = OT_F16};
     const struct ot_options *o = s->options;
-    bool has_bf16 = ot_device_has_dtype(s->device, OT_BF16);
+    bool has_bf16 = ot_device_has_dtype(s->machine.device, OT_BF16);
     if (o->dtype == OT_CHOICE_DTYPE_AUTO)
         ot_settings_choose_word(s->settings, "dtype",
                                 o->device.kind != OT_DEVICE_CUDA ? OT_CHOICE_DTYPE_FP32
                                 : has_bf16                       ? OT_CHOICE_DTYPE_BF16
                                                                  : OT_CHOICE_DTYPE_FP16);
-    s->dtype = dtypes[o->dtype];
-    if (ot_device_has_dtype(s->device, s->dtype))
+    s->model.dtype = dtypes[o->dtype];
+    if (ot_device_has_dtype(s->machine.device, s->model.dtype))
         return 0;
-    return ot_fail(OT_E_DEVICE, "%s cannot compute in %s; give --dtype fp16", ot_device_name(s->device),
-                   ot_dtype_name(s->dtype));
+    return ot_fail(OT_E_DEVICE, "%s cannot compute in %s; give --dtype fp16",
+                   ot_device_name(s->machine.device), ot_dtype_name(s->model.dtype));
 }
 
 int ot_session_open_device(struct ot_session *s) {
@@ -173,38 +174,38 @@ int ot_session_open_device(struct ot_session *s) {
 /* ---- the plan's bytes and the machine's ---- */
 
 void ot_session_most_bytes(const struct ot_session *s, size_t most[OT_TIER_COUNT]) {
-    size_t ram = (size_t)s->machine.free_bytes;
-    size_t gpu = s->budget_bytes[OT_TIER_GPU], host = s->budget_bytes[OT_TIER_HOST];
+    size_t ram = (size_t)s->machine.limits.free_bytes;
+    size_t gpu = s->machine.budget_bytes[OT_TIER_GPU], host = s->machine.budget_bytes[OT_TIER_HOST];
     struct ot_device_usage usage;
-    ot_device_usage(s->device, &usage);
+    ot_device_usage(s->machine.device, &usage);
     bool shared = s->options->device.kind == OT_DEVICE_CPU; /* both tiers are RAM */
     most[OT_TIER_GPU] = !shared ? usage.total_bytes - usage.taken_bytes : ram > host ? ram - host : 0;
     most[OT_TIER_HOST] = !shared ? ram : ram > gpu ? ram - gpu : 0;
-    most[OT_TIER_NVME] = s->budget_bytes[OT_TIER_NVME];
+    most[OT_TIER_NVME] = s->machine.budget_bytes[OT_TIER_NVME];
 }
 
 int ot_session_check_free(const struct ot_session *s) {
     bool shared = s->options->device.kind == OT_DEVICE_CPU; /* both tiers are RAM */
-    if (s->options->host_mem > s->machine.free_bytes ||
-        (shared && s->options->gpu_mem > s->machine.free_bytes))
+    if (s->options->host_mem > s->machine.limits.free_bytes ||
+        (shared && s->options->gpu_mem > s->machine.limits.free_bytes))
         return 0; /* the user asked for more than is free; note_given has warned */
-    size_t gpu = ot_ledger_total(&s->plan.ledger, OT_TIER_GPU) + s->cache_bytes;
-    size_t host = ot_ledger_total(&s->plan.ledger, OT_TIER_HOST), ram = host + (shared ? gpu : 0);
-    if (ram <= (size_t)s->machine.free_bytes)
+    size_t gpu = ot_ledger_total(&s->plan.chosen.ledger, OT_TIER_GPU) + s->plan.cache_bytes;
+    size_t host = ot_ledger_total(&s->plan.chosen.ledger, OT_TIER_HOST), ram = host + (shared ? gpu : 0);
+    if (ram <= (size_t)s->machine.limits.free_bytes)
         return 0;
     char need[OT_TEXT_BYTES], gpu_text[OT_TEXT_BYTES], host_text[OT_TEXT_BYTES], have[OT_TEXT_BYTES];
     ot_text_bytes((int64_t)ram, need);
-    ot_text_bytes(s->machine.free_bytes, have);
+    ot_text_bytes(s->machine.limits.free_bytes, have);
     if (!shared)
         return ot_fail(
             OT_E_BUDGET,
             "the plan needs %s of RAM and %s are free%s; raise --gpu-mem, or lower --tokens-per-step", need,
-            have, s->machine.within);
+            have, s->machine.limits.within);
     return ot_fail(OT_E_BUDGET,
                    "the plan needs %s of RAM (gpu tier %s, host tier %s) and %s are free%s; lower --gpu-mem, "
                    "--micro-batch or --seq-len",
                    need, ot_text_bytes((int64_t)gpu, gpu_text), ot_text_bytes((int64_t)host, host_text), have,
-                   s->machine.within);
+                   s->machine.limits.within);
 }
 
 /* ---- store ---- */
@@ -241,28 +242,29 @@ int ot_session_open_store(struct ot_session *s) {
     if (o->nvme.n == 0)
         return 0;
     for (int i = 0; i < o->nvme.n; i++)
-        s->store_dirs[i] = (struct ot_store_dir){o->nvme.dirs[i].path, (size_t)o->nvme.dirs[i].bytes};
-    int rc = ot_store_find_limits(s->store_dirs, o->nvme.n, limits);
+        s->machine.store_dirs[i] = (struct ot_store_dir){o->nvme.dirs[i].path, (size_t)o->nvme.dirs[i].bytes};
+    int rc = ot_store_find_limits(s->machine.store_dirs, o->nvme.n, limits);
     if (rc < 0)
         return ot_fail_context(rc, "--nvme");
     for (int i = 0; i < o->nvme.n; i++) {
         OT_TRY(check_dir(&o->nvme.dirs[i], limits[i]));
-        limits[i] /= s->world ? ot_world_ranks(s->world)->local_ranks : 1; /* the ranks of a host share it */
-        s->store_dirs[i].bytes = (size_t)limits[i];
-        s->budget_bytes[OT_TIER_NVME] += (size_t)limits[i];
+        limits[i] /= s->ranks.world ? ot_world_ranks(s->ranks.world)->local_ranks
+                                    : 1; /* the ranks of a host share it */
+        s->machine.store_dirs[i].bytes = (size_t)limits[i];
+        s->machine.budget_bytes[OT_TIER_NVME] += (size_t)limits[i];
     }
-    s->store = (struct ot_store_config){.n_dirs = o->nvme.n,
-                                        .dirs = s->store_dirs,
-                                        .engine = (enum ot_io_choice)o->io_engine,
-                                        .no_verify = o->no_io_verify,
-                                        .topology = s->topology};
+    s->machine.store = (struct ot_store_config){.n_dirs = o->nvme.n,
+                                                .dirs = s->machine.store_dirs,
+                                                .engine = (enum ot_io_choice)o->io_engine,
+                                                .no_verify = o->no_io_verify,
+                                                .topology = s->machine.topology};
     return 0;
 }
 
 void ot_session_warn_disks(const struct ot_session *s) {
     const double look_seconds = 0.05;
     char note[OT_MACHINE_NOTE_BYTES];
-    for (int i = 0; i < s->store.n_dirs; i++)
-        if (*ot_machine_dir_note("", s->store.dirs[i].path, look_seconds, note))
+    for (int i = 0; i < s->machine.store.n_dirs; i++)
+        if (*ot_machine_dir_note("", s->machine.store.dirs[i].path, look_seconds, note))
             ot_log(OT_LOG_WARN, "%s", note);
 }

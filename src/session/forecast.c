@@ -40,20 +40,21 @@ static void scale_blocks(struct ot_costs *costs, double fill) {
 int ot_forecast_measure(struct ot_session *s, const struct ot_plan_request *request,
                         const struct ot_forecast_rows *rows) {
     struct ot_rates rates;
-    if (s->forecast.costs.blocks)
+    if (s->plan.forecast.costs.blocks)
         return 0;
     OT_TRY(ot_rates_obtain(s, true, &rates));
     OT_TRY(ot_session_ranks_measure(s, &rates, NULL));
     struct ot_calibration calibration = {.chain = request->chain,
-                                         .device = s->device,
+                                         .device = s->machine.device,
                                          .rates = &rates,
-                                         .micro_tokens = s->plan.micro_tokens,
+                                         .micro_tokens = s->plan.chosen.micro_tokens,
                                          .sequence_tokens = rows->tokens,
-                                         .device_bytes = s->budget_bytes[OT_TIER_GPU] - s->workspace_bytes,
+                                         .device_bytes = s->machine.budget_bytes[OT_TIER_GPU] -
+                                                         s->machine.workspace_bytes,
                                          .seconds = calibration_seconds,
-                                         .run_tokens = rows->run_tokens / ot_shard_ranks(&s->shard)};
-    OT_TRY(ot_calibrate(&calibration, &s->forecast.costs));
-    scale_blocks(&s->forecast.costs, rows->fill);
+                                         .run_tokens = rows->run_tokens / ot_shard_ranks(&s->ranks.shard)};
+    OT_TRY(ot_calibrate(&calibration, &s->plan.forecast.costs));
+    scale_blocks(&s->plan.forecast.costs, rows->fill);
     return 0;
 }
 
@@ -73,12 +74,12 @@ static void count_tokens(const struct ot_plan_request *request, struct ot_predic
  * with the same bits for any number of ranks never let a measurement choose the micro-batch. */
 static int choose_of_ranks(struct ot_session *s, struct ot_plan_request *request,
                            struct ot_planner_result *result) {
-    int64_t resident = is_resident(&s->plan) || request->shard.world;
+    int64_t resident = is_resident(&s->plan.chosen) || request->shard.world;
     OT_TRY(ot_session_ranks_find_least(s, &resident, 1));
     if (resident)
-        request->micro_sequences = s->plan.micro_tokens / request->sequence_tokens;
-    OT_TRY(ot_session_ranks_choose_plan(s, request, &s->forecast.costs, result));
-    s->shard = request->shard;
+        request->micro_sequences = s->plan.chosen.micro_tokens / request->sequence_tokens;
+    OT_TRY(ot_session_ranks_choose_plan(s, request, &s->plan.forecast.costs, result));
+    s->ranks.shard = request->shard;
     return 0;
 }
 
@@ -86,20 +87,20 @@ static int choose_of_ranks(struct ot_session *s, struct ot_plan_request *request
  * taken the largest that fits. If products are computed again, the planner looks for other rounds or homes.
  * If not, nothing is left to choose. */
 static int choose(struct ot_session *s, struct ot_plan_request *request, struct ot_planner_result *result) {
-    struct ot_forecast *f = &s->forecast;
+    struct ot_forecast *f = &s->plan.forecast;
     struct ot_plan_request fixed = *request;
     *result = (struct ot_planner_result){.tried = 1};
-    if (s->comm)
+    if (s->ranks.comm)
         return choose_of_ranks(s, request, result);
-    if (!is_resident(&s->plan))
+    if (!is_resident(&s->plan.chosen))
         return ot_planner_choose(request, &f->costs, result);
-    if (ot_plan_repeats_products(request->chain, &s->plan)) {
-        fixed.micro_sequences = s->plan.micro_tokens / request->sequence_tokens;
+    if (ot_plan_repeats_products(request->chain, &s->plan.chosen)) {
+        fixed.micro_sequences = s->plan.chosen.micro_tokens / request->sequence_tokens;
         return ot_planner_choose(&fixed, &f->costs, result);
     }
-    OT_TRY(ot_simulate_plan(request->chain, &s->plan, &f->costs, &result->prediction));
-    result->plan = s->plan;
-    s->plan = (struct ot_plan){0};
+    OT_TRY(ot_simulate_plan(request->chain, &s->plan.chosen, &f->costs, &result->prediction));
+    result->plan = s->plan.chosen;
+    s->plan.chosen = (struct ot_plan){0};
     return 0;
 }
 
@@ -116,35 +117,35 @@ int ot_forecast_predict(struct ot_session *s, struct ot_plan_request *request,
 /* Keeps the predicted timeline, which --trace writes beside the measured one. */
 static int keep_trace(struct ot_session *s, const struct ot_chain *chain) {
     enum { MOST_SPANS = 1 << 20 };
-    struct ot_forecast *f = &s->forecast;
+    struct ot_forecast *f = &s->plan.forecast;
     struct ot_prediction same;
-    OT_TRY(ot_layout_make(chain, &s->plan, &f->layout));
-    OT_TRY(ot_schedule_make_train(chain, &s->plan, &f->layout, &f->schedule));
+    OT_TRY(ot_layout_make(chain, &s->plan.chosen, &f->layout));
+    OT_TRY(ot_schedule_make_train(chain, &s->plan.chosen, &f->layout, &f->schedule));
     OT_TRY(ot_trace_open(chain, MOST_SPANS, &f->trace));
-    struct ot_simulation simulation = {chain, &s->plan, &f->layout, &f->schedule, &f->costs};
+    struct ot_simulation simulation = {chain, &s->plan.chosen, &f->layout, &f->schedule, &f->costs};
     return ot_simulate(&simulation, f->trace, &same);
 }
 
 int ot_forecast_make(struct ot_session *s, struct ot_plan_request *request,
                      const struct ot_forecast_rows *rows) {
-    struct ot_forecast *f = &s->forecast;
+    struct ot_forecast *f = &s->plan.forecast;
     struct ot_planner_result result;
     double since = ot_clock_seconds();
     OT_TRY(ot_forecast_measure(s, request, rows));
     OT_TRY(choose(s, request, &result));
-    s->prediction = result.prediction;
+    s->plan.prediction = result.prediction;
     f->tried = result.tried;
     int rc = 0;
     if (s->options->explain && ot_is_rank0(s)) {
         rc = ot_planner_explain(request, &f->costs, &result, &f->explanation);
         f->is_explained = rc == 0;
     }
-    count_tokens(request, &s->prediction, &f->explanation, rows->fill);
-    ot_plan_free(&s->plan);
-    s->plan = result.plan;
+    count_tokens(request, &s->plan.prediction, &f->explanation, rows->fill);
+    ot_plan_free(&s->plan.chosen);
+    s->plan.chosen = result.plan;
     if (rc == 0 && s->options->trace && ot_is_rank0(s))
         rc = keep_trace(s, request->chain);
-    ot_device_forget_peaks(s->device); /* from here on peaks are the run's own */
+    ot_device_forget_peaks(s->machine.device); /* from here on peaks are the run's own */
     ot_process_forget_peak();
     f->seconds = ot_clock_seconds() - since;
     return rc;
@@ -153,23 +154,23 @@ int ot_forecast_make(struct ot_session *s, struct ot_plan_request *request,
 /* In training the last block does nothing forward; an evaluation runs it. It takes a third of the time of
  * forward and backward together. */
 static double last_block_forward(const struct ot_session *s) {
-    const struct ot_costs *costs = &s->forecast.costs;
-    return ot_line_at(costs->blocks[costs->n_blocks - 1].backward, s->plan.micro_tokens) / 3;
+    const struct ot_costs *costs = &s->plan.forecast.costs;
+    return ot_line_at(costs->blocks[costs->n_blocks - 1].backward, s->plan.chosen.micro_tokens) / 3;
 }
 
 int ot_forecast_passes(const struct ot_session *s, double *micro_batch, double *token) {
-    const struct ot_chain *chain = ot_model_chain(s->model);
-    const struct ot_costs *costs = &s->forecast.costs;
+    const struct ot_chain *chain = ot_model_chain(s->model.built);
+    const struct ot_costs *costs = &s->plan.forecast.costs;
     double busy[OT_LANE_COUNT] = {0}, read_weights = 0;
     struct ot_layout layout = {0};
     struct ot_schedule schedule = {0};
     int rc;
     *micro_batch = *token = 0;
-    OT_TRY_GOTO(ot_layout_make(chain, &s->plan, &layout), rc, out);
-    OT_TRY_GOTO(ot_schedule_make_forward(chain, &s->plan, &layout, OT_PASS_EVAL, &schedule), rc, out);
+    OT_TRY_GOTO(ot_layout_make(chain, &s->plan.chosen, &layout), rc, out);
+    OT_TRY_GOTO(ot_schedule_make_forward(chain, &s->plan.chosen, &layout, OT_PASS_EVAL, &schedule), rc, out);
     for (int i = 0; i < schedule.n_tasks; i++) {
         const struct ot_task *task = &schedule.tasks[i];
-        struct ot_task_cost cost = ot_costs_of_task(costs, chain, &s->plan, &layout, task);
+        struct ot_task_cost cost = ot_costs_of_task(costs, chain, &s->plan.chosen, &layout, task);
         busy[task->lane] += task->kind == OT_TASK_FORWARD ? 0 : cost.seconds;
         *micro_batch += task->kind == OT_TASK_FORWARD ? cost.seconds : 0;
     }
@@ -200,13 +201,13 @@ void ot_forecast_free(struct ot_forecast *f) {
 enum { WARM_UP = 2, MEASURED = 2, IN_FLIGHT = 2, MOST_TASKS = 250000 };
 
 static bool has_forecast(const struct ot_session *s) {
-    return s->forecast.costs.n_blocks > 0;
+    return s->plan.forecast.costs.n_blocks > 0;
 }
 
 int ot_forecast_again_trace(struct ot_session *s) {
     if (s->trace || !has_forecast(s) || !ot_is_rank0(s))
         return 0;
-    OT_TRY(ot_trace_open(ot_model_chain(s->model), MOST_TASKS, &s->trace));
+    OT_TRY(ot_trace_open(ot_model_chain(s->model.built), MOST_TASKS, &s->trace));
     ot_trace_pause(s->trace, true);
     return 0;
 }
@@ -238,7 +239,7 @@ static void take_times(const struct ot_prediction *first, struct ot_prediction *
 
 int ot_forecast_again_make(struct ot_forecast_again *again, int64_t step) {
     struct ot_session *s = again->session;
-    struct ot_forecast *f = &s->forecast;
+    struct ot_forecast *f = &s->plan.forecast;
     struct ot_trace_summary sum;
     if (again->is_over || !again->measured || step < again->measured + IN_FLIGHT)
         return 0;
@@ -251,9 +252,9 @@ int ot_forecast_again_make(struct ot_forecast_again *again, int64_t step) {
     OT_TRY(rc);
     for (int l = 0; l < OT_LANE_COUNT; l++)
         sum.busy[l] /= MEASURED;
-    OT_TRY(ot_predict_measured(ot_model_chain(s->model), &s->plan, &s->prediction, sum.busy, &f->costs,
-                               &f->again));
-    take_times(&s->prediction, &f->again);
+    OT_TRY(ot_predict_measured(ot_model_chain(s->model.built), &s->plan.chosen, &s->plan.prediction, sum.busy,
+                               &f->costs, &f->again));
+    take_times(&s->plan.prediction, &f->again);
     return 1;
 }
 
@@ -290,8 +291,8 @@ static int add_rate(void *context, const struct ot_comm_rate *rate) {
 
 /* The large part, so that the measurement takes a quarter of the smallest device budget at most. */
 static int choose_part(struct ot_session *s, size_t *out) {
-    int64_t part =
-        (int64_t)((s->budget_bytes[OT_TIER_GPU] - s->workspace_bytes) / (8 * (size_t)ot_comm_ranks(s->comm)));
+    int64_t part = (int64_t)((s->machine.budget_bytes[OT_TIER_GPU] - s->machine.workspace_bytes) /
+                             (8 * (size_t)ot_comm_ranks(s->ranks.comm)));
     OT_TRY(ot_session_ranks_find_least(s, &part, 1));
     *out = part > LARGE_BYTES ? LARGE_BYTES : part > 2 * SMALL_BYTES ? (size_t)part : 2 * SMALL_BYTES;
     return 0;
@@ -313,8 +314,8 @@ static int measure_peers(struct ot_session *s, size_t bytes, struct ot_peers *ou
     *out = (struct ot_peers){0};
     if (device->kind != OT_DEVICE_CUDA)
         return 0;
-    const struct ot_peers_config config = {.world = s->world,
-                                           .device = s->device,
+    const struct ot_peers_config config = {.world = s->ranks.world,
+                                           .device = s->machine.device,
                                            .kind = "cuda",
                                            .index = device->index,
                                            .bytes = bytes,
@@ -326,11 +327,11 @@ int ot_session_ranks_measure(struct ot_session *s, struct ot_rates *rates, struc
     size_t sizes[2] = {SMALL_BYTES};
     struct ot_peers own;
     struct sums sums = {0};
-    if (!s->comm)
+    if (!s->ranks.comm)
         return 0;
     OT_TRY(choose_part(s, &sizes[1]));
-    struct ot_comm_rates_config config = {.comm = s->comm,
-                                          .device = s->device,
+    struct ot_comm_rates_config config = {.comm = s->ranks.comm,
+                                          .device = s->machine.device,
                                           .is_gpu = true, /* no copies beside it */
                                           .sizes = sizes,
                                           .n_sizes = 2,
@@ -342,7 +343,7 @@ int ot_session_ranks_measure(struct ot_session *s, struct ot_rates *rates, struc
     rates->comm_seconds = sums.small_seconds / sums.n;
     rates->comm_bytes = sums.large_bytes / (moving > 0 ? moving : sums.large_seconds);
     OT_TRY(measure_peers(s, sizes[1], &own));
-    set_ways(rates, ot_comm_staging_bytes(s->comm, SMALL_BYTES) > 0, &own);
+    set_ways(rates, ot_comm_staging_bytes(s->ranks.comm, SMALL_BYTES) > 0, &own);
     if (peers)
         *peers = own;
     return 0;
@@ -358,7 +359,7 @@ struct choice {
 static int choose_first(const struct ot_session *s, const struct ot_plan_request *request,
                         const struct ot_costs *costs, struct ot_planner_result *out) {
     bool any_mode = s->options->shard == OT_CHOICE_SHARD_AUTO && !request->shard.one_copy;
-    struct ot_shard_open open = {.mode = any_mode, .one_copy = s->may_one_copy};
+    struct ot_shard_open open = {.mode = any_mode, .one_copy = s->ranks.may_one_copy};
     return ot_planner_choose_shard(request, costs, open, out);
 }
 
@@ -366,7 +367,7 @@ int ot_session_ranks_choose_plan(struct ot_session *s, struct ot_plan_request *r
                                  const struct ot_costs *costs, struct ot_planner_result *out) {
     struct choice choice = {0};
     struct ot_error why;
-    if (!s->comm)
+    if (!s->ranks.comm)
         return ot_planner_choose(request, costs, out);
     if (ot_is_rank0(s)) {
         choice.rc = choose_first(s, request, costs, out);
@@ -375,7 +376,7 @@ int ot_session_ranks_choose_plan(struct ot_session *s, struct ot_plan_request *r
         choice.one_copy = out->plan.shard.one_copy;
         choice.micro_sequences = out->plan.micro_tokens / request->sequence_tokens;
     }
-    OT_TRY(ot_comm_broadcast_host(s->comm, &choice, sizeof choice, 0));
+    OT_TRY(ot_comm_broadcast_host(s->ranks.comm, &choice, sizeof choice, 0));
     if (choice.rc < 0)
         return ot_is_rank0(s) ? ot_error_load(&why)
                               : ot_fail((int)-choice.rc, "rank 0 found no plan for all ranks");

@@ -21,20 +21,21 @@ struct ot_forecast_rows {
     int64_t run_tokens; /* of all ranks, in the steps that the run still has; 0: not known yet */
 };
 
-/* Measures the machine's rates and the model's blocks, for the size of micro-batch of session->plan, and sets
- * session->forecast.costs. Does nothing if they are set. Errors: OT_E_BUDGET, OT_E_DEVICE, OT_E_IO. */
+/* Measures the machine's rates and the model's blocks, for the size of micro-batch of session->plan.chosen,
+ * and sets session->plan.forecast.costs. Does nothing if they are set. Errors: OT_E_BUDGET, OT_E_DEVICE,
+ * OT_E_IO. */
 int ot_forecast_measure(struct ot_session *session, const struct ot_plan_request *request,
                         const struct ot_forecast_rows *rows);
 /* After that, predicts a step of the plan that the planner chooses for the request; keeps no plan. On entry
- * session->plan is as in ot_forecast_make. Changes session->shard with several ranks. Errors: as the
- * planner. */
+ * session->plan.chosen is as in ot_forecast_make. Changes session->ranks.shard with several ranks. Errors:
+ * as the planner. */
 int ot_forecast_predict(struct ot_session *session, struct ot_plan_request *request,
                         const struct ot_forecast_rows *rows, struct ot_prediction *out);
 
-/* On entry session->plan is the plan that ot_plan_make made for the request; on return it is the plan that
- * the planner chose. With several ranks, writes the shard mode and the micro-batch that all ranks share into
- * the request. Fills in session->forecast and session->prediction. Errors: OT_E_BUDGET, OT_E_DEVICE,
- * OT_E_IO. */
+/* On entry session->plan.chosen is the plan that ot_plan_make made for the request; on return it is the
+ * plan that the planner chose. With several ranks, writes the shard mode and the micro-batch that all ranks
+ * share into the request. Fills in session->plan.forecast and session->plan.prediction. Errors:
+ * OT_E_BUDGET, OT_E_DEVICE, OT_E_IO. */
 int ot_forecast_make(struct ot_session *session, struct ot_plan_request *request,
                      const struct ot_forecast_rows *rows);
 /* After that: the seconds of a forward pass over a micro-batch, as an evaluation makes it, and of the pass
@@ -84,8 +85,8 @@ void ot_forecast_again_open(struct ot_session *session, int64_t begun, struct ot
 void ot_forecast_again_submit(struct ot_forecast_again *again, int64_t step);
 /* Call this when a step has finished. is_typical: it is as large as most, and was not skipped. */
 void ot_forecast_again_finish(struct ot_forecast_again *again, int64_t step, bool is_typical);
-/* Call this after step number `step` was submitted. Returns 1 once, when session->forecast.again is made;
- * else 0. Errors: as ot_predict_measured. */
+/* Call this after step number `step` was submitted. Returns 1 once, when session->plan.forecast.again is
+ * made; else 0. Errors: as ot_predict_measured. */
 int ot_forecast_again_make(struct ot_forecast_again *again, int64_t step);
 
 /* ---- session ranks forecast ---- */
@@ -99,8 +100,8 @@ int ot_forecast_again_make(struct ot_forecast_again *again, int64_t step);
 int ot_session_ranks_measure(struct ot_session *session, struct ot_rates *rates, struct ot_peers *peers);
 
 /* Chooses this rank's plan for the request. Rank 0 chooses the shard mode, if --shard is auto, whether the
- * weights are one copy, if session->may_one_copy, and the micro-batch, unless the request has one; the other
- * ranks then choose the rest of their plans. Writes these choices into the request. Errors: as
+ * weights are one copy, if session->ranks.may_one_copy, and the micro-batch, unless the request has one;
+ * the other ranks then choose the rest of their plans. Writes these choices into the request. Errors: as
  * ot_planner_choose; OT_E_COMM. */
 int ot_session_ranks_choose_plan(struct ot_session *session, struct ot_plan_request *request,
                                  const struct ot_costs *costs, struct ot_planner_result *out);

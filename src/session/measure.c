@@ -35,11 +35,11 @@ enum { SMALLEST = sizeof sizes / sizeof *sizes - 1 };
 
 static int widest(const struct ot_session *s) {
     struct ot_device_usage usage;
-    ot_device_usage(s->device, &usage);
-    size_t free_bytes = s->budget_bytes[OT_TIER_GPU] - usage.used_bytes;
+    ot_device_usage(s->machine.device, &usage);
+    size_t free_bytes = s->machine.budget_bytes[OT_TIER_GPU] - usage.used_bytes;
     int i = 0;
     while (i < SMALLEST && (4 * sizes[i].buffer_bytes + sizes[i].buffer_bytes / 8 > free_bytes ||
-                            2 * sizes[i].buffer_bytes > s->budget_bytes[OT_TIER_HOST]))
+                            2 * sizes[i].buffer_bytes > s->machine.budget_bytes[OT_TIER_HOST]))
         i++;
     return i;
 }
@@ -51,13 +51,13 @@ int64_t ot_measure_widest(const struct ot_session *s) {
 /* Four times the last-level cache, as STREAM requires for its arrays, within the host budget. */
 static size_t choose_host_bytes(const struct ot_session *s, bool quick) {
     struct ot_topology_summary topology = {0};
-    if (s->topology)
-        ot_topology_summarise(s->topology, &topology);
+    if (s->machine.topology)
+        ot_topology_summarise(s->machine.topology, &topology);
     size_t most = (size_t)(quick ? 512 : 1024) * MIB, least = (size_t)64 * MIB;
     size_t bytes = 4 * (size_t)topology.l3_bytes;
     bytes = bytes < least ? least : ot_min(most, bytes);
-    if (bytes > s->budget_bytes[OT_TIER_HOST] / 2)
-        bytes = s->budget_bytes[OT_TIER_HOST] / 2;
+    if (bytes > s->machine.budget_bytes[OT_TIER_HOST] / 2)
+        bytes = s->machine.budget_bytes[OT_TIER_HOST] / 2;
     return ot_max(bytes, OT_PROBE_HOST_LEAST_BYTES);
 }
 
@@ -96,8 +96,8 @@ static int take_row(void *context, const struct ot_probe_row *row) {
 }
 
 static struct ot_probe_config configure(struct measurement *m, const struct size *size, bool quick) {
-    return (struct ot_probe_config){.device = m->session->device,
-                                    .dtype = m->session->dtype,
+    return (struct ot_probe_config){.device = m->session->machine.device,
+                                    .dtype = m->session->model.dtype,
                                     .hidden = size->hidden,
                                     .tokens = size->tokens,
                                     .buffer_bytes = size->buffer_bytes,
@@ -142,13 +142,13 @@ static int measure_disks(struct measurement *m, bool quick) {
     const struct ot_session *s = m->session;
     char wrote[OT_TEXT_BYTES];
     struct ot_probe_nvme_result result;
-    struct ot_probe_nvme_config config = {.store = &s->store,
+    struct ot_probe_nvme_config config = {.store = &s->machine.store,
                                           .bytes = (size_t)(quick ? 256 : 1024) * MIB,
-                                          .memory_bytes = s->budget_bytes[OT_TIER_HOST] / 2,
+                                          .memory_bytes = s->machine.budget_bytes[OT_TIER_HOST] / 2,
                                           .seconds = quick ? 0.2 : 0.15,
                                           .quick = quick,
                                           .reader = {take_row, m}};
-    if (s->store.n_dirs == 0)
+    if (s->machine.store.n_dirs == 0)
         return 0;
     begin_stage(m, quick ? "the disks" : "the disks: both engines, by block size and depth");
     OT_TRY(ot_probe_nvme(&config, &result));
@@ -161,22 +161,22 @@ static int measure_disks(struct measurement *m, bool quick) {
 }
 
 enum ot_masters ot_measure_masters(const struct ot_session *s) {
-    return s->dtype == OT_BF16 ? (enum ot_masters)s->options->master_weights : OT_MASTERS_F32;
+    return s->model.dtype == OT_BF16 ? (enum ot_masters)s->options->master_weights : OT_MASTERS_F32;
 }
 
 static int measure_host(struct measurement *m, bool quick) {
     const struct ot_session *s = m->session;
     const struct ot_options *o = s->options;
     double seconds = ot_min(sizes[m->size].seconds, 0.1);
-    struct ot_probe_host_config config = {.dtype = s->dtype,
+    struct ot_probe_host_config config = {.dtype = s->model.dtype,
                                           .masters = ot_measure_masters(s),
-                                          .threads = s->machine.cores,
+                                          .threads = s->machine.limits.cores,
                                           .optimizer_threads =
                                               (int)(o->optimizer_threads ? o->optimizer_threads : o->threads),
                                           .bytes = choose_host_bytes(s, quick),
                                           .seconds = quick ? seconds / 2 : seconds,
                                           .quick = quick,
-                                          .topology = s->topology,
+                                          .topology = s->machine.topology,
                                           .reader = {take_row, m}};
     begin_stage(m, "the host: memory and the optimizer");
     return ot_probe_host(&config);
@@ -184,7 +184,7 @@ static int measure_host(struct measurement *m, bool quick) {
 
 struct ot_rates ot_measure_facts(const struct ot_session *session) {
     const struct ot_options *o = session->options;
-    return (struct ot_rates){.cores = session->machine.cores,
+    return (struct ot_rates){.cores = session->machine.limits.cores,
                              .device_is_host = o->device.kind == OT_DEVICE_CPU,
                              .device_threads = (int)o->threads,
                              .optimizer_threads =
@@ -336,12 +336,13 @@ int ot_rates_key(const struct ot_session *s, char **out) {
     char machine[OT_FINGERPRINT_BYTES];
     for (int i = 0; i < o->nvme.n; i++)
         dirs[i] = o->nvme.dirs[i].path;
-    OT_TRY(ot_machine_fingerprint(&s->machine, ot_device_name(s->device), o->nvme.n, dirs, machine));
+    OT_TRY(ot_machine_fingerprint(&s->machine.limits, ot_device_name(s->machine.device), o->nvme.n, dirs,
+                                  machine));
     /* Ranks of one host measure at the same time, and share the host while they do. */
-    int local_ranks = s->world ? ot_world_ranks(s->world)->local_ranks : 1;
+    int local_ranks = s->ranks.world ? ot_world_ranks(s->ranks.world)->local_ranks : 1;
     return ot_string_format(
         out, "machine %s, %s%s, layers to %lld wide, %lld + %lld threads, %d ranks, I/O %s%s", machine,
-        ot_dtype_name(s->dtype), ot_measure_masters(s) == OT_MASTERS_NONE ? " without masters" : "",
+        ot_dtype_name(s->model.dtype), ot_measure_masters(s) == OT_MASTERS_NONE ? " without masters" : "",
         (long long)ot_measure_widest(s), (long long)o->threads,
         (long long)(o->optimizer_threads ? o->optimizer_threads : o->threads), local_ranks,
         ot_io_choice_name((enum ot_io_choice)o->io_engine), o->no_io_verify ? " without checksums" : "");
@@ -384,7 +385,7 @@ static int read_kept(const struct ot_session *session, struct ot_rates *out, boo
 static bool is_worth_repeating(const struct ot_session *session, const struct ot_rates *kept) {
     double load;
     return kept->spread > disturbed_spread && getloadavg(&load, 1) == 1 &&
-           load < idle_load * session->machine.cores;
+           load < idle_load * session->machine.limits.cores;
 }
 
 int ot_rates_obtain(struct ot_session *session, bool quick, struct ot_rates *out) {

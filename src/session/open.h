@@ -53,7 +53,7 @@ struct ot_session_need {
                                         * by them */
 };
 
-/* Makes session->plan. Errors: OT_E_BUDGET, OT_E_USAGE, OT_E_INPUT (the weight files do not fit this
+/* Makes session->plan.chosen. Errors: OT_E_BUDGET, OT_E_USAGE, OT_E_INPUT (the weight files do not fit this
  * model). */
 int ot_session_plan(struct ot_session *session, const struct ot_session_need *need);
 /* For a run that trains, before its plan is made: predicts a step with the plan that ot_session_forecast

@@ -42,19 +42,40 @@ struct ot_forecast {
     int64_t again_from, again_to;
 };
 
-struct ot_session {
-    struct ot_settings *settings;     /* borrowed; the session writes its own choices here */
-    const struct ot_options *options; /* settings->in_effect */
-    struct ot_machine machine;
+/* The machine: what the run may use of it, and what is open. */
+struct ot_session_machine {
+    struct ot_machine limits;
     struct ot_pool *pool; /* threads that read files and rows */
+    struct ot_device *device;
+    struct ot_topology *topology;       /* as the device sees it */
+    struct ot_topology_binding binding; /* where the device's threads and memory are placed */
+    size_t budget_bytes[OT_TIER_COUNT];
+    size_t workspace_bytes; /* scratch of the device's ops, part of the gpu budget */
+    struct ot_store_dir store_dirs[OT_STORE_MAX_DIRS]; /* each with the bytes that may be used */
+    struct ot_store_config store;                      /* n_dirs 0 without --nvme */
+};
 
+/* The model: its files, its shape, and where its values came from. */
+struct ot_session_model {
     struct ot_resolved resolved;
     char *lora, *train;       /* what --adapter says of --lora and --train; NULL: nothing */
     struct ot_model_dir *dir; /* NULL: a preset without files, for --init random */
     struct ot_model_config config;
     enum ot_dtype stored; /* the dtype of the weight files, read and written */
-    struct ot_token_ids ids;
+    enum ot_dtype dtype;  /* on the device */
+    struct ot_model *built;
+    struct ot_base_print base; /* of the base's files */
+    bool any_weights;          /* set before start: random weights need not follow --seed */
+    bool has_frozen_crc;       /* frozen weights were read from files; of all their fp32 values: */
+    uint32_t frozen_crc;
+    uint32_t trained_crc;           /* the same of trained weights; 0: a checkpoint took their place */
+    struct ot_checkpoint *restored; /* borrowed, set before start: loaded in place of weights */
+    double restore_seconds;         /* time that reading the checkpoint took */
+};
 
+/* The model's text: tokenizer, and templates of rows and chats. */
+struct ot_session_text {
+    struct ot_token_ids ids;
     char *tokenizer_path;
     char *tokenizer_file;  /* NULL, or the file of which tokenizer_path is a copy with more added tokens */
     bool tokenizer_is_own; /* the byte-level tokenizer of own presets */
@@ -67,36 +88,35 @@ struct ot_session {
     struct ot_template_choice chat;          /* what the model's files say (chat_choice.h) */
     struct ot_chat_renderer *model_template; /* of the model's directory; NULL: it has none */
     const char *prompt_format;               /* --prompt-format, else the recorded one; NULL: none */
+};
 
-    /* Several ranks (session_ranks.h). world: borrowed, set before open; NULL: one rank. */
-    struct ot_world *world;
-    struct ot_comm *comm; /* NULL: one rank */
+/* Several ranks (session_ranks.h). */
+struct ot_session_ranks {
+    struct ot_world *world; /* borrowed, set before open; NULL: one rank */
+    struct ot_comm *comm;   /* NULL: one rank */
     struct ot_shard shard;
-    bool may_one_copy;   /* the ranks can have one copy of the weights in RAM, if that is faster */
-    enum ot_dtype dtype; /* on the device */
-    struct ot_model *model;
-    size_t budget_bytes[OT_TIER_COUNT];
-    struct ot_store_dir store_dirs[OT_STORE_MAX_DIRS]; /* each with the bytes that may be used */
-    struct ot_store_config store;                      /* n_dirs 0 without --nvme */
+    bool may_one_copy; /* the ranks can have one copy of the weights in RAM, if that is faster */
+};
+
+struct ot_session_plan {
     /* Borrowed, set before plan: the planner chooses the fastest plan by these costs. NULL: takes the first
      * plan that fits. */
     const struct ot_costs *costs;
-    struct ot_plan plan;
+    struct ot_plan chosen;
     struct ot_prediction prediction; /* zero without costs and forecast */
     struct ot_forecast forecast;
-    size_t workspace_bytes;       /* scratch of the device's ops, part of the gpu budget */
-    size_t cache_bytes;           /* key/value cache for generation, not counted in the plan's ledger */
-    struct ot_topology *topology; /* as the device sees it */
-    struct ot_topology_binding placement; /* where the device's threads and memory are placed */
-    struct ot_device *device;
+    size_t cache_bytes; /* key/value cache for generation, not counted in the plan's ledger */
+};
+
+struct ot_session {
+    struct ot_settings *settings;     /* borrowed; the session writes its own choices here */
+    const struct ot_options *options; /* settings->in_effect */
+    struct ot_session_machine machine;
+    struct ot_session_model model;
+    struct ot_session_text text;
+    struct ot_session_ranks ranks;
+    struct ot_session_plan plan;
     struct ot_engine *engine;
-    struct ot_checkpoint *restored; /* borrowed, set before start: loaded in place of weights */
-    double restore_seconds;         /* time that reading the checkpoint took */
-    struct ot_base_print base;      /* of the base's files */
-    bool has_frozen_crc;            /* frozen weights were read from files; of all their fp32 values: */
-    uint32_t frozen_crc;
-    uint32_t trained_crc;                /* the same of trained weights; 0: a checkpoint took their place */
-    bool any_weights;                    /* set before start: random weights need not follow --seed */
     unsigned (*requests)(void *context); /* set before start: see engine.h; NULL: none */
     void *requests_context;
     int64_t traced_tasks;   /* set before start: trace this many tasks, even without --trace */

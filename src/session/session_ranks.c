@@ -33,105 +33,105 @@ void ot_session_ranks_share_machine(const struct ot_world *world, struct ot_mach
 static struct ot_shard shard_of(const struct ot_session *s) {
     const struct ot_options *o = s->options;
     struct ot_shard shard = {.ranks = 1, .world = o->deterministic == OT_CHOICE_DETERMINISTIC_WORLD};
-    if (ranks_of(s->world) == 1)
+    if (ranks_of(s->ranks.world) == 1)
         return shard;
-    shard.rank = ot_world_ranks(s->world)->rank;
-    shard.ranks = ot_world_ranks(s->world)->ranks;
+    shard.rank = ot_world_ranks(s->ranks.world)->rank;
+    shard.ranks = ot_world_ranks(s->ranks.world)->ranks;
     shard.mode = ot_plan_request_mode(o);
-    shard.narrow = o->exchange == OT_CHOICE_EXCHANGE_DTYPE && s->dtype != OT_F32;
+    shard.narrow = o->exchange == OT_CHOICE_EXCHANGE_DTYPE && s->model.dtype != OT_F32;
     return shard;
 }
 
 int ot_session_ranks_open(struct ot_session *s) {
     const struct ot_options *o = s->options;
-    s->shard = shard_of(s);
-    OT_TRY(ot_shard_check(&s->shard));
-    if (ranks_of(s->world) == 1)
+    s->ranks.shard = shard_of(s);
+    OT_TRY(ot_shard_check(&s->ranks.shard));
+    if (ranks_of(s->ranks.world) == 1)
         return o->share_weights == OT_CHOICE_SHARE_WEIGHTS_YES
                    ? ot_fail(OT_E_USAGE,
                              "--share-weights yes has no effect with one rank; use --gpus 2 or more")
                    : 0;
     bool is_gpu = o->device.kind == OT_DEVICE_CUDA;
     struct ot_comm_config config = {.name = o->comm,
-                                    .world = s->world,
-                                    .device = s->device,
+                                    .world = s->ranks.world,
+                                    .device = s->machine.device,
                                     .device_index = is_gpu ? o->device.index : -1,
                                     .plugin_dirs = getenv("OFFLOAD_TRAIN_PLUGINS"),
                                     .timeout_seconds = o->comm_timeout};
-    OT_TRY(ot_comm_open(&config, &s->comm));
-    ot_log(OT_LOG_INFO, "comm    %s", ot_comm_describe(s->comm));
+    OT_TRY(ot_comm_open(&config, &s->ranks.comm));
+    ot_log(OT_LOG_INFO, "comm    %s", ot_comm_describe(s->ranks.comm));
     return 0;
 }
 
 /* Tries it with a page: a container may have no such memory, or none in common with the others. */
 static int try_sharing(const struct ot_session *s) {
     enum { PAGE = 4096 };
-    int hosts = ot_world_hosts(s->world);
+    int hosts = ot_world_hosts(s->ranks.world);
     void *memory;
     if (hosts > 1)
         return ot_fail(OT_E_USAGE, "the ranks are on %d hosts", hosts);
-    OT_TRY(ot_shared_memory_map(s->comm, PAGE, &memory));
+    OT_TRY(ot_shared_memory_map(s->ranks.comm, PAGE, &memory));
     ot_shared_memory_unmap(memory, PAGE);
     return 0;
 }
 
 int ot_session_ranks_find_sharing(struct ot_session *s) {
     bool asked = s->options->share_weights == OT_CHOICE_SHARE_WEIGHTS_YES;
-    if (!s->comm || (!asked && !ot_plan_request_may_one_copy(s->options)))
+    if (!s->ranks.comm || (!asked && !ot_plan_request_may_one_copy(s->options)))
         return 0;
     int rc = try_sharing(s);
     if (rc < 0 && (asked || rc == -OT_E_COMM))
         return ot_fail((enum ot_error_code) - rc, "the ranks cannot share weights: %s", ot_error_text());
-    if (rc < 0 && ot_world_hosts(s->world) == 1)
+    if (rc < 0 && ot_world_hosts(s->ranks.world) == 1)
         ot_log(OT_LOG_INFO, "note    each rank keeps its own part of the weights: %s", ot_error_text());
-    s->may_one_copy = rc == 0 && !asked;
-    s->shard.one_copy = asked;
+    s->ranks.may_one_copy = rc == 0 && !asked;
+    s->ranks.shard.one_copy = asked;
     return 0;
 }
 
 void ot_session_ranks_put_json(const struct ot_session *s, const char *key, struct ot_json_writer *w) {
-    if (!s->comm)
+    if (!s->ranks.comm)
         return;
     ot_json_begin_object(w, key);
-    ot_json_put_int(w, "ranks", ot_comm_ranks(s->comm));
-    ot_json_put_int(w, "hosts", ot_world_hosts(s->world));
-    ot_json_put_text(w, "shard", ot_shard_mode_name(s->shard.mode));
-    ot_json_put_text(w, "comm", ot_comm_describe(s->comm));
+    ot_json_put_int(w, "ranks", ot_comm_ranks(s->ranks.comm));
+    ot_json_put_int(w, "hosts", ot_world_hosts(s->ranks.world));
+    ot_json_put_text(w, "shard", ot_shard_mode_name(s->ranks.shard.mode));
+    ot_json_put_text(w, "comm", ot_comm_describe(s->ranks.comm));
     ot_json_end_object(w);
 }
 
 bool ot_is_rank0(const struct ot_session *s) {
-    return !s->world || ot_world_ranks(s->world)->rank == 0;
+    return !s->ranks.world || ot_world_ranks(s->ranks.world)->rank == 0;
 }
 
 int ot_session_ranks_find_least(struct ot_session *s, int64_t *values, int n) {
     int64_t all[OT_MAX_RANKS * OT_SESSION_RANKS_MOST_VALUES];
-    if (!s->comm)
+    if (!s->ranks.comm)
         return 0;
-    OT_TRY(ot_comm_all_gather_host(s->comm, values, (size_t)n * sizeof *values, all));
-    for (int i = 0; i < ot_comm_ranks(s->comm) * n; i++)
+    OT_TRY(ot_comm_all_gather_host(s->ranks.comm, values, (size_t)n * sizeof *values, all));
+    for (int i = 0; i < ot_comm_ranks(s->ranks.comm) * n; i++)
         values[i % n] = ot_min(all[i], values[i % n]);
     return 0;
 }
 
 int ot_session_ranks_hand(struct ot_session *s, int from, unsigned char **bytes, size_t *n) {
     int64_t count = (int64_t)*n;
-    if (!s->comm)
+    if (!s->ranks.comm)
         return 0;
-    OT_TRY(ot_comm_broadcast_host(s->comm, &count, sizeof count, from));
-    if (ot_comm_rank(s->comm) != from) {
+    OT_TRY(ot_comm_broadcast_host(s->ranks.comm, &count, sizeof count, from));
+    if (ot_comm_rank(s->ranks.comm) != from) {
         *n = (size_t)count;
         *bytes = calloc(1, *n + 1);
         if (!*bytes)
             return ot_fail(OT_E_BUDGET, "no memory for %zu bytes of rank %d", *n, from);
     }
-    return count > 0 ? ot_comm_broadcast_host(s->comm, *bytes, *n, from) : 0;
+    return count > 0 ? ot_comm_broadcast_host(s->ranks.comm, *bytes, *n, from) : 0;
 }
 
 int ot_session_ranks_tell(struct ot_session *s, char **text) {
     size_t n = *text ? strlen(*text) + 1 : 0;
     unsigned char *bytes = (unsigned char *)*text;
-    if (!s->comm)
+    if (!s->ranks.comm)
         return 0;
     int rc = ot_session_ranks_hand(s, 0, &bytes, &n);
     if (ot_is_rank0(s))
@@ -144,23 +144,23 @@ int ot_session_ranks_tell(struct ot_session *s, char **text) {
 }
 
 int ot_session_ranks_choose(struct ot_session *s, int *value) {
-    return s->comm ? ot_comm_broadcast_host(s->comm, value, sizeof *value, 0) : 0;
+    return s->ranks.comm ? ot_comm_broadcast_host(s->ranks.comm, value, sizeof *value, 0) : 0;
 }
 
 int ot_session_ranks_agree(struct ot_session *s, int rc) {
     struct ot_error mine = {0}, *all;
-    if (!s->comm)
+    if (!s->ranks.comm)
         return rc;
-    int ranks = ot_comm_ranks(s->comm), first = 0;
+    int ranks = ot_comm_ranks(s->ranks.comm), first = 0;
     ot_error_save(&mine, rc);
     all = calloc((size_t)ranks, sizeof *all);
     if (!all)
         return ot_fail(OT_E_BUDGET, "no memory for the answers of %d ranks", ranks);
-    rc = ot_comm_all_gather_host(s->comm, &mine, sizeof mine, all);
+    rc = ot_comm_all_gather_host(s->ranks.comm, &mine, sizeof mine, all);
     while (rc == 0 && first < ranks && all[first].code == 0)
         first++;
     if (rc == 0 && first < ranks)
-        rc = ot_fail((enum ot_error_code)all[first].code, "%s: %s", ot_world_name(s->world, first),
+        rc = ot_fail((enum ot_error_code)all[first].code, "%s: %s", ot_world_name(s->ranks.world, first),
                      all[first].text);
     free(all);
     return rc;

@@ -1,7 +1,8 @@
 /* The ranks of a run, as a session sees them: which share of the machine and of the model this rank has, and
  * how it talks with the others. With one rank these functions do nothing.
  *
- * The command opens the world (offload/comm/world.h) before it opens the session, and sets session->world.
+ * The command opens the world (offload/comm/world.h) before it opens the session, and sets
+ * session->ranks.world.
  */
 #ifndef OT_SESSION_SESSION_RANKS_H
 #define OT_SESSION_SESSION_RANKS_H
@@ -14,11 +15,11 @@ void ot_session_ranks_choose_gpu(struct ot_settings *settings, const struct ot_w
 /* Leaves this rank its share of the host's free memory and cores. */
 void ot_session_ranks_share_machine(const struct ot_world *world, struct ot_machine *machine);
 
-/* Opens session->comm on the session's device, and sets session->shard from the options. Errors: as
- * ot_comm_open; OT_E_USAGE. */
+/* Opens session->ranks.comm on the session's device, and sets session->ranks.shard from the options.
+ * Errors: as ot_comm_open; OT_E_USAGE. */
 int ot_session_ranks_open(struct ot_session *session);
 /* Finds out whether the ranks can have one copy of the weights in RAM, if the options ask for it or leave it
- * open: sets session->may_one_copy or shard.one_copy. All ranks call it, after they have compared their
+ * open: sets session->ranks.may_one_copy or shard.one_copy. All ranks call it, after they have compared their
  * options. Errors: OT_E_USAGE, OT_E_IO: the options ask for it, and it is not possible; OT_E_COMM. */
 int ot_session_ranks_find_sharing(struct ot_session *session);
 /* Writes an object for people: the numbers of ranks and hosts, the shard mode, the communicator. Writes

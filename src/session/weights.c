@@ -28,7 +28,7 @@ struct filling {
 
 /* The part of [first, first + n) that this rank holds, in units of the slab. n 0: none. */
 static struct ot_shard_range held_of(const struct ot_session *s, int slab, int64_t first, int64_t n) {
-    struct ot_shard_range held = ot_slab_holding(ot_model_chain(s->model), &s->plan, slab);
+    struct ot_shard_range held = ot_slab_holding(ot_model_chain(s->model.built), &s->plan.chosen, slab);
     int64_t from = ot_max(first, held.first), end = first + n, held_end = held.first + held.n;
     end = ot_min(end, held_end);
     return (struct ot_shard_range){from, end > from ? end - from : 0};
@@ -43,15 +43,15 @@ static int set_encoded(void *context, int slab, int64_t first, int64_t n, const 
 
 static int open_filling(struct ot_session *s, struct filling *out) {
     *out = (struct filling){.session = s};
-    return ot_model_has_encoded(s->model)
-               ? ot_slab_encoder_open(s->model, s->pool, set_encoded, s, &out->encoder)
+    return ot_model_has_encoded(s->model.built)
+               ? ot_slab_encoder_open(s->model.built, s->machine.pool, set_encoded, s, &out->encoder)
                : 0;
 }
 
 /* Every rank encodes the whole slab, because scales of scales depend on all of a matrix. */
 static int set_values(const struct filling *f, int slab, int64_t first, int64_t n, const float *values) {
     const struct ot_session *s = f->session;
-    if (ot_slab_is_encoded(ot_model_chain(s->model), slab))
+    if (ot_slab_is_encoded(ot_model_chain(s->model.built), slab))
         return ot_slab_encoder_put(f->encoder, slab, first, n, values);
     struct ot_shard_range held = held_of(s, slab, first, n);
     return held.n > 0 ? ot_engine_set(s->engine, OT_SLAB_MASTER, slab, held.first, held.n,
@@ -80,7 +80,7 @@ static uint32_t add_to_crc(const struct ot_session *s, uint32_t crc, int64_t n, 
     for (int64_t at = 0, some; at < n; at += some) {
         struct crc_job job = {.values = values + at};
         some = ot_min(n - at, CRC_PIECE * CRC_PIECES);
-        ot_pool_run(s->pool, some, CRC_PIECE, take_crc, &job);
+        ot_pool_run(s->machine.pool, some, CRC_PIECE, take_crc, &job);
         for (int64_t i = 0, left = some; left > 0; i++, left -= CRC_PIECE)
             crc = ot_crc32_combine(crc, job.crcs[i], (size_t)ot_min(left, CRC_PIECE) * sizeof(float));
     }
@@ -92,7 +92,8 @@ static uint32_t add_to_crc(const struct ot_session *s, uint32_t crc, int64_t n, 
 static int put_values(void *context, int slab, int64_t first, int64_t n, const float *values) {
     const struct filling *f = context;
     struct ot_session *s = f->session;
-    uint32_t *crc = ot_model_chain(s->model)->slabs[slab].frozen ? &s->frozen_crc : &s->trained_crc;
+    uint32_t *crc =
+        ot_model_chain(s->model.built)->slabs[slab].frozen ? &s->model.frozen_crc : &s->model.trained_crc;
     *crc = add_to_crc(s, *crc, n, values);
     return set_values(f, slab, first, n, values);
 }
@@ -100,9 +101,9 @@ static int put_values(void *context, int slab, int64_t first, int64_t n, const f
 static int load(struct ot_session *s, bool frozen_only) {
     struct filling filling;
     OT_TRY(open_filling(s, &filling));
-    s->has_frozen_crc = ot_model_has_frozen(s->model);
-    int rc = (frozen_only ? ot_model_dir_load_frozen : ot_model_dir_load)(s->dir, s->model, s->pool,
-                                                                          put_values, &filling);
+    s->model.has_frozen_crc = ot_model_has_frozen(s->model.built);
+    int rc = (frozen_only ? ot_model_dir_load_frozen : ot_model_dir_load)(
+        s->model.dir, s->model.built, s->machine.pool, put_values, &filling);
     ot_slab_encoder_close(filling.encoder);
     return rc;
 }
@@ -119,7 +120,7 @@ struct random_job {
 static void fill_random(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
     const struct random_job *job = context;
     (void)chunk, (void)worker;
-    ot_model_init_values(job->session->model, (uint64_t)job->session->options->seed, job->slab,
+    ot_model_init_values(job->session->model.built, (uint64_t)job->session->options->seed, job->slab,
                          job->first + begin, end - begin, job->values + begin);
 }
 
@@ -129,14 +130,15 @@ static int init_adapters(struct ot_session *s) {
     enum { PIECE = 1 << 16 };
     float *values = malloc(PIECE * sizeof *values);
     int rc = values ? 0 : ot_fail(OT_E_BUDGET, "no memory for the adapters' initial values");
-    for (int64_t i = 0; i < ot_model_tensor_count(s->model) && rc == 0; i++) {
-        const struct ot_tensor *t = ot_model_tensor(s->model, i);
+    for (int64_t i = 0; i < ot_model_tensor_count(s->model.built) && rc == 0; i++) {
+        const struct ot_tensor *t = ot_model_tensor(s->model.built, i);
         int64_t count = t->rows * t->cols;
-        if (!ot_lora_has_tensor(t->name) || ot_model_dir_is_adapted(s->dir, t->name))
+        if (!ot_lora_has_tensor(t->name) || ot_model_dir_is_adapted(s->model.dir, t->name))
             continue;
         for (int64_t at = 0, n; at < count && rc == 0; at += n) {
             n = ot_min(count - at, PIECE);
-            ot_model_init_values(s->model, (uint64_t)s->options->seed, t->slab, t->first + at, n, values);
+            ot_model_init_values(s->model.built, (uint64_t)s->options->seed, t->slab, t->first + at, n,
+                                 values);
             rc = set_values(&filling, t->slab, t->first + at, n, values);
         }
     }
@@ -146,9 +148,9 @@ static int init_adapters(struct ot_session *s) {
 
 /* Returns the range to initialise: this rank's holding, or the whole slab if it is encoded. */
 static struct ot_shard_range needed_of(const struct ot_session *s, int slab) {
-    const struct ot_chain *chain = ot_model_chain(s->model);
+    const struct ot_chain *chain = ot_model_chain(s->model.built);
     return ot_slab_is_encoded(chain, slab) ? (struct ot_shard_range){0, chain->slabs[slab].n_params}
-                                           : ot_slab_holding(chain, &s->plan, slab);
+                                           : ot_slab_holding(chain, &s->plan.chosen, slab);
 }
 
 /* Fills in the slabs in pieces. With any_weights one piece is computed once and used for all pieces but the
@@ -156,7 +158,7 @@ static struct ot_shard_range needed_of(const struct ot_session *s, int slab) {
 static int fill_slabs(const struct filling *f, bool frozen_only, float *values, int64_t piece) {
     enum { CHUNK = 1 << 14 };
     const struct ot_session *s = f->session;
-    const struct ot_chain *chain = ot_model_chain(s->model);
+    const struct ot_chain *chain = ot_model_chain(s->model.built);
     float *any = values + piece;
     bool has_any = false;
     for (int slab = 0; slab < chain->n_slabs; slab++) {
@@ -165,10 +167,10 @@ static int fill_slabs(const struct filling *f, bool frozen_only, float *values, 
             continue;
         for (int64_t first = needed.first; first < needed.first + needed.n; first += piece) {
             int64_t left = needed.first + needed.n - first, n = ot_min(left, piece);
-            bool with_any = s->any_weights && n < left;
+            bool with_any = s->model.any_weights && n < left;
             struct random_job job = {s, slab, first, with_any ? any : values};
             if (!with_any || !has_any)
-                ot_pool_run(s->pool, n, CHUNK, fill_random, &job);
+                ot_pool_run(s->machine.pool, n, CHUNK, fill_random, &job);
             has_any = has_any || with_any;
             OT_TRY(set_values(f, slab, first, n, job.values));
         }
@@ -201,31 +203,31 @@ int ot_weights_fill(struct ot_session *s) {
 }
 
 int ot_weights_fill_frozen(struct ot_session *s) {
-    const struct ot_checkpoint_record *record = ot_checkpoint_record(s->restored);
-    if (!ot_model_has_frozen(s->model))
+    const struct ot_checkpoint_record *record = ot_checkpoint_record(s->model.restored);
+    if (!ot_model_has_frozen(s->model.built))
         return 0;
     if (s->options->init == OT_CHOICE_INIT_RANDOM)
         return init_random(s, true);
     OT_TRY(load(s, true));
-    if (record->has_frozen && record->frozen_crc == s->frozen_crc)
+    if (record->has_frozen && record->frozen_crc == s->model.frozen_crc)
         return 0;
     return ot_fail(OT_E_INPUT,
                    "%s: the frozen weights are not those that this run was trained with (CRC-32 %08x, should "
                    "be %08x); give --model the model with which it began",
-                   ot_model_dir_path(s->dir), s->frozen_crc, record->frozen_crc);
+                   ot_model_dir_path(s->model.dir), s->model.frozen_crc, record->frozen_crc);
 }
 
 int ot_weights_get_frozen(const struct ot_session *s, int slab, int64_t first, int64_t n, float *values) {
     const struct ot_tensor *tensor;
     int64_t i = 0;
     if (s->options->init == OT_CHOICE_INIT_RANDOM) {
-        ot_model_init_values(s->model, (uint64_t)s->options->seed, slab, first, n, values);
+        ot_model_init_values(s->model.built, (uint64_t)s->options->seed, slab, first, n, values);
         return 0;
     }
     do
-        tensor = ot_model_tensor(s->model, i++);
+        tensor = ot_model_tensor(s->model.built, i++);
     while (tensor->slab != slab || first >= tensor->first + tensor->rows * tensor->cols);
-    return ot_model_dir_get(s->dir, tensor, first - tensor->first, n, values);
+    return ot_model_dir_get(s->model.dir, tensor, first - tensor->first, n, values);
 }
 
 /* ---- base print ---- */
@@ -281,13 +283,13 @@ int ot_base_print_take(const struct ot_model_dir *dir, const struct ot_model_con
 enum { SAVED = -1, NOT_SAVED = -2 };
 
 static int ask(struct ot_session *s, int32_t *wanted) {
-    return s->comm ? ot_comm_broadcast_host(s->comm, wanted, sizeof *wanted, 0) : 0;
+    return s->ranks.comm ? ot_comm_broadcast_host(s->ranks.comm, wanted, sizeof *wanted, 0) : 0;
 }
 
 int64_t ot_gather_bytes(const struct ot_session *s) {
-    const struct ot_chain *chain = ot_model_chain(s->model);
+    const struct ot_chain *chain = ot_model_chain(s->model.built);
     int64_t most = 0;
-    if (!s->comm || ot_comm_rank(s->comm) != 0)
+    if (!s->ranks.comm || ot_comm_rank(s->ranks.comm) != 0)
         return 0;
     for (int i = 0; i < chain->n_slabs; i++)
         if (!chain->slabs[i].frozen && chain->slabs[i].n_params > most)
@@ -300,7 +302,7 @@ void ot_gather_open(struct ot_session *session, struct ot_slab_gather *out) {
 }
 
 static int gather_slab(struct ot_slab_gather *c, int slab) {
-    const struct ot_slab_spec *about = &ot_model_chain(c->session->model)->slabs[slab];
+    const struct ot_slab_spec *about = &ot_model_chain(c->session->model.built)->slabs[slab];
     int32_t wanted = slab;
     free(c->values);
     c->slab = slab;
@@ -314,9 +316,9 @@ static int gather_slab(struct ot_slab_gather *c, int slab) {
 
 int ot_gather_values(void *gather, int slab, int64_t first, int64_t n, float *values) {
     struct ot_slab_gather *c = gather;
-    if (ot_model_chain(c->session->model)->slabs[slab].frozen)
+    if (ot_model_chain(c->session->model.built)->slabs[slab].frozen)
         return ot_weights_get_frozen(c->session, slab, first, n, values);
-    if (!c->session->comm)
+    if (!c->session->ranks.comm)
         return ot_engine_get(c->session->engine, OT_SLAB_MASTER, slab, first, n, values);
     if (!c->values || c->slab != slab)
         OT_TRY(gather_slab(c, slab));
@@ -357,9 +359,9 @@ int ot_gather_fail(void) {
 /* ---- restore ---- */
 
 static int check_model(const struct ot_session *s) {
-    const struct ot_chain *chain = ot_model_chain(s->model);
-    const struct ot_manifest *manifest = ot_checkpoint_manifest(s->restored);
-    const char *dir = ot_checkpoint_dir(s->restored);
+    const struct ot_chain *chain = ot_model_chain(s->model.built);
+    const struct ot_manifest *manifest = ot_checkpoint_manifest(s->model.restored);
+    const char *dir = ot_checkpoint_dir(s->model.restored);
     if (manifest->dtype != chain->dtype)
         return ot_fail(
             OT_E_INPUT, "%s: the checkpoint was trained in %s and this run uses %s. Give --dtype %s", dir,
@@ -369,8 +371,8 @@ static int check_model(const struct ot_session *s) {
 
 /* The run goes on in another format of the moments only if the user asked for it. Warns of the effect. */
 static int check_format(const struct ot_session *s, enum ot_state_format was) {
-    enum ot_state_format is = ot_model_chain(s->model)->state;
-    const char *dir = ot_checkpoint_dir(s->restored);
+    enum ot_state_format is = ot_model_chain(s->model.built)->state;
+    const char *dir = ot_checkpoint_dir(s->model.restored);
     if (was == is)
         return 0;
     if (s->options->exact)
@@ -388,8 +390,8 @@ static int check_format(const struct ot_session *s, enum ot_state_format was) {
 
 /* The same for fp32 masters that the run gives up or takes up. */
 static int check_masters(const struct ot_session *s, enum ot_masters was) {
-    enum ot_masters is = ot_model_chain(s->model)->masters;
-    const char *dir = ot_checkpoint_dir(s->restored);
+    enum ot_masters is = ot_model_chain(s->model.built)->masters;
+    const char *dir = ot_checkpoint_dir(s->model.restored);
     if (was == is)
         return 0;
     if (s->options->exact)
@@ -408,7 +410,7 @@ static int check_masters(const struct ot_session *s, enum ot_masters was) {
 }
 
 static int check_state(const struct ot_session *s) {
-    struct ot_segment was = ot_manifest_state(ot_checkpoint_manifest(s->restored));
+    struct ot_segment was = ot_manifest_state(ot_checkpoint_manifest(s->model.restored));
     OT_TRY(check_format(s, was.state));
     return check_masters(s, was.masters);
 }
@@ -431,7 +433,7 @@ static void show_progress(void *context, int64_t bytes, int64_t total) {
 
 /* The bytes of the segments that this rank reads. */
 static int64_t count_bytes(const struct ot_session *s) {
-    const struct ot_manifest *manifest = ot_checkpoint_manifest(s->restored);
+    const struct ot_manifest *manifest = ot_checkpoint_manifest(s->model.restored);
     int64_t bytes = 0;
     for (int64_t i = 0; i < manifest->n_segments; i++) {
         const struct ot_manifest_segment *segment = &manifest->segments[i];
@@ -445,8 +447,8 @@ static void print_time(const struct ot_session *s) {
     char size[OT_TEXT_BYTES], time[OT_TEXT_BYTES], rate[OT_TEXT_BYTES];
     int64_t bytes = count_bytes(s);
     ot_log(OT_LOG_INFO, "restore %s in %s (%s/s)", ot_text_bytes(bytes, size),
-           ot_text_seconds(s->restore_seconds, time),
-           ot_text_bytes((int64_t)((double)bytes / fmax(s->restore_seconds, 1e-6)), rate));
+           ot_text_seconds(s->model.restore_seconds, time),
+           ot_text_bytes((int64_t)((double)bytes / fmax(s->model.restore_seconds, 1e-6)), rate));
 }
 
 /* More threads do not make a restore faster: each takes checksums and copies at several GB/s. */
@@ -465,13 +467,13 @@ int ot_session_restore(struct ot_session *s) {
     OT_TRY(check_state(s));
     read.memory = ot_engine_snapshot_slots(s->engine, &read.n_slots);
     double begun = ot_clock_seconds();
-    int rc = ot_checkpoint_read(s->restored, &read);
+    int rc = ot_checkpoint_read(s->model.restored, &read);
     if (rc == 0)
         rc = ot_engine_unstage(s->engine);
-    s->restore_seconds = ot_clock_seconds() - begun;
+    s->model.restore_seconds = ot_clock_seconds() - begun;
     ot_log_set_status("");
     OT_TRY(rc);
-    ot_engine_set_progress(s->engine, &ot_checkpoint_record(s->restored)->progress);
+    ot_engine_set_progress(s->engine, &ot_checkpoint_record(s->model.restored)->progress);
     print_time(s);
     return 0;
 }

@@ -14,8 +14,8 @@
 
 /* All weights. Errors: OT_E_INPUT (a weight is not finite), OT_E_IO, OT_E_BUDGET. */
 int ot_weights_fill(struct ot_session *session);
-/* The frozen ones, which no checkpoint has, before session->restored is read. Errors: as ot_weights_fill;
- * OT_E_INPUT if they are not those that the checkpoint was trained with. */
+/* The frozen ones, which no checkpoint has, before session->model.restored is read. Errors: as
+ * ot_weights_fill; OT_E_INPUT if they are not those that the checkpoint was trained with. */
 int ot_weights_fill_frozen(struct ot_session *session);
 /* The exact values of a part of one frozen tensor, where ot_weights_fill takes them from; the engine may have
  * rounded them. Needs no engine. Errors: as ot_model_dir_get. */
@@ -83,9 +83,9 @@ int ot_gather_fail(void);
 
 /* Loads a checkpoint into a session's engine. */
 
-/* Loads session->restored through the plan's slots for checkpoints, so that loading takes no more memory than
- * training. Shows its progress on a terminal. Errors: OT_E_INPUT (of another model or dtype; damaged),
- * OT_E_IO, OT_E_DEVICE. */
+/* Loads session->model.restored through the plan's slots for checkpoints, so that loading takes no more
+ * memory than training. Shows its progress on a terminal. Errors: OT_E_INPUT (of another model or dtype;
+ * damaged), OT_E_IO, OT_E_DEVICE. */
 int ot_session_restore(struct ot_session *session);
 
 #endif

@@ -215,15 +215,15 @@ static void name_rows(const struct ot_rows *rows, const struct ot_loss_guard_ste
 static const char *name_cure(const struct ot_session *s, const struct ot_bad_block *found) {
     if (found->slab_name)
         return "resume from an earlier checkpoint (--resume DIR), start over with a lower --lr";
-    return s->dtype == OT_F16 ? "start over with a lower --lr or with --dtype bf16"
-                              : "start over with a lower --lr";
+    return s->model.dtype == OT_F16 ? "start over with a lower --lr or with --dtype bf16"
+                                    : "start over with a lower --lr";
 }
 
 int ot_loss_guard_explain(const struct ot_loss_guard *guard, const struct ot_session *s,
                           const struct ot_rows *rows, const struct ot_loss_guard_step *step) {
     const struct ot_step_result *result = step->result;
     const char *gradient =
-        result->bad_slab >= 0 ? ot_model_chain(s->model)->slabs[result->bad_slab].name : NULL;
+        result->bad_slab >= 0 ? ot_model_chain(s->model.built)->slabs[result->bad_slab].name : NULL;
     /* if every micro-batch was finite, look at the first */
     int micro = ot_max(result->bad_micro, 0);
     char finding[OT_LOSS_GUARD_TEXT_BYTES], data[ROWS_BYTES], in_a_row[64] = "";

@@ -47,7 +47,7 @@ static int finish_text(struct writer *w) {
 static int read_prompt(struct ot_session *s, struct writer *w, float *logits) {
     const struct ot_generation *g = w->generation;
     const int32_t start = OT_PAIR_START_ID;
-    if (ot_model_has_pairs(&s->config)) { /* the decoder writes the answer as a new text */
+    if (ot_model_has_pairs(&s->model.config)) { /* the decoder writes the answer as a new text */
         OT_TRY(ot_engine_decode(s->engine, g->prompt, g->n_prompt, logits));
         return ot_engine_decode(s->engine, &start, 1, logits);
     }
@@ -60,8 +60,8 @@ static int read_prompt(struct ot_session *s, struct writer *w, float *logits) {
 }
 
 static bool is_end(const struct ot_session *s, int32_t id) {
-    for (int i = 0; i < s->ids.n_eos; i++)
-        if (s->ids.eos[i] == id)
+    for (int i = 0; i < s->text.ids.n_eos; i++)
+        if (s->text.ids.eos[i] == id)
             return true;
     return false;
 }
@@ -90,18 +90,20 @@ static int write_tokens(struct ot_session *s, struct writer *w, struct ot_sample
 
 /* The prompt of an encoder-decoder is the input; the start token follows it. */
 static int begin(struct ot_session *s, int64_t n_prompt, int64_t capacity) {
-    return ot_model_has_pairs(&s->config) ? ot_engine_decode_begin_pair(s->engine, n_prompt, capacity + 1)
-                                          : ot_engine_decode_begin(s->engine, capacity);
+    return ot_model_has_pairs(&s->model.config)
+               ? ot_engine_decode_begin_pair(s->engine, n_prompt, capacity + 1)
+               : ot_engine_decode_begin(s->engine, capacity);
 }
 
 int ot_generate(struct ot_session *s, const struct ot_generation *g, struct ot_generated *out) {
     if (g->n_prompt < 1)
         return ot_fail(OT_E_INPUT,
                        "the prompt has no token; this tokenizer has no start token, so give some text");
-    if (g->n_prompt >= ot_model_longest_row(&s->config))
+    if (g->n_prompt >= ot_model_longest_row(&s->model.config))
         return ot_fail(OT_E_INPUT, "the prompt's %lld tokens leave no room in the model's %lld positions",
-                       (long long)g->n_prompt, (long long)ot_model_longest_row(&s->config));
-    int64_t room = ot_model_longest_row(&s->config) - g->n_prompt, vocab = ot_model_chain(s->model)->vocab;
+                       (long long)g->n_prompt, (long long)ot_model_longest_row(&s->model.config));
+    int64_t room = ot_model_longest_row(&s->model.config) - g->n_prompt,
+            vocab = ot_model_chain(s->model.built)->vocab;
     int64_t capacity = g->n_prompt + ot_min(g->max_new, room);
     struct writer w = {g, out, NULL};
     struct ot_sampler *sampler = NULL;
@@ -116,7 +118,7 @@ int ot_generate(struct ot_session *s, const struct ot_generation *g, struct ot_g
         goto out;
     }
     OT_TRY_GOTO(ot_sampler_open(vocab, &sampler), rc, out);
-    OT_TRY_GOTO(ot_decode_stream_open(s->tokenizer, true, &w.stream), rc, out);
+    OT_TRY_GOTO(ot_decode_stream_open(s->text.tokenizer, true, &w.stream), rc, out);
     OT_TRY_GOTO(begin(s, g->n_prompt, capacity), rc, out);
     begun = true;
     OT_TRY_GOTO(read_prompt(s, &w, logits), rc, out);
@@ -212,10 +214,11 @@ static int32_t *allocate(struct ot_prompt *out, int64_t n) {
 
 int ot_prompt_from_text(const struct ot_session *s, const char *text, size_t bytes, struct ot_prompt *out) {
     struct ot_token_list list = {0};
-    int rc = ot_tokenizer_encode(s->tokenizer, text, bytes, 0, &list);
-    int32_t bos = s->specials.add_bos && !s->options->no_special ? s->specials.bos_id : -1;
+    int rc = ot_tokenizer_encode(s->text.tokenizer, text, bytes, 0, &list);
+    int32_t bos = s->text.specials.add_bos && !s->options->no_special ? s->text.specials.bos_id : -1;
     int front = bos >= 0 && (list.n == 0 || list.ids[0] != bos);
-    bool pair = ot_model_has_pairs(&s->config) && s->specials.n_eos > 0; /* an input ends with EOS */
+    bool pair =
+        ot_model_has_pairs(&s->model.config) && s->text.specials.n_eos > 0; /* an input ends with EOS */
     if (rc == 0 && !allocate(out, (int64_t)list.n + front + pair))
         rc = -OT_E_BUDGET;
     if (rc == 0) {
@@ -223,7 +226,7 @@ int ot_prompt_from_text(const struct ot_session *s, const char *text, size_t byt
         if (list.n > 0)
             memcpy(out->ids + front, list.ids, list.n * sizeof *list.ids);
         if (pair)
-            out->ids[out->n - 1] = s->specials.eos_ids[0];
+            out->ids[out->n - 1] = s->text.specials.eos_ids[0];
     }
     ot_token_list_free(&list);
     return rc;
@@ -369,13 +372,13 @@ static int take_prompt(const struct ot_sample *sample, size_t n, struct ot_promp
 int ot_prompt_from_row(const struct ot_session *s, const char *text, size_t bytes, const char *where,
                        struct ot_prompt *out) {
     struct ot_format_config config = {
-        .chat = ot_chat_choice(s), .prompt_format = s->prompt_format, .tokenizer = s->tokenizer};
-    struct ot_sample_config sampling = {.tokenizer = s->tokenizer,
-                                        .specials = s->specials,
+        .chat = ot_chat_choice(s), .prompt_format = s->text.prompt_format, .tokenizer = s->text.tokenizer};
+    struct ot_sample_config sampling = {.tokenizer = s->text.tokenizer,
+                                        .specials = s->text.specials,
                                         .append_eos = true,
-                                        .pairs = ot_model_has_pairs(&s->config),
-                                        .seq_len = s->config.max_position,
-                                        .vocab_size = (int32_t)s->config.vocab};
+                                        .pairs = ot_model_has_pairs(&s->model.config),
+                                        .seq_len = s->model.config.max_position,
+                                        .vocab_size = (int32_t)s->model.config.vocab};
     struct ot_rendered rendered = {0};
     struct ot_sample sample = {0};
     struct ot_format *format = NULL;
@@ -393,8 +396,8 @@ int ot_prompt_from_row(const struct ot_session *s, const char *text, size_t byte
         OT_TRY_GOTO(ot_columns_rename(columns, row, false, where), rc, out);
     }
     OT_TRY_GOTO(check_members(row, where), rc, out); /* before it is written anew */
-    OT_TRY_GOTO(complete_row(row, s->prompt_format != NULL, where, &row), rc, out);
-    OT_TRY_GOTO(ot_pipeline_marks(s->tokenizer, &s->specials, &config.marks), rc, out);
+    OT_TRY_GOTO(complete_row(row, s->text.prompt_format != NULL, where, &row), rc, out);
+    OT_TRY_GOTO(ot_pipeline_marks(s->text.tokenizer, &s->text.specials, &config.marks), rc, out);
     OT_TRY_GOTO(ot_format_open(&config, &format), rc, out);
     OT_TRY_GOTO(ot_format_detect(format, row, where), rc, out);
     ot_chat_choice_settle(s, ot_format_template(format), ot_format_template_source(format));
@@ -408,7 +411,7 @@ int ot_prompt_from_row(const struct ot_session *s, const char *text, size_t byte
     OT_TRY_GOTO(ot_sample_make(&sampling, &rendered, false, where, &sample), rc, out);
     if (sample.truncated)
         rc = ot_fail(OT_E_INPUT, "%s: the row is longer than the model's %lld positions", where,
-                     (long long)s->config.max_position);
+                     (long long)s->model.config.max_position);
     else
         rc = take_prompt(&sample, alone ? sample.n_tokens : count_prompt(&sample, sampling.pairs), out);
 out:

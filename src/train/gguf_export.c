@@ -49,7 +49,7 @@ static int find_rank(const struct writing *w, const struct ot_tensor *tensor, st
     const char *module = tensor->name + strlen(OT_LORA_PREFIX);
     bool down = tensor->module == OT_MODULE_EXPERT_DOWN || tensor->module == OT_MODULE_EXPERTS_DOWN;
     if (ot_module_is_expert(tensor->module))
-        ot_model_experts_parameter(&w->job->session->config,
+        ot_model_experts_parameter(&w->job->session->model.config,
                                    down ? OT_MODULE_EXPERTS_DOWN : OT_MODULE_EXPERTS_GATE_UP, tensor->layer,
                                    target, sizeof target);
     else
@@ -93,7 +93,7 @@ static int check_adapters(struct writing *w) {
                 "%s: %s is trained too, and llama.cpp has no adapters of that kind; merge them first "
                 "(offload-train merge), and export the result",
                 job->source, tensor->name);
-        if (tensor->trained && tensor->module == OT_MODULE_HEAD && job->session->config.tied)
+        if (tensor->trained && tensor->module == OT_MODULE_HEAD && job->session->model.config.tied)
             return ot_fail(
                 OT_E_INPUT,
                 "%s: %s adapts the output, which llama.cpp takes from the embedding in this model; "
@@ -126,7 +126,7 @@ static void choose_name(struct ot_gguf_export *job) {
 /* The chat template of the run's rows if the model does not have it, else the model's. The caller frees
  * *made. */
 static int find_chat_template(const struct ot_session *s, struct ot_gguf_vocab *vocab, char **made) {
-    const struct ot_model_facts *facts = s->dir ? ot_model_dir_facts(s->dir) : NULL;
+    const struct ot_model_facts *facts = s->model.dir ? ot_model_dir_facts(s->model.dir) : NULL;
     OT_TRY(ot_chat_choice_write(s, made, &vocab->chat_template_bytes));
     vocab->chat_template = *made;
     if (!*made && facts && facts->has_chat_template) {
@@ -140,10 +140,10 @@ static int find_chat_template(const struct ot_session *s, struct ot_gguf_vocab *
 static int find_add_eos(const struct ot_session *s, bool *out) {
     struct ot_token_list bare = {0}, framed = {0};
     int rc;
-    OT_TRY_GOTO(ot_tokenizer_encode(s->tokenizer, "a", 1, 0, &bare), rc, out);
-    OT_TRY_GOTO(ot_tokenizer_encode(s->tokenizer, "a", 1, OT_TOKENIZER_ADD_SPECIAL, &framed), rc, out);
-    *out = s->ids.n_eos > 0 && framed.n > bare.n + s->specials.add_bos &&
-           framed.ids[framed.n - 1] == s->ids.eos[0];
+    OT_TRY_GOTO(ot_tokenizer_encode(s->text.tokenizer, "a", 1, 0, &bare), rc, out);
+    OT_TRY_GOTO(ot_tokenizer_encode(s->text.tokenizer, "a", 1, OT_TOKENIZER_ADD_SPECIAL, &framed), rc, out);
+    *out = s->text.ids.n_eos > 0 && framed.n > bare.n + s->text.specials.add_bos &&
+           framed.ids[framed.n - 1] == s->text.ids.eos[0];
 out:
     ot_token_list_free(&bare);
     ot_token_list_free(&framed);
@@ -164,15 +164,15 @@ static int put_vocab(struct writing *w) {
     struct ot_json *tokenizer = NULL;
     char *made = NULL;
     int rc;
-    OT_TRY(ot_json_read_file(s->tokenizer_path, OT_TOKENIZER_MAX_FILE_BYTES, &tokenizer));
+    OT_TRY(ot_json_read_file(s->text.tokenizer_path, OT_TOKENIZER_MAX_FILE_BYTES, &tokenizer));
     struct ot_gguf_vocab vocab = {.tokenizer = tokenizer,
                                   .where = ot_session_is_of_sentencepiece(s) ? ot_session_sentencepiece(s)
-                                           : s->tokenizer_file               ? s->tokenizer_file
-                                                                             : s->tokenizer_path,
-                                  .size = s->config.vocab,
-                                  .bos = s->specials.bos_id,
-                                  .eos = s->ids.n_eos > 0 ? s->ids.eos[0] : -1,
-                                  .add_bos = s->specials.add_bos};
+                                           : s->text.tokenizer_file          ? s->text.tokenizer_file
+                                                                             : s->text.tokenizer_path,
+                                  .size = s->model.config.vocab,
+                                  .bos = s->text.specials.bos_id,
+                                  .eos = s->text.ids.n_eos > 0 ? s->text.ids.eos[0] : -1,
+                                  .add_bos = s->text.specials.add_bos};
     OT_TRY_GOTO(find_sentencepiece(s, &sentencepiece), rc, out);
     vocab.sentencepiece = sentencepiece;
     OT_TRY_GOTO(find_add_eos(s, &vocab.add_eos), rc, out);
@@ -187,15 +187,15 @@ out:
 
 /* The tensors in front of the model's own; NULL past the last. */
 static const char *rope_tensor(const struct writing *w, int index) {
-    return w->adapters ? NULL : ot_gguf_rope_tensor(&w->job->session->config, index);
+    return w->adapters ? NULL : ot_gguf_rope_tensor(&w->job->session->model.config, index);
 }
 
 /* Experts that the base's files have in MXFP4 stay so: no other type has their values in fewer bytes. */
 static bool keeps_mxfp4(const struct writing *w, const struct ot_tensor *tensor) {
     const struct ot_session *s = w->job->session;
-    bool is_of_base = s->dir && !w->adapters && !(w->job->of_run && tensor->trained);
+    bool is_of_base = s->model.dir && !w->adapters && !(w->job->of_run && tensor->trained);
     return is_of_base && ot_module_is_expert(tensor->module) && tensor->dims == 2 &&
-           ot_model_dir_has_mxfp4(s->dir, tensor);
+           ot_model_dir_has_mxfp4(s->model.dir, tensor);
 }
 
 /* True if a tensor has values of gate and of up, which are two tensors of the file. All experts of a layer
@@ -206,7 +206,7 @@ static bool is_of_two(const struct writing *w, const struct ot_tensor *tensor) {
 
 /* Adds the file's tensor that has a tensor of the model, or all of its kind in its layer. */
 static int add_entry(struct writing *w, const struct ot_tensor *tensor) {
-    const struct ot_model_config *config = &w->job->session->config;
+    const struct ot_model_config *config = &w->job->session->model.config;
     struct ot_gguf_entry *entry = &w->entries[w->tensors.n_entries++];
     bool mxfp4 = keeps_mxfp4(w, tensor), two = is_of_two(w, tensor);
     *entry = (struct ot_gguf_entry){
@@ -235,7 +235,7 @@ static int add_entry(struct writing *w, const struct ot_tensor *tensor) {
 
 /* Adds the pieces of a B that has, for each expert, all rows of gate and then those of up. */
 static void add_halves(struct writing *w, int64_t entry) {
-    const struct ot_model_config *config = &w->job->session->config;
+    const struct ot_model_config *config = &w->job->session->model.config;
     for (int64_t half = 0; half < 2 * config->n_experts; half++)
         w->pieces[w->tensors.n_pieces++] = (struct ot_gguf_piece){.entry = entry + half % 2,
                                                                   .first_row = half / 2 * config->expert_ffn,
@@ -267,7 +267,7 @@ static int add_tensor(struct writing *w, const struct ot_tensor *tensor) {
 }
 
 static int make_entries(struct writing *w) {
-    const struct ot_model_config *config = &w->job->session->config;
+    const struct ot_model_config *config = &w->job->session->model.config;
     size_t n = (size_t)ot_model_tensor_count(w->model);
     size_t halves = w->adapters ? (size_t)(2 * config->n_experts * config->n_layers) : 0;
     w->entries = calloc(2 * n + MOST_ROPE_TENSORS, sizeof *w->entries);
@@ -318,9 +318,9 @@ static void warn_of_logits(const struct ot_model_config *c) {
  * spaces behind them, and the file is refused if the vocabulary lacks some. "ph_3" keeps it from that. */
 static void avoid_phi3(const struct ot_session *s, char *name) {
     static const char *const marks[] = {"</s>", "<unk>", "<s>", "<|endoftext|>"};
-    bool is_phi3 = s->config.family == OT_FAMILY_PHI3;
+    bool is_phi3 = s->model.config.family == OT_FAMILY_PHI3;
     for (size_t i = 0; i < sizeof marks / sizeof *marks && is_phi3; i++)
-        is_phi3 = ot_tokenizer_find(s->tokenizer, marks[i], strlen(marks[i])) >= 0;
+        is_phi3 = ot_tokenizer_find(s->text.tokenizer, marks[i], strlen(marks[i])) >= 0;
     for (char *at = name; !is_phi3 && (at = strcasestr(at, "phi")); at += 3)
         if (at[3] == '3' || (at[3] == '-' && at[4] == '3'))
             at[2] = '_';
@@ -330,20 +330,20 @@ static int make_header(struct writing *w) {
     struct ot_gguf_export *job = w->job;
     const struct ot_session *s = job->session;
     char name[NAME_MAX + 1];
-    OT_TRY(ot_gguf_check_config(&s->config, job->source));
-    warn_of_logits(&s->config);
+    OT_TRY(ot_gguf_check_config(&s->model.config, job->source));
+    warn_of_logits(&s->model.config);
     OT_TRY(make_entries(w));
     snprintf(name, sizeof name, "%.*s", (int)(strlen(job->name) - strlen(job->mixture->label) - 6),
              job->name);
     avoid_phi3(s, name);
     if (w->adapters) {
         OT_TRY(find_alpha(w));
-        ot_gguf_put_adapter(&w->keys, &s->config, name, &w->mixture, w->alpha);
+        ot_gguf_put_adapter(&w->keys, &s->model.config, name, &w->mixture, w->alpha);
     } else {
-        ot_gguf_put_config(&w->keys, &s->config, name, &w->mixture);
+        ot_gguf_put_config(&w->keys, &s->model.config, name, &w->mixture);
         OT_TRY(put_vocab(w));
     }
-    OT_TRY(ot_gguf_writer_open(&w->keys, &w->tensors, s->pool, put_bytes, w, &w->writer));
+    OT_TRY(ot_gguf_writer_open(&w->keys, &w->tensors, s->machine.pool, put_bytes, w, &w->writer));
     job->bytes = ot_gguf_writer_bytes(w->writer);
     return 0;
 }
@@ -351,7 +351,7 @@ static int make_header(struct writing *w) {
 /* ---- the values ---- */
 
 static int put_rope_factors(struct writing *w) {
-    const struct ot_model_config *config = &w->job->session->config;
+    const struct ot_model_config *config = &w->job->session->model.config;
     for (int t = 0; rope_tensor(w, t); t++)
         for (int64_t i = 0; i < config->rotary_dim / 2; i++) {
             float factor = ot_gguf_rope_factor(config, rope_tensor(w, t), i);
@@ -362,7 +362,7 @@ static int put_rope_factors(struct writing *w) {
 
 static int put_values(struct writing *w, const struct ot_tensor *tensor, const float *values, int64_t n) {
     enum { SOME = 1024 };
-    const struct ot_model_config *config = &w->job->session->config;
+    const struct ot_model_config *config = &w->job->session->model.config;
     float factor, changed[SOME], addend = w->adapters ? 0 : ot_gguf_addend(config, tensor->module);
     OT_TRY(find_factor(w, tensor, &factor));
     if (factor == 1 && addend == 0)
@@ -427,7 +427,7 @@ static int write_all(struct writing *w, ot_param_feed feed, void *context) {
 
 int ot_gguf_export(struct ot_gguf_export *job, ot_param_feed feed, void *context) {
     struct writing w = {.job = job,
-                        .model = job->session->model,
+                        .model = job->session->model.built,
                         .mixture = *job->mixture,
                         .adapters = job->session->options->lora != NULL};
     int rc;

@@ -45,10 +45,10 @@ int ot_merge_open(struct ot_session *s, struct ot_merge *out) {
         return ot_fail(OT_E_USAGE, "merge needs adapters: %s is a whole model; give their directory after it",
                        s->options->model);
     OT_TRY(ot_lora_spec_read(s->options->lora, &out->lora));
-    OT_TRY(ot_model_open_selected(&s->config, OT_F32, 1, &selection, &out->adapted));
+    OT_TRY(ot_model_open_selected(&s->model.config, OT_F32, 1, &selection, &out->adapted));
     for (int64_t i = 0; i < ot_model_tensor_count(out->adapted); i++)
         out->n_adapters += strstr(ot_model_tensor(out->adapted, i)->name, "_A") != NULL;
-    struct ot_model_config base = s->config;
+    struct ot_model_config base = s->model.config;
     out->unties = base.tied && (has_adapter(out->adapted, OT_MODULE_HEAD) ||
                                 has_adapter(out->adapted, OT_MODULE_EMBEDDING));
     if (out->unties && ot_model_has_pairs(&base))
@@ -58,8 +58,8 @@ int ot_merge_open(struct ot_session *s, struct ot_merge *out) {
             "of a T5 with a head of its own that its logits are divided; use the adapters unmerged",
             s->options->adapter ? s->options->adapter : s->options->model);
     base.tied = base.tied && !out->unties;
-    OT_TRY(ot_model_open(&base, OT_F32, 1, &s->model));
-    return ot_model_dir_check(s->dir, out->adapted);
+    OT_TRY(ot_model_open(&base, OT_F32, 1, &s->model.built));
+    return ot_model_dir_check(s->model.dir, out->adapted);
 }
 
 void ot_merge_close(struct ot_merge *merge) {
@@ -79,7 +79,7 @@ static int read_tensor(const struct ot_merge *m, const struct ot_tensor *tensor,
     *out = malloc((size_t)count * sizeof **out + 1);
     if (!*out)
         return ot_fail(OT_E_BUDGET, "no memory for %s", tensor->name);
-    return ot_model_dir_get(m->session->dir, tensor, 0, count, *out);
+    return ot_model_dir_get(m->session->model.dir, tensor, 0, count, *out);
 }
 
 /* The same by the names of the module and of the part. */
@@ -140,9 +140,9 @@ static int get_sum(struct ot_merge *m, int64_t first, int64_t n, float *values) 
     struct sum_job job = {m, first, values};
     bool is_tied = m->unties && m->target->module == OT_MODULE_HEAD;
     const struct ot_tensor *base = is_tied ? find_weight(m->adapted, OT_MODULE_EMBEDDING) : m->target;
-    OT_TRY(ot_model_dir_get(m->session->dir, base, first, n, values));
+    OT_TRY(ot_model_dir_get(m->session->model.dir, base, first, n, values));
     if (m->rank > 0)
-        ot_pool_run(m->session->pool, n, CHUNK, add_values, &job);
+        ot_pool_run(m->session->machine.pool, n, CHUNK, add_values, &job);
     return 0;
 }
 
@@ -190,8 +190,9 @@ static int take_experts(struct ot_merge *m, const struct ot_tensor *target) {
     bool up = target->module == OT_MODULE_EXPERT_UP;
     struct ot_lora_rank rank;
     char module[OT_MODEL_NAME_BYTES];
-    ot_model_experts_parameter(&m->session->config, down ? OT_MODULE_EXPERTS_DOWN : OT_MODULE_EXPERTS_GATE_UP,
-                               target->layer, module, sizeof module);
+    ot_model_experts_parameter(&m->session->model.config,
+                               down ? OT_MODULE_EXPERTS_DOWN : OT_MODULE_EXPERTS_GATE_UP, target->layer,
+                               module, sizeof module);
     OT_TRY(ot_lora_find(&m->lora.lora, module, &rank));
     if (rank.rank == 0)
         return 0;
@@ -225,7 +226,7 @@ static int take_target(struct ot_merge *m, const struct ot_tensor *target) {
     m->part_rows = target->rows;
     if (target->dims == 2 && ot_module_is_expert(target->module))
         return take_experts(m, target);
-    bool can_have = ot_model_can_adapt(&m->session->config, target->module);
+    bool can_have = ot_model_can_adapt(&m->session->model.config, target->module);
     if (target->dims == 2 && can_have) {
         snprintf(module, sizeof module, "%.*s", (int)bytes, target->name);
         OT_TRY(ot_lora_find(&m->lora.lora, module, &rank));
@@ -244,7 +245,7 @@ static int take_target(struct ot_merge *m, const struct ot_tensor *target) {
 
 int ot_merge_get(void *context, int slab, int64_t first, int64_t n, float *values) {
     struct ot_merge *m = context;
-    const struct ot_model *model = m->session->model;
+    const struct ot_model *model = m->session->model.built;
     const struct ot_tensor *tensor;
     int64_t i = 0;
     do

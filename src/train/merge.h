@@ -11,7 +11,7 @@
 struct ot_merge {
     const struct ot_session *session; /* opened with files and adapters */
     struct ot_lora_spec lora;
-    struct ot_model *adapted; /* with the adapters' tensors; session->model is the base alone */
+    struct ot_model *adapted; /* with the adapters' tensors; session->model.built is the base alone */
     int64_t n_adapters;
     /* True: head and embedding of the base are one matrix, and one has an adapter. The result has two. */
     bool unties;
@@ -26,11 +26,11 @@ struct ot_merge {
     float *factor;                /* [rows], of DoRA; NULL: 1 */
 };
 
-/* Opens session->model, the base, and checks that its files and the adapters fit. Errors: as
+/* Opens session->model.built, the base, and checks that its files and the adapters fit. Errors: as
  * ot_model_open_selected and ot_model_dir_check. Call ot_merge_close also after an error. */
 int ot_merge_open(struct ot_session *session, struct ot_merge *out);
 void ot_merge_close(struct ot_merge *merge);
-/* An ot_param_source of the merged values of session->model; context: a struct ot_merge. Errors: as
+/* An ot_param_source of the merged values of session->model.built; context: a struct ot_merge. Errors: as
  * ot_model_dir_get; OT_E_INPUT: a value is not finite. */
 int ot_merge_get(void *context, int slab, int64_t first, int64_t n, float *values);
 

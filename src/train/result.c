@@ -118,7 +118,7 @@ static int model_card_make(const struct ot_json *run, const char *out, const cha
 
 static void put_token(const struct ot_session *s, const char *key, int32_t id, struct ot_json_writer *w) {
     size_t bytes;
-    const char *token = id >= 0 ? ot_tokenizer_token(s->tokenizer, id, &bytes) : NULL;
+    const char *token = id >= 0 ? ot_tokenizer_token(s->text.tokenizer, id, &bytes) : NULL;
     if (token)
         ot_json_put_string(w, key, token, bytes);
 }
@@ -128,18 +128,18 @@ static int write_tokenizer_config(const struct ot_session *s, char **text, size_
     struct ot_json_writer w = {.indent = 0};
     ot_json_begin_object(&w, NULL);
     ot_json_put_text(&w, "tokenizer_class", "PreTrainedTokenizerFast");
-    put_token(s, "bos_token", s->specials.bos_id, &w);
-    put_token(s, "eos_token", s->specials.n_eos ? s->specials.eos_ids[0] : -1, &w);
-    ot_json_put_int(&w, "model_max_length", ot_model_longest_row(&s->config));
+    put_token(s, "bos_token", s->text.specials.bos_id, &w);
+    put_token(s, "eos_token", s->text.specials.n_eos ? s->text.specials.eos_ids[0] : -1, &w);
+    ot_json_put_int(&w, "model_max_length", ot_model_longest_row(&s->model.config));
     ot_json_put_bool(&w, "clean_up_tokenization_spaces", false);
     ot_json_end_object(&w);
     return ot_json_writer_take(&w, text, bytes);
 }
 
 static int hold_tokenizer(const struct ot_session *s, struct ot_result *out) {
-    out->tokenizer_fd = open(s->tokenizer_path, O_RDONLY | O_CLOEXEC);
+    out->tokenizer_fd = open(s->text.tokenizer_path, O_RDONLY | O_CLOEXEC);
     if (out->tokenizer_fd < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot open the tokenizer", s->tokenizer_path);
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot open the tokenizer", s->text.tokenizer_path);
     snprintf(out->tokenizer_path, sizeof out->tokenizer_path, "/proc/self/fd/%d", out->tokenizer_fd);
     return 0;
 }
@@ -147,8 +147,8 @@ static int hold_tokenizer(const struct ot_session *s, struct ot_result *out) {
 /* The base model's name on the hub if --model is such a name or a preset, or a directory of adapters that
  * names it so; otherwise NULL. */
 static const char *base_name(const struct ot_session *s, const char *model) {
-    const struct ot_preset *preset = s->resolved.preset;
-    model = s->resolved.base ? s->resolved.base : model;
+    const struct ot_preset *preset = s->model.resolved.preset;
+    model = s->model.resolved.base ? s->model.resolved.base : model;
     if (preset)
         return preset->hub_id;
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./";
@@ -197,7 +197,7 @@ static int take_run(struct ot_result *result, const struct ot_checkpoint_record 
         if (record->sources)
             ot_json_put_value(&w, "sources", record->sources);
     } else if (s->options->command == OT_COMMAND_MERGE) {
-        put_members(s->run, &w);
+        put_members(s->text.run, &w);
     } else {
         ot_options_put_run(s->options, &w);
         ot_session_ranks_put_json(s, OT_RUN_RANKS, &w);
@@ -225,10 +225,10 @@ static int add_chat_template(struct ot_result *result, int *n) {
 static int make_adapter_config(struct ot_result *result) {
     const struct ot_session *s = result->session;
     const char *name = base_name(s, s->options->model);
-    char *real = s->resolved.path ? realpath(s->resolved.path, NULL) : NULL;
+    char *real = s->model.resolved.path ? realpath(s->model.resolved.path, NULL) : NULL;
     size_t bytes;
-    int rc = ot_adapter_config_write(s->options->lora, s->model, name ? name : real, &result->adapter_text,
-                                     &bytes);
+    int rc = ot_adapter_config_write(s->options->lora, s->model.built, name ? name : real,
+                                     &result->adapter_text, &bytes);
     free(real);
     result->files.adapter_config = result->adapter_text;
     return rc;
@@ -239,7 +239,7 @@ static int check_inputs(const struct ot_session *s, const char *dir) {
     const struct ot_options *o = s->options;
     if (!o->lora)
         return 0;
-    if (s->resolved.path && ot_path_is_same(dir, s->resolved.path))
+    if (s->model.resolved.path && ot_path_is_same(dir, s->model.resolved.path))
         return ot_fail(OT_E_INPUT,
                        "--out %s is the base of the adapters, which would be lost; give another directory",
                        dir);
@@ -249,8 +249,8 @@ static int check_inputs(const struct ot_session *s, const char *dir) {
 }
 
 int ot_result_open(struct ot_session *s, const char *dir, struct ot_out_lock *lock, struct ot_result *out) {
-    bool own_tokenizer =
-        !s->dir || s->options->tokenizer || s->tokenizer_is_of_adapter || ot_session_has_made_tokenizer(s);
+    bool own_tokenizer = !s->model.dir || s->options->tokenizer || s->text.tokenizer_is_of_adapter ||
+                         ot_session_has_made_tokenizer(s);
     size_t tokenizer_bytes;
     *out = (struct ot_result){.session = s, .files = {.out = dir}, .tokenizer_fd = -1};
     OT_TRY(check_inputs(s, dir));
@@ -265,15 +265,15 @@ int ot_result_open(struct ot_session *s, const char *dir, struct ot_out_lock *lo
     }
     OT_TRY(add_chat_template(out, &n));
     out->files = (struct ot_model_save){.out = dir,
-                                        .model = s->model,
-                                        .base = s->dir,
-                                        .dtype = s->stored,
+                                        .model = s->model.built,
+                                        .base = s->model.dir,
+                                        .dtype = s->model.stored,
                                         .extra = out->extra,
                                         .n_extra = n,
                                         .lock = lock,
                                         .shard_bytes = s->options->max_shard_size};
     if (own_tokenizer)
-        out->files.ids = s->ids;
+        out->files.ids = s->text.ids;
     if (s->options->lora && s->options->command != OT_COMMAND_MERGE)
         OT_TRY(make_adapter_config(out));
     return ot_model_dir_save_bytes(&out->files, &out->bytes);

@@ -13,10 +13,11 @@
 
 int ot_run_identity_make(const struct ot_session *session, const struct ot_rows *rows,
                          struct ot_run_identity *out) {
-    struct ot_config_file file = {.config = session->config, .dtype = session->stored, .ids = session->ids};
+    struct ot_config_file file = {
+        .config = session->model.config, .dtype = session->model.stored, .ids = session->text.ids};
     char *text;
     size_t bytes;
-    *out = (struct ot_run_identity){.data = ot_dataset_fingerprint(rows->data), .base = session->base};
+    *out = (struct ot_run_identity){.data = ot_dataset_fingerprint(rows->data), .base = session->model.base};
     if (rows->own_eval)
         out->eval_data = ot_dataset_fingerprint(rows->own_eval);
     OT_TRY(ot_model_config_write(&file, &text, &bytes));
@@ -148,29 +149,31 @@ static int fail_by_weights(const struct ot_session *s, const struct weights *all
                            const char *what) {
     int first = __builtin_ctzll(others);
     char list[OT_RANK_LIST_BYTES], root[256];
-    snprintf(root, sizeof root, "%s", ot_world_name(s->world, 0));
+    snprintf(root, sizeof root, "%s", ot_world_name(s->ranks.world, 0));
     return ot_fail(
         OT_E_USAGE,
         "the weights of --model differ between ranks (%s): %s %s others than rank 0. %s reads %s, "
         "%s reads %s. Copy the model of one host to the others, or give all ranks the same revision",
         what, ot_rank_list(others, list), others & (others - 1) ? "have" : "has", root, all[0].path,
-        ot_world_name(s->world, first), all[first].path);
+        ot_world_name(s->ranks.world, first), all[first].path);
 }
 
 /* Compares checksums of the weights that the ranks read. what: names the checked weights in the error. */
 static int agree_on_weights(const struct ot_session *s, uint32_t a, uint32_t b, const char *what) {
     struct weights mine = {.crcs = {a, b}}, all[OT_MAX_RANKS];
     uint64_t others = 0;
-    snprintf(mine.path, sizeof mine.path, "%s", s->dir ? ot_model_dir_path(s->dir) : "no file");
-    OT_TRY(ot_comm_all_gather_host(s->comm, &mine, sizeof mine, all));
-    for (int r = 1; r < ot_comm_ranks(s->comm); r++)
+    snprintf(mine.path, sizeof mine.path, "%s", s->model.dir ? ot_model_dir_path(s->model.dir) : "no file");
+    OT_TRY(ot_comm_all_gather_host(s->ranks.comm, &mine, sizeof mine, all));
+    for (int r = 1; r < ot_comm_ranks(s->ranks.comm); r++)
         if (memcmp(all[r].crcs, all[0].crcs, sizeof all[0].crcs) != 0)
             others |= (uint64_t)1 << r;
     return others ? fail_by_weights(s, all, others, what) : 0;
 }
 
 int ot_agree_on_weights(const struct ot_session *s) {
-    return s->comm ? agree_on_weights(s, s->frozen_crc, s->trained_crc, "a checksum of all values") : 0;
+    return s->ranks.comm
+               ? agree_on_weights(s, s->model.frozen_crc, s->model.trained_crc, "a checksum of all values")
+               : 0;
 }
 
 /* ---- devices ---- */
@@ -194,9 +197,9 @@ static void find_place(const struct ot_session *s, struct place *out) {
 static int check_gpus(struct ot_session *s) {
     struct place mine, all[OT_MAX_RANKS];
     find_place(s, &mine);
-    OT_TRY(ot_comm_all_gather_host(s->comm, &mine, sizeof mine, all));
-    for (int a = 0; a < ot_comm_ranks(s->comm); a++)
-        for (int b = a + 1; b < ot_comm_ranks(s->comm); b++)
+    OT_TRY(ot_comm_all_gather_host(s->ranks.comm, &mine, sizeof mine, all));
+    for (int a = 0; a < ot_comm_ranks(s->ranks.comm); a++)
+        for (int b = a + 1; b < ot_comm_ranks(s->ranks.comm); b++)
             if (*all[a].bus_id && memcmp(&all[a], &all[b], sizeof all[a]) == 0)
                 return ot_fail(OT_E_USAGE,
                                "ranks %d and %d use the same GPU (%s); each rank needs one of its own", a, b,
@@ -206,11 +209,12 @@ static int check_gpus(struct ot_session *s) {
 
 static int agree_on_arithmetic(struct ot_session *s) {
     char mine[ARITHMETIC_BYTES] = "", all[OT_MAX_RANKS][ARITHMETIC_BYTES];
-    snprintf(mine, sizeof mine, "%s", ot_device_arithmetic(s->device));
-    if (s->shard.world)
-        return ot_comm_agree(s->comm, "the devices' arithmetic (needed with --deterministic world)", mine);
-    OT_TRY(ot_comm_all_gather_host(s->comm, mine, sizeof mine, all));
-    for (int r = 1; r < ot_comm_ranks(s->comm); r++)
+    snprintf(mine, sizeof mine, "%s", ot_device_arithmetic(s->machine.device));
+    if (s->ranks.shard.world)
+        return ot_comm_agree(s->ranks.comm, "the devices' arithmetic (needed with --deterministic world)",
+                             mine);
+    OT_TRY(ot_comm_all_gather_host(s->ranks.comm, mine, sizeof mine, all));
+    for (int r = 1; r < ot_comm_ranks(s->ranks.comm); r++)
         if (strcmp(all[r], all[0]) != 0) {
             ot_log(
                 OT_LOG_WARN,
@@ -223,13 +227,13 @@ static int agree_on_arithmetic(struct ot_session *s) {
 }
 
 int ot_agree_on_run(struct ot_session *s, const struct ot_run_identity *identity) {
-    if (!s->comm)
+    if (!s->ranks.comm)
         return 0;
-    OT_TRY(agree_on_options(s->comm, identity->options));
-    OT_TRY(agree_on_model(s->comm, identity->model));
+    OT_TRY(agree_on_options(s->ranks.comm, identity->options));
+    OT_TRY(agree_on_model(s->ranks.comm, identity->model));
     OT_TRY(agree_on_weights(s, identity->base.is_known, identity->base.sample, "a checksum of a sample"));
-    OT_TRY(agree_on_rows(s->comm, "the training data", &identity->data));
-    OT_TRY(agree_on_rows(s->comm, "the evaluation data", &identity->eval_data));
+    OT_TRY(agree_on_rows(s->ranks.comm, "the training data", &identity->data));
+    OT_TRY(agree_on_rows(s->ranks.comm, "the evaluation data", &identity->eval_data));
     OT_TRY(check_gpus(s));
     return agree_on_arithmetic(s);
 }

@@ -159,12 +159,12 @@ int ot_run_times_predict(const struct ot_session *s, const struct ot_rows *rows,
                          struct ot_run_times *out) {
     const struct ot_run_calendar calendar = {s->options, shape, rows->eval != NULL,
                                              work->checkpoint_bytes > 0};
-    double step = s->prediction.step_seconds, pass, token;
+    double step = s->plan.prediction.step_seconds, pass, token;
     *out = (struct ot_run_times){0};
     if (s->options->no_forecast)
         return 0;
     OT_TRY(ot_forecast_passes(s, &pass, &token));
-    int64_t at_once = s->plan.micro_tokens / shape->seq_len * ot_shard_ranks(&s->shard);
+    int64_t at_once = s->plan.chosen.micro_tokens / shape->seq_len * ot_shard_ranks(&s->ranks.shard);
     int64_t sequences = rows->eval ? ot_packing_sequences(rows->eval) : 0;
     out->counts = ot_calendar_count(&calendar, work->first, step);
     out->eval = (double)((sequences + at_once - 1) / at_once) * pass;

@@ -147,7 +147,7 @@ int ot_saver_open(const struct ot_saver_config *config, struct ot_saver **out) {
     sv->is_rank0 = ot_is_rank0(config->session);
     sv->leads = config->sharing->leads;
     sv->is_local = config->sharing->is_local;
-    sv->writes = sv->leads || ot_plan_is_sharded(&config->session->plan);
+    sv->writes = sv->leads || ot_plan_is_sharded(&config->session->plan.chosen);
     sv->last_step = config->step > 0 ? config->step : -1;
     sv->last_is_rated = config->is_rated;
     sv->best_step = -1;
@@ -286,10 +286,10 @@ static int report_failure(struct ot_saver *sv, int64_t step, int rc) {
  * mount than the checkpoints, the file's data is copied. */
 static bool can_refer(const struct ot_saver *sv) {
     const struct ot_session *s = sv->config.session;
-    if (s->plan.pinned_contents == 0 || !ot_store_has_names(ot_engine_store(s->engine)))
+    if (s->plan.chosen.pinned_contents == 0 || !ot_store_has_names(ot_engine_store(s->engine)))
         return false;
-    for (int i = 0; i < s->store.n_dirs; i++)
-        if (!ot_checkpoint_can_refer(sv->parent, s->store.dirs[i].path))
+    for (int i = 0; i < s->machine.store.n_dirs; i++)
+        if (!ot_checkpoint_can_refer(sv->parent, s->machine.store.dirs[i].path))
             return false;
     return true;
 }
@@ -304,7 +304,7 @@ static int open_writer(struct ot_saver *sv, const struct ot_checkpoint_record *r
                        const struct record_text *text, bool refers) {
     struct ot_session *s = sv->config.session;
     struct ot_checkpoint_writer_config config = {.parent = sv->parent,
-                                                 .chain = ot_model_chain(s->model),
+                                                 .chain = ot_model_chain(s->model.built),
                                                  .record = record,
                                                  .io_engine = (enum ot_io_choice)s->options->io_engine,
                                                  .store = refers ? ot_engine_store(s->engine) : NULL};
@@ -312,9 +312,9 @@ static int open_writer(struct ot_saver *sv, const struct ot_checkpoint_record *r
     ot_saver_own_bytes(s, &config.state_bytes, &referred);
     config.state_bytes += refers ? 0 : referred;
     config.memory = ot_engine_snapshot_slots(s->engine, &config.n_slots);
-    if (ot_plan_is_sharded(&s->plan)) {
-        config.rank = s->plan.shard.rank;
-        config.ranks = s->plan.shard.ranks;
+    if (ot_plan_is_sharded(&s->plan.chosen)) {
+        config.rank = s->plan.chosen.shard.rank;
+        config.ranks = s->plan.chosen.shard.ranks;
     }
     config.joins = !sv->leads;
     if (sv->leads)
@@ -326,7 +326,7 @@ static int open_writer(struct ot_saver *sv, const struct ot_checkpoint_record *r
 
 static int prepare(struct ot_saver *sv, const struct ot_checkpoint_record *record,
                    const struct record_text *text) {
-    int most = sv->config.session->plan.pinned_contents;
+    int most = sv->config.session->plan.chosen.pinned_contents;
     bool refers = can_refer(sv);
     OT_TRY(make_room_for_pins(sv));
     if (refers && sv->n_held >= most) /* the store cannot keep the data of one more checkpoint */

@@ -33,25 +33,25 @@ int ot_saver_pinned_contents(const struct ot_session *s, const char *parent) {
     const struct ot_options *o = s->options;
     bool evaluates = o->eval_data || o->eval_fraction > 0;
     int64_t contents = o->keep + evaluates + 1;
-    if (s->store.n_dirs == 0 || s->store.no_verify || contents > OT_PLAN_MAX_PINNED_CONTENTS)
+    if (s->machine.store.n_dirs == 0 || s->machine.store.no_verify || contents > OT_PLAN_MAX_PINNED_CONTENTS)
         return 0;
-    for (int i = 0; i < s->store.n_dirs; i++)
-        if (!ot_checkpoint_can_refer(parent, s->store.dirs[i].path))
+    for (int i = 0; i < s->machine.store.n_dirs; i++)
+        if (!ot_checkpoint_can_refer(parent, s->machine.store.dirs[i].path))
             return 0;
     return (int)contents;
 }
 
 void ot_saver_own_bytes(const struct ot_session *s, int64_t *copied, int64_t *referred) {
-    const struct ot_chain *chain = ot_model_chain(s->model);
+    const struct ot_chain *chain = ot_model_chain(s->model.built);
     *copied = *referred = 0;
     for (int i = 0; i < chain->n_slabs; i++) {
         if (chain->slabs[i].frozen)
             continue;
-        bool refers = s->plan.pinned_contents > 0;
-        bool state = refers && s->plan.slabs[i].state == OT_HOME_NVME; /* off the GPU */
-        bool weights = refers && s->plan.slabs[i].weights == OT_HOME_NVME;
-        int64_t held = ot_slab_holding(chain, &s->plan, i).n;
-        int64_t off = ot_slab_state_off_gpu(chain, &s->plan, i).n;
+        bool refers = s->plan.chosen.pinned_contents > 0;
+        bool state = refers && s->plan.chosen.slabs[i].state == OT_HOME_NVME; /* off the GPU */
+        bool weights = refers && s->plan.chosen.slabs[i].weights == OT_HOME_NVME;
+        int64_t held = ot_slab_holding(chain, &s->plan.chosen, i).n;
+        int64_t off = ot_slab_state_off_gpu(chain, &s->plan.chosen, i).n;
         const struct ot_segment segments[] = {ot_segment_of(chain, true, false, state ? off : 0),
                                               ot_segment_of(chain, false, true, weights ? held : 0),
                                               ot_segment_of(chain, true, false, state ? held - off : 0),
@@ -64,7 +64,7 @@ void ot_saver_own_bytes(const struct ot_session *s, int64_t *copied, int64_t *re
 
 void ot_saver_bytes(const struct ot_session *s, int64_t *copied, int64_t *referred) {
     ot_saver_own_bytes(s, copied, referred);
-    int writers = ot_plan_is_sharded(&s->plan) ? ot_shard_ranks(&s->plan.shard) : 1;
+    int writers = ot_plan_is_sharded(&s->plan.chosen) ? ot_shard_ranks(&s->plan.chosen.shard) : 1;
     *copied *= writers;
     *referred *= writers;
 }
@@ -84,7 +84,7 @@ static void find_wanted(const struct ot_saver *sv, int there, int64_t *n, int64_
     ot_saver_bytes(sv->config.session, &copied, &referred);
     if (sv->config.sharing->is_local) {
         ot_saver_own_bytes(sv->config.session, &copied, &referred);
-        copied *= ot_plan_is_sharded(&sv->config.session->plan) ? sv->config.sharing->sharers : 1;
+        copied *= ot_plan_is_sharded(&sv->config.session->plan.chosen) ? sv->config.sharing->sharers : 1;
     }
     *n = ot_max(*n, 0);
     *bytes = *n * copied + sv->config.model_bytes;
@@ -196,13 +196,13 @@ int ot_saver_join(struct ot_saver *sv, int rc) {
     struct ot_session *s = sv->config.session;
     unsigned char *own = NULL;
     size_t n = 0;
-    if (!ot_plan_is_sharded(&s->plan)) /* each leader has written everything */
+    if (!ot_plan_is_sharded(&s->plan.chosen)) /* each leader has written everything */
         return ot_session_ranks_agree(s, rc);
     if (rc == 0 && !sv->is_rank0)
         rc = ot_checkpoint_writer_share(sv->writer, &own, &n);
     OT_TRY_GOTO(ot_session_ranks_agree(s, rc), rc, out);
     int joined = 0;
-    for (int from = 1; from < s->plan.shard.ranks; from++)
+    for (int from = 1; from < s->plan.chosen.shard.ranks; from++)
         OT_TRY_GOTO(join_rank(sv, from, own, n, &joined), rc, out);
     if (sv->is_local) {
         OT_TRY_GOTO(spread(sv, &joined), rc, out);

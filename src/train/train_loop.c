@@ -22,8 +22,7 @@ enum { IN_FLIGHT = 2 };
 enum { TUNE_AFTER = 2, TUNE_FOR_STEPS = 20 };
 static const double tune_seconds = 3, tune_for_seconds = 30;
 
-/* From the third step on the pipeline is full, and one-time work of the device is over. */
-enum { FILLING_STEPS = 2 };
+enum { FILLING_STEPS = 2 }; /* later the pipeline is full, and one-time work of the device is over */
 
 struct flight { /* the loop's notes on a submitted step */
     int64_t tokens, trained_tokens, sequences;
@@ -61,7 +60,7 @@ struct loop {
 enum { ASKS_STOP = 1, ASKS_EVAL = 2, ASKS_SAVE = 4, ASKS_WAIT = 8 };
 
 static bool has_ranks(const struct loop *l) {
-    return l->of->session->comm != NULL;
+    return l->of->session->ranks.comm != NULL;
 }
 
 unsigned ot_stop_save_requests_tell(void *own) {
@@ -103,7 +102,7 @@ static int submit_step(struct loop *l) {
     ot_batcher_next(l->batcher, &batch);
     double lr = ot_lr_at(&shape->lr, l->submitted + 1);
     batch.input.lr = (float)lr;
-    const struct ot_shard *shard = &l->of->session->shard;
+    const struct ot_shard *shard = &l->of->session->ranks.shard;
     batch.input.micro += ot_shard_micro(shard, batch.input.n_micro, shard->rank).first;
     ot_forecast_again_submit(&l->again, l->submitted + 1);
     OT_TRY(ot_engine_submit(l->of->session->engine, &batch.input));
@@ -119,7 +118,7 @@ static int submit_step(struct loop *l) {
 static int record_step(struct loop *l, const struct flight *flight, const struct ot_step_result *result) {
     struct ot_device_usage usage;
     struct ot_store_usage moved;
-    ot_device_usage(l->of->session->device, &usage);
+    ot_device_usage(l->of->session->machine.device, &usage);
     ot_engine_store_usage(l->of->session->engine, &moved);
     struct ot_step_report report = {.step = l->done,
                                     .tokens = flight->tokens,
@@ -244,7 +243,7 @@ static int evaluate(struct loop *l) {
                                        .packing = l->of->rows->eval,
                                        .seq_len = l->of->rows->seq_len,
                                        .micro_sequences = s->options->micro_batch,
-                                       .comm = s->comm,
+                                       .comm = s->ranks.comm,
                                        .stopped = ot_stop_requested};
     struct ot_eval_result result;
     l->filled_from = l->done;
@@ -311,7 +310,7 @@ static struct ot_checkpoint_record make_record(const struct loop *l) {
         .steps = of->shape->lr.steps,
         .tokens = l->out->tokens + (of->resume ? of->resume->tokens : 0),
         .seconds = ot_clock_seconds() - l->started + (of->resume ? of->resume->seconds : 0),
-        .ranks = ot_shard_ranks(&of->session->shard),
+        .ranks = ot_shard_ranks(&of->session->ranks.shard),
         .hosts = of->hosts,
         .log_bytes = of->log ? ot_run_log_bytes(of->log) : 0,
         .has_eval = l->out->has_eval,
@@ -322,8 +321,8 @@ static struct ot_checkpoint_record make_record(const struct loop *l) {
         .best_eval = l->best_eval,
         .has_base = identity->base.is_known,
         .base_sample = identity->base.sample,
-        .has_frozen = of->session->has_frozen_crc,
-        .frozen_crc = of->session->frozen_crc,
+        .has_frozen = of->session->model.has_frozen_crc,
+        .frozen_crc = of->session->model.frozen_crc,
         .data = identity->data,
         .eval_data = identity->eval_data,
         .options = identity->options,
@@ -333,8 +332,9 @@ static struct ot_checkpoint_record make_record(const struct loop *l) {
     struct tm utc;
     ot_engine_get_progress(of->session->engine, &record.progress);
     snprintf(record.library, sizeof record.library, "%s", OT_VERSION);
-    snprintf(record.device, sizeof record.device, "%s", ot_device_name(of->session->device));
-    snprintf(record.arithmetic, sizeof record.arithmetic, "%s", ot_device_arithmetic(of->session->device));
+    snprintf(record.device, sizeof record.device, "%s", ot_device_name(of->session->machine.device));
+    snprintf(record.arithmetic, sizeof record.arithmetic, "%s",
+             ot_device_arithmetic(of->session->machine.device));
     if (gmtime_r(&now, &utc))
         strftime(record.made, sizeof record.made, "%Y-%m-%dT%H:%M:%SZ", &utc);
     return record;

@@ -11,7 +11,7 @@ struct fake {
 };
 
 static void open_fake(struct fake *f) {
-    *f = (struct fake){.session = {.options = &f->options, .forecast = {.costs = {.n_blocks = 1}}}};
+    *f = (struct fake){.session = {.options = &f->options, .plan.forecast = {.costs = {.n_blocks = 1}}}};
     check_ok(ot_trace_open(&f->chain, 1, &f->session.trace));
 }
 
@@ -59,7 +59,7 @@ static void a_full_trace_leaves_the_first_forecast(void **state) {
         assert_int_equal(again.is_over, step >= 7); /* steps 4 and 5: the third is skipped */
         ot_forecast_again_finish(&again, step, step != 3);
     }
-    assert_true(f.session.forecast.again.step_seconds == 0);
+    assert_true(f.session.plan.forecast.again.step_seconds == 0);
     ot_trace_close(f.session.trace);
 }
 
@@ -68,7 +68,7 @@ static void without_a_forecast_there_is_no_second(void **state) {
     struct fake f;
     struct ot_forecast_again again;
     open_fake(&f);
-    f.session.forecast.costs.n_blocks = 0;
+    f.session.plan.forecast.costs.n_blocks = 0;
     ot_forecast_again_open(&f.session, 0, &again);
     assert_true(again.is_over);
     ot_trace_close(f.session.trace);

@@ -162,20 +162,21 @@ static int open_machine(void **state) {
     struct ot_device_config config = {.kind = "cpu", .memory_bytes = 8 << 20, .threads = 1};
     assert_non_null(m);
     m->options = (struct ot_options){.threads = 1, .quiet = true, .device = {.kind = OT_DEVICE_CPU}};
-    m->session = (struct ot_session){
-        .options = &m->options, .dtype = OT_F32, .budget_bytes = {config.memory_bytes, 16 << 20}};
-    check_ok(ot_machine_read("", &m->session.machine));
-    check_ok(ot_device_open(&config, &m->session.device));
+    m->session = (struct ot_session){.options = &m->options,
+                                     .model.dtype = OT_F32,
+                                     .machine.budget_bytes = {config.memory_bytes, 16 << 20}};
+    check_ok(ot_machine_read("", &m->session.machine.limits));
+    check_ok(ot_device_open(&config, &m->session.machine.device));
     m->cache = make_folder();
     setenv("XDG_CACHE_HOME", m->cache, 1);
-    load_of_others = m->session.machine.cores;
+    load_of_others = m->session.machine.limits.cores;
     *state = m;
     return 0;
 }
 
 static int close_machine(void **state) {
     struct machine *m = *state;
-    ot_device_close(m->session.device);
+    ot_device_close(m->session.machine.device);
     remove_folder(m->cache);
     free(m);
     return 0;
@@ -190,7 +191,7 @@ static bool is_planted(struct machine *m) {
     struct ot_rates rates;
     check_ok(ot_rates_obtain(&m->session, true, &rates));
     assert_true(rates.product_flops > 0 && rates.task_seconds > 0 && rates.adamw_bytes[OT_STATE_8BIT] > 0);
-    assert_int_equal(rates.cores, m->session.machine.cores);
+    assert_int_equal(rates.cores, m->session.machine.limits.cores);
     assert_int_equal(rates.device_threads, 1);
     assert_true(rates.device_is_host);
     return rates.product_flops == some.product_flops;
@@ -213,7 +214,7 @@ static void rates_of_a_busy_machine_are_measured_again(void **state) {
     struct machine *m = *state;
     plant(m); /* its repeats differ by 50 % */
     assert_true(is_planted(m));
-    load_of_others = 0.49 * m->session.machine.cores;
+    load_of_others = 0.49 * m->session.machine.limits.cores;
     assert_false(is_planted(m));
     struct ot_rates quiet = some;
     quiet.spread = 0.25;
@@ -224,15 +225,15 @@ static void rates_of_a_busy_machine_are_measured_again(void **state) {
 static void another_machine_is_measured(void **state) {
     struct machine *m = *state;
     plant(m);
-    m->session.dtype = OT_BF16;
+    m->session.model.dtype = OT_BF16;
     assert_false(is_planted(m));
-    m->session.dtype = OT_F32;
+    m->session.model.dtype = OT_F32;
     assert_true(is_planted(m));
     m->options.optimizer_threads = 2;
     assert_false(is_planted(m));
     m->options.optimizer_threads = 1; /* the value that the program chooses itself */
     assert_true(is_planted(m));
-    m->session.machine.cores++; /* part of the machine's fingerprint */
+    m->session.machine.limits.cores++; /* part of the machine's fingerprint */
     assert_false(is_planted(m));
 }
 

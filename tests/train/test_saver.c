@@ -219,7 +219,7 @@ static void what_the_run_resumes_from_is_not_removed(void **state) {
 static void the_store_keeps_no_more_than_the_plan_says(void **state) {
     struct run *r = *state;
     open_saver(r, "NVME --save-every 10 --keep 1 --eval-fraction 0");
-    assert_int_equal(r->session.plan.pinned_contents, 2);
+    assert_int_equal(r->session.plan.chosen.pinned_contents, 2);
     r->settings.in_effect.keep = 9; /* older checkpoints are not removed */
     save(r, 1, NAN);
     check_ok(ot_saver_failure(r->saver));

@@ -39,7 +39,7 @@ static void space_for_all_that_is_to_come(void **state) {
     struct run *r = *state;
     need_reserving(r);
     open_saver(r, "--save-every 10 --keep 2");
-    int64_t bytes = own_bytes(r), params = ot_model_param_count(&r->session.config);
+    int64_t bytes = own_bytes(r), params = ot_model_param_count(&r->session.model.config);
     assert_true(bytes >= 12 * params && bytes < 13 * params);
     expect_reserved(r, 3, bytes);
     save(r, 1, NAN);
@@ -83,7 +83,7 @@ static void space_for_the_parts_of_the_ranks_that_share_a_directory(void **state
     assert_int_equal(mkdir(r->parent, 0777), 0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct ot_saver sv = {.config = r->config, .parent = r->parent, .leads = true};
-        r->session.plan.shard = cases[i].shard;
+        r->session.plan.chosen.shard = cases[i].shard;
         r->sharing.is_local = sv.is_local = cases[i].is_local;
         r->sharing.sharers = cases[i].sharers;
         int64_t own = own_bytes(r), copied, referred;
@@ -95,7 +95,7 @@ static void space_for_the_parts_of_the_ranks_that_share_a_directory(void **state
         assert_int_equal(copied, has_part ? 4 * own : own);
         assert_int_equal(referred, 0);
     }
-    r->session.plan.shard = (struct ot_shard){0};
+    r->session.plan.chosen.shard = (struct ot_shard){0};
 }
 
 /* An error before step 1. Checkpoints of this run have their space; those of another run stay meanwhile. */
@@ -165,10 +165,10 @@ static void the_plan_keeps_data_for_the_checkpoints_that_stay(void **state) {
     o->keep++;
     assert_int_equal(ot_saver_pinned_contents(&r->session, r->parent), 0);
     o->keep = 1;
-    r->session.store.no_verify = true;
+    r->session.machine.store.no_verify = true;
     assert_int_equal(ot_saver_pinned_contents(&r->session, r->parent), 0);
-    r->session.store.no_verify = false;
-    r->session.store.n_dirs = 0;
+    r->session.machine.store.no_verify = false;
+    r->session.machine.store.n_dirs = 0;
     assert_int_equal(ot_saver_pinned_contents(&r->session, r->parent), 0);
     o->eval_data = NULL; /* is not the options' own */
 }
