@@ -18,6 +18,7 @@
 #include "src/base/utf8.h"
 #include "src/files/model_dir_state.h"
 #include "src/files/out_lock.h"
+#include "src/files/torch_file.h"
 #include "src/gguf/gguf.h"
 
 /* Larger than any real file. */
@@ -117,7 +118,18 @@ static int resolve_ids(struct ot_model_dir *dir) {
 
 /* ---- weights ---- */
 
-static int open_shard(struct ot_model_dir *dir, const char *name) {
+/* The formats of weights in a directory. If it has several, the first is read. */
+static const struct weights_format {
+    const char *end; /* of the names of its files */
+    const char *file, *index;
+    int (*open)(const char *path, struct ot_safetensors **out);
+} formats[] = {
+    {".safetensors", "model.safetensors", "model.safetensors.index.json", ot_safetensors_open},
+    {".bin", "pytorch_model.bin", "pytorch_model.bin.index.json", ot_torch_file_open},
+};
+enum { N_FORMATS = sizeof formats / sizeof *formats };
+
+static int open_shard(struct ot_model_dir *dir, const struct weights_format *format, const char *name) {
     int n = dir->facts.n_shards;
     char path[PATH_MAX];
     struct ot_safetensors **files = realloc(dir->files, ((size_t)n + 1) * sizeof *files);
@@ -125,25 +137,25 @@ static int open_shard(struct ot_model_dir *dir, const char *name) {
         dir->files = files;
     if (!files)
         return ot_fail(OT_E_BUDGET, "%s: no memory to read the model", dir->path);
-    OT_TRY(ot_safetensors_open(ot_model_dir_file(dir, name, path), &dir->files[n]));
+    OT_TRY(format->open(ot_model_dir_file(dir, name, path), &dir->files[n]));
     dir->facts.n_shards++;
     return 0;
 }
 
 /* The open file with the index's name `name`. The first call for a name opens the file. */
-static int find_shard(struct ot_model_dir *dir, const char *index, const char *name,
-                      struct ot_safetensors **file) {
-    size_t bytes = strlen(name), end = strlen(".safetensors"), prefix = strlen(dir->path) + 1;
+static int find_shard(struct ot_model_dir *dir, const struct weights_format *format, const char *index,
+                      const char *name, struct ot_safetensors **file) {
+    size_t bytes = strlen(name), end = strlen(format->end), prefix = strlen(dir->path) + 1;
     if (strchr(name, '/') || name[0] == '.' || bytes <= end || bytes > NAME_MAX ||
-        strcmp(name + bytes - end, ".safetensors") != 0)
-        return ot_fail(OT_E_INPUT, "%s: '%s' is not the name of a .safetensors file in this directory", index,
-                       name);
+        strcmp(name + bytes - end, format->end) != 0)
+        return ot_fail(OT_E_INPUT, "%s: '%s' is not the name of a %s file in this directory", index, name,
+                       format->end);
     for (int i = 0; i < dir->facts.n_shards; i++)
         if (strcmp(ot_safetensors_path(dir->files[i]) + prefix, name) == 0) {
             *file = dir->files[i];
             return 0;
         }
-    OT_TRY(open_shard(dir, name));
+    OT_TRY(open_shard(dir, format, name));
     *file = dir->files[dir->facts.n_shards - 1];
     return 0;
 }
@@ -179,7 +191,8 @@ const struct ot_stored *ot_model_dir_find(const struct ot_model_dir *dir, const 
     return bsearch(name, dir->stored, (size_t)dir->n_stored, sizeof *dir->stored, compare_name);
 }
 
-static int read_index(struct ot_model_dir *dir, const char *index, const struct ot_json *root) {
+static int read_index(struct ot_model_dir *dir, const struct weights_format *format, const char *index,
+                      const struct ot_json *root) {
     const struct ot_json *map = ot_json_get(root, "weight_map");
     void *cursor = NULL;
     const char *name;
@@ -197,7 +210,7 @@ static int read_index(struct ot_model_dir *dir, const char *index, const struct 
         struct ot_safetensors *file = NULL;
         if (!file_name)
             return ot_fail(OT_E_INPUT, "%s: weight_map: tensor %s must name a file", index, name);
-        OT_TRY(find_shard(dir, index, file_name, &file));
+        OT_TRY(find_shard(dir, format, index, file_name, &file));
         const struct ot_safetensor *tensor = ot_safetensors_find(file, name);
         if (!tensor)
             return ot_fail(OT_E_INPUT,
@@ -210,18 +223,18 @@ static int read_index(struct ot_model_dir *dir, const char *index, const struct 
     return 0;
 }
 
-static int open_sharded(struct ot_model_dir *dir) {
+static int open_sharded(struct ot_model_dir *dir, const struct weights_format *format) {
     struct ot_json *root = NULL;
     char index[PATH_MAX];
-    ot_model_dir_file(dir, "model.safetensors.index.json", index);
+    ot_model_dir_file(dir, format->index, index);
     OT_TRY(ot_json_read_file(index, INDEX_MAX_BYTES, &root));
-    int rc = read_index(dir, index, root);
+    int rc = read_index(dir, format, index, root);
     ot_json_free(root);
     return rc;
 }
 
-static int open_single(struct ot_model_dir *dir) {
-    OT_TRY(open_shard(dir, "model.safetensors"));
+static int open_single(struct ot_model_dir *dir, const struct weights_format *format) {
+    OT_TRY(open_shard(dir, format, format->file));
     dir->n_stored = ot_safetensors_count(dir->files[0]);
     dir->stored = ot_arena_alloc(dir->arena, (size_t)dir->n_stored + 1, sizeof *dir->stored);
     if (!dir->stored)
@@ -256,20 +269,16 @@ static void tie_missing_head(struct ot_model_dir *dir) {
 }
 
 static int open_weights(struct ot_model_dir *dir) {
-    dir->facts.has_weights = true;
-    if (ot_model_dir_has(dir, "model.safetensors"))
-        OT_TRY(open_single(dir));
-    else if (ot_model_dir_has(dir, "model.safetensors.index.json"))
-        OT_TRY(open_sharded(dir));
-    else {
-        bool pickled = ot_model_dir_has(dir, "pytorch_model.bin") ||
-                       ot_model_dir_has(dir, "pytorch_model.bin.index.json");
-        dir->facts.has_weights = false;
-        dir->facts.weights_missing =
-            pickled ? "has pytorch_model.bin but no safetensors; load and save the model "
-                      "with transformers to convert it"
-                    : "has neither model.safetensors nor model.safetensors.index.json";
+    for (int i = 0; i < N_FORMATS && !dir->facts.has_weights; i++) {
+        bool is_single = ot_model_dir_has(dir, formats[i].file);
+        if (!is_single && !ot_model_dir_has(dir, formats[i].index))
+            continue;
+        dir->facts.has_weights = true;
+        OT_TRY(is_single ? open_single(dir, &formats[i]) : open_sharded(dir, &formats[i]));
     }
+    if (!dir->facts.has_weights)
+        dir->facts.weights_missing =
+            "has neither model.safetensors nor pytorch_model.bin, nor the index of shards of either";
     OT_TRY(ot_model_dir_unpack(dir));
     tie_missing_head(dir);
     count_bytes(dir);

@@ -2,8 +2,9 @@
  * saves weights to a new directory.
  *
  * OPEN reads config.json, generation_config.json and tokenizer_config.json, and maps the weights:
- * model.safetensors, or the shards of model.safetensors.index.json. A directory without weights can be
- * opened too: its config and tokenizer serve --init random. Loading from it is an error.
+ * model.safetensors, or the shards of model.safetensors.index.json; if there is neither, pytorch_model.bin or
+ * the shards of its index (torch_file.h). A directory without weights can be opened too: its config and
+ * tokenizer serve --init random. Loading from it is an error.
  *
  * A GGUF file (src/gguf/gguf.h) is opened as the directory that it was made from: config.json,
  * generation_config.json, tokenizer.json and the chat template are made from its keys, in memory, and its

@@ -9,6 +9,7 @@
 #include "src/base/memory.h"
 #include "src/files/adapter_config.h"
 #include "src/files/model_dir_state.h"
+#include "src/files/torch_file.h"
 
 static bool has_file(const char *dir, const char *name) {
     char path[PATH_MAX];
@@ -18,19 +19,16 @@ static bool has_file(const char *dir, const char *name) {
 static int open_weights(struct ot_model_dir *dir, const char *path) {
     struct ot_adapter *adapter = &dir->adapter;
     char file[PATH_MAX];
-    if (snprintf(file, sizeof file, "%s/" OT_ADAPTER_WEIGHTS_STEM ".safetensors", path) >= (int)sizeof file)
+    bool is_torch = !has_file(path, OT_ADAPTER_WEIGHTS_STEM ".safetensors") &&
+                    has_file(path, OT_ADAPTER_WEIGHTS_STEM ".bin");
+    if (snprintf(file, sizeof file, "%s/" OT_ADAPTER_WEIGHTS_STEM "%s", path,
+                 is_torch ? ".bin" : ".safetensors") >= (int)sizeof file)
         return ot_fail(OT_E_INPUT, "%.64s...: the path is too long", path);
     if (!has_file(path, OT_ADAPTER_CONFIG_NAME))
         return ot_fail(OT_E_INPUT, "%s: has no " OT_ADAPTER_CONFIG_NAME ", so it holds no adapters", path);
-    if (access(file, F_OK) != 0 && has_file(path, OT_ADAPTER_WEIGHTS_STEM ".bin"))
-        return ot_fail(OT_E_INPUT,
-                       "%s: has " OT_ADAPTER_WEIGHTS_STEM
-                       ".bin but no safetensors; load and save the adapter "
-                       "with PEFT to convert it",
-                       path);
     if (access(file, F_OK) != 0)
         return ot_fail(OT_E_INPUT, "%s: is missing", file);
-    OT_TRY(ot_safetensors_open(file, &adapter->file));
+    OT_TRY(is_torch ? ot_torch_file_open(file, &adapter->file) : ot_safetensors_open(file, &adapter->file));
     adapter->n_stored = ot_safetensors_count(adapter->file);
     adapter->stored = ot_arena_alloc(dir->arena, (size_t)adapter->n_stored + 1, sizeof *adapter->stored);
     if (!adapter->stored)

@@ -48,7 +48,8 @@ static bool has_checkpoints(const char *directory) {
 }
 
 static bool has_weights(const char *directory) {
-    return has_file(directory, "model.safetensors") || has_file(directory, "model.safetensors.index.json");
+    return has_file(directory, "model.safetensors") || has_file(directory, "model.safetensors.index.json") ||
+           has_file(directory, "pytorch_model.bin") || has_file(directory, "pytorch_model.bin.index.json");
 }
 
 static void remember(struct search *s, const char *path, const char *remark) {
@@ -64,7 +65,7 @@ static bool take(struct search *s, const char *path, const char *source) {
         return false;
     }
     if (!s->config_alone && !has_weights(path)) {
-        remember(s, path, " (incomplete: no model.safetensors)");
+        remember(s, path, " (incomplete: no model.safetensors, no pytorch_model.bin)");
         return false;
     }
     snprintf(s->path, sizeof s->path, "%s", path);

@@ -36,11 +36,17 @@ static const struct dtype_row {
     {"F6_E3M2", 6, false, OT_F32}, {"F4", 4, false, OT_F32},
 };
 
-static const struct dtype_row *find_dtype(const char *name) {
-    for (size_t i = 0; name && i < sizeof dtype_rows / sizeof *dtype_rows; i++)
-        if (strcmp(dtype_rows[i].name, name) == 0)
-            return &dtype_rows[i];
-    return NULL;
+int ot_safetensor_set_dtype(struct ot_safetensor *tensor, const char *name) {
+    for (size_t i = 0; i < sizeof dtype_rows / sizeof *dtype_rows; i++) {
+        const struct dtype_row *row = &dtype_rows[i];
+        if (strcmp(row->name, name) != 0)
+            continue;
+        tensor->dtype_name = row->name;
+        tensor->readable = row->readable;
+        tensor->dtype = row->dtype;
+        return row->bits;
+    }
+    return 0;
 }
 
 const char *ot_shape_text(const int64_t *shape, int dims, char text[OT_SHAPE_TEXT_BYTES]) {
@@ -106,22 +112,18 @@ static int parse_tensor(const struct ot_safetensors *file, const struct ot_json 
         return ot_fail(OT_E_INPUT, "%s: tensor %s is described by %s, not by an object", file->map.path,
                        tensor->name, ot_json_type_name(ot_json_type(value)));
     const char *name = ot_json_string(ot_json_get(value, "dtype"), NULL);
-    const struct dtype_row *row = find_dtype(name);
-    if (!row)
+    int64_t bits = name ? ot_safetensor_set_dtype(tensor, name) : 0;
+    if (bits == 0)
         return ot_fail(OT_E_INPUT, "%s: tensor %s has the unknown dtype '%s'", file->map.path, tensor->name,
                        name ? name : "");
-    tensor->dtype_name = row->name;
-    tensor->readable = row->readable;
-    tensor->dtype = row->dtype;
     OT_TRY(parse_shape(file, ot_json_get(value, "shape"), tensor));
     OT_TRY(parse_offsets(file, ot_json_get(value, "data_offsets"), tensor));
-    int64_t bits;
-    if (__builtin_mul_overflow(tensor->count, (int64_t)row->bits, &bits) || bits % 8 != 0 ||
+    if (__builtin_mul_overflow(tensor->count, bits, &bits) || bits % 8 != 0 ||
         (uint64_t)(bits / 8) != tensor->bytes)
         return ot_fail(OT_E_INPUT,
                        "%s: tensor %s: %s %s does not fill the %zu bytes between its data_offsets",
-                       file->map.path, tensor->name, row->name,
-                       ot_shape_text(tensor->shape, tensor->dims, shape), tensor->bytes);
+                       file->map.path, tensor->name, name, ot_shape_text(tensor->shape, tensor->dims, shape),
+                       tensor->bytes);
     return 0;
 }
 
@@ -308,6 +310,22 @@ out:
     free(text);
     ot_safetensors_close(file);
     return rc;
+}
+
+int ot_safetensors_adopt(struct ot_mapped_file *map, struct ot_arena **arena, struct ot_safetensor *tensors,
+                         int64_t count, struct ot_safetensors **out) {
+    qsort(tensors, (size_t)count, sizeof *tensors, by_name);
+    for (int64_t i = 1; i < count; i++)
+        if (by_name(&tensors[i - 1], &tensors[i]) == 0)
+            return ot_fail(OT_E_INPUT, "%s: two tensors have the name %s", map->path, tensors[i].name);
+    struct ot_safetensors *file = calloc(1, sizeof *file);
+    if (!file)
+        return ot_fail(OT_E_BUDGET, "%s: no memory to open the file", map->path);
+    *file = (struct ot_safetensors){.map = *map, .count = count, .tensors = tensors, .arena = *arena};
+    *map = (struct ot_mapped_file){0};
+    *arena = NULL;
+    *out = file;
+    return 0;
 }
 
 void ot_safetensors_close(struct ot_safetensors *file) {

@@ -25,6 +25,7 @@
 #include "src/base/dtype.h"
 #include "src/base/file_io.h"
 
+struct ot_arena;
 struct ot_out_dir;
 
 enum { OT_SAFETENSORS_MAX_DIMS = 8 };
@@ -59,6 +60,19 @@ const struct ot_safetensor *ot_safetensors_find(const struct ot_safetensors *fil
 /* Writes "[512, 64]" (with 0 dims: "[]") and returns `text`. */
 enum { OT_SHAPE_TEXT_BYTES = 192 };
 const char *ot_shape_text(const int64_t *shape, int dims, char text[OT_SHAPE_TEXT_BYTES]);
+
+/* ---- for readers of other formats, whose tensors are used like those of a safetensors file ---- */
+
+/* Sets dtype_name, readable and dtype by the name of a dtype in safetensors. Returns the bits of a value; 0:
+ * the name is unknown. */
+int ot_safetensor_set_dtype(struct ot_safetensor *tensor, const char *name);
+/* Makes an open file of tensors in any order, and takes over the map and the arena, which are then empty.
+ * After an error the caller still has both. Errors: OT_E_INPUT (two tensors have the same name),
+ * OT_E_BUDGET. */
+int ot_safetensors_adopt(struct ot_mapped_file *map, struct ot_arena **arena, struct ot_safetensor *tensors,
+                         int64_t count, struct ot_safetensors **out);
+
+/* ---- values ---- */
 
 /* Converts n values of a readable dtype, from any address, to fp32, exactly. Returns the index of the first
  * value that is not finite, or -1. */
