@@ -36,14 +36,20 @@ def pickle_of(tensors):
     return b"\x80\x02ccollections\nOrderedDict\n)R(" + b"".join(parts) + b"u}" + text("_metadata") + b"}sb."
 
 
-def torch_file(tensors):
+def archive_of(pickle, storages):
+    """storages: {key: bytes}"""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         def add(name, data):
             archive.writestr(zipfile.ZipInfo("archive/" + name, (1980, 1, 1, 0, 0, 0)), data)
-        add("data.pkl", pickle_of(tensors))
+        add("data.pkl", pickle)
         add("byteorder", "little")
-        for key, data in enumerate({id(data): data for _, _, data in tensors.values()}.values()):
+        for key, data in storages.items():
             add(f"data/{key}", data)
         add("version", "3\n")
     return file.getvalue()
+
+
+def torch_file(tensors):
+    storages = {id(data): data for _, _, data in tensors.values()}
+    return archive_of(pickle_of(tensors), dict(enumerate(storages.values())))
