@@ -273,6 +273,23 @@ static void test_refuses_lying_archives(void **state) {
     }
 }
 
+static void test_bounds_the_directory(void **state) {
+    (void)state;
+    enum { DIRECTORY = (64 << 20) + 1 };
+    static struct archive a;
+    struct ot_safetensors *file;
+    char *bytes = calloc(DIRECTORY + 22, 1);
+    assert_non_null(bytes);
+    a = (struct archive){0};
+    write_archive(&a);
+    memcpy(bytes + DIRECTORY, a.file.bytes + a.end, 22);
+    for (int k = 0; k < 4; k++)
+        bytes[DIRECTORY + 12 + k] = (char)(DIRECTORY >> (8 * k));
+    check_fails(open_bytes(bytes, DIRECTORY + 22, &file), OT_E_INPUT,
+                "in 67108865 bytes at byte 0, which cannot be");
+    free(bytes);
+}
+
 static void test_refuses_other_archives(void **state) {
     static const struct {
         const char *names[3], *data, *words;
@@ -417,6 +434,7 @@ int main(void) {
         TEST(test_reads_zip_and_zip64),
         TEST(test_refuses_every_truncation),
         TEST(test_refuses_lying_archives),
+        TEST(test_bounds_the_directory),
         TEST(test_refuses_other_archives),
         TEST(test_reads_as_torch_load_does),
         TEST(test_refuses_bad_indexes),

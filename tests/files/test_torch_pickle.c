@@ -50,6 +50,9 @@ static void test_refuses_other_pickles(void **state) {
         CASE("}U\1actorch._utils\n_rebuild_tensor_v2\n)Rs", "tensor a: it is not described"),
         CASE("}U\1actorch._utils\n_rebuild_tensor_v2\n(NK\0)))NtRs", "tensor a: it is not described"),
         CASE("}U\1actorch._utils\n_rebuild_tensor_v2\n()QK\0))N)tRs", "its storage is not described"),
+        CASE("}U\1actorch._utils\n_rebuild_tensor_v2\n((U\7storagectorch\nFloatStorage\nK\1U\3cpu"
+             "K\6tQK\0))N)tRs",
+             "its storage is not described"),
         CASE("}K\1s", "no value to work on"),
         CASE("}(K\1u", "a key of a dict has no value"),
         CASE("}K\1u", "an instruction has no mark"),
@@ -166,7 +169,7 @@ static void test_reads_all_that_pytorch_writes(void **state) {
     struct tensor a = plain("a"), bare = plain(NULL);
     struct ot_safetensors *file;
     PUT(&pickle, "\x80\x02"
-                 "ccollections\nOrderedDict\nq\x01)Rq\x02");
+                 "ccollections\nOrderedDict\nq\xc8)Rq\x02");
     put_tensor(&pickle, &a);
     PUT(&pickle, "r\x05\x01\0\0s(");
     put_text(&pickle, "b");
@@ -174,11 +177,11 @@ static void test_reads_all_that_pytorch_writes(void **state) {
     put_text(&pickle, "p");
     PUT(&pickle, "ctorch._utils\n_rebuild_parameter\n");
     put_tensor(&pickle, &bare);
-    PUT(&pickle, "\x88h\x01)R\x87RU\x03sho"
+    PUT(&pickle, "\x88h\xc8)R\x87RU\x03sho"
                  "ctorch._utils\n_rebuild_tensor_v2\n(");
     put_storage(&pickle, &a);
     PUT(&pickle, "K\x01\x8a\x01\x02\x8a\0\x86"
-                 "M\x01\0K\x01\x86\x89h\x01)RtRu}q\x09");
+                 "M\x01\0K\x01\x86\x89h\xc8)RtRu}q\x09");
     put_text(&pickle, "_metadata");
     PUT(&pickle, "}(U\x01v](K\x01"
                  "eNaU\x01wG\0\0\0\0\0\0\0\0U\x01xJ\xff\xff\xff\xff\x85U\x01yh\x09usb.");
@@ -192,20 +195,25 @@ static void test_reads_all_that_pytorch_writes(void **state) {
     ot_safetensors_close(file);
 }
 
-/* Nested containers and many instructions end in a sentence, not in a crash. */
+/* Deep containers, many instructions and a long pickle end in a sentence, not in a crash. */
 static void test_bounds_depth_and_length(void **state) {
     (void)state;
-    enum { N = (1 << 22) + 8 };
-    char *pickle = malloc(N);
-    struct ot_safetensors *file;
-    size_t bytes = 0;
-    assert_non_null(pickle);
-    for (int round = 0; round < 2; round++) {
-        memset(pickle, round ? ')' : 0x85, N);
+    static const struct {
+        char op;
+        size_t n;
+        const char *words;
+    } rounds[] = {{(char)0x85, 6000, "holds a tuple, not a dict"},
+                  {')', (1 << 22) + 8, "more than 4194304 instructions"},
+                  {')', (16 << 20) + 1, "data.pkl has 16777217 bytes, more than any model needs"}};
+    for (size_t round = 0; round < sizeof rounds / sizeof *rounds; round++) {
+        struct ot_safetensors *file;
+        size_t n = rounds[round].n, bytes;
+        char *pickle = malloc(n);
+        assert_non_null(pickle);
+        memset(pickle, rounds[round].op, n);
         memcpy(pickle, "\x80\x02N", 3);
-        pickle[round ? 6000 : N - 1] = '.'; /* deep, or wide */
+        pickle[n - 1] = '.';
         struct text head = {0}, tail = {0};
-        size_t n = round ? 6001 : N;
         const char name[] = "m/data.pkl";
         static const char zeros[12] = "";
         uint32_t crc = ot_crc32(0, pickle, n);
@@ -238,11 +246,10 @@ static void test_bounds_depth_and_length(void **state) {
         memcpy(whole, head.bytes, head.n);
         memcpy(whole + head.n, pickle, n);
         memcpy(whole + head.n + n, tail.bytes, tail.n);
-        check_fails(open_bytes(whole, bytes, &file), OT_E_INPUT,
-                    round ? "holds a tuple, not a dict" : "more than 4194304 instructions");
+        check_fails(open_bytes(whole, bytes, &file), OT_E_INPUT, rounds[round].words);
         free(whole);
+        free(pickle);
     }
-    free(pickle);
 }
 
 int main(void) {

@@ -18,7 +18,7 @@ void put(struct text *to, const void *bytes, size_t n) {
 
 void put_number(struct text *to, uint64_t number, int bytes) {
     for (int i = 0; i < bytes; i++)
-        put(to, &(char){(char)(number >> (8 * i))}, 1);
+        put(to, &(char){(char)(i < 8 ? number >> (8 * i) : 0)}, 1);
 }
 
 void put_text(struct text *to, const char *text) {
@@ -28,8 +28,10 @@ void put_text(struct text *to, const char *text) {
 }
 
 static void put_int(struct text *to, int64_t number) {
-    PUT(to, "\x8a\x08");
-    put_number(to, (uint64_t)number, 8);
+    int bytes = number == (int8_t)number ? 1 : 8;
+    put_number(to, 0x8a, 1);
+    put_number(to, (uint64_t)bytes, 1);
+    put_number(to, (uint64_t)number, bytes);
 }
 
 void put_storage(struct text *to, const struct tensor *tensor) {

@@ -23,7 +23,7 @@ static void put(const void *bytes, size_t n) {
 
 static void put_number(uint64_t number, int bytes) {
     for (int i = 0; i < bytes; i++)
-        put(&(char){(char)(number >> (8 * i))}, 1);
+        put(&(char){(char)(i < 8 ? number >> (8 * i) : 0)}, 1);
 }
 
 /* What the local header and the directory's entry have in common. */
