@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/memory.h"
-#include "src/base/hash.h"
 #include "src/base/error.h"
+#include "src/base/hash.h"
+#include "src/base/memory.h"
 #include "src/files/safetensors.h"
 #include "src/files/torch_pickle.h"
 #include "src/files/torch_zip.h"

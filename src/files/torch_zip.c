@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/memory.h"
 #include "src/base/error.h"
 #include "src/base/file_io.h"
+#include "src/base/memory.h"
 
 enum {
     END_BYTES = 22,     /* "end of central directory", the last bytes of the file */

@@ -3,8 +3,8 @@
  * file. */
 #include <string.h>
 
-#include "src/base/hash.h"
 #include "src/base/error.h"
+#include "src/base/hash.h"
 #include "src/files/safetensors.h"
 #include "src/files/torch_file.h"
 #include "tests/fuzz/target.h"
