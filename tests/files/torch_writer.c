@@ -77,7 +77,8 @@ static void put_facts(struct text *to, const struct archive *a, int i) {
     size_t bytes = a->entries[i].bytes;
     put_number(to, 0, 2);
     put_number(to, 0x0808, 2); /* a descriptor follows the data, the name is UTF-8: as PyTorch has it */
-    put_number(to, 0, 6);
+    put_number(to, 0, 2);
+    put_number(to, 0x5b7a8a21, 4); /* time and date */
     put_number(to, ot_crc32(0, a->entries[i].data, bytes), 4);
     for (int k = 0; k < 2; k++)
         put_number(to, a->zip64_sizes ? 0xffffffff : bytes, 4);
@@ -103,7 +104,8 @@ void write_archive(struct archive *a) {
         put_number(to, 0, 2);
         put_facts(to, a, i);
         put_number(to, a->zip64_sizes ? 5 + 28 : 0, 2);
-        put_number(to, 0, 10);
+        put_number(to, a->zip64_sizes ? 2 : 0, 2); /* a comment */
+        put_number(to, 0, 8);
         put_number(to, a->zip64_sizes ? 0xffffffff : a->local[i], 4);
         put(to, a->entries[i].name, strlen(a->entries[i].name));
         if (a->zip64_sizes) {
@@ -111,6 +113,7 @@ void write_archive(struct archive *a) {
             put_number(to, a->entries[i].bytes, 8);
             put_number(to, a->entries[i].bytes, 8);
             put_number(to, a->local[i], 8);
+            PUT(to, "hi");
         }
     }
     size_t bytes = to->n - at;
