@@ -27,7 +27,7 @@ const struct ot_foreign_option ot_foreign_options[] = {
     {"gradient-checkpointing activation-checkpointing", "use --recompute all instead"},
     {"optim optimizer", "not needed: the optimizer is AdamW; --state 8bit stores its state in 8 bits"},
     {"momentum nesterov", "not available: the optimizer is AdamW (--beta1, --beta2)"},
-    {"zero-stage fsdp zero deepspeed-config",
+    {"zero-stage fsdp zero deepspeed deepspeed-config ds-config",
      "use --shard instead, with --gpus or --nodes: state is ZeRO-2, full is ZeRO-3 and FSDP; --home says "
      "where weights and optimizer state live"},
     {"tensor-parallel-size pipeline-parallel-size",
@@ -49,9 +49,17 @@ const struct ot_foreign_option ot_foreign_options[] = {
     {"dropout attention-dropout hidden-dropout",
      "not available for the model itself; its adapters have it: --lora dropout=0.05"},
     {"ema", "not available: no averages of weights are kept"},
-    {"early-stopping early-stopping-patience load-best-model-at-end",
+    {"early-stopping early-stopping-patience patience load-best-model-at-end",
      "not available: the run goes on to its last step, but keeps the checkpoint with the best evaluation "
      "(--eval-every); export OUT --best turns it into a model"},
+    {"finetuning-type tuning-type train-type",
+     "not needed: all parameters train; --lora trains adapters, --train and --freeze choose parameters"},
+    {"stage dpo grpo ppo orpo kto ipo simpo reward-model rlhf pref-loss rl",
+     "not available: the answers of rows are trained as they stand (supervised fine-tuning)"},
+    {"evaluation-strategy eval-strategy logging-strategy",
+     "not needed: --eval-every, --log-every and --save-every each take a number of steps, a time or an epoch"},
+    {"mask-history train-on-last-turn last-turn-only",
+     "not available: all answers of a conversation are trained; \"train\": false on a turn leaves it out"},
     {"compile torch-compile", "not needed: the kernels are compiled into the program"},
     {"trust-remote-code", "not available: the program never runs code from a model"},
     /* ---- generating ---- */

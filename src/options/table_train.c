@@ -111,7 +111,7 @@ static const struct ot_option table[] = {
     {"eval-fraction", OT_OPTION_SHARE, OT_SECTION_DATA, FIELD(eval_fraction), TRAIN | PLAN | QUANTIZE,
      .help = "Share of --data that is held out for evaluation, chosen by --seed. 0: train on all rows.",
      .argument = "SHARE", .min = 0, .max = 0.5, .fallback = "2%", .on_resume = OT_RESUME_SAME,
-     .elsewhere = "eval-split validation-split val-size"},
+     .elsewhere = "eval-split validation-split val-size val-set-size test-size eval-size"},
     {"show-sample", OT_OPTION_FLAG, OT_SECTION_DATA, FIELD(show_sample), TRAIN | EVAL,
      .help = "Print one row as the model will see it, with the trained tokens marked.",
      .on_resume = OT_RESUME_FREE},
@@ -242,7 +242,7 @@ static const struct ot_option table[] = {
              "between rounds) live between uses: gpu, host, nvme or auto for each. It does not change the "
              "result of a run.",
      .argument = "WHAT=TIER,..", .fallback = "auto", .on_resume = OT_RESUME_FREE,
-     .elsewhere = "offload offload-optimizer offload-param"},
+     .elsewhere = "offload offload-optimizer offload-param cpu-offload"},
     {"optimizer-engine", OT_OPTION_ENGINES, OT_SECTION_MEMORY, FIELD(optimizer_engine), TRAIN | PLAN,
      .help = "Where weights are updated: gpu (their state lives on the GPU), cpu, stream (their state lives "
              "in RAM or on disk and comes to the GPU for the update), or shares of these. auto: gpu as far "
