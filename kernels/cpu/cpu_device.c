@@ -33,8 +33,6 @@
 #include "src/base/random.h"
 #include "src/base/thread.h"
 
-/* ---- cpu state ---- */
-
 struct ot_cpu_device {
     struct ot_device base;
     char name[96], arithmetic[192];
@@ -46,23 +44,8 @@ struct ot_cpu_device {
     _Atomic uint64_t lane_numbers;
 };
 
-int ot_cpu_lane_open(struct ot_device *device, const char *name, struct ot_lane **out);
-void ot_cpu_lane_close(struct ot_lane *lane);
-void ot_cpu_lane_copy(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, const void *src, size_t bytes);
-void ot_cpu_lane_fill(struct ot_lane *lane, void *device_dst, int byte, size_t bytes);
-void ot_cpu_lane_notify(struct ot_lane *lane, void (*fn)(void *arg), void *arg);
-void ot_cpu_lane_call(struct ot_lane *lane, void (*fn)(void *arg), void *arg);
-int ot_cpu_lane_error(const struct ot_lane *lane);
-int ot_cpu_lane_sync(struct ot_lane *lane);
-
-int ot_cpu_event_create(struct ot_device *device, struct ot_event **out);
-void ot_cpu_event_destroy(struct ot_event *event);
-void ot_cpu_lane_record(struct ot_lane *lane, struct ot_event *event);
-void ot_cpu_lane_wait(struct ot_lane *lane, struct ot_event *event);
-int ot_cpu_event_sync(struct ot_event *event);
-int ot_cpu_event_seconds(struct ot_event *event, double *out);
-
-/* ---- cpu lane ---- */
+static int event_create(struct ot_device *device, struct ot_event **out);
+static void event_destroy(struct ot_event *event);
 
 /* Commands that may wait in a lane. A step of a 7B model enqueues fewer. It is a power of two, because
  * counters wrap. */
@@ -200,7 +183,7 @@ static void run_stop(struct ot_lane *lane, const void *args) {
     ((struct cpu_lane *)lane)->stopping = true;
 }
 
-int ot_cpu_lane_open(struct ot_device *device, const char *name, struct ot_lane **out) {
+static int lane_open(struct ot_device *device, const char *name, struct ot_lane **out) {
     struct ot_cpu_device *owner = (struct ot_cpu_device *)device;
     int rc;
     *out = NULL;
@@ -210,7 +193,7 @@ int ot_cpu_lane_open(struct ot_device *device, const char *name, struct ot_lane 
     memset(lane, 0, sizeof *lane);
     lane->base.device = device;
     lane->delay_stream = ot_random_stream(OT_RANDOM_TEST, 0, atomic_fetch_add(&owner->lane_numbers, 1));
-    OT_TRY_GOTO(ot_cpu_event_create(device, &lane->idle), rc, out);
+    OT_TRY_GOTO(event_create(device, &lane->idle), rc, out);
     int error = ot_thread_start(&lane->thread, name, lane_main, lane);
     if (error) {
         rc = ot_fail_errno(OT_E_DEVICE, error, "cannot start a thread for the lane '%s'", name);
@@ -225,11 +208,11 @@ out:
     return rc;
 }
 
-void ot_cpu_lane_close(struct ot_lane *base) {
+static void lane_close(struct ot_lane *base) {
     struct cpu_lane *lane = (struct cpu_lane *)base;
     push(base, run_stop, true, NULL, 0);
     pthread_join(lane->thread, NULL);
-    ot_cpu_event_destroy(lane->idle);
+    event_destroy(lane->idle);
     atomic_fetch_sub(&device_of(base)->n_lanes, 1);
     free(lane->scratch);
     free(lane);
@@ -278,7 +261,7 @@ static void run_copy(struct ot_lane *lane, const void *args) {
     memcpy(copy->dst, copy->src, copy->bytes);
 }
 
-void ot_cpu_lane_copy(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, const void *src,
+static void lane_copy(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, const void *src,
                       size_t bytes) {
     (void)kind; /* host and device memory are the same here */
     if (bytes > 0)
@@ -297,7 +280,7 @@ static void run_fill(struct ot_lane *lane, const void *args) {
     memset(fill->dst, fill->byte, fill->bytes);
 }
 
-void ot_cpu_lane_fill(struct ot_lane *lane, void *device_dst, int byte, size_t bytes) {
+static void lane_fill(struct ot_lane *lane, void *device_dst, int byte, size_t bytes) {
     if (bytes > 0)
         push(lane, run_fill, false, &(struct fill){device_dst, byte, bytes}, sizeof(struct fill));
 }
@@ -313,17 +296,17 @@ static void run_call(struct ot_lane *lane, const void *args) {
     call->fn(call->arg);
 }
 
-void ot_cpu_lane_notify(struct ot_lane *lane, void (*fn)(void *arg), void *arg) {
+static void lane_notify(struct ot_lane *lane, void (*fn)(void *arg), void *arg) {
     push(lane, run_call, true, &(struct call){fn, arg}, sizeof(struct call));
 }
 
-void ot_cpu_lane_call(struct ot_lane *lane, void (*fn)(void *arg), void *arg) {
+static void lane_call(struct ot_lane *lane, void (*fn)(void *arg), void *arg) {
     push(lane, run_call, false, &(struct call){fn, arg}, sizeof(struct call));
 }
 
 /* ---- events ---- */
 
-int ot_cpu_event_create(struct ot_device *device, struct ot_event **out) {
+static int event_create(struct ot_device *device, struct ot_event **out) {
     struct cpu_event *event = calloc(1, sizeof *event);
     *out = NULL;
     if (!event)
@@ -334,7 +317,7 @@ int ot_cpu_event_create(struct ot_device *device, struct ot_event **out) {
     return 0;
 }
 
-void ot_cpu_event_destroy(struct ot_event *event) {
+static void event_destroy(struct ot_event *event) {
     atomic_fetch_sub(&((struct ot_cpu_device *)event->device)->n_events, 1);
     free(event);
 }
@@ -366,7 +349,7 @@ static void run_record(struct ot_lane *lane, const void *args) {
     wake_all(&event->done[slot]);
 }
 
-void ot_cpu_lane_record(struct ot_lane *lane, struct ot_event *base) {
+static void lane_record(struct ot_lane *lane, struct ot_event *base) {
     struct cpu_event *event = (struct cpu_event *)base;
     uint32_t number = atomic_fetch_add_explicit(&event->enqueued, 1, memory_order_relaxed) + 1;
     push(lane, run_record, true, &(struct record){event, number}, sizeof(struct record));
@@ -378,14 +361,14 @@ static void run_wait(struct ot_lane *lane, const void *args) {
     wait_for_record(record->event, record->number, memory_order_acquire);
 }
 
-void ot_cpu_lane_wait(struct ot_lane *lane, struct ot_event *base) {
+static void lane_wait(struct ot_lane *lane, struct ot_event *base) {
     struct cpu_event *event = (struct cpu_event *)base;
     uint32_t number = atomic_load_explicit(&event->enqueued, memory_order_relaxed);
     if (number > 0)
         push(lane, run_wait, true, &(struct record){event, number}, sizeof(struct record));
 }
 
-int ot_cpu_event_sync(struct ot_event *base) {
+static int event_sync(struct ot_event *base) {
     struct cpu_event *event = (struct cpu_event *)base;
     uint32_t number = atomic_load_explicit(&event->enqueued, memory_order_relaxed);
     if (number == 0)
@@ -396,26 +379,24 @@ int ot_cpu_event_sync(struct ot_event *base) {
     return error ? ot_error_load(error) : 0;
 }
 
-int ot_cpu_event_seconds(struct ot_event *base, double *out) {
+static int event_seconds(struct ot_event *base, double *out) {
     struct cpu_event *event = (struct cpu_event *)base;
-    OT_TRY(ot_cpu_event_sync(base));
+    OT_TRY(event_sync(base));
     *out = atomic_load_explicit(&event->seconds, memory_order_relaxed);
     return 0;
 }
 
-int ot_cpu_lane_error(const struct ot_lane *base) {
+static int lane_error(const struct ot_lane *base) {
     const struct ot_error *error =
         atomic_load_explicit(&((const struct cpu_lane *)base)->error, memory_order_acquire);
     return error ? ot_error_load(error) : 0;
 }
 
-int ot_cpu_lane_sync(struct ot_lane *base) {
+static int lane_sync(struct ot_lane *base) {
     struct cpu_lane *lane = (struct cpu_lane *)base;
-    ot_cpu_lane_record(base, lane->idle);
-    return ot_cpu_event_sync(lane->idle);
+    lane_record(base, lane->idle);
+    return event_sync(lane->idle);
 }
-
-/* ---- cpu device ---- */
 
 /* Bytes of fresh device memory: a NaN in fp32, fp16 and bf16, and -1 as a token. */
 enum { POISON = 0xff };
@@ -539,19 +520,19 @@ const struct ot_device_api ot_cpu_device_api = {
     .has_dtype = has_dtype,
     .alloc = alloc_device,
     .free = free_device,
-    .lane_open = ot_cpu_lane_open,
-    .lane_close = ot_cpu_lane_close,
-    .copy = ot_cpu_lane_copy,
-    .fill = ot_cpu_lane_fill,
-    .notify = ot_cpu_lane_notify,
-    .call = ot_cpu_lane_call,
-    .lane_error = ot_cpu_lane_error,
-    .lane_sync = ot_cpu_lane_sync,
-    .event_create = ot_cpu_event_create,
-    .event_destroy = ot_cpu_event_destroy,
-    .record = ot_cpu_lane_record,
-    .wait = ot_cpu_lane_wait,
-    .event_sync = ot_cpu_event_sync,
-    .event_create_timed = ot_cpu_event_create, /* every event of this device stores its time */
-    .event_seconds = ot_cpu_event_seconds,
+    .lane_open = lane_open,
+    .lane_close = lane_close,
+    .copy = lane_copy,
+    .fill = lane_fill,
+    .notify = lane_notify,
+    .call = lane_call,
+    .lane_error = lane_error,
+    .lane_sync = lane_sync,
+    .event_create = event_create,
+    .event_destroy = event_destroy,
+    .record = lane_record,
+    .wait = lane_wait,
+    .event_sync = event_sync,
+    .event_create_timed = event_create, /* every event of this device stores its time */
+    .event_seconds = event_seconds,
 };

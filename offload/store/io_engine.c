@@ -17,10 +17,7 @@
 #include "src/base/minmax.h"
 #include "src/base/thread.h"
 
-/* ---- io engine state ---- */
-
-/* Declarations that the I/O engines share: the functions of each engine, and the note on how it was set up.
- * Private to io_engine.c, io_engine.c and io_engine.c. */
+/* ---- what both engines have: their functions, and the note on how they were set up ---- */
 
 struct ot_io_engine_ops {
     int (*submit)(struct ot_io_engine *engine, const struct ot_io_request *requests, int n);
@@ -39,7 +36,7 @@ struct ot_io_engine { /* first member of each engine's struct */
 };
 
 /* Adds ", " and the text to the note. Cuts text that does not fit. */
-void ot_io_engine_add_note(struct ot_io_engine *engine, const char *format, ...)
+static void add_note(struct ot_io_engine *engine, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 /* Tells the seam that this I/O begins now. */
@@ -52,10 +49,10 @@ static inline void ot_io_note_begin(const struct ot_io_engine *engine, const str
 
 /* Open one kind of engine. config->calls must be set; config->choice is ignored. Errors: as
  * ot_io_engine_open. */
-int ot_io_uring_open(const struct ot_io_engine_config *config, struct ot_io_engine **out);
-int ot_io_pool_open(const struct ot_io_engine_config *config, struct ot_io_engine **out);
+static int open_uring(const struct ot_io_engine_config *config, struct ot_io_engine **out);
+static int open_pool(const struct ot_io_engine_config *config, struct ot_io_engine **out);
 
-/* ---- io engine ---- */
+/* ---- the choice of an engine ---- */
 
 const char *ot_io_choice_name(enum ot_io_choice choice) {
     static const char *const names[] = {"auto", "uring", "pool"};
@@ -64,7 +61,7 @@ const char *ot_io_choice_name(enum ot_io_choice choice) {
 
 /* ---- notes ---- */
 
-void ot_io_engine_add_note(struct ot_io_engine *engine, const char *format, ...) {
+static void add_note(struct ot_io_engine *engine, const char *format, ...) {
     va_list args;
     size_t used = strlen(engine->note);
     if (used > 0 && used + 3 < sizeof engine->note)
@@ -82,14 +79,14 @@ int ot_io_engine_open(const struct ot_io_engine_config *config, struct ot_io_eng
         with_calls.calls = &ot_io_system;
     *out = NULL;
     if (config->choice == OT_IO_POOL)
-        return ot_io_pool_open(&with_calls, out);
-    int rc = ot_io_uring_open(&with_calls, out);
+        return open_pool(&with_calls, out);
+    int rc = open_uring(&with_calls, out);
     if (rc == 0 || rc == -OT_E_BUDGET || config->choice == OT_IO_URING)
         return rc;
     struct ot_error refusal;
     ot_error_save(&refusal, rc);
-    OT_TRY(ot_io_pool_open(&with_calls, out));
-    ot_io_engine_add_note(*out, "because %s", refusal.text);
+    OT_TRY(open_pool(&with_calls, out));
+    add_note(*out, "because %s", refusal.text);
     return 0;
 }
 
@@ -285,14 +282,13 @@ static int start_threads(struct pool *pool) {
     if (pool->n_threads == 0)
         return ot_fail_errno(OT_E_IO, error, "cannot start a thread for I/O");
     if (error)
-        ot_io_engine_add_note(&pool->engine, "%d threads instead of %d: %s", pool->n_threads, wanted,
-                              strerror(error));
+        add_note(&pool->engine, "%d threads instead of %d: %s", pool->n_threads, wanted, strerror(error));
     else
-        ot_io_engine_add_note(&pool->engine, "%d threads", pool->n_threads);
+        add_note(&pool->engine, "%d threads", pool->n_threads);
     return 0;
 }
 
-int ot_io_pool_open(const struct ot_io_engine_config *config, struct ot_io_engine **out) {
+static int open_pool(const struct ot_io_engine_config *config, struct ot_io_engine **out) {
     struct pool *pool = calloc(1, sizeof *pool);
     if (!pool)
         return ot_fail(OT_E_BUDGET, "no memory for an I/O engine");
@@ -442,7 +438,7 @@ static int make_ring(struct uring *uring) {
         if (error == 0)
             error = io_uring_queue_init_params((unsigned)uring->depth, &uring->ring, &params);
         if (error == 0)
-            ot_io_engine_add_note(&uring->engine, "%s", ways[i].name);
+            add_note(&uring->engine, "%s", ways[i].name);
     }
     atomic_load_explicit(&closed_rings, memory_order_acquire);
     uring->have_ring = error == 0;
@@ -477,7 +473,7 @@ static void register_files(struct uring *uring, int n_files) {
         error = io_uring_register_files(&uring->ring, uring->engine.files, (unsigned)n_files);
     uring->fixed_files = error == 0;
     if (error)
-        ot_io_engine_add_note(&uring->engine, "files not registered (%s)", strerror(-error));
+        add_note(&uring->engine, "files not registered (%s)", strerror(-error));
 }
 
 /* Registers the arena. Optional: without it the kernel looks up the pages for each I/O. */
@@ -496,11 +492,11 @@ static int register_arena(struct uring *uring) {
     free(parts);
     uring->fixed_buffers = error == 0;
     if (error == 0)
-        ot_io_engine_add_note(&uring->engine, "registered buffers");
+        add_note(&uring->engine, "registered buffers");
     else if (error == -ENOMEM)
-        ot_io_engine_add_note(&uring->engine, "buffers not registered: `ulimit -l` is too small for them");
+        add_note(&uring->engine, "buffers not registered: `ulimit -l` is too small for them");
     else
-        ot_io_engine_add_note(&uring->engine, "buffers not registered (%s)", strerror(-error));
+        add_note(&uring->engine, "buffers not registered (%s)", strerror(-error));
     return 0;
 }
 
@@ -534,7 +530,7 @@ static int set_up(struct uring *uring, int n_files) {
     return uring->arena_bytes > 0 ? register_arena(uring) : 0;
 }
 
-int ot_io_uring_open(const struct ot_io_engine_config *config, struct ot_io_engine **out) {
+static int open_uring(const struct ot_io_engine_config *config, struct ot_io_engine **out) {
     struct uring *uring = calloc(1, sizeof *uring);
     if (!uring)
         return ot_fail(OT_E_BUDGET, "no memory for an I/O engine");

@@ -2,7 +2,7 @@
  * and records; they log only useful facts that are no errors (a fallback, a limit). Lines go to stderr, so
  * stdout has only results (`--json`, generated text). Any thread may call these functions.
  *
- * After ot_log_start no caller waits for the reader of stderr (src/base/log.h).
+ * After ot_log_start no caller waits for the reader of stderr.
  */
 #ifndef OT_BASE_LOG_H
 #define OT_BASE_LOG_H

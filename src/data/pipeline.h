@@ -33,7 +33,7 @@ int ot_columns_rename(const struct ot_columns *columns, struct ot_json *row, boo
 
 /* ---- dataset config ---- */
 
-/* Options for making a dataset from the rows of a data file; used by dataset.h and pipeline.h. */
+/* Options for making a dataset from the rows of a data file, and for a pipeline. */
 
 struct ot_pool;
 

@@ -15,7 +15,7 @@
 #include <stddef.h>
 
 /* Names in OUT: the marker of an output of ours; the directory where files are being written; the directory
- * with the complete files (out_lock.h). */
+ * with the complete files. */
 #define OT_OUT_MARKER    "offload-train.json"
 #define OT_OUT_STAGED    ".offload-train-partial"
 #define OT_OUT_REPLACING ".offload-train-replacing"

@@ -50,8 +50,8 @@
  *
  * Three methods are read: "gptq" (Frantar et al., arXiv 2210.17323; written by AutoGPTQ and GPTQModel),
  * "bitsandbytes" (load_in_8bit; load_in_4bit with nf4) and "mxfp4" (gpt-oss). All others are refused by name;
- * so is fp4, which bitsandbytes decodes to other bits on the CPU than on a GPU. How the tensors of a method
- * are stored: quant_decode.h.
+ * so is fp4, which bitsandbytes decodes to other bits on the CPU than on a GPU. The essay at the top says
+ * how the tensors of a method are stored.
  */
 
 struct ot_json;

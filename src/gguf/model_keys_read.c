@@ -10,10 +10,7 @@
 #include "src/base/minmax.h"
 #include "src/gguf/model_keys.h"
 
-/* ---- model keys state ---- */
-
-/* Declarations that the makers of config.json share: the model (model_keys_read.c) and its rope
- * (model_keys_read.c). */
+/* ---- one key ---- */
 
 #define OT_GGUF_MOST INT64_C(0x7fffffff)
 
@@ -25,32 +22,32 @@ struct ot_gguf_maker {
 };
 
 /* "llama.block_count"; static, overwritten by the next call of the thread. */
-const char *ot_gguf_maker_key(const struct ot_gguf_maker *m, const char *name);
+static const char *key_name(const struct ot_gguf_maker *m, const char *name);
 /* As ot_gguf_need_int and ot_gguf_need_real; *out becomes the decimal that model_keys.h promises. */
-int ot_gguf_maker_int(const struct ot_gguf_maker *m, const char *name, bool required, int64_t min,
-                      int64_t max, int64_t *out);
-int ot_gguf_maker_real(const struct ot_gguf_maker *m, const char *name, bool required, double min, double max,
-                       double *out);
+static int take_int(const struct ot_gguf_maker *m, const char *name, bool required, int64_t min, int64_t max,
+                    int64_t *out);
+static int take_real(const struct ot_gguf_maker *m, const char *name, bool required, double min, double max,
+                     double *out);
 /* The decimal with the fewest digits that is stored as this value after a division by `unit`. */
-double ot_gguf_decimal(float stored, double unit);
+static double round_decimal(float stored, double unit);
 
 /* Reads the RoPE of q and k, after the sizes and the window. Errors: as ot_gguf_make_config. */
-int ot_gguf_read_rope(struct ot_gguf_maker *m);
+static int read_rope(struct ot_gguf_maker *m);
 
 /* ---- reading keys ---- */
 
-const char *ot_gguf_maker_key(const struct ot_gguf_maker *m, const char *name) {
+static const char *key_name(const struct ot_gguf_maker *m, const char *name) {
     static _Thread_local char key[80];
     snprintf(key, sizeof key, "%s.%s", m->row->name, name);
     return key;
 }
 
-int ot_gguf_maker_int(const struct ot_gguf_maker *m, const char *name, bool required, int64_t min,
-                      int64_t max, int64_t *out) {
-    return ot_gguf_need_int(m->file, ot_gguf_maker_key(m, name), required, min, max, out);
+static int take_int(const struct ot_gguf_maker *m, const char *name, bool required, int64_t min, int64_t max,
+                    int64_t *out) {
+    return ot_gguf_need_int(m->file, key_name(m, name), required, min, max, out);
 }
 
-double ot_gguf_decimal(float stored, double unit) {
+static double round_decimal(float stored, double unit) {
     char text[32];
     double value = (double)stored * unit;
     for (int digits = 1; digits <= 9; digits++) {
@@ -62,12 +59,12 @@ double ot_gguf_decimal(float stored, double unit) {
     return value;
 }
 
-int ot_gguf_maker_real(const struct ot_gguf_maker *m, const char *name, bool required, double min, double max,
-                       double *out) {
-    const char *key = ot_gguf_maker_key(m, name);
+static int take_real(const struct ot_gguf_maker *m, const char *name, bool required, double min, double max,
+                     double *out) {
+    const char *key = key_name(m, name);
     OT_TRY(ot_gguf_need_real(m->file, key, required, min, max, out));
     if (ot_gguf_find(m->file, key))
-        *out = ot_gguf_decimal((float)*out, 1);
+        *out = round_decimal((float)*out, 1);
     return 0;
 }
 
@@ -77,7 +74,7 @@ int ot_gguf_maker_real(const struct ot_gguf_maker *m, const char *name, bool req
 static bool has_number(const struct ot_gguf_maker *m, const char *name) {
     double value = 0;
     int64_t count = 0;
-    const char *key = ot_gguf_maker_key(m, name);
+    const char *key = key_name(m, name);
     const struct ot_gguf_value *found = ot_gguf_find(m->file, key);
     if (found && found->kind == OT_GGUF_KIND_F32)
         return ot_gguf_need_real(m->file, key, false, -1e30, 1e30, &value) == 0 && value != 0;
@@ -123,40 +120,40 @@ static int find_family(struct ot_gguf_maker *m) {
 static int read_pair_counts(struct ot_gguf_maker *m) {
     struct ot_model_config *c = &m->c;
     int64_t n_decoder = c->n_layers, start = OT_PAIR_START_ID;
-    OT_TRY(ot_gguf_maker_int(m, "decoder_block_count", false, 1, OT_MODEL_MAX_LAYERS, &n_decoder));
-    OT_TRY(ot_gguf_maker_int(m, "decoder_start_token_id", false, 0, OT_GGUF_MOST, &start));
+    OT_TRY(take_int(m, "decoder_block_count", false, 1, OT_MODEL_MAX_LAYERS, &n_decoder));
+    OT_TRY(take_int(m, "decoder_start_token_id", false, 0, OT_GGUF_MOST, &start));
     if (start != OT_PAIR_START_ID)
         return ot_fail(OT_E_INPUT, "%s: key %s is %lld; only %d is supported", ot_gguf_path(m->file),
-                       ot_gguf_maker_key(m, "decoder_start_token_id"), (long long)start, OT_PAIR_START_ID);
+                       key_name(m, "decoder_start_token_id"), (long long)start, OT_PAIR_START_ID);
     c->n_encoder_layers = c->n_layers;
     c->n_layers += n_decoder;
     c->position_distance = OT_GGUF_PAIR_DISTANCE;
-    return ot_gguf_maker_int(m, "attention.relative_buckets_count", true, 4, 256, &c->position_buckets);
+    return take_int(m, "attention.relative_buckets_count", true, 4, 256, &c->position_buckets);
 }
 
 static int read_counts(struct ot_gguf_maker *m) {
     struct ot_model_config *c = &m->c;
-    OT_TRY(ot_gguf_maker_int(m, "block_count", true, 1, OT_MODEL_MAX_LAYERS, &c->n_layers));
+    OT_TRY(take_int(m, "block_count", true, 1, OT_MODEL_MAX_LAYERS, &c->n_layers));
     if (c->positions == OT_POSITIONS_RELATIVE)
         OT_TRY(read_pair_counts(m));
     else
-        OT_TRY(ot_gguf_maker_int(m, "context_length", true, 1, OT_GGUF_MOST, &c->max_position));
-    OT_TRY(ot_gguf_maker_int(m, "embedding_length", true, 1, OT_GGUF_MOST, &c->hidden));
-    OT_TRY(ot_gguf_maker_int(m, "feed_forward_length", true, 1, OT_GGUF_MOST, &c->ffn));
-    OT_TRY(ot_gguf_maker_int(m, "attention.head_count", true, 1, OT_GGUF_MOST, &c->n_heads));
+        OT_TRY(take_int(m, "context_length", true, 1, OT_GGUF_MOST, &c->max_position));
+    OT_TRY(take_int(m, "embedding_length", true, 1, OT_GGUF_MOST, &c->hidden));
+    OT_TRY(take_int(m, "feed_forward_length", true, 1, OT_GGUF_MOST, &c->ffn));
+    OT_TRY(take_int(m, "attention.head_count", true, 1, OT_GGUF_MOST, &c->n_heads));
     c->n_kv_heads = c->n_heads;
-    OT_TRY(ot_gguf_maker_int(m, "attention.head_count_kv", false, 1, OT_GGUF_MOST, &c->n_kv_heads));
+    OT_TRY(take_int(m, "attention.head_count_kv", false, 1, OT_GGUF_MOST, &c->n_kv_heads));
     c->head_dim = c->hidden / c->n_heads;
-    return ot_gguf_maker_int(m, "attention.key_length", false, 1, OT_GGUF_MOST, &c->head_dim);
+    return take_int(m, "attention.key_length", false, 1, OT_GGUF_MOST, &c->head_dim);
 }
 
 /* llama.cpp applies groups of experts in all architectures. */
 static int check_groups(const struct ot_gguf_maker *m) {
     int64_t groups = 0;
-    OT_TRY(ot_gguf_maker_int(m, "expert_group_count", false, 0, OT_GGUF_MOST, &groups));
+    OT_TRY(take_int(m, "expert_group_count", false, 0, OT_GGUF_MOST, &groups));
     return groups > 1
                ? ot_fail(OT_E_INPUT, "%s: key %s is %lld; a choice among groups of experts is not supported",
-                         ot_gguf_path(m->file), ot_gguf_maker_key(m, "expert_group_count"), (long long)groups)
+                         ot_gguf_path(m->file), key_name(m, "expert_group_count"), (long long)groups)
                : 0;
 }
 
@@ -165,20 +162,19 @@ static int read_experts(struct ot_gguf_maker *m) {
     bool has_experts = c->n_experts > 0, is_gpt_oss = c->family == OT_FAMILY_GPT_OSS;
     int64_t most_top;
     c->n_experts = 0;
-    OT_TRY(ot_gguf_maker_int(m, "expert_count", has_experts, has_experts, OT_MOST_EXPERTS, &c->n_experts));
+    OT_TRY(take_int(m, "expert_count", has_experts, has_experts, OT_MOST_EXPERTS, &c->n_experts));
     if (c->n_experts == 0)
         return 0;
     if (!has_experts)
         return ot_fail(OT_E_INPUT, "%s: key %s is %lld; experts of this architecture are not supported",
-                       ot_gguf_path(m->file), ot_gguf_maker_key(m, "expert_count"), (long long)c->n_experts);
+                       ot_gguf_path(m->file), key_name(m, "expert_count"), (long long)c->n_experts);
     most_top = ot_min(c->n_experts, OT_MOST_TOP);
-    OT_TRY(ot_gguf_maker_int(m, "expert_used_count", true, 1, most_top, &c->top_experts));
+    OT_TRY(take_int(m, "expert_used_count", true, 1, most_top, &c->top_experts));
     OT_TRY(check_groups(m));
     c->expert_ffn =
         c->family == OT_FAMILY_QWEN3_MOE ? c->ffn / c->top_experts : c->ffn; /* llama.cpp's defaults */
     if (c->family != OT_FAMILY_MIXTRAL)
-        OT_TRY(
-            ot_gguf_maker_int(m, "expert_feed_forward_length", is_gpt_oss, 1, OT_GGUF_MOST, &c->expert_ffn));
+        OT_TRY(take_int(m, "expert_feed_forward_length", is_gpt_oss, 1, OT_GGUF_MOST, &c->expert_ffn));
     if (is_gpt_oss) {
         c->ffn = c->expert_ffn;
         c->glu_limit = OT_GGUF_GLU_LIMIT;
@@ -191,7 +187,7 @@ static int read_norm(struct ot_gguf_maker *m) {
     double eps = 0;
     const char *key =
         m->c.norm == OT_NORM_LAYER ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
-    OT_TRY(ot_gguf_maker_real(m, key, true, 0, 1, &eps));
+    OT_TRY(take_real(m, key, true, 0, 1, &eps));
     m->c.norm_eps = (float)eps;
     return 0;
 }
@@ -235,18 +231,17 @@ static int read_tensor_facts(struct ot_gguf_maker *m) {
 /* The file has a list of the layers with a window, or a number: each layer of this period has none. */
 static int read_pattern(const struct ot_gguf_maker *m, int64_t period, struct ot_layer_set *slides) {
     static const char name[] = "attention.sliding_window_pattern";
-    const char *key = ot_gguf_maker_key(m, name);
+    const char *key = key_name(m, name);
     const struct ot_gguf_value *list = ot_gguf_find(m->file, key);
     int64_t n_layers = m->c.n_layers;
     bool is_list = list && list->kind == OT_GGUF_KIND_ARRAY;
     if (is_list)
         OT_TRY(ot_gguf_need_array(m->file, key, true, OT_GGUF_KIND_BOOL, &list));
     else
-        OT_TRY(ot_gguf_maker_int(m, name, false, 0, OT_GGUF_MOST, &period));
+        OT_TRY(take_int(m, name, false, 0, OT_GGUF_MOST, &period));
     if (is_list && list->n != n_layers)
         return ot_fail(OT_E_INPUT, "%s: key %s has %lld items, but the model has %lld layers",
-                       ot_gguf_path(m->file), ot_gguf_maker_key(m, name), (long long)list->n,
-                       (long long)n_layers);
+                       ot_gguf_path(m->file), key_name(m, name), (long long)list->n, (long long)n_layers);
     for (int64_t l = 0; l < n_layers; l++)
         if (is_list ? list->data[l] != 0 : period == 0 || (l + 1) % period != 0)
             ot_layer_set_add(slides, l);
@@ -261,7 +256,7 @@ static int read_window(struct ot_gguf_maker *m) {
     if (row->window == OT_GGUF_WINDOW_NONE)
         return 0;
     bool required = row->window == OT_GGUF_WINDOW_REQUIRED && c->window == 0;
-    OT_TRY(ot_gguf_maker_int(m, "attention.sliding_window", required, required, OT_GGUF_MOST, &c->window));
+    OT_TRY(take_int(m, "attention.sliding_window", required, required, OT_GGUF_MOST, &c->window));
     if (c->window == 0 || row->period == 0)
         return 0;
     OT_TRY(read_pattern(m, row->period, &c->window_layers));
@@ -277,8 +272,8 @@ static int read_caps(struct ot_gguf_maker *m) {
     bool both = m->c.family == OT_FAMILY_GEMMA2;
     double of_scores = both ? 50 : 0, of_logits = both ? 30 : 0; /* llama.cpp's defaults */
     if (both)
-        OT_TRY(ot_gguf_maker_real(m, "attn_logit_softcapping", false, 1e-3, 1e9, &of_scores));
-    OT_TRY(ot_gguf_maker_real(m, "final_logit_softcapping", false, 0, 1e9, &of_logits));
+        OT_TRY(take_real(m, "attn_logit_softcapping", false, 1e-3, 1e9, &of_scores));
+    OT_TRY(take_real(m, "final_logit_softcapping", false, 0, 1e9, &of_logits));
     m->c.attention_softcap = (float)of_scores;
     m->c.logit_softcap = (float)of_logits;
     m->c.attention_scale = ot_gguf_attention_scale(&m->c);
@@ -287,11 +282,11 @@ static int read_caps(struct ot_gguf_maker *m) {
 
 static int read_scales(struct ot_gguf_maker *m) {
     struct ot_model_config *c = &m->c;
-    c->attention_scale = ot_gguf_decimal((float)(1 / sqrt((double)c->head_dim)), 1);
-    OT_TRY(ot_gguf_maker_real(m, "embedding_scale", false, 1e-6, 1e6, &c->embed_scale));
-    OT_TRY(ot_gguf_maker_real(m, "residual_scale", false, 1e-6, 1e6, &c->residual_scale));
-    OT_TRY(ot_gguf_maker_real(m, "attention.scale", false, 1e-6, 1e6, &c->attention_scale));
-    return ot_gguf_maker_real(m, "logit_scale", true, 1e-6, 1e6, &c->logit_divisor);
+    c->attention_scale = round_decimal((float)(1 / sqrt((double)c->head_dim)), 1);
+    OT_TRY(take_real(m, "embedding_scale", false, 1e-6, 1e6, &c->embed_scale));
+    OT_TRY(take_real(m, "residual_scale", false, 1e-6, 1e6, &c->residual_scale));
+    OT_TRY(take_real(m, "attention.scale", false, 1e-6, 1e6, &c->attention_scale));
+    return take_real(m, "logit_scale", true, 1e-6, 1e6, &c->logit_divisor);
 }
 
 static int read_family(struct ot_gguf_maker *m) {
@@ -302,7 +297,7 @@ static int read_family(struct ot_gguf_maker *m) {
     case OT_FAMILY_GRANITE:
         return read_scales(m);
     case OT_FAMILY_MINISTRAL3:
-        return ot_gguf_maker_real(m, "attention.temperature_scale", true, 0, 100, &m->c.q_scale_beta);
+        return take_real(m, "attention.temperature_scale", true, 0, 100, &m->c.q_scale_beta);
     case OT_FAMILY_SMOLLM3:
         for (int64_t l = 3; l < m->c.n_layers; l += 4)
             ot_layer_set_add(&m->c.no_rope, l);
@@ -322,7 +317,7 @@ static int read_all(struct ot_gguf_maker *m) {
     OT_TRY(read_norm(m));
     OT_TRY(read_window(m));
     OT_TRY(read_family(m));
-    return m->c.positions == OT_POSITIONS_ROPE ? ot_gguf_read_rope(m) : 0;
+    return m->c.positions == OT_POSITIONS_ROPE ? read_rope(m) : 0;
 }
 
 int ot_gguf_make_config(const struct ot_gguf *file, int64_t bos, int64_t eos, char **text, size_t *bytes) {
@@ -412,7 +407,7 @@ static int read_llama3(struct ot_gguf_maker *m) {
 
 static int read_original(struct ot_gguf_maker *m) {
     int64_t original = m->c.max_position;
-    OT_TRY(ot_gguf_maker_int(m, "rope.scaling.original_context_length", false, 1, OT_GGUF_MOST, &original));
+    OT_TRY(take_int(m, "rope.scaling.original_context_length", false, 1, OT_GGUF_MOST, &original));
     m->c.rope.original_max_position = (double)original;
     return 0;
 }
@@ -438,7 +433,7 @@ static int read_longrope(struct ot_gguf_maker *m) {
     rope->factor = length / rope->original_max_position;
     OT_TRY(read_longrope_factors(m, OT_GGUF_FACTORS_SHORT, rope->short_factors));
     OT_TRY(read_longrope_factors(m, OT_GGUF_FACTORS_LONG, rope->long_factors));
-    OT_TRY(ot_gguf_maker_real(m, "rope.scaling.attn_factor", false, 1e-6, 1e6, &stored));
+    OT_TRY(take_real(m, "rope.scaling.attn_factor", false, 1e-6, 1e6, &stored));
     double usual = rope->factor <= 1 ? 1 : sqrt(1 + log(rope->factor) / log(rope->original_max_position));
     rope->attention_factor = (float)usual == (float)stored ? usual : stored;
     return 0;
@@ -454,31 +449,31 @@ static int read_yarn(struct ot_gguf_maker *m) {
     rope->beta_slow = 1;
     rope->keeps_fractions = m->c.family == OT_FAMILY_GPT_OSS; /* architectures.h */
     OT_TRY(read_original(m));
-    OT_TRY(ot_gguf_maker_real(m, "rope.scaling.factor", false, 1, 1e6, &rope->factor));
-    OT_TRY(ot_gguf_maker_real(m, key, false, 1e-6, 1e6, &stored));
+    OT_TRY(take_real(m, "rope.scaling.factor", false, 1, 1e6, &rope->factor));
+    OT_TRY(take_real(m, key, false, 1e-6, 1e6, &stored));
     if (m->row->betas) {
-        OT_TRY(ot_gguf_maker_real(m, "rope.scaling.yarn_beta_fast", false, 1e-3, 1e6, &rope->beta_fast));
-        OT_TRY(ot_gguf_maker_real(m, "rope.scaling.yarn_beta_slow", false, 1e-3, 1e6, &rope->beta_slow));
-        OT_TRY(ot_gguf_maker_real(m, "rope.scaling.yarn_log_multiplier", false, 0, 1e6, &log_multiplier));
+        OT_TRY(take_real(m, "rope.scaling.yarn_beta_fast", false, 1e-3, 1e6, &rope->beta_fast));
+        OT_TRY(take_real(m, "rope.scaling.yarn_beta_slow", false, 1e-3, 1e6, &rope->beta_slow));
+        OT_TRY(take_real(m, "rope.scaling.yarn_log_multiplier", false, 0, 1e6, &log_multiplier));
     }
     double usual = ot_gguf_yarn_magnitude(rope->factor, log_multiplier);
-    rope->attention_factor = stored == 1 ? usual : ot_gguf_decimal((float)stored, usual);
+    rope->attention_factor = stored == 1 ? usual : round_decimal((float)stored, usual);
     return 0;
 }
 
 static int read_scaling(struct ot_gguf_maker *m) {
     struct ot_gguf_string type = {"none", 4};
     double factor = 1;
-    OT_TRY(ot_gguf_need_string(m->file, ot_gguf_maker_key(m, "rope.scaling.type"), false, &type));
+    OT_TRY(ot_gguf_need_string(m->file, key_name(m, "rope.scaling.type"), false, &type));
     if (ot_gguf_string_is(type, "longrope") || ot_gguf_find_tensor(m->file, OT_GGUF_FACTORS_LONG))
         return read_longrope(m);
     if (ot_gguf_string_is(type, "yarn") && m->c.family != OT_FAMILY_GEMMA3)
         return read_yarn(m);
     if (!ot_gguf_string_is(type, "none") && !ot_gguf_string_is(type, "linear"))
         return ot_fail(OT_E_INPUT, "%s: key %s '%.*s' is not supported; known: none, linear, yarn, longrope",
-                       ot_gguf_path(m->file), ot_gguf_maker_key(m, "rope.scaling.type"),
-                       (int)ot_min(type.bytes, 60), type.text);
-    OT_TRY(ot_gguf_maker_real(m, "rope.scaling.factor", false, 0, 1e6, &factor));
+                       ot_gguf_path(m->file), key_name(m, "rope.scaling.type"), (int)ot_min(type.bytes, 60),
+                       type.text);
+    OT_TRY(take_real(m, "rope.scaling.factor", false, 0, 1e6, &factor));
     if (ot_gguf_string_is(type, "linear") && factor > 1) {
         m->c.rope.scaling = OT_ROPE_LINEAR;
         m->c.rope.factor = factor;
@@ -492,7 +487,7 @@ static int read_scaling(struct ot_gguf_maker *m) {
 static int read_rotary(struct ot_gguf_maker *m) {
     struct ot_model_config *c = &m->c;
     c->rotary_dim = c->head_dim;
-    OT_TRY(ot_gguf_maker_int(m, "rope.dimension_count", false, 1, OT_GGUF_MOST, &c->rotary_dim));
+    OT_TRY(take_int(m, "rope.dimension_count", false, 1, OT_GGUF_MOST, &c->rotary_dim));
     if (c->rotary_dim <= c->head_dim && (m->family->partial_rotary || c->rotary_dim == c->head_dim))
         return 0;
     return ot_fail(OT_E_INPUT,
@@ -501,14 +496,14 @@ static int read_rotary(struct ot_gguf_maker *m) {
                    ot_gguf_path(m->file), (long long)c->rotary_dim, (long long)c->head_dim);
 }
 
-int ot_gguf_read_rope(struct ot_gguf_maker *m) {
+static int read_rope(struct ot_gguf_maker *m) {
     struct ot_model_config *c = &m->c;
     c->rope.theta = 1e4; /* llama.cpp's defaults */
     OT_TRY(read_rotary(m));
-    OT_TRY(ot_gguf_maker_real(m, "rope.freq_base", false, 1, 1e12, &c->rope.theta));
+    OT_TRY(take_real(m, "rope.freq_base", false, 1, 1e12, &c->rope.theta));
     if (c->family == OT_FAMILY_GEMMA3) {
         c->local_rope_theta = 1e4;
-        OT_TRY(ot_gguf_maker_real(m, "rope.freq_base_swa", false, 1, 1e12, &c->local_rope_theta));
+        OT_TRY(take_real(m, "rope.freq_base_swa", false, 1, 1e12, &c->local_rope_theta));
     }
     if (c->family == OT_FAMILY_OLMO3)
         c->local_rope_theta = c->rope.theta;

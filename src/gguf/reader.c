@@ -9,10 +9,6 @@
 #include "src/gguf/gguf.h"
 #include "src/gguf/little.h"
 
-/* ---- reader state ---- */
-
-/* Declarations that the files of the reader share: the header (reader.c), the getters (reader.c). */
-
 struct ot_arena;
 
 struct ot_gguf {
@@ -24,7 +20,7 @@ struct ot_gguf {
     struct ot_gguf_tensor *tensors; /* sorted by name */
 };
 
-/* ---- reader ---- */
+/* ---- a place in the header ---- */
 
 enum {
     MAX_NAME_BYTES = 64,   /* of a tensor; ggml's GGML_MAX_NAME */

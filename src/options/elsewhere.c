@@ -57,7 +57,7 @@ const struct ot_foreign_option ot_foreign_options[] = {
     {"stage dpo grpo ppo orpo kto ipo simpo reward-model rlhf pref-loss rl",
      "not available: the answers of rows are trained as they stand (supervised fine-tuning)"},
     {"evaluation-strategy eval-strategy logging-strategy",
-     "not needed: --eval-every, --log-every and --save-every each take a number of steps, a time or an epoch"},
+     "not needed: --eval-every, --log-every and --save-every take a number of steps, a time or an epoch"},
     {"mask-history train-on-last-turn last-turn-only",
      "not available: all answers of a conversation are trained; \"train\": false on a turn leaves it out"},
     {"compile torch-compile", "not needed: the kernels are compiled into the program"},

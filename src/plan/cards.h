@@ -16,7 +16,7 @@
 /* ---- fabric ---- */
 
 /* The links between the GPUs of a described machine: NVLink, PCIe or host memory on one host, and a network
- * between hosts. Like cards.h it consists of data sheets and assumptions. */
+ * between hosts. Like a card it consists of data sheets and assumptions. */
 
 enum ot_p2p { OT_P2P_AUTO, OT_P2P_YES, OT_P2P_NO };
 enum ot_way { OT_WAY_NVLINK, OT_WAY_PCIE, OT_WAY_HOST };

@@ -2,7 +2,7 @@
  * Pre-trained Transformers", arXiv 2210.17323): rounds a matrix W to codes so that its products W x change
  * little on the inputs x of calibration. H is the mean of x x^T.
  *
- *     H += damping * mean of H's diagonal, on the diagonal;  U^T U = H^-1, U upper triangular (gptq.h)
+ *     H += damping * mean of H's diagonal, on the diagonal;  U^T U = H^-1, U upper triangular
  *     for each column i:  q = round(W[:, i]);  e = (W[:, i] - q) / U[i, i];  W[:, j] -= e U[i, j] for j > i
  *
  * The errors of a block of 128 columns are applied to the columns behind it as one product, as in the paper.

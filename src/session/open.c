@@ -122,7 +122,7 @@ static int session_open_adapter(struct ot_session *s) {
  * model. */
 
 /* Chooses --train and --freeze for a command that does not train, after session->text.run was read. Adapters
- * have said it before (open.c). Errors: OT_E_INPUT (run.json names no tensor of this model). */
+ * have said it before. Errors: OT_E_INPUT (run.json names no tensor of this model). */
 static int base_choice_open(struct ot_session *s) {
     const struct ot_options *o = s->options;
     const char *type = ot_json_string(ot_json_get(s->text.run, "base-type"), NULL);

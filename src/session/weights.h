@@ -30,8 +30,8 @@ int ot_weights_get_frozen(const struct ot_session *session, int slab, int64_t fi
  * It is a CRC-32 of a sample of the values: of every tensor some pieces, from its first values to its last.
  * The sample takes a second at most, so a run has it before it reads the weights. Two revisions of a model
  * differ in nearly all values, so in the sample too. If only few values of a model were changed, the sample
- * may miss the change. Where all values are read anyway, a CRC-32 of all of them is compared as well
- * (weights.h): between the ranks at the start of a run, and of frozen weights whenever a run resumes.
+ * may miss the change. Where all values are read anyway, a CRC-32 of all of them is compared as well:
+ * between the ranks at the start of a run, and of frozen weights whenever a run resumes.
  *
  * The fingerprint depends only on values and on the names of the model's tensors. It is the same for a copy,
  * for other shards, and for another dtype that holds the same values. */

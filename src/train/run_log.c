@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "src/base/error.h"
@@ -143,11 +144,24 @@ void ot_run_log_close(struct ot_run_log *log) {
     free(log);
 }
 
+/* ISO 8601 in UTC, with milliseconds. */
+static void put_time(struct ot_json_writer *w) {
+    struct timespec now;
+    struct tm utc;
+    char text[64];
+    if (clock_gettime(CLOCK_REALTIME, &now) != 0 || !gmtime_r(&now.tv_sec, &utc))
+        return;
+    size_t n = strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &utc);
+    snprintf(text + n, sizeof text - n, ".%03ldZ", now.tv_nsec / 1000000);
+    ot_json_put_text(w, "time", text);
+}
+
 struct ot_json_writer *ot_run_log_begin(struct ot_run_log *log, const char *event) {
     log->writer.indent = -1;
     log->is_progress = strcmp(event, "step") == 0;
     ot_json_begin_object(&log->writer, NULL);
     ot_json_put_text(&log->writer, "event", event);
+    put_time(&log->writer);
     return &log->writer;
 }
 

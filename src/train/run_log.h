@@ -1,8 +1,8 @@
 /* The log of a run: one JSON object on each line, in OUT/log.jsonl and, with --json, also on stdout.
  *
- * Each line has "event", which names one of the events below, and the keys listed after it. Times are in
- * seconds. Losses are in nats, the mean over trained tokens. A key in [brackets] is present only if it
- * applies.
+ * Each line has "event", which names one of the events below, "time" (the wall clock in UTC, such as
+ * 2026-01-31T23:59:59.125Z), and the keys listed after it. Durations are in seconds. Losses are in nats, the
+ * mean over trained tokens. A key in [brackets] is present only if it applies.
  *
  *   run         version, [out], options, sources (who gave each option: src/options/options.h), machine,
  *               model, data, plan, [prediction]: before step 1

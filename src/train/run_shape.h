@@ -24,7 +24,7 @@ struct ot_run_shape {
 int ot_shape_seq_len(struct ot_settings *settings, int64_t max_position, int64_t *seq_len);
 /* --epochs and --lr, which do not depend on the step. params: of the model. */
 void ot_shape_choose(struct ot_settings *settings, int64_t params);
-/* Everything else, once --tokens-per-step is not open (run_shape.h). sequences: in one epoch. Errors:
+/* Everything else, once --tokens-per-step is chosen. sequences: in one epoch. Errors:
  * OT_E_USAGE (a warm-up longer than the run, a micro-batch larger than a step). */
 int ot_shape_run(struct ot_settings *settings, int64_t seq_len, int64_t sequences, struct ot_run_shape *out);
 

@@ -1,6 +1,7 @@
 """The built program, end to end, on the smallest preset: train, eval, generate, tokenize, and the files that they
 write."""
 
+import datetime
 import fcntl
 import glob
 import json
@@ -53,18 +54,23 @@ class Train(program.ProgramTest):
             event = None if not begin and not more else begin[1] if begin else event
             if event:
                 documented.setdefault(event, set()).update(re.findall(r"\w+", begin[2] if begin else more[1]))
+        began = time.time()
         words = ["--eval-every", "2", "--save-every", "1", "--trace", self.path("rec.trace"), "--dtype", "fp16"]
         self.train("rec", "--steps", "4", "--nvme", self.folder + ":64M", "--home", "state=nvme", *words)
         constant = ["--schedule", "constant", "--save-every", "1"]
         self.train("rec2", "--steps", "2", *constant)
         self.train("rec2", "--steps", "4", *constant, "--resume", self.path("rec2/checkpoints"))
         self.train("rec3", "--steps", "6", forecast=True)
-        seen = set()
+        seen, times = set(), []
         for record in self.log("rec") + self.log("rec2") + self.log("rec3"):
             event = record.pop("event")
             seen.add(event)
+            self.assertRegex(record["time"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
+            times.append(datetime.datetime.fromisoformat(record.pop("time")[:-1] + "+00:00").timestamp())
             self.assertLessEqual(set(record), documented.get(event, set()), event)
         self.assertEqual(seen, set(documented))
+        self.assertTrue(began - 1 < min(times) and max(times) < time.time() + 1, (began, times)) # a clock may be set a little
+        self.assertEqual(times, sorted(times))
 
     def test_the_base_models_files_go_along(self):
         self.train("base", "--steps", "1")
