@@ -32,7 +32,8 @@ class Finished(StoppingTest):
             self.assertIn(f"already finished: {self.path(out)} · 6 of 6 steps", result.err)
             self.assertIn("verified: ", result.err)
             self.assertIn("to train again: --resume never", result.err)
-            self.assertEqual(result.events(), [{"event": "already_finished", "out": self.path(out), "steps": 6}])
+            events = result.events()
+            self.assertEqual(events, [{"event": "already_finished", "time": events[0].get("time"), "out": self.path(out), "steps": 6}])
             self.assertEqual((self.contents(out), self.inodes(out)), (before, inodes))
             self.assertEqual(os.listdir(self.folder).count(out + ".partial"), 0)
 
