@@ -19,6 +19,7 @@ import unittest
 
 import program
 from program import PROGRAM, STOPPED, read_bytes, run, sql_rows, write_rows
+from resumable import preload
 from stopping import SLOW, StoppingTest
 
 STEPS = 20
@@ -244,9 +245,10 @@ class Twice(StopTest):
             self.check_equal("twice", "whole")
 
     def test_during_a_save(self):
+        slow = os.environ | preload("slow:fsync:1", "state.bin") # so that the test sees the save before it ends
         for second in (None, signal.SIGTERM):
             shutil.rmtree(self.path("saving"), ignore_errors=True)
-            process = self.start("saving", "--save-every", "3")
+            process = self.start("saving", "--save-every", "3", env=slow)
             partial = self.path("saving/checkpoints/step-00000003.partial")
             self.assertTrue(self.wait_for(process, lambda: os.path.exists(partial)))
             if second:  # the save must not end between both signals
