@@ -271,6 +271,12 @@ static void the_log_has_its_fields(void **state) {
     remove_folder(folder);
 }
 
+static void remove_times(char *text) {
+    static const char key[] = ", \"time\": \"", example[] = ", \"time\": \"2026-01-31T23:59:59.125Z\"";
+    for (char *at; (at = strstr(text, key));)
+        memmove(at, at + sizeof example - 1, strlen(at + sizeof example - 1) + 1);
+}
+
 /* Opens the log in the folder again, as a run that resumes after step 2, and compares the file's content. */
 static void expect_log(const char *folder, int64_t keep_bytes, const char *expected) {
     struct ot_run_log *log;
@@ -280,13 +286,15 @@ static void expect_log(const char *folder, int64_t keep_bytes, const char *expec
     check_ok(ot_run_log_end(log));
     check_ok(ot_run_log_start_file(log, folder, keep_bytes));
     check_ok(ot_run_log_resume(log, 2, "c", 512, 0.25));
-    assert_int_equal(ot_run_log_bytes(log), strlen(expected));
+    int64_t bytes = ot_run_log_bytes(log);
     ot_run_log_close(log);
     snprintf(path, sizeof path, "%s/log.jsonl", folder);
     FILE *file = fopen(path, "r");
     assert_non_null(file);
     text[fread(text, 1, sizeof text - 1, file)] = '\0';
     fclose(file);
+    assert_int_equal(bytes, strlen(text));
+    remove_times(text);
     assert_string_equal(text, expected);
 }
 
