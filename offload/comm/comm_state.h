@@ -113,7 +113,7 @@ void ot_comm_monitor_end(struct ot_comm *comm, struct ot_lane *lane);
 
 /* ---- find.c ---- */
 
-/* What was found. */
+/* The result of ot_comm_find. */
 struct ot_comm_found {
     const struct ot_comm_v1 *api;
     const struct ot_comm_transfers_v1 *transfers; /* NULL: it has none */

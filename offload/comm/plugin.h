@@ -12,8 +12,8 @@
  *
  * THE INTERFACE IS FROZEN. The structs below never change. A later version is a new symbol with new structs.
  * Each struct begins with its size, so that both sides can check the version that they were compiled with.
- * What was added later is a symbol of its own, which a plugin may lack: offload-train loads the plugin all
- * the same, and says what it lacks when a run needs that. So far: `ot_comm_plugin_transfers_v1` (TRANSFERS
+ * A later addition is a symbol of its own, which a plugin may lack: offload-train loads the plugin all the
+ * same, and says what it lacks when a run needs that. There is one: `ot_comm_plugin_transfers_v1` (TRANSFERS
  * below).
  *
  * MEMORY. A plugin says with `capabilities` which memory its operations take:

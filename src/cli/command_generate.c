@@ -387,8 +387,8 @@ static int start(struct job *job) {
     if (capacity > ot_model_longest_row(&s->model.config))
         capacity = ot_model_longest_row(&s->model.config);
     job->capacity = capacity;
-    bool pairs =
-        ot_model_has_pairs(&s->model.config); /* an input is encoded at once, and a start token follows */
+    /* The input of an encoder-decoder is encoded at once, and a start token follows. */
+    bool pairs = ot_model_has_pairs(&s->model.config);
     int64_t prefill = job->longest < 1                         ? 1
                       : job->longest < PREFILL_TOKENS || pairs ? job->longest
                                                                : PREFILL_TOKENS;

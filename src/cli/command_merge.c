@@ -27,9 +27,9 @@ static int get_values(void *context, int slab, int64_t first, int64_t n, float *
     char line[96], done[OT_TEXT_BYTES], total[OT_TEXT_BYTES];
     OT_TRY(ot_merge_get(&job->merge, slab, first, n, values));
     job->done += n;
-    snprintf(
-        line, sizeof line, "merging: %s of %s parameters", ot_text_short((double)job->done, done),
-        ot_text_short((double)ot_model_param_count(ot_model_get_config(job->session.model.built)), total));
+    double all = (double)ot_model_param_count(ot_model_get_config(job->session.model.built));
+    snprintf(line, sizeof line, "merging: %s of %s parameters", ot_text_short((double)job->done, done),
+             ot_text_short(all, total));
     if (!job->settings.in_effect.quiet && ot_log_is_terminal())
         ot_log_set_status(line);
     return 0;

@@ -55,7 +55,7 @@ const struct ot_foreign_option ot_foreign_options[] = {
     {"finetuning-type tuning-type train-type",
      "not needed: all parameters train; --lora trains adapters, --train and --freeze choose parameters"},
     {"stage dpo grpo ppo orpo kto ipo simpo reward-model rlhf pref-loss rl",
-     "not available: the answers of rows are trained as they stand (supervised fine-tuning)"},
+     "not needed for supervised fine-tuning, which train does; preferences and rewards are not available"},
     {"evaluation-strategy eval-strategy logging-strategy",
      "not needed: --eval-every, --log-every and --save-every take a number of steps, a time or an epoch"},
     {"mask-history train-on-last-turn last-turn-only",

@@ -50,7 +50,7 @@ static void options_of_other_programs_are_answered(void **state) {
         {BASE "--cpu-offload", "its name here is --home ("},
         {BASE "--val-set-size 0.1", "its name here is --eval-fraction ("},
         {BASE "--finetuning-type lora", "--lora trains adapters"},
-        {BASE "--stage sft", "(supervised fine-tuning)"},
+        {BASE "--stage sft", "not needed for supervised fine-tuning"},
         {BASE "--patience 3", "export OUT --best turns it into a model"},
         {BASE "--evaluation-strategy steps", "not needed: --eval-every"},
         {BASE "--mask-history", "all answers of a conversation are trained"},

@@ -117,7 +117,7 @@ def clang_format():
 
 
 # Files of others, and those that the build makes, that comments name.
-OTHERS_FILES = {"chat_texts.h", "llm.c", "llama2.c", "llama.h", "cuda.h", "nccl.h", "mpi.h", "ggml-common.h", "transformer.h", "stdio.h", "mma.h"}
+OTHERS_FILES = {"chat_texts.h", "llm.c", "llama2.c", "cuda.h", "nccl.h", "ggml-common.h"}
 
 
 def files_named(lines):
