@@ -63,7 +63,9 @@ static void judge_loss(struct ot_engine *en, struct ot_step_result *result) {
 
 /* The squared norm of a slab: the sum over its ranges (plan.h), in order. */
 double ot_engine_slab_squares(const struct ot_engine *en, const double *results, int slab) {
-    const double *norms = results + slab * en->layout.norms;
+    size_t owner =
+        ot_plan_has_stages(&en->plan) ? (size_t)en->plan.slabs[slab].owner * ot_engine_stage_results(en) : 0;
+    const double *norms = results + owner + slab * en->layout.norms;
     double squares = 0;
     for (int i = 0; i < en->layout.norms; i++)
         squares += norms[i];
@@ -85,7 +87,17 @@ static bool is_bad_norm(const struct ot_engine *en, double squares) {
     return !isfinite(squares) || (en->chain.dtype == OT_F16 && squares > largest * largest);
 }
 
+/* With stages other ranks finish most slabs. A run on one rank finishes the last slab first. */
+static int first_bad_stage(const struct ot_engine *en, const double *results) {
+    for (int s = en->chain.n_slabs - 1; s >= 0; s--)
+        if (is_bad_norm(en, ot_engine_slab_squares(en, results, s)))
+            return s;
+    return -1;
+}
+
 static int first_bad_slab(const struct ot_engine *en, const double *results) {
+    if (ot_plan_has_stages(&en->plan))
+        return first_bad_stage(en, results);
     for (int i = 0; i < en->train.n_tasks; i++) {
         const struct ot_task *task = &en->train.tasks[i];
         if (task->kind == OT_TASK_GRAD_FINISH &&
@@ -97,6 +109,8 @@ static int first_bad_slab(const struct ot_engine *en, const double *results) {
 
 /* The losses and the requests of a rank. */
 static const double *results_of_rank(const struct ot_engine *en, const double *results, int rank) {
+    if (ot_plan_has_stages(&en->plan))
+        return results + (size_t)rank * ot_engine_stage_results(en) + en->chain.n_slabs * en->layout.norms;
     return results + en->chain.n_slabs * en->layout.norms + rank * en->layout.own_results;
 }
 
@@ -106,10 +120,12 @@ static double sum_losses(const struct ot_engine *en, const struct ot_engine_step
                          int *bad) {
     const struct ot_shard *shard = &en->plan.shard;
     int own = ot_shard_own_groups(shard), places = en->plan.max_micro / own, micro = 0;
+    bool stages = ot_plan_has_stages(&en->plan); /* the owner of the last block has all losses */
+    int owner = ot_block_owner(&en->chain, &en->plan, en->chain.n_blocks - 1);
     double sum = 0;
     *bad = -1;
     for (int g = 0; g < ot_shard_groups(shard); g++) {
-        const double *losses = results_of_rank(en, results, g / own) + g % own * places;
+        const double *losses = results_of_rank(en, results, stages ? owner : g / own) + g % own * places;
         int64_t n = ot_shard_group(shard, st->n_micro, g).n;
         for (int64_t i = 0; i < n; i++, micro++) {
             sum += losses[i];
@@ -234,6 +250,8 @@ static int close_step(struct ot_engine *en, const struct ot_task *task, int64_t 
     struct ot_engine_control *c = &en->control;
     struct ot_step_result *result = read_results(en, ot_engine_at_parity(en, task->from, step), step);
     bool skipped = c->deciding == step && c->skip;
+    if (ot_plan_has_stages(&en->plan) && result->bad_slab >= 0) /* other ranks have updated their slabs */
+        skipped = c->updated = true;
     result->clipped_norm = result->grad_norm;
     result->skipped = skipped ? find_fault(en, result) : OT_SKIP_NONE;
     judge_loss(en, result);

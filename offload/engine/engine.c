@@ -40,6 +40,33 @@ static int make_schedules(struct ot_engine *en) {
     return ot_schedule_verify(&en->decode, &en->layout, &en->plan);
 }
 
+/* Stages: checks that every transfer has its other half, in the order of the other side's program. The table
+ * of all links is [ranks][2][ranks]: fingerprints of what each rank sends to each other, then of what it
+ * receives. Errors: OT_E_USAGE (no transfers), OT_E_INTERNAL, OT_E_COMM, OT_E_BUDGET. */
+static int agree_on_links(const struct ot_engine *en) {
+    const struct ot_schedule *all[] = {&en->train, &en->eval, &en->decode};
+    int ranks = en->plan.shard.ranks, rc = 0;
+    size_t row = 2 * (size_t)ranks;
+    uint32_t *own = calloc(row * (size_t)(ranks + 1), sizeof *own), *table = own + row;
+    OT_TRY(own ? 0 : ot_fail(OT_E_BUDGET, "no memory for the links of %d ranks", ranks));
+    OT_TRY_GOTO(ot_comm_need_transfers(en->comm), rc, out);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        OT_TRY_GOTO(ot_schedule_check_ticks(all[i]), rc, out);
+    for (size_t i = 0; i < row; i++)
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+            own[i] = own[i] * 31 + ot_schedule_link_crc(all[k], (int)i % ranks, (int)i < ranks);
+    OT_TRY_GOTO(ot_comm_all_gather_host(en->comm, own, row * sizeof *own, table), rc, out);
+    for (int from = 0; from < ranks && rc == 0; from++)
+        for (int to = 0; to < ranks && rc == 0; to++)
+            if (from != to &&
+                table[(size_t)from * row + (size_t)to] != table[(size_t)to * row + (size_t)(ranks + from)])
+                rc = ot_fail(OT_E_INTERNAL, "schedule: rank %d sends other activations than rank %d receives",
+                             from, to);
+out:
+    free(own);
+    return rc;
+}
+
 /* Checks that all ranks list the same operations with the same sizes: an operation waits for all ranks.
  * Errors: OT_E_USAGE, OT_E_COMM. */
 static int agree(const struct ot_engine *en) {
@@ -52,6 +79,8 @@ static int agree(const struct ot_engine *en) {
         operations = ot_schedule_operations(all[i], operations);
     for (int s = 0; s < en->chain.n_slabs; s++)
         params += en->chain.slabs[s].n_params;
+    if (ot_plan_has_stages(&en->plan))
+        OT_TRY(agree_on_links(en));
     snprintf(text, sizeof text,
              "%d ranks, shard %s%s%s, %s, %lld parameters in %d slabs, %d places for micro-batches of %lld "
              "tokens, operations %08x",
@@ -420,7 +449,10 @@ static int run_forward(struct ot_engine *en, enum ot_pass pass, const struct ot_
     int host = en->layout.results_host[step];
     memcpy(out, ot_engine_at(en, host), (size_t)n * sizeof *out);
     memset(ot_engine_at(en, host), 0, en->layout.buffers[host].bytes);
-    return 0;
+    if (!ot_plan_has_stages(&en->plan))
+        return 0;
+    int owner = ot_block_owner(&en->chain, &en->plan, en->chain.n_blocks - 1);
+    return ot_comm_broadcast_host(en->comm, out, (size_t)n * sizeof *out, owner);
 }
 
 int ot_engine_eval(struct ot_engine *en, const struct ot_micro_batch *micro, float *token_loss) {

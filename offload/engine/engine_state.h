@@ -9,6 +9,7 @@
 #include "kernels/ops.h"
 #include "offload/engine/engine.h"
 #include "offload/engine/executor.h"
+#include "offload/plan/stages.h"
 #include "offload/store/store.h"
 #include "src/base/thread.h"
 
@@ -160,11 +161,20 @@ static inline bool ot_engine_has_given_up(const struct ot_engine *engine) {
     return engine->give_up && engine->plan.clip && engine->pass == OT_PASS_TRAIN && engine->give_up();
 }
 
-/* The results of a slab (slab < 0: losses and requests) in results_gpu, or a buffer like all_results. */
+/* Stages: the number of results of a rank, for all slabs and in the end. */
+static inline size_t ot_engine_stage_results(const struct ot_engine *engine) {
+    return (size_t)(engine->chain.n_slabs * engine->layout.norms + engine->layout.own_results);
+}
+
+/* This rank's results of a slab (slab < 0: losses and requests) in results_gpu, or a buffer like
+ * all_results. */
 static inline double *ot_engine_results(const struct ot_engine *engine, int buffer, int slab) {
     const struct ot_layout *layout = &engine->layout;
     int norms = buffer == layout->results_gpu ? layout->own_norms : layout->norms;
-    return (double *)ot_engine_at(engine, buffer) + (slab >= 0 ? slab : engine->chain.n_slabs) * norms;
+    size_t own = ot_plan_has_stages(&engine->plan)
+                     ? (size_t)engine->plan.shard.rank * ot_engine_stage_results(engine)
+                     : 0;
+    return (double *)ot_engine_at(engine, buffer) + own + (slab >= 0 ? slab : engine->chain.n_slabs) * norms;
 }
 
 /* Bit of a rank's requests: it has given up the step. The requests are the bytes of the double
@@ -179,7 +189,8 @@ static inline unsigned ot_engine_requests(const struct ot_engine *engine) {
 /* The executor's callback (engine/tasks.c). */
 int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, struct ot_lane *lane);
 /* Runs a task of the comm lane, or one that prepares or ends it (engine/rank_tasks.c). */
-void ot_engine_run_rank_task(struct ot_engine *engine, const struct ot_task *task, struct ot_lane *lane);
+void ot_engine_run_rank_task(struct ot_engine *engine, const struct ot_task *task, int64_t step,
+                             struct ot_lane *lane);
 /* Weights and the choice of parts (engine/stage.c). Runs a FETCH, a DECODE, and a USED_OUT. choice: returns
  * the place for the choice of a forward's first half; clears it for the first micro-batch. */
 void ot_engine_fetch(struct ot_engine *engine, const struct ot_task *task, int64_t step,

@@ -90,11 +90,39 @@ static void result_gather(struct ot_engine *en, const struct ot_task *task, stru
     int n = task->slab >= 0 ? en->layout.own_norms : en->layout.own_results;
     if (task->slab < 0)
         ot_lane_fill(lane, own + n - 1, (int)ot_engine_requests(en), sizeof *own);
+    if (ot_plan_has_stages(&en->plan)) { /* the whole part of the rank, in its place */
+        own = ot_engine_results(en, task->from, 0);
+        ot_comm_all_gather(en->comm, lane, own, ot_engine_at(en, task->to),
+                           ot_engine_stage_results(en) * sizeof *own);
+        return;
+    }
     ot_comm_all_gather(en->comm, lane, own, ot_engine_results(en, task->to, task->slab),
                        (size_t)n * sizeof *own);
 }
 
-void ot_engine_run_rank_task(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
+/* ---- stages ---- */
+
+static const struct ot_schedule *schedule_of(const struct ot_engine *en) {
+    return en->pass == OT_PASS_TRAIN ? &en->train : en->pass == OT_PASS_EVAL ? &en->eval : &en->decode;
+}
+
+/* A place that the step leaves empty has nothing to transfer, on both sides. */
+static void transfer(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
+    const struct ot_task_transfer *halves = schedule_of(en)->transfers + task->first_transfer;
+    struct ot_comm_transfer_v1 list[OT_TASK_MAX_ACCESSES];
+    int n = 0;
+    for (int i = 0; i < task->n_transfers; i++) {
+        int64_t tokens = en->steps[step & 1].micro_tokens[halves[i].micro];
+        size_t bytes = (size_t)(tokens * en->chain.boundary_elems) * ot_dtype_bytes(en->chain.dtype);
+        if (bytes > 0)
+            list[n++] = (struct ot_comm_transfer_v1){halves[i].peer, halves[i].sends,
+                                                     ot_engine_at(en, halves[i].buffer), bytes};
+    }
+    ot_comm_transfer(en->comm, lane, list, n);
+}
+
+void ot_engine_run_rank_task(struct ot_engine *en, const struct ot_task *task, int64_t step,
+                             struct ot_lane *lane) {
     switch (task->kind) {
     case OT_TASK_GATHER:
         gather(en, task, lane);
@@ -116,6 +144,9 @@ void ot_engine_run_rank_task(struct ot_engine *en, const struct ot_task *task, s
         break;
     case OT_TASK_RESULT_GATHER:
         result_gather(en, task, lane);
+        break;
+    case OT_TASK_TRANSFER:
+        transfer(en, task, step, lane);
         break;
     default:
         assert(!"a task of the ranks");
@@ -203,6 +234,24 @@ static int64_t part_of(const struct gathering *c, int64_t held, int64_t at) {
     return left < 0 ? 0 : ot_min(left, c->piece);
 }
 
+/* Stages: the owner sends the piece to rank 0. */
+static int send_piece(struct ot_engine *en, const struct gathering *c, int64_t at) {
+    int owner = en->plan.slabs[c->slab].owner, rank = en->plan.shard.rank;
+    size_t bytes = (size_t)part_of(c, en->chain.slabs[c->slab].n_params, at) * sizeof(float);
+    int n = owner != 0 && (rank == 0 || rank == owner);
+    if (rank == owner) {
+        OT_TRY(ot_engine_get(en, c->kind, c->slab, at, (int64_t)(bytes / sizeof(float)), c->own));
+        ot_lane_copy(en->lane, OT_COPY_H2D, c->staging, c->own, bytes);
+    }
+    ot_comm_transfer(
+        en->comm, en->lane,
+        &(struct ot_comm_transfer_v1){rank == owner ? 0 : owner, rank == owner, c->staging, bytes}, n);
+    if (c->values)
+        ot_lane_copy(en->lane, OT_COPY_D2H, c->values + at, c->staging, bytes);
+    OT_TRY(ot_lane_sync(en->lane));
+    return ot_comm_error(en->comm);
+}
+
 /* Copies the parts of all ranks from the staging to their places in `values`. */
 static int take_piece(struct ot_engine *en, const struct gathering *c, int64_t at) {
     struct ot_shard shard = en->plan.shard;
@@ -231,12 +280,13 @@ static int gather_piece(struct ot_engine *en, const struct gathering *c, int64_t
 
 int ot_engine_gather_to_rank0(struct ot_engine *en, enum ot_slab_kind kind, int slab, float *values) {
     int64_t n_params = en->chain.slabs[slab].n_params;
-    if (!en->comm || !ot_plan_is_sharded(&en->plan)) /* rank 0 holds everything */
+    bool stages = ot_plan_has_stages(&en->plan);
+    if (!en->comm || (!ot_plan_is_sharded(&en->plan) && !stages)) /* rank 0 holds everything */
         return values ? ot_engine_get(en, kind, slab, 0, n_params, values) : 0;
     struct gathering c = {.kind = kind,
                           .slab = slab,
                           .values = en->plan.shard.rank == 0 ? values : NULL,
-                          .share = ot_shard_share(&en->plan.shard, n_params),
+                          .share = stages ? n_params : ot_shard_share(&en->plan.shard, n_params),
                           .staging = (float *)(void *)(en->tier_memory[OT_TIER_GPU] + en->layout.idle_offset),
                           .holding = ot_slab_holding(&en->chain, &en->plan, slab)};
     OT_TRY(choose_piece(en, &c));
@@ -245,7 +295,7 @@ int ot_engine_gather_to_rank0(struct ot_engine *en, enum ot_slab_kind kind, int 
         return ot_fail(OT_E_BUDGET, "no memory to gather %lld parameters", (long long)c.piece);
     int rc = 0;
     for (int64_t at = 0; rc == 0 && at < c.share; at += c.piece)
-        rc = gather_piece(en, &c, at);
+        rc = stages ? send_piece(en, &c, at) : gather_piece(en, &c, at);
     free(c.own);
     return rc;
 }

@@ -84,11 +84,17 @@ static void batch_in(struct ot_engine *en, const struct ot_task *task, int64_t s
 /* Copies one slab's squared norms (task->slab >= 0), or the losses and the norms that are not copied yet. */
 static void result_out(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
     const struct ot_layout *layout = &en->layout;
-    size_t norms = (size_t)(en->chain.n_slabs * layout->norms);
+    size_t norms = (size_t)(en->chain.n_slabs * layout->norms), before = 0;
+    size_t ranks = (size_t)ot_shard_ranks(&en->plan.shard);
     size_t first = ot_plan_sends_norms(&en->plan) ? norms : 0;
-    size_t end = norms + (size_t)(ot_shard_ranks(&en->plan.shard) * layout->own_results);
+    size_t end = norms + ranks * (size_t)layout->own_results;
+    if (ot_plan_has_stages(&en->plan)) {
+        before = (size_t)en->plan.shard.rank * ot_engine_stage_results(en);
+        first = 0;
+        end = ranks * ot_engine_stage_results(en);
+    }
     if (task->slab >= 0) {
-        first = (size_t)(task->slab * layout->norms);
+        first = before + (size_t)(task->slab * layout->norms);
         end = first + (size_t)layout->norms;
     }
     double *to = ot_engine_at_parity(en, task->to, step);
@@ -510,10 +516,11 @@ int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, 
     case OT_TASK_MEET:
     case OT_TASK_GRAD_NARROW:
     case OT_TASK_EXCHANGE:
+    case OT_TASK_TRANSFER:
     case OT_TASK_GRAD_JOIN:
     case OT_TASK_GRAD_GATHER:
     case OT_TASK_RESULT_GATHER:
-        ot_engine_run_rank_task(en, task, lane);
+        ot_engine_run_rank_task(en, task, step, lane);
         break;
     case OT_TASK_NVME_READ: /* started by ot_engine_start_task */
     case OT_TASK_NVME_WRITE:

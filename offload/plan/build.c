@@ -114,7 +114,7 @@ static void set_slots(const struct ot_chain *chain, const struct ot_plan_request
                               : c->slots > 1 ? 1 + sums
                                              : sums;
         bool both = edge && plan->shard.world && tied; /* both uses cross (plan.h) */
-        plan->exchange_slots[k] = !moves || ot_shard_ranks(&plan->shard) == 1 ? 0 : 1 + both;
+        plan->exchange_slots[k] = !moves || !ot_plan_exchanges(plan) ? 0 : 1 + both;
         plan->stage_slots[k] = !moves || chain->dtype == OT_F32 ? 0 : edge || c->slots == 1 ? 1 : 2;
     }
     plan->state_slots = wanted_state_slots(plan, c->slots);
@@ -175,7 +175,7 @@ static void set_kept(const struct ot_plan_request *rq, const struct ot_candidate
     enum ot_keep_level level = forced ? (enum ot_keep_level)rq->keep : rq->kept_level;
     level = level == OT_KEEP_NONE && !forced ? OT_KEEP_PRODUCTS : level;
     enum ot_tier off = rq->kept == OT_HOME_NVME ? OT_TIER_NVME : OT_TIER_HOST;
-    int others = rq->chain->n_blocks - 2 - c->kept_blocks;
+    int others = ot_plan_middle_blocks(rq->chain, plan, 1) - c->kept_blocks;
     memset(plan->kept, 0, sizeof plan->kept);
     plan->kept_slots = plan->host_kept_slots = 0;
     if (!rq->train || level == OT_KEEP_NONE || others < 0)

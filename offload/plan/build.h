@@ -7,6 +7,7 @@
 
 #include "offload/plan/layout.h"
 #include "offload/plan/plan_search.h"
+#include "offload/plan/stages.h"
 
 /* The choices that the search makes. They count slabs in this order: the trained ones, then the frozen ones,
  * each in the order in which forward needs them. A trained slab on the device also saves the transfers of its

@@ -15,7 +15,7 @@ unsigned ot_plan_kinds(const struct ot_chain *chain, const struct ot_plan *plan,
     unsigned kinds = 0;
     for (int s = 0; s < chain->n_slabs; s++) {
         unsigned kind = 1u << ot_slab_slot_kind(chain, s);
-        if (!(kinds & kind) && test(chain, plan, s))
+        if (!(kinds & kind) && ot_slab_is_own(plan, s) && test(chain, plan, s))
             kinds |= kind;
     }
     return kinds;
@@ -132,6 +132,23 @@ static int check_tiles(const struct ot_chain *chain, const struct ot_plan *plan)
     return 0;
 }
 
+/* Checks that each block has one owner. */
+static int check_stages(const struct ot_chain *chain, const struct ot_plan *plan) {
+    for (int b = 0; b < chain->n_blocks && ot_plan_has_stages(plan); b++)
+        for (int u = 0; u < chain->blocks[b].n_uses; u++) {
+            int slab = chain->blocks[b].uses[u].slab, owner = plan->slabs[slab].owner;
+            if (owner != ot_block_owner(chain, plan, b) || owner < 0 || owner >= plan->shard.ranks)
+                return ot_fail(OT_E_USAGE, "plan: %s belongs to rank %d, but %s uses it on rank %d",
+                               chain->slabs[slab].name, owner, chain->blocks[b].name,
+                               ot_block_owner(chain, plan, b));
+        }
+    if (plan->fetch_used && ot_plan_has_stages(plan))
+        return ot_fail_cause(OT_E_USAGE, OT_CAUSE_STAGES,
+                             "stages cannot fetch the used experts alone: all micro-batches of a round would "
+                             "have to choose before one goes on");
+    return 0;
+}
+
 /* Checks that the ranks can share each slab, and where whole weights live. */
 static int check_shard(const struct ot_chain *chain, const struct ot_plan *plan) {
     const struct ot_shard *shard = &plan->shard;
@@ -140,7 +157,8 @@ static int check_shard(const struct ot_chain *chain, const struct ot_plan *plan)
     if (plan->max_micro % ot_shard_own_groups(shard) != 0)
         return ot_fail(OT_E_USAGE, "plan: %d micro-batches do not divide among the %d groups of a rank",
                        plan->max_micro, ot_shard_own_groups(shard));
-    for (int s = 0; s < chain->n_slabs && ranks > 1; s++) {
+    OT_TRY(check_stages(chain, plan));
+    for (int s = 0; s < chain->n_slabs && ranks > 1 && !ot_plan_has_stages(plan); s++) {
         int64_t n = ot_slab_units(chain, s);
         if (shard->world && chain->slabs[s].shared && !chain->slabs[s].frozen)
             return ot_fail(OT_E_USAGE,
@@ -207,9 +225,10 @@ static int check_kept(const struct ot_chain *chain, const struct ot_plan *plan) 
                            kept->blocks, kept->level);
         blocks = kept->blocks > INT_MAX / OT_TIER_COUNT ? INT_MAX : blocks + kept->blocks;
     }
-    if (blocks > chain->n_blocks - 2 && blocks > 0)
+    int middle = ot_plan_middle_blocks(chain, plan, 1);
+    if (blocks > middle && blocks > 0)
         return ot_fail(OT_E_USAGE, "plan: cannot keep the activations of %d of the %d middle blocks", blocks,
-                       chain->n_blocks - 2);
+                       middle);
     bool host = plan->train && ot_plan_kept_blocks(plan, OT_TIER_NVME) > 0;
     if ((plan->train && ot_plan_spills_kept(plan) && plan->kept_slots < 1) ||
         (host && plan->host_kept_slots < 1))
@@ -235,7 +254,7 @@ int ot_plan_finish(const struct ot_chain *chain, struct ot_plan *plan) {
         grads[k] = all[2] >> k & 1;
         bool moves = all[3] >> k & 1;
         stages[k] = moves && chain->dtype != OT_F32;
-        exchanges[k] = moves && ot_shard_ranks(&plan->shard) > 1;
+        exchanges[k] = moves && ot_plan_exchanges(plan);
     }
     OT_TRY(check_slots("weights", plan->weight_slots, weights, OT_PLAN_MAX_SLOTS));
     OT_TRY(check_slots("encoded weights", plan->encoded_slots, encoded, OT_PLAN_MAX_SLOTS));

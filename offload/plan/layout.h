@@ -72,9 +72,12 @@ struct ot_layout {
     int n_boundaries; /* boundaries that have their own device buffers */
     int places;       /* the most micro-batches of a round */
     /* Boundary activations of a round: [n_boundaries][places] for all n_blocks - 1 boundaries, or 2 that
-     * alternate; [n_blocks - 1][places], or NULL. */
+     * alternate; [n_blocks - 1][places], or NULL. Stages: OT_NO_BUFFER if another rank reads it. */
     int *boundary_gpu, *boundary_host, *boundary_nvme;
     int *activation_slots; /* [plan.activation_slots] */
+    /* stages: [OT_STAGE_BUFFERS] device buffers of boundary activations on their way to other ranks; else
+     * NULL */
+    int *stage_buffers;
     /* Slots between nvme and the device, as many as the plan says. A tile slot counts as three tiles: the
      * state of a tile, at slot_weights_offset its weights, and at slot_grads_offset its gradients. */
     int *host_weight_slots[OT_SLOT_KINDS], *tile_slots, *host_grad_slots, *host_activation_slots;
@@ -104,7 +107,7 @@ struct ot_layout {
     /* Results of a step, in double. Tile s: the squared norms of slab s, over the parts that this rank takes
      * ([own_norms]). The last tile: the losses of its micro-batches and its requests ([own_results]).
      * all_results has the same tiles with those of all ranks: [norms] for a slab, [ranks][own_results] in the
-     * end. With one rank it is results_gpu. */
+     * end. With one rank it is results_gpu. With stages too: it has a part for each rank, with all tiles. */
     int results_gpu, all_results, results_host[2];
     int own_norms, norms, own_results;
     /* The parts that a round's micro-batches have chosen (used_parts.h), int32 [most_parts] for each block: a

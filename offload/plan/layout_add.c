@@ -250,6 +250,7 @@ void ot_layout_free(struct ot_layout *layout) {
     free(layout->extent_bytes);
     free(layout->extent_sides);
     free(layout->activation_slots);
+    free(layout->stage_buffers);
     free(layout->state_slots);
     free(layout->boundary_grad);
     free(layout->kept);

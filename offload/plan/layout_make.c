@@ -6,6 +6,7 @@
 #include "offload/plan/layout_add.h"
 #include "offload/plan/shadow_updates.h"
 #include "offload/plan/slabs.h"
+#include "offload/plan/stages.h"
 #include "offload/plan/used_parts.h"
 #include "offload/store/store.h"
 #include "src/base/error.h"
@@ -111,6 +112,8 @@ static int add_one_copy(struct ot_layout_maker *mk, int slab) {
 /* Units of a buffer for the shares of all ranks: the slab, rounded up to equal shares. */
 static int64_t shares_of(const struct ot_layout_maker *mk, int s) {
     const struct ot_shard *shard = &mk->plan->shard;
+    if (ot_plan_has_stages(mk->plan))
+        return ot_slab_units(mk->chain, s);
     return ot_shard_ranks(shard) * ot_shard_share(shard, ot_slab_units(mk->chain, s));
 }
 
@@ -160,6 +163,8 @@ static void add_slab(struct ot_layout_maker *mk, int s) {
     bool frozen = mk->chain->slabs[s].frozen;
     int tiles = ot_slab_tiles(mk->chain, mk->plan, s);
     *b = (struct ot_slab_buffers){frozen, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
+    if (!ot_slab_is_own(mk->plan, s))
+        return;
     if (sp->weights == OT_HOME_GPU && !ot_slab_is_streamed(mk->plan, s))
         b->weights_gpu =
             ot_layout_add(mk, OT_TIER_GPU, "weights", ot_slab_bytes(mk->chain, s, shares_of(mk, s)),
@@ -276,7 +281,8 @@ static void add_slots(struct ot_layout_maker *mk) {
     struct ot_layout *layout = mk->layout;
     struct largest kinds[OT_SLOT_KINDS] = {0};
     for (int s = 0; s < mk->chain->n_slabs; s++)
-        note_slab(mk, s, &kinds[ot_slab_slot_kind(mk->chain, s)]);
+        if (ot_slab_is_own(mk->plan, s))
+            note_slab(mk, s, &kinds[ot_slab_slot_kind(mk->chain, s)]);
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
         const struct largest *at = &kinds[k];
         size_t sums = (size_t)at->params * sizeof(float);
@@ -296,11 +302,24 @@ static void add_slots(struct ot_layout_maker *mk) {
     }
 }
 
-static int *add_boundary_extents(struct ot_layout_maker *mk, size_t bytes, int64_t n) {
-    int *indices = ot_layout_new_indices(mk, n);
-    size_t rounded = pages(bytes);
-    for (int64_t i = 0; indices && i < n; i++)
-        indices[i] = ot_layout_add_extents(mk, "activations", rounded, rounded, 1, LEAST_SIDES);
+/* Adds [n][places] buffers of boundaries, for those that this rank's blocks read. */
+static int *add_own_boundaries(struct ot_layout_maker *mk, enum ot_tier tier, size_t bytes, int n) {
+    int places = mk->layout->places;
+    if (!ot_plan_has_stages(mk->plan) && tier != OT_TIER_NVME)
+        return ot_layout_add_many(mk, tier, "activations", bytes, (int64_t)n * places);
+    int *indices = ot_layout_new_indices(mk, (int64_t)n * places);
+    for (int b = 0; indices && b < n; b++) {
+        if (!ot_boundary_is_own(mk->chain, mk->plan, b))
+            continue;
+        int *own = indices + b * places;
+        if (tier != OT_TIER_NVME) {
+            int first = ot_layout_add_row(mk, tier, "activations", bytes, 1, places);
+            for (int i = 0; i < places && first != OT_NO_BUFFER; i++)
+                own[i] = first + i;
+        }
+        for (int i = 0; i < places && tier == OT_TIER_NVME; i++)
+            own[i] = ot_layout_add_extents(mk, "activations", pages(bytes), pages(bytes), 1, LEAST_SIDES);
+    }
     return indices;
 }
 
@@ -313,15 +332,17 @@ static void add_boundaries(struct ot_layout_maker *mk) {
     bool all = plan->train && plan->activations == OT_HOME_GPU;
     layout->places = places;
     layout->n_boundaries = all || boundaries < 2 ? boundaries : 2;
-    layout->boundary_gpu =
-        ot_layout_add_many(mk, OT_TIER_GPU, "activations", bytes, (int64_t)layout->n_boundaries * places);
+    layout->boundary_gpu = all ? add_own_boundaries(mk, OT_TIER_GPU, bytes, boundaries)
+                               : ot_layout_add_many(mk, OT_TIER_GPU, "activations", bytes,
+                                                    (int64_t)layout->n_boundaries * places);
+    if (ot_plan_has_stages(plan))
+        layout->stage_buffers = ot_layout_add_many(mk, OT_TIER_GPU, "activations", bytes, OT_STAGE_BUFFERS);
     if (!plan->train)
         return;
     if (plan->activations == OT_HOME_HOST)
-        layout->boundary_host =
-            ot_layout_add_many(mk, OT_TIER_HOST, "activations", bytes, (int64_t)boundaries * places);
+        layout->boundary_host = add_own_boundaries(mk, OT_TIER_HOST, bytes, boundaries);
     if (plan->activations == OT_HOME_NVME)
-        layout->boundary_nvme = add_boundary_extents(mk, bytes, (int64_t)boundaries * places);
+        layout->boundary_nvme = add_own_boundaries(mk, OT_TIER_NVME, bytes, boundaries);
     layout->host_activation_slots =
         ot_layout_add_many(mk, OT_TIER_HOST, "activation slots", bytes, plan->host_activation_slots);
     layout->activation_slots =
@@ -454,12 +475,14 @@ static void add_results(struct ot_layout_maker *mk) {
     layout->own_norms = ot_plan_is_sharded(plan) ? layout->norms / (int)ranks : layout->norms;
     layout->own_results = plan->max_micro + 1;
     size_t own = n_slabs * (size_t)layout->own_norms + (size_t)layout->own_results;
-    size_t all = n_slabs * (size_t)layout->norms + ranks * (size_t)layout->own_results;
+    bool stages = ot_plan_has_stages(plan);
+    size_t all = stages ? ranks * own : n_slabs * (size_t)layout->norms + ranks * (size_t)layout->own_results;
     size_t forward = (size_t)most * sizeof(float), bytes = all * sizeof(double);
     const char *name = "batches, results";
-    layout->results_gpu = ot_layout_add(mk, OT_TIER_GPU, name, own * sizeof(double), (int)n_slabs + 1);
-    layout->all_results =
-        ranks > 1 ? ot_layout_add(mk, OT_TIER_GPU, name, bytes, (int)n_slabs + 1) : layout->results_gpu;
+    layout->results_gpu =
+        ot_layout_add(mk, OT_TIER_GPU, name, stages ? bytes : own * sizeof(double), (int)n_slabs + 1);
+    layout->all_results = ranks > 1 && !stages ? ot_layout_add(mk, OT_TIER_GPU, name, bytes, (int)n_slabs + 1)
+                                               : layout->results_gpu;
     for (int p = 0; p < 2; p++)
         layout->results_host[p] =
             ot_layout_add(mk, OT_TIER_HOST, name, ot_max(bytes, forward), (int)n_slabs + 1);

@@ -44,7 +44,7 @@ int64_t ot_plan_count_tiles(const struct ot_plan *plan, enum ot_tile_engine engi
 /* ---- shard ---- */
 
 const char *ot_shard_mode_name(enum ot_shard_mode mode) {
-    static const char *const names[] = {"none", "state", "full"};
+    static const char *const names[] = {"none", "state", "full", "stages"};
     return names[mode];
 }
 
@@ -56,7 +56,7 @@ int ot_shard_check(const struct ot_shard *shard) {
     int ranks = ot_shard_ranks(shard);
     if (shard->rank < 0 || shard->rank >= ranks)
         return ot_fail(OT_E_USAGE, "there is no rank %d of %d; ranks count from 0", shard->rank, ranks);
-    if (shard->world && OT_SHARD_WORLD_GROUPS % ranks != 0)
+    if (shard->world && shard->mode != OT_SHARD_STAGES && OT_SHARD_WORLD_GROUPS % ranks != 0)
         return ot_fail_cause(OT_E_USAGE, OT_CAUSE_WORLD_RANKS,
                              "the same bits for every number of ranks need 1, 2, 4 or 8 ranks, not %d",
                              ranks);
@@ -86,11 +86,12 @@ struct ot_shard_range ot_shard_own(const struct ot_shard *shard, int64_t n_param
 /* ---- micro-batches ---- */
 
 int ot_shard_groups(const struct ot_shard *shard) {
-    return shard->world ? OT_SHARD_WORLD_GROUPS : ot_shard_ranks(shard);
+    return shard->world ? OT_SHARD_WORLD_GROUPS : shard->mode == OT_SHARD_STAGES ? 1 : ot_shard_ranks(shard);
 }
 
 int ot_shard_own_groups(const struct ot_shard *shard) {
-    return ot_shard_groups(shard) / ot_shard_ranks(shard);
+    int groups = ot_shard_groups(shard);
+    return shard->mode == OT_SHARD_STAGES ? groups : groups / ot_shard_ranks(shard);
 }
 
 struct ot_shard_range ot_shard_group(const struct ot_shard *shard, int64_t n_micro, int group) {
@@ -101,6 +102,8 @@ struct ot_shard_range ot_shard_group(const struct ot_shard *shard, int64_t n_mic
 
 struct ot_shard_range ot_shard_micro(const struct ot_shard *shard, int64_t n_micro, int rank) {
     int ranks = ot_shard_ranks(shard);
+    if (shard->mode == OT_SHARD_STAGES)
+        return (struct ot_shard_range){0, n_micro};
     int64_t first = rank * n_micro / ranks, end = (rank + 1) * n_micro / ranks;
     return (struct ot_shard_range){first, end - first};
 }

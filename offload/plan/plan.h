@@ -95,11 +95,20 @@
  *
  * Without `world` there are W groups, one a rank, and norms are taken over the shares.
  *
- *
+ * STAGES. The other division: a rank owns whole blocks, with their weights, state and gradients, and all
+ * micro-batches of the step pass through them. Only boundary activations and their gradients cross between
+ * ranks (plan/stages.h). The bits are those of one rank.
  */
 
-enum ot_shard_mode { OT_SHARD_NONE, OT_SHARD_STATE, OT_SHARD_FULL, OT_SHARD_MODES };
-const char *ot_shard_mode_name(enum ot_shard_mode mode); /* "none", "state", "full" */
+/* OT_SHARD_MODES: the number of modes that cut slabs. */
+enum ot_shard_mode {
+    OT_SHARD_NONE,
+    OT_SHARD_STATE,
+    OT_SHARD_FULL,
+    OT_SHARD_MODES,
+    OT_SHARD_STAGES = OT_SHARD_MODES
+};
+const char *ot_shard_mode_name(enum ot_shard_mode mode); /* "none", "state", "full", "stages" */
 
 /* Zeros are one rank. */
 struct ot_shard {
@@ -108,6 +117,9 @@ struct ot_shard {
     bool world;    /* the same bits for 1, 2, 4 and 8 ranks */
     bool narrow;   /* gradients cross between ranks in the chain's dtype, not in fp32 */
     bool one_copy; /* full: the host weights of all ranks are one copy (slabs.h) */
+    /* stages: consecutive layers that a rank takes before the next rank's turn; 0: each rank has one turn
+     * (stages.h) */
+    int turn_blocks;
 };
 
 enum { OT_SHARD_WORLD_GROUPS = 8 };
@@ -191,6 +203,7 @@ enum ot_tile_engine { OT_TILE_GPU, OT_TILE_STREAM, OT_TILE_CPU, OT_TILE_ENGINES 
 const char *ot_tile_engine_name(enum ot_tile_engine engine); /* "gpu", "stream", "cpu" */
 
 struct ot_slab_plan {
+    int owner; /* stages: the rank that has the slab, and the blocks that use it */
     enum ot_home weights;
     /* number of tiles that each engine updates; all 0 in a plan that does not train */
     int tiles[OT_TILE_ENGINES];

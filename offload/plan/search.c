@@ -8,10 +8,9 @@
 #include "src/base/error.h"
 #include "src/base/minmax.h"
 
-/* So many tokens in a micro-batch keep the matrix units of every known device busy. */
-enum { MICRO_TOKENS_ENOUGH = 4096 };
-/* So few cost a few percent. Smaller micro-batches are not used to make everything resident. */
-enum { MICRO_TOKENS_SOUND = 1024 };
+/* ENOUGH tokens in a micro-batch keep the matrix units of every known device busy. SOUND costs a few percent;
+ * smaller micro-batches are not used to make everything resident. */
+enum { MICRO_TOKENS_ENOUGH = 4096, MICRO_TOKENS_SOUND = 1024 };
 /* Parameters of a tile, the CPU pool's unit of work: 2 Mi parameters are 52 MB of traffic. That takes a few
  * milliseconds, far more than handing over the work. */
 enum { TILE_PARAMS = 2 << 20 };
@@ -561,10 +560,11 @@ static int make(const struct ot_plan_request *rq, struct ot_plan *out) {
     out->staging_bytes = rq->staging_bytes;
     out->train = rq->train;
     out->clip = rq->clip;
-    out->fetch_used = fetches_used(rq);
+    out->fetch_used = fetches_used(rq) && !ot_plan_has_stages(out);
     out->pinned_contents = rq->pinned_contents;
     out->snapshot_slots = rq->snapshot_slots;
     out->tile_params = rq->tile_params ? rq->tile_params : choose_tile(rq->chain);
+    OT_TRY_GOTO(ot_stages_divide(rq->chain, out), rc, out_failed);
     OT_TRY_GOTO(ot_plan_check_counts(rq, out), rc, out_failed);
     OT_TRY_GOTO(find_tiles(rq, &c, out), rc, out_failed);
     if (ot_plan_streams_state(out))

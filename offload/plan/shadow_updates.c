@@ -2,6 +2,7 @@
 
 #include "offload/plan/segment.h"
 #include "offload/plan/slabs.h"
+#include "offload/plan/stages.h"
 #include "src/base/minmax.h"
 
 enum { FRAME_ALIGN = 4096 };
@@ -17,7 +18,7 @@ bool ot_plan_sends_norms(const struct ot_plan *plan) {
 int ot_slab_shadow_tiles(const struct ot_plan *plan, int slab) {
     const struct ot_slab_plan *sp = &plan->slabs[slab];
     bool on_host = sp->state == OT_HOME_HOST && sp->weights != OT_HOME_NVME && sp->grads != OT_HOME_NVME;
-    return plan->train && plan->clip && on_host ? sp->tiles[OT_TILE_CPU] : 0;
+    return plan->train && plan->clip && on_host && !ot_plan_has_stages(plan) ? sp->tiles[OT_TILE_CPU] : 0;
 }
 
 int64_t ot_plan_shadow_tiles(const struct ot_plan *plan) {

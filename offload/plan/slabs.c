@@ -1,5 +1,6 @@
 #include "offload/plan/slabs.h"
 
+#include "offload/plan/stages.h"
 #include "src/base/minmax.h"
 
 int ot_chain_first_trained(const struct ot_chain *chain) {
@@ -36,7 +37,12 @@ size_t ot_slab_bytes(const struct ot_chain *chain, int slab, int64_t units) {
 }
 
 bool ot_plan_is_sharded(const struct ot_plan *plan) {
-    return ot_shard_ranks(&plan->shard) > 1 && plan->shard.mode != OT_SHARD_NONE;
+    return ot_shard_ranks(&plan->shard) > 1 &&
+           (plan->shard.mode == OT_SHARD_STATE || plan->shard.mode == OT_SHARD_FULL);
+}
+
+bool ot_plan_exchanges(const struct ot_plan *plan) {
+    return ot_shard_ranks(&plan->shard) > 1 && !ot_plan_has_stages(plan);
 }
 
 bool ot_slab_is_resident(const struct ot_plan *plan, int slab) {
@@ -85,15 +91,15 @@ bool ot_plan_spills_grads(const struct ot_chain *chain, const struct ot_plan *pl
  * slab, because its two sums are joined first; several ranks, because the sums of all ranks are joined; sums
  * along a tree. */
 bool ot_slab_grad_in_place(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
-    return chain->dtype == OT_F32 && ot_slab_uses(chain, slab) == 1 && ot_shard_ranks(&plan->shard) == 1 &&
+    return chain->dtype == OT_F32 && ot_slab_uses(chain, slab) == 1 && !ot_plan_exchanges(plan) &&
            ot_shard_accumulators(&plan->shard) == 1 &&
            ot_slab_waiting_on_gpu(chain, plan, slab).n == chain->slabs[slab].n_params;
 }
 
 /* True if gradient sums of the slab must survive from round to round. */
 static bool has_sums_to_keep(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
-    return plan->train && !chain->slabs[slab].frozen && ot_plan_rounds(plan) > 1 &&
-           !ot_slab_grad_in_place(chain, plan, slab);
+    return plan->train && !chain->slabs[slab].frozen && ot_slab_is_own(plan, slab) &&
+           ot_plan_rounds(plan) > 1 && !ot_slab_grad_in_place(chain, plan, slab);
 }
 
 bool ot_slab_sum_stays(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
@@ -120,7 +126,7 @@ int ot_slab_uses(const struct ot_chain *chain, int slab) {
 }
 
 struct ot_shard_range ot_slab_holding(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
-    int64_t units = ot_slab_units(chain, slab);
+    int64_t units = ot_slab_is_own(plan, slab) ? ot_slab_units(chain, slab) : 0;
     return ot_plan_is_sharded(plan) ? ot_shard_own(&plan->shard, units) : (struct ot_shard_range){0, units};
 }
 
@@ -220,9 +226,10 @@ void ot_plan_set_rounds(struct ot_plan *plan, int rounds) {
 
 struct ot_kept ot_plan_kept(const struct ot_chain *chain, const struct ot_plan *plan, int block) {
     struct ot_kept none = {OT_KEEP_NONE, OT_TIER_GPU};
-    int behind = chain->n_blocks - 2 - block; /* middle blocks behind this one */
-    if (!plan->train || block < 1 || behind < 0 || block < ot_chain_first_trained(chain))
+    if (!plan->train || block < 1 || block > chain->n_blocks - 2 || block < ot_chain_first_trained(chain) ||
+        !ot_block_is_own(chain, plan, block))
         return none;
+    int behind = ot_plan_middle_blocks(chain, plan, block + 1);
     for (int t = 0; t < OT_TIER_COUNT; t++) {
         if (behind < plan->kept[t].blocks)
             return (struct ot_kept){plan->kept[t].level, (enum ot_tier)t};
@@ -243,7 +250,7 @@ bool ot_plan_repeats_products(const struct ot_chain *chain, const struct ot_plan
     bool all = true;
     for (int t = 0; t < OT_TIER_COUNT; t++)
         all = all && (plan->kept[t].blocks == 0 || plan->kept[t].level >= OT_KEEP_PRODUCTS);
-    return !all || ot_plan_kept_blocks(plan, OT_TIER_COUNT) < chain->n_blocks - 2;
+    return !all || ot_plan_kept_blocks(plan, OT_TIER_COUNT) < ot_plan_middle_blocks(chain, plan, 1);
 }
 
 bool ot_plan_spills_kept(const struct ot_plan *plan) {

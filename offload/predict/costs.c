@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "offload/plan/shadow_updates.h"
+#include "offload/plan/stages.h"
 #include "src/base/error.h"
 #include "src/base/minmax.h"
 
@@ -183,9 +184,19 @@ static double nvme_bytes(const struct context *c, const struct ot_task *task) {
 
 static double results_bytes(const struct context *c, const struct ot_task *task) {
     int norms = c->layout->norms, ranks = ot_shard_ranks(&c->plan->shard);
-    int rest =
-        (ot_plan_sends_norms(c->plan) ? 0 : c->chain->n_slabs * norms) + ranks * c->layout->own_results;
+    int all = c->chain->n_slabs * norms;
+    int rest = ot_plan_has_stages(c->plan)
+                   ? ranks * (all + c->layout->own_results)
+                   : (ot_plan_sends_norms(c->plan) ? 0 : all) + ranks * c->layout->own_results;
     return (double)(task->slab >= 0 ? norms : rest) * (double)sizeof(double);
+}
+
+/* Bytes that a TRANSFER sends, or that it receives: both directions of a link work at the same time. */
+static double crossing_bytes(const struct context *c, const struct ot_task *task) {
+    int in_out[2] = {0};
+    for (int i = 0; i < task->n_accesses; i++)
+        in_out[task->accesses[i].writes]++;
+    return weight_bytes(c, ot_max(in_out[0], in_out[1]) * c->plan->micro_tokens * c->chain->boundary_elems);
 }
 
 /* Bytes that a rank receives in an operation with all others. */
@@ -194,6 +205,11 @@ static double received_bytes(const struct context *c, const struct ot_task *task
     double others = ot_shard_ranks(shard) - 1;
     if (task->kind == OT_TASK_MEET)
         return others * OT_MEETING_BYTES;
+    if (task->kind == OT_TASK_TRANSFER)
+        return crossing_bytes(c, task);
+    if (task->kind == OT_TASK_RESULT_GATHER && ot_plan_has_stages(c->plan))
+        return others * (double)sizeof(double) *
+               (c->chain->n_slabs * c->layout->norms + c->layout->own_results);
     if (task->kind == OT_TASK_RESULT_GATHER)
         return others * (double)sizeof(double) *
                (task->slab >= 0 ? c->layout->own_norms : c->layout->own_results);
@@ -335,6 +351,7 @@ static double bytes_of(const struct context *c, const struct ot_task *task) {
     case OT_TASK_GATHER:
     case OT_TASK_MEET:
     case OT_TASK_EXCHANGE:
+    case OT_TASK_TRANSFER:
     case OT_TASK_GRAD_GATHER:
     case OT_TASK_RESULT_GATHER:
         return received_bytes(c, task);

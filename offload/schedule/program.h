@@ -1,6 +1,7 @@
 /* Writes a step as a sequential program. program.c has tasks, accesses and slots. This header also declares
  * the shared functions of the generators: program_train.c, program_update.c, program_forward.c,
- * program_activations.c, program_parts.c, program_ranks.c, program_nvme.c. Private to offload/schedule.
+ * program_activations.c, program_parts.c, program_ranks.c, program_stages.c, program_nvme.c. Private to
+ * offload/schedule.
  *
  * Errors: most functions here return nothing. The first failure stays in p->rc, and later calls have no
  * effect; ot_program_close returns it.
@@ -10,6 +11,7 @@
 
 #include "offload/plan/slabs.h"
 #include "offload/schedule/schedule.h"
+#include "offload/schedule/stage_times.h"
 
 /* A set of equal slots, and the owner of each slot at this point of the program. */
 struct ot_ring {
@@ -92,6 +94,8 @@ struct ot_program {
     int *joining;                /* [n_slabs]: slabs whose sums the ranks exchange, until they are joined */
     int n_joining;
     int next_state_slot, next_tile_slot, next_grad_slot; /* slots used in turn */
+    struct ot_stage_times times;                         /* empty: the plan has no stages */
+    int next_transfer;
 };
 
 /* Opens a program that writes to *out. Call ot_program_close also if this fails. Errors: OT_E_BUDGET (no
@@ -200,6 +204,15 @@ struct ot_tag ot_program_join(struct ot_program *p, int slab, int use, int sum, 
 struct ot_tag ot_program_gather_sum(struct ot_program *p, int slab, int sum, struct ot_tag joined);
 /* Gathers the norms of a slab, or with slab < 0 the losses. Does nothing with one rank. */
 void ot_program_result_gather(struct ot_program *p, int slab);
+
+/* Stages (program_stages.c). Errors of open: OT_E_BUDGET (no memory). */
+int ot_program_open_stages(struct ot_program *p);
+void ot_program_close_stages(struct ot_program *p);
+/* Lists the transfers of all ticks before this one, or before a unit. */
+void ot_program_transfer_before(struct ot_program *p, int tick);
+void ot_program_transfer_for(struct ot_program *p, int block, int micro, bool backward);
+/* The buffer of an activation on its way to another rank. */
+int ot_program_stage_buffer(const struct ot_program *p, int block, int micro);
 
 /* Data whose home is nvme (program_nvme.c). Returns the host buffer from which the slab's weights are copied
  * to the device: their home on the host, or a slot. Appends a read from nvme into the slot if the slot does

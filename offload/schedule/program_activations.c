@@ -11,10 +11,13 @@
 
 /* ---- opening: the activations that backward brings back ---- */
 
+/* The last boundaries stay in their buffers on the device. With stages that is the last one alone: the others
+ * with a buffer may be those of blocks that other ranks own. */
 static bool boundary_returns(const struct ot_program *p, int boundary) {
+    int stay = ot_plan_has_stages(p->plan) ? 1 : p->layout->n_boundaries;
     return ot_layout_spills_boundaries(p->layout) && boundary >= 0 &&
-           boundary >= ot_chain_first_trained(p->chain) - 1 &&
-           boundary < p->chain->n_blocks - 1 - p->layout->n_boundaries;
+           boundary >= ot_chain_first_trained(p->chain) - 1 && boundary < p->chain->n_blocks - 1 - stay &&
+           ot_boundary_is_own(p->chain, p->plan, boundary);
 }
 
 static bool kept_returns(const struct ot_program *p, int block) {

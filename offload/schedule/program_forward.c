@@ -1,4 +1,5 @@
 /* A forward pass alone (evaluation, generation), and the parts of a program that training uses too. */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,9 +13,11 @@ static void add_visits(struct ot_program *p, int first_micro, int n_micro) {
     int n = p->chain->n_blocks;
     bool train = p->pass == OT_PASS_TRAIN;
     for (int b = 0; b < (train ? n - 1 : n); b++) /* the last block's backward includes its forward */
-        p->visits[p->n_visits++] = (struct ot_visit){b, false, first_micro, n_micro};
+        if (ot_block_is_own(p->chain, p->plan, b))
+            p->visits[p->n_visits++] = (struct ot_visit){b, false, first_micro, n_micro};
     for (int b = n - 1; train && b >= ot_chain_first_trained(p->chain); b--)
-        p->visits[p->n_visits++] = (struct ot_visit){b, true, first_micro, n_micro};
+        if (ot_block_is_own(p->chain, p->plan, b))
+            p->visits[p->n_visits++] = (struct ot_visit){b, true, first_micro, n_micro};
 }
 
 static void add_needs(struct ot_program *p, int v) {
@@ -83,6 +86,7 @@ int ot_program_open(struct ot_program *p, const struct ot_chain *chain, const st
     for (int v = 0; v < p->n_visits; v++)
         add_needs(p, v);
     OT_TRY(p->rc = ot_program_open_activations(p));
+    OT_TRY(p->rc = ot_program_open_stages(p));
     for (int s = 0; s < chain->n_slabs; s++) {
         p->uses_left[s] = ot_slab_uses(chain, s);
         /* Other passes come after a flush, so nothing is pending, and whole weights are whole. */
@@ -108,6 +112,7 @@ int ot_program_close(struct ot_program *p) {
     free(p->visits);
     free(p->needs);
     ot_program_close_activations(p);
+    ot_program_close_stages(p);
     free(p->uses_left);
     free(p->deferred);
     free(p->streamed);
@@ -395,7 +400,9 @@ void ot_program_forward(struct ot_program *p, int block, int micro, enum ot_half
         ot_program_read(p, task, task->x, ot_tag(OT_CONTENT_BOUNDARY, block - 1, micro, 0));
     }
     if (!last) {
-        task->y = ot_layout_boundary(layout, p->plan, block, micro);
+        task->y = ot_boundary_is_own(p->chain, p->plan, block)
+                      ? ot_layout_boundary(layout, p->plan, block, micro)
+                      : ot_program_stage_buffer(p, block, micro);
         write_half(p, task, task->y, ot_tag(OT_CONTENT_BOUNDARY, block, micro, 0));
     } else {
         task->y = p->pass == OT_PASS_DECODE ? layout->logits : layout->token_loss;
@@ -420,8 +427,12 @@ int ot_schedule_make_forward(const struct ot_chain *chain, const struct ot_plan 
         ot_program_fetch_ahead(&p, v);
         ot_program_gather(&p, v);
         ot_program_decode(&p, v);
+        ot_program_transfer_for(&p, p.visits[v].block, 0, false);
         ot_program_forward(&p, p.visits[v].block, 0, ot_program_choose(&p, &p.visits[v]));
     }
+    ot_program_transfer_before(&p, INT_MAX);
+    if (!ot_block_is_own(chain, plan, chain->n_blocks - 1))
+        return ot_program_close(&p);
     struct ot_task *task = ot_program_task(&p, OT_TASK_LOSS_OUT, OT_LANE_D2H);
     task->from = pass == OT_PASS_DECODE ? layout->logits : layout->token_loss;
     task->to = layout->results_host[0];

@@ -158,6 +158,8 @@ struct ot_tag ot_program_gather_sum(struct ot_program *p, int slab, int sum, str
 }
 
 uint32_t ot_schedule_operations(const struct ot_schedule *schedule, uint32_t crc) {
+    if (schedule->stage_crc != 0)
+        return ot_crc32(crc, &schedule->stage_crc, sizeof schedule->stage_crc);
     for (int i = 0; i < schedule->lane_count[OT_LANE_COMM]; i++) {
         const struct ot_task *task = &schedule->tasks[schedule->lane_tasks[OT_LANE_COMM][i]];
         int32_t operation[2] = {task->kind, task->slab};
@@ -168,8 +170,22 @@ uint32_t ot_schedule_operations(const struct ot_schedule *schedule, uint32_t crc
 
 /* ---- results ---- */
 
+/* With stages each rank has the norms of its own slabs, and one rank has the losses: they are gathered once,
+ * together. */
+static void gather_stage_results(struct ot_program *p, int slab) {
+    if (slab >= 0)
+        return;
+    struct ot_task *task = ot_program_task(p, OT_TASK_RESULT_GATHER, OT_LANE_COMM);
+    task->from = task->to = p->layout->all_results;
+    ot_program_access(p, task, task->to, true, true);
+}
+
 void ot_program_result_gather(struct ot_program *p, int slab) {
     int tile = slab >= 0 ? slab : p->chain->n_slabs;
+    if (ot_plan_has_stages(p->plan)) {
+        gather_stage_results(p, slab);
+        return;
+    }
     struct ot_tag tag = slab >= 0 ? ot_tag(OT_CONTENT_RESULT, slab, 0, 0) : (struct ot_tag){0};
     if (ot_shard_ranks(&p->plan->shard) == 1 || (slab >= 0 && !ot_plan_is_sharded(p->plan)))
         return;

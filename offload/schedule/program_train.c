@@ -6,6 +6,8 @@
  * (plan/shadow_updates.h) give a part of that overlap back to steps with clipping. In all
  * cases the next step updates the streamed tiles, and copies the pool's updates to slabs on the device.
  */
+#include <limits.h>
+
 #include "offload/plan/shadow_updates.h"
 #include "offload/schedule/program.h"
 #include "src/base/error.h"
@@ -394,7 +396,7 @@ static void join_oldest(struct ot_program *p) {
 /* Called when a slab has the gradients of all its uses. Several ranks exchange them now and join them after
  * the next block's backward, so that the device computes meanwhile. */
 static void complete_slab(struct ot_program *p, int slab) {
-    bool alone = ot_shard_ranks(&p->plan->shard) == 1;
+    bool alone = !ot_plan_exchanges(p->plan);
     struct sums sums = alone || !joins_uses(p) ? merged_uses(p, slab) : sums_of(p, slab, OT_MAX_USES);
     if (alone) {
         finish_slab(p, slab, &sums);
@@ -468,6 +470,7 @@ static void run_visit(struct ot_program *p, int v) {
         prepare(p, v);
     enum ot_half half = visit->backward ? OT_HALF_BOTH : ot_program_choose(p, visit);
     for (int m = visit->first_micro; m < end && p->rc >= 0; m++) {
+        ot_program_transfer_for(p, visit->block, m, visit->backward);
         if (visit->backward) {
             backward(p, visit->block, m);
             merge_groups(p, visit->block, m);
@@ -506,6 +509,7 @@ static int make(const struct ot_chain *chain, const struct ot_plan *plan, const 
     while (p.n_joining > 0 && p.rc >= 0)
         join_oldest(&p);
     flush_deferred(&p);
+    ot_program_transfer_before(&p, INT_MAX);
     ot_program_result_gather(&p, -1);
     ot_program_result_out(&p, -1);
     ot_program_decide(&p, -1);

@@ -7,7 +7,8 @@
 
 void ot_program_result_out(struct ot_program *p, int slab) {
     struct ot_task *task = ot_program_task(p, OT_TASK_RESULT_OUT, OT_LANE_D2H);
-    int first = slab >= 0 ? slab : ot_plan_sends_norms(p->plan) ? p->chain->n_slabs : 0;
+    bool sent = ot_plan_sends_norms(p->plan) && !ot_plan_has_stages(p->plan); /* of all slabs */
+    int first = slab >= 0 ? slab : sent ? p->chain->n_slabs : 0;
     int last = slab >= 0 ? slab : p->chain->n_slabs;
     task->slab = slab;
     task->from = p->layout->all_results;

@@ -97,13 +97,15 @@ enum ot_task_kind {
     OT_TASK_NVME_READ,
     OT_TASK_NVME_WRITE, /* nvme_write: the same, but for a slab's weights */
     /* several ranks: */
-    OT_TASK_GATHER,        /* comm: the weights of all ranks, into a slot or beside this rank's own */
-    OT_TASK_MEET,          /* comm: all ranks have updated a slab in their one copy (slabs.h) */
-    OT_TASK_GRAD_NARROW,   /* compute: round the gradient sum to the dtype in which it crosses */
-    OT_TASK_EXCHANGE,      /* comm: send each rank its share of the gradient sum, receive this rank's share */
-    OT_TASK_GRAD_JOIN,     /* compute: add up the sums of all ranks, in the order of the ranks */
-    OT_TASK_GRAD_GATHER,   /* comm, if each rank updates everything: the shares of the joined sum */
-    OT_TASK_RESULT_GATHER, /* comm: norms of a slab, or (slab < 0) losses and requests, of all ranks */
+    OT_TASK_GATHER,      /* comm: the weights of all ranks, into a slot or beside this rank's own */
+    OT_TASK_MEET,        /* comm: all ranks have updated a slab in their one copy (slabs.h) */
+    OT_TASK_GRAD_NARROW, /* compute: round the gradient sum to the dtype in which it crosses */
+    OT_TASK_EXCHANGE,    /* comm: send each rank its share of the gradient sum, receive this rank's share */
+    OT_TASK_GRAD_JOIN,   /* compute: add up the sums of all ranks, in the order of the ranks */
+    OT_TASK_GRAD_GATHER, /* comm, if each rank updates everything: the shares of the joined sum */
+    /* comm: norms of a slab, or (slab < 0) losses and requests, of all ranks; with stages also all norms */
+    OT_TASK_RESULT_GATHER,
+    OT_TASK_TRANSFER, /* comm, stages: activations and their gradients, to and from other ranks */
     OT_TASK_KINDS
 };
 const char *ot_task_kind_name(enum ot_task_kind kind);
@@ -161,6 +163,15 @@ struct ot_access {
 
 enum { OT_TASK_MAX_ACCESSES = 16 };
 
+/* One half of a transfer between two ranks (stage_times.h): a boundary activation of a micro-batch, or its
+ * gradient. */
+struct ot_task_transfer {
+    int peer;
+    bool sends, gradient;
+    int boundary, micro;
+    int buffer; /* on the device */
+};
+
 struct ot_dep {
     int task;
     bool previous_step;
@@ -184,7 +195,8 @@ struct ot_task {
     /* Buffers by role; OT_NO_BUFFER: none. For a parity pair, its first buffer. */
     int weights[OT_MAX_USES], grads[OT_MAX_USES];
     int x, y, dxy, saved, from, to, state, stage, used;
-    enum ot_keep_level saved_level; /* level that `saved` has, or that is copied */
+    enum ot_keep_level saved_level;        /* level that `saved` has, or that is copied */
+    int tick, first_transfer, n_transfers; /* TRANSFER: its halves in the schedule */
     int n_deps;
     struct ot_dep *deps;
     /* Set by ot_schedule_link. */
@@ -208,8 +220,12 @@ struct ot_schedule {
     struct ot_dep *deps; /* edges of all tasks */
     int lane_count[OT_LANE_COUNT];
     int *lane_tasks[OT_LANE_COUNT]; /* indices, in order */
-    bool alone;                     /* no other step may overlap with it */
-    bool is_draft;                  /* has edges that other edges imply */
+    int n_transfers;
+    size_t transfer_capacity;
+    struct ot_task_transfer *transfers; /* of all TRANSFER tasks */
+    uint32_t stage_crc;                 /* of the transfers between all ranks; 0: no stages */
+    bool alone;                         /* no other step may overlap with it */
+    bool is_draft;                      /* has edges that other edges imply */
 };
 
 /* Make a training step, and a forward pass over one micro-batch (for generation, for plans without training,
@@ -232,9 +248,15 @@ int ot_schedule_make_flush(const struct ot_chain *chain, const struct ot_plan *p
 int ot_schedule_make_gather(const struct ot_chain *chain, const struct ot_plan *plan,
                             const struct ot_layout *layout, struct ot_schedule *out);
 void ot_schedule_free(struct ot_schedule *schedule);
-/* A fingerprint of the operations between ranks, in order. All ranks must have the same. crc: the fingerprint
- * of the schedules before. */
+/* A fingerprint of the operations between ranks, in order; with stages, of the transfers between all ranks.
+ * All ranks must have the same. crc: the fingerprint of the schedules before. */
 uint32_t ot_schedule_operations(const struct ot_schedule *schedule, uint32_t crc);
+/* Stages: a fingerprint of what the schedule sends to a rank, or receives from it, in order. It must be equal
+ * on both sides of a link. */
+uint32_t ot_schedule_link_crc(const struct ot_schedule *schedule, int peer, bool sends);
+/* Checks that transfers are in the order of their ticks, so that ranks do not wait in a cycle
+ * (stage_times.h). Errors: OT_E_INTERNAL. */
+int ot_schedule_check_ticks(const struct ot_schedule *schedule);
 
 /* Derives the edges from the accesses, reduces them, and fills in lanes and signals. Errors: OT_E_BUDGET (no
  * memory). */

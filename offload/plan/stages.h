@@ -1,0 +1,54 @@
+/* Stages: each rank owns whole blocks.
+ *
+ * The ranks of the other modes (plan.h) share every slab: the weights of a block travel to each rank before
+ * each use, and its gradient sums after, however few tokens the step has. With stages a block has one OWNER.
+ * Its weights, gradients and state live on the owner's tiers alone, and never cross. What crosses is the
+ * boundary activation of a micro-batch, forward, where the next block has another owner, and the gradient of
+ * that activation, backward. Host memory, disks, the optimizer's work and the traffic of each device's bus
+ * fall with the number of ranks.
+ *
+ * THE BITS. A block sees all micro-batches of the step, in the order of one rank, and the squared norms of
+ * the slabs are added in the order of the slabs. So losses, weights and state have the bits of a run on one
+ * rank, whatever the number of ranks and the division.
+ *
+ * THE DIVISION. Block 0 (the embedding) belongs to rank 0. Layers are dealt out in turns of `turn_blocks`
+ * consecutive layers: the first turn to rank 0, the next one to rank 1, and after the last rank to rank 0
+ * again. With turns of one layer (LOOPED) a rank waits least: while it runs the micro-batches of a round
+ * through its block, the next rank already runs the first of them through the next block (breadth-first
+ * pipeline, arXiv 2211.05953; round-robin stages, arXiv 2604.27085). With one turn each (CONTIGUOUS,
+ * turn_blocks 0) activations cross least. The head belongs to the last of the ranks with the fewest layers.
+ * If it shares a slab with the embedding, it belongs to rank 0: the slab has one owner, and no weight
+ * crosses.
+ *
+ * Not every chain can be divided: all blocks that use a slab have one owner. The position biases that all
+ * layers of a T5 share do not allow that.
+ *
+ * WHEN a block runs a micro-batch, and when its activation crosses, is in schedule/stage_times.h.
+ *
+ * What a rank needs of memory: slots for its own slabs; the activations that enter its blocks, which
+ * backward reads again; two buffers for activations on their way out.
+ */
+#ifndef OT_OFFLOAD_PLAN_STAGES_H
+#define OT_OFFLOAD_PLAN_STAGES_H
+
+#include "offload/block.h"
+#include "offload/plan/plan.h"
+
+/* Buffers for activations on their way to another rank: one is sent while the next is computed. */
+enum { OT_STAGE_BUFFERS = 2 };
+
+bool ot_plan_has_stages(const struct ot_plan *plan);
+/* Sets the owners of all slabs, if the plan has stages. Errors: OT_E_USAGE: the chain has too few layers for
+ * the ranks, or blocks of several ranks would use one slab. */
+int ot_stages_divide(const struct ot_chain *chain, struct ot_plan *plan);
+
+/* The owner of a block; without stages: this rank. */
+int ot_block_owner(const struct ot_chain *chain, const struct ot_plan *plan, int block);
+bool ot_block_is_own(const struct ot_chain *chain, const struct ot_plan *plan, int block);
+bool ot_slab_is_own(const struct ot_plan *plan, int slab);
+/* The number of this rank's middle blocks from block `first` on. */
+int ot_plan_middle_blocks(const struct ot_chain *chain, const struct ot_plan *plan, int first);
+/* True if this rank's blocks read the boundary (the output of block number `boundary`). */
+bool ot_boundary_is_own(const struct ot_chain *chain, const struct ot_plan *plan, int boundary);
+
+#endif

@@ -1,0 +1,143 @@
+/* Stages as a program: the transfers of boundary activations and of their gradients.
+ *
+ * A rank's program has the units of its own blocks, each at its tick (stage_times.h). Before a unit it
+ * lists the transfers of all earlier ticks: what the unit reads is among them. One TRANSFER task has
+ * everything that the rank sends and receives in a tick.
+ *
+ * An activation on its way out waits in one of two buffers: units of even ticks use one, units of odd ticks
+ * the other. A gradient leaves from the buffer in which backward computed it. What comes in arrives where the
+ * block will read it; an activation that does not stay there goes on to its home. */
+#include <stdlib.h>
+
+#include "offload/schedule/program.h"
+#include "src/base/error.h"
+#include "src/base/hash.h"
+#include "src/base/memory.h"
+
+/* ---- links ---- */
+
+/* Every rank has the same table. */
+static uint32_t hash_times(const struct ot_stage_times *times) {
+    uint32_t crc = 0;
+    for (int i = 0; i < times->n_transfers; i++) {
+        const struct ot_stage_transfer *t = &times->transfers[i];
+        int32_t all[] = {t->tick, t->from, t->to, t->gradient, t->boundary, t->micro};
+        crc = ot_crc32(crc, all, sizeof all);
+    }
+    return crc;
+}
+
+int ot_program_open_stages(struct ot_program *p) {
+    if (!ot_plan_has_stages(p->plan))
+        return 0;
+    OT_TRY(ot_stage_times_make(p->chain, p->plan, p->pass == OT_PASS_TRAIN, &p->times));
+    p->schedule->stage_crc = hash_times(&p->times);
+    return 0;
+}
+
+void ot_program_close_stages(struct ot_program *p) {
+    ot_stage_times_free(&p->times);
+}
+
+uint32_t ot_schedule_link_crc(const struct ot_schedule *schedule, int peer, bool sends) {
+    uint32_t crc = 0;
+    for (int i = 0; i < schedule->lane_count[OT_LANE_COMM]; i++) {
+        const struct ot_task *task = &schedule->tasks[schedule->lane_tasks[OT_LANE_COMM][i]];
+        for (int k = 0; k < task->n_transfers; k++) {
+            const struct ot_task_transfer *t = &schedule->transfers[task->first_transfer + k];
+            int32_t all[] = {task->tick, t->gradient, t->boundary, t->micro};
+            if (t->peer == peer && t->sends == sends)
+                crc = ot_crc32(crc, all, sizeof all);
+        }
+    }
+    return crc;
+}
+
+int ot_schedule_check_ticks(const struct ot_schedule *schedule) {
+    int last = -1;
+    for (int i = 0; i < schedule->lane_count[OT_LANE_COMM]; i++) {
+        const struct ot_task *task = &schedule->tasks[schedule->lane_tasks[OT_LANE_COMM][i]];
+        if (task->kind != OT_TASK_TRANSFER)
+            continue;
+        if (task->tick <= last)
+            return ot_fail(OT_E_INTERNAL, "schedule: the transfers of tick %d come after those of tick %d",
+                           task->tick, last);
+        last = task->tick;
+    }
+    return 0;
+}
+
+/* ---- transfers ---- */
+
+int ot_program_stage_buffer(const struct ot_program *p, int block, int micro) {
+    return p->layout->stage_buffers[ot_stage_time(&p->times, block, micro, false) % OT_STAGE_BUFFERS];
+}
+
+static struct ot_task_transfer *add_transfer(struct ot_program *p) {
+    struct ot_schedule *s = p->schedule;
+    if (!ot_try_grow(&s->transfers, &s->transfer_capacity, (size_t)s->n_transfers + 1,
+                     sizeof *s->transfers)) {
+        p->rc = ot_fail(OT_E_BUDGET, "no memory for a schedule of %d transfers", s->n_transfers);
+        return NULL;
+    }
+    return &s->transfers[s->n_transfers++];
+}
+
+/* Adds one half of a transfer to the task. */
+static void add_half(struct ot_program *p, struct ot_task *task, const struct ot_stage_transfer *t) {
+    bool sends = t->from == p->plan->shard.rank;
+    struct ot_tag tag =
+        ot_tag(t->gradient ? OT_CONTENT_BOUNDARY_GRAD : OT_CONTENT_BOUNDARY, t->boundary, t->micro, 0);
+    int buffer = t->gradient ? p->layout->boundary_grad[ot_plan_place(p->plan, t->micro)]
+                 : sends     ? ot_program_stage_buffer(p, t->boundary, t->micro)
+                             : ot_layout_boundary(p->layout, p->plan, t->boundary, t->micro);
+    struct ot_task_transfer *half = add_transfer(p);
+    if (!half)
+        return;
+    *half =
+        (struct ot_task_transfer){sends ? t->to : t->from, sends, t->gradient, t->boundary, t->micro, buffer};
+    task->n_transfers++;
+    if (sends)
+        ot_program_read(p, task, buffer, tag);
+    else
+        ot_program_write(p, task, buffer, tag);
+}
+
+static bool is_received(const struct ot_program *p, const struct ot_stage_transfer *t) {
+    return t->to == p->plan->shard.rank && !t->gradient;
+}
+
+/* Lists the transfers [first, end) of one tick, as far as this rank takes part. */
+static void transfer(struct ot_program *p, const struct ot_stage_transfer *first,
+                     const struct ot_stage_transfer *end) {
+    struct ot_task *task = NULL;
+    for (const struct ot_stage_transfer *t = first; t < end; t++) {
+        if (t->from != p->plan->shard.rank && t->to != p->plan->shard.rank)
+            continue;
+        if (!task) {
+            task = ot_program_task(p, OT_TASK_TRANSFER, OT_LANE_COMM);
+            task->tick = t->tick;
+            task->first_transfer = p->schedule->n_transfers;
+        }
+        add_half(p, task, t);
+    }
+    for (const struct ot_stage_transfer *t = first; t < end && p->rc >= 0; t++)
+        if (is_received(p, t) && p->pass == OT_PASS_TRAIN)
+            ot_program_send_boundary(p, t->boundary, t->micro);
+}
+
+void ot_program_transfer_before(struct ot_program *p, int tick) {
+    const struct ot_stage_transfer *all = p->times.transfers, *end = all + p->times.n_transfers;
+    while (p->next_transfer < p->times.n_transfers && all[p->next_transfer].tick < tick && p->rc >= 0) {
+        const struct ot_stage_transfer *first = &all[p->next_transfer], *next = first;
+        while (next < end && next->tick == first->tick)
+            next++;
+        transfer(p, first, next);
+        p->next_transfer += (int)(next - first);
+    }
+}
+
+void ot_program_transfer_for(struct ot_program *p, int block, int micro, bool backward) {
+    if (p->times.forward)
+        ot_program_transfer_before(p, ot_stage_time(&p->times, block, micro, backward));
+}

@@ -1,0 +1,58 @@
+/* When the stages of a pipeline compute, and when activations cross between them (plan/stages.h).
+ *
+ * Every rank computes the same table, for all ranks, from the chain, the owners of its blocks, and the
+ * rounds; from nothing else of the plan. A UNIT is a micro-batch in a block, forward or backward. A rank runs
+ * its units in the order of a run on one rank, without those of other ranks. Each unit takes one tick of a
+ * common clock. A unit begins when the rank's unit before is complete and when what it reads is there:
+ *
+ *   forward(b, m)    forward(b - 1, m)
+ *   backward(b, m)   backward(b + 1, m)
+ *   backward of the last block, which includes its forward: forward(b - 1, m)
+ *
+ * A result that another rank reads crosses in the tick after its unit, and the reader begins one tick later:
+ * LEAD is 2. So the device computes while activations cross. A round of few micro-batches would wait for
+ * that, and has lead 1: an activation crosses at the end of its unit's tick.
+ *
+ * With several rounds, a place for an activation is written again in the next round, but not before its last
+ * reader. (The reader's rank may be behind, if the blocks before it are frozen and have no backward.)
+ *
+ * The table is not a prediction of time: ticks of unlike blocks differ. It is an order. TRANSFERS that cross
+ * in one tick are one operation of each rank in it: all of its sends and receives advance together.
+ *
+ * NO DEADLOCK. The ranks' operations of a tick wait for each other, and for units and operations before them
+ * in each rank's program. Those have earlier ticks. So by induction over the ticks every operation begins.
+ * That needs three things, which ranks check before the first step (ot_schedule_links): each rank's
+ * operations are in the order of the ticks; both halves of a transfer have one tick; on each link the sent
+ * activations are those that the other side receives, in one order.
+ */
+#ifndef OT_OFFLOAD_SCHEDULE_STAGE_TIMES_H
+#define OT_OFFLOAD_SCHEDULE_STAGE_TIMES_H
+
+#include "offload/plan/stages.h"
+
+/* A boundary activation of a micro-batch, or its gradient, on its way from one rank to another. */
+struct ot_stage_transfer {
+    int tick;
+    int from, to; /* ranks */
+    bool gradient;
+    int boundary, micro;
+};
+
+struct ot_stage_times {
+    int n_blocks, n_micro, lead;
+    int *forward, *backward; /* [n_blocks][n_micro]: ticks of the units; -1: there is no such unit */
+    int n_transfers;
+    struct ot_stage_transfer *transfers; /* in the order of their ticks; of one tick: by boundary */
+};
+
+/* Computes the table of a training step, or of a forward pass alone over one micro-batch. Free it with
+ * ot_stage_times_free, also after an error. Errors: OT_E_BUDGET (no memory). */
+int ot_stage_times_make(const struct ot_chain *chain, const struct ot_plan *plan, bool train,
+                        struct ot_stage_times *out);
+void ot_stage_times_free(struct ot_stage_times *times);
+
+static inline int ot_stage_time(const struct ot_stage_times *times, int block, int micro, bool backward) {
+    return (backward ? times->backward : times->forward)[block * times->n_micro + micro];
+}
+
+#endif
