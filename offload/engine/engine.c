@@ -455,6 +455,10 @@ static int run_forward(struct ot_engine *en, enum ot_pass pass, const struct ot_
     return ot_comm_broadcast_host(en->comm, out, (size_t)n * sizeof *out, owner);
 }
 
+bool ot_engine_runs_together(const struct ot_engine *en) {
+    return ot_plan_has_stages(&en->plan);
+}
+
 int ot_engine_eval(struct ot_engine *en, const struct ot_micro_batch *micro, float *token_loss) {
     return run_forward(en, OT_PASS_EVAL, micro, micro->n_tokens, token_loss);
 }

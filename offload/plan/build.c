@@ -175,12 +175,13 @@ static void set_kept(const struct ot_plan_request *rq, const struct ot_candidate
     enum ot_keep_level level = forced ? (enum ot_keep_level)rq->keep : rq->kept_level;
     level = level == OT_KEEP_NONE && !forced ? OT_KEEP_PRODUCTS : level;
     enum ot_tier off = rq->kept == OT_HOME_NVME ? OT_TIER_NVME : OT_TIER_HOST;
-    int others = ot_plan_middle_blocks(rq->chain, plan, 1) - c->kept_blocks;
+    int own = ot_plan_middle_blocks(rq->chain, plan, 1), on_gpu = ot_min(c->kept_blocks, own);
+    int others = own - on_gpu;
     memset(plan->kept, 0, sizeof plan->kept);
     plan->kept_slots = plan->host_kept_slots = 0;
     if (!rq->train || level == OT_KEEP_NONE || others < 0)
         return;
-    plan->kept[OT_TIER_GPU] = (struct ot_kept_blocks){level, c->kept_blocks};
+    plan->kept[OT_TIER_GPU] = (struct ot_kept_blocks){level, on_gpu};
     plan->kept[off] = (struct ot_kept_blocks){level, forced ? others : (int)lround(rq->kept_off * others)};
     plan->kept_slots = ot_plan_spills_kept(plan) ? c->slots : 0;
     plan->host_kept_slots = ot_plan_kept_blocks(plan, OT_TIER_NVME) > 0 ? plan->kept_slots + 2 : 0;

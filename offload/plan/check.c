@@ -93,6 +93,9 @@ static int check_shape(const struct ot_chain *chain, const struct ot_plan *plan)
         (plan->first_round > 0 && plan->first_round < plan->max_micro && plan->round_micro < 1))
         return ot_fail(OT_E_USAGE, "plan: %d micro-batches cannot be cut into a round of %d and others of %d",
                        plan->max_micro, plan->first_round, plan->round_micro);
+    if (plan->shard.in_flight > 1 && plan->first_round != plan->round_micro)
+        return ot_fail(OT_E_USAGE, "plan: rounds in flight together are equally long, not %d and %d",
+                       plan->first_round, plan->round_micro);
     if (plan->max_micro > ot_chain_most_micro(chain))
         return ot_fail_cause(
             OT_E_USAGE, OT_CAUSE_MICRO_BATCHES,
@@ -142,7 +145,7 @@ static int check_stages(const struct ot_chain *chain, const struct ot_plan *plan
                                chain->slabs[slab].name, owner, chain->blocks[b].name,
                                ot_block_owner(chain, plan, b));
         }
-    if (plan->fetch_used && ot_plan_has_stages(plan))
+    if (plan->fetch_used && ot_plan_has_stages(plan) && ot_chain_most_parts(chain) > 0)
         return ot_fail_cause(OT_E_USAGE, OT_CAUSE_STAGES,
                              "stages cannot fetch the used experts alone: all micro-batches of a round would "
                              "have to choose before one goes on");

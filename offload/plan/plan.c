@@ -52,6 +52,10 @@ int ot_shard_ranks(const struct ot_shard *shard) {
     return ot_max(shard->ranks, 1);
 }
 
+int ot_shard_summing_ranks(const struct ot_shard *shard) {
+    return shard->mode == OT_SHARD_STAGES ? 1 : ot_shard_ranks(shard);
+}
+
 int ot_shard_check(const struct ot_shard *shard) {
     int ranks = ot_shard_ranks(shard);
     if (shard->rank < 0 || shard->rank >= ranks)
@@ -86,12 +90,11 @@ struct ot_shard_range ot_shard_own(const struct ot_shard *shard, int64_t n_param
 /* ---- micro-batches ---- */
 
 int ot_shard_groups(const struct ot_shard *shard) {
-    return shard->world ? OT_SHARD_WORLD_GROUPS : shard->mode == OT_SHARD_STAGES ? 1 : ot_shard_ranks(shard);
+    return shard->world ? OT_SHARD_WORLD_GROUPS : ot_shard_summing_ranks(shard);
 }
 
 int ot_shard_own_groups(const struct ot_shard *shard) {
-    int groups = ot_shard_groups(shard);
-    return shard->mode == OT_SHARD_STAGES ? groups : groups / ot_shard_ranks(shard);
+    return ot_shard_groups(shard) / ot_shard_summing_ranks(shard);
 }
 
 struct ot_shard_range ot_shard_group(const struct ot_shard *shard, int64_t n_micro, int group) {

@@ -120,6 +120,9 @@ struct ot_shard {
     /* stages: consecutive layers that a rank takes before the next rank's turn; 0: each rank has one turn
      * (stages.h) */
     int turn_blocks;
+    /* stages: the work of the last block, in layers: the rank that has it gets fewer others */
+    int head_layers;
+    int in_flight; /* stages: the most rounds of a step that are under way at the same time; 0: one */
 };
 
 enum { OT_SHARD_WORLD_GROUPS = 8 };
@@ -128,6 +131,8 @@ enum { OT_SHARD_WORLD_GROUPS = 8 };
 enum { OT_SHARD_ALIGN_PARAMS = 32 };
 
 int ot_shard_ranks(const struct ot_shard *shard); /* >= 1 */
+/* The ranks whose gradient sums are added up: without `world` the bits follow from that number. Stages: 1. */
+int ot_shard_summing_ranks(const struct ot_shard *shard);
 /* Errors: OT_E_USAGE: the rank is not one of the ranks, or `world` with another number than 1, 2, 4 or 8. */
 int ot_shard_check(const struct ot_shard *shard);
 

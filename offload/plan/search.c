@@ -349,8 +349,7 @@ static bool may_keep_on_gpu(const struct ot_plan_request *rq) {
 }
 
 static int middle_blocks(const struct ot_plan_request *rq) {
-    int middle = rq->chain->n_blocks - 2;
-    return ot_max(middle, 0);
+    return ot_shard_layers(rq->chain, &rq->shard);
 }
 
 /* The blocks that keep activations on the device before slabs become resident. */
@@ -539,7 +538,7 @@ static bool fetches_used(const struct ot_plan_request *rq) {
     double used = 0, parts = 0;
     if (rq->fetch != OT_FETCH_CHOSEN)
         return rq->fetch == OT_FETCH_USED_PARTS;
-    for (int b = 0; b < chain->n_blocks && !rq->train; b++)
+    for (int b = 0; b < chain->n_blocks && !rq->train && rq->shard.mode != OT_SHARD_STAGES; b++)
         if (ot_block_parts(chain, b) > 0) {
             parts += ot_block_parts(chain, b);
             used += ot_block_used_parts(chain, b, tokens);
@@ -560,7 +559,7 @@ static int make(const struct ot_plan_request *rq, struct ot_plan *out) {
     out->staging_bytes = rq->staging_bytes;
     out->train = rq->train;
     out->clip = rq->clip;
-    out->fetch_used = fetches_used(rq) && !ot_plan_has_stages(out);
+    out->fetch_used = fetches_used(rq);
     out->pinned_contents = rq->pinned_contents;
     out->snapshot_slots = rq->snapshot_slots;
     out->tile_params = rq->tile_params ? rq->tile_params : choose_tile(rq->chain);

@@ -205,7 +205,14 @@ struct ot_round ot_plan_round(const struct ot_plan *plan, int round) {
     return (struct ot_round){first, ot_min(rest, plan->round_micro)};
 }
 
+/* The micro-batches of the rounds in flight: they have places of their own. */
+static int64_t flying(const struct ot_plan *plan) {
+    return (int64_t)ot_max(plan->shard.in_flight, 1) * plan->round_micro;
+}
+
 int ot_plan_round_places(const struct ot_plan *plan) {
+    if (plan->shard.in_flight > 1 && ot_plan_rounds(plan) > 1)
+        return (int)ot_min(flying(plan), plan->max_micro);
     int first = first_round(plan), rest = plan->max_micro - first;
     int later = ot_min(rest, plan->round_micro);
     return ot_max(first, later);
@@ -213,7 +220,14 @@ int ot_plan_round_places(const struct ot_plan *plan) {
 
 int ot_plan_place(const struct ot_plan *plan, int micro) {
     int first = first_round(plan);
+    if (plan->shard.in_flight > 1 && ot_plan_rounds(plan) > 1)
+        return (int)(micro % flying(plan));
     return micro < first ? micro : (micro - first) % plan->round_micro;
+}
+
+int ot_plan_round_first(const struct ot_plan *plan, int micro) {
+    int first = first_round(plan);
+    return micro < first ? 0 : micro - (micro - first) % plan->round_micro;
 }
 
 void ot_plan_set_rounds(struct ot_plan *plan, int rounds) {

@@ -100,10 +100,12 @@ struct ot_round {
 /* The number of rounds of a full step; 1 or more. */
 int ot_plan_rounds(const struct ot_plan *plan);
 struct ot_round ot_plan_round(const struct ot_plan *plan, int round);
-/* The most micro-batches of a round. */
+/* The most micro-batches of a round, or of the rounds that are in flight together (struct ot_shard). */
 int ot_plan_round_places(const struct ot_plan *plan);
-/* The place of a micro-batch in its round, counted from 0. */
+/* The place of a micro-batch in its round, or in the rounds in flight, counted from 0. */
 int ot_plan_place(const struct ot_plan *plan, int micro);
+/* The first micro-batch of the round of a micro-batch. */
+int ot_plan_round_first(const struct ot_plan *plan, int micro);
 /* Cuts the step into rounds of equal length, except for the last. There are fewer rounds if there are fewer
  * micro-batches. */
 void ot_plan_set_rounds(struct ot_plan *plan, int rounds);

@@ -7,6 +7,10 @@ bool ot_plan_has_stages(const struct ot_plan *plan) {
     return plan->shard.mode == OT_SHARD_STAGES && ot_shard_ranks(&plan->shard) > 1;
 }
 
+bool ot_plan_is_divided(const struct ot_plan *plan) {
+    return ot_shard_ranks(&plan->shard) > 1 && plan->shard.mode != OT_SHARD_NONE;
+}
+
 bool ot_slab_is_own(const struct ot_plan *plan, int slab) {
     return !ot_plan_has_stages(plan) || plan->slabs[slab].owner == plan->shard.rank;
 }
@@ -34,19 +38,6 @@ bool ot_boundary_is_own(const struct ot_chain *chain, const struct ot_plan *plan
 
 /* ---- the division ---- */
 
-/* The rank of layer number i of n, in the order of the chain. */
-static int layer_rank(const struct ot_shard *shard, int i, int n) {
-    return shard->turn_blocks > 0 ? i / shard->turn_blocks % shard->ranks
-                                  : (int)((int64_t)i * shard->ranks / n);
-}
-
-static int layers_of(const struct ot_shard *shard, int rank, int n) {
-    int layers = 0;
-    for (int i = 0; i < n; i++)
-        layers += layer_rank(shard, i, n) == rank;
-    return layers;
-}
-
 static bool share_a_slab(const struct ot_block_spec *a, const struct ot_block_spec *b) {
     for (int i = 0; i < a->n_uses; i++)
         for (int j = 0; j < b->n_uses; j++)
@@ -55,15 +46,38 @@ static bool share_a_slab(const struct ot_block_spec *a, const struct ot_block_sp
     return false;
 }
 
-/* The rank of the head, if each of the n layers has a rank. */
-static int head_rank(const struct ot_chain *chain, const struct ot_shard *shard, int n) {
-    int best = shard->ranks - 1;
-    if (share_a_slab(&chain->blocks[0], &chain->blocks[chain->n_blocks - 1]))
-        return 0;
-    for (int r = best - 1; r >= 0; r--)
-        if (layers_of(shard, r, n) < layers_of(shard, best, n))
-            best = r;
-    return best;
+static int head_rank(const struct ot_chain *chain, const struct ot_shard *shard) {
+    bool tied = share_a_slab(&chain->blocks[0], &chain->blocks[chain->n_blocks - 1]);
+    return tied ? 0 : shard->ranks - 1;
+}
+
+/* The number of layers of a rank: an equal share of the work, in layers. */
+static int layers_of(const struct ot_chain *chain, const struct ot_shard *shard, int rank) {
+    int n = chain->n_blocks - 2, others = shard->ranks - 1, head = head_rank(chain, shard);
+    int with_head = (n + shard->head_layers + shard->ranks / 2) / shard->ranks - shard->head_layers;
+    with_head = ot_max(with_head, n < shard->ranks || shard->head_layers == 0);
+    with_head = ot_min(with_head, n - others);
+    if (rank == head)
+        return with_head;
+    int number = rank - (rank > head), rest = n - with_head;
+    return rest / others + (number < rest % others);
+}
+
+/* The rank of layer number i. */
+static int layer_rank(const struct ot_chain *chain, const struct ot_shard *shard, int i) {
+    int most = shard->turn_blocks > 0 ? shard->turn_blocks : chain->n_blocks;
+    for (int turn = 0;; turn++)
+        for (int r = 0; r < shard->ranks; r++) {
+            int left = layers_of(chain, shard, r) - turn * most, taken = ot_min(left, most);
+            if (taken > 0 && i < taken)
+                return r;
+            i -= ot_max(taken, 0);
+        }
+}
+
+int ot_shard_layers(const struct ot_chain *chain, const struct ot_shard *shard) {
+    bool stages = shard->mode == OT_SHARD_STAGES && ot_shard_ranks(shard) > 1;
+    return stages ? layers_of(chain, shard, shard->rank) : ot_max(chain->n_blocks - 2, 0);
 }
 
 /* Gives the block's slabs to a rank. */
@@ -86,15 +100,14 @@ int ot_stages_divide(const struct ot_chain *chain, struct ot_plan *plan) {
     int n = chain->n_blocks - 2;
     if (!ot_plan_has_stages(plan))
         return 0;
-    for (int r = 0; r < shard->ranks; r++)
-        if (layers_of(shard, r, n) == 0)
-            return ot_fail_cause(OT_E_USAGE, OT_CAUSE_STAGES,
-                                 "the model has %d layers, too few for a stage on each of %d ranks%s", n,
-                                 shard->ranks, n >= shard->ranks ? " in turns of that length" : "");
+    if (n < shard->ranks)
+        return ot_fail_cause(OT_E_USAGE, OT_CAUSE_STAGES,
+                             "the model has %d layers, too few for a stage on each of %d ranks", n,
+                             shard->ranks);
     for (int s = 0; s < chain->n_slabs; s++)
         plan->slabs[s].owner = -1;
     OT_TRY(give(chain, plan, 0, 0));
     for (int i = 0; i < n; i++)
-        OT_TRY(give(chain, plan, i + 1, layer_rank(shard, i, n)));
-    return give(chain, plan, chain->n_blocks - 1, head_rank(chain, shard, n));
+        OT_TRY(give(chain, plan, i + 1, layer_rank(chain, shard, i)));
+    return give(chain, plan, chain->n_blocks - 1, head_rank(chain, shard));
 }

@@ -16,9 +16,9 @@
  * again. With turns of one layer (LOOPED) a rank waits least: while it runs the micro-batches of a round
  * through its block, the next rank already runs the first of them through the next block (breadth-first
  * pipeline, arXiv 2211.05953; round-robin stages, arXiv 2604.27085). With one turn each (CONTIGUOUS,
- * turn_blocks 0) activations cross least. The head belongs to the last of the ranks with the fewest layers.
- * If it shares a slab with the embedding, it belongs to rank 0: the slab has one owner, and no weight
- * crosses.
+ * turn_blocks 0) activations cross least. The head belongs to the last rank. If it shares a slab with the
+ * embedding, it belongs to rank 0: the slab has one owner, and no weight crosses. A large vocabulary makes
+ * the head as much work as some layers, so its rank gets fewer of them (shard.head_layers).
  *
  * Not every chain can be divided: all blocks that use a slab have one owner. The position biases that all
  * layers of a T5 share do not allow that.
@@ -38,6 +38,8 @@
 enum { OT_STAGE_BUFFERS = 2 };
 
 bool ot_plan_has_stages(const struct ot_plan *plan);
+/* True if a rank holds only a part of the model between uses: shares of slabs, or whole slabs. */
+bool ot_plan_is_divided(const struct ot_plan *plan);
 /* Sets the owners of all slabs, if the plan has stages. Errors: OT_E_USAGE: the chain has too few layers for
  * the ranks, or blocks of several ranks would use one slab. */
 int ot_stages_divide(const struct ot_chain *chain, struct ot_plan *plan);
@@ -46,6 +48,8 @@ int ot_stages_divide(const struct ot_chain *chain, struct ot_plan *plan);
 int ot_block_owner(const struct ot_chain *chain, const struct ot_plan *plan, int block);
 bool ot_block_is_own(const struct ot_chain *chain, const struct ot_plan *plan, int block);
 bool ot_slab_is_own(const struct ot_plan *plan, int slab);
+/* The number of layers that the division gives to the shard's rank; without stages: all. */
+int ot_shard_layers(const struct ot_chain *chain, const struct ot_shard *shard);
 /* The number of this rank's middle blocks from block `first` on. */
 int ot_plan_middle_blocks(const struct ot_chain *chain, const struct ot_plan *plan, int first);
 /* True if this rank's blocks read the boundary (the output of block number `boundary`). */

@@ -4,6 +4,7 @@
 
 #include "kernels/adamw.h"
 #include "offload/plan/slabs.h"
+#include "offload/plan/stages.h"
 
 /* The least work of a step, by lane. */
 struct work {
@@ -34,6 +35,8 @@ static double compute_seconds(const struct ot_chain *chain, const struct ot_plan
     double seconds = 0;
     for (int b = 0; b < chain->n_blocks; b++) {
         const struct ot_block_cost *block = &costs->blocks[b];
+        if (!ot_block_is_own(chain, plan, b))
+            continue;
         double recompute =
             ot_line_at(block->recompute[ot_plan_kept(chain, plan, b).level], plan->micro_tokens);
         seconds += pass_seconds(chain, costs, b, plan->micro_tokens, recompute) * plan->max_micro +
@@ -42,16 +45,22 @@ static double compute_seconds(const struct ot_chain *chain, const struct ot_plan
     return lane_seconds(costs, OT_LANE_COMPUTE, seconds);
 }
 
-double ot_least_compute_seconds(const struct ot_chain *chain, const struct ot_costs *costs,
-                                int64_t micro_tokens, int n_micro, enum ot_keep_level level) {
-    double seconds = 0;
-    for (int b = 0; b < chain->n_blocks; b++) {
+double ot_least_compute_seconds(const struct ot_chain *chain, const struct ot_shard *shard,
+                                const struct ot_costs *costs, int64_t micro_tokens, int n_micro,
+                                enum ot_keep_level level) {
+    int layers = ot_shard_layers(chain, shard); /* of a stage, the layers alone are certain */
+    bool is_stage = layers < chain->n_blocks - 2;
+    double seconds = 0, least = INFINITY;
+    for (int b = is_stage; b < chain->n_blocks - is_stage; b++) {
         const struct ot_block_cost *block = &costs->blocks[b];
         double recompute = fmin(ot_line_at(block->recompute[level], micro_tokens),
                                 ot_line_at(block->recompute[OT_KEEP_NONE], micro_tokens));
         double pass = pass_seconds(chain, costs, b, micro_tokens, recompute) + fmin(block->first, 0);
         seconds += pass * n_micro;
+        least = fmin(least, pass);
     }
+    if (is_stage)
+        seconds = layers * least * n_micro;
     return lane_seconds(costs, OT_LANE_COMPUTE, seconds);
 }
 
@@ -61,7 +70,7 @@ double ot_least_compute_seconds(const struct ot_chain *chain, const struct ot_co
 static void add_fetches(const struct ot_chain *chain, const struct ot_plan *plan, struct work *work) {
     double h2d = 0, comm = 0, largest_h2d[OT_SLOT_KINDS] = {0}, largest_comm[OT_SLOT_KINDS] = {0};
     for (int s = 0; s < chain->n_slabs && !plan->fetch_used; s++) {
-        if (!ot_slab_is_streamed(plan, s))
+        if (!ot_slab_is_streamed(plan, s) || !ot_slab_is_own(plan, s))
             continue;
         enum ot_slot_kind kind = ot_slab_slot_kind(chain, s);
         double whole = (double)ot_slab_bytes(chain, s, ot_slab_units(chain, s));
@@ -86,7 +95,9 @@ static void add_fetches(const struct ot_chain *chain, const struct ot_plan *plan
 static void add_activations(const struct ot_chain *chain, const struct ot_plan *plan, struct work *work) {
     double boundary =
         (double)plan->micro_tokens * (double)chain->boundary_elems * (double)ot_dtype_bytes(chain->dtype);
-    int slots = plan->activation_slots + 2, boundaries = chain->n_blocks - 1;
+    int slots = plan->activation_slots + 2, boundaries = 0;
+    for (int b = 0; b < chain->n_blocks - 1; b++)
+        boundaries += ot_boundary_is_own(chain, plan, b);
     int passes = plan->max_micro, rounds = ot_plan_rounds(plan);
     if (plan->activations != OT_HOME_GPU && boundaries > slots) {
         work->d2h += boundary * (boundaries - slots) * passes;

@@ -9,9 +9,10 @@
  * that every schedule of the plan has, so it is never more than the simulated time. */
 double ot_plan_least_seconds(const struct ot_chain *chain, const struct ot_plan *plan,
                              const struct ot_costs *costs);
-/* The least seconds of the compute lane in a step with this number of micro-batches, with any plan in which
- * each block keeps `level` or nothing. */
-double ot_least_compute_seconds(const struct ot_chain *chain, const struct ot_costs *costs,
-                                int64_t micro_tokens, int n_micro, enum ot_keep_level level);
+/* The least seconds of the compute lane of the shard's rank in a step with this number of micro-batches, with
+ * any plan in which each block keeps `level` or nothing. */
+double ot_least_compute_seconds(const struct ot_chain *chain, const struct ot_shard *shard,
+                                const struct ot_costs *costs, int64_t micro_tokens, int n_micro,
+                                enum ot_keep_level level);
 
 #endif

@@ -172,8 +172,8 @@ out:
 static bool may_gain_with(const struct ot_search *s, int64_t micro) {
     int64_t tokens = micro * s->given->sequence_tokens;
     int n_micro = ot_candidate_micro(s->given, micro);
-    return ot_least_compute_seconds(s->given->chain, s->costs, tokens, n_micro, OT_KEEP_ALL) <
-           s->out->prediction.step_seconds * (1 - OT_PLANNER_MARGIN);
+    return ot_least_compute_seconds(s->given->chain, &s->given->shard, s->costs, tokens, n_micro,
+                                    OT_KEEP_ALL) < s->out->prediction.step_seconds * (1 - OT_PLANNER_MARGIN);
 }
 
 /* Tries other micro-batches. They give other bits, so their gain must exceed OT_PLANNER_MARGIN. */
@@ -266,53 +266,6 @@ int ot_planner_choose(const struct ot_plan_request *request, const struct ot_cos
     return ot_planner_choose_from(request, costs, NULL, INFINITY, out);
 }
 
-/* ---- modes of several ranks ---- */
-
-static int choose_in(const struct ot_plan_request *request, struct ot_shard shard,
-                     const struct ot_costs *costs, double limit, struct ot_planner_result *out) {
-    struct ot_plan_request in = *request;
-    in.shard = shard;
-    if (shard.one_copy)
-        in.weights = OT_HOME_HOST;
-    return ot_planner_choose_from(&in, costs, NULL, limit, out);
-}
-
-/* Mode full needs the least memory, so it is tried first. Another mode, or one copy, must win clearly: more
- * of the model on each rank leaves less room for other uses, and ranks that share memory depend on each other
- * more. Modes that do not fit, or that contradict the user's choices, are dropped. */
-int ot_planner_choose_shard(const struct ot_plan_request *request, const struct ot_costs *costs,
-                            struct ot_shard_open open, struct ot_planner_result *out) {
-    struct ot_shard tries[OT_SHARD_MODES + 1] = {request->shard};
-    int n = 1;
-    if (open.mode)
-        tries[0].mode = OT_SHARD_FULL;
-    if (open.one_copy && tries[0].mode == OT_SHARD_FULL) {
-        tries[n] = tries[0];
-        tries[n++].one_copy = true;
-    }
-    for (int mode = 0; mode < OT_SHARD_FULL && open.mode && ot_shard_ranks(&request->shard) > 1; mode++) {
-        tries[n] = request->shard;
-        tries[n++].mode = (enum ot_shard_mode)mode;
-    }
-    int found = choose_in(request, tries[0], costs, INFINITY, out), tried = out->tried;
-    for (int i = 1; i < n; i++) {
-        struct ot_planner_result other;
-        double limit = found < 0 ? INFINITY : (1 - OT_PLANNER_RESOLUTION) * out->prediction.step_seconds;
-        int rc = choose_in(request, tries[i], costs, limit, &other);
-        tried += other.tried;
-        bool wins = rc == 0 && other.prediction.step_seconds < limit;
-        if (wins) {
-            ot_plan_free(&out->plan);
-            *out = other;
-            found = 0;
-        } else if (rc == 0) {
-            ot_plan_free(&other.plan);
-        }
-    }
-    out->tried = tried;
-    return found;
-}
-
 /* ---- planner explain ---- */
 
 /* Explains a plan: the limit of its step, and the effect of another machine or step. */
@@ -398,6 +351,8 @@ int ot_planner_explain(const struct ot_plan_request *request, const struct ot_co
     struct ot_rates *r = &changed.rates;
     *out = (struct ot_explanation){0};
     ot_planner_find_bound(&chosen->prediction, out);
+    if (request->shard.mode == OT_SHARD_STAGES) /* one rank alone answers nothing */
+        return 0;
     OT_TRY(ask_for_memory(request, costs, chosen, out));
     if (r->h2d_bytes > 0) {
         r->h2d_bytes *= 2, r->d2h_bytes *= 2, r->both_bytes *= 2;

@@ -42,17 +42,6 @@ struct ot_planner_result {
 int ot_planner_choose(const struct ot_plan_request *request, const struct ot_costs *costs,
                       struct ot_planner_result *out);
 
-/* The parts of request->shard that are to be chosen: the mode; in mode full, whether the weights on the host
- * are one copy of all ranks (slabs.h). */
-struct ot_shard_open {
-    bool mode, one_copy;
-};
-/* With several ranks, also chooses the open fields of request->shard: the shard whose best plan has the
- * shortest step. out->forced has it. A plan with one copy has all weights on the host, so that the ranks
- * agree on it. Errors: as above; the shortage is that of mode full, without one copy. */
-int ot_planner_choose_shard(const struct ot_plan_request *request, const struct ot_costs *costs,
-                            struct ot_shard_open open, struct ot_planner_result *out);
-
 enum { OT_WHAT_IFS = 8 };
 
 /* Answers "what if": the planner runs again with one property of the machine or of the step changed. The

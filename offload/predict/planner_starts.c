@@ -230,7 +230,8 @@ int ot_planner_find_starts(struct ot_search *s, int64_t micro, double limit, str
     }
     for (int r = 0; r < n; r++)
         for (int l = 0; l < 3; l++)
-            if (ot_least_compute_seconds(s->given->chain, s->costs, tokens, n_micro, levels[l]) < limit)
+            if (ot_least_compute_seconds(s->given->chain, &s->given->shard, s->costs, tokens, n_micro,
+                                         levels[l]) < limit)
                 add_ways(s, rounds[r], micro, levels[l], limit, seen, out);
     rc = simulate_starts(s, limit, out);
 out:

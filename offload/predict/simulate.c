@@ -82,6 +82,8 @@ static int take_task(struct sim *sim, enum ot_lane_id l, struct instance **in) {
     int task = s->lane_tasks[l][lane->next];
     if (!*in || (*in)->pending[task] > 0)
         return -1;
+    if (l == OT_LANE_COMM && sim->may_begin && !sim->may_begin(sim, lane->step, lane->next))
+        return -1;
     if (++lane->next == s->lane_count[l]) {
         lane->next = 0;
         lane->step++;
@@ -192,14 +194,17 @@ static int finish_task(struct sim *sim, struct lane *lane) {
     return --in->remaining > 0 ? 0 : finish_step(sim, in);
 }
 
-/* Moves the time to the next end of a task. */
-static int advance(struct sim *sim) {
+double ot_sim_to_end(const struct sim *sim) {
     double wait = INFINITY;
     for (int l = 0; l < OT_LANE_COUNT; l++) {
         const struct lane *lane = &sim->lanes[l];
         if (lane->is_busy && lane->left < wait * lane->speed)
             wait = lane->left / lane->speed;
     }
+    return wait;
+}
+
+int ot_sim_advance(struct sim *sim, double wait) {
     if (wait == INFINITY)
         return ot_fail(OT_E_INTERNAL, "schedule: nothing can run, with %d tasks of step %lld left",
                        sim->instances[sim->started % IN_FLIGHT].remaining, (long long)sim->started);
@@ -254,18 +259,42 @@ static bool is_hopeless(const struct sim *sim, double limit) {
            sim->now + sim->compute_left - begun - sim->decided[WARM] > (LAST - WARM) * limit;
 }
 
-/* Runs until the step's time is known, or is known to be at least `limit`. For the caller's trace, runs to
- * the end. Tasks that have begun by then go to the summary. */
-static int run(struct sim *sim, double limit) {
-    start_steps(sim);
-    while (sim->completed < STEPS && (sim->trace || !sim->is_measured) && !is_hopeless(sim, limit)) {
-        start_tasks(sim);
-        set_speeds(sim);
-        OT_TRY(advance(sim));
-    }
+void ot_sim_begin(struct sim *sim) {
+    if (sim->started == 0)
+        start_steps(sim);
+    start_tasks(sim);
+    set_speeds(sim);
+}
+
+/* Tasks that have begun by now go to the summary. */
+static int end(struct sim *sim) {
     for (int64_t step = sim->completed + 1; step <= sim->started; step++)
         OT_TRY(ot_trace_add(sim->own, sim->schedule, step, instance_of(sim, step)->spans));
     return 0;
+}
+
+int ot_sim_predict(struct sim *sim, struct ot_prediction *out) {
+    OT_TRY(end(sim));
+    return predict(sim, out);
+}
+
+bool ot_sim_has_come(const struct sim *sim, int64_t step, int next) {
+    const struct lane *lane = &sim->lanes[OT_LANE_COMM];
+    const struct instance *in = &sim->instances[step % IN_FLIGHT];
+    if (lane->step != step || lane->next != next)
+        return lane->step > step || (lane->step == step && lane->next > next);
+    return !lane->is_busy && in->step == step &&
+           in->pending[sim->schedule->lane_tasks[OT_LANE_COMM][next]] == 0;
+}
+
+/* Runs until the step's time is known, or is known to be at least `limit`. For the caller's trace, runs to
+ * the end. Tasks that have begun by then go to the summary. */
+static int run(struct sim *sim, double limit) {
+    while (sim->completed < STEPS && (sim->trace || !sim->is_measured) && !is_hopeless(sim, limit)) {
+        ot_sim_begin(sim);
+        OT_TRY(ot_sim_advance(sim, ot_sim_to_end(sim)));
+    }
+    return end(sim);
 }
 
 int ot_simulate(const struct ot_simulation *simulation, struct ot_trace *trace, struct ot_prediction *out) {

@@ -69,7 +69,22 @@ struct sim {
     double compute_left;
     bool is_measured;             /* the compute lane works on, after the decision of step LAST */
     struct ot_trace *own, *trace; /* own: for the summary; trace: the caller's, or NULL */
+    /* Several ranks in one time (simulate_ranks.h): true if the comm lane's next task, number `next` of the
+     * lane, may begin. NULL: always. */
+    bool (*may_begin)(const struct sim *sim, int64_t step, int next);
+    const void *context;
 };
+
+/* The parts of a run, for several simulations in one time. Begin lets every lane take its next task, and sets
+ * the speeds; to_end is the time until the next task ends (INFINITY: none runs); advance moves the time by
+ * that, or by less. */
+void ot_sim_begin(struct sim *sim);
+double ot_sim_to_end(const struct sim *sim);
+int ot_sim_advance(struct sim *sim, double wait);
+/* Tells the trace of the steps under way, and makes the prediction. */
+int ot_sim_predict(struct sim *sim, struct ot_prediction *out);
+/* True if the comm lane has come to its task number `next` of the step, or has passed it. */
+bool ot_sim_has_come(const struct sim *sim, int64_t step, int next);
 
 /* Prepares a simulation at time 0. Call ot_sim_close also if this fails. Errors: as ot_simulate. */
 int ot_sim_open(struct sim *sim, const struct ot_simulation *simulation, struct ot_trace *trace);

@@ -205,7 +205,8 @@ struct ot_tag ot_program_gather_sum(struct ot_program *p, int slab, int sum, str
 /* Gathers the norms of a slab, or with slab < 0 the losses. Does nothing with one rank. */
 void ot_program_result_gather(struct ot_program *p, int slab);
 
-/* Stages (program_stages.c). Errors of open: OT_E_BUDGET (no memory). */
+/* Stages (program_stages.c). `open` computes the ticks and lists the visits of this rank; it does nothing
+ * without stages. Errors: OT_E_BUDGET (no memory). */
 int ot_program_open_stages(struct ot_program *p);
 void ot_program_close_stages(struct ot_program *p);
 /* Lists the transfers of all ticks before this one, or before a unit. */

@@ -116,11 +116,6 @@ static void bring(struct ot_program *p, struct ot_passing *passing, struct ot_re
     move(p, passing, passing->in, OT_LANE_H2D, back->index, back->micro, from, back->slot);
 }
 
-/* The first micro-batch of the round. */
-static int round_begin(const struct ot_program *p, int micro) {
-    return micro - ot_plan_place(p->plan, micro);
-}
-
 /* Copies an activation and the next ones back, as far as slots allow. Returns its slot. OT_NO_BUFFER: it did
  * not leave. */
 static int find_back(struct ot_program *p, struct ot_passing *passing, int index, int micro) {
@@ -129,7 +124,7 @@ static int find_back(struct ot_program *p, struct ot_passing *passing, int index
     if (left == 0 || next->index != index || next->micro != micro)
         return OT_NO_BUFFER;
     for (int i = 0; i < passing->n_slots && i < left; i++) {
-        if (round_begin(p, next[i].micro) != round_begin(p, micro))
+        if (ot_plan_round_first(p->plan, next[i].micro) != ot_plan_round_first(p->plan, micro))
             break; /* not computed yet */
         if (next[i].slot == OT_NO_BUFFER)
             bring(p, passing, &next[i]);

@@ -13,11 +13,9 @@ static void add_visits(struct ot_program *p, int first_micro, int n_micro) {
     int n = p->chain->n_blocks;
     bool train = p->pass == OT_PASS_TRAIN;
     for (int b = 0; b < (train ? n - 1 : n); b++) /* the last block's backward includes its forward */
-        if (ot_block_is_own(p->chain, p->plan, b))
-            p->visits[p->n_visits++] = (struct ot_visit){b, false, first_micro, n_micro};
+        p->visits[p->n_visits++] = (struct ot_visit){b, false, first_micro, n_micro};
     for (int b = n - 1; train && b >= ot_chain_first_trained(p->chain); b--)
-        if (ot_block_is_own(p->chain, p->plan, b))
-            p->visits[p->n_visits++] = (struct ot_visit){b, true, first_micro, n_micro};
+        p->visits[p->n_visits++] = (struct ot_visit){b, true, first_micro, n_micro};
 }
 
 static void add_needs(struct ot_program *p, int v) {
@@ -79,14 +77,14 @@ int ot_program_open(struct ot_program *p, const struct ot_chain *chain, const st
         OT_TRY(p->rc = ot_ring_open(&p->host_weights[k], layout->host_weight_slots[k],
                                     plan->host_weight_slots[k]));
     }
-    for (int r = 0; r < n_rounds; r++) {
+    OT_TRY(p->rc = ot_program_open_stages(p));
+    for (int r = 0; r < n_rounds && !ot_plan_has_stages(plan); r++) {
         struct ot_round round = train ? ot_plan_round(plan, r) : (struct ot_round){0, 1};
         add_visits(p, round.first, round.n);
     }
     for (int v = 0; v < p->n_visits; v++)
         add_needs(p, v);
     OT_TRY(p->rc = ot_program_open_activations(p));
-    OT_TRY(p->rc = ot_program_open_stages(p));
     for (int s = 0; s < chain->n_slabs; s++) {
         p->uses_left[s] = ot_slab_uses(chain, s);
         /* Other passes come after a flush, so nothing is pending, and whole weights are whole. */

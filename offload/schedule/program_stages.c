@@ -4,9 +4,9 @@
  * lists the transfers of all earlier ticks: what the unit reads is among them. One TRANSFER task has
  * everything that the rank sends and receives in a tick.
  *
- * An activation on its way out waits in one of two buffers: units of even ticks use one, units of odd ticks
- * the other. A gradient leaves from the buffer in which backward computed it. What comes in arrives where the
- * block will read it; an activation that does not stay there goes on to its home. */
+ * An activation on its way out waits in one of two buffers: the rank's forward units use them in turns. A
+ * gradient leaves from the buffer in which backward computed it. What comes in arrives where the block will
+ * read it; an activation that does not stay there goes on to its home. */
 #include <stdlib.h>
 
 #include "offload/schedule/program.h"
@@ -32,6 +32,12 @@ int ot_program_open_stages(struct ot_program *p) {
         return 0;
     OT_TRY(ot_stage_times_make(p->chain, p->plan, p->pass == OT_PASS_TRAIN, &p->times));
     p->schedule->stage_crc = hash_times(&p->times);
+    for (int v = 0; v < p->times.n_visits; v++) {
+        struct ot_stage_visit visit = p->times.visits[v];
+        bool train = p->pass == OT_PASS_TRAIN;
+        struct ot_round round = train ? ot_plan_round(p->plan, visit.round) : (struct ot_round){0, 1};
+        p->visits[p->n_visits++] = (struct ot_visit){visit.block, visit.backward, round.first, round.n};
+    }
     return 0;
 }
 
@@ -70,7 +76,7 @@ int ot_schedule_check_ticks(const struct ot_schedule *schedule) {
 /* ---- transfers ---- */
 
 int ot_program_stage_buffer(const struct ot_program *p, int block, int micro) {
-    return p->layout->stage_buffers[ot_stage_time(&p->times, block, micro, false) % OT_STAGE_BUFFERS];
+    return p->layout->stage_buffers[p->times.buffers[block * p->times.n_micro + micro]];
 }
 
 static struct ot_task_transfer *add_transfer(struct ot_program *p) {

@@ -480,7 +480,7 @@ static void run_visit(struct ot_program *p, int v) {
         }
         stream_ahead(p, v, m + 1 - visit->first_micro);
         if (m == visit->first_micro + visit->n_micro / 2 && v + 1 < p->n_visits && p->visits[v + 1].backward)
-            return_sums(p, p->visits[v + 1].block, visit->first_micro);
+            return_sums(p, p->visits[v + 1].block, p->visits[v + 1].first_micro);
     }
     if (prepares_ahead(p) && v + 1 < p->n_visits)
         prepare(p, v + 1);

@@ -7,11 +7,17 @@
 #include "src/base/error.h"
 #include "src/base/minmax.h"
 
-/* The next unit of a rank, in the order of its program. */
+/* The visits of a rank in one direction, in their order. */
 struct cursor {
-    int round, block, micro; /* micro: in its round */
-    bool backward, done;
-    int time; /* the tick of the unit before */
+    int round, block; /* of the next visit */
+    bool done;
+};
+
+/* A rank at work. */
+struct worker {
+    struct cursor forward, backward;
+    int at_work, micro; /* 0: no visit is under way; 1: a forward visit; 2: a backward visit; its next unit */
+    int free_at;        /* the tick in which the unit under way ends */
 };
 
 struct table {
@@ -20,6 +26,7 @@ struct table {
     struct ot_stage_times *times;
     bool train;
     int rounds, first_trained;
+    int n_forward; /* forward units of this rank so far */
 };
 
 static struct ot_round round_of(const struct table *t, int round) {
@@ -30,32 +37,37 @@ static int last_block(const struct table *t) {
     return t->chain->n_blocks - 1;
 }
 
-/* Moves a cursor to the first unit of the next visit of its rank: forward visits in the order of the chain,
- * then backward visits in the opposite order. */
-static void next_visit(const struct table *t, int rank, struct cursor *c) {
-    c->micro = 0;
+static bool has_forward(const struct table *t, int block) {
+    return !t->train || block < last_block(t); /* the last block runs backward alone */
+}
+
+/* Moves a cursor to the rank's next visit: the next block of the round, or the first one of the next round.
+ * */
+static void next_visit(const struct table *t, int rank, bool backward, struct cursor *c) {
+    int end = backward ? t->first_trained - 1 : t->chain->n_blocks;
     while (!c->done) {
-        c->block += c->backward ? -1 : 1;
-        if (!c->backward && c->block > last_block(t) - t->train) { /* the last block runs backward alone */
-            c->backward = t->train;
-            c->done = !t->train;
-        }
-        if (c->backward && c->block < t->first_trained) {
-            *c = (struct cursor){.round = c->round + 1, .block = -1, .time = c->time};
-            c->done = c->round == t->rounds;
-            continue;
-        }
-        if (!c->done && ot_block_owner(t->chain, t->plan, c->block) == rank)
+        c->block += backward ? -1 : 1;
+        if (c->block == end) {
+            c->block = backward ? t->chain->n_blocks : -1;
+            c->done = ++c->round == t->rounds;
+        } else if (ot_block_owner(t->chain, t->plan, c->block) == rank &&
+                   (backward || has_forward(t, c->block))) {
             return;
+        }
     }
 }
 
-/* The tick from which a result of (block, micro) may be read by the owner of another block; -1: it has no
- * tick yet. */
+static int ticks_of(const struct table *t, int block, bool backward) {
+    int layers = block == last_block(t) && t->plan->shard.head_layers > 1 ? t->plan->shard.head_layers : 1;
+    return backward ? layers * OT_STAGE_BACKWARD_TICKS : layers;
+}
+
+/* The tick from which the owner of block `reader` may read a result of (block, micro); -1: the result has
+ * no tick yet. */
 static int ready_at(const struct table *t, int block, int reader, int micro, bool backward) {
     int time = ot_stage_time(t->times, block, micro, backward);
     bool crosses = ot_block_owner(t->chain, t->plan, block) != ot_block_owner(t->chain, t->plan, reader);
-    return time < 0 ? -1 : time + (crosses ? t->times->lead : 1);
+    return time < 0 ? -1 : time + ticks_of(t, block, backward) + (crosses ? t->times->lead - 1 : 0);
 }
 
 /* The tick of the last unit that reads the place of the activation that forward(block, micro) writes, in an
@@ -71,56 +83,91 @@ static int place_free_at(const struct table *t, int block, int micro) {
     return ot_stage_time(t->times, block + 1, before, backward);
 }
 
-/* The tick in which a rank's next unit begins; -1: something that it needs has no tick yet. */
-static int time_of(const struct table *t, const struct cursor *c, int micro) {
+/* True if the unit may run in the tick. */
+static bool is_ready(const struct table *t, int block, int micro, bool backward, int tick) {
     int ready = 0, free_at = 0;
-    if (c->backward && c->block < last_block(t))
-        ready = ready_at(t, c->block + 1, c->block, micro, true);
-    else if (c->block > 0)
-        ready = ready_at(t, c->block - 1, c->block, micro, false);
-    if (!c->backward)
-        free_at = place_free_at(t, c->block, micro);
-    if (ready < 0 || free_at < 0)
-        return -1;
-    int time = ot_max(c->time + 1, ready);
-    return ot_max(time, free_at);
+    if (backward && block < last_block(t))
+        ready = ready_at(t, block + 1, block, micro, true);
+    else if (block > 0)
+        ready = ready_at(t, block - 1, block, micro, false);
+    if (!backward)
+        free_at = place_free_at(t, block, micro);
+    return ready >= 0 && ready <= tick && free_at >= 0 && free_at <= tick;
 }
 
-/* Gives ticks to the rank's units, as far as it can. Returns false if it can give none. */
-static bool advance(const struct table *t, int rank, struct cursor *c) {
-    bool any = false;
-    while (!c->done) {
-        struct ot_round round = round_of(t, c->round);
-        int micro = round.first + c->micro, time = time_of(t, c, micro);
-        if (time < 0)
-            break;
-        (c->backward ? t->times->backward : t->times->forward)[c->block * t->times->n_micro + micro] = time;
-        c->time = time;
-        any = true;
-        if (++c->micro == round.n)
-            next_visit(t, rank, c);
+static const struct cursor *visit_of(const struct worker *w) {
+    return w->at_work == 2 ? &w->backward : &w->forward;
+}
+
+/* True if the next visit of a direction may begin in the tick. */
+static bool may_begin(const struct table *t, const struct worker *w, bool backward, int tick) {
+    const struct cursor *c = backward ? &w->backward : &w->forward;
+    int most = ot_max(t->plan->shard.in_flight, 1);
+    /* A rank whose blocks are all frozen has no backward: the places of the next rank limit it. */
+    bool flies = !backward && !w->backward.done && c->round >= w->backward.round + most;
+    return !c->done && !flies && is_ready(t, c->block, round_of(t, c->round).first, backward, tick);
+}
+
+/* Notes the order of this rank's visits. */
+static void note_visit(const struct table *t, const struct cursor *c, bool backward) {
+    t->times->visits[t->times->n_visits++] = (struct ot_stage_visit){c->block, c->round, backward};
+}
+
+/* Lets a rank run a unit in the tick, if it may. Returns false if it waits. */
+static bool work(struct table *t, int rank, struct worker *w, int tick) {
+    if (w->free_at > tick)
+        return true;
+    if (w->at_work == 0 && may_begin(t, w, true, tick))
+        w->at_work = 2;
+    else if (w->at_work == 0 && may_begin(t, w, false, tick))
+        w->at_work = 1;
+    else if (w->at_work == 0)
+        return false;
+    bool backward = w->at_work == 2;
+    const struct cursor *c = visit_of(w);
+    struct ot_round round = round_of(t, c->round);
+    int micro = round.first + w->micro;
+    if (!is_ready(t, c->block, micro, backward, tick))
+        return false;
+    if (w->micro == 0 && rank == t->plan->shard.rank)
+        note_visit(t, c, backward);
+    int unit = c->block * t->times->n_micro + micro;
+    (backward ? t->times->backward : t->times->forward)[unit] = tick;
+    if (!backward && rank == t->plan->shard.rank)
+        t->times->buffers[unit] = (uint8_t)(t->n_forward++ % OT_STAGE_BUFFERS);
+    w->free_at = tick + ticks_of(t, c->block, backward);
+    if (++w->micro == round.n) {
+        next_visit(t, rank, backward, backward ? &w->backward : &w->forward);
+        w->at_work = w->micro = 0;
     }
-    return any;
+    return true;
 }
 
-/* Gives ticks to all units. Each pass over the ranks gives at least one: of the units without a tick, the
- * first in the order of a run on one rank needs none of the others. */
-static int fill(const struct table *t) {
-    int ranks = t->plan->shard.ranks;
-    struct cursor *cursors = calloc((size_t)ranks, sizeof *cursors);
-    if (!cursors)
+/* Gives ticks to all units, tick by tick. Some rank works at least in each LEAD-th tick: of the units
+ * without a tick, the first in the order of a run on one rank waits for none of the others. */
+static int fill(struct table *t) {
+    int ranks = t->plan->shard.ranks, waited = 0;
+    struct worker *workers = calloc((size_t)ranks, sizeof *workers);
+    if (!workers)
         return ot_fail(OT_E_BUDGET, "no memory for a pipeline of %d stages", ranks);
     for (int r = 0; r < ranks; r++) {
-        cursors[r] = (struct cursor){.block = -1, .time = -1};
-        next_visit(t, r, &cursors[r]);
+        workers[r].forward = (struct cursor){.block = -1};
+        workers[r].backward = (struct cursor){.block = t->chain->n_blocks, .done = !t->train};
+        next_visit(t, r, false, &workers[r].forward);
+        next_visit(t, r, true, &workers[r].backward);
     }
-    for (bool any = true; any;) {
-        any = false;
-        for (int r = 0; r < ranks; r++)
-            any = advance(t, r, &cursors[r]) || any;
+    bool done = false;
+    for (int tick = 0; !done && waited <= t->times->lead; tick++) {
+        bool any = false;
+        done = true;
+        for (int r = 0; r < ranks; r++) {
+            any = work(t, r, &workers[r], tick) || any;
+            done = done && workers[r].forward.done && workers[r].backward.done;
+        }
+        waited = any ? 0 : waited + 1;
     }
-    free(cursors);
-    return 0;
+    free(workers);
+    return done ? 0 : ot_fail(OT_E_INTERNAL, "schedule: the stages of the pipeline wait for each other");
 }
 
 static void add(const struct table *t, int from_block, int to_block, bool gradient, int micro) {
@@ -163,6 +210,8 @@ int ot_stage_times_make(const struct ot_chain *chain, const struct ot_plan *plan
                                    .lead = places >= 2 * plan->shard.ranks ? 2 : 1,
                                    .forward = malloc(units * sizeof *out->forward),
                                    .backward = malloc(units * sizeof *out->backward),
+                                   .buffers = calloc(units, sizeof *out->buffers),
+                                   .visits = calloc(2 * units, sizeof *out->visits),
                                    .transfers = calloc(2 * units, sizeof *out->transfers)};
     struct table t = {.chain = chain,
                       .plan = plan,
@@ -170,7 +219,7 @@ int ot_stage_times_make(const struct ot_chain *chain, const struct ot_plan *plan
                       .train = train,
                       .rounds = train ? ot_plan_rounds(plan) : 1,
                       .first_trained = ot_chain_first_trained(chain)};
-    if (!out->forward || !out->backward || !out->transfers)
+    if (!out->forward || !out->backward || !out->buffers || !out->visits || !out->transfers)
         return ot_fail(OT_E_BUDGET, "no memory for the times of %zu units", units);
     memset(out->forward, 0xff, units * sizeof *out->forward);
     memset(out->backward, 0xff, units * sizeof *out->backward);
@@ -182,6 +231,8 @@ int ot_stage_times_make(const struct ot_chain *chain, const struct ot_plan *plan
 void ot_stage_times_free(struct ot_stage_times *times) {
     free(times->forward);
     free(times->backward);
+    free(times->buffers);
+    free(times->visits);
     free(times->transfers);
     *times = (struct ot_stage_times){0};
 }

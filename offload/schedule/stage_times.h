@@ -1,9 +1,11 @@
 /* When the stages of a pipeline compute, and when activations cross between them (plan/stages.h).
  *
  * Every rank computes the same table, for all ranks, from the chain, the owners of its blocks, and the
- * rounds; from nothing else of the plan. A UNIT is a micro-batch in a block, forward or backward. A rank runs
- * its units in the order of a run on one rank, without those of other ranks. Each unit takes one tick of a
- * common clock. A unit begins when the rank's unit before is complete and when what it reads is there:
+ * rounds; from nothing else of the plan. A UNIT is a micro-batch in a block, forward or backward. A VISIT
+ * is the units of a round in a block. Units take ticks of a common clock: forward 1, backward
+ * BACKWARD_TICKS, and the last block as many times that as it is layers (shard.head_layers). A rank runs
+ * one visit after the other, and the units of a visit in their order. A unit begins when what it reads is
+ * there:
  *
  *   forward(b, m)    forward(b - 1, m)
  *   backward(b, m)   backward(b + 1, m)
@@ -11,12 +13,19 @@
  *
  * A result that another rank reads crosses in the tick after its unit, and the reader begins one tick later:
  * LEAD is 2. So the device computes while activations cross. A round of few micro-batches would wait for
- * that, and has lead 1: an activation crosses at the end of its unit's tick.
+ * that, and has lead 1: an activation crosses in the last tick of its unit.
+ *
+ * The order of a rank's visits: forward visits are in the order of a run on one rank, and so are backward
+ * visits. When a visit has ended, the rank begins the next backward visit if it may, else the next forward
+ * visit if it may. The forward visits of a round wait until fewer than shard.in_flight earlier rounds are
+ * incomplete on the rank. With one round in flight the order is that of a run on one rank. With more, and
+ * contiguous stages, the rounds flow as the micro-batches of a 1F1B pipeline do (PipeDream-Flush, arXiv
+ * 2006.09503): after a start, a rank alternates between a round forward and a round backward.
  *
  * With several rounds, a place for an activation is written again in the next round, but not before its last
  * reader. (The reader's rank may be behind, if the blocks before it are frozen and have no backward.)
  *
- * The table is not a prediction of time: ticks of unlike blocks differ. It is an order. TRANSFERS that cross
+ * The table is not a prediction of time, but an order. TRANSFERS that cross
  * in one tick are one operation of each rank in it: all of its sends and receives advance together.
  *
  * NO DEADLOCK. The ranks' operations of a tick wait for each other, and for units and operations before them
@@ -40,10 +49,19 @@ struct ot_stage_transfer {
 
 struct ot_stage_times {
     int n_blocks, n_micro, lead;
-    int *forward, *backward; /* [n_blocks][n_micro]: ticks of the units; -1: there is no such unit */
+    int *forward, *backward; /* [n_blocks][n_micro]: ticks in which units begin; -1: there is no such unit */
+    uint8_t *buffers; /* [n_blocks][n_micro]: the buffer (stages.h) of this rank's activation on its way */
+    int n_visits;     /* of this rank, in order */
+    struct ot_stage_visit {
+        int block, round;
+        bool backward;
+    } * visits;
     int n_transfers;
     struct ot_stage_transfer *transfers; /* in the order of their ticks; of one tick: by boundary */
 };
+
+/* Backward computes the block again, and costs twice its forward. */
+enum { OT_STAGE_BACKWARD_TICKS = 3 };
 
 /* Computes the table of a training step, or of a forward pass alone over one micro-batch. Free it with
  * ot_stage_times_free, also after an error. Errors: OT_E_BUDGET (no memory). */

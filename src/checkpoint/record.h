@@ -26,7 +26,7 @@ struct ot_checkpoint_record {
     int64_t tokens;                   /* trained so far */
     double seconds;                   /* run time so far, in this process and earlier ones */
     int64_t log_bytes;                /* length of log.jsonl when the record was made */
-    int ranks;                        /* that trained the last step; at least 1 */
+    int ranks;                        /* whose sums the last step added up; at least 1 */
     /* Hosts of the ranks, in their order, with a space between: each host keeps the segments of its own ranks
      * (--save-local). NULL: all segments are in one directory. */
     const char *hosts;

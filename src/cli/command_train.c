@@ -8,6 +8,7 @@
 
 #include "models/selection.h"
 #include "src/base/clock.h"
+#include "offload/plan/stages.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/base/minmax.h"
@@ -127,7 +128,7 @@ static int read_inputs(struct train *t) {
     OT_TRY(ot_run_identity_make(s, &t->rows, &t->identity));
     OT_TRY(ot_resume_check(&t->resume, o, &t->identity));
     OT_TRY(ot_resume_check_arithmetic(&t->resume, o, ot_device_arithmetic(s->machine.device)));
-    OT_TRY(ot_resume_check_ranks(&t->resume, o, ot_shard_ranks(&s->ranks.shard)));
+    OT_TRY(ot_resume_check_ranks(&t->resume, o, ot_shard_summing_ranks(&s->ranks.shard)));
     const struct ot_selection selection = ot_plan_request_selection(o);
     OT_TRY(ot_selection_count(&s->model.config, &selection, &trained));
     ot_shape_choose(&t->settings, trained);
@@ -406,7 +407,7 @@ static int run(struct train *t) {
                                  .identity = &t->identity,
                                  .saver = t->saver,
                                  .rescue = &t->rescue,
-                                 .hosts = ot_plan_is_sharded(&s->plan.chosen) ? t->sharing.hosts : NULL,
+                                 .hosts = ot_plan_is_divided(&s->plan.chosen) ? t->sharing.hosts : NULL,
                                  .requests = &t->requests,
                                  .resume = t->resume.record,
                                  .report_again = ot_report_forecast_again};

@@ -30,8 +30,10 @@ const struct ot_foreign_option ot_foreign_options[] = {
     {"zero-stage fsdp zero deepspeed deepspeed-config ds-config",
      "use --shard instead, with --gpus or --nodes: state is ZeRO-2, full is ZeRO-3 and FSDP; --home says "
      "where weights and optimizer state live"},
-    {"tensor-parallel-size pipeline-parallel-size",
+    {"tensor-parallel-size tensor-model-parallel-size",
      "not available: each GPU computes whole layers (--gpus N)"},
+    {"pipeline-parallel-size pipeline-model-parallel-size num-stages pp",
+     "use --shard stages, with --gpus or --nodes: each rank owns whole layers"},
     {"world-size", "not needed: the launcher says it, or --nodes and --gpus"},
     {"push-to-hub hub-model-id hub-token token",
      "not available: upload the --out directory with 'hf upload'"},

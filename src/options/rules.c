@@ -294,10 +294,14 @@ static int check_shares(const struct ot_options *o) {
 static int check_sharing(const struct ot_options *o) {
     if (o->share_weights != OT_CHOICE_SHARE_WEIGHTS_YES)
         return 0;
-    if (o->shard == OT_CHOICE_SHARD_NONE || o->shard == OT_CHOICE_SHARD_STATE)
+    static const char *const others[] = {[OT_CHOICE_SHARD_NONE] = "none",
+                                         [OT_CHOICE_SHARD_STATE] = "state",
+                                         [OT_CHOICE_SHARD_FULL] = NULL,
+                                         [OT_CHOICE_SHARD_STAGES] = "stages"};
+    if (others[o->shard])
         return ot_fail(OT_E_USAGE,
                        "--share-weights yes and --shard %s contradict each other; use --shard full",
-                       o->shard == OT_CHOICE_SHARD_NONE ? "none" : "state");
+                       others[o->shard]);
     if (o->home.weights == OT_HOME_GPU || o->home.weights == OT_HOME_NVME)
         return ot_fail(OT_E_USAGE,
                        "--share-weights yes and --home weights=%s contradict each other; ranks share "

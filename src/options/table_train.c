@@ -321,9 +321,11 @@ static const struct ot_option table[] = {
     {"shard", OT_OPTION_CHOICE, OT_SECTION_RANKS, FIELD(shard), TRAIN | PLAN,
      .help = "What each of W ranks holds. none: everything (as DDP). state: 1/W of optimizer state and "
              "gradients, and all weights in GPU memory (as ZeRO-2). full: 1/W of everything (as ZeRO-3, "
-             "FSDP). auto is what the planner predicts to be fastest, or full with --no-forecast. The bits "
-             "are the same.",
-     .choices = "auto|none|state|full", .fallback = "auto", .on_resume = OT_RESUME_FREE,
+             "FSDP). auto is which of these three the planner predicts to be fastest, or full with "
+             "--no-forecast. Their bits are the same. stages: whole layers (a pipeline): activations "
+             "cross between ranks, weights do not. Its bits are those of one GPU, so it must be asked "
+             "for.",
+     .choices = "auto|none|state|full|stages", .fallback = "auto", .on_resume = OT_RESUME_FREE,
      .elsewhere = "zero-stage fsdp sharding-strategy zero"},
     {"share-weights", OT_OPTION_CHOICE, OT_SECTION_RANKS, FIELD(share_weights), TRAIN | PLAN,
      .help = "Whether the ranks of a host keep one copy of all weights in RAM together, which each GPU "

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "offload/predict/planner_ranks.h"
 #include "src/base/error.h"
 #include "src/base/minmax.h"
 #include "src/files/model_dir.h"

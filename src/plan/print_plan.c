@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "models/selection.h"
+#include "offload/plan/slabs.h"
+#include "offload/plan/stages.h"
 #include "src/base/json.h"
 #include "src/base/minmax.h"
 #include "src/base/units.h"
@@ -153,11 +155,35 @@ static int layer_slots(const struct ot_plan *plan) {
     return ot_max(trained, frozen);
 }
 
+/* The layers of the rank that the plan is of. */
+static int layers_of(const struct ot_plan_case *c) {
+    const struct ot_plan *plan = &c->chosen.plan;
+    return ot_plan_has_stages(plan) ? ot_shard_layers(ot_model_chain(c->model), &plan->shard)
+                                    : (int)c->config.n_layers;
+}
+
+/* "stages  9 + 8 + 8 + 7 layers, one turn each · 16 rounds, 8 in flight": the division, by rank. */
+static void print_stages(const struct ot_plan_case *c, FILE *out) {
+    const struct ot_plan *plan = &c->chosen.plan;
+    struct ot_shard shard = plan->shard;
+    fprintf(out, "stages  ");
+    for (shard.rank = 0; shard.rank < shard.ranks; shard.rank++)
+        fprintf(out, "%s%d", shard.rank > 0 ? " + " : "", ot_shard_layers(ot_model_chain(c->model), &shard));
+    if (shard.turn_blocks > 0)
+        fprintf(out, " layers, in turns of %d", shard.turn_blocks);
+    else
+        fprintf(out, " layers, one turn each");
+    if (ot_plan_rounds(plan) > 1)
+        fprintf(out, " · %d rounds, %d in flight", ot_plan_rounds(plan), ot_max(shard.in_flight, 1));
+    fprintf(out, "\n");
+}
+
 static void print_plan(const struct ot_plan_case *c, FILE *out) {
-    static const char *const held[OT_SHARD_MODES] = {
+    static const char *const held[] = {
         [OT_SHARD_NONE] = "each holds everything",
         [OT_SHARD_STATE] = "each holds its share of state and gradients, and all weights",
-        [OT_SHARD_FULL] = "each holds its share of weights, state and gradients"};
+        [OT_SHARD_FULL] = "each holds its share of weights, state and gradients",
+        [OT_SHARD_STAGES] = "each owns whole layers, with their weights, state and gradients"};
     const struct ot_plan *plan = &c->chosen.plan;
     struct ot_ledger ledger = ot_plan_view_ledger(c);
     char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES], text[OT_TABLE_LINE_BYTES];
@@ -173,8 +199,11 @@ static void print_plan(const struct ot_plan_case *c, FILE *out) {
             plan->max_micro == 1 ? "" : "es", c->step_sequences % micro ? "up to " : "", (long long)micro);
     print_choice(c, out);
     if (plan->shard.ranks > 1)
-        fprintf(out, "ranks   %d · shard %s: %s · what follows is of one rank\n", plan->shard.ranks,
-                ot_shard_mode_name(plan->shard.mode), held[plan->shard.mode]);
+        fprintf(out, "ranks   %d · shard %s: %s · what follows is of %s\n", plan->shard.ranks,
+                ot_shard_mode_name(plan->shard.mode), held[plan->shard.mode],
+                ot_plan_has_stages(plan) ? "rank 0" : "one rank");
+    if (ot_plan_has_stages(plan))
+        print_stages(c, out);
     fprintf(out, "plan    %s\n", ot_report_homes(plan, text));
     fprintf(out, "        updates %s\n", ot_report_engines(plan, text));
     if (*ot_report_experts(ot_model_chain(c->model), plan, text))
@@ -186,7 +215,7 @@ static void print_plan(const struct ot_plan_case *c, FILE *out) {
         fprintf(out, "        state   %s\n", ot_report_state((enum ot_state_format)c->options->state, text));
     if (c->options->master_weights == OT_MASTERS_NONE)
         fprintf(out, "        masters %s\n", ot_report_no_masters);
-    fprintf(out, "        %s · %d weight slot%s%s\n", ot_report_kept(plan, (int)c->config.n_layers, text),
+    fprintf(out, "        %s · %d weight slot%s%s\n", ot_report_kept(plan, layers_of(c), text),
             layer_slots(plan), ot_plural(layer_slots(plan)), ot_report_rounds(plan, rounds));
     int n = ot_report_table(&ledger, c->machine.budget_bytes, c->options->explain, lines);
     for (int i = 0; i < n; i++)
@@ -263,11 +292,17 @@ static void print_exchange(const struct ot_plan_case *c, FILE *out) {
     if (a.ranks == 1)
         return;
     fprintf(out, "comm    each rank receives %.2f GB a step =", p->bytes[OT_LANE_COMM] * 1e-9);
+    if (ot_plan_has_stages(&c->chosen.plan))
+        fprintf(out, " activations and their gradients, %.0f bytes x %lld a token, %.1f times\n", weight,
+                (long long)ot_model_chain(c->model)->boundary_elems,
+                p->bytes[OT_LANE_COMM] / weight / p->tokens /
+                    (double)ot_model_chain(c->model)->boundary_elems);
     if (p->gathered > 0)
         fprintf(out, " weights %.2f GB: %d/%d x %.0f bytes x %.3g G parameters x %.2f, +", p->gathered * 1e-9,
                 a.ranks - 1, a.ranks, weight, params * 1e-9, p->gathered / share / weight / params);
-    fprintf(out, " gradients %.2f GB: %d/%d x %.0f bytes x %.3g G x %.2f\n", p->exchanged * 1e-9, a.ranks - 1,
-            a.ranks, sum, params * 1e-9, p->exchanged / share / sum / params);
+    if (p->exchanged > 0)
+        fprintf(out, " gradients %.2f GB: %d/%d x %.0f bytes x %.3g G x %.2f\n", p->exchanged * 1e-9,
+                a.ranks - 1, a.ranks, sum, params * 1e-9, p->exchanged / share / sum / params);
     fprintf(out,
             "        a link carries %.2f GB a step = %.2f to the GPU + %.2f back + %.3g x %.2f of ranks\n",
             a.link * 1e-9, p->bytes[OT_LANE_H2D] * 1e-9, p->bytes[OT_LANE_D2H] * 1e-9,

@@ -6,6 +6,7 @@
 #include "models/encoded.h"
 #include "models/selection.h"
 #include "offload/plan/slabs.h"
+#include "offload/plan/stages.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/base/units.h"
@@ -208,7 +209,9 @@ static void print_shape(const struct ot_report *r) {
            ot_shape_step_text(o, shape->step_sequences, shape->seq_len, tokens), steps);
     if (r->choice->n > 0)
         ot_log(OT_LOG_INFO, "        tokens  %s", ot_report_choice(r->choice, line));
-    int n_layers = (int)r->session->model.config.n_layers;
+    int n_layers = ot_plan_has_stages(plan)
+                       ? ot_shard_layers(ot_model_chain(r->session->model.built), &plan->shard)
+                       : (int)r->session->model.config.n_layers;
     ot_log(OT_LOG_INFO, "        micro-batch %lld x %lld sequence%s%s · %s",
            (long long)((shape->step_sequences + o->micro_batch - 1) / o->micro_batch),
            (long long)o->micro_batch, ot_plural(o->micro_batch), ot_report_rounds(plan, rounds),
@@ -246,7 +249,7 @@ struct ot_ledger ot_report_ledger(const struct ot_report *r) {
 }
 
 bool ot_report_is_local(const struct ot_report *r) {
-    return r->has_places && ot_plan_is_sharded(&r->session->plan.chosen);
+    return r->has_places && ot_plan_is_divided(&r->session->plan.chosen);
 }
 
 /* " and the best · reserved: 100.4 MiB": the checkpoints that --save-every keeps, and their space on disk. */

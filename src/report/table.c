@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "models/encoded.h"
+#include "offload/plan/stages.h"
 #include "offload/block.h"
 #include "offload/plan/slabs.h"
 #include "offload/plan/used_parts.h"
@@ -145,9 +146,12 @@ int ot_report_table(const struct ot_ledger *full_ledger, const size_t budget_byt
 /* ---- the lines ---- */
 
 struct ot_plan_homes ot_report_count_homes(const struct ot_plan *plan) {
-    struct ot_plan_homes homes = {.slabs = plan->n_slabs};
+    struct ot_plan_homes homes = {0};
     for (int i = 0; i < plan->n_slabs; i++) {
         const struct ot_slab_plan *slab = &plan->slabs[i];
+        if (!ot_slab_is_own(plan, i))
+            continue;
+        homes.slabs++;
         int elsewhere = slab->tiles[OT_TILE_STREAM] + slab->tiles[OT_TILE_CPU];
         homes.weights[slab->weights]++;
         homes.state[OT_TIER_GPU] += slab->tiles[OT_TILE_GPU];

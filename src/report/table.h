@@ -32,8 +32,8 @@ const char *ot_report_moved(const struct ot_moved *moved, size_t n, char line[OT
 /* An array "ledger" of {tier, name, bytes}. */
 void ot_report_put_ledger(const struct ot_ledger *ledger, struct ot_json_writer *w);
 
-/* For each tier, the number of slabs whose weights live there, and the numbers of tiles whose state lives
- * there and whose gradients wait there. */
+/* For each tier, the number of this rank's slabs whose weights live there, and the numbers of tiles whose
+ * state lives there and whose gradients wait there. */
 struct ot_plan_homes {
     int64_t weights[OT_TIER_COUNT], state[OT_TIER_COUNT], grads[OT_TIER_COUNT];
     int64_t slabs, tiles;

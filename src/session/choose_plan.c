@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "models/encoded.h"
+#include "offload/plan/stages.h"
 #include "src/base/error.h"
 #include "src/session/device.h"
 #include "src/session/open.h"
@@ -35,15 +36,16 @@ static struct ot_plan_request make_request(const struct ot_session *s, const str
 static int agree(struct ot_session *s, struct ot_plan_request *request) {
     struct ot_plan *plan = &s->plan.chosen;
     int64_t micro = plan->micro_tokens / request->sequence_tokens;
-    int *const fields[] = {&plan->grad_slots[OT_SLOT_LAYER], &plan->grad_slots[OT_SLOT_EDGE],
-                           &plan->first_round, &plan->round_micro,
+    int *const fields[] = {&plan->first_round, &plan->round_micro,
+                           /* of sums that are exchanged: */
+                           &plan->grad_slots[OT_SLOT_LAYER], &plan->grad_slots[OT_SLOT_EDGE],
                            /* of weights that are gathered: */
                            &plan->weight_slots[OT_SLOT_LAYER], &plan->weight_slots[OT_SLOT_EDGE],
                            &plan->weight_slots[OT_SLOT_FROZEN_LAYER],
                            &plan->weight_slots[OT_SLOT_FROZEN_EDGE], &plan->weight_slots[OT_SLOT_SHARED],
                            &plan->encoded_slots[OT_SLOT_FROZEN_LAYER],
                            &plan->encoded_slots[OT_SLOT_FROZEN_EDGE]};
-    enum { FIELDS = sizeof fields / sizeof *fields, GATHER_FIELDS = 7 };
+    enum { FIELDS = sizeof fields / sizeof *fields, ROUND_FIELDS = 2, SUM_FIELDS = 2 };
     int64_t values[1 + FIELDS] = {micro};
     for (int i = 0; i < FIELDS; i++)
         values[1 + i] = *fields[i];
@@ -53,8 +55,10 @@ static int agree(struct ot_session *s, struct ot_plan_request *request) {
         ot_plan_free(plan);
         OT_TRY(ot_plan_make(request, plan));
     }
-    bool gathers = ot_plan_is_sharded(plan);
-    for (int i = 0; i < FIELDS - (gathers ? 0 : GATHER_FIELDS); i++)
+    int n = ot_plan_has_stages(plan)   ? ROUND_FIELDS
+            : ot_plan_is_sharded(plan) ? FIELDS
+                                       : ROUND_FIELDS + SUM_FIELDS;
+    for (int i = 0; i < n; i++)
         *fields[i] = (int)values[1 + i];
     return ot_plan_finish(request->chain, plan);
 }

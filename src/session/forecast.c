@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "offload/plan/stages.h"
+#include "offload/predict/planner_ranks.h"
 #include "offload/plan/slabs.h"
 #include "offload/predict/calibrate.h"
 #include "offload/predict/simulate.h"
@@ -351,9 +353,11 @@ int ot_session_ranks_measure(struct ot_session *s, struct ot_rates *rates, struc
 
 /* ---- the plan ---- */
 
-/* Rank 0's choice: a failure, the mode, one copy of the weights, the sequences of a micro-batch. */
+/* Rank 0's choice: a failure, the shard, the sequences of a micro-batch; with stages also the rounds, else
+ * 0. */
 struct choice {
-    int64_t rc, mode, one_copy, micro_sequences;
+    int64_t rc, micro_sequences, rounds;
+    struct ot_shard shard;
 };
 
 static int choose_first(const struct ot_session *s, const struct ot_plan_request *request,
@@ -372,17 +376,18 @@ int ot_session_ranks_choose_plan(struct ot_session *s, struct ot_plan_request *r
     if (ot_is_rank0(s)) {
         choice.rc = choose_first(s, request, costs, out);
         ot_error_save(&why, (int)choice.rc);
-        choice.mode = out->plan.shard.mode;
-        choice.one_copy = out->plan.shard.one_copy;
+        choice.shard = out->forced.shard;
+        choice.rounds = choice.rc >= 0 && ot_plan_has_stages(&out->plan) ? ot_plan_rounds(&out->plan) : 0;
         choice.micro_sequences = out->plan.micro_tokens / request->sequence_tokens;
     }
     OT_TRY(ot_comm_broadcast_host(s->ranks.comm, &choice, sizeof choice, 0));
     if (choice.rc < 0)
         return ot_is_rank0(s) ? ot_error_load(&why)
                               : ot_fail((int)-choice.rc, "rank 0 found no plan for all ranks");
-    request->shard.mode = (enum ot_shard_mode)choice.mode;
-    request->shard.one_copy = choice.one_copy;
-    request->weights = choice.one_copy ? OT_HOME_HOST : request->weights;
+    choice.shard.rank = request->shard.rank;
+    request->shard = choice.shard;
+    request->rounds = choice.rounds > 0 ? (int)choice.rounds : request->rounds;
+    request->weights = choice.shard.one_copy ? OT_HOME_HOST : request->weights;
     request->micro_sequences = choice.micro_sequences;
     return ot_is_rank0(s) ? 0 : ot_planner_choose(request, costs, out);
 }

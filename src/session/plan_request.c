@@ -133,7 +133,8 @@ enum ot_shard_mode ot_plan_request_mode(const struct ot_options *o) {
     static const enum ot_shard_mode modes[] = {[OT_CHOICE_SHARD_AUTO] = OT_SHARD_FULL,
                                                [OT_CHOICE_SHARD_NONE] = OT_SHARD_NONE,
                                                [OT_CHOICE_SHARD_STATE] = OT_SHARD_STATE,
-                                               [OT_CHOICE_SHARD_FULL] = OT_SHARD_FULL};
+                                               [OT_CHOICE_SHARD_FULL] = OT_SHARD_FULL,
+                                               [OT_CHOICE_SHARD_STAGES] = OT_SHARD_STAGES};
     return modes[o->shard];
 }
 

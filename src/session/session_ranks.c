@@ -38,6 +38,7 @@ static struct ot_shard shard_of(const struct ot_session *s) {
     shard.rank = ot_world_ranks(s->ranks.world)->rank;
     shard.ranks = ot_world_ranks(s->ranks.world)->ranks;
     shard.mode = ot_plan_request_mode(o);
+    shard.turn_blocks = ot_world_hosts(s->ranks.world) == 1; /* activations cross fast: at each layer */
     shard.narrow = o->exchange == OT_CHOICE_EXCHANGE_DTYPE && s->model.dtype != OT_F32;
     return shard;
 }

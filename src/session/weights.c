@@ -10,6 +10,7 @@
 #include "offload/comm/comm.h"
 #include "offload/plan/slabs.h"
 #include "src/base/clock.h"
+#include "offload/plan/stages.h"
 #include "src/base/error.h"
 #include "src/base/hash.h"
 #include "src/base/log.h"
@@ -51,6 +52,8 @@ static int open_filling(struct ot_session *s, struct filling *out) {
 /* Every rank encodes the whole slab, because scales of scales depend on all of a matrix. */
 static int set_values(const struct filling *f, int slab, int64_t first, int64_t n, const float *values) {
     const struct ot_session *s = f->session;
+    if (!ot_slab_is_own(&s->plan.chosen, slab))
+        return 0;
     if (ot_slab_is_encoded(ot_model_chain(s->model.built), slab))
         return ot_slab_encoder_put(f->encoder, slab, first, n, values);
     struct ot_shard_range held = held_of(s, slab, first, n);
@@ -149,8 +152,9 @@ static int init_adapters(struct ot_session *s) {
 /* Returns the range to initialise: this rank's holding, or the whole slab if it is encoded. */
 static struct ot_shard_range needed_of(const struct ot_session *s, int slab) {
     const struct ot_chain *chain = ot_model_chain(s->model.built);
-    return ot_slab_is_encoded(chain, slab) ? (struct ot_shard_range){0, chain->slabs[slab].n_params}
-                                           : ot_slab_holding(chain, &s->plan.chosen, slab);
+    bool whole = ot_slab_is_encoded(chain, slab) && ot_slab_is_own(&s->plan.chosen, slab);
+    return whole ? (struct ot_shard_range){0, chain->slabs[slab].n_params}
+                 : ot_slab_holding(chain, &s->plan.chosen, slab);
 }
 
 /* Fills in the slabs in pieces. With any_weights one piece is computed once and used for all pieces but the

@@ -58,14 +58,16 @@ static int add_shares(const struct ot_evaluation *evaluation, const struct share
     return 0;
 }
 
-/* Runs the micro-batches from `first` on, one a rank. */
+/* Runs the micro-batches from `first` on, one a rank; together: the first alone, which rank 0 counts. */
 static int run_round(struct ot_engine *engine, const struct ot_evaluation *evaluation,
                      struct ot_batcher *batcher, int64_t first, float *losses, double *sum,
                      struct ot_eval_result *out) {
     struct ot_step_batch batch;
     struct share own = {.stopped = evaluation->stopped && evaluation->stopped()};
-    int64_t mine = first + (evaluation->comm ? ot_comm_rank(evaluation->comm) : 0);
-    bool counts = mine < ot_batcher_steps_per_epoch(batcher);
+    int rank = evaluation->comm ? ot_comm_rank(evaluation->comm) : 0;
+    bool together = ot_engine_runs_together(engine);
+    int64_t mine = first + (together ? 0 : rank);
+    bool counts = mine < ot_batcher_steps_per_epoch(batcher) && (rank == 0 || !together);
     int64_t sequence = (counts ? mine : first) * evaluation->micro_sequences;
     OT_TRY(ot_batcher_seek(batcher, (struct ot_data_position){0, sequence}));
     ot_batcher_next(batcher, &batch);
@@ -84,7 +86,8 @@ int ot_evaluate(struct ot_engine *engine, const struct ot_evaluation *evaluation
                                      .step_sequences = evaluation->micro_sequences,
                                      .micro_sequences = evaluation->micro_sequences};
     double started = ot_clock_seconds(), sum = 0;
-    int64_t ranks = evaluation->comm ? ot_comm_ranks(evaluation->comm) : 1;
+    int64_t ranks =
+        evaluation->comm && !ot_engine_runs_together(engine) ? ot_comm_ranks(evaluation->comm) : 1;
     int rc;
     *out = (struct ot_eval_result){.rows = ot_packing_rows(evaluation->packing)};
     float *losses = malloc((size_t)(evaluation->seq_len * evaluation->micro_sequences) * sizeof *losses);

@@ -11,6 +11,7 @@
 
 #include "offload/engine/snapshot.h"
 #include "src/base/clock.h"
+#include "offload/plan/stages.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/base/memory.h"
@@ -147,7 +148,7 @@ int ot_saver_open(const struct ot_saver_config *config, struct ot_saver **out) {
     sv->is_rank0 = ot_is_rank0(config->session);
     sv->leads = config->sharing->leads;
     sv->is_local = config->sharing->is_local;
-    sv->writes = sv->leads || ot_plan_is_sharded(&config->session->plan.chosen);
+    sv->writes = sv->leads || ot_plan_is_divided(&config->session->plan.chosen);
     sv->last_step = config->step > 0 ? config->step : -1;
     sv->last_is_rated = config->is_rated;
     sv->best_step = -1;
@@ -312,7 +313,7 @@ static int open_writer(struct ot_saver *sv, const struct ot_checkpoint_record *r
     ot_saver_own_bytes(s, &config.state_bytes, &referred);
     config.state_bytes += refers ? 0 : referred;
     config.memory = ot_engine_snapshot_slots(s->engine, &config.n_slots);
-    if (ot_plan_is_sharded(&s->plan.chosen)) {
+    if (ot_plan_is_divided(&s->plan.chosen)) {
         config.rank = s->plan.chosen.shard.rank;
         config.ranks = s->plan.chosen.shard.ranks;
     }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "offload/engine/snapshot.h"
+#include "offload/plan/stages.h"
 #include "src/base/log.h"
 #include "src/base/minmax.h"
 #include "src/base/units.h"
@@ -64,7 +65,7 @@ void ot_saver_own_bytes(const struct ot_session *s, int64_t *copied, int64_t *re
 
 void ot_saver_bytes(const struct ot_session *s, int64_t *copied, int64_t *referred) {
     ot_saver_own_bytes(s, copied, referred);
-    int writers = ot_plan_is_sharded(&s->plan.chosen) ? ot_shard_ranks(&s->plan.chosen.shard) : 1;
+    int writers = ot_plan_is_divided(&s->plan.chosen) ? ot_shard_ranks(&s->plan.chosen.shard) : 1;
     *copied *= writers;
     *referred *= writers;
 }
@@ -84,7 +85,7 @@ static void find_wanted(const struct ot_saver *sv, int there, int64_t *n, int64_
     ot_saver_bytes(sv->config.session, &copied, &referred);
     if (sv->config.sharing->is_local) {
         ot_saver_own_bytes(sv->config.session, &copied, &referred);
-        copied *= ot_plan_is_sharded(&sv->config.session->plan.chosen) ? sv->config.sharing->sharers : 1;
+        copied *= ot_plan_is_divided(&sv->config.session->plan.chosen) ? sv->config.sharing->sharers : 1;
     }
     *n = ot_max(*n, 0);
     *bytes = *n * copied + sv->config.model_bytes;
@@ -196,7 +197,7 @@ int ot_saver_join(struct ot_saver *sv, int rc) {
     struct ot_session *s = sv->config.session;
     unsigned char *own = NULL;
     size_t n = 0;
-    if (!ot_plan_is_sharded(&s->plan.chosen)) /* each leader has written everything */
+    if (!ot_plan_is_divided(&s->plan.chosen)) /* each leader has written everything */
         return ot_session_ranks_agree(s, rc);
     if (rc == 0 && !sv->is_rank0)
         rc = ot_checkpoint_writer_share(sv->writer, &own, &n);

@@ -80,8 +80,14 @@ static struct member *make_members(const struct tiny_run *run, const struct tiny
     for (int r = 0; r < about->ranks; r++) {
         struct tiny_run *own = &members[r].run;
         *own = *run;
-        own->shard = (struct ot_shard){
-            r, about->ranks, about->mode, about->world, about->narrow, about->one_copy, about->turn_blocks};
+        own->shard = (struct ot_shard){.rank = r,
+                                       .ranks = about->ranks,
+                                       .mode = about->mode,
+                                       .world = about->world,
+                                       .narrow = about->narrow,
+                                       .one_copy = about->one_copy,
+                                       .turn_blocks = about->turn_blocks,
+                                       .in_flight = about->in_flight};
         own->join = join;
         own->join_context = world;
         tiny_plan(own, about->weights, about->state, about->activations, about->slots);

@@ -12,7 +12,7 @@ struct tiny_world {
     int ranks;
     enum ot_shard_mode mode;
     bool world, narrow, one_copy; /* see struct ot_shard */
-    int turn_blocks;              /* stages: see struct ot_shard */
+    int turn_blocks, in_flight;   /* stages: see struct ot_shard */
     enum ot_home weights, state, activations;
     int slots;
     uint64_t delay_seed;   /* delays in the communicator */

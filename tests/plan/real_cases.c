@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "offload/predict/planner_ranks.h"
 #include "src/base/error.h"
 #include "src/base/random.h"
 #include "src/session/plan_request.h"

@@ -64,8 +64,41 @@ static void homes(void **state) {
         }
 }
 
+/* Cuts the step into a number of rounds. */
+static void cut(struct tiny_run *run, int rank, void *context) {
+    (void)rank;
+    ot_plan_set_rounds(&run->plan, *(int *)context);
+    tiny_finish(run);
+}
+
+/* Rounds that flow through the pipeline one behind the other. */
+static void rounds_in_flight(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct tiny_result want;
+    defaults(&run, OT_BF16, true, 1);
+    train_alone(&run, &want);
+    for (int rounds = 2; rounds <= 6; rounds += 2)
+        for (int turn = 0; turn < 2; turn++) {
+            int mix = rounds / 2 + turn;
+            struct tiny_world w = {.ranks = 2 + mix % 3,
+                                   .mode = OT_SHARD_STAGES,
+                                   .turn_blocks = turn,
+                                   .in_flight = 2 + mix % 2,
+                                   .weights = (enum ot_home)(mix % 3),
+                                   .state = (enum ot_home)(mix % 2),
+                                   .activations = (enum ot_home)((mix + 1) % 3),
+                                   .slots = 2,
+                                   .delay_seed = (uint64_t)mix,
+                                   .change = cut,
+                                   .context = &rounds};
+            check_same(&run, &w, &want);
+        }
+    tiny_result_free(&want);
+}
+
 int main(void) {
     tiny_skip_without_device();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(homes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(homes), cmocka_unit_test(rounds_in_flight)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -99,9 +99,13 @@ static void any_plan_computes_that_long(void **state) {
     }
     const struct ot_chain *chain = &p.fake.chain;
     const double want = 7 * ((BLOCKS - 1) * (1 + 2) + (1 + 6) - 0.25);
-    assert_true(fabs(ot_least_compute_seconds(chain, &p.costs, 2, 7, OT_KEEP_PRODUCTS) - want) < 1e-9);
+    assert_true(
+        fabs(ot_least_compute_seconds(chain, &(struct ot_shard){0}, &p.costs, 2, 7, OT_KEEP_PRODUCTS) -
+             want) < 1e-9);
     p.costs.slower[OT_LANE_COMPUTE] = 3;
-    assert_true(fabs(ot_least_compute_seconds(chain, &p.costs, 2, 7, OT_KEEP_PRODUCTS) - 3 * want) < 1e-9);
+    assert_true(
+        fabs(ot_least_compute_seconds(chain, &(struct ot_shard){0}, &p.costs, 2, 7, OT_KEEP_PRODUCTS) -
+             3 * want) < 1e-9);
 }
 
 /* Forward and backward fetch each slab that is not on the device; a slab in a slot is not fetched again. */

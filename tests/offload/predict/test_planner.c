@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offload/predict/planner.h"
+#include "offload/predict/planner_ranks.h"
 #include "src/base/clock.h"
 #include "src/base/random.h"
 #include "tests/offload/fake_chain.h"

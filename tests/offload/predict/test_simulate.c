@@ -1,5 +1,4 @@
-/* Schedules whose times can be computed on paper, properties that hold for any plan's schedule, and the
- * schedules of real models. */
+/* Schedules with times known on paper, properties of any plan's schedule, and schedules of real models. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -492,10 +491,11 @@ static double check_bounds(const struct ot_chain *chain, const struct ot_plan *p
     for (int t = 0; t < OT_TIER_COUNT; t++)
         if (plan->kept[t].blocks > 0 && plan->kept[t].level > level)
             level = plan->kept[t].level;
-    double computing = ot_least_compute_seconds(chain, costs, plan->micro_tokens, plan->max_micro, level);
+    const struct ot_shard *all = &plan->shard;
+    int n = plan->max_micro;
+    double computing = ot_least_compute_seconds(chain, all, costs, plan->micro_tokens, n, level);
     assert_true(least <= p->step_seconds * (1 + 1e-9) && computing <= least * (1 + 1e-9));
-    assert_true(computing >=
-                ot_least_compute_seconds(chain, costs, plan->micro_tokens, plan->max_micro, OT_KEEP_ALL));
+    assert_true(computing >= ot_least_compute_seconds(chain, all, costs, plan->micro_tokens, n, OT_KEEP_ALL));
     return fmin(least, computing) / p->step_seconds;
 }
 

@@ -1,0 +1,232 @@
+#include "offload/predict/planner_ranks.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/plan/slabs.h"
+#include "offload/plan/stages.h"
+#include "offload/predict/planner_state.h"
+#include "offload/predict/simulate_ranks.h"
+#include "src/base/error.h"
+
+/* The stages of one division. */
+struct stages {
+    const struct ot_plan_request *request;
+    const struct ot_costs *costs;
+    int ranks, tried;
+    struct ot_planner_result *results; /* [ranks]; those with a plan are set */
+};
+
+/* What the search for a rank's plan depends on. */
+struct shape {
+    int layers;
+    bool first, last; /* it owns the first, the last block */
+};
+
+static struct shape shape_of(const struct ot_chain *chain, const struct ot_plan *divided, int rank) {
+    struct shape shape = {.first = ot_block_owner(chain, divided, 0) == rank,
+                          .last = ot_block_owner(chain, divided, chain->n_blocks - 1) == rank};
+    for (int b = 1; b < chain->n_blocks - 1; b++)
+        shape.layers += ot_block_owner(chain, divided, b) == rank;
+    return shape;
+}
+
+static bool is_same(struct shape a, struct shape b) {
+    return a.layers == b.layers && a.first == b.first && a.last == b.last;
+}
+
+/* Plans a rank: as the rank `like`, which has the same shape; or by a search (like < 0). leader: the rank
+ * whose micro-batch and rounds all take; < 0: it is this one. */
+static int plan_rank(struct stages *s, const struct ot_shard *shard, int rank, int like, int leader) {
+    struct ot_planner_result *out = &s->results[rank];
+    struct ot_plan_request rq = like >= 0 ? s->results[like].forced : *s->request;
+    const struct ot_plan *lead = leader >= 0 ? &s->results[leader].plan : NULL;
+    rq.shard = *shard;
+    rq.shard.rank = rank;
+    if (lead) {
+        rq.micro_sequences = lead->micro_tokens / rq.sequence_tokens;
+        rq.rounds = ot_plan_rounds(lead);
+    }
+    if (like >= 0) {
+        *out = (struct ot_planner_result){.forced = rq};
+        OT_TRY(ot_plan_make(&rq, &out->plan));
+    } else {
+        OT_TRY(ot_planner_choose(&rq, s->costs, out));
+        s->tried += out->tried;
+    }
+    if (!lead)
+        return 0;
+    out->plan.first_round = lead->first_round;
+    out->plan.round_micro = lead->round_micro;
+    return ot_plan_finish(rq.chain, &out->plan);
+}
+
+/* Plans all ranks, from the owner of the last block on. */
+static int plan_ranks(struct stages *s, const struct ot_shard *shard) {
+    const struct ot_chain *chain = s->request->chain;
+    struct ot_plan divided = {.n_slabs = chain->n_slabs, .shard = *shard};
+    int rc = 0;
+    divided.slabs = calloc((size_t)chain->n_slabs, sizeof *divided.slabs);
+    if (!divided.slabs)
+        return ot_fail(OT_E_BUDGET, "no memory to plan %d ranks", s->ranks);
+    OT_TRY_GOTO(ot_stages_divide(chain, &divided), rc, out);
+    int leader = ot_block_owner(chain, &divided, chain->n_blocks - 1);
+    OT_TRY_GOTO(plan_rank(s, shard, leader, -1, -1), rc, out);
+    for (int r = 0; r < s->ranks; r++) {
+        int like = leader;
+        while (like >= 0 && !is_same(shape_of(chain, &divided, like), shape_of(chain, &divided, r)))
+            like = like == leader ? r - 1 : like - 1;
+        if (r != leader)
+            OT_TRY_GOTO(plan_rank(s, shard, r, like, leader), rc, out);
+    }
+out:
+    ot_plan_free(&divided);
+    return rc;
+}
+
+static void free_plans(struct stages *s) {
+    for (int r = 0; r < s->ranks; r++)
+        ot_plan_free(&s->results[r].plan);
+    memset(s->results, 0, (size_t)s->ranks * sizeof *s->results);
+}
+
+static int simulate(struct stages *s) {
+    struct ot_plan *plans = calloc((size_t)s->ranks, sizeof *plans);
+    struct ot_prediction *predictions = calloc((size_t)s->ranks, sizeof *predictions);
+    int rc = plans && predictions ? 0 : ot_fail(OT_E_BUDGET, "no memory to simulate %d ranks", s->ranks);
+    for (int r = 0; rc == 0 && r < s->ranks; r++)
+        plans[r] = s->results[r].plan;
+    if (rc == 0)
+        rc = ot_simulate_ranks(s->request->chain, plans, s->ranks, s->costs, predictions);
+    for (int r = 0; rc == 0 && r < s->ranks; r++)
+        s->results[r].prediction = predictions[r];
+    free(plans);
+    free(predictions);
+    return rc;
+}
+
+/* The work of the last block, in layers. */
+static int head_layers(const struct ot_chain *chain, const struct ot_costs *costs) {
+    const struct ot_block_cost *layer = &costs->blocks[1], *head = &costs->blocks[costs->n_blocks - 1];
+    double one = layer->forward.per_token + layer->backward.per_token;
+    return chain->n_blocks > 2 && one > 0 ? (int)lround(head->backward.per_token / one) : 0;
+}
+
+/* Plans and simulates all ranks with a division, rounds and micro-batch that are set in the request. Keeps
+ * the result in *out if its tokens a second are more than those of *out by the share `margin`. Returns 1 if
+ * it does, 0 if it does not, < 0 on errors. */
+static int try_division(struct stages *s, const struct ot_plan_request *division, double margin,
+                        struct ot_planner_result *out) {
+    int own = s->request->shard.rank, rc;
+    s->request = division;
+    rc = plan_ranks(s, &division->shard);
+    if (rc == 0)
+        rc = simulate(s);
+    struct ot_planner_result *result = &s->results[own];
+    const struct ot_prediction *a = &result->prediction, *b = &out->prediction;
+    bool wins = rc == 0 && (b->step_seconds == 0 ||
+                            a->tokens / a->step_seconds > (1 + margin) * b->tokens / b->step_seconds);
+    if (wins) {
+        ot_plan_free(&out->plan);
+        *out = *result;
+        result->plan = (struct ot_plan){0};
+    }
+    free_plans(s);
+    return rc < 0 ? rc : wins;
+}
+
+/* Contiguous stages, with rounds that flow behind each other. A pipeline needs a round for each rank in
+ * flight, and as many again because activations take their time to cross. Twice as many rounds in a step
+ * halve the time in which the pipeline fills and drains; still more move too much. */
+static int try_rounds(struct stages *s, const struct ot_plan_request *base, int64_t micro, double margin,
+                      struct ot_planner_result *out) {
+    int64_t n = (base->step_sequences + micro - 1) / micro;
+    for (int rounds = 2 * s->ranks; rounds <= 4 * s->ranks && rounds <= n; rounds *= 2) {
+        struct ot_plan_request division = *base;
+        division.micro_sequences = micro;
+        division.shard.turn_blocks = 0;
+        division.shard.in_flight = 2 * s->ranks;
+        division.rounds = rounds;
+        int rc = try_division(s, &division, margin, out);
+        if (rc < 0 && rc != -OT_E_BUDGET && rc != -OT_E_USAGE)
+            return rc;
+    }
+    return 0;
+}
+
+/* Same as ot_planner_choose, for the rank of request->shard. Also chooses the division. The prediction is
+ * that of this rank among all. Smaller micro-batches fill a pipeline sooner, but they change the bits. */
+static int choose_stages(const struct ot_plan_request *request, const struct ot_costs *costs,
+                         struct ot_planner_result *out) {
+    int ranks = request->shard.ranks;
+    struct stages s = {request, costs, ranks, 0, calloc((size_t)ranks, sizeof *s.results)};
+    struct ot_plan_request base = *request;
+    *out = (struct ot_planner_result){.forced = *request};
+    if (!s.results)
+        return ot_fail(OT_E_BUDGET, "no memory to plan %d ranks", ranks);
+    base.shard.head_layers = head_layers(request->chain, costs);
+    base.shard.in_flight = 0;
+    base.shard.turn_blocks = 1;
+    int found = try_division(&s, &base, 0, out);
+    int64_t micro = out->forced.micro_sequences;
+    if (found >= 0 && request->rounds == 0)
+        found = try_rounds(&s, &base, micro, 0, out);
+    while (found >= 0 && micro > 1 && request->micro_sequences == 0 && request->rounds == 0 &&
+           request->step_sequences / micro < 2 * ranks) {
+        micro /= 2;
+        found = try_rounds(&s, &base, micro, OT_PLANNER_MARGIN, out);
+    }
+    out->tried = s.tried;
+    free(s.results);
+    return found < 0 ? found : 0;
+}
+
+/* ---- modes of several ranks ---- */
+
+static int choose_in(const struct ot_plan_request *request, struct ot_shard shard,
+                     const struct ot_costs *costs, double limit, struct ot_planner_result *out) {
+    struct ot_plan_request in = *request;
+    in.shard = shard;
+    if (shard.mode == OT_SHARD_STAGES && shard.ranks > 1)
+        return choose_stages(&in, costs, out);
+    if (shard.one_copy)
+        in.weights = OT_HOME_HOST;
+    return ot_planner_choose_from(&in, costs, NULL, limit, out);
+}
+
+/* Mode full needs the least memory, so it is tried first. Another mode, or one copy, must win clearly: more
+ * of the model on each rank leaves less room for other uses, and ranks that share memory depend on each other
+ * more. Modes that do not fit, or that contradict the user's choices, are dropped. */
+int ot_planner_choose_shard(const struct ot_plan_request *request, const struct ot_costs *costs,
+                            struct ot_shard_open open, struct ot_planner_result *out) {
+    struct ot_shard tries[OT_SHARD_MODES + 1] = {request->shard};
+    int n = 1;
+    if (open.mode)
+        tries[0].mode = OT_SHARD_FULL;
+    if (open.one_copy && tries[0].mode == OT_SHARD_FULL) {
+        tries[n] = tries[0];
+        tries[n++].one_copy = true;
+    }
+    for (int mode = 0; mode < OT_SHARD_FULL && open.mode && ot_shard_ranks(&request->shard) > 1; mode++) {
+        tries[n] = request->shard;
+        tries[n++].mode = (enum ot_shard_mode)mode;
+    }
+    int found = choose_in(request, tries[0], costs, INFINITY, out), tried = out->tried;
+    for (int i = 1; i < n; i++) {
+        struct ot_planner_result other;
+        double limit = found < 0 ? INFINITY : (1 - OT_PLANNER_RESOLUTION) * out->prediction.step_seconds;
+        int rc = choose_in(request, tries[i], costs, limit, &other);
+        tried += other.tried;
+        bool wins = rc == 0 && other.prediction.step_seconds < limit;
+        if (wins) {
+            ot_plan_free(&out->plan);
+            *out = other;
+            found = 0;
+        } else if (rc == 0) {
+            ot_plan_free(&other.plan);
+        }
+    }
+    out->tried = tried;
+    return found;
+}

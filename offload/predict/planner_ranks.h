@@ -1,0 +1,30 @@
+/* Chooses the plans of several ranks: what they share, and how.
+ *
+ * Ranks that share slabs have equal parts of the work, so the plan of one stands for all (simulate.h).
+ * STAGES (plan/stages.h) differ: all ranks are planned. They must have one micro-batch and the same rounds.
+ * So the rank with the head, which works most, is planned first, and the others follow it. Ranks with
+ * equally many layers, and with the same edges of the model, get the same choices, so a pipeline of any
+ * length needs three searches. Then all plans are simulated in one time (simulate_ranks.h).
+ *
+ * Two divisions are compared: turns of one layer, and one turn for each rank. The ranks are taken to be
+ * alike: the budgets and the rates of the request are those of each.
+ */
+#ifndef OT_OFFLOAD_PREDICT_PLANNER_RANKS_H
+#define OT_OFFLOAD_PREDICT_PLANNER_RANKS_H
+
+#include "offload/predict/planner.h"
+
+/* The parts of request->shard that are to be chosen: the mode, among those that cut slabs, which have the
+ * same bits; in mode full, whether the weights on the host are one copy of all ranks (slabs.h). */
+struct ot_shard_open {
+    bool mode, one_copy;
+};
+/* With several ranks, also chooses the open fields of request->shard: the shard whose best plan has the
+ * shortest step. out->forced has it. A plan with one copy has all weights on the host, so that the ranks
+ * agree on it. With stages: chooses the division, and predicts the step of this rank among all. Errors: as
+ * ot_planner_choose; OT_E_USAGE: the model cannot be divided; the shortage is that of mode full, without
+ * one copy. */
+int ot_planner_choose_shard(const struct ot_plan_request *request, const struct ot_costs *costs,
+                            struct ot_shard_open open, struct ot_planner_result *out);
+
+#endif

@@ -1,0 +1,20 @@
+/* Simulates all stages of a pipeline in one virtual time (plan/stages.h).
+ *
+ * The simulator of one rank (simulate.h) lets a rank's transfers begin as soon as the rank is ready. In a
+ * pipeline they wait for the other side. Here every rank has a simulation of its own, with its plan and its
+ * rates, and all share one clock. A TRANSFER begins when each rank at the other end of one of its halves has
+ * come to the same tick; a RESULT_GATHER when all ranks have come to it. So the prediction has the bubbles of
+ * the pipeline: a rank computes nothing while it waits for the first micro-batches, or for a slower rank.
+ */
+#ifndef OT_OFFLOAD_PREDICT_SIMULATE_RANKS_H
+#define OT_OFFLOAD_PREDICT_SIMULATE_RANKS_H
+
+#include "offload/predict/simulate.h"
+
+/* Simulates the plans of all ranks [ranks], which fit together: plans[r] is the plan of rank r. costs: of a
+ * rank. out: [ranks]; all ranks have the same step_seconds, within the rounding of steps. Errors: as
+ * ot_simulate_plan. */
+int ot_simulate_ranks(const struct ot_chain *chain, const struct ot_plan *plans, int ranks,
+                      const struct ot_costs *costs, struct ot_prediction *out);
+
+#endif
