@@ -245,7 +245,7 @@ int ot_device_alloc_pinned(struct ot_device *device, size_t bytes, const char *n
 void ot_device_free_pinned(struct ot_device *device, void *memory, size_t bytes) {
     if (!memory)
         return;
-    ot_device_unpin(device, memory, bytes);
+    ot_device_unpin(device, memory, pinned_bytes(bytes), bytes);
     munmap(memory, pinned_bytes(bytes));
 }
 
@@ -266,10 +266,10 @@ int ot_device_pin(struct ot_device *device, void *memory, size_t bytes, size_t o
     return 0;
 }
 
-void ot_device_unpin(struct ot_device *device, void *memory, size_t own_bytes) {
+void ot_device_unpin(struct ot_device *device, void *memory, size_t bytes, size_t own_bytes) {
     struct ot_device_usage *usage = &device->ledger->usage;
     if (device->api->unpin)
-        device->api->unpin(device, memory);
+        device->api->unpin(device, memory, bytes);
     pthread_mutex_lock(&device->ledger->mutex);
     assert(usage->pinned_bytes >= own_bytes);
     usage->pinned_bytes -= own_bytes;

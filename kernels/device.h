@@ -132,7 +132,7 @@ void ot_device_free_pinned(struct ot_device *device, void *memory, size_t bytes)
  * OT_E_BUDGET. */
 int ot_device_place(struct ot_device *device, void *memory, size_t bytes, const char *name);
 int ot_device_pin(struct ot_device *device, void *memory, size_t bytes, size_t own_bytes, const char *name);
-void ot_device_unpin(struct ot_device *device, void *memory, size_t own_bytes);
+void ot_device_unpin(struct ot_device *device, void *memory, size_t bytes, size_t own_bytes);
 
 struct ot_device_usage {
     size_t budget_bytes, used_bytes, peak_bytes; /* device memory */
@@ -238,7 +238,7 @@ struct ot_device_api {
     void (*free)(struct ot_device *device, void *memory, size_t bytes);
     /* NULL: copies from and to any host memory run at full speed */
     int (*pin)(struct ot_device *device, void *memory, size_t bytes, const char *name);
-    void (*unpin)(struct ot_device *device, void *memory);
+    void (*unpin)(struct ot_device *device, void *memory, size_t bytes);
     int (*tune)(struct ot_device *device, void *memory, size_t bytes, double seconds,
                 struct ot_device_tuning *out); /* NULL: the device has nothing to tune */
     int (*measure_peer)(struct ot_device *device, const char *bus_id, const void *memory, size_t bytes,

@@ -55,39 +55,79 @@ static void free_device(struct ot_device *base, void *memory, size_t bytes) {
  *
  * Pinned memory is a registered anonymous mapping, not memory of cudaHostAlloc. Such a mapping can have huge
  * pages, can be bound to the memory node beside the GPU, and can be registered a second time with
- * io_uring. It is registered as one piece: CUDA refuses a copy across the border of two registrations
- * ("invalid argument", seen on an H100), and slabs lie anywhere in the mapping. */
+ * io_uring.
+ *
+ * CUDA gets the mapping in one registration. If CUDA refuses that, it gets one registration for each piece of
+ * PIN_PIECE. The pieces end at multiples of PIN_PIECE, where ot_cuda_lane_copy cuts every copy too: CUDA
+ * refuses a copy across two registrations ("invalid argument", seen on an H100). */
+#define PIN_PIECE ((size_t)1 << 30)
+_Static_assert(PIN_PIECE % OT_CUDA_COPY_PIECE == 0, "no copy goes across two pieces");
 
 /* Pinning is logged if it takes longer than this. */
 #define LONG_SECONDS 1.0
 
-/* The pages are resident before: cudaHostRegister would make them so on one thread only. */
-static int pin(struct ot_device *base, void *memory, size_t bytes, const char *name) {
+/* Bytes from `at` to the end of its piece, at most `left`. */
+static size_t piece_at(const char *at, size_t left) {
+    return ot_min(PIN_PIECE - (uintptr_t)at % PIN_PIECE, left);
+}
+
+static void unpin(struct ot_device *base, void *memory, size_t bytes) {
+    size_t piece;
     ot_cuda_enter(ot_cuda_device_of(base));
-    double began = ot_clock_seconds();
-    cudaError_t code = cudaHostRegister(memory, bytes, cudaHostRegisterPortable);
-    double seconds = ot_clock_seconds() - began;
-    if (code == cudaSuccess && seconds > LONG_SECONDS)
-        ot_log(OT_LOG_INFO, "memory  %.1f GiB pinned in %.1f s, %.1f GB/s", gib(bytes), seconds,
-               (double)bytes / seconds / 1e9);
-    if (code == cudaSuccess)
-        return 0;
+    for (size_t at = 0; at < bytes; at += piece) {
+        piece = piece_at((char *)memory + at, bytes - at);
+        if (cudaHostUnregister((char *)memory + at) != cudaSuccess)
+            break; /* the registration that began at `memory` was the only one */
+    }
     (void)cudaGetLastError();
+}
+
+/* *pinned: the bytes that CUDA took. After a failure none of them is registered any more. */
+static cudaError_t pin_pieces(struct ot_device *base, char *memory, size_t bytes, size_t *pinned) {
+    size_t piece;
+    for (*pinned = 0; *pinned < bytes; *pinned += piece) {
+        piece = piece_at(memory + *pinned, bytes - *pinned);
+        cudaError_t code = cudaHostRegister(memory + *pinned, piece, cudaHostRegisterPortable);
+        if (code != cudaSuccess) {
+            unpin(base, memory, *pinned);
+            return code;
+        }
+    }
+    return cudaSuccess;
+}
+
+static int cannot_pin(cudaError_t code, size_t bytes, size_t pinned, const char *name) {
     struct rlimit limit;
-    char limit_text[64] = "";
+    char limit_text[64] = "", pinned_text[64] = "";
+    if (pinned > 0)
+        snprintf(pinned_text, sizeof pinned_text, "; it pins %.1f MiB of them", mib(pinned));
     if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < bytes)
         snprintf(limit_text, sizeof limit_text, " (locked memory is limited to %.1f MiB: ulimit -l)",
                  mib((size_t)limit.rlim_cur));
     else if (access("/dev/dxg", F_OK) == 0) /* the device file of WSL2 */
         snprintf(limit_text, sizeof limit_text, " (WSL2 pins a part of memory alone)");
     return ot_fail_cause(OT_E_BUDGET, OT_CAUSE_PINNED_MEMORY,
-                         "CUDA: cannot pin %.1f MiB of host memory for '%s': %s%s", mib(bytes), name,
-                         ot_cuda_error_text(code), limit_text);
+                         "CUDA: cannot pin %.1f MiB of host memory for '%s': %s%s%s", mib(bytes), name,
+                         ot_cuda_error_text(code), pinned_text, limit_text);
 }
 
-static void unpin(struct ot_device *base, void *memory) {
+/* The pages are resident before: cudaHostRegister would make them so on one thread only. */
+static int pin(struct ot_device *base, void *memory, size_t bytes, const char *name) {
+    size_t pinned = 0;
     ot_cuda_enter(ot_cuda_device_of(base));
-    cudaHostUnregister(memory);
+    double began = ot_clock_seconds();
+    cudaError_t code = cudaHostRegister(memory, bytes, cudaHostRegisterPortable);
+    bool whole = code == cudaSuccess;
+    if (!whole && bytes > PIN_PIECE)
+        code = pin_pieces(base, memory, bytes, &pinned);
+    (void)cudaGetLastError();
+    if (code != cudaSuccess)
+        return cannot_pin(code, bytes, pinned, name);
+    double seconds = ot_clock_seconds() - began;
+    if (seconds > LONG_SECONDS || !whole)
+        ot_log(OT_LOG_INFO, "memory  %.1f GiB pinned in %.1f s, %.1f GB/s%s", gib(bytes), seconds,
+               (double)bytes / seconds / 1e9, whole ? "" : ", in pieces of 1 GiB");
+    return 0;
 }
 
 /* ---- the device ---- */
@@ -291,7 +331,7 @@ const struct ot_device_api ot_cuda_device_api = {
     .event_seconds = ot_cuda_event_seconds,
 };
 
-/* ---- cuda peer ---- */
+/* ---- copies to another GPU ---- */
 
 /* The rate of copies to another GPU. The process takes memory there only for the measurement. Then it resets
  * the other GPU, which frees the context that the first call made there (hundreds of MiB). */
@@ -381,7 +421,7 @@ int ot_cuda_measure_peer(struct ot_device *device, const char *bus_id, const voi
     return rc;
 }
 
-/* ---- cuda clock ---- */
+/* ---- the time of an event ---- */
 
 /* The time of an event on the host's clock: see struct ot_cuda_clock in cuda_state.h. */
 

@@ -21,7 +21,7 @@
 #define nvtxRangePop()       ((void)0)
 #endif
 
-enum { COPY_PIECE = 32 << 20, LONGEST_DELAY_NS = 200000 };
+enum { LONGEST_DELAY_NS = 200000 };
 
 static struct ot_cuda_lane *cuda(const struct ot_lane *lane) {
     return (struct ot_cuda_lane *)(uintptr_t)lane;
@@ -230,11 +230,14 @@ void ot_cuda_lane_copy(struct ot_lane *base, enum ot_copy_kind kind, void *dst, 
         [OT_COPY_D2D] = cudaMemcpyDeviceToDevice,
     };
     struct ot_cuda_lane *lane = cuda(base);
-    size_t most = kind == OT_COPY_D2D ? bytes : COPY_PIECE;
+    uintptr_t host = (uintptr_t)(kind == OT_COPY_H2D ? src : dst);
+    size_t piece;
     if (bytes == 0 || !begin(lane))
         return;
-    for (size_t at = 0; at < bytes; at += most) {
-        size_t piece = ot_min(bytes - at, most);
+    for (size_t at = 0; at < bytes; at += piece) {
+        piece = bytes - at;
+        if (kind != OT_COPY_D2D)
+            piece = ot_min(piece, OT_CUDA_COPY_PIECE - (host + at) % OT_CUDA_COPY_PIECE);
         ot_cuda_lane_check(lane, cudaMemcpyAsync((char *)dst + at, (const char *)src + at, piece, kinds[kind],
                                                  lane->stream));
     }
@@ -343,7 +346,7 @@ int ot_cuda_lane_sync(struct ot_lane *base) {
     return ot_cuda_lane_error(base);
 }
 
-/* ---- cuda notify ---- */
+/* ---- notifications ---- */
 
 /* The notifications of a lane (cuda_state.h explains why they are not CUDA's own): a ring of events and
  * calls, and a thread. The thread waits for the oldest event, makes its call, and goes on with the next. */

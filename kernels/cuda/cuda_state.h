@@ -3,7 +3,7 @@
  *
  *   cuda_open.c    finds the GPU, or reports in one sentence why it cannot be used
  *   cuda_device.c  memory, and the table of functions for device.h
- *   cuda_lane.c    lanes, events and copies;  cuda_lane.c  calls on the host after a lane's work
+ *   cuda_lane.c    lanes, events, copies, and calls on the host after a lane's work
  *   cuda_guard.c   checks fast kernels at their first use: by cuda_guard_checks.c, cuda_guard_attention.c;
  *                  cuda_guard_verdicts.c keeps the results
  *   cuda_health.c  warnings about a GPU that works but may spoil a run; asks the driver's library (NVML)
@@ -11,8 +11,9 @@
  *
  * LANES are streams. They have no priorities, because CUDA's priorities order kernels only, and all kernels
  * are on one lane. Copies run in the order of their lane, which the schedule decides. Copies between host and
- * device are cut into pieces of 32 MiB. So a small copy on another lane waits for one piece at most (half a
- * millisecond), not for a whole slab.
+ * device are cut at host addresses that are multiples of 32 MiB. So a small copy on another lane waits for
+ * one piece at most (half a millisecond), not for a whole slab; and no copy goes across two pieces of pinned
+ * memory (cuda_device.c).
  *
  * RUN-AHEAD. A lane holds at most OT_CUDA_RUN_AHEAD commands that the GPU has not finished. A thread that
  * enqueues one more sleeps until the GPU has caught up. Reason: the driver's own queue holds about a thousand
@@ -53,6 +54,8 @@ struct ot_cuda_notifier;
  * driver's. */
 enum { OT_CUDA_ROUND = 64, OT_CUDA_ROUNDS = 3, OT_CUDA_RUN_AHEAD = OT_CUDA_ROUND * (OT_CUDA_ROUNDS + 1) };
 _Static_assert((int)OT_CUDA_RUN_AHEAD <= (int)OT_LANE_MOST_COMMANDS, "the bound of device.h holds");
+
+enum { OT_CUDA_COPY_PIECE = 32 << 20 };
 
 enum {
     OT_CUDA_MARK_BYTES = 64,
@@ -168,8 +171,6 @@ void ot_cuda_lane_fail(struct ot_cuda_lane *lane, int rc);
  * lane has failed. */
 bool ot_cuda_lane_begin_op(struct ot_cuda_lane *lane);
 
-/* ---- cuda_lane.c ---- */
-
 int ot_cuda_notifier_open(struct ot_cuda_lane *lane, struct ot_cuda_notifier **out);
 /* Makes all outstanding calls, then stops the thread; NULL is allowed. */
 void ot_cuda_notifier_close(struct ot_cuda_notifier *notifier);
@@ -181,8 +182,6 @@ void ot_cuda_notifier_push(struct ot_cuda_notifier *notifier, void (*fn)(void *a
 int ot_cuda_clock_open(struct ot_cuda_clock *clock);
 void ot_cuda_clock_close(struct ot_cuda_clock *clock);
 int ot_cuda_event_seconds(struct ot_event *event, double *out);
-
-/* ---- cuda_device.c ---- */
 
 int ot_cuda_measure_peer(struct ot_device *device, const char *bus_id, const void *memory, size_t bytes,
                          double seconds, struct ot_device_peer *out);

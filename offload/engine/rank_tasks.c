@@ -190,7 +190,7 @@ void ot_engine_close_one_copy(struct ot_engine *en) {
     size_t bytes = en->layout.one_copy_bytes;
     void *memory = en->tier_memory[OT_MEMORY_ONE_COPY];
     if (en->one_copy_is_pinned)
-        ot_device_unpin(en->device, memory, bytes / (size_t)ot_shard_ranks(&en->plan.shard));
+        ot_device_unpin(en->device, memory, bytes, bytes / (size_t)ot_shard_ranks(&en->plan.shard));
     if (en->one_copy_is_mapped)
         ot_shared_memory_unmap(memory, bytes);
 }

@@ -121,6 +121,10 @@ bool is_registered(const void *p, size_t bytes) {
     return covers(registrations, p, bytes);
 }
 
+bool leaves_registration(const void *p, size_t bytes) {
+    return is_registered(p, 1) && !is_registered(p, bytes);
+}
+
 bool is_mapped(const void *p, size_t bytes) {
     std::lock_guard<std::mutex> lock(mutex);
     return covers(mapped, p, bytes);

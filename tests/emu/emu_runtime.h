@@ -38,6 +38,8 @@ extern thread_local bool in_host_function; /* true where calls of the runtime ar
 /* True if [p, p + bytes) lies in one live allocation (is_registered: in registered host memory). */
 bool is_device_memory(const void *p, size_t bytes);
 bool is_registered(const void *p, size_t bytes);
+/* True if p lies in registered host memory that ends before p + bytes. */
+bool leaves_registration(const void *p, size_t bytes);
 bool is_mapped(const void *p, size_t bytes); /* host memory that kernels may access */
 /* The bytes of the page of p that may be touched: [first, last) from the page's start. p must lie in the
  * arena. */

@@ -282,6 +282,11 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaM
         error = check_end("source", src, bytes);
     if (error != cudaSuccess)
         return leave(error);
+    if ((from_host && leaves_registration(src, bytes)) || (to_host && leaves_registration(dst, bytes)))
+        return leave(refuse(cudaErrorInvalidValue,
+                            "cudaMemcpyAsync: the %zu bytes of host memory are not in one "
+                            "registration",
+                            bytes));
     bool pageable = (from_host && !is_registered(src, bytes)) || (to_host && !is_registered(dst, bytes));
     count_copy(pageable);
     if (pageable) { /* like the real runtime, the call waits for the stream, and copies */

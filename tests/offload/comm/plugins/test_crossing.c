@@ -70,7 +70,7 @@ static void close_seat(struct seat *s) {
     ot_lane_close(s->lane);
     ot_comm_close(s->comm);
     if (s->shared)
-        ot_device_unpin(s->device, s->shared, s->shared_bytes);
+        ot_device_unpin(s->device, s->shared, s->shared_bytes, s->shared_bytes);
     ot_shared_memory_unmap(s->shared, s->shared_bytes);
     ot_device_free(s->device, s->memory);
     ot_device_close(s->device);
