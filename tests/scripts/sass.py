@@ -17,12 +17,14 @@ import sys
 
 
 def find_cuobjdump(toolkit="/usr/local/cuda"):
-    """The program of the toolkit, of PATH, or of the Python package nvidia-cuda-cuobjdump. None if there is none."""
+    """The program of the toolkit, of PATH, or of the Python package nvidia-cuda-cuobjdump. It starts nvdisasm, which is a
+    Python package of its own; so it counts only with nvdisasm beside it. None if there is none."""
     homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")] + [toolkit]
-    folders = [os.path.join(home, "bin") for home in homes if home] + [os.environ.get("PATH")]
+    folders = [os.path.join(home, "bin") for home in homes if home] + os.environ.get("PATH", "").split(os.pathsep)
     for place in filter(None, sys.path):
         folders += sorted(glob.glob(os.path.join(glob.escape(place), "nvidia", "*", "bin")))
-    return shutil.which("cuobjdump", path=os.pathsep.join(filter(None, folders)))
+    found = (shutil.which("cuobjdump", path=folder) for folder in folders if folder and shutil.which("nvdisasm", path=folder))
+    return next(filter(None, found), None)
 
 
 # ---- instructions ----

@@ -4,8 +4,8 @@ accesses that count have 16 bytes.
 
 Usage: test_hopper_code.py FOLDER    the folder of the build with the objects and the compiler's reports
 
-The first part reads the compiler's reports. The second needs cuobjdump: beside nvcc, in PATH, or of the Python package
-nvidia-cuda-cuobjdump.
+The first part reads the compiler's reports. The second needs cuobjdump and nvdisasm: beside nvcc, in PATH, or of the
+Python packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm.
 """
 
 import functools
@@ -39,7 +39,8 @@ def disassemble(name):
     return {kernel: [x.text for x in code] for kernel, code in read_kernels(name).items()}
 
 
-NO_CUOBJDUMP = "no cuobjdump in CUDA_HOME, in PATH or in Python's packages: python3 -m pip install nvidia-cuda-cuobjdump"
+NO_CUOBJDUMP = ("no cuobjdump with nvdisasm in CUDA_HOME, in PATH or in Python's packages: python3 -m pip install "
+                "nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm")
 needs_cuobjdump = unittest.skipUnless(sass.find_cuobjdump(), NO_CUOBJDUMP)
 
 

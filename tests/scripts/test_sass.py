@@ -214,14 +214,16 @@ class ExcessRegisters(unittest.TestCase):
 class Cuobjdump(unittest.TestCase):
     def test_python_package(self):
         with tempfile.TemporaryDirectory() as place:
-            program = os.path.join(place, "nvidia", "cu13", "bin", "cuobjdump")
-            os.makedirs(os.path.dirname(program))
-            with open(program, "w", encoding="utf-8"):
-                pass
-            os.chmod(program, stat.S_IRWXU)
+            folder = os.path.join(place, "nvidia", "cu13", "bin")
+            program, disassembler = os.path.join(folder, "cuobjdump"), os.path.join(folder, "nvdisasm")
+            os.makedirs(folder)
+            for path in (program, disassembler):
+                with open(path, "w", encoding="utf-8"):
+                    pass
+                os.chmod(path, stat.S_IRWXU)
             with mock.patch.dict(os.environ, {"PATH": "/nowhere"}, clear=True), mock.patch.object(sys, "path", [place]):
                 self.assertEqual(sass.find_cuobjdump(toolkit="/nowhere"), program)
-                os.remove(program)
+                os.remove(disassembler)
                 self.assertIsNone(sass.find_cuobjdump(toolkit="/nowhere"))
 
 
