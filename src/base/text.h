@@ -25,13 +25,4 @@ char *ot_string_copy(const char *text, size_t bytes);
 /* Formats into *out, which the caller frees; NULL after an error. Errors: OT_E_BUDGET. */
 int ot_string_format(char **out, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* ---- base64 ---- */
-
-/* Base64 (RFC 4648, section 4), with padding and without line breaks. */
-
-/* The caller frees *bytes, which end with a NUL. Errors: OT_E_INPUT (`where` names the text), OT_E_BUDGET. */
-int ot_base64_decode(const char *text, size_t n, const char *where, char **bytes, size_t *n_bytes);
-/* The caller frees *text, which ends with a NUL. Errors: OT_E_BUDGET. */
-int ot_base64_encode(const void *bytes, size_t n, char **text, size_t *n_text);
-
 #endif

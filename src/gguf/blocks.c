@@ -242,7 +242,7 @@ const char *ot_gguf_readable_types(void) {
     return "F32, F16, BF16, Q8_0, Q5_0, Q4_0, Q4_K, Q6_K, MXFP4";
 }
 
-/* ---- blocks k ---- */
+/* ---- blocks of 256 values ---- */
 
 /* Q4_K and Q6_K: blocks of 256 values in parts, each part with a scale that is itself quantised. */
 

@@ -101,15 +101,15 @@ static void put_window(struct putter *p) {
 /* The multiplier of mistral3 divides the magnitude, so it can only make it smaller. */
 static void put_yarn(struct putter *p) {
     const struct ot_rope_config *rope = &p->c->rope;
-    double usual = ot_gguf_yarn_magnitude(rope->factor, 0), rest = rope->attention_factor / usual;
+    double usual = ot_gguf_yarn_magnitude(rope->factor, 0), factor = rope->attention_factor / usual;
     if (p->row->betas) {
         put_real(p, "rope.scaling.yarn_beta_fast", rope->beta_fast);
         put_real(p, "rope.scaling.yarn_beta_slow", rope->beta_slow);
     }
-    if (p->row->betas && rest < 1)
-        put_real(p, "rope.scaling.yarn_log_multiplier", (1 / rest - 1) / (0.1 * log(rope->factor)));
-    else if ((float)rest != 1)
-        put_real(p, "rope.scaling.attn_factor", rest);
+    if (p->row->betas && factor < 1)
+        put_real(p, "rope.scaling.yarn_log_multiplier", (1 / factor - 1) / (0.1 * log(rope->factor)));
+    else if ((float)factor != 1)
+        put_real(p, "rope.scaling.attn_factor", factor);
 }
 
 static void put_rope(struct putter *p) {

@@ -336,7 +336,7 @@ int ot_gguf_make_config(const struct ot_gguf *file, int64_t bos, int64_t eos, ch
     return ot_json_writer_take(&w, text, bytes);
 }
 
-/* ---- model keys rope ---- */
+/* ---- the rope ---- */
 
 /* The rope of config.json from the keys and tensors of a file. */
 

@@ -108,13 +108,13 @@ void ot_gguf_name_up(char name[OT_GGUF_NAME_BYTES]) {
     snprintf(gate, OT_GGUF_NAME_BYTES - (size_t)(gate - name), UP_OF_EXPERTS "%s", ending);
 }
 
-/* Reads the prefix of a layer's names, such as "blk.N.". *rest: what follows. Without it: layer -1. False:
+/* Reads the prefix of a layer's names, such as "blk.N.". *after: what follows. Without it: layer -1. False:
  * there is no such layer. */
 static bool split_layer(const struct ot_model_config *config, const char *name, int64_t *layer,
-                        const char **rest) {
+                        const char **after) {
     int number, digits = 0;
     *layer = -1;
-    *rest = name;
+    *after = name;
     for (int decoder = 0; decoder < 2; decoder++) {
         const struct stack stack = stack_of(config, decoder);
         const char *begin = name + strlen(stack.prefix);
@@ -124,7 +124,7 @@ static bool split_layer(const struct ot_model_config *config, const char *name, 
             begin[digits] != '.' || (*begin == '0' && digits > 1) || stack.first + number >= stack.end)
             return false;
         *layer = stack.first + number;
-        *rest = begin + digits + 1;
+        *after = begin + digits + 1;
         return true;
     }
     return true;

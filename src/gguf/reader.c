@@ -373,7 +373,7 @@ void ot_gguf_close(struct ot_gguf *file) {
     free(file);
 }
 
-/* ---- reader get ---- */
+/* ---- look-ups ---- */
 
 /* Looks up keys and tensors of an open file. */
 

@@ -7,6 +7,7 @@
 #include "src/base/error.h"
 #include "src/base/json.h"
 #include "src/base/text.h"
+#include "src/tokenizer/charsmap.h"
 #include "src/tokenizer/sentencepiece.h"
 
 #define WORDS_OF_LLAMA3(digits)                                                                              \
@@ -68,11 +69,11 @@ static bool is_text(const struct ot_json *value, const char *key, const char *wa
 
 static bool marks_spaces(const struct ot_json *normalizer) {
     return is_type(normalizer, "Replace") && is_text(ot_json_get(normalizer, "pattern"), "String", " ") &&
-           is_text(normalizer, "content", OT_GGUF_SPACE);
+           is_text(normalizer, "content", OT_SENTENCEPIECE_SPACE);
 }
 
 static bool prepends_mark(const struct ot_json *normalizer) {
-    return is_type(normalizer, "Prepend") && is_text(normalizer, "prepend", OT_GGUF_SPACE);
+    return is_type(normalizer, "Prepend") && is_text(normalizer, "prepend", OT_SENTENCEPIECE_SPACE);
 }
 
 /* True if spaces become U+2581 and nothing else is changed. *prefix: a text gets one in front. */
@@ -84,7 +85,7 @@ static bool is_sentencepiece(const struct ot_json *tokenizer, bool *prefix) {
     if (is_type(splitter, "Metaspace") && ot_json_type(normalizer) == OT_JSON_NULL) {
         *prefix = !is_text(splitter, "prepend_scheme", "never") &&
                   ot_json_bool(ot_json_get(splitter, "add_prefix_space"), true);
-        return is_text(splitter, "replacement", OT_GGUF_SPACE) &&
+        return is_text(splitter, "replacement", OT_SENTENCEPIECE_SPACE) &&
                !ot_json_bool(ot_json_get(splitter, "split"), true);
     }
     /* Gemma's splits at spaces, after the normaliser has replaced all of them. */
@@ -419,7 +420,7 @@ int ot_gguf_put_vocab(struct ot_gguf_keys *keys, const struct ot_gguf_vocab *in)
     return rc;
 }
 
-/* ---- vocab unigram ---- */
+/* ---- Unigram models ---- */
 
 /* Finds out whether llama.cpp's kind "t5" can express the stages of a tokenizer.json with a Unigram model. */
 
@@ -440,7 +441,7 @@ struct stages {
 
 static bool read_replace(const struct ot_json *value, struct ot_gguf_unigram *out, struct stages *s) {
     const struct ot_json *pattern = ot_json_get(value, "pattern");
-    bool mark = is_text(value, "content", OT_GGUF_SPACE);
+    bool mark = is_text(value, "content", OT_SENTENCEPIECE_SPACE);
     if (is_text(pattern, "Regex", " {2,}") && (mark || is_text(value, "content", " "))) {
         out->merge_spaces = true;
         return true;
@@ -457,7 +458,7 @@ static bool read_normalizer(const struct ot_json *value, struct ot_gguf_unigram 
             out->charsmap = ot_json_string(ot_json_get(one, "precompiled_charsmap"), NULL);
         else if (is_type(one, "Strip"))
             s->strips = ot_json_bool(ot_json_get(one, "strip_right"), true);
-        else if (is_type(one, "Prepend") && is_text(one, "prepend", OT_GGUF_SPACE))
+        else if (is_type(one, "Prepend") && is_text(one, "prepend", OT_SENTENCEPIECE_SPACE))
             out->prefix = true;
         else if (!is_type(one, "Replace") || !read_replace(one, out, s))
             return false;
@@ -473,7 +474,7 @@ static bool read_splitters(const struct ot_json *value, struct ot_gguf_unigram *
             out->merge_spaces = s->strips = true;
             continue;
         }
-        if (!is_type(one, "Metaspace") || !is_text(one, "replacement", OT_GGUF_SPACE) || s->marks)
+        if (!is_type(one, "Metaspace") || !is_text(one, "replacement", OT_SENTENCEPIECE_SPACE) || s->marks)
             return false;
         s->marks = true;
         s->cuts = ot_json_bool(ot_json_get(one, "split"), true);

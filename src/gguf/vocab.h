@@ -64,9 +64,6 @@ int ot_gguf_make_tokenizer(const struct ot_gguf *file, char **text, size_t *byte
 
 /* ---- reading and writing ---- */
 
-/* U+2581, which SentencePiece writes for a space. */
-#define OT_GGUF_SPACE "\xe2\x96\x81"
-
 /* Values of tokenizer.ggml.token_type. */
 enum ot_gguf_token_type {
     OT_GGUF_TOKEN_NORMAL = 1,

@@ -9,6 +9,7 @@
 #include "src/base/utf8.h"
 #include "src/gguf/little.h"
 #include "src/gguf/vocab_maker.h"
+#include "src/tokenizer/sentencepiece.h"
 
 /* ---- reading ---- */
 
@@ -215,15 +216,10 @@ static void put_added(struct ot_gguf_maker *m) {
         int type = ot_gguf_maker_type(m, i);
         if (type != OT_GGUF_TOKEN_CONTROL && type != OT_GGUF_TOKEN_USER && type != OT_GGUF_TOKEN_UNKNOWN)
             continue;
-        ot_json_begin_object(&m->w, NULL);
-        ot_json_put_int(&m->w, "id", i);
-        ot_json_put_string(&m->w, "content", m->tokens->strings[i].text, m->tokens->strings[i].bytes);
-        ot_json_put_bool(&m->w, "single_word", false);
-        ot_json_put_bool(&m->w, "lstrip", false);
-        ot_json_put_bool(&m->w, "rstrip", false);
-        ot_json_put_bool(&m->w, "normalized", false);
-        ot_json_put_bool(&m->w, "special", type != OT_GGUF_TOKEN_USER);
-        ot_json_end_object(&m->w);
+        ot_added_token_put(&m->w, &(struct ot_sentencepiece_added){.text = m->tokens->strings[i].text,
+                                                                   .bytes = m->tokens->strings[i].bytes,
+                                                                   .id = (int32_t)i,
+                                                                   .special = type != OT_GGUF_TOKEN_USER});
     }
     ot_json_end_array(&m->w);
 }
@@ -357,16 +353,16 @@ static void put_stages_of_llama(struct ot_gguf_maker *m) {
     ot_json_begin_array(&m->w, "normalizers");
     if (m->prefix) {
         ot_gguf_maker_begin(m, NULL, "Prepend");
-        ot_json_put_text(&m->w, "prepend", OT_GGUF_SPACE);
+        ot_json_put_text(&m->w, "prepend", OT_SENTENCEPIECE_SPACE);
         ot_json_end_object(&m->w);
     }
-    ot_gguf_maker_replace(m, "String", " ", OT_GGUF_SPACE);
+    ot_gguf_maker_replace(m, "String", " ", OT_SENTENCEPIECE_SPACE);
     ot_json_end_array(&m->w);
     ot_json_end_object(&m->w);
     ot_json_put_null(&m->w, "pre_tokenizer");
     ot_gguf_maker_begin(m, "decoder", "Sequence");
     ot_json_begin_array(&m->w, "decoders");
-    ot_gguf_maker_replace(m, "String", OT_GGUF_SPACE, " ");
+    ot_gguf_maker_replace(m, "String", OT_SENTENCEPIECE_SPACE, " ");
     ot_gguf_maker_begin(m, NULL, "ByteFallback");
     ot_json_end_object(&m->w);
     ot_gguf_maker_begin(m, NULL, "Fuse");

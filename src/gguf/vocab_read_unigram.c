@@ -3,8 +3,9 @@
 #include <stdlib.h>
 
 #include "src/base/error.h"
-#include "src/base/text.h"
 #include "src/gguf/vocab_maker.h"
+#include "src/tokenizer/charsmap.h"
+#include "src/tokenizer/sentencepiece.h"
 
 static int put_charsmap(struct ot_gguf_maker *m) {
     char *text;
@@ -21,7 +22,7 @@ static int put_charsmap(struct ot_gguf_maker *m) {
 
 static void put_metaspace(struct ot_gguf_maker *m, const char *key) {
     ot_gguf_maker_begin(m, key, "Metaspace");
-    ot_json_put_text(&m->w, "replacement", OT_GGUF_SPACE);
+    ot_json_put_text(&m->w, "replacement", OT_SENTENCEPIECE_SPACE);
     ot_json_put_text(&m->w, "prepend_scheme", m->prefix ? "always" : "never");
     ot_json_put_bool(&m->w, "split", m->merge_spaces);
     ot_json_end_object(&m->w);
@@ -36,7 +37,7 @@ int ot_gguf_maker_unigram_stages(struct ot_gguf_maker *m) {
         ot_json_put_bool(&m->w, "strip_left", false);
         ot_json_put_bool(&m->w, "strip_right", true);
         ot_json_end_object(&m->w);
-        ot_gguf_maker_replace(m, "Regex", " {2,}", OT_GGUF_SPACE);
+        ot_gguf_maker_replace(m, "Regex", " {2,}", OT_SENTENCEPIECE_SPACE);
     }
     ot_json_end_array(&m->w);
     ot_json_end_object(&m->w);

@@ -18,7 +18,7 @@
 
 /* ---- word cache ---- */
 
-/* The word cache: short words are looked up before the model encodes them. Private to src/tokenizer.
+/* The word cache: short words are looked up before the model encodes them.
  *
  * An entry has 64 bytes, and a hash has one entry: a new word replaces the word before it. Each scratch has
  * its own cache, so no locks are used. BPE also keeps runs of symbols of longer words in it.
@@ -367,7 +367,7 @@ int ot_bpe_word(struct ot_encoding *e, const struct ot_piece *word) {
     return symbolize(&w);
 }
 
-/* ---- word ---- */
+/* ---- words ---- */
 
 /* Encodes words: takes the tokens of a short word from the cache, else lets the model encode it. */
 

@@ -4,9 +4,11 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/tokenizer/sentencepiece.h"
 
 /* A printable Latin-1 byte is its own character. The n-th other byte, from 0, is the character 256 + n. */
 static bool is_printable(uint32_t byte) {
@@ -34,17 +36,11 @@ static const char *const specials[] = {"<|bos|>", "<|eos|>", "<|pad|>"};
 
 static void put_specials(struct ot_json_writer *w) {
     ot_json_begin_array(w, "added_tokens");
-    for (int i = 0; i < 3; i++) {
-        ot_json_begin_object(w, NULL);
-        ot_json_put_int(w, "id", OT_BYTE_LEVEL_BOS + i);
-        ot_json_put_text(w, "content", specials[i]);
-        ot_json_put_bool(w, "single_word", false);
-        ot_json_put_bool(w, "lstrip", false);
-        ot_json_put_bool(w, "rstrip", false);
-        ot_json_put_bool(w, "normalized", false);
-        ot_json_put_bool(w, "special", true);
-        ot_json_end_object(w);
-    }
+    for (int i = 0; i < 3; i++)
+        ot_added_token_put(w, &(struct ot_sentencepiece_added){.text = specials[i],
+                                                               .bytes = strlen(specials[i]),
+                                                               .id = OT_BYTE_LEVEL_BOS + i,
+                                                               .special = true});
     ot_json_end_array(w);
 }
 

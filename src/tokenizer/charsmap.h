@@ -1,5 +1,5 @@
-/* The precompiled table of replacements of a SentencePiece model (precompiled_charsmap), and the normaliser
- * that applies it. Private to src/tokenizer.
+/* The precompiled table of replacements of a SentencePiece model (precompiled_charsmap), the normaliser
+ * that applies it, and base64, in which tokenizer.json has the table.
  *
  * The table is a 32-bit size, a double array of that many bytes (units of 32 bits, of the library Darts), and
  * texts that end with NUL. The array is a trie over the keys; the value of a key is the place of its
@@ -37,5 +37,13 @@ int ot_charsmap_open(const char *bytes, size_t n, const char *where, struct ot_a
                      struct ot_charsmap *out);
 /* Errors: as ot_text_reserve. */
 int ot_charsmap_apply(const struct ot_charsmap *map, const struct ot_piece *in, struct ot_text *out);
+
+/* ---- base64 ---- */
+
+/* RFC 4648, section 4: with padding and without line breaks. The caller frees *bytes, which end with a NUL.
+ * Errors: OT_E_INPUT (`where` names the text), OT_E_BUDGET. */
+int ot_base64_decode(const char *text, size_t n, const char *where, char **bytes, size_t *n_bytes);
+/* The caller frees *text, which ends with a NUL. Errors: OT_E_BUDGET. */
+int ot_base64_encode(const void *bytes, size_t n, char **text, size_t *n_text);
 
 #endif

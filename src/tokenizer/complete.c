@@ -200,18 +200,6 @@ static int add_wanted(struct completion *c) {
 
 /* ---- writing ---- */
 
-static void put_token(struct ot_json_writer *w, const struct ot_sentencepiece_added *token) {
-    ot_json_begin_object(w, NULL);
-    ot_json_put_int(w, "id", token->id);
-    ot_json_put_string(w, "content", token->text, token->bytes);
-    ot_json_put_bool(w, "single_word", token->single_word);
-    ot_json_put_bool(w, "lstrip", token->lstrip);
-    ot_json_put_bool(w, "rstrip", token->rstrip);
-    ot_json_put_bool(w, "normalized", token->normalized);
-    ot_json_put_bool(w, "special", token->special);
-    ot_json_end_object(w);
-}
-
 static int write_text(const struct completion *c, char **text, size_t *bytes) {
     struct ot_json_writer w = {.indent = -1};
     void *cursor = NULL;
@@ -220,7 +208,7 @@ static int write_text(const struct completion *c, char **text, size_t *bytes) {
     ot_json_begin_object(&w, NULL);
     ot_json_begin_array(&w, "added_tokens");
     for (size_t i = 0; i < c->added.n; i++)
-        put_token(&w, &c->added.tokens[i]);
+        ot_added_token_put(&w, &c->added.tokens[i]);
     ot_json_end_array(&w);
     while (ot_json_next(c->tokenizer, &cursor, &key, &value))
         if (strcmp(key, "added_tokens") != 0)

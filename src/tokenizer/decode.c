@@ -294,7 +294,7 @@ int ot_tokenizer_decode(const struct ot_tokenizer *t, const int32_t *ids, size_t
     return rc;
 }
 
-/* ---- decode stream ---- */
+/* ---- one id at a time ---- */
 
 /* Decodes id by id. The text of a token depends on the tokens before it: a leading space may be stripped,
  * bytes join to characters. So each push decodes a window of ids again, and returns only the new text. The

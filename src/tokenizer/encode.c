@@ -183,7 +183,7 @@ out:
     return rc;
 }
 
-/* ---- added ---- */
+/* ---- added tokens ---- */
 
 /* Finds added tokens with a byte trie for each pass. Matches are leftmost and longest, like those of Hugging
  * Face's Aho-Corasick. */
@@ -316,7 +316,7 @@ const struct ot_added_token *ot_trie_next(const struct ot_trie *trie, const stru
     return NULL;
 }
 
-/* ---- unigram word ---- */
+/* ---- words of Unigram ---- */
 
 /* Encodes one word with a Unigram model. */
 

@@ -108,7 +108,7 @@ bool ot_tokenizer_is_special(const struct ot_tokenizer *t, int32_t id) {
     return token && (token->flags & OT_TOKEN_SPECIAL);
 }
 
-/* ---- load added ---- */
+/* ---- added tokens ---- */
 
 /* Reads "added_tokens": tokens that are cut out of a text before any other stage. */
 
@@ -195,7 +195,7 @@ out:
     return rc;
 }
 
-/* ---- load repair ---- */
+/* ---- repairs ---- */
 
 /* Repairs damaged copies of Llama-2's tokenizer.json in which a tool has turned no-break spaces into plain
  * spaces: tokens of "\u00a0" became tokens of " ". Hugging Face cannot open such a file, because its merges

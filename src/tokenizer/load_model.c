@@ -1,4 +1,4 @@
-/* Reads a BPE model: the vocabulary, the merges, and tables that make merging fast. */
+/* Reads a BPE model (the vocabulary, the merges, and tables that make merging fast), or a Unigram model. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -240,7 +240,7 @@ int ot_load_bpe(struct ot_tokenizer *t, const char *where, const struct ot_json 
     return load_merges(t, where, ot_json_get(model, "merges"));
 }
 
-/* ---- load unigram ---- */
+/* ---- Unigram ---- */
 
 /* Reads a Unigram model: the tokens with their scores; a token's id is its place in the list. */
 

@@ -1,4 +1,5 @@
-/* Reads "normalizer" and "pre_tokenizer" of a tokenizer.json. Nested sequences become one list. */
+/* Reads the stages of a tokenizer.json: "normalizer", "pre_tokenizer", "decoder" and "post_processor". Nested
+ * sequences become one list. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +7,6 @@
 #include "src/base/error.h"
 #include "src/base/json.h"
 #include "src/base/memory.h"
-#include "src/base/text.h"
 #include "src/tokenizer/tokenizer_state.h"
 
 static const char gpt2_pattern[] =
@@ -308,9 +308,7 @@ int ot_load_stages(struct ot_tokenizer *t, const char *where, const struct ot_js
     return 0;
 }
 
-/* ---- load decode ---- */
-
-/* Reads "decoder" and "post_processor" of a tokenizer.json. */
+/* ---- decoder and post-processor ---- */
 
 /* ---- decoders ---- */
 

@@ -157,7 +157,7 @@ int ot_normalize(const struct ot_tokenizer *t, struct ot_scratch *scratch, struc
     return 0;
 }
 
-/* ---- normalize unicode ---- */
+/* ---- forms of Unicode ---- */
 
 /* NFC, NFD, NFKC and NFKD, with offsets. utf8proc has the tables. The algorithm (UAX #15) is here, because
  * each character must record how many original characters it replaces, counted as in the Rust crate that

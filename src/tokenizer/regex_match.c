@@ -125,7 +125,7 @@ int ot_regex_match(const struct ot_regex *regex, struct ot_regex_scratch *s, con
     return 1;
 }
 
-/* ---- regex translate ---- */
+/* ---- sets of Oniguruma ---- */
 
 /* Oniguruma's sets, written as members of a PCRE2 class. Space is White_Space. Word is Alphabetic, M, Nd and
  * Pc; beyond L, M and Nl, Alphabetic has the circled and squared letters. Outside of classes, an old table of

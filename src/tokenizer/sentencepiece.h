@@ -45,6 +45,10 @@
 
 struct ot_arena;
 struct ot_json;
+struct ot_json_writer;
+
+/* U+2581, which SentencePiece writes for a space. */
+#define OT_SENTENCEPIECE_SPACE "\xe2\x96\x81"
 
 /* The kinds have the numbers of the file. */
 enum ot_sentencepiece_type { OT_SENTENCEPIECE_UNIGRAM = 1, OT_SENTENCEPIECE_BPE = 2 };
@@ -94,5 +98,16 @@ int ot_sentencepiece_make(const struct ot_sentencepiece *model, const struct ot_
  * caller frees it. *text is NULL if it has them all. Errors: OT_E_INPUT, OT_E_BUDGET. */
 int ot_tokenizer_complete_text(const struct ot_json *tokenizer, const struct ot_sentencepiece_files *files,
                                char **text, size_t *bytes);
+
+/* An added token of a tokenizer.json. */
+struct ot_sentencepiece_added {
+    const char *text; /* of the model, or of the files */
+    size_t bytes;
+    int32_t id;
+    bool special, normalized, lstrip, rstrip, single_word;
+};
+
+/* Writes the token as an item of the list "added_tokens". */
+void ot_added_token_put(struct ot_json_writer *w, const struct ot_sentencepiece_added *token);
 
 #endif

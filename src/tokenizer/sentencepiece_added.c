@@ -109,6 +109,18 @@ bool ot_added_token_read(const struct ot_json *value, bool special, struct ot_se
     return out->text && out->bytes > 0;
 }
 
+void ot_added_token_put(struct ot_json_writer *w, const struct ot_sentencepiece_added *token) {
+    ot_json_begin_object(w, NULL);
+    ot_json_put_int(w, "id", token->id);
+    ot_json_put_string(w, "content", token->text, token->bytes);
+    ot_json_put_bool(w, "single_word", token->single_word);
+    ot_json_put_bool(w, "lstrip", token->lstrip);
+    ot_json_put_bool(w, "rstrip", token->rstrip);
+    ot_json_put_bool(w, "normalized", token->normalized);
+    ot_json_put_bool(w, "special", token->special);
+    ot_json_end_object(w);
+}
+
 static int read_id(const struct ot_sentencepiece_maker *m, const char *file, const char *text, int64_t id,
                    int32_t *out) {
     if (id < 0 || id > OT_VOCAB_MAX_ID)

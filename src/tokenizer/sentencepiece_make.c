@@ -7,6 +7,7 @@
 #include "src/base/error.h"
 #include "src/base/memory.h"
 #include "src/base/text.h"
+#include "src/tokenizer/charsmap.h"
 
 #define SPACE OT_SENTENCEPIECE_SPACE
 
@@ -306,18 +307,8 @@ static int put_post_processor(struct ot_sentencepiece_maker *m) {
 
 static void put_added(struct ot_sentencepiece_maker *m) {
     ot_json_begin_array(&m->w, "added_tokens");
-    for (size_t i = 0; i < m->n_added; i++) {
-        const struct ot_sentencepiece_added *token = &m->added[i];
-        ot_json_begin_object(&m->w, NULL);
-        ot_json_put_int(&m->w, "id", token->id);
-        ot_json_put_string(&m->w, "content", token->text, token->bytes);
-        ot_json_put_bool(&m->w, "single_word", token->single_word);
-        ot_json_put_bool(&m->w, "lstrip", token->lstrip);
-        ot_json_put_bool(&m->w, "rstrip", token->rstrip);
-        ot_json_put_bool(&m->w, "normalized", token->normalized);
-        ot_json_put_bool(&m->w, "special", token->special);
-        ot_json_end_object(&m->w);
-    }
+    for (size_t i = 0; i < m->n_added; i++)
+        ot_added_token_put(&m->w, &m->added[i]);
     ot_json_end_array(&m->w);
 }
 
@@ -400,7 +391,7 @@ int ot_sentencepiece_make(const struct ot_sentencepiece *model, const struct ot_
     return rc;
 }
 
-/* ---- sentencepiece merges ---- */
+/* ---- merges ---- */
 
 /* The merges of a SentencePiece model of type BPE. */
 

@@ -5,18 +5,8 @@
 #include "src/base/json.h"
 #include "src/tokenizer/sentencepiece.h"
 
-/* U+2581, which SentencePiece writes for a space. */
-#define OT_SENTENCEPIECE_SPACE "\xe2\x96\x81"
-
 /* Which class of transformers makes the tokenizer. */
 enum ot_sentencepiece_class { OT_CLASS_OTHER, OT_CLASS_LLAMA, OT_CLASS_T5, OT_CLASS_GEMMA };
-
-struct ot_sentencepiece_added {
-    const char *text; /* of the model, or of the files */
-    size_t bytes;
-    int32_t id;
-    bool special, normalized, lstrip, rstrip, single_word;
-};
 
 /* Reads a token of a file: a text, or an object with the text and settings. special: its default. False:
  * neither, or an empty text, as the files of Llama 1 have it. */

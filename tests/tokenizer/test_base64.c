@@ -1,5 +1,5 @@
 /* Base64: the vectors of RFC 4648, all lengths, and texts that are not base64. */
-#include "src/base/text.h"
+#include "src/tokenizer/charsmap.h"
 
 #include <stdlib.h>
 #include <string.h>
