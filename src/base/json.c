@@ -257,7 +257,7 @@ int ot_json_need_string(const struct ot_json *object, const char *where, const c
     return 0;
 }
 
-/* ---- json write ---- */
+/* ---- writing ---- */
 
 static void append_line_break(struct ot_json_writer *w) {
     ot_string_append_text(&w->out, "\n");
@@ -463,5 +463,13 @@ int ot_json_writer_take(struct ot_json_writer *w, char **text, size_t *bytes) {
     *text = done.text;
     if (bytes)
         *bytes = done.bytes;
+    return 0;
+}
+
+int ot_json_print(struct ot_json_writer *w) {
+    char *text;
+    OT_TRY(ot_json_writer_take(w, &text, NULL));
+    puts(text);
+    free(text);
     return 0;
 }

@@ -103,5 +103,8 @@ void ot_json_put_null(struct ot_json_writer *w, const char *key);
 void ot_json_put_value(struct ot_json_writer *w, const char *key, const struct ot_json *value);
 /* Hands over the text (NUL-terminated; the caller frees it) and resets the writer. Errors: OT_E_BUDGET. */
 int ot_json_writer_take(struct ot_json_writer *w, char **text, size_t *bytes);
+/* Takes the text and prints it as a line of stdout. main() checks later that stdout accepted it. Errors:
+ * OT_E_BUDGET. */
+int ot_json_print(struct ot_json_writer *w);
 
 #endif

@@ -18,4 +18,22 @@ int ot_command_merge(const struct ot_options *options);
 int ot_command_quantize(const struct ot_options *options);
 int ot_command_comm_test(const struct ot_options *options);
 
+/* ---- texts of the user ---- */
+
+/* Reads texts from the user: the text of -p, or each line of stdin. A line ends at \n, which is not part of
+ * the text; the last line may lack it. */
+
+struct ot_lines {
+    char **text; /* each text ends with a NUL and may hold NULs */
+    size_t *bytes;
+    size_t n, capacity;
+};
+
+/* Appends up to `most` lines and returns their number. At a terminal, says once which input is expected.
+ * Errors: OT_E_IO, OT_E_BUDGET (a line is too long). */
+int ot_lines_read_stdin(struct ot_lines *lines, int most);
+/* Errors: OT_E_BUDGET. */
+int ot_lines_add(struct ot_lines *lines, const char *text, size_t bytes);
+void ot_lines_clear(struct ot_lines *lines); /* frees everything; a zeroed struct is fine */
+
 #endif

@@ -6,6 +6,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/error.h"
+#include "src/base/json.h"
 #include "src/base/log.h"
 #include "src/base/minmax.h"
 #include "src/base/signals.h"
@@ -16,7 +17,6 @@
 #include "src/plan/bench_page.h"
 #include "src/plan/bench_run.h"
 #include "src/plan/bench_setup.h"
-#include "src/report/table.h"
 
 struct bench_command {
     struct ot_settings settings;
@@ -190,7 +190,7 @@ static int finish(struct bench_command *c) {
     if (c->options->json) {
         struct ot_json_writer w = {.indent = -1};
         ot_bench_put_json(bench, c->options, &w);
-        OT_TRY(ot_lines_print_json(&w));
+        OT_TRY(ot_json_print(&w));
     }
     for (int i = 0; i < bench->n && failed > 0; i++)
         if (bench->results[i].status == OT_BENCH_FAILED)

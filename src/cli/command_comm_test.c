@@ -11,7 +11,6 @@
 #include "src/cli/command.h"
 #include "src/cli/launch.h"
 #include "src/plan/comm_test.h"
-#include "src/report/table.h"
 #include "src/session/open.h"
 
 enum { MAX_RATES = 4 * OT_LIST_MAX };
@@ -75,7 +74,7 @@ static int print_json(const struct comm_test *t) {
     }
     ot_json_end_array(&w);
     ot_json_end_object(&w);
-    return ot_lines_print_json(&w);
+    return ot_json_print(&w);
 }
 
 /* ---- the command ---- */

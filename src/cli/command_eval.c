@@ -3,11 +3,11 @@
 #include <stdio.h>
 
 #include "src/base/error.h"
+#include "src/base/json.h"
 #include "src/base/log.h"
 #include "src/base/minmax.h"
 #include "src/base/units.h"
 #include "src/cli/command.h"
-#include "src/report/table.h"
 #include "src/session/open.h"
 #include "src/train/evaluate.h"
 #include "src/train/rows.h"
@@ -27,7 +27,7 @@ static int print_result(const struct ot_options *options, const struct ot_eval_r
     ot_json_put_int(&w, "trained_tokens", result->trained_tokens);
     ot_json_put_int(&w, "rows", result->rows);
     ot_json_end_object(&w);
-    return ot_lines_print_json(&w);
+    return ot_json_print(&w);
 }
 
 static int start(struct ot_session *s, const struct ot_rows *rows) {

@@ -7,6 +7,7 @@
 
 #include "models/selection.h"
 #include "src/base/error.h"
+#include "src/base/json.h"
 #include "src/base/log.h"
 #include "src/base/minmax.h"
 #include "src/base/units.h"
@@ -14,7 +15,6 @@
 #include "src/checkpoint/reader.h"
 #include "src/cli/command.h"
 #include "src/files/out_lock.h"
-#include "src/report/table.h"
 #include "src/session/plan_request.h"
 #include "src/session/weights.h"
 #include "src/train/gguf_export.h"
@@ -328,7 +328,7 @@ static int print_result(const struct export *e) {
     ot_json_put_int(&w, "parameters", e->total);
     ot_json_put_text(&w, "dtype", dtype);
     ot_json_end_object(&w);
-    return ot_lines_print_json(&w);
+    return ot_json_print(&w);
 }
 
 int ot_command_export(const struct ot_options *options) {

@@ -9,13 +9,13 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
+#include "src/base/json.h"
 #include "src/base/log.h"
 #include "src/base/memory.h"
 #include "src/base/minmax.h"
 #include "src/base/text.h"
 #include "src/base/units.h"
 #include "src/cli/command.h"
-#include "src/report/table.h"
 #include "src/session/open.h"
 #include "src/train/generator.h"
 
@@ -422,7 +422,7 @@ static int print_json(const struct job *job, size_t i, const struct ot_prompt *p
     ot_json_put_int(&w, "prompt_tokens", prompt->n);
     ot_json_put_real(&w, "seconds", generated->seconds);
     ot_json_end_object(&w);
-    return ot_lines_print_json(&w);
+    return ot_json_print(&w);
 }
 
 static int generate_one(struct job *job, size_t i, const struct ot_prompt *prompt) {

@@ -3,11 +3,11 @@
 
 #include "src/base/clock.h"
 #include "src/base/error.h"
+#include "src/base/json.h"
 #include "src/base/log.h"
 #include "src/base/units.h"
 #include "src/cli/command.h"
 #include "src/files/out_lock.h"
-#include "src/report/table.h"
 #include "src/session/chat_choice.h"
 #include "src/train/merge.h"
 #include "src/train/result.h"
@@ -70,7 +70,7 @@ static int print_result(const struct job *job) {
     ot_json_put_text(&w, "dtype", ot_dtype_name(s->model.stored));
     ot_json_put_real(&w, "seconds", job->seconds);
     ot_json_end_object(&w);
-    return ot_lines_print_json(&w);
+    return ot_json_print(&w);
 }
 
 int ot_command_merge(const struct ot_options *options) {

@@ -9,19 +9,19 @@
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/hash.h"
+#include "src/base/json.h"
 #include "src/base/log.h"
 #include "src/base/signals.h"
 #include "src/base/units.h"
 #include "src/cli/command.h"
 #include "src/cli/launch.h"
-#include "src/report/table.h"
 #include "src/session/device.h"
 #include "src/session/forecast.h"
 #include "src/session/measure.h"
 #include "src/session/open.h"
 #include "src/session/session_ranks.h"
 
-/* ---- probe table ---- */
+/* ---- the table ---- */
 
 /* Prints the probe's rows as a table for people, while they arrive: a heading for each group, then one line
  * for each row, with the spread of its repeats. Disks have one line for each engine, block size and depth. */
@@ -244,7 +244,7 @@ static int print_json(const struct probe_run *run, const struct ot_session *s) {
         ot_json_end_object(&w);
     }
     ot_json_end_object(&w);
-    return ot_lines_print_json(&w);
+    return ot_json_print(&w);
 }
 
 /* ---- the command ---- */

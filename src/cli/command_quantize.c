@@ -5,13 +5,13 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/json.h"
 #include "src/base/log.h"
 #include "src/base/signals.h"
 #include "src/base/units.h"
 #include "src/cli/command.h"
 #include "src/files/out_lock.h"
 #include "src/quantize/quantize.h"
-#include "src/report/table.h"
 #include "src/train/rows.h"
 #include "src/train/run_shape.h"
 
@@ -228,7 +228,7 @@ static int print_json(struct command *c, double total) {
     ot_json_end_object(w);
     ot_json_put_real(w, "seconds", total);
     ot_json_end_object(w);
-    return ot_lines_print_json(w);
+    return ot_json_print(w);
 }
 
 static int print_result(struct command *c, double total) {

@@ -1,14 +1,67 @@
 /* offload-train tokenize: turns text into ids, and ids into text. Prints one line for each text. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "src/base/error.h"
+#include "src/base/log.h"
 #include "src/base/memory.h"
+#include "src/base/text.h"
 #include "src/base/thread.h"
 #include "src/cli/command.h"
-#include "src/report/table.h"
 #include "src/session/open.h"
+
+/* ---- texts of the user ---- */
+
+enum { MOST_LINE_BYTES = 1 << 28 };
+
+int ot_lines_add(struct ot_lines *lines, const char *text, size_t bytes) {
+    size_t same = lines->capacity;
+    OT_TRY(ot_grow(&lines->text, &same, lines->n + 1, sizeof *lines->text, "texts"));
+    OT_TRY(ot_grow(&lines->bytes, &lines->capacity, lines->n + 1, sizeof *lines->bytes, "texts"));
+    char *copy = ot_string_copy(text, bytes);
+    if (!copy)
+        return ot_fail(OT_E_BUDGET, "no memory for a text of %zu bytes", bytes);
+    lines->text[lines->n] = copy;
+    lines->bytes[lines->n++] = bytes;
+    return 0;
+}
+
+int ot_lines_read_stdin(struct ot_lines *lines, int most) {
+    char *line = NULL;
+    size_t capacity = 0;
+    int rc = 0, n = 0;
+    if (isatty(STDIN_FILENO) && lines->n == 0)
+        ot_log(OT_LOG_INFO, "enter one text on each line; Ctrl-D ends the input");
+    while (n < most && rc == 0) {
+        errno = 0;
+        ssize_t bytes = getline(&line, &capacity, stdin);
+        if (bytes < 0) {
+            rc = feof(stdin) ? 0 : ot_fail_errno(OT_E_IO, errno, "stdin: cannot read");
+            break;
+        }
+        if (bytes > MOST_LINE_BYTES)
+            rc = ot_fail(OT_E_BUDGET, "stdin: a line of %zd bytes is longer than %d MiB", bytes,
+                         MOST_LINE_BYTES >> 20);
+        else
+            rc = ot_lines_add(lines, line, (size_t)bytes - (line[bytes - 1] == '\n'));
+        n++;
+    }
+    free(line);
+    return rc < 0 ? rc : n;
+}
+
+void ot_lines_clear(struct ot_lines *lines) {
+    for (size_t i = 0; i < lines->n; i++)
+        free(lines->text[i]);
+    free(lines->text);
+    free(lines->bytes);
+    *lines = (struct ot_lines){0};
+}
+
+/* ---- the command ---- */
 
 enum { BATCH_LINES = 4096 }; /* tokenized in parallel, printed in order */
 
@@ -81,7 +134,7 @@ static int print_text(const char *text, size_t bytes, bool json) {
     }
     struct ot_json_writer w = {.indent = -1};
     ot_json_put_string(&w, NULL, text, bytes);
-    return ot_lines_print_json(&w);
+    return ot_json_print(&w);
 }
 
 static int decode_batch(struct ot_session *s, const struct batch *batch) {

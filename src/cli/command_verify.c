@@ -2,10 +2,10 @@
 #include <stdio.h>
 
 #include "src/base/error.h"
+#include "src/base/json.h"
 #include "src/base/log.h"
 #include "src/checkpoint/verify.h"
 #include "src/cli/command.h"
-#include "src/report/table.h"
 #include "src/train/resume.h"
 
 struct verification {
@@ -76,7 +76,7 @@ static int print_json(const struct verification *v) {
     }
     ot_json_end_array(&w);
     ot_json_end_object(&w);
-    return ot_lines_print_json(&w);
+    return ot_json_print(&w);
 }
 
 static int conclude(const struct verification *v) {

@@ -84,7 +84,7 @@ int ot_launch_command(const struct ot_options *options, char **argv, int *exit_c
     return 1;
 }
 
-/* ---- local ---- */
+/* ---- ranks of this host ---- */
 
 static const double default_notice_seconds = 5, default_grace_seconds = 60;
 static const int passed_on[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};

@@ -20,7 +20,7 @@ void ot_launch_tell(int argc, char *const *argv, struct ot_options *options, int
  * Call it before threads are started. Errors: OT_E_USAGE, OT_E_IO, OT_E_BUDGET. */
 int ot_launch_command(const struct ot_options *options, char **argv, int *exit_code);
 
-/* ---- local ---- */
+/* ---- ranks of this host ---- */
 
 /* Ranks that this process starts on its host: for --gpus, and for launchers that start one process a host.
  *

@@ -443,7 +443,7 @@ const char *ot_ranks_describe(const struct ot_launch *launch, char text[OT_LAUNC
     return text;
 }
 
-/* ---- ranks slurm ---- */
+/* ---- Slurm ---- */
 
 /* Ranks that srun started. A shell of salloc and a batch script have Slurm's variables too, but are one
  * process; only a step of srun has a step id and more than one task. */

@@ -227,7 +227,7 @@ void ot_bench_put_json(const struct ot_bench *bench, const struct ot_options *op
     ot_json_end_object(w);
 }
 
-/* ---- bench files ---- */
+/* ---- files ---- */
 
 static int check_is_new(const char *dir) {
     static const char *const names[] = {"bench.csv", "bench.json", "bench.html"};

@@ -28,7 +28,7 @@ const char *ot_bench_text_params(const struct ot_bench *bench, char text[OT_BENC
 enum { OT_BENCH_DATE_BYTES = 40 };
 const char *ot_bench_date(const struct ot_bench *bench, char text[OT_BENCH_DATE_BYTES]);
 
-/* ---- bench files ---- */
+/* ---- files ---- */
 
 /* The files of a bench in its directory. Each point is appended to bench.csv at once, so a crash loses no
  * measured point. bench.json and bench.html are replaced whole, by rename. */

@@ -308,7 +308,7 @@ void ot_bench_plot_prediction(const struct ot_bench *bench, struct ot_string_bui
     ot_svg_end(out);
 }
 
-/* ---- bench svg ---- */
+/* ---- SVG ---- */
 
 /* ---- text ---- */
 

@@ -29,7 +29,7 @@ struct ot_bench_errors {
 };
 struct ot_bench_errors ot_bench_prediction_errors(const struct ot_bench *bench);
 
-/* ---- bench svg ---- */
+/* ---- SVG ---- */
 
 /* Draws the plots of a bench: SVG for the inside of an HTML page, readable from a width of 360 pixels on.
  * Colours are those of Okabe and Ito ("Color Universal Design", 2008), which people with any colour vision

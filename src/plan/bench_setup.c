@@ -199,7 +199,7 @@ void ot_bench_setup_free(struct ot_bench_setup *setup) {
     ot_costs_free(&setup->costs);
 }
 
-/* ---- bench grid ---- */
+/* ---- the grid ---- */
 
 #define AUTO OT_HOME_AUTO
 static const struct ot_bench_mix mixes[] = {

@@ -23,7 +23,7 @@ int ot_bench_setup_make(const struct ot_options *asked, struct ot_settings *sett
                         struct ot_bench_setup *out);
 void ot_bench_setup_free(struct ot_bench_setup *setup);
 
-/* ---- bench grid ---- */
+/* ---- the grid ---- */
 
 /* The grid of a bench: the points to run on this machine.
  *

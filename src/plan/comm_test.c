@@ -45,7 +45,7 @@ static int check_part(const struct run *run, const unsigned char *part, int from
 static int check_untouched(const unsigned char *part, size_t bytes, const char *what) {
     for (size_t i = 0; i < bytes; i++)
         if (part[i] != UNTOUCHED)
-            return ot_fail(OT_E_COMM, "%s: byte %zu of the own part has changed", what, i);
+            return ot_fail(OT_E_COMM, "%s: byte %zu of this rank's part has changed", what, i);
     return 0;
 }
 
@@ -101,8 +101,8 @@ static int check_gather(const struct run *run, size_t bytes, bool inside) {
     int rc;
     OT_TRY_GOTO(open_buffer(run, (size_t)run->ranks * bytes, &all), rc, out);
     OT_TRY_GOTO(open_buffer(run, inside ? 0 : bytes, &part), rc, out);
-    unsigned char *own = (inside ? all.host + (size_t)run->rank * bytes : part.host);
-    fill_part(run, own, run->rank, run->rank, bytes);
+    unsigned char *sent = (inside ? all.host + (size_t)run->rank * bytes : part.host);
+    fill_part(run, sent, run->rank, run->rank, bytes);
     to_device(run, &all);
     to_device(run, &part);
     const unsigned char *from = inside ? all.device + (size_t)run->rank * bytes : part.device;
@@ -173,7 +173,7 @@ static int check_group(const struct run *run, size_t bytes) {
     OT_TRY_GOTO(open_buffer(run, (size_t)run->ranks * bytes, &all), rc, out);
     OT_TRY_GOTO(open_buffer(run, (size_t)run->ranks * bytes, &out), rc, out);
     OT_TRY_GOTO(open_buffer(run, (size_t)run->ranks * bytes, &in), rc, out);
-    unsigned char *own = all.device + (size_t)run->rank * bytes;
+    unsigned char *sent = all.device + (size_t)run->rank * bytes;
     fill_part(run, all.host + (size_t)run->rank * bytes, run->rank, run->rank, bytes);
     for (int r = 0; r < run->ranks; r++)
         fill_part(run, out.host + (size_t)r * bytes, run->rank, r, bytes);
@@ -181,7 +181,7 @@ static int check_group(const struct run *run, size_t bytes) {
     to_device(run, &out);
     to_device(run, &in);
     ot_comm_group_begin(run->checks->comm, run->lane);
-    ot_comm_all_gather(run->checks->comm, run->lane, own, all.device, bytes);
+    ot_comm_all_gather(run->checks->comm, run->lane, sent, all.device, bytes);
     ot_comm_all_to_all(run->checks->comm, run->lane, out.device, in.device, bytes);
     ot_comm_group_end(run->checks->comm, run->lane);
     OT_TRY_GOTO(ot_comm_barrier(run->checks->comm), rc, out);

@@ -1,4 +1,4 @@
-/* The machines of a comparison: --gpu names some, or classes of them. */
+/* The machines of a comparison (--gpu names some, or classes of them), and their prices. */
 #ifndef OT_PLAN_MACHINES_H
 #define OT_PLAN_MACHINES_H
 

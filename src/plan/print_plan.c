@@ -402,7 +402,7 @@ void ot_plan_view_print(const struct ot_plan_case *c, FILE *out) {
                 c->costs.under_load);
 }
 
-/* ---- cards view ---- */
+/* ---- the list of cards ---- */
 
 /* Prints `plan --gpu list`: the cards and rented machines of cards.c. */
 
@@ -466,5 +466,5 @@ int ot_cards_print_json(void) {
     }
     ot_json_end_array(&w);
     ot_json_end_object(&w);
-    return ot_lines_print_json(&w);
+    return ot_json_print(&w);
 }

@@ -190,5 +190,5 @@ int ot_plan_view_print_json(const struct ot_plan_case *c) {
     put_time(c, &w);
     put_explanation(c, &w);
     ot_json_end_object(&w);
-    return ot_lines_print_json(&w);
+    return ot_json_print(&w);
 }

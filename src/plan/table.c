@@ -402,7 +402,7 @@ static int print_json(const struct ot_plan_table *table) {
         put_row(table, &table->rows[i], &w);
     ot_json_end_array(&w);
     ot_json_end_object(&w);
-    return ot_lines_print_json(&w);
+    return ot_json_print(&w);
 }
 
 int ot_plan_table_print(const struct ot_plan_table *table, FILE *out) {

@@ -16,7 +16,7 @@
 #include "src/report/report.h"
 #include "src/train/saver.h"
 
-/* ---- next ---- */
+/* ---- the next command ---- */
 
 /* Words the next command after training: the command that asks the model for an answer. */
 
