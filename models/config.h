@@ -73,7 +73,7 @@ static inline void ot_layer_set_add(struct ot_layer_set *set, int64_t layer) {
 }
 
 enum ot_norm_place { OT_NORMS_BEFORE, OT_NORMS_AFTER, OT_NORMS_AROUND };
-/* PARALLEL: one norm of x for both sides; PARALLEL_TWO: one for each. Both have the norms before. */
+/* PARALLEL: one norm of x for both branches; PARALLEL_TWO: one for each. Both have the norms before. */
 enum ot_residual { OT_SEQUENTIAL, OT_PARALLEL, OT_PARALLEL_TWO };
 enum ot_positions {
     OT_POSITIONS_ROPE,

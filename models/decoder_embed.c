@@ -87,9 +87,9 @@ static void look_up(const struct ot_block_run *run, const struct table *table, v
         .n = run->batch.n_tokens,
         .cols = table->cols,
         .vocab = table->n_rows,
-        .tokens = table->rows,
-        .table = ot_run_weight(run, table->place),
-        .out = out,
+        .tokens = table->rows,                     /* [n] */
+        .table = ot_run_weight(run, table->place), /* [n_rows, cols] */
+        .out = out,                                /* [n, cols] */
         .scale = table->scale,
     };
     ot_run_ops(run)->embed(run->lane, &op);
@@ -104,8 +104,8 @@ static void look_up_backward(const struct ot_block_run *run, const struct table 
         .cols = table->cols,
         .vocab = table->n_rows,
         .tokens = table->rows,
-        .dout = dout,
-        .dtable = ot_run_grad(run, table->place),
+        .dout = dout,                             /* [n, cols] */
+        .dtable = ot_run_grad(run, table->place), /* [n_rows, cols] */
         .scale = scale,
     };
     if (op.dtable)
@@ -141,8 +141,8 @@ static void sum_up(const struct ot_model *model, const struct ot_block_run *run,
     look_up(run, &positions, memory->positions);
     const struct ot_add op = {.dtype = run->dtype,
                               .n = run->batch.n_tokens * model->config.hidden,
-                              .a = out,
-                              .b = memory->positions,
+                              .a = out,               /* [n, hidden] */
+                              .b = memory->positions, /* [n, hidden] */
                               .out = out};
     ot_run_ops(run)->add(run->lane, &op);
 }

@@ -14,7 +14,7 @@
 
 /* ---- forward ---- */
 
-/* The buffer of mid. With parallel sides it is y, where the MLP adds to it; but DoRA with dropout writes y
+/* The buffer of mid. With parallel branches it is y, where the MLP adds to it; but DoRA with dropout writes y
  * before it reads the residual. Between the halves of a forward (offload/block.h) mid lies in `saved` if the
  * level keeps it, else in y. */
 static void *mid_of(const struct ot_layer_call *call) {
@@ -31,10 +31,10 @@ static void forward(const struct ot_model *model, int block, const struct ot_blo
     struct ot_layer_call call = ot_layer_call_make(model, block, run, 0, run->batch.n_tokens);
     call.memory.mid = mid_of(&call);
     if (run->half != OT_HALF_REST)
-        ot_layer_attention_side(&call, OT_KEEP_NONE, true);
+        ot_layer_attention_branch(&call, OT_KEEP_NONE, true);
     if (run->half == OT_HALF_CHOOSE)
         call.until = OT_INPUT_GATE_UP;
-    ot_layer_mlp_side(&call, OT_KEEP_NONE);
+    ot_layer_mlp_branch(&call, OT_KEEP_NONE);
     if (run->half == OT_HALF_CHOOSE)
         ot_layer_route(&call);
     else
@@ -47,8 +47,8 @@ struct ot_layer_rows ot_model_layer_input(const struct ot_model *model, int bloc
     const struct ot_layer_memory *memory = &call.memory;
     bool of_experts = ot_model_input_is_of_experts(model, block, input);
     call.until = input;
-    if (ot_layer_attention_side(&call, OT_KEEP_NONE, false))
-        ot_layer_mlp_side(&call, OT_KEEP_NONE);
+    if (ot_layer_attention_branch(&call, OT_KEEP_NONE, false))
+        ot_layer_mlp_branch(&call, OT_KEEP_NONE);
     if (of_experts && input == OT_INPUT_GATE_UP) {
         ot_layer_route(&call);
         ot_layer_gather(&call);
@@ -68,8 +68,8 @@ struct ot_layer_rows ot_model_layer_input(const struct ot_model *model, int bloc
 static void backward(const struct ot_model *model, int block, const struct ot_block_run *run) {
     const struct ot_layer_call call = ot_layer_call_make(model, block, run, 0, run->batch.n_tokens);
     if (call.kept < OT_KEEP_ALL) {
-        ot_layer_attention_side(&call, call.kept, false);
-        ot_layer_mlp_side(&call, call.kept);
+        ot_layer_attention_branch(&call, call.kept, false);
+        ot_layer_mlp_branch(&call, call.kept);
         ot_layer_recompute_down(&call, call.kept);
     }
     ot_layer_mlp_backward(&call);

@@ -250,7 +250,7 @@ static struct layer_elems layer_elems(const struct ot_model *model, int64_t laye
 static double forward_elems(const struct ot_model *model, int64_t layer) {
     const struct ot_model_config *c = &model->config;
     const struct layer_elems e = layer_elems(model, layer);
-    /* The products read the residuals, to add them: x and mid. With parallel sides, the second one adds to
+    /* The products read the residuals, to add them: x and mid. With parallel branches, the second one adds to
      * its own result; DoRA's pass reads that too. */
     bool parallel = c->residual != OT_SEQUENTIAL, again = !parallel || model->layers[layer].down_lora.dora;
     again = again && !ot_model_layer_has_experts(c, layer); /* expert_elems counts it */
@@ -264,14 +264,14 @@ static double backward_elems(const struct ot_model *model, int64_t layer) {
     const struct layer_elems e = layer_elems(model, layer);
     int64_t block = 1 + layer;
     double h = (double)c->hidden;
-    double sides = e.norm1 == 0 ? 2 * 3 * h : c->residual == OT_PARALLEL ? (3 + 4) * h : 2 * 4 * h;
+    double branches = e.norm1 == 0 ? 2 * 3 * h : c->residual == OT_PARALLEL ? (3 + 4) * h : 2 * 4 * h;
     const struct mlp_sizes mlp = mlp_sizes(model, layer);
     double act = (c->plain_mlp ? 3 : 5) * mlp.rows * mlp.ffn;
     double bias = (has_gradient(model, block, at->down_bias) ? h : 0) +
                   (has_gradient(model, block, at->gate_up_bias) ? (double)model->inner_elems : 0) +
                   (has_gradient(model, block, at->o_bias) ? h : 0) +
                   (has_gradient(model, block, at->qkv_bias) ? (double)model->qkv_elems : 0);
-    return sides + (e.after > 0 ? 2 * 3 * h : 0) + act + e.rope + 1.5 * e.heads + bias;
+    return branches + (e.after > 0 ? 2 * 3 * h : 0) + act + e.rope + 1.5 * e.heads + bias;
 }
 
 static double recompute_elems(const struct ot_model *model, int64_t layer, enum ot_keep_level level,

@@ -1,7 +1,7 @@
 /* The layers of an encoder-decoder (T5, Raffel et al. 2020). kinds.h has the other kinds.
  *
  * A micro-batch has the inputs of all rows, then their targets (offload/block.h, ROWS OF PAIRS). The first
- * n_encoder_layers layers are the encoder's. With n1, n2, n3 the norms before the sides of a layer, and e the
+ * n_encoder_layers layers are the encoder's. With n1, n2, n3 the norms before the branches, and e the
  * encoder's last norm:
  *
  *     encoder   mid = x + attention(n1(x)),   y = mid + mlp(n2(mid))                   for inputs

@@ -76,8 +76,8 @@ static struct ot_place bias_of(const struct ot_layer_call *call) {
 }
 
 /* The last key is the last query's, as biases need it. */
-static struct ot_attend_spans own_op(const struct ot_layer_call *call, const struct ot_qkv *at,
-                                     int64_t n_keys) {
+static struct ot_attend_spans self_op(const struct ot_layer_call *call, const struct ot_qkv *at,
+                                      int64_t n_keys) {
     const struct ot_model_config *c = call->config;
     const struct ot_batch_view *batch = &call->run->batch;
     const int32_t *tables = call->run->constants;
@@ -92,19 +92,19 @@ static struct ot_attend_spans own_op(const struct ot_layer_call *call, const str
 }
 
 void ot_encdec_attend(const struct ot_layer_call *call, const struct ot_qkv *at, int64_t n_keys) {
-    const struct ot_attend_spans op = own_op(call, at, n_keys);
+    const struct ot_attend_spans op = self_op(call, at, n_keys);
     call->ops->attend_spans(call->run->lane, &op);
 }
 
 void ot_encdec_attend_backward(const struct ot_layer_call *call, const struct ot_qkv *at, int64_t n_keys,
                                const struct ot_qkv *grad) {
     const struct ot_attend_spans_backward op = {
-        .forward = own_op(call, at, n_keys),
-        .dout = call->memory.narrow,
-        .dq = grad->q,
-        .dk = grad->k,
-        .dv = grad->v,
-        .dbias = ot_run_grad(call->run, bias_of(call)),
+        .forward = self_op(call, at, n_keys),
+        .dout = call->memory.narrow,                    /* [n, heads, head_dim] */
+        .dq = grad->q,                                  /* [n, heads, head_dim] */
+        .dk = grad->k,                                  /* [n_keys, heads, head_dim] */
+        .dv = grad->v,                                  /* [n_keys, heads, head_dim] */
+        .dbias = ot_run_grad(call->run, bias_of(call)), /* [position_buckets, heads] */
         .scratch = call->memory.attention,
     };
     call->ops->attend_spans_backward(call->run->lane, &op);
@@ -116,6 +116,7 @@ static struct ot_attend_spans cross_op(const struct ot_layer_call *call) {
     const struct ot_block_run *run = call->run;
     const struct ot_layer_memory *memory = &call->memory;
     int64_t q = call->model->q_elems;
+    /* cross_kv is [inputs, 2, heads, head_dim]; k and v of the cache are [inputs, heads, head_dim]. */
     const struct ot_qkv kept = {
         memory->cross_q, memory->cross_kv, ot_run_at(run, memory->cross_kv, q), q, 2 * q, 2 * q};
     const struct ot_qkv cached = {memory->cross_q, run->kv.k, run->kv.v, q, q, q};
@@ -137,9 +138,9 @@ void *ot_encdec_attend_inputs_backward(const struct ot_layer_call *call) {
     void *dkv = ot_run_at(run, call->memory.wide, run->batch.n_tokens * q);
     const struct ot_attend_spans_backward op = {
         .forward = cross_op(call),
-        .dout = call->memory.narrow,
-        .dq = call->memory.wide,
-        .dk = dkv,
+        .dout = call->memory.narrow, /* [n, heads, head_dim] */
+        .dq = call->memory.wide,     /* [n, heads, head_dim] */
+        .dk = dkv,                   /* [inputs, 2, heads, head_dim]: dk, then dv */
         .dv = ot_run_at(run, dkv, q),
         .scratch = call->memory.attention,
     };

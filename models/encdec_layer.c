@@ -83,7 +83,8 @@ static void cross_keys(const struct ot_layer_call *call) {
         return;
     ot_layer_norm(&inputs, encoder_norm(call), inputs.x, normed, call->memory.stats1);
     if (!call->cached) {
-        ot_linear_forward(run, &kv, normed, run->dtype, call->memory.cross_kv);
+        ot_linear_forward(run, &kv, normed, run->dtype,
+                          call->memory.cross_kv); /* [inputs, 2, heads, head_dim] */
         return;
     }
     ot_layer_project_part(&inputs, kv, normed, 0, q, ot_run_at(run, run->kv.k, at));
@@ -91,18 +92,18 @@ static void cross_keys(const struct ot_layer_call *call) {
 }
 
 /* across = mid + cross(n2(mid), e(inputs)), as far as `have` does not keep it. */
-static void cross_side(const struct ot_layer_call *call, enum ot_keep_level have) {
+static void cross_branch(const struct ot_layer_call *call, enum ot_keep_level have) {
     const struct ot_block_run *run = call->run;
     const struct ot_layer_memory *m = &call->memory;
     const struct ot_linear q = cross_q(call, false), o = cross_o(call, false);
     if (have < OT_KEEP_PRODUCTS) {
-        ot_layer_norm(call, &call->at->cross_norm, m->mid, m->normed, m->stats1);
-        ot_linear_forward(run, &q, m->normed, run->dtype, m->cross_q);
+        ot_layer_norm(call, &call->at->cross_norm, m->mid, m->normed, m->stats1); /* [n, hidden] */
+        ot_linear_forward(run, &q, m->normed, run->dtype, m->cross_q);            /* [n, heads, head_dim] */
     }
     if (have < OT_KEEP_ATTENTION)
         ot_encdec_attend_inputs(call);
     if (have < OT_KEEP_PRODUCTS)
-        ot_linear_forward(run, &o, m->cross_attn, run->dtype, m->across);
+        ot_linear_forward(run, &o, m->cross_attn, run->dtype, m->across); /* [n, hidden] */
 }
 
 /* Turns dxy from the gradient of across into that of mid, and adds this layer's part to the gradient of the
@@ -111,13 +112,13 @@ static void cross_backward(const struct ot_layer_call *call) {
     const struct ot_layer_call inputs = inputs_call(call);
     const struct ot_layer_memory *m = &call->memory;
     const struct ot_linear q = cross_q(call, true), kv = cross_kv(&inputs, true), o = cross_o(call, true);
-    ot_layer_linear_backward(call, &o, m->cross_attn, call->dxy, m->narrow);
-    const void *dkv = ot_encdec_attend_inputs_backward(call); /* [inputs, 2 heads, head_dim] */
+    ot_layer_linear_backward(call, &o, m->cross_attn, call->dxy, m->narrow); /* [n, heads, head_dim] */
+    const void *dkv = ot_encdec_attend_inputs_backward(call);                /* [inputs, 2 heads, head_dim] */
     ot_layer_norm(call, &call->at->cross_norm, m->mid, m->normed, m->stats1);
-    ot_layer_linear_backward(call, &q, m->normed, m->wide, m->narrow);
+    ot_layer_linear_backward(call, &q, m->normed, m->wide, m->narrow); /* [n, hidden] */
     ot_layer_norm_backward(call, &call->at->cross_norm, m->mid, m->stats1, m->narrow, call->dxy, call->dxy);
     ot_layer_norm(&inputs, encoder_norm(call), inputs.x, m->normed, m->stats1);
-    ot_layer_linear_backward(&inputs, &kv, m->normed, dkv, m->narrow);
+    ot_layer_linear_backward(&inputs, &kv, m->normed, dkv, m->narrow); /* [inputs, hidden] */
     ot_layer_norm_backward(&inputs, encoder_norm(call), inputs.x, m->stats1, m->narrow, inputs.dxy,
                            inputs.dxy);
 }
@@ -135,10 +136,10 @@ static struct ot_layer_call mlp_call(const struct ot_layer_call *call) {
 /* Computes up to the input of the last projection, as far as `have` does not keep it. */
 static void compute_inside(const struct ot_layer_call *call, const struct ot_layer_call *mlp,
                            enum ot_keep_level have) {
-    ot_layer_attention_side(call, have, true);
+    ot_layer_attention_branch(call, have, true);
     if (ot_layer_has_cross(call->at))
-        cross_side(call, have);
-    ot_layer_mlp_side(mlp, have);
+        cross_branch(call, have);
+    ot_layer_mlp_branch(mlp, have);
 }
 
 /* In generation the first calls may have only inputs, and later calls have only targets. */

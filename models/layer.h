@@ -89,15 +89,15 @@ void ot_layer_norm_backward(const struct ot_layer_call *call, const struct ot_no
 /* out = a + b, [n, hidden] each. */
 void ot_layer_add(const struct ot_layer_call *call, const void *a, const void *b, void *out);
 
-/* ---- the sides of a layer (layer_attention.c, layer_mlp.c) ---- */
+/* ---- the branches of a layer (layer_attention.c, layer_mlp.c) ---- */
 
 /* The attention branch computes memory.mid from x, and the MLP branch memory.inner from memory.mid.
  * Both leave out what is valid already. `have`: activations that this level keeps are valid. */
 
-/* False: `until` is reached. wants_mid: with parallel sides, computes mid, which only forward reads. The
+/* False: `until` is reached. wants_mid: with parallel branches, computes mid, which only forward reads. The
  * input of q, k and v is valid afterwards only if the level of the call keeps it. */
-bool ot_layer_attention_side(const struct ot_layer_call *call, enum ot_keep_level have, bool wants_mid);
-void ot_layer_mlp_side(const struct ot_layer_call *call, enum ot_keep_level have);
+bool ot_layer_attention_branch(const struct ot_layer_call *call, enum ot_keep_level have, bool wants_mid);
+void ot_layer_mlp_branch(const struct ot_layer_call *call, enum ot_keep_level have);
 /* y = memory.mid + the MLP, or the experts, from memory.inner. */
 void ot_layer_finish(const struct ot_layer_call *call);
 

@@ -69,10 +69,10 @@ static void head_norm(const struct ot_layer_call *call, bool is_q, const void *x
         .ldx = ldx,
         .ldy = ldy,
         .eps = call->config->norm_eps,
-        .x = x,
-        .weight = ot_run_weight(call->run, heads.weight),
-        .y = y,
-        .rstd = heads.rstd,
+        .x = x,                                           /* [n, groups, cols] */
+        .weight = ot_run_weight(call->run, heads.weight), /* [cols] */
+        .y = y,                                           /* [n, groups, cols] */
+        .rstd = heads.rstd,                               /* [n, groups] */
     };
     call->ops->norm(call->run->lane, &op);
 }
@@ -90,11 +90,11 @@ static void head_norm_backward(const struct ot_layer_call *call, bool is_q, cons
         .ldx = call->model->qkv_elems,
         .ldy = ldy,
         .x = x,
-        .dy = dy,
+        .dy = dy, /* [n, groups, cols], as x and dx */
         .weight = ot_run_weight(call->run, heads.weight),
-        .rstd = heads.rstd,
+        .rstd = heads.rstd, /* [n, groups] */
         .dx = dx,
-        .dweight = ot_run_grad(call->run, heads.weight),
+        .dweight = ot_run_grad(call->run, heads.weight), /* [cols] */
     };
     call->ops->norm_backward(call->run->lane, &op);
 }
@@ -116,9 +116,9 @@ static void rotate(const struct ot_layer_call *call, enum ot_rope_use use, void 
         .inverse = inverse,
         .interleaved = call->config->rope_interleaved,
         .position = run->batch.position,
-        .cos_table = table.cosines,
+        .cos_table = table.cosines, /* [max_position, rotary_dim / 2] */
         .sin_table = table.sines,
-        .x = x,
+        .x = x, /* [n, heads, head_dim] */
     };
     call->ops->rope(run->lane, &op);
 }
@@ -176,10 +176,10 @@ void ot_decoder_attend_backward(const struct ot_layer_call *call, const struct o
                                 const struct ot_qkv *grad) {
     const struct ot_attention_backward op = {
         .forward = attention_op(call, at, n_keys),
-        .dout = call->memory.narrow,
-        .dq = grad->q,
-        .dk = grad->k,
-        .dv = grad->v,
+        .dout = call->memory.narrow, /* [n, heads, head_dim] */
+        .dq = grad->q,               /* [n, heads, head_dim] */
+        .dk = grad->k,               /* [n_keys, kv_heads, head_dim] */
+        .dv = grad->v,               /* [n_keys, kv_heads, head_dim] */
         .dsinks = ot_run_grad(call->run, call->at->sinks),
         .scratch = call->memory.attention,
     };
@@ -307,7 +307,7 @@ static bool compute_qkv(const struct ot_layer_call *call, enum ot_keep_level hav
     return true;
 }
 
-bool ot_layer_attention_side(const struct ot_layer_call *call, enum ot_keep_level have, bool wants_mid) {
+bool ot_layer_attention_branch(const struct ot_layer_call *call, enum ot_keep_level have, bool wants_mid) {
     const struct ot_block_run *run = call->run;
     const struct ot_linear o = o_proj(call, false);
     bool needs_mid = wants_mid || !ot_layer_is_parallel(call);
@@ -330,7 +330,7 @@ bool ot_layer_attention_side(const struct ot_layer_call *call, enum ot_keep_leve
 
 /* ---- the branch: backward ---- */
 
-/* memory.narrow = the gradient of attention's input. dxy: of mid, or with parallel sides of y. */
+/* memory.narrow = the gradient of attention's input. dxy: of mid, or with parallel branches of y. */
 static void attention_backward(const struct ot_layer_call *call) {
     const struct ot_layer_memory *memory = &call->memory;
     const struct ot_linear o = o_proj(call, true), qkv = qkv_proj(call, true);

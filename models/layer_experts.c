@@ -136,11 +136,11 @@ static void rows_product(const struct ot_layer_call *call, struct expert_map map
         .n = n,
         .k = k,
         .offsets = call->memory.offsets,
-        .a = from,
-        .b = ot_run_weight(call->run, map.weight),
+        .a = from,                                 /* [rows, k] */
+        .b = ot_run_weight(call->run, map.weight), /* [experts, map.out, map.in] */
         .bias = backward ? NULL : ot_run_weight(call->run, map.bias),
         .addend = map.adds ? to : NULL,
-        .c = to,
+        .c = to, /* [rows, n] */
         .lda = k,
         .ldb = map.in,
         .ldc = n,
@@ -163,10 +163,10 @@ static void weights_product(const struct ot_layer_call *call, struct expert_map 
         .m = map.out,
         .n = map.in,
         .offsets = call->memory.offsets,
-        .a = dy,
-        .b = x,
+        .a = dy, /* [rows, map.out] */
+        .b = x,  /* [rows, map.in] */
         .addend = call->run->first ? NULL : dweight,
-        .c = dweight,
+        .c = dweight, /* [experts, map.out, map.in] */
         .lda = map.out,
         .ldb = map.in,
         .ldc = map.in,
@@ -201,10 +201,10 @@ static void bias_product(const struct ot_layer_call *call, struct expert_map map
         .m = 1,
         .n = map.out,
         .offsets = memory->offsets,
-        .a = memory->ones,
-        .b = dy,
+        .a = memory->ones, /* [rows] */
+        .b = dy,           /* [rows, map.out] */
         .addend = dbias,
-        .c = dbias,
+        .c = dbias, /* [experts, map.out] */
         .lda = 1,
         .ldb = map.out,
         .ldc = map.out,
@@ -267,10 +267,10 @@ static void combine(const struct ot_layer_call *call, const float *weights, cons
         .ld_packed = call->config->hidden,
         .ld_y = call->config->hidden,
         .rows = call->memory.rows,
-        .weights = weights,
-        .packed = packed,
+        .weights = weights, /* [n, top] */
+        .packed = packed,   /* [assignments, hidden] */
         .addend = addend,
-        .y = y,
+        .y = y, /* [n, hidden] */
     };
     call->ops->combine(call->run->lane, &op);
 }
@@ -290,10 +290,10 @@ void ot_layer_experts_down_backward(const struct ot_layer_call *call, const void
         .ld_dy = call->config->hidden,
         .assignments = memory->assignments,
         .weights = memory->weights,
-        .dy = dy,
-        .packed = memory->down_out,
+        .dy = dy,                   /* [n, hidden] */
+        .packed = memory->down_out, /* [assignments, hidden], and dpacked */
         .dpacked = memory->down_out,
-        .dweights = memory->dweights,
+        .dweights = memory->dweights, /* [n, top] */
     };
     call->ops->combine_backward(call->run->lane, &op);
     backward_params(call, down_map(call), memory->inner, memory->down_out);

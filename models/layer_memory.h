@@ -32,7 +32,7 @@
  * result of down, which the gradient of the router reads. `products` keeps these, and the router's logits and
  * choice. The ax of adapters of experts has such rows too.
  *
- * With parallel sides, backward does not read mid: no level keeps it, and recomputation leaves it out.
+ * With parallel branches, backward does not read mid: no level keeps it, and recomputation leaves it out.
  *
  * With DoRA and dropout, the result takes a second product, W x, as long as the first, and backward reads
  * both arrays. So the level that keeps u also keeps the result: two arrays that save two products. In the
@@ -90,7 +90,7 @@ struct ot_layer_memory {
     /* ---- inner activations, in `saved` at level `all`, else in scratch ---- */
 
     /* In scratch: normed1 and normed2 in normed, inner in wide, the statistics in one place. If one norm
-     * serves both sides, the second of each is the first. */
+     * serves both branches, the second of each is the first. */
     void *normed1, *normed2; /* [tokens, hidden] */
     void *inner;             /* [tokens, ffn]; with experts [assignments, expert_ffn] */
     void *packed;            /* with experts [assignments, hidden]: the rows of normed2 by expert */
@@ -104,7 +104,7 @@ struct ot_layer_memory {
     float *dweights;     /* the gradient of the router's weights [tokens, top] */
     void *ones;          /* with biases of experts: 1 for each assignment */
     int32_t *grouping;   /* of op group */
-    void *beside;        /* of parallel sides: the gradient of the MLP's input [tokens, hidden] */
+    void *beside;        /* of parallel branches: the gradient of the MLP's input [tokens, hidden] */
     void *dax, *dropped; /* [tokens, rank] and [tokens, in], of one unit at a time */
     float *products;     /* of DoRA's factors, of one unit at a time */
     float *attention;    /* of attention's backward */
@@ -122,7 +122,7 @@ static inline bool ot_layer_makes_from_u(const struct ot_model *model, const str
 /* The lowest level that keeps q, k and v, or with DoRA their u. */
 enum ot_keep_level ot_layer_qkv_level(const struct ot_model *model, int64_t layer);
 /* True if backward still has the input of q, k and v when it has computed attention's gradient: one norm
- * serves both sides, and no other gradient lay in its place. */
+ * serves both branches, and no other gradient lay in its place. */
 static inline bool ot_layer_keeps_normed(const struct ot_model_config *c) {
     return c->residual == OT_PARALLEL && c->qk_norm == OT_QK_NORM_NONE;
 }

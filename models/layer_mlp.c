@@ -20,7 +20,7 @@ static struct ot_linear down_proj(const struct ot_layer_call *call, bool want_gr
     return down;
 }
 
-/* Makes the input of gate and up. If one norm serves both sides, q, k and v have the same input. */
+/* Makes the input of gate and up. If one norm serves both branches, q, k and v have the same input. */
 static void norm2(const struct ot_layer_call *call) {
     const struct ot_layer_memory *memory = &call->memory;
     const void *input = ot_layer_is_parallel(call) ? call->x : memory->mid;
@@ -88,7 +88,7 @@ static void compute_experts(const struct ot_layer_call *call) {
     ot_layer_experts_gate_up(call);
 }
 
-void ot_layer_mlp_side(const struct ot_layer_call *call, enum ot_keep_level have) {
+void ot_layer_mlp_branch(const struct ot_layer_call *call, enum ot_keep_level have) {
     const struct ot_block_run *run = call->run;
     const struct ot_linear gate_up = gate_up_proj(call, false);
     norm2(call);
@@ -118,7 +118,7 @@ void ot_layer_finish(const struct ot_layer_call *call) {
         ot_linear_forward(run, &down, memory->inner, run->dtype, call->y);
         return;
     }
-    ot_linear_forward(run, &down, memory->inner, run->dtype, memory->down_out);
+    ot_linear_forward(run, &down, memory->inner, run->dtype, memory->down_out); /* [n, hidden] */
     ot_layer_norm(call, &call->at->post2, memory->down_out, call->y, memory->post2);
     ot_layer_add(call, call->y, memory->mid, call->y);
 }
@@ -167,9 +167,10 @@ void ot_layer_mlp_backward(const struct ot_layer_call *call) {
                                    memory->narrow);
             dy = memory->narrow;
         }
-        ot_layer_linear_backward(call, &down, memory->inner, dy, memory->wide);
-        const void *inner = activate_backward(call); /* the gradient of gate_up */
-        ot_layer_linear_backward(call, &gate_up, ot_layer_gate_up_input(call), inner, dinput);
+        ot_layer_linear_backward(call, &down, memory->inner, dy, memory->wide); /* [n, ffn] */
+        const void *inner = activate_backward(call);                            /* the gradient of gate_up */
+        ot_layer_linear_backward(call, &gate_up, ot_layer_gate_up_input(call), inner,
+                                 dinput); /* [n, hidden] */
     }
     if (ot_layer_is_parallel(call))
         return;

@@ -104,11 +104,11 @@ static void forward_ax(const struct ot_block_run *run, const struct ot_linear *l
             .m = linear->rows,
             .n = rank,
             .k = linear->in,
-            .a = input,
+            .a = input, /* [rows, in] */
             .lda = linear->in,
-            .b = ot_run_weight(run, ot_place_behind(lora->a, first * linear->in)),
+            .b = ot_run_weight(run, ot_place_behind(lora->a, first * linear->in)), /* [rank, in] */
             .ldb = linear->in,
-            .c = ot_run_at(run, linear->ax, first),
+            .c = ot_run_at(run, linear->ax, first), /* [rows, rank] */
             .ldc = lora->rank,
             .scale = scale,
         };
@@ -131,12 +131,12 @@ static void add_adapters(const struct ot_block_run *run, const struct ot_linear 
             .m = linear->rows,
             .n = map->out,
             .k = map->rank,
-            .a = ot_run_at(run, linear->ax, first),
+            .a = ot_run_at(run, linear->ax, first), /* [rows, map->rank] */
             .lda = lora->rank,
-            .b = ot_run_weight(run, map->b),
+            .b = ot_run_weight(run, map->b), /* [map->out, map->rank] */
             .ldb = map->rank,
             .addend = maybe_at(addend, y_dtype, map->first),
-            .c = (char *)y + (size_t)map->first * ot_dtype_bytes(y_dtype),
+            .c = (char *)y + (size_t)map->first * ot_dtype_bytes(y_dtype), /* [rows, map->out] */
             .ldc = linear->out,
             .scale = linear->scale,
         };
@@ -162,13 +162,13 @@ static void forward_base(const struct ot_block_run *run, const struct ot_linear 
         .m = linear->rows,
         .n = linear->out,
         .k = linear->in,
-        .a = x,
+        .a = x, /* [rows, in] */
         .lda = linear->in,
-        .b = linear->weight,
+        .b = linear->weight, /* [out, in] */
         .ldb = linear->in,
-        .bias = bias,
-        .addend = residual,
-        .c = y,
+        .bias = bias,       /* [out] */
+        .addend = residual, /* [rows, out] */
+        .c = y,             /* [rows, out] */
         .ldc = linear->out,
         .scale = linear->scale,
     };
@@ -202,12 +202,12 @@ static void forward_dora(const struct ot_block_run *run, const struct ot_linear 
         .rows = linear->rows,
         .cols = span.out,
         .ld = linear->out,
-        .factor = span.map ? linear->factors + span.first : NULL,
-        .u = maybe_at(span.map || !less ? linear->u : less, y_dtype, span.first),
-        .less = maybe_at(less, y_dtype, span.first),
+        .factor = span.map ? linear->factors + span.first : NULL,                 /* [span.out] */
+        .u = maybe_at(span.map || !less ? linear->u : less, y_dtype, span.first), /* [rows, span.out] */
+        .less = maybe_at(less, y_dtype, span.first),                              /* [rows, span.out] */
         .bias = maybe_at(bias, run->dtype, span.first),
         .addend = maybe_at(linear->residual, y_dtype, span.first),
-        .y = (char *)y + (size_t)span.first * ot_dtype_bytes(y_dtype),
+        .y = (char *)y + (size_t)span.first * ot_dtype_bytes(y_dtype), /* [rows, span.out] */
     };
     ot_run_ops(run)->dora(run->lane, &op);
 }
@@ -261,11 +261,11 @@ static void times_a(const struct ot_block_run *run, const struct ot_linear *line
         .m = rows,
         .n = rank,
         .k = linear->in,
-        .a = left,
+        .a = left, /* [rows, in] */
         .lda = linear->in,
-        .b = a,
+        .b = a, /* [rank, in] */
         .ldb = linear->in,
-        .c = out,
+        .c = out, /* [rows, rank] */
         .ldc = rank,
     };
     ot_run_ops(run)->gemm(run->lane, &gemm);
@@ -287,11 +287,11 @@ void ot_linear_factors(const struct ot_block_run *run, const struct ot_linear *l
             .cols = linear->in,
             .rank = map->rank,
             .scale = map->scale,
-            .weight = weight,
-            .b = ot_run_weight(run, map->b),
-            .change = ot_run_weight(run, map->change),
-            .cross = cross,
-            .gram = gram,
+            .weight = weight,                          /* [map->out, in] */
+            .b = ot_run_weight(run, map->b),           /* [map->out, map->rank] */
+            .change = ot_run_weight(run, map->change), /* [map->out] */
+            .cross = cross,                            /* [map->out, map->rank] */
+            .gram = gram,                              /* [map->rank, map->rank] */
             .factor = linear->factors + map->first,
             .inverse = linear->factors + linear->out + map->first,
         };
@@ -310,12 +310,12 @@ void ot_linear_backward_u(const struct ot_block_run *run, const struct ot_linear
             .cols = span.out,
             .ld = linear->out,
             .ld_dy = ld_dy,
-            .factor = span.map ? linear->factors + span.first : NULL,
+            .factor = span.map ? linear->factors + span.first : NULL, /* [span.out] */
             .inverse = linear->factors + linear->out + span.first,
-            .dy = ot_run_at(run, dy, span.first),
-            .u = maybe_at(linear->u, u_dtype, span.first),
+            .dy = ot_run_at(run, dy, span.first),          /* [rows, span.out] */
+            .u = maybe_at(linear->u, u_dtype, span.first), /* [rows, span.out] */
             .du = du ? ot_run_at(run, du, span.first) : NULL,
-            .dchange = span.map && linear->u ? ot_run_grad(run, span.map->change) : NULL,
+            .dchange = span.map && linear->u ? ot_run_grad(run, span.map->change) : NULL, /* [span.out] */
         };
         ot_run_ops(run)->dora_backward(run->lane, &op);
     }
@@ -339,7 +339,7 @@ static void params_gemm(const struct ot_block_run *run, const struct ot_linear *
         .lda = lda,
         .b = b,
         .ldb = ldb,
-        .c = to,
+        .c = to, /* [m, n] */
         .ldc = n,
         .scale = scale,
     };
@@ -359,11 +359,11 @@ void ot_linear_backward_b(const struct ot_block_run *run, const struct ot_linear
             .m = linear->rows,
             .n = map->rank,
             .k = map->out,
-            .a = dout,
+            .a = dout, /* [rows, map->out] */
             .lda = ld_dy,
-            .b = ot_run_weight(run, map->b),
+            .b = ot_run_weight(run, map->b), /* [map->out, map->rank] */
             .ldb = map->rank,
-            .c = ot_run_at(run, linear->dax, first),
+            .c = ot_run_at(run, linear->dax, first), /* [rows, map->rank] */
             .ldc = lora->rank,
             .scale = map->scale * (linear->scale != 0 ? linear->scale : 1),
         };
@@ -412,8 +412,8 @@ void ot_linear_backward_params(const struct ot_block_run *run, const struct ot_l
         .rows = linear->rows,
         .cols = linear->out,
         .ld = ld_dy,
-        .dy = dy,
-        .dbias = linear->dbias,
+        .dy = dy,               /* [rows, out] */
+        .dbias = linear->dbias, /* [out] */
     };
     ot_run_ops(run)->bias_backward(run->lane, &bias);
 }
@@ -432,7 +432,7 @@ static void input_gemm(const struct ot_block_run *run, const struct ot_linear *l
         .b = weight,
         .ldb = linear->in,
         .addend = adds ? dx : NULL,
-        .c = dx,
+        .c = dx, /* [rows, in] */
         .ldc = linear->in,
         .scale = scale,
     };

@@ -14,12 +14,12 @@ void ot_model_norm(const struct ot_model *model, const struct ot_block_run *run,
         .ldx = c->hidden,
         .ldy = c->hidden,
         .eps = c->norm_eps,
-        .x = x,
-        .weight = ot_run_weight(run, at->weight),
+        .x = x,                                   /* [rows, hidden] */
+        .weight = ot_run_weight(run, at->weight), /* [hidden] */
         .bias = ot_run_weight(run, at->bias),
-        .y = y,
+        .y = y, /* [rows, hidden] */
         .mean = memory.mean,
-        .rstd = memory.rstd,
+        .rstd = memory.rstd, /* [rows] */
     };
     ot_run_ops(run)->norm(run->lane, &op);
 }
@@ -38,13 +38,13 @@ void ot_model_norm_backward(const struct ot_model *model, const struct ot_block_
         .ldx = c->hidden,
         .ldy = c->hidden,
         .x = x,
-        .dy = dy,
+        .dy = dy, /* [rows, hidden], as x, dx_add and dx */
         .weight = ot_run_weight(run, at->weight),
         .dx_add = addend,
         .mean = memory.mean,
-        .rstd = memory.rstd,
+        .rstd = memory.rstd, /* [rows] */
         .dx = dx,
-        .dweight = ot_run_grad(run, at->weight),
+        .dweight = ot_run_grad(run, at->weight), /* [hidden] */
         .dbias = ot_run_grad(run, at->bias),
     };
     ot_run_ops(run)->norm_backward(run->lane, &op);

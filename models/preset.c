@@ -13,22 +13,22 @@
 struct row {
     const char *name, *hub_id;
     int64_t n_params;
-    struct ot_model_config own; /* sizes and window are used as they are; of the rest what is not 0 */
-    bool untied;                /* not tied, although the family is */
+    struct ot_model_config shape; /* sizes and window are used as they are, other fields if they are not 0 */
+    bool untied;                  /* not tied, although the family is */
 };
 
 #define PRESET(preset, id, params, of, layers, width, mlp, heads, kv, dim, words, positions, ...)            \
     .name = (preset), .hub_id = (id), .n_params = (params),                                                  \
-    .own = {.family = OT_FAMILY_##of,                                                                        \
-            .n_layers = (layers),                                                                            \
-            .hidden = (width),                                                                               \
-            .ffn = (mlp),                                                                                    \
-            .n_heads = (heads),                                                                              \
-            .n_kv_heads = (kv),                                                                              \
-            .head_dim = (dim),                                                                               \
-            .vocab = (words),                                                                                \
-            .max_position = (positions),                                                                     \
-            __VA_ARGS__}
+    .shape = {.family = OT_FAMILY_##of,                                                                      \
+              .n_layers = (layers),                                                                          \
+              .hidden = (width),                                                                             \
+              .ffn = (mlp),                                                                                  \
+              .n_heads = (heads),                                                                            \
+              .n_kv_heads = (kv),                                                                            \
+              .head_dim = (dim),                                                                             \
+              .vocab = (words),                                                                              \
+              .max_position = (positions),                                                                   \
+              __VA_ARGS__}
 #define LLAMA3_SCALING(by)                                                                                   \
     .rope.scaling = OT_ROPE_LLAMA3, .rope.factor = (by), .rope.low_freq_factor = 1,                          \
     .rope.high_freq_factor = 4, .rope.original_max_position = 8192
@@ -172,10 +172,10 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct ot_preset PRESETS[N_PRESETS];
 
 #define TAKE(field)                                                                                          \
-    if (own->field)                                                                                          \
-    c->field = own->field
+    if (shape->field)                                                                                        \
+    c->field = shape->field
 
-static void take_rope(const struct ot_model_config *own, struct ot_model_config *c) {
+static void take_rope(const struct ot_model_config *shape, struct ot_model_config *c) {
     TAKE(rope.theta);
     TAKE(rope.scaling);
     TAKE(rope.factor);
@@ -186,30 +186,30 @@ static void take_rope(const struct ot_model_config *own, struct ot_model_config 
     TAKE(rope.beta_fast);
     TAKE(rope.beta_slow);
     TAKE(rope.keeps_fractions);
-    c->rotary_dim = c->rope.theta > 0 ? own->head_dim : 0; /* heads rotate whole, where they rotate */
+    c->rotary_dim = c->rope.theta > 0 ? shape->head_dim : 0; /* heads rotate whole, where they rotate */
     TAKE(rotary_dim);
-    c->no_rope = own->no_rope;
+    c->no_rope = shape->no_rope;
 }
 
 /* Sets *c to what the family's row and the preset's say. */
 static void describe(const struct row *row, struct ot_model_config *c) {
-    const struct ot_model_config *own = &row->own;
-    *c = ot_family_row(own->family)->base;
-    c->family = own->family;
-    c->n_layers = own->n_layers;
-    c->n_encoder_layers = own->n_encoder_layers;
-    c->hidden = own->hidden;
-    c->ffn = own->ffn;
-    c->n_heads = own->n_heads;
-    c->n_kv_heads = own->n_kv_heads;
-    c->head_dim = own->head_dim;
-    c->vocab = own->vocab;
-    c->max_position = own->max_position;
-    c->window = own->window;
-    c->window_by_layer = own->window_by_layer;
-    c->window_layers = own->window_layers;
-    c->tied = (c->tied || own->tied) && !row->untied;
-    take_rope(own, c);
+    const struct ot_model_config *shape = &row->shape;
+    *c = ot_family_row(shape->family)->base;
+    c->family = shape->family;
+    c->n_layers = shape->n_layers;
+    c->n_encoder_layers = shape->n_encoder_layers;
+    c->hidden = shape->hidden;
+    c->ffn = shape->ffn;
+    c->n_heads = shape->n_heads;
+    c->n_kv_heads = shape->n_kv_heads;
+    c->head_dim = shape->head_dim;
+    c->vocab = shape->vocab;
+    c->max_position = shape->max_position;
+    c->window = shape->window;
+    c->window_by_layer = shape->window_by_layer;
+    c->window_layers = shape->window_layers;
+    c->tied = (c->tied || shape->tied) && !row->untied;
+    take_rope(shape, c);
     TAKE(norm_eps);
     TAKE(residual);
     TAKE(embed_scale);

@@ -43,9 +43,9 @@ static double scale_yarn(const struct ot_model_config *c, double frequency, int6
 
 /* Theta for sequences that are longer than the model's own. */
 static double dynamic_theta(const struct ot_model_config *c, int64_t max_position) {
-    double own = (double)c->max_position, length = fmax((double)max_position, own),
+    double limit = (double)c->max_position, length = fmax((double)max_position, limit),
            dim = (double)c->rotary_dim;
-    return c->rope.theta * pow(c->rope.factor * length / own - (c->rope.factor - 1), dim / (dim - 2));
+    return c->rope.theta * pow(c->rope.factor * length / limit - (c->rope.factor - 1), dim / (dim - 2));
 }
 
 double ot_rope_frequency(const struct ot_model_config *c, int64_t max_position, bool local, int64_t j) {

@@ -55,7 +55,7 @@ static const struct ot_model_setup *parts_of(int i) {
     return i == ADAPTED ? &adapted : i >= DROPPED ? &with_dropped : i >= DORA ? &with_dora : NULL;
 }
 
-/* All places of norms, both kinds; sides one after the other and beside each other; all norms of q and k;
+/* All places of norms, both kinds; branches one after the other and beside each other; all norms of q and k;
  * both kinds of MLP; all kinds of positions, and two ropes; caps. */
 static struct ot_model_config make_form(int i) {
     struct ot_model_config c = tiny_config(LAYERS, i % 4 == 3);
