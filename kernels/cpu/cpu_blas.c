@@ -16,7 +16,7 @@
 #include "src/base/error.h"
 #include "src/base/signals.h"
 
-/* ---- cpu onednn ---- */
+/* ---- oneDNN ---- */
 
 /* oneDNN, opened at run time, for products of the cpu device. oneDNN is C++. An exception (no memory for
  * generated code) would end the process; here it becomes an error.

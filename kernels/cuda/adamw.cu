@@ -93,7 +93,7 @@ cudaError_t ot_cuda_adamw(const struct ot_adamw *args, const struct ot_cuda_stre
     return cudaErrorInvalidValue;
 }
 
-/* ---- adamw compact ---- */
+/* ---- compact moments ---- */
 
 /* AdamW in place with compact moments. It computes kernels/adamw.h and kernels/state_format.h operation by
  * operation, so it has the bits of the CPU kernels.

@@ -96,7 +96,7 @@ extern "C" cudaError_t ot_cuda_attention_backward(const struct ot_attention_back
     return ot_attention_backward_keys(args, on);
 }
 
-/* ---- attention sinks ---- */
+/* ---- sinks ---- */
 
 /* The gradients of attention's sinks (kernels/ops.h):
  *

@@ -12,7 +12,7 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 
-/* ---- cublaslt find ---- */
+/* ---- finding the library ---- */
 
 /* Finds the places on this machine where a libcublasLt may be.
  *

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- nvml ---- */
+/* ---- NVML ---- */
 
 /* Asks the driver's management library (libnvidia-ml, which nvidia-smi uses) about a GPU.
  *

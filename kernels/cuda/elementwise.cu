@@ -1,4 +1,4 @@
-/* Sums of arrays, and conversions between storage types.
+/* Sums of arrays, conversions between storage types, dropout and marks.
  *
  * Bytes: add reads two arrays and writes one; join reads each part and writes one; cast reads one and writes
  * one. All do one operation per element that they read, so memory bandwidth is the only limit.
@@ -198,7 +198,7 @@ cudaError_t ot_cuda_dropout(const struct ot_dropout *args, const struct ot_cuda_
     });
 }
 
-/* ---- mark ---- */
+/* ---- marks ---- */
 
 /* Writes the number of the current mark to host memory (cuda_state.h: ERRORS). */
 

@@ -59,7 +59,7 @@ cudaError_t ot_cuda_embed(const struct ot_embed *args, const struct ot_cuda_stre
     return bytes == 4 ? embed_words<uint32_t>(args, on) : embed_words<uint16_t>(args, on);
 }
 
-/* ---- embed backward ---- */
+/* ---- backward ---- */
 
 /* The backward of the embedding: adds each token's gradient to the row of the table that the token came from.
  * Repeated ids are added in the order of their tokens, so the bits are those of the cpu device.

@@ -1,5 +1,7 @@
-/* The router of a mixture of experts: the largest logits of each token, their weights, and the gradients of
- * all logits. The bits are those of the cpu device (kernels/cpu/op_experts.inc).
+/* A mixture of experts: its router, the grouping of its assignments, gather and combine.
+ *
+ * The router finds the largest logits of each token, their weights, and the gradients of all logits. The bits
+ * are those of the cpu device (kernels/cpu/op_experts.inc).
  *
  * Bytes: each logit once from memory, and its gradient once. That is little beside the products of a block:
  * 2 KiB a token for 512 experts in bf16, both ways.

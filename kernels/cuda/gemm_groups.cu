@@ -266,7 +266,7 @@ cudaError_t ot_cuda_gemm_groups(const struct ot_gemm_groups *args, const struct 
     return wide ? launch_tiled<__half, float>(args, on) : launch_tiled<__half, __half>(args, on);
 }
 
-/* ---- gemm groups plain ---- */
+/* ---- plain ---- */
 
 /* The plain product by groups: a block computes a tile of 16 x 16 elements, one per thread, like
  * gemm_plain.cu. Each element is one fp32 sum in the order of k (ROWS), or of the rows of the group (SUMS).

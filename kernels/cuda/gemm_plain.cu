@@ -66,7 +66,7 @@ cudaError_t ot_cuda_gemm_plain(const struct ot_gemm *op, const struct ot_cuda_st
     });
 }
 
-/* ---- gemm tune ---- */
+/* ---- tuning ---- */
 
 /* The kernels of tuning. They are limited by memory bandwidth and run beside products that take far longer,
  * so one element at a time per thread is fast enough. The 32 threads of a warp still read and write whole

@@ -21,7 +21,7 @@ cudaError_t ot_cuda_gemm_plain(const struct ot_gemm *op, const struct ot_cuda_st
 }
 #endif
 
-/* ---- gemm tune ---- */
+/* ---- tuning ---- */
 
 /* The kernels of tuning (cuda_gemm_tune.c): they generate operands and compare two results. */
 

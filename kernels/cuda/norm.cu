@@ -116,7 +116,7 @@ cudaError_t ot_cuda_norm(const struct ot_norm *args, const struct ot_cuda_stream
     });
 }
 
-/* ---- norm backward ---- */
+/* ---- backward ---- */
 
 /* The backward of RMSNorm and LayerNorm. With z = (x - mean) * rstd and g = dy * weight, or
  * dy * (1 + weight):

@@ -1,4 +1,6 @@
-/* The sum, or the sum of squares, of an fp32 array, in double; on the way it may round the array to another
+/* Sums: of fp32 arrays, gradients of biases, and partial sums of rows.
+ *
+ * The sum, or the sum of squares, of an fp32 array is in double; on the way it may round the array to another
  * type. It has the bits of the cpu device's op, because gradient clipping must not depend on where the
  * gradients were summed.
  *
@@ -135,7 +137,7 @@ cudaError_t ot_cuda_reduce(const struct ot_reduce *args, const struct ot_cuda_st
                        [&](auto zero) { return reduce<decltype(zero)>(args, on); });
 }
 
-/* ---- bias backward ---- */
+/* ---- gradients of biases ---- */
 
 /* The gradient of a bias: the sums of the columns of dy.
  *
@@ -203,7 +205,7 @@ cudaError_t ot_cuda_bias_backward(const struct ot_bias_backward *args, const str
     return ot_dispatch(args->dtype, [&](auto zero) { return bias_run<decltype(zero)>(args, on); });
 }
 
-/* ---- column join ---- */
+/* ---- joining partial sums ---- */
 
 /* The second half of every sum over rows: adds the chunks' partial sums of each column (rows.cuh).
  *

@@ -131,7 +131,7 @@ int ot_cache_lock(const char *path, double seconds) {
     return file;
 }
 
-/* ---- build id ---- */
+/* ---- the build ---- */
 
 static size_t align4(size_t bytes) {
     return (bytes + 3) & ~(size_t)3;

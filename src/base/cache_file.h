@@ -1,5 +1,5 @@
-/* Cache files: small files that save work in later runs. No result depends on them: a file that cannot be
- * read counts as missing, and a run that cannot write one continues.
+/* Cache files, which save work in later runs, and the identity of the build, which some of them depend on. No
+ * result depends on a cache file: one that cannot be read counts as missing; a run can go on without any.
  *
  * A file is written under a temporary name and renamed, so a reader sees the old or the new file, always
  * whole. Only the user may read it. Symbolic links in its place are not followed. The caller checks the
@@ -25,7 +25,7 @@ int ot_cache_write(const char *path, const void *data, size_t bytes);
  * process; -1 without the lock: another process still holds it, or the file cannot be created or locked. */
 int ot_cache_lock(const char *path, double seconds);
 
-/* ---- build id ---- */
+/* ---- the build ---- */
 
 /* Identifies the build of the program. */
 

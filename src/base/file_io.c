@@ -86,7 +86,7 @@ bool ot_set_direct(int fd, bool direct) {
     return flags >= 0 && fcntl(fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
 }
 
-/* ---- io calls ---- */
+/* ---- system calls ---- */
 
 static int or_error(int result) {
     return result < 0 ? -errno : result;
@@ -196,7 +196,7 @@ const struct ot_io_calls ot_io_system = {
     .ring_result = system_ring_result,
 };
 
-/* ---- read file ---- */
+/* ---- small files ---- */
 
 /* Reads to the end, or one byte more than allowed. It does not trust the file's size, because the file may be
  * a pipe. */
@@ -240,7 +240,7 @@ int ot_read_file(const char *path, size_t max_bytes, char **text, size_t *bytes)
     return rc;
 }
 
-/* ---- mapped file ---- */
+/* ---- mapped files ---- */
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22 /* Linux 5.14; older kernels return EINVAL */
@@ -336,7 +336,7 @@ void ot_mapped_file_release(const void *data, size_t bytes) {
     (void)madvise(begin, length, MADV_DONTNEED);
 }
 
-/* ---- path ---- */
+/* ---- paths ---- */
 
 bool ot_path_find_nearest(const char *path, char nearest[PATH_MAX]) {
     if (snprintf(nearest, PATH_MAX, "%s", path) >= PATH_MAX)

@@ -1,7 +1,7 @@
-/* Reads and writes whole buffers: loops around system calls that transfer fewer bytes than asked or are
- * interrupted. Transfers by an I/O engine have their own loop (offload/store/io_engine.h).
+/* Files: the system calls that tests replace, reading and writing whole buffers, mapped files, and paths.
  *
- * Errors are -errno; the caller makes the sentence. calls NULL: the calls of the system.
+ * Whole buffers: loops around calls that transfer fewer bytes than asked or are interrupted. Their errors are
+ * -errno; calls NULL: those of the system. An I/O engine has its own loop (offload/store/io_engine.h).
  */
 #ifndef OT_BASE_FILE_IO_H
 #define OT_BASE_FILE_IO_H
@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* ---- io calls ---- */
+/* ---- system calls ---- */
 
 /* A table of the system calls that fail on a full or broken disk or that change a directory. Tests replace
  * entries to inject faults (short transfers, EIO, ENOSPC, EINTR, refused set-up) or to end the process.
@@ -52,7 +52,7 @@ struct ot_io_calls {
 };
 extern const struct ot_io_calls ot_io_system;
 
-/* ---- file io ---- */
+/* ---- whole buffers ---- */
 
 /* Writes all bytes to a file, pipe or terminal. Waits if another process has made the pipe non-blocking. */
 int ot_write_all(const struct ot_io_calls *calls, int fd, const void *data, size_t bytes);
@@ -69,7 +69,7 @@ int ot_open_direct(const struct ot_io_calls *calls, int dir_fd, const char *path
 /* Turns O_DIRECT on or off. False: the file system does not support it. */
 bool ot_set_direct(int fd, bool direct);
 
-/* ---- read file ---- */
+/* ---- small files ---- */
 
 /* Reads small files whole. */
 
@@ -77,7 +77,7 @@ bool ot_set_direct(int fd, bool direct);
  * OT_E_INPUT (more than max_bytes), OT_E_BUDGET. */
 int ot_read_file(const char *path, size_t max_bytes, char **text, size_t *bytes);
 
-/* ---- mapped file ---- */
+/* ---- mapped files ---- */
 
 /* A file that is mapped read-only into memory, as a whole, for files of weights.
  *
@@ -113,7 +113,7 @@ void ot_mapped_file_prefetch(const struct ot_mapped_file *file, const void *data
 /* Removes the range from this process's memory. The page cache may keep it. */
 void ot_mapped_file_release(const void *data, size_t bytes);
 
-/* ---- path ---- */
+/* ---- paths ---- */
 
 /* Paths of files and directories that may not exist yet. */
 

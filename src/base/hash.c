@@ -75,7 +75,7 @@ const char *ot_crc32_kernel(void) {
     return have_pclmulqdq() ? "pclmulqdq" : "zlib";
 }
 
-/* ---- sha256 ---- */
+/* ---- SHA-256 ---- */
 
 /* ---- SHA-256 ---- */
 

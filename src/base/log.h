@@ -1,6 +1,6 @@
-/* The log: messages to a person while the program works. Library layers report errors through return codes
- * and records; they log only useful facts that are no errors (a fallback, a limit). Lines go to stderr, so
- * stdout has only results (`--json`, generated text). Any thread may call these functions.
+/* The log: messages to a person while the program works; and text streams to slow readers. Library layers log
+ * only useful facts (a fallback, a limit), and return errors. Lines go to stderr, so stdout has only results
+ * (`--json`, generated text). Any thread may call these functions.
  *
  * After ot_log_start no caller waits for the reader of stderr.
  */

@@ -68,21 +68,21 @@ void ot_arena_close(struct ot_arena *arena) {
  * and millions need few calls. An allocation too large for a chunk gets its own, behind the chunk in use, so
  * the rest of that chunk is not lost. */
 static struct block *add_block(struct ot_arena *arena, size_t bytes) {
-    bool own = bytes > arena->next_bytes / 4;
-    size_t capacity = own ? bytes : arena->next_bytes;
+    bool is_large = bytes > arena->next_bytes / 4;
+    size_t capacity = is_large ? bytes : arena->next_bytes;
     struct block *block = calloc(1, sizeof *block + capacity);
     if (!block)
         return NULL;
     block->bytes = capacity;
     arena->total_bytes += sizeof *block + capacity;
-    if (own && arena->blocks) {
+    if (is_large && arena->blocks) {
         block->next = arena->blocks->next;
         arena->blocks->next = block;
     } else {
         block->next = arena->blocks;
         arena->blocks = block;
     }
-    if (!own && arena->next_bytes < LARGEST_BLOCK_BYTES)
+    if (!is_large && arena->next_bytes < LARGEST_BLOCK_BYTES)
         arena->next_bytes *= 2;
     return block;
 }

@@ -1,4 +1,4 @@
-/* Arrays that grow. The caller frees them with free().
+/* Memory: arrays that grow, which the caller frees with free(), and arenas.
  *
  *     struct list { struct item *items; size_t n, capacity; } list = {0};
  *     OT_TRY(ot_grow(&list.items, &list.capacity, list.n + 1, sizeof *list.items, "items"));

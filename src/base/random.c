@@ -91,9 +91,9 @@ static void cos_sin_small(double x, double *cosine, double *sine) {
 /* cos (which = 0) or sin (1) of 2 pi n / 2^32: the nearest quarter turn exactly, the rest by series. */
 static double cos_sin_turn(uint32_t n, int which) {
     int64_t quarter = ((int64_t)n + (1 << 29)) >> 30;
-    double rest = (double)((int64_t)n - quarter * (1 << 30)) * 0x1.921fb54442d18p-30; /* pi/2 / 2^30 */
+    double angle = (double)((int64_t)n - quarter * (1 << 30)) * 0x1.921fb54442d18p-30; /* pi/2 / 2^30 */
     double cosine, sine;
-    cos_sin_small(rest, &cosine, &sine);
+    cos_sin_small(angle, &cosine, &sine);
     switch ((quarter - which) & 3) { /* sin x = cos(x - pi/2) */
     case 0:
         return cosine;

@@ -160,7 +160,7 @@ bool ot_stop_take_save_request(void) {
     return atomic_exchange(&save_requested, false);
 }
 
-/* ---- crash ---- */
+/* ---- crashes of libraries ---- */
 
 static const int crash_signals[] = {SIGSEGV, SIGBUS, SIGABRT};
 enum { N_CRASHES = sizeof crash_signals / sizeof *crash_signals };

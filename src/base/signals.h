@@ -1,4 +1,4 @@
-/* Signals by which a person or a scheduler stops a run or asks for a checkpoint. The state is process-wide.
+/* Signals that stop a run or ask for a checkpoint, and crashes of libraries. The state is process-wide.
  *
  * SIGINT and SIGTERM, unless they were ignored when the program started: While there is nothing to save
  * (ot_stop_install_early), the first signal ends the process at once. Later (ot_stop_install), the first
@@ -31,7 +31,7 @@ void ot_stop_set_grace(double seconds); /* time that the process may run after t
 /* True if a checkpoint was requested since the last call. */
 bool ot_stop_take_save_request(void);
 
-/* ---- crash ---- */
+/* ---- crashes of libraries ---- */
 
 /* Turns a crash inside a library into an error. hwloc, and oneDNN while it is set up, crash or abort when
  * memory runs out.

@@ -51,7 +51,7 @@ bool ot_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t un
     return pthread_cond_timedwait(cond, mutex, &until) != ETIMEDOUT;
 }
 
-/* ---- pool ---- */
+/* ---- the pool ---- */
 
 /* One word says whether a loop is open, which one, and how many workers are inside:
  *
@@ -296,7 +296,7 @@ void ot_pool_close(struct ot_pool *pool) {
     free(pool);
 }
 
-/* ---- touch ---- */
+/* ---- resident memory ---- */
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23

@@ -1,5 +1,5 @@
-/* Threads. Each has a name, for debuggers and `top -H`, and blocks all signals. Only the main thread receives
- * signals, so two signals that come close together are handled one after the other, in order. */
+/* Threads, the pool for loops, and memory that threads make resident. A thread has a name, for debuggers and
+ * `top -H`, and blocks all signals: only the main thread receives them, and handles them in order. */
 #ifndef OT_BASE_THREAD_H
 #define OT_BASE_THREAD_H
 
@@ -23,7 +23,7 @@ void ot_cond_init(pthread_cond_t *cond);
 /* Like pthread_cond_wait, but only until ot_clock_ns() reaches until_ns. False: that time is reached. */
 bool ot_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t until_ns);
 
-/* ---- pool ---- */
+/* ---- the pool ---- */
 
 /* Thread pool: fork-join loops over a range, for operations and the optimizer.
  *
@@ -64,7 +64,7 @@ static inline int64_t ot_chunk_count(int64_t count, int64_t chunk_size) {
     return (count + chunk_size - 1) / chunk_size;
 }
 
-/* ---- touch ---- */
+/* ---- resident memory ---- */
 
 /* Makes memory resident before it is used.
  *

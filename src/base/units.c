@@ -47,11 +47,11 @@ const char *ot_text_short(double value, char text[OT_TEXT_BYTES]) {
 }
 
 const char *ot_text_params(int64_t frozen, int64_t trained, char text[OT_PARAMS_TEXT_BYTES]) {
-    char rest[OT_TEXT_BYTES], part[OT_TEXT_BYTES];
+    char base[OT_TEXT_BYTES], part[OT_TEXT_BYTES];
     ot_text_short((double)trained, part);
     if (frozen > 0)
         snprintf(text, OT_PARAMS_TEXT_BYTES, "%s frozen + %s trained parameters",
-                 ot_text_short((double)frozen, rest), part);
+                 ot_text_short((double)frozen, base), part);
     else
         snprintf(text, OT_PARAMS_TEXT_BYTES, "%s parameters", part);
     return text;

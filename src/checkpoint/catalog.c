@@ -19,7 +19,7 @@
 #include "src/checkpoint/reader.h"
 #include "src/checkpoint/step_dir.h"
 
-/* ---- reclaim ---- */
+/* ---- freeing disk space ---- */
 
 /* Frees disk space of store files that no checkpoint needs any more.
  *

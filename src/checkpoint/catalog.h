@@ -12,9 +12,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* ---- list ---- */
+/* ---- lists of checkpoints ---- */
 
-/* A list of checkpoints. The catalog makes it, and catalog.c reads it. */
+/* The catalog makes a list of checkpoints, newest first. */
 
 struct ot_checkpoint_entry {
     int64_t step;
@@ -22,7 +22,7 @@ struct ot_checkpoint_entry {
 };
 struct ot_checkpoint_list {
     int n;
-    struct ot_checkpoint_entry *entries; /* newest first */
+    struct ot_checkpoint_entry *entries;
 };
 
 /* ---- catalog ---- */

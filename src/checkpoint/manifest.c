@@ -249,9 +249,9 @@ static int take_files(struct decoder *d) {
                            (unsigned long long)bytes);
         m->files[i].bytes = (int64_t)bytes;
     }
-    size_t rest = (size_t)m->n_segments * SEGMENT_BYTES + (size_t)m->n_spans * SPAN_BYTES;
-    if (d->n - d->at != rest)
-        return FAIL_AT(d, d->at, "%zu bytes are left, but segments and spans need %zu", d->n - d->at, rest);
+    size_t needed = (size_t)m->n_segments * SEGMENT_BYTES + (size_t)m->n_spans * SPAN_BYTES;
+    if (d->n - d->at != needed)
+        return FAIL_AT(d, d->at, "%zu bytes are left, but segments and spans need %zu", d->n - d->at, needed);
     return 0;
 }
 
@@ -456,7 +456,7 @@ int ot_manifest_decode_share(const unsigned char *bytes, size_t n, const char *w
     return decode(bytes, n, where, false, out);
 }
 
-/* ---- manifest merge ---- */
+/* ---- joining manifests ---- */
 
 /* Joins the manifests of several ranks. */
 

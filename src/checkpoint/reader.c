@@ -305,7 +305,7 @@ int64_t ot_checkpoint_find_span(const struct ot_checkpoint *checkpoint,
     return low;
 }
 
-/* ---- reader spans ---- */
+/* ---- reading ahead ---- */
 
 /* Reads whole spans ahead of a caller who needs them in a known order.
  *

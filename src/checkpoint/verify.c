@@ -220,7 +220,7 @@ void ot_verify_put_json(const struct ot_verify *verify, const char *key, struct 
     ot_json_end_object(w);
 }
 
-/* ---- verify checkpoint ---- */
+/* ---- checkpoints ---- */
 
 /* Verifies a checkpoint: the reader checks the bytes, and this file checks the values as they are read. */
 
@@ -471,7 +471,7 @@ out:
     return ot_verify_note(out, rc);
 }
 
-/* ---- verify model ---- */
+/* ---- models and adapters ---- */
 
 /* Verifies a model directory, or adapters over their base: opening and loading it checks the files, and this
  * file gathers the largest values as they are read. */

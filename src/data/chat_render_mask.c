@@ -139,11 +139,11 @@ static const char *visible_text(const struct ot_message *m, bool thoughts, size_
 static size_t find_overlap(const struct ot_chat_job *job, size_t i, size_t begin) {
     const struct ot_message *m = &job->c->messages[i];
     const struct ot_jinja_text *part = &job->part, *whole = &job->text;
-    size_t bytes, alone = part->bytes - begin, rest = whole->bytes - begin;
+    size_t bytes, alone = part->bytes - begin, after = whole->bytes - begin;
     const char *text = visible_text(m, true, &bytes);
     if (m->says_more || bytes == 0)
         return 0;
-    for (size_t n = ot_min(alone, rest); n >= bytes; n--) {
+    for (size_t n = ot_min(alone, after); n >= bytes; n--) {
         const char *tail = part->text + part->bytes - n;
         if (*tail == whole->text[begin] && memcmp(tail, whole->text + begin, n) == 0)
             return memmem(tail, n, text, bytes) ? n : 0;

@@ -192,8 +192,8 @@ static int append_kept(struct loader *l, struct item *item) {
     if (n_rows > UINT32_MAX || !ot_try_grow(&d->rows, &d->row_capacity, n_rows, sizeof *d->rows))
         return no_memory(l);
     for (size_t at = 0; at < item->n_tokens; at += item->piece_tokens) {
-        size_t rest = item->n_tokens - at;
-        append_piece(d, item->tokens + at, ot_min(rest, item->piece_tokens));
+        size_t left = item->n_tokens - at;
+        append_piece(d, item->tokens + at, ot_min(left, item->piece_tokens));
     }
     item->tokens = NULL;
     d->stats.kept++;
@@ -379,7 +379,7 @@ size_t ot_dataset_bytes(const struct ot_dataset *d) {
     return d->n_tokens * sizeof(uint32_t) + d->row_capacity * sizeof *d->rows;
 }
 
-/* ---- show ---- */
+/* ---- showing a row ---- */
 
 /* --show-sample: shows a person the text and tokens of a row. */
 

@@ -46,7 +46,7 @@ static const char accepted[] = "text; prompt + completion or response (texts, or
 struct ot_format {
     const struct ot_chat_template *template; /* NULL: none, or the model's own */
     struct ot_chat_renderer *builtin;        /* `template`, open */
-    const struct ot_chat_renderer *own;      /* the model's own, if it is in use; NULL: it is not */
+    const struct ot_chat_renderer *of_model; /* the model's own, if it is in use; NULL: it is not */
     struct ot_template_choice chat;
     enum ot_template_source source;
     struct ot_prompt_format *prompt; /* the user's, otherwise the kind's */
@@ -118,7 +118,7 @@ enum ot_row_kind ot_format_kind(const struct ot_format *f) {
 const char *ot_format_template(const struct ot_format *f) {
     if (f->template)
         return f->template->name;
-    return f->own ? "the model's own" : NULL;
+    return f->of_model ? "the model's own" : NULL;
 }
 
 enum ot_template_source ot_format_template_source(const struct ot_format *f) {
@@ -179,17 +179,17 @@ static int detect_custom(struct ot_format *f, const struct ot_json *row, const c
 
 /* Chooses the template for conversations if the user gave none. */
 static int choose_model_template(struct ot_format *f, const char *where) {
-    const struct ot_chat_renderer *own = f->chat.own;
-    if (own && ot_chat_renderer_fault(own))
+    const struct ot_chat_renderer *renderer = f->chat.of_model;
+    if (renderer && ot_chat_renderer_fault(renderer))
         return ot_fail(
             OT_E_USAGE,
             "%s: the model's chat template cannot be used: %s; choose a format with --template: %s", where,
-            ot_chat_renderer_fault(own), ot_chat_template_names());
-    f->own = own;
-    f->source = own ? OT_TEMPLATE_OWN : OT_TEMPLATE_GUESSED;
+            ot_chat_renderer_fault(renderer), ot_chat_template_names());
+    f->of_model = renderer;
+    f->source = renderer ? OT_TEMPLATE_OWN : OT_TEMPLATE_GUESSED;
     const struct ot_chat_template *t =
-        own ? ot_chat_renderer_known(own) : ot_chat_template_guess(f->tokenizer);
-    if (own || t)
+        renderer ? ot_chat_renderer_known(renderer) : ot_chat_template_guess(f->tokenizer);
+    if (renderer || t)
         return t ? use_builtin(f, t) : 0;
     return ot_fail(
         OT_E_USAGE,
@@ -201,8 +201,8 @@ static int choose_model_template(struct ot_format *f, const char *where) {
  * that the built-in one cannot. */
 static int take_recorded(struct ot_format *f) {
     OT_TRY(take_template(f, f->chat.recorded, OT_TEMPLATE_RECORDED));
-    if (f->chat.own && ot_chat_renderer_known(f->chat.own) == f->template)
-        f->own = f->chat.own;
+    if (f->chat.of_model && ot_chat_renderer_known(f->chat.of_model) == f->template)
+        f->of_model = f->chat.of_model;
     return 0;
 }
 
@@ -355,16 +355,16 @@ static int render_builtin(const struct ot_format *f, const struct ot_conversatio
 }
 
 /* True if the model's own template writes this conversation. Where a built-in template gives the same, it
- * does, because it also trains answers whose place in the own template's text is not exact. */
+ * does, because it also trains answers whose place in that template's text is not exact. */
 static bool uses_own(const struct ot_format *f, const struct ot_conversation *talk) {
-    bool is_own = f->own && (!f->template || f->template == ot_chat_renderer_known(f->own));
+    bool is_own = f->of_model && (!f->template || f->template == ot_chat_renderer_known(f->of_model));
     return is_own && (!f->template || talk->needs);
 }
 
 static int render_talk(const struct ot_format *f, const struct ot_conversation *talk, const char *where,
                        struct ot_rendered *r) {
     if (uses_own(f, talk))
-        return ot_chat_renderer_render(f->own, talk, f->tokenizer, &f->marks, where, r);
+        return ot_chat_renderer_render(f->of_model, talk, f->tokenizer, &f->marks, where, r);
     return render_builtin(f, talk, where, r);
 }
 
@@ -441,7 +441,7 @@ int ot_format_render_prompt(const struct ot_format *f, const struct ot_json *row
         return 0;
     int rc = ot_conversation_read(&talk, row, f->row->keys[0], where);
     if (rc == 0 && uses_own(f, &talk))
-        rc = ot_chat_renderer_prompt(f->own, &talk, &f->marks, where, r);
+        rc = ot_chat_renderer_prompt(f->of_model, &talk, &f->marks, where, r);
     if (rc == 0)
         rc = uses_own(f, &talk);
     ot_conversation_free(&talk);

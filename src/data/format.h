@@ -52,7 +52,7 @@ extern const char *const ot_answer_keys[]; /* keys of the answer in a row with a
 struct ot_template_choice {
     const char *named;    /* --template; NULL: not given. An error for rows of text */
     const char *recorded; /* of the run that made the model; NULL: none. Ignored for rows of text */
-    const struct ot_chat_renderer *own; /* the model's own; NULL: it has none. For conversations only */
+    const struct ot_chat_renderer *of_model; /* the model's own; NULL: it has none. For conversations only */
 };
 /* The source that decided: one of ot_template_choice; GUESSED: from the tokenizer's tokens; BY_KIND: from the
  * kind of the rows. */

@@ -190,8 +190,8 @@ int ot_columns_open(const char *text, bool custom, struct ot_columns **out) {
     *out = NULL;
     if (!c || !(c->text = strdup(text)))
         rc = ot_fail(OT_E_BUDGET, "no memory for --columns");
-    char *rest = rc == 0 ? c->text : NULL;
-    for (char *pair; rc == 0 && (pair = strsep(&rest, ","));)
+    char *pairs = rc == 0 ? c->text : NULL;
+    for (char *pair; rc == 0 && (pair = strsep(&pairs, ","));)
         rc = take_column(c, pair, custom);
     if (rc < 0) {
         ot_columns_close(c);

@@ -31,7 +31,7 @@ void ot_columns_close(struct ot_columns *columns); /* NULL is fine */
 /* all: the row must have every column. Errors: OT_E_INPUT (names `where` and the column), OT_E_BUDGET. */
 int ot_columns_rename(const struct ot_columns *columns, struct ot_json *row, bool all, const char *where);
 
-/* ---- dataset config ---- */
+/* ---- datasets ---- */
 
 /* Options for making a dataset from the rows of a data file, and for a pipeline. */
 

@@ -111,10 +111,10 @@ static void truncate_row(const struct ot_sample_config *config, struct ot_sample
     size_t removable = prompt > 1 ? prompt - 1 : 0;
     size_t excess = s->n_tokens - limit;
     size_t cut = ot_min(excess, removable);
-    size_t rest = s->n_tokens - head - cut;
-    memmove(s->tokens + head, s->tokens + head + cut, rest * sizeof *s->tokens);
-    memmove(s->start + head, s->start + head + cut, rest * sizeof *s->start);
-    s->n_tokens = ot_min(head + rest, limit);
+    size_t behind = s->n_tokens - head - cut;
+    memmove(s->tokens + head, s->tokens + head + cut, behind * sizeof *s->tokens);
+    memmove(s->start + head, s->start + head + cut, behind * sizeof *s->start);
+    s->n_tokens = ot_min(head + behind, limit);
     s->truncated = true;
 }
 

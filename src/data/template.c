@@ -204,7 +204,7 @@ void ot_prompt_format_render(const struct ot_prompt_format *f, const struct ot_j
     }
 }
 
-/* ---- row check ---- */
+/* ---- refused keys ---- */
 
 static bool is_given(const struct ot_json *value) {
     size_t bytes = 1;

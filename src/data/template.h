@@ -74,7 +74,7 @@ const char *ot_prompt_format_field(const struct ot_prompt_format *format, size_t
 void ot_prompt_format_render(const struct ot_prompt_format *format, const struct ot_json *row,
                              struct ot_rendered *r);
 
-/* ---- row check ---- */
+/* ---- refused keys ---- */
 
 /* Refuses, by name, keys of a row that this program does not support: such a row must not train as something
  * else. Preference rows ("chosen", "rejected") need another objective. "label", "loss", "train" with false,

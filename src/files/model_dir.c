@@ -390,7 +390,7 @@ const char *ot_model_dir_path(const struct ot_model_dir *dir) {
     return dir->path;
 }
 
-/* ---- model dir chat ---- */
+/* ---- chat templates ---- */
 
 /* Finds the chat templates of a model's directory, in the order in which transformers looks for them. */
 
@@ -468,7 +468,7 @@ int ot_model_dir_find_chat_template(struct ot_model_dir *dir) {
     return read_processor(dir);
 }
 
-/* ---- model dir copied files ---- */
+/* ---- copied files ---- */
 
 /* Other files in a model's directory. Licences, a processor's settings and code are copied with the model.
  * All other files are named, so that nobody thinks that they were copied too. */

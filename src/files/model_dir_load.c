@@ -153,10 +153,10 @@ static void mark_used(const struct ot_model_dir *dir, const struct ot_model *mod
     bool tied = ot_model_get_config(model)->tied;
     for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
         const struct ot_tensor *tensor = ot_model_tensor(model, i);
-        const struct ot_stored *own = find_own(dir, tensor, tied),
+        const struct ot_stored *stored = find_own(dir, tensor, tied),
                                *adapted = ot_adapter_find(&dir->adapter, tensor->name);
-        if (own)
-            used[own - dir->stored] = true;
+        if (stored)
+            used[stored - dir->stored] = true;
         if (!adapted)
             adapted = ot_adapter_find_base(&dir->adapter, tensor->name);
         if (adapted)
@@ -256,13 +256,13 @@ int ot_model_dir_check_base_layers(const struct ot_model_dir *dir) {
     if (dir->is_resized)
         return ot_fail(OT_E_INPUT, "%s: its embedding has %lld tokens, other than the base's, but %s",
                        ot_safetensors_path(dir->adapter.file), (long long)dir->facts.config.vocab, cure);
-    const struct ot_stored *own = NULL;
+    const struct ot_stored *stored = NULL;
     for (size_t i = 0; i < sizeof modules / sizeof *modules; i++) {
         char name[OT_TABLE_NAME_BYTES];
         const struct ot_stored *found = find_stored(dir, ot_model_dir_table_name(dir, modules[i], name));
-        own = found ? found : own; /* a tied head is the embedding */
-        if (own)
-            OT_TRY(check_copy(own, ot_adapter_find_base(&dir->adapter, name), cure));
+        stored = found ? found : stored; /* a tied head is the embedding */
+        if (stored)
+            OT_TRY(check_copy(stored, ot_adapter_find_base(&dir->adapter, name), cure));
     }
     return 0;
 }

@@ -1,4 +1,4 @@
-/* Finds and decodes the values of a stored tensor. */
+/* Stored tensors: finds those of a quantised matrix, and decodes values into the form of slabs. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -106,8 +106,8 @@ static int convert(const struct ot_stored *stored, int64_t first, int64_t n, flo
     if (!moved)
         decode(place_of(stored), first, n, values);
     for (int64_t at = first, some; moved && at < first + n; at += some) {
-        int64_t rest = stored->row_values - at % stored->row_values, left = first + n - at;
-        some = ot_min(rest, left);
+        int64_t row_left = stored->row_values - at % stored->row_values, left = first + n - at;
+        some = ot_min(row_left, left);
         decode_moved(stored, at, some, values + (at - first));
     }
     for (int64_t i = 0; stored->addend != 0 && i < n; i++)
@@ -137,7 +137,7 @@ void ot_stored_convert(const struct ot_stored *stored, int64_t first, int64_t n,
     (void)ot_safetensors_convert(stored->tensor->dtype, block_at(place_of(stored), first), n, values);
 }
 
-/* ---- model dir packed ---- */
+/* ---- quantised matrices ---- */
 
 /* The tensors of a quantised checkpoint: finds those that are one matrix together (quant_decode.h), by their
  * names. */
@@ -149,7 +149,7 @@ enum { NAME_BYTES = 512, MOST_SUFFIXES = 8 };
 struct packed_names {
     enum ot_quant_method method;
     enum ot_quant_kind kind;
-    const char *own, *mark;
+    const char *codes, *mark;
     const char *suffixes[MOST_SUFFIXES]; /* other suffixes, which belong to the matrix */
 };
 
@@ -200,7 +200,7 @@ static int need_part(const struct unpacking *u, const char *suffix, struct ot_qu
     if (out->tensor)
         return 0;
     return ot_fail(OT_E_INPUT, "%s: tensor %.300s%s has no %.300s%s beside it; get the model again",
-                   find_suffix(u, u->names->own)->file->path, u->stem, u->names->own, u->stem, suffix);
+                   find_suffix(u, u->names->codes)->file->path, u->stem, u->names->codes, u->stem, suffix);
 }
 
 /* ---- the kinds ---- */
@@ -253,7 +253,7 @@ static const struct packed_names *find_kind(struct unpacking *u, const struct ot
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         u->names = &kinds[i];
         if (kinds[i].method == u->dir->quantized.method &&
-            has_stem(stored->tensor->name, kinds[i].own, u->stem) && find_suffix(u, kinds[i].mark))
+            has_stem(stored->tensor->name, kinds[i].codes, u->stem) && find_suffix(u, kinds[i].mark))
             return u->names;
     }
     return NULL;
@@ -370,7 +370,7 @@ int ot_model_dir_is_zero_bias(const struct ot_model_dir *dir, const struct ot_st
     return 0;
 }
 
-/* ---- model dir tensor layout ---- */
+/* ---- the layout of tensors ---- */
 
 /* Converts values between the form of files and the form of slabs (models/model.h, enum ot_file_form and
  * is_fused). */

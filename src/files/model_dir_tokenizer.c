@@ -147,7 +147,7 @@ const char *ot_tokenizer_instead(const char *folder) {
     return NULL;
 }
 
-/* ---- model dir tokenizer ---- */
+/* ---- the tokenizer ---- */
 
 /* The tokenizer of a model directory: which file has it, and its ids of bos and eos. */
 

@@ -141,12 +141,12 @@ int ot_out_lock_take(struct ot_out_lock *lock) {
 }
 
 int ot_out_lock_move(struct ot_out_lock *lock, int fd) {
-    int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    if (own < 0)
+    int moved = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (moved < 0)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot keep the lock of the output", lock->out);
     if (lock->fd >= 0)
         close(lock->fd);
-    lock->fd = own;
+    lock->fd = moved;
     return ot_out_lock_keep_marker(lock);
 }
 
@@ -231,7 +231,7 @@ void ot_out_lock_close(struct ot_out_lock *lock) {
     free(lock);
 }
 
-/* ---- out replace ---- */
+/* ---- replacing an output ---- */
 
 #define CONFIG "config.json"
 

@@ -59,7 +59,7 @@ int ot_out_flock(int fd, const char *path, double seconds);
  * Errors: OT_E_IO. */
 int ot_out_is_empty(const char *path, bool *empty);
 
-/* ---- out replace ---- */
+/* ---- replacing an output ---- */
 
 /* Replaces an output file by file, if its directory cannot be exchanged by rename: OUT is a mount point or
  * contains one, or is in the lower layer of an overlay, or the file system cannot exchange directories.

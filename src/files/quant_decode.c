@@ -153,7 +153,7 @@ static int decode_gptq(const struct ot_quant_matrix *p, int64_t first, int64_t n
     for (int64_t at = first, some; at < first + n; at += some) {
         int64_t col = at % p->cols, left = first + n - at, rows = col == 0 ? left / p->cols : 0;
         rows = ot_min(rows, TILE_ROWS);
-        int64_t rest = p->cols - col, cols = rows > 0 ? p->cols : ot_min(rest, left);
+        int64_t row_left = p->cols - col, cols = rows > 0 ? p->cols : ot_min(row_left, left);
         rows = rows > 0 ? rows : 1;
         OT_TRY(decode_tile(p, at / p->cols, rows, col, cols, values + (at - first)));
         some = rows * cols;

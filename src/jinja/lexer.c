@@ -203,12 +203,12 @@ static int lex_number(struct lexer *x) {
     }
     OT_TRY(copy_number(x, begin, end, digits));
     errno = 0;
-    char *rest = digits;
+    char *stop = digits;
     if (token.kind == OT_JINJA_T_REAL)
-        token.value = ot_jinja_real(strtod(digits, &rest));
+        token.value = ot_jinja_real(strtod(digits, &stop));
     else
-        token.value = ot_jinja_int(strtoll(digits, &rest, base));
-    if (*rest || rest == digits)
+        token.value = ot_jinja_int(strtoll(digits, &stop, base));
+    if (*stop || stop == digits)
         return ot_jinja_fail(x->heap, "'%.40s' is not a number", digits);
     if (errno == ERANGE && token.kind == OT_JINJA_T_INT)
         return ot_jinja_unsupported(x->heap, "the integer %.40s of more than 64 bits", digits);
@@ -219,14 +219,14 @@ static int lex_number(struct lexer *x) {
 }
 
 static int hex_digits(const struct lexer *x, size_t at, size_t end, int n, uint32_t *value) {
-    char digits[9] = "", *rest;
+    char digits[9] = "", *stop;
     if (end - at < (size_t)n)
         return ot_jinja_fail(x->heap, "an escape in a string is too short");
     memcpy(digits, x->text + at, (size_t)n);
     for (int i = 0; i < n; i++)
         if (!strchr("0123456789abcdefABCDEF", digits[i]))
             return ot_jinja_fail(x->heap, "an escape in a string has no %d hexadecimal digits", n);
-    *value = (uint32_t)strtoul(digits, &rest, 16);
+    *value = (uint32_t)strtoul(digits, &stop, 16);
     if (*value > 0x10ffff || (*value >= 0xd800 && *value <= 0xdfff))
         return ot_jinja_unsupported(x->heap, "the escape of a character that Unicode does not have");
     return 0;

@@ -45,15 +45,15 @@ int ot_jinja_loop_next(struct ot_jinja_heap *heap, struct ot_jinja_loop *loop) {
 /* The number of items that are left. With a condition, the rest is read and kept. */
 static int count_left(struct ot_jinja_heap *heap, struct ot_jinja_loop *loop, size_t *left) {
     if (loop->accepts) {
-        struct ot_jinja_list *rest;
+        struct ot_jinja_list *found;
         struct ot_jinja_value item;
         int more;
-        OT_TRY(ot_jinja_new_list(heap, 0, &rest));
+        OT_TRY(ot_jinja_new_list(heap, 0, &found));
         while ((more = fetch(heap, loop, &item)) > 0)
-            OT_TRY(ot_jinja_add(heap, rest, item));
+            OT_TRY(ot_jinja_add(heap, found, item));
         OT_TRY(more);
         loop->accepts = NULL;
-        loop->reader = (struct ot_jinja_reader){.source = ot_jinja_of_list(OT_JINJA_LIST, rest)};
+        loop->reader = (struct ot_jinja_reader){.source = ot_jinja_of_list(OT_JINJA_LIST, found)};
     }
     *left = ot_jinja_left(&loop->reader) + (loop->peeked && loop->has_next);
     return 0;

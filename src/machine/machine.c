@@ -173,8 +173,8 @@ static void apply_groups(const char *root, struct ot_machine *out) {
     char text[FILE_BYTES];
     if (!read_small(root, "/proc/self", "cgroup", text))
         return;
-    char *rest = text, *line;
-    while ((line = strsep(&rest, "\n"))) { /* "4:memory:/docker/1f" or "0::/user.slice" */
+    char *lines = text, *line;
+    while ((line = strsep(&lines, "\n"))) { /* "4:memory:/docker/1f" or "0::/user.slice" */
         strsep(&line, ":");
         const char *controllers = strsep(&line, ":");
         if (!line || strlen(line) >= PATH_BYTES)
@@ -503,10 +503,10 @@ const char *ot_machine_dir_note(const char *root, const char *dir, double second
 
 const char *ot_machine_gpu_note(int64_t taken_bytes, int64_t total_bytes, char text[OT_MACHINE_NOTE_BYTES]) {
     const int64_t most = (int64_t)2 << 30; /* the driver's context and a display use less than this */
-    int64_t own = ot_min(total_bytes / 16, most);
+    int64_t reserve = ot_min(total_bytes / 16, most);
     char taken[OT_TEXT_BYTES], total[OT_TEXT_BYTES];
     text[0] = '\0';
-    if (taken_bytes > own)
+    if (taken_bytes > reserve)
         snprintf(text, OT_MACHINE_NOTE_BYTES,
                  "other programs use %s of the GPU's %s; if they also compute, the run is slower than "
                  "predicted; nvidia-smi lists them",

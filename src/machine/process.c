@@ -34,7 +34,7 @@ int64_t ot_process_peak(void) {
     return kib * 1024;
 }
 
-/* ---- process command ---- */
+/* ---- commands for a shell ---- */
 
 static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,+@%";
 

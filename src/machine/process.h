@@ -1,4 +1,4 @@
-/* The peak of the memory of the process, since a chosen time. */
+/* This process: the peak of its memory since a chosen time, and its command. */
 #ifndef OT_MACHINE_PROCESS_H
 #define OT_MACHINE_PROCESS_H
 
@@ -9,7 +9,7 @@
 void ot_process_forget_peak(void);
 int64_t ot_process_peak(void); /* bytes; 0: unknown */
 
-/* ---- process command ---- */
+/* ---- commands for a shell ---- */
 
 /* Text that a user can paste into a shell: one word, or the command that started this process. */
 

@@ -220,7 +220,7 @@ void ot_manual_write_man(FILE *out) {
     }
 }
 
-/* ---- completion bash ---- */
+/* ---- completion of bash ---- */
 
 static const char head[] =
     "# Completion of offload-train for bash. Made at build time from the option table.\n"
@@ -297,8 +297,8 @@ static void put_command(FILE *out, enum ot_command command) {
 }
 
 void ot_manual_write_bash(FILE *out) {
-    const char *rest = strchr(head, '{') + 2;
-    fwrite(head, 1, (size_t)(rest - head), out);
+    const char *tail = strchr(head, '{') + 2;
+    fwrite(head, 1, (size_t)(tail - head), out);
     fputs("    local commands='", out);
     for (int c = 0; c < OT_COMMAND_COUNT; c++)
         fprintf(out, "%s%s", c ? " " : "", ot_command_name((enum ot_command)c));
@@ -306,13 +306,13 @@ void ot_manual_write_bash(FILE *out) {
     for (int i = 0; i < ot_topic_count; i++)
         fprintf(out, "%s%s", i ? " " : "", ot_topics[i].name);
     fputs("'\n", out);
-    fputs(rest, out);
+    fputs(tail, out);
     for (int c = 0; c < OT_COMMAND_COUNT; c++)
         put_command(out, (enum ot_command)c);
     fputs(tail, out);
 }
 
-/* ---- completion zsh ---- */
+/* ---- completion of zsh ---- */
 
 static const char zsh_head[] =
     "#compdef offload-train\n"

@@ -405,7 +405,7 @@ void ot_options_put_run(const struct ot_options *options, struct ot_json_writer 
     ot_options_put_sources(options, sources_key, w);
 }
 
-/* ---- cure ---- */
+/* ---- cures ---- */
 
 static const char *const cures[OT_CAUSE_COUNT] = {
     [OT_CAUSE_NO_DRIVER] = "in a container, start it with --gpus all; without a GPU, use --device cpu",
@@ -435,7 +435,7 @@ const char *ot_cure_text(void) {
     return text;
 }
 
-/* ---- nearest ---- */
+/* ---- the nearest name ---- */
 
 /* Finds the name that a misspelled one was meant to be. */
 

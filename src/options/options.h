@@ -381,7 +381,7 @@ const char *ot_nearest_name(const char *word, const char *const *names, int n);
  * programs count too. */
 const char *ot_option_nearest(const char *word, enum ot_command command);
 
-/* ---- cure ---- */
+/* ---- cures ---- */
 
 /* Names the options that cure a failure. The engine and the kernels name its cause (src/base/error.h). */
 

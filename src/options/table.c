@@ -1,4 +1,5 @@
-/* The option table, joined from its parts in the order of --help. */
+/* The option table, joined from its parts in the order of --help; and its part for reports and single
+ * commands. */
 #include "src/options/table.h"
 
 #include <stdio.h>
@@ -49,9 +50,7 @@ const char *ot_command_list(unsigned commands, char list[OT_COMMAND_LIST_BYTES])
     return list;
 }
 
-/* ---- table commands ---- */
-
-/* The option table: text, reports, and the options of single commands. */
+/* ---- reports and single commands ---- */
 
 #define FASTEST_BYTES 1e13 /* per second; faster than every existing link and memory */
 

@@ -211,17 +211,17 @@ static const char *read_engines(const char *text, struct ot_engine_fractions *ou
     *part = text;
     if (strcmp(text, "auto") == 0)
         return NULL;
-    for (const char *rest = text; *rest; rest += *rest == ',') {
+    for (const char *at = text; *at; at += *at == ',') {
         char number[24] = "1"; /* an engine without a share */
-        size_t name = strcspn(rest, ":,"), value = 0;
-        int engine = find_choice("gpu|stream|cpu", rest, name);
-        *part = rest;
+        size_t name = strcspn(at, ":,"), value = 0;
+        int engine = find_choice("gpu|stream|cpu", at, name);
+        *part = at;
         if (engine < 0)
             return "is not an engine";
-        rest += name;
-        if (*rest == ':') {
-            value = strcspn(++rest, ",");
-            snprintf(number, sizeof number, "%.*s", (int)value, rest);
+        at += name;
+        if (*at == ':') {
+            value = strcspn(++at, ",");
+            snprintf(number, sizeof number, "%.*s", (int)value, at);
         }
         double share;
         if (value >= sizeof number || !read_number(number, share_units, false, &share) || share <= 0 ||
@@ -231,8 +231,8 @@ static const char *read_engines(const char *text, struct ot_engine_fractions *ou
             return "gives the same engine a second share";
         out->share[engine] = share;
         sum += share;
-        rest += value;
-        if (strcmp(rest, ",") == 0)
+        at += value;
+        if (strcmp(at, ",") == 0)
             return "ends in a comma";
     }
     return fabs(sum - 1) > 1e-6 ? "does not make the shares add up to 1" : NULL;

@@ -201,7 +201,7 @@ static void take_row(const struct run *r, int64_t row) {
         const float *upper = r->upper + i * r->cols;
         struct grid grid = {job->scales[at], (float)job->zeros[at], (float)((1 << job->config->bits) - 1)};
         if (column % r->group_size == 0) {
-            int64_t rest = r->cols - column, n = ot_min(rest, r->group_size);
+            int64_t left = r->cols - column, n = ot_min(left, r->group_size);
             grid = find_grid(job->config, weights + column, n);
             job->scales[at] = grid.scale;
             job->zeros[at] = (uint8_t)grid.zero;
@@ -261,9 +261,9 @@ static void round_rows(void *context, int64_t begin, int64_t end, int64_t chunk,
         job->error[row] = job->power[row] = 0;
         for (int64_t c = 0; c < r->cols; c++) {
             float *weight = job->weights + row * r->cols + c;
-            int64_t rest = r->cols - c, at = c / r->group_size * r->rows + row;
+            int64_t left = r->cols - c, at = c / r->group_size * r->rows + row;
             if (c % r->group_size == 0) {
-                grid = find_grid(job->config, weight, ot_min(rest, r->group_size));
+                grid = find_grid(job->config, weight, ot_min(left, r->group_size));
                 job->scales[at] = grid.scale;
                 job->zeros[at] = (uint8_t)grid.zero;
             }
@@ -370,10 +370,10 @@ static int factor_tile(double *a, int64_t n, int64_t ld) {
         double root = sqrt(sum);
         a[j * ld + j] = root;
         for (int64_t i = 0; i < j; i++) {
-            double rest = a[i * ld + j];
+            double value = a[i * ld + j];
             for (int64_t k = j + 1; k < n; k++)
-                rest -= a[i * ld + k] * a[j * ld + k];
-            a[i * ld + j] = rest / root;
+                value -= a[i * ld + k] * a[j * ld + k];
+            a[i * ld + j] = value / root;
             a[j * ld + i] = 0;
         }
     }

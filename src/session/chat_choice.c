@@ -38,7 +38,7 @@ static int open_own(struct ot_session *s) {
     if (facts->tool_template)
         OT_TRY(ot_chat_renderer_add_tools(s->text.model_template, facts->tool_template,
                                           facts->tool_template_bytes, name));
-    s->text.chat.own = s->text.model_template;
+    s->text.chat.of_model = s->text.model_template;
     return 0;
 }
 
@@ -68,8 +68,8 @@ struct ot_template_choice ot_chat_choice(const struct ot_session *s) {
 }
 
 void ot_chat_choice_settle(const struct ot_session *s, const char *name, enum ot_template_source source) {
-    bool own = source == OT_TEMPLATE_OWN && ot_chat_renderer_known(s->text.chat.own);
-    if (s->options->command == OT_COMMAND_TRAIN && (source == OT_TEMPLATE_GUESSED || own))
+    bool is_own = source == OT_TEMPLATE_OWN && ot_chat_renderer_known(s->text.chat.of_model);
+    if (s->options->command == OT_COMMAND_TRAIN && (source == OT_TEMPLATE_GUESSED || is_own))
         ot_settings_choose_text(s->settings, "template", name);
 }
 
@@ -84,7 +84,8 @@ static const struct ot_chat_template *written_in(const struct ot_session *s) {
 /* True if the model's files have the template of the rows. Without one of their own, they have not. */
 static bool has_template(const struct ot_session *s, const struct ot_chat_template *of_rows) {
     bool has = s->model.dir && ot_model_dir_facts(s->model.dir)->has_chat_template;
-    return has && (!of_rows || (s->text.chat.own && ot_chat_renderer_known(s->text.chat.own) == of_rows));
+    return has &&
+           (!of_rows || (s->text.chat.of_model && ot_chat_renderer_known(s->text.chat.of_model) == of_rows));
 }
 
 int ot_chat_choice_write(const struct ot_session *s, char **jinja, size_t *bytes) {
@@ -98,15 +99,16 @@ int ot_chat_choice_write(const struct ot_session *s, char **jinja, size_t *bytes
 
 /* The name of BOS is in the model's tokenizer_config.json, or in that which a run writes itself. */
 static bool names_bos(const struct ot_session *s) {
-    bool own = !s->model.dir || s->options->tokenizer || ot_model_dir_facts(s->model.dir)->tokenizer_is_made;
-    return own || ot_json_get(ot_model_dir_facts(s->model.dir)->tokenizer_config, "bos_token");
+    bool is_own =
+        !s->model.dir || s->options->tokenizer || ot_model_dir_facts(s->model.dir)->tokenizer_is_made;
+    return is_own || ot_json_get(ot_model_dir_facts(s->model.dir)->tokenizer_config, "bos_token");
 }
 
 static void note_bos(const struct ot_session *s, const struct ot_chat_template *of_rows) {
-    const char *own = s->model.dir ? ot_model_dir_facts(s->model.dir)->chat_template : NULL;
+    const char *jinja = s->model.dir ? ot_model_dir_facts(s->model.dir)->chat_template : NULL;
     if (!s->text.specials.add_bos || ot_chat_template_begins(of_rows))
         return;
-    if (has_template(s, of_rows) && own && !strstr(own, "bos_token"))
+    if (has_template(s, of_rows) && jinja && !strstr(jinja, "bos_token"))
         ot_log(OT_LOG_INFO,
                "note    the tokenizer puts BOS in front of rows, which the model's chat template "
                "does not write");

@@ -1,5 +1,5 @@
-/* Opens the device that a session computes on, and fixes how much of the machine's memory the session may
- * use. */
+/* Opens the device that a session computes on, and fixes how much of the machine's memory and disks the
+ * session may use. */
 #ifndef OT_SESSION_DEVICE_H
 #define OT_SESSION_DEVICE_H
 

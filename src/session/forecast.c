@@ -198,7 +198,7 @@ void ot_forecast_free(struct ot_forecast *f) {
     *f = (struct ot_forecast){0};
 }
 
-/* ---- forecast again ---- */
+/* ---- the second forecast ---- */
 
 enum { WARM_UP = 2, MEASURED = 2, IN_FLIGHT = 2, MOST_TASKS = 250000 };
 
@@ -260,7 +260,7 @@ int ot_forecast_again_make(struct ot_forecast_again *again, int64_t step) {
     return 1;
 }
 
-/* ---- session ranks forecast ---- */
+/* ---- several ranks ---- */
 
 /* ---- the communicator ---- */
 
@@ -327,7 +327,7 @@ static int measure_peers(struct ot_session *s, size_t bytes, struct ot_peers *ou
 
 int ot_session_ranks_measure(struct ot_session *s, struct ot_rates *rates, struct ot_peers *peers) {
     size_t sizes[2] = {SMALL_BYTES};
-    struct ot_peers own;
+    struct ot_peers measured;
     struct sums sums = {0};
     if (!s->ranks.comm)
         return 0;
@@ -344,10 +344,10 @@ int ot_session_ranks_measure(struct ot_session *s, struct ot_rates *rates, struc
     double moving = sums.large_seconds - sums.small_seconds;
     rates->comm_seconds = sums.small_seconds / sums.n;
     rates->comm_bytes = sums.large_bytes / (moving > 0 ? moving : sums.large_seconds);
-    OT_TRY(measure_peers(s, sizes[1], &own));
-    set_ways(rates, ot_comm_staging_bytes(s->ranks.comm, SMALL_BYTES) > 0, &own);
+    OT_TRY(measure_peers(s, sizes[1], &measured));
+    set_ways(rates, ot_comm_staging_bytes(s->ranks.comm, SMALL_BYTES) > 0, &measured);
     if (peers)
-        *peers = own;
+        *peers = measured;
     return 0;
 }
 

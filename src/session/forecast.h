@@ -43,7 +43,7 @@ int ot_forecast_make(struct ot_session *session, struct ot_plan_request *request
 int ot_forecast_passes(const struct ot_session *session, double *micro_batch, double *token);
 void ot_forecast_free(struct ot_forecast *forecast);
 
-/* ---- forecast again ---- */
+/* ---- the second forecast ---- */
 
 /* The second forecast of a run. It replaces the probe's rates by those of the run's own steps
  * (offload/predict/simulate.h), because a long run may meet other rates than a short probe.
@@ -89,7 +89,7 @@ void ot_forecast_again_finish(struct ot_forecast_again *again, int64_t step, boo
  * made; else 0. Errors: as ot_predict_measured. */
 int ot_forecast_again_make(struct ot_forecast_again *again, int64_t step);
 
-/* ---- session ranks forecast ---- */
+/* ---- several ranks ---- */
 
 /* The forecast of several ranks: they measure their communicator together, and take over those choices of
  * rank 0 that all must share. Every rank calls these functions at the same time. */

@@ -120,9 +120,9 @@ static int choose_size(struct measurement *m) {
 
 /* The copies of a slow device need larger buffers than its small layer has, so that caches do not matter. */
 static size_t choose_buffer_bytes(const struct measurement *m) {
-    size_t own = sizes[m->size].buffer_bytes, most = sizes[widest(m->session)].buffer_bytes;
+    size_t bytes = sizes[m->size].buffer_bytes, most = sizes[widest(m->session)].buffer_bytes;
     size_t enough = (size_t)64 * MIB;
-    return own >= enough ? own : ot_min(most, enough);
+    return bytes >= enough ? bytes : ot_min(most, enough);
 }
 
 static int measure_device(struct measurement *m, bool quick) {
@@ -205,7 +205,7 @@ out:
     return rc;
 }
 
-/* ---- rates cache ---- */
+/* ---- the cache of rates ---- */
 
 enum { MAX_FILE_BYTES = 1 << 16 };
 

@@ -24,7 +24,7 @@ struct ot_rates ot_measure_facts(const struct ot_session *session);
 int ot_measure_machine(const struct ot_session *session, bool quick, const struct ot_probe_reader *reader,
                        struct ot_rates *out);
 
-/* ---- rates cache ---- */
+/* ---- the cache of rates ---- */
 
 /* Keeps a machine's rates from one run to the next, so that only the first run measures them.
  *

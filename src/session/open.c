@@ -22,7 +22,7 @@
 #include "src/session/session_ranks.h"
 #include "src/session/weights.h"
 
-/* ---- adapter ---- */
+/* ---- adapters ---- */
 
 /* The adapters of --adapter, or of a --model that is a directory of adapters, in a session. */
 
@@ -111,7 +111,7 @@ static int session_open_adapter(struct ot_session *s) {
     return needs_modules ? take_modules(s, o->adapter) : 0;
 }
 
-/* ---- base choice ---- */
+/* ---- the matrices to encode ---- */
 
 /* Chooses the matrices that --base-type encodes in generate and eval: those that the model's run froze.
  *

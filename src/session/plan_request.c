@@ -143,7 +143,7 @@ bool ot_plan_request_may_one_copy(const struct ot_options *o) {
            (o->home.weights == OT_HOME_AUTO || o->home.weights == OT_HOME_HOST);
 }
 
-/* ---- plan cure ---- */
+/* ---- cures ---- */
 
 enum { MOST_CURES = 3, CURE_BYTES = 160 };
 static const size_t MIB = (size_t)1 << 20, GIB = (size_t)1 << 30;

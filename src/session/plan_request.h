@@ -1,4 +1,4 @@
-/* Turns options into a request for a plan. */
+/* Turns options into a request for a plan, and finds options that cure a request that no plan fits. */
 #ifndef OT_SESSION_PLAN_REQUEST_H
 #define OT_SESSION_PLAN_REQUEST_H
 
@@ -27,7 +27,7 @@ enum ot_shard_mode ot_plan_request_mode(const struct ot_options *options);
 /* True if the options leave it open whether ranks have one copy of the weights; false if they say so. */
 bool ot_plan_request_may_one_copy(const struct ot_options *options);
 
-/* ---- plan cure ---- */
+/* ---- cures ---- */
 
 /* Finds options with which a plan fits, after no plan fitted. The engine says which tier is short and by how
  * much (struct ot_shortage). Each option named here was tried: with it there is a plan. The options that

@@ -234,7 +234,7 @@ int ot_weights_get_frozen(const struct ot_session *s, int slab, int64_t first, i
     return ot_model_dir_get(s->model.dir, tensor, first - tensor->first, n, values);
 }
 
-/* ---- base print ---- */
+/* ---- the fingerprint of a base ---- */
 
 /* A part of a tensor begins at a multiple of UNIT. The number of pieces is limited, because each may be a
  * read of its own from a slow disk, and models of many experts have ten thousands of tensors. */

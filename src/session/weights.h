@@ -1,4 +1,4 @@
-/* Fills in the weights of a session's engine, from the model's files or at random.
+/* The weights of a session's engine: filled in from files or at random, gathered for a save, restored.
  *
  * The session's threads encode frozen slabs of a base type (models/encoded.h) while they load: besides the
  * engine's memory this takes one matrix at a time (ot_slab_encoder_bytes).
@@ -22,7 +22,7 @@ int ot_weights_fill_frozen(struct ot_session *session);
 int ot_weights_get_frozen(const struct ot_session *session, int slab, int64_t first, int64_t n,
                           float *values);
 
-/* ---- base print ---- */
+/* ---- the fingerprint of a base ---- */
 
 /* The fingerprint of a base: tells the weights of --model apart from those of another model of the same
  * shape.

@@ -43,13 +43,13 @@ static int run_micro(struct ot_engine *engine, const struct ot_micro_batch *micr
 }
 
 /* Adds up the shares of all ranks, in order. */
-static int add_shares(const struct ot_evaluation *evaluation, const struct share *own, double *sum,
+static int add_shares(const struct ot_evaluation *evaluation, const struct share *share, double *sum,
                       struct ot_eval_result *out) {
     struct share all[OT_MAX_RANKS];
     int ranks = evaluation->comm ? ot_comm_ranks(evaluation->comm) : 1;
-    all[0] = *own;
+    all[0] = *share;
     if (evaluation->comm)
-        OT_TRY(ot_comm_all_gather_host(evaluation->comm, own, sizeof *own, all));
+        OT_TRY(ot_comm_all_gather_host(evaluation->comm, share, sizeof *share, all));
     for (int r = 0; r < ranks; r++) {
         *sum += all[r].sum;
         out->trained_tokens += all[r].trained_tokens;
@@ -63,7 +63,7 @@ static int run_round(struct ot_engine *engine, const struct ot_evaluation *evalu
                      struct ot_batcher *batcher, int64_t first, float *losses, double *sum,
                      struct ot_eval_result *out) {
     struct ot_step_batch batch;
-    struct share own = {.stopped = evaluation->stopped && evaluation->stopped()};
+    struct share share = {.stopped = evaluation->stopped && evaluation->stopped()};
     int rank = evaluation->comm ? ot_comm_rank(evaluation->comm) : 0;
     bool together = ot_engine_runs_together(engine);
     int64_t mine = first + (together ? 0 : rank);
@@ -71,9 +71,9 @@ static int run_round(struct ot_engine *engine, const struct ot_evaluation *evalu
     int64_t sequence = (counts ? mine : first) * evaluation->micro_sequences;
     OT_TRY(ot_batcher_seek(batcher, (struct ot_data_position){0, sequence}));
     ot_batcher_next(batcher, &batch);
-    if (!own.stopped || evaluation->comm) /* several ranks stop together */
-        OT_TRY(run_micro(engine, &batch.input.micro[0], counts, losses, &own));
-    OT_TRY(add_shares(evaluation, &own, sum, out));
+    if (!share.stopped || evaluation->comm) /* several ranks stop together */
+        OT_TRY(run_micro(engine, &batch.input.micro[0], counts, losses, &share));
+    OT_TRY(add_shares(evaluation, &share, sum, out));
     return isfinite(*sum) || out->stopped ? 0 : refuse(engine, &batch.input.micro[0]);
 }
 
@@ -104,7 +104,7 @@ out:
     return rc;
 }
 
-/* ---- loss guard ---- */
+/* ---- the loss guard ---- */
 
 int64_t ot_loss_guard_skipped(const struct ot_loss_guard_counts *counts) {
     int64_t all = 0;

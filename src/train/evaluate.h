@@ -1,6 +1,6 @@
-/* Computes the loss of an engine's present weights on packed rows. The sum is in double: over the trained
- * tokens of each micro-batch, then over the micro-batches, in file order. Several ranks take the
- * micro-batches in turn; the result is the same, and every rank gets it. */
+/* Evaluates an engine's present weights on packed rows, and watches the losses of a run (the loss guard). The
+ * sum is in double: over the trained tokens of each micro-batch, then over the micro-batches, in file order.
+ * Several ranks take the micro-batches in turn; the result is the same, and every rank gets it. */
 #ifndef OT_TRAIN_EVALUATE_H
 #define OT_TRAIN_EVALUATE_H
 
@@ -36,7 +36,7 @@ struct ot_eval_result {
  * is not finite). */
 int ot_evaluate(struct ot_engine *engine, const struct ot_evaluation *evaluation, struct ot_eval_result *out);
 
-/* ---- loss guard ---- */
+/* ---- the loss guard ---- */
 
 /* Watches the numbers of a run. It counts skipped steps and spikes of the loss. After too many skipped steps
  * in a row it finds where numbers stop being finite, and says what the user can do.

@@ -133,7 +133,7 @@ out:
     return rc;
 }
 
-/* ---- sampler ---- */
+/* ---- the choice of a token ---- */
 
 struct candidate {
     double weight;
@@ -197,7 +197,7 @@ int ot_sampler_pick(struct ot_sampler *sampler, const float *logits, double temp
     return 0;
 }
 
-/* ---- prompt ---- */
+/* ---- prompts ---- */
 
 void ot_prompt_free(struct ot_prompt *prompt) {
     free(prompt->ids);

@@ -33,7 +33,7 @@ void ot_generated_free(struct ot_generated *generated);
  * new token), OT_E_BUDGET, OT_E_NUMERIC, or the result of emit. */
 int ot_generate(struct ot_session *session, const struct ot_generation *generation, struct ot_generated *out);
 
-/* ---- sampler ---- */
+/* ---- the choice of a token ---- */
 
 /* Chooses the next token from logits. A pure function of its arguments: equal logits go to the lowest id. */
 
@@ -49,7 +49,7 @@ void ot_sampler_close(struct ot_sampler *sampler); /* NULL is fine */
 int ot_sampler_pick(struct ot_sampler *sampler, const float *logits, double temperature, double top_p,
                     double unit, int32_t *id);
 
-/* ---- prompt ---- */
+/* ---- prompts ---- */
 
 /* Turns prompts into token ids, framed as in training. */
 

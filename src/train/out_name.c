@@ -172,7 +172,7 @@ int ot_out_name_find(struct ot_settings *settings, struct ot_world *world, char 
     return rc;
 }
 
-/* ---- finished ---- */
+/* ---- finished runs ---- */
 
 int ot_finished_read(const char *dir, struct ot_checkpoint_record *out, bool *is_there) {
     char path[PATH_MAX];
@@ -262,7 +262,7 @@ out:
     return rc;
 }
 
-/* ---- out sharing ---- */
+/* ---- directories of ranks ---- */
 
 enum { HOST_BYTES = 64, OUT_BYTES = 512 };
 
@@ -284,7 +284,7 @@ struct search {
     struct ot_world *world;
     int rank, ranks;
     char dir[PATH_MAX]; /* the nearest existing directory */
-    uint32_t rest; /* a checksum of the rest of --out: --out a and --out b differ, though neither exists */
+    uint32_t hash; /* a checksum of the rest of --out: --out a and --out b differ, though neither exists */
     struct facts *facts;
     struct sight *sights;
 };
@@ -299,7 +299,7 @@ static void find_dir(struct search *s) {
     size_t n = strlen(rest);
     while (n > 0 && rest[n - 1] == '/')
         n--;
-    s->rest = ot_crc32(0, rest, n);
+    s->hash = ot_crc32(0, rest, n);
 }
 
 /* Room for the directory, and for the longest name. */
@@ -307,7 +307,7 @@ enum { PATH_BYTES = PATH_MAX + 80 };
 
 static void name_file(const struct search *s, int rank, char path[PATH_BYTES]) {
     snprintf(path, PATH_BYTES, "%s/.offload-train-%016" PRIx64 "-%08" PRIx32 "-%d", s->dir, s->facts[0].token,
-             s->rest, rank);
+             s->hash, rank);
 }
 
 static bool make_file(const struct search *s) {
@@ -381,15 +381,15 @@ static int join_hosts(const struct search *s, char **out) {
 }
 
 static int conclude(const struct search *s, struct ot_out_sharing *out) {
-    int own = find_leader(s, s->rank), other = 0;
+    int leader_here = find_leader(s, s->rank), other = 0;
     out->sharers = 0;
     for (int r = 0; r < s->ranks; r++) {
         int leader = find_leader(s, r);
-        out->sharers += leader == own;
+        out->sharers += leader == leader_here;
         if (leader > 0 && other == 0)
             other = r;
     }
-    out->leads = own == s->rank;
+    out->leads = leader_here == s->rank;
     out->is_local = other > 0;
     if (out->is_local && !s->facts[0].local)
         return refuse(s, other);

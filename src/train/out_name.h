@@ -1,5 +1,5 @@
-/* The default output directory of a run without --out: out/MODEL-DATA, or out/MODEL-bench for bench. The name
- * depends on the options, so that the same command finds its earlier output.
+/* OUT: its default name, the record of a finished run in it, and which ranks share its checkpoints. Without
+ * --out it is out/MODEL-DATA (bench: out/MODEL-bench), so that the same command finds its earlier output.
  *
  * TWO MODELS OF ONE NAME. --model v1/my-model and --model v2/my-model have the same MODEL. If out/MODEL-DATA
  * has a run of other weights, a run gets out/MODEL-DATA-PRINT, where PRINT is the fingerprint of its base
@@ -27,7 +27,7 @@ int ot_out_name_choose(struct ot_settings *settings, char *text, size_t bytes);
  * OT_E_BUDGET. */
 int ot_out_name_find(struct ot_settings *settings, struct ot_world *world, char *text, size_t bytes);
 
-/* ---- finished ---- */
+/* ---- finished runs ---- */
 
 /* The record of a finished run: OUT/finished.json.
  *
@@ -62,7 +62,7 @@ int ot_finished_drop_log(const char *out);
  * OT_E_IO. */
 int ot_finished_restore_log(const char *out);
 
-/* ---- out sharing ---- */
+/* ---- directories of ranks ---- */
 
 /* The directories in which the ranks of a run keep checkpoints: one that all share, or one on each host
  * (--save-local).

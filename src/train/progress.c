@@ -19,7 +19,7 @@ void ot_progress_open(struct ot_progress *progress, int64_t steps, struct ot_eve
     if (expected) {
         progress->pauses[OT_PAUSE_EVAL].expected = expected->eval;
         progress->pauses[OT_PAUSE_SAVE].expected = expected->save;
-        progress->rest = expected->sample + expected->result;
+        progress->ending = expected->sample + expected->result;
     }
 }
 
@@ -66,7 +66,7 @@ static double mean_pause(const struct ot_progress *progress, enum ot_pause kind)
 double ot_progress_seconds_left(const struct ot_progress *progress, int64_t step, struct ot_run_counts left) {
     return (double)(progress->steps - step) * progress->mean_seconds +
            (double)left.evals * mean_pause(progress, OT_PAUSE_EVAL) +
-           (double)left.saves * mean_pause(progress, OT_PAUSE_SAVE) + progress->rest;
+           (double)left.saves * mean_pause(progress, OT_PAUSE_SAVE) + progress->ending;
 }
 
 /* Removes the sign of a NaN, which some operations set. */

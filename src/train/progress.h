@@ -31,7 +31,7 @@ struct ot_progress {
         double seconds;  /* of all */
         double expected; /* of one, until there is a first */
     } pauses[OT_PAUSES];
-    double rest;      /* expected after the last step: sample and result */
+    double ending;    /* expected after the last step: sample and result */
     double last_line; /* ot_clock_seconds() of the last line; 0: none yet */
 };
 

@@ -46,10 +46,10 @@ static bool name_place(const struct ot_rescue *r, int number, char path[PATH_MAX
 
 /* All ranks get the place of rank 0. *path is NULL if there are no more. The caller frees it. */
 static int find_place(const struct ot_rescue *r, int number, char **path) {
-    char own[PATH_MAX];
+    char name[PATH_MAX];
     *path = NULL;
-    if (ot_is_rank0(r->session) && name_place(r, number, own))
-        OT_TRY(ot_string_format(path, "%s", own));
+    if (ot_is_rank0(r->session) && name_place(r, number, name))
+        OT_TRY(ot_string_format(path, "%s", name));
     return ot_session_ranks_tell(r->session, path);
 }
 

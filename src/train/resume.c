@@ -429,7 +429,7 @@ int ot_resume_clear_newer(const struct ot_resume *resume, const char *out) {
     return rc;
 }
 
-/* ---- find checkpoints ---- */
+/* ---- finding checkpoints ---- */
 
 static bool has(const char *dir, const char *name) {
     char path[PATH_MAX];

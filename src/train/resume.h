@@ -126,7 +126,7 @@ bool ot_resume_is_own(const struct ot_resume *resume, const char *out);
  * OT_E_BUDGET. */
 int ot_resume_clear_newer(const struct ot_resume *resume, const char *out);
 
-/* ---- find checkpoints ---- */
+/* ---- finding checkpoints ---- */
 
 /* Finds the contents of a directory that the user names: a checkpoint, a run's checkpoints, a model. A GGUF
  * file is a model too. */

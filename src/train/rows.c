@@ -118,7 +118,7 @@ int64_t ot_rows_bytes(const struct ot_rows *rows) {
     return (int64_t)bytes;
 }
 
-/* ---- sample view ---- */
+/* ---- showing a row ---- */
 
 int ot_sample_view_print(const struct ot_session *session, const struct ot_rows *rows) {
     struct ot_dataset_config config = ot_rows_config(session, session->options->data, rows->seq_len);

@@ -1,5 +1,5 @@
 /* The rows of a run, tokenized and packed: either one data file, split into training rows and held-out rows,
- * or two files. */
+ * or two files. --show-sample prints one of them. */
 #ifndef OT_TRAIN_ROWS_H
 #define OT_TRAIN_ROWS_H
 
@@ -31,7 +31,7 @@ int ot_rows_open(const struct ot_session *session, int64_t seq_len, struct ot_ro
 void ot_rows_close(struct ot_rows *rows);
 int64_t ot_rows_bytes(const struct ot_rows *rows); /* memory held */
 
-/* ---- sample view ---- */
+/* ---- showing a row ---- */
 
 /* Prints one row as the model sees it (--show-sample), on stderr, in colour on a terminal. */
 

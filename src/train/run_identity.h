@@ -1,6 +1,6 @@
 /* The identity of a run in its checkpoints: the options in effect, the model's shape, fingerprints of the
- * rows and of the base's weights. A resumed run compares its own identity with the recorded one (resume.h).
- */
+ * rows and of the base's weights. A resumed run compares its own identity with the recorded one (resume.h),
+ * and ranks compare theirs before the first step. */
 #ifndef OT_TRAIN_RUN_IDENTITY_H
 #define OT_TRAIN_RUN_IDENTITY_H
 

@@ -102,7 +102,7 @@ int ot_shape_run(struct ot_settings *settings, int64_t seq_len, int64_t sequence
     return ot_shape_schedule(options, ot_shape_steps(options, sequences, out->step_sequences), &out->lr);
 }
 
-/* ---- run times ---- */
+/* ---- times of a run ---- */
 
 /* Bytes/s that OUT's disk is assumed to write: nothing has been written there yet. */
 static const double OUT_BYTES = 1e9;
@@ -178,7 +178,7 @@ double ot_run_times_sum(const struct ot_run_times *t) {
     return (double)t->counts.evals * t->eval + (double)t->counts.saves * t->save + t->sample + t->result;
 }
 
-/* ---- step choice ---- */
+/* ---- the choice of a step ---- */
 
 static void add(struct ot_step_choice *choice, int64_t step_sequences, int64_t seq_len, int64_t steps) {
     choice->candidates[choice->n++] = (struct ot_step_candidate){

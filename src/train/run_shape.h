@@ -1,5 +1,5 @@
-/* The size of a run: sequences, steps and learning rates, from the options and the counts of data and model.
- * --dry-run, the log, tests and training all use this. Options that were not given are chosen here and
+/* The size of a run: sequences, steps, learning rates and times, from the options and the counts of data and
+ * model. --dry-run, the log, tests and training all use this. Options that were not given are chosen here and
  * written into the settings. */
 #ifndef OT_TRAIN_RUN_SHAPE_H
 #define OT_TRAIN_RUN_SHAPE_H
@@ -52,7 +52,7 @@ int ot_shape_schedule(const struct ot_options *options, int64_t steps, struct ot
  * random weights (Brown et al. 2020, table 2.1: 6e-4 at 125M to 1.2e-4 at 6.7B). */
 double ot_shape_default_lr(int64_t params, bool from_random);
 
-/* ---- run times ---- */
+/* ---- times of a run ---- */
 
 /* The times of a run's work besides steps: evaluations, checkpoints that steps wait for, the sample, saving
  * the model. Before step 1 the times are predicted. As soon as the run has done one of these, its progress
@@ -92,7 +92,7 @@ int ot_run_times_predict(const struct ot_session *session, const struct ot_rows 
 /* The sum, without steps. */
 double ot_run_times_sum(const struct ot_run_times *times);
 
-/* ---- step choice ---- */
+/* ---- the choice of a step ---- */
 
 /* Chooses the number of tokens of a step, for --tokens-per-step auto:MIN..MAX.
  *

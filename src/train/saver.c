@@ -507,15 +507,15 @@ bool ot_saver_has(const struct ot_saver *sv, int64_t step) {
 }
 
 static int move_to(struct ot_saver *sv, const char *parent) {
-    char *own = sv->parent;
+    char *parent_before = sv->parent;
     int rc = ot_string_format(&sv->parent, "%s", parent);
     if (rc < 0) {
-        sv->parent = own;
+        sv->parent = parent_before;
         return rc;
     }
     if (sv->leads)
-        rmdir(own); /* only if it is empty */
-    free(own);
+        rmdir(parent_before); /* only if it is empty */
+    free(parent_before);
     return 0;
 }
 

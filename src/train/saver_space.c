@@ -1,4 +1,4 @@
-/* The saver's requirements: slots and kept data of the plan, disk space, time. */
+/* The saver's requirements (slots and kept data of the plan, disk space, time), and the parts of ranks. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -164,18 +164,18 @@ double ot_saver_model_seconds(const struct ot_saver *sv, int64_t bytes) {
     return writing + MODEL_FLUSHES * sv->flush_seconds;
 }
 
-/* ---- saver join ---- */
+/* ---- joining the parts of ranks ---- */
 
 /* Joins the parts that the ranks have written to one checkpoint. */
 
 /* Brings the parts of one rank to rank 0. `rc`: rank 0's error so far; it still takes part. */
-static int join_rank(struct ot_saver *sv, int from, unsigned char *own, size_t own_bytes, int *rc) {
-    unsigned char *bytes = own;
+static int join_rank(struct ot_saver *sv, int from, unsigned char *local, size_t own_bytes, int *rc) {
+    unsigned char *bytes = local;
     size_t n = own_bytes;
     int handed = ot_session_ranks_hand(sv->config.session, from, &bytes, &n);
     if (handed == 0 && sv->is_rank0 && *rc == 0)
         *rc = ot_checkpoint_writer_add(sv->writer, bytes, n);
-    if (bytes != own)
+    if (bytes != local)
         free(bytes);
     return handed;
 }
@@ -195,16 +195,16 @@ static int spread(struct ot_saver *sv, int *rc) {
 
 int ot_saver_join(struct ot_saver *sv, int rc) {
     struct ot_session *s = sv->config.session;
-    unsigned char *own = NULL;
+    unsigned char *local = NULL;
     size_t n = 0;
     if (!ot_plan_is_divided(&s->plan.chosen)) /* each leader has written everything */
         return ot_session_ranks_agree(s, rc);
     if (rc == 0 && !sv->is_rank0)
-        rc = ot_checkpoint_writer_share(sv->writer, &own, &n);
+        rc = ot_checkpoint_writer_share(sv->writer, &local, &n);
     OT_TRY_GOTO(ot_session_ranks_agree(s, rc), rc, out);
     int joined = 0;
     for (int from = 1; from < s->plan.chosen.shard.ranks; from++)
-        OT_TRY_GOTO(join_rank(sv, from, own, n, &joined), rc, out);
+        OT_TRY_GOTO(join_rank(sv, from, local, n, &joined), rc, out);
     if (sv->is_local) {
         OT_TRY_GOTO(spread(sv, &joined), rc, out);
         OT_TRY_GOTO(ot_session_ranks_agree(s, joined), rc,
@@ -214,6 +214,6 @@ int ot_saver_join(struct ot_saver *sv, int rc) {
         joined = ot_checkpoint_writer_seal(sv->writer);
     rc = ot_session_ranks_agree(s, joined);
 out:
-    free(own);
+    free(local);
     return rc;
 }

@@ -63,8 +63,8 @@ static bool has_ranks(const struct loop *l) {
     return l->of->session->ranks.comm != NULL;
 }
 
-unsigned ot_stop_save_requests_tell(void *own) {
-    return atomic_load(&((struct ot_stop_save_requests *)own)->bits) | (ot_stop_requested() ? ASKS_STOP : 0);
+unsigned ot_stop_save_requests_tell(void *me) {
+    return atomic_load(&((struct ot_stop_save_requests *)me)->bits) | (ot_stop_requested() ? ASKS_STOP : 0);
 }
 
 /* True if the run is to stop. One rank need not wait for a step to know. */

@@ -24,7 +24,7 @@
 struct ot_stop_save_requests {
     atomic_uint bits;
 };
-unsigned ot_stop_save_requests_tell(void *own);
+unsigned ot_stop_save_requests_tell(void *me);
 
 struct ot_train_loop {
     struct ot_session *session; /* after ot_session_start */

@@ -1,5 +1,5 @@
-/* Pinned memory that CUDA does not take in one registration. On the emulated device alone: only it can be made
- * to refuse. */
+/* Pinned memory that CUDA does not take in one registration. Only the emulated device can be made to
+ * refuse it. */
 #include "tests/support/check.h"
 
 #include <stdio.h>

@@ -9,7 +9,7 @@
 void use_template(struct data_fixture *f, const char *jinja) {
     ot_chat_renderer_close(f->own);
     check_ok(ot_chat_renderer_open(jinja, strlen(jinja), "the template", NULL, &f->own));
-    f->config.chat.own = f->own;
+    f->config.chat.of_model = f->own;
 }
 
 int render_builtin(const char *name, struct ot_message *turns, size_t n, const struct ot_chat_marks *marks,

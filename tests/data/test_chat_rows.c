@@ -119,8 +119,9 @@ static struct ot_chat_renderer *open_named(const char *name) {
 static void test_who_decides(void **state) {
     struct data_fixture *f = *state;
     struct ot_chat_renderer *own = open_named("qwen2.5");
-    struct ot_template_choice all = {.named = "chatml", .recorded = "llama-2", .own = own};
-    struct ot_template_choice run = {.recorded = "llama-2", .own = own}, model = {.own = own}, none = {0};
+    struct ot_template_choice all = {.named = "chatml", .recorded = "llama-2", .of_model = own};
+    struct ot_template_choice run = {.recorded = "llama-2", .of_model = own}, model = {.of_model = own},
+                              none = {0};
     f->config.seq_len = 512;
     check_choice(f, all, CHAT, "chatml", OT_TEMPLATE_NAMED);
     check_choice(f, run, CHAT, "llama-2", OT_TEMPLATE_RECORDED);
@@ -144,7 +145,7 @@ static void test_nobody_decides(void **state) {
                   "no chat template; choose one with --template");
     struct ot_chat_renderer *own;
     check_ok(ot_chat_renderer_open("{% include 'x' %}", 17, "the template", NULL, &own));
-    check_refused(f, (struct ot_template_choice){.own = own}, CHAT, OT_E_USAGE,
+    check_refused(f, (struct ot_template_choice){.of_model = own}, CHAT, OT_E_USAGE,
                   "the model's chat template cannot be used: the template, line 1: {% include %} is "
                   "not supported in chat templates");
     ot_chat_renderer_close(own);
@@ -166,7 +167,7 @@ static void test_tokens_decide(void **state) {
     f->config.seq_len = 512;
     check_choice(f, (struct ot_template_choice){0}, CHAT, "chatml", OT_TEMPLATE_GUESSED);
     struct ot_chat_renderer *own = open_named("qwen3");
-    check_choice(f, (struct ot_template_choice){.own = own}, CHAT, "qwen3", OT_TEMPLATE_OWN);
+    check_choice(f, (struct ot_template_choice){.of_model = own}, CHAT, "qwen3", OT_TEMPLATE_OWN);
     ot_chat_renderer_close(own);
 }
 

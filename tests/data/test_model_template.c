@@ -280,7 +280,7 @@ static void test_known_templates(void **state) {
     struct ot_chat_renderer *both;
     check_ok(ot_chat_renderer_open(plain, strlen(plain), "the template", NULL, &both));
     check_ok(ot_chat_renderer_add_tools(both, tools, strlen(tools), "the template"));
-    f->config.chat.own = both;
+    f->config.chat.of_model = both;
     check_row(f, "{'messages': [" U("u") ", " A("a") "]}", "<user>u<257>\n<assistant>[a<257>]");
     check_row(f, "{'tools': [{'name': 'f'}], 'messages': [" U("u") ", " A("a") "]}",
               "T[{'name': 'f'}]<user>u<257>\n<assistant>[a<257>]");
@@ -328,7 +328,7 @@ static void test_work(void **state) {
     static const char row[] = "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}\n"
                               "{\"messages\": [{\"role\": \"assistant\", \"content\": \"b\"}]}\n";
     use_template(f, "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}");
-    f->config.chat.own = f->own;
+    f->config.chat.of_model = f->own;
     d = load_text(f, row);
     ot_dataset_close(d);
     struct ot_chat_work *work = f->own->work;
