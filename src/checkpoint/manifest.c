@@ -6,6 +6,7 @@
 
 #include "src/base/error.h"
 #include "src/base/hash.h"
+#include "src/base/memory.h"
 #include "src/base/minmax.h"
 #include "src/base/text.h"
 #include "src/checkpoint/record.h"
@@ -478,18 +479,10 @@ static int make_room(struct ot_manifest *whole, const struct ot_manifest *share)
     size_t n_files = (size_t)whole->n_files + (size_t)share->n_files;
     size_t n_segments = (size_t)(whole->n_segments + share->n_segments);
     size_t n_spans = (size_t)(whole->n_spans + share->n_spans);
-    struct ot_manifest_file *files = realloc(whole->files, (n_files + 1) * sizeof *files);
-    if (files)
-        whole->files = files;
-    struct ot_manifest_segment *segments = realloc(whole->segments, (n_segments + 1) * sizeof *segments);
-    if (segments)
-        whole->segments = segments;
-    struct ot_store_span *spans = realloc(whole->spans, (n_spans + 1) * sizeof *spans);
-    if (spans)
-        whole->spans = spans;
-    return files && segments && spans
-               ? 0
-               : ot_fail(OT_E_BUDGET, "no memory for the %zu segments of a checkpoint", n_segments);
+    size_t files = 0, segments = 0, spans = 0; /* capacities: the arrays always grow */
+    OT_TRY(ot_grow(&whole->files, &files, n_files + 1, sizeof *whole->files, "files"));
+    OT_TRY(ot_grow(&whole->segments, &segments, n_segments + 1, sizeof *whole->segments, "segments"));
+    return ot_grow(&whole->spans, &spans, n_spans + 1, sizeof *whole->spans, "spans");
 }
 
 int ot_manifest_merge(struct ot_manifest *whole, struct ot_manifest *share) {

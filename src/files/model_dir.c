@@ -130,13 +130,9 @@ static const struct weights_format {
 enum { N_FORMATS = sizeof formats / sizeof *formats };
 
 static int open_shard(struct ot_model_dir *dir, const struct weights_format *format, const char *name) {
-    int n = dir->facts.n_shards;
+    size_t n = (size_t)dir->facts.n_shards, capacity = n;
     char path[PATH_MAX];
-    struct ot_safetensors **files = realloc(dir->files, ((size_t)n + 1) * sizeof *files);
-    if (files)
-        dir->files = files;
-    if (!files)
-        return ot_fail(OT_E_BUDGET, "%s: no memory to read the model", dir->path);
+    OT_TRY(ot_grow(&dir->files, &capacity, n + 1, sizeof *dir->files, "shards"));
     OT_TRY(format->open(ot_model_dir_file(dir, name, path), &dir->files[n]));
     dir->facts.n_shards++;
     return 0;

@@ -16,6 +16,7 @@
 #include "src/base/file_io.h"
 #include "src/base/json.h"
 #include "src/base/log.h"
+#include "src/base/memory.h"
 #include "src/base/text.h"
 #include "src/files/out_lock.h"
 
@@ -358,10 +359,9 @@ int ot_out_dir_need_space(struct ot_out_dir *dir, int64_t bytes) {
 static int add_name(struct ot_out_dir *dir, const char *name) {
     if (!*name || strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
         return ot_fail(OT_E_INTERNAL, "'%s' is not a plain file name", name);
-    char **names = realloc(dir->names, (dir->n_names + 1) * sizeof *names);
-    if (names)
-        dir->names = names;
-    char *copy = names ? strdup(name) : NULL;
+    size_t capacity = dir->n_names;
+    OT_TRY(ot_grow(&dir->names, &capacity, dir->n_names + 1, sizeof *dir->names, "file names"));
+    char *copy = strdup(name);
     if (!copy)
         return ot_fail(OT_E_BUDGET, "no memory for the name of %s", name);
     dir->names[dir->n_names++] = copy;

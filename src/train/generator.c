@@ -7,6 +7,7 @@
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/base/memory.h"
 #include "src/base/minmax.h"
 #include "src/base/random.h"
 #include "src/data/pipeline.h"
@@ -26,13 +27,11 @@ struct writer { /* a generation in progress */
 };
 
 static int add_text(struct writer *w, const char *text, size_t bytes) {
-    char *grown = realloc(w->out->text, w->out->bytes + bytes + 1);
-    if (!grown)
-        return ot_fail(OT_E_BUDGET, "no memory for the generated text");
-    memcpy(grown + w->out->bytes, text, bytes);
-    w->out->text = grown;
+    size_t capacity = w->out->bytes;
+    OT_TRY(ot_grow(&w->out->text, &capacity, w->out->bytes + bytes + 1, 1, "bytes of generated text"));
+    memcpy(w->out->text + w->out->bytes, text, bytes);
     w->out->bytes += bytes;
-    grown[w->out->bytes] = '\0';
+    w->out->text[w->out->bytes] = '\0';
     return w->generation->emit && bytes ? w->generation->emit(w->generation->context, text, bytes) : 0;
 }
 

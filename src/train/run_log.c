@@ -15,6 +15,7 @@
 #include "src/base/error.h"
 #include "src/base/file_io.h"
 #include "src/base/log.h"
+#include "src/base/memory.h"
 #include "src/base/minmax.h"
 
 /* The end of a run waits at most this long for a reader of stdout that reads nothing. */
@@ -166,11 +167,9 @@ struct ot_json_writer *ot_run_log_begin(struct ot_run_log *log, const char *even
 }
 
 static int add_waiting(struct ot_run_log *log, const char *line, size_t bytes) {
-    char *grown = realloc(log->waiting, log->waiting_bytes + bytes);
-    if (!grown)
-        return ot_fail(OT_E_BUDGET, "no memory for the log");
-    memcpy(grown + log->waiting_bytes, line, bytes);
-    log->waiting = grown;
+    size_t capacity = log->waiting_bytes;
+    OT_TRY(ot_grow(&log->waiting, &capacity, log->waiting_bytes + bytes, 1, "bytes of the log"));
+    memcpy(log->waiting + log->waiting_bytes, line, bytes);
     log->waiting_bytes += bytes;
     return 0;
 }
