@@ -1,3 +1,4 @@
+/* The keys of the families with mixtures of experts: Mixtral, gpt-oss, Qwen3-MoE. */
 #include "models/family_keys.h"
 
 #include "src/base/error.h"

@@ -1,3 +1,4 @@
+/* The presets: models that --model names without a directory. */
 #include <ctype.h>
 #include <pthread.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* Chooses the AdamW kernel: the fastest that this CPU has. */
 #include "kernels/adamw.h"
 
 #include <pthread.h>

@@ -1,3 +1,4 @@
+/* AdamW one parameter at a time, without vectors. */
 #include <math.h>
 
 #include "kernels/cpu/adamw_kernels.h"

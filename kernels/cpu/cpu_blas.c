@@ -194,8 +194,8 @@ __attribute__((constructor(101))) static void start_no_threads(void) {
 
 /* True if the environment variable is not set or names this choice. */
 static bool wanted(const char *variable, const char *choice) {
-    const char *wish = getenv(variable);
-    return !wish || !*wish || strcmp(wish, choice) == 0;
+    const char *forced = getenv(variable);
+    return !forced || !*forced || strcmp(forced, choice) == 0;
 }
 
 static bool cpu_multiplies_bf16(void) {

@@ -204,7 +204,7 @@ __device__ __forceinline__ int queries_kv_head(const struct ot_attend_spans &, i
     return head;
 }
 
-/* The number of keys before the own key of query 0; in causal attention n_keys is n. */
+/* The number of keys before the key of query 0's own token; in causal attention n_keys is n. */
 __device__ __forceinline__ int queries_past(const struct ot_attention &) {
     return 0;
 }

@@ -4,7 +4,7 @@
  *
  * attention_softmax.cuh explains the running softmax.
  *
- * WHICH TILES. A block visits the tiles from the first key of its first query to the own key of its last
+ * WHICH TILES. A block visits the tiles from the first key of its first query to the key of its last
  * query. Rows packed before and keys behind the window are never read. A warp also skips tiles that none of
  * its own queries sees. It masks only tiles that some query sees in part. A masked key counts as p = 0
  * exactly, whatever the key holds. But a masked value that is not finite gives 0 * inf = NaN, as in any

@@ -1,3 +1,4 @@
+/* Plans of products: the descriptors and the algorithm of cuBLASLt for each shape, in a hash table. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* Tunes the plans of products: times the algorithms that add in the same order, and takes the fastest. */
 #include <stdlib.h>
 #include <string.h>
 

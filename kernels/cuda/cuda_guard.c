@@ -14,11 +14,11 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 
-enum wish { AUTO, TILED, PLAIN }; /* OFFLOAD_TRAIN_KERNELS */
+enum forced { AUTO, TILED, PLAIN }; /* OFFLOAD_TRAIN_KERNELS */
 
 struct ot_cuda_guard {
     bool is_off;
-    enum wish wish;
+    enum forced forced;
     struct ot_guard_verdicts verdicts;
     bool said[OT_GUARD_PATHS]; /* a warning about this path was logged */
     struct ot_guard_pinned *pinned;
@@ -98,28 +98,28 @@ static bool may_attend(struct ot_cuda_guard *guard, const struct ot_attention *o
 void ot_cuda_guard_attention(struct ot_cuda_guard *guard, const struct ot_attention *op,
                              struct ot_cuda_stream *on) {
     on->plain = on->no_hopper = false;
-    if (guard->wish == AUTO && ot_attention_is_hopper(op, on) &&
+    if (guard->forced == AUTO && ot_attention_is_hopper(op, on) &&
         may_attend(guard, op, OT_GUARD_HOPPER_FORWARD, on))
         return;
     on->no_hopper = true;
-    on->plain = guard->wish == PLAIN || !may_attend(guard, op, OT_GUARD_FORWARD, on);
+    on->plain = guard->forced == PLAIN || !may_attend(guard, op, OT_GUARD_FORWARD, on);
 }
 
 void ot_cuda_guard_attention_backward(struct ot_cuda_guard *guard, const struct ot_attention *op,
                                       struct ot_cuda_stream *on) {
     on->plain = on->no_hopper = false;
-    if (guard->wish == AUTO && ot_attention_backward_is_hopper(op, on) &&
+    if (guard->forced == AUTO && ot_attention_backward_is_hopper(op, on) &&
         may_attend(guard, op, OT_GUARD_HOPPER_BACKWARD, on))
         return;
     on->no_hopper = true;
-    on->plain = guard->wish == PLAIN || !may_attend(guard, op, OT_GUARD_BACKWARD, on);
+    on->plain = guard->forced == PLAIN || !may_attend(guard, op, OT_GUARD_BACKWARD, on);
 }
 
 bool ot_cuda_guard_gemm(struct ot_cuda_guard *guard, struct ot_cuda_gemm *gemm, const struct ot_gemm *op,
                         const struct ot_cuda_stream *on) {
     int path = ot_guard_gemm_path(op);
-    if (guard->wish == PLAIN || trusts(guard, path))
-        return guard->wish != PLAIN;
+    if (guard->forced == PLAIN || trusts(guard, path))
+        return guard->forced != PLAIN;
     char name[OT_GUARD_NAME_BYTES];
     bool agree = false;
     ot_guard_gemm_name(op, name);
@@ -149,10 +149,10 @@ static bool may_group(struct ot_cuda_guard *guard, const struct ot_gemm_groups *
 void ot_cuda_guard_gemm_groups(struct ot_cuda_guard *guard, const struct ot_gemm_groups *op,
                                struct ot_cuda_stream *on) {
     on->plain = on->no_hopper = false;
-    if (guard->wish == AUTO && ot_gemm_groups_is_hopper(op, on) && may_group(guard, op, true, on))
+    if (guard->forced == AUTO && ot_gemm_groups_is_hopper(op, on) && may_group(guard, op, true, on))
         return;
     on->no_hopper = true;
-    on->plain = guard->wish == PLAIN || !may_group(guard, op, false, on);
+    on->plain = guard->forced == PLAIN || !may_group(guard, op, false, on);
 }
 
 static bool may_attend_spans(struct ot_cuda_guard *guard, const struct ot_attend_spans *op, bool backward,
@@ -172,14 +172,14 @@ static bool may_attend_spans(struct ot_cuda_guard *guard, const struct ot_attend
 
 void ot_cuda_guard_spans(struct ot_cuda_guard *guard, const struct ot_attend_spans *op,
                          struct ot_cuda_stream *on) {
-    on->plain =
-        guard->wish == PLAIN || (ot_attend_spans_is_tiled(op, on) && !may_attend_spans(guard, op, false, on));
+    on->plain = guard->forced == PLAIN ||
+                (ot_attend_spans_is_tiled(op, on) && !may_attend_spans(guard, op, false, on));
 }
 
 void ot_cuda_guard_spans_backward(struct ot_cuda_guard *guard, const struct ot_attend_spans_backward *op,
                                   struct ot_cuda_stream *on) {
-    on->plain = guard->wish == PLAIN || (ot_attend_spans_backward_is_tiled(op, on) &&
-                                         !may_attend_spans(guard, &op->forward, true, on));
+    on->plain = guard->forced == PLAIN || (ot_attend_spans_backward_is_tiled(op, on) &&
+                                           !may_attend_spans(guard, &op->forward, true, on));
 }
 
 /* ---- opening ---- */
@@ -201,26 +201,26 @@ static int read_choice(const char *variable, const char *const *values, int n, i
 
 static int read_environment(struct ot_cuda_guard *guard) {
     static const char *const kernels[] = {"auto", "tiled", "plain"}, *const checks[] = {"on", "off"};
-    int wish, off;
-    OT_TRY(read_choice("OFFLOAD_TRAIN_KERNELS", kernels, 3, &wish));
+    int forced, off;
+    OT_TRY(read_choice("OFFLOAD_TRAIN_KERNELS", kernels, 3, &forced));
     OT_TRY(read_choice("OFFLOAD_TRAIN_KERNEL_CHECKS", checks, 2, &off));
-    guard->wish = (enum wish)wish;
+    guard->forced = (enum forced)forced;
     guard->is_off = off;
     return 0;
 }
 
 const char *ot_cuda_guard_forced(const struct ot_cuda_guard *guard) {
     static const char *const names[] = {"", "tiled kernels", "plain kernels"};
-    return names[guard->wish];
+    return names[guard->forced];
 }
 
 /* Reports the environment's changes once for each process: a bench opens the device for each of its points.
  */
 static void say_wish(const struct ot_cuda_guard *guard) {
     static atomic_bool said;
-    if (guard->wish == AUTO || atomic_exchange(&said, true))
+    if (guard->forced == AUTO || atomic_exchange(&said, true))
         return;
-    ot_log(OT_LOG_WARN, guard->wish == PLAIN
+    ot_log(OT_LOG_WARN, guard->forced == PLAIN
                             ? "OFFLOAD_TRAIN_KERNELS is plain: plain kernels compute all attention and all "
                               "products, which is much slower and changes the last digits"
                             : "OFFLOAD_TRAIN_KERNELS is tiled: no kernel of compute capability 9.0 computes "

@@ -1,3 +1,4 @@
+/* The start of the program: reads the options, runs the command, and turns its error into an exit code. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* Writes config.json and generation_config.json, new or from a base's, with other ids and dtype. */
 #include "src/files/model_config.h"
 
 #include <stdio.h>

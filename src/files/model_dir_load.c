@@ -1,3 +1,4 @@
+/* Finds each tensor of a model in its directory, and streams the values into slabs. */
 #include "src/files/model_dir_state.h"
 
 #include <stdio.h>

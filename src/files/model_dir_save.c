@@ -1,3 +1,4 @@
+/* Saves weights as a new model directory: the tensors, config.json, and the base's small files. */
 #include "src/files/model_dir_state.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* Writes safetensors files: cuts shards, and writes their headers, their tensors and the index. */
 #include "src/files/safetensors.h"
 
 #include <stdio.h>

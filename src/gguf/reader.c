@@ -1,3 +1,4 @@
+/* Reads GGUF files (gguf.h): checks the header once, and then answers look-ups of keys and tensors. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* Evaluates expressions. */
 #include <stdlib.h>
 
 #include "src/base/error.h"

@@ -1,3 +1,4 @@
+/* Cuts a template into tokens. */
 #include "src/jinja/parser.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Parses expressions. */
 #include <string.h>
 
 #include "src/base/error.h"

@@ -1,3 +1,4 @@
+/* Runs the statements of a template, and makes its scopes. */
 #include <stdlib.h>
 #include <string.h>
 

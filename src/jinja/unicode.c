@@ -1,3 +1,4 @@
+/* White space, upper and lower case as Python's str has them. */
 #include "src/jinja/methods.h"
 
 #include <utf8proc.h>

@@ -312,7 +312,7 @@ static int gather_slab(struct ot_slab_gather *c, int slab) {
     c->slab = slab;
     c->values = malloc((size_t)about->n_params * sizeof *c->values);
     if (!c->values)
-        return ot_fail(OT_E_BUDGET, "no memory to collect the %lld parameters of %s",
+        return ot_fail(OT_E_BUDGET, "no memory to gather the %lld parameters of %s",
                        (long long)about->n_params, about->name);
     OT_TRY(ask(c->session, &wanted));
     return ot_engine_gather_to_rank0(c->session->engine, OT_SLAB_MASTER, slab, c->values);

@@ -1,3 +1,4 @@
+/* Turns text into ids: added tokens are cut out, the text between them is normalised, split and encoded. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* The normalizers of a tokenizer.json. Each makes another text, and keeps where its bytes came from. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>

@@ -1,3 +1,4 @@
+/* The saver's states and transitions (saver.h). */
 #include "src/train/saver_state.h"
 
 #include <errno.h>
