@@ -97,6 +97,7 @@ static cudaError_t pin_pieces(struct ot_device *base, char *memory, size_t bytes
 }
 
 static int cannot_pin(cudaError_t code, size_t bytes, size_t pinned, const char *name) {
+    const char *text = code == cudaErrorMemoryAllocation ? "out of memory" : ot_cuda_error_text(code);
     struct rlimit limit;
     char limit_text[64] = "", pinned_text[64] = "";
     if (pinned > 0)
@@ -107,8 +108,8 @@ static int cannot_pin(cudaError_t code, size_t bytes, size_t pinned, const char 
     else if (access("/dev/dxg", F_OK) == 0) /* the device file of WSL2 */
         snprintf(limit_text, sizeof limit_text, " (WSL2 pins a part of memory alone)");
     return ot_fail_cause(OT_E_BUDGET, OT_CAUSE_PINNED_MEMORY,
-                         "CUDA: cannot pin %.1f MiB of host memory for '%s': %s%s%s", mib(bytes), name,
-                         ot_cuda_error_text(code), pinned_text, limit_text);
+                         "CUDA: cannot pin %.1f MiB of host memory for '%s': %s%s%s", mib(bytes), name, text,
+                         pinned_text, limit_text);
 }
 
 /* The pages are resident before: cudaHostRegister would make them so on one thread only. */

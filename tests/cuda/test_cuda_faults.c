@@ -304,7 +304,7 @@ static void test_memory_is_gone(void **state) {
     assert_int_equal(usage.used_bytes, usage.scratch_bytes);
     ot_emu_fail_call("cudaHostRegister", 1, cudaErrorMemoryAllocation);
     check_fails(ot_device_alloc_pinned(device, 5 * MIB, "the plan", &none), OT_E_BUDGET,
-                "cannot pin 5.0 MiB of host memory for 'the plan'");
+                "cannot pin 5.0 MiB of host memory for 'the plan': out of memory");
     assert_int_equal(ot_error_cause(), OT_CAUSE_PINNED_MEMORY);
     assert_null(none);
     ot_device_usage(device, &usage);
