@@ -31,6 +31,7 @@ static void test_memory_is_pinned_in_pieces(void **state) {
     ot_emu_fail_call("cudaHostRegister", 1, cudaErrorMemoryAllocation);
     check_ok(ot_device_alloc_pinned(device, bytes, "the plan", &memory));
     assert_in_range(ot_emu_usage().registered - before, 3, 4);
+    assert_int_equal(cudaGetLastError(), cudaSuccess); /* a later launch would report it */
     char *in = border_after(memory) - MIB, *out = in + GIB;
     for (size_t i = 0; i < 2 * MIB; i++)
         in[i] = (char)(i * 2654435761u >> 13);
@@ -40,6 +41,11 @@ static void test_memory_is_pinned_in_pieces(void **state) {
     assert_memory_equal(in, out, 2 * MIB);
     ot_device_free_pinned(device, memory, bytes);
     assert_int_equal(ot_emu_usage().registered, before);
+    check_ok(ot_device_alloc_pinned(device, bytes, "the plan", &memory)); /* at once */
+    assert_int_equal(ot_emu_usage().registered, before + 1);
+    ot_device_free_pinned(device, memory, bytes);
+    assert_int_equal(ot_emu_usage().registered, before);
+    assert_int_equal(cudaGetLastError(), cudaSuccess);
     ot_device_free(device, on_gpu);
     ot_lane_close(lane);
     ot_device_close(device);
