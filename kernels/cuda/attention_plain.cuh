@@ -75,8 +75,9 @@ __device__ __forceinline__ void plain_share(float *weights, const float (&p)[S::
     __syncwarp();
 }
 
-/* sum[a][e] (columns c + 8 e of row r + 8 a) += the weights of the row times the rows of z. */
-template <class S>
+/* sum[a][e] (columns c + 8 e of row r + 8 a) += the weights of the row times the rows of z. SKIPS: weights
+ * that are 0 add nothing, not even a NaN. */
+template <class S, bool SKIPS = false>
 __device__ __forceinline__ void plain_weigh(float (&sum)[S::M][S::E], const float *weights, const float *z) {
     weights += (int)threadIdx.x / 8 * S::WEIGHT_LD;
     z += (int)threadIdx.x % 8;
@@ -90,7 +91,7 @@ __device__ __forceinline__ void plain_weigh(float (&sum)[S::M][S::E], const floa
             float value = z[j * S::LD + 8 * e];
 #pragma unroll
             for (int a = 0; a < S::M; a++)
-                sum[a][e] = fmaf(p[a], value, sum[a][e]);
+                sum[a][e] = SKIPS && p[a] == 0.0f ? sum[a][e] : fmaf(p[a], value, sum[a][e]);
         }
     }
 }

@@ -69,26 +69,6 @@ __device__ __forceinline__ float spans_score(const struct ot_attend_spans &op, f
 
 /* ---- sums ---- */
 
-/* Like plain_weigh, but a weight of 0 adds nothing, not even a NaN. */
-template <class S>
-__device__ __forceinline__ void spans_weigh(float (&sum)[S::M][S::E], const float *weights, const float *z) {
-    weights += (int)threadIdx.x / 8 * S::WEIGHT_LD;
-    z += (int)threadIdx.x % 8;
-    for (int j = 0; j < S::ROWS; j++) {
-        float p[S::M];
-#pragma unroll
-        for (int a = 0; a < S::M; a++)
-            p[a] = weights[8 * a * S::WEIGHT_LD + j];
-#pragma unroll
-        for (int e = 0; e < S::E; e++) {
-            float value = z[j * S::LD + 8 * e];
-#pragma unroll
-            for (int a = 0; a < S::M; a++)
-                sum[a][e] = p[a] == 0.0f ? sum[a][e] : fmaf(p[a], value, sum[a][e]);
-        }
-    }
-}
-
 /* total[a] += the weights of row r + 8 a, in order. */
 template <class S>
 __device__ __forceinline__ void spans_add_weights(float (&total)[S::M], const float *weights) {
@@ -184,7 +164,7 @@ __global__ void __launch_bounds__(PLAIN_THREADS, PLAIN_BLOCKS)
             plain_copy<S>(visited, static_cast<const T *>(op.v) + head * dim, op.ldv, key, run.last, dim);
             __syncthreads();
             spans_add_weights<S>(total, weights);
-            spans_weigh<S>(sum, weights, visited);
+            plain_weigh<S, true>(sum, weights, visited);
         }
     }
     spans_finish<T, S>(op, head, query, end, top, total, sum);
@@ -304,7 +284,7 @@ __global__ void __launch_bounds__(PLAIN_THREADS, PLAIN_BLOCKS)
             __syncthreads();
             plain_copy<S>(visited, k, f.ldk, key, run.last, dim);
             __syncthreads();
-            spans_weigh<S>(sum, weights, visited);
+            plain_weigh<S, true>(sum, weights, visited);
             if (op.dbias)
                 spans_add_bias<S>(f, weights, rest->part, rest->sums, rest->buckets, begin, key);
         }
@@ -377,11 +357,11 @@ __global__ void __launch_bounds__(PLAIN_THREADS, PLAIN_BLOCKS)
                            begin + row + 8 * a, p[a][b], ds[a][b]);
         plain_share<S>(weights, p);
         plain_share<S>(slopes, ds);
-        spans_weigh<S>(dv, weights, visited);
+        plain_weigh<S, true>(dv, weights, visited);
         __syncthreads();
         plain_copy<S>(visited, q, f.ldq, query, n, dim);
         __syncthreads();
-        spans_weigh<S>(dk, slopes, visited);
+        plain_weigh<S, true>(dk, slopes, visited);
     }
 #pragma unroll
     for (int a = 0; a < S::M; a++)
