@@ -35,13 +35,16 @@ static void init_part(const struct ot_model *model, uint64_t seed, int64_t tenso
         std = pair_std(model, t);
     else if (t->init == OT_INIT_NORMAL_RESIDUAL)
         std /= sqrt(2.0 * (double)model->config.n_layers);
+    bool constant = t->init == OT_INIT_ZERO || t->init == OT_INIT_ONE, uniform = t->init == OT_INIT_LORA_A;
+    if (!constant && !uniform)
+        ot_random_normals(seed, stream, (uint64_t)first, n, out);
     for (int64_t i = 0; i < n; i++) {
-        if (t->init == OT_INIT_ZERO || t->init == OT_INIT_ONE)
+        if (constant)
             out[i] = t->init == OT_INIT_ONE ? 1.0f : 0.0f;
-        else if (t->init == OT_INIT_LORA_A)
+        else if (uniform)
             out[i] = (float)(bound * (2 * ot_random_unit(seed, stream, (uint64_t)(first + i)) - 1));
         else
-            out[i] = (float)std * ot_random_normal(seed, stream, (uint64_t)(first + i));
+            out[i] *= (float)std;
     }
 }
 

@@ -87,8 +87,11 @@ static void *add_array(struct host *h, int64_t n, size_t elem_bytes) {
  * absolute values. */
 static void make_floats(struct host *h, enum ot_dtype dtype, float spread, float least, uint64_t tensor) {
     uint64_t stream = ot_random_stream(OT_RANDOM_TEST, 0, tensor);
+    float normals[256];
     for (size_t i = 0; i < PATTERN_BYTES / ot_dtype_bytes(dtype); i++) {
-        float value = spread * ot_random_normal(1, stream, i);
+        if (i % 256 == 0)
+            ot_random_normals(1, stream, i, 256, normals);
+        float value = spread * normals[i % 256];
         value = value < least ? -value : value;
         uint16_t half = dtype == OT_F16 ? ot_f16_from_f32(value) : ot_bf16_from_f32(value);
         if (dtype == OT_F32)

@@ -77,39 +77,42 @@ static double log_fraction(uint64_t n) {
     return 2 * s * sum + (exponent - 32) * 0x1.62e42fefa39efp-1;
 }
 
+/* cos and sin in one vector: its operations are those of two doubles. */
+typedef double both __attribute__((vector_size(16)));
+
 /* cos and sin of x in [-pi/4, pi/4] by their Taylor series; x^16/16! < 1e-15. */
-static void cos_sin_small(double x, double *cosine, double *sine) {
-    double x2 = x * x, c = 1, s = 1;
-    for (int k = 16; k >= 2; k -= 2) {
-        c = 1 - c * x2 / (k * (k - 1));
-        s = 1 - s * x2 / (k * (k + 1));
-    }
-    *cosine = c;
-    *sine = s * x;
+static both cos_sin_small(double x) {
+    both x2 = {x * x, x * x}, one = {1, 1}, sum = one;
+    for (int k = 16; k >= 2; k -= 2)
+        sum = one - sum * x2 / (both){k * (k - 1), k * (k + 1)};
+    return sum * (both){1, x};
 }
 
-/* cos (which = 0) or sin (1) of 2 pi n / 2^32: the nearest quarter turn exactly, the rest by series. */
-static double cos_sin_turn(uint32_t n, int which) {
-    int64_t quarter = ((int64_t)n + (1 << 29)) >> 30;
-    double angle = (double)((int64_t)n - quarter * (1 << 30)) * 0x1.921fb54442d18p-30; /* pi/2 / 2^30 */
-    double cosine, sine;
-    cos_sin_small(angle, &cosine, &sine);
-    switch ((quarter - which) & 3) { /* sin x = cos(x - pi/2) */
-    case 0:
-        return cosine;
-    case 1:
-        return -sine;
-    case 2:
-        return -cosine;
-    default:
-        return sine;
-    }
+/* Two words make two numbers: a radius times cos and sin of 2 pi n / 2^32. The nearest quarter turn is exact,
+ * and the rest goes by series. */
+static void normal_pair(const uint32_t words[2], float out[2]) {
+    double radius = sqrt(-2 * log_fraction((uint64_t)words[0] + 1));
+    int64_t n = words[1], quarter = (n + (1 << 29)) >> 30;
+    both small = cos_sin_small((double)(n - quarter * (1 << 30)) * 0x1.921fb54442d18p-30); /* pi/2 / 2^30 */
+    const double turned[4] = {small[0], -small[1], -small[0], small[1]}; /* the cos of 0 to 3 quarters more */
+    out[0] = (float)(radius * turned[quarter & 3]);
+    out[1] = (float)(radius * turned[(quarter - 1) & 3]); /* sin x = cos(x - pi/2) */
 }
 
 float ot_random_normal(uint64_t seed, uint64_t stream, uint64_t index) {
-    uint32_t block[4];
-    ot_random_block(seed, stream, index / 4, block);
-    const uint32_t *pair = block + 2 * (index % 4 / 2);
-    double radius = sqrt(-2 * log_fraction((uint64_t)pair[0] + 1));
-    return (float)(radius * cos_sin_turn(pair[1], (int)(index % 2)));
+    float value;
+    ot_random_normals(seed, stream, index, 1, &value);
+    return value;
+}
+
+void ot_random_normals(uint64_t seed, uint64_t stream, uint64_t first, int64_t n, float *out) {
+    uint32_t words[4];
+    float pair[2];
+    for (uint64_t i = first; i < first + (uint64_t)n; i++) {
+        if (i == first || i % 4 == 0)
+            ot_random_block(seed, stream, i / 4, words);
+        if (i == first || i % 2 == 0)
+            normal_pair(words + i % 4 / 2 * 2, pair);
+        *out++ = pair[i % 2];
+    }
 }

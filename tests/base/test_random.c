@@ -125,6 +125,16 @@ static void test_normal_bits(void **state) {
         float x = ot_random_normal(42, ot_random_stream(OT_RANDOM_INIT, 0, 1), i);
         hash = ot_fnv64(hash, &x, sizeof x);
     }
+    for (uint64_t first = 0, n; first < 10000;
+         first += n) { /* runs that begin and end at each place of a block */
+        float run[13], one;
+        n = first % 13 + 1;
+        ot_random_normals(42, 9, first, (int64_t)n, run);
+        for (uint64_t i = 0; i < n; i++) {
+            one = ot_random_normal(42, 9, first + i);
+            assert_memory_equal(&run[i], &one, sizeof one);
+        }
+    }
     if (hash != UINT64_C(0xcad29926ec19601a))
         fail_msg("the hash of the numbers is %016llx, which is not the fixed one", (unsigned long long)hash);
 }

@@ -145,8 +145,9 @@ const float *ops_result(const struct ops_fixture *f, const char *name, int64_t *
 float *ops_random(uint64_t seed, int64_t n, float scale) {
     float *values = malloc((size_t)n * sizeof *values);
     assert_non_null(values);
+    ot_random_normals(seed, 0, 0, n, values);
     for (int64_t i = 0; i < n; i++) {
-        float wide = ot_bf16_to_f32(ot_bf16_from_f32(scale * ot_random_normal(seed, 0, (uint64_t)i)));
+        float wide = ot_bf16_to_f32(ot_bf16_from_f32(scale * values[i]));
         values[i] = ot_f16_to_f32(ot_f16_from_f32(wide));
     }
     return values;
