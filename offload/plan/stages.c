@@ -3,16 +3,8 @@
 #include "src/base/error.h"
 #include "src/base/minmax.h"
 
-bool ot_plan_has_stages(const struct ot_plan *plan) {
-    return plan->shard.mode == OT_SHARD_STAGES && ot_shard_ranks(&plan->shard) > 1;
-}
-
 bool ot_plan_is_divided(const struct ot_plan *plan) {
     return ot_shard_ranks(&plan->shard) > 1 && plan->shard.mode != OT_SHARD_NONE;
-}
-
-bool ot_slab_is_own(const struct ot_plan *plan, int slab) {
-    return !ot_plan_has_stages(plan) || plan->slabs[slab].owner == plan->shard.rank;
 }
 
 int ot_block_owner(const struct ot_chain *chain, const struct ot_plan *plan, int block) {

@@ -37,7 +37,9 @@
 /* Buffers for activations on their way to another rank: one is sent while the next is computed. */
 enum { OT_STAGE_BUFFERS = 2 };
 
-bool ot_plan_has_stages(const struct ot_plan *plan);
+static inline bool ot_plan_has_stages(const struct ot_plan *plan) {
+    return plan->shard.mode == OT_SHARD_STAGES && plan->shard.ranks > 1;
+}
 /* True if a rank holds only a part of the model between uses: shares of slabs, or whole slabs. */
 bool ot_plan_is_divided(const struct ot_plan *plan);
 /* Sets the owners of all slabs, if the plan has stages. Errors: OT_E_USAGE: the chain has too few layers for
@@ -47,7 +49,9 @@ int ot_stages_divide(const struct ot_chain *chain, struct ot_plan *plan);
 /* The owner of a block; without stages: this rank. */
 int ot_block_owner(const struct ot_chain *chain, const struct ot_plan *plan, int block);
 bool ot_block_is_own(const struct ot_chain *chain, const struct ot_plan *plan, int block);
-bool ot_slab_is_own(const struct ot_plan *plan, int slab);
+static inline bool ot_slab_is_own(const struct ot_plan *plan, int slab) {
+    return !ot_plan_has_stages(plan) || plan->slabs[slab].owner == plan->shard.rank;
+}
 /* The number of layers that the division gives to the shard's rank; without stages: all. */
 int ot_shard_layers(const struct ot_chain *chain, const struct ot_shard *shard);
 /* The number of this rank's middle blocks from block `first` on. */
