@@ -74,9 +74,9 @@ static int plan_ranks(struct stages *s, const struct ot_shard *shard) {
     int leader = ot_block_owner(chain, &divided, chain->n_blocks - 1);
     OT_TRY_GOTO(plan_rank(s, shard, leader, -1, -1), rc, out);
     for (int r = 0; r < s->ranks; r++) {
-        int like = leader;
+        int like = r - 1; /* a rank of the same shape that is planned already */
         while (like >= 0 && !is_same(shape_of(chain, &divided, like), shape_of(chain, &divided, r)))
-            like = like == leader ? r - 1 : like - 1;
+            like--;
         if (r != leader)
             OT_TRY_GOTO(plan_rank(s, shard, r, like, leader), rc, out);
     }
