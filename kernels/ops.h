@@ -318,7 +318,10 @@ struct ot_softcap {
  *
  * If softcap is not 0, softcap tanh(logit / softcap) takes the place of each logit, with the bits that
  * ot_softcap writes. The logits themselves stay as they are, and the gradient is theirs: that of the capped
- * logit times 1 - tanh(logit / softcap)^2. softcap is finite and not negative. */
+ * logit times 1 - tanh(logit / softcap)^2. softcap is finite and not negative.
+ *
+ * If marks_hits is set, the op writes -loss[i] for a row without a larger logit than the target's (-0 for 0).
+ * A loss is never negative: its sum has the term exp(0) = 1. */
 struct ot_cross_entropy {
     int64_t rows, vocab, ld, ld_grad;
     const int32_t *targets;
@@ -327,6 +330,7 @@ struct ot_cross_entropy {
     void *grad;
     enum ot_dtype grad_dtype;
     float softcap;
+    bool marks_hits;
     float grad_scale;
     const float *loss_scale; /* device memory, 1 value that multiplies grad_scale; NULL: 1 */
 };

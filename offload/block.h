@@ -190,9 +190,11 @@ struct ot_block_run {
     enum ot_keep_level saved_level; /* the same in forward and backward of a micro-batch */
     void *work;                     /* [work_bytes(saved_level)] the others; undefined between calls */
     void *scratch;                  /* [scratch_bytes]; undefined between calls */
-    float *token_loss;              /* last block, EVAL forward and backward: [n_tokens] fp32 */
-    float *logits;                  /* last block, DECODE: [vocab] fp32 */
-    struct ot_kv_cache kv;          /* DECODE, middle blocks */
+    /* last block, EVAL forward and backward: [n_tokens] fp32. EVAL: negative, or -0, where no token has a
+     * larger logit than the target. */
+    float *token_loss;
+    float *logits;         /* last block, DECODE: [vocab] fp32 */
+    struct ot_kv_cache kv; /* DECODE, middle blocks */
 };
 
 /* The work of one call, for predictions. product_flops: multiplications and additions of matrix products.

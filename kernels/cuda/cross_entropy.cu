@@ -130,8 +130,10 @@ __global__ void loss_rows(struct ot_cross_entropy op) {
     if (CAPS)
         loss_cap(hit, op.softcap, slope);
     struct loss_sum all = loss_read_row<ALIGNED, CAPS>(logits, vocab, op.softcap);
-    if (threadIdx.x == 0)
-        op.loss[row] = logf(all.sum) + (all.max - hit[0]);
+    if (threadIdx.x == 0) {
+        float loss = logf(all.sum) + (all.max - hit[0]);
+        op.loss[row] = op.marks_hits && hit[0] == all.max ? -loss : loss;
+    }
     if (gradient)
         loss_write_row<G, ALIGNED, CAPS>(op, logits, gradient, target, all);
 }

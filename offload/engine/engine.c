@@ -1,5 +1,6 @@
 #include "offload/engine/engine.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -459,8 +460,19 @@ bool ot_engine_runs_together(const struct ot_engine *en) {
     return ot_plan_has_stages(&en->plan);
 }
 
+int ot_engine_eval_hits(struct ot_engine *en, const struct ot_micro_batch *micro, float *token_loss,
+                        bool *token_hit) {
+    OT_TRY(run_forward(en, OT_PASS_EVAL, micro, micro->n_tokens, token_loss));
+    for (int64_t i = 0; i < micro->n_tokens; i++) { /* the sign is a mark (block.h) */
+        if (token_hit)
+            token_hit[i] = signbit(token_loss[i]);
+        token_loss[i] = fabsf(token_loss[i]);
+    }
+    return 0;
+}
+
 int ot_engine_eval(struct ot_engine *en, const struct ot_micro_batch *micro, float *token_loss) {
-    return run_forward(en, OT_PASS_EVAL, micro, micro->n_tokens, token_loss);
+    return ot_engine_eval_hits(en, micro, token_loss, NULL);
 }
 
 size_t ot_engine_kv_bytes(const struct ot_chain *chain, int64_t capacity) {

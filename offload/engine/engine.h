@@ -181,6 +181,9 @@ int ot_engine_tune(struct ot_engine *engine, double seconds, struct ot_device_tu
 /* Computes the losses of one micro-batch with the present weights. token_loss: [n_tokens] on the host; 0 for
  * a token whose target is < 0. */
 int ot_engine_eval(struct ot_engine *engine, const struct ot_micro_batch *micro, float *token_loss);
+/* The same. token_hit: [n_tokens], true where the target's logit is the largest; NULL: not wanted. */
+int ot_engine_eval_hits(struct ot_engine *engine, const struct ot_micro_batch *micro, float *token_loss,
+                        bool *token_hit);
 /* True if all ranks must run each forward pass alone together, with the same tokens, because they are stages
  * (plan/stages.h). All of them then have its results. */
 bool ot_engine_runs_together(const struct ot_engine *engine);

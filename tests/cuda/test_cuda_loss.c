@@ -39,6 +39,9 @@ static struct loss_input make_input(const struct loss_shape *s) {
     for (int64_t row = 0; row < s->rows; row++)
         in.targets[row] = row == 1 ? -100 : (int32_t)ot_random_below(2, 0, (uint64_t)row, (uint64_t)s->vocab);
     in.targets[0] = (int32_t)s->vocab - 1;
+    for (int64_t i = 0, row = s->rows - 1; i < s->vocab && row > 1; i++) /* the last row is a hit */
+        if (i == 0 || in.logits[row * s->ld + i] > in.logits[row * s->ld + in.targets[row]])
+            in.targets[row] = (int32_t)i;
     return in;
 }
 
@@ -60,6 +63,7 @@ static void run_loss(struct ops_fixture *f, const void *argument) {
                                   .ld = s->ld,
                                   .grad_dtype = f->dtype,
                                   .softcap = s->softcap,
+                                  .marks_hits = true,
                                   .grad_scale = GRAD_SCALE};
     op.targets = ops_upload_ids(f, in->targets, s->rows);
     op.logits = ops_upload(f, OT_F32, in->logits, s->rows * s->ld);
@@ -67,6 +71,7 @@ static void run_loss(struct ops_fixture *f, const void *argument) {
     f->ops->cross_entropy(f->lane, &op);
     ops_collect(f, "loss alone", OT_F32, op.loss, s->rows);
     ops_collect(f, "logits kept", OT_F32, op.logits, s->rows * s->ld);
+    op.marks_hits = false;
     op.loss = ops_blank_values(f, OT_F32, s->rows);
     op.ld_grad = s->ld;
     op.grad =
@@ -143,6 +148,11 @@ static void check_losses(const struct cuda_pair *p, const struct loss_input *in)
     cuda_check_close(p, "loss", &(struct cuda_bound){.each = each});
     cuda_check_close(p, "loss alone", &(struct cuda_bound){.each = each});
     free(each);
+    const float *marked = ops_result(&p->cuda, "loss alone", NULL),
+                *cpu = ops_result(&p->cpu, "loss alone", NULL);
+    for (int64_t i = 0; i < s->rows; i++)
+        assert_int_equal(signbit(marked[i]) != 0, signbit(cpu[i]) != 0);
+    assert_true(s->rows <= 2 || signbit(marked[s->rows - 1]));
 }
 
 static void check_loss(const struct loss_input *in, enum ot_dtype dtype) {

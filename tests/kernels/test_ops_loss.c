@@ -26,6 +26,7 @@ static void run_loss(struct ops_fixture *f, const void *argument) {
                                   .ld = c->ld,
                                   .grad_dtype = f->dtype,
                                   .softcap = c->softcap,
+                                  .marks_hits = true,
                                   .grad_scale = 0.125f};
     op.targets = ops_upload_ids(f, c->targets, c->rows);
     op.logits = ops_upload(f, OT_F32, c->logits, c->rows * c->ld);
@@ -33,6 +34,7 @@ static void run_loss(struct ops_fixture *f, const void *argument) {
     f->ops->cross_entropy(f->lane, &op);
     ops_collect(f, "loss alone", OT_F32, op.loss, c->rows);
     ops_collect(f, "logits kept", OT_F32, op.logits, c->rows * c->ld);
+    op.marks_hits = false;
     op.ld_grad = c->ld;
     op.grad =
         f->dtype == OT_F32 ? (void *)(uintptr_t)op.logits : ops_blank_values(f, f->dtype, c->rows * c->ld);
@@ -46,6 +48,24 @@ static void check_loss_gradient(const struct ops_fixture *f, const struct loss_c
     for (int64_t row = 0; row < c->rows; row++)
         check_close("grad", ops_result(f, "grad", NULL) + row * c->ld, want + row * c->vocab, c->vocab,
                     absolute, relative);
+}
+
+/* A loss is negative, or -0, exactly where no logit is larger than the target's. Returns how many are. A
+ * softcap makes large logits equal. */
+static int check_hits(const struct ops_fixture *f, const struct loss_case *c) {
+    const float *marked = ops_result(f, "loss alone", NULL), *loss = ops_result(f, "loss", NULL);
+    int hits = 0;
+    for (int64_t row = 0; row < c->rows; row++) {
+        const float *logits = c->logits + row * c->ld;
+        bool is_hit = c->targets[row] >= 0;
+        for (int64_t i = 0; is_hit && i < c->vocab; i++)
+            is_hit = logits[i] <= logits[c->targets[row]];
+        assert_true(c->softcap != 0 ? signbit(marked[row]) || !is_hit
+                                    : (signbit(marked[row]) != 0) == is_hit);
+        assert_true(fabsf(marked[row]) == loss[row] && !signbit(loss[row]));
+        hits += is_hit;
+    }
+    return hits;
 }
 
 static void check_loss_golden(struct ot_golden *golden, const char *name, float softcap) {
@@ -62,8 +82,7 @@ static void check_loss_golden(struct ot_golden *golden, const char *name, float 
         struct ops_fixture f;
         ops_check_threads(&f, run_loss, &c, (enum ot_dtype)dtype);
         check_close("loss", ops_result(&f, "loss", NULL), loss, c.rows, 1e-6, 5e-7);
-        assert_memory_equal(ops_result(&f, "loss", NULL), ops_result(&f, "loss alone", NULL),
-                            (size_t)c.rows * sizeof *loss);
+        check_hits(&f, &c);
         assert_memory_equal(ops_result(&f, "logits kept", NULL), c.logits,
                             (size_t)(c.rows * c.ld) * sizeof *loss);
         /* Half a unit of the last place; in fp16 at least half of the smallest subnormal. */
@@ -92,7 +111,14 @@ static void test_cross_entropy_wide(void **state) {
     int32_t targets[ROWS] = {0, VOCAB - 1, -1, 5, 77, 31999, 12345};
     struct loss_case c = {ROWS, VOCAB, LD, logits, targets, 0};
     struct ops_fixture f;
+    logits[4 * LD + 77] = 14;                          /* the largest */
+    logits[5 * LD + 31999] = logits[5 * LD + 3] = 14;  /* as large as another one */
+    logits[6 * LD + 12345] = 200;                      /* a loss of 0 */
+    logits[0] = nextafterf(logits[VOCAB + 5] = 14, 0); /* nearly the largest; the other one is padding */
+    logits[2] = 14;
     ops_check_threads(&f, run_loss, &c, OT_F32);
+    assert_int_equal(check_hits(&f, &c), 3);
+    assert_true(ops_result(&f, "loss alone", NULL)[6] == 0);
     for (int row = 0; row < ROWS; row++) {
         const float *grad = ops_result(&f, "grad", NULL) + (int64_t)row * LD;
         double sum = 0, total = 0;
